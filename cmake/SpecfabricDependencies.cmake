@@ -1,0 +1,48 @@
+# Every outside library, under one name each. Nothing else in the project calls find_package.
+
+find_package(Threads REQUIRED)
+find_package(absl REQUIRED)
+find_package(gflags REQUIRED)
+find_package(GTest REQUIRED)
+find_package(benchmark REQUIRED)
+find_package(Flatbuffers REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(OpenSSL REQUIRED)
+find_package(Boost 1.81 REQUIRED)
+find_package(prometheus-cpp REQUIRED)
+find_program(SPECFABRIC_FLATC flatc REQUIRED)
+
+# UCX: Debian's, or the one under UCX_ROOT (a tree with include/ and lib/), from the environment or
+# the cache. Asked for by hand, because its own CMake package is not in every build of UCX.
+set(UCX_ROOT "$ENV{UCX_ROOT}" CACHE PATH "UCX installation to use instead of the system's")
+find_path(SPECFABRIC_UCX_INCLUDE ucp/api/ucp.h HINTS "${UCX_ROOT}/include" REQUIRED)
+find_library(SPECFABRIC_UCP ucp HINTS "${UCX_ROOT}/lib" REQUIRED)
+find_library(SPECFABRIC_UCS ucs HINTS "${UCX_ROOT}/lib" REQUIRED)
+add_library(specfabric_ucx INTERFACE)
+target_include_directories(specfabric_ucx SYSTEM INTERFACE "${SPECFABRIC_UCX_INCLUDE}")
+target_link_libraries(specfabric_ucx INTERFACE "${SPECFABRIC_UCP}" "${SPECFABRIC_UCS}")
+
+# libtorch is the Python wheel's: only libtorch_cpu and libc10 are linked.
+if(SPECFABRIC_TORCH)
+  set(SPECFABRIC_TORCH_DIR "" CACHE PATH "The torch folder of a Python environment")
+  if(NOT SPECFABRIC_TORCH_DIR)
+    execute_process(COMMAND "${PROJECT_SOURCE_DIR}/scripts/setup" --print-torch-dir
+                    OUTPUT_VARIABLE torch_dir OUTPUT_STRIP_TRAILING_WHITESPACE
+                    RESULT_VARIABLE torch_result)
+    if(NOT torch_result EQUAL 0 OR NOT EXISTS "${torch_dir}/lib/libtorch_cpu.so")
+      message(FATAL_ERROR "libtorch not found (looked in '${torch_dir}'): run scripts/setup, or "
+                          "give -DSPECFABRIC_TORCH_DIR=<torch folder>")
+    endif()
+    set(SPECFABRIC_TORCH_DIR "${torch_dir}" CACHE PATH "" FORCE)
+  endif()
+  add_library(specfabric_torch INTERFACE)
+  target_include_directories(specfabric_torch SYSTEM INTERFACE
+                             "${SPECFABRIC_TORCH_DIR}/include")
+  target_link_libraries(specfabric_torch INTERFACE "${SPECFABRIC_TORCH_DIR}/lib/libtorch_cpu.so"
+                        "${SPECFABRIC_TORCH_DIR}/lib/libc10.so")
+  # The wheel's CUDA run-time libraries lie beside it; libtorch_cpu.so names two of them.
+  target_link_options(specfabric_torch INTERFACE
+                      "-Wl,-rpath,${SPECFABRIC_TORCH_DIR}/lib"
+                      "-Wl,--allow-shlib-undefined")
+endif()

@@ -1,0 +1,59 @@
+# How every library, test and benchmark of the project is declared, so that warnings, sanitizers,
+# include paths and the linker are the same everywhere.
+
+find_program(SPECFABRIC_CCACHE ccache)
+if(SPECFABRIC_CCACHE)
+  set(CMAKE_C_COMPILER_LAUNCHER "${SPECFABRIC_CCACHE}")
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${SPECFABRIC_CCACHE}")
+endif()
+
+add_library(specfabric_options INTERFACE)
+target_include_directories(specfabric_options INTERFACE "${PROJECT_SOURCE_DIR}")
+# -ffp-contract=off: a compiler that fuses a*b+c on one machine and not on another would change the
+# bits of a logit; kernels say std::fma where they mean it.
+target_compile_options(specfabric_options INTERFACE -Wall -Wextra -Werror -ffp-contract=off)
+find_program(SPECFABRIC_MOLD mold)
+if(SPECFABRIC_MOLD)
+  target_link_options(specfabric_options INTERFACE -fuse-ld=mold)
+endif()
+if(SPECFABRIC_SANITIZE)
+  target_compile_options(specfabric_options INTERFACE
+                         -fsanitize=${SPECFABRIC_SANITIZE} -fno-omit-frame-pointer
+                         -fno-sanitize-recover=all)
+  target_link_options(specfabric_options INTERFACE -fsanitize=${SPECFABRIC_SANITIZE})
+endif()
+
+# specfabric_library(NAME sf_base SOURCES a.cc DEPS sf_other PRIVATE_DEPS lib)
+# Without sources it is an interface library.
+function(specfabric_library)
+  cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  if(ARG_SOURCES)
+    add_library(${ARG_NAME} STATIC ${ARG_SOURCES})
+    target_link_libraries(${ARG_NAME} PUBLIC specfabric_options ${ARG_DEPS}
+                          PRIVATE ${ARG_PRIVATE_DEPS})
+  else()
+    add_library(${ARG_NAME} INTERFACE)
+    target_link_libraries(${ARG_NAME} INTERFACE specfabric_options ${ARG_DEPS})
+  endif()
+endfunction()
+
+# specfabric_test(NAME tree_test SOURCES tree_test.cc DEPS sf_speculation [TIMEOUT seconds])
+function(specfabric_test)
+  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  add_executable(${ARG_NAME} ${ARG_SOURCES})
+  target_link_libraries(${ARG_NAME} PRIVATE specfabric_options ${ARG_DEPS} GTest::gmock
+                        GTest::gtest_main)
+  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# specfabric_benchmark(NAME plan_bench SOURCES plan_bench.cc DEPS sf_scheduler)
+function(specfabric_benchmark)
+  cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS" ${ARGN})
+  add_executable(${ARG_NAME} ${ARG_SOURCES})
+  target_link_libraries(${ARG_NAME} PRIVATE specfabric_options ${ARG_DEPS}
+                        benchmark::benchmark_main)
+endfunction()

@@ -1,0 +1,82 @@
+#ifndef SPECFABRIC_LINK_LINK_H_
+#define SPECFABRIC_LINK_LINK_H_
+
+// Typed, handshaken peers: the transport's frames joined to the schemas' messages, the same for all
+// roles. A connection is only handed to the service after both sides have exchanged and accepted a
+// Hello; a static list of addresses is kept connected, with back-off.
+//
+// Threads: callbacks run on the fabric's progress thread and must not block; services push into
+// their own queues. Methods may be called from any thread.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "schemas/messages.h"
+#include "transport/fabric.h"
+
+namespace specfabric::link {
+
+using transport::PeerId;
+
+// What a service may receive after the handshake (Ping is answered by the link itself).
+using Message =
+    std::variant<schemas::Drain, schemas::DraftRequest, schemas::DraftReply, schemas::EndSession,
+                 schemas::Submit, schemas::Tokens, schemas::Cancel>;
+
+struct LinkOptions {
+  transport::FabricOptions fabric;
+  schemas::Hello hello;              // ours; the incarnation is filled in if 0
+  std::string listen;                // "host:port", or empty not to listen
+  std::vector<std::string> connect;  // addresses to keep connected
+  base::Nanos handshake_timeout = 2 * base::kSecond;
+  base::Nanos min_backoff = 50 * base::kMillisecond;
+  base::Nanos max_backoff = 5 * base::kSecond;
+  base::Nanos ping_interval = 1 * base::kSecond;  // a peer silent for 5 of them is closed
+  // Says why a peer is refused; OK accepts. Version is checked by the link before. Pure.
+  std::function<absl::Status(const schemas::Hello&)> accept;
+};
+
+struct LinkHandler {
+  std::function<void(PeerId, const schemas::Hello&, const std::string& address)> on_up;
+  std::function<void(PeerId, Message)> on_message;
+  // Once for each on_up.
+  std::function<void(PeerId, const absl::Status&)> on_down;
+};
+
+struct LinkStats {
+  uint64_t handshakes = 0, refused_hellos = 0, malformed = 0, reconnects = 0;
+};
+
+class Link {
+ public:
+  static absl::StatusOr<std::unique_ptr<Link>> Start(LinkOptions options, LinkHandler handler);
+  ~Link();  // no callback runs after it
+
+  template <typename M>
+  absl::Status Send(PeerId peer, const M& message) {
+    return SendEncoded(peer, schemas::kTypeOf<M>, schemas::Encode(message));
+  }
+  void Close(PeerId peer);  // and do not reconnect until the back-off has passed
+
+  const std::string& listen_address() const;  // as bound
+  uint64_t incarnation() const;
+  LinkStats stats() const;
+  transport::FabricStats fabric_stats() const;
+
+ private:
+  class Impl;
+  explicit Link(std::unique_ptr<Impl> impl);
+  absl::Status SendEncoded(PeerId peer, schemas::MessageType type, std::vector<uint8_t> payload);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace specfabric::link
+
+#endif  // SPECFABRIC_LINK_LINK_H_

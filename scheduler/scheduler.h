@@ -1,0 +1,135 @@
+#ifndef SPECFABRIC_SCHEDULER_SCHEDULER_H_
+#define SPECFABRIC_SCHEDULER_SCHEDULER_H_
+
+// Continuous batching for one target group, as a pure state machine: no threads, no clock, no
+// tensors. The same calls with the same times give the same plans, in a live group, in tests and in
+// the capacity simulator. Owned and called by one thread (the group's leader).
+//
+// Life of a sequence: Add -> waiting -> prefill (in chunks) -> running: {wants draft -> has draft
+// or gave up -> planned -> committed}* -> finished. First come, first served.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/types.h"
+#include "scheduler/step_plan.h"
+#include "speculation/tree.h"
+
+namespace specfabric::scheduler {
+
+struct SchedulerOptions {
+  int32_t kv_blocks = 0;          // blocks in the pool
+  int32_t block_size = 16;        // slots a block
+  int32_t max_context = 2048;     // prompt + output tokens a sequence may reach
+  int32_t max_sequences = 64;     // running at once
+  int32_t max_step_tokens = 512;  // rows of one step, all sequences together
+  int32_t max_waiting = 1024;     // bounded queue; Add() past it is ResourceExhausted
+  int32_t max_tree_nodes = 64;    // below the root + root, at most kMaxVerifyNodes
+  int32_t vocabulary = 0;
+  // How long a sequence waits for its draft: twice the smoothed latency, within these bounds.
+  base::Nanos min_draft_wait = 1 * base::kMillisecond;
+  base::Nanos max_draft_wait = 50 * base::kMillisecond;
+  int32_t max_misses = 2;     // consecutive misses after which a sequence stops waiting
+  int32_t probe_rounds = 32;  // rounds after which such a sequence tries a draft again
+};
+
+struct SequenceRequest {
+  base::SequenceId id = 0;
+  std::vector<base::TokenId> prompt;     // at least one token
+  std::vector<base::TokenId> generated;  // emitted by an earlier attempt; the output continues it
+  base::SamplingParams sampling;
+  int32_t max_tokens = 16;              // output tokens, `generated` included; 0 only scores
+  std::vector<base::TokenId> stop_ids;  // end the output, reason kStop; the id itself is emitted
+  bool score_prompt = false;            // report log-probabilities of prompt tokens (echo)
+  int32_t logprobs = -1;                // top log-probabilities a token; -1 none
+  bool speculate = true;                // false: never ask for drafts
+};
+
+enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kError };
+
+// New tokens of one sequence, for the gateway. first_index counts output tokens, `generated`
+// included. May carry no token (prompt scores only, or the end alone).
+struct TokensEvent {
+  base::SequenceId id = 0;
+  int32_t first_index = 0;
+  std::vector<base::TokenId> tokens;
+  std::vector<base::TokenLogprobs> logprobs;         // [tokens] if asked for
+  std::vector<base::TokenLogprobs> prompt_logprobs;  // tokens 1.. of the prompt, in order, once
+  std::optional<FinishReason> finish;
+  // Of this round: guesses verified and accepted (0 without a draft).
+  int32_t drafted = 0;
+  int32_t accepted = 0;
+  bool round = false;  // a decode or verification round (prefill is none)
+};
+
+// The sequence's committed tokens have grown to `committed`; a tree for (id, round) is wanted
+// before `deadline`. The tree's root is the last committed token.
+struct DraftWanted {
+  base::SequenceId id = 0;
+  uint32_t round = 0;
+  int32_t committed = 0;  // tokens, prompt included
+  int32_t max_nodes = 0;  // below the root
+  base::Nanos deadline = 0;
+};
+
+// The sequence is over: its blocks are free, its draft session can be ended.
+struct SequenceEnded {
+  base::SequenceId id = 0;
+};
+
+using Event = std::variant<TokensEvent, DraftWanted, SequenceEnded>;
+
+struct WaitUntil {
+  base::Nanos time = 0;  // call Plan again then, or as soon as something is added or a draft comes
+};
+
+struct SchedulerStats {
+  int32_t waiting = 0, running = 0, free_blocks = 0, used_blocks = 0;
+  uint64_t draft_hits = 0, draft_misses = 0, late_drafts = 0, preemptions = 0;
+};
+
+class Scheduler {
+ public:
+  explicit Scheduler(const SchedulerOptions& options);
+  ~Scheduler();
+
+  // InvalidArgument: empty prompt, ids out of range, beyond the context. ResourceExhausted: queue
+  // full, or more blocks than the pool has. AlreadyExists: the id is in use.
+  absl::Status Add(SequenceRequest request, base::Nanos now);
+  // Frees everything of the sequence, or, if it is part of the step in flight, right after that
+  // step's Commit. Returns its SequenceEnded (then or at that Commit). Unknown ids are ignored.
+  std::vector<Event> Cancel(base::SequenceId id);
+
+  // A draft's reply. Kept only if `round` is the sequence's current one and it is not in flight;
+  // otherwise counted as late and dropped. The tree must be Validate()d; its root token must be the
+  // last committed one (else it is dropped and counted as a miss).
+  void OnDraft(base::SequenceId id, uint32_t round, speculation::TokenTree tree, base::Nanos now);
+  // No draft will come for this round (busy, unreachable, unsupported): do not wait for it.
+  void OnNoDraft(base::SequenceId id, uint32_t round);
+
+  // The next step, or how long nothing will be ready. At most one step is in flight: Plan after
+  // Plan without Commit is a programming error (CHECK).
+  std::variant<StepPlan, WaitUntil> Plan(base::Nanos now);
+  // Applies the result of the step in flight.
+  std::vector<Event> Commit(const StepResult& result, base::Nanos now);
+  // The step in flight failed as a whole: its sequences end with kError.
+  std::vector<Event> Abort(base::Nanos now);
+
+  // All committed tokens (prompt + output) of a live sequence; null if unknown.
+  const std::vector<base::TokenId>* Committed(base::SequenceId id) const;
+  SchedulerStats stats() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace specfabric::scheduler
+
+#endif  // SPECFABRIC_SCHEDULER_SCHEDULER_H_

@@ -1,0 +1,199 @@
+#ifndef SPECFABRIC_SCHEMAS_MESSAGES_H_
+#define SPECFABRIC_SCHEMAS_MESSAGES_H_
+
+// Every message of the protocol as a plain struct, and its codec. A payload is one FlatBuffer
+// (schemas/specfabric.fbs). Decode verifies the buffer before reading it and checks ranges that the
+// schema cannot say; a failure is InvalidArgument in one line, never a crash. Messages carry no
+// clock times: budgets are durations.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "base/types.h"
+
+namespace specfabric::schemas {
+
+constexpr uint32_t kProtocolVersion = 1;
+
+enum class MessageType : uint16_t {
+  kHello = 1,
+  kPing = 2,
+  kPong = 3,
+  kDrain = 4,  // the sender takes no new work
+  kDraftRequest = 10,
+  kDraftReply = 11,
+  kEndSession = 12,
+  kSubmit = 20,
+  kTokens = 21,
+  kCancel = 22,
+};
+
+enum class Role : uint8_t { kGateway = 0, kTarget = 1, kDraft = 2, kTool = 3 };
+const char* Name(Role role);
+
+struct Hello {
+  uint32_t protocol = kProtocolVersion;
+  Role role = Role::kTool;
+  uint64_t incarnation = 0;            // random per process start
+  std::string model;                   // for people: the checkpoint's folder name
+  uint64_t tokenizer_fingerprint = 0;  // 0: has none
+  uint64_t numerics_fingerprint = 0;   // 0: has none
+  int32_t vocabulary = 0;
+  int32_t context = 0;     // longest sequence it serves
+  uint32_t couplings = 0;  // bit set, 1 << Coupling
+  int32_t capacity = 0;    // sessions (draft) or sequences (target) at once
+  std::string build;       // version of the program
+};
+
+struct Ping {
+  uint64_t nonce = 0;
+};
+struct Pong {
+  uint64_t nonce = 0;
+};
+struct Drain {};
+
+enum class Coupling : uint8_t { kCoupled = 0, kRejection = 1, kTraversal = 2, kTypical = 3 };
+
+// "Your committed prefix is now exactly this; draft under it." Opens, commits, rolls back and
+// resumes a session, idempotently. The draft's session must hold at least base_length tokens whose
+// chained hash (base::ExtendPrefixHash) is base_hash; it is truncated to them and append_tokens
+// follow.
+struct DraftRequest {
+  uint64_t target_incarnation = 0;
+  base::SequenceId sequence = 0;
+  uint32_t round = 0;
+  uint64_t request_id = 0;
+  int32_t base_length = 0;
+  uint64_t base_hash = 0;
+  std::vector<base::TokenId> append_tokens;
+  int32_t max_nodes = 0;        // below the root
+  base::Nanos time_budget = 0;  // from receipt
+  Coupling coupling = Coupling::kCoupled;
+  base::SamplingParams sampling;  // holds the seed
+  int32_t prompt_length = 0;
+};
+
+enum class DraftStatus : uint8_t {
+  kOk = 0,
+  kNeedResync = 1,
+  kBusy = 2,
+  kUnsupported = 3,
+  kTooLong = 4,
+  kDraining = 5,
+};
+const char* Name(DraftStatus status);
+
+// How the siblings were drawn: selects the rule of verification.
+enum class SiblingDraw : uint8_t {
+  kCoupledTopK = 0,
+  kWithReplacement = 1,
+  kWithoutReplacement = 2,
+  kDeterministic = 3
+};
+
+struct PrefixPoint {
+  int32_t length = 0;
+  uint64_t hash = 0;
+};
+
+struct DraftReply {
+  uint64_t target_incarnation = 0;  // echoed: a late reply to an earlier life is recognised
+  base::SequenceId sequence = 0;
+  uint32_t round = 0;
+  uint64_t request_id = 0;
+  DraftStatus status = DraftStatus::kOk;
+  SiblingDraw draw = SiblingDraw::kCoupledTopK;
+  // Nodes below the root, in draw order: parents[i] is 0 for the root (the last committed token) or
+  // j + 1 for node j < i of these arrays.
+  std::vector<int32_t> parents;
+  std::vector<base::TokenId> tokens;
+  std::vector<float> scores;  // log-probability of each given its parent
+  base::Nanos draft_time = 0;
+  std::vector<PrefixPoint> known;  // kNeedResync: longest first
+  int32_t free_sessions = 0;
+};
+
+struct EndSession {
+  uint64_t target_incarnation = 0;
+  base::SequenceId sequence = 0;
+};
+
+// One sequence for a target: prompt and what an earlier attempt has emitted stay apart, as tokens.
+struct Submit {
+  uint64_t request_id = 0;  // the gateway's; unique per (gateway incarnation)
+  uint32_t attempt = 0;
+  std::vector<base::TokenId> prompt;
+  std::vector<base::TokenId> generated;
+  base::SamplingParams sampling;
+  int32_t max_tokens = 0;  // output, `generated` included
+  std::vector<base::TokenId> stop_ids;
+  bool score_prompt = false;
+  int32_t logprobs = -1;
+  bool speculate = true;
+};
+
+enum class Finish : uint8_t {
+  kNone = 0,
+  kStop = 1,
+  kLength = 2,
+  kCancelled = 3,
+  kError = 4,
+  kRejected = 5,
+  kOverloaded = 6,
+  kDraining = 7
+};
+
+// New tokens, or the end. first_index counts output tokens.
+struct Tokens {
+  uint64_t request_id = 0;
+  uint32_t attempt = 0;
+  int32_t first_index = 0;
+  std::vector<base::TokenId> tokens;
+  std::vector<base::TokenLogprobs> logprobs;
+  std::vector<base::TokenLogprobs> prompt_logprobs;
+  Finish finish = Finish::kNone;
+  std::string error;  // one line, with kError, kRejected and kOverloaded
+  // Totals of the sequence so far.
+  int32_t rounds = 0;
+  int32_t drafted = 0;
+  int32_t accepted = 0;
+};
+
+struct Cancel {
+  uint64_t request_id = 0;
+  uint32_t attempt = 0;
+};
+
+// Limits that decoders enforce before anything is allocated for a field.
+constexpr int kMaxTreeNodes = 256;
+constexpr int kMaxTokensPerMessage = 1 << 20;
+
+// Encode(m) and Decode<M>(bytes) for every struct above; kTypeOf<M> is its MessageType.
+#define SPECFABRIC_MESSAGES(X)                                                             \
+  X(Hello)                                                                                 \
+  X(Ping) X(Pong) X(Drain) X(DraftRequest) X(DraftReply) X(EndSession) X(Submit) X(Tokens) \
+      X(Cancel)
+
+template <typename M>
+inline constexpr MessageType kTypeOf = MessageType{0};
+template <typename M>
+absl::StatusOr<M> Decode(absl::Span<const uint8_t> payload);
+
+#define SPECFABRIC_DECLARE_CODEC(M)                            \
+  template <>                                                  \
+  inline constexpr MessageType kTypeOf<M> = MessageType::k##M; \
+  std::vector<uint8_t> Encode(const M& message);               \
+  template <>                                                  \
+  absl::StatusOr<M> Decode<M>(absl::Span<const uint8_t> payload);
+SPECFABRIC_MESSAGES(SPECFABRIC_DECLARE_CODEC)
+#undef SPECFABRIC_DECLARE_CODEC
+
+}  // namespace specfabric::schemas
+
+#endif  // SPECFABRIC_SCHEMAS_MESSAGES_H_

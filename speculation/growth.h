@@ -1,0 +1,65 @@
+#ifndef SPECFABRIC_SPECULATION_GROWTH_H_
+#define SPECFABRIC_SPECULATION_GROWTH_H_
+
+// How a draft's tree grows, level by level. Pure: the draft engine runs the model, hands the
+// candidates of each expanded node to the grower, and asks which nodes to expand next.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "speculation/sampling.h"
+#include "speculation/tree.h"
+
+namespace specfabric::speculation {
+
+// Either an expansion configuration (SpecInfer's notation: "1,1,3,1,1" gives every node of depth d
+// widths[d] children) or best-first growth to a node budget ("best:16", at most `max_children`
+// children a node, at most `max_depth` levels).
+struct GrowthPolicy {
+  std::vector<int32_t> widths;  // empty: best-first
+  int32_t budget = 16;          // nodes below the root, best-first only
+  int32_t max_children = 4;
+  int32_t max_depth = 8;
+
+  // "1,1,3,1,1", "best:16" or "best:16:4:8" (budget, children, depth). InvalidArgument says what
+  // was given and what is allowed.
+  static absl::StatusOr<GrowthPolicy> Parse(std::string_view text);
+  std::string ToString() const;
+  int MaxNodes() const;  // below the root
+};
+
+// Grows one tree. The owner calls Frontier(), runs the model on those nodes in one batch, then
+// Expand() for each with its candidates, until Frontier() is empty.
+class TreeGrower {
+ public:
+  // max_nodes bounds the nodes below the root, whatever the policy says (the request's budget).
+  TreeGrower(const GrowthPolicy& policy, base::TokenId root, int max_nodes);
+
+  // Nodes to expand in the next step, ascending; empty when the tree is complete. Best-first picks
+  // the pending nodes with the highest path log-probability.
+  std::vector<int32_t> Frontier() const;
+  // How many candidates to give for a node of this depth.
+  int Width(int depth) const;
+  // Adds children of `node` as far as the policy and the budget allow, in the order given.
+  // candidates[i].score: the perturbed score (order); logprobs[i]: the draft's log-probability.
+  void Expand(int node, const std::vector<ScoredToken>& candidates,
+              const std::vector<float>& logprobs);
+
+  const TokenTree& tree() const { return tree_; }
+  TokenTree Take() && { return std::move(tree_); }
+
+ private:
+  GrowthPolicy policy_;
+  int max_nodes_;
+  TokenTree tree_;
+  std::vector<int32_t> depth_;
+  std::vector<float> path_score_;
+  std::vector<uint8_t> expanded_;
+};
+
+}  // namespace specfabric::speculation
+
+#endif  // SPECFABRIC_SPECULATION_GROWTH_H_

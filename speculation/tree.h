@@ -1,0 +1,61 @@
+#ifndef SPECFABRIC_SPECULATION_TREE_H_
+#define SPECFABRIC_SPECULATION_TREE_H_
+
+// A token tree: the guesses of a draft under the last committed token.
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/types.h"
+
+namespace specfabric::speculation {
+
+// Largest tree a target verifies for one sequence, root included: its ancestor mask is one word.
+constexpr int kMaxVerifyNodes = 64;
+// Largest tree a draft grows for one sequence, root included: four words.
+constexpr int kMaxDraftNodes = 256;
+
+// Node 0 is the root, the last committed token, whose KV is not written yet. Parents precede
+// children. Siblings stand in the order in which the draft drew them and are never re-ordered
+// (verification.md section 3, Trimming). The three arrays have the same length.
+struct TokenTree {
+  std::vector<int32_t> parents;       // [nodes], parents[0] = -1
+  std::vector<base::TokenId> tokens;  // [nodes]
+  std::vector<float> scores;          // [nodes], draft log-probability of the node given its
+                                      // parent (0 for the root); a hint, never needed for truth
+  int size() const { return static_cast<int>(tokens.size()); }
+
+  static TokenTree Root(base::TokenId token) { return {{-1}, {token}, {0.0f}}; }
+  // Appends a node and returns its index.
+  int Add(int parent, base::TokenId token, float score);
+};
+
+// OK if the arrays agree in length, node 0 is the only root, parents precede children, no more than
+// `max_nodes` nodes, tokens in [0, vocabulary). What a target checks of a tree from the wire.
+absl::Status Validate(const TokenTree& tree, int max_nodes, int vocabulary);
+
+// Depth of every node; the root's is 0.
+std::vector<int32_t> Depths(const TokenTree& tree);
+
+// Bit j of word [i] is set if node j is node i or one of its ancestors. At most 64 nodes.
+std::vector<uint64_t> AncestorMasks(const TokenTree& tree);
+
+// The child of `node` that carries `token`, or -1. If siblings repeat a token, the first drawn.
+int ChildWith(const TokenTree& tree, int node, base::TokenId token);
+
+// The outcome of one verification: the accepted nodes below the root, in path order, and the tokens
+// to emit: one for each accepted node, then the bonus token.
+struct Accepted {
+  std::vector<int32_t> path;          // [k] node indices, root excluded
+  std::vector<base::TokenId> tokens;  // [k + 1]
+};
+
+// Coupled verification (verification.md section 1), given the target's own choice at every node:
+// descend while a child carries the choice, then emit the choice as the bonus token.
+// chosen: [tree.size()].
+Accepted WalkCoupled(const TokenTree& tree, const std::vector<base::TokenId>& chosen);
+
+}  // namespace specfabric::speculation
+
+#endif  // SPECFABRIC_SPECULATION_TREE_H_

@@ -1,0 +1,98 @@
+#ifndef SPECFABRIC_TRANSPORT_FABRIC_H_
+#define SPECFABRIC_TRANSPORT_FABRIC_H_
+
+// Framed messages between processes over UCX active messages: one context, one worker, one progress
+// thread. Knows nothing of what the frames mean.
+//
+// Threads: every public method may be called from any thread; work is handed to the progress
+// thread, which alone touches UCX and which runs all callbacks. Callbacks must not block and may
+// call Send, Close and Connect (these only enqueue).
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+
+namespace specfabric::transport {
+
+// Names one connection of this process; never reused. 0 is no peer.
+using PeerId = uint64_t;
+
+struct FabricOptions {
+  base::Nanos spin = 20 * base::kMicrosecond;      // progress without sleeping after the last event
+  base::Nanos max_sleep = 5 * base::kMillisecond;  // bound of one sleep (a wake-up can be missed)
+  base::Nanos connect_timeout = 2 * base::kSecond;
+  uint32_t max_frame_bytes = 64u << 20;  // a larger payload is refused before allocation; the peer
+                                         // is closed
+  int32_t max_outstanding_sends = 1024;  // per peer; Send past it is ResourceExhausted
+  bool shared_memory = true;             // single-machine profile of transport.md
+};
+
+// The AM header of every frame: fixed, little-endian, 1 KiB at most (ours is 16 bytes).
+struct FrameHeader {
+  uint32_t magic = 0;    // kFrameMagic
+  uint16_t version = 0;  // kFrameVersion
+  uint16_t type = 0;     // the message type; opaque here
+  uint32_t payload_bytes = 0;
+  uint32_t reserved = 0;
+};
+
+// A received frame. The payload is private memory that the receiver may keep.
+struct Frame {
+  uint16_t type = 0;
+  std::vector<uint8_t> payload;
+};
+
+struct FabricHandler {
+  // A connection is up: we accepted it (inbound) or asked for it. `address` is "host:port".
+  std::function<void(PeerId, const std::string& address, bool inbound)> on_open;
+  std::function<void(PeerId, Frame)> on_frame;
+  // Exactly once for each PeerId that Connect returned or on_open named: peer death, time-out,
+  // refusal, malformed frame, or OK after our own Close. Nothing comes from that peer afterwards.
+  std::function<void(PeerId, const absl::Status&)> on_close;
+};
+
+// Counters since start, for metrics; read from any thread.
+struct FabricStats {
+  uint64_t frames_sent = 0, frames_received = 0, bytes_sent = 0, bytes_received = 0;
+  uint64_t opened = 0, closed = 0, refused_frames = 0, send_errors = 0, connect_failures = 0;
+  uint64_t wakeups = 0;
+};
+
+class Fabric {
+ public:
+  // Starts the progress thread. Unavailable: UCX could not start (the message carries its reason).
+  static absl::StatusOr<std::unique_ptr<Fabric>> Create(const FabricOptions& options,
+                                                        FabricHandler handler);
+  // Closes all peers with FORCE, ends the progress thread. No callback runs after it.
+  ~Fabric();
+
+  // Listens on "host:port" (port 0: any free one). Returns the bound address. AlreadyExists when
+  // the port is taken. Once only.
+  absl::StatusOr<std::string> Listen(const std::string& address);
+  // Returns at once; on_open or on_close follows within options.connect_timeout.
+  absl::StatusOr<PeerId> Connect(const std::string& address);
+  // Queues one frame; order between frames is not promised. The payload is kept until UCX is done
+  // with it. NotFound: the peer is closed. ResourceExhausted: too many sends outstanding.
+  absl::Status Send(PeerId peer, uint16_t type, std::vector<uint8_t> payload);
+  void Close(PeerId peer);
+
+  // The wire UCX chose for this peer, e.g. "posix/memory" or "tcp/eth0"; empty if not known.
+  std::string Transport(PeerId peer) const;
+  FabricStats stats() const;
+
+ private:
+  class Impl;
+  explicit Fabric(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace specfabric::transport
+
+#endif  // SPECFABRIC_TRANSPORT_FABRIC_H_
