@@ -13,6 +13,7 @@ using Nanos = int64_t;
 constexpr Nanos kMicrosecond = 1'000;
 constexpr Nanos kMillisecond = 1'000'000;
 constexpr Nanos kSecond = 1'000'000'000;
+constexpr Nanos kForever = INT64_MAX;  // later than any time
 
 inline Nanos Now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(

@@ -24,15 +24,18 @@ struct DrawSite {
 
 using PhiloxBlock = std::array<uint32_t, 4>;
 
+constexpr uint32_t kPhiloxM0 = 0xD2511F53, kPhiloxM1 = 0xCD9E8D57;  // multipliers
+constexpr uint32_t kPhiloxW0 = 0x9E3779B9, kPhiloxW1 = 0xBB67AE85;  // key increments
+
 inline PhiloxBlock Philox4x32(uint64_t key, PhiloxBlock counter) {
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = uint64_t{0xD2511F53} * counter[0];
-    const uint64_t p1 = uint64_t{0xCD9E8D57} * counter[2];
+    const uint64_t p0 = uint64_t{kPhiloxM0} * counter[0];
+    const uint64_t p1 = uint64_t{kPhiloxM1} * counter[2];
     counter = {static_cast<uint32_t>(p1 >> 32) ^ counter[1] ^ k0, static_cast<uint32_t>(p1),
                static_cast<uint32_t>(p0 >> 32) ^ counter[3] ^ k1, static_cast<uint32_t>(p0)};
-    k0 += 0x9E3779B9;
-    k1 += 0xBB67AE85;
+    k0 += kPhiloxW0;
+    k1 += kPhiloxW1;
   }
   return counter;
 }
