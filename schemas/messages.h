@@ -32,6 +32,7 @@ enum class MessageType : uint16_t {
   kTokens = 21,
   kCancel = 22,
 };
+const char* Name(MessageType type);
 
 enum class Role : uint8_t { kGateway = 0, kTarget = 1, kDraft = 2, kTool = 3 };
 const char* Name(Role role);
@@ -173,12 +174,16 @@ struct Cancel {
 // Limits that decoders enforce before anything is allocated for a field.
 constexpr int kMaxTreeNodes = 256;
 constexpr int kMaxTokensPerMessage = 1 << 20;
+constexpr int kMaxStopIds = 4096;
+constexpr int kMaxTopLogprobs = 128;    // of one token
+constexpr int kMaxPrefixPoints = 4096;  // DraftReply::known
+constexpr int kMaxNameBytes = 256;      // Hello::model, Hello::build
+constexpr int kMaxErrorBytes = 4096;    // Tokens::error; texts hold no control characters
 
 // Encode(m) and Decode<M>(bytes) for every struct above; kTypeOf<M> is its MessageType.
-#define SPECFABRIC_MESSAGES(X)                                                             \
-  X(Hello)                                                                                 \
-  X(Ping) X(Pong) X(Drain) X(DraftRequest) X(DraftReply) X(EndSession) X(Submit) X(Tokens) \
-      X(Cancel)
+#define SPECFABRIC_MESSAGES(X) \
+  X(Hello)                     \
+  X(Ping) X(Pong) X(Drain) X(DraftRequest) X(DraftReply) X(EndSession) X(Submit) X(Tokens) X(Cancel)
 
 template <typename M>
 inline constexpr MessageType kTypeOf = MessageType{0};

@@ -1,0 +1,111 @@
+// Codecs of the messages that manage peers and sessions: Hello, Ping, Pong, Drain, EndSession,
+// Cancel.
+
+#include "schemas/wire.h"
+
+namespace specfabric::schemas {
+
+using wire::Checker;
+using wire::FlatBufferBuilder;
+using wire::VerifiedTable;
+using wire::View;
+
+std::vector<uint8_t> Encode(const Hello& m) {
+  FlatBufferBuilder builder(512);
+  const auto model = builder.CreateString(m.model);
+  const auto build = builder.CreateString(m.build);
+  return wire::Finish(
+      builder, wire::CreateHello(builder, m.protocol, static_cast<uint8_t>(m.role), m.incarnation,
+                                 model, m.tokenizer_fingerprint, m.numerics_fingerprint,
+                                 m.vocabulary, m.context, m.couplings, m.capacity, build));
+}
+
+template <>
+absl::StatusOr<Hello> Decode<Hello>(absl::Span<const uint8_t> payload) {
+  auto table = VerifiedTable<wire::Hello>::Open(payload, "Hello");
+  if (!table.ok()) return table.status();
+  const auto& t = *table;
+  Checker check("Hello");
+  check.AtMost("role", t->role(), static_cast<uint8_t>(Role::kTool));
+  check.Text("model", View(t->model()), kMaxNameBytes);
+  check.Text("build", View(t->build()), kMaxNameBytes);
+  check.NonNegative("vocabulary", t->vocabulary());
+  check.NonNegative("context", t->context());
+  check.NonNegative("capacity", t->capacity());
+  if (!check.ok()) return check.status();
+  Hello m;
+  m.protocol = t->protocol();
+  m.role = static_cast<Role>(t->role());
+  m.incarnation = t->incarnation();
+  m.model = View(t->model());
+  m.tokenizer_fingerprint = t->tokenizer_fingerprint();
+  m.numerics_fingerprint = t->numerics_fingerprint();
+  m.vocabulary = t->vocabulary();
+  m.context = t->context();
+  m.couplings = t->couplings();
+  m.capacity = t->capacity();
+  m.build = View(t->build());
+  return m;
+}
+
+std::vector<uint8_t> Encode(const Ping& m) {
+  FlatBufferBuilder builder(64);
+  return wire::Finish(builder, wire::CreatePing(builder, m.nonce));
+}
+
+template <>
+absl::StatusOr<Ping> Decode<Ping>(absl::Span<const uint8_t> payload) {
+  auto table = VerifiedTable<wire::Ping>::Open(payload, "Ping");
+  if (!table.ok()) return table.status();
+  return Ping{(*table)->nonce()};
+}
+
+std::vector<uint8_t> Encode(const Pong& m) {
+  FlatBufferBuilder builder(64);
+  return wire::Finish(builder, wire::CreatePong(builder, m.nonce));
+}
+
+template <>
+absl::StatusOr<Pong> Decode<Pong>(absl::Span<const uint8_t> payload) {
+  auto table = VerifiedTable<wire::Pong>::Open(payload, "Pong");
+  if (!table.ok()) return table.status();
+  return Pong{(*table)->nonce()};
+}
+
+std::vector<uint8_t> Encode(const Drain&) {
+  FlatBufferBuilder builder(64);
+  return wire::Finish(builder, wire::CreateDrain(builder));
+}
+
+template <>
+absl::StatusOr<Drain> Decode<Drain>(absl::Span<const uint8_t> payload) {
+  auto table = VerifiedTable<wire::Drain>::Open(payload, "Drain");
+  if (!table.ok()) return table.status();
+  return Drain{};
+}
+
+std::vector<uint8_t> Encode(const EndSession& m) {
+  FlatBufferBuilder builder(64);
+  return wire::Finish(builder, wire::CreateEndSession(builder, m.target_incarnation, m.sequence));
+}
+
+template <>
+absl::StatusOr<EndSession> Decode<EndSession>(absl::Span<const uint8_t> payload) {
+  auto table = VerifiedTable<wire::EndSession>::Open(payload, "EndSession");
+  if (!table.ok()) return table.status();
+  return EndSession{(*table)->target_incarnation(), (*table)->sequence()};
+}
+
+std::vector<uint8_t> Encode(const Cancel& m) {
+  FlatBufferBuilder builder(64);
+  return wire::Finish(builder, wire::CreateCancel(builder, m.request_id, m.attempt));
+}
+
+template <>
+absl::StatusOr<Cancel> Decode<Cancel>(absl::Span<const uint8_t> payload) {
+  auto table = VerifiedTable<wire::Cancel>::Open(payload, "Cancel");
+  if (!table.ok()) return table.status();
+  return Cancel{(*table)->request_id(), (*table)->attempt()};
+}
+
+}  // namespace specfabric::schemas

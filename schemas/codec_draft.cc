@@ -1,0 +1,148 @@
+// Codecs of the messages between targets and draft workers: DraftRequest, DraftReply.
+
+#include <cstring>
+
+#include "schemas/wire.h"
+
+namespace specfabric::schemas {
+namespace {
+
+using wire::Checker;
+using wire::Copy;
+using wire::FlatBufferBuilder;
+using wire::VerifiedTable;
+using wire::View;
+
+// A tree in draw order: parents[i] is the root (0) or an earlier node j < i (j + 1).
+void CheckTree(absl::Span<const int32_t> parents, absl::Span<const int32_t> tokens,
+               absl::Span<const float> scores, Checker& check) {
+  check.Size("parents", parents.size(), kMaxTreeNodes);
+  check.Require(tokens.size() == parents.size(), "number of tokens", tokens.size(),
+                "the number of parents");
+  check.Require(scores.size() == parents.size(), "number of scores", scores.size(),
+                "the number of parents");
+  if (!check.ok()) return;
+  for (size_t i = 0; i < parents.size(); ++i) {
+    check.Require(parents[i] >= 0 && static_cast<size_t>(parents[i]) <= i, "parents",
+                  absl::StrCat(parents[i], " at node ", i), "0 (the root) or 1 + an earlier node");
+  }
+  check.TokenIds("tokens", tokens);
+  check.Finite("scores", scores);
+}
+
+std::vector<PrefixPoint> CheckedPrefixes(
+    const flatbuffers::Vector<const wire::PrefixPoint*>* points, Checker& check) {
+  std::vector<PrefixPoint> result;
+  if (points == nullptr) return result;
+  check.Size("known", points->size(), kMaxPrefixPoints);
+  if (!check.ok()) return result;
+  result.reserve(points->size());
+  for (size_t i = 0; i < points->size(); ++i) {
+    // Copied out, because the verifier aligns a vector's length but not its 8-byte elements.
+    wire::PrefixPoint point;
+    std::memcpy(&point, points->Data() + i * sizeof(point), sizeof(point));
+    check.NonNegative("known", point.length());
+    check.Require(result.empty() || point.length() < result.back().length, "known", point.length(),
+                  "shorter than the one before it");
+    result.push_back({point.length(), point.hash()});
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<uint8_t> Encode(const DraftRequest& m) {
+  FlatBufferBuilder builder(256 + m.append_tokens.size() * sizeof(base::TokenId));
+  const auto append_tokens = builder.CreateVector(m.append_tokens);
+  const auto sampling = wire::ToWire(m.sampling);
+  return wire::Finish(
+      builder, wire::CreateDraftRequest(
+                   builder, m.target_incarnation, m.sequence, m.round, m.request_id, m.base_length,
+                   m.base_hash, append_tokens, m.max_nodes, m.time_budget,
+                   static_cast<uint8_t>(m.coupling), &sampling, m.prompt_length));
+}
+
+template <>
+absl::StatusOr<DraftRequest> Decode<DraftRequest>(absl::Span<const uint8_t> payload) {
+  auto table = VerifiedTable<wire::DraftRequest>::Open(payload, "DraftRequest");
+  if (!table.ok()) return table.status();
+  const auto& t = *table;
+  DraftRequest m;
+  m.target_incarnation = t->target_incarnation();
+  m.sequence = t->sequence();
+  m.round = t->round();
+  m.request_id = t->request_id();
+  m.base_length = t->base_length();
+  m.base_hash = t->base_hash();
+  m.max_nodes = t->max_nodes();
+  m.time_budget = t->time_budget();
+  m.sampling = wire::FromWire(t->sampling());
+  m.prompt_length = t->prompt_length();
+
+  const auto append_tokens = View(t->append_tokens());
+  Checker check("DraftRequest");
+  check.NonNegative("base_length", m.base_length);
+  check.TokenIds("append_tokens", append_tokens);
+  check.AtMost("base_length + append_tokens",
+               static_cast<uint64_t>(m.base_length) + append_tokens.size(),
+               std::numeric_limits<int32_t>::max());
+  check.Require(m.max_nodes >= 0 && m.max_nodes <= kMaxTreeNodes, "max_nodes", m.max_nodes,
+                absl::StrCat("in [0, ", kMaxTreeNodes, "]"));
+  check.NonNegative("time_budget", m.time_budget);
+  check.AtMost("coupling", t->coupling(), static_cast<uint8_t>(Coupling::kTypical));
+  check.Sampling(m.sampling);
+  check.NonNegative("prompt_length", m.prompt_length);
+  if (!check.ok()) return check.status();
+  m.coupling = static_cast<Coupling>(t->coupling());
+  m.append_tokens = Copy(append_tokens);
+  return m;
+}
+
+std::vector<uint8_t> Encode(const DraftReply& m) {
+  FlatBufferBuilder builder(256 + m.parents.size() * 12 + m.known.size() * 16);
+  const auto parents = builder.CreateVector(m.parents);
+  const auto tokens = builder.CreateVector(m.tokens);
+  const auto scores = builder.CreateVector(m.scores);
+  std::vector<wire::PrefixPoint> points;
+  points.reserve(m.known.size());
+  for (const PrefixPoint& point : m.known) points.emplace_back(point.length, point.hash);
+  const auto known = builder.CreateVectorOfStructs(points);
+  return wire::Finish(builder, wire::CreateDraftReply(
+                                   builder, m.target_incarnation, m.sequence, m.round, m.request_id,
+                                   static_cast<uint8_t>(m.status), static_cast<uint8_t>(m.draw),
+                                   parents, tokens, scores, m.draft_time, known, m.free_sessions));
+}
+
+template <>
+absl::StatusOr<DraftReply> Decode<DraftReply>(absl::Span<const uint8_t> payload) {
+  auto table = VerifiedTable<wire::DraftReply>::Open(payload, "DraftReply");
+  if (!table.ok()) return table.status();
+  const auto& t = *table;
+  const auto parents = View(t->parents());
+  const auto tokens = View(t->tokens());
+  const auto scores = View(t->scores());
+  Checker check("DraftReply");
+  check.AtMost("status", t->status(), static_cast<uint8_t>(DraftStatus::kDraining));
+  check.AtMost("draw", t->draw(), static_cast<uint8_t>(SiblingDraw::kDeterministic));
+  check.NonNegative("draft_time", t->draft_time());
+  check.NonNegative("free_sessions", t->free_sessions());
+  CheckTree(parents, tokens, scores, check);
+  std::vector<PrefixPoint> known = CheckedPrefixes(t->known(), check);
+  if (!check.ok()) return check.status();
+  DraftReply m;
+  m.target_incarnation = t->target_incarnation();
+  m.sequence = t->sequence();
+  m.round = t->round();
+  m.request_id = t->request_id();
+  m.status = static_cast<DraftStatus>(t->status());
+  m.draw = static_cast<SiblingDraw>(t->draw());
+  m.parents = Copy(parents);
+  m.tokens = Copy(tokens);
+  m.scores = Copy(scores);
+  m.draft_time = t->draft_time();
+  m.known = std::move(known);
+  m.free_sessions = t->free_sessions();
+  return m;
+}
+
+}  // namespace specfabric::schemas

@@ -1,0 +1,162 @@
+// Codecs of the messages between gateways and targets: Submit, Tokens.
+
+#include "schemas/wire.h"
+
+namespace specfabric::schemas {
+namespace {
+
+using flatbuffers::Offset;
+using wire::Checker;
+using wire::Copy;
+using wire::FlatBufferBuilder;
+using wire::VerifiedTable;
+using wire::View;
+
+// An empty list is an absent table.
+Offset<wire::Logprobs> WriteLogprobs(const std::vector<base::TokenLogprobs>& list,
+                                     FlatBufferBuilder& builder) {
+  if (list.empty()) return 0;
+  std::vector<int32_t> tokens, top_tokens;
+  std::vector<float> values, top_values;
+  std::vector<uint16_t> top_counts;
+  for (const base::TokenLogprobs& entry : list) {
+    tokens.push_back(entry.token);
+    values.push_back(entry.logprob);
+    top_counts.push_back(static_cast<uint16_t>(entry.top.size()));
+    for (const auto& [token, value] : entry.top) {
+      top_tokens.push_back(token);
+      top_values.push_back(value);
+    }
+  }
+  return wire::CreateLogprobsDirect(builder, &tokens, &values, &top_counts, &top_tokens,
+                                    &top_values);
+}
+
+std::vector<base::TokenLogprobs> CheckedLogprobs(const wire::Logprobs* table, const char* field,
+                                                 Checker& check) {
+  if (table == nullptr) return {};
+  const auto tokens = View(table->tokens());
+  const auto values = View(table->values());
+  const auto top_counts = View(table->top_counts());
+  const auto top_tokens = View(table->top_tokens());
+  const auto top_values = View(table->top_values());
+  check.TokenIds(field, tokens);
+  check.Finite(field, values);
+  check.Finite(field, top_values);
+  uint64_t total = 0;
+  for (uint16_t count : top_counts) {
+    check.Size(field, count, kMaxTopLogprobs);
+    total += count;
+  }
+  check.Require(values.size() == tokens.size() && top_counts.size() == tokens.size() &&
+                    top_tokens.size() == total && top_values.size() == total,
+                field, "arrays of unequal length", "one entry a token");
+  for (base::TokenId token : top_tokens) {
+    check.Require(token >= 0, field, token, "token ids of at least 0");
+  }
+  if (!check.ok()) return {};
+
+  std::vector<base::TokenLogprobs> result(tokens.size());
+  size_t next = 0;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    result[i].token = tokens[i];
+    result[i].logprob = values[i];
+    result[i].top.reserve(top_counts[i]);
+    for (const size_t end = next + top_counts[i]; next < end; ++next) {
+      result[i].top.emplace_back(top_tokens[next], top_values[next]);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<uint8_t> Encode(const Submit& m) {
+  FlatBufferBuilder builder(256 + (m.prompt.size() + m.generated.size() + m.stop_ids.size()) *
+                                      sizeof(base::TokenId));
+  const auto prompt = builder.CreateVector(m.prompt);
+  const auto generated = builder.CreateVector(m.generated);
+  const auto stop_ids = builder.CreateVector(m.stop_ids);
+  const auto sampling = wire::ToWire(m.sampling);
+  return wire::Finish(
+      builder, wire::CreateSubmit(builder, m.request_id, m.attempt, prompt, generated, &sampling,
+                                  m.max_tokens, stop_ids, m.score_prompt, m.logprobs, m.speculate));
+}
+
+template <>
+absl::StatusOr<Submit> Decode<Submit>(absl::Span<const uint8_t> payload) {
+  auto table = VerifiedTable<wire::Submit>::Open(payload, "Submit");
+  if (!table.ok()) return table.status();
+  const auto& t = *table;
+  Submit m;
+  m.request_id = t->request_id();
+  m.attempt = t->attempt();
+  m.sampling = wire::FromWire(t->sampling());
+  m.max_tokens = t->max_tokens();
+  m.score_prompt = t->score_prompt();
+  m.logprobs = t->logprobs();
+  m.speculate = t->speculate();
+
+  const auto prompt = View(t->prompt());
+  const auto generated = View(t->generated());
+  const auto stop_ids = View(t->stop_ids());
+  Checker check("Submit");
+  check.TokenIds("prompt", prompt);
+  check.TokenIds("generated", generated);
+  check.Size("stop_ids", stop_ids.size(), kMaxStopIds);
+  check.TokenIds("stop_ids", stop_ids);
+  check.Sampling(m.sampling);
+  check.NonNegative("max_tokens", m.max_tokens);
+  check.Require(m.logprobs >= -1 && m.logprobs <= kMaxTopLogprobs, "logprobs", m.logprobs,
+                absl::StrCat("in [-1, ", kMaxTopLogprobs, "]"));
+  if (!check.ok()) return check.status();
+  m.prompt = Copy(prompt);
+  m.generated = Copy(generated);
+  m.stop_ids = Copy(stop_ids);
+  return m;
+}
+
+std::vector<uint8_t> Encode(const Tokens& m) {
+  FlatBufferBuilder builder(256);
+  const auto tokens = builder.CreateVector(m.tokens);
+  const auto logprobs = WriteLogprobs(m.logprobs, builder);
+  const auto prompt_logprobs = WriteLogprobs(m.prompt_logprobs, builder);
+  const auto error = builder.CreateString(m.error);
+  return wire::Finish(
+      builder, wire::CreateTokens(builder, m.request_id, m.attempt, m.first_index, tokens, logprobs,
+                                  prompt_logprobs, static_cast<uint8_t>(m.finish), error, m.rounds,
+                                  m.drafted, m.accepted));
+}
+
+template <>
+absl::StatusOr<Tokens> Decode<Tokens>(absl::Span<const uint8_t> payload) {
+  auto table = VerifiedTable<wire::Tokens>::Open(payload, "Tokens");
+  if (!table.ok()) return table.status();
+  const auto& t = *table;
+  const auto tokens = View(t->tokens());
+  const auto error = View(t->error());
+  Checker check("Tokens");
+  check.NonNegative("first_index", t->first_index());
+  check.TokenIds("tokens", tokens);
+  check.AtMost("finish", t->finish(), static_cast<uint8_t>(schemas::Finish::kDraining));
+  check.Text("error", error, kMaxErrorBytes);
+  check.NonNegative("rounds", t->rounds());
+  check.NonNegative("drafted", t->drafted());
+  check.NonNegative("accepted", t->accepted());
+  Tokens m;
+  m.logprobs = CheckedLogprobs(t->logprobs(), "logprobs", check);
+  m.prompt_logprobs = CheckedLogprobs(t->prompt_logprobs(), "prompt_logprobs", check);
+  if (!check.ok()) return check.status();
+  m.request_id = t->request_id();
+  m.attempt = t->attempt();
+  m.first_index = t->first_index();
+  m.tokens = Copy(tokens);
+  m.finish = static_cast<schemas::Finish>(t->finish());
+  m.error = error;
+  m.rounds = t->rounds();
+  m.drafted = t->drafted();
+  m.accepted = t->accepted();
+  return m;
+}
+
+}  // namespace specfabric::schemas

@@ -1,0 +1,220 @@
+// Round trips of every message, and the limits of every field.
+
+#include <limits>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "schemas/messages.h"
+#include "tests/schemas/random_messages.h"
+
+namespace specfabric::schemas {
+namespace {
+
+using ::testing::HasSubstr;
+
+template <typename M>
+class RoundTripTest : public ::testing::Test {};
+
+using AllMessages = ::testing::Types<Hello, Ping, Pong, Drain, DraftRequest, DraftReply, EndSession,
+                                     Submit, Tokens, Cancel>;
+TYPED_TEST_SUITE(RoundTripTest, AllMessages);
+
+TYPED_TEST(RoundTripTest, RandomMessagesSurviveUnchanged) {
+  Rng rng(1);
+  for (int i = 0; i < 500; ++i) {
+    const TypeParam message = RandomMessage<TypeParam>(rng);
+    const auto decoded = Decode<TypeParam>(Encode(message));
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    ASSERT_EQ(Fields(message), Fields(*decoded)) << "message " << i;
+  }
+}
+
+TYPED_TEST(RoundTripTest, DefaultMessageSurvives) {
+  const TypeParam message;
+  const auto decoded = Decode<TypeParam>(Encode(message));
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(Fields(message), Fields(*decoded));
+}
+
+TYPED_TEST(RoundTripTest, EveryTruncationIsRefusedOrStillValid) {
+  Rng rng(2);
+  const std::vector<uint8_t> payload = Encode(RandomMessage<TypeParam>(rng));
+  for (size_t size = 0; size < payload.size(); ++size) {
+    const std::vector<uint8_t> cut(payload.begin(), payload.begin() + size);
+    const auto decoded = Decode<TypeParam>(cut);
+    if (size < 8) {
+      EXPECT_FALSE(decoded.ok()) << size;
+    }
+  }
+}
+
+TYPED_TEST(RoundTripTest, AnyAlignmentIsRead) {
+  Rng rng(3);
+  const TypeParam message = RandomMessage<TypeParam>(rng);
+  const std::vector<uint8_t> payload = Encode(message);
+  for (size_t shift = 0; shift < 8; ++shift) {
+    std::vector<uint8_t> shifted(shift);
+    shifted.insert(shifted.end(), payload.begin(), payload.end());
+    const auto decoded = Decode<TypeParam>(absl::MakeSpan(shifted).subspan(shift));
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    EXPECT_EQ(Fields(message), Fields(*decoded));
+  }
+}
+
+// A field outside its range is refused with one line that names it.
+template <typename M, typename Change>
+void ExpectRefused(const char* field, Change change) {
+  Rng rng(4);
+  M message = RandomMessage<M>(rng);
+  ASSERT_TRUE(Decode<M>(Encode(message)).ok());
+  change(message);
+  const auto decoded = Decode<M>(Encode(message));
+  ASSERT_EQ(decoded.status().code(), absl::StatusCode::kInvalidArgument) << field;
+  const std::string text(decoded.status().message());
+  EXPECT_THAT(text, HasSubstr(field));
+  EXPECT_EQ(text.find('\n'), std::string::npos);
+}
+
+TEST(LimitsTest, Hello) {
+  ExpectRefused<Hello>("role", [](Hello& m) { m.role = static_cast<Role>(4); });
+  ExpectRefused<Hello>("model", [](Hello& m) { m.model = std::string(kMaxNameBytes + 1, 'a'); });
+  ExpectRefused<Hello>("model", [](Hello& m) { m.model = "two\nlines"; });
+  ExpectRefused<Hello>("build", [](Hello& m) { m.build = std::string("nul\0", 4); });
+  ExpectRefused<Hello>("vocabulary", [](Hello& m) { m.vocabulary = -1; });
+  ExpectRefused<Hello>("context", [](Hello& m) { m.context = -1; });
+  ExpectRefused<Hello>("capacity", [](Hello& m) { m.capacity = -1; });
+}
+
+TEST(LimitsTest, DraftRequest) {
+  using M = DraftRequest;
+  ExpectRefused<M>("base_length", [](M& m) { m.base_length = -1; });
+  ExpectRefused<M>("base_length + append_tokens", [](M& m) {
+    m.base_length = std::numeric_limits<int32_t>::max();
+    m.append_tokens = {1};
+  });
+  ExpectRefused<M>("append_tokens", [](M& m) { m.append_tokens = {3, -1}; });
+  ExpectRefused<M>("append_tokens",
+                   [](M& m) { m.append_tokens.assign(kMaxTokensPerMessage + 1, 7); });
+  ExpectRefused<M>("max_nodes", [](M& m) { m.max_nodes = kMaxTreeNodes + 1; });
+  ExpectRefused<M>("max_nodes", [](M& m) { m.max_nodes = -1; });
+  ExpectRefused<M>("time_budget", [](M& m) { m.time_budget = -1; });
+  ExpectRefused<M>("coupling", [](M& m) { m.coupling = static_cast<Coupling>(4); });
+  ExpectRefused<M>("prompt_length", [](M& m) { m.prompt_length = -1; });
+}
+
+template <typename M>
+void ExpectSamplingChecked() {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (float bad : {-0.1f, nan, infinity}) {
+    ExpectRefused<M>("temperature", [bad](M& m) { m.sampling.temperature = bad; });
+  }
+  ExpectRefused<M>("top_k", [](M& m) { m.sampling.top_k = -1; });
+  for (float bad : {0.0f, 1.5f, nan}) {
+    ExpectRefused<M>("top_p", [bad](M& m) { m.sampling.top_p = bad; });
+  }
+  for (float bad : {-0.5f, 1.0f, nan}) {
+    ExpectRefused<M>("min_p", [bad](M& m) { m.sampling.min_p = bad; });
+  }
+}
+
+TEST(LimitsTest, Sampling) {
+  ExpectSamplingChecked<DraftRequest>();
+  ExpectSamplingChecked<Submit>();
+}
+
+void SetChain(DraftReply& m, int nodes) {
+  m.parents.resize(nodes);
+  for (int i = 0; i < nodes; ++i) m.parents[i] = i;
+  m.tokens.assign(nodes, 5);
+  m.scores.assign(nodes, -1.0f);
+}
+
+TEST(LimitsTest, DraftReply) {
+  using M = DraftReply;
+  ExpectRefused<M>("status", [](M& m) { m.status = static_cast<DraftStatus>(6); });
+  ExpectRefused<M>("draw", [](M& m) { m.draw = static_cast<SiblingDraw>(4); });
+  ExpectRefused<M>("draft_time", [](M& m) { m.draft_time = -1; });
+  ExpectRefused<M>("free_sessions", [](M& m) { m.free_sessions = -1; });
+  ExpectRefused<M>("parents", [](M& m) { SetChain(m, kMaxTreeNodes + 1); });
+  ExpectRefused<M>("tokens", [](M& m) {
+    SetChain(m, 3);
+    m.tokens.pop_back();
+  });
+  ExpectRefused<M>("scores", [](M& m) {
+    SetChain(m, 3);
+    m.scores.push_back(0.0f);
+  });
+  ExpectRefused<M>("parents", [](M& m) {
+    SetChain(m, 3);
+    m.parents[1] = 2;  // itself
+  });
+  ExpectRefused<M>("parents", [](M& m) {
+    SetChain(m, 3);
+    m.parents[2] = -1;
+  });
+  ExpectRefused<M>("tokens", [](M& m) {
+    SetChain(m, 3);
+    m.tokens[0] = -1;
+  });
+  ExpectRefused<M>("scores", [](M& m) {
+    SetChain(m, 3);
+    m.scores[2] = -std::numeric_limits<float>::infinity();
+  });
+  ExpectRefused<M>("known", [](M& m) { m.known = {{32, 1}, {32, 2}}; });
+  ExpectRefused<M>("known", [](M& m) { m.known = {{-16, 1}}; });
+  ExpectRefused<M>("known", [](M& m) {
+    m.known.clear();
+    for (int i = 0; i <= kMaxPrefixPoints; ++i) m.known.push_back({kMaxPrefixPoints - i, 1});
+  });
+}
+
+TEST(LimitsTest, LargestTreeIsAccepted) {
+  DraftReply reply;
+  SetChain(reply, kMaxTreeNodes);
+  EXPECT_TRUE(Decode<DraftReply>(Encode(reply)).ok());
+}
+
+TEST(LimitsTest, Submit) {
+  using M = Submit;
+  ExpectRefused<M>("prompt", [](M& m) { m.prompt = {-1}; });
+  ExpectRefused<M>("prompt", [](M& m) { m.prompt.assign(kMaxTokensPerMessage + 1, 1); });
+  ExpectRefused<M>("generated", [](M& m) { m.generated = {0, -7}; });
+  ExpectRefused<M>("stop_ids", [](M& m) { m.stop_ids.assign(kMaxStopIds + 1, 1); });
+  ExpectRefused<M>("stop_ids", [](M& m) { m.stop_ids = {-2}; });
+  ExpectRefused<M>("max_tokens", [](M& m) { m.max_tokens = -1; });
+  ExpectRefused<M>("logprobs", [](M& m) { m.logprobs = -2; });
+  ExpectRefused<M>("logprobs", [](M& m) { m.logprobs = kMaxTopLogprobs + 1; });
+}
+
+TEST(LimitsTest, Tokens) {
+  using M = Tokens;
+  ExpectRefused<M>("first_index", [](M& m) { m.first_index = -1; });
+  ExpectRefused<M>("tokens", [](M& m) { m.tokens = {-1}; });
+  ExpectRefused<M>("finish", [](M& m) { m.finish = static_cast<Finish>(8); });
+  ExpectRefused<M>("error", [](M& m) { m.error = std::string(kMaxErrorBytes + 1, 'e'); });
+  ExpectRefused<M>("error", [](M& m) { m.error = "a\tb"; });
+  ExpectRefused<M>("rounds", [](M& m) { m.rounds = -1; });
+  ExpectRefused<M>("drafted", [](M& m) { m.drafted = -1; });
+  ExpectRefused<M>("accepted", [](M& m) { m.accepted = -1; });
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  ExpectRefused<M>("logprobs", [](M& m) { m.logprobs = {{-1, 0.0f, {}}}; });
+  ExpectRefused<M>("logprobs", [nan](M& m) { m.logprobs = {{1, nan, {}}}; });
+  ExpectRefused<M>("logprobs", [nan](M& m) { m.logprobs = {{1, 0.0f, {{1, nan}}}}; });
+  ExpectRefused<M>("prompt_logprobs", [](M& m) { m.prompt_logprobs = {{1, 0.0f, {{-1, 0.0f}}}}; });
+  ExpectRefused<M>("prompt_logprobs", [](M& m) {
+    m.prompt_logprobs = {{1, 0.0f, {}}};
+    m.prompt_logprobs[0].top.assign(kMaxTopLogprobs + 1, {1, 0.0f});
+  });
+}
+
+TEST(NamesTest, EveryTypeHasItsOwn) {
+  EXPECT_STREQ(Name(MessageType::kDraftReply), "DraftReply");
+  EXPECT_STREQ(Name(static_cast<MessageType>(999)), "unknown");
+  EXPECT_STREQ(Name(Role::kDraft), "draft");
+  EXPECT_STREQ(Name(DraftStatus::kNeedResync), "need_resync");
+  EXPECT_EQ(kTypeOf<Submit>, MessageType::kSubmit);
+}
+
+}  // namespace
+}  // namespace specfabric::schemas

@@ -1,0 +1,214 @@
+#ifndef SPECFABRIC_TESTS_SCHEMAS_RANDOM_MESSAGES_H_
+#define SPECFABRIC_TESTS_SCHEMAS_RANDOM_MESSAGES_H_
+
+// Random valid messages of every type, and their fields as comparable values.
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "schemas/messages.h"
+
+namespace specfabric::schemas {
+
+using Rng = std::mt19937_64;
+
+inline int32_t RandomInt(Rng& rng, int32_t low, int32_t high) {
+  return std::uniform_int_distribution<int32_t>(low, high)(rng);
+}
+inline float RandomFloat(Rng& rng, float low, float high) {
+  return std::uniform_real_distribution<float>(low, high)(rng);
+}
+inline std::vector<base::TokenId> RandomTokens(Rng& rng, int32_t most) {
+  std::vector<base::TokenId> tokens(RandomInt(rng, 0, most));
+  for (auto& token : tokens) token = RandomInt(rng, 0, INT32_MAX);
+  return tokens;
+}
+inline std::string RandomText(Rng& rng, int32_t most) {
+  std::string text(RandomInt(rng, 0, most), ' ');
+  for (char& c : text) c = static_cast<char>(RandomInt(rng, 0x20, 0x7E));
+  return text;
+}
+inline base::SamplingParams RandomSampling(Rng& rng) {
+  base::SamplingParams s;
+  s.temperature = RandomInt(rng, 0, 3) == 0 ? 0.0f : RandomFloat(rng, 0.0f, 2.0f);
+  s.top_k = RandomInt(rng, 0, 1000);
+  s.top_p = RandomFloat(rng, 0.01f, 1.0f);
+  s.min_p = RandomFloat(rng, 0.0f, 0.9f);
+  s.seed = rng();
+  return s;
+}
+inline std::vector<base::TokenLogprobs> RandomLogprobs(Rng& rng, int32_t most) {
+  std::vector<base::TokenLogprobs> list(RandomInt(rng, 0, most));
+  for (auto& entry : list) {
+    entry.token = RandomInt(rng, 0, INT32_MAX);
+    entry.logprob = RandomFloat(rng, -30.0f, 0.0f);
+    entry.top.resize(RandomInt(rng, 0, 20));
+    for (auto& [token, value] : entry.top) {
+      token = RandomInt(rng, 0, INT32_MAX);
+      value = RandomFloat(rng, -30.0f, 0.0f);
+    }
+  }
+  return list;
+}
+
+template <typename M>
+M RandomMessage(Rng& rng);
+
+template <>
+inline Hello RandomMessage<Hello>(Rng& rng) {
+  Hello m;
+  m.protocol = static_cast<uint32_t>(rng());
+  m.role = static_cast<Role>(RandomInt(rng, 0, 3));
+  m.incarnation = rng();
+  m.model = RandomText(rng, kMaxNameBytes);
+  m.tokenizer_fingerprint = rng();
+  m.numerics_fingerprint = rng();
+  m.vocabulary = RandomInt(rng, 0, INT32_MAX);
+  m.context = RandomInt(rng, 0, INT32_MAX);
+  m.couplings = static_cast<uint32_t>(rng());
+  m.capacity = RandomInt(rng, 0, INT32_MAX);
+  m.build = RandomText(rng, kMaxNameBytes);
+  return m;
+}
+template <>
+inline Ping RandomMessage<Ping>(Rng& rng) {
+  return {rng()};
+}
+template <>
+inline Pong RandomMessage<Pong>(Rng& rng) {
+  return {rng()};
+}
+template <>
+inline Drain RandomMessage<Drain>(Rng&) {
+  return {};
+}
+template <>
+inline EndSession RandomMessage<EndSession>(Rng& rng) {
+  return {rng(), rng()};
+}
+template <>
+inline Cancel RandomMessage<Cancel>(Rng& rng) {
+  return {rng(), static_cast<uint32_t>(rng())};
+}
+template <>
+inline DraftRequest RandomMessage<DraftRequest>(Rng& rng) {
+  DraftRequest m;
+  m.target_incarnation = rng();
+  m.sequence = rng();
+  m.round = static_cast<uint32_t>(rng());
+  m.request_id = rng();
+  m.base_length = RandomInt(rng, 0, 1 << 20);
+  m.base_hash = rng();
+  m.append_tokens = RandomTokens(rng, 300);
+  m.max_nodes = RandomInt(rng, 0, kMaxTreeNodes);
+  m.time_budget = static_cast<base::Nanos>(rng() >> 1);
+  m.coupling = static_cast<Coupling>(RandomInt(rng, 0, 3));
+  m.sampling = RandomSampling(rng);
+  m.prompt_length = RandomInt(rng, 0, 1 << 20);
+  return m;
+}
+template <>
+inline DraftReply RandomMessage<DraftReply>(Rng& rng) {
+  DraftReply m;
+  m.target_incarnation = rng();
+  m.sequence = rng();
+  m.round = static_cast<uint32_t>(rng());
+  m.request_id = rng();
+  m.status = static_cast<DraftStatus>(RandomInt(rng, 0, 5));
+  m.draw = static_cast<SiblingDraw>(RandomInt(rng, 0, 3));
+  const int32_t nodes = RandomInt(rng, 0, kMaxTreeNodes);
+  for (int32_t i = 0; i < nodes; ++i) {
+    m.parents.push_back(RandomInt(rng, 0, i));
+    m.tokens.push_back(RandomInt(rng, 0, INT32_MAX));
+    m.scores.push_back(RandomFloat(rng, -30.0f, 0.0f));
+  }
+  m.draft_time = static_cast<base::Nanos>(rng() >> 1);
+  int32_t length = RandomInt(rng, 0, 1 << 20);
+  for (int32_t i = RandomInt(rng, 0, 20); i > 0 && length >= 0; --i) {
+    m.known.push_back({length, rng()});
+    length -= RandomInt(rng, 1, 64);
+  }
+  m.free_sessions = RandomInt(rng, 0, 1000);
+  return m;
+}
+template <>
+inline Submit RandomMessage<Submit>(Rng& rng) {
+  Submit m;
+  m.request_id = rng();
+  m.attempt = static_cast<uint32_t>(rng());
+  m.prompt = RandomTokens(rng, 500);
+  m.generated = RandomTokens(rng, 100);
+  m.sampling = RandomSampling(rng);
+  m.max_tokens = RandomInt(rng, 0, INT32_MAX);
+  m.stop_ids = RandomTokens(rng, 8);
+  m.score_prompt = RandomInt(rng, 0, 1) == 1;
+  m.logprobs = RandomInt(rng, -1, kMaxTopLogprobs);
+  m.speculate = RandomInt(rng, 0, 1) == 1;
+  return m;
+}
+template <>
+inline Tokens RandomMessage<Tokens>(Rng& rng) {
+  Tokens m;
+  m.request_id = rng();
+  m.attempt = static_cast<uint32_t>(rng());
+  m.first_index = RandomInt(rng, 0, INT32_MAX);
+  m.tokens = RandomTokens(rng, 64);
+  m.logprobs = RandomLogprobs(rng, 16);
+  m.prompt_logprobs = RandomLogprobs(rng, 16);
+  m.finish = static_cast<Finish>(RandomInt(rng, 0, 7));
+  m.error = RandomText(rng, 300);
+  m.rounds = RandomInt(rng, 0, INT32_MAX);
+  m.drafted = RandomInt(rng, 0, INT32_MAX);
+  m.accepted = RandomInt(rng, 0, INT32_MAX);
+  return m;
+}
+
+// Every field of a message, so that two messages are equal exactly when their Fields are.
+inline auto Fields(const base::TokenLogprobs& e) { return std::tuple(e.token, e.logprob, e.top); }
+inline auto Fields(const PrefixPoint& p) { return std::tuple(p.length, p.hash); }
+template <typename T>
+auto Fields(const std::vector<T>& list) {
+  std::vector<decltype(Fields(list[0]))> result;
+  std::transform(list.begin(), list.end(), std::back_inserter(result),
+                 [](const T& entry) { return Fields(entry); });
+  return result;
+}
+inline auto Fields(const Hello& m) {
+  return std::tuple(m.protocol, m.role, m.incarnation, m.model, m.tokenizer_fingerprint,
+                    m.numerics_fingerprint, m.vocabulary, m.context, m.couplings, m.capacity,
+                    m.build);
+}
+inline auto Fields(const Ping& m) { return std::tuple(m.nonce); }
+inline auto Fields(const Pong& m) { return std::tuple(m.nonce); }
+inline auto Fields(const Drain&) { return std::tuple(); }
+inline auto Fields(const EndSession& m) { return std::tuple(m.target_incarnation, m.sequence); }
+inline auto Fields(const Cancel& m) { return std::tuple(m.request_id, m.attempt); }
+inline auto Fields(const base::SamplingParams& s) {
+  return std::tuple(s.temperature, s.top_k, s.top_p, s.min_p, s.seed);
+}
+inline auto Fields(const DraftRequest& m) {
+  return std::tuple(m.target_incarnation, m.sequence, m.round, m.request_id, m.base_length,
+                    m.base_hash, m.append_tokens, m.max_nodes, m.time_budget, m.coupling,
+                    Fields(m.sampling), m.prompt_length);
+}
+inline auto Fields(const DraftReply& m) {
+  return std::tuple(m.target_incarnation, m.sequence, m.round, m.request_id, m.status, m.draw,
+                    m.parents, m.tokens, m.scores, m.draft_time, Fields(m.known), m.free_sessions);
+}
+inline auto Fields(const Submit& m) {
+  return std::tuple(m.request_id, m.attempt, m.prompt, m.generated, Fields(m.sampling),
+                    m.max_tokens, m.stop_ids, m.score_prompt, m.logprobs, m.speculate);
+}
+inline auto Fields(const Tokens& m) {
+  return std::tuple(m.request_id, m.attempt, m.first_index, m.tokens, Fields(m.logprobs),
+                    Fields(m.prompt_logprobs), m.finish, m.error, m.rounds, m.drafted, m.accepted);
+}
+
+}  // namespace specfabric::schemas
+
+#endif  // SPECFABRIC_TESTS_SCHEMAS_RANDOM_MESSAGES_H_
