@@ -1,0 +1,57 @@
+#include "metrics/gateway_metrics.h"
+
+#include <algorithm>
+#include <string>
+
+namespace specfabric::metrics {
+namespace {
+
+constexpr std::array<const char*, kEndpoints> kEndpointNames = {
+    "/v1/completions", "/v1/chat/completions", "/v1/models", "/tokenize", "/detokenize", "other"};
+
+}  // namespace
+
+GatewayMetrics::GatewayMetrics(Registry& registry)
+    : in_flight(registry.AddGauge("specfabric_gateway_requests_in_flight",
+                                  "Completions and chat requests being answered")),
+      disconnects(registry.AddCounter("specfabric_gateway_client_disconnects_total",
+                                      "Clients that went away before the end of their answer")),
+      resubmissions(registry.AddCounter("specfabric_gateway_resubmissions_total",
+                                        "Choices sent again because their target was lost")),
+      stale_tokens(registry.AddCounter("specfabric_gateway_stale_messages_total",
+                                       "Token messages of an attempt that was over, dropped")),
+      targets_up(registry.AddGauge("specfabric_gateway_targets_up", "Targets that take work")),
+      prompt_tokens(registry.AddCounter("specfabric_gateway_tokens_total",
+                                        "Tokens of requests accepted and of text emitted",
+                                        {{"kind", "prompt"}})),
+      output_tokens(registry.AddCounter("specfabric_gateway_tokens_total",
+                                        "Tokens of requests accepted and of text emitted",
+                                        {{"kind", "output"}})),
+      first_token(registry.AddHistogram("specfabric_gateway_time_to_first_token_seconds",
+                                        "From request to the first token of a choice",
+                                        ExponentialBounds(1e-3, 2, 17))),
+      inter_token(registry.AddHistogram("specfabric_gateway_inter_token_latency_seconds",
+                                        "Between two deliveries of tokens of a choice",
+                                        ExponentialBounds(2.5e-4, 2, 15))),
+      per_output(registry.AddHistogram("specfabric_gateway_time_per_output_token_seconds",
+                                       "Mean over the tokens of a choice after the first",
+                                       ExponentialBounds(2.5e-4, 2, 15))),
+      request_seconds(registry.AddHistogram("specfabric_gateway_request_duration_seconds",
+                                            "From request to the end of its answer",
+                                            ExponentialBounds(1e-3, 2, 20))) {
+  for (int endpoint = 0; endpoint < kEndpoints; ++endpoint) {
+    for (size_t code = 0; code < kCodes.size(); ++code) {
+      requests[endpoint][code] = &registry.AddCounter(
+          "specfabric_gateway_requests_total", "HTTP requests answered",
+          {{"endpoint", kEndpointNames[endpoint]}, {"code", std::to_string(kCodes[code])}});
+    }
+  }
+}
+
+void GatewayMetrics::CountRequest(Endpoint endpoint, int code) {
+  auto found = std::find(kCodes.begin(), kCodes.end(), code);
+  if (found == kCodes.end()) found = std::find(kCodes.begin(), kCodes.end(), 500);
+  requests[static_cast<int>(endpoint)][found - kCodes.begin()]->Increment();
+}
+
+}  // namespace specfabric::metrics

@@ -1,0 +1,39 @@
+#ifndef SPECFABRIC_METRICS_GATEWAY_METRICS_H_
+#define SPECFABRIC_METRICS_GATEWAY_METRICS_H_
+
+#include <array>
+#include <cstddef>
+
+#include "metrics/registry.h"
+
+namespace specfabric::metrics {
+
+enum class Endpoint { kCompletions, kChat, kModels, kTokenize, kDetokenize, kOther };
+constexpr int kEndpoints = 6;
+
+struct GatewayMetrics {
+  explicit GatewayMetrics(Registry& registry);
+
+  // One answered HTTP request. A status code the gateway has no series for counts as 500.
+  void CountRequest(Endpoint endpoint, int code);
+
+  // Statuses the gateway answers; 499 is a client that went away before its answer was complete.
+  static constexpr std::array<int, 10> kCodes = {200, 400, 404, 405, 408, 413, 429, 499, 500, 503};
+  std::array<std::array<Counter*, kCodes.size()>, kEndpoints> requests;
+
+  Gauge& in_flight;            // completions and chat requests being answered
+  Counter& disconnects;        // clients gone before the end
+  Counter& resubmissions;      // choices sent again after their target was lost
+  Counter& stale_tokens;       // messages of an attempt that was over, dropped
+  Gauge& targets_up;           // targets that take work
+  Counter& prompt_tokens;      // of answered requests
+  Counter& output_tokens;      // emitted to clients
+  Histogram& first_token;      // s from request to first token
+  Histogram& inter_token;      // s between two deliveries of tokens of one choice
+  Histogram& per_output;       // s a token after the first, mean of one choice
+  Histogram& request_seconds;  // s from request to the end of its answer
+};
+
+}  // namespace specfabric::metrics
+
+#endif  // SPECFABRIC_METRICS_GATEWAY_METRICS_H_

@@ -1,0 +1,106 @@
+#include "metrics/target_metrics.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace specfabric::metrics {
+namespace {
+
+constexpr std::array<const char*, kSpans> kSpanNames = {
+    "draft_wait", "draft_compute", "transfer", "plan", "forward", "verify", "commit"};
+constexpr const char* kTokensHelp = "Tokens computed: prompts prefilled and output emitted";
+constexpr const char* kExactnessHelp =
+    "1 for what holds here: the same token every time, or the same law";
+
+// The labels vLLM's own series carry, so that its dashboards' filters match.
+Labels VllmLabels(const std::string& model_name) {
+  return {{"model_name", model_name}, {"engine", "0"}};
+}
+
+}  // namespace
+
+TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, int positions)
+    : running(registry.AddGauge("specfabric_target_running_sequences", "Sequences in the batch")),
+      waiting(registry.AddGauge("specfabric_target_waiting_sequences", "Sequences in the queue")),
+      kv_blocks_used(registry.AddGauge("specfabric_target_kv_blocks_used", "KV blocks in use")),
+      kv_blocks_free(registry.AddGauge("specfabric_target_kv_blocks_free", "KV blocks free")),
+      draft_workers(registry.AddGauge("specfabric_target_draft_workers",
+                                      "Draft workers connected and taking requests")),
+      prompt_tokens(
+          registry.AddCounter("specfabric_tokens_total", kTokensHelp, {{"kind", "prompt"}})),
+      output_tokens(
+          registry.AddCounter("specfabric_tokens_total", kTokensHelp, {{"kind", "output"}})),
+      draft_misses(registry.AddCounter("specfabric_draft_misses_total",
+                                       "Rounds that went without the draft they asked for")),
+      late_drafts(registry.AddCounter("specfabric_late_drafts_total",
+                                      "Drafts that came after their round had gone")),
+      cancelled(registry.AddCounter("specfabric_cancelled_total",
+                                    "Sequences cancelled before their end")),
+      exact_token(registry.AddGauge("specfabric_target_exactness", kExactnessHelp,
+                                    {{"exactness", "token"}})),
+      exact_law(
+          registry.AddGauge("specfabric_target_exactness", kExactnessHelp, {{"exactness", "law"}})),
+      rounds(registry.AddCounter("specfabric_rounds_total",
+                                 "Decode and verification rounds, one a sequence a step")),
+      drafted_tokens(
+          registry.AddCounter("specfabric_drafted_tokens_total", "Draft tokens verified")),
+      accepted_tokens(
+          registry.AddCounter("specfabric_accepted_tokens_total", "Draft tokens accepted")),
+      vllm_drafts(registry.AddCounter("vllm:spec_decode_num_drafts_total", "Rounds with a draft",
+                                      VllmLabels(model_name))),
+      vllm_draft_tokens(registry.AddCounter("vllm:spec_decode_num_draft_tokens_total",
+                                            "As specfabric_drafted_tokens_total",
+                                            VllmLabels(model_name))),
+      vllm_accepted_tokens(registry.AddCounter("vllm:spec_decode_num_accepted_tokens_total",
+                                               "As specfabric_accepted_tokens_total",
+                                               VllmLabels(model_name))) {
+  for (int span = 0; span < kSpans; ++span) {
+    spans[span] = &registry.AddHistogram("specfabric_round_span_seconds",
+                                         "Time of a round, by what it went into",
+                                         ExponentialBounds(2e-6, 2, 21),  // 2 us to 2.1 s
+                                         {{"span", kSpanNames[span]}});
+  }
+  for (size_t status = 0; status < kDraftStatusNames.size(); ++status) {
+    draft_replies[status] =
+        &registry.AddCounter("specfabric_draft_replies_total", "Replies of draft workers received",
+                             {{"status", kDraftStatusNames[status]}});
+  }
+  for (int position = 0; position < positions; ++position) {
+    Labels labels = {{"position", std::to_string(position)}};
+    accepted_at.push_back(&registry.AddCounter("specfabric_accepted_tokens_per_position_total",
+                                               "Draft tokens accepted, by depth in the tree",
+                                               labels));
+    labels.merge(VllmLabels(model_name));
+    vllm_accepted_at.push_back(
+        &registry.AddCounter("vllm:spec_decode_num_accepted_tokens_per_pos_total",
+                             "As specfabric_accepted_tokens_per_position_total", labels));
+  }
+}
+
+void TargetMetrics::CountRound(int drafted, int accepted) {
+  rounds.Increment();
+  if (drafted == 0) return;
+  vllm_drafts.Increment();
+  drafted_tokens.Increment(drafted);
+  vllm_draft_tokens.Increment(drafted);
+  accepted_tokens.Increment(accepted);
+  vllm_accepted_tokens.Increment(accepted);
+  const int last = static_cast<int>(accepted_at.size()) - 1;
+  for (int depth = 0; depth < accepted && last >= 0; ++depth) {
+    accepted_at[std::min(depth, last)]->Increment();
+    vllm_accepted_at[std::min(depth, last)]->Increment();
+  }
+}
+
+void TargetMetrics::SetExactness(bool token) {
+  exact_token.Set(token ? 1 : 0);
+  exact_law.Set(token ? 0 : 1);
+}
+
+void TargetMetrics::CountDraftReply(int status) {
+  if (status >= 0 && status < static_cast<int>(draft_replies.size())) {
+    draft_replies[status]->Increment();
+  }
+}
+
+}  // namespace specfabric::metrics

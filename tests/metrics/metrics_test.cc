@@ -1,0 +1,187 @@
+#include <fstream>
+#include <optional>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "metrics/draft_metrics.h"
+#include "metrics/fabric_metrics.h"
+#include "metrics/gateway_metrics.h"
+#include "metrics/registry.h"
+#include "metrics/target_metrics.h"
+
+namespace specfabric::metrics {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::set<std::string> NamesIn(const std::string& text, const std::regex& pattern) {
+  std::set<std::string> names;
+  for (std::sregex_iterator match(text.begin(), text.end(), pattern), end; match != end; ++match) {
+    names.insert((*match)[1]);
+  }
+  return names;
+}
+
+TEST(MetricsTest, DocumentedNamesAreTheExposedOnes) {
+  Registry registry;
+  registry.SetBuildInfo("target", "1.2.3", "m");
+  GatewayMetrics gateway(registry);
+  TargetMetrics target(registry, "m", 4);
+  DraftMetrics draft(registry);
+  FabricMetrics fabric(registry, [] { return FabricCounters(); });
+
+  std::ifstream file("docs/metrics.md");
+  ASSERT_TRUE(file) << "run from the repository's root";
+  std::stringstream text;
+  text << file.rdbuf();
+  const auto documented =
+      NamesIn(text.str(), std::regex("\\| `((?:specfabric_|vllm:)[a-z_]+)` \\|"));
+  const auto exposed = NamesIn(registry.Render(), std::regex("# TYPE ([^ ]+) "));
+  EXPECT_EQ(documented, exposed);
+  EXPECT_GT(exposed.size(), 40u);
+}
+
+TEST(MetricsTest, CountersHaveTheirSuffixAndSeriesStartAtZero) {
+  Registry registry;
+  GatewayMetrics gateway(registry);
+  TargetMetrics target(registry, "m", 2);
+  DraftMetrics draft(registry);
+  const std::string text = registry.Render();
+  for (const auto& name : NamesIn(text, std::regex("# TYPE ([^ ]+) counter"))) {
+    EXPECT_TRUE(name.ends_with("_total")) << name;
+  }
+  EXPECT_THAT(text, HasSubstr("specfabric_gateway_requests_total{code=\"503\","
+                              "endpoint=\"/v1/chat/completions\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("specfabric_draft_replies_total{status=\"need_resync\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("specfabric_draft_evictions_total{reason=\"ttl\"} 0\n"));
+}
+
+TEST(MetricsTest, GatewayCountsByEndpointAndCode) {
+  Registry registry;
+  GatewayMetrics metrics(registry);
+  metrics.CountRequest(Endpoint::kChat, 429);
+  metrics.CountRequest(Endpoint::kChat, 429);
+  metrics.CountRequest(Endpoint::kModels, 200);
+  metrics.CountRequest(Endpoint::kOther, 418);
+  const std::string text = registry.Render();
+  EXPECT_THAT(text, HasSubstr("{code=\"429\",endpoint=\"/v1/chat/completions\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("{code=\"200\",endpoint=\"/v1/models\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("{code=\"500\",endpoint=\"other\"} 1\n"));
+}
+
+TEST(MetricsTest, RoundsFeedTheAliasesToo) {
+  Registry registry;
+  TargetMetrics metrics(registry, "m", 3);
+  metrics.CountRound(0, 0);
+  metrics.CountRound(7, 2);
+  metrics.CountRound(7, 5);  // deeper than the positions counted
+  EXPECT_EQ(metrics.rounds.Value(), 3);
+  EXPECT_EQ(metrics.drafted_tokens.Value(), 14);
+  EXPECT_EQ(metrics.accepted_tokens.Value(), 7);
+  EXPECT_EQ(metrics.accepted_at[0]->Value(), 2);
+  EXPECT_EQ(metrics.accepted_at[1]->Value(), 2);
+  EXPECT_EQ(metrics.accepted_at[2]->Value(), 3);
+  const std::string text = registry.Render();
+  EXPECT_THAT(text,
+              HasSubstr("vllm:spec_decode_num_drafts_total{engine=\"0\",model_name=\"m\"} 2"));
+  EXPECT_THAT(text, HasSubstr("vllm:spec_decode_num_draft_tokens_total{engine=\"0\","
+                              "model_name=\"m\"} 14\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:spec_decode_num_accepted_tokens_per_pos_total{engine=\"0\","
+                              "model_name=\"m\",position=\"2\"} 3\n"));
+}
+
+TEST(MetricsTest, SpansBeginAtTwoMicroseconds) {
+  Registry registry;
+  TargetMetrics metrics(registry, "m", 1);
+  metrics.ObserveSpan(Span::kTransfer, 1500);
+  metrics.ObserveSpan(Span::kTransfer, 3 * base::kSecond);
+  const std::string text = registry.Render();
+  EXPECT_THAT(text,
+              HasSubstr("specfabric_round_span_seconds_bucket{span=\"transfer\",le=\"2e-06\"} 1"));
+  EXPECT_THAT(text,
+              HasSubstr("specfabric_round_span_seconds_bucket{span=\"transfer\",le=\"+Inf\"} 2"));
+  EXPECT_THAT(text, HasSubstr("specfabric_round_span_seconds_count{span=\"plan\"} 0"));
+}
+
+TEST(MetricsTest, ExactnessIsOneOfTwo) {
+  Registry registry;
+  TargetMetrics metrics(registry, "m", 1);
+  metrics.SetExactness(true);
+  EXPECT_THAT(registry.Render(), HasSubstr("specfabric_target_exactness{exactness=\"token\"} 1"));
+  metrics.SetExactness(false);
+  EXPECT_THAT(registry.Render(), HasSubstr("specfabric_target_exactness{exactness=\"token\"} 0"));
+  EXPECT_THAT(registry.Render(), HasSubstr("specfabric_target_exactness{exactness=\"law\"} 1"));
+}
+
+TEST(MetricsTest, UnknownStatusesAreNotCounted) {
+  Registry registry;
+  DraftMetrics metrics(registry);
+  metrics.CountRequest(-1);
+  metrics.CountRequest(6);
+  metrics.CountRequest(2);
+  EXPECT_EQ(metrics.requests[2]->Value(), 1);
+  EXPECT_EQ(metrics.requests[5]->Value(), 0);
+}
+
+TEST(MetricsTest, FabricTotalsAreCopiedWhenLookedAt) {
+  Registry registry;
+  FabricCounters totals;
+  {
+    FabricMetrics metrics(registry, [&] { return totals; });
+    totals.frames_sent = 5;
+    EXPECT_THAT(registry.Render(),
+                HasSubstr("specfabric_fabric_frames_total{direction=\"sent\"} 5\n"));
+    totals.frames_sent = 12;
+    totals.malformed = 1;
+    const std::string text = registry.Render();
+    EXPECT_THAT(text, HasSubstr("specfabric_fabric_frames_total{direction=\"sent\"} 12\n"));
+    EXPECT_THAT(text, HasSubstr("specfabric_fabric_malformed_messages_total 1\n"));
+  }
+  totals.frames_sent = 99;  // nobody reads it any more
+  EXPECT_THAT(registry.Render(), Not(HasSubstr("99")));
+}
+
+TEST(MetricsTest, RefreshMovesAndEnds) {
+  Registry registry;
+  int calls = 0;
+  std::optional<Registry::Refresh> kept;
+  {
+    Registry::Refresh refresh = registry.AddRefresh([&] { ++calls; });
+    kept.emplace(std::move(refresh));
+  }
+  registry.Render();
+  EXPECT_EQ(calls, 1);
+  *kept = Registry::Refresh();
+  registry.Render();
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(MetricsTest, CountsFromManyThreads) {
+  Registry registry;
+  TargetMetrics metrics(registry, "m", 2);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 1000; ++i) {
+        metrics.CountRound(3, 1);
+        metrics.ObserveSpan(Span::kPlan, 10);
+        if (i % 250 == 0) registry.Render();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(metrics.rounds.Value(), 4000);
+  EXPECT_EQ(metrics.accepted_tokens.Value(), 4000);
+  EXPECT_THAT(registry.Render(),
+              HasSubstr("specfabric_round_span_seconds_count{span=\"plan\"} 4000"));
+}
+
+}  // namespace
+}  // namespace specfabric::metrics
