@@ -165,7 +165,11 @@ def train(
     optimizer = torch.optim.AdamW(groups, lr=peak_lr, betas=(0.9, 0.95))
     begin, step, tokens, report = time.monotonic(), 0, 0, 0.0
     while (progress := (time.monotonic() - begin) / (60 * minutes)) < 1:
-        lr = peak_lr * min(1.0, (step + 1) / 100) * (0.05 + 0.95 * (1 + math.cos(math.pi * progress)) / 2)
+        lr = (
+            peak_lr
+            * min(1.0, (step + 1) / 100)
+            * (0.05 + 0.95 * (1 + math.cos(math.pi * progress)) / 2)
+        )
         for group in optimizer.param_groups:
             group["lr"] = lr
         # Short sequences first: most of what is learned early is local, and attention is dear.
@@ -240,9 +244,7 @@ def main() -> None:
     print(f"{len(train_texts)} files, {len(ids)} tokens; held out {len(held_out)}", flush=True)
 
     target = make_model(TARGET)
-    target_result = train(
-        target, ids, held_out, args.target_minutes, 3e-3, 16, None, "target"
-    )
+    target_result = train(target, ids, held_out, args.target_minutes, 3e-3, 16, None, "target")
     target.eval()
     draft = make_model(DRAFT)
     draft_result = train(draft, ids, held_out, args.draft_minutes, 4e-3, 16, target, "draft")
