@@ -57,7 +57,8 @@ def read_corpus() -> tuple[list[str], list[str]]:
     """Training and held-out files of the standard library; every 25th file is held out."""
     root = Path(sysconfig.get_paths()["stdlib"])
     skip = {"test", "tests", "site-packages", "dist-packages", "idle_test", "lib2to3", "encodings"}
-    train, held_out = [], []
+    train: list[str] = []
+    held_out: list[str] = []
     for i, path in enumerate(sorted(root.rglob("*.py"))):
         if skip.intersection(path.relative_to(root).parts):
             continue
@@ -85,7 +86,8 @@ def train_tokenizer(texts: list[str]) -> Tokenizer:
 
 def to_ids(tokenizer: Tokenizer, texts: list[str]) -> torch.Tensor:
     """One long stream: begin, file, end, begin, file, ..."""
-    begin, end = tokenizer.token_to_id(BEGIN), tokenizer.token_to_id(END)
+    vocabulary = tokenizer.get_vocab()
+    begin, end = vocabulary[BEGIN], vocabulary[END]
     ids: list[int] = []
     for encoding in tokenizer.encode_batch(texts):
         ids += [begin, *encoding.ids, end]

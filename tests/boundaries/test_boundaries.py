@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from check_includes import ALLOWED, SOURCE_SUFFIXES, check
 
 ROOT = Path(__file__).resolve().parents[2]

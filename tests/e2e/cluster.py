@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -183,7 +183,7 @@ class Cluster:
         assert response.status_code == 200, response.text
         return response.json()
 
-    def stream(self, **body: Any) -> Iterator[dict[str, Any]]:
+    def stream(self, **body: Any) -> Generator[dict[str, Any], None, None]:
         """The events of one streamed /v1/completions request that must succeed."""
         with (
             self.client() as client,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import make
 import pytest
+
+import make
 from cluster import BINARY, DRAFT, TARGET, Cluster, start_cluster
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from cluster import Cluster
 from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
+
+from cluster import Cluster
 
 PROMPT = "def parse(self, "
 MESSAGES = [{"role": "user", "content": "Write a function that adds two numbers."}]

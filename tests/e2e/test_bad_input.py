@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import make
 import pytest
+
+import make
 from cluster import DRAFT, TARGET, Cluster, free_address, run
 
 CONTEXT = 2048

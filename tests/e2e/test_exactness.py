@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from cluster import Cluster, start_cluster, wait_until
-from metrics import value_of
+from exposition import value_of
 from prompts import PROMPTS
 
-SETTINGS = [{"temperature": 0.0}, {"temperature": 0.8, "seed": 1234}]
+SETTINGS: list[dict[str, Any]] = [{"temperature": 0.0}, {"temperature": 0.8, "seed": 1234}]
 TOKENS = 40
 
 

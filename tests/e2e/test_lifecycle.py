@@ -9,8 +9,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from cluster import DRAFT, TARGET, Cluster, Process, free_address, start_cluster, wait_until
-from metrics import families_of, value_of
+from exposition import families_of, value_of
 
 SPANS = {"draft_wait", "draft_compute", "transfer", "plan", "forward", "verify", "commit"}
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import make
 import pytest
 import torch
-from cluster import run, start_cluster, up_arguments
 from transformers import AutoModelForCausalLM
+
+import make
+from cluster import run, start_cluster, up_arguments
 
 TOLERANCE = 1e-4
 TOP = 5

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+
+import pytest
 
 import make
-import pytest
 from cluster import Cluster, start_cluster
 
 # No byte occurs twice, so a model can be made that says this for ever, a byte a token.
