@@ -57,7 +57,8 @@ def read_corpus() -> tuple[list[str], list[str]]:
     """Training and held-out files of the standard library; every 25th file is held out."""
     root = Path(sysconfig.get_paths()["stdlib"])
     skip = {"test", "tests", "site-packages", "dist-packages", "idle_test", "lib2to3", "encodings"}
-    train, held_out = [], []
+    train: list[str] = []
+    held_out: list[str] = []
     for i, path in enumerate(sorted(root.rglob("*.py"))):
         if skip.intersection(path.relative_to(root).parts):
             continue
@@ -85,7 +86,8 @@ def train_tokenizer(texts: list[str]) -> Tokenizer:
 
 def to_ids(tokenizer: Tokenizer, texts: list[str]) -> torch.Tensor:
     """One long stream: begin, file, end, begin, file, ..."""
-    begin, end = tokenizer.token_to_id(BEGIN), tokenizer.token_to_id(END)
+    vocabulary = tokenizer.get_vocab()
+    begin, end = vocabulary[BEGIN], vocabulary[END]
     ids: list[int] = []
     for encoding in tokenizer.encode_batch(texts):
         ids += [begin, *encoding.ids, end]
@@ -165,7 +167,11 @@ def train(
     optimizer = torch.optim.AdamW(groups, lr=peak_lr, betas=(0.9, 0.95))
     begin, step, tokens, report = time.monotonic(), 0, 0, 0.0
     while (progress := (time.monotonic() - begin) / (60 * minutes)) < 1:
-        lr = peak_lr * min(1.0, (step + 1) / 100) * (0.05 + 0.95 * (1 + math.cos(math.pi * progress)) / 2)
+        lr = (
+            peak_lr
+            * min(1.0, (step + 1) / 100)
+            * (0.05 + 0.95 * (1 + math.cos(math.pi * progress)) / 2)
+        )
         for group in optimizer.param_groups:
             group["lr"] = lr
         # Short sequences first: most of what is learned early is local, and attention is dear.
@@ -240,9 +246,7 @@ def main() -> None:
     print(f"{len(train_texts)} files, {len(ids)} tokens; held out {len(held_out)}", flush=True)
 
     target = make_model(TARGET)
-    target_result = train(
-        target, ids, held_out, args.target_minutes, 3e-3, 16, None, "target"
-    )
+    target_result = train(target, ids, held_out, args.target_minutes, 3e-3, 16, None, "target")
     target.eval()
     draft = make_model(DRAFT)
     draft_result = train(draft, ids, held_out, args.draft_minutes, 4e-3, 16, target, "draft")

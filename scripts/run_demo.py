@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""Serves the demo models from a local cluster and compares it with plain decoding.
+
+Starts a gateway, one target group and two draft workers as separate processes, streams a
+completion to the terminal, then answers the same prompt without drafts. Needs Python's standard
+library only; scripts/demo builds the program first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PROMPT = '''import argparse
+import os
+import sys
+
+
+def main():
+    """Parse the command line and run the command."""
+    parser = argparse.ArgumentParser('''
+STOP_SECONDS = 20
+
+
+@dataclass
+class Answer:
+    """One streamed completion."""
+
+    text: str
+    tokens: int
+    rounds: int
+    accepted: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.seconds
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    """Ends `up`, which ends the processes it started."""
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def cluster(
+    arguments: argparse.Namespace, listen: str, drafts: int
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A running cluster's URL and its `up`; on leaving, its processes are ended."""
+    command = [
+        str(ROOT / "build" / "specfabric"),
+        "up",
+        f"--model={arguments.model}",
+        f"--listen={listen}",
+        f"--tensor_parallel={arguments.tensor_parallel}",
+        "--targets=1",
+        f"--drafts={drafts}",
+        f"--dtype={arguments.dtype}",
+        "--print_pids",
+    ]
+    if drafts:
+        command.append(f"--draft_model={arguments.draft_model}")
+    # Its own session: Ctrl-C reaches this program alone, which then ends the cluster in order.
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        if not line:
+            sys.exit(process.wait() or 1)  # it has said why on standard error
+        members = json.loads(line)
+        for role, processes in members.items():
+            for member in processes:
+                print(f"  {role:8} pid {member['pid']:<8} {member['listen']}", file=sys.stderr)
+        yield f"http://{listen}", process
+    finally:
+        stop(process)
+
+
+def post(url: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The events of one streamed completion."""
+    request = urllib.request.Request(
+        f"{url}/v1/completions",
+        data=json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=120) as response:
+        for line in response:
+            data = line.decode().removeprefix("data:").strip()
+            if data and data != "[DONE]":
+                yield json.loads(data)
+
+
+def complete(url: str, arguments: argparse.Namespace, max_tokens: int, show: bool) -> Answer:
+    """Streams the prompt's completion, to the terminal if `show`."""
+    body = {
+        "prompt": arguments.prompt,
+        "max_tokens": max_tokens,
+        "temperature": arguments.temperature,
+        "seed": arguments.seed,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    text = ""
+    usage: dict[str, Any] = {}
+    begin = time.perf_counter()
+    for event in post(url, body):
+        for choice in event["choices"]:
+            text += choice["text"]
+            if show:
+                print(choice["text"], end="", flush=True)
+        usage = event.get("usage") or usage
+    seconds = time.perf_counter() - begin
+    speculation = usage["speculation"]
+    return Answer(
+        text, usage["completion_tokens"], speculation["rounds"], speculation["accepted"], seconds
+    )
+
+
+def measure(arguments: argparse.Namespace, drafts: int, show: bool) -> Answer:
+    """The answer of a fresh cluster, after a short one to warm it up."""
+    what = f"{drafts} draft workers" if drafts else "no draft workers (plain decoding)"
+    print(f"\nstarting a cluster with {what} ...", file=sys.stderr)
+    with cluster(arguments, free_address(), drafts) as (url, _):
+        complete(url, arguments, 8, show=False)
+        if show:
+            print(f"\n\033[2m{arguments.prompt}\033[0m", end="", flush=True)
+        answer = complete(url, arguments, arguments.max_tokens, show)
+        if show:
+            print(flush=True)
+        return answer
+
+
+def compare(arguments: argparse.Namespace) -> None:
+    fast = measure(arguments, arguments.drafts, show=True)
+    plain = measure(arguments, 0, show=False)
+    print(
+        f"\nwith drafts:  {fast.tokens} tokens in {fast.seconds:.2f} s, {fast.rate:.1f} tokens/s; "
+        f"{fast.accepted / fast.rounds:.2f} drafted tokens accepted a round\n"
+        f"plain:        {plain.tokens} tokens in {plain.seconds:.2f} s, {plain.rate:.1f} tokens/s\n"
+        f"ratio:        {fast.rate / plain.rate:.2f}; "
+        f"the texts are {'the same' if fast.text == plain.text else 'different'}"
+    )
+
+
+def serve(arguments: argparse.Namespace) -> None:
+    with cluster(arguments, arguments.listen, arguments.drafts) as (url, process):
+        body = {"prompt": "def main():", "max_tokens": 64, "stream": True}
+        print(
+            f"\nserving at {url}; end it with Ctrl-C. Try:\n\n"
+            f"curl -N {url}/v1/completions -H 'Content-Type: application/json' "
+            f"-d {shlex.quote(json.dumps(body))}\n",
+            flush=True,
+        )
+        sys.exit(process.wait())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="demo", description=__doc__)
+    parser.add_argument("--serve", action="store_true", help="stay up and print a line to try")
+    parser.add_argument("--listen", default="127.0.0.1:8000", help="address of --serve")
+    parser.add_argument("--model", type=Path, default=ROOT / "models" / "target")
+    parser.add_argument("--draft_model", type=Path, default=ROOT / "models" / "draft")
+    parser.add_argument("--tensor_parallel", type=int, default=2)
+    parser.add_argument("--drafts", type=int, default=2)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--prompt", default=PROMPT)
+    parser.add_argument("--max_tokens", type=int, default=200)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    # A SIGTERM ends the cluster as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        (serve if arguments.serve else compare)(arguments)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

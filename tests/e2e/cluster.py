@@ -1,0 +1,293 @@
+"""Starts SpecFabric's processes for a test, on free loopback ports, and ends every one of them.
+
+A test never outlives its processes: ends are by pid, asked for with SIGTERM first, and whatever
+has to be killed or refuses to exit cleanly is an error that names the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).resolve().parents[2]
+BINARY = Path(os.environ.get("SPECFABRIC_BINARY", ROOT / "build" / "specfabric"))
+TARGET = ROOT / "models" / "target"
+DRAFT = ROOT / "models" / "draft"
+
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+
+
+def free_port() -> int:
+    """A port that was free a moment ago, on the loopback interface."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def free_address() -> str:
+    return f"127.0.0.1:{free_port()}"
+
+
+def is_alive(pid: int) -> bool:
+    """True where `pid` runs; a zombie does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def descendants(pid: int) -> list[int]:
+    """The live processes below `pid`, itself not among them."""
+    found = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                found += [int(child), *descendants(int(child))]
+    return found
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    """Polls until `condition`; `seconds` is only how long to wait before calling it broken."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"still not so after {seconds:.0f} s: {what}")
+        time.sleep(0.05)
+
+
+@dataclass
+class Process:
+    """One started process, its output in `log`."""
+
+    command: list[str]
+    log: Path
+    popen: subprocess.Popen[bytes]
+
+    @classmethod
+    def start(cls, arguments: Sequence[str], log: Path) -> Process:
+        command = [str(BINARY), *arguments]
+        with log.open("wb") as errors:
+            popen = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+            )
+        return cls(command, log, popen)
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    def read_line(self, seconds: float) -> str:
+        """The next line of its standard output; an error that shows the log if none comes."""
+        assert self.popen.stdout is not None
+        line = b""
+        deadline = time.monotonic() + seconds
+        while not line.endswith(b"\n"):
+            ready, _, _ = select.select([self.popen.stdout], [], [], deadline - time.monotonic())
+            byte = os.read(self.popen.stdout.fileno(), 1) if ready else b""
+            if not byte:
+                raise AssertionError(f"{' '.join(self.command)}: no line came\n{self.log_text()}")
+            line += byte
+        return line.decode()
+
+    def log_text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def stop(self, sign: signal.Signals = signal.SIGTERM) -> int:
+        """Asks it to end, and waits for it and all below it. Returns its exit status.
+
+        Raises AssertionError, after killing what stayed, where something had to be killed.
+        """
+        below = descendants(self.pid)
+        stayed = []
+        if self.popen.poll() is None:
+            self.popen.send_signal(sign)
+        try:
+            self.popen.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            stayed.append(self.pid)
+            below += descendants(self.pid)
+            self.popen.kill()
+            self.popen.wait()
+        deadline = time.monotonic() + 5
+        for pid in below:
+            while is_alive(pid) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            if is_alive(pid):
+                stayed.append(pid)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        if self.popen.stdout is not None:
+            self.popen.stdout.close()
+        if stayed:
+            raise AssertionError(
+                f"{' '.join(self.command)}: had to be killed: {stayed}\n{self.log_text()}"
+            )
+        return self.popen.returncode
+
+
+@dataclass
+class Member:
+    """One process of a cluster, as `up --print_pids` tells of it."""
+
+    pid: int
+    listen: str
+    admin: str
+
+
+@dataclass
+class Cluster:
+    """A running `specfabric up`; made by `start_cluster`."""
+
+    process: Process
+    gateway: Member
+    targets: list[Member]
+    drafts: list[Member]
+    model: str = ""
+    killed: list[int] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.gateway.listen}"
+
+    @property
+    def members(self) -> list[Member]:
+        return [self.gateway, *self.targets, *self.drafts]
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=120)
+
+    def kill(self, member: Member) -> None:
+        """Ends a member the way a crash does."""
+        os.kill(member.pid, signal.SIGKILL)
+        self.killed.append(member.pid)
+        wait_until(lambda: not is_alive(member.pid), f"process {member.pid} is gone")
+
+    def complete(self, **body: Any) -> dict[str, Any]:
+        """The answer to one /v1/completions request that must succeed."""
+        with self.client() as client:
+            response = client.post("/v1/completions", json={"model": self.model, **body})
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def stream(self, **body: Any) -> Generator[dict[str, Any], None, None]:
+        """The events of one streamed /v1/completions request that must succeed."""
+        with (
+            self.client() as client,
+            client.stream(
+                "POST", "/v1/completions", json={"model": self.model, "stream": True, **body}
+            ) as response,
+        ):
+            assert response.status_code == 200, response.read()
+            yield from events_of(response)
+
+
+def events_of(response: httpx.Response) -> Iterator[dict[str, Any]]:
+    """The JSON of each server-sent event; the stream must end with [DONE]."""
+    done = False
+    for line in response.iter_lines():
+        if not line.startswith("data: "):
+            assert line == "" or line.startswith(":"), f"not an event: {line!r}"
+            continue
+        assert not done, "an event came after [DONE]"
+        if line == "data: [DONE]":
+            done = True
+            continue
+        yield json.loads(line.removeprefix("data: "))
+    assert done, "the stream ended without [DONE]"
+
+
+def up_arguments(
+    model: Path,
+    draft_model: Path | None,
+    listen: str,
+    *,
+    tensor_parallel: int,
+    targets: int,
+    drafts: int,
+    dtype: str,
+    extra: Sequence[str] = (),
+) -> list[str]:
+    arguments = [
+        "up",
+        f"--model={model}",
+        f"--listen={listen}",
+        f"--tensor_parallel={tensor_parallel}",
+        f"--targets={targets}",
+        f"--drafts={drafts}",
+        f"--dtype={dtype}",
+        "--print_pids",
+        *extra,
+    ]
+    if draft_model is not None:
+        arguments.append(f"--draft_model={draft_model}")
+    return arguments
+
+
+@contextlib.contextmanager
+def start_cluster(
+    log: Path,
+    model: Path = TARGET,
+    draft_model: Path | None = DRAFT,
+    *,
+    tensor_parallel: int = 1,
+    targets: int = 1,
+    drafts: int = 2,
+    dtype: str = "float32",
+    extra: Sequence[str] = (),
+) -> Iterator[Cluster]:
+    """A cluster that is ready for requests; on leaving, it must end by itself with status 0."""
+    arguments = up_arguments(
+        model,
+        draft_model if drafts else None,
+        free_address(),
+        tensor_parallel=tensor_parallel,
+        targets=targets,
+        drafts=drafts,
+        dtype=dtype,
+        extra=extra,
+    )
+    process = Process.start(arguments, log)
+    try:
+        roles = {
+            role: [Member(m["pid"], m["listen"], m["admin"]) for m in members]
+            for role, members in json.loads(process.read_line(START_SECONDS)).items()
+        }
+        cluster = Cluster(process, roles["gateway"][0], roles["target"], roles.get("draft", []))
+        assert len(cluster.targets) == targets
+        assert len(cluster.drafts) == drafts
+        with cluster.client() as client:
+            wait_until(lambda: client.get("/readyz").status_code == 200, "the cluster is ready")
+            cluster.model = client.get("/v1/models").json()["data"][0]["id"]
+        yield cluster
+    except BaseException:
+        with contextlib.suppress(AssertionError):
+            process.stop()
+        raise
+    status = process.stop()
+    assert status == 0, f"ended with status {status}\n{process.log_text()}"
+
+
+def run(arguments: Sequence[str], seconds: float = 60) -> subprocess.CompletedProcess[str]:
+    """Runs the binary to its end."""
+    return subprocess.run(
+        [str(BINARY), *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )

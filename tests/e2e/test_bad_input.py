@@ -1,0 +1,296 @@
+"""Bad input ends in one clear line: at the command line, or as OpenAI's error JSON over HTTP."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import make
+from cluster import DRAFT, TARGET, Cluster, free_address, run
+
+CONTEXT = 2048
+
+
+def refusal(arguments: list[str], status: int = 2) -> str:
+    """The one line on standard error with which the program refuses `arguments`."""
+    result = run(arguments)
+    assert result.returncode == status, f"{result.returncode}\n{result.stderr}"
+    assert result.stdout == ""
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    return lines[0]
+
+
+def target_arguments(model: Path) -> list[str]:
+    return ["target", f"--model={model}", f"--listen={free_address()}", "--dtype=float32"]
+
+
+def draft_arguments(model: Path) -> list[str]:
+    return ["draft", f"--model={model}", f"--listen={free_address()}", "--dtype=float32"]
+
+
+ROLES: list[Callable[[Path], list[str]]] = [target_arguments, draft_arguments]
+
+
+@pytest.mark.parametrize("arguments_for", ROLES)
+def test_missing_checkpoint(arguments_for: Callable[[Path], list[str]], tmp_path: Path) -> None:
+    line = refusal(arguments_for(tmp_path / "nowhere"))
+    assert str(tmp_path / "nowhere") in line
+
+
+@pytest.mark.parametrize("arguments_for", ROLES)
+def test_folder_without_weights(arguments_for: Callable[[Path], list[str]], tmp_path: Path) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    shutil.copy(TARGET / "config.json", folder)
+    assert "safetensors" in refusal(arguments_for(folder))
+
+
+@pytest.mark.parametrize("keep", [0, 7, 1000, -1000])
+def test_truncated_weights(keep: int, tmp_path: Path) -> None:
+    folder = tmp_path / "cut"
+    shutil.copytree(DRAFT, folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:keep])
+    assert "model.safetensors" in refusal(target_arguments(folder))
+
+
+def test_missing_shard(checkpoints: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "gap"
+    shutil.copytree(checkpoints / "llama-gqa-tied-shards", folder)
+    shard = sorted(folder.glob("model-*.safetensors"))[1]
+    shard.unlink()
+    assert shard.name in refusal(target_arguments(folder))
+
+
+def test_missing_tensor(tmp_path: Path) -> None:
+    """The weights of a model with fewer layers than its configuration says."""
+
+    def add_layer(config: dict[str, Any]) -> None:
+        config["num_hidden_layers"] += 1
+
+    folder = make.make_broken(DRAFT, tmp_path / "layers", add_layer)
+    assert "model.layers.2." in refusal(target_arguments(folder))
+
+
+def test_unsupported_architecture(tmp_path: Path) -> None:
+    def rename(config: dict[str, Any]) -> None:
+        config["architectures"] = ["GPT2LMHeadModel"]
+        config["model_type"] = "gpt2"
+
+    line = refusal(target_arguments(make.make_broken(DRAFT, tmp_path / "gpt2", rename)))
+    assert "GPT2LMHeadModel" in line or "gpt2" in line
+    assert "LlamaForCausalLM" in line or "llama" in line, "it does not say what is allowed"
+
+
+def test_unsupported_rope(tmp_path: Path) -> None:
+    def change(config: dict[str, Any]) -> None:
+        config["rope_parameters"] = {"rope_type": "longrope", "rope_theta": 10000.0}
+
+    line = refusal(target_arguments(make.make_broken(DRAFT, tmp_path / "rope", change)))
+    assert "longrope" in line
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"architectures": 3}'])
+def test_malformed_configuration(text: str, tmp_path: Path) -> None:
+    folder = make.make_broken(DRAFT, tmp_path / "config", lambda _: None)
+    (folder / "config.json").write_text(text)
+    assert "config.json" in refusal(target_arguments(folder))
+
+
+def test_vocabularies_that_differ(checkpoints: Path) -> None:
+    line = refusal(
+        [
+            "up",
+            f"--model={TARGET}",
+            f"--draft_model={checkpoints / 'llama-plain'}",
+            f"--listen={free_address()}",
+            "--drafts=1",
+        ]
+    )
+    assert "4096" in line
+    assert "512" in line
+
+
+def test_port_in_use() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        up = ["up", f"--model={TARGET}", f"--listen={address}", "--drafts=0", "--targets=1"]
+        line = refusal(up, status=1)
+        assert address in line
+        gateway = [
+            "gateway",
+            f"--model={TARGET}",
+            f"--listen={address}",
+            f"--targets={free_address()}",
+        ]
+        assert address in refusal(gateway, status=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["serve"], "serve"),
+        ([], "gateway"),
+        (["target", "--listen=127.0.0.1:0"], "model"),
+        (["target", f"--model={TARGET}", "--dtype=int3"], "int3"),
+        (["target", f"--model={TARGET}", "--tensor_parallel=0"], "0"),
+        (["target", f"--model={TARGET}", "--listen=nonsense"], "nonsense"),
+        (["target", f"--model={TARGET}", "--no_such_flag=1"], "no_such_flag"),
+        (["generate", f"--model={TARGET}", "--prompt=x", "--max_tokens=-1"], "-1"),
+        (["generate", f"--model={TARGET}", "--prompt=x", "--temperature=-2"], "-2"),
+        (["up", f"--model={TARGET}", "--drafts=1"], "draft_model"),
+    ],
+)
+def test_bad_flags(arguments: list[str], named: str) -> None:
+    assert named in refusal(arguments)
+
+
+@pytest.fixture
+def http(demo_cluster: Cluster) -> Iterator[httpx.Client]:
+    with demo_cluster.client() as client:
+        yield client
+
+
+def http_error(response: httpx.Response, status: int) -> dict[str, Any]:
+    """OpenAI's error object of a refused request."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"].startswith("application/json")
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    assert "\n" not in error["message"]
+    return error
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[1]",
+        b'"text"',
+        b'{"prompt": "a",}',
+        b'{"prompt": "a"} trailing',
+        b'{"prompt": "\xff\xfe"}',
+        b'{"prompt": "\xed\xa0\x80"}',
+        b"\x00\x01\x02",
+        b"[" * 100_000,
+    ],
+)
+def test_malformed_json(http: httpx.Client, body: bytes) -> None:
+    for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
+        http_error(http.post(path, content=body), 400)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("prompt", 5),
+        ("prompt", {"a": 1}),
+        ("prompt", [1, "two"]),
+        ("prompt", [-1]),
+        ("prompt", [4096]),
+        ("prompt", [1.5]),
+        ("max_tokens", -1),
+        ("max_tokens", "many"),
+        ("temperature", -0.1),
+        ("temperature", "hot"),
+        ("top_p", 0),
+        ("top_p", 1.5),
+        ("top_k", -7),
+        ("min_p", 2),
+        ("n", 0),
+        ("n", 100_000),
+        ("stop", 3),
+        ("stop", ["a", "b", "c", "d", "e"]),
+        ("stop", [""]),
+        ("seed", "x"),
+        ("logprobs", -1),
+        ("logprobs", 10_000),
+        ("stream", "yes"),
+        ("echo", 1),
+        ("suffix", "x"),
+        ("logit_bias", {"1": 5}),
+        ("frequency_penalty", 1.0),
+    ],
+)
+def test_bad_field(http: httpx.Client, demo_cluster: Cluster, field: str, value: object) -> None:
+    body = {"model": demo_cluster.model, "prompt": "x", "max_tokens": 1, field: value}
+    error = http_error(http.post("/v1/completions", json=body), 400)
+    assert error["type"] == "invalid_request_error"
+    assert field in error["message"]
+
+
+def test_messages_are_checked(http: httpx.Client, demo_cluster: Cluster) -> None:
+    wrong: list[Any] = [None, "hello", [], [{"role": "user"}], [{"content": "x"}], [3]]
+    for messages in wrong:
+        body = {"model": demo_cluster.model, "messages": messages, "max_tokens": 1}
+        assert (
+            "messages" in http_error(http.post("/v1/chat/completions", json=body), 400)["message"]
+        )
+
+
+def test_prompt_beyond_the_context(http: httpx.Client, demo_cluster: Cluster) -> None:
+    for length in (CONTEXT + 1, 10 * CONTEXT):
+        body = {"model": demo_cluster.model, "prompt": [5] * length, "max_tokens": 1}
+        message = http_error(http.post("/v1/completions", json=body), 400)["message"]
+        assert str(length) in message
+        assert str(CONTEXT) in message
+
+
+def test_no_tokens_wanted(demo_cluster: Cluster) -> None:
+    answer = demo_cluster.complete(prompt="x", max_tokens=0)
+    assert answer["choices"][0]["text"] == ""
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"]["completion_tokens"] == 0
+
+
+def test_more_tokens_than_fit_are_cut_at_the_context(demo_cluster: Cluster) -> None:
+    for wanted in (CONTEXT, 1_000_000_000):
+        answer = demo_cluster.complete(
+            prompt=[5] * (CONTEXT - 20), max_tokens=wanted, ignore_eos=True
+        )
+        assert answer["choices"][0]["finish_reason"] == "length"
+        assert answer["usage"]["total_tokens"] == CONTEXT
+
+
+def test_unknown_model_path_and_method(http: httpx.Client) -> None:
+    body = {"model": "other", "prompt": "x", "max_tokens": 1}
+    assert "other" in http_error(http.post("/v1/completions", json=body), 404)["message"]
+    http_error(http.get("/v1/nothing"), 404)
+    http_error(http.get("/v1/completions"), 405)
+    http_error(http.delete("/v1/models"), 405)
+
+
+def test_body_too_large(http: httpx.Client, demo_cluster: Cluster) -> None:
+    body = json.dumps({"model": demo_cluster.model, "prompt": "x" * (64 << 20)})
+    http_error(http.post("/v1/completions", content=body), 413)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 200_000 + b"\r\n\r\n",
+    ],
+)
+def test_broken_http_leaves_the_gateway_serving(demo_cluster: Cluster, data: bytes) -> None:
+    host, _, port = demo_cluster.gateway.listen.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(data)
+    assert demo_cluster.complete(prompt="x", max_tokens=1)["choices"]

@@ -1,0 +1,104 @@
+"""What is generated does not depend on drafts, ranks, or what dies on the way."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import Cluster, start_cluster, wait_until
+from exposition import value_of
+from prompts import PROMPTS
+
+SETTINGS: list[dict[str, Any]] = [{"temperature": 0.0}, {"temperature": 0.8, "seed": 1234}]
+TOKENS = 40
+
+
+def answer_to(cluster: Cluster, prompt: str, **settings: Any) -> tuple[list[int], dict]:
+    """The generated tokens and what speculation did for them."""
+    answer = cluster.complete(
+        prompt=prompt, max_tokens=TOKENS, ignore_eos=True, return_token_ids=True, **settings
+    )
+    return answer["choices"][0]["token_ids"], answer["usage"]["speculation"]
+
+
+def all_answers(cluster: Cluster) -> tuple[list[list[int]], int]:
+    """Tokens of every prompt under every setting, and how many drafted tokens were accepted."""
+    with ThreadPoolExecutor(8) as pool:
+        answers = [
+            answer
+            for settings in SETTINGS
+            for answer in pool.map(partial(answer_to, cluster, **settings), PROMPTS)
+        ]
+    return [tokens for tokens, _ in answers], sum(counts["accepted"] for _, counts in answers)
+
+
+@pytest.fixture(scope="module")
+def plain_answers(tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
+    """Tokens without drafts on one rank: what every other arrangement must repeat."""
+    log = tmp_path_factory.mktemp("plain") / "up.log"
+    with start_cluster(log, drafts=0) as cluster:
+        tokens, accepted = all_answers(cluster)
+    assert accepted == 0
+    assert all(len(t) == TOKENS for t in tokens)
+    greedy, sampled = tokens[: len(PROMPTS)], tokens[len(PROMPTS) :]
+    assert greedy != sampled
+    assert len({tuple(t) for t in greedy}) > len(PROMPTS) / 2, "the prompts hardly matter"
+    return tokens
+
+
+@pytest.mark.parametrize(("ranks", "drafts"), [(1, 2), (2, 0), (2, 2)])
+def test_tokens_are_the_same_in_every_arrangement(
+    plain_answers: list[list[int]], ranks: int, drafts: int, tmp_path: Path
+) -> None:
+    with start_cluster(tmp_path / "up.log", tensor_parallel=ranks, drafts=drafts) as cluster:
+        tokens, accepted = all_answers(cluster)
+    different = [
+        i
+        for i, pair in enumerate(zip(tokens, plain_answers, strict=True))
+        if len(set(map(tuple, pair))) > 1
+    ]
+    assert different == []
+    # Nothing would be tested if no draft had ever been accepted.
+    assert (accepted > 0) == (drafts > 0)
+
+
+@pytest.mark.parametrize("killed", [1, 2])
+def test_text_survives_the_death_of_draft_workers(killed: int, tmp_path: Path) -> None:
+    body: dict[str, Any] = {
+        "prompt": PROMPTS[0],
+        "max_tokens": 300,
+        "temperature": 0.8,
+        "seed": 99,
+        "ignore_eos": True,
+    }
+    with start_cluster(tmp_path / "up.log", drafts=2) as cluster:
+        whole = cluster.complete(**body)["choices"][0]["text"]
+        pieces = []
+        for count, event in enumerate(cluster.stream(**body)):
+            pieces += [choice["text"] for choice in event["choices"]]
+            if count == 10:
+                for draft in cluster.drafts[:killed]:
+                    cluster.kill(draft)
+        assert "".join(pieces) == whole
+        assert len(pieces) > 20, "the kill came after the end"
+        # And the cluster goes on serving.
+        assert cluster.complete(**body)["choices"][0]["text"] == whole
+
+
+def test_a_cancelled_stream_leaves_the_target(demo_cluster: Cluster) -> None:
+    target = demo_cluster.targets[0]
+    before = value_of(target.admin, "specfabric_cancelled_total")
+    stream = demo_cluster.stream(prompt=PROMPTS[1], max_tokens=1900, ignore_eos=True)
+    for _ in range(3):
+        next(stream)
+    assert value_of(target.admin, "specfabric_target_running_sequences") == 1
+    stream.close()
+    wait_until(
+        lambda: value_of(target.admin, "specfabric_target_running_sequences") == 0,
+        "the target runs nothing",
+    )
+    assert value_of(target.admin, "specfabric_cancelled_total") == before + 1
