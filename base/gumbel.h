@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_BASE_GUMBEL_H_
 #define SPECFABRIC_BASE_GUMBEL_H_
 
-// Gumbel noise with the same bits on every machine (verification.md section 0):
+// Gumbel noise with the same bits on every machine:
 //   E = -log1p(-(k + 1/2) 2^-32),   g = -log E,   k = one 32-bit Philox word,
 // computed from the small end: where (k + 1/2) 2^-32 is near 0, E is near it and keeps a relative
 // error of about 2^-23; where it is near 1, its distance from 1 is an exact integer. So g spans

@@ -32,32 +32,59 @@ struct GrowthPolicy {
 };
 
 // Grows one tree. The owner calls Frontier(), runs the model on those nodes in one batch, then
-// Expand() for each with its candidates, until Frontier() is empty.
+// Expand() for each, in that order, with its candidates, until Frontier() is empty. It may stop
+// earlier.
+//
+// Best-first takes as many nodes a step as use up the budget in max_depth steps, always those with
+// the highest path log-probability among all candidates seen so far. Siblings enter in the order in
+// which they were drawn: the i-th drawn counts with the i-th largest log-probability of its
+// siblings, since its chance of being the target's choice goes with its rank in the draw.
 class TreeGrower {
  public:
   // max_nodes bounds the nodes below the root, whatever the policy says (the request's budget).
   TreeGrower(const GrowthPolicy& policy, base::TokenId root, int max_nodes);
 
-  // Nodes to expand in the next step, ascending; empty when the tree is complete. Best-first picks
-  // the pending nodes with the highest path log-probability.
-  std::vector<int32_t> Frontier() const;
+  // Nodes to expand in the next step, ascending; empty when the tree is complete.
+  std::vector<int32_t> Frontier() const { return frontier_; }
   // How many candidates to give for a node of this depth.
   int Width(int depth) const;
-  // Adds children of `node` as far as the policy and the budget allow, in the order given.
+  // Adds children of `node` as far as the policy and the budget allow, in the order given. A node
+  // that is not in the frontier (the budget may run out in the middle of a step) is left alone.
   // candidates[i].score: the perturbed score (order); logprobs[i]: the draft's log-probability.
   void Expand(int node, const std::vector<ScoredToken>& candidates,
               const std::vector<float>& logprobs);
 
   const TokenTree& tree() const { return tree_; }
-  TokenTree Take() && { return std::move(tree_); }
+  // The tree; best-first fills what is left of the budget with the best candidates seen.
+  TokenTree Take() &&;
 
  private:
+  // Best-first: a drawn child that is not in the tree yet.
+  struct Candidate {
+    float path = 0.0f;  // log-probability from the root, by rank
+    int64_t order = 0;  // of being drawn
+    int32_t parent = 0;
+    base::TokenId token = base::kNoToken;
+    float logprob = 0.0f;
+  };
+  static bool Later(const Candidate& a, const Candidate& b);
+
+  bool best_first() const { return policy_.widths.empty(); }
+  int remaining() const { return max_nodes_ - (tree_.size() - 1); }
+  int AddNode(int parent, base::TokenId token, float logprob, float path);
+  int AdmitBest();
+  void StartNextStep();
+
   GrowthPolicy policy_;
   int max_nodes_;
+  int beam_;  // best-first: nodes a step
   TokenTree tree_;
   std::vector<int32_t> depth_;
   std::vector<float> path_score_;
-  std::vector<uint8_t> expanded_;
+  std::vector<int32_t> frontier_;
+  std::vector<int32_t> next_;    // nodes that the step in progress has added
+  std::vector<Candidate> pool_;  // a heap with the best in front
+  int64_t drawn_ = 0;
 };
 
 }  // namespace specfabric::speculation

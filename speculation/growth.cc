@@ -1,0 +1,166 @@
+#include "speculation/growth.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+namespace specfabric::speculation {
+namespace {
+
+constexpr int kMaxBelowRoot = kMaxDraftNodes - 1;
+
+absl::Status Bad(const std::string& text, const std::string& why) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("tree policy \"", text, "\": ", why,
+                   "; allowed are children for each depth, as in \"1,1,3,1,1\", or "
+                   "\"best:NODES[:CHILDREN[:DEPTH]]\", with at most ",
+                   kMaxBelowRoot, " nodes"));
+}
+
+// Positive integers that are no larger than the largest tree.
+absl::StatusOr<std::vector<int32_t>> Counts(const std::string& text, const std::string& list,
+                                            char separator) {
+  std::vector<int32_t> counts;
+  for (const std::string& part : std::vector<std::string>(absl::StrSplit(list, separator))) {
+    int32_t count = 0;
+    if (!absl::SimpleAtoi(part, &count) || count < 1 || count > kMaxBelowRoot) {
+      return Bad(text, absl::StrCat("\"", part, "\" is not a number from 1 to ", kMaxBelowRoot));
+    }
+    counts.push_back(count);
+  }
+  return counts;
+}
+
+int64_t NodesOf(const std::vector<int32_t>& widths) {
+  int64_t nodes = 0, level = 1;
+  for (int32_t width : widths) {
+    level *= width;
+    nodes += level;
+    if (nodes > kMaxBelowRoot) break;  // before it can overflow
+  }
+  return nodes;
+}
+
+}  // namespace
+
+absl::StatusOr<GrowthPolicy> GrowthPolicy::Parse(std::string_view given) {
+  const std::string text(given);
+  const std::string best = "best:";
+  GrowthPolicy policy;
+  if (!absl::StartsWith(text, best)) {
+    auto widths = Counts(text, text, ',');
+    if (!widths.ok()) return widths.status();
+    if (NodesOf(*widths) > kMaxBelowRoot) return Bad(text, "has too many nodes");
+    policy.widths = *std::move(widths);
+    return policy;
+  }
+  auto counts = Counts(text, text.substr(best.size()), ':');
+  if (!counts.ok()) return counts.status();
+  if (counts->size() > 3) return Bad(text, "has more than three numbers");
+  policy.budget = counts->at(0);
+  if (counts->size() > 1) policy.max_children = counts->at(1);
+  if (counts->size() > 2) policy.max_depth = counts->at(2);
+  return policy;
+}
+
+std::string GrowthPolicy::ToString() const {
+  if (!widths.empty()) return absl::StrJoin(widths, ",");
+  return absl::StrCat("best:", budget, ":", max_children, ":", max_depth);
+}
+
+int GrowthPolicy::MaxNodes() const {
+  return widths.empty() ? budget : static_cast<int>(NodesOf(widths));
+}
+
+TreeGrower::TreeGrower(const GrowthPolicy& policy, base::TokenId root, int max_nodes)
+    : policy_(policy),
+      max_nodes_(std::max(0, std::min({max_nodes, policy.MaxNodes(), kMaxBelowRoot}))),
+      beam_((max_nodes_ - 1) / std::max(1, policy.max_depth) + 1),
+      tree_(TokenTree::Root(root)),
+      depth_{0},
+      path_score_{0.0f} {
+  if (max_nodes_ > 0) frontier_.push_back(0);
+}
+
+int TreeGrower::Width(int depth) const {
+  if (best_first()) return depth < policy_.max_depth ? policy_.max_children : 0;
+  return depth < static_cast<int>(policy_.widths.size()) ? policy_.widths[depth] : 0;
+}
+
+void TreeGrower::Expand(int node, const std::vector<ScoredToken>& candidates,
+                        const std::vector<float>& logprobs) {
+  assert(candidates.size() == logprobs.size());
+  const auto at = std::find(frontier_.begin(), frontier_.end(), node);
+  if (at == frontier_.end()) return;
+  frontier_.erase(at);
+
+  const int width = std::min(Width(depth_[node]), static_cast<int>(candidates.size()));
+  if (best_first()) {
+    std::vector<float> by_rank(logprobs.begin(), logprobs.begin() + width);
+    for (float& logprob : by_rank) {
+      if (std::isnan(logprob)) logprob = -std::numeric_limits<float>::infinity();
+    }
+    std::sort(by_rank.begin(), by_rank.end(), std::greater<>());
+    for (int i = 0; i < width; ++i) {
+      pool_.push_back(
+          {path_score_[node] + by_rank[i], drawn_++, node, candidates[i].token, logprobs[i]});
+      std::push_heap(pool_.begin(), pool_.end(), Later);
+    }
+  } else {
+    for (int i = 0; i < width && remaining() > 0; ++i) {
+      const float path = path_score_[node] + logprobs[i];
+      next_.push_back(AddNode(node, candidates[i].token, logprobs[i], path));
+    }
+  }
+  if (remaining() == 0) frontier_.clear();
+  if (frontier_.empty()) StartNextStep();
+}
+
+TokenTree TreeGrower::Take() && {
+  while (remaining() > 0 && !pool_.empty()) AdmitBest();
+  return std::move(tree_);
+}
+
+// The order of a heap: true if `a` enters the tree after `b`.
+bool TreeGrower::Later(const Candidate& a, const Candidate& b) {
+  return a.path < b.path || (a.path == b.path && a.order > b.order);
+}
+
+int TreeGrower::AddNode(int parent, base::TokenId token, float logprob, float path) {
+  depth_.push_back(depth_[parent] + 1);
+  path_score_.push_back(path);
+  return tree_.Add(parent, token, logprob);
+}
+
+int TreeGrower::AdmitBest() {
+  std::pop_heap(pool_.begin(), pool_.end(), Later);
+  const Candidate best = pool_.back();
+  pool_.pop_back();
+  return AddNode(best.parent, best.token, best.logprob, best.path);
+}
+
+void TreeGrower::StartNextStep() {
+  std::vector<int32_t> added = std::exchange(next_, {});
+  do {
+    for (int i = 0; best_first() && i < beam_ && remaining() > 0 && !pool_.empty(); ++i) {
+      added.push_back(AdmitBest());
+    }
+    if (remaining() == 0) return;
+    for (int32_t node : added) {
+      if (Width(depth_[node]) > 0) frontier_.push_back(node);
+    }
+    added.clear();
+    // Nodes at the depth limit are not expanded: others may use what is left.
+  } while (frontier_.empty() && !pool_.empty());
+}
+
+}  // namespace specfabric::speculation

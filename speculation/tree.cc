@@ -1,0 +1,82 @@
+#include "speculation/tree.h"
+
+#include <cassert>
+
+#include "absl/strings/str_cat.h"
+
+namespace specfabric::speculation {
+
+int TokenTree::Add(int parent, base::TokenId token, float score) {
+  assert(parent >= 0 && parent < size());
+  parents.push_back(parent);
+  tokens.push_back(token);
+  scores.push_back(score);
+  return size() - 1;
+}
+
+absl::Status Validate(const TokenTree& tree, int max_nodes, int vocabulary) {
+  const size_t nodes = tree.tokens.size();
+  if (tree.parents.size() != nodes || tree.scores.size() != nodes) {
+    return absl::InvalidArgumentError(absl::StrCat("tree has ", nodes, " tokens, ",
+                                                   tree.parents.size(), " parents and ",
+                                                   tree.scores.size(), " scores: must be equal"));
+  }
+  if (nodes == 0 || nodes > static_cast<size_t>(max_nodes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tree has ", nodes, " nodes: allowed are 1 to ", max_nodes));
+  }
+  for (size_t node = 0; node < nodes; ++node) {
+    const int32_t parent = tree.parents[node];
+    const bool parent_ok =
+        node == 0 ? parent == -1 : parent >= 0 && parent < static_cast<int32_t>(node);
+    if (!parent_ok) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tree node ", node, " has parent ", parent, ": ",
+                       node == 0 ? "the root's is -1" : "must be an earlier node"));
+    }
+    if (tree.tokens[node] < 0 || tree.tokens[node] >= vocabulary) {
+      return absl::InvalidArgumentError(absl::StrCat("tree node ", node, " has token ",
+                                                     tree.tokens[node], ": allowed are 0 to ",
+                                                     vocabulary - 1));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<int32_t> Depths(const TokenTree& tree) {
+  std::vector<int32_t> depths(tree.size(), 0);
+  for (int node = 1; node < tree.size(); ++node) depths[node] = depths[tree.parents[node]] + 1;
+  return depths;
+}
+
+std::vector<uint64_t> AncestorMasks(const TokenTree& tree) {
+  assert(tree.size() <= kMaxVerifyNodes);
+  std::vector<uint64_t> masks(tree.size(), 0);
+  for (int node = 0; node < tree.size(); ++node) {
+    const uint64_t above = node == 0 ? 0 : masks[tree.parents[node]];
+    masks[node] = above | (uint64_t{1} << node);
+  }
+  return masks;
+}
+
+int ChildWith(const TokenTree& tree, int node, base::TokenId token) {
+  for (int child = node + 1; child < tree.size(); ++child) {
+    if (tree.parents[child] == node && tree.tokens[child] == token) return child;
+  }
+  return -1;
+}
+
+Accepted WalkCoupled(const TokenTree& tree, const std::vector<base::TokenId>& chosen) {
+  assert(static_cast<int>(chosen.size()) == tree.size());
+  Accepted accepted;
+  int node = 0;
+  while (true) {
+    accepted.tokens.push_back(chosen[node]);
+    const int child = ChildWith(tree, node, chosen[node]);
+    if (child < 0) return accepted;
+    accepted.path.push_back(child);
+    node = child;
+  }
+}
+
+}  // namespace specfabric::speculation
