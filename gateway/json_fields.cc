@@ -1,0 +1,157 @@
+#include "gateway/json_fields.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace specfabric::gateway {
+namespace {
+
+constexpr int kMaxDepth = 64;
+
+// How deep brackets nest outside of strings; right for JSON, harmless for anything else.
+int NestingDepth(std::string_view text) {
+  int depth = 0, deepest = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      deepest = std::max(deepest, ++depth);
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
+// The length of the character that starts at `i`, 0 if none does (RFC 3629's table).
+size_t CharacterAt(std::string_view text, size_t i) {
+  const auto byte = [&](size_t k) -> unsigned {
+    return i + k < text.size() ? static_cast<unsigned char>(text[i + k]) : 0u;
+  };
+  const auto tail = [&](size_t k) { return (byte(k) & 0xC0) == 0x80; };
+  const unsigned lead = byte(0), second = byte(1);
+  if (lead < 0x80) return 1;
+  if (lead >= 0xC2 && lead <= 0xDF) return tail(1) ? 2 : 0;
+  if (lead >= 0xE0 && lead <= 0xEF) {
+    if (lead == 0xE0 && second < 0xA0) return 0;  // overlong
+    if (lead == 0xED && second > 0x9F) return 0;  // surrogate
+    return tail(1) && tail(2) ? 3 : 0;
+  }
+  if (lead >= 0xF0 && lead <= 0xF4) {
+    if (lead == 0xF0 && second < 0x90) return 0;  // overlong
+    if (lead == 0xF4 && second > 0x8F) return 0;  // beyond U+10FFFF
+    return tail(1) && tail(2) && tail(3) ? 4 : 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::optional<size_t> FirstInvalidUtf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = CharacterAt(text, i);
+    if (length == 0) return i;
+    i += length;
+  }
+  return std::nullopt;
+}
+
+Parsed<Json> ParseBody(std::string_view body) {
+  if (const auto invalid = FirstInvalidUtf8(body)) {
+    return BadRequest("", "the body is not valid UTF-8 at byte " + std::to_string(*invalid));
+  }
+  if (const int depth = NestingDepth(body); depth > kMaxDepth) {
+    return BadRequest("", "the body nests " + std::to_string(depth) + " levels deep; at most " +
+                              std::to_string(kMaxDepth) + " are allowed");
+  }
+  Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return BadRequest("", "the body is not valid JSON");
+  if (!json.is_object()) {
+    return BadRequest("", std::string("the body must be a JSON object, got ") + json.type_name());
+  }
+  return json;
+}
+
+std::string Shown(const Json& value) {
+  if (value.is_structured() && value.size() > 8) {
+    return std::string(value.is_array() ? "a list" : "an object") + " of " +
+           std::to_string(value.size());
+  }
+  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+  constexpr size_t kLongest = 40;
+  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
+  return text;
+}
+
+const Json* Fields::Find(const char* name) const {
+  const auto found = object_.find(name);
+  return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+bool Fields::Bool(const char* name, bool fallback) {
+  const Json* value = Find(name);
+  if (value == nullptr) return fallback;
+  if (!value->is_boolean()) {
+    Fail(name, "must be true or false");
+    return fallback;
+  }
+  return value->get<bool>();
+}
+
+int64_t Fields::Integer(const char* name, int64_t fallback, int64_t low, int64_t high) {
+  constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  const Json* value = Find(name);
+  if (value == nullptr) return fallback;
+  std::optional<int64_t> given;
+  if (value->is_number_unsigned()) {
+    given = static_cast<int64_t>(std::min<uint64_t>(value->get<uint64_t>(), kMax));
+  } else if (value->is_number_integer()) {
+    given = value->get<int64_t>();
+  } else if (value->is_number_float()) {
+    const double number = value->get<double>();
+    if (std::trunc(number) == number) {
+      given = number >= 0x1p63 ? kMax : number < -0x1p63 ? kMin : static_cast<int64_t>(number);
+    }
+  }
+  if (!given || *given < low || *given > high) {
+    std::string range;
+    if (low != kMin && high != kMax) {
+      range = " from " + std::to_string(low) + " to " + std::to_string(high);
+    } else if (low != kMin) {
+      range = ", at least " + std::to_string(low);
+    }
+    Fail(name, "must be a whole number" + range);
+    return fallback;
+  }
+  return *given;
+}
+
+std::string Fields::String(const char* name, std::string fallback) {
+  const Json* value = Find(name);
+  if (value == nullptr) return fallback;
+  if (!value->is_string()) {
+    Fail(name, "must be a string");
+    return fallback;
+  }
+  return value->get<std::string>();
+}
+
+void Fields::Fail(const char* name, const std::string& rule) {
+  const Json* value = Find(name);
+  Fail(BadRequest(name, std::string("'") + name + "' " + rule + ", got " +
+                            (value == nullptr ? "nothing" : Shown(*value))));
+}
+
+void Fields::Fail(ApiError error) {
+  if (!error_) error_ = std::move(error);
+}
+
+}  // namespace specfabric::gateway

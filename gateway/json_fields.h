@@ -1,0 +1,67 @@
+#ifndef SPECFABRIC_GATEWAY_JSON_FIELDS_H_
+#define SPECFABRIC_GATEWAY_JSON_FIELDS_H_
+
+// Reading a client's JSON: strict about types and ranges, and always saying which field is wrong,
+// what it holds and what is allowed.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "gateway/api_error.h"
+#include "nlohmann/json.hpp"
+
+namespace specfabric::gateway {
+
+using Json = nlohmann::ordered_json;
+
+// The body as a JSON object. Refuses what is not UTF-8, not JSON, not an object, or nested deeper
+// than 64 levels (what comes after parsing is recursive).
+Parsed<Json> ParseBody(std::string_view body);
+
+// The first byte of `text` that is part of no well-formed UTF-8 character; nothing if all are.
+std::optional<size_t> FirstInvalidUtf8(std::string_view text);
+
+// A value as it is shown in an error line: compact, cut after 40 bytes.
+std::string Shown(const Json& value);
+
+// The fields of one object. Null counts as absent, as OpenAI's clients mean it. The first error
+// sticks; from then on every read returns its fallback.
+class Fields {
+ public:
+  explicit Fields(const Json& object) : object_(object) {}
+
+  const Json* Find(const char* name) const;  // null if absent
+  bool Bool(const char* name, bool fallback);
+  // In [low, high]. A whole number written with a fraction or an exponent is one too; beyond
+  // int64_t it counts as the nearest limit.
+  int64_t Integer(const char* name, int64_t fallback, int64_t low, int64_t high);
+  // `allowed` says the range in words; `ok` decides.
+  template <typename Ok>
+  double Number(const char* name, double fallback, const char* allowed, Ok ok) {
+    const Json* value = Find(name);
+    if (value == nullptr) return fallback;
+    if (!value->is_number() || !ok(value->get<double>())) {
+      Fail(name, std::string("must be a number ") + allowed);
+      return fallback;
+    }
+    return value->get<double>();
+  }
+  std::string String(const char* name, std::string fallback);
+
+  // Records "`name` must be ..., got ...".
+  void Fail(const char* name, const std::string& rule);
+  void Fail(ApiError error);
+
+  bool ok() const { return !error_; }
+  const std::optional<ApiError>& error() const { return error_; }
+
+ private:
+  const Json& object_;
+  std::optional<ApiError> error_;
+};
+
+}  // namespace specfabric::gateway
+
+#endif  // SPECFABRIC_GATEWAY_JSON_FIELDS_H_

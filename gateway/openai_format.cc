@@ -1,0 +1,203 @@
+#include "gateway/openai_format.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "gateway/json_fields.h"
+
+namespace specfabric::gateway {
+namespace {
+
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
+std::string Name(const TokenEntry::Candidate& token) { return TokenName(token.id, token.bytes); }
+
+// JSON has no infinities; vLLM's stand-in for the logarithm of zero.
+double Finite(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
+
+// The candidates as completions want them: an object from name to value that also holds the token
+// itself. Where two ids share a name, the later goes by its id.
+Json TopByName(const TokenEntry& entry) {
+  Json top = Json::object();
+  const auto add = [&](const TokenEntry::Candidate& token) {
+    std::string name = Name(token);
+    if (top.contains(name)) name = absl::StrCat("token_id:", token.id);
+    top[name] = Finite(token.logprob);
+  };
+  bool listed = false;
+  for (const auto& candidate : entry.top) {
+    listed = listed || candidate.id == entry.token.id;
+    add(candidate);
+  }
+  if (!listed) add(entry.token);
+  return top;
+}
+
+Json CompletionLogprobs(absl::Span<const TokenEntry> entries) {
+  Json tokens = Json::array(), logprobs = Json::array(), top = Json::array(),
+       offsets = Json::array();
+  for (const TokenEntry& entry : entries) {
+    tokens.push_back(Name(entry.token));
+    offsets.push_back(entry.offset);
+    logprobs.push_back(entry.scored ? Json(Finite(entry.token.logprob)) : Json());
+    top.push_back(entry.scored ? TopByName(entry) : Json());
+  }
+  return {{"text_offset", std::move(offsets)},
+          {"token_logprobs", std::move(logprobs)},
+          {"tokens", std::move(tokens)},
+          {"top_logprobs", std::move(top)}};
+}
+
+Json ChatToken(const TokenEntry::Candidate& token) {
+  Json bytes = Json::array();
+  for (const char byte : token.bytes) bytes.push_back(static_cast<unsigned char>(byte));
+  return {{"token", Name(token)}, {"logprob", Finite(token.logprob)}, {"bytes", std::move(bytes)}};
+}
+
+Json ChatLogprobs(absl::Span<const TokenEntry> entries) {
+  Json content = Json::array();
+  for (const TokenEntry& entry : entries) {
+    Json token = ChatToken(entry.token);
+    token["top_logprobs"] = Json::array();
+    for (const auto& candidate : entry.top) token["top_logprobs"].push_back(ChatToken(candidate));
+    content.push_back(std::move(token));
+  }
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
+Json Logprobs(bool chat, const ChoicePart& part) {
+  if (!part.with_logprobs) return nullptr;
+  return chat ? ChatLogprobs(part.entries) : CompletionLogprobs(part.entries);
+}
+
+// The members that follow the text.
+void AddRest(bool chat, const ChoicePart& part, Json& choice) {
+  choice["logprobs"] = Logprobs(chat, part);
+  choice["finish_reason"] = part.finish_reason.empty() ? Json() : Json(part.finish_reason);
+  if (part.token_ids) choice["token_ids"] = *part.token_ids;
+  if (part.prompt_token_ids) choice["prompt_token_ids"] = *part.prompt_token_ids;
+}
+
+Json Head(const AnswerHead& head, const char* object) {
+  return {{"id", head.id},
+          {"object", object},
+          {"created", head.created},
+          {"model", head.model},
+          {"system_fingerprint", head.system_fingerprint}};
+}
+
+const char* ObjectOf(const AnswerHead& head, bool stream) {
+  if (!head.chat) return "text_completion";
+  return stream ? "chat.completion.chunk" : "chat.completion";
+}
+
+Json UsageJson(const Usage& usage) {
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", usage.completion_tokens},
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+          {"speculation",
+           {{"rounds", usage.speculation.rounds},
+            {"drafted", usage.speculation.drafted},
+            {"accepted", usage.speculation.accepted}}}};
+}
+
+const char* Exactness(const AnswerHead& head) { return head.exact ? "token" : "law"; }
+
+Json ModelJson(const ModelInfo& model) {
+  return {{"id", model.name},
+          {"object", "model"},
+          {"created", model.created},
+          {"owned_by", "specfabric"},
+          {"max_model_len", model.context}};
+}
+
+}  // namespace
+
+std::string TokenName(base::TokenId id, const std::string& bytes) {
+  if (bytes.empty()) return absl::StrCat("token_id:", id);
+  if (!FirstInvalidUtf8(bytes)) return bytes;
+  std::string name = "bytes:";
+  for (const char byte : bytes) {
+    absl::StrAppendFormat(&name, "\\x%02x", static_cast<unsigned char>(byte));
+  }
+  return name;
+}
+
+std::string Answer(const AnswerHead& head, absl::Span<const ChoicePart> choices,
+                   const Usage& usage) {
+  Json json = Head(head, ObjectOf(head, false));
+  json["choices"] = Json::array();
+  for (const ChoicePart& part : choices) {
+    Json choice = {{"index", part.index}};
+    if (head.chat) {
+      choice["message"] = {{"role", "assistant"}, {"content", part.text}, {"refusal", nullptr}};
+    } else {
+      choice["text"] = part.text;
+    }
+    AddRest(head.chat, part, choice);
+    json["choices"].push_back(std::move(choice));
+  }
+  json["usage"] = UsageJson(usage);
+  json["exactness"] = Exactness(head);
+  return Dump(json);
+}
+
+std::string Chunk(const AnswerHead& head, const ChoicePart& part, bool first, bool usage_follows) {
+  Json json = Head(head, ObjectOf(head, true));
+  Json choice = {{"index", part.index}};
+  if (head.chat) {
+    Json delta = Json::object();
+    if (first) delta["role"] = "assistant";
+    if (first || !part.text.empty()) delta["content"] = part.text;
+    choice["delta"] = std::move(delta);
+  } else {
+    choice["text"] = part.text;
+  }
+  AddRest(head.chat, part, choice);
+  json["choices"] = Json::array({std::move(choice)});
+  if (usage_follows) json["usage"] = nullptr;
+  if (!part.finish_reason.empty()) json["exactness"] = Exactness(head);
+  return Dump(json);
+}
+
+std::string UsageChunk(const AnswerHead& head, const Usage& usage) {
+  Json json = Head(head, ObjectOf(head, true));
+  json["choices"] = Json::array();
+  json["usage"] = UsageJson(usage);
+  json["exactness"] = Exactness(head);
+  return Dump(json);
+}
+
+std::string ErrorBody(const ApiError& error) {
+  std::string line = error.message;
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  return Dump({{"error",
+                {{"message", std::move(line)},
+                 {"type", error.type},
+                 {"param", error.param.empty() ? Json() : Json(error.param)},
+                 {"code", error.code.empty() ? Json() : Json(error.code)}}}});
+}
+
+std::string ModelBody(const ModelInfo& model) { return Dump(ModelJson(model)); }
+
+std::string ModelsBody(const ModelInfo& model) {
+  return Dump({{"object", "list"}, {"data", Json::array({ModelJson(model)})}});
+}
+
+std::string TokenizeBody(absl::Span<const base::TokenId> tokens, int32_t context) {
+  return Dump({{"count", tokens.size()},
+               {"max_model_len", context},
+               {"tokens", std::vector<base::TokenId>(tokens.begin(), tokens.end())}});
+}
+
+std::string DetokenizeBody(const std::string& prompt) { return Dump({{"prompt", prompt}}); }
+
+std::string VersionBody(const std::string& version) { return Dump({{"version", version}}); }
+
+std::string Event(const std::string& data) { return "data: " + data + "\n\n"; }
+
+}  // namespace specfabric::gateway

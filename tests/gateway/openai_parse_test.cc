@@ -1,0 +1,260 @@
+#include "gateway/openai_parse.h"
+
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "gateway/json_fields.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace specfabric::gateway {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+GenerationRequest Good(Parsed<GenerationRequest> parsed) {
+  if (auto* error = std::get_if<ApiError>(&parsed)) {
+    ADD_FAILURE() << error->message;
+    return {};
+  }
+  return std::get<GenerationRequest>(std::move(parsed));
+}
+
+template <typename T>
+ApiError Bad(Parsed<T> parsed) {
+  if (!std::holds_alternative<ApiError>(parsed)) {
+    ADD_FAILURE() << "was accepted";
+    return {};
+  }
+  return std::get<ApiError>(std::move(parsed));
+}
+
+TEST(ParseCompletionTest, Defaults) {
+  const auto request = Good(ParseCompletion(R"({"prompt": "a"})"));
+  EXPECT_FALSE(request.chat);
+  EXPECT_EQ(std::get<std::string>(request.prompts.at(0)), "a");
+  EXPECT_EQ(request.max_tokens, 16);
+  EXPECT_EQ(request.n, 1);
+  EXPECT_EQ(request.sampling.temperature, 1.0f);
+  EXPECT_EQ(request.sampling.top_k, 0);
+  EXPECT_EQ(request.logprobs, -1);
+  EXPECT_FALSE(request.has_seed);
+  EXPECT_FALSE(request.stream);
+  EXPECT_TRUE(request.add_special_tokens);
+}
+
+TEST(ParseCompletionTest, EveryField) {
+  const auto request = Good(ParseCompletion(R"({
+    "model": "m", "prompt": ["a", "b"], "n": 2, "best_of": 2, "max_tokens": 0, "temperature": 0,
+    "top_p": 0.5, "top_k": 7, "min_p": 0.25, "seed": 18446744073709551615, "stop": ["x", "yz"],
+    "stop_token_ids": [4], "stream": true, "stream_options": {"include_usage": true},
+    "echo": true, "logprobs": 0, "ignore_eos": true, "return_token_ids": true, "user": "u",
+    "presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "logit_bias": {},
+    "suffix": null, "add_special_tokens": false, "unheard_of": [1]})"));
+  EXPECT_EQ(request.model, "m");
+  EXPECT_EQ(request.prompts.size(), 2u);
+  EXPECT_EQ(request.n, 2);
+  EXPECT_EQ(request.max_tokens, 0);
+  EXPECT_TRUE(request.sampling.greedy());
+  EXPECT_EQ(request.sampling.top_p, 0.5f);
+  EXPECT_EQ(request.sampling.top_k, 7);
+  EXPECT_EQ(request.sampling.min_p, 0.25f);
+  EXPECT_TRUE(request.has_seed);
+  EXPECT_EQ(request.sampling.seed, 18446744073709551615u);
+  EXPECT_EQ(request.stop, std::vector<std::string>({"x", "yz"}));
+  EXPECT_EQ(request.stop_token_ids, std::vector<base::TokenId>({4}));
+  EXPECT_TRUE(request.stream && request.include_usage && request.echo && request.ignore_eos);
+  EXPECT_TRUE(request.return_token_ids);
+  EXPECT_EQ(request.logprobs, 0);
+  EXPECT_FALSE(request.add_special_tokens);
+}
+
+TEST(ParseCompletionTest, PromptsOfIds) {
+  using Ids = std::vector<base::TokenId>;
+  const auto one = Good(ParseCompletion(R"({"prompt": [1, 2]})"));
+  EXPECT_EQ(std::get<Ids>(one.prompts.at(0)), Ids({1, 2}));
+  const auto two = Good(ParseCompletion(R"({"prompt": [[1], [2, 3]]})"));
+  EXPECT_EQ(std::get<Ids>(two.prompts.at(1)), Ids({2, 3}));
+}
+
+TEST(ParseCompletionTest, NumbersAsPeopleWriteThem) {
+  const auto request = Good(ParseCompletion(
+      R"({"prompt": "a", "max_tokens": 1e300, "n": 2.0, "seed": -3, "top_k": -1})"));
+  EXPECT_EQ(request.max_tokens, INT64_MAX);
+  EXPECT_EQ(request.n, 2);
+  EXPECT_EQ(request.sampling.seed, static_cast<uint64_t>(-3));
+  EXPECT_EQ(request.sampling.top_k, 0);
+  EXPECT_EQ(Good(ParseCompletion(R"({"prompt": "a", "max_tokens": null})")).max_tokens, 16);
+}
+
+TEST(ParseCompletionTest, NamesTheFieldAndWhatItHolds) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"prompt", "5"},
+      {"prompt", "[]"},
+      {"prompt", "[1, \"two\"]"},
+      {"prompt", "[-1]"},
+      {"prompt", "[1.5]"},
+      {"prompt", "[99999999999]"},
+      {"prompt", "[\"a\", 1]"},
+      {"prompt", "[[1], \"a\"]"},
+      {"model", "1"},
+      {"max_tokens", "-1"},
+      {"max_tokens", "\"many\""},
+      {"max_tokens", "1.5"},
+      {"temperature", "-0.1"},
+      {"temperature", "2.5"},
+      {"temperature", "true"},
+      {"top_p", "0"},
+      {"top_p", "1.5"},
+      {"top_k", "-7"},
+      {"min_p", "1"},
+      {"n", "0"},
+      {"n", "129"},
+      {"best_of", "2"},
+      {"stop", "3"},
+      {"stop", "[\"\"]"},
+      {"stop", "\"\""},
+      {"stop", "[\"a\", \"b\", \"c\", \"d\", \"e\"]"},
+      {"stop", "[\"a\", 1]"},
+      {"stop_token_ids", "[\"a\"]"},
+      {"seed", "\"x\""},
+      {"seed", "1.5"},
+      {"logprobs", "-1"},
+      {"logprobs", "21"},
+      {"logprobs", "true"},
+      {"stream", "\"yes\""},
+      {"stream_options", "{\"include_usage\": true}"},
+      {"echo", "1"},
+      {"user", "7"},
+      {"ignore_eos", "0"},
+      {"suffix", "\"x\""},
+      {"logit_bias", "{\"1\": 5}"},
+      {"presence_penalty", "0.5"},
+      {"frequency_penalty", "1.0"},
+      {"repetition_penalty", "0"},
+      {"response_format", "{\"type\": \"json_object\"}"},
+      {"tools", "[{}]"},
+      {"min_tokens", "3"},
+      {"guided_regex", "\"a\""},
+  };
+  for (const auto& [field, value] : cases) {
+    const std::string prompt = field == "prompt" ? "" : R"("prompt": "a", )";
+    const auto error = Bad(ParseCompletion("{" + prompt + "\"" + field + "\": " + value + "}"));
+    EXPECT_EQ(error.status, 400) << field << " " << value;
+    EXPECT_EQ(error.param, field) << value;
+    EXPECT_THAT(error.message, HasSubstr("'" + field + "'"));
+    EXPECT_THAT(error.message, HasSubstr(", got ")) << field;
+    EXPECT_THAT(error.message, Not(HasSubstr("\n")));
+    EXPECT_EQ(error.type, "invalid_request_error");
+  }
+}
+
+TEST(ParseCompletionTest, BoundsTheChoicesOfAllPrompts) {
+  const auto error = Bad(ParseCompletion(R"({"prompt": ["a", "b", "c"], "n": 50})"));
+  EXPECT_THAT(error.message, HasSubstr("150 choices; at most 128"));
+}
+
+TEST(ParseBodyTest, MalformedBodies) {
+  const std::vector<std::string> bodies = {
+      "",
+      "{",
+      "null",
+      "[1]",
+      "\"text\"",
+      R"({"prompt": "a",})",
+      R"({"prompt": "a"} trailing)",
+      "{\"prompt\": \"\xff\xfe\"}",
+      "{\"prompt\": \"\xed\xa0\x80\"}",
+      R"({"prompt": "\ud800"})",
+      std::string("\x00\x01", 2),
+      std::string(100000, '['),
+      "{\"prompt\": " + std::string(65, '[') + std::string(65, ']') + "}",
+  };
+  for (const auto& body : bodies) {
+    EXPECT_EQ(Bad(ParseCompletion(body)).status, 400);
+    EXPECT_EQ(Bad(ParseChat(body)).status, 400);
+    EXPECT_EQ(Bad(ParseTokenize(body)).status, 400);
+    EXPECT_EQ(Bad(ParseDetokenize(body)).status, 400);
+  }
+  EXPECT_THAT(Bad(ParseCompletion("{\"prompt\": \"\xff\"}")).message,
+              HasSubstr("UTF-8 at byte 12"));
+}
+
+TEST(ParseBodyTest, LongValuesAreShownShort) {
+  const auto error =
+      Bad(ParseCompletion(R"({"prompt": "a", "n": ")" + std::string(5000, 'x') + "\"}"));
+  EXPECT_LT(error.message.size(), 200u);
+}
+
+TEST(Utf8Test, FindsTheFirstBadByte) {
+  EXPECT_EQ(FirstInvalidUtf8("a\xC3\xA9\xE6\xBC\xA2\xF0\x9F\x99\x82"), std::nullopt);
+  EXPECT_EQ(FirstInvalidUtf8("a\xC3"), 1u);
+  EXPECT_EQ(FirstInvalidUtf8("\x80"), 0u);
+  EXPECT_EQ(FirstInvalidUtf8("ab\xC0\x80"), 2u);        // overlong
+  EXPECT_EQ(FirstInvalidUtf8("\xE0\x80\x80"), 0u);      // overlong
+  EXPECT_EQ(FirstInvalidUtf8("\xED\xA0\x80"), 0u);      // surrogate
+  EXPECT_EQ(FirstInvalidUtf8("\xF0\x8F\xBF\xBF"), 0u);  // overlong
+  EXPECT_EQ(FirstInvalidUtf8("\xF4\x90\x80\x80"), 0u);  // beyond U+10FFFF
+  EXPECT_EQ(FirstInvalidUtf8("\xF0\x9F\x99"), 0u);      // cut
+  EXPECT_EQ(FirstInvalidUtf8(std::string("\0x", 2)), std::nullopt);
+}
+
+TEST(ParseChatTest, FlattensTextParts) {
+  const auto request = Good(ParseChat(R"({"messages": [
+      {"role": "system", "content": "s"},
+      {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
+    ], "max_tokens": 3, "max_completion_tokens": 5, "logprobs": true, "top_logprobs": 2})"));
+  EXPECT_TRUE(request.chat);
+  EXPECT_EQ(request.messages,
+            R"([{"role":"system","content":"s"},{"role":"user","content":"ab"}])");
+  EXPECT_EQ(request.max_tokens, 5);
+  EXPECT_EQ(request.logprobs, 2);
+  EXPECT_FALSE(request.add_special_tokens);
+  EXPECT_TRUE(request.add_generation_prompt);
+}
+
+TEST(ParseChatTest, WithoutALimitGoesOnToTheContext) {
+  const auto request = Good(ParseChat(R"({"messages": [{"role": "user", "content": "a"}]})"));
+  EXPECT_EQ(request.max_tokens, std::nullopt);
+  EXPECT_EQ(request.logprobs, -1);
+}
+
+TEST(ParseChatTest, ChecksMessages) {
+  for (const char* messages :
+       {"null", "\"hello\"", "[]", R"([{"role": "user"}])", R"([{"content": "x"}])", "[3]",
+        R"([{"role": 1, "content": "x"}])", R"([{"role": "user", "content": 5}])",
+        R"([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])"}) {
+    const auto error = Bad(ParseChat(std::string(R"({"messages": )") + messages + "}"));
+    EXPECT_EQ(error.param, "messages") << messages;
+    EXPECT_THAT(error.message, HasSubstr("messages")) << messages;
+  }
+}
+
+TEST(ParseChatTest, AlternativesNeedLogprobs) {
+  const auto error =
+      Bad(ParseChat(R"({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 2})"));
+  EXPECT_EQ(error.param, "top_logprobs");
+}
+
+TEST(ParseTokenizeTest, PromptOrMessages) {
+  const auto prompt = ParseTokenize(R"({"prompt": "", "add_special_tokens": false})");
+  ASSERT_TRUE(std::holds_alternative<TokenizeRequest>(prompt));
+  EXPECT_FALSE(std::get<TokenizeRequest>(prompt).add_special_tokens);
+  const auto chat = ParseTokenize(R"({"messages": [{"role": "user", "content": "a"}]})");
+  ASSERT_TRUE(std::holds_alternative<TokenizeRequest>(chat));
+  EXPECT_EQ(std::get<TokenizeRequest>(chat).messages, R"([{"role":"user","content":"a"}])");
+  EXPECT_EQ(Bad(ParseTokenize("{}")).param, "prompt");
+}
+
+TEST(ParseDetokenizeTest, NeedsIds) {
+  const auto good = ParseDetokenize(R"({"tokens": [1, 2]})");
+  ASSERT_TRUE(std::holds_alternative<DetokenizeRequest>(good));
+  EXPECT_EQ(std::get<DetokenizeRequest>(good).tokens.size(), 2u);
+  EXPECT_EQ(Bad(ParseDetokenize(R"({"tokens": "x"})")).param, "tokens");
+}
+
+}  // namespace
+}  // namespace specfabric::gateway

@@ -1,0 +1,191 @@
+#include "gateway/request_memory.h"
+
+#include <algorithm>
+#include <optional>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace specfabric::gateway {
+namespace {
+
+using schemas::Finish;
+using schemas::Submit;
+using schemas::Tokens;
+
+Submit MakeSubmit(int max_tokens = 100) {
+  Submit submit;
+  submit.request_id = 5;
+  submit.prompt = {1, 2, 3};
+  submit.max_tokens = max_tokens;
+  submit.stop_ids = {9};
+  return submit;
+}
+
+Tokens MakeTokens(int32_t first, std::vector<base::TokenId> tokens, uint32_t attempt = 0,
+                  Finish finish = Finish::kNone) {
+  Tokens message;
+  message.request_id = 5;
+  message.attempt = attempt;
+  message.first_index = first;
+  message.tokens = std::move(tokens);
+  message.finish = finish;
+  return message;
+}
+
+base::TokenLogprobs Scored(base::TokenId token, float logprob) {
+  base::TokenLogprobs scored;
+  scored.token = token;
+  scored.logprob = logprob;
+  return scored;
+}
+
+using Ids = std::vector<base::TokenId>;
+
+TEST(RequestMemoryTest, InOrder) {
+  RequestMemory memory(MakeSubmit());
+  EXPECT_EQ(memory.Apply(MakeTokens(0, {10, 11}))->tokens, Ids({10, 11}));
+  const auto end = memory.Apply(MakeTokens(2, {12}, 0, Finish::kLength));
+  EXPECT_EQ(end->tokens, Ids({12}));
+  EXPECT_EQ(end->finish, Finish::kLength);
+  EXPECT_FALSE(memory.Apply(MakeTokens(3, {13})).has_value());
+  EXPECT_EQ(memory.emitted(), Ids({10, 11, 12}));
+}
+
+TEST(RequestMemoryTest, TheEndWaitsForWhatIsBeforeIt) {
+  RequestMemory memory(MakeSubmit());
+  const auto early = memory.Apply(MakeTokens(2, {12}, 0, Finish::kStop));
+  EXPECT_TRUE(early->tokens.empty());
+  EXPECT_EQ(early->finish, Finish::kNone);
+  const auto late = memory.Apply(MakeTokens(0, {10, 11}));
+  EXPECT_EQ(late->tokens, Ids({10, 11, 12}));
+  EXPECT_EQ(late->finish, Finish::kStop);
+}
+
+TEST(RequestMemoryTest, AnErrorWaitsForNothing) {
+  RequestMemory memory(MakeSubmit());
+  Tokens error = MakeTokens(7, {}, 0, Finish::kError);
+  error.error = "broken";
+  const auto end = memory.Apply(error);
+  EXPECT_EQ(end->finish, Finish::kError);
+  EXPECT_EQ(end->error, "broken");
+}
+
+TEST(RequestMemoryTest, AnyOrderAndRepetitionGiveEveryTokenOnce) {
+  std::mt19937 random(3);
+  for (int trial = 0; trial < 2000; ++trial) {
+    Ids all;
+    std::vector<Tokens> messages;
+    for (size_t i = 0; i < 12; ++i) {
+      Ids some(random() % 4);
+      for (auto& id : some) id = static_cast<base::TokenId>(10 + random() % 1000);
+      messages.push_back(MakeTokens(static_cast<int32_t>(all.size()), some));
+      all.insert(all.end(), some.begin(), some.end());
+    }
+    // Overlapping copies, as a confused sender would make them.
+    for (int copy = 0; copy < 4; ++copy) {
+      const size_t first = random() % (all.size() + 1);
+      const size_t count = random() % (all.size() - first + 1);
+      messages.push_back(MakeTokens(static_cast<int32_t>(first),
+                                    Ids(all.begin() + first, all.begin() + first + count)));
+    }
+    std::shuffle(messages.begin(), messages.end(), random);
+    RequestMemory memory(MakeSubmit());
+    Ids got;
+    for (const Tokens& message : messages) {
+      const auto progress = memory.Apply(message);
+      ASSERT_TRUE(progress.has_value());
+      got.insert(got.end(), progress->tokens.begin(), progress->tokens.end());
+    }
+    ASSERT_EQ(got, all);
+    ASSERT_EQ(memory.emitted(), all);
+    const auto end =
+        memory.Apply(MakeTokens(static_cast<int32_t>(all.size()), {}, 0, Finish::kLength));
+    ASSERT_EQ(end->finish, Finish::kLength);
+  }
+}
+
+TEST(RequestMemoryTest, TheNextAttemptContinues) {
+  RequestMemory memory(MakeSubmit());
+  memory.Apply(MakeTokens(0, {10, 11}));
+  memory.Apply(MakeTokens(3, {13}));  // behind a gap: not emitted, so it is generated again
+  EXPECT_EQ(memory.NextAttempt(), std::nullopt);
+  EXPECT_EQ(memory.submit().attempt, 1u);
+  EXPECT_EQ(memory.submit().generated, Ids({10, 11}));
+  EXPECT_EQ(memory.submit().prompt, Ids({1, 2, 3}));
+  EXPECT_FALSE(memory.Apply(MakeTokens(2, {12}, 0)).has_value()) << "of the lost attempt";
+  EXPECT_EQ(memory.Apply(MakeTokens(2, {12}, 1))->tokens, Ids({12}));
+  EXPECT_EQ(memory.emitted(), Ids({10, 11, 12}));
+}
+
+TEST(RequestMemoryTest, OnlyTheEndWasLost) {
+  RequestMemory full(MakeSubmit(2));
+  full.Apply(MakeTokens(0, {10, 11}));
+  EXPECT_EQ(full.NextAttempt(), Finish::kLength);
+  RequestMemory stopped(MakeSubmit());
+  stopped.Apply(MakeTokens(0, {10, 9}));
+  EXPECT_EQ(stopped.NextAttempt(), Finish::kStop);
+}
+
+TEST(RequestMemoryTest, SpeculationAddsUpOverAttempts) {
+  RequestMemory memory(MakeSubmit());
+  Tokens message = MakeTokens(0, {10, 11});
+  message.rounds = 2;
+  message.drafted = 8;
+  message.accepted = 1;
+  memory.Apply(message);
+  message = MakeTokens(0, {});  // an older total that was overtaken
+  message.rounds = 1;
+  memory.Apply(message);
+  EXPECT_EQ(memory.speculation().rounds, 2);
+  memory.NextAttempt();
+  message = MakeTokens(2, {12}, 1);
+  message.rounds = 1;
+  message.drafted = 4;
+  memory.Apply(message);
+  EXPECT_EQ(memory.speculation().rounds, 3);
+  EXPECT_EQ(memory.speculation().drafted, 12);
+  EXPECT_EQ(memory.speculation().accepted, 1);
+}
+
+TEST(RequestMemoryTest, ScoresComeBeforeTokensAndOnce) {
+  Submit submit = MakeSubmit();
+  submit.score_prompt = true;
+  submit.logprobs = 0;
+  RequestMemory memory(submit);
+  Tokens token = MakeTokens(0, {10});
+  token.logprobs = {Scored(10, -1)};
+  EXPECT_TRUE(memory.Apply(token)->tokens.empty());
+  Tokens scores = MakeTokens(0, {});
+  scores.prompt_logprobs = {Scored(2, -2), Scored(3, -3)};
+  const auto progress = memory.Apply(scores);
+  EXPECT_TRUE(progress->has_prompt_logprobs);
+  EXPECT_EQ(progress->prompt_logprobs.size(), 2u);
+  EXPECT_EQ(progress->tokens, Ids({10}));
+  EXPECT_EQ(progress->logprobs.size(), 1u);
+  EXPECT_FALSE(memory.Apply(scores)->has_prompt_logprobs);
+  memory.NextAttempt();
+  EXPECT_FALSE(memory.submit().score_prompt);
+}
+
+TEST(RequestMemoryTest, LostScoresAreAskedForAgain) {
+  Submit submit = MakeSubmit(0);
+  submit.score_prompt = true;
+  RequestMemory memory(submit);
+  EXPECT_EQ(memory.NextAttempt(), std::nullopt);
+  EXPECT_TRUE(memory.submit().score_prompt);
+  EXPECT_EQ(memory.submit().attempt, 1u);
+}
+
+TEST(RequestMemoryTest, APromptOfOneTokenHasNoScores) {
+  Submit submit = MakeSubmit(0);
+  submit.prompt = {1};
+  submit.score_prompt = true;
+  RequestMemory memory(submit);
+  EXPECT_EQ(memory.Apply(MakeTokens(0, {}, 0, Finish::kLength))->finish, Finish::kLength);
+}
+
+}  // namespace
+}  // namespace specfabric::gateway
