@@ -1,0 +1,136 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ctime>
+
+#include "tests/tokenizer/fixture.h"
+#include "tokenizer/tokenizer.h"
+
+namespace specfabric::tokenizer {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string DumpOrEmpty(const Json& object, const char* key) {
+  return object.contains(key) ? object[key].dump() : std::string();
+}
+
+absl::StatusOr<std::string> Apply(const Tokenizer& tokenizer, const Json& chat) {
+  return tokenizer.ApplyChatTemplate(chat["messages"].dump(), chat.value("prompt", false),
+                                     DumpOrEmpty(chat, "tools"), DumpOrEmpty(chat, "variables"));
+}
+
+// The text of a template of the test's own for `messages`.
+absl::StatusOr<std::string> Render(const std::string& source, const std::string& messages) {
+  TempDir dir;
+  dir.CopyTokenizer("plain_words");
+  dir.Write("chat_template.jinja", source);
+  return LoadFrom(dir)->ApplyChatTemplate(messages, false);
+}
+
+class GoldenChatTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(GoldenChatTest, RendersLikeTheReference) {
+  const std::unique_ptr<Tokenizer> tokenizer = LoadFixture(GetParam());
+  EXPECT_TRUE(tokenizer->has_chat_template());
+  const Json golden = LoadGolden(GetParam());
+  int rendered = 0;
+  for (const Json& chat : golden["chats"]) {
+    SCOPED_TRACE(chat["input"].dump());
+    const absl::StatusOr<std::string> text = Apply(*tokenizer, chat["input"]);
+    if (chat.contains("error")) {
+      EXPECT_EQ(text.status().code(), absl::StatusCode::kInvalidArgument);
+    } else {
+      ASSERT_TRUE(text.ok()) << text.status();
+      EXPECT_EQ(*text, chat["text"].get<std::string>());
+      ++rendered;
+    }
+  }
+  EXPECT_GE(rendered, 4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, GoldenChatTest,
+                         testing::Values("byte_level_split", "byte_level_words"),
+                         [](const auto& info) { return info.param; });
+
+TEST(ChatTemplateTest, PassesOnWhatTheTemplateRaises) {
+  const std::unique_ptr<Tokenizer> tokenizer = LoadFixture("byte_level_split");
+  const absl::Status status =
+      tokenizer
+          ->ApplyChatTemplate(R"([{"role":"user","content":"a"},{"role":"user","content":"b"}])",
+                              true)
+          .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(),
+            "the chat template refused the messages: "
+            "Roles must alternate: user, assistant, user, ...");
+}
+
+TEST(ChatTemplateTest, RefusesWhatIsNotAConversation) {
+  const std::unique_ptr<Tokenizer> tokenizer = LoadFixture("byte_level_split");
+  for (const char* messages :
+       {"", "{", "{}", "7", "\"hi\"", "null", "[1", "\xFF", "[]", "[7]", "[{}, []]"}) {
+    const absl::Status status = tokenizer->ApplyChatTemplate(messages, true).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << messages;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("messages")) << messages;
+  }
+  const char* hello = R"([{"role":"user","content":"a"}])";
+  EXPECT_EQ(tokenizer->ApplyChatTemplate(hello, true, "{}").status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(tokenizer->ApplyChatTemplate(hello, true, {}, "[]").status().code(),
+            absl::StatusCode::kInvalidArgument);
+  // Nested beyond what any conversation needs.
+  EXPECT_EQ(tokenizer->ApplyChatTemplate(std::string(100000, '['), true).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ChatTemplateTest, SaysThatTheModelHasNone) {
+  const std::unique_ptr<Tokenizer> tokenizer = LoadFixture("plain_words");
+  EXPECT_FALSE(tokenizer->has_chat_template());
+  const absl::Status status = tokenizer->ApplyChatTemplate("[{}]", true).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no chat template"));
+}
+
+TEST(ChatTemplateTest, ABrokenTemplateLeavesTheTokenizerUsable) {
+  TempDir dir;
+  dir.CopyTokenizer("plain_words");
+  dir.Write("chat_template.jinja", "{% for message in messages %}");
+  const std::unique_ptr<Tokenizer> tokenizer = LoadFrom(dir);
+  EXPECT_TRUE(tokenizer->Encode("the dog", false).ok());
+  const absl::Status status = tokenizer->ApplyChatTemplate("[{}]", true).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("does not compile"));
+}
+
+TEST(ChatTemplateTest, RenderingErrorsAreOneLine) {
+  for (const char* source :
+       {"{{ messages[0].content.nothing.at.all }}", "{{ messages | nofilter }}",
+        "{{ missing | tojson }}", "{{ 1 / 0 }}", "{{ messages.nomethod() }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"}) {
+    const absl::Status status = Render(source, "[{}]").status();
+    EXPECT_FALSE(status.ok()) << source;
+    EXPECT_NE(status.code(), absl::StatusCode::kInternal) << status;
+    EXPECT_EQ(status.message().find('\n'), std::string::npos) << status;
+  }
+}
+
+TEST(ChatTemplateTest, TextOfAMessageIsNeverATemplate) {
+  EXPECT_EQ(Render("{{ messages[0].x }}", R"([{"x":"{{ 1 + 1 }}{% if %} <&>"}])").value(),
+            "{{ 1 + 1 }}{% if %} <&>");
+}
+
+TEST(ChatTemplateTest, KnowsTheDate) {
+  const auto year = [] {
+    const std::time_t now = std::time(nullptr);
+    std::tm fields;
+    localtime_r(&now, &fields);
+    return std::to_string(fields.tm_year + 1900);
+  };
+  const std::string before = year();
+  const std::string text = Render("{{ strftime_now('%Y|%%') }}", "[{}]").value();
+  EXPECT_TRUE(text == before + "|%" || text == year() + "|%") << text;
+}
+
+}  // namespace
+}  // namespace specfabric::tokenizer

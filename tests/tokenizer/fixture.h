@@ -1,0 +1,56 @@
+#ifndef SPECFABRIC_TESTS_TOKENIZER_FIXTURE_H_
+#define SPECFABRIC_TESTS_TOKENIZER_FIXTURE_H_
+
+// The small checkpoints that make_fixtures.py wrote, with what Hugging Face's libraries make of
+// them.
+
+#include <memory>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "tokenizer/tokenizer.h"
+
+namespace specfabric::tokenizer {
+
+// Keeps the order of members, which templates print.
+using Json = nlohmann::ordered_json;
+
+std::vector<std::string> FixtureNames();
+std::string FixtureDir(const std::string& name);
+
+// Both end the test process with a message if the fixture is missing or broken.
+std::unique_ptr<Tokenizer> LoadFixture(const std::string& name);
+Json LoadGolden(const std::string& name);
+
+// A new folder under the test's temporary directory, removed with the object.
+class TempDir {
+ public:
+  TempDir();
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  ~TempDir();
+
+  const std::string& path() const { return path_; }
+  void Write(const std::string& name, const std::string& content) const;
+  // Copies tokenizer.json from a fixture.
+  void CopyTokenizer(const std::string& fixture) const;
+
+ private:
+  std::string path_;
+};
+
+// LoadFixture for a folder of the test's own.
+std::unique_ptr<Tokenizer> LoadFrom(const TempDir& dir);
+
+// Up to `max_length` characters of all UTF-8 lengths, scripts, spaces and controls.
+std::string RandomText(std::mt19937& rng, int max_length);
+
+// By nlohmann's strict check, which is not the code under test.
+bool IsUtf8(std::string_view text);
+
+}  // namespace specfabric::tokenizer
+
+#endif  // SPECFABRIC_TESTS_TOKENIZER_FIXTURE_H_

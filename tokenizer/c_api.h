@@ -1,0 +1,75 @@
+#ifndef SPECFABRIC_TOKENIZER_C_API_H_
+#define SPECFABRIC_TOKENIZER_C_API_H_
+
+// The C ABI of the Rust library in tokenizer/rust (its other side is rust/src/ffi.rs; change both
+// together). Only tokenizer.cc uses it; everybody else includes tokenizer/tokenizer.h.
+//
+// Every call that can fail returns 0 or an absl::StatusCode. On failure the bytes output holds the
+// message in UTF-8 instead of the result. Outputs are written on every return and belong to the
+// caller, who hands them back to the matching sf_tokenizer_free_* function. A Rust panic becomes
+// code 13 (internal). All calls on one handle may run at the same time, except destroy.
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct SfTokenizer SfTokenizer;
+
+typedef struct {
+  uint8_t* data;
+  size_t size;
+} SfBytes;
+
+typedef struct {
+  int32_t* data;
+  size_t size;
+} SfIds;
+
+// What sf_tokenizer_token_flags knows of an id.
+enum {
+  kSfTokenKnown = 1,    // the vocabulary has it
+  kSfTokenSpecial = 2,  // skipped by decode(skip_special_tokens)
+  kSfTokenByte = 4,     // a byte-fallback token, "<0xNN>"
+};
+
+// How far decoding a prefix settles the text of that prefix; see incremental_decoder.h.
+enum {
+  kSfDecoderPerToken = 0,
+  kSfDecoderByteLevel = 1,
+  kSfDecoderByteFallback = 2,
+  kSfDecoderWhole = 3,
+};
+
+int32_t sf_tokenizer_load(const char* dir, size_t dir_size, SfTokenizer** out, SfBytes* error);
+void sf_tokenizer_destroy(SfTokenizer* tokenizer);
+void sf_tokenizer_free_bytes(SfBytes bytes);
+void sf_tokenizer_free_ids(SfIds ids);
+
+int32_t sf_tokenizer_encode(const SfTokenizer* tokenizer, const char* text, size_t text_size,
+                            bool add_special_tokens, SfIds* ids, SfBytes* error);
+int32_t sf_tokenizer_decode(const SfTokenizer* tokenizer, const int32_t* ids, size_t ids_size,
+                            bool skip_special_tokens, SfBytes* text);
+int32_t sf_tokenizer_token_bytes(const SfTokenizer* tokenizer, int32_t id, SfBytes* bytes);
+
+// tools and variables are JSON texts, or of size 0 for none.
+int32_t sf_tokenizer_apply_chat_template(const SfTokenizer* tokenizer, const char* messages,
+                                         size_t messages_size, const char* tools, size_t tools_size,
+                                         const char* variables, size_t variables_size,
+                                         bool add_generation_prompt, SfBytes* text);
+
+uint32_t sf_tokenizer_token_flags(const SfTokenizer* tokenizer, int32_t id);  // 0: unknown id
+int32_t sf_tokenizer_decoder_kind(const SfTokenizer* tokenizer);
+int32_t sf_tokenizer_vocab_size(const SfTokenizer* tokenizer);
+int32_t sf_tokenizer_bos_id(const SfTokenizer* tokenizer);  // -1: none
+bool sf_tokenizer_has_chat_template(const SfTokenizer* tokenizer);
+void sf_tokenizer_eos_ids(const SfTokenizer* tokenizer, SfIds* ids);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // SPECFABRIC_TOKENIZER_C_API_H_
