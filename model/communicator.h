@@ -3,8 +3,8 @@
 
 // Collectives among the ranks of one tensor-parallel group. Each rank's thread owns one
 // Communicator; all ranks must make the same calls in the same order. Buffers are this rank's own.
-// Implementations: threads of one process (cpu/), NCCL (later; then the calls are enqueued on the
-// rank's stream, which is why none of them returns a value).
+// Implementations: threads of one process (thread_communicator.cc), NCCL (later; then the calls are
+// enqueued on the rank's stream, which is why none of them returns a value).
 
 #include <cstddef>
 #include <memory>

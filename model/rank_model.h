@@ -22,9 +22,11 @@ struct RankOptions {
   DataType dtype = DataType::kBFloat16;  // of weights, activations between layers, and KV
   int32_t kv_blocks = 0;
   int32_t block_size = 16;
-  int32_t threads = 1;          // threads inside one rank
-  bool batch_invariant = true;  // a row's logits do not depend on the other rows of the batch
-  bool reference = false;       // libtorch's plain operations instead of the packed kernels
+  int32_t threads = 1;  // threads inside one rank
+  // A row's logits do not depend on the other rows of the batch. The packed kernels hold this
+  // always; the reference path pads rows in float32 for it.
+  bool batch_invariant = true;
+  bool reference = false;  // libtorch's plain operations instead of the packed kernels
 };
 
 // This rank's part of the logits: float32, [rows][width], of ids first .. first + width. Valid
@@ -54,7 +56,8 @@ class RankModel {
   // Writes KV for all rows and returns the logits of batch.logit_rows, in their order.
   virtual absl::StatusOr<LogitShard> Forward(const Batch& batch) = 0;
   virtual void MoveKv(absl::Span<const KvMove> moves) = 0;
-  // Equal on two processes only if their logits have equal bits: weights, dtype, kernels, ranks.
+  // Equal on two processes only if their logits have equal bits: a hash of weights, dtype and
+  // kernels, and, for the reference path alone, of ranks and threads, on which its bits depend.
   virtual uint64_t NumericsFingerprint() const = 0;
   // Bytes of KV cache a block takes on this rank.
   virtual int64_t KvBlockBytes() const = 0;

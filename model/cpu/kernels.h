@@ -1,0 +1,81 @@
+#ifndef SPECFABRIC_MODEL_CPU_KERNELS_H_
+#define SPECFABRIC_MODEL_CPU_KERNELS_H_
+
+// The inner loops of the CPU path, compiled once for each instruction set and chosen at run time.
+//
+// Every sum has one fixed order: 16 lanes, whatever the machine's vector width, each lane adding
+// with fused multiply-add in the order of its index; lanes are then joined as a fixed tree. So the
+// float32 results have the same bits on every instruction set, for any number of rows, at any place
+// in a batch. In bfloat16 the products of a pair of inputs are added odd one first, as AVX512-BF16
+// does; that instruction also takes denormals for zero, so the kernel's name is part of the
+// numerics fingerprint.
+//
+// This header is compiled under several instruction sets: plain types only, no inline functions.
+
+#include <cstdint>
+
+namespace specfabric::model::cpu {
+
+constexpr int kLanes = 16;
+constexpr int kPanelOutputs = 64;  // outputs that a panel of packed weights holds
+constexpr int kTreeLevels = 4;     // of the tree that adds parts: at most 8 of them
+
+// 64 outputs of a linear layer for `rows` rows.
+struct PanelArgs {
+  // float32: [parts][steps][64]. bfloat16: [parts][steps][64][2], a step being two inputs.
+  const void* weights;
+  // float32: [rows][parts * steps]. bfloat16: [rows][parts * steps][2].
+  const void* x;
+  int rows;
+  int parts;  // a power of two, at most 8
+  int steps;
+  float* out;  // [rows][out_stride], the first `outputs` of 64 are written
+  int out_stride;
+  int outputs;
+};
+
+// One row's attention for the query heads that share a KV head.
+struct AttentionArgs {
+  const float* q;  // [heads][stride], scaled; lanes above head_dim zero
+  int heads;
+  int head_dim;
+  int stride;          // head_dim rounded up to 16
+  const void* keys;    // [slot][stride], float32 or bfloat16
+  const void* values;  // [slot][stride]
+  const int32_t* run;  // the visible slots, in order: run, then extra
+  int run_count;
+  const int32_t* extra;
+  int extra_count;
+  float* scores;  // scratch: [heads][visible slots rounded up to 16], 64-byte aligned
+  float* out;     // [heads][head_dim]
+};
+
+struct Kernels {
+  const char* name;
+  bool (*supported)();
+  void (*panel_float32)(const PanelArgs& args);
+  void (*panel_bfloat16)(const PanelArgs& args);
+  void (*attention_float32)(const AttentionArgs& args);
+  void (*attention_bfloat16)(const AttentionArgs& args);
+  // out = x / rms(x) * weight over `width` elements; in place is allowed.
+  void (*rms_norm)(const float* x, const float* weight, float epsilon, int width, float* out);
+  // out = silu(gate) * up
+  void (*silu_multiply)(const float* gate, const float* up, int width, float* out);
+};
+
+#if defined(__x86_64__)
+extern const Kernels kAvx512Bf16Kernels;
+extern const Kernels kAvx512Kernels;
+extern const Kernels kAvx2Kernels;
+#endif
+extern const Kernels kGenericKernels;
+
+// The fastest set that this machine has.
+const Kernels& BestKernels();
+
+// All sets compiled in, fastest first, supported by this machine or not; ends with nullptr.
+const Kernels* const* AllKernels();
+
+}  // namespace specfabric::model::cpu
+
+#endif  // SPECFABRIC_MODEL_CPU_KERNELS_H_

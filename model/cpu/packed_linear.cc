@@ -1,0 +1,100 @@
+#include "model/cpu/packed_linear.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "model/bfloat16.h"
+
+namespace specfabric::model::cpu {
+
+PackedLinear::PackedLinear(const LinearShape& shape, DataType dtype, const Kernels& kernels,
+                           ThreadPool* pool)
+    : shape_(shape),
+      dtype_(dtype),
+      kernels_(kernels),
+      pool_(pool),
+      part_inputs_(shape.inputs / shape.parts),
+      steps_(dtype == DataType::kFloat32 ? part_inputs_ : (part_inputs_ + 1) / 2) {}
+
+absl::StatusOr<std::unique_ptr<Linear>> PackedLinear::Create(const LinearShape& shape,
+                                                             DataType dtype,
+                                                             const WeightReader& read,
+                                                             const Kernels& kernels,
+                                                             ThreadPool* pool) {
+  std::unique_ptr<PackedLinear> linear(new PackedLinear(shape, dtype, kernels, pool));
+  const size_t panels = (shape.outputs + kPanelOutputs - 1) / kPanelOutputs;
+  absl::StatusOr<AlignedBuffer> buffer = AlignedBuffer::Create(panels * linear->PanelBytes());
+  if (!buffer.ok()) return buffer.status();
+  linear->weights_ = *std::move(buffer);
+
+  std::vector<float> weights(shape.inputs);
+  for (int32_t output = 0; output < shape.outputs; ++output) {
+    read(output, weights.data());
+    linear->PackOutput(output, weights.data());
+  }
+  return linear;
+}
+
+// Both kinds of step take four bytes for each output.
+size_t PackedLinear::PanelBytes() const {
+  return size_t{4} * kPanelOutputs * shape_.parts * steps_;
+}
+
+void PackedLinear::PackOutput(int32_t output, const float* weights) {
+  const int lane = output % kPanelOutputs;
+  std::byte* panel = static_cast<std::byte*>(weights_.data()) +
+                     static_cast<size_t>(output / kPanelOutputs) * PanelBytes();
+  for (int part = 0; part < shape_.parts; ++part) {
+    const float* from = weights + part * part_inputs_;
+    const size_t first_step = static_cast<size_t>(part) * steps_;
+    if (dtype_ == DataType::kFloat32) {
+      float* to = reinterpret_cast<float*>(panel) + first_step * kPanelOutputs + lane;
+      for (int i = 0; i < part_inputs_; ++i) to[static_cast<size_t>(i) * kPanelOutputs] = from[i];
+    } else {
+      uint16_t* to = reinterpret_cast<uint16_t*>(panel) + (first_step * kPanelOutputs + lane) * 2;
+      for (int i = 0; i < part_inputs_; ++i) {
+        to[static_cast<size_t>(i / 2) * kPanelOutputs * 2 + i % 2] = RoundToBFloat16(from[i]);
+      }
+    }
+  }
+}
+
+const void* PackedLinear::PrepareInputs(const float* x, int rows) {
+  if (dtype_ == DataType::kFloat32) return x;
+  const size_t part_elements = static_cast<size_t>(steps_) * 2;
+  const size_t needed = rows * shape_.parts * part_elements;
+  // Elements that pad a part of odd length are never written, hence stay zero.
+  if (rounded_.size() < needed) rounded_.resize(needed);
+  for (int run = 0; run < rows * shape_.parts; ++run) {
+    const float* from = x + static_cast<size_t>(run) * part_inputs_;
+    uint16_t* to = rounded_.data() + run * part_elements;
+    for (int i = 0; i < part_inputs_; ++i) to[i] = RoundToBFloat16(from[i]);
+  }
+  return rounded_.data();
+}
+
+absl::Status PackedLinear::Forward(const float* x, int rows, float* out) {
+  if (rows == 0) return absl::OkStatus();
+  const void* inputs = PrepareInputs(x, rows);
+  const auto panel_kernel =
+      dtype_ == DataType::kFloat32 ? kernels_.panel_float32 : kernels_.panel_bfloat16;
+  const int panels = (shape_.outputs + kPanelOutputs - 1) / kPanelOutputs;
+  pool_->Run(panels, [&](int, int begin, int end) {
+    for (int panel = begin; panel < end; ++panel) {
+      const int first = panel * kPanelOutputs;
+      PanelArgs args;
+      args.weights = static_cast<const std::byte*>(weights_.data()) + panel * PanelBytes();
+      args.x = inputs;
+      args.rows = rows;
+      args.parts = shape_.parts;
+      args.steps = steps_;
+      args.out = out + first;
+      args.out_stride = shape_.outputs;
+      args.outputs = std::min(kPanelOutputs, shape_.outputs - first);
+      panel_kernel(args);
+    }
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace specfabric::model::cpu

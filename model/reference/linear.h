@@ -1,0 +1,23 @@
+#ifndef SPECFABRIC_MODEL_REFERENCE_LINEAR_H_
+#define SPECFABRIC_MODEL_REFERENCE_LINEAR_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "model/config.h"
+#include "model/linear.h"
+
+namespace specfabric::model::reference {
+
+// libtorch's linear, as the oracle of the packed one. Its sums have no fixed order, so `parts`
+// means nothing here, and ranks change the last bits. With `pad_rows`, rows are padded to a
+// multiple of 4: in float32 (MKL) a row's bits then do not depend on their number.
+absl::StatusOr<std::unique_ptr<Linear>> MakeLinear(const LinearShape& shape, DataType dtype,
+                                                   bool pad_rows, const WeightReader& read);
+
+// Threads that libtorch may use for operations called by this thread.
+void SetThreads(int threads);
+
+}  // namespace specfabric::model::reference
+
+#endif  // SPECFABRIC_MODEL_REFERENCE_LINEAR_H_

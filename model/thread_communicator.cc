@@ -1,0 +1,131 @@
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "model/communicator.h"
+#include "model/spin_wait.h"
+
+namespace specfabric::model {
+namespace {
+
+constexpr size_t kCacheLineFloats = 16;
+
+// What a rank shows the others during one collective.
+struct alignas(64) Published {
+  float* data = nullptr;
+  speculation::ScoredToken* pairs = nullptr;
+  const float* shard = nullptr;
+  int width = 0;
+};
+
+struct Group {
+  explicit Group(int size) : ranks(size) {}
+  std::vector<Published> ranks;
+  alignas(64) std::atomic<uint32_t> arrived{0};
+  alignas(64) std::atomic<uint32_t> generation{0};
+};
+
+class ThreadCommunicator : public Communicator {
+ public:
+  ThreadCommunicator(std::shared_ptr<Group> group, int rank)
+      : group_(std::move(group)), rank_(rank), size_(static_cast<int>(group_->ranks.size())) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  // Every rank adds a slice of its own, for all, in everybody's buffers: nobody else touches that
+  // slice. Neighbours are added first, then pairs of pairs: the tree that linear.h continues.
+  void AllReduceSum(absl::Span<float> data) override {
+    if (size_ == 1) return;
+    group_->ranks[rank_].data = data.data();
+    Barrier();
+    const auto [begin, end] = Slice(data.size(), kCacheLineFloats);
+    for (int distance = 1; distance < size_; distance *= 2) {
+      for (int left = 0; left + distance < size_; left += 2 * distance) {
+        float* sum = group_->ranks[left].data;
+        const float* term = group_->ranks[left + distance].data;
+        for (size_t i = begin; i < end; ++i) sum[i] += term[i];
+      }
+    }
+    const float* sum = group_->ranks[0].data;
+    for (int other = 1; other < size_; ++other) {
+      std::copy(sum + begin, sum + end, group_->ranks[other].data + begin);
+    }
+    Barrier();
+  }
+
+  void AllReduceBest(absl::Span<speculation::ScoredToken> pairs) override {
+    if (size_ == 1) return;
+    group_->ranks[rank_].pairs = pairs.data();
+    Barrier();
+    const auto [begin, end] = Slice(pairs.size(), 1);
+    for (size_t i = begin; i < end; ++i) {
+      speculation::ScoredToken best;
+      for (const Published& other : group_->ranks) {
+        if (speculation::Better(other.pairs[i], best)) best = other.pairs[i];
+      }
+      for (const Published& other : group_->ranks) other.pairs[i] = best;
+    }
+    Barrier();
+  }
+
+  void GatherRows(absl::Span<const float> shard, int width, absl::Span<const int> owners,
+                  std::vector<float>* out) override {
+    group_->ranks[rank_].shard = shard.data();
+    group_->ranks[rank_].width = width;
+    Barrier();
+    out->clear();
+    for (size_t row = 0; row < owners.size(); ++row) {
+      if (owners[row] != rank_) continue;
+      for (const Published& other : group_->ranks) {
+        const float* from = other.shard + row * other.width;
+        out->insert(out->end(), from, from + other.width);
+      }
+    }
+    Barrier();
+  }
+
+  void Barrier() override {
+    if (size_ == 1) return;
+    const uint32_t generation = group_->generation.load(std::memory_order_acquire);
+    if (group_->arrived.fetch_add(1, std::memory_order_acq_rel) + 1 ==
+        static_cast<uint32_t>(size_)) {
+      group_->arrived.store(0, std::memory_order_relaxed);
+      group_->generation.fetch_add(1, std::memory_order_release);
+      group_->generation.notify_all();
+    } else {
+      WaitWhileEqual(group_->generation, generation);
+    }
+  }
+
+ private:
+  struct Range {
+    size_t begin, end;
+  };
+
+  // This rank's share of n elements, cut at multiples of `unit`.
+  Range Slice(size_t n, size_t unit) const {
+    const size_t units = (n + unit - 1) / unit;
+    return {std::min(n, units * rank_ / size_ * unit),
+            std::min(n, units * (rank_ + 1) / size_ * unit)};
+  }
+
+  std::shared_ptr<Group> group_;
+  const int rank_;
+  const int size_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Communicator>> MakeThreadCommunicators(int size) {
+  const auto group = std::make_shared<Group>(size);
+  std::vector<std::unique_ptr<Communicator>> communicators;
+  for (int rank = 0; rank < size; ++rank) {
+    communicators.push_back(std::make_unique<ThreadCommunicator>(group, rank));
+  }
+  return communicators;
+}
+
+}  // namespace specfabric::model

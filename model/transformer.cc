@@ -1,0 +1,293 @@
+#include "model/transformer.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/hash.h"
+#include "model/cpu/packed_linear.h"
+#include "model/reference/attention.h"
+#include "model/reference/linear.h"
+
+namespace specfabric::model {
+namespace {
+
+// Changes whenever the same weights would give other bits: order of sums, rounding, layout.
+constexpr uint64_t kNumericsVersion = 1;
+
+// Room for `count` floats, zero where new. Never shrinks: steady batches allocate nothing.
+float* Reserve(std::vector<float>* buffer, size_t count) {
+  if (buffer->size() < count) buffer->resize(count);
+  return buffer->data();
+}
+
+KvShape ShapeOfCache(const ModelConfig& config, const RankOptions& options, int ranks) {
+  return {.layers = config.layers,
+          .kv_heads = config.kv_heads / ranks,
+          .head_dim = config.head_dim,
+          .blocks = options.kv_blocks,
+          .block_size = options.block_size,
+          .dtype = options.dtype};
+}
+
+uint64_t HashDouble(uint64_t hash, double value) {
+  return base::Mix64(hash ^ std::bit_cast<uint64_t>(value));
+}
+
+// Everything of a configuration that decides bits but is in no tensor.
+uint64_t HashConfig(const ModelConfig& config, const RopeTable& rope) {
+  uint64_t hash = base::Fnv1a(config.architecture);
+  for (double value : {double(config.heads), double(config.kv_heads), double(config.head_dim),
+                       double(config.layers), double(config.rms_epsilon),
+                       double(config.tied_embeddings), double(rope.attention_factor)}) {
+    hash = HashDouble(hash, value);
+  }
+  for (float frequency : rope.inverse_frequencies) hash = HashDouble(hash, frequency);
+  return hash;
+}
+
+// The packed path gives the same bits for any number of ranks and threads; libtorch's does not.
+uint64_t HashNumerics(const RankOptions& options, const cpu::Kernels& kernels, int ranks) {
+  uint64_t hash = base::Mix64(kNumericsVersion);
+  hash = base::Mix64(hash ^ static_cast<uint64_t>(options.dtype));
+  hash = base::Mix64(hash ^ base::Fnv1a(options.reference ? "libtorch" : kernels.name));
+  if (options.reference) {
+    hash = base::Mix64(hash ^ static_cast<uint64_t>(ranks));
+    hash = base::Mix64(hash ^ static_cast<uint64_t>(options.threads));
+    hash = base::Mix64(hash ^ static_cast<uint64_t>(options.batch_invariant));
+  }
+  return hash;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RankModel>> RankModel::Load(const std::string& model_dir,
+                                                           const RankOptions& options,
+                                                           Communicator* communicator) {
+  return Transformer::Load(model_dir, options, communicator);
+}
+
+absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(const std::string& model_dir,
+                                                               const RankOptions& options,
+                                                               Communicator* communicator) {
+  absl::StatusOr<ModelConfig> config = LoadModelConfig(model_dir);
+  if (!config.ok()) return config.status();
+  if (absl::Status status = CheckTensorParallel(*config, communicator->size()); !status.ok()) {
+    return status;
+  }
+  if (options.threads < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.threads, " threads in a rank; allowed: at least 1"));
+  }
+  absl::StatusOr<KvCache> cache =
+      KvCache::Create(ShapeOfCache(*config, options, communicator->size()));
+  if (!cache.ok()) return cache.status();
+  std::unique_ptr<Transformer> model(
+      new Transformer(*std::move(config), options, communicator, *std::move(cache)));
+  if (absl::Status status = model->LoadCheckpoint(model_dir); !status.ok()) return status;
+  return model;
+}
+
+Transformer::Transformer(ModelConfig config, const RankOptions& options, Communicator* communicator,
+                         KvCache cache)
+    : config_(std::move(config)),
+      options_(options),
+      communicator_(communicator),
+      partition_(MakePartition(config_, communicator->size(), communicator->rank())),
+      kernels_(cpu::BestKernels()),
+      pool_(options.threads),
+      rope_(MakeRopeTable(config_.rope, config_.head_dim)),
+      attention_(kernels_, &pool_),
+      cache_(std::move(cache)) {}
+
+absl::StatusOr<std::unique_ptr<Linear>> Transformer::MakeLinear(const LinearShape& shape,
+                                                                const WeightReader& read) {
+  if (options_.reference) {
+    return reference::MakeLinear(shape, options_.dtype, options_.batch_invariant, read);
+  }
+  return cpu::PackedLinear::Create(shape, options_.dtype, read, kernels_, &pool_);
+}
+
+absl::Status Transformer::LoadCheckpoint(const std::string& model_dir) {
+  if (options_.reference) reference::SetThreads(options_.threads);
+  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(model_dir);
+  if (!checkpoint.ok()) return checkpoint.status();
+  absl::StatusOr<ModelWeights> weights =
+      LoadWeights(*checkpoint, config_, partition_, options_.dtype,
+                  [this](const LinearShape& shape, const WeightReader& read) {
+                    return MakeLinear(shape, read);
+                  });
+  if (!weights.ok()) return weights.status();
+  weights_ = *std::move(weights);
+  fingerprint_ = base::Mix64(checkpoint->ContentHash() ^ HashConfig(config_, rope_));
+  fingerprint_ ^= HashNumerics(options_, kernels_, partition_.ranks);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LogitShard> Transformer::Forward(const Batch& batch) {
+  const BatchLimits limits{config_.vocabulary, options_.kv_blocks, options_.block_size};
+  if (absl::Status status = MakeAttentionPlan(batch, limits, &plan_); !status.ok()) return status;
+  RopeAngles(rope_, batch.positions, &cosines_, &sines_);
+
+  int rows = batch.rows();
+  Embed(batch);
+  for (int layer = 0; layer < config_.layers; ++layer) {
+    if (absl::Status status = Attend(layer, rows); !status.ok()) return status;
+    const LayerWeights& weights = weights_.layers[layer];
+    if (layer + 1 == config_.layers) {
+      // Past the last KV write, only rows whose logits are wanted matter.
+      KeepRows(batch.logit_rows);
+      rows = static_cast<int>(batch.logit_rows.size());
+    }
+    absl::Status status =
+        ProjectAndAdd(*weights.output, weights.output_bias, attended_.data(), rows);
+    if (!status.ok()) return status;
+    if (status = FeedForward(weights, rows); !status.ok()) return status;
+  }
+
+  Normalise(weights_.final_norm, rows);
+  float* logits = Reserve(&logits_, static_cast<size_t>(rows) * partition_.vocabulary);
+  if (absl::Status status = weights_.head->Forward(normed_.data(), rows, logits); !status.ok()) {
+    return status;
+  }
+  return LogitShard{logits, rows, partition_.vocabulary, partition_.first_token};
+}
+
+// residual = the tokens' embeddings. A rank knows those of its own tokens and adds zeros for the
+// others; adding +0 first turns -0 into +0, as the all-reduce does, so that ranks change no bit.
+void Transformer::Embed(const Batch& batch) {
+  const size_t hidden = config_.hidden;
+  float* residual = Reserve(&residual_, batch.tokens.size() * hidden);
+  for (size_t row = 0; row < batch.tokens.size(); ++row) {
+    float* out = residual + row * hidden;
+    const int32_t index = batch.tokens[row] - partition_.first_token;
+    if (index < 0 || index >= partition_.vocabulary) {
+      std::fill(out, out + hidden, 0.0f);
+      continue;
+    }
+    weights_.embedding.Get(index, out);
+    for (size_t i = 0; i < hidden; ++i) out[i] += 0.0f;
+  }
+  communicator_->AllReduceSum(absl::MakeSpan(residual, batch.tokens.size() * hidden));
+}
+
+// attended = attention over the normed residual; writes the rows' keys and values.
+absl::Status Transformer::Attend(int layer, int rows) {
+  const LayerWeights& weights = weights_.layers[layer];
+  Normalise(weights.attention_norm, rows);
+  const size_t width = (partition_.heads + 2 * partition_.kv_heads) * config_.head_dim;
+  float* qkv = Reserve(&qkv_, rows * width);
+  if (absl::Status status = weights.qkv->Forward(normed_.data(), rows, qkv); !status.ok()) {
+    return status;
+  }
+  PlaceQueriesAndKeys(layer, rows);
+
+  AttentionInputs inputs;
+  inputs.plan = &plan_;
+  inputs.cache = &cache_;
+  inputs.layer = layer;
+  inputs.heads = partition_.heads;
+  inputs.queries = queries_.data();
+  float* out = Reserve(&attended_, static_cast<size_t>(rows) * partition_.heads * config_.head_dim);
+  return options_.reference ? reference::Attention(inputs, out) : attention_.Forward(inputs, out);
+}
+
+// From qkv: bias, per-head norms and rotation; queries into queries_, keys and values into the
+// cache.
+void Transformer::PlaceQueriesAndKeys(int layer, int rows) {
+  const LayerWeights& weights = weights_.layers[layer];
+  const int heads = partition_.heads, kv_heads = partition_.kv_heads, d = config_.head_dim;
+  const int stride = cache_.shape().stride();
+  const size_t width = static_cast<size_t>(heads + 2 * kv_heads) * d;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(d));
+  float* queries = Reserve(&queries_, static_cast<size_t>(rows) * heads * stride);
+
+  const auto norm_and_rotate = [&](int row, const std::vector<float>& norm, float* head) {
+    if (!norm.empty()) kernels_.rms_norm(head, norm.data(), config_.rms_epsilon, d, head);
+    const size_t angle = static_cast<size_t>(row) * (d / 2);
+    Rotate(&cosines_[angle], &sines_[angle], d, head);
+  };
+  pool_.Run(rows, [&](int, int begin, int end) {
+    for (int row = begin; row < end; ++row) {
+      float* q = qkv_.data() + row * width;
+      float* k = q + heads * d;
+      const float* v = k + kv_heads * d;
+      for (size_t i = 0; i < weights.qkv_bias.size(); ++i) q[i] += weights.qkv_bias[i];
+      for (int h = 0; h < heads; ++h) {
+        norm_and_rotate(row, weights.query_norm, q + h * d);
+        float* out = queries + (static_cast<size_t>(row) * heads + h) * stride;
+        for (int i = 0; i < d; ++i) out[i] = q[h * d + i] * scale;
+      }
+      for (int h = 0; h < kv_heads; ++h) {
+        norm_and_rotate(row, weights.key_norm, k + h * d);
+        cache_.Write(layer, h, plan_.rows[row].write_slot, k + h * d, v + h * d);
+      }
+    }
+  });
+}
+
+// residual += down(silu(gate(x)) * up(x)), x the normed residual.
+absl::Status Transformer::FeedForward(const LayerWeights& weights, int rows) {
+  Normalise(weights.mlp_norm, rows);
+  const size_t features = partition_.intermediate;
+  float* gate_up = Reserve(&gate_up_, rows * features * 2);
+  if (absl::Status status = weights.gate_up->Forward(normed_.data(), rows, gate_up); !status.ok()) {
+    return status;
+  }
+  float* activated = Reserve(&activated_, rows * features);
+  pool_.Run(rows, [&](int, int begin, int end) {
+    for (int row = begin; row < end; ++row) {
+      float* gate = gate_up + row * features * 2;
+      for (size_t i = 0; i < weights.gate_up_bias.size(); ++i) gate[i] += weights.gate_up_bias[i];
+      kernels_.silu_multiply(gate, gate + features, static_cast<int>(features),
+                             activated + row * features);
+    }
+  });
+  return ProjectAndAdd(*weights.down, weights.down_bias, activated, rows);
+}
+
+// residual += sum over ranks of linear(x), plus the bias once.
+absl::Status Transformer::ProjectAndAdd(Linear& linear, const std::vector<float>& bias,
+                                        const float* x, int rows) {
+  const size_t hidden = config_.hidden;
+  float* projected = Reserve(&projected_, rows * hidden);
+  if (absl::Status status = linear.Forward(x, rows, projected); !status.ok()) return status;
+  communicator_->AllReduceSum(absl::MakeSpan(projected, rows * hidden));
+  for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
+    float* from = projected + row * hidden;
+    for (size_t i = 0; i < bias.size(); ++i) from[i] += bias[i];
+    float* to = residual_.data() + row * hidden;
+    for (size_t i = 0; i < hidden; ++i) to[i] += from[i];
+  }
+  return absl::OkStatus();
+}
+
+// normed = RMSNorm(residual) * weight
+void Transformer::Normalise(const std::vector<float>& weight, int rows) {
+  const size_t hidden = config_.hidden;
+  float* normed = Reserve(&normed_, rows * hidden);
+  for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
+    kernels_.rms_norm(residual_.data() + row * hidden, weight.data(), config_.rms_epsilon,
+                      config_.hidden, normed + row * hidden);
+  }
+}
+
+// Moves the given rows, ascending, of the residual and the attention's result to the front.
+void Transformer::KeepRows(const std::vector<int32_t>& rows) {
+  const size_t hidden = config_.hidden;
+  const size_t attended = static_cast<size_t>(partition_.heads) * config_.head_dim;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const size_t row = rows[i];
+    if (row == i) continue;
+    std::copy_n(residual_.data() + row * hidden, hidden, residual_.data() + i * hidden);
+    std::copy_n(attended_.data() + row * attended, attended, attended_.data() + i * attended);
+  }
+}
+
+void Transformer::MoveKv(absl::Span<const KvMove> moves) {
+  for (const KvMove& move : moves) cache_.Move(move.from, move.to);
+}
+
+}  // namespace specfabric::model

@@ -1,0 +1,80 @@
+#ifndef SPECFABRIC_MODEL_TRANSFORMER_H_
+#define SPECFABRIC_MODEL_TRANSFORMER_H_
+
+// The dense decoder-only transformer of the Llama family on one CPU rank. The residual stream is
+// float32 in both dtypes; what dtype rounds is weights, the inputs of matrix products, and the KV
+// cache.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/attention_plan.h"
+#include "model/cpu/attention.h"
+#include "model/kv_cache.h"
+#include "model/partition.h"
+#include "model/rank_model.h"
+#include "model/rope.h"
+#include "model/thread_pool.h"
+#include "model/weights.h"
+
+namespace specfabric::model {
+
+class Transformer : public RankModel {
+ public:
+  static absl::StatusOr<std::unique_ptr<Transformer>> Load(const std::string& model_dir,
+                                                           const RankOptions& options,
+                                                           Communicator* communicator);
+
+  const ModelConfig& config() const override { return config_; }
+  absl::StatusOr<LogitShard> Forward(const Batch& batch) override;
+  void MoveKv(absl::Span<const KvMove> moves) override;
+  uint64_t NumericsFingerprint() const override { return fingerprint_; }
+  int64_t KvBlockBytes() const override { return cache_.shape().block_bytes(); }
+
+ private:
+  Transformer(ModelConfig config, const RankOptions& options, Communicator* communicator,
+              KvCache cache);
+
+  absl::StatusOr<std::unique_ptr<Linear>> MakeLinear(const LinearShape& shape,
+                                                     const WeightReader& read);
+  absl::Status LoadCheckpoint(const std::string& model_dir);
+
+  void Embed(const Batch& batch);
+  absl::Status Attend(int layer, int rows);
+  void PlaceQueriesAndKeys(int layer, int rows);
+  absl::Status FeedForward(const LayerWeights& weights, int rows);
+  absl::Status ProjectAndAdd(Linear& linear, const std::vector<float>& bias, const float* x,
+                             int rows);
+  void Normalise(const std::vector<float>& weight, int rows);
+  void KeepRows(const std::vector<int32_t>& rows);
+
+  const ModelConfig config_;
+  const RankOptions options_;
+  Communicator* const communicator_;
+  const Partition partition_;
+  const cpu::Kernels& kernels_;
+  ThreadPool pool_;
+  const RopeTable rope_;
+  cpu::Attention attention_;
+  KvCache cache_;
+  ModelWeights weights_;
+  uint64_t fingerprint_ = 0;
+
+  // Buffers of one pass, kept between passes. Sizes are of this rank.
+  AttentionPlan plan_;
+  std::vector<float> cosines_, sines_;  // [rows][head_dim / 2]
+  std::vector<float> residual_;         // [rows][hidden]
+  std::vector<float> normed_;           // [rows][hidden]
+  std::vector<float> qkv_;              // [rows][(heads + 2 kv_heads) * head_dim]
+  std::vector<float> queries_;          // [rows][heads][cache stride]
+  std::vector<float> attended_;         // [rows][heads][head_dim]
+  std::vector<float> gate_up_;          // [rows][2 * intermediate]
+  std::vector<float> activated_;        // [rows][intermediate]
+  std::vector<float> projected_;        // [rows][hidden]
+  std::vector<float> logits_;           // [logit rows][vocabulary]
+};
+
+}  // namespace specfabric::model
+
+#endif  // SPECFABRIC_MODEL_TRANSFORMER_H_
