@@ -96,7 +96,8 @@ class Process:
         line = b""
         deadline = time.monotonic() + seconds
         while not line.endswith(b"\n"):
-            ready, _, _ = select.select([self.popen.stdout], [], [], deadline - time.monotonic())
+            left = max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select([self.popen.stdout], [], [], left)
             byte = os.read(self.popen.stdout.fileno(), 1) if ready else b""
             if not byte:
                 raise AssertionError(f"{' '.join(self.command)}: no line came\n{self.log_text()}")
