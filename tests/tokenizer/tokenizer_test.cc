@@ -71,7 +71,8 @@ TEST(TokenizerTest, RefusesNegativeIds) {
 
 TEST(TokenizerTest, TokenBytesOfByteLevelTokensJoinToTheText) {
   const std::unique_ptr<Tokenizer> tokenizer = LoadFixture("byte_level_split");
-  for (const Json& entry : LoadGolden("byte_level_split")["encodings"]) {
+  const Json golden = LoadGolden("byte_level_split");
+  for (const Json& entry : golden["encodings"]) {
     std::string bytes;
     for (TokenId id : Ids(entry["ids"])) bytes += tokenizer->TokenBytes(id);
     EXPECT_EQ(bytes, entry["text"]);
