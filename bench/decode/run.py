@@ -34,6 +34,7 @@ from transformers.utils import logging
 
 ROOT = Path(__file__).resolve().parents[2]
 BINARY = ROOT / "build" / "specfabric"
+OURS = "specfabric"  # with as many ranks as threads, one thread each
 GGUF_TYPES = {"float32": "f32", "bfloat16": "bf16"}
 PROMPT_TOKENS = 8
 
@@ -153,14 +154,17 @@ def convert(tree: Path, checkpoint: Path, dtype: str) -> Path:
     return gguf
 
 
-def measure_specfabric(checkpoint: Path, dtype: str, threads: int, tokens: int) -> float:
+def measure_specfabric(
+    checkpoint: Path, dtype: str, ranks: int, threads_of_rank: int, tokens: int
+) -> float:
     result = subprocess.run(
         [
             str(BINARY),
             "generate",
             f"--model={checkpoint}",
             f"--dtype={dtype}",
-            f"--tensor_parallel={threads}",
+            f"--tensor_parallel={ranks}",
+            f"--threads={threads_of_rank}",
             "--prompt=import os",
             f"--max_tokens={tokens}",
             "--temperature=0",
@@ -172,7 +176,7 @@ def measure_specfabric(checkpoint: Path, dtype: str, threads: int, tokens: int) 
     )
     answer = json.loads(result.stdout)
     assert len(answer["token_ids"]) == tokens
-    return tokens / answer["seconds"]
+    return answer["decode_tokens_per_second"]
 
 
 @torch.inference_mode()
@@ -212,30 +216,33 @@ def contenders(args: argparse.Namespace) -> list[Contender]:
         gguf = convert(tree, checkpoint, dtype)
         model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=getattr(torch, dtype)).eval()
         measures: dict[str, Callable[[], float]] = {
-            "specfabric": partial(measure_specfabric, checkpoint, dtype, threads, args.tokens),
+            OURS: partial(measure_specfabric, checkpoint, dtype, threads, 1, args.tokens),
             "transformers": partial(measure_transformers, model, threads, args.tokens),
             "llama.cpp": partial(measure_llama_cpp, bench, gguf, threads, args.tokens),
         }
+        if threads > 1:
+            measures[f"{OURS}, 1 rank"] = partial(
+                measure_specfabric, checkpoint, dtype, 1, threads, args.tokens
+            )
         found += [Contender(name, dtype, threads, run) for name, run in measures.items()]
     return found
 
 
 def report(rates: dict[Contender, list[float]]) -> None:
     medians = {c: statistics.median(values) for c, values in rates.items()}
-    print(f"{'dtype':10} {'threads':7} {'program':14} {'tokens/s':>9} {'min':>8} {'max':>8}  ratio")
+    print(f"{'dtype':10} {'threads':7} {'program':18} {'tokens/s':>9} {'min':>8} {'max':>8}  ratio")
     for contender, median in medians.items():
         ours = next(
             m
             for c, m in medians.items()
-            if c.name == "specfabric"
-            and (c.dtype, c.threads) == (contender.dtype, contender.threads)
+            if c.name == OURS and (c.dtype, c.threads) == (contender.dtype, contender.threads)
         )
         values = rates[contender]
         print(
-            f"{contender.dtype:10} {contender.threads:<7} {contender.name:14} {median:9.1f} "
+            f"{contender.dtype:10} {contender.threads:<7} {contender.name:18} {median:9.1f} "
             f"{min(values):8.1f} {max(values):8.1f}  {ours / median:.2f}"
         )
-    print("ratio: SpecFabric's median over this row's")
+    print(f"ratio: the median of {OURS} over this row's")
 
 
 def main() -> None:

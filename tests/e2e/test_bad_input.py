@@ -124,23 +124,19 @@ def test_port_in_use() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        up = ["up", f"--model={TARGET}", f"--listen={address}", "--drafts=0", "--targets=1"]
-        line = refusal(up, status=1)
-        assert address in line
-        gateway = [
-            "gateway",
-            f"--model={TARGET}",
-            f"--listen={address}",
-            f"--targets={free_address()}",
-        ]
+        common = [f"--model={TARGET}", f"--listen={address}", "--log_level=error"]
+        up = ["up", *common, "--drafts=0", "--targets=1"]
+        assert address in refusal(up, status=1)
+        gateway = ["gateway", *common, f"--targets={free_address()}"]
         assert address in refusal(gateway, status=1)
+        assert address in refusal(["target", *common], status=1)
+        assert address in refusal(["draft", *common], status=1)
 
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
         (["serve"], "serve"),
-        ([], "gateway"),
         (["target", "--listen=127.0.0.1:0"], "model"),
         (["target", f"--model={TARGET}", "--dtype=int3"], "int3"),
         (["target", f"--model={TARGET}", "--tensor_parallel=0"], "0"),
@@ -153,6 +149,13 @@ def test_port_in_use() -> None:
 )
 def test_bad_flags(arguments: list[str], named: str) -> None:
     assert named in refusal(arguments)
+
+
+def test_no_role_prints_the_roles() -> None:
+    result = run([])
+    assert result.returncode == 2
+    for role in ("up", "gateway", "target", "draft", "generate"):
+        assert role in result.stdout
 
 
 @pytest.fixture
