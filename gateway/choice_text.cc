@@ -1,0 +1,140 @@
+#include "gateway/choice_text.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace specfabric::gateway {
+namespace {
+
+// Tokens at the end of a prompt that decide how the next one reads, and the most to look back over
+// for a token that decoding can start from.
+constexpr size_t kContextTokens = 4;
+constexpr size_t kMaxContextTokens = 64;
+
+int64_t Characters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
+}  // namespace
+
+ChoiceText::ChoiceText(const tokenizer::Tokenizer* tokenizer, Options options)
+    : tokenizer_(tokenizer),
+      options_(std::move(options)),
+      decoder_(tokenizer, /*skip_special_tokens=*/true),
+      stops_(options_.stop) {}
+
+absl::StatusOr<ChoiceText> ChoiceText::Create(const tokenizer::Tokenizer* tokenizer,
+                                              absl::Span<const base::TokenId> prompt,
+                                              Options options) {
+  ChoiceText text(tokenizer, std::move(options));
+  if (absl::Status status = text.Prime(prompt); !status.ok()) return status;
+  return text;
+}
+
+absl::Status ChoiceText::Prime(absl::Span<const base::TokenId> prompt) {
+  // Such a decoder gives nothing before the end, so the prompt could not be told from the output.
+  if (tokenizer_->decoder_kind() == tokenizer::DecoderKind::kWhole) return absl::OkStatus();
+  size_t count = std::min(prompt.size(), kContextTokens);
+  // A run of byte tokens is read as a whole, and special tokens have no text to stand behind.
+  const auto can_start = [&](base::TokenId id) {
+    return !tokenizer_->IsByteFallback(id) && !tokenizer_->IsSpecial(id);
+  };
+  while (count < std::min(prompt.size(), kMaxContextTokens) &&
+         !can_start(prompt[prompt.size() - count])) {
+    ++count;
+  }
+  if (auto piece = decoder_.Append(prompt.last(count)); !piece.ok()) return piece.status();
+  tokenizer::IncrementalDecoder copy = decoder_;
+  absl::StatusOr<std::string> rest = copy.Finish();
+  if (!rest.ok()) return rest.status();
+  prompt_rest_ = *std::move(rest);
+  return absl::OkStatus();
+}
+
+// Removes the prompt's own end from the first piece. Where that end was half a character which the
+// output completed, the piece differs from it and stays whole.
+std::string ChoiceText::WithoutPrompt(std::string piece) {
+  if (piece.empty() || prompt_rest_.empty()) return piece;
+  if (piece.compare(0, prompt_rest_.size(), prompt_rest_) == 0) piece.erase(0, prompt_rest_.size());
+  prompt_rest_.clear();
+  return piece;
+}
+
+TokenEntry ChoiceText::Entry(const base::TokenLogprobs& logprobs) const {
+  const auto candidate = [&](base::TokenId id, float logprob) {
+    return TokenEntry::Candidate{id, tokenizer_->TokenBytes(id), logprob};
+  };
+  TokenEntry entry;
+  entry.token = candidate(logprobs.token, logprobs.logprob);
+  for (const auto& [id, logprob] : logprobs.top) entry.top.push_back(candidate(id, logprob));
+  entry.offset = offset_;
+  return entry;
+}
+
+absl::StatusOr<ChoiceText::Piece> ChoiceText::Echo(absl::Span<const base::TokenId> prompt,
+                                                   const std::string* text,
+                                                   absl::Span<const base::TokenLogprobs> logprobs) {
+  if (options_.with_logprobs && logprobs.size() + 1 != prompt.size()) {
+    return absl::InternalError(absl::StrCat("the target scored ", logprobs.size(), " of ",
+                                            prompt.size(),
+                                            " prompt tokens, not all but the first"));
+  }
+  Piece piece;
+  tokenizer::IncrementalDecoder decoder(tokenizer_, /*skip_special_tokens=*/true);
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    if (options_.with_logprobs) {
+      base::TokenLogprobs first;
+      first.token = prompt[0];
+      piece.entries.push_back(Entry(i == 0 ? first : logprobs[i - 1]));
+      piece.entries.back().scored = i > 0;
+    }
+    absl::StatusOr<std::string> more = decoder.Append(prompt[i]);
+    if (!more.ok()) return more.status();
+    piece.text += *more;
+    offset_ += Characters(*more);
+  }
+  absl::StatusOr<std::string> rest = decoder.Finish();
+  if (!rest.ok()) return rest.status();
+  piece.text += *rest;
+  offset_ += Characters(*rest);
+  if (text != nullptr) {
+    offset_ += Characters(*text) - Characters(piece.text);
+    piece.text = *text;
+  }
+  return piece;
+}
+
+absl::StatusOr<ChoiceText::Piece> ChoiceText::Append(
+    absl::Span<const base::TokenId> tokens, absl::Span<const base::TokenLogprobs> logprobs) {
+  if (options_.with_logprobs && logprobs.size() != tokens.size()) {
+    return absl::InternalError(absl::StrCat("the target sent ", logprobs.size(),
+                                            " log-probabilities for ", tokens.size(), " tokens"));
+  }
+  Piece piece;
+  for (size_t i = 0; i < tokens.size() && !stopped(); ++i) {
+    if (options_.with_logprobs) piece.entries.push_back(Entry(logprobs[i]));
+    piece.ids.push_back(tokens[i]);
+    const bool is_stop = std::find(options_.stop_ids.begin(), options_.stop_ids.end(), tokens[i]) !=
+                         options_.stop_ids.end();
+    if (is_stop) continue;
+    absl::StatusOr<std::string> more = decoder_.Append(tokens[i]);
+    if (!more.ok()) return more.status();
+    const std::string decoded = WithoutPrompt(*std::move(more));
+    offset_ += Characters(decoded);
+    piece.text += stops_.Push(decoded);
+  }
+  return piece;
+}
+
+absl::StatusOr<std::string> ChoiceText::Finish() {
+  absl::StatusOr<std::string> more = decoder_.Finish();
+  if (!more.ok()) return more.status();
+  std::string text = stops_.Push(WithoutPrompt(*std::move(more)));
+  return text + stops_.Finish();
+}
+
+}  // namespace specfabric::gateway

@@ -1,0 +1,68 @@
+#ifndef SPECFABRIC_GATEWAY_CHOICE_TEXT_H_
+#define SPECFABRIC_GATEWAY_CHOICE_TEXT_H_
+
+// The text of one choice as its tokens come: decoded piece by piece, cut at stop strings, with the
+// log-probabilities that belong to it.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/types.h"
+#include "gateway/openai_format.h"
+#include "gateway/stop_matcher.h"
+#include "tokenizer/incremental_decoder.h"
+#include "tokenizer/tokenizer.h"
+
+namespace specfabric::gateway {
+
+class ChoiceText {
+ public:
+  struct Options {
+    std::vector<std::string> stop = {};
+    std::vector<base::TokenId> stop_ids = {};  // end the output and are no part of its text
+    bool with_logprobs = false;
+  };
+  struct Piece {
+    std::string text;
+    std::vector<TokenEntry> entries;  // [ids] if with_logprobs
+    std::vector<base::TokenId> ids;   // output tokens, up to the one that completed a stop
+  };
+
+  // The text of the output is what it adds behind `prompt`, so that a word after a prompt keeps the
+  // space before it. `tokenizer` must outlive the object.
+  static absl::StatusOr<ChoiceText> Create(const tokenizer::Tokenizer* tokenizer,
+                                           absl::Span<const base::TokenId> prompt, Options options);
+
+  // The prompt itself as the first piece. `text`: as the client gave it, or null to decode it.
+  // `logprobs`: of tokens 1.. if they are wanted. Before any Append.
+  absl::StatusOr<Piece> Echo(absl::Span<const base::TokenId> prompt, const std::string* text,
+                             absl::Span<const base::TokenLogprobs> logprobs);
+  // logprobs: [tokens] with Options::with_logprobs.
+  absl::StatusOr<Piece> Append(absl::Span<const base::TokenId> tokens,
+                               absl::Span<const base::TokenLogprobs> logprobs);
+  // The output is over: the text that was held back.
+  absl::StatusOr<std::string> Finish();
+
+  // A stop string has come: the output is over, whatever the target still sends.
+  bool stopped() const { return stops_.matched(); }
+
+ private:
+  ChoiceText(const tokenizer::Tokenizer* tokenizer, Options options);
+  absl::Status Prime(absl::Span<const base::TokenId> prompt);
+  std::string WithoutPrompt(std::string piece);
+  TokenEntry Entry(const base::TokenLogprobs& logprobs) const;
+
+  const tokenizer::Tokenizer* tokenizer_;
+  Options options_;
+  tokenizer::IncrementalDecoder decoder_;
+  StopMatcher stops_;
+  std::string prompt_rest_;  // text of the prompt that the decoder still holds back
+  int64_t offset_ = 0;       // characters decoded so far, an echoed prompt included
+};
+
+}  // namespace specfabric::gateway
+
+#endif  // SPECFABRIC_GATEWAY_CHOICE_TEXT_H_

@@ -1,0 +1,189 @@
+#include "gateway/dispatcher.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace specfabric::gateway {
+
+using link::PeerId;
+using schemas::Finish;
+
+Dispatcher::Dispatcher(DispatcherOptions options, TargetSender sender,
+                       metrics::GatewayMetrics* metrics)
+    : options_(options), sender_(std::move(sender)), metrics_(metrics) {}
+
+uint64_t Dispatcher::Start(schemas::Submit submit, ChoiceSink sink, base::Nanos now) {
+  const uint64_t id = next_id_++;
+  submit.request_id = id;
+  submit.attempt = 0;
+  auto choice = std::make_unique<Choice>(std::move(submit), std::move(sink));
+  PlaceOrWait(*choice, now);
+  choices_.emplace(id, std::move(choice));
+  return id;
+}
+
+void Dispatcher::Cancel(uint64_t id) {
+  Choice* choice = Find(id);
+  if (choice == nullptr || choice->ended) return;
+  if (choice->target) sender_.cancel(*choice->target, {id, choice->memory.submit().attempt});
+  Release(*choice);
+  choices_.erase(id);
+}
+
+ChoiceRecord Dispatcher::Record(uint64_t id) const {
+  const auto found = choices_.find(id);
+  if (found == choices_.end()) return {};
+  const Choice& choice = *found->second;
+  return {choice.memory.speculation(), choice.fingerprint, choice.exact};
+}
+
+void Dispatcher::OnUp(PeerId peer, const schemas::Hello& hello, base::Nanos now) {
+  targets_.Add(peer, hello);
+  ShowTargets();
+  Tick(now);
+}
+
+void Dispatcher::OnDown(PeerId peer, base::Nanos now) {
+  targets_.Remove(peer);
+  ShowTargets();
+  std::vector<uint64_t> lost;
+  for (const auto& [id, choice] : choices_) {
+    if (choice->target == peer) lost.push_back(id);
+  }
+  for (const uint64_t id : lost) {
+    Choice* choice = Find(id);  // an earlier one's sink may have cancelled it
+    if (choice == nullptr) continue;
+    choice->target.reset();
+    if (++choice->losses >= options_.max_attempts) {
+      Fail(id, ServerError(absl::StrCat("gave up after ", choice->losses,
+                                        " targets were lost while they worked on the request")));
+    } else {
+      metrics_->resubmissions.Increment();
+      Retry(id, now);
+    }
+  }
+}
+
+void Dispatcher::OnDrain(PeerId peer) {
+  targets_.SetDraining(peer);
+  ShowTargets();
+}
+
+void Dispatcher::OnTokens(PeerId peer, schemas::Tokens message, base::Nanos now) {
+  const uint64_t id = message.request_id;
+  Choice* choice = Find(id);
+  std::optional<Progress> progress;
+  if (choice != nullptr && choice->target == peer) {
+    progress = choice->memory.Apply(std::move(message));
+  }
+  if (!progress) {
+    metrics_->stale_tokens.Increment();
+    return;
+  }
+  const Finish finish = progress->finish;
+  if (finish == Finish::kStop || finish == Finish::kLength) return End(id, *std::move(progress));
+  if (progress->has_prompt_logprobs || !progress->tokens.empty()) {
+    Progress tokens = *progress;
+    tokens.finish = Finish::kNone;
+    choice->sink.progress(std::move(tokens));
+  }
+  if (finish != Finish::kNone && Find(id) != nullptr) Refused(id, peer, *progress, now);
+}
+
+void Dispatcher::Tick(base::Nanos now) {
+  std::vector<uint64_t> waiting;
+  for (const auto& [id, choice] : choices_) {
+    if (!choice->target && !choice->ended) waiting.push_back(id);
+  }
+  for (const uint64_t id : waiting) {
+    Choice* choice = Find(id);
+    if (choice == nullptr || Place(*choice) || now < choice->deadline) continue;
+    Fail(id, NoTarget(absl::StrCat("no target took the request within ",
+                                   options_.target_wait / base::kSecond, " s")));
+  }
+}
+
+Dispatcher::Choice* Dispatcher::Find(uint64_t id) {
+  const auto found = choices_.find(id);
+  return found == choices_.end() ? nullptr : found->second.get();
+}
+
+bool Dispatcher::Place(Choice& choice) {
+  const bool begun = !choice.memory.emitted().empty();
+  std::set<PeerId> except = choice.refused_by;
+  while (const auto peer = targets_.Choose(begun ? choice.fingerprint : 0, except)) {
+    if (!sender_.submit(*peer, choice.memory.submit()).ok()) {
+      except.insert(*peer);
+      continue;
+    }
+    targets_.Assigned(*peer);
+    choice.target = peer;
+    const uint64_t fingerprint = targets_.Fingerprint(*peer);
+    if (!begun) choice.fingerprint = fingerprint;
+    choice.exact =
+        fingerprint != 0 && fingerprint == choice.fingerprint && (!begun || choice.exact);
+    return true;
+  }
+  return false;
+}
+
+void Dispatcher::PlaceOrWait(Choice& choice, base::Nanos now) {
+  if (!Place(choice)) choice.deadline = now + options_.target_wait;
+}
+
+void Dispatcher::Release(Choice& choice) {
+  if (choice.target) targets_.Released(*choice.target);
+  choice.target.reset();
+}
+
+void Dispatcher::Retry(uint64_t id, base::Nanos now) {
+  Choice& choice = *Find(id);
+  Release(choice);
+  if (const auto finish = choice.memory.NextAttempt()) {
+    Progress end;
+    end.finish = *finish;
+    return End(id, std::move(end));
+  }
+  PlaceOrWait(choice, now);
+}
+
+void Dispatcher::Refused(uint64_t id, PeerId peer, const Progress& progress, base::Nanos now) {
+  Choice& choice = *Find(id);
+  switch (progress.finish) {
+    case Finish::kRejected:
+      return Fail(id, BadRequest("", progress.error));
+    case Finish::kOverloaded:
+      choice.refused_by.insert(peer);
+      if (!targets_.Choose(0, choice.refused_by)) return Fail(id, Overloaded(progress.error));
+      return Retry(id, now);
+    case Finish::kDraining:
+      OnDrain(peer);
+      return Retry(id, now);
+    default:  // kError, or a cancellation that nobody asked for
+      if (choice.had_error) {
+        return Fail(id, ServerError(absl::StrCat("the target failed: ", progress.error)));
+      }
+      choice.had_error = true;
+      metrics_->resubmissions.Increment();
+      return Retry(id, now);
+  }
+}
+
+void Dispatcher::End(uint64_t id, Progress progress) {
+  Choice& choice = *Find(id);
+  Release(choice);
+  choice.ended = true;
+  choice.sink.progress(std::move(progress));
+  choices_.erase(id);
+}
+
+void Dispatcher::Fail(uint64_t id, ApiError error) {
+  Choice& choice = *Find(id);
+  Release(choice);
+  choice.ended = true;
+  choice.sink.failed(std::move(error));
+  choices_.erase(id);
+}
+
+void Dispatcher::ShowTargets() { metrics_->targets_up.Set(targets_.Available()); }
+
+}  // namespace specfabric::gateway

@@ -1,0 +1,116 @@
+#ifndef SPECFABRIC_GATEWAY_DISPATCHER_H_
+#define SPECFABRIC_GATEWAY_DISPATCHER_H_
+
+// Sends choices to targets and brings back their tokens; where a target is lost, drains or refuses,
+// sends them on to another. A state machine: it is told of peers, messages and time, and called on
+// one thread.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/clock.h"
+#include "gateway/api_error.h"
+#include "gateway/request_memory.h"
+#include "gateway/target_pool.h"
+#include "link/link.h"
+#include "metrics/gateway_metrics.h"
+
+namespace specfabric::gateway {
+
+struct DispatcherOptions {
+  size_t max_choices = 1024;                    // at once; more are refused
+  base::Nanos target_wait = 5 * base::kSecond;  // for a target to come (back)
+  // Targets that may be lost under one choice before it is given up, so that a request which kills
+  // targets does not kill them all.
+  uint32_t max_attempts = 8;
+};
+
+// Where the dispatcher's messages go; link::Link in a gateway.
+struct TargetSender {
+  std::function<absl::Status(link::PeerId, const schemas::Submit&)> submit;
+  std::function<void(link::PeerId, const schemas::Cancel&)> cancel;
+};
+
+// What the owner of a choice is told. After `failed`, or a progress with finish kStop or kLength,
+// nothing more comes and the choice's id is free. May call Dispatcher::Cancel of any choice.
+struct ChoiceSink {
+  std::function<void(Progress)> progress;
+  std::function<void(ApiError)> failed;
+};
+
+// How the answer to one choice came about.
+struct ChoiceRecord {
+  Speculation speculation;
+  uint64_t fingerprint = 0;  // numerics of the target that began it; 0 if unknown
+  bool exact = true;         // all its tokens came from those numerics
+};
+
+class Dispatcher {
+ public:
+  Dispatcher(DispatcherOptions options, TargetSender sender, metrics::GatewayMetrics* metrics);
+
+  // Room for this many more choices?
+  bool HasRoom(size_t choices) const { return choices_.size() + choices <= options_.max_choices; }
+  // `submit` without request id or attempt. Returns the id. `sink` is never called from within.
+  uint64_t Start(schemas::Submit submit, ChoiceSink sink, base::Nanos now);
+  // The client does not want it any more; tells the target. Unknown ids are ignored.
+  void Cancel(uint64_t id);
+  // Of a live choice, or of one whose sink is just being told its end.
+  ChoiceRecord Record(uint64_t id) const;
+
+  void OnUp(link::PeerId peer, const schemas::Hello& hello, base::Nanos now);
+  void OnDown(link::PeerId peer, base::Nanos now);
+  void OnDrain(link::PeerId peer);
+  void OnTokens(link::PeerId peer, schemas::Tokens message, base::Nanos now);
+  // Places what waits for a target, and gives up what has waited too long. Call every 100 ms or so.
+  void Tick(base::Nanos now);
+
+  const TargetPool& targets() const { return targets_; }
+  size_t choices() const { return choices_.size(); }
+
+ private:
+  struct Choice {
+    Choice(schemas::Submit submit, ChoiceSink sink)
+        : memory(std::move(submit)), sink(std::move(sink)) {}
+    RequestMemory memory;
+    ChoiceSink sink;
+    std::optional<link::PeerId> target;
+    base::Nanos deadline = 0;           // without a target: when to give up
+    std::set<link::PeerId> refused_by;  // too busy
+    uint32_t losses = 0;                // targets that went away under it
+    bool had_error = false;             // a target failed on it once
+    bool ended = false;                 // its sink is being told so
+    uint64_t fingerprint = 0;
+    bool exact = true;
+  };
+
+  Choice* Find(uint64_t id);
+  // Sends it to a target; false if there is none.
+  bool Place(Choice& choice);
+  void PlaceOrWait(Choice& choice, base::Nanos now);
+  void Release(Choice& choice);
+  // The running attempt is over without an end: on to the next one, on another target or later.
+  void Retry(uint64_t id, base::Nanos now);
+  void Refused(uint64_t id, link::PeerId peer, const Progress& progress, base::Nanos now);
+  void End(uint64_t id, Progress progress);
+  void Fail(uint64_t id, ApiError error);
+  void ShowTargets();
+
+  DispatcherOptions options_;
+  TargetSender sender_;
+  metrics::GatewayMetrics* metrics_;
+  TargetPool targets_;
+  std::map<uint64_t, std::unique_ptr<Choice>> choices_;
+  uint64_t next_id_ = 1;
+};
+
+}  // namespace specfabric::gateway
+
+#endif  // SPECFABRIC_GATEWAY_DISPATCHER_H_

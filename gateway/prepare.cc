@@ -1,0 +1,162 @@
+#include "gateway/prepare.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/hash.h"
+
+namespace specfabric::gateway {
+namespace {
+
+using Ids = std::vector<base::TokenId>;
+
+ApiError FromStatus(const absl::Status& status, const char* param) {
+  std::string message(status.message());
+  if (absl::IsInvalidArgument(status)) return BadRequest(param, std::move(message));
+  return ServerError(std::move(message));
+}
+
+std::optional<ApiError> CheckIds(const Ids& ids, const char* field, int32_t vocabulary) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= vocabulary) {
+      return BadRequest(field, absl::StrCat("'", field, "' holds the token id ", ids[i], " at ", i,
+                                            "; the vocabulary has ids 0 to ", vocabulary - 1));
+    }
+  }
+  return std::nullopt;
+}
+
+Parsed<PreparedPrompt> PreparePrompt(const Prompt& given, bool add_special_tokens,
+                                     const tokenizer::Tokenizer& tokenizer, int32_t vocabulary) {
+  PreparedPrompt prompt;
+  if (const auto* ids = std::get_if<Ids>(&given)) {
+    if (auto error = CheckIds(*ids, "prompt", vocabulary)) return *std::move(error);
+    prompt.ids = *ids;
+  } else {
+    prompt.text = std::get<std::string>(given);
+    prompt.has_text = true;
+    absl::StatusOr<Ids> encoded = tokenizer.Encode(prompt.text, add_special_tokens);
+    if (!encoded.ok()) return FromStatus(encoded.status(), "prompt");
+    prompt.ids = *std::move(encoded);
+  }
+  if (prompt.ids.empty()) {
+    return BadRequest("prompt", "'prompt' holds no token; at least one is needed");
+  }
+  return prompt;
+}
+
+Parsed<PreparedPrompt> PrepareChat(const GenerationRequest& request,
+                                   const tokenizer::Tokenizer& tokenizer) {
+  TokenizeRequest chat;
+  chat.messages = request.messages;
+  chat.add_special_tokens = request.add_special_tokens;
+  chat.add_generation_prompt = request.add_generation_prompt;
+  Parsed<Ids> ids = Tokenize(chat, tokenizer);
+  if (auto* error = std::get_if<ApiError>(&ids)) return std::move(*error);
+  PreparedPrompt prompt;
+  prompt.ids = std::get<Ids>(std::move(ids));
+  if (prompt.ids.empty()) {
+    return BadRequest("messages", "'messages' give no token; at least one is needed");
+  }
+  return prompt;
+}
+
+// The output tokens a prompt of `length` may have.
+Parsed<int32_t> Room(const GenerationRequest& request, int64_t length, const ServedModel& model) {
+  const char* field = request.chat ? "messages" : "prompt";
+  const int64_t asked = request.max_tokens.value_or(model.context);
+  const int64_t left = model.context - length;
+  if (left < 0 || (left == 0 && asked > 0)) {
+    ApiError error =
+        BadRequest(field, absl::StrCat("'", field, "' has ", length, " tokens; the context holds ",
+                                       model.context, ", prompt and output together"));
+    error.code = "context_length_exceeded";
+    return error;
+  }
+  return static_cast<int32_t>(std::min(asked, left));
+}
+
+Ids StopIds(const GenerationRequest& request, const tokenizer::Tokenizer& tokenizer) {
+  Ids ids = request.stop_token_ids;
+  if (!request.ignore_eos) {
+    ids.insert(ids.end(), tokenizer.eos_ids().begin(), tokenizer.eos_ids().end());
+  }
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
+schemas::Submit MakeSubmit(const GenerationRequest& request, const Ids& prompt, const Ids& stop_ids,
+                           int32_t max_tokens, uint64_t seed) {
+  schemas::Submit submit;
+  submit.prompt = prompt;
+  submit.sampling = request.sampling;
+  submit.sampling.seed = seed;
+  submit.max_tokens = max_tokens;
+  submit.stop_ids = stop_ids;
+  submit.logprobs = request.logprobs;
+  submit.score_prompt = request.echo && request.logprobs >= 0;
+  return submit;
+}
+
+}  // namespace
+
+std::optional<ApiError> CheckModel(const std::string& asked, const ServedModel& model) {
+  if (asked.empty() || asked == model.name) return std::nullopt;
+  return ApiError{.status = 404,
+                  .message = absl::StrCat("there is no model '", asked, "'; this server has '",
+                                          model.name, "'"),
+                  .param = "model",
+                  .code = "model_not_found"};
+}
+
+Parsed<Prepared> Prepare(GenerationRequest request, const tokenizer::Tokenizer& tokenizer,
+                         const ServedModel& model, const std::function<uint64_t()>& draw_seed) {
+  if (auto error = CheckModel(request.model, model)) return *std::move(error);
+  if (auto error = CheckIds(request.stop_token_ids, "stop_token_ids", model.vocabulary)) {
+    return *std::move(error);
+  }
+  Prepared prepared;
+  const Ids stop_ids = StopIds(request, tokenizer);
+  const size_t prompts = request.chat ? 1 : request.prompts.size();
+  for (size_t i = 0; i < prompts; ++i) {
+    Parsed<PreparedPrompt> prompt =
+        request.chat ? PrepareChat(request, tokenizer)
+                     : PreparePrompt(request.prompts[i], request.add_special_tokens, tokenizer,
+                                     model.vocabulary);
+    if (auto* error = std::get_if<ApiError>(&prompt)) return std::move(*error);
+    prepared.prompts.push_back(std::get<PreparedPrompt>(std::move(prompt)));
+    const Ids& ids = prepared.prompts.back().ids;
+    const Parsed<int32_t> room = Room(request, static_cast<int64_t>(ids.size()), model);
+    if (const auto* error = std::get_if<ApiError>(&room)) return *error;
+    prepared.prompt_tokens += static_cast<int64_t>(ids.size());
+    const uint64_t seed = request.has_seed ? request.sampling.seed : draw_seed();
+    for (int choice = 0; choice < request.n; ++choice) {
+      prepared.submits.push_back(MakeSubmit(request, ids, stop_ids, std::get<int32_t>(room),
+                                            base::ChoiceSeed(seed, choice)));
+    }
+  }
+  prepared.request = std::move(request);
+  return prepared;
+}
+
+Parsed<Ids> Tokenize(const TokenizeRequest& request, const tokenizer::Tokenizer& tokenizer) {
+  std::string text = request.prompt;
+  const char* field = "prompt";
+  if (!request.messages.empty()) {
+    field = "messages";
+    absl::StatusOr<std::string> rendered =
+        tokenizer.ApplyChatTemplate(request.messages, request.add_generation_prompt);
+    if (!rendered.ok()) return FromStatus(rendered.status(), field);
+    text = *std::move(rendered);
+  }
+  absl::StatusOr<Ids> ids = tokenizer.Encode(text, request.add_special_tokens);
+  if (!ids.ok()) return FromStatus(ids.status(), field);
+  return *std::move(ids);
+}
+
+}  // namespace specfabric::gateway

@@ -1,0 +1,326 @@
+#include "gateway/dispatcher.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "metrics/registry.h"
+
+namespace specfabric::gateway {
+namespace {
+
+using base::kSecond;
+using link::PeerId;
+using schemas::Finish;
+using schemas::Submit;
+using schemas::Tokens;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Ids = std::vector<base::TokenId>;
+
+// A dispatcher between recorded targets and recorded choices.
+class DispatcherTest : public ::testing::Test {
+ protected:
+  struct Outcome {
+    Ids tokens;
+    Finish finish = Finish::kNone;
+    std::optional<ApiError> error;
+    ChoiceRecord record;
+    int ends = 0;
+  };
+
+  DispatcherTest() : metrics_(registry_) { Make({}); }
+
+  void Make(DispatcherOptions options) {
+    dispatcher_.emplace(options,
+                        TargetSender{[this](PeerId peer, const Submit& submit) {
+                                       if (!send_status_.ok() && peer == broken_)
+                                         return send_status_;
+                                       sent_.emplace_back(peer, submit);
+                                       return absl::OkStatus();
+                                     },
+                                     [this](PeerId peer, const schemas::Cancel& cancel) {
+                                       cancelled_.emplace_back(peer, cancel.request_id,
+                                                               cancel.attempt);
+                                     }},
+                        &metrics_);
+  }
+
+  void Up(PeerId peer, uint64_t fingerprint = 7, base::Nanos now = 0) {
+    schemas::Hello hello;
+    hello.numerics_fingerprint = fingerprint;
+    hello.context = 100;
+    dispatcher_->OnUp(peer, hello, now);
+  }
+
+  uint64_t Start(Outcome& outcome, base::Nanos now = 0, int max_tokens = 50) {
+    Submit submit;
+    submit.prompt = {1, 2};
+    submit.max_tokens = max_tokens;
+    auto id = std::make_shared<uint64_t>(0);
+    ChoiceSink sink;
+    sink.progress = [this, &outcome, id](Progress progress) {
+      outcome.tokens.insert(outcome.tokens.end(), progress.tokens.begin(), progress.tokens.end());
+      outcome.finish = progress.finish;
+      if (progress.finish != Finish::kNone) {
+        ++outcome.ends;
+        outcome.record = dispatcher_->Record(*id);
+      }
+    };
+    sink.failed = [&outcome](ApiError error) {
+      ++outcome.ends;
+      outcome.error = std::move(error);
+    };
+    *id = dispatcher_->Start(std::move(submit), std::move(sink), now);
+    return *id;
+  }
+
+  void Send(PeerId peer, uint64_t id, uint32_t attempt, int32_t first, Ids tokens,
+            Finish finish = Finish::kNone, std::string error = "", base::Nanos now = 0) {
+    Tokens message;
+    message.request_id = id;
+    message.attempt = attempt;
+    message.first_index = first;
+    message.tokens = std::move(tokens);
+    message.finish = finish;
+    message.error = std::move(error);
+    dispatcher_->OnTokens(peer, std::move(message), now);
+  }
+
+  metrics::Registry registry_;
+  metrics::GatewayMetrics metrics_;
+  std::optional<Dispatcher> dispatcher_;
+  std::vector<std::pair<PeerId, Submit>> sent_;
+  std::vector<std::tuple<PeerId, uint64_t, uint32_t>> cancelled_;
+  absl::Status send_status_;
+  PeerId broken_ = 0;
+};
+
+TEST_F(DispatcherTest, TokensThenTheEnd) {
+  Up(1);
+  Outcome outcome;
+  const uint64_t id = Start(outcome);
+  ASSERT_EQ(sent_.size(), 1u);
+  EXPECT_EQ(sent_[0].second.request_id, id);
+  Send(1, id, 0, 0, {5, 6});
+  EXPECT_EQ(outcome.finish, Finish::kNone);
+  Send(1, id, 0, 2, {7}, Finish::kStop);
+  EXPECT_EQ(outcome.tokens, Ids({5, 6, 7}));
+  EXPECT_EQ(outcome.finish, Finish::kStop);
+  EXPECT_EQ(outcome.ends, 1);
+  EXPECT_TRUE(outcome.record.exact);
+  EXPECT_EQ(outcome.record.fingerprint, 7u);
+  EXPECT_EQ(dispatcher_->choices(), 0u);
+}
+
+TEST_F(DispatcherTest, SpreadsOverTargetsByWhatTheyHave) {
+  Up(1);
+  Up(2);
+  std::vector<Outcome> outcomes(6);
+  std::vector<uint64_t> ids;
+  for (int i = 0; i < 4; ++i) ids.push_back(Start(outcomes[i]));
+  EXPECT_NE(sent_[0].first, sent_[1].first);
+  EXPECT_NE(sent_[2].first, sent_[3].first);
+  // Both of target 1 end: it gets the next two.
+  for (int i = 0; i < 4; ++i) {
+    if (sent_[i].first == 1) Send(1, ids[i], 0, 0, {}, Finish::kLength);
+  }
+  Start(outcomes[4]);
+  Start(outcomes[5]);
+  EXPECT_EQ(sent_[4].first, 1u);
+  EXPECT_EQ(sent_[5].first, 1u);
+}
+
+TEST_F(DispatcherTest, ALostTargetsWorkContinuesElsewhere) {
+  Up(1);
+  Outcome outcome;
+  const uint64_t id = Start(outcome);
+  Up(2);
+  Send(1, id, 0, 0, {5, 6});
+  dispatcher_->OnDown(1, 0);
+  ASSERT_EQ(sent_.size(), 2u);
+  EXPECT_EQ(sent_[1].first, 2u);
+  EXPECT_EQ(sent_[1].second.attempt, 1u);
+  EXPECT_EQ(sent_[1].second.generated, Ids({5, 6}));
+  EXPECT_EQ(sent_[1].second.sampling, sent_[0].second.sampling);
+  Send(1, id, 0, 2, {99});  // late, of the lost target
+  Send(2, id, 1, 2, {7}, Finish::kLength);
+  EXPECT_EQ(outcome.tokens, Ids({5, 6, 7}));
+  EXPECT_TRUE(outcome.record.exact);
+  EXPECT_EQ(metrics_.resubmissions.Value(), 1);
+  EXPECT_EQ(metrics_.stale_tokens.Value(), 1);
+}
+
+TEST_F(DispatcherTest, PrefersTheNumericsItBeganWith) {
+  Up(1, 7);
+  Outcome outcome;
+  const uint64_t id = Start(outcome);
+  Send(1, id, 0, 0, {5});
+  Up(2, 8);
+  Up(3, 7);
+  dispatcher_->OnDown(1, 0);
+  EXPECT_EQ(sent_.back().first, 3u);
+  dispatcher_->OnDown(3, 0);
+  EXPECT_EQ(sent_.back().first, 2u);
+  Send(2, id, 2, 1, {6}, Finish::kLength);
+  EXPECT_FALSE(outcome.record.exact);
+}
+
+TEST_F(DispatcherTest, ATargetWithoutAFingerprintKeepsOnlyTheLaw) {
+  Up(1, 0);
+  Outcome outcome;
+  const uint64_t id = Start(outcome);
+  Send(1, id, 0, 0, {5}, Finish::kLength);
+  EXPECT_FALSE(outcome.record.exact);
+}
+
+TEST_F(DispatcherTest, WaitsForATargetAndGivesUp) {
+  Outcome patient, unlucky;
+  Start(patient, 0);
+  EXPECT_TRUE(sent_.empty());
+  dispatcher_->Tick(4 * kSecond);
+  Up(1, 7, 4 * kSecond);
+  EXPECT_EQ(sent_.size(), 1u);
+  dispatcher_->OnDown(1, 4 * kSecond);
+  Start(unlucky, 5 * kSecond);
+  dispatcher_->Tick(9 * kSecond);
+  EXPECT_EQ(patient.error.value().status, 503);
+  EXPECT_FALSE(unlucky.error.has_value());
+  dispatcher_->Tick(10 * kSecond);
+  EXPECT_EQ(unlucky.error.value().status, 503);
+  EXPECT_EQ(unlucky.ends, 1);
+}
+
+TEST_F(DispatcherTest, AnOverloadedTargetSendsItOn) {
+  Up(1);
+  Up(2);
+  Outcome outcome;
+  const uint64_t id = Start(outcome);
+  const PeerId first = sent_[0].first;
+  Send(first, id, 0, 0, {}, Finish::kOverloaded, "queue full");
+  ASSERT_EQ(sent_.size(), 2u);
+  EXPECT_NE(sent_[1].first, first);
+  Send(sent_[1].first, id, 1, 0, {}, Finish::kOverloaded, "queue full");
+  ASSERT_TRUE(outcome.error.has_value());
+  EXPECT_EQ(outcome.error->status, 429);
+  EXPECT_THAT(outcome.error->message, HasSubstr("queue full"));
+  EXPECT_EQ(outcome.ends, 1);
+}
+
+TEST_F(DispatcherTest, ADrainingTargetGetsNothingNewAndKeepsWhatItHas) {
+  Up(1);
+  Outcome old_one, new_one, given_back;
+  const uint64_t id = Start(old_one);
+  Up(2);
+  dispatcher_->OnDrain(1);
+  Start(new_one);
+  EXPECT_EQ(sent_.back().first, 2u);
+  Send(1, id, 0, 0, {5}, Finish::kLength);
+  EXPECT_EQ(old_one.tokens, Ids({5}));
+  const uint64_t last = Start(given_back);
+  Send(2, last, 0, 0, {}, Finish::kDraining);
+  EXPECT_FALSE(given_back.error.has_value());
+  Up(3);
+  EXPECT_EQ(sent_.back().first, 3u);
+  EXPECT_EQ(sent_.back().second.request_id, last);
+}
+
+TEST_F(DispatcherTest, ARejectionIsTheClientsFault) {
+  Up(1);
+  Outcome outcome;
+  const uint64_t id = Start(outcome);
+  Send(1, id, 0, 0, {}, Finish::kRejected, "logprobs: at most 5");
+  EXPECT_EQ(outcome.error.value().status, 400);
+  EXPECT_EQ(outcome.error->message, "logprobs: at most 5");
+}
+
+TEST_F(DispatcherTest, AnErrorIsTriedOnceMore) {
+  Up(1);
+  Outcome outcome;
+  const uint64_t id = Start(outcome);
+  Send(1, id, 0, 0, {5}, Finish::kError, "step failed");
+  EXPECT_EQ(outcome.tokens, Ids({5}));
+  EXPECT_EQ(sent_.back().second.attempt, 1u);
+  Send(1, id, 1, 1, {}, Finish::kError, "step failed");
+  EXPECT_EQ(outcome.error.value().status, 500);
+  EXPECT_THAT(outcome.error->message, HasSubstr("step failed"));
+}
+
+TEST_F(DispatcherTest, ARequestThatKillsTargetsIsGivenUp) {
+  Make({.max_attempts = 3});
+  Outcome outcome;
+  Up(1);
+  Start(outcome);
+  for (PeerId peer = 1; peer <= 3; ++peer) {
+    EXPECT_FALSE(outcome.error.has_value());
+    dispatcher_->OnDown(peer, 0);
+    Up(peer + 1);
+  }
+  EXPECT_EQ(outcome.error.value().status, 500);
+}
+
+TEST_F(DispatcherTest, CancelTellsTheTarget) {
+  Up(1);
+  Outcome outcome;
+  const uint64_t id = Start(outcome);
+  dispatcher_->Cancel(id);
+  dispatcher_->Cancel(id);
+  EXPECT_THAT(cancelled_, ElementsAre(std::tuple(PeerId{1}, id, 0u)));
+  Send(1, id, 0, 0, {5});
+  EXPECT_EQ(outcome.ends, 0);
+  EXPECT_TRUE(outcome.tokens.empty());
+}
+
+TEST_F(DispatcherTest, ATargetThatCannotBeSentToIsPassedOver) {
+  Up(1);
+  Up(2);
+  broken_ = 1;
+  send_status_ = absl::ResourceExhaustedError("too many sends");
+  Outcome first, second;
+  Start(first);
+  Start(second);
+  EXPECT_EQ(sent_.size(), 2u);
+  EXPECT_EQ(sent_[0].first, 2u);
+  EXPECT_EQ(sent_[1].first, 2u);
+}
+
+TEST_F(DispatcherTest, MessagesOfAnotherPeerAreDropped) {
+  Up(1);
+  Up(2);
+  Outcome outcome;
+  const uint64_t id = Start(outcome);
+  Send(3 - sent_[0].first, id, 0, 0, {99});
+  EXPECT_TRUE(outcome.tokens.empty());
+  EXPECT_EQ(metrics_.stale_tokens.Value(), 1);
+}
+
+TEST_F(DispatcherTest, ASinkMayCancelOthersWhileATargetIsLost) {
+  Make({.max_attempts = 1});
+  Up(1);
+  Outcome other;
+  uint64_t second = 0;
+  Submit submit;
+  submit.prompt = {1};
+  submit.max_tokens = 5;
+  ChoiceSink sink;
+  sink.failed = [&](ApiError) { dispatcher_->Cancel(second); };
+  dispatcher_->Start(submit, sink, 0);
+  second = Start(other);
+  dispatcher_->OnDown(1, 0);
+  EXPECT_EQ(dispatcher_->choices(), 0u);
+  EXPECT_EQ(other.ends, 0);
+}
+
+TEST_F(DispatcherTest, RoomIsBounded) {
+  Make({.max_choices = 3});
+  Up(1);
+  Outcome outcome;
+  Start(outcome);
+  EXPECT_TRUE(dispatcher_->HasRoom(2));
+  EXPECT_FALSE(dispatcher_->HasRoom(3));
+}
+
+}  // namespace
+}  // namespace specfabric::gateway
