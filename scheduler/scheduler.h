@@ -7,6 +7,10 @@
 //
 // Life of a sequence: Add -> waiting -> prefill (in chunks) -> running: {wants draft -> has draft
 // or gave up -> planned -> committed}* -> finished. First come, first served.
+//
+// A sequence is admitted when the KV blocks for the whole of its life are free, so none is ever
+// preempted. A step takes every running sequence that does not wait for a draft, then as much
+// prefill as fits; a ready sequence never waits for another's draft.
 
 #include <cstdint>
 #include <memory>
@@ -99,11 +103,13 @@ class Scheduler {
   explicit Scheduler(const SchedulerOptions& options);
   ~Scheduler();
 
-  // InvalidArgument: empty prompt, ids out of range, beyond the context. ResourceExhausted: queue
-  // full, or more blocks than the pool has. AlreadyExists: the id is in use.
+  // InvalidArgument: empty prompt, ids out of range, beyond the context, nothing left to generate.
+  // ResourceExhausted: queue full, or more blocks than the pool has. AlreadyExists: the id is in
+  // use.
   absl::Status Add(SequenceRequest request, base::Nanos now);
   // Frees everything of the sequence, or, if it is part of the step in flight, right after that
-  // step's Commit. Returns its SequenceEnded (then or at that Commit). Unknown ids are ignored.
+  // step's Commit, whose tokens for it are dropped. Returns (then or at that Commit) a TokensEvent
+  // without tokens, finish kCancelled, and its SequenceEnded. Unknown ids are ignored.
   std::vector<Event> Cancel(base::SequenceId id);
 
   // A draft's reply. Kept only if `round` is the sequence's current one and it is not in flight;

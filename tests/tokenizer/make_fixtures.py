@@ -341,6 +341,8 @@ CHAT_PYTHON = """\
 {{ {'x': 'é😀'} | tojson(ensure_ascii=true) }} {{ [1, [2]] | tojson(separators=(',', ':')) }}
 {{ "%s and %d" | format("a", 3) }} {{ 7 // 2 }} {{ 7 % 3 }} {{ 2 ** 3 }} {{ 'a' * 3 }}
 {{ documents is none }} {{ tools is none }} {{ missing is defined }} {{ missing }}
+{{ none is iterable }} {{ missing is iterable }} {{ 'x' is iterable }} {{ 7 is iterable }}
+{{ missing | length }} {{ 'é' | length }} {{ 0.00001 }} {{ 0.00001 | string }} {{ 7 | string }}
 {%- if add_generation_prompt %}
     {{- '\\n<assistant>' }}
     {%- if not thinking %}{{ '<think>\\n\\n</think>' }}{% endif %}

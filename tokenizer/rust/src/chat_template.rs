@@ -1,21 +1,16 @@
-//! Chat templates in the environment that Hugging Face's `apply_chat_template` gives them: Jinja
-//! with Python's methods and literals, `tojson` without HTML escapes, `raise_exception` and
-//! `strftime_now`.
+//! Conversations rendered by a checkpoint's chat template, as `apply_chat_template` of Hugging Face
+//! Transformers renders them.
 
 use std::collections::BTreeMap;
 use std::error::Error as StdError;
-use std::ffi::CString;
-use std::fmt;
 
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde, Value};
-use minijinja::{Environment, ErrorKind};
-use minijinja_contrib::pycompat;
+use minijinja::value::{Serde, Value};
+use minijinja::Environment;
 use regex::Regex;
 
+use crate::chat_builtins::{self, Raised};
 use crate::checkpoint::ChatTemplates;
 use crate::error::{Code, Error, Result};
-use crate::python_json;
 
 const DEFAULT_TEMPLATE: &str = "default";
 const TOOL_TEMPLATE: &str = "tool_use";
@@ -30,16 +25,7 @@ pub struct ChatTemplate {
 
 impl ChatTemplate {
     pub fn new(templates: &ChatTemplates, special_tokens: BTreeMap<String, String>) -> Self {
-        let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder()
-            .trim_blocks(true)
-            .lstrip_blocks(true)
-            .build();
-        environment.set_syntax(syntax.expect("the default delimiters are valid"));
-        environment.set_unknown_method_callback(pycompat::unknown_method_callback);
-        environment.add_filter("tojson", to_json);
-        environment.add_function("raise_exception", raise_exception);
-        environment.add_function("strftime_now", strftime_now);
+        let mut environment = chat_builtins::environment();
         let mut broken = BTreeMap::new();
         for (name, source) in templates {
             let source = without_generation_tags(source);
@@ -185,25 +171,6 @@ fn without_generation_tags(source: &str) -> String {
     closing.replace_all(&source, "${1}endif${2}").into_owned()
 }
 
-/// The source of an error that the template raised on purpose.
-#[derive(Debug)]
-struct Raised(String);
-
-impl fmt::Display for Raised {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl StdError for Raised {}
-
-fn raise_exception(message: String) -> std::result::Result<Value, minijinja::Error> {
-    Err(
-        minijinja::Error::new(ErrorKind::InvalidOperation, "raised by the template")
-            .with_source(Raised(message)),
-    )
-}
-
 /// One line for the client: what the template itself says, else what went wrong in it.
 fn render_message(error: &minijinja::Error) -> String {
     let mut line = format!("the chat template failed: {error}");
@@ -216,71 +183,4 @@ fn render_message(error: &minijinja::Error) -> String {
         source = cause.source();
     }
     line
-}
-
-/// `json.dumps` behind the filter: tojson(value, ensure_ascii, indent, separators, sort_keys).
-fn to_json(
-    value: &Value,
-    ensure_ascii: Option<bool>,
-    options: Kwargs,
-) -> std::result::Result<Value, minijinja::Error> {
-    let invalid = |message| minijinja::Error::new(ErrorKind::InvalidOperation, message);
-    if value.is_undefined() {
-        return Err(invalid("tojson: the value is undefined"));
-    }
-    let json = serde_json::to_value(value).map_err(|error| invalid("tojson").with_source(error))?;
-    let indent = match options.get::<Option<Value>>("indent")? {
-        None => None,
-        Some(indent) if indent.is_none() => None,
-        Some(indent) => Some(match indent.as_str() {
-            Some(text) => text.to_string(),
-            None => " ".repeat(usize::try_from(indent)?),
-        }),
-    };
-    let mut style = python_json::Style::new(indent);
-    if let Some(separators) = options.get::<Option<Vec<String>>>("separators")? {
-        let [item, key] = <[String; 2]>::try_from(separators)
-            .map_err(|_| invalid("tojson: separators must be two strings"))?;
-        style.item_separator = item;
-        style.key_separator = key;
-    }
-    style.ensure_ascii = match ensure_ascii {
-        Some(ensure_ascii) => ensure_ascii,
-        None => options
-            .get::<Option<bool>>("ensure_ascii")?
-            .unwrap_or(false),
-    };
-    style.sort_keys = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
-    options.assert_all_used()?;
-    Ok(Value::from(python_json::to_string(&json, &style)))
-}
-
-/// The local time in C's notation, which is also Python's.
-fn strftime_now(format: String) -> std::result::Result<String, minijinja::Error> {
-    let invalid = |message| minijinja::Error::new(ErrorKind::InvalidOperation, message);
-    if format.is_empty() {
-        return Ok(format);
-    }
-    let c_format =
-        CString::new(format).map_err(|_| invalid("strftime_now: zero byte in format"))?;
-    let mut text = [0u8; 1024];
-    // SAFETY: `now` and `fields` outlive the calls, strftime writes at most text.len() bytes and
-    // c_format ends with a zero byte. A zeroed tm is a valid one.
-    let length = unsafe {
-        let now = libc::time(std::ptr::null_mut());
-        let mut fields: libc::tm = std::mem::zeroed();
-        if libc::localtime_r(&now, &mut fields).is_null() {
-            return Err(invalid("strftime_now: the clock is out of range"));
-        }
-        libc::strftime(
-            text.as_mut_ptr().cast(),
-            text.len(),
-            c_format.as_ptr(),
-            &fields,
-        )
-    };
-    if length == 0 {
-        return Err(invalid("strftime_now: the result is empty or too long"));
-    }
-    Ok(String::from_utf8_lossy(&text[..length]).into_owned())
 }

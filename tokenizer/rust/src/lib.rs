@@ -1,8 +1,9 @@
 //! Hugging Face tokenizers and chat templates behind the C ABI of `tokenizer/c_api.h`.
 //!
-//! `checkpoint` reads a model folder, `text` encodes and decodes, `chat_template` renders
-//! conversations, and `ffi` is the only module with unsafe code besides one call of strftime.
+//! `checkpoint` reads a model folder, `text` encodes and decodes, `chat_template` with
+//! `chat_builtins` renders conversations. Unsafe code is in `ffi` and in the call of strftime.
 
+mod chat_builtins;
 mod chat_template;
 mod checkpoint;
 mod error;

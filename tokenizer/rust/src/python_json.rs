@@ -93,23 +93,24 @@ fn break_line(out: &mut String, style: &Style, depth: usize) {
     }
 }
 
-/// Python's repr of a float: Rust's shortest digits with a signed exponent of two digits or more.
 fn write_number(out: &mut String, number: &Number) {
-    let Some(float) = number.as_f64().filter(|_| number.is_f64()) else {
-        out.push_str(&number.to_string());
-        return;
-    };
-    let digits = format!("{float:?}");
-    match digits.split_once('e') {
-        None => out.push_str(&digits),
-        Some((mantissa, exponent)) => {
-            let (sign, exponent) = match exponent.strip_prefix('-') {
-                Some(exponent) => ('-', exponent),
-                None => ('+', exponent),
-            };
-            out.push_str(&format!("{mantissa}e{sign}{exponent:0>2}"));
-        }
+    match number.as_f64().filter(|_| number.is_f64()) {
+        Some(float) => out.push_str(&float_repr(float)),
+        None => out.push_str(&number.to_string()),
     }
+}
+
+/// Python's repr of a float: Rust's shortest digits with a signed exponent of two digits or more.
+pub fn float_repr(float: f64) -> String {
+    let digits = format!("{float:?}");
+    let Some((mantissa, exponent)) = digits.split_once('e') else {
+        return digits;
+    };
+    let (sign, exponent) = match exponent.strip_prefix('-') {
+        Some(exponent) => ('-', exponent),
+        None => ('+', exponent),
+    };
+    format!("{mantissa}e{sign}{exponent:0>2}")
 }
 
 fn write_text(out: &mut String, text: &str, style: &Style) {

@@ -1,0 +1,219 @@
+#include "scheduler/sequence.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace specfabric::scheduler {
+namespace {
+
+using base::TokenId;
+using speculation::TokenTree;
+
+// A PlanSequence whose rows and logit rows begin at the end of what the plan holds.
+PlanSequence OpenPlanSequence(const Sequence& sequence, RowsKind kind, int32_t rows,
+                              int32_t block_size, StepPlan* plan) {
+  PlanSequence part;
+  part.id = sequence.request.id;
+  part.kind = kind;
+  part.kv_len = sequence.kv_written;
+  part.first_row = plan->rows();
+  part.row_count = rows;
+  part.first_block = static_cast<int32_t>(plan->blocks.size());
+  part.block_count = (sequence.kv_written + rows + block_size - 1) / block_size;
+  part.first_logit = static_cast<int32_t>(plan->logit_rows.size());
+  part.logprobs = sequence.request.score_prompt ? std::max(0, sequence.request.logprobs)
+                                                : sequence.request.logprobs;
+  part.sampling = sequence.request.sampling;
+  SPECFABRIC_CHECK(part.block_count <= static_cast<int32_t>(sequence.blocks.size()));
+  plan->blocks.insert(plan->blocks.end(), sequence.blocks.begin(),
+                      sequence.blocks.begin() + part.block_count);
+  return part;
+}
+
+void WantLogits(int32_t row, TokenId score_token, StepPlan* plan) {
+  plan->logit_rows.push_back(row);
+  plan->score_tokens.push_back(score_token);
+}
+
+void ClosePlanSequence(PlanSequence part, StepPlan* plan) {
+  part.logit_count = static_cast<int32_t>(plan->logit_rows.size()) - part.first_logit;
+  plan->sequences.push_back(std::move(part));
+}
+
+// The accepted path must be one of the planned tree's, and its tokens the tree's.
+void CheckAccepted(const speculation::Accepted& accepted, const TokenTree& tree) {
+  SPECFABRIC_CHECK(accepted.tokens.size() == accepted.path.size() + 1);
+  int32_t parent = 0;
+  for (size_t i = 0; i < accepted.path.size(); ++i) {
+    const int32_t node = accepted.path[i];
+    SPECFABRIC_CHECK(node > 0 && node < tree.size() && tree.parents[node] == parent);
+    SPECFABRIC_CHECK(tree.tokens[node] == accepted.tokens[i]);
+    parent = node;
+  }
+}
+
+// Appends tokens until one ends the sequence; returns how many were appended.
+int32_t AppendUntilFinished(const std::vector<TokenId>& tokens, Sequence* sequence,
+                            std::optional<FinishReason>* finish) {
+  const std::vector<TokenId>& stop_ids = sequence->request.stop_ids;
+  int32_t appended = 0;
+  for (TokenId token : tokens) {
+    sequence->committed.push_back(token);
+    ++appended;
+    if (std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end()) {
+      *finish = FinishReason::kStop;
+      break;
+    }
+    if (sequence->committed_size() >= sequence->limit) {
+      *finish = FinishReason::kLength;
+      break;
+    }
+  }
+  return appended;
+}
+
+// Node path[j] was written at slot kv_written + path[j] and belongs at kv_written + 1 + j. Paths
+// ascend, so no move overwrites the source of a later one.
+void CompactPath(const std::vector<int32_t>& path, int32_t block_size, Sequence* sequence) {
+  for (size_t j = 0; j < path.size(); ++j) {
+    const int32_t to = sequence->kv_written + 1 + static_cast<int32_t>(j);
+    const int32_t from = sequence->kv_written + path[j];
+    if (from == to) continue;
+    sequence->moves.push_back(
+        {sequence->PhysicalSlot(from, block_size), sequence->PhysicalSlot(to, block_size)});
+  }
+}
+
+TokensEvent ApplyPrefill(const SequenceResult& result, Sequence* sequence) {
+  TokensEvent event;
+  event.id = sequence->request.id;
+  event.first_index = sequence->output_size();
+  sequence->kv_written += sequence->planned_rows;
+  if (sequence->request.score_prompt) {
+    sequence->prompt_logprobs.insert(sequence->prompt_logprobs.end(),
+                                     result.prompt_logprobs.begin(), result.prompt_logprobs.end());
+  }
+  if (sequence->kv_written < sequence->committed_size()) {
+    SPECFABRIC_CHECK(result.accepted.tokens.empty());
+    return event;
+  }
+  event.prompt_logprobs = std::exchange(sequence->prompt_logprobs, {});
+  if (!sequence->samples()) {
+    event.finish = FinishReason::kLength;
+    return event;
+  }
+  SPECFABRIC_CHECK(result.accepted.path.empty() && result.accepted.tokens.size() == 1);
+  AppendUntilFinished(result.accepted.tokens, sequence, &event.finish);
+  event.tokens = result.accepted.tokens;
+  sequence->phase = Phase::kRunning;
+  return event;
+}
+
+TokensEvent ApplyTree(const SequenceResult& result, int32_t block_size, Sequence* sequence) {
+  const speculation::Accepted& accepted = result.accepted;
+  CheckAccepted(accepted, sequence->planned);
+  TokensEvent event;
+  event.id = sequence->request.id;
+  event.first_index = sequence->output_size();
+  event.round = true;
+  event.drafted = sequence->planned.size() - 1;
+  const int32_t appended = AppendUntilFinished(accepted.tokens, sequence, &event.finish);
+  event.tokens.assign(accepted.tokens.begin(), accepted.tokens.begin() + appended);
+  event.accepted = std::min(appended, static_cast<int32_t>(accepted.path.size()));
+  if (!event.finish) {
+    CompactPath(accepted.path, block_size, sequence);
+    sequence->kv_written = sequence->committed_size() - 1;
+  }
+  return event;
+}
+
+}  // namespace
+
+Sequence::Sequence(SequenceRequest given, int32_t max_context, const ReplyLatency& latency)
+    : request(std::move(given)), committed(request.prompt), wait(latency) {
+  committed.insert(committed.end(), request.generated.begin(), request.generated.end());
+  limit = static_cast<int32_t>(
+      std::min<int64_t>(int64_t{prompt_size()} + request.max_tokens, max_context));
+}
+
+int32_t Sequence::useful_draft_nodes(int32_t max_tree_nodes) const {
+  return std::max(0, std::min(max_tree_nodes - 1, limit - committed_size() - 1));
+}
+
+int32_t SlotsNeeded(const Sequence& sequence) {
+  return std::max(sequence.committed_size(), sequence.limit - 1);
+}
+
+TokenTree Prune(const TokenTree& tree, int max_depth, int max_nodes) {
+  const std::vector<int32_t> depths = Depths(tree);
+  TokenTree kept = TokenTree::Root(tree.tokens[0]);
+  std::vector<int32_t> index(tree.size(), 0);
+  for (int node = 1; node < tree.size() && kept.size() <= max_nodes; ++node) {
+    if (depths[node] > max_depth) continue;
+    index[node] = kept.Add(index[tree.parents[node]], tree.tokens[node], tree.scores[node]);
+  }
+  return kept;
+}
+
+void PlanPrefill(int32_t rows, int32_t block_size, Sequence* sequence, StepPlan* plan) {
+  PlanSequence part = OpenPlanSequence(*sequence, RowsKind::kPrefill, rows, block_size, plan);
+  const int32_t end = sequence->kv_written + rows;
+  part.samples = sequence->samples() && end == sequence->committed_size();
+  for (int32_t i = 0; i < rows; ++i) {
+    const int32_t index = sequence->kv_written + i;
+    const int32_t row = plan->rows();
+    plan->tokens.push_back(sequence->committed[index]);
+    plan->positions.push_back(index);
+    plan->parents.push_back(i - 1);
+    plan->ancestors.push_back(0);
+    const bool scored = sequence->request.score_prompt && index + 1 < sequence->prompt_size();
+    if (scored) {
+      WantLogits(row, sequence->request.prompt[index + 1], plan);
+    } else if (part.samples && i == rows - 1) {
+      WantLogits(row, base::kNoToken, plan);
+    }
+  }
+  sequence->planned = {};
+  sequence->planned_rows = rows;
+  ClosePlanSequence(std::move(part), plan);
+}
+
+void PlanTree(int32_t max_rows, int32_t block_size, Sequence* sequence, StepPlan* plan) {
+  if (sequence->draft) {
+    sequence->planned = Prune(*sequence->draft, max_rows, max_rows - 1);
+    sequence->draft.reset();
+  } else {
+    sequence->planned = TokenTree::Root(sequence->committed.back());
+  }
+  const TokenTree& tree = sequence->planned;
+  sequence->planned_rows = tree.size();
+  PlanSequence part = OpenPlanSequence(*sequence, RowsKind::kTree, tree.size(), block_size, plan);
+  part.samples = true;
+  plan->moves.insert(plan->moves.end(), sequence->moves.begin(), sequence->moves.end());
+  sequence->moves.clear();
+  const std::vector<int32_t> depths = Depths(tree);
+  const std::vector<uint64_t> ancestors = AncestorMasks(tree);
+  for (int node = 0; node < tree.size(); ++node) {
+    WantLogits(plan->rows(), base::kNoToken, plan);
+    plan->tokens.push_back(tree.tokens[node]);
+    plan->positions.push_back(sequence->kv_written + depths[node]);
+    plan->parents.push_back(tree.parents[node]);
+    plan->ancestors.push_back(ancestors[node]);
+  }
+  ClosePlanSequence(std::move(part), plan);
+}
+
+TokensEvent ApplyResult(const SequenceResult& result, int32_t block_size, Sequence* sequence) {
+  SPECFABRIC_CHECK(result.id == sequence->request.id);
+  TokensEvent event = sequence->phase == Phase::kPrefill ? ApplyPrefill(result, sequence)
+                                                         : ApplyTree(result, block_size, sequence);
+  if (sequence->request.logprobs >= 0) {
+    event.logprobs = result.logprobs;
+    event.logprobs.resize(std::min(event.logprobs.size(), event.tokens.size()));
+  }
+  return event;
+}
+
+}  // namespace specfabric::scheduler

@@ -1,0 +1,76 @@
+#ifndef SPECFABRIC_SCHEDULER_SEQUENCE_H_
+#define SPECFABRIC_SCHEDULER_SEQUENCE_H_
+
+// One sequence inside the scheduler, and what one step does to it. No queue, no pool, no policy.
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/types.h"
+#include "scheduler/draft_wait.h"
+#include "scheduler/scheduler.h"
+#include "scheduler/step_plan.h"
+#include "speculation/tree.h"
+
+namespace specfabric::scheduler {
+
+enum class Phase : uint8_t { kWaiting, kPrefill, kRunning };
+
+struct Sequence {
+  SequenceRequest request;
+  std::vector<base::TokenId> committed;  // prompt + output
+  int32_t limit = 0;                     // size of `committed` at which it ends
+  Phase phase = Phase::kWaiting;
+  bool in_flight = false;
+  bool cancelled = false;  // while in flight: ends at the commit
+
+  // KV slots [0, kv_written) hold the tokens of the same index. Running: committed.size() - 1.
+  int32_t kv_written = 0;
+  std::vector<int32_t> blocks;  // owned, for its whole life
+  std::vector<SlotMove> moves;  // to be done before its next rows. They are not idempotent: they go
+                                // into no plan but its own, since an aborted plan ends it.
+
+  DraftWait wait;
+  std::optional<speculation::TokenTree> draft;  // of this round
+  speculation::TokenTree planned;               // the tree in flight; empty for a prefill
+  int32_t planned_rows = 0;
+
+  std::vector<base::TokenLogprobs> prompt_logprobs;  // until the end of the prefill
+
+  Sequence(SequenceRequest given, int32_t max_context, const ReplyLatency& latency);
+
+  int32_t prompt_size() const { return static_cast<int32_t>(request.prompt.size()); }
+  int32_t committed_size() const { return static_cast<int32_t>(committed.size()); }
+  int32_t output_size() const { return committed_size() - prompt_size(); }
+  bool samples() const { return request.max_tokens > 0; }
+  // Guesses that could still be emitted: one token of a round is never a guess.
+  int32_t useful_draft_nodes(int32_t max_tree_nodes) const;
+  int32_t PhysicalSlot(int32_t slot, int32_t block_size) const {
+    return blocks[slot / block_size] * block_size + slot % block_size;
+  }
+};
+
+// KV slots that the sequence may write in its life: its last token is never written, and a tree is
+// no larger than the output that is left.
+int32_t SlotsNeeded(const Sequence& sequence);
+
+// The nodes of `tree` that are at most max_depth deep, at most max_nodes below the root. Earlier
+// nodes are kept, so a kept node's parent is kept.
+speculation::TokenTree Prune(const speculation::TokenTree& tree, int max_depth, int max_nodes);
+
+// Appends the next `rows` tokens of the sequence's prompt (or resumed output) to the plan.
+void PlanPrefill(int32_t rows, int32_t block_size, Sequence* sequence, StepPlan* plan);
+
+// Appends the last committed token and the first max_rows - 1 guesses of its draft, if it has one,
+// and the slot moves that its last round left.
+void PlanTree(int32_t max_rows, int32_t block_size, Sequence* sequence, StepPlan* plan);
+
+// Applies one result: appends the tokens, cut at the first stop id or at the limit, and notes the
+// slot moves that make the accepted path a plain prefix. The event is complete; its `finish` says
+// whether the sequence goes on. A result that does not fit what was planned is a programming error.
+TokensEvent ApplyResult(const SequenceResult& result, int32_t block_size, Sequence* sequence);
+
+}  // namespace specfabric::scheduler
+
+#endif  // SPECFABRIC_SCHEDULER_SEQUENCE_H_

@@ -1,0 +1,65 @@
+#ifndef SPECFABRIC_TESTS_SCHEDULER_FAKE_GROUP_H_
+#define SPECFABRIC_TESTS_SCHEDULER_FAKE_GROUP_H_
+
+// A target group without a model: executes step plans on a simulated KV cache, and chooses tokens
+// by hashing the prefix that a row can see *in that cache*. A slot that holds the wrong token, or
+// sits at the wrong position, therefore changes the text, and is reported besides.
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/types.h"
+#include "scheduler/scheduler.h"
+#include "scheduler/step_plan.h"
+
+namespace specfabric::scheduler {
+
+// The fake model's next token after `prefix`.
+base::TokenId NextToken(const std::vector<base::TokenId>& prefix, int32_t vocabulary);
+
+// What one request must come to when it is alone and no draft helps.
+struct Expected {
+  std::vector<base::TokenId> output;  // without what was generated before
+  FinishReason finish = FinishReason::kLength;
+};
+Expected RunAlone(const SequenceRequest& request, const SchedulerOptions& options);
+
+class FakeGroup {
+ public:
+  // `apply_moves` false: broken on purpose, the slot moves of a plan are not done.
+  explicit FakeGroup(const SchedulerOptions& options, bool apply_moves = true);
+
+  // Executes the plan. committed(id) is what each sequence has committed, to compare the cache
+  // with.
+  StepResult Execute(const StepPlan& plan, const Scheduler& scheduler);
+  void OnEnded(base::SequenceId id) { owned_.erase(id); }
+
+  // What was wrong with plans or the cache so far, one line each.
+  const std::vector<std::string>& errors() const { return errors_; }
+
+ private:
+  struct Slot {
+    base::TokenId token = base::kNoToken;
+    int32_t position = -1;
+    base::SequenceId owner = 0;
+  };
+
+  void Error(const std::string& what);
+  void CheckShape(const StepPlan& plan);
+  void CheckOwnership(const StepPlan& plan);
+  void Move(const StepPlan& plan);
+  int32_t Physical(const StepPlan& plan, const PlanSequence& part, int32_t slot) const;
+  std::vector<base::TokenId> Visible(const StepPlan& plan, const PlanSequence& part, int row);
+  SequenceResult Run(const StepPlan& plan, const PlanSequence& part, const Scheduler& scheduler);
+
+  SchedulerOptions options_;
+  bool apply_moves_;
+  std::vector<Slot> cache_;
+  std::map<base::SequenceId, std::vector<int32_t>> owned_;  // blocks seen in plans, by sequence
+  std::vector<std::string> errors_;
+};
+
+}  // namespace specfabric::scheduler
+
+#endif  // SPECFABRIC_TESTS_SCHEDULER_FAKE_GROUP_H_

@@ -1,0 +1,338 @@
+// Random traces: requests, drafts good and bad, early, late and missing, cancels and failed steps,
+// against a simulated KV cache. Whatever happens, every text must be the one that the sequence has
+// alone, every request must end, and no block may be lost.
+
+#include <deque>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/hash.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "scheduler/scheduler.h"
+#include "tests/scheduler/fake_group.h"
+
+namespace specfabric::scheduler {
+namespace {
+
+using base::Nanos;
+using base::TokenId;
+using speculation::TokenTree;
+
+struct Outcome {
+  std::vector<std::string> errors;
+  uint64_t digest = 0;  // of all plans, in order
+  SchedulerStats stats;
+  int64_t accepted = 0, rounds = 0, aborts = 0, cancels = 0, tree_moves = 0;
+};
+
+class Trace {
+ public:
+  Trace(uint32_t seed, bool apply_moves)
+      : random_(seed),
+        options_(RandomOptions()),
+        scheduler_(options_),
+        group_(options_, apply_moves) {}
+
+  Outcome Run() {
+    const uint64_t requests = Pick(1, 12);
+    for (int steps = 0; steps < 20'000; ++steps) {
+      if (submitted_ < requests && Chance(0.3)) Submit();
+      DeliverDrafts();
+      if (!live_.empty() && Chance(0.02)) CancelOne();
+      now_ += Pick(0, 300) * base::kMicrosecond;
+      auto planned = scheduler_.Plan(now_);
+      if (auto* wait = std::get_if<WaitUntil>(&planned)) {
+        if (live_.empty() && submitted_ == requests) break;
+        Wait(*wait);
+      } else {
+        Step(std::get<StepPlan>(planned));
+        if (!group_.errors().empty()) break;
+      }
+    }
+    if (!live_.empty()) Error(absl::StrCat(live_.size(), " requests never ended"));
+    outcome_.stats = scheduler_.stats();
+    if (outcome_.stats.used_blocks != 0) Error("blocks leaked");
+    if (outcome_.stats.running != 0 || outcome_.stats.waiting != 0) Error("sequences leaked");
+    for (const std::string& error : group_.errors()) Error(error);
+    return outcome_;
+  }
+
+ private:
+  struct Live {
+    SequenceRequest request;
+    Expected expected;
+    std::vector<TokenId> output;
+    bool cancelled = false, finished = false, scored = false;
+  };
+  struct PendingDraft {
+    Nanos at;
+    base::SequenceId id;
+    uint32_t round;
+    TokenTree tree;  // empty: OnNoDraft
+  };
+
+  int Pick(int low, int high) { return std::uniform_int_distribution<>(low, high)(random_); }
+  bool Chance(double p) { return std::bernoulli_distribution(p)(random_); }
+  void Error(const std::string& what) { outcome_.errors.push_back(what); }
+
+  SchedulerOptions RandomOptions() {
+    SchedulerOptions options;
+    options.block_size = Chance(0.5) ? 4 : 16;
+    options.max_context = Pick(20, 120);
+    options.kv_blocks = options.max_context / options.block_size + Pick(1, 40);
+    options.max_sequences = Pick(1, 8);
+    options.max_step_tokens = Pick(4, 100);
+    options.max_tree_nodes = Pick(1, 64);
+    options.vocabulary = 11;
+    options.probe_rounds = Pick(1, 6);
+    options.max_draft_wait = Pick(1, 5) * base::kMillisecond;
+    return options;
+  }
+
+  std::vector<TokenId> Tokens(int count) {
+    std::vector<TokenId> tokens(count);
+    for (TokenId& token : tokens) token = Pick(0, options_.vocabulary - 1);
+    return tokens;
+  }
+
+  void Submit() {
+    SequenceRequest request;
+    request.id = ++submitted_;
+    request.prompt = Tokens(Pick(1, options_.max_context - 3));
+    request.max_tokens = Chance(0.1) ? 0 : Pick(1, 60);
+    if (request.max_tokens > 2 && Chance(0.3)) {
+      const int room = options_.max_context - 1 - static_cast<int>(request.prompt.size());
+      request.generated = Tokens(Pick(1, std::min(request.max_tokens - 1, room)));
+    }
+    if (Chance(0.3)) request.stop_ids = Tokens(1);
+    request.score_prompt = Chance(0.2);
+    if (Chance(0.3)) request.logprobs = 0;
+    request.speculate = Chance(0.9);
+    Live live{.request = request, .expected = RunAlone(request, options_), .output = {}};
+    const absl::Status status = scheduler_.Add(std::move(request), now_);
+    if (!status.ok()) {
+      Error(absl::StrCat("refused: ", std::string(status.message())));
+      return;
+    }
+    live_.emplace(submitted_, std::move(live));
+  }
+
+  // The last committed token and below it the truth, decoys, or nothing of use.
+  TokenTree Draft(const std::vector<TokenId>& committed) {
+    TokenTree tree = TokenTree::Root(committed.back());
+    const bool good = Chance(0.7);
+    std::vector<TokenId> truth = committed;
+    int parent = 0;
+    const int nodes = Pick(0, 70);
+    while (tree.size() <= nodes) {
+      if (good && Chance(0.6)) {
+        truth.push_back(NextToken(truth, options_.vocabulary));
+        parent = tree.Add(parent, truth.back(), 0.0f);
+      } else {
+        tree.Add(Pick(0, tree.size() - 1), Pick(0, options_.vocabulary - 1), 0.0f);
+      }
+    }
+    if (Chance(0.03)) tree.tokens[0] = (tree.tokens[0] + 1) % options_.vocabulary;
+    return tree;
+  }
+
+  void Plan(const DraftWanted& wanted) {
+    const std::vector<TokenId>* committed = scheduler_.Committed(wanted.id);
+    if (committed == nullptr || static_cast<int>(committed->size()) != wanted.committed) {
+      Error("a draft is wanted under something that is not committed");
+      return;
+    }
+    if (wanted.max_nodes < 1 || wanted.max_nodes >= options_.max_tree_nodes ||
+        wanted.deadline <= now_) {
+      Error("a draft is wanted that makes no sense");
+    }
+    if (Chance(0.1)) return;  // lost
+    const Nanos delay =
+        Chance(0.8) ? Pick(0, 900) * base::kMicrosecond : Pick(1, 20) * base::kMillisecond;
+    PendingDraft draft{now_ + delay, wanted.id, wanted.round, {}};
+    if (Chance(0.95)) draft.tree = Draft(*committed);
+    if (Chance(0.05)) drafts_.push_back(draft);  // twice
+    if (Chance(0.03)) ++draft.round;
+    drafts_.push_back(std::move(draft));
+  }
+
+  void DeliverDrafts() {
+    std::erase_if(drafts_, [&](PendingDraft& draft) {
+      if (draft.at > now_) return false;
+      if (draft.tree.size() == 0) {
+        scheduler_.OnNoDraft(draft.id, draft.round);
+      } else {
+        scheduler_.OnDraft(draft.id, draft.round, draft.tree, now_);
+      }
+      return true;
+    });
+  }
+
+  void CancelOne() {
+    auto it = std::next(live_.begin(), Pick(0, static_cast<int>(live_.size()) - 1));
+    it->second.cancelled = true;
+    ++outcome_.cancels;
+    Apply(scheduler_.Cancel(it->first));
+  }
+
+  void Wait(const WaitUntil& wait) {
+    if (wait.time <= now_) Error("told to wait for the past");
+    Nanos next = wait.time;
+    for (const PendingDraft& draft : drafts_) next = std::min(next, std::max(draft.at, now_));
+    if (next == base::kForever && !live_.empty()) Error("live requests, but nothing to wait for");
+    if (next != base::kForever) now_ = next;
+  }
+
+  void Step(const StepPlan& plan) {
+    Digest(plan);
+    outcome_.tree_moves += static_cast<int64_t>(plan.moves.size());
+    const StepResult result = group_.Execute(plan, scheduler_);
+    if (!group_.errors().empty()) return;
+    if (result.sequences.empty()) std::exit(3);
+    now_ += Pick(1, 1500) * base::kMicrosecond;
+    DeliverDrafts();
+    if (!live_.empty() && Chance(0.02)) CancelOne();
+    if (Chance(0.002)) {
+      ++outcome_.aborts;
+      for (const PlanSequence& part : plan.sequences) live_.at(part.id).cancelled = true;
+      Apply(scheduler_.Abort(now_));
+    } else {
+      Apply(scheduler_.Commit(result, now_));
+    }
+  }
+
+  void Digest(const StepPlan& plan) {
+    const auto mix = [&](uint64_t value) {
+      outcome_.digest = base::Mix64(outcome_.digest ^ base::Mix64(value));
+    };
+    for (TokenId token : plan.tokens) mix(token);
+    for (int32_t block : plan.blocks) mix(block);
+    for (const SlotMove& move : plan.moves) mix(uint64_t(move.from) << 32 | uint32_t(move.to));
+    for (const PlanSequence& part : plan.sequences) mix(part.id);
+  }
+
+  void Apply(const std::vector<Event>& events) {
+    for (const Event& event : events) {
+      if (const auto* tokens = std::get_if<TokensEvent>(&event)) OnTokens(*tokens);
+      if (const auto* wanted = std::get_if<DraftWanted>(&event)) Plan(*wanted);
+      if (const auto* ended = std::get_if<SequenceEnded>(&event)) OnEnded(ended->id);
+    }
+  }
+
+  void OnTokens(const TokensEvent& event) {
+    const auto it = live_.find(event.id);
+    if (it == live_.end() || it->second.finished) return Error("tokens after the end");
+    Live& live = it->second;
+    const size_t before = live.request.generated.size() + live.output.size();
+    if (event.first_index != static_cast<int32_t>(before)) Error("first_index is wrong");
+    live.output.insert(live.output.end(), event.tokens.begin(), event.tokens.end());
+    if (event.accepted > event.drafted || event.drafted >= options_.max_tree_nodes) {
+      Error("counts of guesses are wrong");
+    }
+    outcome_.accepted += event.accepted;
+    outcome_.rounds += event.round;
+    const size_t logprobs = live.request.logprobs >= 0 ? event.tokens.size() : 0;
+    if (event.logprobs.size() != logprobs) Error("log-probabilities are missing");
+    for (size_t i = 0; i < event.logprobs.size(); ++i) {
+      if (event.logprobs[i].token != event.tokens[i]) Error("log-probabilities of other tokens");
+    }
+    CheckScores(event, &live);
+    if (!event.finish) return;
+    live.finished = true;
+    if (live.cancelled) return CheckCancelled(event, live);
+    if (*event.finish != live.expected.finish) Error("finish reason is wrong");
+    if (live.output != live.expected.output) Error(absl::StrCat("text ", event.id, " is wrong"));
+    if (live.request.score_prompt && !live.scored) Error("the prompt was not scored");
+  }
+
+  void CheckScores(const TokensEvent& event, Live* live) {
+    if (event.prompt_logprobs.empty()) {
+      live->scored |= live->request.prompt.size() == 1;
+      return;
+    }
+    if (!live->request.score_prompt || live->scored) Error("scores that nobody asked for");
+    live->scored = true;
+    if (event.prompt_logprobs.size() != live->request.prompt.size() - 1) {
+      return Error("not all of the prompt was scored");
+    }
+    for (size_t i = 0; i < event.prompt_logprobs.size(); ++i) {
+      if (event.prompt_logprobs[i].token != live->request.prompt[i + 1])
+        Error("wrong token scored");
+    }
+  }
+
+  // A cancelled or failed sequence has a prefix of its text, or ended by itself just before.
+  void CheckCancelled(const TokensEvent& event, const Live& live) {
+    const bool stopped =
+        *event.finish == FinishReason::kCancelled || *event.finish == FinishReason::kError;
+    if (!stopped && *event.finish != live.expected.finish) Error("finish of a cancelled sequence");
+    if (live.output.size() > live.expected.output.size() ||
+        !std::equal(live.output.begin(), live.output.end(), live.expected.output.begin())) {
+      Error("text of a cancelled sequence is wrong");
+    }
+  }
+
+  void OnEnded(base::SequenceId id) {
+    const auto it = live_.find(id);
+    if (it == live_.end() || !it->second.finished) return Error("ended without a finish");
+    live_.erase(it);
+    group_.OnEnded(id);
+  }
+
+  std::mt19937 random_;
+  SchedulerOptions options_;
+  Scheduler scheduler_;
+  FakeGroup group_;
+  Nanos now_ = base::kSecond;
+  uint64_t submitted_ = 0;
+  std::map<base::SequenceId, Live> live_;
+  std::vector<PendingDraft> drafts_;
+  Outcome outcome_;
+};
+
+constexpr int kTraces = 1500;
+
+TEST(TraceTest, WhateverHappensEveryTextIsTheOneTheSequenceHasAlone) {
+  Outcome sum;
+  for (uint32_t seed = 0; seed < kTraces; ++seed) {
+    const Outcome outcome = Trace(seed, true).Run();
+    ASSERT_THAT(outcome.errors, testing::IsEmpty()) << "seed " << seed;
+    sum.accepted += outcome.accepted;
+    sum.rounds += outcome.rounds;
+    sum.aborts += outcome.aborts;
+    sum.cancels += outcome.cancels;
+    sum.tree_moves += outcome.tree_moves;
+    sum.stats.draft_hits += outcome.stats.draft_hits;
+    sum.stats.draft_misses += outcome.stats.draft_misses;
+    sum.stats.late_drafts += outcome.stats.late_drafts;
+  }
+  // The traces must have gone through what they are for.
+  EXPECT_GT(sum.accepted, 10'000);
+  EXPECT_GT(sum.rounds, 10'000);
+  EXPECT_GT(sum.tree_moves, 10'000);
+  EXPECT_GT(sum.aborts, 50);
+  EXPECT_GT(sum.cancels, 500);
+  EXPECT_GT(sum.stats.draft_hits, 5'000u);
+  EXPECT_GT(sum.stats.draft_misses, 1'000u);
+  EXPECT_GT(sum.stats.late_drafts, 500u);
+}
+
+TEST(TraceTest, SameCallsGiveSamePlans) {
+  for (uint32_t seed = 0; seed < 50; ++seed) {
+    EXPECT_EQ(Trace(seed, true).Run().digest, Trace(seed, true).Run().digest);
+  }
+}
+
+TEST(TraceTest, MovesNotDoneAreCaught) {
+  int caught = 0;
+  for (uint32_t seed = 0; seed < 50; ++seed) caught += !Trace(seed, false).Run().errors.empty();
+  EXPECT_GT(caught, 25);
+}
+
+}  // namespace
+}  // namespace specfabric::scheduler
