@@ -6,7 +6,8 @@
 //
 // Threads: every public method may be called from any thread; work is handed to the progress
 // thread, which alone touches UCX and which runs all callbacks. Callbacks must not block and may
-// call Send, Close and Connect (these only enqueue).
+// call Send, Close, Connect (these only enqueue) and Transport. A callback for a peer may run
+// before the Connect that made it has returned.
 
 #include <cstdint>
 #include <functional>
@@ -31,16 +32,22 @@ struct FabricOptions {
   uint32_t max_frame_bytes = 64u << 20;  // a larger payload is refused before allocation; the peer
                                          // is closed
   int32_t max_outstanding_sends = 1024;  // per peer; Send past it is ResourceExhausted
-  bool shared_memory = true;             // single-machine profile of transport.md
+  int32_t max_peers = 4096;              // further inbound connections are rejected
+  bool shared_memory = true;             // let processes of one machine meet in shared memory
+  // Network devices UCX may use and listens on, as in UCX_NET_DEVICES ("lo", "mlx5_0:1,eth0");
+  // empty: all of them. UCX's own ports do not know our handshake: whoever can reach them can
+  // harm the process, so name only devices of a trusted network.
+  std::string net_devices;
 };
 
-// The AM header of every frame: fixed, little-endian, 1 KiB at most (ours is 16 bytes).
+// The AM header of every frame: fixed, little-endian, 24 bytes.
 struct FrameHeader {
   uint32_t magic = 0;    // kFrameMagic
   uint16_t version = 0;  // kFrameVersion
   uint16_t type = 0;     // the message type; opaque here
   uint32_t payload_bytes = 0;
-  uint32_t reserved = 0;
+  uint32_t kind = 0;        // transport/frame.h: data, or the fabric's own
+  uint64_t connection = 0;  // the receiver's token for the connection, told by it to this peer only
 };
 
 // A received frame. The payload is private memory that the receiver may keep.
@@ -63,27 +70,34 @@ struct FabricStats {
   uint64_t frames_sent = 0, frames_received = 0, bytes_sent = 0, bytes_received = 0;
   uint64_t opened = 0, closed = 0, refused_frames = 0, send_errors = 0, connect_failures = 0;
   uint64_t wakeups = 0;
+  uint64_t unattributed_frames = 0;  // named no living connection; dropped
 };
 
 class Fabric {
  public:
   // Starts the progress thread. Unavailable: UCX could not start (the message carries its reason).
+  // UCX_* variables of the environment go before the options. While it runs, Create adds those that
+  // the options call for to the environment (UCX takes some settings in no other way), so no other
+  // thread may read or change the environment meanwhile.
   static absl::StatusOr<std::unique_ptr<Fabric>> Create(const FabricOptions& options,
                                                         FabricHandler handler);
-  // Closes all peers with FORCE, ends the progress thread. No callback runs after it.
+  // Closes all peers with FORCE (on_close is called for each), ends the progress thread. No
+  // callback runs after it. Not from a callback.
   ~Fabric();
 
   // Listens on "host:port" (port 0: any free one). Returns the bound address. AlreadyExists when
   // the port is taken. Once only.
   absl::StatusOr<std::string> Listen(const std::string& address);
-  // Returns at once; on_open or on_close follows within options.connect_timeout.
+  // Returns without waiting for the peer; on_open or on_close follows within
+  // options.connect_timeout. A host name is looked up on the calling thread.
   absl::StatusOr<PeerId> Connect(const std::string& address);
   // Queues one frame; order between frames is not promised. The payload is kept until UCX is done
   // with it. NotFound: the peer is closed. ResourceExhausted: too many sends outstanding.
   absl::Status Send(PeerId peer, uint16_t type, std::vector<uint8_t> payload);
   void Close(PeerId peer);
 
-  // The wire UCX chose for this peer, e.g. "posix/memory" or "tcp/eth0"; empty if not known.
+  // The wire UCX chose for this peer, e.g. "posix/memory" or "tcp/eth0"; empty if not known. Waits
+  // for the progress thread's next turn.
   std::string Transport(PeerId peer) const;
   FabricStats stats() const;
 

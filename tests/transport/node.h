@@ -1,0 +1,121 @@
+#ifndef SPECFABRIC_TESTS_TRANSPORT_NODE_H_
+#define SPECFABRIC_TESTS_TRANSPORT_NODE_H_
+
+// A fabric whose events are recorded and can be waited for.
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "transport/fabric.h"
+
+namespace specfabric::transport {
+
+// How long a test waits for something that must happen; reaching it is a failure, whatever the
+// machine's load.
+constexpr std::chrono::seconds kPatience{10};
+
+inline FabricOptions LoopbackOptions() {
+  FabricOptions options;
+  options.net_devices = "lo";
+  return options;
+}
+
+class Node {
+ public:
+  struct Opened {
+    PeerId peer;
+    std::string address;
+    bool inbound;
+  };
+
+  // With `echo` every frame is sent back to where it came from.
+  explicit Node(const FabricOptions& options = LoopbackOptions(), bool echo = false) {
+    FabricHandler handler;
+    handler.on_open = [this](PeerId peer, const std::string& address, bool inbound) {
+      Note([&] { opened_.push_back({peer, address, inbound}); });
+    };
+    handler.on_frame = [this, echo](PeerId peer, Frame frame) {
+      if (echo) (void)fabric_ready()->Send(peer, frame.type, frame.payload);
+      Note([&] { frames_.emplace_back(peer, std::move(frame)); });
+    };
+    handler.on_close = [this](PeerId peer, const absl::Status& status) {
+      Note([&] { closed_[peer].push_back(status); });
+    };
+    auto fabric = Fabric::Create(options, std::move(handler));
+    if (!fabric.ok()) {
+      std::fprintf(stderr, "%s\n", fabric.status().ToString().c_str());
+      std::abort();
+    }
+    std::lock_guard lock(mutex_);
+    fabric_ = *std::move(fabric);
+    changed_.notify_all();
+  }
+
+  Fabric& fabric() { return *fabric_; }
+  void Destroy() { fabric_.reset(); }
+
+  // False: `condition` did not come true in time. It is evaluated under the node's lock.
+  bool WaitFor(const std::function<bool()>& condition) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kPatience, condition);
+  }
+  bool WaitForOpen(size_t count) {
+    return WaitFor([&] { return opened_.size() >= count; });
+  }
+  bool WaitForFrames(size_t count) {
+    return WaitFor([&] { return frames_.size() >= count; });
+  }
+  bool WaitForClose(PeerId peer) {
+    return WaitFor([&] { return closed_.count(peer) > 0; });
+  }
+  bool WaitForCloses(size_t count) {
+    return WaitFor([&] { return closed_.size() >= count; });
+  }
+
+  std::vector<Opened> opened() {
+    std::lock_guard lock(mutex_);
+    return opened_;
+  }
+  std::vector<std::pair<PeerId, Frame>> TakeFrames() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(frames_, {});
+  }
+  // All statuses that on_close gave for the peer: one, if the fabric keeps its word.
+  std::vector<absl::Status> closed(PeerId peer) {
+    std::lock_guard lock(mutex_);
+    return closed_[peer];
+  }
+
+ private:
+  // Callbacks may run before Create has returned.
+  Fabric* fabric_ready() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return fabric_ != nullptr; });
+    return fabric_.get();
+  }
+  void Note(const std::function<void()>& change) {
+    std::lock_guard lock(mutex_);
+    change();
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Opened> opened_;
+  std::vector<std::pair<PeerId, Frame>> frames_;
+  std::map<PeerId, std::vector<absl::Status>> closed_;
+  std::unique_ptr<Fabric> fabric_;  // last: destroyed before what its callbacks use
+};
+
+}  // namespace specfabric::transport
+
+#endif  // SPECFABRIC_TESTS_TRANSPORT_NODE_H_

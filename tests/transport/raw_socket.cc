@@ -1,0 +1,91 @@
+#include "tests/transport/raw_socket.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+namespace specfabric::transport {
+namespace {
+
+sockaddr_in Loopback(uint16_t port) {
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port);
+  return address;
+}
+
+std::set<std::string> OwnSocketInodes() {
+  std::set<std::string> inodes;
+  DIR* directory = opendir("/proc/self/fd");
+  while (const dirent* entry = readdir(directory)) {
+    char target[64] = {};
+    const std::string link = std::string("/proc/self/fd/") + entry->d_name;
+    if (readlink(link.c_str(), target, sizeof(target) - 1) <= 0) continue;
+    const std::string text = target;
+    if (text.rfind("socket:[", 0) == 0) inodes.insert(text.substr(8, text.size() - 9));
+  }
+  closedir(directory);
+  return inodes;
+}
+
+}  // namespace
+
+SilentServer::SilentServer() : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  sockaddr_in address = Loopback(0);
+  socklen_t size = sizeof(address);
+  if (bind(socket_, reinterpret_cast<sockaddr*>(&address), size) != 0 || listen(socket_, 16) != 0 ||
+      getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    std::perror("SilentServer");
+    std::abort();
+  }
+  address_ = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+}
+
+SilentServer::~SilentServer() { close(socket_); }
+
+std::vector<uint16_t> OwnListeningPorts() {
+  const std::set<std::string> inodes = OwnSocketInodes();
+  std::vector<uint16_t> ports;
+  for (const char* table : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
+    std::ifstream file(table);
+    std::string line;
+    std::getline(file, line);  // titles
+    while (std::getline(file, line)) {
+      std::istringstream fields(line);
+      std::string slot, local, remote, state, queues, timer, retransmits, uid, timeout, inode;
+      fields >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> uid >>
+          timeout >> inode;
+      constexpr const char* kListening = "0A";
+      if (state != kListening || inodes.count(inode) == 0) continue;
+      ports.push_back(
+          static_cast<uint16_t>(std::stoul(local.substr(local.rfind(':') + 1), nullptr, 16)));
+    }
+  }
+  return ports;
+}
+
+void SendRaw(uint16_t port, const std::vector<uint8_t>& bytes) {
+  const int raw = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const timeval limit = {2, 0};
+  setsockopt(raw, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+  const sockaddr_in address = Loopback(port);
+  if (connect(raw, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+    size_t sent = 0;
+    while (sent < bytes.size()) {
+      const ssize_t now = send(raw, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+      if (now <= 0) break;
+      sent += static_cast<size_t>(now);
+    }
+  }
+  close(raw);
+}
+
+}  // namespace specfabric::transport

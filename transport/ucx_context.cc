@@ -1,0 +1,154 @@
+#include "transport/ucx_context.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace specfabric::transport {
+namespace {
+
+absl::StatusCode CodeOf(ucs_status_t status) {
+  switch (status) {
+    case UCS_OK:
+      return absl::StatusCode::kOk;
+    case UCS_ERR_BUSY:
+      return absl::StatusCode::kAlreadyExists;
+    case UCS_ERR_NO_MEMORY:
+    case UCS_ERR_NO_RESOURCE:
+    case UCS_ERR_EXCEEDS_LIMIT:
+      return absl::StatusCode::kResourceExhausted;
+    case UCS_ERR_INVALID_PARAM:
+    case UCS_ERR_INVALID_ADDR:
+      return absl::StatusCode::kInvalidArgument;
+    case UCS_ERR_CANCELED:
+      return absl::StatusCode::kCancelled;
+    case UCS_ERR_TIMED_OUT:
+      return absl::StatusCode::kDeadlineExceeded;
+    case UCS_ERR_UNREACHABLE:
+    case UCS_ERR_REJECTED:
+    case UCS_ERR_NOT_CONNECTED:
+    case UCS_ERR_CONNECTION_RESET:
+    case UCS_ERR_ENDPOINT_TIMEOUT:
+    case UCS_ERR_IO_ERROR:
+    case UCS_ERR_NO_DEVICE:
+      return absl::StatusCode::kUnavailable;
+    default:
+      return absl::StatusCode::kInternal;
+  }
+}
+
+// Whether a UCX_TLS list leaves any shared memory in. Settings of a wire that is left out would
+// make UCX warn of unused variables.
+bool AllowsSharedMemory(const char* wires) {
+  if (wires == nullptr) return true;
+  for (const char* name : {"all", "sm", "shm", "mm", "posix", "sysv", "^"}) {
+    if (absl::StrContains(wires, name)) return true;
+  }
+  return false;
+}
+
+// Of "#  lane[0]:  2:posix/memory.0 md[2]  -> md[2]/posix/sysdev[255] am am_bw#0": posix/memory.
+std::string TransportOfLane(const std::string& line) {
+  const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+  for (size_t i = 0; i + 1 < words.size(); ++i) {
+    if (!absl::StartsWith(words[i], "lane[")) continue;
+    const std::string& resource = words[i + 1];
+    const size_t colon = resource.find(':');
+    const size_t dot = resource.rfind('.');
+    if (colon == std::string::npos || dot == std::string::npos || dot < colon) return "";
+    return resource.substr(colon + 1, dot - colon - 1);
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::Status StatusFromUcs(ucs_status_t status, const std::string& what) {
+  return absl::Status(CodeOf(status), absl::StrCat(what, ": ", ucs_status_string(status)));
+}
+
+ScopedUcxSettings::ScopedUcxSettings(const FabricOptions& options) {
+  // The older protocols keep receives that were under way when their endpoint was closed.
+  Set("UCX_PROTO_ENABLE", "y");
+  if (!options.net_devices.empty()) Set("UCX_NET_DEVICES", options.net_devices);
+  if (!options.shared_memory || !AllowsSharedMemory(std::getenv("UCX_TLS"))) return;
+  // Error handling by peer switches shared memory off unless these are set.
+  Set("UCX_POSIX_ERROR_HANDLING", "y");
+  Set("UCX_SYSV_ERROR_HANDLING", "y");
+}
+
+ScopedUcxSettings::~ScopedUcxSettings() {
+  for (const char* name : names_) unsetenv(name);
+}
+
+void ScopedUcxSettings::Set(const char* name, const std::string& value) {
+  if (std::getenv(name) != nullptr) return;
+  setenv(name, value.c_str(), /*replace=*/0);
+  names_.push_back(name);
+}
+
+absl::StatusOr<UcxContext> CreateContext() {
+  ucp_config_t* config = nullptr;
+  ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
+  if (status != UCS_OK) return StatusFromUcs(status, "cannot read the UCX_* settings");
+  ucp_params_t params = {};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  ucp_context_h context = nullptr;
+  status = ucp_init(&params, config, &context);
+  ucp_config_release(config);
+  if (status != UCS_OK) {
+    return absl::UnavailableError(absl::StrCat("UCX cannot start: ", ucs_status_string(status)));
+  }
+  return UcxContext(context);
+}
+
+absl::StatusOr<UcxWorker> CreateWorker(ucp_context_h context) {
+  ucp_worker_params_t params = {};
+  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  // Created on the caller's thread, then used on the progress thread alone.
+  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  ucp_worker_h worker = nullptr;
+  const ucs_status_t status = ucp_worker_create(context, &params, &worker);
+  if (status != UCS_OK) {
+    return absl::UnavailableError(
+        absl::StrCat("UCX cannot open its devices: ", ucs_status_string(status)));
+  }
+  return UcxWorker(worker);
+}
+
+absl::StatusOr<std::vector<uint8_t>> WorkerAddress(ucp_worker_h worker) {
+  ucp_address_t* address = nullptr;
+  size_t size = 0;
+  const ucs_status_t status = ucp_worker_get_address(worker, &address, &size);
+  if (status != UCS_OK) return StatusFromUcs(status, "UCX has no worker address");
+  const uint8_t* bytes = reinterpret_cast<const uint8_t*>(address);
+  std::vector<uint8_t> copy(bytes, bytes + size);
+  ucp_worker_release_address(worker, address);
+  return copy;
+}
+
+std::string TransportOf(ucp_ep_h endpoint) {
+  // UCX before 1.14 has no other public way to ask.
+  char* text = nullptr;
+  size_t size = 0;
+  FILE* stream = open_memstream(&text, &size);
+  if (stream == nullptr) return "";
+  ucp_ep_print_info(endpoint, stream);
+  std::fclose(stream);
+  const std::string report(text, size);
+  std::free(text);
+  for (const std::string& line : std::vector<std::string>(absl::StrSplit(report, '\n'))) {
+    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    for (const std::string& word : words) {
+      if (word == "am") return TransportOfLane(line);
+    }
+  }
+  return "";
+}
+
+}  // namespace specfabric::transport
