@@ -1,0 +1,459 @@
+// Policy: who is admitted, who waits, what a step holds. That texts are right is trace_test's.
+
+#include "scheduler/scheduler.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "scheduler/sequence.h"
+#include "tests/scheduler/fake_group.h"
+
+namespace specfabric::scheduler {
+namespace {
+
+using base::kMillisecond;
+using base::Nanos;
+using base::TokenId;
+using speculation::TokenTree;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+SchedulerOptions Options() {
+  SchedulerOptions options;
+  options.kv_blocks = 100;
+  options.block_size = 4;
+  options.max_context = 64;
+  options.max_sequences = 8;
+  options.max_step_tokens = 32;
+  options.max_tree_nodes = 16;
+  options.vocabulary = 1000;
+  options.probe_rounds = 3;
+  return options;
+}
+
+SequenceRequest Request(base::SequenceId id, int prompt, int max_tokens) {
+  SequenceRequest request;
+  request.id = id;
+  request.prompt.assign(prompt, 1);
+  request.max_tokens = max_tokens;
+  return request;
+}
+
+template <typename T>
+std::vector<T> Of(const std::vector<Event>& events) {
+  std::vector<T> result;
+  for (const Event& event : events) {
+    if (const T* typed = std::get_if<T>(&event)) result.push_back(*typed);
+  }
+  return result;
+}
+
+// A scheduler and a group without faults, one call a step.
+struct Rig {
+  explicit Rig(SchedulerOptions given = Options())
+      : options(given), scheduler(given), group(given) {}
+
+  StepPlan MustPlan(Nanos now) {
+    auto planned = scheduler.Plan(now);
+    if (StepPlan* plan = std::get_if<StepPlan>(&planned)) return *plan;
+    ADD_FAILURE() << "nothing was planned";
+    return {};
+  }
+  std::optional<Nanos> WaitTime(Nanos now) {
+    auto planned = scheduler.Plan(now);
+    const WaitUntil* wait = std::get_if<WaitUntil>(&planned);
+    EXPECT_NE(wait, nullptr);
+    return wait == nullptr ? std::nullopt : std::optional<Nanos>(wait->time);
+  }
+  std::vector<Event> Commit(const StepPlan& plan, Nanos now) {
+    std::vector<Event> events = scheduler.Commit(group.Execute(plan, scheduler), now);
+    EXPECT_THAT(group.errors(), IsEmpty());
+    for (const SequenceEnded& ended : Of<SequenceEnded>(events)) group.OnEnded(ended.id);
+    return events;
+  }
+  std::vector<Event> Step(Nanos now) { return Commit(MustPlan(now), now); }
+  // A chain of right guesses below the last committed token.
+  TokenTree Chain(base::SequenceId id, int nodes) {
+    std::vector<TokenId> text = *scheduler.Committed(id);
+    TokenTree tree = TokenTree::Root(text.back());
+    for (int i = 0; i < nodes; ++i) {
+      text.push_back(NextToken(text, options.vocabulary));
+      tree.Add(i, text.back(), 0.0f);
+    }
+    return tree;
+  }
+
+  SchedulerOptions options;
+  Scheduler scheduler;
+  FakeGroup group;
+};
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+TEST(AddTest, RefusesInOneClearLine) {
+  Rig rig;
+  absl::Status status = rig.scheduler.Add(Request(1, 0, 1), 0);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(Message(status), HasSubstr("empty"));
+  status = rig.scheduler.Add(Request(1, 64, 1), 0);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(Message(status), HasSubstr("64 tokens: this model takes at most 63"));
+  EXPECT_TRUE(rig.scheduler.Add(Request(1, 64, 0), 0).ok());  // only scored: it fits
+  SequenceRequest request = Request(2, 3, 4);
+  request.prompt[1] = 1000;
+  EXPECT_THAT(Message(rig.scheduler.Add(request, 0)), HasSubstr("1000: allowed are 0 to 999"));
+  request = Request(2, 3, 4);
+  request.generated = {1, 2, -5};
+  EXPECT_THAT(Message(rig.scheduler.Add(request, 0)), HasSubstr("-5"));
+  request.generated = {1, 2, 3, 4};
+  EXPECT_THAT(Message(rig.scheduler.Add(request, 0)), HasSubstr("nothing is left"));
+  request = Request(2, 3, -1);
+  EXPECT_THAT(Message(rig.scheduler.Add(request, 0)), HasSubstr("-1"));
+  EXPECT_EQ(rig.scheduler.Add(Request(1, 3, 4), 0).code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST(AddTest, RefusesWhatCanNeverRunAndWhatTheQueueCannotHold) {
+  SchedulerOptions options = Options();
+  options.kv_blocks = 5;  // 20 slots
+  options.max_waiting = 2;
+  Rig rig(options);
+  const absl::Status status = rig.scheduler.Add(Request(1, 10, 12), 0);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Message(status), HasSubstr("6 KV blocks: there are 5"));
+  EXPECT_TRUE(rig.scheduler.Add(Request(1, 10, 11), 0).ok());
+  EXPECT_TRUE(rig.scheduler.Add(Request(2, 1, 1), 0).ok());
+  EXPECT_EQ(rig.scheduler.Add(Request(3, 1, 1), 0).code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(AdmissionTest, FirstComeFirstServedWithoutOvertaking) {
+  SchedulerOptions options = Options();
+  options.kv_blocks = 6;  // 24 slots
+  Rig rig(options);
+  ASSERT_TRUE(rig.scheduler.Add(Request(1, 10, 2), 0).ok());   // 3 blocks
+  ASSERT_TRUE(rig.scheduler.Add(Request(2, 10, 10), 0).ok());  // 5: must wait
+  ASSERT_TRUE(rig.scheduler.Add(Request(3, 2, 1), 0).ok());    // 1: would fit, but came later
+  rig.Step(0);
+  EXPECT_EQ(rig.scheduler.stats().running, 1);
+  EXPECT_EQ(rig.scheduler.stats().waiting, 2);
+  EXPECT_EQ(rig.scheduler.stats().used_blocks, 3);
+  rig.Step(0);  // 1 ends
+  rig.Step(0);
+  EXPECT_EQ(rig.scheduler.stats().used_blocks, 5);
+  EXPECT_EQ(rig.scheduler.stats().waiting, 0);
+}
+
+TEST(PlanTest, IdleWaitsForEver) {
+  Rig rig;
+  EXPECT_EQ(rig.WaitTime(5), base::kForever);
+}
+
+TEST(PlanTest, PrefillIsChunkedInOrderOfArrival) {
+  Rig rig;
+  for (base::SequenceId id : {1, 2, 3}) {
+    SequenceRequest request = Request(id, 20, 5);
+    request.speculate = false;
+    ASSERT_TRUE(rig.scheduler.Add(request, 0).ok());
+  }
+  StepPlan plan = rig.MustPlan(0);
+  ASSERT_EQ(plan.sequences.size(), 2u);
+  EXPECT_EQ(plan.sequences[0].row_count, 20);
+  EXPECT_TRUE(plan.sequences[0].samples);
+  EXPECT_EQ(plan.sequences[1].row_count, 12);
+  EXPECT_FALSE(plan.sequences[1].samples);
+  EXPECT_EQ(plan.sequences[1].logit_count, 0);
+  rig.Commit(plan, 0);
+  // The running one's decode first, then the rest of the second, then the third.
+  plan = rig.MustPlan(0);
+  ASSERT_EQ(plan.sequences.size(), 3u);
+  EXPECT_EQ(plan.sequences[0].kind, RowsKind::kTree);
+  EXPECT_EQ(plan.sequences[1].row_count, 8);
+  EXPECT_EQ(plan.sequences[1].kv_len, 12);
+  EXPECT_TRUE(plan.sequences[1].samples);
+  EXPECT_EQ(plan.sequences[2].row_count, 20);
+  rig.Commit(plan, 0);
+}
+
+TEST(PlanTest, TreesLeaveAQuarterOfTheStepToAPrefillAndShareTheRest) {
+  Rig rig;
+  for (base::SequenceId id : {1, 2, 3}) {
+    ASSERT_TRUE(rig.scheduler.Add(Request(id, 4, 40), 0).ok());
+  }
+  rig.Step(0);
+  rig.scheduler.OnDraft(1, 1, rig.Chain(1, 15), 0);
+  rig.scheduler.OnDraft(2, 1, rig.Chain(2, 3), 0);
+  rig.scheduler.OnDraft(3, 1, rig.Chain(3, 15), 0);
+  ASSERT_TRUE(rig.scheduler.Add(Request(4, 30, 1), 0).ok());
+  const StepPlan plan = rig.MustPlan(0);
+  ASSERT_EQ(plan.sequences.size(), 4u);
+  EXPECT_EQ(plan.sequences[0].id, 2u);
+  EXPECT_EQ(plan.sequences[0].row_count, 4);
+  EXPECT_EQ(plan.sequences[1].row_count, 10);
+  EXPECT_EQ(plan.sequences[2].row_count, 10);
+  EXPECT_EQ(plan.sequences[3].row_count, 8);
+  EXPECT_EQ(plan.rows(), 32);
+  const auto tokens = Of<TokensEvent>(rig.Commit(plan, 0));
+  EXPECT_THAT(tokens[1].tokens, testing::SizeIs(10));
+  EXPECT_EQ(tokens[1].drafted, 9);
+  EXPECT_EQ(tokens[1].accepted, 9);
+}
+
+TEST(DraftTest, AReadySequenceNeverWaitsForAnothersDraft) {
+  Rig rig;
+  ASSERT_TRUE(rig.scheduler.Add(Request(1, 4, 20), 0).ok());
+  SequenceRequest plain = Request(2, 4, 20);
+  plain.speculate = false;
+  ASSERT_TRUE(rig.scheduler.Add(plain, 0).ok());
+  const auto wanted = Of<DraftWanted>(rig.Step(0));
+  ASSERT_EQ(wanted.size(), 1u);
+  EXPECT_EQ(wanted[0].id, 1u);
+  EXPECT_EQ(wanted[0].round, 1u);
+  EXPECT_EQ(wanted[0].committed, 5);
+  EXPECT_EQ(wanted[0].deadline, 50 * kMillisecond);
+  StepPlan plan = rig.MustPlan(1);
+  ASSERT_EQ(plan.sequences.size(), 1u);
+  EXPECT_EQ(plan.sequences[0].id, 2u);
+  // A draft that comes while another's step is in flight is taken.
+  rig.scheduler.OnDraft(1, 1, rig.Chain(1, 3), 2);
+  rig.Commit(plan, 3);
+  plan = rig.MustPlan(4);
+  ASSERT_EQ(plan.sequences.size(), 2u);
+  EXPECT_EQ(plan.sequences[1].row_count, 4);
+  rig.Commit(plan, 5);
+  EXPECT_EQ(rig.scheduler.stats().draft_hits, 1u);
+}
+
+TEST(DraftTest, WaitsUntilTheDeadlineThenDecodesPlainly) {
+  Rig rig;
+  ASSERT_TRUE(rig.scheduler.Add(Request(1, 4, 40), 0).ok());
+  rig.Step(0);
+  EXPECT_EQ(rig.WaitTime(1), 50 * kMillisecond);
+  EXPECT_EQ(rig.WaitTime(50 * kMillisecond - 1), 50 * kMillisecond);
+  EXPECT_EQ(rig.scheduler.stats().draft_misses, 0u);
+  const StepPlan plan = rig.MustPlan(50 * kMillisecond);
+  EXPECT_EQ(plan.rows(), 1);
+  EXPECT_EQ(rig.scheduler.stats().draft_misses, 1u);
+  // Too late: the sequence is in flight.
+  rig.scheduler.OnDraft(1, 1, rig.Chain(1, 3), 51 * kMillisecond);
+  EXPECT_EQ(rig.scheduler.stats().late_drafts, 1u);
+  rig.Commit(plan, 52 * kMillisecond);
+  // And of a round that is over.
+  rig.scheduler.OnDraft(1, 1, rig.Chain(1, 3), 53 * kMillisecond);
+  EXPECT_EQ(rig.scheduler.stats().late_drafts, 2u);
+}
+
+TEST(DraftTest, AReplyPastTheDeadlineIsUsedIfTheSequenceWasNotPlannedYet) {
+  Rig rig;
+  ASSERT_TRUE(rig.scheduler.Add(Request(1, 4, 40), 0).ok());
+  rig.Step(0);
+  rig.scheduler.OnDraft(1, 1, rig.Chain(1, 3), 60 * kMillisecond);
+  EXPECT_EQ(rig.MustPlan(61 * kMillisecond).rows(), 4);
+  EXPECT_EQ(rig.scheduler.stats().draft_hits, 1u);
+  EXPECT_EQ(rig.scheduler.stats().draft_misses, 0u);
+}
+
+TEST(DraftTest, NoDraftMeansNoWaitAndIsAskedAgain) {
+  Rig rig;
+  ASSERT_TRUE(rig.scheduler.Add(Request(1, 4, 40), 0).ok());
+  rig.Step(0);
+  for (uint32_t round = 1; round < 10; ++round) {
+    rig.scheduler.OnNoDraft(1, round);
+    EXPECT_EQ(Of<DraftWanted>(rig.Step(0)).size(), 1u);
+  }
+}
+
+TEST(DraftTest, AfterMissesASequenceStopsAskingAndThenProbes) {
+  Rig rig;
+  ASSERT_TRUE(rig.scheduler.Add(Request(1, 4, 40), 0).ok());
+  Nanos now = 0;
+  std::vector<size_t> asked = {Of<DraftWanted>(rig.Step(now)).size()};
+  for (int i = 0; i < 6; ++i) {
+    now += base::kSecond;
+    asked.push_back(Of<DraftWanted>(rig.Step(now)).size());
+  }
+  EXPECT_THAT(asked, ElementsAre(1, 1, 0, 0, 0, 1, 0));
+}
+
+TEST(DraftTest, AWrongRootIsAMissAndNothingIsPlannedFromIt) {
+  Rig rig;
+  ASSERT_TRUE(rig.scheduler.Add(Request(1, 4, 40), 0).ok());
+  rig.Step(0);
+  TokenTree tree = rig.Chain(1, 3);
+  tree.tokens[0] = (tree.tokens[0] + 1) % 1000;
+  rig.scheduler.OnDraft(1, 1, tree, 1);
+  EXPECT_EQ(rig.scheduler.stats().draft_misses, 1u);
+  EXPECT_EQ(rig.MustPlan(1).rows(), 1);
+}
+
+TEST(DraftTest, NothingIsDraftedPastTheEndOfTheOutput) {
+  Rig rig;
+  ASSERT_TRUE(rig.scheduler.Add(Request(1, 4, 4), 0).ok());
+  const auto wanted = Of<DraftWanted>(rig.Step(0));
+  ASSERT_EQ(wanted.size(), 1u);
+  EXPECT_EQ(wanted[0].max_nodes, 2);  // three tokens are left, and one of a round is no guess
+  rig.scheduler.OnDraft(1, 1, rig.Chain(1, 15), 1);
+  const StepPlan plan = rig.MustPlan(1);
+  EXPECT_EQ(plan.rows(), 3);
+  const auto tokens = Of<TokensEvent>(rig.Commit(plan, 1));
+  EXPECT_EQ(tokens[0].finish, FinishReason::kLength);
+  EXPECT_EQ(tokens[0].tokens.size(), 3u);
+}
+
+TEST(DraftTest, TheLastTokenIsDecodedWithoutADraft) {
+  Rig rig;
+  ASSERT_TRUE(rig.scheduler.Add(Request(1, 4, 2), 0).ok());
+  EXPECT_THAT(Of<DraftWanted>(rig.Step(0)), IsEmpty());
+  EXPECT_EQ(Of<TokensEvent>(rig.Step(0))[0].finish, FinishReason::kLength);
+}
+
+TEST(FinishTest, AStopIdInsideAnAcceptedPathCutsIt) {
+  Rig rig;
+  SequenceRequest request = Request(1, 4, 40);
+  const std::vector<TokenId> text = RunAlone(request, rig.options).output;
+  request.stop_ids = {text[3]};
+  ASSERT_TRUE(rig.scheduler.Add(request, 0).ok());
+  rig.Step(0);
+  rig.scheduler.OnDraft(1, 1, rig.Chain(1, 8), 1);
+  const auto events = rig.Step(1);
+  const auto tokens = Of<TokensEvent>(events);
+  ASSERT_EQ(tokens.size(), 1u);
+  EXPECT_EQ(tokens[0].tokens, (std::vector<TokenId>(text.begin() + 1, text.begin() + 4)));
+  EXPECT_EQ(tokens[0].finish, FinishReason::kStop);
+  EXPECT_EQ(tokens[0].accepted, 3);
+  EXPECT_EQ(tokens[0].drafted, 8);
+  EXPECT_EQ(Of<SequenceEnded>(events).size(), 1u);
+  EXPECT_EQ(rig.scheduler.stats().used_blocks, 0);
+  EXPECT_EQ(rig.scheduler.Committed(1), nullptr);
+}
+
+TEST(FinishTest, TheContextEndsAnOutputBeforeMaxTokensDoes) {
+  Rig rig;
+  SequenceRequest request = Request(1, 60, 40);
+  request.speculate = false;
+  ASSERT_TRUE(rig.scheduler.Add(request, 0).ok());
+  size_t output = 0;
+  std::optional<FinishReason> finish;
+  while (!finish) {
+    for (const TokensEvent& event : Of<TokensEvent>(rig.Step(0))) {
+      output += event.tokens.size();
+      finish = event.finish;
+    }
+  }
+  EXPECT_EQ(output, 4u);
+  EXPECT_EQ(finish, FinishReason::kLength);
+}
+
+TEST(ScoreTest, EveryPromptRowIsScoredAcrossChunksAndReportedOnce) {
+  Rig rig;
+  SequenceRequest request = Request(1, 50, 0);
+  for (int i = 0; i < 50; ++i) request.prompt[i] = i;
+  request.score_prompt = true;
+  ASSERT_TRUE(rig.scheduler.Add(request, 0).ok());
+  StepPlan plan = rig.MustPlan(0);
+  EXPECT_EQ(plan.sequences[0].logit_count, 32);
+  EXPECT_FALSE(plan.sequences[0].samples);
+  EXPECT_EQ(plan.score_tokens.front(), 1);
+  EXPECT_EQ(plan.score_tokens.back(), 32);
+  EXPECT_GE(plan.sequences[0].logprobs, 0);
+  EXPECT_THAT(rig.Commit(plan, 0), IsEmpty());
+  plan = rig.MustPlan(0);
+  EXPECT_EQ(plan.sequences[0].logit_count, 17);  // the last row has no next prompt token
+  const auto tokens = Of<TokensEvent>(rig.Commit(plan, 0));
+  ASSERT_EQ(tokens.size(), 1u);
+  EXPECT_EQ(tokens[0].prompt_logprobs.size(), 49u);
+  EXPECT_EQ(tokens[0].finish, FinishReason::kLength);
+}
+
+TEST(ScoreTest, ScoringAndSamplingShareThePrefill) {
+  Rig rig;
+  SequenceRequest request = Request(1, 5, 3);
+  request.score_prompt = true;
+  request.speculate = false;
+  ASSERT_TRUE(rig.scheduler.Add(request, 0).ok());
+  const StepPlan plan = rig.MustPlan(0);
+  EXPECT_THAT(plan.score_tokens, ElementsAre(1, 1, 1, 1, base::kNoToken));
+  EXPECT_TRUE(plan.sequences[0].samples);
+  const auto tokens = Of<TokensEvent>(rig.Commit(plan, 0));
+  EXPECT_EQ(tokens[0].tokens.size(), 1u);
+  EXPECT_EQ(tokens[0].prompt_logprobs.size(), 4u);
+  EXPECT_THAT(tokens[0].logprobs, IsEmpty());  // the output's were not asked for
+}
+
+TEST(ResumeTest, TheOutputGoesOnWhereTheEarlierAttemptWas) {
+  Rig rig;
+  SequenceRequest request = Request(1, 4, 6);
+  const std::vector<TokenId> whole = RunAlone(request, rig.options).output;
+  request.generated.assign(whole.begin(), whole.begin() + 2);
+  request.speculate = false;
+  ASSERT_TRUE(rig.scheduler.Add(request, 0).ok());
+  StepPlan plan = rig.MustPlan(0);
+  EXPECT_EQ(plan.rows(), 6);
+  const auto tokens = Of<TokensEvent>(rig.Commit(plan, 0));
+  EXPECT_EQ(tokens[0].first_index, 2);
+  EXPECT_THAT(tokens[0].tokens, ElementsAre(whole[2]));
+}
+
+TEST(CancelTest, FreesAtOnceOrAtTheCommit) {
+  Rig rig;
+  ASSERT_TRUE(rig.scheduler.Add(Request(1, 4, 40), 0).ok());
+  auto events = rig.scheduler.Cancel(1);  // still in the queue
+  EXPECT_EQ(Of<TokensEvent>(events).at(0).finish, FinishReason::kCancelled);
+  EXPECT_EQ(Of<SequenceEnded>(events).size(), 1u);
+  EXPECT_THAT(rig.scheduler.Cancel(1), IsEmpty());
+
+  ASSERT_TRUE(rig.scheduler.Add(Request(1, 4, 40), 0).ok());
+  const StepPlan plan = rig.MustPlan(0);
+  EXPECT_THAT(rig.scheduler.Cancel(1), IsEmpty());
+  EXPECT_GT(rig.scheduler.stats().used_blocks, 0);
+  events = rig.Commit(plan, 0);
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(Of<TokensEvent>(events).at(0).finish, FinishReason::kCancelled);
+  EXPECT_THAT(Of<TokensEvent>(events).at(0).tokens, IsEmpty());
+  EXPECT_EQ(rig.scheduler.stats().used_blocks, 0);
+}
+
+TEST(AbortTest, EndsTheSequencesOfTheStepAndNoOther) {
+  Rig rig;
+  ASSERT_TRUE(rig.scheduler.Add(Request(1, 4, 40), 0).ok());
+  rig.Step(0);  // 1 waits for its draft
+  ASSERT_TRUE(rig.scheduler.Add(Request(2, 4, 40), 0).ok());
+  rig.MustPlan(1);
+  const auto events = rig.scheduler.Abort(2);
+  ASSERT_EQ(Of<TokensEvent>(events).size(), 1u);
+  EXPECT_EQ(Of<TokensEvent>(events)[0].id, 2u);
+  EXPECT_EQ(Of<TokensEvent>(events)[0].finish, FinishReason::kError);
+  EXPECT_EQ(rig.scheduler.stats().running, 1);
+}
+
+TEST(PruneTest, KeepsParentsAndOrder) {
+  TokenTree tree = TokenTree::Root(9);
+  tree.Add(0, 1, 0);
+  tree.Add(1, 2, 0);
+  tree.Add(2, 3, 0);
+  tree.Add(0, 4, 0);
+  tree.Add(4, 5, 0);
+  EXPECT_THAT(Prune(tree, 2, 10).parents, ElementsAre(-1, 0, 1, 0, 3));
+  EXPECT_THAT(Prune(tree, 2, 10).tokens, ElementsAre(9, 1, 2, 4, 5));
+  EXPECT_THAT(Prune(tree, 1, 10).tokens, ElementsAre(9, 1, 4));
+  EXPECT_THAT(Prune(tree, 9, 3).tokens, ElementsAre(9, 1, 2, 3));
+  EXPECT_EQ(Prune(tree, 0, 10).size(), 1);
+  EXPECT_EQ(Prune(tree, 10, 0).size(), 1);
+}
+
+TEST(SchedulerDeathTest, MisuseEndsTheProcess) {
+  Rig rig;
+  EXPECT_DEATH(rig.scheduler.Commit({}, 0), "check failed");
+  ASSERT_TRUE(rig.scheduler.Add(Request(1, 4, 40), 0).ok());
+  const StepPlan plan = rig.MustPlan(0);
+  EXPECT_DEATH(rig.scheduler.Plan(0), "check failed");
+  StepResult wrong = rig.group.Execute(plan, rig.scheduler);
+  wrong.sequences[0].accepted.path = {1};
+  EXPECT_DEATH(rig.scheduler.Commit(wrong, 0), "check failed");
+}
+
+}  // namespace
+}  // namespace specfabric::scheduler
