@@ -111,6 +111,10 @@ void DraftRouter::OnLateReply(DraftId draft, base::Nanos latency) {
   if (DraftState* state = Find(draft)) Smooth(latency, state);
 }
 
+void DraftRouter::OnAbandoned(DraftId draft) {
+  if (DraftState* state = Find(draft)) Settle(state);
+}
+
 void DraftRouter::OnEnd(base::SequenceId sequence) { ClearHome(sequence); }
 
 std::optional<DraftId> DraftRouter::Home(base::SequenceId sequence) const {

@@ -64,6 +64,8 @@ class DraftRouter {
 
   // A reply to a request already reported as missed: only its latency counts.
   void OnLateReply(DraftId draft, base::Nanos latency);
+  // The sequence of a routed request ended before there was an outcome: nobody is to blame.
+  void OnAbandoned(DraftId draft);
   // The sequence is over.
   void OnEnd(base::SequenceId sequence);
 

@@ -1,0 +1,278 @@
+#include "draft/draft_engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "speculation/sampling.h"
+
+namespace specfabric::draft {
+
+using schemas::DraftReply;
+using schemas::DraftRequest;
+using schemas::DraftStatus;
+
+namespace {
+
+constexpr int kMaskWords = speculation::kMaxDraftNodes / 64;
+
+// How sure the draft is of each candidate, as a log-probability. With the noise given, the target's
+// choice is the arg-max of scores that differ from ours only by its logits, so the gaps between
+// perturbed scores, not the plain probabilities, say how likely it is to agree (verification.md
+// section 1). The normaliser runs over the candidates alone: those below them hardly weigh.
+std::vector<float> Confidence(const std::vector<speculation::ScoredToken>& candidates) {
+  float sum = 0;
+  for (const auto& c : candidates) sum += std::exp(c.score - candidates[0].score);
+  std::vector<float> logprobs;
+  for (const auto& c : candidates) {
+    logprobs.push_back(c.score - candidates[0].score - std::log(sum));
+  }
+  return logprobs;
+}
+
+}  // namespace
+
+DraftEngine::DraftEngine(const DraftEngineOptions& options, std::unique_ptr<model::RankModel> model,
+                         Reply reply)
+    : options_(options),
+      model_(std::move(model)),
+      reply_(std::move(reply)),
+      sessions_(options.sessions) {}
+
+DraftReply DraftEngine::ReplyTo(const DraftRequest& request, DraftStatus status) const {
+  DraftReply reply;
+  reply.target_incarnation = request.target_incarnation;
+  reply.sequence = request.sequence;
+  reply.round = request.round;
+  reply.request_id = request.request_id;
+  reply.status = status;
+  reply.free_sessions = sessions_.free_sessions();
+  return reply;
+}
+
+void DraftEngine::Supersede(const SessionKey& key) {
+  std::erase_if(jobs_, [&](const std::unique_ptr<Job>& job) {
+    if (!(job->session->key == key)) return false;
+    job->session->busy = false;
+    return true;
+  });
+}
+
+void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos now) {
+  if (draining_) return reply_(peer, ReplyTo(request, DraftStatus::kDraining));
+  const bool in_vocabulary =
+      std::all_of(request.append_tokens.begin(), request.append_tokens.end(),
+                  [&](base::TokenId t) { return t >= 0 && t < model_->config().vocabulary; });
+  if (request.coupling != schemas::Coupling::kCoupled || !in_vocabulary) {
+    return reply_(peer, ReplyTo(request, DraftStatus::kUnsupported));
+  }
+  Supersede({request.target_incarnation, request.sequence});
+  Applied applied = sessions_.Apply(request, now);
+  if (applied.status != DraftStatus::kOk) {
+    DraftReply reply = ReplyTo(request, applied.status);
+    reply.known = std::move(applied.known);
+    return reply_(peer, std::move(reply));
+  }
+  moves_.insert(moves_.end(), applied.moves.begin(), applied.moves.end());
+  Session* session = applied.session;
+  // Neither the verifier's mask nor the draft's context may overflow.
+  const int32_t room = options_.sessions.context - session->length();
+  const int max_nodes = std::clamp(request.max_nodes, 0, speculation::kMaxDraftNodes - 1);
+  speculation::GrowthPolicy growth = options_.growth;
+  growth.max_depth = std::min(growth.max_depth, room);
+  if (!growth.widths.empty() && static_cast<int32_t>(growth.widths.size()) > room) {
+    growth.widths.resize(room);
+  }
+  if (!sessions_.Reserve(session, session->length() + max_nodes)) {
+    return reply_(peer, ReplyTo(request, DraftStatus::kBusy));
+  }
+  session->busy = true;
+  auto job =
+      std::make_unique<Job>(Job{peer,
+                                request,
+                                session,
+                                speculation::TreeGrower(growth, session->tokens.back(), max_nodes),
+                                now,
+                                {},
+                                {}});
+  jobs_.push_back(std::move(job));
+}
+
+void DraftEngine::EndSession(const SessionKey& key) {
+  Supersede(key);
+  sessions_.End(key);
+}
+
+void DraftEngine::PeerGone(uint64_t target_incarnation) {
+  std::erase_if(jobs_, [&](const std::unique_ptr<Job>& job) {
+    if (job->session->key.target_incarnation != target_incarnation) return false;
+    job->session->busy = false;
+    return true;
+  });
+  sessions_.Purge(target_incarnation);
+}
+
+void DraftEngine::AddPrefix(Job* job, int32_t rows, model::Batch* batch) {
+  Session* session = job->session;
+  model::BatchSequence sequence;
+  sequence.kv_len = session->kv_len;
+  sequence.first_row = batch->rows();
+  sequence.row_count = rows;
+  sequence.causal = true;
+  for (int32_t i = session->kv_len; i < session->kv_len + rows; ++i) {
+    batch->tokens.push_back(session->tokens[i]);
+    batch->positions.push_back(i);
+    batch->ancestors.insert(batch->ancestors.end(), kMaskWords, 0);
+  }
+  if (session->kv_len + rows == session->length()) {
+    batch->logit_rows.push_back(batch->rows() - 1);
+  }
+  batch->sequences.push_back(sequence);
+}
+
+void DraftEngine::AddFrontier(Job* job, model::Batch* batch) {
+  Session* session = job->session;
+  const speculation::TokenTree& tree = job->grower.tree();
+  model::BatchSequence sequence;
+  sequence.kv_len = session->length();
+  sequence.tree_first = session->tree_slots_used;
+  sequence.first_row = batch->rows();
+  sequence.row_count = static_cast<int32_t>(job->frontier.size());
+  sequence.causal = false;
+  session->tree_slot.resize(tree.size(), -1);
+  for (int32_t node : job->frontier) {
+    const int32_t slot = session->tree_slots_used++;
+    session->tree_slot[node] = slot;
+    uint64_t mask[kMaskWords] = {};
+    int32_t depth = 0;
+    // The root is a committed slot, so the mask names only what lies below it.
+    for (int32_t a = node; a > 0; a = tree.parents[a], ++depth) {
+      mask[session->tree_slot[a] / 64] |= uint64_t{1} << (session->tree_slot[a] % 64);
+    }
+    batch->tokens.push_back(tree.tokens[node]);
+    batch->positions.push_back(session->length() - 1 + depth);
+    batch->ancestors.insert(batch->ancestors.end(), mask, mask + kMaskWords);
+    batch->logit_rows.push_back(batch->rows() - 1);
+  }
+  batch->sequences.push_back(sequence);
+}
+
+void DraftEngine::AddRows(Job* job, int32_t budget, model::Batch* batch) {
+  job->frontier.clear();
+  if (budget <= 0) return;
+  const int32_t missing = job->session->length() - job->session->kv_len;
+  if (missing > 0) {
+    AddPrefix(job, std::min(missing, budget), batch);
+  } else {
+    job->frontier = job->grower.Frontier();
+    if (static_cast<int32_t>(job->frontier.size()) > budget) job->frontier.resize(budget);
+    if (job->frontier.empty()) return;
+    AddFrontier(job, batch);
+  }
+  model::BatchSequence& sequence = batch->sequences.back();
+  sequence.first_block = static_cast<int32_t>(batch->blocks.size());
+  sequence.block_count = static_cast<int32_t>(job->session->blocks.size());
+  batch->blocks.insert(batch->blocks.end(), job->session->blocks.begin(),
+                       job->session->blocks.end());
+}
+
+absl::Span<const float> DraftEngine::Noise(Job* job, int32_t position) {
+  if (job->request.sampling.greedy()) return {};
+  for (const NoiseRow& row : job->noise) {
+    if (row.position == position) return row.values;
+  }
+  NoiseRow& row = job->noise.emplace_back();
+  row.position = position;
+  row.values.resize(model_->config().vocabulary);
+  speculation::GumbelNoise(job->request.sampling.seed, static_cast<uint32_t>(position), 0,
+                           absl::MakeSpan(row.values));
+  return row.values;
+}
+
+void DraftEngine::ExpandNode(Job* job, int node, absl::Span<const float> logits) {
+  const speculation::TokenTree& tree = job->grower.tree();
+  int32_t depth = 0;
+  for (int32_t a = node; a > 0; a = tree.parents[a]) ++depth;
+  const base::SamplingParams& sampling = job->request.sampling;
+  // What the target's filters would surely drop is not worth a guess.
+  if (!sampling.greedy() && sampling.filtered()) {
+    const std::vector<uint8_t> keep = speculation::FilterMask(logits, sampling);
+    masked_.assign(logits.begin(), logits.end());
+    for (size_t i = 0; i < keep.size(); ++i) {
+      if (!keep[i]) masked_[i] = -std::numeric_limits<float>::infinity();
+    }
+    logits = masked_;
+  }
+  const auto noise = Noise(job, job->session->length() + depth);
+  auto candidates = speculation::PerturbedTopK(logits, noise, sampling.temperature,
+                                               std::max(job->grower.Width(depth), 8));
+  std::erase_if(candidates, [](const auto& c) { return !std::isfinite(c.score); });
+  std::vector<float> logprobs = Confidence(candidates);
+  const size_t width = job->grower.Width(depth);
+  if (candidates.size() > width) {
+    candidates.resize(width);
+    logprobs.resize(width);
+  }
+  job->grower.Expand(node, candidates, logprobs);
+}
+
+void DraftEngine::Absorb(Job* job, int32_t rows, const model::LogitShard& logits, int32_t* logit) {
+  Session* session = job->session;
+  if (job->frontier.empty()) {
+    session->kv_len += rows;
+    if (session->kv_len == session->length()) ExpandNode(job, 0, logits.row((*logit)++));
+    return;
+  }
+  for (int32_t node : job->frontier) ExpandNode(job, node, logits.row((*logit)++));
+}
+
+bool DraftEngine::Done(const Job& job, base::Nanos now) const {
+  if (job.session->kv_len < job.session->length()) return false;
+  const bool late = now - job.started >= job.request.time_budget;
+  return job.grower.Frontier().empty() || (late && job.grower.tree().size() > 1);
+}
+
+void DraftEngine::Finish(Job* job, base::Nanos now) {
+  DraftReply reply = ReplyTo(job->request, DraftStatus::kOk);
+  Session* session = job->session;
+  session->tree = job->grower.tree();
+  session->tree_slot.resize(session->tree.size(), -1);
+  const speculation::TokenTree& tree = session->tree;
+  reply.parents.assign(tree.parents.begin() + 1, tree.parents.end());
+  reply.tokens.assign(tree.tokens.begin() + 1, tree.tokens.end());
+  reply.scores.assign(tree.scores.begin() + 1, tree.scores.end());
+  reply.draft_time = now - job->started;
+  session->busy = false;
+  session->last_used = now;
+  nodes_drafted_ += reply.tokens.size();
+  reply_(job->peer, std::move(reply));
+}
+
+absl::Status DraftEngine::Step() {
+  model::Batch batch;
+  batch.mask_words = kMaskWords;
+  std::vector<std::pair<Job*, int32_t>> stepped;
+  for (auto& job : jobs_) {
+    const int32_t before = batch.rows();
+    AddRows(job.get(), options_.max_step_tokens - before, &batch);
+    if (batch.rows() > before) stepped.emplace_back(job.get(), batch.rows() - before);
+  }
+  if (batch.rows() > 0) {
+    model_->MoveKv(moves_);
+    moves_.clear();
+    auto logits = model_->Forward(batch);
+    if (!logits.ok()) return logits.status();
+    int32_t logit = 0;
+    for (auto [job, rows] : stepped) Absorb(job, rows, *logits, &logit);
+  }
+  const base::Nanos after = base::Now();
+  std::erase_if(jobs_, [&](const std::unique_ptr<Job>& job) {
+    if (!Done(*job, after)) return false;
+    Finish(job.get(), after);
+    return true;
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace specfabric::draft

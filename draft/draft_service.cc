@@ -1,0 +1,270 @@
+#include "draft/draft_service.h"
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "base/queue.h"
+#include "base/random.h"
+#include "base/status.h"
+#include "link/fabric_counters.h"
+#include "link/link.h"
+#include "metrics/draft_metrics.h"
+#include "metrics/fabric_metrics.h"
+#include "spdlog/spdlog.h"
+
+namespace specfabric::draft {
+
+namespace {
+
+constexpr size_t kInboxSize = 1 << 14;
+constexpr base::Nanos kExpireInterval = base::kSecond;
+
+struct PeerMessage {
+  link::PeerId peer = 0;
+  link::Message message;
+};
+struct TargetGone {
+  uint64_t incarnation = 0;
+};
+struct DebugQuery {
+  std::shared_ptr<std::promise<std::string>> answer;
+};
+using Input = std::variant<PeerMessage, TargetGone, DebugQuery>;
+
+}  // namespace
+
+class DraftService::Impl {
+ public:
+  absl::Status Start(const DraftServiceOptions& options, metrics::Registry* registry);
+  ~Impl();
+  std::string DebugSessions();
+  void Drain(base::Nanos timeout);
+
+  const std::string& listen_address() const { return link_->listen_address(); }
+  const model::ModelConfig& config() const { return config_; }
+  bool draining() const { return draining_.load(); }
+
+ private:
+  void Run();
+  void Handle(PeerMessage& input);
+  void Handle(const TargetGone& gone);
+  void Handle(const DebugQuery& query);
+  void SendReply(link::PeerId peer, schemas::DraftReply reply);
+  void UpdateMetrics();
+  link::LinkHandler MakeHandler();
+
+  model::ModelConfig config_;
+  std::unique_ptr<model::Communicator> communicator_;
+  std::unique_ptr<DraftEngine> engine_;  // engine thread only, once it runs
+  std::unique_ptr<metrics::DraftMetrics> metrics_;
+  std::unique_ptr<link::Link> link_;
+  std::unique_ptr<metrics::FabricMetrics> fabric_metrics_;
+  base::BoundedQueue<Input> inbox_{kInboxSize};
+  std::thread thread_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> draining_{false};
+  std::atomic<bool> busy_{false};
+  SessionStats reported_;
+  uint64_t reported_nodes_ = 0;
+  std::mutex peers_mutex_;
+  absl::flat_hash_map<link::PeerId, uint64_t> peers_;  // guarded: incarnation of each target
+};
+
+link::LinkHandler DraftService::Impl::MakeHandler() {
+  link::LinkHandler handler;
+  handler.on_up = [this](link::PeerId peer, const schemas::Hello& hello, const std::string&) {
+    std::lock_guard lock(peers_mutex_);
+    peers_[peer] = hello.incarnation;
+  };
+  handler.on_message = [this](link::PeerId peer, link::Message message) {
+    // A full inbox drops the request: for the target that is a miss, and it goes on plainly.
+    inbox_.Push(PeerMessage{peer, std::move(message)});
+  };
+  handler.on_down = [this](link::PeerId peer, const absl::Status&) {
+    uint64_t incarnation = 0;
+    {
+      std::lock_guard lock(peers_mutex_);
+      incarnation = std::exchange(peers_[peer], 0);
+      peers_.erase(peer);
+      // Another connection of the same life may be up: then its sessions stay.
+      for (const auto& [other, life] : peers_) {
+        if (life == incarnation) return;
+      }
+    }
+    inbox_.Push(TargetGone{incarnation});
+  };
+  return handler;
+}
+
+absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
+                                       metrics::Registry* registry) {
+  communicator_ = std::move(model::MakeThreadCommunicators(1)[0]);
+  auto model = model::RankModel::Load(options.model_dir, options.rank, communicator_.get());
+  if (!model.ok()) return model.status();
+  config_ = (*model)->config();
+
+  link::LinkOptions link_options;
+  link_options.fabric.spin = options.spin;
+  link_options.listen = options.listen;
+  schemas::Hello& hello = link_options.hello;
+  hello.role = schemas::Role::kDraft;
+  hello.incarnation = base::RandomNonzero64();
+  hello.model = options.model_name;
+  hello.tokenizer_fingerprint = options.tokenizer_fingerprint;
+  hello.numerics_fingerprint = (*model)->NumericsFingerprint();
+  hello.vocabulary = config_.vocabulary;
+  hello.context = options.engine.sessions.context;
+  hello.couplings = 1u << static_cast<int>(schemas::Coupling::kCoupled);
+  hello.capacity = options.engine.sessions.max_sessions;
+  link_options.accept = [vocabulary = config_.vocabulary](const schemas::Hello& theirs) {
+    if (theirs.role == schemas::Role::kTarget && theirs.vocabulary != vocabulary) {
+      return absl::InvalidArgumentError("the target's vocabulary has another size");
+    }
+    return absl::OkStatus();
+  };
+
+  metrics_ = std::make_unique<metrics::DraftMetrics>(*registry);
+  metrics_->capacity.Set(options.engine.sessions.max_sessions);
+  engine_ = std::make_unique<DraftEngine>(
+      options.engine, *std::move(model),
+      [this](link::PeerId peer, schemas::DraftReply reply) { SendReply(peer, std::move(reply)); });
+  auto link = link::Link::Start(std::move(link_options), MakeHandler());
+  if (!link.ok()) return link.status();
+  link_ = *std::move(link);
+  fabric_metrics_ = std::make_unique<metrics::FabricMetrics>(
+      *registry, [this] { return link::ReadCounters(*link_); });
+  thread_ = std::thread([this] { Run(); });
+  return absl::OkStatus();
+}
+
+DraftService::Impl::~Impl() {
+  stopping_ = true;
+  inbox_.Close();
+  if (thread_.joinable()) thread_.join();
+  fabric_metrics_.reset();
+  link_.reset();
+}
+
+void DraftService::Impl::SendReply(link::PeerId peer, schemas::DraftReply reply) {
+  metrics_->CountRequest(static_cast<int>(reply.status));
+  if (reply.status == schemas::DraftStatus::kOk) {
+    metrics_->draft_seconds.Observe(base::ToSeconds(reply.draft_time));
+  }
+  if (absl::Status sent = link_->Send(peer, reply); !sent.ok()) {
+    spdlog::warn("draft peer={} sequence={} round={}: reply not sent: {}", peer, reply.sequence,
+                 reply.round, base::Message(sent));
+  }
+}
+
+void DraftService::Impl::Handle(PeerMessage& input) {
+  if (auto* request = std::get_if<schemas::DraftRequest>(&input.message)) {
+    engine_->Accept(input.peer, *request, base::Now());
+  } else if (auto* end = std::get_if<schemas::EndSession>(&input.message)) {
+    engine_->EndSession({end->target_incarnation, end->sequence});
+  } else if (!std::holds_alternative<schemas::Drain>(input.message)) {
+    spdlog::warn("draft peer={}: message of a kind drafts do not take", input.peer);
+  }
+}
+
+void DraftService::Impl::Handle(const TargetGone& gone) { engine_->PeerGone(gone.incarnation); }
+
+void DraftService::Impl::Handle(const DebugQuery& query) {
+  query.answer->set_value(engine_->sessions().DebugJson(base::Now()));
+}
+
+void DraftService::Impl::UpdateMetrics() {
+  const SessionStats stats = engine_->sessions().stats();
+  metrics_->sessions.Set(stats.sessions);
+  for (; reported_.evicted_lru < stats.evicted_lru; ++reported_.evicted_lru) {
+    metrics_->CountEviction(metrics::Eviction::kLru);
+  }
+  for (; reported_.expired_ttl < stats.expired_ttl; ++reported_.expired_ttl) {
+    metrics_->CountEviction(metrics::Eviction::kTtl);
+  }
+  for (; reported_.purged < stats.purged; ++reported_.purged) {
+    metrics_->CountEviction(metrics::Eviction::kPurge);
+  }
+  metrics_->tree_nodes.Increment(static_cast<double>(engine_->nodes_drafted() - reported_nodes_));
+  reported_nodes_ = engine_->nodes_drafted();
+}
+
+void DraftService::Impl::Run() {
+  base::Nanos expire_at = base::Now() + kExpireInterval;
+  while (!stopping_.load()) {
+    const bool idle = engine_->idle();
+    for (Input& input : inbox_.PopAll(idle ? expire_at : 0)) {
+      busy_ = true;
+      std::visit([this](auto& i) { Handle(i); }, input);
+    }
+    if (draining_.load()) engine_->SetDraining();
+    if (absl::Status stepped = engine_->Step(); !stepped.ok()) {
+      // A pass that fails once fails again on the same rows: without it every target goes on.
+      spdlog::critical("draft step failed: {}", base::Message(stepped));
+      std::_Exit(70);
+    }
+    busy_ = !engine_->idle();
+    if (base::Now() >= expire_at) {
+      engine_->sessions().Expire(base::Now());
+      expire_at = base::Now() + kExpireInterval;
+    }
+    UpdateMetrics();
+  }
+}
+
+std::string DraftService::Impl::DebugSessions() {
+  auto answer = std::make_shared<std::promise<std::string>>();
+  auto future = answer->get_future();
+  const bool asked = inbox_.Push(DebugQuery{answer});
+  if (!asked || future.wait_for(std::chrono::seconds(2)) != std::future_status::ready) {
+    return "{\"error\":\"the engine did not answer within 2 s\"}";
+  }
+  return future.get();
+}
+
+void DraftService::Impl::Drain(base::Nanos timeout) {
+  draining_ = true;
+  inbox_.Wake();
+  {
+    std::lock_guard lock(peers_mutex_);
+    for (const auto& [peer, incarnation] : peers_) {
+      link_->Send(peer, schemas::Drain{}).IgnoreError();
+    }
+  }
+  const base::Nanos deadline = base::Now() + timeout;
+  while (busy_.load() && base::Now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+DraftService::DraftService(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+DraftService::~DraftService() = default;
+
+absl::StatusOr<std::unique_ptr<DraftService>> DraftService::Start(
+    const DraftServiceOptions& options, metrics::Registry* registry) {
+  auto config = model::LoadModelConfig(options.model_dir);
+  if (!config.ok()) return config.status();
+  DraftServiceOptions filled = options;
+  SessionTableOptions& sessions = filled.engine.sessions;
+  sessions.kv_blocks = options.rank.kv_blocks;
+  sessions.block_size = options.rank.block_size;
+  sessions.context =
+      sessions.context == 0 ? config->context : std::min(sessions.context, config->context);
+  auto impl = std::make_unique<Impl>();
+  if (absl::Status status = impl->Start(filled, registry); !status.ok()) return status;
+  return std::unique_ptr<DraftService>(new DraftService(std::move(impl)));
+}
+
+const std::string& DraftService::listen_address() const { return impl_->listen_address(); }
+const model::ModelConfig& DraftService::config() const { return impl_->config(); }
+bool DraftService::ready() const { return !impl_->draining(); }
+std::string DraftService::DebugSessions() { return impl_->DebugSessions(); }
+void DraftService::Drain(base::Nanos timeout) { impl_->Drain(timeout); }
+
+}  // namespace specfabric::draft

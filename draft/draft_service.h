@@ -1,0 +1,50 @@
+#ifndef SPECFABRIC_DRAFT_DRAFT_SERVICE_H_
+#define SPECFABRIC_DRAFT_DRAFT_SERVICE_H_
+
+// One draft worker as a process sees it: the engine thread and the link that joins it to targets.
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "draft/draft_engine.h"
+#include "metrics/registry.h"
+#include "model/rank_model.h"
+
+namespace specfabric::draft {
+
+struct DraftServiceOptions {
+  std::string model_dir;
+  model::RankOptions rank;
+  DraftEngineOptions engine;  // block numbers and context are filled in from the model
+  std::string model_name;
+  uint64_t tokenizer_fingerprint = 0;
+  std::string listen = "127.0.0.1:0";
+  base::Nanos spin = 20 * base::kMicrosecond;
+};
+
+class DraftService {
+ public:
+  // Loads the model and starts to listen. Errors are RankModel::Load's and Link::Start's.
+  static absl::StatusOr<std::unique_ptr<DraftService>> Start(const DraftServiceOptions& options,
+                                                             metrics::Registry* registry);
+  ~DraftService();
+
+  const std::string& listen_address() const;
+  const model::ModelConfig& config() const;
+  bool ready() const;  // false while draining
+  // The session table as JSON, for /debug/sessions. Asks the engine thread.
+  std::string DebugSessions();
+  // Answers `draining` from now on, finishes what is growing, tells the targets.
+  void Drain(base::Nanos timeout);
+
+ private:
+  class Impl;
+  explicit DraftService(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace specfabric::draft
+
+#endif  // SPECFABRIC_DRAFT_DRAFT_SERVICE_H_

@@ -1,0 +1,120 @@
+#ifndef SPECFABRIC_DRAFT_SESSION_TABLE_H_
+#define SPECFABRIC_DRAFT_SESSION_TABLE_H_
+
+// The sequences a draft worker holds KV for. A session is a cache: it can be dropped at any time,
+// and the target then resends what is missing. Owned by the engine thread; pure but for its
+// arguments (no clock, no model): KV itself lives in the model, here is only the accounting.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "model/batch.h"
+#include "scheduler/kv_blocks.h"
+#include "schemas/messages.h"
+#include "speculation/tree.h"
+
+namespace specfabric::draft {
+
+struct SessionKey {
+  uint64_t target_incarnation = 0;
+  base::SequenceId sequence = 0;
+  bool operator==(const SessionKey&) const = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const SessionKey& key) {
+    return H::combine(std::move(h), key.target_incarnation, key.sequence);
+  }
+};
+
+// One sequence's committed prefix, KV and last tree. Slot s of the session holds the KV of
+// tokens[s] for s < kv_len. The tree's expanded nodes lie behind the committed tokens: node i, once
+// run, in slot tokens.size() + tree_slot[i].
+struct Session {
+  SessionKey key;
+  std::vector<base::TokenId> tokens;
+  std::vector<uint64_t> hashes = {base::kEmptyPrefixHash};  // [tokens + 1], of every prefix
+  int32_t kv_len = 0;
+  std::vector<int32_t> blocks;
+  speculation::TokenTree tree;
+  std::vector<int32_t> tree_slot;  // [tree nodes], -1: not run; the root's KV is a committed slot
+  int32_t tree_slots_used = 0;
+  base::Nanos last_used = 0;
+  bool busy = false;  // being drafted for: not evictable
+
+  int32_t length() const { return static_cast<int32_t>(tokens.size()); }
+};
+
+struct SessionTableOptions {
+  int32_t kv_blocks = 0;
+  int32_t block_size = 16;
+  int32_t max_sessions = 64;
+  int32_t context = 2048;
+  base::Nanos time_to_live = 300 * base::kSecond;
+};
+
+struct SessionStats {
+  int32_t sessions = 0;
+  int32_t busy = 0;
+  int32_t free_blocks = 0;
+  uint64_t evicted_lru = 0, expired_ttl = 0, purged = 0, ended = 0, resyncs = 0;
+  uint64_t reused_tree_slots = 0;  // accepted guesses whose KV was kept
+  uint64_t truncated_tokens = 0;
+};
+
+// What Apply found. kOk: `session` is at the committed prefix the request names, not busy yet, and
+// `moves` keep the KV of accepted guesses (to be done before the next forward pass).
+struct Applied {
+  schemas::DraftStatus status = schemas::DraftStatus::kOk;
+  Session* session = nullptr;
+  std::vector<model::KvMove> moves;
+  std::vector<schemas::PrefixPoint> known;  // kNeedResync: block-aligned, longest first
+};
+
+class SessionTable {
+ public:
+  explicit SessionTable(const SessionTableOptions& options);
+
+  // Opens, commits, rolls back or resumes: afterwards the session's tokens are exactly the
+  // request's prefix. Rolling back is a truncation. kBusy: no room even after eviction; kTooLong:
+  // longer than the context. A failed request leaves the session as it was.
+  Applied Apply(const schemas::DraftRequest& request, base::Nanos now);
+
+  // Makes the session's blocks cover `slots`, evicting idle sessions, least recently used first.
+  bool Reserve(Session* session, int32_t slots);
+
+  void End(const SessionKey& key);         // no-op if unknown or busy (the TTL then takes it)
+  int Purge(uint64_t target_incarnation);  // all idle ones of a target that is gone
+  int Expire(base::Nanos now);             // idle ones past their time to live
+
+  SessionStats stats() const;
+  int32_t free_sessions() const;
+  // For /debug/sessions: one JSON object with counts, and a row a session.
+  std::string DebugJson(base::Nanos now) const;
+  // True if blocks and sessions are accounted for exactly; `why` says what is not.
+  bool Check(std::string* why) const;
+
+ private:
+  using Map = absl::flat_hash_map<SessionKey, std::unique_ptr<Session>>;
+
+  Session* FindOrOpen(const SessionKey& key, base::Nanos now);
+  bool EvictOne();
+  void Release(Map::iterator it);
+  std::vector<schemas::PrefixPoint> KnownPoints(const Session& session) const;
+  // Physical slot of the session's slot s.
+  int32_t Physical(const Session& session, int32_t s) const;
+  std::vector<model::KvMove> KeepAccepted(Session* session,
+                                          absl::Span<const base::TokenId> new_tokens);
+
+  SessionTableOptions options_;
+  scheduler::KvBlocks blocks_;
+  Map sessions_;
+  SessionStats stats_;
+};
+
+}  // namespace specfabric::draft
+
+#endif  // SPECFABRIC_DRAFT_SESSION_TABLE_H_

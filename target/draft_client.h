@@ -1,0 +1,107 @@
+#ifndef SPECFABRIC_TARGET_DRAFT_CLIENT_H_
+#define SPECFABRIC_TARGET_DRAFT_CLIENT_H_
+
+// A target's conversation with its drafts: which worker serves which sequence, what that worker is
+// known to hold, and what to do about every status of a reply. Owned by the leader thread; sends
+// through a function, so that tests need no transport.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "base/clock.h"
+#include "scheduler/draft_router.h"
+#include "scheduler/scheduler.h"
+#include "schemas/messages.h"
+
+namespace specfabric::target {
+
+using PeerId = uint64_t;
+
+struct DraftClientOptions {
+  uint64_t incarnation = 0;  // ours
+  int32_t vocabulary = 0;
+  scheduler::DraftRouterOptions router;
+};
+
+// Every reply and every failure ends in one of these counters.
+struct DraftClientStats {
+  uint64_t requests = 0;
+  uint64_t replies[6] = {};  // by schemas::DraftStatus
+  uint64_t misses = 0;       // no usable reply by the deadline
+  uint64_t stale = 0;        // replies to an earlier request, round or incarnation
+  uint64_t invalid = 0;      // trees that do not validate
+  uint64_t resyncs = 0;
+  uint64_t unroutable = 0;  // no worker could take the round
+};
+
+class DraftClient {
+ public:
+  using Send = std::function<absl::Status(PeerId, const schemas::DraftRequest&)>;
+  using SendEnd = std::function<void(PeerId, const schemas::EndSession&)>;
+
+  DraftClient(const DraftClientOptions& options, scheduler::Scheduler* scheduler, Send send,
+              SendEnd send_end);
+
+  void PeerUp(PeerId peer, const schemas::Hello& hello);
+  // Rounds that were waiting for this worker go on plainly; their sequences are re-routed.
+  void PeerDown(PeerId peer);
+  void PeerDraining(PeerId peer);
+
+  // A sequence starts; what its requests will say of sampling.
+  void Open(base::SequenceId id, const base::SamplingParams& sampling, int32_t prompt_length);
+  // Asks a worker for a tree, or tells the scheduler at once that none will come.
+  void Want(const scheduler::DraftWanted& want, base::Nanos now);
+  void OnReply(PeerId peer, schemas::DraftReply reply, base::Nanos now);
+  // Counts requests past their deadline as misses of their workers.
+  void Expire(base::Nanos now);
+  void Ended(base::SequenceId id);
+
+  const DraftClientStats& stats() const { return stats_; }
+  int32_t workers() const { return static_cast<int32_t>(capacity_.size()); }
+  // The round trip and the draft's own time of the last good reply, for the round spans.
+  base::Nanos last_round_trip() const { return last_round_trip_; }
+  base::Nanos last_draft_time() const { return last_draft_time_; }
+
+ private:
+  struct Route {
+    base::SamplingParams sampling;
+    int32_t prompt_length = 0;
+    PeerId worker = 0;         // that holds the session; 0: none yet
+    int32_t acked_length = 0;  // committed tokens it is known to hold
+    uint64_t acked_hash = 0;
+    // The request in flight; id 0 is none.
+    uint64_t request_id = 0;
+    scheduler::DraftWanted want;
+    base::Nanos sent = 0;
+    bool charged = false;  // as a miss of the worker; its reply may still come
+    int resyncs = 0;       // in this round
+  };
+
+  // The round's request to the worker the router chose, or once more to the same one.
+  void SendRequest(Route* route, PeerId worker, base::Nanos now);
+  void Charge(Route* route, base::Nanos now);
+  void GiveUp(Route* route);
+  void ForgetSession(Route* route);
+  void HandleResync(Route* route, const schemas::DraftReply& reply, base::Nanos now);
+  void HandleTree(Route* route, schemas::DraftReply reply, base::Nanos now);
+
+  const DraftClientOptions options_;
+  scheduler::Scheduler* const scheduler_;
+  const Send send_;
+  const SendEnd send_end_;
+  scheduler::DraftRouter router_;
+  absl::flat_hash_map<PeerId, int32_t> capacity_;
+  absl::flat_hash_map<base::SequenceId, Route> routes_;
+  uint64_t next_request_ = 1;
+  DraftClientStats stats_;
+  base::Nanos last_round_trip_ = 0;
+  base::Nanos last_draft_time_ = 0;
+};
+
+}  // namespace specfabric::target
+
+#endif  // SPECFABRIC_TARGET_DRAFT_CLIENT_H_

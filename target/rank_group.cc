@@ -1,0 +1,178 @@
+#include "target/rank_group.h"
+
+#include <atomic>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "target/verifier.h"
+
+namespace specfabric::target {
+
+namespace {
+
+model::Batch ToBatch(const scheduler::StepPlan& plan) {
+  model::Batch batch;
+  batch.tokens = plan.tokens;
+  batch.positions = plan.positions;
+  batch.ancestors = plan.ancestors;
+  batch.blocks = plan.blocks;
+  batch.logit_rows = plan.logit_rows;
+  for (const scheduler::PlanSequence& s : plan.sequences) {
+    model::BatchSequence sequence;
+    sequence.kv_len = s.kv_len;
+    sequence.first_row = s.first_row;
+    sequence.row_count = s.row_count;
+    sequence.first_block = s.first_block;
+    sequence.block_count = s.block_count;
+    sequence.causal = s.kind == scheduler::RowsKind::kPrefill;
+    batch.sequences.push_back(sequence);
+  }
+  return batch;
+}
+
+// Spins for a moment before sleeping: on a busy machine a spinning thread would take the core from
+// the one it waits for (transport.md, decision 3).
+void WaitForChange(const std::atomic<uint32_t>& value, uint32_t old) {
+  for (int i = 0; i < 2000; ++i) {
+    if (value.load(std::memory_order_acquire) != old) return;
+    __builtin_ia32_pause();
+  }
+  value.wait(old, std::memory_order_acquire);
+}
+
+}  // namespace
+
+class RankGroup::Impl {
+ public:
+  absl::Status Start(const RankGroupOptions& options);
+  ~Impl();
+  absl::StatusOr<scheduler::StepResult> Run(const scheduler::StepPlan& plan, StepTimes* times);
+  const model::RankModel& first() const { return *ranks_[0].model; }
+
+ private:
+  struct Rank {
+    std::unique_ptr<model::RankModel> model;
+    absl::Status status;
+    std::thread thread;
+  };
+
+  void RunRank(const RankGroupOptions& options, int rank);
+  void Step(Rank* rank, RankVerifier* verifier, bool timed);
+  void Signal() {
+    step_.fetch_add(1, std::memory_order_release);
+    step_.notify_all();
+  }
+  void Finished() {
+    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      done_.fetch_add(1, std::memory_order_release);
+      done_.notify_one();
+    }
+  }
+
+  std::vector<std::unique_ptr<model::Communicator>> communicators_;
+  std::vector<Rank> ranks_;
+  // Written by the leader before it raises step_, read by the ranks after.
+  const scheduler::StepPlan* plan_ = nullptr;
+  model::Batch batch_;
+  std::vector<model::KvMove> moves_;
+  bool stop_ = false;
+  Verdict verdict_;
+  StepTimes times_;                // written by rank 0
+  std::atomic<uint32_t> step_{0};  // raised by the leader to start a step
+  std::atomic<uint32_t> done_{0};  // raised by the last rank to finish it
+  std::atomic<int> running_{0};
+};
+
+absl::Status RankGroup::Impl::Start(const RankGroupOptions& options) {
+  const int count = options.tensor_parallel;
+  communicators_ = model::MakeThreadCommunicators(count);
+  ranks_.resize(count);
+  running_ = count;
+  for (int r = 0; r < count; ++r) {
+    ranks_[r].thread = std::thread([this, options, r] { RunRank(options, r); });
+  }
+  WaitForChange(done_, 0);
+  for (const Rank& rank : ranks_) {
+    if (!rank.status.ok()) return rank.status;
+  }
+  return absl::OkStatus();
+}
+
+RankGroup::Impl::~Impl() {
+  stop_ = true;
+  Signal();
+  for (Rank& rank : ranks_) {
+    if (rank.thread.joinable()) rank.thread.join();
+  }
+}
+
+void RankGroup::Impl::RunRank(const RankGroupOptions& options, int r) {
+  Rank* rank = &ranks_[r];
+  // Loaded on the thread that will use it, so that its memory is near it.
+  auto model = model::RankModel::Load(options.model_dir, options.rank, communicators_[r].get());
+  if (!model.ok()) {
+    rank->status = model.status();
+    return Finished();
+  }
+  rank->model = *std::move(model);
+  RankVerifier verifier(communicators_[r].get(), rank->model->config().vocabulary);
+  uint32_t seen = step_.load(std::memory_order_acquire);
+  Finished();
+  for (;;) {
+    WaitForChange(step_, seen);
+    ++seen;
+    if (stop_) return;
+    Step(rank, &verifier, r == 0);
+    Finished();
+  }
+}
+
+void RankGroup::Impl::Step(Rank* rank, RankVerifier* verifier, bool timed) {
+  const base::Nanos start = base::Now();
+  rank->model->MoveKv(moves_);
+  auto logits = rank->model->Forward(batch_);
+  const base::Nanos forwarded = base::Now();
+  rank->status = logits.status();
+  // A batch is refused by every rank alike, so none is left waiting in a collective.
+  if (!logits.ok()) return;
+  verifier->Verify(*plan_, *logits, &verdict_);
+  if (timed) times_ = {forwarded - start, base::Now() - forwarded};
+}
+
+absl::StatusOr<scheduler::StepResult> RankGroup::Impl::Run(const scheduler::StepPlan& plan,
+                                                           StepTimes* times) {
+  plan_ = &plan;
+  batch_ = ToBatch(plan);
+  moves_.clear();
+  for (const scheduler::SlotMove& move : plan.moves) moves_.push_back({move.from, move.to});
+  verdict_.Reset(plan.logit_rows.size());
+  running_ = static_cast<int>(ranks_.size());
+  const uint32_t before = done_.load(std::memory_order_acquire);
+  Signal();
+  WaitForChange(done_, before);
+  for (const Rank& rank : ranks_) {
+    if (!rank.status.ok()) return rank.status;
+  }
+  *times = times_;
+  return Accept(plan, verdict_);
+}
+
+RankGroup::RankGroup(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+RankGroup::~RankGroup() = default;
+
+absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Start(const RankGroupOptions& options) {
+  auto impl = std::make_unique<Impl>();
+  if (absl::Status status = impl->Start(options); !status.ok()) return status;
+  return std::unique_ptr<RankGroup>(new RankGroup(std::move(impl)));
+}
+
+absl::StatusOr<scheduler::StepResult> RankGroup::Run(const scheduler::StepPlan& plan,
+                                                     StepTimes* times) {
+  return impl_->Run(plan, times);
+}
+
+const model::ModelConfig& RankGroup::config() const { return impl_->first().config(); }
+uint64_t RankGroup::NumericsFingerprint() const { return impl_->first().NumericsFingerprint(); }
+
+}  // namespace specfabric::target

@@ -1,0 +1,49 @@
+#ifndef SPECFABRIC_TARGET_RANK_GROUP_H_
+#define SPECFABRIC_TARGET_RANK_GROUP_H_
+
+// The ranks of one tensor-parallel group: a thread for each, which owns its shard of the weights
+// and of the KV cache and its verification buffers. The leader hands all of them the same plan.
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "model/rank_model.h"
+#include "scheduler/step_plan.h"
+
+namespace specfabric::target {
+
+struct RankGroupOptions {
+  std::string model_dir;
+  int tensor_parallel = 1;
+  model::RankOptions rank;
+};
+
+// Where the time of one step went, on rank 0.
+struct StepTimes {
+  base::Nanos forward = 0;
+  base::Nanos verify = 0;
+};
+
+class RankGroup {
+ public:
+  // Loads every shard, each on its own thread. Errors are RankModel::Load's.
+  static absl::StatusOr<std::unique_ptr<RankGroup>> Start(const RankGroupOptions& options);
+  ~RankGroup();  // joins the ranks
+
+  // Moves, forward pass and verification on all ranks; blocks until they are done. One caller.
+  absl::StatusOr<scheduler::StepResult> Run(const scheduler::StepPlan& plan, StepTimes* times);
+
+  const model::ModelConfig& config() const;
+  uint64_t NumericsFingerprint() const;
+
+ private:
+  class Impl;
+  explicit RankGroup(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace specfabric::target
+
+#endif  // SPECFABRIC_TARGET_RANK_GROUP_H_

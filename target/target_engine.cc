@@ -1,0 +1,280 @@
+#include "target/target_engine.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "spdlog/spdlog.h"
+
+namespace specfabric::target {
+
+using metrics::Span;
+using schemas::Finish;
+
+namespace {
+
+constexpr size_t kInboxSize = 1 << 16;
+
+Finish ToFinish(scheduler::FinishReason reason) {
+  switch (reason) {
+    case scheduler::FinishReason::kStop:
+      return Finish::kStop;
+    case scheduler::FinishReason::kLength:
+      return Finish::kLength;
+    case scheduler::FinishReason::kCancelled:
+      return Finish::kCancelled;
+    case scheduler::FinishReason::kError:
+      return Finish::kError;
+  }
+  return Finish::kError;
+}
+
+scheduler::SequenceRequest ToRequest(base::SequenceId id, schemas::Submit submit) {
+  scheduler::SequenceRequest request;
+  request.id = id;
+  request.prompt = std::move(submit.prompt);
+  request.generated = std::move(submit.generated);
+  request.sampling = submit.sampling;
+  request.max_tokens = submit.max_tokens;
+  request.stop_ids = std::move(submit.stop_ids);
+  request.score_prompt = submit.score_prompt;
+  request.logprobs = submit.logprobs;
+  request.speculate = submit.speculate;
+  return request;
+}
+
+}  // namespace
+
+TargetEngine::TargetEngine(const TargetEngineOptions& options, RankGroup* ranks,
+                           metrics::TargetMetrics* metrics, TargetOutbox outbox)
+    : options_(options),
+      ranks_(ranks),
+      metrics_(metrics),
+      outbox_(std::move(outbox)),
+      scheduler_(options.scheduler),
+      drafts_({options.incarnation, options.scheduler.vocabulary, options.router}, &scheduler_,
+              outbox_.draft_request, outbox_.end_session),
+      inbox_(kInboxSize) {}
+
+void TargetEngine::Ask(Asked what) {
+  int now = asked_.load();
+  while (now < what && !asked_.compare_exchange_weak(now, what)) {
+  }
+  inbox_.Wake();
+}
+
+void TargetEngine::Run() {
+  Serve();
+  finished_ = true;
+}
+
+void TargetEngine::Serve() {
+  while (asked_.load() != kStop) {
+    const base::Nanos start = base::Now();
+    drafts_.Expire(start);
+    auto next = scheduler_.Plan(start);
+    if (auto* plan = std::get_if<scheduler::StepPlan>(&next)) {
+      RunStep(*plan, start);
+      TakeInput(0);
+      continue;
+    }
+    if (asked_.load() == kDrain && clients_.empty()) return;
+    TakeInput(std::get<scheduler::WaitUntil>(next).time);
+  }
+}
+
+void TargetEngine::TakeInput(base::Nanos deadline) {
+  for (TargetInput& input : inbox_.PopAll(deadline)) {
+    std::visit([this](auto& i) { Handle(i); }, input);
+  }
+  UpdateGauges();
+}
+
+void TargetEngine::Handle(const PeerUp& up) {
+  peers_[up.peer] = up.hello.role;
+  if (up.hello.role == schemas::Role::kDraft) drafts_.PeerUp(up.peer, up.hello);
+}
+
+void TargetEngine::Handle(const PeerDown& down) {
+  const auto it = peers_.find(down.peer);
+  if (it == peers_.end()) return;
+  const schemas::Role role = it->second;
+  peers_.erase(it);
+  if (role == schemas::Role::kDraft) return drafts_.PeerDown(down.peer);
+  // Nobody is left to read what these sequences would say.
+  std::vector<base::SequenceId> orphans;
+  for (const auto& [id, client] : clients_) {
+    if (client.peer == down.peer) orphans.push_back(id);
+  }
+  for (base::SequenceId id : orphans) {
+    metrics_->cancelled.Increment();
+    Dispatch(scheduler_.Cancel(id));
+  }
+}
+
+void TargetEngine::Handle(PeerMessage& input) {
+  const link::PeerId peer = input.peer;
+  if (auto* submit = std::get_if<schemas::Submit>(&input.message)) {
+    OnSubmit(peer, std::move(*submit));
+  } else if (auto* cancel = std::get_if<schemas::Cancel>(&input.message)) {
+    OnCancel(peer, *cancel);
+  } else if (auto* reply = std::get_if<schemas::DraftReply>(&input.message)) {
+    const bool good = reply->status == schemas::DraftStatus::kOk;
+    metrics_->CountDraftReply(static_cast<int>(reply->status));
+    const base::SequenceId id = reply->sequence;
+    drafts_.OnReply(peer, std::move(*reply), base::Now());
+    auto it = clients_.find(id);
+    if (good && it != clients_.end() && it->second.wanted_draft != 0) {
+      metrics_->ObserveSpan(Span::kDraftWait, base::Now() - it->second.wanted_draft);
+      metrics_->ObserveSpan(Span::kDraftCompute, drafts_.last_draft_time());
+      metrics_->ObserveSpan(Span::kTransfer, drafts_.last_round_trip() - drafts_.last_draft_time());
+      it->second.wanted_draft = 0;
+    }
+  } else if (std::holds_alternative<schemas::Drain>(input.message)) {
+    drafts_.PeerDraining(peer);
+  } else {
+    spdlog::warn("target peer={}: message of a kind targets do not take", peer);
+  }
+}
+
+void TargetEngine::Refuse(link::PeerId peer, const schemas::Submit& submit, Finish finish,
+                          std::string why) {
+  schemas::Tokens reply;
+  reply.request_id = submit.request_id;
+  reply.attempt = submit.attempt;
+  reply.first_index = static_cast<int32_t>(submit.generated.size());
+  reply.finish = finish;
+  reply.error = std::move(why);
+  outbox_.tokens(peer, reply).IgnoreError();
+}
+
+void TargetEngine::OnSubmit(link::PeerId peer, schemas::Submit submit) {
+  if (asked_.load() != kRun) {
+    return Refuse(peer, submit, Finish::kDraining, "this target is draining");
+  }
+  const base::SequenceId id = next_sequence_++;
+  const auto sampling = submit.sampling;
+  const auto prompt_length = static_cast<int32_t>(submit.prompt.size());
+  const RequestKey key{peer, submit.request_id};
+  const uint32_t attempt = submit.attempt;
+  if (sequences_.contains(key)) {
+    return Refuse(peer, submit, Finish::kRejected, "a request with this id is running already");
+  }
+  // Add takes the request by value; a refusal still has to say which one it was.
+  schemas::Submit header;
+  header.request_id = submit.request_id;
+  header.attempt = attempt;
+  header.generated.resize(submit.generated.size());
+  absl::Status added = scheduler_.Add(ToRequest(id, std::move(submit)), base::Now());
+  if (!added.ok()) {
+    const bool full = absl::IsResourceExhausted(added);
+    return Refuse(peer, header, full ? Finish::kOverloaded : Finish::kRejected,
+                  base::Message(added));
+  }
+  metrics_->prompt_tokens.Increment(prompt_length);
+  clients_[id] = Client{peer, key.request_id, attempt};
+  sequences_[key] = id;
+  drafts_.Open(id, sampling, prompt_length);
+}
+
+void TargetEngine::OnCancel(link::PeerId peer, const schemas::Cancel& cancel) {
+  const auto it = sequences_.find({peer, cancel.request_id});
+  if (it == sequences_.end()) return;
+  const auto client = clients_.find(it->second);
+  if (client == clients_.end() || client->second.attempt != cancel.attempt) return;
+  metrics_->cancelled.Increment();
+  Dispatch(scheduler_.Cancel(it->second));
+}
+
+void TargetEngine::RunStep(const scheduler::StepPlan& plan, base::Nanos started) {
+  const base::Nanos planned = base::Now();
+  metrics_->ObserveSpan(Span::kPlan, planned - started);
+  step_started_.store(planned, std::memory_order_relaxed);
+  StepTimes times;
+  auto result = ranks_->Run(plan, &times);
+  const base::Nanos ran = base::Now();
+  step_started_.store(0, std::memory_order_relaxed);
+  last_step_ended_.store(ran, std::memory_order_relaxed);
+  if (!result.ok()) {
+    spdlog::error("step={} rows={} failed: {}", plan.step, plan.rows(),
+                  base::Message(result.status()));
+    Dispatch(scheduler_.Abort(ran));
+    return;
+  }
+  metrics_->ObserveSpan(Span::kForward, times.forward);
+  metrics_->ObserveSpan(Span::kVerify, times.verify);
+  Dispatch(scheduler_.Commit(*result, ran));
+  metrics_->ObserveSpan(Span::kCommit, base::Now() - ran);
+}
+
+void TargetEngine::Dispatch(std::vector<scheduler::Event> events) {
+  // Drafts first: they work while the rest is being sent.
+  for (const scheduler::Event& event : events) {
+    if (const auto* want = std::get_if<scheduler::DraftWanted>(&event)) {
+      const base::Nanos now = base::Now();
+      if (auto it = clients_.find(want->id); it != clients_.end()) it->second.wanted_draft = now;
+      drafts_.Want(*want, now);
+    }
+  }
+  for (const scheduler::Event& event : events) {
+    if (const auto* tokens = std::get_if<scheduler::TokensEvent>(&event)) {
+      Emit(*tokens);
+    } else if (const auto* ended = std::get_if<scheduler::SequenceEnded>(&event)) {
+      OnEnded(ended->id);
+    }
+  }
+}
+
+void TargetEngine::Emit(const scheduler::TokensEvent& event) {
+  const auto it = clients_.find(event.id);
+  if (it == clients_.end()) return;
+  Client& client = it->second;
+  if (event.round) {
+    ++client.rounds;
+    client.drafted += event.drafted;
+    client.accepted += event.accepted;
+    metrics_->CountRound(event.drafted, event.accepted);
+  }
+  metrics_->output_tokens.Increment(static_cast<double>(event.tokens.size()));
+  schemas::Tokens message;
+  message.request_id = client.request_id;
+  message.attempt = client.attempt;
+  message.first_index = event.first_index;
+  message.tokens = event.tokens;
+  message.logprobs = event.logprobs;
+  message.prompt_logprobs = event.prompt_logprobs;
+  message.finish = event.finish.has_value() ? ToFinish(*event.finish) : Finish::kNone;
+  if (message.finish == Finish::kError) message.error = "the step failed; see the target's log";
+  message.rounds = client.rounds;
+  message.drafted = client.drafted;
+  message.accepted = client.accepted;
+  if (absl::Status sent = outbox_.tokens(client.peer, message); !sent.ok()) {
+    // A gateway that cannot take tokens is going down; PeerDown then cancels its sequences.
+    spdlog::warn("target peer={} sequence={}: {}", client.peer, event.id, base::Message(sent));
+  }
+}
+
+void TargetEngine::OnEnded(base::SequenceId id) {
+  drafts_.Ended(id);
+  const auto it = clients_.find(id);
+  if (it == clients_.end()) return;
+  sequences_.erase({it->second.peer, it->second.request_id});
+  clients_.erase(it);
+}
+
+void TargetEngine::UpdateGauges() {
+  const scheduler::SchedulerStats stats = scheduler_.stats();
+  metrics_->running.Set(stats.running);
+  metrics_->waiting.Set(stats.waiting);
+  metrics_->kv_blocks_used.Set(stats.used_blocks);
+  metrics_->kv_blocks_free.Set(stats.free_blocks);
+  metrics_->draft_workers.Set(drafts_.workers());
+  metrics_->draft_misses.Increment(static_cast<double>(stats.draft_misses - reported_misses_));
+  metrics_->late_drafts.Increment(static_cast<double>(stats.late_drafts - reported_late_));
+  reported_misses_ = stats.draft_misses;
+  reported_late_ = stats.late_drafts;
+}
+
+}  // namespace specfabric::target

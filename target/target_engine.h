@@ -1,0 +1,132 @@
+#ifndef SPECFABRIC_TARGET_TARGET_ENGINE_H_
+#define SPECFABRIC_TARGET_TARGET_ENGINE_H_
+
+// The leader of a target group: it owns the scheduler, the sequences and their routes, and drives
+// the ranks step by step (design.md, One round). One thread runs Run(); the link's callbacks and
+// the admin server only post to its inbox or read its atomics.
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "base/queue.h"
+#include "link/link.h"
+#include "metrics/target_metrics.h"
+#include "scheduler/scheduler.h"
+#include "target/draft_client.h"
+#include "target/rank_group.h"
+
+namespace specfabric::target {
+
+struct TargetEngineOptions {
+  scheduler::SchedulerOptions scheduler;
+  scheduler::DraftRouterOptions router;
+  uint64_t incarnation = 0;
+};
+
+// How the engine speaks to its peers; the link in a process, a recorder in tests.
+struct TargetOutbox {
+  std::function<absl::Status(link::PeerId, const schemas::Tokens&)> tokens;
+  std::function<absl::Status(link::PeerId, const schemas::DraftRequest&)> draft_request;
+  std::function<void(link::PeerId, const schemas::EndSession&)> end_session;
+};
+
+struct PeerUp {
+  link::PeerId peer = 0;
+  schemas::Hello hello;
+};
+struct PeerDown {
+  link::PeerId peer = 0;
+};
+struct PeerMessage {
+  link::PeerId peer = 0;
+  link::Message message;
+};
+using TargetInput = std::variant<PeerUp, PeerDown, PeerMessage>;
+
+class TargetEngine {
+ public:
+  // `ranks` and `metrics` must outlive the engine.
+  TargetEngine(const TargetEngineOptions& options, RankGroup* ranks,
+               metrics::TargetMetrics* metrics, TargetOutbox outbox);
+
+  // From any thread. False: the inbox is full or closed.
+  bool Post(TargetInput input) { return inbox_.Push(std::move(input)); }
+
+  // Runs until Stop, or until a drain that has nothing left to do.
+  void Run();
+  // New work is refused from now on, running sequences are finished, then Run returns.
+  void Drain() { Ask(kDrain); }
+  void Stop() { Ask(kStop); }
+
+  // Start of the step in flight, or 0: what a watchdog and /livez look at.
+  base::Nanos step_started() const { return step_started_.load(std::memory_order_relaxed); }
+  base::Nanos last_step_ended() const { return last_step_ended_.load(std::memory_order_relaxed); }
+  // Run has returned.
+  bool finished() const { return finished_.load(); }
+  bool draining() const { return asked_.load(std::memory_order_relaxed) != kRun; }
+
+ private:
+  enum Asked { kRun, kDrain, kStop };
+
+  // What a sequence is to the outside.
+  struct Client {
+    link::PeerId peer = 0;
+    uint64_t request_id = 0;
+    uint32_t attempt = 0;
+    int32_t rounds = 0, drafted = 0, accepted = 0;
+    base::Nanos wanted_draft = 0;  // when its last DraftWanted was sent, 0: not waiting
+  };
+  struct RequestKey {
+    link::PeerId peer = 0;
+    uint64_t request_id = 0;
+    bool operator==(const RequestKey&) const = default;
+    template <typename H>
+    friend H AbslHashValue(H h, const RequestKey& key) {
+      return H::combine(std::move(h), key.peer, key.request_id);
+    }
+  };
+
+  void Serve();
+  void Ask(Asked what);
+  void TakeInput(base::Nanos deadline);
+  void Handle(const PeerUp& up);
+  void Handle(const PeerDown& down);
+  void Handle(PeerMessage& message);
+  void OnSubmit(link::PeerId peer, schemas::Submit submit);
+  void OnCancel(link::PeerId peer, const schemas::Cancel& cancel);
+  void Refuse(link::PeerId peer, const schemas::Submit& submit, schemas::Finish finish,
+              std::string why);
+  void RunStep(const scheduler::StepPlan& plan, base::Nanos planned);
+  void Dispatch(std::vector<scheduler::Event> events);
+  void Emit(const scheduler::TokensEvent& event);
+  void OnEnded(base::SequenceId id);
+  void UpdateGauges();
+
+  const TargetEngineOptions options_;
+  RankGroup* const ranks_;
+  metrics::TargetMetrics* const metrics_;
+  const TargetOutbox outbox_;
+  scheduler::Scheduler scheduler_;
+  DraftClient drafts_;
+  base::BoundedQueue<TargetInput> inbox_;
+  absl::flat_hash_map<base::SequenceId, Client> clients_;
+  absl::flat_hash_map<RequestKey, base::SequenceId> sequences_;
+  absl::flat_hash_map<link::PeerId, schemas::Role> peers_;
+  base::SequenceId next_sequence_ = 1;
+  uint64_t reported_misses_ = 0, reported_late_ = 0;
+  std::atomic<int> asked_{kRun};
+  std::atomic<base::Nanos> step_started_{0};
+  std::atomic<base::Nanos> last_step_ended_{0};
+  std::atomic<bool> finished_{false};
+};
+
+}  // namespace specfabric::target
+
+#endif  // SPECFABRIC_TARGET_TARGET_ENGINE_H_

@@ -1,0 +1,229 @@
+#include "target/target_service.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/random.h"
+#include "link/fabric_counters.h"
+#include "link/link.h"
+#include "metrics/fabric_metrics.h"
+#include "metrics/target_metrics.h"
+#include "spdlog/spdlog.h"
+#include "target/target_engine.h"
+
+namespace specfabric::target {
+
+namespace {
+
+constexpr int kWatchdogExit = 70;  // EX_SOFTWARE
+
+// Who may speak to a target: gateways and tools of the same text, drafts of the same vocabulary.
+absl::Status AcceptPeer(const schemas::Hello& ours, const schemas::Hello& theirs) {
+  if (theirs.role == schemas::Role::kTarget) {
+    return absl::InvalidArgumentError("targets do not speak to targets");
+  }
+  if (theirs.role == schemas::Role::kDraft && theirs.vocabulary != ours.vocabulary) {
+    return absl::InvalidArgumentError(absl::StrCat("the draft's vocabulary has ", theirs.vocabulary,
+                                                   " tokens, the target's ", ours.vocabulary));
+  }
+  if (theirs.tokenizer_fingerprint != 0 && ours.tokenizer_fingerprint != 0 &&
+      theirs.tokenizer_fingerprint != ours.tokenizer_fingerprint) {
+    return absl::InvalidArgumentError("its tokenizer.json differs from the target's");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+class TargetService::Impl {
+ public:
+  absl::Status Start(const TargetServiceOptions& options, metrics::Registry* registry);
+  ~Impl();
+
+  void Watch();
+  void StopThreads();
+
+  TargetServiceOptions options_;
+  std::unique_ptr<RankGroup> ranks_;
+  std::unique_ptr<metrics::TargetMetrics> metrics_;
+  std::unique_ptr<TargetEngine> engine_;
+  std::unique_ptr<link::Link> link_;
+  std::unique_ptr<metrics::FabricMetrics> fabric_metrics_;
+  std::thread leader_;
+  std::thread watchdog_;
+  std::atomic<bool> stopping_{false};
+  std::mutex peers_mutex_;
+  std::map<link::PeerId, schemas::Role> peers_;  // guarded by peers_mutex_
+};
+
+absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
+                                        metrics::Registry* registry) {
+  options_ = options;
+  auto ranks = RankGroup::Start(options.ranks);
+  if (!ranks.ok()) return ranks.status();
+  ranks_ = *std::move(ranks);
+  const model::ModelConfig& config = ranks_->config();
+
+  link::LinkOptions link_options;
+  link_options.fabric.spin = options.spin;
+  link_options.listen = options.listen;
+  link_options.connect = options.drafts;
+  schemas::Hello& hello = link_options.hello;
+  hello.role = schemas::Role::kTarget;
+  hello.incarnation = base::RandomNonzero64();
+  hello.model = options.model_name;
+  hello.tokenizer_fingerprint = options.tokenizer_fingerprint;
+  hello.numerics_fingerprint = ranks_->NumericsFingerprint();
+  hello.vocabulary = config.vocabulary;
+  hello.context = options.scheduler.max_context;
+  hello.couplings = 1u << static_cast<int>(schemas::Coupling::kCoupled);
+  hello.capacity = options.scheduler.max_sequences;
+  link_options.accept = [ours = hello](const schemas::Hello& theirs) {
+    return AcceptPeer(ours, theirs);
+  };
+
+  metrics_ = std::make_unique<metrics::TargetMetrics>(*registry, options.model_name,
+                                                      speculation::kMaxVerifyNodes - 1);
+  metrics_->SetExactness(options.ranks.rank.batch_invariant);
+  TargetEngineOptions engine_options;
+  engine_options.scheduler = options.scheduler;
+  engine_options.incarnation = hello.incarnation;
+  TargetOutbox outbox;
+  outbox.tokens = [this](link::PeerId peer, const schemas::Tokens& tokens) {
+    absl::Status sent = link_->Send(peer, tokens);
+    // A stream with a hole is worth nothing: the gateway resubmits what it has.
+    if (absl::IsResourceExhausted(sent)) link_->Close(peer);
+    return sent;
+  };
+  outbox.draft_request = [this](link::PeerId peer, const schemas::DraftRequest& request) {
+    return link_->Send(peer, request);
+  };
+  outbox.end_session = [this](link::PeerId peer, const schemas::EndSession& end) {
+    link_->Send(peer, end).IgnoreError();
+  };
+  engine_ = std::make_unique<TargetEngine>(engine_options, ranks_.get(), metrics_.get(), outbox);
+
+  link::LinkHandler handler;
+  handler.on_up = [this](link::PeerId peer, const schemas::Hello& theirs, const std::string&) {
+    {
+      std::lock_guard lock(peers_mutex_);
+      peers_[peer] = theirs.role;
+    }
+    engine_->Post(PeerUp{peer, theirs});
+  };
+  handler.on_message = [this](link::PeerId peer, link::Message message) {
+    // Full means the leader is hopelessly behind: dropping the peer is bounded, queueing is not.
+    if (!engine_->Post(PeerMessage{peer, std::move(message)})) link_->Close(peer);
+  };
+  handler.on_down = [this](link::PeerId peer, const absl::Status&) {
+    {
+      std::lock_guard lock(peers_mutex_);
+      peers_.erase(peer);
+    }
+    engine_->Post(PeerDown{peer});
+  };
+  auto link = link::Link::Start(std::move(link_options), std::move(handler));
+  if (!link.ok()) return link.status();
+  link_ = *std::move(link);
+  fabric_metrics_ = std::make_unique<metrics::FabricMetrics>(
+      *registry, [this] { return link::ReadCounters(*link_); });
+  leader_ = std::thread([this] { engine_->Run(); });
+  watchdog_ = std::thread([this] { Watch(); });
+  return absl::OkStatus();
+}
+
+void TargetService::Impl::Watch() {
+  while (!stopping_.load()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const base::Nanos started = engine_->step_started();
+    if (started == 0 || base::Now() - started < options_.step_timeout) continue;
+    // A hung collective cannot be cancelled; the gateways resubmit elsewhere (design.md).
+    spdlog::critical("a step has run for more than {} s: ending the process",
+                     base::ToSeconds(options_.step_timeout));
+    std::_Exit(kWatchdogExit);
+  }
+}
+
+void TargetService::Impl::StopThreads() {
+  stopping_ = true;
+  if (engine_ != nullptr) engine_->Stop();
+  if (leader_.joinable()) leader_.join();
+  if (watchdog_.joinable()) watchdog_.join();
+}
+
+TargetService::Impl::~Impl() {
+  // The leader sends through the link, so it ends first; then the link, which posts to the engine.
+  StopThreads();
+  fabric_metrics_.reset();
+  link_.reset();
+}
+
+TargetService::TargetService(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+TargetService::~TargetService() = default;
+
+absl::StatusOr<std::unique_ptr<TargetService>> TargetService::Start(
+    const TargetServiceOptions& options, metrics::Registry* registry) {
+  auto config = model::LoadModelConfig(options.ranks.model_dir);
+  if (!config.ok()) return config.status();
+  const int ranks = options.ranks.tensor_parallel;
+  if (absl::Status split = model::CheckTensorParallel(*config, ranks); !split.ok()) return split;
+  TargetServiceOptions filled = options;
+  filled.scheduler.vocabulary = config->vocabulary;
+  filled.scheduler.kv_blocks = options.ranks.rank.kv_blocks;
+  filled.scheduler.block_size = options.ranks.rank.block_size;
+  filled.scheduler.max_context = options.scheduler.max_context == 0
+                                     ? config->context
+                                     : std::min(options.scheduler.max_context, config->context);
+  auto impl = std::make_unique<Impl>();
+  if (absl::Status status = impl->Start(filled, registry); !status.ok()) return status;
+  return std::unique_ptr<TargetService>(new TargetService(std::move(impl)));
+}
+
+const std::string& TargetService::listen_address() const { return impl_->link_->listen_address(); }
+const model::ModelConfig& TargetService::config() const { return impl_->ranks_->config(); }
+bool TargetService::ready() const { return !impl_->engine_->draining(); }
+
+std::string TargetService::Liveness() const {
+  const base::Nanos now = base::Now();
+  const base::Nanos started = impl_->engine_->step_started();
+  const base::Nanos ended = impl_->engine_->last_step_ended();
+  return absl::StrFormat("ok step_age_seconds=%.3f last_step_seconds_ago=%.3f\n",
+                         started == 0 ? 0.0 : base::ToSeconds(now - started),
+                         ended == 0 ? -1.0 : base::ToSeconds(now - ended));
+}
+
+void TargetService::WaitForDrafts(base::Nanos timeout) {
+  const base::Nanos deadline = base::Now() + timeout;
+  while (base::Now() < deadline) {
+    size_t up = 0;
+    {
+      std::lock_guard lock(impl_->peers_mutex_);
+      for (const auto& [peer, role] : impl_->peers_) up += role == schemas::Role::kDraft;
+    }
+    if (up >= impl_->options_.drafts.size()) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+void TargetService::Drain(base::Nanos timeout) {
+  impl_->engine_->Drain();
+  {
+    std::lock_guard lock(impl_->peers_mutex_);
+    for (const auto& [peer, role] : impl_->peers_) {
+      impl_->link_->Send(peer, schemas::Drain{}).IgnoreError();
+    }
+  }
+  const base::Nanos deadline = base::Now() + timeout;
+  while (!impl_->engine_->finished() && base::Now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+}  // namespace specfabric::target

@@ -1,0 +1,58 @@
+#ifndef SPECFABRIC_TARGET_TARGET_SERVICE_H_
+#define SPECFABRIC_TARGET_TARGET_SERVICE_H_
+
+// One target group as a process sees it: ranks, leader thread, watchdog and the link that joins
+// them to gateways and drafts.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "metrics/registry.h"
+#include "model/config.h"
+#include "scheduler/scheduler.h"
+#include "target/rank_group.h"
+
+namespace specfabric::target {
+
+struct TargetServiceOptions {
+  RankGroupOptions ranks;
+  scheduler::SchedulerOptions
+      scheduler;  // vocabulary and block numbers are filled in from the model
+  std::string model_name;
+  uint64_t tokenizer_fingerprint = 0;
+  std::string listen = "127.0.0.1:0";
+  std::vector<std::string> drafts;  // "host:port" each
+  base::Nanos spin = 20 * base::kMicrosecond;
+  base::Nanos step_timeout = 60 * base::kSecond;  // a longer step ends the process
+};
+
+class TargetService {
+ public:
+  // Loads the model and starts to listen. Errors are RankModel::Load's and Link::Start's.
+  static absl::StatusOr<std::unique_ptr<TargetService>> Start(const TargetServiceOptions& options,
+                                                              metrics::Registry* registry);
+  ~TargetService();
+
+  const std::string& listen_address() const;
+  const model::ModelConfig& config() const;
+  // False while draining.
+  bool ready() const;
+  // One line for /livez: seconds since the last step ended, and of the step in flight.
+  std::string Liveness() const;
+  // Until every draft of options.drafts is up, or `timeout` has passed.
+  void WaitForDrafts(base::Nanos timeout);
+  // Refuses new work, waits for running sequences up to `timeout`, tells the peers.
+  void Drain(base::Nanos timeout);
+
+ private:
+  class Impl;
+  explicit TargetService(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace specfabric::target
+
+#endif  // SPECFABRIC_TARGET_TARGET_SERVICE_H_

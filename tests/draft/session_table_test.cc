@@ -1,0 +1,223 @@
+#include "draft/session_table.h"
+
+#include <map>
+#include <random>
+
+#include "base/hash.h"
+#include "gtest/gtest.h"
+
+namespace specfabric::draft {
+namespace {
+
+using base::TokenId;
+using schemas::DraftRequest;
+using schemas::DraftStatus;
+
+SessionTableOptions Small() {
+  SessionTableOptions options;
+  options.kv_blocks = 16;
+  options.block_size = 4;
+  options.max_sessions = 3;
+  options.context = 40;
+  options.time_to_live = 10 * base::kSecond;
+  return options;
+}
+
+uint64_t HashOf(const std::vector<TokenId>& tokens, size_t length) {
+  return base::ExtendPrefixHash(base::kEmptyPrefixHash,
+                                absl::MakeConstSpan(tokens).subspan(0, length));
+}
+
+// A request for the committed prefix `tokens`, of which the draft is thought to hold `base`.
+DraftRequest Request(base::SequenceId sequence, const std::vector<TokenId>& tokens, int base) {
+  DraftRequest request;
+  request.target_incarnation = 7;
+  request.sequence = sequence;
+  request.base_length = base;
+  request.base_hash = HashOf(tokens, base);
+  request.append_tokens.assign(tokens.begin() + base, tokens.end());
+  return request;
+}
+
+// Plays the model: everything committed is run, so that KV is valid up to the end.
+void RunCommitted(Session* session) { session->kv_len = session->length(); }
+
+// Adds a node and gives it a KV slot, as the engine does when it expands the node.
+int RunNode(Session* session, int parent, TokenId token) {
+  const int node = session->tree.Add(parent, token, 0);
+  session->tree_slot.resize(session->tree.size(), -1);
+  session->tree_slot[node] = session->tree_slots_used++;
+  return node;
+}
+
+TEST(SessionTable, OpensCommitsAndKeepsTheKvOfWhatItHas) {
+  SessionTable table(Small());
+  Applied opened = table.Apply(Request(1, {5, 6, 7}, 0), 0);
+  ASSERT_EQ(opened.status, DraftStatus::kOk);
+  EXPECT_EQ(opened.session->tokens, (std::vector<TokenId>{5, 6, 7}));
+  EXPECT_EQ(opened.session->kv_len, 0);
+  RunCommitted(opened.session);
+  Applied more = table.Apply(Request(1, {5, 6, 7, 8, 9}, 3), 1);
+  ASSERT_EQ(more.status, DraftStatus::kOk);
+  EXPECT_EQ(more.session->kv_len, 3);
+  EXPECT_TRUE(more.moves.empty());
+}
+
+TEST(SessionTable, RootIsAlwaysRunAgain) {
+  SessionTable table(Small());
+  Session* session = table.Apply(Request(1, {5, 6, 7}, 0), 0).session;
+  RunCommitted(session);
+  EXPECT_EQ(table.Apply(Request(1, {5, 6, 7}, 3), 1).session->kv_len, 2);
+}
+
+TEST(SessionTable, AcceptedTreeSlotsBecomeThePrefix) {
+  SessionTable table(Small());
+  Session* session = table.Apply(Request(1, {5, 6, 7}, 0), 0).session;
+  ASSERT_TRUE(table.Reserve(session, 12));
+  RunCommitted(session);
+  RunNode(session, 0, 100);                     // slot 3
+  const int accepted = RunNode(session, 0, 8);  // slot 4
+  RunNode(session, accepted, 101);              // slot 5
+  RunNode(session, accepted, 9);                // slot 6
+  Applied next = table.Apply(Request(1, {5, 6, 7, 8, 9, 10}, 3), 1);
+  ASSERT_EQ(next.status, DraftStatus::kOk);
+  EXPECT_EQ(next.session->kv_len, 5);  // 8 and 9 kept, 10 is the root that is run
+  ASSERT_EQ(next.moves.size(), 2u);
+  const auto physical = [&](int s) { return next.session->blocks[s / 4] * 4 + s % 4; };
+  EXPECT_EQ(next.moves[0].from, physical(4));
+  EXPECT_EQ(next.moves[0].to, physical(3));
+  EXPECT_EQ(next.moves[1].from, physical(6));
+  EXPECT_EQ(next.moves[1].to, physical(4));
+}
+
+TEST(SessionTable, RollbackTruncates) {
+  SessionTable table(Small());
+  RunCommitted(table.Apply(Request(1, {5, 6, 7, 8, 9}, 0), 0).session);
+  Applied back = table.Apply(Request(1, {5, 6, 3}, 2), 1);
+  ASSERT_EQ(back.status, DraftStatus::kOk);
+  EXPECT_EQ(back.session->tokens, (std::vector<TokenId>{5, 6, 3}));
+  EXPECT_EQ(back.session->kv_len, 2);
+  EXPECT_EQ(table.stats().truncated_tokens, 3u);
+}
+
+TEST(SessionTable, RepeatedTokensKeepTheirKv) {
+  SessionTable table(Small());
+  RunCommitted(table.Apply(Request(1, {5, 6, 7, 8}, 0), 0).session);
+  EXPECT_EQ(table.Apply(Request(1, {5, 6, 7, 8, 9}, 0), 1).session->kv_len, 4);
+}
+
+TEST(SessionTable, UnknownPrefixAsksForResyncWithBlockAlignedPoints) {
+  SessionTable table(Small());
+  const std::vector<TokenId> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  RunCommitted(table.Apply(Request(1, tokens, 0), 0).session);
+  DraftRequest lost = Request(1, {1, 2, 3, 4, 50, 60}, 5);
+  Applied resync = table.Apply(lost, 1);
+  EXPECT_EQ(resync.status, DraftStatus::kNeedResync);
+  ASSERT_EQ(resync.known.size(), 2u);
+  EXPECT_EQ(resync.known[0].length, 8);
+  EXPECT_EQ(resync.known[0].hash, HashOf(tokens, 8));
+  EXPECT_EQ(resync.known[1].length, 4);
+  EXPECT_EQ(table.stats().resyncs, 1u);
+  // From the point both know, it works.
+  EXPECT_EQ(table.Apply(Request(1, {1, 2, 3, 4, 50, 60}, 4), 2).session->kv_len, 4);
+}
+
+TEST(SessionTable, TooLongIsRefusedAndChangesNothing) {
+  SessionTable table(Small());
+  table.Apply(Request(1, {1, 2}, 0), 0);
+  const std::vector<TokenId> tokens(40, 3);
+  EXPECT_EQ(table.Apply(Request(2, tokens, 0), 0).status, DraftStatus::kTooLong);
+  EXPECT_EQ(table.stats().sessions, 1);
+}
+
+TEST(SessionTable, EvictsTheLeastRecentlyUsedIdleSession) {
+  SessionTable table(Small());
+  Session* first = table.Apply(Request(1, {1}, 0), 0).session;
+  first->busy = true;
+  table.Apply(Request(2, {2}, 0), 1);
+  table.Apply(Request(3, {3}, 0), 2);
+  EXPECT_EQ(table.Apply(Request(4, {4}, 0), 3).status, DraftStatus::kOk);
+  EXPECT_EQ(table.stats().evicted_lru, 1u);
+  // Sequence 2 was the oldest idle one: its session is new, so a base is unknown.
+  EXPECT_EQ(table.Apply(Request(2, {2, 5}, 1), 4).status, DraftStatus::kNeedResync);
+  // Sequence 1 was busy and has kept its place.
+  first->busy = false;
+  EXPECT_EQ(table.Apply(Request(1, {1, 5}, 1), 5).status, DraftStatus::kOk);
+}
+
+TEST(SessionTable, BusyWhenNothingCanBeEvicted) {
+  SessionTable table(Small());
+  for (int i = 1; i <= 3; ++i) table.Apply(Request(i, {i}, 0), i).session->busy = true;
+  EXPECT_EQ(table.Apply(Request(4, {4}, 0), 9).status, DraftStatus::kBusy);
+  EXPECT_EQ(table.Apply(Request(1, {1, 2}, 1), 9).status, DraftStatus::kBusy);
+}
+
+TEST(SessionTable, ExpirePurgeAndEndFreeEverything) {
+  SessionTable table(Small());
+  table.Apply(Request(1, {1}, 0), 0);
+  table.Apply(Request(2, {2}, 0), 5 * base::kSecond);
+  EXPECT_EQ(table.Expire(11 * base::kSecond), 1);
+  table.End({7, 2});
+  EXPECT_EQ(table.stats().ended, 1u);
+  table.Apply(Request(3, {3}, 0), 0);
+  EXPECT_EQ(table.Purge(8), 0);
+  EXPECT_EQ(table.Purge(7), 1);
+  EXPECT_EQ(table.stats().free_blocks, 16);
+}
+
+// Random requests of a target that sometimes loses replies: after each accepted one the session
+// holds exactly the prefix asked for, KV is never claimed for tokens that were not run, nothing
+// leaks.
+TEST(SessionTable, RandomTracesStayConsistent) {
+  for (int seed = 0; seed < 200; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](int n) { return static_cast<int>(random() % n); };
+    SessionTable table(Small());
+    std::map<base::SequenceId, std::vector<TokenId>> truth;
+    std::map<base::SequenceId, int> known;
+    // What the KV of each physical slot was computed from: the hash of the prefix it ends.
+    std::map<int, uint64_t> kv;
+    for (int step = 0; step < 120; ++step) {
+      const base::SequenceId id = 1 + below(5);
+      std::vector<TokenId>& tokens = truth[id];
+      if (below(6) == 0 && !tokens.empty()) {
+        tokens.resize(1 + below(static_cast<int>(tokens.size())));
+      }
+      known[id] = std::min<int>(known[id], tokens.size());
+      for (int i = below(4); i >= 0 && tokens.size() < 36; --i) tokens.push_back(below(3));
+      const int base = below(3) == 0 ? below(known[id] + 1) : known[id];
+      Applied applied = table.Apply(Request(id, tokens, base), step);
+      std::string why;
+      ASSERT_TRUE(table.Check(&why)) << why;
+      if (applied.status == DraftStatus::kNeedResync) {
+        known[id] = 0;
+        continue;
+      }
+      if (applied.status != DraftStatus::kOk) continue;
+      Session* s = applied.session;
+      ASSERT_EQ(s->tokens, tokens);
+      for (const auto& move : applied.moves) kv[move.to] = kv[move.from];
+      const auto physical = [&](int slot) { return s->blocks[slot / 4] * 4 + slot % 4; };
+      for (int i = 0; i < s->kv_len; ++i) {
+        ASSERT_EQ(kv[physical(i)], HashOf(tokens, i + 1)) << "slot " << i << " seed " << seed;
+      }
+      known[id] = static_cast<int>(tokens.size());
+      if (!table.Reserve(s, s->length() + 4)) continue;
+      for (int i = s->kv_len; i < s->length(); ++i) kv[physical(i)] = HashOf(tokens, i + 1);
+      s->kv_len = s->length();
+      for (int i = 0; i < 4; ++i) {
+        const int parent = below(s->tree.size());
+        const int node = RunNode(s, parent, below(3));
+        std::vector<TokenId> path;
+        for (int a = node; a > 0; a = s->tree.parents[a])
+          path.insert(path.begin(), s->tree.tokens[a]);
+        std::vector<TokenId> whole = tokens;
+        whole.insert(whole.end(), path.begin(), path.end());
+        kv[physical(s->length() + s->tree_slot[node])] = HashOf(whole, whole.size());
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace specfabric::draft
