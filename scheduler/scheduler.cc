@@ -169,11 +169,11 @@ void Scheduler::Impl::StartRound(Sequence* sequence, base::Nanos now, std::vecto
   const bool useful = sequence->request.speculate && nodes > 0;
   const std::optional<base::Nanos> deadline = sequence->wait.StartRound(useful, now, options);
   if (!deadline) return;
-  events->push_back(DraftWanted{.id = sequence->request.id,
-                                .round = sequence->wait.round(),
-                                .committed = sequence->committed_size(),
-                                .max_nodes = nodes,
-                                .deadline = *deadline});
+  events->emplace_back(DraftWanted{.id = sequence->request.id,
+                                   .round = sequence->wait.round(),
+                                   .committed = sequence->committed_size(),
+                                   .max_nodes = nodes,
+                                   .deadline = *deadline});
 }
 
 void Scheduler::Impl::End(base::SequenceId id, std::vector<Event>* events) {
@@ -183,7 +183,7 @@ void Scheduler::Impl::End(base::SequenceId id, std::vector<Event>* events) {
   std::erase(waiting, sequence);
   std::erase(running, sequence);
   sequences.erase(id);
-  events->push_back(SequenceEnded{.id = id});
+  events->emplace_back(SequenceEnded{.id = id});
 }
 
 void Scheduler::Impl::EndWithoutTokens(Sequence* sequence, FinishReason reason,
@@ -193,7 +193,7 @@ void Scheduler::Impl::EndWithoutTokens(Sequence* sequence, FinishReason reason,
   event.id = id;
   event.first_index = sequence->output_size();
   event.finish = reason;
-  events->push_back(std::move(event));
+  events->emplace_back(std::move(event));
   End(id, events);
 }
 
@@ -300,7 +300,7 @@ std::vector<Event> Scheduler::Commit(const StepResult& result, base::Nanos now) 
     }
     TokensEvent event = ApplyResult(result.sequences[i], impl_->options.block_size, sequence);
     const bool finished = event.finish.has_value();
-    if (finished || !event.tokens.empty()) events.push_back(std::move(event));
+    if (finished || !event.tokens.empty()) events.emplace_back(std::move(event));
     if (finished) {
       impl_->End(in_flight[i], &events);
     } else if (sequence->phase == Phase::kRunning) {
