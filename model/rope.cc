@@ -43,6 +43,17 @@ YarnRamp MakeYarnRamp(const RopeConfig& rope, int head_dim) {
   return {low, high};
 }
 
+// In float32 like transformers: near the end of the ramp, 1 - (1 - x) keeps few bits of x, and a
+// checkpoint was trained with those.
+double YarnFrequency(const RopeConfig& rope, const YarnRamp& ramp, int i, double frequency) {
+  const float rise = (static_cast<float>(i) - static_cast<float>(ramp.low)) /
+                     static_cast<float>(ramp.high - ramp.low);
+  const float extrapolated = 1.0f - std::clamp(rise, 0.0f, 1.0f);
+  const float interpolated = 1.0f - extrapolated;
+  return static_cast<float>(frequency / rope.factor) * interpolated +
+         static_cast<float>(frequency) * extrapolated;
+}
+
 double YarnScale(double factor, double mscale) {
   return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }
@@ -75,11 +86,9 @@ RopeTable MakeRopeTable(const RopeConfig& rope, int head_dim) {
       case RopeKind::kLlama3:
         frequency = Llama3Frequency(rope, frequency);
         break;
-      case RopeKind::kYarn: {
-        const double interpolated = std::clamp((i - ramp.low) / (ramp.high - ramp.low), 0.0, 1.0);
-        frequency *= interpolated / rope.factor + (1.0 - interpolated);
+      case RopeKind::kYarn:
+        frequency = YarnFrequency(rope, ramp, i, frequency);
         break;
-      }
     }
     table.inverse_frequencies.push_back(static_cast<float>(frequency));
   }

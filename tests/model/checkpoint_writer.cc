@@ -1,0 +1,152 @@
+#include "tests/model/checkpoint_writer.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "model/bfloat16.h"
+#include "nlohmann/json.hpp"
+
+namespace specfabric::model {
+namespace {
+
+using Json = nlohmann::json;
+
+Json ConfigJson(const ModelConfig& c) {
+  return {{"architectures", {c.architecture}},
+          {"vocab_size", c.vocabulary},
+          {"hidden_size", c.hidden},
+          {"intermediate_size", c.intermediate},
+          {"num_hidden_layers", c.layers},
+          {"num_attention_heads", c.heads},
+          {"num_key_value_heads", c.kv_heads},
+          {"head_dim", c.head_dim},
+          {"max_position_embeddings", c.context},
+          {"rms_norm_eps", c.rms_epsilon},
+          {"tie_word_embeddings", c.tied_embeddings},
+          {"attention_bias", c.output_bias},
+          {"mlp_bias", c.mlp_bias},
+          {"hidden_act", "silu"},
+          {"rope_theta", c.rope.theta},
+          {"dtype", Name(c.checkpoint_type)}};
+}
+
+}  // namespace
+
+TempDir::TempDir() {
+  std::string name = (std::filesystem::temp_directory_path() / "specfabric-XXXXXX").string();
+  if (mkdtemp(name.data()) == nullptr) std::abort();
+  path_ = name;
+}
+
+TempDir::~TempDir() {
+  std::error_code error;
+  std::filesystem::remove_all(path_, error);
+}
+
+void WriteFile(const std::string& path, const std::string& content) {
+  std::ofstream(path, std::ios::binary).write(content.data(), content.size());
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+void WriteSafetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
+                      DataType dtype) {
+  Json header = Json::object();
+  std::string data;
+  for (const NamedTensor& tensor : tensors) {
+    const size_t begin = data.size();
+    for (float value : tensor.values) {
+      if (dtype == DataType::kFloat32) {
+        data.append(reinterpret_cast<const char*>(&value), sizeof(value));
+      } else {
+        const uint16_t bits = RoundToBFloat16(value);
+        data.append(reinterpret_cast<const char*>(&bits), sizeof(bits));
+      }
+    }
+    header[tensor.name] = {{"dtype", dtype == DataType::kFloat32 ? "F32" : "BF16"},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {begin, data.size()}}};
+  }
+  const std::string text = header.dump();
+  const uint64_t length = text.size();
+  WriteFile(path, absl::StrCat(std::string(reinterpret_cast<const char*>(&length), 8), text, data));
+}
+
+std::vector<NamedTensor> RandomTensors(const ModelConfig& c, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<NamedTensor> tensors;
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape, float mean,
+                       float deviation) {
+    int64_t count = 1;
+    for (int64_t extent : shape) count *= extent;
+    NamedTensor tensor{name, std::move(shape), std::vector<float>(count)};
+    for (float& value : tensor.values) value = mean + deviation * normal(random);
+    tensors.push_back(std::move(tensor));
+  };
+  const auto matrix = [&](const std::string& name, int64_t rows, int64_t columns) {
+    add(name, {rows, columns}, 0.0f, 1.5f / std::sqrt(static_cast<float>(columns)));
+  };
+  const int32_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+  add("model.embed_tokens.weight", {c.vocabulary, c.hidden}, 0.0f, 1.0f);
+  for (int32_t i = 0; i < c.layers; ++i) {
+    const std::string layer = absl::StrCat("model.layers.", i, ".");
+    add(layer + "input_layernorm.weight", {c.hidden}, 1.0f, 0.2f);
+    add(layer + "post_attention_layernorm.weight", {c.hidden}, 1.0f, 0.2f);
+    matrix(layer + "self_attn.q_proj.weight", q, c.hidden);
+    matrix(layer + "self_attn.k_proj.weight", kv, c.hidden);
+    matrix(layer + "self_attn.v_proj.weight", kv, c.hidden);
+    matrix(layer + "self_attn.o_proj.weight", c.hidden, q);
+    matrix(layer + "mlp.gate_proj.weight", c.intermediate, c.hidden);
+    matrix(layer + "mlp.up_proj.weight", c.intermediate, c.hidden);
+    matrix(layer + "mlp.down_proj.weight", c.hidden, c.intermediate);
+    if (c.qkv_bias) {
+      add(layer + "self_attn.q_proj.bias", {q}, 0.0f, 0.3f);
+      add(layer + "self_attn.k_proj.bias", {kv}, 0.0f, 0.3f);
+      add(layer + "self_attn.v_proj.bias", {kv}, 0.0f, 0.3f);
+    }
+    if (c.output_bias) add(layer + "self_attn.o_proj.bias", {c.hidden}, 0.0f, 0.3f);
+    if (c.mlp_bias) {
+      add(layer + "mlp.gate_proj.bias", {c.intermediate}, 0.0f, 0.3f);
+      add(layer + "mlp.up_proj.bias", {c.intermediate}, 0.0f, 0.3f);
+      add(layer + "mlp.down_proj.bias", {c.hidden}, 0.0f, 0.3f);
+    }
+    if (c.qk_norm) {
+      add(layer + "self_attn.q_norm.weight", {c.head_dim}, 1.0f, 0.2f);
+      add(layer + "self_attn.k_norm.weight", {c.head_dim}, 1.0f, 0.2f);
+    }
+  }
+  add("model.norm.weight", {c.hidden}, 1.0f, 0.2f);
+  if (!c.tied_embeddings) matrix("lm_head.weight", c.vocabulary, c.hidden);
+  return tensors;
+}
+
+void WriteCheckpoint(const std::string& dir, const ModelConfig& config, uint32_t seed) {
+  WriteFile(dir + "/config.json", ConfigJson(config).dump());
+  WriteSafetensors(dir + "/model.safetensors", RandomTensors(config, seed), config.checkpoint_type);
+}
+
+ModelConfig OddConfig() {
+  ModelConfig config;
+  config.architecture = "LlamaForCausalLM";
+  config.vocabulary = 101;
+  config.hidden = 72;
+  config.intermediate = 148;
+  config.layers = 3;
+  config.heads = 12;
+  config.kv_heads = 4;
+  config.head_dim = 10;
+  config.context = 512;
+  config.rms_epsilon = 1e-5f;
+  return config;
+}
+
+}  // namespace specfabric::model

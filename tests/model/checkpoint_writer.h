@@ -1,0 +1,53 @@
+#ifndef SPECFABRIC_TESTS_MODEL_CHECKPOINT_WRITER_H_
+#define SPECFABRIC_TESTS_MODEL_CHECKPOINT_WRITER_H_
+
+// Writes small random checkpoints for tests and benchmarks.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "model/config.h"
+
+namespace specfabric::model {
+
+// A new empty folder under the system's temporary one; removed with its contents on destruction.
+class TempDir {
+ public:
+  TempDir();
+  ~TempDir();
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  std::string path() const { return path_.string(); }
+  std::string File(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+void WriteFile(const std::string& path, const std::string& content);
+std::string ReadFile(const std::string& path);
+
+// Tensors are stored as float32 or, rounded, as bfloat16.
+struct NamedTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::vector<float> values;
+};
+void WriteSafetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
+                      DataType dtype);
+
+// The tensors that a model of this configuration has, normal around 0 (around 1 for norm weights),
+// scaled so that activations keep their size from layer to layer.
+std::vector<NamedTensor> RandomTensors(const ModelConfig& config, uint32_t seed);
+
+// config.json and model.safetensors.
+void WriteCheckpoint(const std::string& dir, const ModelConfig& config, uint32_t seed);
+
+// A small model whose sizes are multiples of nothing convenient.
+ModelConfig OddConfig();
+
+}  // namespace specfabric::model
+
+#endif  // SPECFABRIC_TESTS_MODEL_CHECKPOINT_WRITER_H_

@@ -1,0 +1,240 @@
+#include "model/safetensors.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "model/bfloat16.h"
+#include "tests/model/checkpoint_writer.h"
+
+namespace specfabric::model {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string FileOf(const std::string& header, const std::string& data) {
+  const uint64_t length = header.size();
+  return absl::StrCat(std::string(reinterpret_cast<const char*>(&length), 8), header, data);
+}
+
+std::vector<float> Read(const Checkpoint& checkpoint, const std::string& name,
+                        const std::vector<int64_t>& shape) {
+  const absl::StatusOr<const StoredTensor*> tensor = checkpoint.Find(name, shape);
+  EXPECT_TRUE(tensor.ok()) << tensor.status();
+  if (!tensor.ok()) return {};
+  int64_t count = 1;
+  for (int64_t extent : shape) count *= extent;
+  std::vector<float> values(count);
+  ReadFloats(**tensor, 0, count, values.data());
+  return values;
+}
+
+TEST(SafetensorsTest, ReadsAllThreeFloatTypes) {
+  const TempDir dir;
+  const float f32[] = {1.5f, -2.0f};
+  const uint16_t bf16[] = {0x3F80, 0xC000};
+  const uint16_t f16[] = {0x3C00, 0xC100, 0x0001, 0x7C00};
+  std::string data(reinterpret_cast<const char*>(f32), 8);
+  data.append(reinterpret_cast<const char*>(bf16), 4);
+  data.append(reinterpret_cast<const char*>(f16), 8);
+  WriteFile(dir.File("model.safetensors"), FileOf(R"({"__metadata__":{"format":"pt"},
+                       "a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},
+                       "b":{"dtype":"BF16","shape":[1,2],"data_offsets":[8,12]},
+                       "c":{"dtype":"F16","shape":[4],"data_offsets":[12,20]}})",
+                                                  data));
+  const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_THAT(Read(*checkpoint, "a", {2}), ElementsAre(1.5f, -2.0f));
+  EXPECT_THAT(Read(*checkpoint, "b", {1, 2}), ElementsAre(1.0f, -2.0f));
+  EXPECT_THAT(Read(*checkpoint, "c", {4}), ElementsAre(1.0f, -2.5f, std::ldexp(1.0f, -24),
+                                                       std::numeric_limits<float>::infinity()));
+  EXPECT_FALSE(checkpoint->Contains("d"));
+}
+
+// Against the definition: sign, 5 bits of exponent, 10 of fraction.
+TEST(SafetensorsTest, WidensEveryFloat16) {
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    const int exponent = (bits >> 10) & 31, fraction = bits & 1023;
+    const float got = WidenFloat16(static_cast<uint16_t>(bits));
+    ASSERT_EQ(std::signbit(got), (bits & 0x8000) != 0);
+    if (exponent == 31) {
+      ASSERT_EQ(std::isnan(got), fraction != 0);
+      ASSERT_EQ(std::isinf(got), fraction == 0);
+      continue;
+    }
+    const double want =
+        exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
+    ASSERT_EQ(std::abs(got), want) << bits;
+  }
+}
+
+TEST(SafetensorsTest, RoundsToNearestBFloat16TiesToEven) {
+  std::mt19937 random(5);
+  for (int i = 0; i < 200000; ++i) {
+    const float x = std::bit_cast<float>(static_cast<uint32_t>(random()));
+    const float got = WidenBFloat16(RoundToBFloat16(x));
+    if (std::isnan(x)) {
+      ASSERT_TRUE(std::isnan(got));
+      continue;
+    }
+    const uint32_t down_bits = std::bit_cast<uint32_t>(x) & 0xFFFF0000u;
+    const double down = std::bit_cast<float>(down_bits);
+    const float up_float = std::bit_cast<float>(down_bits + 0x10000);
+    if (std::isinf(up_float) || std::isinf(x)) continue;
+    const double below = std::abs(x - down), above = std::abs(up_float - double{x});
+    const bool even = (down_bits & 0x10000) == 0;
+    const double want = below < above || (below == above && even) ? down : up_float;
+    ASSERT_EQ(got, want) << x;
+  }
+}
+
+TEST(SafetensorsTest, JoinsShardsAndHashesContentNotLayout) {
+  const NamedTensor a{"a", {3}, {1, 2, 3}}, b{"b", {2, 2}, {4, 5, 6, 7}};
+  const TempDir whole, split;
+  WriteSafetensors(whole.File("model.safetensors"), {b, a}, DataType::kFloat32);
+  WriteSafetensors(split.File("part-1.safetensors"), {a}, DataType::kFloat32);
+  WriteSafetensors(split.File("part-2.safetensors"), {b}, DataType::kFloat32);
+  WriteFile(split.File("model.safetensors.index.json"),
+            R"({"weight_map": {"a": "part-1.safetensors", "b": "part-2.safetensors"}})");
+  const absl::StatusOr<Checkpoint> one = Checkpoint::Open(whole.path()),
+                                   two = Checkpoint::Open(split.path());
+  ASSERT_TRUE(one.ok()) << one.status();
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_THAT(Read(*two, "b", {2, 2}), ElementsAre(4, 5, 6, 7));
+  EXPECT_EQ(one->ContentHash(), two->ContentHash());
+
+  // One bit of any element changes the hash.
+  const uint64_t before = one->ContentHash();
+  for (size_t i = 0; i < a.values.size(); ++i) {
+    NamedTensor changed = a;
+    changed.values[i] = std::nextafter(changed.values[i], 9.0f);
+    const TempDir dir;
+    WriteSafetensors(dir.File("model.safetensors"), {changed, b}, DataType::kFloat32);
+    EXPECT_NE(Checkpoint::Open(dir.path())->ContentHash(), before);
+  }
+}
+
+TEST(SafetensorsTest, WrongShapesAndTypesAreNamed) {
+  const TempDir dir;
+  WriteFile(dir.File("model.safetensors"),
+            FileOf(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},
+                       "i":{"dtype":"I64","shape":[1],"data_offsets":[8,16]}})",
+                   std::string(16, 'x')));
+  const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const absl::Status missing = checkpoint->Find("b", {2}).status();
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("no tensor 'b'"));
+  const absl::Status shape = checkpoint->Find("a", {3, 1}).status();
+  EXPECT_EQ(shape.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(shape.message()), HasSubstr("has shape [2]"));
+  EXPECT_THAT(std::string(shape.message()), HasSubstr("says [3, 1]"));
+  EXPECT_THAT(std::string(checkpoint->Find("i", {1}).status().message()),
+              HasSubstr("has dtype I64; allowed: F32, BF16, F16"));
+}
+
+TEST(SafetensorsTest, MalformedFilesAreRefused) {
+  const std::string data(16, 'x');
+  const auto entry = [](const std::string& fields) {
+    return absl::StrCat("{\"t\":{", fields, "}}");
+  };
+  struct Case {
+    std::string content, says;
+  };
+  const std::vector<Case> cases = {
+      {"", "empty"},
+      {"abc", "truncated"},
+      {std::string(8, '\xff'), "truncated"},
+      {std::string("\x40\0\0\0\0\0\0\0{}", 10), "truncated"},
+      {FileOf("{\"t\":", data), "not JSON"},
+      {FileOf("[]", data), "not JSON"},
+      {FileOf("{\"t\":3}", data), "not described"},
+      {FileOf(entry(R"("shape":[4],"data_offsets":[0,16])"), data), "no dtype"},
+      {FileOf(entry(R"("dtype":"Q4","shape":[4],"data_offsets":[0,16])"), data), "\"Q4\""},
+      {FileOf(entry(R"("dtype":"F32","data_offsets":[0,16])"), data), "shape"},
+      {FileOf(entry(R"("dtype":"F32","shape":[-4],"data_offsets":[0,16])"), data), "shape"},
+      {FileOf(entry(R"("dtype":"F32","shape":[4.0],"data_offsets":[0,16])"), data), "shape"},
+      {FileOf(entry(R"("dtype":"F32","shape":[4611686018427387905,4],"data_offsets":[0,16])"),
+              data),
+       "shape"},
+      {FileOf(entry(R"("dtype":"F32","shape":[4])"), data), "data_offsets"},
+      {FileOf(entry(R"("dtype":"F32","shape":[4],"data_offsets":[0])"), data), "data_offsets"},
+      {FileOf(entry(R"("dtype":"F32","shape":[4],"data_offsets":[16,0])"), data), "data_offsets"},
+      {FileOf(entry(R"("dtype":"F32","shape":[4],"data_offsets":[-16,0])"), data), "data_offsets"},
+      {FileOf(entry(R"("dtype":"F32","shape":[4],"data_offsets":[4,20])"), data), "truncated"},
+      {FileOf(entry(R"("dtype":"F32","shape":[3],"data_offsets":[0,16])"), data), "needs 12"},
+      {FileOf(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,12]},
+                  "b":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}})",
+              data),
+       "'a' and 'b' overlap"},
+  };
+  for (const Case& bad : cases) {
+    const TempDir dir;
+    WriteFile(dir.File("model.safetensors"), bad.content);
+    const absl::Status status = Checkpoint::Open(dir.path()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad.says;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(bad.says));
+    EXPECT_THAT(std::string(status.message()), Not(HasSubstr("\n")));
+  }
+}
+
+// Whatever a damaged file says, opening it and hashing what it lists stays inside the file.
+TEST(SafetensorsTest, RandomDamageIsSurvived) {
+  const TempDir dir;
+  const std::string path = dir.File("model.safetensors");
+  WriteSafetensors(path, {{"a", {3, 5}, std::vector<float>(15)}, {"b", {7}, std::vector<float>(7)}},
+                   DataType::kBFloat16);
+  const std::string good = ReadFile(path);
+  std::mt19937 random(7);
+  int opened = 0;
+  for (int i = 0; i < 1000; ++i) {
+    std::string bad = good;
+    for (int n = random() % 3; n >= 0; --n)
+      bad[random() % bad.size()] = static_cast<char>(random());
+    if (i % 3 == 0) bad.resize(random() % bad.size());
+    WriteFile(path, bad);
+    const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir.path());
+    if (!checkpoint.ok()) continue;
+    ++opened;
+    checkpoint->ContentHash();
+  }
+  EXPECT_GT(opened, 0);
+  EXPECT_LT(opened, 1000);
+}
+
+TEST(SafetensorsTest, BadIndexesAndMissingFiles) {
+  const TempDir dir;
+  absl::Status status = Checkpoint::Open(dir.path()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("neither model.safetensors nor model.safetensors.index.json"));
+  const std::string index = dir.File("model.safetensors.index.json");
+  for (const char* text : {"", "[]", "{}", R"({"weight_map": 3})", R"({"weight_map": {"a": 3}})",
+                           R"({"weight_map": {"a": "../other/model.safetensors"}})"}) {
+    WriteFile(index, text);
+    EXPECT_EQ(Checkpoint::Open(dir.path()).status().code(), absl::StatusCode::kInvalidArgument)
+        << text;
+  }
+  WriteFile(index, R"({"weight_map": {"a": "part-1.safetensors"}})");
+  status = Checkpoint::Open(dir.path()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("part-1.safetensors"));
+
+  WriteSafetensors(dir.File("part-1.safetensors"), {{"a", {1}, {1}}}, DataType::kFloat32);
+  WriteSafetensors(dir.File("part-2.safetensors"), {{"a", {1}, {1}}}, DataType::kFloat32);
+  WriteFile(index, R"({"weight_map": {"a": "part-1.safetensors", "b": "part-2.safetensors"}})");
+  EXPECT_THAT(std::string(Checkpoint::Open(dir.path()).status().message()),
+              HasSubstr("'a' is in two files"));
+}
+
+}  // namespace
+}  // namespace specfabric::model
