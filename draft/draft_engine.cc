@@ -236,7 +236,7 @@ bool DraftEngine::Done(const Job& job, base::Nanos now) const {
 void DraftEngine::Finish(Job* job, base::Nanos now) {
   DraftReply reply = ReplyTo(job->request, DraftStatus::kOk);
   Session* session = job->session;
-  session->tree = job->grower.tree();
+  session->tree = std::move(job->grower).Take();
   session->tree_slot.resize(session->tree.size(), -1);
   const speculation::TokenTree& tree = session->tree;
   reply.parents.assign(tree.parents.begin() + 1, tree.parents.end());

@@ -32,7 +32,7 @@ model::Batch ToBatch(const scheduler::StepPlan& plan) {
 }
 
 // Spins for a moment before sleeping: on a busy machine a spinning thread would take the core from
-// the one it waits for (transport.md, decision 3).
+// the one it waits for (docs/benchmarks.md).
 void WaitForChange(const std::atomic<uint32_t>& value, uint32_t old) {
   for (int i = 0; i < 2000; ++i) {
     if (value.load(std::memory_order_acquire) != old) return;

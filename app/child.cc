@@ -1,0 +1,127 @@
+#include "app/child.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+
+extern char** environ;
+
+namespace specfabric::app {
+
+namespace {
+
+constexpr char kExitUrl[] = "specfabric/child-exit-code";
+constexpr int kReadyFd = 3;  // in the child
+
+absl::Status Ended(const std::string& role, int wait_status) {
+  const int code = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 1;
+  absl::Status status = absl::AbortedError(
+      WIFEXITED(wait_status)
+          ? absl::StrCat("the ", role, " ended with status ", code, " before it was ready")
+          : absl::StrCat("the ", role, " was ended by signal ", WTERMSIG(wait_status)));
+  status.SetPayload(kExitUrl, absl::Cord(absl::StrCat(code)));
+  return status;
+}
+
+// One line from the pipe; false at its end or the deadline.
+bool ReadLine(int fd, base::Nanos deadline, std::string* line) {
+  for (char c; base::Now() < deadline;) {
+    pollfd entry{fd, POLLIN, 0};
+    if (poll(&entry, 1, 100) <= 0) continue;
+    if (read(fd, &c, 1) != 1) return false;
+    if (c == '\n') return true;
+    line->push_back(c);
+  }
+  return false;
+}
+
+absl::StatusOr<pid_t> Spawn(const std::string& role, const std::vector<std::string>& args,
+                            int ready_fd) {
+  std::vector<std::string> words = {"specfabric", role, absl::StrCat("--ready_fd=", kReadyFd)};
+  words.insert(words.end(), args.begin(), args.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, ready_fd, kReadyFd);
+  // A group of its own: the terminal's Ctrl-C goes to `up` alone, which ends its children in order.
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  pid_t pid = 0;
+  const int error =
+      posix_spawn(&pid, "/proc/self/exe", &actions, &attributes, argv.data(), environ);
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) return absl::InternalError(absl::StrCat("posix_spawn: ", strerror(error)));
+  return pid;
+}
+
+}  // namespace
+
+absl::StatusOr<Child> StartChild(const std::string& role, const std::vector<std::string>& args,
+                                 base::Nanos timeout) {
+  int pipe_fds[2];
+  if (pipe2(pipe_fds, O_CLOEXEC) != 0) {
+    return absl::InternalError(absl::StrCat("pipe: ", strerror(errno)));
+  }
+  auto pid = Spawn(role, args, pipe_fds[1]);
+  close(pipe_fds[1]);
+  if (!pid.ok()) {
+    close(pipe_fds[0]);
+    return pid.status();
+  }
+  std::string line;
+  const bool ready = ReadLine(pipe_fds[0], base::Now() + timeout, &line);
+  close(pipe_fds[0]);
+  if (!ready) {
+    // Ended by itself (then this signal finds nobody), or too slow.
+    int status = 0;
+    for (int i = 0; i < 200 && waitpid(*pid, &status, WNOHANG) == 0; ++i) {
+      if (i == 100) kill(*pid, SIGKILL);
+      usleep(10'000);
+    }
+    return Ended(role, status);
+  }
+  const auto json = nlohmann::json::parse(line, nullptr, false);
+  Child child{role, *pid, "", ""};
+  if (json.is_object()) {
+    child.listen = json.value("listen", "");
+    child.admin = json.value("admin", "");
+  }
+  return child;
+}
+
+std::optional<int> ChildExitCode(const absl::Status& status) {
+  const auto payload = status.GetPayload(kExitUrl);
+  int code = 0;
+  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &code)) return std::nullopt;
+  return code == 0 ? 1 : code;
+}
+
+bool EndChild(const Child& child, base::Nanos timeout) {
+  kill(child.pid, SIGTERM);
+  const base::Nanos deadline = base::Now() + timeout;
+  int status = 0;
+  while (waitpid(child.pid, &status, WNOHANG) == 0) {
+    if (base::Now() > deadline) {
+      kill(child.pid, SIGKILL);
+      waitpid(child.pid, &status, 0);
+      break;
+    }
+    usleep(5'000);
+  }
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+}  // namespace specfabric::app

@@ -1,0 +1,259 @@
+#include "app/flags.h"
+
+#include <cstdlib>
+#include <fstream>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "gflags/gflags.h"
+
+DEFINE_string(model, "", "folder of the target's checkpoint (config.json, safetensors, tokenizer)");
+DEFINE_string(draft_model, "", "folder of the draft's checkpoint; empty: no drafts");
+DEFINE_string(served_model_name, "", "name in the API; empty: the checkpoint's folder name");
+DEFINE_string(dtype, "bfloat16", "weights and KV: float32 or bfloat16");
+DEFINE_string(listen, "",
+              "address host:port to serve on; port 0 takes a free one; empty: the role's default");
+DEFINE_string(admin_listen, "", "address of /metrics, /livez, /readyz, /debug; empty: none");
+DEFINE_string(targets, "", "gateway: addresses host:port,...; up: how many target groups (1)");
+DEFINE_string(drafts, "", "target: addresses host:port,...; up, generate: how many draft workers");
+DEFINE_string(
+    tree, "best:8",
+    "shape of draft trees: widths by depth such as 1,1,3,1,1, or best:NODES[:CHILDREN[:DEPTH]]");
+DEFINE_string(coupling, "coupled", "rule of verification: coupled");
+DEFINE_string(log_level, "info", "debug, info, warning or error");
+DEFINE_string(prompt, "", "the prompt; - reads it from standard input");
+DEFINE_string(prompt_ids, "", "the prompt as token ids, comma-separated, instead of --prompt");
+DEFINE_int32(tensor_parallel, 1, "ranks of a target group");
+DEFINE_int32(threads, 1, "threads inside one rank");
+DEFINE_int32(kv_blocks, 0, "KV blocks of the pool; 0: for max_sequences, within 1 GiB");
+DEFINE_int32(block_size, 16, "tokens a KV block");
+DEFINE_int32(max_context, 0, "prompt + output tokens of a sequence; 0: what the model allows");
+DEFINE_int32(max_sequences, 64, "sequences running at once");
+DEFINE_int32(max_step_tokens, 512, "rows of one forward pass");
+DEFINE_int32(max_queue, 1024, "sequences waiting at once; more are answered 429");
+DEFINE_int32(max_sessions, 64, "sequences a draft worker holds at once");
+DEFINE_int32(max_tokens, 128, "tokens to generate");
+DEFINE_int32(top_k, 0, "keep the k most likely tokens; 0: all");
+DEFINE_int32(repeat, 1, "answer the prompt so many times (one JSON line each with --json)");
+DEFINE_int32(ready_fd, -1, "descriptor for one JSON line with the bound addresses once ready");
+DEFINE_double(session_ttl_seconds, 300, "idle draft sessions are dropped after this");
+DEFINE_double(max_draft_wait_ms, 50, "longest wait for a draft before a round goes on plainly");
+DEFINE_double(step_timeout_seconds, 60, "a step that takes longer ends the process");
+DEFINE_double(drain_timeout_seconds, 20, "how long SIGTERM waits for running sequences");
+DEFINE_double(spin_us, 20, "how long a thread polls the fabric before it sleeps");
+DEFINE_double(temperature, 0, "0 is greedy");
+DEFINE_double(top_p, 1, "keep the smallest set of tokens with this mass");
+DEFINE_double(min_p, 0, "keep tokens at least this likely, relative to the likeliest");
+DEFINE_uint64(seed, 0, "key of all random numbers of the answer");
+DEFINE_bool(batch_invariant, true, "a token's logits do not depend on what else is in the batch");
+DEFINE_bool(reference_kernels, false, "libtorch's plain operations instead of our kernels");
+DEFINE_bool(ignore_eos, false, "do not stop at the end-of-sequence token");
+DEFINE_bool(json, false, "print one JSON object instead of the text");
+DEFINE_bool(print_pids, false, "print one JSON line with every process, once all are ready");
+
+namespace specfabric::app {
+
+namespace {
+
+using Names = std::vector<absl::string_view>;
+
+struct Group {
+  absl::string_view title;
+  Names flags;
+};
+struct Role {
+  absl::string_view name;
+  absl::string_view what;
+  Names groups;
+};
+
+const std::vector<Group>& Groups() {
+  static const auto* groups = new std::vector<Group>{
+      {"every role", {"log_level", "flagfile", "spin_us"}},
+      {"process", {"listen", "admin_listen", "ready_fd", "drain_timeout_seconds"}},
+      {"model",
+       {"model", "dtype", "threads", "kv_blocks", "block_size", "max_context", "batch_invariant",
+        "reference_kernels"}},
+      {"target",
+       {"tensor_parallel", "drafts", "coupling", "max_sequences", "max_step_tokens", "max_queue",
+        "max_draft_wait_ms", "step_timeout_seconds", "served_model_name"}},
+      {"draft", {"tree", "max_sessions", "session_ttl_seconds", "max_step_tokens"}},
+      {"gateway", {"model", "served_model_name", "targets", "max_context"}},
+      {"up", {"draft_model", "targets", "print_pids"}},
+      {"generate",
+       {"draft_model", "prompt", "prompt_ids", "max_tokens", "temperature", "top_k", "top_p",
+        "min_p", "seed", "ignore_eos", "json", "repeat"}},
+  };
+  return *groups;
+}
+
+const std::vector<Role>& Roles() {
+  static const auto* roles = new std::vector<Role>{
+      {"up",
+       "start a whole local cluster: gateway, targets and drafts as processes",
+       {"up", "process", "model", "target", "draft", "every role"}},
+      {"gateway",
+       "serve the OpenAI API and route requests to targets",
+       {"gateway", "process", "every role"}},
+      {"target",
+       "serve a model with a tensor-parallel group of ranks",
+       {"target", "model", "process", "every role"}},
+      {"draft", "guess token trees for targets", {"draft", "model", "process", "every role"}},
+      {"generate",
+       "answer one prompt with a target (and drafts) inside this process",
+       {"generate", "model", "target", "draft", "every role"}},
+  };
+  return *roles;
+}
+
+const Role* FindRole(absl::string_view name) {
+  for (const Role& role : Roles()) {
+    if (role.name == name) return &role;
+  }
+  return nullptr;
+}
+
+bool HasFlag(const Role& role, absl::string_view flag) {
+  return absl::c_any_of(Groups(), [&](const Group& group) {
+    return absl::c_linear_search(role.groups, group.title) &&
+           absl::c_linear_search(group.flags, flag);
+  });
+}
+
+absl::Status SetFlag(const Role& role, const std::string& name, const std::string& value) {
+  gflags::CommandLineFlagInfo info;
+  if (!HasFlag(role, name) || !gflags::GetCommandLineFlagInfo(name.c_str(), &info)) {
+    return absl::InvalidArgumentError(absl::StrCat("--", name, ": no such flag; `specfabric ",
+                                                   role.name, " --help` lists the ones there are"));
+  }
+  if (gflags::SetCommandLineOption(name.c_str(), value.c_str()).empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("--", name, "=", value, ": not a value of type ",
+                                                   info.type, " (default ", info.default_value,
+                                                   ")"));
+  }
+  return absl::OkStatus();
+}
+
+bool IsBool(const std::string& name) {
+  gflags::CommandLineFlagInfo info;
+  return gflags::GetCommandLineFlagInfo(name.c_str(), &info) && info.type == "bool";
+}
+
+absl::Status ReadArguments(const Role& role, const std::vector<std::string>& args);
+
+absl::Status ReadFlagFile(const Role& role, const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return absl::InvalidArgumentError(absl::StrCat("--flagfile=", path, ": cannot read"));
+  std::vector<std::string> args;
+  for (std::string line; std::getline(file, line);) {
+    const absl::string_view stripped = absl::StripAsciiWhitespace(line);
+    if (!stripped.empty() && !absl::StartsWith(stripped, "#")) args.emplace_back(stripped);
+  }
+  return ReadArguments(role, args);
+}
+
+absl::Status ReadEnvironment(const Role& role) {
+  std::vector<gflags::CommandLineFlagInfo> all;
+  gflags::GetAllFlags(&all);
+  for (const auto& info : all) {
+    const std::string variable = absl::StrCat("SPECFABRIC_", absl::AsciiStrToUpper(info.name));
+    const char* value = std::getenv(variable.c_str());
+    if (value == nullptr || info.name == "flagfile" || !HasFlag(role, info.name)) continue;
+    if (absl::Status set = SetFlag(role, info.name, value); !set.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(variable, " in the environment: ", set.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// One argument, or two: --name=value, --name value, --switch, --noswitch. Advances *i.
+absl::Status ReadArgument(const Role& role, const std::vector<std::string>& args, size_t* i) {
+  const std::string& arg = args[(*i)++];
+  if (!absl::StartsWith(arg, "-") || arg == "-") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", arg, "': not a flag; flags are written --name=value"));
+  }
+  std::string name(arg.substr(absl::StartsWith(arg, "--") ? 2 : 1));
+  if (const size_t equals = name.find('='); equals != std::string::npos) {
+    const std::string value = name.substr(equals + 1);
+    name.resize(equals);
+    return name == "flagfile" ? absl::OkStatus() : SetFlag(role, name, value);
+  }
+  if (IsBool(name)) return SetFlag(role, name, "true");
+  if (absl::StartsWith(name, "no") && IsBool(name.substr(2))) {
+    return SetFlag(role, name.substr(2), "false");
+  }
+  if (!HasFlag(role, name)) return SetFlag(role, name, "");
+  if (*i == args.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("--", name, ": needs a value"));
+  }
+  const std::string& value = args[(*i)++];
+  return name == "flagfile" ? absl::OkStatus() : SetFlag(role, name, value);
+}
+
+absl::Status ReadArguments(const Role& role, const std::vector<std::string>& args) {
+  for (size_t i = 0; i < args.size();) {
+    if (absl::Status read = ReadArgument(role, args, &i); !read.ok()) return read;
+  }
+  return absl::OkStatus();
+}
+
+std::string FlagFileOf(const std::vector<std::string>& args) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    absl::string_view arg = args[i];
+    if (absl::ConsumePrefix(&arg, "--flagfile=")) return std::string(arg);
+    if (arg == "--flagfile" && i + 1 < args.size()) return args[i + 1];
+  }
+  const char* value = std::getenv("SPECFABRIC_FLAGFILE");
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+bool IsRole(absl::string_view role) { return FindRole(role) != nullptr; }
+
+absl::Status ParseFlags(absl::string_view role_name, const std::vector<std::string>& args) {
+  const Role* role = FindRole(role_name);
+  if (role == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("'", role_name, "': no such role"));
+  }
+  if (const std::string path = FlagFileOf(args); !path.empty()) {
+    if (absl::Status read = ReadFlagFile(*role, path); !read.ok()) return read;
+  }
+  if (absl::Status read = ReadEnvironment(*role); !read.ok()) return read;
+  return ReadArguments(*role, args);
+}
+
+std::string Help(absl::string_view role_name) {
+  const Role* role = FindRole(role_name);
+  std::string text;
+  if (role == nullptr) {
+    text =
+        "specfabric: speculative decoding of large language models over a fabric\n\n"
+        "usage: specfabric ROLE [--flag=value ...]\n\n";
+    for (const Role& r : Roles()) absl::StrAppendFormat(&text, "  %-10s %s\n", r.name, r.what);
+    return absl::StrCat(text,
+                        "  version    print the version\n\n"
+                        "specfabric ROLE --help lists the flags of a role.\n");
+  }
+  text = absl::StrCat("specfabric ", role->name, ": ", role->what, "\n");
+  for (absl::string_view title : role->groups) {
+    const auto group = absl::c_find_if(Groups(), [&](const Group& g) { return g.title == title; });
+    absl::StrAppend(&text, "\n", title, "\n");
+    for (absl::string_view flag : group->flags) {
+      gflags::CommandLineFlagInfo info;
+      if (!gflags::GetCommandLineFlagInfo(std::string(flag).c_str(), &info)) continue;
+      const std::string shown =
+          info.default_value.empty() ? "" : absl::StrCat(" (", info.default_value, ")");
+      absl::StrAppendFormat(&text, "  --%-22s %s%s\n", flag, info.description, shown);
+    }
+  }
+  return text;
+}
+
+}  // namespace specfabric::app

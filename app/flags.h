@@ -1,0 +1,70 @@
+#ifndef SPECFABRIC_APP_FLAGS_H_
+#define SPECFABRIC_APP_FLAGS_H_
+
+// The command line. Flags are defined in flags.cc and read here and in options.cc only; everything
+// below app/ takes structs. Order of precedence: command line, SPECFABRIC_<FLAG> in the
+// environment,
+// --flagfile (one flag a line), default.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "gflags/gflags_declare.h"
+
+DECLARE_string(model);
+DECLARE_string(draft_model);
+DECLARE_string(served_model_name);
+DECLARE_string(dtype);
+DECLARE_string(listen);
+DECLARE_string(admin_listen);
+DECLARE_string(targets);
+DECLARE_string(drafts);
+DECLARE_string(tree);
+DECLARE_string(coupling);
+DECLARE_string(log_level);
+DECLARE_string(prompt);
+DECLARE_string(prompt_ids);
+DECLARE_int32(tensor_parallel);
+DECLARE_int32(threads);
+DECLARE_int32(kv_blocks);
+DECLARE_int32(block_size);
+DECLARE_int32(max_context);
+DECLARE_int32(max_sequences);
+DECLARE_int32(max_step_tokens);
+DECLARE_int32(max_queue);
+DECLARE_int32(max_sessions);
+DECLARE_int32(max_tokens);
+DECLARE_int32(top_k);
+DECLARE_int32(repeat);
+DECLARE_int32(ready_fd);
+DECLARE_double(session_ttl_seconds);
+DECLARE_double(max_draft_wait_ms);
+DECLARE_double(step_timeout_seconds);
+DECLARE_double(drain_timeout_seconds);
+DECLARE_double(spin_us);
+DECLARE_double(temperature);
+DECLARE_double(top_p);
+DECLARE_double(min_p);
+DECLARE_uint64(seed);
+DECLARE_bool(batch_invariant);
+DECLARE_bool(reference_kernels);
+DECLARE_bool(ignore_eos);
+DECLARE_bool(json);
+DECLARE_bool(print_pids);
+
+namespace specfabric::app {
+
+// Reads flagfile, environment and `args` (what follows the role on the command line). A flag that
+// the role does not have, or a value that does not parse, is InvalidArgument: one line with what
+// was given and what is allowed.
+absl::Status ParseFlags(absl::string_view role, const std::vector<std::string>& args);
+
+// The names of all roles, and what each takes; `role` empty: an overview.
+std::string Help(absl::string_view role);
+bool IsRole(absl::string_view role);
+
+}  // namespace specfabric::app
+
+#endif  // SPECFABRIC_APP_FLAGS_H_

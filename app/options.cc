@@ -1,0 +1,214 @@
+#include "app/options.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "app/flags.h"
+#include "speculation/growth.h"
+#include "tokenizer/fingerprint.h"
+
+namespace specfabric::app {
+
+namespace {
+
+constexpr int64_t kDefaultKvBytes = int64_t{1} << 30;
+
+template <typename T>
+absl::Status InRange(absl::string_view flag, T value, T least, T most) {
+  if (value >= least && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, "=", value, ": allowed are ", least, " to ", most));
+}
+
+base::Nanos FromSeconds(double seconds) { return static_cast<base::Nanos>(seconds * 1e9); }
+
+// Blocks for `sequences` full contexts, but no more than about 1 GiB of KV.
+int32_t DefaultKvBlocks(const model::ModelConfig& config, model::DataType dtype, int context,
+                        int sequences) {
+  const int64_t element = dtype == model::DataType::kFloat32 ? 4 : 2;
+  const int64_t token_bytes = 2 * element * config.layers * config.kv_heads * config.head_dim;
+  const int64_t per_sequence = (context + FLAGS_block_size - 1) / FLAGS_block_size + 4;
+  const int64_t affordable = kDefaultKvBytes / (token_bytes * FLAGS_block_size);
+  return static_cast<int32_t>(
+      std::max(std::min(per_sequence * sequences, affordable), per_sequence));
+}
+
+absl::Status CheckModelFlags(const std::string& flag, const std::string& model_dir) {
+  if (model_dir.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flag, " is missing: give the folder of a Hugging Face checkpoint"));
+  }
+  for (absl::Status status :
+       {InRange("threads", FLAGS_threads, 1, 256), InRange("block_size", FLAGS_block_size, 1, 256),
+        InRange("kv_blocks", FLAGS_kv_blocks, 0, 1 << 26),
+        InRange("max_context", FLAGS_max_context, 0, 1 << 24),
+        InRange("max_step_tokens", FLAGS_max_step_tokens, 64, 1 << 16),
+        InRange("spin_us", FLAGS_spin_us, 0.0, 1e6)}) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
+                                                  const std::string& model_dir, int sequences) {
+  if (absl::Status checked = CheckModelFlags(flag, model_dir); !checked.ok()) return checked;
+  auto dtype = model::ParseDataType(FLAGS_dtype);
+  if (!dtype.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--dtype=", FLAGS_dtype, ": allowed are float32 and bfloat16"));
+  }
+  auto config = model::LoadModelConfig(model_dir);
+  if (!config.ok()) return config.status();
+  const int context =
+      FLAGS_max_context == 0 ? config->context : std::min(FLAGS_max_context, config->context);
+  model::RankOptions rank;
+  rank.dtype = *dtype;
+  rank.block_size = FLAGS_block_size;
+  rank.threads = FLAGS_threads;
+  rank.batch_invariant = FLAGS_batch_invariant;
+  rank.reference = FLAGS_reference_kernels;
+  rank.kv_blocks =
+      FLAGS_kv_blocks != 0 ? FLAGS_kv_blocks : DefaultKvBlocks(*config, *dtype, context, sequences);
+  return rank;
+}
+
+}  // namespace
+
+std::string ServedModelName() {
+  if (!FLAGS_served_model_name.empty()) return FLAGS_served_model_name;
+  std::filesystem::path path = std::filesystem::path(FLAGS_model).lexically_normal();
+  if (path.filename().empty()) path = path.parent_path();
+  return path.filename().string();
+}
+
+absl::StatusOr<std::vector<std::string>> Addresses(const std::string& flag,
+                                                   const std::string& value) {
+  std::vector<std::string> list = absl::StrSplit(value, ',', absl::SkipWhitespace());
+  for (const std::string& address : list) {
+    const size_t colon = address.rfind(':');
+    int port = 0;
+    if (colon == std::string::npos || colon == 0 ||
+        !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 0 || port > 65535) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", flag, ": '", address, "' is not host:port"));
+    }
+  }
+  return list;
+}
+
+absl::StatusOr<int> Count(const std::string& flag, const std::string& value, int fallback,
+                          int most) {
+  int count = fallback;
+  if ((!value.empty() && !absl::SimpleAtoi(value, &count)) || count < 0 || count > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flag, "=", value, ": allowed are whole numbers from 0 to ", most));
+  }
+  return count;
+}
+
+uint64_t TokenizerFingerprint(const std::string& model_dir) {
+  return tokenizer::FingerprintOf(model_dir).value_or(0);
+}
+
+absl::Status CheckPair(const std::string& model_dir, const std::string& draft_dir) {
+  auto target = model::LoadModelConfig(model_dir);
+  if (!target.ok()) return target.status();
+  auto draft = model::LoadModelConfig(draft_dir);
+  if (!draft.ok()) return draft.status();
+  if (target->vocabulary != draft->vocabulary) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("draft and target must have one vocabulary: the target's has ",
+                     target->vocabulary, " tokens, the draft's ", draft->vocabulary));
+  }
+  const uint64_t a = TokenizerFingerprint(model_dir), b = TokenizerFingerprint(draft_dir);
+  if (a != 0 && b != 0 && a != b) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("draft and target must have one tokenizer: ", draft_dir,
+                     "/tokenizer.json differs from ", model_dir, "/tokenizer.json"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
+  for (absl::Status status :
+       {InRange("tensor_parallel", FLAGS_tensor_parallel, 1, 64),
+        InRange("max_sequences", FLAGS_max_sequences, 1, 4096),
+        InRange("max_queue", FLAGS_max_queue, 1, 1 << 20),
+        InRange("max_draft_wait_ms", FLAGS_max_draft_wait_ms, 0.0, 60000.0),
+        InRange("step_timeout_seconds", FLAGS_step_timeout_seconds, 1.0, 86400.0)}) {
+    if (!status.ok()) return status;
+  }
+  if (FLAGS_coupling != "coupled") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--coupling=", FLAGS_coupling, ": allowed is coupled"));
+  }
+  auto rank = RankOptionsFor("model", FLAGS_model, FLAGS_max_sequences);
+  if (!rank.ok()) return rank.status();
+  target::TargetServiceOptions options;
+  options.ranks.model_dir = FLAGS_model;
+  options.ranks.tensor_parallel = FLAGS_tensor_parallel;
+  options.ranks.rank = *rank;
+  options.scheduler.max_context = FLAGS_max_context;
+  options.scheduler.max_sequences = FLAGS_max_sequences;
+  options.scheduler.max_step_tokens = FLAGS_max_step_tokens;
+  options.scheduler.max_waiting = FLAGS_max_queue;
+  options.scheduler.max_draft_wait = FromSeconds(FLAGS_max_draft_wait_ms / 1e3);
+  options.scheduler.min_draft_wait =
+      std::min(options.scheduler.min_draft_wait, options.scheduler.max_draft_wait);
+  options.model_name = ServedModelName();
+  options.tokenizer_fingerprint = TokenizerFingerprint(FLAGS_model);
+  options.spin = FromSeconds(FLAGS_spin_us / 1e6);
+  options.step_timeout = FromSeconds(FLAGS_step_timeout_seconds);
+  return options;
+}
+
+absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model_dir) {
+  for (absl::Status status :
+       {InRange("max_sessions", FLAGS_max_sessions, 1, 1 << 16),
+        InRange("session_ttl_seconds", FLAGS_session_ttl_seconds, 0.1, 1e7)}) {
+    if (!status.ok()) return status;
+  }
+  auto growth = speculation::GrowthPolicy::Parse(FLAGS_tree);
+  if (!growth.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--tree=", FLAGS_tree, ": ", growth.status().message()));
+  }
+  auto rank = RankOptionsFor("model", model_dir, FLAGS_max_sessions);
+  if (!rank.ok()) return rank.status();
+  draft::DraftServiceOptions options;
+  options.model_dir = model_dir;
+  options.rank = *rank;
+  options.engine.growth = *growth;
+  options.engine.max_step_tokens = FLAGS_max_step_tokens;
+  options.engine.sessions.max_sessions = FLAGS_max_sessions;
+  options.engine.sessions.context = FLAGS_max_context;
+  options.engine.sessions.time_to_live = FromSeconds(FLAGS_session_ttl_seconds);
+  options.model_name = std::filesystem::path(model_dir).filename().string();
+  options.tokenizer_fingerprint = TokenizerFingerprint(model_dir);
+  options.spin = FromSeconds(FLAGS_spin_us / 1e6);
+  return options;
+}
+
+absl::StatusOr<base::SamplingParams> SamplingOptions() {
+  for (absl::Status status :
+       {InRange("temperature", FLAGS_temperature, 0.0, 100.0),
+        InRange("top_p", FLAGS_top_p, 1e-6, 1.0), InRange("min_p", FLAGS_min_p, 0.0, 1.0),
+        InRange("top_k", FLAGS_top_k, 0, 1 << 24),
+        InRange("max_tokens", FLAGS_max_tokens, 1, 1 << 24),
+        InRange("repeat", FLAGS_repeat, 1, 1 << 20)}) {
+    if (!status.ok()) return status;
+  }
+  base::SamplingParams sampling;
+  sampling.temperature = static_cast<float>(FLAGS_temperature);
+  sampling.top_k = FLAGS_top_k;
+  sampling.top_p = static_cast<float>(FLAGS_top_p);
+  sampling.min_p = static_cast<float>(FLAGS_min_p);
+  sampling.seed = FLAGS_seed;
+  return sampling;
+}
+
+}  // namespace specfabric::app

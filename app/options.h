@@ -1,0 +1,36 @@
+#ifndef SPECFABRIC_APP_OPTIONS_H_
+#define SPECFABRIC_APP_OPTIONS_H_
+
+// From flags to the structs that the layers take, checked: every error is one line with what was
+// given and what is allowed.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/types.h"
+#include "draft/draft_service.h"
+#include "target/target_service.h"
+
+namespace specfabric::app {
+
+absl::StatusOr<target::TargetServiceOptions> TargetOptions();
+// `model_dir`: --model in a draft process, --draft_model in `generate`.
+absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model_dir);
+absl::StatusOr<base::SamplingParams> SamplingOptions();
+
+// --served_model_name, or the last part of the checkpoint's path.
+std::string ServedModelName();
+// "a:1,b:2" as a list; every entry must be host:port.
+absl::StatusOr<std::vector<std::string>> Addresses(const std::string& flag,
+                                                   const std::string& value);
+absl::StatusOr<int> Count(const std::string& flag, const std::string& value, int fallback,
+                          int most);
+// Hash of tokenizer.json's bytes; 0 if there is none.
+uint64_t TokenizerFingerprint(const std::string& model_dir);
+// InvalidArgument if draft and target do not speak the same tokens.
+absl::Status CheckPair(const std::string& model_dir, const std::string& draft_dir);
+
+}  // namespace specfabric::app
+
+#endif  // SPECFABRIC_APP_OPTIONS_H_

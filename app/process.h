@@ -1,0 +1,31 @@
+#ifndef SPECFABRIC_APP_PROCESS_H_
+#define SPECFABRIC_APP_PROCESS_H_
+
+// What every role's process does alike: signals, logs, the ready line.
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace specfabric::app {
+
+// SIGTERM and SIGINT are blocked in this thread and in all that it starts, so that only
+// WaitForSignal sees them. Call before any thread exists. SIGPIPE is ignored.
+void BlockSignals();
+// A supervised process gets SIGTERM when its supervisor is gone, however that ended.
+void EndWithParent();
+// Returns the signal's name.
+std::string WaitForSignal();
+
+// Logs to standard error. `level` is checked: InvalidArgument names the allowed ones.
+absl::Status StartLogging(const std::string& role, const std::string& level);
+
+// Writes {"role":..,"pid":..,"listen":..,"admin":..} and a newline to --ready_fd, if given.
+void ReportReady(const std::string& role, const std::string& listen, const std::string& admin);
+
+// 0 OK, 2 for what the caller can mend in flags or files, 1 otherwise.
+int ExitCode(const absl::Status& status);
+
+}  // namespace specfabric::app
+
+#endif  // SPECFABRIC_APP_PROCESS_H_

@@ -1,0 +1,133 @@
+// The roles of a cluster's processes: start, tell the parent, wait for a signal, drain, end.
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "app/admin_server.h"
+#include "app/flags.h"
+#include "app/options.h"
+#include "app/process.h"
+#include "app/roles.h"
+#include "app/version.h"
+#include "gateway/gateway.h"
+#include "spdlog/spdlog.h"
+
+namespace specfabric::app {
+
+namespace {
+
+base::Nanos DrainTimeout() { return static_cast<base::Nanos>(FLAGS_drain_timeout_seconds * 1e9); }
+
+std::string ListenOr(const char* fallback) {
+  return FLAGS_listen.empty() ? fallback : FLAGS_listen;
+}
+
+absl::StatusOr<std::unique_ptr<AdminServer>> StartAdmin(AdminOptions options) {
+  if (FLAGS_admin_listen.empty()) return nullptr;
+  options.listen = FLAGS_admin_listen;
+  return AdminServer::Start(std::move(options));
+}
+
+std::string AddressOf(const std::unique_ptr<AdminServer>& admin) {
+  return admin == nullptr ? "" : admin->listen_address();
+}
+
+}  // namespace
+
+absl::Status RunGateway() {
+  auto targets = Addresses("targets", FLAGS_targets);
+  if (!targets.ok()) return targets.status();
+  if (targets->empty()) {
+    return absl::InvalidArgumentError("--targets is missing: give host:port,... of target groups");
+  }
+  if (FLAGS_model.empty()) {
+    return absl::InvalidArgumentError("--model is missing: its folder holds the tokenizer");
+  }
+  auto config = model::LoadModelConfig(FLAGS_model);
+  if (!config.ok()) return config.status();
+  auto tokenizer = tokenizer::Tokenizer::Load(FLAGS_model);
+  if (!tokenizer.ok()) return tokenizer.status();
+  gateway::GatewayOptions options;
+  options.listen = ListenOr("127.0.0.1:8000");
+  options.targets = *targets;
+  options.model_name = ServedModelName();
+  options.tokenizer = *std::move(tokenizer);
+  options.vocabulary = config->vocabulary;
+  options.context =
+      FLAGS_max_context == 0 ? config->context : std::min(FLAGS_max_context, config->context);
+  options.version = kVersion;
+  options.fabric.spin = static_cast<base::Nanos>(FLAGS_spin_us * 1e3);
+  metrics::Registry registry;
+  registry.SetBuildInfo("gateway", kVersion, options.model_name);
+  auto service = gateway::Gateway::Start(std::move(options), &registry);
+  if (!service.ok()) return service.status();
+  gateway::Gateway* gateway = service->get();
+  std::atomic<bool> draining{false};
+  AdminOptions admin_options;
+  admin_options.registry = &registry;
+  admin_options.ready = [&draining] { return !draining.load(); };
+  auto admin = StartAdmin(std::move(admin_options));
+  if (!admin.ok()) return admin.status();
+  ReportReady("gateway", gateway->listen_address(), AddressOf(*admin));
+  spdlog::info("draining on {}", WaitForSignal());
+  draining = true;
+  gateway->Drain();
+  const base::Nanos deadline = base::Now() + DrainTimeout();
+  while (gateway->in_flight() > 0 && base::Now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunTarget() {
+  auto options = TargetOptions();
+  if (!options.ok()) return options.status();
+  auto drafts = Addresses("drafts", FLAGS_drafts);
+  if (!drafts.ok()) return drafts.status();
+  options->listen = ListenOr("127.0.0.1:7100");
+  options->drafts = *drafts;
+  metrics::Registry registry;
+  registry.SetBuildInfo("target", kVersion, options->model_name);
+  auto service = target::TargetService::Start(*options, &registry);
+  if (!service.ok()) return service.status();
+  target::TargetService* target = service->get();
+  AdminOptions admin_options;
+  admin_options.registry = &registry;
+  admin_options.live = [target] { return target->Liveness(); };
+  admin_options.ready = [target] { return target->ready(); };
+  auto admin = StartAdmin(std::move(admin_options));
+  if (!admin.ok()) return admin.status();
+  ReportReady("target", target->listen_address(), AddressOf(*admin));
+  spdlog::info("draining on {}", WaitForSignal());
+  target->Drain(DrainTimeout());
+  return absl::OkStatus();
+}
+
+absl::Status RunDraft() {
+  auto options = DraftOptions(FLAGS_model);
+  if (!options.ok()) return options.status();
+  options->listen = ListenOr("127.0.0.1:7200");
+  metrics::Registry registry;
+  registry.SetBuildInfo("draft", kVersion, options->model_name);
+  auto service = draft::DraftService::Start(*options, &registry);
+  if (!service.ok()) return service.status();
+  draft::DraftService* draft = service->get();
+  AdminOptions admin_options;
+  admin_options.registry = &registry;
+  admin_options.ready = [draft] { return draft->ready(); };
+  admin_options.pages["/debug/sessions"] = [draft] { return draft->DebugSessions(); };
+  auto admin = StartAdmin(std::move(admin_options));
+  if (!admin.ok()) return admin.status();
+  ReportReady("draft", draft->listen_address(), AddressOf(*admin));
+  spdlog::info("draining on {}", WaitForSignal());
+  draft->Drain(DrainTimeout());
+  return absl::OkStatus();
+}
+
+}  // namespace specfabric::app

@@ -1,0 +1,204 @@
+// `specfabric up`: a whole cluster on this machine, every role a process of its own.
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "app/child.h"
+#include "app/flags.h"
+#include "app/options.h"
+#include "app/process.h"
+#include "app/roles.h"
+#include "nlohmann/json.hpp"
+#include "spdlog/spdlog.h"
+
+namespace specfabric::app {
+
+namespace {
+
+constexpr base::Nanos kStartTimeout = 600 * base::kSecond;  // large checkpoints load slowly
+
+struct Cluster {
+  std::vector<Child> drafts, targets, gateways;
+
+  std::vector<Child> all() const {
+    std::vector<Child> children = gateways;
+    children.insert(children.end(), targets.begin(), targets.end());
+    children.insert(children.end(), drafts.begin(), drafts.end());
+    return children;
+  }
+};
+
+std::vector<std::string> ModelArgs(const std::string& model) {
+  return {absl::StrCat("--model=", model),
+          absl::StrCat("--dtype=", FLAGS_dtype),
+          absl::StrCat("--threads=", FLAGS_threads),
+          absl::StrCat("--block_size=", FLAGS_block_size),
+          absl::StrCat("--max_context=", FLAGS_max_context),
+          absl::StrCat("--max_step_tokens=", FLAGS_max_step_tokens),
+          absl::StrCat("--batch_invariant=", FLAGS_batch_invariant ? "true" : "false"),
+          absl::StrCat("--reference_kernels=", FLAGS_reference_kernels ? "true" : "false"),
+          absl::StrCat("--log_level=", FLAGS_log_level),
+          absl::StrCat("--spin_us=", FLAGS_spin_us),
+          absl::StrCat("--drain_timeout_seconds=", FLAGS_drain_timeout_seconds),
+          "--admin_listen=127.0.0.1:0"};
+}
+
+std::vector<std::string> DraftArgs() {
+  std::vector<std::string> args = ModelArgs(FLAGS_draft_model);
+  args.push_back("--listen=127.0.0.1:0");
+  args.push_back(absl::StrCat("--tree=", FLAGS_tree));
+  args.push_back(absl::StrCat("--max_sessions=", FLAGS_max_sessions));
+  args.push_back(absl::StrCat("--session_ttl_seconds=", FLAGS_session_ttl_seconds));
+  return args;
+}
+
+std::vector<std::string> TargetArgs(const std::vector<std::string>& drafts) {
+  std::vector<std::string> args = ModelArgs(FLAGS_model);
+  args.push_back("--listen=127.0.0.1:0");
+  args.push_back(absl::StrCat("--drafts=", absl::StrJoin(drafts, ",")));
+  args.push_back(absl::StrCat("--tensor_parallel=", FLAGS_tensor_parallel));
+  args.push_back(absl::StrCat("--kv_blocks=", FLAGS_kv_blocks));
+  args.push_back(absl::StrCat("--coupling=", FLAGS_coupling));
+  args.push_back(absl::StrCat("--max_sequences=", FLAGS_max_sequences));
+  args.push_back(absl::StrCat("--max_queue=", FLAGS_max_queue));
+  args.push_back(absl::StrCat("--max_draft_wait_ms=", FLAGS_max_draft_wait_ms));
+  args.push_back(absl::StrCat("--step_timeout_seconds=", FLAGS_step_timeout_seconds));
+  args.push_back(absl::StrCat("--served_model_name=", ServedModelName()));
+  return args;
+}
+
+std::vector<std::string> GatewayArgs(const std::vector<std::string>& targets) {
+  return {absl::StrCat("--model=", FLAGS_model),
+          absl::StrCat("--served_model_name=", ServedModelName()),
+          absl::StrCat("--listen=", FLAGS_listen.empty() ? "127.0.0.1:8000" : FLAGS_listen),
+          absl::StrCat("--targets=", absl::StrJoin(targets, ",")),
+          absl::StrCat("--max_context=", FLAGS_max_context),
+          absl::StrCat("--log_level=", FLAGS_log_level),
+          absl::StrCat("--spin_us=", FLAGS_spin_us),
+          absl::StrCat("--drain_timeout_seconds=", FLAGS_drain_timeout_seconds),
+          absl::StrCat("--admin_listen=",
+                       FLAGS_admin_listen.empty() ? "127.0.0.1:0" : FLAGS_admin_listen)};
+}
+
+// Everything that can be said about the request before a process is started, so that a mistake is
+// one line and not one for each child.
+absl::Status Check(int drafts) {
+  if (auto options = TargetOptions(); !options.ok()) return options.status();
+  auto config = model::LoadModelConfig(FLAGS_model);
+  if (!config.ok()) return config.status();
+  if (absl::Status s = model::CheckTensorParallel(*config, FLAGS_tensor_parallel); !s.ok())
+    return s;
+  if (drafts == 0) return absl::OkStatus();
+  if (FLAGS_draft_model.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--drafts=", drafts, " needs --draft_model=<folder of a checkpoint>"));
+  }
+  if (auto options = DraftOptions(FLAGS_draft_model); !options.ok()) return options.status();
+  return CheckPair(FLAGS_model, FLAGS_draft_model);
+}
+
+absl::Status StartMany(const std::string& role, int count, const std::vector<std::string>& args,
+                       std::vector<Child>* children) {
+  for (int i = 0; i < count; ++i) {
+    auto child = StartChild(role, args, kStartTimeout);
+    if (!child.ok()) return child.status();
+    children->push_back(*std::move(child));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::string> ListenAddresses(const std::vector<Child>& children) {
+  std::vector<std::string> addresses;
+  for (const Child& child : children) addresses.push_back(child.listen);
+  return addresses;
+}
+
+absl::Status StartAll(int targets, int drafts, Cluster* cluster) {
+  absl::Status status = StartMany("draft", drafts, DraftArgs(), &cluster->drafts);
+  if (status.ok()) {
+    status = StartMany("target", targets, TargetArgs(ListenAddresses(cluster->drafts)),
+                       &cluster->targets);
+  }
+  if (status.ok()) {
+    status =
+        StartMany("gateway", 1, GatewayArgs(ListenAddresses(cluster->targets)), &cluster->gateways);
+  }
+  return status;
+}
+
+void PrintPids(const Cluster& cluster) {
+  nlohmann::json line;
+  for (const Child& child : cluster.all()) {
+    line[child.role].push_back(
+        {{"pid", child.pid}, {"listen", child.listen}, {"admin", child.admin}});
+  }
+  std::puts(line.dump().c_str());
+  std::fflush(stdout);
+}
+
+// Until a signal comes or a process without which nothing works is gone. A lost draft costs speed
+// only.
+absl::Status Supervise(Cluster* cluster) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int s : {SIGTERM, SIGINT, SIGCHLD}) sigaddset(&set, s);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  for (;;) {
+    // Bounded, because a child may end before SIGCHLD is blocked.
+    const timespec bound{1, 0};
+    const int caught = sigtimedwait(&set, nullptr, &bound);
+    if (caught == SIGTERM || caught == SIGINT) return absl::OkStatus();
+    for (auto* group : {&cluster->drafts, &cluster->targets, &cluster->gateways}) {
+      for (auto it = group->begin(); it != group->end();) {
+        int status = 0;
+        if (waitpid(it->pid, &status, WNOHANG) != it->pid) {
+          ++it;
+          continue;
+        }
+        const Child gone = *it;
+        it = group->erase(it);
+        spdlog::warn("{} pid={} ended (wait status {:#x})", gone.role, gone.pid, status);
+        if (gone.role != "draft" && group->empty()) {
+          return absl::InternalError(absl::StrCat("the last ", gone.role, " has ended"));
+        }
+      }
+    }
+  }
+}
+
+void EndAll(const Cluster& cluster) {
+  const auto grace = static_cast<base::Nanos>((FLAGS_drain_timeout_seconds + 5) * 1e9);
+  // From the clients inward, so that nobody loses a peer it still needs.
+  for (const Child& child : cluster.all()) {
+    if (!EndChild(child, grace))
+      spdlog::warn("{} pid={} did not end cleanly", child.role, child.pid);
+  }
+}
+
+}  // namespace
+
+absl::Status RunUp() {
+  auto targets = Count("targets", FLAGS_targets, 1, 64);
+  if (!targets.ok()) return targets.status();
+  auto drafts = Count("drafts", FLAGS_drafts, FLAGS_draft_model.empty() ? 0 : 1, 256);
+  if (!drafts.ok()) return drafts.status();
+  if (*targets == 0) return absl::InvalidArgumentError("--targets=0: allowed are 1 to 64");
+  if (absl::Status checked = Check(*drafts); !checked.ok()) return checked;
+  Cluster cluster;
+  absl::Status status = StartAll(*targets, *drafts, &cluster);
+  if (status.ok()) {
+    spdlog::info("cluster ready: http://{} targets={} drafts={}", cluster.gateways[0].listen,
+                 *targets, *drafts);
+    if (FLAGS_print_pids) PrintPids(cluster);
+    status = Supervise(&cluster);
+  }
+  EndAll(cluster);
+  return status;
+}
+
+}  // namespace specfabric::app
