@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Where the time of a round goes: the engine's own part beside the model's.
 
-Starts a local cluster on the demo models, streams completions one at a time with speculation on, and
-prints the mean of every round span from the target's /metrics. "Outside the model" is plan + commit +
-transfer: all that a round costs beside forward passes, verification and drafting.
+Starts a local cluster on the demo models, asks for completions one at a time with drafts on, and
+prints the mean of every round span from the target's /metrics. "Outside the model" is plan +
+commit + transfer: what a round costs beside forward passes, verification and drafting.
 
     scripts/build && bench/round/run.py
 """

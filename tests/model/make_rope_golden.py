@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes rope_golden.json: rotary frequencies as transformers computes them.
 
-    tests/model/make_rope_golden.py > tests/model/rope_golden.json
+tests/model/make_rope_golden.py > tests/model/rope_golden.json
 """
 
 from __future__ import annotations
