@@ -76,6 +76,15 @@ absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
   return rank;
 }
 
+absl::Status CheckRanks() {
+  auto config = model::LoadModelConfig(FLAGS_model);
+  if (!config.ok()) return config.status();
+  const absl::Status split = model::CheckTensorParallel(*config, FLAGS_tensor_parallel);
+  if (split.ok()) return split;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--tensor_parallel=", FLAGS_tensor_parallel, ": ", split.message()));
+}
+
 }  // namespace
 
 std::string ServedModelName() {
@@ -148,6 +157,7 @@ absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
   }
   auto rank = RankOptionsFor("model", FLAGS_model, FLAGS_max_sequences);
   if (!rank.ok()) return rank.status();
+  if (absl::Status split = CheckRanks(); !split.ok()) return split;
   target::TargetServiceOptions options;
   options.ranks.model_dir = FLAGS_model;
   options.ranks.tensor_parallel = FLAGS_tensor_parallel;

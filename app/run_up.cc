@@ -89,10 +89,6 @@ std::vector<std::string> GatewayArgs(const std::vector<std::string>& targets) {
 // one line and not one for each child.
 absl::Status Check(int drafts) {
   if (auto options = TargetOptions(); !options.ok()) return options.status();
-  auto config = model::LoadModelConfig(FLAGS_model);
-  if (!config.ok()) return config.status();
-  if (absl::Status s = model::CheckTensorParallel(*config, FLAGS_tensor_parallel); !s.ok())
-    return s;
   if (drafts == 0) return absl::OkStatus();
   if (FLAGS_draft_model.empty()) {
     return absl::InvalidArgumentError(
