@@ -1,0 +1,226 @@
+#include "gateway/gateway.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "boost/asio/as_tuple.hpp"
+#include "boost/asio/co_spawn.hpp"
+#include "boost/asio/detached.hpp"
+#include "boost/asio/executor_work_guard.hpp"
+#include "boost/asio/io_context.hpp"
+#include "boost/asio/post.hpp"
+#include "boost/asio/steady_timer.hpp"
+#include "boost/asio/thread_pool.hpp"
+#include "boost/asio/use_awaitable.hpp"
+#include "gateway/dispatcher.h"
+#include "gateway/http_server.h"
+#include "gateway/routes.h"
+#include "link/fabric_counters.h"
+#include "link/link.h"
+#include "metrics/fabric_metrics.h"
+#include "metrics/gateway_metrics.h"
+
+namespace specfabric::gateway {
+
+namespace asio = boost::asio;
+using link::PeerId;
+
+namespace {
+
+constexpr std::chrono::milliseconds kTick{100};
+
+int32_t VocabularyOf(const GatewayOptions& options) {
+  return options.vocabulary > 0 ? options.vocabulary : options.tokenizer->vocab_size();
+}
+
+// Whether a peer is a target of our model.
+absl::Status Accept(const GatewayOptions& options, const schemas::Hello& hello) {
+  if (hello.role != schemas::Role::kTarget) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("it is a ", schemas::Name(hello.role), ", not a target"));
+  }
+  if (hello.tokenizer_fingerprint != 0 &&
+      hello.tokenizer_fingerprint != options.tokenizer->Fingerprint()) {
+    return absl::FailedPreconditionError(absl::StrFormat("its tokenizer %016x is not ours, %016x",
+                                                         hello.tokenizer_fingerprint,
+                                                         options.tokenizer->Fingerprint()));
+  }
+  if (hello.vocabulary != 0 && hello.vocabulary != VocabularyOf(options)) {
+    return absl::FailedPreconditionError(absl::StrCat("its vocabulary has ", hello.vocabulary,
+                                                      " tokens, ours ", VocabularyOf(options)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+class Gateway::Impl {
+ public:
+  Impl(GatewayOptions options, metrics::Registry* registry)
+      : options_(std::move(options)),
+        metrics_(*registry),
+        dispatcher_({.max_choices = options_.max_choices, .target_wait = options_.target_wait},
+                    {[this](PeerId peer, const schemas::Submit& submit) {
+                       return link_->Send(peer, submit);
+                     },
+                     [this](PeerId peer, const schemas::Cancel& cancel) {
+                       link_->Send(peer, cancel).IgnoreError();
+                     }},
+                    &metrics_),
+        routes_(MakeContext(registry)),
+        tick_(io_) {}
+  ~Impl();
+
+  absl::Status Start(metrics::Registry* registry);
+  const std::string& listen_address() const { return server_->address(); }
+  void Drain() { draining_ = true; }
+  int in_flight() const { return static_cast<int>(metrics_.in_flight.Value()); }
+
+ private:
+  RouteContext MakeContext(metrics::Registry* registry);
+  ServedModel Model() const;
+  link::LinkHandler MakeLinkHandler();
+  void OnMessage(PeerId peer, link::Message message);
+  asio::awaitable<void> Tick();
+
+  const GatewayOptions options_;
+  std::atomic<bool> draining_ = false;
+  metrics::GatewayMetrics metrics_;
+  asio::io_context io_{1};
+  asio::thread_pool encoders_{1};
+  // On the io thread.
+  Dispatcher dispatcher_;
+  Routes routes_;
+  asio::steady_timer tick_;
+  bool stopping_ = false;
+  std::unique_ptr<HttpServer> server_;
+  std::unique_ptr<link::Link> link_;  // its callbacks only post to io_
+  std::optional<metrics::FabricMetrics> fabric_metrics_;
+  std::thread thread_;
+};
+
+RouteContext Gateway::Impl::MakeContext(metrics::Registry* registry) {
+  RouteContext context;
+  context.model = [this] { return Model(); };
+  context.created = absl::ToUnixSeconds(absl::Now());
+  context.version = options_.version;
+  context.tokenizer = options_.tokenizer.get();
+  context.dispatcher = &dispatcher_;
+  context.registry = registry;
+  context.metrics = &metrics_;
+  context.encoders = &encoders_;
+  context.draining = [this] { return draining_.load(); };
+  return context;
+}
+
+ServedModel Gateway::Impl::Model() const {
+  const int32_t served = dispatcher_.targets().Context();
+  const int32_t context = options_.context == 0 ? served
+                          : served == 0         ? options_.context
+                                                : std::min(options_.context, served);
+  return {options_.model_name, context, VocabularyOf(options_)};
+}
+
+link::LinkHandler Gateway::Impl::MakeLinkHandler() {
+  link::LinkHandler handler;
+  handler.on_up = [this](PeerId peer, const schemas::Hello& hello, const std::string&) {
+    asio::post(io_, [this, peer, hello] { dispatcher_.OnUp(peer, hello, base::Now()); });
+  };
+  handler.on_down = [this](PeerId peer, const absl::Status&) {
+    asio::post(io_, [this, peer] { dispatcher_.OnDown(peer, base::Now()); });
+  };
+  handler.on_message = [this](PeerId peer, link::Message message) {
+    asio::post(io_, [this, peer, message = std::move(message)]() mutable {
+      OnMessage(peer, std::move(message));
+    });
+  };
+  return handler;
+}
+
+void Gateway::Impl::OnMessage(PeerId peer, link::Message message) {
+  if (auto* tokens = std::get_if<schemas::Tokens>(&message)) {
+    dispatcher_.OnTokens(peer, std::move(*tokens), base::Now());
+  } else if (std::holds_alternative<schemas::Drain>(message)) {
+    dispatcher_.OnDrain(peer);
+  }
+}
+
+asio::awaitable<void> Gateway::Impl::Tick() {
+  while (!stopping_) {
+    tick_.expires_after(kTick);
+    co_await tick_.async_wait(asio::as_tuple(asio::use_awaitable));
+    dispatcher_.Tick(base::Now());
+  }
+}
+
+absl::Status Gateway::Impl::Start(metrics::Registry* registry) {
+  HttpServerOptions http;
+  http.listen = options_.listen;
+  http.max_connections = options_.max_connections;
+  http.max_body_bytes = options_.max_body_bytes;
+  auto server = HttpServer::Start(
+      io_, std::move(http), [this](HttpExchange& exchange) { return routes_.Handle(exchange); },
+      [this](const ApiError& error) { return routes_.Unreadable(error); });
+  if (!server.ok()) return server.status();
+  server_ = *std::move(server);
+
+  link::LinkOptions options;
+  options.fabric = options_.fabric;
+  options.hello.role = schemas::Role::kGateway;
+  options.hello.model = options_.model_name;
+  options.hello.tokenizer_fingerprint = options_.tokenizer->Fingerprint();
+  options.hello.vocabulary = VocabularyOf(options_);
+  options.hello.context = options_.context;
+  options.hello.build = options_.version;
+  options.connect = options_.targets;
+  options.accept = [this](const schemas::Hello& hello) { return Accept(options_, hello); };
+  auto link = link::Link::Start(std::move(options), MakeLinkHandler());
+  if (!link.ok()) return link.status();
+  link_ = *std::move(link);
+  fabric_metrics_.emplace(*registry, [this] { return link::ReadCounters(*link_); });
+
+  asio::co_spawn(io_, Tick(), asio::detached);
+  thread_ = std::thread([this] { io_.run(); });
+  return absl::OkStatus();
+}
+
+Gateway::Impl::~Impl() {
+  fabric_metrics_.reset();
+  if (thread_.joinable()) {
+    // Everybody is told to end; the io thread ends when nobody is left.
+    asio::post(io_, [this] {
+      stopping_ = true;
+      tick_.cancel();
+      server_->Stop();
+    });
+    thread_.join();
+  }
+  encoders_.join();
+  link_.reset();
+  metrics_.targets_up.Set(0);
+}
+
+Gateway::Gateway(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Gateway::~Gateway() = default;
+
+absl::StatusOr<std::unique_ptr<Gateway>> Gateway::Start(GatewayOptions options,
+                                                        metrics::Registry* registry) {
+  auto impl = std::make_unique<Impl>(std::move(options), registry);
+  if (absl::Status status = impl->Start(registry); !status.ok()) return status;
+  return std::unique_ptr<Gateway>(new Gateway(std::move(impl)));
+}
+
+const std::string& Gateway::listen_address() const { return impl_->listen_address(); }
+void Gateway::Drain() { impl_->Drain(); }
+int Gateway::in_flight() const { return impl_->in_flight(); }
+
+}  // namespace specfabric::gateway

@@ -1,0 +1,61 @@
+#ifndef SPECFABRIC_GATEWAY_GATEWAY_H_
+#define SPECFABRIC_GATEWAY_GATEWAY_H_
+
+// The gateway role: OpenAI's HTTP API in front of a set of targets. One io thread owns connections,
+// requests and detokenisation; the link's callbacks hand over to it.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "metrics/registry.h"
+#include "tokenizer/tokenizer.h"
+#include "transport/fabric.h"
+
+namespace specfabric::gateway {
+
+struct GatewayOptions {
+  std::string listen = "127.0.0.1:8000";  // HTTP
+  std::vector<std::string> targets;       // addresses to keep connected
+  std::string model_name;                 // what clients call the model
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
+  int32_t vocabulary = 0;  // the model's; 0: the tokenizer's
+  int32_t context = 0;     // tokens a sequence may have; 0: what the targets serve
+  std::string version;
+  transport::FabricOptions fabric;
+  size_t max_choices = 1024;      // under way at once; more are answered 429
+  size_t max_connections = 4096;  // more wait to be accepted
+  uint64_t max_body_bytes = 16 << 20;
+  base::Nanos target_wait = 5 * base::kSecond;  // for a target, before a request is answered 503
+};
+
+class Gateway {
+ public:
+  // `registry` must outlive the gateway. Fails, with the reason in one line, if the HTTP port is
+  // taken or the fabric cannot start. Targets need not be there yet.
+  static absl::StatusOr<std::unique_ptr<Gateway>> Start(GatewayOptions options,
+                                                        metrics::Registry* registry);
+  // Cuts off what is under way.
+  ~Gateway();
+
+  const std::string& listen_address() const;  // HTTP, as bound
+
+  // From now on new requests are answered 503 with Retry-After, and /readyz is 503; those under way
+  // go on. Any thread.
+  void Drain();
+  // Completions and chat requests under way. Any thread.
+  int in_flight() const;
+
+ private:
+  class Impl;
+  explicit Gateway(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace specfabric::gateway
+
+#endif  // SPECFABRIC_GATEWAY_GATEWAY_H_

@@ -1,0 +1,177 @@
+#include "gateway/http_server.h"
+
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "boost/asio/co_spawn.hpp"
+#include "boost/asio/detached.hpp"
+#include "boost/asio/ip/tcp.hpp"
+#include "boost/asio/steady_timer.hpp"
+#include "gateway/http_connection.h"
+#include "spdlog/spdlog.h"
+
+namespace specfabric::gateway {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+HttpExchange::HttpExchange(HttpConnection* connection, HttpRequest request, bool keep_alive,
+                           bool chunked)
+    : connection_(connection),
+      request_(std::move(request)),
+      keep_alive_(keep_alive),
+      chunked_(chunked) {}
+
+void HttpExchange::WatchClient(std::function<void()> on_gone) {
+  connection_->StartWatch(std::move(on_gone));
+}
+
+asio::awaitable<void> HttpExchange::EndWatch() { co_await connection_->StopWatch(); }
+
+bool HttpExchange::gone() const { return connection_->gone(); }
+
+asio::awaitable<void> HttpExchange::Respond(HttpResponse&& response) {
+  answered_ = true;
+  co_await connection_->WriteResponse(std::move(response), keep_alive_);
+}
+
+asio::awaitable<bool> HttpExchange::StartStream(const char* content_type) {
+  answered_ = true;
+  keep_alive_ = keep_alive_ && chunked_;
+  co_return co_await connection_->WriteStreamHeader(content_type, chunked_);
+}
+
+asio::awaitable<bool> HttpExchange::Send(const std::string& data) {
+  co_return co_await connection_->WriteChunk(data, chunked_);
+}
+
+asio::awaitable<bool> HttpExchange::EndStream() {
+  if (!chunked_) co_return !gone();
+  co_return co_await connection_->WriteLastChunk();
+}
+
+class HttpServer::Impl {
+ public:
+  Impl(asio::io_context& io, HttpServerOptions options, Handler handler, Refuse refuse)
+      : io_(io),
+        options_(std::move(options)),
+        handler_(std::move(handler)),
+        refuse_(std::move(refuse)),
+        acceptor_(io),
+        pause_(io) {}
+
+  absl::Status Listen();
+  asio::awaitable<void> Accept();
+  void Stop();
+  const std::string& address() const { return address_; }
+  size_t connections() const { return connections_.size(); }
+
+ private:
+  asio::awaitable<void> Run(std::shared_ptr<HttpConnection> connection);
+  asio::awaitable<void> Pause(std::chrono::milliseconds time);
+
+  asio::io_context& io_;
+  const HttpServerOptions options_;
+  const Handler handler_;
+  const Refuse refuse_;
+  tcp::acceptor acceptor_;
+  asio::steady_timer pause_;
+  std::string address_;
+  std::set<HttpConnection*> connections_;
+  bool stopping_ = false;
+};
+
+absl::Status HttpServer::Impl::Listen() {
+  const std::string& given = options_.listen;
+  const size_t colon = given.rfind(':');
+  std::string host = given.substr(0, colon);
+  if (colon == std::string::npos || host.empty() || colon + 1 == given.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("listen address '", given, "' is not host:port"));
+  }
+  if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  error_code ec;
+  const auto found = tcp::resolver(io_).resolve(
+      host, given.substr(colon + 1), tcp::resolver::passive | tcp::resolver::numeric_service, ec);
+  if (ec) {
+    return absl::InvalidArgumentError(absl::StrCat("listen address '", given, "': ", ec.message()));
+  }
+  const tcp::endpoint endpoint = found.begin()->endpoint();
+  acceptor_.open(endpoint.protocol(), ec);
+  if (!ec) acceptor_.set_option(tcp::acceptor::reuse_address(true), ec);
+  if (!ec) acceptor_.bind(endpoint, ec);
+  if (!ec) acceptor_.listen(asio::socket_base::max_listen_connections, ec);
+  if (ec) {
+    const std::string message = absl::StrCat("cannot listen on ", given, ": ", ec.message());
+    return ec == asio::error::address_in_use ? absl::AlreadyExistsError(message)
+                                             : absl::UnavailableError(message);
+  }
+  const tcp::endpoint bound = acceptor_.local_endpoint();
+  const std::string ip = bound.address().to_string();
+  address_ = absl::StrCat(bound.address().is_v6() ? "[" + ip + "]" : ip, ":", bound.port());
+  return absl::OkStatus();
+}
+
+asio::awaitable<void> HttpServer::Impl::Pause(std::chrono::milliseconds time) {
+  pause_.expires_after(time);
+  co_await pause_.async_wait(kNoThrow);
+}
+
+asio::awaitable<void> HttpServer::Impl::Accept() {
+  while (!stopping_) {
+    if (connections_.size() >= options_.max_connections) {
+      co_await Pause(std::chrono::milliseconds(20));
+      continue;
+    }
+    auto [ec, socket] = co_await acceptor_.async_accept(kNoThrow);
+    if (stopping_) break;
+    if (ec) {
+      spdlog::warn("http accept failed: {}", ec.message());
+      co_await Pause(std::chrono::milliseconds(100));  // out of descriptors, most likely
+      continue;
+    }
+    error_code ignored;
+    socket.set_option(tcp::no_delay(true), ignored);
+    auto connection = std::make_shared<HttpConnection>(std::move(socket), options_);
+    asio::co_spawn(io_, Run(std::move(connection)), [](std::exception_ptr error) {
+      if (error) spdlog::error("http connection ended by an exception");
+    });
+  }
+}
+
+asio::awaitable<void> HttpServer::Impl::Run(std::shared_ptr<HttpConnection> connection) {
+  connections_.insert(connection.get());
+  struct Leave {
+    std::set<HttpConnection*>& connections;
+    HttpConnection* connection;
+    ~Leave() { connections.erase(connection); }
+  } leave{connections_, connection.get()};
+  co_await connection->Serve(handler_, refuse_);
+}
+
+void HttpServer::Impl::Stop() {
+  stopping_ = true;
+  error_code ignored;
+  acceptor_.close(ignored);
+  pause_.cancel();
+  for (HttpConnection* connection : connections_) connection->Close();
+}
+
+HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+HttpServer::~HttpServer() = default;
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(asio::io_context& io,
+                                                              HttpServerOptions options,
+                                                              Handler handler, Refuse refuse) {
+  auto impl = std::make_unique<Impl>(io, std::move(options), std::move(handler), std::move(refuse));
+  if (absl::Status status = impl->Listen(); !status.ok()) return status;
+  asio::co_spawn(io, impl->Accept(), asio::detached);
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+}
+
+const std::string& HttpServer::address() const { return impl_->address(); }
+size_t HttpServer::connections() const { return impl_->connections(); }
+void HttpServer::Stop() { impl_->Stop(); }
+
+}  // namespace specfabric::gateway

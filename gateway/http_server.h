@@ -1,0 +1,110 @@
+#ifndef SPECFABRIC_GATEWAY_HTTP_SERVER_H_
+#define SPECFABRIC_GATEWAY_HTTP_SERVER_H_
+
+// HTTP/1.1 on Boost.Beast and Asio coroutines: connections, limits, streamed answers, and clients
+// that go away. Knows nothing of what is served. Everything runs on the one thread that runs the
+// io_context.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "boost/asio/awaitable.hpp"
+#include "boost/asio/io_context.hpp"
+#include "gateway/api_error.h"
+
+namespace specfabric::gateway {
+
+struct HttpRequest {
+  std::string method;
+  std::string path;  // without the query
+  std::string body;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string body = {};
+  std::string content_type = "application/json";
+  std::vector<std::pair<std::string, std::string>> headers = {};
+};
+
+class HttpConnection;  // one client's connection; http_server.cc
+
+// One request and its answer. Lives as long as its handler runs. What its coroutines are given by
+// reference must be a variable of the caller, not a temporary: GCC 12 destroys temporaries of a
+// co_await expression twice.
+class HttpExchange {
+ public:
+  HttpExchange(HttpConnection* connection, HttpRequest request, bool keep_alive, bool chunked);
+
+  const HttpRequest& request() const { return request_; }
+
+  // Until the handler returns, `on_gone` runs as soon as the client closes its connection. At most
+  // once a request. What `on_gone` refers to must live until the exchange ends or EndWatch returns.
+  void WatchClient(std::function<void()> on_gone);
+  boost::asio::awaitable<void> EndWatch();
+  bool gone() const;
+
+  // The whole answer. Once, and not together with a stream.
+  boost::asio::awaitable<void> Respond(HttpResponse&& response);
+
+  // An answer in pieces: Start, any number of Send, End. False: the client is gone.
+  boost::asio::awaitable<bool> StartStream(const char* content_type);
+  boost::asio::awaitable<bool> Send(const std::string& data);
+  boost::asio::awaitable<bool> EndStream();
+
+  bool answered() const { return answered_; }
+  bool keep_alive() const { return keep_alive_; }
+
+ private:
+  HttpConnection* connection_;
+  HttpRequest request_;
+  bool keep_alive_;
+  bool chunked_;  // the client understands chunks; otherwise a stream ends with the connection
+  bool answered_ = false;
+};
+
+struct HttpServerOptions {
+  std::string listen;  // "host:port", "[ipv6]:port"; port 0 takes a free one
+  size_t max_connections = 4096;
+  size_t max_header_bytes = 16 << 10;
+  uint64_t max_body_bytes = 16 << 20;
+  std::chrono::seconds idle_timeout{75};   // for a request's header to come
+  std::chrono::seconds body_timeout{60};   // for its body
+  std::chrono::seconds write_timeout{60};  // for a client to take what is sent
+};
+
+class HttpServer {
+ public:
+  using Handler = std::function<boost::asio::awaitable<void>(HttpExchange&)>;
+  // The answer to a request that cannot be read: malformed or too large.
+  using Refuse = std::function<HttpResponse(const ApiError&)>;
+
+  // InvalidArgument: not an address. AlreadyExists: the port is taken. Both name the address.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(boost::asio::io_context& io,
+                                                           HttpServerOptions options,
+                                                           Handler handler, Refuse refuse);
+  // Only after the io_context has stopped, or before it has started.
+  ~HttpServer();
+
+  const std::string& address() const;  // as bound
+  size_t connections() const;
+
+  // Takes no more connections and closes those there are; what runs in them is told that its client
+  // is gone. On the io thread.
+  void Stop();
+
+ private:
+  class Impl;
+  explicit HttpServer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace specfabric::gateway
+
+#endif  // SPECFABRIC_GATEWAY_HTTP_SERVER_H_

@@ -1,0 +1,71 @@
+#ifndef SPECFABRIC_GATEWAY_ROUTES_H_
+#define SPECFABRIC_GATEWAY_ROUTES_H_
+
+// Which path does what. On the io thread, except that long texts are encoded on another.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/clock.h"
+#include "boost/asio/awaitable.hpp"
+#include "boost/asio/thread_pool.hpp"
+#include "gateway/dispatcher.h"
+#include "gateway/http_server.h"
+#include "gateway/prepare.h"
+#include "metrics/gateway_metrics.h"
+#include "metrics/registry.h"
+#include "tokenizer/tokenizer.h"
+
+namespace specfabric::gateway {
+
+class Generation;
+
+// What the routes work with; all of it must outlive them.
+struct RouteContext {
+  std::function<ServedModel()> model;  // as it is served now
+  int64_t created = 0;                 // s since 1970: when serving began
+  std::string version;
+  const tokenizer::Tokenizer* tokenizer = nullptr;
+  Dispatcher* dispatcher = nullptr;
+  metrics::Registry* registry = nullptr;
+  metrics::GatewayMetrics* metrics = nullptr;
+  boost::asio::thread_pool* encoders = nullptr;
+  std::function<bool()> draining;
+};
+
+class Routes {
+ public:
+  explicit Routes(RouteContext context) : context_(std::move(context)) {}
+
+  boost::asio::awaitable<void> Handle(HttpExchange& exchange);
+  // The answer to a request that could not be read.
+  HttpResponse Unreadable(const ApiError& error) const;
+
+ private:
+  struct Route;
+  struct Call;  // a generation, its exchange and what wakes it
+
+  HttpResponse Models(const HttpRequest& request) const;
+  HttpResponse Tokenize(const HttpRequest& request) const;
+  HttpResponse Detokenize(const HttpRequest& request) const;
+  HttpResponse Alive(const HttpRequest& request) const;
+  HttpResponse Ready(const HttpRequest& request) const;
+  HttpResponse Metrics(const HttpRequest& request) const;
+  HttpResponse Version(const HttpRequest& request) const;
+
+  // These return the status that counts: the one sent, 499 for a client that went away, or that of
+  // an error after a stream had begun.
+  boost::asio::awaitable<int> Generate(HttpExchange& exchange, bool chat, base::Nanos received);
+  boost::asio::awaitable<int> AnswerWhole(Call& call);
+  boost::asio::awaitable<int> AnswerInPieces(Call& call);
+  boost::asio::awaitable<Parsed<Prepared>> PrepareBody(const std::string& body, bool chat);
+
+  RouteContext context_;
+};
+
+}  // namespace specfabric::gateway
+
+#endif  // SPECFABRIC_GATEWAY_ROUTES_H_

@@ -1,0 +1,116 @@
+#include "tests/gateway/fake_target.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace specfabric::gateway {
+
+using schemas::Finish;
+
+FakeTarget::FakeTarget(FakeTargetOptions options) : options_(std::move(options)) {
+  link::LinkOptions link;
+  link.listen = options_.listen;
+  link.hello.role = schemas::Role::kTarget;
+  link.hello.model = "fake";
+  link.hello.vocabulary = options_.vocabulary;
+  link.hello.context = options_.context;
+  link.hello.tokenizer_fingerprint = options_.tokenizer_fingerprint;
+  link.hello.numerics_fingerprint = options_.numerics_fingerprint;
+  link::LinkHandler handler;
+  handler.on_up = [this](link::PeerId peer, const schemas::Hello&, const std::string&) {
+    std::lock_guard lock(mutex_);
+    peers_.push_back(peer);
+  };
+  handler.on_message = [this](link::PeerId peer, link::Message message) {
+    OnMessage(peer, std::move(message));
+  };
+  auto started = link::Link::Start(std::move(link), std::move(handler));
+  SPECFABRIC_CHECK(started.ok());
+  std::lock_guard lock(mutex_);
+  link_ = *std::move(started);
+}
+
+void FakeTarget::SendDrain() {
+  std::lock_guard lock(mutex_);
+  for (const link::PeerId peer : peers_) link_->Send(peer, schemas::Drain{}).IgnoreError();
+}
+
+base::TokenId FakeTarget::TokenAt(uint64_t seed, int32_t index) const {
+  return options_.corpus[(seed * 7 + static_cast<uint64_t>(index)) % options_.corpus.size()];
+}
+
+std::vector<base::TokenId> FakeTarget::Output(uint64_t seed, int32_t count) const {
+  std::vector<base::TokenId> tokens;
+  for (int32_t i = 0; i < count; ++i) tokens.push_back(TokenAt(seed, i));
+  return tokens;
+}
+
+std::vector<schemas::Submit> FakeTarget::submits() const {
+  std::lock_guard lock(mutex_);
+  return submits_;
+}
+
+std::vector<schemas::Cancel> FakeTarget::cancels() const {
+  std::lock_guard lock(mutex_);
+  return cancels_;
+}
+
+void FakeTarget::OnMessage(link::PeerId peer, link::Message message) {
+  std::lock_guard lock(mutex_);
+  if (const auto* submit = std::get_if<schemas::Submit>(&message)) {
+    submits_.push_back(*submit);
+    Answer(peer, *submit);
+  } else if (const auto* cancel = std::get_if<schemas::Cancel>(&message)) {
+    cancels_.push_back(*cancel);
+  }
+}
+
+base::TokenLogprobs FakeTarget::Scored(base::TokenId token) const {
+  base::TokenLogprobs scored;
+  scored.token = token;
+  scored.logprob = -0.001f * static_cast<float>(token);
+  scored.top = {{token, scored.logprob}};
+  return scored;
+}
+
+// Tokens in messages of three, with the totals of a target that drafted four and accepted two a
+// round.
+void FakeTarget::Answer(link::PeerId peer, const schemas::Submit& submit) {
+  schemas::Tokens message;
+  message.request_id = submit.request_id;
+  message.attempt = submit.attempt;
+  if (options_.refusal) {
+    message.finish = *options_.refusal;
+    message.error = "because the test says so";
+    link_->Send(peer, message).IgnoreError();
+    return;
+  }
+  if (submit.score_prompt) {
+    for (size_t i = 1; i < submit.prompt.size(); ++i) {
+      message.prompt_logprobs.push_back(Scored(submit.prompt[i]));
+    }
+  }
+  const auto begin = static_cast<int32_t>(submit.generated.size());
+  const bool stalls = options_.stall_after >= 0 && submit.attempt == 0;
+  const int32_t end =
+      stalls ? std::min(submit.max_tokens, options_.stall_after) : submit.max_tokens;
+  int32_t next = begin;
+  do {
+    message.first_index = next;
+    for (; next < std::min(end, message.first_index + 3); ++next) {
+      message.tokens.push_back(TokenAt(submit.sampling.seed, next));
+      if (submit.logprobs >= 0) message.logprobs.push_back(Scored(message.tokens.back()));
+    }
+    ++message.rounds;
+    message.drafted += 4;
+    message.accepted += 2;
+    if (next == submit.max_tokens) message.finish = Finish::kLength;
+    link_->Send(peer, message).IgnoreError();
+    message.tokens.clear();
+    message.logprobs.clear();
+    message.prompt_logprobs.clear();
+  } while (next < end);
+}
+
+}  // namespace specfabric::gateway
