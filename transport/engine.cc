@@ -40,6 +40,7 @@ FabricStats Counters::Read() const {
   stats.connect_failures = connect_failures;
   stats.wakeups = wakeups;
   stats.unattributed_frames = unattributed_frames;
+  stats.releasing = releasing;
   return stats;
 }
 
@@ -194,11 +195,11 @@ void Engine::OpenEndpoint(Connection& connection, const Introduction& peer) {
          StatusFromUcs(status, absl::StrCat(connection.address, ": UCX finds no common wire"))});
     return;
   }
-  connection.wired = true;
   StartSend(connection, FrameKind::kOpen, 0, {});
   for (Unsent& frame : std::exchange(connection.unsent, {})) {
-    StartSend(connection, frame.kind, frame.type, std::move(frame.payload));
+    StartSend(connection, FrameKind::kData, frame.type, std::move(frame.payload));
   }
+  if (connection.heard) Opened(connection);
 }
 
 void Engine::Opened(Connection& connection) {
@@ -242,6 +243,7 @@ void Engine::BeginClose(Connection& connection, const absl::Status& status) {
   const bool was_open = connection.state == State::kOpen;
   connection.state = State::kClosing;
   closing_.push_back(connection.id);
+  counters_.releasing = closing_.size();
   connection.control.Close();
   by_token_.erase(connection.token);
   peers_.Remove(connection.id);
@@ -289,6 +291,7 @@ void Engine::RetireClosed() {
     return true;
   };
   closing_.erase(std::remove_if(closing_.begin(), closing_.end(), done), closing_.end());
+  counters_.releasing = closing_.size();
 }
 
 Engine::Connection* Engine::Find(PeerId peer) const {

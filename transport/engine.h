@@ -35,7 +35,7 @@ namespace specfabric::transport {
 struct Counters {
   std::atomic<uint64_t> frames_sent{0}, frames_received{0}, bytes_sent{0}, bytes_received{0};
   std::atomic<uint64_t> opened{0}, closed{0}, refused_frames{0}, send_errors{0};
-  std::atomic<uint64_t> connect_failures{0}, wakeups{0}, unattributed_frames{0};
+  std::atomic<uint64_t> connect_failures{0}, wakeups{0}, unattributed_frames{0}, releasing{0};
 
   FabricStats Read() const;
 };
@@ -92,9 +92,8 @@ class Engine {
     FrameHeader header;
     void* descriptor = nullptr;
   };
-  // A frame that waits for the endpoint to be ready.
+  // A frame that waits for the endpoint.
   struct Unsent {
-    FrameKind kind;
     uint16_t type;
     std::vector<uint8_t> payload;
   };
@@ -109,7 +108,7 @@ class Engine {
     uint64_t token = 0;        // in the frames we receive
     uint64_t peers_token = 0;  // in the frames we send
     ucp_ep_h endpoint = nullptr;
-    bool wired = false;  // sends go to UCX, no longer to `unsent`
+    bool heard = false;  // the peer's kOpen frame came in; it may come before our endpoint is there
     std::vector<Unsent> unsent;
     std::list<SendOp> sends;
     std::list<ReceiveOp> receives;

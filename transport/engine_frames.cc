@@ -34,8 +34,8 @@ absl::Status Engine::AcceptFrames() {
 void Engine::Send(PeerId peer, uint16_t type, std::vector<uint8_t> payload) {
   Connection* connection = Find(peer);
   if (connection == nullptr || connection->state == State::kClosing) return;
-  if (!connection->wired) {
-    connection->unsent.push_back({FrameKind::kData, type, std::move(payload)});
+  if (connection->endpoint == nullptr) {
+    connection->unsent.push_back({type, std::move(payload)});
     return;
   }
   StartSend(*connection, FrameKind::kData, type, std::move(payload));
@@ -117,6 +117,9 @@ ucs_status_t Engine::NoteFrame(const void* header, size_t header_bytes, void* da
   if (rendezvous && connection.announced.size() >= kMaxAnnounced) {
     status = absl::ResourceExhaustedError(
         absl::StrCat("more than ", kMaxAnnounced, " large frames announced"));
+  }
+  if (connection.endpoint == nullptr && named.kind != static_cast<uint32_t>(FrameKind::kOpen)) {
+    status = absl::InvalidArgumentError("data before the introduction");
   }
   if (!status.ok()) {
     ++counters_.refused_frames;
@@ -209,6 +212,8 @@ void Engine::ActOnReceived() {
 void Engine::Deliver(Connection& connection, const FrameHeader& header,
                      std::vector<uint8_t> payload) {
   if (connection.state == State::kClosing) return;
+  connection.heard = true;
+  if (connection.endpoint == nullptr) return;
   if (connection.state == State::kOpening) Opened(connection);
   if (header.kind == static_cast<uint32_t>(FrameKind::kOpen)) return;
   ++counters_.frames_received;

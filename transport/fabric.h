@@ -65,12 +65,13 @@ struct FabricHandler {
   std::function<void(PeerId, const absl::Status&)> on_close;
 };
 
-// Counters since start, for metrics; read from any thread.
+// Counters since start (but for `releasing`), for metrics; read from any thread.
 struct FabricStats {
   uint64_t frames_sent = 0, frames_received = 0, bytes_sent = 0, bytes_received = 0;
   uint64_t opened = 0, closed = 0, refused_frames = 0, send_errors = 0, connect_failures = 0;
   uint64_t wakeups = 0;
   uint64_t unattributed_frames = 0;  // named no living connection; dropped
+  uint64_t releasing = 0;            // now: closed connections whose buffers UCX still holds
 };
 
 class Fabric {

@@ -1,0 +1,157 @@
+// What a fabric does when the process at the other end is killed, stopped or restarted. CMake runs
+// it twice: on the wires UCX picks between processes of one machine (shared memory) and on TCP.
+
+#include <signal.h>
+
+#include <chrono>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/transport/child_process.h"
+#include "tests/transport/node.h"
+
+namespace specfabric::transport {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+FabricOptions Options() {
+  FabricOptions options = LoopbackOptions();
+  options.max_outstanding_sends = 64;
+  return options;
+}
+
+std::vector<std::string> EchoAt(const std::string& address) {
+  return {SPECFABRIC_PEER_PROCESS, "echo", address};
+}
+
+// A client whose server is a process of its own.
+class ProcessTest : public ::testing::Test {
+ protected:
+  // Opens the `count`th connection to the child.
+  PeerId ConnectTo(const std::string& address, size_t count = 1) {
+    const PeerId peer = client_.fabric().Connect(address).value();
+    EXPECT_TRUE(client_.WaitForOpen(count));
+    return peer;
+  }
+  // True once UCX has given back everything that closed connections used.
+  bool WaitForRelease() {
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (client_.fabric().stats().releasing != 0) {
+      if (std::chrono::steady_clock::now() > deadline) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return true;
+  }
+  void ExpectEchoFrom(PeerId peer) {
+    client_.TakeFrames();
+    ASSERT_TRUE(client_.fabric().Send(peer, 1, std::vector<uint8_t>(300'000, 42)).ok());
+    ASSERT_TRUE(client_.WaitForFrames(1));
+    EXPECT_THAT(client_.TakeFrames()[0].second.payload, SizeIs(300'000));
+  }
+  void ExpectLost(PeerId peer) {
+    ASSERT_TRUE(client_.WaitForClose(peer));
+    EXPECT_FALSE(client_.closed(peer)[0].ok());
+    EXPECT_TRUE(WaitForRelease());
+    EXPECT_THAT(client_.closed(peer), SizeIs(1));
+  }
+
+  Node client_{Options()};
+};
+
+TEST_F(ProcessTest, UsesTheExpectedWire) {
+  ChildProcess server(EchoAt("127.0.0.1:0"));
+  const PeerId peer = ConnectTo(server.ReadLine());
+  const char* wires = std::getenv("UCX_TLS");
+  const bool tcp_only = wires != nullptr && std::string(wires) == "tcp";
+  EXPECT_THAT(client_.fabric().Transport(peer), HasSubstr(tcp_only ? "tcp/lo" : "/memory"));
+  ExpectEchoFrom(peer);
+}
+
+TEST_F(ProcessTest, KilledWhileIdle) {
+  ChildProcess server(EchoAt("127.0.0.1:0"));
+  const PeerId peer = ConnectTo(server.ReadLine());
+  server.Kill();
+  ExpectLost(peer);
+}
+
+TEST_F(ProcessTest, KilledWhileWeSend) {
+  for (size_t life = 1; life <= 3; ++life) {
+    ChildProcess server(EchoAt("127.0.0.1:0"));
+    const PeerId peer = ConnectTo(server.ReadLine(), life);
+    client_.TakeFrames();
+    for (int i = 0; i < 20; ++i) {
+      ASSERT_TRUE(client_.fabric().Send(peer, 1, std::vector<uint8_t>(2 << 20)).ok());
+    }
+    ASSERT_TRUE(client_.WaitForFrames(1));
+    server.Kill();
+    ExpectLost(peer);
+  }
+}
+
+TEST_F(ProcessTest, KilledWhileItSends) {
+  const std::string address = client_.fabric().Listen("127.0.0.1:0").value();
+  for (size_t life = 1; life <= 3; ++life) {
+    ChildProcess sender({SPECFABRIC_PEER_PROCESS, "flood", address});
+    ASSERT_TRUE(client_.WaitForOpen(life));
+    client_.TakeFrames();
+    ASSERT_TRUE(client_.WaitForFrames(5));
+    sender.Kill();
+    ExpectLost(client_.opened().back().peer);
+  }
+}
+
+// A stopped process keeps its sockets: only a deadline of the caller's own can tell. What the
+// fabric owes is a bounded queue and a Close that works.
+TEST_F(ProcessTest, StoppedPeerCanBeClosed) {
+  ChildProcess server(EchoAt("127.0.0.1:0"));
+  const PeerId peer = ConnectTo(server.ReadLine());
+  ExpectEchoFrom(peer);
+  server.Signal(SIGSTOP);
+  absl::Status status;
+  for (int i = 0; i < 1000 && status.ok(); ++i) {
+    status = client_.fabric().Send(peer, 1, std::vector<uint8_t>(1 << 20));
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  client_.fabric().Close(peer);
+  ASSERT_TRUE(client_.WaitForClose(peer));
+  EXPECT_TRUE(WaitForRelease());
+}
+
+TEST_F(ProcessTest, StoppedPeerDoesNotHoldUpDestruction) {
+  ChildProcess server(EchoAt("127.0.0.1:0"));
+  const PeerId peer = ConnectTo(server.ReadLine());
+  server.Signal(SIGSTOP);
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_TRUE(client_.fabric().Send(peer, 1, std::vector<uint8_t>(1 << 20)).ok());
+  }
+  client_.Destroy();
+  EXPECT_THAT(client_.closed(peer), SizeIs(1));
+}
+
+TEST_F(ProcessTest, OnePeersDeathLeavesOthersAlone) {
+  ChildProcess first(EchoAt("127.0.0.1:0"));
+  ChildProcess second(EchoAt("127.0.0.1:0"));
+  const PeerId to_first = ConnectTo(first.ReadLine(), 1);
+  const PeerId to_second = ConnectTo(second.ReadLine(), 2);
+  first.Kill();
+  ExpectLost(to_first);
+  ExpectEchoFrom(to_second);
+}
+
+TEST_F(ProcessTest, RestartedPeerIsReachedOnItsOldPort) {
+  std::string address = "127.0.0.1:0";
+  for (size_t life = 1; life <= 4; ++life) {
+    ChildProcess server(EchoAt(address));
+    address = server.ReadLine();
+    const PeerId peer = ConnectTo(address, life);
+    ExpectEchoFrom(peer);
+    server.Kill();
+    ExpectLost(peer);
+  }
+}
+
+}  // namespace
+}  // namespace specfabric::transport
