@@ -9,6 +9,7 @@ The learning-rate schedule follows elapsed time, not steps: training shares its 
 other work, and a run that is slowed down still ends when it said it would.
 
     scripts/train_demo_models.py --target_minutes 60 --draft_minutes 25
+    scripts/train_demo_models.py --keep_target --draft_minutes 25   # a new draft for the same target
 """
 
 from __future__ import annotations
@@ -221,12 +222,38 @@ def save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
 
 
-def describe(shape: Shape, model: LlamaForCausalLM, result: dict[str, float]) -> str:
+def describe(shape: Shape, parameters: int, result: dict[str, float]) -> str:
     return (
         f"hidden {shape.hidden}, {shape.layers} layers, {shape.heads} heads over {shape.kv_heads}, "
-        f"MLP {shape.intermediate}; {model.num_parameters() / 1e6:.2f} M parameters; "
+        f"MLP {shape.intermediate}; {parameters / 1e6:.2f} M parameters; "
         f"{result['steps']} steps, {result['tokens'] / 1e6:.1f} M tokens; "
         f"held-out loss {result['held_out_loss']:.3f} nats a token"
+    )
+
+
+def write_record(out: Path, record: dict[str, dict[str, float]]) -> None:
+    """training.json, for the next run, and README.md, for people."""
+    (out / "training.json").write_text(json.dumps(record, indent=2) + "\n")
+    target = describe(TARGET, int(record["target"]["parameters"]), record["target"])
+    draft = describe(DRAFT, int(record["draft"]["parameters"]), record["draft"])
+    data, pair = record["data"], record["pair"]
+    (out / "README.md").write_text(
+        f"""# The demo models
+
+Made by `scripts/train_demo_models.py`, nothing else; random initial weights, seed 0.
+
+- Data: the source of CPython {platform.python_version()}'s standard library (PSF licence) without
+  its tests: {data["files"]} files, {data["tokens"] / 1e6:.2f} M tokens; every 25th file is held out.
+- Tokenizer: byte-level BPE of {VOCABULARY} tokens, trained on the same files.
+- `target`: {target}.
+- `draft`: {draft};
+  distilled from the target with .2 cross-entropy + KL(target || draft).
+- The pair on held-out text: arg-max agreement {pair["argmax_agreement"]:.3f}, 1 - TV at T = 1
+  {pair["one_minus_tv"]:.3f}.
+
+Both are stored in bfloat16. They know the look of Python code and little else: they exist so that
+the demo and the tests run real checkpoints with a realistic draft.
+"""
     )
 
 
@@ -236,43 +263,37 @@ def main() -> None:
     parser.add_argument("--draft_minutes", type=float, default=25)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent / "models")
+    parser.add_argument("--keep_target", action="store_true", help="only train a new draft")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
 
     train_texts, held_out_texts = read_corpus()
-    tokenizer = train_tokenizer(train_texts)
+    if args.keep_target:
+        tokenizer = Tokenizer.from_file(str(args.out / "target" / "tokenizer.json"))
+    else:
+        tokenizer = train_tokenizer(train_texts)
     ids, held_out = to_ids(tokenizer, train_texts), to_ids(tokenizer, held_out_texts)
     print(f"{len(train_texts)} files, {len(ids)} tokens; held out {len(held_out)}", flush=True)
 
-    target = make_model(TARGET)
-    target_result = train(target, ids, held_out, args.target_minutes, 3e-3, 16, None, "target")
+    if args.keep_target:
+        target = LlamaForCausalLM.from_pretrained(args.out / "target", dtype=torch.float32)
+        record = json.loads((args.out / "training.json").read_text())
+    else:
+        target = make_model(TARGET)
+        result = train(target, ids, held_out, args.target_minutes, 3e-3, 16, None, "target")
+        record = {"target": result | {"parameters": target.num_parameters()}}
+        save(target, tokenizer, args.out / "target")
+        target.float()
     target.eval()
     draft = make_model(DRAFT)
-    draft_result = train(draft, ids, held_out, args.draft_minutes, 4e-3, 16, target, "draft")
-    pair = agreement(target, draft, held_out)
-
-    save(target, tokenizer, args.out / "target")
+    result = train(draft, ids, held_out, args.draft_minutes, 4e-3, 16, target, "draft")
+    record["draft"] = result | {"parameters": draft.num_parameters()}
+    record["data"] = {"files": len(train_texts), "tokens": len(ids)}
+    record["pair"] = agreement(target, draft, held_out)
     save(draft, tokenizer, args.out / "draft")
-    (args.out / "README.md").write_text(
-        f"""# The demo models
-
-Made by `scripts/train_demo_models.py`, nothing else; random initial weights, seed 0.
-
-- Data: the source of CPython {platform.python_version()}'s standard library (PSF licence) without
-  its tests: {len(train_texts)} files, {len(ids) / 1e6:.2f} M tokens; every 25th file is held out.
-- Tokenizer: byte-level BPE of {VOCABULARY} tokens, trained on the same files.
-- `target`: {describe(TARGET, target, target_result)}.
-- `draft`: {describe(DRAFT, draft, draft_result)}; distilled from the target with
-  .2 cross-entropy + KL(target || draft).
-- The pair on held-out text: arg-max agreement {pair["argmax_agreement"]:.3f}, 1 - TV at T = 1
-  {pair["one_minus_tv"]:.3f}.
-
-Both are stored in bfloat16. They know the look of Python code and little else: they exist so that
-the demo and the tests run real checkpoints with a realistic draft.
-"""
-    )
-    print(json.dumps({"target": target_result, "draft": draft_result, "pair": pair}, indent=2))
+    write_record(args.out, record)
+    print(json.dumps(record, indent=2))
 
 
 if __name__ == "__main__":
