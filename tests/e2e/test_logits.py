@@ -92,7 +92,7 @@ def check_refusal(checkpoint: Path, ranks: int) -> None:
     assert result.returncode == 2, result.stderr
     lines = result.stderr.strip().splitlines()
     assert len(lines) == 1, result.stderr
-    assert "tensor_parallel" in lines[0]
+    assert "tensor-parallel" in lines[0]
     assert str(ranks) in lines[0]
 
 
