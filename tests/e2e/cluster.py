@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
 from exposition import value_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -275,9 +276,7 @@ def start_cluster(
             wait_until(lambda: client.get("/readyz").status_code == 200, "the cluster is ready")
             for target in cluster.targets:
                 wait_until(
-                    lambda t=target: (
-                        value_of(t.admin, "specfabric_target_draft_workers") == drafts
-                    ),
+                    lambda t=target: value_of(t.admin, "specfabric_target_draft_workers") == drafts,
                     "the target has its draft workers",
                 )
             cluster.model = client.get("/v1/models").json()["data"][0]["id"]
