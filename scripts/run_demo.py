@@ -80,6 +80,7 @@ def cluster(
         "--targets=1",
         f"--drafts={drafts}",
         f"--dtype={arguments.dtype}",
+        "--log_level=warning",
         "--print_pids",
     ]
     if drafts:
