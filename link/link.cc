@@ -1,53 +1,49 @@
 #include "link/link.h"
 
-#include <algorithm>
 #include <condition_variable>
-#include <map>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "base/random.h"
-#include "base/status.h"
+#include "link/backoff.h"
+#include "link/dispatch.h"
 #include "spdlog/spdlog.h"
+#include "transport/address.h"
 
 namespace specfabric::link {
-
-using schemas::MessageType;
-
 namespace {
 
-// Frames of a peer whose Hello has not come yet: order is not promised, so they wait for it.
-constexpr size_t kMaxEarlyFrames = 256;
-constexpr int kSilentPings = 5;
+using schemas::Hello;
+using schemas::MessageType;
+using transport::Frame;
 
-template <typename M>
-absl::StatusOr<Message> DecodeAs(const transport::Frame& frame) {
-  auto message = schemas::Decode<M>(frame.payload);
-  if (!message.ok()) return message.status();
-  return Message(*std::move(message));
+// A peer silent for this many ping intervals is closed.
+constexpr int kSilentIntervals = 5;
+// UCX promises no order between frames, so some may overtake their sender's Hello.
+constexpr size_t kMaxEarlyFrames = 64;
+
+std::string Text(const absl::Status& status) { return std::string(status.message()); }
+
+uint64_t RandomIncarnation() {
+  std::random_device random;
+  uint64_t value = 0;
+  while (value == 0) value = (static_cast<uint64_t>(random()) << 32) | random();
+  return value;
 }
 
-absl::StatusOr<Message> DecodeMessage(const transport::Frame& frame) {
-  switch (static_cast<MessageType>(frame.type)) {
-    case MessageType::kDrain:
-      return DecodeAs<schemas::Drain>(frame);
-    case MessageType::kDraftRequest:
-      return DecodeAs<schemas::DraftRequest>(frame);
-    case MessageType::kDraftReply:
-      return DecodeAs<schemas::DraftReply>(frame);
-    case MessageType::kEndSession:
-      return DecodeAs<schemas::EndSession>(frame);
-    case MessageType::kSubmit:
-      return DecodeAs<schemas::Submit>(frame);
-    case MessageType::kTokens:
-      return DecodeAs<schemas::Tokens>(frame);
-    case MessageType::kCancel:
-      return DecodeAs<schemas::Cancel>(frame);
-    default:
-      return absl::InvalidArgumentError(absl::StrCat("unknown message type ", frame.type));
+// A process that only ever meets others of its own machine must not open ports to the network:
+// UCX listens on every device it may use.
+bool OnlyLoopback(const LinkOptions& options) {
+  std::vector<std::string> addresses = options.connect;
+  if (!options.listen.empty()) addresses.push_back(options.listen);
+  for (const std::string& address : addresses) {
+    const auto resolved = transport::ResolveAddress(address);
+    if (!resolved.ok() || !transport::IsLoopback(resolved->storage)) return false;
   }
+  return !addresses.empty();
 }
 
 }  // namespace
@@ -55,16 +51,53 @@ absl::StatusOr<Message> DecodeMessage(const transport::Frame& frame) {
 class Link::Impl {
  public:
   Impl(LinkOptions options, LinkHandler handler)
-      : options_(std::move(options)),
-        handler_(std::move(handler)),
-        random_(options_.hello.incarnation) {}
-  ~Impl();
-  absl::Status Start();
+      : options_(std::move(options)), handler_(std::move(handler)) {
+    if (options_.hello.incarnation == 0) options_.hello.incarnation = RandomIncarnation();
+    if (options_.fabric.net_devices.empty() && OnlyLoopback(options_)) {
+      options_.fabric.net_devices = "lo";
+    }
+    hello_ = schemas::Encode(options_.hello);
+    for (size_t i = 0; i < options_.connect.size(); ++i) {
+      targets_.push_back({options_.connect[i], Backoff(options_.min_backoff, options_.max_backoff,
+                                                       options_.hello.incarnation + i)});
+    }
+  }
+
+  ~Impl() {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    timer_wake_.notify_all();
+    if (timer_.joinable()) timer_.join();
+  }
+
+  absl::Status Start() {
+    transport::FabricHandler handler;
+    handler.on_open = [this](PeerId peer, const std::string& address, bool) {
+      OnOpen(peer, address);
+    };
+    handler.on_frame = [this](PeerId peer, Frame frame) { OnFrame(peer, std::move(frame)); };
+    handler.on_close = [this](PeerId peer, const absl::Status& status) { OnClose(peer, status); };
+    auto fabric = transport::Fabric::Create(options_.fabric, std::move(handler));
+    if (!fabric.ok()) return fabric.status();
+    fabric_ = *std::move(fabric);
+    if (!options_.listen.empty()) {
+      auto bound = fabric_->Listen(options_.listen);
+      if (!bound.ok()) return bound.status();
+      listen_address_ = *std::move(bound);
+      spdlog::info("link: {} listening on {}", schemas::Name(options_.hello.role), listen_address_);
+    }
+    timer_ = std::thread([this] { RunTimer(); });
+    return absl::OkStatus();
+  }
 
   absl::Status Send(PeerId peer, MessageType type, std::vector<uint8_t> payload) {
     return fabric_->Send(peer, static_cast<uint16_t>(type), std::move(payload));
   }
+
   void Close(PeerId peer) { fabric_->Close(peer); }
+
   const std::string& listen_address() const { return listen_address_; }
   uint64_t incarnation() const { return options_.hello.incarnation; }
   LinkStats stats() const {
@@ -74,281 +107,315 @@ class Link::Impl {
   transport::FabricStats fabric_stats() const { return fabric_->stats(); }
 
  private:
+  // An address to keep connected.
+  struct Target {
+    std::string address;
+    Backoff backoff;
+    PeerId peer = 0;               // 0: not connected nor trying
+    base::Nanos next_attempt = 0;  // while peer == 0
+    bool was_up = false;
+    bool failing = false;  // the last attempt failed: further failures are not logged again
+  };
   struct Peer {
     std::string address;
+    base::Nanos since = 0;  // the start of the handshake, then of being up
+    base::Nanos last_heard = 0;
+    base::Nanos next_ping = 0;
     bool up = false;
-    bool inbound = false;
-    base::Nanos opened = 0;
-    base::Nanos heard = 0;
-    base::Nanos pinged = 0;
-    std::vector<transport::Frame> early;
+    std::vector<Frame> early;
+    absl::Status reason;  // why we closed it
   };
-  // One address of LinkOptions::connect.
-  struct Endpoint {
+
+  // The fabric's callbacks, on its progress thread. Services are called with the mutex free.
+
+  void OnOpen(PeerId peer, const std::string& address) {
+    {
+      std::lock_guard lock(mutex_);
+      Peer& state = peers_[peer];
+      state.address = address;
+      state.since = state.last_heard = base::Now();
+    }
+    timer_wake_.notify_all();
+    const absl::Status sent = Send(peer, MessageType::kHello, hello_);
+    if (!sent.ok()) CloseFor(peer, sent);
+  }
+
+  void OnFrame(PeerId peer, Frame frame) {
+    const auto type = static_cast<MessageType>(frame.type);
+    bool up;
+    {
+      std::lock_guard lock(mutex_);
+      const auto entry = peers_.find(peer);
+      if (entry == peers_.end() || !entry->second.reason.ok()) return;
+      Peer& state = entry->second;
+      state.last_heard = base::Now();
+      up = state.up;
+      if (!up && type != MessageType::kHello && state.early.size() < kMaxEarlyFrames) {
+        state.early.push_back(std::move(frame));
+        return;
+      }
+    }
+    if (type == MessageType::kHello && !up) {
+      OnHello(peer, frame);
+    } else if (!up || type == MessageType::kHello) {
+      Malformed(peer, absl::InvalidArgumentError(up ? "a second Hello" : "no Hello"));
+    } else {
+      OnMessage(peer, std::move(frame));
+    }
+  }
+
+  void OnHello(PeerId peer, const Frame& frame) {
+    const auto hello = schemas::Decode<Hello>(frame.payload);
+    if (!hello.ok()) return Malformed(peer, hello.status());
+    const absl::Status accepted = Judge(*hello);
+    if (!accepted.ok()) return Refuse(peer, *hello, accepted);
     std::string address;
-    PeerId peer = 0;  // the connection made or being made; 0: none
-    base::Nanos next_attempt = 0;
-    base::Nanos backoff = 0;
-    bool was_up = false;
+    std::vector<Frame> early;
+    {
+      std::lock_guard lock(mutex_);
+      const auto entry = peers_.find(peer);
+      if (entry == peers_.end()) return;
+      Peer& state = entry->second;
+      state.up = true;
+      state.since = state.last_heard;
+      state.next_ping = state.since + options_.ping_interval;
+      address = state.address;
+      early.swap(state.early);
+      ++stats_.handshakes;
+      if (Target* target = FindTarget(peer)) {
+        if (target->was_up) ++stats_.reconnects;
+        target->was_up = true;
+        target->failing = false;
+      }
+    }
+    timer_wake_.notify_all();
+    spdlog::info("link: {}: {} '{}' is up over {}", address, schemas::Name(hello->role),
+                 hello->model, fabric_->Transport(peer));
+    if (handler_.on_up) handler_.on_up(peer, *hello, address);
+    for (Frame& waiting : early) OnFrame(peer, std::move(waiting));
+  }
+
+  absl::Status Judge(const Hello& hello) const {
+    if (hello.protocol != schemas::kProtocolVersion) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "it speaks protocol ", hello.protocol, ", this process ", schemas::kProtocolVersion));
+    }
+    return options_.accept ? options_.accept(hello) : absl::OkStatus();
+  }
+
+  void OnMessage(PeerId peer, Frame frame) {
+    switch (static_cast<MessageType>(frame.type)) {
+      case MessageType::kPing: {
+        const auto ping = schemas::Decode<schemas::Ping>(frame.payload);
+        if (!ping.ok()) return Malformed(peer, ping.status());
+        // A full queue to the peer is proof enough that we live: it need not grow further.
+        (void)Send(peer, MessageType::kPong, schemas::Encode(schemas::Pong{ping->nonce}));
+        return;
+      }
+      case MessageType::kPong: {
+        const auto pong = schemas::Decode<schemas::Pong>(frame.payload);
+        if (!pong.ok()) Malformed(peer, pong.status());
+        return;
+      }
+      default: {
+        auto message = DecodeMessage(frame);
+        if (!message.ok()) return Malformed(peer, message.status());
+        if (handler_.on_message) handler_.on_message(peer, *std::move(message));
+      }
+    }
+  }
+
+  void OnClose(PeerId peer, const absl::Status& status) {
+    std::optional<Peer> gone;
+    absl::Status reason = status;
+    std::string unreachable;
+    {
+      std::lock_guard lock(mutex_);
+      const auto entry = peers_.find(peer);
+      if (entry != peers_.end()) {
+        gone = std::move(entry->second);
+        if (!gone->reason.ok()) reason = gone->reason;
+        peers_.erase(entry);
+      }
+      if (Target* target = FindTarget(peer)) {
+        const base::Nanos now = base::Now();
+        if (gone && gone->up && now - gone->since > options_.max_backoff) target->backoff.Reset();
+        target->peer = 0;
+        target->next_attempt = now + target->backoff.Next();
+        if (!gone && !target->failing && !stopping_) unreachable = target->address;
+        if (!gone) target->failing = true;
+      }
+    }
+    timer_wake_.notify_all();
+    if (!unreachable.empty()) {
+      spdlog::warn("link: {}: cannot connect, will keep trying: {}", unreachable, Text(reason));
+    }
+    if (!gone) return;
+    const std::string why = reason.ok() ? "closed by this process" : Text(reason);
+    spdlog::info("link: {}: down: {}", gone->address, why);
+    if (gone->up && handler_.on_down) handler_.on_down(peer, reason);
+  }
+
+  void Malformed(PeerId peer, const absl::Status& status) {
+    {
+      std::lock_guard lock(mutex_);
+      ++stats_.malformed;
+    }
+    CloseFor(peer, status);
+  }
+
+  void Refuse(PeerId peer, const Hello& hello, const absl::Status& status) {
+    std::string address;
+    {
+      std::lock_guard lock(mutex_);
+      ++stats_.refused_hellos;
+      const auto entry = peers_.find(peer);
+      if (entry != peers_.end()) address = entry->second.address;
+    }
+    spdlog::warn("link: {}: {} '{}' refused: {}", address, schemas::Name(hello.role), hello.model,
+                 Text(status));
+    CloseFor(peer, status);
+  }
+
+  // Closes a peer for a reason of ours, which its on_down will carry.
+  void CloseFor(PeerId peer, const absl::Status& reason) {
+    {
+      std::lock_guard lock(mutex_);
+      const auto entry = peers_.find(peer);
+      if (entry == peers_.end() || !entry->second.reason.ok()) return;
+      entry->second.reason = reason;
+    }
+    fabric_->Close(peer);
+  }
+
+  // The timer thread: connects, pings, and closes peers that are late.
+
+  void RunTimer() {
+    std::unique_lock lock(mutex_);
+    while (!stopping_) {
+      const base::Nanos now = base::Now();
+      std::vector<size_t> to_connect;
+      for (size_t i = 0; i < targets_.size(); ++i) {
+        if (targets_[i].peer == 0 && targets_[i].next_attempt <= now) to_connect.push_back(i);
+      }
+      const Chores chores = DueChores(now);
+      lock.unlock();
+      Do(chores);
+      for (size_t i : to_connect) Connect(i);
+      lock.lock();
+      if (stopping_) return;
+      const base::Nanos wait = NextDue() - base::Now();
+      if (wait > 0) timer_wake_.wait_for(lock, std::chrono::nanoseconds(wait));
+    }
+  }
+
+  struct Chores {
+    std::vector<PeerId> ping;
+    std::vector<std::pair<PeerId, absl::Status>> close;
   };
 
-  // On the progress thread.
-  void OnOpen(PeerId id, const std::string& address, bool inbound);
-  void OnFrame(PeerId id, transport::Frame frame);
-  void OnHello(PeerId id, const transport::Frame& frame);
-  void OnClose(PeerId id, const absl::Status& why);
-  void Deliver(PeerId id, const transport::Frame& frame);
-  absl::Status Check(const schemas::Hello& hello) const;
-  // Closes a peer that does not keep to the protocol.
-  void Refuse(PeerId id, const std::string& address, const absl::Status& why,
-              uint64_t LinkStats::*counter);
+  Chores DueChores(base::Nanos now) {
+    Chores chores;
+    for (auto& [peer, state] : peers_) {
+      if (!state.reason.ok()) continue;
+      if (!state.up && now >= state.since + options_.handshake_timeout) {
+        chores.close.emplace_back(peer, absl::DeadlineExceededError("no Hello in time"));
+      } else if (state.up && now >= state.last_heard + kSilentIntervals * options_.ping_interval) {
+        chores.close.emplace_back(
+            peer, absl::DeadlineExceededError(absl::StrCat(
+                      "silent for ", (now - state.last_heard) / base::kMillisecond, " ms")));
+      } else if (state.up && now >= state.next_ping) {
+        chores.ping.push_back(peer);
+        state.next_ping = now + options_.ping_interval;
+      }
+    }
+    return chores;
+  }
 
-  // On the timer thread, which only looks at the clock and asks the fabric for things.
-  void RunTimer();
-  void TendEndpoints(base::Nanos now);
-  void TendPeers(base::Nanos now);
-  base::Nanos Interval() const;
+  void Do(const Chores& chores) {
+    for (PeerId peer : chores.ping) {
+      // Refused only if the peer is closed or its queue is full: then its silence will tell.
+      (void)Send(peer, MessageType::kPing,
+                 schemas::Encode(schemas::Ping{static_cast<uint64_t>(base::Now())}));
+    }
+    for (const auto& [peer, reason] : chores.close) CloseFor(peer, reason);
+  }
+
+  base::Nanos NextDue() const {
+    base::Nanos due = base::Now() + base::kSecond;
+    for (const Target& target : targets_) {
+      if (target.peer == 0) due = std::min(due, target.next_attempt);
+    }
+    for (const auto& [peer, state] : peers_) {
+      if (!state.reason.ok()) continue;
+      due = std::min(due, state.up ? state.next_ping : state.since + options_.handshake_timeout);
+    }
+    return due;
+  }
+
+  void Connect(size_t index) {
+    // The name is looked up with the mutex free, because that may take long; the numeric address is
+    // then connected to with the mutex held, so that callbacks find the peer in its target.
+    const auto resolved = transport::ResolveAddress(options_.connect[index]);
+    std::lock_guard lock(mutex_);
+    Target& target = targets_[index];
+    absl::Status status = resolved.status();
+    if (resolved.ok()) {
+      const auto peer = fabric_->Connect(transport::FormatAddress(resolved->storage));
+      if (peer.ok()) {
+        target.peer = *peer;
+        return;
+      }
+      status = peer.status();
+    }
+    target.next_attempt = base::Now() + target.backoff.Next();
+    if (!target.failing) {
+      spdlog::warn("link: {}: cannot connect, will keep trying: {}", target.address, Text(status));
+    }
+    target.failing = true;
+  }
+
+  Target* FindTarget(PeerId peer) {
+    for (Target& target : targets_) {
+      if (target.peer == peer) return &target;
+    }
+    return nullptr;
+  }
 
   LinkOptions options_;
   const LinkHandler handler_;
+  std::vector<uint8_t> hello_;
   std::string listen_address_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stopping_ = false;  // guarded by mutex_, as all that follows
-  std::map<PeerId, Peer> peers_;
-  std::vector<Endpoint> endpoints_;
+
+  mutable std::mutex mutex_;  // all below but the thread
+  std::condition_variable timer_wake_;
+  bool stopping_ = false;
+  std::vector<Target> targets_;
+  absl::flat_hash_map<PeerId, Peer> peers_;
   LinkStats stats_;
-  std::minstd_rand random_;
   std::thread timer_;
-  // Callbacks go on while the fabric is being destroyed, so the pointer they use outlives it.
-  std::unique_ptr<transport::Fabric> owned_fabric_;
-  transport::Fabric* fabric_ = nullptr;
+
+  // Last: callbacks run, and use everything above, until it is destroyed. (Never reset: they would
+  // meet a null pointer.)
+  std::unique_ptr<transport::Fabric> fabric_;
 };
-
-absl::Status Link::Impl::Start() {
-  for (const std::string& address : options_.connect) {
-    endpoints_.push_back({address, 0, 0, options_.min_backoff, false});
-  }
-  transport::FabricHandler handler;
-  handler.on_open = [this](PeerId id, const std::string& address, bool inbound) {
-    OnOpen(id, address, inbound);
-  };
-  handler.on_frame = [this](PeerId id, transport::Frame frame) { OnFrame(id, std::move(frame)); };
-  handler.on_close = [this](PeerId id, const absl::Status& why) { OnClose(id, why); };
-  auto fabric = transport::Fabric::Create(options_.fabric, std::move(handler));
-  if (!fabric.ok()) return fabric.status();
-  owned_fabric_ = *std::move(fabric);
-  fabric_ = owned_fabric_.get();
-  if (!options_.listen.empty()) {
-    auto bound = fabric_->Listen(options_.listen);
-    if (!bound.ok()) return bound.status();
-    listen_address_ = *bound;
-  }
-  timer_ = std::thread([this] { RunTimer(); });
-  return absl::OkStatus();
-}
-
-Link::Impl::~Impl() {
-  {
-    std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  changed_.notify_all();
-  if (timer_.joinable()) timer_.join();
-  owned_fabric_.reset();
-}
-
-void Link::Impl::OnOpen(PeerId id, const std::string& address, bool inbound) {
-  {
-    std::lock_guard lock(mutex_);
-    const base::Nanos now = base::Now();
-    Peer& peer = peers_[id];
-    peer.address = address;
-    peer.inbound = inbound;
-    peer.opened = peer.heard = now;
-  }
-  Send(id, MessageType::kHello, schemas::Encode(options_.hello)).IgnoreError();
-}
-
-absl::Status Link::Impl::Check(const schemas::Hello& hello) const {
-  if (hello.protocol != schemas::kProtocolVersion) {
-    return absl::FailedPreconditionError(absl::StrCat("it speaks protocol version ", hello.protocol,
-                                                      ", we speak ", schemas::kProtocolVersion));
-  }
-  return options_.accept ? options_.accept(hello) : absl::OkStatus();
-}
-
-void Link::Impl::Refuse(PeerId id, const std::string& address, const absl::Status& why,
-                        uint64_t LinkStats::*counter) {
-  spdlog::warn("link peer={} refused: {}", address, base::Message(why));
-  {
-    std::lock_guard lock(mutex_);
-    ++(stats_.*counter);
-  }
-  fabric_->Close(id);
-}
-
-void Link::Impl::OnHello(PeerId id, const transport::Frame& frame) {
-  std::string address;
-  {
-    std::lock_guard lock(mutex_);
-    address = peers_[id].address;
-  }
-  auto hello = schemas::Decode<schemas::Hello>(frame.payload);
-  if (!hello.ok()) return Refuse(id, address, hello.status(), &LinkStats::malformed);
-  if (absl::Status accepted = Check(*hello); !accepted.ok()) {
-    return Refuse(id, address, accepted, &LinkStats::refused_hellos);
-  }
-  std::vector<transport::Frame> early;
-  {
-    std::lock_guard lock(mutex_);
-    Peer& peer = peers_[id];
-    if (peer.up) return;
-    peer.up = true;
-    early.swap(peer.early);
-    ++stats_.handshakes;
-    for (Endpoint& endpoint : endpoints_) {
-      if (endpoint.peer != id) continue;
-      endpoint.backoff = options_.min_backoff;
-      stats_.reconnects += std::exchange(endpoint.was_up, true);
-    }
-  }
-  spdlog::info("link peer={} up: {} '{}' incarnation={:016x} wire={}", address,
-               schemas::Name(hello->role), hello->model, hello->incarnation,
-               fabric_->Transport(id));
-  if (handler_.on_up) handler_.on_up(id, *hello, address);
-  for (const transport::Frame& waiting : early) Deliver(id, waiting);
-}
-
-void Link::Impl::Deliver(PeerId id, const transport::Frame& frame) {
-  const auto type = static_cast<MessageType>(frame.type);
-  if (type == MessageType::kPong) return;
-  if (type == MessageType::kPing) {
-    auto ping = schemas::Decode<schemas::Ping>(frame.payload);
-    if (ping.ok()) {
-      Send(id, MessageType::kPong, schemas::Encode(schemas::Pong{ping->nonce})).IgnoreError();
-      return;
-    }
-    return Refuse(id, absl::StrCat(id), ping.status(), &LinkStats::malformed);
-  }
-  auto message = DecodeMessage(frame);
-  if (!message.ok()) {
-    return Refuse(id, absl::StrCat(id), message.status(), &LinkStats::malformed);
-  }
-  if (handler_.on_message) handler_.on_message(id, *std::move(message));
-}
-
-void Link::Impl::OnFrame(PeerId id, transport::Frame frame) {
-  if (static_cast<MessageType>(frame.type) == MessageType::kHello) return OnHello(id, frame);
-  bool too_many = false;
-  {
-    std::lock_guard lock(mutex_);
-    const auto it = peers_.find(id);
-    if (it == peers_.end()) return;
-    it->second.heard = base::Now();
-    if (!it->second.up) {
-      too_many = it->second.early.size() >= kMaxEarlyFrames;
-      if (!too_many) it->second.early.push_back(std::move(frame));
-      if (!too_many) return;
-    }
-  }
-  if (too_many) {
-    return Refuse(id, absl::StrCat(id), absl::FailedPreconditionError("frames without a Hello"),
-                  &LinkStats::malformed);
-  }
-  Deliver(id, frame);
-}
-
-void Link::Impl::OnClose(PeerId id, const absl::Status& why) {
-  bool was_up = false;
-  std::string address;
-  {
-    std::lock_guard lock(mutex_);
-    if (const auto it = peers_.find(id); it != peers_.end()) {
-      was_up = it->second.up;
-      address = it->second.address;
-      peers_.erase(it);
-    }
-    for (Endpoint& endpoint : endpoints_) {
-      if (endpoint.peer != id) continue;
-      endpoint.peer = 0;
-      // Jitter keeps the processes of a cluster from coming back all at once.
-      const double share = 0.5 + 0.5 * (random_() % 1024) / 1024.0;
-      endpoint.next_attempt =
-          base::Now() + static_cast<base::Nanos>(share * static_cast<double>(endpoint.backoff));
-      endpoint.backoff = std::min(2 * endpoint.backoff, options_.max_backoff);
-    }
-  }
-  changed_.notify_all();
-  if (!was_up) return;
-  spdlog::info("link peer={} down: {}", address, why.ok() ? "closed" : base::Message(why));
-  if (handler_.on_down) handler_.on_down(id, why);
-}
-
-base::Nanos Link::Impl::Interval() const {
-  return std::min({options_.min_backoff, options_.ping_interval, options_.handshake_timeout}) / 2;
-}
-
-void Link::Impl::RunTimer() {
-  std::unique_lock lock(mutex_);
-  while (!stopping_) {
-    const base::Nanos now = base::Now();
-    TendEndpoints(now);
-    TendPeers(now);
-    changed_.wait_for(lock, std::chrono::nanoseconds(std::max(Interval(), base::kMillisecond)));
-  }
-}
-
-void Link::Impl::TendEndpoints(base::Nanos now) {
-  for (Endpoint& endpoint : endpoints_) {
-    if (endpoint.peer != 0 || now < endpoint.next_attempt) continue;
-    auto peer = fabric_->Connect(endpoint.address);
-    if (peer.ok()) {
-      endpoint.peer = *peer;
-      continue;
-    }
-    spdlog::warn("link peer={} not reached: {}", endpoint.address, base::Message(peer.status()));
-    endpoint.next_attempt = now + endpoint.backoff;
-    endpoint.backoff = std::min(2 * endpoint.backoff, options_.max_backoff);
-  }
-}
-
-void Link::Impl::TendPeers(base::Nanos now) {
-  for (auto& [id, peer] : peers_) {
-    if (!peer.up) {
-      if (now - peer.opened < options_.handshake_timeout) continue;
-      spdlog::warn("link peer={} closed: no Hello in time", peer.address);
-      peer.opened = now;  // one Close is enough; OnClose then erases the peer
-      fabric_->Close(id);
-      continue;
-    }
-    if (now - peer.heard > kSilentPings * options_.ping_interval) {
-      spdlog::warn("link peer={} closed: silent for {:.1f} s", peer.address,
-                   base::ToSeconds(now - peer.heard));
-      peer.heard = now;
-      fabric_->Close(id);
-    } else if (now - std::max(peer.heard, peer.pinged) >= options_.ping_interval) {
-      peer.pinged = now;
-      Send(id, MessageType::kPing, schemas::Encode(schemas::Ping{static_cast<uint64_t>(now)}))
-          .IgnoreError();
-    }
-  }
-}
 
 Link::Link(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Link::~Link() = default;
 
 absl::StatusOr<std::unique_ptr<Link>> Link::Start(LinkOptions options, LinkHandler handler) {
-  if (options.hello.incarnation == 0) options.hello.incarnation = base::RandomNonzero64();
   auto impl = std::make_unique<Impl>(std::move(options), std::move(handler));
-  if (absl::Status started = impl->Start(); !started.ok()) return started;
+  const absl::Status status = impl->Start();
+  if (!status.ok()) return status;
   return std::unique_ptr<Link>(new Link(std::move(impl)));
 }
 
 absl::Status Link::SendEncoded(PeerId peer, MessageType type, std::vector<uint8_t> payload) {
   return impl_->Send(peer, type, std::move(payload));
 }
+
 void Link::Close(PeerId peer) { impl_->Close(peer); }
+
 const std::string& Link::listen_address() const { return impl_->listen_address(); }
 uint64_t Link::incarnation() const { return impl_->incarnation(); }
 LinkStats Link::stats() const { return impl_->stats(); }

@@ -6,7 +6,13 @@
 // Hello; a static list of addresses is kept connected, with back-off.
 //
 // Threads: callbacks run on the fabric's progress thread and must not block; services push into
-// their own queues. Methods may be called from any thread.
+// their own queues. Callbacks may run before Start has returned and until the destructor has: one
+// that uses the link must not reach it through a pointer that is being set or reset meanwhile.
+// Methods may be called from any thread. One more thread of the link's own keeps time: it connects
+// and reconnects, pings, and closes peers that are late.
+//
+// A loopback-only link (every address it is given is 127.0.0.0/8 or ::1) keeps UCX on the loopback
+// device, unless options.fabric.net_devices says otherwise.
 
 #include <cstdint>
 #include <functional>
@@ -50,6 +56,8 @@ struct LinkHandler {
   std::function<void(PeerId, const absl::Status&)> on_down;
 };
 
+// Counters since start. `malformed` counts messages that did not decode or broke the protocol (each
+// cost its sender the connection), `reconnects` addresses that came up again after having been up.
 struct LinkStats {
   uint64_t handshakes = 0, refused_hellos = 0, malformed = 0, reconnects = 0;
 };

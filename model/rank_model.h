@@ -55,6 +55,7 @@ class RankModel {
   virtual const ModelConfig& config() const = 0;
   // Writes KV for all rows and returns the logits of batch.logit_rows, in their order.
   virtual absl::StatusOr<LogitShard> Forward(const Batch& batch) = 0;
+  // In order; both slots must be of this cache.
   virtual void MoveKv(absl::Span<const KvMove> moves) = 0;
   // Equal on two processes only if their logits have equal bits: a hash of weights, dtype and
   // kernels, and, for the reference path alone, of ranks and threads, on which its bits depend.

@@ -84,4 +84,18 @@ std::string FormatAddress(const sockaddr_storage& address) {
   return "unknown";
 }
 
+bool IsLoopback(const sockaddr_storage& address) {
+  if (address.ss_family == AF_INET) {
+    sockaddr_in ipv4;
+    std::memcpy(&ipv4, &address, sizeof(ipv4));
+    return ntohl(ipv4.sin_addr.s_addr) >> 24 == 127;
+  }
+  if (address.ss_family == AF_INET6) {
+    sockaddr_in6 ipv6;
+    std::memcpy(&ipv6, &address, sizeof(ipv6));
+    return IN6_IS_ADDR_LOOPBACK(&ipv6.sin6_addr);
+  }
+  return false;
+}
+
 }  // namespace specfabric::transport

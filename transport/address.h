@@ -24,6 +24,9 @@ absl::StatusOr<SocketAddress> ResolveAddress(const std::string& text);
 // The numeric form; "unknown" for a family that is neither IPv4 nor IPv6.
 std::string FormatAddress(const sockaddr_storage& address);
 
+// An address that only this machine can reach.
+bool IsLoopback(const sockaddr_storage& address);
+
 }  // namespace specfabric::transport
 
 #endif  // SPECFABRIC_TRANSPORT_ADDRESS_H_

@@ -52,7 +52,11 @@ Engine::Engine(const FabricOptions& options, const FabricHandler& handler, PeerT
       counters_(counters),
       last_peer_id_(last_peer_id) {}
 
-Engine::~Engine() = default;
+Engine::~Engine() {
+  // The worker goes before the buffers of sends that it may still hold.
+  worker_.reset();
+  context_.reset();
+}
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const FabricOptions& options,
                                                        const FabricHandler& handler,
@@ -351,10 +355,6 @@ void Engine::Shutdown() {
     spdlog::warn("transport: {} connections did not close within {} s", connections_.size(),
                  kShutdownLimit / base::kSecond);
   }
-  // The worker goes before the buffers of sends that it may still hold.
-  worker_.reset();
-  context_.reset();
-  connections_.clear();
 }
 
 void Engine::OnEndpointError(void* connection, ucp_ep_h, ucs_status_t status) {

@@ -48,7 +48,7 @@ class Engine {
                                                         const FabricHandler& handler,
                                                         PeerTable& peers, Counters& counters,
                                                         std::atomic<PeerId>& last_peer_id);
-  ~Engine();
+  ~Engine();  // any thread, once nobody uses it
 
   // Returns the address as bound.
   absl::StatusOr<std::string> Listen(const SocketAddress& address, const std::string& text);
@@ -63,9 +63,10 @@ class Engine {
   bool Turn();
   // Sleeps until UCX has work, Wake, the next time-out, or `longest`.
   void Sleep(base::Nanos longest);
-  // Ends the current or next Sleep. Any thread, while the engine lives and is not shut down.
+  // Ends the current or next Sleep. Any thread, while the engine lives.
   void Wake();
-  // Closes every connection and releases UCX. Nothing else may be called afterwards.
+  // Closes the listener and every connection. Afterwards only Wake may be called: a thread whose
+  // command was taken already may still be about to.
   void Shutdown();
 
  private:

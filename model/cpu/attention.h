@@ -1,6 +1,9 @@
 #ifndef SPECFABRIC_MODEL_CPU_ATTENTION_H_
 #define SPECFABRIC_MODEL_CPU_ATTENTION_H_
 
+#include <vector>
+
+#include "absl/status/status.h"
 #include "model/aligned_buffer.h"
 #include "model/attention.h"
 #include "model/cpu/kernels.h"
@@ -22,7 +25,16 @@ class Attention {
  private:
   const Kernels& kernels_;
   ThreadPool* const pool_;
-  AlignedBuffer scores_;  // [threads][query heads of a KV head][visible slots]
+  // Rows of one sequence that follow each other and are taken together.
+  struct RowBlock {
+    int32_t first_row, row_count;
+  };
+  void MakeRowBlocks(const AttentionPlan& plan, int rows_of_block);
+  void AttendBlock(const AttentionInputs& inputs, const RowBlock& block, int kv_head, float* scores,
+                   float* out) const;
+
+  std::vector<RowBlock> blocks_;
+  AlignedBuffer scores_;  // [threads][kMaxQueries][visible slots]
 };
 
 }  // namespace specfabric::model::cpu

@@ -34,20 +34,29 @@ struct PanelArgs {
   int outputs;
 };
 
-// One row's attention for the query heads that share a KV head.
+constexpr int kMaxQueries = 4;
+
+// One query head of one row. Its visible slots, in order: the first run_count of the run that all
+// queries of a call share, then extra.
+struct AttentionQuery {
+  const float* q;  // [stride], scaled; lanes above head_dim zero
+  int run_count;
+  const int32_t* extra;
+  int extra_count;
+  float* scores;  // scratch: [visible slots rounded up to 16]
+  float* out;     // [head_dim]
+};
+
+// Queries of the same KV head and sequence: they read keys and values together as far as their runs
+// go. Which queries share a call changes no bit.
 struct AttentionArgs {
-  const float* q;  // [heads][stride], scaled; lanes above head_dim zero
-  int heads;
+  const AttentionQuery* queries;
+  int query_count;  // at most kMaxQueries
   int head_dim;
   int stride;          // head_dim rounded up to 16
   const void* keys;    // [slot][stride], float32 or bfloat16
   const void* values;  // [slot][stride]
-  const int32_t* run;  // the visible slots, in order: run, then extra
-  int run_count;
-  const int32_t* extra;
-  int extra_count;
-  float* scores;  // scratch: [heads][visible slots rounded up to 16], 64-byte aligned
-  float* out;     // [heads][head_dim]
+  const int32_t* run;
 };
 
 struct Kernels {

@@ -55,8 +55,9 @@ class Node {
       std::fprintf(stderr, "%s\n", fabric.status().ToString().c_str());
       std::abort();
     }
-    std::lock_guard lock(mutex_);
     fabric_ = *std::move(fabric);
+    std::lock_guard lock(mutex_);
+    ready_ = fabric_.get();
     changed_.notify_all();
   }
 
@@ -96,11 +97,11 @@ class Node {
   }
 
  private:
-  // Callbacks may run before Create has returned.
+  // Callbacks may run before Create has returned and while the fabric is being destroyed.
   Fabric* fabric_ready() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return fabric_ != nullptr; });
-    return fabric_.get();
+    changed_.wait(lock, [&] { return ready_ != nullptr; });
+    return ready_;
   }
   void Note(const std::function<void()>& change) {
     std::lock_guard lock(mutex_);
@@ -113,6 +114,7 @@ class Node {
   std::vector<Opened> opened_;
   std::vector<std::pair<PeerId, Frame>> frames_;
   std::map<PeerId, std::vector<absl::Status>> closed_;
+  Fabric* ready_ = nullptr;
   std::unique_ptr<Fabric> fabric_;  // last: destroyed before what its callbacks use
 };
 
