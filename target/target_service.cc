@@ -55,6 +55,8 @@ class TargetService::Impl {
   std::unique_ptr<metrics::TargetMetrics> metrics_;
   std::unique_ptr<TargetEngine> engine_;
   std::unique_ptr<link::Link> link_;
+  // For callbacks, which may run before link_ is set and while it is being destroyed.
+  std::atomic<link::Link*> open_link_{nullptr};
   std::unique_ptr<metrics::FabricMetrics> fabric_metrics_;
   std::thread leader_;
   std::thread watchdog_;
@@ -120,7 +122,8 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   };
   handler.on_message = [this](link::PeerId peer, link::Message message) {
     // Full means the leader is hopelessly behind: dropping the peer is bounded, queueing is not.
-    if (!engine_->Post(PeerMessage{peer, std::move(message)})) link_->Close(peer);
+    if (engine_->Post(PeerMessage{peer, std::move(message)})) return;
+    if (link::Link* link = open_link_.load()) link->Close(peer);
   };
   handler.on_down = [this](link::PeerId peer, const absl::Status&) {
     {
@@ -132,6 +135,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   auto link = link::Link::Start(std::move(link_options), std::move(handler));
   if (!link.ok()) return link.status();
   link_ = *std::move(link);
+  open_link_ = link_.get();
   fabric_metrics_ = std::make_unique<metrics::FabricMetrics>(
       *registry, [this] { return link::ReadCounters(*link_); });
   leader_ = std::thread([this] { engine_->Run(); });
@@ -161,6 +165,7 @@ void TargetService::Impl::StopThreads() {
 TargetService::Impl::~Impl() {
   // The leader sends through the link, so it ends first; then the link, which posts to the engine.
   StopThreads();
+  open_link_ = nullptr;
   fabric_metrics_.reset();
   link_.reset();
 }
