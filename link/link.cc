@@ -1,13 +1,15 @@
 #include "link/link.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
-#include <random>
 #include <thread>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "base/random.h"
+#include "base/status.h"
 #include "link/backoff.h"
 #include "link/dispatch.h"
 #include "spdlog/spdlog.h"
@@ -24,15 +26,6 @@ using transport::Frame;
 constexpr int kSilentIntervals = 5;
 // UCX promises no order between frames, so some may overtake their sender's Hello.
 constexpr size_t kMaxEarlyFrames = 64;
-
-std::string Text(const absl::Status& status) { return std::string(status.message()); }
-
-uint64_t RandomIncarnation() {
-  std::random_device random;
-  uint64_t value = 0;
-  while (value == 0) value = (static_cast<uint64_t>(random()) << 32) | random();
-  return value;
-}
 
 // A process that only ever meets others of its own machine must not open ports to the network:
 // UCX listens on every device it may use.
@@ -52,7 +45,7 @@ class Link::Impl {
  public:
   Impl(LinkOptions options, LinkHandler handler)
       : options_(std::move(options)), handler_(std::move(handler)) {
-    if (options_.hello.incarnation == 0) options_.hello.incarnation = RandomIncarnation();
+    if (options_.hello.incarnation == 0) options_.hello.incarnation = base::RandomNonzero64();
     if (options_.fabric.net_devices.empty() && OnlyLoopback(options_)) {
       options_.fabric.net_devices = "lo";
     }
@@ -86,7 +79,7 @@ class Link::Impl {
       auto bound = fabric_->Listen(options_.listen);
       if (!bound.ok()) return bound.status();
       listen_address_ = *std::move(bound);
-      spdlog::info("link: {} listening on {}", schemas::Name(options_.hello.role), listen_address_);
+      spdlog::info("link {} listening on {}", schemas::Name(options_.hello.role), listen_address_);
     }
     timer_ = std::thread([this] { RunTimer(); });
     return absl::OkStatus();
@@ -189,8 +182,9 @@ class Link::Impl {
       }
     }
     timer_wake_.notify_all();
-    spdlog::info("link: {}: {} '{}' is up over {}", address, schemas::Name(hello->role),
-                 hello->model, fabric_->Transport(peer));
+    spdlog::info("link peer={} up: {} '{}' incarnation={:016x} wire={}", address,
+                 schemas::Name(hello->role), hello->model, hello->incarnation,
+                 fabric_->Transport(peer));
     if (handler_.on_up) handler_.on_up(peer, *hello, address);
     for (Frame& waiting : early) OnFrame(peer, std::move(waiting));
   }
@@ -248,11 +242,12 @@ class Link::Impl {
     }
     timer_wake_.notify_all();
     if (!unreachable.empty()) {
-      spdlog::warn("link: {}: cannot connect, will keep trying: {}", unreachable, Text(reason));
+      spdlog::warn("link peer={} not reached, trying again: {}", unreachable,
+                   base::Message(reason));
     }
     if (!gone) return;
-    const std::string why = reason.ok() ? "closed by this process" : Text(reason);
-    spdlog::info("link: {}: down: {}", gone->address, why);
+    const std::string why = reason.ok() ? "closed by this process" : base::Message(reason);
+    spdlog::info("link peer={} down: {}", gone->address, why);
     if (gone->up && handler_.on_down) handler_.on_down(peer, reason);
   }
 
@@ -272,8 +267,8 @@ class Link::Impl {
       const auto entry = peers_.find(peer);
       if (entry != peers_.end()) address = entry->second.address;
     }
-    spdlog::warn("link: {}: {} '{}' refused: {}", address, schemas::Name(hello.role), hello.model,
-                 Text(status));
+    spdlog::warn("link peer={} refused: {} '{}': {}", address, schemas::Name(hello.role),
+                 hello.model, base::Message(status));
     CloseFor(peer, status);
   }
 
@@ -370,7 +365,8 @@ class Link::Impl {
     }
     target.next_attempt = base::Now() + target.backoff.Next();
     if (!target.failing) {
-      spdlog::warn("link: {}: cannot connect, will keep trying: {}", target.address, Text(status));
+      spdlog::warn("link peer={} not reached, trying again: {}", target.address,
+                   base::Message(status));
     }
     target.failing = true;
   }

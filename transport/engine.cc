@@ -156,7 +156,7 @@ void Engine::PollSockets() {
 void Engine::AcceptConnections() {
   while (auto accepted = listener_.Accept()) {
     if (connections_.size() >= static_cast<size_t>(std::max(options_.max_peers, 0))) {
-      spdlog::warn("transport: {}: connection rejected, {} peers already", accepted->address,
+      spdlog::warn("transport peer={} rejected: {} peers already", accepted->address,
                    connections_.size());
       continue;
     }

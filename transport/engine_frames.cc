@@ -123,7 +123,7 @@ ucs_status_t Engine::NoteFrame(const void* header, size_t header_bytes, void* da
   }
   if (!status.ok()) {
     ++counters_.refused_frames;
-    spdlog::warn("transport: {}: frame refused: {}", connection.address,
+    spdlog::warn("transport peer={} frame refused: {}", connection.address,
                  std::string(status.message()));
     events_.failures.push_back({connection.id, status});
     return UCS_OK;
