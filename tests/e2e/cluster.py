@@ -240,6 +240,14 @@ def up_arguments(
     return arguments
 
 
+def wait_for_drafts(target: Member, count: int) -> None:
+    """Waits until the target has its draft workers; it serves without them until they have come."""
+    wait_until(
+        lambda: value_of(target.admin, "specfabric_target_draft_workers") == count,
+        "the target has its draft workers",
+    )
+
+
 @contextlib.contextmanager
 def start_cluster(
     log: Path,
@@ -275,10 +283,7 @@ def start_cluster(
         with cluster.client() as client:
             wait_until(lambda: client.get("/readyz").status_code == 200, "the cluster is ready")
             for target in cluster.targets:
-                wait_until(
-                    lambda t=target: value_of(t.admin, "specfabric_target_draft_workers") == drafts,
-                    "the target has its draft workers",
-                )
+                wait_for_drafts(target, drafts)
             cluster.model = client.get("/v1/models").json()["data"][0]["id"]
         yield cluster
     except BaseException:

@@ -89,6 +89,36 @@ def test_text_survives_the_death_of_draft_workers(killed: int, tmp_path: Path) -
         assert cluster.complete(**body)["choices"][0]["text"] == whole
 
 
+def test_text_survives_the_death_of_a_target(tmp_path: Path) -> None:
+    """The gateway hands the sequence, with the tokens so far, to the other target."""
+    body: dict[str, Any] = {
+        "prompt": PROMPTS[2],
+        "max_tokens": 400,
+        "temperature": 0.8,
+        "seed": 5,
+        "ignore_eos": True,
+        "return_token_ids": True,
+    }
+    with start_cluster(tmp_path / "up.log", targets=2, drafts=1) as cluster:
+        whole = cluster.complete(**body)["choices"][0]
+        text, tokens = "", []
+        for count, event in enumerate(cluster.stream(**body)):
+            for choice in event["choices"]:
+                text += choice["text"]
+                tokens += choice["token_ids"]
+            if count == 10:
+                (busy,) = (
+                    target
+                    for target in cluster.targets
+                    if value_of(target.admin, "specfabric_target_running_sequences") > 0
+                )
+                cluster.kill(busy)
+        assert tokens == whole["token_ids"]
+        assert text == whole["text"]
+        assert value_of(cluster.gateway.admin, "specfabric_gateway_resubmissions_total") == 1
+        assert cluster.complete(**body)["choices"][0]["text"] == whole["text"]
+
+
 def test_a_cancelled_stream_leaves_the_target(demo_cluster: Cluster) -> None:
     target = demo_cluster.targets[0]
     before = value_of(target.admin, "specfabric_cancelled_total")
