@@ -9,12 +9,7 @@ The learning-rate schedule follows elapsed time, not steps: training shares its 
 other work, and a run that is slowed down still ends when it said it would.
 
     scripts/train_demo_models.py --target_minutes 60 --draft_minutes 25
-<<<<<<< HEAD
     scripts/train_demo_models.py --keep_target --draft_minutes 25  # same target, new draft
-=======
-    # A new draft for the same target:
-    scripts/train_demo_models.py --keep_target --draft_minutes 25
->>>>>>> scripts
 """
 
 from __future__ import annotations
@@ -248,12 +243,7 @@ def write_record(out: Path, record: dict[str, dict[str, float]]) -> None:
 Made by `scripts/train_demo_models.py`, nothing else; random initial weights, seed 0.
 
 - Data: the source of CPython {platform.python_version()}'s standard library (PSF licence) without
-<<<<<<< HEAD
   its tests: {data["files"]} files, {data["tokens"] / 1e6:.2f} M tokens; every 25th file held out.
-=======
-  its tests: {data["files"]} files, {data["tokens"] / 1e6:.2f} M tokens;
-  every 25th file is held out.
->>>>>>> scripts
 - Tokenizer: byte-level BPE of {VOCABULARY} tokens, trained on the same files.
 - `target`: {target}.
 - `draft`: {draft};
