@@ -4,8 +4,6 @@
 #include <string_view>
 #include <utility>
 
-#include "boost/asio/co_spawn.hpp"
-#include "boost/asio/detached.hpp"
 #include "boost/asio/write.hpp"
 #include "boost/beast/http.hpp"
 
@@ -116,28 +114,27 @@ void HttpConnection::Close() { stream_.close(); }
 void HttpConnection::StartWatch(std::function<void()> on_gone) {
   on_gone_ = std::move(on_gone);
   watching_ = true;
-  watch_running_ = true;
   watch_ended_.expires_at(asio::steady_timer::time_point::max());
-  // The watch holds the connection, so that it cannot end before it.
-  asio::co_spawn(
-      stream_.get_executor(),
-      [self = shared_from_this()]() -> asio::awaitable<void> { co_await self->Watch(); },
-      asio::detached);
+  // Begins to read before anything is written: a time limit for a write would otherwise be one for
+  // the read as well.
+  ReadAhead();
 }
 
-asio::awaitable<void> HttpConnection::Watch() {
-  while (watching_ && buffer_.size() < kMaxReadAhead) {
-    auto [ec, count] = co_await stream_.async_read_some(buffer_.prepare(4096), kNoThrow);
-    buffer_.commit(count);
-    if (!ec) continue;
-    if (watching_) {
-      gone_ = true;
-      on_gone_();
-    }
-    break;
+void HttpConnection::ReadAhead() {
+  watch_running_ = watching_ && buffer_.size() < kMaxReadAhead;
+  if (!watch_running_) {
+    watch_ended_.cancel();
+    return;
   }
-  watch_running_ = false;
-  watch_ended_.cancel();
+  stream_.async_read_some(buffer_.prepare(4096),
+                          [self = shared_from_this()](const error_code& ec, size_t count) {
+                            self->buffer_.commit(count);
+                            if (ec && std::exchange(self->watching_, false)) {
+                              self->gone_ = true;
+                              self->on_gone_();
+                            }
+                            self->ReadAhead();
+                          });
 }
 
 asio::awaitable<void> HttpConnection::StopWatch() {

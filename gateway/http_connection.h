@@ -45,7 +45,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   struct Incoming;  // a request as it is read
   boost::asio::awaitable<bool> Read(Incoming& incoming, const HttpServer::Refuse& refuse);
   boost::asio::awaitable<void> Linger();
-  boost::asio::awaitable<void> Watch();
+  void ReadAhead();
   template <typename Serializer>
   boost::asio::awaitable<bool> Written(Serializer& serializer);
 
@@ -55,7 +55,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   const HttpServerOptions& options_;
   std::function<void()> on_gone_;
   bool watching_ = false;       // wanted
-  bool watch_running_ = false;  // the coroutine is there
+  bool watch_running_ = false;  // a read is under way
   bool gone_ = false;
 };
 

@@ -90,8 +90,8 @@ asio::awaitable<void> Routes::Handle(HttpExchange& exchange) {
   const HttpRequest& request = exchange.request();
   const Route* route = nullptr;
   for (const Route& candidate : kRoutes) {
-    const bool below = candidate.answer == &Routes::Models &&
-                       request.path.starts_with(absl::StrCat("/v1/models", "/"));
+    const bool below =
+        candidate.answer == &Routes::Models && request.path.starts_with("/v1/models/");
     if (request.path == candidate.path || below) route = &candidate;
   }
   HttpResponse response;

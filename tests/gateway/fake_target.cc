@@ -25,15 +25,17 @@ FakeTarget::FakeTarget(FakeTargetOptions options) : options_(std::move(options))
   handler.on_message = [this](link::PeerId peer, link::Message message) {
     OnMessage(peer, std::move(message));
   };
+  std::lock_guard lock(mutex_);  // callbacks wait until sender_ is set
   auto started = link::Link::Start(std::move(link), std::move(handler));
   SPECFABRIC_CHECK(started.ok());
-  std::lock_guard lock(mutex_);
   link_ = *std::move(started);
+  sender_ = link_.get();
+  address_ = link_->listen_address();
 }
 
 void FakeTarget::SendDrain() {
   std::lock_guard lock(mutex_);
-  for (const link::PeerId peer : peers_) link_->Send(peer, schemas::Drain{}).IgnoreError();
+  for (const link::PeerId peer : peers_) sender_->Send(peer, schemas::Drain{}).IgnoreError();
 }
 
 base::TokenId FakeTarget::TokenAt(uint64_t seed, int32_t index) const {
@@ -83,7 +85,7 @@ void FakeTarget::Answer(link::PeerId peer, const schemas::Submit& submit) {
   if (options_.refusal) {
     message.finish = *options_.refusal;
     message.error = "because the test says so";
-    link_->Send(peer, message).IgnoreError();
+    sender_->Send(peer, message).IgnoreError();
     return;
   }
   if (submit.score_prompt) {
@@ -106,7 +108,7 @@ void FakeTarget::Answer(link::PeerId peer, const schemas::Submit& submit) {
     message.drafted += 4;
     message.accepted += 2;
     if (next == submit.max_tokens) message.finish = Finish::kLength;
-    link_->Send(peer, message).IgnoreError();
+    sender_->Send(peer, message).IgnoreError();
     message.tokens.clear();
     message.logprobs.clear();
     message.prompt_logprobs.clear();

@@ -34,7 +34,7 @@ class FakeTarget {
  public:
   explicit FakeTarget(FakeTargetOptions options);
 
-  const std::string& address() const { return link_->listen_address(); }
+  const std::string& address() const { return address_; }
   void Die() { link_.reset(); }  // as a crash looks from outside
   void SendDrain();
 
@@ -52,10 +52,13 @@ class FakeTarget {
   base::TokenLogprobs Scored(base::TokenId token) const;
 
   const FakeTargetOptions options_;
+  std::string address_;
   mutable std::mutex mutex_;
   std::vector<schemas::Submit> submits_;
   std::vector<schemas::Cancel> cancels_;
   std::vector<link::PeerId> peers_;
+  // What callbacks use: they may still run while the link is being destroyed.
+  link::Link* sender_ = nullptr;
   std::unique_ptr<link::Link> link_;  // last: its callbacks use the rest
 };
 
