@@ -59,3 +59,16 @@ function(specfabric_benchmark)
   target_link_libraries(${ARG_NAME} PRIVATE specfabric_options ${ARG_DEPS}
                         benchmark::benchmark_main)
 endfunction()
+
+# Adds every folder below this one that has a CMakeLists.txt of its own; those that need libtorch,
+# named here, only when it is built with.
+function(specfabric_add_folders)
+  file(GLOB files RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" CONFIGURE_DEPENDS "*/CMakeLists.txt")
+  set(needs_torch model draft target app)
+  foreach(file IN LISTS files)
+    get_filename_component(folder "${file}" DIRECTORY)
+    if(SPECFABRIC_TORCH OR NOT folder IN_LIST needs_torch)
+      add_subdirectory("${folder}")
+    endif()
+  endforeach()
+endfunction()
