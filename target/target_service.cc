@@ -82,7 +82,9 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   hello.incarnation = base::RandomNonzero64();
   hello.model = options.model_name;
   hello.tokenizer_fingerprint = options.tokenizer_fingerprint;
-  hello.numerics_fingerprint = ranks_->NumericsFingerprint();
+  // 0 tells gateways that only the law of the text is promised.
+  const bool exact = options.ranks.rank.batch_invariant;
+  hello.numerics_fingerprint = exact ? ranks_->NumericsFingerprint() : 0;
   hello.vocabulary = config.vocabulary;
   hello.context = options.scheduler.max_context;
   hello.couplings = 1u << static_cast<int>(schemas::Coupling::kCoupled);
@@ -93,7 +95,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
 
   metrics_ = std::make_unique<metrics::TargetMetrics>(*registry, options.model_name,
                                                       speculation::kMaxVerifyNodes - 1);
-  metrics_->SetExactness(options.ranks.rank.batch_invariant);
+  metrics_->SetExactness(exact);
   TargetEngineOptions engine_options;
   engine_options.scheduler = options.scheduler;
   engine_options.incarnation = hello.incarnation;
