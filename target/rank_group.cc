@@ -72,6 +72,7 @@ class RankGroup::Impl {
 
   std::vector<std::unique_ptr<model::Communicator>> communicators_;
   std::vector<Rank> ranks_;
+  std::unique_ptr<RankVerifier> alone_;  // of a group of one, which runs on the leader's thread
   // Written by the leader before it raises step_, read by the ranks after.
   const scheduler::StepPlan* plan_ = nullptr;
   model::Batch batch_;
@@ -116,7 +117,12 @@ void RankGroup::Impl::RunRank(const RankGroupOptions& options, int r) {
     return Finished();
   }
   rank->model = *std::move(model);
-  RankVerifier verifier(communicators_[r].get(), rank->model->config().vocabulary);
+  const int32_t vocabulary = rank->model->config().vocabulary;
+  if (ranks_.size() == 1) {
+    alone_ = std::make_unique<RankVerifier>(communicators_[r].get(), vocabulary);
+    return Finished();
+  }
+  RankVerifier verifier(communicators_[r].get(), vocabulary);
   uint32_t seen = step_.load(std::memory_order_acquire);
   Finished();
   for (;;) {
@@ -147,10 +153,15 @@ absl::StatusOr<scheduler::StepResult> RankGroup::Impl::Run(const scheduler::Step
   moves_.clear();
   for (const scheduler::SlotMove& move : plan.moves) moves_.push_back({move.from, move.to});
   verdict_.Reset(plan.logit_rows.size());
-  running_ = static_cast<int>(ranks_.size());
-  const uint32_t before = done_.load(std::memory_order_acquire);
-  Signal();
-  WaitForChange(done_, before);
+  if (ranks_.size() == 1) {
+    // Handing over to a thread and back would only add two wake-ups to every step.
+    Step(&ranks_[0], alone_.get(), true);
+  } else {
+    running_ = static_cast<int>(ranks_.size());
+    const uint32_t before = done_.load(std::memory_order_acquire);
+    Signal();
+    WaitForChange(done_, before);
+  }
   for (const Rank& rank : ranks_) {
     if (!rank.status.ok()) return rank.status;
   }

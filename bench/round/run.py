@@ -2,8 +2,10 @@
 """Where the time of a round goes: the engine's own part beside the model's.
 
 Starts a local cluster on the demo models, asks for completions one at a time with drafts on, and
-prints the mean of every round span from the target's /metrics. "Outside the model" is plan +
-commit + transfer: what a round costs beside forward passes, verification and drafting.
+prints the mean of every round span from the target's /metrics. "Outside the model" is what is left
+of a round's wall time (answers timed at the client, over their rounds) after forward pass,
+verification and drafting: planning, committing, messages and every hand-over between threads and
+processes, the gateway's among them.
 
     scripts/build && bench/round/run.py
 """
@@ -14,12 +16,13 @@ import argparse
 import json
 import re
 import subprocess
+import time
 import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SPANS = ["plan", "forward", "verify", "commit", "draft_wait", "draft_compute", "transfer"]
-OUTSIDE = ["plan", "commit", "transfer"]
+MODEL = ["forward", "verify", "draft_compute"]
 
 
 def span_totals(admin: str) -> dict[str, tuple[float, float]]:
@@ -80,20 +83,22 @@ def main() -> None:
         admin = processes["target"][0]["admin"]
         complete(gateway, 64, 0)  # warms up
         before = span_totals(admin)
+        begin = time.monotonic()
         for i in range(args.requests):
             complete(gateway, args.max_tokens, i + 1)
+        wall = time.monotonic() - begin
         after = span_totals(admin)
     finally:
         cluster.terminate()
         cluster.wait()
-    means = {}
-    print(f"{'span':14} {'rounds':>8} {'mean us':>9}")
+    print(f"{'span':14} {'count':>8} {'mean us':>9}")
+    totals = {span: after[span][0] - before[span][0] for span in SPANS}
     for span in SPANS:
         count = after[span][1] - before[span][1]
-        means[span] = 1e6 * (after[span][0] - before[span][0]) / max(count, 1)
-        print(f"{span:14} {count:8.0f} {means[span]:9.1f}")
-    outside = sum(means[span] for span in OUTSIDE)
-    print(f"outside the model ({' + '.join(OUTSIDE)}): {outside:.1f} us a round")
+        print(f"{span:14} {count:8.0f} {1e6 * totals[span] / max(count, 1):9.1f}")
+    rounds = after["commit"][1] - before["commit"][1]
+    outside = wall - sum(totals[span] for span in MODEL)
+    print(f"wall {1e6 * wall / rounds:.1f} us a round, outside the model {1e6 * outside / rounds:.1f}")
 
 
 if __name__ == "__main__":
