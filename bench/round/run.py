@@ -98,7 +98,9 @@ def main() -> None:
         print(f"{span:14} {count:8.0f} {1e6 * totals[span] / max(count, 1):9.1f}")
     rounds = after["commit"][1] - before["commit"][1]
     outside = wall - sum(totals[span] for span in MODEL)
-    print(f"wall {1e6 * wall / rounds:.1f} us a round, outside the model {1e6 * outside / rounds:.1f}")
+    print(
+        f"wall {1e6 * wall / rounds:.1f} us a round, outside the model {1e6 * outside / rounds:.1f}"
+    )
 
 
 if __name__ == "__main__":
