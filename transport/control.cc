@@ -21,13 +21,15 @@ namespace {
 constexpr uint64_t kMagic = 0x3142464345505324;  // "$SPECFB1" in memory
 constexpr uint32_t kVersion = 1;
 
-struct Prefix {
+struct Wire {
   uint64_t magic;
   uint32_t version;
-  uint32_t address_bytes;
+  uint16_t family;
+  uint16_t port;
   uint64_t token;
+  uint8_t ip[16];
 };
-static_assert(sizeof(Prefix) == 24);
+static_assert(sizeof(Wire) == 40);
 static_assert(std::endian::native == std::endian::little);
 
 absl::Status Lost(int error) {
@@ -69,36 +71,72 @@ uint64_t RandomToken() {
 }
 
 std::vector<uint8_t> EncodeIntroduction(const Introduction& introduction) {
-  const Prefix prefix = {kMagic, kVersion,
-                         static_cast<uint32_t>(introduction.worker_address.size()),
-                         introduction.token};
-  std::vector<uint8_t> bytes(sizeof(prefix) + introduction.worker_address.size());
-  std::memcpy(bytes.data(), &prefix, sizeof(prefix));
-  std::copy(introduction.worker_address.begin(), introduction.worker_address.end(),
-            bytes.begin() + sizeof(prefix));
+  Wire wire = {kMagic, kVersion, 0, 0, introduction.token, {}};
+  if (introduction.endpoint.storage.ss_family == AF_INET) {
+    sockaddr_in address;
+    std::memcpy(&address, &introduction.endpoint.storage, sizeof(address));
+    wire.family = 4;
+    wire.port = ntohs(address.sin_port);
+    std::memcpy(wire.ip, &address.sin_addr, sizeof(address.sin_addr));
+  } else if (introduction.endpoint.storage.ss_family == AF_INET6) {
+    sockaddr_in6 address;
+    std::memcpy(&address, &introduction.endpoint.storage, sizeof(address));
+    wire.family = 6;
+    wire.port = ntohs(address.sin6_port);
+    std::memcpy(wire.ip, &address.sin6_addr, sizeof(address.sin6_addr));
+  }
+  std::vector<uint8_t> bytes(sizeof(wire));
+  std::memcpy(bytes.data(), &wire, sizeof(wire));
   return bytes;
 }
 
 absl::StatusOr<std::optional<Introduction>> ParseIntroduction(absl::Span<const uint8_t> stream) {
-  Prefix prefix = {};
-  std::memcpy(&prefix, stream.data(), std::min(stream.size(), sizeof(prefix)));
-  const size_t magic_bytes = std::min(stream.size(), sizeof(kMagic));
-  if (std::memcmp(&prefix.magic, &kMagic, magic_bytes) != 0) {
+  Wire wire = {};
+  std::memcpy(&wire, stream.data(), std::min(stream.size(), sizeof(wire)));
+  if (std::memcmp(&wire.magic, &kMagic, std::min(stream.size(), sizeof(kMagic))) != 0) {
     return absl::InvalidArgumentError("not a SpecFabric peer");
   }
-  if (stream.size() < sizeof(prefix)) return std::nullopt;
-  if (prefix.version != kVersion) {
+  if (stream.size() < sizeof(wire)) return std::nullopt;
+  if (stream.size() > sizeof(wire)) {
+    return absl::InvalidArgumentError("unexpected bytes from the peer");
+  }
+  if (wire.version != kVersion) {
     return absl::InvalidArgumentError(
-        absl::StrCat("transport version ", prefix.version, ", must be ", kVersion));
+        absl::StrCat("transport version ", wire.version, ", must be ", kVersion));
   }
-  if (prefix.address_bytes == 0 || prefix.address_bytes > kMaxWorkerAddress) {
-    return absl::InvalidArgumentError(absl::StrCat("worker address of ", prefix.address_bytes,
-                                                   " bytes, must be 1 to ", kMaxWorkerAddress));
+  Introduction introduction;
+  introduction.token = wire.token;
+  if (wire.family == 4) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(wire.port);
+    std::memcpy(&address.sin_addr, wire.ip, sizeof(address.sin_addr));
+    std::memcpy(&introduction.endpoint.storage, &address, sizeof(address));
+    introduction.endpoint.size = sizeof(address);
+  } else if (wire.family == 6) {
+    sockaddr_in6 address = {};
+    address.sin6_family = AF_INET6;
+    address.sin6_port = htons(wire.port);
+    std::memcpy(&address.sin6_addr, wire.ip, sizeof(address.sin6_addr));
+    std::memcpy(&introduction.endpoint.storage, &address, sizeof(address));
+    introduction.endpoint.size = sizeof(address);
+  } else if (wire.family != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("address family ", wire.family, ", must be 0, 4 or 6"));
   }
-  const size_t size = sizeof(prefix) + prefix.address_bytes;
-  if (stream.size() < size) return std::nullopt;
-  if (stream.size() > size) return absl::InvalidArgumentError("unexpected bytes from the peer");
-  return Introduction{prefix.token, {stream.begin() + sizeof(prefix), stream.end()}};
+  return introduction;
+}
+
+SocketAddress ControlConnection::LocalHost() const {
+  SocketAddress local;
+  local.size = sizeof(local.storage);
+  getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&local.storage), &local.size);
+  if (local.storage.ss_family == AF_INET) {
+    reinterpret_cast<sockaddr_in*>(&local.storage)->sin_port = 0;
+  } else {
+    reinterpret_cast<sockaddr_in6*>(&local.storage)->sin6_port = 0;
+  }
+  return local;
 }
 
 ControlConnection::ControlConnection(UniqueFd socket) : socket_(std::move(socket)) {

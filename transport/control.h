@@ -1,12 +1,12 @@
 #ifndef SPECFABRIC_TRANSPORT_CONTROL_H_
 #define SPECFABRIC_TRANSPORT_CONTROL_H_
 
-// The control connection of two fabrics: a plain TCP connection over which they exchange what UCX
-// needs to reach the other (the worker address) and the token by which the other's frames will name
-// their connection. It then stays open and silent: its end is how either side learns, within a
-// round trip, that the other closed or died, on every wire that UCX may choose. (Over shared memory
-// UCX 1.13 never reports a killed peer by itself.) Being ours, it also answers for the one port
-// that strangers reach first: whatever they send is checked before UCX sees any of it.
+// The control connection of two fabrics: a plain TCP connection over which they exchange where
+// UCX's own connection shall be made and the tokens by which frames will name it. It then stays
+// open and silent: its end is how either side learns, within a round trip, that the other closed or
+// died, whatever wire UCX has chosen. Being ours, it also answers for the one port that strangers
+// reach first: UCX 1.13's own listener makes the process abort on bytes that are not UCX's, so one
+// is only opened, on a port of its own, for the moment in which an introduced peer connects.
 //
 // Non-blocking, single-threaded; private to transport/.
 
@@ -39,18 +39,17 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// What one side tells the other.
-struct Introduction {
-  uint64_t token = 0;
-  std::vector<uint8_t> worker_address;
-};
 // Cannot be guessed, so that nobody can speak for a connection that is not theirs.
 uint64_t RandomToken();
 
-constexpr size_t kMaxWorkerAddress = 64 << 10;
+// What one side tells the other. Whoever connected speaks first, so that strangers learn nothing.
+struct Introduction {
+  uint64_t token = 0;      // to be named in frames to the sender of this
+  SocketAddress endpoint;  // where UCX listens for the other; empty from the one who connected
+};
 
-// The wire form: magic (8 bytes), version, address size (4 each), token (8), address;
-// little-endian.
+// The wire form, of constant size: magic (8 bytes), version (4), family (2: 0, 4 or 6) and port (2)
+// of the endpoint, token (8), its IP address (16); little-endian but for the IP address.
 std::vector<uint8_t> EncodeIntroduction(const Introduction& introduction);
 
 // Reads one introduction from the front of a growing stream. Nothing: more bytes are needed.
@@ -66,6 +65,8 @@ class ControlConnection {
   ControlConnection() = default;
 
   int fd() const { return socket_.get(); }
+  // This machine's address on the connection, with port 0.
+  SocketAddress LocalHost() const;
   void Introduce(const Introduction& ours);
   // Sends and receives what the socket takes and has: call it whenever the socket became ready. The
   // peer's introduction is returned once. Unavailable: the connection ended or was never made.

@@ -4,18 +4,27 @@
 
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "spdlog/spdlog.h"
 
 namespace specfabric::transport {
 namespace {
 
 constexpr base::Nanos kShutdownLimit = 3 * base::kSecond;
+// How long a UCX listener stays after its peer has connected or was given up.
+constexpr base::Nanos kOfferLinger = 200 * base::kMillisecond;
+// How long a new peer's first frame may take after its introduction while we are suspicious.
+constexpr base::Nanos kProbation = 500 * base::kMillisecond;
 // How often the sockets are looked at while UCX keeps the thread from sleeping.
 constexpr base::Nanos kPollInterval = 200 * base::kMicrosecond;
 // Frames that arrived before their sender's control connection ended are still in UCX's queues.
@@ -24,6 +33,7 @@ constexpr int kProgressBeforeClose = 1000;
 // What epoll reports beside connections, which are named by their PeerId.
 constexpr uint64_t kUcxEvents = 0;
 constexpr uint64_t kListenerEvents = UINT64_MAX;
+constexpr uint64_t kWakeEvents = UINT64_MAX - 1;
 
 }  // namespace
 
@@ -40,6 +50,7 @@ FabricStats Counters::Read() const {
   stats.connect_failures = connect_failures;
   stats.wakeups = wakeups;
   stats.unattributed_frames = unattributed_frames;
+  stats.restarts = restarts;
   stats.releasing = releasing;
   return stats;
 }
@@ -69,23 +80,27 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const FabricOptions& opti
 }
 
 absl::Status Engine::Start() {
-  const ScopedUcxSettings settings(options_);
+  ApplyUcxSettings(options_);
   auto context = CreateContext();
   if (!context.ok()) return context.status();
   context_ = *std::move(context);
+  epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+  wake_ = UniqueFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  const absl::Status watched = Watch(wake_.get(), kWakeEvents, EPOLLIN);
+  return watched.ok() ? StartWorker() : watched;
+}
+
+absl::Status Engine::StartWorker() {
   auto worker = CreateWorker(context_.get());
   if (!worker.ok()) return worker.status();
   worker_ = *std::move(worker);
-  auto address = WorkerAddress(worker_.get());
-  if (!address.ok()) return address.status();
-  worker_address_ = *std::move(address);
   int ucx_events = -1;
   const ucs_status_t status = ucp_worker_get_efd(worker_.get(), &ucx_events);
   if (status != UCS_OK) {
     return absl::UnavailableError(
         absl::StrCat("UCX has no event descriptor: ", ucs_status_string(status)));
   }
-  epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+  // Closing the descriptor, as the worker's end does, takes it out again.
   const absl::Status watched = Watch(ucx_events, kUcxEvents, EPOLLIN);
   return watched.ok() ? AcceptFrames() : watched;
 }
@@ -114,7 +129,7 @@ void Engine::Connect(PeerId peer, const SocketAddress& address, const std::strin
   Connection& connection =
       AddConnection(peer, control.ok() ? *std::move(control) : ControlConnection(), text, false);
   if (!status.ok()) return events_.failures.push_back({peer, status});
-  connection.control.Introduce({connection.token, worker_address_});
+  connection.control.Introduce({connection.token, {}});
 }
 
 Engine::Connection& Engine::AddConnection(PeerId peer, ControlConnection control,
@@ -147,6 +162,9 @@ void Engine::PollSockets() {
   for (int i = 0; i < count; ++i) {
     if (ready[i].data.u64 == kListenerEvents) {
       AcceptConnections();
+    } else if (ready[i].data.u64 == kWakeEvents) {
+      uint64_t wakes;
+      (void)!read(wake_.get(), &wakes, sizeof(wakes));
     } else if (Connection* connection = Find(ready[i].data.u64)) {
       AdvanceControl(*connection);
     }
@@ -176,18 +194,86 @@ void Engine::AdvanceControl(Connection& connection) {
       return;
     }
     if (!introduction->has_value()) return;
-    OpenEndpoint(connection, **introduction);
-    // Those who connect have introduced themselves first, so that strangers learn nothing.
-    if (connection.inbound) connection.control.Introduce({connection.token, worker_address_});
+    connection.peers_token = (*introduction)->token;
+    if (connection.inbound) {
+      const absl::Status offered = OfferEndpoint(connection);
+      if (!offered.ok()) events_.failures.push_back({connection.id, offered});
+    } else {
+      const SocketAddress& peer = (*introduction)->endpoint;
+      ucp_ep_params_t params = {};
+      params.field_mask = UCP_EP_PARAM_FIELD_SOCK_ADDR | UCP_EP_PARAM_FIELD_FLAGS;
+      params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
+      params.sockaddr.addr = reinterpret_cast<const sockaddr*>(&peer.storage);
+      params.sockaddr.addrlen = peer.size;
+      OpenEndpoint(connection, params);
+    }
   }
 }
 
-void Engine::OpenEndpoint(Connection& connection, const Introduction& peer) {
-  connection.peers_token = peer.token;
-  ucp_ep_params_t params = {};
-  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
-                      UCP_EP_PARAM_FIELD_ERR_HANDLER;
-  params.address = reinterpret_cast<const ucp_address_t*>(peer.worker_address.data());
+// Opens a UCX listener for this peer and tells it where.
+absl::Status Engine::OfferEndpoint(Connection& connection) {
+  auto offer = std::make_unique<Offer>();
+  offer->engine = this;
+  offer->peer = connection.id;
+  const SocketAddress local = connection.control.LocalHost();
+  ucp_listener_params_t params = {};
+  params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
+  params.sockaddr.addr = reinterpret_cast<const sockaddr*>(&local.storage);
+  params.sockaddr.addrlen = local.size;
+  params.conn_handler.cb = &Engine::OnConnectionRequest;
+  params.conn_handler.arg = offer.get();
+  ucp_listener_h listener = nullptr;
+  ucp_listener_attr_t attributes = {};
+  attributes.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR;
+  ucs_status_t status = ucp_listener_create(worker_.get(), &params, &listener);
+  if (status == UCS_OK) {
+    offer->listener.reset(listener);
+    connection.offer = std::move(offer);
+    status = ucp_listener_query(listener, &attributes);
+  }
+  if (status != UCS_OK) {
+    return StatusFromUcs(status, absl::StrCat(connection.address, ": UCX cannot listen for it"));
+  }
+  connection.control.Introduce({connection.token, {attributes.sockaddr, local.size}});
+  return absl::OkStatus();
+}
+
+void Engine::ActOnRequests() {
+  for (PeerId peer : std::exchange(events_.requested, {})) {
+    Connection* connection = Find(peer);
+    if (connection == nullptr || connection->offer == nullptr) continue;
+    std::vector<ucp_conn_request_h>& requests = connection->offer->requests;
+    if (requests.empty() || connection->endpoint != nullptr) continue;
+    ucp_ep_params_t params = {};
+    params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
+    params.conn_request = requests.front();
+    requests.erase(requests.begin());
+    OpenEndpoint(*connection, params);
+  }
+}
+
+// UCX 1.13 does not survive a listener's end while somebody is connecting to it: its thread still
+// calls the listener. So it stays a little, in which the peer, told by the end of the control
+// connection, gives up.
+void Engine::Withdraw(std::unique_ptr<Offer> offer) {
+  if (offer == nullptr) return;
+  offer->retire_at = base::Now() + kOfferLinger;
+  withdrawn_.push_back(std::move(offer));
+}
+
+void Engine::RetireOffers(base::Nanos now) {
+  while (!withdrawn_.empty() && withdrawn_.front()->retire_at <= now) {
+    for (ucp_conn_request_h request : withdrawn_.front()->requests) {
+      ucp_listener_reject(withdrawn_.front()->listener.get(), request);
+    }
+    withdrawn_.pop_front();
+  }
+}
+
+// Sends given to UCX 1.13 before an endpoint has its wires fail an assertion with
+// UCX_PROTO_ENABLE=y, so they wait for a flush, which ends once it has.
+void Engine::OpenEndpoint(Connection& connection, ucp_ep_params_t& params) {
+  params.field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler.cb = &Engine::OnEndpointError;
   params.err_handler.arg = &connection;
@@ -196,18 +282,51 @@ void Engine::OpenEndpoint(Connection& connection, const Introduction& peer) {
     connection.endpoint = nullptr;
     events_.failures.push_back(
         {connection.id,
-         StatusFromUcs(status, absl::StrCat(connection.address, ": UCX finds no common wire"))});
+         StatusFromUcs(status, absl::StrCat(connection.address, ": UCX cannot connect"))});
     return;
   }
-  StartSend(connection, FrameKind::kOpen, 0, {});
+  connection.shares_memory = options_.shared_memory;  // until the wire is known
+  if (suspect_) probation_.emplace_back(base::Now() + kProbation, connection.id);
+  connection.wiring = true;
+  ucp_request_param_t flush = {};
+  flush.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  flush.cb.send = &Engine::OnWired;
+  flush.user_data = &connection;
+  const ucs_status_ptr_t result = ucp_ep_flush_nbx(connection.endpoint, &flush);
+  if (UCS_PTR_IS_PTR(result)) {
+    connection.wiring_request = result;
+  } else {
+    events_.wired.emplace_back(&connection, UCS_PTR_STATUS(result));
+  }
+}
+
+void Engine::ActOnWired() {
+  for (const auto& [connection, status] : std::exchange(events_.wired, {})) {
+    if (connection->wiring_request != nullptr) ucp_request_free(connection->wiring_request);
+    connection->wiring_request = nullptr;
+    connection->wiring = false;
+    if (connection->state == State::kClosing) continue;
+    if (status != UCS_OK) {
+      BeginClose(*connection,
+                 StatusFromUcs(status, absl::StrCat(connection->address, ": UCX cannot connect")));
+      continue;
+    }
+    connection->wired = true;
+    Withdraw(std::move(connection->offer));
+    StartSend(*connection, FrameKind::kOpen, 0, {});
+    OpenIfReady(*connection);
+  }
+}
+
+void Engine::OpenIfReady(Connection& connection) {
+  if (connection.state != State::kOpening || !connection.wired || !connection.heard) return;
+  connection.state = State::kOpen;
+  connection.shares_memory = absl::EndsWith(TransportOf(connection.endpoint), "/memory");
+  // What it sent has come through whatever an earlier peer left in the queue.
+  if (connection.shares_memory) suspect_ = false;
   for (Unsent& frame : std::exchange(connection.unsent, {})) {
     StartSend(connection, FrameKind::kData, frame.type, std::move(frame.payload));
   }
-  if (connection.heard) Opened(connection);
-}
-
-void Engine::Opened(Connection& connection) {
-  connection.state = State::kOpen;
   ++counters_.opened;
   if (connection.inbound) peers_.Add(connection.id);
   if (handler_.on_open) handler_.on_open(connection.id, connection.address, connection.inbound);
@@ -222,6 +341,36 @@ void Engine::CloseLateOpeners() {
     BeginClose(*connection, absl::DeadlineExceededError(absl::StrCat(
                                 connection->address, ": no connection within ",
                                 options_.connect_timeout / base::kMillisecond, " ms")));
+  }
+}
+
+void Engine::RestartIfBlocked() {
+  const base::Nanos now = probation_.empty() ? 0 : base::Now();
+  while (!probation_.empty() && (!suspect_ || probation_.front().first <= now)) {
+    const Connection* connection = Find(probation_.front().second);
+    probation_.pop_front();
+    if (suspect_ && connection != nullptr && connection->state == State::kOpening) {
+      return Restart();
+    }
+  }
+}
+
+void Engine::Restart() {
+  spdlog::warn("transport: a killed peer has blocked shared memory: restarting UCX, {} peers close",
+               connections_.size());
+  ++counters_.restarts;
+  suspect_ = false;
+  probation_.clear();
+  CloseAll(absl::UnavailableError("transport restarted"));
+  worker_.reset();
+  connections_.clear();
+  closing_.clear();
+  events_ = Events();
+  const absl::Status status = StartWorker();
+  if (!status.ok()) {
+    // Without a worker there is nothing this process could still do for anybody.
+    spdlog::critical("transport: {}", base::Message(status));
+    std::abort();
   }
 }
 
@@ -245,6 +394,7 @@ void Engine::Close(PeerId peer) {
 void Engine::BeginClose(Connection& connection, const absl::Status& status) {
   if (connection.state == State::kClosing) return;
   const bool was_open = connection.state == State::kOpen;
+  if (!status.ok() && connection.shares_memory) suspect_ = true;
   connection.state = State::kClosing;
   closing_.push_back(connection.id);
   counters_.releasing = closing_.size();
@@ -252,6 +402,10 @@ void Engine::BeginClose(Connection& connection, const absl::Status& status) {
   by_token_.erase(connection.token);
   peers_.Remove(connection.id);
   connection.unsent.clear();
+  Withdraw(std::move(connection.offer));
+  if (connection.wiring_request != nullptr) {
+    ucp_request_cancel(worker_.get(), connection.wiring_request);
+  }
   for (const Announced& announced : connection.announced) {
     ucp_am_data_release(worker_.get(), announced.descriptor);
   }
@@ -288,7 +442,8 @@ void Engine::RetireClosed() {
   const auto done = [this](PeerId peer) {
     const auto entry = connections_.find(peer);
     const Connection& connection = *entry->second;
-    if (!connection.endpoint_closed || !connection.sends.empty() || !connection.receives.empty()) {
+    if (!connection.endpoint_closed || connection.wiring || !connection.sends.empty() ||
+        !connection.receives.empty()) {
       return false;
     }
     connections_.erase(entry);
@@ -312,21 +467,26 @@ std::string Engine::Transport(PeerId peer) const {
 bool Engine::Turn() {
   const bool progressed = ucp_worker_progress(worker_.get()) != 0;
   PollSockets();
+  ActOnRequests();
+  ActOnWired();
   ActOnFrames();
   ActOnAnnounced();
   ActOnReceived();
   ActOnSent();
   ActOnFailures();
   CloseLateOpeners();
+  if (!withdrawn_.empty()) RetireOffers(base::Now());
   RetireClosed();
+  RestartIfBlocked();
   return progressed;
 }
 
 void Engine::Sleep(base::Nanos longest) {
   // Busy: events came in since the last progress.
   if (ucp_worker_arm(worker_.get()) != UCS_OK) return;
-  if (!opening_.empty()) {
-    longest = std::clamp<base::Nanos>(opening_.front().first - base::Now(), 0, longest);
+  for (const auto* deadlines : {&opening_, &probation_}) {
+    if (deadlines->empty()) continue;
+    longest = std::clamp<base::Nanos>(deadlines->front().first - base::Now(), 0, longest);
   }
   pollfd events = {epoll_.get(), POLLIN, 0};
   const timespec limit = {static_cast<time_t>(longest / base::kSecond),
@@ -336,17 +496,21 @@ void Engine::Sleep(base::Nanos longest) {
   ++counters_.wakeups;
 }
 
-void Engine::Wake() { ucp_worker_signal(worker_.get()); }
+void Engine::Wake() {
+  const uint64_t one = 1;
+  (void)!write(wake_.get(), &one, sizeof(one));
+}
 
-void Engine::Shutdown() {
-  listener_.Close();
+void Engine::CloseAll(const absl::Status& status) {
   std::vector<PeerId> peers;
   for (const auto& [peer, connection] : connections_) peers.push_back(peer);
   std::sort(peers.begin(), peers.end());
-  for (PeerId peer : peers) Close(peer);
+  for (PeerId peer : peers) BeginClose(*Find(peer), status);
   const base::Nanos limit = base::Now() + kShutdownLimit;
-  while (!connections_.empty() && base::Now() < limit) {
-    ucp_worker_progress(worker_.get());
+  while ((!connections_.empty() || !withdrawn_.empty()) && base::Now() < limit) {
+    if (ucp_worker_progress(worker_.get()) == 0) Sleep(base::kMillisecond);
+    RetireOffers(base::Now());
+    ActOnWired();
     ActOnReceived();
     ActOnSent();
     RetireClosed();
@@ -355,6 +519,22 @@ void Engine::Shutdown() {
     spdlog::warn("transport: {} connections did not close within {} s", connections_.size(),
                  kShutdownLimit / base::kSecond);
   }
+}
+
+void Engine::Shutdown() {
+  listener_.Close();
+  CloseAll(absl::OkStatus());
+}
+
+void Engine::OnConnectionRequest(ucp_conn_request_h request, void* offer) {
+  Offer* wanted = static_cast<Offer*>(offer);
+  wanted->requests.push_back(request);
+  wanted->engine->events_.requested.push_back(wanted->peer);
+}
+
+void Engine::OnWired(void*, ucs_status_t status, void* connection) {
+  Connection* wired = static_cast<Connection*>(connection);
+  wired->engine->events_.wired.emplace_back(wired, status);
 }
 
 void Engine::OnEndpointError(void* connection, ucp_ep_h, ucs_status_t status) {

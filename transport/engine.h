@@ -4,6 +4,16 @@
 // All dealings with UCX: connections, frames in both directions, time-outs, closing.
 // Single-threaded (the fabric's progress thread) but for Wake. Private to transport/.
 //
+// A connection is made over its control connection (control.h): the one who connects introduces
+// itself; the other opens a UCX listener for it alone and says where; the first connects there.
+// Frames name the connection by the receiver's token, not by UCX's reply endpoint: in UCX 1.13 with
+// UCX_PROTO_ENABLE=y, short messages with a reply endpoint overrun a stack array.
+//
+// A peer killed in the middle of writing to our shared-memory queue (UCX keeps one a worker, for
+// all peers) leaves an entry that is never finished, and nothing behind it is ever received. So
+// after a peer was lost, the first connection whose UCX side stays silent makes the engine replace
+// its worker: every connection is closed, and comes back if its owner reconnects.
+//
 // UCX's callbacks only note what happened in `events_`; Turn acts on the notes after
 // ucp_worker_progress has returned, because UCX must not be re-entered from a callback.
 
@@ -35,7 +45,8 @@ namespace specfabric::transport {
 struct Counters {
   std::atomic<uint64_t> frames_sent{0}, frames_received{0}, bytes_sent{0}, bytes_received{0};
   std::atomic<uint64_t> opened{0}, closed{0}, refused_frames{0}, send_errors{0};
-  std::atomic<uint64_t> connect_failures{0}, wakeups{0}, unattributed_frames{0}, releasing{0};
+  std::atomic<uint64_t> connect_failures{0}, wakeups{0}, unattributed_frames{0}, restarts{0},
+      releasing{0};
 
   FabricStats Read() const;
 };
@@ -93,12 +104,20 @@ class Engine {
     FrameHeader header;
     void* descriptor = nullptr;
   };
-  // A frame that waits for the endpoint.
+  // A frame that waits for the connection to open.
   struct Unsent {
     uint16_t type;
     std::vector<uint8_t> payload;
   };
   enum class State { kOpening, kOpen, kClosing };
+  // A UCX listener that waits for one peer.
+  struct Offer {
+    Engine* engine = nullptr;
+    PeerId peer = 0;
+    std::vector<ucp_conn_request_h> requests;  // not taken yet
+    base::Nanos retire_at = 0;                 // once withdrawn
+    UcxListener listener;
+  };
   struct Connection {
     PeerId id = 0;
     Engine* engine = nullptr;
@@ -106,10 +125,15 @@ class Engine {
     bool inbound = false;
     State state = State::kOpening;
     ControlConnection control;
-    uint64_t token = 0;        // in the frames we receive
-    uint64_t peers_token = 0;  // in the frames we send
+    uint64_t token = 0;            // in the frames we receive
+    uint64_t peers_token = 0;      // in the frames we send
+    std::unique_ptr<Offer> offer;  // inbound, until UCX has connected
     ucp_ep_h endpoint = nullptr;
-    bool heard = false;  // the peer's kOpen frame came in; it may come before our endpoint is there
+    bool wiring = false;  // a flush is under way that ends when UCX has chosen the wires
+    void* wiring_request = nullptr;
+    bool wired = false;          // it has, and we have sent our kOpen frame
+    bool shares_memory = false;  // the wire is, or may be, shared memory
+    bool heard = false;          // a frame of the peer's came in
     std::vector<Unsent> unsent;
     std::list<SendOp> sends;
     std::list<ReceiveOp> receives;
@@ -129,6 +153,8 @@ class Engine {
     };
     std::vector<EagerFrame> frames;
     std::vector<PeerId> announced;
+    std::vector<PeerId> requested;  // whose listener was connected to
+    std::vector<std::pair<Connection*, ucs_status_t>> wired;
     struct Failure {
       PeerId peer;
       absl::Status status;
@@ -139,6 +165,7 @@ class Engine {
   Engine(const FabricOptions& options, const FabricHandler& handler, PeerTable& peers,
          Counters& counters, std::atomic<PeerId>& last_peer_id);
   absl::Status Start();
+  absl::Status StartWorker();
 
   // engine.cc
   absl::Status Watch(int fd, uint64_t id, uint32_t events);
@@ -147,10 +174,18 @@ class Engine {
   Connection& AddConnection(PeerId peer, ControlConnection control, std::string address,
                             bool inbound);
   void AdvanceControl(Connection& connection);
-  void OpenEndpoint(Connection& connection, const Introduction& peer);
-  void Opened(Connection& connection);
+  absl::Status OfferEndpoint(Connection& connection);
+  void ActOnRequests();
+  void Withdraw(std::unique_ptr<Offer> offer);
+  void RetireOffers(base::Nanos now);
+  void OpenEndpoint(Connection& connection, ucp_ep_params_t& params);
+  void ActOnWired();
+  void OpenIfReady(Connection& connection);
   void ActOnFailures();
   void CloseLateOpeners();
+  void RestartIfBlocked();
+  void Restart();
+  void CloseAll(const absl::Status& status);
   void BeginClose(Connection& connection, const absl::Status& status);
   void RetireClosed();
   Connection* Find(PeerId peer) const;
@@ -168,6 +203,8 @@ class Engine {
   ucs_status_t NoteFrame(const void* header, size_t header_bytes, void* data, size_t bytes,
                          const ucp_am_recv_param_t* param);
 
+  static void OnConnectionRequest(ucp_conn_request_h request, void* offer);
+  static void OnWired(void* request, ucs_status_t status, void* connection);
   static void OnEndpointError(void* connection, ucp_ep_h endpoint, ucs_status_t status);
   static void OnEndpointClosed(void* request, ucs_status_t status, void* connection);
   static void OnSent(void* request, ucs_status_t status, void* op);
@@ -183,16 +220,20 @@ class Engine {
 
   UcxContext context_;
   UcxWorker worker_;
-  std::vector<uint8_t> worker_address_;
   ControlListener listener_;
   UniqueFd epoll_;  // UCX's event descriptor, the listener, the control connections
+  UniqueFd wake_;   // an eventfd, for Wake
   base::Nanos next_poll_ = 0;
 
   absl::flat_hash_map<PeerId, std::unique_ptr<Connection>> connections_;
   absl::flat_hash_map<uint64_t, Connection*> by_token_;  // not those that are closing
   std::vector<PeerId> closing_;
+  std::deque<std::unique_ptr<Offer>> withdrawn_;  // in order of retire_at
   // In order of deadline, because every connection gets the same time; ids may be long gone.
   std::deque<std::pair<base::Nanos, PeerId>> opening_;
+  bool suspect_ = false;  // a peer was lost that may have blocked our shared-memory queue
+  // Connections made since, by the time at which they must have been heard.
+  std::deque<std::pair<base::Nanos, PeerId>> probation_;
   Events events_;
 };
 

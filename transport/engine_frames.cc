@@ -34,7 +34,7 @@ absl::Status Engine::AcceptFrames() {
 void Engine::Send(PeerId peer, uint16_t type, std::vector<uint8_t> payload) {
   Connection* connection = Find(peer);
   if (connection == nullptr || connection->state == State::kClosing) return;
-  if (connection->endpoint == nullptr) {
+  if (connection->state == State::kOpening) {
     connection->unsent.push_back({type, std::move(payload)});
     return;
   }
@@ -117,9 +117,6 @@ ucs_status_t Engine::NoteFrame(const void* header, size_t header_bytes, void* da
   if (rendezvous && connection.announced.size() >= kMaxAnnounced) {
     status = absl::ResourceExhaustedError(
         absl::StrCat("more than ", kMaxAnnounced, " large frames announced"));
-  }
-  if (connection.endpoint == nullptr && named.kind != static_cast<uint32_t>(FrameKind::kOpen)) {
-    status = absl::InvalidArgumentError("data before the introduction");
   }
   if (!status.ok()) {
     ++counters_.refused_frames;
@@ -213,8 +210,9 @@ void Engine::Deliver(Connection& connection, const FrameHeader& header,
                      std::vector<uint8_t> payload) {
   if (connection.state == State::kClosing) return;
   connection.heard = true;
-  if (connection.endpoint == nullptr) return;
-  if (connection.state == State::kOpening) Opened(connection);
+  OpenIfReady(connection);
+  // Data only comes from a peer that has heard us, so we have had our wires since.
+  if (connection.state != State::kOpen) return;
   if (header.kind == static_cast<uint32_t>(FrameKind::kOpen)) return;
   ++counters_.frames_received;
   counters_.bytes_received += payload.size();

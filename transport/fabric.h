@@ -71,15 +71,16 @@ struct FabricStats {
   uint64_t opened = 0, closed = 0, refused_frames = 0, send_errors = 0, connect_failures = 0;
   uint64_t wakeups = 0;
   uint64_t unattributed_frames = 0;  // named no living connection; dropped
+  uint64_t restarts = 0;             // of UCX, after a killed peer had blocked shared memory
   uint64_t releasing = 0;            // now: closed connections whose buffers UCX still holds
 };
 
 class Fabric {
  public:
   // Starts the progress thread. Unavailable: UCX could not start (the message carries its reason).
-  // UCX_* variables of the environment go before the options. While it runs, Create adds those that
-  // the options call for to the environment (UCX takes some settings in no other way), so no other
-  // thread may read or change the environment meanwhile.
+  // UCX_* variables of the environment go before the options. Create puts what the options call
+  // for into those that are unset (UCX takes some settings in no other way), so no other thread may
+  // read or change the environment meanwhile.
   static absl::StatusOr<std::unique_ptr<Fabric>> Create(const FabricOptions& options,
                                                         FabricHandler handler);
   // Closes all peers with FORCE (on_close is called for each), ends the progress thread. No

@@ -14,8 +14,8 @@ namespace specfabric::transport {
 constexpr uint32_t kFrameMagic = 0x42464353;  // "SCFB" in memory
 constexpr uint16_t kFrameVersion = 1;
 
-// FrameHeader::kind. Both ends send one empty kOpen frame as soon as they have an endpoint; a
-// connection is open once any valid frame has come in over UCX's wire.
+// FrameHeader::kind. Both ends send one empty kOpen frame as soon as UCX has chosen the wires; a
+// connection is open, and data may go, once the peer's has come in.
 enum class FrameKind : uint32_t { kData = 0, kOpen = 1 };
 
 // Checks a received header: its magic, version, kind, that the payload it announces is the one that

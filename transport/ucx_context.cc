@@ -2,6 +2,9 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -71,24 +74,28 @@ absl::Status StatusFromUcs(ucs_status_t status, const std::string& what) {
   return absl::Status(CodeOf(status), absl::StrCat(what, ": ", ucs_status_string(status)));
 }
 
-ScopedUcxSettings::ScopedUcxSettings(const FabricOptions& options) {
-  // The older protocols keep receives that were under way when their endpoint was closed.
-  Set("UCX_PROTO_ENABLE", "y");
-  if (!options.net_devices.empty()) Set("UCX_NET_DEVICES", options.net_devices);
-  if (!options.shared_memory || !AllowsSharedMemory(std::getenv("UCX_TLS"))) return;
-  // Error handling by peer switches shared memory off unless these are set.
-  Set("UCX_POSIX_ERROR_HANDLING", "y");
-  Set("UCX_SYSV_ERROR_HANDLING", "y");
-}
-
-ScopedUcxSettings::~ScopedUcxSettings() {
-  for (const char* name : names_) unsetenv(name);
-}
-
-void ScopedUcxSettings::Set(const char* name, const std::string& value) {
-  if (std::getenv(name) != nullptr) return;
-  setenv(name, value.c_str(), /*replace=*/0);
-  names_.push_back(name);
+void ApplyUcxSettings(const FabricOptions& options) {
+  const bool shared_memory = options.shared_memory && AllowsSharedMemory(std::getenv("UCX_TLS"));
+  const std::pair<const char*, std::string> settings[] = {
+      // The older protocols keep receives that were under way when their endpoint was closed.
+      {"UCX_PROTO_ENABLE", "y"},
+      {"UCX_NET_DEVICES", options.net_devices},
+      // Error handling by peer switches shared memory off unless these are set.
+      {"UCX_POSIX_ERROR_HANDLING", shared_memory ? "y" : ""},
+      {"UCX_SYSV_ERROR_HANDLING", shared_memory ? "y" : ""},
+  };
+  static std::mutex mutex;
+  static std::set<std::string> ours;  // the variables that an earlier call has set
+  std::lock_guard lock(mutex);
+  for (const auto& [name, value] : settings) {
+    if (std::getenv(name) != nullptr && ours.count(name) == 0) continue;
+    if (value.empty()) {
+      unsetenv(name);
+    } else {
+      setenv(name, value.c_str(), /*replace=*/1);
+      ours.insert(name);
+    }
+  }
 }
 
 absl::StatusOr<UcxContext> CreateContext() {
@@ -119,17 +126,6 @@ absl::StatusOr<UcxWorker> CreateWorker(ucp_context_h context) {
         absl::StrCat("UCX cannot open its devices: ", ucs_status_string(status)));
   }
   return UcxWorker(worker);
-}
-
-absl::StatusOr<std::vector<uint8_t>> WorkerAddress(ucp_worker_h worker) {
-  ucp_address_t* address = nullptr;
-  size_t size = 0;
-  const ucs_status_t status = ucp_worker_get_address(worker, &address, &size);
-  if (status != UCS_OK) return StatusFromUcs(status, "UCX has no worker address");
-  const uint8_t* bytes = reinterpret_cast<const uint8_t*>(address);
-  std::vector<uint8_t> copy(bytes, bytes + size);
-  ucp_worker_release_address(worker, address);
-  return copy;
 }
 
 std::string TransportOf(ucp_ep_h endpoint) {

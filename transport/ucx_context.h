@@ -8,7 +8,6 @@
 #include <memory>
 #include <string>
 #include <type_traits>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -26,29 +25,18 @@ struct HandleDeleter {
 template <typename Handle, void (*Destroy)(Handle)>
 using UniqueHandle = std::unique_ptr<std::remove_pointer_t<Handle>, HandleDeleter<Handle, Destroy>>;
 
-// The context must outlive the worker.
+// Each must outlive the next: context, worker, listener.
 using UcxContext = UniqueHandle<ucp_context_h, ucp_cleanup>;
 using UcxWorker = UniqueHandle<ucp_worker_h, ucp_worker_destroy>;
+using UcxListener = UniqueHandle<ucp_listener_h, ucp_listener_destroy>;
 
-// Puts what `options` ask of UCX into those UCX_* variables that are unset, and takes it out again:
-// it must live until the worker is there. The environment is the only way in, because
-// ucp_config_modify does not reach the settings of single wires (seen with UCX 1.13).
-class ScopedUcxSettings {
- public:
-  explicit ScopedUcxSettings(const FabricOptions& options);
-  ~ScopedUcxSettings();
-  ScopedUcxSettings(const ScopedUcxSettings&) = delete;
-  ScopedUcxSettings& operator=(const ScopedUcxSettings&) = delete;
-
- private:
-  void Set(const char* name, const std::string& value);
-  std::vector<const char*> names_;
-};
+// Puts what `options` ask of UCX into the UCX_* variables that the user has not set, where it stays
+// until the next call: UCX reads some of it again for every worker. The environment is the only way
+// in, because ucp_config_modify does not reach the settings of single wires (seen with UCX 1.13).
+void ApplyUcxSettings(const FabricOptions& options);
 
 absl::StatusOr<UcxContext> CreateContext();
 absl::StatusOr<UcxWorker> CreateWorker(ucp_context_h context);
-// What a peer needs to reach the worker.
-absl::StatusOr<std::vector<uint8_t>> WorkerAddress(ucp_worker_h worker);
 
 // The wire that carries this endpoint's active messages, e.g. "posix/memory" or "tcp/lo"; empty
 // while UCX is still choosing.

@@ -359,15 +359,21 @@ TEST(FabricCloseTest, ConnectionsLeaveNoFileDescriptorsBehind) {
   for (size_t i = 1; i <= kCycles; ++i) {
     const PeerId peer = client.fabric().Connect(address).value();
     ASSERT_TRUE(client.fabric().Send(peer, 1, {1}).ok());
-    ASSERT_TRUE(client.WaitForFrames(1)) << i;
+    ASSERT_TRUE(client.WaitForFrames(1))
+        << "connection " << i << ": "
+        << (client.closed(peer).empty() ? absl::OkStatus() : client.closed(peer)[0]);
     client.TakeFrames();
     client.fabric().Close(peer);
     ASSERT_TRUE(client.WaitForClose(peer));
     ASSERT_TRUE(server.WaitForCloses(i));
     if (i == kWarmUp) before = OpenFileDescriptors();
   }
-  // Closing goes on a little after on_close: a few connections may not be through yet.
-  EXPECT_LE(OpenFileDescriptors(), before + 10);
+  // Closing goes on a little after on_close.
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (OpenFileDescriptors() > before && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_LE(OpenFileDescriptors(), before);
   EXPECT_EQ(server.fabric().stats().opened, kCycles);
   EXPECT_EQ(server.fabric().stats().closed, kCycles);
 }

@@ -78,6 +78,15 @@ class Node {
   bool WaitForClose(PeerId peer) {
     return WaitFor([&] { return closed_.count(peer) > 0; });
   }
+  // True: the connection opened. False: it failed, or nothing happened.
+  bool WaitForOutcome(PeerId peer) {
+    bool open = false;
+    WaitFor([&] {
+      for (const Opened& opened : opened_) open = open || opened.peer == peer;
+      return open || closed_.count(peer) > 0;
+    });
+    return open;
+  }
   bool WaitForCloses(size_t count) {
     return WaitFor([&] { return closed_.size() >= count; });
   }
