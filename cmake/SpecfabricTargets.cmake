@@ -39,6 +39,15 @@ function(specfabric_library)
   endif()
 endfunction()
 
+# Under ThreadSanitizer: the false positives of libraries that are not instrumented, and no patching
+# of mmap by UCX, which ThreadSanitizer's own does not survive.
+set(SPECFABRIC_TEST_ENVIRONMENT "")
+if(SPECFABRIC_SANITIZE MATCHES "thread")
+  set(SPECFABRIC_TEST_ENVIRONMENT
+      "UCX_MEM_MMAP_HOOK_MODE=none"
+      "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/suppressions/tsan.txt")
+endif()
+
 # specfabric_test(NAME tree_test SOURCES tree_test.cc DEPS sf_speculation [TIMEOUT seconds])
 function(specfabric_test)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPS" ${ARGN})
@@ -49,7 +58,8 @@ function(specfabric_test)
   target_link_libraries(${ARG_NAME} PRIVATE specfabric_options ${ARG_DEPS} GTest::gmock
                         GTest::gtest_main)
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
-  set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+  set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT}
+                       ENVIRONMENT "${SPECFABRIC_TEST_ENVIRONMENT}")
 endfunction()
 
 # specfabric_benchmark(NAME plan_bench SOURCES plan_bench.cc DEPS sf_scheduler)
