@@ -44,7 +44,9 @@ DEFINE_double(session_ttl_seconds, 300, "idle draft sessions are dropped after t
 DEFINE_double(max_draft_wait_ms, 50, "longest wait for a draft before a round goes on plainly");
 DEFINE_double(step_timeout_seconds, 60, "a step that takes longer ends the process");
 DEFINE_double(drain_timeout_seconds, 20, "how long SIGTERM waits for running sequences");
-DEFINE_double(spin_us, 20, "how long a thread polls the fabric before it sleeps");
+DEFINE_double(
+    spin_us, -1,
+    "how long a thread polls the fabric before it sleeps; -1: 20, or 0 on fewer than 8 cores");
 DEFINE_double(temperature, 0, "0 is greedy");
 DEFINE_double(top_p, 1, "keep the smallest set of tokens with this mass");
 DEFINE_double(min_p, 0, "keep tokens at least this likely, relative to the likeliest");

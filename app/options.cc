@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -47,7 +48,7 @@ absl::Status CheckModelFlags(const std::string& flag, const std::string& model_d
         InRange("kv_blocks", FLAGS_kv_blocks, 0, 1 << 26),
         InRange("max_context", FLAGS_max_context, 0, 1 << 24),
         InRange("max_step_tokens", FLAGS_max_step_tokens, 64, 1 << 16),
-        InRange("spin_us", FLAGS_spin_us, 0.0, 1e6)}) {
+        InRange("spin_us", FLAGS_spin_us, -1.0, 1e6)}) {
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -86,6 +87,11 @@ absl::Status CheckRanks() {
 }
 
 }  // namespace
+
+base::Nanos SpinTime() {
+  if (FLAGS_spin_us >= 0) return FromSeconds(FLAGS_spin_us / 1e6);
+  return std::thread::hardware_concurrency() < 8 ? 0 : 20 * base::kMicrosecond;
+}
 
 std::string ServedModelName() {
   if (!FLAGS_served_model_name.empty()) return FLAGS_served_model_name;
@@ -171,7 +177,7 @@ absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
       std::min(options.scheduler.min_draft_wait, options.scheduler.max_draft_wait);
   options.model_name = ServedModelName();
   options.tokenizer_fingerprint = TokenizerFingerprint(FLAGS_model);
-  options.spin = FromSeconds(FLAGS_spin_us / 1e6);
+  options.spin = SpinTime();
   options.step_timeout = FromSeconds(FLAGS_step_timeout_seconds);
   return options;
 }
@@ -199,7 +205,7 @@ absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model
   options.engine.sessions.time_to_live = FromSeconds(FLAGS_session_ttl_seconds);
   options.model_name = std::filesystem::path(model_dir).filename().string();
   options.tokenizer_fingerprint = TokenizerFingerprint(model_dir);
-  options.spin = FromSeconds(FLAGS_spin_us / 1e6);
+  options.spin = SpinTime();
   return options;
 }
 

@@ -19,6 +19,10 @@ absl::StatusOr<target::TargetServiceOptions> TargetOptions();
 absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model_dir);
 absl::StatusOr<base::SamplingParams> SamplingOptions();
 
+// --spin_us. Polling pays only where a core can be spared for it: on a small machine it takes the
+// core from the thread that is waited for.
+base::Nanos SpinTime();
+
 // --served_model_name, or the last part of the checkpoint's path.
 std::string ServedModelName();
 // "a:1,b:2" as a list; every entry must be host:port.

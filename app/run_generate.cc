@@ -183,6 +183,7 @@ absl::Status ConnectClient(LocalCluster* cluster) {
   link::LinkOptions options;
   options.hello.role = schemas::Role::kTool;
   options.hello.incarnation = base::RandomNonzero64();
+  options.fabric.spin = SpinTime();
   options.connect = {cluster->target->listen_address()};
   link::LinkHandler handler;
   handler.on_up = [inbox](link::PeerId peer, const schemas::Hello&, const std::string&) {

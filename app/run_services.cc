@@ -62,7 +62,7 @@ absl::Status RunGateway() {
   options.context =
       FLAGS_max_context == 0 ? config->context : std::min(FLAGS_max_context, config->context);
   options.version = kVersion;
-  options.fabric.spin = static_cast<base::Nanos>(FLAGS_spin_us * 1e3);
+  options.fabric.spin = SpinTime();
   metrics::Registry registry;
   registry.SetBuildInfo("gateway", kVersion, options.model_name);
   auto service = gateway::Gateway::Start(std::move(options), &registry);
