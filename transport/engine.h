@@ -109,6 +109,11 @@ class Engine {
     uint16_t type;
     std::vector<uint8_t> payload;
   };
+  // What epoll reports beside connections, which are named by their PeerId.
+  static constexpr uint64_t kUcxEvents = 0;
+  static constexpr uint64_t kListenerEvents = UINT64_MAX;
+  static constexpr uint64_t kWakeEvents = UINT64_MAX - 1;
+
   enum class State { kOpening, kOpen, kClosing };
   // A UCX listener that waits for one peer.
   struct Offer {
@@ -170,6 +175,16 @@ class Engine {
   // engine.cc
   absl::Status Watch(int fd, uint64_t id, uint32_t events);
   void PollSockets();
+  void ActOnFailures();
+  void CloseLateOpeners();
+  void RestartIfBlocked();
+  void Restart();
+  void CloseAll(const absl::Status& status);
+  void BeginClose(Connection& connection, const absl::Status& status);
+  void RetireClosed();
+  Connection* Find(PeerId peer) const;
+
+  // engine_connect.cc
   void AcceptConnections();
   Connection& AddConnection(PeerId peer, ControlConnection control, std::string address,
                             bool inbound);
@@ -181,14 +196,6 @@ class Engine {
   void OpenEndpoint(Connection& connection, ucp_ep_params_t& params);
   void ActOnWired();
   void OpenIfReady(Connection& connection);
-  void ActOnFailures();
-  void CloseLateOpeners();
-  void RestartIfBlocked();
-  void Restart();
-  void CloseAll(const absl::Status& status);
-  void BeginClose(Connection& connection, const absl::Status& status);
-  void RetireClosed();
-  Connection* Find(PeerId peer) const;
 
   // engine_frames.cc
   absl::Status AcceptFrames();

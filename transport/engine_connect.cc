@@ -1,0 +1,235 @@
+// Making connections: control connections, introductions, UCX's listeners and endpoints.
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
+#include "transport/engine.h"
+
+namespace specfabric::transport {
+namespace {
+
+// How long a UCX listener stays after its peer has connected or was given up.
+constexpr base::Nanos kOfferLinger = 200 * base::kMillisecond;
+// How long a new peer's first frame may take after its introduction while we are suspicious.
+constexpr base::Nanos kProbation = 500 * base::kMillisecond;
+
+}  // namespace
+
+absl::StatusOr<std::string> Engine::Listen(const SocketAddress& address, const std::string& text) {
+  if (listener_.listening()) return absl::FailedPreconditionError("listening already");
+  auto listener = ControlListener::Listen(address, text);
+  if (!listener.ok()) return listener.status();
+  const absl::Status watched = Watch(listener->fd(), kListenerEvents, EPOLLIN);
+  if (!watched.ok()) return watched;
+  listener_ = *std::move(listener);
+  return listener_.address();
+}
+
+void Engine::Connect(PeerId peer, const SocketAddress& address, const std::string& text) {
+  auto control = ControlConnection::Connect(address);
+  const absl::Status status = control.status();
+  Connection& connection =
+      AddConnection(peer, control.ok() ? *std::move(control) : ControlConnection(), text, false);
+  if (!status.ok()) return events_.failures.push_back({peer, status});
+  connection.control.Introduce({connection.token, {}});
+}
+
+Engine::Connection& Engine::AddConnection(PeerId peer, ControlConnection control,
+                                          std::string address, bool inbound) {
+  auto owned = std::make_unique<Connection>();
+  Connection& connection = *owned;
+  connection.id = peer;
+  connection.engine = this;
+  connection.address = std::move(address);
+  connection.inbound = inbound;
+  connection.control = std::move(control);
+  connection.token = RandomToken();
+  connections_.emplace(peer, std::move(owned));
+  by_token_.emplace(connection.token, &connection);
+  opening_.emplace_back(base::Now() + options_.connect_timeout, peer);
+  if (connection.control.fd() >= 0) {
+    const absl::Status watched =
+        Watch(connection.control.fd(), peer, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+    if (!watched.ok()) events_.failures.push_back({peer, watched});
+  }
+  return connection;
+}
+
+void Engine::AcceptConnections() {
+  while (auto accepted = listener_.Accept()) {
+    if (connections_.size() >= static_cast<size_t>(std::max(options_.max_peers, 0))) {
+      spdlog::warn("transport peer={} rejected: {} peers already", accepted->address,
+                   connections_.size());
+      continue;
+    }
+    AddConnection(++last_peer_id_, std::move(accepted->connection), std::move(accepted->address),
+                  true);
+  }
+}
+
+void Engine::AdvanceControl(Connection& connection) {
+  while (connection.state != State::kClosing) {
+    const auto introduction = connection.control.Advance();
+    if (!introduction.ok()) {
+      events_.failures.push_back(
+          {connection.id,
+           absl::Status(introduction.status().code(),
+                        absl::StrCat(connection.address, ": ", introduction.status().message()))});
+      return;
+    }
+    if (!introduction->has_value()) return;
+    connection.peers_token = (*introduction)->token;
+    if (connection.inbound) {
+      const absl::Status offered = OfferEndpoint(connection);
+      if (!offered.ok()) events_.failures.push_back({connection.id, offered});
+    } else {
+      const SocketAddress& peer = (*introduction)->endpoint;
+      ucp_ep_params_t params = {};
+      params.field_mask = UCP_EP_PARAM_FIELD_SOCK_ADDR | UCP_EP_PARAM_FIELD_FLAGS;
+      params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
+      params.sockaddr.addr = reinterpret_cast<const sockaddr*>(&peer.storage);
+      params.sockaddr.addrlen = peer.size;
+      OpenEndpoint(connection, params);
+    }
+  }
+}
+
+// Opens a UCX listener for this peer and tells it where.
+absl::Status Engine::OfferEndpoint(Connection& connection) {
+  auto offer = std::make_unique<Offer>();
+  offer->engine = this;
+  offer->peer = connection.id;
+  const SocketAddress local = connection.control.LocalHost();
+  ucp_listener_params_t params = {};
+  params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
+  params.sockaddr.addr = reinterpret_cast<const sockaddr*>(&local.storage);
+  params.sockaddr.addrlen = local.size;
+  params.conn_handler.cb = &Engine::OnConnectionRequest;
+  params.conn_handler.arg = offer.get();
+  ucp_listener_h listener = nullptr;
+  ucp_listener_attr_t attributes = {};
+  attributes.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR;
+  ucs_status_t status = ucp_listener_create(worker_.get(), &params, &listener);
+  if (status == UCS_OK) {
+    offer->listener.reset(listener);
+    connection.offer = std::move(offer);
+    status = ucp_listener_query(listener, &attributes);
+  }
+  if (status != UCS_OK) {
+    return StatusFromUcs(status, absl::StrCat(connection.address, ": UCX cannot listen for it"));
+  }
+  connection.control.Introduce({connection.token, {attributes.sockaddr, local.size}});
+  return absl::OkStatus();
+}
+
+void Engine::ActOnRequests() {
+  for (PeerId peer : std::exchange(events_.requested, {})) {
+    Connection* connection = Find(peer);
+    if (connection == nullptr || connection->offer == nullptr) continue;
+    std::vector<ucp_conn_request_h>& requests = connection->offer->requests;
+    if (requests.empty() || connection->endpoint != nullptr) continue;
+    ucp_ep_params_t params = {};
+    params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
+    params.conn_request = requests.front();
+    requests.erase(requests.begin());
+    OpenEndpoint(*connection, params);
+  }
+}
+
+// UCX 1.13 does not survive a listener's end while somebody is connecting to it: its thread still
+// calls the listener. So it stays a little, in which the peer, told by the end of the control
+// connection, gives up.
+void Engine::Withdraw(std::unique_ptr<Offer> offer) {
+  if (offer == nullptr) return;
+  offer->retire_at = base::Now() + kOfferLinger;
+  withdrawn_.push_back(std::move(offer));
+}
+
+void Engine::RetireOffers(base::Nanos now) {
+  while (!withdrawn_.empty() && withdrawn_.front()->retire_at <= now) {
+    for (ucp_conn_request_h request : withdrawn_.front()->requests) {
+      ucp_listener_reject(withdrawn_.front()->listener.get(), request);
+    }
+    withdrawn_.pop_front();
+  }
+}
+
+// Sends given to UCX 1.13 before an endpoint has its wires fail an assertion with
+// UCX_PROTO_ENABLE=y, so they wait for a flush, which ends once it has.
+void Engine::OpenEndpoint(Connection& connection, ucp_ep_params_t& params) {
+  params.field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler.cb = &Engine::OnEndpointError;
+  params.err_handler.arg = &connection;
+  const ucs_status_t status = ucp_ep_create(worker_.get(), &params, &connection.endpoint);
+  if (status != UCS_OK) {
+    connection.endpoint = nullptr;
+    events_.failures.push_back(
+        {connection.id,
+         StatusFromUcs(status, absl::StrCat(connection.address, ": UCX cannot connect"))});
+    return;
+  }
+  connection.shares_memory = options_.shared_memory;  // until the wire is known
+  if (suspect_) probation_.emplace_back(base::Now() + kProbation, connection.id);
+  connection.wiring = true;
+  ucp_request_param_t flush = {};
+  flush.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  flush.cb.send = &Engine::OnWired;
+  flush.user_data = &connection;
+  const ucs_status_ptr_t result = ucp_ep_flush_nbx(connection.endpoint, &flush);
+  if (UCS_PTR_IS_PTR(result)) {
+    connection.wiring_request = result;
+  } else {
+    events_.wired.emplace_back(&connection, UCS_PTR_STATUS(result));
+  }
+}
+
+void Engine::ActOnWired() {
+  for (const auto& [connection, status] : std::exchange(events_.wired, {})) {
+    if (connection->wiring_request != nullptr) ucp_request_free(connection->wiring_request);
+    connection->wiring_request = nullptr;
+    connection->wiring = false;
+    if (connection->state == State::kClosing) continue;
+    if (status != UCS_OK) {
+      BeginClose(*connection,
+                 StatusFromUcs(status, absl::StrCat(connection->address, ": UCX cannot connect")));
+      continue;
+    }
+    connection->wired = true;
+    Withdraw(std::move(connection->offer));
+    StartSend(*connection, FrameKind::kOpen, 0, {});
+    OpenIfReady(*connection);
+  }
+}
+
+void Engine::OpenIfReady(Connection& connection) {
+  if (connection.state != State::kOpening || !connection.wired || !connection.heard) return;
+  connection.state = State::kOpen;
+  connection.shares_memory = absl::EndsWith(TransportOf(connection.endpoint), "/memory");
+  // What it sent has come through whatever an earlier peer left in the queue.
+  if (connection.shares_memory) suspect_ = false;
+  for (Unsent& frame : std::exchange(connection.unsent, {})) {
+    StartSend(connection, FrameKind::kData, frame.type, std::move(frame.payload));
+  }
+  ++counters_.opened;
+  if (connection.inbound) peers_.Add(connection.id);
+  if (handler_.on_open) handler_.on_open(connection.id, connection.address, connection.inbound);
+}
+
+void Engine::OnConnectionRequest(ucp_conn_request_h request, void* offer) {
+  Offer* wanted = static_cast<Offer*>(offer);
+  wanted->requests.push_back(request);
+  wanted->engine->events_.requested.push_back(wanted->peer);
+}
+
+void Engine::OnWired(void*, ucs_status_t status, void* connection) {
+  Connection* wired = static_cast<Connection*>(connection);
+  wired->engine->events_.wired.emplace_back(wired, status);
+}
+
+}  // namespace specfabric::transport
