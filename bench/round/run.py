@@ -59,8 +59,8 @@ def complete(gateway: str, max_tokens: int, seed: int) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--requests", type=int, default=5)
-    parser.add_argument("--max_tokens", type=int, default=256)
+    parser.add_argument("--requests", type=int, default=2)
+    parser.add_argument("--max_tokens", type=int, default=1200)
     parser.add_argument("--tensor_parallel", type=int, default=1)
     parser.add_argument("--tree", default="best:8")
     args = parser.parse_args()
