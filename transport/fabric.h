@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +20,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
+#include "transport/faults.h"
+#include "transport/slot_pool.h"
 
 namespace specfabric::transport {
 
@@ -29,37 +32,79 @@ struct FabricOptions {
   base::Nanos spin = 20 * base::kMicrosecond;      // progress without sleeping after the last event
   base::Nanos max_sleep = 5 * base::kMillisecond;  // bound of one sleep (a wake-up can be missed)
   base::Nanos connect_timeout = 2 * base::kSecond;
+  // An open peer of which nothing was heard for so long is closed; it is asked for a sign of life
+  // five times in that time. 0: never.
+  base::Nanos silence_timeout = 5 * base::kSecond;
+  // A tensor that has been under way for longer is given up, its slot quarantined. 0: never.
+  base::Nanos receive_timeout = 5 * base::kSecond;
   uint32_t max_frame_bytes = 64u << 20;  // a larger payload is refused before allocation; the peer
                                          // is closed
-  int32_t max_outstanding_sends = 1024;  // per peer; Send past it is ResourceExhausted
-  int32_t max_peers = 4096;              // further inbound connections are rejected
-  bool shared_memory = true;             // let processes of one machine meet in shared memory
+  int32_t max_outstanding_sends = 1024;  // per peer, at most 65535; Send past it is
+                                         // ResourceExhausted
+  uint64_t max_outstanding_bytes = 256u << 20;  // per peer, likewise; one frame always may
+  int32_t max_peers = 4096;                     // further inbound connections are rejected
+  bool shared_memory = true;  // let processes of one machine meet in shared memory
   // Network devices UCX may use and listens on, as in UCX_NET_DEVICES ("lo", "mlx5_0:1,eth0");
   // empty: all of them. UCX's own ports do not know our handshake: whoever can reach them can
   // harm the process, so name only devices of a trusted network.
   std::string net_devices;
+  // Peers prove to each other that they know it before UCX listens for them. Empty: anybody whose
+  // secret is empty too is let in.
+  std::string join_secret;
+  // Refuse to start without an RDMA device, and to talk over a wire that is neither RDMA nor the
+  // shared memory of one machine.
+  bool require_rdma = false;
+  // Refuse to start where UCX cannot move GPU memory, or cannot move it by RDMA.
+  bool require_gpudirect = false;
+  FaultOptions faults;
 };
 
-// The AM header of every frame: fixed, little-endian, 24 bytes.
+// The AM header of every frame: fixed, little-endian, 24 bytes; a tensor's is followed by its
+// TensorFields.
 struct FrameHeader {
   uint32_t magic = 0;    // kFrameMagic
   uint16_t version = 0;  // kFrameVersion
   uint16_t type = 0;     // the message type; opaque here
   uint32_t payload_bytes = 0;
-  uint32_t kind = 0;        // transport/frame.h: data, or the fabric's own
+  uint32_t kind = 0;        // transport/frame.h: data, a tensor, or the fabric's own
   uint64_t connection = 0;  // the receiver's token for the connection, told by it to this peer only
 };
 
-// A received frame. The payload is private memory that the receiver may keep.
+// A received message. The payload is private memory that the receiver may keep: nobody can change
+// it after it was verified.
 struct Frame {
   uint16_t type = 0;
   std::vector<uint8_t> payload;
+};
+
+// What the receiver must know of a tensor before it comes: 24 bytes on the wire.
+struct TensorFields {
+  Fence fence;
+  uint16_t pool = 0;  // the receiver's pool it goes to
+  uint64_t tag = 0;   // joins it to a message; opaque here
+};
+
+// A received tensor. Large ones come by rendezvous, straight into a slot of the pool that they
+// name, which `lease` holds. Small ones (UCX decides, and may for a connection's first whatever its
+// size) come eagerly: `lease` is empty, and `bytes` are UCX's own buffer, in host memory, which
+// lasts for the callback only and which a hostile peer of the same machine might still change.
+struct Tensor {
+  uint16_t type = 0;
+  TensorFields fields;
+  absl::Span<const uint8_t> bytes;
+  Lease lease;
 };
 
 struct FabricHandler {
   // A connection is up: we accepted it (inbound) or asked for it. `address` is "host:port".
   std::function<void(PeerId, const std::string& address, bool inbound)> on_open;
   std::function<void(PeerId, Frame)> on_frame;
+  // Before a slot is taken for it: whether the tensor is still wanted. Unset: all are.
+  std::function<bool(PeerId, const TensorFields&)> admit_tensor;
+  std::function<void(PeerId, Tensor)> on_tensor;
+  // A tensor that was announced will not come: ResourceExhausted (no free slot), InvalidArgument
+  // (no such pool, or its slots are too small), DeadlineExceeded (receive_timeout).
+  std::function<void(PeerId, const TensorFields&, const absl::Status&)> on_refused;
   // Exactly once for each PeerId that Connect returned or on_open named: peer death, time-out,
   // refusal, malformed frame, or OK after our own Close. Nothing comes from that peer afterwards.
   std::function<void(PeerId, const absl::Status&)> on_close;
@@ -68,9 +113,19 @@ struct FabricHandler {
 // Counters since start (but for `releasing`), for metrics; read from any thread.
 struct FabricStats {
   uint64_t frames_sent = 0, frames_received = 0, bytes_sent = 0, bytes_received = 0;
+  uint64_t tensors_sent = 0, tensors_received = 0;  // among the frames
   uint64_t opened = 0, closed = 0, refused_frames = 0, send_errors = 0, connect_failures = 0;
   uint64_t wakeups = 0;
+  uint64_t bytes_copied = 0;  // payload bytes copied by us: small messages, to private memory
   uint64_t unattributed_frames = 0;  // named no living connection; dropped
+  uint64_t refused_secrets = 0;      // peers that did not prove the join secret
+  uint64_t refused_wires = 0;        // connections closed because of require_rdma
+  uint64_t silent_peers = 0;         // closed because of silence_timeout
+  uint64_t stale_tensors = 0;        // not admitted
+  uint64_t refused_tensors = 0;      // no slot, no pool, too large
+  uint64_t late_tensors = 0;         // receive_timeout
+  uint64_t back_pressure = 0;        // Sends that were ResourceExhausted
+  uint64_t faults = 0;               // frames that FaultOptions touched, but for simulated_rtt
   uint64_t restarts = 0;             // of UCX, after a killed peer had blocked shared memory
   uint64_t releasing = 0;            // now: closed connections whose buffers UCX still holds
 };
@@ -96,11 +151,22 @@ class Fabric {
   // Queues one frame; order between frames is not promised. The payload is kept until UCX is done
   // with it. NotFound: the peer is closed. ResourceExhausted: too many sends outstanding.
   absl::Status Send(PeerId peer, uint16_t type, std::vector<uint8_t> payload);
+  // Registers memory for tensors, and makes `id` its name in the TensorFields of peers that send to
+  // this process. AlreadyExists: the id is taken. ResourceExhausted: no memory, or it cannot be
+  // registered. FailedPrecondition: UCX does not see memory of this kind.
+  absl::StatusOr<std::shared_ptr<SlotPool>> AddPool(uint16_t id, const SlotPoolOptions& options);
+  // Queues the first `bytes` of a slot, which goes back to its pool when UCX is done with it. The
+  // slot's pool must be of this fabric. `fields.fence` should be the lease's. Otherwise like Send.
+  // With MemoryKind::kCuda the kernels that fill the slot must have finished.
+  absl::Status SendTensor(PeerId peer, uint16_t type, const TensorFields& fields, Lease lease,
+                          uint32_t bytes);
   void Close(PeerId peer);
 
   // The wire UCX chose for this peer, e.g. "posix/memory" or "tcp/eth0"; empty if not known. Waits
   // for the progress thread's next turn.
   std::string Transport(PeerId peer) const;
+  // How many open connections there are by wire.
+  std::map<std::string, int64_t> Wires() const;
   FabricStats stats() const;
 
  private:
