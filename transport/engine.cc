@@ -11,10 +11,12 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "spdlog/spdlog.h"
+#include "transport/memory.h"
 
 namespace specfabric::transport {
 namespace {
@@ -24,47 +26,36 @@ constexpr base::Nanos kShutdownLimit = 3 * base::kSecond;
 constexpr base::Nanos kPollInterval = 200 * base::kMicrosecond;
 // Frames that arrived before their sender's control connection ended are still in UCX's queues.
 constexpr int kProgressBeforeClose = 1000;
+// A turn without news looks at clock and sockets only when these bits of its number are 0.
+constexpr uint32_t kIdleTurns = 63;
 
 }  // namespace
 
-FabricStats Counters::Read() const {
-  FabricStats stats;
-  stats.frames_sent = frames_sent;
-  stats.frames_received = frames_received;
-  stats.bytes_sent = bytes_sent;
-  stats.bytes_received = bytes_received;
-  stats.opened = opened;
-  stats.closed = closed;
-  stats.refused_frames = refused_frames;
-  stats.send_errors = send_errors;
-  stats.connect_failures = connect_failures;
-  stats.wakeups = wakeups;
-  stats.unattributed_frames = unattributed_frames;
-  stats.restarts = restarts;
-  stats.releasing = releasing;
-  return stats;
-}
-
 Engine::Engine(const FabricOptions& options, const FabricHandler& handler, PeerTable& peers,
-               Counters& counters, std::atomic<PeerId>& last_peer_id)
+               Counters& counters)
     : options_(options),
       handler_(handler),
       peers_(peers),
       counters_(counters),
-      last_peer_id_(last_peer_id) {}
+      by_index_(PeerTable::kIndexes, nullptr) {
+  if (options.faults.any()) faults_.emplace(options.faults);
+}
 
 Engine::~Engine() {
   // The worker goes before the buffers of sends that it may still hold.
   withdrawn_.clear();
   worker_.reset();
+  delayed_.clear();
+  connections_.clear();
+  idle_sends_.clear_and_dispose(std::default_delete<SendOp>());
+  for (auto& [id, pool] : pools_) UnmapSlab(context_.get(), pool->slab_);
   context_.reset();
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const FabricOptions& options,
                                                        const FabricHandler& handler,
-                                                       PeerTable& peers, Counters& counters,
-                                                       std::atomic<PeerId>& last_peer_id) {
-  std::unique_ptr<Engine> engine(new Engine(options, handler, peers, counters, last_peer_id));
+                                                       PeerTable& peers, Counters& counters) {
+  std::unique_ptr<Engine> engine(new Engine(options, handler, peers, counters));
   const absl::Status status = engine->Start();
   if (!status.ok()) return status;
   return engine;
@@ -75,10 +66,37 @@ absl::Status Engine::Start() {
   auto context = CreateContext();
   if (!context.ok()) return context.status();
   context_ = *std::move(context);
+  const absl::Status able = CheckRequirements(context_.get(), options_);
+  if (!able.ok()) return able;
+  const absl::Status registers = TryRegistering();
+  if (!registers.ok()) return registers;
   epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   wake_ = UniqueFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   const absl::Status watched = Watch(wake_.get(), kWakeEvents, EPOLLIN);
   return watched.ok() ? StartWorker() : watched;
+}
+
+// Where memory may not be registered (RLIMIT_MEMLOCK), better now than at the first tensor.
+absl::Status Engine::TryRegistering() {
+  SlotPoolOptions trial;
+  trial.kind = options_.require_gpudirect ? MemoryKind::kCuda : MemoryKind::kHost;
+  trial.slot_bytes = 1 << 20;
+  trial.slots = 1;
+  auto slab = MapSlab(context_.get(), trial);
+  if (!slab.ok()) return slab.status();
+  UnmapSlab(context_.get(), *slab);
+  FreeSlab(*slab);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<SlotPool>> Engine::AddPool(uint16_t id,
+                                                          const SlotPoolOptions& options) {
+  if (pools_.contains(id)) {
+    return absl::AlreadyExistsError(absl::StrCat("there is a pool ", id, " already"));
+  }
+  auto slab = MapSlab(context_.get(), options);
+  if (!slab.ok()) return slab.status();
+  return pools_.emplace(id, std::make_shared<SlotPool>(options, *slab, &FreeSlab)).first->second;
 }
 
 absl::Status Engine::StartWorker() {
@@ -105,9 +123,8 @@ absl::Status Engine::Watch(int fd, uint64_t id, uint32_t events) {
 }
 
 void Engine::PollSockets() {
-  const base::Nanos now = base::Now();
-  if (now < next_poll_) return;
-  next_poll_ = now + kPollInterval;
+  if (now_ < next_poll_) return;
+  next_poll_ = now_ + kPollInterval;
   epoll_event ready[64];
   const int count = epoll_wait(epoll_.get(), ready, std::size(ready), 0);
   for (int i = 0; i < count; ++i) {
@@ -122,21 +139,8 @@ void Engine::PollSockets() {
   }
 }
 
-void Engine::CloseLateOpeners() {
-  const base::Nanos now = opening_.empty() ? 0 : base::Now();
-  while (!opening_.empty() && opening_.front().first <= now) {
-    Connection* connection = Find(opening_.front().second);
-    opening_.pop_front();
-    if (connection == nullptr || connection->state != State::kOpening) continue;
-    BeginClose(*connection, absl::DeadlineExceededError(absl::StrCat(
-                                connection->address, ": no connection within ",
-                                options_.connect_timeout / base::kMillisecond, " ms")));
-  }
-}
-
 void Engine::RestartIfBlocked() {
-  const base::Nanos now = probation_.empty() ? 0 : base::Now();
-  while (!probation_.empty() && (!suspect_ || probation_.front().first <= now)) {
+  while (!probation_.empty() && (!suspect_ || probation_.front().first <= now_)) {
     const Connection* connection = Find(probation_.front().second);
     probation_.pop_front();
     if (suspect_ && connection != nullptr && connection->state == State::kOpening) {
@@ -154,6 +158,10 @@ void Engine::Restart() {
   CloseAll(absl::UnavailableError("transport restarted"));
   withdrawn_.clear();
   worker_.reset();
+  for (const auto& [peer, connection] : connections_) {
+    by_index_[PeerTable::IndexOf(peer)] = nullptr;
+    peers_.Forget(peer);
+  }
   connections_.clear();
   closing_.clear();
   events_ = Events();
@@ -163,6 +171,11 @@ void Engine::Restart() {
     spdlog::critical("transport: {}", base::Message(status));
     std::abort();
   }
+}
+
+void Engine::Fail(PeerId peer, const absl::Status& status) {
+  events_.any = true;
+  events_.failures.push_back({peer, status});
 }
 
 void Engine::ActOnFailures() {
@@ -188,23 +201,26 @@ void Engine::BeginClose(Connection& connection, const absl::Status& status) {
   if (!status.ok() && connection.shares_memory) suspect_ = true;
   connection.state = State::kClosing;
   closing_.push_back(connection.id);
-  counters_.releasing = closing_.size();
+  counters_.releasing.Set(closing_.size());
   connection.control.Close();
-  by_token_.erase(connection.token);
   peers_.Remove(connection.id);
   connection.unsent.clear();
   Withdraw(std::move(connection.offer));
   if (connection.wiring_request != nullptr) {
     ucp_request_cancel(worker_.get(), connection.wiring_request);
   }
-  for (const Announced& announced : connection.announced) {
-    ucp_am_data_release(worker_.get(), announced.descriptor);
+  for (auto* waiting : {&connection.announced, &connection.announced_tensors}) {
+    for (const Announced& announced : *waiting) {
+      ucp_am_data_release(worker_.get(), announced.descriptor);
+    }
+    waiting->clear();
   }
-  connection.announced.clear();
-  for (const SendOp& op : connection.sends) {
+  for (SendOp& op : connection.sends) {
+    op.frame.lease.Mark(SlotState::kQuarantined);
     if (op.request != nullptr) ucp_request_cancel(worker_.get(), op.request);
   }
-  for (const ReceiveOp& op : connection.receives) {
+  for (ReceiveOp& op : connection.receives) {
+    op.lease.Mark(SlotState::kQuarantined);
     if (op.request != nullptr) ucp_request_cancel(worker_.get(), op.request);
   }
   if (connection.endpoint == nullptr) {
@@ -222,7 +238,10 @@ void Engine::BeginClose(Connection& connection, const absl::Status& status) {
     }
   }
 
-  if (was_open) ++counters_.closed;
+  if (was_open) {
+    ++counters_.closed;
+    CountWire(connection.wire, -1);
+  }
   if (!was_open && !status.ok()) ++counters_.connect_failures;
   const bool known_to_user = was_open || !connection.inbound;
   if (known_to_user && handler_.on_close) handler_.on_close(connection.id, status);
@@ -237,26 +256,30 @@ void Engine::RetireClosed() {
         !connection.receives.empty()) {
       return false;
     }
+    by_index_[PeerTable::IndexOf(peer)] = nullptr;
+    peers_.Forget(peer);
     connections_.erase(entry);
     return true;
   };
   closing_.erase(std::remove_if(closing_.begin(), closing_.end(), done), closing_.end());
-  counters_.releasing = closing_.size();
-}
-
-Engine::Connection* Engine::Find(PeerId peer) const {
-  const auto entry = connections_.find(peer);
-  return entry == connections_.end() ? nullptr : entry->second.get();
+  counters_.releasing.Set(closing_.size());
 }
 
 std::string Engine::Transport(PeerId peer) const {
   const Connection* connection = Find(peer);
   if (connection == nullptr || connection->state != State::kOpen) return "";
-  return TransportOf(connection->endpoint);
+  return connection->wire;
 }
 
 bool Engine::Turn() {
   const bool progressed = ucp_worker_progress(worker_.get()) != 0;
+  if (events_.any || (++turns_ & kIdleTurns) == 0) Act();
+  return progressed;
+}
+
+void Engine::Act() {
+  events_.any = false;
+  now_ = base::Now();
   PollSockets();
   ActOnRequests();
   ActOnWired();
@@ -265,26 +288,34 @@ bool Engine::Turn() {
   ActOnReceived();
   ActOnSent();
   ActOnFailures();
+  if (!delayed_.empty()) SendDelayed(now_);
   CloseLateOpeners();
-  if (!withdrawn_.empty()) RetireOffers(base::Now());
+  LookAfterPeers();
+  if (!withdrawn_.empty()) RetireOffers(now_);
   RetireClosed();
   RestartIfBlocked();
-  return progressed;
 }
 
 void Engine::Sleep(base::Nanos longest) {
   // Busy: events came in since the last progress.
   if (ucp_worker_arm(worker_.get()) != UCS_OK) return;
-  for (const auto* deadlines : {&opening_, &probation_}) {
-    if (deadlines->empty()) continue;
-    longest = std::clamp<base::Nanos>(deadlines->front().first - base::Now(), 0, longest);
-  }
+  longest = std::clamp<base::Nanos>(NextDeadline() - base::Now(), 0, longest);
   pollfd events = {epoll_.get(), POLLIN, 0};
   const timespec limit = {static_cast<time_t>(longest / base::kSecond),
                           static_cast<long>(longest % base::kSecond)};
   ppoll(&events, 1, &limit, nullptr);
   next_poll_ = 0;
+  turns_ = kIdleTurns;  // the next turn acts
   ++counters_.wakeups;
+}
+
+base::Nanos Engine::NextDeadline() const {
+  base::Nanos next = next_look_;
+  for (const auto* deadlines : {&opening_, &probation_}) {
+    if (!deadlines->empty()) next = std::min(next, deadlines->front().first);
+  }
+  if (!delayed_.empty()) next = std::min(next, delayed_.begin()->first);
+  return next;
 }
 
 void Engine::Wake() {
@@ -300,7 +331,8 @@ void Engine::CloseAll(const absl::Status& status) {
   const base::Nanos limit = base::Now() + kShutdownLimit;
   while ((!connections_.empty() || !withdrawn_.empty()) && base::Now() < limit) {
     if (ucp_worker_progress(worker_.get()) == 0) Sleep(base::kMillisecond);
-    RetireOffers(base::Now());
+    now_ = base::Now();
+    RetireOffers(now_);
     ActOnWired();
     ActOnReceived();
     ActOnSent();
@@ -319,8 +351,7 @@ void Engine::Shutdown() {
 
 void Engine::OnEndpointError(void* connection, ucp_ep_h, ucs_status_t status) {
   const Connection& broken = *static_cast<Connection*>(connection);
-  broken.engine->events_.failures.push_back(
-      {broken.id, StatusFromUcs(status, absl::StrCat("lost ", broken.address))});
+  broken.engine->Fail(broken.id, StatusFromUcs(status, absl::StrCat("lost ", broken.address)));
 }
 
 void Engine::OnEndpointClosed(void* request, ucs_status_t, void* connection) {

@@ -1,13 +1,18 @@
 #ifndef SPECFABRIC_TRANSPORT_ENGINE_H_
 #define SPECFABRIC_TRANSPORT_ENGINE_H_
 
-// All dealings with UCX: connections, frames in both directions, time-outs, closing.
-// Single-threaded (the fabric's progress thread) but for Wake. Private to transport/.
+// All dealings with UCX: connections, frames in both directions, time-outs, closing. Fabric runs
+// one on its progress thread; a caller that polls for itself (the bench) may own one directly.
+//
+// Threads: one, but for Wake and what PeerTable and Counters allow. The handler is called from
+// Turn, Shutdown and Close; on_tensor with an eagerly received tensor even from within UCX, so it
+// must not call the engine back (Fabric's methods only enqueue).
 //
 // A connection is made over its control connection (control.h): the one who connects introduces
 // itself; the other opens a UCX listener for it alone and says where; the first connects there.
 // Frames name the connection by the receiver's token, not by UCX's reply endpoint: in UCX 1.13 with
-// UCX_PROTO_ENABLE=y, short messages with a reply endpoint overrun a stack array.
+// UCX_PROTO_ENABLE=y, short messages with a reply endpoint overrun a stack array. The token's low
+// 16 bits are the connection's index here, the others are random.
 //
 // A peer killed in the middle of writing to our shared-memory queue (UCX keeps one a worker, for
 // all peers) leaves an entry that is never finished, and nothing behind it is ever received. So
@@ -22,8 +27,10 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <list>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,42 +40,41 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "transport/address.h"
+#include "transport/connection.h"
 #include "transport/control.h"
+#include "transport/counters.h"
 #include "transport/fabric.h"
+#include "transport/faults.h"
 #include "transport/frame.h"
 #include "transport/peer_table.h"
 #include "transport/ucx_context.h"
 
 namespace specfabric::transport {
 
-// FabricStats as they are counted.
-struct Counters {
-  std::atomic<uint64_t> frames_sent{0}, frames_received{0}, bytes_sent{0}, bytes_received{0};
-  std::atomic<uint64_t> opened{0}, closed{0}, refused_frames{0}, send_errors{0};
-  std::atomic<uint64_t> connect_failures{0}, wakeups{0}, unattributed_frames{0}, restarts{0},
-      releasing{0};
-
-  FabricStats Read() const;
-};
-
 class Engine {
  public:
-  // `handler`, `peers`, `counters` and `last_peer_id` (the last PeerId given out) are the fabric's
-  // and outlive the engine.
+  // `handler`, `peers` and `counters` are the caller's and outlive the engine.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const FabricOptions& options,
                                                         const FabricHandler& handler,
-                                                        PeerTable& peers, Counters& counters,
-                                                        std::atomic<PeerId>& last_peer_id);
+                                                        PeerTable& peers, Counters& counters);
   ~Engine();  // any thread, once nobody uses it
 
   // Returns the address as bound.
   absl::StatusOr<std::string> Listen(const SocketAddress& address, const std::string& text);
   // `peer` is in the PeerTable already.
   void Connect(PeerId peer, const SocketAddress& address, const std::string& text);
-  // The caller has reserved a place in the PeerTable.
-  void Send(PeerId peer, uint16_t type, std::vector<uint8_t> payload);
+  // The caller has reserved a place for the frame in the PeerTable.
+  void Send(PeerId peer, Outgoing frame);
+  // A tensor from the caller's own memory, which must stay as it is until `done` is called, during
+  // this call or a later Turn; `memory` is its registration, or null. Needs no reservation, obeys
+  // no fault. NotFound: the peer is not open; `done` is not called.
+  absl::Status Post(PeerId peer, uint16_t type, const TensorFields& fields, const void* data,
+                    uint32_t bytes, void* memory, PostDone done, void* argument);
   void Close(PeerId peer);
+  absl::StatusOr<std::shared_ptr<SlotPool>> AddPool(uint16_t id, const SlotPoolOptions& options);
   std::string Transport(PeerId peer) const;
+  // Open connections by wire. Any thread.
+  std::map<std::string, int64_t> Wires() const;
 
   // Progresses UCX once and acts on what happened. False: nothing did.
   bool Turn();
@@ -81,108 +87,46 @@ class Engine {
   void Shutdown();
 
  private:
-  struct Connection;
-  // One frame given to UCX. It stays in its connection's list, at one address, until UCX is done
-  // with both header and payload.
-  struct SendOp {
-    Connection* connection = nullptr;
-    std::list<SendOp>::iterator self;
-    FrameHeader header;
-    std::vector<uint8_t> payload;
-    void* request = nullptr;
-  };
-  // A rendezvous receive that UCX is writing to.
-  struct ReceiveOp {
-    Connection* connection = nullptr;
-    std::list<ReceiveOp>::iterator self;
-    FrameHeader header;
-    std::vector<uint8_t> payload;
-    void* request = nullptr;
-  };
-  // A rendezvous that was announced and waits for its turn.
-  struct Announced {
-    FrameHeader header;
-    void* descriptor = nullptr;
-  };
-  // A frame that waits for the connection to open.
-  struct Unsent {
-    uint16_t type;
-    std::vector<uint8_t> payload;
-  };
+  using State = ConnectionState;
+  static constexpr unsigned kActiveMessageId = 1;
   // What epoll reports beside connections, which are named by their PeerId.
   static constexpr uint64_t kUcxEvents = 0;
   static constexpr uint64_t kListenerEvents = UINT64_MAX;
   static constexpr uint64_t kWakeEvents = UINT64_MAX - 1;
-
-  enum class State { kOpening, kOpen, kClosing };
-  // A UCX listener that waits for one peer.
-  struct Offer {
-    Engine* engine = nullptr;
-    PeerId peer = 0;
-    std::vector<ucp_conn_request_h> requests;  // not taken yet
-    base::Nanos retire_at = 0;                 // once withdrawn
-    UcxListener listener;
-  };
-  struct Connection {
-    PeerId id = 0;
-    Engine* engine = nullptr;
-    std::string address;
-    bool inbound = false;
-    State state = State::kOpening;
-    ControlConnection control;
-    uint64_t token = 0;            // in the frames we receive
-    uint64_t peers_token = 0;      // in the frames we send
-    std::unique_ptr<Offer> offer;  // inbound, until UCX has connected
-    ucp_ep_h endpoint = nullptr;
-    bool wiring = false;  // a flush is under way that ends when UCX has chosen the wires
-    void* wiring_request = nullptr;
-    bool wired = false;          // it has, and we have sent our kOpen frame
-    bool shares_memory = false;  // the wire is, or may be, shared memory
-    bool heard = false;          // a frame of the peer's came in
-    std::vector<Unsent> unsent;
-    std::list<SendOp> sends;
-    std::list<ReceiveOp> receives;
-    std::deque<Announced> announced;
-    uint64_t receiving_bytes = 0;  // of `receives`
-    bool endpoint_closed = false;
-  };
-
-  // What UCX's callbacks noted since the last turn.
-  struct Events {
-    std::vector<std::pair<SendOp*, ucs_status_t>> sent;
-    std::vector<std::pair<ReceiveOp*, ucs_status_t>> received;
-    struct EagerFrame {
-      PeerId peer;
-      FrameHeader header;
-      std::vector<uint8_t> payload;
-    };
-    std::vector<EagerFrame> frames;
-    std::vector<PeerId> announced;
-    std::vector<PeerId> requested;  // whose listener was connected to
-    std::vector<std::pair<Connection*, ucs_status_t>> wired;
-    struct Failure {
-      PeerId peer;
-      absl::Status status;
-    };
-    std::vector<Failure> failures;
+  // A frame that a fault holds back.
+  struct Delayed {
+    PeerId peer;
+    Outgoing frame;
   };
 
   Engine(const FabricOptions& options, const FabricHandler& handler, PeerTable& peers,
-         Counters& counters, std::atomic<PeerId>& last_peer_id);
+         Counters& counters);
   absl::Status Start();
   absl::Status StartWorker();
+  absl::Status TryRegistering();
 
   // engine.cc
+  void Act();
   absl::Status Watch(int fd, uint64_t id, uint32_t events);
   void PollSockets();
+  void Fail(PeerId peer, const absl::Status& status);
   void ActOnFailures();
-  void CloseLateOpeners();
+  base::Nanos NextDeadline() const;
   void RestartIfBlocked();
   void Restart();
   void CloseAll(const absl::Status& status);
   void BeginClose(Connection& connection, const absl::Status& status);
   void RetireClosed();
-  Connection* Find(PeerId peer) const;
+  Connection* Find(PeerId peer) const {
+    Connection* connection = by_index_[PeerTable::IndexOf(peer)];
+    return connection != nullptr && connection->id == peer ? connection : nullptr;
+  }
+
+  // engine_liveness.cc
+  void CloseLateOpeners();
+  void LookAfterPeers();
+  void GiveUpLateTensors(Connection& connection);
+  void CountWire(const std::string& wire, int64_t change);
 
   // engine_connect.cc
   void AcceptConnections();
@@ -195,20 +139,33 @@ class Engine {
   void RetireOffers(base::Nanos now);
   void OpenEndpoint(Connection& connection, ucp_ep_params_t& params);
   void ActOnWired();
+  absl::Status CheckWire(Connection& connection);
   void OpenIfReady(Connection& connection);
 
-  // engine_frames.cc
-  absl::Status AcceptFrames();
-  void StartSend(Connection& connection, FrameKind kind, uint16_t type,
-                 std::vector<uint8_t> payload);
+  // engine_send.cc
+  void Judge(Connection& connection, Outgoing frame);
+  void SendDelayed(base::Nanos now);
+  void StartSend(Connection& connection, Outgoing frame);
+  SendOp& TakeSendOp(Connection& connection);
+  void Issue(SendOp& op);
+  void Finish(SendOp& op, ucs_status_t status);
   void ActOnSent();
-  void ActOnFrames();
-  void ActOnReceived();
-  void ActOnAnnounced();
-  void StartReceives(Connection& connection);
-  void Deliver(Connection& connection, const FrameHeader& header, std::vector<uint8_t> payload);
-  ucs_status_t NoteFrame(const void* header, size_t header_bytes, void* data, size_t bytes,
+
+  // engine_receive.cc
+  absl::Status AcceptFrames();
+  ucs_status_t NoteFrame(const void* header, size_t header_bytes, void* payload, size_t bytes,
                          const ucp_am_recv_param_t* param);
+  void RefuseFrame(Connection& connection, const absl::Status& status);
+  ucs_status_t NoteRendezvous(Connection& connection, const WireHeader& header, void* descriptor);
+  void ActOnFrames();
+  void ActOnAnnounced();
+  void ActOnReceived();
+  void StartReceives(Connection& connection);
+  void StartTensor(Connection& connection, const Announced& announced);
+  ReceiveOp& Receive(Connection& connection, const Announced& announced, void* data, void* memory);
+  void Deliver(Connection& connection, const WireHeader& header, std::vector<uint8_t> payload);
+  void DeliverTensor(Connection& connection, const WireHeader& header,
+                     absl::Span<const uint8_t> bytes, Lease lease);
 
   static void OnConnectionRequest(ucp_conn_request_h request, void* offer);
   static void OnWired(void* request, ucs_status_t status, void* connection);
@@ -223,17 +180,19 @@ class Engine {
   const FabricHandler& handler_;
   PeerTable& peers_;
   Counters& counters_;
-  std::atomic<PeerId>& last_peer_id_;
 
   UcxContext context_;
   UcxWorker worker_;
   ControlListener listener_;
-  UniqueFd epoll_;  // UCX's event descriptor, the listener, the control connections
-  UniqueFd wake_;   // an eventfd, for Wake
+  UniqueFd epoll_;       // UCX's event descriptor, the listener, the control connections
+  UniqueFd wake_;        // an eventfd, for Wake
+  base::Nanos now_ = 0;  // of the last Act
+  uint32_t turns_ = 0;
   base::Nanos next_poll_ = 0;
+  base::Nanos next_look_ = 0;
 
   absl::flat_hash_map<PeerId, std::unique_ptr<Connection>> connections_;
-  absl::flat_hash_map<uint64_t, Connection*> by_token_;  // not those that are closing
+  std::vector<Connection*> by_index_;  // of the PeerId; null: nobody
   std::vector<PeerId> closing_;
   std::deque<std::unique_ptr<Offer>> withdrawn_;  // in order of retire_at
   // In order of deadline, because every connection gets the same time; ids may be long gone.
@@ -242,6 +201,14 @@ class Engine {
   // Connections made since, by the time at which they must have been heard.
   std::deque<std::pair<base::Nanos, PeerId>> probation_;
   Events events_;
+
+  boost::intrusive::list<SendOp> idle_sends_;  // the engine deletes them
+  absl::flat_hash_map<uint16_t, std::shared_ptr<SlotPool>> pools_;
+  std::optional<FaultInjector> faults_;
+  std::multimap<base::Nanos, Delayed> delayed_;  // by when it is due
+
+  mutable std::mutex wires_mutex_;
+  std::map<std::string, int64_t> wires_;
 };
 
 }  // namespace specfabric::transport

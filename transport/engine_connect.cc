@@ -35,12 +35,12 @@ void Engine::Connect(PeerId peer, const SocketAddress& address, const std::strin
   const absl::Status status = control.status();
   Connection& connection =
       AddConnection(peer, control.ok() ? *std::move(control) : ControlConnection(), text, false);
-  if (!status.ok()) return events_.failures.push_back({peer, status});
+  if (!status.ok()) return Fail(peer, status);
   connection.control.Introduce({connection.token, {}});
 }
 
-Engine::Connection& Engine::AddConnection(PeerId peer, ControlConnection control,
-                                          std::string address, bool inbound) {
+Connection& Engine::AddConnection(PeerId peer, ControlConnection control, std::string address,
+                                  bool inbound) {
   auto owned = std::make_unique<Connection>();
   Connection& connection = *owned;
   connection.id = peer;
@@ -48,14 +48,15 @@ Engine::Connection& Engine::AddConnection(PeerId peer, ControlConnection control
   connection.address = std::move(address);
   connection.inbound = inbound;
   connection.control = std::move(control);
-  connection.token = RandomToken();
+  connection.token =
+      (RandomToken() & ~uint64_t{PeerTable::kIndexes - 1}) | PeerTable::IndexOf(peer);
   connections_.emplace(peer, std::move(owned));
-  by_token_.emplace(connection.token, &connection);
+  by_index_[PeerTable::IndexOf(peer)] = &connection;
   opening_.emplace_back(base::Now() + options_.connect_timeout, peer);
   if (connection.control.fd() >= 0) {
     const absl::Status watched =
         Watch(connection.control.fd(), peer, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
-    if (!watched.ok()) events_.failures.push_back({peer, watched});
+    if (!watched.ok()) Fail(peer, watched);
   }
   return connection;
 }
@@ -67,8 +68,9 @@ void Engine::AcceptConnections() {
                    connections_.size());
       continue;
     }
-    AddConnection(++last_peer_id_, std::move(accepted->connection), std::move(accepted->address),
-                  true);
+    const PeerId peer = peers_.Name();
+    if (peer == 0) continue;
+    AddConnection(peer, std::move(accepted->connection), std::move(accepted->address), true);
   }
 }
 
@@ -76,17 +78,16 @@ void Engine::AdvanceControl(Connection& connection) {
   while (connection.state != State::kClosing) {
     const auto introduction = connection.control.Advance();
     if (!introduction.ok()) {
-      events_.failures.push_back(
-          {connection.id,
+      Fail(connection.id,
            absl::Status(introduction.status().code(),
-                        absl::StrCat(connection.address, ": ", introduction.status().message()))});
+                        absl::StrCat(connection.address, ": ", introduction.status().message())));
       return;
     }
     if (!introduction->has_value()) return;
     connection.peers_token = (*introduction)->token;
     if (connection.inbound) {
       const absl::Status offered = OfferEndpoint(connection);
-      if (!offered.ok()) events_.failures.push_back({connection.id, offered});
+      if (!offered.ok()) Fail(connection.id, offered);
     } else {
       const SocketAddress& peer = (*introduction)->endpoint;
       ucp_ep_params_t params = {};
@@ -169,9 +170,8 @@ void Engine::OpenEndpoint(Connection& connection, ucp_ep_params_t& params) {
   const ucs_status_t status = ucp_ep_create(worker_.get(), &params, &connection.endpoint);
   if (status != UCS_OK) {
     connection.endpoint = nullptr;
-    events_.failures.push_back(
-        {connection.id,
-         StatusFromUcs(status, absl::StrCat(connection.address, ": UCX cannot connect"))});
+    Fail(connection.id,
+         StatusFromUcs(status, absl::StrCat(connection.address, ": UCX cannot connect")));
     return;
   }
   connection.shares_memory = options_.shared_memory;  // until the wire is known
@@ -185,6 +185,7 @@ void Engine::OpenEndpoint(Connection& connection, ucp_ep_params_t& params) {
   if (UCS_PTR_IS_PTR(result)) {
     connection.wiring_request = result;
   } else {
+    events_.any = true;
     events_.wired.emplace_back(&connection, UCS_PTR_STATUS(result));
   }
 }
@@ -200,23 +201,39 @@ void Engine::ActOnWired() {
                  StatusFromUcs(status, absl::StrCat(connection->address, ": UCX cannot connect")));
       continue;
     }
+    const absl::Status allowed = CheckWire(*connection);
+    if (!allowed.ok()) {
+      BeginClose(*connection, allowed);
+      continue;
+    }
     connection->wired = true;
     Withdraw(std::move(connection->offer));
-    StartSend(*connection, FrameKind::kOpen, 0, {});
+    StartSend(*connection, {.kind = FrameKind::kOpen});
     OpenIfReady(*connection);
   }
+}
+
+absl::Status Engine::CheckWire(Connection& connection) {
+  connection.wire = TransportOf(connection.endpoint);
+  connection.shares_memory = IsSharedMemory(connection.wire);
+  const bool required = options_.require_rdma || options_.require_gpudirect;
+  if (!required || connection.shares_memory || IsRdma(connection.wire)) return absl::OkStatus();
+  ++counters_.refused_wires;
+  spdlog::error("transport peer={} refused: the wire is {}, but RDMA is required",
+                connection.address, connection.wire);
+  return absl::FailedPreconditionError(absl::StrCat(connection.address, ": the wire is ",
+                                                    connection.wire, ", but RDMA is required"));
 }
 
 void Engine::OpenIfReady(Connection& connection) {
   if (connection.state != State::kOpening || !connection.wired || !connection.heard) return;
   connection.state = State::kOpen;
-  connection.shares_memory = absl::EndsWith(TransportOf(connection.endpoint), "/memory");
+  connection.last_heard = now_;
   // What it sent has come through whatever an earlier peer left in the queue.
   if (connection.shares_memory) suspect_ = false;
-  for (Unsent& frame : std::exchange(connection.unsent, {})) {
-    StartSend(connection, FrameKind::kData, frame.type, std::move(frame.payload));
-  }
+  for (Outgoing& frame : std::exchange(connection.unsent, {})) Judge(connection, std::move(frame));
   ++counters_.opened;
+  CountWire(connection.wire, 1);
   if (connection.inbound) peers_.Add(connection.id);
   if (handler_.on_open) handler_.on_open(connection.id, connection.address, connection.inbound);
 }
@@ -224,11 +241,13 @@ void Engine::OpenIfReady(Connection& connection) {
 void Engine::OnConnectionRequest(ucp_conn_request_h request, void* offer) {
   Offer* wanted = static_cast<Offer*>(offer);
   wanted->requests.push_back(request);
+  wanted->engine->events_.any = true;
   wanted->engine->events_.requested.push_back(wanted->peer);
 }
 
 void Engine::OnWired(void*, ucs_status_t status, void* connection) {
   Connection* wired = static_cast<Connection*>(connection);
+  wired->engine->events_.any = true;
   wired->engine->events_.wired.emplace_back(wired, status);
 }
 

@@ -17,7 +17,9 @@ namespace specfabric::transport {
 class Fabric::Impl {
  public:
   Impl(const FabricOptions& options, FabricHandler handler)
-      : options_(options), handler_(std::move(handler)), peers_(options.max_outstanding_sends) {}
+      : options_(options),
+        handler_(std::move(handler)),
+        peers_(options.max_outstanding_sends, options.max_outstanding_bytes) {}
 
   ~Impl() {
     if (!progress_.joinable()) return;
@@ -26,7 +28,7 @@ class Fabric::Impl {
   }
 
   absl::Status Start() {
-    auto engine = Engine::Create(options_, handler_, peers_, counters_, last_peer_id_);
+    auto engine = Engine::Create(options_, handler_, peers_, counters_);
     if (!engine.ok()) return engine.status();
     engine_ = *std::move(engine);
     progress_ = std::thread([this] { Run(); });
@@ -42,20 +44,40 @@ class Fabric::Impl {
   absl::StatusOr<PeerId> Connect(const std::string& text) {
     const auto address = ResolveAddress(text);
     if (!address.ok()) return address.status();
-    const PeerId peer = ++last_peer_id_;
+    const PeerId peer = peers_.Name();
+    if (peer == 0) return absl::ResourceExhaustedError("65536 connections already");
     peers_.Add(peer);
     mailbox_.Push(ConnectTo{peer, *address, text});
     return peer;
   }
 
   absl::Status Send(PeerId peer, uint16_t type, std::vector<uint8_t> payload) {
-    if (payload.size() > options_.max_frame_bytes) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "frame of ", payload.size(), " bytes, must be at most ", options_.max_frame_bytes));
-    }
-    const absl::Status status = peers_.Reserve(peer);
+    const absl::Status status = Reserve(peer, payload.size());
     if (!status.ok()) return status;
-    mailbox_.Push(SendTo{peer, type, std::move(payload)});
+    Outgoing frame = {.kind = FrameKind::kData, .type = type, .payload = std::move(payload)};
+    frame.data = frame.payload.data();
+    frame.bytes = frame.payload.size();
+    mailbox_.Push(SendTo{peer, std::move(frame)});
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::shared_ptr<SlotPool>> AddPool(uint16_t id, const SlotPoolOptions& options) {
+    return OnProgressThread([&] { return engine_->AddPool(id, options); });
+  }
+
+  absl::Status SendTensor(PeerId peer, uint16_t type, const TensorFields& fields, Lease lease,
+                          uint32_t bytes) {
+    if (!lease || bytes > lease.capacity()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor of ", bytes, " bytes in a slot of ", lease.capacity()));
+    }
+    const absl::Status status = Reserve(peer, bytes);
+    if (!status.ok()) return status;
+    Outgoing frame = {.kind = FrameKind::kTensor, .type = type, .fields = fields};
+    frame.data = lease.data();
+    frame.bytes = bytes;
+    frame.lease = std::move(lease);
+    mailbox_.Push(SendTo{peer, std::move(frame)});
     return absl::OkStatus();
   }
 
@@ -68,6 +90,7 @@ class Fabric::Impl {
     return OnProgressThread([&] { return engine_->Transport(peer); });
   }
 
+  std::map<std::string, int64_t> Wires() const { return engine_->Wires(); }
   FabricStats stats() const { return counters_.Read(); }
 
  private:
@@ -78,15 +101,25 @@ class Fabric::Impl {
   };
   struct SendTo {
     PeerId peer;
-    uint16_t type;
-    std::vector<uint8_t> payload;
+    Outgoing frame;
   };
   struct CloseTo {
     PeerId peer;
   };
   using Call = std::function<void()>;
   struct Stop {};
-  using Command = std::variant<ConnectTo, SendTo, CloseTo, Call, Stop>;
+  using Command = std::variant<Stop, ConnectTo, SendTo, CloseTo, Call>;
+
+  // Takes a place among the peer's outstanding sends.
+  absl::Status Reserve(PeerId peer, size_t bytes) {
+    if (bytes > options_.max_frame_bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("frame of ", bytes, " bytes, must be at most ", options_.max_frame_bytes));
+    }
+    absl::Status status = peers_.Reserve(peer, bytes);
+    if (absl::IsResourceExhausted(status)) ++counters_.back_pressure;
+    return status;
+  }
 
   void Run() {
     std::vector<Command> commands;
@@ -105,7 +138,6 @@ class Fabric::Impl {
         last_event = base::Now();
       } else if (base::Now() - last_event >= options_.spin && mailbox_.PrepareSleep()) {
         engine_->Sleep(options_.max_sleep);
-        mailbox_.EndSleep();
       }
     }
   }
@@ -113,7 +145,7 @@ class Fabric::Impl {
   // False: stop.
   bool Do(Command command) {
     if (auto* send = std::get_if<SendTo>(&command)) {
-      engine_->Send(send->peer, send->type, std::move(send->payload));
+      engine_->Send(send->peer, std::move(send->frame));
     } else if (auto* connect = std::get_if<ConnectTo>(&command)) {
       engine_->Connect(connect->peer, connect->address, connect->text);
     } else if (auto* close = std::get_if<CloseTo>(&command)) {
@@ -139,7 +171,6 @@ class Fabric::Impl {
   const FabricHandler handler_;
   PeerTable peers_;
   Counters counters_;
-  std::atomic<PeerId> last_peer_id_{0};
   std::unique_ptr<Engine> engine_;
   Mailbox<Command> mailbox_{[this] { engine_->Wake(); }};
   std::thread progress_;
@@ -168,9 +199,21 @@ absl::Status Fabric::Send(PeerId peer, uint16_t type, std::vector<uint8_t> paylo
   return impl_->Send(peer, type, std::move(payload));
 }
 
+absl::StatusOr<std::shared_ptr<SlotPool>> Fabric::AddPool(uint16_t id,
+                                                          const SlotPoolOptions& options) {
+  return impl_->AddPool(id, options);
+}
+
+absl::Status Fabric::SendTensor(PeerId peer, uint16_t type, const TensorFields& fields, Lease lease,
+                                uint32_t bytes) {
+  return impl_->SendTensor(peer, type, fields, std::move(lease), bytes);
+}
+
 void Fabric::Close(PeerId peer) { impl_->Close(peer); }
 
 std::string Fabric::Transport(PeerId peer) const { return impl_->Transport(peer); }
+
+std::map<std::string, int64_t> Fabric::Wires() const { return impl_->Wires(); }
 
 FabricStats Fabric::stats() const { return impl_->stats(); }
 

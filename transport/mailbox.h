@@ -1,10 +1,12 @@
 #ifndef SPECFABRIC_TRANSPORT_MAILBOX_H_
 #define SPECFABRIC_TRANSPORT_MAILBOX_H_
 
-// Hands work from any thread to one consumer that may be asleep in the kernel.
+// Hands work from any thread to one consumer that may be asleep in the kernel. Lock-free: one word
+// holds the newest of a list of items, or says that there is none, or that the consumer sleeps.
 
+#include <algorithm>
+#include <atomic>
 #include <functional>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -13,42 +15,51 @@ namespace specfabric::transport {
 template <typename Item>
 class Mailbox {
  public:
-  // `wake` ends the consumer's sleep; it is called on the producer's thread, and only between the
-  // consumer's PrepareSleep and EndSleep.
+  // `wake` ends the consumer's sleep; it is called on the thread of the first producer after
+  // PrepareSleep.
   explicit Mailbox(std::function<void()> wake) : wake_(std::move(wake)) {}
+  ~Mailbox() {
+    std::vector<Item> unread;
+    TakeAll(unread);
+  }
 
   void Push(Item item) {
-    bool asleep;
-    {
-      std::lock_guard lock(mutex_);
-      items_.push_back(std::move(item));
-      asleep = asleep_;
-    }
-    if (asleep) wake_();
+    Node* node = new Node{std::move(item), nullptr};
+    Node* newest = newest_.load(std::memory_order_relaxed);
+    do {
+      node->older = newest == &asleep_ ? nullptr : newest;
+    } while (!newest_.compare_exchange_weak(newest, node, std::memory_order_acq_rel,
+                                            std::memory_order_relaxed));
+    if (newest == &asleep_) wake_();
   }
 
-  // Consumer: everything pushed so far, in order. `items` must be empty.
+  // Consumer: everything pushed so far, oldest first. `items` must be empty.
   void TakeAll(std::vector<Item>& items) {
-    std::lock_guard lock(mutex_);
-    items.swap(items_);
+    if (newest_.load(std::memory_order_relaxed) == nullptr) return;
+    Node* node = newest_.exchange(nullptr, std::memory_order_acquire);
+    if (node == &asleep_) return;
+    while (node != nullptr) {
+      items.push_back(std::move(node->item));
+      delete std::exchange(node, node->older);
+    }
+    std::reverse(items.begin(), items.end());
   }
 
-  // Consumer: false when there is work; otherwise later pushes call `wake` until EndSleep.
+  // Consumer: false when there is work; otherwise the next push calls `wake`. TakeAll ends it.
   bool PrepareSleep() {
-    std::lock_guard lock(mutex_);
-    asleep_ = items_.empty();
-    return asleep_;
-  }
-  void EndSleep() {
-    std::lock_guard lock(mutex_);
-    asleep_ = false;
+    Node* none = nullptr;
+    return newest_.compare_exchange_strong(none, &asleep_, std::memory_order_acq_rel);
   }
 
  private:
+  struct Node {
+    Item item;
+    Node* older;
+  };
+
   const std::function<void()> wake_;
-  std::mutex mutex_;
-  std::vector<Item> items_;
-  bool asleep_ = false;
+  Node asleep_{Item(), nullptr};  // never in the list: its address is the sign
+  std::atomic<Node*> newest_{nullptr};
 };
 
 }  // namespace specfabric::transport

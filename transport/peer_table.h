@@ -1,13 +1,21 @@
 #ifndef SPECFABRIC_TRANSPORT_PEER_TABLE_H_
 #define SPECFABRIC_TRANSPORT_PEER_TABLE_H_
 
-// What callers of Fabric::Send may know of a peer without asking the progress thread: that it
-// lives, and how many of its sends are outstanding. Any thread.
+// The names of peers, and what callers of Fabric::Send may know of one without asking the progress
+// thread: that it lives, and how many of its sends, of how many bytes, are outstanding.
+//
+// A PeerId is a serial number over a 16-bit index; an index is used again only after all others
+// have been. Reserve and Release are lock-free: one word an index holds, from the top, the serial's
+// low 28 bits, the outstanding bytes in units of 4 KiB (20 bits) and the outstanding sends (16).
+// Serial 0 is no living peer.
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <deque>
+#include <memory>
 #include <mutex>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "transport/fabric.h"
@@ -16,41 +24,88 @@ namespace specfabric::transport {
 
 class PeerTable {
  public:
-  explicit PeerTable(int32_t max_outstanding) : max_outstanding_(max_outstanding) {}
+  static constexpr uint32_t kIndexes = 1 << 16;
+  static constexpr uint32_t IndexOf(PeerId peer) { return peer & (kIndexes - 1); }
 
-  void Add(PeerId peer) {
+  PeerTable(int32_t max_sends, uint64_t max_bytes)
+      : max_sends_(std::clamp(max_sends, 0, 0xffff)),
+        max_units_(std::min<uint64_t>(Units(max_bytes), kMaxUnits)),
+        words_(new std::atomic<uint64_t>[kIndexes]()) {}
+
+  // A name for a peer that does not live yet; 0: all indexes are taken.
+  PeerId Name() {
     std::lock_guard lock(mutex_);
-    outstanding_.try_emplace(peer, 0);
+    uint32_t index;
+    if (next_index_ < kIndexes) {
+      index = next_index_++;
+    } else if (!free_.empty()) {
+      index = free_.front();
+      free_.pop_front();
+    } else {
+      return 0;
+    }
+    ++serial_;
+    if ((serial_ & kSerialMask) == 0) ++serial_;
+    return serial_ << 16 | index;
   }
+  // The name's index may be used again. Nothing of the peer is outstanding any more.
+  void Forget(PeerId peer) {
+    Remove(peer);
+    std::lock_guard lock(mutex_);
+    free_.push_back(IndexOf(peer));
+  }
+
+  void Add(PeerId peer) { Word(peer).store(Key(peer) << 36); }
   void Remove(PeerId peer) {
-    std::lock_guard lock(mutex_);
-    outstanding_.erase(peer);
-  }
-  // Takes one of the peer's send places; Release gives it back.
-  absl::Status Reserve(PeerId peer) {
-    std::lock_guard lock(mutex_);
-    const auto entry = outstanding_.find(peer);
-    if (entry == outstanding_.end()) {
-      return absl::NotFoundError(absl::StrCat("peer ", peer, " is closed"));
+    uint64_t word = Word(peer).load();
+    while (word >> 36 == Key(peer) && !Word(peer).compare_exchange_weak(word, 0)) {
     }
-    if (entry->second >= max_outstanding_) {
-      return absl::ResourceExhaustedError(absl::StrCat("peer ", peer, " has ", entry->second,
-                                                       " sends outstanding, at most ",
-                                                       max_outstanding_, " are allowed"));
-    }
-    ++entry->second;
-    return absl::OkStatus();
   }
-  void Release(PeerId peer) {
-    std::lock_guard lock(mutex_);
-    const auto entry = outstanding_.find(peer);
-    if (entry != outstanding_.end()) --entry->second;
+  bool Lives(PeerId peer) const { return Word(peer).load() >> 36 == Key(peer); }
+
+  // Takes a place for one send of so many bytes; Release gives it back.
+  absl::Status Reserve(PeerId peer, uint64_t bytes) {
+    const uint64_t units = Units(bytes);
+    uint64_t word = Word(peer).load(std::memory_order_relaxed);
+    while (true) {
+      if (peer == 0 || word >> 36 != Key(peer)) {
+        return absl::NotFoundError(absl::StrCat("peer ", peer, " is closed"));
+      }
+      const uint64_t sends = word & 0xffff;
+      const uint64_t outstanding = word >> 16 & kMaxUnits;
+      if (sends >= max_sends_ || (sends > 0 && outstanding + units > max_units_)) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("peer ", peer, " has ", sends, " sends of ", outstanding * kUnit / 1024,
+                         " KiB outstanding, at most ", max_sends_, " of ",
+                         max_units_ * kUnit / 1024, " KiB are allowed"));
+      }
+      if (Word(peer).compare_exchange_weak(word, word + (units << 16) + 1)) {
+        return absl::OkStatus();
+      }
+    }
+  }
+  void Release(PeerId peer, uint64_t bytes) {
+    uint64_t word = Word(peer).load(std::memory_order_relaxed);
+    while (word >> 36 == Key(peer) &&
+           !Word(peer).compare_exchange_weak(word, word - (Units(bytes) << 16) - 1)) {
+    }
   }
 
  private:
-  const int32_t max_outstanding_;
-  std::mutex mutex_;
-  absl::flat_hash_map<PeerId, int32_t> outstanding_;
+  static constexpr uint64_t kUnit = 4096;
+  static constexpr uint64_t kMaxUnits = (1 << 20) - 1;
+  static constexpr uint64_t kSerialMask = (1 << 28) - 1;
+  static constexpr uint64_t Units(uint64_t bytes) { return (bytes + kUnit - 1) / kUnit; }
+  static constexpr uint64_t Key(PeerId peer) { return peer >> 16 & kSerialMask; }
+  std::atomic<uint64_t>& Word(PeerId peer) const { return words_[IndexOf(peer)]; }
+
+  const uint64_t max_sends_;
+  const uint64_t max_units_;
+  const std::unique_ptr<std::atomic<uint64_t>[]> words_;
+  std::mutex mutex_;  // all below
+  uint64_t serial_ = 0;
+  uint32_t next_index_ = 0;
+  std::deque<uint32_t> free_;
 };
 
 }  // namespace specfabric::transport

@@ -11,8 +11,8 @@
 //
 // so that a late write can never land in memory that somebody else uses by then.
 //
-// Threads: any, for everything here. The slab lives as long as its pool or any lease does; it is
-// registered only while the fabric that made it lives.
+// Threads: any, for everything here. Host memory lives as long as its pool or any lease does, and
+// is registered while the fabric that made it lives; device memory goes with the fabric.
 
 #include <array>
 #include <cstddef>
@@ -57,6 +57,7 @@ struct SlotPoolOptions {
 
 // Memory as UCX has registered it. `handle` is UCX's (ucp_mem_h), null once the fabric is gone.
 struct Slab {
+  MemoryKind kind = MemoryKind::kHost;
   uint8_t* data = nullptr;
   size_t bytes = 0;
   void* handle = nullptr;

@@ -68,6 +68,20 @@ std::string TransportOfLane(const std::string& line) {
   return "";
 }
 
+// The lines that UCX prints about one of its objects.
+template <typename Handle>
+std::vector<std::string> Report(void (*print)(Handle, FILE*), Handle handle) {
+  char* text = nullptr;
+  size_t size = 0;
+  FILE* stream = open_memstream(&text, &size);
+  if (stream == nullptr) return {};
+  print(handle, stream);
+  std::fclose(stream);
+  const std::string report(text, size);
+  std::free(text);
+  return absl::StrSplit(report, '\n');
+}
+
 }  // namespace
 
 absl::Status StatusFromUcs(ucs_status_t status, const std::string& what) {
@@ -128,17 +142,45 @@ absl::StatusOr<UcxWorker> CreateWorker(ucp_context_h context) {
   return UcxWorker(worker);
 }
 
+bool IsRdma(absl::string_view wire) {
+  for (const char* prefix : {"rc_", "dc_", "ud_", "srd", "gga_"}) {
+    if (absl::StartsWith(wire, prefix)) return true;
+  }
+  return false;
+}
+
+bool IsSharedMemory(absl::string_view wire) {
+  return absl::EndsWith(wire, "/memory") && !absl::StartsWith(wire, "cuda");
+}
+
+absl::Status CheckRequirements(ucp_context_h context, const FabricOptions& options) {
+  const bool gpudirect = options.require_gpudirect;
+  if (gpudirect) {
+    ucp_context_attr_t attributes = {};
+    attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+    if (ucp_context_query(context, &attributes) != UCS_OK ||
+        (attributes.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) == 0) {
+      return absl::FailedPreconditionError(
+          "GPUDirect is required, but this UCX has no support for CUDA memory, or finds no GPU");
+    }
+  }
+  if (!gpudirect && !options.require_rdma) return absl::OkStatus();
+  // "# resource 3 : md 2 dev 1 flags -- rc_verbs/rxe0:1"
+  for (const std::string& line : Report(ucp_context_print_info, context)) {
+    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    if (words.size() > 2 && words[1] == "resource" && IsRdma(words.back())) {
+      return absl::OkStatus();
+    }
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat(gpudirect ? "GPUDirect" : "RDMA",
+                   " is required, but UCX finds no RDMA device that it may use (UCX_TLS, "
+                   "UCX_NET_DEVICES)"));
+}
+
 std::string TransportOf(ucp_ep_h endpoint) {
   // UCX before 1.14 has no other public way to ask.
-  char* text = nullptr;
-  size_t size = 0;
-  FILE* stream = open_memstream(&text, &size);
-  if (stream == nullptr) return "";
-  ucp_ep_print_info(endpoint, stream);
-  std::fclose(stream);
-  const std::string report(text, size);
-  std::free(text);
-  for (const std::string& line : std::vector<std::string>(absl::StrSplit(report, '\n'))) {
+  for (const std::string& line : Report(ucp_ep_print_info, endpoint)) {
     const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
     for (const std::string& word : words) {
       if (word == "am") return TransportOfLane(line);

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "transport/fabric.h"
 
 namespace specfabric::transport {
@@ -37,6 +38,14 @@ void ApplyUcxSettings(const FabricOptions& options);
 
 absl::StatusOr<UcxContext> CreateContext();
 absl::StatusOr<UcxWorker> CreateWorker(ucp_context_h context);
+
+// Whether a wire, as TransportOf names it, is RDMA, or the memory of one machine.
+bool IsRdma(absl::string_view wire);
+bool IsSharedMemory(absl::string_view wire);
+
+// FailedPrecondition, in one line, where `context` cannot do what require_rdma and
+// require_gpudirect ask for.
+absl::Status CheckRequirements(ucp_context_h context, const FabricOptions& options);
 
 // The wire that carries this endpoint's active messages, e.g. "posix/memory" or "tcp/lo"; empty
 // while UCX is still choosing.

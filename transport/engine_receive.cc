@@ -1,0 +1,263 @@
+// Frames coming in, eagerly and by rendezvous.
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
+#include "transport/engine.h"
+
+namespace specfabric::transport {
+namespace {
+
+// A peer whose large messages are under way gets no more memory than this many of the largest; its
+// further announcements wait.
+constexpr uint64_t kLargestFramesAtOnce = 2;
+constexpr size_t kMaxAnnounced = 1 << 16;
+
+bool IsTensor(const WireHeader& header) {
+  return header.base.kind == static_cast<uint32_t>(FrameKind::kTensor);
+}
+
+}  // namespace
+
+absl::Status Engine::AcceptFrames() {
+  ucp_am_handler_param_t params = {};
+  params.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                      UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  params.id = kActiveMessageId;
+  params.cb = &Engine::OnFrame;
+  params.arg = this;
+  const ucs_status_t status = ucp_worker_set_am_recv_handler(worker_.get(), &params);
+  if (status == UCS_OK) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("UCX has no active messages: ", ucs_status_string(status)));
+}
+
+ucs_status_t Engine::OnFrame(void* engine, const void* header, size_t header_bytes, void* data,
+                             size_t bytes, const ucp_am_recv_param_t* param) {
+  return static_cast<Engine*>(engine)->NoteFrame(header, header_bytes, data, bytes, param);
+}
+
+// UCS_OK lets UCX drop its copy, UCS_INPROGRESS keeps a rendezvous descriptor for later. Nothing is
+// allocated for a frame before its size is known to be allowed.
+ucs_status_t Engine::NoteFrame(const void* data, size_t header_bytes, void* payload, size_t bytes,
+                               const ucp_am_recv_param_t* param) {
+  const WireHeader header = ReadHeader(data, header_bytes);
+  Connection* connection = by_index_[PeerTable::IndexOf(header.base.connection)];
+  if (connection == nullptr || connection->token != header.base.connection ||
+      connection->state == State::kClosing) {
+    // Late frames of a closed connection, or a stranger's.
+    ++counters_.unattributed_frames;
+    return UCS_OK;
+  }
+  const absl::Status status = CheckFrame(header, header_bytes, bytes, options_.max_frame_bytes);
+  if (!status.ok()) {
+    RefuseFrame(*connection, status);
+    return UCS_OK;
+  }
+  if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
+    return NoteRendezvous(*connection, header, payload);
+  }
+  const uint8_t* begin = static_cast<const uint8_t*>(payload);
+  if (IsTensor(header) && connection->state == State::kOpen) {
+    DeliverTensor(*connection, header, {begin, bytes}, Lease());
+    return UCS_OK;
+  }
+  counters_.bytes_copied += bytes;
+  events_.any = true;
+  events_.frames.push_back({connection->id, header, {begin, begin + bytes}});
+  return UCS_OK;
+}
+
+void Engine::RefuseFrame(Connection& connection, const absl::Status& status) {
+  ++counters_.refused_frames;
+  spdlog::warn("transport peer={} frame refused: {}", connection.address,
+               std::string(status.message()));
+  Fail(connection.id, status);
+}
+
+ucs_status_t Engine::NoteRendezvous(Connection& connection, const WireHeader& header,
+                                    void* descriptor) {
+  auto& waiting = IsTensor(header) ? connection.announced_tensors : connection.announced;
+  if (waiting.size() >= kMaxAnnounced) {
+    RefuseFrame(connection, absl::ResourceExhaustedError(
+                                absl::StrCat("more than ", kMaxAnnounced, " frames announced")));
+    return UCS_OK;
+  }
+  waiting.push_back({header, descriptor});
+  events_.any = true;
+  events_.announced.push_back(connection.id);
+  return UCS_INPROGRESS;
+}
+
+void Engine::ActOnFrames() {
+  // A handler may make more of them, by closing a peer; those are for the next turn.
+  std::vector<Events::EagerFrame> frames;
+  frames.swap(events_.frames);
+  for (auto& [peer, header, payload] : frames) {
+    if (Connection* connection = Find(peer)) Deliver(*connection, header, std::move(payload));
+  }
+}
+
+void Engine::ActOnAnnounced() {
+  for (size_t i = 0; i < events_.announced.size(); ++i) {
+    if (Connection* connection = Find(events_.announced[i])) StartReceives(*connection);
+  }
+  events_.announced.clear();
+}
+
+void Engine::StartReceives(Connection& connection) {
+  while (!connection.announced_tensors.empty()) {
+    const Announced announced = connection.announced_tensors.front();
+    connection.announced_tensors.pop_front();
+    StartTensor(connection, announced);
+  }
+  const uint64_t limit = kLargestFramesAtOnce * options_.max_frame_bytes;
+  while (!connection.announced.empty()) {
+    const Announced announced = connection.announced.front();
+    const uint32_t bytes = announced.header.base.payload_bytes;
+    if (connection.receiving_bytes + bytes > limit) return;
+    connection.announced.pop_front();
+    connection.receiving_bytes += bytes;
+    std::vector<uint8_t> payload(bytes);
+    void* const data = payload.data();
+    Receive(connection, announced, data, nullptr).payload = std::move(payload);
+  }
+}
+
+void Engine::StartTensor(Connection& connection, const Announced& announced) {
+  const TensorFields fields = FieldsOf(announced.header);
+  const auto drop = [&](const absl::Status& status) {
+    ucp_am_data_release(worker_.get(), announced.descriptor);
+    if (status.ok()) return;
+    ++counters_.refused_tensors;
+    if (handler_.on_refused) handler_.on_refused(connection.id, fields, status);
+  };
+  const auto pool = pools_.find(fields.pool);
+  if (pool == pools_.end()) {
+    return drop(absl::InvalidArgumentError(
+        absl::StrCat("tensor for pool ", fields.pool, ", which this process does not have")));
+  }
+  if (announced.header.base.payload_bytes > pool->second->options().slot_bytes) {
+    return drop(absl::InvalidArgumentError(
+        absl::StrCat("tensor of ", announced.header.base.payload_bytes,
+                     " bytes for a pool of slots of ", pool->second->options().slot_bytes)));
+  }
+  if (handler_.admit_tensor && !handler_.admit_tensor(connection.id, fields)) {
+    ++counters_.stale_tensors;
+    return drop(absl::OkStatus());
+  }
+  auto lease = pool->second->Take(fields.fence, SlotState::kReceiving);
+  if (!lease.ok()) return drop(lease.status());
+  void* const data = lease->data();
+  ReceiveOp& op = Receive(connection, announced, data, pool->second->slab_.handle);
+  op.lease = *std::move(lease);
+  op.give_up_at = now_ + options_.receive_timeout;
+}
+
+// The caller gives the memory's owner to the returned operation.
+ReceiveOp& Engine::Receive(Connection& connection, const Announced& announced, void* data,
+                           void* memory) {
+  ReceiveOp& op = connection.receives.emplace_back();
+  op.connection = &connection;
+  op.self = std::prev(connection.receives.end());
+  op.header = announced.header;
+  ucp_request_param_t params = {};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  params.cb.recv_am = &Engine::OnReceived;
+  params.user_data = &op;
+  if (memory != nullptr) {
+    params.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
+    params.memh = static_cast<ucp_mem_h>(memory);
+  }
+  const ucs_status_ptr_t result = ucp_am_recv_data_nbx(worker_.get(), announced.descriptor, data,
+                                                       op.header.base.payload_bytes, &params);
+  if (UCS_PTR_IS_PTR(result)) {
+    op.request = result;
+  } else {
+    events_.any = true;
+    events_.received.emplace_back(&op, UCS_PTR_STATUS(result));
+  }
+  return op;
+}
+
+void Engine::OnReceived(void*, ucs_status_t status, size_t bytes, void* op) {
+  ReceiveOp* received = static_cast<ReceiveOp*>(op);
+  // The sender's data and its announcement are apart on the wire and may disagree.
+  if (status == UCS_OK && bytes != received->header.base.payload_bytes) {
+    status = UCS_ERR_MESSAGE_TRUNCATED;
+  }
+  Events& events = received->connection->engine->events_;
+  events.any = true;
+  events.received.emplace_back(received, status);
+}
+
+void Engine::ActOnReceived() {
+  std::vector<std::pair<ReceiveOp*, ucs_status_t>> received;
+  received.swap(events_.received);
+  for (const auto& [op, status] : received) {
+    Connection& connection = *op->connection;
+    if (op->request != nullptr) ucp_request_free(op->request);
+    ReceiveOp done = std::move(*op);
+    connection.receives.erase(op->self);
+    if (!done.lease) connection.receiving_bytes -= done.payload.size();
+    if (connection.state == State::kClosing) continue;
+    if (status != UCS_OK) {
+      BeginClose(connection, StatusFromUcs(status, absl::StrCat("lost ", connection.address)));
+      continue;
+    }
+    if (!done.lease) {
+      Deliver(connection, done.header, std::move(done.payload));
+    } else if (!done.given_up) {
+      done.lease.Mark(SlotState::kReady);
+      const absl::Span<const uint8_t> bytes(done.lease.data(), done.header.base.payload_bytes);
+      connection.heard = true;
+      OpenIfReady(connection);
+      if (connection.state != State::kOpen) continue;
+      DeliverTensor(connection, done.header, bytes, std::move(done.lease));
+    }
+    StartReceives(connection);
+  }
+}
+
+void Engine::Deliver(Connection& connection, const WireHeader& header,
+                     std::vector<uint8_t> payload) {
+  if (connection.state == State::kClosing) return;
+  connection.heard = true;
+  connection.last_heard = now_;
+  OpenIfReady(connection);
+  // Data only comes from a peer that has heard us, so we have had our wires since.
+  if (connection.state != State::kOpen) return;
+  switch (static_cast<FrameKind>(header.base.kind)) {
+    case FrameKind::kData:
+      ++counters_.frames_received;
+      counters_.bytes_received += payload.size();
+      if (handler_.on_frame) {
+        handler_.on_frame(connection.id, {header.base.type, std::move(payload)});
+      }
+      return;
+    case FrameKind::kTensor:
+      return DeliverTensor(connection, header, payload, Lease());
+    case FrameKind::kPing:
+      return StartSend(connection, {.kind = FrameKind::kPong});
+    case FrameKind::kOpen:
+    case FrameKind::kPong:
+      return;
+  }
+}
+
+void Engine::DeliverTensor(Connection& connection, const WireHeader& header,
+                           absl::Span<const uint8_t> bytes, Lease lease) {
+  connection.last_heard = now_;
+  ++counters_.frames_received;
+  ++counters_.tensors_received;
+  counters_.bytes_received += bytes.size();
+  lease.Mark(SlotState::kReading);
+  if (handler_.on_tensor) {
+    handler_.on_tensor(connection.id,
+                       {header.base.type, FieldsOf(header), bytes, std::move(lease)});
+  }
+}
+
+}  // namespace specfabric::transport
