@@ -25,30 +25,42 @@ struct FaultOptions {
   base::Nanos reorder_delay = 2 * base::kMillisecond;
   uint64_t seed = 1;
 
-  bool any() const;
+  bool any() const;  // the simulated round trip included
 };
 
+// The longest `delay` that ParseFaults takes.
+constexpr base::Nanos kMaxFaultDelay = 60 * base::kSecond;
+
 // "drop=.01,duplicate=.02,reorder=.1,corrupt=.001,delay=5ms:.1,seed=7": parts in any order, each at
-// most once; a delay without a part is for every frame. Empty: no faults. InvalidArgument: one line
-// with what was given and what is allowed.
+// most once; a delay without a part is for every frame, and needs a unit. Empty: no faults.
+// InvalidArgument: one line with what was given and what is allowed.
 absl::StatusOr<FaultOptions> ParseFaults(absl::string_view text);
 
 // What becomes of one frame.
 struct Fate {
-  int copies = 1;              // 0: dropped
+  int copies = 1;              // 0: dropped, 2: sent twice
   base::Nanos delay = 0;       // of the first copy
   base::Nanos copy_delay = 0;  // of the second
-  bool corrupt = false;        // the byte at `corrupt_at` is xored with `corrupt_with`
-  uint32_t corrupt_at = 0;     // below the payload's size
-  uint8_t corrupt_with = 0;    // not 0
+  bool corrupt = false;      // in every copy the byte at `corrupt_at` is xored with `corrupt_with`
+  uint32_t corrupt_at = 0;   // below the payload's size
+  uint8_t corrupt_with = 0;  // not 0
+  bool faulty = false;       // something other than the simulated round trip befell it
 };
 
+// For one thread. Every frame uses up the same number of random draws, whatever its size and the
+// options: raising one probability leaves the other faults where they were.
 class FaultInjector {
  public:
   explicit FaultInjector(const FaultOptions& options);
+  // A frame without payload is never corrupted.
   Fate Judge(uint32_t payload_bytes);
 
  private:
+  // True with the probability given.
+  bool Chance(double probability);
+  // How much longer than the simulated round trip one copy takes.
+  base::Nanos HoldBack();
+
   const FaultOptions options_;
   std::mt19937_64 random_;
 };

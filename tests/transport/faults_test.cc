@@ -1,0 +1,226 @@
+// What the injector does to frames, and what its option text may say.
+
+#include "transport/faults.h"
+
+#include <array>
+#include <cmath>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace specfabric::transport {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int kFrames = 100'000;
+
+std::vector<Fate> FatesOf(const FaultOptions& options, uint32_t payload_bytes = 100,
+                          int frames = kFrames) {
+  FaultInjector injector(options);
+  std::vector<Fate> fates;
+  for (int i = 0; i < frames; ++i) fates.push_back(injector.Judge(payload_bytes));
+  return fates;
+}
+
+auto Fields(const Fate& fate) {
+  return std::tuple(fate.copies, fate.delay, fate.copy_delay, fate.corrupt, fate.corrupt_at,
+                    fate.corrupt_with, fate.faulty);
+}
+
+// Within five standard deviations: the seed is fixed, so this holds always or never.
+template <typename Condition>
+void ExpectRate(const std::vector<Fate>& fates, double rate, Condition condition) {
+  double hits = 0;
+  for (const Fate& fate : fates) hits += condition(fate);
+  const double frames = static_cast<double>(fates.size());
+  EXPECT_NEAR(hits, rate * frames, 5 * std::sqrt(frames * rate * (1 - rate)));
+}
+
+TEST(ParseFaultsTest, EmptyIsNoFaults) {
+  const auto faults = ParseFaults("");
+  ASSERT_TRUE(faults.ok());
+  EXPECT_FALSE(faults->any());
+}
+
+TEST(ParseFaultsTest, EveryPartInAnyOrder) {
+  const auto faults = ParseFaults(
+      "seed=18446744073709551615,delay=5ms:.1,corrupt=1e-3,reorder=1,duplicate=.02,"
+      "drop=0.01");
+  ASSERT_TRUE(faults.ok()) << faults.status();
+  EXPECT_EQ(faults->seed, UINT64_MAX);
+  EXPECT_EQ(faults->delay, 5 * base::kMillisecond);
+  EXPECT_EQ(faults->delay_part, .1);
+  EXPECT_EQ(faults->corrupt, .001);
+  EXPECT_EQ(faults->reorder, 1);
+  EXPECT_EQ(faults->duplicate, .02);
+  EXPECT_EQ(faults->drop, .01);
+  EXPECT_EQ(faults->simulated_rtt, 0);
+  EXPECT_TRUE(faults->any());
+}
+
+TEST(ParseFaultsTest, DelayWithoutAPartIsForAll) {
+  const auto faults = ParseFaults("delay=1.5ms");
+  ASSERT_TRUE(faults.ok()) << faults.status();
+  EXPECT_EQ(faults->delay, 1'500 * base::kMicrosecond);
+  EXPECT_EQ(faults->delay_part, 1);
+}
+
+TEST(ParseFaultsTest, SeedAloneIsNoFault) { EXPECT_FALSE(ParseFaults("seed=3")->any()); }
+
+class BadFaultsTest : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {};
+
+TEST_P(BadFaultsTest, OneLineWithWhatWasGivenAndWhatIsAllowed) {
+  const auto& [text, given] = GetParam();
+  const auto faults = ParseFaults(text);
+  ASSERT_EQ(faults.status().code(), absl::StatusCode::kInvalidArgument);
+  const std::string message(faults.status().message());
+  EXPECT_THAT(message, HasSubstr(absl::StrCat("'", given, "': allowed ")));
+  EXPECT_THAT(message, Not(HasSubstr("\n")));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BadFaultsTest,
+    ::testing::Values(
+        std::tuple("drop=1.5", "drop=1.5"), std::tuple("drop=-0.1", "drop=-0.1"),
+        std::tuple("drop=nan", "drop=nan"), std::tuple("drop=inf", "drop=inf"),
+        std::tuple("drop=", "drop="), std::tuple("drop", "drop"), std::tuple("drop=5%", "drop=5%"),
+        std::tuple("duplicate=2", "duplicate=2"), std::tuple("reorder=x", "reorder=x"),
+        std::tuple("corrupt=.1=.2", "corrupt=.1=.2"), std::tuple("delay=5", "delay=5"),
+        std::tuple("delay=", "delay="), std::tuple("delay=-5ms", "delay=-5ms"),
+        std::tuple("delay=inf", "delay=inf"), std::tuple("delay=61s", "delay=61s"),
+        std::tuple("delay=5ms:", "delay=5ms:"), std::tuple("delay=5ms:2", "delay=5ms:2"),
+        std::tuple("delay=5ms:.1:.1", "delay=5ms:.1:.1"), std::tuple("delay=:.1", "delay=:.1"),
+        std::tuple("seed=-1", "seed=-1"), std::tuple("seed=x", "seed=x"),
+        std::tuple("seed=18446744073709551616", "seed=18446744073709551616"),
+        std::tuple("lose=.1", "lose=.1"), std::tuple("Drop=.1", "Drop=.1"), std::tuple(",", ""),
+        std::tuple("drop=.1,", ""), std::tuple("=.1", "=.1"),
+        std::tuple("drop=.1,corrupt=7,seed=1", "corrupt=7"),
+        std::tuple("drop=.1,seed=1,drop=.1", "drop=.1")));
+
+TEST(FaultInjectorTest, WithoutFaultsFramesPassUntouched) {
+  for (const Fate& fate : FatesOf(FaultOptions(), 100, 1000)) EXPECT_EQ(Fields(fate), Fields({}));
+}
+
+TEST(FaultInjectorTest, SameSeedSameFates) {
+  FaultOptions options =
+      ParseFaults("drop=.1,duplicate=.2,reorder=.1,corrupt=.3,delay=1ms:.2,seed=7").value();
+  const auto first = FatesOf(options), second = FatesOf(options);
+  options.seed = 8;
+  const auto other = FatesOf(options);
+  int different = 0;
+  for (int i = 0; i < kFrames; ++i) {
+    ASSERT_EQ(Fields(first[i]), Fields(second[i])) << "frame " << i;
+    different += Fields(first[i]) != Fields(other[i]);
+  }
+  EXPECT_GT(different, kFrames / 2);
+}
+
+TEST(FaultInjectorTest, RatesAreThoseAskedFor) {
+  const FaultOptions options =
+      ParseFaults("drop=.02,duplicate=.05,reorder=.1,corrupt=.03,delay=9ms:.2,seed=3").value();
+  const auto fates = FatesOf(options);
+  const double kept = 1 - options.drop;
+  ExpectRate(fates, .02, [](const Fate& f) { return f.copies == 0; });
+  ExpectRate(fates, kept * .05, [](const Fate& f) { return f.copies == 2; });
+  ExpectRate(fates, kept * .03, [](const Fate& f) { return f.corrupt; });
+  ExpectRate(fates, kept * .1 * .8,
+             [](const Fate& f) { return f.delay == 2 * base::kMillisecond; });
+  ExpectRate(fates, kept * .9 * .2,
+             [](const Fate& f) { return f.delay == 9 * base::kMillisecond; });
+  ExpectRate(fates, kept * .1 * .2,
+             [](const Fate& f) { return f.delay == 11 * base::kMillisecond; });
+  // Copies are held back each on its own.
+  ExpectRate(fates, kept * .05 * .1 * .8,
+             [](const Fate& f) { return f.copy_delay == 2 * base::kMillisecond; });
+  ExpectRate(fates, kept * .05 * .1 * .8 * .9 * .8, [](const Fate& f) {
+    return f.copies == 2 && f.delay == 0 && f.copy_delay == 2 * base::kMillisecond;
+  });
+}
+
+TEST(FaultInjectorTest, FaultyAreThoseThatSomethingBefell) {
+  FaultOptions options =
+      ParseFaults("drop=.1,duplicate=.2,reorder=.1,corrupt=.1,delay=1ms:.1").value();
+  options.simulated_rtt = base::kMillisecond;
+  int faulty = 0;
+  for (const Fate& fate : FatesOf(options)) {
+    EXPECT_EQ(fate.faulty,
+              fate.copies != 1 || fate.corrupt || fate.delay != options.simulated_rtt / 2);
+    faulty += fate.faulty;
+  }
+  EXPECT_GT(faulty, kFrames / 3);
+  EXPECT_LT(faulty, kFrames / 2);
+}
+
+TEST(FaultInjectorTest, CertaintiesAreCertain) {
+  FaultOptions options;
+  options.drop = 1;
+  for (const Fate& fate : FatesOf(options)) ASSERT_EQ(fate.copies, 0);
+  options.drop = 0;
+  options.duplicate = options.corrupt = 1;
+  for (const Fate& fate : FatesOf(options)) ASSERT_TRUE(fate.copies == 2 && fate.corrupt);
+}
+
+TEST(FaultInjectorTest, CorruptionChangesAByteOfThePayload) {
+  FaultOptions options;
+  options.corrupt = 1;
+  for (uint32_t bytes : {1u, 2u, 7u}) {
+    std::array<int, 7> hits{};
+    for (const Fate& fate : FatesOf(options, bytes, 1000)) {
+      ASSERT_TRUE(fate.corrupt);
+      ASSERT_LT(fate.corrupt_at, bytes);
+      ASSERT_NE(fate.corrupt_with, 0);
+      ++hits[fate.corrupt_at];
+    }
+    for (uint32_t i = 0; i < bytes; ++i) EXPECT_GT(hits[i], 0) << i << " of " << bytes;
+  }
+  for (const Fate& fate : FatesOf(options, UINT32_MAX, 1000))
+    ASSERT_LT(fate.corrupt_at, UINT32_MAX);
+}
+
+TEST(FaultInjectorTest, NothingToCorruptInAnEmptyPayload) {
+  FaultOptions options;
+  options.corrupt = 1;
+  for (const Fate& fate : FatesOf(options, 0, 1000)) ASSERT_EQ(Fields(fate), Fields({}));
+}
+
+TEST(FaultInjectorTest, HalfTheRoundTripDelaysEveryCopy) {
+  FaultOptions options;
+  options.simulated_rtt = 10 * base::kMillisecond;
+  EXPECT_TRUE(options.any());
+  for (const Fate& fate : FatesOf(options, 100, 1000)) {
+    ASSERT_EQ(fate.delay, 5 * base::kMillisecond);
+    ASSERT_EQ(fate.copies, 1);
+    ASSERT_FALSE(fate.faulty);
+  }
+  options.duplicate = 1;
+  options.delay = base::kMillisecond;
+  options.delay_part = .5;
+  std::array<int, 2> late{};
+  for (const Fate& fate : FatesOf(options, 100, 1000)) {
+    for (base::Nanos delay : {fate.delay, fate.copy_delay}) {
+      ASSERT_TRUE(delay == 5 * base::kMillisecond || delay == 6 * base::kMillisecond);
+      ++late[delay == 6 * base::kMillisecond];
+    }
+  }
+  EXPECT_GT(late[0], 0);
+  EXPECT_GT(late[1], 0);
+}
+
+// So a run with more of one fault differs from the one before only by these.
+TEST(FaultInjectorTest, OneFaultLeavesTheOthersWhereTheyWere) {
+  FaultOptions options = ParseFaults("drop=.1,duplicate=.1,seed=9").value();
+  const auto few = FatesOf(options);
+  options.corrupt = .5;
+  options.reorder = .5;
+  const auto many = FatesOf(options, 7);
+  for (int i = 0; i < kFrames; ++i) ASSERT_EQ(few[i].copies, many[i].copies) << "frame " << i;
+}
+
+}  // namespace
+}  // namespace specfabric::transport
