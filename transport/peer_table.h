@@ -58,17 +58,16 @@ class PeerTable {
   void Add(PeerId peer) { Word(peer).store(Key(peer) << 36); }
   void Remove(PeerId peer) {
     uint64_t word = Word(peer).load();
-    while (word >> 36 == Key(peer) && !Word(peer).compare_exchange_weak(word, 0)) {
+    while (Is(peer, word) && !Word(peer).compare_exchange_weak(word, 0)) {
     }
   }
-  bool Lives(PeerId peer) const { return Word(peer).load() >> 36 == Key(peer); }
 
   // Takes a place for one send of so many bytes; Release gives it back.
   absl::Status Reserve(PeerId peer, uint64_t bytes) {
     const uint64_t units = Units(bytes);
     uint64_t word = Word(peer).load(std::memory_order_relaxed);
     while (true) {
-      if (peer == 0 || word >> 36 != Key(peer)) {
+      if (!Is(peer, word)) {
         return absl::NotFoundError(absl::StrCat("peer ", peer, " is closed"));
       }
       const uint64_t sends = word & 0xffff;
@@ -86,7 +85,7 @@ class PeerTable {
   }
   void Release(PeerId peer, uint64_t bytes) {
     uint64_t word = Word(peer).load(std::memory_order_relaxed);
-    while (word >> 36 == Key(peer) &&
+    while (Is(peer, word) &&
            !Word(peer).compare_exchange_weak(word, word - (Units(bytes) << 16) - 1)) {
     }
   }
@@ -97,6 +96,9 @@ class PeerTable {
   static constexpr uint64_t kSerialMask = (1 << 28) - 1;
   static constexpr uint64_t Units(uint64_t bytes) { return (bytes + kUnit - 1) / kUnit; }
   static constexpr uint64_t Key(PeerId peer) { return peer >> 16 & kSerialMask; }
+  static constexpr bool Is(PeerId peer, uint64_t word) {
+    return Key(peer) != 0 && word >> 36 == Key(peer);
+  }
   std::atomic<uint64_t>& Word(PeerId peer) const { return words_[IndexOf(peer)]; }
 
   const uint64_t max_sends_;
