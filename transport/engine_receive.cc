@@ -151,7 +151,7 @@ void Engine::StartTensor(Connection& connection, const Announced& announced) {
   auto lease = pool->second->Take(fields.fence, SlotState::kReceiving);
   if (!lease.ok()) return drop(lease.status());
   void* const data = lease->data();
-  ReceiveOp& op = Receive(connection, announced, data, pool->second->slab_.handle);
+  ReceiveOp& op = Receive(connection, announced, data, pool->second->memory_handle());
   op.lease = *std::move(lease);
   op.give_up_at = now_ + options_.receive_timeout;
 }

@@ -76,6 +76,7 @@ class Fabric::Impl {
     Outgoing frame = {.kind = FrameKind::kTensor, .type = type, .fields = fields};
     frame.data = lease.data();
     frame.bytes = bytes;
+    frame.memory = lease.pool()->memory_handle();
     frame.lease = std::move(lease);
     mailbox_.Push(SendTo{peer, std::move(frame)});
     return absl::OkStatus();

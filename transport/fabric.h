@@ -79,7 +79,7 @@ struct Frame {
 
 // What the receiver must know of a tensor before it comes: 24 bytes on the wire.
 struct TensorFields {
-  Fence fence;
+  Fence fence = {};
   uint16_t pool = 0;  // the receiver's pool it goes to
   uint64_t tag = 0;   // joins it to a message; opaque here
 };

@@ -104,6 +104,8 @@ class SlotPool : public std::enable_shared_from_this<SlotPool> {
   absl::StatusOr<Lease> Acquire(const Fence& fence) { return Take(fence, SlotState::kFilling); }
 
   const SlotPoolOptions& options() const { return options_; }
+  // UCX's registration of the slab, for Engine::Post; null once the fabric is gone.
+  void* memory_handle() const { return slab_.handle; }
   // How many slots are in each state, by SlotState.
   std::array<int32_t, kSlotStates> CountStates() const;
 

@@ -1,0 +1,74 @@
+#ifndef SPECFABRIC_APP_PERFTEST_INLINE_PORT_H_
+#define SPECFABRIC_APP_PERFTEST_INLINE_PORT_H_
+
+// The transport on the caller's own thread, polled: what the engine costs by itself. One peer.
+// threaded_port.h has the same methods.
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "transport/engine.h"
+#include "transport/fabric.h"
+
+namespace specfabric::perftest {
+
+class InlinePort {
+ public:
+  explicit InlinePort(const transport::FabricOptions& options);
+  ~InlinePort();
+  InlinePort(const InlinePort&) = delete;
+  InlinePort& operator=(const InlinePort&) = delete;
+
+  absl::Status Start();
+  absl::StatusOr<std::string> Listen(const std::string& address);
+  // Waits until the peer is there.
+  absl::Status Connect(const std::string& address);
+  absl::Status Accept();
+  std::string Wire() const;
+
+  // Slots to receive into, and one registered buffer to send from.
+  absl::Status Prepare(const transport::SlotPoolOptions& options);
+
+  // Sends the first `bytes` of the buffer, as UCX thinks best. OK although the peer is gone: the
+  // next wait says so.
+  void Post(uint32_t bytes);
+  // Sends a slot of the pool, by rendezvous when large. Waits for a slot where none is free.
+  absl::Status SendSlot(uint32_t bytes);
+  void SendFrame(uint16_t type, std::vector<uint8_t> payload);
+
+  // Waits for the next tensor, and gives its slot back. False: the peer is gone.
+  bool AwaitTensor();
+  // Waits until at most `most` of the Posts are under way. False: the peer is gone.
+  bool AwaitPosts(int32_t most);
+  absl::StatusOr<transport::Frame> AwaitFrame();
+  absl::Status closed() const { return closed_; }
+  uint64_t bytes_copied() const { return counters_.bytes_copied.Read(); }
+
+ private:
+  absl::Status AwaitOpen();
+  static void OnPosted(void* port, ucs_status_t status);
+
+  const transport::FabricOptions options_;
+  transport::PeerTable peers_;
+  transport::Counters counters_;
+  transport::FabricHandler handler_;
+  std::unique_ptr<transport::Engine> engine_;
+  std::shared_ptr<transport::SlotPool> pool_;
+  transport::Lease buffer_;
+  transport::PeerId peer_ = 0;
+  bool open_ = false;
+  bool gone_ = false;
+  absl::Status closed_;
+  uint64_t arrived_ = 0;  // tensors not awaited yet
+  int32_t posted_ = 0;
+  std::deque<transport::Frame> frames_;
+};
+
+}  // namespace specfabric::perftest
+
+#endif  // SPECFABRIC_APP_PERFTEST_INLINE_PORT_H_

@@ -1,0 +1,247 @@
+#include "app/perftest/measure.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "app/perftest/inline_port.h"
+#include "app/perftest/threaded_port.h"
+#include "schemas/messages.h"
+
+namespace specfabric::perftest {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kTreeNodes = 64;
+// After so many tensors of a bandwidth test the receiver tells the sender that it has them.
+constexpr uint32_t kAcknowledgeBytes = 8;
+
+double Micros(Clock::duration time) {
+  return std::chrono::duration<double, std::micro>(time).count();
+}
+
+std::vector<uint8_t> Bytes(absl::string_view text) { return {text.begin(), text.end()}; }
+
+// One round's request: the two tokens that were accepted last, and what goes with them.
+schemas::DraftRequest MakeRequest() {
+  schemas::DraftRequest request;
+  request.target_incarnation = 0x1234567890abcdef;
+  request.sequence = 17;
+  request.base_length = 300;
+  request.base_hash = 0xfedcba0987654321;
+  request.append_tokens = {1001, 1002};
+  request.max_nodes = kTreeNodes;
+  request.time_budget = 2 * base::kMillisecond;
+  request.prompt_length = 280;
+  return request;
+}
+
+// A chain of 16 with 3 siblings at every step.
+schemas::DraftReply MakeReply(const schemas::DraftRequest& request) {
+  schemas::DraftReply reply;
+  reply.target_incarnation = request.target_incarnation;
+  reply.sequence = request.sequence;
+  reply.round = request.round;
+  reply.request_id = request.request_id;
+  const int nodes = std::min(request.max_nodes, kTreeNodes);
+  for (int node = 0; node < nodes; ++node) {
+    reply.parents.push_back(node < 4 ? 0 : node / 4 * 4 - 3);
+    reply.tokens.push_back(1000 + node);
+    reply.scores.push_back(-0.5f * (node % 4));
+  }
+  reply.draft_time = 500 * base::kMicrosecond;
+  return reply;
+}
+
+template <typename Port>
+absl::Status Gone(Port& port) {
+  const absl::Status status = port.closed();
+  return status.ok() ? absl::UnavailableError("the peer has closed") : status;
+}
+
+template <typename Port>
+absl::Status PrepareFor(Port& port, const Plan& plan) {
+  if (plan.test == Test::kTree) return absl::OkStatus();
+  transport::SlotPoolOptions pool;
+  pool.kind = plan.memory;
+  pool.slot_bytes = std::max(plan.bytes, kAcknowledgeBytes);
+  pool.slots = SlotsFor(plan);
+  return port.Prepare(pool);
+}
+
+template <typename Port>
+absl::Status Ping(Port& port, const Plan& plan) {
+  if (plan.test == Test::kLogits) {
+    const absl::Status sent = port.SendSlot(plan.bytes);
+    if (!sent.ok()) return sent;
+  } else {
+    port.Post(plan.bytes);
+  }
+  return absl::OkStatus();
+}
+
+// A round trip of tensors, and how long it took.
+template <typename Port>
+absl::Status RoundTrip(Port& port, const Plan& plan) {
+  const absl::Status sent = Ping(port, plan);
+  if (!sent.ok()) return sent;
+  return port.AwaitTensor() ? absl::OkStatus() : Gone(port);
+}
+
+template <typename Port>
+absl::Status TreeRoundTrip(Port& port, schemas::DraftRequest& request) {
+  ++request.round;
+  ++request.request_id;
+  port.SendFrame(kTreeFrame, schemas::Encode(request));
+  const auto frame = port.AwaitFrame();
+  if (!frame.ok()) return frame.status();
+  const auto reply = schemas::Decode<schemas::DraftReply>(frame->payload);
+  if (!reply.ok()) return reply.status();
+  if (reply->round != request.round || reply->tokens.size() != kTreeNodes) {
+    return absl::InternalError("the server's reply is to another request");
+  }
+  return absl::OkStatus();
+}
+
+template <typename Once>
+absl::Status Repeat(const Plan& plan, Samples& samples, Once once) {
+  for (int64_t i = 0; i < plan.warm_up; ++i) {
+    const absl::Status status = once();
+    if (!status.ok()) return status;
+  }
+  samples.one_way_us.resize(plan.iterations);
+  const Clock::time_point begin = Clock::now();
+  Clock::time_point last = begin;
+  for (int64_t i = 0; i < plan.iterations; ++i) {
+    const absl::Status status = once();
+    if (!status.ok()) return status;
+    const Clock::time_point now = Clock::now();
+    samples.one_way_us[i] = Micros(now - last) / 2;
+    last = now;
+  }
+  samples.seconds = Micros(last - begin) * 1e-6;
+  return absl::OkStatus();
+}
+
+// A window of tensors under way at the sender; the server acknowledges each half window, so that no
+// more than two windows are ever anywhere.
+template <typename Port>
+absl::Status Stream(Port& port, const Plan& plan, int64_t count) {
+  const int64_t half = std::max<int64_t>(1, plan.window / 2);
+  int64_t unacknowledged = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (!port.AwaitPosts(plan.window - 1)) return Gone(port);
+    port.Post(plan.bytes);
+    if (++unacknowledged == 2 * half || i + 1 == count) {
+      if (!port.AwaitTensor()) return Gone(port);
+      unacknowledged -= half;
+    }
+  }
+  return absl::OkStatus();
+}
+
+template <typename Port>
+absl::Status MeasureBandwidth(Port& port, const Plan& plan, Samples& samples) {
+  absl::Status status = Stream(port, plan, plan.warm_up);
+  if (!status.ok()) return status;
+  const Clock::time_point begin = Clock::now();
+  status = Stream(port, plan, plan.iterations);
+  samples.seconds = Micros(Clock::now() - begin) * 1e-6;
+  return status;
+}
+
+template <typename Port>
+absl::Status ServeBandwidth(Port& port, const Plan& plan, int64_t count) {
+  const int64_t half = std::max<int64_t>(1, plan.window / 2);
+  for (int64_t i = 1; i <= count; ++i) {
+    if (!port.AwaitTensor()) return Gone(port);
+    if (i % half == 0 || i == count) port.Post(kAcknowledgeBytes);
+  }
+  return absl::OkStatus();
+}
+
+template <typename Port>
+absl::Status ServeTree(Port& port, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const auto frame = port.AwaitFrame();
+    if (!frame.ok()) return frame.status();
+    const auto request = schemas::Decode<schemas::DraftRequest>(frame->payload);
+    if (!request.ok()) return request.status();
+    port.SendFrame(kTreeFrame, schemas::Encode(MakeReply(*request)));
+  }
+  return absl::OkStatus();
+}
+
+template <typename Port>
+absl::Status Serve(Port& port, const Plan& plan) {
+  const int64_t count = plan.warm_up + plan.iterations;
+  if (plan.test == Test::kTree) return ServeTree(port, count);
+  if (plan.test == Test::kBandwidth) {
+    const absl::Status status = ServeBandwidth(port, plan, plan.warm_up);
+    return status.ok() ? ServeBandwidth(port, plan, plan.iterations) : status;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    if (!port.AwaitTensor()) return Gone(port);
+    const absl::Status sent = Ping(port, plan);
+    if (!sent.ok()) return sent;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+template <typename Port>
+absl::StatusOr<Samples> RunClient(Port& port, const Plan& plan) {
+  const absl::Status prepared = PrepareFor(port, plan);
+  if (!prepared.ok()) return prepared;
+  port.SendFrame(kPlanFrame, Bytes(Encode(plan)));
+  const auto ready = port.AwaitFrame();
+  if (!ready.ok()) return ready.status();
+  if (!ready->payload.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the server refused: ", std::string(ready->payload.begin(), ready->payload.end())));
+  }
+  Samples samples;
+  samples.wire = port.Wire();
+  samples.payload_bytes = plan.bytes;
+  absl::Status status;
+  const uint64_t copied = port.bytes_copied();
+  if (plan.test == Test::kBandwidth) {
+    status = MeasureBandwidth(port, plan, samples);
+  } else if (plan.test == Test::kTree) {
+    schemas::DraftRequest request = MakeRequest();
+    samples.payload_bytes =
+        schemas::Encode(request).size() + schemas::Encode(MakeReply(request)).size();
+    status = Repeat(plan, samples, [&] { return TreeRoundTrip(port, request); });
+  } else {
+    status = Repeat(plan, samples, [&] { return RoundTrip(port, plan); });
+  }
+  if (!status.ok()) return status;
+  samples.bytes_copied = port.bytes_copied() - copied;
+  return samples;
+}
+
+template <typename Port>
+absl::Status RunServer(Port& port) {
+  const auto frame = port.AwaitFrame();
+  if (!frame.ok()) return frame.status();
+  const auto plan = Decode(absl::string_view(reinterpret_cast<const char*>(frame->payload.data()),
+                                             frame->payload.size()));
+  const absl::Status ready = plan.ok() ? PrepareFor(port, *plan) : plan.status();
+  port.SendFrame(kReadyFrame, Bytes(ready.message()));
+  if (ready.ok()) {
+    const absl::Status served = Serve(port, *plan);
+    if (!served.ok()) return served;
+  }
+  // The client closes once it has what we sent.
+  (void)port.AwaitFrame();
+  return ready;
+}
+
+template absl::StatusOr<Samples> RunClient(InlinePort&, const Plan&);
+template absl::StatusOr<Samples> RunClient(ThreadedPort&, const Plan&);
+template absl::Status RunServer(InlinePort&);
+template absl::Status RunServer(ThreadedPort&);
+
+}  // namespace specfabric::perftest

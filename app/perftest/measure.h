@@ -1,0 +1,33 @@
+#ifndef SPECFABRIC_APP_PERFTEST_MEASURE_H_
+#define SPECFABRIC_APP_PERFTEST_MEASURE_H_
+
+// The two ends of a measurement, over either port (inline_port.h, threaded_port.h).
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "app/perftest/plan.h"
+
+namespace specfabric::perftest {
+
+struct Samples {
+  std::string wire;
+  uint64_t payload_bytes = 0;      // of one message; of kTree request and reply together
+  std::vector<double> one_way_us;  // one an iteration: half its round trip; empty for kBandwidth
+  double seconds = 0;              // all iterations
+  uint64_t bytes_copied = 0;       // of payloads, by our transport, on this side
+};
+
+// Tells the connected server the plan, and carries it out.
+template <typename Port>
+absl::StatusOr<Samples> RunClient(Port& port, const Plan& plan);
+
+// Serves the connected client until it closes. Anything but that is an error.
+template <typename Port>
+absl::Status RunServer(Port& port);
+
+}  // namespace specfabric::perftest
+
+#endif  // SPECFABRIC_APP_PERFTEST_MEASURE_H_
