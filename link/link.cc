@@ -98,6 +98,7 @@ class Link::Impl {
     return stats_;
   }
   transport::FabricStats fabric_stats() const { return fabric_->stats(); }
+  std::map<std::string, int64_t> wires() const { return fabric_->Wires(); }
 
  private:
   // An address to keep connected.
@@ -416,5 +417,6 @@ const std::string& Link::listen_address() const { return impl_->listen_address()
 uint64_t Link::incarnation() const { return impl_->incarnation(); }
 LinkStats Link::stats() const { return impl_->stats(); }
 transport::FabricStats Link::fabric_stats() const { return impl_->fabric_stats(); }
+std::map<std::string, int64_t> Link::wires() const { return impl_->wires(); }
 
 }  // namespace specfabric::link

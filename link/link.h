@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -77,6 +78,7 @@ class Link {
   uint64_t incarnation() const;
   LinkStats stats() const;
   transport::FabricStats fabric_stats() const;
+  std::map<std::string, int64_t> wires() const;  // open connections, by wire
 
  private:
   class Impl;
