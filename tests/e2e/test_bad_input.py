@@ -162,6 +162,19 @@ def test_bad_flags(arguments: list[str], named: str) -> None:
     assert named in refusal(arguments)
 
 
+@pytest.mark.parametrize("flag", ["--require_rdma", "--require_gpudirect"])
+def test_wires_that_cannot_be_had(flag: str) -> None:
+    """A cluster on the loopback device has no RDMA, whatever else the machine has."""
+    common = ["--listen=127.0.0.1:0", "--log_level=error", flag]
+    for arguments in (
+        ["target", f"--model={TARGET}"],
+        ["draft", f"--model={DRAFT}"],
+        ["gateway", f"--model={TARGET}", f"--targets={free_address()}"],
+        ["up", f"--model={TARGET}"],
+    ):
+        assert "is required" in refusal([*arguments, *common], status=1)
+
+
 def test_no_role_prints_the_roles() -> None:
     result = run([])
     assert result.returncode == 2
