@@ -10,16 +10,31 @@ metrics::FabricCounters ReadCounters(const Link& link) {
   counters.frames_received = fabric.frames_received;
   counters.bytes_sent = fabric.bytes_sent;
   counters.bytes_received = fabric.bytes_received;
+  counters.bytes_copied = fabric.bytes_copied;
+  counters.tensors_sent = fabric.tensors_sent;
+  counters.tensors_received = fabric.tensors_received;
+  counters.stale_tensors = fabric.stale_tensors;
+  counters.refused_tensors = fabric.refused_tensors;
+  counters.late_tensors = fabric.late_tensors;
   counters.opened = fabric.opened;
   counters.closed = fabric.closed;
   counters.connect_failures = fabric.connect_failures;
+  counters.refused_secrets = fabric.refused_secrets;
+  counters.refused_wires = fabric.refused_wires;
+  counters.silent_peers = fabric.silent_peers;
+  counters.restarts = fabric.restarts;
   counters.refused_frames = fabric.refused_frames;
+  counters.unattributed_frames = fabric.unattributed_frames;
   counters.send_errors = fabric.send_errors;
+  counters.back_pressure = fabric.back_pressure;
+  counters.faults = fabric.faults;
   counters.wakeups = fabric.wakeups;
   counters.handshakes = stats.handshakes;
   counters.refused_hellos = stats.refused_hellos;
   counters.malformed = stats.malformed;
   counters.reconnects = stats.reconnects;
+  counters.releasing = fabric.releasing;
+  counters.wires = link.wires();
   return counters;
 }
 

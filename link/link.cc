@@ -22,8 +22,6 @@ using schemas::Hello;
 using schemas::MessageType;
 using transport::Frame;
 
-// A peer silent for this many ping intervals is closed.
-constexpr int kSilentIntervals = 5;
 // UCX promises no order between frames, so some may overtake their sender's Hello.
 constexpr size_t kMaxEarlyFrames = 64;
 
@@ -98,6 +96,7 @@ class Link::Impl {
     return stats_;
   }
   transport::FabricStats fabric_stats() const { return fabric_->stats(); }
+  std::map<std::string, int64_t> wires() const { return fabric_->Wires(); }
 
  private:
   // An address to keep connected.
@@ -112,8 +111,6 @@ class Link::Impl {
   struct Peer {
     std::string address;
     base::Nanos since = 0;  // the start of the handshake, then of being up
-    base::Nanos last_heard = 0;
-    base::Nanos next_ping = 0;
     bool up = false;
     std::vector<Frame> early;
     absl::Status reason;  // why we closed it
@@ -126,7 +123,7 @@ class Link::Impl {
       std::lock_guard lock(mutex_);
       Peer& state = peers_[peer];
       state.address = address;
-      state.since = state.last_heard = base::Now();
+      state.since = base::Now();
     }
     timer_wake_.notify_all();
     const absl::Status sent = Send(peer, MessageType::kHello, hello_);
@@ -141,7 +138,6 @@ class Link::Impl {
       const auto entry = peers_.find(peer);
       if (entry == peers_.end() || !entry->second.reason.ok()) return;
       Peer& state = entry->second;
-      state.last_heard = base::Now();
       up = state.up;
       if (!up && type != MessageType::kHello && state.early.size() < kMaxEarlyFrames) {
         state.early.push_back(std::move(frame));
@@ -170,8 +166,7 @@ class Link::Impl {
       if (entry == peers_.end()) return;
       Peer& state = entry->second;
       state.up = true;
-      state.since = state.last_heard;
-      state.next_ping = state.since + options_.ping_interval;
+      state.since = base::Now();
       address = state.address;
       early.swap(state.early);
       ++stats_.handshakes;
@@ -198,25 +193,9 @@ class Link::Impl {
   }
 
   void OnMessage(PeerId peer, Frame frame) {
-    switch (static_cast<MessageType>(frame.type)) {
-      case MessageType::kPing: {
-        const auto ping = schemas::Decode<schemas::Ping>(frame.payload);
-        if (!ping.ok()) return Malformed(peer, ping.status());
-        // A full queue to the peer is proof enough that we live: it need not grow further.
-        (void)Send(peer, MessageType::kPong, schemas::Encode(schemas::Pong{ping->nonce}));
-        return;
-      }
-      case MessageType::kPong: {
-        const auto pong = schemas::Decode<schemas::Pong>(frame.payload);
-        if (!pong.ok()) Malformed(peer, pong.status());
-        return;
-      }
-      default: {
-        auto message = DecodeMessage(frame);
-        if (!message.ok()) return Malformed(peer, message.status());
-        if (handler_.on_message) handler_.on_message(peer, *std::move(message));
-      }
-    }
+    auto message = DecodeMessage(frame);
+    if (!message.ok()) return Malformed(peer, message.status());
+    if (handler_.on_message) handler_.on_message(peer, *std::move(message));
   }
 
   void OnClose(PeerId peer, const absl::Status& status) {
@@ -283,7 +262,7 @@ class Link::Impl {
     fabric_->Close(peer);
   }
 
-  // The timer thread: connects, pings, and closes peers that are late.
+  // The timer thread: connects, and closes peers whose Hello is late.
 
   void RunTimer() {
     std::unique_lock lock(mutex_);
@@ -293,9 +272,9 @@ class Link::Impl {
       for (size_t i = 0; i < targets_.size(); ++i) {
         if (targets_[i].peer == 0 && targets_[i].next_attempt <= now) to_connect.push_back(i);
       }
-      const Chores chores = DueChores(now);
+      const std::vector<PeerId> late = LatePeers(now);
       lock.unlock();
-      Do(chores);
+      for (PeerId peer : late) CloseFor(peer, absl::DeadlineExceededError("no Hello in time"));
       for (size_t i : to_connect) Connect(i);
       lock.lock();
       if (stopping_) return;
@@ -304,36 +283,14 @@ class Link::Impl {
     }
   }
 
-  struct Chores {
-    std::vector<PeerId> ping;
-    std::vector<std::pair<PeerId, absl::Status>> close;
-  };
-
-  Chores DueChores(base::Nanos now) {
-    Chores chores;
-    for (auto& [peer, state] : peers_) {
-      if (!state.reason.ok()) continue;
-      if (!state.up && now >= state.since + options_.handshake_timeout) {
-        chores.close.emplace_back(peer, absl::DeadlineExceededError("no Hello in time"));
-      } else if (state.up && now >= state.last_heard + kSilentIntervals * options_.ping_interval) {
-        chores.close.emplace_back(
-            peer, absl::DeadlineExceededError(absl::StrCat(
-                      "silent for ", (now - state.last_heard) / base::kMillisecond, " ms")));
-      } else if (state.up && now >= state.next_ping) {
-        chores.ping.push_back(peer);
-        state.next_ping = now + options_.ping_interval;
+  std::vector<PeerId> LatePeers(base::Nanos now) const {
+    std::vector<PeerId> late;
+    for (const auto& [peer, state] : peers_) {
+      if (AwaitsHello(state) && now >= state.since + options_.handshake_timeout) {
+        late.push_back(peer);
       }
     }
-    return chores;
-  }
-
-  void Do(const Chores& chores) {
-    for (PeerId peer : chores.ping) {
-      // Refused only if the peer is closed or its queue is full: then its silence will tell.
-      (void)Send(peer, MessageType::kPing,
-                 schemas::Encode(schemas::Ping{static_cast<uint64_t>(base::Now())}));
-    }
-    for (const auto& [peer, reason] : chores.close) CloseFor(peer, reason);
+    return late;
   }
 
   base::Nanos NextDue() const {
@@ -342,11 +299,12 @@ class Link::Impl {
       if (target.peer == 0) due = std::min(due, target.next_attempt);
     }
     for (const auto& [peer, state] : peers_) {
-      if (!state.reason.ok()) continue;
-      due = std::min(due, state.up ? state.next_ping : state.since + options_.handshake_timeout);
+      if (AwaitsHello(state)) due = std::min(due, state.since + options_.handshake_timeout);
     }
     return due;
   }
+
+  static bool AwaitsHello(const Peer& state) { return !state.up && state.reason.ok(); }
 
   void Connect(size_t index) {
     // The name is looked up with the mutex free, because that may take long; the numeric address is
@@ -416,5 +374,6 @@ const std::string& Link::listen_address() const { return impl_->listen_address()
 uint64_t Link::incarnation() const { return impl_->incarnation(); }
 LinkStats Link::stats() const { return impl_->stats(); }
 transport::FabricStats Link::fabric_stats() const { return impl_->fabric_stats(); }
+std::map<std::string, int64_t> Link::wires() const { return impl_->wires(); }
 
 }  // namespace specfabric::link

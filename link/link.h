@@ -9,13 +9,15 @@
 // their own queues. Callbacks may run before Start has returned and until the destructor has: one
 // that uses the link must not reach it through a pointer that is being set or reset meanwhile.
 // Methods may be called from any thread. One more thread of the link's own keeps time: it connects
-// and reconnects, pings, and closes peers that are late.
+// and reconnects, and closes peers whose Hello is late. That peers live is the fabric's to watch
+// (FabricOptions::silence_timeout).
 //
 // A loopback-only link (every address it is given is 127.0.0.0/8 or ::1) keeps UCX on the loopback
 // device, unless options.fabric.net_devices says otherwise.
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -31,7 +33,7 @@ namespace specfabric::link {
 
 using transport::PeerId;
 
-// What a service may receive after the handshake (Ping is answered by the link itself).
+// What a service may receive after the handshake.
 using Message =
     std::variant<schemas::Drain, schemas::DraftRequest, schemas::DraftReply, schemas::EndSession,
                  schemas::Submit, schemas::Tokens, schemas::Cancel>;
@@ -44,7 +46,6 @@ struct LinkOptions {
   base::Nanos handshake_timeout = 2 * base::kSecond;
   base::Nanos min_backoff = 50 * base::kMillisecond;
   base::Nanos max_backoff = 5 * base::kSecond;
-  base::Nanos ping_interval = 1 * base::kSecond;  // a peer silent for 5 of them is closed
   // Says why a peer is refused; OK accepts. Version is checked by the link before. Pure.
   std::function<absl::Status(const schemas::Hello&)> accept;
 };
@@ -77,6 +78,7 @@ class Link {
   uint64_t incarnation() const;
   LinkStats stats() const;
   transport::FabricStats fabric_stats() const;
+  std::map<std::string, int64_t> wires() const;  // open connections, by wire
 
  private:
   class Impl;

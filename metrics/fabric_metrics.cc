@@ -6,7 +6,10 @@
 namespace specfabric::metrics {
 
 FabricMetrics::FabricMetrics(Registry& registry, std::function<FabricCounters()> read)
-    : read_(std::move(read)) {
+    : registry_(registry),
+      releasing_(registry.AddGauge("specfabric_fabric_releasing_connections",
+                                   "Closed connections whose buffers are still in use")),
+      read_(std::move(read)) {
   using C = FabricCounters;
   const auto add = [&](const char* name, const char* help, Labels labels = {}) {
     return &registry.AddCounter(std::string("specfabric_fabric_") + name + "_total", help, labels);
@@ -17,11 +20,24 @@ FabricMetrics::FabricMetrics(Registry& registry, std::function<FabricCounters()>
       {add("frames", "Frames", received), &C::frames_received},
       {add("bytes", "Payload bytes", sent), &C::bytes_sent},
       {add("bytes", "Payload bytes", received), &C::bytes_received},
+      {add("bytes_copied", "Payload bytes copied on their way"), &C::bytes_copied},
+      {add("tensors", "Tensors, also counted as frames", sent), &C::tensors_sent},
+      {add("tensors", "Tensors, also counted as frames", received), &C::tensors_received},
+      {add("stale_tensors", "Tensors nobody waited for any more"), &C::stale_tensors},
+      {add("refused_tensors", "Tensors without a slot to go to"), &C::refused_tensors},
+      {add("late_tensors", "Tensors given up while under way"), &C::late_tensors},
       {add("connections_opened", "Connections opened"), &C::opened},
       {add("connections_closed", "Connections closed"), &C::closed},
       {add("connect_failures", "Connections that could not be opened"), &C::connect_failures},
+      {add("refused_secrets", "Peers that did not prove the join secret"), &C::refused_secrets},
+      {add("refused_wires", "Connections closed for not being RDMA"), &C::refused_wires},
+      {add("silent_peers", "Connections closed for their peer's silence"), &C::silent_peers},
+      {add("restarts", "Restarts of UCX after a killed peer blocked it"), &C::restarts},
       {add("refused_frames", "Frames refused for their size or form"), &C::refused_frames},
+      {add("unattributed_frames", "Frames of no living connection"), &C::unattributed_frames},
       {add("send_errors", "Frames whose sending failed"), &C::send_errors},
+      {add("back_pressure", "Frames refused because their peer is slow"), &C::back_pressure},
+      {add("injected_faults", "Frames mistreated on purpose"), &C::faults},
       {add("wakeups", "Times the progress thread woke from sleep"), &C::wakeups},
       {add("handshakes", "Peers whose handshake was accepted"), &C::handshakes},
       {add("refused_hellos", "Peers whose handshake was refused"), &C::refused_hellos},
@@ -37,6 +53,22 @@ void FabricMetrics::Update() {
     const uint64_t total = now.*series.total;
     if (total > series.seen) series.counter->Increment(static_cast<double>(total - series.seen));
     series.seen = total;
+  }
+  releasing_.Set(static_cast<double>(now.releasing));
+  UpdateWires(now.wires);
+}
+
+void FabricMetrics::UpdateWires(const std::map<std::string, int64_t>& wires) {
+  for (const auto& [wire, gauge] : wires_) {
+    if (!wires.contains(wire)) gauge->Set(0);
+  }
+  for (const auto& [wire, connections] : wires) {
+    Gauge*& gauge = wires_[wire];
+    if (gauge == nullptr) {
+      gauge = &registry_.AddGauge("specfabric_fabric_connections", "Open connections, by wire",
+                                  {{"wire", wire}});
+    }
+    gauge->Set(static_cast<double>(connections));
   }
 }
 

@@ -4,18 +4,26 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <string>
 
 #include "metrics/registry.h"
 
 namespace specfabric::metrics {
 
-// Totals since start, as the transport and the link count them.
+// Totals since start (but for the last two), as the transport and the link count them.
 struct FabricCounters {
   uint64_t frames_sent = 0, frames_received = 0;
-  uint64_t bytes_sent = 0, bytes_received = 0;
+  uint64_t bytes_sent = 0, bytes_received = 0, bytes_copied = 0;
+  uint64_t tensors_sent = 0, tensors_received = 0;
+  uint64_t stale_tensors = 0, refused_tensors = 0, late_tensors = 0;
   uint64_t opened = 0, closed = 0, connect_failures = 0;
-  uint64_t refused_frames = 0, send_errors = 0, wakeups = 0;
+  uint64_t refused_secrets = 0, refused_wires = 0, silent_peers = 0, restarts = 0;
+  uint64_t refused_frames = 0, unattributed_frames = 0;
+  uint64_t send_errors = 0, back_pressure = 0, faults = 0, wakeups = 0;
   uint64_t handshakes = 0, refused_hellos = 0, malformed = 0, reconnects = 0;
+  uint64_t releasing = 0;                // now
+  std::map<std::string, int64_t> wires;  // now: open connections by wire
 };
 
 // The fabric counts for itself; `read` is called when somebody asks for the metrics. Must be
@@ -33,8 +41,12 @@ class FabricMetrics {
     uint64_t seen = 0;
   };
   void Update();
+  void UpdateWires(const std::map<std::string, int64_t>& wires);
 
-  std::array<Series, 14> series_;
+  Registry& registry_;
+  std::array<Series, 27> series_;
+  Gauge& releasing_;
+  std::map<std::string, Gauge*> wires_;  // those that were ever seen
   std::function<FabricCounters()> read_;
   Registry::Refresh refresh_;  // last: ends before the others go
 };

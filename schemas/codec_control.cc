@@ -1,4 +1,4 @@
-// Codecs of the messages that manage peers and sessions: Hello, Ping, Pong, Drain, EndSession,
+// Codecs of the messages that manage peers and sessions: Hello, Drain, EndSession,
 // Cancel.
 
 #include "schemas/wire.h"
@@ -46,30 +46,6 @@ absl::StatusOr<Hello> Decode<Hello>(absl::Span<const uint8_t> payload) {
   m.capacity = t->capacity();
   m.build = View(t->build());
   return m;
-}
-
-std::vector<uint8_t> Encode(const Ping& m) {
-  FlatBufferBuilder builder(64);
-  return wire::Finish(builder, wire::CreatePing(builder, m.nonce));
-}
-
-template <>
-absl::StatusOr<Ping> Decode<Ping>(absl::Span<const uint8_t> payload) {
-  auto table = VerifiedTable<wire::Ping>::Open(payload, "Ping");
-  if (!table.ok()) return table.status();
-  return Ping{(*table)->nonce()};
-}
-
-std::vector<uint8_t> Encode(const Pong& m) {
-  FlatBufferBuilder builder(64);
-  return wire::Finish(builder, wire::CreatePong(builder, m.nonce));
-}
-
-template <>
-absl::StatusOr<Pong> Decode<Pong>(absl::Span<const uint8_t> payload) {
-  auto table = VerifiedTable<wire::Pong>::Open(payload, "Pong");
-  if (!table.ok()) return table.status();
-  return Pong{(*table)->nonce()};
 }
 
 std::vector<uint8_t> Encode(const Drain&) {

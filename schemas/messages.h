@@ -22,8 +22,6 @@ constexpr uint32_t kProtocolVersion = 1;
 
 enum class MessageType : uint16_t {
   kHello = 1,
-  kPing = 2,
-  kPong = 3,
   kDrain = 4,  // the sender takes no new work
   kDraftRequest = 10,
   kDraftReply = 11,
@@ -51,12 +49,6 @@ struct Hello {
   std::string build;       // version of the program
 };
 
-struct Ping {
-  uint64_t nonce = 0;
-};
-struct Pong {
-  uint64_t nonce = 0;
-};
 struct Drain {};
 
 enum class Coupling : uint8_t { kCoupled = 0, kRejection = 1, kTraversal = 2, kTypical = 3 };
@@ -183,7 +175,7 @@ constexpr int kMaxErrorBytes = 4096;    // Tokens::error; texts hold no control 
 // Encode(m) and Decode<M>(bytes) for every struct above; kTypeOf<M> is its MessageType.
 #define SPECFABRIC_MESSAGES(X) \
   X(Hello)                     \
-  X(Ping) X(Pong) X(Drain) X(DraftRequest) X(DraftReply) X(EndSession) X(Submit) X(Tokens) X(Cancel)
+  X(Drain) X(DraftRequest) X(DraftReply) X(EndSession) X(Submit) X(Tokens) X(Cancel)
 
 template <typename M>
 inline constexpr MessageType kTypeOf = MessageType{0};

@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
   using specfabric::link::LinkOptions;
   LinkOptions options = specfabric::link::TestOptions(specfabric::schemas::Role::kDraft);
   options.connect = {argv[1]};
-  options.ping_interval = 100 * specfabric::base::kMillisecond;
+  options.fabric.silence_timeout = 500 * specfabric::base::kMillisecond;
   specfabric::link::Service service(options);
   char ignored;
   while (read(STDIN_FILENO, &ignored, 1) > 0) {

@@ -11,6 +11,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "link/fabric_counters.h"
 #include "tests/link/service.h"
 #include "tests/transport/child_process.h"
 #include "tests/transport/node.h"
@@ -22,7 +23,6 @@ using schemas::MessageType;
 using schemas::Role;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
-using ::testing::StartsWith;
 using transport::ChildProcess;
 using transport::Node;
 
@@ -209,21 +209,11 @@ TEST_F(BarePeerTest, EndlessMessagesWithoutHello) {
   EXPECT_EQ(service_.link().stats().malformed, 1u);
 }
 
-TEST_F(BarePeerTest, PingIsAnswered) {
-  Send(schemas::Hello{});
-  Send(schemas::Ping{1234});
-  ASSERT_TRUE(node_.WaitForFrames(2));
-  const auto frames = node_.TakeFrames();
-  EXPECT_EQ(frames[1].second.type, static_cast<uint16_t>(MessageType::kPong));
-  EXPECT_EQ(schemas::Decode<schemas::Pong>(frames[1].second.payload)->nonce, 1234u);
-}
-
 class ImpatientTest : public BarePeerTest {
  protected:
   static LinkOptions Impatient() {
     LinkOptions options = Listening();
     options.handshake_timeout = 50 * base::kMillisecond;
-    options.ping_interval = 20 * base::kMillisecond;
     return options;
   }
   ImpatientTest() : BarePeerTest(Impatient()) {}
@@ -235,34 +225,9 @@ TEST_F(ImpatientTest, NoHelloInTime) {
   EXPECT_THAT(service_.downs(), SizeIs(0));
 }
 
-TEST_F(ImpatientTest, SilentPeerIsClosed) {
-  Send(schemas::Hello{});
-  ASSERT_TRUE(service_.WaitForDowns(1));
-  EXPECT_EQ(service_.downs()[0].second.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(std::string(service_.downs()[0].second.message()), StartsWith("silent for"));
-  ASSERT_TRUE(node_.WaitForClose(peer_));
-  EXPECT_THAT(service_.downs(), SizeIs(1));
-}
-
-TEST(KeepAliveTest, IdleLinksStayUp) {
-  LinkOptions options = Listening();
-  options.ping_interval = 100 * base::kMillisecond;
-  Service draft(options);
-  LinkOptions connecting = ConnectingTo(draft.link().listen_address());
-  connecting.ping_interval = 100 * base::kMillisecond;
-  Service target(connecting);
-  ASSERT_TRUE(draft.WaitForUps(1) && target.WaitForUps(1));
-  // Some twelve pings each way, more than twice what silence would take to close the link.
-  const uint64_t before = draft.link().fabric_stats().frames_received;
-  ASSERT_TRUE(
-      Eventually([&] { return draft.link().fabric_stats().frames_received >= before + 24; }));
-  EXPECT_THAT(draft.downs(), SizeIs(0));
-  EXPECT_THAT(target.downs(), SizeIs(0));
-}
-
 TEST(KeepAliveTest, StoppedProcessIsClosedByItsSilence) {
   LinkOptions options = Listening(Role::kTarget);
-  options.ping_interval = 100 * base::kMillisecond;
+  options.fabric.silence_timeout = 500 * base::kMillisecond;
   Service target(options);
   ChildProcess draft({SPECFABRIC_LINK_PROCESS, target.link().listen_address()});
   ASSERT_TRUE(target.WaitForUps(1));
@@ -272,6 +237,25 @@ TEST(KeepAliveTest, StoppedProcessIsClosedByItsSilence) {
   // Awake again it finds its connection closed and makes a new one.
   draft.Signal(SIGCONT);
   EXPECT_TRUE(target.WaitForUps(2));
+}
+
+TEST(CountersTest, ConnectionsAreCountedByWire) {
+  Service draft(Listening());
+  Service target(ConnectingTo(draft.link().listen_address()));
+  ASSERT_TRUE(draft.WaitForUps(1) && target.WaitForUps(1));
+  const metrics::FabricCounters up = ReadCounters(draft.link());
+  EXPECT_EQ(up.opened, 1u);
+  EXPECT_EQ(up.handshakes, 1u);
+  EXPECT_GE(up.bytes_copied, 1u) << "the Hello";
+  int64_t connections = 0;
+  for (const auto& [wire, count] : up.wires) {
+    EXPECT_FALSE(wire.empty());
+    connections += count;
+  }
+  EXPECT_EQ(connections, 1);
+  target.Destroy();
+  ASSERT_TRUE(draft.WaitForDowns(1));
+  for (const auto& [wire, count] : ReadCounters(draft.link()).wires) EXPECT_EQ(count, 0) << wire;
 }
 
 TEST(ReconnectTest, ServerThatComesLateIsFound) {

@@ -20,6 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::SizeIs;
 
 std::set<std::string> NamesIn(const std::string& text, const std::regex& pattern) {
   std::set<std::string> names;
@@ -35,7 +36,11 @@ TEST(MetricsTest, DocumentedNamesAreTheExposedOnes) {
   GatewayMetrics gateway(registry);
   TargetMetrics target(registry, "m", 4);
   DraftMetrics draft(registry);
-  FabricMetrics fabric(registry, [] { return FabricCounters(); });
+  FabricMetrics fabric(registry, [] {
+    FabricCounters counters;
+    counters.wires["tcp/lo"] = 0;
+    return counters;
+  });
 
   std::ifstream file("docs/metrics.md");
   ASSERT_TRUE(file) << "run from the repository's root";
@@ -146,6 +151,64 @@ TEST(MetricsTest, FabricTotalsAreCopiedWhenLookedAt) {
   }
   totals.frames_sent = 99;  // nobody reads it any more
   EXPECT_THAT(registry.Render(), Not(HasSubstr("99")));
+}
+
+TEST(MetricsTest, EveryFabricTotalHasASeriesOfItsOwn) {
+  Registry registry;
+  FabricCounters totals;
+  uint64_t next = 1000;
+  for (uint64_t FabricCounters::*field : {&FabricCounters::frames_sent,
+                                          &FabricCounters::frames_received,
+                                          &FabricCounters::bytes_sent,
+                                          &FabricCounters::bytes_received,
+                                          &FabricCounters::bytes_copied,
+                                          &FabricCounters::tensors_sent,
+                                          &FabricCounters::tensors_received,
+                                          &FabricCounters::stale_tensors,
+                                          &FabricCounters::refused_tensors,
+                                          &FabricCounters::late_tensors,
+                                          &FabricCounters::opened,
+                                          &FabricCounters::closed,
+                                          &FabricCounters::connect_failures,
+                                          &FabricCounters::refused_secrets,
+                                          &FabricCounters::refused_wires,
+                                          &FabricCounters::silent_peers,
+                                          &FabricCounters::restarts,
+                                          &FabricCounters::refused_frames,
+                                          &FabricCounters::unattributed_frames,
+                                          &FabricCounters::send_errors,
+                                          &FabricCounters::back_pressure,
+                                          &FabricCounters::faults,
+                                          &FabricCounters::wakeups,
+                                          &FabricCounters::handshakes,
+                                          &FabricCounters::refused_hellos,
+                                          &FabricCounters::malformed,
+                                          &FabricCounters::reconnects,
+                                          &FabricCounters::releasing}) {
+    totals.*field = next++;
+  }
+  FabricMetrics metrics(registry, [&] { return totals; });
+  const std::string text = registry.Render();
+  for (uint64_t value = 1000; value < next; ++value) {
+    EXPECT_THAT(NamesIn(text, std::regex("(specfabric_fabric_.*) " + std::to_string(value) + "\n")),
+                SizeIs(1))
+        << value;
+  }
+}
+
+TEST(MetricsTest, WiresComeAndGo) {
+  Registry registry;
+  FabricCounters totals;
+  FabricMetrics metrics(registry, [&] { return totals; });
+  EXPECT_THAT(registry.Render(), Not(HasSubstr("specfabric_fabric_connections{")));
+  totals.wires = {{"tcp/eth0", 2}, {"posix/memory", 1}};
+  std::string text = registry.Render();
+  EXPECT_THAT(text, HasSubstr("specfabric_fabric_connections{wire=\"tcp/eth0\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("specfabric_fabric_connections{wire=\"posix/memory\"} 1\n"));
+  totals.wires = {{"tcp/eth0", 3}};
+  text = registry.Render();
+  EXPECT_THAT(text, HasSubstr("specfabric_fabric_connections{wire=\"tcp/eth0\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("specfabric_fabric_connections{wire=\"posix/memory\"} 0\n"));
 }
 
 TEST(MetricsTest, RefreshMovesAndEnds) {

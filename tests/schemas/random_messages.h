@@ -76,14 +76,6 @@ inline Hello RandomMessage<Hello>(Rng& rng) {
   return m;
 }
 template <>
-inline Ping RandomMessage<Ping>(Rng& rng) {
-  return {rng()};
-}
-template <>
-inline Pong RandomMessage<Pong>(Rng& rng) {
-  return {rng()};
-}
-template <>
 inline Drain RandomMessage<Drain>(Rng&) {
   return {};
 }
@@ -183,8 +175,6 @@ inline auto Fields(const Hello& m) {
                     m.numerics_fingerprint, m.vocabulary, m.context, m.couplings, m.capacity,
                     m.build);
 }
-inline auto Fields(const Ping& m) { return std::tuple(m.nonce); }
-inline auto Fields(const Pong& m) { return std::tuple(m.nonce); }
 inline auto Fields(const Drain&) { return std::tuple(); }
 inline auto Fields(const EndSession& m) { return std::tuple(m.target_incarnation, m.sequence); }
 inline auto Fields(const Cancel& m) { return std::tuple(m.request_id, m.attempt); }
