@@ -61,6 +61,10 @@ struct [[gnu::packed]] RefusalWire {
 static_assert(sizeof(GreetingWire) == 48 && sizeof(ClaimWire) == 56 && sizeof(AnswerWire) == 76 &&
               sizeof(RefusalWire) == 40);
 
+bool AllZero(absl::Span<const uint8_t> bytes) {
+  return std::all_of(bytes.begin(), bytes.end(), [](uint8_t byte) { return byte == 0; });
+}
+
 HeaderWire HeaderOf(Kind kind) { return {kMagic, kHandshakeVersion, kind}; }
 
 template <typename Wire>
@@ -97,7 +101,11 @@ EndpointWire ToWire(const SocketAddress& address) {
 
 absl::StatusOr<SocketAddress> FromWire(const EndpointWire& wire) {
   SocketAddress address;
+  constexpr size_t kIpv4Bytes = 4;
   if (wire.family == 4) {
+    if (!AllZero(absl::MakeSpan(wire.ip).subspan(kIpv4Bytes))) {
+      return absl::InvalidArgumentError("bytes behind an IPv4 address");
+    }
     sockaddr_in ipv4 = {};
     ipv4.sin_family = AF_INET;
     ipv4.sin_port = htons(wire.port);
@@ -152,11 +160,9 @@ size_t SizeOf(Kind kind) {
 
 absl::StatusOr<HandshakeMessage> ParseRefusal(const RefusalWire& wire) {
   const auto reason = static_cast<uint32_t>(wire.reason);
-  const bool zeros =
-      std::all_of(std::begin(wire.zeros), std::end(wire.zeros), [](uint8_t b) { return b == 0; });
-  if (reason < 1 || reason > 3 || !zeros) {
+  if (reason < 1 || reason > 3 || !AllZero(wire.zeros)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("refused for reason ", reason, ", must be 1 to 3"));
+        absl::StrCat("refused for reason ", reason, ", must be 1 to 3 and nothing else"));
   }
   return wire.reason;
 }

@@ -148,6 +148,11 @@ TEST(HandshakeMessageTest, UnknownKindsReasonsAndFamiliesAreRefused) {
     bytes[i] = 1;
     EXPECT_EQ(ParseError(bytes).code(), absl::StatusCode::kInvalidArgument) << i;
   }
+  for (size_t i = kHeaderBytes + 8 + 8; i < kHeaderBytes + 8 + 20; ++i) {
+    std::vector<uint8_t> bytes = EncodeHandshake(AllMessages()[2].first);
+    bytes[i] = 1;  // behind an IPv4 address
+    EXPECT_EQ(ParseError(bytes).code(), absl::StatusCode::kInvalidArgument) << i;
+  }
   for (uint16_t family : {0, 1, 5, 7, 65535}) {
     std::vector<uint8_t> bytes = EncodeHandshake(AllMessages()[2].first);
     std::memcpy(bytes.data() + kHeaderBytes + 8, &family, sizeof(family));
