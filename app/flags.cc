@@ -27,6 +27,12 @@ DEFINE_string(coupling, "coupled", "rule of verification: coupled");
 DEFINE_string(log_level, "info", "debug, info, warning or error");
 DEFINE_string(prompt, "", "the prompt; - reads it from standard input");
 DEFINE_string(prompt_ids, "", "the prompt as token ids, comma-separated, instead of --prompt");
+DEFINE_string(
+    inject_faults, "",
+    "mistreat what this process sends, for tests and demos: "
+    "drop=.01,duplicate=.02,reorder=.1,corrupt=.001,delay=5ms:.1,seed=7 (any of these). A "
+    "draft's faults cost speed and never text, so up and generate apply them to their "
+    "drafts alone; a gateway or target given them loses and falsifies text");
 DEFINE_int32(tensor_parallel, 1, "ranks of a target group");
 DEFINE_int32(threads, 1, "threads inside one rank");
 DEFINE_int32(kv_blocks, 0, "KV blocks of the pool; 0: for max_sequences, within 1 GiB");
@@ -47,10 +53,20 @@ DEFINE_double(drain_timeout_seconds, 20, "how long SIGTERM waits for running seq
 DEFINE_double(
     spin_us, -1,
     "how long a thread polls the fabric before it sleeps; -1: 20, or 0 on fewer than 8 cores");
+DEFINE_double(simulated_rtt_ms, 0,
+              "half of it delays everything this process sends: give it to both ends (up and "
+              "generate do) to see the round trip of a far network");
+DEFINE_double(silence_timeout_seconds, 5,
+              "a peer of which nothing was heard for so long is given up; 0: never");
 DEFINE_double(temperature, 0, "0 is greedy");
 DEFINE_double(top_p, 1, "keep the smallest set of tokens with this mass");
 DEFINE_double(min_p, 0, "keep tokens at least this likely, relative to the likeliest");
 DEFINE_uint64(seed, 0, "key of all random numbers of the answer");
+DEFINE_bool(require_rdma, false,
+            "end rather than start without an RDMA device; refuse peers that meet over neither "
+            "RDMA nor one machine's shared memory");
+DEFINE_bool(require_gpudirect, false,
+            "end rather than start where GPU memory cannot be sent by RDMA");
 DEFINE_bool(batch_invariant, true, "a token's logits do not depend on what else is in the batch");
 DEFINE_bool(reference_kernels, false, "libtorch's plain operations instead of our kernels");
 DEFINE_bool(ignore_eos, false, "do not stop at the end-of-sequence token");
@@ -75,7 +91,10 @@ struct Role {
 
 const std::vector<Group>& Groups() {
   static const auto* groups = new std::vector<Group>{
-      {"every role", {"log_level", "flagfile", "spin_us"}},
+      {"every role", {"log_level", "flagfile"}},
+      {"fabric",
+       {"spin_us", "silence_timeout_seconds", "require_rdma", "require_gpudirect",
+        "simulated_rtt_ms", "inject_faults"}},
       {"process", {"listen", "admin_listen", "ready_fd", "drain_timeout_seconds"}},
       {"model",
        {"model", "dtype", "threads", "kv_blocks", "block_size", "max_context", "batch_invariant",
@@ -97,17 +116,19 @@ const std::vector<Role>& Roles() {
   static const auto* roles = new std::vector<Role>{
       {"up",
        "start a whole local cluster: gateway, targets and drafts as processes",
-       {"up", "process", "model", "target", "draft", "every role"}},
+       {"up", "process", "model", "target", "draft", "fabric", "every role"}},
       {"gateway",
        "serve the OpenAI API and route requests to targets",
-       {"gateway", "process", "every role"}},
+       {"gateway", "process", "fabric", "every role"}},
       {"target",
        "serve a model with a tensor-parallel group of ranks",
-       {"target", "model", "process", "every role"}},
-      {"draft", "guess token trees for targets", {"draft", "model", "process", "every role"}},
+       {"target", "model", "process", "fabric", "every role"}},
+      {"draft",
+       "guess token trees for targets",
+       {"draft", "model", "process", "fabric", "every role"}},
       {"generate",
        "answer one prompt with a target (and drafts) inside this process",
-       {"generate", "model", "target", "draft", "every role"}},
+       {"generate", "model", "target", "draft", "fabric", "every role"}},
   };
   return *roles;
 }
@@ -252,7 +273,7 @@ std::string Help(absl::string_view role_name) {
       if (!gflags::GetCommandLineFlagInfo(std::string(flag).c_str(), &info)) continue;
       const std::string shown =
           info.default_value.empty() ? "" : absl::StrCat(" (", info.default_value, ")");
-      absl::StrAppendFormat(&text, "  --%-22s %s%s\n", flag, info.description, shown);
+      absl::StrAppendFormat(&text, "  --%-23s %s%s\n", flag, info.description, shown);
     }
   }
   return text;

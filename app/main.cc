@@ -10,6 +10,7 @@
 #include "app/process.h"
 #include "app/roles.h"
 #include "app/version.h"
+#include "base/exit_code.h"
 
 namespace specfabric::app {
 namespace {
@@ -32,7 +33,7 @@ int Main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.empty() || words[0] == "help" || words[0] == "--help" || words[0] == "-h") {
     std::fputs(Help(words.size() > 1 ? words[1] : "").c_str(), stdout);
-    return words.empty() ? 2 : 0;
+    return words.empty() ? base::kExitUsage : base::kExitOk;
   }
   const std::string& role = words[0];
   if (role == "version" || role == "--version") {
@@ -42,7 +43,7 @@ int Main(int argc, char** argv) {
   if (!IsRole(role)) {
     std::fprintf(stderr, "specfabric: '%s' is not a role; `specfabric help` lists them\n",
                  role.c_str());
-    return 2;
+    return base::kExitUsage;
   }
   const std::vector<std::string> args(words.begin() + 1, words.end());
   if (WantsHelp(args)) {

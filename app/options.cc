@@ -47,8 +47,7 @@ absl::Status CheckModelFlags(const std::string& flag, const std::string& model_d
        {InRange("threads", FLAGS_threads, 1, 256), InRange("block_size", FLAGS_block_size, 1, 256),
         InRange("kv_blocks", FLAGS_kv_blocks, 0, 1 << 26),
         InRange("max_context", FLAGS_max_context, 0, 1 << 24),
-        InRange("max_step_tokens", FLAGS_max_step_tokens, 64, 1 << 16),
-        InRange("spin_us", FLAGS_spin_us, -1.0, 1e6)}) {
+        InRange("max_step_tokens", FLAGS_max_step_tokens, 64, 1 << 16)}) {
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -86,11 +85,43 @@ absl::Status CheckRanks() {
       absl::StrCat("--tensor_parallel=", FLAGS_tensor_parallel, ": ", split.message()));
 }
 
-}  // namespace
-
+// Polling pays only where a core can be spared for it: on a small machine it takes the core from
+// the thread that is waited for.
 base::Nanos SpinTime() {
   if (FLAGS_spin_us >= 0) return FromSeconds(FLAGS_spin_us / 1e6);
   return std::thread::hardware_concurrency() < 8 ? 0 : 20 * base::kMicrosecond;
+}
+
+}  // namespace
+
+absl::StatusOr<transport::FabricOptions> FabricFlags() {
+  // A round trip of more than a second would outlast the handshake's time.
+  for (absl::Status status :
+       {InRange("spin_us", FLAGS_spin_us, -1.0, 1e6),
+        InRange("simulated_rtt_ms", FLAGS_simulated_rtt_ms, 0.0, 1000.0),
+        InRange("silence_timeout_seconds", FLAGS_silence_timeout_seconds, 0.0, 86400.0)}) {
+    if (!status.ok()) return status;
+  }
+  auto faults = transport::ParseFaults(FLAGS_inject_faults);
+  if (!faults.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--inject_faults=", FLAGS_inject_faults, ": ", faults.status().message()));
+  }
+  transport::FabricOptions options;
+  options.spin = SpinTime();
+  options.silence_timeout = FromSeconds(FLAGS_silence_timeout_seconds);
+  options.require_rdma = FLAGS_require_rdma;
+  options.require_gpudirect = FLAGS_require_gpudirect;
+  options.faults = *faults;
+  options.faults.simulated_rtt = FromSeconds(FLAGS_simulated_rtt_ms / 1e3);
+  return options;
+}
+
+transport::FabricOptions WithoutFaults(transport::FabricOptions options) {
+  transport::FaultOptions faults;
+  faults.simulated_rtt = options.faults.simulated_rtt;
+  options.faults = faults;
+  return options;
 }
 
 std::string ServedModelName() {
@@ -161,6 +192,8 @@ absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
     return absl::InvalidArgumentError(
         absl::StrCat("--coupling=", FLAGS_coupling, ": allowed is coupled"));
   }
+  auto fabric = FabricFlags();
+  if (!fabric.ok()) return fabric.status();
   auto rank = RankOptionsFor("model", FLAGS_model, FLAGS_max_sequences);
   if (!rank.ok()) return rank.status();
   if (absl::Status split = CheckRanks(); !split.ok()) return split;
@@ -177,7 +210,7 @@ absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
       std::min(options.scheduler.min_draft_wait, options.scheduler.max_draft_wait);
   options.model_name = ServedModelName();
   options.tokenizer_fingerprint = TokenizerFingerprint(FLAGS_model);
-  options.spin = SpinTime();
+  options.fabric = *std::move(fabric);
   options.step_timeout = FromSeconds(FLAGS_step_timeout_seconds);
   return options;
 }
@@ -193,6 +226,8 @@ absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model
     return absl::InvalidArgumentError(
         absl::StrCat("--tree=", FLAGS_tree, ": ", growth.status().message()));
   }
+  auto fabric = FabricFlags();
+  if (!fabric.ok()) return fabric.status();
   auto rank = RankOptionsFor("model", model_dir, FLAGS_max_sessions);
   if (!rank.ok()) return rank.status();
   draft::DraftServiceOptions options;
@@ -205,7 +240,7 @@ absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model
   options.engine.sessions.time_to_live = FromSeconds(FLAGS_session_ttl_seconds);
   options.model_name = std::filesystem::path(model_dir).filename().string();
   options.tokenizer_fingerprint = TokenizerFingerprint(model_dir);
-  options.spin = SpinTime();
+  options.fabric = *std::move(fabric);
   return options;
 }
 

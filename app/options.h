@@ -11,6 +11,7 @@
 #include "base/types.h"
 #include "draft/draft_service.h"
 #include "target/target_service.h"
+#include "transport/fabric.h"
 
 namespace specfabric::app {
 
@@ -19,9 +20,10 @@ absl::StatusOr<target::TargetServiceOptions> TargetOptions();
 absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model_dir);
 absl::StatusOr<base::SamplingParams> SamplingOptions();
 
-// --spin_us. Polling pays only where a core can be spared for it: on a small machine it takes the
-// core from the thread that is waited for.
-base::Nanos SpinTime();
+// What all roles have in common.
+absl::StatusOr<transport::FabricOptions> FabricFlags();
+// The same without --inject_faults, for all but the drafts of `up` and `generate`.
+transport::FabricOptions WithoutFaults(transport::FabricOptions options);
 
 // --served_model_name, or the last part of the checkpoint's path.
 std::string ServedModelName();

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "app/flags.h"
+#include "base/exit_code.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/sinks/stdout_color_sinks.h"
 #include "spdlog/spdlog.h"
@@ -68,14 +69,14 @@ void ReportReady(const std::string& role, const std::string& listen, const std::
 }
 
 int ExitCode(const absl::Status& status) {
-  if (status.ok()) return 0;
+  if (status.ok()) return base::kExitOk;
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kUnimplemented:
-      return 2;
+      return base::kExitUsage;
     default:
-      return 1;
+      return base::kExitSurroundings;
   }
 }
 

@@ -23,7 +23,8 @@ absl::Status StartLogging(const std::string& role, const std::string& level);
 // Writes {"role":..,"pid":..,"listen":..,"admin":..} and a newline to --ready_fd, if given.
 void ReportReady(const std::string& role, const std::string& listen, const std::string& admin);
 
-// 0 OK, 2 for what the caller can mend in flags or files, 1 otherwise.
+// base::kExitOk, kExitUsage for what the caller can mend in flags or files, else
+// kExitSurroundings.
 int ExitCode(const absl::Status& status);
 
 }  // namespace specfabric::app

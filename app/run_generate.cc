@@ -159,6 +159,7 @@ absl::Status StartServices(LocalCluster* cluster) {
   if (!target_options.ok()) return target_options.status();
   target_options->listen = "127.0.0.1:0";
   target_options->drafts.clear();
+  target_options->fabric = WithoutFaults(target_options->fabric);
   auto count = Count("drafts", FLAGS_drafts, FLAGS_draft_model.empty() ? 0 : 1, 64);
   if (!count.ok()) return count.status();
   if (*count > 0) {
@@ -180,10 +181,12 @@ absl::Status StartServices(LocalCluster* cluster) {
 
 absl::Status ConnectClient(LocalCluster* cluster) {
   Inbox* inbox = &cluster->inbox;
+  auto fabric = FabricFlags();
+  if (!fabric.ok()) return fabric.status();
   link::LinkOptions options;
   options.hello.role = schemas::Role::kTool;
   options.hello.incarnation = base::RandomNonzero64();
-  options.fabric.spin = SpinTime();
+  options.fabric = WithoutFaults(*std::move(fabric));
   options.connect = {cluster->target->listen_address()};
   link::LinkHandler handler;
   handler.on_up = [inbox](link::PeerId peer, const schemas::Hello&, const std::string&) {

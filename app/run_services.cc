@@ -49,6 +49,8 @@ absl::Status RunGateway() {
   if (FLAGS_model.empty()) {
     return absl::InvalidArgumentError("--model is missing: its folder holds the tokenizer");
   }
+  auto fabric = FabricFlags();
+  if (!fabric.ok()) return fabric.status();
   auto config = model::LoadModelConfig(FLAGS_model);
   if (!config.ok()) return config.status();
   auto tokenizer = tokenizer::Tokenizer::Load(FLAGS_model);
@@ -62,7 +64,7 @@ absl::Status RunGateway() {
   options.context =
       FLAGS_max_context == 0 ? config->context : std::min(FLAGS_max_context, config->context);
   options.version = kVersion;
-  options.fabric.spin = SpinTime();
+  options.fabric = *std::move(fabric);
   metrics::Registry registry;
   registry.SetBuildInfo("gateway", kVersion, options.model_name);
   auto service = gateway::Gateway::Start(std::move(options), &registry);

@@ -33,6 +33,20 @@ struct Cluster {
   }
 };
 
+// What every process of the cluster gets. The faults are always said, if only that there are none,
+// because children read the same environment as this process.
+std::vector<std::string> CommonArgs(const std::string& role) {
+  const std::string faults = role == "draft" ? FLAGS_inject_faults : "";
+  return {absl::StrCat("--log_level=", FLAGS_log_level),
+          absl::StrCat("--spin_us=", FLAGS_spin_us),
+          absl::StrCat("--silence_timeout_seconds=", FLAGS_silence_timeout_seconds),
+          absl::StrCat("--require_rdma=", FLAGS_require_rdma ? "true" : "false"),
+          absl::StrCat("--require_gpudirect=", FLAGS_require_gpudirect ? "true" : "false"),
+          absl::StrCat("--simulated_rtt_ms=", FLAGS_simulated_rtt_ms),
+          absl::StrCat("--inject_faults=", faults),
+          absl::StrCat("--drain_timeout_seconds=", FLAGS_drain_timeout_seconds)};
+}
+
 std::vector<std::string> ModelArgs(const std::string& model) {
   return {absl::StrCat("--model=", model),
           absl::StrCat("--dtype=", FLAGS_dtype),
@@ -42,9 +56,6 @@ std::vector<std::string> ModelArgs(const std::string& model) {
           absl::StrCat("--max_step_tokens=", FLAGS_max_step_tokens),
           absl::StrCat("--batch_invariant=", FLAGS_batch_invariant ? "true" : "false"),
           absl::StrCat("--reference_kernels=", FLAGS_reference_kernels ? "true" : "false"),
-          absl::StrCat("--log_level=", FLAGS_log_level),
-          absl::StrCat("--spin_us=", FLAGS_spin_us),
-          absl::StrCat("--drain_timeout_seconds=", FLAGS_drain_timeout_seconds),
           "--admin_listen=127.0.0.1:0"};
 }
 
@@ -78,9 +89,6 @@ std::vector<std::string> GatewayArgs(const std::vector<std::string>& targets) {
           absl::StrCat("--listen=", FLAGS_listen.empty() ? "127.0.0.1:8000" : FLAGS_listen),
           absl::StrCat("--targets=", absl::StrJoin(targets, ",")),
           absl::StrCat("--max_context=", FLAGS_max_context),
-          absl::StrCat("--log_level=", FLAGS_log_level),
-          absl::StrCat("--spin_us=", FLAGS_spin_us),
-          absl::StrCat("--drain_timeout_seconds=", FLAGS_drain_timeout_seconds),
           absl::StrCat("--admin_listen=",
                        FLAGS_admin_listen.empty() ? "127.0.0.1:0" : FLAGS_admin_listen)};
 }
@@ -98,8 +106,10 @@ absl::Status Check(int drafts) {
   return CheckPair(FLAGS_model, FLAGS_draft_model);
 }
 
-absl::Status StartMany(const std::string& role, int count, const std::vector<std::string>& args,
+absl::Status StartMany(const std::string& role, int count, std::vector<std::string> args,
                        std::vector<Child>* children) {
+  const std::vector<std::string> common = CommonArgs(role);
+  args.insert(args.end(), common.begin(), common.end());
   for (int i = 0; i < count; ++i) {
     auto child = StartChild(role, args, kStartTimeout);
     if (!child.ok()) return child.status();

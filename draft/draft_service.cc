@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "base/exit_code.h"
 #include "base/queue.h"
 #include "base/random.h"
 #include "base/status.h"
@@ -111,7 +112,7 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
   config_ = (*model)->config();
 
   link::LinkOptions link_options;
-  link_options.fabric.spin = options.spin;
+  link_options.fabric = options.fabric;
   link_options.listen = options.listen;
   schemas::Hello& hello = link_options.hello;
   hello.role = schemas::Role::kDraft;
@@ -207,7 +208,7 @@ void DraftService::Impl::Run() {
     if (absl::Status stepped = engine_->Step(); !stepped.ok()) {
       // A pass that fails once fails again on the same rows: without it every target goes on.
       spdlog::critical("draft step failed: {}", base::Message(stepped));
-      std::_Exit(70);
+      std::_Exit(base::kExitBroken);
     }
     busy_ = !engine_->idle();
     if (base::Now() >= expire_at) {

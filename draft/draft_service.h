@@ -11,6 +11,7 @@
 #include "draft/draft_engine.h"
 #include "metrics/registry.h"
 #include "model/rank_model.h"
+#include "transport/fabric.h"
 
 namespace specfabric::draft {
 
@@ -21,7 +22,7 @@ struct DraftServiceOptions {
   std::string model_name;
   uint64_t tokenizer_fingerprint = 0;
   std::string listen = "127.0.0.1:0";
-  base::Nanos spin = 20 * base::kMicrosecond;
+  transport::FabricOptions fabric;
 };
 
 class DraftService {

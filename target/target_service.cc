@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/exit_code.h"
 #include "base/random.h"
 #include "link/fabric_counters.h"
 #include "link/link.h"
@@ -21,8 +22,6 @@
 namespace specfabric::target {
 
 namespace {
-
-constexpr int kWatchdogExit = 70;  // EX_SOFTWARE
 
 // Who may speak to a target: gateways and tools of the same text, drafts of the same vocabulary.
 absl::Status AcceptPeer(const schemas::Hello& ours, const schemas::Hello& theirs) {
@@ -74,7 +73,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   const model::ModelConfig& config = ranks_->config();
 
   link::LinkOptions link_options;
-  link_options.fabric.spin = options.spin;
+  link_options.fabric = options.fabric;
   link_options.listen = options.listen;
   link_options.connect = options.drafts;
   schemas::Hello& hello = link_options.hello;
@@ -153,7 +152,7 @@ void TargetService::Impl::Watch() {
     // A hung collective cannot be cancelled; the gateways resubmit elsewhere (design.md).
     spdlog::critical("a step has run for more than {} s: ending the process",
                      base::ToSeconds(options_.step_timeout));
-    std::_Exit(kWatchdogExit);
+    std::_Exit(base::kExitBroken);
   }
 }
 

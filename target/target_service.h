@@ -14,6 +14,7 @@
 #include "model/config.h"
 #include "scheduler/scheduler.h"
 #include "target/rank_group.h"
+#include "transport/fabric.h"
 
 namespace specfabric::target {
 
@@ -25,7 +26,7 @@ struct TargetServiceOptions {
   uint64_t tokenizer_fingerprint = 0;
   std::string listen = "127.0.0.1:0";
   std::vector<std::string> drafts;  // "host:port" each
-  base::Nanos spin = 20 * base::kMicrosecond;
+  transport::FabricOptions fabric;
   base::Nanos step_timeout = 60 * base::kSecond;  // a longer step ends the process
 };
 

@@ -145,6 +145,17 @@ def test_port_in_use() -> None:
         (["generate", f"--model={TARGET}", "--prompt=x", "--max_tokens=-1"], "-1"),
         (["generate", f"--model={TARGET}", "--prompt=x", "--temperature=-2"], "-2"),
         (["up", f"--model={TARGET}", "--drafts=1"], "draft_model"),
+        (["target", f"--model={TARGET}", "--inject_faults=drop=2"], "'drop=2'"),
+        (["draft", f"--model={DRAFT}", "--inject_faults=lose=.1"], "'lose=.1'"),
+        (["up", f"--model={TARGET}", "--inject_faults=delay=5"], "'delay=5'"),
+        (["generate", f"--model={TARGET}", "--prompt=x", "--simulated_rtt_ms=-1"], "-1"),
+        (
+            ["gateway", f"--model={TARGET}", "--targets=a:1", "--simulated_rtt_ms=2000"],
+            "--simulated_rtt_ms=2000: allowed are 0 to 1000",
+        ),
+        (["draft", f"--model={DRAFT}", "--silence_timeout_seconds=-1"], "0 to 86400"),
+        (["gateway", f"--model={TARGET}", "--targets=a:1", "--spin_us=x"], "spin_us"),
+        (["target", f"--model={TARGET}", "--require_rdma=maybe"], "maybe"),
     ],
 )
 def test_bad_flags(arguments: list[str], named: str) -> None:
