@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -20,7 +21,54 @@ namespace specfabric::app {
 namespace {
 
 constexpr char kExitUrl[] = "specfabric/child-exit-code";
-constexpr int kReadyFd = 3;  // in the child
+// In the child.
+constexpr int kReadyFd = 3;
+constexpr int kSecretFd = 4;
+constexpr int kAboveChildFds = 5;
+
+// An owned descriptor.
+class Fd {
+ public:
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  ~Fd() { Close(); }
+  int get() const { return fd_; }
+  void Close() {
+    if (fd_ >= 0) close(std::exchange(fd_, -1));
+  }
+
+ private:
+  int fd_;
+};
+
+struct Pipe {
+  Fd read, write;
+};
+
+// Its descriptors are none of the child's, so that moving one there overwrites no other.
+absl::StatusOr<Pipe> OpenPipe() {
+  int fds[2];
+  if (pipe2(fds, O_CLOEXEC) != 0) {
+    return absl::InternalError(absl::StrCat("pipe: ", strerror(errno)));
+  }
+  const Fd low[2] = {Fd(fds[0]), Fd(fds[1])};
+  Pipe pipe = {Fd(fcntl(fds[0], F_DUPFD_CLOEXEC, kAboveChildFds)),
+               Fd(fcntl(fds[1], F_DUPFD_CLOEXEC, kAboveChildFds))};
+  if (pipe.read.get() < 0 || pipe.write.get() < 0) {
+    return absl::InternalError(absl::StrCat("pipe: ", strerror(errno)));
+  }
+  return pipe;
+}
+
+// A pipe that holds `text`, which is far shorter than a pipe may hold, and nothing more.
+absl::StatusOr<Fd> PipeHolding(const std::string& text) {
+  auto pipe = OpenPipe();
+  if (!pipe.ok()) return pipe.status();
+  if (write(pipe->write.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+    return absl::InternalError(absl::StrCat("pipe: ", strerror(errno)));
+  }
+  return std::move(pipe->read);
+}
 
 absl::Status Ended(const std::string& role, int wait_status) {
   const int code = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 1;
@@ -45,8 +93,9 @@ bool ReadLine(int fd, base::Nanos deadline, std::string* line) {
 }
 
 absl::StatusOr<pid_t> Spawn(const std::string& role, const std::vector<std::string>& args,
-                            int ready_fd) {
-  std::vector<std::string> words = {"specfabric", role, absl::StrCat("--ready_fd=", kReadyFd)};
+                            int ready_fd, int secret_fd) {
+  std::vector<std::string> words = {"specfabric", role, absl::StrCat("--ready_fd=", kReadyFd),
+                                    absl::StrCat("--join_secret_file=/dev/fd/", kSecretFd)};
   words.insert(words.end(), args.begin(), args.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -54,6 +103,7 @@ absl::StatusOr<pid_t> Spawn(const std::string& role, const std::vector<std::stri
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, ready_fd, kReadyFd);
+  posix_spawn_file_actions_adddup2(&actions, secret_fd, kSecretFd);
   // A group of its own: the terminal's Ctrl-C goes to `up` alone, which ends its children in order.
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
@@ -70,20 +120,17 @@ absl::StatusOr<pid_t> Spawn(const std::string& role, const std::vector<std::stri
 }  // namespace
 
 absl::StatusOr<Child> StartChild(const std::string& role, const std::vector<std::string>& args,
-                                 base::Nanos timeout) {
-  int pipe_fds[2];
-  if (pipe2(pipe_fds, O_CLOEXEC) != 0) {
-    return absl::InternalError(absl::StrCat("pipe: ", strerror(errno)));
-  }
-  auto pid = Spawn(role, args, pipe_fds[1]);
-  close(pipe_fds[1]);
-  if (!pid.ok()) {
-    close(pipe_fds[0]);
-    return pid.status();
-  }
+                                 const std::string& secret, base::Nanos timeout) {
+  auto ready_pipe = OpenPipe();
+  if (!ready_pipe.ok()) return ready_pipe.status();
+  auto secret_pipe = PipeHolding(secret);
+  if (!secret_pipe.ok()) return secret_pipe.status();
+  auto pid = Spawn(role, args, ready_pipe->write.get(), secret_pipe->get());
+  if (!pid.ok()) return pid.status();
+  ready_pipe->write.Close();
+  secret_pipe->Close();
   std::string line;
-  const bool ready = ReadLine(pipe_fds[0], base::Now() + timeout, &line);
-  close(pipe_fds[0]);
+  const bool ready = ReadLine(ready_pipe->read.get(), base::Now() + timeout, &line);
   if (!ready) {
     // Ended by itself (then this signal finds nobody), or too slow.
     int status = 0;

@@ -22,11 +22,13 @@ struct Child {
   std::string admin;
 };
 
-// Starts this same program as `role` with `args` and waits for its ready line. A child that ends
+// Starts this same program as `role` with `args` and waits for its ready line. `secret` is handed
+// over as --join_secret_file by a pipe that is empty once read: it is in no file, argument or
+// variable. A child that ends
 // before gives its exit status as the error (it has said why itself); one that takes longer than
 // `timeout` is killed. Nothing is forked after the fabric has started: this is posix_spawn.
 absl::StatusOr<Child> StartChild(const std::string& role, const std::vector<std::string>& args,
-                                 base::Nanos timeout);
+                                 const std::string& secret, base::Nanos timeout);
 
 // The exit status of a child that ended before it was ready (and said why), if `status` is the
 // error of StartChild about one.

@@ -33,6 +33,9 @@ DEFINE_string(
     "drop=.01,duplicate=.02,reorder=.1,corrupt=.001,delay=5ms:.1,seed=7 (any of these). A "
     "draft's faults cost speed and never text, so up and generate apply them to their "
     "drafts alone; a gateway or target given them loses and falsifies text");
+DEFINE_string(join_secret_file, "",
+              "file with the secret (16 to 4096 bytes) without which nobody joins this process's "
+              "peers; empty: anybody who has none either, but up and generate make their own");
 DEFINE_int32(tensor_parallel, 1, "ranks of a target group");
 DEFINE_int32(threads, 1, "threads inside one rank");
 DEFINE_int32(kv_blocks, 0, "KV blocks of the pool; 0: for max_sequences, within 1 GiB");
@@ -93,8 +96,8 @@ const std::vector<Group>& Groups() {
   static const auto* groups = new std::vector<Group>{
       {"every role", {"log_level", "flagfile"}},
       {"fabric",
-       {"spin_us", "silence_timeout_seconds", "require_rdma", "require_gpudirect",
-        "simulated_rtt_ms", "inject_faults"}},
+       {"join_secret_file", "spin_us", "silence_timeout_seconds", "require_rdma",
+        "require_gpudirect", "simulated_rtt_ms", "inject_faults"}},
       {"process", {"listen", "admin_listen", "ready_fd", "drain_timeout_seconds"}},
       {"model",
        {"model", "dtype", "threads", "kv_blocks", "block_size", "max_context", "batch_invariant",

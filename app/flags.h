@@ -27,6 +27,7 @@ DECLARE_string(log_level);
 DECLARE_string(prompt);
 DECLARE_string(prompt_ids);
 DECLARE_string(inject_faults);
+DECLARE_string(join_secret_file);
 DECLARE_int32(tensor_parallel);
 DECLARE_int32(threads);
 DECLARE_int32(kv_blocks);

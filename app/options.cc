@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "app/flags.h"
+#include "app/join_secret.h"
 #include "speculation/growth.h"
 #include "tokenizer/fingerprint.h"
 
@@ -107,7 +108,10 @@ absl::StatusOr<transport::FabricOptions> FabricFlags() {
     return absl::InvalidArgumentError(
         absl::StrCat("--inject_faults=", FLAGS_inject_faults, ": ", faults.status().message()));
   }
+  auto secret = JoinSecret();
+  if (!secret.ok()) return secret.status();
   transport::FabricOptions options;
+  options.join_secret = *std::move(secret);
   options.spin = SpinTime();
   options.silence_timeout = FromSeconds(FLAGS_silence_timeout_seconds);
   options.require_rdma = FLAGS_require_rdma;

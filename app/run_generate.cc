@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "app/flags.h"
+#include "app/join_secret.h"
 #include "app/options.h"
 #include "app/roles.h"
 #include "base/random.h"
@@ -147,6 +148,7 @@ void Print(const Answer& answer, size_t prompt_tokens) {
 
 // A target, its drafts, and a link that speaks to the target as a gateway would.
 struct LocalCluster {
+  std::string secret;
   metrics::Registry draft_registry, registry;
   std::vector<std::unique_ptr<draft::DraftService>> drafts;
   std::unique_ptr<target::TargetService> target;
@@ -160,12 +162,14 @@ absl::Status StartServices(LocalCluster* cluster) {
   target_options->listen = "127.0.0.1:0";
   target_options->drafts.clear();
   target_options->fabric = WithoutFaults(target_options->fabric);
+  target_options->fabric.join_secret = cluster->secret;
   auto count = Count("drafts", FLAGS_drafts, FLAGS_draft_model.empty() ? 0 : 1, 64);
   if (!count.ok()) return count.status();
   if (*count > 0) {
     if (absl::Status pair = CheckPair(FLAGS_model, FLAGS_draft_model); !pair.ok()) return pair;
     auto draft_options = DraftOptions(FLAGS_draft_model);
     if (!draft_options.ok()) return draft_options.status();
+    draft_options->fabric.join_secret = cluster->secret;
     for (int i = 0; i < *count; ++i) {
       auto draft = draft::DraftService::Start(*draft_options, &cluster->draft_registry);
       if (!draft.ok()) return draft.status();
@@ -187,6 +191,7 @@ absl::Status ConnectClient(LocalCluster* cluster) {
   options.hello.role = schemas::Role::kTool;
   options.hello.incarnation = base::RandomNonzero64();
   options.fabric = WithoutFaults(*std::move(fabric));
+  options.fabric.join_secret = cluster->secret;
   options.connect = {cluster->target->listen_address()};
   link::LinkHandler handler;
   handler.on_up = [inbox](link::PeerId peer, const schemas::Hello&, const std::string&) {
@@ -223,7 +228,10 @@ absl::Status RunGenerate() {
   if (FLAGS_log_level == "info") spdlog::set_level(spdlog::level::warn);
   auto sampling = SamplingOptions();
   if (!sampling.ok()) return sampling.status();
+  auto secret = JoinSecretOrRandom();
+  if (!secret.ok()) return secret.status();
   LocalCluster cluster;
+  cluster.secret = *std::move(secret);
   if (absl::Status started = StartServices(&cluster); !started.ok()) return started;
   auto tokenizer = tokenizer::Tokenizer::Load(FLAGS_model);
   if (!tokenizer.ok()) return tokenizer.status();

@@ -17,6 +17,7 @@
 #include "app/version.h"
 #include "gateway/gateway.h"
 #include "spdlog/spdlog.h"
+#include "transport/address.h"
 
 namespace specfabric::app {
 
@@ -32,6 +33,14 @@ absl::StatusOr<std::unique_ptr<AdminServer>> StartAdmin(AdminOptions options) {
   if (FLAGS_admin_listen.empty()) return nullptr;
   options.listen = FLAGS_admin_listen;
   return AdminServer::Start(std::move(options));
+}
+
+// Anybody who can reach the fabric may join it: somebody must have meant that.
+void WarnIfOpen(const std::string& listen, const transport::FabricOptions& fabric) {
+  if (!fabric.join_secret.empty()) return;
+  const auto address = transport::ResolveAddress(listen);
+  if (!address.ok() || transport::IsLoopback(address->storage)) return;
+  spdlog::warn("listening on {} without --join_secret_file: whoever reaches it may join", listen);
 }
 
 std::string AddressOf(const std::unique_ptr<AdminServer>& admin) {
@@ -99,6 +108,7 @@ absl::Status RunTarget() {
   auto service = target::TargetService::Start(*options, &registry);
   if (!service.ok()) return service.status();
   target::TargetService* target = service->get();
+  WarnIfOpen(target->listen_address(), options->fabric);
   AdminOptions admin_options;
   admin_options.registry = &registry;
   admin_options.live = [target] { return target->Liveness(); };
@@ -120,6 +130,7 @@ absl::Status RunDraft() {
   auto service = draft::DraftService::Start(*options, &registry);
   if (!service.ok()) return service.status();
   draft::DraftService* draft = service->get();
+  WarnIfOpen(draft->listen_address(), options->fabric);
   AdminOptions admin_options;
   admin_options.registry = &registry;
   admin_options.ready = [draft] { return draft->ready(); };

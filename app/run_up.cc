@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "app/child.h"
 #include "app/flags.h"
+#include "app/join_secret.h"
 #include "app/options.h"
 #include "app/process.h"
 #include "app/roles.h"
@@ -23,6 +24,7 @@ namespace {
 constexpr base::Nanos kStartTimeout = 600 * base::kSecond;  // large checkpoints load slowly
 
 struct Cluster {
+  std::string secret;
   std::vector<Child> drafts, targets, gateways;
 
   std::vector<Child> all() const {
@@ -107,11 +109,11 @@ absl::Status Check(int drafts) {
 }
 
 absl::Status StartMany(const std::string& role, int count, std::vector<std::string> args,
-                       std::vector<Child>* children) {
+                       const std::string& secret, std::vector<Child>* children) {
   const std::vector<std::string> common = CommonArgs(role);
   args.insert(args.end(), common.begin(), common.end());
   for (int i = 0; i < count; ++i) {
-    auto child = StartChild(role, args, kStartTimeout);
+    auto child = StartChild(role, args, secret, kStartTimeout);
     if (!child.ok()) return child.status();
     children->push_back(*std::move(child));
   }
@@ -125,14 +127,14 @@ std::vector<std::string> ListenAddresses(const std::vector<Child>& children) {
 }
 
 absl::Status StartAll(int targets, int drafts, Cluster* cluster) {
-  absl::Status status = StartMany("draft", drafts, DraftArgs(), &cluster->drafts);
+  absl::Status status = StartMany("draft", drafts, DraftArgs(), cluster->secret, &cluster->drafts);
   if (status.ok()) {
     status = StartMany("target", targets, TargetArgs(ListenAddresses(cluster->drafts)),
-                       &cluster->targets);
+                       cluster->secret, &cluster->targets);
   }
   if (status.ok()) {
-    status =
-        StartMany("gateway", 1, GatewayArgs(ListenAddresses(cluster->targets)), &cluster->gateways);
+    status = StartMany("gateway", 1, GatewayArgs(ListenAddresses(cluster->targets)),
+                       cluster->secret, &cluster->gateways);
   }
   return status;
 }
@@ -195,7 +197,10 @@ absl::Status RunUp() {
   if (!drafts.ok()) return drafts.status();
   if (*targets == 0) return absl::InvalidArgumentError("--targets=0: allowed are 1 to 64");
   if (absl::Status checked = Check(*drafts); !checked.ok()) return checked;
+  auto secret = JoinSecretOrRandom();
+  if (!secret.ok()) return secret.status();
   Cluster cluster;
+  cluster.secret = *std::move(secret);
   absl::Status status = StartAll(*targets, *drafts, &cluster);
   if (status.ok()) {
     spdlog::info("cluster ready: http://{} targets={} drafts={}", cluster.gateways[0].listen,

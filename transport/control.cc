@@ -2,14 +2,10 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <bit>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -18,19 +14,17 @@
 namespace specfabric::transport {
 namespace {
 
-constexpr uint64_t kMagic = 0x3142464345505324;  // "$SPECFB1" in memory
-constexpr uint32_t kVersion = 1;
-
-struct Wire {
-  uint64_t magic;
-  uint32_t version;
-  uint16_t family;
-  uint16_t port;
-  uint64_t token;
-  uint8_t ip[16];
-};
-static_assert(sizeof(Wire) == 40);
-static_assert(std::endian::native == std::endian::little);
+absl::Status RefusedFor(Refusal reason) {
+  switch (reason) {
+    case Refusal::kSecret:
+      return absl::PermissionDeniedError("refused: the join secret differs");
+    case Refusal::kFull:
+      return absl::ResourceExhaustedError("refused: it has too many peers already");
+    case Refusal::kVersion:
+      break;
+  }
+  return absl::InvalidArgumentError("refused: the transport version differs, but says it is ours");
+}
 
 absl::Status Lost(int error) {
   return absl::UnavailableError(error == 0 ? "connection closed by the peer"
@@ -63,70 +57,6 @@ void UniqueFd::reset() {
   fd_ = -1;
 }
 
-uint64_t RandomToken() {
-  uint64_t token = 0;
-  // Eight bytes are never cut short, and only an old kernel's early boot could fail.
-  if (getrandom(&token, sizeof(token), 0) != sizeof(token)) std::abort();
-  return token;
-}
-
-std::vector<uint8_t> EncodeIntroduction(const Introduction& introduction) {
-  Wire wire = {kMagic, kVersion, 0, 0, introduction.token, {}};
-  if (introduction.endpoint.storage.ss_family == AF_INET) {
-    sockaddr_in address;
-    std::memcpy(&address, &introduction.endpoint.storage, sizeof(address));
-    wire.family = 4;
-    wire.port = ntohs(address.sin_port);
-    std::memcpy(wire.ip, &address.sin_addr, sizeof(address.sin_addr));
-  } else if (introduction.endpoint.storage.ss_family == AF_INET6) {
-    sockaddr_in6 address;
-    std::memcpy(&address, &introduction.endpoint.storage, sizeof(address));
-    wire.family = 6;
-    wire.port = ntohs(address.sin6_port);
-    std::memcpy(wire.ip, &address.sin6_addr, sizeof(address.sin6_addr));
-  }
-  std::vector<uint8_t> bytes(sizeof(wire));
-  std::memcpy(bytes.data(), &wire, sizeof(wire));
-  return bytes;
-}
-
-absl::StatusOr<std::optional<Introduction>> ParseIntroduction(absl::Span<const uint8_t> stream) {
-  Wire wire = {};
-  std::memcpy(&wire, stream.data(), std::min(stream.size(), sizeof(wire)));
-  if (std::memcmp(&wire.magic, &kMagic, std::min(stream.size(), sizeof(kMagic))) != 0) {
-    return absl::InvalidArgumentError("not a SpecFabric peer");
-  }
-  if (stream.size() < sizeof(wire)) return std::nullopt;
-  if (stream.size() > sizeof(wire)) {
-    return absl::InvalidArgumentError("unexpected bytes from the peer");
-  }
-  if (wire.version != kVersion) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("transport version ", wire.version, ", must be ", kVersion));
-  }
-  Introduction introduction;
-  introduction.token = wire.token;
-  if (wire.family == 4) {
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(wire.port);
-    std::memcpy(&address.sin_addr, wire.ip, sizeof(address.sin_addr));
-    std::memcpy(&introduction.endpoint.storage, &address, sizeof(address));
-    introduction.endpoint.size = sizeof(address);
-  } else if (wire.family == 6) {
-    sockaddr_in6 address = {};
-    address.sin6_family = AF_INET6;
-    address.sin6_port = htons(wire.port);
-    std::memcpy(&address.sin6_addr, wire.ip, sizeof(address.sin6_addr));
-    std::memcpy(&introduction.endpoint.storage, &address, sizeof(address));
-    introduction.endpoint.size = sizeof(address);
-  } else if (wire.family != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("address family ", wire.family, ", must be 0, 4 or 6"));
-  }
-  return introduction;
-}
-
 SocketAddress ControlConnection::LocalHost() const {
   SocketAddress local;
   local.size = sizeof(local.storage);
@@ -155,15 +85,36 @@ absl::StatusOr<ControlConnection> ControlConnection::Connect(const SocketAddress
   return ControlConnection(std::move(socket));
 }
 
-void ControlConnection::Introduce(const Introduction& ours) {
-  const std::vector<uint8_t> bytes = EncodeIntroduction(ours);
-  outgoing_.insert(outgoing_.end(), bytes.begin(), bytes.end());
+void ControlConnection::Begin(Side side, uint64_t token, const std::string& secret) {
+  side_ = side;
+  token_ = token;
+  secret_ = &secret;
+  if (side_ == Side::kServer) {
+    nonces_.server = RandomNonce();
+  } else {
+    nonces_.client = RandomNonce();
+    Queue(Greeting{nonces_.client});
+  }
+}
+
+void ControlConnection::AnswerWith(const SocketAddress& endpoint) {
+  const Proof proof = ServerProof(*secret_, nonces_, peers_token_, token_, endpoint);
+  Queue(Answer{token_, endpoint, proof});
+}
+
+void ControlConnection::Refuse(Refusal reason) {
+  Queue(reason);
+  (void)Write();
 }
 
 absl::StatusOr<std::optional<Introduction>> ControlConnection::Advance() {
   const absl::Status written = Write();
-  if (!written.ok()) return written;
-  return Read();
+  auto introduction = Read();
+  // What the peer said before it closed tells more than that it did.
+  if (!written.ok() && (introduction.ok() || absl::IsUnavailable(introduction.status()))) {
+    return written;
+  }
+  return introduction;
 }
 
 absl::Status ControlConnection::Write() {
@@ -179,22 +130,74 @@ absl::Status ControlConnection::Write() {
 }
 
 absl::StatusOr<std::optional<Introduction>> ControlConnection::Read() {
-  uint8_t chunk[4096];
+  uint8_t chunk[1024];
   while (true) {
     const ssize_t received = recv(socket_.get(), chunk, sizeof(chunk), 0);
     if (received < 0 && errno == EINTR) continue;
     if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::nullopt;
     if (received <= 0) return Lost(received < 0 ? errno : 0);
-    if (introduced_) return absl::InvalidArgumentError("unexpected bytes from the peer");
     incoming_.insert(incoming_.end(), chunk, chunk + received);
-    auto introduction = ParseIntroduction(incoming_);
-    if (!introduction.ok()) return introduction.status();
-    if (introduction->has_value()) {
-      introduced_ = true;
-      incoming_.clear();
-      return introduction;
-    }
+    const auto message = ParseHandshake(incoming_);
+    if (absl::IsFailedPrecondition(message.status())) Refuse(Refusal::kVersion);
+    if (!message.ok()) return message.status();
+    if (!message->has_value()) continue;
+    incoming_.clear();
+    auto introduction = ActOn(**message);
+    if (!introduction.ok() || introduction->has_value()) return introduction;
+    if (const absl::Status written = Write(); !written.ok()) return written;
   }
+}
+
+void ControlConnection::Queue(const HandshakeMessage& message) {
+  const std::vector<uint8_t> bytes = EncodeHandshake(message);
+  outgoing_.insert(outgoing_.end(), bytes.begin(), bytes.end());
+}
+
+absl::StatusOr<std::optional<Introduction>> ControlConnection::ActOn(
+    const HandshakeMessage& message) {
+  if (const auto* refusal = std::get_if<Refusal>(&message)) return RefusedFor(*refusal);
+  if (const auto* claim = std::get_if<Claim>(&message); claim && state_ == State::kClaim) {
+    return OnClaim(*claim);
+  }
+  if (const auto* answer = std::get_if<Answer>(&message); answer && state_ == State::kAnswer) {
+    return OnAnswer(*answer);
+  }
+  const auto* greeting = std::get_if<Greeting>(&message);
+  if (greeting == nullptr || state_ != State::kGreeting) {
+    return absl::InvalidArgumentError("message out of order from the peer");
+  }
+  OnGreeting(*greeting);
+  return std::nullopt;
+}
+
+void ControlConnection::OnGreeting(const Greeting& greeting) {
+  if (side_ == Side::kServer) {
+    nonces_.client = greeting.nonce;
+    state_ = State::kClaim;
+    return Queue(Greeting{nonces_.server});
+  }
+  nonces_.server = greeting.nonce;
+  state_ = State::kAnswer;
+  Queue(Claim{token_, ClientProof(*secret_, nonces_, token_)});
+}
+
+absl::StatusOr<std::optional<Introduction>> ControlConnection::OnClaim(const Claim& claim) {
+  if (!SameProof(claim.proof, ClientProof(*secret_, nonces_, claim.token))) return RefuseSecret();
+  peers_token_ = claim.token;
+  state_ = State::kDone;
+  return Introduction{claim.token, {}};
+}
+
+absl::StatusOr<std::optional<Introduction>> ControlConnection::OnAnswer(const Answer& answer) {
+  const Proof expected = ServerProof(*secret_, nonces_, token_, answer.token, answer.endpoint);
+  if (!SameProof(answer.proof, expected)) return RefuseSecret();
+  state_ = State::kDone;
+  return Introduction{answer.token, answer.endpoint};
+}
+
+absl::Status ControlConnection::RefuseSecret() {
+  Refuse(Refusal::kSecret);
+  return absl::UnauthenticatedError("its join secret differs");
 }
 
 absl::StatusOr<ControlListener> ControlListener::Listen(const SocketAddress& address,

@@ -1,12 +1,13 @@
 #ifndef SPECFABRIC_TRANSPORT_CONTROL_H_
 #define SPECFABRIC_TRANSPORT_CONTROL_H_
 
-// The control connection of two fabrics: a plain TCP connection over which they exchange where
-// UCX's own connection shall be made and the tokens by which frames will name it. It then stays
-// open and silent: its end is how either side learns, within a round trip, that the other closed or
-// died, whatever wire UCX has chosen. Being ours, it also answers for the one port that strangers
-// reach first: UCX 1.13's own listener makes the process abort on bytes that are not UCX's, so one
-// is only opened, on a port of its own, for the moment in which an introduced peer connects.
+// The control connection of two fabrics: a plain TCP connection over which they prove the join
+// secret to each other and exchange where UCX's own connection shall be made and the tokens by
+// which frames will name it (handshake.h). It then stays open and silent: its end is how either
+// side learns, within a round trip, that the other closed or died, whatever wire UCX has chosen.
+// Being ours, it also answers for the one port that strangers reach first: UCX 1.13's own listener
+// makes the process abort on bytes that are not UCX's, so one is only opened, on a port of its own,
+// for the moment in which a peer that has proven the secret connects.
 //
 // Non-blocking, single-threaded; private to transport/.
 
@@ -18,8 +19,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "transport/address.h"
+#include "transport/handshake.h"
 
 namespace specfabric::transport {
 
@@ -39,22 +40,11 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// Cannot be guessed, so that nobody can speak for a connection that is not theirs.
-uint64_t RandomToken();
-
-// What one side tells the other. Whoever connected speaks first, so that strangers learn nothing.
+// What one side has told the other, once it has proven the join secret.
 struct Introduction {
   uint64_t token = 0;      // to be named in frames to the sender of this
   SocketAddress endpoint;  // where UCX listens for the other; empty from the one who connected
 };
-
-// The wire form, of constant size: magic (8 bytes), version (4), family (2: 0, 4 or 6) and port (2)
-// of the endpoint, token (8), its IP address (16); little-endian but for the IP address.
-std::vector<uint8_t> EncodeIntroduction(const Introduction& introduction);
-
-// Reads one introduction from the front of a growing stream. Nothing: more bytes are needed.
-// InvalidArgument as soon as it cannot be one, or when bytes follow it.
-absl::StatusOr<std::optional<Introduction>> ParseIntroduction(absl::Span<const uint8_t> stream);
 
 class ControlConnection {
  public:
@@ -64,24 +54,51 @@ class ControlConnection {
   explicit ControlConnection(UniqueFd socket);
   ControlConnection() = default;
 
+  enum class Side { kClient, kServer };  // the client is whoever connected
+
   int fd() const { return socket_.get(); }
   // This machine's address on the connection, with port 0.
   SocketAddress LocalHost() const;
-  void Introduce(const Introduction& ours);
+  // Before the first Advance. `token` is ours; `secret` outlives the connection.
+  void Begin(Side side, uint64_t token, const std::string& secret);
   // Sends and receives what the socket takes and has: call it whenever the socket became ready. The
-  // peer's introduction is returned once. Unavailable: the connection ended or was never made.
-  // InvalidArgument: the other side does not speak this protocol.
+  // peer's introduction is returned once, when the peer has proven the secret.
+  // Unavailable: the connection ended or was never made. Unauthenticated: the peer did not prove
+  // the secret, and was told so. PermissionDenied: the peer says that we did not.
+  // ResourceExhausted: it has no place for us. FailedPrecondition: it is of another version, and
+  // was told so. InvalidArgument: it does not speak this protocol.
   absl::StatusOr<std::optional<Introduction>> Advance();
+  // On the server's side, after the introduction: tells the client where UCX listens for it.
+  // Advance sends it.
+  void AnswerWith(const SocketAddress& endpoint);
+  // Tells the peer, if the socket takes it at once, why it will now be closed.
+  void Refuse(Refusal reason);
+  // The peer has proven the secret.
+  bool proven() const { return state_ == State::kDone; }
   void Close() { socket_.reset(); }
 
  private:
+  // What must come next.
+  enum class State { kGreeting, kClaim, kAnswer, kDone };
+
   absl::Status Write();
   absl::StatusOr<std::optional<Introduction>> Read();
+  void Queue(const HandshakeMessage& message);
+  absl::StatusOr<std::optional<Introduction>> ActOn(const HandshakeMessage& message);
+  void OnGreeting(const Greeting& greeting);
+  absl::StatusOr<std::optional<Introduction>> OnClaim(const Claim& claim);
+  absl::StatusOr<std::optional<Introduction>> OnAnswer(const Answer& answer);
+  absl::Status RefuseSecret();
 
   UniqueFd socket_;
   std::vector<uint8_t> outgoing_;
   std::vector<uint8_t> incoming_;
-  bool introduced_ = false;  // the peer has introduced itself
+  Side side_ = Side::kClient;
+  State state_ = State::kGreeting;
+  const std::string* secret_ = nullptr;
+  Nonces nonces_;
+  uint64_t token_ = 0;
+  uint64_t peers_token_ = 0;
 };
 
 // A listening socket.

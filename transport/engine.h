@@ -8,8 +8,9 @@
 // Turn, Shutdown and Close; on_tensor with an eagerly received tensor even from within UCX, so it
 // must not call the engine back (Fabric's methods only enqueue).
 //
-// A connection is made over its control connection (control.h): the one who connects introduces
-// itself; the other opens a UCX listener for it alone and says where; the first connects there.
+// A connection is made over its control connection (control.h): the one who connects proves the
+// join secret; the other opens a UCX listener for it alone, says where, and proves it as well; the
+// first connects there.
 // Frames name the connection by the receiver's token, not by UCX's reply endpoint: in UCX 1.13 with
 // UCX_PROTO_ENABLE=y, short messages with a reply endpoint overrun a stack array. The token's low
 // 16 bits are the connection's index here, the others are random.
@@ -132,7 +133,10 @@ class Engine {
   void AcceptConnections();
   Connection& AddConnection(PeerId peer, ControlConnection control, std::string address,
                             bool inbound);
+  void ForgetStrangers();
   void AdvanceControl(Connection& connection);
+  absl::Status Admit(Connection& connection);
+  void FailControl(const Connection& connection, const absl::Status& status);
   absl::Status OfferEndpoint(Connection& connection);
   void ActOnRequests();
   void Withdraw(std::unique_ptr<Offer> offer);
@@ -197,6 +201,8 @@ class Engine {
   std::deque<std::unique_ptr<Offer>> withdrawn_;  // in order of retire_at
   // In order of deadline, because every connection gets the same time; ids may be long gone.
   std::deque<std::pair<base::Nanos, PeerId>> opening_;
+  // Accepted connections that may not have proven the join secret yet, the oldest first.
+  std::deque<PeerId> strangers_;
   bool suspect_ = false;  // a peer was lost that may have blocked our shared-memory queue
   // Connections made since, by the time at which they must have been heard.
   std::deque<std::pair<base::Nanos, PeerId>> probation_;

@@ -1,4 +1,5 @@
-// Making connections: control connections, introductions, UCX's listeners and endpoints.
+// Making connections: control connections, proofs of the join secret, UCX's listeners and
+// endpoints.
 
 #include <sys/epoll.h>
 
@@ -7,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "spdlog/spdlog.h"
 #include "transport/engine.h"
 
@@ -17,6 +19,8 @@ namespace {
 constexpr base::Nanos kOfferLinger = 200 * base::kMillisecond;
 // How long a new peer's first frame may take after its introduction while we are suspicious.
 constexpr base::Nanos kProbation = 500 * base::kMillisecond;
+// How many accepted connections may be waited for at once that have not proven the join secret.
+constexpr size_t kMaxStrangers = 256;
 
 }  // namespace
 
@@ -33,10 +37,8 @@ absl::StatusOr<std::string> Engine::Listen(const SocketAddress& address, const s
 void Engine::Connect(PeerId peer, const SocketAddress& address, const std::string& text) {
   auto control = ControlConnection::Connect(address);
   const absl::Status status = control.status();
-  Connection& connection =
-      AddConnection(peer, control.ok() ? *std::move(control) : ControlConnection(), text, false);
-  if (!status.ok()) return Fail(peer, status);
-  connection.control.Introduce({connection.token, {}});
+  AddConnection(peer, control.ok() ? *std::move(control) : ControlConnection(), text, false);
+  if (!status.ok()) Fail(peer, status);
 }
 
 Connection& Engine::AddConnection(PeerId peer, ControlConnection control, std::string address,
@@ -54,6 +56,9 @@ Connection& Engine::AddConnection(PeerId peer, ControlConnection control, std::s
   by_index_[PeerTable::IndexOf(peer)] = &connection;
   opening_.emplace_back(base::Now() + options_.connect_timeout, peer);
   if (connection.control.fd() >= 0) {
+    using Side = ControlConnection::Side;
+    connection.control.Begin(inbound ? Side::kServer : Side::kClient, connection.token,
+                             options_.join_secret);
     const absl::Status watched =
         Watch(connection.control.fd(), peer, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
     if (!watched.ok()) Fail(peer, watched);
@@ -63,31 +68,61 @@ Connection& Engine::AddConnection(PeerId peer, ControlConnection control, std::s
 
 void Engine::AcceptConnections() {
   while (auto accepted = listener_.Accept()) {
-    if (connections_.size() >= static_cast<size_t>(std::max(options_.max_peers, 0))) {
-      spdlog::warn("transport peer={} rejected: {} peers already", accepted->address,
-                   connections_.size());
-      continue;
-    }
     const PeerId peer = peers_.Name();
     if (peer == 0) continue;
     AddConnection(peer, std::move(accepted->connection), std::move(accepted->address), true);
+    strangers_.push_back(peer);
+    if (strangers_.size() <= kMaxStrangers) continue;
+    ForgetStrangers();
+    // However many there are, a peer that proves the secret without delay is let in.
+    if (strangers_.size() > kMaxStrangers) {
+      BeginClose(*Find(strangers_.front()),
+                 absl::ResourceExhaustedError("others came before it had proven the join secret"));
+      strangers_.pop_front();
+    }
   }
+}
+
+void Engine::ForgetStrangers() {
+  std::erase_if(strangers_, [this](PeerId peer) {
+    const Connection* connection = Find(peer);
+    return connection == nullptr || connection->state == State::kClosing ||
+           connection->control.proven();
+  });
+}
+
+// A peer that has proven the join secret takes one of max_peers places.
+absl::Status Engine::Admit(Connection& connection) {
+  ForgetStrangers();
+  const size_t others = connections_.size() - strangers_.size() - 1;
+  if (others < static_cast<size_t>(std::max(options_.max_peers, 0))) return absl::OkStatus();
+  connection.control.Refuse(Refusal::kFull);
+  spdlog::warn("transport peer={} refused: {} peers already", connection.address, others);
+  return absl::ResourceExhaustedError(
+      absl::StrCat(connection.address, ": refused: ", others, " peers already"));
+}
+
+// What the refused are told, the refusing process logs: nobody else hears of them.
+void Engine::FailControl(const Connection& connection, const absl::Status& status) {
+  if (absl::IsUnauthenticated(status)) ++counters_.refused_secrets;
+  if (connection.inbound &&
+      (absl::IsUnauthenticated(status) || absl::IsFailedPrecondition(status))) {
+    spdlog::warn("transport peer={} refused: {}", connection.address, base::Message(status));
+  }
+  Fail(connection.id,
+       absl::Status(status.code(), absl::StrCat(connection.address, ": ", status.message())));
 }
 
 void Engine::AdvanceControl(Connection& connection) {
   while (connection.state != State::kClosing) {
     const auto introduction = connection.control.Advance();
-    if (!introduction.ok()) {
-      Fail(connection.id,
-           absl::Status(introduction.status().code(),
-                        absl::StrCat(connection.address, ": ", introduction.status().message())));
-      return;
-    }
+    if (!introduction.ok()) return FailControl(connection, introduction.status());
     if (!introduction->has_value()) return;
     connection.peers_token = (*introduction)->token;
     if (connection.inbound) {
-      const absl::Status offered = OfferEndpoint(connection);
-      if (!offered.ok()) Fail(connection.id, offered);
+      absl::Status admitted = Admit(connection);
+      if (admitted.ok()) admitted = OfferEndpoint(connection);
+      if (!admitted.ok()) return Fail(connection.id, admitted);
     } else {
       const SocketAddress& peer = (*introduction)->endpoint;
       ucp_ep_params_t params = {};
@@ -124,7 +159,7 @@ absl::Status Engine::OfferEndpoint(Connection& connection) {
   if (status != UCS_OK) {
     return StatusFromUcs(status, absl::StrCat(connection.address, ": UCX cannot listen for it"));
   }
-  connection.control.Introduce({connection.token, {attributes.sockaddr, local.size}});
+  connection.control.AnswerWith({attributes.sockaddr, local.size});
   return absl::OkStatus();
 }
 

@@ -42,7 +42,7 @@ struct FabricOptions {
   int32_t max_outstanding_sends = 1024;  // per peer, at most 65535; Send past it is
                                          // ResourceExhausted
   uint64_t max_outstanding_bytes = 256u << 20;  // per peer, likewise; one frame always may
-  int32_t max_peers = 4096;                     // further inbound connections are rejected
+  int32_t max_peers = 4096;                     // further inbound connections are refused
   bool shared_memory = true;  // let processes of one machine meet in shared memory
   // Network devices UCX may use and listens on, as in UCX_NET_DEVICES ("lo", "mlx5_0:1,eth0");
   // empty: all of them. UCX's own ports do not know our handshake: whoever can reach them can

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -50,6 +51,48 @@ SilentServer::SilentServer() : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXE
 }
 
 SilentServer::~SilentServer() { close(socket_); }
+
+int SilentServer::Accept() const { return accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC); }
+
+RawConnection::RawConnection(uint16_t port)
+    : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  const sockaddr_in address = Loopback(port);
+  if (connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    std::perror("RawConnection");
+    std::abort();
+  }
+}
+
+RawConnection::~RawConnection() {
+  if (socket_ >= 0) close(socket_);
+}
+
+void RawConnection::Send(const std::vector<uint8_t>& bytes) const {
+  // The other side may have closed: then the test sees it by what it receives.
+  (void)send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+}
+
+std::vector<uint8_t> RawConnection::Receive(size_t bytes) const {
+  const timeval limit = {10, 0};
+  setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  std::vector<uint8_t> received(bytes);
+  const ssize_t count = recv(socket_, received.data(), bytes, MSG_WAITALL);
+  received.resize(count < 0 ? 0 : static_cast<size_t>(count));
+  return received;
+}
+
+std::optional<std::vector<uint8_t>> RawConnection::ReceiveToEnd() const {
+  const timeval limit = {10, 0};
+  setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  std::vector<uint8_t> all;
+  while (true) {
+    uint8_t chunk[4096];
+    const ssize_t count = recv(socket_, chunk, sizeof(chunk), 0);
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::nullopt;
+    if (count <= 0) return all;  // closed, in order or not
+    all.insert(all.end(), chunk, chunk + count);
+  }
+}
 
 std::vector<uint16_t> OwnListeningPorts() {
   const std::set<std::string> inodes = OwnSocketInodes();

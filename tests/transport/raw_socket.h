@@ -4,6 +4,7 @@
 // Plain TCP sockets that play peers who do not speak UCX.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,10 +18,33 @@ class SilentServer {
   SilentServer(const SilentServer&) = delete;
   SilentServer& operator=(const SilentServer&) = delete;
   const std::string& address() const { return address_; }
+  // The descriptor of the next connection, which the caller closes. Blocking.
+  int Accept() const;
 
  private:
   int socket_;
   std::string address_;
+};
+
+// A connection to a loopback port, or one that was accepted.
+class RawConnection {
+ public:
+  explicit RawConnection(uint16_t port);
+  struct Accepted {
+    int fd;
+  };
+  explicit RawConnection(Accepted accepted) : socket_(accepted.fd) {}
+  RawConnection(RawConnection&& other) noexcept : socket_(other.socket_) { other.socket_ = -1; }
+  ~RawConnection();
+
+  void Send(const std::vector<uint8_t>& bytes) const;
+  // Fewer than asked for: the other side has closed, or nothing came for 10 s.
+  std::vector<uint8_t> Receive(size_t bytes) const;
+  // What still comes before the other side closes. Nothing: it did not, for 10 s.
+  std::optional<std::vector<uint8_t>> ReceiveToEnd() const;
+
+ private:
+  int socket_;
 };
 
 // The TCP ports that this process listens on.

@@ -1,0 +1,159 @@
+"""Who may join a cluster: those with its secret, which shows up nowhere else."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import httpx
+import pytest
+
+from cluster import DRAFT, TARGET, Process, free_address, run, start_cluster, wait_until
+from exposition import value_of
+
+SECRET = "the secret of this cluster"
+TOLD = "refused: the join secret differs"
+LOGGED = "refused: its join secret differs"
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.write_text(SECRET + "\n")
+    return path
+
+
+@pytest.fixture
+def wrong(tmp_path: Path) -> Path:
+    path = tmp_path / "wrong"
+    path.write_text("the secret of another cluster\n")
+    return path
+
+
+@contextlib.contextmanager
+def started(log: Path, arguments: Sequence[str]) -> Iterator[Process]:
+    """One process, which must end with status 0 when it is asked to."""
+    process = Process.start(arguments, log)
+    try:
+        yield process
+    except BaseException:
+        with contextlib.suppress(AssertionError):
+            process.stop()
+        raise
+    assert process.stop() == 0, process.log_text()
+
+
+def ready(address: str) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(f"http://{address}/readyz").status_code == 200
+    return False
+
+
+def test_a_draft_with_another_secret_is_not_used(tmp_path: Path, secret: Path, wrong: Path) -> None:
+    good_at, bad_at, admin = free_address(), free_address(), free_address()
+    draft = ["draft", f"--model={DRAFT}", "--dtype=float32"]
+    target = ["target", f"--model={TARGET}", "--dtype=float32", f"--listen={free_address()}"]
+    with (
+        started(
+            tmp_path / "good.log",
+            [*draft, f"--listen={good_at}", f"--join_secret_file={secret}"],
+        ) as good,
+        started(
+            tmp_path / "bad.log", [*draft, f"--listen={bad_at}", f"--join_secret_file={wrong}"]
+        ) as bad,
+        started(
+            tmp_path / "target.log",
+            [
+                *target,
+                f"--admin_listen={admin}",
+                f"--drafts={good_at},{bad_at}",
+                f"--join_secret_file={secret}",
+            ],
+        ) as leader,
+    ):
+        wait_until(lambda: f"{bad_at}: {TOLD}" in leader.log_text(), "the target is refused")
+        wait_until(lambda: LOGGED in bad.log_text(), "the draft says whom it refused")
+        wait_until(
+            lambda: ready(admin) and value_of(admin, "specfabric_target_draft_workers") == 1,
+            "the target has the other draft",
+        )
+        assert LOGGED not in good.log_text()
+        for process in (good, bad, leader):
+            assert SECRET not in process.log_text()
+
+
+def test_only_who_has_the_secret_joins_a_cluster(tmp_path: Path, secret: Path, wrong: Path) -> None:
+    with start_cluster(
+        tmp_path / "up.log", drafts=1, extra=[f"--join_secret_file={secret}"]
+    ) as cluster:
+        at = free_address()
+        gateway = [
+            "gateway",
+            f"--model={TARGET}",
+            f"--listen={at}",
+            f"--targets={cluster.targets[0].listen}",
+        ]
+        for arguments in ([], [f"--join_secret_file={wrong}"]):
+            with started(tmp_path / "stranger.log", [*gateway, *arguments]) as stranger:
+                wait_until(lambda s=stranger: TOLD in s.log_text(), "the stranger is refused")
+                assert not ready(at)
+        with started(tmp_path / "friend.log", [*gateway, f"--join_secret_file={secret}"]):
+            wait_until(lambda: ready(at), "the friend has joined")
+        assert LOGGED in cluster.process.log_text()
+        assert cluster.complete(prompt="import ", max_tokens=4)["choices"]
+        assert SECRET not in cluster.process.log_text()
+
+
+def test_up_makes_a_secret_that_only_its_children_know(tmp_path: Path) -> None:
+    with start_cluster(tmp_path / "up.log", drafts=1) as cluster:
+        for member in cluster.members:
+            words = Path(f"/proc/{member.pid}/cmdline").read_text().split("\0")
+            (given,) = [word for word in words if word.startswith("--join_secret_file=")]
+            # The pipe it came by is empty now: reading it ends at once, with nothing.
+            descriptor = Path(f"/proc/{member.pid}/fd") / given.rpartition("/")[2]
+            assert descriptor.read_bytes() == b""
+        gateway = [
+            "gateway",
+            f"--model={TARGET}",
+            f"--listen={free_address()}",
+            f"--targets={cluster.targets[0].listen}",
+        ]
+        with started(tmp_path / "stranger.log", gateway) as stranger:
+            wait_until(lambda: TOLD in stranger.log_text(), "the stranger is refused")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot read"),
+        (b"", "0 bytes"),
+        (b"15 bytes of it.\n", "15 bytes"),
+        (b"\n" * 100, "0 bytes"),
+        (b"x" * 4097, "4096"),
+        (b"x" * 1_000_000, "4096"),
+    ],
+)
+def test_unusable_secrets(content: bytes | None, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    if content is not None:
+        path.write_bytes(content)
+    flag = f"--join_secret_file={path}"
+    for arguments in (
+        ["target", f"--model={TARGET}", "--listen=127.0.0.1:0", flag],
+        ["draft", f"--model={DRAFT}", "--listen=127.0.0.1:0", flag],
+        ["gateway", f"--model={TARGET}", f"--targets={free_address()}", flag],
+        ["generate", f"--model={TARGET}", "--prompt=x", flag],
+        ["up", f"--model={TARGET}", f"--listen={free_address()}", flag],
+    ):
+        result = run(arguments)
+        assert result.returncode == 2, result.stderr
+        (line,) = result.stderr.strip().splitlines()
+        assert flag in line
+        assert said in line
+
+
+def test_a_folder_is_no_secret(tmp_path: Path) -> None:
+    result = run(["generate", f"--model={TARGET}", "--prompt=x", f"--join_secret_file={tmp_path}"])
+    assert result.returncode == 2
+    assert "directory" in result.stderr
