@@ -46,3 +46,12 @@ if(SPECFABRIC_TORCH)
                       "-Wl,-rpath,${SPECFABRIC_TORCH_DIR}/lib"
                       "-Wl,--allow-shlib-undefined")
 endif()
+
+# What bench/transport compares with; it builds what it finds.
+find_package(PkgConfig QUIET)
+if(PkgConfig_FOUND)
+  pkg_check_modules(SPECFABRIC_ZMQ QUIET IMPORTED_TARGET libzmq)
+  pkg_check_modules(SPECFABRIC_GRPC QUIET IMPORTED_TARGET grpc++ protobuf)
+endif()
+find_program(SPECFABRIC_PROTOC protoc)
+find_program(SPECFABRIC_GRPC_PLUGIN grpc_cpp_plugin)
