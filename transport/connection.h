@@ -55,6 +55,7 @@ struct ReceiveOp {
   Connection* connection = nullptr;
   std::list<ReceiveOp>::iterator self;
   WireHeader header;
+  uint32_t bytes = 0;
   std::vector<uint8_t> payload;
   Lease lease;
   void* request = nullptr;
@@ -65,6 +66,7 @@ struct ReceiveOp {
 // A rendezvous that was announced and waits for its turn.
 struct Announced {
   WireHeader header;
+  uint32_t bytes = 0;
   void* descriptor = nullptr;
 };
 

@@ -27,7 +27,7 @@ constexpr base::Nanos kPollInterval = 200 * base::kMicrosecond;
 // Frames that arrived before their sender's control connection ended are still in UCX's queues.
 constexpr int kProgressBeforeClose = 1000;
 // A turn without news looks at clock and sockets only when these bits of its number are 0.
-constexpr uint32_t kIdleTurns = 63;
+constexpr uint32_t kIdleTurns = 1023;
 
 }  // namespace
 
@@ -89,7 +89,7 @@ absl::Status Engine::TryRegistering() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<SlotPool>> Engine::AddPool(uint16_t id,
+absl::StatusOr<std::shared_ptr<SlotPool>> Engine::AddPool(uint8_t id,
                                                           const SlotPoolOptions& options) {
   if (pools_.contains(id)) {
     return absl::AlreadyExistsError(absl::StrCat("there is a pool ", id, " already"));

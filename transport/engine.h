@@ -72,7 +72,7 @@ class Engine {
   absl::Status Post(PeerId peer, uint16_t type, const TensorFields& fields, const void* data,
                     uint32_t bytes, void* memory, PostDone done, void* argument);
   void Close(PeerId peer);
-  absl::StatusOr<std::shared_ptr<SlotPool>> AddPool(uint16_t id, const SlotPoolOptions& options);
+  absl::StatusOr<std::shared_ptr<SlotPool>> AddPool(uint8_t id, const SlotPoolOptions& options);
   std::string Transport(PeerId peer) const;
   // Open connections by wire. Any thread.
   std::map<std::string, int64_t> Wires() const;
@@ -160,7 +160,7 @@ class Engine {
   ucs_status_t NoteFrame(const void* header, size_t header_bytes, void* payload, size_t bytes,
                          const ucp_am_recv_param_t* param);
   void RefuseFrame(Connection& connection, const absl::Status& status);
-  ucs_status_t NoteRendezvous(Connection& connection, const WireHeader& header, void* descriptor);
+  ucs_status_t NoteRendezvous(Connection& connection, const Announced& announced);
   void ActOnFrames();
   void ActOnAnnounced();
   void ActOnReceived();
@@ -209,7 +209,7 @@ class Engine {
   Events events_;
 
   boost::intrusive::list<SendOp> idle_sends_;  // the engine deletes them
-  absl::flat_hash_map<uint16_t, std::shared_ptr<SlotPool>> pools_;
+  absl::flat_hash_map<uint8_t, std::shared_ptr<SlotPool>> pools_;
   std::optional<FaultInjector> faults_;
   std::multimap<base::Nanos, Delayed> delayed_;  // by when it is due
 

@@ -15,10 +15,6 @@ namespace {
 constexpr uint64_t kLargestFramesAtOnce = 2;
 constexpr size_t kMaxAnnounced = 1 << 16;
 
-bool IsTensor(const WireHeader& header) {
-  return header.base.kind == static_cast<uint32_t>(FrameKind::kTensor);
-}
-
 }  // namespace
 
 absl::Status Engine::AcceptFrames() {
@@ -44,20 +40,19 @@ ucs_status_t Engine::OnFrame(void* engine, const void* header, size_t header_byt
 ucs_status_t Engine::NoteFrame(const void* data, size_t header_bytes, void* payload, size_t bytes,
                                const ucp_am_recv_param_t* param) {
   const WireHeader header = ReadHeader(data, header_bytes);
-  Connection* connection = by_index_[PeerTable::IndexOf(header.base.connection)];
-  if (connection == nullptr || connection->token != header.base.connection ||
+  Connection* connection = by_index_[PeerTable::IndexOf(header.connection)];
+  if (connection == nullptr || connection->token != header.connection ||
       connection->state == State::kClosing) {
     // Late frames of a closed connection, or a stranger's.
     ++counters_.unattributed_frames;
     return UCS_OK;
   }
-  const absl::Status status = CheckFrame(header, header_bytes, bytes, options_.max_frame_bytes);
-  if (!status.ok()) {
-    RefuseFrame(*connection, status);
+  if (!IsSound(header, header_bytes, bytes, options_.max_frame_bytes)) {
+    RefuseFrame(*connection, CheckFrame(header, header_bytes, bytes, options_.max_frame_bytes));
     return UCS_OK;
   }
   if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
-    return NoteRendezvous(*connection, header, payload);
+    return NoteRendezvous(*connection, {header, static_cast<uint32_t>(bytes), payload});
   }
   const uint8_t* begin = static_cast<const uint8_t*>(payload);
   if (IsTensor(header) && connection->state == State::kOpen) {
@@ -77,15 +72,14 @@ void Engine::RefuseFrame(Connection& connection, const absl::Status& status) {
   Fail(connection.id, status);
 }
 
-ucs_status_t Engine::NoteRendezvous(Connection& connection, const WireHeader& header,
-                                    void* descriptor) {
-  auto& waiting = IsTensor(header) ? connection.announced_tensors : connection.announced;
+ucs_status_t Engine::NoteRendezvous(Connection& connection, const Announced& announced) {
+  auto& waiting = IsTensor(announced.header) ? connection.announced_tensors : connection.announced;
   if (waiting.size() >= kMaxAnnounced) {
     RefuseFrame(connection, absl::ResourceExhaustedError(
                                 absl::StrCat("more than ", kMaxAnnounced, " frames announced")));
     return UCS_OK;
   }
-  waiting.push_back({header, descriptor});
+  waiting.push_back(announced);
   events_.any = true;
   events_.announced.push_back(connection.id);
   return UCS_INPROGRESS;
@@ -116,7 +110,7 @@ void Engine::StartReceives(Connection& connection) {
   const uint64_t limit = kLargestFramesAtOnce * options_.max_frame_bytes;
   while (!connection.announced.empty()) {
     const Announced announced = connection.announced.front();
-    const uint32_t bytes = announced.header.base.payload_bytes;
+    const uint32_t bytes = announced.bytes;
     if (connection.receiving_bytes + bytes > limit) return;
     connection.announced.pop_front();
     connection.receiving_bytes += bytes;
@@ -139,10 +133,10 @@ void Engine::StartTensor(Connection& connection, const Announced& announced) {
     return drop(absl::InvalidArgumentError(
         absl::StrCat("tensor for pool ", fields.pool, ", which this process does not have")));
   }
-  if (announced.header.base.payload_bytes > pool->second->options().slot_bytes) {
-    return drop(absl::InvalidArgumentError(
-        absl::StrCat("tensor of ", announced.header.base.payload_bytes,
-                     " bytes for a pool of slots of ", pool->second->options().slot_bytes)));
+  if (announced.bytes > pool->second->options().slot_bytes) {
+    return drop(absl::InvalidArgumentError(absl::StrCat("tensor of ", announced.bytes,
+                                                        " bytes for a pool of slots of ",
+                                                        pool->second->options().slot_bytes)));
   }
   if (handler_.admit_tensor && !handler_.admit_tensor(connection.id, fields)) {
     ++counters_.stale_tensors;
@@ -163,6 +157,7 @@ ReceiveOp& Engine::Receive(Connection& connection, const Announced& announced, v
   op.connection = &connection;
   op.self = std::prev(connection.receives.end());
   op.header = announced.header;
+  op.bytes = announced.bytes;
   ucp_request_param_t params = {};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   params.cb.recv_am = &Engine::OnReceived;
@@ -171,8 +166,8 @@ ReceiveOp& Engine::Receive(Connection& connection, const Announced& announced, v
     params.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
     params.memh = static_cast<ucp_mem_h>(memory);
   }
-  const ucs_status_ptr_t result = ucp_am_recv_data_nbx(worker_.get(), announced.descriptor, data,
-                                                       op.header.base.payload_bytes, &params);
+  const ucs_status_ptr_t result =
+      ucp_am_recv_data_nbx(worker_.get(), announced.descriptor, data, op.bytes, &params);
   if (UCS_PTR_IS_PTR(result)) {
     op.request = result;
   } else {
@@ -185,7 +180,7 @@ ReceiveOp& Engine::Receive(Connection& connection, const Announced& announced, v
 void Engine::OnReceived(void*, ucs_status_t status, size_t bytes, void* op) {
   ReceiveOp* received = static_cast<ReceiveOp*>(op);
   // The sender's data and its announcement are apart on the wire and may disagree.
-  if (status == UCS_OK && bytes != received->header.base.payload_bytes) {
+  if (status == UCS_OK && bytes != received->bytes) {
     status = UCS_ERR_MESSAGE_TRUNCATED;
   }
   Events& events = received->connection->engine->events_;
@@ -211,7 +206,7 @@ void Engine::ActOnReceived() {
       Deliver(connection, done.header, std::move(done.payload));
     } else if (!done.given_up) {
       done.lease.Mark(SlotState::kReady);
-      const absl::Span<const uint8_t> bytes(done.lease.data(), done.header.base.payload_bytes);
+      const absl::Span<const uint8_t> bytes(done.lease.data(), done.bytes);
       connection.heard = true;
       OpenIfReady(connection);
       if (connection.state != State::kOpen) continue;
@@ -229,15 +224,16 @@ void Engine::Deliver(Connection& connection, const WireHeader& header,
   OpenIfReady(connection);
   // Data only comes from a peer that has heard us, so we have had our wires since.
   if (connection.state != State::kOpen) return;
-  switch (static_cast<FrameKind>(header.base.kind)) {
+  switch (static_cast<FrameKind>(header.kind)) {
     case FrameKind::kData:
       ++counters_.frames_received;
       counters_.bytes_received += payload.size();
       if (handler_.on_frame) {
-        handler_.on_frame(connection.id, {header.base.type, std::move(payload)});
+        handler_.on_frame(connection.id, {header.type, std::move(payload)});
       }
       return;
     case FrameKind::kTensor:
+    case FrameKind::kFencedTensor:
       return DeliverTensor(connection, header, payload, Lease());
     case FrameKind::kPing:
       return StartSend(connection, {.kind = FrameKind::kPong});
@@ -255,8 +251,7 @@ void Engine::DeliverTensor(Connection& connection, const WireHeader& header,
   counters_.bytes_received += bytes.size();
   lease.Mark(SlotState::kReading);
   if (handler_.on_tensor) {
-    handler_.on_tensor(connection.id,
-                       {header.base.type, FieldsOf(header), bytes, std::move(lease)});
+    handler_.on_tensor(connection.id, {header.type, FieldsOf(header), bytes, std::move(lease)});
   }
 }
 

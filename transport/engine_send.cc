@@ -99,8 +99,7 @@ SendOp& Engine::TakeSendOp(Connection& connection) {
 
 void Engine::Issue(SendOp& op) {
   const Outgoing& frame = op.frame;
-  op.header =
-      MakeHeader(frame.kind, frame.type, frame.bytes, op.connection->peers_token, frame.fields);
+  op.header = MakeHeader(frame.kind, frame.type, op.connection->peers_token, frame.fields);
   ucp_request_param_t params;
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   params.cb.send = &Engine::OnSent;
@@ -115,7 +114,7 @@ void Engine::Issue(SendOp& op) {
   }
   const ucs_status_ptr_t result =
       ucp_am_send_nbx(op.connection->endpoint, kActiveMessageId, &op.header,
-                      HeaderBytes(frame.kind), frame.data, frame.bytes, &params);
+                      HeaderBytes(op.header.kind), frame.data, frame.bytes, &params);
   if (UCS_PTR_IS_PTR(result)) {
     op.request = result;
   } else if (result == nullptr) {

@@ -61,7 +61,7 @@ class Fabric::Impl {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::shared_ptr<SlotPool>> AddPool(uint16_t id, const SlotPoolOptions& options) {
+  absl::StatusOr<std::shared_ptr<SlotPool>> AddPool(uint8_t id, const SlotPoolOptions& options) {
     return OnProgressThread([&] { return engine_->AddPool(id, options); });
   }
 
@@ -200,7 +200,7 @@ absl::Status Fabric::Send(PeerId peer, uint16_t type, std::vector<uint8_t> paylo
   return impl_->Send(peer, type, std::move(payload));
 }
 
-absl::StatusOr<std::shared_ptr<SlotPool>> Fabric::AddPool(uint16_t id,
+absl::StatusOr<std::shared_ptr<SlotPool>> Fabric::AddPool(uint8_t id,
                                                           const SlotPoolOptions& options) {
   return impl_->AddPool(id, options);
 }

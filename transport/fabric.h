@@ -59,17 +59,6 @@ struct FabricOptions {
   FaultOptions faults;
 };
 
-// The AM header of every frame: fixed, little-endian, 24 bytes; a tensor's is followed by its
-// TensorFields.
-struct FrameHeader {
-  uint32_t magic = 0;    // kFrameMagic
-  uint16_t version = 0;  // kFrameVersion
-  uint16_t type = 0;     // the message type; opaque here
-  uint32_t payload_bytes = 0;
-  uint32_t kind = 0;        // transport/frame.h: data, a tensor, or the fabric's own
-  uint64_t connection = 0;  // the receiver's token for the connection, told by it to this peer only
-};
-
 // A received message. The payload is private memory that the receiver may keep: nobody can change
 // it after it was verified.
 struct Frame {
@@ -77,11 +66,11 @@ struct Frame {
   std::vector<uint8_t> payload;
 };
 
-// What the receiver must know of a tensor before it comes: 24 bytes on the wire.
+// What the receiver must know of a tensor before it comes.
 struct TensorFields {
   Fence fence = {};
-  uint16_t pool = 0;  // the receiver's pool it goes to
-  uint64_t tag = 0;   // joins it to a message; opaque here
+  uint8_t pool = 0;  // the receiver's pool it goes to
+  uint64_t tag = 0;  // joins it to a message; opaque here
 };
 
 // A received tensor. Large ones come by rendezvous, straight into a slot of the pool that they
@@ -154,7 +143,7 @@ class Fabric {
   // Registers memory for tensors, and makes `id` its name in the TensorFields of peers that send to
   // this process. AlreadyExists: the id is taken. ResourceExhausted: no memory, or it cannot be
   // registered. FailedPrecondition: UCX does not see memory of this kind.
-  absl::StatusOr<std::shared_ptr<SlotPool>> AddPool(uint16_t id, const SlotPoolOptions& options);
+  absl::StatusOr<std::shared_ptr<SlotPool>> AddPool(uint8_t id, const SlotPoolOptions& options);
   // Queues the first `bytes` of a slot, which goes back to its pool when UCX is done with it. The
   // slot's pool must be of this fabric. `fields.fence` should be the lease's. Otherwise like Send.
   // With MemoryKind::kCuda the kernels that fill the slot must have finished.

@@ -1,47 +1,92 @@
 #ifndef SPECFABRIC_TRANSPORT_FRAME_H_
 #define SPECFABRIC_TRANSPORT_FRAME_H_
 
-// The rules of a frame's header, apart from UCX so that they can be tested alone.
+// A frame's header, which UCX carries as the active message's, and the rules of it, apart from UCX
+// so that they can be tested alone. It is as short as can be: with a small payload it must fit into
+// one cache line of shared memory. Its version is that of the control connection (handshake.h).
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "absl/status/status.h"
 #include "transport/fabric.h"
 
 namespace specfabric::transport {
 
-constexpr uint32_t kFrameMagic = 0x42464353;  // "SCFB" in memory
-constexpr uint16_t kFrameVersion = 2;
+// Both ends send one empty kOpen frame as soon as UCX has chosen the wires; a connection is open,
+// and data may go, once the peer's has come in. A kPing is answered with a kPong. A kFencedTensor
+// is one with an incarnation.
+enum class FrameKind : uint8_t {
+  kData = 0,
+  kOpen = 1,
+  kPing = 2,
+  kPong = 3,
+  kTensor = 4,
+  kFencedTensor = 5
+};
+constexpr uint8_t kLastFrameKind = 5;
 
-// FrameHeader::kind. Both ends send one empty kOpen frame as soon as UCX has chosen the wires; a
-// connection is open, and data may go, once the peer's has come in. A kPing is answered with a
-// kPong.
-enum class FrameKind : uint32_t { kData = 0, kOpen = 1, kPing = 2, kPong = 3, kTensor = 4 };
-
-// What UCX carries as the active message's header: a tensor's whole, of others only `base`.
+// Little-endian, and as long on the wire as HeaderBytes says for its kind.
 struct WireHeader {
-  FrameHeader base;
-  uint64_t incarnation = 0;
-  uint64_t tag = 0;
+  uint64_t connection = 0;  // the receiver's token for the connection, told by it to this peer only
   uint32_t round = 0;
-  uint16_t pool = 0;
-  uint16_t reserved = 0;
+  uint16_t type = 0;  // the message type; opaque here
+  uint8_t kind = 0;
+  uint8_t pool = 0;
+  uint64_t tag = 0;
+  uint64_t incarnation = 0;
 };
 
-constexpr size_t HeaderBytes(FrameKind kind) {
-  return kind == FrameKind::kTensor ? sizeof(WireHeader) : sizeof(FrameHeader);
+constexpr size_t HeaderBytes(uint8_t kind) {
+  switch (static_cast<FrameKind>(kind)) {
+    case FrameKind::kTensor:
+      return 24;
+    case FrameKind::kFencedTensor:
+      return 32;
+    default:
+      return 16;
+  }
 }
-WireHeader MakeHeader(FrameKind kind, uint16_t type, uint32_t payload_bytes, uint64_t connection,
-                      const TensorFields& fields);
-TensorFields FieldsOf(const WireHeader& header);
 
-// Copies a received header out of UCX's memory; what is missing of it stays zero.
-WireHeader ReadHeader(const void* data, size_t bytes);
+// `kind` is any but kFencedTensor, which a kTensor becomes if its fence has an incarnation.
+inline WireHeader MakeHeader(FrameKind kind, uint16_t type, uint64_t connection,
+                             const TensorFields& fields) {
+  if (kind == FrameKind::kTensor && fields.fence.incarnation != 0) kind = FrameKind::kFencedTensor;
+  return {connection, fields.fence.round,      type, static_cast<uint8_t>(kind), fields.pool,
+          fields.tag, fields.fence.incarnation};
+}
+inline TensorFields FieldsOf(const WireHeader& header) {
+  return {{header.incarnation, header.round}, header.pool, header.tag};
+}
+inline bool IsTensor(const WireHeader& header) {
+  return header.kind == static_cast<uint8_t>(FrameKind::kTensor) ||
+         header.kind == static_cast<uint8_t>(FrameKind::kFencedTensor);
+}
 
-// Checks a received header of `header_bytes`: its magic, version, kind and size, that the payload
-// it announces is the one that came, and that this is at most `limit` bytes. InvalidArgument
-// otherwise.
+// Copies a received header out of UCX's memory; of one that is as long as no frame's, nothing.
+inline WireHeader ReadHeader(const void* data, size_t bytes) {
+  WireHeader header;
+  if (bytes == 24) {
+    std::memcpy(static_cast<void*>(&header), data, 24);
+  } else if (bytes == 16) {
+    std::memcpy(static_cast<void*>(&header), data, 16);
+  } else if (bytes == 32) {
+    std::memcpy(static_cast<void*>(&header), data, 32);
+  }
+  return header;
+}
+
+// Whether CheckFrame would say OK.
+inline bool IsSound(const WireHeader& header, size_t header_bytes, size_t payload_bytes,
+                    uint32_t limit) {
+  const bool carries = header.kind == static_cast<uint8_t>(FrameKind::kData) || IsTensor(header);
+  return header.kind <= kLastFrameKind && header_bytes == HeaderBytes(header.kind) &&
+         payload_bytes <= (carries ? limit : 0);
+}
+
+// Checks a received header of `header_bytes`: its kind and size, and that the payload is at most
+// `limit` bytes, or none where the kind has none. InvalidArgument otherwise.
 absl::Status CheckFrame(const WireHeader& header, size_t header_bytes, size_t payload_bytes,
                         uint32_t limit);
 

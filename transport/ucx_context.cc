@@ -94,6 +94,12 @@ void ApplyUcxSettings(const FabricOptions& options) {
       // The older protocols keep receives that were under way when their endpoint was closed.
       {"UCX_PROTO_ENABLE", "y"},
       {"UCX_NET_DEVICES", options.net_devices},
+      // Without it, TCP is a wire for rendezvous beside shared memory, and polling it costs a
+      // system
+      // call a turn; over TCP itself, active messages are faster than its emulated puts.
+      {"UCX_TCP_PUT_ENABLE", "n"},
+      // The engine looks after its peers itself.
+      {"UCX_KEEPALIVE_INTERVAL", "inf"},
       // Error handling by peer switches shared memory off unless these are set.
       {"UCX_POSIX_ERROR_HANDLING", shared_memory ? "y" : ""},
       {"UCX_SYSV_ERROR_HANDLING", shared_memory ? "y" : ""},

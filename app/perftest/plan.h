@@ -43,7 +43,7 @@ constexpr uint16_t kPlanFrame = 1;   // the client's Plan
 constexpr uint16_t kReadyFrame = 2;  // the server is ready for it, or says why not
 constexpr uint16_t kTreeFrame = 3;
 constexpr uint16_t kTensorType = 4;
-constexpr uint16_t kPool = 1;
+constexpr uint8_t kPool = 1;
 
 // Tensors a window may hold, and the slots each side needs for them.
 constexpr int32_t kMaxWindow = 1024;
