@@ -15,7 +15,7 @@ FabricMetrics::FabricMetrics(Registry& registry, std::function<FabricCounters()>
     return &registry.AddCounter(std::string("specfabric_fabric_") + name + "_total", help, labels);
   };
   const Labels sent = {{"direction", "sent"}}, received = {{"direction", "received"}};
-  series_ = {{
+  series_ = {
       {add("frames", "Frames", sent), &C::frames_sent},
       {add("frames", "Frames", received), &C::frames_received},
       {add("bytes", "Payload bytes", sent), &C::bytes_sent},
@@ -43,7 +43,7 @@ FabricMetrics::FabricMetrics(Registry& registry, std::function<FabricCounters()>
       {add("refused_hellos", "Peers whose handshake was refused"), &C::refused_hellos},
       {add("malformed_messages", "Messages that did not decode"), &C::malformed},
       {add("reconnects", "Connections opened again after a loss"), &C::reconnects},
-  }};
+  };
   refresh_ = registry.AddRefresh([this] { Update(); });
 }
 

@@ -1,11 +1,11 @@
 #ifndef SPECFABRIC_METRICS_FABRIC_METRICS_H_
 #define SPECFABRIC_METRICS_FABRIC_METRICS_H_
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "metrics/registry.h"
 
@@ -44,7 +44,7 @@ class FabricMetrics {
   void UpdateWires(const std::map<std::string, int64_t>& wires);
 
   Registry& registry_;
-  std::array<Series, 27> series_;
+  std::vector<Series> series_;
   Gauge& releasing_;
   std::map<std::string, Gauge*> wires_;  // those that were ever seen
   std::function<FabricCounters()> read_;

@@ -41,7 +41,7 @@ struct Fate {
   int copies = 1;              // 0: dropped, 2: sent twice
   base::Nanos delay = 0;       // of the first copy
   base::Nanos copy_delay = 0;  // of the second
-  bool corrupt = false;      // in every copy the byte at `corrupt_at` is xored with `corrupt_with`
+  bool corrupt = false;  // in the first copy the byte at `corrupt_at` is xored with `corrupt_with`
   uint32_t corrupt_at = 0;   // below the payload's size
   uint8_t corrupt_with = 0;  // not 0
   bool faulty = false;       // something other than the simulated round trip befell it

@@ -83,7 +83,7 @@ def test_tokens_survive_what_drafts_lose_double_delay_and_falsify(
 def test_tokens_survive_a_long_way_to_the_drafts(
     plain_answers: list[list[int]], tmp_path: Path
 ) -> None:
-    with start_cluster(tmp_path / "up.log", extra=["--simulated_rtt_ms=10"]) as cluster:
+    with start_cluster(tmp_path / "up.log", extra=["--simulated_rtt_ms=20"]) as cluster:
         tokens, accepted = all_answers(cluster)
         (target,) = cluster.targets
         name = "specfabric_round_span_seconds"
@@ -91,8 +91,8 @@ def test_tokens_survive_a_long_way_to_the_drafts(
         seconds = value_of(target.admin, f"{name}_sum", span="transfer")
     assert differing(tokens, plain_answers) == []
     assert accepted > 0
-    # What is held back for so long cannot come sooner, however fast the machine.
-    assert seconds >= 0.010 * trips > 0
+    # What is held back for so long cannot come much sooner, however fast the machine.
+    assert seconds > 0.015 * trips > 0
 
 
 @pytest.mark.parametrize("killed", [1, 2])
