@@ -44,6 +44,10 @@ def started(log: Path, arguments: Sequence[str]) -> Iterator[Process]:
     assert process.stop() == 0, process.log_text()
 
 
+def wait_for_line(process: Process, text: str) -> None:
+    wait_until(lambda: text in process.log_text(), f"'{text}' in {process.log}")
+
+
 def ready(address: str) -> bool:
     with contextlib.suppress(httpx.TransportError):
         return httpx.get(f"http://{address}/readyz").status_code == 200
@@ -72,8 +76,8 @@ def test_a_draft_with_another_secret_is_not_used(tmp_path: Path, secret: Path, w
             ],
         ) as leader,
     ):
-        wait_until(lambda: f"{bad_at}: {TOLD}" in leader.log_text(), "the target is refused")
-        wait_until(lambda: LOGGED in bad.log_text(), "the draft says whom it refused")
+        wait_for_line(leader, f"{bad_at}: {TOLD}")
+        wait_for_line(bad, LOGGED)
         wait_until(
             lambda: ready(admin) and value_of(admin, "specfabric_target_draft_workers") == 1,
             "the target has the other draft",
@@ -96,7 +100,7 @@ def test_only_who_has_the_secret_joins_a_cluster(tmp_path: Path, secret: Path, w
         ]
         for arguments in ([], [f"--join_secret_file={wrong}"]):
             with started(tmp_path / "stranger.log", [*gateway, *arguments]) as stranger:
-                wait_until(lambda s=stranger: TOLD in s.log_text(), "the stranger is refused")
+                wait_for_line(stranger, TOLD)
                 assert not ready(at)
         with started(tmp_path / "friend.log", [*gateway, f"--join_secret_file={secret}"]):
             wait_until(lambda: ready(at), "the friend has joined")
@@ -120,7 +124,7 @@ def test_up_makes_a_secret_that_only_its_children_know(tmp_path: Path) -> None:
             f"--targets={cluster.targets[0].listen}",
         ]
         with started(tmp_path / "stranger.log", gateway) as stranger:
-            wait_until(lambda: TOLD in stranger.log_text(), "the stranger is refused")
+            wait_for_line(stranger, TOLD)
 
 
 @pytest.mark.parametrize(
