@@ -271,8 +271,11 @@ std::string Engine::Transport(PeerId peer) const {
   return connection->wire;
 }
 
-bool Engine::Turn() {
-  const bool progressed = ucp_worker_progress(worker_.get()) != 0;
+bool Engine::Turn(int polls) {
+  bool progressed = false;
+  for (int i = 0; i < polls && !progressed; ++i) {
+    progressed = ucp_worker_progress(worker_.get()) != 0;
+  }
   if (events_.any || (++turns_ & kIdleTurns) == 0) Act();
   return progressed;
 }

@@ -77,8 +77,9 @@ class Engine {
   // Open connections by wire. Any thread.
   std::map<std::string, int64_t> Wires() const;
 
-  // Progresses UCX once and acts on what happened. False: nothing did.
-  bool Turn();
+  // Progresses UCX, up to `polls` times until something happens, and acts on it. False: nothing
+  // did.
+  bool Turn(int polls = 1);
   // Sleeps until UCX has work, Wake, the next time-out, or `longest`.
   void Sleep(base::Nanos longest);
   // Ends the current or next Sleep. Any thread, while the engine lives.

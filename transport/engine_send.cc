@@ -12,6 +12,9 @@ namespace {
 // receiver's; below, UCX decides.
 constexpr uint32_t kRendezvousBytes = 32 << 10;
 
+// UCX copies what is smaller, and takes longer when it is told of a registration.
+constexpr uint32_t kRegisteredBytes = 8 << 10;
+
 bool IsReserved(const Outgoing& frame) {
   return frame.done == nullptr &&
          (frame.kind == FrameKind::kData || frame.kind == FrameKind::kTensor);
@@ -104,7 +107,7 @@ void Engine::Issue(SendOp& op) {
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   params.cb.send = &Engine::OnSent;
   params.user_data = &op;
-  if (frame.memory != nullptr) {
+  if (frame.memory != nullptr && frame.bytes >= kRegisteredBytes) {
     params.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
     params.memh = static_cast<ucp_mem_h>(frame.memory);
   }

@@ -12,6 +12,13 @@ using transport::Frame;
 using transport::Outgoing;
 using transport::PeerId;
 
+namespace {
+
+// Nothing else waits for this thread, so it may well look at UCX alone for a while.
+constexpr int kPolls = 32;
+
+}  // namespace
+
 InlinePort::InlinePort(const transport::FabricOptions& options)
     : options_(options), peers_(options.max_outstanding_sends, options.max_outstanding_bytes) {
   handler_.on_open = [this](PeerId peer, const std::string&, bool) {
@@ -125,7 +132,7 @@ void InlinePort::SendFrame(uint16_t type, std::vector<uint8_t> payload) {
 bool InlinePort::AwaitTensor() {
   while (arrived_ == 0) {
     if (gone_) return false;
-    engine_->Turn();
+    engine_->Turn(kPolls);
   }
   --arrived_;
   return true;
