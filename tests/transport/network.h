@@ -1,0 +1,49 @@
+#ifndef SPECFABRIC_TESTS_TRANSPORT_NETWORK_H_
+#define SPECFABRIC_TESTS_TRANSPORT_NETWORK_H_
+
+// Where the tests' peers meet. Loopback, unless the environment names another network of this
+// machine, as tests/transport/run_verbs does:
+//   SPECFABRIC_TEST_HOST     the IPv4 address that tests listen on (127.0.0.1)
+//   SPECFABRIC_TEST_DEVICES  the devices that UCX may use, as in UCX_NET_DEVICES (lo)
+//   SPECFABRIC_TEST_WIRE     part of the wire's name that two processes must come to use
+//                            (tcp/lo with UCX_TLS=tcp, else /memory)
+
+#include <cstdlib>
+#include <string>
+
+#include "transport/fabric.h"
+
+namespace specfabric::transport {
+
+inline std::string EnvironmentOr(const char* name, const std::string& otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : value;
+}
+
+inline std::string TestHost() { return EnvironmentOr("SPECFABRIC_TEST_HOST", "127.0.0.1"); }
+
+// What the addresses of both peers begin with: TestHost up to its last dot.
+inline std::string TestNetwork() {
+  const std::string host = TestHost();
+  return host.substr(0, host.rfind('.') + 1);
+}
+
+// TestHost with any free port.
+inline std::string AnyPort() { return TestHost() + ":0"; }
+
+inline std::string TestDevices() { return EnvironmentOr("SPECFABRIC_TEST_DEVICES", "lo"); }
+
+inline std::string TestWire() {
+  return EnvironmentOr("SPECFABRIC_TEST_WIRE",
+                       EnvironmentOr("UCX_TLS", "") == "tcp" ? "tcp/lo" : "/memory");
+}
+
+inline FabricOptions LoopbackOptions() {
+  FabricOptions options;
+  options.net_devices = TestDevices();
+  return options;
+}
+
+}  // namespace specfabric::transport
+
+#endif  // SPECFABRIC_TESTS_TRANSPORT_NETWORK_H_
