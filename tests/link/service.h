@@ -20,7 +20,7 @@
 namespace specfabric::link {
 
 // How long a test waits for something that must happen; reaching it is a failure.
-constexpr std::chrono::seconds kPatience{20};
+constexpr std::chrono::seconds kPatience{60};
 
 // Options of a service on this machine, with short waits so that tests end soon.
 inline LinkOptions TestOptions(schemas::Role role) {
