@@ -2,7 +2,7 @@
 #define SPECFABRIC_TESTS_TRANSPORT_NETWORK_H_
 
 // Where the tests' peers meet. Loopback, unless the environment names another network of this
-// machine, as tests/transport/run_verbs does:
+// machine, as tests/transport/verbs_suite.sh does:
 //   SPECFABRIC_TEST_HOST     the IPv4 address that tests listen on (127.0.0.1)
 //   SPECFABRIC_TEST_DEVICES  the devices that UCX may use, as in UCX_NET_DEVICES (lo)
 //   SPECFABRIC_TEST_WIRE     part of the wire's name that two processes must come to use
