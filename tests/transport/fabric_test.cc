@@ -354,9 +354,11 @@ TEST(FabricCloseTest, ConnectionsLeaveNoFileDescriptorsBehind) {
   Node server(LoopbackOptions(), /*echo=*/true);
   Node client;
   const std::string address = server.fabric().Listen(AnyPort()).value();
-  constexpr size_t kWarmUp = 20, kCycles = 500;
+  constexpr size_t kWarmUp = 20;
+  const size_t cycles = TestCycles();
+  ASSERT_GT(cycles, kWarmUp);
   size_t before = 0;
-  for (size_t i = 1; i <= kCycles; ++i) {
+  for (size_t i = 1; i <= cycles; ++i) {
     const PeerId peer = client.fabric().Connect(address).value();
     ASSERT_TRUE(client.fabric().Send(peer, 1, {1}).ok());
     ASSERT_TRUE(client.WaitForFrames(1))
@@ -374,8 +376,8 @@ TEST(FabricCloseTest, ConnectionsLeaveNoFileDescriptorsBehind) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   EXPECT_LE(OpenFileDescriptors(), before);
-  EXPECT_EQ(server.fabric().stats().opened, kCycles);
-  EXPECT_EQ(server.fabric().stats().closed, kCycles);
+  EXPECT_EQ(server.fabric().stats().opened, cycles);
+  EXPECT_EQ(server.fabric().stats().closed, cycles);
 }
 
 // Bytes that are not UCX's at all, sent to every port the process listens on: ours and UCX's own.

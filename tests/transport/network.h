@@ -7,7 +7,9 @@
 //   SPECFABRIC_TEST_DEVICES  the devices that UCX may use, as in UCX_NET_DEVICES (lo)
 //   SPECFABRIC_TEST_WIRE     part of the wire's name that two processes must come to use
 //                            (tcp/lo with UCX_TLS=tcp, else /memory)
+//   SPECFABRIC_TEST_CYCLES   how often connections are made and closed in search of leaks (500)
 
+#include <cstddef>
 #include <cstdlib>
 #include <string>
 
@@ -38,6 +40,8 @@ inline std::string TestWire() {
   return EnvironmentOr("SPECFABRIC_TEST_WIRE",
                        EnvironmentOr("UCX_TLS", "") == "tcp" ? "tcp/lo" : "/memory");
 }
+
+inline size_t TestCycles() { return std::stoul(EnvironmentOr("SPECFABRIC_TEST_CYCLES", "500")); }
 
 inline FabricOptions LoopbackOptions() {
   FabricOptions options;

@@ -7,6 +7,7 @@ export UCX_TLS=rc_verbs,self
 export SPECFABRIC_TEST_HOST=10.0.0.2
 export SPECFABRIC_TEST_DEVICES=rxe0:1,rxe1:1
 export SPECFABRIC_TEST_WIRE=rc_verbs/rxe
+export SPECFABRIC_TEST_CYCLES=100  # a connection takes a tenth of a second here
 ulimit -c 0
 
 failed=()
