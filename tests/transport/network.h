@@ -3,11 +3,12 @@
 
 // Where the tests' peers meet. Loopback, unless the environment names another network of this
 // machine, as tests/transport/verbs_suite.sh does:
-//   SPECFABRIC_TEST_HOST     the IPv4 address that tests listen on (127.0.0.1)
-//   SPECFABRIC_TEST_DEVICES  the devices that UCX may use, as in UCX_NET_DEVICES (lo)
-//   SPECFABRIC_TEST_WIRE     part of the wire's name that two processes must come to use
-//                            (tcp/lo with UCX_TLS=tcp, else /memory)
-//   SPECFABRIC_TEST_CYCLES   how often connections are made and closed in search of leaks (500)
+//   SPECFABRIC_TEST_HOST        the IPv4 address that tests listen on (127.0.0.1)
+//   SPECFABRIC_TEST_DEVICES     the devices that UCX may use, as in UCX_NET_DEVICES (lo)
+//   SPECFABRIC_TEST_WIRE        part of the wire's name that two processes must come to use
+//                               (tcp/lo with UCX_TLS=tcp, else /memory)
+//   SPECFABRIC_TEST_CYCLES      how often connections are made and closed in search of leaks (500)
+//   SPECFABRIC_TEST_CONNECT_MS  what connecting may take where a test lets it pass (300)
 
 #include <cstddef>
 #include <cstdlib>
@@ -42,6 +43,11 @@ inline std::string TestWire() {
 }
 
 inline size_t TestCycles() { return std::stoul(EnvironmentOr("SPECFABRIC_TEST_CYCLES", "500")); }
+
+// A connect_timeout that a test lets pass, and that is still enough to connect.
+inline base::Nanos ShortConnectTimeout() {
+  return std::stoll(EnvironmentOr("SPECFABRIC_TEST_CONNECT_MS", "300")) * base::kMillisecond;
+}
 
 inline FabricOptions LoopbackOptions() {
   FabricOptions options;

@@ -174,7 +174,7 @@ TEST(SecretTest, AnotherVersionIsTold) {
 
 TEST(StrangerTest, MeetsTheDeadlineWhereverItStops) {
   FabricOptions options = WithSecret(kSecret);
-  options.connect_timeout = 300 * base::kMillisecond;
+  options.connect_timeout = ShortConnectTimeout();
   Node server(options);
   const std::string address = server.fabric().Listen(AnyPort()).value();
   const Bytes greeting = EncodeHandshake(Greeting{RandomNonce()});

@@ -8,6 +8,7 @@ export SPECFABRIC_TEST_HOST=10.0.0.2
 export SPECFABRIC_TEST_DEVICES=rxe0:1,rxe1:1
 export SPECFABRIC_TEST_WIRE=rc_verbs/rxe
 export SPECFABRIC_TEST_CYCLES=100  # a connection takes a tenth of a second here
+export SPECFABRIC_TEST_CONNECT_MS=3000
 ulimit -c 0
 
 failed=()
