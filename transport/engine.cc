@@ -63,6 +63,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const FabricOptions& opti
 
 absl::Status Engine::Start() {
   ApplyUcxSettings(options_);
+  may_share_memory_ = MayShareMemory(options_);
   auto context = CreateContext();
   if (!context.ok()) return context.status();
   context_ = *std::move(context);
@@ -153,9 +154,10 @@ void Engine::Restart() {
   spdlog::warn("transport: a killed peer has blocked shared memory: restarting UCX, {} peers close",
                connections_.size());
   ++counters_.restarts;
+  CloseAll(absl::UnavailableError("transport restarted"));
+  // Not before: closing a wire in shared memory raises suspicion, but of the worker that ends here.
   suspect_ = false;
   probation_.clear();
-  CloseAll(absl::UnavailableError("transport restarted"));
   withdrawn_.clear();
   worker_.reset();
   for (const auto& [peer, connection] : connections_) {

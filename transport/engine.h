@@ -204,6 +204,7 @@ class Engine {
   std::deque<std::pair<base::Nanos, PeerId>> opening_;
   // Accepted connections that may not have proven the join secret yet, the oldest first.
   std::deque<PeerId> strangers_;
+  bool may_share_memory_ = false;
   bool suspect_ = false;  // a peer was lost that may have blocked our shared-memory queue
   // Connections made since, by the time at which they must have been heard.
   std::deque<std::pair<base::Nanos, PeerId>> probation_;

@@ -209,7 +209,7 @@ void Engine::OpenEndpoint(Connection& connection, ucp_ep_params_t& params) {
          StatusFromUcs(status, absl::StrCat(connection.address, ": UCX cannot connect")));
     return;
   }
-  connection.shares_memory = options_.shared_memory;  // until the wire is known
+  connection.shares_memory = may_share_memory_;  // until the wire is known
   if (suspect_) probation_.emplace_back(base::Now() + kProbation, connection.id);
   connection.wiring = true;
   ucp_request_param_t flush = {};

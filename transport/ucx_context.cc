@@ -2,8 +2,10 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <mutex>
 #include <set>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -54,6 +56,43 @@ bool AllowsSharedMemory(const char* wires) {
   return false;
 }
 
+// Whether a UCX_TLS list leaves any RDMA in.
+bool AllowsRdma(const char* wires) {
+  if (wires == nullptr || *wires == '^') return true;
+  for (absl::string_view wire : absl::StrSplit(wires, ',')) {
+    for (const char* prefix : {"all", "ib", "rc", "ud", "dc"}) {
+      if (absl::StartsWith(wire, prefix)) return true;
+    }
+  }
+  return false;
+}
+
+// Whether this process has an RDMA device that a UCX_NET_DEVICES list leaves in.
+bool HasRdmaDevice(const std::string& allowed) {
+  std::error_code error;
+  if (!std::filesystem::exists("/dev/infiniband", error)) return false;
+  const std::vector<std::string> names = absl::StrSplit(allowed, ',', absl::SkipEmpty());
+  for (const auto& device : std::filesystem::directory_iterator("/sys/class/infiniband", error)) {
+    if (names.empty()) return true;
+    const std::string found = device.path().filename().string();
+    for (const std::string& name : names) {
+      if (name == "all" || name.substr(0, name.find(':')) == found) return true;
+    }
+  }
+  return false;
+}
+
+// UCX's older protocols keep receives that were under way when their endpoint was closed. The newer
+// ones, before they became the default, abort the process instead where RDMA reads are under way.
+bool WantsNewProtocols(const FabricOptions& options) {
+  unsigned major = 0, minor = 0, release = 0;
+  ucp_get_version(&major, &minor, &release);
+  if (std::pair(major, minor) >= std::pair(1u, 16u)) return true;
+  const char* devices = std::getenv("UCX_NET_DEVICES");
+  return !AllowsRdma(std::getenv("UCX_TLS")) ||
+         !HasRdmaDevice(devices != nullptr ? devices : options.net_devices);
+}
+
 // Of "#  lane[0]:  2:posix/memory.0 md[2]  -> md[2]/posix/sysdev[255] am am_bw#0": posix/memory.
 std::string TransportOfLane(const std::string& line) {
   const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
@@ -88,15 +127,18 @@ absl::Status StatusFromUcs(ucs_status_t status, const std::string& what) {
   return absl::Status(CodeOf(status), absl::StrCat(what, ": ", ucs_status_string(status)));
 }
 
+bool MayShareMemory(const FabricOptions& options) {
+  return options.shared_memory && AllowsSharedMemory(std::getenv("UCX_TLS"));
+}
+
 void ApplyUcxSettings(const FabricOptions& options) {
-  const bool shared_memory = options.shared_memory && AllowsSharedMemory(std::getenv("UCX_TLS"));
+  const bool shared_memory = MayShareMemory(options);
   const std::pair<const char*, std::string> settings[] = {
-      // The older protocols keep receives that were under way when their endpoint was closed.
-      {"UCX_PROTO_ENABLE", "y"},
       {"UCX_NET_DEVICES", options.net_devices},
-      // Without it, TCP is a wire for rendezvous beside shared memory, and polling it costs a
-      // system
-      // call a turn; over TCP itself, active messages are faster than its emulated puts.
+      // After the devices, which it looks at.
+      {"UCX_PROTO_ENABLE", WantsNewProtocols(options) ? "y" : "n"},
+      // With it TCP is a wire for rendezvous beside shared memory, whose polling costs a system call
+      // a turn; and over TCP itself, active messages are faster than its emulated puts.
       {"UCX_TCP_PUT_ENABLE", "n"},
       // The engine looks after its peers itself.
       {"UCX_KEEPALIVE_INTERVAL", "inf"},

@@ -36,6 +36,9 @@ using UcxListener = UniqueHandle<ucp_listener_h, ucp_listener_destroy>;
 // in, because ucp_config_modify does not reach the settings of single wires (seen with UCX 1.13).
 void ApplyUcxSettings(const FabricOptions& options);
 
+// Whether two processes of one machine may meet in shared memory.
+bool MayShareMemory(const FabricOptions& options);
+
 absl::StatusOr<UcxContext> CreateContext();
 absl::StatusOr<UcxWorker> CreateWorker(ucp_context_h context);
 

@@ -26,7 +26,7 @@ using ::testing::SizeIs;
 using transport::ChildProcess;
 using transport::Node;
 
-LinkOptions Listening(Role role = Role::kDraft, const std::string& address = "127.0.0.1:0") {
+LinkOptions Listening(Role role = Role::kDraft, const std::string& address = transport::AnyPort()) {
   LinkOptions options = TestOptions(role);
   options.listen = address;
   return options;

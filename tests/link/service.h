@@ -15,16 +15,17 @@
 #include <vector>
 
 #include "link/link.h"
+#include "tests/transport/network.h"
 
 namespace specfabric::link {
 
 // How long a test waits for something that must happen; reaching it is a failure.
-constexpr std::chrono::seconds kPatience{20};
+constexpr std::chrono::seconds kPatience{60};
 
 // Options of a service on this machine, with short waits so that tests end soon.
 inline LinkOptions TestOptions(schemas::Role role) {
   LinkOptions options;
-  options.fabric.net_devices = "lo";
+  options.fabric = transport::LoopbackOptions();
   options.hello.role = role;
   options.hello.model = "test-model";
   options.hello.build = "test";

@@ -35,7 +35,7 @@ std::vector<uint8_t> RandomPayload(size_t bytes, uint64_t seed) {
 struct Pair {
   explicit Pair(const FabricOptions& options = LoopbackOptions(), bool echo = true)
       : server(options, echo), client(options) {
-    address = server.fabric().Listen("127.0.0.1:0").value();
+    address = server.fabric().Listen(AnyPort()).value();
     to_server = client.fabric().Connect(address).value();
     if (!client.WaitForOpen(1) || !server.WaitForOpen(1)) return;
     to_client = server.opened()[0].peer;
@@ -59,7 +59,7 @@ TEST(FabricTest, ConnectsAndNamesBothEnds) {
   EXPECT_FALSE(client_view[0].inbound);
   const auto server_view = pair.server.opened();
   EXPECT_TRUE(server_view[0].inbound);
-  EXPECT_THAT(server_view[0].address, StartsWith("127.0.0.1:"));
+  EXPECT_THAT(server_view[0].address, StartsWith(TestNetwork()));
   EXPECT_EQ(pair.client.fabric().stats().opened, 1u);
   EXPECT_THAT(pair.client.fabric().Transport(pair.to_server), HasSubstr("/"));
   EXPECT_EQ(pair.client.fabric().Transport(999), "");
@@ -92,7 +92,7 @@ TEST(FabricTest, FramesOfEverySizeComeBackUnchanged) {
 TEST(FabricTest, FramesSentBeforeTheConnectionIsUpArrive) {
   Node server;
   Node client;
-  const std::string address = server.fabric().Listen("127.0.0.1:0").value();
+  const std::string address = server.fabric().Listen(AnyPort()).value();
   const PeerId peer = client.fabric().Connect(address).value();
   for (size_t size : {size_t{0}, size_t{100}, size_t{20'000}, size_t{2'000'000}}) {
     ASSERT_TRUE(client.fabric().Send(peer, 1, RandomPayload(size, 1)).ok());
@@ -137,7 +137,7 @@ TEST(FabricTest, ConcurrentSendersLoseNothing) {
 
 TEST(FabricTest, ManyPeersOfOneServer) {
   Node server(LoopbackOptions(), /*echo=*/true);
-  const std::string address = server.fabric().Listen("127.0.0.1:0").value();
+  const std::string address = server.fabric().Listen(AnyPort()).value();
   std::vector<std::unique_ptr<Node>> clients;
   for (int c = 0; c < 4; ++c) {
     clients.push_back(std::make_unique<Node>());
@@ -163,7 +163,7 @@ TEST(FabricTest, ServerBeyondItsPeerLimitRejects) {
   options.max_peers = 1;
   Node server(options);
   Node client;
-  const std::string address = server.fabric().Listen("127.0.0.1:0").value();
+  const std::string address = server.fabric().Listen(AnyPort()).value();
   ASSERT_TRUE(client.fabric().Connect(address).ok());
   ASSERT_TRUE(client.WaitForOpen(1));
   const PeerId second = client.fabric().Connect(address).value();
@@ -175,7 +175,7 @@ TEST(FabricTest, ServerBeyondItsPeerLimitRejects) {
 
 TEST(FabricTest, AFabricMayConnectToItself) {
   Node node;
-  const std::string address = node.fabric().Listen("127.0.0.1:0").value();
+  const std::string address = node.fabric().Listen(AnyPort()).value();
   const PeerId peer = node.fabric().Connect(address).value();
   ASSERT_TRUE(node.WaitForOpen(2));
   ASSERT_TRUE(node.fabric().Send(peer, 3, RandomPayload(1'000'000, 5)).ok());
@@ -200,11 +200,11 @@ TEST(FabricErrorTest, BadAddresses) {
 TEST(FabricErrorTest, PortInUse) {
   Node first;
   Node second;
-  const std::string address = first.fabric().Listen("127.0.0.1:0").value();
+  const std::string address = first.fabric().Listen(AnyPort()).value();
   const absl::Status status = second.fabric().Listen(address).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(address));
-  EXPECT_EQ(first.fabric().Listen("127.0.0.1:0").status().code(),
+  EXPECT_EQ(first.fabric().Listen(AnyPort()).status().code(),
             absl::StatusCode::kFailedPrecondition);
 }
 
@@ -212,7 +212,7 @@ TEST(FabricErrorTest, NobodyListens) {
   std::string address;
   {
     Node gone;
-    address = gone.fabric().Listen("127.0.0.1:0").value();
+    address = gone.fabric().Listen(AnyPort()).value();
   }
   Node client;
   const PeerId peer = client.fabric().Connect(address).value();
@@ -257,7 +257,7 @@ TEST_P(OversizedFrameTest, IsRefusedAndThePeerClosed) {
   strict.max_frame_bytes = static_cast<uint32_t>(GetParam() - 1);
   Node server(strict);
   Node client;
-  const std::string address = server.fabric().Listen("127.0.0.1:0").value();
+  const std::string address = server.fabric().Listen(AnyPort()).value();
   const PeerId peer = client.fabric().Connect(address).value();
   ASSERT_TRUE(client.WaitForOpen(1) && server.WaitForOpen(1));
   ASSERT_TRUE(client.fabric().Send(peer, 1, std::vector<uint8_t>(GetParam())).ok());
@@ -326,7 +326,7 @@ TEST(FabricCloseTest, DestroyedWithSendsInFlight) {
 }
 
 TEST(FabricCloseTest, ListenerRestartsOnItsPort) {
-  std::string address = "127.0.0.1:0";
+  std::string address = AnyPort();
   Node client;
   for (size_t life = 1; life <= 3; ++life) {
     Node server(LoopbackOptions(), /*echo=*/true);
@@ -353,10 +353,12 @@ size_t OpenFileDescriptors() {
 TEST(FabricCloseTest, ConnectionsLeaveNoFileDescriptorsBehind) {
   Node server(LoopbackOptions(), /*echo=*/true);
   Node client;
-  const std::string address = server.fabric().Listen("127.0.0.1:0").value();
-  constexpr size_t kWarmUp = 20, kCycles = 500;
+  const std::string address = server.fabric().Listen(AnyPort()).value();
+  constexpr size_t kWarmUp = 20;
+  const size_t cycles = TestCycles();
+  ASSERT_GT(cycles, kWarmUp);
   size_t before = 0;
-  for (size_t i = 1; i <= kCycles; ++i) {
+  for (size_t i = 1; i <= cycles; ++i) {
     const PeerId peer = client.fabric().Connect(address).value();
     ASSERT_TRUE(client.fabric().Send(peer, 1, {1}).ok());
     ASSERT_TRUE(client.WaitForFrames(1))
@@ -374,14 +376,14 @@ TEST(FabricCloseTest, ConnectionsLeaveNoFileDescriptorsBehind) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   EXPECT_LE(OpenFileDescriptors(), before);
-  EXPECT_EQ(server.fabric().stats().opened, kCycles);
-  EXPECT_EQ(server.fabric().stats().closed, kCycles);
+  EXPECT_EQ(server.fabric().stats().opened, cycles);
+  EXPECT_EQ(server.fabric().stats().closed, cycles);
 }
 
 // Bytes that are not UCX's at all, sent to every port the process listens on: ours and UCX's own.
 TEST(FabricHostileTest, GarbageOnEveryPortIsSurvived) {
   Node server(LoopbackOptions(), /*echo=*/true);
-  const std::string address = server.fabric().Listen("127.0.0.1:0").value();
+  const std::string address = server.fabric().Listen(AnyPort()).value();
   const std::vector<uint16_t> ports = OwnListeningPorts();
   ASSERT_FALSE(ports.empty());
   std::mt19937_64 rng(11);

@@ -15,19 +15,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "tests/transport/network.h"
 #include "transport/fabric.h"
 
 namespace specfabric::transport {
 
 // How long a test waits for something that must happen; reaching it is a failure, whatever the
 // machine's load.
-constexpr std::chrono::seconds kPatience{10};
-
-inline FabricOptions LoopbackOptions() {
-  FabricOptions options;
-  options.net_devices = "lo";
-  return options;
-}
+constexpr std::chrono::seconds kPatience{60};
 
 class Node {
  public:

@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "tests/transport/network.h"
 #include "transport/fabric.h"
 
 namespace specfabric::transport {
@@ -24,8 +25,7 @@ int Main(const std::string& mode, const std::string& address) {
   handler.on_frame = [created](PeerId peer, Frame frame) {
     (void)created.get()->Send(peer, frame.type, std::move(frame.payload));
   };
-  FabricOptions options;
-  options.net_devices = "lo";
+  FabricOptions options = LoopbackOptions();
   options.max_outstanding_sends = 16;
   auto fabric = Fabric::Create(options, std::move(handler));
   if (!fabric.ok()) {

@@ -65,16 +65,14 @@ class ProcessTest : public ::testing::Test {
 };
 
 TEST_F(ProcessTest, UsesTheExpectedWire) {
-  ChildProcess server(EchoAt("127.0.0.1:0"));
+  ChildProcess server(EchoAt(AnyPort()));
   const PeerId peer = ConnectTo(server.ReadLine());
-  const char* wires = std::getenv("UCX_TLS");
-  const bool tcp_only = wires != nullptr && std::string(wires) == "tcp";
-  EXPECT_THAT(client_.fabric().Transport(peer), HasSubstr(tcp_only ? "tcp/lo" : "/memory"));
+  EXPECT_THAT(client_.fabric().Transport(peer), HasSubstr(TestWire()));
   ExpectEchoFrom(peer);
 }
 
 TEST_F(ProcessTest, KilledWhileIdle) {
-  ChildProcess server(EchoAt("127.0.0.1:0"));
+  ChildProcess server(EchoAt(AnyPort()));
   const PeerId peer = ConnectTo(server.ReadLine());
   server.Kill();
   ExpectLost(peer);
@@ -82,7 +80,7 @@ TEST_F(ProcessTest, KilledWhileIdle) {
 
 TEST_F(ProcessTest, KilledWhileWeSend) {
   for (int life = 1; life <= 3; ++life) {
-    ChildProcess server(EchoAt("127.0.0.1:0"));
+    ChildProcess server(EchoAt(AnyPort()));
     const PeerId peer = ConnectTo(server.ReadLine());
     client_.TakeFrames();
     for (int i = 0; i < 20; ++i) {
@@ -95,7 +93,7 @@ TEST_F(ProcessTest, KilledWhileWeSend) {
 }
 
 TEST_F(ProcessTest, KilledWhileItSends) {
-  const std::string address = client_.fabric().Listen("127.0.0.1:0").value();
+  const std::string address = client_.fabric().Listen(AnyPort()).value();
   for (int life = 1; life <= 3; ++life) {
     ChildProcess sender({SPECFABRIC_PEER_PROCESS, "flood", address});
     client_.TakeFrames();
@@ -109,7 +107,7 @@ TEST_F(ProcessTest, KilledWhileItSends) {
 // A stopped process keeps its sockets: only a deadline of the caller's own can tell. What the
 // fabric owes is a bounded queue and a Close that works.
 TEST_F(ProcessTest, StoppedPeerCanBeClosed) {
-  ChildProcess server(EchoAt("127.0.0.1:0"));
+  ChildProcess server(EchoAt(AnyPort()));
   const PeerId peer = ConnectTo(server.ReadLine());
   ExpectEchoFrom(peer);
   server.Signal(SIGSTOP);
@@ -124,7 +122,7 @@ TEST_F(ProcessTest, StoppedPeerCanBeClosed) {
 }
 
 TEST_F(ProcessTest, StoppedPeerDoesNotHoldUpDestruction) {
-  ChildProcess server(EchoAt("127.0.0.1:0"));
+  ChildProcess server(EchoAt(AnyPort()));
   const PeerId peer = ConnectTo(server.ReadLine());
   server.Signal(SIGSTOP);
   for (int i = 0; i < 10; ++i) {
@@ -135,8 +133,8 @@ TEST_F(ProcessTest, StoppedPeerDoesNotHoldUpDestruction) {
 }
 
 TEST_F(ProcessTest, OnePeersDeathLeavesOthersAlone) {
-  ChildProcess first(EchoAt("127.0.0.1:0"));
-  ChildProcess second(EchoAt("127.0.0.1:0"));
+  ChildProcess first(EchoAt(AnyPort()));
+  ChildProcess second(EchoAt(AnyPort()));
   const PeerId to_first = ConnectTo(first.ReadLine());
   const PeerId to_second = ConnectTo(second.ReadLine());
   first.Kill();
@@ -145,7 +143,7 @@ TEST_F(ProcessTest, OnePeersDeathLeavesOthersAlone) {
 }
 
 TEST_F(ProcessTest, RestartedPeerIsReachedOnItsOldPort) {
-  std::string address = "127.0.0.1:0";
+  std::string address = AnyPort();
   for (int life = 1; life <= 4; ++life) {
     ChildProcess server(EchoAt(address));
     address = server.ReadLine();

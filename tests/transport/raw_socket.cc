@@ -12,13 +12,19 @@
 #include <set>
 #include <sstream>
 
+#include "tests/transport/network.h"
+
 namespace specfabric::transport {
 namespace {
 
-sockaddr_in Loopback(uint16_t port) {
+sockaddr_in AtTestHost(uint16_t port) {
   sockaddr_in address = {};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (inet_pton(AF_INET, TestHost().c_str(), &address.sin_addr) != 1) {
+    std::fprintf(stderr, "SPECFABRIC_TEST_HOST=\"%s\": must be an IPv4 address\n",
+                 TestHost().c_str());
+    std::abort();
+  }
   address.sin_port = htons(port);
   return address;
 }
@@ -40,14 +46,14 @@ std::set<std::string> OwnSocketInodes() {
 }  // namespace
 
 SilentServer::SilentServer() : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  sockaddr_in address = Loopback(0);
+  sockaddr_in address = AtTestHost(0);
   socklen_t size = sizeof(address);
   if (bind(socket_, reinterpret_cast<sockaddr*>(&address), size) != 0 || listen(socket_, 16) != 0 ||
       getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
     std::perror("SilentServer");
     std::abort();
   }
-  address_ = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  address_ = TestHost() + ":" + std::to_string(ntohs(address.sin_port));
 }
 
 SilentServer::~SilentServer() { close(socket_); }
@@ -56,7 +62,7 @@ int SilentServer::Accept() const { return accept4(socket_, nullptr, nullptr, SOC
 
 RawConnection::RawConnection(uint16_t port)
     : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  const sockaddr_in address = Loopback(port);
+  const sockaddr_in address = AtTestHost(port);
   if (connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     std::perror("RawConnection");
     std::abort();
@@ -119,7 +125,7 @@ void SendRaw(uint16_t port, const std::vector<uint8_t>& bytes) {
   const int raw = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const timeval limit = {2, 0};
   setsockopt(raw, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-  const sockaddr_in address = Loopback(port);
+  const sockaddr_in address = AtTestHost(port);
   if (connect(raw, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
     size_t sent = 0;
     while (sent < bytes.size()) {

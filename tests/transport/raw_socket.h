@@ -10,7 +10,7 @@
 
 namespace specfabric::transport {
 
-// Listens on a loopback port, accepts connections in the kernel's backlog and never answers.
+// Listens on a port of TestHost, accepts connections in the kernel's backlog and never answers.
 class SilentServer {
  public:
   SilentServer();
@@ -26,7 +26,7 @@ class SilentServer {
   std::string address_;
 };
 
-// A connection to a loopback port, or one that was accepted.
+// A connection to a port of TestHost, or one that was accepted.
 class RawConnection {
  public:
   explicit RawConnection(uint16_t port);
@@ -50,7 +50,7 @@ class RawConnection {
 // The TCP ports that this process listens on.
 std::vector<uint16_t> OwnListeningPorts();
 
-// Connects to a loopback port, sends what the other side takes, and closes.
+// Connects to a port of TestHost, sends what the other side takes, and closes.
 void SendRaw(uint16_t port, const std::vector<uint8_t>& bytes);
 
 }  // namespace specfabric::transport

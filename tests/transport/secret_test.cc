@@ -70,7 +70,7 @@ TEST(SecretTest, WhoKnowsItGetsIn) {
   for (const std::string& secret : {kSecret, binary}) {
     Node server(WithSecret(secret), /*echo=*/true);
     Node client(WithSecret(secret));
-    const std::string address = server.fabric().Listen("127.0.0.1:0").value();
+    const std::string address = server.fabric().Listen(AnyPort()).value();
     const PeerId peer = client.fabric().Connect(address).value();
     ASSERT_TRUE(client.fabric().Send(peer, 1, {1, 2, 3}).ok());
     ASSERT_TRUE(client.WaitForFrames(1));
@@ -92,7 +92,7 @@ TEST_P(WrongSecretTest, IsRefusedCountedAndTold) {
     {
       Node server(WithSecret(GetParam().server));
       Node client(WithSecret(GetParam().client));
-      const std::string address = server.fabric().Listen("127.0.0.1:0").value();
+      const std::string address = server.fabric().Listen(AnyPort()).value();
       for (uint64_t attempt = 1; attempt <= 3; ++attempt) {
         const PeerId peer = client.fabric().Connect(address).value();
         ASSERT_TRUE(client.WaitForClose(peer));
@@ -110,7 +110,7 @@ TEST_P(WrongSecretTest, IsRefusedCountedAndTold) {
     log = capture.text();
   }
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 3) << log;
-  EXPECT_THAT(log, HasSubstr("peer=127.0.0.1:"));
+  EXPECT_THAT(log, HasSubstr("peer=" + TestNetwork()));
   EXPECT_THAT(log, HasSubstr("refused: its join secret differs"));
   EXPECT_THAT(log, Not(HasSubstr("hush")));
 }
@@ -124,7 +124,7 @@ TEST(SecretTest, ARefusedPeerDoesNotDisturbTheOthers) {
   Node server(WithSecret(kSecret), /*echo=*/true);
   Node good(WithSecret(kSecret));
   Node bad(WithSecret("wrong"));
-  const std::string address = server.fabric().Listen("127.0.0.1:0").value();
+  const std::string address = server.fabric().Listen(AnyPort()).value();
   const PeerId peer = good.fabric().Connect(address).value();
   for (size_t i = 1; i <= 20; ++i) {
     const PeerId refused = bad.fabric().Connect(address).value();
@@ -160,7 +160,7 @@ TEST(SecretTest, AnImpostorIsNotConnectedTo) {
 
 TEST(SecretTest, AnotherVersionIsTold) {
   Node server(WithSecret(kSecret));
-  const std::string address = server.fabric().Listen("127.0.0.1:0").value();
+  const std::string address = server.fabric().Listen(AnyPort()).value();
   const RawConnection old(PortOf(address));
   Bytes hello(40);
   const std::string header("$SPECFB1\x01\0\0\0", 12);
@@ -174,9 +174,9 @@ TEST(SecretTest, AnotherVersionIsTold) {
 
 TEST(StrangerTest, MeetsTheDeadlineWhereverItStops) {
   FabricOptions options = WithSecret(kSecret);
-  options.connect_timeout = 300 * base::kMillisecond;
+  options.connect_timeout = ShortConnectTimeout();
   Node server(options);
-  const std::string address = server.fabric().Listen("127.0.0.1:0").value();
+  const std::string address = server.fabric().Listen(AnyPort()).value();
   const Bytes greeting = EncodeHandshake(Greeting{RandomNonce()});
   for (size_t length : {size_t{0}, size_t{1}, size_t{12}, greeting.size() - 1, greeting.size()}) {
     const RawConnection stranger(PortOf(address));
@@ -194,7 +194,7 @@ TEST(StrangerTest, MeetsTheDeadlineWhereverItStops) {
 
 TEST(StrangerTest, NothingListensForOneWithoutProof) {
   Node server(WithSecret(kSecret));
-  const std::string address = server.fabric().Listen("127.0.0.1:0").value();
+  const std::string address = server.fabric().Listen(AnyPort()).value();
   const std::vector<uint16_t> before = OwnListeningPorts();
   const RawConnection stranger(PortOf(address));
   stranger.Send(EncodeHandshake(Greeting{}));
@@ -209,7 +209,7 @@ TEST(StrangerTest, ManyDoNotKeepAGoodPeerOut) {
   options.max_peers = 1;
   options.connect_timeout = 60 * base::kSecond;  // so that they stay
   Node server(options);
-  const std::string address = server.fabric().Listen("127.0.0.1:0").value();
+  const std::string address = server.fabric().Listen(AnyPort()).value();
   std::vector<RawConnection> strangers;
   for (int i = 0; i < 330; ++i) {
     strangers.emplace_back(PortOf(address));
@@ -230,7 +230,7 @@ TEST(StrangerTest, APeerTooManyIsToldSo) {
   options.max_peers = 1;
   Node server(options);
   Node client(WithSecret(kSecret));
-  const std::string address = server.fabric().Listen("127.0.0.1:0").value();
+  const std::string address = server.fabric().Listen(AnyPort()).value();
   ASSERT_TRUE(GetsIn(server, client, address));
   const PeerId second = client.fabric().Connect(address).value();
   ASSERT_TRUE(client.WaitForClose(second));
