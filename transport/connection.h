@@ -37,9 +37,13 @@ struct Outgoing {
   const void* data = nullptr;  // of `payload`, of the slot, or the caller's
   uint32_t bytes = 0;
   void* memory = nullptr;  // UCX's handle of registered memory
+  bool headroom = false;   // a header may be written in front of `data`
   PostDone done = nullptr;
   void* done_argument = nullptr;
 };
+
+// Makes a slot the frame's bytes.
+void PointAtSlot(const Lease& slot, Outgoing& frame);
 
 // One frame given to UCX. It stays in its connection's list, at one address, until UCX is done
 // with both header and payload; then the engine keeps it for another.

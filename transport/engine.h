@@ -66,11 +66,11 @@ class Engine {
   void Connect(PeerId peer, const SocketAddress& address, const std::string& text);
   // The caller has reserved a place for the frame in the PeerTable.
   void Send(PeerId peer, Outgoing frame);
-  // A tensor from the caller's own memory, which must stay as it is until `done` is called, during
-  // this call or a later Turn; `memory` is its registration, or null. Needs no reservation, obeys
-  // no fault. NotFound: the peer is not open; `done` is not called.
-  absl::Status Post(PeerId peer, uint16_t type, const TensorFields& fields, const void* data,
-                    uint32_t bytes, void* memory, PostDone done, void* argument);
+  // A tensor from a slot that the caller keeps, and must leave as it is until `done` is called,
+  // during this call or a later Turn. Needs no reservation, obeys no fault. NotFound: the peer is
+  // not open; `done` is not called.
+  absl::Status Post(PeerId peer, uint16_t type, const TensorFields& fields, const Lease& slot,
+                    uint32_t bytes, PostDone done, void* argument);
   void Close(PeerId peer);
   absl::StatusOr<std::shared_ptr<SlotPool>> AddPool(uint8_t id, const SlotPoolOptions& options);
   std::string Transport(PeerId peer) const;
@@ -90,7 +90,6 @@ class Engine {
 
  private:
   using State = ConnectionState;
-  static constexpr unsigned kActiveMessageId = 1;
   // What epoll reports beside connections, which are named by their PeerId.
   static constexpr uint64_t kUcxEvents = 0;
   static constexpr uint64_t kListenerEvents = UINT64_MAX;
@@ -158,8 +157,8 @@ class Engine {
 
   // engine_receive.cc
   absl::Status AcceptFrames();
-  ucs_status_t NoteFrame(const void* header, size_t header_bytes, void* payload, size_t bytes,
-                         const ucp_am_recv_param_t* param);
+  ucs_status_t NoteFrame(const WireHeader& header, size_t header_bytes, void* payload, size_t bytes,
+                         bool rendezvous);
   void RefuseFrame(Connection& connection, const absl::Status& status);
   ucs_status_t NoteRendezvous(Connection& connection, const Announced& announced);
   void ActOnFrames();
@@ -178,8 +177,10 @@ class Engine {
   static void OnEndpointClosed(void* request, ucs_status_t status, void* connection);
   static void OnSent(void* request, ucs_status_t status, void* op);
   static void OnReceived(void* request, ucs_status_t status, size_t bytes, void* op);
-  static ucs_status_t OnFrame(void* engine, const void* header, size_t header_bytes, void* data,
-                              size_t bytes, const ucp_am_recv_param_t* param);
+  static ucs_status_t OnHeaded(void* engine, const void* header, size_t header_bytes, void* data,
+                               size_t bytes, const ucp_am_recv_param_t* param);
+  static ucs_status_t OnFronted(void* engine, const void* header, size_t header_bytes, void* data,
+                                size_t bytes, const ucp_am_recv_param_t* param);
 
   const FabricOptions options_;
   const FabricHandler& handler_;

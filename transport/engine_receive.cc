@@ -18,28 +18,43 @@ constexpr size_t kMaxAnnounced = 1 << 16;
 }  // namespace
 
 absl::Status Engine::AcceptFrames() {
-  ucp_am_handler_param_t params = {};
-  params.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
-                      UCP_AM_HANDLER_PARAM_FIELD_ARG;
-  params.id = kActiveMessageId;
-  params.cb = &Engine::OnFrame;
-  params.arg = this;
-  const ucs_status_t status = ucp_worker_set_am_recv_handler(worker_.get(), &params);
-  if (status == UCS_OK) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("UCX has no active messages: ", ucs_status_string(status)));
+  for (const auto& [id, callback] : {std::pair(kHeadedMessage, &Engine::OnHeaded),
+                                     std::pair(kFrontedMessage, &Engine::OnFronted)}) {
+    ucp_am_handler_param_t params = {};
+    params.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                        UCP_AM_HANDLER_PARAM_FIELD_ARG;
+    params.id = id;
+    params.cb = callback;
+    params.arg = this;
+    const ucs_status_t status = ucp_worker_set_am_recv_handler(worker_.get(), &params);
+    if (status != UCS_OK) {
+      return absl::UnavailableError(
+          absl::StrCat("UCX has no active messages: ", ucs_status_string(status)));
+    }
+  }
+  return absl::OkStatus();
 }
 
-ucs_status_t Engine::OnFrame(void* engine, const void* header, size_t header_bytes, void* data,
-                             size_t bytes, const ucp_am_recv_param_t* param) {
-  return static_cast<Engine*>(engine)->NoteFrame(header, header_bytes, data, bytes, param);
+ucs_status_t Engine::OnHeaded(void* engine, const void* header, size_t header_bytes, void* data,
+                              size_t bytes, const ucp_am_recv_param_t* param) {
+  return static_cast<Engine*>(engine)->NoteFrame(
+      ReadHeader(header, header_bytes), header_bytes, data, bytes,
+      (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
+}
+
+ucs_status_t Engine::OnFronted(void* engine, const void*, size_t, void* data, size_t bytes,
+                               const ucp_am_recv_param_t* param) {
+  const bool rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  const size_t header_bytes = rendezvous ? 0 : FrontedHeaderBytes(data, bytes);
+  return static_cast<Engine*>(engine)->NoteFrame(ReadHeader(data, header_bytes), header_bytes,
+                                                 static_cast<uint8_t*>(data) + header_bytes,
+                                                 bytes - header_bytes, /*rendezvous=*/false);
 }
 
 // UCS_OK lets UCX drop its copy, UCS_INPROGRESS keeps a rendezvous descriptor for later. Nothing is
 // allocated for a frame before its size is known to be allowed.
-ucs_status_t Engine::NoteFrame(const void* data, size_t header_bytes, void* payload, size_t bytes,
-                               const ucp_am_recv_param_t* param) {
-  const WireHeader header = ReadHeader(data, header_bytes);
+ucs_status_t Engine::NoteFrame(const WireHeader& header, size_t header_bytes, void* payload,
+                               size_t bytes, bool rendezvous) {
   Connection* connection = by_index_[PeerTable::IndexOf(header.connection)];
   if (connection == nullptr || connection->token != header.connection ||
       connection->state == State::kClosing) {
@@ -51,7 +66,7 @@ ucs_status_t Engine::NoteFrame(const void* data, size_t header_bytes, void* payl
     RefuseFrame(*connection, CheckFrame(header, header_bytes, bytes, options_.max_frame_bytes));
     return UCS_OK;
   }
-  if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
+  if (rendezvous) {
     return NoteRendezvous(*connection, {header, static_cast<uint32_t>(bytes), payload});
   }
   const uint8_t* begin = static_cast<const uint8_t*>(payload);

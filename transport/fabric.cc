@@ -74,9 +74,8 @@ class Fabric::Impl {
     const absl::Status status = Reserve(peer, bytes);
     if (!status.ok()) return status;
     Outgoing frame = {.kind = FrameKind::kTensor, .type = type, .fields = fields};
-    frame.data = lease.data();
     frame.bytes = bytes;
-    frame.memory = lease.pool()->memory_handle();
+    PointAtSlot(lease, frame);
     frame.lease = std::move(lease);
     mailbox_.Push(SendTo{peer, std::move(frame)});
     return absl::OkStatus();

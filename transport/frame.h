@@ -1,9 +1,11 @@
 #ifndef SPECFABRIC_TRANSPORT_FRAME_H_
 #define SPECFABRIC_TRANSPORT_FRAME_H_
 
-// A frame's header, which UCX carries as the active message's, and the rules of it, apart from UCX
-// so that they can be tested alone. It is as short as can be: with a small payload it must fit into
-// one cache line of shared memory. Its version is that of the control connection (handshake.h).
+// A frame's header, and the rules of it, apart from UCX so that they can be tested alone. UCX
+// carries it as the active message's header, or (kFrontedMessage) in front of the payload, which is
+// cheaper where the sender has room for it there: UCX would put it behind the payload, another
+// cache line to fetch. It is as short as can be, so that with a small payload it fits into one
+// cache line of shared memory. Its version is that of the control connection (handshake.h).
 
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +15,10 @@
 #include "transport/fabric.h"
 
 namespace specfabric::transport {
+
+// Ids of active messages.
+constexpr unsigned kHeadedMessage = 1;
+constexpr unsigned kFrontedMessage = 2;  // eager only
 
 // Both ends send one empty kOpen frame as soon as UCX has chosen the wires; a connection is open,
 // and data may go, once the peer's has come in. A kPing is answered with a kPong. A kFencedTensor
@@ -75,6 +81,14 @@ inline WireHeader ReadHeader(const void* data, size_t bytes) {
     std::memcpy(static_cast<void*>(&header), data, 32);
   }
   return header;
+}
+
+// How long the header in front of a payload is; 0: there is none.
+inline size_t FrontedHeaderBytes(const void* data, size_t bytes) {
+  constexpr size_t kShortest = 16;
+  if (bytes < kShortest) return 0;
+  const size_t length = HeaderBytes(static_cast<const uint8_t*>(data)[offsetof(WireHeader, kind)]);
+  return bytes < length ? 0 : length;
 }
 
 // Whether CheckFrame would say OK.

@@ -10,7 +10,7 @@
 namespace specfabric::transport {
 namespace {
 
-constexpr size_t kAlignment = 4096;  // of slots, so that no two share a page
+constexpr size_t kPage = 4096;
 constexpr size_t kMaxSlabBytes = size_t{1} << 40;
 
 // Host memory is ours, so that leases may outlive UCX; device memory is UCX's, which spares us a
@@ -43,7 +43,7 @@ absl::StatusOr<Slab> MapSlab(ucp_context_h context, const SlotPoolOptions& optio
   if (!sizes.ok()) return sizes;
   Slab slab;
   slab.kind = options.kind;
-  slab.bytes = (options.slots * options.slot_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  slab.bytes = (options.slots * SlotPool::Stride(options) + kPage - 1) / kPage * kPage;
   if (options.kind == MemoryKind::kHost) {
     void* memory =
         mmap(nullptr, slab.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

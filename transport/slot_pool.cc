@@ -60,7 +60,7 @@ absl::StatusOr<Lease> SlotPool::Take(const Fence& fence, SlotState state) {
     states_[lease.slot_] = state;
   }
   lease.pool_ = shared_from_this();
-  lease.data_ = slab_.data + lease.slot_ * options_.slot_bytes;
+  lease.data_ = slab_.data + lease.slot_ * Stride(options_) + kSlotHeadroom;
   lease.fence_ = fence;
   return lease;
 }

@@ -11,6 +11,9 @@
 //
 // so that a late write can never land in memory that somebody else uses by then.
 //
+// Before each slot of host memory there is room for a frame's header, so that small tensors leave
+// in one piece.
+//
 // Threads: any, for everything here. Host memory lives as long as its pool or any lease does, and
 // is registered while the fabric that made it lives; device memory goes with the fabric.
 
@@ -48,6 +51,8 @@ enum class SlotState : uint8_t {
   kQuarantined
 };
 constexpr size_t kSlotStates = 7;
+
+constexpr size_t kSlotHeadroom = 64;
 
 struct SlotPoolOptions {
   MemoryKind kind = MemoryKind::kHost;
@@ -104,8 +109,12 @@ class SlotPool : public std::enable_shared_from_this<SlotPool> {
   absl::StatusOr<Lease> Acquire(const Fence& fence) { return Take(fence, SlotState::kFilling); }
 
   const SlotPoolOptions& options() const { return options_; }
-  // UCX's registration of the slab, for Engine::Post; null once the fabric is gone.
+  // UCX's registration of the slab; null once the fabric is gone.
   void* memory_handle() const { return slab_.handle; }
+  // From one slot to the next.
+  static size_t Stride(const SlotPoolOptions& options) {
+    return (kSlotHeadroom + options.slot_bytes + kSlotHeadroom - 1) / kSlotHeadroom * kSlotHeadroom;
+  }
   // How many slots are in each state, by SlotState.
   std::array<int32_t, kSlotStates> CountStates() const;
 

@@ -137,8 +137,8 @@ void ApplyUcxSettings(const FabricOptions& options) {
       {"UCX_NET_DEVICES", options.net_devices},
       // After the devices, which it looks at.
       {"UCX_PROTO_ENABLE", WantsNewProtocols(options) ? "y" : "n"},
-      // With it TCP is a wire for rendezvous beside shared memory, whose polling costs a system call
-      // a turn; and over TCP itself, active messages are faster than its emulated puts.
+      // With it TCP is a wire for rendezvous beside shared memory, whose polling costs a system
+      // call a turn; and over TCP itself, active messages are faster than its emulated puts.
       {"UCX_TCP_PUT_ENABLE", "n"},
       // The engine looks after its peers itself.
       {"UCX_KEEPALIVE_INTERVAL", "inf"},

@@ -93,9 +93,8 @@ absl::Status InlinePort::Prepare(const transport::SlotPoolOptions& options) {
 
 void InlinePort::Post(uint32_t bytes) {
   ++posted_;
-  const absl::Status status =
-      engine_->Post(peer_, kTensorType, {.pool = kPool}, buffer_.data(), bytes,
-                    pool_->memory_handle(), &InlinePort::OnPosted, this);
+  const absl::Status status = engine_->Post(peer_, kTensorType, {.pool = kPool}, buffer_, bytes,
+                                            &InlinePort::OnPosted, this);
   if (!status.ok()) --posted_;
 }
 
@@ -112,9 +111,8 @@ absl::Status InlinePort::SendSlot(uint32_t bytes) {
   if (!reserved.ok()) return reserved;
   Outgoing frame = {
       .kind = transport::FrameKind::kTensor, .type = kTensorType, .fields = {.pool = kPool}};
-  frame.data = lease->data();
   frame.bytes = bytes;
-  frame.memory = pool_->memory_handle();
+  PointAtSlot(*lease, frame);
   frame.lease = *std::move(lease);
   engine_->Send(peer_, std::move(frame));
   return absl::OkStatus();
