@@ -150,8 +150,14 @@ class Engine {
   void Judge(Connection& connection, Outgoing frame);
   void SendDelayed(base::Nanos now);
   void StartSend(Connection& connection, Outgoing frame);
+  SendOp& SpareSendOp();
   SendOp& TakeSendOp(Connection& connection);
   void Issue(SendOp& op);
+  ucs_status_ptr_t SendFronted(Connection& connection, const WireHeader& header, const void* data,
+                               uint32_t bytes, SendOp& op);
+  ucs_status_ptr_t SendHeaded(Connection& connection, SendOp& op);
+  void Await(SendOp& op, ucs_status_ptr_t result);
+  void CountSent(FrameKind kind, uint32_t bytes);
   void Finish(SendOp& op, ucs_status_t status);
   void ActOnSent();
 

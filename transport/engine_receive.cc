@@ -248,6 +248,7 @@ void Engine::Deliver(Connection& connection, const WireHeader& header,
       }
       return;
     case FrameKind::kTensor:
+    case FrameKind::kTaggedTensor:
     case FrameKind::kFencedTensor:
       return DeliverTensor(connection, header, payload, Lease());
     case FrameKind::kPing:
@@ -264,10 +265,9 @@ void Engine::DeliverTensor(Connection& connection, const WireHeader& header,
   ++counters_.frames_received;
   ++counters_.tensors_received;
   counters_.bytes_received += bytes.size();
-  lease.Mark(SlotState::kReading);
-  if (handler_.on_tensor) {
-    handler_.on_tensor(connection.id, {header.type, FieldsOf(header), bytes, std::move(lease)});
-  }
+  if (!handler_.on_tensor) return;
+  if (lease) lease.Mark(SlotState::kReading);
+  handler_.on_tensor(connection.id, {header.type, FieldsOf(header), bytes, std::move(lease)});
 }
 
 }  // namespace specfabric::transport

@@ -22,6 +22,17 @@ bool IsReserved(const Outgoing& frame) {
          (frame.kind == FrameKind::kData || frame.kind == FrameKind::kTensor);
 }
 
+void FillPost(Outgoing& frame, uint16_t type, const TensorFields& fields, const Lease& slot,
+              uint32_t bytes, PostDone done, void* argument) {
+  frame.kind = FrameKind::kTensor;
+  frame.type = type;
+  frame.fields = fields;
+  frame.bytes = bytes;
+  PointAtSlot(slot, frame);
+  frame.done = done;
+  frame.done_argument = argument;
+}
+
 }  // namespace
 
 void PointAtSlot(const Lease& slot, Outgoing& frame) {
@@ -41,20 +52,29 @@ void Engine::Send(PeerId peer, Outgoing frame) {
   }
 }
 
-absl::Status Engine::Post(PeerId peer, uint16_t type, const TensorFields& fields,
-                          const Lease& slot, uint32_t bytes, PostDone done, void* argument) {
+absl::Status Engine::Post(PeerId peer, uint16_t type, const TensorFields& fields, const Lease& slot,
+                          uint32_t bytes, PostDone done, void* argument) {
   Connection* connection = Find(peer);
   if (connection == nullptr || connection->state != State::kOpen) {
     return absl::NotFoundError(absl::StrCat("peer ", peer, " is closed"));
   }
+  const bool on_host = slot.pool()->options().kind == MemoryKind::kHost;
+  if (on_host && bytes < kRegisteredBytes) {
+    const WireHeader header = MakeHeader(FrameKind::kTensor, type, connection->peers_token, fields);
+    SendOp& op = SpareSendOp();
+    const ucs_status_ptr_t result = SendFronted(*connection, header, slot.data(), bytes, op);
+    if (result == nullptr) {
+      CountSent(FrameKind::kTensor, bytes);
+      done(argument, UCS_OK);
+      return absl::OkStatus();
+    }
+    TakeSendOp(*connection);
+    FillPost(op.frame, type, fields, slot, bytes, done, argument);
+    Await(op, result);
+    return absl::OkStatus();
+  }
   SendOp& op = TakeSendOp(*connection);
-  op.frame.kind = FrameKind::kTensor;
-  op.frame.type = type;
-  op.frame.fields = fields;
-  op.frame.bytes = bytes;
-  PointAtSlot(slot, op.frame);
-  op.frame.done = done;
-  op.frame.done_argument = argument;
+  FillPost(op.frame, type, fields, slot, bytes, done, argument);
   Issue(op);
   return absl::OkStatus();
 }
@@ -97,9 +117,13 @@ void Engine::StartSend(Connection& connection, Outgoing frame) {
   Issue(op);
 }
 
-SendOp& Engine::TakeSendOp(Connection& connection) {
+SendOp& Engine::SpareSendOp() {
   if (idle_sends_.empty()) idle_sends_.push_back(*new SendOp);
-  SendOp& op = idle_sends_.back();
+  return idle_sends_.back();
+}
+
+SendOp& Engine::TakeSendOp(Connection& connection) {
+  SendOp& op = SpareSendOp();
   idle_sends_.pop_back();
   connection.sends.push_back(op);
   op.connection = &connection;
@@ -110,50 +134,71 @@ SendOp& Engine::TakeSendOp(Connection& connection) {
 void Engine::Issue(SendOp& op) {
   const Outgoing& frame = op.frame;
   op.header = MakeHeader(frame.kind, frame.type, op.connection->peers_token, frame.fields);
-  const size_t header_bytes = HeaderBytes(op.header.kind);
-  ucp_request_param_t params;
-  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  params.cb.send = &Engine::OnSent;
-  params.user_data = &op;
-  ucs_status_ptr_t result;
-  if (frame.headroom && frame.bytes < kRegisteredBytes) {
-    uint8_t* const front = static_cast<uint8_t*>(const_cast<void*>(frame.data)) - header_bytes;
-    std::memcpy(front, &op.header, header_bytes);
-    params.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
-    params.flags = UCP_AM_SEND_FLAG_EAGER;
-    result = ucp_am_send_nbx(op.connection->endpoint, kFrontedMessage, nullptr, 0, front,
-                             header_bytes + frame.bytes, &params);
+  const ucs_status_ptr_t result =
+      frame.headroom && frame.bytes < kRegisteredBytes
+          ? SendFronted(*op.connection, op.header, frame.data, frame.bytes, op)
+          : SendHeaded(*op.connection, op);
+  if (result == nullptr) {
+    Finish(op, UCS_OK);
   } else {
-    if (frame.memory != nullptr && frame.bytes >= kRegisteredBytes) {
-      params.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
-      params.memh = static_cast<ucp_mem_h>(frame.memory);
-    }
-    if (frame.lease && frame.bytes >= kRendezvousBytes) {
-      params.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
-      params.flags = UCP_AM_SEND_FLAG_RNDV;
-    }
-    result = ucp_am_send_nbx(op.connection->endpoint, kHeadedMessage, &op.header, header_bytes,
-                             frame.data, frame.bytes, &params);
+    Await(op, result);
   }
+}
+
+void Engine::Await(SendOp& op, ucs_status_ptr_t result) {
   if (UCS_PTR_IS_PTR(result)) {
     op.request = result;
-  } else if (result == nullptr) {
-    Finish(op, UCS_OK);
   } else {
     events_.any = true;
     events_.sent.emplace_back(&op, UCS_PTR_STATUS(result));
   }
 }
 
+ucs_status_ptr_t Engine::SendFronted(Connection& connection, const WireHeader& header,
+                                     const void* data, uint32_t bytes, SendOp& op) {
+  const size_t header_bytes = HeaderBytes(header.kind);
+  uint8_t* const front = static_cast<uint8_t*>(const_cast<void*>(data)) - header_bytes;
+  std::memcpy(front, &header, header_bytes);
+  ucp_request_param_t params;
+  params.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+  params.flags = UCP_AM_SEND_FLAG_EAGER;
+  params.cb.send = &Engine::OnSent;
+  params.user_data = &op;
+  return ucp_am_send_nbx(connection.endpoint, kFrontedMessage, nullptr, 0, front,
+                         header_bytes + bytes, &params);
+}
+
+ucs_status_ptr_t Engine::SendHeaded(Connection& connection, SendOp& op) {
+  const Outgoing& frame = op.frame;
+  ucp_request_param_t params;
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  params.cb.send = &Engine::OnSent;
+  params.user_data = &op;
+  if (frame.memory != nullptr && frame.bytes >= kRegisteredBytes) {
+    params.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
+    params.memh = static_cast<ucp_mem_h>(frame.memory);
+  }
+  if (frame.lease && frame.bytes >= kRendezvousBytes) {
+    params.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+    params.flags = UCP_AM_SEND_FLAG_RNDV;
+  }
+  return ucp_am_send_nbx(connection.endpoint, kHeadedMessage, &op.header,
+                         HeaderBytes(op.header.kind), frame.data, frame.bytes, &params);
+}
+
+void Engine::CountSent(FrameKind kind, uint32_t bytes) {
+  if (kind != FrameKind::kData && kind != FrameKind::kTensor) return;
+  ++counters_.frames_sent;
+  counters_.bytes_sent += bytes;
+  if (kind == FrameKind::kTensor) ++counters_.tensors_sent;
+}
+
 void Engine::Finish(SendOp& op, ucs_status_t status) {
   Connection& connection = *op.connection;
   Outgoing& frame = op.frame;
   if (IsReserved(frame)) peers_.Release(connection.id, frame.bytes);
-  if (status == UCS_OK && (frame.kind == FrameKind::kData || frame.kind == FrameKind::kTensor)) {
-    ++counters_.frames_sent;
-    counters_.bytes_sent += frame.bytes;
-    if (frame.kind == FrameKind::kTensor) ++counters_.tensors_sent;
-  }
+  if (status == UCS_OK) CountSent(frame.kind, frame.bytes);
   if (op.request != nullptr) ucp_request_free(op.request);
   const PostDone done = std::exchange(frame.done, nullptr);
   void* const argument = frame.done_argument;

@@ -90,7 +90,7 @@ struct FabricHandler {
   std::function<void(PeerId, Frame)> on_frame;
   // Before a slot is taken for it: whether the tensor is still wanted. Unset: all are.
   std::function<bool(PeerId, const TensorFields&)> admit_tensor;
-  std::function<void(PeerId, Tensor)> on_tensor;
+  std::function<void(PeerId, Tensor&&)> on_tensor;
   // A tensor that was announced will not come: ResourceExhausted (no free slot), InvalidArgument
   // (no such pool, or its slots are too small), DeadlineExceeded (receive_timeout).
   std::function<void(PeerId, const TensorFields&, const absl::Status&)> on_refused;

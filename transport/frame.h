@@ -21,17 +21,18 @@ constexpr unsigned kHeadedMessage = 1;
 constexpr unsigned kFrontedMessage = 2;  // eager only
 
 // Both ends send one empty kOpen frame as soon as UCX has chosen the wires; a connection is open,
-// and data may go, once the peer's has come in. A kPing is answered with a kPong. A kFencedTensor
-// is one with an incarnation.
+// and data may go, once the peer's has come in. A kPing is answered with a kPong. A tensor is a
+// kTaggedTensor if its tag is not 0, and a kFencedTensor if its incarnation is not.
 enum class FrameKind : uint8_t {
   kData = 0,
   kOpen = 1,
   kPing = 2,
   kPong = 3,
   kTensor = 4,
-  kFencedTensor = 5
+  kTaggedTensor = 5,
+  kFencedTensor = 6
 };
-constexpr uint8_t kLastFrameKind = 5;
+constexpr uint8_t kLastFrameKind = 6;
 
 // Little-endian, and as long on the wire as HeaderBytes says for its kind.
 struct WireHeader {
@@ -46,7 +47,7 @@ struct WireHeader {
 
 constexpr size_t HeaderBytes(uint8_t kind) {
   switch (static_cast<FrameKind>(kind)) {
-    case FrameKind::kTensor:
+    case FrameKind::kTaggedTensor:
       return 24;
     case FrameKind::kFencedTensor:
       return 32;
@@ -55,10 +56,11 @@ constexpr size_t HeaderBytes(uint8_t kind) {
   }
 }
 
-// `kind` is any but kFencedTensor, which a kTensor becomes if its fence has an incarnation.
+// `kind` of a tensor is kTensor, whatever it becomes.
 inline WireHeader MakeHeader(FrameKind kind, uint16_t type, uint64_t connection,
                              const TensorFields& fields) {
-  if (kind == FrameKind::kTensor && fields.fence.incarnation != 0) kind = FrameKind::kFencedTensor;
+  if (kind == FrameKind::kTensor && fields.tag != 0) kind = FrameKind::kTaggedTensor;
+  if (fields.fence.incarnation != 0) kind = FrameKind::kFencedTensor;
   return {connection, fields.fence.round,      type, static_cast<uint8_t>(kind), fields.pool,
           fields.tag, fields.fence.incarnation};
 }
@@ -66,8 +68,7 @@ inline TensorFields FieldsOf(const WireHeader& header) {
   return {{header.incarnation, header.round}, header.pool, header.tag};
 }
 inline bool IsTensor(const WireHeader& header) {
-  return header.kind == static_cast<uint8_t>(FrameKind::kTensor) ||
-         header.kind == static_cast<uint8_t>(FrameKind::kFencedTensor);
+  return header.kind >= static_cast<uint8_t>(FrameKind::kTensor) && header.kind <= kLastFrameKind;
 }
 
 // Copies a received header out of UCX's memory; of one that is as long as no frame's, nothing.

@@ -28,7 +28,7 @@ InlinePort::InlinePort(const transport::FabricOptions& options)
   handler_.on_frame = [this](PeerId peer, Frame frame) {
     if (peer == peer_) frames_.push_back(std::move(frame));
   };
-  handler_.on_tensor = [this](PeerId, transport::Tensor) { ++arrived_; };
+  handler_.on_tensor = [this](PeerId, transport::Tensor&&) { ++arrived_; };
   handler_.on_refused = [this](PeerId, const transport::TensorFields&, const absl::Status& status) {
     gone_ = true;
     closed_ = status;
