@@ -18,7 +18,8 @@ if(SPECFABRIC_MOLD)
 endif()
 if(SPECFABRIC_SANITIZE)
   # GCC 12 sees uninitialised members in libstdc++'s <regex> once the code is instrumented.
-  target_compile_options(specfabric_options INTERFACE -Wno-maybe-uninitialized)
+  target_compile_options(specfabric_options INTERFACE
+                         $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_compile_options(specfabric_options INTERFACE
                          -fsanitize=${SPECFABRIC_SANITIZE} -fno-omit-frame-pointer
                          -fno-sanitize-recover=all)
