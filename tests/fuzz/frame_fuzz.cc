@@ -1,6 +1,6 @@
 // A received frame's header: what comes is a 4-byte limit, a 4-byte payload size and the header as
-// UCX hands it over. What is accepted must be within its bounds, and be what the sender would have
-// made of the same fields.
+// UCX hands it over, apart from the payload or in front of it. What is accepted must be within its
+// bounds, and be what the sender would have made of the same fields.
 
 #include <cstring>
 
@@ -33,6 +33,27 @@ void CheckAccepted(const WireHeader& header, size_t header_bytes, const Bounds& 
   SPECFABRIC_CHECK(std::memcmp(&again, &header, header_bytes) == 0);
 }
 
+// The header apart from the payload.
+void CheckHeaded(const fuzz::Bytes& received, const Bounds& bounds) {
+  const WireHeader header = transport::ReadHeader(received.data(), received.size());
+  const absl::Status status =
+      transport::CheckFrame(header, received.size(), bounds.payload_bytes, bounds.limit);
+  if (status.ok()) CheckAccepted(header, received.size(), bounds);
+}
+
+// The header in front of the payload.
+void CheckFronted(const fuzz::Bytes& received, uint32_t limit) {
+  const size_t header_bytes = transport::FrontedHeaderBytes(received.data(), received.size());
+  SPECFABRIC_CHECK(header_bytes <= received.size());
+  if (header_bytes == 0) return;
+  const WireHeader header = transport::ReadHeader(received.data(), header_bytes);
+  const size_t payload_bytes = received.size() - header_bytes;
+  const absl::Status status = transport::CheckFrame(header, header_bytes, payload_bytes, limit);
+  if (status.ok()) {
+    CheckAccepted(header, header_bytes, {limit, static_cast<uint32_t>(payload_bytes)});
+  }
+}
+
 }  // namespace
 
 std::vector<fuzz::Bytes> fuzz::Seeds() {
@@ -47,6 +68,8 @@ std::vector<fuzz::Bytes> fuzz::Seeds() {
     Bytes seed(sizeof(bounds) + transport::HeaderBytes(kind));
     std::memcpy(seed.data(), &bounds, sizeof(bounds));
     std::memcpy(seed.data() + sizeof(bounds), &header, transport::HeaderBytes(kind));
+    seeds.push_back(seed);
+    if (carries) seed.resize(seed.size() + 40, 0x5A);  // as a header in front of a payload
     seeds.push_back(std::move(seed));
   }
   return seeds;
@@ -59,10 +82,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Bounds bounds;
   if (size < sizeof(bounds)) return 0;
   std::memcpy(&bounds, data, sizeof(bounds));
-  const std::vector<uint8_t> received(data + sizeof(bounds), data + size);
-  const WireHeader header = transport::ReadHeader(received.data(), received.size());
-  const absl::Status status =
-      transport::CheckFrame(header, received.size(), bounds.payload_bytes, bounds.limit);
-  if (status.ok()) CheckAccepted(header, received.size(), bounds);
+  const fuzz::Bytes received(data + sizeof(bounds), data + size);
+  CheckHeaded(received, bounds);
+  CheckFronted(received, bounds.limit);
   return 0;
 }
