@@ -10,8 +10,14 @@
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define SPECFABRIC_TARGET_AVX2 __attribute__((target("avx2,fma")))
+// GCC otherwise keeps to 256 bits on some processors; clang has no such attribute.
+#ifdef __clang__
+#define SPECFABRIC_TARGET_AVX512 \
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
+#else
 #define SPECFABRIC_TARGET_AVX512 \
   __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")))
+#endif
 #else
 #define SPECFABRIC_TARGET_AVX2
 #define SPECFABRIC_TARGET_AVX512

@@ -13,9 +13,20 @@ find_package(Boost 1.81 REQUIRED)
 find_package(prometheus-cpp REQUIRED)
 find_program(SPECFABRIC_FLATC flatc REQUIRED)
 
-# UCX: Debian's, or the one under UCX_ROOT (a tree with include/ and lib/), from the environment or
-# the cache. Asked for by hand, because its own CMake package is not in every build of UCX.
+# UCX: the system's, or the one under UCX_ROOT (a tree with include/ and lib/), from the environment or
+# the cache, or the Python wheel's. Asked for by hand, because its own CMake package is not in every
+# build of UCX.
 set(UCX_ROOT "$ENV{UCX_ROOT}" CACHE PATH "UCX installation to use instead of the system's")
+if(SPECFABRIC_UCX_WHEEL AND NOT UCX_ROOT)
+  execute_process(COMMAND "${PROJECT_SOURCE_DIR}/scripts/setup" --print-ucx-dir
+                  OUTPUT_VARIABLE ucx_dir OUTPUT_STRIP_TRAILING_WHITESPACE
+                  COMMAND_ERROR_IS_FATAL ANY)
+  set(UCX_ROOT "${ucx_dir}" CACHE PATH "" FORCE)
+endif()
+if(UCX_ROOT AND NOT EXISTS "${UCX_ROOT}/include/ucp/api/ucp.h")
+  message(FATAL_ERROR "no UCX in '${UCX_ROOT}' (UCX_ROOT): a folder with include/ucp/api/ucp.h and "
+                      "lib/libucp.so is needed; scripts/setup --ucx installs one")
+endif()
 find_path(SPECFABRIC_UCX_INCLUDE ucp/api/ucp.h HINTS "${UCX_ROOT}/include" REQUIRED)
 find_library(SPECFABRIC_UCP ucp HINTS "${UCX_ROOT}/lib" REQUIRED)
 find_library(SPECFABRIC_UCS ucs HINTS "${UCX_ROOT}/lib" REQUIRED)

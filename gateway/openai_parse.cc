@@ -1,5 +1,6 @@
 #include "gateway/openai_parse.h"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <utility>
@@ -85,14 +86,20 @@ void RefuseUnsupported(Fields& fields) {
   }
 }
 
+// Doubles that are in range may round to floats that are not, which the targets would refuse.
+constexpr float kLeastFloat = std::numeric_limits<float>::min();
+constexpr float kBelowOne = 1.0f - std::numeric_limits<float>::epsilon() / 2;
+
 void ReadSampling(Fields& fields, GenerationRequest& request) {
   base::SamplingParams& sampling = request.sampling;
   sampling.temperature = static_cast<float>(
       fields.Number("temperature", 1.0, "from 0 to 2", [](double t) { return t >= 0 && t <= 2; }));
-  sampling.top_p = static_cast<float>(
-      fields.Number("top_p", 1.0, "above 0, at most 1", [](double p) { return p > 0 && p <= 1; }));
-  sampling.min_p = static_cast<float>(
-      fields.Number("min_p", 0.0, "from 0 to below 1", [](double p) { return p >= 0 && p < 1; }));
+  const double top_p =
+      fields.Number("top_p", 1.0, "above 0, at most 1", [](double p) { return p > 0 && p <= 1; });
+  sampling.top_p = std::max(static_cast<float>(top_p), kLeastFloat);
+  const double min_p =
+      fields.Number("min_p", 0.0, "from 0 to below 1", [](double p) { return p >= 0 && p < 1; });
+  sampling.min_p = std::min(static_cast<float>(min_p), kBelowOne);
   // -1 keeps all tokens for vLLM's clients, 0 for everybody else's.
   const int64_t top_k = fields.Integer("top_k", 0, -1, std::numeric_limits<int32_t>::max());
   sampling.top_k = top_k < 0 ? 0 : static_cast<int32_t>(top_k);

@@ -77,6 +77,18 @@ class Fields {
     return value->get<double>();
   }
 
+  // Also above 0 and finite once rounded.
+  float PositiveFloatOr(const char* name, float otherwise) {
+    constexpr double kLeast = std::numeric_limits<float>::min();
+    constexpr double kMost = std::numeric_limits<float>::max();
+    const double value = PositiveOr(name, otherwise);
+    if (value < kLeast || value > kMost) {
+      Fail(name, absl::StrCat("is ", value, "; allowed: a number from ", kLeast, " to ", kMost));
+      return otherwise;
+    }
+    return static_cast<float>(value);
+  }
+
   bool FlagOr(const char* name, bool otherwise) {
     const Json* value = Find(name);
     if (value == nullptr) return otherwise;
@@ -112,6 +124,7 @@ class Fields {
 
  private:
   static std::string Shown(const Json& value) {
+    if (value.is_structured()) return value.is_array() ? "a list" : "an object";
     std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
     if (text.size() > 60) text = absl::StrCat(text.substr(0, 60), "...");
     return text;
@@ -158,7 +171,7 @@ void ReadShape(Fields& fields, ModelConfig* config) {
   config->heads = fields.Count("num_attention_heads");
   config->kv_heads = fields.CountOr("num_key_value_heads", config->heads);
   config->context = fields.Count("max_position_embeddings");
-  config->rms_epsilon = static_cast<float>(fields.PositiveOr("rms_norm_eps", 1e-6));
+  config->rms_epsilon = fields.PositiveFloatOr("rms_norm_eps", 1e-6f);
   config->tied_embeddings = fields.FlagOr("tie_word_embeddings", false);
   if (!fields.status().ok()) return;
 

@@ -179,7 +179,8 @@ absl::StatusOr<std::set<std::string>> ReadIndex(const std::string& path) {
   for (const auto& [tensor, shard] : map->items()) {
     const std::string name = shard.is_string() ? shard.get<std::string>() : "";
     if (name.empty() || name.find('/') != std::string::npos) {
-      return error(absl::StrCat("tensor '", tensor, "' is in ", shard.dump(),
+      return error(absl::StrCat("tensor '", tensor, "' is in ",
+                                shard.is_string() ? shard.dump() : shard.type_name(),
                                 "; allowed: the name of a file beside the index"));
     }
     names.insert(name);

@@ -1,41 +1,65 @@
-// Fuzz target for the decoders: the first byte picks the message, the rest is its payload. What is
+// The messages' decoders: the first byte is the message's type, the rest its payload. What is
 // accepted must encode to something that is accepted again and means the same.
 
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <vector>
+#include <random>
 
+#include "base/check.h"
 #include "schemas/messages.h"
+#include "tests/fuzz/target.h"
 #include "tests/schemas/random_messages.h"
 
-namespace specfabric::schemas {
+namespace specfabric {
 namespace {
 
 template <typename M>
 void DecodeOnce(absl::Span<const uint8_t> payload) {
-  const auto first = Decode<M>(payload);
+  const auto first = schemas::Decode<M>(payload);
   if (!first.ok()) return;
-  const auto again = Decode<M>(Encode(*first));
-  if (!again.ok() || Fields(*first) != Fields(*again)) {
-    std::fprintf(stderr, "%s: accepted once, but not the same again\n", Name(kTypeOf<M>));
-    std::abort();
+  const auto again = schemas::Decode<M>(schemas::Encode(*first));
+  SPECFABRIC_CHECK(again.ok());
+  SPECFABRIC_CHECK(schemas::Fields(*first) == schemas::Fields(*again));
+}
+
+void Dispatch(uint8_t type, absl::Span<const uint8_t> payload) {
+  using namespace schemas;  // NOLINT: the list of messages names them alone
+  switch (static_cast<MessageType>(type)) {
+#define SPECFABRIC_CASE(M) \
+  case kTypeOf<M>:         \
+    return DecodeOnce<M>(payload);
+    SPECFABRIC_MESSAGES(SPECFABRIC_CASE)
+#undef SPECFABRIC_CASE
   }
 }
 
-using Decoder = void (*)(absl::Span<const uint8_t>);
-#define SPECFABRIC_DECODER(M) DecodeOnce<M>,
-constexpr Decoder kDecoders[] = {SPECFABRIC_MESSAGES(SPECFABRIC_DECODER)};
-#undef SPECFABRIC_DECODER
+template <typename M>
+void AddSeeds(schemas::Rng& rng, std::vector<fuzz::Bytes>& seeds) {
+  constexpr int kEach = 8;
+  for (int i = 0; i < kEach; ++i) {
+    fuzz::Bytes seed{static_cast<uint8_t>(schemas::kTypeOf<M>)};
+    const fuzz::Bytes payload = schemas::Encode(schemas::RandomMessage<M>(rng));
+    seed.insert(seed.end(), payload.begin(), payload.end());
+    seeds.push_back(std::move(seed));
+  }
+}
 
 }  // namespace
-}  // namespace specfabric::schemas
+
+std::vector<fuzz::Bytes> fuzz::Seeds() {
+  using namespace schemas;  // NOLINT: the list of messages names them alone
+  Rng rng(1);
+  std::vector<Bytes> seeds;
+#define SPECFABRIC_SEEDS(M) AddSeeds<M>(rng, seeds);
+  SPECFABRIC_MESSAGES(SPECFABRIC_SEEDS)
+#undef SPECFABRIC_SEEDS
+  return seeds;
+}
+
+}  // namespace specfabric
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using specfabric::schemas::kDecoders;
   if (size == 0) return 0;
   // A copy of exactly the payload's size, so that AddressSanitizer sees a read past its end.
   const std::vector<uint8_t> payload(data + 1, data + size);
-  kDecoders[data[0] % std::size(kDecoders)](payload);
+  specfabric::Dispatch(data[0], payload);
   return 0;
 }

@@ -1,61 +1,54 @@
-// Drives a libFuzzer target without libFuzzer: valid messages, mutated. The seed and the number of
-// inputs are arguments, so that a failure can be repeated: decode_fuzz [inputs] [seed].
+// Drives a fuzz target without libFuzzer: its seeds and a corpus, then mutations of both. The seed
+// of the random numbers and the count are arguments, so that a failure can be repeated:
+//   decode_fuzz CORPUS_FOLDER [inputs] [seed]
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
 #include <vector>
 
-#include "tests/schemas/random_messages.h"
+#include "tests/fuzz/target.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
-
-namespace specfabric::schemas {
+namespace specfabric::fuzz {
 namespace {
 
-using Bytes = std::vector<uint8_t>;
+using Rng = std::mt19937_64;
 
-// Valid messages in the fuzz target's own format: the index of the message, then its payload.
-std::vector<Bytes> SeedInputs(Rng& rng, int each) {
-  std::vector<Bytes> inputs;
-  uint8_t index = 0;
-  const auto add = [&](auto make) {
-    for (int i = 0; i < each; ++i) {
-      Bytes input{index};
-      const Bytes payload = Encode(make());
-      input.insert(input.end(), payload.begin(), payload.end());
-      inputs.push_back(std::move(input));
-    }
-    ++index;
-  };
-#define SPECFABRIC_SEEDS(M) add([&rng] { return RandomMessage<M>(rng); });
-  SPECFABRIC_MESSAGES(SPECFABRIC_SEEDS)
-#undef SPECFABRIC_SEEDS
-  return inputs;
+size_t RandomBelow(Rng& rng, size_t end) { return rng() % end; }
+
+// In the order of their names, which are the same everywhere.
+std::vector<Bytes> ReadCorpus(const std::string& folder) {
+  std::vector<std::filesystem::path> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) paths.push_back(entry);
+  std::sort(paths.begin(), paths.end());
+  std::vector<Bytes> corpus;
+  for (const auto& path : paths) {
+    std::ifstream file(path, std::ios::binary);
+    corpus.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  }
+  return corpus;
 }
 
-size_t RandomIndex(Rng& rng, size_t size) {
-  return std::uniform_int_distribution<size_t>(0, size - 1)(rng);
-}
-
-// One edit: a flipped bit, a byte, an interesting 32-bit word, a cut, or a removed stretch. Edits
-// prefer the first bytes, where offsets and vtables often lie.
+// One edit: a flipped bit, a byte, an interesting 32-bit word, a cut, a removed or an inserted
+// byte. Edits prefer the first bytes, where offsets and sizes often lie.
 void Mutate(Bytes& input, Rng& rng) {
-  if (input.empty()) return;
-  const size_t reach =
-      RandomInt(rng, 0, 1) == 0 ? std::min<size_t>(input.size(), 96) : input.size();
-  const size_t at = RandomIndex(rng, reach);
-  switch (RandomInt(rng, 0, 5)) {
+  if (input.empty()) return input.push_back(static_cast<uint8_t>(rng()));
+  const size_t reach = RandomBelow(rng, 2) == 0 ? std::min<size_t>(input.size(), 96) : input.size();
+  const size_t at = RandomBelow(rng, reach);
+  switch (RandomBelow(rng, 6)) {
     case 0:
-      input[at] ^= static_cast<uint8_t>(1u << RandomInt(rng, 0, 7));
+      input[at] ^= static_cast<uint8_t>(1u << RandomBelow(rng, 8));
       break;
     case 1:
       input[at] = static_cast<uint8_t>(rng());
       break;
     case 2: {
       constexpr uint32_t kWords[] = {0, 1, 4, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x7FC00000};
-      const uint32_t word = kWords[RandomIndex(rng, std::size(kWords))];
+      const uint32_t word = kWords[RandomBelow(rng, std::size(kWords))];
       for (size_t i = 0; i < 4 && at + i < input.size(); ++i) {
         input[at + i] = static_cast<uint8_t>(word >> (8 * i));
       }
@@ -64,35 +57,44 @@ void Mutate(Bytes& input, Rng& rng) {
     case 3:
       input.resize(at);
       break;
-    case 4:
-      input.erase(input.begin() + at,
-                  input.begin() + std::min(input.size(), at + RandomIndex(rng, 16)));
+    case 4: {
+      const size_t end = std::min(input.size(), at + 1 + RandomBelow(rng, 16));
+      input.erase(input.begin() + static_cast<ptrdiff_t>(at),
+                  input.begin() + static_cast<ptrdiff_t>(end));
       break;
+    }
     default:
-      input.insert(input.begin() + at, static_cast<uint8_t>(rng()));
+      input.insert(input.begin() + static_cast<ptrdiff_t>(at), static_cast<uint8_t>(rng()));
       break;
   }
 }
 
-int Run(int inputs, uint64_t seed) {
-  std::printf("decode_fuzz: %d inputs, seed %llu\n", inputs, static_cast<unsigned long long>(seed));
+int Run(const std::string& corpus_folder, int inputs, uint64_t seed) {
+  std::vector<Bytes> starts = Seeds();
+  const std::vector<Bytes> corpus = ReadCorpus(corpus_folder);
+  starts.insert(starts.end(), corpus.begin(), corpus.end());
+  std::printf("%zu seeds, corpus of %zu, %d mutations, seed %llu\n", starts.size() - corpus.size(),
+              corpus.size(), inputs, static_cast<unsigned long long>(seed));
   std::fflush(stdout);
+  for (const Bytes& input : starts) LLVMFuzzerTestOneInput(input.data(), input.size());
   Rng rng(seed);
-  const std::vector<Bytes> seeds = SeedInputs(rng, 20);
-  for (const Bytes& input : seeds) LLVMFuzzerTestOneInput(input.data(), input.size());
   for (int i = 0; i < inputs; ++i) {
-    Bytes input = seeds[RandomIndex(rng, seeds.size())];
-    for (int edits = RandomInt(rng, 1, 4); edits > 0; --edits) Mutate(input, rng);
+    Bytes input = starts[RandomBelow(rng, starts.size())];
+    for (size_t edits = 1 + RandomBelow(rng, 4); edits > 0; --edits) Mutate(input, rng);
     LLVMFuzzerTestOneInput(input.data(), input.size());
   }
   return 0;
 }
 
 }  // namespace
-}  // namespace specfabric::schemas
+}  // namespace specfabric::fuzz
 
 int main(int argc, char** argv) {
-  const int inputs = argc > 1 ? std::atoi(argv[1]) : 100'000;
-  const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
-  return specfabric::schemas::Run(inputs, seed);
+  if (argc < 2) {
+    std::fprintf(stderr, "usage: %s CORPUS_FOLDER [inputs] [seed]\n", argv[0]);
+    return 2;
+  }
+  const int inputs = argc > 2 ? std::atoi(argv[2]) : 100'000;
+  const uint64_t seed = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1;
+  return specfabric::fuzz::Run(argv[1], inputs, seed);
 }

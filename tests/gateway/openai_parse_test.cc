@@ -90,6 +90,13 @@ TEST(ParseCompletionTest, NumbersAsPeopleWriteThem) {
   EXPECT_EQ(Good(ParseCompletion(R"({"prompt": "a", "max_tokens": null})")).max_tokens, 16);
 }
 
+TEST(ParseCompletionTest, NumbersThatRoundToTheirLimitsStayInRange) {
+  const auto request =
+      Good(ParseCompletion(R"({"prompt": "a", "top_p": 1e-60, "min_p": 0.99999999999})"));
+  EXPECT_GT(request.sampling.top_p, 0.0f);
+  EXPECT_LT(request.sampling.min_p, 1.0f);
+}
+
 TEST(ParseCompletionTest, NamesTheFieldAndWhatItHolds) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"prompt", "5"},

@@ -1,0 +1,77 @@
+// A checkpoint's files. The first byte 0: the rest is model.safetensors. Otherwise the rest is an
+// index of shards, beside one good shard. Whatever is accepted must be readable to its last byte.
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "model/safetensors.h"
+#include "tests/fuzz/target.h"
+#include "tests/fuzz/temporary_folder.h"
+
+namespace specfabric {
+namespace {
+
+constexpr char kWhole[] = "model.safetensors";
+constexpr char kIndex[] = "model.safetensors.index.json";
+constexpr char kShard[] = "a.safetensors";
+
+std::string Safetensors(const std::string& header, size_t data_bytes) {
+  const uint64_t size = header.size();
+  std::string file(sizeof(size), '\0');
+  std::memcpy(file.data(), &size, sizeof(size));
+  return file + header + std::string(data_bytes, '\x3f');
+}
+
+std::string GoodFile() {
+  return Safetensors(
+      R"({"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},)"
+      R"("b":{"dtype":"BF16","shape":[3],"data_offsets":[16,22]},)"
+      R"("h":{"dtype":"F16","shape":[1],"data_offsets":[22,24]},)"
+      R"("i":{"dtype":"I64","shape":[],"data_offsets":[24,32]}})",
+      32);
+}
+
+void ReadAll(const model::StoredTensor& tensor) {
+  int64_t elements = 1;
+  for (const int64_t extent : tensor.shape) elements *= extent;
+  SPECFABRIC_CHECK(elements >= 0 && tensor.bytes >= elements);
+  if (tensor.type == model::StoredType::kOther) return;
+  std::vector<float> values(static_cast<size_t>(elements));
+  model::ReadFloats(tensor, 0, elements, values.data());
+  fuzz::Use(values);
+}
+
+void ReadFile(const std::string& path) {
+  const auto file = model::SafetensorsFile::Open(path);
+  if (!file.ok()) return;
+  for (const auto& [name, tensor] : file->tensors()) ReadAll(tensor);
+}
+
+}  // namespace
+
+std::vector<fuzz::Bytes> fuzz::Seeds() {
+  const std::string index =
+      R"({"metadata":{"total_size":32},"weight_map":{"w":"a.safetensors","b":"a.safetensors"}})";
+  return {ToBytes('\0' + GoodFile()), ToBytes('\0' + Safetensors("{}", 0)), ToBytes('\1' + index)};
+}
+
+}  // namespace specfabric
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace specfabric;  // NOLINT: the entry point cannot be inside
+  static const fuzz::TemporaryFolder folder;
+  if (size == 0) return 0;
+  const std::string_view content(reinterpret_cast<const char*>(data) + 1, size - 1);
+  if (data[0] == 0) {
+    folder.Write(kWhole, content);
+    ReadFile(folder.path() + "/" + kWhole);
+  } else {
+    folder.Remove(kWhole);
+    folder.Write(kShard, GoodFile());
+    folder.Write(kIndex, content);
+  }
+  const auto checkpoint = model::Checkpoint::Open(folder.path());
+  if (checkpoint.ok()) fuzz::Use(checkpoint->ContentHash());
+  return 0;
+}

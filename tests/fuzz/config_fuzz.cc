@@ -1,0 +1,76 @@
+// A checkpoint's config.json, and after a zero byte its generation_config.json. What is accepted
+// must describe a transformer that can be built.
+
+#include <cmath>
+
+#include "base/check.h"
+#include "model/config.h"
+#include "tests/fuzz/target.h"
+#include "tests/fuzz/temporary_folder.h"
+
+namespace specfabric {
+namespace {
+
+void CheckAccepted(const model::ModelConfig& config) {
+  SPECFABRIC_CHECK(!config.architecture.empty());
+  for (const int32_t count : {config.vocabulary, config.hidden, config.intermediate, config.layers,
+                              config.heads, config.kv_heads, config.head_dim, config.context}) {
+    SPECFABRIC_CHECK(count >= 1);
+  }
+  SPECFABRIC_CHECK(config.heads % config.kv_heads == 0 && config.head_dim % 2 == 0);
+  SPECFABRIC_CHECK(std::isfinite(config.rms_epsilon) && config.rms_epsilon > 0);
+  SPECFABRIC_CHECK(config.sliding_window == 0 || config.sliding_window >= config.context);
+  for (const base::TokenId id : config.eos_ids) SPECFABRIC_CHECK(id >= 0);
+  const model::RopeConfig& rope = config.rope;
+  for (const double value : {rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor,
+                             rope.beta_fast, rope.beta_slow}) {
+    SPECFABRIC_CHECK(std::isfinite(value) && value > 0);
+  }
+}
+
+}  // namespace
+
+std::vector<fuzz::Bytes> fuzz::Seeds() {
+  const std::string shape =
+      R"("vocab_size":128,"hidden_size":64,"intermediate_size":128,"num_hidden_layers":2,)"
+      R"("num_attention_heads":4,"num_key_value_heads":2,"max_position_embeddings":256,)"
+      R"("rms_norm_eps":1e-05,"hidden_act":"silu","torch_dtype":"bfloat16",)";
+  const auto config = [&shape](const std::string& architecture, const std::string& rest) {
+    return ToBytes(R"({"architectures":[")" + architecture + R"("],)" + shape + rest + "}");
+  };
+  const std::string llama3 =
+      R"("tie_word_embeddings":true,"eos_token_id":[1,2],"rope_scaling":{"rope_type":"llama3",)"
+      R"("factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,)"
+      R"("original_max_position_embeddings":64})";
+  const std::string yarn =
+      R"("head_dim":16,"rope_parameters":{"rope_type":"yarn","rope_theta":10000.0,"factor":4.0,)"
+      R"("original_max_position_embeddings":64,"mscale":0.7,"mscale_all_dim":1.0,)"
+      R"("beta_fast":32,"beta_slow":1,"truncate":false})";
+  Bytes with_generation = config("Qwen2ForCausalLM", R"("use_sliding_window":true,)"
+                                                     R"("sliding_window":512,"eos_token_id":0)");
+  const Bytes generation = ToBytes(R"({"eos_token_id":[7,8]})");
+  with_generation.push_back(0);
+  with_generation.insert(with_generation.end(), generation.begin(), generation.end());
+  return {config("LlamaForCausalLM", llama3), config("Qwen3ForCausalLM", yarn),
+          config("MistralForCausalLM", R"("sliding_window":null,"rope_theta":1e6,)"
+                                       R"("rope_scaling":{"type":"linear","factor":2})"),
+          with_generation};
+}
+
+}  // namespace specfabric
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace specfabric;  // NOLINT: the entry point cannot be inside
+  static const fuzz::TemporaryFolder folder;
+  const std::string_view input(reinterpret_cast<const char*>(data), size);
+  const size_t zero = input.find('\0');
+  folder.Write("config.json", input.substr(0, zero));
+  if (zero == std::string_view::npos) {
+    folder.Remove("generation_config.json");
+  } else {
+    folder.Write("generation_config.json", input.substr(zero + 1));
+  }
+  const auto config = model::LoadModelConfig(folder.path());
+  if (config.ok()) CheckAccepted(*config);
+  return 0;
+}

@@ -1,0 +1,109 @@
+// The bodies of HTTP requests: the first byte picks the endpoint, the rest is the body. What is
+// refused must be sayable as OpenAI's error object; what is accepted must be something that the
+// targets accept too.
+
+#include <iterator>
+#include <variant>
+
+#include "base/check.h"
+#include "gateway/json_fields.h"
+#include "gateway/openai_format.h"
+#include "gateway/openai_parse.h"
+#include "schemas/messages.h"
+#include "tests/fuzz/target.h"
+
+namespace specfabric {
+namespace {
+
+using gateway::Json;
+
+void CheckError(const gateway::ApiError& error) {
+  SPECFABRIC_CHECK(error.status >= 400 && error.status < 500);
+  SPECFABRIC_CHECK(error.message.find('\n') == std::string::npos);
+  SPECFABRIC_CHECK(!gateway::FirstInvalidUtf8(error.message));
+  const Json body = Json::parse(gateway::ErrorBody(error), nullptr, /*allow_exceptions=*/false);
+  SPECFABRIC_CHECK(body.is_object() && body["error"]["message"] == error.message);
+}
+
+void CheckTokens(const std::vector<base::TokenId>& tokens) {
+  for (const base::TokenId token : tokens) SPECFABRIC_CHECK(token >= 0);
+}
+
+// Chat templates take them as they are.
+void CheckMessages(const std::string& messages) {
+  const Json list = Json::parse(messages, nullptr, /*allow_exceptions=*/false);
+  SPECFABRIC_CHECK(list.is_array() && !list.empty());
+  for (const Json& message : list) SPECFABRIC_CHECK(message["role"].is_string());
+}
+
+void CheckGeneration(const gateway::GenerationRequest& request) {
+  SPECFABRIC_CHECK(request.chat != request.messages.empty());
+  SPECFABRIC_CHECK(request.chat == request.prompts.empty());
+  if (request.chat) CheckMessages(request.messages);
+  for (const gateway::Prompt& prompt : request.prompts) {
+    if (const auto* tokens = std::get_if<std::vector<base::TokenId>>(&prompt)) CheckTokens(*tokens);
+  }
+  CheckTokens(request.stop_token_ids);
+  SPECFABRIC_CHECK(request.n >= 1 && request.logprobs >= -1);
+  SPECFABRIC_CHECK(request.logprobs <= gateway::kMaxTopLogprobs);
+  SPECFABRIC_CHECK(request.stop.size() <= gateway::kMaxStops);
+  SPECFABRIC_CHECK(!request.max_tokens || *request.max_tokens >= 0);
+  schemas::Submit submit;
+  submit.prompt = {1};
+  submit.sampling = request.sampling;
+  SPECFABRIC_CHECK(schemas::Decode<schemas::Submit>(schemas::Encode(submit)).ok());
+}
+
+void Check(const gateway::GenerationRequest& request) { CheckGeneration(request); }
+void Check(const gateway::TokenizeRequest& request) {
+  if (!request.messages.empty()) CheckMessages(request.messages);
+}
+void Check(const gateway::DetokenizeRequest& request) { CheckTokens(request.tokens); }
+
+template <typename T>
+void CheckParsed(const gateway::Parsed<T>& parsed) {
+  if (const auto* error = std::get_if<gateway::ApiError>(&parsed)) return CheckError(*error);
+  Check(std::get<T>(parsed));
+}
+
+using Endpoint = void (*)(std::string_view body);
+constexpr Endpoint kEndpoints[] = {
+    [](std::string_view body) { CheckParsed(gateway::ParseCompletion(body)); },
+    [](std::string_view body) { CheckParsed(gateway::ParseChat(body)); },
+    [](std::string_view body) { CheckParsed(gateway::ParseTokenize(body)); },
+    [](std::string_view body) { CheckParsed(gateway::ParseDetokenize(body)); },
+};
+
+}  // namespace
+
+std::vector<fuzz::Bytes> fuzz::Seeds() {
+  const std::pair<char, const char*> bodies[] = {
+      {0, R"({"model":"m","prompt":"Once","max_tokens":8,"temperature":0.5,"top_p":0.9,"seed":1})"},
+      {0, R"({"prompt":[[1,2],[3]],"n":2,"stop":["\n","é"],"stop_token_ids":[2],"echo":true,)"
+          R"("logprobs":3,"stream":true,"stream_options":{"include_usage":true},"best_of":2})"},
+      {0, R"({"prompt":[1,2,3],"min_p":0.05,"top_k":-1,"ignore_eos":true,"logit_bias":{},)"
+          R"("presence_penalty":0,"return_token_ids":true,"suffix":"","user":"u"})"},
+      {1, R"({"messages":[{"role":"system","content":"s"},{"role":"user","content":[)"
+          R"({"type":"text","text":"a"},{"type":"text","text":"b"}]}],"max_completion_tokens":4,)"
+          R"("logprobs":true,"top_logprobs":2,"response_format":{"type":"text"}})"},
+      {1, R"({"messages":[{"role":"assistant","content":null,"tool_calls":[]}],"tools":[],)"
+          R"("tool_choice":"auto","add_generation_prompt":false,"stop":"x"})"},
+      {2, R"({"prompt":"text","add_special_tokens":false})"},
+      {2, R"({"messages":[{"role":"user","content":"\u00e9\ud83d\ude00"}]})"},
+      {3, R"({"model":"m","tokens":[0,1,2147483647]})"},
+  };
+  std::vector<Bytes> seeds;
+  for (const auto& [endpoint, body] : bodies)
+    seeds.push_back(ToBytes(std::string(1, endpoint) + body));
+  return seeds;
+}
+
+}  // namespace specfabric
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using specfabric::kEndpoints;
+  if (size == 0) return 0;
+  const std::string body(reinterpret_cast<const char*>(data) + 1, size - 1);
+  kEndpoints[data[0] % std::size(kEndpoints)](body);
+  return 0;
+}
