@@ -29,7 +29,7 @@ class PeerTable {
 
   PeerTable(int32_t max_sends, uint64_t max_bytes)
       : max_sends_(std::clamp(max_sends, 0, 0xffff)),
-        max_units_(std::min<uint64_t>(Units(max_bytes), kMaxUnits)),
+        max_units_(Units(max_bytes)),
         words_(new std::atomic<uint64_t>[kIndexes]()) {}
 
   // A name for a peer that does not live yet; 0: all indexes are taken.
@@ -94,7 +94,10 @@ class PeerTable {
   static constexpr uint64_t kUnit = 4096;
   static constexpr uint64_t kMaxUnits = (1 << 20) - 1;
   static constexpr uint64_t kSerialMask = (1 << 28) - 1;
-  static constexpr uint64_t Units(uint64_t bytes) { return (bytes + kUnit - 1) / kUnit; }
+  // Clamped, so that the largest frame there is does not spill into the serial.
+  static constexpr uint64_t Units(uint64_t bytes) {
+    return std::min((bytes + kUnit - 1) / kUnit, kMaxUnits);
+  }
   static constexpr uint64_t Key(PeerId peer) { return peer >> 16 & kSerialMask; }
   static constexpr bool Is(PeerId peer, uint64_t word) {
     return Key(peer) != 0 && word >> 36 == Key(peer);
