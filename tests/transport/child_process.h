@@ -21,8 +21,11 @@ class ChildProcess {
   // The next line of its standard output, without the newline; empty at its end.
   std::string ReadLine();
   void Signal(int signal);
+  // SIGSTOP, and wait until all its threads stand still. SIGCONT lets it go on.
+  void Stop();
   // SIGKILL, and wait until it is gone.
   void Kill();
+  pid_t pid() const { return pid_; }
 
  private:
   pid_t pid_ = -1;

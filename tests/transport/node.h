@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,16 @@ namespace specfabric::transport {
 // machine's load.
 constexpr std::chrono::seconds kPatience{60};
 
+// True once `condition` is; false: it did not come true in time.
+inline bool Eventually(const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
 class Node {
  public:
   struct Opened {
@@ -32,9 +43,10 @@ class Node {
     bool inbound;
   };
 
-  // With `echo` every frame is sent back to where it came from.
-  explicit Node(const FabricOptions& options = LoopbackOptions(), bool echo = false) {
-    FabricHandler handler;
+  // With `echo` every frame is sent back to where it came from. What is done with tensors is the
+  // handler's, all else is recorded here.
+  explicit Node(const FabricOptions& options = LoopbackOptions(), bool echo = false,
+                FabricHandler handler = {}) {
     handler.on_open = [this](PeerId peer, const std::string& address, bool inbound) {
       Note([&] { opened_.push_back({peer, address, inbound}); });
     };
@@ -59,6 +71,12 @@ class Node {
   Fabric& fabric() { return *fabric_; }
   void Destroy() { fabric_.reset(); }
 
+  // Changes what a condition of WaitFor looks at.
+  void Note(const std::function<void()>& change) {
+    std::lock_guard lock(mutex_);
+    change();
+    changed_.notify_all();
+  }
   // False: `condition` did not come true in time. It is evaluated under the node's lock.
   bool WaitFor(const std::function<bool()>& condition) {
     std::unique_lock lock(mutex_);
@@ -94,6 +112,12 @@ class Node {
     std::lock_guard lock(mutex_);
     return std::exchange(frames_, {});
   }
+  // Drops what was recorded of connections, for tests that make very many.
+  void ForgetConnections() {
+    std::lock_guard lock(mutex_);
+    opened_.clear();
+    closed_.clear();
+  }
   // All statuses that on_close gave for the peer: one, if the fabric keeps its word.
   std::vector<absl::Status> closed(PeerId peer) {
     std::lock_guard lock(mutex_);
@@ -106,11 +130,6 @@ class Node {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return ready_ != nullptr; });
     return ready_;
-  }
-  void Note(const std::function<void()>& change) {
-    std::lock_guard lock(mutex_);
-    change();
-    changed_.notify_all();
   }
 
   std::mutex mutex_;

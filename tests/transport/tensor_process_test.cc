@@ -1,0 +1,170 @@
+// Tensors from a process that is stopped or killed while it sends them. CMake runs it on the wires
+// UCX picks for one machine, on those without cross-memory attach, and on TCP.
+
+#include <signal.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <set>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/transport/child_process.h"
+#include "tests/transport/tensor_node.h"
+
+namespace specfabric::transport {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr size_t kTensorBytes = 4 << 20;  // peer_process's
+// It has four, and sends the next before we are done with the last.
+constexpr int32_t kSlots = 12;
+
+std::vector<std::string> SenderTo(const std::string& address) {
+  return {SPECFABRIC_PEER_PROCESS, "tensors", address};
+}
+
+// Where the receiver cannot read the sender's memory by itself (cross-memory attach, RDMA), and so
+// needs a sender that runs.
+bool SenderMustHelp() {
+  const std::string wires = EnvironmentOr("UCX_TLS", "");
+  return wires == "tcp" || wires == "^cma";
+}
+
+TEST(TensorProcessTest, AStoppedSendersTensorsAreGivenUp) {
+  std::atomic<ChildProcess*> child{nullptr};
+  std::atomic<bool> stopped{false};
+  TensorNode::Settings settings;
+  settings.slots = kSlots;
+  settings.slot_bytes = kTensorBytes;
+  settings.options.receive_timeout = 300 * base::kMillisecond;
+  settings.options.silence_timeout = 0;
+  // The tensor is announced, and its sender stands still before any of it was received.
+  settings.admit = [&](PeerId, const TensorFields& fields) {
+    if (fields.tag < 8 || stopped) return true;
+    child.load()->Stop();
+    stopped = true;
+    return true;
+  };
+  TensorNode receiver(settings);
+  const std::string address = receiver.fabric().Listen(AnyPort()).value();
+  ChildProcess sender({SPECFABRIC_PEER_PROCESS, "tensors", address, "0"});
+  child = &sender;  // it connects to a port that it was told only now
+  ASSERT_TRUE(Eventually([&] { return stopped.load(); }));
+  const auto count = [&](SlotState state) { return Count(receiver.pool(), state); };
+  ASSERT_TRUE(Eventually([&] { return count(SlotState::kReceiving) == 0; }));
+  const int32_t quarantined = count(SlotState::kQuarantined);
+  if (SenderMustHelp()) {
+    EXPECT_GE(quarantined, 1);
+  }
+  std::set<uint64_t> given_up;
+  for (const auto& refused : receiver.TakeRefused()) {
+    EXPECT_EQ(refused.status.code(), absl::StatusCode::kDeadlineExceeded) << refused.status;
+    EXPECT_THAT(std::string(refused.status.message()), HasSubstr("300 ms"));
+    given_up.insert(refused.fields.tag);
+  }
+  EXPECT_EQ(static_cast<int32_t>(given_up.size()), quarantined);
+  EXPECT_EQ(receiver.stats().late_tensors, given_up.size());
+  {
+    std::vector<Lease> others;
+    for (int32_t i = 0; i < kSlots - quarantined; ++i) {
+      auto lease = receiver.pool().Acquire({});
+      ASSERT_TRUE(lease.ok()) << i;
+      others.push_back(*std::move(lease));
+    }
+    EXPECT_FALSE(receiver.pool().Acquire({}).ok()) << "a quarantined slot was handed out";
+  }
+  for (const auto& tensor : receiver.TakeTensors()) EXPECT_EQ(tensor.wrong_bytes, 0u);
+  sender.Signal(SIGCONT);
+  EXPECT_TRUE(Eventually([&] { return count(SlotState::kQuarantined) == 0; }));
+  ASSERT_TRUE(receiver.WaitForTensors(4)) << "later ones come";
+  for (const auto& tensor : receiver.TakeTensors()) {
+    EXPECT_EQ(given_up.count(tensor.fields.tag), 0u) << "delivered after it was given up";
+    EXPECT_EQ(tensor.wrong_bytes, 0u);
+  }
+  sender.Kill();
+  EXPECT_TRUE(receiver.WaitForAllFree());
+}
+
+TEST(TensorProcessTest, KilledWhileItWritesToOurSlots) {
+  TensorNode::Settings settings;
+  settings.slots = 4;
+  settings.slot_bytes = kTensorBytes;
+  TensorNode receiver(settings);
+  const std::string address = receiver.fabric().Listen(AnyPort()).value();
+  for (int life = 1; life <= 4; ++life) {
+    ChildProcess sender(SenderTo(address));
+    receiver.TakeTensors();
+    ASSERT_TRUE(receiver.WaitForTensors(3 + life));
+    const PeerId peer = receiver.node().opened().back().peer;
+    sender.Kill();
+    ASSERT_TRUE(receiver.node().WaitForClose(peer));
+    EXPECT_FALSE(receiver.node().closed(peer)[0].ok());
+    EXPECT_TRUE(receiver.WaitForAllFree());
+    EXPECT_TRUE(Eventually([&] { return receiver.stats().releasing == 0; }));
+    const auto arrived = receiver.TakeTensors();
+    EXPECT_THAT(arrived, Not(IsEmpty()));
+    for (const auto& tensor : arrived) EXPECT_EQ(tensor.wrong_bytes, 0u);
+  }
+}
+
+TEST(TensorProcessTest, KilledWhileWeWriteToItsSlots) {
+  TensorNode::Settings settings;
+  settings.slots = 8;
+  settings.slot_bytes = kTensorBytes;
+  TensorNode client(settings);
+  for (int life = 1; life <= 4; ++life) {
+    ChildProcess server({SPECFABRIC_PEER_PROCESS, "echo", AnyPort()});
+    const std::string address = server.ReadLine();
+    PeerId peer = client.fabric().Connect(address).value();
+    // The first may meet the restart that a killed peer makes necessary.
+    for (int attempt = 0; attempt < 10 && !client.node().WaitForOutcome(peer); ++attempt) {
+      peer = client.fabric().Connect(address).value();
+    }
+    client.node().TakeFrames();
+    for (int i = 0; i < 8; ++i) {
+      ASSERT_TRUE(client.SendPattern(peer, 1, {{}, TensorNode::kPool, 1}, kTensorBytes).ok());
+    }
+    if (life % 2 == 0) {
+      ASSERT_TRUE(client.node().WaitForFrames(1));
+    }
+    server.Kill();
+    ASSERT_TRUE(client.node().WaitForClose(peer));
+    EXPECT_TRUE(client.WaitForAllFree());
+    EXPECT_TRUE(Eventually([&] { return client.stats().releasing == 0; }));
+  }
+}
+
+// While UCX may still touch a slot of a closed connection, nobody gets it.
+TEST(TensorProcessTest, ClosingAStoppedSenderEndsInFreeSlots) {
+  TensorNode::Settings settings;
+  settings.slots = kSlots;
+  settings.slot_bytes = kTensorBytes;
+  std::atomic<ChildProcess*> child{nullptr};
+  std::atomic<bool> stopped{false};
+  settings.options.silence_timeout = 0;
+  settings.admit = [&](PeerId, const TensorFields& fields) {
+    if (fields.tag < 8 || stopped) return true;
+    child.load()->Stop();
+    stopped = true;
+    return true;
+  };
+  TensorNode receiver(settings);
+  const std::string address = receiver.fabric().Listen(AnyPort()).value();
+  ChildProcess sender({SPECFABRIC_PEER_PROCESS, "tensors", address, "0"});
+  child = &sender;
+  ASSERT_TRUE(Eventually([&] { return stopped.load(); }));
+  const PeerId peer = receiver.node().opened().back().peer;
+  receiver.fabric().Close(peer);
+  ASSERT_TRUE(receiver.node().WaitForClose(peer));
+  EXPECT_EQ(Count(receiver.pool(), SlotState::kReceiving), 0) << "taken for free or quarantined";
+  EXPECT_TRUE(receiver.WaitForAllFree()) << "with the sender still stopped";
+  EXPECT_TRUE(Eventually([&] { return receiver.stats().releasing == 0; }));
+  sender.Kill();
+}
+
+}  // namespace
+}  // namespace specfabric::transport

@@ -1,0 +1,126 @@
+// Which wires carry connections, and refusing to run on others.
+
+#include <cstdlib>
+#include <numeric>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/transport/node.h"
+
+namespace specfabric::transport {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// An environment variable for the time of a test.
+class ScopedEnvironment {
+ public:
+  ScopedEnvironment(const char* name, const char* value) : name_(name) {
+    if (const char* before = std::getenv(name)) before_ = before;
+    setenv(name, value, /*replace=*/1);
+  }
+  ~ScopedEnvironment() {
+    if (before_.has_value()) {
+      setenv(name_, before_->c_str(), /*replace=*/1);
+    } else {
+      unsetenv(name_);
+    }
+  }
+
+ private:
+  const char* const name_;
+  std::optional<std::string> before_;
+};
+
+int64_t Total(const std::map<std::string, int64_t>& wires) {
+  return std::accumulate(wires.begin(), wires.end(), int64_t{0},
+                         [](int64_t sum, const auto& wire) { return sum + wire.second; });
+}
+
+// Connects, counts and closes connections on whatever wire UCX picks.
+void ExpectCounts(const FabricOptions& options, const std::string& part_of_wire) {
+  Node server(options);
+  Node client(options);
+  EXPECT_EQ(Total(client.fabric().Wires()), 0);
+  const std::string address = server.fabric().Listen(AnyPort()).value();
+  std::vector<PeerId> peers;
+  for (int i = 0; i < 3; ++i) peers.push_back(client.fabric().Connect(address).value());
+  ASSERT_TRUE(client.WaitForOpen(3) && server.WaitForOpen(3));
+  const std::string wire = client.fabric().Transport(peers[0]);
+  EXPECT_THAT(wire, HasSubstr(part_of_wire));
+  EXPECT_EQ(client.fabric().Wires().at(wire), 3);
+  EXPECT_EQ(Total(client.fabric().Wires()), 3);
+  EXPECT_EQ(server.fabric().Wires().at(server.fabric().Transport(server.opened()[0].peer)), 3);
+  client.fabric().Close(peers[0]);
+  ASSERT_TRUE(client.WaitForClose(peers[0]) && server.WaitForCloses(1));
+  EXPECT_EQ(client.fabric().Wires().at(wire), 2);
+  EXPECT_EQ(Total(server.fabric().Wires()), 2);
+  EXPECT_EQ(client.fabric().Transport(peers[0]), "");
+  client.fabric().Close(peers[1]);
+  client.fabric().Close(peers[2]);
+  ASSERT_TRUE(client.WaitForCloses(3) && server.WaitForCloses(3));
+  EXPECT_EQ(Total(client.fabric().Wires()), 0);
+  EXPECT_EQ(Total(server.fabric().Wires()), 0);
+}
+
+TEST(WireTest, CountsSharedMemory) {
+  const ScopedEnvironment wires("UCX_TLS", "all");
+  ExpectCounts(LoopbackOptions(), "/memory");
+}
+
+TEST(WireTest, CountsTcp) {
+  const ScopedEnvironment wires("UCX_TLS", "tcp");
+  ExpectCounts(LoopbackOptions(), "tcp/lo");
+}
+
+TEST(WireTest, SharedMemoryCanBeSwitchedOff) {
+  const ScopedEnvironment wires("UCX_TLS", "all");
+  FabricOptions options = LoopbackOptions();
+  options.shared_memory = false;
+  ExpectCounts(options, "tcp/lo");
+}
+
+TEST(WireTest, ConnectionsThatFailAreNotCounted) {
+  const ScopedEnvironment wires("UCX_TLS", "tcp");
+  Node client;
+  const PeerId peer = client.fabric().Connect("127.0.0.1:1").value();
+  ASSERT_TRUE(client.WaitForClose(peer));
+  EXPECT_EQ(Total(client.fabric().Wires()), 0);
+}
+
+void ExpectRefusal(const FabricOptions& options, const std::string& what) {
+  const auto fabric = Fabric::Create(options, {});
+  ASSERT_FALSE(fabric.ok());
+  const std::string message(fabric.status().message());
+  EXPECT_EQ(fabric.status().code(), absl::StatusCode::kFailedPrecondition) << message;
+  EXPECT_THAT(message, HasSubstr(what));
+  EXPECT_THAT(message, Not(HasSubstr("\n")));
+}
+
+// No RDMA device carries TCP alone, on whatever machine this runs.
+TEST(WireTest, RdmaIsRefusedWhereThereIsNone) {
+  const ScopedEnvironment wires("UCX_TLS", "tcp");
+  FabricOptions options = LoopbackOptions();
+  options.require_rdma = true;
+  ExpectRefusal(options, "RDMA is required");
+}
+
+TEST(WireTest, GpudirectIsRefusedWhereThereIsNone) {
+  const ScopedEnvironment wires("UCX_TLS", "tcp");
+  FabricOptions options = LoopbackOptions();
+  options.require_gpudirect = true;
+  ExpectRefusal(options, "GPUDirect is required");
+}
+
+// A refusal leaves nothing behind that would keep another fabric from starting.
+TEST(WireTest, ARefusalIsForOneFabricOnly) {
+  const ScopedEnvironment wires("UCX_TLS", "tcp");
+  FabricOptions options = LoopbackOptions();
+  options.require_rdma = true;
+  EXPECT_FALSE(Fabric::Create(options, {}).ok());
+  ExpectCounts(LoopbackOptions(), "tcp/lo");
+}
+
+}  // namespace
+}  // namespace specfabric::transport
