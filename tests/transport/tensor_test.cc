@@ -17,14 +17,14 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-constexpr uint16_t kPool = TensorNode::kPool;
+constexpr uint8_t kPool = TensorNode::kPool;
 constexpr uint32_t kMiB = 1 << 20;
 // From this size on tensors go by rendezvous whatever the wire.
 constexpr uint32_t kAlwaysInSlot = 32 << 10;
 constexpr uint32_t kNeverInSlot = 1024;  // always eager
 
 // A fence and a tag told from each other by their bits.
-TensorFields Fields(uint64_t tag, uint16_t pool = kPool) {
+TensorFields Fields(uint64_t tag, uint8_t pool = kPool) {
   return {{0xabcdef0123456789 + tag, static_cast<uint32_t>(0x80000000 + tag)}, pool, tag};
 }
 
@@ -202,7 +202,7 @@ TEST(TensorTest, PoolsThatDoNotExistOrAreTooSmallRefuse) {
 
 TEST(TensorTest, PoolsAreCheckedWhenTheyAreMade) {
   TensorNode node({});
-  const auto code = [&](uint16_t id, const SlotPoolOptions& options) {
+  const auto code = [&](uint8_t id, const SlotPoolOptions& options) {
     return node.fabric().AddPool(id, options).status().code();
   };
   EXPECT_EQ(code(kPool, {MemoryKind::kHost, 4096, 1}), absl::StatusCode::kAlreadyExists);
@@ -211,7 +211,7 @@ TEST(TensorTest, PoolsAreCheckedWhenTheyAreMade) {
   EXPECT_EQ(code(2, {MemoryKind::kHost, 4096, -1}), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code(2, {MemoryKind::kHost, SIZE_MAX, 2}), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code(2, {MemoryKind::kHost, 4096, 1}), absl::StatusCode::kOk);
-  EXPECT_EQ(code(65535, {MemoryKind::kHost, 1, 1}), absl::StatusCode::kOk);
+  EXPECT_EQ(code(255, {MemoryKind::kHost, 1, 1}), absl::StatusCode::kOk);
 }
 
 TEST(TensorTest, WhatCannotBeSentGivesItsSlotBack) {
