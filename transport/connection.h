@@ -67,7 +67,7 @@ struct ReceiveOp {
   bool given_up = false;
 };
 
-// A rendezvous that was announced and waits for its turn.
+// A rendezvous that was announced, or a large tensor that came eagerly, and waits for its turn.
 struct Announced {
   WireHeader header;
   uint32_t bytes = 0;

@@ -63,6 +63,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const FabricOptions& opti
 
 absl::Status Engine::Start() {
   ApplyUcxSettings(options_);
+  may_ask_for_rendezvous_ = MayAskForRendezvous();
   may_share_memory_ = MayShareMemory(options_);
   auto context = CreateContext();
   if (!context.ok()) return context.status();

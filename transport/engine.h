@@ -164,9 +164,9 @@ class Engine {
   // engine_receive.cc
   absl::Status AcceptFrames();
   ucs_status_t NoteFrame(const WireHeader& header, size_t header_bytes, void* payload, size_t bytes,
-                         bool rendezvous);
+                         const ucp_am_recv_param_t* param);
   void RefuseFrame(Connection& connection, const absl::Status& status);
-  ucs_status_t NoteRendezvous(Connection& connection, const Announced& announced);
+  ucs_status_t Postpone(Connection& connection, const Announced& announced);
   void ActOnFrames();
   void ActOnAnnounced();
   void ActOnReceived();
@@ -193,6 +193,7 @@ class Engine {
   PeerTable& peers_;
   Counters& counters_;
 
+  bool may_ask_for_rendezvous_ = false;
   UcxContext context_;
   UcxWorker worker_;
   ControlListener listener_;

@@ -37,24 +37,25 @@ absl::Status Engine::AcceptFrames() {
 
 ucs_status_t Engine::OnHeaded(void* engine, const void* header, size_t header_bytes, void* data,
                               size_t bytes, const ucp_am_recv_param_t* param) {
-  return static_cast<Engine*>(engine)->NoteFrame(
-      ReadHeader(header, header_bytes), header_bytes, data, bytes,
-      (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
+  return static_cast<Engine*>(engine)->NoteFrame(ReadHeader(header, header_bytes), header_bytes,
+                                                 data, bytes, param);
 }
 
 ucs_status_t Engine::OnFronted(void* engine, const void*, size_t, void* data, size_t bytes,
                                const ucp_am_recv_param_t* param) {
+  // Fronted frames are sent eagerly. One that is not has no header to read: it is refused.
   const bool rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
   const size_t header_bytes = rendezvous ? 0 : FrontedHeaderBytes(data, bytes);
+  const ucp_am_recv_param_t eager = {};
   return static_cast<Engine*>(engine)->NoteFrame(ReadHeader(data, header_bytes), header_bytes,
                                                  static_cast<uint8_t*>(data) + header_bytes,
-                                                 bytes - header_bytes, /*rendezvous=*/false);
+                                                 bytes - header_bytes, &eager);
 }
 
-// UCS_OK lets UCX drop its copy, UCS_INPROGRESS keeps a rendezvous descriptor for later. Nothing is
+// UCS_OK lets UCX drop its copy, UCS_INPROGRESS keeps a descriptor for later. Nothing is
 // allocated for a frame before its size is known to be allowed.
 ucs_status_t Engine::NoteFrame(const WireHeader& header, size_t header_bytes, void* payload,
-                               size_t bytes, bool rendezvous) {
+                               size_t bytes, const ucp_am_recv_param_t* param) {
   Connection* connection = by_index_[PeerTable::IndexOf(header.connection)];
   if (connection == nullptr || connection->token != header.connection ||
       connection->state == State::kClosing) {
@@ -66,8 +67,11 @@ ucs_status_t Engine::NoteFrame(const WireHeader& header, size_t header_bytes, vo
     RefuseFrame(*connection, CheckFrame(header, header_bytes, bytes, options_.max_frame_bytes));
     return UCS_OK;
   }
-  if (rendezvous) {
-    return NoteRendezvous(*connection, {header, static_cast<uint32_t>(bytes), payload});
+  const bool rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  const bool keepable = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA) != 0;
+  const bool in_slot = IsTensor(header) && (header.pool & kInSlot) != 0;
+  if (rendezvous || (keepable && in_slot)) {
+    return Postpone(*connection, {header, static_cast<uint32_t>(bytes), payload});
   }
   const uint8_t* begin = static_cast<const uint8_t*>(payload);
   if (IsTensor(header) && connection->state == State::kOpen) {
@@ -87,7 +91,7 @@ void Engine::RefuseFrame(Connection& connection, const absl::Status& status) {
   Fail(connection.id, status);
 }
 
-ucs_status_t Engine::NoteRendezvous(Connection& connection, const Announced& announced) {
+ucs_status_t Engine::Postpone(Connection& connection, const Announced& announced) {
   auto& waiting = IsTensor(announced.header) ? connection.announced_tensors : connection.announced;
   if (waiting.size() >= kMaxAnnounced) {
     RefuseFrame(connection, absl::ResourceExhaustedError(

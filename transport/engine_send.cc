@@ -9,9 +9,9 @@
 namespace specfabric::transport {
 namespace {
 
-// A tensor out of a slot goes by rendezvous from this size on, so that it lands in a slot of the
-// receiver's; below, UCX decides.
-constexpr uint32_t kRendezvousBytes = 32 << 10;
+// A tensor out of a slot lands in a slot of the receiver's from this size on, by rendezvous if UCX
+// can.
+constexpr uint32_t kInSlotBytes = 32 << 10;
 
 // UCX copies what is smaller: it takes longer when it is told of a registration, and shorter with
 // the header in front.
@@ -134,6 +134,7 @@ SendOp& Engine::TakeSendOp(Connection& connection) {
 void Engine::Issue(SendOp& op) {
   const Outgoing& frame = op.frame;
   op.header = MakeHeader(frame.kind, frame.type, op.connection->peers_token, frame.fields);
+  if (frame.lease && frame.bytes >= kInSlotBytes) op.header.pool |= kInSlot;
   const ucs_status_ptr_t result =
       frame.headroom && frame.bytes < kRegisteredBytes
           ? SendFronted(*op.connection, op.header, frame.data, frame.bytes, op)
@@ -179,7 +180,7 @@ ucs_status_ptr_t Engine::SendHeaded(Connection& connection, SendOp& op) {
     params.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
     params.memh = static_cast<ucp_mem_h>(frame.memory);
   }
-  if (frame.lease && frame.bytes >= kRendezvousBytes) {
+  if (may_ask_for_rendezvous_ && (op.header.pool & kInSlot) != 0) {
     params.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
     params.flags = UCP_AM_SEND_FLAG_RNDV;
   }

@@ -62,6 +62,9 @@ class Fabric::Impl {
   }
 
   absl::StatusOr<std::shared_ptr<SlotPool>> AddPool(uint8_t id, const SlotPoolOptions& options) {
+    if (id > kLastPool) {
+      return absl::InvalidArgumentError(absl::StrCat("pool ", id, ", must be at most ", kLastPool));
+    }
     return OnProgressThread([&] { return engine_->AddPool(id, options); });
   }
 

@@ -69,14 +69,15 @@ struct Frame {
 // What the receiver must know of a tensor before it comes.
 struct TensorFields {
   Fence fence = {};
-  uint8_t pool = 0;  // the receiver's pool it goes to
+  uint8_t pool = 0;  // the receiver's pool it goes to, at most 127
   uint64_t tag = 0;  // joins it to a message; opaque here
 };
 
-// A received tensor. Large ones come by rendezvous, straight into a slot of the pool that they
-// name, which `lease` holds. Small ones (UCX decides, and may for a connection's first whatever its
-// size) come eagerly: `lease` is empty, and `bytes` are UCX's own buffer, in host memory, which
-// lasts for the callback only and which a hostile peer of the same machine might still change.
+// A received tensor. From 32 KiB on they lie in a slot of the pool that they name, which `lease`
+// holds: by rendezvous straight into it, or, where UCX will have it so (a connection's first may
+// come eagerly whatever its size), out of UCX's buffer. Smaller ones come eagerly, as UCX decides:
+// then `lease` is empty, and `bytes` are UCX's own buffer, in host memory, which lasts for the
+// callback only and which a hostile peer of the same machine might still change.
 struct Tensor {
   uint16_t type = 0;
   TensorFields fields;

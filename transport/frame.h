@@ -40,10 +40,13 @@ struct WireHeader {
   uint32_t round = 0;
   uint16_t type = 0;  // the message type; opaque here
   uint8_t kind = 0;
-  uint8_t pool = 0;
+  uint8_t pool = 0;  // with kInSlot: its payload goes to a slot however UCX brings it
   uint64_t tag = 0;
   uint64_t incarnation = 0;
 };
+
+constexpr uint8_t kInSlot = 0x80;
+constexpr uint8_t kLastPool = kInSlot - 1;
 
 constexpr size_t HeaderBytes(uint8_t kind) {
   switch (static_cast<FrameKind>(kind)) {
@@ -65,7 +68,9 @@ inline WireHeader MakeHeader(FrameKind kind, uint16_t type, uint64_t connection,
           fields.tag, fields.fence.incarnation};
 }
 inline TensorFields FieldsOf(const WireHeader& header) {
-  return {{header.incarnation, header.round}, header.pool, header.tag};
+  return {{header.incarnation, header.round},
+          static_cast<uint8_t>(header.pool & kLastPool),
+          header.tag};
 }
 inline bool IsTensor(const WireHeader& header) {
   return header.kind >= static_cast<uint8_t>(FrameKind::kTensor) && header.kind <= kLastFrameKind;

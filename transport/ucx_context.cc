@@ -82,12 +82,17 @@ bool HasRdmaDevice(const std::string& allowed) {
   return false;
 }
 
+// The newer protocols are the default since 1.16.
+bool HasMatureProtocols() {
+  unsigned major = 0, minor = 0, release = 0;
+  ucp_get_version(&major, &minor, &release);
+  return std::pair(major, minor) >= std::pair(1u, 16u);
+}
+
 // UCX's older protocols keep receives that were under way when their endpoint was closed. The newer
 // ones, before they became the default, abort the process instead where RDMA reads are under way.
 bool WantsNewProtocols(const FabricOptions& options) {
-  unsigned major = 0, minor = 0, release = 0;
-  ucp_get_version(&major, &minor, &release);
-  if (std::pair(major, minor) >= std::pair(1u, 16u)) return true;
+  if (HasMatureProtocols()) return true;
   const char* devices = std::getenv("UCX_NET_DEVICES");
   return !AllowsRdma(std::getenv("UCX_TLS")) ||
          !HasRdmaDevice(devices != nullptr ? devices : options.net_devices);
@@ -199,6 +204,12 @@ bool IsRdma(absl::string_view wire) {
 
 bool IsSharedMemory(absl::string_view wire) {
   return absl::EndsWith(wire, "/memory") && !absl::StartsWith(wire, "cuda");
+}
+
+bool MayAskForRendezvous() {
+  const char* enabled = std::getenv("UCX_PROTO_ENABLE");
+  const bool newer = enabled != nullptr && (*enabled == 'y' || *enabled == '1');
+  return HasMatureProtocols() || !newer;
 }
 
 absl::Status CheckRequirements(ucp_context_h context, const FabricOptions& options) {

@@ -50,6 +50,11 @@ bool IsSharedMemory(absl::string_view wire);
 // require_gpudirect ask for.
 absl::Status CheckRequirements(ucp_context_h context, const FabricOptions& options);
 
+// Whether a send may ask for rendezvous, as the settings now are. Not with the newer protocols of a
+// UCX before 1.16: where they have no better way they send the data in active messages, and closing
+// an endpoint with such a send under way, or losing it, aborts the process.
+bool MayAskForRendezvous();
+
 // The wire that carries this endpoint's active messages, e.g. "posix/memory" or "tcp/lo"; empty
 // while UCX is still choosing.
 std::string TransportOf(ucp_ep_h endpoint);
