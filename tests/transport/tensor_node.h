@@ -22,7 +22,7 @@ inline int32_t Count(const SlotPool& pool, SlotState state) {
 
 class TensorNode {
  public:
-  static constexpr uint16_t kPool = 1;
+  static constexpr uint8_t kPool = 1;
 
   struct Arrived {
     PeerId peer = 0;
