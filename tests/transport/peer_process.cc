@@ -27,7 +27,7 @@
 namespace specfabric::transport {
 namespace {
 
-constexpr uint16_t kPool = 1;
+constexpr uint8_t kPool = 1;
 constexpr size_t kTensorBytes = 4 << 20;
 
 void Say(const std::string& line) {

@@ -29,7 +29,7 @@ std::shared_ptr<SlotPool> MakePool(int32_t slots, size_t slot_bytes) {
   options.slots = slots;
   options.slot_bytes = slot_bytes;
   Slab slab;
-  slab.bytes = slots * slot_bytes;
+  slab.bytes = slots * SlotPool::Stride(options);
   slab.data = new uint8_t[slab.bytes]();
   return std::make_shared<SlotPool>(options, slab, &FreeTestSlab);
 }
@@ -56,7 +56,8 @@ TEST(SlotPoolTest, ALeaseFillsASlotAndGivesItBack) {
 }
 
 TEST(SlotPoolTest, SlotsAreApart) {
-  const auto pool = MakePool(5, 64);
+  const auto pool = MakePool(5, 65);
+  EXPECT_GE(SlotPool::Stride(pool->options()), 65 + kSlotHeadroom);
   std::vector<Lease> leases;
   std::set<uint8_t*> starts;
   for (int i = 0; i < 5; ++i) {
@@ -67,7 +68,7 @@ TEST(SlotPoolTest, SlotsAreApart) {
   uint8_t* expected = *starts.begin();
   for (uint8_t* start : starts) {
     EXPECT_EQ(start, expected);
-    expected += 64;
+    expected += SlotPool::Stride(pool->options());
   }
 }
 

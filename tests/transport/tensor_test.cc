@@ -74,6 +74,28 @@ TEST(TensorTest, EverySizeArrivesUnchangedAndUncopied) {
   EXPECT_EQ(pair.sender.stats().bytes_sent, bytes);
 }
 
+// Headers differ by which fields are zero, and by how the payload comes.
+TEST(TensorTest, FieldsArriveWhetherTheyAreZeroOrNot) {
+  TensorPair pair(TensorNode::Settings{});
+  ASSERT_TRUE(pair.ok());
+  for (const uint32_t bytes : {0u, 40u, 5'000u, kMiB}) {
+    for (const uint64_t incarnation : {uint64_t{0}, UINT64_MAX}) {
+      for (const uint32_t round : {0u, UINT32_MAX}) {
+        for (const uint64_t tag : {uint64_t{0}, UINT64_MAX}) {
+          const TensorFields fields = {{incarnation, round}, kPool, tag};
+          ASSERT_TRUE(pair.sender.SendPattern(pair.to_receiver, 65535, fields, bytes).ok());
+          ASSERT_TRUE(pair.receiver.WaitForTensors(1));
+          const auto arrived = pair.receiver.TakeTensors();
+          EXPECT_TRUE(SameFields(arrived[0].fields, fields)) << bytes;
+          EXPECT_EQ(arrived[0].type, 65535) << bytes;
+          EXPECT_EQ(arrived[0].bytes, bytes);
+          EXPECT_EQ(arrived[0].wrong_bytes, 0u) << bytes;
+        }
+      }
+    }
+  }
+}
+
 TEST(TensorTest, LargeOnesLieInTheReceiversSlots) {
   TensorNode::Settings settings;
   settings.keep_leases = true;
@@ -93,7 +115,8 @@ TEST(TensorTest, LargeOnesLieInTheReceiversSlots) {
     slots.insert(tensor.lease.data());
   }
   ASSERT_THAT(slots, SizeIs(8));
-  EXPECT_EQ(*slots.rbegin() - *slots.begin(), 7 * static_cast<ptrdiff_t>(kMiB));
+  const size_t stride = SlotPool::Stride(pair.receiver.pool().options());
+  EXPECT_EQ(static_cast<size_t>(*slots.rbegin() - *slots.begin()), 7 * stride);
   EXPECT_TRUE(pair.receiver.WaitForAllFree());
 }
 
