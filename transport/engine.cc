@@ -42,14 +42,29 @@ Engine::Engine(const FabricOptions& options, const FabricHandler& handler, PeerT
 }
 
 Engine::~Engine() {
-  // The worker goes before the buffers of sends that it may still hold.
   withdrawn_.clear();
-  worker_.reset();
   delayed_.clear();
-  connections_.clear();
+  if (!connections_.empty()) AbandonWorker();
+  worker_.reset();
   idle_sends_.clear_and_dispose(std::default_delete<SendOp>());
+  if (keep_context_) {
+    (void)context_.release();
+    return;
+  }
   for (auto& [id, pool] : pools_) UnmapSlab(context_.get(), pool->slab_);
   context_.reset();
+}
+
+// Requests that UCX never gave back, as those of a stopped peer, make the end of its worker or
+// context abort the process, and may still be reading their buffers: all of it stays until the
+// process ends.
+void Engine::AbandonWorker() {
+  spdlog::warn("transport: UCX still holds requests of {} connections: their memory is kept",
+               connections_.size());
+  keep_context_ = true;
+  (void)worker_.release();
+  for (auto& [peer, connection] : connections_) (void)connection.release();
+  connections_.clear();
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const FabricOptions& options,
@@ -160,12 +175,12 @@ void Engine::Restart() {
   suspect_ = false;
   probation_.clear();
   withdrawn_.clear();
-  worker_.reset();
   for (const auto& [peer, connection] : connections_) {
     by_index_[PeerTable::IndexOf(peer)] = nullptr;
     peers_.Forget(peer);
   }
-  connections_.clear();
+  if (!connections_.empty()) AbandonWorker();
+  worker_.reset();
   closing_.clear();
   events_ = Events();
   const absl::Status status = StartWorker();
@@ -218,6 +233,7 @@ void Engine::BeginClose(Connection& connection, const absl::Status& status) {
     }
     waiting->clear();
   }
+  if (!connection.sends.empty() && !HasMatureProtocols()) keep_context_ = true;
   for (SendOp& op : connection.sends) {
     op.frame.lease.Mark(SlotState::kQuarantined);
     if (op.request != nullptr) ucp_request_cancel(worker_.get(), op.request);

@@ -115,6 +115,7 @@ class Engine {
   base::Nanos NextDeadline() const;
   void RestartIfBlocked();
   void Restart();
+  void AbandonWorker();
   void CloseAll(const absl::Status& status);
   void BeginClose(Connection& connection, const absl::Status& status);
   void RetireClosed();
@@ -194,6 +195,9 @@ class Engine {
   Counters& counters_;
 
   bool may_ask_for_rendezvous_ = false;
+  // Its end would abort the process: UCX before 1.16 never gives back the registration of a send
+  // that its endpoint's end has cut short, and an abandoned worker still uses it.
+  bool keep_context_ = false;
   UcxContext context_;
   UcxWorker worker_;
   ControlListener listener_;

@@ -14,6 +14,12 @@
 #include "absl/strings/str_split.h"
 
 namespace specfabric::transport {
+bool HasMatureProtocols() {
+  unsigned major = 0, minor = 0, release = 0;
+  ucp_get_version(&major, &minor, &release);
+  return std::pair(major, minor) >= std::pair(1u, 16u);
+}
+
 namespace {
 
 absl::StatusCode CodeOf(ucs_status_t status) {
@@ -80,13 +86,6 @@ bool HasRdmaDevice(const std::string& allowed) {
     }
   }
   return false;
-}
-
-// The newer protocols are the default since 1.16.
-bool HasMatureProtocols() {
-  unsigned major = 0, minor = 0, release = 0;
-  ucp_get_version(&major, &minor, &release);
-  return std::pair(major, minor) >= std::pair(1u, 16u);
 }
 
 // UCX's older protocols keep receives that were under way when their endpoint was closed. The newer

@@ -50,6 +50,9 @@ bool IsSharedMemory(absl::string_view wire);
 // require_gpudirect ask for.
 absl::Status CheckRequirements(ucp_context_h context, const FabricOptions& options);
 
+// Whether this UCX's newer protocols are its default (1.16 and later).
+bool HasMatureProtocols();
+
 // Whether a send may ask for rendezvous, as the settings now are. Not with the newer protocols of a
 // UCX before 1.16: where they have no better way they send the data in active messages, and closing
 // an endpoint with such a send under way, or losing it, aborts the process.

@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/transport/child_process.h"
 #include "tests/transport/tensor_node.h"
+#include "transport/ucx_context.h"
 
 namespace specfabric::transport {
 namespace {
@@ -50,6 +51,11 @@ TEST(TensorProcessTest, AStoppedSendersTensorsAreGivenUp) {
     return true;
   };
   TensorNode receiver(settings);
+  // Known once a fabric has made its settings.
+  if (!MayAskForRendezvous()) {
+    GTEST_SKIP()
+        << "this UCX sends tensors eagerly, so that none is under way when its sender stops";
+  }
   const std::string address = receiver.fabric().Listen(AnyPort()).value();
   ChildProcess sender({SPECFABRIC_PEER_PROCESS, "tensors", address, "0"});
   child = &sender;  // it connects to a port that it was told only now
