@@ -222,7 +222,9 @@ TEST_P(DeafPeerTest, CostsBoundedMemoryAndIsClosed) {
   EXPECT_TRUE(pressed);
   EXPECT_GT(client.fabric().stats().back_pressure, 0u);
   // Both ends are this process: our queue of 8 MiB, and what the wire's buffers of either end take.
-  EXPECT_LT(most - before, size_t{48} << 20);
+  if (kMemoryIsMeasurable) {
+    EXPECT_LT(most - before, size_t{48} << 20);
+  }
   ASSERT_TRUE(client.WaitForClose(peer));
   ExpectSilent(client.closed(peer)[0]);
   EXPECT_TRUE(Eventually([&] { return client.fabric().stats().releasing == 0; }));

@@ -7,6 +7,13 @@
 
 namespace specfabric::transport {
 
+// Sanitizers keep freed memory and shadows: what is resident says nothing then.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kMemoryIsMeasurable = false;
+#else
+constexpr bool kMemoryIsMeasurable = true;
+#endif
+
 // What a process holds, as the kernel counts it.
 struct ProcessInfo {
   size_t resident_bytes = 0;
