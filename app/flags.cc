@@ -1,14 +1,9 @@
 #include "app/flags.h"
 
-#include <cstdlib>
-#include <fstream>
-
 #include "absl/algorithm/container.h"
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
+#include "app/command_line.h"
 #include "gflags/gflags.h"
 
 DEFINE_string(model, "", "folder of the target's checkpoint (config.json, safetensors, tokenizer)");
@@ -150,95 +145,6 @@ bool HasFlag(const Role& role, absl::string_view flag) {
   });
 }
 
-absl::Status SetFlag(const Role& role, const std::string& name, const std::string& value) {
-  gflags::CommandLineFlagInfo info;
-  if (!HasFlag(role, name) || !gflags::GetCommandLineFlagInfo(name.c_str(), &info)) {
-    return absl::InvalidArgumentError(absl::StrCat("--", name, ": no such flag; `specfabric ",
-                                                   role.name, " --help` lists the ones there are"));
-  }
-  if (gflags::SetCommandLineOption(name.c_str(), value.c_str()).empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("--", name, "=", value, ": not a value of type ",
-                                                   info.type, " (default ", info.default_value,
-                                                   ")"));
-  }
-  return absl::OkStatus();
-}
-
-bool IsBool(const std::string& name) {
-  gflags::CommandLineFlagInfo info;
-  return gflags::GetCommandLineFlagInfo(name.c_str(), &info) && info.type == "bool";
-}
-
-absl::Status ReadArguments(const Role& role, const std::vector<std::string>& args);
-
-absl::Status ReadFlagFile(const Role& role, const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return absl::InvalidArgumentError(absl::StrCat("--flagfile=", path, ": cannot read"));
-  std::vector<std::string> args;
-  for (std::string line; std::getline(file, line);) {
-    const absl::string_view stripped = absl::StripAsciiWhitespace(line);
-    if (!stripped.empty() && !absl::StartsWith(stripped, "#")) args.emplace_back(stripped);
-  }
-  return ReadArguments(role, args);
-}
-
-absl::Status ReadEnvironment(const Role& role) {
-  std::vector<gflags::CommandLineFlagInfo> all;
-  gflags::GetAllFlags(&all);
-  for (const auto& info : all) {
-    const std::string variable = absl::StrCat("SPECFABRIC_", absl::AsciiStrToUpper(info.name));
-    const char* value = std::getenv(variable.c_str());
-    if (value == nullptr || info.name == "flagfile" || !HasFlag(role, info.name)) continue;
-    if (absl::Status set = SetFlag(role, info.name, value); !set.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(variable, " in the environment: ", set.message()));
-    }
-  }
-  return absl::OkStatus();
-}
-
-// One argument, or two: --name=value, --name value, --switch, --noswitch. Advances *i.
-absl::Status ReadArgument(const Role& role, const std::vector<std::string>& args, size_t* i) {
-  const std::string& arg = args[(*i)++];
-  if (!absl::StartsWith(arg, "-") || arg == "-") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", arg, "': not a flag; flags are written --name=value"));
-  }
-  std::string name(arg.substr(absl::StartsWith(arg, "--") ? 2 : 1));
-  if (const size_t equals = name.find('='); equals != std::string::npos) {
-    const std::string value = name.substr(equals + 1);
-    name.resize(equals);
-    return name == "flagfile" ? absl::OkStatus() : SetFlag(role, name, value);
-  }
-  if (IsBool(name)) return SetFlag(role, name, "true");
-  if (absl::StartsWith(name, "no") && IsBool(name.substr(2))) {
-    return SetFlag(role, name.substr(2), "false");
-  }
-  if (!HasFlag(role, name)) return SetFlag(role, name, "");
-  if (*i == args.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("--", name, ": needs a value"));
-  }
-  const std::string& value = args[(*i)++];
-  return name == "flagfile" ? absl::OkStatus() : SetFlag(role, name, value);
-}
-
-absl::Status ReadArguments(const Role& role, const std::vector<std::string>& args) {
-  for (size_t i = 0; i < args.size();) {
-    if (absl::Status read = ReadArgument(role, args, &i); !read.ok()) return read;
-  }
-  return absl::OkStatus();
-}
-
-std::string FlagFileOf(const std::vector<std::string>& args) {
-  for (size_t i = 0; i < args.size(); ++i) {
-    absl::string_view arg = args[i];
-    if (absl::ConsumePrefix(&arg, "--flagfile=")) return std::string(arg);
-    if (arg == "--flagfile" && i + 1 < args.size()) return args[i + 1];
-  }
-  const char* value = std::getenv("SPECFABRIC_FLAGFILE");
-  return value == nullptr ? "" : value;
-}
-
 }  // namespace
 
 bool IsRole(absl::string_view role) { return FindRole(role) != nullptr; }
@@ -248,11 +154,13 @@ absl::Status ParseFlags(absl::string_view role_name, const std::vector<std::stri
   if (role == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("'", role_name, "': no such role"));
   }
-  if (const std::string path = FlagFileOf(args); !path.empty()) {
-    if (absl::Status read = ReadFlagFile(*role, path); !read.ok()) return read;
-  }
-  if (absl::Status read = ReadEnvironment(*role); !read.ok()) return read;
-  return ReadArguments(*role, args);
+  const auto words = ReadFlags({absl::StrCat("specfabric ", role->name),
+                                [role](absl::string_view flag) { return HasFlag(*role, flag); }},
+                               args);
+  if (!words.ok()) return words.status();
+  if (words->empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", words->front(), "': not a flag; flags are written --name=value"));
 }
 
 std::string Help(absl::string_view role_name) {
@@ -264,6 +172,7 @@ std::string Help(absl::string_view role_name) {
         "usage: specfabric ROLE [--flag=value ...]\n\n";
     for (const Role& r : Roles()) absl::StrAppendFormat(&text, "  %-10s %s\n", r.name, r.what);
     return absl::StrCat(text,
+                        "  perftest   measure the fabric's latency and bandwidth\n"
                         "  version    print the version\n\n"
                         "specfabric ROLE --help lists the flags of a role.\n");
   }
@@ -271,13 +180,7 @@ std::string Help(absl::string_view role_name) {
   for (absl::string_view title : role->groups) {
     const auto group = absl::c_find_if(Groups(), [&](const Group& g) { return g.title == title; });
     absl::StrAppend(&text, "\n", title, "\n");
-    for (absl::string_view flag : group->flags) {
-      gflags::CommandLineFlagInfo info;
-      if (!gflags::GetCommandLineFlagInfo(std::string(flag).c_str(), &info)) continue;
-      const std::string shown =
-          info.default_value.empty() ? "" : absl::StrCat(" (", info.default_value, ")");
-      absl::StrAppendFormat(&text, "  --%-23s %s%s\n", flag, info.description, shown);
-    }
+    for (absl::string_view flag : group->flags) absl::StrAppend(&text, Describe(flag));
   }
   return text;
 }

@@ -29,9 +29,12 @@ int Fail(const std::string& role, const absl::Status& status) {
   return ExitCode(status);
 }
 
+int Perftest(const std::vector<std::string>& args) { return Fail("perftest", RunPerftest(args)); }
+
 int Main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.empty() || words[0] == "help" || words[0] == "--help" || words[0] == "-h") {
+    if (words.size() > 1 && words[1] == "perftest") return Perftest({"--help"});
     std::fputs(Help(words.size() > 1 ? words[1] : "").c_str(), stdout);
     return words.empty() ? base::kExitUsage : base::kExitOk;
   }
@@ -40,6 +43,7 @@ int Main(int argc, char** argv) {
     std::printf("specfabric %s\n", kVersion);
     return 0;
   }
+  if (role == "perftest") return Perftest({words.begin() + 1, words.end()});
   if (!IsRole(role)) {
     std::fprintf(stderr, "specfabric: '%s' is not a role; `specfabric help` lists them\n",
                  role.c_str());

@@ -4,6 +4,9 @@
 // The roles a process can have. Each runs until SIGTERM or SIGINT (generate: until it has answered)
 // and returns OK after a clean end; the error of a start that failed is one line.
 
+#include <string>
+#include <vector>
+
 #include "absl/status/status.h"
 
 namespace specfabric::app {
@@ -13,6 +16,10 @@ absl::Status RunTarget();
 absl::Status RunDraft();
 absl::Status RunUp();
 absl::Status RunGenerate();
+
+// Becomes the program specfabric-perftest in the folder of this one, with its own flags. Returns
+// only if it cannot. Before any thread exists.
+absl::Status RunPerftest(const std::vector<std::string>& args);
 
 }  // namespace specfabric::app
 

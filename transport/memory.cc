@@ -26,6 +26,14 @@ ucs_status_t Register(ucp_context_h context, const Slab& slab, ucp_mem_h& handle
   return ucp_mem_map(context, &params, &handle);
 }
 
+// UCX itself says of memory that it does not know that none is left.
+bool KnowsCuda(ucp_context_h context) {
+  ucp_context_attr_t attributes = {};
+  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  return ucp_context_query(context, &attributes) == UCS_OK &&
+         (attributes.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0;
+}
+
 absl::Status CheckSizes(const SlotPoolOptions& options) {
   if (options.slots < 1 || options.slot_bytes < 1 ||
       options.slot_bytes > kMaxSlabBytes / options.slots) {
@@ -58,6 +66,10 @@ absl::StatusOr<Slab> MapSlab(ucp_context_h context, const SlotPoolOptions& optio
     return absl::Status(code, absl::StrCat("cannot register ", slab.bytes, " bytes of ",
                                            Name(options.kind), " memory: ", why));
   };
+  if (options.kind == MemoryKind::kCuda && !KnowsCuda(context)) {
+    return failed(absl::StatusCode::kFailedPrecondition,
+                  "this UCX has no support for it, or finds no GPU");
+  }
   ucp_mem_h handle = nullptr;
   const ucs_status_t status = Register(context, slab, handle);
   if (status != UCS_OK) {

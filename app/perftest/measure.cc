@@ -70,18 +70,8 @@ absl::Status Gone(Port& port) {
 }
 
 template <typename Port>
-absl::Status PrepareFor(Port& port, const Plan& plan) {
-  if (plan.test == Test::kTree) return absl::OkStatus();
-  transport::SlotPoolOptions pool;
-  pool.kind = plan.memory;
-  pool.slot_bytes = std::max(plan.bytes, kAcknowledgeBytes);
-  pool.slots = SlotsFor(plan);
-  return port.Prepare(pool);
-}
-
-template <typename Port>
 absl::Status Ping(Port& port, const Plan& plan) {
-  if (plan.test == Test::kLogits) {
+  if (plan.test == TestKind::kLogits) {
     const absl::Status sent = port.SendSlot(plan.bytes);
     if (!sent.ok()) return sent;
   } else {
@@ -189,8 +179,8 @@ absl::Status ServeTree(Port& port, int64_t count) {
 template <typename Port>
 absl::Status Serve(Port& port, const Plan& plan) {
   const int64_t count = plan.warm_up + plan.iterations;
-  if (plan.test == Test::kTree) return ServeTree(port, count);
-  if (plan.test == Test::kBandwidth) {
+  if (plan.test == TestKind::kTree) return ServeTree(port, count);
+  if (plan.test == TestKind::kBandwidth) {
     const absl::Status status = ServeBandwidth(port, plan, plan.warm_up);
     return status.ok() ? ServeBandwidth(port, plan, plan.iterations) : status;
   }
@@ -202,12 +192,32 @@ absl::Status Serve(Port& port, const Plan& plan) {
   return absl::OkStatus();
 }
 
+template <typename Port>
+absl::StatusOr<Plan> AwaitPlan(Port& port) {
+  const auto frame = port.AwaitFrame();
+  if (!frame.ok()) return frame.status();
+  const auto plan = Decode(absl::string_view(reinterpret_cast<const char*>(frame->payload.data()),
+                                             frame->payload.size()));
+  if (frame->type == kPlanFrame && plan.ok()) return plan;
+  return absl::InvalidArgumentError(
+      absl::StrCat("the client's plan: ",
+                   plan.ok() ? "a frame of another type came instead" : plan.status().message()));
+}
+
 }  // namespace
 
 template <typename Port>
+absl::Status Prepare(Port& port, const Plan& plan) {
+  if (plan.test == TestKind::kTree) return absl::OkStatus();
+  transport::SlotPoolOptions pool;
+  pool.kind = plan.memory;
+  pool.slot_bytes = std::max(plan.bytes, kAcknowledgeBytes);
+  pool.slots = SlotsFor(plan);
+  return port.Prepare(pool);
+}
+
+template <typename Port>
 absl::StatusOr<Samples> RunClient(Port& port, const Plan& plan) {
-  const absl::Status prepared = PrepareFor(port, plan);
-  if (!prepared.ok()) return prepared;
   port.SendFrame(kPlanFrame, Bytes(Encode(plan)));
   const auto ready = port.AwaitFrame();
   if (!ready.ok()) return ready.status();
@@ -220,9 +230,9 @@ absl::StatusOr<Samples> RunClient(Port& port, const Plan& plan) {
   samples.payload_bytes = plan.bytes;
   absl::Status status;
   const uint64_t copied = port.bytes_copied();
-  if (plan.test == Test::kBandwidth) {
+  if (plan.test == TestKind::kBandwidth) {
     status = MeasureBandwidth(port, plan, samples);
-  } else if (plan.test == Test::kTree) {
+  } else if (plan.test == TestKind::kTree) {
     schemas::DraftRequest request = MakeRequest();
     samples.payload_bytes =
         schemas::Encode(request).size() + schemas::Encode(MakeReply(request)).size();
@@ -237,11 +247,9 @@ absl::StatusOr<Samples> RunClient(Port& port, const Plan& plan) {
 
 template <typename Port>
 absl::Status RunServer(Port& port) {
-  const auto frame = port.AwaitFrame();
-  if (!frame.ok()) return frame.status();
-  const auto plan = Decode(absl::string_view(reinterpret_cast<const char*>(frame->payload.data()),
-                                             frame->payload.size()));
-  const absl::Status ready = plan.ok() ? PrepareFor(port, *plan) : plan.status();
+  const auto plan = AwaitPlan(port);
+  if (!plan.ok() && !absl::IsInvalidArgument(plan.status())) return plan.status();
+  const absl::Status ready = plan.ok() ? Prepare(port, *plan) : plan.status();
   port.SendFrame(kReadyFrame, Bytes(ready.message()));
   if (ready.ok()) {
     const absl::Status served = Serve(port, *plan);
@@ -252,6 +260,8 @@ absl::Status RunServer(Port& port) {
   return ready;
 }
 
+template absl::Status Prepare(InlinePort&, const Plan&);
+template absl::Status Prepare(ThreadedPort&, const Plan&);
 template absl::StatusOr<Samples> RunClient(InlinePort&, const Plan&);
 template absl::StatusOr<Samples> RunClient(ThreadedPort&, const Plan&);
 template absl::Status RunServer(InlinePort&);

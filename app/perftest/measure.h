@@ -20,11 +20,16 @@ struct Samples {
   uint64_t bytes_copied = 0;       // of payloads, by our transport, on this side
 };
 
-// Tells the connected server the plan, and carries it out.
+// Registers the memory that the plan takes.
+template <typename Port>
+absl::Status Prepare(Port& port, const Plan& plan);
+
+// Tells the connected server the plan, and carries it out. After Prepare.
 template <typename Port>
 absl::StatusOr<Samples> RunClient(Port& port, const Plan& plan);
 
-// Serves the connected client until it closes. Anything but that is an error.
+// Takes the connected client's plan, and serves it until the client closes. Anything but that is an
+// error.
 template <typename Port>
 absl::Status RunServer(Port& port);
 

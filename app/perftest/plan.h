@@ -13,18 +13,19 @@
 
 namespace specfabric::perftest {
 
-enum class Test {
+enum class TestKind {
   kLatency,    // am_lat: ping-pong of tensors
   kBandwidth,  // am_bw: a stream of tensors, a window of them outstanding
   kTree,       // a DraftRequest and a DraftReply of 64 nodes, through the codecs
   kLogits,     // nodes x vocabulary bfloat16 by rendezvous, out of and into leased slots
 };
-const char* Name(Test test);
+const char* Name(TestKind test);
 // InvalidArgument names the allowed ones.
-absl::StatusOr<Test> ParseTest(absl::string_view name);
+absl::StatusOr<TestKind> ParseTest(absl::string_view name);
+absl::StatusOr<transport::MemoryKind> ParseMemory(absl::string_view name);
 
 struct Plan {
-  Test test = Test::kLatency;
+  TestKind test = TestKind::kLatency;
   uint32_t bytes = 8;  // of a tensor; unused by kTree
   int64_t iterations = 100'000;
   int64_t warm_up = 10'000;
@@ -32,9 +33,11 @@ struct Plan {
   transport::MemoryKind memory = transport::MemoryKind::kHost;
 };
 
-// InvalidArgument: one line with what was given and what is allowed.
+// InvalidArgument: one line with what was given and what is allowed, in terms of flags.
+absl::Status CheckRange(absl::string_view flag, int64_t given, int64_t low, int64_t high);
 absl::Status Check(const Plan& plan);
 
+// As JSON, for the server, which trusts none of it. InvalidArgument: not readable, or as Check.
 std::string Encode(const Plan& plan);
 absl::StatusOr<Plan> Decode(absl::string_view text);
 
@@ -45,8 +48,9 @@ constexpr uint16_t kTreeFrame = 3;
 constexpr uint16_t kTensorType = 4;
 constexpr uint8_t kPool = 1;
 
-// Tensors a window may hold, and the slots each side needs for them.
+constexpr int64_t kMaxIterations = 100'000'000;
 constexpr int32_t kMaxWindow = 1024;
+// The slots each side needs.
 int32_t SlotsFor(const Plan& plan);
 
 }  // namespace specfabric::perftest
