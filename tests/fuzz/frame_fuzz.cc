@@ -26,10 +26,14 @@ void CheckAccepted(const WireHeader& header, size_t header_bytes, const Bounds& 
   const FrameKind kind = static_cast<FrameKind>(header.kind);
   const bool tensor = transport::IsTensor(header);
   if (kind != FrameKind::kData && !tensor) SPECFABRIC_CHECK(bounds.payload_bytes == 0);
-  const WireHeader again = transport::MakeHeader(tensor ? FrameKind::kTensor : kind, header.type,
-                                                 header.connection, transport::FieldsOf(header));
-  // A sender leaves an incarnation of 0 out; a header that says it is as good.
+  WireHeader again = transport::MakeHeader(tensor ? FrameKind::kTensor : kind, header.type,
+                                           header.connection, transport::FieldsOf(header));
+  if (tensor) again.pool |= header.pool & transport::kInSlot;
+  // A sender leaves an incarnation or a tag of 0 out; a header that says it is as good.
   if (kind == FrameKind::kFencedTensor && header.incarnation == 0) return;
+  if (kind == FrameKind::kTaggedTensor && header.tag == 0) return;
+  // Only a tensor's pool has the bit; other kinds send no pool at all.
+  if (!tensor && (header.pool & transport::kInSlot) != 0) return;
   SPECFABRIC_CHECK(std::memcmp(&again, &header, header_bytes) == 0);
 }
 
