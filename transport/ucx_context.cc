@@ -2,10 +2,8 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <mutex>
 #include <set>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -62,41 +60,6 @@ bool AllowsSharedMemory(const char* wires) {
   return false;
 }
 
-// Whether a UCX_TLS list leaves any RDMA in.
-bool AllowsRdma(const char* wires) {
-  if (wires == nullptr || *wires == '^') return true;
-  for (absl::string_view wire : absl::StrSplit(wires, ',')) {
-    for (const char* prefix : {"all", "ib", "rc", "ud", "dc"}) {
-      if (absl::StartsWith(wire, prefix)) return true;
-    }
-  }
-  return false;
-}
-
-// Whether this process has an RDMA device that a UCX_NET_DEVICES list leaves in.
-bool HasRdmaDevice(const std::string& allowed) {
-  std::error_code error;
-  if (!std::filesystem::exists("/dev/infiniband", error)) return false;
-  const std::vector<std::string> names = absl::StrSplit(allowed, ',', absl::SkipEmpty());
-  for (const auto& device : std::filesystem::directory_iterator("/sys/class/infiniband", error)) {
-    if (names.empty()) return true;
-    const std::string found = device.path().filename().string();
-    for (const std::string& name : names) {
-      if (name == "all" || name.substr(0, name.find(':')) == found) return true;
-    }
-  }
-  return false;
-}
-
-// UCX's older protocols keep receives that were under way when their endpoint was closed. The newer
-// ones, before they became the default, abort the process instead where RDMA reads are under way.
-bool WantsNewProtocols(const FabricOptions& options) {
-  if (HasMatureProtocols()) return true;
-  const char* devices = std::getenv("UCX_NET_DEVICES");
-  return !AllowsRdma(std::getenv("UCX_TLS")) ||
-         !HasRdmaDevice(devices != nullptr ? devices : options.net_devices);
-}
-
 // Of "#  lane[0]:  2:posix/memory.0 md[2]  -> md[2]/posix/sysdev[255] am am_bw#0": posix/memory.
 std::string TransportOfLane(const std::string& line) {
   const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
@@ -137,10 +100,17 @@ bool MayShareMemory(const FabricOptions& options) {
 
 void ApplyUcxSettings(const FabricOptions& options) {
   const bool shared_memory = MayShareMemory(options);
+  // In UCX before 1.16 the death of a peer may end this process too. Its newer protocols fail an
+  // assertion when an endpoint fails or is closed while one of their messages waits for room on its
+  // wire, or while RDMA reads are under way; the older ones, when a message that leaves in several
+  // pieces without a copy waits for room with one piece on its way.
+  const bool careful = !HasMatureProtocols();
   const std::pair<const char*, std::string> settings[] = {
       {"UCX_NET_DEVICES", options.net_devices},
-      // After the devices, which it looks at.
-      {"UCX_PROTO_ENABLE", WantsNewProtocols(options) ? "y" : "n"},
+      {"UCX_PROTO_ENABLE", careful ? "n" : "y"},
+      {"UCX_ZCOPY_THRESH", careful ? "inf" : ""},
+      // With copies, larger pieces are as fast over TCP as none.
+      {"UCX_TCP_TX_SEG_SIZE", careful ? "64k" : ""},
       // With it TCP is a wire for rendezvous beside shared memory, whose polling costs a system
       // call a turn; and over TCP itself, active messages are faster than its emulated puts.
       {"UCX_TCP_PUT_ENABLE", "n"},
