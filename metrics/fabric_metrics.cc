@@ -32,7 +32,7 @@ FabricMetrics::FabricMetrics(Registry& registry, std::function<FabricCounters()>
       {add("refused_secrets", "Peers that did not prove the join secret"), &C::refused_secrets},
       {add("refused_wires", "Connections closed for not being RDMA"), &C::refused_wires},
       {add("silent_peers", "Connections closed for their peer's silence"), &C::silent_peers},
-      {add("restarts", "Restarts of UCX after a killed peer blocked it"), &C::restarts},
+      {add("restarts", "Restarts of UCX after a peer that is gone blocked it"), &C::restarts},
       {add("refused_frames", "Frames refused for their size or form"), &C::refused_frames},
       {add("unattributed_frames", "Frames of no living connection"), &C::unattributed_frames},
       {add("send_errors", "Frames whose sending failed"), &C::send_errors},

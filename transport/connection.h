@@ -113,6 +113,7 @@ struct Connection {
   std::deque<Announced> announced;          // messages
   std::deque<Announced> announced_tensors;  // do not wait behind messages
   uint64_t receiving_bytes = 0;             // of messages in `receives`
+  base::Nanos release_by = INT64_MAX;       // by when UCX must have let go, once closing
 };
 
 // What UCX's callbacks noted since the last turn.

@@ -22,6 +22,10 @@ namespace specfabric::transport {
 namespace {
 
 constexpr base::Nanos kShutdownLimit = 3 * base::kSecond;
+// Likewise before UCX is started anew: the other peers wait.
+constexpr base::Nanos kRestartLimit = 500 * base::kMillisecond;
+// How long shared memory may take to give back a closed connection's buffers.
+constexpr base::Nanos kReleaseLimit = 2 * base::kSecond;
 // How often the sockets are looked at while UCX keeps the thread from sleeping.
 constexpr base::Nanos kPollInterval = 200 * base::kMicrosecond;
 // Frames that arrived before their sender's control connection ended are still in UCX's queues.
@@ -44,8 +48,7 @@ Engine::Engine(const FabricOptions& options, const FabricHandler& handler, PeerT
 Engine::~Engine() {
   withdrawn_.clear();
   delayed_.clear();
-  if (!connections_.empty()) AbandonWorker();
-  worker_.reset();
+  EndWorker();
   idle_sends_.clear_and_dispose(std::default_delete<SendOp>());
   if (keep_context_) {
     (void)context_.release();
@@ -55,9 +58,16 @@ Engine::~Engine() {
   context_.reset();
 }
 
-// Requests that UCX never gave back, as those of a stopped peer, make the end of its worker or
-// context abort the process, and may still be reading their buffers: all of it stays until the
-// process ends.
+// Ends the worker with what UCX never gave back, such as requests of a stopped peer. Nothing of
+// ours touches their buffers afterwards, and what the peer still reads of them it throws away.
+void Engine::EndWorker() {
+  if (!connections_.empty() && !may_ask_for_rendezvous_) AbandonWorker();
+  worker_.reset();
+  connections_.clear();
+}
+
+// Where the newer protocols were asked for of a UCX before 1.16, such requests make the end of its
+// worker or context abort the process: all of it stays until the process ends.
 void Engine::AbandonWorker() {
   spdlog::warn("transport: UCX still holds requests of {} connections: their memory is kept",
                connections_.size());
@@ -161,16 +171,21 @@ void Engine::RestartIfBlocked() {
     const Connection* connection = Find(probation_.front().second);
     probation_.pop_front();
     if (suspect_ && connection != nullptr && connection->state == State::kOpening) {
-      return Restart();
+      return Restart("a killed peer has blocked shared memory");
+    }
+  }
+  for (PeerId peer : closing_) {
+    if (connections_.at(peer)->release_by <= now_) {
+      return Restart("shared memory keeps the buffers of a peer that is gone");
     }
   }
 }
 
-void Engine::Restart() {
-  spdlog::warn("transport: a killed peer has blocked shared memory: restarting UCX, {} peers close",
-               connections_.size());
+void Engine::Restart(const char* reason) {
+  spdlog::warn("transport: {}: restarting UCX, {} peers close", reason,
+               connections_.size() - closing_.size());
   ++counters_.restarts;
-  CloseAll(absl::UnavailableError("transport restarted"));
+  CloseAll(absl::UnavailableError("transport restarted"), kRestartLimit);
   // Not before: closing a wire in shared memory raises suspicion, but of the worker that ends here.
   suspect_ = false;
   probation_.clear();
@@ -179,9 +194,9 @@ void Engine::Restart() {
     by_index_[PeerTable::IndexOf(peer)] = nullptr;
     peers_.Forget(peer);
   }
-  if (!connections_.empty()) AbandonWorker();
-  worker_.reset();
+  EndWorker();
   closing_.clear();
+  counters_.releasing.Set(0);
   events_ = Events();
   const absl::Status status = StartWorker();
   if (!status.ok()) {
@@ -217,6 +232,7 @@ void Engine::BeginClose(Connection& connection, const absl::Status& status) {
   if (connection.state == State::kClosing) return;
   const bool was_open = connection.state == State::kOpen;
   if (!status.ok() && connection.shares_memory) suspect_ = true;
+  if (IsSharedMemory(connection.wire)) connection.release_by = base::Now() + kReleaseLimit;
   connection.state = State::kClosing;
   closing_.push_back(connection.id);
   counters_.releasing.Set(closing_.size());
@@ -345,12 +361,12 @@ void Engine::Wake() {
   (void)!write(wake_.get(), &one, sizeof(one));
 }
 
-void Engine::CloseAll(const absl::Status& status) {
+void Engine::CloseAll(const absl::Status& status, base::Nanos patience) {
   std::vector<PeerId> peers;
   for (const auto& [peer, connection] : connections_) peers.push_back(peer);
   std::sort(peers.begin(), peers.end());
   for (PeerId peer : peers) BeginClose(*Find(peer), status);
-  const base::Nanos limit = base::Now() + kShutdownLimit;
+  const base::Nanos limit = base::Now() + patience;
   while ((!connections_.empty() || !withdrawn_.empty()) && base::Now() < limit) {
     if (ucp_worker_progress(worker_.get()) == 0) Sleep(base::kMillisecond);
     now_ = base::Now();
@@ -361,14 +377,14 @@ void Engine::CloseAll(const absl::Status& status) {
     RetireClosed();
   }
   if (!connections_.empty()) {
-    spdlog::warn("transport: {} connections did not close within {} s", connections_.size(),
-                 kShutdownLimit / base::kSecond);
+    spdlog::warn("transport: {} connections did not close within {} ms", connections_.size(),
+                 patience / base::kMillisecond);
   }
 }
 
 void Engine::Shutdown() {
   listener_.Close();
-  CloseAll(absl::OkStatus());
+  CloseAll(absl::OkStatus(), kShutdownLimit);
 }
 
 void Engine::OnEndpointError(void* connection, ucp_ep_h, ucs_status_t status) {

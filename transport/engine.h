@@ -18,7 +18,9 @@
 // A peer killed in the middle of writing to our shared-memory queue (UCX keeps one a worker, for
 // all peers) leaves an entry that is never finished, and nothing behind it is ever received. So
 // after a peer was lost, the first connection whose UCX side stays silent makes the engine replace
-// its worker: every connection is closed, and comes back if its owner reconnects.
+// its worker: every connection is closed, and comes back if its owner reconnects. It does the same
+// when a peer whose queue was full has died or stands still: UCX then waits for room in that queue
+// before it gives back what the closed connection used (openucx/ucx#11682), our slots among it.
 //
 // UCX's callbacks only note what happened in `events_`; Turn acts on the notes after
 // ucp_worker_progress has returned, because UCX must not be re-entered from a callback.
@@ -114,9 +116,10 @@ class Engine {
   void ActOnFailures();
   base::Nanos NextDeadline() const;
   void RestartIfBlocked();
-  void Restart();
+  void Restart(const char* reason);
+  void EndWorker();
   void AbandonWorker();
-  void CloseAll(const absl::Status& status);
+  void CloseAll(const absl::Status& status, base::Nanos patience);
   void BeginClose(Connection& connection, const absl::Status& status);
   void RetireClosed();
   Connection* Find(PeerId peer) const {

@@ -116,7 +116,7 @@ struct FabricStats {
   uint64_t late_tensors = 0;         // receive_timeout
   uint64_t back_pressure = 0;        // Sends that were ResourceExhausted
   uint64_t faults = 0;               // frames that FaultOptions touched, but for simulated_rtt
-  uint64_t restarts = 0;             // of UCX, after a killed peer had blocked shared memory
+  uint64_t restarts = 0;             // of UCX, after a peer that is gone had blocked shared memory
   uint64_t releasing = 0;            // now: closed connections whose buffers UCX still holds
 };
 
