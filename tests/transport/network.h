@@ -9,6 +9,8 @@
 //                               (tcp/lo with UCX_TLS=tcp, else /memory)
 //   SPECFABRIC_TEST_CYCLES      how often connections are made and closed in search of leaks (500)
 //   SPECFABRIC_TEST_CONNECT_MS  what connecting may take where a test lets it pass (300)
+//   SPECFABRIC_TEST_SILENCE_MS  silence that a living peer never keeps (2000)
+//   SPECFABRIC_TEST_LOSSY       devices, separated by spaces, that tests may make lose packets (none)
 
 #include <cstddef>
 #include <cstdlib>
@@ -47,6 +49,11 @@ inline size_t TestCycles() { return std::stoul(EnvironmentOr("SPECFABRIC_TEST_CY
 // A connect_timeout that a test lets pass, and that is still enough to connect.
 inline base::Nanos ShortConnectTimeout() {
   return std::stoll(EnvironmentOr("SPECFABRIC_TEST_CONNECT_MS", "300")) * base::kMillisecond;
+}
+
+// A silence_timeout that a test lets pass, and that no peer which is well reaches.
+inline base::Nanos ShortSilenceTimeout() {
+  return std::stoll(EnvironmentOr("SPECFABRIC_TEST_SILENCE_MS", "2000")) * base::kMillisecond;
 }
 
 inline FabricOptions LoopbackOptions() {

@@ -121,7 +121,8 @@ class Node {
   // All statuses that on_close gave for the peer: one, if the fabric keeps its word.
   std::vector<absl::Status> closed(PeerId peer) {
     std::lock_guard lock(mutex_);
-    return closed_[peer];
+    const auto found = closed_.find(peer);
+    return found == closed_.end() ? std::vector<absl::Status>() : found->second;
   }
 
  private:

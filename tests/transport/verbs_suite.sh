@@ -9,6 +9,8 @@ export SPECFABRIC_TEST_DEVICES=rxe0:1,rxe1:1
 export SPECFABRIC_TEST_WIRE=rc_verbs/rxe
 export SPECFABRIC_TEST_CYCLES=100  # a connection takes a tenth of a second here
 export SPECFABRIC_TEST_CONNECT_MS=3000
+export SPECFABRIC_TEST_SILENCE_MS=5000
+export SPECFABRIC_TEST_LOSSY="veth0 veth1"
 ulimit -c 0
 
 failed=()

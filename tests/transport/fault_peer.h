@@ -1,0 +1,60 @@
+#ifndef SPECFABRIC_TESTS_TRANSPORT_FAULT_PEER_H_
+#define SPECFABRIC_TESTS_TRANSPORT_FAULT_PEER_H_
+
+// What fault_matrix_test and the process at its other end have in common.
+
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tests/transport/process_info.h"
+#include "transport/fabric.h"
+
+namespace specfabric::transport {
+
+constexpr uint8_t kReceivePool = 1, kSendPool = 2;
+constexpr int32_t kSlots = 8;  // of either pool
+constexpr size_t kTensorBytes = 1 << 20;
+
+// Frames to the peer process. Tensors come back as they went, from a slot to a slot.
+enum RequestType : uint16_t {
+  kEcho = 1,    // comes back as it went
+  kReport = 2,  // comes back with DescribeResources
+  kGoDeaf = 3,  // its progress thread stands still until SIGUSR1
+};
+
+struct Pools {
+  std::shared_ptr<SlotPool> receive, send;
+};
+
+inline Pools AddPools(Fabric& fabric) {
+  const SlotPoolOptions options = {MemoryKind::kHost, kTensorBytes, kSlots};
+  return {fabric.AddPool(kReceivePool, options).value(),
+          fabric.AddPool(kSendPool, options).value()};
+}
+
+// What this process and a fabric of it hold that a fault may make them lose count of. Not the
+// mappings of shared memory: UCX keeps those of a peer that was lost with its queue full and
+// nothing else under way until the worker ends, and does not tell.
+inline std::string DescribeResources(const Fabric& fabric, const Pools& pools) {
+  const ProcessInfo process = ProcessInfo::Of(getpid());
+  const auto free = [](const SlotPool& pool) {
+    return pool.CountStates()[static_cast<size_t>(SlotState::kFree)];
+  };
+  std::string text =
+      absl::StrCat(process.file_descriptors, " descriptors, ", process.shared_mappings,
+                   " mappings of shared memory, ", free(*pools.receive), " + ", free(*pools.send),
+                   " free slots, ", fabric.stats().releasing, " releasing");
+  for (const auto& [wire, count] : fabric.Wires()) {
+    if (count != 0) absl::StrAppend(&text, ", ", count, " x ", wire);
+  }
+  return text;
+}
+
+}  // namespace specfabric::transport
+
+#endif  // SPECFABRIC_TESTS_TRANSPORT_FAULT_PEER_H_
