@@ -106,7 +106,8 @@ class Link::Impl {
     PeerId peer = 0;               // 0: not connected nor trying
     base::Nanos next_attempt = 0;  // while peer == 0
     bool was_up = false;
-    bool failing = false;  // the last attempt failed: further failures are not logged again
+    // Why the last attempt failed: further failures for the same reason are not logged again.
+    absl::StatusCode failing = absl::StatusCode::kOk;
   };
   struct Peer {
     std::string address;
@@ -173,7 +174,7 @@ class Link::Impl {
       if (Target* target = FindTarget(peer)) {
         if (target->was_up) ++stats_.reconnects;
         target->was_up = true;
-        target->failing = false;
+        target->failing = absl::StatusCode::kOk;
       }
     }
     timer_wake_.notify_all();
@@ -215,8 +216,8 @@ class Link::Impl {
         if (gone && gone->up && now - gone->since > options_.max_backoff) target->backoff.Reset();
         target->peer = 0;
         target->next_attempt = now + target->backoff.Next();
-        if (!gone && !target->failing && !stopping_) unreachable = target->address;
-        if (!gone) target->failing = true;
+        if (!gone && target->failing != reason.code() && !stopping_) unreachable = target->address;
+        if (!gone) target->failing = reason.code();
       }
     }
     timer_wake_.notify_all();
@@ -322,11 +323,11 @@ class Link::Impl {
       status = peer.status();
     }
     target.next_attempt = base::Now() + target.backoff.Next();
-    if (!target.failing) {
+    if (target.failing != status.code()) {
       spdlog::warn("link peer={} not reached, trying again: {}", target.address,
                    base::Message(status));
     }
-    target.failing = true;
+    target.failing = status.code();
   }
 
   Target* FindTarget(PeerId peer) {
