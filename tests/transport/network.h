@@ -10,7 +10,8 @@
 //   SPECFABRIC_TEST_CYCLES      how often connections are made and closed in search of leaks (500)
 //   SPECFABRIC_TEST_CONNECT_MS  what connecting may take where a test lets it pass (300)
 //   SPECFABRIC_TEST_SILENCE_MS  silence that a living peer never keeps (2000)
-//   SPECFABRIC_TEST_LOSSY       devices, separated by spaces, that tests may make lose packets (none)
+//   SPECFABRIC_TEST_LOSSY       devices, separated by spaces, that tests may make lose packets
+//   (none)
 
 #include <cstddef>
 #include <cstdlib>
