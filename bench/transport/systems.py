@@ -26,6 +26,8 @@ UCX_COMMON = {
     "UCX_PROTO_ENABLE": "y",
     "UCX_POSIX_ERROR_HANDLING": "y",
     "UCX_SYSV_ERROR_HANDLING": "y",
+    "UCX_TCP_PUT_ENABLE": "n",
+    "UCX_KEEPALIVE_INTERVAL": "inf",
     "UCX_NET_DEVICES": "lo",
     "UCX_WARN_UNUSED_ENV_VARS": "n",
 }
@@ -92,12 +94,13 @@ def pinned(core: int, command: list[str]) -> list[str]:
     return ["taskset", "--cpu-list", str(core), *command]
 
 
-def ucx_style_pair(binary: Path, run: Run, options: list[str]) -> Pair:
+def ucx_style_pair(binary: Path, run: Run, options: list[str], pin: bool = True) -> Pair:
     port = free_port()
     common = ["-p", str(port), *options]
+    server, client = [str(binary), *common], [str(binary), HOST, *common]
     return Pair(
-        server=pinned(run.server_core, [str(binary), *common]),
-        client=pinned(run.client_core, [str(binary), HOST, *common]),
+        server=pinned(run.server_core, server) if pin else server,
+        client=pinned(run.client_core, client) if pin else client,
         listens_at=port,
         environment={**ucx_environment(run.case), **run.ucx},
     )
@@ -128,11 +131,12 @@ def read_ucx_perftest(text: str, tls: str) -> Reading:
     return Reading(float(match[1]), f"UCX_TLS={tls}")
 
 
-def perftest(*extra: str) -> Callable[[Path, Run], Pair]:
+def perftest(*extra: str, pin: bool = True) -> Callable[[Path, Run], Pair]:
     def pair(binary: Path, run: Run) -> Pair:
         test = "tree" if run.case.test == TREE else "am_lat"
         size = [] if run.case.test == TREE else ["-s", str(run.case.bytes)]
-        return ucx_style_pair(binary, run, ["-t", test, *size, *counts(run), "--json", *extra])
+        options = ["-t", test, *size, *counts(run), "--json", *extra]
+        return ucx_style_pair(binary, run, options, pin)
 
     return pair
 
@@ -212,10 +216,8 @@ def all_systems(build: Path, ucx_perftest_binary: Path) -> list[System]:
     folder = build / "bench" / "transport"
     perftest_binary = build / "specfabric-perftest"
 
-    def ours(name: str, *extra: str) -> System:
-        return System(
-            name, perftest_binary, perftest(*extra), read_perftest, lambda case: True, True, True
-        )
+    def ours(name: str, pair: Callable[[Path, Run], Pair]) -> System:
+        return System(name, perftest_binary, pair, read_perftest, lambda case: True, True, True)
 
     def grpc_system(method: str, wait: str, manner: str) -> System:
         name = f"gRPC {method}, {manner}"
@@ -237,8 +239,10 @@ def all_systems(build: Path, ucx_perftest_binary: Path) -> list[System]:
             UCX_TLS=UCX_TLS_POSIX_ALONE,
         ),
         ucx(UCX, is_message),
-        ours(OURS),
-        ours(OURS_THREADED, "--threaded"),
+        ours(OURS, perftest()),
+        # Four threads on two cores: left alone, and asleep at once, as the services are on machines
+        # with so few.
+        ours(OURS_THREADED, perftest("--threaded", "--spin_us=0", pin=False)),
         grpc_system("stream", "poll", "polling"),
         grpc_system("unary", "poll", "polling"),
         grpc_system("stream", "block", "sleeping"),

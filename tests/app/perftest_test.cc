@@ -80,7 +80,7 @@ TEST_P(Pairs, MeasureOverTheWire) {
   const Words thread = threaded ? Words{"--threaded"} : Words{};
   Server server(thread);
   const auto client =
-      StartClient(server.port, With({"-t", test, "-n", "40", "-w", "5", "-s", "4096", "-O", "8",
+      StartClient(server.port, With({"-t", test, "-n", "12", "-w", "2", "-s", "4096", "-O", "8",
                                      "--nodes", "16", "--vocab", "32000", "--json"},
                                     thread));
   ASSERT_EQ(client->Wait(), 0) << client->errors();
@@ -90,7 +90,7 @@ TEST_P(Pairs, MeasureOverTheWire) {
   EXPECT_EQ(json["test"], test);
   EXPECT_THAT(json["transport"].get<std::string>(), HasSubstr(transport::TestWire()));
   EXPECT_EQ(json["memory"], "host");
-  EXPECT_EQ(json["iterations"], 40);
+  EXPECT_EQ(json["iterations"], 12);
   EXPECT_GT(json["avg_us"], 0);
   EXPECT_GT(json["mb_per_s"], 0);
   EXPECT_GT(json["messages_per_s"], 0);

@@ -18,11 +18,11 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  // Until its standard error holds `text`. False: it has ended, or a minute has passed.
+  // Until its standard error holds `text`. False: it has ended, or two minutes have passed.
   bool AwaitError(const std::string& text);
   void Signal(int signal);
-  // Its exit status, or the negative number of the signal that ended it. After a minute that is
-  // -SIGKILL, by us.
+  // Its exit status, or the negative number of the signal that ended it. After two minutes
+  // that is -SIGKILL, by us.
   int Wait();
 
   std::string output() const;
