@@ -44,9 +44,13 @@ function(specfabric_library)
   endif()
 endfunction()
 
-# Under ThreadSanitizer: the false positives of libraries that are not instrumented, and no patching
+# Under AddressSanitizer: what UCX itself keeps. Under ThreadSanitizer: the false positives of libraries that are not instrumented, and no patching
 # of mmap by UCX, which ThreadSanitizer's own does not survive.
 set(SPECFABRIC_TEST_ENVIRONMENT "")
+if(SPECFABRIC_SANITIZE MATCHES "address")
+  set(SPECFABRIC_TEST_ENVIRONMENT
+      "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/suppressions/lsan.txt:print_suppressions=0")
+endif()
 if(SPECFABRIC_SANITIZE MATCHES "thread")
   set(SPECFABRIC_TEST_ENVIRONMENT
       "UCX_MEM_MMAP_HOOK_MODE=none"

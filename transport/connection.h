@@ -72,6 +72,7 @@ struct Announced {
   WireHeader header;
   uint32_t bytes = 0;
   void* descriptor = nullptr;
+  bool has_data = false;  // the descriptor is the payload itself
 };
 
 // A UCX listener that waits for one peer.

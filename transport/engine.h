@@ -174,6 +174,8 @@ class Engine {
   void ActOnReceived();
   void StartReceives(Connection& connection);
   void StartTensor(Connection& connection, const Announced& announced);
+  static ReceiveOp& AddReceive(Connection& connection, const Announced& announced);
+  ReceiveOp& CopyOut(Connection& connection, const Announced& announced, void* data);
   ReceiveOp& Receive(Connection& connection, const Announced& announced, void* data, void* memory);
   void Deliver(Connection& connection, const WireHeader& header, std::vector<uint8_t> payload);
   void DeliverTensor(Connection& connection, const WireHeader& header,

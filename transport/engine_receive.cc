@@ -71,7 +71,7 @@ ucs_status_t Engine::NoteFrame(const WireHeader& header, size_t header_bytes, vo
   const bool keepable = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA) != 0;
   const bool in_slot = IsTensor(header) && (header.pool & kInSlot) != 0;
   if (rendezvous || (keepable && in_slot)) {
-    return Postpone(*connection, {header, static_cast<uint32_t>(bytes), payload});
+    return Postpone(*connection, {header, static_cast<uint32_t>(bytes), payload, !rendezvous});
   }
   const uint8_t* begin = static_cast<const uint8_t*>(payload);
   if (IsTensor(header) && connection->state == State::kOpen) {
@@ -164,19 +164,39 @@ void Engine::StartTensor(Connection& connection, const Announced& announced) {
   auto lease = pool->second->Take(fields.fence, SlotState::kReceiving);
   if (!lease.ok()) return drop(lease.status());
   void* const data = lease->data();
-  ReceiveOp& op = Receive(connection, announced, data, pool->second->memory_handle());
+  const bool on_host = pool->second->options().kind == MemoryKind::kHost;
+  ReceiveOp& op = announced.has_data && on_host
+                      ? CopyOut(connection, announced, data)
+                      : Receive(connection, announced, data, pool->second->memory_handle());
   op.lease = *std::move(lease);
   op.give_up_at = now_ + options_.receive_timeout;
 }
 
-// The caller gives the memory's owner to the returned operation.
-ReceiveOp& Engine::Receive(Connection& connection, const Announced& announced, void* data,
-                           void* memory) {
+ReceiveOp& Engine::AddReceive(Connection& connection, const Announced& announced) {
   ReceiveOp& op = connection.receives.emplace_back();
   op.connection = &connection;
   op.self = std::prev(connection.receives.end());
   op.header = announced.header;
   op.bytes = announced.bytes;
+  return op;
+}
+
+// UCX's own receive would do, but outside its callback it never frees such data (1.13; since
+// openucx/ucx#8368), or frees it wrongly where it came in several parts (until openucx/ucx#11468).
+ReceiveOp& Engine::CopyOut(Connection& connection, const Announced& announced, void* data) {
+  ReceiveOp& op = AddReceive(connection, announced);
+  std::memcpy(data, announced.descriptor, op.bytes);
+  ucp_am_data_release(worker_.get(), announced.descriptor);
+  counters_.bytes_copied += op.bytes;
+  events_.any = true;
+  events_.received.emplace_back(&op, UCS_OK);
+  return op;
+}
+
+// The caller gives the memory's owner to the returned operation.
+ReceiveOp& Engine::Receive(Connection& connection, const Announced& announced, void* data,
+                           void* memory) {
+  ReceiveOp& op = AddReceive(connection, announced);
   ucp_request_param_t params = {};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   params.cb.recv_am = &Engine::OnReceived;

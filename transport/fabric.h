@@ -106,7 +106,9 @@ struct FabricStats {
   uint64_t tensors_sent = 0, tensors_received = 0;  // among the frames
   uint64_t opened = 0, closed = 0, refused_frames = 0, send_errors = 0, connect_failures = 0;
   uint64_t wakeups = 0;
-  uint64_t bytes_copied = 0;  // payload bytes copied by us: small messages, to private memory
+  // Payload bytes copied by us: small messages, to private memory; large tensors that UCX brought
+  // eagerly, to their slots.
+  uint64_t bytes_copied = 0;
   uint64_t unattributed_frames = 0;  // named no living connection; dropped
   uint64_t refused_secrets = 0;      // peers that did not prove the join secret
   uint64_t refused_wires = 0;        // connections closed because of require_rdma

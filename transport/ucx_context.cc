@@ -33,10 +33,9 @@ absl::StatusCode CodeOf(ucs_status_t status) {
     case UCS_ERR_INVALID_PARAM:
     case UCS_ERR_INVALID_ADDR:
       return absl::StatusCode::kInvalidArgument;
-    case UCS_ERR_CANCELED:
-      return absl::StatusCode::kCancelled;
     case UCS_ERR_TIMED_OUT:
       return absl::StatusCode::kDeadlineExceeded;
+    case UCS_ERR_CANCELED:  // not by us, who ask no more by then: its endpoint is lost
     case UCS_ERR_UNREACHABLE:
     case UCS_ERR_REJECTED:
     case UCS_ERR_NOT_CONNECTED:
@@ -58,6 +57,13 @@ bool AllowsSharedMemory(const char* wires) {
     if (absl::StrContains(wires, name)) return true;
   }
   return false;
+}
+
+// Whether it leaves TCP in.
+bool AllowsTcp(const char* wires) {
+  if (wires == nullptr) return true;
+  const bool named = absl::StrContains(wires, "tcp");
+  return *wires == '^' ? !named : named || absl::StrContains(wires, "all");
 }
 
 // Of "#  lane[0]:  2:posix/memory.0 md[2]  -> md[2]/posix/sysdev[255] am am_bw#0": posix/memory.
@@ -100,6 +106,7 @@ bool MayShareMemory(const FabricOptions& options) {
 
 void ApplyUcxSettings(const FabricOptions& options) {
   const bool shared_memory = MayShareMemory(options);
+  const bool tcp = AllowsTcp(std::getenv("UCX_TLS"));
   // In UCX before 1.16 the death of a peer may end this process too. Its newer protocols, not yet
   // the default then, fail an assertion when an endpoint fails or is closed while one of their
   // messages waits for room on its wire, or while RDMA reads are under way; the older ones, when a
@@ -110,10 +117,10 @@ void ApplyUcxSettings(const FabricOptions& options) {
       {"UCX_PROTO_ENABLE", careful ? "n" : "y"},
       {"UCX_ZCOPY_THRESH", careful ? "inf" : ""},
       // With copies, larger pieces are as fast over TCP as none.
-      {"UCX_TCP_TX_SEG_SIZE", careful ? "64k" : ""},
+      {"UCX_TCP_TX_SEG_SIZE", tcp && careful ? "64k" : ""},
       // With it TCP is a wire for rendezvous beside shared memory, whose polling costs a system
       // call a turn; and over TCP itself, active messages are faster than its emulated puts.
-      {"UCX_TCP_PUT_ENABLE", "n"},
+      {"UCX_TCP_PUT_ENABLE", tcp ? "n" : ""},
       // The engine looks after its peers itself.
       {"UCX_KEEPALIVE_INTERVAL", "inf"},
       // Error handling by peer switches shared memory off unless these are set.

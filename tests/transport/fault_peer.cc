@@ -39,6 +39,7 @@ class FaultPeer {
  public:
   explicit FaultPeer(base::Nanos silence_timeout) {
     FabricOptions options = LoopbackOptions();
+    options.net_devices = TestPeerDevices();
     options.silence_timeout = silence_timeout;
     FabricHandler handler;
     handler.on_frame = [this](PeerId peer, Frame frame) { Answer(peer, std::move(frame)); };

@@ -44,9 +44,8 @@ inline std::string DescribeResources(const Fabric& fabric, const Pools& pools) {
     return pool.CountStates()[static_cast<size_t>(SlotState::kFree)];
   };
   std::string text =
-      absl::StrCat(process.file_descriptors, " descriptors, ", process.shared_mappings,
-                   " mappings of shared memory, ", free(*pools.receive), " + ", free(*pools.send),
-                   " free slots, ", fabric.stats().releasing, " releasing");
+      absl::StrCat(process.file_descriptors, " descriptors, ", free(*pools.receive), " + ",
+                   free(*pools.send), " free slots, ", fabric.stats().releasing, " releasing");
   for (const auto& [wire, count] : fabric.Wires()) {
     if (count != 0) absl::StrAppend(&text, ", ", count, " x ", wire);
   }

@@ -5,6 +5,8 @@
 // machine, as tests/transport/verbs_suite.sh does:
 //   SPECFABRIC_TEST_HOST        the IPv4 address that tests listen on (127.0.0.1)
 //   SPECFABRIC_TEST_DEVICES     the devices that UCX may use, as in UCX_NET_DEVICES (lo)
+//   SPECFABRIC_TEST_PEER_DEVICES  those of fault_matrix_test's other process, where there must be a
+//                               cable between the two (SPECFABRIC_TEST_DEVICES)
 //   SPECFABRIC_TEST_WIRE        part of the wire's name that two processes must come to use
 //                               (tcp/lo with UCX_TLS=tcp, else /memory)
 //   SPECFABRIC_TEST_CYCLES      how often connections are made and closed in search of leaks (500)
@@ -39,6 +41,10 @@ inline std::string TestNetwork() {
 inline std::string AnyPort() { return TestHost() + ":0"; }
 
 inline std::string TestDevices() { return EnvironmentOr("SPECFABRIC_TEST_DEVICES", "lo"); }
+
+inline std::string TestPeerDevices() {
+  return EnvironmentOr("SPECFABRIC_TEST_PEER_DEVICES", TestDevices());
+}
 
 inline std::string TestWire() {
   return EnvironmentOr("SPECFABRIC_TEST_WIRE",

@@ -9,17 +9,32 @@ export SPECFABRIC_TEST_DEVICES=rxe0:1,rxe1:1
 export SPECFABRIC_TEST_WIRE=rc_verbs/rxe
 export SPECFABRIC_TEST_CYCLES=100  # a connection takes a tenth of a second here
 export SPECFABRIC_TEST_CONNECT_MS=3000
-export SPECFABRIC_TEST_SILENCE_MS=5000
-export SPECFABRIC_TEST_LOSSY="veth0 veth1"
+export SPECFABRIC_TEST_SILENCE_MS=3000  # before the control connection's TCP gives up
 ulimit -c 0
 
 failed=()
-for program in "$@"; do
-  name=$(basename -- "$program")
-  echo "=== $name over verbs"
-  timeout -k 5 600 "$program"
+# usage: run NAME PROGRAM [ARGUMENT...]
+run() {
+  local name=$1 status
+  shift
+  echo "=== $name"
+  timeout -k 5 600 "$@"
   status=$?
   ((status == 0)) || failed+=("$name (status $status)")
+}
+
+for program in "$@"; do
+  name=$(basename -- "$program")
+  if [[ $name == fault_matrix_test ]]; then
+    # With both devices each, UCX joins a device to itself, and no packet meets the cable.
+    run "$name over verbs" env SPECFABRIC_TEST_DEVICES=rxe0:1 SPECFABRIC_TEST_PEER_DEVICES=rxe1:1 \
+      SPECFABRIC_TEST_LOSSY="veth0 veth1" "$program"
+    run "$name over TCP" env UCX_TLS=tcp SPECFABRIC_TEST_HOST=127.0.0.1 \
+      SPECFABRIC_TEST_DEVICES=lo SPECFABRIC_TEST_WIRE=tcp/lo SPECFABRIC_TEST_LOSSY=lo \
+      "$program" --gtest_filter='*PacketsLost'
+  else
+    run "$name over verbs" "$program"
+  fi
 done
-((${#failed[@]} == 0)) || echo "failed over verbs: ${failed[*]}"
+((${#failed[@]} == 0)) || echo "failed: ${failed[*]}"
 exit $((${#failed[@]} > 0))
