@@ -23,8 +23,9 @@ void CheckTree(absl::Span<const int32_t> parents, absl::Span<const int32_t> toke
                 "the number of parents");
   if (!check.ok()) return;
   for (size_t i = 0; i < parents.size(); ++i) {
-    check.Require(parents[i] >= 0 && static_cast<size_t>(parents[i]) <= i, "parents",
-                  absl::StrCat(parents[i], " at node ", i), "0 (the root) or 1 + an earlier node");
+    if (parents[i] >= 0 && static_cast<size_t>(parents[i]) <= i) continue;
+    return check.Fail("parents", absl::StrCat(parents[i], " at node ", i),
+                      "0 (the root) or 1 + an earlier node");
   }
   check.TokenIds("tokens", tokens);
   check.Finite("scores", scores);
@@ -86,8 +87,9 @@ absl::StatusOr<DraftRequest> Decode<DraftRequest>(absl::Span<const uint8_t> payl
   check.AtMost("base_length + append_tokens",
                static_cast<uint64_t>(m.base_length) + append_tokens.size(),
                std::numeric_limits<int32_t>::max());
-  check.Require(m.max_nodes >= 0 && m.max_nodes <= kMaxTreeNodes, "max_nodes", m.max_nodes,
-                absl::StrCat("in [0, ", kMaxTreeNodes, "]"));
+  if (m.max_nodes < 0 || m.max_nodes > kMaxTreeNodes) {
+    check.Fail("max_nodes", m.max_nodes, absl::StrCat("in [0, ", kMaxTreeNodes, "]"));
+  }
   check.NonNegative("time_budget", m.time_budget);
   check.AtMost("coupling", t->coupling(), static_cast<uint8_t>(Coupling::kTypical));
   check.Sampling(m.sampling);

@@ -107,8 +107,9 @@ absl::StatusOr<Submit> Decode<Submit>(absl::Span<const uint8_t> payload) {
   check.TokenIds("stop_ids", stop_ids);
   check.Sampling(m.sampling);
   check.NonNegative("max_tokens", m.max_tokens);
-  check.Require(m.logprobs >= -1 && m.logprobs <= kMaxTopLogprobs, "logprobs", m.logprobs,
-                absl::StrCat("in [-1, ", kMaxTopLogprobs, "]"));
+  if (m.logprobs < -1 || m.logprobs > kMaxTopLogprobs) {
+    check.Fail("logprobs", m.logprobs, absl::StrCat("in [-1, ", kMaxTopLogprobs, "]"));
+  }
   if (!check.ok()) return check.status();
   m.prompt = Copy(prompt);
   m.generated = Copy(generated);

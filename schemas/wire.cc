@@ -10,22 +10,21 @@ static_assert(std::endian::native == std::endian::little);
 
 void Checker::Finite(const char* field, absl::Span<const float> values) {
   for (float value : values) {
-    Require(std::isfinite(value), field, value, "finite");
-    if (!ok()) return;
+    if (!std::isfinite(value)) return Fail(field, value, "finite");
   }
 }
 
 void Checker::TokenIds(const char* field, absl::Span<const base::TokenId> tokens) {
   Size(field, tokens.size(), kMaxTokensPerMessage);
   for (base::TokenId token : tokens) {
-    Require(token >= 0, field, token, "token ids of at least 0");
-    if (!ok()) return;
+    if (token < 0) return Fail(field, token, "token ids of at least 0");
   }
 }
 
 void Checker::Text(const char* field, std::string_view text, size_t limit) {
-  Require(text.size() <= limit, field, absl::StrCat(text.size(), " bytes long"),
-          absl::StrCat("at most ", limit));
+  if (text.size() > limit) {
+    Fail(field, absl::StrCat(text.size(), " bytes long"), absl::StrCat("at most ", limit));
+  }
   for (unsigned char c : text) {
     Require(c >= 0x20 && c != 0x7F, field, "text with control characters", "one plain line");
   }

@@ -57,22 +57,28 @@ class Checker {
  public:
   explicit Checker(const char* message) : message_(message) {}
 
-  // Fails unless `ok`; `rule` says what is allowed, `given` what was found.
+  // `rule` says what is allowed, `given` what was found.
   template <typename V>
-  void Require(bool ok, const char* field, const V& given, absl::string_view rule) {
-    if (ok || !status_.ok()) return;
+  void Fail(const char* field, const V& given, absl::string_view rule) {
+    if (!status_.ok()) return;
     status_ = absl::InvalidArgumentError(
         absl::StrCat(message_, ": ", field, " is ", given, ", must be ", rule));
+  }
+  // Fails unless `ok`. Where `given` or `rule` would have to be put together first, ask and Fail.
+  template <typename V>
+  void Require(bool ok, const char* field, const V& given, absl::string_view rule) {
+    if (!ok) Fail(field, given, rule);
   }
   void NonNegative(const char* field, int64_t value) {
     Require(value >= 0, field, value, "at least 0");
   }
   void AtMost(const char* field, uint64_t value, uint64_t limit) {
-    Require(value <= limit, field, value, absl::StrCat("at most ", limit));
+    if (value > limit) Fail(field, value, absl::StrCat("at most ", limit));
   }
   void Size(const char* field, size_t size, size_t limit) {
-    Require(size <= limit, field, absl::StrCat(size, " entries long"),
-            absl::StrCat("at most ", limit));
+    if (size > limit) {
+      Fail(field, absl::StrCat(size, " entries long"), absl::StrCat("at most ", limit));
+    }
   }
   void Finite(const char* field, absl::Span<const float> values);
   void TokenIds(const char* field, absl::Span<const base::TokenId> tokens);

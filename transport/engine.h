@@ -165,8 +165,13 @@ class Engine {
 
   // engine_receive.cc
   absl::Status AcceptFrames();
-  ucs_status_t NoteFrame(const WireHeader& header, size_t header_bytes, void* payload, size_t bytes,
-                         const ucp_am_recv_param_t* param);
+  Connection* ReceiverOf(const WireHeader& header, size_t header_bytes, size_t bytes);
+  void TakeEager(Connection& connection, const WireHeader& header, const void* payload,
+                 size_t bytes);
+  void NoteFrame(Connection& connection, const WireHeader& header,
+                 absl::Span<const uint8_t> payload);
+  void RefuseUnsound(Connection& connection, const WireHeader& header, size_t header_bytes,
+                     size_t bytes);
   void RefuseFrame(Connection& connection, const absl::Status& status);
   ucs_status_t Postpone(Connection& connection, const Announced& announced);
   void ActOnFrames();
@@ -178,8 +183,7 @@ class Engine {
   ReceiveOp& CopyOut(Connection& connection, const Announced& announced, void* data);
   ReceiveOp& Receive(Connection& connection, const Announced& announced, void* data, void* memory);
   void Deliver(Connection& connection, const WireHeader& header, std::vector<uint8_t> payload);
-  void DeliverTensor(Connection& connection, const WireHeader& header,
-                     absl::Span<const uint8_t> bytes, Lease lease);
+  void DeliverTensor(Connection& connection, Tensor&& tensor);
 
   static void OnConnectionRequest(ucp_conn_request_h request, void* offer);
   static void OnWired(void* request, ucs_status_t status, void* connection);

@@ -35,10 +35,56 @@ absl::Status Engine::AcceptFrames() {
   return absl::OkStatus();
 }
 
+// Most frames are small and come eagerly. Their path is inline and apart from what happens rarely,
+// so that it saves no registers for that.
+
+inline void Engine::DeliverTensor(Connection& connection, Tensor&& tensor) {
+  connection.last_heard = now_;
+  ++counters_.frames_received;
+  ++counters_.tensors_received;
+  counters_.bytes_received += tensor.bytes.size();
+  if (handler_.on_tensor) handler_.on_tensor(connection.id, std::move(tensor));
+}
+
+// Nothing is allocated for a frame before its size is known to be allowed. Null: drop it.
+inline Connection* Engine::ReceiverOf(const WireHeader& header, size_t header_bytes, size_t bytes) {
+  Connection* const connection = by_index_[PeerTable::IndexOf(header.connection)];
+  if (connection == nullptr || connection->token != header.connection ||
+      connection->state == State::kClosing) {
+    // Late frames of a closed connection, or a stranger's.
+    ++counters_.unattributed_frames;
+    return nullptr;
+  }
+  if (IsSound(header, header_bytes, bytes, options_.max_frame_bytes)) return connection;
+  RefuseUnsound(*connection, header, header_bytes, bytes);
+  return nullptr;
+}
+
+// An eager one, whose payload is UCX's.
+inline void Engine::TakeEager(Connection& connection, const WireHeader& header, const void* payload,
+                              size_t bytes) {
+  const absl::Span<const uint8_t> span(static_cast<const uint8_t*>(payload), bytes);
+  if (IsTensor(header) && connection.state == State::kOpen) {
+    DeliverTensor(connection, {header.type, FieldsOf(header), span, {}});
+  } else {
+    NoteFrame(connection, header, span);
+  }
+}
+
 ucs_status_t Engine::OnHeaded(void* engine, const void* header, size_t header_bytes, void* data,
                               size_t bytes, const ucp_am_recv_param_t* param) {
-  return static_cast<Engine*>(engine)->NoteFrame(ReadHeader(header, header_bytes), header_bytes,
-                                                 data, bytes, param);
+  Engine& self = *static_cast<Engine*>(engine);
+  const WireHeader read = ReadHeader(header, header_bytes);
+  Connection* const connection = self.ReceiverOf(read, header_bytes, bytes);
+  if (connection == nullptr) return UCS_OK;
+  const bool rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  const bool keepable = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA) != 0;
+  const bool in_slot = IsTensor(read) && (read.pool & kInSlot) != 0;
+  if (rendezvous || (keepable && in_slot)) {
+    return self.Postpone(*connection, {read, static_cast<uint32_t>(bytes), data, !rendezvous});
+  }
+  self.TakeEager(*connection, read, data, bytes);
+  return UCS_OK;
 }
 
 ucs_status_t Engine::OnFronted(void* engine, const void*, size_t, void* data, size_t bytes,
@@ -46,42 +92,26 @@ ucs_status_t Engine::OnFronted(void* engine, const void*, size_t, void* data, si
   // Fronted frames are sent eagerly. One that is not has no header to read: it is refused.
   const bool rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
   const size_t header_bytes = rendezvous ? 0 : FrontedHeaderBytes(data, bytes);
-  const ucp_am_recv_param_t eager = {};
-  return static_cast<Engine*>(engine)->NoteFrame(ReadHeader(data, header_bytes), header_bytes,
-                                                 static_cast<uint8_t*>(data) + header_bytes,
-                                                 bytes - header_bytes, &eager);
+  const WireHeader read = ReadHeader(data, header_bytes);
+  Engine& self = *static_cast<Engine*>(engine);
+  Connection* const connection = self.ReceiverOf(read, header_bytes, bytes - header_bytes);
+  if (connection != nullptr) {
+    self.TakeEager(*connection, read, static_cast<uint8_t*>(data) + header_bytes,
+                   bytes - header_bytes);
+  }
+  return UCS_OK;
 }
 
-// UCS_OK lets UCX drop its copy, UCS_INPROGRESS keeps a descriptor for later. Nothing is
-// allocated for a frame before its size is known to be allowed.
-ucs_status_t Engine::NoteFrame(const WireHeader& header, size_t header_bytes, void* payload,
-                               size_t bytes, const ucp_am_recv_param_t* param) {
-  Connection* connection = by_index_[PeerTable::IndexOf(header.connection)];
-  if (connection == nullptr || connection->token != header.connection ||
-      connection->state == State::kClosing) {
-    // Late frames of a closed connection, or a stranger's.
-    ++counters_.unattributed_frames;
-    return UCS_OK;
-  }
-  if (!IsSound(header, header_bytes, bytes, options_.max_frame_bytes)) {
-    RefuseFrame(*connection, CheckFrame(header, header_bytes, bytes, options_.max_frame_bytes));
-    return UCS_OK;
-  }
-  const bool rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
-  const bool keepable = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA) != 0;
-  const bool in_slot = IsTensor(header) && (header.pool & kInSlot) != 0;
-  if (rendezvous || (keepable && in_slot)) {
-    return Postpone(*connection, {header, static_cast<uint32_t>(bytes), payload, !rendezvous});
-  }
-  const uint8_t* begin = static_cast<const uint8_t*>(payload);
-  if (IsTensor(header) && connection->state == State::kOpen) {
-    DeliverTensor(*connection, header, {begin, bytes}, Lease());
-    return UCS_OK;
-  }
-  counters_.bytes_copied += bytes;
+void Engine::NoteFrame(Connection& connection, const WireHeader& header,
+                       absl::Span<const uint8_t> payload) {
+  counters_.bytes_copied += payload.size();
   events_.any = true;
-  events_.frames.push_back({connection->id, header, {begin, begin + bytes}});
-  return UCS_OK;
+  events_.frames.push_back({connection.id, header, {payload.begin(), payload.end()}});
+}
+
+void Engine::RefuseUnsound(Connection& connection, const WireHeader& header, size_t header_bytes,
+                           size_t bytes) {
+  RefuseFrame(connection, CheckFrame(header, header_bytes, bytes, options_.max_frame_bytes));
 }
 
 void Engine::RefuseFrame(Connection& connection, const absl::Status& status) {
@@ -249,7 +279,9 @@ void Engine::ActOnReceived() {
       connection.heard = true;
       OpenIfReady(connection);
       if (connection.state != State::kOpen) continue;
-      DeliverTensor(connection, done.header, bytes, std::move(done.lease));
+      done.lease.Mark(SlotState::kReading);
+      DeliverTensor(connection,
+                    {done.header.type, FieldsOf(done.header), bytes, std::move(done.lease)});
     }
     StartReceives(connection);
   }
@@ -274,24 +306,13 @@ void Engine::Deliver(Connection& connection, const WireHeader& header,
     case FrameKind::kTensor:
     case FrameKind::kTaggedTensor:
     case FrameKind::kFencedTensor:
-      return DeliverTensor(connection, header, payload, Lease());
+      return DeliverTensor(connection, {header.type, FieldsOf(header), payload, {}});
     case FrameKind::kPing:
       return StartSend(connection, {.kind = FrameKind::kPong});
     case FrameKind::kOpen:
     case FrameKind::kPong:
       return;
   }
-}
-
-void Engine::DeliverTensor(Connection& connection, const WireHeader& header,
-                           absl::Span<const uint8_t> bytes, Lease lease) {
-  connection.last_heard = now_;
-  ++counters_.frames_received;
-  ++counters_.tensors_received;
-  counters_.bytes_received += bytes.size();
-  if (!handler_.on_tensor) return;
-  if (lease) lease.Mark(SlotState::kReading);
-  handler_.on_tensor(connection.id, {header.type, FieldsOf(header), bytes, std::move(lease)});
 }
 
 }  // namespace specfabric::transport

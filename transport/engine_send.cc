@@ -22,8 +22,12 @@ bool IsReserved(const Outgoing& frame) {
          (frame.kind == FrameKind::kData || frame.kind == FrameKind::kTensor);
 }
 
-void FillPost(Outgoing& frame, uint16_t type, const TensorFields& fields, const Lease& slot,
-              uint32_t bytes, PostDone done, void* argument) {
+[[gnu::noinline]] absl::Status NotOpen(PeerId peer) {
+  return absl::NotFoundError(absl::StrCat("peer ", peer, " is closed"));
+}
+
+[[gnu::noinline]] void FillPost(Outgoing& frame, uint16_t type, const TensorFields& fields,
+                                const Lease& slot, uint32_t bytes, PostDone done, void* argument) {
   frame.kind = FrameKind::kTensor;
   frame.type = type;
   frame.fields = fields;
@@ -41,6 +45,33 @@ void PointAtSlot(const Lease& slot, Outgoing& frame) {
   frame.headroom = slot.pool()->options().kind == MemoryKind::kHost;
 }
 
+inline SendOp& Engine::SpareSendOp() {
+  if (idle_sends_.empty()) idle_sends_.push_back(*new SendOp);
+  return idle_sends_.back();
+}
+
+inline void Engine::CountSent(FrameKind kind, uint32_t bytes) {
+  if (kind != FrameKind::kData && kind != FrameKind::kTensor) return;
+  ++counters_.frames_sent;
+  counters_.bytes_sent += bytes;
+  if (kind == FrameKind::kTensor) ++counters_.tensors_sent;
+}
+
+inline ucs_status_ptr_t Engine::SendFronted(Connection& connection, const WireHeader& header,
+                                            const void* data, uint32_t bytes, SendOp& op) {
+  const size_t header_bytes = HeaderBytes(header.kind);
+  uint8_t* const front = static_cast<uint8_t*>(const_cast<void*>(data)) - header_bytes;
+  WriteHeader(header, header_bytes, front);
+  ucp_request_param_t params;
+  params.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+  params.flags = UCP_AM_SEND_FLAG_EAGER;
+  params.cb.send = &Engine::OnSent;
+  params.user_data = &op;
+  return ucp_am_send_nbx(connection.endpoint, kFrontedMessage, nullptr, 0, front,
+                         header_bytes + bytes, &params);
+}
+
 void Engine::Send(PeerId peer, Outgoing frame) {
   frame.lease.Mark(SlotState::kSending);
   Connection* connection = Find(peer);
@@ -52,12 +83,11 @@ void Engine::Send(PeerId peer, Outgoing frame) {
   }
 }
 
+// What happens rarely is apart here too, as in engine_receive.cc.
 absl::Status Engine::Post(PeerId peer, uint16_t type, const TensorFields& fields, const Lease& slot,
                           uint32_t bytes, PostDone done, void* argument) {
-  Connection* connection = Find(peer);
-  if (connection == nullptr || connection->state != State::kOpen) {
-    return absl::NotFoundError(absl::StrCat("peer ", peer, " is closed"));
-  }
+  Connection* const connection = Find(peer);
+  if (connection == nullptr || connection->state != State::kOpen) return NotOpen(peer);
   const bool on_host = slot.pool()->options().kind == MemoryKind::kHost;
   if (on_host && bytes < kRegisteredBytes) {
     const WireHeader header = MakeHeader(FrameKind::kTensor, type, connection->peers_token, fields);
@@ -68,14 +98,13 @@ absl::Status Engine::Post(PeerId peer, uint16_t type, const TensorFields& fields
       done(argument, UCS_OK);
       return absl::OkStatus();
     }
-    TakeSendOp(*connection);
-    FillPost(op.frame, type, fields, slot, bytes, done, argument);
+    FillPost(TakeSendOp(*connection).frame, type, fields, slot, bytes, done, argument);
     Await(op, result);
-    return absl::OkStatus();
+  } else {
+    SendOp& op = TakeSendOp(*connection);
+    FillPost(op.frame, type, fields, slot, bytes, done, argument);
+    Issue(op);
   }
-  SendOp& op = TakeSendOp(*connection);
-  FillPost(op.frame, type, fields, slot, bytes, done, argument);
-  Issue(op);
   return absl::OkStatus();
 }
 
@@ -117,11 +146,6 @@ void Engine::StartSend(Connection& connection, Outgoing frame) {
   Issue(op);
 }
 
-SendOp& Engine::SpareSendOp() {
-  if (idle_sends_.empty()) idle_sends_.push_back(*new SendOp);
-  return idle_sends_.back();
-}
-
 SendOp& Engine::TakeSendOp(Connection& connection) {
   SendOp& op = SpareSendOp();
   idle_sends_.pop_back();
@@ -155,21 +179,6 @@ void Engine::Await(SendOp& op, ucs_status_ptr_t result) {
   }
 }
 
-ucs_status_ptr_t Engine::SendFronted(Connection& connection, const WireHeader& header,
-                                     const void* data, uint32_t bytes, SendOp& op) {
-  const size_t header_bytes = HeaderBytes(header.kind);
-  uint8_t* const front = static_cast<uint8_t*>(const_cast<void*>(data)) - header_bytes;
-  std::memcpy(front, &header, header_bytes);
-  ucp_request_param_t params;
-  params.op_attr_mask =
-      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
-  params.flags = UCP_AM_SEND_FLAG_EAGER;
-  params.cb.send = &Engine::OnSent;
-  params.user_data = &op;
-  return ucp_am_send_nbx(connection.endpoint, kFrontedMessage, nullptr, 0, front,
-                         header_bytes + bytes, &params);
-}
-
 ucs_status_ptr_t Engine::SendHeaded(Connection& connection, SendOp& op) {
   const Outgoing& frame = op.frame;
   ucp_request_param_t params;
@@ -186,13 +195,6 @@ ucs_status_ptr_t Engine::SendHeaded(Connection& connection, SendOp& op) {
   }
   return ucp_am_send_nbx(connection.endpoint, kHeadedMessage, &op.header,
                          HeaderBytes(op.header.kind), frame.data, frame.bytes, &params);
-}
-
-void Engine::CountSent(FrameKind kind, uint32_t bytes) {
-  if (kind != FrameKind::kData && kind != FrameKind::kTensor) return;
-  ++counters_.frames_sent;
-  counters_.bytes_sent += bytes;
-  if (kind == FrameKind::kTensor) ++counters_.tensors_sent;
 }
 
 void Engine::Finish(SendOp& op, ucs_status_t status) {

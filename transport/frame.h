@@ -76,6 +76,17 @@ inline bool IsTensor(const WireHeader& header) {
   return header.kind >= static_cast<uint8_t>(FrameKind::kTensor) && header.kind <= kLastFrameKind;
 }
 
+// Puts a header in front of a payload: as words made in registers, because UCX reads the bytes back
+// at once, and a processor that finds a load in several of its latest stores waits for all of them.
+inline void WriteHeader(const WireHeader& header, size_t bytes, void* to) {
+  const uint64_t words[] = {header.connection,
+                            header.round | uint64_t{header.type} << 32 |
+                                uint64_t{header.kind} << 48 | uint64_t{header.pool} << 56,
+                            header.tag, header.incarnation};
+  std::memcpy(to, words, 16);
+  if (bytes > 16) std::memcpy(static_cast<uint8_t*>(to) + 16, words + 2, bytes - 16);
+}
+
 // Copies a received header out of UCX's memory; of one that is as long as no frame's, nothing.
 inline WireHeader ReadHeader(const void* data, size_t bytes) {
   WireHeader header;

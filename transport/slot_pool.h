@@ -74,9 +74,15 @@ class SlotPool;
 class Lease {
  public:
   Lease() = default;
-  Lease(Lease&& other) noexcept { *this = std::move(other); }
+  Lease(Lease&& other) noexcept
+      : pool_(std::move(other.pool_)),
+        slot_(other.slot_),
+        data_(std::exchange(other.data_, nullptr)),
+        fence_(other.fence_) {}
   Lease& operator=(Lease&& other) noexcept;
-  ~Lease() { Release(); }
+  ~Lease() {
+    if (pool_ != nullptr) Release();
+  }
 
   explicit operator bool() const { return pool_ != nullptr; }
   uint8_t* data() const { return data_; }  // device memory in a pool of that kind

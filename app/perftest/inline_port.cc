@@ -3,21 +3,12 @@
 #include <cstring>
 #include <utility>
 
-#include "app/perftest/plan.h"
-
 namespace specfabric::perftest {
 
 using transport::Engine;
 using transport::Frame;
 using transport::Outgoing;
 using transport::PeerId;
-
-namespace {
-
-// Nothing else waits for this thread, so it may well look at UCX alone for a while.
-constexpr int kPolls = 32;
-
-}  // namespace
 
 InlinePort::InlinePort(const transport::FabricOptions& options)
     : options_(options), peers_(options.max_outstanding_sends, options.max_outstanding_bytes) {
@@ -91,13 +82,6 @@ absl::Status InlinePort::Prepare(const transport::SlotPoolOptions& options) {
   return absl::OkStatus();
 }
 
-void InlinePort::Post(uint32_t bytes) {
-  ++posted_;
-  const absl::Status status = engine_->Post(peer_, kTensorType, {.pool = kPool}, buffer_, bytes,
-                                            &InlinePort::OnPosted, this);
-  if (!status.ok()) --posted_;
-}
-
 void InlinePort::OnPosted(void* port, ucs_status_t) { --static_cast<InlinePort*>(port)->posted_; }
 
 absl::Status InlinePort::SendSlot(uint32_t bytes) {
@@ -125,15 +109,6 @@ void InlinePort::SendFrame(uint16_t type, std::vector<uint8_t> payload) {
   frame.data = frame.payload.data();
   frame.bytes = frame.payload.size();
   engine_->Send(peer_, std::move(frame));
-}
-
-bool InlinePort::AwaitTensor() {
-  while (arrived_ == 0) {
-    if (gone_) return false;
-    engine_->Turn(kPolls);
-  }
-  --arrived_;
-  return true;
 }
 
 bool InlinePort::AwaitPosts(int32_t most) {

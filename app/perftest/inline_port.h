@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "app/perftest/plan.h"
 #include "transport/engine.h"
 #include "transport/fabric.h"
 
@@ -50,6 +51,9 @@ class InlinePort {
   uint64_t bytes_copied() const { return counters_.bytes_copied.Read(); }
 
  private:
+  // Nothing else waits for this thread, so it may well look at UCX alone for a while.
+  static constexpr int kPolls = 32;
+
   absl::Status AwaitOpen();
   static void OnPosted(void* port, ucs_status_t status);
 
@@ -68,6 +72,24 @@ class InlinePort {
   int32_t posted_ = 0;
   std::deque<transport::Frame> frames_;
 };
+
+// Inline, like the little that they measure.
+
+inline void InlinePort::Post(uint32_t bytes) {
+  ++posted_;
+  const absl::Status status = engine_->Post(peer_, kTensorType, {.pool = kPool}, buffer_, bytes,
+                                            &InlinePort::OnPosted, this);
+  if (!status.ok()) --posted_;
+}
+
+inline bool InlinePort::AwaitTensor() {
+  while (arrived_ == 0) {
+    if (gone_) return false;
+    engine_->Turn(kPolls);
+  }
+  --arrived_;
+  return true;
+}
 
 }  // namespace specfabric::perftest
 

@@ -21,9 +21,12 @@ TRANSPORTS = [SHARED_MEMORY, TCP]
 MESSAGE = "message"  # `bytes` there and `bytes` back
 TREE = "tree"  # a draft's request there, 64 nodes back
 
-# What SpecFabric itself sets on one machine, for it and for ucx_perftest alike.
+# What SpecFabric itself sets on one machine for UCX before 1.16 (transport/ucx_context.cc), for it
+# and for ucx_perftest alike.
 UCX_COMMON = {
-    "UCX_PROTO_ENABLE": "y",
+    "UCX_PROTO_ENABLE": "n",
+    "UCX_ZCOPY_THRESH": "inf",
+    "UCX_TCP_TX_SEG_SIZE": "64k",
     "UCX_POSIX_ERROR_HANDLING": "y",
     "UCX_SYSV_ERROR_HANDLING": "y",
     "UCX_TCP_PUT_ENABLE": "n",
