@@ -40,7 +40,10 @@ class FaultPeer {
   explicit FaultPeer(base::Nanos silence_timeout) {
     FabricOptions options = LoopbackOptions();
     options.net_devices = TestPeerDevices();
+    // The test's own fabric has put its devices here, and we have inherited that.
+    setenv("UCX_NET_DEVICES", options.net_devices.c_str(), /*replace=*/1);
     options.silence_timeout = silence_timeout;
+    options.receive_timeout = ReceiveTimeout(options);
     FabricHandler handler;
     handler.on_frame = [this](PeerId peer, Frame frame) { Answer(peer, std::move(frame)); };
     handler.on_tensor = [this](PeerId peer, Tensor&& tensor) { SendBack(peer, tensor); };

@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -35,6 +36,11 @@ inline Pools AddPools(Fabric& fabric) {
   const SlotPoolOptions options = {MemoryKind::kHost, kTensorBytes, kSlots};
   return {fabric.AddPool(kReceivePool, options).value(),
           fabric.AddPool(kSendPool, options).value()};
+}
+
+// Whoever is patient with a silent peer is so with its tensors.
+inline base::Nanos ReceiveTimeout(const FabricOptions& options) {
+  return std::max(options.receive_timeout, options.silence_timeout);
 }
 
 // What this process and a fabric of it hold that a fault may make them lose count of.
