@@ -5,16 +5,9 @@
 #include <cstdint>
 
 #include "base/clock.h"
+#include "base/cpu_relax.h"
 
 namespace specfabric::model {
-
-inline void CpuRelax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // Returns once `value` is no longer `old`. Spins for the time that a collective between running
 // threads takes, then sleeps: a group may have more threads than the machine has cores. Whoever
@@ -23,7 +16,7 @@ inline void WaitWhileEqual(const std::atomic<uint32_t>& value, uint32_t old) {
   constexpr base::Nanos kSpin = 20 * base::kMicrosecond;
   const base::Nanos deadline = base::Now() + kSpin;
   while (value.load(std::memory_order_acquire) == old) {
-    for (int i = 0; i < 16; ++i) CpuRelax();
+    for (int i = 0; i < 16; ++i) base::CpuRelax();
     if (base::Now() < deadline) continue;
     value.wait(old, std::memory_order_acquire);
   }

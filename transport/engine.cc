@@ -14,6 +14,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "base/cpu_relax.h"
 #include "base/status.h"
 #include "spdlog/spdlog.h"
 #include "transport/memory.h"
@@ -296,6 +297,7 @@ bool Engine::Turn(int polls) {
   bool progressed = false;
   for (int i = 0; i < polls && !progressed; ++i) {
     progressed = ucp_worker_progress(worker_.get()) != 0;
+    if (!progressed) base::CpuRelax();
   }
   if (events_.any || (++turns_ & kIdleTurns) == 0) Act();
   return progressed;
