@@ -114,7 +114,8 @@ struct Connection {
   std::deque<Announced> announced;          // messages
   std::deque<Announced> announced_tensors;  // do not wait behind messages
   uint64_t receiving_bytes = 0;             // of messages in `receives`
-  base::Nanos release_by = INT64_MAX;       // by when UCX must have let go, once closing
+  base::Nanos release_by = INT64_MAX;       // once closing: when, of Engine::awake_, UCX must have
+                                            // let go
 };
 
 // What UCX's callbacks noted since the last turn.

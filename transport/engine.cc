@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/cpu_relax.h"
@@ -27,6 +28,8 @@ constexpr base::Nanos kShutdownLimit = 3 * base::kSecond;
 constexpr base::Nanos kRestartLimit = 500 * base::kMillisecond;
 // How long shared memory may take to give back a closed connection's buffers.
 constexpr base::Nanos kReleaseLimit = 2 * base::kSecond;
+// A longer time between two turns is not counted: somebody else had the processor.
+constexpr base::Nanos kLongestNap = 50 * base::kMillisecond;
 // How often the sockets are looked at while UCX keeps the thread from sleeping.
 constexpr base::Nanos kPollInterval = 200 * base::kMicrosecond;
 // Frames that arrived before their sender's control connection ended are still in UCX's queues.
@@ -160,7 +163,7 @@ void Engine::RestartIfBlocked() {
     }
   }
   for (PeerId peer : closing_) {
-    if (connections_.at(peer)->release_by <= now_) {
+    if (connections_.at(peer)->release_by <= awake_) {
       return Restart("shared memory keeps the buffers of a peer that is gone");
     }
   }
@@ -219,7 +222,7 @@ void Engine::BeginClose(Connection& connection, const absl::Status& status) {
   if (connection.state == State::kClosing) return;
   const bool was_open = connection.state == State::kOpen;
   if (!status.ok() && connection.shares_memory) suspect_ = true;
-  if (IsSharedMemory(connection.wire)) connection.release_by = base::Now() + kReleaseLimit;
+  if (IsSharedMemory(connection.wire)) connection.release_by = awake_ + kReleaseLimit;
   connection.state = State::kClosing;
   closing_.push_back(connection.id);
   counters_.releasing.Set(closing_.size());
@@ -305,7 +308,8 @@ bool Engine::Turn(int polls) {
 
 void Engine::Act() {
   events_.any = false;
-  now_ = base::Now();
+  const base::Nanos before = std::exchange(now_, base::Now());
+  awake_ += std::min(now_ - before, kLongestNap);
   PollSockets();
   ActOnRequests();
   ActOnWired();
@@ -323,6 +327,8 @@ void Engine::Act() {
 }
 
 void Engine::Sleep(base::Nanos longest) {
+  // What Act itself has brought about, it has not acted on yet.
+  if (events_.any) return;
   // Busy: events came in since the last progress.
   if (ucp_worker_arm(worker_.get()) != UCS_OK) return;
   longest = std::clamp<base::Nanos>(NextDeadline() - base::Now(), 0, longest);

@@ -208,9 +208,10 @@ class Engine {
   UcxContext context_;
   UcxWorker worker_;
   ControlListener listener_;
-  UniqueFd epoll_;       // UCX's event descriptor, the listener, the control connections
-  UniqueFd wake_;        // an eventfd, for Wake
-  base::Nanos now_ = 0;  // of the last Act
+  UniqueFd epoll_;         // UCX's event descriptor, the listener, the control connections
+  UniqueFd wake_;          // an eventfd, for Wake
+  base::Nanos now_ = 0;    // of the last Act
+  base::Nanos awake_ = 0;  // how long the engine has been turning
   uint32_t turns_ = 0;
   base::Nanos next_poll_ = 0;
   base::Nanos next_look_ = 0;
