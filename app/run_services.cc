@@ -18,6 +18,7 @@
 #include "gateway/gateway.h"
 #include "spdlog/spdlog.h"
 #include "transport/address.h"
+#include "transport/fabric.h"
 
 namespace specfabric::app {
 
@@ -103,6 +104,9 @@ absl::Status RunTarget() {
   if (!drafts.ok()) return drafts.status();
   options->listen = ListenOr("127.0.0.1:7100");
   options->drafts = *drafts;
+  // Before the weights, which take minutes to load.
+  const absl::Status able = transport::Fabric::CheckRequirements(options->fabric);
+  if (!able.ok()) return able;
   metrics::Registry registry;
   registry.SetBuildInfo("target", kVersion, options->model_name);
   auto service = target::TargetService::Start(*options, &registry);
@@ -125,6 +129,9 @@ absl::Status RunDraft() {
   auto options = DraftOptions(FLAGS_model);
   if (!options.ok()) return options.status();
   options->listen = ListenOr("127.0.0.1:7200");
+  // Before the weights, which take minutes to load.
+  const absl::Status able = transport::Fabric::CheckRequirements(options->fabric);
+  if (!able.ok()) return able;
   metrics::Registry registry;
   registry.SetBuildInfo("draft", kVersion, options->model_name);
   auto service = draft::DraftService::Start(*options, &registry);

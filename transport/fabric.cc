@@ -11,6 +11,7 @@
 #include "transport/engine.h"
 #include "transport/mailbox.h"
 #include "transport/peer_table.h"
+#include "transport/ucx_context.h"
 
 namespace specfabric::transport {
 
@@ -188,6 +189,14 @@ absl::StatusOr<std::unique_ptr<Fabric>> Fabric::Create(const FabricOptions& opti
   const absl::Status status = impl->Start();
   if (!status.ok()) return status;
   return std::unique_ptr<Fabric>(new Fabric(std::move(impl)));
+}
+
+absl::Status Fabric::CheckRequirements(const FabricOptions& options) {
+  if (!options.require_rdma && !options.require_gpudirect) return absl::OkStatus();
+  ApplyUcxSettings(options);
+  const auto context = CreateContext();
+  if (!context.ok()) return context.status();
+  return transport::CheckRequirements(context->get(), options);
 }
 
 absl::StatusOr<std::string> Fabric::Listen(const std::string& address) {

@@ -130,6 +130,9 @@ class Fabric {
   // read or change the environment meanwhile.
   static absl::StatusOr<std::unique_ptr<Fabric>> Create(const FabricOptions& options,
                                                         FabricHandler handler);
+  // What Create would refuse because of require_rdma or require_gpudirect: FailedPrecondition.
+  // Starts nothing, takes milliseconds; for the environment it is as Create.
+  static absl::Status CheckRequirements(const FabricOptions& options);
   // Closes all peers with FORCE (on_close is called for each), ends the progress thread. No
   // callback runs after it. Not from a callback.
   ~Fabric();

@@ -175,6 +175,13 @@ def test_wires_that_cannot_be_had(flag: str) -> None:
         assert "is required" in refusal([*arguments, *common], status=1)
 
 
+def test_wires_are_asked_for_before_weights_are_read(tmp_path: Path) -> None:
+    shutil.copy(TARGET / "config.json", tmp_path)
+    for role in ("target", "draft"):
+        line = refusal([role, f"--model={tmp_path}", "--listen=127.0.0.1:0", "--require_rdma"], 1)
+        assert "is required" in line
+
+
 def test_no_role_prints_the_roles() -> None:
     result = run([])
     assert result.returncode == 2
