@@ -40,7 +40,7 @@ void Tune(int socket) {
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
   set(IPPROTO_TCP, TCP_KEEPIDLE, 5);
   set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 9);  // with fewer, some per cent of lost packets end connections
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -53,6 +54,8 @@ class InlinePort {
  private:
   // Nothing else waits for this thread, so it may well look at UCX alone for a while.
   static constexpr int kPolls = 32;
+  // But not for ever: on a machine with fewer cores than pollers the peer may wait for this one.
+  static constexpr int kTurnsBeforeYield = 256;
 
   absl::Status AwaitOpen();
   static void OnPosted(void* port, ucs_status_t status);
@@ -83,9 +86,10 @@ inline void InlinePort::Post(uint32_t bytes) {
 }
 
 inline bool InlinePort::AwaitTensor() {
-  while (arrived_ == 0) {
+  for (int turns = 1; arrived_ == 0; ++turns) {
     if (gone_) return false;
     engine_->Turn(kPolls);
+    if (turns % kTurnsBeforeYield == 0) std::this_thread::yield();
   }
   --arrived_;
   return true;
