@@ -8,7 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/check.h"
 #include "gtest/gtest.h"
+#include "schemas/messages.h"
 #include "tests/speculation/enumeration.h"
 
 namespace specfabric::speculation {
@@ -115,6 +117,64 @@ TEST(ExactLawTest, SiblingsOfTwoDraftersEachWithItsOwnRow) {
   }
 }
 
+// --- More than the rules ask for ----------------------------------------------------------------
+
+using Change = void (*)(VerifyInput*);
+
+void ExpectExactAfter(Change change, SiblingDraw draw, const std::vector<int>& widths) {
+  const Drafter drafter = [=](const ToyPair& toy, Outcomes& outcomes) {
+    VerifyInput input = Draws(draw, widths)(toy, outcomes);
+    change(&input);
+    return input;
+  };
+  for (int pair = 0; pair < 8; ++pair) {
+    const ToyPair toy(61 + pair, 3, static_cast<int>(widths.size()) + 1, 0.05 * pair);
+    EXPECT_LE(Enumerate(toy, drafter, AcceptByRejection).error, kExact) << Name(draw);
+    EXPECT_LE(Enumerate(toy, drafter, AcceptByTraversal).error, kExact) << Name(draw);
+  }
+}
+
+// Given the tree, the deterministic rule samples from p whatever the guesses are. So it is a way
+// out, at a lower acceptance, where the rows that a tree was drawn from are not at hand.
+TEST(ExactLawTest, TheDeterministicRuleIsExactForAnyDraw) {
+  const Change forget_rows = [](VerifyInput* input) {
+    input->draw = SiblingDraw::kDeterministic;
+    input->q.clear();
+    input->q_row.clear();
+  };
+  for (SiblingDraw draw : kDraws) {
+    ExpectExactAfter(forget_rows, draw, {2, 2});
+    ExpectExactAfter(forget_rows, draw, {3});
+  }
+}
+
+// A guess to which the row gives nothing ends the siblings and leaves p alone; given that it did
+// not come to that, the guess has the law of the row that was sent.
+TEST(ExactLawTest, RowsWithoutSomeOfTheGuessesAreExact) {
+  const Change leave_out_least = [](VerifyInput* input) {
+    for (size_t first = 0; first < input->q.size(); first += input->vocabulary) {
+      const absl::Span<double> row = absl::MakeSpan(input->q).subspan(first, input->vocabulary);
+      if (std::count(row.begin(), row.end(), 0.0) == input->vocabulary - 1) continue;
+      *std::min_element(row.begin(), row.end(),
+                        [](double a, double b) { return a != 0 && (b == 0 || a < b); }) = 0;
+      const Distribution law = Normalized(row);
+      std::copy(law.begin(), law.end(), row.begin());
+    }
+  };
+  for (SiblingDraw draw : {SiblingDraw::kWithReplacement, SiblingDraw::kWithoutReplacement}) {
+    ExpectExactAfter(leave_out_least, draw, {2, 1});
+    ExpectExactAfter(leave_out_least, draw, {1, 1});
+    ExpectExactAfter(leave_out_least, draw, {3});
+  }
+}
+
+// Independent siblings are, up to the first that repeats, siblings without replacement.
+TEST(ExactLawTest, IndependentSiblingsUnderTheRuleWithoutReplacement) {
+  const Change change = [](VerifyInput* input) { input->draw = SiblingDraw::kWithoutReplacement; };
+  ExpectExactAfter(change, SiblingDraw::kWithReplacement, {3});
+  ExpectExactAfter(change, SiblingDraw::kWithReplacement, {2, 2});
+}
+
 TEST(ExactLawTest, ADraftEqualToTheTargetIsAcceptedWhole) {
   const ToyPair toy(5, 3, 4, 0.2);
   for (const Verifier& verifier :
@@ -143,6 +203,35 @@ TEST(ExactLawTest, WithoutGuessesTheRoundIsPlainSampling) {
         Enumerate(ToyPair(5, 4, 2, 0.2), Draws(SiblingDraw::kWithoutReplacement, {}), verifier);
     EXPECT_LE(result.error, kExact);
     EXPECT_EQ(result.length, 0);
+  }
+}
+
+// --- The wire ---------------------------------------------------------------------------------
+
+// The tree as the target gets it: order, repeated siblings and the way of drawing all survive.
+TEST(ExactLawTest, ThroughTheCodec) {
+  for (SiblingDraw draw : kDraws) {
+    const Drafter drafter = [=](const ToyPair& toy, Outcomes& outcomes) {
+      VerifyInput input = Draws(draw, {2, 2})(toy, outcomes);
+      schemas::DraftReply sent;
+      sent.draw = input.draw;
+      for (int node = 1; node < input.tree.size(); ++node) {
+        sent.parents.push_back(input.tree.parents[node]);
+        sent.tokens.push_back(input.tree.tokens[node]);
+        sent.scores.push_back(input.tree.scores[node]);
+      }
+      const auto received = schemas::Decode<schemas::DraftReply>(schemas::Encode(sent));
+      SPECFABRIC_CHECK(received.ok());
+      input.draw = received->draw;
+      input.tree = TokenTree::Root(0);
+      for (size_t i = 0; i < received->tokens.size(); ++i) {
+        input.tree.Add(received->parents[i], received->tokens[i], received->scores[i]);
+      }
+      return input;
+    };
+    const ToyPair toy(71, 3, 3, 0.1);
+    EXPECT_LE(Enumerate(toy, drafter, AcceptByRejection).error, kExact) << Name(draw);
+    EXPECT_LE(Enumerate(toy, drafter, AcceptByTraversal).error, kExact) << Name(draw);
   }
 }
 
