@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <numeric>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -27,6 +27,13 @@ double WorstError(const Drafter& drafter, const Verifier& verifier, int depth) {
     worst = std::max(worst, Enumerate(toy, drafter, verifier).error);
   }
   return worst;
+}
+
+// The check on something broken; tells how far off it is.
+void ExpectCaught(const char* name, const Drafter& drafter, const Verifier& verifier, int depth) {
+  const double error = WorstError(drafter, verifier, depth);
+  std::printf("total variation %.4f: %s\n", error, name);
+  EXPECT_GT(error, kCaught) << name;
 }
 
 // The real verifiers, with the same drafter as a broken one.
@@ -155,8 +162,8 @@ TEST(BrokenVerifiersTest, WhatSpoilsTheDraftsLawIsCaught) {
     const Drafter drafter = Draws(mistake.draw, mistake.widths);
     ExpectSoundWith(drafter, depth);
     const Drafter spoilt = Spoilt(drafter, mistake.spoil);
-    EXPECT_GT(WorstError(spoilt, AcceptByRejection, depth), kCaught);
-    EXPECT_GT(WorstError(spoilt, AcceptByTraversal, depth), kCaught);
+    ExpectCaught(mistake.name, spoilt, AcceptByRejection, depth);
+    ExpectCaught(mistake.name, spoilt, AcceptByTraversal, depth);
   }
 }
 
@@ -244,7 +251,7 @@ TEST(BrokenVerifiersTest, WrongDecisionsAreCaught) {
     const Drafter drafter = Draws(SiblingDraw::kWithoutReplacement, broken.widths);
     const int depth = static_cast<int>(broken.widths.size());
     ExpectSoundWith(drafter, depth);
-    EXPECT_GT(WorstError(drafter, broken.verifier, depth), kCaught);
+    ExpectCaught(broken.name, drafter, broken.verifier, depth);
   }
 }
 
@@ -290,7 +297,7 @@ Accepted ResidualByDraftNoise(const VerifyInput& input, Randomness& random) {
 TEST(BrokenVerifiersTest, ResidualDrawnWithTheDraftsNoiseIsCaught) {
   const Drafter drafter = Draws(SiblingDraw::kWithoutReplacement, {1});
   ExpectSoundWith(drafter, 1);
-  EXPECT_GT(WorstError(drafter, ResidualByDraftNoise, 1), kCaught);
+  ExpectCaught("residual drawn with the draft's noise", drafter, ResidualByDraftNoise, 1);
 }
 
 // The law above against races that are run.
@@ -352,8 +359,8 @@ TEST(BrokenVerifiersTest, BranchesThatShareNumbersAreCaught) {
       return verifier(input, numbers);
     };
   };
-  EXPECT_GT(WorstError(drafter, shared(AcceptByRejection), 2), kCaught);
-  EXPECT_GT(WorstError(drafter, shared(AcceptByTraversal), 2), kCaught);
+  ExpectCaught("branches that share numbers", drafter, shared(AcceptByRejection), 2);
+  ExpectCaught("branches that share numbers", drafter, shared(AcceptByTraversal), 2);
 }
 
 }  // namespace
