@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/types.h"
+#include "speculation/coupling.h"
 
 namespace specfabric::schemas {
 
@@ -51,7 +52,8 @@ struct Hello {
 
 struct Drain {};
 
-enum class Coupling : uint8_t { kCoupled = 0, kRejection = 1, kTraversal = 2, kTypical = 3 };
+using speculation::Coupling;
+using speculation::SiblingDraw;
 
 // "Your committed prefix is now exactly this; draft under it." Opens, commits, rolls back and
 // resumes a session, idempotently. The draft's session must hold at least base_length tokens whose
@@ -81,14 +83,6 @@ enum class DraftStatus : uint8_t {
   kDraining = 5,
 };
 const char* Name(DraftStatus status);
-
-// How the siblings were drawn: selects the rule of verification.
-enum class SiblingDraw : uint8_t {
-  kCoupledTopK = 0,
-  kWithReplacement = 1,
-  kWithoutReplacement = 2,
-  kDeterministic = 3
-};
 
 struct PrefixPoint {
   int32_t length = 0;

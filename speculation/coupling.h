@@ -1,0 +1,60 @@
+#ifndef SPECFABRIC_SPECULATION_COUPLING_H_
+#define SPECFABRIC_SPECULATION_COUPLING_H_
+
+// How a target decides which of a draft's guesses to accept, and how the draft drew them. Both are
+// fields of messages: the values never change.
+
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace specfabric::speculation {
+
+enum class Coupling : uint8_t {
+  kCoupled = 0,    // draft and target share the noise; lossless for any tree
+  kRejection = 1,  // root to leaf, weighs p against q; lossless
+  kTraversal = 2,  // leaf to root; block verification is its chain case; lossless
+  kTypical = 3,    // accepts what is likely enough under p; lossy
+};
+constexpr int kCouplings = 4;
+
+// How the siblings under one node were drawn from the draft's distribution: selects the rule of
+// rejection and traversal.
+enum class SiblingDraw : uint8_t {
+  kCoupledTopK = 0,         // the best perturbed scores, noise shared by a position's nodes
+  kWithReplacement = 1,     // independently; a token may repeat
+  kWithoutReplacement = 2,  // each from what the siblings before it left, renormalised
+  kDeterministic = 3,       // chosen without chance: top-k, arg-max, n-gram
+};
+constexpr int kSiblingDraws = 4;
+
+// "coupled", "rejection", "traversal", "typical".
+const char* Name(Coupling coupling);
+// "coupled_top_k", "with_replacement", "without_replacement", "deterministic".
+const char* Name(SiblingDraw draw);
+
+// The other way; InvalidArgument names what was given and what is allowed.
+absl::StatusOr<Coupling> ParseCoupling(std::string_view name);
+absl::StatusOr<SiblingDraw> ParseSiblingDraw(std::string_view name);
+
+// Whether emitted tokens have exactly the law of plain sampling.
+constexpr bool Lossless(Coupling coupling) { return coupling != Coupling::kTypical; }
+
+// Whether the coupling reads the draft's probabilities of siblings drawn like this, so that a reply
+// must carry them. Deterministic siblings are their own distribution.
+constexpr bool NeedsDraftRows(Coupling coupling, SiblingDraw draw) {
+  return (coupling == Coupling::kRejection || coupling == Coupling::kTraversal) &&
+         draw != SiblingDraw::kDeterministic;
+}
+
+// Whether the coupling may verify siblings drawn like this. Those that weigh q refuse the noise
+// shared by a position's nodes, whose branches are not independent; the others take anything.
+constexpr bool Allows(Coupling coupling, SiblingDraw draw) {
+  return (coupling != Coupling::kRejection && coupling != Coupling::kTraversal) ||
+         draw != SiblingDraw::kCoupledTopK;
+}
+
+}  // namespace specfabric::speculation
+
+#endif  // SPECFABRIC_SPECULATION_COUPLING_H_

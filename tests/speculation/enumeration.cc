@@ -1,0 +1,255 @@
+#include "tests/speculation/enumeration.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+
+namespace specfabric::speculation {
+
+using base::TokenId;
+
+void Outcomes::ForEach(const std::function<void(Outcomes&)>& experiment) {
+  Outcomes outcomes;
+  do {
+    outcomes.Restart();
+    experiment(outcomes);
+    SPECFABRIC_CHECK(outcomes.made_ == outcomes.choices_.size());
+  } while (outcomes.Advance());
+}
+
+void Outcomes::Restart() {
+  made_ = 0;
+  probability_ = 1;
+}
+
+bool Outcomes::Advance() {
+  while (!choices_.empty()) {
+    Choice& last = choices_.back();
+    do {
+      ++last.taken;
+    } while (last.taken < last.weights.size() && last.weights[last.taken] == 0);
+    if (last.taken < last.weights.size()) return true;
+    choices_.pop_back();
+  }
+  return false;
+}
+
+int Outcomes::Choose(absl::Span<const double> weights) {
+  if (made_ == choices_.size()) {
+    Choice choice{.weights = {weights.begin(), weights.end()}, .sum = 0, .taken = 0};
+    for (double weight : weights) {
+      SPECFABRIC_CHECK(weight >= 0);
+      choice.sum += weight;
+    }
+    SPECFABRIC_CHECK(choice.sum > 0);
+    while (choice.weights[choice.taken] == 0) ++choice.taken;
+    choices_.push_back(std::move(choice));
+  }
+  const Choice& choice = choices_[made_++];
+  probability_ *= choice.weights[choice.taken] / choice.sum;
+  return static_cast<int>(choice.taken);
+}
+
+bool Outcomes::Accept(int, double probability) {
+  SPECFABRIC_CHECK(probability >= 0 && probability <= 1);
+  const double weights[] = {1 - probability, probability};
+  return Choose(weights) == 1;
+}
+
+TokenId Outcomes::Sample(int, absl::Span<const double> weights) { return Choose(weights); }
+
+namespace {
+
+Distribution RandomRow(std::mt19937* random, int vocabulary, double zeros) {
+  std::exponential_distribution<double> exponential;
+  std::uniform_real_distribution<double> uniform;
+  Distribution row(vocabulary);
+  for (double& value : row) value = uniform(*random) < zeros ? 0 : exponential(*random);
+  row[(*random)() % vocabulary] += 0.1;
+  return Normalized(row);
+}
+
+size_t TextsUpTo(int vocabulary, int length) {
+  size_t texts = 0, of_length = 1;
+  for (int n = 0; n <= length; ++n, of_length *= vocabulary) texts += of_length;
+  return texts;
+}
+
+}  // namespace
+
+ToyPair::ToyPair(uint32_t seed, int vocabulary, int length, double zeros)
+    : vocabulary_(vocabulary), length_(length) {
+  std::mt19937 random(seed);
+  for (size_t i = 0; i < TextsUpTo(vocabulary, length - 1); ++i) {
+    p_.push_back(RandomRow(&random, vocabulary, zeros));
+    q_.push_back(RandomRow(&random, vocabulary, zeros));
+  }
+}
+
+size_t ToyPair::Index(const Text& text) const {
+  SPECFABRIC_CHECK(static_cast<int>(text.size()) < length_);
+  size_t index = 0;
+  for (TokenId token : text) index = index * vocabulary_ + token + 1;
+  return index;
+}
+
+Text PathText(const TokenTree& tree, int node) {
+  Text text;
+  for (; node != 0; node = tree.parents[node]) text.push_back(tree.tokens[node]);
+  std::reverse(text.begin(), text.end());
+  return text;
+}
+
+TokenId DrawSibling(SiblingDraw draw, const Distribution& q, const Text& elder,
+                    Outcomes& outcomes) {
+  Distribution weights = q;
+  if (draw != SiblingDraw::kWithReplacement) {
+    for (TokenId token : elder) weights[token] = 0;
+  }
+  const auto best = std::max_element(weights.begin(), weights.end());
+  if (*best == 0) return base::kNoToken;
+  if (draw == SiblingDraw::kDeterministic) return static_cast<TokenId>(best - weights.begin());
+  return outcomes.Choose(weights);
+}
+
+namespace {
+
+// Draws up to `width` children of `node`, while `more` says so.
+template <typename More>
+std::vector<int> DrawChildren(const ToyPair& toy, int node, int width, const More& more,
+                              VerifyInput* input, Outcomes& outcomes) {
+  const Distribution& q = toy.q(PathText(input->tree, node));
+  const int row = static_cast<int>(input->q.size()) / toy.vocabulary();
+  input->q.insert(input->q.end(), q.begin(), q.end());
+  std::vector<int> children;
+  Text elder;
+  for (int i = 0; i < width && more(q, elder); ++i) {
+    const TokenId token = DrawSibling(input->draw, q, elder, outcomes);
+    if (token == base::kNoToken) break;
+    children.push_back(input->tree.Add(node, token, 0.0f));
+    input->q_row.push_back(row);
+    elder.push_back(token);
+  }
+  return children;
+}
+
+VerifyInput EmptyInput(const ToyPair& toy, SiblingDraw draw) {
+  return {.tree = TokenTree::Root(0),
+          .draw = draw,
+          .vocabulary = toy.vocabulary(),
+          .p = {},
+          .q = {},
+          .q_row = {-1}};
+}
+
+}  // namespace
+
+Drafter Draws(SiblingDraw draw, std::vector<int> widths) {
+  return [=](const ToyPair& toy, Outcomes& outcomes) {
+    VerifyInput input = EmptyInput(toy, draw);
+    std::vector<int> level = {0};
+    for (int width : widths) {
+      std::vector<int> next;
+      for (int node : level) {
+        const std::vector<int> children = DrawChildren(
+            toy, node, width, [](const Distribution&, const Text&) { return true; }, &input,
+            outcomes);
+        next.insert(next.end(), children.begin(), children.end());
+      }
+      level = next;
+    }
+    return input;
+  };
+}
+
+Drafter DrawsByValue(SiblingDraw draw, int depth) {
+  return [=](const ToyPair& toy, Outcomes& outcomes) {
+    VerifyInput input = EmptyInput(toy, draw);
+    const auto more = [](const Distribution& q, const Text& elder) {
+      return elder.empty() || q[elder[0]] < *std::max_element(q.begin(), q.end());
+    };
+    std::vector<std::pair<int, double>> level = {{0, 1.0}};  // node, draft's probability of it
+    for (int d = 0; d < depth; ++d) {
+      std::vector<std::pair<int, double>> next;
+      for (const auto& [node, path] : level) {
+        if (path < 0.25) continue;
+        const Distribution& q = toy.q(PathText(input.tree, node));
+        for (int child : DrawChildren(toy, node, 2, more, &input, outcomes)) {
+          next.emplace_back(child, path * q[input.tree.tokens[child]]);
+        }
+      }
+      level = next;
+    }
+    return input;
+  };
+}
+
+void AddTargetRows(const ToyPair& toy, VerifyInput* input) {
+  input->p.clear();
+  for (int node = 0; node < input->tree.size(); ++node) {
+    const Distribution& p = toy.p(PathText(input->tree, node));
+    input->p.insert(input->p.end(), p.begin(), p.end());
+  }
+}
+
+namespace {
+
+// Adds, to the probability of every text of toy.length() tokens that begins with *text, its part of
+// `probability` under plain sampling.
+void Spread(const ToyPair& toy, double probability, Text* text, size_t index,
+            std::vector<double>* law) {
+  if (static_cast<int>(text->size()) == toy.length()) {
+    (*law)[index] += probability;
+    return;
+  }
+  const Distribution& p = toy.p(*text);
+  for (int x = 0; x < toy.vocabulary(); ++x) {
+    if (p[x] == 0) continue;
+    text->push_back(x);
+    Spread(toy, probability * p[x], text, index * toy.vocabulary() + x, law);
+    text->pop_back();
+  }
+}
+
+void AddText(const ToyPair& toy, double probability, Text text, std::vector<double>* law) {
+  if (static_cast<int>(text.size()) > toy.length()) text.resize(toy.length());
+  size_t index = 0;
+  for (TokenId token : text) index = index * toy.vocabulary() + token;
+  Spread(toy, probability, &text, index, law);
+}
+
+std::vector<double> EmptyLaw(const ToyPair& toy) {
+  size_t texts = 1;
+  for (int n = 0; n < toy.length(); ++n) texts *= toy.vocabulary();
+  return std::vector<double>(texts, 0.0);
+}
+
+}  // namespace
+
+std::vector<double> PlainLaw(const ToyPair& toy) {
+  std::vector<double> law = EmptyLaw(toy);
+  AddText(toy, 1, {}, &law);
+  return law;
+}
+
+Enumerated Enumerate(const ToyPair& toy, const Drafter& drafter, const Verifier& verifier) {
+  Enumerated result;
+  result.law = EmptyLaw(toy);
+  Outcomes::ForEach([&](Outcomes& outcomes) {
+    VerifyInput input = drafter(toy, outcomes);
+    AddTargetRows(toy, &input);
+    const Accepted accepted = verifier(input, outcomes);
+    SPECFABRIC_CHECK(accepted.tokens.size() == accepted.path.size() + 1);
+    result.probability += outcomes.probability();
+    result.length += outcomes.probability() * static_cast<double>(accepted.path.size());
+    AddText(toy, outcomes.probability(), accepted.tokens, &result.law);
+  });
+  const std::vector<double> plain = PlainLaw(toy);
+  for (size_t i = 0; i < plain.size(); ++i) {
+    result.error += std::abs(result.law[i] - plain[i]) / 2;
+  }
+  return result;
+}
+
+}  // namespace specfabric::speculation
