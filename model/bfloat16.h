@@ -6,19 +6,12 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/bfloat16.h"
+
 namespace specfabric::model {
 
-inline float WidenBFloat16(uint16_t bits) {
-  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
-}
-
-// To nearest, ties to even; a NaN stays one.
-inline uint16_t RoundToBFloat16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  const uint32_t rounded = bits + 0x7FFF + ((bits >> 16) & 1);
-  const bool nan = (bits & 0x7FFFFFFF) > 0x7F800000;
-  return static_cast<uint16_t>((nan ? bits | 0x400000 : rounded) >> 16);
-}
+using base::RoundToBFloat16;
+using base::WidenBFloat16;
 
 // IEEE 754 binary16. Multiplying by 2^112 re-biases the exponent, denormals included.
 inline float WidenFloat16(uint16_t bits) {

@@ -1,0 +1,116 @@
+#include "speculation/proposal.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+
+#include "base/bfloat16.h"
+#include "speculation/sampling.h"
+
+namespace specfabric::speculation {
+namespace {
+
+constexpr base::TokenId kNothingLeft = base::kNoToken;
+
+// The token at which the running sum of weights passes `target`, in [0, total). Rounding may carry
+// `target` past the last weight: then it is the last token that has one.
+base::TokenId TokenAt(absl::Span<const uint16_t> weights, double target) {
+  base::TokenId last = kNothingLeft;
+  double sum = 0;
+  for (size_t token = 0; token < weights.size(); ++token) {
+    if (weights[token] == 0) continue;
+    last = static_cast<base::TokenId>(token);
+    sum += base::WidenBFloat16(weights[token]);
+    if (target < sum) return last;
+  }
+  return last;
+}
+
+void KeepHeaviest(int top_n, absl::Span<uint16_t> weights) {
+  // Positive bfloat16 numbers are ordered as their bits are.
+  std::vector<base::TokenId> order;
+  for (size_t token = 0; token < weights.size(); ++token) {
+    if (weights[token] != 0) order.push_back(static_cast<base::TokenId>(token));
+  }
+  if (order.size() <= static_cast<size_t>(top_n)) return;
+  const auto heavier = [&](base::TokenId a, base::TokenId b) {
+    return weights[a] != weights[b] ? weights[a] > weights[b] : a < b;
+  };
+  std::nth_element(order.begin(), order.begin() + top_n, order.end(), heavier);
+  for (auto token = order.begin() + top_n; token != order.end(); ++token) weights[*token] = 0;
+}
+
+}  // namespace
+
+double Uniform(uint64_t seed, const base::DrawSite& site, uint32_t index) {
+  const uint64_t high = base::PhiloxWord(seed, site, 2 * index);
+  const uint64_t low = base::PhiloxWord(seed, site, 2 * index + 1);
+  return (static_cast<double>((high << 32 | low) >> 12) + 0.5) * 0x1p-52;
+}
+
+void MakeWeights(absl::Span<const float> logits, const base::SamplingParams& sampling, int top_n,
+                 absl::Span<uint16_t> weights) {
+  assert(!logits.empty() && weights.size() == logits.size());
+  std::fill(weights.begin(), weights.end(), uint16_t{0});
+  const ScoredToken best = PerturbedArgMax(logits, {}, 0.0f, 0);
+  if (best.token == base::kNoToken) return;
+  if (sampling.greedy()) {
+    weights[best.token] = base::RoundToBFloat16(1.0f);
+    return;
+  }
+  const auto weigh = [&](size_t token) {
+    // Not a number compares false, and has no weight.
+    if (!(logits[token] <= best.score)) return;
+    weights[token] =
+        base::RoundToBFloat16(std::exp((logits[token] - best.score) / sampling.temperature));
+  };
+  if (sampling.filtered()) {
+    const std::vector<uint8_t> kept = FilterMask(logits, sampling);
+    for (size_t token = 0; token < kept.size(); ++token) {
+      if (kept[token] != 0) weigh(token);
+    }
+  } else {
+    for (size_t token = 0; token < logits.size(); ++token) weigh(token);
+  }
+  if (top_n > 0) KeepHeaviest(top_n, weights);
+}
+
+double TotalWeight(absl::Span<const uint16_t> weights) {
+  double sum = 0;
+  for (uint16_t weight : weights) sum += base::WidenBFloat16(weight);
+  return sum;
+}
+
+std::vector<double> Probabilities(absl::Span<const uint16_t> weights) {
+  const double total = TotalWeight(weights);
+  std::vector<double> q(weights.size(), 0.0);
+  if (total > 0) {
+    for (size_t i = 0; i < q.size(); ++i) q[i] = base::WidenBFloat16(weights[i]) / total;
+  }
+  return q;
+}
+
+std::vector<base::TokenId> DrawWithReplacement(absl::Span<const uint16_t> weights, int count,
+                                               uint64_t seed, const base::DrawSite& site) {
+  const double total = TotalWeight(weights);
+  std::vector<base::TokenId> drawn;
+  for (int i = 0; i < count && total > 0; ++i) {
+    drawn.push_back(TokenAt(weights, Uniform(seed, site, i) * total));
+  }
+  return drawn;
+}
+
+std::vector<base::TokenId> DrawWithoutReplacement(absl::Span<const uint16_t> weights, int count,
+                                                  uint64_t seed, const base::DrawSite& site) {
+  std::vector<uint16_t> left(weights.begin(), weights.end());
+  std::vector<base::TokenId> drawn;
+  for (int i = 0; i < count; ++i) {
+    const double total = TotalWeight(left);
+    if (total <= 0) break;
+    drawn.push_back(TokenAt(left, Uniform(seed, site, i) * total));
+    left[drawn.back()] = 0;
+  }
+  return drawn;
+}
+
+}  // namespace specfabric::speculation

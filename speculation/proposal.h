@@ -1,0 +1,44 @@
+#ifndef SPECFABRIC_SPECULATION_PROPOSAL_H_
+#define SPECFABRIC_SPECULATION_PROPOSAL_H_
+
+// What a draft samples from where the coupling needs its distribution q, as it goes over the wire:
+// one weight a token, bfloat16, not normalised; q(x) = weight(x) / sum of the weights. The draft
+// rounds and truncates first and then draws from exactly these numbers, because a q that differs
+// from what the draft drew from is lossy (verification.md section 4).
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/philox.h"
+#include "base/types.h"
+
+namespace specfabric::speculation {
+
+// weight(x) = exp((logit(x) - max) / T) for the tokens that top-k, top-p and min-p keep, and, with
+// `top_n` > 0, that are among the `top_n` heaviest (ties to the lowest id); 0 for the others. At
+// T = 0 the arg-max alone has a weight. logits, weights: [vocabulary], not empty.
+void MakeWeights(absl::Span<const float> logits, const base::SamplingParams& sampling, int top_n,
+                 absl::Span<uint16_t> weights);
+
+// Their sum, in order of ids: both sides come to the same bits.
+double TotalWeight(absl::Span<const uint16_t> weights);
+
+// q as the verifier's reference reads it. [vocabulary]; all 0 where no weight is.
+std::vector<double> Probabilities(absl::Span<const uint16_t> weights);
+
+// `count` siblings in draw order, independent of each other. The random numbers are those of (seed,
+// site), indices 2 * sibling and 2 * sibling + 1. None where no weight is.
+std::vector<base::TokenId> DrawWithReplacement(absl::Span<const uint16_t> weights, int count,
+                                               uint64_t seed, const base::DrawSite& site);
+
+// Likewise, each from what the ones before it have left; fewer than `count` where nothing is left.
+std::vector<base::TokenId> DrawWithoutReplacement(absl::Span<const uint16_t> weights, int count,
+                                                  uint64_t seed, const base::DrawSite& site);
+
+// In (0, 1), of 52 bits: 32 would realise a probability of 1e-10 at a fraction of its rate.
+double Uniform(uint64_t seed, const base::DrawSite& site, uint32_t index);
+
+}  // namespace specfabric::speculation
+
+#endif  // SPECFABRIC_SPECULATION_PROPOSAL_H_

@@ -1,0 +1,148 @@
+#include "speculation/proposal.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <random>
+
+#include "base/bfloat16.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace specfabric::speculation {
+namespace {
+
+using base::DrawSite;
+using base::Purpose;
+using base::SamplingParams;
+using base::TokenId;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+std::vector<uint16_t> Weights(const std::vector<float>& logits, const SamplingParams& sampling,
+                              int top_n = 0) {
+  std::vector<uint16_t> weights(logits.size(), 0xFFFF);
+  MakeWeights(logits, sampling, top_n, absl::MakeSpan(weights));
+  return weights;
+}
+
+std::vector<float> Widened(const std::vector<uint16_t>& weights) {
+  std::vector<float> widened;
+  for (uint16_t weight : weights) widened.push_back(base::WidenBFloat16(weight));
+  return widened;
+}
+
+std::vector<uint16_t> Rounded(const std::vector<float>& values) {
+  std::vector<uint16_t> rounded;
+  for (float value : values) rounded.push_back(base::RoundToBFloat16(value));
+  return rounded;
+}
+
+DrawSite Site(uint32_t draw) { return {.purpose = Purpose::kDraft, .position = 7, .draw = draw}; }
+
+TEST(MakeWeightsTest, AreTheSoftmaxRoundedBeforeAnythingIsDrawn) {
+  SamplingParams sampling;
+  sampling.temperature = 0.5f;
+  const std::vector<float> logits = {1.0f, 0.25f, -3.0f, 0.9f};
+  const std::vector<uint16_t> weights = Weights(logits, sampling);
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const float exact = std::exp((logits[i] - 1.0f) / 0.5f);
+    EXPECT_EQ(weights[i], base::RoundToBFloat16(exact)) << i;
+  }
+  const std::vector<double> q = Probabilities(weights);
+  double sum = 0;
+  for (double probability : q) sum += probability;
+  EXPECT_NEAR(sum, 1.0, 1e-15);
+  EXPECT_DOUBLE_EQ(q[1] / q[0], base::WidenBFloat16(weights[1]));
+}
+
+TEST(MakeWeightsTest, GreedyHasOneToken) {
+  SamplingParams sampling;
+  sampling.temperature = 0;
+  EXPECT_THAT(Widened(Weights({1, 3, 3, 2}, sampling)), ElementsAre(0, 1, 0, 0));
+}
+
+TEST(MakeWeightsTest, FilteredTokensHaveNone) {
+  SamplingParams sampling;
+  sampling.top_k = 2;
+  const std::vector<float> weights = Widened(Weights({0, 5, 4, 3}, sampling));
+  EXPECT_EQ(weights[0], 0);
+  EXPECT_GT(weights[1], weights[2]);
+  EXPECT_GT(weights[2], 0);
+  EXPECT_EQ(weights[3], 0);
+}
+
+TEST(MakeWeightsTest, TopNKeepsTheHeaviestWithTiesToTheLowestId) {
+  EXPECT_THAT(Weights({1, 2, 2, 2}, {}, 2), ElementsAre(0, ::testing::Gt(0), ::testing::Gt(0), 0));
+  EXPECT_EQ(Weights({1, 2, 3}, {}, 5), Weights({1, 2, 3}, {}));
+}
+
+TEST(MakeWeightsTest, WhatIsNoNumberHasNoWeight) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_THAT(Widened(Weights({nan, 0, -infinity}, {})), ElementsAre(0, 1, 0));
+  EXPECT_THAT(Widened(Weights({nan, nan}, {})), ElementsAre(0, 0));
+}
+
+TEST(DrawTest, NothingComesOfNoWeight) {
+  EXPECT_THAT(DrawWithReplacement(Rounded({0, 0}), 3, 1, Site(0)), IsEmpty());
+  EXPECT_THAT(DrawWithoutReplacement(Rounded({0, 0}), 3, 1, Site(0)), IsEmpty());
+}
+
+TEST(DrawTest, WithoutReplacementEndsWhenNothingIsLeft) {
+  const std::vector<TokenId> drawn = DrawWithoutReplacement(Rounded({1, 0, 2, 0}), 4, 3, Site(0));
+  EXPECT_THAT(drawn, ::testing::UnorderedElementsAre(0, 2));
+}
+
+// Pearson's statistic of the counts of `draws` outcomes against their probabilities.
+double ChiSquare(const std::map<std::vector<TokenId>, double>& law,
+                 const std::map<std::vector<TokenId>, int>& counts, int draws) {
+  double statistic = 0;
+  for (const auto& [outcome, probability] : law) {
+    const auto found = counts.find(outcome);
+    const double seen = found == counts.end() ? 0 : found->second;
+    const double expected = probability * draws;
+    statistic += (seen - expected) * (seen - expected) / expected;
+  }
+  return statistic;
+}
+
+// Pairs of siblings: 0.999 quantiles of chi-square with 15 and 11 degrees of freedom.
+TEST(DrawTest, HasTheLawOfTheWeights) {
+  const std::vector<uint16_t> weights = Rounded({0.5f, 3.0f, 0.03125f, 1.0f});
+  const std::vector<double> q = Probabilities(weights);
+  std::map<std::vector<TokenId>, double> with, without;
+  for (TokenId a = 0; a < 4; ++a) {
+    for (TokenId b = 0; b < 4; ++b) {
+      with[{a, b}] = q[a] * q[b];
+      if (a != b) without[{a, b}] = q[a] * q[b] / (1 - q[a]);
+    }
+  }
+  constexpr int kDraws = 200'000;
+  std::map<std::vector<TokenId>, int> seen_with, seen_without;
+  for (uint32_t draw = 0; draw < kDraws; ++draw) {
+    ++seen_with[DrawWithReplacement(weights, 2, 99, Site(draw))];
+    ++seen_without[DrawWithoutReplacement(weights, 2, 98, Site(draw))];
+  }
+  for (const auto& [outcome, count] : seen_without) EXPECT_TRUE(without.count(outcome));
+  EXPECT_LT(ChiSquare(with, seen_with, kDraws), 37.7);
+  EXPECT_LT(ChiSquare(without, seen_without, kDraws), 31.3);
+}
+
+TEST(DrawTest, UniformIsNeverZeroOrOne) {
+  double smallest = 1, largest = 0, sum = 0;
+  constexpr uint32_t kCount = 100'000;
+  for (uint32_t i = 0; i < kCount; ++i) {
+    const double u = Uniform(5, Site(0), i);
+    smallest = std::min(smallest, u);
+    largest = std::max(largest, u);
+    sum += u;
+  }
+  EXPECT_GT(smallest, 0);
+  EXPECT_LT(largest, 1);
+  EXPECT_NEAR(sum / kCount, 0.5, 0.005);
+}
+
+}  // namespace
+}  // namespace specfabric::speculation
