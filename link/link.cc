@@ -20,7 +20,9 @@ namespace {
 
 using schemas::Hello;
 using schemas::MessageType;
+using schemas::TensorType;
 using transport::Frame;
+using transport::TensorFields;
 
 // UCX promises no order between frames, so some may overtake their sender's Hello.
 constexpr size_t kMaxEarlyFrames = 64;
@@ -69,6 +71,16 @@ class Link::Impl {
       OnOpen(peer, address);
     };
     handler.on_frame = [this](PeerId peer, Frame frame) { OnFrame(peer, std::move(frame)); };
+    handler.admit_tensor = [this](PeerId peer, const TensorFields& fields) {
+      return IsUp(peer) && (!handler_.admit_tensor || handler_.admit_tensor(peer, fields));
+    };
+    handler.on_tensor = [this](PeerId peer, transport::Tensor&& tensor) {
+      OnTensor(peer, std::move(tensor));
+    };
+    handler.on_refused = [this](PeerId peer, const TensorFields& fields,
+                                const absl::Status& status) {
+      if (handler_.on_refused && IsUp(peer)) handler_.on_refused(peer, fields, status);
+    };
     handler.on_close = [this](PeerId peer, const absl::Status& status) { OnClose(peer, status); };
     auto fabric = transport::Fabric::Create(options_.fabric, std::move(handler));
     if (!fabric.ok()) return fabric.status();
@@ -85,6 +97,16 @@ class Link::Impl {
 
   absl::Status Send(PeerId peer, MessageType type, std::vector<uint8_t> payload) {
     return fabric_->Send(peer, static_cast<uint16_t>(type), std::move(payload));
+  }
+
+  absl::StatusOr<std::shared_ptr<transport::SlotPool>> AddPool(
+      uint8_t id, const transport::SlotPoolOptions& options) {
+    return fabric_->AddPool(id, options);
+  }
+
+  absl::Status SendTensor(PeerId peer, TensorType type, const TensorFields& fields,
+                          transport::Lease lease, uint32_t bytes) {
+    return fabric_->SendTensor(peer, static_cast<uint16_t>(type), fields, std::move(lease), bytes);
   }
 
   void Close(PeerId peer) { fabric_->Close(peer); }
@@ -197,6 +219,18 @@ class Link::Impl {
     auto message = DecodeMessage(frame);
     if (!message.ok()) return Malformed(peer, message.status());
     if (handler_.on_message) handler_.on_message(peer, *std::move(message));
+  }
+
+  bool IsUp(PeerId peer) const {
+    std::lock_guard lock(mutex_);
+    const auto entry = peers_.find(peer);
+    return entry != peers_.end() && entry->second.up && entry->second.reason.ok();
+  }
+
+  // Nobody is asked for tensors before its Hello has come, so none can overtake it.
+  void OnTensor(PeerId peer, transport::Tensor&& tensor) {
+    if (!IsUp(peer)) return Malformed(peer, absl::InvalidArgumentError("a tensor before Hello"));
+    if (handler_.on_tensor) handler_.on_tensor(peer, std::move(tensor));
   }
 
   void OnClose(PeerId peer, const absl::Status& status) {
@@ -367,6 +401,16 @@ absl::StatusOr<std::unique_ptr<Link>> Link::Start(LinkOptions options, LinkHandl
 
 absl::Status Link::SendEncoded(PeerId peer, MessageType type, std::vector<uint8_t> payload) {
   return impl_->Send(peer, type, std::move(payload));
+}
+
+absl::StatusOr<std::shared_ptr<transport::SlotPool>> Link::AddPool(
+    uint8_t id, const transport::SlotPoolOptions& options) {
+  return impl_->AddPool(id, options);
+}
+
+absl::Status Link::SendTensor(PeerId peer, TensorType type, const TensorFields& fields,
+                              transport::Lease lease, uint32_t bytes) {
+  return impl_->SendTensor(peer, type, fields, std::move(lease), bytes);
 }
 
 void Link::Close(PeerId peer) { impl_->Close(peer); }

@@ -53,6 +53,11 @@ struct LinkOptions {
 struct LinkHandler {
   std::function<void(PeerId, const schemas::Hello&, const std::string& address)> on_up;
   std::function<void(PeerId, Message)> on_message;
+  // As the fabric's (transport/fabric.h), of peers that are up. A tensor and the message that it
+  // belongs to may come in either order; its tag joins them.
+  std::function<bool(PeerId, const transport::TensorFields&)> admit_tensor;
+  std::function<void(PeerId, transport::Tensor&&)> on_tensor;
+  std::function<void(PeerId, const transport::TensorFields&, const absl::Status&)> on_refused;
   // Once for each on_up.
   std::function<void(PeerId, const absl::Status&)> on_down;
 };
@@ -72,6 +77,12 @@ class Link {
   absl::Status Send(PeerId peer, const M& message) {
     return SendEncoded(peer, schemas::kTypeOf<M>, schemas::Encode(message));
   }
+  // Memory to send tensors from, or to receive them in: as the fabric's.
+  absl::StatusOr<std::shared_ptr<transport::SlotPool>> AddPool(
+      uint8_t id, const transport::SlotPoolOptions& options);
+  absl::Status SendTensor(PeerId peer, schemas::TensorType type,
+                          const transport::TensorFields& fields, transport::Lease lease,
+                          uint32_t bytes);
   void Close(PeerId peer);  // and do not reconnect until the back-off has passed
 
   const std::string& listen_address() const;  // as bound

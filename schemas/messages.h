@@ -33,6 +33,11 @@ enum class MessageType : uint16_t {
 };
 const char* Name(MessageType type);
 
+// Tensors go apart from messages, from slot to slot; the message that one belongs to describes it.
+enum class TensorType : uint16_t {
+  kDraftWeights = 1,  // what the nodes of a DraftReply were drawn from
+};
+
 enum class Role : uint8_t { kGateway = 0, kTarget = 1, kDraft = 2, kTool = 3 };
 const char* Name(Role role);
 

@@ -42,6 +42,9 @@ class Service {
     std::string address;
   };
 
+  // The tag of tensors that the service does not admit.
+  static constexpr uint64_t kUnwanted = 666;
+
   explicit Service(LinkOptions options) {
     LinkHandler handler;
     handler.on_up = [this](PeerId peer, const schemas::Hello& hello, const std::string& address) {
@@ -49,6 +52,16 @@ class Service {
     };
     handler.on_message = [this](PeerId peer, Message message) {
       Note([&] { messages_.emplace_back(peer, std::move(message)); });
+    };
+    handler.admit_tensor = [](PeerId, const transport::TensorFields& fields) {
+      return fields.tag != kUnwanted;
+    };
+    handler.on_tensor = [this](PeerId peer, transport::Tensor&& tensor) {
+      Note([&] { tensors_.emplace_back(peer, std::move(tensor)); });
+    };
+    handler.on_refused = [this](PeerId, const transport::TensorFields& fields,
+                                const absl::Status& status) {
+      Note([&] { refused_.emplace_back(fields.tag, status); });
     };
     handler.on_down = [this](PeerId peer, const absl::Status& status) {
       Note([&] { downs_.emplace_back(peer, status); });
@@ -79,6 +92,13 @@ class Service {
     return WaitFor([&] { return messages_.size() >= count; });
   }
 
+  bool WaitForTensors(size_t count) {
+    return WaitFor([&] { return tensors_.size() >= count; });
+  }
+  bool WaitForRefused(size_t count) {
+    return WaitFor([&] { return refused_.size() >= count; });
+  }
+
   std::vector<Up> ups() {
     std::lock_guard lock(mutex_);
     return ups_;
@@ -90,6 +110,15 @@ class Service {
   std::vector<std::pair<PeerId, Message>> TakeMessages() {
     std::lock_guard lock(mutex_);
     return std::exchange(messages_, {});
+  }
+  // Large ones: the bytes of small ones last for the callback only.
+  std::vector<std::pair<PeerId, transport::Tensor>> TakeTensors() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(tensors_, {});
+  }
+  std::vector<std::pair<uint64_t, absl::Status>> refused() {
+    std::lock_guard lock(mutex_);
+    return refused_;
   }
 
  private:
@@ -103,6 +132,8 @@ class Service {
   std::condition_variable changed_;
   std::vector<Up> ups_;
   std::vector<std::pair<PeerId, Message>> messages_;
+  std::vector<std::pair<PeerId, transport::Tensor>> tensors_;
+  std::vector<std::pair<uint64_t, absl::Status>> refused_;  // by tag
   std::vector<std::pair<PeerId, absl::Status>> downs_;
   std::unique_ptr<Link> link_;  // last: destroyed before what its callbacks use
 };
