@@ -1,0 +1,108 @@
+#include "schemas/draft_weights.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "absl/strings/str_cat.h"
+#include "base/bfloat16.h"
+#include "base/check.h"
+#include "speculation/proposal.h"
+
+namespace specfabric::schemas {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+constexpr uint16_t kInfinity = 0x7F80;  // finite numbers that are not negative have lower bits
+
+size_t WeightsOffset(const DraftWeightsShape& shape, int32_t row) {
+  const size_t ids = shape.whole() ? 0 : static_cast<size_t>(shape.rows) * sizeof(base::TokenId);
+  return ids * shape.entries + static_cast<size_t>(row) * shape.entries * sizeof(uint16_t);
+}
+
+absl::Status CheckIds(absl::Span<const base::TokenId> ids, int32_t vocabulary) {
+  base::TokenId previous = -1;
+  for (base::TokenId id : ids) {
+    if (id <= previous || id >= vocabulary) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("id ", id, " after ", previous,
+                       ", must ascend and be below the vocabulary's size, ", vocabulary));
+    }
+    previous = id;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void DraftWeightsWriter::Write(int32_t row, absl::Span<const uint16_t> weights) {
+  SPECFABRIC_CHECK(static_cast<int32_t>(weights.size()) == shape_.vocabulary && row < shape_.rows);
+  uint16_t* const out = reinterpret_cast<uint16_t*>(slot_ + WeightsOffset(shape_, row));
+  if (shape_.whole()) {
+    std::copy(weights.begin(), weights.end(), out);
+    return;
+  }
+  base::TokenId* const ids =
+      reinterpret_cast<base::TokenId*>(slot_) + static_cast<size_t>(row) * shape_.entries;
+  int32_t weighty = 0;
+  for (uint16_t weight : weights) weighty += weight != 0;
+  SPECFABRIC_CHECK(weighty <= shape_.entries);
+  int32_t spare = shape_.entries - weighty, count = 0;
+  for (base::TokenId token = 0; count < shape_.entries; ++token) {
+    if (weights[token] == 0 && spare-- <= 0) continue;
+    ids[count] = token;
+    out[count++] = weights[token];
+  }
+}
+
+absl::StatusOr<DraftWeights> DraftWeights::Open(const DraftWeightsShape& shape,
+                                                absl::Span<const uint8_t> bytes) {
+  if (shape.rows < 0 || shape.vocabulary < 1 || shape.entries < 1 ||
+      shape.entries > shape.vocabulary || bytes.size() != shape.bytes()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "weights: ", bytes.size(), " bytes for ", shape.rows, " rows of ", shape.entries,
+        " entries out of ", shape.vocabulary, " tokens, which take ", shape.bytes()));
+  }
+  DraftWeights opened;
+  opened.shape_ = shape;
+  opened.bytes_ = bytes.data();
+  for (int32_t row = 0; row < shape.rows; ++row) {
+    const absl::Span<const uint16_t> weights = opened.weights(row);
+    const bool sound = std::all_of(weights.begin(), weights.end(),
+                                   [](uint16_t weight) { return weight < kInfinity; });
+    const double total = sound ? speculation::TotalWeight(weights) : 0;
+    if (!(total > 0)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("weights: row ", row,
+                       sound ? " has none above 0" : " has one that is not finite and at least 0"));
+    }
+    const absl::Status ids = CheckIds(opened.ids(row), shape.vocabulary);
+    if (!ids.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("weights: row ", row, ": ", ids.message()));
+    }
+    opened.totals_.push_back(total);
+  }
+  return opened;
+}
+
+absl::Span<const uint16_t> DraftWeights::weights(int32_t row) const {
+  return {reinterpret_cast<const uint16_t*>(bytes_ + WeightsOffset(shape_, row)),
+          static_cast<size_t>(shape_.entries)};
+}
+
+absl::Span<const base::TokenId> DraftWeights::ids(int32_t row) const {
+  if (shape_.whole()) return {};
+  return {
+      reinterpret_cast<const base::TokenId*>(bytes_) + static_cast<size_t>(row) * shape_.entries,
+      static_cast<size_t>(shape_.entries)};
+}
+
+float DraftWeights::weight(int32_t row, base::TokenId token) const {
+  if (shape_.whole()) return base::WidenBFloat16(weights(row)[token]);
+  const absl::Span<const base::TokenId> named = ids(row);
+  const auto found = std::lower_bound(named.begin(), named.end(), token);
+  if (found == named.end() || *found != token) return 0.0f;
+  return base::WidenBFloat16(weights(row)[found - named.begin()]);
+}
+
+}  // namespace specfabric::schemas

@@ -1,0 +1,74 @@
+#ifndef SPECFABRIC_SCHEMAS_DRAFT_WEIGHTS_H_
+#define SPECFABRIC_SCHEMAS_DRAFT_WEIGHTS_H_
+
+// The tensor that goes with a DraftReply where the coupling weighs the draft's distributions
+// (speculation/proposal.h): one row of weights for each node that has children, in ascending order
+// of these nodes. The siblings under a node were drawn from its row. Little-endian, either
+//   whole rows:  uint16 weight[rows][vocabulary], bfloat16
+//   or, where the draft keeps its `entries` heaviest tokens of a row only:
+//                int32 id[rows][entries], ascending within a row; then uint16 weight[rows][entries]
+// Nothing is copied: the draft writes to the slot that it sends, the target reads the slot that it
+// received.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/types.h"
+
+namespace specfabric::schemas {
+
+struct DraftWeightsShape {
+  int32_t rows = 0;
+  int32_t vocabulary = 0;
+  int32_t entries = 0;  // a row; `vocabulary`: whole rows
+
+  bool whole() const { return entries == vocabulary; }
+  size_t bytes() const {
+    const size_t cells = static_cast<size_t>(rows) * entries;
+    return cells * (whole() ? sizeof(uint16_t) : sizeof(uint16_t) + sizeof(base::TokenId));
+  }
+  bool operator==(const DraftWeightsShape&) const = default;
+};
+
+// Puts rows of [vocabulary] weights into a slot. `slot` is 8-byte aligned and of shape.bytes(). In
+// rows that are not whole, tokens without weight fill up where fewer than `entries` have one.
+class DraftWeightsWriter {
+ public:
+  DraftWeightsWriter(const DraftWeightsShape& shape, uint8_t* slot) : shape_(shape), slot_(slot) {}
+  void Write(int32_t row, absl::Span<const uint16_t> weights);
+
+ private:
+  const DraftWeightsShape shape_;
+  uint8_t* const slot_;
+};
+
+// Reads received rows. Spans are of the slot, which must outlive them.
+class DraftWeights {
+ public:
+  // InvalidArgument: the bytes are not of this shape, a weight is negative, infinite or no number,
+  // a row has no weight at all, or ids are out of the vocabulary or not ascending. One pass over
+  // all.
+  static absl::StatusOr<DraftWeights> Open(const DraftWeightsShape& shape,
+                                           absl::Span<const uint8_t> bytes);
+
+  const DraftWeightsShape& shape() const { return shape_; }
+  // [entries]; whole rows have no ids.
+  absl::Span<const uint16_t> weights(int32_t row) const;
+  absl::Span<const base::TokenId> ids(int32_t row) const;
+  // The sum of the row's weights, as TotalWeight of the whole row has it.
+  double total(int32_t row) const { return totals_[row]; }
+  // 0 for tokens that the row does not name.
+  float weight(int32_t row, base::TokenId token) const;
+
+ private:
+  DraftWeightsShape shape_;
+  const uint8_t* bytes_ = nullptr;
+  std::vector<double> totals_;
+};
+
+}  // namespace specfabric::schemas
+
+#endif  // SPECFABRIC_SCHEMAS_DRAFT_WEIGHTS_H_
