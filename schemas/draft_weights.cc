@@ -7,6 +7,7 @@
 #include "base/bfloat16.h"
 #include "base/check.h"
 #include "speculation/proposal.h"
+#include "speculation/tree.h"
 
 namespace specfabric::schemas {
 namespace {
@@ -57,8 +58,9 @@ void DraftWeightsWriter::Write(int32_t row, absl::Span<const uint16_t> weights) 
 
 absl::StatusOr<DraftWeights> DraftWeights::Open(const DraftWeightsShape& shape,
                                                 absl::Span<const uint8_t> bytes) {
-  if (shape.rows < 0 || shape.vocabulary < 1 || shape.entries < 1 ||
-      shape.entries > shape.vocabulary || bytes.size() != shape.bytes()) {
+  // No more rows than a tree has nodes: shape.bytes() cannot overflow.
+  if (shape.rows < 0 || shape.rows > speculation::kMaxDraftNodes || shape.vocabulary < 1 ||
+      shape.entries < 1 || shape.entries > shape.vocabulary || bytes.size() != shape.bytes()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "weights: ", bytes.size(), " bytes for ", shape.rows, " rows of ", shape.entries,
         " entries out of ", shape.vocabulary, " tokens, which take ", shape.bytes()));

@@ -100,6 +100,9 @@ TEST(DraftWeightsTest, OtherSizesAreRefused) {
   ExpectRefused(shape, slot.bytes().subspan(1), "31 bytes");
   ExpectRefused({-1, 8, 8}, {}, "-1 rows");
   ExpectRefused({1, 0, 0}, {}, "0 tokens");
+  // Of which the number of bytes is a multiple of 2^64.
+  ExpectRefused({1 << 30, 1 << 30, 1 << 30}, {}, "1073741824 rows");
+  ExpectRefused({1 << 30, 1 << 30, 1 << 29}, {}, "1073741824 rows");
   ExpectRefused({1, 8, 9}, slot.bytes(), "9 entries");
 }
 
