@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/bfloat16.h"
+#include "speculation/randomness.h"
 #include "speculation/sampling.h"
 
 namespace specfabric::speculation {
@@ -26,6 +27,11 @@ base::TokenId TokenAt(absl::Span<const uint16_t> weights, double target) {
   return last;
 }
 
+double Uniform(uint64_t seed, const base::DrawSite& site, uint32_t sibling) {
+  return UniformFromWords(base::PhiloxWord(seed, site, 2 * sibling),
+                          base::PhiloxWord(seed, site, 2 * sibling + 1));
+}
+
 void KeepHeaviest(int top_n, absl::Span<uint16_t> weights) {
   // Positive bfloat16 numbers are ordered as their bits are.
   std::vector<base::TokenId> order;
@@ -41,12 +47,6 @@ void KeepHeaviest(int top_n, absl::Span<uint16_t> weights) {
 }
 
 }  // namespace
-
-double Uniform(uint64_t seed, const base::DrawSite& site, uint32_t index) {
-  const uint64_t high = base::PhiloxWord(seed, site, 2 * index);
-  const uint64_t low = base::PhiloxWord(seed, site, 2 * index + 1);
-  return (static_cast<double>((high << 32 | low) >> 12) + 0.5) * 0x1p-52;
-}
 
 void MakeWeights(absl::Span<const float> logits, const base::SamplingParams& sampling, int top_n,
                  absl::Span<uint16_t> weights) {

@@ -36,9 +36,6 @@ std::vector<base::TokenId> DrawWithReplacement(absl::Span<const uint16_t> weight
 std::vector<base::TokenId> DrawWithoutReplacement(absl::Span<const uint16_t> weights, int count,
                                                   uint64_t seed, const base::DrawSite& site);
 
-// In (0, 1), of 52 bits: 32 would realise a probability of 1e-10 at a fraction of its rate.
-double Uniform(uint64_t seed, const base::DrawSite& site, uint32_t index);
-
 }  // namespace specfabric::speculation
 
 #endif  // SPECFABRIC_SPECULATION_PROPOSAL_H_

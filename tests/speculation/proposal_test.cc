@@ -130,19 +130,5 @@ TEST(DrawTest, HasTheLawOfTheWeights) {
   EXPECT_LT(ChiSquare(without, seen_without, kDraws), 31.3);
 }
 
-TEST(DrawTest, UniformIsNeverZeroOrOne) {
-  double smallest = 1, largest = 0, sum = 0;
-  constexpr uint32_t kCount = 100'000;
-  for (uint32_t i = 0; i < kCount; ++i) {
-    const double u = Uniform(5, Site(0), i);
-    smallest = std::min(smallest, u);
-    largest = std::max(largest, u);
-    sum += u;
-  }
-  EXPECT_GT(smallest, 0);
-  EXPECT_LT(largest, 1);
-  EXPECT_NEAR(sum / kCount, 0.5, 0.005);
-}
-
 }  // namespace
 }  // namespace specfabric::speculation
