@@ -362,6 +362,7 @@ void Engine::CloseAll(const absl::Status& status, base::Nanos patience) {
   for (PeerId peer : peers) BeginClose(*Find(peer), status);
   const base::Nanos limit = base::Now() + patience;
   while ((!connections_.empty() || !withdrawn_.empty()) && base::Now() < limit) {
+    events_.any = false;  // what matters here is acted on below; the rest must not keep us awake
     if (ucp_worker_progress(worker_.get()) == 0) Sleep(base::kMillisecond);
     now_ = base::Now();
     RetireOffers(now_);
