@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "base/types.h"
 
 namespace specfabric::speculation {
 
@@ -21,6 +22,21 @@ inline Distribution Normalized(absl::Span<const double> weights) {
     for (double& value : result) value /= sum;
   }
   return result;
+}
+
+// The first token at which the running sum of weights exceeds `wanted`, in [0, their sum). Rounding
+// may carry it past the last: then the last token that has a weight. kNoToken: none has. `weigh`
+// makes a double of an element.
+template <typename T, typename Weigh>
+base::TokenId TokenAt(absl::Span<const T> weights, double wanted, Weigh weigh) {
+  base::TokenId token = base::kNoToken;
+  double sum = 0;
+  for (size_t i = 0; i < weights.size() && sum <= wanted; ++i) {
+    const double weight = weigh(weights[i]);
+    if (weight > 0) token = static_cast<base::TokenId>(i);
+    sum += weight;
+  }
+  return token;
 }
 
 // What of pi * p is left above q.

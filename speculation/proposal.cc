@@ -11,20 +11,8 @@
 namespace specfabric::speculation {
 namespace {
 
-constexpr base::TokenId kNothingLeft = base::kNoToken;
-
-// The token at which the running sum of weights passes `target`, in [0, total). Rounding may carry
-// `target` past the last weight: then it is the last token that has one.
-base::TokenId TokenAt(absl::Span<const uint16_t> weights, double target) {
-  base::TokenId last = kNothingLeft;
-  double sum = 0;
-  for (size_t token = 0; token < weights.size(); ++token) {
-    if (weights[token] == 0) continue;
-    last = static_cast<base::TokenId>(token);
-    sum += base::WidenBFloat16(weights[token]);
-    if (target < sum) return last;
-  }
-  return last;
+base::TokenId DrawAt(absl::Span<const uint16_t> weights, double wanted) {
+  return TokenAt(weights, wanted, base::WidenBFloat16);
 }
 
 double Uniform(uint64_t seed, const base::DrawSite& site, uint32_t sibling) {
@@ -81,13 +69,11 @@ double TotalWeight(absl::Span<const uint16_t> weights) {
   return sum;
 }
 
-std::vector<double> Probabilities(absl::Span<const uint16_t> weights) {
-  const double total = TotalWeight(weights);
-  std::vector<double> q(weights.size(), 0.0);
-  if (total > 0) {
-    for (size_t i = 0; i < q.size(); ++i) q[i] = base::WidenBFloat16(weights[i]) / total;
-  }
-  return q;
+Distribution Probabilities(absl::Span<const uint16_t> weights) {
+  std::vector<double> widened;
+  widened.reserve(weights.size());
+  for (uint16_t weight : weights) widened.push_back(base::WidenBFloat16(weight));
+  return Normalized(widened);
 }
 
 std::vector<base::TokenId> DrawWithReplacement(absl::Span<const uint16_t> weights, int count,
@@ -95,7 +81,7 @@ std::vector<base::TokenId> DrawWithReplacement(absl::Span<const uint16_t> weight
   const double total = TotalWeight(weights);
   std::vector<base::TokenId> drawn;
   for (int i = 0; i < count && total > 0; ++i) {
-    drawn.push_back(TokenAt(weights, Uniform(seed, site, i) * total));
+    drawn.push_back(DrawAt(weights, Uniform(seed, site, i) * total));
   }
   return drawn;
 }
@@ -107,7 +93,7 @@ std::vector<base::TokenId> DrawWithoutReplacement(absl::Span<const uint16_t> wei
   for (int i = 0; i < count; ++i) {
     const double total = TotalWeight(left);
     if (total <= 0) break;
-    drawn.push_back(TokenAt(left, Uniform(seed, site, i) * total));
+    drawn.push_back(DrawAt(left, Uniform(seed, site, i) * total));
     left[drawn.back()] = 0;
   }
   return drawn;

@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "base/philox.h"
 #include "base/types.h"
+#include "speculation/distribution.h"
 
 namespace specfabric::speculation {
 
@@ -25,7 +26,7 @@ void MakeWeights(absl::Span<const float> logits, const base::SamplingParams& sam
 double TotalWeight(absl::Span<const uint16_t> weights);
 
 // q as the verifier's reference reads it. [vocabulary]; all 0 where no weight is.
-std::vector<double> Probabilities(absl::Span<const uint16_t> weights);
+Distribution Probabilities(absl::Span<const uint16_t> weights);
 
 // `count` siblings in draw order, independent of each other. The random numbers are those of (seed,
 // site), indices 2 * sibling and 2 * sibling + 1. None where no weight is.

@@ -1,6 +1,7 @@
 #include "speculation/randomness.h"
 
 #include "base/check.h"
+#include "speculation/distribution.h"
 
 namespace specfabric::speculation {
 
@@ -33,13 +34,8 @@ bool PhiloxRandomness::Accept(int node, double probability) {
 base::TokenId PhiloxRandomness::Sample(int node, absl::Span<const double> weights) {
   double total = 0;
   for (double weight : weights) total += weight;
-  const double wanted = ResidualUniform(node) * total;
-  base::TokenId token = base::kNoToken;
-  double sum = 0;
-  for (size_t i = 0; i < weights.size() && sum <= wanted; ++i) {
-    if (weights[i] > 0) token = static_cast<base::TokenId>(i);
-    sum += weights[i];
-  }
+  const base::TokenId token =
+      TokenAt(weights, ResidualUniform(node) * total, [](double weight) { return weight; });
   SPECFABRIC_CHECK(token != base::kNoToken);
   return token;
 }

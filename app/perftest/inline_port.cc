@@ -112,21 +112,12 @@ void InlinePort::SendFrame(uint16_t type, std::vector<uint8_t> payload) {
 }
 
 bool InlinePort::AwaitPosts(int32_t most) {
-  for (int turns = 1; posted_ > most; ++turns) {
-    if (gone_) return false;
-    engine_->Turn();
-    if (turns % (kPolls * kTurnsBeforeYield) == 0) std::this_thread::yield();
-  }
-  return true;
+  return Await(1, [this, most] { return posted_ <= most; });
 }
 
 absl::StatusOr<Frame> InlinePort::AwaitFrame() {
-  for (int turns = 1; frames_.empty(); ++turns) {
-    if (gone_) {
-      return closed_.ok() ? absl::UnavailableError("the peer has closed") : closed_;
-    }
-    engine_->Turn();
-    if (turns % (kPolls * kTurnsBeforeYield) == 0) std::this_thread::yield();
+  if (!Await(1, [this] { return !frames_.empty(); })) {
+    return closed_.ok() ? absl::UnavailableError("the peer has closed") : closed_;
   }
   Frame frame = std::move(frames_.front());
   frames_.pop_front();

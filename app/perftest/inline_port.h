@@ -55,9 +55,12 @@ class InlinePort {
   // Nothing else waits for this thread, so it may well look at UCX alone for a while.
   static constexpr int kPolls = 32;
   // But not for ever: on a machine with fewer cores than pollers the peer may wait for this one.
-  static constexpr int kTurnsBeforeYield = 256;
+  static constexpr int kPollsBeforeYield = 256 * kPolls;
 
   absl::Status AwaitOpen();
+  // Turns, with so many polls each, until `done` says so. False: the peer is gone.
+  template <typename Done>
+  bool Await(int polls, Done done);
   static void OnPosted(void* port, ucs_status_t status);
 
   const transport::FabricOptions options_;
@@ -85,12 +88,18 @@ inline void InlinePort::Post(uint32_t bytes) {
   if (!status.ok()) --posted_;
 }
 
-inline bool InlinePort::AwaitTensor() {
-  for (int turns = 1; arrived_ == 0; ++turns) {
+template <typename Done>
+bool InlinePort::Await(int polls, Done done) {
+  for (int turns = 1; !done(); ++turns) {
     if (gone_) return false;
-    engine_->Turn(kPolls);
-    if (turns % kTurnsBeforeYield == 0) std::this_thread::yield();
+    engine_->Turn(polls);
+    if (turns % (kPollsBeforeYield / polls) == 0) std::this_thread::yield();
   }
+  return true;
+}
+
+inline bool InlinePort::AwaitTensor() {
+  if (!Await(kPolls, [this] { return arrived_ != 0; })) return false;
   --arrived_;
   return true;
 }

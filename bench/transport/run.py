@@ -20,10 +20,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from arguments import parse_with_common
 from chart import svg
 from pair import BenchError, run_pair
 from report import Results, Sample, message_table, tree_table, wire_lines, write_csv
-from systems import MESSAGE, ROOT, SHARED_MEMORY, TRANSPORTS, TREE, Case, Run, System, all_systems
+from systems import MESSAGE, SHARED_MEMORY, TRANSPORTS, TREE, Case, Run, System, all_systems
 
 SIZES = [8, 4 << 10, 256 << 10, 4 << 20]
 CASES = [
@@ -147,8 +148,6 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--peers", action="store_true", help="measure all but specfabric")
-    parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--scale", type=float, default=1.0, help="multiplies all iterations")
     parser.add_argument("--cores", default="0,1", help="server's and client's (default 0,1)")
     parser.add_argument(
         "--ucx",
@@ -157,17 +156,8 @@ def parse_arguments() -> argparse.Namespace:
         metavar="UCX_NAME=VALUE",
         help="one more setting, for ucx_perftest and specfabric alike; may be repeated",
     )
-    parser.add_argument("--build", type=Path, default=ROOT / "build", help="the build folder")
     parser.add_argument("--ucx_perftest", type=Path, help="default: the one on the PATH")
-    parser.add_argument(
-        "--out", type=Path, default=ROOT / "docs" / "benchmarks", help="where CSV and SVG go"
-    )
-    arguments = parser.parse_args()
-    if arguments.repetitions < 1:
-        parser.error(f"--repetitions={arguments.repetitions}; allowed: 1 or more")
-    if not 0 < arguments.scale <= 1000:
-        parser.error(f"--scale={arguments.scale}; allowed: above 0, at most 1000")
-    return arguments
+    return parse_with_common(parser, out="where CSV and SVG go")
 
 
 def bench(arguments: argparse.Namespace) -> None:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from arguments import parse_with_common
 from pair import BenchError
 from report import Results, Sample, number, size_name, table, write_csv
 from systems import MESSAGE, OURS, ROOT, UCX, Case
@@ -103,18 +104,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--scale", type=float, default=1.0, help="multiplies all iterations")
-    parser.add_argument("--build", type=Path, default=ROOT / "build", help="the build folder")
-    parser.add_argument(
-        "--out", type=Path, default=ROOT / "docs" / "benchmarks", help="where the CSV goes"
-    )
-    arguments = parser.parse_args()
-    if arguments.repetitions < 1:
-        parser.error(f"--repetitions={arguments.repetitions}; allowed: 1 or more")
-    if not 0 < arguments.scale <= 1000:
-        parser.error(f"--scale={arguments.scale}; allowed: above 0, at most 1000")
-    return arguments
+    return parse_with_common(parser, out="where the CSV goes")
 
 
 def main() -> int:

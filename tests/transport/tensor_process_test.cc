@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <set>
 #include <thread>
 
@@ -37,21 +38,29 @@ bool SenderMustHelp() {
   return wires == "tcp" || wires == "^cma";
 }
 
-TEST(TensorProcessTest, AStoppedSendersTensorsAreGivenUp) {
+// Stops the sender when its eighth tensor is announced, before any of that was received.
+struct SenderThatStops {
+  std::function<bool(PeerId, const TensorFields&)> Admit() {
+    return [this](PeerId, const TensorFields& fields) {
+      if (fields.tag < 8 || stopped) return true;
+      child.load()->Stop();
+      stopped = true;
+      return true;
+    };
+  }
+
   std::atomic<ChildProcess*> child{nullptr};
   std::atomic<bool> stopped{false};
+};
+
+TEST(TensorProcessTest, AStoppedSendersTensorsAreGivenUp) {
+  SenderThatStops stops;
   TensorNode::Settings settings;
   settings.slots = kSlots;
   settings.slot_bytes = kTensorBytes;
   settings.options.receive_timeout = 300 * base::kMillisecond;
   settings.options.silence_timeout = 0;
-  // The tensor is announced, and its sender stands still before any of it was received.
-  settings.admit = [&](PeerId, const TensorFields& fields) {
-    if (fields.tag < 8 || stopped) return true;
-    child.load()->Stop();
-    stopped = true;
-    return true;
-  };
+  settings.admit = stops.Admit();
   TensorNode receiver(settings);
   // Known once a fabric has made its settings.
   if (!MayAskForRendezvous()) {
@@ -60,8 +69,8 @@ TEST(TensorProcessTest, AStoppedSendersTensorsAreGivenUp) {
   }
   const std::string address = receiver.fabric().Listen(AnyPort()).value();
   ChildProcess sender({SPECFABRIC_PEER_PROCESS, "tensors", address, "0"});
-  child = &sender;  // it connects to a port that it was told only now
-  ASSERT_TRUE(Eventually([&] { return stopped.load(); }));
+  stops.child = &sender;  // it connects to a port that it was told only now
+  ASSERT_TRUE(Eventually([&] { return stops.stopped.load(); }));
   const auto count = [&](SlotState state) { return Count(receiver.pool(), state); };
   ASSERT_TRUE(Eventually([&] { return count(SlotState::kReceiving) == 0; }));
   // What the sender had written to a socket may still end a tensor that was given up.
@@ -157,20 +166,14 @@ TEST(TensorProcessTest, ClosingAStoppedSenderEndsInFreeSlots) {
   TensorNode::Settings settings;
   settings.slots = kSlots;
   settings.slot_bytes = kTensorBytes;
-  std::atomic<ChildProcess*> child{nullptr};
-  std::atomic<bool> stopped{false};
+  SenderThatStops stops;
   settings.options.silence_timeout = 0;
-  settings.admit = [&](PeerId, const TensorFields& fields) {
-    if (fields.tag < 8 || stopped) return true;
-    child.load()->Stop();
-    stopped = true;
-    return true;
-  };
+  settings.admit = stops.Admit();
   TensorNode receiver(settings);
   const std::string address = receiver.fabric().Listen(AnyPort()).value();
   ChildProcess sender({SPECFABRIC_PEER_PROCESS, "tensors", address, "0"});
-  child = &sender;
-  ASSERT_TRUE(Eventually([&] { return stopped.load(); }));
+  stops.child = &sender;
+  ASSERT_TRUE(Eventually([&] { return stops.stopped.load(); }));
   const PeerId peer = receiver.node().opened().back().peer;
   receiver.fabric().Close(peer);
   ASSERT_TRUE(receiver.node().WaitForClose(peer));

@@ -89,28 +89,26 @@ TEST(WireTest, ConnectionsThatFailAreNotCounted) {
   EXPECT_EQ(Total(client.fabric().Wires()), 0);
 }
 
-void ExpectRefusal(const FabricOptions& options, const std::string& what) {
-  const auto fabric = Fabric::Create(options, {});
-  ASSERT_FALSE(fabric.ok());
-  const std::string message(fabric.status().message());
-  EXPECT_EQ(fabric.status().code(), absl::StatusCode::kFailedPrecondition) << message;
-  EXPECT_THAT(message, HasSubstr(what));
-  EXPECT_THAT(message, Not(HasSubstr("\n")));
-}
-
 // No RDMA device carries TCP alone, on whatever machine this runs.
-TEST(WireTest, RdmaIsRefusedWhereThereIsNone) {
+void ExpectRefusal(bool FabricOptions::*requirement, const std::string& what) {
   const ScopedEnvironment wires("UCX_TLS", "tcp");
   FabricOptions options = LoopbackOptions();
-  options.require_rdma = true;
-  ExpectRefusal(options, "RDMA is required");
+  options.*requirement = true;
+  for (const absl::Status& status :
+       {Fabric::CheckRequirements(options), Fabric::Create(options, {}).status()}) {
+    const std::string message(status.message());
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << message;
+    EXPECT_THAT(message, HasSubstr(what));
+    EXPECT_THAT(message, Not(HasSubstr("\n")));
+  }
+}
+
+TEST(WireTest, RdmaIsRefusedWhereThereIsNone) {
+  ExpectRefusal(&FabricOptions::require_rdma, "RDMA is required");
 }
 
 TEST(WireTest, GpudirectIsRefusedWhereThereIsNone) {
-  const ScopedEnvironment wires("UCX_TLS", "tcp");
-  FabricOptions options = LoopbackOptions();
-  options.require_gpudirect = true;
-  ExpectRefusal(options, "GPUDirect is required");
+  ExpectRefusal(&FabricOptions::require_gpudirect, "GPUDirect is required");
 }
 
 // A refusal leaves nothing behind that would keep another fabric from starting.
