@@ -1,0 +1,102 @@
+#include "speculation/logit_rules.h"
+
+#include <cassert>
+#include <limits>
+
+namespace specfabric::speculation {
+namespace {
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+// A function of the count alone, so that it does not matter which part of the text was committed
+// when the row was computed.
+float Penalised(float logit, const base::LogitRules& rules, int32_t occurrences) {
+  logit = logit > 0 ? logit / rules.repetition_penalty : logit * rules.repetition_penalty;
+  if (occurrences == 0) return logit;
+  return logit - rules.frequency_penalty * static_cast<float>(occurrences) - rules.presence_penalty;
+}
+
+}  // namespace
+
+TokenCount& TokenCounts::At(base::TokenId token) {
+  const auto [it, is_new] = index_.try_emplace(token, static_cast<int32_t>(list_.size()));
+  if (is_new) list_.push_back({token, 0});
+  return list_[it->second];
+}
+
+void LogitChanger::Count(base::TokenId token, int32_t occurrences) {
+  int32_t& count = counts_[token];
+  if (count == 0) {
+    count = 1;
+    seen_.push_back(token);
+  }
+  count += occurrences;
+}
+
+void LogitChanger::Open(const base::LogitRules& rules, absl::Span<const TokenCount> committed) {
+  counts_.resize(vocabulary_, 0);
+  for (base::TokenId token : seen_) counts_[token] = 0;
+  seen_.clear();
+  rules_ = &rules;
+  if (!rules.penalises()) return;
+  for (const TokenCount& entry : committed) Count(entry.token, entry.output);
+}
+
+absl::Span<const float> LogitChanger::Change(absl::Span<const float> row,
+                                             absl::Span<const base::TokenId> path,
+                                             int32_t output_size) {
+  assert(row.size() == static_cast<size_t>(vocabulary_));
+  changed_.assign(row.begin(), row.end());
+  for (const base::LogitBias& bias : rules_->bias) changed_[bias.token] += bias.value;
+  if (rules_->penalises()) {
+    const size_t committed = seen_.size();
+    for (base::TokenId token : path) Count(token, 1);
+    for (base::TokenId token : seen_) {
+      changed_[token] = Penalised(changed_[token], *rules_, counts_[token] - 1);
+    }
+    // Back to the committed text, for the next branch.
+    for (base::TokenId token : path) --counts_[token];
+    for (size_t i = committed; i < seen_.size(); ++i) counts_[seen_[i]] = 0;
+    seen_.resize(committed);
+  }
+  if (rules_->BarAt(output_size)) {
+    for (base::TokenId token : rules_->barred_ids) changed_[token] = kNever;
+  }
+  return changed_;
+}
+
+std::vector<double> ChangedLogitsReference(absl::Span<const float> row,
+                                           const base::LogitRules& rules,
+                                           absl::Span<const base::TokenId> prompt,
+                                           absl::Span<const base::TokenId> output) {
+  std::vector<double> logits(row.begin(), row.end());
+  for (base::TokenId token = 0; token < static_cast<base::TokenId>(row.size()); ++token) {
+    const auto count_in = [&](absl::Span<const base::TokenId> text) {
+      int count = 0;
+      for (base::TokenId other : text) count += other == token;
+      return count;
+    };
+    const int in_prompt = count_in(prompt), in_output = count_in(output);
+    double& logit = logits[token];
+    for (const base::LogitBias& bias : rules.bias) {
+      if (bias.token == token) logit += bias.value;
+    }
+    if (in_prompt + in_output > 0) {
+      if (logit > 0) {
+        logit /= rules.repetition_penalty;
+      } else {
+        logit *= rules.repetition_penalty;
+      }
+    }
+    logit -= static_cast<double>(rules.frequency_penalty) * in_output;
+    if (in_output > 0) logit -= rules.presence_penalty;
+    if (static_cast<int32_t>(output.size()) < rules.min_tokens) {
+      for (base::TokenId barred : rules.barred_ids) {
+        if (barred == token) logit = -std::numeric_limits<double>::infinity();
+      }
+    }
+  }
+  return logits;
+}
+
+}  // namespace specfabric::speculation
