@@ -17,7 +17,7 @@ constexpr TokenId kNoToken = -1;
 using SequenceId = uint64_t;
 
 // What the user asked of sampling; every field is honoured by drafts (as a hint) and by the target
-// (exactly). Filters apply in this order: temperature, top-k, top-p, min-p (design.md, Couplings).
+// (exactly). Applied in this order, after base/logit_rules.h: temperature, top-k, top-p, min-p.
 struct SamplingParams {
   float temperature = 1.0f;  // 0 is greedy
   int32_t top_k = 0;         // keep the k most likely tokens; 0 keeps all
@@ -30,8 +30,8 @@ struct SamplingParams {
   bool filtered() const { return top_k > 0 || top_p < 1.0f || min_p > 0.0f; }
 };
 
-// The target's log-probabilities (natural, of the unfiltered temperature-1 distribution, as OpenAI
-// reports them) for one emitted or scored token.
+// The target's log-probabilities (natural, of the temperature-1 distribution before penalties, bias
+// and filters, as OpenAI reports them) for one emitted or scored token.
 struct TokenLogprobs {
   TokenId token = kNoToken;
   float logprob = 0.0f;

@@ -94,7 +94,12 @@ absl::Status Scheduler::Impl::CheckRequest(const SequenceRequest& request) const
   if (absl::Status status = CheckTokens(request.prompt, options.vocabulary); !status.ok()) {
     return status;
   }
-  return CheckTokens(request.generated, options.vocabulary);
+  if (absl::Status status = CheckTokens(request.generated, options.vocabulary); !status.ok()) {
+    return status;
+  }
+  std::vector<base::TokenId> ruled = request.rules.barred_ids;
+  for (const base::LogitBias& bias : request.rules.bias) ruled.push_back(bias.token);
+  return CheckTokens(ruled, options.vocabulary);
 }
 
 // First come, first served: a large sequence at the head is not overtaken by small ones.

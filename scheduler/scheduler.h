@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/logit_rules.h"
 #include "base/types.h"
 #include "scheduler/step_plan.h"
 #include "speculation/tree.h"
@@ -48,6 +49,7 @@ struct SequenceRequest {
   std::vector<base::TokenId> prompt;     // at least one token
   std::vector<base::TokenId> generated;  // emitted by an earlier attempt; the output continues it
   base::SamplingParams sampling;
+  base::LogitRules rules;
   int32_t max_tokens = 16;              // output tokens, `generated` included; 0 only scores
   std::vector<base::TokenId> stop_ids;  // end the output, reason kStop; the id itself is emitted
   bool score_prompt = false;            // report log-probabilities of prompt tokens (echo)

@@ -26,6 +26,7 @@ PlanSequence OpenPlanSequence(const Sequence& sequence, RowsKind kind, int32_t r
   part.logprobs = sequence.request.score_prompt ? std::max(0, sequence.request.logprobs)
                                                 : sequence.request.logprobs;
   part.sampling = sequence.request.sampling;
+  part.prompt_size = sequence.prompt_size();
   SPECFABRIC_CHECK(part.block_count <= static_cast<int32_t>(sequence.blocks.size()));
   plan->blocks.insert(plan->blocks.end(), sequence.blocks.begin(),
                       sequence.blocks.begin() + part.block_count);
@@ -35,6 +36,13 @@ PlanSequence OpenPlanSequence(const Sequence& sequence, RowsKind kind, int32_t r
 void WantLogits(int32_t row, TokenId score_token, StepPlan* plan) {
   plan->logit_rows.push_back(row);
   plan->score_tokens.push_back(score_token);
+}
+
+// The rows of `part` choose the tokens that follow what is committed.
+void WantChoices(const Sequence& sequence, PlanSequence* part) {
+  part->samples = true;
+  part->rules = sequence.request.rules;
+  part->counts = sequence.counts.list();
 }
 
 void ClosePlanSequence(PlanSequence part, StepPlan* plan) {
@@ -60,7 +68,7 @@ int32_t AppendUntilFinished(const std::vector<TokenId>& tokens, Sequence* sequen
   const std::vector<TokenId>& stop_ids = sequence->request.stop_ids;
   int32_t appended = 0;
   for (TokenId token : tokens) {
-    sequence->committed.push_back(token);
+    sequence->Append(token);
     ++appended;
     if (std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end()) {
       *finish = FinishReason::kStop;
@@ -133,9 +141,17 @@ TokensEvent ApplyTree(const SequenceResult& result, int32_t block_size, Sequence
 
 Sequence::Sequence(SequenceRequest given, int32_t max_context, const ReplyLatency& latency)
     : request(std::move(given)), committed(request.prompt), wait(latency) {
-  committed.insert(committed.end(), request.generated.begin(), request.generated.end());
+  if (request.rules.counts_prompt()) {
+    for (TokenId token : request.prompt) counts.AddPrompt(token);
+  }
+  for (TokenId token : request.generated) Append(token);
   limit = static_cast<int32_t>(
       std::min<int64_t>(int64_t{prompt_size()} + request.max_tokens, max_context));
+}
+
+void Sequence::Append(TokenId token) {
+  committed.push_back(token);
+  if (request.rules.penalises()) counts.AddOutput(token);
 }
 
 int32_t Sequence::useful_draft_nodes(int32_t max_tree_nodes) const {
@@ -160,7 +176,7 @@ TokenTree Prune(const TokenTree& tree, int max_depth, int max_nodes) {
 void PlanPrefill(int32_t rows, int32_t block_size, Sequence* sequence, StepPlan* plan) {
   PlanSequence part = OpenPlanSequence(*sequence, RowsKind::kPrefill, rows, block_size, plan);
   const int32_t end = sequence->kv_written + rows;
-  part.samples = sequence->samples() && end == sequence->committed_size();
+  if (sequence->samples() && end == sequence->committed_size()) WantChoices(*sequence, &part);
   for (int32_t i = 0; i < rows; ++i) {
     const int32_t index = sequence->kv_written + i;
     const int32_t row = plan->rows();
@@ -190,7 +206,7 @@ void PlanTree(int32_t max_rows, int32_t block_size, Sequence* sequence, StepPlan
   const TokenTree& tree = sequence->planned;
   sequence->planned_rows = tree.size();
   PlanSequence part = OpenPlanSequence(*sequence, RowsKind::kTree, tree.size(), block_size, plan);
-  part.samples = true;
+  WantChoices(*sequence, &part);
   plan->moves.insert(plan->moves.end(), sequence->moves.begin(), sequence->moves.end());
   sequence->moves.clear();
   const std::vector<int32_t> depths = Depths(tree);

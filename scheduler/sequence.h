@@ -11,6 +11,7 @@
 #include "scheduler/draft_wait.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/step_plan.h"
+#include "speculation/logit_rules.h"
 #include "speculation/tree.h"
 
 namespace specfabric::scheduler {
@@ -19,7 +20,8 @@ enum class Phase : uint8_t { kWaiting, kPrefill, kRunning };
 
 struct Sequence {
   SequenceRequest request;
-  std::vector<base::TokenId> committed;  // prompt + output
+  std::vector<base::TokenId> committed;  // prompt + output; grows by Append alone
+  speculation::TokenCounts counts;       // of `committed`, where the request's rules need them
   int32_t limit = 0;                     // size of `committed` at which it ends
   Phase phase = Phase::kWaiting;
   bool in_flight = false;
@@ -44,6 +46,8 @@ struct Sequence {
   int32_t committed_size() const { return static_cast<int32_t>(committed.size()); }
   int32_t output_size() const { return committed_size() - prompt_size(); }
   bool samples() const { return request.max_tokens > 0; }
+  // One more token of the output.
+  void Append(base::TokenId token);
   // Guesses that could still be emitted: one token of a round is never a guess.
   int32_t useful_draft_nodes(int32_t max_tree_nodes) const;
   int32_t PhysicalSlot(int32_t slot, int32_t block_size) const {

@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/logit_rules.h"
 #include "base/types.h"
+#include "speculation/logit_rules.h"
 #include "speculation/tree.h"
 
 namespace specfabric::scheduler {
@@ -40,6 +42,9 @@ struct PlanSequence {
   bool samples = false;   // tokens are chosen: at every row of a tree, at the last of a prefill
   int32_t logprobs = -1;  // top log-probabilities to report for chosen and scored tokens; -1 none
   base::SamplingParams sampling;
+  int32_t prompt_size = 0;
+  base::LogitRules rules;                       // for the rows that choose
+  std::vector<speculation::TokenCount> counts;  // of the committed text, where `rules` penalise
 };
 
 struct StepPlan {

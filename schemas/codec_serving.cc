@@ -1,5 +1,7 @@
 // Codecs of the messages between gateways and targets: Submit, Tokens.
 
+#include <cmath>
+
 #include "schemas/wire.h"
 
 namespace specfabric::schemas {
@@ -69,6 +71,40 @@ std::vector<base::TokenLogprobs> CheckedLogprobs(const wire::Logprobs* table, co
   return result;
 }
 
+base::LogitRules CheckedRules(const wire::Submit& t, Checker& check) {
+  base::LogitRules rules;
+  rules.presence_penalty = t.presence_penalty();
+  rules.frequency_penalty = t.frequency_penalty();
+  rules.repetition_penalty = t.repetition_penalty();
+  rules.min_tokens = t.min_tokens();
+  const auto penalty = [&](const char* field, float value) {
+    check.Require(value >= -2 && value <= 2, field, value, "in [-2, 2]");
+  };
+  penalty("presence_penalty", rules.presence_penalty);
+  penalty("frequency_penalty", rules.frequency_penalty);
+  check.Require(std::isfinite(rules.repetition_penalty) && rules.repetition_penalty > 0,
+                "repetition_penalty", rules.repetition_penalty, "finite and above 0");
+  check.NonNegative("min_tokens", rules.min_tokens);
+  const auto barred = View(t.barred_ids());
+  check.Size("barred_ids", barred.size(), kMaxStopIds);
+  check.TokenIds("barred_ids", barred);
+  const auto ids = View(t.bias_ids());
+  const auto values = View(t.bias_values());
+  check.Size("bias_ids", ids.size(), kMaxLogitBias);
+  check.TokenIds("bias_ids", ids);
+  check.Require(values.size() == ids.size(), "number of bias_values", values.size(),
+                "the number of bias_ids");
+  if (!check.ok()) return rules;
+  rules.barred_ids = Copy(barred);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    check.Require(i == 0 || ids[i] > ids[i - 1], "bias_ids", ids[i], "above the one before it");
+    check.Require(values[i] >= -100 && values[i] <= 100, "bias_values", values[i],
+                  "in [-100, 100]");
+    rules.bias.push_back({ids[i], values[i]});
+  }
+  return rules;
+}
+
 }  // namespace
 
 std::vector<uint8_t> Encode(const Submit& m) {
@@ -78,9 +114,21 @@ std::vector<uint8_t> Encode(const Submit& m) {
   const auto generated = builder.CreateVector(m.generated);
   const auto stop_ids = builder.CreateVector(m.stop_ids);
   const auto sampling = wire::ToWire(m.sampling);
+  std::vector<base::TokenId> ids;
+  std::vector<float> values;
+  for (const base::LogitBias& bias : m.rules.bias) {
+    ids.push_back(bias.token);
+    values.push_back(bias.value);
+  }
+  const auto bias_ids = builder.CreateVector(ids);
+  const auto bias_values = builder.CreateVector(values);
+  const auto barred_ids = builder.CreateVector(m.rules.barred_ids);
   return wire::Finish(
       builder, wire::CreateSubmit(builder, m.request_id, m.attempt, prompt, generated, &sampling,
-                                  m.max_tokens, stop_ids, m.score_prompt, m.logprobs, m.speculate));
+                                  m.max_tokens, stop_ids, m.score_prompt, m.logprobs, m.speculate,
+                                  m.rules.presence_penalty, m.rules.frequency_penalty,
+                                  m.rules.repetition_penalty, bias_ids, bias_values,
+                                  m.rules.min_tokens, barred_ids));
 }
 
 template <>
@@ -110,6 +158,7 @@ absl::StatusOr<Submit> Decode<Submit>(absl::Span<const uint8_t> payload) {
   if (m.logprobs < -1 || m.logprobs > kMaxTopLogprobs) {
     check.Fail("logprobs", m.logprobs, absl::StrCat("in [-1, ", kMaxTopLogprobs, "]"));
   }
+  m.rules = CheckedRules(*t.operator->(), check);
   if (!check.ok()) return check.status();
   m.prompt = Copy(prompt);
   m.generated = Copy(generated);

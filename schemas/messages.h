@@ -14,12 +14,13 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
+#include "base/logit_rules.h"
 #include "base/types.h"
 #include "speculation/coupling.h"
 
 namespace specfabric::schemas {
 
-constexpr uint32_t kProtocolVersion = 1;
+constexpr uint32_t kProtocolVersion = 2;
 
 enum class MessageType : uint16_t {
   kHello = 1,
@@ -123,6 +124,7 @@ struct Submit {
   std::vector<base::TokenId> prompt;
   std::vector<base::TokenId> generated;
   base::SamplingParams sampling;
+  base::LogitRules rules;
   int32_t max_tokens = 0;  // output, `generated` included
   std::vector<base::TokenId> stop_ids;
   bool score_prompt = false;
@@ -165,7 +167,8 @@ struct Cancel {
 // Limits that decoders enforce before anything is allocated for a field.
 constexpr int kMaxTreeNodes = 256;
 constexpr int kMaxTokensPerMessage = 1 << 20;
-constexpr int kMaxStopIds = 4096;
+constexpr int kMaxStopIds = 4096;  // and LogitRules::barred_ids
+constexpr int kMaxLogitBias = 1024;
 constexpr int kMaxTopLogprobs = 128;    // of one token
 constexpr int kMaxPrefixPoints = 4096;  // DraftReply::known
 constexpr int kMaxNameBytes = 256;      // Hello::model, Hello::build

@@ -37,6 +37,7 @@ scheduler::SequenceRequest ToRequest(base::SequenceId id, schemas::Submit submit
   request.prompt = std::move(submit.prompt);
   request.generated = std::move(submit.generated);
   request.sampling = submit.sampling;
+  request.rules = std::move(submit.rules);
   request.max_tokens = submit.max_tokens;
   request.stop_ids = std::move(submit.stop_ids);
   request.score_prompt = submit.score_prompt;

@@ -76,6 +76,27 @@ scheduler::StepResult Accept(const StepPlan& plan, const Verdict& verdict) {
   return step;
 }
 
+namespace {
+
+// Tokens of the output before the one that a logit row is about.
+int32_t OutputSize(const StepPlan& plan, const PlanSequence& sequence, int32_t logit) {
+  return plan.positions[plan.logit_rows[logit]] + 1 - sequence.prompt_size;
+}
+
+// The guesses from the last committed token, itself not among them, to a row; in no order. A
+// prefill's rows are all committed.
+void PathTo(const StepPlan& plan, const PlanSequence& sequence, int32_t logit,
+            std::vector<base::TokenId>* path) {
+  path->clear();
+  if (sequence.kind != RowsKind::kTree) return;
+  for (int32_t row = plan.logit_rows[logit]; row != sequence.first_row;
+       row = sequence.first_row + plan.parents[row]) {
+    path->push_back(plan.tokens[row]);
+  }
+}
+
+}  // namespace
+
 void RankVerifier::SplitRows(const StepPlan& plan) {
   sharded_.clear();
   whole_.clear();
@@ -88,7 +109,8 @@ void RankVerifier::SplitRows(const StepPlan& plan) {
           sequence.samples && !scored && (sequence.kind == RowsKind::kTree || l == end - 1);
       if (!chooses && !scored) continue;
       const bool filters = chooses && !sequence.sampling.greedy() && sequence.sampling.filtered();
-      const bool needs_row = scored || sequence.logprobs >= 0 || filters;
+      const bool changes = chooses && sequence.rules.ChangeAt(OutputSize(plan, sequence, l));
+      const bool needs_row = scored || sequence.logprobs >= 0 || filters || changes;
       (needs_row ? whole_ : sharded_).push_back({s, l, chooses});
     }
   }
@@ -131,6 +153,19 @@ void RankVerifier::ChooseSharded(const StepPlan& plan, const model::LogitShard& 
   }
 }
 
+absl::Span<const float> RankVerifier::Changed(const StepPlan& plan, const RowTask& task,
+                                              absl::Span<const float> row) {
+  const PlanSequence& sequence = plan.sequences[task.sequence];
+  const int32_t output_size = OutputSize(plan, sequence, task.logit);
+  if (!sequence.rules.ChangeAt(output_size)) return row;
+  if (changer_sequence_ != task.sequence) {
+    changer_.Open(sequence.rules, sequence.counts);
+    changer_sequence_ = task.sequence;
+  }
+  PathTo(plan, sequence, task.logit, &path_);
+  return changer_.Change(row, path_, output_size);
+}
+
 void RankVerifier::FinishRow(const StepPlan& plan, const RowTask& task, absl::Span<const float> row,
                              Verdict* verdict) {
   const PlanSequence& sequence = plan.sequences[task.sequence];
@@ -138,7 +173,7 @@ void RankVerifier::FinishRow(const StepPlan& plan, const RowTask& task, absl::Sp
   if (task.chooses) {
     const int32_t position = plan.positions[plan.logit_rows[task.logit]] + 1;
     const auto noise = Noise(sequence.sampling, task.sequence, position, 0, vocabulary_);
-    token = speculation::SampleRow(row, noise, sequence.sampling);
+    token = speculation::SampleRow(Changed(plan, task, row), noise, sequence.sampling);
     verdict->chosen[task.logit] = token;
   }
   if (!task.chooses || sequence.logprobs >= 0) {
@@ -150,6 +185,7 @@ void RankVerifier::FinishRow(const StepPlan& plan, const RowTask& task, absl::Sp
 void RankVerifier::ChooseWhole(const StepPlan& plan, const model::LogitShard& logits,
                                Verdict* verdict) {
   noise_used_ = 0;
+  changer_sequence_ = -1;
   if (communicator_->size() == 1) {
     for (const RowTask& task : whole_) FinishRow(plan, task, logits.row(task.logit), verdict);
     return;

@@ -2,14 +2,15 @@
 #define SPECFABRIC_TARGET_VERIFIER_H_
 
 // One rank's part of choosing tokens from a step's logits (design.md, Couplings). Rows that need
-// neither filters nor log-probabilities cross ranks as one (score, id) pair; the others are
-// gathered whole on the sequence's owner rank, which works alone.
+// neither filters, changed logits nor log-probabilities cross ranks as one (score, id) pair; the
+// others are gathered whole on the sequence's owner rank, which works alone.
 
 #include <vector>
 
 #include "model/communicator.h"
 #include "model/rank_model.h"
 #include "scheduler/step_plan.h"
+#include "speculation/logit_rules.h"
 
 namespace specfabric::target {
 
@@ -29,7 +30,7 @@ scheduler::StepResult Accept(const scheduler::StepPlan& plan, const Verdict& ver
 class RankVerifier {
  public:
   RankVerifier(model::Communicator* communicator, int32_t vocabulary)
-      : communicator_(communicator), vocabulary_(vocabulary) {}
+      : communicator_(communicator), vocabulary_(vocabulary), changer_(vocabulary) {}
 
   // Every rank of the group calls this with the same plan and its own shard of the logits.
   void Verify(const scheduler::StepPlan& plan, const model::LogitShard& logits, Verdict* verdict);
@@ -49,6 +50,9 @@ class RankVerifier {
                    Verdict* verdict);
   void FinishRow(const scheduler::StepPlan& plan, const RowTask& task, absl::Span<const float> row,
                  Verdict* verdict);
+  // The row after the request's penalties, bias and barred ids; `row` itself if there are none.
+  absl::Span<const float> Changed(const scheduler::StepPlan& plan, const RowTask& task,
+                                  absl::Span<const float> row);
   // Noise for one sequence and position over ids first .. first + width, made once for all nodes of
   // the same depth.
   absl::Span<const float> Noise(const base::SamplingParams& sampling, int32_t sequence,
@@ -69,6 +73,9 @@ class RankVerifier {
   };
   std::vector<NoiseRow> noise_;  // of the sequence at hand, one for each position seen
   size_t noise_used_ = 0;
+  speculation::LogitChanger changer_;
+  int32_t changer_sequence_ = -1;  // index in plan.sequences that changer_ is open for
+  std::vector<base::TokenId> path_;
 };
 
 }  // namespace specfabric::target

@@ -2,6 +2,7 @@
 
 #include "scheduler/scheduler.h"
 
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -112,6 +113,12 @@ TEST(AddTest, RefusesInOneClearLine) {
   EXPECT_THAT(Message(rig.scheduler.Add(request, 0)), HasSubstr("-5"));
   request.generated = {1, 2, 3, 4};
   EXPECT_THAT(Message(rig.scheduler.Add(request, 0)), HasSubstr("nothing is left"));
+  request = Request(2, 3, 4);
+  request.rules.bias = {{1000, 1.0f}};
+  EXPECT_THAT(Message(rig.scheduler.Add(request, 0)), HasSubstr("1000: allowed are 0 to 999"));
+  request = Request(2, 3, 4);
+  request.rules.barred_ids = {-1};
+  EXPECT_THAT(Message(rig.scheduler.Add(request, 0)), HasSubstr("-1: allowed are 0 to 999"));
   request = Request(2, 3, -1);
   EXPECT_THAT(Message(rig.scheduler.Add(request, 0)), HasSubstr("-1"));
   EXPECT_EQ(rig.scheduler.Add(Request(1, 3, 4), 0).code(), absl::StatusCode::kAlreadyExists);
@@ -395,6 +402,58 @@ TEST(ResumeTest, TheOutputGoesOnWhereTheEarlierAttemptWas) {
   const auto tokens = Of<TokensEvent>(rig.Commit(plan, 0));
   EXPECT_EQ(tokens[0].first_index, 2);
   EXPECT_THAT(tokens[0].tokens, ElementsAre(whole[2]));
+}
+
+// The counts that a plan's text should have, as a map; 0 for a token of the prompt alone.
+std::map<TokenId, int32_t> CountsIn(const std::vector<TokenId>& text, size_t prompt) {
+  std::map<TokenId, int32_t> counts;
+  for (size_t i = 0; i < text.size(); ++i) counts[text[i]] += i >= prompt;
+  return counts;
+}
+
+TEST(RulesTest, APlanCountsWhatIsCommittedAndNothingElse) {
+  Rig rig;
+  SequenceRequest request = Request(1, 4, 30);
+  request.prompt = {7, 8, 7, 9};
+  request.generated = {7, 100};
+  request.rules.repetition_penalty = 1.5f;
+  ASSERT_TRUE(rig.scheduler.Add(request, 0).ok());
+  for (int round = 0; round < 5; ++round) {
+    const std::vector<TokenId> committed = *rig.scheduler.Committed(1);
+    if (round > 0) {  // Of three guesses two are right.
+      TokenTree tree = rig.Chain(1, 3);
+      tree.tokens[3] = (tree.tokens[3] + 1) % 1000;
+      rig.scheduler.OnDraft(1, static_cast<uint32_t>(round), tree, 0);
+    }
+    const StepPlan plan = rig.MustPlan(0);
+    ASSERT_EQ(plan.sequences.size(), 1u);
+    const PlanSequence& part = plan.sequences[0];
+    EXPECT_EQ(part.prompt_size, 4);
+    EXPECT_EQ(part.rules, request.rules);
+    EXPECT_EQ(part.row_count, round == 0 ? 6 : 4);
+    std::map<TokenId, int32_t> counts;
+    for (const auto& [token, output] : part.counts) counts[token] = output;
+    EXPECT_EQ(counts.size(), part.counts.size());
+    EXPECT_EQ(counts, CountsIn(committed, 4)) << "round " << round;
+    rig.Commit(plan, 0);
+  }
+}
+
+TEST(RulesTest, NothingIsCountedWithoutNeed) {
+  Rig rig;
+  SequenceRequest request = Request(1, 4, 30);
+  request.rules.bias = {{3, 1.0f}};
+  request.speculate = false;
+  ASSERT_TRUE(rig.scheduler.Add(request, 0).ok());
+  request.id = 2;
+  request.rules.frequency_penalty = 1.0f;
+  ASSERT_TRUE(rig.scheduler.Add(request, 0).ok());
+  rig.Step(0);
+  const StepPlan plan = rig.MustPlan(0);
+  EXPECT_THAT(plan.sequences[0].counts, IsEmpty());
+  // The prompt is none of a frequency penalty's business.
+  ASSERT_EQ(plan.sequences[1].counts.size(), 1u);
+  EXPECT_EQ(plan.sequences[1].counts[0].output, 1);
 }
 
 TEST(CancelTest, FreesAtOnceOrAtTheCommit) {

@@ -56,6 +56,21 @@ inline std::vector<base::TokenLogprobs> RandomLogprobs(Rng& rng, int32_t most) {
   return list;
 }
 
+inline base::LogitRules RandomRules(Rng& rng) {
+  base::LogitRules rules;
+  rules.presence_penalty = RandomFloat(rng, -2.0f, 2.0f);
+  rules.frequency_penalty = RandomFloat(rng, -2.0f, 2.0f);
+  rules.repetition_penalty = RandomFloat(rng, 0.1f, 3.0f);
+  rules.min_tokens = RandomInt(rng, 0, INT32_MAX);
+  rules.barred_ids = RandomTokens(rng, 8);
+  base::TokenId id = 0;
+  for (int32_t i = RandomInt(rng, 0, 20); i > 0; --i) {
+    rules.bias.push_back({id, RandomFloat(rng, -100.0f, 100.0f)});
+    id += RandomInt(rng, 1, 1000);
+  }
+  return rules;
+}
+
 template <typename M>
 M RandomMessage(Rng& rng);
 
@@ -136,6 +151,7 @@ inline Submit RandomMessage<Submit>(Rng& rng) {
   m.prompt = RandomTokens(rng, 500);
   m.generated = RandomTokens(rng, 100);
   m.sampling = RandomSampling(rng);
+  m.rules = RandomRules(rng);
   m.max_tokens = RandomInt(rng, 0, INT32_MAX);
   m.stop_ids = RandomTokens(rng, 8);
   m.score_prompt = RandomInt(rng, 0, 1) == 1;
@@ -162,6 +178,7 @@ inline Tokens RandomMessage<Tokens>(Rng& rng) {
 
 // Every field of a message, so that two messages are equal exactly when their Fields are.
 inline auto Fields(const base::TokenLogprobs& e) { return std::tuple(e.token, e.logprob, e.top); }
+inline auto Fields(const base::LogitBias& b) { return std::tuple(b.token, b.value); }
 inline auto Fields(const PrefixPoint& p) { return std::tuple(p.length, p.hash); }
 template <typename T>
 auto Fields(const std::vector<T>& list) {
@@ -181,6 +198,10 @@ inline auto Fields(const Cancel& m) { return std::tuple(m.request_id, m.attempt)
 inline auto Fields(const base::SamplingParams& s) {
   return std::tuple(s.temperature, s.top_k, s.top_p, s.min_p, s.seed);
 }
+inline auto Fields(const base::LogitRules& r) {
+  return std::tuple(r.presence_penalty, r.frequency_penalty, r.repetition_penalty, Fields(r.bias),
+                    r.min_tokens, r.barred_ids);
+}
 inline auto Fields(const DraftRequest& m) {
   return std::tuple(m.target_incarnation, m.sequence, m.round, m.request_id, m.base_length,
                     m.base_hash, m.append_tokens, m.max_nodes, m.time_budget, m.coupling,
@@ -192,7 +213,8 @@ inline auto Fields(const DraftReply& m) {
 }
 inline auto Fields(const Submit& m) {
   return std::tuple(m.request_id, m.attempt, m.prompt, m.generated, Fields(m.sampling),
-                    m.max_tokens, m.stop_ids, m.score_prompt, m.logprobs, m.speculate);
+                    m.max_tokens, m.stop_ids, m.score_prompt, m.logprobs, m.speculate,
+                    Fields(m.rules));
 }
 inline auto Fields(const Tokens& m) {
   return std::tuple(m.request_id, m.attempt, m.first_index, m.tokens, Fields(m.logprobs),

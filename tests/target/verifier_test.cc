@@ -1,9 +1,11 @@
 #include "target/verifier.h"
 
+#include <numeric>
 #include <random>
 #include <thread>
 
 #include "gtest/gtest.h"
+#include "speculation/logit_rules.h"
 #include "speculation/sampling.h"
 
 namespace specfabric::target {
@@ -45,6 +47,20 @@ void AddSequence(StepPlan* plan, base::SequenceId id, RowsKind kind, int kv_len,
   plan->sequences.push_back(s);
 }
 
+// Gives the plan's last sequence rules, and the text that they look at.
+void AddRules(const base::LogitRules& rules, const std::vector<TokenId>& prompt,
+              const std::vector<TokenId>& output, StepPlan* plan) {
+  PlanSequence& s = plan->sequences.back();
+  s.rules = rules;
+  s.prompt_size = static_cast<int32_t>(prompt.size());
+  speculation::TokenCounts counts;
+  for (TokenId token : prompt) {
+    if (rules.counts_prompt()) counts.AddPrompt(token);
+  }
+  for (TokenId token : output) counts.AddOutput(token);
+  s.counts = counts.list();
+}
+
 StepPlan MixedPlan(std::mt19937* random) {
   StepPlan plan;
   const SamplingParams greedy{.temperature = 0};
@@ -60,6 +76,20 @@ StepPlan MixedPlan(std::mt19937* random) {
   const PlanSequence& scored = plan.sequences.back();
   plan.score_tokens[scored.first_logit] = 7;
   plan.score_tokens[scored.first_logit + 1] = 8;
+  AddSequence(&plan, 6, RowsKind::kTree, 7, tree, greedy, -1, random);
+  AddRules({.presence_penalty = 0.5f, .frequency_penalty = 1.0f, .repetition_penalty = 1.4f},
+           {1, 2, 3, 4}, {2, 9, 9, 30}, &plan);
+  AddSequence(&plan, 7, RowsKind::kTree, 7, tree, filtered, 2, random);
+  AddRules({.frequency_penalty = -2.0f, .bias = {{3, 5.0f}, {60, -100.0f}}}, {1, 2},
+           {9, 4, 9, 9, 9, 9}, &plan);
+  // The bar falls between the second and the third level of the tree.
+  AddSequence(&plan, 8, RowsKind::kTree, 7, tree, greedy, -1, random);
+  std::vector<TokenId> most(kVocabulary / 2);
+  std::iota(most.begin(), most.end(), 0);
+  AddRules({.min_tokens = 5, .barred_ids = most}, {1, 2, 3, 4, 5}, {6, 7, 8}, &plan);
+  AddSequence(&plan, 9, RowsKind::kPrefill, 0, {-1, 0, 1}, warm, -1, random);
+  AddRules({.repetition_penalty = 3.0f, .min_tokens = 1, .barred_ids = {40, 41}}, {1, 2, 3}, {},
+           &plan);
   return plan;
 }
 
@@ -85,12 +115,31 @@ Verdict RunRanks(const StepPlan& plan, const std::vector<float>& logits, int ran
   return verdict;
 }
 
+// The row under the sequence's rules, by the reference. What was committed is laid out as a text
+// with the same counts; the prompt's share of it is whatever has no count.
+std::vector<float> Ruled(const StepPlan& plan, const PlanSequence& s, absl::Span<const float> row,
+                         int logit) {
+  std::vector<TokenId> prompt, output;
+  for (const speculation::TokenCount& count : s.counts) {
+    if (count.output == 0) prompt.push_back(count.token);
+    output.insert(output.end(), count.output, count.token);
+  }
+  if (s.kind == RowsKind::kTree) {
+    for (int node = plan.logit_rows[logit] - s.first_row; node > 0;
+         node = plan.parents[s.first_row + node]) {
+      output.push_back(plan.tokens[s.first_row + node]);
+    }
+  }
+  const auto changed = speculation::ChangedLogitsReference(row, s.rules, prompt, output);
+  return {changed.begin(), changed.end()};
+}
+
 TokenId Expected(const StepPlan& plan, const PlanSequence& s, absl::Span<const float> row,
                  int logit) {
   std::vector<float> noise(kVocabulary, 0.0f);
   const int position = plan.positions[plan.logit_rows[logit]] + 1;
   speculation::GumbelNoise(s.sampling.seed, position, 0, absl::MakeSpan(noise));
-  return speculation::SampleRow(row, noise, s.sampling);
+  return speculation::SampleRow(Ruled(plan, s, row, logit), noise, s.sampling);
 }
 
 TEST(RankVerifier, EveryNumberOfRanksChoosesWhatAWholeRowChooses) {
@@ -117,6 +166,30 @@ TEST(RankVerifier, EveryNumberOfRanksChoosesWhatAWholeRowChooses) {
         }
       }
     }
+  }
+}
+
+// Two branches hold the same token in front of equal rows, one of them twice.
+TEST(RankVerifier, CountsANodesOwnPathAndNoOther) {
+  std::mt19937 random(3);
+  StepPlan plan;
+  AddSequence(&plan, 1, RowsKind::kTree, 4, {-1, 0, 0, 1, 2}, {.temperature = 0}, 1, &random);
+  plan.tokens = {5, 10, 11, 10, 12};
+  AddRules({.frequency_penalty = 1.0f}, {1, 2, 3, 4}, {5}, &plan);
+  std::vector<float> logits;
+  for (int row = 0; row < 5; ++row) {
+    std::vector<float> one(kVocabulary, 0.0f);
+    one[10] = 2.5f;
+    one[20] = 1.0f;
+    logits.insert(logits.end(), one.begin(), one.end());
+  }
+  for (int ranks : {1, 2, 4}) {
+    const Verdict verdict = RunRanks(plan, logits, ranks);
+    // Only below 10, 10 has the token lost more than it leads by.
+    EXPECT_EQ(verdict.chosen, (std::vector<TokenId>{10, 10, 10, 20, 10})) << ranks;
+    // Log-probabilities are of the logits as they were.
+    EXPECT_EQ(verdict.logprobs[3].top[0].first, 10);
+    EXPECT_EQ(verdict.logprobs[3].token, 20);
   }
 }
 
