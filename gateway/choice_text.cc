@@ -64,6 +64,10 @@ std::string ChoiceText::WithoutPrompt(std::string piece) {
   return piece;
 }
 
+std::string ChoiceText::CutAtStop(const std::string& text) {
+  return stops_.Push(text, /*may_match=*/tokens_ > options_.min_tokens);
+}
+
 TokenEntry ChoiceText::Entry(const base::TokenLogprobs& logprobs) const {
   const auto candidate = [&](base::TokenId id, float logprob) {
     return TokenEntry::Candidate{id, tokenizer_->TokenBytes(id), logprob};
@@ -118,6 +122,7 @@ absl::StatusOr<ChoiceText::Piece> ChoiceText::Append(
   for (size_t i = 0; i < tokens.size() && !stopped(); ++i) {
     if (options_.with_logprobs) piece.entries.push_back(Entry(logprobs[i]));
     piece.ids.push_back(tokens[i]);
+    ++tokens_;
     const bool is_stop = std::find(options_.stop_ids.begin(), options_.stop_ids.end(), tokens[i]) !=
                          options_.stop_ids.end();
     if (is_stop) continue;
@@ -125,7 +130,7 @@ absl::StatusOr<ChoiceText::Piece> ChoiceText::Append(
     if (!more.ok()) return more.status();
     const std::string decoded = WithoutPrompt(*std::move(more));
     offset_ += Characters(decoded);
-    piece.text += stops_.Push(decoded);
+    piece.text += CutAtStop(decoded);
   }
   return piece;
 }
@@ -133,7 +138,7 @@ absl::StatusOr<ChoiceText::Piece> ChoiceText::Append(
 absl::StatusOr<std::string> ChoiceText::Finish() {
   absl::StatusOr<std::string> more = decoder_.Finish();
   if (!more.ok()) return more.status();
-  std::string text = stops_.Push(WithoutPrompt(*std::move(more)));
+  std::string text = CutAtStop(WithoutPrompt(*std::move(more)));
   return text + stops_.Finish();
 }
 

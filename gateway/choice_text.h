@@ -23,6 +23,7 @@ class ChoiceText {
   struct Options {
     std::vector<std::string> stop = {};
     std::vector<base::TokenId> stop_ids = {};  // end the output and are no part of its text
+    int32_t min_tokens = 0;  // stop strings do not count in the text of so many first tokens
     bool with_logprobs = false;
   };
   struct Piece {
@@ -53,6 +54,7 @@ class ChoiceText {
   ChoiceText(const tokenizer::Tokenizer* tokenizer, Options options);
   absl::Status Prime(absl::Span<const base::TokenId> prompt);
   std::string WithoutPrompt(std::string piece);
+  std::string CutAtStop(const std::string& text);
   TokenEntry Entry(const base::TokenLogprobs& logprobs) const;
 
   const tokenizer::Tokenizer* tokenizer_;
@@ -60,6 +62,7 @@ class ChoiceText {
   tokenizer::IncrementalDecoder decoder_;
   StopMatcher stops_;
   std::string prompt_rest_;  // text of the prompt that the decoder still holds back
+  int64_t tokens_ = 0;       // of the output
   int64_t offset_ = 0;       // characters decoded so far, an echoed prompt included
 };
 

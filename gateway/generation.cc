@@ -59,6 +59,7 @@ absl::Status Generation::AddChoice(size_t index) {
   ChoiceText::Options options;
   options.stop = request.stop;
   options.stop_ids = submit.stop_ids;
+  options.min_tokens = submit.rules.min_tokens;
   options.with_logprobs = request.logprobs >= 0;
   absl::StatusOr<ChoiceText> text =
       ChoiceText::Create(tokenizer_, submit.prompt, std::move(options));

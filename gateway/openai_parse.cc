@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <limits>
+#include <optional>
+#include <system_error>
 #include <utility>
 
 #include "gateway/json_fields.h"
@@ -38,8 +41,6 @@ struct Unsupported {
   const char* allowed;
 };
 
-bool IsZero(const Json& value) { return value.is_number() && value.get<double>() == 0; }
-bool IsOne(const Json& value) { return value.is_number() && value.get<double>() == 1; }
 bool IsEmpty(const Json& value) {
   return (value.is_structured() && value.empty()) ||
          (value.is_string() && value.get_ref<const std::string&>().empty());
@@ -53,16 +54,11 @@ bool IsText(const Json& value) {
 bool Never(const Json&) { return false; }
 
 constexpr std::array kUnsupported = {
-    Unsupported{"presence_penalty", IsZero, "0"},
-    Unsupported{"frequency_penalty", IsZero, "0"},
-    Unsupported{"repetition_penalty", IsOne, "1"},
-    Unsupported{"logit_bias", IsEmpty, "an empty object"},
     Unsupported{"suffix", IsEmpty, "an empty string"},
     Unsupported{"tools", IsEmpty, "an empty list"},
     Unsupported{"tool_choice", IsNone, "\"none\" or \"auto\""},
     Unsupported{"functions", IsEmpty, "an empty list"},
     Unsupported{"response_format", IsText, "{\"type\": \"text\"}"},
-    Unsupported{"min_tokens", IsZero, "0"},
     Unsupported{"use_beam_search", IsFalse, "false"},
     Unsupported{"continue_final_message", IsFalse, "false"},
     Unsupported{"prompt_logprobs", Never, "nothing"},
@@ -112,6 +108,57 @@ void ReadSampling(Fields& fields, GenerationRequest& request) {
   }
 }
 
+// A token id as the key of an object: decimal, without sign or leading zeros.
+std::optional<base::TokenId> TokenKey(const std::string& key) {
+  base::TokenId id = base::kNoToken;
+  const char* const end = key.data() + key.size();
+  const auto [stop, error] = std::from_chars(key.data(), end, id);
+  const bool whole = error == std::errc() && stop == end && std::to_string(id) == key;
+  return whole && id >= 0 ? std::optional(id) : std::nullopt;
+}
+
+// False if `value` is no map of biases. Entries of 0 change nothing and are left out.
+bool ReadBias(const Json& value, std::vector<base::LogitBias>* bias) {
+  if (!value.is_object() || value.size() > kMaxLogitBias) return false;
+  for (const auto& [key, entry] : value.items()) {
+    const std::optional<base::TokenId> id = TokenKey(key);
+    if (!id || !entry.is_number()) return false;
+    const double number = entry.get<double>();
+    if (!(number >= -100 && number <= 100)) return false;
+    if (number != 0) bias->push_back({*id, static_cast<float>(number)});
+  }
+  std::sort(bias->begin(), bias->end(),
+            [](const auto& a, const auto& b) { return a.token < b.token; });
+  return true;
+}
+
+// After max_tokens, which bounds min_tokens.
+void ReadRules(Fields& fields, GenerationRequest& request) {
+  base::LogitRules& rules = request.rules;
+  const auto penalty = [&](const char* name) {
+    return static_cast<float>(
+        fields.Number(name, 0.0, "from -2 to 2", [](double p) { return p >= -2 && p <= 2; }));
+  };
+  rules.presence_penalty = penalty("presence_penalty");
+  rules.frequency_penalty = penalty("frequency_penalty");
+  const double repetition =
+      fields.Number("repetition_penalty", 1.0, "above 0", [](double p) { return p > 0; });
+  rules.repetition_penalty = static_cast<float>(
+      std::clamp<double>(repetition, kLeastFloat, std::numeric_limits<float>::max()));
+  const int64_t min_tokens = fields.Integer("min_tokens", 0, 0, kAny);
+  if (request.max_tokens && min_tokens > *request.max_tokens) {
+    fields.Fail("min_tokens",
+                "must be at most 'max_tokens', " + std::to_string(*request.max_tokens));
+  }
+  rules.min_tokens =
+      static_cast<int32_t>(std::min<int64_t>(min_tokens, std::numeric_limits<int32_t>::max()));
+  const Json* bias = fields.Find("logit_bias");
+  if (bias != nullptr && !ReadBias(*bias, &rules.bias)) {
+    fields.Fail("logit_bias", "must be an object of at most " + std::to_string(kMaxLogitBias) +
+                                  " token ids, each with a number from -100 to 100");
+  }
+}
+
 void ReadStops(Fields& fields, GenerationRequest& request) {
   if (const Json* stop = fields.Find("stop")) {
     const bool is_list = stop->is_array() && stop->size() <= kMaxStops;
@@ -128,8 +175,9 @@ void ReadStops(Fields& fields, GenerationRequest& request) {
     }
   }
   if (const Json* ids = fields.Find("stop_token_ids")) {
-    if (!ReadTokenIds(*ids, &request.stop_token_ids)) {
-      fields.Fail("stop_token_ids", "must be a list of token ids");
+    if (ids->size() > kMaxStopTokenIds || !ReadTokenIds(*ids, &request.stop_token_ids)) {
+      fields.Fail("stop_token_ids",
+                  "must be a list of at most " + std::to_string(kMaxStopTokenIds) + " token ids");
     }
   }
 }
@@ -151,7 +199,12 @@ void ReadCommon(Fields& fields, GenerationRequest& request) {
   request.n = static_cast<int>(fields.Integer("n", 1, 1, kMaxChoices));
   request.ignore_eos = fields.Bool("ignore_eos", false);
   request.return_token_ids = fields.Bool("return_token_ids", false);
+  const int64_t best_of = fields.Integer("best_of", request.n, 1, kMaxChoices);
+  if (best_of != request.n) {
+    fields.Fail("best_of", "is not supported; it may only be left out or equal 'n'");
+  }
   ReadSampling(fields, request);
+  ReadRules(fields, request);
   ReadStops(fields, request);
   ReadStreaming(fields, request);
   RefuseUnsupported(fields);
@@ -266,16 +319,12 @@ Parsed<GenerationRequest> ParseCompletion(std::string_view body) {
   Fields fields(std::get<Json>(json));
   GenerationRequest request;
   ReadPrompts(fields, request);
-  ReadCommon(fields, request);
   request.max_tokens = 16;  // OpenAI's default here
   ReadMaxTokens(fields, "max_tokens", request);
+  ReadCommon(fields, request);
   request.echo = fields.Bool("echo", false);
   request.add_special_tokens = fields.Bool("add_special_tokens", true);
   request.logprobs = static_cast<int>(fields.Integer("logprobs", -1, 0, kMaxTopLogprobs));
-  const int64_t best_of = fields.Integer("best_of", request.n, 1, kMaxChoices);
-  if (best_of != request.n) {
-    fields.Fail("best_of", "is not supported; it may only be left out or equal 'n'");
-  }
   CheckChoices(fields, request);
   return Result(fields, std::move(request));
 }
@@ -287,9 +336,9 @@ Parsed<GenerationRequest> ParseChat(std::string_view body) {
   GenerationRequest request;
   request.chat = true;
   request.messages = ReadMessages(fields);
-  ReadCommon(fields, request);
   ReadMaxTokens(fields, "max_tokens", request);
   ReadMaxTokens(fields, "max_completion_tokens", request);  // the newer name wins
+  ReadCommon(fields, request);
   request.add_generation_prompt = fields.Bool("add_generation_prompt", true);
   request.add_special_tokens = false;  // a rendered template holds its own
   if (fields.Bool("echo", false)) fields.Fail("echo", "is not supported in a chat");

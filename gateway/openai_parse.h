@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/logit_rules.h"
 #include "base/types.h"
 #include "gateway/api_error.h"
 
@@ -21,6 +22,8 @@ using Prompt = std::variant<std::string, std::vector<base::TokenId>>;
 
 constexpr int kMaxStops = 4;
 constexpr int kMaxTopLogprobs = 20;
+constexpr int kMaxStopTokenIds = 1024;
+constexpr int kMaxLogitBias = 512;
 
 // What /v1/completions and /v1/chat/completions have in common, and what each has of its own.
 struct GenerationRequest {
@@ -34,12 +37,13 @@ struct GenerationRequest {
 
   int n = 1;                          // choices a prompt
   std::optional<int64_t> max_tokens;  // at least 0; nothing means up to the context
-  bool ignore_eos = false;
+  bool ignore_eos = false;            // end tokens do not end the output
   std::vector<std::string> stop;
   std::vector<base::TokenId> stop_token_ids;
 
   base::SamplingParams sampling;
-  bool has_seed = false;  // otherwise the caller draws sampling.seed
+  base::LogitRules rules;  // barred_ids left to Prepare
+  bool has_seed = false;   // otherwise the caller draws sampling.seed
 
   bool stream = false;
   bool include_usage = false;

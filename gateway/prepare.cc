@@ -80,14 +80,37 @@ Parsed<int32_t> Room(const GenerationRequest& request, int64_t length, const Ser
   return static_cast<int32_t>(std::min(asked, left));
 }
 
+Ids Unique(Ids ids) {
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
 Ids StopIds(const GenerationRequest& request, const tokenizer::Tokenizer& tokenizer) {
   Ids ids = request.stop_token_ids;
   if (!request.ignore_eos) {
     ids.insert(ids.end(), tokenizer.eos_ids().begin(), tokenizer.eos_ids().end());
   }
-  std::sort(ids.begin(), ids.end());
-  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
-  return ids;
+  return Unique(std::move(ids));
+}
+
+std::optional<ApiError> CheckBias(const std::vector<base::LogitBias>& bias, int32_t vocabulary) {
+  // Ids ascend.
+  if (bias.empty() || bias.back().token < vocabulary) return std::nullopt;
+  return BadRequest("logit_bias",
+                    absl::StrCat("'logit_bias' holds the token id ", bias.back().token,
+                                 "; the vocabulary has ids 0 to ", vocabulary - 1));
+}
+
+// What no choice may begin with for min_tokens, as vLLM has it: end tokens even where they are
+// ignored later. An end token that the model has no logit for needs no ban.
+Ids BarredIds(const GenerationRequest& request, const tokenizer::Tokenizer& tokenizer,
+              int32_t vocabulary) {
+  if (request.rules.min_tokens == 0) return {};
+  Ids ids = request.stop_token_ids;
+  ids.insert(ids.end(), tokenizer.eos_ids().begin(), tokenizer.eos_ids().end());
+  std::erase_if(ids, [&](base::TokenId id) { return id >= vocabulary; });
+  return Unique(std::move(ids));
 }
 
 schemas::Submit MakeSubmit(const GenerationRequest& request, const Ids& prompt, const Ids& stop_ids,
@@ -96,6 +119,7 @@ schemas::Submit MakeSubmit(const GenerationRequest& request, const Ids& prompt, 
   submit.prompt = prompt;
   submit.sampling = request.sampling;
   submit.sampling.seed = seed;
+  submit.rules = request.rules;
   submit.max_tokens = max_tokens;
   submit.stop_ids = stop_ids;
   submit.logprobs = request.logprobs;
@@ -120,6 +144,8 @@ Parsed<Prepared> Prepare(GenerationRequest request, const tokenizer::Tokenizer& 
   if (auto error = CheckIds(request.stop_token_ids, "stop_token_ids", model.vocabulary)) {
     return *std::move(error);
   }
+  if (auto error = CheckBias(request.rules.bias, model.vocabulary)) return *std::move(error);
+  request.rules.barred_ids = BarredIds(request, tokenizer, model.vocabulary);
   Prepared prepared;
   const Ids stop_ids = StopIds(request, tokenizer);
   const size_t prompts = request.chat ? 1 : request.prompts.size();

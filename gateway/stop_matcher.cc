@@ -22,7 +22,7 @@ void StopMatcher::Automaton::Step(char c) {
   if (stop[state] == c) ++state;
 }
 
-std::string StopMatcher::Push(std::string_view piece) {
+std::string StopMatcher::Push(std::string_view piece, bool may_match) {
   if (matched_) return "";
   if (automata_.empty()) return std::string(piece);
   size_t longest = 0;  // bytes at the end that may belong to a stop string
@@ -32,8 +32,12 @@ std::string StopMatcher::Push(std::string_view piece) {
     longest = 0;
     for (Automaton& automaton : automata_) {
       automaton.Step(c);
+      if (automaton.state == automaton.stop.size()) {
+        if (may_match) match = std::max(match, automaton.state);
+        // Where it does not count, its end may still begin another.
+        if (!may_match) automaton.state = automaton.fallback.back();
+      }
       longest = std::max(longest, automaton.state);
-      if (automaton.state == automaton.stop.size()) match = std::max(match, automaton.state);
     }
     if (match > 0) {
       matched_ = true;

@@ -20,8 +20,9 @@ class StopMatcher {
   // characters.
   explicit StopMatcher(const std::vector<std::string>& stops);
 
-  // What may go out now that `piece` has come. Nothing goes out after a match.
-  std::string Push(std::string_view piece);
+  // What may go out now that `piece` has come. Nothing goes out after a match. Stop strings that
+  // end in a piece with `may_match` false do not count.
+  std::string Push(std::string_view piece, bool may_match = true);
   // The text is over: what was held back.
   std::string Finish();
 

@@ -255,8 +255,15 @@ def test_malformed_json(http: httpx.Client, body: bytes) -> None:
         ("stream", "yes"),
         ("echo", 1),
         ("suffix", "x"),
-        ("logit_bias", {"1": 5}),
-        ("frequency_penalty", 1.0),
+        ("logit_bias", {"1": 500}),
+        ("logit_bias", {"one": 5}),
+        ("logit_bias", {"4096": 5}),
+        ("frequency_penalty", 2.5),
+        ("presence_penalty", "much"),
+        ("repetition_penalty", 0),
+        ("min_tokens", 2),
+        ("stop_token_ids", [4096]),
+        ("best_of", 2),
     ],
 )
 def test_bad_field(http: httpx.Client, demo_cluster: Cluster, field: str, value: object) -> None:

@@ -51,6 +51,8 @@ void CheckGeneration(const gateway::GenerationRequest& request) {
   schemas::Submit submit;
   submit.prompt = {1};
   submit.sampling = request.sampling;
+  submit.rules = request.rules;
+  submit.rules.barred_ids = request.stop_token_ids;
   SPECFABRIC_CHECK(schemas::Decode<schemas::Submit>(schemas::Encode(submit)).ok());
 }
 
@@ -81,8 +83,10 @@ std::vector<fuzz::Bytes> fuzz::Seeds() {
       {0, R"({"model":"m","prompt":"Once","max_tokens":8,"temperature":0.5,"top_p":0.9,"seed":1})"},
       {0, R"({"prompt":[[1,2],[3]],"n":2,"stop":["\n","é"],"stop_token_ids":[2],"echo":true,)"
           R"("logprobs":3,"stream":true,"stream_options":{"include_usage":true},"best_of":2})"},
-      {0, R"({"prompt":[1,2,3],"min_p":0.05,"top_k":-1,"ignore_eos":true,"logit_bias":{},)"
-          R"("presence_penalty":0,"return_token_ids":true,"suffix":"","user":"u"})"},
+      {0,
+       R"({"prompt":[1,2,3],"min_p":0.05,"top_k":-1,"ignore_eos":true,)"
+       R"("logit_bias":{"0":-100,"7":2.5},"presence_penalty":-2,"repetition_penalty":1.5,)"
+       R"("frequency_penalty":0.5,"min_tokens":3,"return_token_ids":true,"suffix":"","user":"u"})"},
       {1, R"({"messages":[{"role":"system","content":"s"},{"role":"user","content":[)"
           R"({"type":"text","text":"a"},{"type":"text","text":"b"}]}],"max_completion_tokens":4,)"
           R"("logprobs":true,"top_logprobs":2,"response_format":{"type":"text"}})"},

@@ -162,6 +162,20 @@ TEST(ChoiceTextTest, EchoScoresAllButTheFirst) {
   EXPECT_EQ(piece.entries[0].offset, static_cast<int64_t>(given.size()));
 }
 
+TEST(ChoiceTextTest, StopStringsWaitForTheFewestTokens) {
+  const auto tokenizer = LoadFixture("byte_level_words");
+  const Ids letter = tokenizer->Encode("x", false).value();
+  ASSERT_EQ(letter.size(), 1u);
+  for (int32_t min_tokens : {0, 1, 3}) {
+    ChoiceText text = Make(*tokenizer, {}, {.stop = {"x"}, .min_tokens = min_tokens});
+    std::string whole;
+    int tokens = 0;
+    for (; tokens < 10 && !text.stopped(); ++tokens) whole += text.Append(letter, {}).value().text;
+    EXPECT_EQ(tokens, min_tokens + 1);
+    EXPECT_EQ(whole + text.Finish().value(), std::string(min_tokens, 'x'));
+  }
+}
+
 TEST(ChoiceTextTest, MissingLogprobsAreTheTargetsError) {
   const auto tokenizer = LoadFixture("byte_level_words");
   ChoiceText text = Make(*tokenizer, {}, {.with_logprobs = true});

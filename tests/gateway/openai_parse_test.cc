@@ -1,5 +1,6 @@
 #include "gateway/openai_parse.h"
 
+#include <limits>
 #include <string>
 #include <utility>
 #include <variant>
@@ -52,7 +53,8 @@ TEST(ParseCompletionTest, EveryField) {
     "top_p": 0.5, "top_k": 7, "min_p": 0.25, "seed": 18446744073709551615, "stop": ["x", "yz"],
     "stop_token_ids": [4], "stream": true, "stream_options": {"include_usage": true},
     "echo": true, "logprobs": 0, "ignore_eos": true, "return_token_ids": true, "user": "u",
-    "presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "logit_bias": {},
+    "presence_penalty": -2, "frequency_penalty": 0.5, "repetition_penalty": 1.25,
+    "logit_bias": {"70": -100, "3": 2.5, "5": 0}, "min_tokens": 0,
     "suffix": null, "add_special_tokens": false, "unheard_of": [1]})"));
   EXPECT_EQ(request.model, "m");
   EXPECT_EQ(request.prompts.size(), 2u);
@@ -70,6 +72,46 @@ TEST(ParseCompletionTest, EveryField) {
   EXPECT_TRUE(request.return_token_ids);
   EXPECT_EQ(request.logprobs, 0);
   EXPECT_FALSE(request.add_special_tokens);
+  EXPECT_EQ(request.rules, (base::LogitRules{.presence_penalty = -2.0f,
+                                             .frequency_penalty = 0.5f,
+                                             .repetition_penalty = 1.25f,
+                                             .bias = {{3, 2.5f}, {70, -100.0f}}}));
+}
+
+TEST(ParseCompletionTest, NeutralRulesAreNone) {
+  const auto request = Good(ParseCompletion(R"({"prompt": "a", "presence_penalty": 0,
+    "frequency_penalty": 0.0, "repetition_penalty": 1, "logit_bias": {"4": 0}, "min_tokens": 0})"));
+  EXPECT_EQ(request.rules, base::LogitRules{});
+}
+
+TEST(ParseCompletionTest, RepetitionPenaltiesBeyondAFloatStayInRange) {
+  for (const char* value : {"1e-300", "1e300"}) {
+    const auto request = Good(
+        ParseCompletion(std::string(R"({"prompt": "a", "repetition_penalty": )") + value + "}"));
+    EXPECT_GT(request.rules.repetition_penalty, 0.0f);
+    EXPECT_LE(request.rules.repetition_penalty, std::numeric_limits<float>::max());
+  }
+}
+
+TEST(ParseCompletionTest, AtMostAsManyTokensAsAreAsked) {
+  EXPECT_EQ(Good(ParseCompletion(R"({"prompt": "a", "min_tokens": 16})")).rules.min_tokens, 16);
+  const auto error = Bad(ParseCompletion(R"({"prompt": "a", "max_tokens": 5, "min_tokens": 6})"));
+  EXPECT_EQ(error.message, "'min_tokens' must be at most 'max_tokens', 5, got 6");
+  EXPECT_EQ(Good(ParseChat(R"({"messages": [{"role": "user", "content": "a"}],
+                               "min_tokens": 1e300})"))
+                .rules.min_tokens,
+            INT32_MAX);
+}
+
+TEST(ParseCompletionTest, BoundsListsOfIds) {
+  std::string ids = "1", biases = "\"0\": 1";
+  for (int i = 1; i <= kMaxStopTokenIds; ++i) ids += ",1";
+  for (int i = 1; i <= kMaxLogitBias; ++i) biases += ",\"" + std::to_string(i) + "\": 1";
+  EXPECT_EQ(Bad(ParseCompletion(R"({"prompt": "a", "stop_token_ids": [)" + ids + "]}")).message,
+            "'stop_token_ids' must be a list of at most 1024 token ids, got a list of 1025");
+  EXPECT_EQ(Bad(ParseCompletion(R"({"prompt": "a", "logit_bias": {)" + biases + "}}")).message,
+            "'logit_bias' must be an object of at most 512 token ids, each with a number from -100 "
+            "to 100, got an object of 513");
 }
 
 TEST(ParseCompletionTest, PromptsOfIds) {
@@ -138,13 +180,25 @@ TEST(ParseCompletionTest, NamesTheFieldAndWhatItHolds) {
       {"user", "7"},
       {"ignore_eos", "0"},
       {"suffix", "\"x\""},
-      {"logit_bias", "{\"1\": 5}"},
-      {"presence_penalty", "0.5"},
-      {"frequency_penalty", "1.0"},
+      {"logit_bias", "{\"1\": 100.5}"},
+      {"logit_bias", "{\"1\": -101}"},
+      {"logit_bias", "{\"1\": \"5\"}"},
+      {"logit_bias", "{\"-1\": 5}"},
+      {"logit_bias", "{\"01\": 5}"},
+      {"logit_bias", "{\"a\": 5}"},
+      {"logit_bias", "{\"\": 5}"},
+      {"logit_bias", "{\"99999999999\": 5}"},
+      {"logit_bias", "[5]"},
+      {"presence_penalty", "2.5"},
+      {"presence_penalty", "\"a\""},
+      {"frequency_penalty", "-2.01"},
       {"repetition_penalty", "0"},
+      {"repetition_penalty", "-1"},
       {"response_format", "{\"type\": \"json_object\"}"},
       {"tools", "[{}]"},
-      {"min_tokens", "3"},
+      {"min_tokens", "-1"},
+      {"min_tokens", "17"},
+      {"min_tokens", "1.5"},
       {"guided_regex", "\"a\""},
   };
   for (const auto& [field, value] : cases) {
@@ -238,6 +292,12 @@ TEST(ParseChatTest, ChecksMessages) {
     EXPECT_EQ(error.param, "messages") << messages;
     EXPECT_THAT(error.message, HasSubstr("messages")) << messages;
   }
+}
+
+TEST(ParseChatTest, BestOfIsRefused) {
+  const auto error =
+      Bad(ParseChat(R"({"messages": [{"role": "user", "content": "a"}], "best_of": 2})"));
+  EXPECT_EQ(error.param, "best_of");
 }
 
 TEST(ParseChatTest, AlternativesNeedLogprobs) {

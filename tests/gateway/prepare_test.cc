@@ -76,6 +76,21 @@ TEST_F(PrepareTest, IgnoringTheEndLeavesOnlyTheRequestsOwnStops) {
   EXPECT_TRUE(Good(R"({"prompt": "a", "ignore_eos": true})").submits[0].stop_ids.empty());
 }
 
+TEST_F(PrepareTest, NoEndBeforeTheFewestTokens) {
+  const Prepared plain = Good(R"({"prompt": "a", "stop_token_ids": [7]})");
+  EXPECT_TRUE(plain.submits[0].rules.barred_ids.empty());
+  const Prepared longer = Good(R"({"prompt": "a", "stop_token_ids": [7], "min_tokens": 3,
+                                   "logit_bias": {"319": -1}, "presence_penalty": 1})");
+  EXPECT_EQ(longer.submits[0].rules.barred_ids, Ids({0, 7}));
+  EXPECT_EQ(longer.submits[0].rules.min_tokens, 3);
+  EXPECT_EQ(longer.submits[0].rules.presence_penalty, 1.0f);
+  EXPECT_EQ(longer.submits[0].rules.bias, (std::vector<base::LogitBias>{{319, -1.0f}}));
+  const Prepared ignoring =
+      Good(R"({"prompt": "a", "stop_token_ids": [7], "min_tokens": 3, "ignore_eos": true})");
+  EXPECT_EQ(ignoring.submits[0].rules.barred_ids, Ids({0, 7}));
+  EXPECT_EQ(ignoring.submits[0].stop_ids, Ids({7}));
+}
+
 TEST_F(PrepareTest, OutputIsCutToTheContext) {
   EXPECT_EQ(Good(R"({"prompt": [1, 2, 3], "max_tokens": 1000000000000})").submits[0].max_tokens,
             17);
@@ -110,6 +125,8 @@ TEST_F(PrepareTest, WhatTheModelCannotTake) {
   EXPECT_EQ(Bad(R"({"prompt": ""})").param, "prompt");
   EXPECT_EQ(Bad(R"({"prompt": [[]]})").param, "prompt");
   EXPECT_EQ(Bad(R"({"prompt": "a", "stop_token_ids": [320]})").param, "stop_token_ids");
+  EXPECT_EQ(Bad(R"({"prompt": "a", "logit_bias": {"320": 1, "4": 2}})").message,
+            "'logit_bias' holds the token id 320; the vocabulary has ids 0 to 319");
 }
 
 TEST_F(PrepareTest, ChatGoesThroughTheTemplate) {

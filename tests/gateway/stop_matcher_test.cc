@@ -17,6 +17,16 @@ struct Cut {
   bool operator==(const Cut&) const = default;
 };
 
+TEST(StopMatcherTest, DoesNotCountWhatEndsTooEarly) {
+  StopMatcher matcher({"aa", "b"});
+  std::string text = matcher.Push("caab", /*may_match=*/false);
+  EXPECT_FALSE(matcher.matched());
+  EXPECT_EQ(text, "caab");
+  text += matcher.Push("aaa", /*may_match=*/false);
+  EXPECT_EQ(text + matcher.Push("ad", /*may_match=*/true), "caabaa") << "begins before, ends after";
+  EXPECT_TRUE(matcher.matched());
+}
+
 Cut CutOf(const std::vector<std::string>& stops, const std::vector<std::string>& pieces) {
   StopMatcher matcher(stops);
   std::string text;
