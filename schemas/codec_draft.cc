@@ -1,7 +1,9 @@
 // Codecs of the messages between targets and draft workers: DraftRequest, DraftReply.
 
+#include <bit>
 #include <cstring>
 
+#include "base/hash.h"
 #include "schemas/wire.h"
 
 namespace specfabric::schemas {
@@ -52,6 +54,17 @@ std::vector<PrefixPoint> CheckedPrefixes(
 
 }  // namespace
 
+uint64_t SamplingTag(Coupling coupling, const base::SamplingParams& sampling) {
+  uint64_t tag = base::Mix64(sampling.seed);
+  for (uint32_t word :
+       {static_cast<uint32_t>(coupling), std::bit_cast<uint32_t>(sampling.temperature),
+        static_cast<uint32_t>(sampling.top_k), std::bit_cast<uint32_t>(sampling.top_p),
+        std::bit_cast<uint32_t>(sampling.min_p)}) {
+    tag = base::Mix64(tag ^ base::Mix64(word));
+  }
+  return tag;
+}
+
 std::vector<uint8_t> Encode(const DraftRequest& m) {
   FlatBufferBuilder builder(256 + m.append_tokens.size() * sizeof(base::TokenId));
   const auto append_tokens = builder.CreateVector(m.append_tokens);
@@ -60,7 +73,8 @@ std::vector<uint8_t> Encode(const DraftRequest& m) {
       builder, wire::CreateDraftRequest(
                    builder, m.target_incarnation, m.sequence, m.round, m.request_id, m.base_length,
                    m.base_hash, append_tokens, m.max_nodes, m.time_budget,
-                   static_cast<uint8_t>(m.coupling), &sampling, m.prompt_length));
+                   static_cast<uint8_t>(m.coupling), &sampling, m.prompt_length, m.draw,
+                   m.weights_pool, m.weights_bytes));
 }
 
 template <>
@@ -79,6 +93,9 @@ absl::StatusOr<DraftRequest> Decode<DraftRequest>(absl::Span<const uint8_t> payl
   m.time_budget = t->time_budget();
   m.sampling = wire::FromWire(t->sampling());
   m.prompt_length = t->prompt_length();
+  m.draw = t->draw();
+  m.weights_pool = t->weights_pool();
+  m.weights_bytes = t->weights_bytes();
 
   const auto append_tokens = View(t->append_tokens());
   Checker check("DraftRequest");
@@ -112,7 +129,8 @@ std::vector<uint8_t> Encode(const DraftReply& m) {
   return wire::Finish(builder, wire::CreateDraftReply(
                                    builder, m.target_incarnation, m.sequence, m.round, m.request_id,
                                    static_cast<uint8_t>(m.status), static_cast<uint8_t>(m.draw),
-                                   parents, tokens, scores, m.draft_time, known, m.free_sessions));
+                                   parents, tokens, scores, m.draft_time, known, m.free_sessions,
+                                   m.sampling_tag, m.weights_rows, m.weights_entries));
 }
 
 template <>
@@ -128,6 +146,9 @@ absl::StatusOr<DraftReply> Decode<DraftReply>(absl::Span<const uint8_t> payload)
   check.AtMost("draw", t->draw(), static_cast<uint8_t>(SiblingDraw::kDeterministic));
   check.NonNegative("draft_time", t->draft_time());
   check.NonNegative("free_sessions", t->free_sessions());
+  check.NonNegative("weights_rows", t->weights_rows());
+  check.AtMost("weights_rows", static_cast<uint64_t>(t->weights_rows()), kMaxTreeNodes);
+  check.NonNegative("weights_entries", t->weights_entries());
   CheckTree(parents, tokens, scores, check);
   std::vector<PrefixPoint> known = CheckedPrefixes(t->known(), check);
   if (!check.ok()) return check.status();
@@ -144,6 +165,9 @@ absl::StatusOr<DraftReply> Decode<DraftReply>(absl::Span<const uint8_t> payload)
   m.draft_time = t->draft_time();
   m.known = std::move(known);
   m.free_sessions = t->free_sessions();
+  m.sampling_tag = t->sampling_tag();
+  m.weights_rows = t->weights_rows();
+  m.weights_entries = t->weights_entries();
   return m;
 }
 

@@ -105,6 +105,8 @@ base::LogitRules CheckedRules(const wire::Submit& t, Checker& check) {
   return rules;
 }
 
+constexpr uint8_t kNoCoupling = 255;
+
 }  // namespace
 
 std::vector<uint8_t> Encode(const Submit& m) {
@@ -128,7 +130,8 @@ std::vector<uint8_t> Encode(const Submit& m) {
                                   m.max_tokens, stop_ids, m.score_prompt, m.logprobs, m.speculate,
                                   m.rules.presence_penalty, m.rules.frequency_penalty,
                                   m.rules.repetition_penalty, bias_ids, bias_values,
-                                  m.rules.min_tokens, barred_ids));
+                                  m.rules.min_tokens, barred_ids,
+                                  m.coupling ? static_cast<uint8_t>(*m.coupling) : kNoCoupling));
 }
 
 template <>
@@ -159,6 +162,10 @@ absl::StatusOr<Submit> Decode<Submit>(absl::Span<const uint8_t> payload) {
     check.Fail("logprobs", m.logprobs, absl::StrCat("in [-1, ", kMaxTopLogprobs, "]"));
   }
   m.rules = CheckedRules(*t.operator->(), check);
+  if (t->coupling() != kNoCoupling) {
+    check.AtMost("coupling", t->coupling(), static_cast<uint8_t>(Coupling::kTypical));
+    m.coupling = static_cast<Coupling>(t->coupling());
+  }
   if (!check.ok()) return check.status();
   m.prompt = Copy(prompt);
   m.generated = Copy(generated);
@@ -172,10 +179,12 @@ std::vector<uint8_t> Encode(const Tokens& m) {
   const auto logprobs = WriteLogprobs(m.logprobs, builder);
   const auto prompt_logprobs = WriteLogprobs(m.prompt_logprobs, builder);
   const auto error = builder.CreateString(m.error);
+  const auto accepted_at = builder.CreateVector(m.accepted_at);
   return wire::Finish(
       builder, wire::CreateTokens(builder, m.request_id, m.attempt, m.first_index, tokens, logprobs,
                                   prompt_logprobs, static_cast<uint8_t>(m.finish), error, m.rounds,
-                                  m.drafted, m.accepted));
+                                  m.drafted, m.accepted, accepted_at,
+                                  static_cast<uint8_t>(m.coupling)));
 }
 
 template <>
@@ -193,6 +202,10 @@ absl::StatusOr<Tokens> Decode<Tokens>(absl::Span<const uint8_t> payload) {
   check.NonNegative("rounds", t->rounds());
   check.NonNegative("drafted", t->drafted());
   check.NonNegative("accepted", t->accepted());
+  const auto accepted_at = View(t->accepted_at());
+  check.Size("accepted_at", accepted_at.size(), kMaxTreeNodes);
+  for (int32_t count : accepted_at) check.NonNegative("accepted_at", count);
+  check.AtMost("coupling", t->coupling(), static_cast<uint8_t>(Coupling::kTypical));
   Tokens m;
   m.logprobs = CheckedLogprobs(t->logprobs(), "logprobs", check);
   m.prompt_logprobs = CheckedLogprobs(t->prompt_logprobs(), "prompt_logprobs", check);
@@ -206,6 +219,8 @@ absl::StatusOr<Tokens> Decode<Tokens>(absl::Span<const uint8_t> payload) {
   m.rounds = t->rounds();
   m.drafted = t->drafted();
   m.accepted = t->accepted();
+  m.accepted_at = Copy(accepted_at);
+  m.coupling = static_cast<Coupling>(t->coupling());
   return m;
 }
 

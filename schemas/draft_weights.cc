@@ -16,9 +16,13 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr uint16_t kInfinity = 0x7F80;  // finite numbers that are not negative have lower bits
 
+size_t IdsOffset(const DraftWeightsShape& shape, int32_t row) {
+  return static_cast<size_t>(row) * shape.row_bytes();
+}
+
 size_t WeightsOffset(const DraftWeightsShape& shape, int32_t row) {
-  const size_t ids = shape.whole() ? 0 : static_cast<size_t>(shape.rows) * sizeof(base::TokenId);
-  return ids * shape.entries + static_cast<size_t>(row) * shape.entries * sizeof(uint16_t);
+  const size_t ids = shape.whole() ? 0 : shape.entries * sizeof(base::TokenId);
+  return IdsOffset(shape, row) + ids;
 }
 
 absl::Status CheckIds(absl::Span<const base::TokenId> ids, int32_t vocabulary) {
@@ -36,6 +40,19 @@ absl::Status CheckIds(absl::Span<const base::TokenId> ids, int32_t vocabulary) {
 
 }  // namespace
 
+DraftWeightsShape ShapeFor(int32_t rows, int32_t vocabulary, int32_t top_n) {
+  const int32_t entries = top_n + top_n % 2;
+  const bool cut = top_n > 0 && DraftWeightsShape{1, vocabulary, entries}.row_bytes() <
+                                    DraftWeightsShape{1, vocabulary, vocabulary}.row_bytes();
+  return {rows, vocabulary, cut ? entries : vocabulary};
+}
+
+absl::Span<uint16_t> DraftWeightsWriter::WholeRow(int32_t row) {
+  SPECFABRIC_CHECK(shape_.whole() && row < shape_.rows);
+  return {reinterpret_cast<uint16_t*>(slot_ + WeightsOffset(shape_, row)),
+          static_cast<size_t>(shape_.vocabulary)};
+}
+
 void DraftWeightsWriter::Write(int32_t row, absl::Span<const uint16_t> weights) {
   SPECFABRIC_CHECK(static_cast<int32_t>(weights.size()) == shape_.vocabulary && row < shape_.rows);
   uint16_t* const out = reinterpret_cast<uint16_t*>(slot_ + WeightsOffset(shape_, row));
@@ -43,8 +60,7 @@ void DraftWeightsWriter::Write(int32_t row, absl::Span<const uint16_t> weights) 
     std::copy(weights.begin(), weights.end(), out);
     return;
   }
-  base::TokenId* const ids =
-      reinterpret_cast<base::TokenId*>(slot_) + static_cast<size_t>(row) * shape_.entries;
+  base::TokenId* const ids = reinterpret_cast<base::TokenId*>(slot_ + IdsOffset(shape_, row));
   int32_t weighty = 0;
   for (uint16_t weight : weights) weighty += weight != 0;
   SPECFABRIC_CHECK(weighty <= shape_.entries);
@@ -60,7 +76,8 @@ absl::StatusOr<DraftWeights> DraftWeights::Open(const DraftWeightsShape& shape,
                                                 absl::Span<const uint8_t> bytes) {
   // No more rows than a tree has nodes: shape.bytes() cannot overflow.
   if (shape.rows < 0 || shape.rows > speculation::kMaxDraftNodes || shape.vocabulary < 1 ||
-      shape.entries < 1 || shape.entries > shape.vocabulary || bytes.size() != shape.bytes()) {
+      shape.entries < 1 || shape.entries > shape.vocabulary ||
+      (!shape.whole() && shape.entries % 2 != 0) || bytes.size() != shape.bytes()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "weights: ", bytes.size(), " bytes for ", shape.rows, " rows of ", shape.entries,
         " entries out of ", shape.vocabulary, " tokens, which take ", shape.bytes()));
@@ -94,9 +111,8 @@ absl::Span<const uint16_t> DraftWeights::weights(int32_t row) const {
 
 absl::Span<const base::TokenId> DraftWeights::ids(int32_t row) const {
   if (shape_.whole()) return {};
-  return {
-      reinterpret_cast<const base::TokenId*>(bytes_) + static_cast<size_t>(row) * shape_.entries,
-      static_cast<size_t>(shape_.entries)};
+  return {reinterpret_cast<const base::TokenId*>(bytes_ + IdsOffset(shape_, row)),
+          static_cast<size_t>(shape_.entries)};
 }
 
 float DraftWeights::weight(int32_t row, base::TokenId token) const {

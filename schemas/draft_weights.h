@@ -5,8 +5,8 @@
 // (speculation/proposal.h): one row of weights for each node that has children, in ascending order
 // of these nodes. The siblings under a node were drawn from its row. Little-endian, either
 //   whole rows:  uint16 weight[rows][vocabulary], bfloat16
-//   or, where the draft keeps its `entries` heaviest tokens of a row only:
-//                int32 id[rows][entries], ascending within a row; then uint16 weight[rows][entries]
+//   or, where the draft keeps its `entries` (even) heaviest tokens of a row only, for each row:
+//                int32 id[entries], ascending; then uint16 weight[entries]
 // Nothing is copied: the draft writes to the slot that it sends, the target reads the slot that it
 // received.
 
@@ -26,18 +26,25 @@ struct DraftWeightsShape {
   int32_t entries = 0;  // a row; `vocabulary`: whole rows
 
   bool whole() const { return entries == vocabulary; }
-  size_t bytes() const {
-    const size_t cells = static_cast<size_t>(rows) * entries;
-    return cells * (whole() ? sizeof(uint16_t) : sizeof(uint16_t) + sizeof(base::TokenId));
+  size_t row_bytes() const {
+    const size_t cell = whole() ? sizeof(uint16_t) : sizeof(uint16_t) + sizeof(base::TokenId);
+    return static_cast<size_t>(entries) * cell;
   }
+  size_t bytes() const { return static_cast<size_t>(rows) * row_bytes(); }
   bool operator==(const DraftWeightsShape&) const = default;
 };
+
+// The shape in which a draft sends rows cut to its `top_n` heaviest tokens (0: not cut). Rows that
+// would be no smaller than whole ones are whole.
+DraftWeightsShape ShapeFor(int32_t rows, int32_t vocabulary, int32_t top_n);
 
 // Puts rows of [vocabulary] weights into a slot. `slot` is 8-byte aligned and of shape.bytes(). In
 // rows that are not whole, tokens without weight fill up where fewer than `entries` have one.
 class DraftWeightsWriter {
  public:
   DraftWeightsWriter(const DraftWeightsShape& shape, uint8_t* slot) : shape_(shape), slot_(slot) {}
+  // Where a whole row lies, so that it can be made in place.
+  absl::Span<uint16_t> WholeRow(int32_t row);
   void Write(int32_t row, absl::Span<const uint16_t> weights);
 
  private:
@@ -49,7 +56,8 @@ class DraftWeightsWriter {
 class DraftWeights {
  public:
   // InvalidArgument: the bytes are not of this shape, a weight is negative, infinite or no number,
-  // a row has no weight at all, or ids are out of the vocabulary or not ascending. One pass over
+  // a row has no weight at all, ids are out of the vocabulary or not ascending, or
+  // `entries` is odd where rows are not whole. One pass over
   // all.
   static absl::StatusOr<DraftWeights> Open(const DraftWeightsShape& shape,
                                            absl::Span<const uint8_t> bytes);

@@ -78,7 +78,15 @@ struct DraftRequest {
   Coupling coupling = Coupling::kCoupled;
   base::SamplingParams sampling;  // holds the seed
   int32_t prompt_length = 0;
+  uint32_t draw = 0;  // speculation::DrawNumber, for guesses that are drawn by chance
+  // Where DraftWeights go: the target's pool, and the size of its slots. 0 bytes: none are taken.
+  uint8_t weights_pool = 0;
+  uint32_t weights_bytes = 0;
 };
+
+// What the guesses of a request depend on, besides the text: the reply repeats it, so that guesses
+// made for another coupling or other sampling are never verified by this one's rule.
+uint64_t SamplingTag(Coupling coupling, const base::SamplingParams& sampling);
 
 enum class DraftStatus : uint8_t {
   kOk = 0,
@@ -110,6 +118,11 @@ struct DraftReply {
   base::Nanos draft_time = 0;
   std::vector<PrefixPoint> known;  // kNeedResync: longest first
   int32_t free_sessions = 0;
+  uint64_t sampling_tag = 0;  // of what the guesses were made for
+  // The shape of the DraftWeights that are sent beside this reply, tagged with its request_id; 0
+  // rows: none. The nodes with children have a row each, in ascending order.
+  int32_t weights_rows = 0;
+  int32_t weights_entries = 0;
 };
 
 struct EndSession {
@@ -130,6 +143,7 @@ struct Submit {
   bool score_prompt = false;
   int32_t logprobs = -1;
   bool speculate = true;
+  std::optional<Coupling> coupling;  // none: the target's own choice
 };
 
 enum class Finish : uint8_t {
@@ -157,6 +171,8 @@ struct Tokens {
   int32_t rounds = 0;
   int32_t drafted = 0;
   int32_t accepted = 0;
+  std::vector<int32_t> accepted_at;  // rounds that accepted a guess at depth 1, 2, ...; at the end
+  Coupling coupling = Coupling::kCoupled;  // that its trees are verified by
 };
 
 struct Cancel {

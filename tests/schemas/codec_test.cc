@@ -136,6 +136,9 @@ TEST(LimitsTest, DraftReply) {
   ExpectRefused<M>("draw", [](M& m) { m.draw = static_cast<SiblingDraw>(4); });
   ExpectRefused<M>("draft_time", [](M& m) { m.draft_time = -1; });
   ExpectRefused<M>("free_sessions", [](M& m) { m.free_sessions = -1; });
+  ExpectRefused<M>("weights_rows", [](M& m) { m.weights_rows = -1; });
+  ExpectRefused<M>("weights_rows", [](M& m) { m.weights_rows = kMaxTreeNodes + 1; });
+  ExpectRefused<M>("weights_entries", [](M& m) { m.weights_entries = -1; });
   ExpectRefused<M>("parents", [](M& m) { SetChain(m, kMaxTreeNodes + 1); });
   ExpectRefused<M>("tokens", [](M& m) {
     SetChain(m, 3);
@@ -197,6 +200,9 @@ TEST(LimitsTest, Tokens) {
   ExpectRefused<M>("rounds", [](M& m) { m.rounds = -1; });
   ExpectRefused<M>("drafted", [](M& m) { m.drafted = -1; });
   ExpectRefused<M>("accepted", [](M& m) { m.accepted = -1; });
+  ExpectRefused<M>("accepted_at", [](M& m) { m.accepted_at = {3, -1}; });
+  ExpectRefused<M>("accepted_at", [](M& m) { m.accepted_at.resize(kMaxTreeNodes + 1); });
+  ExpectRefused<M>("coupling", [](M& m) { m.coupling = Coupling{4}; });
   const float nan = std::numeric_limits<float>::quiet_NaN();
   ExpectRefused<M>("logprobs", [](M& m) { m.logprobs = {{-1, 0.0f, {}}}; });
   ExpectRefused<M>("logprobs", [nan](M& m) { m.logprobs = {{1, nan, {}}}; });

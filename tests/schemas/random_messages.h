@@ -117,6 +117,9 @@ inline DraftRequest RandomMessage<DraftRequest>(Rng& rng) {
   m.coupling = static_cast<Coupling>(RandomInt(rng, 0, 3));
   m.sampling = RandomSampling(rng);
   m.prompt_length = RandomInt(rng, 0, 1 << 20);
+  m.draw = static_cast<uint32_t>(rng());
+  m.weights_pool = static_cast<uint8_t>(RandomInt(rng, 0, 255));
+  m.weights_bytes = static_cast<uint32_t>(rng());
   return m;
 }
 template <>
@@ -141,6 +144,9 @@ inline DraftReply RandomMessage<DraftReply>(Rng& rng) {
     length -= RandomInt(rng, 1, 64);
   }
   m.free_sessions = RandomInt(rng, 0, 1000);
+  m.sampling_tag = rng();
+  m.weights_rows = RandomInt(rng, 0, kMaxTreeNodes);
+  m.weights_entries = RandomInt(rng, 0, INT32_MAX);
   return m;
 }
 template <>
@@ -157,6 +163,7 @@ inline Submit RandomMessage<Submit>(Rng& rng) {
   m.score_prompt = RandomInt(rng, 0, 1) == 1;
   m.logprobs = RandomInt(rng, -1, kMaxTopLogprobs);
   m.speculate = RandomInt(rng, 0, 1) == 1;
+  if (RandomInt(rng, 0, 1) == 1) m.coupling = static_cast<Coupling>(RandomInt(rng, 0, 3));
   return m;
 }
 template <>
@@ -173,6 +180,9 @@ inline Tokens RandomMessage<Tokens>(Rng& rng) {
   m.rounds = RandomInt(rng, 0, INT32_MAX);
   m.drafted = RandomInt(rng, 0, INT32_MAX);
   m.accepted = RandomInt(rng, 0, INT32_MAX);
+  m.accepted_at.resize(RandomInt(rng, 0, kMaxTreeNodes));
+  for (int32_t& count : m.accepted_at) count = RandomInt(rng, 0, INT32_MAX);
+  m.coupling = static_cast<Coupling>(RandomInt(rng, 0, 3));
   return m;
 }
 
@@ -205,20 +215,22 @@ inline auto Fields(const base::LogitRules& r) {
 inline auto Fields(const DraftRequest& m) {
   return std::tuple(m.target_incarnation, m.sequence, m.round, m.request_id, m.base_length,
                     m.base_hash, m.append_tokens, m.max_nodes, m.time_budget, m.coupling,
-                    Fields(m.sampling), m.prompt_length);
+                    Fields(m.sampling), m.prompt_length, m.draw, m.weights_pool, m.weights_bytes);
 }
 inline auto Fields(const DraftReply& m) {
   return std::tuple(m.target_incarnation, m.sequence, m.round, m.request_id, m.status, m.draw,
-                    m.parents, m.tokens, m.scores, m.draft_time, Fields(m.known), m.free_sessions);
+                    m.parents, m.tokens, m.scores, m.draft_time, Fields(m.known), m.free_sessions,
+                    m.sampling_tag, m.weights_rows, m.weights_entries);
 }
 inline auto Fields(const Submit& m) {
   return std::tuple(m.request_id, m.attempt, m.prompt, m.generated, Fields(m.sampling),
                     m.max_tokens, m.stop_ids, m.score_prompt, m.logprobs, m.speculate,
-                    Fields(m.rules));
+                    Fields(m.rules), m.coupling);
 }
 inline auto Fields(const Tokens& m) {
   return std::tuple(m.request_id, m.attempt, m.first_index, m.tokens, Fields(m.logprobs),
-                    Fields(m.prompt_logprobs), m.finish, m.error, m.rounds, m.drafted, m.accepted);
+                    Fields(m.prompt_logprobs), m.finish, m.error, m.rounds, m.drafted, m.accepted,
+                    m.accepted_at, m.coupling);
 }
 
 }  // namespace specfabric::schemas
