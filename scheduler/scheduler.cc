@@ -134,8 +134,14 @@ void Scheduler::Impl::PlanRunning(StepPlan* plan) {
     if (Ready(*sequence)) ready.push_back(sequence);
     prefill |= sequence->phase == Phase::kPrefill;
   }
-  const auto rows_wanted = [](const Sequence* sequence) {
-    return sequence->draft ? sequence->draft->size() : 1;
+  const auto rows_wanted = [this](const Sequence* sequence) {
+    if (!sequence->draft) return 1;
+    // How many nodes were drawn may depend on the tokens drawn, and what is verified must not,
+    // where their probability is weighed (verification.md section 3, Trimming).
+    if (speculation::NeedsDraftRows(sequence->request.coupling, sequence->draft->draw)) {
+      return sequence->useful_draft_nodes(options.max_tree_nodes) + 1;
+    }
+    return sequence->draft->tree.size();
   };
   std::stable_sort(ready.begin(), ready.end(), [&](const Sequence* a, const Sequence* b) {
     return rows_wanted(a) < rows_wanted(b);
@@ -239,7 +245,7 @@ std::vector<Event> Scheduler::Cancel(base::SequenceId id) {
   return events;
 }
 
-void Scheduler::OnDraft(base::SequenceId id, uint32_t round, speculation::TokenTree tree,
+void Scheduler::OnDraft(base::SequenceId id, uint32_t round, speculation::Draft draft,
                         base::Nanos now) {
   Sequence* sequence = impl_->Find(id);
   if (sequence == nullptr) {
@@ -252,7 +258,7 @@ void Scheduler::OnDraft(base::SequenceId id, uint32_t round, speculation::TokenT
     if (const auto latency = wait.OnStaleReply(round, now)) impl_->latency.Observe(*latency);
     return;
   }
-  if (tree.size() == 0 || tree.tokens[0] != sequence->committed.back()) {
+  if (draft.tree.size() == 0 || draft.tree.tokens[0] != sequence->committed.back()) {
     wait.OnMiss(now, impl_->options);
     ++impl_->draft_misses;
     return;
@@ -260,7 +266,7 @@ void Scheduler::OnDraft(base::SequenceId id, uint32_t round, speculation::TokenT
   impl_->latency.Observe(wait.OnReply(now));
   ++impl_->draft_hits;
   const int32_t useful = sequence->useful_draft_nodes(impl_->options.max_tree_nodes);
-  sequence->draft = Prune(tree, useful, useful);
+  sequence->draft = Prune(draft, useful, useful);
 }
 
 void Scheduler::OnNoDraft(base::SequenceId id, uint32_t round) {

@@ -50,6 +50,9 @@ struct SequenceRequest {
   std::vector<base::TokenId> generated;  // emitted by an earlier attempt; the output continues it
   base::SamplingParams sampling;
   base::LogitRules rules;
+  // kCoupled where sampling is greedy: what is verified then is the arg-max, whatever was asked.
+  speculation::Coupling coupling = speculation::Coupling::kCoupled;
+  uint32_t attempt = 0;                 // of this request: see speculation::DrawNumber
   int32_t max_tokens = 16;              // output tokens, `generated` included; 0 only scores
   std::vector<base::TokenId> stop_ids;  // end the output, reason kStop; the id itself is emitted
   bool score_prompt = false;            // report log-probabilities of prompt tokens (echo)
@@ -115,9 +118,10 @@ class Scheduler {
   std::vector<Event> Cancel(base::SequenceId id);
 
   // A draft's reply. Kept only if `round` is the sequence's current one and it is not in flight;
-  // otherwise counted as late and dropped. The tree must be Validate()d; its root token must be the
-  // last committed one (else it is dropped and counted as a miss).
-  void OnDraft(base::SequenceId id, uint32_t round, speculation::TokenTree tree, base::Nanos now);
+  // otherwise counted as late and dropped. The tree must be Validate()d and drawn in a way that the
+  // sequence's coupling Allows; its root token must be the last committed one (else it is dropped
+  // and counted as a miss).
+  void OnDraft(base::SequenceId id, uint32_t round, speculation::Draft draft, base::Nanos now);
   // No draft will come for this round (busy, unreachable, unsupported): do not wait for it.
   void OnNoDraft(base::SequenceId id, uint32_t round);
 

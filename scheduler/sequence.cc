@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "speculation/randomness.h"
 
 namespace specfabric::scheduler {
 namespace {
@@ -162,17 +163,6 @@ int32_t SlotsNeeded(const Sequence& sequence) {
   return std::max(sequence.committed_size(), sequence.limit - 1);
 }
 
-TokenTree Prune(const TokenTree& tree, int max_depth, int max_nodes) {
-  const std::vector<int32_t> depths = Depths(tree);
-  TokenTree kept = TokenTree::Root(tree.tokens[0]);
-  std::vector<int32_t> index(tree.size(), 0);
-  for (int node = 1; node < tree.size() && kept.size() <= max_nodes; ++node) {
-    if (depths[node] > max_depth) continue;
-    index[node] = kept.Add(index[tree.parents[node]], tree.tokens[node], tree.scores[node]);
-  }
-  return kept;
-}
-
 void PlanPrefill(int32_t rows, int32_t block_size, Sequence* sequence, StepPlan* plan) {
   PlanSequence part = OpenPlanSequence(*sequence, RowsKind::kPrefill, rows, block_size, plan);
   const int32_t end = sequence->kv_written + rows;
@@ -197,16 +187,18 @@ void PlanPrefill(int32_t rows, int32_t block_size, Sequence* sequence, StepPlan*
 }
 
 void PlanTree(int32_t max_rows, int32_t block_size, Sequence* sequence, StepPlan* plan) {
-  if (sequence->draft) {
-    sequence->planned = Prune(*sequence->draft, max_rows, max_rows - 1);
-    sequence->draft.reset();
-  } else {
-    sequence->planned = TokenTree::Root(sequence->committed.back());
-  }
+  speculation::Draft draft = {.tree = TokenTree::Root(sequence->committed.back())};
+  if (sequence->draft) draft = Prune(*sequence->draft, max_rows, max_rows - 1);
+  sequence->draft.reset();
+  sequence->planned = std::move(draft.tree);
   const TokenTree& tree = sequence->planned;
   sequence->planned_rows = tree.size();
   PlanSequence part = OpenPlanSequence(*sequence, RowsKind::kTree, tree.size(), block_size, plan);
   WantChoices(*sequence, &part);
+  part.coupling = sequence->request.coupling;
+  part.draw = draft.draw;
+  part.draw_number = speculation::DrawNumber(sequence->request.attempt, sequence->wait.round());
+  part.weight_row = std::move(draft.weight_row);
   plan->moves.insert(plan->moves.end(), sequence->moves.begin(), sequence->moves.end());
   sequence->moves.clear();
   const std::vector<int32_t> depths = Depths(tree);

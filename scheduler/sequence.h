@@ -34,8 +34,8 @@ struct Sequence {
                                 // into no plan but its own, since an aborted plan ends it.
 
   DraftWait wait;
-  std::optional<speculation::TokenTree> draft;  // of this round
-  speculation::TokenTree planned;               // the tree in flight; empty for a prefill
+  std::optional<speculation::Draft> draft;  // of this round
+  speculation::TokenTree planned;           // the tree in flight; empty for a prefill
   int32_t planned_rows = 0;
 
   std::vector<base::TokenLogprobs> prompt_logprobs;  // until the end of the prefill
@@ -58,10 +58,6 @@ struct Sequence {
 // KV slots that the sequence may write in its life: its last token is never written, and a tree is
 // no larger than the output that is left.
 int32_t SlotsNeeded(const Sequence& sequence);
-
-// The nodes of `tree` that are at most max_depth deep, at most max_nodes below the root. Earlier
-// nodes are kept, so a kept node's parent is kept.
-speculation::TokenTree Prune(const speculation::TokenTree& tree, int max_depth, int max_nodes);
 
 // Appends the next `rows` tokens of the sequence's prompt (or resumed output) to the plan.
 void PlanPrefill(int32_t rows, int32_t block_size, Sequence* sequence, StepPlan* plan);

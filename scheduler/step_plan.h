@@ -43,6 +43,11 @@ struct PlanSequence {
   int32_t logprobs = -1;  // top log-probabilities to report for chosen and scored tokens; -1 none
   base::SamplingParams sampling;
   int32_t prompt_size = 0;
+  // How a tree of more than one node is verified; a single node's token is chosen as coupled does.
+  speculation::Coupling coupling = speculation::Coupling::kCoupled;
+  speculation::SiblingDraw draw = speculation::SiblingDraw::kCoupledTopK;
+  uint32_t draw_number = 0;                     // speculation::DrawNumber
+  std::vector<int32_t> weight_row;              // as speculation::Draft's
   base::LogitRules rules;                       // for the rows that choose
   std::vector<speculation::TokenCount> counts;  // of the committed text, where `rules` penalise
 };

@@ -69,12 +69,11 @@ std::vector<uint8_t> Encode(const DraftRequest& m) {
   FlatBufferBuilder builder(256 + m.append_tokens.size() * sizeof(base::TokenId));
   const auto append_tokens = builder.CreateVector(m.append_tokens);
   const auto sampling = wire::ToWire(m.sampling);
-  return wire::Finish(
-      builder, wire::CreateDraftRequest(
-                   builder, m.target_incarnation, m.sequence, m.round, m.request_id, m.base_length,
-                   m.base_hash, append_tokens, m.max_nodes, m.time_budget,
-                   static_cast<uint8_t>(m.coupling), &sampling, m.prompt_length, m.draw,
-                   m.weights_pool, m.weights_bytes));
+  return wire::Finish(builder, wire::CreateDraftRequest(
+                                   builder, m.target_incarnation, m.sequence, m.round, m.request_id,
+                                   m.base_length, m.base_hash, append_tokens, m.max_nodes,
+                                   m.time_budget, static_cast<uint8_t>(m.coupling), &sampling,
+                                   m.prompt_length, m.draw, m.weights_pool, m.weights_bytes));
 }
 
 template <>

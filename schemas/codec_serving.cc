@@ -126,12 +126,12 @@ std::vector<uint8_t> Encode(const Submit& m) {
   const auto bias_values = builder.CreateVector(values);
   const auto barred_ids = builder.CreateVector(m.rules.barred_ids);
   return wire::Finish(
-      builder, wire::CreateSubmit(builder, m.request_id, m.attempt, prompt, generated, &sampling,
-                                  m.max_tokens, stop_ids, m.score_prompt, m.logprobs, m.speculate,
-                                  m.rules.presence_penalty, m.rules.frequency_penalty,
-                                  m.rules.repetition_penalty, bias_ids, bias_values,
-                                  m.rules.min_tokens, barred_ids,
-                                  m.coupling ? static_cast<uint8_t>(*m.coupling) : kNoCoupling));
+      builder,
+      wire::CreateSubmit(builder, m.request_id, m.attempt, prompt, generated, &sampling,
+                         m.max_tokens, stop_ids, m.score_prompt, m.logprobs, m.speculate,
+                         m.rules.presence_penalty, m.rules.frequency_penalty,
+                         m.rules.repetition_penalty, bias_ids, bias_values, m.rules.min_tokens,
+                         barred_ids, m.coupling ? static_cast<uint8_t>(*m.coupling) : kNoCoupling));
 }
 
 template <>
@@ -181,10 +181,10 @@ std::vector<uint8_t> Encode(const Tokens& m) {
   const auto error = builder.CreateString(m.error);
   const auto accepted_at = builder.CreateVector(m.accepted_at);
   return wire::Finish(
-      builder, wire::CreateTokens(builder, m.request_id, m.attempt, m.first_index, tokens, logprobs,
-                                  prompt_logprobs, static_cast<uint8_t>(m.finish), error, m.rounds,
-                                  m.drafted, m.accepted, accepted_at,
-                                  static_cast<uint8_t>(m.coupling)));
+      builder,
+      wire::CreateTokens(builder, m.request_id, m.attempt, m.first_index, tokens, logprobs,
+                         prompt_logprobs, static_cast<uint8_t>(m.finish), error, m.rounds,
+                         m.drafted, m.accepted, accepted_at, static_cast<uint8_t>(m.coupling)));
 }
 
 template <>

@@ -1,5 +1,6 @@
 #include "speculation/tree.h"
 
+#include <algorithm>
 #include <cassert>
 
 #include "absl/strings/str_cat.h"
@@ -57,6 +58,38 @@ std::vector<uint64_t> AncestorMasks(const TokenTree& tree) {
     masks[node] = above | (uint64_t{1} << node);
   }
   return masks;
+}
+
+std::vector<int32_t> WeightRows(const TokenTree& tree) {
+  std::vector<int32_t> row_of(tree.size(), -1);  // of each node's children
+  for (int node = 1; node < tree.size(); ++node) row_of[tree.parents[node]] = 0;
+  int32_t rows = 0;
+  for (int32_t& row : row_of) {
+    if (row == 0) row = rows++;
+  }
+  std::vector<int32_t> drawn_from(tree.size(), -1);
+  for (int node = 1; node < tree.size(); ++node) drawn_from[node] = row_of[tree.parents[node]];
+  return drawn_from;
+}
+
+int NodesWithChildren(const TokenTree& tree) {
+  std::vector<bool> has_children(tree.size(), false);
+  for (int node = 1; node < tree.size(); ++node) has_children[tree.parents[node]] = true;
+  return static_cast<int>(std::count(has_children.begin(), has_children.end(), true));
+}
+
+Draft Prune(const Draft& draft, int max_depth, int max_nodes) {
+  const TokenTree& tree = draft.tree;
+  const std::vector<int32_t> depths = Depths(tree);
+  Draft kept = {.tree = TokenTree::Root(tree.tokens[0]), .draw = draft.draw, .weight_row = {}};
+  if (!draft.weight_row.empty()) kept.weight_row.push_back(draft.weight_row[0]);
+  std::vector<int32_t> index(tree.size(), 0);
+  for (int node = 1; node < tree.size() && kept.tree.size() <= max_nodes; ++node) {
+    if (depths[node] > max_depth) continue;
+    index[node] = kept.tree.Add(index[tree.parents[node]], tree.tokens[node], tree.scores[node]);
+    if (!draft.weight_row.empty()) kept.weight_row.push_back(draft.weight_row[node]);
+  }
+  return kept;
 }
 
 int ChildWith(const TokenTree& tree, int node, base::TokenId token) {

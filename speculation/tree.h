@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "base/types.h"
+#include "speculation/coupling.h"
 
 namespace specfabric::speculation {
 
@@ -40,6 +41,24 @@ std::vector<int32_t> Depths(const TokenTree& tree);
 
 // Bit j of word [i] is set if node j is node i or one of its ancestors. At most 64 nodes.
 std::vector<uint64_t> AncestorMasks(const TokenTree& tree);
+
+// What a target verifies in one round: the guesses, and how they came about.
+struct Draft {
+  TokenTree tree;
+  SiblingDraw draw = SiblingDraw::kCoupledTopK;
+  // [nodes] row of the draft's weights that the node was drawn from (the root's is not read); empty
+  // where the coupling needs none.
+  std::vector<int32_t> weight_row = {};
+};
+
+// The weight_row of a whole reply: the nodes that have children own the rows in ascending order.
+std::vector<int32_t> WeightRows(const TokenTree& tree);
+int NodesWithChildren(const TokenTree& tree);
+
+// The first nodes that are at most max_depth deep, at most max_nodes below the root: which ones
+// follows from the shape alone, not from tokens or scores (verification.md section 3, Trimming).
+// A kept node's parent is kept.
+Draft Prune(const Draft& draft, int max_depth, int max_nodes);
 
 // The child of `node` that carries `token`, or -1. If siblings repeat a token, the first drawn.
 int ChildWith(const TokenTree& tree, int node, base::TokenId token);

@@ -86,7 +86,7 @@ void BM_Round(benchmark::State& state) {
     }
     for (const DraftWanted& draft : wanted) {
       scheduler->OnDraft(draft.id, draft.round,
-                         Draft(scheduler->Committed(draft.id)->back(), nodes), 0);
+                         {Draft(scheduler->Committed(draft.id)->back(), nodes)}, 0);
     }
     const auto planned = scheduler->Plan(0);
     const StepPlan& plan = std::get<StepPlan>(planned);

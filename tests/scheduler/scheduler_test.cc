@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "scheduler/sequence.h"
+#include "speculation/randomness.h"
 #include "tests/scheduler/fake_group.h"
 
 namespace specfabric::scheduler {
@@ -191,9 +192,9 @@ TEST(PlanTest, TreesLeaveAQuarterOfTheStepToAPrefillAndShareTheRest) {
     ASSERT_TRUE(rig.scheduler.Add(Request(id, 4, 40), 0).ok());
   }
   rig.Step(0);
-  rig.scheduler.OnDraft(1, 1, rig.Chain(1, 15), 0);
-  rig.scheduler.OnDraft(2, 1, rig.Chain(2, 3), 0);
-  rig.scheduler.OnDraft(3, 1, rig.Chain(3, 15), 0);
+  rig.scheduler.OnDraft(1, 1, {rig.Chain(1, 15)}, 0);
+  rig.scheduler.OnDraft(2, 1, {rig.Chain(2, 3)}, 0);
+  rig.scheduler.OnDraft(3, 1, {rig.Chain(3, 15)}, 0);
   ASSERT_TRUE(rig.scheduler.Add(Request(4, 30, 1), 0).ok());
   const StepPlan plan = rig.MustPlan(0);
   ASSERT_EQ(plan.sequences.size(), 4u);
@@ -225,7 +226,7 @@ TEST(DraftTest, AReadySequenceNeverWaitsForAnothersDraft) {
   ASSERT_EQ(plan.sequences.size(), 1u);
   EXPECT_EQ(plan.sequences[0].id, 2u);
   // A draft that comes while another's step is in flight is taken.
-  rig.scheduler.OnDraft(1, 1, rig.Chain(1, 3), 2);
+  rig.scheduler.OnDraft(1, 1, {rig.Chain(1, 3)}, 2);
   rig.Commit(plan, 3);
   plan = rig.MustPlan(4);
   ASSERT_EQ(plan.sequences.size(), 2u);
@@ -245,11 +246,11 @@ TEST(DraftTest, WaitsUntilTheDeadlineThenDecodesPlainly) {
   EXPECT_EQ(plan.rows(), 1);
   EXPECT_EQ(rig.scheduler.stats().draft_misses, 1u);
   // Too late: the sequence is in flight.
-  rig.scheduler.OnDraft(1, 1, rig.Chain(1, 3), 51 * kMillisecond);
+  rig.scheduler.OnDraft(1, 1, {rig.Chain(1, 3)}, 51 * kMillisecond);
   EXPECT_EQ(rig.scheduler.stats().late_drafts, 1u);
   rig.Commit(plan, 52 * kMillisecond);
   // And of a round that is over.
-  rig.scheduler.OnDraft(1, 1, rig.Chain(1, 3), 53 * kMillisecond);
+  rig.scheduler.OnDraft(1, 1, {rig.Chain(1, 3)}, 53 * kMillisecond);
   EXPECT_EQ(rig.scheduler.stats().late_drafts, 2u);
 }
 
@@ -257,7 +258,7 @@ TEST(DraftTest, AReplyPastTheDeadlineIsUsedIfTheSequenceWasNotPlannedYet) {
   Rig rig;
   ASSERT_TRUE(rig.scheduler.Add(Request(1, 4, 40), 0).ok());
   rig.Step(0);
-  rig.scheduler.OnDraft(1, 1, rig.Chain(1, 3), 60 * kMillisecond);
+  rig.scheduler.OnDraft(1, 1, {rig.Chain(1, 3)}, 60 * kMillisecond);
   EXPECT_EQ(rig.MustPlan(61 * kMillisecond).rows(), 4);
   EXPECT_EQ(rig.scheduler.stats().draft_hits, 1u);
   EXPECT_EQ(rig.scheduler.stats().draft_misses, 0u);
@@ -291,7 +292,7 @@ TEST(DraftTest, AWrongRootIsAMissAndNothingIsPlannedFromIt) {
   rig.Step(0);
   TokenTree tree = rig.Chain(1, 3);
   tree.tokens[0] = (tree.tokens[0] + 1) % 1000;
-  rig.scheduler.OnDraft(1, 1, tree, 1);
+  rig.scheduler.OnDraft(1, 1, {tree}, 1);
   EXPECT_EQ(rig.scheduler.stats().draft_misses, 1u);
   EXPECT_EQ(rig.MustPlan(1).rows(), 1);
 }
@@ -302,7 +303,7 @@ TEST(DraftTest, NothingIsDraftedPastTheEndOfTheOutput) {
   const auto wanted = Of<DraftWanted>(rig.Step(0));
   ASSERT_EQ(wanted.size(), 1u);
   EXPECT_EQ(wanted[0].max_nodes, 2);  // three tokens are left, and one of a round is no guess
-  rig.scheduler.OnDraft(1, 1, rig.Chain(1, 15), 1);
+  rig.scheduler.OnDraft(1, 1, {rig.Chain(1, 15)}, 1);
   const StepPlan plan = rig.MustPlan(1);
   EXPECT_EQ(plan.rows(), 3);
   const auto tokens = Of<TokensEvent>(rig.Commit(plan, 1));
@@ -324,7 +325,7 @@ TEST(FinishTest, AStopIdInsideAnAcceptedPathCutsIt) {
   request.stop_ids = {text[3]};
   ASSERT_TRUE(rig.scheduler.Add(request, 0).ok());
   rig.Step(0);
-  rig.scheduler.OnDraft(1, 1, rig.Chain(1, 8), 1);
+  rig.scheduler.OnDraft(1, 1, {rig.Chain(1, 8)}, 1);
   const auto events = rig.Step(1);
   const auto tokens = Of<TokensEvent>(events);
   ASSERT_EQ(tokens.size(), 1u);
@@ -423,7 +424,7 @@ TEST(RulesTest, APlanCountsWhatIsCommittedAndNothingElse) {
     if (round > 0) {  // Of three guesses two are right.
       TokenTree tree = rig.Chain(1, 3);
       tree.tokens[3] = (tree.tokens[3] + 1) % 1000;
-      rig.scheduler.OnDraft(1, static_cast<uint32_t>(round), tree, 0);
+      rig.scheduler.OnDraft(1, static_cast<uint32_t>(round), {tree}, 0);
     }
     const StepPlan plan = rig.MustPlan(0);
     ASSERT_EQ(plan.sequences.size(), 1u);
@@ -488,21 +489,6 @@ TEST(AbortTest, EndsTheSequencesOfTheStepAndNoOther) {
   EXPECT_EQ(rig.scheduler.stats().running, 1);
 }
 
-TEST(PruneTest, KeepsParentsAndOrder) {
-  TokenTree tree = TokenTree::Root(9);
-  tree.Add(0, 1, 0);
-  tree.Add(1, 2, 0);
-  tree.Add(2, 3, 0);
-  tree.Add(0, 4, 0);
-  tree.Add(4, 5, 0);
-  EXPECT_THAT(Prune(tree, 2, 10).parents, ElementsAre(-1, 0, 1, 0, 3));
-  EXPECT_THAT(Prune(tree, 2, 10).tokens, ElementsAre(9, 1, 2, 4, 5));
-  EXPECT_THAT(Prune(tree, 1, 10).tokens, ElementsAre(9, 1, 4));
-  EXPECT_THAT(Prune(tree, 9, 3).tokens, ElementsAre(9, 1, 2, 3));
-  EXPECT_EQ(Prune(tree, 0, 10).size(), 1);
-  EXPECT_EQ(Prune(tree, 10, 0).size(), 1);
-}
-
 TEST(SchedulerDeathTest, MisuseEndsTheProcess) {
   Rig rig;
   EXPECT_DEATH(rig.scheduler.Commit({}, 0), "check failed");
@@ -512,6 +498,27 @@ TEST(SchedulerDeathTest, MisuseEndsTheProcess) {
   StepResult wrong = rig.group.Execute(plan, rig.scheduler);
   wrong.sequences[0].accepted.path = {1};
   EXPECT_DEATH(rig.scheduler.Commit(wrong, 0), "check failed");
+}
+
+// What a plan says of a sequence's tree; parts[0] is the only sequence of the step.
+TEST(SchedulerTest, ThePlanSaysHowTheGuessesWereDrawn) {
+  Rig rig(Options());
+  SequenceRequest request = Request(1, 4, 40);
+  request.coupling = speculation::Coupling::kRejection;
+  request.attempt = 2;
+  ASSERT_TRUE(rig.scheduler.Add(request, 0).ok());
+  rig.Step(0);
+  TokenTree tree = TokenTree::Root(rig.scheduler.Committed(1)->back());
+  for (int parent : {0, 0, 1, 3}) tree.Add(parent, 7, 0);
+  rig.scheduler.OnDraft(1, 1,
+                        {tree, speculation::SiblingDraw::kWithoutReplacement, {-1, 0, 0, 1, 2}}, 1);
+  const StepPlan plan = rig.MustPlan(1);
+  ASSERT_EQ(plan.sequences.size(), 1u);
+  const PlanSequence& part = plan.sequences[0];
+  EXPECT_EQ(part.coupling, speculation::Coupling::kRejection);
+  EXPECT_EQ(part.draw, speculation::SiblingDraw::kWithoutReplacement);
+  EXPECT_EQ(part.draw_number, speculation::DrawNumber(2, 1));
+  EXPECT_THAT(part.weight_row, ElementsAre(-1, 0, 0, 1, 2));
 }
 
 }  // namespace

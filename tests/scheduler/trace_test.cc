@@ -167,7 +167,7 @@ class Trace {
       if (draft.tree.size() == 0) {
         scheduler_.OnNoDraft(draft.id, draft.round);
       } else {
-        scheduler_.OnDraft(draft.id, draft.round, draft.tree, now_);
+        scheduler_.OnDraft(draft.id, draft.round, {draft.tree}, now_);
       }
       return true;
     });

@@ -114,5 +114,31 @@ TEST(WalkCoupledTest, ARootAloneIsAPlainDecode) {
   EXPECT_THAT(accepted.tokens, ElementsAre(9));
 }
 
+TEST(WeightRowsTest, NumberTheNodesThatHaveChildren) {
+  EXPECT_THAT(WeightRows(Example()), ElementsAre(-1, 0, 0, 1, 1, 2));
+  EXPECT_EQ(NodesWithChildren(Example()), 3);
+  EXPECT_THAT(WeightRows(TokenTree::Root(1)), ElementsAre(-1));
+  EXPECT_EQ(NodesWithChildren(TokenTree::Root(1)), 0);
+}
+
+TEST(PruneTest, KeepsParentsOrderAndRows) {
+  TokenTree tree = TokenTree::Root(9);
+  tree.Add(0, 1, 0);
+  tree.Add(1, 2, 0);
+  tree.Add(2, 3, 0);
+  tree.Add(0, 4, 0);
+  tree.Add(4, 5, 0);
+  EXPECT_THAT(Prune({tree}, 2, 10).tree.parents, ElementsAre(-1, 0, 1, 0, 3));
+  EXPECT_THAT(Prune({tree}, 2, 10).tree.tokens, ElementsAre(9, 1, 2, 4, 5));
+  EXPECT_THAT(Prune({tree}, 1, 10).tree.tokens, ElementsAre(9, 1, 4));
+  EXPECT_THAT(Prune({tree}, 9, 3).tree.tokens, ElementsAre(9, 1, 2, 3));
+  EXPECT_EQ(Prune({tree}, 0, 10).tree.size(), 1);
+  EXPECT_EQ(Prune({tree}, 10, 0).tree.size(), 1);
+  EXPECT_THAT(Prune({tree}, 2, 10).weight_row, IsEmpty());
+  const Draft draft = {tree, SiblingDraw::kWithReplacement, WeightRows(tree)};
+  EXPECT_THAT(Prune(draft, 2, 10).weight_row, ElementsAre(-1, 0, 1, 0, 3)) << "rows stay";
+  EXPECT_EQ(Prune(draft, 2, 10).draw, SiblingDraw::kWithReplacement);
+}
+
 }  // namespace
 }  // namespace specfabric::speculation
