@@ -49,8 +49,11 @@ void MakeWeights(absl::Span<const float> logits, const base::SamplingParams& sam
   const auto weigh = [&](size_t token) {
     // Not a number compares false, and has no weight.
     if (!(logits[token] <= best.score)) return;
-    weights[token] =
-        base::RoundToBFloat16(std::exp((logits[token] - best.score) / sampling.temperature));
+    // Equal ones first: the difference of two infinities is no number.
+    const float weight = logits[token] == best.score
+                             ? 1.0f
+                             : std::exp((logits[token] - best.score) / sampling.temperature);
+    weights[token] = base::RoundToBFloat16(weight);
   };
   if (sampling.filtered()) {
     const std::vector<uint8_t> kept = FilterMask(logits, sampling);

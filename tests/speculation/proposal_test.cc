@@ -85,6 +85,16 @@ TEST(MakeWeightsTest, WhatIsNoNumberHasNoWeight) {
   EXPECT_THAT(Widened(Weights({nan, nan}, {})), ElementsAre(0, 0));
 }
 
+TEST(MakeWeightsTest, InfiniteLogitsShareAllOfTheMass) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const SamplingParams& sampling :
+       {SamplingParams{}, SamplingParams{.temperature = 0.1f}, SamplingParams{.top_p = 0.9f}}) {
+    EXPECT_THAT(Widened(Weights({infinity, 5, nan, infinity}, sampling)), ElementsAre(1, 0, 0, 1));
+  }
+  EXPECT_THAT(Widened(Weights({0, infinity, infinity}, {}, 1)), ElementsAre(0, 1, 0));
+}
+
 TEST(DrawTest, NothingComesOfNoWeight) {
   EXPECT_THAT(DrawWithReplacement(Rounded({0, 0}), 3, 1, Site(0)), IsEmpty());
   EXPECT_THAT(DrawWithoutReplacement(Rounded({0, 0}), 3, 1, Site(0)), IsEmpty());
