@@ -92,7 +92,7 @@ endfunction()
 # named here, only when it is built with.
 function(specfabric_add_folders)
   file(GLOB files RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" CONFIGURE_DEPENDS "*/CMakeLists.txt")
-  set(needs_torch model draft target)
+  set(needs_torch model draft)
   foreach(file IN LISTS files)
     get_filename_component(folder "${file}" DIRECTORY)
     if(SPECFABRIC_TORCH OR NOT folder IN_LIST needs_torch)

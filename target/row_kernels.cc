@@ -1,0 +1,119 @@
+#include "target/row_kernels.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/bfloat16.h"
+
+namespace specfabric::target {
+namespace {
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+constexpr int kLanes = 64;
+
+SPECFABRIC_ALWAYS_INLINE float MaxBody(const float* logits) {
+  float best[kLanes];
+  for (float& lane : best) lane = kNever;
+  for (int i = 0; i < kRowChunk; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      best[lane] = logits[i + lane] > best[lane] ? logits[i + lane] : best[lane];
+    }
+  }
+  return *std::max_element(best, best + kLanes);
+}
+
+// Eight values at a time as float32, these sums in double, always as the same tree.
+SPECFABRIC_ALWAYS_INLINE double SumBody(const float* values) {
+  constexpr int kSums = kRowChunk / 8;
+  float sums[kSums];
+  for (int i = 0; i < kSums; ++i) {
+    const float* const v = values + i;
+    sums[i] = ((v[0] + v[kSums]) + (v[2 * kSums] + v[3 * kSums])) +
+              ((v[4 * kSums] + v[5 * kSums]) + (v[6 * kSums] + v[7 * kSums]));
+  }
+  double total[kSums / 2];
+  for (int i = 0; i < kSums / 2; ++i) {
+    total[i] = static_cast<double>(sums[i]) + static_cast<double>(sums[i + kSums / 2]);
+  }
+  for (int half = kSums / 4; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) total[i] += total[i + half];
+  }
+  return total[0];
+}
+
+SPECFABRIC_ALWAYS_INLINE double WeighBody(const float* __restrict logits, float reference,
+                                          ExpScale scale, float* __restrict weights) {
+  for (int i = 0; i < kRowChunk; ++i) weights[i] = ExpWeight(logits[i], reference, scale);
+  return SumBody(weights);
+}
+
+SPECFABRIC_ALWAYS_INLINE double EntropyBody(const float* __restrict logits, float reference,
+                                            ExpScale scale, const float* __restrict weights) {
+  float terms[kRowChunk];
+  for (int i = 0; i < kRowChunk; ++i) {
+    const float log2 = (logits[i] - reference) * scale.high;
+    const uint32_t weighs = 0u - static_cast<uint32_t>(weights[i] > 0.0f);
+    terms[i] = weights[i] * base::Select(weighs, log2, 0.0f);
+  }
+  return SumBody(terms);
+}
+
+SPECFABRIC_ALWAYS_INLINE double SubtractBody(const float* __restrict values, float factor,
+                                             const uint16_t* __restrict draft, float draft_scale,
+                                             float* __restrict left) {
+  for (int i = 0; i < kRowChunk; ++i) {
+    const float difference =
+        std::fma(factor, values[i], -(draft_scale * base::WidenBFloat16(draft[i])));
+    left[i] = difference > 0.0f ? difference : 0.0f;
+  }
+  return SumBody(left);
+}
+
+// One set of functions for each instruction set.
+#define SPECFABRIC_ROW_KERNELS(name, attribute)                                                \
+  struct name {                                                                                \
+    attribute static float Max(const float* logits) { return MaxBody(logits); }                \
+    attribute static double Weigh(const float* logits, float reference, ExpScale scale,        \
+                                  float* weights) {                                            \
+      return WeighBody(logits, reference, scale, weights);                                     \
+    }                                                                                          \
+    attribute static double Sum(const float* values) { return SumBody(values); }               \
+    attribute static double Entropy(const float* logits, float reference, ExpScale scale,      \
+                                    const float* weights) {                                    \
+      return EntropyBody(logits, reference, scale, weights);                                   \
+    }                                                                                          \
+    attribute static double Subtract(const float* values, float factor, const uint16_t* draft, \
+                                     float draft_scale, float* left) {                         \
+      return SubtractBody(values, factor, draft, draft_scale, left);                           \
+    }                                                                                          \
+    static constexpr RowKernels kAll = {Max, Weigh, Sum, Entropy, Subtract};                   \
+  };
+SPECFABRIC_ROW_KERNELS(Portable, )
+SPECFABRIC_ROW_KERNELS(Avx2, SPECFABRIC_TARGET_AVX2)
+SPECFABRIC_ROW_KERNELS(Avx512, SPECFABRIC_TARGET_AVX512)
+#undef SPECFABRIC_ROW_KERNELS
+
+}  // namespace
+
+ExpScale ScaleFor(float temperature) {
+  // Colder than this, every difference of two logits is beyond float32's exponents, and the
+  // product with a difference of 0 must stay 0.
+  constexpr float kColdest = 1e-30f;
+  const double scale = 1.4426950408889634 / std::max(temperature, kColdest);
+  const float high = static_cast<float>(scale);
+  return {.high = high, .low = static_cast<float>(scale - high)};
+}
+
+const RowKernels& KernelsFor(base::Isa isa) {
+  switch (isa) {
+    case base::Isa::kAvx512:
+      return Avx512::kAll;
+    case base::Isa::kAvx2:
+      return Avx2::kAll;
+    case base::Isa::kPortable:
+      break;
+  }
+  return Portable::kAll;
+}
+
+}  // namespace specfabric::target

@@ -1,0 +1,264 @@
+#include "target/row_law.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/bfloat16.h"
+#include "base/check.h"
+#include "speculation/sampling.h"
+
+namespace specfabric::target {
+namespace {
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+// A residual below this is what rounding leaves of none. It also bounds the factors of the next.
+constexpr double kNoMass = 1e-30;
+constexpr double kLn2 = 0.6931471805599453;
+
+// A power of two, in float32's normal range, that brings weights of this sum near 1.
+float DraftScale(const DraftLaw& q) {
+  return std::ldexp(1.0f, -std::clamp(std::ilogb(q.total), -126, 126));
+}
+
+bool Taken(const DraftLaw& q, base::TokenId token) {
+  return std::find(q.taken.begin(), q.taken.end(), token) != q.taken.end();
+}
+
+// Logits of the law that Open promises: -inf where a token has no chance, at least one finite.
+void Filter(absl::Span<const float> logits, const base::SamplingParams& sampling,
+            std::vector<float>* filtered) {
+  std::vector<uint8_t> kept(logits.size(), 1);
+  if (sampling.filtered()) kept = speculation::FilterMask(logits, sampling);
+  float best = kNever;
+  for (size_t x = 0; x < logits.size(); ++x) {
+    if (kept[x] != 0 && logits[x] > best) best = logits[x];
+  }
+  filtered->assign(logits.size(), kNever);
+  if (best == kNever) {
+    (*filtered)[std::find(kept.begin(), kept.end(), 1) - kept.begin()] = 0.0f;
+    return;
+  }
+  for (size_t x = 0; x < logits.size(); ++x) {
+    if (kept[x] == 0 || std::isnan(logits[x])) continue;
+    if (std::isfinite(best)) {
+      (*filtered)[x] = logits[x];
+    } else if (logits[x] == best) {
+      (*filtered)[x] = 0.0f;
+    }
+  }
+}
+
+}  // namespace
+
+double DraftLaw::Weight(base::TokenId token) const {
+  if (Taken(*this, token)) return 0;
+  if (whole()) return base::WidenBFloat16(weights[token]);
+  const auto found = std::lower_bound(ids.begin(), ids.end(), token);
+  if (found == ids.end() || *found != token) return 0;
+  return base::WidenBFloat16(weights[found - ids.begin()]);
+}
+
+RowScratch::RowScratch(int32_t vocabulary, base::Isa isa)
+    : vocabulary(vocabulary),
+      chunks((vocabulary + kRowChunk - 1) / kRowChunk),
+      kernels(KernelsFor(isa)),
+      spare_sums(chunks) {}
+
+void RowLaw::Open(absl::Span<const float> logits, const base::SamplingParams& sampling, bool keep) {
+  SPECFABRIC_CHECK(static_cast<int32_t>(logits.size()) == scratch_.vocabulary);
+  SPECFABRIC_CHECK(sampling.temperature > 0);
+  scale_ = ScaleFor(sampling.temperature);
+  if (!sampling.filtered()) {
+    Weigh(logits, keep);
+    if (std::isfinite(chunks_.back().reference)) return;
+  }
+  Filter(logits, sampling, &scratch_.filtered);
+  Weigh(scratch_.filtered, keep);
+}
+
+void RowLaw::Weigh(absl::Span<const float> logits, bool keep) {
+  logits_ = logits;
+  kept_ = keep;
+  if (keep) values_.resize(static_cast<size_t>(scratch_.chunks) * kRowChunk);
+  float reference = kNever;
+  for (int i = 0; i < scratch_.chunks; ++i) {
+    const float* const chunk = LogitChunk(i);
+    // The largest logit so far will do, and spares the row a pass of its own for the maximum.
+    reference = std::max(reference, scratch_.kernels.max(chunk));
+    float* const weights =
+        keep ? values_.data() + static_cast<size_t>(i) * kRowChunk : scratch_.weights.data();
+    chunks_[i].reference = reference;
+    chunks_[i].sum = scratch_.kernels.weigh(chunk, reference, scale_, weights);
+  }
+  total_ = 0;
+  const double scale = static_cast<double>(scale_.high) + scale_.low;
+  for (Chunk& chunk : chunks_) {
+    chunk.factor = chunk.reference == reference
+                       ? 1.0
+                       : std::exp2((static_cast<double>(chunk.reference) - reference) * scale);
+    chunk.sum *= chunk.factor;
+    total_ += chunk.sum;
+  }
+}
+
+void RowLaw::Keep() {
+  if (kept_) return;
+  values_.resize(static_cast<size_t>(scratch_.chunks) * kRowChunk);
+  for (int i = 0; i < scratch_.chunks; ++i) {
+    scratch_.kernels.weigh(LogitChunk(i), chunks_[i].reference, scale_,
+                           values_.data() + static_cast<size_t>(i) * kRowChunk);
+  }
+  kept_ = true;
+}
+
+const float* RowLaw::LogitChunk(int chunk) {
+  const absl::Span<const float> rest = logits_.subspan(static_cast<size_t>(chunk) * kRowChunk);
+  if (rest.size() >= kRowChunk) return rest.data();
+  const auto end = std::copy(rest.begin(), rest.end(), scratch_.logits_tail.begin());
+  std::fill(end, scratch_.logits_tail.end(), kNever);
+  return scratch_.logits_tail.data();
+}
+
+const uint16_t* RowLaw::DraftChunk(const DraftLaw& q, int chunk) {
+  const absl::Span<const uint16_t> rest = q.weights.subspan(static_cast<size_t>(chunk) * kRowChunk);
+  if (rest.size() >= kRowChunk) return rest.data();
+  const auto end = std::copy(rest.begin(), rest.end(), scratch_.draft_tail.begin());
+  std::fill(end, scratch_.draft_tail.end(), uint16_t{0});
+  return scratch_.draft_tail.data();
+}
+
+const float* RowLaw::ValueChunk(int chunk) {
+  if (kept_) return values_.data() + static_cast<size_t>(chunk) * kRowChunk;
+  scratch_.kernels.weigh(LogitChunk(chunk), chunks_[chunk].reference, scale_,
+                         scratch_.weights.data());
+  return scratch_.weights.data();
+}
+
+float RowLaw::Value(base::TokenId token) const {
+  if (kept_) return values_[token];
+  return ExpWeight(logits_[token], chunks_[token / kRowChunk].reference, scale_);
+}
+
+double RowLaw::Probability(base::TokenId token) const {
+  return Value(token) * chunks_[token / kRowChunk].factor / total_;
+}
+
+double RowLaw::Entropy() {
+  SPECFABRIC_CHECK(!kept_);
+  double sum = 0;  // of w ln w
+  for (int i = 0; i < scratch_.chunks; ++i) {
+    const Chunk& chunk = chunks_[i];
+    if (chunk.sum == 0) continue;
+    const float* const weights = ValueChunk(i);
+    const double log2 =
+        scratch_.kernels.entropy(LogitChunk(i), chunk.reference, scale_, weights) * chunk.factor;
+    sum += kLn2 * log2 + chunk.sum * std::log(chunk.factor);
+  }
+  return std::log(total_) - sum / total_;
+}
+
+base::TokenId RowLaw::Sample(double uniform) {
+  const double wanted = uniform * total_;
+  double sum = 0;
+  int found = 0;
+  for (int i = 0; i < scratch_.chunks; ++i) {
+    if (chunks_[i].sum == 0) continue;
+    found = i;
+    if (sum + chunks_[i].sum > wanted) break;
+    sum += chunks_[i].sum;
+  }
+  const float* const values = ValueChunk(found);
+  base::TokenId token = base::kNoToken;
+  for (int i = 0; i < kRowChunk && sum <= wanted; ++i) {
+    if (values[i] > 0) token = static_cast<base::TokenId>(found * kRowChunk + i);
+    sum += values[i] * chunks_[found].factor;
+  }
+  SPECFABRIC_CHECK(token != base::kNoToken);
+  return token;
+}
+
+// What a chunk's values are multiplied with to be pi p on the scale of the scaled draft weights.
+float RowLaw::DenseFactor(double pi, const DraftLaw& q, const Chunk& chunk) const {
+  return static_cast<float>(pi * (q.total * DraftScale(q)) / total_ * chunk.factor);
+}
+
+double RowLaw::Chance(double pi, const DraftLaw& q, base::TokenId token) const {
+  // Both are of the numbers that Subtract compares, so that a token rejected here is gone there.
+  const Chunk& chunk = chunks_[token / kRowChunk];
+  if (q.whole()) {
+    const double ours = static_cast<double>(DenseFactor(pi, q, chunk)) * Value(token);
+    return std::min(1.0, ours / (q.Weight(token) * DraftScale(q)));
+  }
+  return std::min(1.0, pi * Probability(token) / (q.Weight(token) / q.total));
+}
+
+double RowLaw::Subtract(double pi, const DraftLaw& q) {
+  if (pi == 0) return 0;
+  return q.whole() ? SubtractDense(pi, q) : SubtractSparse(pi, q);
+}
+
+double RowLaw::SubtractDense(double pi, const DraftLaw& q) {
+  const float draft_scale = DraftScale(q);
+  std::vector<float>& left = scratch_.spare;
+  left.resize(static_cast<size_t>(scratch_.chunks) * kRowChunk);
+  for (int i = 0; i < scratch_.chunks; ++i) {
+    scratch_.spare_sums[i] =
+        scratch_.kernels.subtract(ValueChunk(i), DenseFactor(pi, q, chunks_[i]), DraftChunk(q, i),
+                                  draft_scale, left.data() + static_cast<size_t>(i) * kRowChunk);
+  }
+  for (base::TokenId token : q.taken) {
+    const int i = token / kRowChunk;
+    const float whole = DenseFactor(pi, q, chunks_[i]) * Value(token);
+    if (left[token] == whole) continue;
+    left[token] = whole;
+    scratch_.spare_sums[i] = scratch_.kernels.sum(left.data() + static_cast<size_t>(i) * kRowChunk);
+  }
+  double total = 0;
+  for (double sum : scratch_.spare_sums) total += sum;
+  const double scaled_one = q.total * draft_scale;
+  if (total <= kNoMass * scaled_one) return 0;
+
+  values_.swap(left);
+  kept_ = true;
+  for (int i = 0; i < scratch_.chunks; ++i) {
+    chunks_[i] = {.reference = 0, .factor = 1, .sum = scratch_.spare_sums[i]};
+  }
+  total_ = total;
+  return std::min(1.0, total / scaled_one);
+}
+
+double RowLaw::SubtractSparse(double pi, const DraftLaw& q) {
+  Keep();
+  const double before = total_;
+  std::vector<base::TokenId> changed;
+  std::vector<float> old;
+  for (size_t i = 0; i < q.ids.size(); ++i) {
+    const base::TokenId token = q.ids[i];
+    const double weight = Taken(q, token) ? 0 : base::WidenBFloat16(q.weights[i]);
+    if (weight == 0 || values_[token] == 0) continue;
+    changed.push_back(token);
+    old.push_back(values_[token]);
+    const double gone = (weight / q.total) / (pi * Probability(token));
+    values_[token] = gone >= 1 ? 0.0f : static_cast<float>(values_[token] * (1 - gone));
+  }
+  Resum(changed);
+  if (total_ > kNoMass * before) return std::min(1.0, pi * total_ / before);
+  for (size_t i = 0; i < changed.size(); ++i) values_[changed[i]] = old[i];
+  Resum(changed);
+  return 0;
+}
+
+void RowLaw::Resum(absl::Span<const base::TokenId> tokens) {
+  int last = -1;
+  for (base::TokenId token : tokens) {
+    const int i = token / kRowChunk;
+    if (i == last) continue;
+    last = i;
+    chunks_[i].sum = scratch_.kernels.sum(ValueChunk(i)) * chunks_[i].factor;
+  }
+  total_ = 0;
+  for (const Chunk& chunk : chunks_) total_ += chunk.sum;
+}
+
+}  // namespace specfabric::target

@@ -1,0 +1,490 @@
+#include "target/tree_verifier.h"
+
+#include <algorithm>
+#include <boost/math/distributions/chi_squared.hpp>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <random>
+#include <set>
+
+#include "base/bfloat16.h"
+#include "base/check.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "speculation/proposal.h"
+#include "speculation/sampling.h"
+
+namespace specfabric::target {
+namespace {
+
+using base::SamplingParams;
+using base::TokenId;
+using speculation::Accepted;
+using speculation::Coupling;
+using speculation::Distribution;
+using speculation::PhiloxRandomness;
+using speculation::SiblingDraw;
+using speculation::TokenTree;
+using speculation::TypicalOptions;
+using speculation::VerifyInput;
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+using Logits = std::vector<float>;
+using Weights = std::vector<uint16_t>;
+
+Logits RandomLogits(std::mt19937* random, int vocabulary, float spread) {
+  std::normal_distribution<float> normal(0.0f, spread);
+  Logits logits(vocabulary);
+  for (float& logit : logits) logit = normal(*random);
+  return logits;
+}
+
+// The logits with noise: a draft that half agrees.
+Logits Blurred(std::mt19937* random, const Logits& logits, float spread) {
+  std::normal_distribution<float> normal(0.0f, spread);
+  Logits blurred = logits;
+  for (float& logit : blurred) logit += normal(*random);
+  return blurred;
+}
+
+// --- A round, and the reference's view of it ----------------------------------------------------
+
+struct Case {
+  TokenTree tree = TokenTree::Root(0);
+  Coupling coupling = Coupling::kRejection;
+  SiblingDraw draw = SiblingDraw::kDeterministic;
+  SamplingParams sampling = {};
+  TypicalOptions typical = {};
+  std::vector<Logits> logits = {};   // [nodes]
+  std::vector<Weights> rows = {};    // of the draft
+  std::vector<int32_t> row_of = {};  // [nodes]
+  int top_n = 0;                     // 0: whole rows go over the wire
+
+  int vocabulary() const { return static_cast<int>(logits[0].size()); }
+};
+
+Distribution TargetLaw(const Logits& logits, const SamplingParams& sampling) {
+  const std::vector<uint8_t> kept = speculation::FilterMask(logits, sampling);
+  const double max = *std::max_element(logits.begin(), logits.end());
+  Distribution law;
+  for (size_t x = 0; x < logits.size(); ++x) {
+    law.push_back(kept[x] ? std::exp((logits[x] - max) / static_cast<double>(sampling.temperature))
+                          : 0);
+  }
+  return speculation::Normalized(law);
+}
+
+Accepted ByReference(const Case& round, const PhiloxRandomness& random) {
+  VerifyInput input{.tree = round.tree,
+                    .draw = round.draw,
+                    .vocabulary = round.vocabulary(),
+                    .p = {},
+                    .q = {},
+                    .q_row = round.row_of};
+  for (const Logits& logits : round.logits) {
+    const Distribution p = TargetLaw(logits, round.sampling);
+    input.p.insert(input.p.end(), p.begin(), p.end());
+  }
+  for (const Weights& weights : round.rows) {
+    const Distribution q = speculation::Probabilities(weights);
+    input.q.insert(input.q.end(), q.begin(), q.end());
+  }
+  const absl::Status valid = speculation::ValidateInput(round.coupling, input);
+  EXPECT_TRUE(valid.ok()) << valid;
+  PhiloxRandomness philox = random;
+  switch (round.coupling) {
+    case Coupling::kRejection:
+      return speculation::AcceptByRejection(input, philox);
+    case Coupling::kTraversal:
+      return speculation::AcceptByTraversal(input, philox);
+    case Coupling::kTypical:
+      return speculation::AcceptTypical(input, round.typical, philox);
+    case Coupling::kCoupled:
+      break;
+  }
+  SPECFABRIC_CHECK(round.coupling != Coupling::kCoupled);
+  return {};
+}
+
+// The rows as a slot holds them.
+class Slot {
+ public:
+  explicit Slot(const Case& round) {
+    const int entries = round.top_n == 0 ? round.vocabulary() : round.top_n;
+    const schemas::DraftWeightsShape shape{.rows = static_cast<int32_t>(round.rows.size()),
+                                           .vocabulary = round.vocabulary(),
+                                           .entries = entries};
+    bytes_.resize((shape.bytes() + 7) / 8);
+    uint8_t* const slot = reinterpret_cast<uint8_t*>(bytes_.data());
+    schemas::DraftWeightsWriter writer(shape, slot);
+    for (int32_t row = 0; row < shape.rows; ++row) writer.Write(row, round.rows[row]);
+    absl::StatusOr<schemas::DraftWeights> opened =
+        schemas::DraftWeights::Open(shape, {slot, shape.bytes()});
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    weights_ = *std::move(opened);
+  }
+  const schemas::DraftWeights& weights() const { return weights_; }
+
+ private:
+  std::vector<uint64_t> bytes_;
+  schemas::DraftWeights weights_;
+};
+
+// Lends each row once and spoils it at the next call, as a caller with one buffer does.
+Accepted ByVerifier(const Case& round, const PhiloxRandomness& random, TreeVerifier* verifier,
+                    int* rows_read = nullptr) {
+  const bool needs_rows = speculation::NeedsDraftRows(round.coupling, round.draw);
+  std::optional<Slot> slot;
+  if (needs_rows) slot.emplace(round);
+  const TreeToVerify task{.tree = &round.tree,
+                          .coupling = round.coupling,
+                          .draw = round.draw,
+                          .sampling = round.sampling,
+                          .typical = round.typical,
+                          .weights = needs_rows ? &slot->weights() : nullptr,
+                          .weight_row = round.row_of};
+  Logits lent;
+  std::set<int> asked;
+  const auto row = [&](int node) {
+    EXPECT_TRUE(asked.insert(node).second) << "row " << node << " was asked for twice";
+    lent = round.logits[node];
+    return absl::MakeConstSpan(lent);
+  };
+  const Accepted accepted = verifier->Verify(task, row, random);
+  if (rows_read != nullptr) *rows_read = static_cast<int>(asked.size());
+  return accepted;
+}
+
+// --- Random rounds ------------------------------------------------------------------------------
+
+struct Shape {
+  int vocabulary = 0;
+  int max_nodes = 0;
+  int top_n = 0;
+};
+
+// The children of every node in random trees: chains, expansion configurations, anything.
+std::vector<int> RandomParents(std::mt19937* random, int max_nodes) {
+  const int nodes = 1 + static_cast<int>((*random)() % max_nodes);
+  const int kind = static_cast<int>((*random)() % 3);
+  const int width = 2 + static_cast<int>((*random)() % 3);
+  std::vector<int> parents = {-1};
+  for (int node = 1; node < nodes; ++node) {
+    parents.push_back(kind == 0   ? node - 1
+                      : kind == 1 ? (node - 1) / width
+                                  : static_cast<int>((*random)() % node));
+  }
+  return parents;
+}
+
+// Draws the children of `node`, of which there are to be `count`, from one or two rows.
+std::vector<TokenId> DrawChildren(std::mt19937* random, int node, int count, int drafters,
+                                  Case* round, std::vector<int32_t>* rows) {
+  std::vector<std::vector<TokenId>> drawn;
+  const int first_row = static_cast<int>(round->rows.size());
+  for (int drafter = 0; drafter < drafters; ++drafter) {
+    const Logits blurred = Blurred(random, round->logits[node], 1.0f);
+    Weights weights(blurred.size());
+    speculation::MakeWeights(blurred, round->sampling, round->top_n, absl::MakeSpan(weights));
+    const base::DrawSite site{.purpose = base::Purpose::kDraft,
+                              .draw = static_cast<uint32_t>((*random)()),
+                              .node = static_cast<uint32_t>(node)};
+    drawn.push_back(round->draw == SiblingDraw::kWithoutReplacement
+                        ? speculation::DrawWithoutReplacement(weights, count, 3, site)
+                        : speculation::DrawWithReplacement(weights, count, 3, site));
+    round->rows.push_back(weights);
+  }
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < count; ++i) {
+    const int drafter = i % drafters;
+    if (i / drafters >= static_cast<int>(drawn[drafter].size())) continue;
+    tokens.push_back(drawn[drafter][i / drafters]);
+    rows->push_back(first_row + drafter);
+  }
+  return tokens;
+}
+
+Case RandomCase(std::mt19937* random, Coupling coupling, SiblingDraw draw, const Shape& shape,
+                const SamplingParams& sampling) {
+  std::uniform_real_distribution<float> spread(0.2f, 4.0f);
+  Case round{.coupling = coupling, .draw = draw, .sampling = sampling, .top_n = shape.top_n};
+  if ((*random)() % 2 == 0) round.typical = {.epsilon = 0.4, .delta = 0.8};
+  const std::vector<int> parents = RandomParents(random, shape.max_nodes);
+  const int drafters = 1 + static_cast<int>((*random)() % 4 == 0);
+  // Now and then a draft that lies about what it drew.
+  const bool lies = (*random)() % 8 == 0;
+  // A node whose parent could not draw it is left out with all that is below it.
+  std::vector<int> placed(parents.size(), -1);
+  placed[0] = 0;
+  round.row_of = {0};
+  round.logits.push_back(RandomLogits(random, shape.vocabulary, spread(*random)));
+  for (size_t node = 0; node < parents.size(); ++node) {
+    const int count = static_cast<int>(std::count(parents.begin(), parents.end(), node));
+    if (count == 0 || placed[node] < 0) continue;
+    std::vector<int32_t> rows;
+    const std::vector<TokenId> tokens =
+        DrawChildren(random, placed[node], count, drafters, &round, &rows);
+    size_t next = 0;
+    for (size_t child = node + 1; child < parents.size() && next < tokens.size(); ++child) {
+      if (parents[child] != static_cast<int>(node)) continue;
+      const TokenId token =
+          lies ? static_cast<TokenId>((*random)() % shape.vocabulary) : tokens[next];
+      placed[child] = round.tree.Add(placed[node], token, 0.0f);
+      round.row_of.push_back(rows[next++]);
+      round.logits.push_back(RandomLogits(random, shape.vocabulary, spread(*random)));
+    }
+  }
+  return round;
+}
+
+struct Rule {
+  Coupling coupling;
+  SiblingDraw draw;
+};
+constexpr Rule kRules[] = {{Coupling::kRejection, SiblingDraw::kWithReplacement},
+                           {Coupling::kRejection, SiblingDraw::kWithoutReplacement},
+                           {Coupling::kRejection, SiblingDraw::kDeterministic},
+                           {Coupling::kTraversal, SiblingDraw::kWithReplacement},
+                           {Coupling::kTraversal, SiblingDraw::kWithoutReplacement},
+                           {Coupling::kTraversal, SiblingDraw::kDeterministic},
+                           {Coupling::kTypical, SiblingDraw::kCoupledTopK},
+                           {Coupling::kTypical, SiblingDraw::kWithReplacement}};
+
+SamplingParams RandomSampling(std::mt19937* random) {
+  constexpr float kTemperatures[] = {1.0f, 0.3f, 0.7f, 1.7f};
+  SamplingParams sampling{.temperature = kTemperatures[(*random)() % 4]};
+  if ((*random)() % 2 == 0) return sampling;
+  if ((*random)() % 2 == 0) sampling.top_k = 1 + static_cast<int>((*random)() % 20);
+  if ((*random)() % 2 == 0) sampling.top_p = 0.8f;
+  if ((*random)() % 3 == 0) sampling.min_p = 0.05f;
+  return sampling;
+}
+
+struct Tally {
+  int accepted = 0, rejected_siblings = 0, rounds = 0;
+};
+
+// Rounds of one shape by every rule, each equal to the reference's.
+void ExpectTheReference(uint32_t seed, const Shape& shape, int rounds, Tally* tally) {
+  std::mt19937 random(seed);
+  TreeVerifier verifier(shape.vocabulary);
+  for (int i = 0; i < rounds; ++i) {
+    for (const Rule& rule : kRules) {
+      const Case round =
+          RandomCase(&random, rule.coupling, rule.draw, shape, RandomSampling(&random));
+      const PhiloxRandomness philox(seed, 9, static_cast<uint32_t>(i), round.tree);
+      const Accepted reference = ByReference(round, philox);
+      int rows_read = 0;
+      const Accepted accepted = ByVerifier(round, philox, &verifier, &rows_read);
+      ASSERT_EQ(accepted.path, reference.path)
+          << Name(rule.coupling) << " " << Name(rule.draw) << ", round " << i;
+      ASSERT_EQ(accepted.tokens, reference.tokens)
+          << Name(rule.coupling) << " " << Name(rule.draw) << ", round " << i;
+      if (rule.coupling == Coupling::kRejection) {
+        ASSERT_EQ(rows_read, static_cast<int>(accepted.tokens.size()));
+      }
+      ++tally->rounds;
+      tally->accepted += static_cast<int>(accepted.path.size());
+      int last = accepted.path.empty() ? 0 : accepted.path.back();
+      tally->rejected_siblings += static_cast<int>(speculation::Children(round.tree, last).size());
+    }
+  }
+}
+
+TEST(TreeVerifierTest, EqualsTheReferenceOnSmallVocabularies) {
+  Tally tally;
+  for (int vocabulary : {2, 3, 17}) {
+    ExpectTheReference(1, {.vocabulary = vocabulary, .max_nodes = 12}, 500, &tally);
+    ExpectTheReference(2, {.vocabulary = vocabulary, .max_nodes = 64}, 100, &tally);
+    ExpectTheReference(3, {.vocabulary = vocabulary, .max_nodes = 12, .top_n = 2}, 300, &tally);
+  }
+  // The rounds decide something.
+  EXPECT_GT(tally.accepted, tally.rounds / 2);
+  EXPECT_GT(tally.rejected_siblings, tally.rounds / 2);
+}
+
+TEST(TreeVerifierTest, EqualsTheReferenceOnLargerVocabularies) {
+  Tally tally;
+  ExpectTheReference(4, {.vocabulary = 512, .max_nodes = 64}, 60, &tally);
+  ExpectTheReference(5, {.vocabulary = 512, .max_nodes = 64, .top_n = 40}, 60, &tally);
+  ExpectTheReference(6, {.vocabulary = 1025, .max_nodes = 20}, 40, &tally);
+  ExpectTheReference(7, {.vocabulary = 4099, .max_nodes = 24}, 20, &tally);
+  ExpectTheReference(8, {.vocabulary = 4099, .max_nodes = 24, .top_n = 64}, 20, &tally);
+  EXPECT_GT(tally.accepted, tally.rounds / 2);
+  EXPECT_GT(tally.rejected_siblings, tally.rounds / 2);
+}
+
+TEST(TreeVerifierTest, EveryInstructionSetAcceptsTheSame) {
+  std::mt19937 random(10);
+  for (base::Isa isa : {base::Isa::kAvx2, base::Isa::kAvx512}) {
+    if (!base::Supported(isa)) continue;
+    TreeVerifier portable(1025, base::Isa::kPortable), vectorised(1025, isa);
+    for (uint32_t i = 0; i < 40; ++i) {
+      for (const Rule& rule : kRules) {
+        const Case round =
+            RandomCase(&random, rule.coupling, rule.draw, {.vocabulary = 1025, .max_nodes = 20},
+                       RandomSampling(&random));
+        const PhiloxRandomness philox(1, 9, i, round.tree);
+        const Accepted a = ByVerifier(round, philox, &portable);
+        const Accepted b = ByVerifier(round, philox, &vectorised);
+        ASSERT_EQ(a.path, b.path);
+        ASSERT_EQ(a.tokens, b.tokens);
+      }
+    }
+  }
+}
+
+TEST(TreeVerifierTest, WithoutReplacementCountsTheLittleThatIsLeft) {
+  // The first sibling has all but 2^-40 of the draft's mass: what is left must be added up anew.
+  Case round{.coupling = Coupling::kRejection, .draw = SiblingDraw::kWithoutReplacement};
+  const float little = 0x1p-40f;
+  round.tree.Add(0, 0, 0.0f);
+  round.tree.Add(0, 1, 0.0f);
+  round.row_of = {0, 0, 0};
+  round.logits.assign(3, {-2, 0.5f, 0, 1});
+  round.rows = {{base::RoundToBFloat16(1), base::RoundToBFloat16(3 * little),
+                 base::RoundToBFloat16(little), base::RoundToBFloat16(little)}};
+  for (int top_n : {0, 3}) {
+    round.top_n = top_n;
+    if (top_n != 0) round.rows[0][3] = 0;
+    TreeVerifier verifier(4);
+    for (uint32_t draw = 0; draw < 500; ++draw) {
+      const PhiloxRandomness philox(1, 9, draw, round.tree);
+      const Accepted reference = ByReference(round, philox);
+      const Accepted accepted = ByVerifier(round, philox, &verifier);
+      ASSERT_EQ(accepted.path, reference.path);
+      ASSERT_EQ(accepted.tokens, reference.tokens);
+    }
+  }
+}
+
+TEST(TreeVerifierTest, OddLogitsNeverBringOutWhatHasNoChance) {
+  const std::vector<std::pair<Logits, std::vector<TokenId>>> rows = {
+      {{kNan, 1, 2, -kInf}, {1, 2}},
+      {{0, kInf, 3, kNan}, {1}},
+      {{kNan, kNan, kNan, kNan}, {0}},
+      {{-kInf, -kInf, -kInf, -kInf}, {0}},
+      {{kInf, 0, 0, kInf}, {0, 3}}};
+  std::mt19937 random(11);
+  TreeVerifier verifier(4);
+  for (const auto& [logits, allowed] : rows) {
+    for (const Rule& rule : kRules) {
+      for (uint32_t draw = 0; draw < 100; ++draw) {
+        Case round = RandomCase(&random, rule.coupling, rule.draw,
+                                {.vocabulary = 4, .max_nodes = 6}, {.temperature = 0.8f});
+        for (Logits& row : round.logits) row = logits;
+        const PhiloxRandomness philox(1, 9, draw, round.tree);
+        for (TokenId token : ByVerifier(round, philox, &verifier).tokens) {
+          ASSERT_THAT(allowed, ::testing::Contains(token));
+        }
+      }
+    }
+  }
+}
+
+// --- The law ------------------------------------------------------------------------------------
+
+// A target and a draft over four tokens: logits after the root, and after each first token.
+struct Pair {
+  explicit Pair(uint32_t seed) {
+    std::mt19937 random(seed);
+    for (int i = 0; i < 5; ++i) {
+      target.push_back(RandomLogits(&random, 4, 1.2f));
+      draft.push_back(Blurred(&random, target.back(), 1.0f));
+    }
+  }
+  std::vector<Logits> target, draft;
+};
+
+// Two children of the root and of each of these, drawn as `draw` says.
+Case DrawnRound(const Pair& pair, const Rule& rule, const SamplingParams& sampling, int top_n,
+                uint32_t number) {
+  Case round{.coupling = rule.coupling, .draw = rule.draw, .sampling = sampling, .top_n = top_n};
+  round.row_of = {0};
+  round.logits = {pair.target[0]};
+  for (int node = 0; node < round.tree.size() && node < 3; ++node) {
+    const int after = node == 0 ? 0 : 1 + round.tree.tokens[node];
+    Weights weights(4);
+    speculation::MakeWeights(pair.draft[after], sampling, top_n, absl::MakeSpan(weights));
+    const base::DrawSite site{.purpose = base::Purpose::kDraft,
+                              .position = 7 + static_cast<uint32_t>(node > 0),
+                              .draw = number,
+                              .node = static_cast<uint32_t>(node)};
+    std::vector<TokenId> tokens = {0, 1};
+    if (rule.draw == SiblingDraw::kWithReplacement) {
+      tokens = speculation::DrawWithReplacement(weights, 2, 5, site);
+    } else if (rule.draw == SiblingDraw::kWithoutReplacement) {
+      tokens = speculation::DrawWithoutReplacement(weights, 2, 5, site);
+    }
+    for (TokenId token : tokens) {
+      const int child = round.tree.Add(node, token, 0.0f);
+      round.row_of.push_back(static_cast<int32_t>(round.rows.size()));
+      round.logits.push_back(round.tree.parents[child] == 0 ? pair.target[1 + token] : Logits(4));
+    }
+    round.rows.push_back(weights);
+  }
+  return round;
+}
+
+// The p-value of the first two tokens of many rounds, told apart by their draw number.
+// `rule` is the verifier's; the draft draws by `drawn`.
+double PValue(const Rule& rule, SiblingDraw drawn, const SamplingParams& sampling, int top_n) {
+  constexpr int kRounds = 200'000;
+  const Pair pair(21);
+  std::vector<Distribution> p;
+  for (const Logits& logits : pair.target) p.push_back(TargetLaw(logits, sampling));
+  std::mt19937 random(1);
+  std::vector<int> counts(16, 0);
+  TreeVerifier verifier(4);
+  for (uint32_t number = 0; number < kRounds; ++number) {
+    Case round = DrawnRound(pair, {rule.coupling, drawn}, sampling, top_n, number);
+    round.draw = rule.draw;
+    const PhiloxRandomness philox(5, 7, number, round.tree);
+    std::vector<TokenId> text = ByVerifier(round, philox, &verifier).tokens;
+    if (text.size() == 1) {
+      const Distribution& next = p[1 + text[0]];
+      text.push_back(std::discrete_distribution<TokenId>(next.begin(), next.end())(random));
+    }
+    ++counts[text[0] * 4 + text[1]];
+  }
+  double statistic = 0;
+  int cells = 0;
+  for (int a = 0; a < 4; ++a) {
+    for (int b = 0; b < 4; ++b) {
+      const double expected = kRounds * p[0][a] * p[1 + a][b];
+      const int count = counts[a * 4 + b];
+      if (expected == 0) {
+        EXPECT_EQ(count, 0);
+        continue;
+      }
+      statistic += (count - expected) * (count - expected) / expected;
+      ++cells;
+    }
+  }
+  return boost::math::cdf(boost::math::complement(boost::math::chi_squared(cells - 1), statistic));
+}
+
+TEST(TreeVerifierLawTest, IsTheTargetsUnderEveryLosslessRule) {
+  for (const Rule& rule : kRules) {
+    if (!speculation::Lossless(rule.coupling)) continue;
+    EXPECT_GT(PValue(rule, rule.draw, {.temperature = 0.8f}, 0), 0.001)
+        << Name(rule.coupling) << " " << Name(rule.draw);
+    if (!speculation::NeedsDraftRows(rule.coupling, rule.draw)) continue;
+    EXPECT_GT(PValue(rule, rule.draw, {.temperature = 0.8f, .top_k = 3}, 2), 0.001)
+        << Name(rule.coupling) << " " << Name(rule.draw) << ", truncated";
+  }
+}
+
+TEST(TreeVerifierLawTest, TheWrongRuleIsCaught) {
+  EXPECT_LT(PValue({Coupling::kRejection, SiblingDraw::kWithReplacement},
+                   SiblingDraw::kWithoutReplacement, {}, 0),
+            1e-6);
+  EXPECT_LT(PValue({Coupling::kTypical, SiblingDraw::kWithReplacement},
+                   SiblingDraw::kWithReplacement, {}, 0),
+            1e-6);
+}
+
+}  // namespace
+}  // namespace specfabric::target
