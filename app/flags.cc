@@ -18,7 +18,16 @@ DEFINE_string(drafts, "", "target: addresses host:port,...; up, generate: how ma
 DEFINE_string(
     tree, "best:8",
     "shape of draft trees: widths by depth such as 1,1,3,1,1, or best:NODES[:CHILDREN[:DEPTH]]");
-DEFINE_string(coupling, "coupled", "rule of verification: coupled");
+DEFINE_string(coupling, "coupled",
+              "how guesses are accepted: coupled, rejection, traversal (all lossless) or typical "
+              "(lossy)");
+DEFINE_string(request_couplings, "",
+              "couplings that a request may ask for besides --coupling, comma-separated");
+DEFINE_string(sampled_tree, "2,2,1,1",
+              "shape of the trees of rejection and traversal: widths by depth");
+DEFINE_string(sampled_draw, "without_replacement",
+              "how their siblings are drawn: without_replacement, with_replacement or "
+              "deterministic");
 DEFINE_string(log_level, "info", "debug, info, warning or error");
 DEFINE_string(prompt, "", "the prompt; - reads it from standard input");
 DEFINE_string(prompt_ids, "", "the prompt as token ids, comma-separated, instead of --prompt");
@@ -39,6 +48,10 @@ DEFINE_int32(max_context, 0, "prompt + output tokens of a sequence; 0: what the 
 DEFINE_int32(max_sequences, 64, "sequences running at once");
 DEFINE_int32(max_step_tokens, 512, "rows of one forward pass");
 DEFINE_int32(max_queue, 1024, "sequences waiting at once; more are answered 429");
+DEFINE_int32(draft_top_n, 0,
+             "rejection, traversal: draw from the draft's n likeliest tokens only; 0: from all");
+DEFINE_int32(draft_rows, 16,
+             "rejection, traversal: nodes with children of the largest tree a draft may send");
 DEFINE_int32(max_sessions, 64, "sequences a draft worker holds at once");
 DEFINE_int32(max_tokens, 128, "tokens to generate");
 DEFINE_int32(top_k, 0, "keep the k most likely tokens; 0: all");
@@ -98,9 +111,12 @@ const std::vector<Group>& Groups() {
        {"model", "dtype", "threads", "kv_blocks", "block_size", "max_context", "batch_invariant",
         "reference_kernels"}},
       {"target",
-       {"tensor_parallel", "drafts", "coupling", "max_sequences", "max_step_tokens", "max_queue",
-        "max_draft_wait_ms", "step_timeout_seconds", "served_model_name"}},
-      {"draft", {"tree", "max_sessions", "session_ttl_seconds", "max_step_tokens"}},
+       {"tensor_parallel", "drafts", "coupling", "request_couplings", "draft_rows", "max_sequences",
+        "max_step_tokens", "max_queue", "max_draft_wait_ms", "step_timeout_seconds",
+        "served_model_name"}},
+      {"draft",
+       {"tree", "sampled_tree", "sampled_draw", "draft_top_n", "max_sessions",
+        "session_ttl_seconds", "max_step_tokens"}},
       {"gateway", {"model", "served_model_name", "targets", "max_context"}},
       {"up", {"draft_model", "targets", "print_pids"}},
       {"generate",

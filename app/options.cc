@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "app/flags.h"
 #include "app/join_secret.h"
+#include "speculation/coupling.h"
 #include "speculation/growth.h"
 #include "tokenizer/fingerprint.h"
 
@@ -24,6 +25,11 @@ absl::Status InRange(absl::string_view flag, T value, T least, T most) {
   if (value >= least && value <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("--", flag, "=", value, ": allowed are ", least, " to ", most));
+}
+
+// What is wrong with a flag whose value a parser refused.
+absl::Status Flag(absl::string_view flag, absl::string_view value, const absl::Status& why) {
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", value, ": ", why.message()));
 }
 
 base::Nanos FromSeconds(double seconds) { return static_cast<base::Nanos>(seconds * 1e9); }
@@ -188,13 +194,19 @@ absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
        {InRange("tensor_parallel", FLAGS_tensor_parallel, 1, 64),
         InRange("max_sequences", FLAGS_max_sequences, 1, 4096),
         InRange("max_queue", FLAGS_max_queue, 1, 1 << 20),
+        InRange("draft_rows", FLAGS_draft_rows, 1, speculation::kMaxVerifyNodes),
         InRange("max_draft_wait_ms", FLAGS_max_draft_wait_ms, 0.0, 60000.0),
         InRange("step_timeout_seconds", FLAGS_step_timeout_seconds, 1.0, 86400.0)}) {
     if (!status.ok()) return status;
   }
-  if (FLAGS_coupling != "coupled") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--coupling=", FLAGS_coupling, ": allowed is coupled"));
+  auto coupling = speculation::ParseCoupling(FLAGS_coupling);
+  if (!coupling.ok()) return Flag("coupling", FLAGS_coupling, coupling.status());
+  uint32_t couplings = 1u << static_cast<int>(*coupling);
+  for (absl::string_view name :
+       absl::StrSplit(FLAGS_request_couplings, ',', absl::SkipWhitespace())) {
+    auto other = speculation::ParseCoupling({name.data(), name.size()});
+    if (!other.ok()) return Flag("request_couplings", FLAGS_request_couplings, other.status());
+    couplings |= 1u << static_cast<int>(*other);
   }
   auto fabric = FabricFlags();
   if (!fabric.ok()) return fabric.status();
@@ -216,19 +228,35 @@ absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
   options.tokenizer_fingerprint = TokenizerFingerprint(FLAGS_model);
   options.fabric = *std::move(fabric);
   options.step_timeout = FromSeconds(FLAGS_step_timeout_seconds);
+  options.coupling = *coupling;
+  options.couplings = couplings;
+  const bool weighs = (couplings & speculation::kWeighingCouplings) != 0;
+  options.weights_rows = weighs ? FLAGS_draft_rows : 0;
   return options;
 }
 
 absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model_dir) {
   for (absl::Status status :
        {InRange("max_sessions", FLAGS_max_sessions, 1, 1 << 16),
+        InRange("draft_top_n", FLAGS_draft_top_n, 0, 1 << 24),
         InRange("session_ttl_seconds", FLAGS_session_ttl_seconds, 0.1, 1e7)}) {
     if (!status.ok()) return status;
   }
   auto growth = speculation::GrowthPolicy::Parse(FLAGS_tree);
-  if (!growth.ok()) {
+  if (!growth.ok()) return Flag("tree", FLAGS_tree, growth.status());
+  auto sampled = speculation::GrowthPolicy::Parse(FLAGS_sampled_tree);
+  if (!sampled.ok()) return Flag("sampled_tree", FLAGS_sampled_tree, sampled.status());
+  if (sampled->widths.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--sampled_tree=", FLAGS_sampled_tree,
+        ": a tree whose guesses are drawn by chance has a shape that chance does not change; "
+        "allowed are children for each depth, as in \"2,2,1\""));
+  }
+  auto draw = speculation::ParseSiblingDraw(FLAGS_sampled_draw);
+  if (!draw.ok() || *draw == speculation::SiblingDraw::kCoupledTopK) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--tree=", FLAGS_tree, ": ", growth.status().message()));
+        absl::StrCat("--sampled_draw=", FLAGS_sampled_draw,
+                     ": allowed are without_replacement, with_replacement and deterministic"));
   }
   auto fabric = FabricFlags();
   if (!fabric.ok()) return fabric.status();
@@ -238,6 +266,9 @@ absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model
   options.model_dir = model_dir;
   options.rank = *rank;
   options.engine.growth = *growth;
+  options.engine.sampled_growth = *std::move(sampled);
+  options.engine.sampled_draw = *draw;
+  options.engine.top_n = FLAGS_draft_top_n;
   options.engine.max_step_tokens = FLAGS_max_step_tokens;
   options.engine.sessions.max_sessions = FLAGS_max_sessions;
   options.engine.sessions.context = FLAGS_max_context;

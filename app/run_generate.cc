@@ -119,6 +119,12 @@ absl::StatusOr<Answer> Ask(link::Link* link, Inbox* inbox, const schemas::Submit
   return answer;
 }
 
+// docs/exactness.md.
+const char* Exactness(schemas::Coupling coupling) {
+  if (!schemas::Lossless(coupling)) return "none";
+  return coupling == schemas::Coupling::kCoupled && FLAGS_batch_invariant ? "token" : "law";
+}
+
 void Print(const Answer& answer, size_t prompt_tokens) {
   const double seconds = base::ToSeconds(answer.total);
   const double decode = base::ToSeconds(answer.total - answer.first_token);
@@ -132,18 +138,21 @@ void Print(const Answer& answer, size_t prompt_tokens) {
         {"rounds", answer.last.rounds},
         {"drafted", answer.last.drafted},
         {"accepted", answer.last.accepted},
+        {"accepted_per_position", answer.last.accepted_at},
+        {"coupling", schemas::Name(answer.last.coupling)},
         {"seconds", seconds},
         {"first_token_seconds", base::ToSeconds(answer.first_token)},
         {"decode_tokens_per_second", rate},
-        {"exactness", FLAGS_batch_invariant ? "token" : "law"}};
+        {"exactness", Exactness(answer.last.coupling)}};
     std::puts(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
     return;
   }
-  std::fprintf(
-      stderr,
-      "\n[%zu tokens, %.1f tokens/s, first after %.1f ms; %d rounds, %d drafted, %d accepted]\n",
-      answer.ids.size(), rate, 1e3 * base::ToSeconds(answer.first_token), answer.last.rounds,
-      answer.last.drafted, answer.last.accepted);
+  std::fprintf(stderr,
+               "\n[%zu tokens, %.1f tokens/s, first after %.1f ms; %s: %d rounds, %d drafted, %d "
+               "accepted]\n",
+               answer.ids.size(), rate, 1e3 * base::ToSeconds(answer.first_token),
+               schemas::Name(answer.last.coupling), answer.last.rounds, answer.last.drafted,
+               answer.last.accepted);
 }
 
 // A target, its drafts, and a link that speaks to the target as a gateway would.

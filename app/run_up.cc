@@ -65,6 +65,9 @@ std::vector<std::string> DraftArgs() {
   std::vector<std::string> args = ModelArgs(FLAGS_draft_model);
   args.push_back("--listen=127.0.0.1:0");
   args.push_back(absl::StrCat("--tree=", FLAGS_tree));
+  args.push_back(absl::StrCat("--sampled_tree=", FLAGS_sampled_tree));
+  args.push_back(absl::StrCat("--sampled_draw=", FLAGS_sampled_draw));
+  args.push_back(absl::StrCat("--draft_top_n=", FLAGS_draft_top_n));
   args.push_back(absl::StrCat("--max_sessions=", FLAGS_max_sessions));
   args.push_back(absl::StrCat("--session_ttl_seconds=", FLAGS_session_ttl_seconds));
   return args;
@@ -77,6 +80,8 @@ std::vector<std::string> TargetArgs(const std::vector<std::string>& drafts) {
   args.push_back(absl::StrCat("--tensor_parallel=", FLAGS_tensor_parallel));
   args.push_back(absl::StrCat("--kv_blocks=", FLAGS_kv_blocks));
   args.push_back(absl::StrCat("--coupling=", FLAGS_coupling));
+  args.push_back(absl::StrCat("--request_couplings=", FLAGS_request_couplings));
+  args.push_back(absl::StrCat("--draft_rows=", FLAGS_draft_rows));
   args.push_back(absl::StrCat("--max_sequences=", FLAGS_max_sequences));
   args.push_back(absl::StrCat("--max_queue=", FLAGS_max_queue));
   args.push_back(absl::StrCat("--max_draft_wait_ms=", FLAGS_max_draft_wait_ms));

@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/bfloat16.h"
+#include "speculation/proposal.h"
 #include "speculation/sampling.h"
 
 namespace specfabric::draft {
@@ -31,14 +33,26 @@ std::vector<float> Confidence(const std::vector<speculation::ScoredToken>& candi
   return logprobs;
 }
 
+int32_t DepthOf(const speculation::TokenTree& tree, int node) {
+  int32_t depth = 0;
+  for (int32_t a = node; a > 0; a = tree.parents[a]) ++depth;
+  return depth;
+}
+
 }  // namespace
 
 DraftEngine::DraftEngine(const DraftEngineOptions& options, std::unique_ptr<model::RankModel> model,
-                         Reply reply)
+                         AcquireSlot acquire_slot, Reply reply)
     : options_(options),
       model_(std::move(model)),
+      acquire_slot_(std::move(acquire_slot)),
       reply_(std::move(reply)),
       sessions_(options.sessions) {}
+
+size_t DraftEngine::WeightsSlotBytes(const DraftEngineOptions& options, int32_t vocabulary) {
+  const int32_t rows = options.sampled_growth.MaxNodesWithChildren();
+  return schemas::ShapeFor(rows, vocabulary, options.top_n).bytes();
+}
 
 DraftReply DraftEngine::ReplyTo(const DraftRequest& request, DraftStatus status) const {
   DraftReply reply;
@@ -48,6 +62,7 @@ DraftReply DraftEngine::ReplyTo(const DraftRequest& request, DraftStatus status)
   reply.request_id = request.request_id;
   reply.status = status;
   reply.free_sessions = sessions_.free_sessions();
+  reply.sampling_tag = schemas::SamplingTag(request.coupling, request.sampling);
   return reply;
 }
 
@@ -60,43 +75,71 @@ void DraftEngine::Supersede(const SessionKey& key) {
 }
 
 void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos now) {
-  if (draining_) return reply_(peer, ReplyTo(request, DraftStatus::kDraining));
+  if (draining_) return reply_(peer, ReplyTo(request, DraftStatus::kDraining), {});
   const bool in_vocabulary =
       std::all_of(request.append_tokens.begin(), request.append_tokens.end(),
                   [&](base::TokenId t) { return t >= 0 && t < model_->config().vocabulary; });
-  if (request.coupling != schemas::Coupling::kCoupled || !in_vocabulary) {
-    return reply_(peer, ReplyTo(request, DraftStatus::kUnsupported));
-  }
+  if (!in_vocabulary) return reply_(peer, ReplyTo(request, DraftStatus::kUnsupported), {});
   Supersede({request.target_incarnation, request.sequence});
   Applied applied = sessions_.Apply(request, now);
   if (applied.status != DraftStatus::kOk) {
     DraftReply reply = ReplyTo(request, applied.status);
     reply.known = std::move(applied.known);
-    return reply_(peer, std::move(reply));
+    return reply_(peer, std::move(reply), {});
   }
   moves_.insert(moves_.end(), applied.moves.begin(), applied.moves.end());
   Session* session = applied.session;
   // Neither the verifier's mask nor the draft's context may overflow.
   const int32_t room = options_.sessions.context - session->length();
   const int max_nodes = std::clamp(request.max_nodes, 0, speculation::kMaxDraftNodes - 1);
-  speculation::GrowthPolicy growth = options_.growth;
+  speculation::GrowthPolicy growth =
+      speculation::WeighsDraft(request.coupling) ? options_.sampled_growth : options_.growth;
   growth.max_depth = std::min(growth.max_depth, room);
   if (!growth.widths.empty() && static_cast<int32_t>(growth.widths.size()) > room) {
     growth.widths.resize(room);
   }
   if (!sessions_.Reserve(session, session->length() + max_nodes)) {
-    return reply_(peer, ReplyTo(request, DraftStatus::kBusy));
+    return reply_(peer, ReplyTo(request, DraftStatus::kBusy), {});
+  }
+  auto job = std::make_unique<Job>(
+      Job{.peer = peer,
+          .request = request,
+          .session = session,
+          .grower = speculation::TreeGrower(growth, session->tokens.back(), max_nodes),
+          .started = now});
+  if (absl::Status prepared = PrepareWeights(request, job.get()); !prepared.ok()) {
+    const bool busy = absl::IsResourceExhausted(prepared);
+    return reply_(peer, ReplyTo(request, busy ? DraftStatus::kBusy : DraftStatus::kUnsupported),
+                  {});
   }
   session->busy = true;
-  auto job =
-      std::make_unique<Job>(Job{peer,
-                                request,
-                                session,
-                                speculation::TreeGrower(growth, session->tokens.back(), max_nodes),
-                                now,
-                                {},
-                                {}});
   jobs_.push_back(std::move(job));
+}
+
+absl::Status DraftEngine::PrepareWeights(const DraftRequest& request, Job* job) {
+  switch (request.coupling) {
+    case schemas::Coupling::kCoupled:
+      job->draw = schemas::SiblingDraw::kCoupledTopK;
+      break;
+    case schemas::Coupling::kTypical:
+      job->draw = schemas::SiblingDraw::kDeterministic;
+      break;
+    case schemas::Coupling::kRejection:
+    case schemas::Coupling::kTraversal:
+      job->draw = options_.sampled_draw;
+      break;
+  }
+  if (!speculation::NeedsDraftRows(request.coupling, job->draw)) return absl::OkStatus();
+  job->shape = schemas::ShapeFor(1, model_->config().vocabulary, options_.top_n);
+  auto slot = acquire_slot_({request.target_incarnation, request.round});
+  if (!slot.ok()) return slot.status();
+  job->slot = *std::move(slot);
+  // Nodes past what both slots take stay without children.
+  const size_t bytes = std::min<size_t>(request.weights_bytes, job->slot.capacity());
+  job->shape.rows = static_cast<int32_t>(
+      std::min<size_t>(bytes / job->shape.row_bytes(), schemas::kMaxTreeNodes));
+  if (job->shape.rows == 0) return absl::UnimplementedError("no row of weights fits");
+  return absl::OkStatus();
 }
 
 void DraftEngine::EndSession(const SessionKey& key) {
@@ -190,11 +233,10 @@ absl::Span<const float> DraftEngine::Noise(Job* job, int32_t position) {
   return row.values;
 }
 
-void DraftEngine::ExpandNode(Job* job, int node, absl::Span<const float> logits) {
-  const speculation::TokenTree& tree = job->grower.tree();
-  int32_t depth = 0;
-  for (int32_t a = node; a > 0; a = tree.parents[a]) ++depth;
-  const base::SamplingParams& sampling = job->request.sampling;
+DraftEngine::Candidates DraftEngine::BestTokens(const Job& job, int width,
+                                                absl::Span<const float> noise,
+                                                absl::Span<const float> logits) {
+  const base::SamplingParams& sampling = job.request.sampling;
   // What the target's filters would surely drop is not worth a guess.
   if (!sampling.greedy() && sampling.filtered()) {
     const std::vector<uint8_t> keep = speculation::FilterMask(logits, sampling);
@@ -204,17 +246,63 @@ void DraftEngine::ExpandNode(Job* job, int node, absl::Span<const float> logits)
     }
     logits = masked_;
   }
-  const auto noise = Noise(job, job->session->length() + depth);
-  auto candidates = speculation::PerturbedTopK(logits, noise, sampling.temperature,
-                                               std::max(job->grower.Width(depth), 8));
-  std::erase_if(candidates, [](const auto& c) { return !std::isfinite(c.score); });
-  std::vector<float> logprobs = Confidence(candidates);
-  const size_t width = job->grower.Width(depth);
-  if (candidates.size() > width) {
-    candidates.resize(width);
-    logprobs.resize(width);
+  Candidates best;
+  best.tokens = speculation::PerturbedTopK(logits, noise, noise.empty() ? 0 : sampling.temperature,
+                                           std::max(width, 8));
+  std::erase_if(best.tokens, [](const auto& c) { return !std::isfinite(c.score); });
+  best.logprobs = Confidence(best.tokens);
+  if (best.tokens.size() > static_cast<size_t>(width)) {
+    best.tokens.resize(width);
+    best.logprobs.resize(width);
   }
-  job->grower.Expand(node, candidates, logprobs);
+  return best;
+}
+
+DraftEngine::Candidates DraftEngine::DrawnTokens(Job* job, int node, int32_t position, int width,
+                                                 absl::Span<const float> logits) {
+  Candidates drawn;
+  if (job->rows == job->shape.rows) return drawn;
+  schemas::DraftWeightsWriter writer(job->shape, job->slot.data());
+  cut_weights_.resize(logits.size());
+  const absl::Span<uint16_t> weights =
+      job->shape.whole() ? writer.WholeRow(job->rows) : absl::MakeSpan(cut_weights_);
+  speculation::MakeWeights(logits, job->request.sampling, options_.top_n, weights);
+  const base::DrawSite site = {.purpose = base::Purpose::kDraft,
+                               .position = static_cast<uint32_t>(position),
+                               .draw = job->request.draw,
+                               .node = static_cast<uint32_t>(node)};
+  const uint64_t seed = job->request.sampling.seed;
+  const std::vector<base::TokenId> tokens =
+      job->draw == schemas::SiblingDraw::kWithReplacement
+          ? speculation::DrawWithReplacement(weights, width, seed, site)
+          : speculation::DrawWithoutReplacement(weights, width, seed, site);
+  if (tokens.empty()) return drawn;
+  if (!job->shape.whole()) writer.Write(job->rows, weights);
+  ++job->rows;
+  const double total = speculation::TotalWeight(weights);
+  for (base::TokenId token : tokens) {
+    const float logprob = static_cast<float>(std::log(base::WidenBFloat16(weights[token]) / total));
+    drawn.tokens.push_back({token, logprob});
+    drawn.logprobs.push_back(logprob);
+  }
+  return drawn;
+}
+
+void DraftEngine::ExpandNode(Job* job, int node, absl::Span<const float> logits) {
+  // The budget may have run out on the nodes before it.
+  if (!job->grower.Expandable(node)) return;
+  const int32_t depth = DepthOf(job->grower.tree(), node);
+  const int32_t position = job->session->length() + depth;
+  const int width = job->grower.Width(depth);
+  Candidates candidates;
+  if (job->slot) {
+    candidates = DrawnTokens(job, node, position, width, logits);
+  } else {
+    const bool shared = job->draw == schemas::SiblingDraw::kCoupledTopK;
+    const auto noise = shared ? Noise(job, position) : absl::Span<const float>();
+    candidates = BestTokens(*job, width, noise, logits);
+  }
+  job->grower.Expand(node, candidates.tokens, candidates.logprobs);
 }
 
 void DraftEngine::Absorb(Job* job, int32_t rows, const model::LogitShard& logits, int32_t* logit) {
@@ -243,10 +331,19 @@ void DraftEngine::Finish(Job* job, base::Nanos now) {
   reply.tokens.assign(tree.tokens.begin() + 1, tree.tokens.end());
   reply.scores.assign(tree.scores.begin() + 1, tree.scores.end());
   reply.draft_time = now - job->started;
+  reply.draw = job->draw;
+  OutgoingWeights weights;
+  if (job->rows > 0) {
+    const schemas::DraftWeightsShape shape = {job->rows, job->shape.vocabulary, job->shape.entries};
+    reply.weights_rows = shape.rows;
+    reply.weights_entries = shape.entries;
+    weights = {std::move(job->slot), static_cast<uint32_t>(shape.bytes()),
+               job->request.weights_pool};
+  }
   session->busy = false;
   session->last_used = now;
   nodes_drafted_ += reply.tokens.size();
-  reply_(job->peer, std::move(reply));
+  reply_(job->peer, std::move(reply), std::move(weights));
 }
 
 absl::Status DraftEngine::Step() {

@@ -3,6 +3,11 @@
 
 // Grows token trees for many sequences at once: every step of the model takes the pending prefixes
 // and the frontiers of all trees together. Single-threaded; the service's engine thread owns it.
+//
+// How guesses are made follows from the request's coupling: for `coupled` the best scores under the
+// noise that the target will use; for `typical` the likeliest tokens; for couplings that weigh the
+// draft's own distribution they are drawn from it, and the weights they were drawn from go to the
+// target in a slot of registered memory, where they are made.
 
 #include <cstdint>
 #include <functional>
@@ -14,25 +19,46 @@
 #include "base/clock.h"
 #include "draft/session_table.h"
 #include "model/rank_model.h"
+#include "schemas/draft_weights.h"
 #include "schemas/messages.h"
 #include "speculation/growth.h"
+#include "transport/slot_pool.h"
 
 namespace specfabric::draft {
 
 struct DraftEngineOptions {
   SessionTableOptions sessions;
   speculation::GrowthPolicy growth;
+  // For couplings that weigh the draft's distribution: an expansion configuration, since whether a
+  // node is drawn must not depend on what is drawn (verification.md section 3, Trimming).
+  speculation::GrowthPolicy sampled_growth;
+  // How siblings are drawn for them, and how many of the heaviest tokens are drawn from; 0: all.
+  speculation::SiblingDraw sampled_draw = speculation::SiblingDraw::kWithoutReplacement;
+  int32_t top_n = 0;
   int32_t max_step_tokens = 256;  // rows of one forward pass, all sequences together
+};
+
+// Weights to be sent beside a reply; without a lease there are none.
+struct OutgoingWeights {
+  transport::Lease lease;
+  uint32_t bytes = 0;
+  uint8_t pool = 0;  // the target's
 };
 
 class DraftEngine {
  public:
   // Called with every reply, on the thread that calls Accept and Step.
-  using Reply = std::function<void(uint64_t peer, schemas::DraftReply)>;
+  using Reply = std::function<void(uint64_t peer, schemas::DraftReply, OutgoingWeights)>;
+  // A slot of options' WeightsSlotBytes to write weights to. Unavailable: there is no memory for
+  // weights; ResourceExhausted: none is free.
+  using AcquireSlot = std::function<absl::StatusOr<transport::Lease>(const transport::Fence&)>;
 
   // `model` must have a KV cache of options.sessions.kv_blocks blocks.
   DraftEngine(const DraftEngineOptions& options, std::unique_ptr<model::RankModel> model,
-              Reply reply);
+              AcquireSlot acquire_slot, Reply reply);
+
+  // What the weights of the largest tree of sampled_growth take.
+  static size_t WeightsSlotBytes(const DraftEngineOptions& options, int32_t vocabulary);
 
   // Takes a request, or answers at once why not. A newer request of the same sequence supersedes
   // one that is still growing, which then gets no reply: the target has moved on.
@@ -59,8 +85,18 @@ class DraftEngine {
     Session* session = nullptr;
     speculation::TreeGrower grower;
     base::Nanos started = 0;
-    std::vector<int32_t> frontier;  // nodes in the batch at hand; empty while prefilling
-    std::vector<NoiseRow> noise;    // one for each depth reached
+    speculation::SiblingDraw draw = speculation::SiblingDraw::kCoupledTopK;
+    // Where the coupling needs rows: their slot, its shape with as many rows as it takes, and how
+    // many are written.
+    transport::Lease slot = {};
+    schemas::DraftWeightsShape shape = {};
+    int32_t rows = 0;
+    std::vector<int32_t> frontier = {};  // nodes in the batch at hand; empty while prefilling
+    std::vector<NoiseRow> noise = {};    // one for each depth reached
+  };
+  struct Candidates {
+    std::vector<speculation::ScoredToken> tokens;
+    std::vector<float> logprobs;
   };
 
   void AddRows(Job* job, int32_t budget, model::Batch* batch);
@@ -69,6 +105,13 @@ class DraftEngine {
   // Applies the pass to the job; `logit` counts through the rows of `logits`.
   void Absorb(Job* job, int32_t rows, const model::LogitShard& logits, int32_t* logit);
   void ExpandNode(Job* job, int node, absl::Span<const float> logits);
+  // The best of the scores under the noise given; without noise the likeliest.
+  Candidates BestTokens(const Job& job, int width, absl::Span<const float> noise,
+                        absl::Span<const float> logits);
+  // Drawn from the row of weights that this adds to the job's slot.
+  Candidates DrawnTokens(Job* job, int node, int32_t position, int width,
+                         absl::Span<const float> logits);
+  absl::Status PrepareWeights(const schemas::DraftRequest& request, Job* job);
   absl::Span<const float> Noise(Job* job, int32_t position);
   bool Done(const Job& job, base::Nanos now) const;
   void Finish(Job* job, base::Nanos now);
@@ -78,11 +121,13 @@ class DraftEngine {
 
   DraftEngineOptions options_;
   std::unique_ptr<model::RankModel> model_;
+  AcquireSlot acquire_slot_;
   Reply reply_;
   SessionTable sessions_;
   std::vector<std::unique_ptr<Job>> jobs_;  // oldest first
   std::vector<model::KvMove> moves_;        // before the next pass
   std::vector<float> masked_;               // scratch: filtered logits
+  std::vector<uint16_t> cut_weights_;       // scratch: a row that is sent cut
   bool draining_ = false;
   uint64_t nodes_drafted_ = 0;
 };

@@ -1,5 +1,6 @@
 #include "draft/draft_service.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -26,18 +27,22 @@ namespace {
 
 constexpr size_t kInboxSize = 1 << 14;
 constexpr base::Nanos kExpireInterval = base::kSecond;
+constexpr uint8_t kWeightsPool = 0;
+constexpr int32_t kMaxWeightsSlots = 64;
 
 struct PeerMessage {
   link::PeerId peer = 0;
   link::Message message;
 };
+// A target that may ask for weights: memory to send them from is wanted.
+struct WeightsWanted {};
 struct TargetGone {
   uint64_t incarnation = 0;
 };
 struct DebugQuery {
   std::shared_ptr<std::promise<std::string>> answer;
 };
-using Input = std::variant<PeerMessage, TargetGone, DebugQuery>;
+using Input = std::variant<PeerMessage, WeightsWanted, TargetGone, DebugQuery>;
 
 }  // namespace
 
@@ -55,9 +60,10 @@ class DraftService::Impl {
  private:
   void Run();
   void Handle(PeerMessage& input);
+  void Handle(const WeightsWanted&);
   void Handle(const TargetGone& gone);
   void Handle(const DebugQuery& query);
-  void SendReply(link::PeerId peer, schemas::DraftReply reply);
+  void SendReply(link::PeerId peer, schemas::DraftReply reply, OutgoingWeights weights);
   void UpdateMetrics();
   link::LinkHandler MakeHandler();
 
@@ -66,6 +72,8 @@ class DraftService::Impl {
   std::unique_ptr<DraftEngine> engine_;  // engine thread only, once it runs
   std::unique_ptr<metrics::DraftMetrics> metrics_;
   std::unique_ptr<link::Link> link_;
+  transport::SlotPoolOptions weights_slots_;
+  std::shared_ptr<transport::SlotPool> weights_pool_;  // engine thread; from the first need on
   std::unique_ptr<metrics::FabricMetrics> fabric_metrics_;
   base::BoundedQueue<Input> inbox_{kInboxSize};
   std::thread thread_;
@@ -83,6 +91,7 @@ link::LinkHandler DraftService::Impl::MakeHandler() {
   handler.on_up = [this](link::PeerId peer, const schemas::Hello& hello, const std::string&) {
     std::lock_guard lock(peers_mutex_);
     peers_[peer] = hello.incarnation;
+    if ((hello.couplings & speculation::kWeighingCouplings) != 0) inbox_.Push(WeightsWanted{});
   };
   handler.on_message = [this](link::PeerId peer, link::Message message) {
     // A full inbox drops the request: for the target that is a miss, and it goes on plainly.
@@ -122,7 +131,7 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
   hello.numerics_fingerprint = (*model)->NumericsFingerprint();
   hello.vocabulary = config_.vocabulary;
   hello.context = options.engine.sessions.context;
-  hello.couplings = 1u << static_cast<int>(schemas::Coupling::kCoupled);
+  hello.couplings = (1u << speculation::kCouplings) - 1;
   hello.capacity = options.engine.sessions.max_sessions;
   link_options.accept = [vocabulary = config_.vocabulary](const schemas::Hello& theirs) {
     if (theirs.role == schemas::Role::kTarget && theirs.vocabulary != vocabulary) {
@@ -135,7 +144,17 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
   metrics_->capacity.Set(options.engine.sessions.max_sessions);
   engine_ = std::make_unique<DraftEngine>(
       options.engine, *std::move(model),
-      [this](link::PeerId peer, schemas::DraftReply reply) { SendReply(peer, std::move(reply)); });
+      [this](const transport::Fence& fence) -> absl::StatusOr<transport::Lease> {
+        if (weights_pool_ == nullptr) return absl::UnavailableError("no memory for weights");
+        return weights_pool_->Acquire(fence);
+      },
+      [this](link::PeerId peer, schemas::DraftReply reply, OutgoingWeights weights) {
+        SendReply(peer, std::move(reply), std::move(weights));
+      });
+  const DraftEngineOptions& engine = options.engine;
+  weights_slots_ = {transport::MemoryKind::kHost,
+                    DraftEngine::WeightsSlotBytes(engine, config_.vocabulary),
+                    std::min(engine.sessions.max_sessions, kMaxWeightsSlots)};
   auto link = link::Link::Start(std::move(link_options), MakeHandler());
   if (!link.ok()) return link.status();
   link_ = *std::move(link);
@@ -153,12 +172,23 @@ DraftService::Impl::~Impl() {
   link_.reset();
 }
 
-void DraftService::Impl::SendReply(link::PeerId peer, schemas::DraftReply reply) {
+void DraftService::Impl::SendReply(link::PeerId peer, schemas::DraftReply reply,
+                                   OutgoingWeights weights) {
   metrics_->CountRequest(static_cast<int>(reply.status));
   if (reply.status == schemas::DraftStatus::kOk) {
     metrics_->draft_seconds.Observe(base::ToSeconds(reply.draft_time));
   }
-  if (absl::Status sent = link_->Send(peer, reply); !sent.ok()) {
+  absl::Status sent = absl::OkStatus();
+  // The larger part first: the target can do nothing with the reply alone.
+  if (weights.lease) {
+    metrics_->weights_bytes.Increment(weights.bytes);
+    const transport::TensorFields fields = {
+        {reply.target_incarnation, reply.round}, weights.pool, reply.sequence};
+    sent = link_->SendTensor(peer, schemas::TensorType::kDraftWeights, fields,
+                             std::move(weights.lease), weights.bytes);
+  }
+  if (sent.ok()) sent = link_->Send(peer, reply);
+  if (!sent.ok()) {
     spdlog::warn("draft peer={} sequence={} round={}: reply not sent: {}", peer, reply.sequence,
                  reply.round, base::Message(sent));
   }
@@ -171,6 +201,17 @@ void DraftService::Impl::Handle(PeerMessage& input) {
     engine_->EndSession({end->target_incarnation, end->sequence});
   } else if (!std::holds_alternative<schemas::Drain>(input.message)) {
     spdlog::warn("draft peer={}: message of a kind drafts do not take", input.peer);
+  }
+}
+
+void DraftService::Impl::Handle(const WeightsWanted&) {
+  if (weights_pool_ != nullptr || weights_slots_.slot_bytes == 0) return;
+  auto pool = link_->AddPool(kWeightsPool, weights_slots_);
+  if (pool.ok()) {
+    weights_pool_ = *std::move(pool);
+  } else {
+    spdlog::error("draft: {} slots of {} bytes for weights: {}", weights_slots_.slots,
+                  weights_slots_.slot_bytes, base::Message(pool.status()));
   }
 }
 

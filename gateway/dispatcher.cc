@@ -102,6 +102,14 @@ void Dispatcher::Tick(base::Nanos now) {
   }
 }
 
+Exactness ExactnessOf(const ChoiceRecord& record) {
+  const schemas::Coupling coupling = record.speculation.coupling;
+  if (!schemas::Lossless(coupling)) return Exactness::kNone;
+  // Only shared noise makes of the drafts' guesses nothing but time.
+  const bool token = record.exact && coupling == schemas::Coupling::kCoupled;
+  return token ? Exactness::kToken : Exactness::kLaw;
+}
+
 Dispatcher::Choice* Dispatcher::Find(uint64_t id) {
   const auto found = choices_.find(id);
   return found == choices_.end() ? nullptr : found->second.get();

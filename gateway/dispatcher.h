@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "gateway/api_error.h"
+#include "gateway/openai_format.h"
 #include "gateway/request_memory.h"
 #include "gateway/target_pool.h"
 #include "link/link.h"
@@ -51,6 +52,7 @@ struct ChoiceRecord {
   uint64_t fingerprint = 0;  // numerics of the target that began it; 0 if unknown
   bool exact = true;         // all its tokens came from those numerics
 };
+Exactness ExactnessOf(const ChoiceRecord& record);
 
 class Dispatcher {
  public:

@@ -190,9 +190,7 @@ Usage Generation::usage() const {
   usage.prompt_tokens = prepared_.prompt_tokens;
   for (const auto& choice : choices_) {
     usage.completion_tokens += choice->tokens;
-    usage.speculation.rounds += choice->record.speculation.rounds;
-    usage.speculation.drafted += choice->record.speculation.drafted;
-    usage.speculation.accepted += choice->record.speculation.accepted;
+    usage.speculation.Add(choice->record.speculation);
   }
   return usage;
 }
@@ -201,9 +199,10 @@ uint64_t Generation::fingerprint() const {
   return choices_.empty() ? 0 : choices_.front()->record.fingerprint;
 }
 
-bool Generation::exact() const {
-  return std::all_of(choices_.begin(), choices_.end(),
-                     [](const auto& choice) { return choice->record.exact; });
+Exactness Generation::exactness() const {
+  Exactness worst = Exactness::kToken;
+  for (const auto& choice : choices_) worst = std::max(worst, ExactnessOf(choice->record));
+  return worst;
 }
 
 }  // namespace specfabric::gateway

@@ -47,7 +47,7 @@ class Generation {
 
   Usage usage() const;
   uint64_t fingerprint() const;  // numerics of the target that began choice 0; 0 if unknown
-  bool exact() const;            // every choice is token-exact
+  Exactness exactness() const;   // of the choice that promises least
   const GenerationRequest& request() const { return prepared_.request; }
 
  private:

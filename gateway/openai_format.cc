@@ -102,10 +102,22 @@ Json UsageJson(const Usage& usage) {
           {"speculation",
            {{"rounds", usage.speculation.rounds},
             {"drafted", usage.speculation.drafted},
-            {"accepted", usage.speculation.accepted}}}};
+            {"accepted", usage.speculation.accepted},
+            {"coupling", schemas::Name(usage.speculation.coupling)},
+            {"accepted_per_position", usage.speculation.accepted_at}}}};
 }
 
-const char* Exactness(const AnswerHead& head) { return head.exact ? "token" : "law"; }
+const char* Name(Exactness exactness) {
+  switch (exactness) {
+    case Exactness::kToken:
+      return "token";
+    case Exactness::kLaw:
+      return "law";
+    case Exactness::kNone:
+      return "none";
+  }
+  return "none";
+}
 
 Json ModelJson(const ModelInfo& model) {
   return {{"id", model.name},
@@ -142,7 +154,7 @@ std::string Answer(const AnswerHead& head, absl::Span<const ChoicePart> choices,
     json["choices"].push_back(std::move(choice));
   }
   json["usage"] = UsageJson(usage);
-  json["exactness"] = Exactness(head);
+  json["exactness"] = Name(head.exactness);
   return Dump(json);
 }
 
@@ -160,7 +172,7 @@ std::string Chunk(const AnswerHead& head, const ChoicePart& part, bool first, bo
   AddRest(head.chat, part, choice);
   json["choices"] = Json::array({std::move(choice)});
   if (usage_follows) json["usage"] = nullptr;
-  if (!part.finish_reason.empty()) json["exactness"] = Exactness(head);
+  if (!part.finish_reason.empty()) json["exactness"] = Name(head.exactness);
   return Dump(json);
 }
 
@@ -168,7 +180,7 @@ std::string UsageChunk(const AnswerHead& head, const Usage& usage) {
   Json json = Head(head, ObjectOf(head, true));
   json["choices"] = Json::array();
   json["usage"] = UsageJson(usage);
-  json["exactness"] = Exactness(head);
+  json["exactness"] = Name(head.exactness);
   return Dump(json);
 }
 

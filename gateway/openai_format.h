@@ -44,6 +44,10 @@ struct ChoicePart {
   std::string finish_reason = {};  // "stop", "length", or not yet: empty
 };
 
+// What is promised of an answer's text (docs/exactness.md): these very tokens; their law, that of
+// plain sampling; or neither.
+enum class Exactness : uint8_t { kToken, kLaw, kNone };
+
 // What all parts of an answer share.
 struct AnswerHead {
   bool chat = false;
@@ -51,7 +55,7 @@ struct AnswerHead {
   int64_t created = 0;  // s since 1970
   std::string model;
   std::string system_fingerprint;  // of the target's numerics
-  bool exact = true;               // token-exact; otherwise only the law of the text is kept
+  Exactness exactness = Exactness::kToken;
 };
 
 struct Usage {

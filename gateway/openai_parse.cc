@@ -195,6 +195,7 @@ void ReadStreaming(Fields& fields, GenerationRequest& request) {
 
 void ReadCommon(Fields& fields, GenerationRequest& request) {
   request.model = fields.String("model", "");
+  request.coupling = fields.String("coupling", "");
   fields.String("user", "");
   request.n = static_cast<int>(fields.Integer("n", 1, 1, kMaxChoices));
   request.ignore_eos = fields.Bool("ignore_eos", false);

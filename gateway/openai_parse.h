@@ -44,6 +44,7 @@ struct GenerationRequest {
   base::SamplingParams sampling;
   base::LogitRules rules;  // barred_ids left to Prepare
   bool has_seed = false;   // otherwise the caller draws sampling.seed
+  std::string coupling;    // by name, unchecked; empty: the target's own
 
   bool stream = false;
   bool include_usage = false;

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
+#include "base/status.h"
 
 namespace specfabric::gateway {
 namespace {
@@ -113,9 +114,20 @@ Ids BarredIds(const GenerationRequest& request, const tokenizer::Tokenizer& toke
   return Unique(std::move(ids));
 }
 
+using MaybeCoupling = std::optional<schemas::Coupling>;
+
+// Which ones a target serves only it knows; its refusal is the client's answer then.
+Parsed<MaybeCoupling> ReadCoupling(const std::string& name) {
+  if (name.empty()) return MaybeCoupling();
+  const auto coupling = schemas::ParseCoupling(name);
+  if (coupling.ok()) return MaybeCoupling(*coupling);
+  return ApiError{.status = 400, .message = base::Message(coupling.status()), .param = "coupling"};
+}
+
 schemas::Submit MakeSubmit(const GenerationRequest& request, const Ids& prompt, const Ids& stop_ids,
-                           int32_t max_tokens, uint64_t seed) {
+                           int32_t max_tokens, uint64_t seed, MaybeCoupling coupling) {
   schemas::Submit submit;
+  submit.coupling = coupling;
   submit.prompt = prompt;
   submit.sampling = request.sampling;
   submit.sampling.seed = seed;
@@ -146,6 +158,8 @@ Parsed<Prepared> Prepare(GenerationRequest request, const tokenizer::Tokenizer& 
   }
   if (auto error = CheckBias(request.rules.bias, model.vocabulary)) return *std::move(error);
   request.rules.barred_ids = BarredIds(request, tokenizer, model.vocabulary);
+  const Parsed<MaybeCoupling> coupling = ReadCoupling(request.coupling);
+  if (const auto* error = std::get_if<ApiError>(&coupling)) return *error;
   Prepared prepared;
   const Ids stop_ids = StopIds(request, tokenizer);
   const size_t prompts = request.chat ? 1 : request.prompts.size();
@@ -163,7 +177,8 @@ Parsed<Prepared> Prepare(GenerationRequest request, const tokenizer::Tokenizer& 
     const uint64_t seed = request.has_seed ? request.sampling.seed : draw_seed();
     for (int choice = 0; choice < request.n; ++choice) {
       prepared.submits.push_back(MakeSubmit(request, ids, stop_ids, std::get<int32_t>(room),
-                                            base::ChoiceSeed(seed, choice)));
+                                            base::ChoiceSeed(seed, choice),
+                                            std::get<MaybeCoupling>(coupling)));
     }
   }
   prepared.request = std::move(request);

@@ -47,6 +47,12 @@ std::optional<Progress> RequestMemory::Apply(Tokens message) {
   current_.rounds = std::max<int64_t>(current_.rounds, message.rounds);
   current_.drafted = std::max<int64_t>(current_.drafted, message.drafted);
   current_.accepted = std::max<int64_t>(current_.accepted, message.accepted);
+  // The totals at each depth only grow: of two messages that overtook, the longer or later wins.
+  for (size_t i = 0; i < message.accepted_at.size(); ++i) {
+    if (i == current_.accepted_at.size()) current_.accepted_at.push_back(0);
+    current_.accepted_at[i] = std::max<int64_t>(current_.accepted_at[i], message.accepted_at[i]);
+  }
+  current_.coupling = message.coupling;
 
   Progress progress;
   early_.emplace(message.first_index, std::move(message));
@@ -84,8 +90,19 @@ std::optional<Finish> RequestMemory::NextAttempt() {
 }
 
 Speculation RequestMemory::speculation() const {
-  return {past_.rounds + current_.rounds, past_.drafted + current_.drafted,
-          past_.accepted + current_.accepted};
+  Speculation total = past_;
+  total.Add(current_);
+  return total;
+}
+
+void Speculation::Add(const Speculation& other) {
+  rounds += other.rounds;
+  drafted += other.drafted;
+  accepted += other.accepted;
+  if (accepted_at.size() < other.accepted_at.size()) accepted_at.resize(other.accepted_at.size());
+  for (size_t i = 0; i < other.accepted_at.size(); ++i) accepted_at[i] += other.accepted_at[i];
+  // Their order is that of their promises: the same text, the same law, neither.
+  coupling = std::max(coupling, other.coupling);
 }
 
 }  // namespace specfabric::gateway

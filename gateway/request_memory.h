@@ -19,6 +19,11 @@ namespace specfabric::gateway {
 // Totals of a sequence over all its attempts.
 struct Speculation {
   int64_t rounds = 0, drafted = 0, accepted = 0;
+  std::vector<int64_t> accepted_at = {};  // rounds that accepted a guess at depth 1, 2, ...
+  // That the guesses were verified by; of several the one that promises least.
+  schemas::Coupling coupling = schemas::Coupling::kCoupled;
+
+  void Add(const Speculation& other);
 };
 
 // What one message made known, in order.

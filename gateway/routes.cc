@@ -68,7 +68,7 @@ struct Routes::Call {
   // The head with what is known by now.
   const AnswerHead& Head() {
     head.system_fingerprint = absl::StrFormat("fp_%016x", generation.fingerprint());
-    head.exact = generation.exact();
+    head.exactness = generation.exactness();
     return head;
   }
 };

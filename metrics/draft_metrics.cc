@@ -15,7 +15,9 @@ DraftMetrics::DraftMetrics(Registry& registry)
       draft_seconds(registry.AddHistogram("specfabric_draft_seconds",
                                           "From the receipt of a draft request to its reply",
                                           ExponentialBounds(2e-6, 2, 21))),
-      tree_nodes(registry.AddCounter("specfabric_draft_tree_nodes_total", "Tree nodes sent")) {
+      tree_nodes(registry.AddCounter("specfabric_draft_tree_nodes_total", "Tree nodes sent")),
+      weights_bytes(registry.AddCounter("specfabric_draft_weights_bytes_total",
+                                        "Bytes of distributions sent beside trees")) {
   for (int reason = 0; reason < kEvictions; ++reason) {
     evictions[reason] = &registry.AddCounter("specfabric_draft_evictions_total",
                                              "Sessions thrown out before their target ended them",

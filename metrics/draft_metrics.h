@@ -25,6 +25,7 @@ struct DraftMetrics {
   std::array<Counter*, kDraftStatusNames.size()> requests;
   Histogram& draft_seconds;  // from a request's receipt to its reply
   Counter& tree_nodes;       // sent
+  Counter& weights_bytes;    // of the distributions that nodes were drawn from, sent beside them
 };
 
 }  // namespace specfabric::metrics

@@ -59,6 +59,9 @@ struct Hello {
 struct Drain {};
 
 using speculation::Coupling;
+using speculation::Lossless;
+using speculation::Name;
+using speculation::ParseCoupling;
 using speculation::SiblingDraw;
 
 // "Your committed prefix is now exactly this; draft under it." Opens, commits, rolls back and
@@ -119,8 +122,9 @@ struct DraftReply {
   std::vector<PrefixPoint> known;  // kNeedResync: longest first
   int32_t free_sessions = 0;
   uint64_t sampling_tag = 0;  // of what the guesses were made for
-  // The shape of the DraftWeights that are sent beside this reply, tagged with its request_id; 0
-  // rows: none. The nodes with children have a row each, in ascending order.
+  // The shape of the DraftWeights that are sent beside this reply, 0 rows: none. The nodes with
+  // children have a row each, in ascending order. The tensor's fence is the target's incarnation
+  // and the round, its tag the sequence; it may come before this reply or after it.
   int32_t weights_rows = 0;
   int32_t weights_entries = 0;
 };
@@ -171,7 +175,7 @@ struct Tokens {
   int32_t rounds = 0;
   int32_t drafted = 0;
   int32_t accepted = 0;
-  std::vector<int32_t> accepted_at;  // rounds that accepted a guess at depth 1, 2, ...; at the end
+  std::vector<int32_t> accepted_at;  // rounds that accepted a guess at depth 1, 2, ...
   Coupling coupling = Coupling::kCoupled;  // that its trees are verified by
 };
 

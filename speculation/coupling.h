@@ -38,21 +38,26 @@ const char* Name(SiblingDraw draw);
 absl::StatusOr<Coupling> ParseCoupling(std::string_view name);
 absl::StatusOr<SiblingDraw> ParseSiblingDraw(std::string_view name);
 
+// Those that weigh the draft's distribution, as a set of bits 1 << Coupling.
+constexpr uint32_t kWeighingCouplings =
+    1u << static_cast<int>(Coupling::kRejection) | 1u << static_cast<int>(Coupling::kTraversal);
+constexpr bool WeighsDraft(Coupling coupling) {
+  return (kWeighingCouplings >> static_cast<int>(coupling) & 1) != 0;
+}
+
 // Whether emitted tokens have exactly the law of plain sampling.
 constexpr bool Lossless(Coupling coupling) { return coupling != Coupling::kTypical; }
 
 // Whether the coupling reads the draft's probabilities of siblings drawn like this, so that a reply
 // must carry them. Deterministic siblings are their own distribution.
 constexpr bool NeedsDraftRows(Coupling coupling, SiblingDraw draw) {
-  return (coupling == Coupling::kRejection || coupling == Coupling::kTraversal) &&
-         draw != SiblingDraw::kDeterministic;
+  return WeighsDraft(coupling) && draw != SiblingDraw::kDeterministic;
 }
 
 // Whether the coupling may verify siblings drawn like this. Those that weigh q refuse the noise
 // shared by a position's nodes, whose branches are not independent; the others take anything.
 constexpr bool Allows(Coupling coupling, SiblingDraw draw) {
-  return (coupling != Coupling::kRejection && coupling != Coupling::kTraversal) ||
-         draw != SiblingDraw::kCoupledTopK;
+  return !WeighsDraft(coupling) || draw != SiblingDraw::kCoupledTopK;
 }
 
 }  // namespace specfabric::speculation

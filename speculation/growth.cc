@@ -81,6 +81,11 @@ int GrowthPolicy::MaxNodes() const {
   return widths.empty() ? budget : static_cast<int>(NodesOf(widths));
 }
 
+int GrowthPolicy::MaxNodesWithChildren() const {
+  if (widths.empty()) return 0;
+  return 1 + static_cast<int>(NodesOf({widths.begin(), widths.end() - 1}));
+}
+
 TreeGrower::TreeGrower(const GrowthPolicy& policy, base::TokenId root, int max_nodes)
     : policy_(policy),
       max_nodes_(std::max(0, std::min({max_nodes, policy.MaxNodes(), kMaxBelowRoot}))),
@@ -89,6 +94,10 @@ TreeGrower::TreeGrower(const GrowthPolicy& policy, base::TokenId root, int max_n
       depth_{0},
       path_score_{0.0f} {
   if (max_nodes_ > 0) frontier_.push_back(0);
+}
+
+bool TreeGrower::Expandable(int node) const {
+  return std::find(frontier_.begin(), frontier_.end(), node) != frontier_.end();
 }
 
 int TreeGrower::Width(int depth) const {

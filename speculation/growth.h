@@ -28,7 +28,8 @@ struct GrowthPolicy {
   // was given and what is allowed.
   static absl::StatusOr<GrowthPolicy> Parse(std::string_view text);
   std::string ToString() const;
-  int MaxNodes() const;  // below the root
+  int MaxNodes() const;              // below the root
+  int MaxNodesWithChildren() const;  // the root included; of an expansion configuration
 };
 
 // Grows one tree. The owner calls Frontier(), runs the model on those nodes in one batch, then
@@ -46,6 +47,8 @@ class TreeGrower {
 
   // Nodes to expand in the next step, ascending; empty when the tree is complete.
   std::vector<int32_t> Frontier() const { return frontier_; }
+  // Whether Expand would add something: neither expanded nor left over when the budget ran out.
+  bool Expandable(int node) const;
   // How many candidates to give for a node of this depth.
   int Width(int depth) const;
   // Adds children of `node` as far as the policy and the budget allow, in the order given. A node

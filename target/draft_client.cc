@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/hash.h"
 #include "base/status.h"
 #include "spdlog/spdlog.h"
+#include "speculation/randomness.h"
 #include "speculation/tree.h"
 
 namespace specfabric::target {
@@ -26,6 +28,11 @@ speculation::TokenTree ToTree(base::TokenId root, const DraftReply& reply) {
   tree.tokens.insert(tree.tokens.end(), reply.tokens.begin(), reply.tokens.end());
   tree.scores.insert(tree.scores.end(), reply.scores.begin(), reply.scores.end());
   return tree;
+}
+
+// Whether weights come, or have come, beside this reply. A reply without guesses needs none.
+bool AwaitsWeights(speculation::Coupling coupling, const DraftReply& reply) {
+  return speculation::NeedsDraftRows(coupling, reply.draw) && !reply.tokens.empty();
 }
 
 uint64_t PrefixHash(const std::vector<base::TokenId>& tokens, int32_t length) {
@@ -55,6 +62,8 @@ void DraftClient::ForgetSession(Route* route) {
 
 void DraftClient::GiveUp(Route* route) {
   route->request_id = 0;
+  route->early_reply.reset();
+  route->early_weights.reset();
   scheduler_->OnNoDraft(route->want.id, route->want.round);
 }
 
@@ -73,11 +82,9 @@ void DraftClient::PeerDown(PeerId peer) {
 
 void DraftClient::PeerDraining(PeerId peer) { router_.OnDrain(peer); }
 
-void DraftClient::Open(base::SequenceId id, const base::SamplingParams& sampling,
-                       int32_t prompt_length) {
+void DraftClient::Open(base::SequenceId id, const DraftTerms& terms) {
   Route& route = routes_[id];
-  route.sampling = sampling;
-  route.prompt_length = prompt_length;
+  route.terms = terms;
   ForgetSession(&route);
 }
 
@@ -91,6 +98,9 @@ void DraftClient::Want(const scheduler::DraftWanted& want, base::Nanos now) {
   route->charged = false;
   route->want = want;
   route->resyncs = 0;
+  route->early_reply.reset();
+  route->early_weights.reset();
+  route->weights.reset();
   const auto worker = router_.Route(want.id, now);
   if (!worker.has_value()) {
     ++stats_.unroutable;
@@ -123,8 +133,12 @@ void DraftClient::SendRequest(Route* route, PeerId worker, base::Nanos now) {
   request.append_tokens.assign(tokens->begin() + route->acked_length, tokens->end());
   request.max_nodes = route->want.max_nodes;
   request.time_budget = std::max<base::Nanos>(route->want.deadline - now, 0);
-  request.sampling = route->sampling;
-  request.prompt_length = route->prompt_length;
+  request.coupling = route->terms.coupling;
+  request.sampling = route->terms.sampling;
+  request.prompt_length = route->terms.prompt_length;
+  request.draw = speculation::DrawNumber(route->terms.attempt, route->want.round);
+  request.weights_pool = static_cast<uint8_t>(route->want.id % options_.weights_pools);
+  request.weights_bytes = options_.weights_bytes;
   route->sent = now;
   ++stats_.requests;
   if (absl::Status sent = send_(worker, request); !sent.ok()) {
@@ -162,19 +176,45 @@ void DraftClient::HandleResync(Route* route, const DraftReply& reply, base::Nano
   SendRequest(route, worker, now);
 }
 
-void DraftClient::HandleTree(Route* route, DraftReply reply, base::Nanos now) {
-  const std::vector<base::TokenId>* tokens = scheduler_->Committed(route->want.id);
-  if (tokens == nullptr) return;
-  route->request_id = 0;
-  speculation::TokenTree tree = ToTree(tokens->back(), reply);
+absl::StatusOr<speculation::Draft> DraftClient::ToDraft(Route* route, const DraftReply& reply,
+                                                        base::TokenId root) {
+  speculation::Draft draft = {.tree = ToTree(root, reply), .draw = reply.draw};
   const int allowed = std::min(route->want.max_nodes + 1, speculation::kMaxVerifyNodes);
-  if (absl::Status valid = speculation::Validate(tree, allowed, options_.vocabulary); !valid.ok()) {
-    spdlog::warn("draft peer={} sequence={} round={}: {}", route->worker, route->want.id,
-                 route->want.round, base::Message(valid));
-    ++stats_.invalid;
-    if (!std::exchange(route->charged, true)) router_.OnMiss(route->worker, now);
-    return GiveUp(route);
+  absl::Status valid = speculation::Validate(draft.tree, allowed, options_.vocabulary);
+  if (!valid.ok() || !AwaitsWeights(route->terms.coupling, reply)) {
+    if (valid.ok()) return draft;
+    return valid;
   }
+  const int rows = speculation::NodesWithChildren(draft.tree);
+  if (reply.weights_rows != rows) {
+    return absl::InvalidArgumentError(absl::StrCat("weights: ", reply.weights_rows, " rows for ",
+                                                   rows, " nodes that have children"));
+  }
+  WeightsTensor& tensor = *route->early_weights;
+  const schemas::DraftWeightsShape shape = {rows, options_.vocabulary, reply.weights_entries};
+  auto opened = schemas::DraftWeights::Open(shape, tensor.bytes());
+  if (!opened.ok()) return opened.status();
+  draft.weight_row = speculation::WeightRows(draft.tree);
+  ++stats_.weights;
+  stats_.weights_bytes += tensor.bytes().size();
+  route->weights = Weights{std::move(tensor), *std::move(opened)};
+  return draft;
+}
+
+bool DraftClient::HandleTree(Route* route, const DraftReply& reply, base::Nanos now) {
+  const std::vector<base::TokenId>* tokens = scheduler_->Committed(route->want.id);
+  if (tokens == nullptr) return false;
+  auto draft = ToDraft(route, reply, tokens->back());
+  if (!draft.ok()) {
+    spdlog::warn("draft peer={} sequence={} round={}: {}", route->worker, route->want.id,
+                 route->want.round, base::Message(draft.status()));
+    ++stats_.invalid;
+    Charge(route, now);
+    GiveUp(route);
+    return false;
+  }
+  route->request_id = 0;
+  route->early_weights.reset();
   route->acked_hash = base::ExtendPrefixHash(
       route->acked_hash, absl::MakeConstSpan(*tokens).subspan(route->acked_length));
   route->acked_length = static_cast<int32_t>(tokens->size());
@@ -185,24 +225,83 @@ void DraftClient::HandleTree(Route* route, DraftReply reply, base::Nanos now) {
   } else {
     router_.OnReply(route->worker, last_round_trip_, reply.free_sessions);
   }
-  scheduler_->OnDraft(route->want.id, route->want.round, std::move(tree), now);
+  scheduler_->OnDraft(route->want.id, route->want.round, *std::move(draft), now);
+  return true;
 }
 
-void DraftClient::OnReply(PeerId peer, DraftReply reply, base::Nanos now) {
+bool DraftClient::HandleOk(Route* route, DraftReply reply, base::Nanos now) {
+  const speculation::Coupling coupling = route->terms.coupling;
+  if (reply.sampling_tag != schemas::SamplingTag(coupling, route->terms.sampling) ||
+      !speculation::Allows(coupling, reply.draw)) {
+    spdlog::warn(
+        "draft peer={} sequence={} round={}: guesses drawn as {} for other sampling than "
+        "was asked for, or not for {}",
+        route->worker, route->want.id, route->want.round, speculation::Name(reply.draw),
+        speculation::Name(coupling));
+    ++stats_.mismatched;
+    Charge(route, now);
+    GiveUp(route);
+    return false;
+  }
+  if (AwaitsWeights(coupling, reply) && !route->early_weights) {
+    route->early_reply = std::move(reply);
+    return false;
+  }
+  return HandleTree(route, reply, now);
+}
+
+DraftClient::Route* DraftClient::FindRound(PeerId peer, const transport::TensorFields& fields) {
+  const auto it = routes_.find(fields.tag);
+  if (it == routes_.end() || fields.fence.incarnation != options_.incarnation ||
+      it->second.worker != peer || it->second.request_id == 0 ||
+      it->second.want.round != fields.fence.round) {
+    ++stats_.stale;
+    return nullptr;
+  }
+  return &it->second;
+}
+
+bool DraftClient::OnWeights(PeerId peer, WeightsTensor tensor, base::Nanos now) {
+  Route* route = FindRound(peer, tensor.fields);
+  if (route == nullptr) return false;
+  route->early_weights = std::move(tensor);
+  if (!route->early_reply) return false;
+  const DraftReply reply = *std::exchange(route->early_reply, std::nullopt);
+  return HandleTree(route, reply, now);
+}
+
+void DraftClient::OnWeightsRefused(PeerId peer, const transport::TensorFields& fields) {
+  Route* route = FindRound(peer, fields);
+  if (route == nullptr) return;
+  ++stats_.refused_weights;
+  GiveUp(route);
+}
+
+const schemas::DraftWeights* DraftClient::weights(base::SequenceId id) const {
+  const auto it = routes_.find(id);
+  return it == routes_.end() || !it->second.weights ? nullptr : &it->second.weights->rows;
+}
+
+void DraftClient::ReleaseWeights(base::SequenceId id) {
+  if (auto it = routes_.find(id); it != routes_.end()) it->second.weights.reset();
+}
+
+bool DraftClient::OnReply(PeerId peer, DraftReply reply, base::Nanos now) {
   auto it = routes_.find(reply.sequence);
   if (it == routes_.end() || reply.target_incarnation != options_.incarnation ||
       it->second.worker != peer || it->second.request_id == 0 ||
       it->second.request_id != reply.request_id || it->second.want.round != reply.round) {
     ++stats_.stale;
-    return;
+    return false;
   }
   Route* route = &it->second;
   ++stats_.replies[static_cast<int>(reply.status)];
   switch (reply.status) {
     case DraftStatus::kOk:
-      return HandleTree(route, std::move(reply), now);
+      return HandleOk(route, std::move(reply), now);
     case DraftStatus::kNeedResync:
-      return HandleResync(route, reply, now);
+      HandleResync(route, reply, now);
+      return false;
     case DraftStatus::kBusy:
       router_.OnBusy(peer, reply.sequence, now);
       break;
@@ -217,6 +316,7 @@ void DraftClient::OnReply(PeerId peer, DraftReply reply, base::Nanos now) {
   }
   GiveUp(route);
   ForgetSession(route);
+  return false;
 }
 
 void DraftClient::Expire(base::Nanos now) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -15,7 +16,9 @@
 #include "base/clock.h"
 #include "scheduler/draft_router.h"
 #include "scheduler/scheduler.h"
+#include "schemas/draft_weights.h"
 #include "schemas/messages.h"
+#include "transport/fabric.h"
 
 namespace specfabric::target {
 
@@ -25,6 +28,29 @@ struct DraftClientOptions {
   uint64_t incarnation = 0;  // ours
   int32_t vocabulary = 0;
   scheduler::DraftRouterOptions router;
+  // Where drafts send their weights: one pool for each rank of the group, 0 to weights_pools - 1,
+  // with slots of weights_bytes. A sequence's go to its owner, rank (id modulo weights_pools).
+  int32_t weights_pools = 1;
+  uint32_t weights_bytes = 0;
+};
+
+// What all requests of a sequence say alike.
+struct DraftTerms {
+  base::SamplingParams sampling = {};
+  int32_t prompt_length = 0;
+  speculation::Coupling coupling = speculation::Coupling::kCoupled;
+  uint32_t attempt = 0;
+};
+
+// A tensor of weights as it came. Large ones lie in a slot, small ones are a copy.
+struct WeightsTensor {
+  transport::TensorFields fields;
+  transport::Lease lease;
+  uint32_t lease_bytes = 0;
+  std::vector<uint8_t> copy;
+  absl::Span<const uint8_t> bytes() const {
+    return lease ? absl::MakeConstSpan(lease.data(), lease_bytes) : absl::MakeConstSpan(copy);
+  }
 };
 
 // Every reply and every failure ends in one of these counters.
@@ -33,7 +59,11 @@ struct DraftClientStats {
   uint64_t replies[6] = {};  // by schemas::DraftStatus
   uint64_t misses = 0;       // no usable reply by the deadline
   uint64_t stale = 0;        // replies to an earlier request, round or incarnation
-  uint64_t invalid = 0;      // trees that do not validate
+  uint64_t invalid = 0;      // trees or weights that do not validate
+  uint64_t mismatched = 0;   // made for another coupling or other sampling than was asked for
+  uint64_t weights = 0;      // tensors verified by
+  uint64_t weights_bytes = 0;
+  uint64_t refused_weights = 0;  // announced, but no slot took them
   uint64_t resyncs = 0;
   uint64_t unroutable = 0;  // no worker could take the round
 };
@@ -51,11 +81,19 @@ class DraftClient {
   void PeerDown(PeerId peer);
   void PeerDraining(PeerId peer);
 
-  // A sequence starts; what its requests will say of sampling.
-  void Open(base::SequenceId id, const base::SamplingParams& sampling, int32_t prompt_length);
+  // A sequence starts.
+  void Open(base::SequenceId id, const DraftTerms& terms);
   // Asks a worker for a tree, or tells the scheduler at once that none will come.
   void Want(const scheduler::DraftWanted& want, base::Nanos now);
-  void OnReply(PeerId peer, schemas::DraftReply reply, base::Nanos now);
+  // A reply that needs weights waits for them, and they for it. True: the scheduler has the tree.
+  bool OnReply(PeerId peer, schemas::DraftReply reply, base::Nanos now);
+  bool OnWeights(PeerId peer, WeightsTensor tensor, base::Nanos now);
+  // The fabric refused the weights of a round: it goes on plainly.
+  void OnWeightsRefused(PeerId peer, const transport::TensorFields& fields);
+  // What the sequence's present tree was drawn from; null: nothing that was sent.
+  const schemas::DraftWeights* weights(base::SequenceId id) const;
+  // The tree has been verified: its slot is free again.
+  void ReleaseWeights(base::SequenceId id);
   // Counts requests past their deadline as misses of their workers.
   void Expire(base::Nanos now);
   void Ended(base::SequenceId id);
@@ -67,9 +105,12 @@ class DraftClient {
   base::Nanos last_draft_time() const { return last_draft_time_; }
 
  private:
+  struct Weights {
+    WeightsTensor tensor;
+    schemas::DraftWeights rows;  // of the tensor
+  };
   struct Route {
-    base::SamplingParams sampling;
-    int32_t prompt_length = 0;
+    DraftTerms terms;
     PeerId worker = 0;         // that holds the session; 0: none yet
     int32_t acked_length = 0;  // committed tokens it is known to hold
     uint64_t acked_hash = 0;
@@ -79,15 +120,25 @@ class DraftClient {
     base::Nanos sent = 0;
     bool charged = false;  // as a miss of the worker; its reply may still come
     int resyncs = 0;       // in this round
+    // Of this round, waiting for each other.
+    std::optional<schemas::DraftReply> early_reply;
+    std::optional<WeightsTensor> early_weights;
+    std::optional<Weights> weights;  // of the tree that the scheduler has
   };
 
   // The round's request to the worker the router chose, or once more to the same one.
   void SendRequest(Route* route, PeerId worker, base::Nanos now);
+  // The sequence whose round in flight at this peer the weights are for, or null.
+  Route* FindRound(PeerId peer, const transport::TensorFields& fields);
   void Charge(Route* route, base::Nanos now);
   void GiveUp(Route* route);
   void ForgetSession(Route* route);
   void HandleResync(Route* route, const schemas::DraftReply& reply, base::Nanos now);
-  void HandleTree(Route* route, schemas::DraftReply reply, base::Nanos now);
+  bool HandleOk(Route* route, schemas::DraftReply reply, base::Nanos now);
+  bool HandleTree(Route* route, const schemas::DraftReply& reply, base::Nanos now);
+  // Checks a good reply's tree, and its weights if it needs them.
+  absl::StatusOr<speculation::Draft> ToDraft(Route* route, const schemas::DraftReply& reply,
+                                             base::TokenId root);
 
   const DraftClientOptions options_;
   scheduler::Scheduler* const scheduler_;

@@ -47,7 +47,9 @@ class RankGroup::Impl {
  public:
   absl::Status Start(const RankGroupOptions& options);
   ~Impl();
-  absl::StatusOr<scheduler::StepResult> Run(const scheduler::StepPlan& plan, StepTimes* times);
+  absl::StatusOr<scheduler::StepResult> Run(const scheduler::StepPlan& plan,
+                                            absl::Span<const schemas::DraftWeights* const> weights,
+                                            StepTimes* times);
   const model::RankModel& first() const { return *ranks_[0].model; }
 
  private:
@@ -75,6 +77,7 @@ class RankGroup::Impl {
   std::unique_ptr<RankVerifier> alone_;  // of a group of one, which runs on the leader's thread
   // Written by the leader before it raises step_, read by the ranks after.
   const scheduler::StepPlan* plan_ = nullptr;
+  absl::Span<const schemas::DraftWeights* const> weights_;
   model::Batch batch_;
   std::vector<model::KvMove> moves_;
   bool stop_ = false;
@@ -142,17 +145,19 @@ void RankGroup::Impl::Step(Rank* rank, RankVerifier* verifier, bool timed) {
   rank->status = logits.status();
   // A batch is refused by every rank alike, so none is left waiting in a collective.
   if (!logits.ok()) return;
-  verifier->Verify(*plan_, *logits, &verdict_);
+  verifier->Verify(*plan_, weights_, *logits, &verdict_);
   if (timed) times_ = {forwarded - start, base::Now() - forwarded};
 }
 
-absl::StatusOr<scheduler::StepResult> RankGroup::Impl::Run(const scheduler::StepPlan& plan,
-                                                           StepTimes* times) {
+absl::StatusOr<scheduler::StepResult> RankGroup::Impl::Run(
+    const scheduler::StepPlan& plan, absl::Span<const schemas::DraftWeights* const> weights,
+    StepTimes* times) {
   plan_ = &plan;
+  weights_ = weights;
   batch_ = ToBatch(plan);
   moves_.clear();
   for (const scheduler::SlotMove& move : plan.moves) moves_.push_back({move.from, move.to});
-  verdict_.Reset(plan.logit_rows.size());
+  verdict_.Reset(plan);
   if (ranks_.size() == 1) {
     // Handing over to a thread and back would only add two wake-ups to every step.
     Step(&ranks_[0], alone_.get(), true);
@@ -178,9 +183,10 @@ absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Start(const RankGroupOptio
   return std::unique_ptr<RankGroup>(new RankGroup(std::move(impl)));
 }
 
-absl::StatusOr<scheduler::StepResult> RankGroup::Run(const scheduler::StepPlan& plan,
-                                                     StepTimes* times) {
-  return impl_->Run(plan, times);
+absl::StatusOr<scheduler::StepResult> RankGroup::Run(
+    const scheduler::StepPlan& plan, absl::Span<const schemas::DraftWeights* const> weights,
+    StepTimes* times) {
+  return impl_->Run(plan, weights, times);
 }
 
 const model::ModelConfig& RankGroup::config() const { return impl_->first().config(); }

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "model/rank_model.h"
 #include "scheduler/step_plan.h"
+#include "schemas/draft_weights.h"
 
 namespace specfabric::target {
 
@@ -33,7 +34,10 @@ class RankGroup {
   ~RankGroup();  // joins the ranks
 
   // Moves, forward pass and verification on all ranks; blocks until they are done. One caller.
-  absl::StatusOr<scheduler::StepResult> Run(const scheduler::StepPlan& plan, StepTimes* times);
+  // weights: [plan.sequences], of the drafts; not null where ReadsWeights (verifier.h).
+  absl::StatusOr<scheduler::StepResult> Run(const scheduler::StepPlan& plan,
+                                            absl::Span<const schemas::DraftWeights* const> weights,
+                                            StepTimes* times);
 
   const model::ModelConfig& config() const;
   uint64_t NumericsFingerprint() const;

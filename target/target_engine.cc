@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "spdlog/spdlog.h"
+#include "target/verifier.h"
 
 namespace specfabric::target {
 
@@ -31,7 +33,8 @@ Finish ToFinish(scheduler::FinishReason reason) {
   return Finish::kError;
 }
 
-scheduler::SequenceRequest ToRequest(base::SequenceId id, schemas::Submit submit) {
+scheduler::SequenceRequest ToRequest(base::SequenceId id, speculation::Coupling coupling,
+                                     schemas::Submit submit) {
   scheduler::SequenceRequest request;
   request.id = id;
   request.prompt = std::move(submit.prompt);
@@ -43,7 +46,17 @@ scheduler::SequenceRequest ToRequest(base::SequenceId id, schemas::Submit submit
   request.score_prompt = submit.score_prompt;
   request.logprobs = submit.logprobs;
   request.speculate = submit.speculate;
+  request.coupling = coupling;
+  request.attempt = submit.attempt;
   return request;
+}
+
+std::string Names(uint32_t couplings) {
+  std::vector<std::string> names;
+  for (int c = 0; c < speculation::kCouplings; ++c) {
+    if (couplings & (1u << c)) names.push_back(Name(static_cast<speculation::Coupling>(c)));
+  }
+  return absl::StrJoin(names, ", ");
 }
 
 }  // namespace
@@ -55,8 +68,9 @@ TargetEngine::TargetEngine(const TargetEngineOptions& options, RankGroup* ranks,
       metrics_(metrics),
       outbox_(std::move(outbox)),
       scheduler_(options.scheduler),
-      drafts_({options.incarnation, options.scheduler.vocabulary, options.router}, &scheduler_,
-              outbox_.draft_request, outbox_.end_session),
+      drafts_({options.incarnation, options.scheduler.vocabulary, options.router,
+               options.weights_pools, options.weights_bytes},
+              &scheduler_, outbox_.draft_request, outbox_.end_session),
       inbox_(kInboxSize) {}
 
 void TargetEngine::Ask(Asked what) {
@@ -122,22 +136,32 @@ void TargetEngine::Handle(PeerMessage& input) {
   } else if (auto* cancel = std::get_if<schemas::Cancel>(&input.message)) {
     OnCancel(peer, *cancel);
   } else if (auto* reply = std::get_if<schemas::DraftReply>(&input.message)) {
-    const bool good = reply->status == schemas::DraftStatus::kOk;
     metrics_->CountDraftReply(static_cast<int>(reply->status));
     const base::SequenceId id = reply->sequence;
-    drafts_.OnReply(peer, std::move(*reply), base::Now());
-    auto it = clients_.find(id);
-    if (good && it != clients_.end() && it->second.wanted_draft != 0) {
-      metrics_->ObserveSpan(Span::kDraftWait, base::Now() - it->second.wanted_draft);
-      metrics_->ObserveSpan(Span::kDraftCompute, drafts_.last_draft_time());
-      metrics_->ObserveSpan(Span::kTransfer, drafts_.last_round_trip() - drafts_.last_draft_time());
-      it->second.wanted_draft = 0;
-    }
+    if (drafts_.OnReply(peer, std::move(*reply), base::Now())) ObserveDraft(id);
   } else if (std::holds_alternative<schemas::Drain>(input.message)) {
     drafts_.PeerDraining(peer);
   } else {
     spdlog::warn("target peer={}: message of a kind targets do not take", peer);
   }
+}
+
+void TargetEngine::Handle(PeerWeights& input) {
+  const base::SequenceId id = input.tensor.fields.tag;
+  if (drafts_.OnWeights(input.peer, std::move(input.tensor), base::Now())) ObserveDraft(id);
+}
+
+void TargetEngine::Handle(const WeightsRefused& refused) {
+  drafts_.OnWeightsRefused(refused.peer, refused.fields);
+}
+
+void TargetEngine::ObserveDraft(base::SequenceId id) {
+  const auto it = clients_.find(id);
+  if (it == clients_.end() || it->second.wanted_draft == 0) return;
+  metrics_->ObserveSpan(Span::kDraftWait, base::Now() - it->second.wanted_draft);
+  metrics_->ObserveSpan(Span::kDraftCompute, drafts_.last_draft_time());
+  metrics_->ObserveSpan(Span::kTransfer, drafts_.last_round_trip() - drafts_.last_draft_time());
+  it->second.wanted_draft = 0;
 }
 
 void TargetEngine::Refuse(link::PeerId peer, const schemas::Submit& submit, Finish finish,
@@ -155,9 +179,17 @@ void TargetEngine::OnSubmit(link::PeerId peer, schemas::Submit submit) {
   if (asked_.load() != kRun) {
     return Refuse(peer, submit, Finish::kDraining, "this target is draining");
   }
+  speculation::Coupling coupling = submit.coupling.value_or(options_.coupling);
+  if ((options_.couplings & (1u << static_cast<int>(coupling))) == 0) {
+    return Refuse(peer, submit, Finish::kRejected,
+                  absl::StrCat("coupling: ", Name(coupling), " is not served; allowed are ",
+                               Names(options_.couplings)));
+  }
+  // What all of them verify at temperature 0 is the arg-max, and shared noise allows any tree.
+  if (submit.sampling.greedy()) coupling = speculation::Coupling::kCoupled;
   const base::SequenceId id = next_sequence_++;
-  const auto sampling = submit.sampling;
-  const auto prompt_length = static_cast<int32_t>(submit.prompt.size());
+  const DraftTerms terms = {submit.sampling, static_cast<int32_t>(submit.prompt.size()), coupling,
+                            submit.attempt};
   const RequestKey key{peer, submit.request_id};
   const uint32_t attempt = submit.attempt;
   if (sequences_.contains(key)) {
@@ -168,16 +200,16 @@ void TargetEngine::OnSubmit(link::PeerId peer, schemas::Submit submit) {
   header.request_id = submit.request_id;
   header.attempt = attempt;
   header.generated.resize(submit.generated.size());
-  absl::Status added = scheduler_.Add(ToRequest(id, std::move(submit)), base::Now());
+  absl::Status added = scheduler_.Add(ToRequest(id, coupling, std::move(submit)), base::Now());
   if (!added.ok()) {
     const bool full = absl::IsResourceExhausted(added);
     return Refuse(peer, header, full ? Finish::kOverloaded : Finish::kRejected,
                   base::Message(added));
   }
-  metrics_->prompt_tokens.Increment(prompt_length);
-  clients_[id] = Client{peer, key.request_id, attempt};
+  metrics_->prompt_tokens.Increment(terms.prompt_length);
+  clients_[id] = Client{peer, key.request_id, attempt, coupling};
   sequences_[key] = id;
-  drafts_.Open(id, sampling, prompt_length);
+  drafts_.Open(id, terms);
 }
 
 void TargetEngine::OnCancel(link::PeerId peer, const schemas::Cancel& cancel) {
@@ -193,8 +225,15 @@ void TargetEngine::RunStep(const scheduler::StepPlan& plan, base::Nanos started)
   const base::Nanos planned = base::Now();
   metrics_->ObserveSpan(Span::kPlan, planned - started);
   step_started_.store(planned, std::memory_order_relaxed);
+  std::vector<const schemas::DraftWeights*> weights(plan.sequences.size(), nullptr);
+  for (size_t s = 0; s < plan.sequences.size(); ++s) {
+    if (ReadsWeights(plan.sequences[s])) weights[s] = drafts_.weights(plan.sequences[s].id);
+  }
   StepTimes times;
-  auto result = ranks_->Run(plan, &times);
+  auto result = ranks_->Run(plan, weights, &times);
+  for (const scheduler::PlanSequence& sequence : plan.sequences) {
+    drafts_.ReleaseWeights(sequence.id);
+  }
   const base::Nanos ran = base::Now();
   step_started_.store(0, std::memory_order_relaxed);
   last_step_ended_.store(ran, std::memory_order_relaxed);
@@ -236,6 +275,9 @@ void TargetEngine::Emit(const scheduler::TokensEvent& event) {
     ++client.rounds;
     client.drafted += event.drafted;
     client.accepted += event.accepted;
+    const size_t depth = static_cast<size_t>(event.accepted);
+    if (client.accepted_at.size() < depth) client.accepted_at.resize(depth, 0);
+    for (size_t i = 0; i < depth; ++i) ++client.accepted_at[i];
     metrics_->CountRound(event.drafted, event.accepted);
   }
   metrics_->output_tokens.Increment(static_cast<double>(event.tokens.size()));
@@ -251,6 +293,8 @@ void TargetEngine::Emit(const scheduler::TokensEvent& event) {
   message.rounds = client.rounds;
   message.drafted = client.drafted;
   message.accepted = client.accepted;
+  message.coupling = client.coupling;
+  message.accepted_at = client.accepted_at;
   if (absl::Status sent = outbox_.tokens(client.peer, message); !sent.ok()) {
     // A gateway that cannot take tokens is going down; PeerDown then cancels its sequences.
     spdlog::warn("target peer={} sequence={}: {}", client.peer, event.id, base::Message(sent));

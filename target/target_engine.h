@@ -28,6 +28,12 @@ struct TargetEngineOptions {
   scheduler::SchedulerOptions scheduler;
   scheduler::DraftRouterOptions router;
   uint64_t incarnation = 0;
+  speculation::Coupling coupling =
+      speculation::Coupling::kCoupled;  // where a request asks for none
+  uint32_t couplings = 1;  // bit set, 1 << Coupling, of those that a request may ask for
+  // Of the pools of DraftClientOptions.
+  int32_t weights_pools = 1;
+  uint32_t weights_bytes = 0;
 };
 
 // How the engine speaks to its peers; the link in a process, a recorder in tests.
@@ -48,7 +54,15 @@ struct PeerMessage {
   link::PeerId peer = 0;
   link::Message message;
 };
-using TargetInput = std::variant<PeerUp, PeerDown, PeerMessage>;
+struct PeerWeights {
+  link::PeerId peer = 0;
+  WeightsTensor tensor;
+};
+struct WeightsRefused {
+  link::PeerId peer = 0;
+  transport::TensorFields fields;
+};
+using TargetInput = std::variant<PeerUp, PeerDown, PeerMessage, PeerWeights, WeightsRefused>;
 
 class TargetEngine {
  public:
@@ -80,8 +94,10 @@ class TargetEngine {
     link::PeerId peer = 0;
     uint64_t request_id = 0;
     uint32_t attempt = 0;
+    speculation::Coupling coupling = speculation::Coupling::kCoupled;
     int32_t rounds = 0, drafted = 0, accepted = 0;
-    base::Nanos wanted_draft = 0;  // when its last DraftWanted was sent, 0: not waiting
+    std::vector<int32_t> accepted_at = {};  // by depth
+    base::Nanos wanted_draft = 0;           // when its last DraftWanted was sent, 0: not waiting
   };
   struct RequestKey {
     link::PeerId peer = 0;
@@ -99,6 +115,10 @@ class TargetEngine {
   void Handle(const PeerUp& up);
   void Handle(const PeerDown& down);
   void Handle(PeerMessage& message);
+  void Handle(PeerWeights& weights);
+  void Handle(const WeightsRefused& refused);
+  // The scheduler has got the tree of this sequence.
+  void ObserveDraft(base::SequenceId id);
   void OnSubmit(link::PeerId peer, schemas::Submit submit);
   void OnCancel(link::PeerId peer, const schemas::Cancel& cancel);
   void Refuse(link::PeerId peer, const schemas::Submit& submit, schemas::Finish finish,

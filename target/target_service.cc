@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "base/exit_code.h"
 #include "base/random.h"
+#include "base/status.h"
 #include "link/fabric_counters.h"
 #include "link/link.h"
 #include "metrics/fabric_metrics.h"
@@ -39,6 +40,21 @@ absl::Status AcceptPeer(const schemas::Hello& ours, const schemas::Hello& theirs
   return absl::OkStatus();
 }
 
+constexpr int32_t kSpareSlots = 4;
+
+// What came in UCX's own buffer lasts for the callback only.
+WeightsTensor KeepWeights(transport::Tensor&& tensor) {
+  WeightsTensor kept;
+  kept.fields = tensor.fields;
+  if (tensor.lease) {
+    kept.lease = std::move(tensor.lease);
+    kept.lease_bytes = static_cast<uint32_t>(tensor.bytes.size());
+  } else {
+    kept.copy.assign(tensor.bytes.begin(), tensor.bytes.end());
+  }
+  return kept;
+}
+
 }  // namespace
 
 class TargetService::Impl {
@@ -46,6 +62,7 @@ class TargetService::Impl {
   absl::Status Start(const TargetServiceOptions& options, metrics::Registry* registry);
   ~Impl();
 
+  absl::Status AddWeightsPools(size_t slot_bytes);
   void Watch();
   void StopThreads();
 
@@ -56,6 +73,7 @@ class TargetService::Impl {
   std::unique_ptr<link::Link> link_;
   // For callbacks, which may run before link_ is set and while it is being destroyed.
   std::atomic<link::Link*> open_link_{nullptr};
+  std::vector<std::shared_ptr<transport::SlotPool>> weights_pools_;  // [ranks], or empty
   std::unique_ptr<metrics::FabricMetrics> fabric_metrics_;
   std::thread leader_;
   std::thread watchdog_;
@@ -86,7 +104,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   hello.numerics_fingerprint = exact ? ranks_->NumericsFingerprint() : 0;
   hello.vocabulary = config.vocabulary;
   hello.context = options.scheduler.max_context;
-  hello.couplings = 1u << static_cast<int>(schemas::Coupling::kCoupled);
+  hello.couplings = options.couplings;
   hello.capacity = options.scheduler.max_sequences;
   link_options.accept = [ours = hello](const schemas::Hello& theirs) {
     return AcceptPeer(ours, theirs);
@@ -98,6 +116,12 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   TargetEngineOptions engine_options;
   engine_options.scheduler = options.scheduler;
   engine_options.incarnation = hello.incarnation;
+  engine_options.coupling = options.coupling;
+  engine_options.couplings = options.couplings;
+  engine_options.weights_pools = options.ranks.tensor_parallel;
+  const schemas::DraftWeightsShape slot = {options.weights_rows, config.vocabulary,
+                                           config.vocabulary};
+  engine_options.weights_bytes = static_cast<uint32_t>(slot.bytes());
   TargetOutbox outbox;
   outbox.tokens = [this](link::PeerId peer, const schemas::Tokens& tokens) {
     absl::Status sent = link_->Send(peer, tokens);
@@ -133,14 +157,44 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
     }
     engine_->Post(PeerDown{peer});
   };
+  handler.admit_tensor = [ours = hello.incarnation](link::PeerId,
+                                                    const transport::TensorFields& fields) {
+    return fields.fence.incarnation == ours;
+  };
+  handler.on_tensor = [this](link::PeerId peer, transport::Tensor&& tensor) {
+    engine_->Post(PeerWeights{peer, KeepWeights(std::move(tensor))});
+  };
+  handler.on_refused = [this](link::PeerId peer, const transport::TensorFields& fields,
+                              const absl::Status& why) {
+    spdlog::warn("target peer={} sequence={} round={}: weights refused: {}", peer, fields.tag,
+                 fields.fence.round, base::Message(why));
+    engine_->Post(WeightsRefused{peer, fields});
+  };
   auto link = link::Link::Start(std::move(link_options), std::move(handler));
   if (!link.ok()) return link.status();
   link_ = *std::move(link);
   open_link_ = link_.get();
+  if (absl::Status pools = AddWeightsPools(engine_options.weights_bytes); !pools.ok()) return pools;
   fabric_metrics_ = std::make_unique<metrics::FabricMetrics>(
       *registry, [this] { return link::ReadCounters(*link_); });
   leader_ = std::thread([this] { engine_->Run(); });
   watchdog_ = std::thread([this] { Watch(); });
+  return absl::OkStatus();
+}
+
+// One pool for each rank, so that weights land near the owner of their sequence. Before the leader
+// runs: nobody is asked for weights yet.
+absl::Status TargetService::Impl::AddWeightsPools(size_t slot_bytes) {
+  if (slot_bytes == 0) return absl::OkStatus();
+  const int ranks = options_.ranks.tensor_parallel;
+  // Of one round each, and some that come late.
+  const int32_t slots = options_.scheduler.max_sequences / ranks + kSpareSlots;
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto pool = link_->AddPool(static_cast<uint8_t>(rank),
+                               {transport::MemoryKind::kHost, slot_bytes, slots});
+    if (!pool.ok()) return pool.status();
+    weights_pools_.push_back(*std::move(pool));
+  }
   return absl::OkStatus();
 }
 

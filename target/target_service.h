@@ -27,6 +27,10 @@ struct TargetServiceOptions {
   std::string listen = "127.0.0.1:0";
   std::vector<std::string> drafts;  // "host:port" each
   transport::FabricOptions fabric;
+  speculation::Coupling coupling =
+      speculation::Coupling::kCoupled;  // where a request asks for none
+  uint32_t couplings = 1;    // bit set, 1 << Coupling, of those that a request may ask for
+  int32_t weights_rows = 0;  // of draft weights that a slot takes; 0 where no coupling reads them
   base::Nanos step_timeout = 60 * base::kSecond;  // a longer step ends the process
 };
 

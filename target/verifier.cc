@@ -12,9 +12,15 @@ using scheduler::PlanSequence;
 using scheduler::RowsKind;
 using scheduler::StepPlan;
 
-void Verdict::Reset(size_t logit_rows) {
-  chosen.assign(logit_rows, base::kNoToken);
-  logprobs.assign(logit_rows, {});
+void Verdict::Reset(const StepPlan& plan) {
+  chosen.assign(plan.logit_rows.size(), base::kNoToken);
+  logprobs.assign(plan.logit_rows.size(), {});
+  accepted.assign(plan.sequences.size(), {});
+}
+
+bool ReadsWeights(const PlanSequence& sequence) {
+  return sequence.kind == RowsKind::kTree && sequence.row_count > 1 &&
+         speculation::NeedsDraftRows(sequence.coupling, sequence.draw);
 }
 
 namespace {
@@ -62,11 +68,13 @@ void CollectPrefill(const StepPlan& plan, const PlanSequence& sequence, const Ve
 scheduler::StepResult Accept(const StepPlan& plan, const Verdict& verdict) {
   scheduler::StepResult step;
   step.step = plan.step;
-  for (const PlanSequence& sequence : plan.sequences) {
+  for (size_t s = 0; s < plan.sequences.size(); ++s) {
+    const PlanSequence& sequence = plan.sequences[s];
     scheduler::SequenceResult result;
     result.id = sequence.id;
     if (sequence.kind == RowsKind::kTree) {
-      result.accepted = AcceptTree(plan, sequence, verdict);
+      const bool decided = !verdict.accepted[s].tokens.empty();
+      result.accepted = decided ? verdict.accepted[s] : AcceptTree(plan, sequence, verdict);
       if (sequence.logprobs >= 0) CollectTreeLogprobs(sequence, verdict, &result);
     } else {
       CollectPrefill(plan, sequence, verdict, &result);
@@ -95,23 +103,52 @@ void PathTo(const StepPlan& plan, const PlanSequence& sequence, int32_t logit,
   }
 }
 
+// Whether the rows that choose are to be seen whole, from the first of them on.
+bool NeedsWholeRows(const StepPlan& plan, const PlanSequence& sequence, int32_t logit) {
+  const bool filters = !sequence.sampling.greedy() && sequence.sampling.filtered();
+  return filters || sequence.logprobs >= 0 ||
+         sequence.rules.ChangeAt(OutputSize(plan, sequence, logit));
+}
+
+bool Weighs(const PlanSequence& sequence) {
+  return sequence.row_count > 1 && sequence.coupling != speculation::Coupling::kCoupled;
+}
+
 }  // namespace
 
-void RankVerifier::SplitRows(const StepPlan& plan) {
+void RankVerifier::AddTree(const StepPlan& plan, int32_t s) {
+  const PlanSequence& sequence = plan.sequences[s];
+  // Rules that change no row at the root change none below it.
+  if (communicator_->size() == 1 || Weighs(sequence) ||
+      NeedsWholeRows(plan, sequence, sequence.first_logit)) {
+    return trees_.push_back(s);
+  }
+  for (int32_t i = 0; i < sequence.logit_count; ++i) {
+    sharded_.push_back({s, sequence.first_logit + i, true});
+  }
+}
+
+void RankVerifier::AddPrefill(const StepPlan& plan, int32_t s) {
+  const PlanSequence& sequence = plan.sequences[s];
+  const int32_t end = sequence.first_logit + sequence.logit_count;
+  for (int32_t l = sequence.first_logit; l < end; ++l) {
+    if (plan.score_tokens[l] != base::kNoToken) {
+      whole_.push_back({s, l, false});
+    } else if (sequence.samples && l == end - 1) {
+      (NeedsWholeRows(plan, sequence, l) ? whole_ : sharded_).push_back({s, l, true});
+    }
+  }
+}
+
+void RankVerifier::SplitWork(const StepPlan& plan) {
   sharded_.clear();
   whole_.clear();
+  trees_.clear();
   for (int32_t s = 0; s < static_cast<int32_t>(plan.sequences.size()); ++s) {
-    const PlanSequence& sequence = plan.sequences[s];
-    const int32_t end = sequence.first_logit + sequence.logit_count;
-    for (int32_t l = sequence.first_logit; l < end; ++l) {
-      const bool scored = plan.score_tokens[l] != base::kNoToken;
-      const bool chooses =
-          sequence.samples && !scored && (sequence.kind == RowsKind::kTree || l == end - 1);
-      if (!chooses && !scored) continue;
-      const bool filters = chooses && !sequence.sampling.greedy() && sequence.sampling.filtered();
-      const bool changes = chooses && sequence.rules.ChangeAt(OutputSize(plan, sequence, l));
-      const bool needs_row = scored || sequence.logprobs >= 0 || filters || changes;
-      (needs_row ? whole_ : sharded_).push_back({s, l, chooses});
+    if (plan.sequences[s].kind == RowsKind::kTree) {
+      AddTree(plan, s);
+    } else {
+      AddPrefill(plan, s);
     }
   }
 }
@@ -153,66 +190,138 @@ void RankVerifier::ChooseSharded(const StepPlan& plan, const model::LogitShard& 
   }
 }
 
-absl::Span<const float> RankVerifier::Changed(const StepPlan& plan, const RowTask& task,
-                                              absl::Span<const float> row) {
-  const PlanSequence& sequence = plan.sequences[task.sequence];
-  const int32_t output_size = OutputSize(plan, sequence, task.logit);
-  if (!sequence.rules.ChangeAt(output_size)) return row;
-  if (changer_sequence_ != task.sequence) {
-    changer_.Open(sequence.rules, sequence.counts);
-    changer_sequence_ = task.sequence;
+void RankVerifier::GatherWhole(const StepPlan& plan, const model::LogitShard& logits) {
+  rows_.assign(plan.logit_rows.size(), {});
+  if (communicator_->size() == 1) {
+    for (size_t l = 0; l < rows_.size(); ++l) rows_[l] = logits.row(static_cast<int>(l));
+    return;
   }
-  PathTo(plan, sequence, task.logit, &path_);
+  std::vector<int32_t> wanted;  // logit rows
+  shard_rows_.clear();
+  owners_.clear();
+  const auto want = [&](int32_t s, int32_t logit) {
+    const auto row = logits.row(logit);
+    shard_rows_.insert(shard_rows_.end(), row.begin(), row.end());
+    // Sequences are spread over the ranks; all rows of one stay together, and its weights with
+    // them.
+    owners_.push_back(static_cast<int>(plan.sequences[s].id % communicator_->size()));
+    wanted.push_back(logit);
+  };
+  for (const RowTask& task : whole_) want(task.sequence, task.logit);
+  for (int32_t s : trees_) {
+    const PlanSequence& sequence = plan.sequences[s];
+    for (int32_t i = 0; i < sequence.logit_count; ++i) want(s, sequence.first_logit + i);
+  }
+  communicator_->GatherRows(shard_rows_, logits.width, owners_, &whole_rows_);
+  size_t mine = 0;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (owners_[i] != communicator_->rank()) continue;
+    const float* row = whole_rows_.data() + mine++ * vocabulary_;
+    rows_[wanted[i]] = {row, static_cast<size_t>(vocabulary_)};
+  }
+}
+
+bool RankVerifier::Mine(const PlanSequence& sequence) const {
+  return static_cast<int>(sequence.id % communicator_->size()) == communicator_->rank();
+}
+
+absl::Span<const float> RankVerifier::Changed(const StepPlan& plan, int32_t s, int32_t logit) {
+  const PlanSequence& sequence = plan.sequences[s];
+  const absl::Span<const float> row = rows_[logit];
+  const int32_t output_size = OutputSize(plan, sequence, logit);
+  if (!sequence.rules.ChangeAt(output_size)) return row;
+  if (changer_sequence_ != s) {
+    changer_.Open(sequence.rules, sequence.counts);
+    changer_sequence_ = s;
+  }
+  PathTo(plan, sequence, logit, &path_);
   return changer_.Change(row, path_, output_size);
 }
 
-void RankVerifier::FinishRow(const StepPlan& plan, const RowTask& task, absl::Span<const float> row,
-                             Verdict* verdict) {
+base::TokenId RankVerifier::Choose(const StepPlan& plan, int32_t s, int32_t logit) {
+  const base::SamplingParams& sampling = plan.sequences[s].sampling;
+  const int32_t position = plan.positions[plan.logit_rows[logit]] + 1;
+  const auto noise = Noise(sampling, s, position, 0, vocabulary_);
+  return speculation::SampleRow(Changed(plan, s, logit), noise, sampling);
+}
+
+void RankVerifier::FinishRow(const StepPlan& plan, const RowTask& task, Verdict* verdict) {
   const PlanSequence& sequence = plan.sequences[task.sequence];
   base::TokenId token = plan.score_tokens[task.logit];
   if (task.chooses) {
-    const int32_t position = plan.positions[plan.logit_rows[task.logit]] + 1;
-    const auto noise = Noise(sequence.sampling, task.sequence, position, 0, vocabulary_);
-    token = speculation::SampleRow(Changed(plan, task, row), noise, sequence.sampling);
+    token = Choose(plan, task.sequence, task.logit);
     verdict->chosen[task.logit] = token;
   }
   if (!task.chooses || sequence.logprobs >= 0) {
     verdict->logprobs[task.logit] =
-        speculation::RowLogprobs(row, token, std::max(0, sequence.logprobs));
+        speculation::RowLogprobs(rows_[task.logit], token, std::max(0, sequence.logprobs));
   }
 }
 
-void RankVerifier::ChooseWhole(const StepPlan& plan, const model::LogitShard& logits,
-                               Verdict* verdict) {
-  noise_used_ = 0;
-  changer_sequence_ = -1;
-  if (communicator_->size() == 1) {
-    for (const RowTask& task : whole_) FinishRow(plan, task, logits.row(task.logit), verdict);
-    return;
-  }
-  shard_rows_.clear();
-  owners_.clear();
-  for (const RowTask& task : whole_) {
-    const auto row = logits.row(task.logit);
-    shard_rows_.insert(shard_rows_.end(), row.begin(), row.end());
-    // Sequences are spread over the ranks; all rows of one stay together.
-    const uint64_t id = plan.sequences[task.sequence].id;
-    owners_.push_back(static_cast<int>(id % communicator_->size()));
-  }
-  communicator_->GatherRows(shard_rows_, logits.width, owners_, &whole_rows_);
-  size_t mine = 0;
-  for (size_t i = 0; i < whole_.size(); ++i) {
-    if (owners_[i] != communicator_->rank()) continue;
-    const float* row = whole_rows_.data() + mine++ * vocabulary_;
-    FinishRow(plan, whole_[i], {row, static_cast<size_t>(vocabulary_)}, verdict);
+speculation::Accepted RankVerifier::Walk(const StepPlan& plan, int32_t s,
+                                         const speculation::TokenTree& tree) {
+  speculation::Accepted accepted;
+  int32_t node = 0;
+  for (;;) {
+    const base::TokenId token = Choose(plan, s, plan.sequences[s].first_logit + node);
+    accepted.tokens.push_back(token);
+    node = speculation::ChildWith(tree, node, token);
+    if (node < 0) return accepted;
+    accepted.path.push_back(node);
   }
 }
 
-void RankVerifier::Verify(const StepPlan& plan, const model::LogitShard& logits, Verdict* verdict) {
-  SplitRows(plan);
+speculation::Accepted RankVerifier::Weigh(const StepPlan& plan, int32_t s,
+                                          const speculation::TokenTree& tree,
+                                          const schemas::DraftWeights* weights) {
+  const PlanSequence& sequence = plan.sequences[s];
+  const auto position = static_cast<uint32_t>(plan.positions[sequence.first_row] + 1);
+  const speculation::PhiloxRandomness random(sequence.sampling.seed, position, sequence.draw_number,
+                                             tree);
+  TreeToVerify round;
+  round.tree = &tree;
+  round.coupling = sequence.coupling;
+  round.draw = sequence.draw;
+  round.sampling = sequence.sampling;
+  round.weights = weights;
+  round.weight_row = sequence.weight_row;
+  return trees_verifier_.Verify(
+      round, [&](int node) { return Changed(plan, s, sequence.first_logit + node); }, random);
+}
+
+void RankVerifier::FinishTree(const StepPlan& plan, int32_t s, const schemas::DraftWeights* weights,
+                              Verdict* verdict) {
+  const PlanSequence& sequence = plan.sequences[s];
+  const speculation::TokenTree tree = TreeOf(plan, sequence);
+  speculation::Accepted accepted =
+      Weighs(sequence) ? Weigh(plan, s, tree, weights) : Walk(plan, s, tree);
+  if (sequence.logprobs >= 0) {
+    for (size_t i = 0; i < accepted.tokens.size(); ++i) {
+      const int32_t node = i == 0 ? 0 : accepted.path[i - 1];
+      const int32_t logit = sequence.first_logit + node;
+      verdict->logprobs[logit] =
+          speculation::RowLogprobs(rows_[logit], accepted.tokens[i], sequence.logprobs);
+    }
+  }
+  verdict->accepted[s] = std::move(accepted);
+}
+
+void RankVerifier::Verify(const StepPlan& plan,
+                          absl::Span<const schemas::DraftWeights* const> weights,
+                          const model::LogitShard& logits, Verdict* verdict) {
+  SplitWork(plan);
   // The same plan on every rank splits alike, so all take part in the same collectives.
   if (!sharded_.empty()) ChooseSharded(plan, logits, verdict);
-  if (!whole_.empty()) ChooseWhole(plan, logits, verdict);
+  if (whole_.empty() && trees_.empty()) return;
+  GatherWhole(plan, logits);
+  noise_used_ = 0;
+  changer_sequence_ = -1;
+  for (const RowTask& task : whole_) {
+    if (Mine(plan.sequences[task.sequence])) FinishRow(plan, task, verdict);
+  }
+  for (int32_t s : trees_) {
+    if (Mine(plan.sequences[s])) FinishTree(plan, s, weights[s], verdict);
+  }
 }
 
 }  // namespace specfabric::target

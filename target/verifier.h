@@ -1,58 +1,82 @@
 #ifndef SPECFABRIC_TARGET_VERIFIER_H_
 #define SPECFABRIC_TARGET_VERIFIER_H_
 
-// One rank's part of choosing tokens from a step's logits (design.md, Couplings). Rows that need
-// neither filters, changed logits nor log-probabilities cross ranks as one (score, id) pair; the
-// others are gathered whole on the sequence's owner rank, which works alone.
+// One rank's part of choosing tokens from a step's logits (design.md, Couplings). Where the ranks
+// share a vocabulary, rows that need neither filters, changed logits, log-probabilities nor the
+// draft's weights cross ranks as one (score, id) pair; the others are gathered whole on the
+// sequence's owner rank, which works alone and looks at no more rows than the accepted path needs.
 
 #include <vector>
 
 #include "model/communicator.h"
 #include "model/rank_model.h"
 #include "scheduler/step_plan.h"
+#include "schemas/draft_weights.h"
 #include "speculation/logit_rules.h"
+#include "target/tree_verifier.h"
 
 namespace specfabric::target {
 
-// What the ranks of a group find together, aligned with StepPlan::logit_rows. The leader sizes it
-// before the step; every entry is written by exactly one rank (rank 0, or the owner of the row).
+// What the ranks of a group find together. The leader sizes it before the step; every entry is
+// written by exactly one rank (rank 0, or the owner of the sequence).
 struct Verdict {
-  std::vector<base::TokenId> chosen;          // [logit_rows], kNoToken where nothing is chosen
-  std::vector<base::TokenLogprobs> logprobs;  // [logit_rows] of the chosen or the scored token
+  std::vector<base::TokenId> chosen;            // [logit_rows], kNoToken where nothing is chosen
+  std::vector<base::TokenLogprobs> logprobs;    // [logit_rows] of the chosen or the scored token
+  std::vector<speculation::Accepted> accepted;  // [sequences] of trees decided on their owner;
+                                                // without tokens: decided by `chosen`
 
-  void Reset(size_t logit_rows);
+  void Reset(const scheduler::StepPlan& plan);
 };
 
-// Turns chosen tokens into accepted paths: the coupled rule. Called by the leader.
+// Turns chosen tokens into accepted paths, by the coupled rule where the owner has not decided.
+// Called by the leader.
 scheduler::StepResult Accept(const scheduler::StepPlan& plan, const Verdict& verdict);
+
+// Whether the round of this sequence reads weights of its draft.
+bool ReadsWeights(const scheduler::PlanSequence& sequence);
 
 // Owned by one rank's thread; keeps its scratch memory from step to step.
 class RankVerifier {
  public:
   RankVerifier(model::Communicator* communicator, int32_t vocabulary)
-      : communicator_(communicator), vocabulary_(vocabulary), changer_(vocabulary) {}
+      : communicator_(communicator),
+        vocabulary_(vocabulary),
+        changer_(vocabulary),
+        trees_verifier_(vocabulary) {}
 
   // Every rank of the group calls this with the same plan and its own shard of the logits.
-  void Verify(const scheduler::StepPlan& plan, const model::LogitShard& logits, Verdict* verdict);
+  // weights: [sequences], not null where ReadsWeights.
+  void Verify(const scheduler::StepPlan& plan,
+              absl::Span<const schemas::DraftWeights* const> weights,
+              const model::LogitShard& logits, Verdict* verdict);
 
  private:
-  // Why a logit row is looked at, and by which path.
+  // Why a logit row is looked at.
   struct RowTask {
     int32_t sequence = 0;  // index in plan.sequences
     int32_t logit = 0;     // index in plan.logit_rows
     bool chooses = false;
   };
 
-  void SplitRows(const scheduler::StepPlan& plan);
+  void SplitWork(const scheduler::StepPlan& plan);
+  void AddTree(const scheduler::StepPlan& plan, int32_t s);
+  void AddPrefill(const scheduler::StepPlan& plan, int32_t s);
   void ChooseSharded(const scheduler::StepPlan& plan, const model::LogitShard& logits,
                      Verdict* verdict);
-  void ChooseWhole(const scheduler::StepPlan& plan, const model::LogitShard& logits,
-                   Verdict* verdict);
-  void FinishRow(const scheduler::StepPlan& plan, const RowTask& task, absl::Span<const float> row,
-                 Verdict* verdict);
-  // The row after the request's penalties, bias and barred ids; `row` itself if there are none.
-  absl::Span<const float> Changed(const scheduler::StepPlan& plan, const RowTask& task,
-                                  absl::Span<const float> row);
+  void GatherWhole(const scheduler::StepPlan& plan, const model::LogitShard& logits);
+  bool Mine(const scheduler::PlanSequence& sequence) const;
+  base::TokenId Choose(const scheduler::StepPlan& plan, int32_t s, int32_t logit);
+  void FinishRow(const scheduler::StepPlan& plan, const RowTask& task, Verdict* verdict);
+  void FinishTree(const scheduler::StepPlan& plan, int32_t s, const schemas::DraftWeights* weights,
+                  Verdict* verdict);
+  // The coupled rule, a node at a time: rows beside the accepted path are not read.
+  speculation::Accepted Walk(const scheduler::StepPlan& plan, int32_t s,
+                             const speculation::TokenTree& tree);
+  speculation::Accepted Weigh(const scheduler::StepPlan& plan, int32_t s,
+                              const speculation::TokenTree& tree,
+                              const schemas::DraftWeights* weights);
+  // The row after the request's penalties, bias and barred ids; the row itself if there are none.
+  absl::Span<const float> Changed(const scheduler::StepPlan& plan, int32_t s, int32_t logit);
   // Noise for one sequence and position over ids first .. first + width, made once for all nodes of
   // the same depth.
   absl::Span<const float> Noise(const base::SamplingParams& sampling, int32_t sequence,
@@ -61,11 +85,13 @@ class RankVerifier {
   model::Communicator* const communicator_;
   const int32_t vocabulary_;
   std::vector<RowTask> sharded_;
-  std::vector<RowTask> whole_;
+  std::vector<RowTask> whole_;  // rows of prefills
+  std::vector<int32_t> trees_;  // sequences that their owner decides
   std::vector<speculation::ScoredToken> pairs_;
   std::vector<float> shard_rows_;
   std::vector<float> whole_rows_;
   std::vector<int> owners_;
+  std::vector<absl::Span<const float>> rows_;  // [logit_rows] whole rows that are here
   struct NoiseRow {
     int32_t sequence = -1;
     int32_t position = -1;
@@ -76,6 +102,7 @@ class RankVerifier {
   speculation::LogitChanger changer_;
   int32_t changer_sequence_ = -1;  // index in plan.sequences that changer_ is open for
   std::vector<base::TokenId> path_;
+  TreeVerifier trees_verifier_;
 };
 
 }  // namespace specfabric::target

@@ -88,6 +88,7 @@ void FakeTarget::Answer(link::PeerId peer, const schemas::Submit& submit) {
     sender_->Send(peer, message).IgnoreError();
     return;
   }
+  message.coupling = submit.coupling.value_or(schemas::Coupling::kCoupled);
   if (submit.score_prompt) {
     for (size_t i = 1; i < submit.prompt.size(); ++i) {
       message.prompt_logprobs.push_back(Scored(submit.prompt[i]));
@@ -107,6 +108,7 @@ void FakeTarget::Answer(link::PeerId peer, const schemas::Submit& submit) {
     ++message.rounds;
     message.drafted += 4;
     message.accepted += 2;
+    message.accepted_at = {message.rounds, message.rounds};
     if (next == submit.max_tokens) message.finish = Finish::kLength;
     sender_->Send(peer, message).IgnoreError();
     message.tokens.clear();

@@ -34,13 +34,24 @@ TEST_F(GatewayTest, Completion) {
   EXPECT_EQ(choice["prompt_token_ids"], Json(tokenizer_->Encode("no", true).value()));
   EXPECT_EQ(choice["finish_reason"], "length");
   EXPECT_EQ(answer["usage"]["completion_tokens"], 10);
-  EXPECT_EQ(answer["usage"]["speculation"],
-            Json({{"rounds", 4}, {"drafted", 16}, {"accepted", 8}}));
+  EXPECT_EQ(answer["usage"]["speculation"], Json({{"rounds", 4},
+                                                  {"drafted", 16},
+                                                  {"accepted", 8},
+                                                  {"coupling", "coupled"},
+                                                  {"accepted_per_position", {4, 4}}}));
   EXPECT_EQ(answer["exactness"], "token");
   EXPECT_EQ(answer["system_fingerprint"], "fp_0000000000000001");
   EXPECT_THAT(answer["id"].get<std::string>(), StartsWith("cmpl-"));
   EXPECT_EQ(Metric("specfabric_gateway_tokens_total{kind=\"output\"}"), 10);
   EXPECT_EQ(Metric("specfabric_gateway_time_to_first_token_seconds_count"), 1);
+}
+
+TEST_F(GatewayTest, TheCouplingAskedForIsSubmittedAndToldInTheAnswer) {
+  const Json law = Complete(R"({"prompt": "no", "max_tokens": 5, "coupling": "traversal"})");
+  EXPECT_EQ(law["usage"]["speculation"]["coupling"], "traversal");
+  EXPECT_EQ(law["exactness"], "law");
+  const Json lossy = Complete(R"({"prompt": "no", "max_tokens": 5, "coupling": "typical"})");
+  EXPECT_EQ(lossy["exactness"], "none");
 }
 
 TEST_F(GatewayTest, StreamedCompletionEqualsTheWhole) {

@@ -25,7 +25,7 @@ AnswerHead Head(bool chat) {
           .created = 123,
           .model = "m",
           .system_fingerprint = "fp_1",
-          .exact = true};
+          .exactness = Exactness::kToken};
 }
 
 TokenEntry Entry(base::TokenId id, std::string bytes, float logprob, int64_t offset) {
@@ -40,7 +40,7 @@ TEST(TokenNameTest, BytesThatAreNoCharacters) {
 
 TEST(FormatTest, Completion) {
   const ChoicePart part{.index = 1, .text = "x", .finish_reason = "stop"};
-  const Json json = Read(Answer(Head(false), {part}, {3, 2, {4, 5, 6}}));
+  const Json json = Read(Answer(Head(false), {part}, {3, 2, {4, 5, 6, {3, 2, 1}}}));
   EXPECT_EQ(json["object"], "text_completion");
   EXPECT_EQ(json["id"], "id-1");
   EXPECT_EQ(json["created"], 123);
@@ -53,7 +53,22 @@ TEST(FormatTest, Completion) {
   EXPECT_TRUE(choice["logprobs"].is_null());
   EXPECT_FALSE(choice.contains("token_ids"));
   EXPECT_EQ(json["usage"]["total_tokens"], 5);
-  EXPECT_EQ(json["usage"]["speculation"], Json({{"rounds", 4}, {"drafted", 5}, {"accepted", 6}}));
+  EXPECT_EQ(json["usage"]["speculation"], Json({{"rounds", 4},
+                                                {"drafted", 5},
+                                                {"accepted", 6},
+                                                {"coupling", "coupled"},
+                                                {"accepted_per_position", {3, 2, 1}}}));
+}
+
+TEST(FormatTest, ExactnessIsNamed) {
+  AnswerHead head = Head(false);
+  head.exactness = Exactness::kLaw;
+  EXPECT_EQ(Read(Answer(head, {}, {}))["exactness"], "law");
+  head.exactness = Exactness::kNone;
+  const Usage usage = {1, 1, {.coupling = schemas::Coupling::kTypical}};
+  const Json json = Read(UsageChunk(head, usage));
+  EXPECT_EQ(json["exactness"], "none");
+  EXPECT_EQ(json["usage"]["speculation"]["coupling"], "typical");
 }
 
 TEST(FormatTest, CompletionLogprobs) {

@@ -147,5 +147,16 @@ TEST_F(PrepareTest, WithoutATemplateThereIsNoChat) {
   EXPECT_EQ(error.param, "messages");
 }
 
+TEST_F(PrepareTest, CouplingsGoByName) {
+  EXPECT_EQ(Good(R"({"prompt": "no"})").submits[0].coupling, std::nullopt);
+  EXPECT_EQ(Good(R"({"prompt": "no", "coupling": "rejection"})").submits[0].coupling,
+            schemas::Coupling::kRejection);
+  const ApiError error = Bad(R"({"prompt": "no", "coupling": "magic"})");
+  EXPECT_EQ(error.status, 400);
+  EXPECT_EQ(error.param, "coupling");
+  EXPECT_EQ(error.message,
+            "coupling is 'magic': allowed are coupled, rejection, traversal, typical");
+}
+
 }  // namespace
 }  // namespace specfabric::gateway

@@ -135,6 +135,7 @@ TEST(RequestMemoryTest, SpeculationAddsUpOverAttempts) {
   message.rounds = 2;
   message.drafted = 8;
   message.accepted = 1;
+  message.accepted_at = {1};
   memory.Apply(message);
   message = MakeTokens(0, {});  // an older total that was overtaken
   message.rounds = 1;
@@ -144,10 +145,14 @@ TEST(RequestMemoryTest, SpeculationAddsUpOverAttempts) {
   message = MakeTokens(2, {12}, 1);
   message.rounds = 1;
   message.drafted = 4;
+  message.accepted_at = {1, 1};
+  message.coupling = schemas::Coupling::kRejection;
   memory.Apply(message);
   EXPECT_EQ(memory.speculation().rounds, 3);
   EXPECT_EQ(memory.speculation().drafted, 12);
   EXPECT_EQ(memory.speculation().accepted, 1);
+  EXPECT_EQ(memory.speculation().accepted_at, (std::vector<int64_t>{2, 1}));
+  EXPECT_EQ(memory.speculation().coupling, schemas::Coupling::kRejection);
 }
 
 TEST(RequestMemoryTest, ScoresComeBeforeTokensAndOnce) {

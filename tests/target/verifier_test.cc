@@ -1,11 +1,15 @@
 #include "target/verifier.h"
 
+#include <cmath>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <thread>
 
 #include "gtest/gtest.h"
+#include "speculation/acceptance.h"
 #include "speculation/logit_rules.h"
+#include "speculation/proposal.h"
 #include "speculation/sampling.h"
 
 namespace specfabric::target {
@@ -93,10 +97,14 @@ StepPlan MixedPlan(std::mt19937* random) {
   return plan;
 }
 
-Verdict RunRanks(const StepPlan& plan, const std::vector<float>& logits, int ranks) {
+using Weights = std::vector<const schemas::DraftWeights*>;  // [sequences]
+
+Verdict RunRanks(const StepPlan& plan, const std::vector<float>& logits, int ranks,
+                 Weights weights = {}) {
+  weights.resize(plan.sequences.size(), nullptr);
   auto communicators = model::MakeThreadCommunicators(ranks);
   Verdict verdict;
-  verdict.Reset(plan.logit_rows.size());
+  verdict.Reset(plan);
   std::vector<std::thread> threads;
   for (int r = 0; r < ranks; ++r) {
     threads.emplace_back([&, r] {
@@ -108,7 +116,7 @@ Verdict RunRanks(const StepPlan& plan, const std::vector<float>& logits, int ran
       }
       RankVerifier verifier(communicators[r].get(), kVocabulary);
       const auto rows = static_cast<int32_t>(plan.logit_rows.size());
-      verifier.Verify(plan, {shard.data(), rows, last - first, first}, &verdict);
+      verifier.Verify(plan, weights, {shard.data(), rows, last - first, first}, &verdict);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -142,31 +150,180 @@ TokenId Expected(const StepPlan& plan, const PlanSequence& s, absl::Span<const f
   return speculation::SampleRow(Ruled(plan, s, row, logit), noise, s.sampling);
 }
 
-TEST(RankVerifier, EveryNumberOfRanksChoosesWhatAWholeRowChooses) {
-  for (int seed = 0; seed < 30; ++seed) {
+// What the ranks must find for a coupled sequence, each row by itself.
+scheduler::SequenceResult ExpectedResult(const StepPlan& plan, const PlanSequence& s,
+                                         const std::vector<float>& logits) {
+  scheduler::SequenceResult expected;
+  const auto row = [&](int l) {
+    return absl::MakeConstSpan(logits).subspan(l * kVocabulary, kVocabulary);
+  };
+  const int end = s.first_logit + s.logit_count;
+  if (s.kind == RowsKind::kTree) {
+    speculation::TokenTree tree;
+    std::vector<TokenId> chosen;
+    for (int i = 0; i < s.row_count; ++i) {
+      tree.tokens.push_back(plan.tokens[s.first_row + i]);
+      tree.parents.push_back(plan.parents[s.first_row + i]);
+      chosen.push_back(Expected(plan, s, row(s.first_logit + i), s.first_logit + i));
+    }
+    expected.accepted = speculation::WalkCoupled(tree, chosen);
+  } else {
+    expected.accepted.tokens = {Expected(plan, s, row(end - 1), end - 1)};
+  }
+  if (s.logprobs < 0) return expected;
+  const int last = s.kind == RowsKind::kTree ? s.first_logit : end - 1;
+  for (size_t i = 0; i < expected.accepted.tokens.size(); ++i) {
+    const int l = i == 0 ? last : s.first_logit + expected.accepted.path[i - 1];
+    expected.logprobs.push_back(
+        speculation::RowLogprobs(row(l), expected.accepted.tokens[i], s.logprobs));
+  }
+  for (int l = s.first_logit; l < end; ++l) {
+    if (plan.score_tokens[l] == base::kNoToken) continue;
+    expected.prompt_logprobs.push_back(
+        speculation::RowLogprobs(row(l), plan.score_tokens[l], s.logprobs));
+  }
+  return expected;
+}
+
+void ExpectEqual(const std::vector<base::TokenLogprobs>& found,
+                 const std::vector<base::TokenLogprobs>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_EQ(found[i].token, expected[i].token);
+    EXPECT_EQ(found[i].logprob, expected[i].logprob);
+    EXPECT_EQ(found[i].top, expected[i].top);
+  }
+}
+
+TEST(RankVerifier, EveryNumberOfRanksChoosesWhatWholeRowsChoose) {
+  for (int seed = 0; seed < 100; ++seed) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal(0, 2);
-    const StepPlan plan = MixedPlan(&random);
+    StepPlan plan = MixedPlan(&random);
     std::vector<float> logits(plan.logit_rows.size() * kVocabulary);
     for (float& x : logits) x = normal(random);
+    // Half of the guesses are what the target chooses at their parent: paths grow.
+    for (const PlanSequence& s : plan.sequences) {
+      for (int i = 1; s.kind == RowsKind::kTree && i < s.row_count; ++i) {
+        if (random() % 2 == 0) continue;
+        const int l = s.first_logit + plan.parents[s.first_row + i];
+        plan.tokens[s.first_row + i] =
+            Expected(plan, s, absl::MakeConstSpan(logits).subspan(l * kVocabulary, kVocabulary), l);
+      }
+    }
     for (int ranks : {1, 2, 4}) {
-      const Verdict verdict = RunRanks(plan, logits, ranks);
-      for (const PlanSequence& s : plan.sequences) {
-        for (int l = s.first_logit; l < s.first_logit + s.logit_count; ++l) {
-          const absl::Span<const float> row(logits.data() + l * kVocabulary, kVocabulary);
-          const bool chooses = s.kind == RowsKind::kTree || l == s.first_logit + s.logit_count - 1;
-          const TokenId expected = chooses ? Expected(plan, s, row, l) : base::kNoToken;
-          ASSERT_EQ(verdict.chosen[l], expected) << "ranks " << ranks << " logit " << l;
-          if (s.logprobs < 0) continue;
-          const TokenId about = chooses ? expected : plan.score_tokens[l];
-          const auto wanted = speculation::RowLogprobs(row, about, s.logprobs);
-          EXPECT_EQ(verdict.logprobs[l].token, about);
-          EXPECT_EQ(verdict.logprobs[l].logprob, wanted.logprob);
-          EXPECT_EQ(verdict.logprobs[l].top, wanted.top);
+      const scheduler::StepResult result = Accept(plan, RunRanks(plan, logits, ranks));
+      for (size_t s = 0; s < plan.sequences.size(); ++s) {
+        const auto expected = ExpectedResult(plan, plan.sequences[s], logits);
+        const scheduler::SequenceResult& found = result.sequences[s];
+        ASSERT_EQ(found.accepted.path, expected.accepted.path) << ranks << " sequence " << s;
+        ASSERT_EQ(found.accepted.tokens, expected.accepted.tokens) << ranks << " sequence " << s;
+        ExpectEqual(found.logprobs, expected.logprobs);
+        ExpectEqual(found.prompt_logprobs, expected.prompt_logprobs);
+      }
+    }
+  }
+}
+
+// A tree's rows in a plan, and what its guesses were drawn from.
+struct Round {
+  StepPlan plan;
+  std::vector<float> logits;
+  std::vector<uint8_t> bytes;
+  std::unique_ptr<schemas::DraftWeights> weights;
+};
+
+Round RandomRound(speculation::Coupling coupling, speculation::SiblingDraw draw,
+                  std::mt19937* random) {
+  Round round;
+  std::normal_distribution<float> normal(0, 2);
+  const std::vector<int> parents = {-1, 0, 0, 1, 1, 2, 3};
+  AddSequence(&round.plan, 5, RowsKind::kTree, 9, parents,
+              {.temperature = 0.9f, .top_p = 0.9f, .seed = (*random)()}, 2, random);
+  PlanSequence& s = round.plan.sequences.back();
+  s.coupling = coupling;
+  s.draw = draw;
+  s.draw_number = (*random)();
+  s.weight_row = {-1, 0, 0, 1, 1, 2, 3};
+  round.logits.resize(parents.size() * kVocabulary);
+  for (float& x : round.logits) x = normal(*random);
+  const schemas::DraftWeightsShape shape = {4, kVocabulary, kVocabulary};
+  round.bytes.resize(shape.bytes());
+  schemas::DraftWeightsWriter writer(shape, round.bytes.data());
+  for (int row = 0; row < shape.rows; ++row) {
+    std::vector<float> logits(kVocabulary);
+    for (int x = 0; x < kVocabulary; ++x) {
+      logits[x] = round.logits[row * kVocabulary + x] + normal(*random) / 2;
+    }
+    speculation::MakeWeights(logits, s.sampling, 0, writer.WholeRow(row));
+    const auto drawn = speculation::DrawWithoutReplacement(writer.WholeRow(row), 2, s.sampling.seed,
+                                                           {.purpose = base::Purpose::kDraft});
+    int child = 0;
+    for (size_t node = 1; node < parents.size(); ++node) {
+      if (s.weight_row[node] == row) round.plan.tokens[node] = drawn[child++ % drawn.size()];
+    }
+  }
+  round.weights =
+      std::make_unique<schemas::DraftWeights>(*schemas::DraftWeights::Open(shape, round.bytes));
+  return round;
+}
+
+// Straight from the reference, on probabilities in double precision.
+speculation::Accepted ByReference(const Round& round) {
+  const PlanSequence& s = round.plan.sequences[0];
+  speculation::VerifyInput input;
+  input.tree = {round.plan.parents, round.plan.tokens, std::vector<float>(s.row_count)};
+  input.draw = s.draw;
+  input.vocabulary = kVocabulary;
+  for (int node = 0; node < s.row_count; ++node) {
+    const auto row = absl::MakeConstSpan(round.logits).subspan(node * kVocabulary, kVocabulary);
+    const std::vector<uint8_t> keep = speculation::FilterMask(row, s.sampling);
+    std::vector<double> weights;
+    for (int x = 0; x < kVocabulary; ++x) {
+      weights.push_back(keep[x] ? std::exp(row[x] / s.sampling.temperature) : 0.0);
+    }
+    const speculation::Distribution p = speculation::Normalized(weights);
+    input.p.insert(input.p.end(), p.begin(), p.end());
+  }
+  for (int row = 0; row < round.weights->shape().rows; ++row) {
+    const speculation::Distribution q = speculation::Probabilities(round.weights->weights(row));
+    input.q.insert(input.q.end(), q.begin(), q.end());
+  }
+  input.q_row = s.weight_row;
+  speculation::PhiloxRandomness random(s.sampling.seed, round.plan.positions[0] + 1, s.draw_number,
+                                       input.tree);
+  switch (s.coupling) {
+    case speculation::Coupling::kRejection:
+      return speculation::AcceptByRejection(input, random);
+    case speculation::Coupling::kTraversal:
+      return speculation::AcceptByTraversal(input, random);
+    default:
+      return speculation::AcceptTypical(input, {}, random);
+  }
+}
+
+TEST(RankVerifier, WeighsTreesOnTheirOwnerAsTheReferenceDoes) {
+  using speculation::Coupling, speculation::SiblingDraw;
+  std::mt19937 random(4);
+  int accepted = 0;
+  for (Coupling coupling : {Coupling::kRejection, Coupling::kTraversal, Coupling::kTypical}) {
+    for (SiblingDraw draw : {SiblingDraw::kWithoutReplacement, SiblingDraw::kDeterministic}) {
+      for (int trial = 0; trial < 100; ++trial) {
+        const Round round = RandomRound(coupling, draw, &random);
+        const speculation::Accepted expected = ByReference(round);
+        accepted += static_cast<int>(expected.path.size());
+        for (int ranks : {1, 2, 4}) {
+          const Verdict verdict = RunRanks(round.plan, round.logits, ranks, {round.weights.get()});
+          ASSERT_EQ(verdict.accepted[0].path, expected.path) << ranks;
+          ASSERT_EQ(verdict.accepted[0].tokens, expected.tokens) << ranks;
+          const auto result = Accept(round.plan, verdict);
+          ASSERT_EQ(result.sequences[0].logprobs.size(), expected.tokens.size());
+          EXPECT_EQ(result.sequences[0].logprobs.back().token, expected.tokens.back());
         }
       }
     }
   }
+  EXPECT_GT(accepted, 200) << "nothing is tested if nothing is accepted";
 }
 
 // Two branches hold the same token in front of equal rows, one of them twice.
@@ -184,12 +341,13 @@ TEST(RankVerifier, CountsANodesOwnPathAndNoOther) {
     logits.insert(logits.end(), one.begin(), one.end());
   }
   for (int ranks : {1, 2, 4}) {
-    const Verdict verdict = RunRanks(plan, logits, ranks);
-    // Only below 10, 10 has the token lost more than it leads by.
-    EXPECT_EQ(verdict.chosen, (std::vector<TokenId>{10, 10, 10, 20, 10})) << ranks;
+    const scheduler::StepResult result = Accept(plan, RunRanks(plan, logits, ranks));
+    // Only below 10 has 10 lost more than it leads by.
+    EXPECT_EQ(result.sequences[0].accepted.tokens, (std::vector<TokenId>{10, 10, 20})) << ranks;
     // Log-probabilities are of the logits as they were.
-    EXPECT_EQ(verdict.logprobs[3].top[0].first, 10);
-    EXPECT_EQ(verdict.logprobs[3].token, 20);
+    ASSERT_EQ(result.sequences[0].logprobs.size(), 3u);
+    EXPECT_EQ(result.sequences[0].logprobs[2].top[0].first, 10);
+    EXPECT_EQ(result.sequences[0].logprobs[2].token, 20);
   }
 }
 
@@ -199,7 +357,10 @@ TEST(RankVerifier, ExactTiesGoToTheLowestIdAcrossRanks) {
   AddSequence(&plan, 1, RowsKind::kTree, 3, {-1}, {.temperature = 0}, -1, &random);
   std::vector<float> logits(kVocabulary, 1.0f);
   logits[45] = logits[17] = logits[59] = 2.0f;
-  for (int ranks : {1, 2, 4}) EXPECT_EQ(RunRanks(plan, logits, ranks).chosen[0], 17);
+  for (int ranks : {1, 2, 4}) {
+    const scheduler::StepResult result = Accept(plan, RunRanks(plan, logits, ranks));
+    EXPECT_EQ(result.sequences[0].accepted.tokens[0], 17);
+  }
 }
 
 TEST(Accept, WalksTheTreeAndReportsThePrompt) {
@@ -209,7 +370,7 @@ TEST(Accept, WalksTheTreeAndReportsThePrompt) {
   AddSequence(&plan, 2, RowsKind::kPrefill, 0, {-1, 0}, {.temperature = 0}, -1, &random);
   plan.tokens = {5, 10, 11, 12, 1, 2};
   Verdict verdict;
-  verdict.Reset(6);
+  verdict.Reset(plan);
   verdict.chosen = {11, 1, 12, 40, base::kNoToken, 33};
   for (int i = 0; i < 6; ++i) verdict.logprobs[i].token = verdict.chosen[i];
   const scheduler::StepResult result = Accept(plan, verdict);
