@@ -41,10 +41,9 @@ absl::Status CheckIds(absl::Span<const base::TokenId> ids, int32_t vocabulary) {
 }  // namespace
 
 DraftWeightsShape ShapeFor(int32_t rows, int32_t vocabulary, int32_t top_n) {
-  const int32_t entries = top_n + top_n % 2;
-  const bool cut = top_n > 0 && DraftWeightsShape{1, vocabulary, entries}.row_bytes() <
-                                    DraftWeightsShape{1, vocabulary, vocabulary}.row_bytes();
-  return {rows, vocabulary, cut ? entries : vocabulary};
+  const DraftWeightsShape cut = {rows, vocabulary, top_n};
+  const DraftWeightsShape whole = {rows, vocabulary, vocabulary};
+  return top_n > 0 && cut.row_bytes() < whole.row_bytes() ? cut : whole;
 }
 
 absl::Span<uint16_t> DraftWeightsWriter::WholeRow(int32_t row) {
@@ -70,14 +69,15 @@ void DraftWeightsWriter::Write(int32_t row, absl::Span<const uint16_t> weights) 
     ids[count] = token;
     out[count++] = weights[token];
   }
+  uint8_t* const rest = reinterpret_cast<uint8_t*>(out + count);
+  std::fill(rest, slot_ + IdsOffset(shape_, row + 1), uint8_t{0});
 }
 
 absl::StatusOr<DraftWeights> DraftWeights::Open(const DraftWeightsShape& shape,
                                                 absl::Span<const uint8_t> bytes) {
   // No more rows than a tree has nodes: shape.bytes() cannot overflow.
   if (shape.rows < 0 || shape.rows > speculation::kMaxDraftNodes || shape.vocabulary < 1 ||
-      shape.entries < 1 || shape.entries > shape.vocabulary ||
-      (!shape.whole() && shape.entries % 2 != 0) || bytes.size() != shape.bytes()) {
+      shape.entries < 1 || shape.entries > shape.vocabulary || bytes.size() != shape.bytes()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "weights: ", bytes.size(), " bytes for ", shape.rows, " rows of ", shape.entries,
         " entries out of ", shape.vocabulary, " tokens, which take ", shape.bytes()));

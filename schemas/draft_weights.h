@@ -5,8 +5,9 @@
 // (speculation/proposal.h): one row of weights for each node that has children, in ascending order
 // of these nodes. The siblings under a node were drawn from its row. Little-endian, either
 //   whole rows:  uint16 weight[rows][vocabulary], bfloat16
-//   or, where the draft keeps its `entries` (even) heaviest tokens of a row only, for each row:
-//                int32 id[entries], ascending; then uint16 weight[entries]
+//   or, where the draft keeps its `entries` heaviest tokens of a row only, for each row:
+//                int32 id[entries], ascending; then uint16 weight[entries]; then zeros up to a
+//                multiple of 4 bytes
 // Nothing is copied: the draft writes to the slot that it sends, the target reads the slot that it
 // received.
 
@@ -27,8 +28,9 @@ struct DraftWeightsShape {
 
   bool whole() const { return entries == vocabulary; }
   size_t row_bytes() const {
-    const size_t cell = whole() ? sizeof(uint16_t) : sizeof(uint16_t) + sizeof(base::TokenId);
-    return static_cast<size_t>(entries) * cell;
+    const size_t weights = static_cast<size_t>(entries) * sizeof(uint16_t);
+    if (whole()) return weights;
+    return entries * sizeof(base::TokenId) + (weights + 3) / 4 * 4;
   }
   size_t bytes() const { return static_cast<size_t>(rows) * row_bytes(); }
   bool operator==(const DraftWeightsShape&) const = default;
@@ -56,8 +58,7 @@ class DraftWeightsWriter {
 class DraftWeights {
  public:
   // InvalidArgument: the bytes are not of this shape, a weight is negative, infinite or no number,
-  // a row has no weight at all, ids are out of the vocabulary or not ascending, or
-  // `entries` is odd where rows are not whole. One pass over
+  // a row has no weight at all, or ids are out of the vocabulary or not ascending. One pass over
   // all.
   static absl::StatusOr<DraftWeights> Open(const DraftWeightsShape& shape,
                                            absl::Span<const uint8_t> bytes);
