@@ -124,7 +124,7 @@ void SortSiblings(VerifyInput* input) {
 // Leaves out the last node if the draft thinks little of it.
 void TrimByOwnValue(VerifyInput* input) {
   std::vector<int> order = AllNodes(input->tree);
-  if (Probability(*input, order.back()) < 0.4) order.pop_back();
+  if (Probability(*input, order.back()) < 0.3) order.pop_back();
   *input = Keep(*input, order);
 }
 

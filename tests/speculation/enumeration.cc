@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/bfloat16.h"
 #include "base/check.h"
+#include "schemas/draft_weights.h"
+#include "schemas/messages.h"
+#include "speculation/proposal.h"
 
 namespace specfabric::speculation {
 
@@ -70,6 +74,16 @@ Distribution RandomRow(std::mt19937* random, int vocabulary, double zeros) {
   return Normalized(row);
 }
 
+// bfloat16, the largest of them 1. Of rows made of such weights they are exact.
+std::vector<uint16_t> WeightsOf(absl::Span<const double> row) {
+  const double largest = *std::max_element(row.begin(), row.end());
+  std::vector<uint16_t> weights;
+  for (double q : row) {
+    weights.push_back(base::RoundToBFloat16(static_cast<float>(q / largest)));
+  }
+  return weights;
+}
+
 size_t TextsUpTo(int vocabulary, int length) {
   size_t texts = 0, of_length = 1;
   for (int n = 0; n <= length; ++n, of_length *= vocabulary) texts += of_length;
@@ -83,7 +97,7 @@ ToyPair::ToyPair(uint32_t seed, int vocabulary, int length, double zeros)
   std::mt19937 random(seed);
   for (size_t i = 0; i < TextsUpTo(vocabulary, length - 1); ++i) {
     p_.push_back(RandomRow(&random, vocabulary, zeros));
-    q_.push_back(RandomRow(&random, vocabulary, zeros));
+    q_.push_back(Probabilities(WeightsOf(RandomRow(&random, vocabulary, zeros))));
   }
 }
 
@@ -144,6 +158,66 @@ VerifyInput EmptyInput(const ToyPair& toy, SiblingDraw draw) {
 }
 
 }  // namespace
+
+namespace {
+
+schemas::DraftReply ToReply(const VerifyInput& input) {
+  schemas::DraftReply reply;
+  reply.draw = input.draw;
+  for (int node = 1; node < input.tree.size(); ++node) {
+    reply.parents.push_back(input.tree.parents[node]);
+    reply.tokens.push_back(input.tree.tokens[node]);
+    reply.scores.push_back(input.tree.scores[node]);
+  }
+  return reply;
+}
+
+// Writes the rows as a draft does; returns what a target reads. Cut rows where one has a zero.
+std::vector<double> SendRows(const VerifyInput& input) {
+  const int vocabulary = input.vocabulary;
+  const auto rows = static_cast<int32_t>(input.q.size() / vocabulary);
+  int most = 1;  // weights of a row that are not 0
+  for (int32_t row = 0; row < rows; ++row) {
+    const auto first = input.q.begin() + row * vocabulary;
+    most = std::max<int>(most, vocabulary - std::count(first, first + vocabulary, 0.0));
+  }
+  const schemas::DraftWeightsShape shape = {rows, vocabulary, most};
+  std::vector<uint64_t> slot(shape.bytes() / sizeof(uint64_t) + 1);
+  uint8_t* const bytes = reinterpret_cast<uint8_t*>(slot.data());
+  schemas::DraftWeightsWriter writer(shape, bytes);
+  for (int32_t row = 0; row < rows; ++row) {
+    const auto values = absl::MakeConstSpan(input.q).subspan(row * vocabulary, vocabulary);
+    writer.Write(row, WeightsOf(values));
+  }
+  const auto received = schemas::DraftWeights::Open(shape, {bytes, shape.bytes()});
+  SPECFABRIC_CHECK(received.ok());
+  std::vector<double> q;
+  for (int32_t row = 0; row < rows; ++row) {
+    for (TokenId token = 0; token < vocabulary; ++token) {
+      q.push_back(received->weight(row, token) / received->total(row));
+    }
+  }
+  return q;
+}
+
+}  // namespace
+
+Drafter ThroughTheWire(Drafter drafter, Coupling coupling) {
+  return [=](const ToyPair& toy, Outcomes& outcomes) {
+    VerifyInput input = drafter(toy, outcomes);
+    const auto received = schemas::Decode<schemas::DraftReply>(schemas::Encode(ToReply(input)));
+    SPECFABRIC_CHECK(received.ok());
+    input.draw = received->draw;
+    input.tree = TokenTree::Root(input.tree.tokens[0]);
+    for (size_t i = 0; i < received->tokens.size(); ++i) {
+      input.tree.Add(received->parents[i], received->tokens[i], received->scores[i]);
+    }
+    const bool rows = NeedsDraftRows(coupling, input.draw) && input.tree.size() > 1;
+    input.q = rows ? SendRows(input) : std::vector<double>();
+    input.q_row = rows ? WeightRows(input.tree) : std::vector<int32_t>();
+    return input;
+  };
+}
 
 Drafter Draws(SiblingDraw draw, std::vector<int> widths) {
   return [=](const ToyPair& toy, Outcomes& outcomes) {

@@ -45,7 +45,8 @@ class Outcomes final : public Randomness {
 };
 
 // A target and a draft over a small vocabulary: a random row each for every text of up to
-// `length - 1` tokens. `length` is how many tokens of the emitted text are looked at.
+// `length - 1` tokens. `length` is how many tokens of the emitted text are looked at. The draft's
+// rows are such as bfloat16 weights can say, the largest of which is 1.
 class ToyPair {
  public:
   // zeros: the chance of each entry to be zero (one is always left).
@@ -78,6 +79,10 @@ Drafter Draws(SiblingDraw draw, std::vector<int> widths);
 // only if the draft gives its path at least a quarter, and a second one only if the first was not
 // the draft's favourite. Up to `depth` levels.
 Drafter DrawsByValue(SiblingDraw draw, int depth);
+
+// The same draft seen from behind the wire: its tree goes through the codec of DraftReply, and
+// where `coupling` needs rows, they go through the tensor of weights, from which q is read back.
+Drafter ThroughTheWire(Drafter drafter, Coupling coupling);
 
 // Which token sibling number `rank` gets: a draw from q, given its elder siblings.
 // Returns kNoToken if none is left.

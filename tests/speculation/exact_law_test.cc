@@ -8,9 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/check.h"
 #include "gtest/gtest.h"
-#include "schemas/messages.h"
 #include "tests/speculation/enumeration.h"
 
 namespace specfabric::speculation {
@@ -52,11 +50,13 @@ ToyPair Pair(const Shape& shape, int pair) {
                  static_cast<int>(shape.widths.size()) + 1, 0.05 * pair);
 }
 
-void ExpectExact(const std::vector<Shape>& shapes, const Verifier& verifier) {
+// Through codec and verifier.
+void ExpectExact(const std::vector<Shape>& shapes, Coupling coupling, const Verifier& verifier) {
   for (const Shape& shape : shapes) {
     for (SiblingDraw draw : kDraws) {
       for (int pair = 0; pair < shape.pairs; ++pair) {
-        const Enumerated result = Enumerate(Pair(shape, pair), Draws(draw, shape.widths), verifier);
+        const Drafter drafter = ThroughTheWire(Draws(draw, shape.widths), coupling);
+        const Enumerated result = Enumerate(Pair(shape, pair), drafter, verifier);
         EXPECT_NEAR(result.probability, 1, kExact) << Describe(shape, draw);
         EXPECT_LE(result.error, kExact) << Describe(shape, draw) << ", pair " << pair;
       }
@@ -64,11 +64,19 @@ void ExpectExact(const std::vector<Shape>& shapes, const Verifier& verifier) {
   }
 }
 
-TEST(ExactLawTest, RejectionOnChains) { ExpectExact(Chains(), AcceptByRejection); }
-TEST(ExactLawTest, RejectionOnTrees) { ExpectExact(Trees(), AcceptByRejection); }
-TEST(ExactLawTest, BlockOnChains) { ExpectExact(Chains(), AcceptByBlock); }
-TEST(ExactLawTest, TraversalOnChains) { ExpectExact(Chains(), AcceptByTraversal); }
-TEST(ExactLawTest, TraversalOnTrees) { ExpectExact(Trees(), AcceptByTraversal); }
+TEST(ExactLawTest, RejectionOnChains) {
+  ExpectExact(Chains(), Coupling::kRejection, AcceptByRejection);
+}
+TEST(ExactLawTest, RejectionOnTrees) {
+  ExpectExact(Trees(), Coupling::kRejection, AcceptByRejection);
+}
+TEST(ExactLawTest, BlockOnChains) { ExpectExact(Chains(), Coupling::kTraversal, AcceptByBlock); }
+TEST(ExactLawTest, TraversalOnChains) {
+  ExpectExact(Chains(), Coupling::kTraversal, AcceptByTraversal);
+}
+TEST(ExactLawTest, TraversalOnTrees) {
+  ExpectExact(Trees(), Coupling::kTraversal, AcceptByTraversal);
+}
 
 TEST(ExactLawTest, TreesWhoseShapeDependsOnEarlierValues) {
   for (SiblingDraw draw : kDraws) {
@@ -203,35 +211,6 @@ TEST(ExactLawTest, WithoutGuessesTheRoundIsPlainSampling) {
         Enumerate(ToyPair(5, 4, 2, 0.2), Draws(SiblingDraw::kWithoutReplacement, {}), verifier);
     EXPECT_LE(result.error, kExact);
     EXPECT_EQ(result.length, 0);
-  }
-}
-
-// --- The wire ---------------------------------------------------------------------------------
-
-// The tree as the target gets it: order, repeated siblings and the way of drawing all survive.
-TEST(ExactLawTest, ThroughTheCodec) {
-  for (SiblingDraw draw : kDraws) {
-    const Drafter drafter = [=](const ToyPair& toy, Outcomes& outcomes) {
-      VerifyInput input = Draws(draw, {2, 2})(toy, outcomes);
-      schemas::DraftReply sent;
-      sent.draw = input.draw;
-      for (int node = 1; node < input.tree.size(); ++node) {
-        sent.parents.push_back(input.tree.parents[node]);
-        sent.tokens.push_back(input.tree.tokens[node]);
-        sent.scores.push_back(input.tree.scores[node]);
-      }
-      const auto received = schemas::Decode<schemas::DraftReply>(schemas::Encode(sent));
-      SPECFABRIC_CHECK(received.ok());
-      input.draw = received->draw;
-      input.tree = TokenTree::Root(0);
-      for (size_t i = 0; i < received->tokens.size(); ++i) {
-        input.tree.Add(received->parents[i], received->tokens[i], received->scores[i]);
-      }
-      return input;
-    };
-    const ToyPair toy(71, 3, 3, 0.1);
-    EXPECT_LE(Enumerate(toy, drafter, AcceptByRejection).error, kExact) << Name(draw);
-    EXPECT_LE(Enumerate(toy, drafter, AcceptByTraversal).error, kExact) << Name(draw);
   }
 }
 
