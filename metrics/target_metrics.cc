@@ -10,7 +10,8 @@ constexpr std::array<const char*, kSpans> kSpanNames = {
     "draft_wait", "draft_compute", "transfer", "plan", "forward", "verify", "commit"};
 constexpr const char* kTokensHelp = "Tokens computed: prompts prefilled and output emitted";
 constexpr const char* kExactnessHelp =
-    "1 for what holds here: the same token every time, or the same law";
+    "1 for what holds here of requests that ask for no coupling: the same token every time, the "
+    "same law, or neither";
 
 // The labels vLLM's own series carry, so that its dashboards' filters match.
 Labels VllmLabels(const std::string& model_name) {
@@ -36,10 +37,11 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
                                       "Drafts that came after their round had gone")),
       cancelled(registry.AddCounter("specfabric_cancelled_total",
                                     "Sequences cancelled before their end")),
-      exact_token(registry.AddGauge("specfabric_target_exactness", kExactnessHelp,
-                                    {{"exactness", "token"}})),
-      exact_law(
-          registry.AddGauge("specfabric_target_exactness", kExactnessHelp, {{"exactness", "law"}})),
+      draft_weights(registry.AddCounter("specfabric_draft_weights_received_total",
+                                        "Tensors of draft distributions that trees were verified "
+                                        "by")),
+      draft_weights_bytes(registry.AddCounter("specfabric_draft_weights_received_bytes_total",
+                                              "Bytes of those tensors")),
       rounds(registry.AddCounter("specfabric_rounds_total",
                                  "Decode and verification rounds, one a sequence a step")),
       drafted_tokens(
@@ -65,6 +67,21 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
         &registry.AddCounter("specfabric_draft_replies_total", "Replies of draft workers received",
                              {{"status", kDraftStatusNames[status]}});
   }
+  for (size_t i = 0; i < kExactnessNames.size(); ++i) {
+    exactness[i] = &registry.AddGauge("specfabric_target_exactness", kExactnessHelp,
+                                      {{"exactness", kExactnessNames[i]}});
+  }
+  for (size_t i = 0; i < kRefusalNames.size(); ++i) {
+    refused[i] = &registry.AddCounter("specfabric_refused_drafts_total",
+                                      "Replies of draft workers that were not verified, by why",
+                                      {{"reason", kRefusalNames[i]}});
+  }
+  for (size_t i = 0; i < kCouplingNames.size(); ++i) {
+    verifications[i] = &registry.AddCounter("specfabric_verifications_total",
+                                            "Trees with guesses verified, by coupling; typical is "
+                                            "lossy",
+                                            {{"coupling", kCouplingNames[i]}});
+  }
   for (int position = 0; position < positions; ++position) {
     Labels labels = {{"position", std::to_string(position)}};
     accepted_at.push_back(&registry.AddCounter("specfabric_accepted_tokens_per_position_total",
@@ -77,9 +94,12 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
   }
 }
 
-void TargetMetrics::CountRound(int drafted, int accepted) {
+void TargetMetrics::CountRound(int coupling, int drafted, int accepted) {
   rounds.Increment();
   if (drafted == 0) return;
+  if (coupling >= 0 && coupling < static_cast<int>(verifications.size())) {
+    verifications[coupling]->Increment();
+  }
   vllm_drafts.Increment();
   drafted_tokens.Increment(drafted);
   vllm_draft_tokens.Increment(drafted);
@@ -92,9 +112,8 @@ void TargetMetrics::CountRound(int drafted, int accepted) {
   }
 }
 
-void TargetMetrics::SetExactness(bool token) {
-  exact_token.Set(token ? 1 : 0);
-  exact_law.Set(token ? 0 : 1);
+void TargetMetrics::SetExactness(int given) {
+  for (int i = 0; i < static_cast<int>(exactness.size()); ++i) exactness[i]->Set(i == given);
 }
 
 void TargetMetrics::CountDraftReply(int status) {

@@ -14,6 +14,18 @@ namespace specfabric::metrics {
 constexpr std::array<const char*, 6> kDraftStatusNames = {"ok",          "need_resync", "busy",
                                                           "unsupported", "too_long",    "draining"};
 
+// How trees are verified, in the protocol's order of couplings.
+constexpr std::array<const char*, 4> kCouplingNames = {"coupled", "rejection", "traversal",
+                                                       "typical"};
+
+// Why a draft's reply was not verified: made for other sampling than was asked for; a tree or
+// weights that are not sound; weights that no slot took.
+enum class Refusal { kSampling, kInvalid, kNoSlot };
+constexpr std::array<const char*, 3> kRefusalNames = {"sampling", "invalid", "no_slot"};
+
+// What is promised of the text (docs/exactness.md).
+constexpr std::array<const char*, 3> kExactnessNames = {"token", "law", "none"};
+
 // Where the time of one round goes (design.md, One round).
 enum class Span { kDraftWait, kDraftCompute, kTransfer, kPlan, kForward, kVerify, kCommit };
 constexpr int kSpans = 7;
@@ -26,10 +38,11 @@ struct TargetMetrics {
     spans[static_cast<int>(span)]->Observe(base::ToSeconds(duration));
   }
   // One verification of one sequence: `drafted` nodes below the root, of which the accepted path
-  // took `accepted`. Feeds the vllm: aliases too. A plain decode is CountRound(0, 0).
-  void CountRound(int drafted, int accepted);
-  // `token`: the text does not depend on batching, drafts or failover; otherwise only its law.
-  void SetExactness(bool token);
+  // took `accepted`. Feeds the vllm: aliases too. A plain decode drafts none.
+  void CountRound(int coupling, int drafted, int accepted);
+  // What is promised of requests that ask for nothing else: an index of kExactnessNames.
+  void SetExactness(int exactness);
+  Counter& refused_drafts(Refusal reason) { return *refused[static_cast<int>(reason)]; }
   void CountDraftReply(int status);  // a schemas::DraftStatus
 
   Gauge& running;
@@ -44,14 +57,17 @@ struct TargetMetrics {
   Counter& cancelled;
   std::array<Histogram*, kSpans> spans;
   std::array<Counter*, kDraftStatusNames.size()> draft_replies;
-  Gauge& exact_token;
-  Gauge& exact_law;
+  Counter& draft_weights;        // tensors that were verified by
+  Counter& draft_weights_bytes;  // of them
+  std::array<Gauge*, kExactnessNames.size()> exactness;
+  std::array<Counter*, kRefusalNames.size()> refused;
 
   // Fed by CountRound.
   Counter& rounds;
   Counter& drafted_tokens;
   Counter& accepted_tokens;
-  std::vector<Counter*> accepted_at;  // [positions]
+  std::vector<Counter*> accepted_at;                          // [positions]
+  std::array<Counter*, kCouplingNames.size()> verifications;  // of trees with guesses
   Counter& vllm_drafts;
   Counter& vllm_draft_tokens;
   Counter& vllm_accepted_tokens;

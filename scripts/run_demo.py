@@ -35,6 +35,9 @@ def main():
 STOP_SECONDS = 20
 
 
+COUPLINGS = ("coupled", "rejection", "traversal", "typical")
+
+
 @dataclass
 class Answer:
     """One streamed completion."""
@@ -43,6 +46,7 @@ class Answer:
     tokens: int
     rounds: int
     accepted: int
+    exactness: str
     seconds: float
 
     @property
@@ -69,8 +73,8 @@ def stop(process: subprocess.Popen[str]) -> None:
 @contextlib.contextmanager
 def cluster(
     arguments: argparse.Namespace, listen: str, drafts: int
-) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A running cluster's URL and its `up`; on leaving, its processes are ended."""
+) -> Iterator[tuple[str, subprocess.Popen[str], str]]:
+    """A running cluster's URL, its `up` and its target's metrics; on leaving, all are ended."""
     command = [
         str(ROOT / "build" / "specfabric"),
         "up",
@@ -80,6 +84,7 @@ def cluster(
         "--targets=1",
         f"--drafts={drafts}",
         f"--dtype={arguments.dtype}",
+        f"--coupling={arguments.coupling}",
         "--log_level=warning",
         "--print_pids",
     ]
@@ -98,7 +103,7 @@ def cluster(
         for role, processes in members.items():
             for member in processes:
                 print(f"  {role:8} pid {member['pid']:<8} {member['listen']}", file=sys.stderr)
-        yield f"http://{listen}", process
+        yield f"http://{listen}", process, f"http://{members['target'][0]['admin']}/metrics"
     finally:
         stop(process)
 
@@ -130,6 +135,7 @@ def complete(url: str, arguments: argparse.Namespace, max_tokens: int, show: boo
     }
     text = ""
     usage: dict[str, Any] = {}
+    exactness = ""
     begin = time.perf_counter()
     for event in post(url, body):
         for choice in event["choices"]:
@@ -137,18 +143,46 @@ def complete(url: str, arguments: argparse.Namespace, max_tokens: int, show: boo
             if show:
                 print(choice["text"], end="", flush=True)
         usage = event.get("usage") or usage
+        exactness = event.get("exactness", exactness)
     seconds = time.perf_counter() - begin
     speculation = usage["speculation"]
     return Answer(
-        text, usage["completion_tokens"], speculation["rounds"], speculation["accepted"], seconds
+        text,
+        usage["completion_tokens"],
+        speculation["rounds"],
+        speculation["accepted"],
+        exactness,
+        seconds,
     )
+
+
+def metric(text: str, name: str) -> float:
+    """The sum over a family's series, in Prometheus' text format."""
+    lines = (line for line in text.splitlines() if line.startswith((f"{name} ", f"{name}{{")))
+    return sum(float(line.split()[-1]) for line in lines)
+
+
+def show_weights(metrics_url: str) -> None:
+    """Says what of the drafts' distributions came, and what had to be copied for it."""
+    with urllib.request.urlopen(metrics_url, timeout=10) as response:
+        text = response.read().decode()
+    tensors = metric(text, "specfabric_draft_weights_received_total")
+    weights = metric(text, "specfabric_draft_weights_received_bytes_total")
+    copied = metric(text, "specfabric_fabric_bytes_copied_total")
+    received = metric(text, "specfabric_verifications_total")
+    if tensors:
+        print(
+            f"\ndistributions: {tensors:.0f} tensors, {weights / 1e6:.1f} MB, went from the drafts' "
+            f"memory to slots of the target, for {received:.0f} trees verified;\n"
+            f"               {copied / 1e6:.2f} MB were copied on their way, small messages included"
+        )
 
 
 def measure(arguments: argparse.Namespace, drafts: int, show: bool) -> Answer:
     """A fresh cluster's answer of median time among `repeats`, after a short one to warm it up."""
     what = f"{drafts} draft workers" if drafts else "no draft workers (plain decoding)"
     print(f"\nstarting a cluster with {what} ...", file=sys.stderr)
-    with cluster(arguments, free_address(), drafts) as (url, _):
+    with cluster(arguments, free_address(), drafts) as (url, _, metrics_url):
         complete(url, arguments, 8, show=False)
         if show:
             print(f"\n\033[2m{arguments.prompt}\033[0m", end="", flush=True)
@@ -157,6 +191,8 @@ def measure(arguments: argparse.Namespace, drafts: int, show: bool) -> Answer:
             print(flush=True)
         for _ in range(arguments.repeats - 1):
             answers.append(complete(url, arguments, arguments.max_tokens, show=False))
+        if show:
+            show_weights(metrics_url)
         return sorted(answers, key=lambda answer: answer.seconds)[len(answers) // 2]
 
 
@@ -167,13 +203,21 @@ def compare(arguments: argparse.Namespace) -> None:
         f"\nwith drafts:  {fast.tokens} tokens in {fast.seconds:.2f} s, {fast.rate:.1f} tokens/s; "
         f"{fast.accepted / fast.rounds:.2f} drafted tokens accepted a round\n"
         f"plain:        {plain.tokens} tokens in {plain.seconds:.2f} s, {plain.rate:.1f} tokens/s\n"
-        f"ratio:        {fast.rate / plain.rate:.2f}; "
-        f"the texts are {'the same' if fast.text == plain.text else 'different'}"
+        f"ratio:        {fast.rate / plain.rate:.2f}; {verdict(fast, plain)}"
     )
 
 
+def verdict(fast: Answer, plain: Answer) -> str:
+    """What the two texts should have in common, and whether they do."""
+    if fast.exactness == "token":
+        return f"the texts are {'the same' if fast.text == plain.text else 'different'}"
+    if fast.exactness == "law":
+        return "the texts are two samples of one law, that of plain decoding"
+    return "the text with drafts does not have the target's law: this coupling is lossy"
+
+
 def serve(arguments: argparse.Namespace) -> None:
-    with cluster(arguments, arguments.listen, arguments.drafts) as (url, process):
+    with cluster(arguments, arguments.listen, arguments.drafts) as (url, process, _):
         body = {"prompt": "def main():", "max_tokens": 64, "stream": True}
         print(
             f"\nserving at {url}; end it with Ctrl-C. Try:\n\n"
@@ -195,10 +239,17 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--prompt", default=PROMPT)
     parser.add_argument("--max_tokens", type=int, default=200)
-    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--coupling", choices=COUPLINGS, default="coupled")
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        help="default: 0 for coupled, .8 for the others, which are the same as coupled at 0",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5, help="answers of which the median counts")
     arguments = parser.parse_args()
+    if arguments.temperature is None:
+        arguments.temperature = 0.0 if arguments.coupling == "coupled" else 0.8
     # A SIGTERM ends the cluster as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

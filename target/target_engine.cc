@@ -278,7 +278,7 @@ void TargetEngine::Emit(const scheduler::TokensEvent& event) {
     const size_t depth = static_cast<size_t>(event.accepted);
     if (client.accepted_at.size() < depth) client.accepted_at.resize(depth, 0);
     for (size_t i = 0; i < depth; ++i) ++client.accepted_at[i];
-    metrics_->CountRound(event.drafted, event.accepted);
+    metrics_->CountRound(static_cast<int>(client.coupling), event.drafted, event.accepted);
   }
   metrics_->output_tokens.Increment(static_cast<double>(event.tokens.size()));
   schemas::Tokens message;
@@ -320,6 +320,18 @@ void TargetEngine::UpdateGauges() {
   metrics_->late_drafts.Increment(static_cast<double>(stats.late_drafts - reported_late_));
   reported_misses_ = stats.draft_misses;
   reported_late_ = stats.late_drafts;
+  const DraftClientStats& drafts = drafts_.stats();
+  const auto add = [](metrics::Counter& counter, uint64_t now, uint64_t before) {
+    counter.Increment(static_cast<double>(now - before));
+  };
+  using metrics::Refusal;
+  const DraftClientStats& before = reported_drafts_;
+  add(metrics_->refused_drafts(Refusal::kSampling), drafts.mismatched, before.mismatched);
+  add(metrics_->refused_drafts(Refusal::kInvalid), drafts.invalid, before.invalid);
+  add(metrics_->refused_drafts(Refusal::kNoSlot), drafts.refused_weights, before.refused_weights);
+  add(metrics_->draft_weights, drafts.weights, before.weights);
+  add(metrics_->draft_weights_bytes, drafts.weights_bytes, before.weights_bytes);
+  reported_drafts_ = drafts;
 }
 
 }  // namespace specfabric::target

@@ -141,6 +141,7 @@ class TargetEngine {
   absl::flat_hash_map<link::PeerId, schemas::Role> peers_;
   base::SequenceId next_sequence_ = 1;
   uint64_t reported_misses_ = 0, reported_late_ = 0;
+  DraftClientStats reported_drafts_;
   std::atomic<int> asked_{kRun};
   std::atomic<base::Nanos> step_started_{0};
   std::atomic<base::Nanos> last_step_ended_{0};

@@ -42,6 +42,12 @@ absl::Status AcceptPeer(const schemas::Hello& ours, const schemas::Hello& theirs
 
 constexpr int32_t kSpareSlots = 4;
 
+// An index of metrics::kExactnessNames.
+int ExactnessOf(schemas::Coupling coupling, bool batch_invariant) {
+  if (!schemas::Lossless(coupling)) return 2;
+  return coupling == schemas::Coupling::kCoupled && batch_invariant ? 0 : 1;
+}
+
 // What came in UCX's own buffer lasts for the callback only.
 WeightsTensor KeepWeights(transport::Tensor&& tensor) {
   WeightsTensor kept;
@@ -112,7 +118,10 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
 
   metrics_ = std::make_unique<metrics::TargetMetrics>(*registry, options.model_name,
                                                       speculation::kMaxVerifyNodes - 1);
-  metrics_->SetExactness(exact);
+  metrics_->SetExactness(ExactnessOf(options.coupling, exact));
+  if ((options.couplings & (1u << static_cast<int>(schemas::Coupling::kTypical))) != 0) {
+    spdlog::warn("coupling typical is served: its texts do not have the target's law");
+  }
   TargetEngineOptions engine_options;
   engine_options.scheduler = options.scheduler;
   engine_options.incarnation = hello.incarnation;

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "metrics/draft_metrics.h"
@@ -84,9 +85,9 @@ TEST(MetricsTest, GatewayCountsByEndpointAndCode) {
 TEST(MetricsTest, RoundsFeedTheAliasesToo) {
   Registry registry;
   TargetMetrics metrics(registry, "m", 3);
-  metrics.CountRound(0, 0);
-  metrics.CountRound(7, 2);
-  metrics.CountRound(7, 5);  // deeper than the positions counted
+  metrics.CountRound(0, 0, 0);
+  metrics.CountRound(0, 7, 2);
+  metrics.CountRound(2, 7, 5);  // deeper than the positions counted
   EXPECT_EQ(metrics.rounds.Value(), 3);
   EXPECT_EQ(metrics.drafted_tokens.Value(), 14);
   EXPECT_EQ(metrics.accepted_tokens.Value(), 7);
@@ -94,6 +95,8 @@ TEST(MetricsTest, RoundsFeedTheAliasesToo) {
   EXPECT_EQ(metrics.accepted_at[1]->Value(), 2);
   EXPECT_EQ(metrics.accepted_at[2]->Value(), 3);
   const std::string text = registry.Render();
+  EXPECT_THAT(text, HasSubstr("specfabric_verifications_total{coupling=\"coupled\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("specfabric_verifications_total{coupling=\"traversal\"} 1\n"));
   EXPECT_THAT(text,
               HasSubstr("vllm:spec_decode_num_drafts_total{engine=\"0\",model_name=\"m\"} 2"));
   EXPECT_THAT(text, HasSubstr("vllm:spec_decode_num_draft_tokens_total{engine=\"0\","
@@ -115,14 +118,17 @@ TEST(MetricsTest, SpansBeginAtTwoMicroseconds) {
   EXPECT_THAT(text, HasSubstr("specfabric_round_span_seconds_count{span=\"plan\"} 0"));
 }
 
-TEST(MetricsTest, ExactnessIsOneOfTwo) {
+TEST(MetricsTest, ExactnessIsOneOfThree) {
   Registry registry;
   TargetMetrics metrics(registry, "m", 1);
-  metrics.SetExactness(true);
-  EXPECT_THAT(registry.Render(), HasSubstr("specfabric_target_exactness{exactness=\"token\"} 1"));
-  metrics.SetExactness(false);
-  EXPECT_THAT(registry.Render(), HasSubstr("specfabric_target_exactness{exactness=\"token\"} 0"));
-  EXPECT_THAT(registry.Render(), HasSubstr("specfabric_target_exactness{exactness=\"law\"} 1"));
+  for (size_t i = 0; i < kExactnessNames.size(); ++i) {
+    metrics.SetExactness(static_cast<int>(i));
+    for (size_t j = 0; j < kExactnessNames.size(); ++j) {
+      EXPECT_THAT(registry.Render(),
+                  HasSubstr(absl::StrCat("specfabric_target_exactness{exactness=\"",
+                                         kExactnessNames[j], "\"} ", i == j ? 1 : 0)));
+    }
+  }
 }
 
 TEST(MetricsTest, UnknownStatusesAreNotCounted) {
@@ -233,7 +239,7 @@ TEST(MetricsTest, CountsFromManyThreads) {
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
       for (int i = 0; i < 1000; ++i) {
-        metrics.CountRound(3, 1);
+        metrics.CountRound(1, 3, 1);
         metrics.ObserveSpan(Span::kPlan, 10);
         if (i % 250 == 0) registry.Render();
       }

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -98,6 +99,7 @@ std::vector<double> GeneratedLaw(const Models& models, const NoiseLaw& noise_law
                         .p = {},
                         .q = {},
                         .q_row = {}};
+      input = OverTheWire(std::move(input), Coupling::kCoupled);
       int depth = 0;
       for (int node = 0; node < input.tree.size(); ++node) {
         const Text path = PathText(input.tree, node);

@@ -202,20 +202,23 @@ std::vector<double> SendRows(const VerifyInput& input) {
 
 }  // namespace
 
+VerifyInput OverTheWire(VerifyInput input, Coupling coupling) {
+  const auto received = schemas::Decode<schemas::DraftReply>(schemas::Encode(ToReply(input)));
+  SPECFABRIC_CHECK(received.ok());
+  input.draw = received->draw;
+  input.tree = TokenTree::Root(input.tree.tokens[0]);
+  for (size_t i = 0; i < received->tokens.size(); ++i) {
+    input.tree.Add(received->parents[i], received->tokens[i], received->scores[i]);
+  }
+  const bool rows = NeedsDraftRows(coupling, input.draw) && input.tree.size() > 1;
+  input.q = rows ? SendRows(input) : std::vector<double>();
+  input.q_row = rows ? WeightRows(input.tree) : std::vector<int32_t>();
+  return input;
+}
+
 Drafter ThroughTheWire(Drafter drafter, Coupling coupling) {
   return [=](const ToyPair& toy, Outcomes& outcomes) {
-    VerifyInput input = drafter(toy, outcomes);
-    const auto received = schemas::Decode<schemas::DraftReply>(schemas::Encode(ToReply(input)));
-    SPECFABRIC_CHECK(received.ok());
-    input.draw = received->draw;
-    input.tree = TokenTree::Root(input.tree.tokens[0]);
-    for (size_t i = 0; i < received->tokens.size(); ++i) {
-      input.tree.Add(received->parents[i], received->tokens[i], received->scores[i]);
-    }
-    const bool rows = NeedsDraftRows(coupling, input.draw) && input.tree.size() > 1;
-    input.q = rows ? SendRows(input) : std::vector<double>();
-    input.q_row = rows ? WeightRows(input.tree) : std::vector<int32_t>();
-    return input;
+    return OverTheWire(drafter(toy, outcomes), coupling);
   };
 }
 

@@ -80,8 +80,10 @@ Drafter Draws(SiblingDraw draw, std::vector<int> widths);
 // the draft's favourite. Up to `depth` levels.
 Drafter DrawsByValue(SiblingDraw draw, int depth);
 
-// The same draft seen from behind the wire: its tree goes through the codec of DraftReply, and
-// where `coupling` needs rows, they go through the tensor of weights, from which q is read back.
+// What a target makes of it: the tree goes through the codec of DraftReply, and where `coupling`
+// needs rows, they go through the tensor of weights, from which q is read back.
+VerifyInput OverTheWire(VerifyInput input, Coupling coupling);
+// The same draft seen from behind the wire.
 Drafter ThroughTheWire(Drafter drafter, Coupling coupling);
 
 // Which token sibling number `rank` gets: a draw from q, given its elder siblings.
