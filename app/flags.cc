@@ -57,6 +57,9 @@ DEFINE_int32(max_tokens, 128, "tokens to generate");
 DEFINE_int32(top_k, 0, "keep the k most likely tokens; 0: all");
 DEFINE_int32(repeat, 1, "answer the prompt so many times (one JSON line each with --json)");
 DEFINE_int32(ready_fd, -1, "descriptor for one JSON line with the bound addresses once ready");
+DEFINE_double(typical_epsilon, .09, "typical: a guess of at least this probability is accepted");
+DEFINE_double(typical_delta, .3,
+              "typical: or of at least this times exp(-entropy), if that is less");
 DEFINE_double(session_ttl_seconds, 300, "idle draft sessions are dropped after this");
 DEFINE_double(max_draft_wait_ms, 50, "longest wait for a draft before a round goes on plainly");
 DEFINE_double(step_timeout_seconds, 60, "a step that takes longer ends the process");
@@ -111,9 +114,9 @@ const std::vector<Group>& Groups() {
        {"model", "dtype", "threads", "kv_blocks", "block_size", "max_context", "batch_invariant",
         "reference_kernels"}},
       {"target",
-       {"tensor_parallel", "drafts", "coupling", "request_couplings", "draft_rows", "max_sequences",
-        "max_step_tokens", "max_queue", "max_draft_wait_ms", "step_timeout_seconds",
-        "served_model_name"}},
+       {"tensor_parallel", "drafts", "coupling", "request_couplings", "draft_rows",
+        "typical_epsilon", "typical_delta", "max_sequences", "max_step_tokens", "max_queue",
+        "max_draft_wait_ms", "step_timeout_seconds", "served_model_name"}},
       {"draft",
        {"tree", "sampled_tree", "sampled_draw", "draft_top_n", "max_sessions",
         "session_ttl_seconds", "max_step_tokens"}},

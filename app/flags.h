@@ -46,6 +46,8 @@ DECLARE_int32(max_tokens);
 DECLARE_int32(top_k);
 DECLARE_int32(repeat);
 DECLARE_int32(ready_fd);
+DECLARE_double(typical_epsilon);
+DECLARE_double(typical_delta);
 DECLARE_double(session_ttl_seconds);
 DECLARE_double(max_draft_wait_ms);
 DECLARE_double(step_timeout_seconds);

@@ -195,6 +195,8 @@ absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
         InRange("max_sequences", FLAGS_max_sequences, 1, 4096),
         InRange("max_queue", FLAGS_max_queue, 1, 1 << 20),
         InRange("draft_rows", FLAGS_draft_rows, 1, speculation::kMaxVerifyNodes),
+        InRange("typical_epsilon", FLAGS_typical_epsilon, 0.0, 1.0),
+        InRange("typical_delta", FLAGS_typical_delta, 0.0, 1.0),
         InRange("max_draft_wait_ms", FLAGS_max_draft_wait_ms, 0.0, 60000.0),
         InRange("step_timeout_seconds", FLAGS_step_timeout_seconds, 1.0, 86400.0)}) {
     if (!status.ok()) return status;
@@ -217,6 +219,7 @@ absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
   options.ranks.model_dir = FLAGS_model;
   options.ranks.tensor_parallel = FLAGS_tensor_parallel;
   options.ranks.rank = *rank;
+  options.ranks.typical = {.epsilon = FLAGS_typical_epsilon, .delta = FLAGS_typical_delta};
   options.scheduler.max_context = FLAGS_max_context;
   options.scheduler.max_sequences = FLAGS_max_sequences;
   options.scheduler.max_step_tokens = FLAGS_max_step_tokens;

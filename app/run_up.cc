@@ -82,6 +82,8 @@ std::vector<std::string> TargetArgs(const std::vector<std::string>& drafts) {
   args.push_back(absl::StrCat("--coupling=", FLAGS_coupling));
   args.push_back(absl::StrCat("--request_couplings=", FLAGS_request_couplings));
   args.push_back(absl::StrCat("--draft_rows=", FLAGS_draft_rows));
+  args.push_back(absl::StrCat("--typical_epsilon=", FLAGS_typical_epsilon));
+  args.push_back(absl::StrCat("--typical_delta=", FLAGS_typical_delta));
   args.push_back(absl::StrCat("--max_sequences=", FLAGS_max_sequences));
   args.push_back(absl::StrCat("--max_queue=", FLAGS_max_queue));
   args.push_back(absl::StrCat("--max_draft_wait_ms=", FLAGS_max_draft_wait_ms));

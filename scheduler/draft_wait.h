@@ -26,7 +26,7 @@ class ReplyLatency {
 // and OnMiss, then EndRound when the sequence is planned.
 class DraftWait {
  public:
-  explicit DraftWait(const ReplyLatency& prior) : latency_(prior) {}
+  explicit DraftWait(const ReplyLatency& prior = {}) : latency_(prior) {}
 
   // A new round. `useful`: the sequence could do with a draft. Returns the deadline if one is to be
   // asked for: not after max_misses consecutive misses, except every probe_rounds rounds.

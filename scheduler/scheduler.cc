@@ -1,6 +1,7 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <unordered_map>
 #include <utility>
@@ -70,7 +71,12 @@ struct Scheduler::Impl {
   std::vector<base::SequenceId> in_flight;
   bool step_in_flight = false;
   uint64_t step = 0;
-  ReplyLatency latency;  // of all sequences: where a new one's own estimate begins
+  // Of all sequences of a coupling: where a new one's own estimate begins. Trees that come with the
+  // draft's distributions take longer than those without.
+  std::array<ReplyLatency, speculation::kCouplings> latencies;
+  ReplyLatency& LatencyOf(const SequenceRequest& request) {
+    return latencies[static_cast<int>(request.coupling)];
+  }
   uint64_t draft_hits = 0, draft_misses = 0, late_drafts = 0;
 };
 
@@ -110,7 +116,7 @@ void Scheduler::Impl::Admit() {
     if (!blocks) return;
     sequence->blocks = *std::move(blocks);
     sequence->phase = Phase::kPrefill;
-    sequence->wait = DraftWait(latency);
+    sequence->wait = DraftWait(LatencyOf(sequence->request));
     running.push_back(sequence);
     waiting.pop_front();
   }
@@ -119,7 +125,7 @@ void Scheduler::Impl::Admit() {
 void Scheduler::Impl::GiveUpLateDrafts(base::Nanos now) {
   for (Sequence* sequence : running) {
     if (!sequence->wait.waiting() || now < sequence->wait.deadline()) continue;
-    latency.Observe(sequence->wait.OnMiss(now, options));
+    LatencyOf(sequence->request).Observe(sequence->wait.OnMiss(now, options));
     ++draft_misses;
   }
 }
@@ -220,8 +226,7 @@ absl::Status Scheduler::Add(SequenceRequest request, base::Nanos /*now*/) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the queue is full: ", impl_->waiting.size(), " sequences wait"));
   }
-  auto sequence =
-      std::make_unique<Sequence>(std::move(request), impl_->options.max_context, impl_->latency);
+  auto sequence = std::make_unique<Sequence>(std::move(request), impl_->options.max_context);
   const int32_t needed = impl_->BlocksNeeded(*sequence);
   if (needed > impl_->pool.total()) {
     return absl::ResourceExhaustedError(
@@ -255,7 +260,8 @@ void Scheduler::OnDraft(base::SequenceId id, uint32_t round, speculation::Draft 
   DraftWait& wait = sequence->wait;
   if (sequence->in_flight || sequence->draft || round != wait.round() || !wait.asked()) {
     ++impl_->late_drafts;
-    if (const auto latency = wait.OnStaleReply(round, now)) impl_->latency.Observe(*latency);
+    if (const auto latency = wait.OnStaleReply(round, now))
+      impl_->LatencyOf(sequence->request).Observe(*latency);
     return;
   }
   if (draft.tree.size() == 0 || draft.tree.tokens[0] != sequence->committed.back()) {
@@ -263,7 +269,7 @@ void Scheduler::OnDraft(base::SequenceId id, uint32_t round, speculation::Draft 
     ++impl_->draft_misses;
     return;
   }
-  impl_->latency.Observe(wait.OnReply(now));
+  impl_->LatencyOf(sequence->request).Observe(wait.OnReply(now));
   ++impl_->draft_hits;
   const int32_t useful = sequence->useful_draft_nodes(impl_->options.max_tree_nodes);
   sequence->draft = Prune(draft, useful, useful);

@@ -140,8 +140,8 @@ TokensEvent ApplyTree(const SequenceResult& result, int32_t block_size, Sequence
 
 }  // namespace
 
-Sequence::Sequence(SequenceRequest given, int32_t max_context, const ReplyLatency& latency)
-    : request(std::move(given)), committed(request.prompt), wait(latency) {
+Sequence::Sequence(SequenceRequest given, int32_t max_context)
+    : request(std::move(given)), committed(request.prompt) {
   if (request.rules.counts_prompt()) {
     for (TokenId token : request.prompt) counts.AddPrompt(token);
   }

@@ -40,7 +40,7 @@ struct Sequence {
 
   std::vector<base::TokenLogprobs> prompt_logprobs;  // until the end of the prefill
 
-  Sequence(SequenceRequest given, int32_t max_context, const ReplyLatency& latency);
+  Sequence(SequenceRequest given, int32_t max_context);
 
   int32_t prompt_size() const { return static_cast<int32_t>(request.prompt.size()); }
   int32_t committed_size() const { return static_cast<int32_t>(committed.size()); }

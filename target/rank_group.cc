@@ -122,10 +122,10 @@ void RankGroup::Impl::RunRank(const RankGroupOptions& options, int r) {
   rank->model = *std::move(model);
   const int32_t vocabulary = rank->model->config().vocabulary;
   if (ranks_.size() == 1) {
-    alone_ = std::make_unique<RankVerifier>(communicators_[r].get(), vocabulary);
+    alone_ = std::make_unique<RankVerifier>(communicators_[r].get(), vocabulary, options.typical);
     return Finished();
   }
-  RankVerifier verifier(communicators_[r].get(), vocabulary);
+  RankVerifier verifier(communicators_[r].get(), vocabulary, options.typical);
   uint32_t seen = step_.load(std::memory_order_acquire);
   Finished();
   for (;;) {

@@ -12,6 +12,7 @@
 #include "model/rank_model.h"
 #include "scheduler/step_plan.h"
 #include "schemas/draft_weights.h"
+#include "speculation/acceptance.h"
 
 namespace specfabric::target {
 
@@ -19,6 +20,7 @@ struct RankGroupOptions {
   std::string model_dir;
   int tensor_parallel = 1;
   model::RankOptions rank;
+  speculation::TypicalOptions typical;
 };
 
 // Where the time of one step went, on rank 0.

@@ -283,6 +283,7 @@ speculation::Accepted RankVerifier::Weigh(const StepPlan& plan, int32_t s,
   round.coupling = sequence.coupling;
   round.draw = sequence.draw;
   round.sampling = sequence.sampling;
+  round.typical = typical_;
   round.weights = weights;
   round.weight_row = sequence.weight_row;
   return trees_verifier_.Verify(

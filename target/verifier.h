@@ -38,9 +38,11 @@ bool ReadsWeights(const scheduler::PlanSequence& sequence);
 // Owned by one rank's thread; keeps its scratch memory from step to step.
 class RankVerifier {
  public:
-  RankVerifier(model::Communicator* communicator, int32_t vocabulary)
+  RankVerifier(model::Communicator* communicator, int32_t vocabulary,
+               const speculation::TypicalOptions& typical = {})
       : communicator_(communicator),
         vocabulary_(vocabulary),
+        typical_(typical),
         changer_(vocabulary),
         trees_verifier_(vocabulary) {}
 
@@ -84,6 +86,7 @@ class RankVerifier {
 
   model::Communicator* const communicator_;
   const int32_t vocabulary_;
+  const speculation::TypicalOptions typical_;
   std::vector<RowTask> sharded_;
   std::vector<RowTask> whole_;  // rows of prefills
   std::vector<int32_t> trees_;  // sequences that their owner decides
