@@ -175,7 +175,7 @@ struct Tokens {
   int32_t rounds = 0;
   int32_t drafted = 0;
   int32_t accepted = 0;
-  std::vector<int32_t> accepted_at;  // rounds that accepted a guess at depth 1, 2, ...
+  std::vector<int32_t> accepted_at;        // rounds that accepted a guess at depth 1, 2, ...
   Coupling coupling = Coupling::kCoupled;  // that its trees are verified by
 };
 

@@ -172,9 +172,9 @@ def show_weights(metrics_url: str) -> None:
     received = metric(text, "specfabric_verifications_total")
     if tensors:
         print(
-            f"\ndistributions: {tensors:.0f} tensors, {weights / 1e6:.1f} MB, went from the drafts' "
+            f"\ndistributions: {tensors:.0f} tensors, {weights / 1e6:.1f} MB, went from drafts' "
             f"memory to slots of the target, for {received:.0f} trees verified;\n"
-            f"               {copied / 1e6:.2f} MB were copied on their way, small messages included"
+            f"               {copied / 1e6:.2f} MB were copied on the way, small messages included"
         )
 
 
