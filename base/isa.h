@@ -7,6 +7,8 @@
 // that every variant gives the same bits.
 
 #include <array>
+#include <cstddef>
+#include <cstdint>
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define SPECFABRIC_TARGET_AVX2 __attribute__((target("avx2,fma")))
@@ -25,6 +27,13 @@
 #define SPECFABRIC_ALWAYS_INLINE inline __attribute__((always_inline))
 
 namespace specfabric::base {
+
+// Asks memory for the line `bytes` further on, which may lie beyond the array: then it does
+// nothing. For loops over rows that are not in any cache: processors prefetch on their own only to
+// the end of a page, and not while they compute on what they have.
+SPECFABRIC_ALWAYS_INLINE void PrefetchAhead(const void* place, size_t bytes) {
+  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(place) + bytes));
+}
 
 enum class Isa { kPortable, kAvx2, kAvx512 };
 

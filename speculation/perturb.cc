@@ -14,71 +14,102 @@ namespace specfabric::speculation {
 namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
-constexpr int kLanes = 16;
-constexpr int kChunk = 1024;  // scores at a time: stay in the first-level cache
+constexpr int kLine = 16;          // floats of a cache line
+constexpr int kLanes = 4 * kLine;  // so that several comparisons are under way
+constexpr int kChunk = 1024;       // scores at a time: stay in the first-level cache
 
-// scores[i] = logits[i] + temperature * noise[i]; returns the largest (NaN never is), or -inf.
-SPECFABRIC_ALWAYS_INLINE float ScoreChunkBody(const float* logits, const float* noise,
-                                              float temperature, int n, float* scores) {
+// The largest of logits[i] + temperature * noise[i], or of the logits alone (NaN never is), or
+// -inf.
+template <bool kNoisy>
+SPECFABRIC_ALWAYS_INLINE float BestScoreBody(const float* logits, const float* noise,
+                                             float temperature, int n) {
+  const auto score = [=](int i) __attribute__((always_inline)) {
+    return kNoisy ? std::fma(temperature, noise[i], logits[i]) : logits[i];
+  };
   float best[kLanes];
   for (int lane = 0; lane < kLanes; ++lane) best[lane] = kNever;
   int i = 0;
   for (; i + kLanes <= n; i += kLanes) {
+    for (int lane = 0; lane < kLanes; lane += kLine) {
+      base::PrefetchAhead(logits + i + lane, kChunk * sizeof(float));
+    }
     for (int lane = 0; lane < kLanes; ++lane) {
-      const float score = std::fma(temperature, noise[i + lane], logits[i + lane]);
-      scores[i + lane] = score;
-      best[lane] = score > best[lane] ? score : best[lane];
+      const float candidate = score(i + lane);
+      best[lane] = candidate > best[lane] ? candidate : best[lane];
     }
   }
-  for (; i < n; ++i) {
-    scores[i] = std::fma(temperature, noise[i], logits[i]);
-    best[0] = scores[i] > best[0] ? scores[i] : best[0];
-  }
+  for (; i < n; ++i) best[0] = score(i) > best[0] ? score(i) : best[0];
   return *std::max_element(best, best + kLanes);
 }
 
-float ScoreChunkPortable(const float* logits, const float* noise, float temperature, int n,
-                         float* scores) {
-  return ScoreChunkBody(logits, noise, temperature, n, scores);
-}
-SPECFABRIC_TARGET_AVX2 float ScoreChunkAvx2(const float* logits, const float* noise,
-                                            float temperature, int n, float* scores) {
-  return ScoreChunkBody(logits, noise, temperature, n, scores);
-}
-SPECFABRIC_TARGET_AVX512 float ScoreChunkAvx512(const float* logits, const float* noise,
-                                                float temperature, int n, float* scores) {
-  return ScoreChunkBody(logits, noise, temperature, n, scores);
+// scores[i] = logits[i] + temperature * noise[i].
+SPECFABRIC_ALWAYS_INLINE void ScoresBody(const float* __restrict logits,
+                                         const float* __restrict noise, float temperature, int n,
+                                         float* __restrict scores) {
+  for (int i = 0; i < n; ++i) scores[i] = std::fma(temperature, noise[i], logits[i]);
 }
 
-using ScoreChunk = float (*)(const float*, const float*, float, int, float*);
-ScoreChunk BestScoreChunk() {
+struct Kernels {
+  float (*best_logit)(const float* logits, const float* noise, float temperature, int n);
+  float (*best_score)(const float* logits, const float* noise, float temperature, int n);
+  void (*scores)(const float* logits, const float* noise, float temperature, int n, float* scores);
+};
+#define SPECFABRIC_KERNELS(name, attribute)                                                      \
+  struct name {                                                                                  \
+    attribute static float BestLogit(const float* logits, const float* noise, float temperature, \
+                                     int n) {                                                    \
+      return BestScoreBody<false>(logits, noise, temperature, n);                                \
+    }                                                                                            \
+    attribute static float BestScore(const float* logits, const float* noise, float temperature, \
+                                     int n) {                                                    \
+      return BestScoreBody<true>(logits, noise, temperature, n);                                 \
+    }                                                                                            \
+    attribute static void Scores(const float* logits, const float* noise, float temperature,     \
+                                 int n, float* scores) {                                         \
+      ScoresBody(logits, noise, temperature, n, scores);                                         \
+    }                                                                                            \
+    static constexpr Kernels kAll = {BestLogit, BestScore, Scores};                              \
+  };
+SPECFABRIC_KERNELS(Portable, )
+SPECFABRIC_KERNELS(Avx2, SPECFABRIC_TARGET_AVX2)
+SPECFABRIC_KERNELS(Avx512, SPECFABRIC_TARGET_AVX512)
+#undef SPECFABRIC_KERNELS
+
+const Kernels& BestKernels() {
   switch (base::BestIsa()) {
     case base::Isa::kAvx512:
-      return ScoreChunkAvx512;
+      return Avx512::kAll;
     case base::Isa::kAvx2:
-      return ScoreChunkAvx2;
+      return Avx2::kAll;
     case base::Isa::kPortable:
       break;
   }
-  return ScoreChunkPortable;
+  return Portable::kAll;
 }
 
-// Calls visit(scores of a chunk, index of its first, its largest score) over the whole row.
-template <typename Visit>
+// Calls visit(scores of a chunk, index of its first, its largest score) for the chunks, in order,
+// for which wanted(their largest score).
+template <typename Wanted, typename Visit>
 void ForEachChunk(absl::Span<const float> logits, absl::Span<const float> noise, float temperature,
-                  Visit visit) {
+                  Wanted wanted, Visit visit) {
   const bool greedy = temperature == 0.0f;
   assert(greedy || noise.size() == logits.size());
-  static const ScoreChunk score_chunk = BestScoreChunk();
-  static constexpr std::array<float, kChunk> kNoNoise = {};
+  static const Kernels& kernels = BestKernels();
   std::array<float, kChunk> scores;
   const int size = static_cast<int>(logits.size());
   for (int begin = 0; begin < size; begin += kChunk) {
     const int n = std::min(kChunk, size - begin);
-    const float* chunk_noise = greedy ? kNoNoise.data() : noise.data() + begin;
-    const float best =
-        score_chunk(logits.data() + begin, chunk_noise, temperature, n, scores.data());
-    visit(absl::MakeConstSpan(scores.data(), n), begin, best);
+    const float* const chunk = logits.data() + begin;
+    const float* const chunk_noise = greedy ? nullptr : noise.data() + begin;
+    const auto best_of = greedy ? kernels.best_logit : kernels.best_score;
+    const float best = best_of(chunk, chunk_noise, temperature, n);
+    if (!wanted(best)) continue;
+    if (greedy) {
+      visit(absl::MakeConstSpan(chunk, n), begin, best);
+    } else {
+      kernels.scores(chunk, chunk_noise, temperature, n, scores.data());
+      visit(absl::MakeConstSpan(scores.data(), n), begin, best);
+    }
   }
 }
 
@@ -93,12 +124,12 @@ ScoredToken PerturbedArgMax(absl::Span<const float> logits, absl::Span<const flo
   if (logits.empty()) return {};
   // A row without any score above -inf has its lowest id chosen.
   ScoredToken winner{first, kNever};
-  ForEachChunk(logits, noise, temperature,
-               [&](absl::Span<const float> scores, int begin, float best) {
-                 if (best <= winner.score) return;
-                 const auto at = std::find(scores.begin(), scores.end(), best);
-                 winner = {first + begin + static_cast<int32_t>(at - scores.begin()), best};
-               });
+  ForEachChunk(
+      logits, noise, temperature, [&](float best) { return best > winner.score; },
+      [&](absl::Span<const float> scores, int begin, float best) {
+        const auto at = std::find(scores.begin(), scores.end(), best);
+        winner = {first + begin + static_cast<int32_t>(at - scores.begin()), best};
+      });
   return winner;
 }
 
@@ -107,22 +138,23 @@ std::vector<ScoredToken> PerturbedTopK(absl::Span<const float> logits,
   std::vector<ScoredToken> best;  // a heap with the worst in front
   if (k <= 0) return best;
   best.reserve(std::min<size_t>(k, logits.size()));
-  ForEachChunk(logits, noise, temperature,
-               [&](absl::Span<const float> scores, int begin, float chunk_best) {
-                 const bool full = static_cast<int>(best.size()) == k;
-                 if (full && chunk_best <= best.front().score) return;
-                 for (size_t i = 0; i < scores.size(); ++i) {
-                   if (std::isnan(scores[i])) continue;
-                   const ScoredToken candidate{begin + static_cast<int32_t>(i), scores[i]};
-                   if (static_cast<int>(best.size()) == k) {
-                     if (!Better(candidate, best.front())) continue;
-                     std::pop_heap(best.begin(), best.end(), Better);
-                     best.pop_back();
-                   }
-                   best.push_back(candidate);
-                   std::push_heap(best.begin(), best.end(), Better);
-                 }
-               });
+  const auto full = [&] { return static_cast<int>(best.size()) == k; };
+  ForEachChunk(
+      logits, noise, temperature,
+      [&](float chunk_best) { return !full() || chunk_best > best.front().score; },
+      [&](absl::Span<const float> scores, int begin, float) {
+        for (size_t i = 0; i < scores.size(); ++i) {
+          if (std::isnan(scores[i])) continue;
+          const ScoredToken candidate{begin + static_cast<int32_t>(i), scores[i]};
+          if (full()) {
+            if (!Better(candidate, best.front())) continue;
+            std::pop_heap(best.begin(), best.end(), Better);
+            best.pop_back();
+          }
+          best.push_back(candidate);
+          std::push_heap(best.begin(), best.end(), Better);
+        }
+      });
   std::sort_heap(best.begin(), best.end(), Better);
   return best;
 }

@@ -9,7 +9,7 @@ namespace specfabric::target {
 namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
-constexpr int kLanes = 64;
+constexpr int kLanes = 16;
 
 SPECFABRIC_ALWAYS_INLINE float MaxBody(const float* logits) {
   float best[kLanes];
@@ -41,10 +41,18 @@ SPECFABRIC_ALWAYS_INLINE double SumBody(const float* values) {
   return total[0];
 }
 
-SPECFABRIC_ALWAYS_INLINE double WeighBody(const float* __restrict logits, float reference,
-                                          ExpScale scale, float* __restrict weights) {
-  for (int i = 0; i < kRowChunk; ++i) weights[i] = ExpWeight(logits[i], reference, scale);
-  return SumBody(weights);
+SPECFABRIC_ALWAYS_INLINE Weighed WeighBody(const float* __restrict logits, float reference,
+                                           ExpScale scale, float* __restrict weights) {
+  float best[kLanes];
+  for (float& lane : best) lane = kNever;
+  for (int i = 0; i < kRowChunk; i += kLanes) {
+    base::PrefetchAhead(logits + i, kRowChunk * sizeof(float));
+    for (int lane = 0; lane < kLanes; ++lane) {
+      best[lane] = logits[i + lane] > best[lane] ? logits[i + lane] : best[lane];
+      weights[i + lane] = ExpWeight(logits[i + lane], reference, scale);
+    }
+  }
+  return {.sum = SumBody(weights), .max = *std::max_element(best, best + kLanes)};
 }
 
 SPECFABRIC_ALWAYS_INLINE double EntropyBody(const float* __restrict logits, float reference,
@@ -61,10 +69,13 @@ SPECFABRIC_ALWAYS_INLINE double EntropyBody(const float* __restrict logits, floa
 SPECFABRIC_ALWAYS_INLINE double SubtractBody(const float* __restrict values, float factor,
                                              const uint16_t* __restrict draft, float draft_scale,
                                              float* __restrict left) {
-  for (int i = 0; i < kRowChunk; ++i) {
-    const float difference =
-        std::fma(factor, values[i], -(draft_scale * base::WidenBFloat16(draft[i])));
-    left[i] = difference > 0.0f ? difference : 0.0f;
+  for (int i = 0; i < kRowChunk; i += 2 * kLanes) {
+    base::PrefetchAhead(draft + i, kRowChunk * sizeof(uint16_t));
+    for (int lane = i; lane < i + 2 * kLanes; ++lane) {
+      const float difference =
+          std::fma(factor, values[lane], -(draft_scale * base::WidenBFloat16(draft[lane])));
+      left[lane] = difference > 0.0f ? difference : 0.0f;
+    }
   }
   return SumBody(left);
 }
@@ -73,8 +84,8 @@ SPECFABRIC_ALWAYS_INLINE double SubtractBody(const float* __restrict values, flo
 #define SPECFABRIC_ROW_KERNELS(name, attribute)                                                \
   struct name {                                                                                \
     attribute static float Max(const float* logits) { return MaxBody(logits); }                \
-    attribute static double Weigh(const float* logits, float reference, ExpScale scale,        \
-                                  float* weights) {                                            \
+    attribute static Weighed Weigh(const float* logits, float reference, ExpScale scale,       \
+                                   float* weights) {                                           \
       return WeighBody(logits, reference, scale, weights);                                     \
     }                                                                                          \
     attribute static double Sum(const float* values) { return SumBody(values); }               \

@@ -24,8 +24,8 @@ struct ExpScale {
 ExpScale ScaleFor(float temperature);
 
 // exp((logit - reference) / T) in float32: 1 where they are equal, 0 below 2^-125, and 0 for what
-// is no number. logit <= reference, which is finite or -inf. Relative error: below 2^-23, beside
-// what rounding logit - reference does.
+// is no number. Relative error: below 2^-23, beside what rounding logit - reference does. No
+// number anyone can use above 2^125, or where the logit is +inf.
 SPECFABRIC_ALWAYS_INLINE float ExpWeight(float logit, float reference, ExpScale scale) {
   // 2^y = 2^n 2^f with n whole and |f| <= 1/2. Adding 1.5 * 2^23 rounds to n and leaves it in the
   // low bits. The polynomial (2^f - 1) / f of degree 5 was fitted to the least maximum relative
@@ -48,12 +48,17 @@ SPECFABRIC_ALWAYS_INLINE float ExpWeight(float logit, float reference, ExpScale 
   return std::bit_cast<float>(bits & representable);
 }
 
+struct Weighed {
+  double sum = 0;  // of the weights
+  float max = 0;   // of the logits
+};
+
 // Sums are of float32 in groups of eight, of these in double, in an order that no variant changes.
 struct RowKernels {
   // The largest; what is no number never is. -inf if nothing else is there.
   float (*max)(const float* logits);
-  // weights[i] = ExpWeight(logits[i], reference, scale); returns their sum.
-  double (*weigh)(const float* logits, float reference, ExpScale scale, float* weights);
+  // weights[i] = ExpWeight(logits[i], reference, scale).
+  Weighed (*weigh)(const float* logits, float reference, ExpScale scale, float* weights);
   double (*sum)(const float* values);
   // The sum of w log2(w) over the same weights, 0 log2(0) = 0.
   double (*entropy)(const float* logits, float reference, ExpScale scale, const float* weights);

@@ -14,6 +14,8 @@ namespace {
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 // A residual below this is what rounding leaves of none. It also bounds the factors of the next.
 constexpr double kNoMass = 1e-30;
+// The largest power of two that a weight may have above its reference.
+constexpr float kHighestPower = 60;
 constexpr double kLn2 = 0.6931471805599453;
 
 // A power of two, in float32's normal range, that brings weights of this sum near 1.
@@ -71,7 +73,7 @@ void RowLaw::Open(absl::Span<const float> logits, const base::SamplingParams& sa
   scale_ = ScaleFor(sampling.temperature);
   if (!sampling.filtered()) {
     Weigh(logits, keep);
-    if (std::isfinite(chunks_.back().reference)) return;
+    if (std::isfinite(max_)) return;
   }
   Filter(logits, sampling, &scratch_.filtered);
   Weigh(scratch_.filtered, keep);
@@ -81,22 +83,30 @@ void RowLaw::Weigh(absl::Span<const float> logits, bool keep) {
   logits_ = logits;
   kept_ = keep;
   if (keep) values_.resize(static_cast<size_t>(scratch_.chunks) * kRowChunk);
-  float reference = kNever;
+  // The largest logit of the chunks before is reference enough, and spares the row a pass of its
+  // own for the maximum: a larger one only must not overflow.
+  float max = scratch_.kernels.max(LogitChunk(0));
   for (int i = 0; i < scratch_.chunks; ++i) {
     const float* const chunk = LogitChunk(i);
-    // The largest logit so far will do, and spares the row a pass of its own for the maximum.
-    reference = std::max(reference, scratch_.kernels.max(chunk));
     float* const weights =
         keep ? values_.data() + static_cast<size_t>(i) * kRowChunk : scratch_.weights.data();
+    float reference = max;
+    Weighed weighed = scratch_.kernels.weigh(chunk, reference, scale_, weights);
+    max = std::max(max, weighed.max);
+    if (!((max - reference) * scale_.high <= kHighestPower)) {
+      reference = max;
+      weighed = scratch_.kernels.weigh(chunk, reference, scale_, weights);
+    }
     chunks_[i].reference = reference;
-    chunks_[i].sum = scratch_.kernels.weigh(chunk, reference, scale_, weights);
+    chunks_[i].sum = weighed.sum;
   }
   total_ = 0;
+  max_ = max;
   const double scale = static_cast<double>(scale_.high) + scale_.low;
   for (Chunk& chunk : chunks_) {
-    chunk.factor = chunk.reference == reference
+    chunk.factor = chunk.reference == max
                        ? 1.0
-                       : std::exp2((static_cast<double>(chunk.reference) - reference) * scale);
+                       : std::exp2((static_cast<double>(chunk.reference) - max) * scale);
     chunk.sum *= chunk.factor;
     total_ += chunk.sum;
   }

@@ -88,6 +88,7 @@ class RowLaw {
 
   RowScratch& scratch_;
   ExpScale scale_;
+  float max_ = 0;  // of the logits
   absl::Span<const float> logits_;
   bool kept_ = false;
   std::vector<float> values_;  // a row of chunks, where kept
