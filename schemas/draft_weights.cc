@@ -87,17 +87,18 @@ absl::StatusOr<DraftWeights> DraftWeights::Open(const DraftWeightsShape& shape,
   opened.bytes_ = bytes.data();
   for (int32_t row = 0; row < shape.rows; ++row) {
     const absl::Span<const uint16_t> weights = opened.weights(row);
-    const bool sound = std::all_of(weights.begin(), weights.end(),
-                                   [](uint16_t weight) { return weight < kInfinity; });
-    const double total = sound ? speculation::TotalWeight(weights) : 0;
+    const absl::Status ids = CheckIds(opened.ids(row), shape.vocabulary);
+    if (!ids.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("weights: row ", row, ": ", ids.message()));
+    }
+    uint16_t highest = 0;  // of the bits: negative ones are above infinity
+    for (uint16_t weight : weights) highest = std::max(highest, weight);
+    const bool sound = highest < kInfinity;
+    const double total = sound ? speculation::TotalWeight(weights, opened.ids(row)) : 0;
     if (!(total > 0)) {
       return absl::InvalidArgumentError(
           absl::StrCat("weights: row ", row,
                        sound ? " has none above 0" : " has one that is not finite and at least 0"));
-    }
-    const absl::Status ids = CheckIds(opened.ids(row), shape.vocabulary);
-    if (!ids.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("weights: row ", row, ": ", ids.message()));
     }
     opened.totals_.push_back(total);
   }

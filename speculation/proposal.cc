@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/bfloat16.h"
+#include "base/isa.h"
 #include "speculation/randomness.h"
 #include "speculation/sampling.h"
 
@@ -32,6 +33,34 @@ void KeepHeaviest(int top_n, absl::Span<uint16_t> weights) {
   };
   std::nth_element(order.begin(), order.begin() + top_n, order.end(), heavier);
   for (auto token = order.begin() + top_n; token != order.end(); ++token) weights[*token] = 0;
+}
+
+// Weights are summed by id modulo kLanes, and then these sums, whatever the instructions.
+constexpr size_t kLanes = 128;
+
+double SumOfLanes(const double* sums) {
+  double total = 0;
+  for (size_t lane = 0; lane < kLanes; ++lane) total += sums[lane];
+  return total;
+}
+
+SPECFABRIC_ALWAYS_INLINE double TotalBody(const uint16_t* weights, size_t n) {
+  double sums[kLanes] = {};
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      sums[lane] += base::WidenBFloat16(weights[i + lane]);
+    }
+  }
+  for (size_t lane = 0; i + lane < n; ++lane) sums[lane] += base::WidenBFloat16(weights[i + lane]);
+  return SumOfLanes(sums);
+}
+double TotalPortable(const uint16_t* weights, size_t n) { return TotalBody(weights, n); }
+SPECFABRIC_TARGET_AVX2 double TotalAvx2(const uint16_t* weights, size_t n) {
+  return TotalBody(weights, n);
+}
+SPECFABRIC_TARGET_AVX512 double TotalAvx512(const uint16_t* weights, size_t n) {
+  return TotalBody(weights, n);
 }
 
 }  // namespace
@@ -67,9 +96,24 @@ void MakeWeights(absl::Span<const float> logits, const base::SamplingParams& sam
 }
 
 double TotalWeight(absl::Span<const uint16_t> weights) {
-  double sum = 0;
-  for (uint16_t weight : weights) sum += base::WidenBFloat16(weight);
-  return sum;
+  switch (base::BestIsa()) {
+    case base::Isa::kAvx512:
+      return TotalAvx512(weights.data(), weights.size());
+    case base::Isa::kAvx2:
+      return TotalAvx2(weights.data(), weights.size());
+    case base::Isa::kPortable:
+      break;
+  }
+  return TotalPortable(weights.data(), weights.size());
+}
+
+double TotalWeight(absl::Span<const uint16_t> weights, absl::Span<const base::TokenId> ids) {
+  if (ids.empty()) return TotalWeight(weights);
+  double sums[kLanes] = {};
+  for (size_t i = 0; i < ids.size(); ++i) {
+    sums[static_cast<size_t>(ids[i]) % kLanes] += base::WidenBFloat16(weights[i]);
+  }
+  return SumOfLanes(sums);
 }
 
 Distribution Probabilities(absl::Span<const uint16_t> weights) {

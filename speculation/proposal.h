@@ -22,8 +22,11 @@ namespace specfabric::speculation {
 void MakeWeights(absl::Span<const float> logits, const base::SamplingParams& sampling, int top_n,
                  absl::Span<uint16_t> weights);
 
-// Their sum, in order of ids: both sides come to the same bits.
+// Their sum, in an order that their ids alone decide: both sides come to the same bits.
 double TotalWeight(absl::Span<const uint16_t> weights);
+// The same bits from the tokens that have a weight alone. ids: ascending, one for each weight;
+// empty for whole rows.
+double TotalWeight(absl::Span<const uint16_t> weights, absl::Span<const base::TokenId> ids);
 
 // q as the verifier's reference reads it. [vocabulary]; all 0 where no weight is.
 Distribution Probabilities(absl::Span<const uint16_t> weights);

@@ -95,6 +95,27 @@ TEST(MakeWeightsTest, InfiniteLogitsShareAllOfTheMass) {
   EXPECT_THAT(Widened(Weights({0, infinity, infinity}, {}, 1)), ElementsAre(0, 1, 0));
 }
 
+TEST(TotalWeightTest, IsTheSumAndTheSameBitsFromTheWeightyTokensAlone) {
+  std::mt19937 random(3);
+  for (int size : {1, 127, 128, 129, 5000}) {
+    std::vector<float> logits(size);
+    for (float& logit : logits) logit = std::normal_distribution<float>(0, 3)(random);
+    const std::vector<uint16_t> weights = Weights(logits, {.top_k = size / 2 + 1});
+    std::vector<TokenId> ids;
+    std::vector<uint16_t> of_ids;
+    double sum = 0;
+    for (int token = 0; token < size; ++token) {
+      sum += base::WidenBFloat16(weights[token]);
+      if (weights[token] == 0 && token % 3 != 0) continue;
+      ids.push_back(token);
+      of_ids.push_back(weights[token]);
+    }
+    EXPECT_NEAR(TotalWeight(weights), sum, 1e-12 * sum);
+    EXPECT_EQ(TotalWeight(of_ids, ids), TotalWeight(weights));
+    EXPECT_EQ(TotalWeight(weights, {}), TotalWeight(weights));
+  }
+}
+
 TEST(DrawTest, NothingComesOfNoWeight) {
   EXPECT_THAT(DrawWithReplacement(Rounded({0, 0}), 3, 1, Site(0)), IsEmpty());
   EXPECT_THAT(DrawWithoutReplacement(Rounded({0, 0}), 3, 1, Site(0)), IsEmpty());
