@@ -129,6 +129,27 @@ TEST(RowLawTest, IsTheSoftmaxOfWhatTheFiltersKeep) {
   }
 }
 
+// The first chunk's largest logit is the second's reference, unless that would overflow.
+TEST(RowLawTest, LaterLogitsMayBeMuchLarger) {
+  constexpr int kVocabulary = 2500;
+  RowScratch scratch(kVocabulary, base::BestIsa());
+  RowLaw law(&scratch);
+  std::mt19937 random(8);
+  for (float step : {5.0f, 40.0f, 43.0f, 90.0f, 1e4f, 3e38f, -90.0f}) {
+    for (float first : {0.0f, -kInf}) {
+      std::vector<float> logits = RandomRow(&random, kVocabulary, 2);
+      for (int x = 0; x < kVocabulary; ++x) {
+        if (x >= 1024) logits[x] += step;
+        if (x < 1024) logits[x] += first;
+      }
+      for (bool keep : {false, true}) {
+        law.Open(logits, {}, keep);
+        ASSERT_LT(TotalVariation(LawOf(law, kVocabulary), ExactLaw(logits, {})), 1e-6) << step;
+      }
+    }
+  }
+}
+
 TEST(RowLawTest, TotalsAreTheExactOnesWithinAMillionth) {
   std::mt19937 random(2);
   for (float spread : {0.0f, 0.5f, 3.0f, 10.0f}) {

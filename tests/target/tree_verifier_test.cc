@@ -431,7 +431,7 @@ Case DrawnRound(const Pair& pair, const Rule& rule, const SamplingParams& sampli
 // The p-value of the first two tokens of many rounds, told apart by their draw number.
 // `rule` is the verifier's; the draft draws by `drawn`.
 double PValue(const Rule& rule, SiblingDraw drawn, const SamplingParams& sampling, int top_n) {
-  constexpr int kRounds = 200'000;
+  constexpr int kRounds = 100'000;
   const Pair pair(21);
   std::vector<Distribution> p;
   for (const Logits& logits : pair.target) p.push_back(TargetLaw(logits, sampling));
