@@ -272,6 +272,27 @@ void Measure(uint32_t turn, double plain, Measured* measured) {
   measured->ratio.push_back(plain > 0 ? speed / plain : 1);
 }
 
+// What a target does to every reply before it verifies: gigabytes of weights a second.
+void PrintChecking(const std::vector<Sequence>& sequences, int repetitions) {
+  std::vector<double> milliseconds;
+  double bytes = 0;
+  for (int turn = 0; turn < repetitions; ++turn) {
+    const double begin = CpuSeconds();
+    bytes = 0;
+    for (const Sequence& sequence : sequences) {
+      const schemas::DraftWeightsShape& shape = sequence.drawn.weights.shape();
+      const uint8_t* const slot = reinterpret_cast<const uint8_t*>(sequence.drawn.slot.data());
+      const bool sound = schemas::DraftWeights::Open(shape, {slot, shape.bytes()}).ok();
+      sink = sink + static_cast<int64_t>(sound);
+      bytes += static_cast<double>(shape.bytes());
+    }
+    milliseconds.push_back((CpuSeconds() - begin) * 1e3);
+  }
+  std::printf("\nchecking and adding up the drafts' %.0f rows of weights: %.2f ms, %.1f GB/s\n",
+              bytes / (2.0 * kVocabulary), Median(milliseconds),
+              bytes / Median(milliseconds) / 1e6);
+}
+
 std::vector<Measured> Ways(const std::vector<Sequence>& sequences, TreeVerifier* verifier) {
   const auto weighed = [&sequences, verifier](Reply Sequence::*which, Coupling coupling) {
     return [&sequences, verifier, which, coupling](uint32_t turn) {
@@ -325,6 +346,7 @@ void Run(int repetitions) {
                 way.rows / repetitions, kSequences * kNodes, Median(way.milliseconds),
                 Median(way.gigabytes_per_second), Median(way.ratio), Median(way.effective));
   }
+  PrintChecking(sequences, repetitions);
 }
 
 }  // namespace
