@@ -1,20 +1,18 @@
 #include "speculation/proposal.h"
 
 #include <algorithm>
+#include <bit>
 #include <cassert>
 #include <cmath>
 
 #include "base/bfloat16.h"
+#include "base/exp.h"
 #include "base/isa.h"
 #include "speculation/randomness.h"
 #include "speculation/sampling.h"
 
 namespace specfabric::speculation {
 namespace {
-
-base::TokenId DrawAt(absl::Span<const uint16_t> weights, double wanted) {
-  return TokenAt(weights, wanted, base::WidenBFloat16);
-}
 
 double Uniform(uint64_t seed, const base::DrawSite& site, uint32_t sibling) {
   return UniformFromWords(base::PhiloxWord(seed, site, 2 * sibling),
@@ -63,6 +61,40 @@ SPECFABRIC_TARGET_AVX512 double TotalAvx512(const uint16_t* weights, size_t n) {
   return TotalBody(weights, n);
 }
 
+SPECFABRIC_ALWAYS_INLINE void WeighBody(const float* __restrict logits, size_t n, float best,
+                                        base::ExpScale scale, uint16_t* __restrict weights) {
+  for (size_t i = 0; i < n; ++i) {
+    // As RoundToBFloat16, of what is never NaN.
+    const uint32_t bits = std::bit_cast<uint32_t>(base::ExpWeight(logits[i], best, scale));
+    weights[i] = static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+  }
+}
+void WeighPortable(const float* logits, size_t n, float best, base::ExpScale scale,
+                   uint16_t* weights) {
+  WeighBody(logits, n, best, scale, weights);
+}
+SPECFABRIC_TARGET_AVX2 void WeighAvx2(const float* logits, size_t n, float best,
+                                      base::ExpScale scale, uint16_t* weights) {
+  WeighBody(logits, n, best, scale, weights);
+}
+SPECFABRIC_TARGET_AVX512 void WeighAvx512(const float* logits, size_t n, float best,
+                                          base::ExpScale scale, uint16_t* weights) {
+  WeighBody(logits, n, best, scale, weights);
+}
+
+// best: the largest logit, finite.
+void WeighRow(absl::Span<const float> logits, float best, base::ExpScale scale,
+              absl::Span<uint16_t> weights) {
+  switch (base::BestIsa()) {
+    case base::Isa::kAvx512:
+      return WeighAvx512(logits.data(), logits.size(), best, scale, weights.data());
+    case base::Isa::kAvx2:
+      return WeighAvx2(logits.data(), logits.size(), best, scale, weights.data());
+    case base::Isa::kPortable:
+      return WeighPortable(logits.data(), logits.size(), best, scale, weights.data());
+  }
+}
+
 }  // namespace
 
 void MakeWeights(absl::Span<const float> logits, const base::SamplingParams& sampling, int top_n,
@@ -75,22 +107,19 @@ void MakeWeights(absl::Span<const float> logits, const base::SamplingParams& sam
     weights[best.token] = base::RoundToBFloat16(1.0f);
     return;
   }
-  const auto weigh = [&](size_t token) {
-    // Not a number compares false, and has no weight.
-    if (!(logits[token] <= best.score)) return;
-    // Equal ones first: the difference of two infinities is no number.
-    const float weight = logits[token] == best.score
-                             ? 1.0f
-                             : std::exp((logits[token] - best.score) / sampling.temperature);
-    weights[token] = base::RoundToBFloat16(weight);
-  };
+  if (std::isfinite(best.score)) {
+    WeighRow(logits, best.score, base::ScaleFor(sampling.temperature), weights);
+  } else {
+    for (size_t token = 0; token < logits.size(); ++token) {
+      // The difference of two infinities is no number.
+      if (logits[token] == best.score) weights[token] = base::RoundToBFloat16(1.0f);
+    }
+  }
   if (sampling.filtered()) {
     const std::vector<uint8_t> kept = FilterMask(logits, sampling);
     for (size_t token = 0; token < kept.size(); ++token) {
-      if (kept[token] != 0) weigh(token);
+      if (kept[token] == 0) weights[token] = 0;
     }
-  } else {
-    for (size_t token = 0; token < logits.size(); ++token) weigh(token);
   }
   if (top_n > 0) KeepHeaviest(top_n, weights);
 }
@@ -123,12 +152,60 @@ Distribution Probabilities(absl::Span<const uint16_t> weights) {
   return Normalized(widened);
 }
 
+namespace {
+
+// Draws from weights by the sums of runs of them, so that a draw reads one run alone.
+class Drawer {
+ public:
+  explicit Drawer(absl::Span<uint16_t> weights) : weights_(weights) {
+    for (size_t first = 0; first < weights.size(); first += kRun) {
+      sums_.push_back(TotalWeight(Run(sums_.size())));
+    }
+  }
+
+  // The token at which the running sum, in order of ids, passes `uniform` of the whole; kNoToken:
+  // nothing is left.
+  base::TokenId Draw(double uniform) const {
+    double total = 0;
+    for (double sum : sums_) total += sum;
+    const double wanted = uniform * total;
+    double before = 0;
+    size_t run = sums_.size();
+    for (size_t i = 0; i < sums_.size(); ++i) {
+      if (sums_[i] == 0) continue;
+      // Rounding may carry `wanted` past the end: then it is the last run that has something.
+      if (run < sums_.size()) before += sums_[run];
+      run = i;
+      if (before + sums_[i] > wanted) break;
+    }
+    if (run == sums_.size()) return base::kNoToken;
+    const base::TokenId token = TokenAt(Run(run), wanted - before, base::WidenBFloat16);
+    return static_cast<base::TokenId>(run * kRun) + token;
+  }
+
+  void Remove(base::TokenId token) {
+    weights_[token] = 0;
+    sums_[token / kRun] = TotalWeight(Run(token / kRun));
+  }
+
+ private:
+  static constexpr size_t kRun = 1024;
+  absl::Span<const uint16_t> Run(size_t run) const { return weights_.subspan(run * kRun, kRun); }
+
+  absl::Span<uint16_t> weights_;
+  std::vector<double> sums_;
+};
+
+}  // namespace
+
 std::vector<base::TokenId> DrawWithReplacement(absl::Span<const uint16_t> weights, int count,
                                                uint64_t seed, const base::DrawSite& site) {
-  const double total = TotalWeight(weights);
+  std::vector<uint16_t> copy(weights.begin(), weights.end());
+  const Drawer drawer(absl::MakeSpan(copy));
   std::vector<base::TokenId> drawn;
-  for (int i = 0; i < count && total > 0; ++i) {
-    drawn.push_back(DrawAt(weights, Uniform(seed, site, i) * total));
+  for (int i = 0; i < count; ++i) {
+    drawn.push_back(drawer.Draw(Uniform(seed, site, i)));
+    if (drawn.back() == base::kNoToken) return {};
   }
   return drawn;
 }
@@ -136,12 +213,13 @@ std::vector<base::TokenId> DrawWithReplacement(absl::Span<const uint16_t> weight
 std::vector<base::TokenId> DrawWithoutReplacement(absl::Span<const uint16_t> weights, int count,
                                                   uint64_t seed, const base::DrawSite& site) {
   std::vector<uint16_t> left(weights.begin(), weights.end());
+  Drawer drawer(absl::MakeSpan(left));
   std::vector<base::TokenId> drawn;
   for (int i = 0; i < count; ++i) {
-    const double total = TotalWeight(left);
-    if (total <= 0) break;
-    drawn.push_back(DrawAt(left, Uniform(seed, site, i) * total));
-    left[drawn.back()] = 0;
+    const base::TokenId token = drawer.Draw(Uniform(seed, site, i));
+    if (token == base::kNoToken) break;
+    drawn.push_back(token);
+    drawer.Remove(token);
   }
   return drawn;
 }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/bfloat16.h"
+#include "base/gumbel.h"
 
 namespace specfabric::target {
 namespace {
@@ -105,15 +106,6 @@ SPECFABRIC_ROW_KERNELS(Avx512, SPECFABRIC_TARGET_AVX512)
 #undef SPECFABRIC_ROW_KERNELS
 
 }  // namespace
-
-ExpScale ScaleFor(float temperature) {
-  // Colder than this, every difference of two logits is beyond float32's exponents, and the
-  // product with a difference of 0 must stay 0.
-  constexpr float kColdest = 1e-30f;
-  const double scale = 1.4426950408889634 / std::max(temperature, kColdest);
-  const float high = static_cast<float>(scale);
-  return {.high = high, .low = static_cast<float>(scale - high)};
-}
 
 const RowKernels& KernelsFor(base::Isa isa) {
   switch (isa) {

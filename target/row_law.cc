@@ -70,7 +70,7 @@ RowScratch::RowScratch(int32_t vocabulary, base::Isa isa)
 void RowLaw::Open(absl::Span<const float> logits, const base::SamplingParams& sampling, bool keep) {
   SPECFABRIC_CHECK(static_cast<int32_t>(logits.size()) == scratch_.vocabulary);
   SPECFABRIC_CHECK(sampling.temperature > 0);
-  scale_ = ScaleFor(sampling.temperature);
+  scale_ = base::ScaleFor(sampling.temperature);
   if (!sampling.filtered()) {
     Weigh(logits, keep);
     if (std::isfinite(max_)) return;

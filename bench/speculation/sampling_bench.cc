@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
+#include "speculation/proposal.h"
 #include "speculation/sampling.h"
 
 namespace specfabric::speculation {
@@ -58,6 +59,33 @@ BENCHMARK_CAPTURE(BM_SampleRow, top_k, base::SamplingParams{.top_k = 50})
 BENCHMARK_CAPTURE(BM_SampleRow, top_p, base::SamplingParams{.top_p = 0.9f})
     ->Unit(benchmark::kMicrosecond);
 BENCHMARK_CAPTURE(BM_SampleRow, top_k_top_p, base::SamplingParams{.top_k = 50, .top_p = 0.9f})
+    ->Unit(benchmark::kMicrosecond);
+
+void BM_MakeWeights(benchmark::State& state) {
+  const Row row = MakeRow(131072);
+  std::vector<uint16_t> weights(row.logits.size());
+  for (auto _ : state) {
+    MakeWeights(row.logits, {}, static_cast<int>(state.range(0)), absl::MakeSpan(weights));
+    benchmark::DoNotOptimize(weights.data());
+  }
+}
+BENCHMARK(BM_MakeWeights)->ArgName("top_n")->Arg(0)->Arg(256)->Unit(benchmark::kMicrosecond);
+
+void BM_DrawWithoutReplacement(benchmark::State& state) {
+  const Row row = MakeRow(131072);
+  std::vector<uint16_t> weights(row.logits.size());
+  MakeWeights(row.logits, {}, 0, absl::MakeSpan(weights));
+  uint32_t draw = 0;
+  for (auto _ : state) {
+    const base::DrawSite site = {.purpose = base::Purpose::kDraft, .draw = draw++};
+    benchmark::DoNotOptimize(
+        DrawWithoutReplacement(weights, static_cast<int>(state.range(0)), 1, site));
+  }
+}
+BENCHMARK(BM_DrawWithoutReplacement)
+    ->ArgName("siblings")
+    ->Arg(1)
+    ->Arg(4)
     ->Unit(benchmark::kMicrosecond);
 
 }  // namespace

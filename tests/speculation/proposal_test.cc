@@ -57,6 +57,23 @@ TEST(MakeWeightsTest, AreTheSoftmaxRoundedBeforeAnythingIsDrawn) {
   EXPECT_DOUBLE_EQ(q[1] / q[0], base::WidenBFloat16(weights[1]));
 }
 
+TEST(MakeWeightsTest, LongRowsAreWhatTheExponentialRoundsTo) {
+  std::mt19937 random(11);
+  std::normal_distribution<float> normal(0, 4);
+  for (float temperature : {0.3f, 1.0f, 1.7f}) {
+    std::vector<float> logits(4099);
+    for (float& logit : logits) logit = normal(random);
+    const float best = *std::max_element(logits.begin(), logits.end());
+    const std::vector<uint16_t> weights = Weights(logits, {.temperature = temperature});
+    for (size_t i = 0; i < logits.size(); ++i) {
+      const double exact = std::exp((static_cast<double>(logits[i]) - best) / temperature);
+      if (exact < 0x1p-120) continue;  // may be 0
+      // Half of bfloat16's last place, and what float32 leaves off before.
+      ASSERT_NEAR(base::WidenBFloat16(weights[i]) / exact, 1, 0x1.01p-8) << logits[i];
+    }
+  }
+}
+
 TEST(MakeWeightsTest, GreedyHasOneToken) {
   SamplingParams sampling;
   sampling.temperature = 0;

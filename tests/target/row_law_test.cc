@@ -71,35 +71,6 @@ Distribution Law(const RowScratch& scratch, RowLaw* law, const std::vector<float
   return LawOf(*law, scratch.vocabulary);
 }
 
-TEST(ExpWeightTest, IsTheExponentialInFloat32) {
-  for (float temperature : {0.1f, 0.7f, 1.0f, 3.0f}) {
-    const ExpScale scale = ScaleFor(temperature);
-    EXPECT_EQ(ExpWeight(2.5f, 2.5f, scale), 1.0f);
-    for (float difference = -80 * temperature; difference < 0; difference += 0.0137f) {
-      const double exact = std::exp(static_cast<double>(difference) / temperature);
-      ASSERT_NEAR(ExpWeight(difference, 0.0f, scale) / exact, 1, 0x1p-23) << difference;
-    }
-  }
-}
-
-TEST(ExpWeightTest, IsNothingForWhatHasNoChance) {
-  const ExpScale scale = ScaleFor(1.0f);
-  for (float logit : {-kInf, kNan, -std::numeric_limits<float>::max(), -88.0f}) {
-    EXPECT_EQ(ExpWeight(logit, 0.0f, scale), 0.0f);
-  }
-  EXPECT_EQ(ExpWeight(-kInf, -kInf, scale), 0.0f);
-  EXPECT_EQ(ExpWeight(kNan, -kInf, scale), 0.0f);
-}
-
-TEST(ExpWeightTest, ExtremeTemperaturesStaySound) {
-  for (float temperature : {std::numeric_limits<float>::denorm_min(), 1e-20f, 1e30f}) {
-    const ExpScale scale = ScaleFor(temperature);
-    EXPECT_EQ(ExpWeight(1.0f, 1.0f, scale), 1.0f);
-    EXPECT_EQ(ExpWeight(-1.0f, 1.0f, scale), temperature > 1 ? 1.0f : 0.0f);
-    EXPECT_EQ(ExpWeight(-kInf, 1.0f, scale), 0.0f);
-  }
-}
-
 TEST(RowLawTest, IsTheSoftmaxOfWhatTheFiltersKeep) {
   std::mt19937 random(1);
   for (int vocabulary : {1, 2, 3, 17, 1023, 1024, 1025, 4099, 20'000}) {
