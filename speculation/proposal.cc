@@ -19,18 +19,20 @@ double Uniform(uint64_t seed, const base::DrawSite& site, uint32_t sibling) {
                           base::PhiloxWord(seed, site, 2 * sibling + 1));
 }
 
+constexpr uint16_t kOne = 0x3F80;  // the largest weight there is
+
 void KeepHeaviest(int top_n, absl::Span<uint16_t> weights) {
-  // Positive bfloat16 numbers are ordered as their bits are.
-  std::vector<base::TokenId> order;
-  for (size_t token = 0; token < weights.size(); ++token) {
-    if (weights[token] != 0) order.push_back(static_cast<base::TokenId>(token));
+  // Positive bfloat16 numbers are ordered as their bits are, and there are few: count each.
+  std::vector<int32_t> count(kOne + 1, 0);
+  for (uint16_t weight : weights) ++count[weight];
+  int32_t left = top_n;
+  uint16_t least = kOne;
+  while (least > 0 && count[least] <= left) left -= count[least--];
+  // Of the lightest that is kept, `left` tokens stay.
+  for (uint16_t& weight : weights) {
+    if (weight > least) continue;
+    if (weight < least || left-- <= 0) weight = 0;
   }
-  if (order.size() <= static_cast<size_t>(top_n)) return;
-  const auto heavier = [&](base::TokenId a, base::TokenId b) {
-    return weights[a] != weights[b] ? weights[a] > weights[b] : a < b;
-  };
-  std::nth_element(order.begin(), order.begin() + top_n, order.end(), heavier);
-  for (auto token = order.begin() + top_n; token != order.end(); ++token) weights[*token] = 0;
 }
 
 // Weights are summed by id modulo kLanes, and then these sums, whatever the instructions.
@@ -104,7 +106,7 @@ void MakeWeights(absl::Span<const float> logits, const base::SamplingParams& sam
   const ScoredToken best = PerturbedArgMax(logits, {}, 0.0f, 0);
   if (best.token == base::kNoToken) return;
   if (sampling.greedy()) {
-    weights[best.token] = base::RoundToBFloat16(1.0f);
+    weights[best.token] = kOne;
     return;
   }
   if (std::isfinite(best.score)) {
@@ -112,7 +114,7 @@ void MakeWeights(absl::Span<const float> logits, const base::SamplingParams& sam
   } else {
     for (size_t token = 0; token < logits.size(); ++token) {
       // The difference of two infinities is no number.
-      if (logits[token] == best.score) weights[token] = base::RoundToBFloat16(1.0f);
+      if (logits[token] == best.score) weights[token] = kOne;
     }
   }
   if (sampling.filtered()) {
