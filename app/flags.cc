@@ -28,6 +28,10 @@ DEFINE_string(sampled_tree, "2,2,1,1",
 DEFINE_string(sampled_draw, "without_replacement",
               "how their siblings are drawn: without_replacement, with_replacement or "
               "deterministic");
+DEFINE_string(rate, "1,2,4,8",
+              "requests a second; several, separated by commas, are tried in turn");
+DEFINE_string(trace, "",
+              "CSV of seconds, prompt tokens, output tokens for each request, instead of --rate");
 DEFINE_string(log_level, "info", "debug, info, warning or error");
 DEFINE_string(prompt, "", "the prompt; - reads it from standard input");
 DEFINE_string(prompt_ids, "", "the prompt as token ids, comma-separated, instead of --prompt");
@@ -52,6 +56,9 @@ DEFINE_int32(draft_top_n, 0,
              "rejection, traversal: draw from the draft's n likeliest tokens only; 0: from all");
 DEFINE_int32(draft_rows, 16,
              "rejection, traversal: nodes with children of the largest tree a draft may send");
+DEFINE_int32(requests, 500, "requests at each rate");
+DEFINE_int32(prompt_tokens, 500, "mean length of a prompt");
+DEFINE_int32(output_tokens, 200, "mean length of an output");
 DEFINE_int32(max_sessions, 64, "sequences a draft worker holds at once");
 DEFINE_int32(max_tokens, 128, "tokens to generate");
 DEFINE_int32(top_k, 0, "keep the k most likely tokens; 0: all");
@@ -60,6 +67,16 @@ DEFINE_int32(ready_fd, -1, "descriptor for one JSON line with the bound addresse
 DEFINE_double(typical_epsilon, .09, "typical: a guess of at least this probability is accepted");
 DEFINE_double(typical_delta, .3,
               "typical: or of at least this times exp(-entropy), if that is less");
+DEFINE_double(acceptance, .7, "mean chance of a first guess, its parent being right");
+DEFINE_double(sibling_acceptance, .4, "share of what is left that each further sibling takes");
+DEFINE_double(acceptance_spread, .25, "by how much the chance varies from position to position");
+DEFINE_double(step_fixed_us, 300, "of a target's step: launching, planning, collectives");
+DEFINE_double(step_weights_us, 20000, "of a target's step: reading the weights once");
+DEFINE_double(step_row_us, 60, "of a target's step: arithmetic of a row, beside reading weights");
+DEFINE_double(step_context_us, .02, "of a target's step: the KV of one token of a sequence");
+DEFINE_double(draft_weights_us, 1500, "of a draft's pass (a level of all its trees)");
+DEFINE_double(draft_row_us, 5, "of a draft's pass: arithmetic of a row, beside reading weights");
+DEFINE_double(round_trip_us, 20, "between target and draft");
 DEFINE_double(session_ttl_seconds, 300, "idle draft sessions are dropped after this");
 DEFINE_double(max_draft_wait_ms, 50, "longest wait for a draft before a round goes on plainly");
 DEFINE_double(step_timeout_seconds, 60, "a step that takes longer ends the process");
@@ -125,6 +142,13 @@ const std::vector<Group>& Groups() {
       {"generate",
        {"draft_model", "prompt", "prompt_ids", "max_tokens", "temperature", "top_k", "top_p",
         "min_p", "seed", "ignore_eos", "json", "repeat"}},
+      {"load", {"rate", "requests", "prompt_tokens", "output_tokens", "trace", "seed", "json"}},
+      {"modelled target",
+       {"step_fixed_us", "step_weights_us", "step_row_us", "step_context_us", "max_sequences",
+        "max_step_tokens", "kv_blocks", "block_size", "max_draft_wait_ms"}},
+      {"modelled drafts",
+       {"drafts", "tree", "acceptance", "sibling_acceptance", "acceptance_spread",
+        "draft_weights_us", "draft_row_us", "round_trip_us", "max_sessions"}},
   };
   return *groups;
 }
@@ -146,6 +170,9 @@ const std::vector<Role>& Roles() {
       {"generate",
        "answer one prompt with a target (and drafts) inside this process",
        {"generate", "model", "target", "draft", "fabric", "every role"}},
+      {"simulate",
+       "what load a target carries with how many drafts: the real scheduler, modelled times",
+       {"load", "modelled target", "modelled drafts", "every role"}},
   };
   return *roles;
 }

@@ -62,7 +62,7 @@ int Main(int argc, char** argv) {
   }
   static const std::map<std::string, std::function<absl::Status()>> roles = {
       {"up", RunUp},       {"gateway", RunGateway},   {"target", RunTarget},
-      {"draft", RunDraft}, {"generate", RunGenerate},
+      {"draft", RunDraft}, {"generate", RunGenerate}, {"simulate", RunSimulate},
   };
   const absl::Status ran = roles.at(role)();
   return ran.ok() ? 0 : Fail(role, ran);

@@ -16,6 +16,7 @@ absl::Status RunTarget();
 absl::Status RunDraft();
 absl::Status RunUp();
 absl::Status RunGenerate();
+absl::Status RunSimulate();
 
 // Becomes the program specfabric-perftest in the folder of this one, with its own flags. Returns
 // only if it cannot. Before any thread exists.

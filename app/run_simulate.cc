@@ -1,0 +1,202 @@
+// specfabric simulate: the scheduler and the draft router against modelled costs, a row for each
+// number of drafts at each load.
+
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "app/flags.h"
+#include "app/roles.h"
+#include "nlohmann/json.hpp"
+#include "scheduler/simulator.h"
+
+namespace specfabric::app {
+
+namespace {
+
+base::Nanos FromMicroseconds(double us) { return static_cast<base::Nanos>(us * 1e3); }
+
+// "0,1,2.5" as numbers from `least` to `most`.
+absl::StatusOr<std::vector<double>> Numbers(const std::string& flag, const std::string& value,
+                                            double least, double most) {
+  std::vector<double> numbers;
+  for (const std::string& part : std::vector<std::string>(absl::StrSplit(value, ','))) {
+    double number = 0;
+    if (!absl::SimpleAtod(part, &number) || !(number >= least && number <= most)) {
+      return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", value,
+                                                     ": allowed are numbers from ", least, " to ",
+                                                     most, ", separated by commas"));
+    }
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+struct Limit {
+  const char* flag;
+  double value, least, most;
+};
+
+absl::Status CheckLimits() {
+  constexpr double kHour = 3.6e9;  // us
+  for (const Limit& l : std::vector<Limit>{
+           {"requests", static_cast<double>(FLAGS_requests), 1, 1e7},
+           {"prompt_tokens", static_cast<double>(FLAGS_prompt_tokens), 1, 1e6},
+           {"output_tokens", static_cast<double>(FLAGS_output_tokens), 1, 1e6},
+           {"acceptance", FLAGS_acceptance, 0, 1},
+           {"sibling_acceptance", FLAGS_sibling_acceptance, 0, 1},
+           {"acceptance_spread", FLAGS_acceptance_spread, 0, 1},
+           {"step_fixed_us", FLAGS_step_fixed_us, 0, kHour},
+           {"step_weights_us", FLAGS_step_weights_us, 0, kHour},
+           {"step_row_us", FLAGS_step_row_us, 0, kHour},
+           {"step_context_us", FLAGS_step_context_us, 0, kHour},
+           {"draft_weights_us", FLAGS_draft_weights_us, 0, kHour},
+           {"draft_row_us", FLAGS_draft_row_us, 0, kHour},
+           {"round_trip_us", FLAGS_round_trip_us, 0, kHour},
+           {"max_draft_wait_ms", FLAGS_max_draft_wait_ms, 0, 60000},
+           {"max_sequences", static_cast<double>(FLAGS_max_sequences), 1, 4096},
+           {"max_step_tokens", static_cast<double>(FLAGS_max_step_tokens), 64, 65536},
+           {"max_sessions", static_cast<double>(FLAGS_max_sessions), 1, 65536},
+           {"kv_blocks", static_cast<double>(FLAGS_kv_blocks), 0, 1 << 26},
+           {"block_size", static_cast<double>(FLAGS_block_size), 1, 256}}) {
+    if (l.value >= l.least && l.value <= l.most) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", l.flag, "=", l.value, ": allowed are ", l.least, " to ", l.most));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<scheduler::Arrival>> ReadTrace() {
+  std::ifstream file(FLAGS_trace);
+  if (!file) {
+    return absl::InvalidArgumentError(absl::StrCat("--trace=", FLAGS_trace, ": cannot be read"));
+  }
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  auto arrivals = scheduler::ParseArrivals(text);
+  if (!arrivals.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--trace=", FLAGS_trace, ": ", arrivals.status().message()));
+  }
+  if (arrivals->empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("--trace=", FLAGS_trace, ": no request"));
+  }
+  return arrivals;
+}
+
+int32_t LongestContext(const std::vector<scheduler::Arrival>& arrivals) {
+  int32_t longest = 0;
+  for (const auto& arrival : arrivals) longest = std::max(longest, arrival.prompt + arrival.output);
+  return longest + 1;
+}
+
+scheduler::SimulationOptions Options(const std::vector<scheduler::Arrival>& arrivals,
+                                     const speculation::GrowthPolicy& tree) {
+  scheduler::SimulationOptions options;
+  scheduler::SchedulerOptions& s = options.scheduler;
+  s.max_context = LongestContext(arrivals);
+  s.block_size = FLAGS_block_size;
+  s.max_sequences = FLAGS_max_sequences;
+  s.max_step_tokens = FLAGS_max_step_tokens;
+  s.max_waiting = static_cast<int32_t>(arrivals.size());
+  const int32_t blocks_each = s.max_context / s.block_size + 1;
+  s.kv_blocks = FLAGS_kv_blocks > 0 ? FLAGS_kv_blocks : blocks_each * FLAGS_max_sequences;
+  s.max_draft_wait = FromMicroseconds(1e3 * FLAGS_max_draft_wait_ms);
+  s.min_draft_wait = std::min(s.min_draft_wait, s.max_draft_wait);
+  options.step = {.fixed = FromMicroseconds(FLAGS_step_fixed_us),
+                  .weights = FromMicroseconds(FLAGS_step_weights_us),
+                  .row_ns = 1e3 * FLAGS_step_row_us,
+                  .context_ns = 1e3 * FLAGS_step_context_us};
+  options.draft = {.round_trip = FromMicroseconds(FLAGS_round_trip_us),
+                   .weights = FromMicroseconds(FLAGS_draft_weights_us),
+                   .row_ns = 1e3 * FLAGS_draft_row_us,
+                   .tree = tree};
+  options.draft_sessions = FLAGS_max_sessions;
+  options.acceptance = {.first = FLAGS_acceptance,
+                        .further = FLAGS_sibling_acceptance,
+                        .spread = FLAGS_acceptance_spread};
+  options.seed = FLAGS_seed;
+  return options;
+}
+
+nlohmann::json ToJson(const scheduler::Percentiles& p) {
+  return {{"p50", p.p50}, {"p90", p.p90}, {"p99", p.p99}};
+}
+
+void Print(double rate, int drafts, const scheduler::SimulationReport& report) {
+  if (FLAGS_json) {
+    const nlohmann::json line = {{"rate", rate},
+                                 {"drafts", drafts},
+                                 {"requests", report.requests},
+                                 {"refused", report.refused},
+                                 {"output_tokens", report.output_tokens},
+                                 {"seconds", report.duration},
+                                 {"tokens_per_second", report.tokens_per_second},
+                                 {"ttft_seconds", ToJson(report.ttft)},
+                                 {"tpot_seconds", ToJson(report.tpot)},
+                                 {"accepted_per_round", report.accepted_per_round},
+                                 {"target_busy", report.target_busy},
+                                 {"drafts_busy", report.drafts_busy},
+                                 {"draft_hits", report.draft_hits},
+                                 {"draft_misses", report.draft_misses}};
+    std::puts(line.dump().c_str());
+    return;
+  }
+  std::printf(
+      "%8.4g %6d %9.1f %8.1f %8.1f %8.1f %8.2f %8.2f %8.2f %8.2f %6.0f %6.0f %7.0f\n", rate, drafts,
+      report.tokens_per_second, 1e3 * report.ttft.p50, 1e3 * report.ttft.p90, 1e3 * report.ttft.p99,
+      1e3 * report.tpot.p50, 1e3 * report.tpot.p90, 1e3 * report.tpot.p99,
+      report.accepted_per_round, 100 * report.target_busy, 100 * report.drafts_busy,
+      100.0 * static_cast<double>(report.draft_misses) /
+          std::max<double>(1, static_cast<double>(report.draft_hits + report.draft_misses)));
+}
+
+}  // namespace
+
+absl::Status RunSimulate() {
+  if (absl::Status checked = CheckLimits(); !checked.ok()) return checked;
+  auto tree = speculation::GrowthPolicy::Parse(FLAGS_tree);
+  if (!tree.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--tree=", FLAGS_tree, ": ", tree.status().message()));
+  }
+  const auto rates = Numbers("rate", FLAGS_rate, 1e-6, 1e9);
+  if (!rates.ok()) return rates.status();
+  const std::string wanted = FLAGS_drafts.empty() ? "0,1,2,4" : FLAGS_drafts;
+  const auto drafts = Numbers("drafts", wanted, 0, 4096);
+  if (!drafts.ok()) return drafts.status();
+  std::vector<scheduler::Arrival> trace;
+  if (!FLAGS_trace.empty()) {
+    auto read = ReadTrace();
+    if (!read.ok()) return read.status();
+    trace = *std::move(read);
+  }
+  if (!FLAGS_json) {
+    std::printf("%8s %6s %9s %26s %26s %8s %13s %7s\n", "", "", "", "time to first token, ms",
+                "time a token after it, ms", "accepted", "busy, %", "drafts");
+    std::printf("%8s %6s %9s %8s %8s %8s %8s %8s %8s %8s %6s %6s %7s\n", "rate", "drafts",
+                "tokens/s", "p50", "p90", "p99", "p50", "p90", "p99", "a round", "target", "drafts",
+                "missed%");
+  }
+  for (double rate : *rates) {
+    if (FLAGS_trace.empty()) {
+      trace = scheduler::PoissonArrivals(FLAGS_requests, rate, FLAGS_prompt_tokens,
+                                         FLAGS_output_tokens, FLAGS_seed);
+    }
+    for (double count : *drafts) {
+      scheduler::SimulationOptions options = Options(trace, *tree);
+      options.drafts = static_cast<int32_t>(count);
+      Print(FLAGS_trace.empty() ? rate : 0, options.drafts, scheduler::Simulate(options, trace));
+      std::fflush(stdout);
+    }
+    if (!FLAGS_trace.empty()) break;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace specfabric::app

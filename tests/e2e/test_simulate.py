@@ -1,0 +1,71 @@
+"""`specfabric simulate`: what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cluster import run
+
+FAST = ["--requests=40", "--output_tokens=50", "--prompt_tokens=20"]
+
+
+def test_more_drafts_at_every_rate() -> None:
+    done = run(["simulate", *FAST, "--rate=1,20", "--drafts=0,1,3", "--json"])
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(row["rate"], row["drafts"]) for row in rows] == [
+        (rate, drafts) for rate in (1, 20) for drafts in (0, 1, 3)
+    ]
+    for row in rows:
+        assert row["requests"] == 40
+        assert row["ttft_seconds"]["p50"] <= row["ttft_seconds"]["p99"]
+        assert (row["accepted_per_round"] > 0.5) == (row["drafts"] > 0)
+    plain, drafted = rows[0], rows[1]
+    assert drafted["tpot_seconds"]["p50"] < 0.8 * plain["tpot_seconds"]["p50"]
+
+
+def test_a_trace_instead_of_a_rate(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("seconds,prompt,output\n0,10,5\n1.5,20,7\n")
+    done = run(["simulate", f"--trace={trace}", "--drafts=1", "--json"])
+    assert done.returncode == 0, done.stderr
+    (row,) = (json.loads(line) for line in done.stdout.splitlines())
+    assert row["output_tokens"] == 12
+
+
+def test_the_table_has_a_row_for_each() -> None:
+    done = run(["simulate", *FAST, "--rate=1", "--drafts=0,2"])
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[:2] for line in done.stdout.splitlines()[2:]] == [["1", "0"], ["1", "2"]]
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--rate=0", "--rate=0: allowed are numbers from"),
+        ("--rate=1,x", "--rate=1,x: allowed are numbers from"),
+        ("--drafts=-1", "--drafts=-1: allowed are numbers from 0"),
+        ("--acceptance=1.5", "--acceptance=1.5: allowed are 0 to 1"),
+        ("--requests=0", "--requests=0: allowed are 1"),
+        ("--tree=best:x", "--tree=best:x: tree policy"),
+        ("--trace=/nowhere", "--trace=/nowhere: cannot be read"),
+        ("--step_row_us=-1", "--step_row_us=-1: allowed are 0"),
+        ("--kv_blocks=x", "kv_blocks"),
+    ],
+)
+def test_bad_flags(flag: str, said: str) -> None:
+    done = run(["simulate", flag])
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_bad_trace_names_its_line(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("0,10,5\n1,10\n")
+    done = run(["simulate", f"--trace={trace}"])
+    assert done.returncode == 2
+    assert "line 2 is '1,10'" in done.stderr

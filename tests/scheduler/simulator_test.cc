@@ -1,0 +1,150 @@
+#include "scheduler/simulator.h"
+
+#include <cmath>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace specfabric::scheduler {
+namespace {
+
+using base::kMicrosecond;
+using base::kMillisecond;
+using testing::HasSubstr;
+
+SimulationOptions Options() {
+  SimulationOptions options;
+  options.scheduler.kv_blocks = 4000;
+  options.scheduler.max_context = 1000;
+  options.scheduler.max_waiting = 10'000;
+  options.step.weights = 10 * kMillisecond;
+  options.draft.weights = 100 * kMicrosecond;
+  options.draft.tree = speculation::GrowthPolicy::Parse("1,1,1").value();
+  return options;
+}
+
+// One request at a time, far apart.
+std::vector<Arrival> Alone(int count, int32_t output) {
+  std::vector<Arrival> arrivals;
+  for (int i = 0; i < count; ++i) arrivals.push_back({i * 100 * base::kSecond, 10, output});
+  return arrivals;
+}
+
+TEST(SimulatorTest, WithoutDraftsATokenTakesAStep) {
+  const SimulationReport report = Simulate(Options(), Alone(3, 11));
+  EXPECT_EQ(report.requests, 3);
+  EXPECT_EQ(report.output_tokens, 33);
+  EXPECT_NEAR(report.ttft.p99, 0.01, 1e-9);
+  EXPECT_NEAR(report.tpot.p50, 0.01, 1e-9);
+  EXPECT_EQ(report.accepted_per_round, 0);
+}
+
+TEST(SimulatorTest, RowsCountOnceTheyTakeLongerThanTheWeights) {
+  SimulationOptions options = Options();
+  options.step = {.fixed = 5, .weights = 1000, .row_ns = 300, .context_ns = 2};
+  StepPlan plan;
+  plan.tokens.resize(3);
+  plan.sequences.resize(2);
+  plan.sequences[0].kv_len = 40;
+  plan.sequences[0].row_count = 1;
+  plan.sequences[1].kv_len = 7;
+  plan.sequences[1].row_count = 2;
+  EXPECT_EQ(options.step.Of(plan), 5 + 1000 + 2 * 50);
+  plan.tokens.resize(4);
+  EXPECT_EQ(options.step.Of(plan), 5 + 1200 + 2 * 50);
+}
+
+// Leviathan et al. 2023, equation 1.
+TEST(SimulatorTest, AChainIsAcceptedAsTheFormulaSays) {
+  for (double chance : {0.5, 0.8}) {
+    SimulationOptions options = Options();
+    options.drafts = 1;
+    options.acceptance = {.first = chance, .further = 0, .spread = 0};
+    const SimulationReport report = Simulate(options, Alone(40, 900));
+    const double tokens = (1 - std::pow(chance, 4)) / (1 - chance);
+    EXPECT_NEAR(report.accepted_per_round + 1, tokens, 0.02 * tokens);
+    EXPECT_EQ(report.draft_misses, 0u);
+    // A round is the step and what the draft takes for its three levels.
+    EXPECT_NEAR(report.tpot.p50, (0.01 + 0.0003) / tokens, 0.03 * 0.01);
+  }
+}
+
+TEST(SimulatorTest, SiblingsTakeTheirShare) {
+  SimulationOptions options = Options();
+  options.drafts = 1;
+  options.draft.tree = speculation::GrowthPolicy::Parse("3").value();
+  options.acceptance = {.first = 0.5, .further = 0.4, .spread = 0};
+  const SimulationReport report = Simulate(options, Alone(40, 900));
+  EXPECT_NEAR(report.accepted_per_round, 0.5 + 0.5 * 0.4 + 0.5 * 0.6 * 0.4, 0.01);
+}
+
+TEST(SimulatorTest, ADraftThatIsTooSlowIsMissedAndCostsLittle) {
+  SimulationOptions options = Options();
+  options.drafts = 1;
+  options.draft.weights = 200 * kMillisecond;
+  const SimulationReport report = Simulate(options, Alone(2, 500));
+  EXPECT_GT(report.draft_misses, 0u);
+  EXPECT_EQ(report.accepted_per_round, 0);
+  EXPECT_EQ(report.output_tokens, 1000);
+  EXPECT_LT(report.tpot.p50, 0.013);
+}
+
+TEST(SimulatorTest, TheSameEveryTime) {
+  SimulationOptions options = Options();
+  options.drafts = 3;
+  const auto arrivals = PoissonArrivals(100, 5, 50, 60, 4);
+  const SimulationReport a = Simulate(options, arrivals), b = Simulate(options, arrivals);
+  EXPECT_EQ(a.tokens_per_second, b.tokens_per_second);
+  EXPECT_EQ(a.ttft.p99, b.ttft.p99);
+  options.seed = 2;
+  EXPECT_NE(Simulate(options, arrivals).tpot.p50, a.tpot.p50);
+}
+
+TEST(SimulatorTest, OverloadQueuesAndEverybodyEnds) {
+  SimulationOptions options = Options();
+  options.drafts = 2;
+  options.scheduler.max_sequences = 8;
+  const auto arrivals = PoissonArrivals(400, 1000, 50, 40, 4);
+  const SimulationReport report = Simulate(options, arrivals);
+  EXPECT_EQ(report.requests, 400);
+  EXPECT_GT(report.ttft.p90, 1.0) << "they wait their turn";
+  EXPECT_NEAR(report.target_busy, 1, 0.3);
+  options.scheduler.max_waiting = 10;
+  EXPECT_GT(Simulate(options, arrivals).refused, 100);
+}
+
+TEST(ArrivalsTest, PoissonHasItsRateAndLengths) {
+  const auto arrivals = PoissonArrivals(10'000, 20, 100, 50, 1);
+  ASSERT_EQ(arrivals.size(), 10'000u);
+  EXPECT_NEAR(base::ToSeconds(arrivals.back().time), 500, 20);
+  double prompt = 0, output = 0;
+  for (const Arrival& arrival : arrivals) {
+    prompt += arrival.prompt / 1e4;
+    output += arrival.output / 1e4;
+    EXPECT_GE(arrival.prompt, 50);
+    EXPECT_LE(arrival.prompt, 150);
+  }
+  EXPECT_NEAR(prompt, 100, 2);
+  EXPECT_NEAR(output, 50, 1);
+}
+
+TEST(ArrivalsTest, AreReadFromCsv) {
+  const auto arrivals = ParseArrivals("seconds,prompt,output\n0.5,10,20\r\n\n2,1,1\n");
+  ASSERT_TRUE(arrivals.ok()) << arrivals.status();
+  ASSERT_EQ(arrivals->size(), 2u);
+  EXPECT_EQ(arrivals->at(0).time, 500 * kMillisecond);
+  EXPECT_EQ(arrivals->at(0).prompt, 10);
+  EXPECT_EQ(arrivals->at(1).output, 1);
+}
+
+TEST(ArrivalsTest, BadLinesAreNamed) {
+  for (const char* bad : {"1,2,3\n1,2", "1,2,3\n0.5,2,3", "1,2,3\n2,0,3", "1,2,3\n2,3,-1",
+                          "1,2,3\nx,3,1", "1,2,3\nnan,1,1", "1,2,3\n1e300,1,1"}) {
+    const auto arrivals = ParseArrivals(bad);
+    ASSERT_FALSE(arrivals.ok()) << bad;
+    EXPECT_THAT(std::string(arrivals.status().message()), HasSubstr("line 2 is"));
+  }
+}
+
+}  // namespace
+}  // namespace specfabric::scheduler
