@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     LlamaConfig,
@@ -276,13 +277,48 @@ SHAPES: dict[str, Shape] = {
         dtype=torch.bfloat16,
         shard_bytes=60_000,
     ),
+    # A vocabulary so small that the law of whole texts can be written down.
+    "llama-tiny-vocabulary": Shape(
+        "llama",
+        {
+            "vocab_size": 8,
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+        },
+        spread=0.4,
+    ),
 }
 
 CONTEXT = 256
+# Vocabularies up to this size are of letters: too small for all bytes.
+MAX_LETTERS = 2 + len(string.ascii_lowercase)
 
 
 def make_tokenizer(vocabulary: int) -> Tokenizer:
-    """A byte-level BPE with exactly `vocabulary` tokens, its merges being pairs of letters."""
+    """A tokenizer with exactly `vocabulary` tokens: letters, or bytes and pairs of letters."""
+    special = [AddedToken(BEGIN, special=True), AddedToken(END, special=True)]
+    if vocabulary <= MAX_LETTERS:
+        tokenizer = _make_letters(vocabulary)
+    else:
+        tokenizer = _make_byte_level(vocabulary)
+    tokenizer.add_special_tokens(special)
+    return tokenizer
+
+
+def _make_letters(vocabulary: int) -> Tokenizer:
+    """Reads and writes texts of the first letters; other characters are BEGIN."""
+    tokens = [BEGIN, END, *string.ascii_lowercase[: vocabulary - 2]]
+    tokenizer = Tokenizer(models.WordLevel({t: i for i, t in enumerate(tokens)}, unk_token=BEGIN))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return tokenizer
+
+
+def _make_byte_level(vocabulary: int) -> Tokenizer:
+    """A byte-level BPE, its merges being pairs of letters."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokens = [BEGIN, END, *alphabet]
     letters = string.ascii_lowercase
@@ -291,11 +327,12 @@ def make_tokenizer(vocabulary: int) -> Tokenizer:
     merges = list(itertools.islice(pairs, vocabulary - len(tokens)))
     tokens += [a + b for a, b in merges]
     if len(tokens) != vocabulary:
-        raise ValueError(f"vocabulary {vocabulary}; allowed: 258 to {258 + 26 * 27}")
+        raise ValueError(
+            f"vocabulary {vocabulary}; allowed: 3 to {MAX_LETTERS}, 258 to {258 + 26 * 27}"
+        )
     tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate(tokens)}, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(BEGIN, special=True), AddedToken(END, special=True)])
     return tokenizer
 
 
@@ -390,6 +427,25 @@ def make_repeater(text: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     save_tokenizer(vocabulary, folder)
+    return folder
+
+
+def make_noisy(source: Path, folder: Path, noise: float, name: str = "noise") -> Path:
+    """The checkpoint `source` in `folder`, its weights mixed with noise that follows from `name`.
+
+    `noise` is its share: with 0 nothing changes; with 1 nothing is left but noise as spread as the
+    tensor was, around 1 for norms.
+    """
+    shutil.copytree(source, folder)
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    weights = load_file(source / "model.safetensors")
+    for key, tensor in sorted(weights.items()):
+        mean = 1.0 if key.endswith("norm.weight") else 0.0
+        values = tensor.float()
+        spread = (values - mean).square().mean().sqrt()
+        drawn = mean + spread * torch.randn(tensor.shape, generator=generator)
+        weights[key] = ((1 - noise) * values + noise * drawn).to(tensor.dtype)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
 
