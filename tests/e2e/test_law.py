@@ -1,0 +1,246 @@
+"""Texts have exactly the target's law, under every coupling, whatever a draft guesses.
+
+A target with eight tokens, whose law of whole texts can be written down; drafts that agree with it
+half of the time or as little as chance has it. By default it samples little, to be done in minutes.
+The long form, an hour or so:
+
+    SPECFABRIC_LAW_SAMPLES=200000 SPECFABRIC_LAW_SEEDS=3 scripts/test pytest
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import law
+import make
+from cluster import Cluster, start_cluster
+from prompts import PROMPTS
+
+SAMPLES = int(os.environ.get("SPECFABRIC_LAW_SAMPLES", 10_000))
+SEEDS = range(1, 1 + int(os.environ.get("SPECFABRIC_LAW_SEEDS", 1)))
+pytestmark = pytest.mark.timeout(300 + SAMPLES * len(SEEDS) // 50)
+
+TARGETS = 3
+PROMPT = [2, 5, 3]
+# Of a text's tokens: the first follows from the prompt alone, the next are those that drafts guess.
+GUESSED = slice(1, 4)
+# Drafts get no more nodes than output is left after the token that is sure.
+MAX_TOKENS = {"1,1,1": 6, "2,2,1": 12}
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": {"temperature": 1},
+    "top_k": {"temperature": 1, "top_k": 5},
+    "top_p": {"temperature": 1, "top_p": 0.8},
+    "min_p": {"temperature": 1, "min_p": 0.1},
+    "penalties": {
+        "temperature": 0.7,
+        "presence_penalty": 0.6,
+        "frequency_penalty": 0.4,
+        "repetition_penalty": 1.3,
+    },
+    "bias": {"temperature": 1, "logit_bias": {"2": 1.5, "6": -2}},
+}
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """A cluster: which draft, and how it draws."""
+
+    draft: str = "half"  # or "unrelated"
+    tree: str = "2,2,1"
+    draw: str = ""  # of couplings that weigh q; none: the cluster serves `coupled` alone
+    top_n: int = 0  # tokens of q that the draft keeps; 0: all
+    ranks: int = 1
+    coupling: str = "coupled"  # of requests that ask for none
+
+    def __str__(self) -> str:
+        parts = [self.draft, self.tree, self.draw, self.top_n and f"top{self.top_n}"]
+        return "-".join(str(p) for p in [*parts, self.ranks > 1 and f"tp{self.ranks}"] if p)
+
+    @property
+    def flags(self) -> list[str]:
+        weighing = [
+            "--request_couplings=rejection,traversal",
+            f"--sampled_tree={self.tree}",
+            f"--sampled_draw={self.draw}",
+            f"--draft_top_n={self.top_n}",
+        ]
+        return [
+            f"--tree={self.tree}",
+            f"--coupling={self.coupling}",
+            # Replies take about as long for all, so that few are late whatever else the machine
+            # does.
+            "--simulated_rtt_ms=8",
+            "--max_draft_wait_ms=1000",
+            f"--max_sequences={law.SEQUENCES}",
+            f"--max_sessions={TARGETS * law.SEQUENCES}",
+            *(weighing if self.draw else []),
+        ]
+
+
+COUPLED = Arrangement()
+CHAIN = Arrangement("unrelated", "1,1,1")
+WITHOUT = Arrangement(draw="without_replacement")
+WITH = Arrangement(draw="with_replacement")
+DETERMINISTIC = Arrangement(draw="deterministic")
+TRUNCATED_CHAIN = Arrangement("unrelated", "1,1,1", "without_replacement", top_n=3)
+TRUNCATED = Arrangement(draw="without_replacement", top_n=3)
+TWO_RANKS = Arrangement(draw="without_replacement", ranks=2)
+
+# What is served by one cluster stands together.
+CASES = [
+    (COUPLED, "coupled", ["plain", "penalties"]),
+    (CHAIN, "coupled", ["top_p"]),
+    (WITHOUT, "rejection", ["plain", "penalties"]),
+    (WITHOUT, "traversal", ["plain", "bias"]),
+    (WITH, "rejection", ["min_p"]),
+    (DETERMINISTIC, "rejection", ["plain"]),
+    (DETERMINISTIC, "traversal", ["penalties"]),
+    (TRUNCATED_CHAIN, "rejection", ["plain"]),
+    (TRUNCATED_CHAIN, "traversal", ["plain"]),
+    (TRUNCATED, "traversal", ["top_k"]),
+    (TWO_RANKS, "rejection", ["plain"]),
+    (TWO_RANKS, "traversal", ["top_p"]),
+]
+FLAT_CASES = [(a, coupling, setting) for a, coupling, settings in CASES for setting in settings]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the target and its drafts."""
+    make.logging.disable_progress_bar()
+    folder = tmp_path_factory.mktemp("models")
+    target = make.make("llama-tiny-vocabulary", folder / "target")
+    assert 0.45 < law.make_draft(target, folder / "half", PROMPT, 0.5) < 0.55
+    unrelated = make.make_noisy(target, folder / "unrelated", 1.0)
+    assert law.disagreement(law.load(target), law.load(unrelated), PROMPT) > 0.5
+    return folder
+
+
+class Clusters:
+    """One running cluster at a time: the one that was asked for last."""
+
+    def __init__(self, models: Path, folder: Path, stack: contextlib.ExitStack) -> None:
+        self.models, self.folder, self.stack = models, folder, stack
+        self.arrangement: Arrangement | None = None
+
+    def get(self, arrangement: Arrangement) -> Cluster:
+        if arrangement != self.arrangement:
+            self.stack.close()
+            self.arrangement = None
+            self.cluster = self.stack.enter_context(
+                start_cluster(
+                    self.folder / f"{arrangement}.log",
+                    self.models / "target",
+                    self.models / arrangement.draft,
+                    tensor_parallel=arrangement.ranks,
+                    targets=TARGETS,
+                    drafts=2,
+                    extra=arrangement.flags,
+                )
+            )
+            self.arrangement = arrangement
+        return self.cluster
+
+
+@pytest.fixture(scope="module")
+def clusters(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
+    with contextlib.ExitStack() as stack:
+        yield Clusters(models, tmp_path_factory.mktemp("clusters"), stack)
+
+
+def law_of_guessed(models: Path, settings: dict[str, Any]) -> np.ndarray:
+    whole = law.exact_law(law.load(models / "target"), PROMPT, GUESSED.stop, settings)
+    return whole.sum(axis=tuple(range(GUESSED.start)))
+
+
+def sampled(cluster: Cluster, tree: str, coupling: str, setting: str, seed: int) -> law.Samples:
+    body = dict(SETTINGS[setting]) | ({} if coupling == "coupled" else {"coupling": coupling})
+    return law.sample(cluster, PROMPT, SAMPLES, seed, max_tokens=MAX_TOKENS[tree], **body)
+
+
+EXACTNESS = {"coupled": "token", "rejection": "law", "traversal": "law", "typical": "none"}
+
+
+def check_report(samples: law.Samples, coupling: str) -> None:
+    """Drafts took part, and the answers say what was done."""
+    assert samples.speculation["accepted"] > len(samples.tokens) / 10
+    for answer in samples.answers:
+        speculation = answer["usage"]["speculation"]
+        assert answer["exactness"] == EXACTNESS[coupling]
+        assert speculation["coupling"] == coupling
+        assert sum(speculation["accepted_per_position"]) == speculation["accepted"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("arrangement", "coupling", "setting"),
+    [pytest.param(a, c, s, id=f"{a}-{c}-{s}") for a, c, s in FLAT_CASES],
+)
+def test_texts_have_the_exact_law(
+    clusters: Clusters, arrangement: Arrangement, coupling: str, setting: str, seed: int
+) -> None:
+    expected = law_of_guessed(clusters.models, SETTINGS[setting])
+    cluster = clusters.get(arrangement)
+
+    def measure(seed: int) -> float:
+        samples = sampled(cluster, arrangement.tree, coupling, setting, seed)
+        check_report(samples, coupling)
+        likelihood = law.g_test(samples.tokens[:, GUESSED], expected)
+        print(f"seed {seed}: p = {likelihood:.4f}, {dict(samples.speculation)}")
+        return likelihood
+
+    assert law.passes(measure, seed)
+
+
+def test_typical_acceptance_is_told_from_the_law(clusters: Clusters) -> None:
+    cluster = clusters.get(Arrangement(coupling="typical"))
+    samples = sampled(cluster, "2,2,1", "typical", "plain", seed=1)
+    check_report(samples, "typical")
+    expected = law_of_guessed(clusters.models, SETTINGS["plain"])
+    assert law.g_test(samples.tokens[:, GUESSED], expected) < 1e-6
+
+
+def test_the_g_test_tells_laws_apart(models: Path) -> None:
+    """Samples of the law itself pass; those of a slightly different one do not."""
+    right, warmer = (law_of_guessed(models, {"temperature": t}) for t in (1, 1.1))
+    generator = np.random.default_rng(1)
+
+    def draw(of: np.ndarray) -> np.ndarray:
+        cells = generator.choice(of.size, 20_000, p=of.ravel() / of.sum())
+        return np.stack(np.unravel_index(cells, of.shape), axis=1)
+
+    likelihoods = [law.g_test(draw(right), right) for _ in range(200)]
+    assert 0.4 < np.mean(likelihoods) < 0.6
+    assert law.g_test(draw(warmer), right) < 1e-6
+    # What a law excludes may never come.
+    few = law_of_guessed(models, {"top_k": 3})
+    assert law.g_test(draw(right), few) == 0
+    assert law.g_test(draw(few), few) > 0.001
+
+
+def test_speculation_passes_a_kolmogorov_smirnov_gate(tmp_path: Path) -> None:
+    """On the demo models, whose law is too large to write down: with drafts as without."""
+    count, tokens = SAMPLES // 20, 6
+    found = {}
+    for drafts, seed in ((0, 1), (1, 2)):
+        with start_cluster(tmp_path / f"up{drafts}.log", drafts=drafts) as cluster:
+            found[drafts] = law.sample(
+                cluster, PROMPTS[0], count, seed, temperature=1, max_tokens=tokens
+            )
+    assert found[0].speculation["accepted"] == 0
+    assert found[1].speculation["accepted"] > count / 10
+    for position in range(tokens):
+        plain, guessed = (found[drafts].tokens[:, position] for drafts in (0, 1))
+        assert law.kolmogorov_smirnov(plain, guessed) > 0.001 / tokens
+        # And it would tell of a law that is a little different.
+        changed = np.where(np.arange(len(guessed)) % 5 == 0, plain.max() + 1, guessed)
+        assert law.kolmogorov_smirnov(plain, changed) < 0.001 / tokens
