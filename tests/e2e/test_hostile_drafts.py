@@ -1,0 +1,275 @@
+"""Draft workers that answer nonsense cost speed and never text; what is refused is counted."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import law
+import make
+from cluster import (
+    BINARY,
+    DRAFT,
+    TARGET,
+    Cluster,
+    Member,
+    Process,
+    free_address,
+    start_cluster,
+    wait_for_drafts,
+    wait_until,
+)
+from exposition import value_of
+from prompts import PROMPTS
+
+HOSTILE = BINARY.parent / "tests" / "e2e" / "hostile_draft"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Whether trees of a way are verified, and the target's counter that tells of what it did."""
+
+    verified: bool
+    counter: str = "specfabric_drafted_tokens_total"
+    labels: tuple[tuple[str, str], ...] = ()
+
+    def check(self, cluster: Cluster, coupling: str) -> None:
+        admin = cluster.targets[0].admin
+        trees = value_of(admin, "specfabric_verifications_total", coupling=coupling)
+        assert (trees > 0) == self.verified
+        assert value_of(admin, self.counter, **dict(self.labels)) > 0
+
+
+def refused(reason: str) -> Outcome:
+    return Outcome(False, "specfabric_refused_drafts_total", (("reason", reason),))
+
+
+VERIFIED = Outcome(True)
+# What is no message at all ends the connection.
+MALFORMED = Outcome(False, "specfabric_fabric_malformed_messages_total")
+MISSED = Outcome(False, "specfabric_draft_misses_total")
+
+# The ways of hostile_draft.cc, where nothing is weighed.
+WAYS = {
+    "uniform": VERIFIED,
+    "ids_out_of_range": refused("invalid"),
+    "negative_ids": MALFORMED,
+    "too_many_nodes": refused("invalid"),
+    "far_too_many_nodes": MALFORMED,
+    "bad_parents": MALFORMED,
+    "other_draw": VERIFIED,
+    "other_tag": refused("sampling"),
+    "other_round": MISSED,
+    "other_incarnation": MISSED,
+    "twice": VERIFIED,
+    "lie": VERIFIED,
+}
+# Where couplings weigh q. What is verified of these is exact: their guesses are drawn from what
+# they send, and one that its weights exclude has no chance.
+WEIGHED_WAYS = {
+    **{way: outcome for way, outcome in WAYS.items() if way != "lie"},
+    "other_draw": refused("sampling"),
+    "no_tensor": MISSED,
+    "no_rows": refused("invalid"),
+    "short_tensor": refused("invalid"),
+    "large_tensor": refused("invalid"),
+    "nan_weights": refused("invalid"),
+    "negative_weights": refused("invalid"),
+    "zero_weights": refused("invalid"),
+    "excluded_guess": VERIFIED,
+    "two_tensors": VERIFIED,
+    "late_tensor": MISSED,
+}
+# Tensors of the demo models are large enough to be received in slots.
+SLOT_WAYS = {way: outcome for way, outcome in WEIGHED_WAYS.items() if way not in WAYS}
+SLOT_WAYS |= {"uniform": VERIFIED, "large_tensor": refused("no_slot")}
+
+SETTINGS: list[dict[str, Any]] = [{"temperature": 0}, {"temperature": 0.9, "seed": 77}]
+CHOSEN = PROMPTS[::12]
+TOKENS = 40
+VOCABULARY = 4096  # of the demo models
+
+
+@contextlib.contextmanager
+def hostile_draft(way: str, vocabulary: int, log: Path) -> Iterator[str]:
+    """Its address. It ends with its standard input."""
+    command = [str(HOSTILE), way, str(vocabulary)]
+    with (
+        log.open("wb") as errors,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip()
+            assert process.poll() is None, "the hostile draft died"
+            process.communicate(timeout=30)
+        except BaseException:
+            process.kill()
+            raise
+    assert process.returncode == 0
+
+
+@contextlib.contextmanager
+def started(log: Path, *arguments: str) -> Iterator[Process]:
+    """One process, which must end with status 0 when it is asked to."""
+    process = Process.start(arguments, log)
+    try:
+        yield process
+    except BaseException:
+        with contextlib.suppress(AssertionError):
+            process.stop()
+        raise
+    assert process.stop() == 0, process.log_text()
+
+
+@contextlib.contextmanager
+def cluster_with(
+    way: str, model: Path, vocabulary: int, folder: Path, *flags: str
+) -> Iterator[Cluster]:
+    """A target whose only draft is hostile, and a gateway."""
+    at, target_at, target_admin = free_address(), free_address(), free_address()
+    with (
+        hostile_draft(way, vocabulary, folder / "draft.log") as draft,
+        started(
+            folder / "target.log",
+            "target",
+            f"--model={model}",
+            "--dtype=float32",
+            f"--listen={target_at}",
+            f"--admin_listen={target_admin}",
+            f"--drafts={draft}",
+            *flags,
+        ) as target,
+        started(
+            folder / "gateway.log",
+            "gateway",
+            f"--model={model}",
+            f"--listen={at}",
+            f"--targets={target_at}",
+        ) as gateway,
+    ):
+        cluster = Cluster(
+            gateway,
+            Member(gateway.pid, at, at),
+            [Member(target.pid, target_at, target_admin)],
+            [],
+        )
+        with cluster.client() as client:
+
+            def ready() -> bool:
+                with contextlib.suppress(httpx.TransportError):
+                    return client.get("/readyz").status_code == 200
+                return False
+
+            wait_until(ready, "the gateway is ready")
+            wait_for_drafts(cluster.targets[0], 1)
+            cluster.model = client.get("/v1/models").json()["data"][0]["id"]
+        yield cluster
+
+
+def drafted(cluster: Cluster) -> float:
+    return value_of(cluster.targets[0].admin, "specfabric_drafted_tokens_total")
+
+
+def texts(cluster: Cluster) -> list[str]:
+    def ask(case: tuple[dict[str, Any], str]) -> str:
+        settings, prompt = case
+        answer = cluster.complete(prompt=prompt, max_tokens=TOKENS, ignore_eos=True, **settings)
+        return answer["choices"][0]["text"]
+
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(ask, [(s, p) for s in SETTINGS for p in CHOSEN]))
+
+
+@pytest.fixture(scope="module")
+def plain_texts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    with start_cluster(tmp_path_factory.mktemp("plain") / "up.log", drafts=0) as cluster:
+        found = texts(cluster)
+        assert drafted(cluster) == 0
+    assert len(set(found)) == len(found)
+    return found
+
+
+@pytest.mark.parametrize("draft", ["good", "random"])
+def test_text_is_the_same_with_models_as_drafts(
+    draft: str, plain_texts: list[str], tmp_path: Path
+) -> None:
+    model = DRAFT if draft == "good" else make.make_noisy(DRAFT, tmp_path / "random", 1)
+    with start_cluster(tmp_path / "up.log", TARGET, model, drafts=1) as cluster:
+        assert texts(cluster) == plain_texts
+        assert drafted(cluster) > 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_text_is_the_same_with_hostile_drafts(
+    way: str, plain_texts: list[str], tmp_path: Path
+) -> None:
+    with cluster_with(way, TARGET, VOCABULARY, tmp_path) as cluster:
+        assert texts(cluster) == plain_texts
+        WAYS[way].check(cluster, "coupled")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    make.logging.disable_progress_bar()
+    return make.make("llama-tiny-vocabulary", tmp_path_factory.mktemp("tiny") / "target")
+
+
+# What is refused is so before any coupling sees it.
+LAW_CASES = [
+    (way, coupling)
+    for way, outcome in WEIGHED_WAYS.items()
+    for coupling in (["rejection", "traversal"] if outcome.verified else ["rejection"])
+]
+
+
+@contextlib.contextmanager
+def tiny_cluster(way: str, coupling: str, model: Path, folder: Path) -> Iterator[Cluster]:
+    flags = [f"--coupling={coupling}", f"--max_sequences={law.SEQUENCES}"]
+    with cluster_with(way, model, 8, folder, *flags) as cluster:
+        yield cluster
+
+
+def likelihood(cluster: Cluster, model: Path, seed: int) -> float:
+    prompt, tokens = [2, 5, 3], 3
+    samples = law.sample(cluster, prompt, 2000, seed, temperature=1, max_tokens=8)
+    assert samples.answers[0]["exactness"] == "law"
+    expected = law.exact_law(law.load(model), prompt, tokens, {})
+    return law.g_test(samples.tokens[:, :tokens], expected)
+
+
+@pytest.mark.parametrize(("way", "coupling"), LAW_CASES)
+def test_the_law_is_the_same_with_hostile_drafts(
+    way: str, coupling: str, tiny: Path, tmp_path: Path
+) -> None:
+    with tiny_cluster(way, coupling, tiny, tmp_path) as cluster:
+        assert law.passes(partial(likelihood, cluster, tiny), seed=1)
+        WEIGHED_WAYS[way].check(cluster, coupling)
+
+
+@pytest.mark.parametrize("coupling", ["rejection", "traversal"])
+def test_the_law_bends_where_a_draft_lies(coupling: str, tiny: Path, tmp_path: Path) -> None:
+    """As docs/exactness.md warns; and so few samples are enough to see it."""
+    with tiny_cluster("lie", coupling, tiny, tmp_path) as cluster:
+        assert likelihood(cluster, tiny, seed=1) < 1e-6
+
+
+@pytest.mark.parametrize("way", SLOT_WAYS)
+def test_targets_survive_hostile_tensors(way: str, plain_texts: list[str], tmp_path: Path) -> None:
+    """In slots. Greedy texts stay the same; of the others only the law would be."""
+    with cluster_with(way, TARGET, VOCABULARY, tmp_path, "--coupling=traversal") as cluster:
+        found = texts(cluster)
+        assert found[: len(CHOSEN)] == plain_texts[: len(CHOSEN)]
+        assert all(found)
+        SLOT_WAYS[way].check(cluster, "traversal")
