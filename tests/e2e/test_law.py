@@ -227,12 +227,14 @@ def test_the_g_test_tells_laws_apart(models: Path) -> None:
     assert law.g_test(draw(few), few) > 0.001
 
 
-def test_speculation_passes_a_kolmogorov_smirnov_gate(tmp_path: Path) -> None:
+@pytest.mark.parametrize("coupling", ["coupled", "traversal"])
+def test_speculation_passes_a_kolmogorov_smirnov_gate(coupling: str, tmp_path: Path) -> None:
     """On the demo models, whose law is too large to write down: with drafts as without."""
-    count, tokens = SAMPLES // 20, 6
+    count, tokens = SAMPLES // 10, 6
     found = {}
     for drafts, seed in ((0, 1), (1, 2)):
-        with start_cluster(tmp_path / f"up{drafts}.log", drafts=drafts) as cluster:
+        log, extra = tmp_path / f"up{drafts}.log", [f"--coupling={coupling}"]
+        with start_cluster(log, drafts=drafts, extra=extra) as cluster:
             found[drafts] = law.sample(
                 cluster, PROMPTS[0], count, seed, temperature=1, max_tokens=tokens
             )
