@@ -1,0 +1,67 @@
+"""The benchmark target is the demo target's function, at another cost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "make_bench_pair.py"
+TARGET = ROOT / "models" / "target"
+COLUMNS = 1024
+
+
+def run_script(out: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), f"--out={out}", *flags], capture_output=True, text=True
+    )
+
+
+def make(out: Path, *flags: str) -> Path:
+    result = run_script(out, f"--intermediate_size={COLUMNS}", *flags)
+    assert result.returncode == 0, result.stderr
+    return out
+
+
+@torch.inference_mode()
+def logits(checkpoint: Path, tokens: torch.Tensor) -> torch.Tensor:
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    return model(tokens).logits
+
+
+def test_is_the_same_function(tmp_path: Path) -> None:
+    tokens = torch.randint(2, 4096, (3, 40), generator=torch.Generator().manual_seed(1))
+    narrow, wide = logits(TARGET, tokens), logits(make(tmp_path / "bench"), tokens)
+    torch.testing.assert_close(wide, narrow, rtol=0.0, atol=2e-4)
+    assert narrow.std() > 1.0  # against which 2e-4 is nothing
+
+
+def test_the_new_columns_are_computed_in_vain(tmp_path: Path) -> None:
+    weights = load_file(make(tmp_path) / "model.safetensors")
+    narrow = load_file(TARGET / "model.safetensors")
+    old = narrow["model.layers.0.mlp.gate_proj.weight"].shape[0]
+    for layer in range(6):
+        mlp = f"model.layers.{layer}.mlp."
+        for kind in ("gate", "up"):
+            weight = weights[f"{mlp}{kind}_proj.weight"]
+            assert weight.shape[0] == COLUMNS
+            assert weight[old:].abs().sum(1).min() > 0  # every one of them does something
+        assert not weights[f"{mlp}down_proj.weight"][:, old:].any()
+
+
+def test_follows_from_its_seed(tmp_path: Path) -> None:
+    first = (make(tmp_path / "first") / "model.safetensors").read_bytes()
+    assert (make(tmp_path / "again") / "model.safetensors").read_bytes() == first
+    assert (make(tmp_path / "other", "--seed=1") / "model.safetensors").read_bytes() != first
+
+
+def test_cannot_narrow(tmp_path: Path) -> None:
+    result = run_script(tmp_path / "bench", "--intermediate_size=703")
+    assert result.returncode == 2
+    assert "703" in result.stderr and "704" in result.stderr
+    assert not (tmp_path / "bench").exists()
