@@ -19,6 +19,7 @@ namespace specfabric::model::cpu {
 constexpr int kLanes = 16;
 constexpr int kPanelOutputs = 64;  // outputs that a panel of packed weights holds
 constexpr int kTreeLevels = 4;     // of the tree that adds parts: at most 8 of them
+constexpr int kMaxPanelRows = 64;  // of one call
 
 // 64 outputs of a linear layer for `rows` rows.
 struct PanelArgs {
@@ -26,7 +27,7 @@ struct PanelArgs {
   const void* weights;
   // float32: [rows][parts * steps]. bfloat16: [rows][parts * steps][2].
   const void* x;
-  int rows;
+  int rows;   // at most kMaxPanelRows
   int parts;  // a power of two, at most 8
   int steps;
   float* out;  // [rows][out_stride], the first `outputs` of 64 are written
@@ -70,6 +71,8 @@ struct Kernels {
   void (*rms_norm)(const float* x, const float* weight, float epsilon, int width, float* out);
   // out = silu(gate) * up
   void (*silu_multiply)(const float* gate, const float* up, int width, float* out);
+  // As base::RoundToBFloat16, which every instruction set agrees with.
+  void (*round_bfloat16)(const float* x, int count, uint16_t* out);
 };
 
 #if defined(__x86_64__)

@@ -59,23 +59,24 @@ void PackedLinear::PackOutput(int32_t output, const float* weights) {
   }
 }
 
-const void* PackedLinear::PrepareInputs(const float* x, int rows) {
-  if (dtype_ == DataType::kFloat32) return x;
+size_t PackedLinear::RowBytes() const { return size_t{4} * shape_.parts * steps_; }
+
+const std::byte* PackedLinear::PrepareInputs(const float* x, int rows) {
+  if (dtype_ == DataType::kFloat32) return reinterpret_cast<const std::byte*>(x);
   const size_t part_elements = static_cast<size_t>(steps_) * 2;
   const size_t needed = rows * shape_.parts * part_elements;
   // Elements that pad a part of odd length are never written, hence stay zero.
   if (rounded_.size() < needed) rounded_.resize(needed);
   for (int run = 0; run < rows * shape_.parts; ++run) {
-    const float* from = x + static_cast<size_t>(run) * part_inputs_;
-    uint16_t* to = rounded_.data() + run * part_elements;
-    for (int i = 0; i < part_inputs_; ++i) to[i] = RoundToBFloat16(from[i]);
+    kernels_.round_bfloat16(x + static_cast<size_t>(run) * part_inputs_, part_inputs_,
+                            rounded_.data() + run * part_elements);
   }
-  return rounded_.data();
+  return reinterpret_cast<const std::byte*>(rounded_.data());
 }
 
 absl::Status PackedLinear::Forward(const float* x, int rows, float* out) {
   if (rows == 0) return absl::OkStatus();
-  const void* inputs = PrepareInputs(x, rows);
+  const std::byte* inputs = PrepareInputs(x, rows);
   const auto panel_kernel =
       dtype_ == DataType::kFloat32 ? kernels_.panel_float32 : kernels_.panel_bfloat16;
   const int panels = (shape_.outputs + kPanelOutputs - 1) / kPanelOutputs;
@@ -84,14 +85,16 @@ absl::Status PackedLinear::Forward(const float* x, int rows, float* out) {
       const int first = panel * kPanelOutputs;
       PanelArgs args;
       args.weights = static_cast<const std::byte*>(weights_.data()) + panel * PanelBytes();
-      args.x = inputs;
-      args.rows = rows;
       args.parts = shape_.parts;
       args.steps = steps_;
-      args.out = out + first;
       args.out_stride = shape_.outputs;
       args.outputs = std::min(kPanelOutputs, shape_.outputs - first);
-      panel_kernel(args);
+      for (int row = 0; row < rows; row += kMaxPanelRows) {
+        args.x = inputs + row * RowBytes();
+        args.rows = std::min(kMaxPanelRows, rows - row);
+        args.out = out + static_cast<size_t>(row) * shape_.outputs + first;
+        panel_kernel(args);
+      }
     }
   });
   return absl::OkStatus();

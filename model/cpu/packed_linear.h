@@ -2,9 +2,10 @@
 #define SPECFABRIC_MODEL_CPU_PACKED_LINEAR_H_
 
 // The fast linear layer: weights packed in panels of 64 outputs (layout in cpu/kernels.h), read
-// once for up to six rows. A row's result has the same bits whatever the other rows are, however
+// once for up to 64 rows. A row's result has the same bits whatever the other rows are, however
 // many threads share the panels and however the outputs are spread over ranks.
 
+#include <cstddef>
 #include <memory>
 #include <vector>
 
@@ -32,8 +33,10 @@ class PackedLinear : public Linear {
 
   size_t PanelBytes() const;
   void PackOutput(int32_t output, const float* weights);
+  // Of one row as the kernels take it.
+  size_t RowBytes() const;
   // x as the kernels take it: as it is, or rounded to pairs of bfloat16 in rounded_.
-  const void* PrepareInputs(const float* x, int rows);
+  const std::byte* PrepareInputs(const float* x, int rows);
 
   const LinearShape shape_;
   const DataType dtype_;

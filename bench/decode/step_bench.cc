@@ -1,0 +1,134 @@
+// What a forward pass of a checkpoint costs by its number of rows, a chain after --context tokens:
+// whether the nodes of a tree come free. Every repetition times every number of rows in turn, so a
+// machine that slows down slows all of them.
+//
+//   step_bench --model=DIR [--dtype=bfloat16] [--ranks=2 | --threads=2] [--reference]
+
+#include <gflags/gflags.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/clock.h"
+#include "model/rank_model.h"
+
+DEFINE_string(model, "models/bench", "checkpoint folder");
+DEFINE_string(dtype, "bfloat16", "float32 or bfloat16");
+DEFINE_string(rows, "1,2,3,4,5,6,7,8,12,16,24,32,48,64", "rows of a pass, separated by commas");
+DEFINE_int32(context, 200, "tokens in the cache before the rows");
+DEFINE_int32(ranks, 1, "tensor-parallel ranks");
+DEFINE_int32(threads, 1, "threads of a rank");
+DEFINE_int32(repeats, 11, "timed passes of each number of rows");
+DEFINE_bool(reference, false, "libtorch's plain operations instead of the packed kernels");
+
+namespace specfabric::model {
+namespace {
+
+Batch ChainOf(int rows, int context, int blocks) {
+  Batch batch;
+  batch.tokens.assign(rows, 7);
+  batch.positions.resize(rows);
+  std::iota(batch.positions.begin(), batch.positions.end(), context);
+  batch.blocks.resize(blocks);
+  std::iota(batch.blocks.begin(), batch.blocks.end(), 0);
+  batch.logit_rows.resize(rows);
+  std::iota(batch.logit_rows.begin(), batch.logit_rows.end(), 0);
+  batch.sequences.push_back({.kv_len = context, .row_count = rows, .block_count = blocks});
+  return batch;
+}
+
+// Milliseconds of every repetition, [batch][repeat]; the first pass of each batch is not counted.
+absl::StatusOr<std::vector<std::vector<double>>> TimePasses(RankModel& model,
+                                                            const std::vector<Batch>& batches) {
+  std::vector<std::vector<double>> times(batches.size());
+  for (int repeat = 0; repeat <= FLAGS_repeats; ++repeat) {
+    for (size_t i = 0; i < batches.size(); ++i) {
+      const base::Nanos begin = base::Now();
+      if (const auto logits = model.Forward(batches[i]); !logits.ok()) return logits.status();
+      if (repeat > 0) times[i].push_back(static_cast<double>(base::Now() - begin) / 1e6);
+    }
+  }
+  return times;
+}
+
+absl::StatusOr<std::vector<Batch>> Batches(int32_t blocks) {
+  std::vector<Batch> batches;
+  for (absl::string_view text : absl::StrSplit(FLAGS_rows, ',')) {
+    int rows = 0;
+    if (!absl::SimpleAtoi(text, &rows) || rows < 1 || rows > 512) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--rows=", FLAGS_rows, "; allowed: numbers from 1 to 512"));
+    }
+    batches.push_back(ChainOf(rows, FLAGS_context, blocks));
+  }
+  return batches;
+}
+
+void Report(const std::vector<Batch>& batches, std::vector<std::vector<double>> times) {
+  std::printf("%5s %9s %9s %8s\n", "rows", "median ms", "least ms", "to first");
+  double first = 0.0;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    std::sort(times[i].begin(), times[i].end());
+    const double median = times[i][times[i].size() / 2];
+    if (i == 0) first = median;
+    std::printf("%5d %9.3f %9.3f %8.2f\n", batches[i].rows(), median, times[i].front(),
+                median / first);
+  }
+}
+
+absl::Status Run() {
+  absl::StatusOr<DataType> dtype = ParseDataType(FLAGS_dtype);
+  if (!dtype.ok()) return dtype.status();
+  if (FLAGS_repeats < 1 || FLAGS_context < 0 || FLAGS_ranks < 1) {
+    return absl::InvalidArgumentError("--repeats and --ranks: at least 1; --context: at least 0");
+  }
+  RankOptions options;
+  options.dtype = *dtype;
+  options.threads = FLAGS_threads;
+  options.reference = FLAGS_reference;
+  options.kv_blocks = (FLAGS_context + 512) / options.block_size + 1;
+  absl::StatusOr<std::vector<Batch>> batches = Batches(options.kv_blocks);
+  if (!batches.ok()) return batches.status();
+  const auto communicators = MakeThreadCommunicators(FLAGS_ranks);
+  std::vector<std::unique_ptr<RankModel>> models;
+  for (const auto& communicator : communicators) {
+    auto model = RankModel::Load(FLAGS_model, options, communicator.get());
+    if (!model.ok()) return model.status();
+    models.push_back(*std::move(model));
+  }
+
+  std::vector<absl::StatusOr<std::vector<std::vector<double>>>> times(
+      models.size(), absl::UnknownError("not run"));
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < models.size(); ++i) {
+    threads.emplace_back([&, i] { times[i] = TimePasses(*models[i], *batches); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& of_rank : times) {
+    if (!of_rank.ok()) return of_rank.status();
+  }
+  Report(*batches, *std::move(times[0]));
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace specfabric::model
+
+int main(int argc, char** argv) {
+  gflags::SetUsageMessage("what a forward pass costs by its number of rows");
+  gflags::ParseCommandLineFlags(&argc, &argv, /*remove_flags=*/true);
+  const absl::Status status = specfabric::model::Run();
+  if (!status.ok()) {
+    std::fprintf(stderr, "step_bench: %s\n", std::string(status.message()).c_str());
+    return 1;
+  }
+  return 0;
+}
