@@ -34,6 +34,14 @@ class Linear {
   // x: [rows][inputs], out: [rows][outputs], both float32. In bfloat16 the inputs are rounded to it
   // first; sums are float32.
   virtual absl::Status Forward(const float* x, int rows, float* out) = 0;
+
+  // Of a layer whose outputs are gate features, then as many up features: silu(gate) * up,
+  // out: [rows][outputs / 2], the same bits as after Forward, which writes and reads twice as much.
+  // Only where FusesGate().
+  virtual absl::Status ForwardGated(const float* /*x*/, int /*rows*/, float* /*out*/) {
+    return absl::UnimplementedError("this linear layer does not fuse gates");
+  }
+  virtual bool FusesGate() const { return false; }
 };
 
 }  // namespace specfabric::model

@@ -231,12 +231,21 @@ void Transformer::PlaceQueriesAndKeys(int layer, int rows) {
 // residual += down(silu(gate(x)) * up(x)), x the normed residual.
 absl::Status Transformer::FeedForward(const LayerWeights& weights, int rows) {
   Normalise(weights.mlp_norm, rows);
+  float* activated = Reserve(&activated_, static_cast<size_t>(rows) * partition_.intermediate);
+  const absl::Status status = weights.gate_up->FusesGate() && weights.gate_up_bias.empty()
+                                  ? weights.gate_up->ForwardGated(normed_.data(), rows, activated)
+                                  : GateApart(weights, rows, activated);
+  if (!status.ok()) return status;
+  return ProjectAndAdd(*weights.down, weights.down_bias, activated, rows);
+}
+
+// activated = silu(gate(x)) * up(x), by way of all gates and ups.
+absl::Status Transformer::GateApart(const LayerWeights& weights, int rows, float* activated) {
   const size_t features = partition_.intermediate;
   float* gate_up = Reserve(&gate_up_, rows * features * 2);
   if (absl::Status status = weights.gate_up->Forward(normed_.data(), rows, gate_up); !status.ok()) {
     return status;
   }
-  float* activated = Reserve(&activated_, rows * features);
   pool_.Run(rows, [&](int, int begin, int end) {
     for (int row = begin; row < end; ++row) {
       float* gate = gate_up + row * features * 2;
@@ -245,7 +254,7 @@ absl::Status Transformer::FeedForward(const LayerWeights& weights, int rows) {
                              activated + row * features);
     }
   });
-  return ProjectAndAdd(*weights.down, weights.down_bias, activated, rows);
+  return absl::OkStatus();
 }
 
 // residual += sum over ranks of linear(x), plus the bias once.

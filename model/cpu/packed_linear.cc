@@ -74,26 +74,60 @@ const std::byte* PackedLinear::PrepareInputs(const float* x, int rows) {
   return reinterpret_cast<const std::byte*>(rounded_.data());
 }
 
+void PackedLinear::RunPanel(int panel, const std::byte* inputs, int rows, float* out,
+                            int out_stride) const {
+  PanelArgs args;
+  args.weights = static_cast<const std::byte*>(weights_.data()) + panel * PanelBytes();
+  args.x = inputs;
+  args.rows = rows;
+  args.parts = shape_.parts;
+  args.steps = steps_;
+  args.out = out;
+  args.out_stride = out_stride;
+  args.outputs = std::min(kPanelOutputs, shape_.outputs - panel * kPanelOutputs);
+  if (dtype_ == DataType::kFloat32) {
+    kernels_.panel_float32(args);
+  } else {
+    kernels_.panel_bfloat16(args);
+  }
+}
+
 absl::Status PackedLinear::Forward(const float* x, int rows, float* out) {
   if (rows == 0) return absl::OkStatus();
   const std::byte* inputs = PrepareInputs(x, rows);
-  const auto panel_kernel =
-      dtype_ == DataType::kFloat32 ? kernels_.panel_float32 : kernels_.panel_bfloat16;
   const int panels = (shape_.outputs + kPanelOutputs - 1) / kPanelOutputs;
   pool_->Run(panels, [&](int, int begin, int end) {
     for (int panel = begin; panel < end; ++panel) {
-      const int first = panel * kPanelOutputs;
-      PanelArgs args;
-      args.weights = static_cast<const std::byte*>(weights_.data()) + panel * PanelBytes();
-      args.parts = shape_.parts;
-      args.steps = steps_;
-      args.out_stride = shape_.outputs;
-      args.outputs = std::min(kPanelOutputs, shape_.outputs - first);
       for (int row = 0; row < rows; row += kMaxPanelRows) {
-        args.x = inputs + row * RowBytes();
-        args.rows = std::min(kMaxPanelRows, rows - row);
-        args.out = out + static_cast<size_t>(row) * shape_.outputs + first;
-        panel_kernel(args);
+        RunPanel(panel, inputs + row * RowBytes(), std::min(kMaxPanelRows, rows - row),
+                 out + static_cast<size_t>(row) * shape_.outputs + panel * kPanelOutputs,
+                 shape_.outputs);
+      }
+    }
+  });
+  return absl::OkStatus();
+}
+
+void PackedLinear::RunGatedPanel(int panel, const std::byte* inputs, int rows, float* out) const {
+  const int features = shape_.outputs / 2;
+  float gate[kMaxPanelRows][kPanelOutputs], up[kMaxPanelRows][kPanelOutputs];
+  RunPanel(panel, inputs, rows, gate[0], kPanelOutputs);
+  RunPanel(panel + features / kPanelOutputs, inputs, rows, up[0], kPanelOutputs);
+  for (int row = 0; row < rows; ++row) {
+    kernels_.silu_multiply(gate[row], up[row], kPanelOutputs,
+                           out + static_cast<size_t>(row) * features + panel * kPanelOutputs);
+  }
+}
+
+absl::Status PackedLinear::ForwardGated(const float* x, int rows, float* out) {
+  if (rows == 0) return absl::OkStatus();
+  const std::byte* inputs = PrepareInputs(x, rows);
+  const int features = shape_.outputs / 2;
+  pool_->Run(features / kPanelOutputs, [&](int, int begin, int end) {
+    for (int panel = begin; panel < end; ++panel) {
+      for (int row = 0; row < rows; row += kMaxPanelRows) {
+        RunGatedPanel(panel, inputs + row * RowBytes(), std::min(kMaxPanelRows, rows - row),
+                      out + static_cast<size_t>(row) * features);
       }
     }
   });

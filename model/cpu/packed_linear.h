@@ -27,6 +27,9 @@ class PackedLinear : public Linear {
                                                         const Kernels& kernels, ThreadPool* pool);
 
   absl::Status Forward(const float* x, int rows, float* out) override;
+  absl::Status ForwardGated(const float* x, int rows, float* out) override;
+  // Where a panel holds gates alone or ups alone.
+  bool FusesGate() const override { return shape_.outputs % (2 * kPanelOutputs) == 0; }
 
  private:
   PackedLinear(const LinearShape& shape, DataType dtype, const Kernels& kernels, ThreadPool* pool);
@@ -37,6 +40,10 @@ class PackedLinear : public Linear {
   size_t RowBytes() const;
   // x as the kernels take it: as it is, or rounded to pairs of bfloat16 in rounded_.
   const std::byte* PrepareInputs(const float* x, int rows);
+  // The panel's outputs for at most kMaxPanelRows rows from `inputs` on.
+  void RunPanel(int panel, const std::byte* inputs, int rows, float* out, int out_stride) const;
+  // Gates and ups of panels `panel` and half of all panels further on.
+  void RunGatedPanel(int panel, const std::byte* inputs, int rows, float* out) const;
 
   const LinearShape shape_;
   const DataType dtype_;

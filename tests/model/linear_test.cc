@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -74,6 +75,8 @@ std::vector<ShapeCase> Shapes() {
   std::vector<ShapeCase> shapes = {{1, 1, 1, 1},   {2, 2, 16, 2},   {3, 24, 63, 8},
                                    {5, 72, 65, 4}, {7, 148, 72, 4}, {40, 130, 200, 2}};
   for (int rows = 1; rows <= 14; ++rows) shapes.push_back({rows, 150, 101, 2});
+  // Several chunks of a panel, the last of them short, and more rows than one call takes.
+  for (int rows : {6, 13, 25, 66}) shapes.push_back({rows, 600, 130, 2});
   return shapes;
 }
 
@@ -155,7 +158,7 @@ TEST(PackedLinearTest, BFloat16BitsAreEqualOnEveryInstructionSet) {
 }
 
 TEST(PackedLinearTest, RowBitsDoNotDependOnTheOtherRows) {
-  constexpr int kInputs = 200, kOutputs = 130, kRows = 29;
+  constexpr int kInputs = 600, kOutputs = 130, kRows = 29;
   ThreadPool pool(1);
   const Matrix w(kOutputs, kInputs, 7);
   const std::vector<float> x = Normal(kRows * kInputs, 8);
@@ -239,6 +242,32 @@ TEST(PackedLinearTest, ThreadsChangeNothing) {
       ASSERT_EQ(Apply(*a, x, kRows, kOutputs), Apply(*b, x, kRows, kOutputs));
     }
   }
+}
+
+TEST(PackedLinearTest, FusedGatesHaveTheBitsOfGatesApart) {
+  constexpr int kInputs = 150, kFeatures = 192;
+  ThreadPool pool(2);
+  const Matrix w(2 * kFeatures, kInputs, 15);
+  for (const cpu::Kernels* kernels : SupportedKernels()) {
+    for (DataType dtype : kTypes) {
+      const auto linear = Pack({2 * kFeatures, kInputs, 1}, dtype, w.Reader(), &pool, *kernels);
+      ASSERT_TRUE(linear->FusesGate());
+      for (int rows : {1, 7, 64, 65, 130}) {
+        const std::vector<float> x = Normal(size_t(rows) * kInputs, 16);
+        const std::vector<float> apart = Apply(*linear, x, rows, 2 * kFeatures);
+        std::vector<float> fused(size_t(rows) * kFeatures, NAN);
+        ASSERT_TRUE(linear->ForwardGated(x.data(), rows, fused.data()).ok());
+        std::vector<float> want(kFeatures);
+        for (int r = 0; r < rows; ++r) {
+          const float* gate = &apart[size_t(r) * 2 * kFeatures];
+          kernels->silu_multiply(gate, gate + kFeatures, kFeatures, want.data());
+          ASSERT_TRUE(std::equal(want.begin(), want.end(), &fused[size_t(r) * kFeatures]))
+              << kernels->name << " " << Name(dtype) << " rows " << rows << " row " << r;
+        }
+      }
+    }
+  }
+  EXPECT_FALSE(Pack({2 * 96, kInputs, 1}, DataType::kFloat32, w.Reader(), &pool)->FusesGate());
 }
 
 TEST(PackedLinearTest, AgreesWithLibtorch) {
