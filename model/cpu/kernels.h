@@ -33,6 +33,7 @@ struct PanelArgs {
   float* out;  // [rows][out_stride], the first `outputs` of 64 are written
   int out_stride;
   int outputs;
+  const void* next;  // what will be read after this panel: fetched towards its end
 };
 
 constexpr int kMaxQueries = 4;

@@ -74,10 +74,11 @@ const std::byte* PackedLinear::PrepareInputs(const float* x, int rows) {
   return reinterpret_cast<const std::byte*>(rounded_.data());
 }
 
-void PackedLinear::RunPanel(int panel, const std::byte* inputs, int rows, float* out,
+void PackedLinear::RunPanel(int panel, int next, const std::byte* inputs, int rows, float* out,
                             int out_stride) const {
   PanelArgs args;
-  args.weights = static_cast<const std::byte*>(weights_.data()) + panel * PanelBytes();
+  args.weights = Panel(panel);
+  args.next = Panel(next);
   args.x = inputs;
   args.rows = rows;
   args.parts = shape_.parts;
@@ -99,7 +100,7 @@ absl::Status PackedLinear::Forward(const float* x, int rows, float* out) {
   pool_->Run(panels, [&](int, int begin, int end) {
     for (int panel = begin; panel < end; ++panel) {
       for (int row = 0; row < rows; row += kMaxPanelRows) {
-        RunPanel(panel, inputs + row * RowBytes(), std::min(kMaxPanelRows, rows - row),
+        RunPanel(panel, panel + 1, inputs + row * RowBytes(), std::min(kMaxPanelRows, rows - row),
                  out + static_cast<size_t>(row) * shape_.outputs + panel * kPanelOutputs,
                  shape_.outputs);
       }
@@ -111,8 +112,9 @@ absl::Status PackedLinear::Forward(const float* x, int rows, float* out) {
 void PackedLinear::RunGatedPanel(int panel, const std::byte* inputs, int rows, float* out) const {
   const int features = shape_.outputs / 2;
   float gate[kMaxPanelRows][kPanelOutputs], up[kMaxPanelRows][kPanelOutputs];
-  RunPanel(panel, inputs, rows, gate[0], kPanelOutputs);
-  RunPanel(panel + features / kPanelOutputs, inputs, rows, up[0], kPanelOutputs);
+  const int up_panel = panel + features / kPanelOutputs;
+  RunPanel(panel, up_panel, inputs, rows, gate[0], kPanelOutputs);
+  RunPanel(up_panel, panel + 1, inputs, rows, up[0], kPanelOutputs);
   for (int row = 0; row < rows; ++row) {
     kernels_.silu_multiply(gate[row], up[row], kPanelOutputs,
                            out + static_cast<size_t>(row) * features + panel * kPanelOutputs);

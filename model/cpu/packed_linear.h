@@ -40,8 +40,12 @@ class PackedLinear : public Linear {
   size_t RowBytes() const;
   // x as the kernels take it: as it is, or rounded to pairs of bfloat16 in rounded_.
   const std::byte* PrepareInputs(const float* x, int rows);
-  // The panel's outputs for at most kMaxPanelRows rows from `inputs` on.
-  void RunPanel(int panel, const std::byte* inputs, int rows, float* out, int out_stride) const;
+  const std::byte* Panel(int panel) const {
+    return static_cast<const std::byte*>(weights_.data()) + panel * PanelBytes();
+  }
+  // The panel's outputs for at most kMaxPanelRows rows from `inputs` on; panel `next` is next.
+  void RunPanel(int panel, int next, const std::byte* inputs, int rows, float* out,
+                int out_stride) const;
   // Gates and ups of panels `panel` and half of all panels further on.
   void RunGatedPanel(int panel, const std::byte* inputs, int rows, float* out) const;
 
