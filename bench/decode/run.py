@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """Plain decoding at batch 1, side by side: SpecFabric, transformers and llama.cpp.
 
-All decode the same random weights with the same number of threads, in one interleaved run: every
-repetition times every contender once, in turn, so a machine that slows down slows all of them.
-Prints each one's median tokens/s and the ratios of medians.
+All decode the same weights (random ones by default) with the same number of threads, in one
+interleaved run: every repetition times every contender once, in turn, so a machine that slows down
+slows all of them. Prints each one's median tokens/s and the ratios of medians.
 
     scripts/build && scripts/setup --bench
     $(scripts/setup --print-venv)/bin/python bench/decode/run.py
+
+and another checkpoint with --checkpoint, for instance the one of scripts/make_bench_pair.py:
+
+    .../python bench/decode/run.py --checkpoint models/bench --dtypes bfloat16 --tokens 64
 
 llama.cpp is built from the source distribution of llama-cpp-python, once, under --work.
 """
@@ -142,9 +146,10 @@ runpy.run_path(tree + "/convert_hf_to_gguf.py", run_name="__main__")
 """
 
 
-def convert(tree: Path, checkpoint: Path, dtype: str) -> Path:
-    gguf = checkpoint / "model.gguf"
-    if not gguf.exists():
+def convert(tree: Path, checkpoint: Path, dtype: str, gguf: Path) -> Path:
+    """The checkpoint as llama.cpp reads it, made again when its weights are newer."""
+    weights = max(path.stat().st_mtime for path in checkpoint.glob("*.safetensors"))
+    if not gguf.exists() or gguf.stat().st_mtime < weights:
         subprocess.run(
             [sys.executable, "-c", _CONVERT, str(tree), str(checkpoint)]
             + ["--outfile", str(gguf), "--outtype", GGUF_TYPES[dtype]],
@@ -212,8 +217,10 @@ def contenders(args: argparse.Namespace) -> list[Contender]:
     tree, bench = build_llama_bench(args.work, args.jobs)
     found = []
     for dtype, threads in itertools.product(args.dtypes, args.threads):
-        checkpoint = make_model(args.work / f"random-11m-{dtype}", dtype)
-        gguf = convert(tree, checkpoint, dtype)
+        made = args.work / f"random-11m-{dtype}"
+        checkpoint = args.checkpoint.resolve() if args.checkpoint else make_model(made, dtype)
+        name = "-".join(checkpoint.parts[1:]) if args.checkpoint else made.name
+        gguf = convert(tree, checkpoint, dtype, args.work / f"{name}-{dtype}.gguf")
         model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=getattr(torch, dtype)).eval()
         measures: dict[str, Callable[[], float]] = {
             OURS: partial(measure_specfabric, checkpoint, dtype, threads, 1, args.tokens),
@@ -254,6 +261,7 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", choices=GGUF_TYPES, default=list(GGUF_TYPES))
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="compilers at once")
     parser.add_argument("--work", type=Path, default=cache / "specfabric" / "bench-decode")
+    parser.add_argument("--checkpoint", type=Path, help="a Hugging Face checkpoint's folder")
     parser.add_argument("--json", type=Path, help="also write every measurement to this file")
     args = parser.parse_args()
     logging.disable_progress_bar()
