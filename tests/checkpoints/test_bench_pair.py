@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
@@ -16,15 +16,8 @@ TARGET = ROOT / "models" / "target"
 COLUMNS = 1024
 
 
-def run_script(out: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), f"--out={out}", *flags], capture_output=True, text=True
-    )
-
-
-def make(out: Path, *flags: str) -> Path:
-    result = run_script(out, f"--intermediate_size={COLUMNS}", *flags)
-    assert result.returncode == 0, result.stderr
+def make(out: Path, columns: int = COLUMNS, seed: int = 0) -> Path:
+    runpy.run_path(str(SCRIPT))["make"](TARGET, out, columns, seed)
     return out
 
 
@@ -57,11 +50,10 @@ def test_the_new_columns_are_computed_in_vain(tmp_path: Path) -> None:
 def test_follows_from_its_seed(tmp_path: Path) -> None:
     first = (make(tmp_path / "first") / "model.safetensors").read_bytes()
     assert (make(tmp_path / "again") / "model.safetensors").read_bytes() == first
-    assert (make(tmp_path / "other", "--seed=1") / "model.safetensors").read_bytes() != first
+    assert (make(tmp_path / "other", seed=1) / "model.safetensors").read_bytes() != first
 
 
 def test_cannot_narrow(tmp_path: Path) -> None:
-    result = run_script(tmp_path / "bench", "--intermediate_size=703")
-    assert result.returncode == 2
-    assert "703" in result.stderr and "704" in result.stderr
+    with pytest.raises(ValueError, match="703: allowed are 704"):
+        make(tmp_path / "bench", columns=703)
     assert not (tmp_path / "bench").exists()
