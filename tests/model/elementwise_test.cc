@@ -2,10 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
+#include <iterator>
 #include <random>
 #include <vector>
 
+#include "base/bfloat16.h"
 #include "model/cpu/kernels.h"
 
 namespace specfabric::model::cpu {
@@ -76,6 +80,25 @@ TEST_P(ElementwiseTest, SiluMultiply) {
     EXPECT_EQ(out[width], 42.0f) << "wrote past the end";
     if (first.empty()) first = out;
     EXPECT_EQ(out, first) << "bits differ between instruction sets";
+  });
+}
+
+TEST_P(ElementwiseTest, RoundToBFloat16) {
+  const int width = GetParam();
+  std::vector<float> x = Normal(width, 1.0f, 5);
+  // Ties to even both ways, the largest that rounds up to infinity, denormals, infinities, NaNs.
+  const uint32_t extremes[] = {0x3F808000, 0x3F818000, 0x7F7FFFFF, 0x00000001, 0x807FFFFF,
+                               0x80000000, 0x7F800000, 0xFF800000, 0x7F800001, 0xFFFFFFFF};
+  for (size_t i = 0; i < std::size(extremes) && static_cast<int>(i) < width; ++i) {
+    x[width - 1 - i] = std::bit_cast<float>(extremes[i]);
+  }
+  ForSupportedKernels([&](const Kernels& kernels) {
+    std::vector<uint16_t> out(width + 1, 42);
+    kernels.round_bfloat16(x.data(), width, out.data());
+    for (int i = 0; i < width; ++i) {
+      ASSERT_EQ(out[i], base::RoundToBFloat16(x[i])) << std::bit_cast<uint32_t>(x[i]);
+    }
+    EXPECT_EQ(out[width], 42) << "wrote past the end";
   });
 }
 
