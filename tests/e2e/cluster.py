@@ -294,6 +294,19 @@ def start_cluster(
     assert status == 0, f"ended with status {status}\n{process.log_text()}"
 
 
+@contextlib.contextmanager
+def started(log: Path, arguments: Sequence[str]) -> Iterator[Process]:
+    """One process, which must end with status 0 when it is asked to."""
+    process = Process.start(arguments, log)
+    try:
+        yield process
+    except BaseException:
+        with contextlib.suppress(AssertionError):
+            process.stop()
+        raise
+    assert process.stop() == 0, process.log_text()
+
+
 def run(arguments: Sequence[str], seconds: float = 60) -> subprocess.CompletedProcess[str]:
     """Runs the binary to its end."""
     return subprocess.run(

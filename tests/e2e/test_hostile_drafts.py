@@ -22,9 +22,9 @@ from cluster import (
     TARGET,
     Cluster,
     Member,
-    Process,
     free_address,
     start_cluster,
+    started,
     wait_for_drafts,
     wait_until,
 )
@@ -121,19 +121,6 @@ def hostile_draft(way: str, vocabulary: int, log: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def started(log: Path, *arguments: str) -> Iterator[Process]:
-    """One process, which must end with status 0 when it is asked to."""
-    process = Process.start(arguments, log)
-    try:
-        yield process
-    except BaseException:
-        with contextlib.suppress(AssertionError):
-            process.stop()
-        raise
-    assert process.stop() == 0, process.log_text()
-
-
-@contextlib.contextmanager
 def cluster_with(
     way: str, model: Path, vocabulary: int, folder: Path, *flags: str
 ) -> Iterator[Cluster]:
@@ -143,20 +130,19 @@ def cluster_with(
         hostile_draft(way, vocabulary, folder / "draft.log") as draft,
         started(
             folder / "target.log",
-            "target",
-            f"--model={model}",
-            "--dtype=float32",
-            f"--listen={target_at}",
-            f"--admin_listen={target_admin}",
-            f"--drafts={draft}",
-            *flags,
+            [
+                "target",
+                f"--model={model}",
+                "--dtype=float32",
+                f"--listen={target_at}",
+                f"--admin_listen={target_admin}",
+                f"--drafts={draft}",
+                *flags,
+            ],
         ) as target,
         started(
             folder / "gateway.log",
-            "gateway",
-            f"--model={model}",
-            f"--listen={at}",
-            f"--targets={target_at}",
+            ["gateway", f"--model={model}", f"--listen={at}", f"--targets={target_at}"],
         ) as gateway,
     ):
         cluster = Cluster(

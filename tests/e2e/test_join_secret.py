@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
 import pytest
 
-from cluster import DRAFT, TARGET, Process, free_address, run, start_cluster, wait_until
+from cluster import DRAFT, TARGET, Process, free_address, run, start_cluster, started, wait_until
 from exposition import value_of
 
 SECRET = "the secret of this cluster"
@@ -29,19 +28,6 @@ def wrong(tmp_path: Path) -> Path:
     path = tmp_path / "wrong"
     path.write_text("the secret of another cluster\n")
     return path
-
-
-@contextlib.contextmanager
-def started(log: Path, arguments: Sequence[str]) -> Iterator[Process]:
-    """One process, which must end with status 0 when it is asked to."""
-    process = Process.start(arguments, log)
-    try:
-        yield process
-    except BaseException:
-        with contextlib.suppress(AssertionError):
-            process.stop()
-        raise
-    assert process.stop() == 0, process.log_text()
 
 
 def wait_for_line(process: Process, text: str) -> None:
