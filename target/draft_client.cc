@@ -250,11 +250,12 @@ bool DraftClient::HandleOk(Route* route, DraftReply reply, base::Nanos now) {
   return HandleTree(route, reply, now);
 }
 
-DraftClient::Route* DraftClient::FindRound(PeerId peer, const transport::TensorFields& fields) {
-  const auto it = routes_.find(fields.tag);
-  if (it == routes_.end() || fields.fence.incarnation != options_.incarnation ||
+DraftClient::Route* DraftClient::FindRound(PeerId peer, base::SequenceId id,
+                                           const transport::Fence& fence) {
+  const auto it = routes_.find(id);
+  if (it == routes_.end() || fence.incarnation != options_.incarnation ||
       it->second.worker != peer || it->second.request_id == 0 ||
-      it->second.want.round != fields.fence.round) {
+      it->second.want.round != fence.round) {
     ++stats_.stale;
     return nullptr;
   }
@@ -262,7 +263,7 @@ DraftClient::Route* DraftClient::FindRound(PeerId peer, const transport::TensorF
 }
 
 bool DraftClient::OnWeights(PeerId peer, WeightsTensor tensor, base::Nanos now) {
-  Route* route = FindRound(peer, tensor.fields);
+  Route* route = FindRound(peer, tensor.fields.tag, tensor.fields.fence);
   if (route == nullptr) return false;
   route->early_weights = std::move(tensor);
   if (!route->early_reply) return false;
@@ -271,7 +272,7 @@ bool DraftClient::OnWeights(PeerId peer, WeightsTensor tensor, base::Nanos now) 
 }
 
 void DraftClient::OnWeightsRefused(PeerId peer, const transport::TensorFields& fields) {
-  Route* route = FindRound(peer, fields);
+  Route* route = FindRound(peer, fields.tag, fields.fence);
   if (route == nullptr) return;
   ++stats_.refused_weights;
   GiveUp(route);
@@ -287,14 +288,12 @@ void DraftClient::ReleaseWeights(base::SequenceId id) {
 }
 
 bool DraftClient::OnReply(PeerId peer, DraftReply reply, base::Nanos now) {
-  auto it = routes_.find(reply.sequence);
-  if (it == routes_.end() || reply.target_incarnation != options_.incarnation ||
-      it->second.worker != peer || it->second.request_id == 0 ||
-      it->second.request_id != reply.request_id || it->second.want.round != reply.round) {
+  Route* route = FindRound(peer, reply.sequence, {reply.target_incarnation, reply.round});
+  if (route == nullptr) return false;
+  if (route->request_id != reply.request_id) {
     ++stats_.stale;
     return false;
   }
-  Route* route = &it->second;
   ++stats_.replies[static_cast<int>(reply.status)];
   switch (reply.status) {
     case DraftStatus::kOk:

@@ -128,8 +128,8 @@ class DraftClient {
 
   // The round's request to the worker the router chose, or once more to the same one.
   void SendRequest(Route* route, PeerId worker, base::Nanos now);
-  // The sequence whose round in flight at this peer the weights are for, or null.
-  Route* FindRound(PeerId peer, const transport::TensorFields& fields);
+  // The route whose request in flight at this peer is of this round, or null: what came is stale.
+  Route* FindRound(PeerId peer, base::SequenceId id, const transport::Fence& fence);
   void Charge(Route* route, base::Nanos now);
   void GiveUp(Route* route);
   void ForgetSession(Route* route);
