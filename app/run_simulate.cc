@@ -1,9 +1,9 @@
 // specfabric simulate: the scheduler and the draft router against modelled costs, a row for each
 // number of drafts at each load.
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
-#include <iostream>
 #include <iterator>
 #include <string>
 #include <vector>

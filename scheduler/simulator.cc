@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
+#include <optional>
 #include <queue>
 #include <unordered_map>
 #include <utility>
@@ -70,11 +72,11 @@ class Worker {
 
   Worker(const DraftCost& cost, const Truth& truth) : cost_(cost), truth_(truth) {}
 
-  void Ask(const DraftWanted& want, int32_t committed) {
+  void Ask(const DraftWanted& want) {
     int32_t& known = known_[want.id];
-    waiting_.push_back({want, std::max(0, committed - known),
+    waiting_.push_back({want, std::max(0, want.committed - known),
                         speculation::TreeGrower(cost_.tree, 0, want.max_nodes)});
-    known = committed;
+    known = want.committed;
   }
   void Forget(base::SequenceId id) { known_.erase(id); }
   int32_t sessions() const { return static_cast<int32_t>(known_.size()); }
@@ -277,7 +279,7 @@ void Simulation::Want(const DraftWanted& want) {
   client.asked = now_;
   client.round = want.round;
   client.answered = false;
-  workers_[*worker - 1].Ask(want, want.committed);
+  workers_[*worker - 1].Ask(want);
 }
 
 void Simulation::Deliver(Delivery delivery) {
