@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import select
 import signal
 import socket
@@ -33,10 +34,16 @@ STOP_SECONDS = 30.0
 
 
 def free_port() -> int:
-    """A port that was free a moment ago, on the loopback interface."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that was free a moment ago, on the loopback interface.
+
+    Below those the kernel gives to whoever asks for any: a process of the same cluster, which
+    listens before this port's, could get it otherwise.
+    """
+    lowest_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", random.randrange(min(10000, lowest_given // 2), lowest_given)))
+            return probe.getsockname()[1]
 
 
 def free_address() -> str:
