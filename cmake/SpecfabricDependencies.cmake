@@ -34,6 +34,11 @@ add_library(specfabric_ucx INTERFACE)
 target_include_directories(specfabric_ucx SYSTEM INTERFACE "${SPECFABRIC_UCX_INCLUDE}")
 target_link_libraries(specfabric_ucx INTERFACE "${SPECFABRIC_UCP}" "${SPECFABRIC_UCS}")
 
+# xxHash: its header alone, used inline.
+find_path(SPECFABRIC_XXHASH_INCLUDE xxhash.h REQUIRED)
+add_library(specfabric_xxhash INTERFACE)
+target_include_directories(specfabric_xxhash SYSTEM INTERFACE "${SPECFABRIC_XXHASH_INCLUDE}")
+
 # libtorch is the Python wheel's: only libtorch_cpu and libc10 are linked.
 if(SPECFABRIC_TORCH)
   set(SPECFABRIC_TORCH_DIR "" CACHE PATH "The torch folder of a Python environment")

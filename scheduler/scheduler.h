@@ -28,6 +28,13 @@
 
 namespace specfabric::scheduler {
 
+// What tests break on purpose.
+struct CacheFaults {
+  int32_t hash_bits = 128;      // fewer: keys collide
+  bool compare_tokens = true;   // false: equal keys are taken for equal tokens
+  bool rewrite_shared = false;  // true: the last token that the cache has is computed again
+};
+
 struct SchedulerOptions {
   int32_t kv_blocks = 0;          // blocks in the pool
   int32_t block_size = 16;        // slots a block
@@ -42,7 +49,14 @@ struct SchedulerOptions {
   base::Nanos max_draft_wait = 50 * base::kMillisecond;
   int32_t max_misses = 2;     // consecutive misses after which a sequence stops waiting
   int32_t probe_rounds = 32;  // rounds after which such a sequence tries a draft again
+  base::Nanos priority_ageing = 10 * base::kSecond;  // the head start of one step of priority
+  bool prefix_cache = true;
+  uint64_t model_salt = 0;                  // of all keys of the prefix cache
+  std::optional<uint64_t> cache_seed = {};  // of the hash's secret, for tests; random by default
+  CacheFaults cache_faults = {};
 };
+
+constexpr int32_t kMaxPriority = 100;
 
 struct SequenceRequest {
   base::SequenceId id = 0;
@@ -58,6 +72,8 @@ struct SequenceRequest {
   bool score_prompt = false;            // report log-probabilities of prompt tokens (echo)
   int32_t logprobs = -1;                // top log-probabilities a token; -1 none
   bool speculate = true;                // false: never ask for drafts
+  int32_t priority = 0;                 // higher first; at most kMaxPriority from 0, either way
+  uint64_t cache_salt = 0;  // only sequences of one salt (a tenant's) share cached prefixes
 };
 
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kError };
@@ -75,6 +91,8 @@ struct TokensEvent {
   int32_t drafted = 0;
   int32_t accepted = 0;
   bool round = false;  // a decode or verification round (prefill is none)
+  // In a sequence's first event: tokens of its prompt whose KV the cache had.
+  int32_t cached_tokens = 0;
 };
 
 // The sequence's committed tokens have grown to `committed`; a tree for (id, round) is wanted
@@ -99,8 +117,13 @@ struct WaitUntil {
 };
 
 struct SchedulerStats {
-  int32_t waiting = 0, running = 0, free_blocks = 0, used_blocks = 0;
+  int32_t waiting = 0, running = 0;
+  int32_t free_blocks = 0;    // without an owner, cached ones included
+  int32_t used_blocks = 0;    // shared ones count once
+  int32_t cached_blocks = 0;  // without an owner, kept for their content
   uint64_t draft_hits = 0, draft_misses = 0, late_drafts = 0, preemptions = 0;
+  // Tokens looked for in the prefix cache, once a sequence, and those found.
+  uint64_t cache_queries = 0, cache_hits = 0;
 };
 
 class Scheduler {
@@ -108,9 +131,9 @@ class Scheduler {
   explicit Scheduler(const SchedulerOptions& options);
   ~Scheduler();
 
-  // InvalidArgument: empty prompt, ids out of range, beyond the context, nothing left to generate.
-  // ResourceExhausted: queue full, or more blocks than the pool has. AlreadyExists: the id is in
-  // use.
+  // InvalidArgument: empty prompt, ids or priority out of range, beyond the context, nothing left
+  // to generate. ResourceExhausted: queue full, or more blocks than the pool has. AlreadyExists:
+  // the id is in use. now: the arrival; may not go back.
   absl::Status Add(SequenceRequest request, base::Nanos now);
   // Frees everything of the sequence, or, if it is part of the step in flight, right after that
   // step's Commit, whose tokens for it are dropped. Returns (then or at that Commit) a TokensEvent
@@ -136,6 +159,11 @@ class Scheduler {
   // All committed tokens (prompt + output) of a live sequence; null if unknown.
   const std::vector<base::TokenId>* Committed(base::SequenceId id) const;
   SchedulerStats stats() const;
+
+  // For tests. The KV blocks of a live sequence, in order; null if unknown.
+  const std::vector<int32_t>* Blocks(base::SequenceId id) const;
+  // Ends the process if blocks and owners do not balance; slow.
+  void Check() const;
 
  private:
   struct Impl;

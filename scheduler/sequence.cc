@@ -84,14 +84,20 @@ int32_t AppendUntilFinished(const std::vector<TokenId>& tokens, Sequence* sequen
 }
 
 // Node path[j] was written at slot kv_written + path[j] and belongs at kv_written + 1 + j. Paths
-// ascend, so no move overwrites the source of a later one.
+// ascend, so no move overwrites the source of a later one. Nodes before the first that moves are
+// where they belong.
 void CompactPath(const std::vector<int32_t>& path, int32_t block_size, Sequence* sequence) {
+  sequence->settled = sequence->kv_written + 1;
   for (size_t j = 0; j < path.size(); ++j) {
     const int32_t to = sequence->kv_written + 1 + static_cast<int32_t>(j);
     const int32_t from = sequence->kv_written + path[j];
-    if (from == to) continue;
+    if (from == to) {
+      ++sequence->settled;
+      continue;
+    }
     sequence->moves.push_back(
         {sequence->PhysicalSlot(from, block_size), sequence->PhysicalSlot(to, block_size)});
+    sequence->moves_end = from + 1;
   }
 }
 
@@ -100,7 +106,8 @@ TokensEvent ApplyPrefill(const SequenceResult& result, Sequence* sequence) {
   event.id = sequence->request.id;
   event.first_index = sequence->output_size();
   sequence->kv_written += sequence->planned_rows;
-  if (sequence->request.score_prompt) {
+  sequence->settled = sequence->kv_written;
+  if (sequence->scores()) {
     sequence->prompt_logprobs.insert(sequence->prompt_logprobs.end(),
                                      result.prompt_logprobs.begin(), result.prompt_logprobs.end());
   }
@@ -109,6 +116,9 @@ TokensEvent ApplyPrefill(const SequenceResult& result, Sequence* sequence) {
     return event;
   }
   event.prompt_logprobs = std::exchange(sequence->prompt_logprobs, {});
+  if (!std::exchange(sequence->prefilled_once, true)) {
+    event.cached_tokens = std::min(sequence->cached_tokens, sequence->prompt_size());
+  }
   if (!sequence->samples()) {
     event.finish = FinishReason::kLength;
     return event;
@@ -131,10 +141,10 @@ TokensEvent ApplyTree(const SequenceResult& result, int32_t block_size, Sequence
   const int32_t appended = AppendUntilFinished(accepted.tokens, sequence, &event.finish);
   event.tokens.assign(accepted.tokens.begin(), accepted.tokens.begin() + appended);
   event.accepted = std::min(appended, static_cast<int32_t>(accepted.path.size()));
-  if (!event.finish) {
-    CompactPath(accepted.path, block_size, sequence);
-    sequence->kv_written = sequence->committed_size() - 1;
-  }
+  CompactPath(accepted.path, block_size, sequence);
+  // Where the end cut the path, what is behind it is no committed token's.
+  sequence->settled = std::min(sequence->settled, sequence->committed_size());
+  if (!event.finish) sequence->kv_written = sequence->committed_size() - 1;
   return event;
 }
 
@@ -174,7 +184,7 @@ void PlanPrefill(int32_t rows, int32_t block_size, Sequence* sequence, StepPlan*
     plan->positions.push_back(index);
     plan->parents.push_back(i - 1);
     plan->ancestors.push_back(0);
-    const bool scored = sequence->request.score_prompt && index + 1 < sequence->prompt_size();
+    const bool scored = sequence->scores() && index + 1 < sequence->prompt_size();
     if (scored) {
       WantLogits(row, sequence->request.prompt[index + 1], plan);
     } else if (part.samples && i == rows - 1) {
@@ -201,6 +211,7 @@ void PlanTree(int32_t max_rows, int32_t block_size, Sequence* sequence, StepPlan
   part.weight_row = std::move(draft.weight_row);
   plan->moves.insert(plan->moves.end(), sequence->moves.begin(), sequence->moves.end());
   sequence->moves.clear();
+  sequence->moves_end = 0;
   const std::vector<int32_t> depths = Depths(tree);
   const std::vector<uint64_t> ancestors = AncestorMasks(tree);
   for (int node = 0; node < tree.size(); ++node) {

@@ -3,12 +3,15 @@
 
 // One sequence inside the scheduler, and what one step does to it. No queue, no pool, no policy.
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/types.h"
 #include "scheduler/draft_wait.h"
+#include "scheduler/prefix_hash.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/step_plan.h"
 #include "speculation/logit_rules.h"
@@ -17,6 +20,15 @@
 namespace specfabric::scheduler {
 
 enum class Phase : uint8_t { kWaiting, kPrefill, kRunning };
+
+// Who goes first, for life: the least comes first. A class of higher priority counts as if it had
+// come earlier, so that within a class it is first come, first served, and a sequence that has
+// waited long enough is overtaken by nobody.
+struct Rank {
+  base::Nanos time = 0;  // of arrival, less priority * SchedulerOptions::priority_ageing
+  uint64_t arrival = 0;  // breaks ties
+  auto operator<=>(const Rank&) const = default;
+};
 
 struct Sequence {
   SequenceRequest request;
@@ -27,11 +39,21 @@ struct Sequence {
   bool in_flight = false;
   bool cancelled = false;  // while in flight: ends at the commit
 
+  Rank rank;
+
   // KV slots [0, kv_written) hold the tokens of the same index. Running: committed.size() - 1.
   int32_t kv_written = 0;
-  std::vector<int32_t> blocks;  // owned, for its whole life
+  int32_t settled = 0;          // the same without what still has to be moved there
+  std::vector<int32_t> blocks;  // owned, perhaps with others; see sequence_blocks.h
   std::vector<SlotMove> moves;  // to be done before its next rows. They are not idempotent: they go
                                 // into no plan but its own, since an aborted plan ends it.
+  int32_t moves_end = 0;        // one past the last slot that `moves` read
+
+  std::vector<BlockKey> keys;  // of the first full blocks of `committed`, as far as needed so far
+  int32_t published = 0;       // blocks, from the first on, that the cache knows
+  bool publishes = true;       // false: another content has the key of the next block
+  int32_t cached_tokens = 0;   // of the prompt, found in the cache at the first prefill
+  int32_t preemptions = 0;
 
   DraftWait wait;
   std::optional<speculation::Draft> draft;  // of this round
@@ -39,6 +61,7 @@ struct Sequence {
   int32_t planned_rows = 0;
 
   std::vector<base::TokenLogprobs> prompt_logprobs;  // until the end of the prefill
+  bool prefilled_once = false;                       // its first prefill has ended and was reported
 
   Sequence(SequenceRequest given, int32_t max_context);
 
@@ -46,6 +69,8 @@ struct Sequence {
   int32_t committed_size() const { return static_cast<int32_t>(committed.size()); }
   int32_t output_size() const { return committed_size() - prompt_size(); }
   bool samples() const { return request.max_tokens > 0; }
+  // Every row of its prompt needs logits: none may come from the cache.
+  bool scores() const { return request.score_prompt && !prefilled_once; }
   // One more token of the output.
   void Append(base::TokenId token);
   // Guesses that could still be emitted: one token of a round is never a guess.

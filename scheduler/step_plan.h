@@ -65,6 +65,8 @@ struct StepPlan {
   std::vector<base::TokenId> score_tokens;  // [logit_rows] the known next token of a scored prompt
                                             // row (echo + logprobs), else kNoToken
   std::vector<SlotMove> moves;
+  // Sequences that lost their blocks to this step, and their drafts: none is in `sequences`.
+  std::vector<base::SequenceId> preempted;
   int rows() const { return static_cast<int>(tokens.size()); }
 };
 

@@ -234,6 +234,7 @@ void TargetEngine::RunStep(const scheduler::StepPlan& plan, base::Nanos started)
   for (const scheduler::PlanSequence& sequence : plan.sequences) {
     drafts_.ReleaseWeights(sequence.id);
   }
+  for (base::SequenceId id : plan.preempted) drafts_.ReleaseWeights(id);
   const base::Nanos ran = base::Now();
   step_started_.store(0, std::memory_order_relaxed);
   last_step_ended_.store(ran, std::memory_order_relaxed);

@@ -44,15 +44,16 @@ void FakeGroup::Error(const std::string& what) {
 
 StepResult FakeGroup::Execute(const StepPlan& plan, const Scheduler& scheduler) {
   CheckShape(plan);
-  CheckOwnership(plan);
+  CheckOwnership(plan, scheduler);
+  CheckWrites(plan);
+  CheckMoves(plan);
   if (!errors_.empty() && errors_.front().rfind("shape", 0) == 0) return {};
   if (apply_moves_) Move(plan);
   // All rows of a step are written before any is read, as a forward pass does layer by layer.
   for (const PlanSequence& part : plan.sequences) {
     for (int i = 0; i < part.row_count; ++i) {
       const int row = part.first_row + i;
-      cache_[Physical(plan, part, part.kv_len + i)] = {plan.tokens[row], plan.positions[row],
-                                                       part.id};
+      cache_[Physical(plan, part, part.kv_len + i)] = {plan.tokens[row], plan.positions[row]};
     }
   }
   StepResult result;
@@ -106,40 +107,72 @@ void FakeGroup::CheckShape(const StepPlan& plan) {
   }
 }
 
-// No block in two live sequences; a sequence's blocks only grow in number, at the end; moves only
-// within one live sequence's blocks.
-void FakeGroup::CheckOwnership(const StepPlan& plan) {
-  for (const PlanSequence& part : plan.sequences) {
-    const std::vector<int32_t> blocks(plan.blocks.begin() + part.first_block,
-                                      plan.blocks.begin() + part.first_block + part.block_count);
-    std::vector<int32_t>& known = owned_[part.id];
-    const size_t common = std::min(known.size(), blocks.size());
-    if (!std::equal(known.begin(), known.begin() + common, blocks.begin())) {
-      Error(absl::StrCat("blocks of sequence ", part.id, " changed"));
+// Notes who has which block, of the sequences in the plan and those seen before, and that the plan
+// agrees.
+void FakeGroup::CheckOwnership(const StepPlan& plan, const Scheduler& scheduler) {
+  for (base::SequenceId id : plan.preempted) {
+    if (scheduler.Blocks(id) == nullptr || !scheduler.Blocks(id)->empty()) {
+      Error(absl::StrCat("sequence ", id, " was preempted and has blocks"));
     }
-    if (blocks.size() > known.size()) known = blocks;
   }
-  std::map<int32_t, base::SequenceId> owner;
-  for (const auto& [id, blocks] : owned_) {
+  for (const PlanSequence& part : plan.sequences) {
+    owned_[part.id] = *scheduler.Blocks(part.id);
+    const Blocks& owned = owned_[part.id];
+    if (part.block_count > static_cast<int>(owned.size()) ||
+        !std::equal(owned.begin(), owned.begin() + part.block_count,
+                    plan.blocks.begin() + part.first_block)) {
+      Error(absl::StrCat("sequence ", part.id, " is planned with blocks that it does not have"));
+    }
+  }
+  owners_.clear();
+  for (auto& [id, blocks] : owned_) {
+    if (scheduler.Blocks(id) == nullptr) {
+      Error(absl::StrCat("sequence ", id, " is gone, and its end was not told"));
+      continue;
+    }
+    blocks = *scheduler.Blocks(id);
+    if (std::set<int32_t>(blocks.begin(), blocks.end()).size() != blocks.size()) {
+      Error(absl::StrCat("sequence ", id, " has a block twice"));
+    }
     for (int32_t block : blocks) {
       if (block < 0 || block >= options_.kv_blocks) Error(absl::StrCat("no such block: ", block));
-      if (!owner.emplace(block, id).second) Error(absl::StrCat("block ", block, " owned twice"));
-    }
-  }
-  for (const SlotMove& move : plan.moves) {
-    const auto from = owner.find(move.from / options_.block_size);
-    const auto to = owner.find(move.to / options_.block_size);
-    if (from == owner.end() || to == owner.end() || from->second != to->second) {
-      Error("a move outside the blocks of one live sequence");
+      ++owners_[block];
     }
   }
 }
 
-void FakeGroup::Move(const StepPlan& plan) {
-  for (const SlotMove& move : plan.moves) {
-    if (move.from == move.to) Error("a move to itself");
-    cache_[move.to] = cache_[move.from];
+// What a row writes lies in a block of one owner. Shared blocks are full, so whoever shares one
+// has it behind what is written.
+void FakeGroup::CheckWrites(const StepPlan& plan) {
+  for (const PlanSequence& part : plan.sequences) {
+    for (int32_t block = part.kv_len / options_.block_size; block < part.block_count; ++block) {
+      if (owners_[plan.blocks[part.first_block + block]] != 1) {
+        Error(absl::StrCat("sequence ", part.id, " writes a block that others have too"));
+      }
+    }
   }
+}
+
+// A move stays within the blocks of one planned sequence, and writes none of
+// another's.
+void FakeGroup::CheckMoves(const StepPlan& plan) {
+  for (const SlotMove& move : plan.moves) {
+    const int32_t from = move.from / options_.block_size, to = move.to / options_.block_size;
+    const auto has = [](const Blocks& blocks, int32_t block) {
+      return std::find(blocks.begin(), blocks.end(), block) != blocks.end();
+    };
+    const bool sound =
+        std::any_of(plan.sequences.begin(), plan.sequences.end(), [&](const PlanSequence& part) {
+          return has(owned_[part.id], from) && has(owned_[part.id], to);
+        });
+    if (!sound) Error("a move outside the blocks of one planned sequence");
+    if (owners_[to] != 1) Error("a move writes a block that others have too");
+    if (move.from == move.to) Error("a move to itself");
+  }
+}
+
+void FakeGroup::Move(const StepPlan& plan) {
+  for (const SlotMove& move : plan.moves) cache_[move.to] = cache_[move.from];
 }
 
 int32_t FakeGroup::Physical(const StepPlan& plan, const PlanSequence& part, int32_t slot) const {
@@ -159,7 +192,6 @@ std::vector<TokenId> FakeGroup::Visible(const StepPlan& plan, const PlanSequence
   std::vector<TokenId> tokens;
   for (int32_t slot : slots) {
     const Slot& entry = cache_[Physical(plan, part, slot)];
-    if (entry.owner != part.id) Error("a visible slot was written by another sequence");
     if (entry.position != static_cast<int32_t>(tokens.size())) {
       Error(absl::StrCat("sequence ", part.id, " slot ", slot, " has position ", entry.position,
                          " and should have ", tokens.size()));

@@ -3,7 +3,8 @@
 
 // A target group without a model: executes step plans on a simulated KV cache, and chooses tokens
 // by hashing the prefix that a row can see *in that cache*. A slot that holds the wrong token, or
-// sits at the wrong position, therefore changes the text, and is reported besides.
+// sits at the wrong position, therefore changes the text, and is reported besides. Blocks may be
+// shared; what is written must not be.
 
 #include <map>
 #include <string>
@@ -42,12 +43,14 @@ class FakeGroup {
   struct Slot {
     base::TokenId token = base::kNoToken;
     int32_t position = -1;
-    base::SequenceId owner = 0;
   };
+  using Blocks = std::vector<int32_t>;
 
   void Error(const std::string& what);
   void CheckShape(const StepPlan& plan);
-  void CheckOwnership(const StepPlan& plan);
+  void CheckOwnership(const StepPlan& plan, const Scheduler& scheduler);
+  void CheckWrites(const StepPlan& plan);
+  void CheckMoves(const StepPlan& plan);
   void Move(const StepPlan& plan);
   int32_t Physical(const StepPlan& plan, const PlanSequence& part, int32_t slot) const;
   std::vector<base::TokenId> Visible(const StepPlan& plan, const PlanSequence& part, int row);
@@ -56,7 +59,8 @@ class FakeGroup {
   SchedulerOptions options_;
   bool apply_moves_;
   std::vector<Slot> cache_;
-  std::map<base::SequenceId, std::vector<int32_t>> owned_;  // blocks seen in plans, by sequence
+  std::map<base::SequenceId, Blocks> owned_;  // of every live sequence that was planned once
+  std::map<int32_t, int> owners_;             // how many of `owned_` hold a block
   std::vector<std::string> errors_;
 };
 

@@ -13,6 +13,7 @@
 #include "scheduler/sequence.h"
 #include "speculation/randomness.h"
 #include "tests/scheduler/fake_group.h"
+#include "tests/scheduler/rig.h"
 
 namespace specfabric::scheduler {
 namespace {
@@ -24,76 +25,6 @@ using speculation::TokenTree;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-SchedulerOptions Options() {
-  SchedulerOptions options;
-  options.kv_blocks = 100;
-  options.block_size = 4;
-  options.max_context = 64;
-  options.max_sequences = 8;
-  options.max_step_tokens = 32;
-  options.max_tree_nodes = 16;
-  options.vocabulary = 1000;
-  options.probe_rounds = 3;
-  return options;
-}
-
-SequenceRequest Request(base::SequenceId id, int prompt, int max_tokens) {
-  SequenceRequest request;
-  request.id = id;
-  request.prompt.assign(prompt, 1);
-  request.max_tokens = max_tokens;
-  return request;
-}
-
-template <typename T>
-std::vector<T> Of(const std::vector<Event>& events) {
-  std::vector<T> result;
-  for (const Event& event : events) {
-    if (const T* typed = std::get_if<T>(&event)) result.push_back(*typed);
-  }
-  return result;
-}
-
-// A scheduler and a group without faults, one call a step.
-struct Rig {
-  explicit Rig(SchedulerOptions given = Options())
-      : options(given), scheduler(given), group(given) {}
-
-  StepPlan MustPlan(Nanos now) {
-    auto planned = scheduler.Plan(now);
-    if (StepPlan* plan = std::get_if<StepPlan>(&planned)) return *plan;
-    ADD_FAILURE() << "nothing was planned";
-    return {};
-  }
-  std::optional<Nanos> WaitTime(Nanos now) {
-    auto planned = scheduler.Plan(now);
-    const WaitUntil* wait = std::get_if<WaitUntil>(&planned);
-    EXPECT_NE(wait, nullptr);
-    return wait == nullptr ? std::nullopt : std::optional<Nanos>(wait->time);
-  }
-  std::vector<Event> Commit(const StepPlan& plan, Nanos now) {
-    std::vector<Event> events = scheduler.Commit(group.Execute(plan, scheduler), now);
-    EXPECT_THAT(group.errors(), IsEmpty());
-    for (const SequenceEnded& ended : Of<SequenceEnded>(events)) group.OnEnded(ended.id);
-    return events;
-  }
-  std::vector<Event> Step(Nanos now) { return Commit(MustPlan(now), now); }
-  // A chain of right guesses below the last committed token.
-  TokenTree Chain(base::SequenceId id, int nodes) {
-    std::vector<TokenId> text = *scheduler.Committed(id);
-    TokenTree tree = TokenTree::Root(text.back());
-    for (int i = 0; i < nodes; ++i) {
-      text.push_back(NextToken(text, options.vocabulary));
-      tree.Add(i, text.back(), 0.0f);
-    }
-    return tree;
-  }
-
-  SchedulerOptions options;
-  Scheduler scheduler;
-  FakeGroup group;
-};
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
@@ -120,6 +51,9 @@ TEST(AddTest, RefusesInOneClearLine) {
   request = Request(2, 3, 4);
   request.rules.barred_ids = {-1};
   EXPECT_THAT(Message(rig.scheduler.Add(request, 0)), HasSubstr("-1: allowed are 0 to 999"));
+  request = Request(2, 3, 4);
+  request.priority = 101;
+  EXPECT_THAT(Message(rig.scheduler.Add(request, 0)), HasSubstr("101: allowed are -100 to 100"));
   request = Request(2, 3, -1);
   EXPECT_THAT(Message(rig.scheduler.Add(request, 0)), HasSubstr("-1"));
   EXPECT_EQ(rig.scheduler.Add(Request(1, 3, 4), 0).code(), absl::StatusCode::kAlreadyExists);
@@ -143,14 +77,15 @@ TEST(AdmissionTest, FirstComeFirstServedWithoutOvertaking) {
   options.kv_blocks = 6;  // 24 slots
   Rig rig(options);
   ASSERT_TRUE(rig.scheduler.Add(Request(1, 10, 2), 0).ok());   // 3 blocks
-  ASSERT_TRUE(rig.scheduler.Add(Request(2, 10, 10), 0).ok());  // 5: must wait
+  ASSERT_TRUE(rig.scheduler.Add(Request(2, 13, 10), 0).ok());  // 4: must wait
   ASSERT_TRUE(rig.scheduler.Add(Request(3, 2, 1), 0).ok());    // 1: would fit, but came later
   rig.Step(0);
   EXPECT_EQ(rig.scheduler.stats().running, 1);
   EXPECT_EQ(rig.scheduler.stats().waiting, 2);
   EXPECT_EQ(rig.scheduler.stats().used_blocks, 3);
   rig.Step(0);  // 1 ends
-  rig.Step(0);
+  const StepPlan plan = rig.MustPlan(0);
+  EXPECT_EQ(plan.sequences.size(), 2u);
   EXPECT_EQ(rig.scheduler.stats().used_blocks, 5);
   EXPECT_EQ(rig.scheduler.stats().waiting, 0);
 }

@@ -28,24 +28,32 @@ struct Outcome {
   uint64_t digest = 0;  // of all plans, in order
   SchedulerStats stats;
   int64_t accepted = 0, rounds = 0, aborts = 0, cancels = 0, tree_moves = 0;
+  int64_t cached_tokens = 0,
+          resumed = 0;  // of events; preempted sequences that ended by themselves
 };
+
+// What is broken on purpose.
+enum class Fault { kNone, kMovesNotDone, kTokensNotCompared, kSharedBlockWritten };
 
 class Trace {
  public:
-  Trace(uint32_t seed, bool apply_moves)
+  explicit Trace(uint32_t seed, Fault fault = Fault::kNone)
       : random_(seed),
+        fault_(fault),
         options_(RandomOptions()),
+        texts_{Tokens(options_.max_context), Tokens(options_.max_context)},
         scheduler_(options_),
-        group_(options_, apply_moves) {}
+        group_(options_, fault != Fault::kMovesNotDone) {}
 
   Outcome Run() {
-    const uint64_t requests = Pick(1, 12);
+    const uint64_t requests = Pick(1, 16);
     for (int steps = 0; steps < 20'000; ++steps) {
       if (submitted_ < requests && Chance(0.3)) Submit();
       DeliverDrafts();
       if (!live_.empty() && Chance(0.02)) CancelOne();
       now_ += Pick(0, 300) * base::kMicrosecond;
       auto planned = scheduler_.Plan(now_);
+      Check();
       if (auto* wait = std::get_if<WaitUntil>(&planned)) {
         if (live_.empty() && submitted_ == requests) break;
         Wait(*wait);
@@ -67,7 +75,7 @@ class Trace {
     SequenceRequest request;
     Expected expected;
     std::vector<TokenId> output;
-    bool cancelled = false, finished = false, scored = false;
+    bool cancelled = false, finished = false, scored = false, preempted = false, told = false;
   };
   struct PendingDraft {
     Nanos at;
@@ -78,19 +86,40 @@ class Trace {
 
   int Pick(int low, int high) { return std::uniform_int_distribution<>(low, high)(random_); }
   bool Chance(double p) { return std::bernoulli_distribution(p)(random_); }
+  void Check() const {
+    if (fault_ == Fault::kNone) scheduler_.Check();
+  }
   void Error(const std::string& what) { outcome_.errors.push_back(what); }
 
   SchedulerOptions RandomOptions() {
     SchedulerOptions options;
-    options.block_size = Chance(0.5) ? 4 : 16;
+    options.block_size = Chance(0.7) ? 4 : 16;
     options.max_context = Pick(20, 120);
-    options.kv_blocks = options.max_context / options.block_size + Pick(1, 40);
+    // From barely enough for one sequence to plenty.
+    options.kv_blocks =
+        options.max_context / options.block_size + 1 + (Chance(0.5) ? Pick(0, 4) : Pick(4, 40));
     options.max_sequences = Pick(1, 8);
     options.max_step_tokens = Pick(4, 100);
     options.max_tree_nodes = Pick(1, 64);
     options.vocabulary = 11;
     options.probe_rounds = Pick(1, 6);
     options.max_draft_wait = Pick(1, 5) * base::kMillisecond;
+    options.priority_ageing = Pick(0, 20) * base::kMillisecond;
+    options.prefix_cache = Chance(0.7);
+    options.model_salt = 5;
+    options.cache_seed = 17;
+    if (Chance(0.2)) options.cache_faults.hash_bits = Pick(0, 4);  // collisions cost hits, no more
+    // The trace must see the fault before the books do not balance: evictions would tell.
+    if (fault_ == Fault::kTokensNotCompared || fault_ == Fault::kSharedBlockWritten) {
+      options.prefix_cache = true;
+      options.kv_blocks = 1000;
+      options.block_size = 4;
+      options.max_sequences = 8;
+      options.cache_faults = {.rewrite_shared = fault_ == Fault::kSharedBlockWritten};
+    }
+    if (fault_ == Fault::kTokensNotCompared) {
+      options.cache_faults = {.hash_bits = 2, .compare_tokens = false};
+    }
     return options;
   }
 
@@ -100,10 +129,22 @@ class Trace {
     return tokens;
   }
 
+  // Its own, or the beginning of one that others begin with too.
+  std::vector<TokenId> Prompt() {
+    const int size = Pick(1, Chance(0.5) ? options_.max_context - 3 : options_.max_context / 4);
+    if (Chance(0.2)) return Tokens(size);
+    const std::vector<TokenId>& text = texts_[Pick(0, 1)];
+    std::vector<TokenId> prompt(text.begin(), text.begin() + size);
+    for (int i = Pick(0, 4 * size); i < size; ++i) prompt[i] = Pick(0, options_.vocabulary - 1);
+    return prompt;
+  }
+
   void Submit() {
     SequenceRequest request;
     request.id = ++submitted_;
-    request.prompt = Tokens(Pick(1, options_.max_context - 3));
+    request.prompt = Prompt();
+    request.priority = Chance(0.3) ? Pick(-2, 2) : 0;
+    request.cache_salt = Chance(0.1) ? 1 : 0;
     request.max_tokens = Chance(0.1) ? 0 : Pick(1, 60);
     if (request.max_tokens > 2 && Chance(0.3)) {
       const int room = options_.max_context - 1 - static_cast<int>(request.prompt.size());
@@ -115,6 +156,7 @@ class Trace {
     request.speculate = Chance(0.9);
     Live live{.request = request, .expected = RunAlone(request, options_), .output = {}};
     const absl::Status status = scheduler_.Add(std::move(request), now_);
+    Check();
     if (!status.ok()) {
       Error(absl::StrCat("refused: ", std::string(status.message())));
       return;
@@ -190,6 +232,7 @@ class Trace {
 
   void Step(const StepPlan& plan) {
     Digest(plan);
+    for (base::SequenceId id : plan.preempted) live_.at(id).preempted = true;
     outcome_.tree_moves += static_cast<int64_t>(plan.moves.size());
     const StepResult result = group_.Execute(plan, scheduler_);
     if (!group_.errors().empty()) return;
@@ -204,6 +247,7 @@ class Trace {
     } else {
       Apply(scheduler_.Commit(result, now_));
     }
+    Check();
   }
 
   void Digest(const StepPlan& plan) {
@@ -242,12 +286,26 @@ class Trace {
       if (event.logprobs[i].token != event.tokens[i]) Error("log-probabilities of other tokens");
     }
     CheckScores(event, &live);
+    CheckCached(event, &live);
     if (!event.finish) return;
     live.finished = true;
     if (live.cancelled) return CheckCancelled(event, live);
     if (*event.finish != live.expected.finish) Error("finish reason is wrong");
     if (live.output != live.expected.output) Error(absl::StrCat("text ", event.id, " is wrong"));
     if (live.request.score_prompt && !live.scored) Error("the prompt was not scored");
+    outcome_.resumed += live.preempted;
+  }
+
+  void CheckCached(const TokensEvent& event, Live* live) {
+    outcome_.cached_tokens += event.cached_tokens;
+    if (event.cached_tokens == 0) return;
+    if (std::exchange(live->told, true)) Error("cached tokens were told twice");
+    const int32_t prompt = static_cast<int32_t>(live->request.prompt.size());
+    const bool whole = event.cached_tokens % options_.block_size == 0;
+    if (!options_.prefix_cache || live->request.score_prompt || event.cached_tokens > prompt ||
+        (!whole && event.cached_tokens < prompt)) {
+      Error("cached tokens that cannot be");
+    }
   }
 
   void CheckScores(const TokensEvent& event, Live* live) {
@@ -285,7 +343,9 @@ class Trace {
   }
 
   std::mt19937 random_;
+  const Fault fault_;
   SchedulerOptions options_;
+  const std::vector<TokenId> texts_[2];
   Scheduler scheduler_;
   FakeGroup group_;
   Nanos now_ = base::kSecond;
@@ -295,21 +355,25 @@ class Trace {
   Outcome outcome_;
 };
 
-constexpr int kTraces = 1500;
+constexpr int kTraces = 2000;
 
 TEST(TraceTest, WhateverHappensEveryTextIsTheOneTheSequenceHasAlone) {
   Outcome sum;
   for (uint32_t seed = 0; seed < kTraces; ++seed) {
-    const Outcome outcome = Trace(seed, true).Run();
+    const Outcome outcome = Trace(seed).Run();
     ASSERT_THAT(outcome.errors, testing::IsEmpty()) << "seed " << seed;
     sum.accepted += outcome.accepted;
     sum.rounds += outcome.rounds;
     sum.aborts += outcome.aborts;
     sum.cancels += outcome.cancels;
     sum.tree_moves += outcome.tree_moves;
+    sum.cached_tokens += outcome.cached_tokens;
+    sum.resumed += outcome.resumed;
     sum.stats.draft_hits += outcome.stats.draft_hits;
     sum.stats.draft_misses += outcome.stats.draft_misses;
     sum.stats.late_drafts += outcome.stats.late_drafts;
+    sum.stats.preemptions += outcome.stats.preemptions;
+    sum.stats.cache_hits += outcome.stats.cache_hits;
   }
   // The traces must have gone through what they are for.
   EXPECT_GT(sum.accepted, 10'000);
@@ -320,19 +384,33 @@ TEST(TraceTest, WhateverHappensEveryTextIsTheOneTheSequenceHasAlone) {
   EXPECT_GT(sum.stats.draft_hits, 5'000u);
   EXPECT_GT(sum.stats.draft_misses, 1'000u);
   EXPECT_GT(sum.stats.late_drafts, 500u);
+  EXPECT_GT(sum.stats.preemptions, 500u);
+  EXPECT_GT(sum.resumed, 300);
+  EXPECT_GT(sum.stats.cache_hits, 10'000u);
+  EXPECT_GT(sum.cached_tokens, 10'000);
+  RecordProperty("preemptions", static_cast<int>(sum.stats.preemptions));
+  RecordProperty("cached_tokens", static_cast<int>(sum.cached_tokens));
 }
 
 TEST(TraceTest, SameCallsGiveSamePlans) {
   for (uint32_t seed = 0; seed < 50; ++seed) {
-    EXPECT_EQ(Trace(seed, true).Run().digest, Trace(seed, true).Run().digest);
+    EXPECT_EQ(Trace(seed).Run().digest, Trace(seed).Run().digest);
   }
 }
 
-TEST(TraceTest, MovesNotDoneAreCaught) {
+int Caught(Fault fault) {
   int caught = 0;
-  for (uint32_t seed = 0; seed < 50; ++seed) caught += !Trace(seed, false).Run().errors.empty();
-  EXPECT_GT(caught, 25);
+  for (uint32_t seed = 0; seed < 50; ++seed) caught += !Trace(seed, fault).Run().errors.empty();
+  return caught;
 }
+
+TEST(TraceTest, MovesNotDoneAreCaught) { EXPECT_GT(Caught(Fault::kMovesNotDone), 25); }
+
+TEST(TraceTest, AHitWithoutComparedTokensIsCaught) {
+  EXPECT_GT(Caught(Fault::kTokensNotCompared), 25);
+}
+
+TEST(TraceTest, AWrittenSharedBlockIsCaught) { EXPECT_GT(Caught(Fault::kSharedBlockWritten), 25); }
 
 }  // namespace
 }  // namespace specfabric::scheduler

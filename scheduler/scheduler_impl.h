@@ -1,0 +1,87 @@
+#ifndef SPECFABRIC_SCHEDULER_SCHEDULER_IMPL_H_
+#define SPECFABRIC_SCHEDULER_SCHEDULER_IMPL_H_
+
+// The scheduler's state, and the steps that Plan and Commit are made of: admission.cc decides who
+// runs, planning.cc what a step holds, scheduler.cc what its result does.
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "scheduler/draft_wait.h"
+#include "scheduler/scheduler.h"
+#include "scheduler/sequence.h"
+#include "scheduler/sequence_blocks.h"
+
+namespace specfabric::scheduler {
+
+struct Scheduler::Impl {
+  explicit Impl(const SchedulerOptions& given);
+
+  // admission.cc
+  absl::Status CheckRequest(const SequenceRequest& request) const;
+  void Enqueue(Sequence* sequence);
+  void Admit();
+  bool TakePrefillBlocks(Sequence* sequence);
+  // Takes blocks for `slots`, from those that come after the sequence if need be; false if not even
+  // that helps.
+  bool MakeRoom(int32_t slots, Sequence* sequence, StepPlan* plan);
+  // Blocks that would be free without all running sequences that come after this one.
+  int32_t BlocksBehind(const Sequence& sequence);
+  void Preempt(Sequence* sequence, StepPlan* plan);
+
+  // planning.cc
+  void GiveUpLateDrafts(base::Nanos now);
+  void PlanRunning(StepPlan* plan);
+  void CollectReady(StepPlan* plan);
+  int32_t RowsWanted(const Sequence& sequence) const;
+  void PlanPrefills(StepPlan* plan);
+  // Whether the sequence, which could prefill `rows`, had better wait for what `filling` computes.
+  bool LetsPrefixGoAhead(int32_t rows, Sequence* sequence);
+  void NoteFilling(int32_t rows, Sequence* sequence);
+  base::Nanos EarliestDeadline() const;
+
+  // scheduler.cc
+  Sequence* Find(base::SequenceId id) const {
+    const auto it = sequences.find(id);
+    return it == sequences.end() ? nullptr : it->second.get();
+  }
+  void StartRound(Sequence* sequence, base::Nanos now, std::vector<Event>* events);
+  void End(base::SequenceId id, std::vector<Event>* events);
+  void EndWithoutTokens(Sequence* sequence, FinishReason reason, std::vector<Event>* events);
+  void Check() const;
+
+  SchedulerOptions options;
+  SequenceBlocks blocks;
+  std::unordered_map<base::SequenceId, std::unique_ptr<Sequence>> sequences;
+  std::deque<Sequence*> waiting;   // by rank, without blocks
+  std::vector<Sequence*> running;  // admitted, by rank
+  uint64_t arrivals = 0;
+  // The head of the queue that did not fit last time, and the blocks there were: not to be looked
+  // at again before there are more.
+  base::SequenceId refused = 0;
+  int32_t refused_available = -1;
+
+  std::vector<base::SequenceId> in_flight;
+  bool step_in_flight = false;
+  uint64_t step = 0;
+  // Of all sequences of a coupling: where a new one's own estimate begins. Trees that come with the
+  // draft's distributions take longer than those without.
+  std::array<ReplyLatency, speculation::kCouplings> latencies;
+  ReplyLatency& LatencyOf(const SequenceRequest& request) {
+    return latencies[static_cast<int>(request.coupling)];
+  }
+  SchedulerStats counted;  // only what grows
+
+  // Scratch of one Plan, kept for its memory.
+  std::vector<Sequence*> ready;
+  std::vector<int32_t> owners_behind;  // [blocks], 0 between calls
+  std::vector<BlockKey> filling;  // of blocks that prefills of the step so far will have filled
+};
+
+}  // namespace specfabric::scheduler
+
+#endif  // SPECFABRIC_SCHEDULER_SCHEDULER_IMPL_H_
