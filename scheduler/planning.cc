@@ -22,7 +22,8 @@ void Scheduler::Impl::CollectReady(StepPlan* plan) {
   for (size_t i = 0; i < running.size(); ++i) {  // it shrinks behind i
     Sequence* sequence = running[i];
     if (sequence->phase != Phase::kRunning || sequence->wait.waiting()) continue;
-    if (MakeRoom(sequence->kv_written + 1, sequence, plan)) ready.push_back(sequence);
+    if (!MakeRoom(sequence->kv_written + 1, sequence, plan)) continue;
+    ready.push_back({RowsWanted(*sequence), sequence});
   }
 }
 
@@ -44,19 +45,20 @@ void Scheduler::Impl::PlanRunning(StepPlan* plan) {
   const bool prefill = std::any_of(running.begin(), running.end(), [](const Sequence* sequence) {
     return sequence->phase == Phase::kPrefill;
   });
-  std::sort(ready.begin(), ready.end(), [this](const Sequence* a, const Sequence* b) {
-    const int32_t rows_a = RowsWanted(*a), rows_b = RowsWanted(*b);
-    return rows_a != rows_b ? rows_a < rows_b : a->rank < b->rank;
+  std::sort(ready.begin(), ready.end(), [](const Ready& a, const Ready& b) {
+    return a.rows_wanted != b.rows_wanted ? a.rows_wanted < b.rows_wanted
+                                          : a.sequence->rank < b.sequence->rank;
   });
   const int32_t for_prefill = prefill ? options.max_step_tokens / 4 : 0;
   int32_t left = options.max_step_tokens - for_prefill;
   int32_t sequences_left = static_cast<int32_t>(ready.size());
-  for (Sequence* sequence : ready) {
+  for (const auto& [rows_wanted, sequence] : ready) {
     const int32_t share = std::max(1, left / sequences_left);
     const int32_t room = blocks.SlotsWithin(*sequence) - sequence->kv_written;
-    const int32_t rows = std::min({share, room, RowsWanted(*sequence)});
+    const int32_t rows = std::min({share, room, rows_wanted});
     SPECFABRIC_CHECK(blocks.Grow(sequence->kv_written + rows, sequence));
     PlanTree(rows, options.block_size, sequence, plan);
+    in_flight.push_back(sequence);
     left -= sequence->planned_rows;
     --sequences_left;
   }
@@ -101,6 +103,7 @@ void Scheduler::Impl::PlanPrefills(StepPlan* plan) {
     if (LetsPrefixGoAhead(rows, sequence)) continue;
     NoteFilling(rows, sequence);
     PlanPrefill(rows, options.block_size, sequence, plan);
+    in_flight.push_back(sequence);
   }
 }
 

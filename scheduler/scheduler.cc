@@ -25,6 +25,20 @@ SchedulerOptions Sound(SchedulerOptions options) {
 
 Scheduler::Impl::Impl(const SchedulerOptions& given) : options(Sound(given)), blocks(options) {}
 
+// A step is about as large as the last one.
+void Scheduler::Impl::Reserve(StepPlan* plan) const {
+  const size_t rows = usual.rows + usual.rows / 8;
+  plan->tokens.reserve(rows);
+  plan->positions.reserve(rows);
+  plan->parents.reserve(rows);
+  plan->ancestors.reserve(rows);
+  plan->logit_rows.reserve(rows);
+  plan->score_tokens.reserve(rows);
+  plan->sequences.reserve(usual.sequences + 1);
+  plan->blocks.reserve(usual.blocks + usual.sequences);
+  plan->moves.reserve(usual.moves + usual.moves / 8);
+}
+
 void Scheduler::Impl::StartRound(Sequence* sequence, base::Nanos now, std::vector<Event>* events) {
   const int32_t nodes = sequence->useful_draft_nodes(options.max_tree_nodes);
   const bool useful = sequence->request.speculate && nodes > 0;
@@ -142,7 +156,8 @@ void Scheduler::OnDraft(base::SequenceId id, uint32_t round, speculation::Draft 
   impl_->LatencyOf(sequence->request).Observe(wait.OnReply(now));
   ++impl_->counted.draft_hits;
   const int32_t useful = sequence->useful_draft_nodes(impl_->options.max_tree_nodes);
-  sequence->draft = Prune(draft, useful, useful);
+  const bool fits = draft.tree.size() <= useful + 1;
+  sequence->draft = fits ? std::move(draft) : Prune(draft, useful, useful);
 }
 
 void Scheduler::OnNoDraft(base::SequenceId id, uint32_t round) {
@@ -157,6 +172,7 @@ std::variant<StepPlan, WaitUntil> Scheduler::Plan(base::Nanos now) {
   impl_->Admit();
   impl_->GiveUpLateDrafts(now);
   StepPlan plan;
+  impl_->Reserve(&plan);
   impl_->PlanRunning(&plan);
   impl_->PlanPrefills(&plan);
   if (plan.sequences.empty()) {
@@ -166,11 +182,13 @@ std::variant<StepPlan, WaitUntil> Scheduler::Plan(base::Nanos now) {
   SPECFABRIC_CHECK(plan.rows() <= impl_->options.max_step_tokens);
   plan.step = ++impl_->step;
   impl_->step_in_flight = true;
-  for (const PlanSequence& part : plan.sequences) {
-    Sequence* sequence = impl_->Find(part.id);
+  impl_->usual = {.rows = plan.tokens.size(),
+                  .sequences = plan.sequences.size(),
+                  .blocks = plan.blocks.size(),
+                  .moves = plan.moves.size()};
+  for (Sequence* sequence : impl_->in_flight) {
     sequence->in_flight = true;
     sequence->wait.EndRound();
-    impl_->in_flight.push_back(part.id);
   }
   return plan;
 }
@@ -180,9 +198,9 @@ std::vector<Event> Scheduler::Commit(const StepResult& result, base::Nanos now) 
   SPECFABRIC_CHECK(result.sequences.size() == impl_->in_flight.size());
   impl_->step_in_flight = false;
   std::vector<Event> events;
-  const std::vector<base::SequenceId> in_flight = std::exchange(impl_->in_flight, {});
-  for (size_t i = 0; i < in_flight.size(); ++i) {
-    Sequence* sequence = impl_->Find(in_flight[i]);
+  events.reserve(2 * impl_->in_flight.size());
+  for (size_t i = 0; i < impl_->in_flight.size(); ++i) {
+    Sequence* sequence = impl_->in_flight[i];
     sequence->in_flight = false;
     if (sequence->cancelled) {
       impl_->EndWithoutTokens(sequence, FinishReason::kCancelled, &events);
@@ -193,12 +211,13 @@ std::vector<Event> Scheduler::Commit(const StepResult& result, base::Nanos now) 
     const bool finished = event.finish.has_value();
     if (finished || !event.tokens.empty()) events.emplace_back(std::move(event));
     if (finished) {
-      impl_->End(in_flight[i], &events);
+      impl_->End(sequence->request.id, &events);
     } else if (sequence->phase == Phase::kRunning) {
       impl_->blocks.Trim(sequence);
       impl_->StartRound(sequence, now, &events);
     }
   }
+  impl_->in_flight.clear();
   return events;
 }
 
@@ -206,8 +225,7 @@ std::vector<Event> Scheduler::Abort(base::Nanos /*now*/) {
   SPECFABRIC_CHECK(impl_->step_in_flight);
   impl_->step_in_flight = false;
   std::vector<Event> events;
-  for (base::SequenceId id : std::exchange(impl_->in_flight, {})) {
-    Sequence* sequence = impl_->Find(id);
+  for (Sequence* sequence : std::exchange(impl_->in_flight, {})) {
     sequence->in_flight = false;
     impl_->EndWithoutTokens(
         sequence, sequence->cancelled ? FinishReason::kCancelled : FinishReason::kError, &events);

@@ -49,6 +49,7 @@ struct Scheduler::Impl {
     const auto it = sequences.find(id);
     return it == sequences.end() ? nullptr : it->second.get();
   }
+  void Reserve(StepPlan* plan) const;
   void StartRound(Sequence* sequence, base::Nanos now, std::vector<Event>* events);
   void End(base::SequenceId id, std::vector<Event>* events);
   void EndWithoutTokens(Sequence* sequence, FinishReason reason, std::vector<Event>* events);
@@ -65,7 +66,7 @@ struct Scheduler::Impl {
   base::SequenceId refused = 0;
   int32_t refused_available = -1;
 
-  std::vector<base::SequenceId> in_flight;
+  std::vector<Sequence*> in_flight;  // as in the step's plan
   bool step_in_flight = false;
   uint64_t step = 0;
   // Of all sequences of a coupling: where a new one's own estimate begins. Trees that come with the
@@ -76,8 +77,16 @@ struct Scheduler::Impl {
   }
   SchedulerStats counted;  // only what grows
 
+  struct PlanSize {
+    size_t rows = 0, sequences = 0, blocks = 0, moves = 0;
+  } usual;  // of the last plan
+
   // Scratch of one Plan, kept for its memory.
-  std::vector<Sequence*> ready;
+  struct Ready {
+    int32_t rows_wanted = 0;
+    Sequence* sequence = nullptr;
+  };
+  std::vector<Ready> ready;
   std::vector<int32_t> owners_behind;  // [blocks], 0 between calls
   std::vector<BlockKey> filling;  // of blocks that prefills of the step so far will have filled
 };

@@ -46,6 +46,12 @@ void WantChoices(const Sequence& sequence, PlanSequence* part) {
   part->counts = sequence.counts.list();
 }
 
+// Prune, but what fits is not copied.
+speculation::Draft PruneToRows(speculation::Draft draft, int32_t rows) {
+  if (draft.tree.size() <= rows) return draft;
+  return Prune(draft, rows, rows - 1);
+}
+
 void ClosePlanSequence(PlanSequence part, StepPlan* plan) {
   part.logit_count = static_cast<int32_t>(plan->logit_rows.size()) - part.first_logit;
   plan->sequences.push_back(std::move(part));
@@ -197,10 +203,15 @@ void PlanPrefill(int32_t rows, int32_t block_size, Sequence* sequence, StepPlan*
 }
 
 void PlanTree(int32_t max_rows, int32_t block_size, Sequence* sequence, StepPlan* plan) {
-  speculation::Draft draft = {.tree = TokenTree::Root(sequence->committed.back())};
-  if (sequence->draft) draft = Prune(*sequence->draft, max_rows, max_rows - 1);
-  sequence->draft.reset();
-  sequence->planned = std::move(draft.tree);
+  speculation::Draft draft;
+  if (!sequence->draft) {
+    sequence->planned.parents.assign(1, -1);
+    sequence->planned.tokens.assign(1, sequence->committed.back());
+    sequence->planned.scores.assign(1, 0.0f);
+  } else {
+    draft = PruneToRows(*std::exchange(sequence->draft, std::nullopt), max_rows);
+    sequence->planned = std::move(draft.tree);
+  }
   const TokenTree& tree = sequence->planned;
   sequence->planned_rows = tree.size();
   PlanSequence part = OpenPlanSequence(*sequence, RowsKind::kTree, tree.size(), block_size, plan);
@@ -212,14 +223,15 @@ void PlanTree(int32_t max_rows, int32_t block_size, Sequence* sequence, StepPlan
   plan->moves.insert(plan->moves.end(), sequence->moves.begin(), sequence->moves.end());
   sequence->moves.clear();
   sequence->moves_end = 0;
-  const std::vector<int32_t> depths = Depths(tree);
-  const std::vector<uint64_t> ancestors = AncestorMasks(tree);
+  const int32_t root = plan->rows();
   for (int node = 0; node < tree.size(); ++node) {
     WantLogits(plan->rows(), base::kNoToken, plan);
     plan->tokens.push_back(tree.tokens[node]);
-    plan->positions.push_back(sequence->kv_written + depths[node]);
-    plan->parents.push_back(tree.parents[node]);
-    plan->ancestors.push_back(ancestors[node]);
+    const int32_t parent = tree.parents[node];
+    plan->positions.push_back(node > 0 ? plan->positions[root + parent] + 1 : sequence->kv_written);
+    plan->ancestors.push_back((node > 0 ? plan->ancestors[root + parent] : 0) | uint64_t{1}
+                                                                                    << node);
+    plan->parents.push_back(parent);
   }
   ClosePlanSequence(std::move(part), plan);
 }
