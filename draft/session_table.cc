@@ -34,14 +34,14 @@ void PlantTree(Session* session) {
 }  // namespace
 
 SessionTable::SessionTable(const SessionTableOptions& options)
-    : options_(options), blocks_(options.kv_blocks) {}
+    : options_(options), blocks_(options.kv_blocks, options.block_size) {}
 
 int32_t SessionTable::Physical(const Session& session, int32_t s) const {
   return session.blocks[s / options_.block_size] * options_.block_size + s % options_.block_size;
 }
 
 void SessionTable::Release(Map::iterator it) {
-  blocks_.Release(it->second->blocks);
+  blocks_.ReleaseFrom(0, &it->second->blocks);
   sessions_.erase(it);
 }
 
@@ -66,11 +66,7 @@ bool SessionTable::Reserve(Session* session, int32_t slots) {
   bool enough = true;
   while (enough && session->blocks.size() < wanted) {
     const auto missing = static_cast<int32_t>(wanted - session->blocks.size());
-    if (auto more = blocks_.Allocate(missing)) {
-      session->blocks.insert(session->blocks.end(), more->begin(), more->end());
-    } else {
-      enough = EvictOne();
-    }
+    if (!blocks_.Take(missing, &session->blocks)) enough = EvictOne();
   }
   session->busy = was_busy;
   return enough;
@@ -191,7 +187,7 @@ int SessionTable::Expire(base::Nanos now) {
 SessionStats SessionTable::stats() const {
   SessionStats stats = stats_;
   stats.sessions = static_cast<int32_t>(sessions_.size());
-  stats.free_blocks = blocks_.free();
+  stats.free_blocks = blocks_.available();
   for (const auto& [key, session] : sessions_) stats.busy += session->busy;
   return stats;
 }
@@ -236,9 +232,9 @@ bool SessionTable::Check(std::string* why) const {
       return false;
     }
   }
-  if (owned + blocks_.free() != static_cast<size_t>(options_.kv_blocks)) {
-    *why =
-        absl::StrCat(owned, " blocks owned and ", blocks_.free(), " free, of ", options_.kv_blocks);
+  if (owned + blocks_.available() != static_cast<size_t>(options_.kv_blocks)) {
+    *why = absl::StrCat(owned, " blocks owned and ", blocks_.available(), " free, of ",
+                        options_.kv_blocks);
     return false;
   }
   return true;
