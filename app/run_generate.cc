@@ -209,10 +209,10 @@ absl::Status ConnectClient(LocalCluster* cluster) {
     inbox->changed.notify_all();
   };
   handler.on_message = [inbox](link::PeerId, link::Message message) {
-    auto* tokens = std::get_if<schemas::Tokens>(&message);
-    if (tokens == nullptr) return;
+    auto* batch = std::get_if<schemas::TokensBatch>(&message);
+    if (batch == nullptr) return;
     std::lock_guard lock(inbox->mutex);
-    inbox->tokens.push_back(std::move(*tokens));
+    std::move(batch->sequences.begin(), batch->sequences.end(), std::back_inserter(inbox->tokens));
     inbox->changed.notify_all();
   };
   handler.on_down = [inbox](link::PeerId, const absl::Status& why) {

@@ -147,8 +147,11 @@ link::LinkHandler Gateway::Impl::MakeLinkHandler() {
 }
 
 void Gateway::Impl::OnMessage(PeerId peer, link::Message message) {
-  if (auto* tokens = std::get_if<schemas::Tokens>(&message)) {
-    dispatcher_.OnTokens(peer, std::move(*tokens), base::Now());
+  if (auto* batch = std::get_if<schemas::TokensBatch>(&message)) {
+    const base::Nanos now = base::Now();
+    for (schemas::Tokens& tokens : batch->sequences) {
+      dispatcher_.OnTokens(peer, std::move(tokens), now);
+    }
   } else if (std::holds_alternative<schemas::Drain>(message)) {
     dispatcher_.OnDrain(peer);
   }

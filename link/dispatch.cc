@@ -28,8 +28,8 @@ absl::StatusOr<Message> DecodeMessage(const transport::Frame& frame) {
       return DecodeAs<schemas::EndSession>(frame.payload);
     case schemas::MessageType::kSubmit:
       return DecodeAs<schemas::Submit>(frame.payload);
-    case schemas::MessageType::kTokens:
-      return DecodeAs<schemas::Tokens>(frame.payload);
+    case schemas::MessageType::kTokensBatch:
+      return DecodeAs<schemas::TokensBatch>(frame.payload);
     case schemas::MessageType::kCancel:
       return DecodeAs<schemas::Cancel>(frame.payload);
     default:

@@ -36,7 +36,7 @@ using transport::PeerId;
 // What a service may receive after the handshake.
 using Message =
     std::variant<schemas::Drain, schemas::DraftRequest, schemas::DraftReply, schemas::EndSession,
-                 schemas::Submit, schemas::Tokens, schemas::Cancel>;
+                 schemas::Submit, schemas::TokensBatch, schemas::Cancel>;
 
 struct LinkOptions {
   transport::FabricOptions fabric;

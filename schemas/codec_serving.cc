@@ -1,4 +1,4 @@
-// Codecs of the messages between gateways and targets: Submit, Tokens.
+// Codecs of the messages between gateways and targets: Submit, TokensBatch.
 
 #include <cmath>
 
@@ -105,6 +105,62 @@ base::LogitRules CheckedRules(const wire::Submit& t, Checker& check) {
   return rules;
 }
 
+Offset<wire::Tokens> WriteTokens(const Tokens& m, FlatBufferBuilder& builder) {
+  const auto tokens = builder.CreateVector(m.tokens);
+  const auto logprobs = WriteLogprobs(m.logprobs, builder);
+  const auto prompt_logprobs = WriteLogprobs(m.prompt_logprobs, builder);
+  const auto error = builder.CreateString(m.error);
+  const auto accepted_at = builder.CreateVector(m.accepted_at);
+  return wire::CreateTokens(builder, m.request_id, m.attempt, m.first_index, tokens, logprobs,
+                            prompt_logprobs, static_cast<uint8_t>(m.finish), error, m.rounds,
+                            m.drafted, m.accepted, accepted_at, static_cast<uint8_t>(m.coupling));
+}
+
+Tokens CheckedTokens(const wire::Tokens& t, Checker& check) {
+  const auto tokens = View(t.tokens());
+  const auto error = View(t.error());
+  check.NonNegative("first_index", t.first_index());
+  check.TokenIds("tokens", tokens);
+  check.AtMost("finish", t.finish(), static_cast<uint8_t>(schemas::Finish::kDraining));
+  check.Text("error", error, kMaxErrorBytes);
+  check.NonNegative("rounds", t.rounds());
+  check.NonNegative("drafted", t.drafted());
+  check.NonNegative("accepted", t.accepted());
+  const auto accepted_at = View(t.accepted_at());
+  check.Size("accepted_at", accepted_at.size(), kMaxTreeNodes);
+  for (int32_t count : accepted_at) check.NonNegative("accepted_at", count);
+  check.AtMost("coupling", t.coupling(), static_cast<uint8_t>(Coupling::kTypical));
+  Tokens m;
+  m.logprobs = CheckedLogprobs(t.logprobs(), "logprobs", check);
+  m.prompt_logprobs = CheckedLogprobs(t.prompt_logprobs(), "prompt_logprobs", check);
+  if (!check.ok()) return m;
+  m.request_id = t.request_id();
+  m.attempt = t.attempt();
+  m.first_index = t.first_index();
+  m.tokens = Copy(tokens);
+  m.finish = static_cast<schemas::Finish>(t.finish());
+  m.error = error;
+  m.rounds = t.rounds();
+  m.drafted = t.drafted();
+  m.accepted = t.accepted();
+  m.accepted_at = Copy(accepted_at);
+  m.coupling = static_cast<Coupling>(t.coupling());
+  return m;
+}
+
+size_t BytesOf(const wire::Logprobs* t) {
+  if (t == nullptr) return 0;
+  return sizeof(int32_t) * (View(t->tokens()).size() + View(t->values()).size() +
+                            View(t->top_tokens()).size() + View(t->top_values()).size()) +
+         sizeof(uint16_t) * View(t->top_counts()).size();
+}
+
+// Of the lists of one entry, as they lie in the buffer.
+size_t BytesOf(const wire::Tokens& t) {
+  return sizeof(int32_t) * (View(t.tokens()).size() + View(t.accepted_at()).size()) +
+         View(t.error()).size() + BytesOf(t.logprobs()) + BytesOf(t.prompt_logprobs());
+}
+
 constexpr uint8_t kNoCoupling = 255;
 
 }  // namespace
@@ -173,54 +229,37 @@ absl::StatusOr<Submit> Decode<Submit>(absl::Span<const uint8_t> payload) {
   return m;
 }
 
-std::vector<uint8_t> Encode(const Tokens& m) {
-  FlatBufferBuilder builder(256);
-  const auto tokens = builder.CreateVector(m.tokens);
-  const auto logprobs = WriteLogprobs(m.logprobs, builder);
-  const auto prompt_logprobs = WriteLogprobs(m.prompt_logprobs, builder);
-  const auto error = builder.CreateString(m.error);
-  const auto accepted_at = builder.CreateVector(m.accepted_at);
-  return wire::Finish(
-      builder,
-      wire::CreateTokens(builder, m.request_id, m.attempt, m.first_index, tokens, logprobs,
-                         prompt_logprobs, static_cast<uint8_t>(m.finish), error, m.rounds,
-                         m.drafted, m.accepted, accepted_at, static_cast<uint8_t>(m.coupling)));
+std::vector<uint8_t> Encode(const TokensBatch& m) {
+  FlatBufferBuilder builder(256 * (m.sequences.size() + 1));
+  std::vector<Offset<wire::Tokens>> sequences;
+  sequences.reserve(m.sequences.size());
+  for (const Tokens& tokens : m.sequences) sequences.push_back(WriteTokens(tokens, builder));
+  return wire::Finish(builder, wire::CreateTokensBatchDirect(builder, &sequences));
 }
 
 template <>
-absl::StatusOr<Tokens> Decode<Tokens>(absl::Span<const uint8_t> payload) {
-  auto table = VerifiedTable<wire::Tokens>::Open(payload, "Tokens");
+absl::StatusOr<TokensBatch> Decode<TokensBatch>(absl::Span<const uint8_t> payload) {
+  auto table = VerifiedTable<wire::TokensBatch>::Open(payload, "TokensBatch");
   if (!table.ok()) return table.status();
-  const auto& t = *table;
-  const auto tokens = View(t->tokens());
-  const auto error = View(t->error());
-  Checker check("Tokens");
-  check.NonNegative("first_index", t->first_index());
-  check.TokenIds("tokens", tokens);
-  check.AtMost("finish", t->finish(), static_cast<uint8_t>(schemas::Finish::kDraining));
-  check.Text("error", error, kMaxErrorBytes);
-  check.NonNegative("rounds", t->rounds());
-  check.NonNegative("drafted", t->drafted());
-  check.NonNegative("accepted", t->accepted());
-  const auto accepted_at = View(t->accepted_at());
-  check.Size("accepted_at", accepted_at.size(), kMaxTreeNodes);
-  for (int32_t count : accepted_at) check.NonNegative("accepted_at", count);
-  check.AtMost("coupling", t->coupling(), static_cast<uint8_t>(Coupling::kTypical));
-  Tokens m;
-  m.logprobs = CheckedLogprobs(t->logprobs(), "logprobs", check);
-  m.prompt_logprobs = CheckedLogprobs(t->prompt_logprobs(), "prompt_logprobs", check);
+  Checker check("TokensBatch");
+  TokensBatch m;
+  const auto* sequences = (*table)->sequences();
+  if (sequences == nullptr) return m;
+  check.Size("sequences", sequences->size(), kMaxBatchSequences);
+  // Entries that share their lists would make a small message large in memory.
+  size_t bytes = 0;
+  for (const wire::Tokens* tokens : *sequences) {
+    if (!check.ok()) return check.status();
+    bytes += BytesOf(*tokens);
+    check.Require(bytes <= payload.size(), "sequences", "entries that share their lists",
+                  "entries with lists of their own");
+  }
+  m.sequences.reserve(sequences->size());
+  for (const wire::Tokens* tokens : *sequences) {
+    if (!check.ok()) return check.status();
+    m.sequences.push_back(CheckedTokens(*tokens, check));
+  }
   if (!check.ok()) return check.status();
-  m.request_id = t->request_id();
-  m.attempt = t->attempt();
-  m.first_index = t->first_index();
-  m.tokens = Copy(tokens);
-  m.finish = static_cast<schemas::Finish>(t->finish());
-  m.error = error;
-  m.rounds = t->rounds();
-  m.drafted = t->drafted();
-  m.accepted = t->accepted();
-  m.accepted_at = Copy(accepted_at);
-  m.coupling = static_cast<Coupling>(t->coupling());
   return m;
 }
 

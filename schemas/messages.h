@@ -20,7 +20,7 @@
 
 namespace specfabric::schemas {
 
-constexpr uint32_t kProtocolVersion = 2;
+constexpr uint32_t kProtocolVersion = 3;
 
 enum class MessageType : uint16_t {
   kHello = 1,
@@ -29,8 +29,8 @@ enum class MessageType : uint16_t {
   kDraftReply = 11,
   kEndSession = 12,
   kSubmit = 20,
-  kTokens = 21,
   kCancel = 22,
+  kTokensBatch = 23,
 };
 const char* Name(MessageType type);
 
@@ -161,7 +161,7 @@ enum class Finish : uint8_t {
   kDraining = 7
 };
 
-// New tokens, or the end. first_index counts output tokens.
+// New tokens of one sequence, or its end. first_index counts output tokens.
 struct Tokens {
   uint64_t request_id = 0;
   uint32_t attempt = 0;
@@ -179,6 +179,12 @@ struct Tokens {
   Coupling coupling = Coupling::kCoupled;  // that its trees are verified by
 };
 
+// Everything that a step of a target has for one gateway: a message a sequence would be hundreds a
+// step, more than a connection takes.
+struct TokensBatch {
+  std::vector<Tokens> sequences;
+};
+
 struct Cancel {
   uint64_t request_id = 0;
   uint32_t attempt = 0;
@@ -190,6 +196,7 @@ constexpr int kMaxTokensPerMessage = 1 << 20;
 constexpr int kMaxStopIds = 4096;  // and LogitRules::barred_ids
 constexpr int kMaxLogitBias = 1024;
 constexpr int kMaxTopLogprobs = 128;    // of one token
+constexpr int kMaxBatchSequences = 4096;  // of a TokensBatch
 constexpr int kMaxPrefixPoints = 4096;  // DraftReply::known
 constexpr int kMaxNameBytes = 256;      // Hello::model, Hello::build
 constexpr int kMaxErrorBytes = 4096;    // Tokens::error; texts hold no control characters
@@ -197,7 +204,7 @@ constexpr int kMaxErrorBytes = 4096;    // Tokens::error; texts hold no control 
 // Encode(m) and Decode<M>(bytes) for every struct above; kTypeOf<M> is its MessageType.
 #define SPECFABRIC_MESSAGES(X) \
   X(Hello)                     \
-  X(Drain) X(DraftRequest) X(DraftReply) X(EndSession) X(Submit) X(Tokens) X(Cancel)
+  X(Drain) X(DraftRequest) X(DraftReply) X(EndSession) X(Submit) X(TokensBatch) X(Cancel)
 
 template <typename M>
 inline constexpr MessageType kTypeOf = MessageType{0};

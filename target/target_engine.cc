@@ -104,6 +104,7 @@ void TargetEngine::TakeInput(base::Nanos deadline) {
   for (TargetInput& input : inbox_.PopAll(deadline)) {
     std::visit([this](auto& i) { Handle(i); }, input);
   }
+  tokens_.Send(outbox_.tokens);
   UpdateGauges();
 }
 
@@ -172,7 +173,7 @@ void TargetEngine::Refuse(link::PeerId peer, const schemas::Submit& submit, Fini
   reply.first_index = static_cast<int32_t>(submit.generated.size());
   reply.finish = finish;
   reply.error = std::move(why);
-  outbox_.tokens(peer, reply).IgnoreError();
+  tokens_.Add(peer, std::move(reply));
 }
 
 void TargetEngine::OnSubmit(link::PeerId peer, schemas::Submit submit) {
@@ -242,11 +243,12 @@ void TargetEngine::RunStep(const scheduler::StepPlan& plan, base::Nanos started)
     spdlog::error("step={} rows={} failed: {}", plan.step, plan.rows(),
                   base::Message(result.status()));
     Dispatch(scheduler_.Abort(ran));
-    return;
+    return tokens_.Send(outbox_.tokens);
   }
   metrics_->ObserveSpan(Span::kForward, times.forward);
   metrics_->ObserveSpan(Span::kVerify, times.verify);
   Dispatch(scheduler_.Commit(*result, ran));
+  tokens_.Send(outbox_.tokens);
   metrics_->ObserveSpan(Span::kCommit, base::Now() - ran);
 }
 
@@ -296,10 +298,7 @@ void TargetEngine::Emit(const scheduler::TokensEvent& event) {
   message.accepted = client.accepted;
   message.coupling = client.coupling;
   message.accepted_at = client.accepted_at;
-  if (absl::Status sent = outbox_.tokens(client.peer, message); !sent.ok()) {
-    // A gateway that cannot take tokens is going down; PeerDown then cancels its sequences.
-    spdlog::warn("target peer={} sequence={}: {}", client.peer, event.id, base::Message(sent));
-  }
+  tokens_.Add(client.peer, std::move(message));
 }
 
 void TargetEngine::OnEnded(base::SequenceId id) {

@@ -21,6 +21,7 @@
 #include "scheduler/scheduler.h"
 #include "target/draft_client.h"
 #include "target/rank_group.h"
+#include "target/token_batches.h"
 
 namespace specfabric::target {
 
@@ -38,7 +39,7 @@ struct TargetEngineOptions {
 
 // How the engine speaks to its peers; the link in a process, a recorder in tests.
 struct TargetOutbox {
-  std::function<absl::Status(link::PeerId, const schemas::Tokens&)> tokens;
+  SendTokens tokens;
   std::function<absl::Status(link::PeerId, const schemas::DraftRequest&)> draft_request;
   std::function<void(link::PeerId, const schemas::EndSession&)> end_session;
 };
@@ -135,6 +136,7 @@ class TargetEngine {
   const TargetOutbox outbox_;
   scheduler::Scheduler scheduler_;
   DraftClient drafts_;
+  TokenBatches tokens_;  // since the last step, or the last input
   base::BoundedQueue<TargetInput> inbox_;
   absl::flat_hash_map<base::SequenceId, Client> clients_;
   absl::flat_hash_map<RequestKey, base::SequenceId> sequences_;

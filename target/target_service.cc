@@ -132,8 +132,8 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
                                            config.vocabulary};
   engine_options.weights_bytes = static_cast<uint32_t>(slot.bytes());
   TargetOutbox outbox;
-  outbox.tokens = [this](link::PeerId peer, const schemas::Tokens& tokens) {
-    absl::Status sent = link_->Send(peer, tokens);
+  outbox.tokens = [this](link::PeerId peer, const schemas::TokensBatch& batch) {
+    absl::Status sent = link_->Send(peer, batch);
     // A stream with a hole is worth nothing: the gateway resubmits what it has.
     if (absl::IsResourceExhausted(sent)) link_->Close(peer);
     return sent;

@@ -85,7 +85,7 @@ void FakeTarget::Answer(link::PeerId peer, const schemas::Submit& submit) {
   if (options_.refusal) {
     message.finish = *options_.refusal;
     message.error = "because the test says so";
-    sender_->Send(peer, message).IgnoreError();
+    sender_->Send(peer, schemas::TokensBatch{{message}}).IgnoreError();
     return;
   }
   message.coupling = submit.coupling.value_or(schemas::Coupling::kCoupled);
@@ -110,7 +110,7 @@ void FakeTarget::Answer(link::PeerId peer, const schemas::Submit& submit) {
     message.accepted += 2;
     message.accepted_at = {message.rounds, message.rounds};
     if (next == submit.max_tokens) message.finish = Finish::kLength;
-    sender_->Send(peer, message).IgnoreError();
+    sender_->Send(peer, schemas::TokensBatch{{message}}).IgnoreError();
     message.tokens.clear();
     message.logprobs.clear();
     message.prompt_logprobs.clear();

@@ -94,7 +94,7 @@ TEST(HandshakeTest, MessagesOfEveryKindArrive) {
   ASSERT_TRUE(draft.link().Send(to_target, schemas::DraftReply{}).ok());
   ASSERT_TRUE(draft.link().Send(to_target, schemas::EndSession{}).ok());
   ASSERT_TRUE(draft.link().Send(to_target, schemas::Submit{}).ok());
-  ASSERT_TRUE(draft.link().Send(to_target, schemas::Tokens{}).ok());
+  ASSERT_TRUE(draft.link().Send(to_target, schemas::TokensBatch{}).ok());
   ASSERT_TRUE(draft.link().Send(to_target, schemas::Cancel{}).ok());
   ASSERT_TRUE(target.WaitForMessages(6));
   std::set<size_t> kinds;

@@ -5,6 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "schemas/messages.h"
+#include "schemas/wire.h"
 #include "tests/schemas/random_messages.h"
 
 namespace specfabric::schemas {
@@ -16,7 +17,8 @@ template <typename M>
 class RoundTripTest : public ::testing::Test {};
 
 using AllMessages =
-    ::testing::Types<Hello, Drain, DraftRequest, DraftReply, EndSession, Submit, Tokens, Cancel>;
+    ::testing::Types<Hello, Drain, DraftRequest, DraftReply, EndSession, Submit, TokensBatch,
+                     Cancel>;
 TYPED_TEST_SUITE(RoundTripTest, AllMessages);
 
 TYPED_TEST(RoundTripTest, RandomMessagesSurviveUnchanged) {
@@ -190,28 +192,51 @@ TEST(LimitsTest, Submit) {
   ExpectRefused<M>("logprobs", [](M& m) { m.logprobs = kMaxTopLogprobs + 1; });
 }
 
-TEST(LimitsTest, Tokens) {
+// In whatever entry of the batch it is.
+template <typename Change>
+void ExpectSequenceRefused(const char* field, Change change) {
+  ExpectRefused<TokensBatch>(field, [&](TokensBatch& m) { change(m.sequences.front()); });
+  ExpectRefused<TokensBatch>(field, [&](TokensBatch& m) { change(m.sequences.back()); });
+}
+
+TEST(LimitsTest, TokensBatch) {
   using M = Tokens;
-  ExpectRefused<M>("first_index", [](M& m) { m.first_index = -1; });
-  ExpectRefused<M>("tokens", [](M& m) { m.tokens = {-1}; });
-  ExpectRefused<M>("finish", [](M& m) { m.finish = static_cast<Finish>(8); });
-  ExpectRefused<M>("error", [](M& m) { m.error = std::string(kMaxErrorBytes + 1, 'e'); });
-  ExpectRefused<M>("error", [](M& m) { m.error = "a\tb"; });
-  ExpectRefused<M>("rounds", [](M& m) { m.rounds = -1; });
-  ExpectRefused<M>("drafted", [](M& m) { m.drafted = -1; });
-  ExpectRefused<M>("accepted", [](M& m) { m.accepted = -1; });
-  ExpectRefused<M>("accepted_at", [](M& m) { m.accepted_at = {3, -1}; });
-  ExpectRefused<M>("accepted_at", [](M& m) { m.accepted_at.resize(kMaxTreeNodes + 1); });
-  ExpectRefused<M>("coupling", [](M& m) { m.coupling = Coupling{4}; });
+  ExpectSequenceRefused("first_index", [](M& m) { m.first_index = -1; });
+  ExpectSequenceRefused("tokens", [](M& m) { m.tokens = {-1}; });
+  ExpectSequenceRefused("finish", [](M& m) { m.finish = static_cast<Finish>(8); });
+  ExpectSequenceRefused("error", [](M& m) { m.error = std::string(kMaxErrorBytes + 1, 'e'); });
+  ExpectSequenceRefused("error", [](M& m) { m.error = "a\tb"; });
+  ExpectSequenceRefused("rounds", [](M& m) { m.rounds = -1; });
+  ExpectSequenceRefused("drafted", [](M& m) { m.drafted = -1; });
+  ExpectSequenceRefused("accepted", [](M& m) { m.accepted = -1; });
+  ExpectSequenceRefused("accepted_at", [](M& m) { m.accepted_at = {3, -1}; });
+  ExpectSequenceRefused("accepted_at", [](M& m) { m.accepted_at.resize(kMaxTreeNodes + 1); });
+  ExpectSequenceRefused("coupling", [](M& m) { m.coupling = Coupling{4}; });
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  ExpectRefused<M>("logprobs", [](M& m) { m.logprobs = {{-1, 0.0f, {}}}; });
-  ExpectRefused<M>("logprobs", [nan](M& m) { m.logprobs = {{1, nan, {}}}; });
-  ExpectRefused<M>("logprobs", [nan](M& m) { m.logprobs = {{1, 0.0f, {{1, nan}}}}; });
-  ExpectRefused<M>("prompt_logprobs", [](M& m) { m.prompt_logprobs = {{1, 0.0f, {{-1, 0.0f}}}}; });
-  ExpectRefused<M>("prompt_logprobs", [](M& m) {
+  ExpectSequenceRefused("logprobs", [](M& m) { m.logprobs = {{-1, 0.0f, {}}}; });
+  ExpectSequenceRefused("logprobs", [nan](M& m) { m.logprobs = {{1, nan, {}}}; });
+  ExpectSequenceRefused("logprobs", [nan](M& m) { m.logprobs = {{1, 0.0f, {{1, nan}}}}; });
+  ExpectSequenceRefused("prompt_logprobs", [](M& m) { m.prompt_logprobs = {{1, 0.0f, {{-1, 0.0f}}}}; });
+  ExpectSequenceRefused("prompt_logprobs", [](M& m) {
     m.prompt_logprobs = {{1, 0.0f, {}}};
     m.prompt_logprobs[0].top.assign(kMaxTopLogprobs + 1, {1, 0.0f});
   });
+  ExpectRefused<TokensBatch>(
+      "sequences", [](TokensBatch& m) { m.sequences.resize(kMaxBatchSequences + 1); });
+}
+
+// A small message may not grow large: here 4,000 entries that are one.
+TEST(LimitsTest, SequencesThatShareTheirLists) {
+  flatbuffers::FlatBufferBuilder builder;
+  const std::vector<base::TokenId> tokens(1000, 5);
+  const auto list = builder.CreateVector(tokens);
+  wire::TokensBuilder entry(builder);
+  entry.add_tokens(list);
+  const std::vector<flatbuffers::Offset<wire::Tokens>> sequences(4000, entry.Finish());
+  const auto payload = wire::Finish(builder, wire::CreateTokensBatchDirect(builder, &sequences));
+  const auto decoded = Decode<TokensBatch>(payload);
+  ASSERT_EQ(decoded.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(decoded.status().message()), HasSubstr("share"));
 }
 
 TEST(NamesTest, EveryTypeHasItsOwn) {

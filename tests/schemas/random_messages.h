@@ -166,8 +166,7 @@ inline Submit RandomMessage<Submit>(Rng& rng) {
   if (RandomInt(rng, 0, 1) == 1) m.coupling = static_cast<Coupling>(RandomInt(rng, 0, 3));
   return m;
 }
-template <>
-inline Tokens RandomMessage<Tokens>(Rng& rng) {
+inline Tokens RandomSequence(Rng& rng) {
   Tokens m;
   m.request_id = rng();
   m.attempt = static_cast<uint32_t>(rng());
@@ -183,6 +182,12 @@ inline Tokens RandomMessage<Tokens>(Rng& rng) {
   m.accepted_at.resize(RandomInt(rng, 0, kMaxTreeNodes));
   for (int32_t& count : m.accepted_at) count = RandomInt(rng, 0, INT32_MAX);
   m.coupling = static_cast<Coupling>(RandomInt(rng, 0, 3));
+  return m;
+}
+template <>
+inline TokensBatch RandomMessage<TokensBatch>(Rng& rng) {
+  TokensBatch m;
+  for (int32_t i = RandomInt(rng, 1, 5); i > 0; --i) m.sequences.push_back(RandomSequence(rng));
   return m;
 }
 
@@ -232,6 +237,7 @@ inline auto Fields(const Tokens& m) {
                     Fields(m.prompt_logprobs), m.finish, m.error, m.rounds, m.drafted, m.accepted,
                     m.accepted_at, m.coupling);
 }
+inline auto Fields(const TokensBatch& m) { return std::tuple(Fields(m.sequences)); }
 
 }  // namespace specfabric::schemas
 
