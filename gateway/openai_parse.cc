@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <system_error>
@@ -193,6 +194,13 @@ void ReadStreaming(Fields& fields, GenerationRequest& request) {
   if (!inner.ok()) fields.Fail("stream_options", "must have true or false as 'include_usage'");
 }
 
+void ReadService(Fields& fields, GenerationRequest& request) {
+  const double slo_ms = fields.Number("slo_tpot_ms", 0.0, "above 0, at most 3600000",
+                                      [](double ms) { return ms > 0 && ms <= 3.6e6; });
+  // Above 0 as given, whatever it rounds to.
+  if (slo_ms > 0) request.tpot_slo = std::max<base::Nanos>(1, std::llround(slo_ms * 1e6));
+}
+
 void ReadCommon(Fields& fields, GenerationRequest& request) {
   request.model = fields.String("model", "");
   request.coupling = fields.String("coupling", "");
@@ -208,6 +216,7 @@ void ReadCommon(Fields& fields, GenerationRequest& request) {
   ReadRules(fields, request);
   ReadStops(fields, request);
   ReadStreaming(fields, request);
+  ReadService(fields, request);
   RefuseUnsupported(fields);
 }
 

@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/logit_rules.h"
 #include "base/types.h"
 #include "gateway/api_error.h"
@@ -45,6 +46,9 @@ struct GenerationRequest {
   base::LogitRules rules;  // barred_ids left to Prepare
   bool has_seed = false;   // otherwise the caller draws sampling.seed
   std::string coupling;    // by name, unchecked; empty: the target's own
+
+  // What is wanted of the time of an output token after the first, at most; 0: nothing.
+  base::Nanos tpot_slo = 0;
 
   bool stream = false;
   bool include_usage = false;

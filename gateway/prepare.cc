@@ -135,6 +135,7 @@ schemas::Submit MakeSubmit(const GenerationRequest& request, const Ids& prompt, 
   submit.max_tokens = max_tokens;
   submit.stop_ids = stop_ids;
   submit.logprobs = request.logprobs;
+  submit.tpot_slo = request.tpot_slo;
   submit.score_prompt = request.echo && request.logprobs >= 0;
   return submit;
 }

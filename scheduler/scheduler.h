@@ -73,6 +73,7 @@ struct SequenceRequest {
   int32_t logprobs = -1;                // top log-probabilities a token; -1 none
   bool speculate = true;                // false: never ask for drafts
   int32_t priority = 0;                 // higher first; at most kMaxPriority from 0, either way
+  base::Nanos tpot_slo = 0;             // wanted: time of an output token at most; 0: any
   uint64_t cache_salt = 0;  // only sequences of one salt (a tenant's) share cached prefixes
 };
 

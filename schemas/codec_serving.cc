@@ -182,12 +182,12 @@ std::vector<uint8_t> Encode(const Submit& m) {
   const auto bias_values = builder.CreateVector(values);
   const auto barred_ids = builder.CreateVector(m.rules.barred_ids);
   return wire::Finish(
-      builder,
-      wire::CreateSubmit(builder, m.request_id, m.attempt, prompt, generated, &sampling,
-                         m.max_tokens, stop_ids, m.score_prompt, m.logprobs, m.speculate,
-                         m.rules.presence_penalty, m.rules.frequency_penalty,
-                         m.rules.repetition_penalty, bias_ids, bias_values, m.rules.min_tokens,
-                         barred_ids, m.coupling ? static_cast<uint8_t>(*m.coupling) : kNoCoupling));
+      builder, wire::CreateSubmit(
+                   builder, m.request_id, m.attempt, prompt, generated, &sampling, m.max_tokens,
+                   stop_ids, m.score_prompt, m.logprobs, m.speculate, m.rules.presence_penalty,
+                   m.rules.frequency_penalty, m.rules.repetition_penalty, bias_ids, bias_values,
+                   m.rules.min_tokens, barred_ids,
+                   m.coupling ? static_cast<uint8_t>(*m.coupling) : kNoCoupling, m.tpot_slo));
 }
 
 template <>
@@ -217,6 +217,8 @@ absl::StatusOr<Submit> Decode<Submit>(absl::Span<const uint8_t> payload) {
   if (m.logprobs < -1 || m.logprobs > kMaxTopLogprobs) {
     check.Fail("logprobs", m.logprobs, absl::StrCat("in [-1, ", kMaxTopLogprobs, "]"));
   }
+  m.tpot_slo = t->tpot_slo();
+  check.NonNegative("tpot_slo", m.tpot_slo);
   m.rules = CheckedRules(*t.operator->(), check);
   if (t->coupling() != kNoCoupling) {
     check.AtMost("coupling", t->coupling(), static_cast<uint8_t>(Coupling::kTypical));

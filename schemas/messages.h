@@ -148,6 +148,7 @@ struct Submit {
   int32_t logprobs = -1;
   bool speculate = true;
   std::optional<Coupling> coupling;  // none: the target's own choice
+  base::Nanos tpot_slo = 0;  // wanted: at most this for each output token after the first; 0: any
 };
 
 enum class Finish : uint8_t {
@@ -195,11 +196,11 @@ constexpr int kMaxTreeNodes = 256;
 constexpr int kMaxTokensPerMessage = 1 << 20;
 constexpr int kMaxStopIds = 4096;  // and LogitRules::barred_ids
 constexpr int kMaxLogitBias = 1024;
-constexpr int kMaxTopLogprobs = 128;    // of one token
+constexpr int kMaxTopLogprobs = 128;      // of one token
 constexpr int kMaxBatchSequences = 4096;  // of a TokensBatch
-constexpr int kMaxPrefixPoints = 4096;  // DraftReply::known
-constexpr int kMaxNameBytes = 256;      // Hello::model, Hello::build
-constexpr int kMaxErrorBytes = 4096;    // Tokens::error; texts hold no control characters
+constexpr int kMaxPrefixPoints = 4096;    // DraftReply::known
+constexpr int kMaxNameBytes = 256;        // Hello::model, Hello::build
+constexpr int kMaxErrorBytes = 4096;      // Tokens::error; texts hold no control characters
 
 // Encode(m) and Decode<M>(bytes) for every struct above; kTypeOf<M> is its MessageType.
 #define SPECFABRIC_MESSAGES(X) \

@@ -48,6 +48,7 @@ scheduler::SequenceRequest ToRequest(base::SequenceId id, speculation::Coupling 
   request.speculate = submit.speculate;
   request.coupling = coupling;
   request.attempt = submit.attempt;
+  request.tpot_slo = submit.tpot_slo;
   return request;
 }
 

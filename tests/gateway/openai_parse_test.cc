@@ -42,6 +42,7 @@ TEST(ParseCompletionTest, Defaults) {
   EXPECT_EQ(request.sampling.temperature, 1.0f);
   EXPECT_EQ(request.sampling.top_k, 0);
   EXPECT_EQ(request.logprobs, -1);
+  EXPECT_EQ(request.tpot_slo, 0);
   EXPECT_FALSE(request.has_seed);
   EXPECT_FALSE(request.stream);
   EXPECT_TRUE(request.add_special_tokens);
@@ -55,7 +56,7 @@ TEST(ParseCompletionTest, EveryField) {
     "echo": true, "logprobs": 0, "ignore_eos": true, "return_token_ids": true, "user": "u",
     "presence_penalty": -2, "frequency_penalty": 0.5, "repetition_penalty": 1.25,
     "logit_bias": {"70": -100, "3": 2.5, "5": 0}, "min_tokens": 0,
-    "suffix": null, "add_special_tokens": false, "unheard_of": [1]})"));
+    "suffix": null, "add_special_tokens": false, "unheard_of": [1], "slo_tpot_ms": 12.5})"));
   EXPECT_EQ(request.model, "m");
   EXPECT_EQ(request.prompts.size(), 2u);
   EXPECT_EQ(request.n, 2);
@@ -76,6 +77,7 @@ TEST(ParseCompletionTest, EveryField) {
                                              .frequency_penalty = 0.5f,
                                              .repetition_penalty = 1.25f,
                                              .bias = {{3, 2.5f}, {70, -100.0f}}}));
+  EXPECT_EQ(request.tpot_slo, 12'500 * base::kMicrosecond);
 }
 
 TEST(ParseCompletionTest, NeutralRulesAreNone) {
@@ -200,6 +202,10 @@ TEST(ParseCompletionTest, NamesTheFieldAndWhatItHolds) {
       {"min_tokens", "17"},
       {"min_tokens", "1.5"},
       {"guided_regex", "\"a\""},
+      {"slo_tpot_ms", "0"},
+      {"slo_tpot_ms", "-5"},
+      {"slo_tpot_ms", "1e9"},
+      {"slo_tpot_ms", "\"fast\""},
   };
   for (const auto& [field, value] : cases) {
     const std::string prompt = field == "prompt" ? "" : R"("prompt": "a", )";

@@ -16,9 +16,8 @@ using ::testing::HasSubstr;
 template <typename M>
 class RoundTripTest : public ::testing::Test {};
 
-using AllMessages =
-    ::testing::Types<Hello, Drain, DraftRequest, DraftReply, EndSession, Submit, TokensBatch,
-                     Cancel>;
+using AllMessages = ::testing::Types<Hello, Drain, DraftRequest, DraftReply, EndSession, Submit,
+                                     TokensBatch, Cancel>;
 TYPED_TEST_SUITE(RoundTripTest, AllMessages);
 
 TYPED_TEST(RoundTripTest, RandomMessagesSurviveUnchanged) {
@@ -190,6 +189,7 @@ TEST(LimitsTest, Submit) {
   ExpectRefused<M>("max_tokens", [](M& m) { m.max_tokens = -1; });
   ExpectRefused<M>("logprobs", [](M& m) { m.logprobs = -2; });
   ExpectRefused<M>("logprobs", [](M& m) { m.logprobs = kMaxTopLogprobs + 1; });
+  ExpectRefused<M>("tpot_slo", [](M& m) { m.tpot_slo = -1; });
 }
 
 // In whatever entry of the batch it is.
@@ -216,13 +216,15 @@ TEST(LimitsTest, TokensBatch) {
   ExpectSequenceRefused("logprobs", [](M& m) { m.logprobs = {{-1, 0.0f, {}}}; });
   ExpectSequenceRefused("logprobs", [nan](M& m) { m.logprobs = {{1, nan, {}}}; });
   ExpectSequenceRefused("logprobs", [nan](M& m) { m.logprobs = {{1, 0.0f, {{1, nan}}}}; });
-  ExpectSequenceRefused("prompt_logprobs", [](M& m) { m.prompt_logprobs = {{1, 0.0f, {{-1, 0.0f}}}}; });
+  ExpectSequenceRefused("prompt_logprobs", [](M& m) {
+    m.prompt_logprobs = {{1, 0.0f, {{-1, 0.0f}}}};
+  });
   ExpectSequenceRefused("prompt_logprobs", [](M& m) {
     m.prompt_logprobs = {{1, 0.0f, {}}};
     m.prompt_logprobs[0].top.assign(kMaxTopLogprobs + 1, {1, 0.0f});
   });
-  ExpectRefused<TokensBatch>(
-      "sequences", [](TokensBatch& m) { m.sequences.resize(kMaxBatchSequences + 1); });
+  ExpectRefused<TokensBatch>("sequences",
+                             [](TokensBatch& m) { m.sequences.resize(kMaxBatchSequences + 1); });
 }
 
 // A small message may not grow large: here 4,000 entries that are one.

@@ -44,8 +44,8 @@ TEST(TokenBatchesTest, OneMessageAPeer) {
   batches.Add(1, Entry(11));
   batches.Add(1, Entry(10));
   batches.Send(recorder.Function());
-  EXPECT_THAT(recorder.sent, UnorderedElementsAre(Pair(1, ElementsAre(10, 11, 10)),
-                                                  Pair(2, ElementsAre(20))));
+  EXPECT_THAT(recorder.sent,
+              UnorderedElementsAre(Pair(1, ElementsAre(10, 11, 10)), Pair(2, ElementsAre(20))));
   batches.Send(recorder.Function());
   EXPECT_EQ(recorder.sent.size(), 2u);  // nothing was left
 }
@@ -103,7 +103,8 @@ TEST(TokenBatchesTest, AfterAnErrorNothingMoreGoesToThatPeer) {
   batches.Add(1, Entry(2));
   batches.Add(2, Entry(3));
   batches.Send(recorder.Function());
-  EXPECT_THAT(recorder.sent, UnorderedElementsAre(Pair(1, ElementsAre(1)), Pair(2, ElementsAre(3))));
+  EXPECT_THAT(recorder.sent,
+              UnorderedElementsAre(Pair(1, ElementsAre(1)), Pair(2, ElementsAre(3))));
   recorder.answer = absl::OkStatus();
   recorder.sent.clear();
   batches.Add(1, Entry(4));
