@@ -33,7 +33,8 @@ ChoiceRecord Dispatcher::Record(uint64_t id) const {
   const auto found = choices_.find(id);
   if (found == choices_.end()) return {};
   const Choice& choice = *found->second;
-  return {choice.memory.speculation(), choice.fingerprint, choice.exact};
+  return {choice.memory.speculation(), choice.fingerprint, choice.exact,
+          choice.memory.cached_tokens()};
 }
 
 void Dispatcher::OnUp(PeerId peer, const schemas::Hello& hello, base::Nanos now) {

@@ -49,8 +49,9 @@ struct ChoiceSink {
 // How the answer to one choice came about.
 struct ChoiceRecord {
   Speculation speculation;
-  uint64_t fingerprint = 0;  // numerics of the target that began it; 0 if unknown
-  bool exact = true;         // all its tokens came from those numerics
+  uint64_t fingerprint = 0;   // numerics of the target that began it; 0 if unknown
+  bool exact = true;          // all its tokens came from those numerics
+  int32_t cached_tokens = 0;  // of its prompt
 };
 Exactness ExactnessOf(const ChoiceRecord& record);
 

@@ -192,7 +192,22 @@ Usage Generation::usage() const {
     usage.completion_tokens += choice->tokens;
     usage.speculation.Add(choice->record.speculation);
   }
+  usage.cached_tokens = CachedTokens();
   return usage;
+}
+
+// Each prompt once, as prompt_tokens counts it: what all its choices found had been there before
+// any of them.
+int64_t Generation::CachedTokens() const {
+  int64_t total = 0;
+  for (size_t first = 0; first < choices_.size(); first += prepared_.request.n) {
+    int32_t cached = choices_[first]->record.cached_tokens;
+    for (int i = 1; i < prepared_.request.n; ++i) {
+      cached = std::min(cached, choices_[first + i]->record.cached_tokens);
+    }
+    total += cached;
+  }
+  return total;
 }
 
 uint64_t Generation::fingerprint() const {

@@ -72,6 +72,7 @@ class Generation {
   absl::Status End(Choice& choice, const char* reason);
   void Fail(ApiError error);
   void CancelAll();
+  int64_t CachedTokens() const;
 
   Prepared prepared_;
   const tokenizer::Tokenizer* tokenizer_;

@@ -99,6 +99,7 @@ Json UsageJson(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
           {"speculation",
            {{"rounds", usage.speculation.rounds},
             {"drafted", usage.speculation.drafted},

@@ -62,6 +62,7 @@ struct Usage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   Speculation speculation = {};
+  int64_t cached_tokens = 0;  // of prompt_tokens, not computed anew
 };
 
 // The whole answer at once.

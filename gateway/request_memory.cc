@@ -53,6 +53,8 @@ std::optional<Progress> RequestMemory::Apply(Tokens message) {
     current_.accepted_at[i] = std::max<int64_t>(current_.accepted_at[i], message.accepted_at[i]);
   }
   current_.coupling = message.coupling;
+  // Later attempts find what the client never asked for: tokens of the output.
+  if (submit_.generated.empty()) cached_tokens_ = std::max(cached_tokens_, message.cached_tokens);
 
   Progress progress;
   early_.emplace(message.first_index, std::move(message));

@@ -54,6 +54,8 @@ class RequestMemory {
 
   const std::vector<base::TokenId>& emitted() const { return emitted_; }
   Speculation speculation() const;
+  // Of the prompt, by the target that began it.
+  int32_t cached_tokens() const { return cached_tokens_; }
 
  private:
   bool Ready(const schemas::Tokens& message) const;
@@ -65,6 +67,7 @@ class RequestMemory {
   bool scored_ = false;                            // the prompt's log-probabilities have come
   bool finished_ = false;
   Speculation past_, current_;
+  int32_t cached_tokens_ = 0;
 };
 
 }  // namespace specfabric::gateway

@@ -25,6 +25,8 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
       waiting(registry.AddGauge("specfabric_target_waiting_sequences", "Sequences in the queue")),
       kv_blocks_used(registry.AddGauge("specfabric_target_kv_blocks_used", "KV blocks in use")),
       kv_blocks_free(registry.AddGauge("specfabric_target_kv_blocks_free", "KV blocks free")),
+      kv_blocks_cached(registry.AddGauge("specfabric_target_kv_blocks_cached",
+                                         "Free KV blocks kept for their content")),
       draft_workers(registry.AddGauge("specfabric_target_draft_workers",
                                       "Draft workers connected and taking requests")),
       prompt_tokens(
@@ -42,6 +44,20 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
                                         "by")),
       draft_weights_bytes(registry.AddCounter("specfabric_draft_weights_received_bytes_total",
                                               "Bytes of those tensors")),
+      preemptions(registry.AddCounter("specfabric_preemptions_total",
+                                      "Sequences that gave up their KV blocks for others")),
+      cache_queries(registry.AddCounter("specfabric_prefix_cache_queries_total",
+                                        "Tokens looked for in the prefix cache")),
+      cache_hits(registry.AddCounter("specfabric_prefix_cache_hits_total",
+                                     "Tokens found in the prefix cache")),
+      vllm_preemptions(registry.AddCounter(
+          "vllm:num_preemptions_total", "As specfabric_preemptions_total", VllmLabels(model_name))),
+      vllm_cache_queries(registry.AddCounter("vllm:prefix_cache_queries_total",
+                                             "As specfabric_prefix_cache_queries_total",
+                                             VllmLabels(model_name))),
+      vllm_cache_hits(registry.AddCounter("vllm:prefix_cache_hits_total",
+                                          "As specfabric_prefix_cache_hits_total",
+                                          VllmLabels(model_name))),
       rounds(registry.AddCounter("specfabric_rounds_total",
                                  "Decode and verification rounds, one a sequence a step")),
       drafted_tokens(
@@ -110,6 +126,16 @@ void TargetMetrics::CountRound(int coupling, int drafted, int accepted) {
     accepted_at[std::min(depth, last)]->Increment();
     vllm_accepted_at[std::min(depth, last)]->Increment();
   }
+}
+
+void TargetMetrics::CountScheduling(uint64_t preempted, uint64_t queried, uint64_t found) {
+  const auto add = [](Counter& ours, Counter& vllms, uint64_t count) {
+    ours.Increment(static_cast<double>(count));
+    vllms.Increment(static_cast<double>(count));
+  };
+  add(preemptions, vllm_preemptions, preempted);
+  add(cache_queries, vllm_cache_queries, queried);
+  add(cache_hits, vllm_cache_hits, found);
 }
 
 void TargetMetrics::SetExactness(int given) {

@@ -2,6 +2,7 @@
 #define SPECFABRIC_METRICS_TARGET_METRICS_H_
 
 #include <array>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -44,12 +45,16 @@ struct TargetMetrics {
   void SetExactness(int exactness);
   Counter& refused_drafts(Refusal reason) { return *refused[static_cast<int>(reason)]; }
   void CountDraftReply(int status);  // a schemas::DraftStatus
+  // Sequences preempted, and tokens looked for and found in the prefix cache. Feeds the vllm:
+  // aliases too.
+  void CountScheduling(uint64_t preempted, uint64_t queried, uint64_t found);
 
   Gauge& running;
   Gauge& waiting;
   Gauge& kv_blocks_used;
-  Gauge& kv_blocks_free;
-  Gauge& draft_workers;  // connected and taking requests
+  Gauge& kv_blocks_free;    // cached ones included
+  Gauge& kv_blocks_cached;  // free, kept for their content
+  Gauge& draft_workers;     // connected and taking requests
   Counter& prompt_tokens;
   Counter& output_tokens;
   Counter& draft_misses;  // rounds that went without the draft they asked for
@@ -61,6 +66,14 @@ struct TargetMetrics {
   Counter& draft_weights_bytes;  // of them
   std::array<Gauge*, kExactnessNames.size()> exactness;
   std::array<Counter*, kRefusalNames.size()> refused;
+
+  // Fed by CountScheduling.
+  Counter& preemptions;
+  Counter& cache_queries;
+  Counter& cache_hits;
+  Counter& vllm_preemptions;
+  Counter& vllm_cache_queries;
+  Counter& vllm_cache_hits;
 
   // Fed by CountRound.
   Counter& rounds;

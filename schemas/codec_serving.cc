@@ -113,7 +113,8 @@ Offset<wire::Tokens> WriteTokens(const Tokens& m, FlatBufferBuilder& builder) {
   const auto accepted_at = builder.CreateVector(m.accepted_at);
   return wire::CreateTokens(builder, m.request_id, m.attempt, m.first_index, tokens, logprobs,
                             prompt_logprobs, static_cast<uint8_t>(m.finish), error, m.rounds,
-                            m.drafted, m.accepted, accepted_at, static_cast<uint8_t>(m.coupling));
+                            m.drafted, m.accepted, accepted_at, static_cast<uint8_t>(m.coupling),
+                            m.cached_tokens);
 }
 
 Tokens CheckedTokens(const wire::Tokens& t, Checker& check) {
@@ -130,6 +131,7 @@ Tokens CheckedTokens(const wire::Tokens& t, Checker& check) {
   check.Size("accepted_at", accepted_at.size(), kMaxTreeNodes);
   for (int32_t count : accepted_at) check.NonNegative("accepted_at", count);
   check.AtMost("coupling", t.coupling(), static_cast<uint8_t>(Coupling::kTypical));
+  check.NonNegative("cached_tokens", t.cached_tokens());
   Tokens m;
   m.logprobs = CheckedLogprobs(t.logprobs(), "logprobs", check);
   m.prompt_logprobs = CheckedLogprobs(t.prompt_logprobs(), "prompt_logprobs", check);
@@ -145,6 +147,7 @@ Tokens CheckedTokens(const wire::Tokens& t, Checker& check) {
   m.accepted = t.accepted();
   m.accepted_at = Copy(accepted_at);
   m.coupling = static_cast<Coupling>(t.coupling());
+  m.cached_tokens = t.cached_tokens();
   return m;
 }
 

@@ -178,6 +178,7 @@ struct Tokens {
   int32_t accepted = 0;
   std::vector<int32_t> accepted_at;        // rounds that accepted a guess at depth 1, 2, ...
   Coupling coupling = Coupling::kCoupled;  // that its trees are verified by
+  int32_t cached_tokens = 0;               // of the prompt, whose KV the target had
 };
 
 // Everything that a step of a target has for one gateway: a message a sequence would be hundreds a

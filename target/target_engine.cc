@@ -284,6 +284,7 @@ void TargetEngine::Emit(const scheduler::TokensEvent& event) {
     for (size_t i = 0; i < depth; ++i) ++client.accepted_at[i];
     metrics_->CountRound(static_cast<int>(client.coupling), event.drafted, event.accepted);
   }
+  client.cached_tokens = std::max(client.cached_tokens, event.cached_tokens);
   metrics_->output_tokens.Increment(static_cast<double>(event.tokens.size()));
   schemas::Tokens message;
   message.request_id = client.request_id;
@@ -299,6 +300,7 @@ void TargetEngine::Emit(const scheduler::TokensEvent& event) {
   message.accepted = client.accepted;
   message.coupling = client.coupling;
   message.accepted_at = client.accepted_at;
+  message.cached_tokens = client.cached_tokens;
   tokens_.Add(client.peer, std::move(message));
 }
 
@@ -316,15 +318,18 @@ void TargetEngine::UpdateGauges() {
   metrics_->waiting.Set(stats.waiting);
   metrics_->kv_blocks_used.Set(stats.used_blocks);
   metrics_->kv_blocks_free.Set(stats.free_blocks);
+  metrics_->kv_blocks_cached.Set(stats.cached_blocks);
   metrics_->draft_workers.Set(drafts_.workers());
-  metrics_->draft_misses.Increment(static_cast<double>(stats.draft_misses - reported_misses_));
-  metrics_->late_drafts.Increment(static_cast<double>(stats.late_drafts - reported_late_));
-  reported_misses_ = stats.draft_misses;
-  reported_late_ = stats.late_drafts;
-  const DraftClientStats& drafts = drafts_.stats();
   const auto add = [](metrics::Counter& counter, uint64_t now, uint64_t before) {
     counter.Increment(static_cast<double>(now - before));
   };
+  add(metrics_->draft_misses, stats.draft_misses, reported_.draft_misses);
+  add(metrics_->late_drafts, stats.late_drafts, reported_.late_drafts);
+  metrics_->CountScheduling(stats.preemptions - reported_.preemptions,
+                            stats.cache_queries - reported_.cache_queries,
+                            stats.cache_hits - reported_.cache_hits);
+  reported_ = stats;
+  const DraftClientStats& drafts = drafts_.stats();
   using metrics::Refusal;
   const DraftClientStats& before = reported_drafts_;
   add(metrics_->refused_drafts(Refusal::kSampling), drafts.mismatched, before.mismatched);

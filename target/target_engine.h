@@ -97,6 +97,7 @@ class TargetEngine {
     uint32_t attempt = 0;
     speculation::Coupling coupling = speculation::Coupling::kCoupled;
     int32_t rounds = 0, drafted = 0, accepted = 0;
+    int32_t cached_tokens = 0;              // of its prompt
     std::vector<int32_t> accepted_at = {};  // by depth
     base::Nanos wanted_draft = 0;           // when its last DraftWanted was sent, 0: not waiting
   };
@@ -142,7 +143,7 @@ class TargetEngine {
   absl::flat_hash_map<RequestKey, base::SequenceId> sequences_;
   absl::flat_hash_map<link::PeerId, schemas::Role> peers_;
   base::SequenceId next_sequence_ = 1;
-  uint64_t reported_misses_ = 0, reported_late_ = 0;
+  scheduler::SchedulerStats reported_;
   DraftClientStats reported_drafts_;
   std::atomic<int> asked_{kRun};
   std::atomic<base::Nanos> step_started_{0};

@@ -109,6 +109,7 @@ void FakeTarget::Answer(link::PeerId peer, const schemas::Submit& submit) {
     message.drafted += 4;
     message.accepted += 2;
     message.accepted_at = {message.rounds, message.rounds};
+    message.cached_tokens = std::min<int32_t>(options_.cached_tokens, submit.prompt.size());
     if (next == submit.max_tokens) message.finish = Finish::kLength;
     sender_->Send(peer, schemas::TokensBatch{{message}}).IgnoreError();
     message.tokens.clear();

@@ -24,6 +24,7 @@ struct FakeTargetOptions {
   uint64_t tokenizer_fingerprint = 0;
   uint64_t numerics_fingerprint = 1;
   std::string listen = "127.0.0.1:0";
+  int32_t cached_tokens = 0;  // of every prompt
   // Tokens of a first attempt after which it says nothing more; -1 goes on to the end.
   int32_t stall_after = -1;
   // Answers every Submit with this instead.

@@ -81,6 +81,37 @@ TEST_F(GatewayTest, StreamedCompletionEqualsTheWhole) {
   EXPECT_EQ(client.Get("/livez").status, 200);
 }
 
+class CachedPromptTest : public GatewayFixture {
+ protected:
+  CachedPromptTest() {
+    FakeTargetOptions options = TargetOptions();
+    options.cached_tokens = 2;
+    AddTarget(options);
+    StartGateway();
+  }
+};
+
+TEST_F(CachedPromptTest, EachPromptsCachedTokensAreToldOnce) {
+  const std::string prompt = R"({"prompt": [[1, 2, 3], [4]], "n": 2, "max_tokens": 4)";
+  const Json whole = Complete(prompt + "}");
+  EXPECT_EQ(whole["usage"]["prompt_tokens"], 4);
+  EXPECT_EQ(whole["usage"]["prompt_tokens_details"]["cached_tokens"], 3);
+  HttpClient client = Client();
+  client.Open("/v1/completions",
+              prompt + R"(, "stream": true, "stream_options": {"include_usage": true}})");
+  const auto events = client.RestOfEvents();
+  ASSERT_GE(events.size(), 2u);
+  const Json usage = Json::parse(events[events.size() - 2])["usage"];
+  EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], 3);
+}
+
+TEST_F(CachedPromptTest, ChatsTellThemToo) {
+  const Json answer = Ok(Client().Post(
+      "/v1/chat/completions",
+      R"({"messages": [{"role": "user", "content": "no"}], "max_completion_tokens": 5})"));
+  EXPECT_EQ(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 2);
+}
+
 TEST_F(GatewayTest, Chat) {
   const std::string body =
       R"({"messages": [{"role": "user", "content": "no"}], "max_completion_tokens": 5, "seed": 1)";

@@ -40,7 +40,7 @@ TEST(TokenNameTest, BytesThatAreNoCharacters) {
 
 TEST(FormatTest, Completion) {
   const ChoicePart part{.index = 1, .text = "x", .finish_reason = "stop"};
-  const Json json = Read(Answer(Head(false), {part}, {3, 2, {4, 5, 6, {3, 2, 1}}}));
+  const Json json = Read(Answer(Head(false), {part}, {3, 2, {4, 5, 6, {3, 2, 1}}, 1}));
   EXPECT_EQ(json["object"], "text_completion");
   EXPECT_EQ(json["id"], "id-1");
   EXPECT_EQ(json["created"], 123);
@@ -53,6 +53,7 @@ TEST(FormatTest, Completion) {
   EXPECT_TRUE(choice["logprobs"].is_null());
   EXPECT_FALSE(choice.contains("token_ids"));
   EXPECT_EQ(json["usage"]["total_tokens"], 5);
+  EXPECT_EQ(json["usage"]["prompt_tokens_details"], Json({{"cached_tokens", 1}}));
   EXPECT_EQ(json["usage"]["speculation"], Json({{"rounds", 4},
                                                 {"drafted", 5},
                                                 {"accepted", 6},

@@ -155,6 +155,20 @@ TEST(RequestMemoryTest, SpeculationAddsUpOverAttempts) {
   EXPECT_EQ(memory.speculation().coupling, schemas::Coupling::kRejection);
 }
 
+TEST(RequestMemoryTest, CachedTokensAreThoseOfThePromptAlone) {
+  RequestMemory memory(MakeSubmit());
+  Tokens message = MakeTokens(2, {12});  // comes first
+  message.cached_tokens = 1;
+  memory.Apply(message);
+  memory.Apply(MakeTokens(0, {10, 11}));
+  EXPECT_EQ(memory.cached_tokens(), 1);
+  memory.NextAttempt();
+  message = MakeTokens(3, {13}, 1);
+  message.cached_tokens = 4;
+  memory.Apply(message);
+  EXPECT_EQ(memory.cached_tokens(), 1);
+}
+
 TEST(RequestMemoryTest, ScoresComeBeforeTokensAndOnce) {
   Submit submit = MakeSubmit();
   submit.score_prompt = true;

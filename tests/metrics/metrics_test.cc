@@ -105,6 +105,21 @@ TEST(MetricsTest, RoundsFeedTheAliasesToo) {
                               "model_name=\"m\",position=\"2\"} 3\n"));
 }
 
+TEST(MetricsTest, SchedulingFeedsTheAliasesToo) {
+  Registry registry;
+  TargetMetrics metrics(registry, "m", 1);
+  metrics.CountScheduling(1, 100, 64);
+  metrics.CountScheduling(2, 50, 0);
+  EXPECT_EQ(metrics.preemptions.Value(), 3);
+  EXPECT_EQ(metrics.cache_queries.Value(), 150);
+  EXPECT_EQ(metrics.cache_hits.Value(), 64);
+  const std::string text = registry.Render();
+  const std::string labels = "{engine=\"0\",model_name=\"m\"}";
+  EXPECT_THAT(text, HasSubstr("vllm:num_preemptions_total" + labels + " 3\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:prefix_cache_queries_total" + labels + " 150\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:prefix_cache_hits_total" + labels + " 64\n"));
+}
+
 TEST(MetricsTest, SpansBeginAtTwoMicroseconds) {
   Registry registry;
   TargetMetrics metrics(registry, "m", 1);

@@ -211,6 +211,7 @@ TEST(LimitsTest, TokensBatch) {
   ExpectSequenceRefused("accepted", [](M& m) { m.accepted = -1; });
   ExpectSequenceRefused("accepted_at", [](M& m) { m.accepted_at = {3, -1}; });
   ExpectSequenceRefused("accepted_at", [](M& m) { m.accepted_at.resize(kMaxTreeNodes + 1); });
+  ExpectSequenceRefused("cached_tokens", [](M& m) { m.cached_tokens = -1; });
   ExpectSequenceRefused("coupling", [](M& m) { m.coupling = Coupling{4}; });
   const float nan = std::numeric_limits<float>::quiet_NaN();
   ExpectSequenceRefused("logprobs", [](M& m) { m.logprobs = {{-1, 0.0f, {}}}; });

@@ -183,6 +183,7 @@ inline Tokens RandomSequence(Rng& rng) {
   m.accepted_at.resize(RandomInt(rng, 0, kMaxTreeNodes));
   for (int32_t& count : m.accepted_at) count = RandomInt(rng, 0, INT32_MAX);
   m.coupling = static_cast<Coupling>(RandomInt(rng, 0, 3));
+  m.cached_tokens = RandomInt(rng, 0, INT32_MAX);
   return m;
 }
 template <>
@@ -236,7 +237,7 @@ inline auto Fields(const Submit& m) {
 inline auto Fields(const Tokens& m) {
   return std::tuple(m.request_id, m.attempt, m.first_index, m.tokens, Fields(m.logprobs),
                     Fields(m.prompt_logprobs), m.finish, m.error, m.rounds, m.drafted, m.accepted,
-                    m.accepted_at, m.coupling);
+                    m.accepted_at, m.coupling, m.cached_tokens);
 }
 inline auto Fields(const TokensBatch& m) { return std::tuple(Fields(m.sequences)); }
 
