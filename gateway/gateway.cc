@@ -67,6 +67,7 @@ class Gateway::Impl {
  public:
   Impl(GatewayOptions options, metrics::Registry* registry)
       : options_(std::move(options)),
+        tenants_(options_.fabric.join_secret),
         metrics_(*registry),
         dispatcher_({.max_choices = options_.max_choices, .target_wait = options_.target_wait},
                     {[this](PeerId peer, const schemas::Submit& submit) {
@@ -94,6 +95,7 @@ class Gateway::Impl {
 
   const GatewayOptions options_;
   std::atomic<bool> draining_ = false;
+  const Tenants tenants_;
   metrics::GatewayMetrics metrics_;
   asio::io_context io_{1};
   asio::thread_pool encoders_{1};
@@ -115,6 +117,7 @@ RouteContext Gateway::Impl::MakeContext(metrics::Registry* registry) {
   context.version = options_.version;
   context.tokenizer = options_.tokenizer.get();
   context.dispatcher = &dispatcher_;
+  context.tenants = &tenants_;
   context.registry = registry;
   context.metrics = &metrics_;
   context.encoders = &encoders_;

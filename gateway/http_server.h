@@ -22,7 +22,8 @@ namespace specfabric::gateway {
 
 struct HttpRequest {
   std::string method;
-  std::string path;  // without the query
+  std::string path;           // without the query
+  std::string authorization;  // of the header, empty for none
   std::string body;
 };
 

@@ -195,6 +195,12 @@ void ReadStreaming(Fields& fields, GenerationRequest& request) {
 }
 
 void ReadService(Fields& fields, GenerationRequest& request) {
+  // Lower first for clients, who know it from vLLM.
+  request.priority = -static_cast<int>(fields.Integer("priority", 0, -kMaxPriority, kMaxPriority));
+  request.cache_salt = fields.String("cache_salt", "");
+  if (fields.Find("cache_salt") != nullptr && request.cache_salt.empty()) {
+    fields.Fail("cache_salt", "must be a string that is not empty");
+  }
   const double slo_ms = fields.Number("slo_tpot_ms", 0.0, "above 0, at most 3600000",
                                       [](double ms) { return ms > 0 && ms <= 3.6e6; });
   // Above 0 as given, whatever it rounds to.

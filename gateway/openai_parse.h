@@ -25,6 +25,7 @@ constexpr int kMaxStops = 4;
 constexpr int kMaxTopLogprobs = 20;
 constexpr int kMaxStopTokenIds = 1024;
 constexpr int kMaxLogitBias = 512;
+constexpr int kMaxPriority = 100;
 
 // What /v1/completions and /v1/chat/completions have in common, and what each has of its own.
 struct GenerationRequest {
@@ -47,6 +48,8 @@ struct GenerationRequest {
   bool has_seed = false;   // otherwise the caller draws sampling.seed
   std::string coupling;    // by name, unchecked; empty: the target's own
 
+  int priority = 0;        // higher first, unlike in the request
+  std::string cache_salt;  // empty: none
   // What is wanted of the time of an output token after the first, at most; 0: nothing.
   base::Nanos tpot_slo = 0;
 

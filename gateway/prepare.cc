@@ -124,6 +124,8 @@ Parsed<MaybeCoupling> ReadCoupling(const std::string& name) {
   return ApiError{.status = 400, .message = base::Message(coupling.status()), .param = "coupling"};
 }
 
+static_assert(kMaxPriority == schemas::kMaxPriority);
+
 schemas::Submit MakeSubmit(const GenerationRequest& request, const Ids& prompt, const Ids& stop_ids,
                            int32_t max_tokens, uint64_t seed, MaybeCoupling coupling) {
   schemas::Submit submit;
@@ -135,6 +137,7 @@ schemas::Submit MakeSubmit(const GenerationRequest& request, const Ids& prompt, 
   submit.max_tokens = max_tokens;
   submit.stop_ids = stop_ids;
   submit.logprobs = request.logprobs;
+  submit.priority = request.priority;
   submit.tpot_slo = request.tpot_slo;
   submit.score_prompt = request.echo && request.logprobs >= 0;
   return submit;

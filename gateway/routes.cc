@@ -212,6 +212,12 @@ asio::awaitable<int> Routes::Generate(HttpExchange& exchange, bool chat, base::N
     co_return error->status;
   }
 
+  const Tenant tenant = context_.tenants->Of(ApiKeyOf(exchange.request().authorization),
+                                             std::get<Prepared>(prepared).request.cache_salt);
+  for (schemas::Submit& submit : std::get<Prepared>(prepared).submits) {
+    submit.tenant = tenant.id;
+    submit.cache_salt = tenant.cache_salt;
+  }
   asio::steady_timer wake(co_await asio::this_coro::executor,
                           asio::steady_timer::time_point::max());
   Generation generation(

@@ -15,6 +15,7 @@
 #include "gateway/dispatcher.h"
 #include "gateway/http_server.h"
 #include "gateway/prepare.h"
+#include "gateway/tenants.h"
 #include "metrics/gateway_metrics.h"
 #include "metrics/registry.h"
 #include "tokenizer/tokenizer.h"
@@ -30,6 +31,7 @@ struct RouteContext {
   std::string version;
   const tokenizer::Tokenizer* tokenizer = nullptr;
   Dispatcher* dispatcher = nullptr;
+  const Tenants* tenants = nullptr;
   metrics::Registry* registry = nullptr;
   metrics::GatewayMetrics* metrics = nullptr;
   boost::asio::thread_pool* encoders = nullptr;

@@ -185,12 +185,13 @@ std::vector<uint8_t> Encode(const Submit& m) {
   const auto bias_values = builder.CreateVector(values);
   const auto barred_ids = builder.CreateVector(m.rules.barred_ids);
   return wire::Finish(
-      builder, wire::CreateSubmit(
-                   builder, m.request_id, m.attempt, prompt, generated, &sampling, m.max_tokens,
-                   stop_ids, m.score_prompt, m.logprobs, m.speculate, m.rules.presence_penalty,
-                   m.rules.frequency_penalty, m.rules.repetition_penalty, bias_ids, bias_values,
-                   m.rules.min_tokens, barred_ids,
-                   m.coupling ? static_cast<uint8_t>(*m.coupling) : kNoCoupling, m.tpot_slo));
+      builder,
+      wire::CreateSubmit(builder, m.request_id, m.attempt, prompt, generated, &sampling,
+                         m.max_tokens, stop_ids, m.score_prompt, m.logprobs, m.speculate,
+                         m.rules.presence_penalty, m.rules.frequency_penalty,
+                         m.rules.repetition_penalty, bias_ids, bias_values, m.rules.min_tokens,
+                         barred_ids, m.coupling ? static_cast<uint8_t>(*m.coupling) : kNoCoupling,
+                         m.tpot_slo, m.tenant, m.cache_salt, m.priority));
 }
 
 template <>
@@ -220,6 +221,11 @@ absl::StatusOr<Submit> Decode<Submit>(absl::Span<const uint8_t> payload) {
   if (m.logprobs < -1 || m.logprobs > kMaxTopLogprobs) {
     check.Fail("logprobs", m.logprobs, absl::StrCat("in [-1, ", kMaxTopLogprobs, "]"));
   }
+  m.tenant = t->tenant();
+  m.cache_salt = t->cache_salt();
+  m.priority = t->priority();
+  check.Require(m.priority >= -kMaxPriority && m.priority <= kMaxPriority, "priority", m.priority,
+                "in [-100, 100]");
   m.tpot_slo = t->tpot_slo();
   check.NonNegative("tpot_slo", m.tpot_slo);
   m.rules = CheckedRules(*t.operator->(), check);

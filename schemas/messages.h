@@ -148,6 +148,10 @@ struct Submit {
   int32_t logprobs = -1;
   bool speculate = true;
   std::optional<Coupling> coupling;  // none: the target's own choice
+  // Whom the request is from: tenants share a target fairly. 0: nobody in particular.
+  uint64_t tenant = 0;
+  uint64_t cache_salt = 0;   // only requests of one salt share cached prefixes
+  int32_t priority = 0;      // higher first; at most kMaxPriority from 0, either way
   base::Nanos tpot_slo = 0;  // wanted: at most this for each output token after the first; 0: any
 };
 
@@ -195,6 +199,7 @@ struct Cancel {
 // Limits that decoders enforce before anything is allocated for a field.
 constexpr int kMaxTreeNodes = 256;
 constexpr int kMaxTokensPerMessage = 1 << 20;
+constexpr int kMaxPriority = 100;
 constexpr int kMaxStopIds = 4096;  // and LogitRules::barred_ids
 constexpr int kMaxLogitBias = 1024;
 constexpr int kMaxTopLogprobs = 128;      // of one token

@@ -33,6 +33,8 @@ Finish ToFinish(scheduler::FinishReason reason) {
   return Finish::kError;
 }
 
+static_assert(schemas::kMaxPriority == scheduler::kMaxPriority);
+
 scheduler::SequenceRequest ToRequest(base::SequenceId id, speculation::Coupling coupling,
                                      schemas::Submit submit) {
   scheduler::SequenceRequest request;
@@ -48,6 +50,8 @@ scheduler::SequenceRequest ToRequest(base::SequenceId id, speculation::Coupling 
   request.speculate = submit.speculate;
   request.coupling = coupling;
   request.attempt = submit.attempt;
+  request.cache_salt = submit.cache_salt;
+  request.priority = submit.priority;
   request.tpot_slo = submit.tpot_slo;
   return request;
 }

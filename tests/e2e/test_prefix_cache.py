@@ -39,6 +39,25 @@ def test_cached_tokens_are_told(demo_cluster: Cluster) -> None:
     assert value_of(target.admin, "specfabric_target_kv_blocks_cached") >= 3
 
 
+def test_tenants_do_not_share(demo_cluster: Cluster) -> None:
+    body = {"model": demo_cluster.model, "prompt": list(range(200, 200 + 2 * BLOCK + 1)), **ASK}
+    mine, others = {"Authorization": "Bearer one"}, {"Authorization": "Bearer two"}
+    with demo_cluster.client() as client:
+
+        def ask(headers: dict[str, str], **fields: str) -> int:
+            response = client.post("/v1/completions", json=body | fields, headers=headers)
+            assert response.status_code == 200, response.text
+            return cached_tokens(response.json())
+
+        assert ask(mine) == 0
+        assert ask(mine) == 2 * BLOCK
+        assert ask(others) == 0
+        assert ask({}) == 0
+        assert ask(mine, cache_salt="project") == 0
+        assert ask(mine, cache_salt="project") == 2 * BLOCK
+        assert ask({}, cache_salt="project") == 0
+
+
 def test_chats_tell_theirs(demo_cluster: Cluster) -> None:
     body = {
         "model": demo_cluster.model,

@@ -53,6 +53,7 @@ void CheckGeneration(const gateway::GenerationRequest& request) {
   submit.sampling = request.sampling;
   submit.rules = request.rules;
   submit.rules.barred_ids = request.stop_token_ids;
+  submit.priority = request.priority;
   submit.tpot_slo = request.tpot_slo;
   SPECFABRIC_CHECK(schemas::Decode<schemas::Submit>(schemas::Encode(submit)).ok());
 }
@@ -88,7 +89,7 @@ std::vector<fuzz::Bytes> fuzz::Seeds() {
        R"({"prompt":[1,2,3],"min_p":0.05,"top_k":-1,"ignore_eos":true,)"
        R"("logit_bias":{"0":-100,"7":2.5},"presence_penalty":-2,"repetition_penalty":1.5,)"
        R"("frequency_penalty":0.5,"min_tokens":3,"return_token_ids":true,"suffix":"","user":"u",)"
-       R"("slo_tpot_ms":20})"},
+       R"("slo_tpot_ms":20,"priority":-3,"cache_salt":"s"})"},
       {1, R"({"messages":[{"role":"system","content":"s"},{"role":"user","content":[)"
           R"({"type":"text","text":"a"},{"type":"text","text":"b"}]}],"max_completion_tokens":4,)"
           R"("logprobs":true,"top_logprobs":2,"response_format":{"type":"text"}})"},

@@ -1,5 +1,6 @@
 #include "gateway/gateway.h"
 
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -52,6 +53,27 @@ TEST_F(GatewayTest, TheCouplingAskedForIsSubmittedAndToldInTheAnswer) {
   EXPECT_EQ(law["exactness"], "law");
   const Json lossy = Complete(R"({"prompt": "no", "max_tokens": 5, "coupling": "typical"})");
   EXPECT_EQ(lossy["exactness"], "none");
+}
+
+TEST_F(GatewayTest, TargetsLearnWhoseARequestIs) {
+  const std::string plain = R"({"prompt": "no", "max_tokens": 3})";
+  const std::string salted = R"({"prompt": "no", "max_tokens": 3, "cache_salt": "s"})";
+  Complete(plain);
+  Complete(salted);
+  HttpClient client = Client();
+  client.SetHeader("Authorization: Bearer key-1");
+  Ok(client.Post("/v1/completions", plain));
+  Ok(client.Post("/v1/completions", salted));
+  const auto submits = target().submits();
+  ASSERT_EQ(submits.size(), 4u);
+  EXPECT_EQ(submits[0].tenant, 0u);
+  EXPECT_EQ(submits[0].cache_salt, 0u);
+  EXPECT_EQ(submits[1].tenant, 0u);
+  EXPECT_NE(submits[2].tenant, 0u);
+  EXPECT_EQ(submits[2].tenant, submits[3].tenant);
+  std::set<uint64_t> salts;
+  for (const schemas::Submit& submit : submits) salts.insert(submit.cache_salt);
+  EXPECT_EQ(salts.size(), 4u);
 }
 
 TEST_F(GatewayTest, StreamedCompletionEqualsTheWhole) {

@@ -25,12 +25,12 @@ struct HttpClient::Impl {
   asio::ip::tcp::socket socket{io};
   boost::beast::flat_buffer buffer;
   std::optional<http::response_parser<http::string_body>> stream;
-  size_t taken = 0;  // of the stream's body
+  size_t taken = 0;    // of the stream's body
+  std::string header;  // lines beside those of every request
 
   std::string Message(const std::string& method, const std::string& path, const std::string& body) {
-    return method + " " + path +
-           " HTTP/1.1\r\nHost: test\r\nContent-Length: " + std::to_string(body.size()) +
-           "\r\n\r\n" + body;
+    return method + " " + path + " HTTP/1.1\r\nHost: test\r\n" + header +
+           "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
   }
 };
 
@@ -91,6 +91,8 @@ ClientResponse HttpClient::Request(const std::string& method, const std::string&
   SendRaw(impl_->Message(method, path, body));
   return ReadResponse();
 }
+
+void HttpClient::SetHeader(const std::string& line) { impl_->header += line + "\r\n"; }
 
 ClientResponse HttpClient::Get(const std::string& path) { return Request("GET", path, ""); }
 

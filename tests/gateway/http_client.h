@@ -22,6 +22,8 @@ class HttpClient {
   explicit HttpClient(const std::string& address);  // "127.0.0.1:port"
   ~HttpClient();
 
+  // Of all requests from now on: "Name: value".
+  void SetHeader(const std::string& line);
   // One request on the connection, which is kept.
   ClientResponse Get(const std::string& path);
   ClientResponse Post(const std::string& path, const std::string& body);

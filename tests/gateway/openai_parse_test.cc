@@ -56,7 +56,8 @@ TEST(ParseCompletionTest, EveryField) {
     "echo": true, "logprobs": 0, "ignore_eos": true, "return_token_ids": true, "user": "u",
     "presence_penalty": -2, "frequency_penalty": 0.5, "repetition_penalty": 1.25,
     "logit_bias": {"70": -100, "3": 2.5, "5": 0}, "min_tokens": 0,
-    "suffix": null, "add_special_tokens": false, "unheard_of": [1], "slo_tpot_ms": 12.5})"));
+    "suffix": null, "add_special_tokens": false, "unheard_of": [1], "slo_tpot_ms": 12.5,
+    "priority": -7, "cache_salt": "s"})"));
   EXPECT_EQ(request.model, "m");
   EXPECT_EQ(request.prompts.size(), 2u);
   EXPECT_EQ(request.n, 2);
@@ -78,6 +79,8 @@ TEST(ParseCompletionTest, EveryField) {
                                              .repetition_penalty = 1.25f,
                                              .bias = {{3, 2.5f}, {70, -100.0f}}}));
   EXPECT_EQ(request.tpot_slo, 12'500 * base::kMicrosecond);
+  EXPECT_EQ(request.priority, 7);  // the lowest number goes first
+  EXPECT_EQ(request.cache_salt, "s");
 }
 
 TEST(ParseCompletionTest, NeutralRulesAreNone) {
@@ -202,6 +205,11 @@ TEST(ParseCompletionTest, NamesTheFieldAndWhatItHolds) {
       {"min_tokens", "17"},
       {"min_tokens", "1.5"},
       {"guided_regex", "\"a\""},
+      {"priority", "101"},
+      {"priority", "-101"},
+      {"priority", "\"high\""},
+      {"cache_salt", "\"\""},
+      {"cache_salt", "5"},
       {"slo_tpot_ms", "0"},
       {"slo_tpot_ms", "-5"},
       {"slo_tpot_ms", "1e9"},

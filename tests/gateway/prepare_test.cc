@@ -49,7 +49,8 @@ class PrepareTest : public ::testing::Test {
 TEST_F(PrepareTest, OneSequenceAChoice) {
   const Prepared prepared =
       Good(R"({"model": "m", "prompt": ["that", "no"], "n": 2, "seed": 9, "max_tokens": 5,
-               "temperature": 0.5, "stop_token_ids": [7], "slo_tpot_ms": 1e-9})");
+               "temperature": 0.5, "stop_token_ids": [7], "slo_tpot_ms": 1e-9,
+               "priority": 4})");
   ASSERT_EQ(prepared.submits.size(), 4u);
   EXPECT_EQ(prepared.submits[0].prompt, tokenizer_->Encode("that", true).value());
   EXPECT_EQ(prepared.submits[1].prompt, prepared.submits[0].prompt);
@@ -59,6 +60,7 @@ TEST_F(PrepareTest, OneSequenceAChoice) {
   EXPECT_EQ(prepared.submits[2].sampling.seed, 9u);
   EXPECT_EQ(prepared.submits[0].sampling.temperature, 0.5f);
   EXPECT_EQ(prepared.submits[0].max_tokens, 5);
+  EXPECT_EQ(prepared.submits[3].priority, -4);
   EXPECT_EQ(prepared.submits[3].tpot_slo, 1);            // what was asked for is not forgotten
   EXPECT_EQ(prepared.submits[0].stop_ids, Ids({0, 7}));  // with the end of text
   EXPECT_EQ(prepared.prompt_tokens,

@@ -189,6 +189,8 @@ TEST(LimitsTest, Submit) {
   ExpectRefused<M>("max_tokens", [](M& m) { m.max_tokens = -1; });
   ExpectRefused<M>("logprobs", [](M& m) { m.logprobs = -2; });
   ExpectRefused<M>("logprobs", [](M& m) { m.logprobs = kMaxTopLogprobs + 1; });
+  ExpectRefused<M>("priority", [](M& m) { m.priority = kMaxPriority + 1; });
+  ExpectRefused<M>("priority", [](M& m) { m.priority = -kMaxPriority - 1; });
   ExpectRefused<M>("tpot_slo", [](M& m) { m.tpot_slo = -1; });
 }
 

@@ -164,6 +164,9 @@ inline Submit RandomMessage<Submit>(Rng& rng) {
   m.logprobs = RandomInt(rng, -1, kMaxTopLogprobs);
   m.speculate = RandomInt(rng, 0, 1) == 1;
   if (RandomInt(rng, 0, 1) == 1) m.coupling = static_cast<Coupling>(RandomInt(rng, 0, 3));
+  m.tenant = rng();
+  m.cache_salt = rng();
+  m.priority = RandomInt(rng, -kMaxPriority, kMaxPriority);
   m.tpot_slo = static_cast<base::Nanos>(rng() >> 1);
   return m;
 }
@@ -232,7 +235,7 @@ inline auto Fields(const DraftReply& m) {
 inline auto Fields(const Submit& m) {
   return std::tuple(m.request_id, m.attempt, m.prompt, m.generated, Fields(m.sampling),
                     m.max_tokens, m.stop_ids, m.score_prompt, m.logprobs, m.speculate,
-                    Fields(m.rules), m.coupling, m.tpot_slo);
+                    Fields(m.rules), m.coupling, m.tpot_slo, m.tenant, m.cache_salt, m.priority);
 }
 inline auto Fields(const Tokens& m) {
   return std::tuple(m.request_id, m.attempt, m.first_index, m.tokens, Fields(m.logprobs),

@@ -1,0 +1,47 @@
+#include "gateway/tenants.h"
+
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace specfabric::gateway {
+
+std::string_view ApiKeyOf(std::string_view authorization) {
+  constexpr std::string_view kScheme = "bearer ";
+  const absl::string_view given(authorization.data(), authorization.size());
+  if (!absl::StartsWithIgnoreCase(given, {kScheme.data(), kScheme.size()})) return {};
+  const absl::string_view key = absl::StripAsciiWhitespace(given.substr(kScheme.size()));
+  return {key.data(), key.size()};
+}
+
+Tenant Tenants::Of(std::string_view api_key, std::string_view cache_salt) const {
+  Tenant tenant;
+  if (!api_key.empty()) tenant.id = Hash("tenant", api_key, "");
+  if (!api_key.empty() || !cache_salt.empty()) {
+    tenant.cache_salt = Hash("cache salt", api_key, cache_salt);
+  }
+  return tenant;
+}
+
+uint64_t Tenants::Hash(std::string_view label, std::string_view api_key,
+                       std::string_view salt) const {
+  // The length tells where the key ends.
+  std::string text = absl::StrCat(std::string(label), "\n", api_key.size(), "\n");
+  text.append(api_key).append(salt);
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  SPECFABRIC_CHECK(HMAC(EVP_sha256(), secret_.data(), static_cast<int>(secret_.size()),
+                        reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest,
+                        nullptr) != nullptr);
+  uint64_t hash = 0;
+  std::memcpy(&hash, digest, sizeof(hash));
+  return std::max<uint64_t>(hash, 1);
+}
+
+}  // namespace specfabric::gateway
