@@ -80,6 +80,10 @@ DEFINE_double(round_trip_us, 20, "between target and draft");
 DEFINE_double(session_ttl_seconds, 300, "idle draft sessions are dropped after this");
 DEFINE_double(max_draft_wait_ms, 50, "longest wait for a draft before a round goes on plainly");
 DEFINE_double(step_timeout_seconds, 60, "a step that takes longer ends the process");
+DEFINE_double(
+    request_timeout_seconds, 0,
+    "a request that is not answered in full after this is cut off with 504; its own field "
+    "timeout may be shorter; 0: none");
 DEFINE_double(drain_timeout_seconds, 20, "how long SIGTERM waits for running sequences");
 DEFINE_double(
     spin_us, -1,
@@ -137,8 +141,9 @@ const std::vector<Group>& Groups() {
       {"draft",
        {"tree", "sampled_tree", "sampled_draw", "draft_top_n", "max_sessions",
         "session_ttl_seconds", "max_step_tokens"}},
-      {"gateway", {"model", "served_model_name", "targets", "max_context"}},
-      {"up", {"draft_model", "targets", "print_pids"}},
+      {"gateway",
+       {"model", "served_model_name", "targets", "max_context", "request_timeout_seconds"}},
+      {"up", {"draft_model", "targets", "request_timeout_seconds", "print_pids"}},
       {"generate",
        {"draft_model", "prompt", "prompt_ids", "max_tokens", "temperature", "top_k", "top_p",
         "min_p", "seed", "ignore_eos", "json", "repeat"}},

@@ -66,6 +66,7 @@ DECLARE_double(round_trip_us);
 DECLARE_double(session_ttl_seconds);
 DECLARE_double(max_draft_wait_ms);
 DECLARE_double(step_timeout_seconds);
+DECLARE_double(request_timeout_seconds);
 DECLARE_double(drain_timeout_seconds);
 DECLARE_double(spin_us);
 DECLARE_double(simulated_rtt_ms);

@@ -189,6 +189,13 @@ absl::Status CheckPair(const std::string& model_dir, const std::string& draft_di
   return absl::OkStatus();
 }
 
+absl::StatusOr<base::Nanos> RequestTimeout() {
+  const absl::Status status =
+      InRange("request_timeout_seconds", FLAGS_request_timeout_seconds, 0.0, 86400.0);
+  if (!status.ok()) return status;
+  return FromSeconds(FLAGS_request_timeout_seconds);
+}
+
 absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
   for (absl::Status status :
        {InRange("tensor_parallel", FLAGS_tensor_parallel, 1, 64),

@@ -61,6 +61,8 @@ absl::Status RunGateway() {
   }
   auto fabric = FabricFlags();
   if (!fabric.ok()) return fabric.status();
+  auto timeout = RequestTimeout();
+  if (!timeout.ok()) return timeout.status();
   auto config = model::LoadModelConfig(FLAGS_model);
   if (!config.ok()) return config.status();
   auto tokenizer = tokenizer::Tokenizer::Load(FLAGS_model);
@@ -74,6 +76,7 @@ absl::Status RunGateway() {
   options.context =
       FLAGS_max_context == 0 ? config->context : std::min(FLAGS_max_context, config->context);
   options.version = kVersion;
+  options.request_timeout = *timeout;
   options.fabric = *std::move(fabric);
   metrics::Registry registry;
   registry.SetBuildInfo("gateway", kVersion, options.model_name);

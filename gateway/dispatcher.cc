@@ -11,11 +11,14 @@ Dispatcher::Dispatcher(DispatcherOptions options, TargetSender sender,
                        metrics::GatewayMetrics* metrics)
     : options_(options), sender_(std::move(sender)), metrics_(metrics) {}
 
-uint64_t Dispatcher::Start(schemas::Submit submit, ChoiceSink sink, base::Nanos now) {
+uint64_t Dispatcher::Start(schemas::Submit submit, ChoiceSink sink, base::Nanos now,
+                           TimeLimit limit) {
+  now_ = now;
+  if (choices_.empty()) rate_.Begin(now);
   const uint64_t id = next_id_++;
   submit.request_id = id;
   submit.attempt = 0;
-  auto choice = std::make_unique<Choice>(std::move(submit), std::move(sink));
+  auto choice = std::make_unique<Choice>(std::move(submit), std::move(sink), limit);
   PlaceOrWait(*choice, now);
   choices_.emplace(id, std::move(choice));
   return id;
@@ -26,6 +29,7 @@ void Dispatcher::Cancel(uint64_t id) {
   if (choice == nullptr || choice->ended) return;
   if (choice->target) sender_.cancel(*choice->target, {id, choice->memory.submit().attempt});
   Release(*choice);
+  rate_.Finish(now_);
   choices_.erase(id);
 }
 
@@ -70,14 +74,19 @@ void Dispatcher::OnDrain(PeerId peer) {
 }
 
 void Dispatcher::OnTokens(PeerId peer, schemas::Tokens message, base::Nanos now) {
+  now_ = now;
   const uint64_t id = message.request_id;
   Choice* choice = Find(id);
   std::optional<Progress> progress;
-  if (choice != nullptr && choice->target == peer) {
-    progress = choice->memory.Apply(std::move(message));
-  }
+  const uint32_t attempt = message.attempt;
+  const bool goes_on = message.finish == Finish::kNone;
+  const bool ours = choice != nullptr && choice->target == peer;
+  if (ours) progress = choice->memory.Apply(std::move(message));
   if (!progress) {
     metrics_->stale_tokens.Increment();
+    // A target that does not know that nobody listens: the cancellation got lost, or crossed this.
+    const bool wanted = ours && choice->memory.submit().attempt == attempt;
+    if (goes_on && !wanted) sender_.cancel(peer, {id, attempt});
     return;
   }
   const Finish finish = progress->finish;
@@ -91,9 +100,18 @@ void Dispatcher::OnTokens(PeerId peer, schemas::Tokens message, base::Nanos now)
 }
 
 void Dispatcher::Tick(base::Nanos now) {
-  std::vector<uint64_t> waiting;
+  now_ = now;
+  std::vector<uint64_t> waiting, expired;
   for (const auto& [id, choice] : choices_) {
-    if (!choice->target && !choice->ended) waiting.push_back(id);
+    if (choice->ended) continue;
+    if (choice->expired(now)) {
+      expired.push_back(id);
+    } else if (!choice->target) {
+      waiting.push_back(id);
+    }
+  }
+  for (const uint64_t id : expired) {
+    if (Find(id) != nullptr) Expire(id);  // an earlier one's sink may have cancelled it
   }
   for (const uint64_t id : waiting) {
     Choice* choice = Find(id);
@@ -162,7 +180,9 @@ void Dispatcher::Refused(uint64_t id, PeerId peer, const Progress& progress, bas
       return Fail(id, BadRequest("", progress.error));
     case Finish::kOverloaded:
       choice.refused_by.insert(peer);
-      if (!targets_.Choose(0, choice.refused_by)) return Fail(id, Overloaded(progress.error));
+      if (!targets_.Choose(0, choice.refused_by)) {
+        return Fail(id, Overloaded(progress.error, RetryAfter(now)));
+      }
       return Retry(id, now);
     case Finish::kDraining:
       OnDrain(peer);
@@ -179,6 +199,7 @@ void Dispatcher::Refused(uint64_t id, PeerId peer, const Progress& progress, bas
 
 void Dispatcher::End(uint64_t id, Progress progress) {
   Choice& choice = *Find(id);
+  rate_.Finish(now_);
   Release(choice);
   choice.ended = true;
   choice.sink.progress(std::move(progress));
@@ -191,6 +212,13 @@ void Dispatcher::Fail(uint64_t id, ApiError error) {
   choice.ended = true;
   choice.sink.failed(std::move(error));
   choices_.erase(id);
+}
+
+void Dispatcher::Expire(uint64_t id) {
+  const Choice& choice = *Find(id);
+  if (choice.target) sender_.cancel(*choice.target, {id, choice.memory.submit().attempt});
+  Fail(id, TimedOut(absl::StrCat("the request was not finished within ",
+                                 base::ToSeconds(choice.limit.timeout), " s")));
 }
 
 void Dispatcher::ShowTargets() { metrics_->targets_up.Set(targets_.Available()); }

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "gateway/api_error.h"
+#include "gateway/finish_rate.h"
 #include "gateway/openai_format.h"
 #include "gateway/request_memory.h"
 #include "gateway/target_pool.h"
@@ -24,6 +25,12 @@
 #include "metrics/gateway_metrics.h"
 
 namespace specfabric::gateway {
+
+// How long a request may take, its wait for a target included.
+struct TimeLimit {
+  base::Nanos received = 0;
+  base::Nanos timeout = 0;  // from then on; 0: as long as it takes
+};
 
 struct DispatcherOptions {
   size_t max_choices = 1024;                    // at once; more are refused
@@ -62,9 +69,12 @@ class Dispatcher {
   // Room for this many more choices?
   bool HasRoom(size_t choices) const { return choices_.size() + choices <= options_.max_choices; }
   // `submit` without request id or attempt. Returns the id. `sink` is never called from within.
-  uint64_t Start(schemas::Submit submit, ChoiceSink sink, base::Nanos now);
+  uint64_t Start(schemas::Submit submit, ChoiceSink sink, base::Nanos now, TimeLimit limit = {});
   // The client does not want it any more; tells the target. Unknown ids are ignored.
   void Cancel(uint64_t id);
+  // Seconds after which one that found no room had better try again: when what is under way now
+  // will have finished.
+  int RetryAfter(base::Nanos now) const { return rate_.SecondsUntilDone(choices_.size(), now); }
   // Of a live choice, or of one whose sink is just being told its end.
   ChoiceRecord Record(uint64_t id) const;
 
@@ -72,7 +82,8 @@ class Dispatcher {
   void OnDown(link::PeerId peer, base::Nanos now);
   void OnDrain(link::PeerId peer);
   void OnTokens(link::PeerId peer, schemas::Tokens message, base::Nanos now);
-  // Places what waits for a target, and gives up what has waited too long. Call every 100 ms or so.
+  // Places what waits for a target, and gives up what has waited or taken too long. Call every
+  // 100 ms or so.
   void Tick(base::Nanos now);
 
   const TargetPool& targets() const { return targets_; }
@@ -80,10 +91,14 @@ class Dispatcher {
 
  private:
   struct Choice {
-    Choice(schemas::Submit submit, ChoiceSink sink)
-        : memory(std::move(submit)), sink(std::move(sink)) {}
+    Choice(schemas::Submit submit, ChoiceSink sink, TimeLimit limit)
+        : memory(std::move(submit)), sink(std::move(sink)), limit(limit) {}
+    bool expired(base::Nanos now) const {
+      return limit.timeout > 0 && now - limit.received >= limit.timeout;
+    }
     RequestMemory memory;
     ChoiceSink sink;
+    const TimeLimit limit;
     std::optional<link::PeerId> target;
     base::Nanos deadline = 0;           // without a target: when to give up
     std::set<link::PeerId> refused_by;  // too busy
@@ -104,6 +119,7 @@ class Dispatcher {
   void Refused(uint64_t id, link::PeerId peer, const Progress& progress, base::Nanos now);
   void End(uint64_t id, Progress progress);
   void Fail(uint64_t id, ApiError error);
+  void Expire(uint64_t id);
   void ShowTargets();
 
   DispatcherOptions options_;
@@ -112,6 +128,8 @@ class Dispatcher {
   TargetPool targets_;
   std::map<uint64_t, std::unique_ptr<Choice>> choices_;
   uint64_t next_id_ = 1;
+  base::Nanos now_ = 0;  // the last that it was told
+  FinishRate rate_;
 };
 
 }  // namespace specfabric::gateway

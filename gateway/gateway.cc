@@ -121,6 +121,7 @@ RouteContext Gateway::Impl::MakeContext(metrics::Registry* registry) {
   context.registry = registry;
   context.metrics = &metrics_;
   context.encoders = &encoders_;
+  context.request_timeout = options_.request_timeout;
   context.draining = [this] { return draining_.load(); };
   return context;
 }

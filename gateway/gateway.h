@@ -31,6 +31,7 @@ struct GatewayOptions {
   size_t max_connections = 4096;  // more wait to be accepted
   uint64_t max_body_bytes = 16 << 20;
   base::Nanos target_wait = 5 * base::kSecond;  // for a target, before a request is answered 503
+  base::Nanos request_timeout = 0;  // for an answer, before it is cut off with 504; 0: none
 };
 
 class Gateway {

@@ -19,13 +19,13 @@ bool NeedsTarget(const schemas::Submit& submit) {
 
 Generation::Generation(Prepared prepared, const tokenizer::Tokenizer* tokenizer,
                        Dispatcher* dispatcher, metrics::GatewayMetrics* metrics,
-                       std::function<void()> wake, base::Nanos received)
+                       std::function<void()> wake, TimeLimit limit)
     : prepared_(std::move(prepared)),
       tokenizer_(tokenizer),
       dispatcher_(dispatcher),
       metrics_(metrics),
       wake_(std::move(wake)),
-      received_(received) {}
+      limit_(limit) {}
 
 Generation::~Generation() { CancelAll(); }
 
@@ -49,7 +49,8 @@ void Generation::Start(base::Nanos now) {
       Fail(std::move(error));
       wake_();
     };
-    choices_[i]->id = dispatcher_->Start(std::move(prepared_.submits[i]), std::move(sink), now);
+    choices_[i]->id =
+        dispatcher_->Start(std::move(prepared_.submits[i]), std::move(sink), now, limit_);
   }
 }
 
@@ -131,7 +132,7 @@ void Generation::CountDelivery(Choice& choice, size_t tokens) {
   const base::Nanos now = base::Now();
   if (choice.tokens == 0) {
     choice.first_token = now;
-    metrics_->first_token.Observe(base::ToSeconds(now - received_));
+    metrics_->first_token.Observe(base::ToSeconds(now - limit_.received));
   } else {
     metrics_->inter_token.Observe(base::ToSeconds(now - choice.last_token));
   }

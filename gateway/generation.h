@@ -23,9 +23,9 @@ namespace specfabric::gateway {
 class Generation {
  public:
   // `wake` is called when there is news, the end or an error; not from within a method of this
-  // class. `received`: when the request came. All that is pointed to must outlive the object.
+  // class. All that is pointed to must outlive the object.
   Generation(Prepared prepared, const tokenizer::Tokenizer* tokenizer, Dispatcher* dispatcher,
-             metrics::GatewayMetrics* metrics, std::function<void()> wake, base::Nanos received);
+             metrics::GatewayMetrics* metrics, std::function<void()> wake, TimeLimit limit);
   Generation(const Generation&) = delete;
   Generation& operator=(const Generation&) = delete;
   ~Generation();  // cancels what still runs
@@ -79,7 +79,7 @@ class Generation {
   Dispatcher* dispatcher_;
   metrics::GatewayMetrics* metrics_;
   std::function<void()> wake_;
-  base::Nanos received_;
+  const TimeLimit limit_;
   std::vector<std::unique_ptr<Choice>> choices_;  // [prompt][n]
   size_t running_ = 0;
   std::optional<ApiError> error_;

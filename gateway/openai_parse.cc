@@ -201,6 +201,9 @@ void ReadService(Fields& fields, GenerationRequest& request) {
   if (fields.Find("cache_salt") != nullptr && request.cache_salt.empty()) {
     fields.Fail("cache_salt", "must be a string that is not empty");
   }
+  const double timeout = fields.Number("timeout", 0.0, "above 0, at most 86400",
+                                       [](double s) { return s > 0 && s <= 86400; });
+  if (timeout > 0) request.timeout = std::max<base::Nanos>(1, std::llround(timeout * 1e9));
   const double slo_ms = fields.Number("slo_tpot_ms", 0.0, "above 0, at most 3600000",
                                       [](double ms) { return ms > 0 && ms <= 3.6e6; });
   // Above 0 as given, whatever it rounds to.

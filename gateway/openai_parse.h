@@ -48,8 +48,9 @@ struct GenerationRequest {
   bool has_seed = false;   // otherwise the caller draws sampling.seed
   std::string coupling;    // by name, unchecked; empty: the target's own
 
-  int priority = 0;        // higher first, unlike in the request
-  std::string cache_salt;  // empty: none
+  int priority = 0;         // higher first, unlike in the request
+  std::string cache_salt;   // empty: none
+  base::Nanos timeout = 0;  // for the whole answer; 0: none
   // What is wanted of the time of an output token after the first, at most; 0: nothing.
   base::Nanos tpot_slo = 0;
 

@@ -1,6 +1,8 @@
 #include "gateway/routes.h"
 
+#include <algorithm>
 #include <array>
+#include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -34,8 +36,15 @@ constexpr size_t kLongBody = 16 << 10;
 
 HttpResponse ErrorResponse(const ApiError& error) {
   HttpResponse response{.status = error.status, .body = ErrorBody(error)};
-  if (error.status == 429 || error.status == 503) response.headers = {{"Retry-After", "1"}};
+  if (error.retry_after > 0) {
+    response.headers = {{"Retry-After", std::to_string(error.retry_after)}};
+  }
   return response;
+}
+
+// Of two times, of which 0 means none.
+base::Nanos Shorter(base::Nanos a, base::Nanos b) {
+  return a == 0 ? b : b == 0 ? a : std::min(a, b);
 }
 
 Parsed<Prepared> ParseAndPrepare(const std::string& body, bool chat,
@@ -204,7 +213,8 @@ asio::awaitable<int> Routes::Generate(HttpExchange& exchange, bool chat, base::N
   }
   if (!error && !context_.dispatcher->HasRoom(std::get<Prepared>(prepared).submits.size())) {
     error = Overloaded(absl::StrCat("the gateway has ", context_.dispatcher->choices(),
-                                    " choices under way and room for no more"));
+                                    " choices under way and room for no more"),
+                       context_.dispatcher->RetryAfter(received));
   }
   if (error) {
     HttpResponse response = ErrorResponse(*error);
@@ -220,9 +230,11 @@ asio::awaitable<int> Routes::Generate(HttpExchange& exchange, bool chat, base::N
   }
   asio::steady_timer wake(co_await asio::this_coro::executor,
                           asio::steady_timer::time_point::max());
+  const TimeLimit limit = {
+      received, Shorter(std::get<Prepared>(prepared).request.timeout, context_.request_timeout)};
   Generation generation(
       std::get<Prepared>(std::move(prepared)), context_.tokenizer, context_.dispatcher,
-      context_.metrics, [&wake] { wake.cancel(); }, received);
+      context_.metrics, [&wake] { wake.cancel(); }, limit);
   exchange.WatchClient([&wake] { wake.cancel(); });
   generation.Start(base::Now());
   Call call{exchange, generation, wake, {}};

@@ -36,6 +36,7 @@ struct RouteContext {
   metrics::GatewayMetrics* metrics = nullptr;
   boost::asio::thread_pool* encoders = nullptr;
   std::function<bool()> draining;
+  base::Nanos request_timeout = 0;  // 0: none
 };
 
 class Routes {

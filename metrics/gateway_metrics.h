@@ -18,7 +18,8 @@ struct GatewayMetrics {
   void CountRequest(Endpoint endpoint, int code);
 
   // Statuses the gateway answers; 499 is a client that went away before its answer was complete.
-  static constexpr std::array<int, 10> kCodes = {200, 400, 404, 405, 413, 429, 431, 499, 500, 503};
+  static constexpr std::array<int, 11> kCodes = {200, 400, 404, 405, 413, 429,
+                                                 431, 499, 500, 503, 504};
   std::array<std::array<Counter*, kCodes.size()>, kEndpoints> requests;
 
   Gauge& in_flight;            // completions and chat requests being answered

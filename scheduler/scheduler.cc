@@ -111,7 +111,7 @@ absl::Status Scheduler::Add(SequenceRequest request, base::Nanos now) {
   auto sequence = std::make_unique<Sequence>(std::move(request), impl_->options.max_context);
   const int32_t needed = impl_->blocks.BlocksFor(SlotsNeeded(*sequence));
   if (needed > impl_->blocks.pool.total()) {
-    return absl::ResourceExhaustedError(
+    return absl::InvalidArgumentError(
         absl::StrCat("the sequence may need ", needed, " KV blocks: there are ",
                      impl_->blocks.pool.total(), "; ask for fewer max_tokens or a shorter prompt"));
   }

@@ -132,9 +132,9 @@ class Scheduler {
   explicit Scheduler(const SchedulerOptions& options);
   ~Scheduler();
 
-  // InvalidArgument: empty prompt, ids or priority out of range, beyond the context, nothing left
-  // to generate. ResourceExhausted: queue full, or more blocks than the pool has. AlreadyExists:
-  // the id is in use. now: the arrival; may not go back.
+  // InvalidArgument: empty prompt, ids or priority out of range, beyond the context, more blocks
+  // than the pool has, nothing left to generate. ResourceExhausted: queue full. AlreadyExists: the
+  // id is in use. now: the arrival; may not go back.
   absl::Status Add(SequenceRequest request, base::Nanos now);
   // Frees everything of the sequence, or, if it is part of the step in flight, right after that
   // step's Commit, whose tokens for it are dropped. Returns (then or at that Commit) a TokensEvent

@@ -55,7 +55,7 @@ class DispatcherTest : public ::testing::Test {
     dispatcher_->OnUp(peer, hello, now);
   }
 
-  uint64_t Start(Outcome& outcome, base::Nanos now = 0, int max_tokens = 50) {
+  uint64_t Start(Outcome& outcome, base::Nanos now = 0, int max_tokens = 50, TimeLimit limit = {}) {
     Submit submit;
     submit.prompt = {1, 2};
     submit.max_tokens = max_tokens;
@@ -73,7 +73,7 @@ class DispatcherTest : public ::testing::Test {
       ++outcome.ends;
       outcome.error = std::move(error);
     };
-    *id = dispatcher_->Start(std::move(submit), std::move(sink), now);
+    *id = dispatcher_->Start(std::move(submit), std::move(sink), now, limit);
     return *id;
   }
 
@@ -271,6 +271,75 @@ TEST_F(DispatcherTest, CancelTellsTheTarget) {
   Send(1, id, 0, 0, {5});
   EXPECT_EQ(outcome.ends, 0);
   EXPECT_TRUE(outcome.tokens.empty());
+}
+
+TEST_F(DispatcherTest, TokensThatNobodyWantsAreCancelledAgain) {
+  Up(1);
+  Up(2);
+  Outcome outcome;
+  const uint64_t id = Start(outcome);
+  const PeerId first = sent_[0].first;
+  dispatcher_->Cancel(id);
+  cancelled_.clear();
+  Send(first, id, 0, 0, {5});
+  EXPECT_THAT(cancelled_, ElementsAre(std::tuple(first, id, 0u)));
+  Send(first, id, 0, 1, {6}, Finish::kCancelled);  // it is over: nothing to cancel
+  EXPECT_EQ(cancelled_.size(), 1u);
+  // An attempt that has gone on elsewhere.
+  Outcome moved;
+  const uint64_t other = Start(moved);
+  const PeerId left = sent_.back().first;
+  Send(left, other, 0, 0, {}, Finish::kOverloaded, "queue full");
+  cancelled_.clear();
+  Send(left, other, 0, 0, {7});
+  EXPECT_THAT(cancelled_, ElementsAre(std::tuple(left, other, 0u)));
+  EXPECT_TRUE(moved.tokens.empty());
+}
+
+TEST_F(DispatcherTest, ARequestThatTakesTooLongIsCutOff) {
+  Up(1);
+  Outcome slow, patient;
+  const TimeLimit limit = {.received = kSecond, .timeout = 3 * kSecond};
+  const uint64_t id = Start(slow, 2 * kSecond, 50, limit);
+  Start(patient, 2 * kSecond);
+  Send(1, id, 0, 0, {5});
+  dispatcher_->Tick(4 * kSecond - 1);
+  EXPECT_FALSE(slow.error.has_value());
+  dispatcher_->Tick(4 * kSecond);
+  ASSERT_TRUE(slow.error.has_value());
+  EXPECT_EQ(slow.error->status, 504);
+  EXPECT_EQ(slow.error->code, "timeout");
+  EXPECT_THAT(slow.error->message, HasSubstr("within 3 s"));
+  EXPECT_THAT(cancelled_, ElementsAre(std::tuple(PeerId{1}, id, 0u)));
+  EXPECT_EQ(slow.ends, 1);
+  dispatcher_->Tick(1000 * kSecond);
+  EXPECT_EQ(patient.ends, 0);
+  EXPECT_EQ(dispatcher_->choices(), 1u);
+}
+
+TEST_F(DispatcherTest, TheLimitHoldsWithoutATargetToo) {
+  Outcome outcome;
+  Start(outcome, 0, 50, {.received = 0, .timeout = kSecond});
+  dispatcher_->Tick(kSecond);
+  EXPECT_EQ(outcome.error.value().status, 504);
+  EXPECT_TRUE(cancelled_.empty());
+}
+
+TEST_F(DispatcherTest, RetryAfterFollowsTheRateOfFinishing) {
+  Up(1);
+  std::vector<Outcome> outcomes(101);
+  base::Nanos now = 0;
+  for (int i = 0; i < 100; ++i) {  // two a second, twenty under way
+    const uint64_t id = Start(outcomes[i], now);
+    if (i >= 20) Send(1, id - 20, 0, 0, {}, Finish::kLength, "", now += kSecond / 2);
+  }
+  const int seconds = dispatcher_->RetryAfter(now);
+  EXPECT_GE(seconds, 9);
+  EXPECT_LE(seconds, 11);
+  const uint64_t last = Start(outcomes[100], now);
+  Send(1, last, 0, 0, {}, Finish::kOverloaded, "queue full", now);
+  ASSERT_TRUE(outcomes[100].error.has_value());
+  EXPECT_NEAR(outcomes[100].error->retry_after, seconds, 1);
 }
 
 TEST_F(DispatcherTest, ATargetThatCannotBeSentToIsPassedOver) {

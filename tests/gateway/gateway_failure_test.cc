@@ -177,6 +177,39 @@ TEST_F(GatewayFailureTest, FullIsFull) {
   EXPECT_EQ(refused.headers.at("retry-after"), "1");
 }
 
+TEST_F(GatewayFailureTest, ARequestThatTakesTooLongEndsWith504) {
+  AddStalling(0);
+  StartGateway();
+  const auto late = Client().Post("/v1/completions", R"({"prompt": "no", "timeout": 0.2})");
+  EXPECT_THAT(ErrorOf(late, 504), HasSubstr("0.2 s"));
+  WaitFor([&] { return !targets_[0]->cancels().empty(); }, "the target is told");
+  HttpClient client = Client();
+  const auto head =
+      client.Open("/v1/completions", R"({"prompt": "no", "stream": true, "timeout": 0.2})");
+  EXPECT_EQ(head.status, 504);  // nothing had come that a stream could begin with
+  EXPECT_EQ(Metric("specfabric_gateway_requests_total{code=\"504\",endpoint=\"/v1/completions\"}"),
+            2);
+}
+
+TEST_F(GatewayFailureTest, AStreamThatTakesTooLongEndsWithAnError) {
+  AddStalling(6);
+  GatewayOptions options;
+  options.request_timeout = 300 * base::kMillisecond;
+  StartGateway(std::move(options), 1);
+  HttpClient client = Client();
+  // The gateway's limit is the shorter one.
+  const auto head = client.Open(
+      "/v1/completions", R"({"prompt": "no", "max_tokens": 60, "stream": true, "timeout": 50})");
+  EXPECT_EQ(head.status, 200);
+  const auto events = client.RestOfEvents();
+  ASSERT_GE(events.size(), 3u);
+  EXPECT_EQ(events.back(), "[DONE]");
+  const Json error = Json::parse(events[events.size() - 2])["error"];
+  EXPECT_EQ(error["code"], "timeout");
+  EXPECT_EQ(error["type"], "timeout_error");
+  WaitFor([&] { return !targets_[0]->cancels().empty(); }, "the target is told");
+}
+
 TEST_F(GatewayFailureTest, WhatTargetsRefuse) {
   FakeTargetOptions options = TargetOptions();
   options.refusal = schemas::Finish::kOverloaded;

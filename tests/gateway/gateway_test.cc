@@ -181,7 +181,7 @@ TEST_F(GatewayTest, AStopStringCutsAndCancels) {
   EXPECT_EQ(answer["choices"][0]["text"], whole.substr(0, whole.find(stop)));
   EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop");
   EXPECT_LT(answer["usage"]["completion_tokens"], 60);
-  WaitFor([&] { return target().cancels().size() == 1; }, "the target is told");
+  WaitFor([&] { return !target().cancels().empty(); }, "the target is told");
   HttpClient client = Client();
   client.Open("/v1/completions", body + R"(, "stream": true})");
   std::string text, reason;

@@ -57,7 +57,7 @@ TEST(ParseCompletionTest, EveryField) {
     "presence_penalty": -2, "frequency_penalty": 0.5, "repetition_penalty": 1.25,
     "logit_bias": {"70": -100, "3": 2.5, "5": 0}, "min_tokens": 0,
     "suffix": null, "add_special_tokens": false, "unheard_of": [1], "slo_tpot_ms": 12.5,
-    "priority": -7, "cache_salt": "s"})"));
+    "priority": -7, "cache_salt": "s", "timeout": 1.5})"));
   EXPECT_EQ(request.model, "m");
   EXPECT_EQ(request.prompts.size(), 2u);
   EXPECT_EQ(request.n, 2);
@@ -81,6 +81,7 @@ TEST(ParseCompletionTest, EveryField) {
   EXPECT_EQ(request.tpot_slo, 12'500 * base::kMicrosecond);
   EXPECT_EQ(request.priority, 7);  // the lowest number goes first
   EXPECT_EQ(request.cache_salt, "s");
+  EXPECT_EQ(request.timeout, 1500 * base::kMillisecond);
 }
 
 TEST(ParseCompletionTest, NeutralRulesAreNone) {
@@ -210,6 +211,10 @@ TEST(ParseCompletionTest, NamesTheFieldAndWhatItHolds) {
       {"priority", "\"high\""},
       {"cache_salt", "\"\""},
       {"cache_salt", "5"},
+      {"timeout", "0"},
+      {"timeout", "-1"},
+      {"timeout", "86401"},
+      {"timeout", "\"1s\""},
       {"slo_tpot_ms", "0"},
       {"slo_tpot_ms", "-5"},
       {"slo_tpot_ms", "1e9"},

@@ -65,7 +65,7 @@ TEST(AddTest, RefusesWhatCanNeverRunAndWhatTheQueueCannotHold) {
   options.max_waiting = 2;
   Rig rig(options);
   const absl::Status status = rig.scheduler.Add(Request(1, 10, 12), 0);
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(Message(status), HasSubstr("6 KV blocks: there are 5"));
   EXPECT_TRUE(rig.scheduler.Add(Request(1, 10, 11), 0).ok());
   EXPECT_TRUE(rig.scheduler.Add(Request(2, 1, 1), 0).ok());

@@ -1,0 +1,29 @@
+#ifndef SPECFABRIC_GATEWAY_FINISH_RATE_H_
+#define SPECFABRIC_GATEWAY_FINISH_RATE_H_
+
+// How fast choices finish, to tell those that found no room when to come back. Pure.
+
+#include <cstddef>
+
+#include "base/clock.h"
+
+namespace specfabric::gateway {
+
+class FinishRate {
+ public:
+  // Work begins after there was none: what was before says nothing of now.
+  void Begin(base::Nanos now);
+  // One has finished. Times may not go back.
+  void Finish(base::Nanos now);
+  // Seconds, from 1 to 60, in which `pending` finish at the rate of the last ten seconds or so.
+  int SecondsUntilDone(size_t pending, base::Nanos now) const;
+
+ private:
+  base::Nanos began_ = 0;
+  base::Nanos last_ = 0;
+  double finished_ = 0;  // until last_, each weighing less the longer ago it was
+};
+
+}  // namespace specfabric::gateway
+
+#endif  // SPECFABRIC_GATEWAY_FINISH_RATE_H_
