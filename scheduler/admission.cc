@@ -55,23 +55,21 @@ absl::Status Scheduler::Impl::CheckRequest(const SequenceRequest& request) const
   return CheckTokens(ruled, options.vocabulary);
 }
 
-void Scheduler::Impl::Enqueue(Sequence* sequence) {
-  waiting.insert(std::upper_bound(waiting.begin(), waiting.end(), sequence, ComesBefore), sequence);
-}
-
-// In order: a large sequence at the head is not overtaken by small ones.
+// In order: a large sequence that is next is not overtaken by small ones.
 void Scheduler::Impl::Admit() {
-  while (!waiting.empty() && static_cast<int32_t>(running.size()) < options.max_sequences) {
-    Sequence* sequence = waiting.front();
-    if (!TakePrefillBlocks(sequence)) return;
+  while (static_cast<int32_t>(running.size()) < options.max_sequences) {
+    Sequence* sequence = waiting.Next();
+    if (sequence == nullptr || !TakePrefillBlocks(sequence)) return;
+    waiting.Remove(sequence);
     sequence->phase = Phase::kPrefill;
     if (sequence->preemptions == 0) {
+      shares.Charge(sequence->request.tenant,
+                    TenantShares::kPromptWeight * sequence->committed_size());
       sequence->wait = DraftWait(LatencyOf(sequence->request));
       counted.cache_queries += options.prefix_cache ? sequence->committed_size() : 0;
     }
     running.insert(std::upper_bound(running.begin(), running.end(), sequence, ComesBefore),
                    sequence);
-    waiting.pop_front();
   }
 }
 
@@ -141,7 +139,7 @@ void Scheduler::Impl::Preempt(Sequence* sequence, StepPlan* plan) {
   ++sequence->preemptions;
   ++counted.preemptions;
   std::erase(running, sequence);
-  Enqueue(sequence);
+  waiting.Add(sequence);
   plan->preempted.push_back(sequence->request.id);
 }
 

@@ -56,10 +56,11 @@ void Scheduler::Impl::End(base::SequenceId id, std::vector<Event>* events) {
   SPECFABRIC_CHECK(sequence != nullptr && !sequence->in_flight);
   blocks.Drop(sequence);
   if (sequence->phase == Phase::kWaiting) {
-    std::erase(waiting, sequence);
+    waiting.Remove(sequence);
   } else {
     std::erase(running, sequence);
   }
+  shares.Leave(sequence->request.tenant);
   sequences.erase(id);
   events->emplace_back(SequenceEnded{.id = id});
 }
@@ -79,9 +80,12 @@ void Scheduler::Impl::EndWithoutTokens(Sequence* sequence, FinishReason reason,
 // the pool does.
 void Scheduler::Impl::Check() const {
   blocks.pool.Check();
+  shares.Check();
   SPECFABRIC_CHECK(sequences.size() == waiting.size() + running.size());
   std::vector<int32_t> owners(blocks.pool.total(), 0);
-  for (const Sequence* sequence : waiting) SPECFABRIC_CHECK(sequence->blocks.empty());
+  for (const auto& [id, sequence] : sequences) {
+    SPECFABRIC_CHECK(sequence->phase != Phase::kWaiting || sequence->blocks.empty());
+  }
   for (const Sequence* sequence : running) {
     SPECFABRIC_CHECK(sequence->published * options.block_size <= sequence->settled);
     SPECFABRIC_CHECK(sequence->settled <= sequence->kv_written);
@@ -104,7 +108,7 @@ absl::Status Scheduler::Add(SequenceRequest request, base::Nanos now) {
   if (impl_->sequences.contains(request.id)) {
     return absl::AlreadyExistsError(absl::StrCat("sequence ", request.id, " is in use"));
   }
-  if (static_cast<int32_t>(impl_->waiting.size()) >= impl_->options.max_waiting) {
+  if (impl_->waiting.size() >= impl_->options.max_waiting) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the queue is full: ", impl_->waiting.size(), " sequences wait"));
   }
@@ -117,7 +121,7 @@ absl::Status Scheduler::Add(SequenceRequest request, base::Nanos now) {
   }
   const base::Nanos ahead = sequence->request.priority * impl_->options.priority_ageing;
   sequence->rank = {.time = now - ahead, .arrival = ++impl_->arrivals};
-  impl_->Enqueue(sequence.get());
+  impl_->waiting.Add(sequence.get());
   impl_->sequences.emplace(sequence->request.id, std::move(sequence));
   return absl::OkStatus();
 }
@@ -207,6 +211,8 @@ std::vector<Event> Scheduler::Commit(const StepResult& result, base::Nanos now) 
       continue;
     }
     TokensEvent event = ApplyResult(result.sequences[i], impl_->options.block_size, sequence);
+    impl_->shares.Charge(sequence->request.tenant,
+                         TenantShares::kOutputWeight * static_cast<int64_t>(event.tokens.size()));
     impl_->blocks.Publish(sequence);
     const bool finished = event.finish.has_value();
     if (finished || !event.tokens.empty()) events.emplace_back(std::move(event));
@@ -240,7 +246,7 @@ const std::vector<base::TokenId>* Scheduler::Committed(base::SequenceId id) cons
 
 SchedulerStats Scheduler::stats() const {
   SchedulerStats stats = impl_->counted;
-  stats.waiting = static_cast<int32_t>(impl_->waiting.size());
+  stats.waiting = impl_->waiting.size();
   stats.running = static_cast<int32_t>(impl_->running.size());
   stats.free_blocks = impl_->blocks.pool.available();
   stats.used_blocks = impl_->blocks.pool.used();

@@ -6,7 +6,8 @@
 // the capacity simulator. Owned and called by one thread (the group's leader).
 //
 // Life of a sequence: Add -> waiting -> prefill (in chunks) -> running: {wants draft -> has draft
-// or gave up -> planned -> committed}* -> finished. First come, first served.
+// or gave up -> planned -> committed}* -> finished. First come, first served within a tenant;
+// tenants get equal shares (wait_queue.h).
 //
 // A sequence is admitted when the KV blocks for the whole of its life are free, so none is ever
 // preempted. A step takes every running sequence that does not wait for a draft, then as much
@@ -73,6 +74,7 @@ struct SequenceRequest {
   int32_t logprobs = -1;                // top log-probabilities a token; -1 none
   bool speculate = true;                // false: never ask for drafts
   int32_t priority = 0;                 // higher first; at most kMaxPriority from 0, either way
+  uint64_t tenant = 0;                  // whose it is: tenants get equal shares
   base::Nanos tpot_slo = 0;             // wanted: time of an output token at most; 0: any
   uint64_t cache_salt = 0;  // only sequences of one salt (a tenant's) share cached prefixes
 };

@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -15,6 +14,8 @@
 #include "scheduler/scheduler.h"
 #include "scheduler/sequence.h"
 #include "scheduler/sequence_blocks.h"
+#include "scheduler/tenant_shares.h"
+#include "scheduler/wait_queue.h"
 
 namespace specfabric::scheduler {
 
@@ -23,7 +24,6 @@ struct Scheduler::Impl {
 
   // admission.cc
   absl::Status CheckRequest(const SequenceRequest& request) const;
-  void Enqueue(Sequence* sequence);
   void Admit();
   bool TakePrefillBlocks(Sequence* sequence);
   // Takes blocks for `slots`, from those that come after the sequence if need be; false if not even
@@ -58,10 +58,11 @@ struct Scheduler::Impl {
   SchedulerOptions options;
   SequenceBlocks blocks;
   std::unordered_map<base::SequenceId, std::unique_ptr<Sequence>> sequences;
-  std::deque<Sequence*> waiting;   // by rank, without blocks
+  TenantShares shares;
+  WaitQueue waiting{&shares};
   std::vector<Sequence*> running;  // admitted, by rank
   uint64_t arrivals = 0;
-  // The head of the queue that did not fit last time, and the blocks there were: not to be looked
+  // The next of the queue that did not fit last time, and the blocks there were: not to be looked
   // at again before there are more.
   base::SequenceId refused = 0;
   int32_t refused_available = -1;

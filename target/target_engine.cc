@@ -50,6 +50,7 @@ scheduler::SequenceRequest ToRequest(base::SequenceId id, speculation::Coupling 
   request.speculate = submit.speculate;
   request.coupling = coupling;
   request.attempt = submit.attempt;
+  request.tenant = submit.tenant;
   request.cache_salt = submit.cache_salt;
   request.priority = submit.priority;
   request.tpot_slo = submit.tpot_slo;

@@ -145,6 +145,7 @@ class Trace {
     request.prompt = Prompt();
     request.priority = Chance(0.3) ? Pick(-2, 2) : 0;
     request.cache_salt = Chance(0.1) ? 1 : 0;
+    request.tenant = Pick(0, 3);
     request.max_tokens = Chance(0.1) ? 0 : Pick(1, 60);
     if (request.max_tokens > 2 && Chance(0.3)) {
       const int room = options_.max_context - 1 - static_cast<int>(request.prompt.size());
