@@ -7,77 +7,97 @@ namespace specfabric::scheduler {
 namespace {
 
 using speculation::Coupling;
+using speculation::SiblingDraw;
 using speculation::TokenTree;
 
 // About as many trials as count: older ones fade.
-constexpr double kMemory = 2000;
+constexpr double kMemory = 500;
 // Trials that the prior is worth: a draft that says how sure it is is believed until it is known
 // better, and a first guess is expected to do better than its siblings.
 constexpr double kPrior = 10;
+constexpr double kFade = 0.98;
 
 double PlacePrior(int rank) { return rank == 0 ? 0.6 : 0.15; }
 
-// Depth of each node, and its rank among the children of its parent.
-struct Places {
-  explicit Places(const TokenTree& tree) : depth(speculation::Depths(tree)), rank(tree.size(), 0) {
-    std::vector<int> children(tree.size(), 0);
-    for (int node = 1; node < tree.size(); ++node) rank[node] = children[tree.parents[node]]++;
-  }
-  std::vector<int32_t> depth;
-  std::vector<int> rank;
-};
+bool JudgedByScore(Coupling coupling, SiblingDraw draw) {
+  return !speculation::NeedsDraftRows(coupling, draw);
+}
 
 }  // namespace
 
-int AcceptanceEstimate::Bin(float score) {
-  const double chance = std::exp(std::min(score, 0.0f));
-  return std::min(kBins - 1, static_cast<int>(chance * kBins));
-}
-
-std::vector<float> AcceptanceEstimate::Chances(Coupling coupling,
-                                               const speculation::Draft& draft) const {
-  const TokenTree& tree = draft.tree;
-  std::vector<float> chances(tree.size(), 1.0f);
-  const bool by_score = ByScoreAllowed(coupling, draft.draw);
-  const Places places(tree);
-  const auto c = static_cast<size_t>(coupling);
-  for (int node = 1; node < tree.size(); ++node) {
-    double prior;
-    const Tally* tally;
-    if (by_score) {
-      prior = std::exp(std::min(tree.scores[node], 0.0f));
-      tally = &by_score_[c][Bin(tree.scores[node])];
-    } else {
-      prior = PlacePrior(places.rank[node]);
-      tally = &by_place_[c][std::min(places.depth[node] - 1, kDepths - 1)]
-                        [std::min(places.rank[node], kRanks - 1)];
+// Depth of each node, and its rank among the children of its parent.
+struct AcceptanceEstimate::Places {
+  explicit Places(const TokenTree& tree) {
+    std::array<uint8_t, speculation::kMaxDraftNodes> children;
+    std::fill_n(children.begin(), tree.size(), 0);
+    depth[0] = rank[0] = 0;
+    for (int node = 1; node < tree.size(); ++node) {
+      depth[node] = depth[tree.parents[node]] + 1;
+      rank[node] = children[tree.parents[node]]++;
     }
-    chances[node] =
-        static_cast<float>((tally->accepted + kPrior * prior) / (tally->tried + kPrior));
   }
-  return chances;
+  int place(int node) const { return std::min(depth[node] - 1, kDepths - 1); }
+  int order(int node) const { return std::min<int>(rank[node], kRanks - 1); }
+  std::array<uint8_t, speculation::kMaxDraftNodes> depth, rank;
+};
+
+double AcceptanceEstimate::Tally::Chance(double prior) const {
+  return (accepted + kPrior * prior) / (tried + kPrior);
 }
 
-void AcceptanceEstimate::Observe(Coupling coupling, const TokenTree& tree,
-                                 speculation::SiblingDraw draw, const std::vector<int32_t>& path) {
-  std::vector<bool> accepted(tree.size(), false);
-  accepted[0] = true;
-  for (int32_t node : path) accepted[node] = true;
-  const Places places(tree);
-  const bool by_score = ByScoreAllowed(coupling, draw);
+void AcceptanceEstimate::PathChances(Coupling coupling, const TokenTree& tree, SiblingDraw draw,
+                                     std::vector<float>* chances) const {
+  chances->resize(tree.size() - 1);
   const auto c = static_cast<size_t>(coupling);
+  const auto path = [&](int node) { return node == 0 ? 1.0f : (*chances)[node - 1]; };
+  if (JudgedByScore(coupling, draw)) {
+    for (int node = 1; node < tree.size(); ++node) {
+      const float said = std::exp(std::min(tree.scores[node], 0.0f));
+      const int bin = std::min(kBins - 1, static_cast<int>(said * kBins));
+      (*chances)[node - 1] =
+          path(tree.parents[node]) * static_cast<float>(by_score_[c][bin].Chance(said));
+    }
+    return;
+  }
+  const Places places(tree);
+  for (int node = 1; node < tree.size(); ++node) {
+    const Tally& tally = by_place_[c][places.place(node)][places.order(node)];
+    (*chances)[node - 1] =
+        path(tree.parents[node]) * static_cast<float>(tally.Chance(PlacePrior(places.rank[node])));
+  }
+}
+
+void AcceptanceEstimate::Observe(Coupling coupling, const TokenTree& tree, SiblingDraw draw,
+                                 absl::Span<const int32_t> path) {
+  const auto c = static_cast<size_t>(coupling);
+  const bool by_score = JudgedByScore(coupling, draw);
+  const Places places(tree);
+  std::array<bool, speculation::kMaxDraftNodes> accepted = {true};
+  for (int32_t node : path) accepted[node] = true;
   for (int node = 1; node < tree.size(); ++node) {
     // Below a node that was not accepted nothing is learned.
     if (!accepted[tree.parents[node]]) continue;
-    Tally& tally = by_score ? by_score_[c][Bin(tree.scores[node])]
-                            : by_place_[c][std::min(places.depth[node] - 1, kDepths - 1)]
-                                       [std::min(places.rank[node], kRanks - 1)];
+    const float said = std::exp(std::min(tree.scores[node], 0.0f));
+    Tally& tally = by_score ? by_score_[c][std::min(kBins - 1, static_cast<int>(said * kBins))]
+                            : by_place_[c][places.place(node)][places.order(node)];
     if (tally.tried >= kMemory) {
       tally.tried *= 1 - 1 / kMemory;
       tally.accepted *= 1 - 1 / kMemory;
     }
     tally.tried += 1;
     tally.accepted += accepted[node] ? 1 : 0;
+  }
+}
+
+void AcceptanceEstimate::Fade(Coupling coupling) {
+  const auto fade = [](Tally& tally) {
+    tally.tried *= kFade;
+    tally.accepted *= kFade;
+  };
+  const auto c = static_cast<size_t>(coupling);
+  for (Tally& tally : by_score_[c]) fade(tally);
+  for (auto& ranks : by_place_[c]) {
+    for (Tally& tally : ranks) fade(tally);
   }
 }
 

@@ -3,13 +3,14 @@
 
 // The chance that a node of a draft's tree is accepted, given that its parent is: learned online
 // from the rounds so far. Where any tree may be trimmed it follows from the draft's own score of
-// the node, which is calibrated; where siblings' probabilities are weighed it may follow from the
+// the node, which is calibrated; where siblings' probabilities are weighed it follows from the
 // node's place alone (depth and rank among its siblings), since a choice by what was drawn would
-// bend the law (verification.md section 3, Trimming). One thread.
+// bend the law (verification.md section 3, Trimming). One thread; allocates nothing.
 
 #include <array>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "speculation/coupling.h"
 #include "speculation/tree.h"
 
@@ -17,25 +18,26 @@ namespace specfabric::scheduler {
 
 class AcceptanceEstimate {
  public:
-  // Of every node given its parent, [nodes]; the root's is 1.
-  std::vector<float> Chances(speculation::Coupling coupling, const speculation::Draft& draft) const;
+  // [nodes - 1]: for nodes 1.. the chance that the whole path to the node is accepted.
+  void PathChances(speculation::Coupling coupling, const speculation::TokenTree& tree,
+                   speculation::SiblingDraw draw, std::vector<float>* chances) const;
   // What became of a tree that was verified. path: as Accepted's.
   void Observe(speculation::Coupling coupling, const speculation::TokenTree& tree,
-               speculation::SiblingDraw draw, const std::vector<int32_t>& path);
+               speculation::SiblingDraw draw, absl::Span<const int32_t> path);
+  // Makes all that was learned count less, so that the draft's own scores are believed again where
+  // nothing has been tried for long.
+  void Fade(speculation::Coupling coupling);
 
  private:
   static constexpr int kBins = 20;  // of exp(score), evenly spaced
   static constexpr int kDepths = 16, kRanks = 4;
   struct Tally {
     double tried = 0, accepted = 0;
+    double Chance(double prior) const;
   };
   using ByScore = std::array<Tally, kBins>;
   using ByPlace = std::array<std::array<Tally, kRanks>, kDepths>;
-
-  static int Bin(float score);
-  static bool ByScoreAllowed(speculation::Coupling coupling, speculation::SiblingDraw draw) {
-    return !speculation::NeedsDraftRows(coupling, draw);
-  }
+  struct Places;
 
   std::array<ByScore, speculation::kCouplings> by_score_;
   std::array<ByPlace, speculation::kCouplings> by_place_;

@@ -65,7 +65,6 @@ void Scheduler::Impl::Admit() {
     if (sequence->preemptions == 0) {
       shares.Charge(sequence->request.tenant,
                     TenantShares::kPromptWeight * sequence->committed_size());
-      sequence->wait = DraftWait(LatencyOf(sequence->request));
       counted.cache_queries += options.prefix_cache ? sequence->committed_size() : 0;
     }
     running.insert(std::upper_bound(running.begin(), running.end(), sequence, ComesBefore),

@@ -1,59 +1,54 @@
 #include "scheduler/draft_wait.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace specfabric::scheduler {
+namespace {
 
-void ReplyLatency::Observe(base::Nanos latency) {
-  // As TCP smooths round trips (RFC 6298): an eighth of what is new.
-  smoothed_ = smoothed_ ? *smoothed_ + (latency - *smoothed_) / 8 : latency;
-}
+constexpr int32_t kMostDoublings = 5;
+constexpr base::Nanos kAnswered = -1;  // or never asked
 
-base::Nanos ReplyLatency::Wait(const SchedulerOptions& options) const {
-  if (!smoothed_ || *smoothed_ > options.max_draft_wait) return options.max_draft_wait;
-  return std::clamp(2 * *smoothed_, options.min_draft_wait, options.max_draft_wait);
-}
+}  // namespace
 
-std::optional<base::Nanos> DraftWait::StartRound(bool useful, base::Nanos now,
-                                                 const SchedulerOptions& options) {
+bool DraftWait::StartRound(const DraftOrder& order, base::Nanos deadline, base::Nanos now) {
   ++round_;
   state_ = State::kIdle;
-  if (!useful) return std::nullopt;
+  base::Nanos& unanswered = unanswered_[round_ % unanswered_.size()];
+  unanswered = kAnswered;
+  if (!order.ask) return false;
   if (rounds_to_skip_ > 0) {
     --rounds_to_skip_;
-    return std::nullopt;
+    return false;
   }
   state_ = State::kWaiting;
-  asked_at_ = now;
-  deadline_ = now + latency_.Wait(options);
-  return deadline_;
+  order_ = order;
+  asked_at_ = unanswered = now;
+  deadline_ = deadline;
+  return true;
 }
 
 base::Nanos DraftWait::OnReply(base::Nanos now) {
   state_ = State::kSettled;
   misses_ = 0;
-  const base::Nanos latency = now - asked_at_;
-  latency_.Observe(latency);
-  return latency;
+  unanswered_[round_ % unanswered_.size()] = kAnswered;
+  return now - asked_at_;
 }
 
 std::optional<base::Nanos> DraftWait::OnStaleReply(uint32_t round, base::Nanos now) {
-  // Without this a sequence that waits too briefly would never learn how long it should wait.
-  if (round != missed_round_ || missed_round_ == 0) return std::nullopt;
-  missed_round_ = 0;
-  const base::Nanos latency = now - missed_asked_at_;
-  latency_.Observe(latency);
-  return latency;
+  // Without this nobody would learn how long it takes what is never waited for.
+  if (round > round_ || round_ - round >= unanswered_.size()) return std::nullopt;
+  const base::Nanos asked = std::exchange(unanswered_[round % unanswered_.size()], kAnswered);
+  if (asked == kAnswered) return std::nullopt;
+  return now - asked;
 }
 
-base::Nanos DraftWait::OnMiss(base::Nanos now, const SchedulerOptions& options) {
+base::Nanos DraftWait::OnMiss(base::Nanos now, const MissLimits& limits) {
   state_ = State::kSettled;
-  missed_round_ = round_;
-  missed_asked_at_ = asked_at_;
-  if (++misses_ >= options.max_misses) rounds_to_skip_ = options.probe_rounds;
-  const base::Nanos waited = now - asked_at_;
-  latency_.Observe(waited);
-  return waited;
+  if (++misses_ >= limits.max_misses) {
+    rounds_to_skip_ = limits.probe_rounds << std::min(misses_ - limits.max_misses, kMostDoublings);
+  }
+  return now - asked_at_;
 }
 
 }  // namespace specfabric::scheduler

@@ -1,37 +1,31 @@
 #ifndef SPECFABRIC_SCHEDULER_DRAFT_WAIT_H_
 #define SPECFABRIC_SCHEDULER_DRAFT_WAIT_H_
 
-// Whether a sequence asks for a draft in a round, and how long it waits for it.
+// One sequence's side of waiting for drafts: whether it asks in a round, what it asked for, and
+// what came of it. How large a tree, and whether to wait for it, is GoodputControl's.
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
 #include "base/clock.h"
-#include "scheduler/scheduler.h"
+#include "scheduler/goodput.h"
 
 namespace specfabric::scheduler {
 
-// Smoothed time from asking for a draft to its reply.
-class ReplyLatency {
- public:
-  void Observe(base::Nanos latency);
-  // Twice the smoothed latency within the options' bounds; the upper bound before any reply.
-  base::Nanos Wait(const SchedulerOptions& options) const;
-
- private:
-  std::optional<base::Nanos> smoothed_;
+// After max_misses consecutive misses a sequence stops asking, except now and then: after
+// probe_rounds, and twice as many after each probe that is missed, up to 32 times.
+struct MissLimits {
+  int32_t max_misses = 2;
+  int32_t probe_rounds = 32;
 };
 
-// One sequence's side of it. In every round: StartRound, then at most one of OnReply, OnUnavailable
-// and OnMiss, then EndRound when the sequence is planned.
+// In every round: StartRound, then at most one of OnReply, OnUnavailable, OnSkipped and OnMiss,
+// then EndRound when the sequence is planned.
 class DraftWait {
  public:
-  explicit DraftWait(const ReplyLatency& prior = {}) : latency_(prior) {}
-
-  // A new round. `useful`: the sequence could do with a draft. Returns the deadline if one is to be
-  // asked for: not after max_misses consecutive misses, except every probe_rounds rounds.
-  std::optional<base::Nanos> StartRound(bool useful, base::Nanos now,
-                                        const SchedulerOptions& options);
+  // A new round. Whether a draft is to be asked for, if `order` says so: see MissLimits.
+  bool StartRound(const DraftOrder& order, base::Nanos deadline, base::Nanos now);
   void EndRound() { state_ = State::kIdle; }
 
   uint32_t round() const { return round_; }
@@ -39,28 +33,31 @@ class DraftWait {
   // Asked, and neither an answer nor a miss yet.
   bool waiting() const { return state_ == State::kWaiting; }
   base::Nanos deadline() const { return deadline_; }
+  base::Nanos asked_at() const { return asked_at_; }
+  const DraftOrder& order() const { return order_; }  // of this round, or the last that asked
 
   // The reply of this round; returns its latency.
   base::Nanos OnReply(base::Nanos now);
-  // A reply of another round; its latency if that was the last round missed.
+  // A reply of another round; its latency if that was one of the last few.
   std::optional<base::Nanos> OnStaleReply(uint32_t round, base::Nanos now);
   void OnUnavailable() { state_ = State::kSettled; }
-  // The deadline passed, or the reply was useless. Returns the time waited, which the latency
-  // cannot have been below.
-  base::Nanos OnMiss(base::Nanos now, const SchedulerOptions& options);
+  // The step goes on without: nobody's fault.
+  void OnSkipped() { state_ = State::kSettled; }
+  // The deadline passed, or the reply was useless. Returns the time waited.
+  base::Nanos OnMiss(base::Nanos now, const MissLimits& limits);
 
  private:
   enum class State : uint8_t { kIdle, kWaiting, kSettled };
 
   State state_ = State::kIdle;
   uint32_t round_ = 0;
-  base::Nanos asked_at_ = 0;
-  base::Nanos deadline_ = 0;
-  uint32_t missed_round_ = 0;
+  DraftOrder order_;
+  base::Nanos asked_at_ = 0, deadline_ = 0;
+  // When each of the last rounds asked, by round modulo their number; -1: answered, or did not
+  // ask.
+  std::array<base::Nanos, 8> unanswered_ = {-1, -1, -1, -1, -1, -1, -1, -1};
   int32_t misses_ = 0;          // consecutive
   int32_t rounds_to_skip_ = 0;  // before the next probe
-  ReplyLatency latency_;
-  base::Nanos missed_asked_at_ = 0;
 };
 
 }  // namespace specfabric::scheduler

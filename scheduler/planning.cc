@@ -7,14 +7,6 @@
 
 namespace specfabric::scheduler {
 
-void Scheduler::Impl::GiveUpLateDrafts(base::Nanos now) {
-  for (Sequence* sequence : running) {
-    if (!sequence->wait.waiting() || now < sequence->wait.deadline()) continue;
-    LatencyOf(sequence->request).Observe(sequence->wait.OnMiss(now, options));
-    ++counted.draft_misses;
-  }
-}
-
 // Those that have, or can be given, the slot that their next token needs at least. One that cannot
 // stays as it is: those before it go on, and end.
 void Scheduler::Impl::CollectReady(StepPlan* plan) {
@@ -23,44 +15,56 @@ void Scheduler::Impl::CollectReady(StepPlan* plan) {
     Sequence* sequence = running[i];
     if (sequence->phase != Phase::kRunning || sequence->wait.waiting()) continue;
     if (!MakeRoom(sequence->kv_written + 1, sequence, plan)) continue;
-    ready.push_back({RowsWanted(*sequence), sequence});
+    ready.push_back(sequence);
   }
 }
 
-int32_t Scheduler::Impl::RowsWanted(const Sequence& sequence) const {
-  if (!sequence.draft) return 1;
-  // How many nodes were drawn may depend on the tokens drawn, and what is verified must not,
-  // where their probability is weighed (verification.md section 3, Trimming).
-  if (speculation::NeedsDraftRows(sequence.request.coupling, sequence.draft->draw)) {
-    return sequence.useful_draft_nodes(options.max_tree_nodes) + 1;
+int32_t Scheduler::Impl::PrefillRows(int32_t rows) const {
+  int64_t left = 0;
+  for (const Sequence* sequence : running) {
+    if (sequence->phase != Phase::kPrefill) continue;
+    left += sequence->committed_size() - sequence->kv_written;
   }
-  return sequence.draft->tree.size();
+  return static_cast<int32_t>(
+      std::clamp<int64_t>(left, 0, std::max(0, options.max_step_tokens - rows)));
 }
 
-// Rows of all ready sequences. Each gets at least one; what is left is shared so that the smallest
-// trees are whole first (max-min fair). While a prefill waits, guesses leave it a quarter of a
-// step.
-void Scheduler::Impl::PlanRunning(StepPlan* plan) {
+// While a prefill waits, guesses leave it a quarter of a step.
+int32_t Scheduler::Impl::MaxTreeRows() const {
+  return options.max_step_tokens - (PrefillRows(0) > 0 ? options.max_step_tokens / 4 : 0);
+}
+
+// Rows of all ready sequences: one for each, and the guesses that pay.
+void Scheduler::Impl::PlanRunning(base::Nanos now, StepPlan* plan) {
   CollectReady(plan);
-  const bool prefill = std::any_of(running.begin(), running.end(), [](const Sequence* sequence) {
-    return sequence->phase == Phase::kPrefill;
-  });
-  std::sort(ready.begin(), ready.end(), [](const Ready& a, const Ready& b) {
-    return a.rows_wanted != b.rows_wanted ? a.rows_wanted < b.rows_wanted
-                                          : a.sequence->rank < b.sequence->rank;
-  });
-  const int32_t for_prefill = prefill ? options.max_step_tokens / 4 : 0;
-  int32_t left = options.max_step_tokens - for_prefill;
-  int32_t sequences_left = static_cast<int32_t>(ready.size());
-  for (const auto& [rows_wanted, sequence] : ready) {
-    const int32_t share = std::max(1, left / sequences_left);
+  const auto sequences = static_cast<int32_t>(ready.size());
+  const int32_t prefill = PrefillRows(sequences);
+  Worths worths;
+  StepBase step = {.rows = static_cast<double>(sequences + prefill),
+                   .max_rows = MaxTreeRows() + prefill};
+  for (const Sequence* sequence : ready) {
+    const float value = sequence->Value(now);
+    step.tokens += value;
+    step.context += sequence->kv_written;
+    if (!sequence->draft) continue;
+    for (float worth : sequence->worth) worths.Add(value * worth);
+  }
+  const Cut cut = ShareRows(worths, step, control.step_time(),
+                            options.speculation == SpeculationPolicy::kAlways);
+  int32_t left = cut.partly;
+  for (Sequence* sequence : ready) {
+    nodes.clear();
+    if (sequence->draft) {
+      TakeNodes(cut, sequence->worth, sequence->Value(now), &left, &nodes);
+      // Of a weighed tree as many places as the tree has.
+      while (!nodes.empty() && nodes.back() >= sequence->draft->tree.size()) nodes.pop_back();
+    }
     const int32_t room = blocks.SlotsWithin(*sequence) - sequence->kv_written;
-    const int32_t rows = std::min({share, room, rows_wanted});
+    nodes.resize(std::min<size_t>(nodes.size(), room - 1));
+    const auto rows = static_cast<int32_t>(nodes.size()) + 1;
     SPECFABRIC_CHECK(blocks.Grow(sequence->kv_written + rows, sequence));
-    PlanTree(rows, options.block_size, sequence, plan);
+    PlanTree(nodes, options.block_size, sequence, plan);
     in_flight.push_back(sequence);
-    left -= sequence->planned_rows;
-    --sequences_left;
   }
 }
 
@@ -105,14 +109,6 @@ void Scheduler::Impl::PlanPrefills(StepPlan* plan) {
     PlanPrefill(rows, options.block_size, sequence, plan);
     in_flight.push_back(sequence);
   }
-}
-
-base::Nanos Scheduler::Impl::EarliestDeadline() const {
-  base::Nanos earliest = base::kForever;
-  for (const Sequence* sequence : running) {
-    if (sequence->wait.waiting()) earliest = std::min(earliest, sequence->wait.deadline());
-  }
-  return earliest;
 }
 
 }  // namespace specfabric::scheduler

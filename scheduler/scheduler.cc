@@ -39,18 +39,6 @@ void Scheduler::Impl::Reserve(StepPlan* plan) const {
   plan->moves.reserve(usual.moves + usual.moves / 8);
 }
 
-void Scheduler::Impl::StartRound(Sequence* sequence, base::Nanos now, std::vector<Event>* events) {
-  const int32_t nodes = sequence->useful_draft_nodes(options.max_tree_nodes);
-  const bool useful = sequence->request.speculate && nodes > 0;
-  const std::optional<base::Nanos> deadline = sequence->wait.StartRound(useful, now, options);
-  if (!deadline) return;
-  events->emplace_back(DraftWanted{.id = sequence->request.id,
-                                   .round = sequence->wait.round(),
-                                   .committed = sequence->committed_size(),
-                                   .max_nodes = nodes,
-                                   .deadline = *deadline});
-}
-
 void Scheduler::Impl::End(base::SequenceId id, std::vector<Event>* events) {
   Sequence* sequence = Find(id);
   SPECFABRIC_CHECK(sequence != nullptr && !sequence->in_flight);
@@ -146,22 +134,27 @@ void Scheduler::OnDraft(base::SequenceId id, uint32_t round, speculation::Draft 
     return;
   }
   DraftWait& wait = sequence->wait;
-  if (sequence->in_flight || sequence->draft || round != wait.round() || !wait.asked()) {
-    ++impl_->counted.late_drafts;
-    if (const auto latency = wait.OnStaleReply(round, now))
-      impl_->LatencyOf(sequence->request).Observe(*latency);
-    return;
-  }
-  if (draft.tree.size() == 0 || draft.tree.tokens[0] != sequence->committed.back()) {
-    wait.OnMiss(now, impl_->options);
+  GoodputControl& control = impl_->control;
+  const speculation::Coupling coupling = sequence->request.coupling;
+  const int32_t useful = sequence->useful_draft_nodes(impl_->options.max_tree_nodes);
+  const bool stale =
+      sequence->in_flight || sequence->draft || round != wait.round() || !wait.asked();
+  if (!stale && (draft.tree.size() == 0 || draft.tree.tokens[0] != sequence->committed.back())) {
+    wait.OnMiss(now, impl_->options.misses);
     ++impl_->counted.draft_misses;
     return;
   }
-  impl_->LatencyOf(sequence->request).Observe(wait.OnReply(now));
-  ++impl_->counted.draft_hits;
-  const int32_t useful = sequence->useful_draft_nodes(impl_->options.max_tree_nodes);
-  const bool fits = draft.tree.size() <= useful + 1;
-  sequence->draft = fits ? std::move(draft) : Prune(draft, useful, useful);
+  const std::optional<base::Nanos> latency =
+      stale ? wait.OnStaleReply(round, now) : wait.OnReply(now);
+  impl_->counted.late_drafts += stale;
+  impl_->counted.draft_hits += !stale;
+  if (!latency || draft.tree.size() == 0) return;
+  // Of one that comes too late there is something to learn too.
+  control.OnReply(coupling, wait.order().askers, draft.tree, *latency);
+  if (draft.tree.size() > useful + 1) draft = Prune(std::move(draft), useful, useful);
+  std::vector<float>* worth = stale ? &impl_->unused_worth : &sequence->worth;
+  control.Judge(coupling, draft, wait.order().max_depth, useful, worth);
+  if (!stale) sequence->draft = std::move(draft);
 }
 
 void Scheduler::OnNoDraft(base::SequenceId id, uint32_t round) {
@@ -169,15 +162,18 @@ void Scheduler::OnNoDraft(base::SequenceId id, uint32_t round) {
   if (sequence == nullptr || round != sequence->wait.round() || !sequence->wait.waiting()) return;
   sequence->wait.OnUnavailable();
   ++impl_->counted.draft_misses;
+  impl_->hold_until = 0;
 }
 
 std::variant<StepPlan, WaitUntil> Scheduler::Plan(base::Nanos now) {
   SPECFABRIC_CHECK(!impl_->step_in_flight);
   impl_->Admit();
   impl_->GiveUpLateDrafts(now);
+  if (const auto until = impl_->HoldUntil(now)) return WaitUntil{*until};
+  impl_->hold_until = 0;
   StepPlan plan;
   impl_->Reserve(&plan);
-  impl_->PlanRunning(&plan);
+  impl_->PlanRunning(now, &plan);
   impl_->PlanPrefills(&plan);
   if (plan.sequences.empty()) {
     SPECFABRIC_CHECK(plan.preempted.empty());
@@ -186,6 +182,11 @@ std::variant<StepPlan, WaitUntil> Scheduler::Plan(base::Nanos now) {
   SPECFABRIC_CHECK(plan.rows() <= impl_->options.max_step_tokens);
   plan.step = ++impl_->step;
   impl_->step_in_flight = true;
+  impl_->step_started = now;
+  impl_->step_context = 0;
+  for (const PlanSequence& part : plan.sequences) {
+    impl_->step_context += part.kv_len + part.row_count;
+  }
   impl_->usual = {.rows = plan.tokens.size(),
                   .sequences = plan.sequences.size(),
                   .blocks = plan.blocks.size(),
@@ -197,10 +198,14 @@ std::variant<StepPlan, WaitUntil> Scheduler::Plan(base::Nanos now) {
   return plan;
 }
 
-std::vector<Event> Scheduler::Commit(const StepResult& result, base::Nanos now) {
+std::vector<Event> Scheduler::Commit(StepResult result, base::Nanos now) {
   SPECFABRIC_CHECK(impl_->step_in_flight && result.step == impl_->step);
   SPECFABRIC_CHECK(result.sequences.size() == impl_->in_flight.size());
   impl_->step_in_flight = false;
+  impl_->control.OnStep(static_cast<int32_t>(impl_->usual.rows), impl_->step_context,
+                        now - impl_->step_started);
+  impl_->orders.fill(std::nullopt);
+  impl_->ready.clear();
   std::vector<Event> events;
   events.reserve(2 * impl_->in_flight.size());
   for (size_t i = 0; i < impl_->in_flight.size(); ++i) {
@@ -210,7 +215,13 @@ std::vector<Event> Scheduler::Commit(const StepResult& result, base::Nanos now) 
       impl_->EndWithoutTokens(sequence, FinishReason::kCancelled, &events);
       continue;
     }
-    TokensEvent event = ApplyResult(result.sequences[i], impl_->options.block_size, sequence);
+    if (sequence->planned.size() > 1) {
+      impl_->control.OnVerified(sequence->request.coupling, sequence->planned,
+                                sequence->planned_draw, result.sequences[i].accepted.path);
+    }
+    TokensEvent event =
+        ApplyResult(std::move(result.sequences[i]), impl_->options.block_size, sequence);
+    if (sequence->first_token == 0 && !event.tokens.empty()) sequence->first_token = now;
     impl_->shares.Charge(sequence->request.tenant,
                          TenantShares::kOutputWeight * static_cast<int64_t>(event.tokens.size()));
     impl_->blocks.Publish(sequence);
@@ -220,9 +231,10 @@ std::vector<Event> Scheduler::Commit(const StepResult& result, base::Nanos now) 
       impl_->End(sequence->request.id, &events);
     } else if (sequence->phase == Phase::kRunning) {
       impl_->blocks.Trim(sequence);
-      impl_->StartRound(sequence, now, &events);
+      impl_->ready.push_back(sequence);
     }
   }
+  for (Sequence* sequence : impl_->ready) impl_->StartRound(sequence, now, &events);
   impl_->in_flight.clear();
   return events;
 }

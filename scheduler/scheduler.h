@@ -9,9 +9,9 @@
 // or gave up -> planned -> committed}* -> finished. First come, first served within a tenant;
 // tenants get equal shares (wait_queue.h).
 //
-// A sequence is admitted when the KV blocks for the whole of its life are free, so none is ever
-// preempted. A step takes every running sequence that does not wait for a draft, then as much
-// prefill as fits; a ready sequence never waits for another's draft.
+// A step takes every running sequence that does not wait for a draft, then as much prefill as fits.
+// Whether it waits for drafts that are on their way, how large they are asked for, and how many of
+// their guesses it verifies, none included, is decided by the expected tokens a second (goodput.h).
 
 #include <cstdint>
 #include <memory>
@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "base/logit_rules.h"
 #include "base/types.h"
+#include "scheduler/draft_wait.h"
 #include "scheduler/step_plan.h"
 #include "speculation/tree.h"
 
@@ -36,6 +37,12 @@ struct CacheFaults {
   bool rewrite_shared = false;  // true: the last token that the cache has is computed again
 };
 
+enum class SpeculationPolicy : uint8_t {
+  kGoodput,  // what is expected to yield most tokens a second
+  kAlways,   // every sequence asks for the largest tree, all wait for all unless a prompt has to be
+             // read, and all is verified
+};
+
 struct SchedulerOptions {
   int32_t kv_blocks = 0;          // blocks in the pool
   int32_t block_size = 16;        // slots a block
@@ -45,11 +52,11 @@ struct SchedulerOptions {
   int32_t max_waiting = 1024;     // bounded queue; Add() past it is ResourceExhausted
   int32_t max_tree_nodes = 64;    // below the root + root, at most kMaxVerifyNodes
   int32_t vocabulary = 0;
-  // How long a sequence waits for its draft: twice the smoothed latency, within these bounds.
+  SpeculationPolicy speculation = SpeculationPolicy::kGoodput;
+  // A reply later than is usual of its like counts as a miss; "usual" is within these bounds.
   base::Nanos min_draft_wait = 1 * base::kMillisecond;
   base::Nanos max_draft_wait = 50 * base::kMillisecond;
-  int32_t max_misses = 2;     // consecutive misses after which a sequence stops waiting
-  int32_t probe_rounds = 32;  // rounds after which such a sequence tries a draft again
+  MissLimits misses;
   base::Nanos priority_ageing = 10 * base::kSecond;  // the head start of one step of priority
   bool prefix_cache = true;
   uint64_t model_salt = 0;                  // of all keys of the prefix cache
@@ -105,6 +112,7 @@ struct DraftWanted {
   uint32_t round = 0;
   int32_t committed = 0;  // tokens, prompt included
   int32_t max_nodes = 0;  // below the root
+  int32_t max_depth = 0;  // levels
   base::Nanos deadline = 0;
 };
 
@@ -124,7 +132,10 @@ struct SchedulerStats {
   int32_t free_blocks = 0;    // without an owner, cached ones included
   int32_t used_blocks = 0;    // shared ones count once
   int32_t cached_blocks = 0;  // without an owner, kept for their content
-  uint64_t draft_hits = 0, draft_misses = 0, late_drafts = 0, preemptions = 0;
+  // Rounds with a draft; without one that was too late or useless; that did not wait for theirs.
+  uint64_t draft_hits = 0, draft_misses = 0, draft_skips = 0;
+  uint64_t late_drafts = 0;  // replies that no round waited for any more
+  uint64_t preemptions = 0;
   // Tokens looked for in the prefix cache, once a sequence, and those found.
   uint64_t cache_queries = 0, cache_hits = 0;
 };
@@ -155,7 +166,7 @@ class Scheduler {
   // Plan without Commit is a programming error (CHECK).
   std::variant<StepPlan, WaitUntil> Plan(base::Nanos now);
   // Applies the result of the step in flight.
-  std::vector<Event> Commit(const StepResult& result, base::Nanos now);
+  std::vector<Event> Commit(StepResult result, base::Nanos now);
   // The step in flight failed as a whole: its sequences end with kError.
   std::vector<Event> Abort(base::Nanos now);
 

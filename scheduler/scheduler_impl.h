@@ -2,15 +2,17 @@
 #define SPECFABRIC_SCHEDULER_SCHEDULER_IMPL_H_
 
 // The scheduler's state, and the steps that Plan and Commit are made of: admission.cc decides who
-// runs, planning.cc what a step holds, scheduler.cc what its result does.
+// runs, waiting.cc when a step starts, planning.cc what it holds, scheduler.cc what its result
+// does.
 
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
-#include "scheduler/draft_wait.h"
+#include "scheduler/goodput.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/sequence.h"
 #include "scheduler/sequence_blocks.h"
@@ -33,11 +35,24 @@ struct Scheduler::Impl {
   int32_t BlocksBehind(const Sequence& sequence);
   void Preempt(Sequence* sequence, StepPlan* plan);
 
-  // planning.cc
+  // waiting.cc
   void GiveUpLateDrafts(base::Nanos now);
-  void PlanRunning(StepPlan* plan);
+  // Until when a step had better not start yet, if so. Otherwise those that wait for a draft may
+  // have been made to go on without it.
+  std::optional<base::Nanos> HoldUntil(base::Nanos now);
+  base::Nanos BestDelay(const Worths& worths, StepBase step, double rate, base::Nanos now);
+  // No sequence waits any longer.
+  void GoWithout(base::Nanos now);
+  // Of a sequence that starts a round.
+  DraftOrder TakeOrder(speculation::Coupling coupling);
+  void StartRound(Sequence* sequence, base::Nanos now, std::vector<Event>* events);
+
+  // planning.cc
+  void PlanRunning(base::Nanos now, StepPlan* plan);
   void CollectReady(StepPlan* plan);
-  int32_t RowsWanted(const Sequence& sequence) const;
+  // Rows of prefill that a step could take beside `rows` others.
+  int32_t PrefillRows(int32_t rows) const;
+  int32_t MaxTreeRows() const;
   void PlanPrefills(StepPlan* plan);
   // Whether the sequence, which could prefill `rows`, had better wait for what `filling` computes.
   bool LetsPrefixGoAhead(int32_t rows, Sequence* sequence);
@@ -50,7 +65,6 @@ struct Scheduler::Impl {
     return it == sequences.end() ? nullptr : it->second.get();
   }
   void Reserve(StepPlan* plan) const;
-  void StartRound(Sequence* sequence, base::Nanos now, std::vector<Event>* events);
   void End(base::SequenceId id, std::vector<Event>* events);
   void EndWithoutTokens(Sequence* sequence, FinishReason reason, std::vector<Event>* events);
   void Check() const;
@@ -70,24 +84,27 @@ struct Scheduler::Impl {
   std::vector<Sequence*> in_flight;  // as in the step's plan
   bool step_in_flight = false;
   uint64_t step = 0;
-  // Of all sequences of a coupling: where a new one's own estimate begins. Trees that come with the
-  // draft's distributions take longer than those without.
-  std::array<ReplyLatency, speculation::kCouplings> latencies;
-  ReplyLatency& LatencyOf(const SequenceRequest& request) {
-    return latencies[static_cast<int>(request.coupling)];
-  }
-  SchedulerStats counted;  // only what grows
+  base::Nanos step_started = 0;
+  int64_t step_context = 0;
+  GoodputControl control;
+  // Of the round that the present Commit starts, for each coupling once it is asked for.
+  std::array<std::optional<DraftOrder>, speculation::kCouplings> orders;
+  base::Nanos hold_until = 0;  // as last decided; 0: to be decided anew
+  SchedulerStats counted;      // only what grows
 
   struct PlanSize {
     size_t rows = 0, sequences = 0, blocks = 0, moves = 0;
   } usual;  // of the last plan
 
   // Scratch of one Plan, kept for its memory.
-  struct Ready {
-    int32_t rows_wanted = 0;
-    Sequence* sequence = nullptr;
+  struct Pending {
+    base::Nanos expected = 0;
+    double tokens = 0, rows = 0;  // that its draft adds
   };
-  std::vector<Ready> ready;
+  std::vector<Pending> pending;
+  std::vector<Sequence*> ready;
+  std::vector<int32_t> nodes;
+  std::vector<float> unused_worth;
   std::vector<int32_t> owners_behind;  // [blocks], 0 between calls
   std::vector<BlockKey> filling;  // of blocks that prefills of the step so far will have filled
 };

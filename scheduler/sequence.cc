@@ -1,6 +1,7 @@
 #include "scheduler/sequence.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -44,12 +45,6 @@ void WantChoices(const Sequence& sequence, PlanSequence* part) {
   part->samples = true;
   part->rules = sequence.request.rules;
   part->counts = sequence.counts.list();
-}
-
-// Prune, but what fits is not copied.
-speculation::Draft PruneToRows(speculation::Draft draft, int32_t rows) {
-  if (draft.tree.size() <= rows) return draft;
-  return Prune(draft, rows, rows - 1);
 }
 
 void ClosePlanSequence(PlanSequence part, StepPlan* plan) {
@@ -107,7 +102,7 @@ void CompactPath(const std::vector<int32_t>& path, int32_t block_size, Sequence*
   }
 }
 
-TokensEvent ApplyPrefill(const SequenceResult& result, Sequence* sequence) {
+TokensEvent ApplyPrefill(SequenceResult result, Sequence* sequence) {
   TokensEvent event;
   event.id = sequence->request.id;
   event.first_index = sequence->output_size();
@@ -131,13 +126,13 @@ TokensEvent ApplyPrefill(const SequenceResult& result, Sequence* sequence) {
   }
   SPECFABRIC_CHECK(result.accepted.path.empty() && result.accepted.tokens.size() == 1);
   AppendUntilFinished(result.accepted.tokens, sequence, &event.finish);
-  event.tokens = result.accepted.tokens;
+  event.tokens = std::move(result.accepted.tokens);
   sequence->phase = Phase::kRunning;
   return event;
 }
 
-TokensEvent ApplyTree(const SequenceResult& result, int32_t block_size, Sequence* sequence) {
-  const speculation::Accepted& accepted = result.accepted;
+TokensEvent ApplyTree(SequenceResult result, int32_t block_size, Sequence* sequence) {
+  speculation::Accepted& accepted = result.accepted;
   CheckAccepted(accepted, sequence->planned);
   TokensEvent event;
   event.id = sequence->request.id;
@@ -145,7 +140,8 @@ TokensEvent ApplyTree(const SequenceResult& result, int32_t block_size, Sequence
   event.round = true;
   event.drafted = sequence->planned.size() - 1;
   const int32_t appended = AppendUntilFinished(accepted.tokens, sequence, &event.finish);
-  event.tokens.assign(accepted.tokens.begin(), accepted.tokens.begin() + appended);
+  event.tokens = std::move(accepted.tokens);
+  event.tokens.resize(appended);
   event.accepted = std::min(appended, static_cast<int32_t>(accepted.path.size()));
   CompactPath(accepted.path, block_size, sequence);
   // Where the end cut the path, what is behind it is no committed token's.
@@ -169,6 +165,19 @@ Sequence::Sequence(SequenceRequest given, int32_t max_context)
 void Sequence::Append(TokenId token) {
   committed.push_back(token);
   if (request.rules.penalises()) counts.AddOutput(token);
+}
+
+float Sequence::Value(base::Nanos now) const {
+  // The shares of others shift, but nobody's is taken away.
+  constexpr double kMost = 8;
+  double value = std::exp2(std::clamp(request.priority, -3, 3));
+  if (request.tpot_slo > 0 && first_token > 0 && output_size() > 0) {
+    const double so_far = static_cast<double>(now - first_token) / output_size();
+    const double behind = so_far / static_cast<double>(request.tpot_slo);
+    // As it comes near what was asked for, not only once it is past it.
+    value *= std::clamp(std::pow(behind / 0.8, 3), 1.0, kMost);
+  }
+  return static_cast<float>(value);
 }
 
 int32_t Sequence::useful_draft_nodes(int32_t max_tree_nodes) const {
@@ -202,16 +211,20 @@ void PlanPrefill(int32_t rows, int32_t block_size, Sequence* sequence, StepPlan*
   ClosePlanSequence(std::move(part), plan);
 }
 
-void PlanTree(int32_t max_rows, int32_t block_size, Sequence* sequence, StepPlan* plan) {
+void PlanTree(absl::Span<const int32_t> nodes, int32_t block_size, Sequence* sequence,
+              StepPlan* plan) {
   speculation::Draft draft;
-  if (!sequence->draft) {
+  if (nodes.empty()) {
+    sequence->draft.reset();
     sequence->planned.parents.assign(1, -1);
     sequence->planned.tokens.assign(1, sequence->committed.back());
     sequence->planned.scores.assign(1, 0.0f);
   } else {
-    draft = PruneToRows(*std::exchange(sequence->draft, std::nullopt), max_rows);
+    draft = *std::exchange(sequence->draft, std::nullopt);
+    if (static_cast<int>(nodes.size()) + 1 < draft.tree.size()) Keep(nodes, &draft);
     sequence->planned = std::move(draft.tree);
   }
+  sequence->planned_draw = draft.draw;
   const TokenTree& tree = sequence->planned;
   sequence->planned_rows = tree.size();
   PlanSequence part = OpenPlanSequence(*sequence, RowsKind::kTree, tree.size(), block_size, plan);
@@ -236,12 +249,14 @@ void PlanTree(int32_t max_rows, int32_t block_size, Sequence* sequence, StepPlan
   ClosePlanSequence(std::move(part), plan);
 }
 
-TokensEvent ApplyResult(const SequenceResult& result, int32_t block_size, Sequence* sequence) {
+TokensEvent ApplyResult(SequenceResult result, int32_t block_size, Sequence* sequence) {
   SPECFABRIC_CHECK(result.id == sequence->request.id);
-  TokensEvent event = sequence->phase == Phase::kPrefill ? ApplyPrefill(result, sequence)
-                                                         : ApplyTree(result, block_size, sequence);
+  std::vector<base::TokenLogprobs> logprobs = std::move(result.logprobs);
+  TokensEvent event = sequence->phase == Phase::kPrefill
+                          ? ApplyPrefill(std::move(result), sequence)
+                          : ApplyTree(std::move(result), block_size, sequence);
   if (sequence->request.logprobs >= 0) {
-    event.logprobs = result.logprobs;
+    event.logprobs = std::move(logprobs);
     event.logprobs.resize(std::min(event.logprobs.size(), event.tokens.size()));
   }
   return event;

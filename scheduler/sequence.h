@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/types.h"
 #include "scheduler/draft_wait.h"
@@ -57,8 +58,11 @@ struct Sequence {
 
   DraftWait wait;
   std::optional<speculation::Draft> draft;  // of this round
+  std::vector<float> worth;                 // of the draft's nodes, see GoodputControl::Judge
   speculation::TokenTree planned;           // the tree in flight; empty for a prefill
+  speculation::SiblingDraw planned_draw = {};
   int32_t planned_rows = 0;
+  base::Nanos first_token = 0;  // when it was committed; 0: not yet
 
   std::vector<base::TokenLogprobs> prompt_logprobs;  // until the end of the prefill
   bool prefilled_once = false;                       // its first prefill has ended and was reported
@@ -73,6 +77,9 @@ struct Sequence {
   bool scores() const { return request.score_prompt && !prefilled_once; }
   // One more token of the output.
   void Append(base::TokenId token);
+  // Of one of its tokens beside those of other sequences: more with priority, and while it is
+  // behind the time a token that it asked for.
+  float Value(base::Nanos now) const;
   // Guesses that could still be emitted: one token of a round is never a guess.
   int32_t useful_draft_nodes(int32_t max_tree_nodes) const;
   int32_t PhysicalSlot(int32_t slot, int32_t block_size) const {
@@ -87,14 +94,15 @@ int32_t SlotsNeeded(const Sequence& sequence);
 // Appends the next `rows` tokens of the sequence's prompt (or resumed output) to the plan.
 void PlanPrefill(int32_t rows, int32_t block_size, Sequence* sequence, StepPlan* plan);
 
-// Appends the last committed token and the first max_rows - 1 guesses of its draft, if it has one,
-// and the slot moves that its last round left.
-void PlanTree(int32_t max_rows, int32_t block_size, Sequence* sequence, StepPlan* plan);
+// Appends the last committed token and `nodes` (as speculation::Keep) of its draft, which it must
+// have if there are any, and the slot moves that its last round left.
+void PlanTree(absl::Span<const int32_t> nodes, int32_t block_size, Sequence* sequence,
+              StepPlan* plan);
 
 // Applies one result: appends the tokens, cut at the first stop id or at the limit, and notes the
 // slot moves that make the accepted path a plain prefix. The event is complete; its `finish` says
 // whether the sequence goes on. A result that does not fit what was planned is a programming error.
-TokensEvent ApplyResult(const SequenceResult& result, int32_t block_size, Sequence* sequence);
+TokensEvent ApplyResult(SequenceResult result, int32_t block_size, Sequence* sequence);
 
 }  // namespace specfabric::scheduler
 

@@ -38,7 +38,9 @@ class Truth {
   // The chance that the guess of this rank is right.
   double Chance(base::SequenceId id, int32_t position, int rank) const {
     const double shift = acceptance_.spread * (2 * Uniform(seed_, id, position, 0) - 1);
-    const double first = std::clamp(acceptance_.first + shift, 0.01, 0.99);
+    const double mean =
+        position < acceptance_.shift_position ? acceptance_.first : acceptance_.first_after;
+    const double first = std::clamp(mean + shift, 0.01, 0.99);
     if (rank == 0) return first;
     return (1 - first) * acceptance_.further * std::pow(1 - acceptance_.further, rank - 1);
   }
@@ -74,8 +76,9 @@ class Worker {
 
   void Ask(const DraftWanted& want) {
     int32_t& known = known_[want.id];
-    waiting_.push_back({want, std::max(0, want.committed - known),
-                        speculation::TreeGrower(cost_.tree, 0, want.max_nodes)});
+    waiting_.push_back(
+        {want, std::max(0, want.committed - known),
+         speculation::TreeGrower(cost_.tree.Shallower(want.max_depth), 0, want.max_nodes)});
     known = want.committed;
   }
   void Forget(base::SequenceId id) { known_.erase(id); }
@@ -415,6 +418,7 @@ SimulationReport Simulation::Report() const {
   }
   report.draft_hits = scheduler_.stats().draft_hits;
   report.draft_misses = scheduler_.stats().draft_misses;
+  report.draft_skips = scheduler_.stats().draft_skips;
   return report;
 }
 

@@ -12,6 +12,7 @@
 // is the score of its guesses.
 
 #include <cstdint>
+#include <limits>
 #include <string_view>
 #include <vector>
 
@@ -46,6 +47,9 @@ struct Acceptance {
   double further = 0.4;  // share of what is left that each further sibling takes
   double spread = 0.25;  // the chance of the first is uniform in [first - spread, first + spread],
                          // kept within [.01, .99]
+  // From this position of a text on, the first guess's mean chance is another.
+  int32_t shift_position = std::numeric_limits<int32_t>::max();
+  double first_after = 0;
 };
 
 struct Arrival {
@@ -80,7 +84,7 @@ struct SimulationReport {
   double accepted_per_round = 0;
   double target_busy = 0;  // share of the duration
   double drafts_busy = 0;  // mean over the workers
-  uint64_t draft_hits = 0, draft_misses = 0;
+  uint64_t draft_hits = 0, draft_misses = 0, draft_skips = 0;
 };
 
 // arrivals: ascending in time.

@@ -3,29 +3,34 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <vector>
 
-#include "absl/types/span.h"
+#include "absl/container/inlined_vector.h"
 
 namespace specfabric::scheduler {
 namespace {
 
-constexpr double kForget = 0.995;       // of what is known, at every step: about 200 steps count
-constexpr int kSolveEvery = 8;          // steps, once there are some
-constexpr double kStraight = 1e-3;      // weight of the preference, beside that of one step
+constexpr double kForget = 0.995;  // of what is known, at every step: about 200 steps count
+constexpr int kFirstSteps = 16;    // after each of which it is solved anew
+constexpr int kLearning = 256, kSolveOften = 8;
+constexpr int kSolveEvery = 32;         // steps, once so many have been
+constexpr double kShape = 1e-3;         // weight of the rooflines, beside that of one step
+constexpr double kAsWell = 1.1;         // sums of squares that differ by less tell nothing
+constexpr double kNoise = 0.005;        // nor do deviations of this share of a step
 constexpr double kSmallContext = 1e-4;  // keeps c near 0 while contexts have not differed
+constexpr int32_t kMostRows = 2048;
 
 // The rising sequence nearest to the values (pool adjacent violators), each as weighty as what is
 // known of it: more rows never take less.
-void LevelWhatFalls(absl::Span<const double> weights, absl::Span<double> values) {
+template <size_t N>
+void LevelWhatFalls(const std::array<double, N>& weights, std::array<double, N>* values) {
   struct Pool {
     double sum = 0, weight = 0;
     int count = 0;
     double level() const { return sum / weight; }
   };
-  std::vector<Pool> pools;
-  for (size_t i = 0; i < values.size(); ++i) {
-    pools.push_back({weights[i] * values[i], weights[i], 1});
+  absl::InlinedVector<Pool, N> pools;
+  for (size_t i = 0; i < N; ++i) {
+    pools.push_back({weights[i] * (*values)[i], weights[i], 1});
     while (pools.size() > 1 && pools.back().level() < pools[pools.size() - 2].level()) {
       const Pool last = pools.back();
       pools.pop_back();
@@ -36,88 +41,193 @@ void LevelWhatFalls(absl::Span<const double> weights, absl::Span<double> values)
   }
   size_t at = 0;
   for (const Pool& pool : pools) {
-    for (int i = 0; i < pool.count; ++i) values[at++] = pool.level();
+    for (int i = 0; i < pool.count; ++i) (*values)[at++] = pool.level();
+  }
+}
+
+template <size_t N>
+double Dot(const std::array<double, N>& a, const std::array<double, N>& b) {
+  double sum = 0;
+  for (size_t i = 0; i < N; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// Solves a x = b for a symmetric, positive a by Cholesky's factors, into b.
+void Solve3(std::array<std::array<double, 3>, 3> a, std::array<double, 3>* b) {
+  auto& x = *b;
+  for (int i = 0; i < 3; ++i) {
+    for (int j = 0; j <= i; ++j) {
+      double sum = a[i][j];
+      for (int k = 0; k < j; ++k) sum -= a[i][k] * a[j][k];
+      a[i][j] = i == j ? std::sqrt(std::max(sum, 1e-12)) : sum / a[j][j];
+    }
+  }
+  for (int i = 0; i < 3; ++i) {
+    for (int k = 0; k < i; ++k) x[i] -= a[i][k] * x[k];
+    x[i] /= a[i][i];
+  }
+  for (int i = 2; i >= 0; --i) {
+    for (int k = i + 1; k < 3; ++k) x[i] -= a[k][i] * x[k];
+    x[i] /= a[i][i];
   }
 }
 
 }  // namespace
 
+double StepTime::RowsAt(int knot) {
+  if (knot < 3) return knot + 1;
+  return std::ldexp(4 + (knot - 3) % 4, (knot - 3) / 4);
+}
+
 StepTime::Place StepTime::At(int32_t rows) {
-  const auto at = static_cast<uint32_t>(std::clamp(rows, 1, 1 << (kKnots - 1)));
-  const int knot = std::min(static_cast<int>(std::bit_width(at)) - 1, kKnots - 2);
-  const double low = std::ldexp(1.0, knot);
-  return {knot, (at - low) / low};
+  const auto at = static_cast<uint32_t>(std::clamp(rows, 1, kMostRows));
+  if (at < 4) return {static_cast<int>(at) - 1, 0};
+  const int octave = static_cast<int>(std::bit_width(at)) - 3;
+  const int knot = std::min(4 * octave + static_cast<int>(at >> octave) - 1, kKnots - 2);
+  return {knot, (at - RowsAt(knot)) / (RowsAt(knot + 1) - RowsAt(knot))};
+}
+
+StepTime::Vector StepTime::Matrix::Times(const Vector& v) const {
+  Vector result;
+  for (int k = 0; k < kKnots; ++k) {
+    result.f[k] = f_f[k] * v.f[k] + f_c[k] * v.c;
+    if (k > 0) result.f[k] += f_next[k - 1] * v.f[k - 1];
+    if (k + 1 < kKnots) result.f[k] += f_next[k] * v.f[k + 1];
+  }
+  result.c = Dot(f_c, v.f) + c_c * v.c;
+  return result;
+}
+
+// Cholesky's factor has the same form: a diagonal, the one below it, and a last row.
+void StepTime::Matrix::Solve(Vector* v) const {
+  Knots diagonal, below = {}, last;
+  double corner = c_c;
+  for (int k = 0; k < kKnots; ++k) {
+    const double before = k > 0 ? below[k - 1] : 0;
+    diagonal[k] = std::sqrt(std::max(f_f[k] - before * before, 1e-12));
+    if (k + 1 < kKnots) below[k] = f_next[k] / diagonal[k];
+    last[k] = (f_c[k] - (k > 0 ? last[k - 1] * before : 0)) / diagonal[k];
+    corner -= last[k] * last[k];
+  }
+  corner = std::sqrt(std::max(corner, 1e-12));
+  for (int k = 0; k < kKnots; ++k) {
+    if (k > 0) v->f[k] -= below[k - 1] * v->f[k - 1];
+    v->f[k] /= diagonal[k];
+    v->c -= last[k] * v->f[k];
+  }
+  v->c /= corner * corner;
+  for (int k = kKnots - 1; k >= 0; --k) {
+    v->f[k] -= last[k] * v->c;
+    if (k + 1 < kKnots) v->f[k] -= below[k] * v->f[k + 1];
+    v->f[k] /= diagonal[k];
+  }
 }
 
 void StepTime::Observe(int32_t rows, int64_t context, base::Nanos time) {
   const double us = static_cast<double>(time) / 1e3;
-  scale_ = steps_ == 0 ? us : scale_ + (us - scale_) / 16;
   // A step that was held up by something else (a page fault, a neighbour) teaches nothing.
   if (steps_ > 32) {
     const double expected = static_cast<double>(Predict(rows, context)) / 1e3;
     if (us > 4 * std::max(expected, scale_)) return;
   }
-  const Place place = At(rows);
-  Vector x = {};
-  x[place.knot] = 1 - place.above;
-  x[place.knot + 1] = place.above;
-  x[kKnots] = static_cast<double>(context) / 1e3;
-  for (int i = 0; i < kSize; ++i) {
-    for (int j = 0; j < kSize; ++j) normal_[i][j] = kForget * normal_[i][j] + x[i] * x[j];
-    right_[i] = kForget * right_[i] + x[i] * us;
+  scale_ = steps_ == 0 ? us : scale_ + (us - scale_) / 16;
+  for (int k = 0; k < kKnots; ++k) {
+    normal_.f_f[k] *= kForget;
+    normal_.f_next[k] *= kForget;
+    normal_.f_c[k] *= kForget;
+    right_.f[k] *= kForget;
   }
+  const Place place = At(rows);
+  const int k = place.knot;
+  const double at = 1 - place.above, above = place.above;
+  const double thousands = static_cast<double>(context) / 1e3;
+  normal_.f_f[k] += at * at;
+  normal_.f_f[k + 1] += above * above;
+  normal_.f_next[k] += at * above;
+  normal_.f_c[k] += at * thousands;
+  normal_.f_c[k + 1] += above * thousands;
+  normal_.c_c = kForget * normal_.c_c + thousands * thousands;
+  right_.f[k] += at * us;
+  right_.f[k + 1] += above * us;
+  right_.c = kForget * right_.c + thousands * us;
+  square_ = kForget * square_ + us * us;
+  weight_ = kForget * weight_ + 1;
   ++steps_;
-  if (steps_ < kSolveEvery || steps_ % kSolveEvery == 0) Solve();
+  if (steps_ <= kFirstSteps || steps_ % (steps_ < kLearning ? kSolveOften : kSolveEvery) == 0)
+    Solve();
+}
+
+double StepTime::Roofline::At(double rows) const { return fixed + slope * std::max(rows, knee); }
+
+// Least squares of three numbers, each a vector in the space of the knots.
+StepTime::Roofline StepTime::FitRoofline(double knee) const {
+  std::array<Vector, 3> basis;
+  basis[0].f.fill(1);
+  for (int k = 0; k < kKnots; ++k) basis[1].f[k] = std::max(RowsAt(k), knee) / kMostRows;
+  basis[2].c = 1;
+  const auto dot = [](const Vector& a, const Vector& b) { return Dot(a.f, b.f) + a.c * b.c; };
+  std::array<std::array<double, 3>, 3> a;
+  std::array<double, 3> b;
+  for (int p = 0; p < 3; ++p) {
+    b[p] = dot(basis[p], right_);
+    const Vector row = normal_.Times(basis[p]);
+    for (int q = 0; q < 3; ++q) a[p][q] = dot(row, basis[q]);
+  }
+  auto damped = a;
+  for (int p = 0; p < 3; ++p) damped[p][p] += 1e-9 + 1e-9 * a[p][p];
+  damped[2][2] += kSmallContext;
+  std::array<double, 3> x = b;
+  Solve3(damped, &x);
+  Roofline fit = {.fixed = x[0], .slope = x[1] / kMostRows, .knee = knee, .context = x[2]};
+  fit.misfit = square_ - 2 * Dot(x, b);
+  for (int p = 0; p < 3; ++p) fit.misfit += x[p] * Dot(a[p], x);
+  if (x[1] < 0) fit.misfit = square_;  // as bad as none
+  return fit;
+}
+
+StepTime::Vector StepTime::LowestRoofline() const {
+  // Between two knots too: the true knee need not be at one.
+  std::array<Roofline, 2 * kKnots - 1> fits;
+  const Roofline* best = nullptr;
+  for (size_t i = 0; i < fits.size(); ++i) {
+    const int knot = static_cast<int>(i) / 2;
+    fits[i] = FitRoofline(i % 2 == 0 ? RowsAt(knot) : (RowsAt(knot) + RowsAt(knot + 1)) / 2);
+    if (best == nullptr || fits[i].misfit < best->misfit) best = &fits[i];
+  }
+  const double noise = weight_ * kNoise * scale_ * kNoise * scale_;
+  Vector lowest;
+  lowest.f.fill(INFINITY);
+  lowest.c = best->context;
+  for (const Roofline& fit : fits) {
+    if (fit.misfit > kAsWell * best->misfit + noise) continue;
+    for (int k = 0; k < kKnots; ++k) lowest.f[k] = std::min(lowest.f[k], fit.At(RowsAt(k)));
+  }
+  return lowest;
 }
 
 void StepTime::Solve() {
-  std::array<Vector, kSize> a = normal_;
+  const Vector shape = LowestRoofline();
+  Matrix a = normal_;
   Vector b = right_;
-  // The preference: f's slope is the same on both sides of a knot. In rows, so that the weights of
-  // a knot's neighbours are as their distances are.
-  for (int k = 1; k + 1 < kKnots; ++k) {
-    const double before = 2.0 / 3, after = 1.0 / 3;
-    const int index[3] = {k - 1, k, k + 1};
-    const double weight[3] = {before, -1, after};
-    for (int i = 0; i < 3; ++i) {
-      for (int j = 0; j < 3; ++j) a[index[i]][index[j]] += kStraight * weight[i] * weight[j];
-    }
+  for (int k = 0; k < kKnots; ++k) {
+    a.f_f[k] += kShape;
+    b.f[k] += kShape * shape.f[k];
   }
-  a[kKnots][kKnots] += kSmallContext;
-  for (int k = 0; k < kKnots; ++k) a[k][k] += 1e-9;  // for knots that nothing has told of
-  // Cholesky: a = L L'.
-  std::array<Vector, kSize> l = {};
-  for (int i = 0; i < kSize; ++i) {
-    for (int j = 0; j <= i; ++j) {
-      double sum = a[i][j];
-      for (int k = 0; k < j; ++k) sum -= l[i][k] * l[j][k];
-      l[i][j] = i == j ? std::sqrt(std::max(sum, 1e-12)) : sum / l[j][j];
-    }
-  }
-  for (int i = 0; i < kSize; ++i) {
-    for (int k = 0; k < i; ++k) b[i] -= l[i][k] * b[k];
-    b[i] /= l[i][i];
-  }
-  for (int i = kSize - 1; i >= 0; --i) {
-    for (int k = i + 1; k < kSize; ++k) b[i] -= l[k][i] * b[k];
-    b[i] /= l[i][i];
-  }
+  a.c_c += kSmallContext;
+  a.Solve(&b);
   fit_ = b;
-  Vector weights;
-  for (int k = 0; k < kSize; ++k) weights[k] = a[k][k];
-  LevelWhatFalls(absl::MakeSpan(weights).subspan(0, kKnots),
-                 absl::MakeSpan(fit_).subspan(0, kKnots));
-  for (int k = 0; k < kKnots; ++k) fit_[k] = std::max(fit_[k], 0.0);
-  fit_[kKnots] = std::max(fit_[kKnots], 0.0);
+  LevelWhatFalls(a.f_f, &fit_.f);
+  for (double& f : fit_.f) f = std::max(f, 0.0);
+  fit_.c = std::max(fit_.c, 0.0);
 }
 
 base::Nanos StepTime::Predict(int32_t rows, int64_t context) const {
+  if (!known()) return kUnknown;
   const Place place = At(rows);
-  double us = fit_[place.knot] * (1 - place.above) + fit_[place.knot + 1] * place.above;
-  const int32_t most = 1 << (kKnots - 1);
-  if (rows > most) us *= static_cast<double>(rows) / most;
-  us += fit_[kKnots] * static_cast<double>(context) / 1e3;
-  return static_cast<base::Nanos>(us * 1e3);
+  double us = fit_.f[place.knot] * (1 - place.above) + fit_.f[place.knot + 1] * place.above;
+  if (rows > kMostRows) us *= static_cast<double>(rows) / kMostRows;
+  us += fit_.c * static_cast<double>(context) / 1e3;
+  return std::max<base::Nanos>(1, static_cast<base::Nanos>(us * 1e3));
 }
 
 }  // namespace specfabric::scheduler

@@ -3,10 +3,11 @@
 
 // How long a step will take, learned from the steps so far:
 //   time = f(rows) + context * c,
-// f piecewise linear between powers of two, so that it can be flat while reading the weights bounds
-// a step and rise once arithmetic does; c the time to read one token's KV. Fitted by least squares
-// with old steps forgotten, and with a weak preference for f that is straight, which is what it is
-// taken to be where no step has been yet. One thread.
+// f piecewise linear, with four knots an octave, so that it can be flat while reading the weights
+// bounds a step and rise once arithmetic does; c the time to read one token's KV. Fitted by least
+// squares with old steps forgotten. Where no step has been yet, f is taken from the rooflines that
+// fit, fixed + slope * max(rows, knee): the lowest of them, so that what is not known is tried. One
+// thread; allocates nothing.
 
 #include <array>
 #include <cstdint>
@@ -19,26 +20,50 @@ class StepTime {
  public:
   // rows: of the step; context: tokens whose KV it reads, over all sequences.
   void Observe(int32_t rows, int64_t context, base::Nanos time);
-  // Never negative, never falling in rows. 0 before the first observation.
+  // At least 1, never falling in rows. Before the first observation rows cost nothing: kUnknown.
+  static constexpr base::Nanos kUnknown = base::kMillisecond;
   base::Nanos Predict(int32_t rows, int64_t context) const;
   bool known() const { return steps_ > 0; }
 
  private:
-  static constexpr int kKnots = 12;  // f at 1, 2, 4, ..., 2048 rows
-  static constexpr int kSize = kKnots + 1;
+  static constexpr int kKnots = 40;  // f at 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ..., 2048
+  using Knots = std::array<double, kKnots>;
   // What is solved for: f at the knots in microseconds, c in microseconds a 1,000 tokens.
-  using Vector = std::array<double, kSize>;
+  struct Vector {
+    Knots f = {};
+    double c = 0;
+  };
+  // Sums of x x': a step is between two knots, so they are neighbours or c.
+  struct Matrix {
+    Knots f_f = {}, f_next = {}, f_c = {};
+    double c_c = 0;
+    Vector Times(const Vector& v) const;
+    // Solves for v in place; the matrix must be positive.
+    void Solve(Vector* v) const;
+  };
+  struct Roofline {
+    double fixed = 0, slope = 0, knee = 0, context = 0;
+    double misfit = 0;  // sum of squares
+    double At(double rows) const;
+  };
   struct Place {
     int knot = 0;
     double above = 0;  // share of the knot after it
   };
+
+  static double RowsAt(int knot);
   static Place At(int32_t rows);
+  // Of those with this knee, the one that fits best.
+  Roofline FitRoofline(double knee) const;
+  // At every knot the lowest of the rooflines that fit about as well as the best.
+  Vector LowestRoofline() const;
   void Solve();
 
-  std::array<Vector, kSize> normal_ = {};  // sum of x x', weighted
-  Vector right_ = {};                      // sum of x time
-  Vector fit_ = {};
-  double scale_ = 0;  // smoothed time of a step, which the preference is relative to
+  Matrix normal_;
+  Vector right_;                    // sum of x time
+  double square_ = 0, weight_ = 0;  // sums of time^2 and of 1
+  Vector fit_;
+  double scale_ = 0;  // smoothed time of a step
   int64_t steps_ = 0;
 };
 

@@ -1,97 +1,84 @@
 #include "scheduler/tree_budget.h"
 
 #include <algorithm>
-#include <queue>
+#include <bit>
 
 namespace specfabric::scheduler {
 namespace {
 
-struct Candidate {
-  double worth = 0;
-  int32_t offer = 0;
-  int32_t node = 0;
-  // Of equals the earlier offer and the earlier node: parents before children.
-  bool operator<(const Candidate& other) const {
-    if (worth != other.worth) return worth < other.worth;
-    if (offer != other.offer) return offer > other.offer;
-    return node > other.node;
-  }
-};
-
-// First child and next sibling of every node.
-struct Links {
-  explicit Links(const speculation::TokenTree& tree)
-      : child(tree.size(), -1), sibling(tree.size(), -1) {
-    for (int node = tree.size() - 1; node > 0; --node) {
-      sibling[node] = child[tree.parents[node]];
-      child[tree.parents[node]] = node;
-    }
-  }
-  std::vector<int32_t> child, sibling;
-};
-
-std::vector<double> PathWorth(const TreeOffer& offer) {
-  std::vector<double> worth(offer.tree->size(), offer.value);
-  for (int node = 1; node < offer.tree->size(); ++node) {
-    worth[node] = worth[offer.tree->parents[node]] * offer.chances[node];
-  }
-  return worth;
-}
+constexpr uint32_t kShift = 21;  // two bits of a float's mantissa stay: quarters of an octave
+constexpr uint32_t kLowest = (127 - 11) << (23 - kShift);  // 2^-11
 
 }  // namespace
 
-TreeBudget ShareRows(absl::Span<const TreeOffer> offers, int32_t rows, int64_t context,
-                     int32_t max_rows, const StepTime& time) {
-  std::vector<Links> links;
-  std::vector<std::vector<double>> worth;
-  std::priority_queue<Candidate> candidates;
-  double total = 0;
-  const auto offer_node = [&](int32_t o, int32_t node) {
-    if (node > 0 && node < offers[o].tree->size()) candidates.push({worth[o][node], o, node});
-  };
-  for (int32_t o = 0; o < static_cast<int32_t>(offers.size()); ++o) {
-    links.emplace_back(*offers[o].tree);
-    worth.push_back(PathWorth(offers[o]));
-    total += offers[o].value;
-    if (!offers[o].any_subtree) {
-      offer_node(o, 1);
-      continue;
-    }
-    for (int32_t c = links[o].child[0]; c > 0; c = links[o].sibling[c]) offer_node(o, c);
-  }
+int WorthBucket(float worth) {
+  if (!(worth > 0)) return 0;
+  const uint32_t place = std::bit_cast<uint32_t>(worth) >> kShift;
+  if (place <= kLowest) return 0;
+  return static_cast<int>(std::min<uint32_t>(place - kLowest, kWorthBuckets - 1));
+}
 
-  std::vector<Candidate> taken;
-  size_t best = 0;
-  const double without = total;
-  const auto goodput = [&] {
-    const auto count = static_cast<int32_t>(taken.size());
-    return total / std::max<double>(1, static_cast<double>(time.Predict(rows + count, context)));
-  };
-  double best_goodput = goodput(), best_total = total;
-  while (!candidates.empty() && rows + static_cast<int32_t>(taken.size()) < max_rows) {
-    const Candidate next = candidates.top();
-    candidates.pop();
-    taken.push_back(next);
-    total += next.worth;
-    if (offers[next.offer].any_subtree) {
-      const Links& l = links[next.offer];
-      for (int32_t c = l.child[next.node]; c > 0; c = l.sibling[c]) offer_node(next.offer, c);
-    } else {
-      offer_node(next.offer, next.node + 1);
-    }
-    if (const double now = goodput(); now > best_goodput) {
-      best_goodput = now;
-      best_total = total;
-      best = taken.size();
-    }
+void Worths::Add(const Worths& other, double times) {
+  for (int b = 0; b < kWorthBuckets; ++b) {
+    count[b] += times * other.count[b];
+    sum[b] += times * other.sum[b];
   }
+}
 
-  TreeBudget budget;
-  budget.nodes.resize(offers.size());
-  for (size_t i = 0; i < best; ++i) budget.nodes[taken[i].offer].push_back(taken[i].node);
-  for (auto& nodes : budget.nodes) std::sort(nodes.begin(), nodes.end());
-  budget.expected = best_total - without;
-  return budget;
+Cut ShareRows(const Worths& worths, const StepBase& base, const StepTime& time, bool all) {
+  const auto rate = [&](double tokens, double guesses) {
+    const auto rows = static_cast<int32_t>(base.rows + guesses + 0.5);
+    return tokens / static_cast<double>(base.delay + time.Predict(rows, base.context));
+  };
+  Cut best = {.tokens = base.tokens, .rate = rate(base.tokens, 0)};
+  double tokens = base.tokens, guesses = 0;
+  for (int b = kWorthBuckets - 1; b >= 0; --b) {
+    if (worths.count[b] == 0) continue;
+    const double room = std::max(0.0, base.max_rows - base.rows - guesses);
+    const double taken = std::min(room, worths.count[b]);
+    tokens += worths.sum[b] * (taken / worths.count[b]);
+    guesses += taken;
+    const bool whole = taken == worths.count[b];
+    const double now = rate(tokens, guesses);
+    if (all || now > best.rate) {
+      best = {.bucket = whole ? b - 1 : b,
+              .partly = whole ? 0 : static_cast<int32_t>(taken),
+              .guesses = guesses,
+              .tokens = tokens,
+              .rate = now};
+    }
+    if (!whole) break;
+  }
+  return best;
+}
+
+void TakeNodes(const Cut& cut, absl::Span<const float> worth, float value, int32_t* left,
+               std::vector<int32_t>* nodes) {
+  nodes->clear();
+  for (size_t i = 0; i < worth.size(); ++i) {
+    const int bucket = WorthBucket(value * worth[i]);
+    if (bucket < cut.bucket || (bucket == cut.bucket && *left == 0)) continue;
+    if (bucket == cut.bucket) --*left;
+    nodes->push_back(static_cast<int32_t>(i) + 1);
+  }
+}
+
+void LevelInDrawOrder(absl::Span<float> worth) {
+  for (size_t first = 0; first < worth.size();) {
+    // The prefix of the highest mean.
+    double sum = 0, best = -1;
+    size_t end = first + 1;
+    for (size_t i = first; i < worth.size(); ++i) {
+      sum += worth[i];
+      const double mean = sum / static_cast<double>(i - first + 1);
+      if (mean >= best) {
+        best = mean;
+        end = i + 1;
+      }
+    }
+    std::fill(worth.begin() + first, worth.begin() + end, static_cast<float>(best));
+    first = end;
+  }
 }
 
 }  // namespace specfabric::scheduler

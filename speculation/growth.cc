@@ -77,6 +77,14 @@ std::string GrowthPolicy::ToString() const {
   return absl::StrCat("best:", budget, ":", max_children, ":", max_depth);
 }
 
+GrowthPolicy GrowthPolicy::Shallower(int32_t depth) const {
+  GrowthPolicy policy = *this;
+  depth = std::max(depth, 1);
+  policy.max_depth = std::min(max_depth, depth);
+  if (static_cast<int32_t>(widths.size()) > depth) policy.widths.resize(depth);
+  return policy;
+}
+
 int GrowthPolicy::MaxNodes() const {
   return widths.empty() ? budget : static_cast<int>(NodesOf(widths));
 }

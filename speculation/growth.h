@@ -28,6 +28,8 @@ struct GrowthPolicy {
   // was given and what is allowed.
   static absl::StatusOr<GrowthPolicy> Parse(std::string_view text);
   std::string ToString() const;
+  // The same with at most `depth` levels, at least one.
+  GrowthPolicy Shallower(int32_t depth) const;
   int MaxNodes() const;              // below the root
   int MaxNodesWithChildren() const;  // the root included; of an expansion configuration
 };

@@ -1,6 +1,7 @@
 #include "speculation/tree.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 
 #include "absl/strings/str_cat.h"
@@ -78,18 +79,35 @@ int NodesWithChildren(const TokenTree& tree) {
   return static_cast<int>(std::count(has_children.begin(), has_children.end(), true));
 }
 
-Draft Prune(const Draft& draft, int max_depth, int max_nodes) {
-  const TokenTree& tree = draft.tree;
-  const std::vector<int32_t> depths = Depths(tree);
-  Draft kept = {.tree = TokenTree::Root(tree.tokens[0]), .draw = draft.draw, .weight_row = {}};
-  if (!draft.weight_row.empty()) kept.weight_row.push_back(draft.weight_row[0]);
-  std::vector<int32_t> index(tree.size(), 0);
-  for (int node = 1; node < tree.size() && kept.tree.size() <= max_nodes; ++node) {
-    if (depths[node] > max_depth) continue;
-    index[node] = kept.tree.Add(index[tree.parents[node]], tree.tokens[node], tree.scores[node]);
-    if (!draft.weight_row.empty()) kept.weight_row.push_back(draft.weight_row[node]);
+void Keep(absl::Span<const int32_t> nodes, Draft* draft) {
+  TokenTree& tree = draft->tree;
+  assert(tree.size() <= kMaxDraftNodes);
+  std::array<int32_t, kMaxDraftNodes> moved;  // of a kept node, its new index
+  moved[0] = 0;
+  int32_t size = 1;
+  for (int32_t node : nodes) {
+    moved[node] = size;
+    tree.parents[size] = moved[tree.parents[node]];
+    tree.tokens[size] = tree.tokens[node];
+    tree.scores[size] = tree.scores[node];
+    if (!draft->weight_row.empty()) draft->weight_row[size] = draft->weight_row[node];
+    ++size;
   }
-  return kept;
+  tree.parents.resize(size);
+  tree.tokens.resize(size);
+  tree.scores.resize(size);
+  if (!draft->weight_row.empty()) draft->weight_row.resize(size);
+}
+
+Draft Prune(Draft draft, int max_depth, int max_nodes) {
+  const std::vector<int32_t> depths = Depths(draft.tree);
+  std::vector<int32_t> kept;
+  for (int node = 1; node < draft.tree.size() && static_cast<int>(kept.size()) < max_nodes;
+       ++node) {
+    if (depths[node] <= max_depth) kept.push_back(node);
+  }
+  Keep(kept, &draft);
+  return draft;
 }
 
 int ChildWith(const TokenTree& tree, int node, base::TokenId token) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "base/types.h"
 #include "speculation/coupling.h"
 
@@ -55,10 +56,14 @@ struct Draft {
 std::vector<int32_t> WeightRows(const TokenTree& tree);
 int NodesWithChildren(const TokenTree& tree);
 
+// Drops all other nodes below the root. nodes: ascending, each with its parent unless that is the
+// root.
+void Keep(absl::Span<const int32_t> nodes, Draft* draft);
+
 // The first nodes that are at most max_depth deep, at most max_nodes below the root: which ones
 // follows from the shape alone, not from tokens or scores (verification.md section 3, Trimming).
 // A kept node's parent is kept.
-Draft Prune(const Draft& draft, int max_depth, int max_nodes);
+Draft Prune(Draft draft, int max_depth, int max_nodes);
 
 // The child of `node` that carries `token`, or -1. If siblings repeat a token, the first drawn.
 int ChildWith(const TokenTree& tree, int node, base::TokenId token);

@@ -253,7 +253,7 @@ void TargetEngine::RunStep(const scheduler::StepPlan& plan, base::Nanos started)
   }
   metrics_->ObserveSpan(Span::kForward, times.forward);
   metrics_->ObserveSpan(Span::kVerify, times.verify);
-  Dispatch(scheduler_.Commit(*result, ran));
+  Dispatch(scheduler_.Commit(*std::move(result), ran));
   tokens_.Send(outbox_.tokens);
   metrics_->ObserveSpan(Span::kCommit, base::Now() - ran);
 }

@@ -28,6 +28,8 @@ namespace {
 constexpr int32_t kVocabulary = 1000;
 constexpr int32_t kPrompt = 64;
 constexpr int32_t kContext = 4096;
+// As it is served: rows are free, so that all guesses are verified.
+constexpr base::Nanos kReply = 100 * base::kMicrosecond, kStep = 20 * base::kMillisecond;
 
 SchedulerOptions Options(int sequences, int nodes) {
   SchedulerOptions options;
@@ -44,7 +46,7 @@ speculation::TokenTree Draft(base::TokenId root, int nodes) {
   speculation::TokenTree tree = speculation::TokenTree::Root(root);
   for (int node = 1; node <= nodes; ++node) {
     const int chain = (node - 1) % 2 == 0 && node < 6 ? std::max(0, node - 2) : 0;
-    tree.Add(chain, node % kVocabulary, 0.0f);
+    tree.Add(chain, node % kVocabulary, -0.2f * static_cast<float>(node % 4));
   }
   return tree;
 }
@@ -71,7 +73,8 @@ StepResult Verify(const StepPlan& plan) {
   return result;
 }
 
-void Fill(int sequences, Scheduler* scheduler, std::vector<DraftWanted>* wanted) {
+void Fill(int sequences, Scheduler* scheduler, base::Nanos* now,
+          std::vector<DraftWanted>* wanted) {
   for (int id = 0; id < sequences; ++id) {
     SequenceRequest request;
     request.id = id + 1;
@@ -79,12 +82,13 @@ void Fill(int sequences, Scheduler* scheduler, std::vector<DraftWanted>* wanted)
     request.prompt[0] = id % kVocabulary;  // nothing is shared
     request.prompt[1] = id / kVocabulary;
     request.max_tokens = kContext;
-    if (!scheduler->Add(std::move(request), 0).ok()) std::abort();
+    if (!scheduler->Add(std::move(request), *now).ok()) std::abort();
   }
   wanted->clear();
-  while (static_cast<int>(wanted->size()) < sequences) {
-    const auto plan = scheduler->Plan(0);
-    for (const Event& event : scheduler->Commit(Verify(std::get<StepPlan>(plan)), 0)) {
+  while (scheduler->stats().waiting > 0) {
+    const auto plan = scheduler->Plan(*now);
+    *now += kStep;
+    for (const Event& event : scheduler->Commit(Verify(std::get<StepPlan>(plan)), *now)) {
       if (const auto* draft = std::get_if<DraftWanted>(&event)) wanted->push_back(*draft);
     }
   }
@@ -102,28 +106,31 @@ void BM_Round(benchmark::State& state) {
   const int sequences = static_cast<int>(state.range(0)), nodes = static_cast<int>(state.range(1));
   std::unique_ptr<Scheduler> scheduler;
   std::vector<DraftWanted> wanted;
+  base::Nanos now = 0;
   int64_t rows = 0, plans = 0, allocated = 0;
   for (auto _ : state) {
-    if (static_cast<int>(wanted.size()) < sequences) {
+    if (scheduler == nullptr || scheduler->stats().running < sequences) {
       scheduler = std::make_unique<Scheduler>(Options(sequences, nodes));
-      Fill(sequences, scheduler.get(), &wanted);
+      Fill(sequences, scheduler.get(), &now, &wanted);
     }
+    now += kReply;
     for (const DraftWanted& draft : wanted) {
       scheduler->OnDraft(draft.id, draft.round,
-                         {Draft(scheduler->Committed(draft.id)->back(), nodes)}, 0);
+                         {Draft(scheduler->Committed(draft.id)->back(), nodes)}, now);
     }
     allocated -= allocations;
     const double start = Seconds();
-    const auto planned = scheduler->Plan(0);
+    const auto planned = scheduler->Plan(now);
     const double mid = Seconds();
     allocated += allocations;
     const StepPlan& plan = std::get<StepPlan>(planned);
     rows += plan.rows();
     ++plans;
-    const StepResult result = Verify(plan);
+    StepResult result = Verify(plan);
     allocated -= allocations;
     const double resume = Seconds();
-    const std::vector<Event> events = scheduler->Commit(result, 0);
+    now += kStep;
+    const std::vector<Event> events = scheduler->Commit(std::move(result), now);
     const double end = Seconds();
     allocated += allocations;
     state.SetIterationTime(mid - start + end - resume);

@@ -1,5 +1,7 @@
 #include "scheduler/draft_wait.h"
 
+#include <vector>
+
 #include "gtest/gtest.h"
 
 namespace specfabric::scheduler {
@@ -7,99 +9,89 @@ namespace {
 
 using base::kMillisecond;
 
-const SchedulerOptions kOptions = {.min_draft_wait = 1 * kMillisecond,
-                                   .max_draft_wait = 50 * kMillisecond,
-                                   .max_misses = 2,
-                                   .probe_rounds = 3};
-
-TEST(ReplyLatencyTest, WaitsTwiceTheSmoothedLatencyWithinBounds) {
-  ReplyLatency latency;
-  EXPECT_EQ(latency.Wait(kOptions), 50 * kMillisecond);  // nothing known yet
-  latency.Observe(8 * kMillisecond);
-  EXPECT_EQ(latency.Wait(kOptions), 16 * kMillisecond);
-  latency.Observe(16 * kMillisecond);
-  EXPECT_EQ(latency.Wait(kOptions), 18 * kMillisecond);
-  for (int i = 0; i < 200; ++i) latency.Observe(0);
-  EXPECT_EQ(latency.Wait(kOptions), 1 * kMillisecond);
-  for (int i = 0; i < 200; ++i) latency.Observe(base::kSecond);
-  EXPECT_EQ(latency.Wait(kOptions), 50 * kMillisecond);
-}
+constexpr MissLimits kLimits = {.max_misses = 2, .probe_rounds = 3};
+const DraftOrder kOrder = {.ask = true, .max_nodes = 8, .max_depth = 4};
 
 TEST(DraftWaitTest, ARoundThatIsAnswered) {
-  DraftWait wait{ReplyLatency()};
-  const auto deadline = wait.StartRound(true, 1000, kOptions);
-  ASSERT_TRUE(deadline);
-  EXPECT_EQ(*deadline, 1000 + 50 * kMillisecond);
+  DraftWait wait;
+  ASSERT_TRUE(wait.StartRound(kOrder, 50 * kMillisecond, 1000));
   EXPECT_TRUE(wait.waiting());
+  EXPECT_EQ(wait.deadline(), 50 * kMillisecond);
+  EXPECT_EQ(wait.order().max_depth, 4);
   EXPECT_EQ(wait.OnReply(1000 + 4 * kMillisecond), 4 * kMillisecond);
   EXPECT_FALSE(wait.waiting());
   EXPECT_TRUE(wait.asked());
   wait.EndRound();
   EXPECT_FALSE(wait.asked());
-  EXPECT_EQ(*wait.StartRound(true, 0, kOptions), 8 * kMillisecond);
+  EXPECT_TRUE(wait.StartRound(kOrder, 0, 0));
   EXPECT_EQ(wait.round(), 2u);
 }
 
 TEST(DraftWaitTest, AsksForNothingThatIsOfNoUse) {
-  DraftWait wait{ReplyLatency()};
-  EXPECT_FALSE(wait.StartRound(false, 0, kOptions));
+  DraftWait wait;
+  EXPECT_FALSE(wait.StartRound({}, 0, 0));
   EXPECT_FALSE(wait.waiting());
   EXPECT_EQ(wait.round(), 1u);
 }
 
-TEST(DraftWaitTest, StopsAskingAfterMissesAndProbesNowAndThen) {
-  DraftWait wait{ReplyLatency()};
-  std::vector<bool> asked;
-  for (int round = 0; round < 12; ++round) {
-    const bool asks = wait.StartRound(true, 0, kOptions).has_value();
-    asked.push_back(asks);
-    if (asks) wait.OnMiss(0, kOptions);
+TEST(DraftWaitTest, StopsAskingAfterMissesAndProbesMoreAndMoreRarely) {
+  DraftWait wait;
+  std::vector<int> asked;
+  for (int round = 1; round <= 50; ++round) {
+    if (wait.StartRound(kOrder, 0, 0)) {
+      asked.push_back(round);
+      wait.OnMiss(0, kLimits);
+    }
     wait.EndRound();
   }
-  EXPECT_EQ(asked, (std::vector<bool>{1, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0}));
+  EXPECT_EQ(asked, (std::vector<int>{1, 2, 6, 13, 26}));
   // A probe that is answered ends it.
-  wait.StartRound(true, 0, kOptions);
-  ASSERT_TRUE(wait.StartRound(true, 0, kOptions));
+  while (!wait.StartRound(kOrder, 0, 0)) {
+  }
   wait.OnReply(0);
   for (int round = 0; round < 5; ++round) {
-    EXPECT_TRUE(wait.StartRound(true, 0, kOptions));
+    EXPECT_TRUE(wait.StartRound(kOrder, 0, 0));
     wait.OnReply(0);
   }
 }
 
 TEST(DraftWaitTest, OneMissIsForgivenByAReply) {
-  DraftWait wait{ReplyLatency()};
+  DraftWait wait;
   for (int i = 0; i < 10; ++i) {
-    EXPECT_TRUE(wait.StartRound(true, 0, kOptions));
-    wait.OnMiss(0, kOptions);
-    EXPECT_TRUE(wait.StartRound(true, 0, kOptions));
+    EXPECT_TRUE(wait.StartRound(kOrder, 0, 0));
+    wait.OnMiss(0, kLimits);
+    EXPECT_TRUE(wait.StartRound(kOrder, 0, 0));
     wait.OnReply(0);
   }
 }
 
-TEST(DraftWaitTest, UnavailableDraftsAreNoMisses) {
-  DraftWait wait{ReplyLatency()};
+TEST(DraftWaitTest, UnavailableAndSkippedDraftsAreNoMisses) {
+  DraftWait wait;
   for (int i = 0; i < 10; ++i) {
-    EXPECT_TRUE(wait.StartRound(true, 0, kOptions));
+    EXPECT_TRUE(wait.StartRound(kOrder, 0, 0));
     wait.OnUnavailable();
+    EXPECT_FALSE(wait.waiting());
+    EXPECT_TRUE(wait.StartRound(kOrder, 0, 0));
+    wait.OnSkipped();
     EXPECT_FALSE(wait.waiting());
   }
 }
 
-TEST(DraftWaitTest, LearnsToWaitLongerFromMissesAndFromLateReplies) {
-  ReplyLatency quick;
-  quick.Observe(1 * kMillisecond);
-  DraftWait wait(quick);
-  EXPECT_EQ(*wait.StartRound(true, 0, kOptions), 2 * kMillisecond);
-  wait.OnMiss(2 * kMillisecond, kOptions);
-  wait.EndRound();
-  const auto second = wait.StartRound(true, 3 * kMillisecond, kOptions);
-  EXPECT_GT(*second - 3 * kMillisecond, 2 * kMillisecond);
-  EXPECT_EQ(wait.OnStaleReply(1, 9 * kMillisecond), 9 * kMillisecond);
-  EXPECT_FALSE(wait.OnStaleReply(1, 9 * kMillisecond));  // counts once
-  EXPECT_FALSE(wait.OnStaleReply(0, 9 * kMillisecond));
-  wait.OnReply(4 * kMillisecond);
-  EXPECT_GT(*wait.StartRound(true, 0, kOptions), 3 * kMillisecond);
+TEST(DraftWaitTest, KnowsHowLateARecentReplyIsOnce) {
+  DraftWait wait;
+  EXPECT_TRUE(wait.StartRound(kOrder, 0, 1 * kMillisecond));
+  wait.OnMiss(2 * kMillisecond, kLimits);
+  EXPECT_TRUE(wait.StartRound(kOrder, 0, 3 * kMillisecond));
+  wait.OnSkipped();
+  EXPECT_FALSE(wait.StartRound({}, 0, 5 * kMillisecond));
+  EXPECT_EQ(wait.OnStaleReply(1, 9 * kMillisecond), 8 * kMillisecond);
+  EXPECT_FALSE(wait.OnStaleReply(1, 9 * kMillisecond)) << "it counts once";
+  EXPECT_EQ(wait.OnStaleReply(2, 9 * kMillisecond), 6 * kMillisecond);
+  EXPECT_FALSE(wait.OnStaleReply(3, 9 * kMillisecond)) << "which did not ask";
+  EXPECT_FALSE(wait.OnStaleReply(4, 9 * kMillisecond)) << "which has not been";
+  EXPECT_TRUE(wait.StartRound(kOrder, 0, 10 * kMillisecond));
+  for (int i = 0; i < 8; ++i) wait.StartRound({}, 0, 0);
+  EXPECT_FALSE(wait.OnStaleReply(4, 20 * kMillisecond)) << "too long ago";
 }
 
 }  // namespace

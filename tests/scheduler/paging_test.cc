@@ -243,8 +243,8 @@ TEST(PreemptionTest, GuessesTakeNoBlocksFromAnybody) {
   const StepPlan plan = rig.MustPlan(0);
   ASSERT_EQ(plan.sequences.size(), 2u);
   EXPECT_THAT(plan.preempted, IsEmpty());
-  EXPECT_EQ(plan.sequences[1].id, 1u);
-  EXPECT_EQ(plan.sequences[1].row_count, 6);  // slots 10 to 15
+  EXPECT_EQ(plan.sequences[0].id, 1u);
+  EXPECT_EQ(plan.sequences[0].row_count, 6);  // slots 10 to 15
 }
 
 TEST(PriorityTest, HigherGoesFirstUntilAnotherHasWaitedLongEnough) {

@@ -24,7 +24,8 @@ inline SchedulerOptions Options() {
   options.max_step_tokens = 32;
   options.max_tree_nodes = 16;
   options.vocabulary = 1000;
-  options.probe_rounds = 3;
+  options.misses.probe_rounds = 3;
+  options.speculation = SpeculationPolicy::kAlways;  // what a test says is what happens
   return options;
 }
 
@@ -70,13 +71,13 @@ struct Rig {
     return events;
   }
   std::vector<Event> Step(base::Nanos now) { return Commit(MustPlan(now), now); }
-  // A chain of right guesses below the last committed token.
-  speculation::TokenTree Chain(base::SequenceId id, int nodes) {
+  // A chain of right guesses below the last committed token, each with this score.
+  speculation::TokenTree Chain(base::SequenceId id, int nodes, float score = 0.0f) {
     std::vector<base::TokenId> text = *scheduler.Committed(id);
     speculation::TokenTree tree = speculation::TokenTree::Root(text.back());
     for (int i = 0; i < nodes; ++i) {
       text.push_back(NextToken(text, options.vocabulary));
-      tree.Add(i, text.back(), 0.0f);
+      tree.Add(i, text.back(), score);
     }
     return tree;
   }

@@ -121,31 +121,30 @@ TEST(PlanTest, PrefillIsChunkedInOrderOfArrival) {
   rig.Commit(plan, 0);
 }
 
-TEST(PlanTest, TreesLeaveAQuarterOfTheStepToAPrefillAndShareTheRest) {
+TEST(PlanTest, TreesLeaveAQuarterOfTheStepToAPrefillAndTheBestGuessesShareTheRest) {
   Rig rig;
   for (base::SequenceId id : {1, 2, 3}) {
     ASSERT_TRUE(rig.scheduler.Add(Request(id, 4, 40), 0).ok());
   }
   rig.Step(0);
-  rig.scheduler.OnDraft(1, 1, {rig.Chain(1, 15)}, 0);
-  rig.scheduler.OnDraft(2, 1, {rig.Chain(2, 3)}, 0);
-  rig.scheduler.OnDraft(3, 1, {rig.Chain(3, 15)}, 0);
+  rig.scheduler.OnDraft(1, 1, {rig.Chain(1, 15, -0.3f)}, 0);
+  rig.scheduler.OnDraft(2, 1, {rig.Chain(2, 3, -0.3f)}, 0);
+  rig.scheduler.OnDraft(3, 1, {rig.Chain(3, 15, -0.3f)}, 0);
   ASSERT_TRUE(rig.scheduler.Add(Request(4, 30, 1), 0).ok());
   const StepPlan plan = rig.MustPlan(0);
   ASSERT_EQ(plan.sequences.size(), 4u);
-  EXPECT_EQ(plan.sequences[0].id, 2u);
-  EXPECT_EQ(plan.sequences[0].row_count, 4);
-  EXPECT_EQ(plan.sequences[1].row_count, 10);
+  EXPECT_EQ(plan.sequences[0].row_count, 10);
+  EXPECT_EQ(plan.sequences[1].row_count, 4);
   EXPECT_EQ(plan.sequences[2].row_count, 10);
   EXPECT_EQ(plan.sequences[3].row_count, 8);
   EXPECT_EQ(plan.rows(), 32);
   const auto tokens = Of<TokensEvent>(rig.Commit(plan, 0));
-  EXPECT_THAT(tokens[1].tokens, testing::SizeIs(10));
-  EXPECT_EQ(tokens[1].drafted, 9);
-  EXPECT_EQ(tokens[1].accepted, 9);
+  EXPECT_THAT(tokens[0].tokens, testing::SizeIs(10));
+  EXPECT_EQ(tokens[0].drafted, 9);
+  EXPECT_EQ(tokens[0].accepted, 9);
 }
 
-TEST(DraftTest, AReadySequenceNeverWaitsForAnothersDraft) {
+TEST(DraftTest, AllWaitForAllWhereThatIsThePolicy) {
   Rig rig;
   ASSERT_TRUE(rig.scheduler.Add(Request(1, 4, 20), 0).ok());
   SequenceRequest plain = Request(2, 4, 20);
@@ -157,17 +156,78 @@ TEST(DraftTest, AReadySequenceNeverWaitsForAnothersDraft) {
   EXPECT_EQ(wanted[0].round, 1u);
   EXPECT_EQ(wanted[0].committed, 5);
   EXPECT_EQ(wanted[0].deadline, 50 * kMillisecond);
-  StepPlan plan = rig.MustPlan(1);
-  ASSERT_EQ(plan.sequences.size(), 1u);
-  EXPECT_EQ(plan.sequences[0].id, 2u);
-  // A draft that comes while another's step is in flight is taken.
+  EXPECT_EQ(rig.WaitTime(1), 50 * kMillisecond);
   rig.scheduler.OnDraft(1, 1, {rig.Chain(1, 3)}, 2);
-  rig.Commit(plan, 3);
-  plan = rig.MustPlan(4);
+  const StepPlan plan = rig.MustPlan(4);
   ASSERT_EQ(plan.sequences.size(), 2u);
-  EXPECT_EQ(plan.sequences[1].row_count, 4);
+  EXPECT_EQ(plan.sequences[0].row_count, 4);
   rig.Commit(plan, 5);
   EXPECT_EQ(rig.scheduler.stats().draft_hits, 1u);
+}
+
+// Two sequences in a group whose steps take 10 ms; 1 speculates and has had its replies after 1 ms.
+struct Learned : Rig {
+  Learned() : Rig(ByGoodput()) {
+    EXPECT_TRUE(scheduler.Add(Request(1, 4, 400), 0).ok());
+    SequenceRequest plain = Request(2, 4, 400);
+    plain.speculate = false;
+    EXPECT_TRUE(scheduler.Add(plain, 0).ok());
+    Round();
+    while (now < base::kSecond) {
+      if (wanted) {
+        now += base::kMillisecond;
+        scheduler.OnDraft(1, wanted->round, {Chain(1, 2)}, now);
+      }
+      Round();
+    }
+    EXPECT_TRUE(wanted) << "a draft that is always right pays";
+  }
+  static SchedulerOptions ByGoodput() {
+    SchedulerOptions options = Options();
+    options.max_context = 1000;
+    options.kv_blocks = 600;
+    options.speculation = SpeculationPolicy::kGoodput;
+    return options;
+  }
+  StepPlan Round() {
+    const StepPlan plan = MustPlan(now);
+    now += 10 * kMillisecond;
+    wanted.reset();
+    for (const DraftWanted& want : Of<DraftWanted>(Commit(plan, now))) wanted = want;
+    return plan;
+  }
+  Nanos now = 0;
+  std::optional<DraftWanted> wanted;
+};
+
+TEST(DraftTest, WhoIsReadyWaitsForADraftAsLongAsThatPays) {
+  Learned group;
+  const auto until = group.WaitTime(group.now);
+  ASSERT_TRUE(until);
+  EXPECT_NEAR(static_cast<double>(*until - group.now), 1e6, 0.5e6);
+  group.now = *until;
+  group.scheduler.OnDraft(1, group.wanted->round, {group.Chain(1, 2)}, group.now);
+  EXPECT_EQ(group.Round().rows(), 4);
+}
+
+TEST(DraftTest, WhenADraftIsLateTheStepGoesOnWithoutIt) {
+  Learned group;
+  const Nanos asked = group.now;
+  for (int plans = 0; plans < 100; ++plans) {
+    auto planned = group.scheduler.Plan(group.now);
+    if (const auto* wait = std::get_if<WaitUntil>(&planned)) {
+      EXPECT_GT(wait->time, group.now);
+      group.now = wait->time;
+      continue;
+    }
+    const StepPlan plan = std::get<StepPlan>(planned);
+    EXPECT_EQ(plan.sequences.size(), 2u) << "plainly, but not apart";
+    EXPECT_EQ(plan.rows(), 2);
+    EXPECT_EQ(group.scheduler.stats().draft_skips + group.scheduler.stats().draft_misses, 1u);
+    EXPECT_LT(group.now - asked, 10 * kMillisecond) << "two guesses are not worth a step";
+    return;
+  }
+  FAIL() << "it waits for ever";
 }
 
 TEST(DraftTest, WaitsUntilTheDeadlineThenDecodesPlainly) {

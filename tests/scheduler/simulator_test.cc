@@ -78,12 +78,12 @@ TEST(SimulatorTest, SiblingsTakeTheirShare) {
   EXPECT_NEAR(report.accepted_per_round, 0.5 + 0.5 * 0.4 + 0.5 * 0.6 * 0.4, 0.01);
 }
 
-TEST(SimulatorTest, ADraftThatIsTooSlowIsMissedAndCostsLittle) {
+TEST(SimulatorTest, ADraftThatIsTooSlowIsNotWaitedForAndCostsLittle) {
   SimulationOptions options = Options();
   options.drafts = 1;
   options.draft.weights = 200 * kMillisecond;
   const SimulationReport report = Simulate(options, Alone(2, 500));
-  EXPECT_GT(report.draft_misses, 0u);
+  EXPECT_GT(report.draft_misses + report.draft_skips, 0u);
   EXPECT_EQ(report.accepted_per_round, 0);
   EXPECT_EQ(report.output_tokens, 1000);
   EXPECT_LT(report.tpot.p50, 0.013);

@@ -102,7 +102,8 @@ class Trace {
     options.max_step_tokens = Pick(4, 100);
     options.max_tree_nodes = Pick(1, 64);
     options.vocabulary = 11;
-    options.probe_rounds = Pick(1, 6);
+    options.misses.probe_rounds = Pick(1, 6);
+    if (Chance(0.3)) options.speculation = SpeculationPolicy::kAlways;
     options.max_draft_wait = Pick(1, 5) * base::kMillisecond;
     options.priority_ageing = Pick(0, 20) * base::kMillisecond;
     options.prefix_cache = Chance(0.7);

@@ -1,0 +1,148 @@
+#include "scheduler/goodput.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace specfabric::scheduler {
+namespace {
+
+using speculation::Coupling;
+
+// Trees between those of all levels, which show what the deeper ones are worth by now; a round has
+// at most one.
+constexpr int32_t kExploreEvery = 64;
+// Trees that an average is of.
+constexpr int32_t kTrees = 32;
+// More is asked for than is expected to be verified: which nodes are best is known once they are
+// there.
+constexpr double kSlack = 1.5;
+
+// Depths, without an allocation.
+struct Levels {
+  explicit Levels(const speculation::TokenTree& tree) {
+    of[0] = 0;
+    for (int node = 1; node < tree.size(); ++node) of[node] = of[tree.parents[node]] + 1;
+  }
+  std::array<uint8_t, speculation::kMaxDraftNodes> of;
+};
+
+}  // namespace
+
+DraftOrder GoodputControl::Best(const PerCoupling& c, int32_t askers, const StepBase& step,
+                                int32_t most) const {
+  DraftOrder best;
+  const Cut plain = ShareRows(Worths{}, step, step_time_);
+  double best_rate = plain.rate;
+  Worths offered;
+  for (int depth = 1; depth <= kDepths && c.seen[depth - 1] > 0; ++depth) {
+    offered.Add(c.worths[depth - 1], askers);
+    StepBase later = step;
+    later.delay += c.reply.Expect(askers, depth) + c.reply.Deviation(askers);
+    const Cut cut = ShareRows(offered, later, step_time_);
+    if (cut.guesses == 0 || cut.rate <= best_rate) continue;
+    best_rate = cut.rate;
+    const double rows = cut.guesses / askers;
+    best = {.ask = true,
+            .max_nodes = std::min(most, static_cast<int32_t>(std::ceil(kSlack * rows)) + 1),
+            .max_depth = depth,
+            .latency = later.delay - step.delay,
+            .gain = (cut.tokens - step.tokens) / askers,
+            .rows = rows};
+  }
+  return best;
+}
+
+DraftOrder GoodputControl::Order(Coupling coupling, int32_t askers, const StepBase& step,
+                                 int32_t most) {
+  PerCoupling& c = couplings_[static_cast<size_t>(coupling)];
+  if (c.seen[0] == 0 || !step_time_.known()) {
+    // A tree is taken to be worth one token until more is known.
+    return Deepest(coupling, {.askers = askers, .gain = 1, .rows = static_cast<double>(most)},
+                   most);
+  }
+  DraftOrder order = Best(c, askers, step, most);
+  order.askers = askers;
+  if (order.ask) {
+    c.probe_interval = c.until_probe = kFirstProbe;
+    c.until_explored -= std::min(askers, kExploreEvery / 16);
+    if (c.until_explored <= 0) {
+      c.until_explored = kExploreEvery;
+      order.explorer = ++c.explored % askers;  // another one each time
+    }
+    return order;
+  }
+  acceptance_.Fade(coupling);
+  if (--c.until_probe > 0) return order;
+  c.probe_interval = std::min(2 * c.probe_interval, kLastProbe);
+  c.until_probe = c.probe_interval;
+  return Deepest(coupling, order, most);
+}
+
+DraftOrder GoodputControl::Deepest(Coupling coupling, DraftOrder order, int32_t most) const {
+  const ReplyTime& reply = couplings_[static_cast<size_t>(coupling)].reply;
+  order.ask = true;
+  order.max_nodes = most;
+  order.max_depth = kDepths;
+  order.latency = reply.Expect(order.askers, kDepths) + reply.Deviation(order.askers);
+  return order;
+}
+
+void GoodputControl::OnReply(Coupling coupling, int32_t askers, const speculation::TokenTree& tree,
+                             base::Nanos latency) {
+  const Levels levels(tree);
+  const int32_t depth = *std::max_element(levels.of.begin(), levels.of.begin() + tree.size());
+  couplings_[static_cast<size_t>(coupling)].reply.Observe(askers, depth, latency);
+}
+
+void GoodputControl::OnGoneWithout(Coupling coupling, const DraftOrder& order, base::Nanos waited) {
+  couplings_[static_cast<size_t>(coupling)].reply.ObserveAtLeast(
+      order.askers, std::min(order.max_depth, kDepths), waited);
+}
+
+// As TCP's retransmission timer (RFC 6298): four deviations above the mean.
+base::Nanos GoodputControl::Patience(Coupling coupling, const DraftOrder& order) const {
+  const ReplyTime& reply = couplings_[static_cast<size_t>(coupling)].reply;
+  if (!reply.known()) return base::kForever;
+  return 2 * reply.Expect(order.askers, order.max_depth) + 4 * reply.Deviation(order.askers);
+}
+
+void GoodputControl::NoteWorth(const speculation::TokenTree& tree, int32_t max_depth,
+                               PerCoupling* c) const {
+  std::array<Worths, kDepths> now = {};
+  const Levels levels(tree);
+  for (int node = 1; node < tree.size(); ++node) {
+    if (levels.of[node] <= kDepths) now[levels.of[node] - 1].Add(chances_[node - 1]);
+  }
+  for (int d = 0; d < std::min(max_depth, kDepths); ++d) {
+    c->seen[d] = std::min(c->seen[d] + 1, kTrees);
+    const double share = 1.0 / c->seen[d];
+    for (int b = 0; b < kWorthBuckets; ++b) {
+      c->worths[d].count[b] += share * (now[d].count[b] - c->worths[d].count[b]);
+      c->worths[d].sum[b] += share * (now[d].sum[b] - c->worths[d].sum[b]);
+    }
+  }
+}
+
+void GoodputControl::Judge(Coupling coupling, const speculation::Draft& draft, int32_t max_depth,
+                           int32_t most, std::vector<float>* worth) {
+  PerCoupling& c = couplings_[static_cast<size_t>(coupling)];
+  acceptance_.PathChances(coupling, draft.tree, draft.draw, &chances_);
+  if (!speculation::NeedsDraftRows(coupling, draft.draw)) {
+    *worth = chances_;
+    NoteWorth(draft.tree, max_depth, &c);
+    return;
+  }
+  // What the trees before this one were worth: nothing of this one may decide about itself.
+  const int places = std::min(most, speculation::kMaxVerifyNodes - 1);
+  worth->assign(places, 1.0f);
+  if (c.placed > 0) std::copy_n(c.by_place.begin(), places, worth->begin());
+  LevelInDrawOrder(absl::MakeSpan(*worth));
+  NoteWorth(draft.tree, max_depth, &c);
+  c.placed = std::min(c.placed + 1, kTrees);
+  for (size_t i = 0; i < c.by_place.size(); ++i) {
+    const float now = i < chances_.size() ? chances_[i] : 0.0f;
+    c.by_place[i] += (now - c.by_place[i]) / static_cast<float>(c.placed);
+  }
+}
+
+}  // namespace specfabric::scheduler

@@ -1,0 +1,97 @@
+#ifndef SPECFABRIC_SCHEDULER_GOODPUT_H_
+#define SPECFABRIC_SCHEDULER_GOODPUT_H_
+
+// What speculation costs and brings in this group at this load, learned from the rounds so far, and
+// what follows from it: how large a tree is worth asking for, and whether a step that could start
+// now had better wait for drafts that are on their way. Everything is one comparison, expected
+// tokens a second. Owned by the scheduler; one thread; time is an argument.
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "scheduler/acceptance_estimate.h"
+#include "scheduler/reply_time.h"
+#include "scheduler/step_time.h"
+#include "scheduler/tree_budget.h"
+#include "speculation/coupling.h"
+#include "speculation/tree.h"
+
+namespace specfabric::scheduler {
+
+// The tree that a sequence asks for in a round.
+struct DraftOrder {
+  bool ask = false;
+  int32_t max_nodes = 0;    // below the root
+  int32_t max_depth = 0;    // levels
+  int32_t askers = 1;       // sequences that ask in this round
+  base::Nanos latency = 0;  // until its reply is expected, deviation included
+  double gain = 0;          // guesses accepted, if it comes in time
+  double rows = 0;          // guesses verified
+  int32_t explorer = -1;    // of the askers the one that had better ask for all that a draft can
+                            // grow, counted from 0; -1: none
+};
+
+class GoodputControl {
+ public:
+  // A step that ran: see StepTime::Observe.
+  void OnStep(int32_t rows, int64_t context, base::Nanos time) {
+    if (time > 0) step_time_.Observe(rows, context, time);
+  }
+  const StepTime& step_time() const { return step_time_; }
+
+  // The order of the sequences of this coupling for the coming round. askers: how many they are.
+  // step: of all running sequences, without guesses. most: nodes of the largest tree.
+  DraftOrder Order(speculation::Coupling coupling, int32_t askers, const StepBase& step,
+                   int32_t most);
+  // The same for a tree of all levels.
+  DraftOrder Deepest(speculation::Coupling coupling, DraftOrder order, int32_t most) const;
+
+  void OnReply(speculation::Coupling coupling, int32_t askers, const speculation::TokenTree& tree,
+               base::Nanos latency);
+  // The reply had not come after `waited`.
+  void OnGoneWithout(speculation::Coupling coupling, const DraftOrder& order, base::Nanos waited);
+  // Longest that a sequence waits for the reply, before it counts as a miss.
+  base::Nanos Patience(speculation::Coupling coupling, const DraftOrder& order) const;
+
+  // What each node (1..) of a tree is worth to a step, [nodes - 1]; also notes what trees are
+  // worth that come when max_depth is asked for. Where siblings are weighed it is an expectation
+  // for each place in draw order, [most], that does not depend on the tree.
+  void Judge(speculation::Coupling coupling, const speculation::Draft& draft, int32_t max_depth,
+             int32_t most, std::vector<float>* worth);
+  void OnVerified(speculation::Coupling coupling, const speculation::TokenTree& tree,
+                  speculation::SiblingDraw draw, absl::Span<const int32_t> path) {
+    acceptance_.Observe(coupling, tree, draw, path);
+  }
+
+ private:
+  static constexpr int kDepths = 16;
+  static constexpr int32_t kFirstProbe = 16, kLastProbe = 256;
+  struct PerCoupling {
+    ReplyTime reply;
+    // Of trees on average, by depth - 1; seen: trees that could have gone that deep.
+    std::array<Worths, kDepths> worths = {};
+    std::array<int32_t, kDepths> seen = {};
+    // Where siblings are weighed: path chance by place in draw order, averaged.
+    std::array<float, speculation::kMaxVerifyNodes> by_place = {};
+    int32_t placed = 0;          // trees that by_place is of
+    int32_t until_explored = 0;  // trees
+    int32_t explored = 0;
+    // Rounds, where asking does not pay.
+    int32_t until_probe = kFirstProbe, probe_interval = kFirstProbe;
+  };
+
+  DraftOrder Best(const PerCoupling& c, int32_t askers, const StepBase& step, int32_t most) const;
+  void NoteWorth(const speculation::TokenTree& tree, int32_t max_depth, PerCoupling* c) const;
+
+  StepTime step_time_;
+  AcceptanceEstimate acceptance_;
+  std::array<PerCoupling, speculation::kCouplings> couplings_;
+  std::vector<float> chances_;  // scratch
+};
+
+}  // namespace specfabric::scheduler
+
+#endif  // SPECFABRIC_SCHEDULER_GOODPUT_H_

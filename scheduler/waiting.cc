@@ -1,0 +1,159 @@
+// When a step starts: what is asked of drafts, and whether to wait for it.
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "scheduler/scheduler_impl.h"
+
+namespace specfabric::scheduler {
+
+void Scheduler::Impl::GiveUpLateDrafts(base::Nanos now) {
+  for (Sequence* sequence : running) {
+    DraftWait& wait = sequence->wait;
+    if (!wait.waiting() || now < wait.deadline()) continue;
+    control.OnGoneWithout(sequence->request.coupling, wait.order(),
+                          wait.OnMiss(now, options.misses));
+    ++counted.draft_misses;
+  }
+}
+
+base::Nanos Scheduler::Impl::EarliestDeadline() const {
+  base::Nanos earliest = base::kForever;
+  for (const Sequence* sequence : running) {
+    if (sequence->wait.waiting()) earliest = std::min(earliest, sequence->wait.deadline());
+  }
+  return earliest;
+}
+
+// What may happen now, as steps that could start:
+//   apart:    those that are ready, at once; the others go on waiting
+//   together: all at once, those that wait without their drafts
+//   later:    all, once some of the drafts have come: the first, the first two, ...
+// The one of the most tokens a nanosecond wins. An overdue draft is expected to take as long again
+// as it is overdue.
+std::optional<base::Nanos> Scheduler::Impl::HoldUntil(base::Nanos now) {
+  const bool anybody = std::any_of(running.begin(), running.end(), [](const Sequence* sequence) {
+    return sequence->wait.waiting();
+  });
+  if (!anybody) return std::nullopt;
+  if (now < hold_until) return hold_until;
+  if (options.speculation == SpeculationPolicy::kAlways) {
+    if (PrefillRows(0) > 0) return std::nullopt;
+    return EarliestDeadline();
+  }
+
+  Worths worths;
+  StepBase apart, together;
+  base::Nanos deadline = base::kForever;
+  pending.clear();
+  for (const Sequence* sequence : running) {
+    if (sequence->phase != Phase::kRunning) continue;
+    const DraftWait& wait = sequence->wait;
+    const float value = sequence->Value(now);
+    StepBase& part = wait.waiting() ? together : apart;
+    part.tokens += value;
+    part.rows += 1;
+    part.context += sequence->kv_written;
+    if (wait.waiting()) {
+      const base::Nanos usual = wait.asked_at() + wait.order().latency;
+      const base::Nanos overdue = std::max<base::Nanos>(0, now - usual);
+      pending.push_back({usual + 2 * overdue, value * wait.order().gain, wait.order().rows});
+      deadline = std::min(deadline, wait.deadline());
+    } else if (sequence->draft) {
+      for (float worth : sequence->worth) worths.Add(value * worth);
+    }
+  }
+  const double ready = apart.rows;
+  const int32_t prefill = PrefillRows(static_cast<int32_t>(apart.rows + together.rows));
+  apart.rows += prefill;
+  apart.max_rows = MaxTreeRows() + prefill;
+  together.tokens += apart.tokens;
+  together.rows += apart.rows;
+  together.context += apart.context;
+  together.max_rows = apart.max_rows;
+
+  const StepTime& time = control.step_time();
+  const double rate_apart = ready == 0 ? 0 : ShareRows(worths, apart, time).rate;
+  const double rate_together = ShareRows(worths, together, time).rate;
+  const base::Nanos later = BestDelay(worths, together, std::max(rate_apart, rate_together), now);
+  if (later > 0) {
+    hold_until = std::min(now + later, deadline);
+    return hold_until;
+  }
+  if (rate_together >= rate_apart) GoWithout(now);
+  return std::nullopt;
+}
+
+// 0 if no delay of this step yields more than `rate`.
+base::Nanos Scheduler::Impl::BestDelay(const Worths& worths, StepBase step, double rate,
+                                       base::Nanos now) {
+  constexpr base::Nanos kLeast = 20 * base::kMicrosecond;  // not a busy loop
+  std::sort(pending.begin(), pending.end(),
+            [](const Pending& a, const Pending& b) { return a.expected < b.expected; });
+  base::Nanos best = 0;
+  for (size_t i = 0; i < pending.size(); ++i) {
+    step.tokens += pending[i].tokens;
+    step.rows += pending[i].rows;
+    step.delay = std::max(kLeast, pending[i].expected - now);
+    // Those that are expected at about the same time come together.
+    if (i + 1 < pending.size() && pending[i + 1].expected - now < step.delay + step.delay / 16) {
+      continue;
+    }
+    const double with = ShareRows(worths, step, control.step_time()).rate;
+    if (with <= rate) continue;
+    rate = with;
+    best = step.delay;
+  }
+  return best;
+}
+
+void Scheduler::Impl::GoWithout(base::Nanos now) {
+  for (Sequence* sequence : running) {
+    DraftWait& wait = sequence->wait;
+    if (!wait.waiting()) continue;
+    wait.OnSkipped();
+    control.OnGoneWithout(sequence->request.coupling, wait.order(), now - wait.asked_at());
+    ++counted.draft_skips;
+  }
+}
+
+DraftOrder Scheduler::Impl::TakeOrder(speculation::Coupling coupling) {
+  std::optional<DraftOrder>& order = orders[static_cast<size_t>(coupling)];
+  if (!order) {
+    int32_t askers = 0;
+    StepBase step = {.max_rows = MaxTreeRows()};
+    for (const Sequence* sequence : running) {
+      if (sequence->phase != Phase::kRunning) continue;
+      step.tokens += 1;
+      step.rows += 1;
+      step.context += sequence->kv_written;
+      askers += sequence->request.coupling == coupling && sequence->request.speculate;
+    }
+    const DraftOrder all = {.askers = askers};
+    order = options.speculation == SpeculationPolicy::kAlways
+                ? control.Deepest(coupling, all, options.max_tree_nodes)
+                : control.Order(coupling, askers, step, options.max_tree_nodes);
+  }
+  if (order->explorer < 0 || order->explorer-- > 0) return *order;
+  return control.Deepest(coupling, *order, options.max_tree_nodes);
+}
+
+void Scheduler::Impl::StartRound(Sequence* sequence, base::Nanos now, std::vector<Event>* events) {
+  const int32_t useful = sequence->useful_draft_nodes(options.max_tree_nodes);
+  const speculation::Coupling coupling = sequence->request.coupling;
+  DraftOrder order;
+  if (sequence->request.speculate && useful > 0) order = TakeOrder(coupling);
+  order.max_nodes = std::min(order.max_nodes, useful);
+  const base::Nanos patience =
+      std::clamp(control.Patience(coupling, order), options.min_draft_wait, options.max_draft_wait);
+  if (!sequence->wait.StartRound(order, now + patience, now)) return;
+  events->emplace_back(DraftWanted{.id = sequence->request.id,
+                                   .round = sequence->wait.round(),
+                                   .committed = sequence->committed_size(),
+                                   .max_nodes = order.max_nodes,
+                                   .max_depth = order.max_depth,
+                                   .deadline = sequence->wait.deadline()});
+}
+
+}  // namespace specfabric::scheduler
