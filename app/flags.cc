@@ -78,6 +78,10 @@ DEFINE_double(draft_weights_us, 1500, "of a draft's pass (a level of all its tre
 DEFINE_double(draft_row_us, 5, "of a draft's pass: arithmetic of a row, beside reading weights");
 DEFINE_double(round_trip_us, 20, "between target and draft");
 DEFINE_double(session_ttl_seconds, 300, "idle draft sessions are dropped after this");
+DEFINE_string(
+    speculation, "goodput",
+    "how much is guessed: goodput (what is expected to yield most tokens a second, nothing "
+    "included) or always (the whole tree, in every round, and all wait for it)");
 DEFINE_double(max_draft_wait_ms, 50, "longest wait for a draft before a round goes on plainly");
 DEFINE_double(step_timeout_seconds, 60, "a step that takes longer ends the process");
 DEFINE_double(
@@ -137,7 +141,7 @@ const std::vector<Group>& Groups() {
       {"target",
        {"tensor_parallel", "drafts", "coupling", "request_couplings", "draft_rows",
         "typical_epsilon", "typical_delta", "max_sequences", "max_step_tokens", "max_queue",
-        "max_draft_wait_ms", "step_timeout_seconds", "served_model_name"}},
+        "speculation", "max_draft_wait_ms", "step_timeout_seconds", "served_model_name"}},
       {"draft",
        {"tree", "sampled_tree", "sampled_draw", "draft_top_n", "max_sessions",
         "session_ttl_seconds", "max_step_tokens"}},
@@ -150,7 +154,7 @@ const std::vector<Group>& Groups() {
       {"load", {"rate", "requests", "prompt_tokens", "output_tokens", "trace", "seed", "json"}},
       {"modelled target",
        {"step_fixed_us", "step_weights_us", "step_row_us", "step_context_us", "max_sequences",
-        "max_step_tokens", "kv_blocks", "block_size", "max_draft_wait_ms"}},
+        "max_step_tokens", "kv_blocks", "block_size", "speculation", "max_draft_wait_ms"}},
       {"modelled drafts",
        {"drafts", "tree", "acceptance", "sibling_acceptance", "acceptance_spread",
         "draft_weights_us", "draft_row_us", "round_trip_us", "max_sessions"}},

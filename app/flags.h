@@ -23,6 +23,7 @@ DECLARE_string(targets);
 DECLARE_string(drafts);
 DECLARE_string(tree);
 DECLARE_string(coupling);
+DECLARE_string(speculation);
 DECLARE_string(request_couplings);
 DECLARE_string(sampled_tree);
 DECLARE_string(sampled_draw);

@@ -196,6 +196,13 @@ absl::StatusOr<base::Nanos> RequestTimeout() {
   return FromSeconds(FLAGS_request_timeout_seconds);
 }
 
+absl::StatusOr<scheduler::SpeculationPolicy> SpeculationFlag() {
+  if (FLAGS_speculation == "goodput") return scheduler::SpeculationPolicy::kGoodput;
+  if (FLAGS_speculation == "always") return scheduler::SpeculationPolicy::kAlways;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--speculation=", FLAGS_speculation, ": allowed are goodput and always"));
+}
+
 absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
   for (absl::Status status :
        {InRange("tensor_parallel", FLAGS_tensor_parallel, 1, 64),
@@ -231,6 +238,9 @@ absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
   options.scheduler.max_sequences = FLAGS_max_sequences;
   options.scheduler.max_step_tokens = FLAGS_max_step_tokens;
   options.scheduler.max_waiting = FLAGS_max_queue;
+  auto policy = SpeculationFlag();
+  if (!policy.ok()) return policy.status();
+  options.scheduler.speculation = *policy;
   options.scheduler.max_draft_wait = FromSeconds(FLAGS_max_draft_wait_ms / 1e3);
   options.scheduler.min_draft_wait =
       std::min(options.scheduler.min_draft_wait, options.scheduler.max_draft_wait);

@@ -18,6 +18,8 @@ namespace specfabric::app {
 // --request_timeout_seconds; 0: none.
 absl::StatusOr<base::Nanos> RequestTimeout();
 
+// --speculation.
+absl::StatusOr<scheduler::SpeculationPolicy> SpeculationFlag();
 absl::StatusOr<target::TargetServiceOptions> TargetOptions();
 // `model_dir`: --model in a draft process, --draft_model in `generate`.
 absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model_dir);

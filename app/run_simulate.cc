@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "app/flags.h"
+#include "app/options.h"
 #include "app/roles.h"
 #include "nlohmann/json.hpp"
 #include "scheduler/simulator.h"
@@ -96,9 +97,11 @@ int32_t LongestContext(const std::vector<scheduler::Arrival>& arrivals) {
 }
 
 scheduler::SimulationOptions Options(const std::vector<scheduler::Arrival>& arrivals,
-                                     const speculation::GrowthPolicy& tree) {
+                                     const speculation::GrowthPolicy& tree,
+                                     scheduler::SpeculationPolicy policy) {
   scheduler::SimulationOptions options;
   scheduler::SchedulerOptions& s = options.scheduler;
+  s.speculation = policy;
   s.max_context = LongestContext(arrivals);
   s.block_size = FLAGS_block_size;
   s.max_sequences = FLAGS_max_sequences;
@@ -143,7 +146,8 @@ void Print(double rate, int drafts, const scheduler::SimulationReport& report) {
                                  {"target_busy", report.target_busy},
                                  {"drafts_busy", report.drafts_busy},
                                  {"draft_hits", report.draft_hits},
-                                 {"draft_misses", report.draft_misses}};
+                                 {"draft_misses", report.draft_misses},
+                                 {"draft_skips", report.draft_skips}};
     std::puts(line.dump().c_str());
     return;
   }
@@ -165,6 +169,8 @@ absl::Status RunSimulate() {
     return absl::InvalidArgumentError(
         absl::StrCat("--tree=", FLAGS_tree, ": ", tree.status().message()));
   }
+  const auto policy = SpeculationFlag();
+  if (!policy.ok()) return policy.status();
   const auto rates = Numbers("rate", FLAGS_rate, 1e-6, 1e9);
   if (!rates.ok()) return rates.status();
   const std::string wanted = FLAGS_drafts.empty() ? "0,1,2,4" : FLAGS_drafts;
@@ -189,7 +195,7 @@ absl::Status RunSimulate() {
                                          FLAGS_output_tokens, FLAGS_seed);
     }
     for (double count : *drafts) {
-      scheduler::SimulationOptions options = Options(trace, *tree);
+      scheduler::SimulationOptions options = Options(trace, *tree, *policy);
       options.drafts = static_cast<int32_t>(count);
       Print(FLAGS_trace.empty() ? rate : 0, options.drafts, scheduler::Simulate(options, trace));
       std::fflush(stdout);

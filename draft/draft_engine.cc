@@ -94,10 +94,7 @@ void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos
   const int max_nodes = std::clamp(request.max_nodes, 0, speculation::kMaxDraftNodes - 1);
   speculation::GrowthPolicy growth =
       speculation::WeighsDraft(request.coupling) ? options_.sampled_growth : options_.growth;
-  growth.max_depth = std::min(growth.max_depth, room);
-  if (!growth.widths.empty() && static_cast<int32_t>(growth.widths.size()) > room) {
-    growth.widths.resize(room);
-  }
+  growth = growth.Shallower(request.max_depth > 0 ? std::min(room, request.max_depth) : room);
   if (!sessions_.Reserve(session, session->length() + max_nodes)) {
     return reply_(peer, ReplyTo(request, DraftStatus::kBusy), {});
   }

@@ -58,6 +58,7 @@ struct TargetMetrics {
   Counter& prompt_tokens;
   Counter& output_tokens;
   Counter& draft_misses;  // rounds that went without the draft they asked for
+  Counter& draft_skips;   // rounds that did not wait for theirs, since that did not pay
   Counter& late_drafts;   // replies that came after their round had gone
   Counter& cancelled;
   std::array<Histogram*, kSpans> spans;

@@ -2,7 +2,7 @@
 #define SPECFABRIC_SCHEDULER_SCHEDULER_IMPL_H_
 
 // The scheduler's state, and the steps that Plan and Commit are made of: admission.cc decides who
-// runs, waiting.cc when a step starts, planning.cc what it holds, scheduler.cc what its result
+// runs, pacing.cc when a step starts, planning.cc what it holds, scheduler.cc what its result
 // does.
 
 #include <array>
@@ -35,7 +35,7 @@ struct Scheduler::Impl {
   int32_t BlocksBehind(const Sequence& sequence);
   void Preempt(Sequence* sequence, StepPlan* plan);
 
-  // waiting.cc
+  // pacing.cc
   void GiveUpLateDrafts(base::Nanos now);
   // Until when a step had better not start yet, if so. Otherwise those that wait for a draft may
   // have been made to go on without it.

@@ -69,11 +69,12 @@ std::vector<uint8_t> Encode(const DraftRequest& m) {
   FlatBufferBuilder builder(256 + m.append_tokens.size() * sizeof(base::TokenId));
   const auto append_tokens = builder.CreateVector(m.append_tokens);
   const auto sampling = wire::ToWire(m.sampling);
-  return wire::Finish(builder, wire::CreateDraftRequest(
-                                   builder, m.target_incarnation, m.sequence, m.round, m.request_id,
-                                   m.base_length, m.base_hash, append_tokens, m.max_nodes,
-                                   m.time_budget, static_cast<uint8_t>(m.coupling), &sampling,
-                                   m.prompt_length, m.draw, m.weights_pool, m.weights_bytes));
+  return wire::Finish(
+      builder,
+      wire::CreateDraftRequest(
+          builder, m.target_incarnation, m.sequence, m.round, m.request_id, m.base_length,
+          m.base_hash, append_tokens, m.max_nodes, m.time_budget, static_cast<uint8_t>(m.coupling),
+          &sampling, m.prompt_length, m.draw, m.weights_pool, m.weights_bytes, m.max_depth));
 }
 
 template <>
@@ -95,6 +96,7 @@ absl::StatusOr<DraftRequest> Decode<DraftRequest>(absl::Span<const uint8_t> payl
   m.draw = t->draw();
   m.weights_pool = t->weights_pool();
   m.weights_bytes = t->weights_bytes();
+  m.max_depth = t->max_depth();
 
   const auto append_tokens = View(t->append_tokens());
   Checker check("DraftRequest");
@@ -106,6 +108,7 @@ absl::StatusOr<DraftRequest> Decode<DraftRequest>(absl::Span<const uint8_t> payl
   if (m.max_nodes < 0 || m.max_nodes > kMaxTreeNodes) {
     check.Fail("max_nodes", m.max_nodes, absl::StrCat("in [0, ", kMaxTreeNodes, "]"));
   }
+  check.NonNegative("max_depth", m.max_depth);
   check.NonNegative("time_budget", m.time_budget);
   check.AtMost("coupling", t->coupling(), static_cast<uint8_t>(Coupling::kTypical));
   check.Sampling(m.sampling);

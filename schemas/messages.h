@@ -77,6 +77,7 @@ struct DraftRequest {
   uint64_t base_hash = 0;
   std::vector<base::TokenId> append_tokens;
   int32_t max_nodes = 0;        // below the root
+  int32_t max_depth = 0;        // levels below the root; 0: any
   base::Nanos time_budget = 0;  // from receipt
   Coupling coupling = Coupling::kCoupled;
   base::SamplingParams sampling;  // holds the seed

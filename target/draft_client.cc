@@ -132,6 +132,7 @@ void DraftClient::SendRequest(Route* route, PeerId worker, base::Nanos now) {
   request.base_hash = route->acked_hash;
   request.append_tokens.assign(tokens->begin() + route->acked_length, tokens->end());
   request.max_nodes = route->want.max_nodes;
+  request.max_depth = route->want.max_depth;
   request.time_budget = std::max<base::Nanos>(route->want.deadline - now, 0);
   request.coupling = route->terms.coupling;
   request.sampling = route->terms.sampling;

@@ -329,6 +329,7 @@ void TargetEngine::UpdateGauges() {
     counter.Increment(static_cast<double>(now - before));
   };
   add(metrics_->draft_misses, stats.draft_misses, reported_.draft_misses);
+  add(metrics_->draft_skips, stats.draft_skips, reported_.draft_skips);
   add(metrics_->late_drafts, stats.late_drafts, reported_.late_drafts);
   metrics_->CountScheduling(stats.preemptions - reported_.preemptions,
                             stats.cache_queries - reported_.cache_queries,

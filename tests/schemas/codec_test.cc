@@ -98,6 +98,7 @@ TEST(LimitsTest, DraftRequest) {
                    [](M& m) { m.append_tokens.assign(kMaxTokensPerMessage + 1, 7); });
   ExpectRefused<M>("max_nodes", [](M& m) { m.max_nodes = kMaxTreeNodes + 1; });
   ExpectRefused<M>("max_nodes", [](M& m) { m.max_nodes = -1; });
+  ExpectRefused<M>("max_depth", [](M& m) { m.max_depth = -1; });
   ExpectRefused<M>("time_budget", [](M& m) { m.time_budget = -1; });
   ExpectRefused<M>("coupling", [](M& m) { m.coupling = static_cast<Coupling>(4); });
   ExpectRefused<M>("prompt_length", [](M& m) { m.prompt_length = -1; });

@@ -120,6 +120,7 @@ inline DraftRequest RandomMessage<DraftRequest>(Rng& rng) {
   m.draw = static_cast<uint32_t>(rng());
   m.weights_pool = static_cast<uint8_t>(RandomInt(rng, 0, 255));
   m.weights_bytes = static_cast<uint32_t>(rng());
+  m.max_depth = RandomInt(rng, 0, 1 << 20);
   return m;
 }
 template <>
@@ -225,7 +226,8 @@ inline auto Fields(const base::LogitRules& r) {
 inline auto Fields(const DraftRequest& m) {
   return std::tuple(m.target_incarnation, m.sequence, m.round, m.request_id, m.base_length,
                     m.base_hash, m.append_tokens, m.max_nodes, m.time_budget, m.coupling,
-                    Fields(m.sampling), m.prompt_length, m.draw, m.weights_pool, m.weights_bytes);
+                    Fields(m.sampling), m.prompt_length, m.draw, m.weights_pool, m.weights_bytes,
+                    m.max_depth);
 }
 inline auto Fields(const DraftReply& m) {
   return std::tuple(m.target_incarnation, m.sequence, m.round, m.request_id, m.status, m.draw,
