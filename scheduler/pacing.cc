@@ -145,8 +145,10 @@ void Scheduler::Impl::StartRound(Sequence* sequence, base::Nanos now, std::vecto
   DraftOrder order;
   if (sequence->request.speculate && useful > 0) order = TakeOrder(coupling);
   order.max_nodes = std::min(order.max_nodes, useful);
-  const base::Nanos patience =
-      std::clamp(control.Patience(coupling, order), options.min_draft_wait, options.max_draft_wait);
+  const base::Nanos patience = options.speculation == SpeculationPolicy::kAlways
+                                   ? options.max_draft_wait
+                                   : std::clamp(control.Patience(coupling, order),
+                                                options.min_draft_wait, options.max_draft_wait);
   if (!sequence->wait.StartRound(order, now + patience, now)) return;
   events->emplace_back(DraftWanted{.id = sequence->request.id,
                                    .round = sequence->wait.round(),

@@ -8,6 +8,8 @@ namespace specfabric::scheduler {
 namespace {
 
 constexpr double kForget = 0.98;  // about 50 replies count
+// A worker that was cold, or held up, is not so for ever; to hope too much costs one wait.
+constexpr double kMuchQuicker = 0.5, kForgetSlow = 0.5;
 // Weight, beside that of a reply, of the belief that nothing is fixed: what a level takes is then
 // known from trees of a single depth.
 constexpr double kNothingFixed = 0.05;
@@ -49,11 +51,12 @@ void ReplyTime::Observe(int32_t askers, int32_t depth, base::Nanos latency) {
     const double off = std::abs(us - Nearest(askers).Expect(levels));
     fit.deviation = fit.n == 0 ? off : fit.deviation + (off - fit.deviation) / 16;
   }
-  fit.n = kForget * fit.n + 1;
-  fit.d = kForget * fit.d + levels;
-  fit.dd = kForget * fit.dd + levels * levels;
-  fit.t = kForget * fit.t + us;
-  fit.dt = kForget * fit.dt + levels * us;
+  const double forget = us < kMuchQuicker * fit.Expect(levels) ? kForgetSlow : kForget;
+  fit.n = forget * fit.n + 1;
+  fit.d = forget * fit.d + levels;
+  fit.dd = forget * fit.dd + levels * levels;
+  fit.t = forget * fit.t + us;
+  fit.dt = forget * fit.dt + levels * us;
   known_ = true;
 }
 

@@ -53,7 +53,8 @@ struct SchedulerOptions {
   int32_t max_tree_nodes = 64;    // below the root + root, at most kMaxVerifyNodes
   int32_t vocabulary = 0;
   SpeculationPolicy speculation = SpeculationPolicy::kGoodput;
-  // A reply later than is usual of its like counts as a miss; "usual" is within these bounds.
+  // A reply later than is usual of its like counts as a miss; "usual" is within these bounds, and
+  // the upper one where the policy is to wait always.
   base::Nanos min_draft_wait = 1 * base::kMillisecond;
   base::Nanos max_draft_wait = 50 * base::kMillisecond;
   MissLimits misses;

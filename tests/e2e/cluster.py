@@ -265,9 +265,13 @@ def start_cluster(
     targets: int = 1,
     drafts: int = 2,
     dtype: str = "float32",
+    speculation: str = "always",
     extra: Sequence[str] = (),
 ) -> Iterator[Cluster]:
-    """A cluster that is ready for requests; on leaving, it must end by itself with status 0."""
+    """A cluster that is ready for requests; on leaving, it must end by itself with status 0.
+
+    By default every round waits for its draft, whatever that costs: most tests want drafts verified.
+    """
     arguments = up_arguments(
         model,
         draft_model if drafts else None,
@@ -276,7 +280,7 @@ def start_cluster(
         targets=targets,
         drafts=drafts,
         dtype=dtype,
-        extra=extra,
+        extra=[f"--speculation={speculation}", *extra],
     )
     process = Process.start(arguments, log)
     try:

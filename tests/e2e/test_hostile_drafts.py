@@ -137,6 +137,7 @@ def cluster_with(
                 f"--listen={target_at}",
                 f"--admin_listen={target_admin}",
                 f"--drafts={draft}",
+                "--speculation=always",
                 *flags,
             ],
         ) as target,

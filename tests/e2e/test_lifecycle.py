@@ -76,6 +76,7 @@ def test_roles_started_one_by_one(tmp_path: Path) -> None:
             f"--listen={target_at}",
             f"--drafts={draft_at}",
             "--dtype=float32",
+            "--speculation=always",
         ) as (_, target_admin),
         role(
             "gateway",
