@@ -26,17 +26,20 @@ base::Nanos Scheduler::Impl::EarliestDeadline() const {
   return earliest;
 }
 
+bool Scheduler::Impl::AnyWaiting() const {
+  return std::any_of(running.begin(), running.end(),
+                     [](const Sequence* sequence) { return sequence->wait.waiting(); });
+}
+
 // What may happen now, as steps that could start:
 //   apart:    those that are ready, at once; the others go on waiting
 //   together: all at once, those that wait without their drafts
 //   later:    all, once some of the drafts have come: the first, the first two, ...
-// The one of the most tokens a nanosecond wins. An overdue draft is expected to take as long again
-// as it is overdue.
+// The one of the most tokens a nanosecond wins; but of two cohorts one goes on apart while the
+// drafts of the other are expected during its step, which is what makes cohorts pay. An overdue
+// draft is expected to take as long again as it is overdue.
 std::optional<base::Nanos> Scheduler::Impl::HoldUntil(base::Nanos now) {
-  const bool anybody = std::any_of(running.begin(), running.end(), [](const Sequence* sequence) {
-    return sequence->wait.waiting();
-  });
-  if (!anybody) return std::nullopt;
+  if (!AnyWaiting()) return std::nullopt;
   if (now < hold_until) return hold_until;
   if (options.speculation == SpeculationPolicy::kAlways) {
     if (PrefillRows(0) > 0) return std::nullopt;
@@ -74,7 +77,15 @@ std::optional<base::Nanos> Scheduler::Impl::HoldUntil(base::Nanos now) {
   together.max_rows = apart.max_rows;
 
   const StepTime& time = control.step_time();
-  const double rate_apart = ready == 0 ? 0 : ShareRows(worths, apart, time).rate;
+  const Cut cut_apart = ShareRows(worths, apart, time);
+  const double rate_apart = ready == 0 ? 0 : cut_apart.rate;
+  if (cohorts && ready > 0) {
+    const auto rows = static_cast<int32_t>(apart.rows + cut_apart.guesses);
+    const base::Nanos ends = now + time.Predict(rows, apart.context);
+    const bool hidden = std::all_of(pending.begin(), pending.end(),
+                                    [&](const Pending& p) { return p.expected <= ends; });
+    if (hidden) return std::nullopt;
+  }
   const double rate_together = ShareRows(worths, together, time).rate;
   const base::Nanos later = BestDelay(worths, together, std::max(rate_apart, rate_together), now);
   if (later > 0) {

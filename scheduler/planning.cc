@@ -34,12 +34,9 @@ int32_t Scheduler::Impl::MaxTreeRows() const {
   return options.max_step_tokens - (PrefillRows(0) > 0 ? options.max_step_tokens / 4 : 0);
 }
 
-// Rows of all ready sequences: one for each, and the guesses that pay.
-void Scheduler::Impl::PlanRunning(base::Nanos now, StepPlan* plan) {
-  CollectReady(plan);
+StepBase Scheduler::Impl::ReadyStep(base::Nanos now, Worths* worths) const {
   const auto sequences = static_cast<int32_t>(ready.size());
   const int32_t prefill = PrefillRows(sequences);
-  Worths worths;
   StepBase step = {.rows = static_cast<double>(sequences + prefill),
                    .max_rows = MaxTreeRows() + prefill};
   for (const Sequence* sequence : ready) {
@@ -47,10 +44,66 @@ void Scheduler::Impl::PlanRunning(base::Nanos now, StepPlan* plan) {
     step.tokens += value;
     step.context += sequence->kv_written;
     if (!sequence->draft) continue;
-    for (float worth : sequence->worth) worths.Add(value * worth);
+    for (float worth : sequence->worth) worths->Add(value * worth);
   }
-  const Cut cut = ShareRows(worths, step, control.step_time(),
-                            options.speculation == SpeculationPolicy::kAlways);
+  return step;
+}
+
+// Two cohorts, each verified while the drafts of the other are on their way, take
+// max(2 half steps, half step + reply) for a round of both; one takes step + reply. Where reading
+// the weights bounds a step that is never less, where arithmetic does it often is.
+bool Scheduler::Impl::CohortsPay(const Worths& worths, const StepBase& step) const {
+  constexpr double kWorthIt = 1.03;
+  base::Nanos reply = 0;
+  for (const Sequence* sequence : ready) {
+    if (!sequence->draft) return false;
+    reply = std::max(reply, sequence->wait.order().latency);
+  }
+  const StepTime& time = control.step_time();
+  StepBase whole = step;
+  whole.delay = reply;
+  Worths of_half;
+  of_half.Add(worths, 0.5);
+  StepBase half = {.tokens = step.tokens / 2,
+                   .rows = step.rows / 2,
+                   .context = step.context / 2,
+                   .delay = 0,
+                   .max_rows = step.max_rows};
+  const Cut cut = ShareRows(of_half, half, time);
+  const auto rows = static_cast<int32_t>(half.rows + cut.guesses);
+  half.delay = std::max<base::Nanos>(0, (reply - time.Predict(rows, half.context)) / 2);
+  return ShareRows(of_half, half, time).rate > kWorthIt * ShareRows(worths, whole, time).rate;
+}
+
+bool Scheduler::Impl::SplitsOff(const Worths& worths, const StepBase& step) {
+  if (ready.empty() || PrefillRows(0) > 0) return cohorts = false;
+  if (!cohorts || !AnyWaiting()) {
+    cohorts = ready.size() > 1 && CohortsPay(worths, step);
+    return cohorts;
+  }
+  // The other cohort is out, and about as large.
+  Worths of_both;
+  of_both.Add(worths, 2);
+  StepBase both = step;
+  both.tokens *= 2;
+  both.rows *= 2;
+  both.context *= 2;
+  cohorts = CohortsPay(of_both, both);
+  return false;
+}
+
+// Rows of the ready sequences: one for each, and the guesses that pay.
+void Scheduler::Impl::PlanRunning(base::Nanos now, StepPlan* plan) {
+  CollectReady(plan);
+  Worths worths;
+  StepBase step = ReadyStep(now, &worths);
+  const bool all = options.speculation == SpeculationPolicy::kAlways;
+  if (!all && SplitsOff(worths, step)) {
+    ready.resize(ready.size() / 2);  // the others stay ready
+    worths = {};
+    step = ReadyStep(now, &worths);
+  }
+  const Cut cut = ShareRows(worths, step, control.step_time(), all);
   int32_t left = cut.partly;
   for (Sequence* sequence : ready) {
     nodes.clear();

@@ -40,6 +40,7 @@ struct Scheduler::Impl {
   // Until when a step had better not start yet, if so. Otherwise those that wait for a draft may
   // have been made to go on without it.
   std::optional<base::Nanos> HoldUntil(base::Nanos now);
+  bool AnyWaiting() const;  // for a draft
   base::Nanos BestDelay(const Worths& worths, StepBase step, double rate, base::Nanos now);
   // No sequence waits any longer.
   void GoWithout(base::Nanos now);
@@ -49,6 +50,12 @@ struct Scheduler::Impl {
 
   // planning.cc
   void PlanRunning(base::Nanos now, StepPlan* plan);
+  // The step of those in `ready`, without their guesses, which go to `worths`.
+  StepBase ReadyStep(base::Nanos now, Worths* worths) const;
+  // Whether to verify one half of what is in `step` at a time pays; of `ready` they are or some.
+  bool CohortsPay(const Worths& worths, const StepBase& step) const;
+  // Whether one half of `ready` is to be left for the next step.
+  bool SplitsOff(const Worths& worths, const StepBase& step);
   void CollectReady(StepPlan* plan);
   // Rows of prefill that a step could take beside `rows` others.
   int32_t PrefillRows(int32_t rows) const;
@@ -90,7 +97,8 @@ struct Scheduler::Impl {
   // Of the round that the present Commit starts, for each coupling once it is asked for.
   std::array<std::optional<DraftOrder>, speculation::kCouplings> orders;
   base::Nanos hold_until = 0;  // as last decided; 0: to be decided anew
-  SchedulerStats counted;      // only what grows
+  bool cohorts = false;    // one half is verified while the drafts of the other are on their way
+  SchedulerStats counted;  // only what grows
 
   struct PlanSize {
     size_t rows = 0, sequences = 0, blocks = 0, moves = 0;

@@ -67,10 +67,10 @@ std::string Names(uint32_t couplings) {
 
 }  // namespace
 
-TargetEngine::TargetEngine(const TargetEngineOptions& options, RankGroup* ranks,
+TargetEngine::TargetEngine(const TargetEngineOptions& options, ExecuteStep execute,
                            metrics::TargetMetrics* metrics, TargetOutbox outbox)
     : options_(options),
-      ranks_(ranks),
+      execute_(std::move(execute)),
       metrics_(metrics),
       outbox_(std::move(outbox)),
       scheduler_(options.scheduler),
@@ -237,7 +237,7 @@ void TargetEngine::RunStep(const scheduler::StepPlan& plan, base::Nanos started)
     if (ReadsWeights(plan.sequences[s])) weights[s] = drafts_.weights(plan.sequences[s].id);
   }
   StepTimes times;
-  auto result = ranks_->Run(plan, weights, &times);
+  auto result = execute_(plan, weights, &times);
   for (const scheduler::PlanSequence& sequence : plan.sequences) {
     drafts_.ReleaseWeights(sequence.id);
   }

@@ -37,6 +37,11 @@ struct TargetEngineOptions {
   uint32_t weights_bytes = 0;
 };
 
+// Runs one step: RankGroup::Run, or what stands for it in a bench.
+using ExecuteStep = std::function<absl::StatusOr<scheduler::StepResult>(
+    const scheduler::StepPlan&, absl::Span<const schemas::DraftWeights* const> weights,
+    StepTimes* times)>;
+
 // How the engine speaks to its peers; the link in a process, a recorder in tests.
 struct TargetOutbox {
   SendTokens tokens;
@@ -67,8 +72,8 @@ using TargetInput = std::variant<PeerUp, PeerDown, PeerMessage, PeerWeights, Wei
 
 class TargetEngine {
  public:
-  // `ranks` and `metrics` must outlive the engine.
-  TargetEngine(const TargetEngineOptions& options, RankGroup* ranks,
+  // `metrics`, and what `execute` uses, must outlive the engine.
+  TargetEngine(const TargetEngineOptions& options, ExecuteStep execute,
                metrics::TargetMetrics* metrics, TargetOutbox outbox);
 
   // From any thread. False: the inbox is full or closed.
@@ -132,7 +137,7 @@ class TargetEngine {
   void UpdateGauges();
 
   const TargetEngineOptions options_;
-  RankGroup* const ranks_;
+  const ExecuteStep execute_;
   metrics::TargetMetrics* const metrics_;
   const TargetOutbox outbox_;
   scheduler::Scheduler scheduler_;

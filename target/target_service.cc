@@ -144,7 +144,10 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   outbox.end_session = [this](link::PeerId peer, const schemas::EndSession& end) {
     link_->Send(peer, end).IgnoreError();
   };
-  engine_ = std::make_unique<TargetEngine>(engine_options, ranks_.get(), metrics_.get(), outbox);
+  const ExecuteStep execute = [this](const auto& plan, auto weights, StepTimes* times) {
+    return ranks_->Run(plan, weights, times);
+  };
+  engine_ = std::make_unique<TargetEngine>(engine_options, execute, metrics_.get(), outbox);
 
   link::LinkHandler handler;
   handler.on_up = [this](link::PeerId peer, const schemas::Hello& theirs, const std::string&) {

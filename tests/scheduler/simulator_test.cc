@@ -89,6 +89,27 @@ TEST(SimulatorTest, ADraftThatIsTooSlowIsNotWaitedForAndCostsLittle) {
   EXPECT_LT(report.tpot.p50, 0.013);
 }
 
+// Where arithmetic bounds a step, half of the sequences are verified while drafts of the other half
+// are on their way.
+TEST(SimulatorTest, TwoCohortsHideTheDrafts) {
+  SimulationOptions options = Options();
+  options.drafts = 2;
+  options.step = {.fixed = 200 * kMicrosecond,
+                  .weights = 1 * kMillisecond,
+                  .row_ns = 200'000,
+                  .context_ns = 0};
+  options.draft.weights = 1500 * kMicrosecond;
+  options.acceptance = {.first = 0.9, .further = 0, .spread = 0.05};
+  std::vector<Arrival> arrivals(8, Arrival{0, 10, 900});
+  options.scheduler.speculation = SpeculationPolicy::kAlways;
+  const SimulationReport together = Simulate(options, arrivals);
+  options.scheduler.speculation = SpeculationPolicy::kGoodput;
+  const SimulationReport ours = Simulate(options, arrivals);
+  EXPECT_LT(together.target_busy, 0.7);
+  EXPECT_GT(ours.target_busy, 0.9);
+  EXPECT_GT(ours.tokens_per_second, 1.25 * together.tokens_per_second);
+}
+
 TEST(SimulatorTest, TheSameEveryTime) {
   SimulationOptions options = Options();
   options.drafts = 3;
