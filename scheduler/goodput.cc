@@ -79,31 +79,34 @@ DraftOrder GoodputControl::Order(Coupling coupling, int32_t askers, const StepBa
 }
 
 DraftOrder GoodputControl::Deepest(Coupling coupling, DraftOrder order, int32_t most) const {
-  const ReplyTime& reply = couplings_[static_cast<size_t>(coupling)].reply;
+  const PerCoupling& c = couplings_[static_cast<size_t>(coupling)];
   order.ask = true;
   order.max_nodes = most;
   order.max_depth = kDepths;
-  order.latency = reply.Expect(order.askers, kDepths) + reply.Deviation(order.askers);
+  order.latency = c.reply.Expect(order.askers, c.deepest) + c.reply.Deviation(order.askers);
   return order;
 }
 
-void GoodputControl::OnReply(Coupling coupling, int32_t askers, const speculation::TokenTree& tree,
-                             base::Nanos latency) {
+void GoodputControl::OnReply(Coupling coupling, int32_t askers, int32_t max_depth,
+                             const speculation::TokenTree& tree, base::Nanos latency) {
   const Levels levels(tree);
   const int32_t depth = *std::max_element(levels.of.begin(), levels.of.begin() + tree.size());
-  couplings_[static_cast<size_t>(coupling)].reply.Observe(askers, depth, latency);
+  PerCoupling& c = couplings_[static_cast<size_t>(coupling)];
+  c.reply.Observe(askers, depth, latency);
+  if (max_depth >= kDepths) c.deepest = std::clamp(depth, 1, kDepths);
 }
 
 void GoodputControl::OnGoneWithout(Coupling coupling, const DraftOrder& order, base::Nanos waited) {
-  couplings_[static_cast<size_t>(coupling)].reply.ObserveAtLeast(
-      order.askers, std::min(order.max_depth, kDepths), waited);
+  PerCoupling& c = couplings_[static_cast<size_t>(coupling)];
+  c.reply.ObserveAtLeast(order.askers, std::min(order.max_depth, c.deepest), waited);
 }
 
 // As TCP's retransmission timer (RFC 6298): four deviations above the mean.
 base::Nanos GoodputControl::Patience(Coupling coupling, const DraftOrder& order) const {
-  const ReplyTime& reply = couplings_[static_cast<size_t>(coupling)].reply;
-  if (!reply.known()) return base::kForever;
-  return 2 * reply.Expect(order.askers, order.max_depth) + 4 * reply.Deviation(order.askers);
+  const PerCoupling& c = couplings_[static_cast<size_t>(coupling)];
+  if (!c.reply.known()) return base::kForever;
+  const int32_t depth = std::min(order.max_depth, c.deepest);
+  return 2 * c.reply.Expect(order.askers, depth) + 4 * c.reply.Deviation(order.askers);
 }
 
 void GoodputControl::NoteWorth(const speculation::TokenTree& tree, int32_t max_depth,

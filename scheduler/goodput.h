@@ -49,8 +49,9 @@ class GoodputControl {
   // The same for a tree of all levels.
   DraftOrder Deepest(speculation::Coupling coupling, DraftOrder order, int32_t most) const;
 
-  void OnReply(speculation::Coupling coupling, int32_t askers, const speculation::TokenTree& tree,
-               base::Nanos latency);
+  // max_depth: as was asked for.
+  void OnReply(speculation::Coupling coupling, int32_t askers, int32_t max_depth,
+               const speculation::TokenTree& tree, base::Nanos latency);
   // The reply had not come after `waited`.
   void OnGoneWithout(speculation::Coupling coupling, const DraftOrder& order, base::Nanos waited);
   // Longest that a sequence waits for the reply, before it counts as a miss.
@@ -74,6 +75,7 @@ class GoodputControl {
     // Of trees on average, by depth - 1; seen: trees that could have gone that deep.
     std::array<Worths, kDepths> worths = {};
     std::array<int32_t, kDepths> seen = {};
+    int32_t deepest = kDepths;  // levels of the last tree that could have had any number
     // Where siblings are weighed: path chance by place in draw order, averaged.
     std::array<float, speculation::kMaxVerifyNodes> by_place = {};
     int32_t placed = 0;          // trees that by_place is of

@@ -92,8 +92,7 @@ void DraftClient::Want(const scheduler::DraftWanted& want, base::Nanos now) {
   auto it = routes_.find(want.id);
   if (it == routes_.end()) return;
   Route* route = &it->second;
-  // An unanswered request of the round before is void; its late reply will be told by its id.
-  if (route->request_id != 0) Charge(route, now);
+  if (route->request_id != 0) LeaveRequest(route, now);
   route->request_id = 0;
   route->charged = false;
   route->want = want;
@@ -109,6 +108,14 @@ void DraftClient::Want(const scheduler::DraftWanted& want, base::Nanos now) {
   SendRequest(route, *worker, now);
 }
 
+// It is void; a late reply will be told by its id. That it did not pay to wait is nothing against
+// the worker, unless it has been silent for longer than it may be.
+void DraftClient::LeaveRequest(Route* route, base::Nanos now) {
+  const base::Nanos patience = route->want.deadline - route->sent;
+  if (now - route->unanswered_since >= patience) return Charge(route, now);
+  if (!std::exchange(route->charged, true)) router_.OnAbandoned(route->worker);
+}
+
 void DraftClient::Charge(Route* route, base::Nanos now) {
   if (std::exchange(route->charged, true)) return;
   ++stats_.misses;
@@ -120,6 +127,7 @@ void DraftClient::SendRequest(Route* route, PeerId worker, base::Nanos now) {
     if (route->worker != 0) send_end_(route->worker, {options_.incarnation, route->want.id});
     ForgetSession(route);
     route->worker = worker;
+    route->unanswered_since = 0;
   }
   const std::vector<base::TokenId>* tokens = scheduler_->Committed(route->want.id);
   if (tokens == nullptr) return;
@@ -141,6 +149,7 @@ void DraftClient::SendRequest(Route* route, PeerId worker, base::Nanos now) {
   request.weights_pool = static_cast<uint8_t>(route->want.id % options_.weights_pools);
   request.weights_bytes = options_.weights_bytes;
   route->sent = now;
+  if (route->unanswered_since == 0) route->unanswered_since = now;
   ++stats_.requests;
   if (absl::Status sent = send_(worker, request); !sent.ok()) {
     Charge(route, now);
@@ -279,6 +288,23 @@ void DraftClient::OnWeightsRefused(PeerId peer, const transport::TensorFields& f
   GiveUp(route);
 }
 
+void DraftClient::LearnFrom(PeerId peer, const DraftReply& reply, base::Nanos now) {
+  const auto it = routes_.find(reply.sequence);
+  if (it == routes_.end() || it->second.worker != peer ||
+      reply.target_incarnation != options_.incarnation) {
+    return;
+  }
+  Route& route = it->second;
+  route.unanswered_since = 0;
+  if (reply.status != DraftStatus::kOk || reply.round >= route.want.round ||
+      !speculation::Allows(route.terms.coupling, reply.draw)) {
+    return;
+  }
+  speculation::Draft late = {.tree = ToTree(0, reply), .draw = reply.draw};
+  if (!Validate(late.tree, speculation::kMaxVerifyNodes, options_.vocabulary).ok()) return;
+  scheduler_->OnDraft(reply.sequence, reply.round, std::move(late), now);
+}
+
 const schemas::DraftWeights* DraftClient::weights(base::SequenceId id) const {
   const auto it = routes_.find(id);
   return it == routes_.end() || !it->second.weights ? nullptr : &it->second.weights->rows;
@@ -289,6 +315,7 @@ void DraftClient::ReleaseWeights(base::SequenceId id) {
 }
 
 bool DraftClient::OnReply(PeerId peer, DraftReply reply, base::Nanos now) {
+  LearnFrom(peer, reply, now);
   Route* route = FindRound(peer, reply.sequence, {reply.target_incarnation, reply.round});
   if (route == nullptr) return false;
   if (route->request_id != reply.request_id) {

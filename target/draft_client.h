@@ -118,8 +118,9 @@ class DraftClient {
     uint64_t request_id = 0;
     scheduler::DraftWanted want;
     base::Nanos sent = 0;
-    bool charged = false;  // as a miss of the worker; its reply may still come
-    int resyncs = 0;       // in this round
+    base::Nanos unanswered_since = 0;  // the first request of those without any reply; 0: none
+    bool charged = false;              // as a miss of the worker; its reply may still come
+    int resyncs = 0;                   // in this round
     // Of this round, waiting for each other.
     std::optional<schemas::DraftReply> early_reply;
     std::optional<WeightsTensor> early_weights;
@@ -128,8 +129,13 @@ class DraftClient {
 
   // The round's request to the worker the router chose, or once more to the same one.
   void SendRequest(Route* route, PeerId worker, base::Nanos now);
+  // Whatever a worker answers shows that it lives. What comes after its round is never verified,
+  // but tells the scheduler how long trees take and what they are worth.
+  void LearnFrom(PeerId peer, const schemas::DraftReply& reply, base::Nanos now);
   // The route whose request in flight at this peer is of this round, or null: what came is stale.
   Route* FindRound(PeerId peer, base::SequenceId id, const transport::Fence& fence);
+  // Of the round before, which went on without its reply.
+  void LeaveRequest(Route* route, base::Nanos now);
   void Charge(Route* route, base::Nanos now);
   void GiveUp(Route* route);
   void ForgetSession(Route* route);

@@ -145,7 +145,7 @@ void TargetEngine::Handle(PeerMessage& input) {
   } else if (auto* reply = std::get_if<schemas::DraftReply>(&input.message)) {
     metrics_->CountDraftReply(static_cast<int>(reply->status));
     const base::SequenceId id = reply->sequence;
-    if (drafts_.OnReply(peer, std::move(*reply), base::Now())) ObserveDraft(id);
+    if (drafts_.OnReply(peer, std::move(*reply), input.arrived)) ObserveDraft(id);
   } else if (std::holds_alternative<schemas::Drain>(input.message)) {
     drafts_.PeerDraining(peer);
   } else {
@@ -155,7 +155,7 @@ void TargetEngine::Handle(PeerMessage& input) {
 
 void TargetEngine::Handle(PeerWeights& input) {
   const base::SequenceId id = input.tensor.fields.tag;
-  if (drafts_.OnWeights(input.peer, std::move(input.tensor), base::Now())) ObserveDraft(id);
+  if (drafts_.OnWeights(input.peer, std::move(input.tensor), input.arrived)) ObserveDraft(id);
 }
 
 void TargetEngine::Handle(const WeightsRefused& refused) {

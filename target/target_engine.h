@@ -56,13 +56,17 @@ struct PeerUp {
 struct PeerDown {
   link::PeerId peer = 0;
 };
+// arrived: when the link had it; the leader may be in the middle of a step, and how long drafts
+// take must not seem to depend on that.
 struct PeerMessage {
   link::PeerId peer = 0;
   link::Message message;
+  base::Nanos arrived = base::Now();
 };
 struct PeerWeights {
   link::PeerId peer = 0;
   WeightsTensor tensor;
+  base::Nanos arrived = base::Now();
 };
 struct WeightsRefused {
   link::PeerId peer = 0;
