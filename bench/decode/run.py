@@ -25,7 +25,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,9 +36,13 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT))
+
+from bench.decode import llama_cpp  # noqa: E402
+
+DTYPES = list(llama_cpp.GGUF_TYPES)
 BINARY = ROOT / "build" / "specfabric"
 OURS = "specfabric"  # with as many ranks as threads, one thread each
-GGUF_TYPES = {"float32": "f32", "bfloat16": "bf16"}
 PROMPT_TOKENS = 8
 
 
@@ -51,15 +54,6 @@ class Contender:
     dtype: str
     threads: int
     measure: Callable[[], float]
-
-
-def pinned_version(name: str) -> str:
-    """A pin of scripts/versions.env."""
-    for line in (ROOT / "scripts" / "versions.env").read_text().splitlines():
-        key, _, value = line.partition("=")
-        if key == name:
-            return value
-    raise KeyError(name)
 
 
 def make_model(folder: Path, dtype: str) -> Path:
@@ -85,78 +79,6 @@ def make_model(folder: Path, dtype: str) -> Path:
         shutil.copy(ROOT / "models" / "target" / name, folder)
     model.to(getattr(torch, dtype)).save_pretrained(folder)
     return folder
-
-
-def fetch_llama_cpp(work: Path) -> Path:
-    """The source tree of llama.cpp that the pinned llama-cpp-python carries."""
-    version = pinned_version("LLAMA_CPP_PYTHON_VERSION")
-    tree = work / f"llama_cpp_python-{version}" / "vendor" / "llama.cpp"
-    if tree.is_dir():
-        return tree
-    package = f"llama-cpp-python=={version}"
-    print(f"fetching the source distribution of {package} ...", file=sys.stderr)
-    subprocess.run(
-        [sys.executable, "-m", "pip", "download", "-q", "--no-deps"]
-        + ["--no-binary", "llama-cpp-python", "-d", str(work), package],
-        check=True,
-    )
-    (archive,) = work.glob("llama_cpp_python-*.tar.gz")
-    with tarfile.open(archive) as tar:
-        tar.extractall(work, filter="data")
-    archive.unlink()
-    return tree
-
-
-def build_llama_bench(work: Path, jobs: int) -> tuple[Path, Path]:
-    """llama.cpp's source tree and its built llama-bench."""
-    tree, build = fetch_llama_cpp(work), work / "llama.cpp-build"
-    bench = build / "bin" / "llama-bench"
-    if not bench.exists():
-        print("building llama-bench (minutes) ...", file=sys.stderr)
-        options = {
-            "CMAKE_BUILD_TYPE": "Release",
-            "BUILD_SHARED_LIBS": "OFF",
-            "GGML_NATIVE": "ON",
-            "LLAMA_BUILD_APP": "OFF",
-            "LLAMA_BUILD_EXAMPLES": "OFF",
-            "LLAMA_BUILD_SERVER": "OFF",
-            "LLAMA_BUILD_TESTS": "OFF",
-            "LLAMA_OPENSSL": "OFF",
-        }
-        if shutil.which("ccache"):
-            options |= {f"CMAKE_{c}_COMPILER_LAUNCHER": "ccache" for c in ("C", "CXX")}
-        definitions = [f"-D{name}={value}" for name, value in options.items()]
-        configure = ["cmake", "-S", str(tree), "-B", str(build), "-G", "Ninja", *definitions]
-        subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
-        subprocess.run(
-            ["cmake", "--build", str(build), f"-j{jobs}", "--target", "llama-bench"], check=True
-        )
-    return tree, bench
-
-
-# Runs llama.cpp's converter on a tokenizer whose pre-tokenizer it has no name for: ours splits as
-# GPT-2's does. Arguments: the tree, then the converter's own.
-_CONVERT = """
-import runpy, sys
-tree = sys.argv.pop(1)
-sys.path[:0] = [tree, tree + "/gguf-py"]
-from conversion.base import TextModel
-TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
-runpy.run_path(tree + "/convert_hf_to_gguf.py", run_name="__main__")
-"""
-
-
-def convert(tree: Path, checkpoint: Path, dtype: str, gguf: Path) -> Path:
-    """The checkpoint as llama.cpp reads it, made again when its weights are newer."""
-    weights = max(path.stat().st_mtime for path in checkpoint.glob("*.safetensors"))
-    if not gguf.exists() or gguf.stat().st_mtime < weights:
-        subprocess.run(
-            [sys.executable, "-c", _CONVERT, str(tree), str(checkpoint)]
-            + ["--outfile", str(gguf), "--outtype", GGUF_TYPES[dtype]],
-            check=True,
-            capture_output=True,
-        )
-    return gguf
 
 
 def measure_specfabric(
@@ -214,13 +136,12 @@ def measure_llama_cpp(bench: Path, gguf: Path, threads: int, tokens: int) -> flo
 
 
 def contenders(args: argparse.Namespace) -> list[Contender]:
-    tree, bench = build_llama_bench(args.work, args.jobs)
+    (bench,) = llama_cpp.build(args.work, args.jobs, "llama-bench")
     found = []
     for dtype, threads in itertools.product(args.dtypes, args.threads):
         made = args.work / f"random-11m-{dtype}"
         checkpoint = args.checkpoint.resolve() if args.checkpoint else make_model(made, dtype)
-        name = "-".join(checkpoint.parts[1:]) if args.checkpoint else made.name
-        gguf = convert(tree, checkpoint, dtype, args.work / f"{name}-{dtype}.gguf")
+        gguf = llama_cpp.convert(args.work, checkpoint, dtype)
         model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=getattr(torch, dtype)).eval()
         measures: dict[str, Callable[[], float]] = {
             OURS: partial(measure_specfabric, checkpoint, dtype, threads, 1, args.tokens),
@@ -258,7 +179,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--dtypes", nargs="+", choices=GGUF_TYPES, default=list(GGUF_TYPES))
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="compilers at once")
     parser.add_argument("--work", type=Path, default=cache / "specfabric" / "bench-decode")
     parser.add_argument("--checkpoint", type=Path, help="a Hugging Face checkpoint's folder")

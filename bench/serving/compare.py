@@ -31,7 +31,7 @@ sys.path += [str(ROOT), str(ROOT / "tests" / "e2e")]
 from bench.serving.client import Server, ServerError, tokenize  # noqa: E402
 from bench.serving.load import drive  # noqa: E402
 from bench.serving.metrics import summarise  # noqa: E402
-from bench.serving.trace import Planned  # noqa: E402
+from bench.serving.workload import Planned  # noqa: E402
 from cluster import TARGET, start_cluster  # noqa: E402
 from prompts import PROMPTS  # noqa: E402
 

@@ -11,7 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from bench.serving.client import Outcome, Server, complete
-from bench.serving.trace import Planned
+from bench.serving.workload import Planned
 
 
 async def drive(

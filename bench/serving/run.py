@@ -27,7 +27,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from bench.serving import trace  # noqa: E402
+from bench.serving import workload  # noqa: E402
 from bench.serving.client import (  # noqa: E402
     Outcome,
     Server,
@@ -119,24 +119,26 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-async def prompts_of(arguments: argparse.Namespace, server: Server) -> trace.Prompts:
+async def prompts_of(arguments: argparse.Namespace, server: Server) -> workload.Prompts:
     if arguments.prompts is None:
-        return trace.RandomPrompts(arguments.vocabulary)
-    return trace.TextPrompts(await tokenize(server, arguments.prompts.read_text()))
+        return workload.RandomPrompts(arguments.vocabulary)
+    return workload.TextPrompts(await tokenize(server, arguments.prompts.read_text()))
 
 
-def arrivals_of(arguments: argparse.Namespace, random: np.random.Generator) -> list[trace.Arrival]:
+def arrivals_of(
+    arguments: argparse.Namespace, random: np.random.Generator
+) -> list[workload.Arrival]:
     if arguments.trace:
-        return trace.read_trace(arguments.trace)
-    times = trace.arrival_times(
+        return workload.read_trace(arguments.trace)
+    times = workload.arrival_times(
         arguments.requests, arguments.request_rate, arguments.burstiness, random
     )
     mean_lengths = (arguments.prompt_tokens, arguments.output_tokens)
     prompt, output = (
-        trace.lengths(arguments.requests, mean, arguments.range_ratio, random)
+        workload.lengths(arguments.requests, mean, arguments.range_ratio, random)
         for mean in mean_lengths
     )
-    return [trace.Arrival(*fields) for fields in zip(times, prompt, output, strict=True)]
+    return [workload.Arrival(*fields) for fields in zip(times, prompt, output, strict=True)]
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -144,7 +146,7 @@ def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 async def warm_up(
-    server: Server, requests: list[trace.Planned], options: dict[str, Any], number: int
+    server: Server, requests: list[workload.Planned], options: dict[str, Any], number: int
 ) -> None:
     outcomes, _ = await drive(server, requests[:number], options, max_concurrency=1)
     for outcome in outcomes:
@@ -162,7 +164,7 @@ async def bench(arguments: argparse.Namespace) -> int:
     server = await find_model(Server(arguments.url, arguments.model))
     random = np.random.default_rng(arguments.seed)
     arrivals = arrivals_of(arguments, random)
-    requests = trace.plan(arrivals, await prompts_of(arguments, server), random)
+    requests = workload.plan(arrivals, await prompts_of(arguments, server), random)
     options = options_of(arguments)
     await warm_up(server, requests, options, arguments.warmups)
     outcomes, duration = await drive(
@@ -183,7 +185,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         return asyncio.run(bench(arguments))
-    except (trace.TraceError, ServerError, OSError, ValueError) as error:
+    except (workload.WorkloadError, ServerError, OSError, ValueError) as error:
         print(f"bench/serving: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -34,7 +34,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT), str(ROOT / "tests" / "e2e")]
 
-from bench.serving import trace  # noqa: E402
+from bench.serving import workload  # noqa: E402
 from bench.serving.chart import picture  # noqa: E402
 from bench.serving.client import Server, ServerError  # noqa: E402
 from bench.serving.load import drive  # noqa: E402
@@ -117,21 +117,21 @@ def clusters(arguments: argparse.Namespace) -> Iterator[dict[str, Server]]:
 
 
 def plan(
-    load: Load, seed: int, prompts: trace.Prompts, arguments: argparse.Namespace
-) -> list[trace.Planned]:
+    load: Load, seed: int, prompts: workload.Prompts, arguments: argparse.Namespace
+) -> list[workload.Planned]:
     random = np.random.default_rng(seed)
     number_of_requests = load.requests(arguments)
-    times = trace.arrival_times(number_of_requests, load.rate or np.inf, 1.0, random)
+    times = workload.arrival_times(number_of_requests, load.rate or np.inf, 1.0, random)
     inputs, outputs = (
-        trace.lengths(number_of_requests, mean, arguments.range_ratio, random)
+        workload.lengths(number_of_requests, mean, arguments.range_ratio, random)
         for mean in (arguments.prompt_tokens, arguments.output_tokens)
     )
-    arrivals = [trace.Arrival(*fields) for fields in zip(times, inputs, outputs, strict=True)]
-    return trace.plan(arrivals, prompts, random)
+    arrivals = [workload.Arrival(*fields) for fields in zip(times, inputs, outputs, strict=True)]
+    return workload.plan(arrivals, prompts, random)
 
 
 async def measure(
-    server: Server, requests: list[trace.Planned], load: Load, options: dict[str, Any]
+    server: Server, requests: list[workload.Planned], load: Load, options: dict[str, Any]
 ) -> Summary:
     outcomes, duration = await drive(server, requests, options, load.concurrency)
     for outcome in outcomes:
@@ -251,7 +251,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         bench(arguments)
-    except (trace.TraceError, ServerError, OSError, AssertionError) as error:
+    except (workload.WorkloadError, ServerError, OSError, AssertionError) as error:
         print(f"bench/serving: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

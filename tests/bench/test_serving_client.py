@@ -12,7 +12,7 @@ import pytest
 
 from bench.serving.client import Outcome, Server, ServerError, ask, complete, tokenize
 from bench.serving.load import drive
-from bench.serving.trace import Planned
+from bench.serving.workload import Planned
 
 Answer = Callable[[dict[str, Any], asyncio.StreamWriter], Awaitable[None]]
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Type: text/event-stream\r\n\r\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 
-class TraceError(ValueError):
+class WorkloadError(ValueError):
     """A trace or a setting that cannot be; its text is one line for the person who gave it."""
 
 
@@ -75,13 +75,13 @@ def read_trace(path: Path) -> list[Arrival]:
             seconds, prompt, output = -1.0, 0, 0
         ordered = not arrivals or seconds >= arrivals[-1].seconds
         if not (0 <= seconds < 1e9 and prompt > 0 and output > 0 and ordered):
-            raise TraceError(
+            raise WorkloadError(
                 f"{path}: line {number} is '{line}': must be seconds (not before the line above), "
                 "prompt tokens and output tokens"
             )
         arrivals.append(Arrival(seconds, prompt, output))
     if not arrivals:
-        raise TraceError(f"{path}: no line of seconds, prompt tokens, output tokens")
+        raise WorkloadError(f"{path}: no line of seconds, prompt tokens, output tokens")
     return arrivals
 
 
@@ -111,7 +111,7 @@ class TextPrompts:
 
     def prompt(self, length: int, random: np.random.Generator) -> list[int]:
         if length > len(self.tokens):
-            raise TraceError(
+            raise WorkloadError(
                 f"a prompt of {length} tokens out of a text of {len(self.tokens)}; allowed: no "
                 "longer than the text"
             )
