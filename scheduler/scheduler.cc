@@ -149,8 +149,11 @@ void Scheduler::OnDraft(base::SequenceId id, uint32_t round, speculation::Draft 
   impl_->counted.late_drafts += stale;
   impl_->counted.draft_hits += !stale;
   if (!latency || draft.tree.size() == 0) return;
-  // Of one that comes too late there is something to learn too.
-  control.OnReply(coupling, wait.order().askers, wait.order().max_depth, draft.tree, *latency);
+  // Of one that comes too late there is something to learn too; of how long the first took, which
+  // had the prompt to read, there is not.
+  if (std::exchange(sequence->had_reply, true)) {
+    control.OnReply(coupling, wait.order().askers, wait.order().max_depth, draft.tree, *latency);
+  }
   if (draft.tree.size() > useful + 1) draft = Prune(std::move(draft), useful, useful);
   std::vector<float>* worth = stale ? &impl_->unused_worth : &sequence->worth;
   control.Judge(coupling, draft, wait.order().max_depth, useful, worth);

@@ -57,6 +57,7 @@ struct Sequence {
   int32_t preemptions = 0;
 
   DraftWait wait;
+  bool had_reply = false;
   std::optional<speculation::Draft> draft;  // of this round
   std::vector<float> worth;                 // of the draft's nodes, see GoodputControl::Judge
   speculation::TokenTree planned;           // the tree in flight; empty for a prefill

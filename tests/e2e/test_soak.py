@@ -176,7 +176,9 @@ def crowd_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
         "--log_level=warning",
     ]
     log = tmp_path_factory.mktemp("soak") / "up.log"
-    with start_cluster(log, drafts=1, dtype="bfloat16", extra=flags) as cluster:
+    with start_cluster(
+        log, drafts=1, dtype="bfloat16", speculation="goodput", extra=flags
+    ) as cluster:
         yield cluster
 
 
