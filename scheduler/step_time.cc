@@ -9,8 +9,9 @@
 namespace specfabric::scheduler {
 namespace {
 
-constexpr double kForget = 0.995;  // of what is known, at every step: about 200 steps count
-constexpr int kFirstSteps = 16;    // after each of which it is solved anew
+constexpr double kForget = 0.998;     // of what is known, at every step: about 500 steps count
+constexpr double kForgetHere = 0.93;  // at every step of about as many rows: about 14 count
+constexpr int kFirstSteps = 16;       // after each of which it is solved anew
 constexpr int kLearning = 256, kSolveOften = 8;
 constexpr int kSolveEvery = 32;         // steps, once so many have been
 constexpr double kShape = 1e-3;         // weight of the rooflines, beside that of one step
@@ -131,30 +132,53 @@ void StepTime::Observe(int32_t rows, int64_t context, base::Nanos time) {
     if (us > 4 * std::max(expected, scale_)) return;
   }
   scale_ = steps_ == 0 ? us : scale_ + (us - scale_) / 16;
-  for (int k = 0; k < kKnots; ++k) {
-    normal_.f_f[k] *= kForget;
-    normal_.f_next[k] *= kForget;
-    normal_.f_c[k] *= kForget;
-    right_.f[k] *= kForget;
-  }
+  for (Interval& interval : intervals_) interval.Forget(kForget);
   const Place place = At(rows);
-  const int k = place.knot;
   const double at = 1 - place.above, above = place.above;
   const double thousands = static_cast<double>(context) / 1e3;
-  normal_.f_f[k] += at * at;
-  normal_.f_f[k + 1] += above * above;
-  normal_.f_next[k] += at * above;
-  normal_.f_c[k] += at * thousands;
-  normal_.f_c[k + 1] += above * thousands;
-  normal_.c_c = kForget * normal_.c_c + thousands * thousands;
-  right_.f[k] += at * us;
-  right_.f[k + 1] += above * us;
-  right_.c = kForget * right_.c + thousands * us;
-  square_ = kForget * square_ + us * us;
-  weight_ = kForget * weight_ + 1;
+  Interval& interval = intervals_[std::min(place.knot, kKnots - 2)];
+  interval.Forget(kForgetHere);
+  interval.f_f += at * at;
+  interval.f_next += at * above;
+  interval.next_next += above * above;
+  interval.f_c += at * thousands;
+  interval.next_c += above * thousands;
+  interval.c_c += thousands * thousands;
+  interval.f_time += at * us;
+  interval.next_time += above * us;
+  interval.c_time += thousands * us;
+  interval.square += us * us;
+  interval.weight += 1;
   ++steps_;
   if (steps_ <= kFirstSteps || steps_ % (steps_ < kLearning ? kSolveOften : kSolveEvery) == 0)
     Solve();
+}
+
+void StepTime::Interval::Forget(double share) {
+  for (double* sum : {&f_f, &f_next, &next_next, &f_c, &next_c, &c_c, &f_time, &next_time, &c_time,
+                      &square, &weight}) {
+    *sum *= share;
+  }
+}
+
+void StepTime::AddUp() {
+  normal_ = {};
+  right_ = {};
+  square_ = weight_ = 0;
+  for (int k = 0; k + 1 < kKnots; ++k) {
+    const Interval& interval = intervals_[k];
+    normal_.f_f[k] += interval.f_f;
+    normal_.f_f[k + 1] += interval.next_next;
+    normal_.f_next[k] += interval.f_next;
+    normal_.f_c[k] += interval.f_c;
+    normal_.f_c[k + 1] += interval.next_c;
+    normal_.c_c += interval.c_c;
+    right_.f[k] += interval.f_time;
+    right_.f[k + 1] += interval.next_time;
+    right_.c += interval.c_time;
+    square_ += interval.square;
+    weight_ += interval.weight;
+  }
 }
 
 double StepTime::Roofline::At(double rows) const { return fixed + slope * std::max(rows, knee); }
@@ -206,6 +230,7 @@ StepTime::Vector StepTime::LowestRoofline() const {
 }
 
 void StepTime::Solve() {
+  AddUp();
   const Vector shape = LowestRoofline();
   Matrix a = normal_;
   Vector b = right_;

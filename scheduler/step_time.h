@@ -57,11 +57,22 @@ class StepTime {
   Roofline FitRoofline(double knee) const;
   // At every knot the lowest of the rooflines that fit about as well as the best.
   Vector LowestRoofline() const;
+  void AddUp();
   void Solve();
 
+  // Sums over the steps between a knot and the next, which alone forget quickly: what a step of so
+  // many rows takes is known from the last few, whatever other steps there were since.
+  struct Interval {
+    double f_f = 0, f_next = 0, next_next = 0, f_c = 0, next_c = 0, c_c = 0;
+    double f_time = 0, next_time = 0, c_time = 0;
+    double square = 0, weight = 0;  // of time^2 and of 1
+    void Forget(double share);
+  };
+  std::array<Interval, kKnots - 1> intervals_ = {};
+  // Of all intervals together, when it was last solved.
   Matrix normal_;
-  Vector right_;                    // sum of x time
-  double square_ = 0, weight_ = 0;  // sums of time^2 and of 1
+  Vector right_;  // sum of x time
+  double square_ = 0, weight_ = 0;
   Vector fit_;
   double scale_ = 0;  // smoothed time of a step
   int64_t steps_ = 0;

@@ -258,7 +258,8 @@ Made by `scripts/train_demo_models.py`, nothing else; random initial weights, se
 - Tokenizer: byte-level BPE of {VOCABULARY} tokens, trained on the same files.
 - `target`: {target}.
 - `draft`: {draft};
-  begun as the target's first and last layer, distilled from the target with .2 cross-entropy + KL(target || draft).
+  begun as the target's first and last layer,
+  distilled from the target with .2 cross-entropy + KL(target || draft).
 - The pair on held-out text: arg-max agreement {pair["argmax_agreement"]:.3f}, 1 - TV at T = 1
   {pair["one_minus_tv"]:.3f}.
 

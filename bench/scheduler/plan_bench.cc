@@ -73,8 +73,7 @@ StepResult Verify(const StepPlan& plan) {
   return result;
 }
 
-void Fill(int sequences, Scheduler* scheduler, base::Nanos* now,
-          std::vector<DraftWanted>* wanted) {
+void Fill(int sequences, Scheduler* scheduler, base::Nanos* now, std::vector<DraftWanted>* wanted) {
   for (int id = 0; id < sequences; ++id) {
     SequenceRequest request;
     request.id = id + 1;

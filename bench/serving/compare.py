@@ -115,7 +115,9 @@ def compare(arguments: argparse.Namespace) -> bool:
         folder = Path(name)
         # Drafts are waited for, however late, so that every event carries a round's tokens.
         flags = [f"--simulated_rtt_ms={arguments.rtt_ms:g}", "--max_draft_wait_ms=1000"]
-        with start_cluster(folder / "up.log", drafts=1, extra=flags) as cluster:
+        with start_cluster(
+            folder / "up.log", drafts=1, speculation="goodput", extra=flags
+        ) as cluster:
             server = Server(cluster.url, cluster.model)
             ours(server, prompts, arguments)  # warms up
             for _ in range(arguments.repeats):

@@ -109,6 +109,7 @@ def clusters(arguments: argparse.Namespace) -> Iterator[dict[str, Server]]:
                     tensor_parallel=arguments.tensor_parallel,
                     drafts=arguments.drafts if mode == ON else 0,
                     dtype=arguments.dtype,
+                    speculation="goodput",
                     extra=[*common, *(arguments.with_drafts if mode == ON else [])],
                 )
             )

@@ -270,7 +270,7 @@ def start_cluster(
 ) -> Iterator[Cluster]:
     """A cluster that is ready for requests; on leaving, it must end by itself with status 0.
 
-    By default every round waits for its draft, whatever that costs: most tests want drafts verified.
+    By default every round waits for its draft, whatever that costs: most tests want it verified.
     """
     arguments = up_arguments(
         model,

@@ -94,10 +94,8 @@ TEST(SimulatorTest, ADraftThatIsTooSlowIsNotWaitedForAndCostsLittle) {
 TEST(SimulatorTest, TwoCohortsHideTheDrafts) {
   SimulationOptions options = Options();
   options.drafts = 2;
-  options.step = {.fixed = 200 * kMicrosecond,
-                  .weights = 1 * kMillisecond,
-                  .row_ns = 200'000,
-                  .context_ns = 0};
+  options.step = {
+      .fixed = 200 * kMicrosecond, .weights = 1 * kMillisecond, .row_ns = 200'000, .context_ns = 0};
   options.draft.weights = 1500 * kMicrosecond;
   options.acceptance = {.first = 0.9, .further = 0, .spread = 0.05};
   std::vector<Arrival> arrivals(8, Arrival{0, 10, 900});
