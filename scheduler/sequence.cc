@@ -170,7 +170,7 @@ void Sequence::Append(TokenId token) {
 float Sequence::Value(base::Nanos now) const {
   // The shares of others shift, but nobody's is taken away.
   constexpr double kMost = 8;
-  double value = std::exp2(std::clamp(request.priority, -3, 3));
+  double value = std::ldexp(1.0, std::clamp(request.priority, -3, 3));
   if (request.tpot_slo > 0 && first_token > 0 && output_size() > 0) {
     const double so_far = static_cast<double>(now - first_token) / output_size();
     const double behind = so_far / static_cast<double>(request.tpot_slo);
