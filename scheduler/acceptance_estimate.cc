@@ -17,6 +17,9 @@ constexpr double kMemory = 500;
 constexpr double kPrior = 10;
 constexpr double kFade = 0.98;
 
+// By the draft, given the parent.
+float ChanceSaid(float score) { return std::exp(std::min(score, 0.0f)); }
+
 double PlacePrior(int rank) { return rank == 0 ? 0.6 : 0.15; }
 
 bool JudgedByScore(Coupling coupling, SiblingDraw draw) {
@@ -25,16 +28,17 @@ bool JudgedByScore(Coupling coupling, SiblingDraw draw) {
 
 }  // namespace
 
+int AcceptanceEstimate::Bin(float said) {
+  return std::min(kBins - 1, static_cast<int>(said * kBins));
+}
+
 // Depth of each node, and its rank among the children of its parent.
 struct AcceptanceEstimate::Places {
-  explicit Places(const TokenTree& tree) {
+  explicit Places(const TokenTree& tree) : depth(speculation::DepthArray(tree)) {
     std::array<uint8_t, speculation::kMaxDraftNodes> children;
     std::fill_n(children.begin(), tree.size(), 0);
-    depth[0] = rank[0] = 0;
-    for (int node = 1; node < tree.size(); ++node) {
-      depth[node] = depth[tree.parents[node]] + 1;
-      rank[node] = children[tree.parents[node]]++;
-    }
+    rank[0] = 0;
+    for (int node = 1; node < tree.size(); ++node) rank[node] = children[tree.parents[node]]++;
   }
   int place(int node) const { return std::min(depth[node] - 1, kDepths - 1); }
   int order(int node) const { return std::min<int>(rank[node], kRanks - 1); }
@@ -52,10 +56,9 @@ void AcceptanceEstimate::PathChances(Coupling coupling, const TokenTree& tree, S
   const auto path = [&](int node) { return node == 0 ? 1.0f : (*chances)[node - 1]; };
   if (JudgedByScore(coupling, draw)) {
     for (int node = 1; node < tree.size(); ++node) {
-      const float said = std::exp(std::min(tree.scores[node], 0.0f));
-      const int bin = std::min(kBins - 1, static_cast<int>(said * kBins));
+      const float said = ChanceSaid(tree.scores[node]);
       (*chances)[node - 1] =
-          path(tree.parents[node]) * static_cast<float>(by_score_[c][bin].Chance(said));
+          path(tree.parents[node]) * static_cast<float>(by_score_[c][Bin(said)].Chance(said));
     }
     return;
   }
@@ -77,8 +80,7 @@ void AcceptanceEstimate::Observe(Coupling coupling, const TokenTree& tree, Sibli
   for (int node = 1; node < tree.size(); ++node) {
     // Below a node that was not accepted nothing is learned.
     if (!accepted[tree.parents[node]]) continue;
-    const float said = std::exp(std::min(tree.scores[node], 0.0f));
-    Tally& tally = by_score ? by_score_[c][std::min(kBins - 1, static_cast<int>(said * kBins))]
+    Tally& tally = by_score ? by_score_[c][Bin(ChanceSaid(tree.scores[node]))]
                             : by_place_[c][places.place(node)][places.order(node)];
     if (tally.tried >= kMemory) {
       tally.tried *= 1 - 1 / kMemory;

@@ -39,6 +39,8 @@ class AcceptanceEstimate {
   using ByPlace = std::array<std::array<Tally, kRanks>, kDepths>;
   struct Places;
 
+  static int Bin(float said);
+
   std::array<ByScore, speculation::kCouplings> by_score_;
   std::array<ByPlace, speculation::kCouplings> by_place_;
 };

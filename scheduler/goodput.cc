@@ -17,15 +17,6 @@ constexpr int32_t kTrees = 32;
 // there.
 constexpr double kSlack = 1.5;
 
-// Depths, without an allocation.
-struct Levels {
-  explicit Levels(const speculation::TokenTree& tree) {
-    of[0] = 0;
-    for (int node = 1; node < tree.size(); ++node) of[node] = of[tree.parents[node]] + 1;
-  }
-  std::array<uint8_t, speculation::kMaxDraftNodes> of;
-};
-
 }  // namespace
 
 DraftOrder GoodputControl::Best(const PerCoupling& c, int32_t askers, const StepBase& step,
@@ -87,13 +78,13 @@ DraftOrder GoodputControl::Deepest(Coupling coupling, DraftOrder order, int32_t 
   return order;
 }
 
-void GoodputControl::OnReply(Coupling coupling, int32_t askers, int32_t max_depth,
+void GoodputControl::OnReply(Coupling coupling, const DraftOrder& order,
                              const speculation::TokenTree& tree, base::Nanos latency) {
-  const Levels levels(tree);
-  const int32_t depth = *std::max_element(levels.of.begin(), levels.of.begin() + tree.size());
+  const auto depths = speculation::DepthArray(tree);
+  const int32_t depth = *std::max_element(depths.begin(), depths.begin() + tree.size());
   PerCoupling& c = couplings_[static_cast<size_t>(coupling)];
-  c.reply.Observe(askers, depth, latency);
-  if (max_depth >= kDepths) c.deepest = std::clamp(depth, 1, kDepths);
+  c.reply.Observe(order.askers, depth, latency);
+  if (order.max_depth >= kDepths) c.deepest = std::clamp(depth, 1, kDepths);
 }
 
 void GoodputControl::OnGoneWithout(Coupling coupling, const DraftOrder& order, base::Nanos waited) {
@@ -112,9 +103,9 @@ base::Nanos GoodputControl::Patience(Coupling coupling, const DraftOrder& order)
 void GoodputControl::NoteWorth(const speculation::TokenTree& tree, int32_t max_depth,
                                PerCoupling* c) const {
   std::array<Worths, kDepths> now = {};
-  const Levels levels(tree);
+  const auto depths = speculation::DepthArray(tree);
   for (int node = 1; node < tree.size(); ++node) {
-    if (levels.of[node] <= kDepths) now[levels.of[node] - 1].Add(chances_[node - 1]);
+    if (depths[node] <= kDepths) now[depths[node] - 1].Add(chances_[node - 1]);
   }
   for (int d = 0; d < std::min(max_depth, kDepths); ++d) {
     c->seen[d] = std::min(c->seen[d] + 1, kTrees);

@@ -49,8 +49,8 @@ class GoodputControl {
   // The same for a tree of all levels.
   DraftOrder Deepest(speculation::Coupling coupling, DraftOrder order, int32_t most) const;
 
-  // max_depth: as was asked for.
-  void OnReply(speculation::Coupling coupling, int32_t askers, int32_t max_depth,
+  // What came of an order.
+  void OnReply(speculation::Coupling coupling, const DraftOrder& order,
                const speculation::TokenTree& tree, base::Nanos latency);
   // The reply had not come after `waited`.
   void OnGoneWithout(speculation::Coupling coupling, const DraftOrder& order, base::Nanos waited);

@@ -152,7 +152,7 @@ void Scheduler::OnDraft(base::SequenceId id, uint32_t round, speculation::Draft 
   // Of one that comes too late there is something to learn too; of how long the first took, which
   // had the prompt to read, there is not.
   if (std::exchange(sequence->had_reply, true)) {
-    control.OnReply(coupling, wait.order().askers, wait.order().max_depth, draft.tree, *latency);
+    control.OnReply(coupling, wait.order(), draft.tree, *latency);
   }
   if (draft.tree.size() > useful + 1) draft = Prune(std::move(draft), useful, useful);
   std::vector<float>* worth = stale ? &impl_->unused_worth : &sequence->worth;

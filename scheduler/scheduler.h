@@ -156,9 +156,9 @@ class Scheduler {
   std::vector<Event> Cancel(base::SequenceId id);
 
   // A draft's reply. Kept only if `round` is the sequence's current one and it is not in flight;
-  // otherwise counted as late and dropped. The tree must be Validate()d and drawn in a way that the
-  // sequence's coupling Allows; its root token must be the last committed one (else it is dropped
-  // and counted as a miss).
+  // otherwise counted as late, and only learned from. The tree must be Validate()d and drawn in a
+  // way that the sequence's coupling Allows; its root token must be the last committed one (else it
+  // is dropped and counted as a miss).
   void OnDraft(base::SequenceId id, uint32_t round, speculation::Draft draft, base::Nanos now);
   // No draft will come for this round (busy, unreachable, unsupported): do not wait for it.
   void OnNoDraft(base::SequenceId id, uint32_t round);

@@ -161,30 +161,30 @@ void StepTime::Interval::Forget(double share) {
   }
 }
 
-void StepTime::AddUp() {
-  normal_ = {};
-  right_ = {};
-  square_ = weight_ = 0;
+StepTime::Sums StepTime::AddUp() const {
+  Sums sums;
+  Matrix& normal = sums.normal;
   for (int k = 0; k + 1 < kKnots; ++k) {
     const Interval& interval = intervals_[k];
-    normal_.f_f[k] += interval.f_f;
-    normal_.f_f[k + 1] += interval.next_next;
-    normal_.f_next[k] += interval.f_next;
-    normal_.f_c[k] += interval.f_c;
-    normal_.f_c[k + 1] += interval.next_c;
-    normal_.c_c += interval.c_c;
-    right_.f[k] += interval.f_time;
-    right_.f[k + 1] += interval.next_time;
-    right_.c += interval.c_time;
-    square_ += interval.square;
-    weight_ += interval.weight;
+    normal.f_f[k] += interval.f_f;
+    normal.f_f[k + 1] += interval.next_next;
+    normal.f_next[k] += interval.f_next;
+    normal.f_c[k] += interval.f_c;
+    normal.f_c[k + 1] += interval.next_c;
+    normal.c_c += interval.c_c;
+    sums.right.f[k] += interval.f_time;
+    sums.right.f[k + 1] += interval.next_time;
+    sums.right.c += interval.c_time;
+    sums.square += interval.square;
+    sums.weight += interval.weight;
   }
+  return sums;
 }
 
 double StepTime::Roofline::At(double rows) const { return fixed + slope * std::max(rows, knee); }
 
 // Least squares of three numbers, each a vector in the space of the knots.
-StepTime::Roofline StepTime::FitRoofline(double knee) const {
+StepTime::Roofline StepTime::FitRoofline(const Sums& sums, double knee) {
   std::array<Vector, 3> basis;
   basis[0].f.fill(1);
   for (int k = 0; k < kKnots; ++k) basis[1].f[k] = std::max(RowsAt(k), knee) / kMostRows;
@@ -193,8 +193,8 @@ StepTime::Roofline StepTime::FitRoofline(double knee) const {
   std::array<std::array<double, 3>, 3> a;
   std::array<double, 3> b;
   for (int p = 0; p < 3; ++p) {
-    b[p] = dot(basis[p], right_);
-    const Vector row = normal_.Times(basis[p]);
+    b[p] = dot(basis[p], sums.right);
+    const Vector row = sums.normal.Times(basis[p]);
     for (int q = 0; q < 3; ++q) a[p][q] = dot(row, basis[q]);
   }
   auto damped = a;
@@ -203,22 +203,22 @@ StepTime::Roofline StepTime::FitRoofline(double knee) const {
   std::array<double, 3> x = b;
   Solve3(damped, &x);
   Roofline fit = {.fixed = x[0], .slope = x[1] / kMostRows, .knee = knee, .context = x[2]};
-  fit.misfit = square_ - 2 * Dot(x, b);
+  fit.misfit = sums.square - 2 * Dot(x, b);
   for (int p = 0; p < 3; ++p) fit.misfit += x[p] * Dot(a[p], x);
-  if (x[1] < 0) fit.misfit = square_;  // as bad as none
+  if (x[1] < 0) fit.misfit = sums.square;  // as bad as none
   return fit;
 }
 
-StepTime::Vector StepTime::LowestRoofline() const {
+StepTime::Vector StepTime::LowestRoofline(const Sums& sums) const {
   // Between two knots too: the true knee need not be at one.
   std::array<Roofline, 2 * kKnots - 1> fits;
   const Roofline* best = nullptr;
   for (size_t i = 0; i < fits.size(); ++i) {
     const int knot = static_cast<int>(i) / 2;
-    fits[i] = FitRoofline(i % 2 == 0 ? RowsAt(knot) : (RowsAt(knot) + RowsAt(knot + 1)) / 2);
+    fits[i] = FitRoofline(sums, i % 2 == 0 ? RowsAt(knot) : (RowsAt(knot) + RowsAt(knot + 1)) / 2);
     if (best == nullptr || fits[i].misfit < best->misfit) best = &fits[i];
   }
-  const double noise = weight_ * kNoise * scale_ * kNoise * scale_;
+  const double noise = sums.weight * kNoise * scale_ * kNoise * scale_;
   Vector lowest;
   lowest.f.fill(INFINITY);
   lowest.c = best->context;
@@ -230,10 +230,10 @@ StepTime::Vector StepTime::LowestRoofline() const {
 }
 
 void StepTime::Solve() {
-  AddUp();
-  const Vector shape = LowestRoofline();
-  Matrix a = normal_;
-  Vector b = right_;
+  const Sums sums = AddUp();
+  const Vector shape = LowestRoofline(sums);
+  Matrix a = sums.normal;
+  Vector b = sums.right;
   for (int k = 0; k < kKnots; ++k) {
     a.f_f[k] += kShape;
     b.f[k] += kShape * shape.f[k];

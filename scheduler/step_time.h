@@ -53,11 +53,17 @@ class StepTime {
 
   static double RowsAt(int knot);
   static Place At(int32_t rows);
+  // Over all steps that are remembered.
+  struct Sums {
+    Matrix normal;
+    Vector right;                   // x time
+    double square = 0, weight = 0;  // time^2 and 1
+  };
+  Sums AddUp() const;
   // Of those with this knee, the one that fits best.
-  Roofline FitRoofline(double knee) const;
+  static Roofline FitRoofline(const Sums& sums, double knee);
   // At every knot the lowest of the rooflines that fit about as well as the best.
-  Vector LowestRoofline() const;
-  void AddUp();
+  Vector LowestRoofline(const Sums& sums) const;
   void Solve();
 
   // Sums over the steps between a knot and the next, which alone forget quickly: what a step of so
@@ -69,10 +75,6 @@ class StepTime {
     void Forget(double share);
   };
   std::array<Interval, kKnots - 1> intervals_ = {};
-  // Of all intervals together, when it was last solved.
-  Matrix normal_;
-  Vector right_;  // sum of x time
-  double square_ = 0, weight_ = 0;
   Vector fit_;
   double scale_ = 0;  // smoothed time of a step
   int64_t steps_ = 0;

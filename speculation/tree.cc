@@ -45,6 +45,14 @@ absl::Status Validate(const TokenTree& tree, int max_nodes, int vocabulary) {
   return absl::OkStatus();
 }
 
+std::array<uint8_t, kMaxDraftNodes> DepthArray(const TokenTree& tree) {
+  assert(tree.size() <= kMaxDraftNodes);
+  std::array<uint8_t, kMaxDraftNodes> depths;
+  depths[0] = 0;
+  for (int node = 1; node < tree.size(); ++node) depths[node] = depths[tree.parents[node]] + 1;
+  return depths;
+}
+
 std::vector<int32_t> Depths(const TokenTree& tree) {
   std::vector<int32_t> depths(tree.size(), 0);
   for (int node = 1; node < tree.size(); ++node) depths[node] = depths[tree.parents[node]] + 1;

@@ -3,6 +3,7 @@
 
 // A token tree: the guesses of a draft under the last committed token.
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -39,6 +40,8 @@ absl::Status Validate(const TokenTree& tree, int max_nodes, int vocabulary);
 
 // Depth of every node; the root's is 0.
 std::vector<int32_t> Depths(const TokenTree& tree);
+// The same without an allocation, of a tree that a draft could grow; [tree.size()] are set.
+std::array<uint8_t, kMaxDraftNodes> DepthArray(const TokenTree& tree);
 
 // Bit j of word [i] is set if node j is node i or one of its ancestors. At most 64 nodes.
 std::vector<uint64_t> AncestorMasks(const TokenTree& tree);

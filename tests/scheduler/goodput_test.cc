@@ -299,7 +299,7 @@ struct Group {
     const DraftOrder order = control.Order(Coupling::kCoupled, 4, step, 16);
     std::vector<float> worth;
     for (int i = 0; i < 4; ++i) {
-      control.OnReply(Coupling::kCoupled, 4, order.max_depth, draft.tree, latency);
+      control.OnReply(Coupling::kCoupled, order, draft.tree, latency);
       control.Judge(Coupling::kCoupled, draft, order.ask ? order.max_depth : 16, 16, &worth);
     }
   }
