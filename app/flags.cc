@@ -16,7 +16,7 @@ DEFINE_string(admin_listen, "", "address of /metrics, /livez, /readyz, /debug; e
 DEFINE_string(targets, "", "gateway: addresses host:port,...; up: how many target groups (1)");
 DEFINE_string(drafts, "", "target: addresses host:port,...; up, generate: how many draft workers");
 DEFINE_string(
-    tree, "best:8",
+    tree, "best:24:4:12",
     "shape of draft trees: widths by depth such as 1,1,3,1,1, or best:NODES[:CHILDREN[:DEPTH]]");
 DEFINE_string(coupling, "coupled",
               "how guesses are accepted: coupled, rejection, traversal (all lossless) or typical "

@@ -17,21 +17,9 @@ using schemas::DraftStatus;
 
 namespace {
 
+// Of a node: of how many a draft says how sure it is of them.
+constexpr int kCandidates = 8;
 constexpr int kMaskWords = speculation::kMaxDraftNodes / 64;
-
-// How sure the draft is of each candidate, as a log-probability. With the noise given, the target's
-// choice is the arg-max of scores that differ from ours only by its logits, so the gaps between
-// perturbed scores, not the plain probabilities, say how likely it is to agree (verification.md
-// section 1). The normaliser runs over the candidates alone: those below them hardly weigh.
-std::vector<float> Confidence(const std::vector<speculation::ScoredToken>& candidates) {
-  float sum = 0;
-  for (const auto& c : candidates) sum += std::exp(c.score - candidates[0].score);
-  std::vector<float> logprobs;
-  for (const auto& c : candidates) {
-    logprobs.push_back(c.score - candidates[0].score - std::log(sum));
-  }
-  return logprobs;
-}
 
 int32_t DepthOf(const speculation::TokenTree& tree, int node) {
   int32_t depth = 0;
@@ -66,12 +54,29 @@ DraftReply DraftEngine::ReplyTo(const DraftRequest& request, DraftStatus status)
   return reply;
 }
 
+void DraftEngine::Leave(Job* job) {
+  job->session->busy = false;
+  rounds_[job->session->key.target_incarnation].Leave();
+}
+
 void DraftEngine::Supersede(const SessionKey& key) {
   std::erase_if(jobs_, [&](const std::unique_ptr<Job>& job) {
     if (!(job->session->key == key)) return false;
-    job->session->busy = false;
+    Leave(job.get());
     return true;
   });
+}
+
+void DraftEngine::LearnFrom(const DraftRequest& request) {
+  const Session* session = sessions_.Find(
+      {.target_incarnation = request.target_incarnation, .sequence = request.sequence});
+  if (session == nullptr || session->length() != request.base_length) return;
+  int node = 0;
+  for (const base::TokenId token : request.append_tokens) {
+    if (node < 0 || node >= static_cast<int>(session->candidates.size())) return;
+    confidence(request.coupling).Observe(session->candidates[node], token);
+    node = speculation::ChildWith(session->tree, node, token);
+  }
 }
 
 void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos now) {
@@ -81,6 +86,7 @@ void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos
                   [&](base::TokenId t) { return t >= 0 && t < model_->config().vocabulary; });
   if (!in_vocabulary) return reply_(peer, ReplyTo(request, DraftStatus::kUnsupported), {});
   Supersede({request.target_incarnation, request.sequence});
+  LearnFrom(request);
   Applied applied = sessions_.Apply(request, now);
   if (applied.status != DraftStatus::kOk) {
     DraftReply reply = ReplyTo(request, applied.status);
@@ -98,11 +104,13 @@ void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos
   if (!sessions_.Reserve(session, session->length() + max_nodes)) {
     return reply_(peer, ReplyTo(request, DraftStatus::kBusy), {});
   }
+  const bool any_tree = !speculation::WeighsDraft(request.coupling);
+  const float row_price = any_tree ? request.row_price : 0.0f;
   auto job = std::make_unique<Job>(
       Job{.peer = peer,
           .request = request,
           .session = session,
-          .grower = speculation::TreeGrower(growth, session->tokens.back(), max_nodes),
+          .grower = speculation::TreeGrower(growth, session->tokens.back(), max_nodes, row_price),
           .started = now});
   if (absl::Status prepared = PrepareWeights(request, job.get()); !prepared.ok()) {
     const bool busy = absl::IsResourceExhausted(prepared);
@@ -110,7 +118,22 @@ void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos
                   {});
   }
   session->busy = true;
+  rounds_[request.target_incarnation].Join(any_tree ? request.second_price : 0.0f);
   jobs_.push_back(std::move(job));
+}
+
+void DraftEngine::StopWhatDoesNotPay() {
+  for (auto& [target, round] : rounds_) {
+    float gain = 0;
+    for (const auto& job : jobs_) {
+      if (job->session->key.target_incarnation == target) gain += job->grower.Gain();
+    }
+    if (round.Pays(gain, base::ToSeconds(pass_time_))) continue;
+    for (const auto& job : jobs_) {
+      const bool any_tree = !speculation::WeighsDraft(job->request.coupling);
+      if (any_tree && job->session->key.target_incarnation == target) job->grower.Stop();
+    }
+  }
 }
 
 absl::Status DraftEngine::PrepareWeights(const DraftRequest& request, Job* job) {
@@ -147,9 +170,10 @@ void DraftEngine::EndSession(const SessionKey& key) {
 void DraftEngine::PeerGone(uint64_t target_incarnation) {
   std::erase_if(jobs_, [&](const std::unique_ptr<Job>& job) {
     if (job->session->key.target_incarnation != target_incarnation) return false;
-    job->session->busy = false;
+    Leave(job.get());
     return true;
   });
+  rounds_.erase(target_incarnation);
   sessions_.Purge(target_incarnation);
 }
 
@@ -245,13 +269,9 @@ DraftEngine::Candidates DraftEngine::BestTokens(const Job& job, int width,
   }
   Candidates best;
   best.tokens = speculation::PerturbedTopK(logits, noise, noise.empty() ? 0 : sampling.temperature,
-                                           std::max(width, 8));
+                                           std::max(width, kCandidates));
   std::erase_if(best.tokens, [](const auto& c) { return !std::isfinite(c.score); });
-  best.logprobs = Confidence(best.tokens);
-  if (best.tokens.size() > static_cast<size_t>(width)) {
-    best.tokens.resize(width);
-    best.logprobs.resize(width);
-  }
+  best.logprobs = confidence(job.request.coupling).LogProbs(best.tokens);
   return best;
 }
 
@@ -298,6 +318,8 @@ void DraftEngine::ExpandNode(Job* job, int node, absl::Span<const float> logits)
     const bool shared = job->draw == schemas::SiblingDraw::kCoupledTopK;
     const auto noise = shared ? Noise(job, position) : absl::Span<const float>();
     candidates = BestTokens(*job, width, noise, logits);
+    job->session->candidates.resize(job->grower.tree().size());
+    job->session->candidates[node] = candidates.tokens;
   }
   job->grower.Expand(node, candidates.tokens, candidates.logprobs);
 }
@@ -337,7 +359,7 @@ void DraftEngine::Finish(Job* job, base::Nanos now) {
     weights = {std::move(job->slot), static_cast<uint32_t>(shape.bytes()),
                job->request.weights_pool};
   }
-  session->busy = false;
+  Leave(job);
   session->last_used = now;
   nodes_drafted_ += reply.tokens.size();
   reply_(job->peer, std::move(reply), std::move(weights));
@@ -353,12 +375,16 @@ absl::Status DraftEngine::Step() {
     if (batch.rows() > before) stepped.emplace_back(job.get(), batch.rows() - before);
   }
   if (batch.rows() > 0) {
+    const base::Nanos before = base::Now();
     model_->MoveKv(moves_);
     moves_.clear();
     auto logits = model_->Forward(batch);
     if (!logits.ok()) return logits.status();
     int32_t logit = 0;
     for (auto [job, rows] : stepped) Absorb(job, rows, *logits, &logit);
+    const base::Nanos pass = base::Now() - before;
+    pass_time_ += (pass - pass_time_) / (pass < pass_time_ ? 4 : 16);
+    StopWhatDoesNotPay();
   }
   const base::Nanos after = base::Now();
   std::erase_if(jobs_, [&](const std::unique_ptr<Job>& job) {

@@ -9,18 +9,21 @@
 // draft's own distribution they are drawn from it, and the weights they were drawn from go to the
 // target in a slot of registered memory, where they are made.
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "draft/session_table.h"
 #include "model/rank_model.h"
 #include "schemas/draft_weights.h"
 #include "schemas/messages.h"
+#include "speculation/confidence.h"
 #include "speculation/growth.h"
 #include "transport/slot_pool.h"
 
@@ -111,6 +114,14 @@ class DraftEngine {
   // Drawn from the row of weights that this adds to the job's slot.
   Candidates DrawnTokens(Job* job, int node, int32_t position, int width,
                          absl::Span<const float> logits);
+  // From what the target chose where this worker had guessed.
+  void LearnFrom(const schemas::DraftRequest& request);
+  speculation::Confidence& confidence(speculation::Coupling coupling) {
+    return confidence_[static_cast<size_t>(coupling)];
+  }
+  void StopWhatDoesNotPay();
+  // The job is over, whatever came of it.
+  void Leave(Job* job);
   absl::Status PrepareWeights(const schemas::DraftRequest& request, Job* job);
   absl::Span<const float> Noise(Job* job, int32_t position);
   bool Done(const Job& job, base::Nanos now) const;
@@ -124,10 +135,13 @@ class DraftEngine {
   AcquireSlot acquire_slot_;
   Reply reply_;
   SessionTable sessions_;
-  std::vector<std::unique_ptr<Job>> jobs_;  // oldest first
-  std::vector<model::KvMove> moves_;        // before the next pass
-  std::vector<float> masked_;               // scratch: filtered logits
-  std::vector<uint16_t> cut_weights_;       // scratch: a row that is sent cut
+  std::vector<std::unique_ptr<Job>> jobs_;                          // oldest first
+  absl::flat_hash_map<uint64_t, speculation::GrowthRound> rounds_;  // by target incarnation
+  std::vector<model::KvMove> moves_;                                // before the next pass
+  std::array<speculation::Confidence, speculation::kCouplings> confidence_;
+  std::vector<float> masked_;          // scratch: filtered logits
+  std::vector<uint16_t> cut_weights_;  // scratch: a row that is sent cut
+  base::Nanos pass_time_ = 0;  // smoothed; one held up, or long for its prompts, counts less
   bool draining_ = false;
   uint64_t nodes_drafted_ = 0;
 };

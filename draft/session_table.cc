@@ -29,6 +29,7 @@ void PlantTree(Session* session) {
   session->tree = speculation::TokenTree::Root(session->tokens.back());
   session->tree_slot = {-1};
   session->tree_slots_used = 0;
+  session->candidates.clear();
 }
 
 }  // namespace
@@ -151,6 +152,11 @@ Applied SessionTable::Apply(const DraftRequest& request, base::Nanos now) {
   session->last_used = now;
   applied.session = session;
   return applied;
+}
+
+const Session* SessionTable::Find(const SessionKey& key) const {
+  const auto it = sessions_.find(key);
+  return it == sessions_.end() ? nullptr : it->second.get();
 }
 
 void SessionTable::End(const SessionKey& key) {

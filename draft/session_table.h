@@ -16,6 +16,7 @@
 #include "model/batch.h"
 #include "scheduler/kv_blocks.h"
 #include "schemas/messages.h"
+#include "speculation/sampling.h"
 #include "speculation/tree.h"
 
 namespace specfabric::draft {
@@ -42,6 +43,8 @@ struct Session {
   speculation::TokenTree tree;
   std::vector<int32_t> tree_slot;  // [tree nodes], -1: not run; the root's KV is a committed slot
   int32_t tree_slots_used = 0;
+  // [nodes] what was guessed among below each node, best first; empty: not expanded, or drawn.
+  std::vector<std::vector<speculation::ScoredToken>> candidates;
   base::Nanos last_used = 0;
   bool busy = false;  // being drafted for: not evictable
 
@@ -86,6 +89,7 @@ class SessionTable {
   // Makes the session's blocks cover `slots`, evicting idle sessions, least recently used first.
   bool Reserve(Session* session, int32_t slots);
 
+  const Session* Find(const SessionKey& key) const;  // null if unknown
   void End(const SessionKey& key);         // no-op if unknown or busy (the TTL then takes it)
   int Purge(uint64_t target_incarnation);  // all idle ones of a target that is gone
   int Expire(base::Nanos now);             // idle ones past their time to live

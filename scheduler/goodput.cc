@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace specfabric::scheduler {
 namespace {
@@ -43,6 +44,41 @@ DraftOrder GoodputControl::Best(const PerCoupling& c, int32_t askers, const Step
   return best;
 }
 
+// A guess costs at least what it does on average where that is least; which guesses a step takes is
+// decided when they are there.
+void GoodputControl::SetPrices(double rate, const StepBase& step, int32_t most,
+                               DraftOrder* order) const {
+  const auto base_rows = static_cast<int32_t>(step.rows);
+  const auto base = static_cast<double>(step_time_.Predict(base_rows, step.context));
+  double least = std::numeric_limits<double>::infinity();
+  for (int32_t guesses = 1; guesses <= most; guesses *= 2) {
+    const int32_t rows = guesses * order->askers;
+    const auto with = static_cast<double>(step_time_.Predict(base_rows + rows, step.context));
+    least = std::min(least, (with - base) / rows);
+  }
+  order->second_price = rate * 1e9 / order->askers;
+  order->row_price = rate * least;
+}
+
+DraftOrder GoodputControl::BestPriced(const PerCoupling& c, int32_t askers, const StepBase& step,
+                                      int32_t most) const {
+  Worths offered;
+  for (const Worths& level : c.worths) offered.Add(level, askers);
+  StepBase later = step;
+  later.delay += c.reply.Expect(askers, c.deepest) + c.reply.Deviation(askers);
+  const Cut plain = ShareRows(Worths{}, step, step_time_);
+  const Cut cut = ShareRows(offered, later, step_time_);
+  DraftOrder order = {.ask = cut.guesses > 0 && cut.rate > plain.rate,
+                      .max_nodes = most,
+                      .max_depth = kDepths,
+                      .askers = askers,
+                      .latency = later.delay - step.delay,
+                      .gain = (cut.tokens - step.tokens) / askers,
+                      .rows = cut.guesses / askers};
+  SetPrices(std::max(cut.rate, plain.rate), step, most, &order);
+  return order;
+}
+
 DraftOrder GoodputControl::Order(Coupling coupling, int32_t askers, const StepBase& step,
                                  int32_t most) {
   PerCoupling& c = couplings_[static_cast<size_t>(coupling)];
@@ -51,10 +87,12 @@ DraftOrder GoodputControl::Order(Coupling coupling, int32_t askers, const StepBa
     return Deepest(coupling, {.askers = askers, .gain = 1, .rows = static_cast<double>(most)},
                    most);
   }
-  DraftOrder order = Best(c, askers, step, most);
+  const bool priced = !speculation::WeighsDraft(coupling);
+  DraftOrder order = priced ? BestPriced(c, askers, step, most) : Best(c, askers, step, most);
   order.askers = askers;
   if (order.ask) {
     c.probe_interval = c.until_probe = kFirstProbe;
+    if (priced) return order;
     c.until_explored -= std::min(askers, kExploreEvery / 16);
     if (c.until_explored <= 0) {
       c.until_explored = kExploreEvery;
@@ -84,19 +122,20 @@ void GoodputControl::OnReply(Coupling coupling, const DraftOrder& order,
   const int32_t depth = *std::max_element(depths.begin(), depths.begin() + tree.size());
   PerCoupling& c = couplings_[static_cast<size_t>(coupling)];
   c.reply.Observe(order.askers, depth, latency);
-  if (order.max_depth >= kDepths) c.deepest = std::clamp(depth, 1, kDepths);
+  if (order.max_depth >= kDepths) c.deepest += (std::clamp(depth, 1, kDepths) - c.deepest) / 4;
 }
 
 void GoodputControl::OnGoneWithout(Coupling coupling, const DraftOrder& order, base::Nanos waited) {
   PerCoupling& c = couplings_[static_cast<size_t>(coupling)];
-  c.reply.ObserveAtLeast(order.askers, std::min(order.max_depth, c.deepest), waited);
+  const double depth = std::min<double>(order.max_depth, c.deepest);
+  c.reply.ObserveAtLeast(order.askers, static_cast<int32_t>(depth + 0.5), waited);
 }
 
 // As TCP's retransmission timer (RFC 6298): four deviations above the mean.
 base::Nanos GoodputControl::Patience(Coupling coupling, const DraftOrder& order) const {
   const PerCoupling& c = couplings_[static_cast<size_t>(coupling)];
   if (!c.reply.known()) return base::kForever;
-  const int32_t depth = std::min(order.max_depth, c.deepest);
+  const double depth = std::min<double>(order.max_depth, c.deepest);
   return 2 * c.reply.Expect(order.askers, depth) + 4 * c.reply.Deviation(order.askers);
 }
 

@@ -24,8 +24,11 @@ namespace specfabric::scheduler {
 // The tree that a sequence asks for in a round.
 struct DraftOrder {
   bool ask = false;
-  int32_t max_nodes = 0;    // below the root
-  int32_t max_depth = 0;    // levels
+  int32_t max_nodes = 0;  // below the root
+  int32_t max_depth = 0;  // levels
+  // Where any tree will do the draft judges by these what of it pays: the tokens that a second of
+  // growing costs a sequence of this group, and what verifying a guess costs at least.
+  double second_price = 0, row_price = 0;
   int32_t askers = 1;       // sequences that ask in this round
   base::Nanos latency = 0;  // until its reply is expected, deviation included
   double gain = 0;          // guesses accepted, if it comes in time
@@ -75,7 +78,7 @@ class GoodputControl {
     // Of trees on average, by depth - 1; seen: trees that could have gone that deep.
     std::array<Worths, kDepths> worths = {};
     std::array<int32_t, kDepths> seen = {};
-    int32_t deepest = kDepths;  // levels of the last tree that could have had any number
+    double deepest = kDepths;  // levels of the last trees that could have had any number
     // Where siblings are weighed: path chance by place in draw order, averaged.
     std::array<float, speculation::kMaxVerifyNodes> by_place = {};
     int32_t placed = 0;          // trees that by_place is of
@@ -86,6 +89,10 @@ class GoodputControl {
   };
 
   DraftOrder Best(const PerCoupling& c, int32_t askers, const StepBase& step, int32_t most) const;
+  // The same where any tree will do: whether to ask for one, which grows as far as it pays.
+  DraftOrder BestPriced(const PerCoupling& c, int32_t askers, const StepBase& step,
+                        int32_t most) const;
+  void SetPrices(double rate, const StepBase& step, int32_t most, DraftOrder* order) const;
   void NoteWorth(const speculation::TokenTree& tree, int32_t max_depth, PerCoupling* c) const;
 
   StepTime step_time_;

@@ -166,6 +166,8 @@ void Scheduler::Impl::StartRound(Sequence* sequence, base::Nanos now, std::vecto
                                    .committed = sequence->committed_size(),
                                    .max_nodes = order.max_nodes,
                                    .max_depth = order.max_depth,
+                                   .second_price = order.second_price,
+                                   .row_price = order.row_price,
                                    .deadline = sequence->wait.deadline()});
 }
 

@@ -64,8 +64,8 @@ void ReplyTime::ObserveAtLeast(int32_t askers, int32_t depth, base::Nanos waited
   if (waited > Expect(askers, depth)) Observe(askers, depth, waited);
 }
 
-base::Nanos ReplyTime::Expect(int32_t askers, int32_t depth) const {
-  return static_cast<base::Nanos>(1e3 * Nearest(askers).Expect(std::max(1, depth)));
+base::Nanos ReplyTime::Expect(int32_t askers, double depth) const {
+  return static_cast<base::Nanos>(1e3 * Nearest(askers).Expect(std::max(1.0, depth)));
 }
 
 base::Nanos ReplyTime::Deviation(int32_t askers) const {

@@ -20,7 +20,7 @@ class ReplyTime {
   void ObserveAtLeast(int32_t askers, int32_t depth, base::Nanos waited);
   bool known() const { return known_; }
   // 0 before any reply.
-  base::Nanos Expect(int32_t askers, int32_t depth) const;
+  base::Nanos Expect(int32_t askers, double depth) const;
   // Mean deviation from what was expected.
   base::Nanos Deviation(int32_t askers) const;
 

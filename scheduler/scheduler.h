@@ -111,9 +111,10 @@ struct TokensEvent {
 struct DraftWanted {
   base::SequenceId id = 0;
   uint32_t round = 0;
-  int32_t committed = 0;  // tokens, prompt included
-  int32_t max_nodes = 0;  // below the root
-  int32_t max_depth = 0;  // levels
+  int32_t committed = 0;                   // tokens, prompt included
+  int32_t max_nodes = 0;                   // below the root
+  int32_t max_depth = 0;                   // levels
+  double second_price = 0, row_price = 0;  // see DraftOrder
   base::Nanos deadline = 0;
 };
 

@@ -78,7 +78,9 @@ class Worker {
     int32_t& known = known_[want.id];
     waiting_.push_back(
         {want, std::max(0, want.committed - known),
-         speculation::TreeGrower(cost_.tree.Shallower(want.max_depth), 0, want.max_nodes)});
+         speculation::TreeGrower(cost_.tree.Shallower(want.max_depth), 0, want.max_nodes,
+                                 static_cast<float>(want.row_price))});
+    round_.Join(static_cast<float>(want.second_price));
     known = want.committed;
   }
   void Forget(base::SequenceId id) { known_.erase(id); }
@@ -99,6 +101,7 @@ class Worker {
     const Nanos arithmetic = static_cast<Nanos>(cost_.row_ns * static_cast<double>(rows));
     const Nanos time = std::max<Nanos>(1, std::max(cost_.weights, arithmetic));
     busy_ += time;
+    pass_ = time;
     ends_ = now + time;
   }
 
@@ -106,9 +109,16 @@ class Worker {
     ends_ = 0;
     std::vector<Reply> replies;
     std::vector<Job> left;
+    float gain = 0;
     for (Job& job : jobs_) {
       Expand(&job);
+      gain += job.grower.Gain();
+    }
+    const bool pays = round_.Pays(gain, base::ToSeconds(pass_));
+    for (Job& job : jobs_) {
+      if (!pays) job.grower.Stop();
       if (job.grower.Frontier().empty()) {
+        round_.Leave();
         replies.push_back({job.want, std::move(job.grower).Take()});
       } else {
         left.push_back(std::move(job));
@@ -141,8 +151,10 @@ class Worker {
   const DraftCost& cost_;
   const Truth& truth_;
   std::vector<Job> waiting_, jobs_;
+  speculation::GrowthRound round_;
   std::unordered_map<base::SequenceId, int32_t> known_;
   Nanos ends_ = 0;
+  Nanos pass_ = 0;  // of the last
   Nanos busy_ = 0;
 };
 

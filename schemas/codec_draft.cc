@@ -70,11 +70,11 @@ std::vector<uint8_t> Encode(const DraftRequest& m) {
   const auto append_tokens = builder.CreateVector(m.append_tokens);
   const auto sampling = wire::ToWire(m.sampling);
   return wire::Finish(
-      builder,
-      wire::CreateDraftRequest(
-          builder, m.target_incarnation, m.sequence, m.round, m.request_id, m.base_length,
-          m.base_hash, append_tokens, m.max_nodes, m.time_budget, static_cast<uint8_t>(m.coupling),
-          &sampling, m.prompt_length, m.draw, m.weights_pool, m.weights_bytes, m.max_depth));
+      builder, wire::CreateDraftRequest(
+                   builder, m.target_incarnation, m.sequence, m.round, m.request_id, m.base_length,
+                   m.base_hash, append_tokens, m.max_nodes, m.time_budget,
+                   static_cast<uint8_t>(m.coupling), &sampling, m.prompt_length, m.draw,
+                   m.weights_pool, m.weights_bytes, m.max_depth, m.second_price, m.row_price));
 }
 
 template <>
@@ -97,6 +97,8 @@ absl::StatusOr<DraftRequest> Decode<DraftRequest>(absl::Span<const uint8_t> payl
   m.weights_pool = t->weights_pool();
   m.weights_bytes = t->weights_bytes();
   m.max_depth = t->max_depth();
+  m.second_price = t->second_price();
+  m.row_price = t->row_price();
 
   const auto append_tokens = View(t->append_tokens());
   Checker check("DraftRequest");
@@ -110,6 +112,8 @@ absl::StatusOr<DraftRequest> Decode<DraftRequest>(absl::Span<const uint8_t> payl
   }
   check.NonNegative("max_depth", m.max_depth);
   check.NonNegative("time_budget", m.time_budget);
+  check.Price("second_price", m.second_price);
+  check.Price("row_price", m.row_price);
   check.AtMost("coupling", t->coupling(), static_cast<uint8_t>(Coupling::kTypical));
   check.Sampling(m.sampling);
   check.NonNegative("prompt_length", m.prompt_length);

@@ -79,6 +79,10 @@ struct DraftRequest {
   int32_t max_nodes = 0;        // below the root
   int32_t max_depth = 0;        // levels below the root; 0: any
   base::Nanos time_budget = 0;  // from receipt
+  // Where any tree will do: the accepted tokens that a second of growing costs the target
+  // elsewhere, and those that verifying a node does (speculation/growth.h). At least 0.
+  float second_price = 0.0f;
+  float row_price = 0.0f;
   Coupling coupling = Coupling::kCoupled;
   base::SamplingParams sampling;  // holds the seed
   int32_t prompt_length = 0;

@@ -4,6 +4,7 @@
 // What the codecs share: verified access to a FlatBuffer, and the range checks that the schema
 // language cannot say. Private to schemas/.
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -79,6 +80,9 @@ class Checker {
     if (size > limit) {
       Fail(field, absl::StrCat(size, " entries long"), absl::StrCat("at most ", limit));
     }
+  }
+  void Price(const char* field, float value) {
+    Require(value >= 0 && std::isfinite(value), field, value, "finite and at least 0");
   }
   void Finite(const char* field, absl::Span<const float> values);
   void TokenIds(const char* field, absl::Span<const base::TokenId> tokens);

@@ -94,9 +94,11 @@ int GrowthPolicy::MaxNodesWithChildren() const {
   return 1 + static_cast<int>(NodesOf({widths.begin(), widths.end() - 1}));
 }
 
-TreeGrower::TreeGrower(const GrowthPolicy& policy, base::TokenId root, int max_nodes)
+TreeGrower::TreeGrower(const GrowthPolicy& policy, base::TokenId root, int max_nodes,
+                       float row_price)
     : policy_(policy),
       max_nodes_(std::max(0, std::min({max_nodes, policy.MaxNodes(), kMaxBelowRoot}))),
+      row_price_(row_price),
       beam_((max_nodes_ - 1) / std::max(1, policy.max_depth) + 1),
       tree_(TokenTree::Root(root)),
       depth_{0},
@@ -143,7 +145,7 @@ void TreeGrower::Expand(int node, const std::vector<ScoredToken>& candidates,
 }
 
 TokenTree TreeGrower::Take() && {
-  while (remaining() > 0 && !pool_.empty()) AdmitBest();
+  while (AnyToAdmit()) AdmitBest();
   return std::move(tree_);
 }
 
@@ -158,6 +160,10 @@ int TreeGrower::AddNode(int parent, base::TokenId token, float logprob, float pa
   return tree_.Add(parent, token, logprob);
 }
 
+bool TreeGrower::AnyToAdmit() const {
+  return remaining() > 0 && !pool_.empty() && std::exp(pool_.front().path) >= row_price_;
+}
+
 int TreeGrower::AdmitBest() {
   std::pop_heap(pool_.begin(), pool_.end(), Later);
   const Candidate best = pool_.back();
@@ -165,10 +171,16 @@ int TreeGrower::AdmitBest() {
   return AddNode(best.parent, best.token, best.logprob, best.path);
 }
 
+float TreeGrower::Gain() const {
+  float gain = 0.0f;
+  for (int32_t node : frontier_) gain += std::exp(path_score_[node]);
+  return gain;
+}
+
 void TreeGrower::StartNextStep() {
   std::vector<int32_t> added = std::exchange(next_, {});
   do {
-    for (int i = 0; best_first() && i < beam_ && remaining() > 0 && !pool_.empty(); ++i) {
+    for (int i = 0; best_first() && i < beam_ && AnyToAdmit(); ++i) {
       added.push_back(AdmitBest());
     }
     if (remaining() == 0) return;
@@ -177,7 +189,9 @@ void TreeGrower::StartNextStep() {
     }
     added.clear();
     // Nodes at the depth limit are not expanded: others may use what is left.
-  } while (frontier_.empty() && !pool_.empty());
+  } while (frontier_.empty() && AnyToAdmit());
+  const auto worth_a_row = [&](int32_t node) { return std::exp(path_score_[node]) >= row_price_; };
+  if (std::none_of(frontier_.begin(), frontier_.end(), worth_a_row)) frontier_.clear();
 }
 
 }  // namespace specfabric::speculation

@@ -42,13 +42,19 @@ struct GrowthPolicy {
 // the highest path log-probability among all candidates seen so far. Siblings enter in the order in
 // which they were drawn: the i-th drawn counts with the i-th largest log-probability of its
 // siblings, since its chance of being the target's choice goes with its rank in the draw.
+//
+// Where the coupling takes any tree, nodes that are not worth verifying are left out: those below
+// whose path the chance of being accepted is less than row_price, in accepted tokens.
 class TreeGrower {
  public:
   // max_nodes bounds the nodes below the root, whatever the policy says (the request's budget).
-  TreeGrower(const GrowthPolicy& policy, base::TokenId root, int max_nodes);
+  TreeGrower(const GrowthPolicy& policy, base::TokenId root, int max_nodes, float row_price = 0.0f);
 
   // Nodes to expand in the next step, ascending; empty when the tree is complete.
   std::vector<int32_t> Frontier() const { return frontier_; }
+  // The most tokens that the next step may add to what is accepted: one below each node to expand.
+  float Gain() const;
+  void Stop() { frontier_.clear(); }
   // Whether Expand would add something: neither expanded nor left over when the budget ran out.
   bool Expandable(int node) const;
   // How many candidates to give for a node of this depth.
@@ -60,7 +66,8 @@ class TreeGrower {
               const std::vector<float>& logprobs);
 
   const TokenTree& tree() const { return tree_; }
-  // The tree; best-first fills what is left of the budget with the best candidates seen.
+  // The tree; best-first fills what is left of the budget with the best candidates seen that are
+  // worth their row.
   TokenTree Take() &&;
 
  private:
@@ -77,11 +84,13 @@ class TreeGrower {
   bool best_first() const { return policy_.widths.empty(); }
   int remaining() const { return max_nodes_ - (tree_.size() - 1); }
   int AddNode(int parent, base::TokenId token, float logprob, float path);
+  bool AnyToAdmit() const;
   int AdmitBest();
   void StartNextStep();
 
   GrowthPolicy policy_;
   int max_nodes_;
+  float row_price_;
   int beam_;  // best-first: nodes a step
   TokenTree tree_;
   std::vector<int32_t> depth_;
@@ -90,6 +99,29 @@ class TreeGrower {
   std::vector<int32_t> next_;    // nodes that the step in progress has added
   std::vector<Candidate> pool_;  // a heap with the best in front
   int64_t drawn_ = 0;
+};
+
+// The trees that one target waits for together, and whether one more pass over those that still
+// grow pays: the target's step is held up until the last of them has come, so all of them are
+// weighed against what the others could do meanwhile. After the marginal rule for fractions
+// (Dinkelbach 1967): priced at the best rate of tokens, what pays at the margin raises that rate.
+class GrowthRound {
+ public:
+  // A tree begins to grow; second_price: accepted tokens that a second costs its sequence.
+  void Join(float second_price) {
+    if (growing_++ == 0) second_price_ = 0;
+    second_price_ += second_price;
+  }
+  void Leave() { --growing_; }
+  bool growing() const { return growing_ > 0; }
+  // gain: of all that still grow.
+  bool Pays(float gain, double pass_seconds) const {
+    return gain >= second_price_ * static_cast<float>(pass_seconds);
+  }
+
+ private:
+  int32_t growing_ = 0;
+  float second_price_ = 0;  // of all that joined since none grew
 };
 
 }  // namespace specfabric::speculation

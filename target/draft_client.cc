@@ -141,6 +141,8 @@ void DraftClient::SendRequest(Route* route, PeerId worker, base::Nanos now) {
   request.append_tokens.assign(tokens->begin() + route->acked_length, tokens->end());
   request.max_nodes = route->want.max_nodes;
   request.max_depth = route->want.max_depth;
+  request.second_price = static_cast<float>(route->want.second_price);
+  request.row_price = static_cast<float>(route->want.row_price);
   request.time_budget = std::max<base::Nanos>(route->want.deadline - now, 0);
   request.coupling = route->terms.coupling;
   request.sampling = route->terms.sampling;

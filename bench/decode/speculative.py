@@ -270,8 +270,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--prompts", type=int, default=6)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--tuning_prompts", type=int, default=2)
-    parser.add_argument("--trees", nargs="+", default=["best:4", "best:6", "best:8"])
-    parser.add_argument("--draft_max", type=int, nargs="+", default=[2, 3, 4, 6, 8])
+    parser.add_argument("--trees", nargs="+", default=["best:12:4:12", "best:24:4:12"])
+    parser.add_argument("--draft_max", type=int, nargs="+", default=[2, 3, 4, 6, 8, 12, 16])
     parser.add_argument("--p_min", type=float, nargs="+", default=[0.0, 0.4])
     parser.add_argument(
         "--spec_types", nargs="+", default=["draft-simple"], help="llama.cpp's --spec-type"

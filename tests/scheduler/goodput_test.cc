@@ -292,18 +292,19 @@ TEST(LevelInDrawOrderTest, NeverRisesAndKeepsTheSum) {
 
 // A round of four sequences whose drafts answer after `latency`, in a group where rows are free.
 struct Group {
-  GoodputControl control;
+  Coupling coupling = Coupling::kCoupled;
+  GoodputControl control = {};
   StepBase step = {.tokens = 4, .rows = 4, .context = 0, .delay = 0, .max_rows = 64};
   void Round(const speculation::Draft& draft, base::Nanos latency) {
     for (int i = 0; i < 4; ++i) control.OnStep(4 + 4 * i, 0, 10 * base::kMillisecond);
-    const DraftOrder order = control.Order(Coupling::kCoupled, 4, step, 16);
+    const DraftOrder order = Order();
     std::vector<float> worth;
     for (int i = 0; i < 4; ++i) {
-      control.OnReply(Coupling::kCoupled, order, draft.tree, latency);
-      control.Judge(Coupling::kCoupled, draft, order.ask ? order.max_depth : 16, 16, &worth);
+      control.OnReply(coupling, order, draft.tree, latency);
+      control.Judge(coupling, draft, order.ask ? order.max_depth : 16, 16, &worth);
     }
   }
-  DraftOrder Order() { return control.Order(Coupling::kCoupled, 4, step, 16); }
+  DraftOrder Order() { return control.Order(coupling, 4, step, 16); }
 };
 
 TEST(GoodputControlTest, AsksForEverythingAtFirst) {
@@ -315,9 +316,11 @@ TEST(GoodputControlTest, AsksForEverythingAtFirst) {
   EXPECT_EQ(control.Patience(Coupling::kCoupled, order), base::kForever);
 }
 
+// Where growing as far as it pays would bend the law, the levels are what past trees show to pay.
 TEST(GoodputControlTest, DeeperTheQuickerTheDraft) {
-  const speculation::Draft draft = {.tree = Chain(6, std::log(0.7f))};
-  Group quick, slow, useless;
+  const speculation::Draft draft = {.tree = Chain(6, std::log(0.7f)),
+                                    .draw = SiblingDraw::kWithoutReplacement};
+  Group quick{Coupling::kRejection}, slow{Coupling::kRejection}, useless{Coupling::kRejection};
   for (int i = 0; i < 40; ++i) {
     quick.Round(draft, 60 * base::kMicrosecond);
     slow.Round(draft, 18 * base::kMillisecond);
@@ -333,9 +336,52 @@ TEST(GoodputControlTest, DeeperTheQuickerTheDraft) {
   EXPECT_GT(asked, 0);
 }
 
-TEST(GoodputControlTest, OneAskerInAWhileExplores) {
+TEST(GoodputControlTest, PricesFollowTheRate) {
   const speculation::Draft draft = {.tree = Chain(6, std::log(0.7f))};
+  Group quick, slow, useless;
+  for (int i = 0; i < 40; ++i) {
+    quick.Round(draft, 60 * base::kMicrosecond);
+    slow.Round(draft, 18 * base::kMillisecond);
+    useless.Round(draft, 600 * base::kMillisecond);
+  }
+  // Four sequences, ten milliseconds a step: 100 tokens a second each without drafts, and with them
+  // as many more as are accepted, as long as their replies take no time.
+  EXPECT_EQ(quick.Order().max_depth, slow.Order().max_depth);
+  EXPECT_NEAR(quick.Order().second_price, 100 * (1 + quick.Order().gain), 10);
+  EXPECT_GT(quick.Order().second_price, slow.Order().second_price);
+  EXPECT_GT(slow.Order().second_price, 100);
+  EXPECT_NEAR(quick.Order().row_price, 0, 1e-3) << "rows are free here";
+  int asked = 0;
+  for (int i = 0; i < 200; ++i) asked += useless.Order().ask;
+  EXPECT_LT(asked, 12) << "but for probes";
+  EXPECT_GT(asked, 0);
+}
+
+TEST(GoodputControlTest, RowsThatCostHaveAPrice) {
+  const speculation::Draft draft = {.tree = Chain(6, std::log(0.9f))};
   Group group;
+  group.step.max_rows = 128;
+  for (int i = 0; i < 60; ++i) {
+    for (int rows = 4; rows < 80; rows += 4) {
+      group.control.OnStep(rows, 0, (10 + rows) * base::kMillisecond);
+    }
+    std::vector<float> worth;
+    const DraftOrder order = group.Order();
+    for (int s = 0; s < 4; ++s) {
+      group.control.OnReply(Coupling::kCoupled, order, draft.tree, base::kMicrosecond);
+      group.control.Judge(Coupling::kCoupled, draft, 16, 16, &worth);
+    }
+  }
+  const DraftOrder order = group.Order();
+  EXPECT_TRUE(order.ask);
+  // A row takes a millisecond.
+  EXPECT_NEAR(order.row_price, 4 * order.second_price * 1e-3, 0.05 * order.row_price);
+}
+
+TEST(GoodputControlTest, OneAskerInAWhileExplores) {
+  const speculation::Draft draft = {.tree = Chain(6, std::log(0.7f)),
+                                    .draw = SiblingDraw::kWithoutReplacement};
+  Group group{Coupling::kRejection};
   std::vector<int> explorers(4, 0);
   for (int i = 0; i < 400; ++i) {
     group.Round(draft, base::kMillisecond);

@@ -99,6 +99,11 @@ TEST(LimitsTest, DraftRequest) {
   ExpectRefused<M>("max_nodes", [](M& m) { m.max_nodes = kMaxTreeNodes + 1; });
   ExpectRefused<M>("max_nodes", [](M& m) { m.max_nodes = -1; });
   ExpectRefused<M>("max_depth", [](M& m) { m.max_depth = -1; });
+  for (const float price :
+       {-1.0f, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    ExpectRefused<M>("second_price", [&](M& m) { m.second_price = price; });
+    ExpectRefused<M>("row_price", [&](M& m) { m.row_price = price; });
+  }
   ExpectRefused<M>("time_budget", [](M& m) { m.time_budget = -1; });
   ExpectRefused<M>("coupling", [](M& m) { m.coupling = static_cast<Coupling>(4); });
   ExpectRefused<M>("prompt_length", [](M& m) { m.prompt_length = -1; });

@@ -121,6 +121,8 @@ inline DraftRequest RandomMessage<DraftRequest>(Rng& rng) {
   m.weights_pool = static_cast<uint8_t>(RandomInt(rng, 0, 255));
   m.weights_bytes = static_cast<uint32_t>(rng());
   m.max_depth = RandomInt(rng, 0, 1 << 20);
+  m.second_price = static_cast<float>(RandomInt(rng, 0, 1 << 20)) / 8;
+  m.row_price = static_cast<float>(RandomInt(rng, 0, 64)) / 64;
   return m;
 }
 template <>
@@ -227,7 +229,7 @@ inline auto Fields(const DraftRequest& m) {
   return std::tuple(m.target_incarnation, m.sequence, m.round, m.request_id, m.base_length,
                     m.base_hash, m.append_tokens, m.max_nodes, m.time_budget, m.coupling,
                     Fields(m.sampling), m.prompt_length, m.draw, m.weights_pool, m.weights_bytes,
-                    m.max_depth);
+                    m.max_depth, m.second_price, m.row_price);
 }
 inline auto Fields(const DraftReply& m) {
   return std::tuple(m.target_incarnation, m.sequence, m.round, m.request_id, m.status, m.draw,

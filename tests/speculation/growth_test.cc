@@ -204,5 +204,45 @@ TEST(TreeGrowerTest, NanLogprobsAreLast) {
   EXPECT_THAT(grower.tree().tokens, ElementsAre(7, 1, 2));
 }
 
+TEST(TreeGrowerTest, LeavesOutWhatIsNotWorthItsRow) {
+  // Every first child has half of the mass, its siblings next to none.
+  for (const auto& [row_price, nodes] :
+       {std::pair{0.0f, 8}, std::pair{0.3f, 1}, std::pair{0.2f, 2}, std::pair{0.6f, 0}}) {
+    TreeGrower grower(Parsed("best:8:2:8"), 7, 8, row_price);
+    while (!grower.Frontier().empty()) {
+      for (int32_t node : grower.Frontier()) {
+        grower.Expand(node, {{1, 3.0f}, {2, 2.0f}}, {std::log(0.5f), -9.0f});
+      }
+    }
+    EXPECT_EQ(std::move(grower).Take().size(), nodes + 1) << row_price;
+  }
+}
+
+TEST(TreeGrowerTest, GainIsTheChanceOfWhatIsToBeExpanded) {
+  TreeGrower grower(Parsed("2,1,1"), 7, 100);
+  EXPECT_FLOAT_EQ(grower.Gain(), 1.0f);
+  grower.Expand(0, {{1, 3.0f}, {2, 2.0f}}, {std::log(0.5f), std::log(0.2f)});
+  EXPECT_FLOAT_EQ(grower.Gain(), 0.7f);
+  grower.Stop();
+  EXPECT_THAT(grower.Frontier(), IsEmpty());
+  EXPECT_FLOAT_EQ(grower.Gain(), 0.0f);
+  EXPECT_EQ(std::move(grower).Take().size(), 3);
+}
+
+TEST(GrowthRoundTest, AllThatAreWaitedForAreWeighedAgainstTheirGain) {
+  GrowthRound round;
+  round.Join(100);
+  EXPECT_TRUE(round.Pays(0.11f, 1e-3));
+  EXPECT_FALSE(round.Pays(0.09f, 1e-3));
+  round.Join(100);
+  EXPECT_FALSE(round.Pays(0.11f, 1e-3)) << "the step waits for both";
+  round.Leave();
+  EXPECT_FALSE(round.Pays(0.11f, 1e-3)) << "one that is done still waits";
+  round.Leave();
+  EXPECT_FALSE(round.growing());
+  round.Join(100);
+  EXPECT_TRUE(round.Pays(0.11f, 1e-3)) << "a new round";
+}
+
 }  // namespace
 }  // namespace specfabric::speculation
