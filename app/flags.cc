@@ -23,6 +23,12 @@ DEFINE_string(coupling, "coupled",
               "(lossy)");
 DEFINE_string(request_couplings, "",
               "couplings that a request may ask for besides --coupling, comma-separated");
+DEFINE_string(
+    ahead, "likeliest",
+    "what a draft runs while the target verifies: likeliest, geometric or uniform (fan-outs "
+    "of next roots), or off");
+DEFINE_int32(ahead_nodes, 48, "nodes run ahead between two commits of a sequence, at most");
+DEFINE_int32(ahead_rows, 16, "of a pass ahead, all sequences together");
 DEFINE_string(sampled_tree, "2,2,1,1",
               "shape of the trees of rejection and traversal: widths by depth");
 DEFINE_string(sampled_draw, "without_replacement",
@@ -143,8 +149,8 @@ const std::vector<Group>& Groups() {
         "typical_epsilon", "typical_delta", "max_sequences", "max_step_tokens", "max_queue",
         "speculation", "max_draft_wait_ms", "step_timeout_seconds", "served_model_name"}},
       {"draft",
-       {"tree", "sampled_tree", "sampled_draw", "draft_top_n", "max_sessions",
-        "session_ttl_seconds", "max_step_tokens"}},
+       {"tree", "ahead", "ahead_nodes", "ahead_rows", "sampled_tree", "sampled_draw", "draft_top_n",
+        "max_sessions", "session_ttl_seconds", "max_step_tokens"}},
       {"gateway",
        {"model", "served_model_name", "targets", "max_context", "request_timeout_seconds"}},
       {"up", {"draft_model", "targets", "request_timeout_seconds", "print_pids"}},

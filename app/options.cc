@@ -258,6 +258,8 @@ absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
 absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model_dir) {
   for (absl::Status status :
        {InRange("max_sessions", FLAGS_max_sessions, 1, 1 << 16),
+        InRange("ahead_nodes", FLAGS_ahead_nodes, 1, draft::GuessCache::kSlots - 1),
+        InRange("ahead_rows", FLAGS_ahead_rows, 1, 4096),
         InRange("draft_top_n", FLAGS_draft_top_n, 0, 1 << 24),
         InRange("session_ttl_seconds", FLAGS_session_ttl_seconds, 0.1, 1e7)}) {
     if (!status.ok()) return status;
@@ -286,6 +288,11 @@ absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model
   options.model_dir = model_dir;
   options.rank = *rank;
   options.engine.growth = *growth;
+  auto ahead = draft::ParseAheadPolicy(FLAGS_ahead);
+  if (!ahead.ok()) return Flag("ahead", FLAGS_ahead, ahead.status());
+  options.engine.ahead.policy = *ahead;
+  options.engine.ahead.nodes = FLAGS_ahead_nodes;
+  options.engine.ahead.rows = FLAGS_ahead_rows;
   options.engine.sampled_growth = *std::move(sampled);
   options.engine.sampled_draw = *draw;
   options.engine.top_n = FLAGS_draft_top_n;

@@ -66,6 +66,9 @@ std::vector<std::string> DraftArgs() {
   args.push_back("--listen=127.0.0.1:0");
   args.push_back(absl::StrCat("--tree=", FLAGS_tree));
   args.push_back(absl::StrCat("--sampled_tree=", FLAGS_sampled_tree));
+  args.push_back(absl::StrCat("--ahead=", FLAGS_ahead));
+  args.push_back(absl::StrCat("--ahead_nodes=", FLAGS_ahead_nodes));
+  args.push_back(absl::StrCat("--ahead_rows=", FLAGS_ahead_rows));
   args.push_back(absl::StrCat("--sampled_draw=", FLAGS_sampled_draw));
   args.push_back(absl::StrCat("--draft_top_n=", FLAGS_draft_top_n));
   args.push_back(absl::StrCat("--max_sessions=", FLAGS_max_sessions));

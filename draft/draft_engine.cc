@@ -5,29 +5,11 @@
 #include <limits>
 #include <utility>
 
-#include "base/bfloat16.h"
-#include "speculation/proposal.h"
-#include "speculation/sampling.h"
-
 namespace specfabric::draft {
 
 using schemas::DraftReply;
 using schemas::DraftRequest;
 using schemas::DraftStatus;
-
-namespace {
-
-// Of a node: of how many a draft says how sure it is of them.
-constexpr int kCandidates = 8;
-constexpr int kMaskWords = speculation::kMaxDraftNodes / 64;
-
-int32_t DepthOf(const speculation::TokenTree& tree, int node) {
-  int32_t depth = 0;
-  for (int32_t a = node; a > 0; a = tree.parents[a]) ++depth;
-  return depth;
-}
-
-}  // namespace
 
 DraftEngine::DraftEngine(const DraftEngineOptions& options, std::unique_ptr<model::RankModel> model,
                          AcquireSlot acquire_slot, Reply reply)
@@ -71,11 +53,25 @@ void DraftEngine::LearnFrom(const DraftRequest& request) {
   const Session* session = sessions_.Find(
       {.target_incarnation = request.target_incarnation, .sequence = request.sequence});
   if (session == nullptr || session->length() != request.base_length) return;
+  const GuessCache& guesses = session->guesses;
   int node = 0;
   for (const base::TokenId token : request.append_tokens) {
-    if (node < 0 || node >= static_cast<int>(session->candidates.size())) return;
-    confidence(request.coupling).Observe(session->candidates[node], token);
-    node = speculation::ChildWith(session->tree, node, token);
+    if (node < 0 || node >= guesses.size()) return;
+    std::vector<speculation::ScoredToken> among;
+    for (const Candidate& candidate : guesses.candidates(node)) among.push_back(candidate.scored);
+    confidence(session->coupling).Observe(among, token);
+    node = guesses.Child(node, token);
+  }
+}
+
+void DraftEngine::CountOutcome(const Applied& applied, int32_t levels) {
+  const int32_t level = std::min(applied.accepted, kOutcomeLevels - 1);
+  ++stats_.outcomes[level][static_cast<size_t>(*applied.outcome)];
+  // Of the guesses on the way down all were accepted but the last, unless there was none left.
+  const int32_t tried = applied.accepted + (applied.accepted < levels ? 1 : 0);
+  for (int32_t i = 0; i < tried; ++i) {
+    constexpr double kShare = 1.0 / 256;
+    acceptance_ += kShare * ((i < applied.accepted ? 1.0 : 0.0) - acceptance_);
   }
 }
 
@@ -95,16 +91,19 @@ void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos
   }
   moves_.insert(moves_.end(), applied.moves.begin(), applied.moves.end());
   Session* session = applied.session;
+  const bool any_tree = !speculation::WeighsDraft(request.coupling);
+  if (any_tree && applied.outcome) CountOutcome(applied, session->sent_levels);
+  session->ahead.Stop();
   // Neither the verifier's mask nor the draft's context may overflow.
   const int32_t room = options_.sessions.context - session->length();
   const int max_nodes = std::clamp(request.max_nodes, 0, speculation::kMaxDraftNodes - 1);
   speculation::GrowthPolicy growth =
       speculation::WeighsDraft(request.coupling) ? options_.sampled_growth : options_.growth;
   growth = growth.Shallower(request.max_depth > 0 ? std::min(room, request.max_depth) : room);
-  if (!sessions_.Reserve(session, session->length() + max_nodes)) {
+  const int32_t slots = std::min(session->guesses.slots_used() + max_nodes, GuessCache::kSlots);
+  if (!sessions_.Reserve(session, session->length() + slots)) {
     return reply_(peer, ReplyTo(request, DraftStatus::kBusy), {});
   }
-  const bool any_tree = !speculation::WeighsDraft(request.coupling);
   const float row_price = any_tree ? request.row_price : 0.0f;
   auto job = std::make_unique<Job>(
       Job{.peer = peer,
@@ -119,20 +118,17 @@ void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos
   }
   session->busy = true;
   rounds_[request.target_incarnation].Join(any_tree ? request.second_price : 0.0f);
+  ExpandKnown(job.get());
   jobs_.push_back(std::move(job));
 }
 
 void DraftEngine::StopWhatDoesNotPay() {
-  for (auto& [target, round] : rounds_) {
-    float gain = 0;
-    for (const auto& job : jobs_) {
-      if (job->session->key.target_incarnation == target) gain += job->grower.Gain();
-    }
-    if (round.Pays(gain, base::ToSeconds(pass_time_))) continue;
-    for (const auto& job : jobs_) {
-      const bool any_tree = !speculation::WeighsDraft(job->request.coupling);
-      if (any_tree && job->session->key.target_incarnation == target) job->grower.Stop();
-    }
+  absl::flat_hash_map<uint64_t, float> gains;
+  for (const auto& job : jobs_) gains[TargetOf(*job)] += job->grower.Gain();
+  for (const auto& job : jobs_) {
+    if (speculation::WeighsDraft(job->request.coupling)) continue;
+    const uint64_t target = TargetOf(*job);
+    if (!rounds_[target].Pays(gains[target], base::ToSeconds(pass_time_))) job->grower.Stop();
   }
 }
 
@@ -177,163 +173,6 @@ void DraftEngine::PeerGone(uint64_t target_incarnation) {
   sessions_.Purge(target_incarnation);
 }
 
-void DraftEngine::AddPrefix(Job* job, int32_t rows, model::Batch* batch) {
-  Session* session = job->session;
-  model::BatchSequence sequence;
-  sequence.kv_len = session->kv_len;
-  sequence.first_row = batch->rows();
-  sequence.row_count = rows;
-  sequence.causal = true;
-  for (int32_t i = session->kv_len; i < session->kv_len + rows; ++i) {
-    batch->tokens.push_back(session->tokens[i]);
-    batch->positions.push_back(i);
-    batch->ancestors.insert(batch->ancestors.end(), kMaskWords, 0);
-  }
-  if (session->kv_len + rows == session->length()) {
-    batch->logit_rows.push_back(batch->rows() - 1);
-  }
-  batch->sequences.push_back(sequence);
-}
-
-void DraftEngine::AddFrontier(Job* job, model::Batch* batch) {
-  Session* session = job->session;
-  const speculation::TokenTree& tree = job->grower.tree();
-  model::BatchSequence sequence;
-  sequence.kv_len = session->length();
-  sequence.tree_first = session->tree_slots_used;
-  sequence.first_row = batch->rows();
-  sequence.row_count = static_cast<int32_t>(job->frontier.size());
-  sequence.causal = false;
-  session->tree_slot.resize(tree.size(), -1);
-  for (int32_t node : job->frontier) {
-    const int32_t slot = session->tree_slots_used++;
-    session->tree_slot[node] = slot;
-    uint64_t mask[kMaskWords] = {};
-    int32_t depth = 0;
-    // The root is a committed slot, so the mask names only what lies below it.
-    for (int32_t a = node; a > 0; a = tree.parents[a], ++depth) {
-      mask[session->tree_slot[a] / 64] |= uint64_t{1} << (session->tree_slot[a] % 64);
-    }
-    batch->tokens.push_back(tree.tokens[node]);
-    batch->positions.push_back(session->length() - 1 + depth);
-    batch->ancestors.insert(batch->ancestors.end(), mask, mask + kMaskWords);
-    batch->logit_rows.push_back(batch->rows() - 1);
-  }
-  batch->sequences.push_back(sequence);
-}
-
-void DraftEngine::AddRows(Job* job, int32_t budget, model::Batch* batch) {
-  job->frontier.clear();
-  if (budget <= 0) return;
-  const int32_t missing = job->session->length() - job->session->kv_len;
-  if (missing > 0) {
-    AddPrefix(job, std::min(missing, budget), batch);
-  } else {
-    job->frontier = job->grower.Frontier();
-    if (static_cast<int32_t>(job->frontier.size()) > budget) job->frontier.resize(budget);
-    if (job->frontier.empty()) return;
-    AddFrontier(job, batch);
-  }
-  model::BatchSequence& sequence = batch->sequences.back();
-  sequence.first_block = static_cast<int32_t>(batch->blocks.size());
-  sequence.block_count = static_cast<int32_t>(job->session->blocks.size());
-  batch->blocks.insert(batch->blocks.end(), job->session->blocks.begin(),
-                       job->session->blocks.end());
-}
-
-absl::Span<const float> DraftEngine::Noise(Job* job, int32_t position) {
-  if (job->request.sampling.greedy()) return {};
-  for (const NoiseRow& row : job->noise) {
-    if (row.position == position) return row.values;
-  }
-  NoiseRow& row = job->noise.emplace_back();
-  row.position = position;
-  row.values.resize(model_->config().vocabulary);
-  speculation::GumbelNoise(job->request.sampling.seed, static_cast<uint32_t>(position), 0,
-                           absl::MakeSpan(row.values));
-  return row.values;
-}
-
-DraftEngine::Candidates DraftEngine::BestTokens(const Job& job, int width,
-                                                absl::Span<const float> noise,
-                                                absl::Span<const float> logits) {
-  const base::SamplingParams& sampling = job.request.sampling;
-  // What the target's filters would surely drop is not worth a guess.
-  if (!sampling.greedy() && sampling.filtered()) {
-    const std::vector<uint8_t> keep = speculation::FilterMask(logits, sampling);
-    masked_.assign(logits.begin(), logits.end());
-    for (size_t i = 0; i < keep.size(); ++i) {
-      if (!keep[i]) masked_[i] = -std::numeric_limits<float>::infinity();
-    }
-    logits = masked_;
-  }
-  Candidates best;
-  best.tokens = speculation::PerturbedTopK(logits, noise, noise.empty() ? 0 : sampling.temperature,
-                                           std::max(width, kCandidates));
-  std::erase_if(best.tokens, [](const auto& c) { return !std::isfinite(c.score); });
-  best.logprobs = confidence(job.request.coupling).LogProbs(best.tokens);
-  return best;
-}
-
-DraftEngine::Candidates DraftEngine::DrawnTokens(Job* job, int node, int32_t position, int width,
-                                                 absl::Span<const float> logits) {
-  Candidates drawn;
-  if (job->rows == job->shape.rows) return drawn;
-  schemas::DraftWeightsWriter writer(job->shape, job->slot.data());
-  cut_weights_.resize(logits.size());
-  const absl::Span<uint16_t> weights =
-      job->shape.whole() ? writer.WholeRow(job->rows) : absl::MakeSpan(cut_weights_);
-  speculation::MakeWeights(logits, job->request.sampling, options_.top_n, weights);
-  const base::DrawSite site = {.purpose = base::Purpose::kDraft,
-                               .position = static_cast<uint32_t>(position),
-                               .draw = job->request.draw,
-                               .node = static_cast<uint32_t>(node)};
-  const uint64_t seed = job->request.sampling.seed;
-  const std::vector<base::TokenId> tokens =
-      job->draw == schemas::SiblingDraw::kWithReplacement
-          ? speculation::DrawWithReplacement(weights, width, seed, site)
-          : speculation::DrawWithoutReplacement(weights, width, seed, site);
-  if (tokens.empty()) return drawn;
-  if (!job->shape.whole()) writer.Write(job->rows, weights);
-  ++job->rows;
-  const double total = speculation::TotalWeight(weights);
-  for (base::TokenId token : tokens) {
-    const float logprob = static_cast<float>(std::log(base::WidenBFloat16(weights[token]) / total));
-    drawn.tokens.push_back({token, logprob});
-    drawn.logprobs.push_back(logprob);
-  }
-  return drawn;
-}
-
-void DraftEngine::ExpandNode(Job* job, int node, absl::Span<const float> logits) {
-  // The budget may have run out on the nodes before it.
-  if (!job->grower.Expandable(node)) return;
-  const int32_t depth = DepthOf(job->grower.tree(), node);
-  const int32_t position = job->session->length() + depth;
-  const int width = job->grower.Width(depth);
-  Candidates candidates;
-  if (job->slot) {
-    candidates = DrawnTokens(job, node, position, width, logits);
-  } else {
-    const bool shared = job->draw == schemas::SiblingDraw::kCoupledTopK;
-    const auto noise = shared ? Noise(job, position) : absl::Span<const float>();
-    candidates = BestTokens(*job, width, noise, logits);
-    job->session->candidates.resize(job->grower.tree().size());
-    job->session->candidates[node] = candidates.tokens;
-  }
-  job->grower.Expand(node, candidates.tokens, candidates.logprobs);
-}
-
-void DraftEngine::Absorb(Job* job, int32_t rows, const model::LogitShard& logits, int32_t* logit) {
-  Session* session = job->session;
-  if (job->frontier.empty()) {
-    session->kv_len += rows;
-    if (session->kv_len == session->length()) ExpandNode(job, 0, logits.row((*logit)++));
-    return;
-  }
-  for (int32_t node : job->frontier) ExpandNode(job, node, logits.row((*logit)++));
-}
-
 bool DraftEngine::Done(const Job& job, base::Nanos now) const {
   if (job.session->kv_len < job.session->length()) return false;
   const bool late = now - job.started >= job.request.time_budget;
@@ -343,9 +182,11 @@ bool DraftEngine::Done(const Job& job, base::Nanos now) const {
 void DraftEngine::Finish(Job* job, base::Nanos now) {
   DraftReply reply = ReplyTo(job->request, DraftStatus::kOk);
   Session* session = job->session;
-  session->tree = std::move(job->grower).Take();
-  session->tree_slot.resize(session->tree.size(), -1);
-  const speculation::TokenTree& tree = session->tree;
+  job->grower.Fill();
+  const speculation::TokenTree& tree = job->grower.tree();
+  for (int node = 0; node < tree.size(); ++node) session->guesses.MarkSent(GuessOf(job, node));
+  const auto depths = speculation::DepthArray(tree);
+  session->sent_levels = *std::max_element(depths.begin(), depths.begin() + tree.size());
   reply.parents.assign(tree.parents.begin() + 1, tree.parents.end());
   reply.tokens.assign(tree.tokens.begin() + 1, tree.tokens.end());
   reply.scores.assign(tree.scores.begin() + 1, tree.scores.end());
@@ -361,38 +202,31 @@ void DraftEngine::Finish(Job* job, base::Nanos now) {
   }
   Leave(job);
   session->last_used = now;
-  nodes_drafted_ += reply.tokens.size();
+  stats_.nodes_sent += reply.tokens.size();
+  stats_.replies_without_pass += job->passes == 0;
+  if (!speculation::WeighsDraft(session->coupling)) {
+    session->ahead.Start(options_.ahead, session->guesses, acceptance_);
+    ahead_ += session->ahead.any();
+  }
   reply_(job->peer, std::move(reply), std::move(weights));
 }
 
-absl::Status DraftEngine::Step() {
-  model::Batch batch;
-  batch.mask_words = kMaskWords;
-  std::vector<std::pair<Job*, int32_t>> stepped;
-  for (auto& job : jobs_) {
-    const int32_t before = batch.rows();
-    AddRows(job.get(), options_.max_step_tokens - before, &batch);
-    if (batch.rows() > before) stepped.emplace_back(job.get(), batch.rows() - before);
-  }
-  if (batch.rows() > 0) {
-    const base::Nanos before = base::Now();
-    model_->MoveKv(moves_);
-    moves_.clear();
-    auto logits = model_->Forward(batch);
-    if (!logits.ok()) return logits.status();
-    int32_t logit = 0;
-    for (auto [job, rows] : stepped) Absorb(job, rows, *logits, &logit);
-    const base::Nanos pass = base::Now() - before;
-    pass_time_ += (pass - pass_time_) / (pass < pass_time_ ? 4 : 16);
-    StopWhatDoesNotPay();
-  }
-  const base::Nanos after = base::Now();
+void DraftEngine::FinishDone(base::Nanos now) {
   std::erase_if(jobs_, [&](const std::unique_ptr<Job>& job) {
-    if (!Done(*job, after)) return false;
-    Finish(job.get(), after);
+    if (!Done(*job, now)) return false;
+    Finish(job.get(), now);
     return true;
   });
-  return absl::OkStatus();
+}
+
+absl::Status DraftEngine::Step() {
+  // What needs no pass does not wait for those that do.
+  StopWhatDoesNotPay();
+  FinishDone(base::Now());
+  if (jobs_.empty()) return ahead_ > 0 ? StepAhead() : absl::OkStatus();
+  absl::Status stepped = StepJobs();
+  FinishDone(base::Now());
+  return stepped;
 }
 
 }  // namespace specfabric::draft

@@ -39,6 +39,19 @@ struct DraftEngineOptions {
   speculation::SiblingDraw sampled_draw = speculation::SiblingDraw::kWithoutReplacement;
   int32_t top_n = 0;
   int32_t max_step_tokens = 256;  // rows of one forward pass, all sequences together
+  AheadOptions ahead;             // for couplings that take any tree
+};
+
+constexpr int kOutcomeLevels = 17;  // tokens accepted: 0 to 15, and more
+
+// Since start.
+struct DraftEngineStats {
+  uint64_t nodes_sent = 0;
+  uint64_t passes = 0, passes_ahead = 0;
+  uint64_t nodes_ahead = 0;  // run before it was known whether they are needed
+  uint64_t replies_without_pass = 0;
+  // What became of trees, by the tokens accepted.
+  std::array<std::array<uint64_t, kOutcomes>, kOutcomeLevels> outcomes = {};
 };
 
 // Weights to be sent beside a reply; without a lease there are none.
@@ -70,18 +83,18 @@ class DraftEngine {
   void PeerGone(uint64_t target_incarnation);
   void SetDraining() { draining_ = true; }
 
+  // Nobody waits for a tree.
   bool idle() const { return jobs_.empty(); }
-  // One forward pass for all jobs; replies for those that are complete or out of time.
+  // There is something to run ahead of the outcomes, while nobody waits.
+  bool can_go_ahead() const { return ahead_ > 0; }
+  // One forward pass: for all jobs, with replies for those that are complete or out of time, or if
+  // there are none ahead of the outcomes.
   absl::Status Step();
 
   SessionTable& sessions() { return sessions_; }
-  uint64_t nodes_drafted() const { return nodes_drafted_; }
+  const DraftEngineStats& stats() const { return stats_; }
 
  private:
-  struct NoiseRow {
-    int32_t position = -1;
-    std::vector<float> values;
-  };
   struct Job {
     uint64_t peer = 0;
     schemas::DraftRequest request;
@@ -94,37 +107,56 @@ class DraftEngine {
     transport::Lease slot = {};
     schemas::DraftWeightsShape shape = {};
     int32_t rows = 0;
+    std::vector<int32_t> node_of = {0};  // [nodes of the tree] the session's guess that it is
     std::vector<int32_t> frontier = {};  // nodes in the batch at hand; empty while prefilling
-    std::vector<NoiseRow> noise = {};    // one for each depth reached
+    int32_t passes = 0;                  // that it took part in
   };
-  struct Candidates {
-    std::vector<speculation::ScoredToken> tokens;
-    std::vector<float> logprobs;
+  // A guess of a session in the batch at hand.
+  struct AheadRow {
+    Session* session = nullptr;
+    int node = 0;
   };
 
+  // draft_engine_pass.cc: what a pass holds, and what is made of its logits.
+  absl::Status StepJobs();
+  absl::Status StepAhead();
   void AddRows(Job* job, int32_t budget, model::Batch* batch);
   void AddPrefix(Job* job, int32_t rows, model::Batch* batch);
-  void AddFrontier(Job* job, model::Batch* batch);
+  // Nodes of the session's guesses, which get their slots.
+  void AddNodes(Session* session, absl::Span<const int32_t> nodes, model::Batch* batch);
+  absl::StatusOr<model::LogitShard> Run(const model::Batch& batch);
   // Applies the pass to the job; `logit` counts through the rows of `logits`.
   void Absorb(Job* job, int32_t rows, const model::LogitShard& logits, int32_t* logit);
   void ExpandNode(Job* job, int node, absl::Span<const float> logits);
-  // The best of the scores under the noise given; without noise the likeliest.
-  Candidates BestTokens(const Job& job, int width, absl::Span<const float> noise,
-                        absl::Span<const float> logits);
+  // Expands what the session's guesses know already, and leaves in the frontier what must be run.
+  void ExpandKnown(Job* job);
+  void Expand(Job* job, int node, absl::Span<const Candidate> candidates);
+  int GuessOf(Job* job, int node);
+  // What may follow a guess, and what is thought of it.
+  void Look(Session* session, int guess, absl::Span<const float> logits);
+  // The best of the scores under the noise of the coupling; without noise the likeliest.
+  std::vector<Candidate> BestTokens(Session* session, int32_t position, int width,
+                                    absl::Span<const float> logits);
   // Drawn from the row of weights that this adds to the job's slot.
-  Candidates DrawnTokens(Job* job, int node, int32_t position, int width,
-                         absl::Span<const float> logits);
+  std::vector<Candidate> DrawnTokens(Job* job, int node, int32_t position, int width,
+                                     absl::Span<const float> logits);
+  absl::Span<const float> Noise(Session* session, int32_t position);
+
+  // Of a session that had been sent a tree, when the text goes on.
+  void CountOutcome(const Applied& applied, int32_t levels);
   // From what the target chose where this worker had guessed.
   void LearnFrom(const schemas::DraftRequest& request);
   speculation::Confidence& confidence(speculation::Coupling coupling) {
     return confidence_[static_cast<size_t>(coupling)];
   }
+  void NotePassTime(base::Nanos pass);
+  static uint64_t TargetOf(const Job& job) { return job.session->key.target_incarnation; }
   void StopWhatDoesNotPay();
   // The job is over, whatever came of it.
   void Leave(Job* job);
   absl::Status PrepareWeights(const schemas::DraftRequest& request, Job* job);
-  absl::Span<const float> Noise(Job* job, int32_t position);
   bool Done(const Job& job, base::Nanos now) const;
+  void FinishDone(base::Nanos now);
   void Finish(Job* job, base::Nanos now);
   void Supersede(const SessionKey& key);
   schemas::DraftReply ReplyTo(const schemas::DraftRequest& request,
@@ -141,9 +173,11 @@ class DraftEngine {
   std::array<speculation::Confidence, speculation::kCouplings> confidence_;
   std::vector<float> masked_;          // scratch: filtered logits
   std::vector<uint16_t> cut_weights_;  // scratch: a row that is sent cut
-  base::Nanos pass_time_ = 0;  // smoothed; one held up, or long for its prompts, counts less
+  base::Nanos pass_time_ = 0;          // of a level; 0: not known
   bool draining_ = false;
-  uint64_t nodes_drafted_ = 0;
+  int32_t ahead_ = 0;      // sessions with a plan to go ahead
+  double acceptance_ = 0;  // of a guess on the way down, as seen lately
+  DraftEngineStats stats_;
 };
 
 }  // namespace specfabric::draft

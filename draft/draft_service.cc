@@ -65,6 +65,7 @@ class DraftService::Impl {
   void Handle(const DebugQuery& query);
   void SendReply(link::PeerId peer, schemas::DraftReply reply, OutgoingWeights weights);
   void UpdateMetrics();
+  void ReportEngine();
   link::LinkHandler MakeHandler();
 
   model::ModelConfig config_;
@@ -81,7 +82,7 @@ class DraftService::Impl {
   std::atomic<bool> draining_{false};
   std::atomic<bool> busy_{false};
   SessionStats reported_;
-  uint64_t reported_nodes_ = 0;
+  DraftEngineStats reported_engine_;
   std::mutex peers_mutex_;
   absl::flat_hash_map<link::PeerId, uint64_t> peers_;  // guarded: incarnation of each target
 };
@@ -233,14 +234,34 @@ void DraftService::Impl::UpdateMetrics() {
   for (; reported_.purged < stats.purged; ++reported_.purged) {
     metrics_->CountEviction(metrics::Eviction::kPurge);
   }
-  metrics_->tree_nodes.Increment(static_cast<double>(engine_->nodes_drafted() - reported_nodes_));
-  reported_nodes_ = engine_->nodes_drafted();
+  ReportEngine();
+}
+
+void DraftService::Impl::ReportEngine() {
+  const DraftEngineStats& now = engine_->stats();
+  const auto count = [](uint64_t total, uint64_t* reported, metrics::Counter* counter) {
+    counter->Increment(static_cast<double>(total - *reported));
+    *reported = total;
+  };
+  count(now.nodes_sent, &reported_engine_.nodes_sent, &metrics_->tree_nodes);
+  count(now.passes, &reported_engine_.passes, &metrics_->passes);
+  count(now.passes_ahead, &reported_engine_.passes_ahead, &metrics_->passes_ahead);
+  count(now.nodes_ahead, &reported_engine_.nodes_ahead, &metrics_->nodes_ahead);
+  count(now.replies_without_pass, &reported_engine_.replies_without_pass,
+        &metrics_->replies_without_pass);
+  for (int level = 0; level < kOutcomeLevels; ++level) {
+    for (int outcome = 0; outcome < kOutcomes; ++outcome) {
+      uint64_t* reported = &reported_engine_.outcomes[level][outcome];
+      if (now.outcomes[level][outcome] == *reported) continue;
+      count(now.outcomes[level][outcome], reported, metrics_->Outcomes(outcome, level));
+    }
+  }
 }
 
 void DraftService::Impl::Run() {
   base::Nanos expire_at = base::Now() + kExpireInterval;
   while (!stopping_.load()) {
-    const bool idle = engine_->idle();
+    const bool idle = engine_->idle() && !engine_->can_go_ahead();
     for (Input& input : inbox_.PopAll(idle ? expire_at : 0)) {
       busy_ = true;
       std::visit([this](auto& i) { Handle(i); }, input);

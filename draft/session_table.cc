@@ -25,13 +25,6 @@ void Commit(Session* session, int32_t keep, absl::Span<const base::TokenId> appe
   }
 }
 
-void PlantTree(Session* session) {
-  session->tree = speculation::TokenTree::Root(session->tokens.back());
-  session->tree_slot = {-1};
-  session->tree_slots_used = 0;
-  session->candidates.clear();
-}
-
 }  // namespace
 
 SessionTable::SessionTable(const SessionTableOptions& options)
@@ -73,6 +66,12 @@ bool SessionTable::Reserve(Session* session, int32_t slots) {
   return enough;
 }
 
+bool SessionTable::ReserveFree(Session* session, int32_t slots) {
+  const size_t wanted = (slots + options_.block_size - 1) / options_.block_size;
+  if (session->blocks.size() >= wanted) return true;
+  return blocks_.Take(static_cast<int32_t>(wanted - session->blocks.size()), &session->blocks);
+}
+
 Session* SessionTable::FindOrOpen(const SessionKey& key, base::Nanos now) {
   if (auto it = sessions_.find(key); it != sessions_.end()) return it->second.get();
   if (static_cast<int32_t>(sessions_.size()) >= options_.max_sessions && !EvictOne()) {
@@ -97,35 +96,37 @@ std::vector<schemas::PrefixPoint> SessionTable::KnownPoints(const Session& sessi
   return points;
 }
 
-std::vector<model::KvMove> SessionTable::KeepAccepted(Session* session,
-                                                      absl::Span<const base::TokenId> new_tokens) {
-  std::vector<model::KvMove> moves;
+void SessionTable::KeepGuesses(Session* session, absl::Span<const base::TokenId> new_tokens,
+                               Applied* applied) {
   const int32_t length = session->length();
-  if (session->kv_len != length || session->tree.size() == 0) return moves;
-  int node = 0;
-  for (base::TokenId token : new_tokens) {
-    node = speculation::ChildWith(session->tree, node, token);
-    if (node < 0 || session->tree_slot[node] < 0) break;
-    // In path order a source is never behind its destination, so in-order moves are safe.
-    const int32_t from = length + session->tree_slot[node];
-    const int32_t to = session->kv_len++;
-    if (from != to) moves.push_back({Physical(*session, from), Physical(*session, to)});
-    ++stats_.reused_tree_slots;
+  if (session->kv_len != length || session->guesses.size() == 0) {
+    session->guesses.Plant(new_tokens.empty() ? session->tokens.back() : new_tokens.back());
+    return;
   }
-  return moves;
+  const GuessCache::Moved moved = session->guesses.Follow(new_tokens);
+  // In ascending order a source is never behind its destination, so in-order moves are safe.
+  int32_t to = length;
+  for (const int32_t slot : moved.slots) {
+    const int32_t from = length + slot;
+    if (from != to) applied->moves.push_back({Physical(*session, from), Physical(*session, to)});
+    ++to;
+  }
+  session->kv_len += moved.committed;
+  stats_.reused_tree_slots += moved.slots.size();
+  if (!new_tokens.empty()) applied->outcome = moved.outcome;
 }
 
 Applied SessionTable::Apply(const DraftRequest& request, base::Nanos now) {
   const int64_t length = int64_t{request.base_length} + request.append_tokens.size();
-  if (length >= options_.context) return {DraftStatus::kTooLong, nullptr, {}, {}};
-  if (length == 0) return {DraftStatus::kUnsupported, nullptr, {}, {}};
+  if (length >= options_.context) return {.status = DraftStatus::kTooLong};
+  if (length == 0) return {.status = DraftStatus::kUnsupported};
   const SessionKey key{request.target_incarnation, request.sequence};
   Session* session = FindOrOpen(key, now);
-  if (session == nullptr || session->busy) return {DraftStatus::kBusy, nullptr, {}, {}};
+  if (session == nullptr || session->busy) return {.status = DraftStatus::kBusy};
   const int32_t base = request.base_length;
   if (base > session->length() || session->hashes[base] != request.base_hash) {
     ++stats_.resyncs;
-    return {DraftStatus::kNeedResync, nullptr, {}, KnownPoints(*session)};
+    return {.status = DraftStatus::kNeedResync, .known = KnownPoints(*session)};
   }
   // A request that repeats tokens we hold (its acknowledgement was lost) keeps their KV.
   absl::Span<const base::TokenId> append = request.append_tokens;
@@ -136,19 +137,34 @@ Applied SessionTable::Apply(const DraftRequest& request, base::Nanos now) {
     ++common;
   }
   if (!Reserve(session, static_cast<int32_t>(length))) {
-    return {DraftStatus::kBusy, nullptr, {}, {}};
+    return {.status = DraftStatus::kBusy};
   }
   Applied applied;
   if (common == session->length()) {
-    applied.moves = KeepAccepted(session, append);
+    KeepGuesses(session, append, &applied);
+    applied.accepted = std::max<int32_t>(0, static_cast<int32_t>(append.size()) - 1);
   } else {
     stats_.truncated_tokens += session->length() - common;
     session->kv_len = std::min(session->kv_len, common);
+    session->guesses.Plant(append.empty() ? session->tokens[common - 1] : append.back());
   }
   Commit(session, common, append);
-  // The root is always run again: its logits are what the first level is drawn from.
-  session->kv_len = std::min(session->kv_len, session->length() - 1);
-  PlantTree(session);
+  // Where it is not known what the first level is to be chosen from the root is run (again).
+  const uint64_t tag =
+      base::Mix64(schemas::SamplingTag(request.coupling, request.sampling) ^ request.sampling.seed);
+  const bool changed = std::exchange(session->guessed_under, tag) != tag;
+  if (changed) session->noise.clear();
+  // What is drawn is drawn anew in each round.
+  if (changed || speculation::WeighsDraft(request.coupling)) {
+    session->guesses.Plant(session->tokens.back());
+  }
+  session->coupling = request.coupling;
+  session->sampling = request.sampling;
+  std::erase_if(session->noise,
+                [&](const Session::NoiseRow& row) { return row.position < session->length(); });
+  if (session->guesses.candidates(0).empty()) {
+    session->kv_len = std::min(session->kv_len, session->length() - 1);
+  }
   session->last_used = now;
   applied.session = session;
   return applied;

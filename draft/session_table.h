@@ -7,17 +7,18 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "base/clock.h"
 #include "base/hash.h"
+#include "draft/ahead_plan.h"
+#include "draft/guess_cache.h"
 #include "model/batch.h"
 #include "scheduler/kv_blocks.h"
 #include "schemas/messages.h"
-#include "speculation/sampling.h"
-#include "speculation/tree.h"
 
 namespace specfabric::draft {
 
@@ -31,22 +32,29 @@ struct SessionKey {
   }
 };
 
-// One sequence's committed prefix, KV and last tree. Slot s of the session holds the KV of
-// tokens[s] for s < kv_len. The tree's expanded nodes lie behind the committed tokens: node i, once
-// run, in slot tokens.size() + tree_slot[i].
+// One sequence's committed prefix, KV and guesses. Slot s of the session holds the KV of tokens[s]
+// for s < kv_len. What was run of the guesses lies behind the committed tokens: node i in slot
+// tokens.size() + guesses.slot(i).
 struct Session {
   SessionKey key;
   std::vector<base::TokenId> tokens;
   std::vector<uint64_t> hashes = {base::kEmptyPrefixHash};  // [tokens + 1], of every prefix
   int32_t kv_len = 0;
   std::vector<int32_t> blocks;
-  speculation::TokenTree tree;
-  std::vector<int32_t> tree_slot;  // [tree nodes], -1: not run; the root's KV is a committed slot
-  int32_t tree_slots_used = 0;
-  // [nodes] what was guessed among below each node, best first; empty: not expanded, or drawn.
-  std::vector<std::vector<speculation::ScoredToken>> candidates;
+  GuessCache guesses;
+  int32_t sent_levels = 0;                                           // of the last tree
+  speculation::Coupling coupling = speculation::Coupling::kCoupled;  // of the last request
+  base::SamplingParams sampling;                                     // likewise
+  uint64_t guessed_under = 0;  // tag of those that the guesses' candidates are of
+  struct NoiseRow {
+    int32_t position = -1;
+    std::vector<float> values;
+  };
+  std::vector<NoiseRow> noise;  // of positions to come, under `sampling`
   base::Nanos last_used = 0;
   bool busy = false;  // being drafted for: not evictable
+  // Guessing goes on while the target verifies; see AheadPlan.
+  AheadPlan ahead;
 
   int32_t length() const { return static_cast<int32_t>(tokens.size()); }
 };
@@ -73,8 +81,12 @@ struct SessionStats {
 struct Applied {
   schemas::DraftStatus status = schemas::DraftStatus::kOk;
   Session* session = nullptr;
-  std::vector<model::KvMove> moves;
-  std::vector<schemas::PrefixPoint> known;  // kNeedResync: block-aligned, longest first
+  std::vector<model::KvMove> moves = {};
+  // Of a session whose last tree was answered with: what became of it, and the tokens beyond the
+  // first that came with it (those accepted).
+  std::optional<Outcome> outcome = {};
+  int32_t accepted = 0;
+  std::vector<schemas::PrefixPoint> known = {};  // kNeedResync: block-aligned, longest first
 };
 
 class SessionTable {
@@ -88,6 +100,13 @@ class SessionTable {
 
   // Makes the session's blocks cover `slots`, evicting idle sessions, least recently used first.
   bool Reserve(Session* session, int32_t slots);
+  // The same with blocks that nobody holds.
+  bool ReserveFree(Session* session, int32_t slots);
+  // Those that guess ahead, in no order.
+  template <typename F>
+  void ForEach(F&& f) {
+    for (auto& [key, session] : sessions_) f(session.get());
+  }
 
   const Session* Find(const SessionKey& key) const;  // null if unknown
   void End(const SessionKey& key);         // no-op if unknown or busy (the TTL then takes it)
@@ -110,8 +129,8 @@ class SessionTable {
   std::vector<schemas::PrefixPoint> KnownPoints(const Session& session) const;
   // Physical slot of the session's slot s.
   int32_t Physical(const Session& session, int32_t s) const;
-  std::vector<model::KvMove> KeepAccepted(Session* session,
-                                          absl::Span<const base::TokenId> new_tokens);
+  // Takes what it can from the guesses for tokens that follow the session's.
+  void KeepGuesses(Session* session, absl::Span<const base::TokenId> new_tokens, Applied* applied);
 
   SessionTableOptions options_;
   scheduler::KvBlocks blocks_;

@@ -1,6 +1,7 @@
 #include "metrics/draft_metrics.h"
 
 #include <cstddef>
+#include <string>
 
 namespace specfabric::metrics {
 namespace {
@@ -16,8 +17,18 @@ DraftMetrics::DraftMetrics(Registry& registry)
                                           "From the receipt of a draft request to its reply",
                                           ExponentialBounds(2e-6, 2, 21))),
       tree_nodes(registry.AddCounter("specfabric_draft_tree_nodes_total", "Tree nodes sent")),
+      passes(registry.AddCounter("specfabric_draft_passes_total",
+                                 "Passes of the model while a target waited")),
+      passes_ahead(registry.AddCounter("specfabric_draft_ahead_passes_total",
+                                       "Passes of the model ahead of the outcomes")),
+      nodes_ahead(registry.AddCounter("specfabric_draft_ahead_nodes_total",
+                                      "Nodes run ahead of the outcomes")),
+      replies_without_pass(
+          registry.AddCounter("specfabric_draft_ready_replies_total",
+                              "Trees that were sent without a pass, from what was run ahead")),
       weights_bytes(registry.AddCounter("specfabric_draft_weights_bytes_total",
-                                        "Bytes of distributions sent beside trees")) {
+                                        "Bytes of distributions sent beside trees")),
+      registry_(registry) {
   for (int reason = 0; reason < kEvictions; ++reason) {
     evictions[reason] = &registry.AddCounter("specfabric_draft_evictions_total",
                                              "Sessions thrown out before their target ended them",
@@ -32,6 +43,13 @@ DraftMetrics::DraftMetrics(Registry& registry)
 
 void DraftMetrics::CountRequest(int status) {
   if (status >= 0 && status < static_cast<int>(requests.size())) requests[status]->Increment();
+}
+
+Counter* DraftMetrics::Outcomes(int outcome, int accepted) {
+  return &registry_.AddCounter(
+      "specfabric_draft_ahead_outcomes_total",
+      "Trees whose text went on, by whether the next root had been run, and by guesses accepted",
+      {{"outcome", kAheadOutcomeNames[outcome]}, {"accepted", std::to_string(accepted)}});
 }
 
 }  // namespace specfabric::metrics

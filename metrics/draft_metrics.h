@@ -13,11 +13,18 @@ namespace specfabric::metrics {
 enum class Eviction { kLru, kTtl, kPurge };
 constexpr int kEvictions = 3;
 
+// What became of a tree when the text went on: draft::Outcome.
+constexpr std::array<const char*, 4> kAheadOutcomeNames = {"hit", "not_grown", "not_guessed",
+                                                           "not_reached"};
+
 struct DraftMetrics {
   explicit DraftMetrics(Registry& registry);
 
   void CountEviction(Eviction reason) { evictions[static_cast<int>(reason)]->Increment(); }
   void CountRequest(int status);  // the schemas::DraftStatus it was answered with
+
+  // Labelled by the outcome and the tokens accepted; made when first needed.
+  Counter* Outcomes(int outcome, int accepted);
 
   Gauge& sessions;
   Gauge& capacity;  // sessions at once
@@ -25,7 +32,14 @@ struct DraftMetrics {
   std::array<Counter*, kDraftStatusNames.size()> requests;
   Histogram& draft_seconds;  // from a request's receipt to its reply
   Counter& tree_nodes;       // sent
-  Counter& weights_bytes;    // of the distributions that nodes were drawn from, sent beside them
+  Counter& passes;           // of the model, while a target waited
+  Counter& passes_ahead;     // ahead of the outcomes
+  Counter& nodes_ahead;      // run by those
+  Counter& replies_without_pass;
+  Counter& weights_bytes;  // of the distributions that nodes were drawn from, sent beside them
+
+ private:
+  Registry& registry_;
 };
 
 }  // namespace specfabric::metrics

@@ -144,9 +144,8 @@ void TreeGrower::Expand(int node, const std::vector<ScoredToken>& candidates,
   if (frontier_.empty()) StartNextStep();
 }
 
-TokenTree TreeGrower::Take() && {
+void TreeGrower::Fill() {
   while (AnyToAdmit()) AdmitBest();
-  return std::move(tree_);
 }
 
 // The order of a heap: true if `a` enters the tree after `b`.

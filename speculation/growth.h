@@ -66,9 +66,13 @@ class TreeGrower {
               const std::vector<float>& logprobs);
 
   const TokenTree& tree() const { return tree_; }
-  // The tree; best-first fills what is left of the budget with the best candidates seen that are
-  // worth their row.
-  TokenTree Take() &&;
+  // Growth is over: best-first fills what is left of the budget with the best candidates seen that
+  // are worth their row.
+  void Fill();
+  TokenTree Take() && {
+    Fill();
+    return std::move(tree_);
+  }
 
  private:
   // Best-first: a drawn child that is not in the tree yet.

@@ -42,12 +42,16 @@ DraftRequest Request(base::SequenceId sequence, const std::vector<TokenId>& toke
 // Plays the model: everything committed is run, so that KV is valid up to the end.
 void RunCommitted(Session* session) { session->kv_len = session->length(); }
 
-// Adds a node and gives it a KV slot, as the engine does when it expands the node.
+// Adds a node and gives it a KV slot, as the engine does when it runs the node.
 int RunNode(Session* session, int parent, TokenId token) {
-  const int node = session->tree.Add(parent, token, 0);
-  session->tree_slot.resize(session->tree.size(), -1);
-  session->tree_slot[node] = session->tree_slots_used++;
+  const int node = session->guesses.FindOrAdd(parent, token, 0);
+  session->guesses.TakeSlot(node);
   return node;
+}
+
+// What may follow the node is known.
+void LookAt(Session* session, int node) {
+  session->guesses.SetCandidates(node, {{{1, 0.0f}, -0.1f}, {{2, -2.0f}, -2.1f}});
 }
 
 TEST(SessionTable, OpensCommitsAndKeepsTheKvOfWhatItHas) {
@@ -63,11 +67,85 @@ TEST(SessionTable, OpensCommitsAndKeepsTheKvOfWhatItHas) {
   EXPECT_TRUE(more.moves.empty());
 }
 
-TEST(SessionTable, RootIsAlwaysRunAgain) {
+TEST(SessionTable, RootIsRunAgainUnlessItIsKnownWhatMayFollow) {
   SessionTable table(Small());
   Session* session = table.Apply(Request(1, {5, 6, 7}, 0), 0).session;
   RunCommitted(session);
   EXPECT_EQ(table.Apply(Request(1, {5, 6, 7}, 3), 1).session->kv_len, 2);
+  RunCommitted(session);
+  LookAt(session, 0);
+  EXPECT_EQ(table.Apply(Request(1, {5, 6, 7}, 3), 1).session->kv_len, 3);
+}
+
+TEST(SessionTable, WhatWasRunBelowTheNewRootStays) {
+  SessionTable table(Small());
+  Session* session = table.Apply(Request(1, {5, 6, 7}, 0), 0).session;
+  ASSERT_TRUE(table.Reserve(session, 12));
+  RunCommitted(session);
+  LookAt(session, 0);
+  RunNode(session, 0, 2);                    // slot 3
+  const int child = RunNode(session, 0, 1);  // slot 4
+  LookAt(session, child);
+  const int below = RunNode(session, child, 2);  // slot 5
+  LookAt(session, below);
+  Applied next = table.Apply(Request(1, {5, 6, 7, 1}, 3), 1);
+  EXPECT_EQ(next.outcome, Outcome::kHit);
+  EXPECT_EQ(next.accepted, 0);
+  EXPECT_EQ(session->kv_len, 4) << "the root need not be run";
+  ASSERT_EQ(session->guesses.size(), 2);
+  EXPECT_EQ(session->guesses.tree().tokens[1], 2);
+  EXPECT_EQ(session->guesses.slot(1), 0);
+  EXPECT_EQ(session->guesses.candidates(1).size(), 2u);
+  const auto physical = [&](int s) { return session->blocks[s / 4] * 4 + s % 4; };
+  ASSERT_EQ(next.moves.size(), 2u);
+  EXPECT_EQ(next.moves[0].from, physical(4));
+  EXPECT_EQ(next.moves[0].to, physical(3));
+  EXPECT_EQ(next.moves[1].from, physical(5));
+  EXPECT_EQ(next.moves[1].to, physical(4));
+}
+
+TEST(SessionTable, GuessesOfOtherSamplingAreNotUsed) {
+  for (const bool drawn : {false, true}) {
+    SessionTable table(Small());
+    Session* session = table.Apply(Request(1, {5, 6, 7}, 0), 0).session;
+    ASSERT_TRUE(table.Reserve(session, 12));
+    RunCommitted(session);
+    LookAt(session, 0);
+    LookAt(session, RunNode(session, 0, 1));
+    DraftRequest request = Request(1, {5, 6, 7, 1}, 3);
+    if (drawn) {
+      request.coupling = schemas::Coupling::kRejection;
+    } else {
+      request.sampling.seed = 9;
+      request.sampling.temperature = 1;
+    }
+    Applied next = table.Apply(request, 1);
+    EXPECT_EQ(session->guesses.size(), 1);
+    EXPECT_TRUE(session->guesses.candidates(0).empty());
+    EXPECT_EQ(session->kv_len, 3) << "the root is run";
+    EXPECT_TRUE(next.moves.empty());
+  }
+}
+
+TEST(SessionTable, SaysWhyTheNewRootWasNotRun) {
+  const auto outcome = [](std::vector<TokenId> appended) {
+    SessionTable table(Small());
+    Session* session = table.Apply(Request(1, {5, 6, 7}, 0), 0).session;
+    EXPECT_TRUE(table.Reserve(session, 12));
+    RunCommitted(session);
+    LookAt(session, 0);
+    LookAt(session, RunNode(session, 0, 1));
+    std::vector<TokenId> tokens = {5, 6, 7};
+    tokens.insert(tokens.end(), appended.begin(), appended.end());
+    return table.Apply(Request(1, tokens, 3), 1).outcome;
+  };
+  EXPECT_EQ(outcome({1}), Outcome::kHit);
+  EXPECT_EQ(outcome({2}), Outcome::kNotGrown);
+  EXPECT_EQ(outcome({9}), Outcome::kNotGuessed);
+  EXPECT_EQ(outcome({1, 2}), Outcome::kNotGrown);
+  EXPECT_EQ(outcome({1, 9}), Outcome::kNotGuessed);
+  EXPECT_EQ(outcome({2, 1}), Outcome::kNotReached);
+  EXPECT_EQ(outcome({}), std::nullopt);
 }
 
 TEST(SessionTable, AcceptedTreeSlotsBecomeThePrefix) {
@@ -169,6 +247,7 @@ TEST(SessionTable, ExpirePurgeAndEndFreeEverything) {
 // holds exactly the prefix asked for, KV is never claimed for tokens that were not run, nothing
 // leaks.
 TEST(SessionTable, RandomTracesStayConsistent) {
+  int kept = 0;
   for (int seed = 0; seed < 200; ++seed) {
     std::mt19937 random(seed);
     const auto below = [&](int n) { return static_cast<int>(random() % n); };
@@ -205,18 +284,32 @@ TEST(SessionTable, RandomTracesStayConsistent) {
       if (!table.Reserve(s, s->length() + 4)) continue;
       for (int i = s->kv_len; i < s->length(); ++i) kv[physical(i)] = HashOf(tokens, i + 1);
       s->kv_len = s->length();
-      for (int i = 0; i < 4; ++i) {
-        const int parent = below(s->tree.size());
-        const int node = RunNode(s, parent, below(3));
-        std::vector<TokenId> path;
-        for (int a = node; a > 0; a = s->tree.parents[a])
-          path.insert(path.begin(), s->tree.tokens[a]);
+      const auto path = [&](int node) {
         std::vector<TokenId> whole = tokens;
-        whole.insert(whole.end(), path.begin(), path.end());
-        kv[physical(s->length() + s->tree_slot[node])] = HashOf(whole, whole.size());
+        for (int a = node; a > 0; a = s->guesses.tree().parents[a]) {
+          whole.insert(whole.begin() + tokens.size(), s->guesses.tree().tokens[a]);
+        }
+        return HashOf(whole, whole.size());
+      };
+      for (int node = 1; node < s->guesses.size(); ++node) {
+        if (!s->guesses.run(node)) continue;
+        ++kept;
+        ASSERT_EQ(kv[physical(s->length() + s->guesses.slot(node))], path(node)) << seed;
+      }
+      if (below(2) == 0) LookAt(s, 0);
+      if (!table.Reserve(s, s->length() + s->guesses.slots_used() + 4)) continue;
+      for (int i = 0; i < 4; ++i) {
+        const int parent = below(s->guesses.size());
+        const TokenId token = below(3);
+        const int known_child = s->guesses.Child(parent, token);
+        if (!s->guesses.run(parent) || (known_child >= 0 && s->guesses.run(known_child))) continue;
+        const int node = RunNode(s, parent, token);
+        if (below(2) == 0) LookAt(s, node);
+        kv[physical(s->length() + s->guesses.slot(node))] = path(node);
       }
     }
   }
+  EXPECT_GT(kept, 500) << "guesses that outlived a commit";
 }
 
 }  // namespace

@@ -1,0 +1,99 @@
+#include "draft/ahead_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "speculation/fan_out.h"
+
+namespace specfabric::draft {
+namespace {
+
+// A next root of a fan-out comes before everything else.
+constexpr float kFirst = 1e3f;
+
+bool Worse(const AheadNode& a, const AheadNode& b) { return a.key < b.key; }
+
+int Depth(const GuessCache& guesses, int node) {
+  int depth = 0;
+  for (int a = node; a > 0; a = guesses.tree().parents[a]) ++depth;
+  return depth;
+}
+
+}  // namespace
+
+absl::StatusOr<AheadPolicy> ParseAheadPolicy(std::string_view text) {
+  if (text == "off") return AheadPolicy::kOff;
+  if (text == "likeliest") return AheadPolicy::kLikeliest;
+  if (text == "geometric") return AheadPolicy::kGeometric;
+  if (text == "uniform") return AheadPolicy::kUniform;
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", std::string(text),
+                   "\" is no way to guess ahead; allowed: likeliest, geometric, uniform, off"));
+}
+
+void AheadPlan::Start(const AheadOptions& options, const GuessCache& guesses, double acceptance) {
+  Stop();
+  if (options.policy == AheadPolicy::kOff) return;
+  options_ = options;
+  left_ = options.nodes;
+  int levels = 0;
+  for (int node = 0; node < guesses.size(); ++node) {
+    if (guesses.sent(node)) levels = std::max(levels, Depth(guesses, node));
+  }
+  // Half is for next roots, the rest for what is below them.
+  if (options.policy == AheadPolicy::kGeometric) {
+    quotas_ = speculation::WholeFanOut(acceptance, options.falloff, levels, options.nodes / 2);
+  } else if (options.policy == AheadPolicy::kUniform) {
+    quotas_ = speculation::UniformFanOut(levels, options.nodes / 2);
+  }
+  for (int node = 0; node < guesses.size(); ++node) Offer(guesses, node);
+}
+
+void AheadPlan::Stop() {
+  heap_.clear();
+  quotas_.clear();
+}
+
+AheadNode AheadPlan::Take() {
+  std::pop_heap(heap_.begin(), heap_.end(), Worse);
+  const AheadNode node = heap_.back();
+  heap_.pop_back();
+  if (--left_ == 0) heap_.clear();
+  return node;
+}
+
+void AheadPlan::OnRun(const GuessCache& guesses, int node) {
+  if (left_ > 0) Offer(guesses, node);
+}
+
+int32_t* AheadPlan::Quota(const GuessCache& guesses, int node) {
+  if (quotas_.empty() || !guesses.sent(node)) return nullptr;
+  return &quotas_[Depth(guesses, node)];
+}
+
+// The children of the node that were not run.
+void AheadPlan::Offer(const GuessCache& guesses, int node) {
+  int32_t* quota = Quota(guesses, node);
+  for (const Candidate& candidate : guesses.candidates(node)) {
+    const int child = guesses.Child(node, candidate.scored.token);
+    if (child >= 0 && guesses.run(child)) continue;
+    float key = guesses.path(node) + candidate.logprob;
+    // A guess that was sent but not run is no next root, unless the target trims it.
+    if (quota != nullptr && (child < 0 || !guesses.sent(child))) {
+      if (*quota == 0) continue;
+      --*quota;
+      key += kFirst;
+    }
+    if (key < std::log(options_.least_chance)) return;  // and so are those after it
+    Push({node, candidate.scored.token, candidate.logprob, key});
+  }
+}
+
+void AheadPlan::Push(const AheadNode& node) {
+  heap_.push_back(node);
+  std::push_heap(heap_.begin(), heap_.end(), Worse);
+}
+
+}  // namespace specfabric::draft

@@ -1,0 +1,65 @@
+#ifndef SPECFABRIC_DRAFT_AHEAD_PLAN_H_
+#define SPECFABRIC_DRAFT_AHEAD_PLAN_H_
+
+// Which nodes a draft runs ahead of the outcome, while the target verifies the tree it was sent:
+// those likeliest to be needed by the next one. A node is needed if its whole path is accepted or
+// chosen, so the most likely one under the calibrated chances is next; fan-outs give every number
+// of accepted guesses its share of next roots first. Owned by the session; pure.
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "draft/guess_cache.h"
+
+namespace specfabric::draft {
+
+enum class AheadPolicy : uint8_t { kOff, kLikeliest, kGeometric, kUniform };
+
+// "off", "likeliest", "geometric" or "uniform"; InvalidArgument says what is allowed.
+absl::StatusOr<AheadPolicy> ParseAheadPolicy(std::string_view text);
+
+struct AheadOptions {
+  AheadPolicy policy = AheadPolicy::kLikeliest;
+  int32_t nodes = 48;           // run ahead between two commits of a sequence, at most
+  int32_t rows = 16;            // of one pass, all sequences together
+  float least_chance = 0.003f;  // of being needed, below which a node is not worth a row
+  double falloff = 1.0;         // of the fan-outs: how missing falls with the number of guesses
+};
+
+// A node to be run: the child of `parent` with this token.
+struct AheadNode {
+  int32_t parent = 0;
+  base::TokenId token = base::kNoToken;
+  float logprob = 0.0f;
+  float key = 0.0f;  // higher first
+};
+
+class AheadPlan {
+ public:
+  // A tree was sent. acceptance: of a guess, as seen lately; for the geometric fan-out.
+  void Start(const AheadOptions& options, const GuessCache& guesses, double acceptance);
+  void Stop();
+
+  bool any() const { return !heap_.empty(); }
+  float best() const { return heap_.front().key; }
+  AheadNode Take();
+  // The node was run, and has its candidates.
+  void OnRun(const GuessCache& guesses, int node);
+
+ private:
+  void Offer(const GuessCache& guesses, int node);
+  void Push(const AheadNode& node);
+  int32_t* Quota(const GuessCache& guesses, int node);
+
+  AheadOptions options_;
+  int32_t left_ = 0;             // nodes that may still be run
+  std::vector<int32_t> quotas_;  // of next roots, by accepted guesses; empty: none
+  std::vector<AheadNode> heap_;  // the best in front
+};
+
+}  // namespace specfabric::draft
+
+#endif  // SPECFABRIC_DRAFT_AHEAD_PLAN_H_
