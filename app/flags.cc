@@ -27,8 +27,8 @@ DEFINE_string(
     ahead, "likeliest",
     "what a draft runs while the target verifies: likeliest, geometric or uniform (fan-outs "
     "of next roots), or off");
-DEFINE_int32(ahead_nodes, 48, "nodes run ahead between two commits of a sequence, at most");
-DEFINE_int32(ahead_rows, 16, "of a pass ahead, all sequences together");
+DEFINE_int32(ahead_nodes, 200, "nodes run ahead between two commits of a sequence, at most");
+DEFINE_int32(ahead_rows, 4, "of a pass ahead, or one for each sequence if those are more");
 DEFINE_string(sampled_tree, "2,2,1,1",
               "shape of the trees of rejection and traversal: widths by depth");
 DEFINE_string(sampled_draw, "without_replacement",

@@ -23,8 +23,8 @@ absl::StatusOr<AheadPolicy> ParseAheadPolicy(std::string_view text);
 
 struct AheadOptions {
   AheadPolicy policy = AheadPolicy::kLikeliest;
-  int32_t nodes = 48;           // run ahead between two commits of a sequence, at most
-  int32_t rows = 16;            // of one pass, all sequences together
+  int32_t nodes = 200;          // run ahead between two commits of a sequence, at most
+  int32_t rows = 4;             // of one pass, or one for each sequence that goes ahead
   float least_chance = 0.003f;  // of being needed, below which a node is not worth a row
   double falloff = 1.0;         // of the fan-outs: how missing falls with the number of guesses
 };

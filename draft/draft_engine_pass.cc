@@ -204,6 +204,7 @@ void DraftEngine::ExpandKnown(Job* job) {
       Expand(job, node, known);
       grown = true;
     }
+    if (grown) job->grower.Refill();
   }
 }
 
@@ -281,7 +282,9 @@ absl::Status DraftEngine::StepAhead() {
                                       : -std::numeric_limits<float>::infinity();
   };
   const auto less = [&](const Share& a, const Share& b) { return best(a) < best(b); };
-  for (int32_t rows = 0; rows < options_.ahead.rows && !shares.empty(); ++rows) {
+  const int32_t most =
+      std::min(options_.max_step_tokens, std::max<int32_t>(options_.ahead.rows, shares.size()));
+  for (int32_t rows = 0; rows < most && !shares.empty(); ++rows) {
     Share& share = *std::max_element(shares.begin(), shares.end(), less);
     Session* session = share.session;
     if (!session->ahead.any()) break;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 namespace specfabric::scheduler {
 namespace {
@@ -74,14 +75,17 @@ void AcceptanceEstimate::Observe(Coupling coupling, const TokenTree& tree, Sibli
                                  absl::Span<const int32_t> path) {
   const auto c = static_cast<size_t>(coupling);
   const bool by_score = JudgedByScore(coupling, draw);
-  const Places places(tree);
-  std::array<bool, speculation::kMaxDraftNodes> accepted = {true};
+  std::optional<Places> places;
+  if (!by_score) places.emplace(tree);
+  std::array<bool, speculation::kMaxDraftNodes> accepted;
+  std::fill_n(accepted.begin(), tree.size(), false);
+  accepted[0] = true;
   for (int32_t node : path) accepted[node] = true;
   for (int node = 1; node < tree.size(); ++node) {
     // Below a node that was not accepted nothing is learned.
     if (!accepted[tree.parents[node]]) continue;
     Tally& tally = by_score ? by_score_[c][Bin(ChanceSaid(tree.scores[node]))]
-                            : by_place_[c][places.place(node)][places.order(node)];
+                            : by_place_[c][places->place(node)][places->order(node)];
     if (tally.tried >= kMemory) {
       tally.tried *= 1 - 1 / kMemory;
       tally.accepted *= 1 - 1 / kMemory;

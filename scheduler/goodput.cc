@@ -63,7 +63,7 @@ void GoodputControl::SetPrices(double rate, const StepBase& step, int32_t most,
 DraftOrder GoodputControl::BestPriced(const PerCoupling& c, int32_t askers, const StepBase& step,
                                       int32_t most) const {
   Worths offered;
-  for (const Worths& level : c.worths) offered.Add(level, askers);
+  offered.Add(c.worths[0], askers);
   StepBase later = step;
   later.delay += c.reply.Expect(askers, c.deepest) + c.reply.Deviation(askers);
   const Cut plain = ShareRows(Worths{}, step, step_time_);
@@ -139,14 +139,17 @@ base::Nanos GoodputControl::Patience(Coupling coupling, const DraftOrder& order)
   return 2 * c.reply.Expect(order.askers, depth) + 4 * c.reply.Deviation(order.askers);
 }
 
-void GoodputControl::NoteWorth(const speculation::TokenTree& tree, int32_t max_depth,
+void GoodputControl::NoteWorth(const speculation::TokenTree& tree, int32_t levels,
                                PerCoupling* c) const {
-  std::array<Worths, kDepths> now = {};
+  std::array<Worths, kDepths> now;
+  levels = std::min(levels, kDepths);
+  std::fill_n(now.begin(), levels, Worths{});
   const auto depths = speculation::DepthArray(tree);
   for (int node = 1; node < tree.size(); ++node) {
-    if (depths[node] <= kDepths) now[depths[node] - 1].Add(chances_[node - 1]);
+    const int level = levels == 1 ? 0 : depths[node] - 1;
+    if (level < levels) now[level].Add(chances_[node - 1]);
   }
-  for (int d = 0; d < std::min(max_depth, kDepths); ++d) {
+  for (int d = 0; d < levels; ++d) {
     c->seen[d] = std::min(c->seen[d] + 1, kTrees);
     const double share = 1.0 / c->seen[d];
     for (int b = 0; b < kWorthBuckets; ++b) {
@@ -162,7 +165,7 @@ void GoodputControl::Judge(Coupling coupling, const speculation::Draft& draft, i
   acceptance_.PathChances(coupling, draft.tree, draft.draw, &chances_);
   if (!speculation::NeedsDraftRows(coupling, draft.draw)) {
     *worth = chances_;
-    NoteWorth(draft.tree, max_depth, &c);
+    NoteWorth(draft.tree, speculation::WeighsDraft(coupling) ? max_depth : 1, &c);
     return;
   }
   // What the trees before this one were worth: nothing of this one may decide about itself.

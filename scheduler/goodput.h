@@ -75,7 +75,8 @@ class GoodputControl {
   static constexpr int32_t kFirstProbe = 16, kLastProbe = 256;
   struct PerCoupling {
     ReplyTime reply;
-    // Of trees on average, by depth - 1; seen: trees that could have gone that deep.
+    // Of trees on average, by depth - 1; seen: trees that could have gone that deep. Where trees
+    // grow as far as they pay, all that they hold counts with the first.
     std::array<Worths, kDepths> worths = {};
     std::array<int32_t, kDepths> seen = {};
     double deepest = kDepths;  // levels of the last trees that could have had any number
@@ -93,7 +94,8 @@ class GoodputControl {
   DraftOrder BestPriced(const PerCoupling& c, int32_t askers, const StepBase& step,
                         int32_t most) const;
   void SetPrices(double rate, const StepBase& step, int32_t most, DraftOrder* order) const;
-  void NoteWorth(const speculation::TokenTree& tree, int32_t max_depth, PerCoupling* c) const;
+  // levels: that are told apart, of those that the tree could have had.
+  void NoteWorth(const speculation::TokenTree& tree, int32_t levels, PerCoupling* c) const;
 
   StepTime step_time_;
   AcceptanceEstimate acceptance_;

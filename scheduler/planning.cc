@@ -19,14 +19,17 @@ void Scheduler::Impl::CollectReady(StepPlan* plan) {
   }
 }
 
-int32_t Scheduler::Impl::PrefillRows(int32_t rows) const {
-  int64_t left = 0;
+void Scheduler::Impl::CountPrefill() {
+  prefill_left = 0;
   for (const Sequence* sequence : running) {
     if (sequence->phase != Phase::kPrefill) continue;
-    left += sequence->committed_size() - sequence->kv_written;
+    prefill_left += sequence->committed_size() - sequence->kv_written;
   }
+}
+
+int32_t Scheduler::Impl::PrefillRows(int32_t rows) const {
   return static_cast<int32_t>(
-      std::clamp<int64_t>(left, 0, std::max(0, options.max_step_tokens - rows)));
+      std::clamp<int64_t>(prefill_left, 0, std::max(0, options.max_step_tokens - rows)));
 }
 
 // While a prefill waits, guesses leave it a quarter of a step.
@@ -95,6 +98,7 @@ bool Scheduler::Impl::SplitsOff(const Worths& worths, const StepBase& step) {
 // Rows of the ready sequences: one for each, and the guesses that pay.
 void Scheduler::Impl::PlanRunning(base::Nanos now, StepPlan* plan) {
   CollectReady(plan);
+  if (!plan->preempted.empty()) CountPrefill();
   Worths worths;
   StepBase step = ReadyStep(now, &worths);
   const bool all = options.speculation == SpeculationPolicy::kAlways;

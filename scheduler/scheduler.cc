@@ -10,6 +10,8 @@
 namespace specfabric::scheduler {
 namespace {
 
+constexpr size_t kTeachers = 128;  // trees of a step that are learned from, about
+
 SchedulerOptions Sound(SchedulerOptions options) {
   SPECFABRIC_CHECK(options.kv_blocks > 0 && options.block_size > 0 && options.vocabulary > 0);
   SPECFABRIC_CHECK(options.max_context > 0 && options.max_sequences > 0);
@@ -172,6 +174,7 @@ std::variant<StepPlan, WaitUntil> Scheduler::Plan(base::Nanos now) {
   SPECFABRIC_CHECK(!impl_->step_in_flight);
   impl_->Admit();
   impl_->GiveUpLateDrafts(now);
+  impl_->CountPrefill();
   if (const auto until = impl_->HoldUntil(now)) return WaitUntil{*until};
   impl_->hold_until = 0;
   StepPlan plan;
@@ -211,6 +214,8 @@ std::vector<Event> Scheduler::Commit(StepResult result, base::Nanos now) {
   impl_->ready.clear();
   std::vector<Event> events;
   events.reserve(2 * impl_->in_flight.size());
+  // Some of many trees teach as much about drafts as all; others in each step.
+  const size_t teachers = 1 + impl_->in_flight.size() / kTeachers;
   for (size_t i = 0; i < impl_->in_flight.size(); ++i) {
     Sequence* sequence = impl_->in_flight[i];
     sequence->in_flight = false;
@@ -218,7 +223,7 @@ std::vector<Event> Scheduler::Commit(StepResult result, base::Nanos now) {
       impl_->EndWithoutTokens(sequence, FinishReason::kCancelled, &events);
       continue;
     }
-    if (sequence->planned.size() > 1) {
+    if (sequence->planned.size() > 1 && i % teachers == impl_->step % teachers) {
       impl_->control.OnVerified(sequence->request.coupling, sequence->planned,
                                 sequence->planned_draw, result.sequences[i].accepted.path);
     }

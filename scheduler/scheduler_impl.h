@@ -57,6 +57,7 @@ struct Scheduler::Impl {
   // Whether one half of `ready` is to be left for the next step.
   bool SplitsOff(const Worths& worths, const StepBase& step);
   void CollectReady(StepPlan* plan);
+  void CountPrefill();
   // Rows of prefill that a step could take beside `rows` others.
   int32_t PrefillRows(int32_t rows) const;
   int32_t MaxTreeRows() const;
@@ -96,6 +97,7 @@ struct Scheduler::Impl {
   GoodputControl control;
   // Of the round that the present Commit starts, for each coupling once it is asked for.
   std::array<std::optional<DraftOrder>, speculation::kCouplings> orders;
+  int64_t prefill_left = 0;    // rows, of all that run; as counted by the present Plan
   base::Nanos hold_until = 0;  // as last decided; 0: to be decided anew
   bool cohorts = false;    // one half is verified while the drafts of the other are on their way
   SchedulerStats counted;  // only what grows

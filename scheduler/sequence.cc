@@ -170,6 +170,7 @@ void Sequence::Append(TokenId token) {
 float Sequence::Value(base::Nanos now) const {
   // The shares of others shift, but nobody's is taken away.
   constexpr double kMost = 8;
+  if (request.priority == 0 && request.tpot_slo == 0) return 1.0f;
   double value = std::ldexp(1.0, std::clamp(request.priority, -3, 3));
   if (request.tpot_slo > 0 && first_token > 0 && output_size() > 0) {
     const double so_far = static_cast<double>(now - first_token) / output_size();

@@ -176,6 +176,15 @@ float TreeGrower::Gain() const {
   return gain;
 }
 
+void TreeGrower::Refill() {
+  if (!best_first() || frontier_.empty()) return;
+  while (static_cast<int>(frontier_.size()) < beam_ && AnyToAdmit()) {
+    const int node = AdmitBest();
+    if (Width(depth_[node]) > 0) frontier_.push_back(node);
+  }
+  if (remaining() == 0) frontier_.clear();
+}
+
 void TreeGrower::StartNextStep() {
   std::vector<int32_t> added = std::exchange(next_, {});
   do {

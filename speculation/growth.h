@@ -65,6 +65,10 @@ class TreeGrower {
   void Expand(int node, const std::vector<ScoredToken>& candidates,
               const std::vector<float>& logprobs);
 
+  // Best-first, where some of the frontier was expanded out of turn, since its candidates were
+  // known: the next best take their places, so that those left do not hold up what is likelier.
+  void Refill();
+
   const TokenTree& tree() const { return tree_; }
   // Growth is over: best-first fills what is left of the budget with the best candidates seen that
   // are worth their row.

@@ -107,6 +107,7 @@ void BM_Round(benchmark::State& state) {
   std::vector<DraftWanted> wanted;
   base::Nanos now = 0;
   int64_t rows = 0, plans = 0, allocated = 0;
+  double plan_seconds = 0;
   for (auto _ : state) {
     if (scheduler == nullptr || scheduler->stats().running < sequences) {
       scheduler = std::make_unique<Scheduler>(Options(sequences, nodes));
@@ -133,12 +134,14 @@ void BM_Round(benchmark::State& state) {
     const double end = Seconds();
     allocated += allocations;
     state.SetIterationTime(mid - start + end - resume);
+    plan_seconds += mid - start;
     wanted.clear();
     for (const Event& event : events) {
       if (const auto* draft = std::get_if<DraftWanted>(&event)) wanted.push_back(*draft);
     }
   }
   state.counters["rows"] = static_cast<double>(rows) / static_cast<double>(plans);
+  state.counters["plan_us"] = 1e6 * plan_seconds / static_cast<double>(plans);
   state.counters["allocations"] = static_cast<double>(allocated) / static_cast<double>(plans);
 }
 BENCHMARK(BM_Round)
