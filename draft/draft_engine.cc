@@ -36,15 +36,15 @@ DraftReply DraftEngine::ReplyTo(const DraftRequest& request, DraftStatus status)
   return reply;
 }
 
-void DraftEngine::Leave(Job* job) {
+void DraftEngine::Leave(Job* job, bool sent) {
   job->session->busy = false;
-  rounds_[job->session->key.target_incarnation].Leave();
+  rounds_[TargetOf(*job)].Leave(PriceOf(*job), sent);
 }
 
 void DraftEngine::Supersede(const SessionKey& key) {
   std::erase_if(jobs_, [&](const std::unique_ptr<Job>& job) {
     if (!(job->session->key == key)) return false;
-    Leave(job.get());
+    Leave(job.get(), false);
     return true;
   });
 }
@@ -117,7 +117,7 @@ void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos
                   {});
   }
   session->busy = true;
-  rounds_[request.target_incarnation].Join(any_tree ? request.second_price : 0.0f);
+  rounds_[request.target_incarnation].Join(PriceOf(*job));
   ExpandKnown(job.get());
   jobs_.push_back(std::move(job));
 }
@@ -125,10 +125,12 @@ void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos
 void DraftEngine::StopWhatDoesNotPay() {
   absl::flat_hash_map<uint64_t, float> gains;
   for (const auto& job : jobs_) gains[TargetOf(*job)] += job->grower.Gain();
-  for (const auto& job : jobs_) {
-    if (speculation::WeighsDraft(job->request.coupling)) continue;
-    const uint64_t target = TargetOf(*job);
-    if (!rounds_[target].Pays(gains[target], base::ToSeconds(pass_time_))) job->grower.Stop();
+  for (const auto& [target, gain] : gains) {
+    if (rounds_[target].Pays(gain, base::ToSeconds(pass_time_))) continue;
+    for (const auto& job : jobs_) {
+      const bool any_tree = !speculation::WeighsDraft(job->request.coupling);
+      if (any_tree && TargetOf(*job) == target) job->grower.Stop();
+    }
   }
 }
 
@@ -166,7 +168,7 @@ void DraftEngine::EndSession(const SessionKey& key) {
 void DraftEngine::PeerGone(uint64_t target_incarnation) {
   std::erase_if(jobs_, [&](const std::unique_ptr<Job>& job) {
     if (job->session->key.target_incarnation != target_incarnation) return false;
-    Leave(job.get());
+    Leave(job.get(), false);
     return true;
   });
   rounds_.erase(target_incarnation);
@@ -200,7 +202,7 @@ void DraftEngine::Finish(Job* job, base::Nanos now) {
     weights = {std::move(job->slot), static_cast<uint32_t>(shape.bytes()),
                job->request.weights_pool};
   }
-  Leave(job);
+  Leave(job, true);
   session->last_used = now;
   stats_.nodes_sent += reply.tokens.size();
   stats_.replies_without_pass += job->passes == 0;

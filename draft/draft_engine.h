@@ -151,9 +151,12 @@ class DraftEngine {
   }
   void NotePassTime(base::Nanos pass);
   static uint64_t TargetOf(const Job& job) { return job.session->key.target_incarnation; }
+  static float PriceOf(const Job& job) {
+    return speculation::WeighsDraft(job.request.coupling) ? 0.0f : job.request.second_price;
+  }
   void StopWhatDoesNotPay();
   // The job is over, whatever came of it.
-  void Leave(Job* job);
+  void Leave(Job* job, bool sent);
   absl::Status PrepareWeights(const schemas::DraftRequest& request, Job* job);
   bool Done(const Job& job, base::Nanos now) const;
   void FinishDone(base::Nanos now);

@@ -17,6 +17,7 @@ constexpr int32_t kTrees = 32;
 // More is asked for than is expected to be verified: which nodes are best is known once they are
 // there.
 constexpr double kSlack = 1.5;
+constexpr int32_t kFew = 16;  // askers
 
 }  // namespace
 
@@ -63,7 +64,7 @@ void GoodputControl::SetPrices(double rate, const StepBase& step, int32_t most,
 DraftOrder GoodputControl::BestPriced(const PerCoupling& c, int32_t askers, const StepBase& step,
                                       int32_t most) const {
   Worths offered;
-  offered.Add(c.worths[0], askers);
+  offered.Add(c.priced_worths, askers);
   StepBase later = step;
   later.delay += c.reply.Expect(askers, c.deepest) + c.reply.Deviation(askers);
   const Cut plain = ShareRows(Worths{}, step, step_time_);
@@ -71,6 +72,7 @@ DraftOrder GoodputControl::BestPriced(const PerCoupling& c, int32_t askers, cons
   DraftOrder order = {.ask = cut.guesses > 0 && cut.rate > plain.rate,
                       .max_nodes = most,
                       .max_depth = kDepths,
+                      .priced = true,
                       .askers = askers,
                       .latency = later.delay - step.delay,
                       .gain = (cut.tokens - step.tokens) / askers,
@@ -82,12 +84,13 @@ DraftOrder GoodputControl::BestPriced(const PerCoupling& c, int32_t askers, cons
 DraftOrder GoodputControl::Order(Coupling coupling, int32_t askers, const StepBase& step,
                                  int32_t most) {
   PerCoupling& c = couplings_[static_cast<size_t>(coupling)];
-  if (c.seen[0] == 0 || !step_time_.known()) {
+  const bool priced = askers <= kFew && !speculation::WeighsDraft(coupling);
+  if ((priced ? c.priced_seen : c.seen[0]) == 0 || !step_time_.known()) {
     // A tree is taken to be worth one token until more is known.
-    return Deepest(coupling, {.askers = askers, .gain = 1, .rows = static_cast<double>(most)},
-                   most);
+    return Deepest(
+        coupling,
+        {.priced = priced, .askers = askers, .gain = 1, .rows = static_cast<double>(most)}, most);
   }
-  const bool priced = !speculation::WeighsDraft(coupling);
   DraftOrder order = priced ? BestPriced(c, askers, step, most) : Best(c, askers, step, most);
   order.askers = askers;
   if (order.ask) {
@@ -122,7 +125,10 @@ void GoodputControl::OnReply(Coupling coupling, const DraftOrder& order,
   const int32_t depth = *std::max_element(depths.begin(), depths.begin() + tree.size());
   PerCoupling& c = couplings_[static_cast<size_t>(coupling)];
   c.reply.Observe(order.askers, depth, latency);
-  if (order.max_depth >= kDepths) c.deepest += (std::clamp(depth, 1, kDepths) - c.deepest) / 4;
+  if (order.max_depth < kDepths) return;
+  const double levels = std::clamp(depth, 1, kDepths);
+  c.deepest += (levels - c.deepest) / 4;
+  c.most_levels = std::max(levels, c.most_levels + (levels - c.most_levels) / 64);
 }
 
 void GoodputControl::OnGoneWithout(Coupling coupling, const DraftOrder& order, base::Nanos waited) {
@@ -135,37 +141,44 @@ void GoodputControl::OnGoneWithout(Coupling coupling, const DraftOrder& order, b
 base::Nanos GoodputControl::Patience(Coupling coupling, const DraftOrder& order) const {
   const PerCoupling& c = couplings_[static_cast<size_t>(coupling)];
   if (!c.reply.known()) return base::kForever;
-  const double depth = std::min<double>(order.max_depth, c.deepest);
+  // A tree may always be some levels deeper than those before it.
+  const double depth = std::min<double>(order.max_depth, c.most_levels + 4);
   return 2 * c.reply.Expect(order.askers, depth) + 4 * c.reply.Deviation(order.askers);
 }
 
-void GoodputControl::NoteWorth(const speculation::TokenTree& tree, int32_t levels,
-                               PerCoupling* c) const {
-  std::array<Worths, kDepths> now;
-  levels = std::min(levels, kDepths);
-  std::fill_n(now.begin(), levels, Worths{});
-  const auto depths = speculation::DepthArray(tree);
-  for (int node = 1; node < tree.size(); ++node) {
-    const int level = levels == 1 ? 0 : depths[node] - 1;
-    if (level < levels) now[level].Add(chances_[node - 1]);
-  }
-  for (int d = 0; d < levels; ++d) {
-    c->seen[d] = std::min(c->seen[d] + 1, kTrees);
-    const double share = 1.0 / c->seen[d];
-    for (int b = 0; b < kWorthBuckets; ++b) {
-      c->worths[d].count[b] += share * (now[d].count[b] - c->worths[d].count[b]);
-      c->worths[d].sum[b] += share * (now[d].sum[b] - c->worths[d].sum[b]);
-    }
+void GoodputControl::Average(const Worths& now, int32_t* seen, Worths* average) {
+  *seen = std::min(*seen + 1, kTrees);
+  const double share = 1.0 / *seen;
+  for (int b = 0; b < kWorthBuckets; ++b) {
+    average->count[b] += share * (now.count[b] - average->count[b]);
+    average->sum[b] += share * (now.sum[b] - average->sum[b]);
   }
 }
 
-void GoodputControl::Judge(Coupling coupling, const speculation::Draft& draft, int32_t max_depth,
-                           int32_t most, std::vector<float>* worth) {
+void GoodputControl::NoteWorth(const speculation::TokenTree& tree, const DraftOrder& order,
+                               PerCoupling* c) const {
+  if (order.priced) {
+    Worths now;
+    for (const float chance : chances_) now.Add(chance);
+    return Average(now, &c->priced_seen, &c->priced_worths);
+  }
+  const int32_t levels = std::min(order.max_depth, kDepths);
+  std::array<Worths, kDepths> now;
+  std::fill_n(now.begin(), levels, Worths{});
+  const auto depths = speculation::DepthArray(tree);
+  for (int node = 1; node < tree.size(); ++node) {
+    if (depths[node] <= levels) now[depths[node] - 1].Add(chances_[node - 1]);
+  }
+  for (int d = 0; d < levels; ++d) Average(now[d], &c->seen[d], &c->worths[d]);
+}
+
+void GoodputControl::Judge(Coupling coupling, const speculation::Draft& draft,
+                           const DraftOrder& order, int32_t most, std::vector<float>* worth) {
   PerCoupling& c = couplings_[static_cast<size_t>(coupling)];
   acceptance_.PathChances(coupling, draft.tree, draft.draw, &chances_);
   if (!speculation::NeedsDraftRows(coupling, draft.draw)) {
     *worth = chances_;
-    NoteWorth(draft.tree, speculation::WeighsDraft(coupling) ? max_depth : 1, &c);
+    NoteWorth(draft.tree, order, &c);
     return;
   }
   // What the trees before this one were worth: nothing of this one may decide about itself.
@@ -173,7 +186,7 @@ void GoodputControl::Judge(Coupling coupling, const speculation::Draft& draft, i
   worth->assign(places, 1.0f);
   if (c.placed > 0) std::copy_n(c.by_place.begin(), places, worth->begin());
   LevelInDrawOrder(absl::MakeSpan(*worth));
-  NoteWorth(draft.tree, max_depth, &c);
+  NoteWorth(draft.tree, order, &c);
   c.placed = std::min(c.placed + 1, kTrees);
   for (size_t i = 0; i < c.by_place.size(); ++i) {
     const float now = i < chances_.size() ? chances_[i] : 0.0f;

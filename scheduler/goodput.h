@@ -26,8 +26,9 @@ struct DraftOrder {
   bool ask = false;
   int32_t max_nodes = 0;  // below the root
   int32_t max_depth = 0;  // levels
-  // Where any tree will do the draft judges by these what of it pays: the tokens that a second of
-  // growing costs a sequence of this group, and what verifying a guess costs at least.
+  // If priced, the draft judges by these what of the tree pays: the tokens that a second of growing
+  // costs a sequence of this group, and what verifying a guess costs at least.
+  bool priced = false;
   double second_price = 0, row_price = 0;
   int32_t askers = 1;       // sequences that ask in this round
   base::Nanos latency = 0;  // until its reply is expected, deviation included
@@ -61,10 +62,10 @@ class GoodputControl {
   base::Nanos Patience(speculation::Coupling coupling, const DraftOrder& order) const;
 
   // What each node (1..) of a tree is worth to a step, [nodes - 1]; also notes what trees are
-  // worth that come when max_depth is asked for. Where siblings are weighed it is an expectation
-  // for each place in draw order, [most], that does not depend on the tree.
-  void Judge(speculation::Coupling coupling, const speculation::Draft& draft, int32_t max_depth,
-             int32_t most, std::vector<float>* worth);
+  // worth that come for such an order. Where siblings are weighed it is an expectation for each
+  // place in draw order, [most], that does not depend on the tree.
+  void Judge(speculation::Coupling coupling, const speculation::Draft& draft,
+             const DraftOrder& order, int32_t most, std::vector<float>* worth);
   void OnVerified(speculation::Coupling coupling, const speculation::TokenTree& tree,
                   speculation::SiblingDraw draw, absl::Span<const int32_t> path) {
     acceptance_.Observe(coupling, tree, draw, path);
@@ -75,11 +76,14 @@ class GoodputControl {
   static constexpr int32_t kFirstProbe = 16, kLastProbe = 256;
   struct PerCoupling {
     ReplyTime reply;
-    // Of trees on average, by depth - 1; seen: trees that could have gone that deep. Where trees
-    // grow as far as they pay, all that they hold counts with the first.
+    // Of trees on average, by depth - 1; seen: trees that could have gone that deep.
     std::array<Worths, kDepths> worths = {};
     std::array<int32_t, kDepths> seen = {};
-    double deepest = kDepths;  // levels of the last trees that could have had any number
+    // Of priced trees all nodes together, and how many trees that are.
+    Worths priced_worths = {};
+    int32_t priced_seen = 0;
+    // Levels of the last trees that could have had any number, on average and at most.
+    double deepest = kDepths, most_levels = kDepths;
     // Where siblings are weighed: path chance by place in draw order, averaged.
     std::array<float, speculation::kMaxVerifyNodes> by_place = {};
     int32_t placed = 0;          // trees that by_place is of
@@ -90,12 +94,14 @@ class GoodputControl {
   };
 
   DraftOrder Best(const PerCoupling& c, int32_t askers, const StepBase& step, int32_t most) const;
-  // The same where any tree will do: whether to ask for one, which grows as far as it pays.
+  // The same of trees that grow as far as they pay. Where any tree will do and few wait for theirs,
+  // that follows from the text at hand; the trees of many are alike on average, and what counts is
+  // that all come at the same time.
   DraftOrder BestPriced(const PerCoupling& c, int32_t askers, const StepBase& step,
                         int32_t most) const;
   void SetPrices(double rate, const StepBase& step, int32_t most, DraftOrder* order) const;
-  // levels: that are told apart, of those that the tree could have had.
-  void NoteWorth(const speculation::TokenTree& tree, int32_t levels, PerCoupling* c) const;
+  void NoteWorth(const speculation::TokenTree& tree, const DraftOrder& order, PerCoupling* c) const;
+  static void Average(const Worths& now, int32_t* seen, Worths* average);
 
   StepTime step_time_;
   AcceptanceEstimate acceptance_;

@@ -158,7 +158,7 @@ void Scheduler::OnDraft(base::SequenceId id, uint32_t round, speculation::Draft 
   }
   if (draft.tree.size() > useful + 1) draft = Prune(std::move(draft), useful, useful);
   std::vector<float>* worth = stale ? &impl_->unused_worth : &sequence->worth;
-  control.Judge(coupling, draft, wait.order().max_depth, useful, worth);
+  control.Judge(coupling, draft, wait.order(), useful, worth);
   if (!stale) sequence->draft = std::move(draft);
 }
 

@@ -118,7 +118,7 @@ class Worker {
     for (Job& job : jobs_) {
       if (!pays) job.grower.Stop();
       if (job.grower.Frontier().empty()) {
-        round_.Leave();
+        round_.Leave(static_cast<float>(job.want.second_price), true);
         replies.push_back({job.want, std::move(job.grower).Take()});
       } else {
         left.push_back(std::move(job));

@@ -4,6 +4,7 @@
 // How a draft's tree grows, level by level. Pure: the draft engine runs the model, hands the
 // candidates of each expanded node to the grower, and asks which nodes to expand next.
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -43,8 +44,9 @@ struct GrowthPolicy {
 // which they were drawn: the i-th drawn counts with the i-th largest log-probability of its
 // siblings, since its chance of being the target's choice goes with its rank in the draw.
 //
-// Where the coupling takes any tree, nodes that are not worth verifying are left out: those below
-// whose path the chance of being accepted is less than row_price, in accepted tokens.
+// Where the coupling takes any tree, a node must be worth verifying: row_price is what the chance
+// of its path must be, in accepted tokens. Those down to half of it are taken too, since the price
+// of the coming step is not known yet, but growth does not go on for them.
 class TreeGrower {
  public:
   // max_nodes bounds the nodes below the root, whatever the policy says (the request's budget).
@@ -116,20 +118,23 @@ class TreeGrower {
 class GrowthRound {
  public:
   // A tree begins to grow; second_price: accepted tokens that a second costs its sequence.
-  void Join(float second_price) {
-    if (growing_++ == 0) second_price_ = 0;
-    second_price_ += second_price;
+  void Join(float second_price) { growing_ += second_price; }
+  // It has been sent, or is not wanted any more. One that was sent waits for the others; for how
+  // long is not known, so it counts less with every pass.
+  void Leave(float second_price, bool sent) {
+    growing_ = std::max(0.0f, growing_ - second_price);
+    if (sent) waiting_ += second_price;
   }
-  void Leave() { --growing_; }
-  bool growing() const { return growing_ > 0; }
-  // gain: of all that still grow.
-  bool Pays(float gain, double pass_seconds) const {
-    return gain >= second_price_ * static_cast<float>(pass_seconds);
+  // Asked once a pass. gain: of all that still grow.
+  bool Pays(float gain, double pass_seconds) {
+    const float price = (growing_ + waiting_) * static_cast<float>(pass_seconds);
+    waiting_ *= kStillWaiting;
+    return gain >= price;
   }
 
  private:
-  int32_t growing_ = 0;
-  float second_price_ = 0;  // of all that joined since none grew
+  static constexpr float kStillWaiting = 0.75f;
+  float growing_ = 0, waiting_ = 0;  // prices
 };
 
 }  // namespace specfabric::speculation

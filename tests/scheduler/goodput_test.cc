@@ -301,7 +301,7 @@ struct Group {
     std::vector<float> worth;
     for (int i = 0; i < 4; ++i) {
       control.OnReply(coupling, order, draft.tree, latency);
-      control.Judge(coupling, draft, order.ask ? order.max_depth : 16, 16, &worth);
+      control.Judge(coupling, draft, order, 16, &worth);
     }
   }
   DraftOrder Order() { return control.Order(coupling, 4, step, 16); }
@@ -369,7 +369,7 @@ TEST(GoodputControlTest, RowsThatCostHaveAPrice) {
     const DraftOrder order = group.Order();
     for (int s = 0; s < 4; ++s) {
       group.control.OnReply(Coupling::kCoupled, order, draft.tree, base::kMicrosecond);
-      group.control.Judge(Coupling::kCoupled, draft, 16, 16, &worth);
+      group.control.Judge(Coupling::kCoupled, draft, order, 16, &worth);
     }
   }
   const DraftOrder order = group.Order();
@@ -397,11 +397,11 @@ TEST(GoodputControlTest, WhatAWeighedTreeHoldsDecidesNothingAboutItself) {
   GoodputControl control;
   std::vector<float> worth, again;
   speculation::Draft draft = {.tree = Chain(3, -1), .draw = SiblingDraw::kWithoutReplacement};
-  control.Judge(Coupling::kRejection, draft, 16, 8, &worth);
+  control.Judge(Coupling::kRejection, draft, {.max_depth = 16}, 8, &worth);
   EXPECT_EQ(worth.size(), 8u) << "places, not nodes";
   GoodputControl other;
   draft.tree = Chain(1, -9);
-  other.Judge(Coupling::kRejection, draft, 16, 8, &again);
+  other.Judge(Coupling::kRejection, draft, {.max_depth = 16}, 8, &again);
   EXPECT_EQ(worth, again);
 }
 

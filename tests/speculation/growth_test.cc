@@ -236,12 +236,13 @@ TEST(GrowthRoundTest, AllThatAreWaitedForAreWeighedAgainstTheirGain) {
   EXPECT_FALSE(round.Pays(0.09f, 1e-3));
   round.Join(100);
   EXPECT_FALSE(round.Pays(0.11f, 1e-3)) << "the step waits for both";
-  round.Leave();
-  EXPECT_FALSE(round.Pays(0.11f, 1e-3)) << "one that is done still waits";
-  round.Leave();
-  EXPECT_FALSE(round.growing());
+  round.Leave(100, true);
+  EXPECT_FALSE(round.Pays(0.11f, 1e-3)) << "one that was sent still waits";
+  for (int pass = 0; pass < 20; ++pass) round.Pays(1, 1e-3);
+  EXPECT_TRUE(round.Pays(0.11f, 1e-3)) << "but not for ever";
   round.Join(100);
-  EXPECT_TRUE(round.Pays(0.11f, 1e-3)) << "a new round";
+  round.Leave(100, false);
+  EXPECT_TRUE(round.Pays(0.11f, 1e-3)) << "one that is not wanted any more does not";
 }
 
 }  // namespace
