@@ -74,7 +74,9 @@ bool DraftPeer::TakeInput(bool wait) {
       want.committed = request->base_length + static_cast<int32_t>(request->append_tokens.size());
       want.max_nodes = request->max_nodes;
       want.max_depth = request->max_depth;
-      draft_.Ask(want);
+      want.row_price = request->row_price;
+      want.second_price = request->second_price;
+      draft_.Ask(want, request->target_incarnation);
       asked_[want.id] = {peer, std::move(*request)};
     } else if (auto* end = std::get_if<schemas::EndSession>(&message)) {
       draft_.Forget(TextOf(end->target_incarnation, end->sequence));

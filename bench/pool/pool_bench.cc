@@ -190,9 +190,11 @@ double Simulated(const scheduler::SimulationOptions& options) {
 }
 
 int Main() {
-  spdlog::set_level(spdlog::level::warn);
+  // That the gateway goes first is nobody's fault.
+  spdlog::set_level(spdlog::level::err);
   std::printf("%7s %6s %10s %9s %7s %10s %7s %6s\n", "targets", "drafts", "tokens/s", "a target",
               "linear", "simulated", "of it", "cores");
+  std::fflush(stdout);  // or children would say it again
   double first = 0;
   for (const std::string& size : std::vector<std::string>(absl::StrSplit(FLAGS_sizes, ','))) {
     const std::vector<std::string> parts = absl::StrSplit(size, 'x');
