@@ -38,6 +38,7 @@ TEST(MetricsTest, DocumentedNamesAreTheExposedOnes) {
   TargetMetrics target(registry, "m", 4);
   target.draft_routes.Update({{.worker = "a:1", .model = "d"}});
   DraftMetrics draft(registry);
+  draft.Outcomes(0, 0);
   FabricMetrics fabric(registry, [] {
     FabricCounters counters;
     counters.wires["tcp/lo"] = 0;
