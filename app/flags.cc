@@ -13,8 +13,13 @@ DEFINE_string(dtype, "bfloat16", "weights and KV: float32 or bfloat16");
 DEFINE_string(listen, "",
               "address host:port to serve on; port 0 takes a free one; empty: the role's default");
 DEFINE_string(admin_listen, "", "address of /metrics, /livez, /readyz, /debug; empty: none");
-DEFINE_string(targets, "", "gateway: addresses host:port,...; up: how many target groups (1)");
-DEFINE_string(drafts, "", "target: addresses host:port,...; up, generate: how many draft workers");
+DEFINE_string(targets, "",
+              "gateway: addresses host:port,...; status: their admin addresses; up, simulate: how "
+              "many target groups (1)");
+DEFINE_string(drafts, "",
+              "target: addresses host:port,...; status: their admin addresses; up, generate, "
+              "simulate: how many draft workers");
+DEFINE_string(gateways, "", "status: admin addresses host:port,... of gateways");
 DEFINE_string(
     tree, "best:24:4:12",
     "shape of draft trees: widths by depth such as 1,1,3,1,1, or best:NODES[:CHILDREN[:DEPTH]]");
@@ -38,6 +43,11 @@ DEFINE_string(rate, "1,2,4,8",
               "requests a second; several, separated by commas, are tried in turn");
 DEFINE_string(trace, "",
               "CSV of seconds, prompt tokens, output tokens for each request, instead of --rate");
+DEFINE_string(draft_router, "affinity",
+              "which draft worker a sequence uses: affinity (stays), round_robin (in turn, stays), "
+              "least_loaded or latency (moves where that clearly pays)");
+DEFINE_string(draft_latency_warn, "50ms",
+              "a draft worker whose trees take longer is warned of; 0: never");
 DEFINE_string(log_level, "info", "debug, info, warning or error");
 DEFINE_string(prompt, "", "the prompt; - reads it from standard input");
 DEFINE_string(prompt_ids, "", "the prompt as token ids, comma-separated, instead of --prompt");
@@ -116,6 +126,7 @@ DEFINE_bool(batch_invariant, true, "a token's logits do not depend on what else 
 DEFINE_bool(reference_kernels, false, "libtorch's plain operations instead of our kernels");
 DEFINE_bool(ignore_eos, false, "do not stop at the end-of-sequence token");
 DEFINE_bool(json, false, "print one JSON object instead of the text");
+DEFINE_bool(once, false, "status: print once, also on a terminal");
 DEFINE_bool(print_pids, false, "print one JSON line with every process, once all are ready");
 
 namespace specfabric::app {
@@ -147,7 +158,8 @@ const std::vector<Group>& Groups() {
       {"target",
        {"tensor_parallel", "drafts", "coupling", "request_couplings", "draft_rows",
         "typical_epsilon", "typical_delta", "max_sequences", "max_step_tokens", "max_queue",
-        "speculation", "max_draft_wait_ms", "step_timeout_seconds", "served_model_name"}},
+        "speculation", "draft_router", "draft_latency_warn", "max_draft_wait_ms",
+        "step_timeout_seconds", "served_model_name"}},
       {"draft",
        {"tree", "ahead", "ahead_nodes", "ahead_rows", "sampled_tree", "sampled_draw", "draft_top_n",
         "max_sessions", "session_ttl_seconds", "max_step_tokens"}},
@@ -158,11 +170,13 @@ const std::vector<Group>& Groups() {
        {"draft_model", "prompt", "prompt_ids", "max_tokens", "temperature", "top_k", "top_p",
         "min_p", "seed", "ignore_eos", "json", "repeat"}},
       {"load", {"rate", "requests", "prompt_tokens", "output_tokens", "trace", "seed", "json"}},
+      {"status", {"gateways", "targets", "drafts", "once", "json"}},
       {"modelled target",
-       {"step_fixed_us", "step_weights_us", "step_row_us", "step_context_us", "max_sequences",
-        "max_step_tokens", "kv_blocks", "block_size", "speculation", "max_draft_wait_ms"}},
+       {"targets", "step_fixed_us", "step_weights_us", "step_row_us", "step_context_us",
+        "max_sequences", "max_step_tokens", "kv_blocks", "block_size", "speculation",
+        "max_draft_wait_ms"}},
       {"modelled drafts",
-       {"drafts", "tree", "acceptance", "sibling_acceptance", "acceptance_spread",
+       {"drafts", "draft_router", "tree", "acceptance", "sibling_acceptance", "acceptance_spread",
         "draft_weights_us", "draft_row_us", "round_trip_us", "max_sessions"}},
   };
   return *groups;
@@ -188,6 +202,9 @@ const std::vector<Role>& Roles() {
       {"simulate",
        "what load a target carries with how many drafts: the real scheduler, modelled times",
        {"load", "modelled target", "modelled drafts", "every role"}},
+      {"status",
+       "print what the processes of a cluster do, each second on a terminal",
+       {"status", "every role"}},
   };
   return *roles;
 }

@@ -21,12 +21,15 @@ DECLARE_string(listen);
 DECLARE_string(admin_listen);
 DECLARE_string(targets);
 DECLARE_string(drafts);
+DECLARE_string(gateways);
 DECLARE_string(tree);
 DECLARE_string(ahead);
 DECLARE_int32(ahead_nodes);
 DECLARE_int32(ahead_rows);
 DECLARE_string(coupling);
 DECLARE_string(speculation);
+DECLARE_string(draft_router);
+DECLARE_string(draft_latency_warn);
 DECLARE_string(request_couplings);
 DECLARE_string(sampled_tree);
 DECLARE_string(sampled_draw);
@@ -85,6 +88,7 @@ DECLARE_bool(batch_invariant);
 DECLARE_bool(reference_kernels);
 DECLARE_bool(ignore_eos);
 DECLARE_bool(json);
+DECLARE_bool(once);
 DECLARE_bool(print_pids);
 
 namespace specfabric::app {

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "app/flags.h"
 #include "app/join_secret.h"
 #include "speculation/coupling.h"
@@ -33,6 +34,17 @@ absl::Status Flag(absl::string_view flag, absl::string_view value, const absl::S
 }
 
 base::Nanos FromSeconds(double seconds) { return static_cast<base::Nanos>(seconds * 1e9); }
+
+// "50ms", "1.5s"; 0 needs no unit.
+absl::StatusOr<base::Nanos> Duration(absl::string_view flag, const std::string& value) {
+  absl::Duration duration;
+  if (absl::ParseDuration(value, &duration) && duration >= absl::ZeroDuration() &&
+      duration <= absl::Hours(24)) {
+    return absl::ToInt64Nanoseconds(duration);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--", flag, "=", value, ": allowed are durations from 0 to 24h, such as 50ms or 1.5s"));
+}
 
 // Blocks for `sequences` full contexts, but no more than about 1 GiB of KV.
 int32_t DefaultKvBlocks(const model::ModelConfig& config, model::DataType dtype, int context,
@@ -203,6 +215,12 @@ absl::StatusOr<scheduler::SpeculationPolicy> SpeculationFlag() {
       absl::StrCat("--speculation=", FLAGS_speculation, ": allowed are goodput and always"));
 }
 
+absl::StatusOr<scheduler::RoutePolicy> DraftRouterFlag() {
+  auto policy = scheduler::ParseRoutePolicy(FLAGS_draft_router);
+  if (!policy.ok()) return Flag("draft_router", FLAGS_draft_router, policy.status());
+  return policy;
+}
+
 absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
   for (absl::Status status :
        {InRange("tensor_parallel", FLAGS_tensor_parallel, 1, 64),
@@ -241,6 +259,12 @@ absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
   auto policy = SpeculationFlag();
   if (!policy.ok()) return policy.status();
   options.scheduler.speculation = *policy;
+  const auto router = DraftRouterFlag();
+  if (!router.ok()) return router.status();
+  options.router.policy = *router;
+  const auto warn = Duration("draft_latency_warn", FLAGS_draft_latency_warn);
+  if (!warn.ok()) return warn.status();
+  options.draft_latency_warn = *warn;
   options.scheduler.max_draft_wait = FromSeconds(FLAGS_max_draft_wait_ms / 1e3);
   options.scheduler.min_draft_wait =
       std::min(options.scheduler.min_draft_wait, options.scheduler.max_draft_wait);

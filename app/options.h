@@ -20,6 +20,8 @@ absl::StatusOr<base::Nanos> RequestTimeout();
 
 // --speculation.
 absl::StatusOr<scheduler::SpeculationPolicy> SpeculationFlag();
+// --draft_router.
+absl::StatusOr<scheduler::RoutePolicy> DraftRouterFlag();
 absl::StatusOr<target::TargetServiceOptions> TargetOptions();
 // `model_dir`: --model in a draft process, --draft_model in `generate`.
 absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model_dir);

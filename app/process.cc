@@ -26,6 +26,8 @@ sigset_t EndSignals() {
   return set;
 }
 
+const char* NameOf(int signal) { return signal == SIGINT ? "SIGINT" : "SIGTERM"; }
+
 }  // namespace
 
 void BlockSignals() {
@@ -40,7 +42,16 @@ std::string WaitForSignal() {
   const sigset_t set = EndSignals();
   int caught = 0;
   sigwait(&set, &caught);
-  return caught == SIGINT ? "SIGINT" : "SIGTERM";
+  return NameOf(caught);
+}
+
+std::optional<std::string> WaitForSignal(base::Nanos timeout) {
+  const sigset_t set = EndSignals();
+  const timespec bound = {static_cast<time_t>(timeout / base::kSecond),
+                          static_cast<long>(timeout % base::kSecond)};
+  const int caught = sigtimedwait(&set, nullptr, &bound);
+  if (caught < 0) return std::nullopt;
+  return NameOf(caught);
 }
 
 absl::Status StartLogging(const std::string& role, const std::string& level) {

@@ -3,9 +3,11 @@
 
 // What every role's process does alike: signals, logs, the ready line.
 
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
+#include "base/clock.h"
 
 namespace specfabric::app {
 
@@ -16,6 +18,8 @@ void BlockSignals();
 void EndWithParent();
 // Returns the signal's name.
 std::string WaitForSignal();
+// The same for at most `timeout`; nothing then.
+std::optional<std::string> WaitForSignal(base::Nanos timeout);
 
 // Logs to standard error. `level` is checked: InvalidArgument names the allowed ones.
 absl::Status StartLogging(const std::string& role, const std::string& level);

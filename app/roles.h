@@ -17,6 +17,7 @@ absl::Status RunDraft();
 absl::Status RunUp();
 absl::Status RunGenerate();
 absl::Status RunSimulate();
+absl::Status RunStatus();  // once, unless standard output is a terminal
 
 // Becomes the program specfabric-perftest in the folder of this one, with its own flags. Returns
 // only if it cannot. Before any thread exists.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -16,6 +17,7 @@
 #include "app/roles.h"
 #include "app/version.h"
 #include "gateway/gateway.h"
+#include "nlohmann/json.hpp"
 #include "spdlog/spdlog.h"
 #include "transport/address.h"
 #include "transport/fabric.h"
@@ -42,6 +44,11 @@ void WarnIfOpen(const std::string& listen, const transport::FabricOptions& fabri
   const auto address = transport::ResolveAddress(listen);
   if (!address.ok() || transport::IsLoopback(address->storage)) return;
   spdlog::warn("listening on {} without --join_secret_file: whoever reaches it may join", listen);
+}
+
+// What `specfabric status` cannot tell from the metrics.
+std::function<std::string()> AboutPage(const nlohmann::json& about) {
+  return [text = about.dump()] { return text; };
 }
 
 std::string AddressOf(const std::unique_ptr<AdminServer>& admin) {
@@ -87,6 +94,7 @@ absl::Status RunGateway() {
   AdminOptions admin_options;
   admin_options.registry = &registry;
   admin_options.ready = [&draining] { return !draining.load(); };
+  admin_options.pages["/debug/status"] = AboutPage({{"listen", gateway->listen_address()}});
   auto admin = StartAdmin(std::move(admin_options));
   if (!admin.ok()) return admin.status();
   ReportReady("gateway", gateway->listen_address(), AddressOf(*admin));
@@ -120,6 +128,8 @@ absl::Status RunTarget() {
   admin_options.registry = &registry;
   admin_options.live = [target] { return target->Liveness(); };
   admin_options.ready = [target] { return target->ready(); };
+  admin_options.pages["/debug/status"] = AboutPage(
+      {{"listen", target->listen_address()}, {"coupling", speculation::Name(options->coupling)}});
   auto admin = StartAdmin(std::move(admin_options));
   if (!admin.ok()) return admin.status();
   ReportReady("target", target->listen_address(), AddressOf(*admin));
@@ -144,6 +154,7 @@ absl::Status RunDraft() {
   AdminOptions admin_options;
   admin_options.registry = &registry;
   admin_options.ready = [draft] { return draft->ready(); };
+  admin_options.pages["/debug/status"] = AboutPage({{"listen", draft->listen_address()}});
   admin_options.pages["/debug/sessions"] = [draft] { return draft->DebugSessions(); };
   auto admin = StartAdmin(std::move(admin_options));
   if (!admin.ok()) return admin.status();

@@ -1,5 +1,5 @@
 // specfabric simulate: the scheduler and the draft router against modelled costs, a row for each
-// number of drafts at each load.
+// number of targets and of drafts at each load.
 
 #include <algorithm>
 #include <cstdio>
@@ -131,9 +131,10 @@ nlohmann::json ToJson(const scheduler::Percentiles& p) {
   return {{"p50", p.p50}, {"p90", p.p90}, {"p99", p.p99}};
 }
 
-void Print(double rate, int drafts, const scheduler::SimulationReport& report) {
+void Print(double rate, int targets, int drafts, const scheduler::SimulationReport& report) {
   if (FLAGS_json) {
     const nlohmann::json line = {{"rate", rate},
+                                 {"targets", targets},
                                  {"drafts", drafts},
                                  {"requests", report.requests},
                                  {"refused", report.refused},
@@ -147,14 +148,15 @@ void Print(double rate, int drafts, const scheduler::SimulationReport& report) {
                                  {"drafts_busy", report.drafts_busy},
                                  {"draft_hits", report.draft_hits},
                                  {"draft_misses", report.draft_misses},
-                                 {"draft_skips", report.draft_skips}};
+                                 {"draft_skips", report.draft_skips},
+                                 {"draft_moves", report.draft_moves}};
     std::puts(line.dump().c_str());
     return;
   }
   std::printf(
-      "%8.4g %6d %9.1f %8.1f %8.1f %8.1f %8.2f %8.2f %8.2f %8.2f %6.0f %6.0f %7.0f\n", rate, drafts,
-      report.tokens_per_second, 1e3 * report.ttft.p50, 1e3 * report.ttft.p90, 1e3 * report.ttft.p99,
-      1e3 * report.tpot.p50, 1e3 * report.tpot.p90, 1e3 * report.tpot.p99,
+      "%8.4g %7d %6d %9.1f %8.1f %8.1f %8.1f %8.2f %8.2f %8.2f %8.2f %6.0f %6.0f %7.0f\n", rate,
+      targets, drafts, report.tokens_per_second, 1e3 * report.ttft.p50, 1e3 * report.ttft.p90,
+      1e3 * report.ttft.p99, 1e3 * report.tpot.p50, 1e3 * report.tpot.p90, 1e3 * report.tpot.p99,
       report.accepted_per_round, 100 * report.target_busy, 100 * report.drafts_busy,
       100.0 * static_cast<double>(report.draft_misses) /
           std::max<double>(1, static_cast<double>(report.draft_hits + report.draft_misses)));
@@ -176,6 +178,10 @@ absl::Status RunSimulate() {
   const std::string wanted = FLAGS_drafts.empty() ? "0,1,2,4" : FLAGS_drafts;
   const auto drafts = Numbers("drafts", wanted, 0, 4096);
   if (!drafts.ok()) return drafts.status();
+  const auto targets = Numbers("targets", FLAGS_targets.empty() ? "1" : FLAGS_targets, 1, 256);
+  if (!targets.ok()) return targets.status();
+  const auto router = DraftRouterFlag();
+  if (!router.ok()) return router.status();
   std::vector<scheduler::Arrival> trace;
   if (!FLAGS_trace.empty()) {
     auto read = ReadTrace();
@@ -183,22 +189,28 @@ absl::Status RunSimulate() {
     trace = *std::move(read);
   }
   if (!FLAGS_json) {
-    std::printf("%8s %6s %9s %26s %26s %8s %13s %7s\n", "", "", "", "time to first token, ms",
-                "time a token after it, ms", "accepted", "busy, %", "drafts");
-    std::printf("%8s %6s %9s %8s %8s %8s %8s %8s %8s %8s %6s %6s %7s\n", "rate", "drafts",
-                "tokens/s", "p50", "p90", "p99", "p50", "p90", "p99", "a round", "target", "drafts",
-                "missed%");
+    std::printf("%8s %7s %6s %9s %26s %26s %8s %13s %7s\n", "", "", "", "",
+                "time to first token, ms", "time a token after it, ms", "accepted", "busy, %",
+                "drafts");
+    std::printf("%8s %7s %6s %9s %8s %8s %8s %8s %8s %8s %8s %6s %6s %7s\n", "rate", "targets",
+                "drafts", "tokens/s", "p50", "p90", "p99", "p50", "p90", "p99", "a round", "target",
+                "drafts", "missed%");
   }
   for (double rate : *rates) {
     if (FLAGS_trace.empty()) {
       trace = scheduler::PoissonArrivals(FLAGS_requests, rate, FLAGS_prompt_tokens,
                                          FLAGS_output_tokens, FLAGS_seed);
     }
-    for (double count : *drafts) {
-      scheduler::SimulationOptions options = Options(trace, *tree, *policy);
-      options.drafts = static_cast<int32_t>(count);
-      Print(FLAGS_trace.empty() ? rate : 0, options.drafts, scheduler::Simulate(options, trace));
-      std::fflush(stdout);
+    for (double groups : *targets) {
+      for (double workers : *drafts) {
+        scheduler::SimulationOptions options = Options(trace, *tree, *policy);
+        options.router.policy = *router;
+        options.targets = static_cast<int32_t>(groups);
+        options.drafts = static_cast<int32_t>(workers);
+        Print(FLAGS_trace.empty() ? rate : 0, options.targets, options.drafts,
+              scheduler::Simulate(options, trace));
+        std::fflush(stdout);
+      }
     }
     if (!FLAGS_trace.empty()) break;
   }

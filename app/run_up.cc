@@ -90,6 +90,8 @@ std::vector<std::string> TargetArgs(const std::vector<std::string>& drafts) {
   args.push_back(absl::StrCat("--max_sequences=", FLAGS_max_sequences));
   args.push_back(absl::StrCat("--max_queue=", FLAGS_max_queue));
   args.push_back(absl::StrCat("--speculation=", FLAGS_speculation));
+  args.push_back(absl::StrCat("--draft_router=", FLAGS_draft_router));
+  args.push_back(absl::StrCat("--draft_latency_warn=", FLAGS_draft_latency_warn));
   args.push_back(absl::StrCat("--max_draft_wait_ms=", FLAGS_max_draft_wait_ms));
   args.push_back(absl::StrCat("--step_timeout_seconds=", FLAGS_step_timeout_seconds));
   args.push_back(absl::StrCat("--served_model_name=", ServedModelName()));
@@ -150,6 +152,18 @@ absl::Status StartAll(int targets, int drafts, Cluster* cluster) {
                        cluster->secret, &cluster->gateways);
   }
   return status;
+}
+
+// The line that shows this cluster.
+std::string StatusCommand(const Cluster& cluster) {
+  const auto admins = [](const std::vector<Child>& children) {
+    return absl::StrJoin(children, ",",
+                         [](std::string* out, const Child& child) { out->append(child.admin); });
+  };
+  std::string line = absl::StrCat("specfabric status --gateways=", admins(cluster.gateways),
+                                  " --targets=", admins(cluster.targets));
+  if (!cluster.drafts.empty()) absl::StrAppend(&line, " --drafts=", admins(cluster.drafts));
+  return line;
 }
 
 void PrintPids(const Cluster& cluster) {
@@ -218,6 +232,7 @@ absl::Status RunUp() {
   if (status.ok()) {
     spdlog::info("cluster ready: http://{} targets={} drafts={}", cluster.gateways[0].listen,
                  *targets, *drafts);
+    spdlog::info("to see what it does: {}", StatusCommand(cluster));
     if (FLAGS_print_pids) PrintPids(cluster);
     status = Supervise(&cluster);
   }

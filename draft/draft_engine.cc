@@ -31,14 +31,14 @@ DraftReply DraftEngine::ReplyTo(const DraftRequest& request, DraftStatus status)
   reply.round = request.round;
   reply.request_id = request.request_id;
   reply.status = status;
-  reply.free_sessions = sessions_.free_sessions();
+  reply.free_sessions = sessions_.free_sessions(request.target_incarnation);
   reply.sampling_tag = schemas::SamplingTag(request.coupling, request.sampling);
   return reply;
 }
 
 void DraftEngine::Leave(Job* job, bool sent) {
   job->session->busy = false;
-  rounds_[TargetOf(*job)].Leave(PriceOf(*job), sent);
+  rounds_[TargetOf(*job)].Leave(job->session->key.sequence, sent);
 }
 
 void DraftEngine::Supersede(const SessionKey& key) {
@@ -101,7 +101,7 @@ void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos
       speculation::WeighsDraft(request.coupling) ? options_.sampled_growth : options_.growth;
   growth = growth.Shallower(request.max_depth > 0 ? std::min(room, request.max_depth) : room);
   const int32_t slots = std::min(session->guesses.slots_used() + max_nodes, GuessCache::kSlots);
-  if (!sessions_.Reserve(session, session->length() + slots)) {
+  if (!sessions_.Reserve(session, session->length() + slots, now)) {
     return reply_(peer, ReplyTo(request, DraftStatus::kBusy), {});
   }
   const float row_price = any_tree ? request.row_price : 0.0f;
@@ -117,7 +117,7 @@ void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos
                   {});
   }
   session->busy = true;
-  rounds_[request.target_incarnation].Join(PriceOf(*job));
+  rounds_[request.target_incarnation].Join(request.sequence, PriceOf(*job));
   ExpandKnown(job.get());
   jobs_.push_back(std::move(job));
 }

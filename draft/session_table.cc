@@ -1,10 +1,12 @@
 #include "draft/session_table.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/check.h"
 #include "base/hash.h"
 
 namespace specfabric::draft {
@@ -35,51 +37,88 @@ int32_t SessionTable::Physical(const Session& session, int32_t s) const {
 }
 
 void SessionTable::Release(Map::iterator it) {
+  const auto holder = holdings_.find(it->first.target_incarnation);
+  holder->second.blocks -= static_cast<int32_t>(it->second->blocks.size());
+  if (--holder->second.sessions == 0) holdings_.erase(holder);
   blocks_.ReleaseFrom(0, &it->second->blocks);
   sessions_.erase(it);
 }
 
-bool SessionTable::EvictOne() {
-  auto oldest = sessions_.end();
+bool SessionTable::MakeRoom(uint64_t target_incarnation, int32_t Holding::*resource,
+                            int32_t missing, int32_t claim, base::Nanos now) {
+  auto holdings = holdings_;  // as they would be
+  std::vector<Map::iterator> idle, victims;
   for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
-    if (it->second->busy) continue;
-    if (oldest == sessions_.end() || it->second->last_used < oldest->second->last_used) {
-      oldest = it;
-    }
+    const bool own = it->first.target_incarnation == target_incarnation;
+    if (it->second->busy || (own && now - it->second->last_used < options_.alive)) continue;
+    idle.push_back(it);
   }
-  if (oldest == sessions_.end()) return false;
-  Release(oldest);
-  ++stats_.evicted_lru;
+  const auto rank = [&](Map::iterator it) {
+    const uint64_t target = it->first.target_incarnation;
+    const int32_t held = target == target_incarnation ? std::numeric_limits<int32_t>::max()
+                                                      : holdings.at(target).*resource;
+    return std::pair(held, -it->second->last_used);
+  };
+  while (missing > 0) {
+    const auto worst = std::max_element(idle.begin(), idle.end(),
+                                        [&](auto a, auto b) { return rank(a) < rank(b); });
+    if (worst == idle.end() || rank(*worst).first <= claim) return false;
+    const auto blocks = static_cast<int32_t>((*worst)->second->blocks.size());
+    const Holding freed = {.sessions = 1, .blocks = blocks};
+    if (freed.*resource == 0) {
+      idle.erase(worst);
+      continue;
+    }
+    Holding& held = holdings.at((*worst)->first.target_incarnation);
+    held.sessions -= freed.sessions;
+    held.blocks -= freed.blocks;
+    missing -= freed.*resource;
+    victims.push_back(*worst);
+    idle.erase(worst);
+  }
+  for (Map::iterator victim : victims) Release(victim);
+  stats_.evicted_lru += victims.size();
   return true;
 }
 
-bool SessionTable::Reserve(Session* session, int32_t slots) {
-  const size_t wanted = (slots + options_.block_size - 1) / options_.block_size;
-  // Eviction must not take the session that asks.
-  const bool was_busy = std::exchange(session->busy, true);
-  bool enough = true;
-  while (enough && session->blocks.size() < wanted) {
-    const auto missing = static_cast<int32_t>(wanted - session->blocks.size());
-    if (!blocks_.Take(missing, &session->blocks)) enough = EvictOne();
+bool SessionTable::Reserve(Session* session, int32_t slots, base::Nanos now) {
+  const auto wanted = static_cast<int32_t>((slots + options_.block_size - 1) / options_.block_size);
+  const auto more = wanted - static_cast<int32_t>(session->blocks.size());
+  if (more <= 0) return true;
+  const uint64_t target = session->key.target_incarnation;
+  if (more > blocks_.available()) {
+    // The session that asks must not make room for itself.
+    const bool was_busy = std::exchange(session->busy, true);
+    const bool made = MakeRoom(target, &Holding::blocks, more - blocks_.available(),
+                               holding(target).blocks + more, now);
+    session->busy = was_busy;
+    if (!made) return false;
   }
-  session->busy = was_busy;
-  return enough;
+  SPECFABRIC_CHECK(blocks_.Take(more, &session->blocks));
+  holdings_.at(target).blocks += more;
+  return true;
 }
 
 bool SessionTable::ReserveFree(Session* session, int32_t slots) {
-  const size_t wanted = (slots + options_.block_size - 1) / options_.block_size;
-  if (session->blocks.size() >= wanted) return true;
-  return blocks_.Take(static_cast<int32_t>(wanted - session->blocks.size()), &session->blocks);
+  const auto wanted = static_cast<int32_t>((slots + options_.block_size - 1) / options_.block_size);
+  const auto more = wanted - static_cast<int32_t>(session->blocks.size());
+  if (more <= 0) return true;
+  if (!blocks_.Take(more, &session->blocks)) return false;
+  holdings_.at(session->key.target_incarnation).blocks += more;
+  return true;
 }
 
 Session* SessionTable::FindOrOpen(const SessionKey& key, base::Nanos now) {
   if (auto it = sessions_.find(key); it != sessions_.end()) return it->second.get();
-  if (static_cast<int32_t>(sessions_.size()) >= options_.max_sessions && !EvictOne()) {
+  const uint64_t target = key.target_incarnation;
+  if (static_cast<int32_t>(sessions_.size()) >= options_.max_sessions &&
+      !MakeRoom(target, &Holding::sessions, 1, holding(target).sessions + 1, now)) {
     return nullptr;
   }
   auto session = std::make_unique<Session>();
   session->key = key;
   session->last_used = now;
+  ++holdings_[target].sessions;
   return (sessions_[key] = std::move(session)).get();
 }
 
@@ -136,7 +175,9 @@ Applied SessionTable::Apply(const DraftRequest& request, base::Nanos now) {
     append.remove_prefix(1);
     ++common;
   }
-  if (!Reserve(session, static_cast<int32_t>(length))) {
+  if (!Reserve(session, static_cast<int32_t>(length), now)) {
+    // A session without a token is worth no place.
+    if (session->tokens.empty()) Release(sessions_.find(key));
     return {.status = DraftStatus::kBusy};
   }
   Applied applied;
@@ -214,8 +255,32 @@ SessionStats SessionTable::stats() const {
   return stats;
 }
 
-int32_t SessionTable::free_sessions() const {
-  return options_.max_sessions - static_cast<int32_t>(sessions_.size());
+Holding SessionTable::holding(uint64_t target_incarnation) const {
+  const auto it = holdings_.find(target_incarnation);
+  return it == holdings_.end() ? Holding{} : it->second;
+}
+
+int32_t SessionTable::free_sessions(uint64_t target_incarnation) const {
+  const int32_t held = holding(target_incarnation).sessions;
+  const int32_t unused = options_.max_sessions - static_cast<int32_t>(sessions_.size());
+  // Whether it can have so many more: each of the others keeps as many as it would hold itself.
+  const auto can_have = [&](int32_t more) {
+    int32_t room = unused;
+    for (const auto& [target, other] : holdings_) {
+      if (target != target_incarnation) room += std::max(0, other.sessions - (held + more));
+    }
+    return more <= room;
+  };
+  int32_t least = unused, most = options_.max_sessions - held;
+  while (least < most) {
+    const int32_t middle = least + (most - least + 1) / 2;
+    if (can_have(middle)) {
+      least = middle;
+    } else {
+      most = middle - 1;
+    }
+  }
+  return least;
 }
 
 std::string SessionTable::DebugJson(base::Nanos now) const {
@@ -225,11 +290,18 @@ std::string SessionTable::DebugJson(base::Nanos now) const {
   std::string json = absl::StrFormat(
       "{\"sessions\":%d,\"busy\":%d,\"capacity\":%d,\"free_blocks\":%d,\"blocks\":%d,"
       "\"evicted_lru\":%d,\"expired_ttl\":%d,\"purged\":%d,\"ended\":%d,\"resyncs\":%d,"
-      "\"reused_tree_slots\":%d,\"truncated_tokens\":%d,\"usable\":%s,\"rows\":[",
+      "\"reused_tree_slots\":%d,\"truncated_tokens\":%d,\"usable\":%s,\"targets\":[",
       s.sessions, s.busy, options_.max_sessions, s.free_blocks, options_.kv_blocks, s.evicted_lru,
       s.expired_ttl, s.purged, s.ended, s.resyncs, s.reused_tree_slots, s.truncated_tokens,
       usable ? "true" : "false");
   const char* separator = "";
+  for (const auto& [target, held] : holdings_) {
+    absl::StrAppendFormat(&json, "%s{\"target\":\"%016x\",\"sessions\":%d,\"blocks\":%d}",
+                          separator, target, held.sessions, held.blocks);
+    separator = ",";
+  }
+  json += "],\"rows\":[";
+  separator = "";
   for (const auto& [key, session] : sessions_) {
     absl::StrAppendFormat(&json,
                           "%s{\"target\":\"%016x\",\"sequence\":%d,\"tokens\":%d,\"kv_len\":%d,"
@@ -245,14 +317,21 @@ std::string SessionTable::DebugJson(base::Nanos now) const {
 
 bool SessionTable::Check(std::string* why) const {
   size_t owned = 0;
+  absl::flat_hash_map<uint64_t, Holding> held;
   for (const auto& [key, session] : sessions_) {
     owned += session->blocks.size();
+    ++held[key.target_incarnation].sessions;
+    held[key.target_incarnation].blocks += static_cast<int32_t>(session->blocks.size());
     const auto slots = static_cast<int64_t>(session->blocks.size()) * options_.block_size;
     if (session->kv_len > session->length() || session->kv_len > slots ||
         session->hashes.size() != session->tokens.size() + 1) {
       *why = absl::StrCat("session of sequence ", key.sequence, " is inconsistent");
       return false;
     }
+  }
+  if (held != holdings_) {
+    *why = "what the targets hold is not what their sessions do";
+    return false;
   }
   if (owned + blocks_.available() != static_cast<size_t>(options_.kv_blocks)) {
     *why = absl::StrCat(owned, " blocks owned and ", blocks_.available(), " free, of ",

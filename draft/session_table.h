@@ -4,6 +4,13 @@
 // The sequences a draft worker holds KV for. A session is a cache: it can be dropped at any time,
 // and the target then resends what is missing. Owned by the engine thread; pure but for its
 // arguments (no clock, no model): KV itself lives in the model, here is only the accounting.
+//
+// Targets share sessions and KV blocks max-min fairly: what nobody uses is for whoever asks, and
+// once all is in use a target can take from one that would still hold as much as itself, never from
+// one that holds less. So nobody keeps a target below its equal share, and nobody above it takes
+// from one below. Among its own sequences a target gets room only from those that it has not asked
+// about for a while: where more of them are alive than fit, some are answered `busy` and serve
+// plainly or elsewhere, rather than all of them losing their KV in turn.
 
 #include <cstdint>
 #include <memory>
@@ -65,6 +72,15 @@ struct SessionTableOptions {
   int32_t max_sessions = 64;
   int32_t context = 2048;
   base::Nanos time_to_live = 300 * base::kSecond;
+  // A session that was used since is alive: it makes no room for others of its own target.
+  base::Nanos alive = base::kSecond;
+};
+
+// What one target holds.
+struct Holding {
+  int32_t sessions = 0;
+  int32_t blocks = 0;
+  bool operator==(const Holding&) const = default;
 };
 
 struct SessionStats {
@@ -94,12 +110,13 @@ class SessionTable {
   explicit SessionTable(const SessionTableOptions& options);
 
   // Opens, commits, rolls back or resumes: afterwards the session's tokens are exactly the
-  // request's prefix. Rolling back is a truncation. kBusy: no room even after eviction; kTooLong:
-  // longer than the context. A failed request leaves the session as it was.
+  // request's prefix. Rolling back is a truncation. kBusy: no room that this target could claim;
+  // kTooLong: longer than the context. A failed request leaves the session as it was.
   Applied Apply(const schemas::DraftRequest& request, base::Nanos now);
 
-  // Makes the session's blocks cover `slots`, evicting idle sessions, least recently used first.
-  bool Reserve(Session* session, int32_t slots);
+  // Makes the session's blocks cover `slots`, evicting idle sessions of others if need be. False:
+  // there is no room that its target could claim.
+  bool Reserve(Session* session, int32_t slots, base::Nanos now);
   // The same with blocks that nobody holds.
   bool ReserveFree(Session* session, int32_t slots);
   // Those that guess ahead, in no order.
@@ -114,8 +131,11 @@ class SessionTable {
   int Expire(base::Nanos now);             // idle ones past their time to live
 
   SessionStats stats() const;
-  int32_t free_sessions() const;
-  // For /debug/sessions: one JSON object with counts, and a row a session.
+  // Sessions that this target could open now without giving up one of its own. Those that are being
+  // drafted for count as if they were idle: they will be in a moment.
+  int32_t free_sessions(uint64_t target_incarnation) const;
+  Holding holding(uint64_t target_incarnation) const;
+  // For /debug/sessions: one JSON object with counts, a row a target and a row a session.
   std::string DebugJson(base::Nanos now) const;
   // True if blocks and sessions are accounted for exactly; `why` says what is not.
   bool Check(std::string* why) const;
@@ -124,7 +144,11 @@ class SessionTable {
   using Map = absl::flat_hash_map<SessionKey, std::unique_ptr<Session>>;
 
   Session* FindOrOpen(const SessionKey& key, base::Nanos now);
-  bool EvictOne();
+  // Frees `missing` of `resource` for a target that will hold `claim` of it then: dead sessions of
+  // its own, then the least recently used idle ones of whoever holds most, while that is more than
+  // the claim. All or nothing.
+  bool MakeRoom(uint64_t target_incarnation, int32_t Holding::*resource, int32_t missing,
+                int32_t claim, base::Nanos now);
   void Release(Map::iterator it);
   std::vector<schemas::PrefixPoint> KnownPoints(const Session& session) const;
   // Physical slot of the session's slot s.
@@ -135,6 +159,7 @@ class SessionTable {
   SessionTableOptions options_;
   scheduler::KvBlocks blocks_;
   Map sessions_;
+  absl::flat_hash_map<uint64_t, Holding> holdings_;  // by target; of those that hold any session
   SessionStats stats_;
 };
 

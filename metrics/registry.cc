@@ -42,6 +42,14 @@ Histogram& Registry::AddHistogram(const std::string& name, const std::string& he
                                                                                     upper_bounds);
 }
 
+void Registry::Remove(const std::string& name, Counter* series) {
+  prometheus::BuildCounter().Name(name).Register(registry_).Remove(series);
+}
+
+void Registry::Remove(const std::string& name, Gauge* series) {
+  prometheus::BuildGauge().Name(name).Register(registry_).Remove(series);
+}
+
 Registry::Refresh Registry::AddRefresh(std::function<void()> function) {
   std::lock_guard lock(mutex_);
   refreshes_.push_back(std::move(function));

@@ -5,7 +5,8 @@
 //
 // Every series is created at start, with all its label values, so that hot paths increment through
 // a reference (an atomic add; a histogram takes a short lock) and a dashboard sees zeros instead of
-// gaps. The families of each role are the plain structs in the files beside this one.
+// gaps; only those that name a peer come and go with it. The families of each role are the plain
+// structs in the files beside this one.
 //
 // Threads: series may be updated from any thread. The registry must outlive whatever uses them.
 
@@ -59,6 +60,10 @@ class Registry {
   Gauge& AddGauge(const std::string& name, const std::string& help, const Labels& labels = {});
   Histogram& AddHistogram(const std::string& name, const std::string& help,
                           const std::vector<double>& upper_bounds, const Labels& labels = {});
+
+  // Ends a series of the family `name`, which must not be used any more.
+  void Remove(const std::string& name, Counter* series);
+  void Remove(const std::string& name, Gauge* series);
 
   // `function` runs at the start of each Render, on its thread: for values that are kept elsewhere
   // and only copied when somebody looks.

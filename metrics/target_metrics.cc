@@ -73,7 +73,8 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
                                             VllmLabels(model_name))),
       vllm_accepted_tokens(registry.AddCounter("vllm:spec_decode_num_accepted_tokens_total",
                                                "As specfabric_accepted_tokens_total",
-                                               VllmLabels(model_name))) {
+                                               VllmLabels(model_name))),
+      draft_routes(registry) {
   for (int span = 0; span < kSpans; ++span) {
     spans[span] = &registry.AddHistogram("specfabric_round_span_seconds",
                                          "Time of a round, by what it went into",

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "metrics/draft_route_metrics.h"
 #include "metrics/registry.h"
 
 namespace specfabric::metrics {
@@ -86,6 +87,8 @@ struct TargetMetrics {
   Counter& vllm_draft_tokens;
   Counter& vllm_accepted_tokens;
   std::vector<Counter*> vllm_accepted_at;  // [positions]
+
+  DraftRouteMetrics draft_routes;
 };
 
 }  // namespace specfabric::metrics

@@ -3,25 +3,21 @@
 
 // The scheduler and the draft router as they serve, with everything around them modelled: the time
 // of a target's steps, draft workers with queues, and how often they guess right. What an operator
-// asks before buying machines: how many drafts a target wants, and what that does to latency. Pure
-// and deterministic; one thread.
-//
-// The modelled text of a sequence is a function of (seed, sequence, position). At every position
-// the draft's guesses are ranked; with some chance the first is right, and each further one has a
-// share of what is left. That chance varies from position to position, and the draft knows it: it
-// is the score of its guesses.
+// asks before buying machines: how many drafts so many targets want, and what that does to latency.
+// Each target has a scheduler and a router of its own; they share the drafts. Pure and
+// deterministic; one thread.
 
 #include <cstdint>
-#include <limits>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "scheduler/draft_router.h"
+#include "scheduler/modelled_draft.h"
+#include "scheduler/modelled_text.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/step_plan.h"
-#include "speculation/growth.h"
 
 namespace specfabric::scheduler {
 
@@ -35,23 +31,6 @@ struct StepCost {
   base::Nanos Of(const StepPlan& plan) const;
 };
 
-struct DraftCost {
-  base::Nanos round_trip = 0;  // of the network
-  base::Nanos weights = 0;     // of one pass (a level of all trees that a worker grows, or prefill)
-  double row_ns = 0;
-  speculation::GrowthPolicy tree;
-};
-
-struct Acceptance {
-  double first = 0.7;    // mean chance of the first guess, if its parent was right
-  double further = 0.4;  // share of what is left that each further sibling takes
-  double spread = 0.25;  // the chance of the first is uniform in [first - spread, first + spread],
-                         // kept within [.01, .99]
-  // From this position of a text on, the first guess's mean chance is another.
-  int32_t shift_position = std::numeric_limits<int32_t>::max();
-  double first_after = 0;
-};
-
 struct Arrival {
   base::Nanos time = 0;
   int32_t prompt = 0;  // tokens
@@ -59,12 +38,13 @@ struct Arrival {
 };
 
 struct SimulationOptions {
-  SchedulerOptions scheduler;  // the vocabulary is the simulator's own
-  DraftRouterOptions router;
+  SchedulerOptions scheduler;  // of each target; the vocabulary is the simulator's own
+  DraftRouterOptions router;   // of each target, but for the salt
   StepCost step;
   DraftCost draft;
-  int32_t drafts = 0;  // workers; 0: none is asked
-  int32_t draft_sessions = 64;
+  int32_t targets = 1;          // an arrival goes to the one with the fewest sequences
+  int32_t drafts = 0;           // workers that all targets share; 0: none is asked
+  int32_t draft_sessions = 64;  // of each worker; more are refused as busy
   Acceptance acceptance;
   uint64_t seed = 1;
 };
@@ -82,9 +62,10 @@ struct SimulationReport {
   Percentiles ttft;  // arrival to first token
   Percentiles tpot;  // mean time a token after the first, by request
   double accepted_per_round = 0;
-  double target_busy = 0;  // share of the duration
+  double target_busy = 0;  // share of the duration, mean over the targets
   double drafts_busy = 0;  // mean over the workers
   uint64_t draft_hits = 0, draft_misses = 0, draft_skips = 0;
+  uint64_t draft_moves = 0;  // of sequences to a better worker
 };
 
 // arrivals: ascending in time.

@@ -16,6 +16,8 @@
 namespace specfabric::speculation {
 namespace {
 
+// What one that was sent counts from pass to pass, and from when on not at all.
+constexpr float kStillWaiting = 0.97f, kForgotten = 0.05f;
 constexpr int kMaxBelowRoot = kMaxDraftNodes - 1;
 
 absl::Status Bad(const std::string& text, const std::string& why) {
@@ -200,6 +202,32 @@ void TreeGrower::StartNextStep() {
   } while (frontier_.empty() && AnyToAdmit());
   const auto worth_a_row = [&](int32_t node) { return std::exp(path_score_[node]) >= row_price_; };
   if (std::none_of(frontier_.begin(), frontier_.end(), worth_a_row)) frontier_.clear();
+}
+
+void GrowthRound::Join(uint64_t sequence, float second_price) {
+  members_[sequence] = {.price = second_price, .growing = true};
+}
+
+void GrowthRound::Leave(uint64_t sequence, bool sent) {
+  const auto member = members_.find(sequence);
+  if (member == members_.end()) return;
+  if (sent) {
+    member->second.growing = false;
+  } else {
+    members_.erase(member);
+  }
+}
+
+bool GrowthRound::Pays(float gain, double pass_seconds) {
+  float price = 0;
+  for (auto& [sequence, member] : members_) {
+    price += member.price;
+    if (!member.growing) member.price *= kStillWaiting;
+  }
+  std::erase_if(members_, [](const auto& entry) {
+    return !entry.second.growing && entry.second.price < kForgotten;
+  });
+  return gain >= price * static_cast<float>(pass_seconds);
 }
 
 }  // namespace specfabric::speculation

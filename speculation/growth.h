@@ -4,8 +4,8 @@
 // How a draft's tree grows, level by level. Pure: the draft engine runs the model, hands the
 // candidates of each expanded node to the grower, and asks which nodes to expand next.
 
-#include <algorithm>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -118,23 +118,19 @@ class TreeGrower {
 class GrowthRound {
  public:
   // A tree begins to grow; second_price: accepted tokens that a second costs its sequence.
-  void Join(float second_price) { growing_ += second_price; }
-  // It has been sent, or is not wanted any more. One that was sent waits for the others; for how
-  // long is not known, so it counts less with every pass.
-  void Leave(float second_price, bool sent) {
-    growing_ = std::max(0.0f, growing_ - second_price);
-    if (sent) waiting_ += second_price;
-  }
+  void Join(uint64_t sequence, float second_price);
+  // It has been sent, or is not wanted any more. One that was sent waits for the others, until its
+  // sequence asks again; as it may not, it counts ever less.
+  void Leave(uint64_t sequence, bool sent);
   // Asked once a pass. gain: of all that still grow.
-  bool Pays(float gain, double pass_seconds) {
-    const float price = (growing_ + waiting_) * static_cast<float>(pass_seconds);
-    waiting_ *= kStillWaiting;
-    return gain >= price;
-  }
+  bool Pays(float gain, double pass_seconds);
 
  private:
-  static constexpr float kStillWaiting = 0.75f;
-  float growing_ = 0, waiting_ = 0;  // prices
+  struct Member {
+    float price = 0;
+    bool growing = true;
+  };
+  std::map<uint64_t, Member> members_;
 };
 
 }  // namespace specfabric::speculation

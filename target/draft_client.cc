@@ -100,7 +100,7 @@ void DraftClient::Want(const scheduler::DraftWanted& want, base::Nanos now) {
   route->early_reply.reset();
   route->early_weights.reset();
   route->weights.reset();
-  const auto worker = router_.Route(want.id, now);
+  const auto worker = router_.Route(want.id, want.committed, now);
   if (!worker.has_value()) {
     ++stats_.unroutable;
     return GiveUp(route);
@@ -111,6 +111,8 @@ void DraftClient::Want(const scheduler::DraftWanted& want, base::Nanos now) {
 // It is void; a late reply will be told by its id. That it did not pay to wait is nothing against
 // the worker, unless it has been silent for longer than it may be.
 void DraftClient::LeaveRequest(Route* route, base::Nanos now) {
+  route->left_id = route->request_id;
+  route->left_sent = route->sent;
   const base::Nanos patience = route->want.deadline - route->sent;
   if (now - route->unanswered_since >= patience) return Charge(route, now);
   if (!std::exchange(route->charged, true)) router_.OnAbandoned(route->worker);
@@ -169,7 +171,7 @@ void DraftClient::HandleResync(Route* route, const DraftReply& reply, base::Nano
     // This worker contradicts itself; another may not.
     router_.OnBusy(worker, route->want.id, now);
     ForgetSession(route);
-    const auto other = router_.Route(route->want.id, now);
+    const auto other = router_.Route(route->want.id, route->want.committed, now);
     if (!other.has_value()) return GiveUp(route);
     route->charged = false;
     return SendRequest(route, *other, now);
@@ -233,9 +235,9 @@ bool DraftClient::HandleTree(Route* route, const DraftReply& reply, base::Nanos 
   last_round_trip_ = now - route->sent;
   last_draft_time_ = std::clamp<base::Nanos>(reply.draft_time, 0, last_round_trip_);
   if (route->charged) {
-    router_.OnLateReply(route->worker, last_round_trip_);
+    router_.OnLateReply(route->worker, route->want.id, last_round_trip_, now);
   } else {
-    router_.OnReply(route->worker, last_round_trip_, reply.free_sessions);
+    router_.OnReply(route->worker, route->want.id, last_round_trip_, reply.free_sessions, now);
   }
   scheduler_->OnDraft(route->want.id, route->want.round, *std::move(draft), now);
   return true;
@@ -298,6 +300,11 @@ void DraftClient::LearnFrom(PeerId peer, const DraftReply& reply, base::Nanos no
   }
   Route& route = it->second;
   route.unanswered_since = 0;
+  // A worker whose replies are never waited for is a slow one, and must look it.
+  if (reply.request_id == route.left_id && route.left_id != 0) {
+    router_.OnLateReply(peer, reply.sequence, now - route.left_sent, now);
+    route.left_id = 0;
+  }
   if (reply.status != DraftStatus::kOk || reply.round >= route.want.round ||
       !speculation::Allows(route.terms.coupling, reply.draw)) {
     return;
@@ -340,7 +347,7 @@ bool DraftClient::OnReply(PeerId peer, DraftReply reply, base::Nanos now) {
     case DraftStatus::kUnsupported:
     case DraftStatus::kTooLong:
       // The worker is well; it cannot serve this sequence now. Nobody waits for it.
-      if (!route->charged) router_.OnReply(peer, now - route->sent, reply.free_sessions);
+      if (!route->charged) router_.OnRefused(peer);
       break;
   }
   GiveUp(route);

@@ -100,6 +100,7 @@ class DraftClient {
 
   const DraftClientStats& stats() const { return stats_; }
   int32_t workers() const { return static_cast<int32_t>(capacity_.size()); }
+  const std::vector<scheduler::DraftState>& routes() const { return router_.States(); }
   // The round trip and the draft's own time of the last good reply, for the round spans.
   base::Nanos last_round_trip() const { return last_round_trip_; }
   base::Nanos last_draft_time() const { return last_draft_time_; }
@@ -120,7 +121,9 @@ class DraftClient {
     base::Nanos sent = 0;
     base::Nanos unanswered_since = 0;  // the first request of those without any reply; 0: none
     bool charged = false;              // as a miss of the worker; its reply may still come
-    int resyncs = 0;                   // in this round
+    uint64_t left_id = 0;              // the request before it that was left unanswered; 0: none
+    base::Nanos left_sent = 0;
+    int resyncs = 0;  // in this round
     // Of this round, waiting for each other.
     std::optional<schemas::DraftReply> early_reply;
     std::optional<WeightsTensor> early_weights;

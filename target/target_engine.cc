@@ -77,6 +77,7 @@ TargetEngine::TargetEngine(const TargetEngineOptions& options, ExecuteStep execu
       drafts_({options.incarnation, options.scheduler.vocabulary, options.router,
                options.weights_pools, options.weights_bytes},
               &scheduler_, outbox_.draft_request, outbox_.end_session),
+      watch_(options.draft_latency_warn, &metrics->draft_routes),
       inbox_(kInboxSize) {}
 
 void TargetEngine::Ask(Asked what) {
@@ -102,7 +103,7 @@ void TargetEngine::Serve() {
       continue;
     }
     if (asked_.load() == kDrain && clients_.empty()) return;
-    TakeInput(std::get<scheduler::WaitUntil>(next).time);
+    TakeInput(std::min(std::get<scheduler::WaitUntil>(next).time, watch_.due()));
   }
 }
 
@@ -116,7 +117,9 @@ void TargetEngine::TakeInput(base::Nanos deadline) {
 
 void TargetEngine::Handle(const PeerUp& up) {
   peers_[up.peer] = up.hello.role;
-  if (up.hello.role == schemas::Role::kDraft) drafts_.PeerUp(up.peer, up.hello);
+  if (up.hello.role != schemas::Role::kDraft) return;
+  drafts_.PeerUp(up.peer, up.hello);
+  watch_.Up(up.peer, up.address, up.hello.model);
 }
 
 void TargetEngine::Handle(const PeerDown& down) {
@@ -124,7 +127,10 @@ void TargetEngine::Handle(const PeerDown& down) {
   if (it == peers_.end()) return;
   const schemas::Role role = it->second;
   peers_.erase(it);
-  if (role == schemas::Role::kDraft) return drafts_.PeerDown(down.peer);
+  if (role == schemas::Role::kDraft) {
+    drafts_.PeerDown(down.peer);
+    return watch_.Down(down.peer);
+  }
   // Nobody is left to read what these sequences would say.
   std::vector<base::SequenceId> orphans;
   for (const auto& [id, client] : clients_) {
@@ -325,6 +331,7 @@ void TargetEngine::UpdateGauges() {
   metrics_->kv_blocks_free.Set(stats.free_blocks);
   metrics_->kv_blocks_cached.Set(stats.cached_blocks);
   metrics_->draft_workers.Set(drafts_.workers());
+  watch_.Update(drafts_.routes(), base::Now());
   const auto add = [](metrics::Counter& counter, uint64_t now, uint64_t before) {
     counter.Increment(static_cast<double>(now - before));
   };

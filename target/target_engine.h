@@ -20,6 +20,7 @@
 #include "metrics/target_metrics.h"
 #include "scheduler/scheduler.h"
 #include "target/draft_client.h"
+#include "target/draft_watch.h"
 #include "target/rank_group.h"
 #include "target/token_batches.h"
 
@@ -35,6 +36,8 @@ struct TargetEngineOptions {
   // Of the pools of DraftClientOptions.
   int32_t weights_pools = 1;
   uint32_t weights_bytes = 0;
+  // A draft worker whose smoothed latency passes this is warned of; 0: none.
+  base::Nanos draft_latency_warn = 50 * base::kMillisecond;
 };
 
 // Runs one step: RankGroup::Run, or what stands for it in a bench.
@@ -52,6 +55,7 @@ struct TargetOutbox {
 struct PeerUp {
   link::PeerId peer = 0;
   schemas::Hello hello;
+  std::string address = {};  // for people
 };
 struct PeerDown {
   link::PeerId peer = 0;
@@ -146,6 +150,7 @@ class TargetEngine {
   const TargetOutbox outbox_;
   scheduler::Scheduler scheduler_;
   DraftClient drafts_;
+  DraftWatch watch_;
   TokenBatches tokens_;  // since the last step, or the last input
   base::BoundedQueue<TargetInput> inbox_;
   absl::flat_hash_map<base::SequenceId, Client> clients_;

@@ -125,6 +125,9 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   TargetEngineOptions engine_options;
   engine_options.scheduler = options.scheduler;
   engine_options.incarnation = hello.incarnation;
+  engine_options.router = options.router;
+  engine_options.router.salt = hello.incarnation;
+  engine_options.draft_latency_warn = options.draft_latency_warn;
   engine_options.coupling = options.coupling;
   engine_options.couplings = options.couplings;
   engine_options.weights_pools = options.ranks.tensor_parallel;
@@ -150,12 +153,13 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   engine_ = std::make_unique<TargetEngine>(engine_options, execute, metrics_.get(), outbox);
 
   link::LinkHandler handler;
-  handler.on_up = [this](link::PeerId peer, const schemas::Hello& theirs, const std::string&) {
+  handler.on_up = [this](link::PeerId peer, const schemas::Hello& theirs,
+                         const std::string& address) {
     {
       std::lock_guard lock(peers_mutex_);
       peers_[peer] = theirs.role;
     }
-    engine_->Post(PeerUp{peer, theirs});
+    engine_->Post(PeerUp{peer, theirs, address});
   };
   handler.on_message = [this](link::PeerId peer, link::Message message) {
     // Full means the leader is hopelessly behind: dropping the peer is bounded, queueing is not.

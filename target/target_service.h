@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "metrics/registry.h"
 #include "model/config.h"
+#include "scheduler/draft_router.h"
 #include "scheduler/scheduler.h"
 #include "target/rank_group.h"
 #include "transport/fabric.h"
@@ -31,7 +32,9 @@ struct TargetServiceOptions {
       speculation::Coupling::kCoupled;  // where a request asks for none
   uint32_t couplings = 1;    // bit set, 1 << Coupling, of those that a request may ask for
   int32_t weights_rows = 0;  // of draft weights that a slot takes; 0 where no coupling reads them
-  base::Nanos step_timeout = 60 * base::kSecond;  // a longer step ends the process
+  scheduler::DraftRouterOptions router;                      // its salt is filled in
+  base::Nanos draft_latency_warn = 50 * base::kMillisecond;  // 0: no warning
+  base::Nanos step_timeout = 60 * base::kSecond;             // a longer step ends the process
 };
 
 class TargetService {

@@ -20,6 +20,7 @@ SessionTableOptions Small() {
   options.max_sessions = 3;
   options.context = 40;
   options.time_to_live = 10 * base::kSecond;
+  options.alive = 0;
   return options;
 }
 
@@ -80,7 +81,7 @@ TEST(SessionTable, RootIsRunAgainUnlessItIsKnownWhatMayFollow) {
 TEST(SessionTable, WhatWasRunBelowTheNewRootStays) {
   SessionTable table(Small());
   Session* session = table.Apply(Request(1, {5, 6, 7}, 0), 0).session;
-  ASSERT_TRUE(table.Reserve(session, 12));
+  ASSERT_TRUE(table.Reserve(session, 12, 0));
   RunCommitted(session);
   LookAt(session, 0);
   RunNode(session, 0, 2);                    // slot 3
@@ -108,7 +109,7 @@ TEST(SessionTable, GuessesOfOtherSamplingAreNotUsed) {
   for (const bool drawn : {false, true}) {
     SessionTable table(Small());
     Session* session = table.Apply(Request(1, {5, 6, 7}, 0), 0).session;
-    ASSERT_TRUE(table.Reserve(session, 12));
+    ASSERT_TRUE(table.Reserve(session, 12, 0));
     RunCommitted(session);
     LookAt(session, 0);
     LookAt(session, RunNode(session, 0, 1));
@@ -131,7 +132,7 @@ TEST(SessionTable, SaysWhyTheNewRootWasNotRun) {
   const auto outcome = [](std::vector<TokenId> appended) {
     SessionTable table(Small());
     Session* session = table.Apply(Request(1, {5, 6, 7}, 0), 0).session;
-    EXPECT_TRUE(table.Reserve(session, 12));
+    EXPECT_TRUE(table.Reserve(session, 12, 0));
     RunCommitted(session);
     LookAt(session, 0);
     LookAt(session, RunNode(session, 0, 1));
@@ -151,7 +152,7 @@ TEST(SessionTable, SaysWhyTheNewRootWasNotRun) {
 TEST(SessionTable, AcceptedTreeSlotsBecomeThePrefix) {
   SessionTable table(Small());
   Session* session = table.Apply(Request(1, {5, 6, 7}, 0), 0).session;
-  ASSERT_TRUE(table.Reserve(session, 12));
+  ASSERT_TRUE(table.Reserve(session, 12, 0));
   RunCommitted(session);
   RunNode(session, 0, 100);                     // slot 3
   const int accepted = RunNode(session, 0, 8);  // slot 4
@@ -243,6 +244,141 @@ TEST(SessionTable, ExpirePurgeAndEndFreeEverything) {
   EXPECT_EQ(table.stats().free_blocks, 16);
 }
 
+DraftRequest Of(uint64_t target, base::SequenceId sequence, int32_t length) {
+  DraftRequest request = Request(sequence, std::vector<TokenId>(length, 3), 0);
+  request.target_incarnation = target;
+  return request;
+}
+
+SessionTableOptions Shared() {
+  SessionTableOptions options = Small();
+  options.kv_blocks = 1000;
+  options.max_sessions = 12;
+  options.alive = base::kSecond;
+  return options;
+}
+
+TEST(SessionTable, SequencesOfOneTargetDoNotTakeEachOthersPlaces) {
+  SessionTable table(Shared());
+  for (int s = 0; s < 12; ++s) table.Apply(Of(1, s, 3), s);
+  EXPECT_EQ(table.free_sessions(1), 0);
+  EXPECT_EQ(table.Apply(Of(1, 12, 3), 20).status, DraftStatus::kBusy);
+  // The one that nothing was heard of for a second gives way.
+  for (int s = 1; s < 12; ++s) table.Apply(Of(1, s, 4), base::kSecond / 2);
+  EXPECT_EQ(table.Apply(Of(1, 12, 3), base::kSecond + 1).status, DraftStatus::kOk);
+  EXPECT_EQ(table.Apply(Of(1, 13, 3), base::kSecond + 1).status, DraftStatus::kBusy);
+  EXPECT_EQ(table.stats().sessions, 12);
+  EXPECT_EQ(table.stats().evicted_lru, 1u);
+}
+
+TEST(SessionTable, ATargetTakesItsShareFromTheLargestHolder) {
+  SessionTable table(Shared());
+  for (int s = 0; s < 8; ++s) table.Apply(Of(1, s, 3), s);
+  for (int s = 0; s < 4; ++s) table.Apply(Of(2, s, 3), s);
+  EXPECT_EQ(table.free_sessions(1), 0);
+  EXPECT_EQ(table.free_sessions(2), 2);
+  EXPECT_EQ(table.free_sessions(3), 4);
+  for (int s = 0; s < 4; ++s) {
+    EXPECT_EQ(table.Apply(Of(3, s, 3), 10 + s).status, DraftStatus::kOk) << s;
+  }
+  EXPECT_EQ(table.Apply(Of(3, 4, 3), 20).status, DraftStatus::kBusy);
+  for (uint64_t target = 1; target <= 3; ++target) {
+    EXPECT_EQ(table.holding(target).sessions, 4) << target;
+    EXPECT_EQ(table.free_sessions(target), 0) << target;
+  }
+  // What a target gives up is for the others again.
+  EXPECT_EQ(table.Purge(2), 4);
+  EXPECT_EQ(table.free_sessions(1), 4);
+  EXPECT_EQ(table.free_sessions(2), 4);
+}
+
+TEST(SessionTable, KvIsSharedLikeSessions) {
+  SessionTableOptions options = Shared();
+  options.kv_blocks = 16;
+  options.block_size = 4;
+  SessionTable table(options);
+  for (int s = 0; s < 4; ++s) table.Apply(Of(1, s, 16), s);  // all sixteen blocks
+  EXPECT_EQ(table.Apply(Of(1, 9, 4), 10).status, DraftStatus::kBusy);
+  EXPECT_EQ(table.stats().sessions, 4) << "a session that got nothing is not kept";
+  EXPECT_EQ(table.Apply(Of(2, 0, 20), 11).status, DraftStatus::kOk);
+  EXPECT_EQ(table.holding(2).blocks, 5);
+  EXPECT_EQ(table.holding(1).blocks, 8);
+  // The larger holder cannot take it back, but for what is free.
+  EXPECT_EQ(table.Apply(Of(1, 5, 12), 12).status, DraftStatus::kOk);
+  EXPECT_EQ(table.Apply(Of(1, 6, 4), 13).status, DraftStatus::kBusy);
+  EXPECT_EQ(table.holding(2).blocks, 5);
+}
+
+// Targets that ask at random, and draft for a while. Whoever is refused could not have been served
+// but at the cost of one who holds no more; whoever loses a session to another keeps at least what
+// the other has then (of sessions), or had more before (of blocks, which come in lumps); and what a
+// target is told it could get, it gets.
+TEST(SessionTable, SharesAreMaxMinFairUnderRandomTraffic) {
+  constexpr uint64_t kTargets = 4;
+  uint64_t refused = 0, taken = 0;
+  for (int seed = 0; seed < 300; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](int n) { return static_cast<int>(random() % n); };
+    SessionTableOptions options = Shared();
+    options.max_sessions = 3 + below(12);
+    options.kv_blocks = 10 + below(60);
+    options.alive = below(2) * 30;
+    SessionTable table(options);
+    std::map<std::pair<uint64_t, int>, Session*> busy;
+    for (int step = 0; step < 300; ++step) {
+      const uint64_t target = 1 + below(kTargets);
+      // Some targets have more sequences than others.
+      const int sequence = below(4 * static_cast<int>(target));
+      const int length = 1 + below(36);
+      std::map<uint64_t, Holding> before;
+      for (uint64_t t = 1; t <= kTargets; ++t) before[t] = table.holding(t);
+      const int32_t free = table.free_sessions(target);
+      const int32_t free_blocks = table.stats().free_blocks;
+      if (busy.contains({target, sequence})) {
+        busy[{target, sequence}]->busy = false;
+        busy.erase({target, sequence});
+        continue;
+      }
+      if (below(8) == 0) {
+        table.End({target, static_cast<base::SequenceId>(sequence)});
+        continue;
+      }
+      const Applied applied = table.Apply(Of(target, sequence, length), step);
+      std::string why;
+      ASSERT_TRUE(table.Check(&why)) << why;
+      const Holding mine = table.holding(target);
+      for (uint64_t t = 1; t <= kTargets; ++t) {
+        const Holding now = table.holding(t);
+        if (t == target || now.sessions == before[t].sessions) continue;
+        ++taken;
+        const bool for_a_session = now.sessions >= mine.sessions && before[t].sessions > 1;
+        const bool for_blocks = before[t].blocks > mine.blocks;
+        ASSERT_TRUE(for_a_session || for_blocks) << "seed " << seed << " step " << step;
+      }
+      if (applied.status == DraftStatus::kOk) {
+        if (below(3) == 0) {
+          applied.session->busy = true;
+          busy[{target, sequence}] = applied.session;
+        }
+      } else {
+        ASSERT_EQ(applied.status, DraftStatus::kBusy);
+        ++refused;
+        const bool all_idle = busy.empty();
+        const int32_t wanted = (length + options.block_size - 1) / options.block_size;
+        const bool had_blocks = free_blocks >= wanted;
+        ASSERT_FALSE(all_idle && had_blocks && free > 0) << "seed " << seed << " step " << step;
+        // Below an equal share of both, with everybody idle, nobody is refused.
+        const auto share = [](int32_t all) { return all / static_cast<int32_t>(kTargets); };
+        const bool below_share = before[target].sessions < share(options.max_sessions) &&
+                                 before[target].blocks + wanted <= share(options.kv_blocks);
+        ASSERT_FALSE(all_idle && below_share) << "seed " << seed << " step " << step;
+      }
+    }
+  }
+  EXPECT_GT(refused, 1000u);
+  EXPECT_GT(taken, 1000u);
+}
+
 // Random requests of a target that sometimes loses replies: after each accepted one the session
 // holds exactly the prefix asked for, KV is never claimed for tokens that were not run, nothing
 // leaks.
@@ -281,7 +417,7 @@ TEST(SessionTable, RandomTracesStayConsistent) {
         ASSERT_EQ(kv[physical(i)], HashOf(tokens, i + 1)) << "slot " << i << " seed " << seed;
       }
       known[id] = static_cast<int>(tokens.size());
-      if (!table.Reserve(s, s->length() + 4)) continue;
+      if (!table.Reserve(s, s->length() + 4, step)) continue;
       for (int i = s->kv_len; i < s->length(); ++i) kv[physical(i)] = HashOf(tokens, i + 1);
       s->kv_len = s->length();
       const auto path = [&](int node) {
@@ -297,7 +433,7 @@ TEST(SessionTable, RandomTracesStayConsistent) {
         ASSERT_EQ(kv[physical(s->length() + s->guesses.slot(node))], path(node)) << seed;
       }
       if (below(2) == 0) LookAt(s, 0);
-      if (!table.Reserve(s, s->length() + s->guesses.slots_used() + 4)) continue;
+      if (!table.Reserve(s, s->length() + s->guesses.slots_used() + 4, step)) continue;
       for (int i = 0; i < 4; ++i) {
         const int parent = below(s->guesses.size());
         const TokenId token = below(3);

@@ -36,10 +36,29 @@ def test_a_trace_instead_of_a_rate(tmp_path: Path) -> None:
     assert row["output_tokens"] == 12
 
 
+def test_many_targets_share_a_pool() -> None:
+    load = ["--requests=640", "--output_tokens=50", "--prompt_tokens=20", "--rate=100000"]
+    small = ["--targets=1", "--drafts=3", "--requests=10"]
+    large = ["--targets=64", "--drafts=192"]
+    rows = []
+    for size in (small, large):
+        done = run(["simulate", *load, *size, "--json"])
+        assert done.returncode == 0, done.stderr
+        rows.append(json.loads(done.stdout))
+    one, many = rows
+    assert many["targets"] == 64
+    assert many["output_tokens"] > 60 * one["output_tokens"] / 1.3
+    # Ten requests for each target in both; the last ones of 640 end a little later.
+    assert many["tokens_per_second"] > 0.7 * 64 * one["tokens_per_second"]
+
+
 def test_the_table_has_a_row_for_each() -> None:
     done = run(["simulate", *FAST, "--rate=1", "--drafts=0,2"])
     assert done.returncode == 0, done.stderr
-    assert [line.split()[:2] for line in done.stdout.splitlines()[2:]] == [["1", "0"], ["1", "2"]]
+    assert [line.split()[:3] for line in done.stdout.splitlines()[2:]] == [
+        ["1", "1", "0"],
+        ["1", "1", "2"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -47,6 +66,8 @@ def test_the_table_has_a_row_for_each() -> None:
     [
         ("--rate=0", "--rate=0: allowed are numbers from"),
         ("--rate=1,x", "--rate=1,x: allowed are numbers from"),
+        ("--targets=0", "--targets=0: allowed are numbers from 1"),
+        ("--draft_router=best", "--draft_router=best: allowed are affinity, round_robin"),
         ("--drafts=-1", "--drafts=-1: allowed are numbers from 0"),
         ("--acceptance=1.5", "--acceptance=1.5: allowed are 0 to 1"),
         ("--requests=0", "--requests=0: allowed are 1"),

@@ -36,7 +36,9 @@ TEST(MetricsTest, DocumentedNamesAreTheExposedOnes) {
   registry.SetBuildInfo("target", "1.2.3", "m");
   GatewayMetrics gateway(registry);
   TargetMetrics target(registry, "m", 4);
+  target.draft_routes.Update({{.worker = "a:1", .model = "d"}});
   DraftMetrics draft(registry);
+  draft.Outcomes(0, 0);
   FabricMetrics fabric(registry, [] {
     FabricCounters counters;
     counters.wires["tcp/lo"] = 0;
@@ -67,6 +69,25 @@ TEST(MetricsTest, CountersHaveTheirSuffixAndSeriesStartAtZero) {
                               "endpoint=\"/v1/chat/completions\"} 0\n"));
   EXPECT_THAT(text, HasSubstr("specfabric_draft_replies_total{status=\"need_resync\"} 0\n"));
   EXPECT_THAT(text, HasSubstr("specfabric_draft_evictions_total{reason=\"ttl\"} 0\n"));
+}
+
+TEST(MetricsTest, WorkersHaveSeriesWhileTheyAreConnected) {
+  Registry registry;
+  DraftRouteMetrics routes(registry);
+  DraftRoute a = {.worker = "a:1", .model = "d", .latency_seconds = 0.5, .misses = 3};
+  DraftRoute b = {.worker = "b:1", .model = "d", .misses = 1};
+  routes.Update({a, b});
+  a.misses = 5;
+  routes.Update({a, b});
+  std::string text = registry.Render();
+  EXPECT_THAT(text, HasSubstr("worker_latency_seconds{model=\"d\",worker=\"a:1\"} 0.5\n"));
+  EXPECT_THAT(text, HasSubstr("worker_misses_total{model=\"d\",worker=\"a:1\"} 5\n"));
+  EXPECT_THAT(text, HasSubstr("worker_misses_total{model=\"d\",worker=\"b:1\"} 1\n"));
+  a.misses = 2;  // connected again
+  routes.Update({a});
+  text = registry.Render();
+  EXPECT_THAT(text, HasSubstr("worker_misses_total{model=\"d\",worker=\"a:1\"} 7\n"));
+  EXPECT_THAT(text, Not(HasSubstr("b:1")));
 }
 
 TEST(MetricsTest, GatewayCountsByEndpointAndCode) {

@@ -132,6 +132,39 @@ TEST(SimulatorTest, OverloadQueuesAndEverybodyEnds) {
   EXPECT_GT(Simulate(options, arrivals).refused, 100);
 }
 
+TEST(SimulatorTest, TargetsThatShareAPoolScale) {
+  SimulationOptions options = Options();
+  options.draft.round_trip = 20 * kMicrosecond;
+  const auto of = [&](int targets, RoutePolicy policy) {
+    options.targets = targets;
+    options.drafts = 3 * targets;
+    options.router.policy = policy;
+    return Simulate(options, std::vector<Arrival>(6 * targets, Arrival{0, 10, 400}));
+  };
+  for (RoutePolicy policy : {RoutePolicy::kAffinity, RoutePolicy::kRoundRobin,
+                             RoutePolicy::kLeastLoaded, RoutePolicy::kLatency}) {
+    const SimulationReport one = of(1, policy), many = of(16, policy);
+    EXPECT_EQ(many.requests, 96);
+    EXPECT_EQ(many.output_tokens, 16 * one.output_tokens);
+    EXPECT_GT(many.tokens_per_second, 0.9 * 16 * one.tokens_per_second) << Name(policy);
+    EXPECT_GT(many.accepted_per_round, 0.9 * one.accepted_per_round) << Name(policy);
+  }
+}
+
+// A pool that holds fewer sequences than there are: the others are served without drafts.
+TEST(SimulatorTest, AFullPoolIsBusyAndEverybodyEnds) {
+  SimulationOptions options = Options();
+  options.targets = 2;
+  options.drafts = 2;
+  options.draft_sessions = 3;
+  const std::vector<Arrival> arrivals(20, Arrival{0, 10, 200});
+  const SimulationReport full = Simulate(options, arrivals);
+  EXPECT_EQ(full.requests, 20);
+  EXPECT_GT(full.accepted_per_round, 0.1);
+  options.draft_sessions = 64;
+  EXPECT_GT(Simulate(options, arrivals).accepted_per_round, 1.5 * full.accepted_per_round);
+}
+
 TEST(ArrivalsTest, PoissonHasItsRateAndLengths) {
   const auto arrivals = PoissonArrivals(10'000, 20, 100, 50, 1);
   ASSERT_EQ(arrivals.size(), 10'000u);

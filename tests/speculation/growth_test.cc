@@ -231,18 +231,24 @@ TEST(TreeGrowerTest, GainIsTheChanceOfWhatIsToBeExpanded) {
 
 TEST(GrowthRoundTest, AllThatAreWaitedForAreWeighedAgainstTheirGain) {
   GrowthRound round;
-  round.Join(100);
+  round.Join(1, 100);
   EXPECT_TRUE(round.Pays(0.11f, 1e-3));
   EXPECT_FALSE(round.Pays(0.09f, 1e-3));
-  round.Join(100);
+  round.Join(2, 100);
   EXPECT_FALSE(round.Pays(0.11f, 1e-3)) << "the step waits for both";
-  round.Leave(100, true);
+  round.Leave(2, true);
   EXPECT_FALSE(round.Pays(0.11f, 1e-3)) << "one that was sent still waits";
-  for (int pass = 0; pass < 20; ++pass) round.Pays(1, 1e-3);
-  EXPECT_TRUE(round.Pays(0.11f, 1e-3)) << "but not for ever";
-  round.Join(100);
-  round.Leave(100, false);
-  EXPECT_TRUE(round.Pays(0.11f, 1e-3)) << "one that is not wanted any more does not";
+  round.Leave(1, true);
+  round.Join(1, 100);
+  round.Join(2, 0);
+  EXPECT_TRUE(round.Pays(0.11f, 1e-3)) << "a new round";
+  round.Join(2, 100);
+  round.Leave(2, false);
+  EXPECT_TRUE(round.Pays(0.11f, 1e-3)) << "one that is not wanted any more does not wait";
+  round.Join(2, 100);
+  round.Leave(2, true);
+  for (int pass = 0; pass < 300; ++pass) round.Pays(1, 1e-3);
+  EXPECT_TRUE(round.Pays(0.11f, 1e-3)) << "nor one that never asks again";
 }
 
 }  // namespace

@@ -252,6 +252,21 @@ TEST_F(DraftClientTest, SilenceIsAMissOfTheWorkerOnce) {
   EXPECT_EQ(Step({{}, {51}}).rows(), 1);
 }
 
+TEST_F(DraftClientTest, AReplyThatComesAfterItsRoundShowsHowSlowItsWorkerIs) {
+  Up(5);
+  StartSequence();
+  const base::Nanos asked = now_;
+  now_ += base::kSecond;
+  Step({{}, {51}});
+  ASSERT_EQ(sent_.size(), 2u);
+  EXPECT_EQ(client_.routes().at(0).latency, 0);
+  now_ += base::kSecond;
+  client_.OnReply(5, Tree(sent_[0].second, {60}), now_);
+  EXPECT_EQ(client_.routes().at(0).latency, now_ - asked);
+  client_.OnReply(5, Tree(sent_[0].second, {60}), now_ + base::kSecond);  // once more
+  EXPECT_EQ(client_.routes().at(0).latency, now_ - asked);
+}
+
 TEST_F(DraftClientTest, EndOfTheSequenceEndsTheSession) {
   Up(5);
   StartSequence();

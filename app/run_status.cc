@@ -1,0 +1,70 @@
+// specfabric status: what the processes of a cluster do, once or every second.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "app/flags.h"
+#include "app/options.h"
+#include "app/process.h"
+#include "app/roles.h"
+#include "app/status/cluster_view.h"
+
+namespace specfabric::app {
+
+namespace {
+
+constexpr base::Nanos kInterval = base::kSecond;
+constexpr base::Nanos kTimeout = 2 * base::kSecond;
+
+absl::StatusOr<ClusterAddresses> AddressFlags() {
+  ClusterAddresses addresses;
+  for (auto [flag, value, list] : {std::tuple("gateways", &FLAGS_gateways, &addresses.gateways),
+                                   std::tuple("targets", &FLAGS_targets, &addresses.targets),
+                                   std::tuple("drafts", &FLAGS_drafts, &addresses.drafts)}) {
+    auto read = Addresses(flag, *value);
+    if (!read.ok()) return read.status();
+    *list = *std::move(read);
+  }
+  if (addresses.gateways.empty() && addresses.targets.empty() && addresses.drafts.empty()) {
+    return absl::InvalidArgumentError(
+        "give the admin addresses of processes: --gateways, --targets, --drafts=host:port,... "
+        "(`specfabric up` logs the whole line)");
+  }
+  return addresses;
+}
+
+void Print(const ClusterView& view, bool over) {
+  // Home, then what was there line by line, so that nothing flickers.
+  if (over) std::fputs("\x1b[H\x1b[J", stdout);
+  std::fputs((FLAGS_json ? absl::StrCat(ToJson(view), "\n") : ToText(view)).c_str(), stdout);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+absl::Status RunStatus() {
+  const auto addresses = AddressFlags();
+  if (!addresses.ok()) return addresses.status();
+  const bool live = !FLAGS_once && isatty(STDOUT_FILENO) == 1;
+  ClusterLook before = LookAt(*addresses, kTimeout);
+  ClusterView view = MakeView(nullptr, before);
+  if (live && !FLAGS_json) Print(view, /*over=*/true);
+  do {
+    if (WaitForSignal(kInterval).has_value()) return absl::OkStatus();
+    ClusterLook now = LookAt(*addresses, kTimeout);
+    view = MakeView(&before, now);
+    Print(view, live && !FLAGS_json);
+    before = std::move(now);
+  } while (live);
+  if (!view.empty()) return absl::OkStatus();
+  return absl::UnavailableError("no process has answered");
+}
+
+}  // namespace specfabric::app

@@ -1,0 +1,58 @@
+#include "target/draft_watch.h"
+
+#include "spdlog/spdlog.h"
+
+namespace specfabric::target {
+
+void DraftWatch::Up(scheduler::DraftId draft, const std::string& address,
+                    const std::string& model) {
+  workers_[draft] = {address, model};
+  next_ = 0;
+}
+
+void DraftWatch::Down(scheduler::DraftId draft) {
+  workers_.erase(draft);
+  next_ = 0;
+}
+
+void DraftWatch::Judge(const scheduler::DraftState& state, Worker* worker) const {
+  if (warn_ == 0 || state.latency == 0) return;
+  const double ms = 1e3 * base::ToSeconds(state.latency);
+  if (!worker->slow && state.latency > warn_) {
+    worker->slow = true;
+    spdlog::warn(
+        "draft {} ({}) is slow: its trees take {:.1f} ms, more than the {:.1f} of "
+        "--draft_latency_warn",
+        worker->address, worker->model, ms, 1e3 * base::ToSeconds(warn_));
+  } else if (worker->slow && state.latency <= warn_ / 4 * 3) {
+    worker->slow = false;
+    spdlog::info("draft {} ({}) is well again: its trees take {:.1f} ms", worker->address,
+                 worker->model, ms);
+  }
+}
+
+void DraftWatch::Update(const std::vector<scheduler::DraftState>& states, base::Nanos now) {
+  behind_ = now < next_;
+  if (behind_) return;
+  next_ = now + kInterval;
+  std::vector<metrics::DraftRoute> routes;
+  for (const scheduler::DraftState& state : states) {
+    const auto it = workers_.find(state.id);
+    if (it == workers_.end()) continue;
+    Worker& worker = it->second;
+    Judge(state, &worker);
+    routes.push_back({.worker = worker.address,
+                      .model = worker.model,
+                      .latency_seconds = base::ToSeconds(state.latency),
+                      .outstanding = state.outstanding,
+                      .sequences = state.homes,
+                      .in_service = !state.out && !state.draining,
+                      .slow = worker.slow,
+                      .replies = state.replies,
+                      .misses = state.misses,
+                      .moves = state.moves});
+  }
+  metrics_->Update(routes);
+}
+
+}  // namespace specfabric::target

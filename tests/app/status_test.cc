@@ -1,0 +1,206 @@
+#include <string>
+
+#include "app/status/cluster_view.h"
+#include "app/status/exposition.h"
+#include "app/status/http_fetch.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "metrics/draft_metrics.h"
+#include "metrics/gateway_metrics.h"
+#include "metrics/registry.h"
+#include "metrics/target_metrics.h"
+#include "nlohmann/json.hpp"
+
+namespace specfabric::app {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+Exposition Parsed(const std::string& text) { return Exposition::Parse(text).value(); }
+
+TEST(ExpositionTest, ReadsWhatTheRegistryWrites) {
+  metrics::Registry registry;
+  registry.SetBuildInfo("draft", "1.2", "a \"quoted\\\" name\nof two lines");
+  metrics::DraftMetrics draft(registry);
+  draft.sessions.Set(7);
+  draft.CountRequest(0);
+  draft.CountRequest(2);
+  draft.CountRequest(2);
+  draft.draft_seconds.Observe(0.25);
+  const Exposition read = Parsed(registry.Render());
+  EXPECT_EQ(read.Label("specfabric_build_info", "model"), "a \"quoted\\\" name\nof two lines");
+  EXPECT_EQ(read.Sum("specfabric_draft_sessions"), 7);
+  EXPECT_EQ(read.Sum("specfabric_draft_requests_total"), 3);
+  EXPECT_EQ(read.Sum("specfabric_draft_requests_total", {{"status", "busy"}}), 2);
+  EXPECT_EQ(read.Sum("specfabric_draft_seconds_sum"), 0.25);
+  EXPECT_EQ(read.Sum("specfabric_draft_seconds_bucket", {{"le", "+Inf"}}), 1);
+  EXPECT_FALSE(read.Has("specfabric_gateway_targets_up"));
+}
+
+TEST(ExpositionTest, ReadsSpecialValuesAndNothingAtAll) {
+  const Exposition read = Parsed("# HELP a b\n\na{} +Inf\nb 1e-3 \nc{x=\"1\",} -4");
+  EXPECT_GT(read.Sum("a"), 1e300);
+  EXPECT_EQ(read.Sum("c", {{"x", "1"}}), -4);
+  EXPECT_EQ(read.Sum("nothing"), 0);
+  EXPECT_EQ(read.Label("nothing", "x"), "");
+  EXPECT_TRUE(Parsed("").Of("a").empty());
+}
+
+TEST(ExpositionTest, BadLinesAreNamed) {
+  for (const char* bad : {"a", "a{x=\"1\" 2", "a{x=1} 2", "a{x=\"1} 2", "a{=\"1\"} 2", "{} 1",
+                          "a x", "a{x=\"\\", "<html>"}) {
+    const auto read = Exposition::Parse(std::string("ok 1\n") + bad);
+    ASSERT_FALSE(read.ok()) << bad;
+    EXPECT_THAT(std::string(read.status().message()), HasSubstr("line 2")) << bad;
+  }
+}
+
+ProcessLook Look(const std::string& admin, metrics::Registry* registry) {
+  ProcessLook look;
+  look.admin = admin;
+  look.metrics = Exposition::Parse(registry->Render());
+  return look;
+}
+
+// A group and its draft, at two moments.
+class ClusterViewTest : public ::testing::Test {
+ protected:
+  ClusterViewTest() {
+    target_registry_.SetBuildInfo("target", "1", "big");
+    draft_registry_.SetBuildInfo("draft", "1", "small");
+    gateway_registry_.SetBuildInfo("gateway", "1", "big");
+    target_.running.Set(3);
+    target_.kv_blocks_used.Set(25);
+    target_.kv_blocks_free.Set(75);
+    draft_.capacity.Set(64);
+  }
+  ClusterLook Now(base::Nanos time) {
+    ClusterLook look;
+    look.time = time;
+    look.gateways.push_back(Look("g:1", &gateway_registry_));
+    look.targets.push_back(Look("t:1", &target_registry_));
+    look.targets.back().about = {{"listen", "t:2"}, {"coupling", "coupled"}};
+    look.drafts.push_back(Look("d:1", &draft_registry_));
+    return look;
+  }
+
+  metrics::Registry target_registry_, draft_registry_, gateway_registry_;
+  metrics::TargetMetrics target_{target_registry_, "big", 8};
+  metrics::DraftMetrics draft_{draft_registry_};
+  metrics::GatewayMetrics gateway_{gateway_registry_};
+};
+
+TEST_F(ClusterViewTest, RatesAreOverTheTimeBetweenTwoLooks) {
+  target_.output_tokens.Increment(1000);
+  target_.CountRound(0, 8, 8);
+  const ClusterLook before = Now(10 * base::kSecond);
+  target_.output_tokens.Increment(50);
+  target_.CountRound(0, 6, 3);
+  target_.CountRound(0, 6, 2);
+  target_.ObserveSpan(metrics::Span::kForward, 4 * base::kMillisecond);
+  target_.ObserveSpan(metrics::Span::kForward, 8 * base::kMillisecond);
+  draft_.tree_nodes.Increment(30);
+  target_.draft_routes.Update(
+      {{.worker = "d:2", .model = "small", .latency_seconds = 0.002, .sequences = 3, .misses = 4}});
+  const ClusterView view = MakeView(&before, Now(12 * base::kSecond));
+  ASSERT_EQ(view.groups.size(), 1u);
+  const GroupView& group = view.groups[0];
+  EXPECT_EQ(group.model, "big");
+  EXPECT_EQ(group.coupling, "coupled");
+  EXPECT_EQ(group.running, 3);
+  EXPECT_EQ(group.kv_used, 0.25);
+  EXPECT_EQ(group.tokens_per_second, 25);
+  EXPECT_EQ(group.accepted_per_round, 2.5);
+  EXPECT_NEAR(*group.acceptance, 5.0 / 12, 1e-9);
+  ASSERT_EQ(group.span_ms.size(), 1u);
+  EXPECT_NEAR(group.span_ms.at("forward"), 6, 1e-9);
+  EXPECT_EQ(view.drafts.at(0).nodes_per_second, 15);
+  EXPECT_FALSE(view.drafts.at(0).draft_ms);
+  EXPECT_FALSE(view.drafts.at(0).hit_rate);
+  ASSERT_EQ(view.routes.size(), 1u);
+  EXPECT_EQ(view.routes[0].target, "t:2");
+  EXPECT_EQ(view.routes[0].draft, "d:2");
+  EXPECT_EQ(view.routes[0].misses, 4);
+  EXPECT_NEAR(view.routes[0].latency_ms, 2, 1e-9);
+  EXPECT_FALSE(view.routes[0].in_service);
+}
+
+TEST_F(ClusterViewTest, HitsAreOfAllOutcomesThatWereGuessedAt) {
+  const auto outcome = [this](const char* name, const char* accepted) -> metrics::Counter& {
+    return draft_registry_.AddCounter("specfabric_draft_ahead_outcomes_total", "",
+                                      {{"outcome", name}, {"accepted", accepted}});
+  };
+  outcome("hit", "0").Increment(100);
+  const ClusterLook before = Now(0);
+  outcome("hit", "0").Increment(2);
+  outcome("hit", "3").Increment(1);
+  outcome("not_grown", "1").Increment(1);
+  EXPECT_EQ(MakeView(&before, Now(base::kSecond)).drafts.at(0).hit_rate, 0.75);
+}
+
+TEST_F(ClusterViewTest, TheFirstLookHasNoRates) {
+  const ClusterView view = MakeView(nullptr, Now(1));
+  EXPECT_FALSE(view.groups.at(0).tokens_per_second);
+  EXPECT_FALSE(view.gateways.at(0).requests_per_second);
+  EXPECT_EQ(view.groups[0].running, 3);
+}
+
+TEST_F(ClusterViewTest, ARestartedProcessCountsFromNothing) {
+  target_.output_tokens.Increment(1000);
+  const ClusterLook before = Now(0);
+  metrics::Registry fresh;
+  fresh.SetBuildInfo("target", "1", "big");
+  metrics::TargetMetrics again(fresh, "big", 8);
+  again.output_tokens.Increment(20);
+  ClusterLook now = Now(2 * base::kSecond);
+  now.targets[0] = Look("t:1", &fresh);
+  EXPECT_EQ(MakeView(&before, now).groups.at(0).tokens_per_second, 10);
+}
+
+TEST_F(ClusterViewTest, WhoDoesNotAnswerIsShownAsSuch) {
+  ClusterLook now = Now(0);
+  now.targets[0].metrics = absl::UnavailableError("Connection refused");
+  now.drafts.push_back(Look("t:9", &target_registry_));
+  metrics::Registry other;
+  now.gateways[0] = Look("g:1", &other);
+  const ClusterView view = MakeView(nullptr, now);
+  EXPECT_TRUE(view.groups.empty());
+  EXPECT_EQ(view.drafts.size(), 1u);
+  EXPECT_FALSE(view.empty());
+  ASSERT_EQ(view.unreachable.size(), 3u);
+  const std::string text = ToText(view);
+  EXPECT_THAT(text, HasSubstr("Connection refused"));
+  EXPECT_THAT(text, HasSubstr("is a target"));
+  EXPECT_THAT(text, HasSubstr("not a process of SpecFabric"));
+  EXPECT_THAT(text, Not(HasSubstr("GROUPS")));
+}
+
+TEST_F(ClusterViewTest, TextAndJsonSayTheSame) {
+  const ClusterLook before = Now(0);
+  target_.output_tokens.Increment(123);
+  target_.draft_routes.Update({{.worker = "d:2", .model = "small", .in_service = true}});
+  const ClusterView view = MakeView(&before, Now(base::kSecond));
+  const std::string text = ToText(view);
+  for (const char* part : {"GATEWAYS", "GROUPS", "DRAFTS", "ROUTES", "123.0", "25%", "0/64"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  EXPECT_THAT(text, Not(HasSubstr("UNREACHABLE")));
+  const auto json = nlohmann::json::parse(ToJson(view));
+  EXPECT_EQ(json["groups"][0]["tokens_per_second"], 123);
+  EXPECT_EQ(json["groups"][0]["acceptance"], nullptr);
+  EXPECT_EQ(json["routes"][0]["in_service"], true);
+  EXPECT_EQ(json["drafts"][0]["capacity"], 64);
+  EXPECT_EQ(json["unreachable"], nlohmann::json::array());
+}
+
+TEST(FetchPagesTest, NobodyThere) {
+  // Port 1 of the loopback is nobody's in a test.
+  const auto pages = FetchPages({{"127.0.0.1:1", "/"}, {"nonsense", "/"}}, base::kSecond);
+  ASSERT_EQ(pages.size(), 2u);
+  EXPECT_TRUE(absl::IsUnavailable(pages[0].status()));
+  EXPECT_FALSE(pages[1].ok());
+}
+
+}  // namespace
+}  // namespace specfabric::app

@@ -1,0 +1,101 @@
+#include "target/draft_watch.h"
+
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "spdlog/sinks/ostream_sink.h"
+#include "spdlog/spdlog.h"
+
+namespace specfabric::target {
+namespace {
+
+using base::kMillisecond;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr base::Nanos kWarn = 50 * kMillisecond;
+
+class DraftWatchTest : public ::testing::Test {
+ protected:
+  DraftWatchTest() : before_(spdlog::default_logger()) {
+    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+        "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log_)));
+    watch_.Up(1, "a:1", "small");
+  }
+  ~DraftWatchTest() override { spdlog::set_default_logger(before_); }
+
+  // A second later, at this smoothed latency.
+  void See(base::Nanos latency) {
+    now_ += base::kSecond;
+    scheduler::DraftState state;
+    state.id = 1;
+    state.latency = latency;
+    watch_.Update({state}, now_);
+  }
+  int Lines(const std::string& what) const {
+    int count = 0;
+    const std::string log = log_.str();
+    for (size_t at = log.find(what); at != std::string::npos; at = log.find(what, at + 1)) ++count;
+    return count;
+  }
+
+  std::shared_ptr<spdlog::logger> before_;
+  std::ostringstream log_;
+  metrics::Registry registry_;
+  metrics::DraftRouteMetrics metrics_{registry_};
+  DraftWatch watch_{kWarn, &metrics_};
+  base::Nanos now_ = 0;
+};
+
+TEST_F(DraftWatchTest, WarnsOnceWhenItPassesAndTellsOnceWhenItIsBack) {
+  for (base::Nanos ms : {10, 50, 51, 80, 49, 51, 38, 60}) See(ms * kMillisecond);
+  EXPECT_EQ(Lines("a:1 (small) is slow: its trees take 51.0 ms"), 1);
+  EXPECT_EQ(Lines("is slow"), 1);
+  EXPECT_EQ(Lines("is well again"), 0);
+  EXPECT_THAT(registry_.Render(), HasSubstr("worker_slow{model=\"small\",worker=\"a:1\"} 1\n"));
+  See(37 * kMillisecond);
+  EXPECT_EQ(Lines("is well again"), 1);
+  EXPECT_THAT(registry_.Render(), HasSubstr("worker_slow{model=\"small\",worker=\"a:1\"} 0\n"));
+  See(51 * kMillisecond);
+  EXPECT_EQ(Lines("is slow"), 2);
+}
+
+TEST_F(DraftWatchTest, ZeroNeverWarns) {
+  DraftWatch watch(0, &metrics_);
+  watch.Up(1, "a:1", "small");
+  scheduler::DraftState state;
+  state.id = 1;
+  state.latency = base::kSecond;
+  watch.Update({state}, 1);
+  EXPECT_EQ(log_.str(), "");
+}
+
+TEST_F(DraftWatchTest, ShowsWhatItWasToldLastOnceItIsDue) {
+  EXPECT_EQ(watch_.due(), base::kForever);
+  scheduler::DraftState state;
+  state.id = 1;
+  watch_.Update({state}, base::kSecond);
+  EXPECT_EQ(watch_.due(), base::kForever);
+  state.homes = 3;
+  watch_.Update({state}, base::kSecond + 1);
+  EXPECT_EQ(watch_.due(), base::kSecond + DraftWatch::kInterval);
+  EXPECT_THAT(registry_.Render(), HasSubstr("worker_sequences{model=\"small\",worker=\"a:1\"} 0"));
+  watch_.Update({state}, watch_.due());
+  EXPECT_EQ(watch_.due(), base::kForever);
+  EXPECT_THAT(registry_.Render(), HasSubstr("worker_sequences{model=\"small\",worker=\"a:1\"} 3"));
+}
+
+TEST_F(DraftWatchTest, AWorkerThatIsGoneHasNoSeries) {
+  See(kMillisecond);
+  EXPECT_THAT(registry_.Render(), HasSubstr("a:1"));
+  watch_.Down(1);
+  watch_.Update({}, now_ + 1);
+  EXPECT_THAT(registry_.Render(), Not(HasSubstr("a:1")));
+}
+
+}  // namespace
+}  // namespace specfabric::target
