@@ -38,6 +38,7 @@ void AheadPlan::Start(const AheadOptions& options, const GuessCache& guesses, do
   if (options.policy == AheadPolicy::kOff) return;
   options_ = options;
   left_ = options.nodes;
+  least_key_ = std::log(options.least_chance);
   int levels = 0;
   for (int node = 0; node < guesses.size(); ++node) {
     if (guesses.sent(node)) levels = std::max(levels, Depth(guesses, node));
@@ -86,7 +87,7 @@ void AheadPlan::Offer(const GuessCache& guesses, int node) {
       --*quota;
       key += kFirst;
     }
-    if (key < std::log(options_.least_chance)) return;  // and so are those after it
+    if (key < least_key_) return;  // and so are those after it
     Push({node, candidate.scored.token, candidate.logprob, key});
   }
 }

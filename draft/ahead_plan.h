@@ -55,6 +55,7 @@ class AheadPlan {
   int32_t* Quota(const GuessCache& guesses, int node);
 
   AheadOptions options_;
+  float least_key_ = 0;
   int32_t left_ = 0;             // nodes that may still be run
   std::vector<int32_t> quotas_;  // of next roots, by accepted guesses; empty: none
   std::vector<AheadNode> heap_;  // the best in front

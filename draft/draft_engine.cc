@@ -206,11 +206,11 @@ void DraftEngine::Finish(Job* job, base::Nanos now) {
   session->last_used = now;
   stats_.nodes_sent += reply.tokens.size();
   stats_.replies_without_pass += job->passes == 0;
+  reply_(job->peer, std::move(reply), std::move(weights));
   if (!speculation::WeighsDraft(session->coupling)) {
     session->ahead.Start(options_.ahead, session->guesses, acceptance_);
     ahead_ += session->ahead.any();
   }
-  reply_(job->peer, std::move(reply), std::move(weights));
 }
 
 void DraftEngine::FinishDone(base::Nanos now) {
