@@ -18,6 +18,7 @@ using schemas::Finish;
 namespace {
 
 constexpr size_t kInboxSize = 1 << 16;
+constexpr base::Nanos kBeatInterval = base::kSecond;
 
 Finish ToFinish(scheduler::FinishReason reason) {
   switch (reason) {
@@ -95,6 +96,7 @@ void TargetEngine::Serve() {
   while (asked_.load() != kStop) {
     const base::Nanos start = base::Now();
     drafts_.Expire(start);
+    Beat(start);
     auto next = scheduler_.Plan(start);
     if (auto* plan = std::get_if<scheduler::StepPlan>(&next)) {
       RunStep(*plan, start);
@@ -102,7 +104,17 @@ void TargetEngine::Serve() {
       continue;
     }
     if (asked_.load() == kDrain && clients_.empty()) return;
-    TakeInput(std::get<scheduler::WaitUntil>(next).time);
+    const base::Nanos until = std::get<scheduler::WaitUntil>(next).time;
+    TakeInput(clients_.empty() ? until : std::min(until, next_beat_));
+  }
+}
+
+void TargetEngine::Beat(base::Nanos now) {
+  if (clients_.empty() || now < next_beat_) return;
+  next_beat_ = now + kBeatInterval;
+  for (const auto& [peer, role] : peers_) {
+    // One that cannot take it has tokens on their way to it.
+    if (role == schemas::Role::kGateway) outbox_.tokens(peer, {}).IgnoreError();
   }
 }
 
@@ -117,6 +129,8 @@ void TargetEngine::TakeInput(base::Nanos deadline) {
 void TargetEngine::Handle(const PeerUp& up) {
   peers_[up.peer] = up.hello.role;
   if (up.hello.role == schemas::Role::kDraft) drafts_.PeerUp(up.peer, up.hello);
+  // A gateway that left because this thread had stalled waits for a sign that it goes on.
+  if (up.hello.role == schemas::Role::kGateway) outbox_.tokens(up.peer, {}).IgnoreError();
 }
 
 void TargetEngine::Handle(const PeerDown& down) {

@@ -97,6 +97,26 @@ TEST_F(GatewayFailureTest, ADeadTargetsTextGoesOnElsewhere) {
   EXPECT_EQ(Metric("specfabric_gateway_resubmissions_total"), 1);
 }
 
+TEST_F(GatewayFailureTest, ATargetThatHangsIsLeftThoughItsConnectionLives) {
+  AddStalling(20);
+  AddStalling(20);
+  GatewayOptions options;
+  options.stall_timeout = base::kSecond;
+  StartGateway(std::move(options), 2);
+  Collected got;
+  HttpClient client = Client();
+  client.Open("/v1/completions", R"({"prompt": "no", "max_tokens": 60, "seed": 5, "stream": true,
+                                     "return_token_ids": true})");
+  got.TakeAll(client);
+  EXPECT_EQ(got.ids, Json(targets_[0]->Output(5, 60)));
+  EXPECT_EQ(Metric("specfabric_gateway_stalled_targets_total"), 1);
+  EXPECT_EQ(Metric("specfabric_gateway_resubmissions_total"), 1);
+  // Its link answers again, but nothing is entrusted to it.
+  WaitFor([&] { return Metric("specfabric_fabric_reconnects_total") == 1; }, "it is connected");
+  EXPECT_EQ(Metric("specfabric_gateway_targets_up"), 1);
+  EXPECT_EQ(targets_[0]->submits().size() + targets_[1]->submits().size(), 2u);
+}
+
 TEST_F(GatewayFailureTest, ATargetThatComesBackGoesOn) {
   FakeTarget& target = AddStalling(20);
   GatewayOptions options;
