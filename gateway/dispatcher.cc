@@ -132,7 +132,7 @@ void Dispatcher::Tick(base::Nanos now) {
 void Dispatcher::LeaveStalled(base::Nanos now) {
   if (options_.stall_timeout == 0) return;
   // This process may have been stopped itself: what came meanwhile has not been read yet.
-  if (now - std::exchange(last_look_, now) > options_.stall_timeout / 4) targets_.AllHeard(now);
+  if (now - std::exchange(last_look_, now) > options_.stall_timeout / 2) targets_.AllHeard(now);
   for (const PeerId peer : targets_.SilentSince(now - options_.stall_timeout)) {
     spdlog::warn("gateway peer={}: target with work is silent for {} s: its work goes elsewhere",
                  peer, base::ToSeconds(options_.stall_timeout));

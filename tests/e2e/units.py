@@ -1,4 +1,4 @@
-"""Single processes of a cluster at fixed addresses, which a test ends, stops and starts as it likes.
+"""Single processes of a cluster at fixed addresses, which a test ends, stops and starts at will.
 
 `started_units` ends every one of them whatever happens: stopped ones are woken, by pid.
 """
