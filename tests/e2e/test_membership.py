@@ -28,6 +28,7 @@ from cluster import (
     wait_until,
 )
 from exposition import value_of
+from hang import busiest_thread, hanging
 from prompts import PROMPTS
 from units import Unit, started_units
 
@@ -170,6 +171,35 @@ def exceeds(read: Callable[[], float], before: float) -> bool:
 
 def targets_up(cluster: Cluster) -> float:
     return value_of(cluster.gateway.admin, "specfabric_gateway_targets_up")
+
+
+def test_a_target_whose_leader_hangs_is_left(tmp_path: Path) -> None:
+    """Its connection is another thread's, and lives; its streams go on elsewhere all the same."""
+    extra = ["--stall_timeout_seconds=2"]
+    bodies = [{**body, "max_tokens": 1200} for body in (KEYED[0], KEYED[1])] * 2
+    with start_cluster(
+        tmp_path / "up.log", targets=2, drafts=1, speculation="goodput", extra=extra
+    ) as cluster:
+        expected = [cluster.complete(**body)["choices"][0]["token_ids"] for body in bodies[:2]]
+        streams = streams_of(cluster.url, cluster.model, bodies)
+        hung = cluster.targets[0]
+        leader = busiest_thread(hung.pid)
+        stalled = "specfabric_gateway_stalled_targets_total"
+        with hanging(leader):
+            assert value_of(hung.admin, "specfabric_target_running_sequences") > 0
+            for stream in streams:
+                stream.finish()
+            assert value_of(cluster.gateway.admin, stalled) == 1
+            assert targets_up(cluster) == 1
+        for index, stream in enumerate(streams):
+            assert stream.ids == expected[index % 2], index
+            assert stream.exactness == "token"
+        # Heard again, it is given work again, and has kept nothing of what went on elsewhere.
+        wait_until(lambda: targets_up(cluster) == 2, "it is back")
+        for name in ("running_sequences", "kv_blocks_used"):
+            gauge = f"specfabric_target_{name}"
+            wait_until(partial(is_zero, hung.admin, gauge), f"{gauge} is 0")
+        assert value_of(cluster.gateway.admin, stalled) == 1
 
 
 def units_of(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,7 @@ class Unit:
     admin: str = field(default_factory=free_address)
     process: Process | None = None
     lives: int = 0
+    born: float = 0.0  # the present life, by time.monotonic()
     asleep: bool = False
 
     @property
@@ -48,6 +50,7 @@ class Unit:
     def start(self) -> None:
         assert self.process is None, f"{self.name} runs already"
         self.lives += 1
+        self.born = time.monotonic()
         self.process = Process.start(
             [
                 self.role,
