@@ -13,12 +13,14 @@ DEFINE_string(dtype, "bfloat16", "weights and KV: float32 or bfloat16");
 DEFINE_string(listen, "",
               "address host:port to serve on; port 0 takes a free one; empty: the role's default");
 DEFINE_string(admin_listen, "", "address of /metrics, /livez, /readyz, /debug; empty: none");
-DEFINE_string(targets, "",
-              "gateway: addresses host:port,...; status: their admin addresses; up, simulate: how "
-              "many target groups (1)");
-DEFINE_string(drafts, "",
-              "target: addresses host:port,...; status: their admin addresses; up, generate, "
-              "simulate: how many draft workers");
+DEFINE_string(
+    targets, "",
+    "gateway: addresses, host:port or dns:///host:port, comma-separated; status: their admin "
+    "addresses; up, simulate: how many target groups (1)");
+DEFINE_string(
+    drafts, "",
+    "target: addresses, host:port or dns:///host:port, comma-separated; status: their admin "
+    "addresses; up, generate, simulate: how many draft workers");
 DEFINE_string(gateways, "", "status: admin addresses host:port,... of gateways");
 DEFINE_string(
     tree, "best:24:4:12",
@@ -104,6 +106,12 @@ DEFINE_double(
     request_timeout_seconds, 0,
     "a request that is not answered in full after this is cut off with 504; its own field "
     "timeout may be shorter; 0: none");
+DEFINE_double(target_wait_seconds, 5,
+              "how long a request waits for a target to come (back) before it is given up");
+DEFINE_double(stall_timeout_seconds, 30,
+              "a target that has work and says nothing for so long, though connected, is left for "
+              "another; longer than any step takes; 0: never");
+DEFINE_double(dns_refresh_seconds, 5, "how often dns:///host:port addresses are looked up");
 DEFINE_double(drain_timeout_seconds, 20, "how long SIGTERM waits for running sequences");
 DEFINE_double(
     spin_us, -1,
@@ -151,6 +159,7 @@ const std::vector<Group>& Groups() {
       {"fabric",
        {"join_secret_file", "spin_us", "silence_timeout_seconds", "require_rdma",
         "require_gpudirect", "simulated_rtt_ms", "inject_faults"}},
+      {"names", {"dns_refresh_seconds"}},
       {"process", {"listen", "admin_listen", "ready_fd", "drain_timeout_seconds"}},
       {"model",
        {"model", "dtype", "threads", "kv_blocks", "block_size", "max_context", "batch_invariant",
@@ -164,8 +173,11 @@ const std::vector<Group>& Groups() {
        {"tree", "ahead", "ahead_nodes", "ahead_rows", "sampled_tree", "sampled_draw", "draft_top_n",
         "max_sessions", "session_ttl_seconds", "max_step_tokens"}},
       {"gateway",
-       {"model", "served_model_name", "targets", "max_context", "request_timeout_seconds"}},
-      {"up", {"draft_model", "targets", "request_timeout_seconds", "print_pids"}},
+       {"model", "served_model_name", "targets", "max_context", "request_timeout_seconds",
+        "target_wait_seconds", "stall_timeout_seconds"}},
+      {"up",
+       {"draft_model", "targets", "request_timeout_seconds", "target_wait_seconds",
+        "stall_timeout_seconds", "print_pids"}},
       {"generate",
        {"draft_model", "prompt", "prompt_ids", "max_tokens", "temperature", "top_k", "top_p",
         "min_p", "seed", "ignore_eos", "json", "repeat"}},
@@ -189,10 +201,10 @@ const std::vector<Role>& Roles() {
        {"up", "process", "model", "target", "draft", "fabric", "every role"}},
       {"gateway",
        "serve the OpenAI API and route requests to targets",
-       {"gateway", "process", "fabric", "every role"}},
+       {"gateway", "names", "process", "fabric", "every role"}},
       {"target",
        "serve a model with a tensor-parallel group of ranks",
-       {"target", "model", "process", "fabric", "every role"}},
+       {"target", "names", "model", "process", "fabric", "every role"}},
       {"draft",
        "guess token trees for targets",
        {"draft", "model", "process", "fabric", "every role"}},

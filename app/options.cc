@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "app/flags.h"
 #include "app/join_secret.h"
+#include "link/peer_address.h"
 #include "speculation/coupling.h"
 #include "speculation/growth.h"
 #include "tokenizer/fingerprint.h"
@@ -157,12 +158,8 @@ absl::StatusOr<std::vector<std::string>> Addresses(const std::string& flag,
                                                    const std::string& value) {
   std::vector<std::string> list = absl::StrSplit(value, ',', absl::SkipWhitespace());
   for (const std::string& address : list) {
-    const size_t colon = address.rfind(':');
-    int port = 0;
-    if (colon == std::string::npos || colon == 0 ||
-        !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 0 || port > 65535) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--", flag, ": '", address, "' is not host:port"));
+    if (absl::Status valid = link::CheckPeerAddress(address); !valid.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", valid.message()));
     }
   }
   return list;
@@ -201,11 +198,23 @@ absl::Status CheckPair(const std::string& model_dir, const std::string& draft_di
   return absl::OkStatus();
 }
 
-absl::StatusOr<base::Nanos> RequestTimeout() {
+absl::StatusOr<GatewayTimes> GatewayTimeFlags() {
+  for (absl::Status status :
+       {InRange("request_timeout_seconds", FLAGS_request_timeout_seconds, 0.0, 86400.0),
+        InRange("target_wait_seconds", FLAGS_target_wait_seconds, 0.0, 86400.0),
+        InRange("stall_timeout_seconds", FLAGS_stall_timeout_seconds, 0.0, 86400.0)}) {
+    if (!status.ok()) return status;
+  }
+  return GatewayTimes{.request_timeout = FromSeconds(FLAGS_request_timeout_seconds),
+                      .target_wait = FromSeconds(FLAGS_target_wait_seconds),
+                      .stall_timeout = FromSeconds(FLAGS_stall_timeout_seconds)};
+}
+
+absl::StatusOr<base::Nanos> LookupInterval() {
   const absl::Status status =
-      InRange("request_timeout_seconds", FLAGS_request_timeout_seconds, 0.0, 86400.0);
+      InRange("dns_refresh_seconds", FLAGS_dns_refresh_seconds, 0.1, 86400.0);
   if (!status.ok()) return status;
-  return FromSeconds(FLAGS_request_timeout_seconds);
+  return FromSeconds(FLAGS_dns_refresh_seconds);
 }
 
 absl::StatusOr<scheduler::SpeculationPolicy> SpeculationFlag() {

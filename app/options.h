@@ -15,8 +15,16 @@
 
 namespace specfabric::app {
 
-// --request_timeout_seconds; 0: none.
-absl::StatusOr<base::Nanos> RequestTimeout();
+// How long a gateway waits for what; 0: for ever.
+struct GatewayTimes {
+  base::Nanos request_timeout = 0;
+  base::Nanos target_wait = 0;  // 0: not at all
+  base::Nanos stall_timeout = 0;
+};
+absl::StatusOr<GatewayTimes> GatewayTimeFlags();
+
+// --dns_refresh_seconds.
+absl::StatusOr<base::Nanos> LookupInterval();
 
 // --speculation.
 absl::StatusOr<scheduler::SpeculationPolicy> SpeculationFlag();
@@ -34,7 +42,7 @@ transport::FabricOptions WithoutFaults(transport::FabricOptions options);
 
 // --served_model_name, or the last part of the checkpoint's path.
 std::string ServedModelName();
-// "a:1,b:2" as a list; every entry must be host:port.
+// "a:1,b:2" as a list; every entry must be host:port or dns:///host:port.
 absl::StatusOr<std::vector<std::string>> Addresses(const std::string& flag,
                                                    const std::string& value);
 absl::StatusOr<int> Count(const std::string& flag, const std::string& value, int fallback,

@@ -61,15 +61,18 @@ absl::Status RunGateway() {
   auto targets = Addresses("targets", FLAGS_targets);
   if (!targets.ok()) return targets.status();
   if (targets->empty()) {
-    return absl::InvalidArgumentError("--targets is missing: give host:port,... of target groups");
+    return absl::InvalidArgumentError(
+        "--targets is missing: give host:port,... or dns:///host:port of target groups");
   }
   if (FLAGS_model.empty()) {
     return absl::InvalidArgumentError("--model is missing: its folder holds the tokenizer");
   }
   auto fabric = FabricFlags();
   if (!fabric.ok()) return fabric.status();
-  auto timeout = RequestTimeout();
-  if (!timeout.ok()) return timeout.status();
+  auto times = GatewayTimeFlags();
+  if (!times.ok()) return times.status();
+  auto lookups = LookupInterval();
+  if (!lookups.ok()) return lookups.status();
   auto config = model::LoadModelConfig(FLAGS_model);
   if (!config.ok()) return config.status();
   auto tokenizer = tokenizer::Tokenizer::Load(FLAGS_model);
@@ -83,7 +86,10 @@ absl::Status RunGateway() {
   options.context =
       FLAGS_max_context == 0 ? config->context : std::min(FLAGS_max_context, config->context);
   options.version = kVersion;
-  options.request_timeout = *timeout;
+  options.lookup_interval = *lookups;
+  options.request_timeout = times->request_timeout;
+  options.target_wait = times->target_wait;
+  options.stall_timeout = times->stall_timeout;
   options.fabric = *std::move(fabric);
   metrics::Registry registry;
   registry.SetBuildInfo("gateway", kVersion, options.model_name);
@@ -113,6 +119,9 @@ absl::Status RunTarget() {
   if (!options.ok()) return options.status();
   auto drafts = Addresses("drafts", FLAGS_drafts);
   if (!drafts.ok()) return drafts.status();
+  auto lookups = LookupInterval();
+  if (!lookups.ok()) return lookups.status();
+  options->lookup_interval = *lookups;
   options->listen = ListenOr("127.0.0.1:7100");
   options->drafts = *drafts;
   // Before the weights, which take minutes to load.

@@ -105,6 +105,8 @@ std::vector<std::string> GatewayArgs(const std::vector<std::string>& targets) {
           absl::StrCat("--targets=", absl::StrJoin(targets, ",")),
           absl::StrCat("--max_context=", FLAGS_max_context),
           absl::StrCat("--request_timeout_seconds=", FLAGS_request_timeout_seconds),
+          absl::StrCat("--target_wait_seconds=", FLAGS_target_wait_seconds),
+          absl::StrCat("--stall_timeout_seconds=", FLAGS_stall_timeout_seconds),
           absl::StrCat("--admin_listen=",
                        FLAGS_admin_listen.empty() ? "127.0.0.1:0" : FLAGS_admin_listen)};
 }
@@ -113,7 +115,7 @@ std::vector<std::string> GatewayArgs(const std::vector<std::string>& targets) {
 // one line and not one for each child.
 absl::Status Check(int drafts) {
   if (auto options = TargetOptions(); !options.ok()) return options.status();
-  if (auto timeout = RequestTimeout(); !timeout.ok()) return timeout.status();
+  if (auto times = GatewayTimeFlags(); !times.ok()) return times.status();
   if (drafts == 0) return absl::OkStatus();
   if (FLAGS_draft_model.empty()) {
     return absl::InvalidArgumentError(

@@ -1,6 +1,7 @@
 #include "gateway/dispatcher.h"
 
 #include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
 
 namespace specfabric::gateway {
 
@@ -42,7 +43,7 @@ ChoiceRecord Dispatcher::Record(uint64_t id) const {
 }
 
 void Dispatcher::OnUp(PeerId peer, const schemas::Hello& hello, base::Nanos now) {
-  targets_.Add(peer, hello);
+  targets_.Add(peer, hello, now);
   ShowTargets();
   Tick(now);
 }
@@ -73,6 +74,12 @@ void Dispatcher::OnDrain(PeerId peer) {
   ShowTargets();
 }
 
+void Dispatcher::OnBatch(PeerId peer, schemas::TokensBatch batch, base::Nanos now) {
+  targets_.Heard(peer, now);
+  ShowTargets();
+  for (schemas::Tokens& tokens : batch.sequences) OnTokens(peer, std::move(tokens), now);
+}
+
 void Dispatcher::OnTokens(PeerId peer, schemas::Tokens message, base::Nanos now) {
   now_ = now;
   const uint64_t id = message.request_id;
@@ -101,6 +108,7 @@ void Dispatcher::OnTokens(PeerId peer, schemas::Tokens message, base::Nanos now)
 
 void Dispatcher::Tick(base::Nanos now) {
   now_ = now;
+  LeaveStalled(now);
   std::vector<uint64_t> waiting, expired;
   for (const auto& [id, choice] : choices_) {
     if (choice->ended) continue;
@@ -121,6 +129,20 @@ void Dispatcher::Tick(base::Nanos now) {
   }
 }
 
+void Dispatcher::LeaveStalled(base::Nanos now) {
+  if (options_.stall_timeout == 0) return;
+  // This process may have been stopped itself: what came meanwhile has not been read yet.
+  if (now - std::exchange(last_look_, now) > options_.stall_timeout / 2) targets_.AllHeard(now);
+  for (const PeerId peer : targets_.SilentSince(now - options_.stall_timeout)) {
+    spdlog::warn("gateway peer={}: target with work is silent for {} s: its work goes elsewhere",
+                 peer, base::ToSeconds(options_.stall_timeout));
+    metrics_->stalled_targets.Increment();
+    targets_.RemoveStalled(peer);
+    sender_.close(peer);  // whose end will be told again, and be known
+    OnDown(peer, now);
+  }
+}
+
 Exactness ExactnessOf(const ChoiceRecord& record) {
   const schemas::Coupling coupling = record.speculation.coupling;
   if (!schemas::Lossless(coupling)) return Exactness::kNone;
@@ -137,12 +159,16 @@ Dispatcher::Choice* Dispatcher::Find(uint64_t id) {
 bool Dispatcher::Place(Choice& choice) {
   const bool begun = !choice.memory.emitted().empty();
   std::set<PeerId> except = choice.refused_by;
+  // Rather anybody than the one whose step failed on it.
+  if (choice.failed_on && except.insert(*choice.failed_on).second && !targets_.Choose(0, except)) {
+    except.erase(*choice.failed_on);
+  }
   while (const auto peer = targets_.Choose(begun ? choice.fingerprint : 0, except)) {
     if (!sender_.submit(*peer, choice.memory.submit()).ok()) {
       except.insert(*peer);
       continue;
     }
-    targets_.Assigned(*peer);
+    targets_.Assigned(*peer, now_);
     choice.target = peer;
     const uint64_t fingerprint = targets_.Fingerprint(*peer);
     if (!begun) choice.fingerprint = fingerprint;
@@ -188,10 +214,10 @@ void Dispatcher::Refused(uint64_t id, PeerId peer, const Progress& progress, bas
       OnDrain(peer);
       return Retry(id, now);
     default:  // kError, or a cancellation that nobody asked for
-      if (choice.had_error) {
+      if (choice.failed_on) {
         return Fail(id, ServerError(absl::StrCat("the target failed: ", progress.error)));
       }
-      choice.had_error = true;
+      choice.failed_on = peer;
       metrics_->resubmissions.Increment();
       return Retry(id, now);
   }

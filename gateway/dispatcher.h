@@ -35,6 +35,9 @@ struct TimeLimit {
 struct DispatcherOptions {
   size_t max_choices = 1024;                    // at once; more are refused
   base::Nanos target_wait = 5 * base::kSecond;  // for a target to come (back)
+  // A target that has work and is silent for so long is left, whatever its connection says: its
+  // engine gives a sign of life every second, but for the length of a step. 0: never.
+  base::Nanos stall_timeout = 30 * base::kSecond;
   // Targets that may be lost under one choice before it is given up, so that a request which kills
   // targets does not kill them all.
   uint32_t max_attempts = 8;
@@ -44,6 +47,7 @@ struct DispatcherOptions {
 struct TargetSender {
   std::function<absl::Status(link::PeerId, const schemas::Submit&)> submit;
   std::function<void(link::PeerId, const schemas::Cancel&)> cancel;
+  std::function<void(link::PeerId)> close;  // ends the connection
 };
 
 // What the owner of a choice is told. After `failed`, or a progress with finish kStop or kLength,
@@ -81,9 +85,9 @@ class Dispatcher {
   void OnUp(link::PeerId peer, const schemas::Hello& hello, base::Nanos now);
   void OnDown(link::PeerId peer, base::Nanos now);
   void OnDrain(link::PeerId peer);
-  void OnTokens(link::PeerId peer, schemas::Tokens message, base::Nanos now);
-  // Places what waits for a target, and gives up what has waited or taken too long. Call every
-  // 100 ms or so.
+  void OnBatch(link::PeerId peer, schemas::TokensBatch batch, base::Nanos now);
+  // Places what waits for a target, gives up what has waited or taken too long, and leaves targets
+  // that have stalled. Call every 100 ms or so.
   void Tick(base::Nanos now);
 
   const TargetPool& targets() const { return targets_; }
@@ -100,16 +104,18 @@ class Dispatcher {
     ChoiceSink sink;
     const TimeLimit limit;
     std::optional<link::PeerId> target;
-    base::Nanos deadline = 0;           // without a target: when to give up
-    std::set<link::PeerId> refused_by;  // too busy
-    uint32_t losses = 0;                // targets that went away under it
-    bool had_error = false;             // a target failed on it once
-    bool ended = false;                 // its sink is being told so
+    base::Nanos deadline = 0;               // without a target: when to give up
+    std::set<link::PeerId> refused_by;      // too busy
+    uint32_t losses = 0;                    // targets that went away under it
+    std::optional<link::PeerId> failed_on;  // the target whose step failed on it
+    bool ended = false;                     // its sink is being told so
     uint64_t fingerprint = 0;
     bool exact = true;
   };
 
   Choice* Find(uint64_t id);
+  void OnTokens(link::PeerId peer, schemas::Tokens message, base::Nanos now);
+  void LeaveStalled(base::Nanos now);
   // Sends it to a target; false if there is none.
   bool Place(Choice& choice);
   void PlaceOrWait(Choice& choice, base::Nanos now);
@@ -129,6 +135,7 @@ class Dispatcher {
   std::map<uint64_t, std::unique_ptr<Choice>> choices_;
   uint64_t next_id_ = 1;
   base::Nanos now_ = 0;  // the last that it was told
+  base::Nanos last_look_ = 0;
   FinishRate rate_;
 };
 

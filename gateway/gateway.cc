@@ -69,13 +69,16 @@ class Gateway::Impl {
       : options_(std::move(options)),
         tenants_(options_.fabric.join_secret),
         metrics_(*registry),
-        dispatcher_({.max_choices = options_.max_choices, .target_wait = options_.target_wait},
+        dispatcher_({.max_choices = options_.max_choices,
+                     .target_wait = options_.target_wait,
+                     .stall_timeout = options_.stall_timeout},
                     {[this](PeerId peer, const schemas::Submit& submit) {
                        return link_->Send(peer, submit);
                      },
                      [this](PeerId peer, const schemas::Cancel& cancel) {
                        link_->Send(peer, cancel).IgnoreError();
-                     }},
+                     },
+                     [this](PeerId peer) { link_->Close(peer); }},
                     &metrics_),
         routes_(MakeContext(registry)),
         tick_(io_) {}
@@ -152,10 +155,7 @@ link::LinkHandler Gateway::Impl::MakeLinkHandler() {
 
 void Gateway::Impl::OnMessage(PeerId peer, link::Message message) {
   if (auto* batch = std::get_if<schemas::TokensBatch>(&message)) {
-    const base::Nanos now = base::Now();
-    for (schemas::Tokens& tokens : batch->sequences) {
-      dispatcher_.OnTokens(peer, std::move(tokens), now);
-    }
+    dispatcher_.OnBatch(peer, std::move(*batch), base::Now());
   } else if (std::holds_alternative<schemas::Drain>(message)) {
     dispatcher_.OnDrain(peer);
   }
@@ -189,6 +189,7 @@ absl::Status Gateway::Impl::Start(metrics::Registry* registry) {
   options.hello.context = options_.context;
   options.hello.build = options_.version;
   options.connect = options_.targets;
+  options.lookup_interval = options_.lookup_interval;
   options.accept = [this](const schemas::Hello& hello) { return Accept(options_, hello); };
   auto link = link::Link::Start(std::move(options), MakeLinkHandler());
   if (!link.ok()) return link.status();

@@ -20,8 +20,9 @@ namespace specfabric::gateway {
 
 struct GatewayOptions {
   std::string listen = "127.0.0.1:8000";  // HTTP
-  std::vector<std::string> targets;       // addresses to keep connected
-  std::string model_name;                 // what clients call the model
+  std::vector<std::string> targets;       // to keep connected: as link::LinkOptions::connect
+  base::Nanos lookup_interval = 5 * base::kSecond;  // of names among them
+  std::string model_name;                           // what clients call the model
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
   int32_t vocabulary = 0;  // the model's; 0: the tokenizer's
   int32_t context = 0;     // tokens a sequence may have; 0: what the targets serve
@@ -30,7 +31,8 @@ struct GatewayOptions {
   size_t max_choices = 1024;      // under way at once; more are answered 429
   size_t max_connections = 4096;  // more wait to be accepted
   uint64_t max_body_bytes = 16 << 20;
-  base::Nanos target_wait = 5 * base::kSecond;  // for a target, before a request is answered 503
+  base::Nanos target_wait = 5 * base::kSecond;     // for a target, before a request is answered 503
+  base::Nanos stall_timeout = 30 * base::kSecond;  // of a target: DispatcherOptions
   base::Nanos request_timeout = 0;  // for an answer, before it is cut off with 504; 0: none
 };
 

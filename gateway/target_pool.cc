@@ -7,11 +7,39 @@ namespace specfabric::gateway {
 
 using link::PeerId;
 
-void TargetPool::Add(PeerId peer, const schemas::Hello& hello) {
-  targets_[peer] = Target{.hello = hello};
+void TargetPool::Add(PeerId peer, const schemas::Hello& hello, base::Nanos now) {
+  const bool stalled = stalled_.contains(hello.incarnation);
+  targets_[peer] = Target{.hello = hello, .stalled = stalled, .heard = now};
 }
 
 void TargetPool::Remove(PeerId peer) { targets_.erase(peer); }
+
+void TargetPool::Heard(PeerId peer, base::Nanos now) {
+  const auto found = targets_.find(peer);
+  if (found == targets_.end()) return;
+  found->second.heard = now;
+  found->second.stalled = false;
+  stalled_.erase(found->second.hello.incarnation);
+}
+
+void TargetPool::AllHeard(base::Nanos now) {
+  for (auto& [peer, target] : targets_) target.heard = now;
+}
+
+std::vector<PeerId> TargetPool::SilentSince(base::Nanos before) const {
+  std::vector<PeerId> silent;
+  for (const auto& [peer, target] : targets_) {
+    if (target.outstanding > 0 && target.heard < before) silent.push_back(peer);
+  }
+  return silent;
+}
+
+void TargetPool::RemoveStalled(PeerId peer) {
+  const auto found = targets_.find(peer);
+  if (found == targets_.end()) return;
+  stalled_.insert(found->second.hello.incarnation);
+  targets_.erase(found);
+}
 
 void TargetPool::SetDraining(PeerId peer) {
   const auto found = targets_.find(peer);
@@ -22,7 +50,7 @@ std::optional<PeerId> TargetPool::Choose(uint64_t prefer, const std::set<PeerId>
   std::optional<PeerId> best;
   std::tuple<bool, int, uint64_t> best_cost;
   for (const auto& [peer, target] : targets_) {
-    if (target.draining || except.contains(peer)) continue;
+    if (target.draining || target.stalled || except.contains(peer)) continue;
     const bool differs = prefer != 0 && target.hello.numerics_fingerprint != prefer;
     const std::tuple cost(differs, target.outstanding, target.last_chosen);
     if (!best || cost < best_cost) {
@@ -33,10 +61,10 @@ std::optional<PeerId> TargetPool::Choose(uint64_t prefer, const std::set<PeerId>
   return best;
 }
 
-void TargetPool::Assigned(PeerId peer) {
+void TargetPool::Assigned(PeerId peer, base::Nanos now) {
   const auto found = targets_.find(peer);
   if (found == targets_.end()) return;
-  ++found->second.outstanding;
+  if (found->second.outstanding++ == 0) found->second.heard = now;
   found->second.last_chosen = ++choices_;
 }
 
@@ -51,8 +79,9 @@ uint64_t TargetPool::Fingerprint(PeerId peer) const {
 }
 
 int TargetPool::Available() const {
-  return static_cast<int>(std::count_if(targets_.begin(), targets_.end(),
-                                        [](const auto& entry) { return !entry.second.draining; }));
+  return static_cast<int>(std::count_if(targets_.begin(), targets_.end(), [](const auto& entry) {
+    return !entry.second.draining && !entry.second.stalled;
+  }));
 }
 
 int32_t TargetPool::Context() const {

@@ -33,6 +33,8 @@ metrics::FabricCounters ReadCounters(const Link& link) {
   counters.refused_hellos = stats.refused_hellos;
   counters.malformed = stats.malformed;
   counters.reconnects = stats.reconnects;
+  counters.lookup_failures = stats.lookup_failures;
+  counters.addresses = stats.addresses;
   counters.releasing = fabric.releasing;
   counters.wires = link.wires();
   return counters;

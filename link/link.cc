@@ -7,11 +7,14 @@
 #include <thread>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/random.h"
 #include "base/status.h"
-#include "link/backoff.h"
+#include "link/address_book.h"
 #include "link/dispatch.h"
+#include "link/peer_address.h"
 #include "spdlog/spdlog.h"
 #include "transport/address.h"
 
@@ -33,10 +36,19 @@ bool OnlyLoopback(const LinkOptions& options) {
   std::vector<std::string> addresses = options.connect;
   if (!options.listen.empty()) addresses.push_back(options.listen);
   for (const std::string& address : addresses) {
+    const auto name = NameOf(address);
+    // Another name's records may be anywhere tomorrow.
+    if (name && absl::StartsWith(*name, "localhost:")) continue;
+    if (name) return false;
     const auto resolved = transport::ResolveAddress(address);
     if (!resolved.ok() || !transport::IsLoopback(resolved->storage)) return false;
   }
   return !addresses.empty();
+}
+
+LinkOptions WithIncarnation(LinkOptions options) {
+  if (options.hello.incarnation == 0) options.hello.incarnation = base::RandomNonzero64();
+  return options;
 }
 
 }  // namespace
@@ -44,19 +56,25 @@ bool OnlyLoopback(const LinkOptions& options) {
 class Link::Impl {
  public:
   Impl(LinkOptions options, LinkHandler handler)
-      : options_(std::move(options)), handler_(std::move(handler)) {
-    if (options_.hello.incarnation == 0) options_.hello.incarnation = base::RandomNonzero64();
+      : options_(WithIncarnation(std::move(options))),
+        handler_(std::move(handler)),
+        book_(options_.min_backoff, options_.max_backoff, options_.hello.incarnation) {
     if (options_.fabric.net_devices.empty() && OnlyLoopback(options_)) {
       options_.fabric.net_devices = "lo";
     }
     hello_ = schemas::Encode(options_.hello);
-    for (size_t i = 0; i < options_.connect.size(); ++i) {
-      targets_.push_back({options_.connect[i], Backoff(options_.min_backoff, options_.max_backoff,
-                                                       options_.hello.incarnation + i)});
+    const base::Nanos now = base::Now();
+    for (const std::string& address : options_.connect) {
+      if (auto name = NameOf(address)) {
+        names_.push_back(*std::move(name));
+      } else {
+        book_.Add(address, now);
+      }
     }
   }
 
   ~Impl() {
+    watch_.reset();
     {
       std::lock_guard lock(mutex_);
       stopping_ = true;
@@ -92,6 +110,13 @@ class Link::Impl {
       spdlog::info("link {} listening on {}", schemas::Name(options_.hello.role), listen_address_);
     }
     timer_ = std::thread([this] { RunTimer(); });
+    if (!names_.empty()) {
+      watch_.emplace(names_, options_.lookup_interval,
+                     options_.lookup ? options_.lookup : &transport::ResolveAll,
+                     [this](const std::string& name, const std::vector<std::string>& addresses) {
+                       OnRecords(name, addresses);
+                     });
+    }
     return absl::OkStatus();
   }
 
@@ -109,28 +134,22 @@ class Link::Impl {
     return fabric_->SendTensor(peer, static_cast<uint16_t>(type), fields, std::move(lease), bytes);
   }
 
+  bool Flush(base::Nanos timeout) { return fabric_->Flush(timeout); }
   void Close(PeerId peer) { fabric_->Close(peer); }
 
   const std::string& listen_address() const { return listen_address_; }
   uint64_t incarnation() const { return options_.hello.incarnation; }
   LinkStats stats() const {
     std::lock_guard lock(mutex_);
-    return stats_;
+    LinkStats stats = stats_;
+    stats.addresses = book_.size();
+    if (watch_) stats.lookup_failures = watch_->failures();
+    return stats;
   }
   transport::FabricStats fabric_stats() const { return fabric_->stats(); }
   std::map<std::string, int64_t> wires() const { return fabric_->Wires(); }
 
  private:
-  // An address to keep connected.
-  struct Target {
-    std::string address;
-    Backoff backoff;
-    PeerId peer = 0;               // 0: not connected nor trying
-    base::Nanos next_attempt = 0;  // while peer == 0
-    bool was_up = false;
-    // Why the last attempt failed: further failures for the same reason are not logged again.
-    absl::StatusCode failing = absl::StatusCode::kOk;
-  };
   struct Peer {
     std::string address;
     base::Nanos since = 0;  // the start of the handshake, then of being up
@@ -183,21 +202,25 @@ class Link::Impl {
     if (!accepted.ok()) return Refuse(peer, *hello, accepted);
     std::string address;
     std::vector<Frame> early;
+    bool twin;
     {
       std::lock_guard lock(mutex_);
       const auto entry = peers_.find(peer);
       if (entry == peers_.end()) return;
       Peer& state = entry->second;
-      state.up = true;
-      state.since = base::Now();
-      address = state.address;
-      early.swap(state.early);
-      ++stats_.handshakes;
-      if (Target* target = FindTarget(peer)) {
-        if (target->was_up) ++stats_.reconnects;
-        target->was_up = true;
-        target->failing = absl::StatusCode::kOk;
+      const AddressBook::Arrival arrival = book_.Up(peer, hello->incarnation);
+      twin = arrival == AddressBook::Arrival::kTwin;
+      if (!twin) {
+        state.up = true;
+        state.since = base::Now();
+        address = state.address;
+        early.swap(state.early);
+        ++stats_.handshakes;
+        if (arrival == AddressBook::Arrival::kAgain) ++stats_.reconnects;
       }
+    }
+    if (twin) {
+      return CloseFor(peer, absl::AlreadyExistsError("it is connected by another address"));
     }
     timer_wake_.notify_all();
     spdlog::info("link peer={} up: {} '{}' incarnation={:016x} wire={}", address,
@@ -245,20 +268,13 @@ class Link::Impl {
         if (!gone->reason.ok()) reason = gone->reason;
         peers_.erase(entry);
       }
-      if (Target* target = FindTarget(peer)) {
-        const base::Nanos now = base::Now();
-        if (gone && gone->up && now - gone->since > options_.max_backoff) target->backoff.Reset();
-        target->peer = 0;
-        target->next_attempt = now + target->backoff.Next();
-        if (!gone && target->failing != reason.code() && !stopping_) unreachable = target->address;
-        if (!gone) target->failing = reason.code();
-      }
+      const base::Nanos now = base::Now();
+      const bool stable = gone && gone->up && now - gone->since > options_.max_backoff;
+      const auto loss = book_.Down(peer, reason.code(), gone.has_value(), stable, now);
+      if (loss && loss->news && !stopping_) unreachable = loss->address;
     }
     timer_wake_.notify_all();
-    if (!unreachable.empty()) {
-      spdlog::warn("link peer={} not reached, trying again: {}", unreachable,
-                   base::Message(reason));
-    }
+    if (!unreachable.empty()) WarnUnreachable(unreachable, reason);
     if (!gone) return;
     const std::string why = reason.ok() ? "closed by this process" : base::Message(reason);
     spdlog::info("link peer={} down: {}", gone->address, why);
@@ -303,14 +319,11 @@ class Link::Impl {
     std::unique_lock lock(mutex_);
     while (!stopping_) {
       const base::Nanos now = base::Now();
-      std::vector<size_t> to_connect;
-      for (size_t i = 0; i < targets_.size(); ++i) {
-        if (targets_[i].peer == 0 && targets_[i].next_attempt <= now) to_connect.push_back(i);
-      }
+      const std::vector<std::string> due = book_.Due(now);
       const std::vector<PeerId> late = LatePeers(now);
       lock.unlock();
       for (PeerId peer : late) CloseFor(peer, absl::DeadlineExceededError("no Hello in time"));
-      for (size_t i : to_connect) Connect(i);
+      for (const std::string& address : due) Connect(address);
       lock.lock();
       if (stopping_) return;
       const base::Nanos wait = NextDue() - base::Now();
@@ -329,10 +342,7 @@ class Link::Impl {
   }
 
   base::Nanos NextDue() const {
-    base::Nanos due = base::Now() + base::kSecond;
-    for (const Target& target : targets_) {
-      if (target.peer == 0) due = std::min(due, target.next_attempt);
-    }
+    base::Nanos due = book_.NextDue(base::Now() + base::kSecond);
     for (const auto& [peer, state] : peers_) {
       if (AwaitsHello(state)) due = std::min(due, state.since + options_.handshake_timeout);
     }
@@ -341,48 +351,53 @@ class Link::Impl {
 
   static bool AwaitsHello(const Peer& state) { return !state.up && state.reason.ok(); }
 
-  void Connect(size_t index) {
+  void Connect(const std::string& address) {
     // The name is looked up with the mutex free, because that may take long; the numeric address is
-    // then connected to with the mutex held, so that callbacks find the peer in its target.
-    const auto resolved = transport::ResolveAddress(options_.connect[index]);
+    // then connected to with the mutex held, so that callbacks find the peer in the book.
+    const auto resolved = transport::ResolveAddress(address);
     std::lock_guard lock(mutex_);
-    Target& target = targets_[index];
     absl::Status status = resolved.status();
     if (resolved.ok()) {
       const auto peer = fabric_->Connect(transport::FormatAddress(resolved->storage));
       if (peer.ok()) {
-        target.peer = *peer;
+        // Its record may have vanished meanwhile.
+        if (!book_.Begin(address, *peer)) fabric_->Close(*peer);
         return;
       }
       status = peer.status();
     }
-    target.next_attempt = base::Now() + target.backoff.Next();
-    if (target.failing != status.code()) {
-      spdlog::warn("link peer={} not reached, trying again: {}", target.address,
-                   base::Message(status));
-    }
-    target.failing = status.code();
+    if (book_.Failed(address, status.code(), base::Now())) WarnUnreachable(address, status);
   }
 
-  Target* FindTarget(PeerId peer) {
-    for (Target& target : targets_) {
-      if (target.peer == peer) return &target;
+  static void WarnUnreachable(const std::string& address, const absl::Status& why) {
+    spdlog::warn("link peer={} not reached, trying again: {}", address, base::Message(why));
+  }
+
+  // On the watch's thread.
+  void OnRecords(const std::string& name, const std::vector<std::string>& addresses) {
+    {
+      std::lock_guard lock(mutex_);
+      if (!book_.SetRecords(name, addresses, base::Now())) return;
     }
-    return nullptr;
+    timer_wake_.notify_all();
+    spdlog::info("link name={} is now {}", name,
+                 addresses.empty() ? "nobody" : absl::StrJoin(addresses, ", "));
   }
 
   LinkOptions options_;
   const LinkHandler handler_;
+  std::vector<std::string> names_;  // whose records are peers
   std::vector<uint8_t> hello_;
   std::string listen_address_;
 
   mutable std::mutex mutex_;  // all below but the thread
   std::condition_variable timer_wake_;
   bool stopping_ = false;
-  std::vector<Target> targets_;
+  AddressBook book_;
   absl::flat_hash_map<PeerId, Peer> peers_;
   LinkStats stats_;
   std::thread timer_;
+  std::optional<NameWatch> watch_;
 
   // Last: callbacks run, and use everything above, until it is destroyed. (Never reset: they would
   // meet a null pointer.)
@@ -393,6 +408,9 @@ Link::Link(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Link::~Link() = default;
 
 absl::StatusOr<std::unique_ptr<Link>> Link::Start(LinkOptions options, LinkHandler handler) {
+  for (const std::string& address : options.connect) {
+    if (absl::Status valid = CheckPeerAddress(address); !valid.ok()) return valid;
+  }
   auto impl = std::make_unique<Impl>(std::move(options), std::move(handler));
   const absl::Status status = impl->Start();
   if (!status.ok()) return status;
@@ -413,6 +431,7 @@ absl::Status Link::SendTensor(PeerId peer, TensorType type, const TensorFields& 
   return impl_->SendTensor(peer, type, fields, std::move(lease), bytes);
 }
 
+bool Link::Flush(base::Nanos timeout) { return impl_->Flush(timeout); }
 void Link::Close(PeerId peer) { impl_->Close(peer); }
 
 const std::string& Link::listen_address() const { return impl_->listen_address(); }

@@ -3,17 +3,19 @@
 
 // Typed, handshaken peers: the transport's frames joined to the schemas' messages, the same for all
 // roles. A connection is only handed to the service after both sides have exchanged and accepted a
-// Hello; a static list of addresses is kept connected, with back-off.
+// Hello; a list of addresses is kept connected, with back-off, and what a name stands for.
 //
 // Threads: callbacks run on the fabric's progress thread and must not block; services push into
 // their own queues. Callbacks may run before Start has returned and until the destructor has: one
 // that uses the link must not reach it through a pointer that is being set or reset meanwhile.
 // Methods may be called from any thread. One more thread of the link's own keeps time: it connects
-// and reconnects, and closes peers whose Hello is late. That peers live is the fabric's to watch
+// and reconnects, and closes peers whose Hello is late; where there are names whose records are
+// peers, another looks them up (link/name_watch.h). That peers live is the fabric's to watch
 // (FabricOptions::silence_timeout).
 //
-// A loopback-only link (every address it is given is 127.0.0.0/8 or ::1) keeps UCX on the loopback
-// device, unless options.fabric.net_devices says otherwise.
+// A loopback-only link (every address it is given is 127.0.0.0/8 or ::1; of names whose records are
+// peers, only localhost is known to stay there) keeps UCX on the loopback device, unless
+// options.fabric.net_devices says otherwise.
 
 #include <cstdint>
 #include <functional>
@@ -26,6 +28,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "link/name_watch.h"
 #include "schemas/messages.h"
 #include "transport/fabric.h"
 
@@ -40,9 +43,12 @@ using Message =
 
 struct LinkOptions {
   transport::FabricOptions fabric;
-  schemas::Hello hello;              // ours; the incarnation is filled in if 0
-  std::string listen;                // "host:port", or empty not to listen
-  std::vector<std::string> connect;  // addresses to keep connected
+  schemas::Hello hello;  // ours; the incarnation is filled in if 0
+  std::string listen;    // "host:port", or empty not to listen
+  // To keep connected: "host:port", or "dns:///host:port" for all that the name stands for.
+  std::vector<std::string> connect;
+  base::Nanos lookup_interval = 5 * base::kSecond;  // of such names
+  Lookup lookup;                                    // unset: the system's resolver
   base::Nanos handshake_timeout = 2 * base::kSecond;
   base::Nanos min_backoff = 50 * base::kMillisecond;
   base::Nanos max_backoff = 5 * base::kSecond;
@@ -64,12 +70,16 @@ struct LinkHandler {
 
 // Counters since start. `malformed` counts messages that did not decode or broke the protocol (each
 // cost its sender the connection), `reconnects` addresses that came up again after having been up.
+// `lookup_failures` look-ups of a name that had no address; `addresses` is how many are kept
+// connected now.
 struct LinkStats {
   uint64_t handshakes = 0, refused_hellos = 0, malformed = 0, reconnects = 0;
+  uint64_t lookup_failures = 0, addresses = 0;
 };
 
 class Link {
  public:
+  // InvalidArgument, in one line: an address that is not one. Otherwise as Fabric's Create, Listen.
   static absl::StatusOr<std::unique_ptr<Link>> Start(LinkOptions options, LinkHandler handler);
   ~Link();  // no callback runs after it
 
@@ -83,7 +93,8 @@ class Link {
   absl::Status SendTensor(PeerId peer, schemas::TensorType type,
                           const transport::TensorFields& fields, transport::Lease lease,
                           uint32_t bytes);
-  void Close(PeerId peer);  // and do not reconnect until the back-off has passed
+  bool Flush(base::Nanos timeout);  // as the fabric's
+  void Close(PeerId peer);          // and do not reconnect until the back-off has passed
 
   const std::string& listen_address() const;  // as bound
   uint64_t incarnation() const;

@@ -9,6 +9,8 @@ FabricMetrics::FabricMetrics(Registry& registry, std::function<FabricCounters()>
     : registry_(registry),
       releasing_(registry.AddGauge("specfabric_fabric_releasing_connections",
                                    "Closed connections whose buffers are still in use")),
+      addresses_(
+          registry.AddGauge("specfabric_fabric_addresses", "Addresses that are kept connected")),
       read_(std::move(read)) {
   using C = FabricCounters;
   const auto add = [&](const char* name, const char* help, Labels labels = {}) {
@@ -43,6 +45,8 @@ FabricMetrics::FabricMetrics(Registry& registry, std::function<FabricCounters()>
       {add("refused_hellos", "Peers whose handshake was refused"), &C::refused_hellos},
       {add("malformed_messages", "Messages that did not decode"), &C::malformed},
       {add("reconnects", "Connections opened again after a loss"), &C::reconnects},
+      {add("lookup_failures", "Look-ups of a dns:/// name without an address"),
+       &C::lookup_failures},
   };
   refresh_ = registry.AddRefresh([this] { Update(); });
 }
@@ -55,6 +59,7 @@ void FabricMetrics::Update() {
     series.seen = total;
   }
   releasing_.Set(static_cast<double>(now.releasing));
+  addresses_.Set(static_cast<double>(now.addresses));
   UpdateWires(now.wires);
 }
 

@@ -11,7 +11,7 @@
 
 namespace specfabric::metrics {
 
-// Totals since start (but for the last two), as the transport and the link count them.
+// Totals since start (but for those marked "now"), as the transport and the link count them.
 struct FabricCounters {
   uint64_t frames_sent = 0, frames_received = 0;
   uint64_t bytes_sent = 0, bytes_received = 0, bytes_copied = 0;
@@ -22,7 +22,9 @@ struct FabricCounters {
   uint64_t refused_frames = 0, unattributed_frames = 0;
   uint64_t send_errors = 0, back_pressure = 0, faults = 0, wakeups = 0;
   uint64_t handshakes = 0, refused_hellos = 0, malformed = 0, reconnects = 0;
+  uint64_t lookup_failures = 0;
   uint64_t releasing = 0;                // now
+  uint64_t addresses = 0;                // now
   std::map<std::string, int64_t> wires;  // now: open connections by wire
 };
 
@@ -46,6 +48,7 @@ class FabricMetrics {
   Registry& registry_;
   std::vector<Series> series_;
   Gauge& releasing_;
+  Gauge& addresses_;
   std::map<std::string, Gauge*> wires_;  // those that were ever seen
   std::function<FabricCounters()> read_;
   Registry::Refresh refresh_;  // last: ends before the others go

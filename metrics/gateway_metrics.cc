@@ -20,6 +20,8 @@ GatewayMetrics::GatewayMetrics(Registry& registry)
                                         "Choices sent again because their target was lost")),
       stale_tokens(registry.AddCounter("specfabric_gateway_stale_messages_total",
                                        "Token messages of an attempt that was over, dropped")),
+      stalled_targets(registry.AddCounter("specfabric_gateway_stalled_targets_total",
+                                          "Targets left because their engines said nothing")),
       targets_up(registry.AddGauge("specfabric_gateway_targets_up", "Targets that take work")),
       prompt_tokens(registry.AddCounter("specfabric_gateway_tokens_total",
                                         "Tokens of requests accepted and of text emitted",

@@ -26,6 +26,7 @@ struct GatewayMetrics {
   Counter& disconnects;        // clients gone before the end
   Counter& resubmissions;      // choices sent again after their target was lost
   Counter& stale_tokens;       // messages of an attempt that was over, dropped
+  Counter& stalled_targets;    // left because their engines said nothing
   Gauge& targets_up;           // targets that take work
   Counter& prompt_tokens;      // of answered requests
   Counter& output_tokens;      // emitted to clients

@@ -18,6 +18,7 @@ using schemas::Finish;
 namespace {
 
 constexpr size_t kInboxSize = 1 << 16;
+constexpr base::Nanos kBeatInterval = base::kSecond;
 
 Finish ToFinish(scheduler::FinishReason reason) {
   switch (reason) {
@@ -96,6 +97,7 @@ void TargetEngine::Serve() {
   while (asked_.load() != kStop) {
     const base::Nanos start = base::Now();
     drafts_.Expire(start);
+    Beat(start);
     auto next = scheduler_.Plan(start);
     if (auto* plan = std::get_if<scheduler::StepPlan>(&next)) {
       RunStep(*plan, start);
@@ -103,7 +105,18 @@ void TargetEngine::Serve() {
       continue;
     }
     if (asked_.load() == kDrain && clients_.empty()) return;
-    TakeInput(std::min(std::get<scheduler::WaitUntil>(next).time, watch_.due()));
+    base::Nanos until = std::min(std::get<scheduler::WaitUntil>(next).time, watch_.due());
+    if (!clients_.empty()) until = std::min(until, next_beat_);
+    TakeInput(until);
+  }
+}
+
+void TargetEngine::Beat(base::Nanos now) {
+  if (clients_.empty() || now < next_beat_) return;
+  next_beat_ = now + kBeatInterval;
+  for (const auto& [peer, role] : peers_) {
+    // One that cannot take it has tokens on their way to it.
+    if (role == schemas::Role::kGateway) outbox_.tokens(peer, {}).IgnoreError();
   }
 }
 
@@ -117,6 +130,8 @@ void TargetEngine::TakeInput(base::Nanos deadline) {
 
 void TargetEngine::Handle(const PeerUp& up) {
   peers_[up.peer] = up.hello.role;
+  // A gateway that left because this thread had stalled waits for a sign that it goes on.
+  if (up.hello.role == schemas::Role::kGateway) outbox_.tokens(up.peer, {}).IgnoreError();
   if (up.hello.role != schemas::Role::kDraft) return;
   drafts_.PeerUp(up.peer, up.hello);
   watch_.Up(up.peer, up.address, up.hello.model);

@@ -127,6 +127,9 @@ class TargetEngine {
   void Serve();
   void Ask(Asked what);
   void TakeInput(base::Nanos deadline);
+  // While there is work: tells gateways now and then that this thread lives (an empty TokensBatch),
+  // which the connection, another thread's, does not prove.
+  void Beat(base::Nanos now);
   void Handle(const PeerUp& up);
   void Handle(const PeerDown& down);
   void Handle(PeerMessage& message);
@@ -157,6 +160,7 @@ class TargetEngine {
   absl::flat_hash_map<RequestKey, base::SequenceId> sequences_;
   absl::flat_hash_map<link::PeerId, schemas::Role> peers_;
   base::SequenceId next_sequence_ = 1;
+  base::Nanos next_beat_ = 0;
   scheduler::SchedulerStats reported_;
   DraftClientStats reported_drafts_;
   std::atomic<int> asked_{kRun};

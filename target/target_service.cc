@@ -41,6 +41,7 @@ absl::Status AcceptPeer(const schemas::Hello& ours, const schemas::Hello& theirs
 }
 
 constexpr int32_t kSpareSlots = 4;
+constexpr base::Nanos kFlushTimeout = base::kSecond;
 
 // An index of metrics::kExactnessNames.
 int ExactnessOf(schemas::Coupling coupling, bool batch_invariant) {
@@ -100,6 +101,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   link_options.fabric = options.fabric;
   link_options.listen = options.listen;
   link_options.connect = options.drafts;
+  link_options.lookup_interval = options.lookup_interval;
   schemas::Hello& hello = link_options.hello;
   hello.role = schemas::Role::kTarget;
   hello.incarnation = base::RandomNonzero64();
@@ -300,6 +302,8 @@ void TargetService::Drain(base::Nanos timeout) {
   while (!impl_->engine_->finished() && base::Now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
+  // The last tokens may have been sent a moment ago.
+  impl_->link_->Flush(kFlushTimeout);
 }
 
 }  // namespace specfabric::target

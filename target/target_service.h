@@ -26,7 +26,8 @@ struct TargetServiceOptions {
   std::string model_name;
   uint64_t tokenizer_fingerprint = 0;
   std::string listen = "127.0.0.1:0";
-  std::vector<std::string> drafts;  // "host:port" each
+  std::vector<std::string> drafts;  // to keep connected: as link::LinkOptions::connect
+  base::Nanos lookup_interval = 5 * base::kSecond;  // of names among them
   transport::FabricOptions fabric;
   speculation::Coupling coupling =
       speculation::Coupling::kCoupled;  // where a request asks for none

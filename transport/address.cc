@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <memory>
+#include <set>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -39,9 +40,9 @@ absl::StatusOr<HostPort> Split(const std::string& text) {
   return result;
 }
 
-}  // namespace
+using AddressList = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 
-absl::StatusOr<SocketAddress> ResolveAddress(const std::string& text) {
+absl::StatusOr<AddressList> LookUp(const std::string& text) {
   const auto parts = Split(text);
   if (!parts.ok()) return parts.status();
   addrinfo hints = {};
@@ -49,22 +50,45 @@ absl::StatusOr<SocketAddress> ResolveAddress(const std::string& text) {
   hints.ai_flags = AI_NUMERICSERV;
   addrinfo* found = nullptr;
   const int error = getaddrinfo(parts->host.c_str(), parts->port.c_str(), &hints, &found);
-  if (error != 0) {
-    return absl::NotFoundError(
-        absl::StrCat("address '", text, "': host lookup failed: ", gai_strerror(error)));
-  }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
-  const addrinfo* chosen = found;
-  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
+  if (error == 0) return AddressList(found, freeaddrinfo);
+  const std::string why =
+      absl::StrCat("address '", text, "': host lookup failed: ", gai_strerror(error));
+  const bool has_none = error == EAI_NONAME || error == EAI_NODATA;
+  return has_none ? absl::NotFoundError(why) : absl::UnavailableError(why);
+}
+
+SocketAddress ToSocketAddress(const addrinfo& entry) {
+  SocketAddress result;
+  std::memcpy(&result.storage, entry.ai_addr, entry.ai_addrlen);
+  result.size = entry.ai_addrlen;
+  return result;
+}
+
+}  // namespace
+
+absl::Status CheckAddress(const std::string& text) { return Split(text).status(); }
+
+absl::StatusOr<SocketAddress> ResolveAddress(const std::string& text) {
+  const auto found = LookUp(text);
+  if (!found.ok()) return found.status();
+  const addrinfo* chosen = found->get();
+  for (const addrinfo* entry = found->get(); entry != nullptr; entry = entry->ai_next) {
     if (entry->ai_family == AF_INET) {
       chosen = entry;
       break;
     }
   }
-  SocketAddress result;
-  std::memcpy(&result.storage, chosen->ai_addr, chosen->ai_addrlen);
-  result.size = chosen->ai_addrlen;
-  return result;
+  return ToSocketAddress(*chosen);
+}
+
+absl::StatusOr<std::vector<std::string>> ResolveAll(const std::string& text) {
+  const auto found = LookUp(text);
+  if (!found.ok()) return found.status();
+  std::set<std::string> addresses;
+  for (const addrinfo* entry = found->get(); entry != nullptr; entry = entry->ai_next) {
+    addresses.insert(FormatAddress(ToSocketAddress(*entry).storage));
+  }
+  return std::vector<std::string>(addresses.begin(), addresses.end());
 }
 
 std::string FormatAddress(const sockaddr_storage& address) {

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -16,10 +17,18 @@ struct SocketAddress {
   socklen_t size = 0;
 };
 
+// InvalidArgument, in one line: not "host:port". Looks nothing up.
+absl::Status CheckAddress(const std::string& text);
+
 // Names are looked up on the calling thread, which takes as long as the resolver does; numeric
 // hosts never leave the process. Of several results the first IPv4 one is taken, else the first.
-// InvalidArgument: not "host:port". NotFound: the name has no address.
+// InvalidArgument: not "host:port". NotFound: the name has no address. Unavailable: nobody could
+// say whether it has.
 absl::StatusOr<SocketAddress> ResolveAddress(const std::string& text);
+
+// Every address of a name, IPv4 and IPv6, in numeric form with the port, sorted, each once. Looked
+// up, and failing, as ResolveAddress.
+absl::StatusOr<std::vector<std::string>> ResolveAll(const std::string& text);
 
 // The numeric form; "unknown" for a family that is neither IPv4 nor IPv6.
 std::string FormatAddress(const sockaddr_storage& address);

@@ -1,6 +1,7 @@
 #include "transport/fabric.h"
 
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <thread>
 #include <utility>
@@ -83,6 +84,15 @@ class Fabric::Impl {
     frame.lease = std::move(lease);
     mailbox_.Push(SendTo{peer, std::move(frame)});
     return absl::OkStatus();
+  }
+
+  bool Flush(base::Nanos timeout) {
+    const base::Nanos deadline = base::Now() + timeout;
+    while (peers_.AnyOutstanding()) {
+      if (base::Now() >= deadline) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return true;
   }
 
   void Close(PeerId peer) {
@@ -220,6 +230,8 @@ absl::Status Fabric::SendTensor(PeerId peer, uint16_t type, const TensorFields& 
                                 uint32_t bytes) {
   return impl_->SendTensor(peer, type, fields, std::move(lease), bytes);
 }
+
+bool Fabric::Flush(base::Nanos timeout) { return impl_->Flush(timeout); }
 
 void Fabric::Close(PeerId peer) { impl_->Close(peer); }
 

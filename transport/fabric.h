@@ -155,6 +155,9 @@ class Fabric {
   // With MemoryKind::kCuda the kernels that fill the slot must have finished.
   absl::Status SendTensor(PeerId peer, uint16_t type, const TensorFields& fields, Lease lease,
                           uint32_t bytes);
+  // Waits until nothing is outstanding to living peers, so that what was sent before goes out
+  // before the fabric ends; false: not within `timeout`. Not from a callback.
+  bool Flush(base::Nanos timeout);
   void Close(PeerId peer);
 
   // The wire UCX chose for this peer, e.g. "posix/memory" or "tcp/eth0"; empty if not known. Waits

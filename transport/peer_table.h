@@ -83,6 +83,12 @@ class PeerTable {
       }
     }
   }
+  // Whether a living peer has sends outstanding.
+  bool AnyOutstanding() {
+    std::lock_guard lock(mutex_);
+    return std::any_of(words_.get(), words_.get() + next_index_,
+                       [](const auto& word) { return (word.load() & 0xffff) != 0; });
+  }
   void Release(PeerId peer, uint64_t bytes) {
     uint64_t word = Word(peer).load(std::memory_order_relaxed);
     while (Is(peer, word) &&

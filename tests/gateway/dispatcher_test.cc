@@ -44,12 +44,14 @@ class DispatcherTest : public ::testing::Test {
                                      [this](PeerId peer, const schemas::Cancel& cancel) {
                                        cancelled_.emplace_back(peer, cancel.request_id,
                                                                cancel.attempt);
-                                     }},
+                                     },
+                                     [this](PeerId peer) { closed_.push_back(peer); }},
                         &metrics_);
   }
 
   void Up(PeerId peer, uint64_t fingerprint = 7, base::Nanos now = 0) {
     schemas::Hello hello;
+    hello.incarnation = 77;
     hello.numerics_fingerprint = fingerprint;
     hello.context = 100;
     dispatcher_->OnUp(peer, hello, now);
@@ -86,7 +88,7 @@ class DispatcherTest : public ::testing::Test {
     message.tokens = std::move(tokens);
     message.finish = finish;
     message.error = std::move(error);
-    dispatcher_->OnTokens(peer, std::move(message), now);
+    dispatcher_->OnBatch(peer, {{std::move(message)}}, now);
   }
 
   metrics::Registry registry_;
@@ -94,6 +96,7 @@ class DispatcherTest : public ::testing::Test {
   std::optional<Dispatcher> dispatcher_;
   std::vector<std::pair<PeerId, Submit>> sent_;
   std::vector<std::tuple<PeerId, uint64_t, uint32_t>> cancelled_;
+  std::vector<PeerId> closed_;
   absl::Status send_status_;
   PeerId broken_ = 0;
 };
@@ -246,6 +249,87 @@ TEST_F(DispatcherTest, AnErrorIsTriedOnceMore) {
   Send(1, id, 1, 1, {}, Finish::kError, "step failed");
   EXPECT_EQ(outcome.error.value().status, 500);
   EXPECT_THAT(outcome.error->message, HasSubstr("step failed"));
+}
+
+TEST_F(DispatcherTest, AfterAnErrorAnotherTargetIsTriedFirst) {
+  Up(1);
+  Up(2);
+  Outcome outcome, other;
+  const uint64_t id = Start(outcome);
+  ASSERT_EQ(sent_[0].first, 1u);
+  Start(other);  // so that 2 has as much to do
+  Send(1, id, 0, 0, {5}, Finish::kError, "step failed");
+  EXPECT_EQ(sent_.back().first, 2u);
+  Send(2, id, 1, 1, {}, Finish::kError, "step failed");
+  EXPECT_TRUE(outcome.error.has_value()) << "it is the request's";
+}
+
+TEST_F(DispatcherTest, ASilentTargetWithWorkIsLeft) {
+  Make({.stall_timeout = 8 * kSecond});
+  Up(1);
+  Outcome outcome;
+  const uint64_t id = Start(outcome);
+  Send(1, id, 0, 0, {5}, Finish::kNone, "", 2 * kSecond);
+  Up(2, 7, 2 * kSecond);
+  for (base::Nanos now = 3 * kSecond; now <= 10 * kSecond; now += kSecond) dispatcher_->Tick(now);
+  EXPECT_THAT(closed_, ElementsAre());
+  dispatcher_->Tick(11 * kSecond);
+  EXPECT_THAT(closed_, ElementsAre(1));
+  EXPECT_EQ(sent_.back().first, 2u);
+  EXPECT_EQ(sent_.back().second.generated, Ids({5}));
+  EXPECT_EQ(metrics_.stalled_targets.Value(), 1);
+  // What it says after all, and that it is down, changes nothing.
+  Send(1, id, 0, 1, {6}, Finish::kNone, "", 11 * kSecond);
+  dispatcher_->OnDown(1, 11 * kSecond);
+  EXPECT_EQ(outcome.tokens, Ids({5}));
+  EXPECT_EQ(sent_.size(), 2u);
+  Send(2, id, 1, 1, {9}, Finish::kStop, "", 12 * kSecond);
+  EXPECT_EQ(outcome.tokens, Ids({5, 9}));
+  // Idle ones may be silent.
+  for (base::Nanos now = 12 * kSecond; now <= 60 * kSecond; now += kSecond) dispatcher_->Tick(now);
+  EXPECT_THAT(closed_, ElementsAre(1));
+}
+
+TEST_F(DispatcherTest, AStalledTargetGetsNothingBeforeItIsHeardAgain) {
+  Make({.target_wait = 100 * kSecond, .stall_timeout = 8 * kSecond});
+  Up(1);
+  Outcome outcome;
+  const uint64_t id = Start(outcome);
+  for (base::Nanos now = 0; now <= 9 * kSecond; now += kSecond) dispatcher_->Tick(now);
+  ASSERT_THAT(closed_, ElementsAre(1));
+  dispatcher_->OnDown(1, 9 * kSecond);
+  Up(2, 7, 10 * kSecond);  // the same incarnation again: its link lives
+  EXPECT_EQ(sent_.size(), 1u);
+  EXPECT_EQ(dispatcher_->targets().Available(), 0);
+  dispatcher_->OnBatch(2, {}, 11 * kSecond);
+  dispatcher_->Tick(11 * kSecond);
+  ASSERT_EQ(sent_.size(), 2u);
+  EXPECT_EQ(sent_.back().first, 2u);
+  Send(2, id, 1, 0, {5}, Finish::kStop, "", 12 * kSecond);
+  EXPECT_EQ(outcome.tokens, Ids({5}));
+}
+
+TEST_F(DispatcherTest, SignsOfLifeKeepASlowTarget) {
+  Make({.stall_timeout = 8 * kSecond});
+  Up(1);
+  Outcome outcome;
+  Start(outcome);
+  for (base::Nanos now = 0; now <= 100 * kSecond; now += kSecond) {
+    dispatcher_->Tick(now);
+    if (now % (5 * kSecond) == 0) dispatcher_->OnBatch(1, {}, now);
+  }
+  EXPECT_THAT(closed_, ElementsAre());
+}
+
+TEST_F(DispatcherTest, AGatewayThatWasStoppedItselfDoesNotBlameItsTargets) {
+  Make({.stall_timeout = 8 * kSecond});
+  Up(1);
+  Outcome outcome;
+  Start(outcome);
+  dispatcher_->Tick(kSecond);
+  dispatcher_->Tick(50 * kSecond);
+  dispatcher_->Tick(52 * kSecond);
+  EXPECT_THAT(closed_, ElementsAre());
 }
 
 TEST_F(DispatcherTest, ARequestThatKillsTargetsIsGivenUp) {

@@ -54,7 +54,8 @@ TEST_F(GatewayFailureTest, AClientThatLeavesAStreamCancels) {
   client.NextEvent();
   EXPECT_TRUE(target.cancels().empty());
   client.Close();
-  WaitFor([&] { return target.cancels().size() == 1; }, "the target is told");
+  // Once, and again for each message that crossed it.
+  WaitFor([&] { return !target.cancels().empty(); }, "the target is told");
   EXPECT_EQ(target.cancels()[0].request_id, target.submits()[0].request_id);
   WaitFor([&] { return gateway_->in_flight() == 0; }, "the request is over");
   EXPECT_EQ(Metric("specfabric_gateway_client_disconnects_total"), 1);
@@ -71,7 +72,8 @@ TEST_F(GatewayFailureTest, AClientThatLeavesBeforeItsAnswerCancels) {
       R"({"prompt": "no", "max_tokens": 90})");
   WaitFor([&] { return target.submits().size() == 1; }, "the target has it");
   client.Close();
-  WaitFor([&] { return target.cancels().size() == 1; }, "the target is told");
+  // Once, and again for each message that crossed it.
+  WaitFor([&] { return !target.cancels().empty(); }, "the target is told");
 }
 
 TEST_F(GatewayFailureTest, ADeadTargetsTextGoesOnElsewhere) {
@@ -95,6 +97,26 @@ TEST_F(GatewayFailureTest, ADeadTargetsTextGoesOnElsewhere) {
   EXPECT_EQ(submits[0].attempt, 1u);
   EXPECT_EQ(submits[0].sampling.seed, 5u);
   EXPECT_EQ(Metric("specfabric_gateway_resubmissions_total"), 1);
+}
+
+TEST_F(GatewayFailureTest, ATargetThatHangsIsLeftThoughItsConnectionLives) {
+  AddStalling(20);
+  AddStalling(20);
+  GatewayOptions options;
+  options.stall_timeout = base::kSecond;
+  StartGateway(std::move(options), 2);
+  Collected got;
+  HttpClient client = Client();
+  client.Open("/v1/completions", R"({"prompt": "no", "max_tokens": 60, "seed": 5, "stream": true,
+                                     "return_token_ids": true})");
+  got.TakeAll(client);
+  EXPECT_EQ(got.ids, Json(targets_[0]->Output(5, 60)));
+  EXPECT_EQ(Metric("specfabric_gateway_stalled_targets_total"), 1);
+  EXPECT_EQ(Metric("specfabric_gateway_resubmissions_total"), 1);
+  // Its link answers again, but nothing is entrusted to it.
+  WaitFor([&] { return Metric("specfabric_fabric_reconnects_total") == 1; }, "it is connected");
+  EXPECT_EQ(Metric("specfabric_gateway_targets_up"), 1);
+  EXPECT_EQ(targets_[0]->submits().size() + targets_[1]->submits().size(), 2u);
 }
 
 TEST_F(GatewayFailureTest, ATargetThatComesBackGoesOn) {
@@ -187,8 +209,10 @@ TEST_F(GatewayFailureTest, ARequestThatTakesTooLongEndsWith504) {
   const auto head =
       client.Open("/v1/completions", R"({"prompt": "no", "stream": true, "timeout": 0.2})");
   EXPECT_EQ(head.status, 504);  // nothing had come that a stream could begin with
-  EXPECT_EQ(Metric("specfabric_gateway_requests_total{code=\"504\",endpoint=\"/v1/completions\"}"),
-            2);
+  // Counted when the answer has gone out, which the client may see first.
+  const std::string counted =
+      "specfabric_gateway_requests_total{code=\"504\",endpoint=\"/v1/completions\"}";
+  WaitFor([&] { return Metric(counted) == 2; }, "both are counted");
 }
 
 TEST_F(GatewayFailureTest, AStreamThatTakesTooLongEndsWithAnError) {
@@ -274,7 +298,7 @@ TEST_F(GatewayFailureTest, ItEndsWhileItStreams) {
       R"({"prompt": "no", "max_tokens": 90})");
   WaitFor([&] { return targets_[0]->submits().size() == 2; }, "both are under way");
   gateway_.reset();
-  WaitFor([&] { return targets_[0]->cancels().size() == 2; }, "the target is told");
+  WaitFor([&] { return targets_[0]->cancels().size() >= 2; }, "the target is told");
   EXPECT_EQ(waiting.ReadResponse().status, 0);
 }
 

@@ -258,8 +258,9 @@ TEST_F(GatewayTest, Refusals) {
   const auto method = client.Get("/v1/completions");
   ErrorOf(method, 405);
   EXPECT_EQ(method.headers.at("allow"), "POST");
-  EXPECT_EQ(Metric("specfabric_gateway_requests_total{code=\"405\",endpoint=\"/v1/completions\"}"),
-            1);
+  const std::string counted =
+      "specfabric_gateway_requests_total{code=\"405\",endpoint=\"/v1/completions\"}";
+  WaitFor([&] { return Metric(counted) == 1; }, "it is counted");
   EXPECT_TRUE(target().submits().empty());
 }
 

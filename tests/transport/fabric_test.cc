@@ -100,6 +100,27 @@ TEST(FabricTest, FramesSentBeforeTheConnectionIsUpArrive) {
   EXPECT_TRUE(server.WaitForFrames(4));
 }
 
+TEST(FabricTest, WhatWasSentBeforeAFlushOutlivesTheFabric) {
+  Pair pair(LoopbackOptions(), false);
+  ASSERT_TRUE(pair.ok());
+  constexpr int kFrames = 200;
+  for (int i = 0; i < kFrames; ++i) {
+    const size_t size = i % 10 == 0 ? 300'000 : 500;
+    ASSERT_TRUE(pair.client.fabric().Send(pair.to_server, 1, RandomPayload(size, i)).ok());
+  }
+  EXPECT_TRUE(pair.client.fabric().Flush(60 * base::kSecond));
+  pair.client.Destroy();
+  EXPECT_TRUE(pair.server.WaitForFrames(kFrames));
+}
+
+TEST(FabricTest, AFlushDoesNotWaitForWhomIsGone) {
+  Pair pair;
+  ASSERT_TRUE(pair.ok());
+  pair.server.Destroy();
+  ASSERT_TRUE(pair.client.WaitForClose(pair.to_server));
+  EXPECT_TRUE(pair.client.fabric().Flush(60 * base::kSecond));
+}
+
 TEST(FabricTest, ConcurrentSendersLoseNothing) {
   constexpr int kThreads = 4, kFrames = 300;
   FabricOptions options = LoopbackOptions();

@@ -44,6 +44,19 @@ TEST(PeerTableTest, NamesDiffer) {
   }
 }
 
+TEST(PeerTableTest, WhatIsOutstandingToLivingPeersIsKnown) {
+  PeerTable table(4, kMiB);
+  const PeerId a = AddPeer(table), b = AddPeer(table);
+  EXPECT_FALSE(table.AnyOutstanding());
+  ASSERT_TRUE(table.Reserve(b, 100).ok());
+  EXPECT_TRUE(table.AnyOutstanding());
+  ASSERT_TRUE(table.Reserve(a, 100).ok());
+  table.Release(b, 100);
+  EXPECT_TRUE(table.AnyOutstanding());
+  table.Remove(a);
+  EXPECT_FALSE(table.AnyOutstanding());
+}
+
 TEST(PeerTableTest, AnIndexIsUsedAgainOnlyAfterAllOthers) {
   PeerTable table(1, kMiB);
   std::vector<bool> used(PeerTable::kIndexes, false);

@@ -1,0 +1,157 @@
+// What a target's leader tells its gateways besides tokens: that it lives. Ranks that only choose a
+// token stand for a model.
+
+#include "target/target_engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "metrics/registry.h"
+#include "metrics/target_metrics.h"
+#include "speculation/tree.h"
+
+namespace specfabric::target {
+namespace {
+
+constexpr link::PeerId kGateway = 1, kDraft = 2, kOtherGateway = 3;
+constexpr int32_t kVocabulary = 100;
+constexpr std::chrono::seconds kPatience{60};
+
+class TargetEngineTest : public ::testing::Test {
+ protected:
+  TargetEngineTest()
+      : metrics_(registry_, "modelled", speculation::kMaxVerifyNodes - 1),
+        engine_(
+            Options(),
+            [this](const scheduler::StepPlan& plan, auto, StepTimes*) { return Run(plan); },
+            &metrics_, Outbox()),
+        leader_([this] { engine_.Run(); }) {}
+  ~TargetEngineTest() override {
+    Hang(false);
+    engine_.Stop();
+    leader_.join();
+  }
+
+  static TargetEngineOptions Options() {
+    TargetEngineOptions options;
+    options.incarnation = 7;
+    options.scheduler.vocabulary = kVocabulary;
+    options.scheduler.max_context = 1 << 20;
+    options.scheduler.kv_blocks = 1 << 12;
+    return options;
+  }
+  TargetOutbox Outbox() {
+    TargetOutbox outbox;
+    outbox.tokens = [this](link::PeerId peer, const schemas::TokensBatch& batch) {
+      std::lock_guard lock(mutex_);
+      (batch.sequences.empty() ? beats_ : tokens_).push_back(peer);
+      changed_.notify_all();
+      return absl::OkStatus();
+    };
+    outbox.draft_request = [](link::PeerId, const schemas::DraftRequest&) {
+      return absl::UnavailableError("no drafts here");
+    };
+    outbox.end_session = [](link::PeerId, const schemas::EndSession&) {};
+    return outbox;
+  }
+
+  absl::StatusOr<scheduler::StepResult> Run(const scheduler::StepPlan& plan) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return !hangs_; });
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    scheduler::StepResult result;
+    result.step = plan.step;
+    for (const scheduler::PlanSequence& sequence : plan.sequences) {
+      scheduler::SequenceResult one;
+      one.id = sequence.id;
+      if (sequence.samples) one.accepted.tokens = {5};
+      result.sequences.push_back(std::move(one));
+    }
+    return result;
+  }
+
+  void Up(link::PeerId peer, schemas::Role role) {
+    schemas::Hello hello;
+    hello.role = role;
+    ASSERT_TRUE(engine_.Post(PeerUp{peer, hello}));
+  }
+  void Submit(int32_t max_tokens) {
+    schemas::Submit submit;
+    submit.request_id = ++requests_;
+    submit.prompt = {1, 2, 3};
+    submit.max_tokens = max_tokens;
+    ASSERT_TRUE(engine_.Post(PeerMessage{kGateway, std::move(submit)}));
+  }
+  void Hang(bool hangs) {
+    std::lock_guard lock(mutex_);
+    hangs_ = hangs;
+    changed_.notify_all();
+  }
+  // Waits until so many beats have gone to the peer.
+  bool WaitForBeats(link::PeerId peer, int64_t count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kPatience, [&] { return Beats(peer) >= count; });
+  }
+  bool WaitForTokens(size_t messages) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kPatience, [&] { return tokens_.size() >= messages; });
+  }
+  int64_t Beats(link::PeerId peer) const { return std::count(beats_.begin(), beats_.end(), peer); }
+  int64_t LockedBeats(link::PeerId peer) {
+    std::lock_guard lock(mutex_);
+    return Beats(peer);
+  }
+
+  metrics::Registry registry_;
+  metrics::TargetMetrics metrics_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<link::PeerId> beats_, tokens_;  // whom batches without and with sequences went to
+  bool hangs_ = false;
+  uint64_t requests_ = 0;
+  TargetEngine engine_;
+  std::thread leader_;
+};
+
+TEST_F(TargetEngineTest, AGatewayIsToldAtOnceThatTheLeaderLives) {
+  Up(kGateway, schemas::Role::kGateway);
+  ASSERT_TRUE(WaitForBeats(kGateway, 1));
+  Up(kDraft, schemas::Role::kDraft);
+  Up(kOtherGateway, schemas::Role::kGateway);
+  ASSERT_TRUE(WaitForBeats(kOtherGateway, 1));
+  EXPECT_EQ(LockedBeats(kGateway), 1);
+  EXPECT_EQ(LockedBeats(kDraft), 0);
+}
+
+TEST_F(TargetEngineTest, WhileThereIsWorkItIsToldAgainAndAgain) {
+  Up(kGateway, schemas::Role::kGateway);
+  Submit(1 << 15);  // a millisecond each at least
+  ASSERT_TRUE(WaitForBeats(kGateway, 3));
+  EXPECT_TRUE(WaitForTokens(1));
+}
+
+TEST_F(TargetEngineTest, AHangingStepIsSilentAlsoTowardsNewConnections) {
+  Up(kGateway, schemas::Role::kGateway);
+  ASSERT_TRUE(WaitForBeats(kGateway, 1));
+  Hang(true);
+  Submit(1);
+  // The beat before the step that hangs.
+  ASSERT_TRUE(WaitForBeats(kGateway, 2));
+  Up(kOtherGateway, schemas::Role::kGateway);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+  EXPECT_EQ(LockedBeats(kGateway), 2);
+  EXPECT_EQ(LockedBeats(kOtherGateway), 0);
+  Hang(false);
+  EXPECT_TRUE(WaitForBeats(kOtherGateway, 1));
+  EXPECT_TRUE(WaitForTokens(1));
+}
+
+}  // namespace
+}  // namespace specfabric::target
