@@ -120,16 +120,25 @@ void DrafterChoice::Rewarded(int32_t drafter, double reward) {
   arms_[drafter].sum += std::clamp(reward, 0.0, 1.0);
 }
 
-void DrafterChoice::Scored(absl::Span<const double> rewards) {
+void DrafterChoice::Scored(absl::Span<const std::optional<double>> rewards) {
   assert(rewards.size() == arms_.size());
-  double total = 0;
+  double before = 0, after = 0;  // of those that drafted
   for (size_t i = 0; i < arms_.size(); ++i) {
-    arms_[i].weight *= std::exp(-options_.rate * (1 - std::clamp(rewards[i], 0.0, 1.0)));
-    total += arms_[i].weight;
+    if (!rewards[i]) continue;
+    before += arms_[i].weight;
+    arms_[i].weight *= std::exp(-options_.rate * (1 - std::clamp(*rewards[i], 0.0, 1.0)));
+    after += arms_[i].weight;
   }
-  for (Arm& arm : arms_) {
-    arm.weight = (1 - options_.share) * arm.weight / total + options_.share / drafters();
+  for (size_t i = 0; i < arms_.size(); ++i) {
+    double& weight = arms_[i].weight;
+    if (rewards[i]) weight *= before / after;
+    weight = (1 - options_.share) * weight + options_.share / drafters();
   }
+}
+
+void DrafterChoice::Reseed(uint64_t seed) {
+  options_.seed = seed;
+  drawn_ = 0;
 }
 
 void DrafterChoice::Foresee(absl::Span<const double> rewards) {

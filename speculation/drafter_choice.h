@@ -58,6 +58,8 @@ class DrafterChoice {
   int32_t drafters() const { return static_cast<int32_t>(arms_.size()); }
   // One more, which knows as little as all did in the beginning but starts with an even share.
   void AddDrafter();
+  // Other random numbers from now on.
+  void Reseed(uint64_t seed);
 
   struct Round {
     int32_t drafter = 0;     // whose tree is verified
@@ -69,8 +71,9 @@ class DrafterChoice {
   // What came of a round of this drafter, whoever else drafted: a drafter that did not come in time
   // has reward 0. Ignored by kHedge, which is told by Scored.
   void Rewarded(int32_t drafter, double reward);
-  // The rewards of a round that all drafted: [drafters].
-  void Scored(absl::Span<const double> rewards);
+  // The rewards of a round that all drafted, [drafters]. One that could not keeps its part of the
+  // weight (sleeping experts: Freund, Schapire, Singer and Warmuth 1997).
+  void Scored(absl::Span<const std::optional<double>> rewards);
   // kOracle: what each would be rewarded with in the next round: [drafters].
   void Foresee(absl::Span<const double> rewards);
 

@@ -1,7 +1,9 @@
 #include "speculation/merge.h"
 
+#include <algorithm>
 #include <cassert>
 #include <numeric>
+#include <utility>
 
 namespace specfabric::speculation {
 
@@ -28,6 +30,26 @@ MergedTree Merge(const TokenTree& first, const TokenTree& second, int max_nodes)
     if (merged.of_second[same] < 0) merged.of_second[same] = node;
   }
   return merged;
+}
+
+Draft Merge(const Draft& first, const Draft& second) {
+  MergedTree merged = Merge(first.tree, second.tree, kMaxDraftNodes - 1);
+  std::vector<Source> sources(merged.tree.size());
+  for (int node = 0; node < merged.tree.size(); ++node) {
+    const int32_t in_first = merged.of_first[node], in_second = merged.of_second[node];
+    Source& source = sources[node];
+    source = in_first >= 0 ? first.source(in_first) : second.source(in_second);
+    if (in_first < 0 || in_second < 0) continue;
+    if (source.guesser == Guesser::kLookup) source.drafter = second.source(in_second).drafter;
+    source.looked_up |= second.source(in_second).looked_up;
+    source.guesser = Guesser::kSeveral;
+    float& score = merged.tree.scores[node];
+    score = std::max(score, second.tree.scores[in_second]);
+  }
+  return {.tree = std::move(merged.tree),
+          .draw = first.draw,
+          .drafter = first.drafter,
+          .sources = std::move(sources)};
 }
 
 Agreement AgreesWith(const TokenTree& tree, absl::Span<const base::TokenId> said) {

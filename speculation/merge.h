@@ -31,6 +31,11 @@ struct MergedTree {
 // token among siblings counts as its first. For more than two, merge what was merged.
 MergedTree Merge(const TokenTree& first, const TokenTree& second, int max_nodes);
 
+// The same of drafts without weights, as one of the first's drafter; its sources say who guessed
+// what. May be larger than a target verifies, but not than kMaxDraftNodes. Where both guess a node
+// its score is the better one.
+Draft Merge(const Draft& first, const Draft& second);
+
 // The levels of the tree, below its root, that agree with what was said: the tokens after the root,
 // as far as they are known. decided: whether more of them could not change that.
 struct Agreement {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -14,6 +15,10 @@ namespace specfabric::speculation {
 namespace {
 
 using testing::HasSubstr;
+
+std::vector<std::optional<double>> All(const std::vector<double>& rewards) {
+  return {rewards.begin(), rewards.end()};
+}
 
 struct Played {
   double reward = 0;           // of the chosen ones, on average
@@ -34,7 +39,7 @@ Played Play(DrafterChoice* choice, const std::vector<double>& chances, int round
     played.reward += rewards[round.drafter] / rounds;
     played.chosen[round.drafter] += 1.0 / rounds;
     choice->Rewarded(round.drafter, rewards[round.drafter]);
-    if (round.score_all) choice->Scored(rewards);
+    if (round.score_all) choice->Scored(All(rewards));
   }
   return played;
 }
@@ -151,7 +156,7 @@ TEST(DrafterChoiceTest, HedgeKeepsItsRegretBound) {
           losses[d] += 1 - rewards[d];
           chosen_loss += chosen[d] * (1 - rewards[d]);
         }
-        for (DrafterChoice& choice : choices) choice.Scored(rewards);
+        for (DrafterChoice& choice : choices) choice.Scored(All(rewards));
       }
       const double best = *std::min_element(losses.begin(), losses.end());
       const double bound = std::log(drafters) / rate + rate * kRounds / 8;
@@ -160,6 +165,20 @@ TEST(DrafterChoiceTest, HedgeKeepsItsRegretBound) {
       EXPECT_LE(chosen_loss, best + bound + error) << drafters << " " << adverse;
     }
   }
+}
+
+TEST(DrafterChoiceTest, OneThatCannotDraftKeepsItsWeight) {
+  const auto chosen = [](DrafterChoice choice, int32_t drafter) {
+    int times = 0;
+    for (int i = 0; i < 2000; ++i) times += choice.Next().drafter == drafter;
+    return times / 2000.0;
+  };
+  DrafterChoice choice({.share = 0, .score_every = 1, .seed = 9}, 3);
+  for (int i = 0; i < 20; ++i) {
+    choice.Scored(std::vector<std::optional<double>>{1.0, 0.0, std::nullopt});
+  }
+  EXPECT_NEAR(chosen(choice, 2), 1.0 / 3, 0.05);
+  EXPECT_NEAR(chosen(choice, 0), 2.0 / 3, 0.05);
 }
 
 TEST(DrafterChoiceTest, HedgeAsksForScoresAsOftenAsItSays) {
