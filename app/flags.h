@@ -27,6 +27,8 @@ DECLARE_int32(ahead_nodes);
 DECLARE_int32(ahead_rows);
 DECLARE_string(coupling);
 DECLARE_string(speculation);
+DECLARE_string(lookup);
+DECLARE_string(drafter_choice);
 DECLARE_string(request_couplings);
 DECLARE_string(sampled_tree);
 DECLARE_string(sampled_draw);

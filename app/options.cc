@@ -11,6 +11,7 @@
 #include "app/flags.h"
 #include "app/join_secret.h"
 #include "speculation/coupling.h"
+#include "speculation/drafter_choice.h"
 #include "speculation/growth.h"
 #include "tokenizer/fingerprint.h"
 
@@ -203,6 +204,18 @@ absl::StatusOr<scheduler::SpeculationPolicy> SpeculationFlag() {
       absl::StrCat("--speculation=", FLAGS_speculation, ": allowed are goodput and always"));
 }
 
+namespace {
+
+// An oracle would have to be told what comes.
+absl::StatusOr<speculation::ChoicePolicy> DrafterChoiceFlag() {
+  auto policy = speculation::ParseChoicePolicy(FLAGS_drafter_choice);
+  if (policy.ok() && *policy != speculation::ChoicePolicy::kOracle) return policy;
+  return absl::InvalidArgumentError(absl::StrCat("--drafter_choice=", FLAGS_drafter_choice,
+                                                 ": allowed are hedge, ucb1, thompson and fixed"));
+}
+
+}  // namespace
+
 absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
   for (absl::Status status :
        {InRange("tensor_parallel", FLAGS_tensor_parallel, 1, 64),
@@ -241,6 +254,14 @@ absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
   auto policy = SpeculationFlag();
   if (!policy.ok()) return policy.status();
   options.scheduler.speculation = *policy;
+  if (FLAGS_lookup != "on" && FLAGS_lookup != "off") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--lookup=", FLAGS_lookup, ": allowed are on and off"));
+  }
+  options.scheduler.lookup = FLAGS_lookup == "on";
+  auto choice = DrafterChoiceFlag();
+  if (!choice.ok()) return choice.status();
+  options.drafter_choice.policy = *choice;
   options.scheduler.max_draft_wait = FromSeconds(FLAGS_max_draft_wait_ms / 1e3);
   options.scheduler.min_draft_wait =
       std::min(options.scheduler.min_draft_wait, options.scheduler.max_draft_wait);

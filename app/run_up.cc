@@ -90,6 +90,8 @@ std::vector<std::string> TargetArgs(const std::vector<std::string>& drafts) {
   args.push_back(absl::StrCat("--max_sequences=", FLAGS_max_sequences));
   args.push_back(absl::StrCat("--max_queue=", FLAGS_max_queue));
   args.push_back(absl::StrCat("--speculation=", FLAGS_speculation));
+  args.push_back(absl::StrCat("--lookup=", FLAGS_lookup));
+  args.push_back(absl::StrCat("--drafter_choice=", FLAGS_drafter_choice));
   args.push_back(absl::StrCat("--max_draft_wait_ms=", FLAGS_max_draft_wait_ms));
   args.push_back(absl::StrCat("--step_timeout_seconds=", FLAGS_step_timeout_seconds));
   args.push_back(absl::StrCat("--served_model_name=", ServedModelName()));

@@ -19,7 +19,7 @@
 #include "link/link.h"
 #include "metrics/target_metrics.h"
 #include "scheduler/scheduler.h"
-#include "target/draft_client.h"
+#include "target/drafter_set.h"
 #include "target/rank_group.h"
 #include "target/token_batches.h"
 
@@ -35,6 +35,7 @@ struct TargetEngineOptions {
   // Of the pools of DraftClientOptions.
   int32_t weights_pools = 1;
   uint32_t weights_bytes = 0;
+  speculation::ChoiceOptions drafter_choice;
 };
 
 // Runs one step: RankGroup::Run, or what stands for it in a bench.
@@ -138,6 +139,8 @@ class TargetEngine {
   void Dispatch(std::vector<scheduler::Event> events);
   void Emit(const scheduler::TokensEvent& event);
   void OnEnded(base::SequenceId id);
+  void CountGuesses(const scheduler::TokensEvent& event);
+  void UpdateDrafters();
   void UpdateGauges();
 
   const TargetEngineOptions options_;
@@ -145,7 +148,7 @@ class TargetEngine {
   metrics::TargetMetrics* const metrics_;
   const TargetOutbox outbox_;
   scheduler::Scheduler scheduler_;
-  DraftClient drafts_;
+  DrafterSet drafts_;
   TokenBatches tokens_;  // since the last step, or the last input
   base::BoundedQueue<TargetInput> inbox_;
   absl::flat_hash_map<base::SequenceId, Client> clients_;
@@ -154,6 +157,8 @@ class TargetEngine {
   base::SequenceId next_sequence_ = 1;
   scheduler::SchedulerStats reported_;
   DraftClientStats reported_drafts_;
+  uint64_t reported_scored_ = 0;
+  std::vector<metrics::DrafterMetrics> drafter_metrics_;  // by drafter
   std::atomic<int> asked_{kRun};
   std::atomic<base::Nanos> step_started_{0};
   std::atomic<base::Nanos> last_step_ended_{0};

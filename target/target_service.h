@@ -13,6 +13,7 @@
 #include "metrics/registry.h"
 #include "model/config.h"
 #include "scheduler/scheduler.h"
+#include "speculation/drafter_choice.h"
 #include "target/rank_group.h"
 #include "transport/fabric.h"
 
@@ -31,6 +32,7 @@ struct TargetServiceOptions {
       speculation::Coupling::kCoupled;  // where a request asks for none
   uint32_t couplings = 1;    // bit set, 1 << Coupling, of those that a request may ask for
   int32_t weights_rows = 0;  // of draft weights that a slot takes; 0 where no coupling reads them
+  speculation::ChoiceOptions drafter_choice;
   base::Nanos step_timeout = 60 * base::kSecond;  // a longer step ends the process
 };
 

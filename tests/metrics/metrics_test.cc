@@ -36,6 +36,7 @@ TEST(MetricsTest, DocumentedNamesAreTheExposedOnes) {
   registry.SetBuildInfo("target", "1.2.3", "m");
   GatewayMetrics gateway(registry);
   TargetMetrics target(registry, "m", 4);
+  target.AddDrafter("a draft model");
   DraftMetrics draft(registry);
   FabricMetrics fabric(registry, [] {
     FabricCounters counters;
