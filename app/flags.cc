@@ -100,6 +100,13 @@ DEFINE_string(
     speculation, "goodput",
     "how much is guessed: goodput (what is expected to yield most tokens a second, nothing "
     "included) or always (the whole tree, in every round, and all wait for it)");
+DEFINE_string(lookup, "on",
+              "on: guess what followed where the end of the text stood before in it, a draft "
+              "without a model; verified where that pays. off: do not");
+DEFINE_string(drafter_choice, "hedge",
+              "which draft model guesses, where the pool has several: hedge (by their trees' "
+              "agreement with the text, all being asked now and then), ucb1, thompson (by the "
+              "chosen one's rounds alone) or fixed (the first to join)");
 DEFINE_double(max_draft_wait_ms, 50, "longest wait for a draft before a round goes on plainly");
 DEFINE_double(step_timeout_seconds, 60, "a step that takes longer ends the process");
 DEFINE_double(
@@ -167,8 +174,8 @@ const std::vector<Group>& Groups() {
       {"target",
        {"tensor_parallel", "drafts", "coupling", "request_couplings", "draft_rows",
         "typical_epsilon", "typical_delta", "max_sequences", "max_step_tokens", "max_queue",
-        "speculation", "draft_router", "draft_latency_warn", "max_draft_wait_ms",
-        "step_timeout_seconds", "served_model_name"}},
+        "speculation", "lookup", "drafter_choice", "draft_router", "draft_latency_warn",
+        "max_draft_wait_ms", "step_timeout_seconds", "served_model_name"}},
       {"draft",
        {"tree", "ahead", "ahead_nodes", "ahead_rows", "sampled_tree", "sampled_draw", "draft_top_n",
         "max_sessions", "session_ttl_seconds", "max_step_tokens"}},

@@ -30,6 +30,8 @@ DECLARE_string(coupling);
 DECLARE_string(speculation);
 DECLARE_string(draft_router);
 DECLARE_string(draft_latency_warn);
+DECLARE_string(lookup);
+DECLARE_string(drafter_choice);
 DECLARE_string(request_couplings);
 DECLARE_string(sampled_tree);
 DECLARE_string(sampled_draw);

@@ -13,6 +13,7 @@
 #include "app/join_secret.h"
 #include "link/peer_address.h"
 #include "speculation/coupling.h"
+#include "speculation/drafter_choice.h"
 #include "speculation/growth.h"
 #include "tokenizer/fingerprint.h"
 
@@ -110,6 +111,14 @@ absl::Status CheckRanks() {
 base::Nanos SpinTime() {
   if (FLAGS_spin_us >= 0) return FromSeconds(FLAGS_spin_us / 1e6);
   return std::thread::hardware_concurrency() < 8 ? 0 : 20 * base::kMicrosecond;
+}
+
+// An oracle would have to be told what comes.
+absl::StatusOr<speculation::ChoicePolicy> DrafterChoiceFlag() {
+  auto policy = speculation::ParseChoicePolicy(FLAGS_drafter_choice);
+  if (policy.ok() && *policy != speculation::ChoicePolicy::kOracle) return policy;
+  return absl::InvalidArgumentError(absl::StrCat("--drafter_choice=", FLAGS_drafter_choice,
+                                                 ": allowed are hedge, ucb1, thompson and fixed"));
 }
 
 }  // namespace
@@ -274,6 +283,14 @@ absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
   const auto warn = Duration("draft_latency_warn", FLAGS_draft_latency_warn);
   if (!warn.ok()) return warn.status();
   options.draft_latency_warn = *warn;
+  if (FLAGS_lookup != "on" && FLAGS_lookup != "off") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--lookup=", FLAGS_lookup, ": allowed are on and off"));
+  }
+  options.scheduler.lookup = FLAGS_lookup == "on";
+  auto choice = DrafterChoiceFlag();
+  if (!choice.ok()) return choice.status();
+  options.drafter_choice.policy = *choice;
   options.scheduler.max_draft_wait = FromSeconds(FLAGS_max_draft_wait_ms / 1e3);
   options.scheduler.min_draft_wait =
       std::min(options.scheduler.min_draft_wait, options.scheduler.max_draft_wait);

@@ -92,6 +92,8 @@ std::vector<std::string> TargetArgs(const std::vector<std::string>& drafts) {
   args.push_back(absl::StrCat("--speculation=", FLAGS_speculation));
   args.push_back(absl::StrCat("--draft_router=", FLAGS_draft_router));
   args.push_back(absl::StrCat("--draft_latency_warn=", FLAGS_draft_latency_warn));
+  args.push_back(absl::StrCat("--lookup=", FLAGS_lookup));
+  args.push_back(absl::StrCat("--drafter_choice=", FLAGS_drafter_choice));
   args.push_back(absl::StrCat("--max_draft_wait_ms=", FLAGS_max_draft_wait_ms));
   args.push_back(absl::StrCat("--step_timeout_seconds=", FLAGS_step_timeout_seconds));
   args.push_back(absl::StrCat("--served_model_name=", ServedModelName()));

@@ -13,6 +13,17 @@ constexpr const char* kExactnessHelp =
     "1 for what holds here of requests that ask for no coupling: the same token every time, the "
     "same law, or neither";
 
+DrafterMetrics DrafterSeries(Registry& registry, const std::string& drafter) {
+  const Labels labels = {{"drafter", drafter}};
+  return {
+      .drafted_tokens = registry.AddCounter(
+          "specfabric_drafter_drafted_tokens_total",
+          "Draft tokens verified, by who guessed them: a draft model or the lookup", labels),
+      .accepted_tokens = registry.AddCounter("specfabric_drafter_accepted_tokens_total",
+                                             "Of those tokens the ones that were accepted", labels),
+      .share = nullptr};
+}
+
 // The labels vLLM's own series carry, so that its dashboards' filters match.
 Labels VllmLabels(const std::string& model_name) {
   return {{"model_name", model_name}, {"engine", "0"}};
@@ -46,6 +57,10 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
                                         "by")),
       draft_weights_bytes(registry.AddCounter("specfabric_draft_weights_received_bytes_total",
                                               "Bytes of those tensors")),
+      scored_rounds(registry.AddCounter("specfabric_scored_rounds_total",
+                                        "Rounds in which all drafters were asked, to compare "
+                                        "them")),
+      lookup(DrafterSeries(registry, "lookup")),
       preemptions(registry.AddCounter("specfabric_preemptions_total",
                                       "Sequences that gave up their KV blocks for others")),
       cache_queries(registry.AddCounter("specfabric_prefix_cache_queries_total",
@@ -74,7 +89,8 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
       vllm_accepted_tokens(registry.AddCounter("vllm:spec_decode_num_accepted_tokens_total",
                                                "As specfabric_accepted_tokens_total",
                                                VllmLabels(model_name))),
-      draft_routes(registry) {
+      draft_routes(registry),
+      registry_(registry) {
   for (int span = 0; span < kSpans; ++span) {
     spans[span] = &registry.AddHistogram("specfabric_round_span_seconds",
                                          "Time of a round, by what it went into",
@@ -111,6 +127,15 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
         &registry.AddCounter("vllm:spec_decode_num_accepted_tokens_per_pos_total",
                              "As specfabric_accepted_tokens_per_position_total", labels));
   }
+}
+
+DrafterMetrics TargetMetrics::AddDrafter(const std::string& model) {
+  DrafterMetrics series = DrafterSeries(registry_, model);
+  series.share = &registry_.AddGauge("specfabric_drafter_share",
+                                     "Part of the last rounds for which this draft model was "
+                                     "chosen",
+                                     {{"drafter", model}});
+  return series;
 }
 
 void TargetMetrics::CountRound(int coupling, int drafted, int accepted) {

@@ -32,6 +32,13 @@ constexpr std::array<const char*, 3> kExactnessNames = {"token", "law", "none"};
 enum class Span { kDraftWait, kDraftCompute, kTransfer, kPlan, kForward, kVerify, kCommit };
 constexpr int kSpans = 7;
 
+// Of one drafter: a draft model, or the lookup in a sequence's own text.
+struct DrafterMetrics {
+  Counter& drafted_tokens;   // that were verified
+  Counter& accepted_tokens;  // of them
+  Gauge* share;              // of the last rounds, those it was chosen for; null for the lookup
+};
+
 struct TargetMetrics {
   // `positions`: the deepest tree a target verifies; deeper acceptances count in the last one.
   TargetMetrics(Registry& registry, const std::string& model_name, int positions);
@@ -49,6 +56,9 @@ struct TargetMetrics {
   // Sequences preempted, and tokens looked for and found in the prefix cache. Feeds the vllm:
   // aliases too.
   void CountScheduling(uint64_t preempted, uint64_t queried, uint64_t found);
+
+  // The series of a draft model that has joined.
+  DrafterMetrics AddDrafter(const std::string& model);
 
   Gauge& running;
   Gauge& waiting;
@@ -68,6 +78,9 @@ struct TargetMetrics {
   Counter& draft_weights_bytes;  // of them
   std::array<Gauge*, kExactnessNames.size()> exactness;
   std::array<Counter*, kRefusalNames.size()> refused;
+
+  Counter& scored_rounds;  // in which all drafters were asked
+  DrafterMetrics lookup;
 
   // Fed by CountScheduling.
   Counter& preemptions;
@@ -89,6 +102,9 @@ struct TargetMetrics {
   std::vector<Counter*> vllm_accepted_at;  // [positions]
 
   DraftRouteMetrics draft_routes;
+
+ private:
+  Registry& registry_;
 };
 
 }  // namespace specfabric::metrics

@@ -17,6 +17,7 @@ constexpr double kMemory = 500;
 // better, and a first guess is expected to do better than its siblings.
 constexpr double kPrior = 10;
 constexpr double kFade = 0.98;
+constexpr double kFadeLookup = 0.999;
 
 // By the draft, given the parent.
 float ChanceSaid(float score) { return std::exp(std::min(score, 0.0f)); }
@@ -50,31 +51,37 @@ double AcceptanceEstimate::Tally::Chance(double prior) const {
   return (accepted + kPrior * prior) / (tried + kPrior);
 }
 
-void AcceptanceEstimate::PathChances(Coupling coupling, const TokenTree& tree, SiblingDraw draw,
+void AcceptanceEstimate::PathChances(Coupling coupling, const speculation::Draft& draft,
                                      std::vector<float>* chances) const {
+  const TokenTree& tree = draft.tree;
   chances->resize(tree.size() - 1);
-  const auto c = static_cast<size_t>(coupling);
+  const PerDrafters& drafters = couplings_[static_cast<size_t>(coupling)];
   const auto path = [&](int node) { return node == 0 ? 1.0f : (*chances)[node - 1]; };
-  if (JudgedByScore(coupling, draw)) {
+  if (JudgedByScore(coupling, draft.draw)) {
     for (int node = 1; node < tree.size(); ++node) {
       const float said = ChanceSaid(tree.scores[node]);
-      (*chances)[node - 1] =
-          path(tree.parents[node]) * static_cast<float>(by_score_[c][Bin(said)].Chance(said));
+      const speculation::Source source = draft.source(node);
+      const ByScore& scores =
+          drafters[source.drafter].by_score[static_cast<size_t>(source.guesser)];
+      const Tally& tally = scores[Bin(said)];
+      (*chances)[node - 1] = path(tree.parents[node]) * static_cast<float>(tally.Chance(said));
     }
     return;
   }
   const Places places(tree);
+  const ByPlace& by_place = drafters[draft.drafter].by_place;
   for (int node = 1; node < tree.size(); ++node) {
-    const Tally& tally = by_place_[c][places.place(node)][places.order(node)];
+    const Tally& tally = by_place[places.place(node)][places.order(node)];
     (*chances)[node - 1] =
         path(tree.parents[node]) * static_cast<float>(tally.Chance(PlacePrior(places.rank[node])));
   }
 }
 
-void AcceptanceEstimate::Observe(Coupling coupling, const TokenTree& tree, SiblingDraw draw,
+void AcceptanceEstimate::Observe(Coupling coupling, const speculation::Draft& draft,
                                  absl::Span<const int32_t> path) {
-  const auto c = static_cast<size_t>(coupling);
-  const bool by_score = JudgedByScore(coupling, draw);
+  const TokenTree& tree = draft.tree;
+  PerDrafters& drafters = couplings_[static_cast<size_t>(coupling)];
+  const bool by_score = JudgedByScore(coupling, draft.draw);
   std::optional<Places> places;
   if (!by_score) places.emplace(tree);
   std::array<bool, speculation::kMaxDraftNodes> accepted;
@@ -84,8 +91,12 @@ void AcceptanceEstimate::Observe(Coupling coupling, const TokenTree& tree, Sibli
   for (int node = 1; node < tree.size(); ++node) {
     // Below a node that was not accepted nothing is learned.
     if (!accepted[tree.parents[node]]) continue;
-    Tally& tally = by_score ? by_score_[c][Bin(ChanceSaid(tree.scores[node]))]
-                            : by_place_[c][places->place(node)][places->order(node)];
+    const speculation::Source source = draft.source(node);
+    PerDrafter& of = drafters[source.drafter];
+    Tally& tally =
+        by_score
+            ? of.by_score[static_cast<size_t>(source.guesser)][Bin(ChanceSaid(tree.scores[node]))]
+            : of.by_place[places->place(node)][places->order(node)];
     if (tally.tried >= kMemory) {
       tally.tried *= 1 - 1 / kMemory;
       tally.accepted *= 1 - 1 / kMemory;
@@ -100,10 +111,21 @@ void AcceptanceEstimate::Fade(Coupling coupling) {
     tally.tried *= kFade;
     tally.accepted *= kFade;
   };
-  const auto c = static_cast<size_t>(coupling);
-  for (Tally& tally : by_score_[c]) fade(tally);
-  for (auto& ranks : by_place_[c]) {
-    for (Tally& tally : ranks) fade(tally);
+  for (PerDrafter& drafter : couplings_[static_cast<size_t>(coupling)]) {
+    for (const auto guesser : {speculation::Guesser::kDrafter, speculation::Guesser::kSeveral}) {
+      for (Tally& tally : drafter.by_score[static_cast<size_t>(guesser)]) fade(tally);
+    }
+    for (auto& ranks : drafter.by_place) {
+      for (Tally& tally : ranks) fade(tally);
+    }
+  }
+}
+
+void AcceptanceEstimate::FadeLookup(Coupling coupling) {
+  PerDrafter& drafter = couplings_[static_cast<size_t>(coupling)][0];
+  for (Tally& tally : drafter.by_score[static_cast<size_t>(speculation::Guesser::kLookup)]) {
+    tally.tried *= kFadeLookup;
+    tally.accepted *= kFadeLookup;
   }
 }
 

@@ -5,7 +5,8 @@
 // from the rounds so far. Where any tree may be trimmed it follows from the draft's own score of
 // the node, which is calibrated; where siblings' probabilities are weighed it follows from the
 // node's place alone (depth and rank among its siblings), since a choice by what was drawn would
-// bend the law (verification.md section 3, Trimming). One thread; allocates nothing.
+// bend the law (verification.md section 3, Trimming). Each drafter is calibrated by itself, and so
+// are the lookup and what several guess. One thread; allocates nothing.
 
 #include <array>
 #include <vector>
@@ -19,14 +20,16 @@ namespace specfabric::scheduler {
 class AcceptanceEstimate {
  public:
   // [nodes - 1]: for nodes 1.. the chance that the whole path to the node is accepted.
-  void PathChances(speculation::Coupling coupling, const speculation::TokenTree& tree,
-                   speculation::SiblingDraw draw, std::vector<float>* chances) const;
+  void PathChances(speculation::Coupling coupling, const speculation::Draft& draft,
+                   std::vector<float>* chances) const;
   // What became of a tree that was verified. path: as Accepted's.
-  void Observe(speculation::Coupling coupling, const speculation::TokenTree& tree,
-               speculation::SiblingDraw draw, absl::Span<const int32_t> path);
-  // Makes all that was learned count less, so that the draft's own scores are believed again where
-  // nothing has been tried for long.
+  void Observe(speculation::Coupling coupling, const speculation::Draft& draft,
+               absl::Span<const int32_t> path);
+  // Makes all that was learned of drafters count less, so that a draft's own scores are believed
+  // again where nothing has been tried for long.
   void Fade(speculation::Coupling coupling);
+  // The same, more slowly, of the lookup: once for each tree that it makes.
+  void FadeLookup(speculation::Coupling coupling);
 
  private:
   static constexpr int kBins = 20;  // of exp(score), evenly spaced
@@ -38,11 +41,15 @@ class AcceptanceEstimate {
   using ByScore = std::array<Tally, kBins>;
   using ByPlace = std::array<std::array<Tally, kRanks>, kDepths>;
   struct Places;
+  struct PerDrafter {
+    std::array<ByScore, speculation::kGuessers> by_score;
+    ByPlace by_place;
+  };
+  using PerDrafters = std::array<PerDrafter, speculation::kMaxDrafters>;
 
   static int Bin(float said);
 
-  std::array<ByScore, speculation::kCouplings> by_score_;
-  std::array<ByPlace, speculation::kCouplings> by_place_;
+  std::array<PerDrafters, speculation::kCouplings> couplings_;
 };
 
 }  // namespace specfabric::scheduler

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "speculation/merge.h"
+
 namespace specfabric::scheduler {
 namespace {
 
@@ -14,6 +16,8 @@ using speculation::Coupling;
 constexpr int32_t kExploreEvery = 64;
 // Trees that an average is of.
 constexpr int32_t kTrees = 32;
+// The same of the lookup's, of which most rounds have none and some have many.
+constexpr int32_t kLookups = 128;
 // More is asked for than is expected to be verified: which nodes are best is known once they are
 // there.
 constexpr double kSlack = 1.5;
@@ -21,12 +25,19 @@ constexpr int32_t kFew = 16;  // askers
 
 }  // namespace
 
-DraftOrder GoodputControl::Best(const PerCoupling& c, int32_t askers, const StepBase& step,
-                                int32_t most) const {
+Worths GoodputControl::LookedUp(const PerCoupling& c, int32_t askers) {
+  Worths worths;
+  if (c.looked_up > 0) worths.Add(c.lookup, askers);
+  return worths;
+}
+
+DraftOrder GoodputControl::Best(const PerCoupling& c, bool merges, int32_t askers,
+                                const StepBase& step, int32_t most) const {
   DraftOrder best;
-  const Cut plain = ShareRows(Worths{}, step, step_time_);
+  Worths offered = LookedUp(c, askers);
+  const Cut plain = ShareRows(offered, step, step_time_);
   double best_rate = plain.rate;
-  Worths offered;
+  if (!merges) offered = {};  // one tree is verified, the draft's or the lookup's
   for (int depth = 1; depth <= kDepths && c.seen[depth - 1] > 0; ++depth) {
     offered.Add(c.worths[depth - 1], askers);
     StepBase later = step;
@@ -39,8 +50,8 @@ DraftOrder GoodputControl::Best(const PerCoupling& c, int32_t askers, const Step
             .max_nodes = std::min(most, static_cast<int32_t>(std::ceil(kSlack * rows)) + 1),
             .max_depth = depth,
             .latency = later.delay - step.delay,
-            .gain = (cut.tokens - step.tokens) / askers,
-            .rows = rows};
+            .gain = std::max(0.0, cut.tokens - plain.tokens) / askers,
+            .rows = std::max(0.0, cut.guesses - plain.guesses) / askers};
   }
   return best;
 }
@@ -63,11 +74,11 @@ void GoodputControl::SetPrices(double rate, const StepBase& step, int32_t most,
 
 DraftOrder GoodputControl::BestPriced(const PerCoupling& c, int32_t askers, const StepBase& step,
                                       int32_t most) const {
-  Worths offered;
+  Worths offered = LookedUp(c, askers);
+  const Cut plain = ShareRows(offered, step, step_time_);
   offered.Add(c.priced_worths, askers);
   StepBase later = step;
   later.delay += c.reply.Expect(askers, c.deepest) + c.reply.Deviation(askers);
-  const Cut plain = ShareRows(Worths{}, step, step_time_);
   const Cut cut = ShareRows(offered, later, step_time_);
   DraftOrder order = {.ask = cut.guesses > 0 && cut.rate > plain.rate,
                       .max_nodes = most,
@@ -75,8 +86,8 @@ DraftOrder GoodputControl::BestPriced(const PerCoupling& c, int32_t askers, cons
                       .priced = true,
                       .askers = askers,
                       .latency = later.delay - step.delay,
-                      .gain = (cut.tokens - step.tokens) / askers,
-                      .rows = cut.guesses / askers};
+                      .gain = std::max(0.0, cut.tokens - plain.tokens) / askers,
+                      .rows = std::max(0.0, cut.guesses - plain.guesses) / askers};
   SetPrices(std::max(cut.rate, plain.rate), step, most, &order);
   return order;
 }
@@ -91,7 +102,9 @@ DraftOrder GoodputControl::Order(Coupling coupling, int32_t askers, const StepBa
         coupling,
         {.priced = priced, .askers = askers, .gain = 1, .rows = static_cast<double>(most)}, most);
   }
-  DraftOrder order = priced ? BestPriced(c, askers, step, most) : Best(c, askers, step, most);
+  const bool merges = speculation::Merges(coupling);
+  DraftOrder order =
+      priced ? BestPriced(c, askers, step, most) : Best(c, merges, askers, step, most);
   order.askers = askers;
   if (order.ask) {
     c.probe_interval = c.until_probe = kFirstProbe;
@@ -146,8 +159,8 @@ base::Nanos GoodputControl::Patience(Coupling coupling, const DraftOrder& order)
   return 2 * c.reply.Expect(order.askers, depth) + 4 * c.reply.Deviation(order.askers);
 }
 
-void GoodputControl::Average(const Worths& now, int32_t* seen, Worths* average) {
-  *seen = std::min(*seen + 1, kTrees);
+void GoodputControl::Average(const Worths& now, int32_t most, int32_t* seen, Worths* average) {
+  *seen = std::min(*seen + 1, most);
   const double share = 1.0 / *seen;
   for (int b = 0; b < kWorthBuckets; ++b) {
     average->count[b] += share * (now.count[b] - average->count[b]);
@@ -155,30 +168,40 @@ void GoodputControl::Average(const Worths& now, int32_t* seen, Worths* average) 
   }
 }
 
-void GoodputControl::NoteWorth(const speculation::TokenTree& tree, const DraftOrder& order,
+void GoodputControl::NoteWorth(const speculation::Draft& draft, const DraftOrder& order,
                                PerCoupling* c) const {
-  if (order.priced) {
-    Worths now;
-    for (const float chance : chances_) now.Add(chance);
-    return Average(now, &c->priced_seen, &c->priced_worths);
-  }
-  const int32_t levels = std::min(order.max_depth, kDepths);
+  const speculation::TokenTree& tree = draft.tree;
+  const int32_t levels = order.priced ? 1 : std::min(order.max_depth, kDepths);
   std::array<Worths, kDepths> now;
   std::fill_n(now.begin(), levels, Worths{});
   const auto depths = speculation::DepthArray(tree);
   for (int node = 1; node < tree.size(); ++node) {
-    if (depths[node] <= levels) now[depths[node] - 1].Add(chances_[node - 1]);
+    const speculation::Source by = draft.source(node);
+    if (by.guesser != speculation::Guesser::kDrafter || by.drafter != draft.drafter) continue;
+    const int32_t level = order.priced ? 0 : depths[node] - 1;
+    if (level < levels) now[level].Add(chances_[node - 1]);
   }
-  for (int d = 0; d < levels; ++d) Average(now[d], &c->seen[d], &c->worths[d]);
+  if (order.priced) return Average(now[0], kTrees, &c->priced_seen, &c->priced_worths);
+  for (int d = 0; d < levels; ++d) Average(now[d], kTrees, &c->seen[d], &c->worths[d]);
+}
+
+void GoodputControl::JudgeLookup(Coupling coupling, const speculation::Draft& lookup,
+                                 std::vector<float>* worth) {
+  PerCoupling& c = couplings_[static_cast<size_t>(coupling)];
+  acceptance_.PathChances(coupling, lookup, worth);
+  if (!worth->empty()) acceptance_.FadeLookup(coupling);
+  Worths now;
+  for (float chance : *worth) now.Add(chance);
+  Average(now, kLookups, &c.looked_up, &c.lookup);
 }
 
 void GoodputControl::Judge(Coupling coupling, const speculation::Draft& draft,
                            const DraftOrder& order, int32_t most, std::vector<float>* worth) {
   PerCoupling& c = couplings_[static_cast<size_t>(coupling)];
-  acceptance_.PathChances(coupling, draft.tree, draft.draw, &chances_);
+  acceptance_.PathChances(coupling, draft, &chances_);
   if (!speculation::NeedsDraftRows(coupling, draft.draw)) {
     *worth = chances_;
-    NoteWorth(draft.tree, order, &c);
+    NoteWorth(draft, order, &c);
     return;
   }
   // What the trees before this one were worth: nothing of this one may decide about itself.
@@ -186,7 +209,7 @@ void GoodputControl::Judge(Coupling coupling, const speculation::Draft& draft,
   worth->assign(places, 1.0f);
   if (c.placed > 0) std::copy_n(c.by_place.begin(), places, worth->begin());
   LevelInDrawOrder(absl::MakeSpan(*worth));
-  NoteWorth(draft.tree, order, &c);
+  NoteWorth(draft, order, &c);
   c.placed = std::min(c.placed + 1, kTrees);
   for (size_t i = 0; i < c.by_place.size(); ++i) {
     const float now = i < chances_.size() ? chances_[i] : 0.0f;

@@ -66,9 +66,19 @@ class GoodputControl {
   // place in draw order, [most], that does not depend on the tree.
   void Judge(speculation::Coupling coupling, const speculation::Draft& draft,
              const DraftOrder& order, int32_t most, std::vector<float>* worth);
-  void OnVerified(speculation::Coupling coupling, const speculation::TokenTree& tree,
-                  speculation::SiblingDraw draw, absl::Span<const int32_t> path) {
-    acceptance_.Observe(coupling, tree, draw, path);
+  // The same of what the lookup guesses as a round begins, which costs no waiting; may be the root
+  // alone. Drafts are asked for what they add to it: where both are verified together (Merges) that
+  // is what no other guessed too.
+  void JudgeLookup(speculation::Coupling coupling, const speculation::Draft& lookup,
+                   std::vector<float>* worth);
+  // The same of what was not ordered, where any tree may be trimmed.
+  void JudgeExtra(speculation::Coupling coupling, const speculation::Draft& draft,
+                  std::vector<float>* worth) const {
+    acceptance_.PathChances(coupling, draft, worth);
+  }
+  void OnVerified(speculation::Coupling coupling, const speculation::Draft& draft,
+                  absl::Span<const int32_t> path) {
+    acceptance_.Observe(coupling, draft, path);
   }
 
  private:
@@ -82,6 +92,8 @@ class GoodputControl {
     // Of priced trees all nodes together, and how many trees that are.
     Worths priced_worths = {};
     int32_t priced_seen = 0;
+    Worths lookup = {};     // of the lookup's guesses, on average
+    int32_t looked_up = 0;  // rounds that `lookup` is of
     // Levels of the last trees that could have had any number, on average and at most.
     double deepest = kDepths, most_levels = kDepths;
     // Where siblings are weighed: path chance by place in draw order, averaged.
@@ -93,15 +105,19 @@ class GoodputControl {
     int32_t until_probe = kFirstProbe, probe_interval = kFirstProbe;
   };
 
-  DraftOrder Best(const PerCoupling& c, int32_t askers, const StepBase& step, int32_t most) const;
+  static Worths LookedUp(const PerCoupling& c, int32_t askers);
+  // merges: what comes is verified with what was looked up.
+  DraftOrder Best(const PerCoupling& c, bool merges, int32_t askers, const StepBase& step,
+                  int32_t most) const;
   // The same of trees that grow as far as they pay. Where any tree will do and few wait for theirs,
   // that follows from the text at hand; the trees of many are alike on average, and what counts is
   // that all come at the same time.
   DraftOrder BestPriced(const PerCoupling& c, int32_t askers, const StepBase& step,
                         int32_t most) const;
   void SetPrices(double rate, const StepBase& step, int32_t most, DraftOrder* order) const;
-  void NoteWorth(const speculation::TokenTree& tree, const DraftOrder& order, PerCoupling* c) const;
-  static void Average(const Worths& now, int32_t* seen, Worths* average);
+  void NoteWorth(const speculation::Draft& draft, const DraftOrder& order, PerCoupling* c) const;
+  // most: rounds that the average is of.
+  static void Average(const Worths& now, int32_t most, int32_t* seen, Worths* average);
 
   StepTime step_time_;
   AcceptanceEstimate acceptance_;

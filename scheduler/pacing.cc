@@ -46,7 +46,7 @@ std::optional<base::Nanos> Scheduler::Impl::HoldUntil(base::Nanos now) {
     return EarliestDeadline();
   }
 
-  Worths worths;
+  Worths worths, looked_up;  // of those that are ready; of those that wait, so far
   StepBase apart, together;
   base::Nanos deadline = base::kForever;
   pending.clear();
@@ -63,9 +63,10 @@ std::optional<base::Nanos> Scheduler::Impl::HoldUntil(base::Nanos now) {
       const base::Nanos overdue = std::max<base::Nanos>(0, now - usual);
       pending.push_back({usual + 2 * overdue, value * wait.order().gain, wait.order().rows});
       deadline = std::min(deadline, wait.deadline());
-    } else if (sequence->draft) {
-      for (float worth : sequence->worth) worths.Add(value * worth);
     }
+    if (!sequence->draft) continue;
+    Worths& guesses = wait.waiting() ? looked_up : worths;
+    for (float worth : sequence->worth) guesses.Add(value * worth);
   }
   const double ready = apart.rows;
   const int32_t prefill = PrefillRows(static_cast<int32_t>(apart.rows + together.rows));
@@ -86,6 +87,7 @@ std::optional<base::Nanos> Scheduler::Impl::HoldUntil(base::Nanos now) {
                                     [&](const Pending& p) { return p.expected <= ends; });
     if (hidden) return std::nullopt;
   }
+  worths.Add(looked_up, 1);
   const double rate_together = ShareRows(worths, together, time).rate;
   const base::Nanos later = BestDelay(worths, together, std::max(rate_apart, rate_together), now);
   if (later > 0) {
@@ -153,6 +155,7 @@ DraftOrder Scheduler::Impl::TakeOrder(speculation::Coupling coupling) {
 void Scheduler::Impl::StartRound(Sequence* sequence, base::Nanos now, std::vector<Event>* events) {
   const int32_t useful = sequence->useful_draft_nodes(options.max_tree_nodes);
   const speculation::Coupling coupling = sequence->request.coupling;
+  LookUp(sequence);
   DraftOrder order;
   if (sequence->request.speculate && useful > 0) order = TakeOrder(coupling);
   order.max_nodes = std::min(order.max_nodes, useful);

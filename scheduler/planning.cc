@@ -59,7 +59,7 @@ bool Scheduler::Impl::CohortsPay(const Worths& worths, const StepBase& step) con
   constexpr double kWorthIt = 1.03;
   base::Nanos reply = 0;
   for (const Sequence* sequence : ready) {
-    if (!sequence->draft) return false;
+    if (!sequence->answered) return false;
     reply = std::max(reply, sequence->wait.order().latency);
   }
   const StepTime& time = control.step_time();

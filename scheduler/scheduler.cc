@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "scheduler/scheduler_impl.h"
+#include "speculation/merge.h"
 
 namespace specfabric::scheduler {
 namespace {
@@ -138,9 +139,8 @@ void Scheduler::OnDraft(base::SequenceId id, uint32_t round, speculation::Draft 
   DraftWait& wait = sequence->wait;
   GoodputControl& control = impl_->control;
   const speculation::Coupling coupling = sequence->request.coupling;
-  const int32_t useful = sequence->useful_draft_nodes(impl_->options.max_tree_nodes);
   const bool stale =
-      sequence->in_flight || sequence->draft || round != wait.round() || !wait.asked();
+      sequence->in_flight || sequence->answered || round != wait.round() || !wait.asked();
   if (!stale && (draft.tree.size() == 0 || draft.tree.tokens[0] != sequence->committed.back())) {
     wait.OnMiss(now, impl_->options.misses);
     ++impl_->counted.draft_misses;
@@ -156,10 +156,18 @@ void Scheduler::OnDraft(base::SequenceId id, uint32_t round, speculation::Draft 
   if (std::exchange(sequence->had_reply, true)) {
     control.OnReply(coupling, wait.order(), draft.tree, *latency);
   }
-  if (draft.tree.size() > useful + 1) draft = Prune(std::move(draft), useful, useful);
-  std::vector<float>* worth = stale ? &impl_->unused_worth : &sequence->worth;
-  control.Judge(coupling, draft, wait.order(), useful, worth);
-  if (!stale) sequence->draft = std::move(draft);
+  impl_->TakeDraft(std::move(draft), stale, sequence);
+}
+
+void Scheduler::OnExtraDraft(base::SequenceId id, uint32_t round, speculation::Draft draft) {
+  Sequence* sequence = impl_->Find(id);
+  if (sequence == nullptr || sequence->in_flight || round != sequence->wait.round() ||
+      !sequence->wait.asked() || draft.tree.size() == 0 ||
+      draft.tree.tokens[0] != sequence->committed.back() ||
+      !speculation::Merges(sequence->request.coupling)) {
+    return;
+  }
+  impl_->AddDraft(std::move(draft), sequence);
 }
 
 void Scheduler::OnNoDraft(base::SequenceId id, uint32_t round) {
@@ -223,9 +231,9 @@ std::vector<Event> Scheduler::Commit(StepResult result, base::Nanos now) {
       impl_->EndWithoutTokens(sequence, FinishReason::kCancelled, &events);
       continue;
     }
-    if (sequence->planned.size() > 1 && i % teachers == impl_->step % teachers) {
+    if (sequence->planned.tree.size() > 1 && i % teachers == impl_->step % teachers) {
       impl_->control.OnVerified(sequence->request.coupling, sequence->planned,
-                                sequence->planned_draw, result.sequences[i].accepted.path);
+                                result.sequences[i].accepted.path);
     }
     TokensEvent event =
         ApplyResult(std::move(result.sequences[i]), impl_->options.block_size, sequence);
@@ -237,7 +245,10 @@ std::vector<Event> Scheduler::Commit(StepResult result, base::Nanos now) {
     if (finished || !event.tokens.empty()) events.emplace_back(std::move(event));
     if (finished) {
       impl_->End(sequence->request.id, &events);
-    } else if (sequence->phase == Phase::kRunning) {
+      continue;
+    }
+    impl_->CatchUp(sequence);
+    if (sequence->phase == Phase::kRunning) {
       impl_->blocks.Trim(sequence);
       impl_->ready.push_back(sequence);
     }

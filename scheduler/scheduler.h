@@ -13,6 +13,7 @@
 // Whether it waits for drafts that are on their way, how large they are asked for, and how many of
 // their guesses it verifies, none included, is decided by the expected tokens a second (goodput.h).
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -59,6 +60,9 @@ struct SchedulerOptions {
   base::Nanos max_draft_wait = 50 * base::kMillisecond;
   MissLimits misses;
   base::Nanos priority_ageing = 10 * base::kSecond;  // the head start of one step of priority
+  // Whether each sequence's own text is looked up for guesses (speculation/lookup.h). They are
+  // there as its round begins, and verified where that pays, with a drafter's or instead of one's.
+  bool lookup = false;
   bool prefix_cache = true;
   uint64_t model_salt = 0;                  // of all keys of the prefix cache
   std::optional<uint64_t> cache_seed = {};  // of the hash's secret, for tests; random by default
@@ -89,6 +93,13 @@ struct SequenceRequest {
 
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kError };
 
+// Guesses by who made them, each once: what several drafters guessed counts as the first's.
+struct GuessCounts {
+  std::array<int32_t, speculation::kMaxDrafters> by_drafter = {};
+  int32_t by_lookup = 0;      // alone
+  int32_t looked_up_too = 0;  // of by_drafter those that the lookup guessed too
+};
+
 // New tokens of one sequence, for the gateway. first_index counts output tokens, `generated`
 // included. May carry no token (prompt scores only, or the end alone).
 struct TokensEvent {
@@ -101,6 +112,7 @@ struct TokensEvent {
   // Of this round: guesses verified and accepted (0 without a draft).
   int32_t drafted = 0;
   int32_t accepted = 0;
+  GuessCounts drafted_by, accepted_by;
   bool round = false;  // a decode or verification round (prefill is none)
   // In a sequence's first event: tokens of its prompt whose KV the cache had.
   int32_t cached_tokens = 0;
@@ -159,8 +171,12 @@ class Scheduler {
   // A draft's reply. Kept only if `round` is the sequence's current one and it is not in flight;
   // otherwise counted as late, and only learned from. The tree must be Validate()d and drawn in a
   // way that the sequence's coupling Allows; its root token must be the last committed one (else it
-  // is dropped and counted as a miss).
+  // is dropped and counted as a miss). Merged with what the lookup guessed where the coupling
+  // Merges; otherwise the one that is expected to be accepted further is verified.
   void OnDraft(base::SequenceId id, uint32_t round, speculation::Draft draft, base::Nanos now);
+  // What another drafter guesses in the same round, in addition: merged with what is there where
+  // the coupling Merges and the round is not planned yet, else dropped. Nobody waits for it.
+  void OnExtraDraft(base::SequenceId id, uint32_t round, speculation::Draft draft);
   // No draft will come for this round (busy, unreachable, unsupported): do not wait for it.
   void OnNoDraft(base::SequenceId id, uint32_t round);
 

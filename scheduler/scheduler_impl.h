@@ -48,6 +48,16 @@ struct Scheduler::Impl {
   DraftOrder TakeOrder(speculation::Coupling coupling);
   void StartRound(Sequence* sequence, base::Nanos now, std::vector<Event>* events);
 
+  // guesses.cc
+  // Shows the lookup what of the sequence is known and computed.
+  void CatchUp(Sequence* sequence) const;
+  // The round's first guesses: the lookup's, if any.
+  void LookUp(Sequence* sequence);
+  // A drafter's reply of this round, or (stale) of one that is over.
+  void TakeDraft(speculation::Draft draft, bool stale, Sequence* sequence);
+  // Another's, where trees may be merged.
+  void AddDraft(speculation::Draft draft, Sequence* sequence);
+
   // planning.cc
   void PlanRunning(base::Nanos now, StepPlan* plan);
   // The step of those in `ready`, without their guesses, which go to `worths`.

@@ -131,18 +131,33 @@ TokensEvent ApplyPrefill(SequenceResult result, Sequence* sequence) {
   return event;
 }
 
+void CountSource(speculation::Source source, GuessCounts* counts) {
+  if (source.guesser != speculation::Guesser::kLookup) ++counts->by_drafter[source.drafter];
+  if (source.guesser == speculation::Guesser::kLookup) ++counts->by_lookup;
+  if (source.guesser == speculation::Guesser::kSeveral && source.looked_up) {
+    ++counts->looked_up_too;
+  }
+}
+
 TokensEvent ApplyTree(SequenceResult result, int32_t block_size, Sequence* sequence) {
   speculation::Accepted& accepted = result.accepted;
-  CheckAccepted(accepted, sequence->planned);
+  const speculation::Draft& planned = sequence->planned;
+  CheckAccepted(accepted, planned.tree);
   TokensEvent event;
   event.id = sequence->request.id;
   event.first_index = sequence->output_size();
   event.round = true;
-  event.drafted = sequence->planned.size() - 1;
+  event.drafted = planned.tree.size() - 1;
+  for (int node = 1; node < planned.tree.size(); ++node) {
+    CountSource(planned.source(node), &event.drafted_by);
+  }
   const int32_t appended = AppendUntilFinished(accepted.tokens, sequence, &event.finish);
   event.tokens = std::move(accepted.tokens);
   event.tokens.resize(appended);
   event.accepted = std::min(appended, static_cast<int32_t>(accepted.path.size()));
+  for (int i = 0; i < event.accepted; ++i) {
+    CountSource(planned.source(accepted.path[i]), &event.accepted_by);
+  }
   CompactPath(accepted.path, block_size, sequence);
   // Where the end cut the path, what is behind it is no committed token's.
   sequence->settled = std::min(sequence->settled, sequence->committed_size());
@@ -214,19 +229,20 @@ void PlanPrefill(int32_t rows, int32_t block_size, Sequence* sequence, StepPlan*
 
 void PlanTree(absl::Span<const int32_t> nodes, int32_t block_size, Sequence* sequence,
               StepPlan* plan) {
-  speculation::Draft draft;
+  speculation::Draft& draft = sequence->planned;
   if (nodes.empty()) {
     sequence->draft.reset();
-    sequence->planned.parents.assign(1, -1);
-    sequence->planned.tokens.assign(1, sequence->committed.back());
-    sequence->planned.scores.assign(1, 0.0f);
+    draft.tree.parents.assign(1, -1);
+    draft.tree.tokens.assign(1, sequence->committed.back());
+    draft.tree.scores.assign(1, 0.0f);
+    draft.draw = {};
+    draft.weight_row.clear();
+    draft.sources.clear();
   } else {
     draft = *std::exchange(sequence->draft, std::nullopt);
     if (static_cast<int>(nodes.size()) + 1 < draft.tree.size()) Keep(nodes, &draft);
-    sequence->planned = std::move(draft.tree);
   }
-  sequence->planned_draw = draft.draw;
-  const TokenTree& tree = sequence->planned;
+  const TokenTree& tree = draft.tree;
   sequence->planned_rows = tree.size();
   PlanSequence part = OpenPlanSequence(*sequence, RowsKind::kTree, tree.size(), block_size, plan);
   WantChoices(*sequence, &part);

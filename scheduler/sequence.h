@@ -16,6 +16,7 @@
 #include "scheduler/scheduler.h"
 #include "scheduler/step_plan.h"
 #include "speculation/logit_rules.h"
+#include "speculation/lookup.h"
 #include "speculation/tree.h"
 
 namespace specfabric::scheduler {
@@ -58,12 +59,13 @@ struct Sequence {
 
   DraftWait wait;
   bool had_reply = false;
-  std::optional<speculation::Draft> draft;  // of this round
+  std::optional<speculation::Draft> draft;  // of this round: the lookup's until a drafter's comes
   std::vector<float> worth;                 // of the draft's nodes, see GoodputControl::Judge
-  speculation::TokenTree planned;           // the tree in flight; empty for a prefill
-  speculation::SiblingDraw planned_draw = {};
+  bool answered = false;                    // in this round, by a drafter
+  speculation::Draft planned;               // in flight, without weight_row; no tree for a prefill
   int32_t planned_rows = 0;
-  base::Nanos first_token = 0;  // when it was committed; 0: not yet
+  std::optional<speculation::Lookup> lookup;  // of `committed`, as far as it has caught up
+  base::Nanos first_token = 0;                // when it was committed; 0: not yet
 
   std::vector<base::TokenLogprobs> prompt_logprobs;  // until the end of the prefill
   bool prefilled_once = false;                       // its first prefill has ended and was reported

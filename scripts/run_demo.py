@@ -90,6 +90,8 @@ def cluster(
     ]
     if drafts:
         command.append(f"--draft_model={arguments.draft_model}")
+    else:
+        command.append("--lookup=off")
     # Its own session: Ctrl-C reaches this program alone, which then ends the cluster in order.
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True

@@ -99,12 +99,14 @@ void Keep(absl::Span<const int32_t> nodes, Draft* draft) {
     tree.tokens[size] = tree.tokens[node];
     tree.scores[size] = tree.scores[node];
     if (!draft->weight_row.empty()) draft->weight_row[size] = draft->weight_row[node];
+    if (!draft->sources.empty()) draft->sources[size] = draft->sources[node];
     ++size;
   }
   tree.parents.resize(size);
   tree.tokens.resize(size);
   tree.scores.resize(size);
   if (!draft->weight_row.empty()) draft->weight_row.resize(size);
+  if (!draft->sources.empty()) draft->sources.resize(size);
 }
 
 Draft Prune(Draft draft, int max_depth, int max_nodes) {

@@ -46,6 +46,19 @@ std::array<uint8_t, kMaxDraftNodes> DepthArray(const TokenTree& tree);
 // Bit j of word [i] is set if node j is node i or one of its ancestors. At most 64 nodes.
 std::vector<uint64_t> AncestorMasks(const TokenTree& tree);
 
+// Drafters (models) that a target tells apart.
+constexpr int kMaxDrafters = 8;
+
+// Who guessed a node: a drafter alone, the lookup in the sequence's own text (lookup.h) alone, or
+// several.
+enum class Guesser : uint8_t { kDrafter = 0, kLookup = 1, kSeveral = 2 };
+constexpr int kGuessers = 3;
+struct Source {
+  uint8_t drafter = 0;  // of the drafters that guessed it the first; 0 for the lookup alone
+  Guesser guesser = Guesser::kDrafter;
+  bool looked_up = false;  // the lookup guessed it, alone or among several
+};
+
 // What a target verifies in one round: the guesses, and how they came about.
 struct Draft {
   TokenTree tree;
@@ -53,6 +66,12 @@ struct Draft {
   // [nodes] row of the draft's weights that the node was drawn from (the root's is not read); empty
   // where the coupling needs none.
   std::vector<int32_t> weight_row = {};
+  // Which of the drafters that a target knows, 0 to kMaxDrafters - 1, and who guessed each node,
+  // [nodes]; empty: all are that drafter's. For estimates, never for truth.
+  uint8_t drafter = 0;
+  std::vector<Source> sources = {};
+
+  Source source(int node) const { return sources.empty() ? Source{drafter} : sources[node]; }
 };
 
 // The weight_row of a whole reply: the nodes that have children own the rows in ascending order.

@@ -42,11 +42,12 @@ uint64_t PrefixHash(const std::vector<base::TokenId>& tokens, int32_t length) {
 }  // namespace
 
 DraftClient::DraftClient(const DraftClientOptions& options, scheduler::Scheduler* scheduler,
-                         Send send, SendEnd send_end)
+                         Send send, SendEnd send_end, DraftSink sink)
     : options_(options),
       scheduler_(scheduler),
       send_(std::move(send)),
       send_end_(std::move(send_end)),
+      sink_(std::move(sink)),
       router_(options.router) {}
 
 void DraftClient::PeerUp(PeerId peer, const schemas::Hello& hello) {
@@ -64,7 +65,7 @@ void DraftClient::GiveUp(Route* route) {
   route->request_id = 0;
   route->early_reply.reset();
   route->early_weights.reset();
-  scheduler_->OnNoDraft(route->want.id, route->want.round);
+  sink_.none(route->want.id, route->want.round);
 }
 
 void DraftClient::PeerDown(PeerId peer) {
@@ -140,7 +141,8 @@ void DraftClient::SendRequest(Route* route, PeerId worker, base::Nanos now) {
   request.request_id = route->request_id = next_request_++;
   request.base_length = route->acked_length;
   request.base_hash = route->acked_hash;
-  request.append_tokens.assign(tokens->begin() + route->acked_length, tokens->end());
+  request.append_tokens.assign(tokens->begin() + route->acked_length,
+                               tokens->begin() + route->want.committed);
   request.max_nodes = route->want.max_nodes;
   request.max_depth = route->want.max_depth;
   request.second_price = static_cast<float>(route->want.second_price);
@@ -192,7 +194,8 @@ void DraftClient::HandleResync(Route* route, const DraftReply& reply, base::Nano
 
 absl::StatusOr<speculation::Draft> DraftClient::ToDraft(Route* route, const DraftReply& reply,
                                                         base::TokenId root) {
-  speculation::Draft draft = {.tree = ToTree(root, reply), .draw = reply.draw};
+  speculation::Draft draft = {
+      .tree = ToTree(root, reply), .draw = reply.draw, .drafter = options_.drafter};
   const int allowed = std::min(route->want.max_nodes + 1, speculation::kMaxVerifyNodes);
   absl::Status valid = speculation::Validate(draft.tree, allowed, options_.vocabulary);
   if (!valid.ok() || !AwaitsWeights(route->terms.coupling, reply)) {
@@ -218,7 +221,9 @@ absl::StatusOr<speculation::Draft> DraftClient::ToDraft(Route* route, const Draf
 bool DraftClient::HandleTree(Route* route, const DraftReply& reply, base::Nanos now) {
   const std::vector<base::TokenId>* tokens = scheduler_->Committed(route->want.id);
   if (tokens == nullptr) return false;
-  auto draft = ToDraft(route, reply, tokens->back());
+  // What was asked for, which may be over by now.
+  const auto asked = absl::MakeConstSpan(*tokens).first(route->want.committed);
+  auto draft = ToDraft(route, reply, asked.back());
   if (!draft.ok()) {
     spdlog::warn("draft peer={} sequence={} round={}: {}", route->worker, route->want.id,
                  route->want.round, base::Message(draft.status()));
@@ -229,9 +234,8 @@ bool DraftClient::HandleTree(Route* route, const DraftReply& reply, base::Nanos 
   }
   route->request_id = 0;
   route->early_weights.reset();
-  route->acked_hash = base::ExtendPrefixHash(
-      route->acked_hash, absl::MakeConstSpan(*tokens).subspan(route->acked_length));
-  route->acked_length = static_cast<int32_t>(tokens->size());
+  route->acked_hash = base::ExtendPrefixHash(route->acked_hash, asked.subspan(route->acked_length));
+  route->acked_length = route->want.committed;
   last_round_trip_ = now - route->sent;
   last_draft_time_ = std::clamp<base::Nanos>(reply.draft_time, 0, last_round_trip_);
   if (route->charged) {
@@ -239,7 +243,7 @@ bool DraftClient::HandleTree(Route* route, const DraftReply& reply, base::Nanos 
   } else {
     router_.OnReply(route->worker, route->want.id, last_round_trip_, reply.free_sessions, now);
   }
-  scheduler_->OnDraft(route->want.id, route->want.round, *std::move(draft), now);
+  sink_.draft(route->want.id, route->want.round, *std::move(draft), now);
   return true;
 }
 
@@ -309,9 +313,10 @@ void DraftClient::LearnFrom(PeerId peer, const DraftReply& reply, base::Nanos no
       !speculation::Allows(route.terms.coupling, reply.draw)) {
     return;
   }
-  speculation::Draft late = {.tree = ToTree(0, reply), .draw = reply.draw};
+  speculation::Draft late = {
+      .tree = ToTree(0, reply), .draw = reply.draw, .drafter = options_.drafter};
   if (!Validate(late.tree, speculation::kMaxVerifyNodes, options_.vocabulary).ok()) return;
-  scheduler_->OnDraft(reply.sequence, reply.round, std::move(late), now);
+  sink_.draft(reply.sequence, reply.round, std::move(late), now);
 }
 
 const schemas::DraftWeights* DraftClient::weights(base::SequenceId id) const {

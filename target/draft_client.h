@@ -1,9 +1,9 @@
 #ifndef SPECFABRIC_TARGET_DRAFT_CLIENT_H_
 #define SPECFABRIC_TARGET_DRAFT_CLIENT_H_
 
-// A target's conversation with its drafts: which worker serves which sequence, what that worker is
-// known to hold, and what to do about every status of a reply. Owned by the leader thread; sends
-// through a function, so that tests need no transport.
+// A target's conversation with the workers of one drafter: which worker serves which sequence, what
+// that worker is known to hold, and what to do about every status of a reply. Owned by the leader
+// thread; sends and tells what came through functions, so that tests need no transport.
 
 #include <cstdint>
 #include <functional>
@@ -32,6 +32,13 @@ struct DraftClientOptions {
   // with slots of weights_bytes. A sequence's go to its owner, rank (id modulo weights_pools).
   int32_t weights_pools = 1;
   uint32_t weights_bytes = 0;
+  uint8_t drafter = 0;  // of what comes: speculation::Draft::drafter
+};
+
+// What becomes of a sequence's round: a tree (perhaps of a round that is over), or none.
+struct DraftSink {
+  std::function<void(base::SequenceId, uint32_t round, speculation::Draft, base::Nanos now)> draft;
+  std::function<void(base::SequenceId, uint32_t round)> none;
 };
 
 // What all requests of a sequence say alike.
@@ -74,7 +81,7 @@ class DraftClient {
   using SendEnd = std::function<void(PeerId, const schemas::EndSession&)>;
 
   DraftClient(const DraftClientOptions& options, scheduler::Scheduler* scheduler, Send send,
-              SendEnd send_end);
+              SendEnd send_end, DraftSink sink);
 
   void PeerUp(PeerId peer, const schemas::Hello& hello);
   // Rounds that were waiting for this worker go on plainly; their sequences are re-routed.
@@ -83,7 +90,7 @@ class DraftClient {
 
   // A sequence starts.
   void Open(base::SequenceId id, const DraftTerms& terms);
-  // Asks a worker for a tree, or tells the scheduler at once that none will come.
+  // Asks a worker for a tree, or tells at once that none will come.
   void Want(const scheduler::DraftWanted& want, base::Nanos now);
   // A reply that needs weights waits for them, and they for it. True: the scheduler has the tree.
   bool OnReply(PeerId peer, schemas::DraftReply reply, base::Nanos now);
@@ -153,6 +160,7 @@ class DraftClient {
   scheduler::Scheduler* const scheduler_;
   const Send send_;
   const SendEnd send_end_;
+  const DraftSink sink_;
   scheduler::DraftRouter router_;
   absl::flat_hash_map<PeerId, int32_t> capacity_;
   absl::flat_hash_map<base::SequenceId, Route> routes_;

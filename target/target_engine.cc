@@ -77,7 +77,7 @@ TargetEngine::TargetEngine(const TargetEngineOptions& options, ExecuteStep execu
       scheduler_(options.scheduler),
       drafts_({options.incarnation, options.scheduler.vocabulary, options.router,
                options.weights_pools, options.weights_bytes},
-              &scheduler_, outbox_.draft_request, outbox_.end_session),
+              options.drafter_choice, &scheduler_, outbox_.draft_request, outbox_.end_session),
       watch_(options.draft_latency_warn, &metrics->draft_routes),
       inbox_(kInboxSize) {}
 
@@ -266,6 +266,7 @@ void TargetEngine::RunStep(const scheduler::StepPlan& plan, base::Nanos started)
   const base::Nanos ran = base::Now();
   step_started_.store(0, std::memory_order_relaxed);
   last_step_ended_.store(ran, std::memory_order_relaxed);
+  drafts_.OnStep(ran - planned);
   if (!result.ok()) {
     spdlog::error("step={} rows={} failed: {}", plan.step, plan.rows(),
                   base::Message(result.status()));
@@ -308,6 +309,7 @@ void TargetEngine::Emit(const scheduler::TokensEvent& event) {
     const size_t depth = static_cast<size_t>(event.accepted);
     if (client.accepted_at.size() < depth) client.accepted_at.resize(depth, 0);
     for (size_t i = 0; i < depth; ++i) ++client.accepted_at[i];
+    CountGuesses(event);
     metrics_->CountRound(static_cast<int>(client.coupling), event.drafted, event.accepted);
   }
   client.cached_tokens = std::max(client.cached_tokens, event.cached_tokens);
@@ -338,7 +340,34 @@ void TargetEngine::OnEnded(base::SequenceId id) {
   clients_.erase(it);
 }
 
+void TargetEngine::CountGuesses(const scheduler::TokensEvent& event) {
+  const scheduler::GuessCounts &drafted = event.drafted_by, &accepted = event.accepted_by;
+  const auto count = [](metrics::DrafterMetrics& of, int32_t drafted, int32_t accepted) {
+    if (drafted == 0) return;
+    of.drafted_tokens.Increment(drafted);
+    of.accepted_tokens.Increment(accepted);
+  };
+  count(metrics_->lookup, drafted.by_lookup + drafted.looked_up_too,
+        accepted.by_lookup + accepted.looked_up_too);
+  for (size_t d = 0; d < drafter_metrics_.size(); ++d) {
+    count(drafter_metrics_[d], drafted.by_drafter[d], accepted.by_drafter[d]);
+  }
+}
+
+void TargetEngine::UpdateDrafters() {
+  for (size_t d = drafter_metrics_.size(); d < drafts_.names().size(); ++d) {
+    drafter_metrics_.push_back(metrics_->AddDrafter(drafts_.names()[d]));
+  }
+  for (size_t d = 0; d < drafter_metrics_.size(); ++d) {
+    drafter_metrics_[d].share->Set(drafts_.shares()[d]);
+  }
+  const uint64_t scored = drafts_.scored_rounds();
+  metrics_->scored_rounds.Increment(static_cast<double>(scored - reported_scored_));
+  reported_scored_ = scored;
+}
+
 void TargetEngine::UpdateGauges() {
+  UpdateDrafters();
   const scheduler::SchedulerStats stats = scheduler_.stats();
   metrics_->running.Set(stats.running);
   metrics_->waiting.Set(stats.waiting);
@@ -357,7 +386,7 @@ void TargetEngine::UpdateGauges() {
                             stats.cache_queries - reported_.cache_queries,
                             stats.cache_hits - reported_.cache_hits);
   reported_ = stats;
-  const DraftClientStats& drafts = drafts_.stats();
+  const DraftClientStats drafts = drafts_.stats();
   using metrics::Refusal;
   const DraftClientStats& before = reported_drafts_;
   add(metrics_->refused_drafts(Refusal::kSampling), drafts.mismatched, before.mismatched);

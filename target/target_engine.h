@@ -19,8 +19,8 @@
 #include "link/link.h"
 #include "metrics/target_metrics.h"
 #include "scheduler/scheduler.h"
-#include "target/draft_client.h"
 #include "target/draft_watch.h"
+#include "target/drafter_set.h"
 #include "target/rank_group.h"
 #include "target/token_batches.h"
 
@@ -38,6 +38,7 @@ struct TargetEngineOptions {
   uint32_t weights_bytes = 0;
   // A draft worker whose smoothed latency passes this is warned of; 0: none.
   base::Nanos draft_latency_warn = 50 * base::kMillisecond;
+  speculation::ChoiceOptions drafter_choice;
 };
 
 // Runs one step: RankGroup::Run, or what stands for it in a bench.
@@ -145,6 +146,8 @@ class TargetEngine {
   void Dispatch(std::vector<scheduler::Event> events);
   void Emit(const scheduler::TokensEvent& event);
   void OnEnded(base::SequenceId id);
+  void CountGuesses(const scheduler::TokensEvent& event);
+  void UpdateDrafters();
   void UpdateGauges();
 
   const TargetEngineOptions options_;
@@ -152,7 +155,7 @@ class TargetEngine {
   metrics::TargetMetrics* const metrics_;
   const TargetOutbox outbox_;
   scheduler::Scheduler scheduler_;
-  DraftClient drafts_;
+  DrafterSet drafts_;
   DraftWatch watch_;
   TokenBatches tokens_;  // since the last step, or the last input
   base::BoundedQueue<TargetInput> inbox_;
@@ -163,6 +166,8 @@ class TargetEngine {
   base::Nanos next_beat_ = 0;
   scheduler::SchedulerStats reported_;
   DraftClientStats reported_drafts_;
+  uint64_t reported_scored_ = 0;
+  std::vector<metrics::DrafterMetrics> drafter_metrics_;  // by drafter
   std::atomic<int> asked_{kRun};
   std::atomic<base::Nanos> step_started_{0};
   std::atomic<base::Nanos> last_step_ended_{0};

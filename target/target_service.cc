@@ -132,6 +132,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   engine_options.draft_latency_warn = options.draft_latency_warn;
   engine_options.coupling = options.coupling;
   engine_options.couplings = options.couplings;
+  engine_options.drafter_choice = options.drafter_choice;
   engine_options.weights_pools = options.ranks.tensor_parallel;
   const schemas::DraftWeightsShape slot = {options.weights_rows, config.vocabulary,
                                            config.vocabulary};

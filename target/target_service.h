@@ -14,6 +14,7 @@
 #include "model/config.h"
 #include "scheduler/draft_router.h"
 #include "scheduler/scheduler.h"
+#include "speculation/drafter_choice.h"
 #include "target/rank_group.h"
 #include "transport/fabric.h"
 
@@ -35,7 +36,8 @@ struct TargetServiceOptions {
   int32_t weights_rows = 0;  // of draft weights that a slot takes; 0 where no coupling reads them
   scheduler::DraftRouterOptions router;                      // its salt is filled in
   base::Nanos draft_latency_warn = 50 * base::kMillisecond;  // 0: no warning
-  base::Nanos step_timeout = 60 * base::kSecond;             // a longer step ends the process
+  speculation::ChoiceOptions drafter_choice;
+  base::Nanos step_timeout = 60 * base::kSecond;  // a longer step ends the process
 };
 
 class TargetService {

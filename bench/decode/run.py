@@ -96,6 +96,7 @@ def measure_specfabric(
             f"--max_tokens={tokens}",
             "--temperature=0",
             "--ignore_eos",
+            "--lookup=off",
             "--json",
         ],
         check=True,

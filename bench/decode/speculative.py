@@ -93,6 +93,7 @@ def decode_specfabric(args: argparse.Namespace, drafts: list[str], prompt: str) 
         "--temperature=0",
         "--ignore_eos",
         "--repeat=2",  # the first warms up
+        "--lookup=off",  # the others look nothing up
         "--json",
         "--log_level=warning",
         *drafts,

@@ -266,11 +266,13 @@ def start_cluster(
     drafts: int = 2,
     dtype: str = "float32",
     speculation: str = "always",
+    lookup: str = "off",
     extra: Sequence[str] = (),
 ) -> Iterator[Cluster]:
     """A cluster that is ready for requests; on leaving, it must end by itself with status 0.
 
-    By default every round waits for its draft, whatever that costs: most tests want it verified.
+    By default every round waits for its draft, whatever that costs, and nothing else guesses: most
+    tests want the draft verified.
     """
     arguments = up_arguments(
         model,
@@ -280,7 +282,7 @@ def start_cluster(
         targets=targets,
         drafts=drafts,
         dtype=dtype,
-        extra=[f"--speculation={speculation}", *extra],
+        extra=[f"--speculation={speculation}", f"--lookup={lookup}", *extra],
     )
     process = Process.start(arguments, log)
     try:

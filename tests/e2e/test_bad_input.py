@@ -156,6 +156,8 @@ def test_port_in_use() -> None:
         (["draft", f"--model={DRAFT}", "--silence_timeout_seconds=-1"], "0 to 86400"),
         (["gateway", f"--model={TARGET}", "--targets=a:1", "--spin_us=x"], "spin_us"),
         (["target", f"--model={TARGET}", "--require_rdma=maybe"], "maybe"),
+        (["target", f"--model={TARGET}", "--lookup=maybe"], "maybe: allowed are on and off"),
+        (["target", f"--model={TARGET}", "--drafter_choice=oracle"], "hedge, ucb1, thompson and"),
     ],
 )
 def test_bad_flags(arguments: list[str], named: str) -> None:

@@ -138,6 +138,7 @@ def cluster_with(
                 f"--admin_listen={target_admin}",
                 f"--drafts={draft}",
                 "--speculation=always",
+                "--lookup=off",
                 *flags,
             ],
         ) as target,

@@ -37,6 +37,7 @@ TEST(MetricsTest, DocumentedNamesAreTheExposedOnes) {
   GatewayMetrics gateway(registry);
   TargetMetrics target(registry, "m", 4);
   target.draft_routes.Update({{.worker = "a:1", .model = "d"}});
+  target.AddDrafter("a draft model");
   DraftMetrics draft(registry);
   draft.Outcomes(0, 0);
   FabricMetrics fabric(registry, [] {

@@ -91,7 +91,7 @@ TokenTree Chain(int nodes, float score) {
 std::vector<float> PathChances(const AcceptanceEstimate& estimate, Coupling coupling,
                                const speculation::Draft& draft) {
   std::vector<float> chances;
-  estimate.PathChances(coupling, draft.tree, draft.draw, &chances);
+  estimate.PathChances(coupling, draft, &chances);
   return chances;
 }
 
@@ -104,7 +104,7 @@ TEST(AcceptanceEstimateTest, BelievesTheDraftUntilItKnowsBetterAndAgainInTime) {
   for (int i = 0; i < 3000; ++i) {
     std::vector<int32_t> path;
     while (path.size() < 2 && random() % 10 < 4) path.push_back(static_cast<int>(path.size()) + 1);
-    estimate.Observe(Coupling::kCoupled, draft.tree, draft.draw, path);
+    estimate.Observe(Coupling::kCoupled, draft, path);
   }
   // The second is only tried where the first was right.
   EXPECT_THAT(PathChances(estimate, Coupling::kCoupled, draft),
@@ -119,7 +119,7 @@ TEST(AcceptanceEstimateTest, WeighedGuessesAreJudgedByTheirPlaceAlone) {
   AcceptanceEstimate estimate;
   speculation::Draft draft = {.tree = Chain(2, -0.1f), .draw = SiblingDraw::kWithoutReplacement};
   for (int i = 0; i < 500; ++i) {
-    estimate.Observe(Coupling::kRejection, draft.tree, draft.draw, {1});
+    estimate.Observe(Coupling::kRejection, draft, {1});
   }
   const auto chances = PathChances(estimate, Coupling::kRejection, draft);
   EXPECT_GT(chances[0], 0.95);

@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <map>
+#include <numeric>
 #include <random>
 #include <string>
 #include <utility>
@@ -28,6 +29,7 @@ struct Outcome {
   uint64_t digest = 0;  // of all plans, in order
   SchedulerStats stats;
   int64_t accepted = 0, rounds = 0, aborts = 0, cancels = 0, tree_moves = 0;
+  int64_t looked_up = 0;  // guesses
   int64_t cached_tokens = 0,
           resumed = 0;  // of events; preempted sequences that ended by themselves
 };
@@ -107,6 +109,7 @@ class Trace {
     options.max_draft_wait = Pick(1, 5) * base::kMillisecond;
     options.priority_ageing = Pick(0, 20) * base::kMillisecond;
     options.prefix_cache = Chance(0.7);
+    options.lookup = Chance(0.5);
     options.model_salt = 5;
     options.cache_seed = 17;
     if (Chance(0.2)) options.cache_faults.hash_bits = Pick(0, 4);  // collisions cost hits, no more
@@ -137,6 +140,10 @@ class Trace {
     const std::vector<TokenId>& text = texts_[Pick(0, 1)];
     std::vector<TokenId> prompt(text.begin(), text.begin() + size);
     for (int i = Pick(0, 4 * size); i < size; ++i) prompt[i] = Pick(0, options_.vocabulary - 1);
+    if (Chance(0.3)) {  // it repeats itself: there is something to look up
+      const int period = Pick(1, size);
+      for (int i = period; i < size; ++i) prompt[i] = prompt[i - period];
+    }
     return prompt;
   }
 
@@ -211,7 +218,11 @@ class Trace {
       if (draft.tree.size() == 0) {
         scheduler_.OnNoDraft(draft.id, draft.round);
       } else {
-        scheduler_.OnDraft(draft.id, draft.round, {draft.tree}, now_);
+        const auto drafter = static_cast<uint8_t>(Pick(0, speculation::kMaxDrafters - 1));
+        if (Chance(0.1)) {
+          scheduler_.OnExtraDraft(draft.id, draft.round, {.tree = draft.tree, .drafter = drafter});
+        }
+        scheduler_.OnDraft(draft.id, draft.round, {.tree = draft.tree, .drafter = drafter}, now_);
       }
       return true;
     });
@@ -270,6 +281,10 @@ class Trace {
     }
   }
 
+  static int Sum(const GuessCounts& counts) {
+    return std::accumulate(counts.by_drafter.begin(), counts.by_drafter.end(), counts.by_lookup);
+  }
+
   void OnTokens(const TokensEvent& event) {
     const auto it = live_.find(event.id);
     if (it == live_.end() || it->second.finished) return Error("tokens after the end");
@@ -281,6 +296,10 @@ class Trace {
       Error("counts of guesses are wrong");
     }
     outcome_.accepted += event.accepted;
+    outcome_.looked_up += event.drafted_by.by_lookup + event.drafted_by.looked_up_too;
+    if (Sum(event.drafted_by) != event.drafted || Sum(event.accepted_by) != event.accepted) {
+      Error("guesses without a guesser");
+    }
     outcome_.rounds += event.round;
     const size_t logprobs = live.request.logprobs >= 0 ? event.tokens.size() : 0;
     if (event.logprobs.size() != logprobs) Error("log-probabilities are missing");
@@ -369,6 +388,7 @@ TEST(TraceTest, WhateverHappensEveryTextIsTheOneTheSequenceHasAlone) {
     sum.aborts += outcome.aborts;
     sum.cancels += outcome.cancels;
     sum.tree_moves += outcome.tree_moves;
+    sum.looked_up += outcome.looked_up;
     sum.cached_tokens += outcome.cached_tokens;
     sum.resumed += outcome.resumed;
     sum.stats.draft_hits += outcome.stats.draft_hits;
@@ -381,6 +401,7 @@ TEST(TraceTest, WhateverHappensEveryTextIsTheOneTheSequenceHasAlone) {
   EXPECT_GT(sum.accepted, 10'000);
   EXPECT_GT(sum.rounds, 10'000);
   EXPECT_GT(sum.tree_moves, 10'000);
+  EXPECT_GT(sum.looked_up, 2'000);
   EXPECT_GT(sum.aborts, 50);
   EXPECT_GT(sum.cancels, 500);
   EXPECT_GT(sum.stats.draft_hits, 5'000u);

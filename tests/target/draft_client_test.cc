@@ -33,7 +33,12 @@ class DraftClientTest : public testing::Test {
             },
             [this](PeerId peer, const schemas::EndSession& end) {
               ended_.emplace_back(peer, end.sequence);
-            }) {}
+            },
+            {.draft =
+                 [this](base::SequenceId id, uint32_t round, speculation::Draft draft,
+                        base::Nanos now) { scheduler_.OnDraft(id, round, std::move(draft), now); },
+             .none = [this](base::SequenceId id,
+                            uint32_t round) { scheduler_.OnNoDraft(id, round); }}) {}
 
   static scheduler::SchedulerOptions Options() {
     scheduler::SchedulerOptions options;
@@ -109,6 +114,24 @@ class DraftClientTest : public testing::Test {
   scheduler::Scheduler scheduler_;
   DraftClient client_;
 };
+
+// Another drafter has the round that follows.
+TEST_F(DraftClientTest, AReplyAfterItsRoundSaysWhatTheWorkerHeldThen) {
+  Up(5);
+  StartSequence();
+  scheduler_.OnNoDraft(1, sent_[0].second.round);
+  const auto plan = std::get<scheduler::StepPlan>(scheduler_.Plan(now_));
+  const auto events = scheduler_.Commit({plan.step, {{1, {{}, {51}}, {}, {}}}}, now_);
+  client_.OnReply(5, Tree(sent_[0].second, {60, 61}), now_);
+  for (const scheduler::Event& event : events) {
+    if (const auto* want = std::get_if<scheduler::DraftWanted>(&event)) client_.Want(*want, now_);
+  }
+  ASSERT_EQ(sent_.size(), 2u);
+  EXPECT_EQ(sent_[1].second.base_length, 41);
+  EXPECT_EQ(sent_[1].second.append_tokens, std::vector<TokenId>{51});
+  EXPECT_EQ(sent_[1].second.base_hash,
+            base::ExtendPrefixHash(base::kEmptyPrefixHash, sent_[0].second.append_tokens));
+}
 
 TEST_F(DraftClientTest, FirstRequestCarriesThePrefixAndLaterOnesOnlyWhatIsNew) {
   Up(5);

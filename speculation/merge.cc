@@ -1,0 +1,69 @@
+#include "speculation/merge.h"
+
+#include <algorithm>
+#include <cassert>
+#include <numeric>
+#include <utility>
+
+namespace specfabric::speculation {
+
+MergedTree Merge(const TokenTree& first, const TokenTree& second, int max_nodes) {
+  assert(first.size() > 0 && second.size() > 0 && first.tokens[0] == second.tokens[0]);
+  MergedTree merged = {.tree = first,
+                       .of_first = std::vector<int32_t>(first.size()),
+                       .of_second = std::vector<int32_t>(first.size(), -1)};
+  std::iota(merged.of_first.begin(), merged.of_first.end(), 0);
+  merged.of_second[0] = 0;
+  std::vector<int32_t> moved(second.size(), -1);  // of a node of `second`, its index in the union
+  moved[0] = 0;
+  for (int node = 1; node < second.size(); ++node) {
+    const int32_t parent = moved[second.parents[node]];
+    if (parent < 0) continue;
+    int same = ChildWith(merged.tree, parent, second.tokens[node]);
+    if (same < 0) {
+      if (merged.tree.size() > max_nodes) continue;
+      same = merged.tree.Add(parent, second.tokens[node], second.scores[node]);
+      merged.of_first.push_back(-1);
+      merged.of_second.push_back(-1);
+    }
+    moved[node] = same;
+    if (merged.of_second[same] < 0) merged.of_second[same] = node;
+  }
+  return merged;
+}
+
+Draft Merge(const Draft& first, const Draft& second) {
+  MergedTree merged = Merge(first.tree, second.tree, kMaxDraftNodes - 1);
+  std::vector<Source> sources(merged.tree.size());
+  for (int node = 0; node < merged.tree.size(); ++node) {
+    const int32_t in_first = merged.of_first[node], in_second = merged.of_second[node];
+    Source& source = sources[node];
+    source = in_first >= 0 ? first.source(in_first) : second.source(in_second);
+    if (in_first < 0 || in_second < 0) continue;
+    if (source.guesser == Guesser::kLookup) source.drafter = second.source(in_second).drafter;
+    source.looked_up |= second.source(in_second).looked_up;
+    source.guesser = Guesser::kSeveral;
+    float& score = merged.tree.scores[node];
+    score = std::max(score, second.tree.scores[in_second]);
+  }
+  return {.tree = std::move(merged.tree),
+          .draw = first.draw,
+          .drafter = first.drafter,
+          .sources = std::move(sources)};
+}
+
+Agreement AgreesWith(const TokenTree& tree, absl::Span<const base::TokenId> said) {
+  int node = 0;
+  int32_t levels = 0;
+  for (const base::TokenId token : said) {
+    node = ChildWith(tree, node, token);
+    if (node < 0) return {levels, true};
+    ++levels;
+  }
+  for (int child = node + 1; child < tree.size(); ++child) {
+    if (tree.parents[child] == node) return {levels, false};
+  }
+  return {levels, true};
+}
+
+}  // namespace specfabric::speculation
