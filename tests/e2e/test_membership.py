@@ -214,6 +214,7 @@ def units_of(
             f"--model={TARGET}",
             "--dtype=float32",
             "--speculation=always",
+            "--lookup=off",  # guesses shall come from drafts alone
             f"--drafts={drafts or draft.listen}",
             *extra,
         ],
