@@ -11,7 +11,6 @@
 #include "absl/time/time.h"
 #include "app/flags.h"
 #include "app/join_secret.h"
-#include "link/peer_address.h"
 #include "speculation/coupling.h"
 #include "speculation/drafter_choice.h"
 #include "speculation/growth.h"
@@ -163,11 +162,12 @@ std::string ServedModelName() {
   return path.filename().string();
 }
 
-absl::StatusOr<std::vector<std::string>> Addresses(const std::string& flag,
-                                                   const std::string& value) {
+absl::StatusOr<std::vector<std::string>> Addresses(
+    const std::string& flag, const std::string& value,
+    absl::FunctionRef<absl::Status(const std::string&)> check) {
   std::vector<std::string> list = absl::StrSplit(value, ',', absl::SkipWhitespace());
   for (const std::string& address : list) {
-    if (absl::Status valid = link::CheckPeerAddress(address); !valid.ok()) {
+    if (absl::Status valid = check(address); !valid.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", valid.message()));
     }
   }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "base/types.h"
 #include "draft/draft_service.h"
@@ -42,9 +43,11 @@ transport::FabricOptions WithoutFaults(transport::FabricOptions options);
 
 // --served_model_name, or the last part of the checkpoint's path.
 std::string ServedModelName();
-// "a:1,b:2" as a list; every entry must be host:port or dns:///host:port.
-absl::StatusOr<std::vector<std::string>> Addresses(const std::string& flag,
-                                                   const std::string& value);
+// "a:1,b:2" as a list. Every entry must be OK by `check`, which says what is allowed: peers may be
+// found by name (link::CheckPeerAddress), others not (transport::CheckAddress).
+absl::StatusOr<std::vector<std::string>> Addresses(
+    const std::string& flag, const std::string& value,
+    absl::FunctionRef<absl::Status(const std::string&)> check);
 absl::StatusOr<int> Count(const std::string& flag, const std::string& value, int fallback,
                           int most);
 // Hash of tokenizer.json's bytes; 0 if there is none.

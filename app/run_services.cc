@@ -17,6 +17,7 @@
 #include "app/roles.h"
 #include "app/version.h"
 #include "gateway/gateway.h"
+#include "link/peer_address.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/spdlog.h"
 #include "transport/address.h"
@@ -58,7 +59,7 @@ std::string AddressOf(const std::unique_ptr<AdminServer>& admin) {
 }  // namespace
 
 absl::Status RunGateway() {
-  auto targets = Addresses("targets", FLAGS_targets);
+  auto targets = Addresses("targets", FLAGS_targets, link::CheckPeerAddress);
   if (!targets.ok()) return targets.status();
   if (targets->empty()) {
     return absl::InvalidArgumentError(
@@ -117,7 +118,7 @@ absl::Status RunGateway() {
 absl::Status RunTarget() {
   auto options = TargetOptions();
   if (!options.ok()) return options.status();
-  auto drafts = Addresses("drafts", FLAGS_drafts);
+  auto drafts = Addresses("drafts", FLAGS_drafts, link::CheckPeerAddress);
   if (!drafts.ok()) return drafts.status();
   auto lookups = LookupInterval();
   if (!lookups.ok()) return lookups.status();

@@ -15,6 +15,7 @@
 #include "app/process.h"
 #include "app/roles.h"
 #include "app/status/cluster_view.h"
+#include "transport/address.h"
 
 namespace specfabric::app {
 
@@ -28,7 +29,7 @@ absl::StatusOr<ClusterAddresses> AddressFlags() {
   for (auto [flag, value, list] : {std::tuple("gateways", &FLAGS_gateways, &addresses.gateways),
                                    std::tuple("targets", &FLAGS_targets, &addresses.targets),
                                    std::tuple("drafts", &FLAGS_drafts, &addresses.drafts)}) {
-    auto read = Addresses(flag, *value);
+    auto read = Addresses(flag, *value, transport::CheckAddress);
     if (!read.ok()) return read.status();
     *list = *std::move(read);
   }

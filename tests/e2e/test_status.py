@@ -95,7 +95,7 @@ def test_nobody_answers() -> None:
 def test_bad_flags() -> None:
     for arguments, said in [
         ([], "give the admin addresses"),
-        (["--targets=nowhere"], "--targets: 'nowhere' is not host:port"),
+        (["--targets=nowhere"], "--targets: address 'nowhere': must be host:port"),
         (["--model=x"], "--model: no such flag"),
     ]:
         done = run(["status", *arguments])
