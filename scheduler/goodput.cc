@@ -21,7 +21,7 @@ constexpr int32_t kLookups = 128;
 // More is asked for than is expected to be verified: which nodes are best is known once they are
 // there.
 constexpr double kSlack = 1.5;
-constexpr int32_t kFew = 16;  // askers
+constexpr int32_t kFew = 4;  // askers
 
 }  // namespace
 

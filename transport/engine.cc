@@ -170,6 +170,7 @@ void Engine::RestartIfBlocked() {
 }
 
 void Engine::Restart(const char* reason) {
+  ForgetFlush();
   spdlog::warn("transport: {}: restarting UCX, {} peers close", reason,
                connections_.size() - closing_.size());
   ++counters_.restarts;
@@ -377,8 +378,26 @@ void Engine::CloseAll(const absl::Status& status, base::Nanos patience) {
   }
 }
 
+bool Engine::Flushed() {
+  if (flush_ == nullptr) {
+    const ucp_request_param_t params = {};
+    const ucs_status_ptr_t result = ucp_worker_flush_nbx(worker_.get(), &params);
+    if (!UCS_PTR_IS_PTR(result)) return true;  // done, or an endpoint has failed: seen elsewhere
+    flush_ = result;
+  }
+  if (ucp_request_check_status(flush_) == UCS_INPROGRESS) return false;
+  ForgetFlush();
+  return true;
+}
+
+// UCX frees it once it is done, if it is not yet.
+void Engine::ForgetFlush() {
+  if (flush_ != nullptr) ucp_request_free(std::exchange(flush_, nullptr));
+}
+
 void Engine::Shutdown() {
   listener_.Close();
+  ForgetFlush();
   CloseAll(absl::OkStatus(), kShutdownLimit);
 }
 

@@ -74,6 +74,9 @@ class Engine {
   absl::Status Post(PeerId peer, uint16_t type, const TensorFields& fields, const Lease& slot,
                     uint32_t bytes, PostDone done, void* argument);
   void Close(PeerId peer);
+  // Begins, if none is under way, and asks for the end of: bringing what UCX has taken to the
+  // peers. A completed send may still lie in its buffers, and closing drops it.
+  bool Flushed();
   absl::StatusOr<std::shared_ptr<SlotPool>> AddPool(uint8_t id, const SlotPoolOptions& options);
   std::string Transport(PeerId peer) const;
   // Open connections by wire. Any thread.
@@ -118,6 +121,7 @@ class Engine {
   void RestartIfBlocked();
   void Restart(const char* reason);
   void CloseAll(const absl::Status& status, base::Nanos patience);
+  void ForgetFlush();
   void BeginClose(Connection& connection, const absl::Status& status);
   void RetireClosed();
   Connection* Find(PeerId peer) const {
@@ -207,6 +211,7 @@ class Engine {
   bool keep_context_ = false;
   UcxContext context_;
   UcxWorker worker_;
+  void* flush_ = nullptr;  // the request under way of Flushed
   ControlListener listener_;
   UniqueFd epoll_;         // UCX's event descriptor, the listener, the control connections
   UniqueFd wake_;          // an eventfd, for Wake

@@ -16,6 +16,12 @@
 
 namespace specfabric::transport {
 
+namespace {
+
+constexpr std::chrono::milliseconds kReadingTime(250);  // of peers, at the end of a flush
+
+}  // namespace
+
 class Fabric::Impl {
  public:
   Impl(const FabricOptions& options, FabricHandler handler)
@@ -88,10 +94,13 @@ class Fabric::Impl {
 
   bool Flush(base::Nanos timeout) {
     const base::Nanos deadline = base::Now() + timeout;
-    while (peers_.AnyOutstanding()) {
+    while (peers_.AnyOutstanding() || !OnProgressThread([&] { return engine_->Flushed(); })) {
       if (base::Now() >= deadline) return false;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
+    // The end of a connection comes another way than its data, and a peer that sees it first drops
+    // what it has not read.
+    std::this_thread::sleep_for(kReadingTime);
     return true;
   }
 
