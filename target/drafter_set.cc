@@ -108,7 +108,7 @@ void DrafterSet::Open(base::SequenceId id, const DraftTerms& terms) {
 std::vector<bool> DrafterSet::Usable() {
   std::vector<bool> there, answer;
   for (size_t d = 0; d < clients_.size(); ++d) {
-    there.push_back(clients_[d]->workers() > 0);
+    there.push_back(Present(d));
     Silence& silence = silence_[d];
     const bool avoided = silence.rounds >= kSilentRounds && ++silence.avoided % kTryAgain != 0;
     answer.push_back(there[d] && !avoided);
@@ -121,9 +121,11 @@ void DrafterSet::Want(const scheduler::DraftWanted& want, base::Nanos now) {
   const auto it = sequences_.find(want.id);
   if (it == sequences_.end()) return;
   Sequence* sequence = &it->second;
-  if (drafter_of_.empty()) return scheduler_->OnNoDraft(want.id, want.round);
   Settle(want.id, sequence);
   const std::vector<bool> usable = Usable();
+  if (std::find(usable.begin(), usable.end(), true) == usable.end()) {
+    return scheduler_->OnNoDraft(want.id, want.round);
+  }
   const DrafterChoice::Round round = sequence->choice.Next(usable);
   sequence->chosen = static_cast<uint8_t>(round.drafter);
   for (double& share : shares_) share *= 1 - 1 / kRounds;
@@ -142,7 +144,7 @@ void DrafterSet::Want(const scheduler::DraftWanted& want, base::Nanos now) {
   Ask(want, sequence->chosen, false, sequence, now);
   if (!score) return;
   for (size_t other = 0; other < clients_.size(); ++other) {
-    if (other == sequence->chosen || clients_[other]->workers() == 0) continue;
+    if (other == sequence->chosen || !Present(other)) continue;
     Ask(want, static_cast<uint8_t>(other), true, sequence, now);
   }
 }
@@ -275,18 +277,25 @@ void DrafterSet::OnStep(base::Nanos time) {
   step_ = step_ == 0 ? now : step_ + kStepShare * (now - step_);
 }
 
+bool DrafterSet::Present(size_t drafter) const {
+  const std::vector<scheduler::DraftState>& states = clients_[drafter]->routes();
+  return std::any_of(states.begin(), states.end(),
+                     [](const scheduler::DraftState& state) { return !state.draining; });
+}
+
+const std::vector<scheduler::DraftState>& DrafterSet::routes() {
+  if (clients_.size() == 1) return clients_[0]->routes();
+  routes_.clear();
+  for (const auto& client : clients_) {
+    routes_.insert(routes_.end(), client->routes().begin(), client->routes().end());
+  }
+  return routes_;
+}
+
 DraftClientStats DrafterSet::stats() const {
   DraftClientStats sum;
   for (const auto& client : clients_) Add(client->stats(), &sum);
   return sum;
-}
-
-std::vector<scheduler::DraftState> DrafterSet::routes() const {
-  std::vector<scheduler::DraftState> routes;
-  for (const auto& client : clients_) {
-    routes.insert(routes.end(), client->routes().begin(), client->routes().end());
-  }
-  return routes;
 }
 
 }  // namespace specfabric::target

@@ -53,9 +53,9 @@ class DrafterSet {
   // A step of the group took so long.
   void OnStep(base::Nanos time);
 
-  DraftClientStats stats() const;                     // of all clients
-  std::vector<scheduler::DraftState> routes() const;  // to the workers of all drafters
+  DraftClientStats stats() const;  // of all clients
   int32_t workers() const { return static_cast<int32_t>(drafter_of_.size()); }
+  const std::vector<scheduler::DraftState>& routes();  // of all clients
   base::Nanos last_round_trip() const { return last_round_trip_; }
   base::Nanos last_draft_time() const { return last_draft_time_; }
 
@@ -90,7 +90,8 @@ class DrafterSet {
 
   DraftClient* Client(PeerId peer);
   uint8_t AddDrafter(const std::string& name);
-  // Those that may be chosen: that have workers and, where others do, have not been silent.
+  bool Present(size_t drafter) const;  // has a worker that stays
+  // Those that may be chosen: that are present and, where others are, have not been silent.
   std::vector<bool> Usable();
   void Ask(const scheduler::DraftWanted& want, uint8_t drafter, bool extra, Sequence* sequence,
            base::Nanos now);
@@ -118,6 +119,7 @@ class DrafterSet {
     int32_t avoided = 0;  // choices since then
   };
   std::vector<Silence> silence_;
+  std::vector<scheduler::DraftState> routes_;
   absl::flat_hash_map<PeerId, uint8_t> drafter_of_;
   absl::flat_hash_map<base::SequenceId, Sequence> sequences_;
   uint64_t scored_rounds_ = 0;

@@ -257,9 +257,25 @@ TEST_F(DrafterSetTest, AModelThatIsGoneIsNotChosen) {
   inbox_.clear();
   Rounds(5);
   EXPECT_EQ(set_->workers(), 0);
+  EXPECT_TRUE(set_->routes().empty());
   Up(8, "code", 4);
   Rounds(50);
   EXPECT_GT(asked_[8], 40) << "the same model, another worker";
+}
+
+TEST_F(DrafterSetTest, AModelThatDrainsIsNotChosen) {
+  Make({.seed = 5});
+  Up(5, "code", 4);
+  Up(6, "prose", 1);
+  Start(1);
+  Rounds(50);
+  EXPECT_EQ(set_->routes().size(), 2u);
+  set_->PeerDraining(5);
+  inbox_.clear();
+  const int before = asked_[5];
+  Rounds(50);
+  EXPECT_EQ(asked_[5], before);
+  EXPECT_GT(asked_[6], 40);
 }
 
 TEST_F(DrafterSetTest, ASequenceBeginsWithWhatOthersTaught) {
