@@ -15,12 +15,6 @@ constexpr float kFirst = 1e3f;
 
 bool Worse(const AheadNode& a, const AheadNode& b) { return a.key < b.key; }
 
-int Depth(const GuessCache& guesses, int node) {
-  int depth = 0;
-  for (int a = node; a > 0; a = guesses.tree().parents[a]) ++depth;
-  return depth;
-}
-
 }  // namespace
 
 absl::StatusOr<AheadPolicy> ParseAheadPolicy(std::string_view text) {
@@ -39,9 +33,9 @@ void AheadPlan::Start(const AheadOptions& options, const GuessCache& guesses, do
   options_ = options;
   left_ = options.nodes;
   least_key_ = std::log(options.least_chance);
-  int levels = 0;
+  int32_t levels = 0;
   for (int node = 0; node < guesses.size(); ++node) {
-    if (guesses.sent(node)) levels = std::max(levels, Depth(guesses, node));
+    if (guesses.sent(node)) levels = std::max(levels, speculation::DepthOf(guesses.tree(), node));
   }
   // Half is for next roots, the rest for what is below them.
   if (options.policy == AheadPolicy::kGeometric) {
@@ -71,7 +65,7 @@ void AheadPlan::OnRun(const GuessCache& guesses, int node) {
 
 int32_t* AheadPlan::Quota(const GuessCache& guesses, int node) {
   if (quotas_.empty() || !guesses.sent(node)) return nullptr;
-  return &quotas_[Depth(guesses, node)];
+  return &quotas_[speculation::DepthOf(guesses.tree(), node)];
 }
 
 // The children of the node that were not run.

@@ -111,11 +111,6 @@ class DraftEngine {
     std::vector<int32_t> frontier = {};  // nodes in the batch at hand; empty while prefilling
     int32_t passes = 0;                  // that it took part in
   };
-  // A guess of a session in the batch at hand.
-  struct AheadRow {
-    Session* session = nullptr;
-    int node = 0;
-  };
 
   // draft_engine_pass.cc: what a pass holds, and what is made of its logits.
   absl::Status StepJobs();

@@ -19,12 +19,6 @@ constexpr int kCandidates = 8;
 constexpr int kMaskWords = GuessCache::kSlots / 64;
 constexpr size_t kMaxNoiseRows = 24;  // of a session; each takes the vocabulary's size
 
-int32_t DepthOf(const speculation::TokenTree& tree, int node) {
-  int32_t depth = 0;
-  for (int32_t a = node; a > 0; a = tree.parents[a]) ++depth;
-  return depth;
-}
-
 void NameBlocks(const Session& session, model::Batch* batch) {
   model::BatchSequence& sequence = batch->sequences.back();
   sequence.first_block = static_cast<int32_t>(batch->blocks.size());
@@ -178,7 +172,7 @@ std::vector<Candidate> DraftEngine::DrawnTokens(Job* job, int node, int32_t posi
 }
 
 void DraftEngine::Look(Session* session, int guess, absl::Span<const float> logits) {
-  const int32_t position = session->length() + DepthOf(session->guesses.tree(), guess);
+  const int32_t position = session->length() + speculation::DepthOf(session->guesses.tree(), guess);
   session->guesses.SetCandidates(
       guess, BestTokens(session, position, options_.growth.max_children, logits));
 }
@@ -217,7 +211,7 @@ void DraftEngine::ExpandNode(Job* job, int node, absl::Span<const float> logits)
     return;
   }
   if (!job->grower.Expandable(node)) return;
-  const int32_t depth = DepthOf(job->grower.tree(), node);
+  const int32_t depth = speculation::DepthOf(job->grower.tree(), node);
   const int32_t position = job->session->length() + depth;
   Expand(job, node, DrawnTokens(job, node, position, job->grower.Width(depth), logits));
 }

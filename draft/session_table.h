@@ -119,7 +119,7 @@ class SessionTable {
   bool Reserve(Session* session, int32_t slots, base::Nanos now);
   // The same with blocks that nobody holds.
   bool ReserveFree(Session* session, int32_t slots);
-  // Those that guess ahead, in no order.
+  // All sessions, in no order. `f` must not end one.
   template <typename F>
   void ForEach(F&& f) {
     for (auto& [key, session] : sessions_) f(session.get());

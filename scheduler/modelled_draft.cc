@@ -64,9 +64,7 @@ void ModelledDraft::Expand(Job* job) const {
   job->prefix = 0;
   for (int32_t node : job->grower.Frontier()) {
     if (!job->grower.Expandable(node)) continue;
-    int32_t depth = 0;
-    const speculation::TokenTree& tree = job->grower.tree();
-    for (int32_t a = node; a > 0; a = tree.parents[a]) ++depth;
+    const int32_t depth = speculation::DepthOf(job->grower.tree(), node);
     std::vector<speculation::ScoredToken> tokens;
     std::vector<float> logprobs;
     for (int rank = 0; rank < job->grower.Width(depth); ++rank) {

@@ -53,6 +53,12 @@ std::array<uint8_t, kMaxDraftNodes> DepthArray(const TokenTree& tree) {
   return depths;
 }
 
+int32_t DepthOf(const TokenTree& tree, int node) {
+  int32_t depth = 0;
+  for (int32_t a = node; a > 0; a = tree.parents[a]) ++depth;
+  return depth;
+}
+
 std::vector<int32_t> Depths(const TokenTree& tree) {
   std::vector<int32_t> depths(tree.size(), 0);
   for (int node = 1; node < tree.size(); ++node) depths[node] = depths[tree.parents[node]] + 1;

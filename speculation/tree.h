@@ -38,7 +38,9 @@ struct TokenTree {
 // `max_nodes` nodes, tokens in [0, vocabulary). What a target checks of a tree from the wire.
 absl::Status Validate(const TokenTree& tree, int max_nodes, int vocabulary);
 
-// Depth of every node; the root's is 0.
+// Depth of one node, by its ancestors; the root's is 0.
+int32_t DepthOf(const TokenTree& tree, int node);
+// Depth of every node.
 std::vector<int32_t> Depths(const TokenTree& tree);
 // The same without an allocation, of a tree that a draft could grow; [tree.size()] are set.
 std::array<uint8_t, kMaxDraftNodes> DepthArray(const TokenTree& tree);
