@@ -118,6 +118,17 @@ DEFINE_double(target_wait_seconds, 5,
 DEFINE_double(stall_timeout_seconds, 30,
               "a target that has work and says nothing for so long, though connected, is left for "
               "another; longer than any step takes; 0: never");
+DEFINE_double(slow_request_seconds, 0,
+              "requests that take longer are logged, with their trace's id; 0: none are");
+DEFINE_string(trace_file, "",
+              "appends what this process does, span by span, to this file, which Perfetto and "
+              "chrome://tracing open; processes may share it. Empty: no file");
+DEFINE_string(otlp_endpoint, "",
+              "sends the spans of requests to an OpenTelemetry collector: http://host:port, OTLP "
+              "over HTTP in JSON. Empty: to none");
+DEFINE_double(trace_sample, 1,
+              "share of the requests that are traced, 0 to 1, among those whose client does not "
+              "say by `traceparent`; only gateways ask");
 DEFINE_double(dns_refresh_seconds, 5, "how often dns:///host:port addresses are looked up");
 DEFINE_double(drain_timeout_seconds, 20, "how long SIGTERM waits for running sequences");
 DEFINE_double(
@@ -138,6 +149,7 @@ DEFINE_bool(require_rdma, false,
 DEFINE_bool(require_gpudirect, false,
             "end rather than start where GPU memory cannot be sent by RDMA");
 DEFINE_bool(batch_invariant, true, "a token's logits do not depend on what else is in the batch");
+DEFINE_string(device, "cpu", "what the model runs on: cpu, or cuda, rank r on the r-th GPU seen");
 DEFINE_bool(reference_kernels, false, "libtorch's plain operations instead of our kernels");
 DEFINE_bool(ignore_eos, false, "do not stop at the end-of-sequence token");
 DEFINE_bool(json, false, "print one JSON object instead of the text");
@@ -163,14 +175,15 @@ struct Role {
 const std::vector<Group>& Groups() {
   static const auto* groups = new std::vector<Group>{
       {"every role", {"log_level", "flagfile"}},
+      {"traces", {"trace_file", "otlp_endpoint", "trace_sample"}},
       {"fabric",
        {"join_secret_file", "spin_us", "silence_timeout_seconds", "require_rdma",
         "require_gpudirect", "simulated_rtt_ms", "inject_faults"}},
       {"names", {"dns_refresh_seconds"}},
       {"process", {"listen", "admin_listen", "ready_fd", "drain_timeout_seconds"}},
       {"model",
-       {"model", "dtype", "threads", "kv_blocks", "block_size", "max_context", "batch_invariant",
-        "reference_kernels"}},
+       {"model", "device", "dtype", "threads", "kv_blocks", "block_size", "max_context",
+        "batch_invariant", "reference_kernels"}},
       {"target",
        {"tensor_parallel", "drafts", "coupling", "request_couplings", "draft_rows",
         "typical_epsilon", "typical_delta", "max_sequences", "max_step_tokens", "max_queue",
@@ -181,10 +194,10 @@ const std::vector<Group>& Groups() {
         "max_sessions", "session_ttl_seconds", "max_step_tokens"}},
       {"gateway",
        {"model", "served_model_name", "targets", "max_context", "request_timeout_seconds",
-        "target_wait_seconds", "stall_timeout_seconds"}},
+        "target_wait_seconds", "stall_timeout_seconds", "slow_request_seconds"}},
       {"up",
        {"draft_model", "targets", "request_timeout_seconds", "target_wait_seconds",
-        "stall_timeout_seconds", "print_pids"}},
+        "stall_timeout_seconds", "slow_request_seconds", "print_pids"}},
       {"generate",
        {"draft_model", "prompt", "prompt_ids", "max_tokens", "temperature", "top_k", "top_p",
         "min_p", "seed", "ignore_eos", "json", "repeat"}},
@@ -205,16 +218,16 @@ const std::vector<Role>& Roles() {
   static const auto* roles = new std::vector<Role>{
       {"up",
        "start a whole local cluster: gateway, targets and drafts as processes",
-       {"up", "process", "model", "target", "draft", "fabric", "every role"}},
+       {"up", "process", "model", "target", "draft", "fabric", "traces", "every role"}},
       {"gateway",
        "serve the OpenAI API and route requests to targets",
-       {"gateway", "names", "process", "fabric", "every role"}},
+       {"gateway", "names", "process", "fabric", "traces", "every role"}},
       {"target",
        "serve a model with a tensor-parallel group of ranks",
-       {"target", "names", "model", "process", "fabric", "every role"}},
+       {"target", "names", "model", "process", "fabric", "traces", "every role"}},
       {"draft",
        "guess token trees for targets",
-       {"draft", "model", "process", "fabric", "every role"}},
+       {"draft", "model", "process", "fabric", "traces", "every role"}},
       {"generate",
        "answer one prompt with a target (and drafts) inside this process",
        {"generate", "model", "target", "draft", "fabric", "every role"}},

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "app/flags.h"
 #include "app/join_secret.h"
+#include "base/status.h"
 #include "speculation/coupling.h"
 #include "speculation/drafter_choice.h"
 #include "speculation/growth.h"
@@ -81,11 +82,21 @@ absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
     return absl::InvalidArgumentError(
         absl::StrCat("--dtype=", FLAGS_dtype, ": allowed are float32 and bfloat16"));
   }
+  auto device = model::ParseDeviceKind(FLAGS_device);
+  if (!device.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--device=", FLAGS_device, ": allowed are cpu and cuda"));
+  }
+  if (*device == model::DeviceKind::kCuda && FLAGS_reference_kernels) {
+    return absl::InvalidArgumentError(
+        "--reference_kernels=true with --device=cuda: the reference kernels are CPUs'");
+  }
   auto config = model::LoadModelConfig(model_dir);
   if (!config.ok()) return config.status();
   const int context =
       FLAGS_max_context == 0 ? config->context : std::min(FLAGS_max_context, config->context);
   model::RankOptions rank;
+  rank.device = *device;
   rank.dtype = *dtype;
   rank.block_size = FLAGS_block_size;
   rank.threads = FLAGS_threads;
@@ -211,12 +222,28 @@ absl::StatusOr<GatewayTimes> GatewayTimeFlags() {
   for (absl::Status status :
        {InRange("request_timeout_seconds", FLAGS_request_timeout_seconds, 0.0, 86400.0),
         InRange("target_wait_seconds", FLAGS_target_wait_seconds, 0.0, 86400.0),
-        InRange("stall_timeout_seconds", FLAGS_stall_timeout_seconds, 0.0, 86400.0)}) {
+        InRange("stall_timeout_seconds", FLAGS_stall_timeout_seconds, 0.0, 86400.0),
+        InRange("slow_request_seconds", FLAGS_slow_request_seconds, 0.0, 86400.0)}) {
     if (!status.ok()) return status;
   }
   return GatewayTimes{.request_timeout = FromSeconds(FLAGS_request_timeout_seconds),
                       .target_wait = FromSeconds(FLAGS_target_wait_seconds),
-                      .stall_timeout = FromSeconds(FLAGS_stall_timeout_seconds)};
+                      .stall_timeout = FromSeconds(FLAGS_stall_timeout_seconds),
+                      .slow_request = FromSeconds(FLAGS_slow_request_seconds)};
+}
+
+absl::StatusOr<trace::RecorderOptions> TraceFlags() {
+  const absl::Status sample = InRange("trace_sample", FLAGS_trace_sample, 0.0, 1.0);
+  if (!sample.ok()) return sample;
+  if (!FLAGS_otlp_endpoint.empty()) {
+    auto endpoint = trace::ParseOtlpEndpoint(FLAGS_otlp_endpoint);
+    if (!endpoint.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--otlp_endpoint: ", base::Message(endpoint.status())));
+    }
+  }
+  return trace::RecorderOptions{
+      .file = FLAGS_trace_file, .endpoint = FLAGS_otlp_endpoint, .sample = FLAGS_trace_sample};
 }
 
 absl::StatusOr<base::Nanos> LookupInterval() {

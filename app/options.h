@@ -12,6 +12,7 @@
 #include "base/types.h"
 #include "draft/draft_service.h"
 #include "target/target_service.h"
+#include "trace/recorder.h"
 #include "transport/fabric.h"
 
 namespace specfabric::app {
@@ -21,8 +22,12 @@ struct GatewayTimes {
   base::Nanos request_timeout = 0;
   base::Nanos target_wait = 0;  // 0: not at all
   base::Nanos stall_timeout = 0;
+  base::Nanos slow_request = 0;
 };
 absl::StatusOr<GatewayTimes> GatewayTimeFlags();
+
+// --trace_file, --otlp_endpoint and --trace_sample.
+absl::StatusOr<trace::RecorderOptions> TraceFlags();
 
 // --dns_refresh_seconds.
 absl::StatusOr<base::Nanos> LookupInterval();

@@ -18,8 +18,10 @@
 #include "app/version.h"
 #include "gateway/gateway.h"
 #include "link/peer_address.h"
+#include "metrics/trace_metrics.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/spdlog.h"
+#include "trace/recorder.h"
 #include "transport/address.h"
 #include "transport/fabric.h"
 
@@ -50,6 +52,31 @@ void WarnIfOpen(const std::string& listen, const transport::FabricOptions& fabri
 // What `specfabric status` cannot tell from the metrics.
 std::function<std::string()> AboutPage(const nlohmann::json& about) {
   return [text = about.dump()] { return text; };
+}
+
+// What a process records of what it does, and how much of it; nothing without a flag.
+struct Traces {
+  std::unique_ptr<trace::Recorder> recorder;
+  std::unique_ptr<metrics::TraceMetrics> metrics;
+};
+
+absl::StatusOr<Traces> StartTraces(const char* role, const std::string& address,
+                                   metrics::Registry* registry) {
+  auto options = TraceFlags();
+  if (!options.ok()) return options.status();
+  Traces traces;
+  if (options->enabled()) {
+    auto recorder = trace::Recorder::Start(*options, trace::ThisProcess(role, address, kVersion));
+    if (!recorder.ok()) return recorder.status();
+    traces.recorder = *std::move(recorder);
+  }
+  traces.metrics = std::make_unique<metrics::TraceMetrics>(
+      *registry, [recorder = traces.recorder.get()]() -> metrics::TraceCounters {
+        if (recorder == nullptr) return {};
+        const trace::RecorderStats stats = recorder->stats();
+        return {stats.recorded, stats.dropped, stats.lost};
+      });
+  return traces;
 }
 
 std::string AddressOf(const std::unique_ptr<AdminServer>& admin) {
@@ -91,9 +118,13 @@ absl::Status RunGateway() {
   options.request_timeout = times->request_timeout;
   options.target_wait = times->target_wait;
   options.stall_timeout = times->stall_timeout;
+  options.slow_request = times->slow_request;
   options.fabric = *std::move(fabric);
   metrics::Registry registry;
   registry.SetBuildInfo("gateway", kVersion, options.model_name);
+  auto traces = StartTraces("gateway", options.listen, &registry);
+  if (!traces.ok()) return traces.status();
+  options.recorder = traces->recorder.get();
   auto service = gateway::Gateway::Start(std::move(options), &registry);
   if (!service.ok()) return service.status();
   gateway::Gateway* gateway = service->get();
@@ -130,6 +161,9 @@ absl::Status RunTarget() {
   if (!able.ok()) return able;
   metrics::Registry registry;
   registry.SetBuildInfo("target", kVersion, options->model_name);
+  auto traces = StartTraces("target", options->listen, &registry);
+  if (!traces.ok()) return traces.status();
+  options->recorder = traces->recorder.get();
   auto service = target::TargetService::Start(*options, &registry);
   if (!service.ok()) return service.status();
   target::TargetService* target = service->get();
@@ -157,6 +191,9 @@ absl::Status RunDraft() {
   if (!able.ok()) return able;
   metrics::Registry registry;
   registry.SetBuildInfo("draft", kVersion, options->model_name);
+  auto traces = StartTraces("draft", options->listen, &registry);
+  if (!traces.ok()) return traces.status();
+  options->engine.recorder = traces->recorder.get();
   auto service = draft::DraftService::Start(*options, &registry);
   if (!service.ok()) return service.status();
   draft::DraftService* draft = service->get();

@@ -46,11 +46,15 @@ std::vector<std::string> CommonArgs(const std::string& role) {
           absl::StrCat("--require_gpudirect=", FLAGS_require_gpudirect ? "true" : "false"),
           absl::StrCat("--simulated_rtt_ms=", FLAGS_simulated_rtt_ms),
           absl::StrCat("--inject_faults=", faults),
+          absl::StrCat("--trace_file=", FLAGS_trace_file),
+          absl::StrCat("--otlp_endpoint=", FLAGS_otlp_endpoint),
+          absl::StrCat("--trace_sample=", FLAGS_trace_sample),
           absl::StrCat("--drain_timeout_seconds=", FLAGS_drain_timeout_seconds)};
 }
 
 std::vector<std::string> ModelArgs(const std::string& model) {
   return {absl::StrCat("--model=", model),
+          absl::StrCat("--device=", FLAGS_device),
           absl::StrCat("--dtype=", FLAGS_dtype),
           absl::StrCat("--threads=", FLAGS_threads),
           absl::StrCat("--block_size=", FLAGS_block_size),
@@ -109,6 +113,7 @@ std::vector<std::string> GatewayArgs(const std::vector<std::string>& targets) {
           absl::StrCat("--request_timeout_seconds=", FLAGS_request_timeout_seconds),
           absl::StrCat("--target_wait_seconds=", FLAGS_target_wait_seconds),
           absl::StrCat("--stall_timeout_seconds=", FLAGS_stall_timeout_seconds),
+          absl::StrCat("--slow_request_seconds=", FLAGS_slow_request_seconds),
           absl::StrCat("--admin_listen=",
                        FLAGS_admin_listen.empty() ? "127.0.0.1:0" : FLAGS_admin_listen)};
 }
@@ -118,6 +123,7 @@ std::vector<std::string> GatewayArgs(const std::vector<std::string>& targets) {
 absl::Status Check(int drafts) {
   if (auto options = TargetOptions(); !options.ok()) return options.status();
   if (auto times = GatewayTimeFlags(); !times.ok()) return times.status();
+  if (auto traces = TraceFlags(); !traces.ok()) return traces.status();
   if (drafts == 0) return absl::OkStatus();
   if (FLAGS_draft_model.empty()) {
     return absl::InvalidArgumentError(

@@ -8,12 +8,12 @@
 
 namespace specfabric::base {
 
-inline float WidenBFloat16(uint16_t bits) {
+constexpr float WidenBFloat16(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
 // To nearest, ties to even; a NaN stays one.
-inline uint16_t RoundToBFloat16(float value) {
+constexpr uint16_t RoundToBFloat16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t rounded = bits + 0x7FFF + ((bits >> 16) & 1);
   const bool nan = (bits & 0x7FFFFFFF) > 0x7F800000;

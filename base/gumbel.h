@@ -19,7 +19,7 @@ namespace specfabric::base {
 
 // log(1 + f) for f in [sqrt(1/2) - 1, sqrt(2) - 1], relative error below 2^-23. The polynomial
 // (log(1 + f) - f) / f^2 of degree 8 was fitted to the least maximum relative error, 2^-27.5.
-SPECFABRIC_ALWAYS_INLINE float Log1pCore(float f) {
+SPECFABRIC_HOST_DEVICE SPECFABRIC_ALWAYS_INLINE float Log1pCore(float f) {
   float q = -0x1.383114p-4f;
   q = std::fma(q, f, 0x1.0848d0p-3f);
   q = std::fma(q, f, -0x1.0f3768p-3f);
@@ -39,7 +39,7 @@ struct SplitFloat {
   float exponent;
   float fraction;
 };
-SPECFABRIC_ALWAYS_INLINE SplitFloat Split(float x) {
+SPECFABRIC_HOST_DEVICE SPECFABRIC_ALWAYS_INLINE SplitFloat Split(float x) {
   constexpr int32_t kSqrtHalf = 0x3f3504f3;
   const int32_t bits = std::bit_cast<int32_t>(x);
   const int32_t exponent = (bits - kSqrtHalf) >> 23;
@@ -48,20 +48,20 @@ SPECFABRIC_ALWAYS_INLINE SplitFloat Split(float x) {
 }
 
 // Natural logarithm of a positive, normal x.
-SPECFABRIC_ALWAYS_INLINE float PositiveLog(float x) {
+SPECFABRIC_HOST_DEVICE SPECFABRIC_ALWAYS_INLINE float PositiveLog(float x) {
   const SplitFloat s = Split(x);
   return std::fma(s.exponent, kLn2, Log1pCore(s.fraction));
 }
 
 // `yes` where the mask is all ones, `no` where it is zero. A select without a branch: a conditional
 // expression of float operations keeps the compiler from vectorising.
-SPECFABRIC_ALWAYS_INLINE float Select(uint32_t mask, float yes, float no) {
+SPECFABRIC_HOST_DEVICE SPECFABRIC_ALWAYS_INLINE float Select(uint32_t mask, float yes, float no) {
   return std::bit_cast<float>((std::bit_cast<uint32_t>(yes) & mask) |
                               (std::bit_cast<uint32_t>(no) & ~mask));
 }
 
 // E of one word, a standard exponential variate in [2^-33, 22.88].
-SPECFABRIC_ALWAYS_INLINE float ExponentialFromWord(uint32_t word) {
+SPECFABRIC_HOST_DEVICE SPECFABRIC_ALWAYS_INLINE float ExponentialFromWord(uint32_t word) {
   const uint32_t high = 0u - (word >> 31);
   // v = (m + 1/2) 2^-32 is the distance from the nearer end: E = -log(1 - v) or -log(v). 2 m + 1 is
   // rounded once, as the sum of two exact parts that convert from signed integers.
@@ -81,7 +81,7 @@ SPECFABRIC_ALWAYS_INLINE float ExponentialFromWord(uint32_t word) {
   return std::fma(-exponent, kLn2, -Log1pCore(fraction));
 }
 
-SPECFABRIC_ALWAYS_INLINE float GumbelFromWord(uint32_t word) {
+SPECFABRIC_HOST_DEVICE SPECFABRIC_ALWAYS_INLINE float GumbelFromWord(uint32_t word) {
   return -PositiveLog(ExponentialFromWord(word));
 }
 

@@ -25,6 +25,12 @@
 #define SPECFABRIC_TARGET_AVX512
 #endif
 #define SPECFABRIC_ALWAYS_INLINE inline __attribute__((always_inline))
+// Of functions that CUDA kernels call as well.
+#ifdef __CUDACC__
+#define SPECFABRIC_HOST_DEVICE __host__ __device__
+#else
+#define SPECFABRIC_HOST_DEVICE
+#endif
 
 namespace specfabric::base {
 

@@ -7,6 +7,8 @@
 #include <array>
 #include <cstdint>
 
+#include "base/isa.h"
+
 namespace specfabric::base {
 
 // Purposes never share numbers (verification.md section 0).
@@ -27,7 +29,7 @@ using PhiloxBlock = std::array<uint32_t, 4>;
 constexpr uint32_t kPhiloxM0 = 0xD2511F53, kPhiloxM1 = 0xCD9E8D57;  // multipliers
 constexpr uint32_t kPhiloxW0 = 0x9E3779B9, kPhiloxW1 = 0xBB67AE85;  // key increments
 
-inline PhiloxBlock Philox4x32(uint64_t key, PhiloxBlock counter) {
+SPECFABRIC_HOST_DEVICE inline PhiloxBlock Philox4x32(uint64_t key, PhiloxBlock counter) {
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
     const uint64_t p0 = uint64_t{kPhiloxM0} * counter[0];
@@ -41,7 +43,7 @@ inline PhiloxBlock Philox4x32(uint64_t key, PhiloxBlock counter) {
 }
 
 // The counter of the block that holds the words for indices 4*block .. 4*block+3.
-inline PhiloxBlock PhiloxCounter(const DrawSite& site, uint32_t block) {
+SPECFABRIC_HOST_DEVICE inline PhiloxBlock PhiloxCounter(const DrawSite& site, uint32_t block) {
   return {block, site.position, site.draw,
           (static_cast<uint32_t>(site.purpose) << 16) | (site.node & 0xFFFFu)};
 }

@@ -11,7 +11,8 @@ add_library(specfabric_options INTERFACE)
 target_include_directories(specfabric_options INTERFACE "${PROJECT_SOURCE_DIR}")
 # -ffp-contract=off: a compiler that fuses a*b+c on one machine and not on another would change the
 # bits of a logit; kernels say std::fma where they mean it.
-target_compile_options(specfabric_options INTERFACE -Wall -Wextra -Werror -ffp-contract=off)
+target_compile_options(specfabric_options INTERFACE
+                       $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Werror;-ffp-contract=off>)
 find_program(SPECFABRIC_MOLD mold)
 if(SPECFABRIC_MOLD)
   target_link_options(specfabric_options INTERFACE -fuse-ld=mold)
@@ -29,6 +30,12 @@ if(SPECFABRIC_SANITIZE MATCHES "thread")
   # GCC's ThreadSanitizer does not know fences. Asio's are beside its locks, which order its handlers.
   target_compile_definitions(specfabric_options INTERFACE BOOST_ASIO_DISABLE_FENCED_BLOCK)
 endif()
+
+# The same of nvcc and of the compiler behind it. Functions that are constexpr may be called on the
+# device, which is most of what kernels share with the CPU's code. A library whose kernels need no
+# CPU's bits sets its property SPECFABRIC_FUSE_MULTIPLY_ADD.
+target_compile_options(specfabric_options INTERFACE
+                       $<$<COMPILE_LANGUAGE:CUDA>:-fmad=$<IF:$<BOOL:$<TARGET_PROPERTY:SPECFABRIC_FUSE_MULTIPLY_ADD>>,true,false>;-Werror=all-warnings;--expt-relaxed-constexpr;-Xcompiler=-Wall,-Wextra,-Werror,-ffp-contract=off>)
 
 # specfabric_library(NAME sf_base SOURCES a.cc DEPS sf_other PRIVATE_DEPS lib)
 # Without sources it is an interface library.
@@ -75,6 +82,8 @@ endfunction()
 function(specfabric_test)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPS" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SOURCES})
+  # What is tested is optimised as it is shipped; the tests themselves had better compile quickly.
+  target_compile_options(${ARG_NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
   target_link_libraries(${ARG_NAME} PRIVATE specfabric_options ${ARG_DEPS} GTest::gmock
                         GTest::gtest_main)
   specfabric_add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} TIMEOUT ${ARG_TIMEOUT})

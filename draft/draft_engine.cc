@@ -206,6 +206,16 @@ void DraftEngine::Finish(Job* job, base::Nanos now) {
   session->last_used = now;
   stats_.nodes_sent += reply.tokens.size();
   stats_.replies_without_pass += job->passes == 0;
+  if (options_.recorder != nullptr && job->request.trace.traced()) {
+    options_.recorder->Record({.name = "draft",
+                               .parent = job->request.trace,
+                               .id = trace::NewSpanId(),
+                               .begin = job->started,
+                               .end = now,
+                               .attributes = {{"round", int64_t{job->request.round}},
+                                              {"nodes", static_cast<int64_t>(reply.tokens.size())},
+                                              {"passes", int64_t{job->passes}}}});
+  }
   reply_(job->peer, std::move(reply), std::move(weights));
   if (!speculation::WeighsDraft(session->coupling)) {
     session->ahead.Start(options_.ahead, session->guesses, acceptance_);

@@ -25,6 +25,7 @@
 #include "schemas/messages.h"
 #include "speculation/confidence.h"
 #include "speculation/growth.h"
+#include "trace/recorder.h"
 #include "transport/slot_pool.h"
 
 namespace specfabric::draft {
@@ -38,8 +39,9 @@ struct DraftEngineOptions {
   // How siblings are drawn for them, and how many of the heaviest tokens are drawn from; 0: all.
   speculation::SiblingDraw sampled_draw = speculation::SiblingDraw::kWithoutReplacement;
   int32_t top_n = 0;
-  int32_t max_step_tokens = 256;  // rows of one forward pass, all sequences together
-  AheadOptions ahead;             // for couplings that take any tree
+  int32_t max_step_tokens = 256;        // rows of one forward pass, all sequences together
+  AheadOptions ahead;                   // for couplings that take any tree
+  trace::Recorder* recorder = nullptr;  // null: nothing is traced; must outlive the engine
 };
 
 constexpr int kOutcomeLevels = 17;  // tokens accepted: 0 to 15, and more

@@ -102,7 +102,10 @@ int DraftEngine::GuessOf(Job* job, int node) {
 absl::StatusOr<model::LogitShard> DraftEngine::Run(const model::Batch& batch) {
   model_->MoveKv(moves_);
   moves_.clear();
-  return model_->Forward(batch);
+  absl::StatusOr<model::LogitShard> logits = model_->Forward(batch);
+  if (!logits.ok()) return logits;
+  if (absl::Status fetched = model::FetchRows(&*logits); !fetched.ok()) return fetched;
+  return logits;
 }
 
 absl::Span<const float> DraftEngine::Noise(Session* session, int32_t position) {

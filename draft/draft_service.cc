@@ -63,6 +63,8 @@ class DraftService::Impl {
   void Handle(const WeightsWanted&);
   void Handle(const TargetGone& gone);
   void Handle(const DebugQuery& query);
+  // Whether this is the peer's own life: none may use, or end, the sessions of another target.
+  bool IsOf(link::PeerId peer, uint64_t target_incarnation);
   void SendReply(link::PeerId peer, schemas::DraftReply reply, OutgoingWeights weights);
   void UpdateMetrics();
   void ReportEngine();
@@ -195,10 +197,21 @@ void DraftService::Impl::SendReply(link::PeerId peer, schemas::DraftReply reply,
   }
 }
 
+bool DraftService::Impl::IsOf(link::PeerId peer, uint64_t target_incarnation) {
+  std::lock_guard lock(peers_mutex_);
+  const auto own = peers_.find(peer);
+  if (own == peers_.end()) return false;  // gone meanwhile
+  if (own->second == target_incarnation) return true;
+  metrics_->foreign_messages.Increment();
+  return false;
+}
+
 void DraftService::Impl::Handle(PeerMessage& input) {
   if (auto* request = std::get_if<schemas::DraftRequest>(&input.message)) {
+    if (!IsOf(input.peer, request->target_incarnation)) return;
     engine_->Accept(input.peer, *request, base::Now());
   } else if (auto* end = std::get_if<schemas::EndSession>(&input.message)) {
+    if (!IsOf(input.peer, end->target_incarnation)) return;
     engine_->EndSession({end->target_incarnation, end->sequence});
   } else if (!std::holds_alternative<schemas::Drain>(input.message)) {
     spdlog::warn("draft peer={}: message of a kind drafts do not take", input.peer);

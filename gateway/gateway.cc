@@ -125,6 +125,8 @@ RouteContext Gateway::Impl::MakeContext(metrics::Registry* registry) {
   context.metrics = &metrics_;
   context.encoders = &encoders_;
   context.request_timeout = options_.request_timeout;
+  context.slow_request = options_.slow_request;
+  context.recorder = options_.recorder;
   context.draining = [this] { return draining_.load(); };
   return context;
 }

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "metrics/registry.h"
 #include "tokenizer/tokenizer.h"
+#include "trace/recorder.h"
 #include "transport/fabric.h"
 
 namespace specfabric::gateway {
@@ -33,7 +34,9 @@ struct GatewayOptions {
   uint64_t max_body_bytes = 16 << 20;
   base::Nanos target_wait = 5 * base::kSecond;     // for a target, before a request is answered 503
   base::Nanos stall_timeout = 30 * base::kSecond;  // of a target: DispatcherOptions
-  base::Nanos request_timeout = 0;  // for an answer, before it is cut off with 504; 0: none
+  base::Nanos request_timeout = 0;      // for an answer, before it is cut off with 504; 0: none
+  base::Nanos slow_request = 0;         // longer ones are logged; 0: none are
+  trace::Recorder* recorder = nullptr;  // null: nothing is traced; must outlive the gateway
 };
 
 class Gateway {

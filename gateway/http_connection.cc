@@ -55,6 +55,7 @@ asio::awaitable<void> HttpConnection::Serve(const HttpServer::Handler& handler,
     const std::string target(message.target());
     request.path = target.substr(0, target.find('?'));
     request.authorization = std::string(message[http::field::authorization]);
+    request.traceparent = std::string(message["traceparent"]);
     request.body = std::move(message.body());
     HttpExchange exchange(this, std::move(request), message.keep_alive(), message.version() >= 11);
     stream_.expires_never();

@@ -24,6 +24,7 @@ struct HttpRequest {
   std::string method;
   std::string path;           // without the query
   std::string authorization;  // of the header, empty for none
+  std::string traceparent;    // the same
   std::string body;
 };
 

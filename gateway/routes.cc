@@ -20,6 +20,8 @@
 #include "gateway/generation.h"
 #include "gateway/openai_format.h"
 #include "gateway/openai_parse.h"
+#include "spdlog/spdlog.h"
+#include "trace/traceparent.h"
 
 namespace specfabric::gateway {
 
@@ -45,6 +47,13 @@ HttpResponse ErrorResponse(const ApiError& error) {
 // Of two times, of which 0 means none.
 base::Nanos Shorter(base::Nanos a, base::Nanos b) {
   return a == 0 ? b : b == 0 ? a : std::min(a, b);
+}
+
+// A client's trace goes on to targets and drafts whether or not this gateway records it.
+base::TraceContext TraceOf(const std::string& traceparent, const trace::Recorder* recorder) {
+  if (recorder != nullptr) return recorder->Begin(traceparent);
+  const auto parent = trace::ParseTraceparent(traceparent);
+  return parent && parent->sampled ? parent->context : base::TraceContext{};
 }
 
 Parsed<Prepared> ParseAndPrepare(const std::string& body, bool chat,
@@ -222,9 +231,12 @@ asio::awaitable<int> Routes::Generate(HttpExchange& exchange, bool chat, base::N
     co_return error->status;
   }
 
+  const base::TraceContext trace = TraceOf(exchange.request().traceparent, context_.recorder);
+  const uint64_t span = trace.traced() ? trace::NewSpanId() : 0;
   const Tenant tenant = context_.tenants->Of(ApiKeyOf(exchange.request().authorization),
                                              std::get<Prepared>(prepared).request.cache_salt);
   for (schemas::Submit& submit : std::get<Prepared>(prepared).submits) {
+    submit.trace = trace::Below(trace, span);
     submit.tenant = tenant.id;
     submit.cache_salt = tenant.cache_salt;
   }
@@ -249,7 +261,30 @@ asio::awaitable<int> Routes::Generate(HttpExchange& exchange, bool chat, base::N
     code = co_await AnswerWhole(call);
   }
   co_await exchange.EndWatch();
+  Report(call, trace, span, code, received);
   co_return code;
+}
+
+void Routes::Report(const Call& call, const base::TraceContext& trace, uint64_t span, int code,
+                    base::Nanos received) {
+  const base::Nanos now = base::Now();
+  const Usage usage = call.generation.usage();
+  if (context_.slow_request > 0 && now - received > context_.slow_request) {
+    spdlog::warn(
+        "gateway request={} took {:.3f} s: code={} prompt_tokens={} output_tokens={} trace={}",
+        call.head.id, base::ToSeconds(now - received), code, usage.prompt_tokens,
+        usage.completion_tokens, trace.traced() ? trace::TraceIdText(trace) : "none");
+  }
+  if (context_.recorder == nullptr || !trace.traced()) return;
+  context_.recorder->Record({.name = "request",
+                             .parent = trace,
+                             .id = span,
+                             .begin = received,
+                             .end = now,
+                             .attributes = {{"request", call.head.id},
+                                            {"http.response.status_code", int64_t{code}},
+                                            {"prompt_tokens", usage.prompt_tokens},
+                                            {"output_tokens", usage.completion_tokens}}});
 }
 
 asio::awaitable<int> Routes::AnswerWhole(Call& call) {

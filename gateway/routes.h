@@ -19,6 +19,7 @@
 #include "metrics/gateway_metrics.h"
 #include "metrics/registry.h"
 #include "tokenizer/tokenizer.h"
+#include "trace/recorder.h"
 
 namespace specfabric::gateway {
 
@@ -37,6 +38,8 @@ struct RouteContext {
   boost::asio::thread_pool* encoders = nullptr;
   std::function<bool()> draining;
   base::Nanos request_timeout = 0;  // 0: none
+  base::Nanos slow_request = 0;     // longer ones are logged; 0: none are
+  trace::Recorder* recorder = nullptr;
 };
 
 class Routes {
@@ -62,6 +65,9 @@ class Routes {
   // These return the status that counts: the one sent, 499 for a client that went away, or that of
   // an error after a stream had begun.
   boost::asio::awaitable<int> Generate(HttpExchange& exchange, bool chat, base::Nanos received);
+  // What is known of a request at its end goes to its trace, and to the log if it was slow.
+  void Report(const Call& call, const base::TraceContext& trace, uint64_t span, int code,
+              base::Nanos received);
   boost::asio::awaitable<int> AnswerWhole(Call& call);
   boost::asio::awaitable<int> AnswerInPieces(Call& call);
   boost::asio::awaitable<Parsed<Prepared>> PrepareBody(const std::string& body, bool chat);

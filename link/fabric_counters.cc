@@ -1,6 +1,25 @@
 #include "link/fabric_counters.h"
 
+#include <utility>
+
 namespace specfabric::link {
+namespace {
+
+// With a zero for what there is none of, so that every series exists from the start.
+void CountPools(const std::vector<transport::PoolStats>& pools, metrics::FabricCounters* counters) {
+  for (transport::MemoryKind kind : {transport::MemoryKind::kHost, transport::MemoryKind::kCuda}) {
+    counters->registered_bytes[transport::Name(kind)] = 0;
+  }
+  for (size_t state = 0; state < transport::kSlotStates; ++state) {
+    int64_t& slots = counters->slots[transport::Name(static_cast<transport::SlotState>(state))];
+    for (const transport::PoolStats& pool : pools) slots += pool.slots[state];
+  }
+  for (const transport::PoolStats& pool : pools) {
+    counters->registered_bytes[transport::Name(pool.kind)] += pool.bytes;
+  }
+}
+
+}  // namespace
 
 metrics::FabricCounters ReadCounters(const Link& link) {
   const transport::FabricStats fabric = link.fabric_stats();
@@ -36,7 +55,11 @@ metrics::FabricCounters ReadCounters(const Link& link) {
   counters.lookup_failures = stats.lookup_failures;
   counters.addresses = stats.addresses;
   counters.releasing = fabric.releasing;
-  counters.wires = link.wires();
+  for (PeerStats& peer : link.peers()) {
+    counters.peers.push_back({peer.peer, std::move(peer.address), schemas::Name(peer.role),
+                              std::move(peer.wire), peer.bytes_sent, peer.bytes_received});
+  }
+  CountPools(link.pools(), &counters);
   return counters;
 }
 

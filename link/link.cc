@@ -147,12 +147,29 @@ class Link::Impl {
     return stats;
   }
   transport::FabricStats fabric_stats() const { return fabric_->stats(); }
-  std::map<std::string, int64_t> wires() const { return fabric_->Wires(); }
+  std::vector<PeerStats> peers() const {
+    std::vector<PeerStats> stats;
+    const std::vector<transport::ConnectionStats> open = fabric_->Connections();
+    std::lock_guard lock(mutex_);
+    for (const transport::ConnectionStats& one : open) {
+      const auto entry = peers_.find(one.peer);
+      if (entry == peers_.end() || !entry->second.up) continue;
+      stats.push_back({.peer = one.peer,
+                       .address = entry->second.address,
+                       .role = entry->second.role,
+                       .wire = one.wire,
+                       .bytes_sent = one.bytes_sent,
+                       .bytes_received = one.bytes_received});
+    }
+    return stats;
+  }
+  std::vector<transport::PoolStats> pools() const { return fabric_->Pools(); }
 
  private:
   struct Peer {
     std::string address;
-    base::Nanos since = 0;  // the start of the handshake, then of being up
+    schemas::Role role = schemas::Role::kGateway;  // once it is up
+    base::Nanos since = 0;                         // the start of the handshake, then of being up
     bool up = false;
     std::vector<Frame> early;
     absl::Status reason;  // why we closed it
@@ -212,6 +229,7 @@ class Link::Impl {
       twin = arrival == AddressBook::Arrival::kTwin;
       if (!twin) {
         state.up = true;
+        state.role = hello->role;
         state.since = base::Now();
         address = state.address;
         early.swap(state.early);
@@ -438,6 +456,7 @@ const std::string& Link::listen_address() const { return impl_->listen_address()
 uint64_t Link::incarnation() const { return impl_->incarnation(); }
 LinkStats Link::stats() const { return impl_->stats(); }
 transport::FabricStats Link::fabric_stats() const { return impl_->fabric_stats(); }
-std::map<std::string, int64_t> Link::wires() const { return impl_->wires(); }
+std::vector<PeerStats> Link::peers() const { return impl_->peers(); }
+std::vector<transport::PoolStats> Link::pools() const { return impl_->pools(); }
 
 }  // namespace specfabric::link

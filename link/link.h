@@ -77,6 +77,15 @@ struct LinkStats {
   uint64_t lookup_failures = 0, addresses = 0;
 };
 
+// An open connection: who is at its other end, and what payload it has carried.
+struct PeerStats {
+  PeerId peer = 0;
+  std::string address;
+  schemas::Role role = schemas::Role::kGateway;
+  std::string wire;
+  uint64_t bytes_sent = 0, bytes_received = 0;
+};
+
 class Link {
  public:
   // InvalidArgument, in one line: an address that is not one. Otherwise as Fabric's Create, Listen.
@@ -100,7 +109,8 @@ class Link {
   uint64_t incarnation() const;
   LinkStats stats() const;
   transport::FabricStats fabric_stats() const;
-  std::map<std::string, int64_t> wires() const;  // open connections, by wire
+  std::vector<PeerStats> peers() const;  // those that are up
+  std::vector<transport::PoolStats> pools() const;
 
  private:
   class Impl;

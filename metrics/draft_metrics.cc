@@ -26,13 +26,17 @@ DraftMetrics::DraftMetrics(Registry& registry)
       replies_without_pass(
           registry.AddCounter("specfabric_draft_ready_replies_total",
                               "Trees that were sent without a pass, from what was run ahead")),
+      foreign_messages(registry.AddCounter(
+          "specfabric_draft_foreign_messages_total",
+          "Messages of a target about the sequences of another incarnation, dropped")),
       weights_bytes(registry.AddCounter("specfabric_draft_weights_bytes_total",
                                         "Bytes of distributions sent beside trees")),
       registry_(registry) {
   for (int reason = 0; reason < kEvictions; ++reason) {
-    evictions[reason] = &registry.AddCounter("specfabric_draft_evictions_total",
-                                             "Sessions thrown out before their target ended them",
-                                             {{"reason", kEvictionNames[reason]}});
+    evictions[reason] = &registry.AddCounter(
+        "specfabric_draft_evictions_total",
+        "Sessions thrown out: lru, ttl, purge (their target ended or restarted)",
+        {{"reason", kEvictionNames[reason]}});
   }
   for (size_t status = 0; status < kDraftStatusNames.size(); ++status) {
     requests[status] = &registry.AddCounter("specfabric_draft_requests_total",
@@ -48,7 +52,9 @@ void DraftMetrics::CountRequest(int status) {
 Counter* DraftMetrics::Outcomes(int outcome, int accepted) {
   return &registry_.AddCounter(
       "specfabric_draft_ahead_outcomes_total",
-      "Trees whose text went on, by whether the next root had been run, and by guesses accepted",
+      "Trees whose text went on, by guesses accepted, and by whether the next root had been run: "
+      "`hit`; `not_grown` (a candidate, not run), `not_guessed` (no candidate), `not_reached` (not "
+      "even its parent was run)",
       {{"outcome", kAheadOutcomeNames[outcome]}, {"accepted", std::to_string(accepted)}});
 }
 

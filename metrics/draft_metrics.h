@@ -36,7 +36,8 @@ struct DraftMetrics {
   Counter& passes_ahead;     // ahead of the outcomes
   Counter& nodes_ahead;      // run by those
   Counter& replies_without_pass;
-  Counter& weights_bytes;  // of the distributions that nodes were drawn from, sent beside them
+  Counter& foreign_messages;  // of a target in another's name
+  Counter& weights_bytes;     // of the distributions that nodes were drawn from, sent beside them
 
  private:
   Registry& registry_;

@@ -14,25 +14,26 @@ constexpr const char* kReplies = "specfabric_target_worker_replies_total";
 constexpr const char* kMisses = "specfabric_target_worker_misses_total";
 constexpr const char* kMoves = "specfabric_target_worker_moves_total";
 
-// A worker that has connected again counts from nothing.
-void Advance(uint64_t now, uint64_t* seen, Counter* counter) {
-  counter->Increment(static_cast<double>(now >= *seen ? now - *seen : now));
-  *seen = now;
-}
-
 }  // namespace
 
 DraftRouteMetrics::Series DraftRouteMetrics::Add(const Key& key) {
   const Labels labels = {{"worker", key.first}, {"model", key.second}};
   Series s;
-  s.latency = &registry_.AddGauge(kLatency, "Smoothed time from a request to its draft", labels);
+  s.latency = &registry_.AddGauge(
+      kLatency,
+      "Smoothed time from a request to its draft; series of a worker exist while it is connected",
+      labels);
   s.outstanding = &registry_.AddGauge(kOutstanding, "Draft requests without an outcome", labels);
   s.sequences = &registry_.AddGauge(kSequences, "Sequences that the worker drafts for", labels);
-  s.in_service = &registry_.AddGauge(kInService, "1 while the worker gets requests", labels);
-  s.slow = &registry_.AddGauge(kSlow, "1 while its latency is above --draft_latency_warn", labels);
+  s.in_service = &registry_.AddGauge(
+      kInService, "1 while the worker gets requests; 0: it missed too many, or drains", labels);
+  s.slow =
+      &registry_.AddGauge(kSlow, "1 while its latency is above `--draft_latency_warn`", labels);
   s.replies = &registry_.AddCounter(kReplies, "Drafts that came in time", labels);
   s.misses = &registry_.AddCounter(kMisses, "Draft requests without a usable reply", labels);
-  s.moves = &registry_.AddCounter(kMoves, "Sequences that moved to the worker", labels);
+  s.moves = &registry_.AddCounter(
+      kMoves, "Sequences that moved to the worker because it was clearly better (`--draft_router`)",
+      labels);
   return s;
 }
 
@@ -65,9 +66,9 @@ void DraftRouteMetrics::Update(const std::vector<DraftRoute>& routes) {
     s.sequences->Set(route.sequences);
     s.in_service->Set(route.in_service);
     s.slow->Set(route.slow);
-    Advance(route.replies, &s.seen_replies, s.replies);
-    Advance(route.misses, &s.seen_misses, s.misses);
-    Advance(route.moves, &s.seen_moves, s.moves);
+    AdvanceTo(route.replies, &s.seen_replies, s.replies);
+    AdvanceTo(route.misses, &s.seen_misses, s.misses);
+    AdvanceTo(route.moves, &s.seen_moves, s.moves);
   }
 }
 

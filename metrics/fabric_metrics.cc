@@ -1,9 +1,15 @@
 #include "metrics/fabric_metrics.h"
 
+#include <set>
 #include <string>
 #include <utility>
 
 namespace specfabric::metrics {
+namespace {
+
+constexpr const char* kPeerBytes = "specfabric_fabric_peer_bytes_total";
+
+}  // namespace
 
 FabricMetrics::FabricMetrics(Registry& registry, std::function<FabricCounters()> read)
     : registry_(registry),
@@ -18,13 +24,14 @@ FabricMetrics::FabricMetrics(Registry& registry, std::function<FabricCounters()>
   };
   const Labels sent = {{"direction", "sent"}}, received = {{"direction", "received"}};
   series_ = {
-      {add("frames", "Frames", sent), &C::frames_sent},
-      {add("frames", "Frames", received), &C::frames_received},
-      {add("bytes", "Payload bytes", sent), &C::bytes_sent},
-      {add("bytes", "Payload bytes", received), &C::bytes_received},
+      {add("frames", "Frames sent and received", sent), &C::frames_sent},
+      {add("frames", "Frames sent and received", received), &C::frames_received},
+      {add("bytes", "Payload bytes sent and received", sent), &C::bytes_sent},
+      {add("bytes", "Payload bytes sent and received", received), &C::bytes_received},
       {add("bytes_copied", "Payload bytes copied on their way"), &C::bytes_copied},
-      {add("tensors", "Tensors, also counted as frames", sent), &C::tensors_sent},
-      {add("tensors", "Tensors, also counted as frames", received), &C::tensors_received},
+      {add("tensors", "Tensors sent and received, among the frames", sent), &C::tensors_sent},
+      {add("tensors", "Tensors sent and received, among the frames", received),
+       &C::tensors_received},
       {add("stale_tensors", "Tensors nobody waited for any more"), &C::stale_tensors},
       {add("refused_tensors", "Tensors without a slot to go to"), &C::refused_tensors},
       {add("late_tensors", "Tensors given up while under way"), &C::late_tensors},
@@ -53,28 +60,76 @@ FabricMetrics::FabricMetrics(Registry& registry, std::function<FabricCounters()>
 
 void FabricMetrics::Update() {
   const FabricCounters now = read_();
-  for (Series& series : series_) {
-    const uint64_t total = now.*series.total;
-    if (total > series.seen) series.counter->Increment(static_cast<double>(total - series.seen));
-    series.seen = total;
-  }
+  for (Series& series : series_) AdvanceTo(now.*series.total, &series.seen, series.counter);
   releasing_.Set(static_cast<double>(now.releasing));
   addresses_.Set(static_cast<double>(now.addresses));
-  UpdateWires(now.wires);
+  UpdateWires(now.peers);
+  UpdatePeers(now.peers);
+  for (const auto& [memory, bytes] : now.registered_bytes) {
+    registry_
+        .AddGauge("specfabric_fabric_registered_bytes",
+                  "Memory registered with UCX that tensors are sent from and received into",
+                  {{"memory", memory}})
+        .Set(static_cast<double>(bytes));
+  }
+  for (const auto& [state, slots] : now.slots) {
+    registry_
+        .AddGauge("specfabric_fabric_slots",
+                  "Slots of that memory by what they do; `quarantined`: the peer is gone while UCX "
+                  "may still write to them",
+                  {{"state", state}})
+        .Set(static_cast<double>(slots));
+  }
 }
 
-void FabricMetrics::UpdateWires(const std::map<std::string, int64_t>& wires) {
+void FabricMetrics::UpdateWires(const std::vector<PeerCounters>& peers) {
+  std::map<std::string, int64_t> wires;
+  for (const PeerCounters& peer : peers) ++wires[peer.wire];
   for (const auto& [wire, gauge] : wires_) {
     if (!wires.contains(wire)) gauge->Set(0);
   }
   for (const auto& [wire, connections] : wires) {
     Gauge*& gauge = wires_[wire];
     if (gauge == nullptr) {
-      gauge = &registry_.AddGauge("specfabric_fabric_connections", "Open connections, by wire",
+      gauge = &registry_.AddGauge("specfabric_fabric_connections",
+                                  "Open connections by what carries them, such as `posix/memory`, "
+                                  "`tcp/eth0`, `rc_mlx5/mlx5_0:1`",
                                   {{"wire", wire}});
     }
     gauge->Set(static_cast<double>(connections));
   }
+}
+
+void FabricMetrics::UpdatePeers(const std::vector<PeerCounters>& peers) {
+  std::set<PeerKey> connected;
+  std::set<uint64_t> connections;
+  for (const PeerCounters& peer : peers) {
+    const PeerKey key{peer.peer, peer.role, peer.wire};
+    connected.insert(key);
+    connections.insert(peer.connection);
+    auto series = peers_.find(key);
+    if (series == peers_.end()) series = peers_.emplace(key, AddPeer(key)).first;
+    SeenBytes& seen = seen_[peer.connection];
+    AdvanceTo(peer.bytes_sent, &seen.sent, series->second.sent);
+    AdvanceTo(peer.bytes_received, &seen.received, series->second.received);
+  }
+  std::erase_if(seen_, [&](const auto& entry) { return !connections.contains(entry.first); });
+  std::erase_if(peers_, [&](const auto& entry) {
+    if (connected.contains(entry.first)) return false;
+    registry_.Remove(kPeerBytes, entry.second.sent);
+    registry_.Remove(kPeerBytes, entry.second.received);
+    return true;
+  });
+}
+
+FabricMetrics::PeerSeries FabricMetrics::AddPeer(const PeerKey& key) {
+  const auto add = [&](const char* direction) {
+    return &registry_.AddCounter(
+        kPeerBytes,
+        "Payload bytes of a peer's connections; series of a peer exist while it is connected",
+        {{"peer", key[0]}, {"role", key[1]}, {"wire", key[2]}, {"direction", direction}});
+  };
+  return {.sent = add("sent"), .received = add("received")};
 }
 
 }  // namespace specfabric::metrics

@@ -1,6 +1,7 @@
 #ifndef SPECFABRIC_METRICS_FABRIC_METRICS_H_
 #define SPECFABRIC_METRICS_FABRIC_METRICS_H_
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -10,6 +11,13 @@
 #include "metrics/registry.h"
 
 namespace specfabric::metrics {
+
+// An open connection, and the payload it has carried.
+struct PeerCounters {
+  uint64_t connection = 0;  // its name, of no other ever
+  std::string peer, role, wire;
+  uint64_t bytes_sent = 0, bytes_received = 0;
+};
 
 // Totals since start (but for those marked "now"), as the transport and the link count them.
 struct FabricCounters {
@@ -23,9 +31,11 @@ struct FabricCounters {
   uint64_t send_errors = 0, back_pressure = 0, faults = 0, wakeups = 0;
   uint64_t handshakes = 0, refused_hellos = 0, malformed = 0, reconnects = 0;
   uint64_t lookup_failures = 0;
-  uint64_t releasing = 0;                // now
-  uint64_t addresses = 0;                // now
-  std::map<std::string, int64_t> wires;  // now: open connections by wire
+  uint64_t releasing = 0;                            // now
+  uint64_t addresses = 0;                            // now
+  std::vector<PeerCounters> peers;                   // now
+  std::map<std::string, uint64_t> registered_bytes;  // now, by kind of memory
+  std::map<std::string, int64_t> slots;              // now, by state
 };
 
 // The fabric counts for itself; `read` is called when somebody asks for the metrics. Must be
@@ -42,14 +52,26 @@ class FabricMetrics {
     uint64_t FabricCounters::*total;
     uint64_t seen = 0;
   };
+  struct PeerSeries {
+    Counter *sent, *received;
+  };
+  struct SeenBytes {
+    uint64_t sent = 0, received = 0;
+  };
+  using PeerKey = std::array<std::string, 3>;  // peer, role, wire
   void Update();
-  void UpdateWires(const std::map<std::string, int64_t>& wires);
+  void UpdateWires(const std::vector<PeerCounters>& peers);
+  void UpdatePeers(const std::vector<PeerCounters>& peers);
+  PeerSeries AddPeer(const PeerKey& key);
 
   Registry& registry_;
   std::vector<Series> series_;
   Gauge& releasing_;
   Gauge& addresses_;
   std::map<std::string, Gauge*> wires_;  // those that were ever seen
+  // Of what is connected. An address that connects again may have two connections for a moment.
+  std::map<PeerKey, PeerSeries> peers_;
+  std::map<uint64_t, SeenBytes> seen_;  // by connection
   std::function<FabricCounters()> read_;
   Registry::Refresh refresh_;  // last: ends before the others go
 };

@@ -24,10 +24,10 @@ GatewayMetrics::GatewayMetrics(Registry& registry)
                                           "Targets left because their engines said nothing")),
       targets_up(registry.AddGauge("specfabric_gateway_targets_up", "Targets that take work")),
       prompt_tokens(registry.AddCounter("specfabric_gateway_tokens_total",
-                                        "Tokens of requests accepted and of text emitted",
+                                        "Prompt tokens accepted, output tokens emitted",
                                         {{"kind", "prompt"}})),
       output_tokens(registry.AddCounter("specfabric_gateway_tokens_total",
-                                        "Tokens of requests accepted and of text emitted",
+                                        "Prompt tokens accepted, output tokens emitted",
                                         {{"kind", "output"}})),
       first_token(registry.AddHistogram("specfabric_gateway_time_to_first_token_seconds",
                                         "From request to the first token of a choice",
@@ -44,7 +44,8 @@ GatewayMetrics::GatewayMetrics(Registry& registry)
   for (int endpoint = 0; endpoint < kEndpoints; ++endpoint) {
     for (size_t code = 0; code < kCodes.size(); ++code) {
       requests[endpoint][code] = &registry.AddCounter(
-          "specfabric_gateway_requests_total", "HTTP requests answered",
+          "specfabric_gateway_requests_total",
+          "HTTP requests answered; code 499: the client went away first",
           {{"endpoint", kEndpointNames[endpoint]}, {"code", std::to_string(kCodes[code])}});
     }
   }

@@ -58,7 +58,7 @@ Registry::Refresh Registry::AddRefresh(std::function<void()> function) {
 
 void Registry::SetBuildInfo(const std::string& role, const std::string& version,
                             const std::string& model) {
-  AddGauge("specfabric_build_info", "1, with the role, version and model of this process",
+  AddGauge("specfabric_build_info", "1; which version of what runs here",
            {{"role", role}, {"version", version}, {"model", model}})
       .Set(1);
 }
@@ -69,6 +69,11 @@ std::string Registry::Render() {
     for (const auto& refresh : refreshes_) refresh();
   }
   return prometheus::TextSerializer().Serialize(registry_.Collect());
+}
+
+void AdvanceTo(uint64_t total, uint64_t* seen, Counter* counter) {
+  counter->Increment(static_cast<double>(total >= *seen ? total - *seen : total));
+  *seen = total;
 }
 
 std::vector<double> ExponentialBounds(double first, double factor, int count) {

@@ -10,6 +10,7 @@
 //
 // Threads: series may be updated from any thread. The registry must outlive whatever uses them.
 
+#include <cstdint>
 #include <functional>
 #include <list>
 #include <memory>
@@ -80,6 +81,10 @@ class Registry {
   std::mutex mutex_;  // guards refreshes_
   Refresh::Functions refreshes_;
 };
+
+// Brings a counter to a total that is kept elsewhere, of which it has `seen` so much. A total that
+// has become smaller counts from nothing.
+void AdvanceTo(uint64_t total, uint64_t* seen, Counter* counter);
 
 // `count` bounds from `first` on, each `factor` times the one before.
 std::vector<double> ExponentialBounds(double first, double factor, int count);

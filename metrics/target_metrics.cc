@@ -8,19 +8,20 @@ namespace {
 
 constexpr std::array<const char*, kSpans> kSpanNames = {
     "draft_wait", "draft_compute", "transfer", "plan", "forward", "verify", "commit"};
-constexpr const char* kTokensHelp = "Tokens computed: prompts prefilled and output emitted";
+constexpr const char* kTokensHelp = "Prompt tokens prefilled, output tokens emitted";
 constexpr const char* kExactnessHelp =
-    "1 for what holds here of requests that ask for no coupling: the same token every time, the "
-    "same law, or neither";
+    "1 for what holds here of requests that ask for no coupling: `token`, `law` or `none`";
 
 DrafterMetrics DrafterSeries(Registry& registry, const std::string& drafter) {
   const Labels labels = {{"drafter", drafter}};
   return {
-      .drafted_tokens = registry.AddCounter(
-          "specfabric_drafter_drafted_tokens_total",
-          "Draft tokens verified, by who guessed them: a draft model or the lookup", labels),
+      .drafted_tokens =
+          registry.AddCounter("specfabric_drafter_drafted_tokens_total",
+                              "Draft tokens verified, by who guessed them: a draft model by its "
+                              "name, or `lookup`; what both guess counts for both",
+                              labels),
       .accepted_tokens = registry.AddCounter("specfabric_drafter_accepted_tokens_total",
-                                             "Of those tokens the ones that were accepted", labels),
+                                             "Draft tokens accepted, by who guessed them", labels),
       .share = nullptr};
 }
 
@@ -33,6 +34,8 @@ Labels VllmLabels(const std::string& model_name) {
 
 TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, int positions)
     : running(registry.AddGauge("specfabric_target_running_sequences", "Sequences in the batch")),
+      max_sequences(registry.AddGauge("specfabric_target_max_sequences",
+                                      "Sequences that the batch has room for (`--max_sequences`)")),
       waiting(registry.AddGauge("specfabric_target_waiting_sequences", "Sequences in the queue")),
       kv_blocks_used(registry.AddGauge("specfabric_target_kv_blocks_used", "KV blocks in use")),
       kv_blocks_free(registry.AddGauge("specfabric_target_kv_blocks_free", "KV blocks free")),
@@ -55,8 +58,9 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
       draft_weights(registry.AddCounter("specfabric_draft_weights_received_total",
                                         "Tensors of draft distributions that trees were verified "
                                         "by")),
-      draft_weights_bytes(registry.AddCounter("specfabric_draft_weights_received_bytes_total",
-                                              "Bytes of those tensors")),
+      draft_weights_bytes(
+          registry.AddCounter("specfabric_draft_weights_received_bytes_total",
+                              "Bytes of the tensors of draft distributions received")),
       scored_rounds(registry.AddCounter("specfabric_scored_rounds_total",
                                         "Rounds in which all drafters were asked, to compare "
                                         "them")),
@@ -68,12 +72,14 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
       cache_hits(registry.AddCounter("specfabric_prefix_cache_hits_total",
                                      "Tokens found in the prefix cache")),
       vllm_preemptions(registry.AddCounter(
-          "vllm:num_preemptions_total", "As specfabric_preemptions_total", VllmLabels(model_name))),
+          "vllm:num_preemptions_total",
+          "`specfabric_preemptions_total` again, under the name vLLM's dashboards use",
+          VllmLabels(model_name))),
       vllm_cache_queries(registry.AddCounter("vllm:prefix_cache_queries_total",
-                                             "As specfabric_prefix_cache_queries_total",
+                                             "`specfabric_prefix_cache_queries_total` again",
                                              VllmLabels(model_name))),
       vllm_cache_hits(registry.AddCounter("vllm:prefix_cache_hits_total",
-                                          "As specfabric_prefix_cache_hits_total",
+                                          "`specfabric_prefix_cache_hits_total` again",
                                           VllmLabels(model_name))),
       rounds(registry.AddCounter("specfabric_rounds_total",
                                  "Decode and verification rounds, one a sequence a step")),
@@ -81,19 +87,21 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
           registry.AddCounter("specfabric_drafted_tokens_total", "Draft tokens verified")),
       accepted_tokens(
           registry.AddCounter("specfabric_accepted_tokens_total", "Draft tokens accepted")),
-      vllm_drafts(registry.AddCounter("vllm:spec_decode_num_drafts_total", "Rounds with a draft",
+      vllm_drafts(registry.AddCounter("vllm:spec_decode_num_drafts_total",
+                                      "Rounds with a draft, under the name vLLM's dashboards use",
                                       VllmLabels(model_name))),
       vllm_draft_tokens(registry.AddCounter("vllm:spec_decode_num_draft_tokens_total",
-                                            "As specfabric_drafted_tokens_total",
+                                            "`specfabric_drafted_tokens_total` again",
                                             VllmLabels(model_name))),
       vllm_accepted_tokens(registry.AddCounter("vllm:spec_decode_num_accepted_tokens_total",
-                                               "As specfabric_accepted_tokens_total",
+                                               "`specfabric_accepted_tokens_total` again",
                                                VllmLabels(model_name))),
       draft_routes(registry),
       registry_(registry) {
   for (int span = 0; span < kSpans; ++span) {
     spans[span] = &registry.AddHistogram("specfabric_round_span_seconds",
-                                         "Time of a round, by what it went into",
+                                         "Time of a round by what it went into: draft_wait, "
+                                         "draft_compute, transfer, plan, forward, verify, commit",
                                          ExponentialBounds(2e-6, 2, 21),  // 2 us to 2.1 s
                                          {{"span", kSpanNames[span]}});
   }
@@ -108,13 +116,13 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
   }
   for (size_t i = 0; i < kRefusalNames.size(); ++i) {
     refused[i] = &registry.AddCounter("specfabric_refused_drafts_total",
-                                      "Replies of draft workers that were not verified, by why",
+                                      "Replies not verified: `sampling` (made for another coupling "
+                                      "or other sampling), `invalid` (tree or weights), `no_slot`",
                                       {{"reason", kRefusalNames[i]}});
   }
   for (size_t i = 0; i < kCouplingNames.size(); ++i) {
     verifications[i] = &registry.AddCounter("specfabric_verifications_total",
-                                            "Trees with guesses verified, by coupling; typical is "
-                                            "lossy",
+                                            "Trees with guesses verified; `typical` is lossy",
                                             {{"coupling", kCouplingNames[i]}});
   }
   for (int position = 0; position < positions; ++position) {
@@ -125,16 +133,16 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
     labels.merge(VllmLabels(model_name));
     vllm_accepted_at.push_back(
         &registry.AddCounter("vllm:spec_decode_num_accepted_tokens_per_pos_total",
-                             "As specfabric_accepted_tokens_per_position_total", labels));
+                             "`specfabric_accepted_tokens_per_position_total` again", labels));
   }
 }
 
 DrafterMetrics TargetMetrics::AddDrafter(const std::string& model) {
   DrafterMetrics series = DrafterSeries(registry_, model);
-  series.share = &registry_.AddGauge("specfabric_drafter_share",
-                                     "Part of the last rounds for which this draft model was "
-                                     "chosen",
-                                     {{"drafter", model}});
+  series.share = &registry_.AddGauge(
+      "specfabric_drafter_share",
+      "Part of the last rounds for which `--drafter_choice` chose this draft model",
+      {{"drafter", model}});
   return series;
 }
 

@@ -61,6 +61,7 @@ struct TargetMetrics {
   DrafterMetrics AddDrafter(const std::string& model);
 
   Gauge& running;
+  Gauge& max_sequences;
   Gauge& waiting;
   Gauge& kv_blocks_used;
   Gauge& kv_blocks_free;    // cached ones included

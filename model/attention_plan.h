@@ -20,7 +20,7 @@ struct RowView {
   int32_t run_count = 0;
   int32_t extra_first = 0;  // into AttentionPlan::extra
   int32_t extra_count = 0;
-  int32_t visible() const { return run_count + extra_count; }
+  constexpr int32_t visible() const { return run_count + extra_count; }
 };
 
 struct AttentionPlan {

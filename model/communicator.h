@@ -2,9 +2,9 @@
 #define SPECFABRIC_MODEL_COMMUNICATOR_H_
 
 // Collectives among the ranks of one tensor-parallel group. Each rank's thread owns one
-// Communicator; all ranks must make the same calls in the same order. Buffers are this rank's own.
-// Implementations: threads of one process (thread_communicator.cc), NCCL (later; then the calls are
-// enqueued on the rank's stream, which is why none of them returns a value).
+// Communicator; all ranks must make the same calls in the same order. Buffers are this rank's own,
+// in the host's memory: ranks on GPUs sum theirs by cuda/collectives.h, and meet here for the rest.
+// Implementation: threads of one process (thread_communicator.cc).
 
 #include <cstddef>
 #include <memory>

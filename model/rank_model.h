@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,38 +16,75 @@
 #include "model/batch.h"
 #include "model/communicator.h"
 #include "model/config.h"
+#include "speculation/sampling.h"
 
 namespace specfabric::model {
 
+enum class DeviceKind : uint8_t { kCpu, kCuda };
+absl::StatusOr<DeviceKind> ParseDeviceKind(std::string_view name);  // "cpu", "cuda"
+
 struct RankOptions {
+  DeviceKind device = DeviceKind::kCpu;  // CUDA: GPU number r for rank r, of those the process sees
   DataType dtype = DataType::kBFloat16;  // of weights, activations between layers, and KV
   int32_t kv_blocks = 0;
   int32_t block_size = 16;
-  int32_t threads = 1;  // threads inside one rank
+  int32_t threads = 1;  // threads inside one rank; of CPUs
   // A row's logits do not depend on the other rows of the batch. The packed kernels hold this
-  // always; the reference path pads rows in float32 for it.
+  // always; the reference path and GPUs take a fixed number of rows at once for it.
   bool batch_invariant = true;
-  bool reference = false;  // libtorch's plain operations instead of the packed kernels
+  bool reference = false;  // libtorch's plain operations instead of the packed kernels; of CPUs
+};
+
+// How the token of one logit row is chosen by the coupled rule (verification.md section 1):
+// temperature 0 is greedily.
+struct RowChoice {
+  int32_t row = 0;  // of the logit rows
+  uint64_t seed = 0;
+  uint32_t position = 0;
+  float temperature = 0;
+};
+
+// Logits that are where a device computed them.
+class DeviceLogits {
+ public:
+  virtual ~DeviceLogits() = default;
+  // best[i] = speculation::PerturbedArgMax over this rank's part of row choices[i].row, with the
+  // same bits. Internal: the device failed.
+  virtual absl::Status Best(absl::Span<const RowChoice> choices,
+                            absl::Span<speculation::ScoredToken> best) = 0;
+  // All rows, [rows][width], in the host's memory.
+  virtual absl::StatusOr<const float*> Fetch() = 0;
 };
 
 // This rank's part of the logits: float32, [rows][width], of ids first .. first + width. Valid
-// until the rank's next Forward.
+// until the rank's next Forward. On a device there is no data until it is fetched.
 struct LogitShard {
   const float* data = nullptr;
   int32_t rows = 0;
   int32_t width = 0;
   base::TokenId first = 0;
+  DeviceLogits* device = nullptr;
   absl::Span<const float> row(int r) const {
     return {data + static_cast<size_t>(r) * width, static_cast<size_t>(width)};
   }
 };
+
+// Brings rows to the host where they are on a device.
+inline absl::Status FetchRows(LogitShard* shard) {
+  if (shard->data != nullptr || shard->device == nullptr) return absl::OkStatus();
+  absl::StatusOr<const float*> rows = shard->device->Fetch();
+  if (!rows.ok()) return rows.status();
+  shard->data = *rows;
+  return absl::OkStatus();
+}
 
 class RankModel {
  public:
   // Reads this rank's shards from <model_dir>/model*.safetensors. `communicator` must outlive the
   // model. InvalidArgument: heads or KV heads do not divide by the number of ranks (the message
   // says which numbers of ranks do), tensors of other shapes than config.json says, truncated
-  // files. NotFound: missing files or tensors.
+  // files. NotFound: missing files or tensors. FailedPrecondition: no such GPU, or a build without
+  // kernels for GPUs.
   static absl::StatusOr<std::unique_ptr<RankModel>> Load(const std::string& model_dir,
                                                          const RankOptions& options,
                                                          Communicator* communicator);
@@ -58,7 +96,8 @@ class RankModel {
   // In order; both slots must be of this cache.
   virtual void MoveKv(absl::Span<const KvMove> moves) = 0;
   // Equal on two processes only if their logits have equal bits: a hash of weights, dtype and
-  // kernels, and, for the reference path alone, of ranks and threads, on which its bits depend.
+  // kernels, for the reference path of ranks and threads too, on which its bits depend, and for
+  // GPUs of ranks and the GPU's name; a GPU that is not batch-invariant is like no other.
   virtual uint64_t NumericsFingerprint() const = 0;
   // Bytes of KV cache a block takes on this rank.
   virtual int64_t KvBlockBytes() const = 0;

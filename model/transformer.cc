@@ -1,13 +1,13 @@
 #include "model/transformer.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "model/cpu/packed_linear.h"
+#include "model/numerics.h"
 #include "model/reference/attention.h"
 #include "model/reference/linear.h"
 
@@ -32,27 +32,10 @@ KvShape ShapeOfCache(const ModelConfig& config, const RankOptions& options, int 
           .dtype = options.dtype};
 }
 
-uint64_t HashDouble(uint64_t hash, double value) {
-  return base::Mix64(hash ^ std::bit_cast<uint64_t>(value));
-}
-
-// Everything of a configuration that decides bits but is in no tensor.
-uint64_t HashConfig(const ModelConfig& config, const RopeTable& rope) {
-  uint64_t hash = base::Fnv1a(config.architecture);
-  for (double value : {double(config.heads), double(config.kv_heads), double(config.head_dim),
-                       double(config.layers), double(config.rms_epsilon),
-                       double(config.tied_embeddings), double(rope.attention_factor)}) {
-    hash = HashDouble(hash, value);
-  }
-  for (float frequency : rope.inverse_frequencies) hash = HashDouble(hash, frequency);
-  return hash;
-}
-
 // The packed path gives the same bits for any number of ranks and threads; libtorch's does not.
 uint64_t HashNumerics(const RankOptions& options, const cpu::Kernels& kernels, int ranks) {
-  uint64_t hash = base::Mix64(kNumericsVersion);
-  hash = base::Mix64(hash ^ static_cast<uint64_t>(options.dtype));
-  hash = base::Mix64(hash ^ base::Fnv1a(options.reference ? "libtorch" : kernels.name));
+  uint64_t hash =
+      HashKernels(options.reference ? "libtorch" : kernels.name, kNumericsVersion, options.dtype);
   if (options.reference) {
     hash = base::Mix64(hash ^ static_cast<uint64_t>(ranks));
     hash = base::Mix64(hash ^ static_cast<uint64_t>(options.threads));
@@ -62,12 +45,6 @@ uint64_t HashNumerics(const RankOptions& options, const cpu::Kernels& kernels, i
 }
 
 }  // namespace
-
-absl::StatusOr<std::unique_ptr<RankModel>> RankModel::Load(const std::string& model_dir,
-                                                           const RankOptions& options,
-                                                           Communicator* communicator) {
-  return Transformer::Load(model_dir, options, communicator);
-}
 
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(const std::string& model_dir,
                                                                const RankOptions& options,
@@ -114,15 +91,19 @@ absl::Status Transformer::LoadCheckpoint(const std::string& model_dir) {
   if (options_.reference) reference::SetThreads(options_.threads);
   absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(model_dir);
   if (!checkpoint.ok()) return checkpoint.status();
-  absl::StatusOr<ModelWeights> weights =
-      LoadWeights(*checkpoint, config_, partition_, options_.dtype,
-                  [this](const LinearShape& shape, const WeightReader& read) {
-                    return MakeLinear(shape, read);
-                  });
+  embedding_ = EmbeddingTable(partition_.vocabulary, config_.hidden, options_.dtype);
+  absl::Status status =
+      ReadEmbedding(*checkpoint, config_, partition_,
+                    [this](int32_t index, const float* row) { embedding_.Set(index, row); });
+  if (!status.ok()) return status;
+  absl::StatusOr<ModelWeights> weights = LoadWeights<std::unique_ptr<Linear>>(
+      *checkpoint, config_, partition_, [this](const LinearShape& shape, const WeightReader& read) {
+        return MakeLinear(shape, read);
+      });
   if (!weights.ok()) return weights.status();
   weights_ = *std::move(weights);
-  fingerprint_ = base::Mix64(checkpoint->ContentHash() ^ HashConfig(config_, rope_));
-  fingerprint_ ^= HashNumerics(options_, kernels_, partition_.ranks);
+  fingerprint_ =
+      HashModel(*checkpoint, config_, rope_) ^ HashNumerics(options_, kernels_, partition_.ranks);
   return absl::OkStatus();
 }
 
@@ -167,7 +148,7 @@ void Transformer::Embed(const Batch& batch) {
       std::fill(out, out + hidden, 0.0f);
       continue;
     }
-    weights_.embedding.Get(index, out);
+    embedding_.Get(index, out);
     for (size_t i = 0; i < hidden; ++i) out[i] += 0.0f;
   }
   communicator_->AllReduceSum(absl::MakeSpan(residual, batch.tokens.size() * hidden));

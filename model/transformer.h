@@ -59,6 +59,7 @@ class Transformer : public RankModel {
   const RopeTable rope_;
   cpu::Attention attention_;
   KvCache cache_;
+  EmbeddingTable embedding_;
   ModelWeights weights_;
   uint64_t fingerprint_ = 0;
 

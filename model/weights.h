@@ -2,13 +2,14 @@
 #define SPECFABRIC_MODEL_WEIGHTS_H_
 
 // One rank's shard of a checkpoint, ready to run. Matrices that read the same input are one layer:
-// query, key and value; gate and up.
+// query, key and value; gate and up. A Matrix is whatever runs such a layer, where it runs.
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "model/config.h"
 #include "model/linear.h"
@@ -18,18 +19,46 @@
 namespace specfabric::model {
 
 // Biases and norm weights are float32; an absent bias is empty.
-struct LayerWeights {
+template <typename Matrix>
+struct LayerWeightsOf {
   std::vector<float> attention_norm, mlp_norm;  // [hidden]
-  std::unique_ptr<Linear> qkv;                  // hidden -> query heads, key heads, value heads
+  Matrix qkv;                                   // hidden -> query heads, key heads, value heads
   std::vector<float> qkv_bias;
   std::vector<float> query_norm, key_norm;  // [head_dim]
-  std::unique_ptr<Linear> output;           // heads -> hidden, row-parallel
+  Matrix output;                            // heads -> hidden, row-parallel
   std::vector<float> output_bias;           // [hidden], whole on every rank
-  std::unique_ptr<Linear> gate_up;          // hidden -> gate features, up features
+  Matrix gate_up;                           // hidden -> gate features, up features
   std::vector<float> gate_up_bias;
-  std::unique_ptr<Linear> down;  // intermediate -> hidden, row-parallel
+  Matrix down;                   // intermediate -> hidden, row-parallel
   std::vector<float> down_bias;  // [hidden], whole on every rank
 };
+
+template <typename Matrix>
+struct ModelWeightsOf {
+  std::vector<LayerWeightsOf<Matrix>> layers;
+  std::vector<float> final_norm;  // [hidden]
+  Matrix head;                    // hidden -> this rank's vocabulary
+};
+
+template <typename Matrix>
+using MatrixFactory =
+    std::function<absl::StatusOr<Matrix>(const LinearShape& shape, const WeightReader& read)>;
+
+// Everything but the embedding. Errors are those of Checkpoint::Find and of the factory. Defined
+// for the matrices of CPUs and of GPUs (load_weights.h).
+template <typename Matrix>
+absl::StatusOr<ModelWeightsOf<Matrix>> LoadWeights(const Checkpoint& checkpoint,
+                                                   const ModelConfig& config,
+                                                   const Partition& partition,
+                                                   const MatrixFactory<Matrix>& make_matrix);
+
+// Calls `row` with the embedding, [hidden], of this rank's tokens, in order.
+absl::Status ReadEmbedding(const Checkpoint& checkpoint, const ModelConfig& config,
+                           const Partition& partition,
+                           absl::FunctionRef<void(int32_t index, const float* row)> row);
+
+using LayerWeights = LayerWeightsOf<std::unique_ptr<Linear>>;
+using ModelWeights = ModelWeightsOf<std::unique_ptr<Linear>>;
 
 // The embedding rows of this rank's tokens, [tokens][hidden], in the model's dtype.
 class EmbeddingTable {
@@ -44,21 +73,6 @@ class EmbeddingTable {
   std::vector<float> float32_;
   std::vector<uint16_t> bfloat16_;
 };
-
-struct ModelWeights {
-  EmbeddingTable embedding;
-  std::vector<LayerWeights> layers;
-  std::vector<float> final_norm;  // [hidden]
-  std::unique_ptr<Linear> head;   // hidden -> this rank's vocabulary
-};
-
-using LinearFactory = std::function<absl::StatusOr<std::unique_ptr<Linear>>(
-    const LinearShape& shape, const WeightReader& read)>;
-
-// Errors are those of Checkpoint::Find.
-absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
-                                         const Partition& partition, DataType dtype,
-                                         const LinearFactory& make_linear);
 
 }  // namespace specfabric::model
 

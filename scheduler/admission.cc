@@ -62,6 +62,7 @@ void Scheduler::Impl::Admit() {
     if (sequence == nullptr || !TakePrefillBlocks(sequence)) return;
     waiting.Remove(sequence);
     sequence->phase = Phase::kPrefill;
+    sequence->Reserve(options.block_size);
     if (sequence->preemptions == 0) {
       shares.Charge(sequence->request.tenant,
                     TenantShares::kPromptWeight * sequence->committed_size());
@@ -133,7 +134,7 @@ void Scheduler::Impl::Preempt(Sequence* sequence, StepPlan* plan) {
   blocks.Drop(sequence);
   sequence->phase = Phase::kWaiting;
   sequence->wait.EndRound();
-  sequence->draft.reset();
+  sequence->guesses = false;
   sequence->prompt_logprobs.clear();
   ++sequence->preemptions;
   ++counted.preemptions;

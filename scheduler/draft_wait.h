@@ -51,8 +51,8 @@ class DraftWait {
 
   State state_ = State::kIdle;
   uint32_t round_ = 0;
-  DraftOrder order_;
   base::Nanos asked_at_ = 0, deadline_ = 0;
+  DraftOrder order_;
   // When each of the last rounds asked, by round modulo their number; -1: answered, or did not
   // ask.
   std::array<base::Nanos, 8> unanswered_ = {-1, -1, -1, -1, -1, -1, -1, -1};

@@ -21,7 +21,16 @@ constexpr int32_t kLookups = 128;
 // More is asked for than is expected to be verified: which nodes are best is known once they are
 // there.
 constexpr double kSlack = 1.5;
-constexpr int32_t kFew = 4;  // askers
+// Gains that are expected to be smaller are not worth what the estimates may be wrong by, and what
+// no estimate counts: a draft that shares its processors with the target slows it down.
+constexpr double kWorthwhile = 1.03;  // tokens a second, to those of going plainly
+constexpr int32_t kFew = 4;           // askers
+constexpr int32_t kAllProbe = 4;      // of so many probes one is by all
+// Of a step without guesses so much has to be remembered: what plain decoding takes is not measured
+// while it is not done. One in about 350 steps sees to it.
+constexpr double kPlainStep = 0.5;
+constexpr double kBeyondDoubt = 2.5;  // advantage that an old measurement does not bring about
+constexpr int32_t kUnmeasured = 8;    // orders; loads that pass quickly need not be known
 
 }  // namespace
 
@@ -36,9 +45,10 @@ DraftOrder GoodputControl::Best(const PerCoupling& c, bool merges, int32_t asker
   DraftOrder best;
   Worths offered = LookedUp(c, askers);
   const Cut plain = ShareRows(offered, step, step_time_);
-  double best_rate = plain.rate;
+  double best_rate = kWorthwhile * plain.rate;
   if (!merges) offered = {};  // one tree is verified, the draft's or the lookup's
   for (int depth = 1; depth <= kDepths && c.seen[depth - 1] > 0; ++depth) {
+    if (c.worths[depth - 1].all == 0) break;  // no tree has gone that deep
     offered.Add(c.worths[depth - 1], askers);
     StepBase later = step;
     later.delay += c.reply.Expect(askers, depth) + c.reply.Deviation(askers);
@@ -51,7 +61,8 @@ DraftOrder GoodputControl::Best(const PerCoupling& c, bool merges, int32_t asker
             .max_depth = depth,
             .latency = later.delay - step.delay,
             .gain = std::max(0.0, cut.tokens - plain.tokens) / askers,
-            .rows = std::max(0.0, cut.guesses - plain.guesses) / askers};
+            .rows = std::max(0.0, cut.guesses - plain.guesses) / askers,
+            .advantage = cut.rate / plain.rate};
   }
   return best;
 }
@@ -80,16 +91,25 @@ DraftOrder GoodputControl::BestPriced(const PerCoupling& c, int32_t askers, cons
   StepBase later = step;
   later.delay += c.reply.Expect(askers, c.deepest) + c.reply.Deviation(askers);
   const Cut cut = ShareRows(offered, later, step_time_);
-  DraftOrder order = {.ask = cut.guesses > 0 && cut.rate > plain.rate,
+  DraftOrder order = {.ask = cut.guesses > 0 && cut.rate > kWorthwhile * plain.rate,
                       .max_nodes = most,
                       .max_depth = kDepths,
                       .priced = true,
                       .askers = askers,
                       .latency = later.delay - step.delay,
                       .gain = std::max(0.0, cut.tokens - plain.tokens) / askers,
-                      .rows = std::max(0.0, cut.guesses - plain.guesses) / askers};
+                      .rows = std::max(0.0, cut.guesses - plain.guesses) / askers,
+                      .advantage = cut.rate / plain.rate};
   SetPrices(std::max(cut.rate, plain.rate), step, most, &order);
   return order;
+}
+
+bool GoodputControl::MeasuresPlain(int32_t rows) {
+  if (step_time_.Known(rows) >= kPlainStep) {
+    unmeasured_ = 0;
+    return false;
+  }
+  return ++unmeasured_ % kUnmeasured == 0;
 }
 
 DraftOrder GoodputControl::Order(Coupling coupling, int32_t askers, const StepBase& step,
@@ -106,6 +126,11 @@ DraftOrder GoodputControl::Order(Coupling coupling, int32_t askers, const StepBa
   DraftOrder order =
       priced ? BestPriced(c, askers, step, most) : Best(c, merges, askers, step, most);
   order.askers = askers;
+  if (order.ask && order.advantage < kBeyondDoubt &&
+      MeasuresPlain(static_cast<int32_t>(step.rows))) {
+    order.ask = false;
+    return order;
+  }
   if (order.ask) {
     c.probe_interval = c.until_probe = kFirstProbe;
     if (priced) return order;
@@ -120,7 +145,10 @@ DraftOrder GoodputControl::Order(Coupling coupling, int32_t askers, const StepBa
   if (--c.until_probe > 0) return order;
   c.probe_interval = std::min(2 * c.probe_interval, kLastProbe);
   c.until_probe = c.probe_interval;
-  return Deepest(coupling, order, most);
+  // What guesses are worth a few sequences show; how long replies to all take, all.
+  const bool all = c.probes++ % kAllProbe == 0;
+  order.askers = order.probers = all ? askers : std::min(askers, std::max(kFew, askers / 8));
+  return order;
 }
 
 DraftOrder GoodputControl::Deepest(Coupling coupling, DraftOrder order, int32_t most) const {
@@ -161,7 +189,9 @@ base::Nanos GoodputControl::Patience(Coupling coupling, const DraftOrder& order)
 
 void GoodputControl::Average(const Worths& now, int32_t most, int32_t* seen, Worths* average) {
   *seen = std::min(*seen + 1, most);
+  if (now.all == 0 && average->all == 0) return;
   const double share = 1.0 / *seen;
+  average->all += share * (now.all - average->all);
   for (int b = 0; b < kWorthBuckets; ++b) {
     average->count[b] += share * (now.count[b] - average->count[b]);
     average->sum[b] += share * (now.sum[b] - average->sum[b]);

@@ -34,8 +34,10 @@ struct DraftOrder {
   base::Nanos latency = 0;  // until its reply is expected, deviation included
   double gain = 0;          // guesses accepted, if it comes in time
   double rows = 0;          // guesses verified
+  double advantage = 1;     // expected tokens a second, to those of going plainly
   int32_t explorer = -1;    // of the askers the one that had better ask for all that a draft can
                             // grow, counted from 0; -1: none
+  int32_t probers = 0;      // where asking does not pay: so many do all the same, the first ones
 };
 
 class GoodputControl {
@@ -103,6 +105,7 @@ class GoodputControl {
     int32_t explored = 0;
     // Rounds, where asking does not pay.
     int32_t until_probe = kFirstProbe, probe_interval = kFirstProbe;
+    int32_t probes = 0;
   };
 
   static Worths LookedUp(const PerCoupling& c, int32_t askers);
@@ -114,12 +117,15 @@ class GoodputControl {
   // that all come at the same time.
   DraftOrder BestPriced(const PerCoupling& c, int32_t askers, const StepBase& step,
                         int32_t most) const;
+  // Whether to go plainly only to know how long that takes.
+  bool MeasuresPlain(int32_t rows);
   void SetPrices(double rate, const StepBase& step, int32_t most, DraftOrder* order) const;
   void NoteWorth(const speculation::Draft& draft, const DraftOrder& order, PerCoupling* c) const;
   // most: rounds that the average is of.
   static void Average(const Worths& now, int32_t most, int32_t* seen, Worths* average);
 
   StepTime step_time_;
+  int32_t unmeasured_ = 0;  // orders since plain steps of that size were last known
   AcceptanceEstimate acceptance_;
   std::array<PerCoupling, speculation::kCouplings> couplings_;
   std::vector<float> chances_;  // scratch

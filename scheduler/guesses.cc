@@ -28,6 +28,11 @@ void KeepBest(int32_t most, Draft* draft, std::vector<float>* worth) {
   Keep(nodes, draft);
 }
 
+void Guess(Draft draft, Sequence* sequence) {
+  sequence->draft = std::move(draft);
+  sequence->guesses = true;
+}
+
 }  // namespace
 
 void Scheduler::Impl::CatchUp(Sequence* sequence) const {
@@ -50,7 +55,7 @@ void Scheduler::Impl::LookUp(Sequence* sequence) {
   draft.sources.assign(draft.tree.size(),
                        {.guesser = speculation::Guesser::kLookup, .looked_up = true});
   control.JudgeLookup(sequence->request.coupling, draft, &sequence->worth);
-  if (draft.tree.size() > 1) sequence->draft = std::move(draft);
+  if (draft.tree.size() > 1) Guess(std::move(draft), sequence);
 }
 
 void Scheduler::Impl::TakeDraft(Draft draft, bool stale, Sequence* sequence) {
@@ -60,12 +65,11 @@ void Scheduler::Impl::TakeDraft(Draft draft, bool stale, Sequence* sequence) {
   if (draft.tree.size() > useful + 1) draft = Prune(std::move(draft), useful, useful);
   if (stale) return control.Judge(coupling, draft, order, useful, &unused_worth);
   sequence->answered = true;
-  if (sequence->draft && speculation::Merges(coupling)) {
-    draft = Merge(draft, *sequence->draft);
+  if (sequence->guesses && speculation::Merges(coupling)) {
+    draft = Merge(draft, sequence->draft);
     control.Judge(coupling, draft, order, useful, &sequence->worth);
     KeepBest(useful, &draft, &sequence->worth);
-    sequence->draft = std::move(draft);
-    return;
+    return Guess(std::move(draft), sequence);
   }
   control.Judge(coupling, draft, order, useful, &unused_worth);
   // Either is known before anything of it is: what the lookup found follows from the text so far,
@@ -73,18 +77,18 @@ void Scheduler::Impl::TakeDraft(Draft draft, bool stale, Sequence* sequence) {
   const auto sum = [](const std::vector<float>& worth) {
     return std::accumulate(worth.begin(), worth.end(), 0.0f);
   };
-  if (sequence->draft && sum(sequence->worth) > sum(unused_worth)) return;
+  if (sequence->guesses && sum(sequence->worth) > sum(unused_worth)) return;
   sequence->worth.swap(unused_worth);
-  sequence->draft = std::move(draft);
+  Guess(std::move(draft), sequence);
 }
 
 void Scheduler::Impl::AddDraft(Draft draft, Sequence* sequence) {
   const int32_t useful = sequence->useful_draft_nodes(options.max_tree_nodes);
   if (draft.tree.size() > useful + 1) draft = Prune(std::move(draft), useful, useful);
-  if (sequence->draft) draft = Merge(*sequence->draft, draft);
+  if (sequence->guesses) draft = Merge(sequence->draft, draft);
   control.JudgeExtra(sequence->request.coupling, draft, &sequence->worth);
   KeepBest(useful, &draft, &sequence->worth);
-  sequence->draft = std::move(draft);
+  Guess(std::move(draft), sequence);
 }
 
 }  // namespace specfabric::scheduler

@@ -81,6 +81,12 @@ int32_t KvBlocks::Publish(int32_t block, const Content& content) {
   return block;
 }
 
+void KvBlocks::Prefetch(int32_t block, const BlockKey& key) const {
+  by_key_.prefetch(key);
+  __builtin_prefetch(&blocks_[block], 1);
+  __builtin_prefetch(&tokens_[static_cast<size_t>(block) * block_size_], 1);
+}
+
 void KvBlocks::Link(int32_t block) {
   blocks_[block].older = newest_;
   (newest_ == kNone ? oldest_ : blocks_[newest_].newer) = block;

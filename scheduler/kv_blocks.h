@@ -51,6 +51,8 @@ class KvBlocks {
   // this content from now on: `block`, or another one that did already; or kNone if the key is
   // taken by other tokens.
   int32_t Publish(int32_t block, const Content& content);
+  // A hint that this is about to be published.
+  void Prefetch(int32_t block, const BlockKey& key) const;
 
   int32_t total() const { return static_cast<int32_t>(blocks_.size()); }
   // Blocks that can be taken: free or cached.

@@ -64,7 +64,7 @@ std::optional<base::Nanos> Scheduler::Impl::HoldUntil(base::Nanos now) {
       pending.push_back({usual + 2 * overdue, value * wait.order().gain, wait.order().rows});
       deadline = std::min(deadline, wait.deadline());
     }
-    if (!sequence->draft) continue;
+    if (!sequence->guesses) continue;
     Worths& guesses = wait.waiting() ? looked_up : worths;
     for (float worth : sequence->worth) guesses.Add(value * worth);
   }
@@ -147,6 +147,10 @@ DraftOrder Scheduler::Impl::TakeOrder(speculation::Coupling coupling) {
     order = options.speculation == SpeculationPolicy::kAlways
                 ? control.Deepest(coupling, all, options.max_tree_nodes)
                 : control.Order(coupling, askers, step, options.max_tree_nodes);
+  }
+  if (order->probers > 0) {
+    --order->probers;
+    return control.Deepest(coupling, *order, options.max_tree_nodes);
   }
   if (order->explorer < 0 || order->explorer-- > 0) return *order;
   return control.Deepest(coupling, *order, options.max_tree_nodes);

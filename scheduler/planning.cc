@@ -46,7 +46,7 @@ StepBase Scheduler::Impl::ReadyStep(base::Nanos now, Worths* worths) const {
     const float value = sequence->Value(now);
     step.tokens += value;
     step.context += sequence->kv_written;
-    if (!sequence->draft) continue;
+    if (!sequence->guesses) continue;
     for (float worth : sequence->worth) worths->Add(value * worth);
   }
   return step;
@@ -111,10 +111,10 @@ void Scheduler::Impl::PlanRunning(base::Nanos now, StepPlan* plan) {
   int32_t left = cut.partly;
   for (Sequence* sequence : ready) {
     nodes.clear();
-    if (sequence->draft) {
+    if (sequence->guesses) {
       TakeNodes(cut, sequence->worth, sequence->Value(now), &left, &nodes);
       // Of a weighed tree as many places as the tree has.
-      while (!nodes.empty() && nodes.back() >= sequence->draft->tree.size()) nodes.pop_back();
+      while (!nodes.empty() && nodes.back() >= sequence->draft.tree.size()) nodes.pop_back();
     }
     const int32_t room = blocks.SlotsWithin(*sequence) - sequence->kv_written;
     nodes.resize(std::min<size_t>(nodes.size(), room - 1));

@@ -28,18 +28,19 @@ SchedulerOptions Sound(SchedulerOptions options) {
 
 Scheduler::Impl::Impl(const SchedulerOptions& given) : options(Sound(given)), blocks(options) {}
 
-// A step is about as large as the last one.
-void Scheduler::Impl::Reserve(StepPlan* plan) const {
-  const size_t rows = usual.rows + usual.rows / 8;
-  plan->tokens.reserve(rows);
-  plan->positions.reserve(rows);
-  plan->parents.reserve(rows);
-  plan->ancestors.reserve(rows);
-  plan->logit_rows.reserve(rows);
-  plan->score_tokens.reserve(rows);
-  plan->sequences.reserve(usual.sequences + 1);
-  plan->blocks.reserve(usual.blocks + usual.sequences);
-  plan->moves.reserve(usual.moves + usual.moves / 8);
+StepPlan Scheduler::Impl::EmptyPlan() {
+  StepPlan plan = std::exchange(spare_plan, {});
+  const size_t rows = options.max_step_tokens;
+  plan.tokens.reserve(rows);
+  plan.positions.reserve(rows);
+  plan.parents.reserve(rows);
+  plan.ancestors.reserve(rows);
+  plan.logit_rows.reserve(rows);
+  plan.score_tokens.reserve(rows);
+  plan.moves.reserve(rows);
+  plan.sequences.reserve(options.max_sequences);
+  plan.blocks.reserve(blocks.pool.total());  // more where many are shared
+  return plan;
 }
 
 void Scheduler::Impl::End(base::SequenceId id, std::vector<Event>* events) {
@@ -54,6 +55,19 @@ void Scheduler::Impl::End(base::SequenceId id, std::vector<Event>* events) {
   shares.Leave(sequence->request.tenant);
   sequences.erase(id);
   events->emplace_back(SequenceEnded{.id = id});
+}
+
+// After its part of a step; false if it is over, or has no round to start yet.
+bool Scheduler::Impl::GoesOn(Sequence* sequence, std::vector<Event>* events) {
+  blocks.Publish(sequence);
+  if (sequence->finished) {
+    End(sequence->request.id, events);
+    return false;
+  }
+  CatchUp(sequence);
+  if (sequence->phase != Phase::kRunning) return false;
+  blocks.Trim(sequence);
+  return true;
 }
 
 void Scheduler::Impl::EndWithoutTokens(Sequence* sequence, FinishReason reason,
@@ -185,12 +199,12 @@ std::variant<StepPlan, WaitUntil> Scheduler::Plan(base::Nanos now) {
   impl_->CountPrefill();
   if (const auto until = impl_->HoldUntil(now)) return WaitUntil{*until};
   impl_->hold_until = 0;
-  StepPlan plan;
-  impl_->Reserve(&plan);
+  StepPlan plan = impl_->EmptyPlan();
   impl_->PlanRunning(now, &plan);
   impl_->PlanPrefills(&plan);
   if (plan.sequences.empty()) {
     SPECFABRIC_CHECK(plan.preempted.empty());
+    impl_->spare_plan = std::move(plan);
     return WaitUntil{impl_->EarliestDeadline()};
   }
   SPECFABRIC_CHECK(plan.rows() <= impl_->options.max_step_tokens);
@@ -201,10 +215,7 @@ std::variant<StepPlan, WaitUntil> Scheduler::Plan(base::Nanos now) {
   for (const PlanSequence& part : plan.sequences) {
     impl_->step_context += part.kv_len + part.row_count;
   }
-  impl_->usual = {.rows = plan.tokens.size(),
-                  .sequences = plan.sequences.size(),
-                  .blocks = plan.blocks.size(),
-                  .moves = plan.moves.size()};
+  impl_->step_rows = plan.rows();
   for (Sequence* sequence : impl_->in_flight) {
     sequence->in_flight = true;
     sequence->wait.EndRound();
@@ -216,11 +227,10 @@ std::vector<Event> Scheduler::Commit(StepResult result, base::Nanos now) {
   SPECFABRIC_CHECK(impl_->step_in_flight && result.step == impl_->step);
   SPECFABRIC_CHECK(result.sequences.size() == impl_->in_flight.size());
   impl_->step_in_flight = false;
-  impl_->control.OnStep(static_cast<int32_t>(impl_->usual.rows), impl_->step_context,
-                        now - impl_->step_started);
+  impl_->control.OnStep(impl_->step_rows, impl_->step_context, now - impl_->step_started);
   impl_->orders.fill(std::nullopt);
   impl_->ready.clear();
-  std::vector<Event> events;
+  std::vector<Event> events = std::exchange(impl_->spare_events, {});
   events.reserve(2 * impl_->in_flight.size());
   // Some of many trees teach as much about drafts as all; others in each step.
   const size_t teachers = 1 + impl_->in_flight.size() / kTeachers;
@@ -240,21 +250,14 @@ std::vector<Event> Scheduler::Commit(StepResult result, base::Nanos now) {
     if (sequence->first_token == 0 && !event.tokens.empty()) sequence->first_token = now;
     impl_->shares.Charge(sequence->request.tenant,
                          TenantShares::kOutputWeight * static_cast<int64_t>(event.tokens.size()));
-    impl_->blocks.Publish(sequence);
-    const bool finished = event.finish.has_value();
-    if (finished || !event.tokens.empty()) events.emplace_back(std::move(event));
-    if (finished) {
-      impl_->End(sequence->request.id, &events);
-      continue;
-    }
-    impl_->CatchUp(sequence);
-    if (sequence->phase == Phase::kRunning) {
-      impl_->blocks.Trim(sequence);
-      impl_->ready.push_back(sequence);
-    }
+    sequence->finished = event.finish.has_value();
+    if (sequence->finished || !event.tokens.empty()) events.emplace_back(std::move(event));
+    impl_->blocks.Prefetch(sequence);
+    impl_->ready.push_back(sequence);
   }
-  for (Sequence* sequence : impl_->ready) impl_->StartRound(sequence, now, &events);
   impl_->in_flight.clear();
+  std::erase_if(impl_->ready, [&](Sequence* s) { return !impl_->GoesOn(s, &events); });
+  for (Sequence* sequence : impl_->ready) impl_->StartRound(sequence, now, &events);
   return events;
 }
 
@@ -268,6 +271,25 @@ std::vector<Event> Scheduler::Abort(base::Nanos /*now*/) {
         sequence, sequence->cancelled ? FinishReason::kCancelled : FinishReason::kError, &events);
   }
   return events;
+}
+
+void Scheduler::Recycle(StepPlan plan) {
+  plan.tokens.clear();
+  plan.positions.clear();
+  plan.parents.clear();
+  plan.ancestors.clear();
+  plan.sequences.clear();
+  plan.blocks.clear();
+  plan.logit_rows.clear();
+  plan.score_tokens.clear();
+  plan.moves.clear();
+  plan.preempted.clear();
+  impl_->spare_plan = std::move(plan);
+}
+
+void Scheduler::Recycle(std::vector<Event> events) {
+  events.clear();
+  if (events.capacity() > impl_->spare_events.capacity()) impl_->spare_events = std::move(events);
 }
 
 const std::vector<base::TokenId>* Scheduler::Committed(base::SequenceId id) const {

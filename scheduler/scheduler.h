@@ -188,6 +188,11 @@ class Scheduler {
   // The step in flight failed as a whole: its sequences end with kError.
   std::vector<Event> Abort(base::Nanos now);
 
+  // Gives back what Plan and Commit handed out, once it is done with: the next ones use its memory,
+  // and then allocate none in the steady state. Neither has to be given back.
+  void Recycle(StepPlan plan);
+  void Recycle(std::vector<Event> events);
+
   // All committed tokens (prompt + output) of a live sequence; null if unknown.
   const std::vector<base::TokenId>* Committed(base::SequenceId id) const;
   SchedulerStats stats() const;

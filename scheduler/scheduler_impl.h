@@ -82,7 +82,9 @@ struct Scheduler::Impl {
     const auto it = sequences.find(id);
     return it == sequences.end() ? nullptr : it->second.get();
   }
-  void Reserve(StepPlan* plan) const;
+  // With room for any step.
+  StepPlan EmptyPlan();
+  bool GoesOn(Sequence* sequence, std::vector<Event>* events);
   void End(base::SequenceId id, std::vector<Event>* events);
   void EndWithoutTokens(Sequence* sequence, FinishReason reason, std::vector<Event>* events);
   void Check() const;
@@ -103,6 +105,7 @@ struct Scheduler::Impl {
   bool step_in_flight = false;
   uint64_t step = 0;
   base::Nanos step_started = 0;
+  int32_t step_rows = 0;
   int64_t step_context = 0;
   GoodputControl control;
   // Of the round that the present Commit starts, for each coupling once it is asked for.
@@ -112,9 +115,9 @@ struct Scheduler::Impl {
   bool cohorts = false;    // one half is verified while the drafts of the other are on their way
   SchedulerStats counted;  // only what grows
 
-  struct PlanSize {
-    size_t rows = 0, sequences = 0, blocks = 0, moves = 0;
-  } usual;  // of the last plan
+  // Empty; their memory serves the next ones.
+  StepPlan spare_plan;
+  std::vector<Event> spare_events;
 
   // Scratch of one Plan, kept for its memory.
   struct Pending {

@@ -168,13 +168,19 @@ TokensEvent ApplyTree(SequenceResult result, int32_t block_size, Sequence* seque
 }  // namespace
 
 Sequence::Sequence(SequenceRequest given, int32_t max_context)
-    : request(std::move(given)), committed(request.prompt) {
+    : committed(given.prompt), request(std::move(given)) {
   if (request.rules.counts_prompt()) {
     for (TokenId token : request.prompt) counts.AddPrompt(token);
   }
   for (TokenId token : request.generated) Append(token);
   limit = static_cast<int32_t>(
       std::min<int64_t>(int64_t{prompt_size()} + request.max_tokens, max_context));
+}
+
+void Sequence::Reserve(int32_t block_size) {
+  committed.reserve(limit);
+  blocks.reserve(limit / block_size + 1);
+  keys.reserve(limit / block_size + 1);
 }
 
 void Sequence::Append(TokenId token) {
@@ -231,7 +237,6 @@ void PlanTree(absl::Span<const int32_t> nodes, int32_t block_size, Sequence* seq
               StepPlan* plan) {
   speculation::Draft& draft = sequence->planned;
   if (nodes.empty()) {
-    sequence->draft.reset();
     draft.tree.parents.assign(1, -1);
     draft.tree.tokens.assign(1, sequence->committed.back());
     draft.tree.scores.assign(1, 0.0f);
@@ -239,9 +244,11 @@ void PlanTree(absl::Span<const int32_t> nodes, int32_t block_size, Sequence* seq
     draft.weight_row.clear();
     draft.sources.clear();
   } else {
-    draft = *std::exchange(sequence->draft, std::nullopt);
+    // What was planned last is freed by the next draft, which nobody waits for, not here.
+    std::swap(draft, sequence->draft);
     if (static_cast<int>(nodes.size()) + 1 < draft.tree.size()) Keep(nodes, &draft);
   }
+  sequence->guesses = false;
   const TokenTree& tree = draft.tree;
   sequence->planned_rows = tree.size();
   PlanSequence part = OpenPlanSequence(*sequence, RowsKind::kTree, tree.size(), block_size, plan);

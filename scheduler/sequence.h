@@ -32,16 +32,18 @@ struct Rank {
   auto operator<=>(const Rank&) const = default;
 };
 
+// What every step looks at of every sequence stands first, in as few cache lines as it takes.
 struct Sequence {
-  SequenceRequest request;
-  std::vector<base::TokenId> committed;  // prompt + output; grows by Append alone
-  speculation::TokenCounts counts;       // of `committed`, where the request's rules need them
-  int32_t limit = 0;                     // size of `committed` at which it ends
   Phase phase = Phase::kWaiting;
   bool in_flight = false;
   bool cancelled = false;  // while in flight: ends at the commit
-
-  Rank rank;
+  bool finished = false;   // by the result that is being applied
+  bool guesses = false;    // there is a `draft`
+  bool answered = false;   // in this round, by a drafter
+  bool publishes = true;   // false: another content has the key of the next block
+  bool had_reply = false;
+  bool prefilled_once = false;  // its first prefill has ended and was reported
+  int32_t limit = 0;            // size of `committed` at which it ends
 
   // KV slots [0, kv_written) hold the tokens of the same index. Running: committed.size() - 1.
   int32_t kv_written = 0;
@@ -51,24 +53,24 @@ struct Sequence {
                                 // into no plan but its own, since an aborted plan ends it.
   int32_t moves_end = 0;        // one past the last slot that `moves` read
 
-  std::vector<BlockKey> keys;  // of the first full blocks of `committed`, as far as needed so far
-  int32_t published = 0;       // blocks, from the first on, that the cache knows
-  bool publishes = true;       // false: another content has the key of the next block
-  int32_t cached_tokens = 0;   // of the prompt, found in the cache at the first prefill
-  int32_t preemptions = 0;
-
-  DraftWait wait;
-  bool had_reply = false;
-  std::optional<speculation::Draft> draft;  // of this round: the lookup's until a drafter's comes
-  std::vector<float> worth;                 // of the draft's nodes, see GoodputControl::Judge
-  bool answered = false;                    // in this round, by a drafter
-  speculation::Draft planned;               // in flight, without weight_row; no tree for a prefill
+  int32_t published = 0;  // blocks, from the first on, that the cache knows
   int32_t planned_rows = 0;
-  std::optional<speculation::Lookup> lookup;  // of `committed`, as far as it has caught up
-  base::Nanos first_token = 0;                // when it was committed; 0: not yet
+  base::Nanos first_token = 0;  // when it was committed; 0: not yet
 
+  std::vector<base::TokenId> committed;  // prompt + output; grows by Append alone
+  DraftWait wait;
+  std::vector<float> worth;    // of the draft's nodes, see GoodputControl::Judge
+  speculation::Draft draft;    // of this round: the lookup's until a drafter's comes; see `guesses`
+  speculation::Draft planned;  // in flight, without weight_row; no tree for a prefill
+  std::vector<BlockKey> keys;  // of the first full blocks of `committed`, as far as needed so far
+
+  SequenceRequest request;
+  Rank rank;
+  speculation::TokenCounts counts;  // of `committed`, where the request's rules need them
+  int32_t cached_tokens = 0;        // of the prompt, found in the cache at the first prefill
+  int32_t preemptions = 0;
+  std::optional<speculation::Lookup> lookup;         // of `committed`, as far as it has caught up
   std::vector<base::TokenLogprobs> prompt_logprobs;  // until the end of the prefill
-  bool prefilled_once = false;                       // its first prefill has ended and was reported
 
   Sequence(SequenceRequest given, int32_t max_context);
 
@@ -78,6 +80,8 @@ struct Sequence {
   bool samples() const { return request.max_tokens > 0; }
   // Every row of its prompt needs logits: none may come from the cache.
   bool scores() const { return request.score_prompt && !prefilled_once; }
+  // Room for all that it may commit, so that no step has to make it.
+  void Reserve(int32_t block_size);
   // One more token of the output.
   void Append(base::TokenId token);
   // Of one of its tokens beside those of other sequences: more with priority, and while it is

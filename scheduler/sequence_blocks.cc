@@ -79,9 +79,18 @@ int32_t SequenceBlocks::AdoptCached(Sequence* sequence) {
   return (sequence->published - before) * block_size;
 }
 
+bool SequenceBlocks::Publishes(const Sequence& sequence) const {
+  return prefix_cache && sequence.publishes &&
+         (sequence.published + 1) * block_size <= sequence.settled;
+}
+
+void SequenceBlocks::Prefetch(Sequence* sequence) {
+  if (!Publishes(*sequence)) return;
+  pool.Prefetch(sequence->blocks[sequence->published], Key(sequence->published, sequence));
+}
+
 void SequenceBlocks::Publish(Sequence* sequence) {
-  if (!prefix_cache) return;
-  while (sequence->publishes && (sequence->published + 1) * block_size <= sequence->settled) {
+  while (Publishes(*sequence)) {
     const int32_t i = sequence->published;
     const int32_t own = sequence->blocks[i];
     const int32_t published = pool.Publish(own, ContentOf(i, sequence));

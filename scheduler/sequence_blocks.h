@@ -39,6 +39,9 @@ struct SequenceBlocks {
   // Of a sequence about to prefill at a block's start: goes on with the cached blocks of its next
   // tokens, all but the last one, in place of its own. Returns the tokens found.
   int32_t AdoptCached(Sequence* sequence);
+  // Brings into the cache what the next Publish reads, if there is something to publish: it is
+  // spread over as much memory as the pool has.
+  void Prefetch(Sequence* sequence);
   // Publishes the blocks that are full and settled. Where the cache has another one of the same
   // content, that one takes the place of the sequence's.
   void Publish(Sequence* sequence);
@@ -47,6 +50,8 @@ struct SequenceBlocks {
   const BlockKey& Key(int32_t block, Sequence* sequence);
 
  private:
+  // A block is full and settled that the cache does not know.
+  bool Publishes(const Sequence& sequence) const;
   KvBlocks::Content ContentOf(int32_t block, Sequence* sequence);
 };
 

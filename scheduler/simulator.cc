@@ -159,8 +159,9 @@ void Simulation::TakeEvents() {
     if (timed.what == Timer::kPassEnds) continue;
     Target& target = *targets_[timed.index];
     if (timed.what == Timer::kStepEnds) {
-      const StepPlan plan = *std::exchange(target.step, std::nullopt);
+      StepPlan plan = *std::exchange(target.step, std::nullopt);
       Dispatch(&target, target.scheduler.Commit(text_.Verify(plan), now_));
+      target.scheduler.Recycle(std::move(plan));
       target.touched = true;
     } else if (timed.time == target.wake) {
       target.touched = true;

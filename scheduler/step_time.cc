@@ -11,13 +11,17 @@ namespace {
 
 constexpr double kForget = 0.998;     // of what is known, at every step: about 500 steps count
 constexpr double kForgetHere = 0.93;  // at every step of about as many rows: about 14 count
-constexpr int kFirstSteps = 16;       // after each of which it is solved anew
+constexpr double kForgetFirst = 0.1;
+constexpr int kAccidents = 2;    // in a row
+constexpr int kFirstSteps = 16;  // after each of which it is solved anew
 constexpr int kLearning = 256, kSolveOften = 8;
-constexpr int kSolveEvery = 32;         // steps, once so many have been
-constexpr double kShape = 1e-3;         // weight of the rooflines, beside that of one step
-constexpr double kAsWell = 1.1;         // sums of squares that differ by less tell nothing
-constexpr double kNoise = 0.005;        // nor do deviations of this share of a step
-constexpr double kSmallContext = 1e-4;  // keeps c near 0 while contexts have not differed
+constexpr int kSolveEvery = 32;   // steps, once so many have been
+constexpr double kShape = 1e-3;   // weight of the rooflines, beside that of one step
+constexpr double kAsWell = 1.1;   // sums of squares that differ by less tell nothing
+constexpr double kNoise = 0.005;  // nor do deviations of this share of a step
+// Keeps c near 0 until contexts have differed by thousands of tokens: before, rows explain as much,
+// since steps of many rows are steps of long contexts too.
+constexpr double kSmallContext = 3;
 constexpr int32_t kMostRows = 2048;
 
 // The rising sequence nearest to the values (pool adjacent violators), each as weighty as what is
@@ -77,7 +81,7 @@ void Solve3(std::array<std::array<double, 3>, 3> a, std::array<double, 3>* b) {
 
 double StepTime::RowsAt(int knot) {
   if (knot < 3) return knot + 1;
-  return std::ldexp(4 + (knot - 3) % 4, (knot - 3) / 4);
+  return static_cast<double>(int64_t{4 + (knot - 3) % 4} << (knot - 3) / 4);
 }
 
 StepTime::Place StepTime::At(int32_t rows) {
@@ -126,17 +130,21 @@ void StepTime::Matrix::Solve(Vector* v) const {
 
 void StepTime::Observe(int32_t rows, int64_t context, base::Nanos time) {
   const double us = static_cast<double>(time) / 1e3;
-  // A step that was held up by something else (a page fault, a neighbour) teaches nothing.
+  // A step that was held up by something else (a page fault, a neighbour) teaches nothing; but what
+  // happens again is no accident: steps of so many rows may never have been before.
   if (steps_ > 32) {
     const double expected = static_cast<double>(Predict(rows, context)) / 1e3;
-    if (us > 4 * std::max(expected, scale_)) return;
+    if (us > 4 * std::max(expected, scale_) && ++held_up_ <= kAccidents) return;
   }
+  held_up_ = 0;
   scale_ = steps_ == 0 ? us : scale_ + (us - scale_) / 16;
-  for (Interval& interval : intervals_) interval.Forget(kForget);
+  // The very first maps its memory: it counts little once there is another.
+  const double forget = steps_ == 1 ? kForgetFirst : kForget;
+  for (Interval& interval : intervals_) interval.Forget(forget);
   const Place place = At(rows);
   const double at = 1 - place.above, above = place.above;
   const double thousands = static_cast<double>(context) / 1e3;
-  Interval& interval = intervals_[std::min(place.knot, kKnots - 2)];
+  Interval& interval = intervals_[IntervalOf(place)];
   interval.Forget(kForgetHere);
   interval.f_f += at * at;
   interval.f_next += at * above;
@@ -245,6 +253,8 @@ void StepTime::Solve() {
   for (double& f : fit_.f) f = std::max(f, 0.0);
   fit_.c = std::max(fit_.c, 0.0);
 }
+
+double StepTime::Known(int32_t rows) const { return intervals_[IntervalOf(At(rows))].weight; }
 
 base::Nanos StepTime::Predict(int32_t rows, int64_t context) const {
   if (!known()) return kUnknown;

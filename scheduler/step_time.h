@@ -9,6 +9,7 @@
 // fit, fixed + slope * max(rows, knee): the lowest of them, so that what is not known is tried. One
 // thread; allocates nothing.
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -24,6 +25,8 @@ class StepTime {
   static constexpr base::Nanos kUnknown = base::kMillisecond;
   base::Nanos Predict(int32_t rows, int64_t context) const;
   bool known() const { return steps_ > 0; }
+  // Steps of about so many rows that are remembered: at first each counts one, later ever less.
+  double Known(int32_t rows) const;
 
  private:
   static constexpr int kKnots = 40;  // f at 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ..., 2048
@@ -53,6 +56,7 @@ class StepTime {
 
   static double RowsAt(int knot);
   static Place At(int32_t rows);
+  static int IntervalOf(Place place) { return std::min(place.knot, kKnots - 2); }
   // Over all steps that are remembered.
   struct Sums {
     Matrix normal;
@@ -78,6 +82,7 @@ class StepTime {
   Vector fit_;
   double scale_ = 0;  // smoothed time of a step
   int64_t steps_ = 0;
+  int held_up_ = 0;  // steps in a row that took far longer than expected
 };
 
 }  // namespace specfabric::scheduler

@@ -19,6 +19,8 @@ int WorthBucket(float worth) {
 }
 
 void Worths::Add(const Worths& other, double times) {
+  if (other.all == 0) return;
+  all += times * other.all;
   for (int b = 0; b < kWorthBuckets; ++b) {
     count[b] += times * other.count[b];
     sum[b] += times * other.sum[b];

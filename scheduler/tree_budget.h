@@ -30,10 +30,12 @@ int WorthBucket(float worth);
 struct Worths {
   std::array<double, kWorthBuckets> count = {};
   std::array<double, kWorthBuckets> sum = {};
+  double all = 0;  // guesses
   void Add(float worth) {
     const int bucket = WorthBucket(worth);
     count[bucket] += 1;
     sum[bucket] += worth;
+    all += 1;
   }
   void Add(const Worths& other, double times);
 };

@@ -69,12 +69,14 @@ std::vector<uint8_t> Encode(const DraftRequest& m) {
   FlatBufferBuilder builder(256 + m.append_tokens.size() * sizeof(base::TokenId));
   const auto append_tokens = builder.CreateVector(m.append_tokens);
   const auto sampling = wire::ToWire(m.sampling);
+  const auto trace = wire::ToWire(m.trace);
   return wire::Finish(
-      builder, wire::CreateDraftRequest(
-                   builder, m.target_incarnation, m.sequence, m.round, m.request_id, m.base_length,
-                   m.base_hash, append_tokens, m.max_nodes, m.time_budget,
-                   static_cast<uint8_t>(m.coupling), &sampling, m.prompt_length, m.draw,
-                   m.weights_pool, m.weights_bytes, m.max_depth, m.second_price, m.row_price));
+      builder,
+      wire::CreateDraftRequest(
+          builder, m.target_incarnation, m.sequence, m.round, m.request_id, m.base_length,
+          m.base_hash, append_tokens, m.max_nodes, m.time_budget, static_cast<uint8_t>(m.coupling),
+          &sampling, m.prompt_length, m.draw, m.weights_pool, m.weights_bytes, m.max_depth,
+          m.second_price, m.row_price, m.trace.traced() ? &trace : nullptr));
 }
 
 template <>
@@ -99,6 +101,7 @@ absl::StatusOr<DraftRequest> Decode<DraftRequest>(absl::Span<const uint8_t> payl
   m.max_depth = t->max_depth();
   m.second_price = t->second_price();
   m.row_price = t->row_price();
+  m.trace = wire::FromWire(t->trace());
 
   const auto append_tokens = View(t->append_tokens());
   Checker check("DraftRequest");

@@ -175,6 +175,7 @@ std::vector<uint8_t> Encode(const Submit& m) {
   const auto generated = builder.CreateVector(m.generated);
   const auto stop_ids = builder.CreateVector(m.stop_ids);
   const auto sampling = wire::ToWire(m.sampling);
+  const auto trace = wire::ToWire(m.trace);
   std::vector<base::TokenId> ids;
   std::vector<float> values;
   for (const base::LogitBias& bias : m.rules.bias) {
@@ -185,13 +186,13 @@ std::vector<uint8_t> Encode(const Submit& m) {
   const auto bias_values = builder.CreateVector(values);
   const auto barred_ids = builder.CreateVector(m.rules.barred_ids);
   return wire::Finish(
-      builder,
-      wire::CreateSubmit(builder, m.request_id, m.attempt, prompt, generated, &sampling,
-                         m.max_tokens, stop_ids, m.score_prompt, m.logprobs, m.speculate,
-                         m.rules.presence_penalty, m.rules.frequency_penalty,
-                         m.rules.repetition_penalty, bias_ids, bias_values, m.rules.min_tokens,
-                         barred_ids, m.coupling ? static_cast<uint8_t>(*m.coupling) : kNoCoupling,
-                         m.tpot_slo, m.tenant, m.cache_salt, m.priority));
+      builder, wire::CreateSubmit(
+                   builder, m.request_id, m.attempt, prompt, generated, &sampling, m.max_tokens,
+                   stop_ids, m.score_prompt, m.logprobs, m.speculate, m.rules.presence_penalty,
+                   m.rules.frequency_penalty, m.rules.repetition_penalty, bias_ids, bias_values,
+                   m.rules.min_tokens, barred_ids,
+                   m.coupling ? static_cast<uint8_t>(*m.coupling) : kNoCoupling, m.tpot_slo,
+                   m.tenant, m.cache_salt, m.priority, m.trace.traced() ? &trace : nullptr));
 }
 
 template <>
@@ -224,6 +225,7 @@ absl::StatusOr<Submit> Decode<Submit>(absl::Span<const uint8_t> payload) {
   m.tenant = t->tenant();
   m.cache_salt = t->cache_salt();
   m.priority = t->priority();
+  m.trace = wire::FromWire(t->trace());
   check.Require(m.priority >= -kMaxPriority && m.priority <= kMaxPriority, "priority", m.priority,
                 "in [-100, 100]");
   m.tpot_slo = t->tpot_slo();

@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/logit_rules.h"
+#include "base/trace_context.h"
 #include "base/types.h"
 #include "speculation/coupling.h"
 
@@ -90,6 +91,7 @@ struct DraftRequest {
   // Where DraftWeights go: the target's pool, and the size of its slots. 0 bytes: none are taken.
   uint8_t weights_pool = 0;
   uint32_t weights_bytes = 0;
+  base::TraceContext trace = {};  // of the request; its span is the target's part of it
 };
 
 // What the guesses of a request depend on, besides the text: the reply repeats it, so that guesses
@@ -158,6 +160,7 @@ struct Submit {
   uint64_t cache_salt = 0;   // only requests of one salt share cached prefixes
   int32_t priority = 0;      // higher first; at most kMaxPriority from 0, either way
   base::Nanos tpot_slo = 0;  // wanted: at most this for each output token after the first; 0: any
+  base::TraceContext trace = {};
 };
 
 enum class Finish : uint8_t {

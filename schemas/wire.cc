@@ -54,4 +54,14 @@ base::SamplingParams FromWire(const SamplingParams* sampling) {
   return result;
 }
 
+TraceContext ToWire(const base::TraceContext& trace) {
+  return TraceContext(trace.trace_high, trace.trace_low, trace.span);
+}
+
+base::TraceContext FromWire(const TraceContext* trace) {
+  if (trace == nullptr) return {};
+  const base::TraceContext result{trace->trace_high(), trace->trace_low(), trace->span()};
+  return result.traced() ? result : base::TraceContext{};
+}
+
 }  // namespace specfabric::schemas::wire

@@ -117,6 +117,10 @@ SamplingParams ToWire(const base::SamplingParams& sampling);
 // An absent struct is the default sampling.
 base::SamplingParams FromWire(const SamplingParams* sampling);
 
+TraceContext ToWire(const base::TraceContext& trace);
+// An absent struct is not traced, and a span of no trace is none.
+base::TraceContext FromWire(const TraceContext* trace);
+
 // Ends the buffer and hands its bytes over.
 template <typename T>
 std::vector<uint8_t> Finish(FlatBufferBuilder& builder, flatbuffers::Offset<T> root) {

@@ -8,8 +8,9 @@ Nothing they compute reaches the residual stream, so the widened model is the sa
 demo draft drafts for it as well as ever; but every engine that loads Hugging Face checkpoints has
 to read some 450 M parameters for each step.
 
-    scripts/make_bench_pair.py            # models/bench, beside which models/draft is the draft
-    scripts/make_bench_pair.py --intermediate_size 16384 --out /tmp/narrower
+    python=$(scripts/setup --print-venv)/bin/python
+    $python scripts/make_bench_pair.py    # models/bench, beside which models/draft is the draft
+    $python scripts/make_bench_pair.py --intermediate_size 16384 --out /tmp/narrower
 """
 
 from __future__ import annotations

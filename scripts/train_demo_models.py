@@ -8,8 +8,9 @@ models/target and models/draft, and what was done is recorded in models/README.m
 The learning-rate schedule follows elapsed time, not steps: training shares its machine with
 other work, and a run that is slowed down still ends when it said it would.
 
-    scripts/train_demo_models.py --target_minutes 60 --draft_minutes 25
-    scripts/train_demo_models.py --keep_target --draft_minutes 25  # same target, new draft
+    python=$(scripts/setup --print-venv)/bin/python
+    $python scripts/train_demo_models.py --target_minutes 60 --draft_minutes 25
+    $python scripts/train_demo_models.py --keep_target --draft_minutes 25  # same target, new draft
 """
 
 from __future__ import annotations

@@ -145,6 +145,7 @@ void DraftClient::SendRequest(Route* route, PeerId worker, base::Nanos now) {
                                tokens->begin() + route->want.committed);
   request.max_nodes = route->want.max_nodes;
   request.max_depth = route->want.max_depth;
+  request.trace = route->terms.trace;
   request.second_price = static_cast<float>(route->want.second_price);
   request.row_price = static_cast<float>(route->want.row_price);
   request.time_budget = std::max<base::Nanos>(route->want.deadline - now, 0);

@@ -47,6 +47,7 @@ struct DraftTerms {
   int32_t prompt_length = 0;
   speculation::Coupling coupling = speculation::Coupling::kCoupled;
   uint32_t attempt = 0;
+  base::TraceContext trace = {};  // its span is this target's part of the request
 };
 
 // A tensor of weights as it came. Large ones lie in a slot, small ones are a copy.

@@ -145,7 +145,7 @@ void RankGroup::Impl::Step(Rank* rank, RankVerifier* verifier, bool timed) {
   rank->status = logits.status();
   // A batch is refused by every rank alike, so none is left waiting in a collective.
   if (!logits.ok()) return;
-  verifier->Verify(*plan_, weights_, *logits, &verdict_);
+  rank->status = verifier->Verify(*plan_, weights_, *logits, &verdict_);
   if (timed) times_ = {forwarded - start, base::Now() - forwarded};
 }
 

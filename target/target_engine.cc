@@ -79,7 +79,9 @@ TargetEngine::TargetEngine(const TargetEngineOptions& options, ExecuteStep execu
                options.weights_pools, options.weights_bytes},
               options.drafter_choice, &scheduler_, outbox_.draft_request, outbox_.end_session),
       watch_(options.draft_latency_warn, &metrics->draft_routes),
-      inbox_(kInboxSize) {}
+      inbox_(kInboxSize) {
+  metrics_->max_sequences.Set(options.scheduler.max_sequences);
+}
 
 void TargetEngine::Ask(Asked what) {
   int now = asked_.load();
@@ -101,6 +103,7 @@ void TargetEngine::Serve() {
     auto next = scheduler_.Plan(start);
     if (auto* plan = std::get_if<scheduler::StepPlan>(&next)) {
       RunStep(*plan, start);
+      scheduler_.Recycle(std::move(*plan));
       TakeInput(0);
       continue;
     }
@@ -189,6 +192,14 @@ void TargetEngine::ObserveDraft(base::SequenceId id) {
   metrics_->ObserveSpan(Span::kDraftWait, base::Now() - it->second.wanted_draft);
   metrics_->ObserveSpan(Span::kDraftCompute, drafts_.last_draft_time());
   metrics_->ObserveSpan(Span::kTransfer, drafts_.last_round_trip() - drafts_.last_draft_time());
+  const Client& client = it->second;
+  if (options_.recorder != nullptr && client.trace.traced()) {
+    options_.recorder->Record({.name = "draft_wait",
+                               .parent = trace::Below(client.trace, client.span),
+                               .id = trace::NewSpanId(),
+                               .begin = client.wanted_draft,
+                               .end = base::Now()});
+  }
   it->second.wanted_draft = 0;
 }
 
@@ -216,8 +227,10 @@ void TargetEngine::OnSubmit(link::PeerId peer, schemas::Submit submit) {
   // What all of them verify at temperature 0 is the arg-max, and shared noise allows any tree.
   if (submit.sampling.greedy()) coupling = speculation::Coupling::kCoupled;
   const base::SequenceId id = next_sequence_++;
+  const base::TraceContext trace = submit.trace;
+  const uint64_t span = trace.traced() ? trace::NewSpanId() : 0;
   const DraftTerms terms = {submit.sampling, static_cast<int32_t>(submit.prompt.size()), coupling,
-                            submit.attempt};
+                            submit.attempt, trace::Below(trace, span)};
   const RequestKey key{peer, submit.request_id};
   const uint32_t attempt = submit.attempt;
   if (sequences_.contains(key)) {
@@ -235,7 +248,13 @@ void TargetEngine::OnSubmit(link::PeerId peer, schemas::Submit submit) {
                   base::Message(added));
   }
   metrics_->prompt_tokens.Increment(terms.prompt_length);
-  clients_[id] = Client{peer, key.request_id, attempt, coupling};
+  clients_[id] = Client{.peer = peer,
+                        .request_id = key.request_id,
+                        .attempt = attempt,
+                        .coupling = coupling,
+                        .trace = trace,
+                        .span = span,
+                        .submitted = base::Now()};
   sequences_[key] = id;
   drafts_.Open(id, terms);
 }
@@ -275,12 +294,15 @@ void TargetEngine::RunStep(const scheduler::StepPlan& plan, base::Nanos started)
   }
   metrics_->ObserveSpan(Span::kForward, times.forward);
   metrics_->ObserveSpan(Span::kVerify, times.verify);
-  Dispatch(scheduler_.Commit(*std::move(result), ran));
+  std::vector<scheduler::Event> events = scheduler_.Commit(*std::move(result), ran);
+  Dispatch(events);
   tokens_.Send(outbox_.tokens);
   metrics_->ObserveSpan(Span::kCommit, base::Now() - ran);
+  if (options_.recorder != nullptr) TraceStep(plan, started, planned, times, ran);
+  scheduler_.Recycle(std::move(events));
 }
 
-void TargetEngine::Dispatch(std::vector<scheduler::Event> events) {
+void TargetEngine::Dispatch(const std::vector<scheduler::Event>& events) {
   // Drafts first: they work while the rest is being sent.
   for (const scheduler::Event& event : events) {
     if (const auto* want = std::get_if<scheduler::DraftWanted>(&event)) {
@@ -313,6 +335,7 @@ void TargetEngine::Emit(const scheduler::TokensEvent& event) {
     metrics_->CountRound(static_cast<int>(client.coupling), event.drafted, event.accepted);
   }
   client.cached_tokens = std::max(client.cached_tokens, event.cached_tokens);
+  if (client.first_token == 0 && !event.tokens.empty()) client.first_token = base::Now();
   metrics_->output_tokens.Increment(static_cast<double>(event.tokens.size()));
   schemas::Tokens message;
   message.request_id = client.request_id;
@@ -336,8 +359,46 @@ void TargetEngine::OnEnded(base::SequenceId id) {
   drafts_.Ended(id);
   const auto it = clients_.find(id);
   if (it == clients_.end()) return;
+  TraceSequence(it->second);
   sequences_.erase({it->second.peer, it->second.request_id});
   clients_.erase(it);
+}
+
+void TargetEngine::TraceStep(const scheduler::StepPlan& plan, base::Nanos started,
+                             base::Nanos planned, const StepTimes& times, base::Nanos ran) {
+  trace::Recorder& recorder = *options_.recorder;
+  const base::Nanos forward_ends = planned + times.forward, ended = base::Now();
+  recorder.Record({.name = "step",
+                   .begin = started,
+                   .end = ended,
+                   .attributes = {{"step", static_cast<int64_t>(plan.step)},
+                                  {"rows", int64_t{plan.rows()}},
+                                  {"sequences", static_cast<int64_t>(plan.sequences.size())}}});
+  recorder.Record({.name = "plan", .begin = started, .end = planned});
+  recorder.Record({.name = "forward", .begin = planned, .end = forward_ends});
+  recorder.Record({.name = "verify", .begin = forward_ends, .end = forward_ends + times.verify});
+  recorder.Record({.name = "commit", .begin = ran, .end = ended});
+}
+
+void TargetEngine::TraceSequence(const Client& client) {
+  if (options_.recorder == nullptr || !client.trace.traced()) return;
+  const base::Nanos now = base::Now();
+  trace::Span span = {.name = "sequence",
+                      .parent = client.trace,
+                      .id = client.span,
+                      .begin = client.submitted,
+                      .end = now,
+                      .attributes = {{"request", static_cast<int64_t>(client.request_id)},
+                                     {"attempt", int64_t{client.attempt}},
+                                     {"rounds", int64_t{client.rounds}},
+                                     {"drafted", int64_t{client.drafted}},
+                                     {"accepted", int64_t{client.accepted}},
+                                     {"cached_tokens", int64_t{client.cached_tokens}}}};
+  if (client.first_token != 0) {
+    span.attributes.push_back(
+        {"first_token_ms", 1e3 * base::ToSeconds(client.first_token - client.submitted)});
+  }
+  options_.recorder->Record(std::move(span));
 }
 
 void TargetEngine::CountGuesses(const scheduler::TokensEvent& event) {

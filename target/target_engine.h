@@ -23,6 +23,7 @@
 #include "target/drafter_set.h"
 #include "target/rank_group.h"
 #include "target/token_batches.h"
+#include "trace/recorder.h"
 
 namespace specfabric::target {
 
@@ -39,6 +40,7 @@ struct TargetEngineOptions {
   // A draft worker whose smoothed latency passes this is warned of; 0: none.
   base::Nanos draft_latency_warn = 50 * base::kMillisecond;
   speculation::ChoiceOptions drafter_choice;
+  trace::Recorder* recorder = nullptr;  // null: nothing is traced
 };
 
 // Runs one step: RankGroup::Run, or what stands for it in a bench.
@@ -114,6 +116,9 @@ class TargetEngine {
     int32_t cached_tokens = 0;              // of its prompt
     std::vector<int32_t> accepted_at = {};  // by depth
     base::Nanos wanted_draft = 0;           // when its last DraftWanted was sent, 0: not waiting
+    base::TraceContext trace = {};          // the gateway's
+    uint64_t span = 0;                      // from its submission to its end
+    base::Nanos submitted = 0, first_token = 0;
   };
   struct RequestKey {
     link::PeerId peer = 0;
@@ -143,9 +148,13 @@ class TargetEngine {
   void Refuse(link::PeerId peer, const schemas::Submit& submit, schemas::Finish finish,
               std::string why);
   void RunStep(const scheduler::StepPlan& plan, base::Nanos planned);
-  void Dispatch(std::vector<scheduler::Event> events);
+  void Dispatch(const std::vector<scheduler::Event>& events);
   void Emit(const scheduler::TokensEvent& event);
   void OnEnded(base::SequenceId id);
+  // Of a step of many requests: of this process alone.
+  void TraceStep(const scheduler::StepPlan& plan, base::Nanos started, base::Nanos planned,
+                 const StepTimes& times, base::Nanos ran);
+  void TraceSequence(const Client& client);
   void CountGuesses(const scheduler::TokensEvent& event);
   void UpdateDrafters();
   void UpdateGauges();

@@ -133,6 +133,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   engine_options.coupling = options.coupling;
   engine_options.couplings = options.couplings;
   engine_options.drafter_choice = options.drafter_choice;
+  engine_options.recorder = options.recorder;
   engine_options.weights_pools = options.ranks.tensor_parallel;
   const schemas::DraftWeightsShape slot = {options.weights_rows, config.vocabulary,
                                            config.vocabulary};

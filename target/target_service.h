@@ -16,6 +16,7 @@
 #include "scheduler/scheduler.h"
 #include "speculation/drafter_choice.h"
 #include "target/rank_group.h"
+#include "trace/recorder.h"
 #include "transport/fabric.h"
 
 namespace specfabric::target {
@@ -38,6 +39,7 @@ struct TargetServiceOptions {
   base::Nanos draft_latency_warn = 50 * base::kMillisecond;  // 0: no warning
   speculation::ChoiceOptions drafter_choice;
   base::Nanos step_timeout = 60 * base::kSecond;  // a longer step ends the process
+  trace::Recorder* recorder = nullptr;  // null: nothing is traced; must outlive the service
 };
 
 class TargetService {

@@ -116,11 +116,11 @@ bool Weighs(const PlanSequence& sequence) {
 
 }  // namespace
 
-void RankVerifier::AddTree(const StepPlan& plan, int32_t s) {
+void RankVerifier::AddTree(const StepPlan& plan, int32_t s, bool on_device) {
   const PlanSequence& sequence = plan.sequences[s];
+  const bool walks = communicator_->size() == 1 && !on_device;
   // Rules that change no row at the root change none below it.
-  if (communicator_->size() == 1 || Weighs(sequence) ||
-      NeedsWholeRows(plan, sequence, sequence.first_logit)) {
+  if (walks || Weighs(sequence) || NeedsWholeRows(plan, sequence, sequence.first_logit)) {
     return trees_.push_back(s);
   }
   for (int32_t i = 0; i < sequence.logit_count; ++i) {
@@ -140,13 +140,13 @@ void RankVerifier::AddPrefill(const StepPlan& plan, int32_t s) {
   }
 }
 
-void RankVerifier::SplitWork(const StepPlan& plan) {
+void RankVerifier::SplitWork(const StepPlan& plan, bool on_device) {
   sharded_.clear();
   whole_.clear();
   trees_.clear();
   for (int32_t s = 0; s < static_cast<int32_t>(plan.sequences.size()); ++s) {
     if (plan.sequences[s].kind == RowsKind::kTree) {
-      AddTree(plan, s);
+      AddTree(plan, s, on_device);
     } else {
       AddPrefill(plan, s);
     }
@@ -170,24 +170,38 @@ absl::Span<const float> RankVerifier::Noise(const base::SamplingParams& sampling
   return row.values;
 }
 
-void RankVerifier::ChooseSharded(const StepPlan& plan, const model::LogitShard& logits,
-                                 Verdict* verdict) {
+absl::Status RankVerifier::ChooseSharded(const StepPlan& plan, const model::LogitShard& logits,
+                                         Verdict* verdict) {
   pairs_.clear();
+  choices_.clear();
   noise_used_ = 0;
   for (const RowTask& task : sharded_) {
     const PlanSequence& sequence = plan.sequences[task.sequence];
     // A row's logits are about the token after it.
     const int32_t position = plan.positions[plan.logit_rows[task.logit]] + 1;
+    if (logits.device != nullptr) {
+      choices_.push_back({.row = task.logit,
+                          .seed = sequence.sampling.seed,
+                          .position = static_cast<uint32_t>(position),
+                          .temperature = sequence.sampling.temperature});
+      continue;
+    }
     const auto noise =
         Noise(sequence.sampling, task.sequence, position, logits.first, logits.width);
     pairs_.push_back(speculation::PerturbedArgMax(logits.row(task.logit), noise,
                                                   sequence.sampling.temperature, logits.first));
   }
+  absl::Status status;
+  if (logits.device != nullptr) {
+    pairs_.resize(choices_.size());
+    status = logits.device->Best(choices_, absl::MakeSpan(pairs_));
+  }
   if (communicator_->size() > 1) communicator_->AllReduceBest(absl::MakeSpan(pairs_));
-  if (communicator_->rank() != 0) return;
+  if (communicator_->rank() != 0) return status;
   for (size_t i = 0; i < sharded_.size(); ++i) {
     verdict->chosen[sharded_[i].logit] = pairs_[i].token;
   }
+  return status;
 }
 
 void RankVerifier::GatherWhole(const StepPlan& plan, const model::LogitShard& logits) {
@@ -307,13 +321,19 @@ void RankVerifier::FinishTree(const StepPlan& plan, int32_t s, const schemas::Dr
   verdict->accepted[s] = std::move(accepted);
 }
 
-void RankVerifier::Verify(const StepPlan& plan,
-                          absl::Span<const schemas::DraftWeights* const> weights,
-                          const model::LogitShard& logits, Verdict* verdict) {
-  SplitWork(plan);
+absl::Status RankVerifier::Verify(const StepPlan& plan,
+                                  absl::Span<const schemas::DraftWeights* const> weights,
+                                  model::LogitShard logits, Verdict* verdict) {
+  SplitWork(plan, logits.device != nullptr);
+  absl::Status status;
   // The same plan on every rank splits alike, so all take part in the same collectives.
-  if (!sharded_.empty()) ChooseSharded(plan, logits, verdict);
-  if (whole_.empty() && trees_.empty()) return;
+  if (!sharded_.empty()) status = ChooseSharded(plan, logits, verdict);
+  if (whole_.empty() && trees_.empty()) return status;
+  status.Update(model::FetchRows(&logits));
+  if (!status.ok()) {
+    lost_rows_.assign(static_cast<size_t>(logits.rows) * logits.width, 0.0f);
+    logits.data = lost_rows_.data();
+  }
   GatherWhole(plan, logits);
   noise_used_ = 0;
   changer_sequence_ = -1;
@@ -323,6 +343,7 @@ void RankVerifier::Verify(const StepPlan& plan,
   for (int32_t s : trees_) {
     if (Mine(plan.sequences[s])) FinishTree(plan, s, weights[s], verdict);
   }
+  return status;
 }
 
 }  // namespace specfabric::target

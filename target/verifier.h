@@ -3,8 +3,9 @@
 
 // One rank's part of choosing tokens from a step's logits (design.md, Couplings). Where the ranks
 // share a vocabulary, rows that need neither filters, changed logits, log-probabilities nor the
-// draft's weights cross ranks as one (score, id) pair; the others are gathered whole on the
-// sequence's owner rank, which works alone and looks at no more rows than the accepted path needs.
+// draft's weights cross ranks as one (score, id) pair, which a device finds where its logits are;
+// the others are gathered whole on the sequence's owner rank, which works alone and looks at no
+// more rows than the accepted path needs.
 
 #include <vector>
 
@@ -47,10 +48,11 @@ class RankVerifier {
         trees_verifier_(vocabulary) {}
 
   // Every rank of the group calls this with the same plan and its own shard of the logits.
-  // weights: [sequences], not null where ReadsWeights.
-  void Verify(const scheduler::StepPlan& plan,
-              absl::Span<const schemas::DraftWeights* const> weights,
-              const model::LogitShard& logits, Verdict* verdict);
+  // weights: [sequences], not null where ReadsWeights. Fails where the device of the logits does;
+  // the verdict is then void, but this rank has taken part in all that the others wait for.
+  absl::Status Verify(const scheduler::StepPlan& plan,
+                      absl::Span<const schemas::DraftWeights* const> weights,
+                      model::LogitShard logits, Verdict* verdict);
 
  private:
   // Why a logit row is looked at.
@@ -60,11 +62,11 @@ class RankVerifier {
     bool chooses = false;
   };
 
-  void SplitWork(const scheduler::StepPlan& plan);
-  void AddTree(const scheduler::StepPlan& plan, int32_t s);
+  void SplitWork(const scheduler::StepPlan& plan, bool on_device);
+  void AddTree(const scheduler::StepPlan& plan, int32_t s, bool on_device);
   void AddPrefill(const scheduler::StepPlan& plan, int32_t s);
-  void ChooseSharded(const scheduler::StepPlan& plan, const model::LogitShard& logits,
-                     Verdict* verdict);
+  absl::Status ChooseSharded(const scheduler::StepPlan& plan, const model::LogitShard& logits,
+                             Verdict* verdict);
   void GatherWhole(const scheduler::StepPlan& plan, const model::LogitShard& logits);
   bool Mine(const scheduler::PlanSequence& sequence) const;
   base::TokenId Choose(const scheduler::StepPlan& plan, int32_t s, int32_t logit);
@@ -91,7 +93,9 @@ class RankVerifier {
   std::vector<RowTask> whole_;  // rows of prefills
   std::vector<int32_t> trees_;  // sequences that their owner decides
   std::vector<speculation::ScoredToken> pairs_;
+  std::vector<model::RowChoice> choices_;
   std::vector<float> shard_rows_;
+  std::vector<float> lost_rows_;  // in place of those that a device did not give
   std::vector<float> whole_rows_;
   std::vector<int> owners_;
   std::vector<absl::Span<const float>> rows_;  // [logit_rows] whole rows that are here

@@ -15,6 +15,7 @@
 
 #include "boost/intrusive/list.hpp"
 #include "transport/control.h"
+#include "transport/counters.h"
 #include "transport/fabric.h"
 #include "transport/frame.h"
 #include "transport/ucx_context.h"
@@ -80,7 +81,8 @@ struct Offer {
   Engine* engine = nullptr;
   PeerId peer = 0;
   std::vector<ucp_conn_request_h> requests;  // not taken yet
-  base::Nanos retire_at = 0;                 // once withdrawn
+  bool used = false;                         // somebody has connected
+  base::Nanos withdrawn_at = 0;
   UcxListener listener;
 };
 
@@ -105,7 +107,8 @@ struct Connection {
   bool wired = false;          // it has, and we have sent our kOpen frame
   std::string wire;            // once open
   bool shares_memory = false;  // the wire is, or may be, shared memory
-  bool heard = false;          // a frame of the peer's came in
+  Counter bytes_sent, bytes_received;
+  bool heard = false;  // a frame of the peer's came in
   base::Nanos last_heard = 0;
   base::Nanos last_ping = 0;
   std::vector<Outgoing> unsent;  // frames that wait for the connection to open

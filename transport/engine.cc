@@ -111,6 +111,7 @@ absl::StatusOr<std::shared_ptr<SlotPool>> Engine::AddPool(uint8_t id,
   }
   auto slab = MapSlab(context_.get(), options);
   if (!slab.ok()) return slab.status();
+  std::lock_guard lock(shown_mutex_);
   return pools_.emplace(id, std::make_shared<SlotPool>(options, *slab, &FreeSlab)).first->second;
 }
 
@@ -156,11 +157,12 @@ void Engine::PollSockets() {
 
 void Engine::RestartIfBlocked() {
   while (!probation_.empty() && (!suspect_ || probation_.front().first <= now_)) {
-    const Connection* connection = Find(probation_.front().second);
+    const auto [until, peer] = probation_.front();
     probation_.pop_front();
-    if (suspect_ && connection != nullptr && connection->state == State::kOpening) {
-      return Restart("a killed peer has blocked shared memory");
-    }
+    const Connection* connection = Find(peer);
+    if (!suspect_ || connection == nullptr || connection->state != State::kOpening) continue;
+    suspect_ = memory_answered_ < until - kProbation;
+    if (suspect_) return Restart("a killed peer has blocked shared memory");
   }
   for (PeerId peer : closing_) {
     if (connections_.at(peer)->release_by <= awake_) {
@@ -266,7 +268,8 @@ void Engine::BeginClose(Connection& connection, const absl::Status& status) {
 
   if (was_open) {
     ++counters_.closed;
-    CountWire(connection.wire, -1);
+    std::lock_guard lock(shown_mutex_);
+    open_.erase(connection.id);
   }
   if (!was_open && !status.ok()) ++counters_.connect_failures;
   const bool known_to_user = was_open || !connection.inbound;
@@ -322,7 +325,7 @@ void Engine::Act() {
   if (!delayed_.empty()) SendDelayed(now_);
   CloseLateOpeners();
   LookAfterPeers();
-  if (!withdrawn_.empty()) RetireOffers(now_);
+  if (!withdrawn_.empty()) RetireOffers(now_, /*all=*/false);
   RetireClosed();
   RestartIfBlocked();
 }
@@ -366,7 +369,7 @@ void Engine::CloseAll(const absl::Status& status, base::Nanos patience) {
     events_.any = false;  // what matters here is acted on below; the rest must not keep us awake
     if (ucp_worker_progress(worker_.get()) == 0) Sleep(base::kMillisecond);
     now_ = base::Now();
-    RetireOffers(now_);
+    RetireOffers(now_, /*all=*/true);
     ActOnWired();
     ActOnReceived();
     ActOnSent();

@@ -17,10 +17,11 @@
 //
 // A peer killed in the middle of writing to our shared-memory queue (UCX keeps one a worker, for
 // all peers) leaves an entry that is never finished, and nothing behind it is ever received. So
-// after a peer was lost, the first connection whose UCX side stays silent makes the engine replace
-// its worker: every connection is closed, and comes back if its owner reconnects. It does the same
-// when a peer whose queue was full has died or stands still: UCX then waits for room in that queue
-// before it gives back what the closed connection used (openucx/ucx#11682), our slots among it.
+// after a peer was lost, the first connection whose UCX side stays silent, while no other peer's
+// pong comes through that queue, makes the engine replace its worker: every connection is closed,
+// and comes back if its owner reconnects. It does the same when a peer whose queue was full has
+// died or stands still: UCX then waits for room in that queue before it gives back what the closed
+// connection used (openucx/ucx#11682), our slots among it.
 //
 // UCX's callbacks only note what happened in `events_`; Turn acts on the notes after
 // ucp_worker_progress has returned, because UCX must not be re-entered from a callback.
@@ -79,8 +80,9 @@ class Engine {
   bool Flushed();
   absl::StatusOr<std::shared_ptr<SlotPool>> AddPool(uint8_t id, const SlotPoolOptions& options);
   std::string Transport(PeerId peer) const;
-  // Open connections by wire. Any thread.
-  std::map<std::string, int64_t> Wires() const;
+  // Any thread.
+  std::vector<ConnectionStats> OpenConnections() const;
+  std::vector<PoolStats> Pools() const;
 
   // Progresses UCX, up to `polls` times until something happens, and acts on it. False: nothing
   // did.
@@ -99,6 +101,8 @@ class Engine {
   static constexpr uint64_t kUcxEvents = 0;
   static constexpr uint64_t kListenerEvents = UINT64_MAX;
   static constexpr uint64_t kWakeEvents = UINT64_MAX - 1;
+  // How long a new peer's first frame may take after its introduction while we are suspicious.
+  static constexpr base::Nanos kProbation = 500 * base::kMillisecond;
   // A frame that a fault holds back.
   struct Delayed {
     PeerId peer;
@@ -133,7 +137,7 @@ class Engine {
   void CloseLateOpeners();
   void LookAfterPeers();
   void GiveUpLateTensors(Connection& connection);
-  void CountWire(const std::string& wire, int64_t change);
+  void PutOnProbation(const Connection& connection);
 
   // engine_connect.cc
   void AcceptConnections();
@@ -146,7 +150,8 @@ class Engine {
   absl::Status OfferEndpoint(Connection& connection);
   void ActOnRequests();
   void Withdraw(std::unique_ptr<Offer> offer);
-  void RetireOffers(base::Nanos now);
+  // `all`: the worker ends, so that even peers that have not come are not waited for much longer.
+  void RetireOffers(base::Nanos now, bool all);
   void OpenEndpoint(Connection& connection, ucp_ep_params_t& params);
   void ActOnWired();
   absl::Status CheckWire(Connection& connection);
@@ -163,7 +168,7 @@ class Engine {
                                uint32_t bytes, SendOp& op);
   ucs_status_ptr_t SendHeaded(Connection& connection, SendOp& op);
   void Await(SendOp& op, ucs_status_ptr_t result);
-  void CountSent(FrameKind kind, uint32_t bytes);
+  void CountSent(Connection& connection, FrameKind kind, uint32_t bytes);
   void Finish(SendOp& op, ucs_status_t status);
   void ActOnSent();
 
@@ -224,7 +229,7 @@ class Engine {
   absl::flat_hash_map<PeerId, std::unique_ptr<Connection>> connections_;
   std::vector<Connection*> by_index_;  // of the PeerId; null: nobody
   std::vector<PeerId> closing_;
-  std::deque<std::unique_ptr<Offer>> withdrawn_;  // in order of retire_at
+  std::vector<std::unique_ptr<Offer>> withdrawn_;
   // In order of deadline, because every connection gets the same time; ids may be long gone.
   std::deque<std::pair<base::Nanos, PeerId>> opening_;
   // Accepted connections that may not have proven the join secret yet, the oldest first.
@@ -233,15 +238,18 @@ class Engine {
   bool suspect_ = false;  // a peer was lost that may have blocked our shared-memory queue
   // Connections made since, by the time at which they must have been heard.
   std::deque<std::pair<base::Nanos, PeerId>> probation_;
+  base::Nanos memory_answered_ = 0;  // when a pong last came through shared memory
   Events events_;
 
-  boost::intrusive::list<SendOp> idle_sends_;  // the engine deletes them
-  absl::flat_hash_map<uint8_t, std::shared_ptr<SlotPool>> pools_;
+  boost::intrusive::list<SendOp> idle_sends_;                      // the engine deletes them
+  absl::flat_hash_map<uint8_t, std::shared_ptr<SlotPool>> pools_;  // see shown_mutex_
   std::optional<FaultInjector> faults_;
   std::multimap<base::Nanos, Delayed> delayed_;  // by when it is due
 
-  mutable std::mutex wires_mutex_;
-  std::map<std::string, int64_t> wires_;
+  // What other threads may look at: what is in `open_` neither ends nor changes its wire while
+  // they hold the mutex. Only the engine's thread changes `open_` and `pools_`, with the mutex.
+  mutable std::mutex shown_mutex_;
+  absl::flat_hash_map<PeerId, const Connection*> open_;
 };
 
 }  // namespace specfabric::transport

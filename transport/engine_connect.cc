@@ -15,10 +15,11 @@
 namespace specfabric::transport {
 namespace {
 
-// How long a UCX listener stays after its peer has connected or was given up.
+// How long a UCX listener stays after its peer has connected.
 constexpr base::Nanos kOfferLinger = 200 * base::kMillisecond;
-// How long a new peer's first frame may take after its introduction while we are suspicious.
-constexpr base::Nanos kProbation = 500 * base::kMillisecond;
+// And if its peer was given up before it came: it may still be on its way, late because of a
+// machine that has too much to do.
+constexpr base::Nanos kUnusedOfferLinger = 10 * base::kSecond;
 // How many accepted connections may be waited for at once that have not proven the join secret.
 constexpr size_t kMaxStrangers = 256;
 
@@ -177,22 +178,25 @@ void Engine::ActOnRequests() {
   }
 }
 
-// UCX 1.13 does not survive a listener's end while somebody is connecting to it: its thread still
-// calls the listener. So it stays a little, in which the peer, told by the end of the control
-// connection, gives up.
+// UCX does not survive a listener's end while somebody is connecting to it: its thread still calls
+// the listener when the connection's first bytes come (1.13; openucx/ucx#11087 of 1.19). So it
+// stays until its peer has come, or will not come any more: told by the end of the control
+// connection, it gives up.
 void Engine::Withdraw(std::unique_ptr<Offer> offer) {
   if (offer == nullptr) return;
-  offer->retire_at = base::Now() + kOfferLinger;
+  offer->withdrawn_at = base::Now();
   withdrawn_.push_back(std::move(offer));
 }
 
-void Engine::RetireOffers(base::Nanos now) {
-  while (!withdrawn_.empty() && withdrawn_.front()->retire_at <= now) {
-    for (ucp_conn_request_h request : withdrawn_.front()->requests) {
-      ucp_listener_reject(withdrawn_.front()->listener.get(), request);
+void Engine::RetireOffers(base::Nanos now, bool all) {
+  std::erase_if(withdrawn_, [&](const std::unique_ptr<Offer>& offer) {
+    for (ucp_conn_request_h request : std::exchange(offer->requests, {})) {
+      ucp_listener_reject(offer->listener.get(), request);
+      offer->withdrawn_at = now;
     }
-    withdrawn_.pop_front();
-  }
+    const base::Nanos linger = offer->used || all ? kOfferLinger : kUnusedOfferLinger;
+    return offer->withdrawn_at + linger <= now;
+  });
 }
 
 // Sends given to UCX 1.13 before an endpoint has its wires fail an assertion with
@@ -210,7 +214,7 @@ void Engine::OpenEndpoint(Connection& connection, ucp_ep_params_t& params) {
     return;
   }
   connection.shares_memory = may_share_memory_;  // until the wire is known
-  if (suspect_) probation_.emplace_back(base::Now() + kProbation, connection.id);
+  if (suspect_) PutOnProbation(connection);
   connection.wiring = true;
   ucp_request_param_t flush = {};
   flush.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
@@ -268,7 +272,10 @@ void Engine::OpenIfReady(Connection& connection) {
   if (connection.shares_memory) suspect_ = false;
   for (Outgoing& frame : std::exchange(connection.unsent, {})) Judge(connection, std::move(frame));
   ++counters_.opened;
-  CountWire(connection.wire, 1);
+  {
+    std::lock_guard lock(shown_mutex_);
+    open_.emplace(connection.id, &connection);
+  }
   if (connection.inbound) peers_.Add(connection.id);
   if (handler_.on_open) handler_.on_open(connection.id, connection.address, connection.inbound);
 }
@@ -276,6 +283,7 @@ void Engine::OpenIfReady(Connection& connection) {
 void Engine::OnConnectionRequest(ucp_conn_request_h request, void* offer) {
   Offer* wanted = static_cast<Offer*>(offer);
   wanted->requests.push_back(request);
+  wanted->used = true;
   wanted->engine->events_.any = true;
   wanted->engine->events_.requested.push_back(wanted->peer);
 }

@@ -66,6 +66,17 @@ void Engine::LookAfterPeers() {
   }
 }
 
+// If the queue is blocked, nobody's pong comes through it either.
+void Engine::PutOnProbation(const Connection& connection) {
+  const base::Nanos now = base::Now();
+  probation_.emplace_back(now + kProbation, connection.id);
+  for (const auto& [peer, other] : connections_) {
+    if (other->state != State::kOpen || !other->shares_memory) continue;
+    other->last_ping = now;
+    StartSend(*other, {.kind = FrameKind::kPing});
+  }
+}
+
 // The slot stays quarantined until UCX calls back: it may still write to it.
 void Engine::GiveUpLateTensors(Connection& connection) {
   if (options_.receive_timeout == 0) return;
@@ -83,14 +94,29 @@ void Engine::GiveUpLateTensors(Connection& connection) {
   }
 }
 
-void Engine::CountWire(const std::string& wire, int64_t change) {
-  std::lock_guard lock(wires_mutex_);
-  wires_[wire] += change;
+std::vector<ConnectionStats> Engine::OpenConnections() const {
+  std::vector<ConnectionStats> stats;
+  std::lock_guard lock(shown_mutex_);
+  stats.reserve(open_.size());
+  for (const auto& [peer, connection] : open_) {
+    stats.push_back({.peer = peer,
+                     .wire = connection->wire,
+                     .bytes_sent = connection->bytes_sent.Read(),
+                     .bytes_received = connection->bytes_received.Read()});
+  }
+  return stats;
 }
 
-std::map<std::string, int64_t> Engine::Wires() const {
-  std::lock_guard lock(wires_mutex_);
-  return wires_;
+std::vector<PoolStats> Engine::Pools() const {
+  std::vector<PoolStats> stats;
+  std::lock_guard lock(shown_mutex_);
+  for (const auto& [id, pool] : pools_) {
+    stats.push_back({.id = id,
+                     .kind = pool->options().kind,
+                     .bytes = pool->registered_bytes(),
+                     .slots = pool->CountStates()});
+  }
+  return stats;
 }
 
 }  // namespace specfabric::transport

@@ -43,6 +43,7 @@ inline void Engine::DeliverTensor(Connection& connection, Tensor&& tensor) {
   ++counters_.frames_received;
   ++counters_.tensors_received;
   counters_.bytes_received += tensor.bytes.size();
+  connection.bytes_received += tensor.bytes.size();
   if (handler_.on_tensor) handler_.on_tensor(connection.id, std::move(tensor));
 }
 
@@ -299,6 +300,7 @@ void Engine::Deliver(Connection& connection, const WireHeader& header,
     case FrameKind::kData:
       ++counters_.frames_received;
       counters_.bytes_received += payload.size();
+      connection.bytes_received += payload.size();
       if (handler_.on_frame) {
         handler_.on_frame(connection.id, {header.type, std::move(payload)});
       }
@@ -309,8 +311,10 @@ void Engine::Deliver(Connection& connection, const WireHeader& header,
       return DeliverTensor(connection, {header.type, FieldsOf(header), payload, {}});
     case FrameKind::kPing:
       return StartSend(connection, {.kind = FrameKind::kPong});
-    case FrameKind::kOpen:
     case FrameKind::kPong:
+      if (connection.shares_memory) memory_answered_ = base::Now();
+      return;
+    case FrameKind::kOpen:
       return;
   }
 }

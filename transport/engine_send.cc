@@ -50,10 +50,11 @@ inline SendOp& Engine::SpareSendOp() {
   return idle_sends_.back();
 }
 
-inline void Engine::CountSent(FrameKind kind, uint32_t bytes) {
+inline void Engine::CountSent(Connection& connection, FrameKind kind, uint32_t bytes) {
   if (kind != FrameKind::kData && kind != FrameKind::kTensor) return;
   ++counters_.frames_sent;
   counters_.bytes_sent += bytes;
+  connection.bytes_sent += bytes;
   if (kind == FrameKind::kTensor) ++counters_.tensors_sent;
 }
 
@@ -94,7 +95,7 @@ absl::Status Engine::Post(PeerId peer, uint16_t type, const TensorFields& fields
     SendOp& op = SpareSendOp();
     const ucs_status_ptr_t result = SendFronted(*connection, header, slot.data(), bytes, op);
     if (result == nullptr) {
-      CountSent(FrameKind::kTensor, bytes);
+      CountSent(*connection, FrameKind::kTensor, bytes);
       done(argument, UCS_OK);
       return absl::OkStatus();
     }
@@ -201,7 +202,7 @@ void Engine::Finish(SendOp& op, ucs_status_t status) {
   Connection& connection = *op.connection;
   Outgoing& frame = op.frame;
   if (IsReserved(frame)) peers_.Release(connection.id, frame.bytes);
-  if (status == UCS_OK) CountSent(frame.kind, frame.bytes);
+  if (status == UCS_OK) CountSent(connection, frame.kind, frame.bytes);
   if (op.request != nullptr) ucp_request_free(op.request);
   const PostDone done = std::exchange(frame.done, nullptr);
   void* const argument = frame.done_argument;

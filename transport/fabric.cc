@@ -113,7 +113,8 @@ class Fabric::Impl {
     return OnProgressThread([&] { return engine_->Transport(peer); });
   }
 
-  std::map<std::string, int64_t> Wires() const { return engine_->Wires(); }
+  std::vector<ConnectionStats> Connections() const { return engine_->OpenConnections(); }
+  std::vector<PoolStats> Pools() const { return engine_->Pools(); }
   FabricStats stats() const { return counters_.Read(); }
 
  private:
@@ -246,7 +247,8 @@ void Fabric::Close(PeerId peer) { impl_->Close(peer); }
 
 std::string Fabric::Transport(PeerId peer) const { return impl_->Transport(peer); }
 
-std::map<std::string, int64_t> Fabric::Wires() const { return impl_->Wires(); }
+std::vector<ConnectionStats> Fabric::Connections() const { return impl_->Connections(); }
+std::vector<PoolStats> Fabric::Pools() const { return impl_->Pools(); }
 
 FabricStats Fabric::stats() const { return impl_->stats(); }
 

@@ -9,9 +9,9 @@
 // call Send, Close, Connect (these only enqueue) and Transport. A callback for a peer may run
 // before the Connect that made it has returned.
 
+#include <array>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -122,6 +122,21 @@ struct FabricStats {
   uint64_t releasing = 0;            // now: closed connections whose buffers UCX still holds
 };
 
+// An open connection, and what payload it has carried.
+struct ConnectionStats {
+  PeerId peer = 0;
+  std::string wire;  // as Fabric::Transport says
+  uint64_t bytes_sent = 0, bytes_received = 0;
+};
+
+// The memory of Fabric::AddPool.
+struct PoolStats {
+  uint8_t id = 0;
+  MemoryKind kind = MemoryKind::kHost;
+  size_t bytes = 0;                             // registered
+  std::array<int32_t, kSlotStates> slots = {};  // by SlotState
+};
+
 class Fabric {
  public:
   // Starts the progress thread. Unavailable: UCX could not start (the message carries its reason).
@@ -163,8 +178,9 @@ class Fabric {
   // The wire UCX chose for this peer, e.g. "posix/memory" or "tcp/eth0"; empty if not known. Waits
   // for the progress thread's next turn.
   std::string Transport(PeerId peer) const;
-  // How many open connections there are by wire.
-  std::map<std::string, int64_t> Wires() const;
+  // What is open, and what is registered, now.
+  std::vector<ConnectionStats> Connections() const;
+  std::vector<PoolStats> Pools() const;
   FabricStats stats() const;
 
  private:

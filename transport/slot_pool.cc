@@ -8,6 +8,12 @@ namespace specfabric::transport {
 
 const char* Name(MemoryKind kind) { return kind == MemoryKind::kHost ? "host" : "cuda"; }
 
+const char* Name(SlotState state) {
+  static constexpr std::array<const char*, kSlotStates> kNames = {
+      "free", "filling", "sending", "receiving", "ready", "reading", "quarantined"};
+  return kNames[static_cast<size_t>(state)];
+}
+
 Lease& Lease::operator=(Lease&& other) noexcept {
   if (this == &other) return *this;
   Release();

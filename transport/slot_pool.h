@@ -51,6 +51,7 @@ enum class SlotState : uint8_t {
   kQuarantined
 };
 constexpr size_t kSlotStates = 7;
+const char* Name(SlotState state);  // "free", "filling", ...
 
 constexpr size_t kSlotHeadroom = 64;
 
@@ -117,6 +118,7 @@ class SlotPool : public std::enable_shared_from_this<SlotPool> {
   const SlotPoolOptions& options() const { return options_; }
   // UCX's registration of the slab; null once the fabric is gone.
   void* memory_handle() const { return slab_.handle; }
+  size_t registered_bytes() const { return slab_.bytes; }
   // From one slot to the next.
   static size_t Stride(const SlotPoolOptions& options) {
     return (kSlotHeadroom + options.slot_bytes + kSlotHeadroom - 1) / kSlotHeadroom * kSlotHeadroom;

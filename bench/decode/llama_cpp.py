@@ -40,7 +40,7 @@ def fetch(work: Path) -> Path:
     )
     (archive,) = work.glob("llama_cpp_python-*.tar.gz")
     with tarfile.open(archive) as tar:
-        tar.extractall(work, filter="data")
+        tar.extractall(work)  # Debian 12's Python has no `filter` for it yet
     archive.unlink()
     return tree
 

@@ -7,8 +7,9 @@ the most guesses a round, their least probability and the draft's threads, trans
 number of guesses. Then the best, and plain decoding by SpecFabric and llama.cpp, go round after
 round over all prompts, each once a repetition, so that a machine that slows down slows all.
 
-    scripts/build && scripts/setup --bench && scripts/make_bench_pair.py
-    $(scripts/setup --print-venv)/bin/python bench/decode/speculative.py
+    python=$(scripts/setup --print-venv)/bin/python
+    scripts/setup --bench && scripts/build && $python scripts/make_bench_pair.py
+    $python bench/decode/speculative.py
 
 llama.cpp's speculative decoding is its own example, llama-speculative-simple; plain, llama-bench.
 """

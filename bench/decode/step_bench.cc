@@ -3,6 +3,7 @@
 // machine that slows down slows all of them.
 //
 //   step_bench --model=DIR [--dtype=bfloat16] [--ranks=2 | --threads=2] [--reference]
+//   step_bench --model=DIR --device=cuda
 
 #include <gflags/gflags.h>
 
@@ -21,6 +22,7 @@
 #include "model/rank_model.h"
 
 DEFINE_string(model, "models/bench", "checkpoint folder");
+DEFINE_string(device, "cpu", "cpu or cuda");
 DEFINE_string(dtype, "bfloat16", "float32 or bfloat16");
 DEFINE_string(rows, "1,2,3,4,5,6,7,8,12,16,24,32,48,64", "rows of a pass, separated by commas");
 DEFINE_int32(context, 200, "tokens in the cache before the rows");
@@ -90,7 +92,10 @@ absl::Status Run() {
   if (FLAGS_repeats < 1 || FLAGS_context < 0 || FLAGS_ranks < 1) {
     return absl::InvalidArgumentError("--repeats and --ranks: at least 1; --context: at least 0");
   }
+  absl::StatusOr<DeviceKind> device = ParseDeviceKind(FLAGS_device);
+  if (!device.ok()) return device.status();
   RankOptions options;
+  options.device = *device;
   options.dtype = *dtype;
   options.threads = FLAGS_threads;
   options.reference = FLAGS_reference;

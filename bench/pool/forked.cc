@@ -18,9 +18,11 @@ Forked::Forked(Forked&& other) noexcept
 Forked::~Forked() {
   if (pid_ < 0) return;
   close(said_);
-  kill(pid_, SIGTERM);
+  SayEnd();
   waitpid(pid_, nullptr, 0);
 }
+
+void Forked::SayEnd() const { kill(pid_, SIGTERM); }
 
 void Forked::Die(const char* what) {
   std::perror(what);

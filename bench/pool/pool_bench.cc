@@ -9,6 +9,8 @@
 //
 //   build/bench/pool/pool_bench --sizes=1x3,16x48
 
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -159,8 +161,12 @@ Measured Measure(const scheduler::SimulationOptions& options) {
   const double cpu = AllCpuSeconds(drafts, targets);
   SleepUntil(begin + FromSeconds(FLAGS_seconds));
   const double seconds = base::ToSeconds(base::Now() - begin);
-  return {static_cast<double>(gateway.tokens() - tokens) / seconds,
-          (AllCpuSeconds(drafts, targets) - cpu) / seconds};
+  const Measured measured = {static_cast<double>(gateway.tokens() - tokens) / seconds,
+                             (AllCpuSeconds(drafts, targets) - cpu) / seconds};
+  for (const auto* peers : {&drafts, &targets}) {
+    for (const Forked& peer : *peers) peer.SayEnd();
+  }
+  return measured;
 }
 
 // In a process of its own, since what it starts must come from one without threads.
@@ -169,6 +175,7 @@ Measured MeasureApart(const scheduler::SimulationOptions& options) {
   if (pipe(ends) != 0) std::exit(1);
   const pid_t pid = fork();
   if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
     const Measured measured = Measure(options);
     std::_Exit(write(ends[1], &measured, sizeof(measured)) == sizeof(measured) ? 0 : 1);
   }

@@ -4,23 +4,11 @@
 #include <cstdlib>
 #include <ctime>
 #include <memory>
-#include <new>
 
 #include "benchmark/benchmark.h"
 #include "scheduler/scheduler.h"
 #include "speculation/tree.h"
-
-namespace {
-int64_t allocations = 0;
-}  // namespace
-
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  ++allocations;
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+#include "tests/scheduler/counted_allocations.h"
 
 namespace specfabric::scheduler {
 namespace {
@@ -118,27 +106,29 @@ void BM_Round(benchmark::State& state) {
       scheduler->OnDraft(draft.id, draft.round,
                          {Draft(scheduler->Committed(draft.id)->back(), nodes)}, now);
     }
-    allocated -= allocations;
+    allocated -= CountedAllocations();
     const double start = Seconds();
-    const auto planned = scheduler->Plan(now);
+    auto planned = scheduler->Plan(now);
     const double mid = Seconds();
-    allocated += allocations;
-    const StepPlan& plan = std::get<StepPlan>(planned);
+    allocated += CountedAllocations();
+    StepPlan& plan = std::get<StepPlan>(planned);
     rows += plan.rows();
     ++plans;
     StepResult result = Verify(plan);
-    allocated -= allocations;
+    allocated -= CountedAllocations();
     const double resume = Seconds();
     now += kStep;
-    const std::vector<Event> events = scheduler->Commit(std::move(result), now);
+    std::vector<Event> events = scheduler->Commit(std::move(result), now);
     const double end = Seconds();
-    allocated += allocations;
+    allocated += CountedAllocations();
     state.SetIterationTime(mid - start + end - resume);
     plan_seconds += mid - start;
     wanted.clear();
     for (const Event& event : events) {
       if (const auto* draft = std::get_if<DraftWanted>(&event)) wanted.push_back(*draft);
     }
+    scheduler->Recycle(std::move(plan));
+    scheduler->Recycle(std::move(events));
   }
   state.counters["rows"] = static_cast<double>(rows) / static_cast<double>(plans);
   state.counters["plan_us"] = 1e6 * plan_seconds / static_cast<double>(plans);

@@ -8,8 +8,8 @@ Printed are medians: tokens a second, the share of trees whose next root had bee
 time from request to reply (which a target that waits is exposed to), its passes a reply, and the
 target's own wait for drafts a round.
 
-    scripts/build && scripts/make_bench_pair.py
     python=$(scripts/setup --print-venv)/bin/python
+    scripts/build && $python scripts/make_bench_pair.py
     $python bench/serving/ahead.py --model models/bench --threads 2
 """
 

@@ -6,8 +6,8 @@ concurrency (or request rate) both answer the same requests, in turn, as often a
 and who begins alternates: what else the machine does hits both. Ratios are of medians; beside them
 stands the median of each repetition's own ratio.
 
-    scripts/build && scripts/make_bench_pair.py
     python=$(scripts/setup --print-venv)/bin/python
+    scripts/build && $python scripts/make_bench_pair.py
     $python bench/serving/sweep.py --model models/bench --prompts FILE --out /tmp/sweep
 
 Flags of specfabric itself: --with_drafts=--tree=best:8 for the cluster with drafts, --common=...

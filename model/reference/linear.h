@@ -10,10 +10,10 @@
 namespace specfabric::model::reference {
 
 // libtorch's linear, as the oracle of the packed one. Its sums have no fixed order, so `parts`
-// means nothing here, and ranks change the last bits. With `pad_rows`, rows are padded to a
-// multiple of 4: in float32 (MKL) a row's bits then do not depend on their number.
+// means nothing here, and ranks change the last bits. If batch-invariant, every product is of
+// 4 rows, some of them zeros: which kernel MKL takes, and so a row's bits, depends on their number.
 absl::StatusOr<std::unique_ptr<Linear>> MakeLinear(const LinearShape& shape, DataType dtype,
-                                                   bool pad_rows, const WeightReader& read);
+                                                   bool batch_invariant, const WeightReader& read);
 
 // Threads that libtorch may use for operations called by this thread.
 void SetThreads(int threads);

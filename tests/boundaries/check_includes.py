@@ -21,6 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "speculation": {"base"},
     "schemas": {"base", "speculation"},
     "metrics": {"base"},
+    "trace": {"base"},
     "transport": {"base", "metrics"},
     "link": {"base", "metrics", "schemas", "transport"},
     "scheduler": {"base", "speculation"},
@@ -34,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
         "scheduler",
         "schemas",
         "speculation",
+        "trace",
         "transport",
     },
     "target": {
@@ -44,9 +46,10 @@ ALLOWED: dict[str, set[str]] = {
         "scheduler",
         "schemas",
         "speculation",
+        "trace",
         "transport",
     },
-    "gateway": {"base", "link", "metrics", "schemas", "tokenizer", "transport"},
+    "gateway": {"base", "link", "metrics", "schemas", "tokenizer", "trace", "transport"},
 }
 # app/ assembles the processes; tests/ and bench/ look inside everything. Nothing includes them.
 UNRESTRICTED = {"app", "tests", "bench"}

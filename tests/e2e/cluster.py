@@ -193,6 +193,12 @@ class Cluster:
         assert response.status_code == 200, response.text
         return response.json()
 
+    def text_of(self, token_ids: list[int]) -> str:
+        """As completions show them: without the tokens that only mark where a text ends."""
+        with self.client() as client:
+            whole = client.post("/detokenize", json={"tokens": token_ids}).json()["prompt"]
+        return whole.replace("<|begin|>", "").replace("<|end|>", "")
+
     def stream(self, **body: Any) -> Generator[dict[str, Any], None, None]:
         """The events of one streamed /v1/completions request that must succeed."""
         with (

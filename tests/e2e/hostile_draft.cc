@@ -51,6 +51,7 @@ constexpr base::Nanos kLate = 300 * base::kMillisecond;
 struct Answer {
   DraftReply reply;
   int replies = 1;
+  base::Nanos replies_after = 0;               // the request
   std::vector<std::vector<uint16_t>> tensors;  // weights, as they go out
   base::Nanos tensors_after = 0;               // the reply
 };
@@ -164,6 +165,15 @@ std::map<std::string, Way> Ways(int32_t vocabulary) {
     ++answer->reply.target_incarnation;
   };
   ways["twice"] = [](const DraftRequest&, Answer* answer) { answer->replies = 2; };
+  ways["silent"] = [](const DraftRequest&, Answer* answer) {
+    answer->replies = 0;
+    answer->tensors.clear();
+  };
+  ways["slow"] = [](const DraftRequest&, Answer* answer) { answer->replies_after = kLate; };
+  // Sure of guesses that are as wrong as any.
+  ways["certain"] = [](const DraftRequest&, Answer* answer) {
+    for (float& score : answer->reply.scores) score = 0.0f;
+  };
   ways["no_tensor"] = [](const DraftRequest&, Answer* answer) { answer->tensors.clear(); };
   ways["no_rows"] = [](const DraftRequest&, Answer* answer) { answer->reply.weights_rows = 0; };
   ways["short_tensor"] = [](const DraftRequest&, Answer* answer) {
@@ -201,11 +211,11 @@ struct Request {
   DraftRequest request;
 };
 
-// A tensor to send at a later time.
-struct LateTensor {
+// What is to be sent at a later time: replies, or a tensor.
+struct Late {
   base::Nanos time = 0;
   Request to;
-  std::vector<uint16_t> weights;
+  Answer answer;
 };
 
 class HostileDraft {
@@ -253,7 +263,7 @@ class HostileDraft {
       for (Request& request : inbox_.PopAll(late_.empty() ? base::kForever : late_[0].time)) {
         Reply(std::move(request));
       }
-      SendLate();
+      SendDue(base::Now());
     }
   }
 
@@ -261,22 +271,26 @@ class HostileDraft {
   void Reply(Request request) {
     Answer answer = guesser_.Guess(request.request);
     way_(request.request, &answer);
-    for (int i = 0; i < answer.replies; ++i) {
-      link_->Send(request.peer, answer.reply).IgnoreError();
-    }
-    for (auto& weights : answer.tensors) {
-      if (answer.tensors_after > 0) {
-        late_.push_back({base::Now() + answer.tensors_after, request, std::move(weights)});
-      } else {
-        SendTensor(request, weights);
-      }
-    }
+    Answer tensors = {.reply = {}, .replies = 0, .tensors = std::exchange(answer.tensors, {})};
+    const base::Nanos now = base::Now();
+    const base::Nanos replies_at = now + answer.replies_after;
+    const base::Nanos tensors_at = replies_at + answer.tensors_after;
+    late_.push_back({replies_at, request, std::move(answer)});
+    late_.push_back({tensors_at, std::move(request), std::move(tensors)});
+    SendDue(now);
   }
 
-  void SendLate() {
-    const auto due = [now = base::Now()](const LateTensor& late) { return late.time > now; };
-    const auto end = std::find_if(late_.begin(), late_.end(), due);
-    for (auto late = late_.begin(); late != end; ++late) SendTensor(late->to, late->weights);
+  void SendDue(base::Nanos now) {
+    std::stable_sort(late_.begin(), late_.end(),
+                     [](const Late& a, const Late& b) { return a.time < b.time; });
+    const auto end = std::find_if(late_.begin(), late_.end(),
+                                  [now](const Late& late) { return late.time > now; });
+    for (auto late = late_.begin(); late != end; ++late) {
+      for (int i = 0; i < late->answer.replies; ++i) {
+        link_->Send(late->to.peer, late->answer.reply).IgnoreError();
+      }
+      for (const auto& weights : late->answer.tensors) SendTensor(late->to, weights);
+    }
     late_.erase(late_.begin(), end);
   }
 
@@ -296,7 +310,7 @@ class HostileDraft {
   base::BoundedQueue<Request> inbox_{1 << 14};
   Guesser guesser_;
   const Way way_;
-  std::vector<LateTensor> late_;  // the earliest first
+  std::vector<Late> late_;  // the earliest first
   std::unique_ptr<link::Link> link_;
   std::shared_ptr<transport::SlotPool> pool_;
   std::thread thread_;

@@ -133,12 +133,22 @@ def test_port_in_use() -> None:
         assert address in refusal(["draft", *common], status=1)
 
 
+def test_a_build_for_cpus_says_so_where_a_gpu_is_asked_for() -> None:
+    command = ["target", f"--model={TARGET}", f"--listen={free_address()}", "--device=cuda"]
+    assert "no kernels for GPUs" in refusal(command, status=1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
         (["serve"], "serve"),
         (["target", "--listen=127.0.0.1:0"], "model"),
         (["target", f"--model={TARGET}", "--dtype=int3"], "int3"),
+        (["target", f"--model={TARGET}", "--device=tpu"], "tpu"),
+        (
+            ["target", f"--model={TARGET}", "--device=cuda", "--reference_kernels=true"],
+            "the reference kernels are CPUs'",
+        ),
         (["target", f"--model={TARGET}", "--tensor_parallel=0"], "0"),
         (["target", f"--model={TARGET}", "--listen=nonsense"], "nonsense"),
         (["target", f"--model={TARGET}", "--no_such_flag=1"], "no_such_flag"),

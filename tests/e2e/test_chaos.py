@@ -362,19 +362,25 @@ def assert_no_storm(pool: Pool) -> None:
         assert made <= bound, unit.name
 
 
+def undisturbed(pool: Pool) -> tuple[Server, list[tuple[dict[str, Any], Answer]]]:
+    """A gateway, and what it answers to every kind of request while nothing happens."""
+    gateway = f"http://{pool.gateways[0].listen}"
+    server = Server(gateway, httpx.get(f"{gateway}/v1/models").json()["data"][0]["id"])
+    cases = []
+    for body in requests():
+        answer = Answer()
+        asyncio.run(read(server, body, answer))
+        assert len(answer.ids) == body["max_tokens"]
+        cases.append((body, answer))
+    return server, cases
+
+
 def test_streams_survive_everything(tmp_path: Path) -> None:
     print(f"\nSPECFABRIC_CHAOS_SEED={SEED}")
     pool = Pool(tmp_path)
     with started_units(pool.units):
         wait_until_joined(pool)
-        gateway = f"http://{pool.gateways[0].listen}"
-        model = httpx.get(f"{gateway}/v1/models").json()["data"][0]["id"]
-        cases = []
-        for body in requests():
-            answer = Answer()
-            asyncio.run(read(Server(gateway, model), body, answer))
-            assert len(answer.ids) == body["max_tokens"]
-            cases.append((body, answer))
+        server, cases = undisturbed(pool)
         accepted = [
             value_of(target.admin, "specfabric_accepted_tokens_total") for target in pool.targets
         ]
@@ -385,7 +391,7 @@ def test_streams_survive_everything(tmp_path: Path) -> None:
         }
         pool.begin = time.monotonic()
         try:
-            found = asyncio.run(rage(pool, model, cases))
+            found = asyncio.run(rage(pool, server.model, cases))
         finally:
             print("\n".join(pool.log))
             print(dict(pool.done))
@@ -401,5 +407,5 @@ def test_streams_survive_everything(tmp_path: Path) -> None:
         assert_no_storm(pool)
         for body, expected in cases[:6]:
             answer = Answer()
-            asyncio.run(read(Server(gateway, model), body, answer))
+            asyncio.run(read(server, body, answer))
             assert answer == expected, "after the storm"

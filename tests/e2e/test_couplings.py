@@ -186,9 +186,7 @@ def test_a_stream_goes_on_when_drafts_and_its_target_die(coupling: str, tmp_path
                 cluster.kill(busy)
         assert len(tokens) == 300
         assert exactness == "law"
-        with cluster.client() as client:
-            detokenized = client.post("/detokenize", json={"tokens": tokens}).json()["prompt"]
-        assert text == detokenized
+        assert text == cluster.text_of(tokens)
 
 
 def test_what_goes_wrong_on_the_way_costs_no_token(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,27 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 import law
 import make
-from cluster import (
-    BINARY,
-    DRAFT,
-    TARGET,
-    Cluster,
-    Member,
-    free_address,
-    start_cluster,
-    started,
-    wait_for_drafts,
-    wait_until,
-)
+from cluster import DRAFT, TARGET, Cluster, start_cluster
 from exposition import value_of
+from hostile import cluster_with
 from prompts import PROMPTS
-
-HOSTILE = BINARY.parent / "tests" / "e2e" / "hostile_draft"
 
 
 @dataclass(frozen=True)
@@ -71,6 +57,9 @@ WAYS = {
     "other_round": MISSED,
     "other_incarnation": MISSED,
     "twice": VERIFIED,
+    "silent": MISSED,
+    "slow": MISSED,
+    "certain": VERIFIED,
     "lie": VERIFIED,
 }
 # Where couplings weigh q. What is verified of these is exact: their guesses are drawn from what
@@ -97,73 +86,6 @@ SETTINGS: list[dict[str, Any]] = [{"temperature": 0}, {"temperature": 0.9, "seed
 CHOSEN = PROMPTS[::12]
 TOKENS = 40
 VOCABULARY = 4096  # of the demo models
-
-
-@contextlib.contextmanager
-def hostile_draft(way: str, vocabulary: int, log: Path) -> Iterator[str]:
-    """Its address. It ends with its standard input."""
-    command = [str(HOSTILE), way, str(vocabulary)]
-    with (
-        log.open("wb") as errors,
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
-        ) as process,
-    ):
-        try:
-            assert process.stdout is not None
-            yield process.stdout.readline().strip()
-            assert process.poll() is None, "the hostile draft died"
-            process.communicate(timeout=30)
-        except BaseException:
-            process.kill()
-            raise
-    assert process.returncode == 0
-
-
-@contextlib.contextmanager
-def cluster_with(
-    way: str, model: Path, vocabulary: int, folder: Path, *flags: str
-) -> Iterator[Cluster]:
-    """A target whose only draft is hostile, and a gateway."""
-    at, target_at, target_admin = free_address(), free_address(), free_address()
-    with (
-        hostile_draft(way, vocabulary, folder / "draft.log") as draft,
-        started(
-            folder / "target.log",
-            [
-                "target",
-                f"--model={model}",
-                "--dtype=float32",
-                f"--listen={target_at}",
-                f"--admin_listen={target_admin}",
-                f"--drafts={draft}",
-                "--speculation=always",
-                "--lookup=off",
-                *flags,
-            ],
-        ) as target,
-        started(
-            folder / "gateway.log",
-            ["gateway", f"--model={model}", f"--listen={at}", f"--targets={target_at}"],
-        ) as gateway,
-    ):
-        cluster = Cluster(
-            gateway,
-            Member(gateway.pid, at, at),
-            [Member(target.pid, target_at, target_admin)],
-            [],
-        )
-        with cluster.client() as client:
-
-            def ready() -> bool:
-                with contextlib.suppress(httpx.TransportError):
-                    return client.get("/readyz").status_code == 200
-                return False
-
-            wait_until(ready, "the gateway is ready")
-            wait_for_drafts(cluster.targets[0], 1)
-            cluster.model = client.get("/v1/models").json()["data"][0]["id"]
-        yield cluster
 
 
 def drafted(cluster: Cluster) -> float:

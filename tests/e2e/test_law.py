@@ -22,6 +22,7 @@ import pytest
 import law
 import make
 from cluster import Cluster, start_cluster
+from exposition import value_of
 from prompts import PROMPTS
 
 SAMPLES = int(os.environ.get("SPECFABRIC_LAW_SAMPLES", 10_000))
@@ -30,6 +31,16 @@ pytestmark = pytest.mark.timeout(300 + SAMPLES * len(SEEDS) // 50)
 
 TARGETS = 3
 PROMPT = [2, 5, 3]
+# Its last three tokens stood there before, and so did many others that may follow: there is always
+# something to look up, and often once more after that.
+REPETITIVE_PROMPT = [
+    3,
+    *np.random.default_rng(1).integers(3, 8, 60).tolist(),
+    *PROMPT,
+    4,
+    6,
+    *PROMPT,
+]
 # Of a text's tokens: the first follows from the prompt alone, the next are those that drafts guess.
 GUESSED = slice(1, 4)
 # Drafts get no more nodes than output is left after the token that is sure.
@@ -60,10 +71,20 @@ class Arrangement:
     top_n: int = 0  # tokens of q that the draft keeps; 0: all
     ranks: int = 1
     coupling: str = "coupled"  # of requests that ask for none
+    lookup: str = "off"
+    drafts: int = 2
 
     def __str__(self) -> str:
-        parts = [self.draft, self.tree, self.draw, self.top_n and f"top{self.top_n}"]
-        return "-".join(str(p) for p in [*parts, self.ranks > 1 and f"tp{self.ranks}"] if p)
+        parts = [self.draft, self.tree, self.draw]
+        parts += [f"top{self.top_n}"] if self.top_n else []
+        parts += [f"tp{self.ranks}"] if self.ranks > 1 else []
+        parts += ["lookup"] if self.lookup == "on" else []
+        parts += ["alone"] if self.drafts == 0 else []
+        return "-".join(part for part in parts if part)
+
+    @property
+    def prompt(self) -> list[int]:
+        return PROMPT if self.lookup == "off" else REPETITIVE_PROMPT
 
     @property
     def flags(self) -> list[str]:
@@ -93,6 +114,8 @@ WITH = Arrangement(draw="with_replacement")
 DETERMINISTIC = Arrangement(draw="deterministic")
 TRUNCATED_CHAIN = Arrangement("unrelated", "1,1,1", "without_replacement", top_n=3)
 TRUNCATED = Arrangement(draw="without_replacement", top_n=3)
+LOOKED_UP = Arrangement(lookup="on")
+LOOKED_UP_ALONE = Arrangement(draw="without_replacement", lookup="on", drafts=0)
 TWO_RANKS = Arrangement(draw="without_replacement", ranks=2)
 
 # What is served by one cluster stands together.
@@ -107,6 +130,9 @@ CASES = [
     (TRUNCATED_CHAIN, "rejection", ["plain"]),
     (TRUNCATED_CHAIN, "traversal", ["plain"]),
     (TRUNCATED, "traversal", ["top_k"]),
+    (LOOKED_UP, "coupled", ["top_p"]),
+    (LOOKED_UP_ALONE, "rejection", ["plain"]),
+    (LOOKED_UP_ALONE, "traversal", ["plain"]),
     (TWO_RANKS, "rejection", ["plain"]),
     (TWO_RANKS, "traversal", ["top_p"]),
 ]
@@ -143,7 +169,8 @@ class Clusters:
                     self.models / arrangement.draft,
                     tensor_parallel=arrangement.ranks,
                     targets=TARGETS,
-                    drafts=2,
+                    drafts=arrangement.drafts,
+                    lookup=arrangement.lookup,
                     extra=arrangement.flags,
                 )
             )
@@ -157,14 +184,25 @@ def clusters(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield Clusters(models, tmp_path_factory.mktemp("clusters"), stack)
 
 
-def law_of_guessed(models: Path, settings: dict[str, Any]) -> np.ndarray:
-    whole = law.exact_law(law.load(models / "target"), PROMPT, GUESSED.stop, settings)
+def law_of_guessed(
+    models: Path, settings: dict[str, Any], prompt: list[int] = PROMPT
+) -> np.ndarray:
+    whole = law.exact_law(law.load(models / "target"), prompt, GUESSED.stop, settings)
     return whole.sum(axis=tuple(range(GUESSED.start)))
 
 
-def sampled(cluster: Cluster, tree: str, coupling: str, setting: str, seed: int) -> law.Samples:
+def sampled(
+    cluster: Cluster, arrangement: Arrangement, coupling: str, setting: str, seed: int
+) -> law.Samples:
     body = dict(SETTINGS[setting]) | ({} if coupling == "coupled" else {"coupling": coupling})
-    return law.sample(cluster, PROMPT, SAMPLES, seed, max_tokens=MAX_TOKENS[tree], **body)
+    body["max_tokens"] = MAX_TOKENS[arrangement.tree]
+    return law.sample(cluster, arrangement.prompt, SAMPLES, seed, **body)
+
+
+def looked_up(cluster: Cluster) -> float:
+    """Tokens that were guessed by the lookup and accepted."""
+    accepted = "specfabric_drafter_accepted_tokens_total"
+    return sum(value_of(target.admin, accepted, drafter="lookup") for target in cluster.targets)
 
 
 EXACTNESS = {"coupled": "token", "rejection": "law", "traversal": "law", "typical": "none"}
@@ -188,12 +226,15 @@ def check_report(samples: law.Samples, coupling: str) -> None:
 def test_texts_have_the_exact_law(
     clusters: Clusters, arrangement: Arrangement, coupling: str, setting: str, seed: int
 ) -> None:
-    expected = law_of_guessed(clusters.models, SETTINGS[setting])
+    expected = law_of_guessed(clusters.models, SETTINGS[setting], arrangement.prompt)
     cluster = clusters.get(arrangement)
 
     def measure(seed: int) -> float:
-        samples = sampled(cluster, arrangement.tree, coupling, setting, seed)
+        before = looked_up(cluster)
+        samples = sampled(cluster, arrangement, coupling, setting, seed)
         check_report(samples, coupling)
+        if arrangement.lookup == "on":
+            assert looked_up(cluster) > before + len(samples.tokens) / 50
         likelihood = law.g_test(samples.tokens[:, GUESSED], expected)
         print(f"seed {seed}: p = {likelihood:.4f}, {dict(samples.speculation)}")
         return likelihood
@@ -202,8 +243,8 @@ def test_texts_have_the_exact_law(
 
 
 def test_typical_acceptance_is_told_from_the_law(clusters: Clusters) -> None:
-    cluster = clusters.get(Arrangement(coupling="typical"))
-    samples = sampled(cluster, "2,2,1", "typical", "plain", seed=1)
+    arrangement = Arrangement(coupling="typical")
+    samples = sampled(clusters.get(arrangement), arrangement, "typical", "plain", seed=1)
     check_report(samples, "typical")
     expected = law_of_guessed(clusters.models, SETTINGS["plain"])
     assert law.g_test(samples.tokens[:, GUESSED], expected) < 1e-6

@@ -1,7 +1,9 @@
 """A thousand clients that stream at once and hang up now and then: nothing breaks, nothing is kept.
 
 Every stream that is read to its end has to be token for token what its prompt gave alone. One in
-ten is left at a random moment. By default it lasts 20 s; the long form:
+ten is left at a random moment. Twice: as targets are run, guessing where that pays, which a crowd
+on two cores may find never to be the case, and with drafts in every round. Each lasts 20 s by
+default; the long form:
 
     SPECFABRIC_SOAK_MINUTES=5 scripts/test pytest
 """
@@ -36,7 +38,7 @@ TEXTS = 2 * len(PROMPTS)  # so many that sharing them does not make the KV block
 SAMPLE_SECONDS = 0.25
 # What a process may hold more in the last third of the soak than in the one before. A short one is
 # over before every buffer has had its largest size.
-GROWTH_MIB = 4.0 if SECONDS >= 120 else 24.0
+GROWTH_MIB = 4.0 if SECONDS >= 120 else 64.0
 # Beside the time itself: what the last requests take on a machine that is busy.
 pytestmark = pytest.mark.timeout(SECONDS + 600)
 
@@ -164,8 +166,8 @@ def assert_nothing_is_kept(cluster: Cluster) -> None:
         assert page["usable"], page
 
 
-@pytest.fixture(scope="module")
-def crowd_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+@contextlib.contextmanager
+def start_crowd_cluster(log: Path, speculation: str) -> Iterator[Cluster]:
     """Takes all clients at once, but with so few KV blocks that they have to give some up."""
     flags = [
         f"--max_sequences={CLIENTS}",
@@ -175,15 +177,13 @@ def crowd_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
         f"--kv_blocks={CLIENTS}",
         "--log_level=warning",
     ]
-    log = tmp_path_factory.mktemp("soak") / "up.log"
     with start_cluster(
-        log, drafts=1, dtype="bfloat16", speculation="goodput", extra=flags
+        log, drafts=1, dtype="bfloat16", speculation=speculation, extra=flags
     ) as cluster:
         yield cluster
 
 
-def test_a_crowd_that_comes_and_goes(crowd_cluster: Cluster) -> None:
-    cluster = crowd_cluster
+def check_crowd(cluster: Cluster) -> None:
     server = Server(cluster.url, cluster.model)
     expected = [asyncio.run(stream(server, text, MAX_TOKENS, None)) for text in range(TEXTS)]
     assert all(len(ids) == MAX_TOKENS for ids in expected)
@@ -207,8 +207,16 @@ def test_a_crowd_that_comes_and_goes(crowd_cluster: Cluster) -> None:
     assert found.hung_up >= CLIENTS * HANG_UP / 4
     assert_nothing_is_kept(cluster)
     assert value_of(target, "specfabric_cancelled_total") > 0
-    assert value_of(target, "specfabric_accepted_tokens_total") > 0
+    assert value_of(cluster.drafts[0].admin, "specfabric_draft_tree_nodes_total") > 0
     for name, member in members.items():
         assert growth_mib(samples[name]) < GROWTH_MIB, name
         left = resources(member.pid).descriptors - before[name].descriptors
         assert left <= 4, f"{name} has {left} descriptors more than before"
+
+
+@pytest.mark.parametrize("speculation", ["goodput", "always"])
+def test_a_crowd_that_comes_and_goes(speculation: str, tmp_path: Path) -> None:
+    with start_crowd_cluster(tmp_path / "up.log", speculation) as cluster:
+        check_crowd(cluster)
+        accepted = value_of(cluster.targets[0].admin, "specfabric_accepted_tokens_total")
+        assert accepted > 0 or speculation == "goodput"

@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "link/fabric_counters.h"
 #include "tests/link/service.h"
 #include "tests/transport/node.h"
 
@@ -66,6 +67,16 @@ TEST_F(LinkTensorTest, LieInTheReceiversSlots) {
   EXPECT_EQ(tensor.bytes[0], 5);
   EXPECT_EQ(tensor.bytes[kBytes - 1], 5);
   EXPECT_EQ(tensor.lease.pool(), receive_.get());
+}
+
+TEST_F(LinkTensorTest, MetricsShowWhatSlotsDo) {
+  transport::Lease lease = send_->Acquire({7, 9}).value();
+  const metrics::FabricCounters counters = ReadCounters(draft_.link());
+  EXPECT_GE(counters.registered_bytes.at("host"), kSlots.slots * kBytes);
+  EXPECT_EQ(counters.registered_bytes.at("cuda"), 0u);
+  EXPECT_EQ(counters.slots.at("filling"), 1);
+  EXPECT_EQ(counters.slots.at("free"), 1);
+  EXPECT_EQ(counters.slots.at("sending"), 0);
 }
 
 TEST_F(LinkTensorTest, UnwantedOnesTakeNoSlot) {

@@ -239,7 +239,7 @@ TEST(KeepAliveTest, StoppedProcessIsClosedByItsSilence) {
   EXPECT_TRUE(target.WaitForUps(2));
 }
 
-TEST(CountersTest, ConnectionsAreCountedByWire) {
+TEST(CountersTest, ConnectionsShowTheirPeersWiresAndBytes) {
   Service draft(Listening());
   Service target(ConnectingTo(draft.link().listen_address()));
   ASSERT_TRUE(draft.WaitForUps(1) && target.WaitForUps(1));
@@ -247,15 +247,15 @@ TEST(CountersTest, ConnectionsAreCountedByWire) {
   EXPECT_EQ(up.opened, 1u);
   EXPECT_EQ(up.handshakes, 1u);
   EXPECT_GE(up.bytes_copied, 1u) << "the Hello";
-  int64_t connections = 0;
-  for (const auto& [wire, count] : up.wires) {
-    EXPECT_FALSE(wire.empty());
-    connections += count;
-  }
-  EXPECT_EQ(connections, 1);
+  ASSERT_EQ(up.peers.size(), 1u);
+  EXPECT_EQ(up.peers[0].role, "target");
+  EXPECT_FALSE(up.peers[0].wire.empty());
+  EXPECT_FALSE(up.peers[0].peer.empty());
+  EXPECT_EQ(up.peers[0].bytes_received, up.bytes_received) << "the Hello";
+  EXPECT_GT(up.peers[0].bytes_received, 0u);
   target.Destroy();
   ASSERT_TRUE(draft.WaitForDowns(1));
-  for (const auto& [wire, count] : ReadCounters(draft.link()).wires) EXPECT_EQ(count, 0) << wire;
+  EXPECT_TRUE(ReadCounters(draft.link()).peers.empty());
 }
 
 TEST(ReconnectTest, ServerThatComesLateIsFound) {

@@ -3,6 +3,8 @@
 #include <thread>
 #include <utility>
 
+#include "model/transformer.h"
+
 namespace specfabric::model {
 namespace {
 
@@ -26,14 +28,25 @@ BatchSequence* AddSequence(Batch* batch, const std::vector<int32_t>& tokens, int
 }  // namespace
 
 absl::StatusOr<TestGroup> TestGroup::Load(const std::string& model_dir, const RankOptions& options,
-                                          int ranks) {
+                                          int ranks, const RankLoader& load) {
   TestGroup group;
   group.communicators_ = MakeThreadCommunicators(ranks);
-  for (auto& communicator : group.communicators_) {
-    absl::StatusOr<std::unique_ptr<RankModel>> model =
-        RankModel::Load(model_dir, options, communicator.get());
-    if (!model.ok()) return model.status();
-    group.models_.push_back(*std::move(model));
+  group.models_.resize(ranks);
+  std::vector<absl::Status> statuses(ranks);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      Communicator* const communicator = group.communicators_[rank].get();
+      absl::StatusOr<std::unique_ptr<RankModel>> model =
+          load ? load(model_dir, options, communicator)
+               : Transformer::Load(model_dir, options, communicator);
+      statuses[rank] = model.status();
+      if (model.ok()) group.models_[rank] = *std::move(model);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::Status& status : statuses) {
+    if (!status.ok()) return status;
   }
   return group;
 }
@@ -46,8 +59,9 @@ absl::StatusOr<LogitRows> TestGroup::Forward(const Batch& batch) {
   }
   for (std::thread& thread : threads) thread.join();
   LogitRows rows(batch.logit_rows.size());
-  for (const absl::StatusOr<LogitShard>& shard : shards) {
+  for (absl::StatusOr<LogitShard>& shard : shards) {
     if (!shard.ok()) return shard.status();
+    if (absl::Status fetched = FetchRows(&*shard); !fetched.ok()) return fetched;
     for (size_t r = 0; r < rows.size(); ++r) {
       const absl::Span<const float> part = shard->row(static_cast<int>(r));
       rows[r].insert(rows[r].end(), part.begin(), part.end());

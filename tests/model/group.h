@@ -4,6 +4,7 @@
 // A tensor-parallel group of threads for tests, and the batches they run.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,10 +18,15 @@ namespace specfabric::model {
 // Whole rows of logits, [rows][vocabulary].
 using LogitRows = std::vector<std::vector<float>>;
 
+// Makes one rank's model; that of CPUs if not said otherwise.
+using RankLoader = std::function<absl::StatusOr<std::unique_ptr<RankModel>>(
+    const std::string& model_dir, const RankOptions& options, Communicator* communicator)>;
+
 class TestGroup {
  public:
+  // Every rank loads in a thread of its own.
   static absl::StatusOr<TestGroup> Load(const std::string& model_dir, const RankOptions& options,
-                                        int ranks);
+                                        int ranks, const RankLoader& load = {});
 
   RankModel& rank(int i) { return *models_[i]; }
   const ModelConfig& config() const { return models_.front()->config(); }

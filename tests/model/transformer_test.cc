@@ -14,6 +14,7 @@
 
 #include "tests/model/checkpoint_writer.h"
 #include "tests/model/group.h"
+#include "tests/model/passes.h"
 
 namespace specfabric::model {
 namespace {
@@ -35,25 +36,6 @@ TestGroup LoadOrDie(const std::string& dir, const RankOptions& options, int rank
   return *std::move(group);
 }
 
-LogitRows Logits(TestGroup& group, const Batch& batch) {
-  absl::StatusOr<LogitRows> rows = group.Forward(batch);
-  EXPECT_TRUE(rows.ok()) << rows.status();
-  return rows.value_or(LogitRows{});
-}
-
-std::vector<int32_t> RandomTokens(int count, uint32_t seed, int vocabulary = 101) {
-  std::mt19937 random(seed);
-  std::vector<int32_t> tokens(count);
-  for (int32_t& token : tokens) token = static_cast<int32_t>(random() % vocabulary);
-  return tokens;
-}
-
-std::vector<int32_t> Iota(int first, int count) {
-  std::vector<int32_t> values(count);
-  std::iota(values.begin(), values.end(), first);
-  return values;
-}
-
 std::vector<int32_t> Slice(const std::vector<int32_t>& v, size_t begin, size_t end) {
   return {v.begin() + begin, v.begin() + std::min(end, v.size())};
 }
@@ -69,19 +51,6 @@ LogitRows InChunks(TestGroup& group, const std::vector<int32_t>& text, size_t ch
     all.insert(all.end(), rows.begin(), rows.end());
   }
   return all;
-}
-
-double MaxDifference(const LogitRows& a, const LogitRows& b) {
-  EXPECT_EQ(a.size(), b.size());
-  double max = 0.0;
-  for (size_t r = 0; r < std::min(a.size(), b.size()); ++r) {
-    EXPECT_EQ(a[r].size(), b[r].size());
-    for (size_t i = 0; i < std::min(a[r].size(), b[r].size()); ++i) {
-      const double difference = std::abs(double{a[r][i]} - b[r][i]);
-      if (!(difference <= max)) max = difference;  // a NaN wins
-    }
-  }
-  return max;
 }
 
 // Models with every optional part: biases, per-head norms, tied heads, odd sizes.
@@ -270,7 +239,7 @@ TEST_P(TransformerTest, RanksAndThreadsChangeNoBit) {
   }
 }
 
-// libtorch's float32 rows keep their bits where they are padded (see bench/model/row_invariance).
+// libtorch's rows keep their bits where as many go at once always (see bench/model/row_invariance).
 TEST_P(TransformerTest, ReferencePathIsBatchInvariantWhenAsked) {
   const TempDir dir;
   WriteCheckpoint(dir.path(), OddConfig(), 8);

@@ -82,6 +82,15 @@ TEST(StepTimeTest, AStepThatWasHeldUpTeachesNothing) {
   EXPECT_EQ(time.Predict(20, 0), before);
 }
 
+// Rows that were never tried may be dearer than anything before them would let one think.
+TEST(StepTimeTest, StepsThatAlwaysTakeLongAreNoAccident) {
+  StepTime time = Learned(Linear, {1, 2, 3}, 200, 0.01);
+  const base::Nanos long_time = 20 * time.Predict(400, 0);
+  for (int i = 0; i < 60; ++i) time.Observe(400, 0, long_time);
+  EXPECT_NEAR(static_cast<double>(time.Predict(400, 0)), static_cast<double>(long_time),
+              0.1 * static_cast<double>(long_time));
+}
+
 TokenTree Chain(int nodes, float score) {
   TokenTree tree = TokenTree::Root(1);
   for (int i = 0; i < nodes; ++i) tree.Add(i, 2 + i, score);
@@ -295,7 +304,7 @@ struct Group {
   Coupling coupling = Coupling::kCoupled;
   GoodputControl control = {};
   StepBase step = {.tokens = 4, .rows = 4, .context = 0, .delay = 0, .max_rows = 64};
-  void Round(const speculation::Draft& draft, base::Nanos latency) {
+  DraftOrder Round(const speculation::Draft& draft, base::Nanos latency) {
     for (int i = 0; i < 4; ++i) control.OnStep(4 + 4 * i, 0, 10 * base::kMillisecond);
     const DraftOrder order = Order();
     std::vector<float> worth;
@@ -303,6 +312,7 @@ struct Group {
       control.OnReply(coupling, order, draft.tree, latency);
       control.Judge(coupling, draft, order, 16, &worth);
     }
+    return order;
   }
   DraftOrder Order() { return control.Order(coupling, 4, step, 16); }
 };
@@ -331,8 +341,9 @@ TEST(GoodputControlTest, DeeperTheQuickerTheDraft) {
   EXPECT_LT(slow.Order().max_depth, 6);
   EXPECT_GT(slow.Order().gain, 0.5);
   int asked = 0;
-  for (int i = 0; i < 200; ++i) asked += useless.Order().ask;
-  EXPECT_LT(asked, 12) << "but for probes";
+  for (int i = 0; i < 200; ++i) asked += useless.Order().probers > 0;
+  EXPECT_FALSE(useless.Order().ask);
+  EXPECT_LT(asked, 12);
   EXPECT_GT(asked, 0);
 }
 
@@ -352,8 +363,9 @@ TEST(GoodputControlTest, PricesFollowTheRate) {
   EXPECT_GT(slow.Order().second_price, 100);
   EXPECT_NEAR(quick.Order().row_price, 0, 1e-3) << "rows are free here";
   int asked = 0;
-  for (int i = 0; i < 200; ++i) asked += useless.Order().ask;
-  EXPECT_LT(asked, 12) << "but for probes";
+  for (int i = 0; i < 200; ++i) asked += useless.Order().probers > 0;
+  EXPECT_FALSE(useless.Order().ask);
+  EXPECT_LT(asked, 12);
   EXPECT_GT(asked, 0);
 }
 
@@ -378,14 +390,31 @@ TEST(GoodputControlTest, RowsThatCostHaveAPrice) {
   EXPECT_NEAR(order.row_price, 4 * order.second_price * 1e-3, 0.05 * order.row_price);
 }
 
+// While it asks in every step, it would not notice that plain decoding has become quicker.
+TEST(GoodputControlTest, GoesPlainlyOnceInAWhileToKnowWhatThatTakes) {
+  const speculation::Draft draft = {.tree = Chain(6, std::log(0.4f))};
+  for (const Coupling coupling : {Coupling::kCoupled, Coupling::kRejection}) {
+    Group group{coupling};
+    for (int i = 0; i < 40; ++i) group.Round(draft, base::kMillisecond);
+    ASSERT_TRUE(group.Order().ask);
+    int plain = 0;
+    for (int i = 0; i < 4000; ++i) {
+      const bool asked = group.Order().ask;
+      group.control.OnStep(asked ? 12 : 4, 0, 10 * base::kMillisecond);
+      plain += !asked;
+    }
+    EXPECT_GE(plain, 4);
+    EXPECT_LE(plain, 12);
+  }
+}
+
 TEST(GoodputControlTest, OneAskerInAWhileExplores) {
   const speculation::Draft draft = {.tree = Chain(6, std::log(0.7f)),
                                     .draw = SiblingDraw::kWithoutReplacement};
   Group group{Coupling::kRejection};
   std::vector<int> explorers(4, 0);
   for (int i = 0; i < 400; ++i) {
-    group.Round(draft, base::kMillisecond);
-    const int explorer = group.Order().explorer;
+    const int explorer = group.Round(draft, base::kMillisecond).explorer;
     ASSERT_LT(explorer, 4);
     if (explorer >= 0) ++explorers[explorer];
   }

@@ -207,7 +207,7 @@ TEST_F(GuessesTest, ALookupThatIsNeverRightIsNotVerifiedForLong) {
     const int phase = static_cast<int>(scheduler.Committed(kId)->size()) % 4;
     const TokenId next = phase == 3 ? 10 + round % 900 : 1 + phase;
     // Of the right guesses none is taken, as if the target had changed its mind.
-    now_ += base::kMillisecond * plan.rows();
+    now_ += base::kMillisecond * (4 + plan.rows()) / 5;
     const std::vector<Event> events =
         scheduler.Commit({plan.step, {{kId, {{}, {next}}, {}, {}}}}, now_);
     for (const DraftWanted& want : Of<DraftWanted>(events)) scheduler.OnNoDraft(kId, want.round);

@@ -91,7 +91,6 @@ std::vector<Point> Points() {
   }
   std::vector<Point> points;
   for (int32_t clients : {1, 4, 16, 64, 128, 256, 512}) {
-    if (getenv("OC") && atoi(getenv("OC")) != clients) continue;
     for (base::Nanos level : {300 * kMicrosecond, 1500 * kMicrosecond}) {
       for (double acceptance : {.3, .5, .7, .9}) points.push_back({acceptance, clients, level});
       points.push_back({.3, clients, level, .9});

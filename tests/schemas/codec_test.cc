@@ -200,6 +200,13 @@ TEST(LimitsTest, Submit) {
   ExpectRefused<M>("tpot_slo", [](M& m) { m.tpot_slo = -1; });
 }
 
+TEST(TraceTest, ASpanOfNoTraceIsNone) {
+  const wire::TraceContext spanless = wire::ToWire({.trace_high = 0, .trace_low = 0, .span = 5});
+  EXPECT_EQ(wire::FromWire(&spanless), base::TraceContext{});
+  const wire::TraceContext traced = wire::ToWire({.trace_high = 0, .trace_low = 1, .span = 5});
+  EXPECT_EQ(wire::FromWire(&traced), (base::TraceContext{0, 1, 5}));
+}
+
 // In whatever entry of the batch it is.
 template <typename Change>
 void ExpectSequenceRefused(const char* field, Change change) {

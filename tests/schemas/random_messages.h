@@ -42,6 +42,10 @@ inline base::SamplingParams RandomSampling(Rng& rng) {
   s.seed = rng();
   return s;
 }
+inline base::TraceContext RandomTrace(Rng& rng) {
+  if (RandomInt(rng, 0, 1) == 0) return {};
+  return {rng(), rng(), rng()};
+}
 inline std::vector<base::TokenLogprobs> RandomLogprobs(Rng& rng, int32_t most) {
   std::vector<base::TokenLogprobs> list(RandomInt(rng, 0, most));
   for (auto& entry : list) {
@@ -123,6 +127,7 @@ inline DraftRequest RandomMessage<DraftRequest>(Rng& rng) {
   m.max_depth = RandomInt(rng, 0, 1 << 20);
   m.second_price = static_cast<float>(RandomInt(rng, 0, 1 << 20)) / 8;
   m.row_price = static_cast<float>(RandomInt(rng, 0, 64)) / 64;
+  m.trace = RandomTrace(rng);
   return m;
 }
 template <>
@@ -229,7 +234,8 @@ inline auto Fields(const DraftRequest& m) {
   return std::tuple(m.target_incarnation, m.sequence, m.round, m.request_id, m.base_length,
                     m.base_hash, m.append_tokens, m.max_nodes, m.time_budget, m.coupling,
                     Fields(m.sampling), m.prompt_length, m.draw, m.weights_pool, m.weights_bytes,
-                    m.max_depth, m.second_price, m.row_price);
+                    m.max_depth, m.second_price, m.row_price, m.trace.trace_high, m.trace.trace_low,
+                    m.trace.span);
 }
 inline auto Fields(const DraftReply& m) {
   return std::tuple(m.target_incarnation, m.sequence, m.round, m.request_id, m.status, m.draw,

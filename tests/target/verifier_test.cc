@@ -99,8 +99,39 @@ StepPlan MixedPlan(std::mt19937* random) {
 
 using Weights = std::vector<const schemas::DraftWeights*>;  // [sequences]
 
+// Logits as a device has them, one that may break.
+class FakeDevice : public model::DeviceLogits {
+ public:
+  FakeDevice(const std::vector<float>& shard, int width, base::TokenId first, bool works)
+      : shard_(shard), width_(width), first_(first), works_(works) {}
+
+  absl::Status Best(absl::Span<const model::RowChoice> choices,
+                    absl::Span<speculation::ScoredToken> best) override {
+    if (!works_) return absl::InternalError("broken");
+    for (size_t i = 0; i < choices.size(); ++i) {
+      std::vector<float> noise(choices[i].temperature == 0 ? 0 : width_);
+      speculation::GumbelNoise(choices[i].seed, choices[i].position, first_, absl::MakeSpan(noise));
+      const auto row = absl::MakeConstSpan(shard_).subspan(choices[i].row * width_, width_);
+      best[i] = speculation::PerturbedArgMax(row, noise, choices[i].temperature, first_);
+    }
+    return absl::OkStatus();
+  }
+  absl::StatusOr<const float*> Fetch() override {
+    if (!works_) return absl::InternalError("broken");
+    return shard_.data();
+  }
+
+ private:
+  const std::vector<float>& shard_;
+  const int width_;
+  const base::TokenId first_;
+  const bool works_;
+};
+
+enum class Logits { kOnHost, kOnDevice, kOnBrokenDevice };
+
 Verdict RunRanks(const StepPlan& plan, const std::vector<float>& logits, int ranks,
-                 Weights weights = {}) {
+                 Weights weights = {}, Logits where = Logits::kOnHost) {
   weights.resize(plan.sequences.size(), nullptr);
   auto communicators = model::MakeThreadCommunicators(ranks);
   Verdict verdict;
@@ -116,7 +147,15 @@ Verdict RunRanks(const StepPlan& plan, const std::vector<float>& logits, int ran
       }
       RankVerifier verifier(communicators[r].get(), kVocabulary);
       const auto rows = static_cast<int32_t>(plan.logit_rows.size());
-      verifier.Verify(plan, weights, {shard.data(), rows, last - first, first}, &verdict);
+      FakeDevice device(shard, last - first, first, where == Logits::kOnDevice);
+      model::LogitShard here = {.rows = rows, .width = last - first, .first = first};
+      if (where == Logits::kOnHost) {
+        here.data = shard.data();
+      } else {
+        here.device = &device;
+      }
+      const absl::Status status = verifier.Verify(plan, weights, here, &verdict);
+      EXPECT_EQ(status.ok(), where != Logits::kOnBrokenDevice);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -212,17 +251,26 @@ TEST(RankVerifier, EveryNumberOfRanksChoosesWhatWholeRowsChoose) {
       }
     }
     for (int ranks : {1, 2, 4}) {
-      const scheduler::StepResult result = Accept(plan, RunRanks(plan, logits, ranks));
-      for (size_t s = 0; s < plan.sequences.size(); ++s) {
-        const auto expected = ExpectedResult(plan, plan.sequences[s], logits);
-        const scheduler::SequenceResult& found = result.sequences[s];
-        ASSERT_EQ(found.accepted.path, expected.accepted.path) << ranks << " sequence " << s;
-        ASSERT_EQ(found.accepted.tokens, expected.accepted.tokens) << ranks << " sequence " << s;
-        ExpectEqual(found.logprobs, expected.logprobs);
-        ExpectEqual(found.prompt_logprobs, expected.prompt_logprobs);
+      for (Logits where : {Logits::kOnHost, Logits::kOnDevice}) {
+        const scheduler::StepResult result = Accept(plan, RunRanks(plan, logits, ranks, {}, where));
+        for (size_t s = 0; s < plan.sequences.size(); ++s) {
+          const auto expected = ExpectedResult(plan, plan.sequences[s], logits);
+          const scheduler::SequenceResult& found = result.sequences[s];
+          ASSERT_EQ(found.accepted.path, expected.accepted.path) << ranks << " sequence " << s;
+          ASSERT_EQ(found.accepted.tokens, expected.accepted.tokens) << ranks << " sequence " << s;
+          ExpectEqual(found.logprobs, expected.logprobs);
+          ExpectEqual(found.prompt_logprobs, expected.prompt_logprobs);
+        }
       }
     }
   }
+}
+
+TEST(RankVerifier, ADeviceThatBreaksIsSaidAndHoldsUpNoRank) {
+  std::mt19937 random(5);
+  const StepPlan plan = MixedPlan(&random);
+  const std::vector<float> logits(plan.logit_rows.size() * kVocabulary);
+  for (int ranks : {1, 2}) RunRanks(plan, logits, ranks, {}, Logits::kOnBrokenDevice);
 }
 
 // A tree's rows in a plan, and what its guesses were drawn from.

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -52,9 +53,9 @@ inline std::string DescribeResources(const Fabric& fabric, const Pools& pools) {
   std::string text =
       absl::StrCat(process.file_descriptors, " descriptors, ", free(*pools.receive), " + ",
                    free(*pools.send), " free slots, ", fabric.stats().releasing, " releasing");
-  for (const auto& [wire, count] : fabric.Wires()) {
-    if (count != 0) absl::StrAppend(&text, ", ", count, " x ", wire);
-  }
+  std::map<std::string, int> wires;
+  for (const ConnectionStats& open : fabric.Connections()) ++wires[open.wire];
+  for (const auto& [wire, count] : wires) absl::StrAppend(&text, ", ", count, " x ", wire);
   return text;
 }
 

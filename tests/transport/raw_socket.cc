@@ -43,6 +43,11 @@ std::set<std::string> OwnSocketInodes() {
   return inodes;
 }
 
+void LimitReceiving(int socket) {
+  const timeval limit = {10, 0};
+  setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+}
+
 }  // namespace
 
 SilentServer::SilentServer() : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -79,17 +84,23 @@ void RawConnection::Send(const std::vector<uint8_t>& bytes) const {
 }
 
 std::vector<uint8_t> RawConnection::Receive(size_t bytes) const {
-  const timeval limit = {10, 0};
-  setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  LimitReceiving(socket_);
   std::vector<uint8_t> received(bytes);
   const ssize_t count = recv(socket_, received.data(), bytes, MSG_WAITALL);
   received.resize(count < 0 ? 0 : static_cast<size_t>(count));
   return received;
 }
 
+std::vector<uint8_t> RawConnection::ReceiveSome() const {
+  LimitReceiving(socket_);
+  std::vector<uint8_t> received(64 * 1024);
+  const ssize_t count = recv(socket_, received.data(), received.size(), 0);
+  received.resize(count < 0 ? 0 : static_cast<size_t>(count));
+  return received;
+}
+
 std::optional<std::vector<uint8_t>> RawConnection::ReceiveToEnd() const {
-  const timeval limit = {10, 0};
-  setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  LimitReceiving(socket_);
   std::vector<uint8_t> all;
   while (true) {
     uint8_t chunk[4096];
@@ -98,6 +109,10 @@ std::optional<std::vector<uint8_t>> RawConnection::ReceiveToEnd() const {
     if (count <= 0) return all;  // closed, in order or not
     all.insert(all.end(), chunk, chunk + count);
   }
+}
+
+uint16_t PortOf(const std::string& address) {
+  return static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
 }
 
 std::vector<uint16_t> OwnListeningPorts() {

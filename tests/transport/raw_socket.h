@@ -40,12 +40,17 @@ class RawConnection {
   void Send(const std::vector<uint8_t>& bytes) const;
   // Fewer than asked for: the other side has closed, or nothing came for 10 s.
   std::vector<uint8_t> Receive(size_t bytes) const;
+  // What comes first, at most 64 KiB. Nothing: the other side has closed, or nothing came for 10 s.
+  std::vector<uint8_t> ReceiveSome() const;
   // What still comes before the other side closes. Nothing: it did not, for 10 s.
   std::optional<std::vector<uint8_t>> ReceiveToEnd() const;
 
  private:
   int socket_;
 };
+
+// Of "host:port".
+uint16_t PortOf(const std::string& address);
 
 // The TCP ports that this process listens on.
 std::vector<uint16_t> OwnListeningPorts();

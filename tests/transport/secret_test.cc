@@ -29,10 +29,6 @@ FabricOptions WithSecret(const std::string& secret) {
   return options;
 }
 
-uint16_t PortOf(const std::string& address) {
-  return static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
-}
-
 // What is logged while it lives.
 class LogCapture {
  public:

@@ -75,6 +75,8 @@ TEST(TensorTest, EverySizeArrivesUnchangedAndUncopied) {
   EXPECT_EQ(pair.receiver.stats().bytes_received, bytes);
   EXPECT_TRUE(Eventually([&] { return pair.sender.stats().tensors_sent == sizes.size(); }));
   EXPECT_EQ(pair.sender.stats().bytes_sent, bytes);
+  EXPECT_EQ(pair.sender.fabric().Connections().at(0).bytes_sent, bytes);
+  EXPECT_EQ(pair.receiver.fabric().Connections().at(0).bytes_received, bytes);
 }
 
 // Headers differ by which fields are zero, and by how the payload comes.

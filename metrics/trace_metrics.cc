@@ -1,0 +1,28 @@
+#include "metrics/trace_metrics.h"
+
+#include <utility>
+
+namespace specfabric::metrics {
+
+TraceMetrics::TraceMetrics(Registry& registry, std::function<TraceCounters()> read)
+    : recorded_(registry.AddCounter("specfabric_trace_spans_total",
+                                    "Spans taken for `--trace_file` and `--otlp_endpoint`")),
+      dropped_(registry.AddCounter("specfabric_trace_dropped_spans_total",
+                                   "Spans that came faster than they could be written")),
+      lost_(registry.AddCounter("specfabric_trace_lost_spans_total",
+                                "Spans that the file or the collector did not take")),
+      read_(std::move(read)),
+      refresh_(registry.AddRefresh([this] { Update(); })) {}
+
+void TraceMetrics::Update() {
+  const TraceCounters now = read_();
+  const auto add = [](Counter& counter, uint64_t now, uint64_t seen) {
+    counter.Increment(static_cast<double>(now - seen));
+  };
+  add(recorded_, now.recorded, seen_.recorded);
+  add(dropped_, now.dropped, seen_.dropped);
+  add(lost_, now.lost, seen_.lost);
+  seen_ = now;
+}
+
+}  // namespace specfabric::metrics

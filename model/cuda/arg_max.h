@@ -1,0 +1,52 @@
+#ifndef SPECFABRIC_MODEL_CUDA_ARG_MAX_H_
+#define SPECFABRIC_MODEL_CUDA_ARG_MAX_H_
+
+// The coupled choice of a token on the device (verification.md section 1): the arg-max of
+// logit(x) + T g(seed, position, x) over a shard of the vocabulary, with the noise of
+// base/gumbel.h made where it is used, so that the logits are read once and nothing else is. The
+// same bits as speculation::PerturbedArgMax on a CPU.
+
+#include <bit>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "base/isa.h"
+#include "base/types.h"
+#include "model/config.h"
+#include "model/cuda/stream.h"
+#include "model/rank_model.h"
+#include "speculation/sampling.h"
+
+namespace specfabric::model::cuda {
+
+// [rows][stride] values, of which the first `size` of a row are of the ids first, first + 1, ...
+struct LogitMatrix {
+  const void* logits = nullptr;  // device memory
+  DataType type = DataType::kFloat32;
+  int64_t stride = 0;  // values from one row to the next
+  int32_t first = 0;
+  int32_t size = 0;  // at least 1
+};
+
+// A candidate as a number: the larger is Better() (a higher score, then a lower id), so that the
+// maximum over shards is the choice.
+using PackedChoice = uint64_t;
+
+SPECFABRIC_HOST_DEVICE inline base::TokenId TokenOf(PackedChoice packed) {
+  return static_cast<base::TokenId>(~static_cast<uint32_t>(packed));
+}
+inline speculation::ScoredToken Unpack(PackedChoice packed) {
+  uint32_t bits = static_cast<uint32_t>(packed >> 32);
+  bits = (bits & 0x80000000u) != 0 ? bits & 0x7fffffffu : ~bits;
+  return {TokenOf(packed), std::bit_cast<float>(bits)};
+}
+
+// Enqueues: best[i] becomes the best of row how[i].row. how and best: [count], device memory. A row
+// with nothing above -inf has its lowest id chosen; what is no number never is. InvalidArgument:
+// nothing to choose, or from no ids. Internal: the device's own error.
+absl::Status EnqueueArgMax(const LogitMatrix& logits, const RowChoice* how, int32_t count,
+                           PackedChoice* best, Stream stream);
+
+}  // namespace specfabric::model::cuda
+
+#endif  // SPECFABRIC_MODEL_CUDA_ARG_MAX_H_

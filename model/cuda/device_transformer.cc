@@ -1,0 +1,378 @@
+#include "model/cuda/device_transformer.h"
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/hash.h"
+#include "model/cuda/arg_max.h"
+#include "model/cuda/layers.h"
+#include "model/numerics.h"
+
+namespace specfabric::model::cuda {
+namespace {
+
+// Changes whenever the same weights would give other bits on the same GPU.
+constexpr uint64_t kNumericsVersion = 1;
+
+// An array of the host's, and where its copy on the device is to be told.
+struct Upload {
+  const void* from = nullptr;
+  size_t bytes = 0;
+  const void** to = nullptr;
+};
+
+template <typename T>
+Upload UploadOf(const std::vector<T>& values, const T** to) {
+  return {values.data(), values.size() * sizeof(T), reinterpret_cast<const void**>(to)};
+}
+
+const float* OrNull(const DeviceBuffer& values) { return values.As<const float>(); }
+
+}  // namespace
+
+DeviceTransformer::DeviceTransformer(ModelConfig config, const RankOptions& options,
+                                     const Partition& partition)
+    : config_(std::move(config)),
+      options_(options),
+      partition_(partition),
+      rope_(MakeRopeTable(config_.rope, config_.head_dim)) {}
+
+absl::StatusOr<std::unique_ptr<DeviceTransformer>> DeviceTransformer::Load(
+    const std::string& model_dir, const RankOptions& options, Communicator* communicator) {
+  absl::StatusOr<ModelConfig> config = LoadModelConfig(model_dir);
+  if (!config.ok()) return config.status();
+  if (absl::Status status = CheckTensorParallel(*config, communicator->size()); !status.ok()) {
+    return status;
+  }
+  if (config->head_dim > kMaxHeadDim) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("heads of ", config->head_dim, "; allowed on GPUs: at most ", kMaxHeadDim));
+  }
+  const Partition partition = MakePartition(*config, communicator->size(), communicator->rank());
+  std::unique_ptr<DeviceTransformer> model(
+      new DeviceTransformer(*std::move(config), options, partition));
+  if (absl::Status status = model->LoadCheckpoint(model_dir, communicator); !status.ok()) {
+    return status;
+  }
+  return model;
+}
+
+absl::Status DeviceTransformer::LoadCheckpoint(const std::string& model_dir,
+                                               Communicator* communicator) {
+  absl::StatusOr<std::unique_ptr<Device>> device =
+      Device::Open(communicator->rank(), options_.batch_invariant);
+  if (absl::Status opened = AgreeOn(communicator, device.status()); !opened.ok()) return opened;
+  device_ = *std::move(device);
+  absl::StatusOr<std::unique_ptr<Collectives>> collectives =
+      Collectives::Create(communicator, device_.get(), options_.batch_invariant);
+  if (!collectives.ok()) return collectives.status();
+  collectives_ = *std::move(collectives);
+  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(model_dir);
+  if (!checkpoint.ok()) return checkpoint.status();
+  absl::StatusOr<DeviceWeights> weights =
+      LoadDeviceWeights(*checkpoint, config_, partition_, options_.dtype, *device_);
+  if (!weights.ok()) return weights.status();
+  weights_ = *std::move(weights);
+  fingerprint_ = HashModel(*checkpoint, config_, rope_) ^ HashNumerics(communicator->size());
+  return MakeCache();
+}
+
+uint64_t DeviceTransformer::HashNumerics(int ranks) const {
+  uint64_t hash =
+      HashKernels(absl::StrCat("cuda ", device_->name()), kNumericsVersion, options_.dtype);
+  hash = base::Mix64(hash ^ static_cast<uint64_t>(ranks));
+  if (options_.batch_invariant) return hash;
+  std::random_device random;
+  return base::Mix64(hash ^ (uint64_t{random()} << 32 | random()));
+}
+
+int64_t DeviceTransformer::KvBlockBytes() const {
+  return int64_t{2} * config_.layers * options_.block_size * partition_.kv_heads *
+         config_.head_dim * static_cast<int64_t>(element_bytes());
+}
+
+absl::Status DeviceTransformer::MakeCache() {
+  absl::StatusOr<DeviceBuffer> cache =
+      DeviceBuffer::Create(static_cast<size_t>(KvBlockBytes()) * options_.kv_blocks);
+  if (!cache.ok()) {
+    return absl::Status(cache.status().code(), absl::StrCat("KV cache of ", options_.kv_blocks,
+                                                            " blocks: ", cache.status().message()));
+  }
+  cache_ = *std::move(cache);
+  return absl::OkStatus();
+}
+
+LayerCache DeviceTransformer::CacheOf(int32_t layer) const {
+  const size_t plane = size_t(slots()) * partition_.kv_heads * config_.head_dim * element_bytes();
+  std::byte* const keys = cache_.As<std::byte>() + 2 * layer * plane;
+  return {.type = options_.dtype,
+          .heads = partition_.heads,
+          .kv_heads = partition_.kv_heads,
+          .head_dim = config_.head_dim,
+          .keys = keys,
+          .values = keys + plane};
+}
+
+void DeviceTransformer::MoveKv(absl::Span<const KvMove> moves) {
+  if (moves.empty()) return;
+  const size_t bytes = moves.size() * sizeof(KvMove);
+  moved_.Update(device_->MakeCurrent());
+  if (moves_pending_) moved_.Update(device_->Finish());  // which read what is staged next
+  moves_pending_ = true;
+  moved_.Update(staged_moves_.Reserve(bytes));
+  moved_.Update(moves_.Reserve(bytes));
+  if (!moved_.ok()) return;
+  std::memcpy(staged_moves_.As<void>(), moves.data(), bytes);
+  moved_.Update(device_->ToDevice(staged_moves_.As<void>(), bytes, moves_.As<void>()));
+  moved_.Update(EnqueueMove({.type = options_.dtype,
+                             .cache = cache_.As<void>(),
+                             .slots = slots(),
+                             .planes = 2 * config_.layers,
+                             .width = partition_.kv_heads * config_.head_dim,
+                             .moves = moves_.As<KvMove>(),
+                             .count = static_cast<int32_t>(moves.size())},
+                            device_->stream()));
+}
+
+// Everything that a pass needs of the batch, in one copy.
+absl::StatusOr<DeviceTransformer::Inputs> DeviceTransformer::Upload(const Batch& batch) {
+  constexpr size_t kAlign = 16;
+  Inputs inputs;
+  const cuda::Upload uploads[] = {
+      UploadOf(batch.tokens, &inputs.tokens),        UploadOf(host_cosines_, &inputs.cosines),
+      UploadOf(host_sines_, &inputs.sines),          UploadOf(plan_.rows, &inputs.views),
+      UploadOf(plan_.slots, &inputs.slots),          UploadOf(plan_.extra, &inputs.extra),
+      UploadOf(batch.logit_rows, &inputs.logit_rows)};
+  size_t bytes = 0;
+  for (const cuda::Upload& upload : uploads) {
+    bytes += (upload.bytes + kAlign - 1) / kAlign * kAlign;
+  }
+  absl::Status status = staging_.Reserve(bytes);
+  status.Update(inputs_.Reserve(bytes));
+  if (!status.ok()) return status;
+  size_t at = 0;
+  for (const cuda::Upload& upload : uploads) {
+    if (upload.bytes > 0) std::memcpy(staging_.As<std::byte>() + at, upload.from, upload.bytes);
+    *upload.to = inputs_.As<std::byte>() + at;
+    at += (upload.bytes + kAlign - 1) / kAlign * kAlign;
+  }
+  if (status = device_->ToDevice(staging_.As<void>(), bytes, inputs_.As<void>()); !status.ok()) {
+    return status;
+  }
+  return inputs;
+}
+
+absl::Status DeviceTransformer::ReserveRows(int32_t rows, int32_t logit_rows) {
+  const size_t all = PaddedRows(rows), kept = PaddedRows(logit_rows);
+  const size_t hidden = config_.hidden, heads = size_t(partition_.heads) * config_.head_dim;
+  const size_t kv_heads = size_t(partition_.kv_heads) * config_.head_dim;
+  const size_t features = partition_.intermediate, floats = sizeof(float);
+  const size_t elements = element_bytes();
+  const std::pair<DeviceBuffer*, size_t> buffers[] = {
+      {&residual_, all * hidden * floats},
+      {&kept_residual_, kept * hidden * floats},
+      {&normed_, all * hidden * elements},
+      {&qkv_, all * (heads + 2 * kv_heads) * floats},
+      {&queries_, all * heads * floats},
+      {&attended_, all * heads * elements},
+      {&kept_attended_, kept * heads * elements},
+      {&gate_up_, all * 2 * features * floats},
+      {&activated_, all * features * elements},
+      {&projected_, all * hidden * floats},
+      {&logits_, kept * partition_.vocabulary * floats}};
+  absl::Status status;
+  for (const auto& [buffer, bytes] : buffers) status.Update(buffer->Reserve(bytes));
+  return status;
+}
+
+absl::StatusOr<LogitShard> DeviceTransformer::Forward(const Batch& batch) {
+  if (!moved_.ok()) return std::exchange(moved_, absl::OkStatus());
+  const BatchLimits limits{config_.vocabulary, options_.kv_blocks, options_.block_size};
+  if (absl::Status status = MakeAttentionPlan(batch, limits, &plan_); !status.ok()) return status;
+  RopeAngles(rope_, batch.positions, &host_cosines_, &host_sines_);
+  const auto rows = batch.rows();
+  const auto logit_rows = static_cast<int32_t>(batch.logit_rows.size());
+  absl::Status status = device_->MakeCurrent();
+  status.Update(ReserveRows(rows, logit_rows));
+  if (!status.ok()) return status;
+  absl::StatusOr<Inputs> inputs = Upload(batch);
+  if (!inputs.ok()) return inputs.status();
+  status.Update(Enqueue(*inputs, rows, logit_rows));
+  // Even after an error: what was enqueued reads the staging buffer.
+  status.Update(device_->Finish());
+  moves_pending_ = false;
+  if (!status.ok()) return status;
+  logit_row_count_ = logit_rows;
+  return LogitShard{.rows = logit_rows,
+                    .width = partition_.vocabulary,
+                    .first = partition_.first_token,
+                    .device = this};
+}
+
+absl::Status DeviceTransformer::Best(absl::Span<const RowChoice> choices,
+                                     absl::Span<speculation::ScoredToken> best) {
+  if (choices.empty()) return absl::OkStatus();
+  // How to choose, then what was chosen.
+  const size_t how_bytes = choices.size() * sizeof(RowChoice);
+  const size_t best_bytes = choices.size() * sizeof(PackedChoice);
+  static_assert(sizeof(RowChoice) % alignof(PackedChoice) == 0);
+  absl::Status status = device_->MakeCurrent();
+  status.Update(staged_choices_.Reserve(how_bytes + best_bytes));
+  status.Update(choices_.Reserve(how_bytes + best_bytes));
+  if (!status.ok()) return status;
+  std::byte* const host = staged_choices_.As<std::byte>();
+  std::byte* const device = choices_.As<std::byte>();
+  std::memcpy(host, choices.data(), how_bytes);
+  status.Update(device_->ToDevice(host, how_bytes, device));
+  status.Update(EnqueueArgMax({.logits = logits_.As<void>(),
+                               .type = DataType::kFloat32,
+                               .stride = partition_.vocabulary,
+                               .first = partition_.first_token,
+                               .size = partition_.vocabulary},
+                              choices_.As<RowChoice>(), static_cast<int32_t>(choices.size()),
+                              reinterpret_cast<PackedChoice*>(device + how_bytes),
+                              device_->stream()));
+  status.Update(device_->ToHost(device + how_bytes, best_bytes, host + how_bytes));
+  status.Update(device_->Finish());
+  if (!status.ok()) return status;
+  const auto* packed = reinterpret_cast<const PackedChoice*>(host + how_bytes);
+  for (size_t i = 0; i < choices.size(); ++i) best[i] = Unpack(packed[i]);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const float*> DeviceTransformer::Fetch() {
+  const size_t bytes = size_t(logit_row_count_) * partition_.vocabulary * sizeof(float);
+  absl::Status status = device_->MakeCurrent();
+  status.Update(host_logits_.Reserve(bytes));
+  if (!status.ok()) return status;
+  status.Update(device_->ToHost(logits_.As<void>(), bytes, host_logits_.As<void>()));
+  status.Update(device_->Finish());
+  if (!status.ok()) return status;
+  return host_logits_.As<float>();
+}
+
+absl::Status DeviceTransformer::Enqueue(const Inputs& inputs, int32_t rows, int32_t logit_rows) {
+  const std::vector<DeviceLayer>& layers = weights_.layers;
+  stream_rows_ = residual_.As<float>();
+  absl::Status status = EnqueueEmbed({.type = options_.dtype,
+                                      .table = weights_.embedding.weights->As<void>(),
+                                      .tokens = inputs.tokens,
+                                      .rows = rows,
+                                      .hidden = config_.hidden,
+                                      .first = partition_.first_token,
+                                      .count = partition_.vocabulary,
+                                      .residual = stream_rows_},
+                                     device_->stream());
+  status.Update(collectives_->Sum(stream_rows_, int64_t{rows} * config_.hidden));
+  status.Update(AddAndNorm(nullptr, layers.front().attention_norm, rows));
+  for (size_t i = 0; i < layers.size(); ++i) {
+    status.Update(Attend(inputs, static_cast<int32_t>(i), rows));
+    const bool last = i + 1 == layers.size();
+    if (last) {
+      // Past the last KV write, only rows whose logits are wanted matter.
+      rows = logit_rows;
+      if (rows == 0 || !status.ok()) return status;
+      status.Update(KeepRows(inputs, rows));
+    }
+    float* const projected = projected_.As<float>();
+    status.Update(
+        device_->Multiply(options_.dtype, layers[i].output, attended_rows_, rows, projected));
+    status.Update(collectives_->Sum(projected, int64_t{rows} * config_.hidden));
+    status.Update(AddAndNorm(&layers[i].output_bias, layers[i].mlp_norm, rows));
+    status.Update(FeedForward(layers[i], rows));
+    status.Update(AddAndNorm(&layers[i].down_bias,
+                             last ? weights_.final_norm : layers[i + 1].attention_norm, rows));
+    if (!status.ok()) return status;
+  }
+  return device_->Multiply(options_.dtype, weights_.head, normed_.As<void>(), rows,
+                           logits_.As<float>());
+}
+
+// attended = attention over the normed residual; writes the rows' keys and values.
+absl::Status DeviceTransformer::Attend(const Inputs& inputs, int32_t layer, int32_t rows) {
+  const DeviceLayer& weights = weights_.layers[layer];
+  const LayerCache cache = CacheOf(layer);
+  absl::Status status =
+      device_->Multiply(options_.dtype, weights.qkv, normed_.As<void>(), rows, qkv_.As<float>());
+  status.Update(EnqueuePlace({.cache = cache,
+                              .rows = rows,
+                              .qkv = qkv_.As<float>(),
+                              .bias = OrNull(weights.qkv_bias),
+                              .query_norm = OrNull(weights.query_norm),
+                              .key_norm = OrNull(weights.key_norm),
+                              .epsilon = config_.rms_epsilon,
+                              .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+                              .cosines = inputs.cosines,
+                              .sines = inputs.sines,
+                              .views = inputs.views,
+                              .queries = queries_.As<float>()},
+                             device_->stream()));
+  attended_rows_ = attended_.As<void>();
+  status.Update(EnqueueAttend({.cache = cache,
+                               .rows = rows,
+                               .views = inputs.views,
+                               .slots = inputs.slots,
+                               .extra = inputs.extra,
+                               .queries = queries_.As<float>(),
+                               .out = attended_.As<void>()},
+                              device_->stream()));
+  return status;
+}
+
+// projected = down(silu(gate(x)) * up(x)), x the normed residual; its sum over ranks.
+absl::Status DeviceTransformer::FeedForward(const DeviceLayer& layer, int32_t rows) {
+  absl::Status status = device_->Multiply(options_.dtype, layer.gate_up, normed_.As<void>(), rows,
+                                          gate_up_.As<float>());
+  status.Update(EnqueueGate({.type = options_.dtype,
+                             .rows = rows,
+                             .features = partition_.intermediate,
+                             .gate_up = gate_up_.As<float>(),
+                             .bias = OrNull(layer.gate_up_bias),
+                             .out = activated_.As<void>()},
+                            device_->stream()));
+  status.Update(device_->Multiply(options_.dtype, layer.down, activated_.As<void>(), rows,
+                                  projected_.As<float>()));
+  status.Update(collectives_->Sum(projected_.As<float>(), int64_t{rows} * config_.hidden));
+  return status;
+}
+
+// residual += projected and the bias, but for the first time, when `bias` is null; normed = its
+// norm.
+absl::Status DeviceTransformer::AddAndNorm(const DeviceBuffer* bias, const DeviceBuffer& weight,
+                                           int32_t rows) {
+  return EnqueueAddAndNorm({.type = options_.dtype,
+                            .rows = rows,
+                            .hidden = config_.hidden,
+                            .epsilon = config_.rms_epsilon,
+                            .residual = stream_rows_,
+                            .added = bias != nullptr ? projected_.As<float>() : nullptr,
+                            .bias = bias != nullptr ? OrNull(*bias) : nullptr,
+                            .weight = weight.As<float>(),
+                            .normed = normed_.As<void>()},
+                           device_->stream());
+}
+
+absl::Status DeviceTransformer::KeepRows(const Inputs& inputs, int32_t rows) {
+  absl::Status status = EnqueueKeepRows({.type = DataType::kFloat32,
+                                         .index = inputs.logit_rows,
+                                         .rows = rows,
+                                         .width = config_.hidden,
+                                         .from = residual_.As<void>(),
+                                         .to = kept_residual_.As<void>()},
+                                        device_->stream());
+  status.Update(EnqueueKeepRows({.type = options_.dtype,
+                                 .index = inputs.logit_rows,
+                                 .rows = rows,
+                                 .width = partition_.heads * config_.head_dim,
+                                 .from = attended_.As<void>(),
+                                 .to = kept_attended_.As<void>()},
+                                device_->stream()));
+  stream_rows_ = kept_residual_.As<float>();
+  attended_rows_ = kept_attended_.As<void>();
+  return status;
+}
+
+}  // namespace specfabric::model::cuda

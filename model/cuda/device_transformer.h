@@ -1,0 +1,96 @@
+#ifndef SPECFABRIC_MODEL_CUDA_DEVICE_TRANSFORMER_H_
+#define SPECFABRIC_MODEL_CUDA_DEVICE_TRANSFORMER_H_
+
+// The transformer of transformer.h on one GPU: the same rounding, and sums in other orders. A pass
+// copies the batch to the device once, enqueues everything, and waits once. Logits stay there.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/attention_plan.h"
+#include "model/cuda/collectives.h"
+#include "model/cuda/device.h"
+#include "model/cuda/device_weights.h"
+#include "model/cuda/memory.h"
+#include "model/cuda/paged_attention.h"
+#include "model/partition.h"
+#include "model/rank_model.h"
+#include "model/rope.h"
+
+namespace specfabric::model::cuda {
+
+class DeviceTransformer : public RankModel, private DeviceLogits {
+ public:
+  static absl::StatusOr<std::unique_ptr<DeviceTransformer>> Load(const std::string& model_dir,
+                                                                 const RankOptions& options,
+                                                                 Communicator* communicator);
+
+  const ModelConfig& config() const override { return config_; }
+  absl::StatusOr<LogitShard> Forward(const Batch& batch) override;
+  // Enqueues; an error comes out of the next Forward.
+  void MoveKv(absl::Span<const KvMove> moves) override;
+  uint64_t NumericsFingerprint() const override { return fingerprint_; }
+  int64_t KvBlockBytes() const override;
+
+ private:
+  absl::Status Best(absl::Span<const RowChoice> choices,
+                    absl::Span<speculation::ScoredToken> best) override;
+  absl::StatusOr<const float*> Fetch() override;
+
+  // What a pass reads, on the device.
+  struct Inputs {
+    const base::TokenId* tokens = nullptr;  // [rows]
+    const float* cosines = nullptr;         // [rows][head_dim / 2]
+    const float* sines = nullptr;
+    const RowView* views = nullptr;       // [rows]
+    const int32_t* slots = nullptr;       // AttentionPlan::slots
+    const int32_t* extra = nullptr;       // AttentionPlan::extra
+    const int32_t* logit_rows = nullptr;  // [logit rows]
+  };
+
+  DeviceTransformer(ModelConfig config, const RankOptions& options, const Partition& partition);
+  absl::Status LoadCheckpoint(const std::string& model_dir, Communicator* communicator);
+  absl::Status MakeCache();
+  uint64_t HashNumerics(int ranks) const;
+
+  absl::StatusOr<Inputs> Upload(const Batch& batch);
+  absl::Status ReserveRows(int32_t rows, int32_t logit_rows);
+  absl::Status Enqueue(const Inputs& inputs, int32_t rows, int32_t logit_rows);
+  absl::Status Attend(const Inputs& inputs, int32_t layer, int32_t rows);
+  absl::Status FeedForward(const DeviceLayer& layer, int32_t rows);
+  absl::Status AddAndNorm(const DeviceBuffer* bias, const DeviceBuffer& weight, int32_t rows);
+  absl::Status KeepRows(const Inputs& inputs, int32_t rows);
+  LayerCache CacheOf(int32_t layer) const;
+  size_t element_bytes() const { return options_.dtype == DataType::kFloat32 ? 4 : 2; }
+  int64_t slots() const { return int64_t{options_.kv_blocks} * options_.block_size; }
+
+  const ModelConfig config_;
+  const RankOptions options_;
+  const Partition partition_;
+  const RopeTable rope_;
+  std::unique_ptr<Device> device_;  // destroyed after all that lies in its memory
+  std::unique_ptr<Collectives> collectives_;
+  DeviceWeights weights_;
+  DeviceBuffer cache_;  // [layers][keys, values][slots][kv_heads][head_dim]
+  uint64_t fingerprint_ = 0;
+  absl::Status moved_;          // of MoveKv, since the last pass
+  bool moves_pending_ = false;  // enqueued since then
+
+  // Of one pass, kept between passes.
+  AttentionPlan plan_;
+  std::vector<float> host_cosines_, host_sines_;
+  PinnedBuffer staging_, staged_moves_, staged_choices_, host_logits_;
+  DeviceBuffer inputs_, moves_, choices_;
+  int32_t logit_row_count_ = 0;
+  // [rows][...], as in transformer.h; residual_ and attended_ twice, for all rows and for those
+  // whose logits are wanted, which the last layer goes on with.
+  DeviceBuffer residual_, kept_residual_, normed_, qkv_, queries_, attended_, kept_attended_;
+  DeviceBuffer gate_up_, activated_, projected_, logits_;
+  float* stream_rows_ = nullptr;         // residual_ or kept_residual_
+  const void* attended_rows_ = nullptr;  // attended_ or kept_attended_
+};
+
+}  // namespace specfabric::model::cuda
+
+#endif  // SPECFABRIC_MODEL_CUDA_DEVICE_TRANSFORMER_H_

@@ -1,0 +1,73 @@
+#ifndef SPECFABRIC_MODEL_CUDA_LAYERS_H_
+#define SPECFABRIC_MODEL_CUDA_LAYERS_H_
+
+// What a transformer's layer does between its matrix products, on the device. Pointers are device
+// memory; the residual stream, the results of matrix products and all arithmetic are float32, what
+// `type` names are the inputs of matrix products. Every row is computed by itself in one fixed
+// order, so that its bits do not depend on the other rows. Functions enqueue; the status is
+// launch.h's.
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "base/types.h"
+#include "model/config.h"
+#include "model/cuda/stream.h"
+
+namespace specfabric::model::cuda {
+
+// residual[row] = the embedding of tokens[row], or zeros where another rank has it.
+struct EmbedArgs {
+  DataType type = DataType::kBFloat16;
+  const void* table = nullptr;            // [count][hidden]
+  const base::TokenId* tokens = nullptr;  // [rows]
+  int32_t rows = 0, hidden = 0;
+  base::TokenId first = 0;  // this rank's tokens
+  int32_t count = 0;
+  float* residual = nullptr;  // [rows][hidden]
+};
+absl::Status EnqueueEmbed(const EmbedArgs& args, Stream stream);
+
+// residual[row] += added[row] + bias; normed[row] = residual[row] / rms(residual[row]) * weight
+// (Zhang and Sennrich, 1910.07467).
+struct NormArgs {
+  DataType type = DataType::kBFloat16;
+  int32_t rows = 0, hidden = 0;
+  float epsilon = 0;
+  float* residual = nullptr;      // [rows][hidden]
+  const float* added = nullptr;   // [rows][hidden]; null: nothing is added, the bias neither
+  const float* bias = nullptr;    // [hidden]; null: none
+  const float* weight = nullptr;  // [hidden]
+  void* normed = nullptr;         // [rows][hidden]
+};
+absl::Status EnqueueAddAndNorm(const NormArgs& args, Stream stream);
+
+// out[row][i] = silu(gate[row][i]) * up[row][i], where a row of gate_up is the gates, then the ups.
+struct GateArgs {
+  DataType type = DataType::kBFloat16;
+  int32_t rows = 0, features = 0;
+  const float* gate_up = nullptr;  // [rows][2 * features]
+  const float* bias = nullptr;     // [2 * features]; null: none
+  void* out = nullptr;             // [rows][features]
+};
+absl::Status EnqueueGate(const GateArgs& args, Stream stream);
+
+// to[i] = from[index[i]], rows of `width` elements; `from` and `to` do not overlap.
+struct KeepArgs {
+  DataType type = DataType::kFloat32;
+  const int32_t* index = nullptr;  // [rows]
+  int32_t rows = 0, width = 0;
+  const void* from = nullptr;
+  void* to = nullptr;
+};
+absl::Status EnqueueKeepRows(const KeepArgs& args, Stream stream);
+
+// out[i] = the sum over `parts` of parts[p][i], pairwise, as a binary tree over the parts in order
+// (communicator.h). parts: [ranks][count], ranks at most kMaxSumParts.
+constexpr int kMaxSumParts = 64;
+absl::Status EnqueueSumParts(const float* parts, int32_t ranks, int64_t count, float* out,
+                             Stream stream);
+
+}  // namespace specfabric::model::cuda
+
+#endif  // SPECFABRIC_MODEL_CUDA_LAYERS_H_

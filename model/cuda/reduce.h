@@ -1,0 +1,34 @@
+#ifndef SPECFABRIC_MODEL_CUDA_REDUCE_H_
+#define SPECFABRIC_MODEL_CUDA_REDUCE_H_
+
+// Sums and maxima over the lanes of a warp and the threads of a block, in a fixed order: every
+// thread has the same bits. For .cu files alone.
+
+namespace specfabric::model::cuda {
+
+constexpr int kWarp = 32;
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+__device__ inline float WarpSum(float value) {
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, distance);
+  }
+  return value;
+}
+
+// All kThreads threads of the block come; a multiple of a warp.
+template <int kThreads>
+__device__ float BlockSum(float value) {
+  __shared__ float of_warp[kThreads / kWarp];
+  value = WarpSum(value);
+  __syncthreads();  // of_warp may still be read for the sum before this one
+  if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  float sum = 0;
+  for (int warp = 0; warp < kThreads / kWarp; ++warp) sum += of_warp[warp];
+  return sum;
+}
+
+}  // namespace specfabric::model::cuda
+
+#endif  // SPECFABRIC_MODEL_CUDA_REDUCE_H_

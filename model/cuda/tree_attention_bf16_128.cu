@@ -1,0 +1,9 @@
+#include "model/cuda/tree_attention_kernel.cuh"
+
+namespace specfabric::model::cuda {
+
+template absl::Status PrepareTreeAttention<AttentionType::kBFloat16, 128>();
+template absl::Status EnqueueTreeAttention<AttentionType::kBFloat16, 128>(
+    const TreeAttentionCall& call, Stream stream);
+
+}  // namespace specfabric::model::cuda

@@ -1,0 +1,37 @@
+#include "model/numerics.h"
+
+#include <bit>
+
+#include "base/hash.h"
+
+namespace specfabric::model {
+namespace {
+
+uint64_t HashDouble(uint64_t hash, double value) {
+  return base::Mix64(hash ^ std::bit_cast<uint64_t>(value));
+}
+
+uint64_t HashConfig(const ModelConfig& config, const RopeTable& rope) {
+  uint64_t hash = base::Fnv1a(config.architecture);
+  for (double value : {double(config.heads), double(config.kv_heads), double(config.head_dim),
+                       double(config.layers), double(config.rms_epsilon),
+                       double(config.tied_embeddings), double(rope.attention_factor)}) {
+    hash = HashDouble(hash, value);
+  }
+  for (float frequency : rope.inverse_frequencies) hash = HashDouble(hash, frequency);
+  return hash;
+}
+
+}  // namespace
+
+uint64_t HashModel(const Checkpoint& checkpoint, const ModelConfig& config, const RopeTable& rope) {
+  return base::Mix64(checkpoint.ContentHash() ^ HashConfig(config, rope));
+}
+
+uint64_t HashKernels(std::string_view name, uint64_t version, DataType dtype) {
+  uint64_t hash = base::Mix64(version);
+  hash = base::Mix64(hash ^ static_cast<uint64_t>(dtype));
+  return base::Mix64(hash ^ base::Fnv1a(name));
+}
+
+}  // namespace specfabric::model

@@ -1,0 +1,25 @@
+#ifndef SPECFABRIC_MODEL_NUMERICS_H_
+#define SPECFABRIC_MODEL_NUMERICS_H_
+
+// What a RankModel's NumericsFingerprint is made of.
+
+#include <cstdint>
+#include <string_view>
+
+#include "model/config.h"
+#include "model/rope.h"
+#include "model/safetensors.h"
+
+namespace specfabric::model {
+
+// Weights, and everything of a configuration that decides bits but is in no tensor. Reads the whole
+// checkpoint once.
+uint64_t HashModel(const Checkpoint& checkpoint, const ModelConfig& config, const RopeTable& rope);
+
+// What runs them: kernels by name, and their version, which changes whenever the same weights would
+// give other bits: order of sums, rounding, layout.
+uint64_t HashKernels(std::string_view name, uint64_t version, DataType dtype);
+
+}  // namespace specfabric::model
+
+#endif  // SPECFABRIC_MODEL_NUMERICS_H_

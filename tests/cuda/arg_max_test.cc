@@ -1,0 +1,151 @@
+// The device's arg-max against the CPU's: the same token and the same bits of its score.
+
+#include "model/cuda/arg_max.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "speculation/sampling.h"
+#include "tests/cuda/device.h"
+
+namespace specfabric::model::cuda {
+namespace {
+
+using speculation::ScoredToken;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// A shard in host memory, with what surrounds its values when rows are wider than it.
+struct HostShard {
+  DataType type = DataType::kFloat32;
+  int32_t rows = 1, first = 0, size = 1;
+  int64_t stride = 1;
+  std::vector<float> values = {};  // [rows][stride]; exact in bfloat16 where that is the type
+
+  ScoredToken Expected(const RowChoice& how) const {
+    const absl::Span<const float> logits =
+        absl::MakeConstSpan(values).subspan(how.row * stride, size);
+    std::vector<float> noise(size);
+    speculation::GumbelNoise(how.seed, how.position, first, absl::MakeSpan(noise));
+    return speculation::PerturbedArgMax(logits, noise, how.temperature, first);
+  }
+
+  std::vector<ScoredToken> OnDevice(const std::vector<RowChoice>& how) const {
+    DeviceArray<float> wide(values);
+    std::vector<uint16_t> short_values;
+    for (float value : values) {
+      uint32_t bits;
+      std::memcpy(&bits, &value, sizeof(bits));
+      short_values.push_back(static_cast<uint16_t>(bits >> 16));
+    }
+    DeviceArray<uint16_t> narrow(short_values);
+    const bool is_wide = type == DataType::kFloat32;
+    const LogitMatrix matrix = {.logits = is_wide ? static_cast<void*>(wide.data()) : narrow.data(),
+                                .type = type,
+                                .stride = stride,
+                                .first = first,
+                                .size = size};
+    DeviceArray<RowChoice> choices(how);
+    DeviceArray<PackedChoice> packed(how.size());
+    EXPECT_EQ(EnqueueArgMax(matrix, choices.data(), static_cast<int32_t>(how.size()), packed.data(),
+                            nullptr),
+              absl::OkStatus());
+    std::vector<ScoredToken> winners;
+    for (PackedChoice choice : packed.Read()) winners.push_back(Unpack(choice));
+    return winners;
+  }
+};
+
+void ExpectSame(const HostShard& shard, const std::vector<RowChoice>& how) {
+  const std::vector<ScoredToken> winners = shard.OnDevice(how);
+  for (size_t i = 0; i < how.size(); ++i) {
+    const ScoredToken expected = shard.Expected(how[i]);
+    EXPECT_EQ(winners[i].token, expected.token) << i;
+    EXPECT_EQ(winners[i].score, expected.score) << i;
+  }
+}
+
+class ArgMaxTest : public DeviceTest {};
+
+TEST_F(ArgMaxTest, ChoosesAsTheCpuDoes) {
+  std::mt19937 rng(1);
+  std::normal_distribution<float> normal(0, 4);
+  for (DataType type : {DataType::kFloat32, DataType::kBFloat16}) {
+    for (int32_t size : {1, 3, 4, 31, 1000, 4096, 32'000, 128'256}) {
+      for (int32_t first : {0, 1, 4, 16'032, 16'033}) {
+        HostShard shard = {
+            .type = type, .rows = 5, .first = first, .size = size, .stride = size + size % 3};
+        for (int64_t i = 0; i < shard.rows * shard.stride; ++i) {
+          float value = normal(rng);
+          uint32_t bits;
+          std::memcpy(&bits, &value, sizeof(bits));
+          if (type == DataType::kBFloat16) bits &= 0xffff0000u;
+          std::memcpy(&value, &bits, sizeof(bits));
+          shard.values.push_back(value);
+        }
+        std::vector<RowChoice> how;
+        for (int row : {0, 1, 2, 3, 4, 2, 0}) {
+          how.push_back({.row = row,
+                         .seed = rng() * uint64_t{0x100000001},
+                         .position = static_cast<uint32_t>(rng() % 5000),
+                         .temperature = 0.5f * static_cast<float>(row)});
+        }
+        SCOPED_TRACE(testing::Message() << "size " << size << " first " << first);
+        ExpectSame(shard, how);
+      }
+    }
+  }
+}
+
+TEST_F(ArgMaxTest, TiesGoToTheLowestId) {
+  HostShard shard = {.rows = 1, .first = 8, .size = 5000, .stride = 5000};
+  shard.values.assign(5000, -1.0f);
+  for (int i : {4999, 3001, 777}) shard.values[i] = 2.0f;
+  EXPECT_EQ(shard.OnDevice({RowChoice{}})[0].token, 8 + 777);
+  shard.values.assign(5000, 0.0f);
+  shard.values[0] = -0.0f;
+  EXPECT_EQ(shard.OnDevice({RowChoice{}})[0].token, 8);
+}
+
+TEST_F(ArgMaxTest, NothingIsChosenThatIsNoNumber) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (float temperature : {0.0f, 1.0f}) {
+    HostShard shard = {.rows = 2, .first = 3, .size = 70, .stride = 70};
+    shard.values.assign(140, nan);
+    shard.values[30] = -5.0f;
+    for (int i = 70; i < 140; ++i) shard.values[i] = -kInfinity;
+    ExpectSame(shard, {{0, 1, 2, temperature}, {1, 1, 2, temperature}});
+    EXPECT_EQ(shard.OnDevice({{0, 1, 2, temperature}, {1, 1, 2, temperature}})[0].token, 33);
+  }
+}
+
+TEST_F(ArgMaxTest, ShardsTogetherChooseAsOne) {
+  std::mt19937 rng(2);
+  std::normal_distribution<float> normal(0, 2);
+  HostShard whole = {.rows = 1, .first = 0, .size = 1003, .stride = 1003};
+  for (int i = 0; i < whole.size; ++i) whole.values.push_back(normal(rng));
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    const std::vector<RowChoice> how = {{0, seed, 17, 1.0f}};
+    ScoredToken best;
+    for (int32_t first = 0; first < whole.size; first += 251) {
+      HostShard part = {.rows = 1, .first = first, .size = std::min(251, whole.size - first)};
+      part.stride = part.size;
+      part.values.assign(whole.values.begin() + first, whole.values.begin() + first + part.size);
+      const ScoredToken winner = part.OnDevice(how)[0];
+      if (speculation::Better(winner, best)) best = winner;
+    }
+    EXPECT_EQ(best.token, whole.Expected(how[0]).token);
+  }
+}
+
+TEST(PackedChoiceTest, WhatMakesNoSenseIsRefused) {
+  EXPECT_EQ(EnqueueArgMax({.size = 5}, nullptr, 0, nullptr, nullptr).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(EnqueueArgMax({.size = 0}, nullptr, 1, nullptr, nullptr).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace specfabric::model::cuda

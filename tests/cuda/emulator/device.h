@@ -1,0 +1,76 @@
+#ifndef SPECFABRIC_TESTS_CUDA_EMULATOR_DEVICE_H_
+#define SPECFABRIC_TESTS_CUDA_EMULATOR_DEVICE_H_
+
+// Included ahead of a .cu file, this lets a C++ compiler take it: its kernels then run on the CPU,
+// one fiber a thread of the device, as emulator.h says. For tests, which so see every thread of a
+// kernel under the sanitizers on machines without a GPU. No more of CUDA is here than the project's
+// kernels use.
+
+#define __shared__ static  // one block at a time runs, on one thread
+
+#include <cuda_runtime_api.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "tests/cuda/emulator/emulator.h"
+
+inline void __syncthreads() { specfabric::emulator::SyncBlock(); }
+inline void __syncwarp(unsigned mask = 0xffffffffu) { specfabric::emulator::Exchange(mask, 0, 0); }
+
+template <typename T>
+T __shfl_sync(unsigned mask, T value, int lane) {
+  static_assert(sizeof(T) <= sizeof(uint64_t) && std::is_trivially_copyable_v<T>);
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  bits = specfabric::emulator::Exchange(mask, bits, lane & 31);
+  std::memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int lanes) {
+  return __shfl_sync(mask, value, specfabric::emulator::Lane() ^ lanes);
+}
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, int distance) {
+  const int lane = specfabric::emulator::Lane();
+  return __shfl_sync(mask, value, lane + distance < 32 ? lane + distance : lane);
+}
+
+inline unsigned long long atomicMax(unsigned long long* place, unsigned long long value) {
+  const unsigned long long old = *place;
+  if (value > old) *place = value;
+  return old;
+}
+
+inline unsigned long long atomicOr(unsigned long long* place, unsigned long long bits) {
+  const unsigned long long old = *place;
+  *place |= bits;
+  return old;
+}
+
+inline int __clzll(long long value) {
+  return std::countl_zero(static_cast<unsigned long long>(value));
+}
+inline uint32_t __float_as_uint(float value) { return std::bit_cast<uint32_t>(value); }
+inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
+template <typename T>
+T max(T a, T b) {
+  return a < b ? b : a;
+}
+template <typename T>
+T min(T a, T b) {
+  return b < a ? b : a;
+}
+
+// As nvcc's <<<>>> and cudaLaunchKernelEx do, but at once: the kernel has ended on return.
+template <typename... Parameters, typename... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               Arguments... arguments) {
+  return specfabric::emulator::Run(*config, [&] { kernel(arguments...); });
+}
+
+#endif  // SPECFABRIC_TESTS_CUDA_EMULATOR_DEVICE_H_

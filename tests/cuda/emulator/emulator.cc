@@ -1,0 +1,237 @@
+#include "tests/cuda/emulator/emulator.h"
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+uint3 threadIdx, blockIdx;
+dim3 blockDim, gridDim;
+
+namespace specfabric::emulator {
+namespace {
+
+constexpr size_t kStackBytes = 64 << 10;
+constexpr int kWarp = 32;
+
+[[noreturn]] void Die(const char* what) {
+  std::fprintf(stderr, "emulated kernel: %s\n", what);
+  std::abort();
+}
+
+// What the sanitizer has to know when stacks change. `save` is null where a fiber ends.
+void BeforeSwitch([[maybe_unused]] void** save, [[maybe_unused]] const void* stack,
+                  [[maybe_unused]] size_t bytes) {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(save, stack, bytes);
+#endif
+}
+void AfterSwitch([[maybe_unused]] void* saved, [[maybe_unused]] const void** stack,
+                 [[maybe_unused]] size_t* bytes) {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(saved, stack, bytes);
+#endif
+}
+
+// An exchange of the lanes of a warp. Two sets of words, used in turn: a lane may come to the next
+// exchange before another has read what this one gave it, but not to the one after that.
+struct Warp {
+  std::array<std::array<uint64_t, kWarp>, 2> words = {};
+  uint32_t arrived = 0;  // lanes
+  uint64_t exchanges = 0;
+};
+
+enum class State : uint8_t { kReady, kAtBarrier, kInExchange, kEnded };
+
+struct Fiber {
+  ucontext_t context = {};
+  std::unique_ptr<char[]> stack;
+  void* sanitizer = nullptr;
+  uint3 thread = {};
+  State state = State::kReady;
+};
+
+class Block {
+ public:
+  void Run(const cudaLaunchConfig_t& config, uint3 index, const std::function<void()>& kernel);
+  void Pause(State state);
+  void SyncBlock() { Pause(State::kAtBarrier); }
+  uint64_t Exchange(unsigned mask, uint64_t bits, int lane);
+  int lane() const { return static_cast<int>(current_ % kWarp); }
+  void Shuffle(uint64_t seed) { random_.seed(seed); }
+
+ private:
+  static void Enter();
+  void Prepare(size_t index, uint3 thread);
+  void Resume(size_t index);
+  bool ReleaseBarrier();
+  void EndExchange(size_t warp);
+
+  std::vector<Fiber> fibers_;
+  std::vector<Warp> warps_;
+  std::vector<size_t> order_;
+  size_t current_ = 0;
+  const std::function<void()>* kernel_ = nullptr;
+  ucontext_t main_ = {};
+  void* main_sanitizer_ = nullptr;
+  const void* main_stack_ = nullptr;
+  size_t main_bytes_ = 0;
+  std::mt19937_64 random_{1};
+};
+
+std::mutex one_kernel;
+Block the_block;
+
+void Block::Enter() {
+  AfterSwitch(nullptr, &the_block.main_stack_, &the_block.main_bytes_);
+  (*the_block.kernel_)();
+  the_block.fibers_[the_block.current_].state = State::kEnded;
+  BeforeSwitch(nullptr, the_block.main_stack_, the_block.main_bytes_);
+}
+
+void Block::Prepare(size_t index, uint3 thread) {
+  Fiber& fiber = fibers_[index];
+  if (!fiber.stack) fiber.stack = std::make_unique<char[]>(kStackBytes);
+  fiber.thread = thread;
+  fiber.state = State::kReady;
+  getcontext(&fiber.context);
+  fiber.context.uc_stack.ss_sp = fiber.stack.get();
+  fiber.context.uc_stack.ss_size = kStackBytes;
+  fiber.context.uc_link = &main_;
+  makecontext(&fiber.context, &Block::Enter, 0);
+}
+
+void Block::Resume(size_t index) {
+  current_ = index;
+  Fiber& fiber = fibers_[index];
+  threadIdx = fiber.thread;
+  BeforeSwitch(&main_sanitizer_, fiber.stack.get(), kStackBytes);
+  swapcontext(&main_, &fiber.context);
+  AfterSwitch(main_sanitizer_, nullptr, nullptr);
+}
+
+void Block::Pause(State state) {
+  Fiber& fiber = fibers_[current_];
+  fiber.state = state;
+  BeforeSwitch(&fiber.sanitizer, main_stack_, main_bytes_);
+  swapcontext(&fiber.context, &main_);
+  AfterSwitch(fiber.sanitizer, nullptr, nullptr);
+}
+
+bool Block::ReleaseBarrier() {
+  bool any = false;
+  for (const Fiber& fiber : fibers_) {
+    if (fiber.state == State::kInExchange) return false;
+    any = any || fiber.state == State::kAtBarrier;
+  }
+  for (Fiber& fiber : fibers_) {
+    if (fiber.state == State::kAtBarrier) fiber.state = State::kReady;
+  }
+  return any;
+}
+
+void Block::EndExchange(size_t warp) {
+  warps_[warp].arrived = 0;
+  ++warps_[warp].exchanges;
+  const size_t end = std::min(fibers_.size(), (warp + 1) * kWarp);
+  for (size_t i = warp * kWarp; i < end; ++i) {
+    if (fibers_[i].state == State::kInExchange) fibers_[i].state = State::kReady;
+  }
+}
+
+// A warp makes one exchange at a time: the project's kernels split no warp over two of them.
+uint64_t Block::Exchange(unsigned mask, uint64_t bits, int lane) {
+  const size_t index = current_ / kWarp;
+  Warp& warp = warps_[index];
+  const size_t lanes = std::min<size_t>(kWarp, fibers_.size() - index * kWarp);
+  const uint32_t present = lanes == kWarp ? ~0u : (1u << lanes) - 1;
+  const uint32_t me = 1u << this->lane();
+  if ((mask & me) == 0) Die("a lane takes part in an exchange whose mask it is not in");
+  if ((present >> lane & mask >> lane & 1) == 0) Die("a lane reads from one outside the mask");
+  auto& words = warp.words[warp.exchanges % 2];
+  words[this->lane()] = bits;
+  warp.arrived |= me;
+  if (warp.arrived == (mask & present)) {
+    EndExchange(index);
+  } else {
+    Pause(State::kInExchange);
+  }
+  return words[lane];
+}
+
+void Block::Run(const cudaLaunchConfig_t& config, uint3 index,
+                const std::function<void()>& kernel) {
+  const dim3 size = config.blockDim;
+  const size_t threads = size_t{size.x} * size.y * size.z;
+  kernel_ = &kernel;
+  blockIdx = index;
+  blockDim = size;
+  gridDim = config.gridDim;
+  fibers_.resize(threads);
+  warps_.assign((threads + kWarp - 1) / kWarp, Warp{});
+  order_.resize(threads);
+  for (size_t i = 0; i < threads; ++i) {
+    order_[i] = i;
+    const uint3 thread = {static_cast<unsigned>(i % size.x),
+                          static_cast<unsigned>(i / size.x % size.y),
+                          static_cast<unsigned>(i / size.x / size.y)};
+    Prepare(i, thread);
+  }
+  for (;;) {
+    std::shuffle(order_.begin(), order_.end(), random_);
+    bool ran = false;
+    for (size_t i : order_) {
+      if (fibers_[i].state != State::kReady) continue;
+      ran = true;
+      Resume(i);
+    }
+    if (ran || ReleaseBarrier()) continue;
+    const bool ended = std::all_of(fibers_.begin(), fibers_.end(),
+                                   [](const Fiber& f) { return f.state == State::kEnded; });
+    if (ended) return;
+    Die("a lane waits for others of its warp, which are at a barrier or have ended");
+  }
+}
+
+}  // namespace
+
+int Lane() { return the_block.lane(); }
+void SyncBlock() { the_block.SyncBlock(); }
+uint64_t Exchange(unsigned mask, uint64_t bits, int lane) {
+  return the_block.Exchange(mask, bits, lane);
+}
+
+void Shuffle(uint64_t seed) {
+  const std::lock_guard lock(one_kernel);
+  the_block.Shuffle(seed);
+}
+
+cudaError_t Run(const cudaLaunchConfig_t& config, const std::function<void()>& kernel) {
+  const dim3 grid = config.gridDim, block = config.blockDim;
+  constexpr unsigned kMostThreads = 1024, kMostHigh = 65535;
+  const bool any =
+      grid.x > 0 && grid.y > 0 && grid.z > 0 && block.x > 0 && block.y > 0 && block.z > 0;
+  if (!any || block.x * block.y * block.z > kMostThreads || grid.y > kMostHigh ||
+      grid.z > kMostHigh) {
+    return cudaErrorInvalidConfiguration;
+  }
+  const std::lock_guard lock(one_kernel);
+  for (unsigned z = 0; z < grid.z; ++z) {
+    for (unsigned y = 0; y < grid.y; ++y) {
+      for (unsigned x = 0; x < grid.x; ++x) the_block.Run(config, {x, y, z}, kernel);
+    }
+  }
+  return cudaSuccess;
+}
+
+}  // namespace specfabric::emulator

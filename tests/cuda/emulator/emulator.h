@@ -1,0 +1,38 @@
+#ifndef SPECFABRIC_TESTS_CUDA_EMULATOR_EMULATOR_H_
+#define SPECFABRIC_TESTS_CUDA_EMULATOR_EMULATOR_H_
+
+// Runs kernels on the CPU. The blocks of a grid run one after the other; the threads of a block are
+// fibers, which run in a shuffled order from one barrier to the next, so that a result that depends
+// on the order shows as one that changes with the seed. A barrier that not all threads reach ends
+// the process and says so. The runtime library, which runtime.cc supplies, does all at once,
+// whatever the stream, and fills new memory with bytes that make NaNs.
+//
+// Threads of the process may launch at the same time: one kernel runs after the other.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+
+// Of the thread of the device that runs now.
+extern uint3 threadIdx, blockIdx;
+extern dim3 blockDim, gridDim;
+
+namespace specfabric::emulator {
+
+int Lane();
+
+// Of all threads of the block that have not ended.
+void SyncBlock();
+// Gives `bits` to the lanes of the warp in `mask`, all of which must come, and returns those that
+// `lane` gave.
+uint64_t Exchange(unsigned mask, uint64_t bits, int lane);
+
+// The order of threads from here on follows from it.
+void Shuffle(uint64_t seed);
+
+cudaError_t Run(const cudaLaunchConfig_t& config, const std::function<void()>& kernel);
+
+}  // namespace specfabric::emulator
+
+#endif  // SPECFABRIC_TESTS_CUDA_EMULATOR_EMULATOR_H_

@@ -1,0 +1,115 @@
+// What the project calls of CUDA's run-time library and of cuBLAS, for one emulated GPU: at once
+// and on the CPU.
+
+#include <cublas_v2.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "base/bfloat16.h"
+
+namespace {
+
+constexpr int kDevices = 4;
+// Two of them make a bfloat16 that is no number, four a float.
+constexpr int kPoison = 0xff;
+
+float ValueOf(const void* data, cudaDataType_t type, int64_t at) {
+  if (type == CUDA_R_32F) return static_cast<const float*>(data)[at];
+  return specfabric::base::WidenBFloat16(static_cast<const uint16_t*>(data)[at]);
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = kDevices;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  return device < kDevices ? cudaSuccess : cudaErrorInvalidDevice;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) {
+  *properties = {};
+  std::strcpy(properties->name, "emulated");
+  return cudaSuccess;
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaErrorMemoryAllocation ? "out of memory" : "emulated error";
+}
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+
+cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  constexpr size_t kAlign = 256;
+  if (posix_memalign(memory, kAlign, bytes) != 0) return cudaErrorMemoryAllocation;
+  std::memset(*memory, kPoison, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* memory) {
+  std::free(memory);
+  return cudaSuccess;
+}
+cudaError_t cudaMallocHost(void** memory, size_t bytes) { return cudaMalloc(memory, bytes); }
+cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
+
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind /*kind*/) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t /*stream*/) {
+  return cudaMemcpy(to, from, bytes, kind);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) {
+  *stream = nullptr;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t /*stream*/) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t /*stream*/) { return cudaSuccess; }
+
+cublasStatus_t cublasCreate_v2(cublasHandle_t* handle) {
+  *handle = nullptr;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasDestroy_v2(cublasHandle_t /*handle*/) { return CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasSetMathMode(cublasHandle_t /*handle*/, cublasMath_t /*mode*/) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasSetStream_v2(cublasHandle_t /*handle*/, cudaStream_t /*stream*/) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t /*handle*/, void* /*workspace*/,
+                                     size_t /*bytes*/) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+const char* cublasGetStatusString(cublasStatus_t /*status*/) { return "emulated error"; }
+
+// Column-major: c[m][n] = a'[m][k] b[k][n], the only way it is called.
+cublasStatus_t cublasGemmEx(cublasHandle_t /*handle*/, cublasOperation_t of_a,
+                            cublasOperation_t of_b, int m, int n, int k, const void* alpha,
+                            const void* a, cudaDataType a_type, int lda, const void* b,
+                            cudaDataType b_type, int ldb, const void* beta, void* c,
+                            cudaDataType c_type, int ldc, cublasComputeType_t /*compute*/,
+                            cublasGemmAlgo_t /*algorithm*/) {
+  const bool known = of_a == CUBLAS_OP_T && of_b == CUBLAS_OP_N && c_type == CUDA_R_32F &&
+                     *static_cast<const float*>(alpha) == 1 &&
+                     *static_cast<const float*>(beta) == 0;
+  if (!known) return CUBLAS_STATUS_NOT_SUPPORTED;
+  std::vector<float> row(k);
+  for (int i = 0; i < m; ++i) {
+    for (int x = 0; x < k; ++x) row[x] = ValueOf(a, a_type, int64_t{i} * lda + x);
+    for (int j = 0; j < n; ++j) {
+      float sum = 0;
+      for (int x = 0; x < k; ++x) sum += row[x] * ValueOf(b, b_type, int64_t{j} * ldb + x);
+      static_cast<float*>(c)[int64_t{j} * ldc + i] = sum;
+    }
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,177 @@
+// Whole passes of small random checkpoints on GPUs, beside the CPU's: the same weights, batches and
+// rounding, so that only the order of sums differs.
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "model/cuda/device_transformer.h"
+#include "tests/cuda/device.h"
+#include "tests/model/checkpoint_writer.h"
+#include "tests/model/group.h"
+#include "tests/model/passes.h"
+
+namespace specfabric::model::cuda {
+namespace {
+
+RankOptions Options(DataType dtype, bool batch_invariant = true) {
+  return {.dtype = dtype, .kv_blocks = 64, .block_size = 4, .batch_invariant = batch_invariant};
+}
+
+TestGroup LoadOrDie(absl::StatusOr<TestGroup> group) {
+  EXPECT_TRUE(group.ok()) << group.status();
+  return *std::move(group);
+}
+TestGroup OnDevice(const std::string& dir, const RankOptions& options, int ranks = 1) {
+  return LoadOrDie(TestGroup::Load(dir, options, ranks, DeviceTransformer::Load));
+}
+TestGroup OnCpu(const std::string& dir, const RankOptions& options) {
+  return LoadOrDie(TestGroup::Load(dir, options, 1));
+}
+
+// Logits are about 2 in size, some 5.
+double Tolerance(DataType dtype) { return dtype == DataType::kFloat32 ? 2e-4 : 0.25; }
+
+// With every optional part: biases, norms by head, tied heads, odd sizes.
+std::vector<ModelConfig> Configs() {
+  const ModelConfig odd = OddConfig();
+  ModelConfig biased = odd;
+  biased.qkv_bias = biased.output_bias = biased.mlp_bias = true;
+  biased.tied_embeddings = true;
+  ModelConfig normed = odd;
+  normed.architecture = "Qwen3ForCausalLM";
+  normed.qk_norm = true;
+  normed.head_dim = 40;
+  return {odd, biased, normed};
+}
+
+class DeviceTransformerTest : public DeviceTest, public ::testing::WithParamInterface<DataType> {};
+
+// A prompt, then a step of a tree and of a second chunk, of which not all logits are wanted.
+TEST_P(DeviceTransformerTest, AgreesWithTheCpu) {
+  for (const ModelConfig& config : Configs()) {
+    const TempDir dir;
+    WriteCheckpoint(dir.path(), config, 1);
+    TestGroup device = OnDevice(dir.path(), Options(GetParam()));
+    TestGroup cpu = OnCpu(dir.path(), Options(GetParam()));
+
+    Batch prompts;
+    AddChain(&prompts, RandomTokens(11, 1), 0, Iota(0, 5));
+    AddChain(&prompts, RandomTokens(6, 2), 0, {20, 12, 14});
+    EXPECT_LT(MaxDifference(Logits(device, prompts), Logits(cpu, prompts)), Tolerance(GetParam()));
+
+    Batch step;
+    AddTree(&step, RandomTokens(6, 3), {-1, 0, 0, 1, 2, 2}, 11, Iota(0, 5));
+    AddChain(&step, RandomTokens(3, 4), 6, {20, 12, 14});
+    step.logit_rows = {0, 2, 5, 8};
+    EXPECT_LT(MaxDifference(Logits(device, step), Logits(cpu, step)), Tolerance(GetParam()));
+  }
+}
+
+// Accepted nodes of a tree become the text: their slots move, in order, some onto each other's.
+TEST_P(DeviceTransformerTest, MovesSlotsInOrder) {
+  const TempDir dir;
+  WriteCheckpoint(dir.path(), OddConfig(), 2);
+  TestGroup device = OnDevice(dir.path(), Options(GetParam()));
+  TestGroup cpu = OnCpu(dir.path(), Options(GetParam()));
+  const std::vector<KvMove> moves = {{6, 5}, {9, 6}, {6, 7}};
+  for (TestGroup* group : {&device, &cpu}) {
+    Batch tree;
+    AddTree(&tree, RandomTokens(6, 3), {-1, 0, 0, 1, 2, 2}, 4, Iota(0, 3));
+    tree.sequences[0].kv_len = 4;
+    Batch prompt;
+    AddChain(&prompt, RandomTokens(4, 5), 0, Iota(0, 3));
+    Logits(*group, prompt);
+    Logits(*group, tree);
+    group->MoveKv(moves);
+    group->MoveKv({{5, 10}});
+  }
+  Batch next;
+  AddChain(&next, RandomTokens(1, 6), 8, Iota(0, 3));
+  EXPECT_LT(MaxDifference(Logits(device, next), Logits(cpu, next)), Tolerance(GetParam()));
+}
+
+TEST_P(DeviceTransformerTest, ARowsBitsDoNotDependOnTheOthers) {
+  ModelConfig config = OddConfig();
+  config.layers = 1;  // emulated attention over so many rows takes its time
+  const TempDir dir;
+  WriteCheckpoint(dir.path(), config, 3);
+  TestGroup device = OnDevice(dir.path(), Options(GetParam()));
+  const std::vector<int32_t> text = RandomTokens(70, 7);
+  Batch whole;
+  AddChain(&whole, text, 0, Iota(0, 20));
+  const LogitRows expected = Logits(device, whole);
+  // A row alone reads what rows before it wrote as parts of a large batch.
+  for (int i : {0, 1, 37, 69}) {
+    Batch one;
+    AddChain(&one, {text[i]}, i, Iota(0, 20));
+    EXPECT_EQ(Logits(device, one)[0], expected[i]) << i;
+  }
+}
+
+TEST_P(DeviceTransformerTest, RanksChangeLittle) {
+  if (Devices() < 2) GTEST_SKIP() << "two ranks need two GPUs";
+  ModelConfig config = OddConfig();
+  config.heads = 8;
+  config.kv_heads = 4;
+  config.intermediate = 4 * 19;
+  const TempDir dir;
+  WriteCheckpoint(dir.path(), config, 4);
+  TestGroup cpu = OnCpu(dir.path(), Options(GetParam()));
+  Batch batch;
+  AddChain(&batch, RandomTokens(11, 8), 0, Iota(3, 3));
+  const LogitRows expected = Logits(cpu, batch);
+  for (bool batch_invariant : {true, false}) {
+    for (int ranks : {2, 4}) {
+      if (ranks > Devices()) continue;
+      TestGroup device = OnDevice(dir.path(), Options(GetParam(), batch_invariant), ranks);
+      EXPECT_LT(MaxDifference(Logits(device, batch), expected), Tolerance(GetParam()));
+    }
+  }
+}
+
+TEST_P(DeviceTransformerTest, ABatchWithoutLogitsWritesItsKeys) {
+  const TempDir dir;
+  WriteCheckpoint(dir.path(), OddConfig(), 5);
+  TestGroup device = OnDevice(dir.path(), Options(GetParam()));
+  const std::vector<int32_t> text = RandomTokens(9, 9);
+  Batch whole;
+  AddChain(&whole, text, 0, Iota(0, 3));
+  const LogitRows expected = Logits(device, whole);
+  Batch silent;
+  AddChain(&silent, {text.begin(), text.end() - 1}, 0, Iota(10, 3));
+  silent.logit_rows.clear();
+  EXPECT_TRUE(Logits(device, silent).empty());
+  Batch last;
+  AddChain(&last, {text.back()}, 8, Iota(10, 3));
+  EXPECT_EQ(Logits(device, last)[0], expected[8]);
+}
+
+TEST_P(DeviceTransformerTest, WithoutBatchInvarianceNoFingerprintIsTheSame) {
+  const TempDir dir;
+  WriteCheckpoint(dir.path(), OddConfig(), 6);
+  const auto fingerprint = [&](bool batch_invariant) {
+    return OnDevice(dir.path(), Options(GetParam(), batch_invariant)).rank(0).NumericsFingerprint();
+  };
+  EXPECT_EQ(fingerprint(true), fingerprint(true));
+  EXPECT_NE(fingerprint(false), fingerprint(false));
+}
+
+TEST_P(DeviceTransformerTest, RefusesBatchesThatCannotBe) {
+  const TempDir dir;
+  WriteCheckpoint(dir.path(), OddConfig(), 6);
+  TestGroup device = OnDevice(dir.path(), Options(GetParam()));
+  Batch batch;
+  AddChain(&batch, {1, 2, 3}, 0, {64});
+  EXPECT_EQ(device.Forward(batch).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, DeviceTransformerTest,
+                         ::testing::Values(DataType::kFloat32, DataType::kBFloat16),
+                         [](const auto& info) { return Name(info.param); });
+
+}  // namespace
+}  // namespace specfabric::model::cuda

@@ -1,0 +1,14 @@
+#ifndef SPECFABRIC_TESTS_SCHEDULER_COUNTED_ALLOCATIONS_H_
+#define SPECFABRIC_TESTS_SCHEDULER_COUNTED_ALLOCATIONS_H_
+
+// How often a program has called operator new, which is replaced where this is linked. One thread.
+
+#include <cstdint>
+
+namespace specfabric {
+
+int64_t CountedAllocations();
+
+}  // namespace specfabric
+
+#endif  // SPECFABRIC_TESTS_SCHEDULER_COUNTED_ALLOCATIONS_H_

@@ -1,0 +1,34 @@
+#ifndef SPECFABRIC_TRACE_OTLP_H_
+#define SPECFABRIC_TRACE_OTLP_H_
+
+// The part of OpenTelemetry's protocol that a collector needs to take traces from us: OTLP/HTTP
+// with JSON bodies (opentelemetry-proto, ExportTraceServiceRequest), without compression or TLS.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "trace/span.h"
+
+namespace specfabric::trace {
+
+struct OtlpEndpoint {
+  std::string host, port, path;
+};
+
+// "http://host:port" or "http://host:port/path"; the path is /v1/traces if none is given.
+// InvalidArgument, in one line: another form.
+absl::StatusOr<OtlpEndpoint> ParseOtlpEndpoint(const std::string& url);
+
+// The traced ones of the spans.
+std::string OtlpBody(const std::vector<Span>& spans, const ProcessInfo& process);
+
+// Unavailable: not reached or not answered in time. FailedPrecondition: answered with another
+// status than 200.
+absl::Status PostOtlp(const OtlpEndpoint& endpoint, std::string body, base::Nanos timeout);
+
+}  // namespace specfabric::trace
+
+#endif  // SPECFABRIC_TRACE_OTLP_H_
