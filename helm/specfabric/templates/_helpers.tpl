@@ -1,0 +1,215 @@
+{{/* Names, labels, and what the roles' pods have in common. */}}
+
+{{- define "specfabric.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 36 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "specfabric.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 36 | trimSuffix "-" -}}
+{{- else if contains (include "specfabric.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 36 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "specfabric.name" .) | trunc 36 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What selects all pods of this release. */}}
+{{- define "specfabric.selector" -}}
+app.kubernetes.io/name: {{ include "specfabric.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "specfabric.labels" -}}
+{{ include "specfabric.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "specfabric.image" -}}
+{{- $image := .Values.image -}}
+{{- with $image.registry }}{{ . }}/{{ end -}}
+{{- $image.repository -}}
+{{- if $image.digest -}}@{{ $image.digest }}{{- else -}}:{{ default .Chart.AppVersion $image.tag }}{{- end -}}
+{{- end -}}
+
+{{- define "specfabric.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "specfabric.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "specfabric.joinSecretName" -}}
+{{- default (printf "%s-join" (include "specfabric.fullname" .)) .Values.joinSecret.existingSecret -}}
+{{- end -}}
+
+{{- define "specfabric.joinSecretFile" -}}
+/etc/specfabric/join/{{ .Values.joinSecret.key }}
+{{- end -}}
+
+{{- define "specfabric.servedModelName" -}}
+{{- default .Values.target.model.name .Values.servedModelName -}}
+{{- end -}}
+
+{{/* A pool's values over the defaults, as YAML: root, pool (name). */}}
+{{- define "specfabric.pool" -}}
+{{- $defaults := deepCopy .root.Values.draft.defaults -}}
+{{- mergeOverwrite $defaults (deepCopy (index .root.Values.draft.pools .pool)) | toYaml -}}
+{{- end -}}
+
+{{/* "true" where the role has RDMA devices: root, role. */}}
+{{- define "specfabric.hasRdma" -}}
+{{- $rdma := .root.Values.rdma -}}
+{{- if and $rdma.enabled (or (ne .role "gateway") $rdma.gateway) -}}true{{- end -}}
+{{- end -}}
+
+{{/* Flags that the chart sets by itself, for every role. */}}
+{{- define "specfabric.ownFlags" -}}
+listen admin_listen ready_fd model targets drafts tensor_parallel join_secret_file drain_timeout_seconds served_model_name require_rdma require_gpudirect flagfile
+{{- end -}}
+
+{{/* What every role is given: root, role, port, config, model. */}}
+{{- define "specfabric.args" -}}
+{{- $values := .root.Values -}}
+- {{ .role }}
+- --listen={{ $values.listenAddress }}:{{ .port }}
+- --admin_listen={{ $values.listenAddress | trimPrefix "[" | trimSuffix "]" }}:{{ $values.ports.admin }}
+- --model=/models/{{ .model.name }}
+- --join_secret_file={{ include "specfabric.joinSecretFile" .root }}
+- --drain_timeout_seconds={{ .config.drainTimeoutSeconds }}
+{{- if and $values.rdma.required (include "specfabric.hasRdma" .) }}
+- --require_rdma
+{{- end }}
+{{- if and $values.rdma.gpudirect (ne .role "gateway") }}
+- --require_gpudirect
+{{- end }}
+{{- end -}}
+
+{{- define "specfabric.furtherArgs" -}}
+{{- range $flag, $value := .flags }}
+{{- /* As JSON, because a template prints large numbers as 1e+06. */}}
+- {{ printf "--%s=%s" $flag (kindIs "string" $value | ternary $value (toJson $value)) | toJson }}
+{{- end }}
+{{- range .extraArgs }}
+- {{ toJson . }}
+{{- end }}
+{{- end -}}
+
+{{/* Limits of the role's own with GPUs and RDMA devices added: root, role, config. */}}
+{{- define "specfabric.resources" -}}
+{{- $resources := deepCopy .config.resources -}}
+{{- $limits := default dict $resources.limits -}}
+{{- with .config.gpu -}}
+{{- if gt (int .count) 0 -}}{{- $_ := set $limits .resourceName (int .count) -}}{{- end -}}
+{{- end -}}
+{{- if include "specfabric.hasRdma" . -}}
+{{- $_ := set $limits .root.Values.rdma.resourceName (int .root.Values.rdma.count) -}}
+{{- end -}}
+{{- if $limits -}}{{- $_ := set $resources "limits" $limits -}}{{- end -}}
+{{- toYaml $resources -}}
+{{- end -}}
+
+{{/* root, role. A pod whose memory is to be locked by a capability has to be root's. */}}
+{{- define "specfabric.podSecurityContext" -}}
+{{- $context := deepCopy .root.Values.podSecurityContext -}}
+{{- if and (include "specfabric.hasRdma" .) (eq .root.Values.rdma.memlock "cap") -}}
+{{- $_ := set $context "runAsNonRoot" false -}}
+{{- $_ := set $context "runAsUser" 0 -}}
+{{- end -}}
+{{- toYaml $context -}}
+{{- end -}}
+
+{{- define "specfabric.securityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- if and (include "specfabric.hasRdma" .) (eq .root.Values.rdma.memlock "cap") }}
+  add: [IPC_LOCK]
+{{- end }}
+{{- end -}}
+
+{{/* root, role, config (its extraEnv) */}}
+{{- define "specfabric.env" -}}
+- name: HOME
+  value: /tmp
+{{- if and (include "specfabric.hasRdma" .) .root.Values.rdma.netDevices }}
+- name: UCX_NET_DEVICES
+  value: {{ .root.Values.rdma.netDevices | quote }}
+{{- end }}
+{{- with .root.Values.commonEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- with .config.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Where a pod may run: root, role, pool (or ""), config. */}}
+{{- define "specfabric.placement" -}}
+{{- with .config.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .config.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .config.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- $context := . }}
+{{- with .config.topologySpreadConstraints }}
+topologySpreadConstraints:
+  {{- range . }}
+  {{- $constraint := deepCopy . }}
+  {{- if not $constraint.labelSelector }}
+  {{- $_ := set $constraint "labelSelector" (dict "matchLabels" (include "specfabric.roleSelector" $context | fromYaml)) }}
+  {{- end }}
+  - {{- toYaml $constraint | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- with .config.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{/* root, role, pool (or "") */}}
+{{- define "specfabric.roleSelector" -}}
+{{ include "specfabric.selector" .root }}
+app.kubernetes.io/component: {{ .role }}
+{{- with .pool }}
+specfabric/pool: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{- define "specfabric.roleLabels" -}}
+{{ include "specfabric.labels" .root }}
+app.kubernetes.io/component: {{ .role }}
+{{- with .pool }}
+specfabric/pool: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{/* Without versions: a new one of the chart alone is no reason to restart a pod. */}}
+{{- define "specfabric.podLabels" -}}
+{{ include "specfabric.roleSelector" . }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "specfabric.podAnnotations" -}}
+{{- $annotations := dict "checksum/join-secret" (printf "%s/%s/%s" .root.Values.joinSecret.existingSecret .root.Values.joinSecret.key .root.Values.joinSecret.value | sha256sum) -}}
+{{- if and (include "specfabric.hasRdma" .) .root.Values.rdma.networks -}}
+{{- $_ := set $annotations "k8s.v1.cni.cncf.io/networks" (join "," .root.Values.rdma.networks) -}}
+{{- end -}}
+{{- toYaml (mergeOverwrite $annotations (default dict .config.podAnnotations)) -}}
+{{- end -}}

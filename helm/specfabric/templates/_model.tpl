@@ -1,0 +1,76 @@
+{{/*
+Where a model comes from. All take a dict: root, role, config, model.
+From a hub, an init container brings it into the pod; gateways ask for the tokenizer's files alone.
+*/}}
+
+{{- define "specfabric.modelVolume" -}}
+{{- $model := .model -}}
+- name: model
+{{- if $model.pvc }}
+  persistentVolumeClaim:
+    claimName: {{ $model.pvc.claimName }}
+    readOnly: true
+{{- else if $model.hostPath }}
+  hostPath:
+    path: {{ $model.hostPath.path }}
+    type: Directory
+{{- else }}
+  emptyDir:
+    sizeLimit: {{ eq .role "gateway" | ternary "1Gi" (default "100Gi" $model.hub.size) }}
+{{- end }}
+{{- end -}}
+
+{{- define "specfabric.modelMount" -}}
+- name: model
+  mountPath: /models/{{ .model.name }}
+  readOnly: true
+{{- if .model.pvc }}
+{{- with .model.pvc.path }}
+  subPath: {{ . }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "specfabric.modelInit" -}}
+{{- with .model.hub }}
+initContainers:
+  - name: fetch-model
+    image: {{ include "specfabric.image" $.root }}
+    imagePullPolicy: {{ $.root.Values.image.pullPolicy }}
+    command: [python3, /opt/scripts/fetch_model.py]
+    args:
+      - --endpoint={{ .endpoint }}
+      - --repository={{ .repository }}
+      - --revision={{ default "main" .revision }}
+      - --folder=/models/{{ $.model.name }}
+      {{- if eq $.role "gateway" }}
+      - --without_weights
+      {{- end }}
+    env:
+      {{- with $.root.Values.commonEnv }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
+      - name: HUB_TOKEN
+      {{- if .tokenSecret }}
+        valueFrom:
+          secretKeyRef:
+            name: {{ .tokenSecret.name }}
+            key: {{ default "token" .tokenSecret.key }}
+      {{- else }}
+        value: ""
+      {{- end }}
+    resources:
+      {{- toYaml $.config.resources | nindent 6 }}
+    securityContext:
+      allowPrivilegeEscalation: false
+      readOnlyRootFilesystem: true
+      capabilities:
+        drop: [ALL]
+    volumeMounts:
+      - name: model
+        mountPath: /models/{{ $.model.name }}
+      - name: scripts
+        mountPath: /opt/scripts
+        readOnly: true
+{{- end }}
+{{- end -}}

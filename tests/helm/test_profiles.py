@@ -1,0 +1,132 @@
+"""Each profile as a whole: linted, valid to Kubernetes' own schemas, and as it was agreed to be."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rendered_chart import (
+    CHART,
+    KUBE_VERSION,
+    PROFILES,
+    SECRET,
+    TOOLS,
+    merged,
+    profile,
+    run_helm,
+    template,
+)
+
+GOLDEN = Path(__file__).parent / "golden"
+# Each of these has tests of its own; here they would be changed by what is packed into them.
+UNPACKED = {"monitoring": {"prometheusRule": {"enabled": False}, "dashboards": {"enabled": False}}}
+EVERYTHING = {
+    "imagePullSecrets": [{"name": "registry"}],
+    "commonEnv": [{"name": "UCX_LOG_LEVEL", "value": "info"}],
+    "rdma": {"networks": ["llm/ib0"], "memlock": "cap", "gpudirect": True},
+    "gateway": {
+        "ingress": {"enabled": True, "host": "llm.example", "tls": [{"secretName": "tls"}]},
+        "priorityClassName": "serving",
+    },
+    "target": {
+        "model": {
+            "pvc": None,
+            "hub": {
+                "endpoint": "https://hub.example",
+                "repository": "org/model",
+                "tokenSecret": {"name": "hub"},
+            },
+        }
+    },
+    "draft": {
+        "pools": {
+            "small": {
+                "autoscaling": {"kind": "keda", "prometheusAddress": "http://prometheus:9090"}
+            },
+            "large": {
+                "model": {"name": "large", "hostPath": {"path": "/srv/large"}},
+                "autoscaling": {"kind": "hpa"},
+            },
+        }
+    },
+    "networkPolicy": {"clients": [{"namespaceSelector": {}}]},
+    "monitoring": {
+        "podMonitor": {"enabled": True},
+        "prometheusRule": {"enabled": True, "runbookBaseUrl": "https://runbooks.example"},
+        "dashboards": {"enabled": True},
+    },
+}
+
+
+def kubeconform(manifests: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [
+            TOOLS / "kubeconform",
+            "-strict",
+            "-summary",
+            "-schema-location",
+            f"{TOOLS}/schemas/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json",
+        ],
+        input=manifests,
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_there_are_profiles() -> None:
+    assert PROFILES == ["gpu-node", "infiniband", "laptop"]
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_lint_finds_nothing(name: str) -> None:
+    status, out, errors = run_helm(
+        "lint", "--strict", CHART, "--values", profile(name), "--kube-version", KUBE_VERSION
+    )
+    assert status == 0, out + errors
+    assert "WARNING" not in out, out
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_profile_is_valid_to_kubernetes(name: str) -> None:
+    status, out, errors = template(name, SECRET)
+    assert status == 0, errors
+    status, told = kubeconform(out)
+    assert status == 0, told
+    assert "Skipped: 0" in told, told
+
+
+def test_everything_at_once_is_valid_to_kubernetes() -> None:
+    status, out, errors = template("infiniband", SECRET, EVERYTHING)
+    assert status == 0, errors
+    status, told = kubeconform(out)
+    assert status == 0, told
+    for kind in ("ScaledObject", "HorizontalPodAutoscaler", "PodMonitor", "PrometheusRule"):
+        assert f"kind: {kind}\n" in out
+
+
+def test_the_schemas_refuse_what_is_unknown() -> None:
+    """Otherwise the tests above could not fail."""
+    status, out, _ = template("laptop", SECRET)
+    assert status == 0
+    for right, wrong in (("  replicas: 1", "  replica: 1"), ("maxSurge: 1", "maxSurge: [1]")):
+        assert right in out
+        status, told = kubeconform(out.replace(right, wrong))
+        assert status == 1, told
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_profile_renders_as_agreed(name: str, request: pytest.FixtureRequest) -> None:
+    status, out, errors = template(name, merged(SECRET, UNPACKED))
+    assert status == 0, errors
+    # The scripts are compared where they lie.
+    parts = out.split("---\n# Source: ")
+    kept = [part for part in parts if not part.startswith("specfabric/templates/scripts.yaml")]
+    assert len(kept) == len(parts) - 1
+    came = "---\n# Source: ".join(kept)
+    golden = GOLDEN / f"{name}.yaml"
+    if request.config.getoption("--update-golden", default=False):
+        golden.write_text(came)
+    assert came == golden.read_text(), "if that is meant: pytest tests/helm --update-golden"

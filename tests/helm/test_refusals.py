@@ -1,0 +1,149 @@
+"""Values that make no sense are refused before they reach a cluster, in words that help."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rendered_chart import SECRET, template
+
+REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("a typing error", {"gatway": {}}, ["gatway"]),
+    ("a nested typing error", {"target": {"tensorparallel": 2}}, ["/target", "tensorparallel"]),
+    (
+        "text for a number",
+        {"target": {"tensorParallel": "two"}},
+        ["/target/tensorParallel", "integer"],
+    ),
+    ("no rank", {"target": {"tensorParallel": 0}}, ["/target/tensorParallel", "minimum"]),
+    ("no gateway", {"gateway": {"replicas": 0}}, ["/gateway/replicas", "minimum"]),
+    ("a port too high", {"ports": {"admin": 70000}}, ["/ports/admin", "maximum"]),
+    ("an unknown policy", {"image": {"pullPolicy": "Sometimes"}}, ["/image/pullPolicy", "Always"]),
+    ("a short secret", {"joinSecret": {"value": "short"}}, ["/joinSecret/value", "16"]),
+    (
+        "usage above one",
+        {"draft": {"pools": {"small": {"autoscaling": {"targetUsage": 70}}}}},
+        ["/draft/pools/small/autoscaling/targetUsage", "maximum"],
+    ),
+    (
+        "an unknown scaler",
+        {"draft": {"pools": {"small": {"autoscaling": {"kind": "vpa"}}}}},
+        ["/draft/pools/small/autoscaling/kind", "keda"],
+    ),
+    (
+        "the name of a pool",
+        {"draft": {"pools": {"Small_1": {}}}},
+        ["draft.pools.Small_1: a pool's name is part of others; allowed are up to 20 of a-z, 0-9"],
+    ),
+    (
+        "a flag with its dashes",
+        {"gateway": {"flags": {"--log_level": "debug"}}},
+        ["gateway.flags.--log_level: flags are named as in --help, without dashes"],
+    ),
+    ("a memory size", {"target": {"shmSize": "8 GB"}}, ["/target/shmSize"]),
+    ("memlock", {"rdma": {"memlock": "unlimited"}}, ["/rdma/memlock", "node", "cap"]),
+    (
+        "two sources",
+        {"target": {"model": {"pvc": {"claimName": "models"}}}},
+        ["target.model has pvc and hostPath: give exactly one of pvc, hostPath and hub"],
+    ),
+    (
+        "no source",
+        {"target": {"model": {"hostPath": None}}},
+        ["target.model has no source: give exactly one of pvc, hostPath and hub"],
+    ),
+    (
+        "a pool without a model",
+        {"draft": {"pools": {"other": {}}}},
+        ["draft.pools.other.model has no source"],
+    ),
+    (
+        "a flag that the chart sets",
+        {"target": {"flags": {"drafts": "10.0.0.1:7200"}}},
+        ["target.flags.drafts: the chart sets --drafts by itself, from other values"],
+    ),
+    (
+        "fewer GPUs than ranks",
+        {"target": {"tensorParallel": 4, "gpu": {"count": 2}}},
+        ["target.gpu.count=2: 4 ranks (target.tensorParallel) need a GPU each"],
+    ),
+    (
+        "bounds the wrong way round",
+        {
+            "draft": {
+                "pools": {
+                    "small": {"autoscaling": {"kind": "hpa", "minReplicas": 4, "maxReplicas": 2}}
+                }
+            }
+        },
+        ["draft.pools.small.autoscaling: minReplicas=4 is more than maxReplicas=2"],
+    ),
+    (
+        "scaling to nothing",
+        {"draft": {"pools": {"small": {"autoscaling": {"kind": "hpa", "minReplicas": 0}}}}},
+        ["draft.pools.small.autoscaling.minReplicas=0"],
+    ),
+    (
+        "no Prometheus to ask",
+        {"draft": {"pools": {"small": {"autoscaling": {"kind": "keda"}}}}},
+        ["draft.pools.small.autoscaling.prometheusAddress is missing"],
+    ),
+    ("RDMA without a resource", {"rdma": {"enabled": True}}, ["rdma.resourceName is missing"]),
+    (
+        "RDMA required, not given",
+        {"rdma": {"required": True}},
+        ["rdma.required=true without rdma.enabled=true"],
+    ),
+    (
+        "gateways that targets would refuse",
+        {
+            "rdma": {
+                "enabled": True,
+                "required": True,
+                "resourceName": "rdma/hca",
+                "gateway": False,
+            }
+        },
+        ["rdma.required=true with rdma.gateway=false"],
+    ),
+    (
+        "targets without a wire to gateways",
+        {
+            "rdma": {
+                "enabled": True,
+                "resourceName": "rdma/hca",
+                "netDevices": "mlx5_0:1",
+                "gateway": False,
+            }
+        },
+        ["rdma.netDevices=mlx5_0:1 with rdma.gateway=false", "such as mlx5_0:1,eth0"],
+    ),
+    (
+        "nine draft models",
+        {
+            "draft": {
+                "pools": {
+                    f"p{i}": {"model": {"name": f"m{i}", "hostPath": {"path": "/m"}}}
+                    for i in range(8)
+                }
+            }
+        },
+        ["draft.pools name 9 draft models: a target uses 8 at most"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("values", "words"), [r[1:] for r in REFUSED], ids=[r[0] for r in REFUSED])
+def test_nonsense_is_refused(values: dict[str, Any], words: list[str]) -> None:
+    status, out, errors = template("laptop", SECRET, values)
+    assert status != 0, out
+    assert out == ""
+    for word in words:
+        assert word in errors, errors
+
+
+def test_no_values_at_all_are_refused_by_name() -> None:
+    status, _, errors = template(None)
+    assert status != 0
+    assert "target.model has no source" in errors, errors
