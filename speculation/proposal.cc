@@ -35,20 +35,20 @@ void KeepHeaviest(int top_n, absl::Span<uint16_t> weights) {
   }
 }
 
-// Weights are summed by id modulo kLanes, and then these sums, whatever the instructions.
-constexpr size_t kLanes = 128;
+// Weights are summed by id modulo kSums, and then these sums, whatever the instructions.
+constexpr size_t kSums = 128;
 
 double SumOfLanes(const double* sums) {
   double total = 0;
-  for (size_t lane = 0; lane < kLanes; ++lane) total += sums[lane];
+  for (size_t lane = 0; lane < kSums; ++lane) total += sums[lane];
   return total;
 }
 
 SPECFABRIC_ALWAYS_INLINE double TotalBody(const uint16_t* weights, size_t n) {
-  double sums[kLanes] = {};
+  double sums[kSums] = {};
   size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) {
+  for (; i + kSums <= n; i += kSums) {
+    for (size_t lane = 0; lane < kSums; ++lane) {
       sums[lane] += base::WidenBFloat16(weights[i + lane]);
     }
   }
@@ -140,9 +140,9 @@ double TotalWeight(absl::Span<const uint16_t> weights) {
 
 double TotalWeight(absl::Span<const uint16_t> weights, absl::Span<const base::TokenId> ids) {
   if (ids.empty()) return TotalWeight(weights);
-  double sums[kLanes] = {};
+  double sums[kSums] = {};
   for (size_t i = 0; i < ids.size(); ++i) {
-    sums[static_cast<size_t>(ids[i]) % kLanes] += base::WidenBFloat16(weights[i]);
+    sums[static_cast<size_t>(ids[i]) % kSums] += base::WidenBFloat16(weights[i]);
   }
   return SumOfLanes(sums);
 }

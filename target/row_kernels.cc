@@ -1,7 +1,6 @@
 #include "target/row_kernels.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "base/bfloat16.h"
 #include "base/gumbel.h"
@@ -9,7 +8,6 @@
 namespace specfabric::target {
 namespace {
 
-constexpr float kNever = -std::numeric_limits<float>::infinity();
 constexpr int kLanes = 16;
 
 SPECFABRIC_ALWAYS_INLINE float MaxBody(const float* logits) {

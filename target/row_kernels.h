@@ -5,6 +5,7 @@
 // stays in the first-level cache from one loop to the next. Every variant gives the same bits.
 
 #include <cstdint>
+#include <limits>
 
 #include "base/exp.h"
 #include "base/isa.h"
@@ -16,6 +17,9 @@ using base::ExpWeight;
 
 // Values a chunk. Every array below has as many; callers pad.
 constexpr int kRowChunk = 1024;
+
+// The logit of a token that no draw takes.
+inline constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 struct Weighed {
   double sum = 0;  // of the weights

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "base/bfloat16.h"
 #include "base/check.h"
@@ -11,7 +10,6 @@
 namespace specfabric::target {
 namespace {
 
-constexpr float kNever = -std::numeric_limits<float>::infinity();
 // A residual below this is what rounding leaves of none. It also bounds the factors of the next.
 constexpr double kNoMass = 1e-30;
 // The largest power of two that a weight may have above its reference.

@@ -33,6 +33,11 @@ FakeTarget::FakeTarget(FakeTargetOptions options) : options_(std::move(options))
   address_ = link_->listen_address();
 }
 
+size_t FakeTarget::peers() const {
+  std::lock_guard lock(mutex_);
+  return peers_.size();
+}
+
 void FakeTarget::SendDrain() {
   std::lock_guard lock(mutex_);
   for (const link::PeerId peer : peers_) sender_->Send(peer, schemas::Drain{}).IgnoreError();

@@ -37,6 +37,7 @@ class FakeTarget {
 
   const std::string& address() const { return address_; }
   void Die() { link_.reset(); }  // as a crash looks from outside
+  size_t peers() const;          // connected, as this side knows; the gateway may know sooner
   void SendDrain();
 
   // The output token at `index` of a sequence with this seed; every fake target with the same

@@ -254,6 +254,7 @@ TEST_F(GatewayFailureTest, ADrainingTargetGetsNothingNew) {
   FakeTarget& first = AddTarget();
   FakeTarget& second = AddTarget();
   StartGateway();
+  WaitFor([&] { return first.peers() == 1; }, "the target knows the gateway");
   first.SendDrain();
   WaitFor([&] { return Metric("specfabric_gateway_targets_up") == 1; }, "one is left");
   for (int i = 0; i < 4; ++i) Complete(R"({"prompt": "no", "max_tokens": 3})");
