@@ -96,7 +96,7 @@ function(specfabric_test)
   # What is tested is optimised as it is shipped; the tests themselves had better compile quickly.
   target_compile_options(${ARG_NAME} PRIVATE
                          $<$<NOT:$<CONFIG:Debug>>:${SPECFABRIC_TEST_OPTIMIZATION}>)
-  if(SPECFABRIC_SANITIZE)  # of undefined behaviour only in what is tested: a third of the time
+  if(SPECFABRIC_SANITIZE)  # of undefined behaviour only in what is tested: a quarter of the time
     target_compile_options(${ARG_NAME} PRIVATE -fno-sanitize=undefined)
   endif()
   target_link_libraries(${ARG_NAME} PRIVATE specfabric_options ${ARG_DEPS} GTest::gmock
