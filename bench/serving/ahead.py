@@ -19,7 +19,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -30,8 +29,8 @@ from statistics import median
 ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT), str(ROOT / "tests" / "e2e")]
 
-from bench.serving import workload  # noqa: E402
-from bench.serving.client import Server, ServerError  # noqa: E402
+from bench.serving.client import Server  # noqa: E402
+from bench.serving.clusters_bench import run_to_end  # noqa: E402
 from bench.serving.run import add_workload, count, options_of, prompts_of  # noqa: E402
 from bench.serving.sweep import Load, measure, plan  # noqa: E402
 from cluster import DRAFT, Cluster, start_cluster  # noqa: E402
@@ -193,20 +192,16 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> int:
-    arguments = parse_arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        with clusters(arguments) as found:
-            samples = asyncio.run(sweep(found, arguments))
-    except (workload.WorkloadError, ServerError, OSError, AssertionError) as error:
-        print(f"bench/serving/ahead: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+def bench(arguments: argparse.Namespace) -> None:
+    with clusters(arguments) as found:
+        samples = asyncio.run(sweep(found, arguments))
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(s) for s in samples], indent=1) + "\n")
-    return 0
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    return run_to_end("bench/serving/ahead", lambda: bench(arguments))
 
 
 if __name__ == "__main__":

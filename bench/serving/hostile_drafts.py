@@ -16,7 +16,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -26,8 +25,8 @@ from statistics import median
 ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT), str(ROOT / "tests" / "e2e")]
 
-from bench.serving import workload  # noqa: E402
-from bench.serving.client import Server, ServerError  # noqa: E402
+from bench.serving.client import Server  # noqa: E402
+from bench.serving.clusters_bench import run_to_end  # noqa: E402
 from bench.serving.run import add_workload, count, options_of, prompts_of  # noqa: E402
 from bench.serving.sweep import Load, measure, plan  # noqa: E402
 from cluster import start_cluster  # noqa: E402
@@ -104,20 +103,16 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def bench(arguments: argparse.Namespace) -> None:
+    print(HEADER, flush=True)
+    for way in arguments.ways:
+        with both(way, arguments) as servers:
+            asyncio.run(compare(way, servers, arguments))
+
+
 def main() -> int:
     arguments = parse_arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    print(HEADER, flush=True)
-    try:
-        for way in arguments.ways:
-            with both(way, arguments) as servers:
-                asyncio.run(compare(way, servers, arguments))
-    except (workload.WorkloadError, ServerError, OSError, AssertionError) as error:
-        print(f"bench/serving/hostile_drafts: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    return 0
+    return run_to_end("bench/serving/hostile_drafts", lambda: bench(arguments))
 
 
 if __name__ == "__main__":

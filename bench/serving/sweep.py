@@ -20,7 +20,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -37,6 +36,7 @@ sys.path += [str(ROOT), str(ROOT / "tests" / "e2e")]
 from bench.serving import workload  # noqa: E402
 from bench.serving.chart import picture  # noqa: E402
 from bench.serving.client import Server, ServerError  # noqa: E402
+from bench.serving.clusters_bench import run_to_end  # noqa: E402
 from bench.serving.load import drive  # noqa: E402
 from bench.serving.metrics import Summary, summarise  # noqa: E402
 from bench.serving.run import add_workload, count, number, options_of, prompts_of  # noqa: E402
@@ -249,15 +249,7 @@ def bench(arguments: argparse.Namespace) -> None:
 
 def main() -> int:
     arguments = parse_arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        bench(arguments)
-    except (workload.WorkloadError, ServerError, OSError, AssertionError) as error:
-        print(f"bench/serving: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    return 0
+    return run_to_end("bench/serving", lambda: bench(arguments))
 
 
 if __name__ == "__main__":
