@@ -223,6 +223,9 @@ void Engine::Close(PeerId peer) {
 // until UCX has handed back every buffer.
 void Engine::BeginClose(Connection& connection, const absl::Status& status) {
   if (connection.state == State::kClosing) return;
+  // A flush that UCX has set aside for its next progress FORCE does not end: UCX 1.22 would go on
+  // with it, on an endpoint that is gone. This takes it up, and what then still waits FORCE ends.
+  if (connection.wiring_request != nullptr) ucp_worker_progress(worker_.get());
   const bool was_open = connection.state == State::kOpen;
   if (!status.ok() && connection.shares_memory) suspect_ = true;
   if (IsSharedMemory(connection.wire)) connection.release_by = awake_ + kReleaseLimit;
