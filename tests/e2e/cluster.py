@@ -22,6 +22,7 @@ from typing import Any
 
 import httpx
 
+import plain_http
 from exposition import value_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -178,7 +179,7 @@ class Cluster:
         return [self.gateway, *self.targets, *self.drafts]
 
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=120)
+        return plain_http.client(self.url)
 
     def kill(self, member: Member) -> None:
         """Ends a member the way a crash does."""

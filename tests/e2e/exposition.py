@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import httpx
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+
+import plain_http
 
 
 def families_of(address: str) -> Iterator[Metric]:
     """Every metric family at http://`address`/metrics; an error where the text does not parse."""
-    response = httpx.get(f"http://{address}/metrics")
+    response = plain_http.get(f"http://{address}/metrics")
     assert response.status_code == 200, response.text
     assert response.headers["content-type"].startswith("text/plain")
     yield from text_string_to_metric_families(response.text)

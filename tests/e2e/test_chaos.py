@@ -26,6 +26,7 @@ from typing import Any
 import httpx
 import pytest
 
+import plain_http
 from bench.serving.client import Server, ServerError, events
 from cluster import DRAFT, TARGET, wait_until
 from exposition import value_of
@@ -307,7 +308,7 @@ def has(admin: str, name: str, count: int) -> bool:
 
 
 def has_no_sessions(draft: Unit) -> bool:
-    page = httpx.get(f"http://{draft.admin}/debug/sessions").json()
+    page = plain_http.get(f"http://{draft.admin}/debug/sessions").json()
     assert page["usable"], page
     return page["sessions"] == 0 and page["busy"] == 0
 
@@ -365,7 +366,7 @@ def assert_no_storm(pool: Pool) -> None:
 def undisturbed(pool: Pool) -> tuple[Server, list[tuple[dict[str, Any], Answer]]]:
     """A gateway, and what it answers to every kind of request while nothing happens."""
     gateway = f"http://{pool.gateways[0].listen}"
-    server = Server(gateway, httpx.get(f"{gateway}/v1/models").json()["data"][0]["id"])
+    server = Server(gateway, plain_http.get(f"{gateway}/v1/models").json()["data"][0]["id"])
     cases = []
     for body in requests():
         answer = Answer()

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+import plain_http
 from cluster import DRAFT, TARGET, Cluster, Member, free_address, start_cluster, started, wait_until
 from exposition import value_of
 from prompts import PROMPTS
@@ -112,7 +113,7 @@ def two_models(choice: str, folder: Path) -> Iterator[Cluster]:
 
         def ready() -> bool:
             with contextlib.suppress(httpx.TransportError):
-                return httpx.get(f"{cluster.url}/readyz").status_code == 200
+                return plain_http.get(f"{cluster.url}/readyz").status_code == 200
             return False
 
         wait_until(ready, "the gateway is ready")

@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+import plain_http
 from cluster import DRAFT, TARGET, Process, free_address, run, start_cluster, started, wait_until
 from exposition import value_of
 
@@ -36,7 +37,7 @@ def wait_for_line(process: Process, text: str) -> None:
 
 def ready(address: str) -> bool:
     with contextlib.suppress(httpx.TransportError):
-        return httpx.get(f"http://{address}/readyz").status_code == 200
+        return plain_http.get(f"http://{address}/readyz").status_code == 200
     return False
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+import plain_http
 from cluster import DRAFT, TARGET, Cluster, Process, free_address, start_cluster, wait_until
 from exposition import families_of, value_of
 
@@ -40,7 +41,7 @@ def test_a_cluster_ends_cleanly_while_it_streams(tmp_path: Path) -> None:
 
 def ready(admin: str) -> bool:
     try:
-        return httpx.get(f"http://{admin}/readyz").status_code == 200
+        return plain_http.get(f"http://{admin}/readyz").status_code == 200
     except httpx.TransportError:
         return False
 
@@ -93,12 +94,12 @@ def test_roles_started_one_by_one(tmp_path: Path) -> None:
             "the target has its draft worker",
         )
         body = {"prompt": "import ", "max_tokens": 30, "temperature": 0, "ignore_eos": True}
-        model = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
-        answer = httpx.post(f"{url}/v1/completions", json={"model": model, **body}, timeout=60)
+        model = plain_http.get(f"{url}/v1/models").json()["data"][0]["id"]
+        answer = plain_http.post(f"{url}/v1/completions", json={"model": model, **body}, timeout=60)
         assert answer.status_code == 200, answer.text
         assert answer.json()["usage"]["speculation"]["accepted"] > 0
         assert value_of(draft_admin, "specfabric_draft_requests_total", status="ok") > 0
-        assert httpx.get(f"http://{draft_admin}/debug/sessions").status_code == 200
+        assert plain_http.get(f"http://{draft_admin}/debug/sessions").status_code == 200
 
 
 def test_a_gateway_without_targets_is_not_ready_and_answers_503(tmp_path: Path) -> None:
@@ -110,13 +111,13 @@ def test_a_gateway_without_targets_is_not_ready_and_answers_503(tmp_path: Path) 
 
     def alive() -> bool:
         with contextlib.suppress(httpx.TransportError):
-            return httpx.get(f"http://{gateway_at}/livez").status_code == 200
+            return plain_http.get(f"http://{gateway_at}/livez").status_code == 200
         return False
 
     try:
         wait_until(alive, "the gateway is alive")
         assert not ready(gateway_at)
-        response = httpx.post(
+        response = plain_http.post(
             f"http://{gateway_at}/v1/completions", json={"prompt": "x", "max_tokens": 1}, timeout=30
         )
         assert response.status_code == 503
@@ -131,7 +132,7 @@ def test_metrics_of_every_process(demo_cluster: Cluster) -> None:
     demo_cluster.complete(prompt="import ", max_tokens=20, temperature=0, ignore_eos=True)
     for member in demo_cluster.members:
         for path in ("/livez", "/readyz"):
-            assert httpx.get(f"http://{member.admin}{path}").status_code == 200
+            assert plain_http.get(f"http://{member.admin}{path}").status_code == 200
         names = [family.name for family in families_of(member.admin)]
         assert len(names) == len(set(names))
         assert value_of(member.admin, "specfabric_build_info") == 1

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
+import plain_http
 from cluster import (
     DRAFT,
     TARGET,
@@ -63,7 +63,7 @@ class Stream(threading.Thread):
     def run(self) -> None:
         try:
             with (
-                httpx.Client(base_url=self.url, timeout=120) as client,
+                plain_http.client(self.url) as client,
                 client.stream("POST", "/v1/completions", json=self.request) as response,
             ):
                 assert response.status_code == 200, response.read()
@@ -227,12 +227,12 @@ def units_of(
 
 
 def model_of(gateway: Unit) -> str:
-    return httpx.get(f"http://{gateway.listen}/v1/models").json()["data"][0]["id"]
+    return plain_http.get(f"http://{gateway.listen}/v1/models").json()["data"][0]["id"]
 
 
 def wait_until_serving(gateway: Unit) -> None:
     def serving() -> bool:
-        return httpx.get(f"http://{gateway.listen}/readyz").status_code == 200
+        return plain_http.get(f"http://{gateway.listen}/readyz").status_code == 200
 
     wait_until(serving, "the gateway has a target")
 

@@ -22,9 +22,9 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-import httpx
 import pytest
 
+import plain_http
 from bench.serving.client import Server, ServerError, events
 from cluster import Cluster, Member, start_cluster, wait_until
 from exposition import value_of
@@ -162,7 +162,7 @@ def assert_nothing_is_kept(cluster: Cluster) -> None:
     for gauge in gauges:
         wait_until(partial(is_zero, *gauge), f"{gauge} is 0")
     for draft in cluster.drafts:
-        page = httpx.get(f"http://{draft.admin}/debug/sessions").json()
+        page = plain_http.get(f"http://{draft.admin}/debug/sessions").json()
         assert page["usable"], page
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import httpx
 
+import plain_http
 from cluster import START_SECONDS, Member, Process, free_address, wait_until
 
 
@@ -65,7 +66,7 @@ class Unit:
         assert self.process is not None
         assert self.process.popen.poll() is None, f"{self.name} ended\n{self.process.log_text()}"
         with contextlib.suppress(httpx.TransportError):
-            return httpx.get(f"http://{self.admin}/readyz").status_code == 200
+            return plain_http.get(f"http://{self.admin}/readyz").status_code == 200
         return False
 
     def wait_ready(self) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+import plain_http
 from cluster import BINARY, DRAFT, TARGET, Process, free_address, free_port, wait_until
 from rendered_chart import CHART, PROFILES, Document, find, main_container, pod_spec, render, roles
 
@@ -87,7 +88,7 @@ class Serving:
         get = main_container(document)[f"{which}Probe"]["httpGet"]
         address = {"admin": self.admin[role], "http": self.http}[get["port"]]
         try:
-            return httpx.get(f"http://{address}{get['path']}").status_code
+            return plain_http.get(f"http://{address}{get['path']}").status_code
         except httpx.TransportError:
             return 0
 
@@ -234,7 +235,7 @@ def test_a_draining_pod_is_taken_out_and_ends(secret: Path, tmp_path: Path) -> N
 
         def ready() -> bool:
             try:
-                return httpx.get(f"http://{admin}/readyz").status_code == 200
+                return plain_http.get(f"http://{admin}/readyz").status_code == 200
             except httpx.TransportError:
                 return False
 

@@ -32,6 +32,7 @@ import httpx
 import pytest
 
 import make
+import plain_http
 from cluster import DRAFT, TARGET, free_address, wait_for_drafts, wait_until
 from prompts import PROMPTS
 from units import Unit, started_units
@@ -72,7 +73,7 @@ class Load:
         self._threads = [threading.Thread(target=self._run) for _ in range(clients)]
 
     def _run(self) -> None:
-        with httpx.Client(base_url=self.url, timeout=120) as client:
+        with plain_http.client(self.url) as client:
             while not self._stop.is_set():
                 try:
                     code = self._ask(client, next(self._numbers))

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import yaml
 
+import plain_http
 from cluster import STOP_SECONDS, free_address, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,7 +122,9 @@ class Prometheus:
     process: subprocess.Popen[bytes]
 
     def get(self, path: str, **parameters: str) -> Any:
-        response = httpx.get(f"http://{self.address}/api/v1/{path}", params=parameters, timeout=30)
+        response = plain_http.get(
+            f"http://{self.address}/api/v1/{path}", params=parameters, timeout=30
+        )
         body = response.json()
         assert body["status"] == "success", (path, parameters, body)
         return body["data"]
@@ -174,7 +177,7 @@ def started_prometheus(config: dict[str, Any], folder: Path) -> Iterator[Prometh
         def ready() -> bool:
             assert process.poll() is None, log.read_text()
             with contextlib.suppress(httpx.TransportError):
-                return httpx.get(f"http://{address}/-/ready").status_code == 200
+                return plain_http.get(f"http://{address}/-/ready").status_code == 200
             return False
 
         wait_until(ready, "Prometheus is ready", 60)
