@@ -11,7 +11,7 @@ constexpr base::Nanos kAnswered = -1;  // or never asked
 
 }  // namespace
 
-bool DraftWait::StartRound(const DraftOrder& order, base::Nanos deadline, base::Nanos now) {
+bool DraftWait::StartRound(const DraftOrder& order, base::Nanos now) {
   ++round_;
   state_ = State::kIdle;
   base::Nanos& unanswered = unanswered_[round_ % unanswered_.size()];
@@ -24,7 +24,7 @@ bool DraftWait::StartRound(const DraftOrder& order, base::Nanos deadline, base::
   state_ = State::kWaiting;
   order_ = order;
   asked_at_ = unanswered = now;
-  deadline_ = deadline;
+  deadline_ = now + order.patience;
   return true;
 }
 

@@ -24,8 +24,9 @@ struct MissLimits {
 // then EndRound when the sequence is planned.
 class DraftWait {
  public:
-  // A new round. Whether a draft is to be asked for, if `order` says so: see MissLimits.
-  bool StartRound(const DraftOrder& order, base::Nanos deadline, base::Nanos now);
+  // A new round. Whether a draft is to be asked for, if `order` says so: see MissLimits. The
+  // order's patience sets the deadline.
+  bool StartRound(const DraftOrder& order, base::Nanos now);
   void EndRound() { state_ = State::kIdle; }
 
   uint32_t round() const { return round_; }

@@ -30,14 +30,15 @@ struct DraftOrder {
   // costs a sequence of this group, and what verifying a guess costs at least.
   bool priced = false;
   double second_price = 0, row_price = 0;
-  int32_t askers = 1;       // sequences that ask in this round
-  base::Nanos latency = 0;  // until its reply is expected, deviation included
-  double gain = 0;          // guesses accepted, if it comes in time
-  double rows = 0;          // guesses verified
-  double advantage = 1;     // expected tokens a second, to those of going plainly
-  int32_t explorer = -1;    // of the askers the one that had better ask for all that a draft can
-                            // grow, counted from 0; -1: none
-  int32_t probers = 0;      // where asking does not pay: so many do all the same, the first ones
+  int32_t askers = 1;        // sequences that ask in this round
+  base::Nanos latency = 0;   // until its reply is expected, deviation included
+  base::Nanos patience = 0;  // after which the reply counts as a miss; set by the scheduler
+  double gain = 0;           // guesses accepted, if it comes in time
+  double rows = 0;           // guesses verified
+  double advantage = 1;      // expected tokens a second, to those of going plainly
+  int32_t explorer = -1;     // of the askers the one that had better ask for all that a draft can
+                             // grow, counted from 0; -1: none
+  int32_t probers = 0;       // where asking does not pay: so many do all the same, the first ones
 };
 
 class GoodputControl {

@@ -147,13 +147,21 @@ DraftOrder Scheduler::Impl::TakeOrder(speculation::Coupling coupling) {
     order = options.speculation == SpeculationPolicy::kAlways
                 ? control.Deepest(coupling, all, options.max_tree_nodes)
                 : control.Order(coupling, askers, step, options.max_tree_nodes);
+    SetPatience(coupling, &*order);
   }
-  if (order->probers > 0) {
-    --order->probers;
-    return control.Deepest(coupling, *order, options.max_tree_nodes);
-  }
-  if (order->explorer < 0 || order->explorer-- > 0) return *order;
-  return control.Deepest(coupling, *order, options.max_tree_nodes);
+  const bool probes = order->probers > 0 && order->probers-- > 0;
+  const bool explores = !probes && order->explorer >= 0 && order->explorer-- == 0;
+  if (!probes && !explores) return *order;
+  DraftOrder deepest = control.Deepest(coupling, *order, options.max_tree_nodes);
+  SetPatience(coupling, &deepest);
+  return deepest;
+}
+
+void Scheduler::Impl::SetPatience(speculation::Coupling coupling, DraftOrder* order) const {
+  order->patience = options.speculation == SpeculationPolicy::kAlways
+                        ? options.max_draft_wait
+                        : std::clamp(control.Patience(coupling, *order), options.min_draft_wait,
+                                     options.max_draft_wait);
 }
 
 void Scheduler::Impl::StartRound(Sequence* sequence, base::Nanos now, std::vector<Event>* events) {
@@ -163,11 +171,7 @@ void Scheduler::Impl::StartRound(Sequence* sequence, base::Nanos now, std::vecto
   DraftOrder order;
   if (sequence->request.speculate && useful > 0) order = TakeOrder(coupling);
   order.max_nodes = std::min(order.max_nodes, useful);
-  const base::Nanos patience = options.speculation == SpeculationPolicy::kAlways
-                                   ? options.max_draft_wait
-                                   : std::clamp(control.Patience(coupling, order),
-                                                options.min_draft_wait, options.max_draft_wait);
-  if (!sequence->wait.StartRound(order, now + patience, now)) return;
+  if (!sequence->wait.StartRound(order, now)) return;
   events->emplace_back(DraftWanted{.id = sequence->request.id,
                                    .round = sequence->wait.round(),
                                    .committed = sequence->committed_size(),

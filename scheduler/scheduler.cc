@@ -11,7 +11,7 @@
 namespace specfabric::scheduler {
 namespace {
 
-constexpr size_t kTeachers = 128;  // trees of a step that are learned from, about
+constexpr size_t kTeachers = 32;  // trees of a step that are learned from, about
 
 SchedulerOptions Sound(SchedulerOptions options) {
   SPECFABRIC_CHECK(options.kv_blocks > 0 && options.block_size > 0 && options.vocabulary > 0);
@@ -245,13 +245,13 @@ std::vector<Event> Scheduler::Commit(StepResult result, base::Nanos now) {
       impl_->control.OnVerified(sequence->request.coupling, sequence->planned,
                                 result.sequences[i].accepted.path);
     }
-    TokensEvent event =
-        ApplyResult(std::move(result.sequences[i]), impl_->options.block_size, sequence);
+    auto& event = events.emplace_back().emplace<TokensEvent>();
+    ApplyResult(&result.sequences[i], impl_->options.block_size, sequence, &event);
     if (sequence->first_token == 0 && !event.tokens.empty()) sequence->first_token = now;
     impl_->shares.Charge(sequence->request.tenant,
                          TenantShares::kOutputWeight * static_cast<int64_t>(event.tokens.size()));
     sequence->finished = event.finish.has_value();
-    if (sequence->finished || !event.tokens.empty()) events.emplace_back(std::move(event));
+    if (!sequence->finished && event.tokens.empty()) events.pop_back();
     impl_->blocks.Prefetch(sequence);
     impl_->ready.push_back(sequence);
   }

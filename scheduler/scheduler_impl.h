@@ -46,6 +46,7 @@ struct Scheduler::Impl {
   void GoWithout(base::Nanos now);
   // Of a sequence that starts a round.
   DraftOrder TakeOrder(speculation::Coupling coupling);
+  void SetPatience(speculation::Coupling coupling, DraftOrder* order) const;
   void StartRound(Sequence* sequence, base::Nanos now, std::vector<Event>* events);
 
   // guesses.cc

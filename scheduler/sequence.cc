@@ -13,10 +13,11 @@ namespace {
 using base::TokenId;
 using speculation::TokenTree;
 
-// A PlanSequence whose rows and logit rows begin at the end of what the plan holds.
-PlanSequence OpenPlanSequence(const Sequence& sequence, RowsKind kind, int32_t rows,
-                              int32_t block_size, StepPlan* plan) {
-  PlanSequence part;
+// Appends a PlanSequence whose rows and logit rows begin at the end of what the plan holds. Filled
+// in place: with a thousand sequences moving it would be a good part of a plan's time.
+PlanSequence* OpenPlanSequence(const Sequence& sequence, RowsKind kind, int32_t rows,
+                               int32_t block_size, StepPlan* plan) {
+  PlanSequence& part = plan->sequences.emplace_back();
   part.id = sequence.request.id;
   part.kind = kind;
   part.kv_len = sequence.kv_written;
@@ -32,7 +33,7 @@ PlanSequence OpenPlanSequence(const Sequence& sequence, RowsKind kind, int32_t r
   SPECFABRIC_CHECK(part.block_count <= static_cast<int32_t>(sequence.blocks.size()));
   plan->blocks.insert(plan->blocks.end(), sequence.blocks.begin(),
                       sequence.blocks.begin() + part.block_count);
-  return part;
+  return &part;
 }
 
 void WantLogits(int32_t row, TokenId score_token, StepPlan* plan) {
@@ -47,9 +48,8 @@ void WantChoices(const Sequence& sequence, PlanSequence* part) {
   part->counts = sequence.counts.list();
 }
 
-void ClosePlanSequence(PlanSequence part, StepPlan* plan) {
-  part.logit_count = static_cast<int32_t>(plan->logit_rows.size()) - part.first_logit;
-  plan->sequences.push_back(std::move(part));
+void ClosePlanSequence(const StepPlan& plan, PlanSequence* part) {
+  part->logit_count = static_cast<int32_t>(plan.logit_rows.size()) - part->first_logit;
 }
 
 // The accepted path must be one of the planned tree's, and its tokens the tree's.
@@ -102,33 +102,30 @@ void CompactPath(const std::vector<int32_t>& path, int32_t block_size, Sequence*
   }
 }
 
-TokensEvent ApplyPrefill(SequenceResult result, Sequence* sequence) {
-  TokensEvent event;
-  event.id = sequence->request.id;
-  event.first_index = sequence->output_size();
+void ApplyPrefill(SequenceResult* result, Sequence* sequence, TokensEvent* event) {
   sequence->kv_written += sequence->planned_rows;
   sequence->settled = sequence->kv_written;
   if (sequence->scores()) {
     sequence->prompt_logprobs.insert(sequence->prompt_logprobs.end(),
-                                     result.prompt_logprobs.begin(), result.prompt_logprobs.end());
+                                     result->prompt_logprobs.begin(),
+                                     result->prompt_logprobs.end());
   }
   if (sequence->kv_written < sequence->committed_size()) {
-    SPECFABRIC_CHECK(result.accepted.tokens.empty());
-    return event;
+    SPECFABRIC_CHECK(result->accepted.tokens.empty());
+    return;
   }
-  event.prompt_logprobs = std::exchange(sequence->prompt_logprobs, {});
+  event->prompt_logprobs = std::exchange(sequence->prompt_logprobs, {});
   if (!std::exchange(sequence->prefilled_once, true)) {
-    event.cached_tokens = std::min(sequence->cached_tokens, sequence->prompt_size());
+    event->cached_tokens = std::min(sequence->cached_tokens, sequence->prompt_size());
   }
   if (!sequence->samples()) {
-    event.finish = FinishReason::kLength;
-    return event;
+    event->finish = FinishReason::kLength;
+    return;
   }
-  SPECFABRIC_CHECK(result.accepted.path.empty() && result.accepted.tokens.size() == 1);
-  AppendUntilFinished(result.accepted.tokens, sequence, &event.finish);
-  event.tokens = std::move(result.accepted.tokens);
+  SPECFABRIC_CHECK(result->accepted.path.empty() && result->accepted.tokens.size() == 1);
+  AppendUntilFinished(result->accepted.tokens, sequence, &event->finish);
+  event->tokens = std::move(result->accepted.tokens);
   sequence->phase = Phase::kRunning;
-  return event;
 }
 
 void CountSource(speculation::Source source, GuessCounts* counts) {
@@ -139,30 +136,26 @@ void CountSource(speculation::Source source, GuessCounts* counts) {
   }
 }
 
-TokensEvent ApplyTree(SequenceResult result, int32_t block_size, Sequence* sequence) {
-  speculation::Accepted& accepted = result.accepted;
+void ApplyTree(SequenceResult* result, int32_t block_size, Sequence* sequence, TokensEvent* event) {
+  speculation::Accepted& accepted = result->accepted;
   const speculation::Draft& planned = sequence->planned;
   CheckAccepted(accepted, planned.tree);
-  TokensEvent event;
-  event.id = sequence->request.id;
-  event.first_index = sequence->output_size();
-  event.round = true;
-  event.drafted = planned.tree.size() - 1;
+  event->round = true;
+  event->drafted = planned.tree.size() - 1;
   for (int node = 1; node < planned.tree.size(); ++node) {
-    CountSource(planned.source(node), &event.drafted_by);
+    CountSource(planned.source(node), &event->drafted_by);
   }
-  const int32_t appended = AppendUntilFinished(accepted.tokens, sequence, &event.finish);
-  event.tokens = std::move(accepted.tokens);
-  event.tokens.resize(appended);
-  event.accepted = std::min(appended, static_cast<int32_t>(accepted.path.size()));
-  for (int i = 0; i < event.accepted; ++i) {
-    CountSource(planned.source(accepted.path[i]), &event.accepted_by);
+  const int32_t appended = AppendUntilFinished(accepted.tokens, sequence, &event->finish);
+  event->tokens = std::move(accepted.tokens);
+  event->tokens.resize(appended);
+  event->accepted = std::min(appended, static_cast<int32_t>(accepted.path.size()));
+  for (int i = 0; i < event->accepted; ++i) {
+    CountSource(planned.source(accepted.path[i]), &event->accepted_by);
   }
   CompactPath(accepted.path, block_size, sequence);
   // Where the end cut the path, what is behind it is no committed token's.
   sequence->settled = std::min(sequence->settled, sequence->committed_size());
-  if (!event.finish) sequence->kv_written = sequence->committed_size() - 1;
-  return event;
+  if (!event->finish) sequence->kv_written = sequence->committed_size() - 1;
 }
 
 }  // namespace
@@ -211,9 +204,9 @@ int32_t SlotsNeeded(const Sequence& sequence) {
 }
 
 void PlanPrefill(int32_t rows, int32_t block_size, Sequence* sequence, StepPlan* plan) {
-  PlanSequence part = OpenPlanSequence(*sequence, RowsKind::kPrefill, rows, block_size, plan);
+  PlanSequence* part = OpenPlanSequence(*sequence, RowsKind::kPrefill, rows, block_size, plan);
   const int32_t end = sequence->kv_written + rows;
-  if (sequence->samples() && end == sequence->committed_size()) WantChoices(*sequence, &part);
+  if (sequence->samples() && end == sequence->committed_size()) WantChoices(*sequence, part);
   for (int32_t i = 0; i < rows; ++i) {
     const int32_t index = sequence->kv_written + i;
     const int32_t row = plan->rows();
@@ -224,13 +217,13 @@ void PlanPrefill(int32_t rows, int32_t block_size, Sequence* sequence, StepPlan*
     const bool scored = sequence->scores() && index + 1 < sequence->prompt_size();
     if (scored) {
       WantLogits(row, sequence->request.prompt[index + 1], plan);
-    } else if (part.samples && i == rows - 1) {
+    } else if (part->samples && i == rows - 1) {
       WantLogits(row, base::kNoToken, plan);
     }
   }
   sequence->planned = {};
   sequence->planned_rows = rows;
-  ClosePlanSequence(std::move(part), plan);
+  ClosePlanSequence(*plan, part);
 }
 
 void PlanTree(absl::Span<const int32_t> nodes, int32_t block_size, Sequence* sequence,
@@ -251,12 +244,12 @@ void PlanTree(absl::Span<const int32_t> nodes, int32_t block_size, Sequence* seq
   sequence->guesses = false;
   const TokenTree& tree = draft.tree;
   sequence->planned_rows = tree.size();
-  PlanSequence part = OpenPlanSequence(*sequence, RowsKind::kTree, tree.size(), block_size, plan);
-  WantChoices(*sequence, &part);
-  part.coupling = sequence->request.coupling;
-  part.draw = draft.draw;
-  part.draw_number = speculation::DrawNumber(sequence->request.attempt, sequence->wait.round());
-  part.weight_row = std::move(draft.weight_row);
+  PlanSequence* part = OpenPlanSequence(*sequence, RowsKind::kTree, tree.size(), block_size, plan);
+  WantChoices(*sequence, part);
+  part->coupling = sequence->request.coupling;
+  part->draw = draft.draw;
+  part->draw_number = speculation::DrawNumber(sequence->request.attempt, sequence->wait.round());
+  part->weight_row = std::move(draft.weight_row);
   plan->moves.insert(plan->moves.end(), sequence->moves.begin(), sequence->moves.end());
   sequence->moves.clear();
   sequence->moves_end = 0;
@@ -270,20 +263,23 @@ void PlanTree(absl::Span<const int32_t> nodes, int32_t block_size, Sequence* seq
                                                                                     << node);
     plan->parents.push_back(parent);
   }
-  ClosePlanSequence(std::move(part), plan);
+  ClosePlanSequence(*plan, part);
 }
 
-TokensEvent ApplyResult(SequenceResult result, int32_t block_size, Sequence* sequence) {
-  SPECFABRIC_CHECK(result.id == sequence->request.id);
-  std::vector<base::TokenLogprobs> logprobs = std::move(result.logprobs);
-  TokensEvent event = sequence->phase == Phase::kPrefill
-                          ? ApplyPrefill(std::move(result), sequence)
-                          : ApplyTree(std::move(result), block_size, sequence);
-  if (sequence->request.logprobs >= 0) {
-    event.logprobs = std::move(logprobs);
-    event.logprobs.resize(std::min(event.logprobs.size(), event.tokens.size()));
+void ApplyResult(SequenceResult* result, int32_t block_size, Sequence* sequence,
+                 TokensEvent* event) {
+  SPECFABRIC_CHECK(result->id == sequence->request.id);
+  event->id = sequence->request.id;
+  event->first_index = sequence->output_size();
+  if (sequence->phase == Phase::kPrefill) {
+    ApplyPrefill(result, sequence, event);
+  } else {
+    ApplyTree(result, block_size, sequence, event);
   }
-  return event;
+  if (sequence->request.logprobs >= 0) {
+    event->logprobs = std::move(result->logprobs);
+    event->logprobs.resize(std::min(event->logprobs.size(), event->tokens.size()));
+  }
 }
 
 }  // namespace specfabric::scheduler

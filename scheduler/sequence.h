@@ -107,9 +107,11 @@ void PlanTree(absl::Span<const int32_t> nodes, int32_t block_size, Sequence* seq
               StepPlan* plan);
 
 // Applies one result: appends the tokens, cut at the first stop id or at the limit, and notes the
-// slot moves that make the accepted path a plain prefix. The event is complete; its `finish` says
-// whether the sequence goes on. A result that does not fit what was planned is a programming error.
-TokensEvent ApplyResult(SequenceResult result, int32_t block_size, Sequence* sequence);
+// slot moves that make the accepted path a plain prefix. What `result` holds is moved from.
+// `event`, a new one, is then complete; its `finish` says whether the sequence goes on. A result
+// that does not fit what was planned is a programming error.
+void ApplyResult(SequenceResult* result, int32_t block_size, Sequence* sequence,
+                 TokensEvent* event);
 
 }  // namespace specfabric::scheduler
 

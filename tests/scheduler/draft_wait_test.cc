@@ -10,26 +10,27 @@ namespace {
 using base::kMillisecond;
 
 constexpr MissLimits kLimits = {.max_misses = 2, .probe_rounds = 3};
-const DraftOrder kOrder = {.ask = true, .max_nodes = 8, .max_depth = 4};
+const DraftOrder kOrder = {
+    .ask = true, .max_nodes = 8, .max_depth = 4, .patience = 50 * kMillisecond};
 
 TEST(DraftWaitTest, ARoundThatIsAnswered) {
   DraftWait wait;
-  ASSERT_TRUE(wait.StartRound(kOrder, 50 * kMillisecond, 1000));
+  ASSERT_TRUE(wait.StartRound(kOrder, 1000));
   EXPECT_TRUE(wait.waiting());
-  EXPECT_EQ(wait.deadline(), 50 * kMillisecond);
+  EXPECT_EQ(wait.deadline(), 1000 + 50 * kMillisecond);
   EXPECT_EQ(wait.order().max_depth, 4);
   EXPECT_EQ(wait.OnReply(1000 + 4 * kMillisecond), 4 * kMillisecond);
   EXPECT_FALSE(wait.waiting());
   EXPECT_TRUE(wait.asked());
   wait.EndRound();
   EXPECT_FALSE(wait.asked());
-  EXPECT_TRUE(wait.StartRound(kOrder, 0, 0));
+  EXPECT_TRUE(wait.StartRound(kOrder, 0));
   EXPECT_EQ(wait.round(), 2u);
 }
 
 TEST(DraftWaitTest, AsksForNothingThatIsOfNoUse) {
   DraftWait wait;
-  EXPECT_FALSE(wait.StartRound({}, 0, 0));
+  EXPECT_FALSE(wait.StartRound({}, 0));
   EXPECT_FALSE(wait.waiting());
   EXPECT_EQ(wait.round(), 1u);
 }
@@ -38,7 +39,7 @@ TEST(DraftWaitTest, StopsAskingAfterMissesAndProbesMoreAndMoreRarely) {
   DraftWait wait;
   std::vector<int> asked;
   for (int round = 1; round <= 50; ++round) {
-    if (wait.StartRound(kOrder, 0, 0)) {
+    if (wait.StartRound(kOrder, 0)) {
       asked.push_back(round);
       wait.OnMiss(0, kLimits);
     }
@@ -46,11 +47,11 @@ TEST(DraftWaitTest, StopsAskingAfterMissesAndProbesMoreAndMoreRarely) {
   }
   EXPECT_EQ(asked, (std::vector<int>{1, 2, 6, 13, 26}));
   // A probe that is answered ends it.
-  while (!wait.StartRound(kOrder, 0, 0)) {
+  while (!wait.StartRound(kOrder, 0)) {
   }
   wait.OnReply(0);
   for (int round = 0; round < 5; ++round) {
-    EXPECT_TRUE(wait.StartRound(kOrder, 0, 0));
+    EXPECT_TRUE(wait.StartRound(kOrder, 0));
     wait.OnReply(0);
   }
 }
@@ -58,9 +59,9 @@ TEST(DraftWaitTest, StopsAskingAfterMissesAndProbesMoreAndMoreRarely) {
 TEST(DraftWaitTest, OneMissIsForgivenByAReply) {
   DraftWait wait;
   for (int i = 0; i < 10; ++i) {
-    EXPECT_TRUE(wait.StartRound(kOrder, 0, 0));
+    EXPECT_TRUE(wait.StartRound(kOrder, 0));
     wait.OnMiss(0, kLimits);
-    EXPECT_TRUE(wait.StartRound(kOrder, 0, 0));
+    EXPECT_TRUE(wait.StartRound(kOrder, 0));
     wait.OnReply(0);
   }
 }
@@ -68,10 +69,10 @@ TEST(DraftWaitTest, OneMissIsForgivenByAReply) {
 TEST(DraftWaitTest, UnavailableAndSkippedDraftsAreNoMisses) {
   DraftWait wait;
   for (int i = 0; i < 10; ++i) {
-    EXPECT_TRUE(wait.StartRound(kOrder, 0, 0));
+    EXPECT_TRUE(wait.StartRound(kOrder, 0));
     wait.OnUnavailable();
     EXPECT_FALSE(wait.waiting());
-    EXPECT_TRUE(wait.StartRound(kOrder, 0, 0));
+    EXPECT_TRUE(wait.StartRound(kOrder, 0));
     wait.OnSkipped();
     EXPECT_FALSE(wait.waiting());
   }
@@ -79,18 +80,18 @@ TEST(DraftWaitTest, UnavailableAndSkippedDraftsAreNoMisses) {
 
 TEST(DraftWaitTest, KnowsHowLateARecentReplyIsOnce) {
   DraftWait wait;
-  EXPECT_TRUE(wait.StartRound(kOrder, 0, 1 * kMillisecond));
+  EXPECT_TRUE(wait.StartRound(kOrder, 1 * kMillisecond));
   wait.OnMiss(2 * kMillisecond, kLimits);
-  EXPECT_TRUE(wait.StartRound(kOrder, 0, 3 * kMillisecond));
+  EXPECT_TRUE(wait.StartRound(kOrder, 3 * kMillisecond));
   wait.OnSkipped();
-  EXPECT_FALSE(wait.StartRound({}, 0, 5 * kMillisecond));
+  EXPECT_FALSE(wait.StartRound({}, 5 * kMillisecond));
   EXPECT_EQ(wait.OnStaleReply(1, 9 * kMillisecond), 8 * kMillisecond);
   EXPECT_FALSE(wait.OnStaleReply(1, 9 * kMillisecond)) << "it counts once";
   EXPECT_EQ(wait.OnStaleReply(2, 9 * kMillisecond), 6 * kMillisecond);
   EXPECT_FALSE(wait.OnStaleReply(3, 9 * kMillisecond)) << "which did not ask";
   EXPECT_FALSE(wait.OnStaleReply(4, 9 * kMillisecond)) << "which has not been";
-  EXPECT_TRUE(wait.StartRound(kOrder, 0, 10 * kMillisecond));
-  for (int i = 0; i < 8; ++i) wait.StartRound({}, 0, 0);
+  EXPECT_TRUE(wait.StartRound(kOrder, 10 * kMillisecond));
+  for (int i = 0; i < 8; ++i) wait.StartRound({}, 0);
   EXPECT_FALSE(wait.OnStaleReply(4, 20 * kMillisecond)) << "too long ago";
 }
 
