@@ -209,7 +209,8 @@ const std::vector<Group>& Groups() {
         "max_draft_wait_ms"}},
       {"modelled drafts",
        {"drafts", "draft_router", "tree", "acceptance", "sibling_acceptance", "acceptance_spread",
-        "draft_weights_us", "draft_row_us", "round_trip_us", "max_sessions"}},
+        "draft_weights_us", "draft_row_us", "round_trip_us", "max_sessions", "ahead", "ahead_nodes",
+        "ahead_rows"}},
   };
   return *groups;
 }

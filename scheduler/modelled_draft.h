@@ -2,15 +2,17 @@
 #define SPECFABRIC_SCHEDULER_MODELLED_DRAFT_H_
 
 // A draft worker without a model, for simulation and benchmarks: it grows the trees it was asked
-// for side by side, one pass takes the missing prefix or the frontier of each. What a pass finds is
-// known when it ends; how long it takes is for the owner to let pass. Pure: time is an argument.
+// for side by side, one pass takes the missing prefix or the frontier of each; between them it
+// drafts ahead, if it is to. What a pass finds is known when it ends; how long it takes is for the
+// owner to let pass. Pure: time is an argument.
 
 #include <cstdint>
 #include <map>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "scheduler/modelled_ahead.h"
 #include "scheduler/modelled_text.h"
 #include "scheduler/scheduler.h"
 #include "speculation/growth.h"
@@ -23,6 +25,7 @@ struct DraftCost {
   base::Nanos weights = 0;     // of one pass (a level of all trees that a worker grows, or prefill)
   double row_ns = 0;
   speculation::GrowthPolicy tree;
+  AheadCost ahead = {};
 };
 
 class ModelledDraft {
@@ -37,15 +40,18 @@ class ModelledDraft {
 
   // want.id: of the text, unique among all targets.
   void Ask(const DraftWanted& want, uint64_t target);
-  void Forget(uint64_t sequence) { known_.erase(sequence); }
-  bool Knows(uint64_t sequence) const { return known_.contains(sequence); }
-  int32_t sessions() const { return static_cast<int32_t>(known_.size()); }
+  void Forget(uint64_t sequence);
+  bool Knows(uint64_t sequence) const { return sessions_.contains(sequence); }
+  int32_t sessions() const { return static_cast<int32_t>(sessions_.size()); }
 
   bool running() const { return ends_ != 0; }
   bool idle() const { return waiting_.empty() && jobs_.empty(); }
+  bool wants_pass() const { return !idle() || going_ahead_ > 0; }
   base::Nanos ends() const { return ends_; }  // the pass that runs
-  base::Nanos busy() const { return busy_; }  // all passes together
+  base::Nanos busy() const { return busy_; }  // all passes that somebody waited for
 
+  // What has been asked for and needs no pass, or none that pays. While none runs.
+  std::vector<Reply> Answer();
   void StartPass(base::Nanos now);
   std::vector<Reply> EndPass();
 
@@ -55,15 +61,34 @@ class ModelledDraft {
     uint64_t target = 0;
     int32_t prefix = 0;  // tokens that it must read first
     speculation::TreeGrower grower;
+    std::vector<ModelledAhead::Node> places;  // of the first nodes of its tree
   };
-  void Expand(Job* job) const;
+  struct Session {
+    int32_t known = 0;  // tokens that it has read
+    ModelledAhead ahead;
+    bool asked = false;
+    bool going_ahead = false;  // somewhere to go, and nobody waits
+  };
+  bool goes_ahead() const { return cost_.ahead.nodes > 0; }
+  int MostChildren() const;
+  const ModelledAhead::Node& PlaceOf(int32_t node, Job* job) const;
+  void ExpandNode(int32_t node, Job* job) const;
+  // Nodes that were run ahead.
+  void ExpandKnown(Job* job) const;
+  void Expand(Job* job);
   void StopWhatDoesNotPay();
+  std::vector<Reply> TakeDone();
+  void StartAhead(base::Nanos now);
+  void Note(bool asked, Session* session);
+  base::Nanos TimeOf(int64_t rows) const;
 
   const DraftCost& cost_;
   const ModelledText& text_;
   std::vector<Job> waiting_, jobs_;
   std::map<uint64_t, speculation::GrowthRound> rounds_;  // by target
-  std::unordered_map<uint64_t, int32_t> known_;          // tokens of each sequence that it has read
+  std::map<uint64_t, Session> sessions_;
+  int32_t going_ahead_ = 0;                                          // sessions
+  std::vector<std::pair<uint64_t, ModelledAhead::Node>> run_ahead_;  // by the present pass
   base::Nanos ends_ = 0;
   base::Nanos pass_ = 0;  // that the last pass took
   base::Nanos busy_ = 0;

@@ -81,6 +81,7 @@ class Simulation {
   void TakeEvents();
   std::vector<Timed> DueTimers();
   void Arrive(const Arrival& arrival);
+  void Send(size_t worker, ModelledDraft::Reply reply);
   void Deliver(Delivery delivery);
   void Dispatch(Target* target, const std::vector<Event>& events);
   void Want(Target* target, const DraftWanted& want);
@@ -147,7 +148,7 @@ void Simulation::TakeEvents() {
   for (const Timed& timed : due) {
     if (timed.what != Timer::kPassEnds) continue;
     for (ModelledDraft::Reply& reply : workers_[timed.index].EndPass()) {
-      deliveries_.push({now_ + options_.draft.round_trip, timed.index + 1, std::move(reply)});
+      Send(timed.index, std::move(reply));
     }
   }
   while (!deliveries_.empty() && deliveries_.top().time <= now_) {
@@ -168,7 +169,9 @@ void Simulation::TakeEvents() {
     }
   }
   for (size_t w = 0; w < workers_.size(); ++w) {
-    if (workers_[w].running() || workers_[w].idle()) continue;
+    if (workers_[w].running()) continue;
+    for (ModelledDraft::Reply& reply : workers_[w].Answer()) Send(w, std::move(reply));
+    if (!workers_[w].wants_pass()) continue;
     workers_[w].StartPass(now_);
     timers_.push({workers_[w].ends(), Timer::kPassEnds, w});
   }
@@ -217,6 +220,10 @@ void Simulation::Want(Target* target, const DraftWanted& want) {
   }
   client.answered = false;
   draft.Ask(want, home_.at(want.id));
+}
+
+void Simulation::Send(size_t worker, ModelledDraft::Reply reply) {
+  deliveries_.push({now_ + options_.draft.round_trip, worker + 1, std::move(reply)});
 }
 
 void Simulation::Deliver(Delivery delivery) {

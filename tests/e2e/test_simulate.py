@@ -68,6 +68,8 @@ def test_the_table_has_a_row_for_each() -> None:
         ("--rate=1,x", "--rate=1,x: allowed are numbers from"),
         ("--targets=0", "--targets=0: allowed are numbers from 1"),
         ("--draft_router=best", "--draft_router=best: allowed are affinity, round_robin"),
+        ("--ahead=uniform", "--ahead=uniform: modelled are likeliest and off"),
+        ("--ahead_nodes=0", "--ahead_nodes=0: allowed are 1 to 255"),
         ("--drafts=-1", "--drafts=-1: allowed are numbers from 0"),
         ("--acceptance=1.5", "--acceptance=1.5: allowed are 0 to 1"),
         ("--requests=0", "--requests=0: allowed are 1"),

@@ -69,6 +69,22 @@ TEST(SimulatorTest, AChainIsAcceptedAsTheFormulaSays) {
   }
 }
 
+TEST(SimulatorTest, DraftingAheadHidesTheDraft) {
+  SimulationOptions options = Options();
+  options.drafts = 1;
+  options.draft.weights = 1 * kMillisecond;
+  options.acceptance = {.first = 0.95, .further = 0, .spread = 0};
+  const SimulationReport in_time = Simulate(options, Alone(20, 900));
+  options.draft.ahead.nodes = 200;
+  const SimulationReport ahead = Simulate(options, Alone(20, 900));
+  EXPECT_NEAR(ahead.accepted_per_round, in_time.accepted_per_round, 0.1);
+  // A round of 13 ms has 3 of drafting. None is left where all three guesses were right and the
+  // token after them was the one run ahead.
+  const double missed = 1 - std::pow(0.95, 4);
+  EXPECT_NEAR(ahead.tpot.p50 / in_time.tpot.p50, (10 + 3 * missed) / 13, 0.04);
+  EXPECT_LT(ahead.drafts_busy, 0.3 * in_time.drafts_busy);
+}
+
 TEST(SimulatorTest, SiblingsTakeTheirShare) {
   SimulationOptions options = Options();
   options.drafts = 1;
