@@ -49,7 +49,8 @@ SPECFABRIC_HOST_DEVICE inline PhiloxBlock PhiloxCounter(const DrawSite& site, ui
 }
 
 // The 32-bit word for one vocabulary (or draw) index.
-inline uint32_t PhiloxWord(uint64_t seed, const DrawSite& site, uint32_t index) {
+SPECFABRIC_HOST_DEVICE inline uint32_t PhiloxWord(uint64_t seed, const DrawSite& site,
+                                                  uint32_t index) {
   return Philox4x32(seed, PhiloxCounter(site, index / 4))[index % 4];
 }
 

@@ -27,7 +27,7 @@ struct SamplingParams {
 
   bool operator==(const SamplingParams&) const = default;
   bool greedy() const { return temperature == 0.0f; }
-  bool filtered() const { return top_k > 0 || top_p < 1.0f || min_p > 0.0f; }
+  constexpr bool filtered() const { return top_k > 0 || top_p < 1.0f || min_p > 0.0f; }
 };
 
 // The target's log-probabilities (natural, of the temperature-1 distribution before penalties, bias

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "base/isa.h"
 #include "base/philox.h"
 #include "base/types.h"
 #include "speculation/tree.h"
@@ -43,6 +44,13 @@ constexpr double UniformFromWords(uint32_t high, uint32_t low) {
   return (static_cast<double>(bits) + 0.5) * 0x1p-52;
 }
 
+// Which round the numbers are of.
+struct RoundSite {
+  uint64_t seed = 0;
+  uint32_t position = 0;  // index, in prompt + output, of the first token that the round chooses
+  uint32_t draw = 0;      // DrawNumber
+};
+
 // Counter of a number: (purpose, position, draw, node, index).
 //
 //   function  purpose    position                        node                 index
@@ -51,25 +59,45 @@ constexpr double UniformFromWords(uint32_t high, uint32_t low) {
 //
 // Within a round the node tells numbers apart, between rounds the draw, and neither purpose is used
 // for drafting. Accept is exact to 2^-33. Sample inverts the cumulative distribution in id order
-// with 52 bits, so that a token of probability 1e-8 comes at its rate to seven digits.
+// with 52 bits, so that a token of probability 1e-8 comes at its rate to seven digits. The root is
+// no guess: it has the position before the first that is chosen, and only traversal asks for it,
+// with certainty as the answer.
+//
+// The numbers themselves: Accept is AcceptUniform < probability, Sample the first token at which
+// the running sum of weights exceeds ResidualUniform times their sum. depth: of the node, below
+// 2^16.
+SPECFABRIC_HOST_DEVICE inline double AcceptUniform(const RoundSite& round, int node, int depth) {
+  const base::DrawSite site{.purpose = base::Purpose::kAccept,
+                            .position = round.position + static_cast<uint32_t>(depth) - 1,
+                            .draw = round.draw,
+                            .node = static_cast<uint32_t>(node)};
+  return UniformFromWord(base::PhiloxWord(round.seed, site, 0));
+}
+SPECFABRIC_HOST_DEVICE inline double ResidualUniform(const RoundSite& round, int node, int depth) {
+  const base::DrawSite site{.purpose = base::Purpose::kResidual,
+                            .position = round.position + static_cast<uint32_t>(depth),
+                            .draw = round.draw,
+                            .node = static_cast<uint32_t>(node)};
+  return UniformFromWords(base::PhiloxWord(round.seed, site, 0),
+                          base::PhiloxWord(round.seed, site, 1));
+}
+
 class PhiloxRandomness final : public Randomness {
  public:
-  // position: index, in prompt + output, of the first token that this round chooses. Nodes are
-  // below 2^16.
   PhiloxRandomness(uint64_t seed, uint32_t position, uint32_t draw, const TokenTree& tree);
 
   bool Accept(int node, double probability) override;
   base::TokenId Sample(int node, absl::Span<const double> weights) override;
 
-  // The numbers themselves: Accept is AcceptUniform(node) < probability, Sample the first token at
-  // which the running sum of weights exceeds ResidualUniform(node) times their sum.
-  double AcceptUniform(int node) const;
-  double ResidualUniform(int node) const;
+  double AcceptUniform(int node) const {
+    return speculation::AcceptUniform(round_, node, depths_[node]);
+  }
+  double ResidualUniform(int node) const {
+    return speculation::ResidualUniform(round_, node, depths_[node]);
+  }
 
  private:
-  uint64_t seed_;
-  uint32_t position_;
-  uint32_t draw_;
+  RoundSite round_;
   std::vector<int32_t> depths_;
 };
 

@@ -9,14 +9,15 @@
 
 #include "base/exp.h"
 #include "base/isa.h"
+#include "speculation/row_weights.h"
 
 namespace specfabric::target {
 
 using base::ExpScale;
 using base::ExpWeight;
 
-// Values a chunk. Every array below has as many; callers pad.
-constexpr int kRowChunk = 1024;
+// Every array below has as many values; callers pad.
+using speculation::kRowChunk;
 
 // The logit of a token that no draw takes.
 inline constexpr float kNever = -std::numeric_limits<float>::infinity();
@@ -26,7 +27,7 @@ struct Weighed {
   float max = 0;   // of the logits
 };
 
-// Sums are of float32 in groups of eight, of these in double, in an order that no variant changes.
+// Sums are in the order of speculation/row_weights.h, which no variant changes.
 struct RowKernels {
   // The largest; what is no number never is. -inf if nothing else is there.
   float (*max)(const float* logits);

@@ -5,21 +5,13 @@
 
 #include "base/bfloat16.h"
 #include "base/check.h"
+#include "speculation/row_weights.h"
 #include "speculation/sampling.h"
 
 namespace specfabric::target {
 namespace {
 
-// A residual below this is what rounding leaves of none. It also bounds the factors of the next.
-constexpr double kNoMass = 1e-30;
-// The largest power of two that a weight may have above its reference.
-constexpr float kHighestPower = 60;
-constexpr double kLn2 = 0.6931471805599453;
-
-// A power of two, in float32's normal range, that brings weights of this sum near 1.
-float DraftScale(const DraftLaw& q) {
-  return std::ldexp(1.0f, -std::clamp(std::ilogb(q.total), -126, 126));
-}
+using speculation::kNoMass;
 
 bool Taken(const DraftLaw& q, base::TokenId token) {
   return std::find(q.taken.begin(), q.taken.end(), token) != q.taken.end();
@@ -81,32 +73,30 @@ void RowLaw::Weigh(absl::Span<const float> logits, bool keep) {
   logits_ = logits;
   kept_ = keep;
   if (keep) values_.resize(static_cast<size_t>(scratch_.chunks) * kRowChunk);
-  // The largest logit of the chunks before is reference enough, and spares the row a pass of its
-  // own for the maximum: a larger one only must not overflow.
+  // The reference spares the row a pass of its own for the maximum.
   float max = scratch_.kernels.max(LogitChunk(0));
   for (int i = 0; i < scratch_.chunks; ++i) {
     const float* const chunk = LogitChunk(i);
     float* const weights =
         keep ? values_.data() + static_cast<size_t>(i) * kRowChunk : scratch_.weights.data();
-    float reference = max;
-    Weighed weighed = scratch_.kernels.weigh(chunk, reference, scale_, weights);
+    const float before = max;
+    Weighed weighed = scratch_.kernels.weigh(chunk, before, scale_, weights);
     max = std::max(max, weighed.max);
-    if (!((max - reference) * scale_.high <= kHighestPower)) {
-      reference = max;
-      weighed = scratch_.kernels.weigh(chunk, reference, scale_, weights);
-    }
+    const float reference = speculation::ChunkReference(before, max, scale_);
+    if (reference != before) weighed = scratch_.kernels.weigh(chunk, reference, scale_, weights);
     chunks_[i].reference = reference;
     chunks_[i].sum = weighed.sum;
   }
   total_ = 0;
   max_ = max;
-  const double scale = static_cast<double>(scale_.high) + scale_.low;
+  const Chunk* before = nullptr;  // few references are new
   for (Chunk& chunk : chunks_) {
-    chunk.factor = chunk.reference == max
-                       ? 1.0
-                       : std::exp2((static_cast<double>(chunk.reference) - max) * scale);
+    const bool same = before != nullptr && before->reference == chunk.reference;
+    chunk.power = same ? before->power : speculation::ChunkPower(chunk.reference, max, scale_);
+    chunk.factor = same ? before->factor : base::Exp2(chunk.power);
     chunk.sum *= chunk.factor;
     total_ += chunk.sum;
+    before = &chunk;
   }
 }
 
@@ -152,18 +142,18 @@ double RowLaw::Probability(base::TokenId token) const {
   return Value(token) * chunks_[token / kRowChunk].factor / total_;
 }
 
-double RowLaw::Entropy() {
+double RowLaw::InversePerplexity() {
   SPECFABRIC_CHECK(!kept_);
-  double sum = 0;  // of w ln w
+  double sum = 0;  // of w log2(w)
   for (int i = 0; i < scratch_.chunks; ++i) {
     const Chunk& chunk = chunks_[i];
     if (chunk.sum == 0) continue;
     const float* const weights = ValueChunk(i);
-    const double log2 =
-        scratch_.kernels.entropy(LogitChunk(i), chunk.reference, scale_, weights) * chunk.factor;
-    sum += kLn2 * log2 + chunk.sum * std::log(chunk.factor);
+    sum +=
+        scratch_.kernels.entropy(LogitChunk(i), chunk.reference, scale_, weights) * chunk.factor +
+        chunk.sum * chunk.power;
   }
-  return std::log(total_) - sum / total_;
+  return speculation::InversePerplexity(total_, sum);
 }
 
 base::TokenId RowLaw::Sample(double uniform) {
@@ -188,7 +178,8 @@ base::TokenId RowLaw::Sample(double uniform) {
 
 // What a chunk's values are multiplied with to be pi p on the scale of the scaled draft weights.
 float RowLaw::DenseFactor(double pi, const DraftLaw& q, const Chunk& chunk) const {
-  return static_cast<float>(pi * (q.total * DraftScale(q)) / total_ * chunk.factor);
+  return static_cast<float>(pi * (q.total * speculation::DraftScale(q.total)) / total_ *
+                            chunk.factor);
 }
 
 double RowLaw::Chance(double pi, const DraftLaw& q, base::TokenId token) const {
@@ -196,7 +187,7 @@ double RowLaw::Chance(double pi, const DraftLaw& q, base::TokenId token) const {
   const Chunk& chunk = chunks_[token / kRowChunk];
   if (q.whole()) {
     const double ours = static_cast<double>(DenseFactor(pi, q, chunk)) * Value(token);
-    return std::min(1.0, ours / (q.Weight(token) * DraftScale(q)));
+    return std::min(1.0, ours / (q.Weight(token) * speculation::DraftScale(q.total)));
   }
   return std::min(1.0, pi * Probability(token) / (q.Weight(token) / q.total));
 }
@@ -207,7 +198,7 @@ double RowLaw::Subtract(double pi, const DraftLaw& q) {
 }
 
 double RowLaw::SubtractDense(double pi, const DraftLaw& q) {
-  const float draft_scale = DraftScale(q);
+  const float draft_scale = speculation::DraftScale(q.total);
   std::vector<float>& left = scratch_.spare;
   left.resize(static_cast<size_t>(scratch_.chunks) * kRowChunk);
   for (int i = 0; i < scratch_.chunks; ++i) {
@@ -230,7 +221,7 @@ double RowLaw::SubtractDense(double pi, const DraftLaw& q) {
   values_.swap(left);
   kept_ = true;
   for (int i = 0; i < scratch_.chunks; ++i) {
-    chunks_[i] = {.reference = 0, .factor = 1, .sum = scratch_.spare_sums[i]};
+    chunks_[i] = {.sum = scratch_.spare_sums[i]};
   }
   total_ = total;
   return std::min(1.0, total / scaled_one);

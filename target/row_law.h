@@ -53,8 +53,8 @@ class RowLaw {
   void Open(absl::Span<const float> logits, const base::SamplingParams& sampling, bool keep);
 
   double Probability(base::TokenId token) const;
-  // In nats. Before any Subtract, of a law opened without `keep`.
-  double Entropy();
+  // Before any Subtract, of a law opened without `keep`.
+  double InversePerplexity();
   // The first token, in order of ids, at which the running sum of p exceeds `uniform`, in (0, 1).
   base::TokenId Sample(double uniform);
 
@@ -69,6 +69,7 @@ class RowLaw {
   // anew: ExpWeight(logit, reference).
   struct Chunk {
     float reference = 0;
+    double power = 0;  // log2(factor)
     double factor = 1;
     double sum = 0;  // of the values, times factor
   };

@@ -1,11 +1,11 @@
 #include "target/tree_verifier.h"
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "base/check.h"
 #include "speculation/proposal.h"
+#include "speculation/row_weights.h"
 
 namespace specfabric::target {
 namespace {
@@ -38,11 +38,6 @@ double TotalWithout(const schemas::DraftWeights& weights, int32_t row,
     begin = at + 1;
   }
   return sum + speculation::TotalWeight(all.subspan(begin));
-}
-
-// The chance that a node keeps after a child below it was rejected, as in the reference.
-double KeptChance(double pi, double residual_mass) {
-  return pi == 1 ? 1 : residual_mass / (residual_mass + 1 - pi);
 }
 
 }  // namespace
@@ -161,7 +156,7 @@ bool TreeVerifier::Round::Visit(int node, int depth, double pi) {
       path_.push_back(child);
       return true;
     }
-    pi = KeptChance(pi, p.Subtract(pi, q));
+    pi = speculation::KeptChance(pi, p.Subtract(pi, q));
     if (pi == 0) return false;
   }
   if (!children.empty() && !Accept(node, pi)) return false;
@@ -192,8 +187,7 @@ Accepted TreeVerifier::Round::AcceptTypical() {
     if (children.empty()) continue;
     p.Open(row_(node), round_.sampling, /*keep=*/false);
     next[node] = p.Sample(random_.ResidualUniform(node));
-    const double bound =
-        std::min(round_.typical.epsilon, round_.typical.delta * std::exp(-p.Entropy()));
+    const double bound = speculation::TypicalBound(round_.typical, p.InversePerplexity());
     for (int child : children) typical[child] = p.Probability(tree_.tokens[child]) > bound;
   }
   if (next[last] == base::kNoToken) {

@@ -13,12 +13,6 @@ constexpr int kThreads = 256;
 constexpr int kIds = 4;            // a Philox block's words, one an id
 constexpr int kBlocksAThread = 4;  // Philox blocks, so that a short row is not cut small
 
-__device__ PackedChoice Pack(float score, int32_t id) {
-  const uint32_t bits = __float_as_uint(score + 0.0f);  // -0 as 0: they are equal
-  const uint32_t ordered = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-  return PackedChoice{ordered} << 32 | static_cast<uint32_t>(~id);
-}
-
 __device__ float Load(const float* logits, int64_t at) { return logits[at]; }
 __device__ float Load(const uint16_t* logits, int64_t at) {
   return __uint_as_float(static_cast<uint32_t>(logits[at]) << 16);
@@ -35,13 +29,6 @@ __device__ FourLogits LoadFour(const uint16_t* logits) {
   const ushort4 four = *reinterpret_cast<const ushort4*>(logits);
   return {__uint_as_float(uint32_t{four.x} << 16), __uint_as_float(uint32_t{four.y} << 16),
           __uint_as_float(uint32_t{four.z} << 16), __uint_as_float(uint32_t{four.w} << 16)};
-}
-
-__device__ PackedChoice WarpMax(PackedChoice best) {
-  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
-    best = max(best, __shfl_xor_sync(kAllLanes, best, distance));
-  }
-  return best;
 }
 
 __global__ void Begin(PackedChoice* best, int32_t count, int32_t first) {

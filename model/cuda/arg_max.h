@@ -32,13 +32,21 @@ struct LogitMatrix {
 // maximum over shards is the choice.
 using PackedChoice = uint64_t;
 
+// score: a number.
+SPECFABRIC_HOST_DEVICE inline PackedChoice Pack(float score, base::TokenId id) {
+  const uint32_t bits = std::bit_cast<uint32_t>(score + 0.0f);  // -0 as 0: they are equal
+  const uint32_t ordered = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+  return PackedChoice{ordered} << 32 | static_cast<uint32_t>(~id);
+}
 SPECFABRIC_HOST_DEVICE inline base::TokenId TokenOf(PackedChoice packed) {
   return static_cast<base::TokenId>(~static_cast<uint32_t>(packed));
 }
+SPECFABRIC_HOST_DEVICE inline float ScoreOf(PackedChoice packed) {
+  const uint32_t ordered = static_cast<uint32_t>(packed >> 32);
+  return std::bit_cast<float>((ordered & 0x80000000u) != 0 ? ordered & 0x7fffffffu : ~ordered);
+}
 inline speculation::ScoredToken Unpack(PackedChoice packed) {
-  uint32_t bits = static_cast<uint32_t>(packed >> 32);
-  bits = (bits & 0x80000000u) != 0 ? bits & 0x7fffffffu : ~bits;
-  return {TokenOf(packed), std::bit_cast<float>(bits)};
+  return {TokenOf(packed), ScoreOf(packed)};
 }
 
 // Enqueues: best[i] becomes the best of row how[i].row. how and best: [count], device memory. A row

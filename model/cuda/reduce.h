@@ -9,9 +9,22 @@ namespace specfabric::model::cuda {
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
+// Of blocks of one dimension.
+__device__ inline int Thread() { return static_cast<int>(threadIdx.x); }
+__device__ inline int Threads() { return static_cast<int>(blockDim.x); }
+
 __device__ inline float WarpSum(float value) {
   for (int distance = kWarp / 2; distance > 0; distance /= 2) {
     value += __shfl_xor_sync(kAllLanes, value, distance);
+  }
+  return value;
+}
+
+template <typename T>
+__device__ T WarpMax(T value) {
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+    const T other = __shfl_xor_sync(kAllLanes, value, distance);
+    value = value < other ? other : value;
   }
   return value;
 }

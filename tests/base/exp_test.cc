@@ -22,6 +22,18 @@ TEST(ExpWeightTest, IsTheExponentialInFloat32) {
   }
 }
 
+TEST(Exp2Test, IsThePowerOfTwo) {
+  EXPECT_EQ(Exp2(0), 1);
+  EXPECT_EQ(Exp2(-7), 0x1p-7);
+  EXPECT_EQ(Exp2(-1022), 0x1p-1022);
+  for (double x = 0; x > -1022; x -= 0.0137) {
+    ASSERT_NEAR(Exp2(x) / std::exp2(x), 1, 0x1p-50) << x;
+  }
+  EXPECT_EQ(Exp2(-1e300), 0);
+  EXPECT_EQ(Exp2(-kInf), 0);
+  EXPECT_EQ(Exp2(kNan), 0);
+}
+
 TEST(ExpWeightTest, IsNothingForWhatHasNoChance) {
   const ExpScale scale = ScaleFor(1.0f);
   for (float logit : {-kInf, kNan, -std::numeric_limits<float>::max(), -88.0f}) {

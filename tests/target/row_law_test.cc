@@ -177,7 +177,7 @@ TEST(RowLawTest, SamplesByTheRunningSum) {
   }
 }
 
-TEST(RowLawTest, EntropyIsThatOfTheLaw) {
+TEST(RowLawTest, PerplexityIsThatOfTheLaw) {
   std::mt19937 random(4);
   for (int vocabulary : {1, 17, 4099}) {
     for (const SamplingParams& sampling :
@@ -190,7 +190,7 @@ TEST(RowLawTest, EntropyIsThatOfTheLaw) {
       double entropy = 0;
       for (double p : ExactLaw(logits, sampling)) entropy -= p > 0 ? p * std::log(p) : 0;
       law.Open(logits, sampling, false);
-      EXPECT_NEAR(law.Entropy(), entropy, 1e-6 * (1 + entropy));
+      EXPECT_NEAR(-std::log(law.InversePerplexity()), entropy, 1e-6 * (1 + entropy));
     }
   }
 }
@@ -331,7 +331,7 @@ std::vector<uint64_t> Bits(Isa isa, int vocabulary, uint32_t seed) {
     for (double u : {0.1, 0.5, 0.99}) bits.push_back(law.Sample(u));
   };
   law.Open(logits, {.temperature = 0.7f}, false);
-  add(law.Entropy());
+  add(law.InversePerplexity());
   add_law();
   for (double pi : {1.0, 0.6, 0.9}) {
     const std::vector<uint16_t> weights = RandomWeights(&random, vocabulary);

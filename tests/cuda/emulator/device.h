@@ -46,6 +46,12 @@ inline unsigned long long atomicMax(unsigned long long* place, unsigned long lon
   return old;
 }
 
+inline unsigned long long atomicAdd(unsigned long long* place, unsigned long long value) {
+  const unsigned long long old = *place;
+  *place += value;
+  return old;
+}
+
 inline unsigned long long atomicOr(unsigned long long* place, unsigned long long bits) {
   const unsigned long long old = *place;
   *place |= bits;

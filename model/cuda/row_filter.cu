@@ -1,0 +1,163 @@
+#include <algorithm>
+#include <cmath>
+
+#include "base/exp.h"
+#include "model/cuda/launch.h"
+#include "model/cuda/reduce.h"
+#include "model/cuda/round_rows.h"
+#include "model/cuda/row_law.h"
+
+namespace specfabric::model::cuda {
+namespace {
+
+constexpr int kMostThreads = 256;
+constexpr int kDigitBits = 8;
+constexpr int kDigits = 1 << kDigitBits;
+constexpr int kKeyShift = 32;  // where a PackedChoice has its score
+// Digits of the id that are ones in every PackedChoice.
+constexpr int kConstantShift = 24;
+static_assert(kMostVocabulary == 1 << kConstantShift);
+constexpr double kMassOne = 0x1p40;
+static_assert(kMassOne * kMostVocabulary <= 0x1p64);
+
+// A token's probability as a share of the largest.
+struct Share {
+  float max;
+  double scale;  // log2(e) / T
+  __device__ double operator()(float logit) const {
+    return logit == max ? 1.0 : base::Exp2((static_cast<double>(logit) - max) * scale);
+  }
+};
+
+// What top-k and top-p count a token as.
+struct One {
+  __device__ unsigned long long operator()(float /*logit*/) const { return 1; }
+};
+struct Mass {
+  Share share;
+  __device__ unsigned long long operator()(float logit) const {
+    return static_cast<unsigned long long>(share(logit) * kMassOne + 0.5);
+  }
+};
+
+// One row, for all threads of a block together.
+struct FilterRow {
+  const float* logits;
+  int32_t vocabulary;
+
+  // Calls visit(how the token competes, its logit) for those from `least` on.
+  template <typename Visit>
+  __device__ void ForEach(PackedChoice least, Visit visit) const {
+    for (int32_t id = Thread(); id < vocabulary; id += Threads()) {
+      const PackedChoice token = Competitor(logits[id], id);
+      if (token >= least) visit(token, logits[id]);
+    }
+  }
+
+  template <typename Weight>
+  __device__ unsigned long long Total(PackedChoice least, Weight weight) const {
+    __shared__ unsigned long long total;
+    if (Thread() == 0) total = 0;
+    __syncthreads();
+    unsigned long long mine = 0;
+    ForEach(least, [&](PackedChoice /*token*/, float logit) { mine += weight(logit); });
+    atomicAdd(&total, mine);
+    __syncthreads();
+    return total;
+  }
+
+  // The last token of the shortest run of tokens, best first, that weighs `wanted`, at least 1;
+  // `least`, where all from there on weigh less. Finds its digits one by one from the highest, by
+  // how much tokens weigh that have each value of the next.
+  template <typename Weight>
+  __device__ PackedChoice LastOf(unsigned long long wanted, PackedChoice least,
+                                 Weight weight) const {
+    __shared__ unsigned long long weights[kDigits];
+    PackedChoice found = 0;
+    for (int shift = 64 - kDigitBits; shift >= 0; shift -= kDigitBits) {
+      if (shift == kConstantShift) {
+        found |= PackedChoice{kDigits - 1} << shift;
+        continue;
+      }
+      for (int i = Thread(); i < kDigits; i += Threads()) weights[i] = 0;
+      __syncthreads();
+      ForEach(least, [&](PackedChoice token, float logit) {
+        const bool agrees = ((token ^ found) >> shift >> kDigitBits) == 0;
+        if (agrees) atomicAdd(&weights[token >> shift & (kDigits - 1)], weight(logit));
+      });
+      __syncthreads();
+      int digit = kDigits - 1;
+      while (digit >= 0 && weights[digit] < wanted) wanted -= weights[digit--];
+      const unsigned long long of_digit = digit < 0 ? 0 : weights[digit];
+      __syncthreads();  // before it is cleared for the next
+      if (digit < 0) return least;
+      found |= static_cast<PackedChoice>(digit) << shift;
+      const bool one_token = shift == kKeyShift && of_digit == weight(ScoreOf(found));
+      if (one_token) return found > least ? found : least;
+    }
+    return found;
+  }
+};
+
+// Where tokens with at least this share begin.
+__device__ PackedChoice LeastWithShare(Share share, double wanted) {
+  uint32_t low = static_cast<uint32_t>(Pack(-INFINITY, 0) >> kKeyShift);
+  uint32_t high = static_cast<uint32_t>(Pack(share.max, 0) >> kKeyShift);
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (share(ScoreOf(PackedChoice{middle} << kKeyShift)) >= wanted) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return PackedChoice{low} << kKeyShift;
+}
+
+__device__ PackedChoice LeastKept(const FilterRow& row, const base::SamplingParams& sampling,
+                                  float max) {
+  const base::ExpScale parts = base::ScaleFor(sampling.temperature);
+  const Share share = {max, static_cast<double>(parts.high) + parts.low};
+  PackedChoice least = 1;
+  if (sampling.top_k > 0) least = row.LastOf(sampling.top_k, least, One{});
+  if (sampling.top_p < 1.0f) {
+    const Mass mass = {share};
+    const double total = static_cast<double>(row.Total(least, mass));
+    const double wanted = ceil(static_cast<double>(sampling.top_p) * total);
+    least = row.LastOf(static_cast<unsigned long long>(wanted), least, mass);
+  }
+  if (sampling.min_p > 0.0f) {
+    const PackedChoice likely = LeastWithShare(share, static_cast<double>(sampling.min_p));
+    least = likely > least ? likely : least;
+  }
+  return least;
+}
+
+// Grid: [nodes].
+__global__ void FilterRows(RoundBatch batch, RowLaws laws) {
+  const int32_t node = static_cast<int32_t>(blockIdx.x);
+  const RoundRow row = RowOf(batch, node);
+  const PackedChoice* const bests = laws.bests + int64_t{node} * laws.chunks;
+  PackedChoice best = 0;
+  for (int i = Thread() % kWarp; i < laws.chunks; i += kWarp) {
+    best = bests[i] > best ? bests[i] : best;
+  }
+  best = WarpMax(best);
+  const base::SamplingParams& sampling = row.round->sampling;
+  RowFilter filter = {.best = best};
+  if (best == 0 || ScoreOf(best) == -INFINITY) {
+    filter.lone = sampling.filtered() && best != 0 ? TokenOf(best) : 0;
+  } else if (sampling.filtered()) {
+    filter.least = LeastKept({row.logits, batch.vocabulary}, sampling, ScoreOf(best));
+  }
+  if (Thread() == 0) laws.filters[node] = filter;
+}
+
+}  // namespace
+
+absl::Status EnqueueRowFilters(const RoundBatch& batch, const RowLaws& laws, Stream stream) {
+  const int threads = std::min((batch.vocabulary + kWarp - 1) / kWarp * kWarp, kMostThreads);
+  return Launch("row filters", FilterRows, dim3(batch.nodes), dim3(threads), stream, batch, laws);
+}
+
+}  // namespace specfabric::model::cuda

@@ -1,0 +1,152 @@
+#include "model/cuda/row_law.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/exp.h"
+#include "model/cuda/chunk_sum.h"
+#include "model/cuda/launch.h"
+#include "model/cuda/reduce.h"
+#include "model/cuda/round_rows.h"
+#include "speculation/row_weights.h"
+
+namespace specfabric::model::cuda {
+namespace {
+
+using speculation::kRowChunk;
+
+constexpr int kMostWarps = 4;  // a block; each takes a chunk
+
+__device__ int Lane() { return Thread() % kWarp; }
+__device__ int ChunkOfWarp() {
+  return (static_cast<int>(blockIdx.x) * Threads() + Thread()) / kWarp;
+}
+
+// Grid of this and of Weigh: [parts of a row][nodes].
+__global__ void FindBests(RoundBatch batch, RowLaws laws) {
+  const int chunk = ChunkOfWarp();
+  if (chunk >= laws.chunks) return;
+  const int32_t node = static_cast<int32_t>(blockIdx.y);
+  const RoundRow row = RowOf(batch, node);
+  const int32_t end = min((chunk + 1) * kRowChunk, batch.vocabulary);
+  PackedChoice best = 0;
+  for (int32_t id = chunk * kRowChunk + Lane(); id < end; id += kWarp) {
+    const PackedChoice token = Competitor(row.logits[id], id);
+    best = token > best ? token : best;
+  }
+  best = WarpMax(best);
+  if (Lane() == 0) laws.bests[int64_t{node} * laws.chunks + chunk] = best;
+}
+
+// Logits of the law that target::RowLaw::Open promises: -inf where a token has no chance.
+struct FilteredRow {
+  RowFilter filter;
+
+  __device__ bool lone() const { return filter.lone != base::kNoToken; }
+  __device__ bool infinite() const { return !lone() && ScoreOf(filter.best) == INFINITY; }
+  // The largest logit, finite.
+  __device__ float max() const { return lone() || infinite() ? 0.0f : ScoreOf(filter.best); }
+  __device__ float Logit(PackedChoice token, float logit) const {
+    if (token < filter.least) return -INFINITY;
+    if (!infinite()) return logit;
+    return logit == INFINITY ? 0.0f : -INFINITY;
+  }
+  __device__ float LogitAt(const float* logits, int32_t id) const {
+    if (lone()) return id == filter.lone ? 0.0f : -INFINITY;
+    return Logit(Competitor(logits[id], id), logits[id]);
+  }
+  // The largest of a chunk. Filters keep a chunk's best if they keep any of it.
+  __device__ float Largest(PackedChoice best_of_chunk, int chunk) const {
+    if (lone()) return filter.lone / kRowChunk == chunk ? 0.0f : -INFINITY;
+    return best_of_chunk == 0 ? -INFINITY : Logit(best_of_chunk, ScoreOf(best_of_chunk));
+  }
+};
+
+// What the chunk's weights are made with: all lanes of its warp together.
+__device__ float ReferenceOf(const FilteredRow& row, const PackedChoice* bests, int chunk,
+                             base::ExpScale scale) {
+  float before = -INFINITY;
+  for (int i = Lane(); i < chunk; i += kWarp) before = std::max(before, row.Largest(bests[i], i));
+  before = WarpMax(before);
+  const float own = row.Largest(bests[chunk], chunk);
+  if (chunk == 0) before = own;
+  return speculation::ChunkReference(before, std::max(before, own), scale);
+}
+
+__global__ void Weigh(RoundBatch batch, RowLaws laws) {
+  const int chunk = ChunkOfWarp();
+  if (chunk >= laws.chunks) return;
+  const int32_t node = static_cast<int32_t>(blockIdx.y);
+  const RoundRow row = RowOf(batch, node);
+  const FilteredRow filtered = {laws.filters[node]};
+  const int64_t place = int64_t{node} * laws.chunks;
+  const base::ExpScale scale = base::ScaleFor(row.round->sampling.temperature);
+  const float reference = ReferenceOf(filtered, laws.bests + place, chunk, scale);
+  const int32_t first = chunk * kRowChunk;
+  float* const values = laws.values + (place + chunk) * kRowChunk;
+  const auto logit_at = [&](int i) {
+    return first + i < batch.vocabulary ? filtered.LogitAt(row.logits, first + i) : -INFINITY;
+  };
+
+  LawChunk law;
+  const double power = speculation::ChunkPower(reference, filtered.max(), scale);
+  law.factor = base::Exp2(power);
+  law.sum = law.factor * ChunkSum([&](int i) {
+              values[i] = base::ExpWeight(logit_at(i), reference, scale);
+              return values[i];
+            });
+  if (row.round->coupling == speculation::Coupling::kTypical && law.sum != 0) {
+    const double powers = ChunkSum([&](int i) {
+      return values[i] > 0.0f ? values[i] * ((logit_at(i) - reference) * scale.high) : 0.0f;
+    });
+    law.power_sum = powers * law.factor + law.sum * power;
+  }
+  if (Lane() == 0) laws.law_chunks[place + chunk] = law;
+}
+
+int32_t ChunksOf(const RoundBatch& batch) { return (batch.vocabulary + kRowChunk - 1) / kRowChunk; }
+
+}  // namespace
+
+size_t RowLaws::Bytes(const RoundBatch& batch) {
+  const size_t chunks = ChunksOf(batch);
+  const size_t a_node =
+      chunks * (kRowChunk * sizeof(float) + sizeof(LawChunk) + sizeof(PackedChoice)) +
+      sizeof(RowFilter);
+  return batch.nodes * a_node + batch.trees.sequences * chunks * sizeof(double);
+}
+
+RowLaws RowLaws::In(const RoundBatch& batch, void* workspace) {
+  RowLaws laws = {.chunks = ChunksOf(batch)};
+  const size_t parts = static_cast<size_t>(batch.nodes) * laws.chunks;
+  laws.values = static_cast<float*>(workspace);
+  laws.law_chunks = reinterpret_cast<LawChunk*>(laws.values + parts * kRowChunk);
+  laws.bests = reinterpret_cast<PackedChoice*>(laws.law_chunks + parts);
+  laws.filters = reinterpret_cast<RowFilter*>(laws.bests + parts);
+  laws.spare_sums = reinterpret_cast<double*>(laws.filters + batch.nodes);
+  return laws;
+}
+
+absl::Status CheckRoundBatch(const RoundBatch& batch) {
+  constexpr int32_t kMost = 65535;  // of a grid's second dimension
+  if (batch.trees.sequences < 1 || batch.nodes < batch.trees.sequences || batch.nodes > kMost ||
+      batch.vocabulary < 1 || batch.vocabulary >= kMostVocabulary) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a round of ", batch.trees.sequences, " trees with ", batch.nodes, " nodes and ",
+        batch.vocabulary, " tokens: allowed are 1 tree and more of 1 to ", kMost,
+        " nodes together, and 1 to ", kMostVocabulary - 1, " tokens"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EnqueueRowLaws(const RoundBatch& batch, const RowLaws& laws, Stream stream) {
+  const int warps = std::min(laws.chunks, kMostWarps);
+  const dim3 grid((laws.chunks + warps - 1) / warps, batch.nodes), block(warps * kWarp);
+  absl::Status found = Launch("chunks' bests", FindBests, grid, block, stream, batch, laws);
+  if (!found.ok()) return found;
+  absl::Status filtered = EnqueueRowFilters(batch, laws, stream);
+  if (!filtered.ok()) return filtered;
+  return Launch("row laws", Weigh, grid, block, stream, batch, laws);
+}
+
+}  // namespace specfabric::model::cuda

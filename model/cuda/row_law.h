@@ -1,0 +1,98 @@
+#ifndef SPECFABRIC_MODEL_CUDA_ROW_LAW_H_
+#define SPECFABRIC_MODEL_CUDA_ROW_LAW_H_
+
+// The target's law at every node of a batch of trees, p = softmax(logit / T) over the tokens that
+// the filters keep, made on the device: the weights and sums of target/row_law.h to the bit
+// (speculation/row_weights.h), all rows at once.
+//
+// Filters keep what top-k, top-p and min-p of speculation::FilterMask do. Top-p adds up masses as
+// whole multiples of 2^-40 of the largest, so that no order of adding changes what is kept; where
+// the CPU's sum, in double precision, lies within 2^-40 of the border for each token of the
+// vocabulary, the two may differ in the token at the border.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "base/types.h"
+#include "model/cuda/arg_max.h"
+#include "model/cuda/stream.h"
+#include "model/cuda/tree_walk.h"
+#include "speculation/acceptance.h"
+#include "speculation/coupling.h"
+#include "speculation/randomness.h"
+
+namespace specfabric::model::cuda {
+
+// Of filters: ids, and masses added up in 64 bits.
+constexpr int32_t kMostVocabulary = 1 << 24;
+
+// One sequence's round, as target::TreeToVerify has it.
+struct TreeRound {
+  speculation::RoundSite site = {};
+  speculation::Coupling coupling = speculation::Coupling::kRejection;        // not kCoupled
+  speculation::SiblingDraw draw = speculation::SiblingDraw::kDeterministic;  // as Allows() says
+  base::SamplingParams sampling = {};  // temperature > 0; the seed is the site's
+  speculation::TypicalOptions typical = {};
+  int32_t first_logit = 0;  // row of the logits after the root; those of other nodes follow
+  // Where NeedsDraftRows(coupling, draw): rows as schemas/draft_weights.h lays them out, `entries`
+  // tokens each, the whole vocabulary if that is as many; sound, as DraftWeights::Open found them.
+  // totals: [rows], the sum of each, by DraftWeights::total. Device memory.
+  const uint8_t* weights = nullptr;
+  const double* totals = nullptr;
+  int32_t entries = 0;
+};
+
+// All device memory, aligned as its types are.
+struct RoundBatch {
+  TreeBatch trees = {};                 // without `ancestors` and `choices`; siblings in draw order
+  const TreeRound* rounds = nullptr;    // [sequences]
+  const int32_t* weight_row = nullptr;  // [nodes]: of the row that the node's token was drawn from;
+                                        // where no round needs draft rows it is not read
+  int32_t nodes = 0;                    // of all trees: trees.begin[sequences]
+  const float* logits = nullptr;        // [rows][stride], after penalties and bias, whole rows
+  int64_t stride = 0;                   // values from one row to the next
+  int32_t vocabulary = 0;
+};
+
+// InvalidArgument: no trees, or more nodes or tokens than there may be.
+absl::Status CheckRoundBatch(const RoundBatch& batch);
+
+// What the filters leave of a row.
+struct RowFilter {
+  PackedChoice least = 1;               // the worst token that is kept; 0 is of what is no number
+  PackedChoice best = 0;                // of all; 0 in a row without numbers
+  base::TokenId lone = base::kNoToken;  // has all of the mass, where no token has a chance
+};
+
+// p(x) = value(x) * factor / total, `sum` and `power_sum` (of w log2(w), under kTypical alone) with
+// the factor.
+struct LawChunk {
+  double factor = 1;
+  double sum = 0;
+  double power_sum = 0;
+};
+
+// Where laws lie, all device memory. A row a node, in the order of the batch.
+struct RowLaws {
+  int32_t chunks = 0;              // a row
+  float* values = nullptr;         // [nodes][chunks][speculation::kRowChunk], 0 past the vocabulary
+  LawChunk* law_chunks = nullptr;  // [nodes][chunks]
+  PackedChoice* bests = nullptr;   // [nodes][chunks], of the chunk's logits
+  RowFilter* filters = nullptr;    // [nodes]
+  double* spare_sums = nullptr;    // [sequences][chunks], of the next residual
+  static size_t Bytes(const RoundBatch& batch);
+  // workspace: Bytes(batch) of device memory, aligned to 16 bytes.
+  static RowLaws In(const RoundBatch& batch, void* workspace);
+};
+
+// Enqueues: laws.values and laws.law_chunks become those of the batch's nodes. The batch has passed
+// CheckRoundBatch. Internal: the device's own error.
+absl::Status EnqueueRowLaws(const RoundBatch& batch, const RowLaws& laws, Stream stream);
+
+// Of EnqueueRowLaws: laws.filters, from laws.bests.
+absl::Status EnqueueRowFilters(const RoundBatch& batch, const RowLaws& laws, Stream stream);
+
+}  // namespace specfabric::model::cuda
+
+#endif  // SPECFABRIC_MODEL_CUDA_ROW_LAW_H_

@@ -1,0 +1,271 @@
+#include "model/cuda/tree_verify.h"
+
+#include <algorithm>
+
+#include "model/cuda/launch.h"
+#include "model/cuda/node_law.h"
+#include "model/cuda/reduce.h"
+#include "model/cuda/row_law.h"
+#include "speculation/randomness.h"
+#include "speculation/row_weights.h"
+#include "speculation/tree.h"
+
+namespace specfabric::model::cuda {
+namespace {
+
+using speculation::Coupling;
+using speculation::SiblingDraw;
+
+constexpr int kNodes = speculation::kMaxVerifyNodes;
+constexpr int kMostWarps = 32;  // a block
+
+// One tree's round, for all threads of a block together: they take the same steps, and share the
+// work on a row. Nodes are numbered within the tree.
+class Round {
+ public:
+  // What the threads share.
+  struct Shared {
+    int32_t parents[kNodes];
+    base::TokenId tokens[kNodes];
+    int32_t depths[kNodes];
+    bool has_children[kNodes];
+    double pi[kNodes];  // of Traverse, where it went on below a node
+    base::TokenId taken[kNodes];
+    int taken_count;
+    unsigned long long typical;  // of AcceptTypical: nodes that their parent's law finds so
+  };
+
+  __device__ Round(const RoundBatch& batch, const RowLaws& laws, int32_t sequence, Shared* shared)
+      : batch_(batch),
+        laws_(laws),
+        round_(batch.rounds[sequence]),
+        begin_(batch.trees.begin[sequence]),
+        nodes_(batch.trees.begin[sequence + 1] - begin_),
+        spare_sums_(laws.spare_sums + int64_t{sequence} * laws.chunks),
+        shared_(*shared) {}
+
+  __device__ Walked Verify();
+
+ private:
+  __device__ void ReadTree();
+  // The child of `node` after `child`, or after the node itself the first; -1.
+  __device__ int NextChild(int node, int child) const {
+    for (++child; child < nodes_; ++child) {
+      if (shared_.parents[child] == node) return child;
+    }
+    return -1;
+  }
+  __device__ NodeLaw LawAt(int node) const {
+    return NodeLaw(laws_, batch_.vocabulary, begin_ + node, spare_sums_);
+  }
+  __device__ bool Accept(int node, double probability) const {
+    return speculation::AcceptUniform(round_.site, node, shared_.depths[node]) < probability;
+  }
+
+  // What the draft drew `child` from, given the siblings before it. All threads together, which
+  // are done with the one before.
+  __device__ NodeDraft DraftOf(int child);
+  __device__ TakenTokens TakenBefore(int child);
+
+  // The last accepted node.
+  __device__ int Reject();
+  __device__ int FirstAccepted(int node);
+  __device__ int Traverse();
+  __device__ int AcceptTypical();
+
+  const RoundBatch& batch_;
+  const RowLaws& laws_;
+  const TreeRound& round_;
+  const int32_t begin_, nodes_;
+  double* const spare_sums_;
+  Shared& shared_;
+};
+
+__device__ void Round::ReadTree() {
+  for (int node = Thread(); node < nodes_; node += Threads()) {
+    shared_.parents[node] = batch_.trees.parents[begin_ + node];
+    shared_.tokens[node] = batch_.trees.tokens[begin_ + node];
+    shared_.has_children[node] = false;
+  }
+  if (Thread() == 0) shared_.typical = 1;  // the root
+  __syncthreads();
+  for (int node = Thread(); node < nodes_; node += Threads()) {
+    int32_t depth = 0;
+    for (int above = node; above != 0; above = shared_.parents[above]) ++depth;
+    shared_.depths[node] = depth;
+    if (node != 0) shared_.has_children[shared_.parents[node]] = true;
+  }
+  __syncthreads();
+}
+
+__device__ TakenTokens Round::TakenBefore(int child) {
+  if (round_.draw != SiblingDraw::kWithoutReplacement) return {};
+  __syncthreads();  // the list before this one may still be read
+  if (Thread() == 0) {
+    int count = 0;
+    const int32_t* const rows = batch_.weight_row + begin_;
+    for (int earlier = 1; earlier < child; ++earlier) {
+      const bool same =
+          shared_.parents[earlier] == shared_.parents[child] && rows[earlier] == rows[child];
+      if (!same) continue;
+      const base::TokenId token = shared_.tokens[earlier];
+      int at = count;
+      while (at > 0 && shared_.taken[at - 1] > token) --at;
+      if (at > 0 && shared_.taken[at - 1] == token) continue;
+      for (int i = count++; i > at; --i) shared_.taken[i] = shared_.taken[i - 1];
+      shared_.taken[at] = token;
+    }
+    shared_.taken_count = count;
+  }
+  __syncthreads();
+  return {shared_.taken, shared_.taken_count};
+}
+
+__device__ NodeDraft Round::DraftOf(int child) {
+  if (round_.draw == SiblingDraw::kDeterministic) {
+    return {.ids = &shared_.tokens[child], .entries = 1, .total = 1};
+  }
+  const int32_t row = batch_.weight_row[begin_ + child];
+  const bool whole = round_.entries == batch_.vocabulary;
+  const int64_t id_bytes = whole ? 0 : int64_t{round_.entries} * sizeof(base::TokenId);
+  const int64_t weight_bytes = int64_t{round_.entries} * sizeof(uint16_t);
+  // Rows that are not whole begin at multiples of an id's size (schemas/draft_weights.h).
+  const int64_t row_bytes = whole ? weight_bytes : id_bytes + (weight_bytes + 3) / 4 * 4;
+  const uint8_t* const place = round_.weights + row * row_bytes;
+  NodeDraft draft = {.weights = reinterpret_cast<const uint16_t*>(place + id_bytes),
+                     .ids = whole ? nullptr : reinterpret_cast<const base::TokenId*>(place),
+                     .entries = round_.entries,
+                     .taken = TakenBefore(child)};
+  draft.total = draft.TotalWithoutTaken(round_.totals[row]);
+  return draft;
+}
+
+// The first child of `node` that is accepted, or -1. What the rejected ones have left of the
+// target's law at the node takes its place.
+__device__ int Round::FirstAccepted(int node) {
+  NodeLaw p = LawAt(node);
+  for (int child = NextChild(node, node); child >= 0; child = NextChild(node, child)) {
+    const base::TokenId x = shared_.tokens[child];
+    const NodeDraft q = DraftOf(child);
+    if (q.Weight(x) == 0) return -1;
+    if (Accept(child, p.Chance(1, q, x))) return child;
+    p.Subtract(1, q);
+  }
+  return -1;
+}
+
+__device__ int Round::Reject() {
+  int node = 0;
+  for (;;) {
+    const int child = FirstAccepted(node);
+    if (child < 0) return node;
+    node = child;
+  }
+}
+
+// The recursion of target::TreeVerifier, without a stack: `node` is being visited, `child` is the
+// one of its children to try next, or the one that `rejected` says was rejected.
+__device__ int Round::Traverse() {
+  int node = 0, child = NextChild(0, 0);
+  bool rejected = false;
+  double pi = 1;  // the chance of the path to `node`, given what has been rejected so far
+  for (;;) {
+    NodeLaw p = LawAt(node);
+    if (rejected) {
+      pi = speculation::KeptChance(pi, p.Subtract(pi, DraftOf(child)));
+      child = NextChild(node, child);
+      rejected = false;
+    }
+    bool possible = pi > 0;
+    if (possible && child >= 0) {
+      const base::TokenId x = shared_.tokens[child];
+      const NodeDraft q = DraftOf(child);
+      if (q.Weight(x) != 0) {
+        const double chance = p.Chance(pi, q, x);
+        rejected = chance == 0 || (!shared_.has_children[child] && !Accept(child, chance));
+        if (rejected) continue;
+        if (Thread() == 0) shared_.pi[node] = pi;
+        __syncthreads();
+        node = child;
+        pi = chance;
+        child = NextChild(node, node);
+        if (child >= 0) continue;
+        return node;
+      }
+    }
+    if (possible && Accept(node, pi)) return node;
+    child = node;
+    node = shared_.parents[child];
+    pi = shared_.pi[node];
+    rejected = true;
+  }
+}
+
+__device__ int Round::AcceptTypical() {
+  for (int node = 1 + Thread(); node < nodes_; node += Threads()) {
+    const NodeLaw p = LawAt(shared_.parents[node]);
+    const double bound = speculation::TypicalBound(round_.typical, p.InversePerplexity());
+    if (p.Probability(shared_.tokens[node]) > bound) atomicOr(&shared_.typical, 1ULL << node);
+  }
+  __syncthreads();
+  int last = 0;
+  unsigned long long paths = 1;  // nodes that are typical with all above them
+  for (int node = 1; node < nodes_; ++node) {
+    const bool typical = (shared_.typical >> node & paths >> shared_.parents[node] & 1) != 0;
+    if (!typical) continue;
+    paths |= 1ULL << node;
+    if (shared_.depths[node] > shared_.depths[last]) last = node;
+  }
+  return last;
+}
+
+__device__ Walked Round::Verify() {
+  ReadTree();
+  Walked walked = {.path = 1};
+  switch (round_.coupling) {
+    case Coupling::kRejection:
+      walked.last = Reject();
+      break;
+    case Coupling::kTraversal:
+      walked.last = Traverse();
+      break;
+    case Coupling::kTypical:
+      walked.last = AcceptTypical();
+      break;
+    case Coupling::kCoupled:
+      break;
+  }
+  if (Thread() != 0) return walked;
+  const int last = walked.last;
+  for (int node = last; node != 0; node = shared_.parents[node]) walked.path |= 1ULL << node;
+  walked.bonus =
+      LawAt(last).Sample(speculation::ResidualUniform(round_.site, last, shared_.depths[last]));
+  return walked;
+}
+
+// Grid: [sequences].
+__global__ void VerifyTrees(RoundBatch batch, RowLaws laws, Walked* verified) {
+  __shared__ Round::Shared shared;
+  const int32_t sequence = static_cast<int32_t>(blockIdx.x);
+  Round round(batch, laws, sequence, &shared);
+  const Walked walked = round.Verify();
+  if (Thread() == 0) verified[sequence] = walked;
+}
+
+}  // namespace
+
+size_t TreeVerifyBytes(const RoundBatch& batch) { return RowLaws::Bytes(batch); }
+
+absl::Status EnqueueTreeVerify(const RoundBatch& batch, void* workspace, Walked* verified,
+                               Stream stream) {
+  absl::Status sound = CheckRoundBatch(batch);
+  if (!sound.ok()) return sound;
+  const RowLaws laws = RowLaws::In(batch, workspace);
+  absl::Status weighed = EnqueueRowLaws(batch, laws, stream);
+  if (!weighed.ok()) return weighed;
+  const int warps = std::min(laws.chunks, kMostWarps);
+  return Launch("tree verification", VerifyTrees, dim3(batch.trees.sequences), dim3(warps * kWarp),
+                stream, batch, laws, verified);
+}
+
+}  // namespace specfabric::model::cuda

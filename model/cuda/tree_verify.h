@@ -1,0 +1,31 @@
+#ifndef SPECFABRIC_MODEL_CUDA_TREE_VERIFY_H_
+#define SPECFABRIC_MODEL_CUDA_TREE_VERIFY_H_
+
+// Verification on the device by the couplings that weigh p: rejection and traversal, by every way
+// of drawing siblings, and typical (speculation/acceptance.h). Decides as target::TreeVerifier
+// does, from the same random numbers and the same bits of p (row_law.h), q and what is left of
+// them; the host waits for nothing in between.
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "model/cuda/row_law.h"
+#include "model/cuda/stream.h"
+#include "model/cuda/tree_walk.h"
+
+namespace specfabric::model::cuda {
+
+// Device memory that EnqueueTreeVerify works in, aligned to 16 bytes: about as much as the logits
+// of the batch's nodes take.
+size_t TreeVerifyBytes(const RoundBatch& batch);
+
+// Enqueues: verified[s] becomes what is accepted of tree s; its bonus token is drawn from what the
+// rejected children have left of p. verified: [sequences], device memory. The batch and the
+// workspace stay as they are until the stream is through. InvalidArgument: no trees, or more nodes
+// or tokens than there may be. Internal: the device's own error.
+absl::Status EnqueueTreeVerify(const RoundBatch& batch, void* workspace, Walked* verified,
+                               Stream stream);
+
+}  // namespace specfabric::model::cuda
+
+#endif  // SPECFABRIC_MODEL_CUDA_TREE_VERIFY_H_

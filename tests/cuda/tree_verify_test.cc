@@ -1,0 +1,256 @@
+// The device's verification against target::TreeVerifier, from the same random numbers.
+
+#include "model/cuda/tree_verify.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <random>
+
+#include "base/bfloat16.h"
+#include "speculation/coupling.h"
+#include "target/tree_verifier.h"
+#include "tests/cuda/device.h"
+#include "tests/target/random_rounds.h"
+
+namespace specfabric::model::cuda {
+namespace {
+
+using speculation::Accepted;
+using speculation::Coupling;
+using speculation::SiblingDraw;
+using target::Case;
+using target::Rule;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+struct SitedCase {
+  Case round;
+  speculation::RoundSite site = {};
+};
+
+Accepted OnCpu(const SitedCase& sited, target::TreeVerifier* verifier) {
+  const Case& round = sited.round;
+  const bool needs_rows = speculation::NeedsDraftRows(round.coupling, round.draw);
+  std::optional<target::Slot> slot;
+  if (needs_rows) slot.emplace(round);
+  const target::TreeToVerify task = {.tree = &round.tree,
+                                     .coupling = round.coupling,
+                                     .draw = round.draw,
+                                     .sampling = round.sampling,
+                                     .typical = round.typical,
+                                     .weights = needs_rows ? &slot->weights() : nullptr,
+                                     .weight_row = round.row_of};
+  const speculation::PhiloxRandomness random(sited.site.seed, sited.site.position, sited.site.draw,
+                                             round.tree);
+  return verifier->Verify(
+      task, [&](int node) { return absl::MakeConstSpan(round.logits[node]); }, random);
+}
+
+// Rounds of one vocabulary on the device, as one batch. Their logits lie in rows wider than the
+// vocabulary, those of the first round behind those of the last, with others in between.
+class DeviceRounds {
+ public:
+  explicit DeviceRounds(const std::vector<SitedCase>& cases)
+      : vocabulary_(cases[0].round.vocabulary()), stride_(vocabulary_ + vocabulary_ % 3) {
+    for (const SitedCase& sited : cases) AddWeights(sited.round);
+    weights_.emplace(words_);
+    totals_.emplace(all_totals_);
+    int32_t rows = 0;
+    for (const SitedCase& sited : cases) rows += sited.round.tree.size() + 1;
+    logits_.assign(rows * stride_, kNan);
+    for (size_t i = 0; i < cases.size(); ++i) {
+      rows -= cases[i].round.tree.size() + 1;
+      Add(cases[i], i, rows);
+    }
+  }
+
+  std::vector<Walked> Verify() {
+    DeviceArray<int32_t> begin(begin_), parents(parents_), tokens(tokens_), row_of(row_of_);
+    DeviceArray<TreeRound> rounds(rounds_);
+    DeviceArray<float> logits(logits_);
+    const int32_t count = static_cast<int32_t>(rounds_.size());
+    const RoundBatch batch = {.trees = {.sequences = count,
+                                        .begin = begin.data(),
+                                        .parents = parents.data(),
+                                        .tokens = tokens.data()},
+                              .rounds = rounds.data(),
+                              .weight_row = row_of.data(),
+                              .nodes = begin_.back(),
+                              .logits = logits.data(),
+                              .stride = stride_,
+                              .vocabulary = vocabulary_};
+    DeviceArray<uint8_t> workspace(TreeVerifyBytes(batch));
+    DeviceArray<Walked> verified(count);
+    EXPECT_EQ(EnqueueTreeVerify(batch, workspace.data(), verified.data(), nullptr),
+              absl::OkStatus());
+    return verified.Read();
+  }
+
+ private:
+  void AddWeights(const Case& round) {
+    first_word_.push_back(words_.size());
+    first_total_.push_back(all_totals_.size());
+    if (!speculation::NeedsDraftRows(round.coupling, round.draw)) return;
+    const target::Slot slot(round);
+    words_.insert(words_.end(), slot.words().begin(), slot.words().end());
+    for (int row = 0; row < slot.weights().shape().rows; ++row) {
+      all_totals_.push_back(slot.weights().total(row));
+    }
+  }
+  void Add(const SitedCase& sited, size_t i, int32_t first_logit) {
+    const Case& round = sited.round;
+    rounds_.push_back(
+        {.site = sited.site,
+         .coupling = round.coupling,
+         .draw = round.draw,
+         .sampling = round.sampling,
+         .typical = round.typical,
+         .first_logit = first_logit,
+         .weights = reinterpret_cast<const uint8_t*>(weights_->data() + first_word_[i]),
+         .totals = totals_->data() + first_total_[i],
+         .entries = round.top_n == 0 ? vocabulary_ : round.top_n});
+    parents_.insert(parents_.end(), round.tree.parents.begin(), round.tree.parents.end());
+    tokens_.insert(tokens_.end(), round.tree.tokens.begin(), round.tree.tokens.end());
+    row_of_.insert(row_of_.end(), round.row_of.begin(), round.row_of.end());
+    begin_.push_back(static_cast<int32_t>(tokens_.size()));
+    for (int node = 0; node < round.tree.size(); ++node) {
+      std::copy(round.logits[node].begin(), round.logits[node].end(),
+                logits_.begin() + (first_logit + node) * stride_);
+    }
+  }
+
+  const int32_t vocabulary_;
+  const int64_t stride_;
+  std::vector<uint64_t> words_;
+  std::vector<double> all_totals_;
+  std::vector<size_t> first_word_, first_total_;
+  std::optional<DeviceArray<uint64_t>> weights_;
+  std::optional<DeviceArray<double>> totals_;
+  std::vector<int32_t> begin_ = {0}, parents_, tokens_, row_of_;
+  std::vector<TreeRound> rounds_;
+  std::vector<float> logits_;
+};
+
+struct Tally {
+  int rounds = 0, accepted = 0, rejected = 0;
+};
+
+void ExpectTheCpus(const std::vector<SitedCase>& cases, Tally* tally) {
+  target::TreeVerifier verifier(cases[0].round.vocabulary());
+  const std::vector<Walked> verified = DeviceRounds(cases).Verify();
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const Case& round = cases[i].round;
+    SCOPED_TRACE(testing::Message() << Name(round.coupling) << " " << Name(round.draw) << ", round "
+                                    << i << " of " << cases.size());
+    const Accepted expected = OnCpu(cases[i], &verifier);
+    uint64_t path = 1;
+    for (int node : expected.path) path |= uint64_t{1} << node;
+    const int last = expected.path.empty() ? 0 : expected.path.back();
+    ASSERT_EQ(verified[i].path, path);
+    ASSERT_EQ(verified[i].last, last);
+    ASSERT_EQ(verified[i].bonus, expected.tokens.back());
+    ++tally->rounds;
+    tally->accepted += static_cast<int>(expected.path.size());
+    tally->rejected += static_cast<int>(speculation::Children(round.tree, last).size());
+  }
+}
+
+// Batches of one round by every rule, with filters in half of them.
+void ExpectTheCpus(uint32_t seed, const target::Shape& shape, int batches, Tally* tally) {
+  std::mt19937 random(seed);
+  for (int batch = 0; batch < batches; ++batch) {
+    std::vector<SitedCase> cases;
+    for (const Rule& rule : target::kRules) {
+      cases.push_back({target::RandomCase(&random, rule.coupling, rule.draw, shape,
+                                          target::RandomSampling(&random)),
+                       {.seed = random() * uint64_t{0x100000001},
+                        .position = static_cast<uint32_t>(random() % 5000),
+                        .draw = static_cast<uint32_t>(random())}});
+    }
+    SCOPED_TRACE(testing::Message() << "vocabulary " << shape.vocabulary << ", batch " << batch);
+    ASSERT_NO_FATAL_FAILURE(ExpectTheCpus(cases, tally));
+  }
+}
+
+void ExpectDecisions(const Tally& tally) {
+  std::printf("rounds: %d, accepted: %d, children rejected at the end: %d\n", tally.rounds,
+              tally.accepted, tally.rejected);
+  EXPECT_GT(tally.accepted, tally.rounds / 2);
+  EXPECT_GT(tally.rejected, tally.rounds / 2);
+}
+
+class TreeVerifyTest : public DeviceTest {};
+
+TEST_F(TreeVerifyTest, DecidesAsTheCpuOnSmallVocabularies) {
+  Tally tally;
+  for (int vocabulary : {2, 3, 17}) {
+    ExpectTheCpus(1, {.vocabulary = vocabulary, .max_nodes = 12}, 12, &tally);
+    ExpectTheCpus(2, {.vocabulary = vocabulary, .max_nodes = 64}, 2, &tally);
+    ExpectTheCpus(3, {.vocabulary = vocabulary, .max_nodes = 12, .top_n = 2}, 8, &tally);
+  }
+  ExpectDecisions(tally);
+}
+
+TEST_F(TreeVerifyTest, DecidesAsTheCpuOnLargerVocabularies) {
+  Tally tally;
+  ExpectTheCpus(4, {.vocabulary = 512, .max_nodes = 64}, 3, &tally);
+  ExpectTheCpus(5, {.vocabulary = 512, .max_nodes = 64, .top_n = 40}, 3, &tally);
+  ExpectTheCpus(6, {.vocabulary = 1025, .max_nodes = 20}, 4, &tally);
+  ExpectTheCpus(7, {.vocabulary = 4099, .max_nodes = 24}, 2, &tally);
+  ExpectTheCpus(8, {.vocabulary = 4099, .max_nodes = 24, .top_n = 64}, 2, &tally);
+  // More chunks than a block has warps.
+  ExpectTheCpus(9, {.vocabulary = 40'000, .max_nodes = 6}, 1, &tally);
+  ExpectDecisions(tally);
+}
+
+TEST_F(TreeVerifyTest, DecidesAsTheCpuOnWhatIsLittleOrOdd) {
+  // The first sibling has all but 2^-40 of the draft's mass: what is left is added up anew.
+  const float little = 0x1p-40f;
+  Case round{.coupling = Coupling::kRejection, .draw = SiblingDraw::kWithoutReplacement};
+  round.tree.Add(0, 0, 0.0f);
+  round.tree.Add(0, 1, 0.0f);
+  round.row_of = {0, 0, 0};
+  round.logits.assign(3, {-2, 0.5f, 0, 1});
+  round.rows = {{base::RoundToBFloat16(1), base::RoundToBFloat16(3 * little),
+                 base::RoundToBFloat16(little), 0}};
+  std::vector<SitedCase> cases;
+  for (uint32_t draw = 0; draw < 200; ++draw) {
+    round.top_n = draw % 2 == 0 ? 0 : 3;
+    round.coupling = draw % 4 < 2 ? Coupling::kRejection : Coupling::kTraversal;
+    cases.push_back({round, {.seed = 1, .position = 9, .draw = draw}});
+  }
+  std::mt19937 random(11);
+  for (const target::Logits& logits : std::vector<target::Logits>{{kNan, 1, 2, -kInf},
+                                                                  {0, kInf, 3, kNan},
+                                                                  {kNan, kNan, kNan, kNan},
+                                                                  {-kInf, -kInf, -kInf, -kInf},
+                                                                  {kInf, 0, 0, kInf}}) {
+    for (const Rule& rule : target::kRules) {
+      for (uint32_t draw = 0; draw < 10; ++draw) {
+        Case odd =
+            target::RandomCase(&random, rule.coupling, rule.draw, {.vocabulary = 4, .max_nodes = 6},
+                               target::RandomSampling(&random));
+        for (target::Logits& row : odd.logits) row = logits;
+        cases.push_back({odd, {.seed = 1, .position = 9, .draw = draw}});
+      }
+    }
+  }
+  Tally tally;
+  ExpectTheCpus(cases, &tally);
+}
+
+TEST(RoundBatchTest, WhatMakesNoSenseIsRefused) {
+  for (const RoundBatch& batch :
+       {RoundBatch{.vocabulary = 5},
+        RoundBatch{.trees = {.sequences = 2}, .nodes = 1, .vocabulary = 5},
+        RoundBatch{.trees = {.sequences = 1}, .nodes = 1},
+        RoundBatch{.trees = {.sequences = 1}, .nodes = 1, .vocabulary = kMostVocabulary}}) {
+    EXPECT_EQ(EnqueueTreeVerify(batch, nullptr, nullptr, nullptr).code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
+}  // namespace
+}  // namespace specfabric::model::cuda
