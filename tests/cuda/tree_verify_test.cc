@@ -32,20 +32,10 @@ struct SitedCase {
 
 Accepted OnCpu(const SitedCase& sited, target::TreeVerifier* verifier) {
   const Case& round = sited.round;
-  const bool needs_rows = speculation::NeedsDraftRows(round.coupling, round.draw);
-  std::optional<target::Slot> slot;
-  if (needs_rows) slot.emplace(round);
-  const target::TreeToVerify task = {.tree = &round.tree,
-                                     .coupling = round.coupling,
-                                     .draw = round.draw,
-                                     .sampling = round.sampling,
-                                     .typical = round.typical,
-                                     .weights = needs_rows ? &slot->weights() : nullptr,
-                                     .weight_row = round.row_of};
   const speculation::PhiloxRandomness random(sited.site.seed, sited.site.position, sited.site.draw,
                                              round.tree);
-  return verifier->Verify(
-      task, [&](int node) { return absl::MakeConstSpan(round.logits[node]); }, random);
+  return target::Verify(
+      round, random, [&](int node) { return absl::MakeConstSpan(round.logits[node]); }, verifier);
 }
 
 // Rounds of one vocabulary on the device, as one batch. Their logits lie in rows wider than the

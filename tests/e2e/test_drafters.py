@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 import plain_http
@@ -110,13 +109,9 @@ def two_models(choice: str, folder: Path) -> Iterator[Cluster]:
             [],
             "target",
         )
-
-        def ready() -> bool:
-            with contextlib.suppress(httpx.TransportError):
-                return plain_http.get(f"{cluster.url}/readyz").status_code == 200
-            return False
-
-        wait_until(ready, "the gateway is ready")
+        wait_until(
+            lambda: plain_http.status_of(f"{cluster.url}/readyz") == 200, "the gateway is ready"
+        )
         wait_until(
             lambda: value_of(admin, "specfabric_target_draft_workers") == 2, "both drafts are there"
         )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
-import httpx
 import pytest
 
 import plain_http
@@ -36,9 +34,7 @@ def wait_for_line(process: Process, text: str) -> None:
 
 
 def ready(address: str) -> bool:
-    with contextlib.suppress(httpx.TransportError):
-        return plain_http.get(f"http://{address}/readyz").status_code == 200
-    return False
+    return plain_http.status_of(f"http://{address}/readyz") == 200
 
 
 def test_a_draft_with_another_secret_is_not_used(tmp_path: Path, secret: Path, wrong: Path) -> None:

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
-
 import plain_http
 from cluster import START_SECONDS, Member, Process, free_address, wait_until
 
@@ -65,9 +63,7 @@ class Unit:
     def is_ready(self) -> bool:
         assert self.process is not None
         assert self.process.popen.poll() is None, f"{self.name} ended\n{self.process.log_text()}"
-        with contextlib.suppress(httpx.TransportError):
-            return plain_http.get(f"http://{self.admin}/readyz").status_code == 200
-        return False
+        return plain_http.status_of(f"http://{self.admin}/readyz") == 200
 
     def wait_ready(self) -> None:
         wait_until(self.is_ready, f"{self.name} is ready", START_SECONDS)

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import httpx
 import pytest
 
 import plain_http
@@ -87,10 +86,7 @@ class Serving:
         [document] = [d for d in roles(self.documents) if main_container(d)["name"] == role]
         get = main_container(document)[f"{which}Probe"]["httpGet"]
         address = {"admin": self.admin[role], "http": self.http}[get["port"]]
-        try:
-            return plain_http.get(f"http://{address}{get['path']}").status_code
-        except httpx.TransportError:
-            return 0
+        return plain_http.status_of(f"http://{address}{get['path']}")
 
     def is_ready(self, role: str) -> bool:
         return self.probe(role, "readiness") == 200
@@ -232,14 +228,9 @@ def test_a_draining_pod_is_taken_out_and_ends(secret: Path, tmp_path: Path) -> N
     )
     process = Process.start(stand.in_place(main_container(deployment)["args"]), tmp_path / "log")
     try:
-
-        def ready() -> bool:
-            try:
-                return plain_http.get(f"http://{admin}/readyz").status_code == 200
-            except httpx.TransportError:
-                return False
-
-        wait_until(ready, "the draft is ready")
+        wait_until(
+            lambda: plain_http.status_of(f"http://{admin}/readyz") == 200, "the draft is ready"
+        )
         process.popen.terminate()
         process.popen.wait(pod_spec(deployment)["terminationGracePeriodSeconds"])
     finally:

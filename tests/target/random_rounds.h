@@ -4,6 +4,7 @@
 // Random rounds of every rule, for tests of the verifiers.
 
 #include <algorithm>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -11,7 +12,9 @@
 #include "schemas/draft_weights.h"
 #include "speculation/acceptance.h"
 #include "speculation/proposal.h"
+#include "speculation/randomness.h"
 #include "speculation/tree.h"
+#include "target/tree_verifier.h"
 
 namespace specfabric::target {
 
@@ -73,6 +76,23 @@ class Slot {
   std::vector<uint64_t> bytes_;
   schemas::DraftWeights weights_;
 };
+
+// What the verifier makes of a round whose rows of logits row(node) lends.
+template <typename RowOf>
+speculation::Accepted Verify(const Case& round, const speculation::PhiloxRandomness& random,
+                             RowOf&& row, TreeVerifier* verifier) {
+  const bool needs_rows = speculation::NeedsDraftRows(round.coupling, round.draw);
+  std::optional<Slot> slot;
+  if (needs_rows) slot.emplace(round);
+  const TreeToVerify task = {.tree = &round.tree,
+                             .coupling = round.coupling,
+                             .draw = round.draw,
+                             .sampling = round.sampling,
+                             .typical = round.typical,
+                             .weights = needs_rows ? &slot->weights() : nullptr,
+                             .weight_row = round.row_of};
+  return verifier->Verify(task, row, random);
+}
 
 struct Shape {
   int vocabulary = 0;

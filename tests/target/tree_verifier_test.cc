@@ -78,16 +78,6 @@ Accepted ByReference(const Case& round, const PhiloxRandomness& random) {
 // Lends each row once and spoils it at the next call, as a caller with one buffer does.
 Accepted ByVerifier(const Case& round, const PhiloxRandomness& random, TreeVerifier* verifier,
                     int* rows_read = nullptr) {
-  const bool needs_rows = speculation::NeedsDraftRows(round.coupling, round.draw);
-  std::optional<Slot> slot;
-  if (needs_rows) slot.emplace(round);
-  const TreeToVerify task{.tree = &round.tree,
-                          .coupling = round.coupling,
-                          .draw = round.draw,
-                          .sampling = round.sampling,
-                          .typical = round.typical,
-                          .weights = needs_rows ? &slot->weights() : nullptr,
-                          .weight_row = round.row_of};
   Logits lent;
   std::set<int> asked;
   const auto row = [&](int node) {
@@ -95,7 +85,7 @@ Accepted ByVerifier(const Case& round, const PhiloxRandomness& random, TreeVerif
     lent = round.logits[node];
     return absl::MakeConstSpan(lent);
   };
-  const Accepted accepted = verifier->Verify(task, row, random);
+  const Accepted accepted = Verify(round, random, row, verifier);
   if (rows_read != nullptr) *rows_read = static_cast<int>(asked.size());
   return accepted;
 }

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import yaml
 
 import plain_http
@@ -176,9 +175,7 @@ def started_prometheus(config: dict[str, Any], folder: Path) -> Iterator[Prometh
 
         def ready() -> bool:
             assert process.poll() is None, log.read_text()
-            with contextlib.suppress(httpx.TransportError):
-                return plain_http.get(f"http://{address}/-/ready").status_code == 200
-            return False
+            return plain_http.status_of(f"http://{address}/-/ready") == 200
 
         wait_until(ready, "Prometheus is ready", 60)
         yield Prometheus(address, process)
