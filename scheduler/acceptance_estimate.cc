@@ -16,7 +16,7 @@ constexpr double kMemory = 500;
 // Trials that the prior is worth: a draft that says how sure it is is believed until it is known
 // better, and a first guess is expected to do better than its siblings.
 constexpr double kPrior = 10;
-constexpr double kFade = 0.98;
+constexpr double kFade = 0.02;  // is forgotten at pace 1
 constexpr double kFadeLookup = 0.999;
 
 // By the draft, given the parent.
@@ -106,10 +106,11 @@ void AcceptanceEstimate::Observe(Coupling coupling, const speculation::Draft& dr
   }
 }
 
-void AcceptanceEstimate::Fade(Coupling coupling) {
-  const auto fade = [](Tally& tally) {
-    tally.tried *= kFade;
-    tally.accepted *= kFade;
+void AcceptanceEstimate::Fade(Coupling coupling, double pace) {
+  const double kept = 1 - pace * kFade;
+  const auto fade = [kept](Tally& tally) {
+    tally.tried *= kept;
+    tally.accepted *= kept;
   };
   for (PerDrafter& drafter : couplings_[static_cast<size_t>(coupling)]) {
     for (const auto guesser : {speculation::Guesser::kDrafter, speculation::Guesser::kSeveral}) {

@@ -26,8 +26,8 @@ class AcceptanceEstimate {
   void Observe(speculation::Coupling coupling, const speculation::Draft& draft,
                absl::Span<const int32_t> path);
   // Makes all that was learned of drafters count less, so that a draft's own scores are believed
-  // again where nothing has been tried for long.
-  void Fade(speculation::Coupling coupling);
+  // again where nothing has been tried for long. pace: in (0, 1], 1 the fastest.
+  void Fade(speculation::Coupling coupling, double pace);
   // The same, more slowly, of the lookup: once for each tree that it makes.
   void FadeLookup(speculation::Coupling coupling);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "speculation/merge.h"
 
@@ -132,7 +133,6 @@ DraftOrder GoodputControl::Order(Coupling coupling, int32_t askers, const StepBa
     return order;
   }
   if (order.ask) {
-    c.probe_interval = c.until_probe = kFirstProbe;
     if (priced) return order;
     c.until_explored -= std::min(askers, kExploreEvery / 16);
     if (c.until_explored <= 0) {
@@ -141,7 +141,7 @@ DraftOrder GoodputControl::Order(Coupling coupling, int32_t askers, const StepBa
     }
     return order;
   }
-  acceptance_.Fade(coupling);
+  BackOff(coupling);
   if (--c.until_probe > 0) return order;
   c.probe_interval = std::min(2 * c.probe_interval, kLastProbe);
   c.until_probe = c.probe_interval;
@@ -149,6 +149,15 @@ DraftOrder GoodputControl::Order(Coupling coupling, int32_t askers, const StepBa
   const bool all = c.probes++ % kAllProbe == 0;
   order.askers = order.probers = all ? askers : std::min(askers, std::max(kFew, askers / 8));
   return order;
+}
+
+// A draft that promises much and keeps nothing is believed ever more slowly, as it is asked ever
+// more rarely; else what it costs to find out again and again would be a good part of all rounds.
+void GoodputControl::BackOff(Coupling coupling) {
+  PerCoupling& c = couplings_[static_cast<size_t>(coupling)];
+  if (c.accepted > c.expected / 2) c.probe_interval = c.until_probe = kFirstProbe;
+  c.expected = c.accepted = 0;
+  acceptance_.Fade(coupling, static_cast<double>(kFirstProbe) / c.probe_interval);
 }
 
 DraftOrder GoodputControl::Deepest(Coupling coupling, DraftOrder order, int32_t most) const {
@@ -185,6 +194,15 @@ base::Nanos GoodputControl::Patience(Coupling coupling, const DraftOrder& order)
   // A tree may always be some levels deeper than those before it.
   const double depth = std::min<double>(order.max_depth, c.most_levels + 4);
   return 2 * c.reply.Expect(order.askers, depth) + 4 * c.reply.Deviation(order.askers);
+}
+
+void GoodputControl::OnVerified(Coupling coupling, const speculation::Draft& draft,
+                                absl::Span<const int32_t> path) {
+  PerCoupling& c = couplings_[static_cast<size_t>(coupling)];
+  acceptance_.PathChances(coupling, draft, &chances_);
+  c.expected += std::accumulate(chances_.begin(), chances_.end(), 0.0);
+  c.accepted += static_cast<double>(path.size());
+  acceptance_.Observe(coupling, draft, path);
 }
 
 void GoodputControl::Average(const Worths& now, int32_t most, int32_t* seen, Worths* average) {

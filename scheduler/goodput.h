@@ -79,14 +79,13 @@ class GoodputControl {
                   std::vector<float>* worth) const {
     acceptance_.PathChances(coupling, draft, worth);
   }
+  // What became of a tree that was verified. path: as Accepted's.
   void OnVerified(speculation::Coupling coupling, const speculation::Draft& draft,
-                  absl::Span<const int32_t> path) {
-    acceptance_.Observe(coupling, draft, path);
-  }
+                  absl::Span<const int32_t> path);
 
  private:
   static constexpr int kDepths = 16;
-  static constexpr int32_t kFirstProbe = 16, kLastProbe = 256;
+  static constexpr int32_t kFirstProbe = 16, kLastProbe = 512;
   struct PerCoupling {
     ReplyTime reply;
     // Of trees on average, by depth - 1; seen: trees that could have gone that deep.
@@ -107,6 +106,8 @@ class GoodputControl {
     // Rounds, where asking does not pay.
     int32_t until_probe = kFirstProbe, probe_interval = kFirstProbe;
     int32_t probes = 0;
+    // Guesses that were verified since the last round in which asking did not pay.
+    double expected = 0, accepted = 0;
   };
 
   static Worths LookedUp(const PerCoupling& c, int32_t askers);
@@ -118,6 +119,8 @@ class GoodputControl {
   // that all come at the same time.
   DraftOrder BestPriced(const PerCoupling& c, int32_t askers, const StepBase& step,
                         int32_t most) const;
+  // Asking does not pay in this round: what was tried before it decides how soon to try again.
+  void BackOff(speculation::Coupling coupling);
   // Whether to go plainly only to know how long that takes.
   bool MeasuresPlain(int32_t rows);
   void SetPrices(double rate, const StepBase& step, int32_t most, DraftOrder* order) const;

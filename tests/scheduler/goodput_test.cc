@@ -120,7 +120,7 @@ TEST(AcceptanceEstimateTest, BelievesTheDraftUntilItKnowsBetterAndAgainInTime) {
               Pointwise(FloatNear(0.05), {0.4f, 0.16f}));
   // What another coupling does with the same scores is another matter.
   EXPECT_NEAR(PathChances(estimate, Coupling::kTypical, draft)[0], 0.9, 0.01);
-  for (int i = 0; i < 500; ++i) estimate.Fade(Coupling::kCoupled);
+  for (int i = 0; i < 500; ++i) estimate.Fade(Coupling::kCoupled, 1);
   EXPECT_NEAR(PathChances(estimate, Coupling::kCoupled, draft)[0], 0.9, 0.01);
 }
 
@@ -420,6 +420,42 @@ TEST(GoodputControlTest, OneAskerInAWhileExplores) {
   }
   for (int times : explorers) EXPECT_GT(times, 0);
   EXPECT_LT(explorers[0] + explorers[1] + explorers[2] + explorers[3], 60);
+}
+
+// One sequence where a step takes 100 ms and 5 ms more for each guess. A draft answers at once.
+// Whether its guesses were verified in the round.
+bool LinearRound(GoodputControl* control, const speculation::Draft& draft, bool right) {
+  const auto time = [](int32_t rows) { return (95 + 5 * rows) * base::kMillisecond; };
+  const StepBase step = {.tokens = 1, .rows = 1, .max_rows = 64};
+  for (int32_t rows = 1; rows <= 4; ++rows) control->OnStep(rows, 0, time(rows));
+  const DraftOrder order = control->Order(Coupling::kCoupled, 1, step, 16);
+  if (!order.ask && order.probers == 0) return false;
+  control->OnReply(Coupling::kCoupled, order, draft.tree, base::kMicrosecond);
+  std::vector<float> worth;
+  control->Judge(Coupling::kCoupled, draft, order, 16, &worth);
+  Worths worths;
+  for (float w : worth) worths.Add(w);
+  if (ShareRows(worths, step, control->step_time()).guesses == 0) return false;
+  std::vector<int32_t> path;
+  if (right) path = {1, 2};
+  control->OnVerified(Coupling::kCoupled, draft, path);
+  return true;
+}
+
+TEST(GoodputControlTest, ADraftThatKeepsNothingIsTriedEverMoreRarelyAndForgiven) {
+  const speculation::Draft draft = {.tree = Chain(2, 0)};
+  GoodputControl control;
+  const auto verified = [&](int rounds, bool right) {
+    int trees = 0;
+    for (int i = 0; i < rounds; ++i) trees += LinearRound(&control, draft, right);
+    return trees;
+  };
+  verified(2000, /*right=*/false);
+  const int rarely = verified(4000, /*right=*/false);
+  EXPECT_GT(rarely, 0);
+  EXPECT_LT(rarely, 4000 / 12) << "a guess costs 5 %: less than half a hundredth in all";
+  verified(600, /*right=*/true);
+  EXPECT_GT(verified(400, /*right=*/true), 380);
 }
 
 TEST(GoodputControlTest, WhatAWeighedTreeHoldsDecidesNothingAboutItself) {
