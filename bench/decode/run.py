@@ -3,7 +3,9 @@
 
 All decode the same weights (random ones by default) with the same number of threads, in one
 interleaved run: every repetition times every contender once, in turn, so a machine that slows down
-slows all of them. Prints each one's median tokens/s and the ratios of medians.
+slows all of them. Prints each one's median tokens/s and the ratios of medians. Beside them stands
+the bound that memory sets, measured in the same turns: how often a second this many threads can
+read as many bytes as there are weights.
 
     scripts/build && scripts/setup --bench
     $(scripts/setup --print-venv)/bin/python bench/decode/run.py
@@ -42,6 +44,7 @@ from bench.decode import llama_cpp  # noqa: E402
 
 DTYPES = list(llama_cpp.GGUF_TYPES)
 BINARY = ROOT / "build" / "specfabric"
+READ_BENCH = ROOT / "build" / "bench" / "decode" / "read_bench"
 OURS = "specfabric"  # with as many ranks as threads, one thread each
 PROMPT_TOKENS = 8
 
@@ -136,6 +139,22 @@ def measure_llama_cpp(bench: Path, gguf: Path, threads: int, tokens: int) -> flo
     return row["avg_ts"]
 
 
+def weight_bytes(model: LlamaForCausalLM) -> int:
+    """What a token reads: every weight but an embedding that is not the head too, which is
+    looked up in."""
+    total = sum(p.numel() * p.element_size() for p in model.parameters())
+    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    looked_up = 0 if embedding is head else embedding.numel() * embedding.element_size()
+    return total - looked_up
+
+
+def measure_read(weights: int, threads: int) -> float:
+    result = subprocess.run(
+        [str(READ_BENCH), str(weights), str(threads)], check=True, stdout=subprocess.PIPE
+    )
+    return float(result.stdout) * 1e9 / weights
+
+
 def contenders(args: argparse.Namespace) -> list[Contender]:
     (bench,) = llama_cpp.build(args.work, args.jobs, "llama-bench")
     found = []
@@ -148,6 +167,7 @@ def contenders(args: argparse.Namespace) -> list[Contender]:
             OURS: partial(measure_specfabric, checkpoint, dtype, threads, 1, args.tokens),
             "transformers": partial(measure_transformers, model, threads, args.tokens),
             "llama.cpp": partial(measure_llama_cpp, bench, gguf, threads, args.tokens),
+            "weights read": partial(measure_read, weight_bytes(model), threads),
         }
         if threads > 1:
             measures[f"{OURS}, 1 rank"] = partial(

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/isa.h"
+#include "bench/plain_read.h"
 #include "schemas/draft_weights.h"
 #include "speculation/proposal.h"
 #include "speculation/randomness.h"
@@ -36,36 +37,6 @@ constexpr double kRowBytes = 4.0 * kVocabulary;
 // Where a draft's logits differ from the target's by normal noise of this deviation, the total
 // variation of the two laws is about one half.
 constexpr float kDisagreement = 1.4f;
-
-// --- Plain reading ------------------------------------------------------------------------------
-
-SPECFABRIC_ALWAYS_INLINE float ReadBody(const float* values, size_t n) {
-  constexpr int kLanes = 128;
-  float sums[kLanes] = {};
-  for (size_t i = 0; i + kLanes <= n; i += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) sums[lane] += values[i + lane];
-  }
-  float sum = 0;
-  for (float lane : sums) sum += lane;
-  return sum;
-}
-float ReadPortable(const float* values, size_t n) { return ReadBody(values, n); }
-SPECFABRIC_TARGET_AVX2 float ReadAvx2(const float* values, size_t n) { return ReadBody(values, n); }
-SPECFABRIC_TARGET_AVX512 float ReadAvx512(const float* values, size_t n) {
-  return ReadBody(values, n);
-}
-
-float Read(base::Isa isa, absl::Span<const float> values) {
-  switch (isa) {
-    case base::Isa::kAvx512:
-      return ReadAvx512(values.data(), values.size());
-    case base::Isa::kAvx2:
-      return ReadAvx2(values.data(), values.size());
-    case base::Isa::kPortable:
-      break;
-  }
-  return ReadPortable(values.data(), values.size());
-}
 
 // --- What is verified ---------------------------------------------------------------------------
 
@@ -320,7 +291,7 @@ void Run(int repetitions) {
   for (base::Isa isa : {base::Isa::kPortable, base::Isa::kAvx2, base::Isa::kAvx512}) {
     if (!base::Supported(isa)) continue;
     reads.push_back({"plain read", [&logits, isa](uint32_t) {
-                       sink = sink + static_cast<int64_t>(Read(isa, logits) > 0);
+                       sink = sink + static_cast<int64_t>(bench::PlainRead(isa, logits) > 0);
                        return kSequences * kNodes;
                      }});
   }
