@@ -34,6 +34,7 @@ struct PanelArgs {
   int out_stride;
   int outputs;
   const void* next;  // what will be read after this panel: fetched towards its end
+  bool fetches;      // weights before they are needed; more than Kernels::few_rows always do
 };
 
 constexpr int kMaxQueries = 4;
@@ -64,6 +65,7 @@ struct AttentionArgs {
 struct Kernels {
   const char* name;
   bool (*supported)();
+  int few_rows;  // whose sums stay in registers, so that memory bounds a panel
   void (*panel_float32)(const PanelArgs& args);
   void (*panel_bfloat16)(const PanelArgs& args);
   void (*attention_float32)(const AttentionArgs& args);

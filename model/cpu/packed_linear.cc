@@ -86,6 +86,7 @@ void PackedLinear::RunPanel(int panel, int next, const std::byte* inputs, int ro
   args.out = out;
   args.out_stride = out_stride;
   args.outputs = std::min(kPanelOutputs, shape_.outputs - panel * kPanelOutputs);
+  args.fetches = trial_.fetches();
   if (dtype_ == DataType::kFloat32) {
     kernels_.panel_float32(args);
   } else {
@@ -93,17 +94,23 @@ void PackedLinear::RunPanel(int panel, int next, const std::byte* inputs, int ro
   }
 }
 
+void PackedLinear::RunPanels(int count, int rows, absl::FunctionRef<void(int panel)> run) {
+  const base::Nanos begin = base::Now();
+  pool_->Run(count, [&](int, int first, int end) {
+    for (int panel = first; panel < end; ++panel) run(panel);
+  });
+  if (rows <= kernels_.few_rows && !trial_.settled()) trial_.Observe(base::Now() - begin);
+}
+
 absl::Status PackedLinear::Forward(const float* x, int rows, float* out) {
   if (rows == 0) return absl::OkStatus();
   const std::byte* inputs = PrepareInputs(x, rows);
   const int panels = (shape_.outputs + kPanelOutputs - 1) / kPanelOutputs;
-  pool_->Run(panels, [&](int, int begin, int end) {
-    for (int panel = begin; panel < end; ++panel) {
-      for (int row = 0; row < rows; row += kMaxPanelRows) {
-        RunPanel(panel, panel + 1, inputs + row * RowBytes(), std::min(kMaxPanelRows, rows - row),
-                 out + static_cast<size_t>(row) * shape_.outputs + panel * kPanelOutputs,
-                 shape_.outputs);
-      }
+  RunPanels(panels, rows, [&](int panel) {
+    for (int row = 0; row < rows; row += kMaxPanelRows) {
+      RunPanel(panel, panel + 1, inputs + row * RowBytes(), std::min(kMaxPanelRows, rows - row),
+               out + static_cast<size_t>(row) * shape_.outputs + panel * kPanelOutputs,
+               shape_.outputs);
     }
   });
   return absl::OkStatus();
@@ -125,12 +132,10 @@ absl::Status PackedLinear::ForwardGated(const float* x, int rows, float* out) {
   if (rows == 0) return absl::OkStatus();
   const std::byte* inputs = PrepareInputs(x, rows);
   const int features = shape_.outputs / 2;
-  pool_->Run(features / kPanelOutputs, [&](int, int begin, int end) {
-    for (int panel = begin; panel < end; ++panel) {
-      for (int row = 0; row < rows; row += kMaxPanelRows) {
-        RunGatedPanel(panel, inputs + row * RowBytes(), std::min(kMaxPanelRows, rows - row),
-                      out + static_cast<size_t>(row) * features);
-      }
+  RunPanels(features / kPanelOutputs, rows, [&](int panel) {
+    for (int row = 0; row < rows; row += kMaxPanelRows) {
+      RunGatedPanel(panel, inputs + row * RowBytes(), std::min(kMaxPanelRows, rows - row),
+                    out + static_cast<size_t>(row) * features);
     }
   });
   return absl::OkStatus();

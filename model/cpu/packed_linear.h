@@ -9,9 +9,11 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "model/aligned_buffer.h"
 #include "model/config.h"
+#include "model/cpu/fetch_trial.h"
 #include "model/cpu/kernels.h"
 #include "model/linear.h"
 #include "model/thread_pool.h"
@@ -43,6 +45,8 @@ class PackedLinear : public Linear {
   const std::byte* Panel(int panel) const {
     return static_cast<const std::byte*>(weights_.data()) + panel * PanelBytes();
   }
+  // Splits `count` panels among the threads and runs them for `rows` rows.
+  void RunPanels(int count, int rows, absl::FunctionRef<void(int panel)> run);
   // The panel's outputs for at most kMaxPanelRows rows from `inputs` on; panel `next` is next.
   void RunPanel(int panel, int next, const std::byte* inputs, int rows, float* out,
                 int out_stride) const;
@@ -57,6 +61,7 @@ class PackedLinear : public Linear {
   const int steps_;  // of one part; two inputs each in bfloat16
   AlignedBuffer weights_;
   std::vector<uint16_t> rounded_;  // [rows][parts][steps][2]
+  FetchTrial trial_;               // by passes of a few rows
 };
 
 }  // namespace specfabric::model::cpu

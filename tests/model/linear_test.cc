@@ -186,6 +186,39 @@ TEST(PackedLinearTest, RowBitsDoNotDependOnTheOtherRows) {
 }
 
 // Outputs split over ranks, inputs split over ranks in parts: the same bits as on one.
+// Passes of a few rows fetch ahead or not, in turns until the quicker way is known.
+TEST(PackedLinearTest, HowWeightsAreFetchedChangesNoBit) {
+  ThreadPool pool(1);
+  for (const cpu::Kernels* kernels : SupportedKernels()) {
+    for (DataType dtype : kTypes) {
+      for (int rows = 1; rows <= kernels->few_rows; ++rows) {
+        const Matrix w(130, 600, 11);
+        const std::vector<float> x = Normal(size_t(rows) * w.inputs, 12);
+        const auto linear = Pack({w.outputs, w.inputs, 2}, dtype, w.Reader(), &pool, *kernels);
+        const std::vector<float> first = Apply(*linear, x, rows, w.outputs);
+        for (int pass = 0; pass < 40; ++pass) {
+          ASSERT_EQ(Apply(*linear, x, rows, w.outputs), first) << kernels->name << " " << rows;
+        }
+      }
+    }
+  }
+}
+
+TEST(FetchTrialTest, TheQuickerWayStays) {
+  for (const bool fetching_is_quicker : {false, true}) {
+    cpu::FetchTrial trial;
+    int passes = 0, fetching = 0;
+    for (; !trial.settled(); ++passes) {
+      fetching += trial.fetches();
+      // All but one pass of each way are held up by something else.
+      const base::Nanos held_up = passes == 6 || passes == 11 ? 0 : 1000 * (1 + passes % 5);
+      trial.Observe(held_up + (trial.fetches() == fetching_is_quicker ? 90 : 100));
+    }
+    EXPECT_EQ(2 * fetching, passes);
+    EXPECT_EQ(trial.fetches(), fetching_is_quicker);
+  }
+}
+
 TEST(PackedLinearTest, BitsDoNotDependOnSharding) {
   constexpr int kInputs = 8 * 19, kOutputs = 150, kRows = 9, kParts = 8;
   ThreadPool pool(1);
