@@ -15,7 +15,7 @@ using speculation::TokenTree;
 constexpr double kMemory = 500;
 // Trials that the prior is worth: a draft that says how sure it is is believed until it is known
 // better, and a first guess is expected to do better than its siblings.
-constexpr double kPrior = 10;
+constexpr double kPrior = 4;
 constexpr double kFade = 0.02;  // is forgotten at pace 1
 constexpr double kFadeLookup = 0.999;
 

@@ -29,7 +29,7 @@ class FetchTrial {
   }
 
  private:
-  static constexpr int kPassesOfEach = 16;
+  static constexpr int kPassesOfEach = 8;
 
   bool FetchingPays() const { return quickest_[1] + quickest_[1] / 50 < quickest_[0]; }
 
