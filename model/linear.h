@@ -22,7 +22,8 @@ constexpr int kMaxParts = 8;
 struct LinearShape {
   int32_t outputs = 0;
   int32_t inputs = 0;
-  int32_t parts = 1;  // held here; divides inputs
+  int32_t parts = 1;   // held here; divides inputs
+  bool gated = false;  // the outputs are gates, then as many ups
 };
 
 // Fills `weights`, [inputs], with the weights of one output.
@@ -35,13 +36,14 @@ class Linear {
   // first; sums are float32.
   virtual absl::Status Forward(const float* x, int rows, float* out) = 0;
 
-  // Of a layer whose outputs are gate features, then as many up features: silu(gate) * up,
-  // out: [rows][outputs / 2], the same bits as after Forward, which writes and reads twice as much.
-  // Only where FusesGate().
-  virtual absl::Status ForwardGated(const float* /*x*/, int /*rows*/, float* /*out*/) {
+  // out = W (silu(gate) * up), of the gates and ups that `gate_up`, a gated layer, makes of x,
+  // [rows][its inputs]. The same bits as after gate_up->Forward, which writes and reads all of
+  // them. Only where FusesGates(*gate_up).
+  virtual absl::Status ForwardGated(Linear* /*gate_up*/, const float* /*x*/, int /*rows*/,
+                                    float* /*out*/) {
     return absl::UnimplementedError("this linear layer does not fuse gates");
   }
-  virtual bool FusesGate() const { return false; }
+  virtual bool FusesGates(const Linear& /*gate_up*/) const { return false; }
 };
 
 }  // namespace specfabric::model

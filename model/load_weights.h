@@ -50,9 +50,11 @@ class Loader {
 
   // One layer whose outputs are those of the shards, one after the other. All shards have the same
   // columns.
-  absl::Status Layer(const std::vector<MatrixShard>& shards, int32_t parts, Matrix* out) const {
+  absl::Status Layer(const std::vector<MatrixShard>& shards, int32_t parts, Matrix* out,
+                     bool gated = false) const {
     std::vector<const StoredTensor*> tensors;
-    LinearShape shape{.outputs = 0, .inputs = shards.front().column_count, .parts = parts};
+    LinearShape shape{
+        .outputs = 0, .inputs = shards.front().column_count, .parts = parts, .gated = gated};
     for (const MatrixShard& shard : shards) {
       absl::StatusOr<const StoredTensor*> tensor =
           checkpoint_.Find(shard.name, {shard.rows, shard.columns});
@@ -126,7 +128,7 @@ absl::Status LoadMlp(const Loader<Matrix>& loader, const ModelConfig& c, const P
     return RowShard(prefix + name, c.intermediate, c.hidden, p.first_intermediate, p.intermediate);
   };
   absl::Status status = loader.Layer({features("gate_proj.weight"), features("up_proj.weight")},
-                                     /*parts=*/1, &layer->gate_up);
+                                     /*parts=*/1, &layer->gate_up, /*gated=*/true);
   status.Update(loader.Layer({ColumnShard(prefix + "down_proj.weight", c.hidden, c.intermediate,
                                           p.first_intermediate, p.intermediate)},
                              p.parts, &layer->down));

@@ -122,9 +122,10 @@ absl::StatusOr<LogitShard> Transformer::Forward(const Batch& batch) {
       KeepRows(batch.logit_rows);
       rows = static_cast<int>(batch.logit_rows.size());
     }
-    absl::Status status =
-        ProjectAndAdd(*weights.output, weights.output_bias, attended_.data(), rows);
+    float* projected = Reserve(&projected_, static_cast<size_t>(rows) * config_.hidden);
+    absl::Status status = weights.output->Forward(attended_.data(), rows, projected);
     if (!status.ok()) return status;
+    AddProjected(weights.output_bias, rows);
     if (status = FeedForward(weights, rows); !status.ok()) return status;
   }
 
@@ -212,17 +213,20 @@ void Transformer::PlaceQueriesAndKeys(int layer, int rows) {
 // residual += down(silu(gate(x)) * up(x)), x the normed residual.
 absl::Status Transformer::FeedForward(const LayerWeights& weights, int rows) {
   Normalise(weights.mlp_norm, rows);
-  float* activated = Reserve(&activated_, static_cast<size_t>(rows) * partition_.intermediate);
-  const absl::Status status = weights.gate_up->FusesGate() && weights.gate_up_bias.empty()
-                                  ? weights.gate_up->ForwardGated(normed_.data(), rows, activated)
-                                  : GateApart(weights, rows, activated);
+  float* projected = Reserve(&projected_, static_cast<size_t>(rows) * config_.hidden);
+  const bool fuses = weights.gate_up_bias.empty() && weights.down->FusesGates(*weights.gate_up);
+  const absl::Status status =
+      fuses ? weights.down->ForwardGated(weights.gate_up.get(), normed_.data(), rows, projected)
+            : GateApart(weights, rows, projected);
   if (!status.ok()) return status;
-  return ProjectAndAdd(*weights.down, weights.down_bias, activated, rows);
+  AddProjected(weights.down_bias, rows);
+  return status;
 }
 
-// activated = silu(gate(x)) * up(x), by way of all gates and ups.
-absl::Status Transformer::GateApart(const LayerWeights& weights, int rows, float* activated) {
+// projected = down(silu(gate(x)) * up(x)), by way of all gates and ups.
+absl::Status Transformer::GateApart(const LayerWeights& weights, int rows, float* projected) {
   const size_t features = partition_.intermediate;
+  float* activated = Reserve(&activated_, rows * features);
   float* gate_up = Reserve(&gate_up_, rows * features * 2);
   if (absl::Status status = weights.gate_up->Forward(normed_.data(), rows, gate_up); !status.ok()) {
     return status;
@@ -235,23 +239,19 @@ absl::Status Transformer::GateApart(const LayerWeights& weights, int rows, float
                              activated + row * features);
     }
   });
-  return absl::OkStatus();
+  return weights.down->Forward(activated, rows, projected);
 }
 
-// residual += sum over ranks of linear(x), plus the bias once.
-absl::Status Transformer::ProjectAndAdd(Linear& linear, const std::vector<float>& bias,
-                                        const float* x, int rows) {
+// residual += sum over ranks of projected, plus the bias once.
+void Transformer::AddProjected(const std::vector<float>& bias, int rows) {
   const size_t hidden = config_.hidden;
-  float* projected = Reserve(&projected_, rows * hidden);
-  if (absl::Status status = linear.Forward(x, rows, projected); !status.ok()) return status;
-  communicator_->AllReduceSum(absl::MakeSpan(projected, rows * hidden));
+  communicator_->AllReduceSum(absl::MakeSpan(projected_.data(), rows * hidden));
   for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
-    float* from = projected + row * hidden;
+    float* from = projected_.data() + row * hidden;
     for (size_t i = 0; i < bias.size(); ++i) from[i] += bias[i];
     float* to = residual_.data() + row * hidden;
     for (size_t i = 0; i < hidden; ++i) to[i] += from[i];
   }
-  return absl::OkStatus();
 }
 
 // normed = RMSNorm(residual) * weight

@@ -44,9 +44,8 @@ class Transformer : public RankModel {
   absl::Status Attend(int layer, int rows);
   void PlaceQueriesAndKeys(int layer, int rows);
   absl::Status FeedForward(const LayerWeights& weights, int rows);
-  absl::Status GateApart(const LayerWeights& weights, int rows, float* activated);
-  absl::Status ProjectAndAdd(Linear& linear, const std::vector<float>& bias, const float* x,
-                             int rows);
+  absl::Status GateApart(const LayerWeights& weights, int rows, float* projected);
+  void AddProjected(const std::vector<float>& bias, int rows);
   void Normalise(const std::vector<float>& weight, int rows);
   void KeepRows(const std::vector<int32_t>& rows);
 

@@ -1,12 +1,12 @@
 #ifndef SPECFABRIC_MODEL_CPU_FETCH_TRIAL_H_
 #define SPECFABRIC_MODEL_CPU_FETCH_TRIAL_H_
 
-// Whether a pass of a few rows had better fetch a layer's weights itself, some steps ahead, or
-// leave that to the processor, which sees that they are read in order. On some machines its own
-// fetching fills the memory's queues better than any we ask for; on others it does not. So both are
-// tried in turns in the first passes, and the one whose quickest pass was quicker stays: what else
-// the machine does makes passes slower, never quicker. Ours has to be clearly quicker, for it is
-// work too. Results have the same bits. Owned by the layer; one thread.
+// Whether a pass of so many rows, of a single block, had better fetch a layer's weights itself,
+// some steps ahead, or leave that to the processor, which sees that they are read in order. On some
+// machines its own fetching fills the memory's queues better than any we ask for; on others it does
+// not. So both are tried in turns in the first passes, and the one whose quickest pass was quicker
+// stays: what else the machine does makes passes slower, never quicker. Ours has to be clearly
+// quicker, for it is work too. Results have the same bits. Owned by the layer; one thread.
 
 #include <algorithm>
 #include <array>

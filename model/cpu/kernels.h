@@ -17,24 +17,27 @@
 namespace specfabric::model::cpu {
 
 constexpr int kLanes = 16;
-constexpr int kPanelOutputs = 64;  // outputs that a panel of packed weights holds
+constexpr int kPanelOutputs = 32;  // outputs that a panel of packed weights holds
 constexpr int kTreeLevels = 4;     // of the tree that adds parts: at most 8 of them
 constexpr int kMaxPanelRows = 64;  // of one call
+constexpr int kMaxBlockRows = 12;  // of any Kernels
 
-// 64 outputs of a linear layer for `rows` rows.
+// 32 outputs of a linear layer for `rows` rows, which are cut into `blocks` blocks: block b has
+// rows rows * b / blocks to rows * (b + 1) / blocks, at most Kernels::block_rows.
 struct PanelArgs {
-  // float32: [parts][steps][64]. bfloat16: [parts][steps][64][2], a step being two inputs.
+  // float32: [parts][steps][32]. bfloat16: [parts][steps][32][2], a step being two inputs.
   const void* weights;
-  // float32: [rows][parts * steps]. bfloat16: [rows][parts * steps][2].
+  // Block behind block, each, float32: [parts][steps][its rows]. bfloat16: the same of pairs.
   const void* x;
-  int rows;   // at most kMaxPanelRows
+  int rows;  // at most kMaxPanelRows
+  int blocks;
   int parts;  // a power of two, at most 8
   int steps;
-  float* out;  // [rows][out_stride], the first `outputs` of 64 are written
+  float* out;  // [rows][out_stride], the first `outputs` of 32 are written
   int out_stride;
   int outputs;
   const void* next;  // what will be read after this panel: fetched towards its end
-  bool fetches;      // weights before they are needed; more than Kernels::few_rows always do
+  bool fetches;      // weights before they are needed; several blocks always do
 };
 
 constexpr int kMaxQueries = 4;
@@ -65,7 +68,7 @@ struct AttentionArgs {
 struct Kernels {
   const char* name;
   bool (*supported)();
-  int few_rows;  // whose sums stay in registers, so that memory bounds a panel
+  int block_rows;  // whose sums for a whole panel the registers hold
   void (*panel_float32)(const PanelArgs& args);
   void (*panel_bfloat16)(const PanelArgs& args);
   void (*attention_float32)(const AttentionArgs& args);
@@ -74,6 +77,9 @@ struct Kernels {
   void (*rms_norm)(const float* x, const float* weight, float epsilon, int width, float* out);
   // out = silu(gate) * up
   void (*silu_multiply)(const float* gate, const float* up, int width, float* out);
+  // The same of a panel's gates and ups, [rows][32], of the rows of one block, as steps of x.
+  void (*gate_float32)(const float* gate, const float* up, int rows, uint32_t* out);
+  void (*gate_bfloat16)(const float* gate, const float* up, int rows, uint32_t* out);
   // As base::RoundToBFloat16, which every instruction set agrees with.
   void (*round_bfloat16)(const float* x, int count, uint16_t* out);
 };

@@ -14,7 +14,8 @@ PackedLinear::PackedLinear(const LinearShape& shape, DataType dtype, const Kerne
       kernels_(kernels),
       pool_(pool),
       part_inputs_(shape.inputs / shape.parts),
-      steps_(dtype == DataType::kFloat32 ? part_inputs_ : (part_inputs_ + 1) / 2) {}
+      inputs_(dtype, shape.parts, part_inputs_, kernels, pool),
+      trials_(kernels.block_rows) {}
 
 absl::StatusOr<std::unique_ptr<Linear>> PackedLinear::Create(const LinearShape& shape,
                                                              DataType dtype,
@@ -22,8 +23,8 @@ absl::StatusOr<std::unique_ptr<Linear>> PackedLinear::Create(const LinearShape& 
                                                              const Kernels& kernels,
                                                              ThreadPool* pool) {
   std::unique_ptr<PackedLinear> linear(new PackedLinear(shape, dtype, kernels, pool));
-  const size_t panels = (shape.outputs + kPanelOutputs - 1) / kPanelOutputs;
-  absl::StatusOr<AlignedBuffer> buffer = AlignedBuffer::Create(panels * linear->PanelBytes());
+  absl::StatusOr<AlignedBuffer> buffer =
+      AlignedBuffer::Create(linear->PanelOffset(linear->Panels()));
   if (!buffer.ok()) return buffer.status();
   linear->weights_ = *std::move(buffer);
 
@@ -37,16 +38,22 @@ absl::StatusOr<std::unique_ptr<Linear>> PackedLinear::Create(const LinearShape& 
 
 // Both kinds of step take four bytes for each output.
 size_t PackedLinear::PanelBytes() const {
-  return size_t{4} * kPanelOutputs * shape_.parts * steps_;
+  return size_t{4} * kPanelOutputs * shape_.parts * inputs_.steps();
+}
+
+int PackedLinear::Place(int panel) const {
+  if (!Alternates()) return panel;
+  const int half = Panels() / 2;
+  return panel < half ? 2 * panel : 2 * (panel - half) + 1;
 }
 
 void PackedLinear::PackOutput(int32_t output, const float* weights) {
   const int lane = output % kPanelOutputs;
-  std::byte* panel = static_cast<std::byte*>(weights_.data()) +
-                     static_cast<size_t>(output / kPanelOutputs) * PanelBytes();
+  std::byte* panel =
+      static_cast<std::byte*>(weights_.data()) + PanelOffset(Place(output / kPanelOutputs));
   for (int part = 0; part < shape_.parts; ++part) {
     const float* from = weights + part * part_inputs_;
-    const size_t first_step = static_cast<size_t>(part) * steps_;
+    const size_t first_step = static_cast<size_t>(part) * inputs_.steps();
     if (dtype_ == DataType::kFloat32) {
       float* to = reinterpret_cast<float*>(panel) + first_step * kPanelOutputs + lane;
       for (int i = 0; i < part_inputs_; ++i) to[static_cast<size_t>(i) * kPanelOutputs] = from[i];
@@ -59,34 +66,21 @@ void PackedLinear::PackOutput(int32_t output, const float* weights) {
   }
 }
 
-size_t PackedLinear::RowBytes() const { return size_t{4} * shape_.parts * steps_; }
-
-const std::byte* PackedLinear::PrepareInputs(const float* x, int rows) {
-  if (dtype_ == DataType::kFloat32) return reinterpret_cast<const std::byte*>(x);
-  const size_t part_elements = static_cast<size_t>(steps_) * 2;
-  const size_t needed = rows * shape_.parts * part_elements;
-  // Elements that pad a part of odd length are never written, hence stay zero.
-  if (rounded_.size() < needed) rounded_.resize(needed);
-  for (int run = 0; run < rows * shape_.parts; ++run) {
-    kernels_.round_bfloat16(x + static_cast<size_t>(run) * part_inputs_, part_inputs_,
-                            rounded_.data() + run * part_elements);
-  }
-  return reinterpret_cast<const std::byte*>(rounded_.data());
-}
-
-void PackedLinear::RunPanel(int panel, int next, const std::byte* inputs, int rows, float* out,
+void PackedLinear::RunPanel(int place, int outputs, int row, int rows, float* out,
                             int out_stride) const {
+  const auto* weights = static_cast<const std::byte*>(weights_.data());
   PanelArgs args;
-  args.weights = Panel(panel);
-  args.next = Panel(next);
-  args.x = inputs;
+  args.weights = weights + PanelOffset(place);
+  args.next = weights + PanelOffset(place + 1);
+  args.x = inputs_.Call(row);
   args.rows = rows;
+  args.blocks = inputs_.Blocks(rows);
   args.parts = shape_.parts;
-  args.steps = steps_;
+  args.steps = inputs_.steps();
   args.out = out;
   args.out_stride = out_stride;
-  args.outputs = std::min(kPanelOutputs, shape_.outputs - panel * kPanelOutputs);
-  args.fetches = trial_.fetches();
+  args.outputs = outputs;
+  args.fetches = args.blocks > 1 || trials_[rows - 1].fetches();
   if (dtype_ == DataType::kFloat32) {
     kernels_.panel_float32(args);
   } else {
@@ -94,51 +88,67 @@ void PackedLinear::RunPanel(int panel, int next, const std::byte* inputs, int ro
   }
 }
 
-void PackedLinear::RunPanels(int count, int rows, absl::FunctionRef<void(int panel)> run) {
+void PackedLinear::RunPanels(int rows, int count,
+                             absl::FunctionRef<void(int panel, int row, int rows)> run) {
   const base::Nanos begin = base::Now();
   pool_->Run(count, [&](int, int first, int end) {
-    for (int panel = first; panel < end; ++panel) run(panel);
+    for (int panel = first; panel < end; ++panel) {
+      for (int row = 0; row < rows; row += kMaxPanelRows) {
+        run(panel, row, std::min(kMaxPanelRows, rows - row));
+      }
+    }
   });
-  if (rows <= kernels_.few_rows && !trial_.settled()) trial_.Observe(base::Now() - begin);
+  if (inputs_.Blocks(rows) > 1) return;
+  FetchTrial& trial = trials_[rows - 1];
+  if (!trial.settled()) trial.Observe(base::Now() - begin);
+}
+
+void PackedLinear::MultiplyPacked(int rows, float* out) {
+  RunPanels(rows, Panels(), [&](int panel, int row, int of_call) {
+    const int first = panel * kPanelOutputs;
+    RunPanel(Place(panel), std::min(kPanelOutputs, shape_.outputs - first), row, of_call,
+             out + static_cast<size_t>(row) * shape_.outputs + first, shape_.outputs);
+  });
 }
 
 absl::Status PackedLinear::Forward(const float* x, int rows, float* out) {
   if (rows == 0) return absl::OkStatus();
-  const std::byte* inputs = PrepareInputs(x, rows);
-  const int panels = (shape_.outputs + kPanelOutputs - 1) / kPanelOutputs;
-  RunPanels(panels, rows, [&](int panel) {
-    for (int row = 0; row < rows; row += kMaxPanelRows) {
-      RunPanel(panel, panel + 1, inputs + row * RowBytes(), std::min(kMaxPanelRows, rows - row),
-               out + static_cast<size_t>(row) * shape_.outputs + panel * kPanelOutputs,
-               shape_.outputs);
-    }
-  });
-  return absl::OkStatus();
+  const absl::Status status = inputs_.Pack(x, rows);
+  if (status.ok()) MultiplyPacked(rows, out);
+  return status;
 }
 
-void PackedLinear::RunGatedPanel(int panel, const std::byte* inputs, int rows, float* out) const {
-  const int features = shape_.outputs / 2;
-  float gate[kMaxPanelRows][kPanelOutputs], up[kMaxPanelRows][kPanelOutputs];
-  const int up_panel = panel + features / kPanelOutputs;
-  RunPanel(panel, up_panel, inputs, rows, gate[0], kPanelOutputs);
-  RunPanel(up_panel, panel + 1, inputs, rows, up[0], kPanelOutputs);
-  for (int row = 0; row < rows; ++row) {
-    kernels_.silu_multiply(gate[row], up[row], kPanelOutputs,
-                           out + static_cast<size_t>(row) * features + panel * kPanelOutputs);
+bool PackedLinear::FusesGates(const Linear& gate_up) const {
+  const auto* packed = dynamic_cast<const PackedLinear*>(&gate_up);
+  return packed != nullptr && packed->Alternates() && packed->dtype_ == dtype_ &&
+         packed->shape_.outputs == 2 * shape_.inputs && part_inputs_ % kPanelOutputs == 0;
+}
+
+void PackedLinear::RunGatedPanel(int panel, int row, int rows, PackedInputs* next) const {
+  float gates[kMaxPanelRows][kPanelOutputs], ups[kMaxPanelRows][kPanelOutputs];
+  RunPanel(2 * panel, kPanelOutputs, row, rows, gates[0], kPanelOutputs);
+  RunPanel(2 * panel + 1, kPanelOutputs, row, rows, ups[0], kPanelOutputs);
+  const bool pairs = dtype_ == DataType::kBFloat16;
+  const auto gate = pairs ? kernels_.gate_bfloat16 : kernels_.gate_float32;
+  const int64_t step = int64_t{panel} * kPanelOutputs / (pairs ? 2 : 1);
+  const int blocks = inputs_.Blocks(rows);
+  for (int b = 0; b < blocks; ++b) {
+    const int first = rows * b / blocks, count = rows * (b + 1) / blocks - first;
+    gate(gates[first], ups[first], count, next->Step(row + first, count, step));
   }
 }
 
-absl::Status PackedLinear::ForwardGated(const float* x, int rows, float* out) {
+absl::Status PackedLinear::ForwardGated(Linear* gate_up, const float* x, int rows, float* out) {
   if (rows == 0) return absl::OkStatus();
-  const std::byte* inputs = PrepareInputs(x, rows);
-  const int features = shape_.outputs / 2;
-  RunPanels(features / kPanelOutputs, rows, [&](int panel) {
-    for (int row = 0; row < rows; row += kMaxPanelRows) {
-      RunGatedPanel(panel, inputs + row * RowBytes(), std::min(kMaxPanelRows, rows - row),
-                    out + static_cast<size_t>(row) * features);
-    }
+  auto* gated = static_cast<PackedLinear*>(gate_up);
+  absl::Status status = gated->inputs_.Pack(x, rows);
+  status.Update(inputs_.Reserve(rows));
+  if (!status.ok()) return status;
+  gated->RunPanels(rows, gated->Panels() / 2, [&](int panel, int row, int of_call) {
+    gated->RunGatedPanel(panel, row, of_call, &inputs_);
   });
-  return absl::OkStatus();
+  MultiplyPacked(rows, out);
+  return status;
 }
 
 }  // namespace specfabric::model::cpu

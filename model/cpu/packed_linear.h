@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_MODEL_CPU_PACKED_LINEAR_H_
 #define SPECFABRIC_MODEL_CPU_PACKED_LINEAR_H_
 
-// The fast linear layer: weights packed in panels of 64 outputs (layout in cpu/kernels.h), read
+// The fast linear layer: weights packed in panels of 32 outputs (layout in cpu/kernels.h), read
 // once for up to 64 rows. A row's result has the same bits whatever the other rows are, however
 // many threads share the panels and however the outputs are spread over ranks.
 
@@ -15,6 +15,7 @@
 #include "model/config.h"
 #include "model/cpu/fetch_trial.h"
 #include "model/cpu/kernels.h"
+#include "model/cpu/packed_inputs.h"
 #include "model/linear.h"
 #include "model/thread_pool.h"
 
@@ -29,39 +30,38 @@ class PackedLinear : public Linear {
                                                         const Kernels& kernels, ThreadPool* pool);
 
   absl::Status Forward(const float* x, int rows, float* out) override;
-  absl::Status ForwardGated(const float* x, int rows, float* out) override;
-  // Where a panel holds gates alone or ups alone.
-  bool FusesGate() const override { return shape_.outputs % (2 * kPanelOutputs) == 0; }
+  absl::Status ForwardGated(Linear* gate_up, const float* x, int rows, float* out) override;
+  // Where a panel of it holds gates alone or ups alone, and inputs of one part.
+  bool FusesGates(const Linear& gate_up) const override;
 
  private:
   PackedLinear(const LinearShape& shape, DataType dtype, const Kernels& kernels, ThreadPool* pool);
 
   size_t PanelBytes() const;
   void PackOutput(int32_t output, const float* weights);
-  // Of one row as the kernels take it.
-  size_t RowBytes() const;
-  // x as the kernels take it: as it is, or rounded to pairs of bfloat16 in rounded_.
-  const std::byte* PrepareInputs(const float* x, int rows);
-  const std::byte* Panel(int panel) const {
-    return static_cast<const std::byte*>(weights_.data()) + panel * PanelBytes();
-  }
-  // Splits `count` panels among the threads and runs them for `rows` rows.
-  void RunPanels(int count, int rows, absl::FunctionRef<void(int panel)> run);
-  // The panel's outputs for at most kMaxPanelRows rows from `inputs` on; panel `next` is next.
-  void RunPanel(int panel, int next, const std::byte* inputs, int rows, float* out,
-                int out_stride) const;
-  // Gates and ups of panels `panel` and half of all panels further on.
-  void RunGatedPanel(int panel, const std::byte* inputs, int rows, float* out) const;
+  int Panels() const { return (shape_.outputs + kPanelOutputs - 1) / kPanelOutputs; }
+  // Where panels of gates alone and of ups alone are kept in turns.
+  bool Alternates() const { return shape_.gated && shape_.outputs % (2 * kPanelOutputs) == 0; }
+  // The place of a panel among them as they are kept, which is the order they are read in.
+  int Place(int panel) const;
+  size_t PanelOffset(int place) const { return place * PanelBytes(); }
+  // Splits `count` panels among the threads and runs each for the rows of every call.
+  void RunPanels(int rows, int count, absl::FunctionRef<void(int panel, int row, int rows)> run);
+  // out = W x of the inputs that inputs_ holds.
+  void MultiplyPacked(int rows, float* out);
+  // The outputs of the panel at `place` for at most kMaxPanelRows rows from `row` on.
+  void RunPanel(int place, int outputs, int row, int rows, float* out, int out_stride) const;
+  // Writes what panel `panel` of gates and its ups give to `next`, whose inputs they are.
+  void RunGatedPanel(int panel, int row, int rows, PackedInputs* next) const;
 
   const LinearShape shape_;
   const DataType dtype_;
   const Kernels& kernels_;
   ThreadPool* const pool_;
   const int part_inputs_;
-  const int steps_;  // of one part; two inputs each in bfloat16
   AlignedBuffer weights_;
-  std::vector<uint16_t> rounded_;  // [rows][parts][steps][2]
-  FetchTrial trial_;               // by passes of a few rows
+  PackedInputs inputs_;
+  std::vector<FetchTrial> trials_;  // of passes of 1, 2, ... Kernels::block_rows rows
 };
 
 }  // namespace specfabric::model::cpu

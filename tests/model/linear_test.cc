@@ -158,7 +158,7 @@ TEST(PackedLinearTest, BFloat16BitsAreEqualOnEveryInstructionSet) {
 }
 
 TEST(PackedLinearTest, RowBitsDoNotDependOnTheOtherRows) {
-  constexpr int kInputs = 600, kOutputs = 130, kRows = 29;
+  constexpr int kInputs = 602, kOutputs = 130, kRows = 29;  // parts of odd length, too
   ThreadPool pool(1);
   const Matrix w(kOutputs, kInputs, 7);
   const std::vector<float> x = Normal(kRows * kInputs, 8);
@@ -185,13 +185,12 @@ TEST(PackedLinearTest, RowBitsDoNotDependOnTheOtherRows) {
   }
 }
 
-// Outputs split over ranks, inputs split over ranks in parts: the same bits as on one.
-// Passes of a few rows fetch ahead or not, in turns until the quicker way is known.
+// Passes of a single block fetch ahead or not, in turns until the quicker way is known.
 TEST(PackedLinearTest, HowWeightsAreFetchedChangesNoBit) {
   ThreadPool pool(1);
   for (const cpu::Kernels* kernels : SupportedKernels()) {
     for (DataType dtype : kTypes) {
-      for (int rows = 1; rows <= kernels->few_rows; ++rows) {
+      for (int rows = 1; rows <= kernels->block_rows; ++rows) {
         const Matrix w(130, 600, 11);
         const std::vector<float> x = Normal(size_t(rows) * w.inputs, 12);
         const auto linear = Pack({w.outputs, w.inputs, 2}, dtype, w.Reader(), &pool, *kernels);
@@ -219,6 +218,7 @@ TEST(FetchTrialTest, TheQuickerWayStays) {
   }
 }
 
+// Outputs split over ranks, inputs split over ranks in parts: the same bits as on one.
 TEST(PackedLinearTest, BitsDoNotDependOnSharding) {
   constexpr int kInputs = 8 * 19, kOutputs = 150, kRows = 9, kParts = 8;
   ThreadPool pool(1);
@@ -278,29 +278,44 @@ TEST(PackedLinearTest, ThreadsChangeNothing) {
 }
 
 TEST(PackedLinearTest, FusedGatesHaveTheBitsOfGatesApart) {
-  constexpr int kInputs = 150, kFeatures = 192;
+  constexpr int kInputs = 150, kFeatures = 192, kOutputs = 70;
   ThreadPool pool(2);
-  const Matrix w(2 * kFeatures, kInputs, 15);
+  const Matrix w(2 * kFeatures, kInputs, 15), v(kOutputs, kFeatures, 17);
   for (const cpu::Kernels* kernels : SupportedKernels()) {
     for (DataType dtype : kTypes) {
-      const auto linear = Pack({2 * kFeatures, kInputs, 1}, dtype, w.Reader(), &pool, *kernels);
-      ASSERT_TRUE(linear->FusesGate());
-      for (int rows : {1, 7, 64, 65, 130}) {
+      const auto gate_up = Pack({.outputs = 2 * kFeatures, .inputs = kInputs, .gated = true}, dtype,
+                                w.Reader(), &pool, *kernels);
+      const auto down = Pack({kOutputs, kFeatures, 2}, dtype, v.Reader(), &pool, *kernels);
+      ASSERT_TRUE(down->FusesGates(*gate_up));
+      for (int rows : {1, 7, 30, 64, 65, 130}) {
         const std::vector<float> x = Normal(size_t(rows) * kInputs, 16);
-        const std::vector<float> apart = Apply(*linear, x, rows, 2 * kFeatures);
-        std::vector<float> fused(size_t(rows) * kFeatures, NAN);
-        ASSERT_TRUE(linear->ForwardGated(x.data(), rows, fused.data()).ok());
-        std::vector<float> want(kFeatures);
+        const std::vector<float> apart = Apply(*gate_up, x, rows, 2 * kFeatures);
+        std::vector<float> gated(size_t(rows) * kFeatures);
         for (int r = 0; r < rows; ++r) {
           const float* gate = &apart[size_t(r) * 2 * kFeatures];
-          kernels->silu_multiply(gate, gate + kFeatures, kFeatures, want.data());
-          ASSERT_TRUE(std::equal(want.begin(), want.end(), &fused[size_t(r) * kFeatures]))
-              << kernels->name << " " << Name(dtype) << " rows " << rows << " row " << r;
+          kernels->silu_multiply(gate, gate + kFeatures, kFeatures, &gated[size_t(r) * kFeatures]);
         }
+        std::vector<float> fused(size_t(rows) * kOutputs, NAN);
+        ASSERT_TRUE(down->ForwardGated(gate_up.get(), x.data(), rows, fused.data()).ok());
+        ASSERT_EQ(fused, Apply(*down, gated, rows, kOutputs))
+            << kernels->name << " " << Name(dtype) << " rows " << rows;
       }
     }
   }
-  EXPECT_FALSE(Pack({2 * 96, kInputs, 1}, DataType::kFloat32, w.Reader(), &pool)->FusesGate());
+}
+
+TEST(PackedLinearTest, FusesOnlyWherePanelsAreOfGatesOrUpsAloneAndOfOnePart) {
+  ThreadPool pool(1);
+  const auto make = [&](int outputs, int inputs, int parts, bool gated) {
+    const Matrix w(outputs, inputs, 18);
+    return Pack({outputs, inputs, parts, gated}, DataType::kBFloat16, w.Reader(), &pool);
+  };
+  const auto down = make(40, 96, 1, false);
+  EXPECT_TRUE(down->FusesGates(*make(2 * 96, 20, 1, true)));
+  EXPECT_FALSE(down->FusesGates(*make(2 * 96, 20, 1, false)));
+  EXPECT_FALSE(down->FusesGates(*make(2 * 64, 20, 1, true)));
+  EXPECT_FALSE(make(40, 80, 1, false)->FusesGates(*make(2 * 80, 20, 1, true)));
+  EXPECT_FALSE(make(40, 96, 2, false)->FusesGates(*make(2 * 96, 20, 1, true)));
 }
 
 TEST(PackedLinearTest, AgreesWithLibtorch) {

@@ -1,0 +1,91 @@
+#include "model/cpu/packed_inputs.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/status/statusor.h"
+
+namespace specfabric::model::cpu {
+namespace {
+
+constexpr int kTileSteps = 64;             // of all rows of a block: they stay in L1
+constexpr size_t kWordsToShare = 1 << 15;  // with the other threads; fewer are soon done
+
+}  // namespace
+
+PackedInputs::PackedInputs(DataType dtype, int parts, int part_inputs, const Kernels& kernels,
+                           ThreadPool* pool)
+    : dtype_(dtype),
+      kernels_(kernels),
+      pool_(pool),
+      parts_(parts),
+      part_inputs_(part_inputs),
+      steps_(dtype == DataType::kFloat32 ? part_inputs : (part_inputs + 1) / 2) {}
+
+int PackedInputs::PartTiles() const { return (steps_ + kTileSteps - 1) / kTileSteps; }
+
+absl::Status PackedInputs::Pack(const float* x, int rows) {
+  if (rows == 1 && dtype_ == DataType::kFloat32) {
+    words_ = reinterpret_cast<const uint32_t*>(x);
+    return absl::OkStatus();
+  }
+  if (absl::Status status = Reserve(rows); !status.ok()) return status;
+  blocks_.clear();
+  for (int row = 0; row < rows; row += kMaxPanelRows) {
+    const int of_call = std::min(kMaxPanelRows, rows - row);
+    const int count = Blocks(of_call);
+    for (int b = 0; b < count; ++b) {
+      const int first = of_call * b / count;
+      blocks_.push_back({x + size_t(row + first) * parts_ * part_inputs_,
+                         of_call * (b + 1) / count - first, Step(row + first, 0, 0)});
+    }
+  }
+  const int tiles = parts_ * PartTiles();
+  const auto pack = [&](int, int begin, int end) {
+    for (int i = begin; i < end; ++i) PackTile(blocks_[i / tiles], i % tiles);
+  };
+  const int items = static_cast<int>(blocks_.size()) * tiles;
+  if (rows * RowWords() < kWordsToShare) {
+    pack(0, 0, items);
+  } else {
+    pool_->Run(items, pack);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PackedInputs::Reserve(int rows) {
+  const size_t bytes = rows * RowWords() * sizeof(uint32_t);
+  if (packed_.bytes() < bytes) {
+    absl::StatusOr<AlignedBuffer> larger =
+        AlignedBuffer::Create(std::max(bytes, 2 * packed_.bytes()));
+    if (!larger.ok()) return larger.status();
+    packed_ = *std::move(larger);
+  }
+  words_ = Room();
+  return absl::OkStatus();
+}
+
+void PackedInputs::PackTile(const Block& block, int tile) const {
+  const int part = tile / PartTiles(), step = tile % PartTiles() * kTileSteps;
+  const int steps = std::min(kTileSteps, steps_ - step);
+  const bool pairs = dtype_ == DataType::kBFloat16;
+  const int inputs = pairs ? std::min(2 * steps, part_inputs_ - 2 * step) : steps;
+  uint32_t words[kMaxBlockRows][kTileSteps];
+  for (int r = 0; r < block.rows; ++r) {
+    const float* from = block.x + (size_t{1} * r * parts_ + part) * part_inputs_ +
+                        size_t{1} * step * (pairs ? 2 : 1);
+    if (pairs) {
+      words[r][steps - 1] = 0;  // the second of which may be none
+      kernels_.round_bfloat16(from, inputs, reinterpret_cast<uint16_t*>(words[r]));
+    } else {
+      std::memcpy(words[r], from, inputs * sizeof(float));
+    }
+  }
+  uint32_t* out = block.out + (size_t{1} * part * steps_ + step) * block.rows;
+  for (int s = 0; s < steps; ++s) {
+    for (int r = 0; r < block.rows; ++r) *out++ = words[r][s];
+  }
+}
+
+}  // namespace specfabric::model::cpu

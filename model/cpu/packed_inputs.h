@@ -1,0 +1,68 @@
+#ifndef SPECFABRIC_MODEL_CPU_PACKED_INPUTS_H_
+#define SPECFABRIC_MODEL_CPU_PACKED_INPUTS_H_
+
+// A layer's inputs as the panel kernels take them (cpu/kernels.h): the rows of a block next to each
+// other at every step, so that a kernel reads one stream whatever the rows' stride is. Rows a power
+// of two apart would otherwise share few sets of a cache. Owned by the layer.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "model/aligned_buffer.h"
+#include "model/config.h"
+#include "model/cpu/kernels.h"
+#include "model/thread_pool.h"
+
+namespace specfabric::model::cpu {
+
+class PackedInputs {
+ public:
+  // Of rows of parts * part_inputs inputs. `kernels` and `pool` must outlive it.
+  PackedInputs(DataType dtype, int parts, int part_inputs, const Kernels& kernels,
+               ThreadPool* pool);
+
+  // Steps of one part: an input each, or two in bfloat16.
+  int steps() const { return steps_; }
+  // Into how many blocks the kernels cut the rows of one call.
+  int Blocks(int rows) const { return (rows + kernels_.block_rows - 1) / kernels_.block_rows; }
+  // Takes x: [rows][parts * part_inputs], which must not change while it is used. bfloat16 rounds.
+  // ResourceExhausted: no memory.
+  absl::Status Pack(const float* x, int rows);
+  // Makes room instead, for the caller to write by way of Step. Likewise.
+  absl::Status Reserve(int rows);
+  // For a call with rows from `row` on, a multiple of kMaxPanelRows. Until the next Pack.
+  const void* Call(int row) const { return words_ + row * RowWords(); }
+  // Of the room, from a step of part 0 on, for the block of `rows` rows that begins with `row`.
+  uint32_t* Step(int row, int rows, int64_t step) {
+    return Room() + row * RowWords() + step * rows;
+  }
+
+ private:
+  // Rows that are interleaved, of `of` rows in all.
+  struct Block {
+    const float* x;
+    int rows;
+    uint32_t* out;
+  };
+
+  size_t RowWords() const { return size_t{1} * parts_ * steps_; }
+  uint32_t* Room() const { return static_cast<uint32_t*>(packed_.data()); }
+  int PartTiles() const;
+  void PackTile(const Block& block, int tile) const;
+
+  const DataType dtype_;
+  const Kernels& kernels_;
+  ThreadPool* const pool_;
+  const int parts_;
+  const int part_inputs_;
+  const int steps_;
+  AlignedBuffer packed_;  // in huge pages: a block's steps are read once for every panel
+  std::vector<Block> blocks_;
+  const uint32_t* words_ = nullptr;
+};
+
+}  // namespace specfabric::model::cpu
+
+#endif  // SPECFABRIC_MODEL_CPU_PACKED_INPUTS_H_
