@@ -2,9 +2,9 @@
 """Speculative decoding at batch 1, side by side: SpecFabric, llama.cpp and transformers.
 
 All decode the same prompts greedily with the same target, draft and number of threads. First every
-system's settings are tried once each on the first prompts and only its best is kept, llama.cpp's by
-the most guesses a round, their least probability and the draft's threads, transformers' by the
-number of guesses. Then the best, and plain decoding by SpecFabric and llama.cpp, go round after
+system's settings are tried once each on the first prompts and only its best is kept, SpecFabric's by
+trees and whether the draft runs ahead, llama.cpp's by the most guesses a round, their least
+probability and the draft's threads, transformers' by the number of guesses. Then the best, and plain decoding by SpecFabric and llama.cpp, go round after
 round over all prompts, each once a repetition, so that a machine that slows down slows all.
 
     python=$(scripts/setup --print-venv)/bin/python
@@ -93,7 +93,7 @@ def decode_specfabric(args: argparse.Namespace, drafts: list[str], prompt: str) 
         f"--max_tokens={args.tokens}",
         "--temperature=0",
         "--ignore_eos",
-        "--repeat=2",  # the first warms up
+        "--repeat=3",  # the first two warm up: layers try how to fetch their weights
         "--lookup=off",  # the others look nothing up
         "--json",
         "--log_level=warning",
@@ -185,14 +185,15 @@ def settings_of(args: argparse.Namespace) -> dict[str, list[Setting]]:
         OURS: [
             Setting(
                 OURS,
-                f"--tree={tree}",
+                f"--tree={tree} --ahead={ahead}",
                 partial(
                     decode_specfabric,
                     args,
-                    [f"--draft_model={args.draft_model}", "--drafts=1", f"--tree={tree}"],
+                    [f"--draft_model={args.draft_model}", "--drafts=1", f"--tree={tree}"]
+                    + [f"--ahead={ahead}"],
                 ),
             )
-            for tree in args.trees
+            for tree, ahead in itertools.product(args.trees, args.ahead)
         ],
         OURS_PLAIN: [Setting(OURS_PLAIN, "", partial(decode_specfabric, args, []))],
         LLAMA: [
@@ -273,6 +274,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--tuning_prompts", type=int, default=2)
     parser.add_argument("--trees", nargs="+", default=["best:12:4:12", "best:24:4:12"])
+    parser.add_argument(
+        "--ahead",
+        nargs="+",
+        default=["off", "likeliest"],
+        help="the draft's; it takes turns with the target on the same cores",
+    )
     parser.add_argument("--draft_max", type=int, nargs="+", default=[2, 3, 4, 6, 8, 12, 16])
     parser.add_argument("--p_min", type=float, nargs="+", default=[0.0, 0.4])
     parser.add_argument(
