@@ -2,10 +2,11 @@
 """Speculative decoding at batch 1, side by side: SpecFabric, llama.cpp and transformers.
 
 All decode the same prompts greedily with the same target, draft and number of threads. First every
-system's settings are tried once each on the first prompts and only its best is kept, SpecFabric's by
-trees and whether the draft runs ahead, llama.cpp's by the most guesses a round, their least
-probability and the draft's threads, transformers' by the number of guesses. Then the best, and plain decoding by SpecFabric and llama.cpp, go round after
-round over all prompts, each once a repetition, so that a machine that slows down slows all.
+system's settings are tried once each on the first prompts and only its best is kept, SpecFabric's
+by trees and whether the draft runs ahead, llama.cpp's by the most guesses a round, their least
+probability and the draft's threads, transformers' by the number of guesses. Then the best, and
+plain decoding by SpecFabric and llama.cpp, go round after round over all prompts, each once a
+repetition, so that a machine that slows down slows all.
 
     python=$(scripts/setup --print-venv)/bin/python
     scripts/setup --bench && scripts/build && $python scripts/make_bench_pair.py
