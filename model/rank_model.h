@@ -7,8 +7,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,7 +18,7 @@
 #include "model/batch.h"
 #include "model/communicator.h"
 #include "model/config.h"
-#include "speculation/sampling.h"
+#include "model/device_logits.h"
 
 namespace specfabric::model {
 
@@ -35,27 +37,6 @@ struct RankOptions {
   bool reference = false;  // libtorch's plain operations instead of the packed kernels; of CPUs
 };
 
-// How the token of one logit row is chosen by the coupled rule (verification.md section 1):
-// temperature 0 is greedily.
-struct RowChoice {
-  int32_t row = 0;  // of the logit rows
-  uint64_t seed = 0;
-  uint32_t position = 0;
-  float temperature = 0;
-};
-
-// Logits that are where a device computed them.
-class DeviceLogits {
- public:
-  virtual ~DeviceLogits() = default;
-  // best[i] = speculation::PerturbedArgMax over this rank's part of row choices[i].row, with the
-  // same bits. Internal: the device failed.
-  virtual absl::Status Best(absl::Span<const RowChoice> choices,
-                            absl::Span<speculation::ScoredToken> best) = 0;
-  // All rows, [rows][width], in the host's memory.
-  virtual absl::StatusOr<const float*> Fetch() = 0;
-};
-
 // This rank's part of the logits: float32, [rows][width], of ids first .. first + width. Valid
 // until the rank's next Forward. On a device there is no data until it is fetched.
 struct LogitShard {
@@ -69,10 +50,12 @@ struct LogitShard {
   }
 };
 
-// Brings rows to the host where they are on a device.
+// Brings all rows to the host where they are on a device.
 inline absl::Status FetchRows(LogitShard* shard) {
   if (shard->data != nullptr || shard->device == nullptr) return absl::OkStatus();
-  absl::StatusOr<const float*> rows = shard->device->Fetch();
+  std::vector<int32_t> all(shard->rows);
+  std::iota(all.begin(), all.end(), 0);
+  absl::StatusOr<const float*> rows = shard->device->Fetch(all);
   if (!rows.ok()) return rows.status();
   shard->data = *rows;
   return absl::OkStatus();

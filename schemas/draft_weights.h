@@ -64,11 +64,14 @@ class DraftWeights {
                                            absl::Span<const uint8_t> bytes);
 
   const DraftWeightsShape& shape() const { return shape_; }
+  // All rows as they lie.
+  absl::Span<const uint8_t> bytes() const { return {bytes_, shape_.bytes()}; }
   // [entries]; whole rows have no ids.
   absl::Span<const uint16_t> weights(int32_t row) const;
   absl::Span<const base::TokenId> ids(int32_t row) const;
   // The sum of the row's weights, as TotalWeight of the whole row has it.
   double total(int32_t row) const { return totals_[row]; }
+  absl::Span<const double> totals() const { return totals_; }  // [rows]
   // 0 for tokens that the row does not name.
   float weight(int32_t row, base::TokenId token) const;
 

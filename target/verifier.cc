@@ -103,24 +103,68 @@ void PathTo(const StepPlan& plan, const PlanSequence& sequence, int32_t logit,
   }
 }
 
-// Whether the rows that choose are to be seen whole, from the first of them on.
+// Whether the rows that choose are to be changed or reported on, from the first of them on.
+// Rules that change no row at the root change none below it.
+bool NeedsTheHost(const StepPlan& plan, const PlanSequence& sequence, int32_t logit) {
+  return sequence.logprobs >= 0 || sequence.rules.ChangeAt(OutputSize(plan, sequence, logit));
+}
+
+// Whether the rows that choose are to be seen whole, likewise.
 bool NeedsWholeRows(const StepPlan& plan, const PlanSequence& sequence, int32_t logit) {
   const bool filters = !sequence.sampling.greedy() && sequence.sampling.filtered();
-  return filters || sequence.logprobs >= 0 ||
-         sequence.rules.ChangeAt(OutputSize(plan, sequence, logit));
+  return filters || NeedsTheHost(plan, sequence, logit);
 }
 
 bool Weighs(const PlanSequence& sequence) {
   return sequence.row_count > 1 && sequence.coupling != speculation::Coupling::kCoupled;
 }
 
+// The token after one row, as a tree of a single node.
+model::DeviceTree SingleNode(const StepPlan& plan, const PlanSequence& sequence, int32_t logit) {
+  static constexpr int32_t kNoParent = -1;
+  const int32_t row = plan.logit_rows[logit];
+  return {.parents = absl::MakeConstSpan(&kNoParent, 1),
+          .tokens = absl::MakeConstSpan(plan.tokens).subspan(row, 1),
+          .first_logit = logit,
+          .sampling = sequence.sampling,
+          .position = static_cast<uint32_t>(plan.positions[row] + 1)};
+}
+
+model::DeviceTree WholeTree(const StepPlan& plan, const PlanSequence& sequence,
+                            const speculation::TypicalOptions& typical,
+                            const schemas::DraftWeights* weights) {
+  model::DeviceTree tree = SingleNode(plan, sequence, sequence.first_logit);
+  const auto rows = [&](const std::vector<int32_t>& values) {
+    return absl::MakeConstSpan(values).subspan(sequence.first_row, sequence.row_count);
+  };
+  tree.parents = rows(plan.parents);
+  tree.tokens = rows(plan.tokens);
+  if (Weighs(sequence)) {
+    tree.coupling = sequence.coupling;
+    tree.draw = sequence.draw;
+    tree.typical = typical;
+    tree.draw_number = sequence.draw_number;
+  }
+  if (ReadsWeights(sequence)) {
+    tree.weight_row = sequence.weight_row;
+    tree.weights = weights->bytes();
+    tree.totals = weights->totals();
+    tree.entries = weights->shape().entries;
+  }
+  return tree;
+}
+
 }  // namespace
 
-void RankVerifier::AddTree(const StepPlan& plan, int32_t s, bool on_device) {
+void RankVerifier::AddTree(const StepPlan& plan, int32_t s, const schemas::DraftWeights* weights,
+                           bool device_decides) {
   const PlanSequence& sequence = plan.sequences[s];
-  const bool walks = communicator_->size() == 1 && !on_device;
-  // Rules that change no row at the root change none below it.
-  if (walks || Weighs(sequence) || NeedsWholeRows(plan, sequence, sequence.first_logit)) {
+  if (device_decides && !NeedsTheHost(plan, sequence, sequence.first_logit)) {
+    decided_.push_back(s);
+    return device_trees_.push_back(WholeTree(plan, sequence, typical_, weights));
+  }
+  const bool alone = communicator_->size() == 1;
+  if (alone || Weighs(sequence) || NeedsWholeRows(plan, sequence, sequence.first_logit)) {
     return trees_.push_back(s);
   }
   for (int32_t i = 0; i < sequence.logit_count; ++i) {
@@ -128,27 +172,37 @@ void RankVerifier::AddTree(const StepPlan& plan, int32_t s, bool on_device) {
   }
 }
 
-void RankVerifier::AddPrefill(const StepPlan& plan, int32_t s) {
+void RankVerifier::AddPrefill(const StepPlan& plan, int32_t s, bool device_decides) {
   const PlanSequence& sequence = plan.sequences[s];
   const int32_t end = sequence.first_logit + sequence.logit_count;
   for (int32_t l = sequence.first_logit; l < end; ++l) {
     if (plan.score_tokens[l] != base::kNoToken) {
       whole_.push_back({s, l, false});
     } else if (sequence.samples && l == end - 1) {
-      (NeedsWholeRows(plan, sequence, l) ? whole_ : sharded_).push_back({s, l, true});
+      if (device_decides && !NeedsTheHost(plan, sequence, l)) {
+        decided_.push_back(s);
+        device_trees_.push_back(SingleNode(plan, sequence, l));
+      } else {
+        (NeedsWholeRows(plan, sequence, l) ? whole_ : sharded_).push_back({s, l, true});
+      }
     }
   }
 }
 
-void RankVerifier::SplitWork(const StepPlan& plan, bool on_device) {
+void RankVerifier::SplitWork(const StepPlan& plan,
+                             absl::Span<const schemas::DraftWeights* const> weights,
+                             bool on_device) {
   sharded_.clear();
   whole_.clear();
   trees_.clear();
+  decided_.clear();
+  device_trees_.clear();
+  const bool device_decides = on_device && communicator_->size() == 1;
   for (int32_t s = 0; s < static_cast<int32_t>(plan.sequences.size()); ++s) {
     if (plan.sequences[s].kind == RowsKind::kTree) {
-      AddTree(plan, s, on_device);
+      AddTree(plan, s, weights[s], device_decides);
     } else {
-      AddPrefill(plan, s);
+      AddPrefill(plan, s, device_decides);
     }
   }
 }
@@ -204,35 +258,81 @@ absl::Status RankVerifier::ChooseSharded(const StepPlan& plan, const model::Logi
   return status;
 }
 
-void RankVerifier::GatherWhole(const StepPlan& plan, const model::LogitShard& logits) {
-  rows_.assign(plan.logit_rows.size(), {});
-  if (communicator_->size() == 1) {
-    for (size_t l = 0; l < rows_.size(); ++l) rows_[l] = logits.row(static_cast<int>(l));
-    return;
+absl::Status RankVerifier::DecideOnDevice(const StepPlan& plan, model::DeviceLogits* device,
+                                          Verdict* verdict) {
+  accepted_.assign(device_trees_.size(), {});
+  absl::Status status = device->Verify(device_trees_, absl::MakeSpan(accepted_));
+  if (!status.ok()) return status;
+  for (size_t i = 0; i < decided_.size(); ++i) {
+    const int32_t s = decided_[i];
+    if (plan.sequences[s].kind == RowsKind::kTree) {
+      verdict->accepted[s] = std::move(accepted_[i]);
+    } else {
+      verdict->chosen[device_trees_[i].first_logit] = accepted_[i].tokens.front();
+    }
   }
-  std::vector<int32_t> wanted;  // logit rows
-  shard_rows_.clear();
+  return absl::OkStatus();
+}
+
+void RankVerifier::WantRows(const StepPlan& plan) {
+  wanted_.clear();
   owners_.clear();
   const auto want = [&](int32_t s, int32_t logit) {
-    const auto row = logits.row(logit);
-    shard_rows_.insert(shard_rows_.end(), row.begin(), row.end());
+    wanted_.push_back(logit);
     // Sequences are spread over the ranks; all rows of one stay together, and its weights with
     // them.
     owners_.push_back(static_cast<int>(plan.sequences[s].id % communicator_->size()));
-    wanted.push_back(logit);
   };
   for (const RowTask& task : whole_) want(task.sequence, task.logit);
   for (int32_t s : trees_) {
     const PlanSequence& sequence = plan.sequences[s];
     for (int32_t i = 0; i < sequence.logit_count; ++i) want(s, sequence.first_logit + i);
   }
-  communicator_->GatherRows(shard_rows_, logits.width, owners_, &whole_rows_);
-  size_t mine = 0;
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    if (owners_[i] != communicator_->rank()) continue;
-    const float* row = whole_rows_.data() + mine++ * vocabulary_;
-    rows_[wanted[i]] = {row, static_cast<size_t>(vocabulary_)};
+}
+
+// In place of rows that a device did not give, taken_rows_ are others.
+absl::Status RankVerifier::TakeRows(const model::LogitShard& logits) {
+  const size_t size = wanted_.size() * logits.width;
+  absl::Status status;
+  if (logits.device != nullptr) {
+    const absl::StatusOr<const float*> fetched = logits.device->Fetch(wanted_);
+    if (fetched.ok()) {
+      taken_rows_ = absl::MakeConstSpan(*fetched, size);
+      return status;
+    }
+    status = fetched.status();
+    shard_rows_.assign(size, 0.0f);
+  } else {
+    shard_rows_.clear();
+    for (int32_t logit : wanted_) {
+      const auto row = logits.row(logit);
+      shard_rows_.insert(shard_rows_.end(), row.begin(), row.end());
+    }
   }
+  taken_rows_ = shard_rows_;
+  return status;
+}
+
+absl::Status RankVerifier::GatherWhole(const StepPlan& plan, const model::LogitShard& logits) {
+  rows_.assign(plan.logit_rows.size(), {});
+  WantRows(plan);
+  const bool alone = communicator_->size() == 1;
+  if (alone && logits.device == nullptr) {
+    for (int32_t logit : wanted_) rows_[logit] = logits.row(logit);
+    return absl::OkStatus();
+  }
+  const absl::Status status = TakeRows(logits);
+  absl::Span<const float> whole = taken_rows_;
+  if (!alone) {
+    communicator_->GatherRows(taken_rows_, logits.width, owners_, &whole_rows_);
+    whole = whole_rows_;
+  }
+  size_t mine = 0;
+  for (size_t i = 0; i < wanted_.size(); ++i) {
+    if (owners_[i] != communicator_->rank()) continue;
+    rows_[wanted_[i]] = whole.subspan(mine++ * vocabulary_, vocabulary_);
+  }
+  return status;
 }
 
 bool RankVerifier::Mine(const PlanSequence& sequence) const {
@@ -323,18 +423,14 @@ void RankVerifier::FinishTree(const StepPlan& plan, int32_t s, const schemas::Dr
 
 absl::Status RankVerifier::Verify(const StepPlan& plan,
                                   absl::Span<const schemas::DraftWeights* const> weights,
-                                  model::LogitShard logits, Verdict* verdict) {
-  SplitWork(plan, logits.device != nullptr);
+                                  const model::LogitShard& logits, Verdict* verdict) {
+  SplitWork(plan, weights, logits.device != nullptr);
   absl::Status status;
+  if (!decided_.empty()) status = DecideOnDevice(plan, logits.device, verdict);
   // The same plan on every rank splits alike, so all take part in the same collectives.
-  if (!sharded_.empty()) status = ChooseSharded(plan, logits, verdict);
+  if (!sharded_.empty()) status.Update(ChooseSharded(plan, logits, verdict));
   if (whole_.empty() && trees_.empty()) return status;
-  status.Update(model::FetchRows(&logits));
-  if (!status.ok()) {
-    lost_rows_.assign(static_cast<size_t>(logits.rows) * logits.width, 0.0f);
-    logits.data = lost_rows_.data();
-  }
-  GatherWhole(plan, logits);
+  status.Update(GatherWhole(plan, logits));
   noise_used_ = 0;
   changer_sequence_ = -1;
   for (const RowTask& task : whole_) {

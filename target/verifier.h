@@ -1,11 +1,14 @@
 #ifndef SPECFABRIC_TARGET_VERIFIER_H_
 #define SPECFABRIC_TARGET_VERIFIER_H_
 
-// One rank's part of choosing tokens from a step's logits (design.md, Couplings). Where the ranks
-// share a vocabulary, rows that need neither filters, changed logits, log-probabilities nor the
-// draft's weights cross ranks as one (score, id) pair, which a device finds where its logits are;
-// the others are gathered whole on the sequence's owner rank, which works alone and looks at no
-// more rows than the accepted path needs.
+// One rank's part of choosing tokens from a step's logits (design.md, Couplings).
+//
+// A single rank on a device has all sequences decided where the logits are, whatever their coupling
+// and filters, but for those whose logits are changed first or reported on: these rows come to the
+// host, and no others. Where ranks share a vocabulary, rows of the coupled rule that need neither
+// filters, changed logits nor log-probabilities cross ranks as one (score, id) pair, which a device
+// finds where its logits are; the others are gathered whole on the sequence's owner rank, which
+// works alone and looks at no more rows than the accepted path needs.
 
 #include <vector>
 
@@ -23,8 +26,8 @@ namespace specfabric::target {
 struct Verdict {
   std::vector<base::TokenId> chosen;            // [logit_rows], kNoToken where nothing is chosen
   std::vector<base::TokenLogprobs> logprobs;    // [logit_rows] of the chosen or the scored token
-  std::vector<speculation::Accepted> accepted;  // [sequences] of trees decided on their owner;
-                                                // without tokens: decided by `chosen`
+  std::vector<speculation::Accepted> accepted;  // [sequences] of trees decided on their owner or
+                                                // its device; without tokens: decided by `chosen`
 
   void Reset(const scheduler::StepPlan& plan);
 };
@@ -52,7 +55,7 @@ class RankVerifier {
   // the verdict is then void, but this rank has taken part in all that the others wait for.
   absl::Status Verify(const scheduler::StepPlan& plan,
                       absl::Span<const schemas::DraftWeights* const> weights,
-                      model::LogitShard logits, Verdict* verdict);
+                      const model::LogitShard& logits, Verdict* verdict);
 
  private:
   // Why a logit row is looked at.
@@ -62,12 +65,18 @@ class RankVerifier {
     bool chooses = false;
   };
 
-  void SplitWork(const scheduler::StepPlan& plan, bool on_device);
-  void AddTree(const scheduler::StepPlan& plan, int32_t s, bool on_device);
-  void AddPrefill(const scheduler::StepPlan& plan, int32_t s);
+  void SplitWork(const scheduler::StepPlan& plan,
+                 absl::Span<const schemas::DraftWeights* const> weights, bool on_device);
+  void AddTree(const scheduler::StepPlan& plan, int32_t s, const schemas::DraftWeights* weights,
+               bool device_decides);
+  void AddPrefill(const scheduler::StepPlan& plan, int32_t s, bool device_decides);
   absl::Status ChooseSharded(const scheduler::StepPlan& plan, const model::LogitShard& logits,
                              Verdict* verdict);
-  void GatherWhole(const scheduler::StepPlan& plan, const model::LogitShard& logits);
+  absl::Status DecideOnDevice(const scheduler::StepPlan& plan, model::DeviceLogits* device,
+                              Verdict* verdict);
+  void WantRows(const scheduler::StepPlan& plan);
+  absl::Status TakeRows(const model::LogitShard& logits);
+  absl::Status GatherWhole(const scheduler::StepPlan& plan, const model::LogitShard& logits);
   bool Mine(const scheduler::PlanSequence& sequence) const;
   base::TokenId Choose(const scheduler::StepPlan& plan, int32_t s, int32_t logit);
   void FinishRow(const scheduler::StepPlan& plan, const RowTask& task, Verdict* verdict);
@@ -90,14 +99,18 @@ class RankVerifier {
   const int32_t vocabulary_;
   const speculation::TypicalOptions typical_;
   std::vector<RowTask> sharded_;
-  std::vector<RowTask> whole_;  // rows of prefills
-  std::vector<int32_t> trees_;  // sequences that their owner decides
+  std::vector<RowTask> whole_;                   // rows of prefills
+  std::vector<int32_t> trees_;                   // sequences that their owner decides
+  std::vector<int32_t> decided_;                 // sequences that the device decides,
+  std::vector<model::DeviceTree> device_trees_;  // each as a tree; of a prefill, its last row
+  std::vector<speculation::Accepted> accepted_;
   std::vector<speculation::ScoredToken> pairs_;
   std::vector<model::RowChoice> choices_;
+  std::vector<int32_t> wanted_;         // logit rows of whole_ and trees_,
+  std::vector<int> owners_;             // the owner of each,
+  absl::Span<const float> taken_rows_;  // and this rank's part of them, one behind the other
   std::vector<float> shard_rows_;
-  std::vector<float> lost_rows_;  // in place of those that a device did not give
   std::vector<float> whole_rows_;
-  std::vector<int> owners_;
   std::vector<absl::Span<const float>> rows_;  // [logit_rows] whole rows that are here
   struct NoiseRow {
     int32_t sequence = -1;

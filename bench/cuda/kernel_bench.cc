@@ -124,10 +124,10 @@ void Run() {
   for (const auto& [name, how] : {std::pair{"arg-max", &how_greedy},
                                   std::pair{"arg-max of perturbed logits", &how_sampled}}) {
     const RowChoice* const choices = how->As<RowChoice>();
-    subjects.push_back(
-        {name, 4.0 * static_cast<double>(logits), [&, choices] {
-           Check(EnqueueArgMax(matrix, choices, FLAGS_rows, best.As<PackedChoice>(), stream));
-         }});
+    subjects.push_back({name, 4.0 * static_cast<double>(logits), [&, choices] {
+                          Check(EnqueueArgMax(matrix, choices, nullptr, FLAGS_rows,
+                                              best.As<PackedChoice>(), stream));
+                        }});
   }
 
   const AttentionPlan plan = PlanOfChains();

@@ -31,17 +31,20 @@ __device__ FourLogits LoadFour(const uint16_t* logits) {
           __uint_as_float(uint32_t{four.z} << 16), __uint_as_float(uint32_t{four.w} << 16)};
 }
 
-__global__ void Begin(PackedChoice* best, int32_t count, int32_t first) {
+__global__ void Begin(PackedChoice* best, int32_t count, const RowFilter* filters, int32_t first) {
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i < count) best[i] = Pack(-INFINITY, first);
+  if (i >= count) return;
+  const bool lone = filters != nullptr && filters[i].lone != base::kNoToken;
+  best[i] = Pack(-INFINITY, lone ? filters[i].lone : first);
 }
 
 // A thread takes whole Philox blocks, that is ids 4 b to 4 b + 3, of which the shard may have only
 // some at either end. Grid: [parts of a row][choices]. `aligned`: four logits load as one word.
 template <typename Logit>
 __global__ void ArgMax(LogitMatrix logits, bool aligned, const RowChoice* how,
-                       PackedChoice* winners) {
+                       const RowFilter* filters, PackedChoice* winners) {
   const RowChoice choice = how[blockIdx.y];
+  const PackedChoice least = filters == nullptr ? 0 : filters[blockIdx.y].least;
   const Logit* const values = static_cast<const Logit*>(logits.logits) + choice.row * logits.stride;
   const base::PhiloxBlock origin =
       base::PhiloxCounter({.purpose = base::Purpose::kGumbel, .position = choice.position}, 0);
@@ -66,6 +69,7 @@ __global__ void ArgMax(LogitMatrix logits, bool aligned, const RowChoice* how,
     }
     for (int i = 0; i < kIds; ++i) {
       if (at + i < 0 || at + i >= logits.size) continue;
+      if (least != 0 && Competitor(four.value[i], logits.first + at + i) < least) continue;
       const float score =
           choice.temperature == 0
               ? four.value[i]
@@ -85,21 +89,22 @@ __global__ void ArgMax(LogitMatrix logits, bool aligned, const RowChoice* how,
 }
 
 template <typename Logit>
-absl::Status LaunchArgMax(const LogitMatrix& logits, const RowChoice* how, int32_t count,
-                          PackedChoice* best, Stream stream) {
+absl::Status LaunchArgMax(const LogitMatrix& logits, const RowChoice* how, const RowFilter* filters,
+                          int32_t count, PackedChoice* best, Stream stream) {
   const auto place = reinterpret_cast<uintptr_t>(logits.logits);
   const bool aligned =
       logits.first % kIds == 0 && logits.stride % kIds == 0 && place % (kIds * sizeof(Logit)) == 0;
   const int blocks = (logits.size + kIds - 1) / kIds + 1;
   const int each = kThreads * kBlocksAThread;
   return Launch("arg-max", ArgMax<Logit>, dim3((blocks + each - 1) / each, count), dim3(kThreads),
-                stream, logits, aligned, how, best);
+                stream, logits, aligned, how, filters, best);
 }
 
 }  // namespace
 
-absl::Status EnqueueArgMax(const LogitMatrix& logits, const RowChoice* how, int32_t count,
-                           PackedChoice* best, Stream stream) {
+absl::Status EnqueueArgMax(const LogitMatrix& logits, const RowChoice* how,
+                           const RowFilter* filters, int32_t count, PackedChoice* best,
+                           Stream stream) {
   constexpr int32_t kMost = 65535;  // of a grid's second dimension
   if (count < 1 || count > kMost || logits.size < 1 || logits.first < 0) {
     return absl::InvalidArgumentError(
@@ -107,11 +112,11 @@ absl::Status EnqueueArgMax(const LogitMatrix& logits, const RowChoice* how, int3
                      ": allowed are 1 to ", kMost, " rows of at least one id from 0 on"));
   }
   absl::Status begun = Launch("arg-max", Begin, dim3((count + kThreads - 1) / kThreads),
-                              dim3(kThreads), stream, best, count, logits.first);
+                              dim3(kThreads), stream, best, count, filters, logits.first);
   if (!begun.ok()) return begun;
   return logits.type == DataType::kFloat32
-             ? LaunchArgMax<float>(logits, how, count, best, stream)
-             : LaunchArgMax<uint16_t>(logits, how, count, best, stream);
+             ? LaunchArgMax<float>(logits, how, filters, count, best, stream)
+             : LaunchArgMax<uint16_t>(logits, how, filters, count, best, stream);
 }
 
 }  // namespace specfabric::model::cuda

@@ -2,9 +2,10 @@
 #define SPECFABRIC_MODEL_CUDA_ARG_MAX_H_
 
 // The coupled choice of a token on the device (verification.md section 1): the arg-max of
-// logit(x) + T g(seed, position, x) over a shard of the vocabulary, with the noise of
-// base/gumbel.h made where it is used, so that the logits are read once and nothing else is. The
-// same bits as speculation::PerturbedArgMax on a CPU.
+// logit(x) + T g(seed, position, x) over a shard of the vocabulary, or over what filters keep of a
+// whole row, with the noise of base/gumbel.h made where it is used, so that the logits are read
+// once and nothing else is. The same bits as speculation::PerturbedArgMax on a CPU, and the token
+// of speculation::SampleRow.
 
 #include <bit>
 #include <cstdint>
@@ -14,7 +15,7 @@
 #include "base/types.h"
 #include "model/config.h"
 #include "model/cuda/stream.h"
-#include "model/rank_model.h"
+#include "model/device_logits.h"
 #include "speculation/sampling.h"
 
 namespace specfabric::model::cuda {
@@ -38,6 +39,10 @@ SPECFABRIC_HOST_DEVICE inline PackedChoice Pack(float score, base::TokenId id) {
   const uint32_t ordered = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
   return PackedChoice{ordered} << 32 | static_cast<uint32_t>(~id);
 }
+// As any token of a row competes; 0 for what is no number.
+SPECFABRIC_HOST_DEVICE inline PackedChoice Competitor(float logit, base::TokenId id) {
+  return logit == logit ? Pack(logit, id) : 0;
+}
 SPECFABRIC_HOST_DEVICE inline base::TokenId TokenOf(PackedChoice packed) {
   return static_cast<base::TokenId>(~static_cast<uint32_t>(packed));
 }
@@ -49,11 +54,21 @@ inline speculation::ScoredToken Unpack(PackedChoice packed) {
   return {TokenOf(packed), ScoreOf(packed)};
 }
 
+// What filters leave of a row: the tokens that compete, by their plain logits, as `least` or
+// better.
+struct RowFilter {
+  PackedChoice least = 1;               // the worst token that is kept; 0 is of what is no number
+  PackedChoice best = 0;                // of all; 0 in a row without numbers
+  base::TokenId lone = base::kNoToken;  // has all of the mass, where no token has a chance
+};
+
 // Enqueues: best[i] becomes the best of row how[i].row. how and best: [count], device memory. A row
-// with nothing above -inf has its lowest id chosen; what is no number never is. InvalidArgument:
-// nothing to choose, or from no ids. Internal: the device's own error.
-absl::Status EnqueueArgMax(const LogitMatrix& logits, const RowChoice* how, int32_t count,
-                           PackedChoice* best, Stream stream);
+// with nothing above -inf has its lowest id chosen; what is no number never is. filters: null, or
+// [count] in device memory, made of the same rows, which are then whole. InvalidArgument: nothing
+// to choose, or from no ids. Internal: the device's own error.
+absl::Status EnqueueArgMax(const LogitMatrix& logits, const RowChoice* how,
+                           const RowFilter* filters, int32_t count, PackedChoice* best,
+                           Stream stream);
 
 }  // namespace specfabric::model::cuda
 

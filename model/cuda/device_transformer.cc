@@ -17,18 +17,6 @@ namespace {
 // Changes whenever the same weights would give other bits on the same GPU.
 constexpr uint64_t kNumericsVersion = 1;
 
-// An array of the host's, and where its copy on the device is to be told.
-struct Upload {
-  const void* from = nullptr;
-  size_t bytes = 0;
-  const void** to = nullptr;
-};
-
-template <typename T>
-Upload UploadOf(const std::vector<T>& values, const T** to) {
-  return {values.data(), values.size() * sizeof(T), reinterpret_cast<const void**>(to)};
-}
-
 const float* OrNull(const DeviceBuffer& values) { return values.As<const float>(); }
 
 }  // namespace
@@ -138,30 +126,16 @@ void DeviceTransformer::MoveKv(absl::Span<const KvMove> moves) {
 }
 
 // Everything that a pass needs of the batch, in one copy.
-absl::StatusOr<DeviceTransformer::Inputs> DeviceTransformer::Upload(const Batch& batch) {
-  constexpr size_t kAlign = 16;
+absl::StatusOr<DeviceTransformer::Inputs> DeviceTransformer::CopyInputs(const Batch& batch) {
   Inputs inputs;
-  const cuda::Upload uploads[] = {
-      UploadOf(batch.tokens, &inputs.tokens),        UploadOf(host_cosines_, &inputs.cosines),
-      UploadOf(host_sines_, &inputs.sines),          UploadOf(plan_.rows, &inputs.views),
-      UploadOf(plan_.slots, &inputs.slots),          UploadOf(plan_.extra, &inputs.extra),
-      UploadOf(batch.logit_rows, &inputs.logit_rows)};
-  size_t bytes = 0;
-  for (const cuda::Upload& upload : uploads) {
-    bytes += (upload.bytes + kAlign - 1) / kAlign * kAlign;
-  }
-  absl::Status status = staging_.Reserve(bytes);
-  status.Update(inputs_.Reserve(bytes));
-  if (!status.ok()) return status;
-  size_t at = 0;
-  for (const cuda::Upload& upload : uploads) {
-    if (upload.bytes > 0) std::memcpy(staging_.As<std::byte>() + at, upload.from, upload.bytes);
-    *upload.to = inputs_.As<std::byte>() + at;
-    at += (upload.bytes + kAlign - 1) / kAlign * kAlign;
-  }
-  if (status = device_->ToDevice(staging_.As<void>(), bytes, inputs_.As<void>()); !status.ok()) {
-    return status;
-  }
+  upload_.Add(absl::MakeConstSpan(batch.tokens), &inputs.tokens);
+  upload_.Add(absl::MakeConstSpan(host_cosines_), &inputs.cosines);
+  upload_.Add(absl::MakeConstSpan(host_sines_), &inputs.sines);
+  upload_.Add(absl::MakeConstSpan(plan_.rows), &inputs.views);
+  upload_.Add(absl::MakeConstSpan(plan_.slots), &inputs.slots);
+  upload_.Add(absl::MakeConstSpan(plan_.extra), &inputs.extra);
+  upload_.Add(absl::MakeConstSpan(batch.logit_rows), &inputs.logit_rows);
+  if (absl::Status status = upload_.Copy(*device_); !status.ok()) return status;
   return inputs;
 }
 
@@ -198,18 +172,25 @@ absl::StatusOr<LogitShard> DeviceTransformer::Forward(const Batch& batch) {
   absl::Status status = device_->MakeCurrent();
   status.Update(ReserveRows(rows, logit_rows));
   if (!status.ok()) return status;
-  absl::StatusOr<Inputs> inputs = Upload(batch);
+  absl::StatusOr<Inputs> inputs = CopyInputs(batch);
   if (!inputs.ok()) return inputs.status();
   status.Update(Enqueue(*inputs, rows, logit_rows));
   // Even after an error: what was enqueued reads the staging buffer.
   status.Update(device_->Finish());
   moves_pending_ = false;
   if (!status.ok()) return status;
-  logit_row_count_ = logit_rows;
   return LogitShard{.rows = logit_rows,
                     .width = partition_.vocabulary,
                     .first = partition_.first_token,
                     .device = this};
+}
+
+LogitMatrix DeviceTransformer::Logits() const {
+  return {.logits = logits_.As<void>(),
+          .type = DataType::kFloat32,
+          .stride = partition_.vocabulary,
+          .first = partition_.first_token,
+          .size = partition_.vocabulary};
 }
 
 absl::Status DeviceTransformer::Best(absl::Span<const RowChoice> choices,
@@ -227,14 +208,9 @@ absl::Status DeviceTransformer::Best(absl::Span<const RowChoice> choices,
   std::byte* const device = choices_.As<std::byte>();
   std::memcpy(host, choices.data(), how_bytes);
   status.Update(device_->ToDevice(host, how_bytes, device));
-  status.Update(EnqueueArgMax({.logits = logits_.As<void>(),
-                               .type = DataType::kFloat32,
-                               .stride = partition_.vocabulary,
-                               .first = partition_.first_token,
-                               .size = partition_.vocabulary},
-                              choices_.As<RowChoice>(), static_cast<int32_t>(choices.size()),
-                              reinterpret_cast<PackedChoice*>(device + how_bytes),
-                              device_->stream()));
+  status.Update(EnqueueArgMax(
+      Logits(), choices_.As<RowChoice>(), /*filters=*/nullptr, static_cast<int32_t>(choices.size()),
+      reinterpret_cast<PackedChoice*>(device + how_bytes), device_->stream()));
   status.Update(device_->ToHost(device + how_bytes, best_bytes, host + how_bytes));
   status.Update(device_->Finish());
   if (!status.ok()) return status;
@@ -243,12 +219,21 @@ absl::Status DeviceTransformer::Best(absl::Span<const RowChoice> choices,
   return absl::OkStatus();
 }
 
-absl::StatusOr<const float*> DeviceTransformer::Fetch() {
-  const size_t bytes = size_t(logit_row_count_) * partition_.vocabulary * sizeof(float);
+absl::Status DeviceTransformer::Verify(absl::Span<const DeviceTree> trees,
+                                       absl::Span<speculation::Accepted> accepted) {
+  return verifier_.Verify(*device_, Logits(), trees, accepted);
+}
+
+absl::StatusOr<const float*> DeviceTransformer::Fetch(absl::Span<const int32_t> rows) {
+  const size_t width = partition_.vocabulary, bytes = width * sizeof(float);
   absl::Status status = device_->MakeCurrent();
-  status.Update(host_logits_.Reserve(bytes));
+  status.Update(host_logits_.Reserve(rows.size() * bytes));
   if (!status.ok()) return status;
-  status.Update(device_->ToHost(logits_.As<void>(), bytes, host_logits_.As<void>()));
+  for (size_t i = 0, end = 0; i < rows.size(); i = end) {  // a copy for rows that follow each other
+    for (end = i + 1; end < rows.size() && rows[end] == rows[end - 1] + 1;) ++end;
+    status.Update(device_->ToHost(logits_.As<float>() + rows[i] * width, (end - i) * bytes,
+                                  host_logits_.As<float>() + i * width));
+  }
   status.Update(device_->Finish());
   if (!status.ok()) return status;
   return host_logits_.As<float>();

@@ -9,11 +9,14 @@
 #include <vector>
 
 #include "model/attention_plan.h"
+#include "model/cuda/arg_max.h"
 #include "model/cuda/collectives.h"
 #include "model/cuda/device.h"
+#include "model/cuda/device_verifier.h"
 #include "model/cuda/device_weights.h"
 #include "model/cuda/memory.h"
 #include "model/cuda/paged_attention.h"
+#include "model/cuda/upload.h"
 #include "model/partition.h"
 #include "model/rank_model.h"
 #include "model/rope.h"
@@ -36,7 +39,10 @@ class DeviceTransformer : public RankModel, private DeviceLogits {
  private:
   absl::Status Best(absl::Span<const RowChoice> choices,
                     absl::Span<speculation::ScoredToken> best) override;
-  absl::StatusOr<const float*> Fetch() override;
+  absl::Status Verify(absl::Span<const DeviceTree> trees,
+                      absl::Span<speculation::Accepted> accepted) override;
+  absl::StatusOr<const float*> Fetch(absl::Span<const int32_t> rows) override;
+  LogitMatrix Logits() const;
 
   // What a pass reads, on the device.
   struct Inputs {
@@ -54,7 +60,7 @@ class DeviceTransformer : public RankModel, private DeviceLogits {
   absl::Status MakeCache();
   uint64_t HashNumerics(int ranks) const;
 
-  absl::StatusOr<Inputs> Upload(const Batch& batch);
+  absl::StatusOr<Inputs> CopyInputs(const Batch& batch);
   absl::Status ReserveRows(int32_t rows, int32_t logit_rows);
   absl::Status Enqueue(const Inputs& inputs, int32_t rows, int32_t logit_rows);
   absl::Status Attend(const Inputs& inputs, int32_t layer, int32_t rows);
@@ -80,9 +86,10 @@ class DeviceTransformer : public RankModel, private DeviceLogits {
   // Of one pass, kept between passes.
   AttentionPlan plan_;
   std::vector<float> host_cosines_, host_sines_;
-  PinnedBuffer staging_, staged_moves_, staged_choices_, host_logits_;
-  DeviceBuffer inputs_, moves_, choices_;
-  int32_t logit_row_count_ = 0;
+  Upload upload_;
+  DeviceVerifier verifier_;
+  PinnedBuffer staged_moves_, staged_choices_, host_logits_;
+  DeviceBuffer moves_, choices_;
   // [rows][...], as in transformer.h; residual_ and attended_ twice, for all rows and for those
   // whose logits are wanted, which the last layer goes on with.
   DeviceBuffer residual_, kept_residual_, normed_, qkv_, queries_, attended_, kept_attended_;

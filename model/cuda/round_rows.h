@@ -1,9 +1,13 @@
 #ifndef SPECFABRIC_MODEL_CUDA_ROUND_ROWS_H_
 #define SPECFABRIC_MODEL_CUDA_ROUND_ROWS_H_
 
-// Which logits a node of a batch of trees has. For .cu files alone.
+// Which logits a node of a batch of trees has, and which of them a warp takes. For .cu files alone.
 
+#include <algorithm>
+
+#include "model/cuda/reduce.h"
 #include "model/cuda/row_law.h"
+#include "speculation/row_weights.h"
 
 namespace specfabric::model::cuda {
 
@@ -32,9 +36,22 @@ __device__ inline RoundRow RowOf(const RoundBatch& batch, int32_t node) {
   return {round, batch.logits + row * batch.stride};
 }
 
-// As a token of a row competes; 0 for what is no number.
-__device__ inline PackedChoice Competitor(float logit, int32_t id) {
-  return logit == logit ? Pack(logit, id) : 0;
+inline int32_t ChunksOf(int32_t vocabulary) {
+  return (vocabulary + speculation::kRowChunk - 1) / speculation::kRowChunk;
+}
+
+// [parts of a row][nodes], a warp for each chunk of each row.
+struct ChunkGrid {
+  dim3 grid, block;
+};
+inline ChunkGrid GridOfChunks(int32_t nodes, int32_t chunks) {
+  constexpr int kMostWarps = 4;  // a block
+  const int warps = std::min(chunks, kMostWarps);
+  return {dim3((chunks + warps - 1) / warps, nodes), dim3(warps * kWarp)};
+}
+__device__ inline int Lane() { return Thread() % kWarp; }
+__device__ inline int ChunkOfWarp() {
+  return (static_cast<int>(blockIdx.x) * Threads() + Thread()) / kWarp;
 }
 
 }  // namespace specfabric::model::cuda

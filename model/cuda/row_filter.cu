@@ -6,9 +6,12 @@
 #include "model/cuda/reduce.h"
 #include "model/cuda/round_rows.h"
 #include "model/cuda/row_law.h"
+#include "speculation/row_weights.h"
 
 namespace specfabric::model::cuda {
 namespace {
+
+using speculation::kRowChunk;
 
 constexpr int kMostThreads = 256;
 constexpr int kDigitBits = 8;
@@ -133,13 +136,29 @@ __device__ PackedChoice LeastKept(const FilterRow& row, const base::SamplingPara
   return least;
 }
 
+// By GridOfChunks.
+__global__ void FindBests(RoundBatch batch, RowFilters filters) {
+  const int chunk = ChunkOfWarp();
+  if (chunk >= filters.chunks) return;
+  const int32_t node = static_cast<int32_t>(blockIdx.y);
+  const RoundRow row = RowOf(batch, node);
+  const int32_t end = min((chunk + 1) * kRowChunk, batch.vocabulary);
+  PackedChoice best = 0;
+  for (int32_t id = chunk * kRowChunk + Lane(); id < end; id += kWarp) {
+    const PackedChoice token = Competitor(row.logits[id], id);
+    best = token > best ? token : best;
+  }
+  best = WarpMax(best);
+  if (Lane() == 0) filters.bests[int64_t{node} * filters.chunks + chunk] = best;
+}
+
 // Grid: [nodes].
-__global__ void FilterRows(RoundBatch batch, RowLaws laws) {
+__global__ void FilterRows(RoundBatch batch, RowFilters filters) {
   const int32_t node = static_cast<int32_t>(blockIdx.x);
   const RoundRow row = RowOf(batch, node);
-  const PackedChoice* const bests = laws.bests + int64_t{node} * laws.chunks;
+  const PackedChoice* const bests = filters.bests + int64_t{node} * filters.chunks;
   PackedChoice best = 0;
-  for (int i = Thread() % kWarp; i < laws.chunks; i += kWarp) {
+  for (int i = Lane(); i < filters.chunks; i += kWarp) {
     best = bests[i] > best ? bests[i] : best;
   }
   best = WarpMax(best);
@@ -150,14 +169,32 @@ __global__ void FilterRows(RoundBatch batch, RowLaws laws) {
   } else if (sampling.filtered()) {
     filter.least = LeastKept({row.logits, batch.vocabulary}, sampling, ScoreOf(best));
   }
-  if (Thread() == 0) laws.filters[node] = filter;
+  if (Thread() == 0) filters.of_node[node] = filter;
 }
 
 }  // namespace
 
-absl::Status EnqueueRowFilters(const RoundBatch& batch, const RowLaws& laws, Stream stream) {
+size_t RowFilters::Bytes(const RoundBatch& batch) {
+  const size_t chunks = ChunksOf(batch.vocabulary);
+  return batch.nodes * (chunks * sizeof(PackedChoice) + sizeof(RowFilter));
+}
+
+RowFilters RowFilters::In(const RoundBatch& batch, void* workspace) {
+  RowFilters filters = {.chunks = ChunksOf(batch.vocabulary)};
+  filters.bests = static_cast<PackedChoice*>(workspace);
+  const size_t parts = static_cast<size_t>(batch.nodes) * filters.chunks;
+  filters.of_node = reinterpret_cast<RowFilter*>(filters.bests + parts);
+  return filters;
+}
+
+absl::Status EnqueueRowFilters(const RoundBatch& batch, const RowFilters& filters, Stream stream) {
+  const ChunkGrid shape = GridOfChunks(batch.nodes, filters.chunks);
+  absl::Status found =
+      Launch("chunks' bests", FindBests, shape.grid, shape.block, stream, batch, filters);
+  if (!found.ok()) return found;
   const int threads = std::min((batch.vocabulary + kWarp - 1) / kWarp * kWarp, kMostThreads);
-  return Launch("row filters", FilterRows, dim3(batch.nodes), dim3(threads), stream, batch, laws);
+  return Launch("row filters", FilterRows, dim3(batch.nodes), dim3(threads), stream, batch,
+                filters);
 }
 
 }  // namespace specfabric::model::cuda

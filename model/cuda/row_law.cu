@@ -15,29 +15,6 @@ namespace {
 
 using speculation::kRowChunk;
 
-constexpr int kMostWarps = 4;  // a block; each takes a chunk
-
-__device__ int Lane() { return Thread() % kWarp; }
-__device__ int ChunkOfWarp() {
-  return (static_cast<int>(blockIdx.x) * Threads() + Thread()) / kWarp;
-}
-
-// Grid of this and of Weigh: [parts of a row][nodes].
-__global__ void FindBests(RoundBatch batch, RowLaws laws) {
-  const int chunk = ChunkOfWarp();
-  if (chunk >= laws.chunks) return;
-  const int32_t node = static_cast<int32_t>(blockIdx.y);
-  const RoundRow row = RowOf(batch, node);
-  const int32_t end = min((chunk + 1) * kRowChunk, batch.vocabulary);
-  PackedChoice best = 0;
-  for (int32_t id = chunk * kRowChunk + Lane(); id < end; id += kWarp) {
-    const PackedChoice token = Competitor(row.logits[id], id);
-    best = token > best ? token : best;
-  }
-  best = WarpMax(best);
-  if (Lane() == 0) laws.bests[int64_t{node} * laws.chunks + chunk] = best;
-}
-
 // Logits of the law that target::RowLaw::Open promises: -inf where a token has no chance.
 struct FilteredRow {
   RowFilter filter;
@@ -73,15 +50,16 @@ __device__ float ReferenceOf(const FilteredRow& row, const PackedChoice* bests, 
   return speculation::ChunkReference(before, std::max(before, own), scale);
 }
 
+// By GridOfChunks.
 __global__ void Weigh(RoundBatch batch, RowLaws laws) {
   const int chunk = ChunkOfWarp();
   if (chunk >= laws.chunks) return;
   const int32_t node = static_cast<int32_t>(blockIdx.y);
   const RoundRow row = RowOf(batch, node);
-  const FilteredRow filtered = {laws.filters[node]};
+  const FilteredRow filtered = {laws.filters.of_node[node]};
   const int64_t place = int64_t{node} * laws.chunks;
   const base::ExpScale scale = base::ScaleFor(row.round->sampling.temperature);
-  const float reference = ReferenceOf(filtered, laws.bests + place, chunk, scale);
+  const float reference = ReferenceOf(filtered, laws.filters.bests + place, chunk, scale);
   const int32_t first = chunk * kRowChunk;
   float* const values = laws.values + (place + chunk) * kRowChunk;
   const auto logit_at = [&](int i) {
@@ -104,26 +82,23 @@ __global__ void Weigh(RoundBatch batch, RowLaws laws) {
   if (Lane() == 0) laws.law_chunks[place + chunk] = law;
 }
 
-int32_t ChunksOf(const RoundBatch& batch) { return (batch.vocabulary + kRowChunk - 1) / kRowChunk; }
-
 }  // namespace
 
 size_t RowLaws::Bytes(const RoundBatch& batch) {
-  const size_t chunks = ChunksOf(batch);
-  const size_t a_node =
-      chunks * (kRowChunk * sizeof(float) + sizeof(LawChunk) + sizeof(PackedChoice)) +
-      sizeof(RowFilter);
-  return batch.nodes * a_node + batch.trees.sequences * chunks * sizeof(double);
+  const size_t chunks = ChunksOf(batch.vocabulary);
+  const size_t a_node = chunks * (kRowChunk * sizeof(float) + sizeof(LawChunk));
+  return batch.nodes * a_node + batch.trees.sequences * chunks * sizeof(double) +
+         RowFilters::Bytes(batch);
 }
 
 RowLaws RowLaws::In(const RoundBatch& batch, void* workspace) {
-  RowLaws laws = {.chunks = ChunksOf(batch)};
+  RowLaws laws = {.chunks = ChunksOf(batch.vocabulary)};
   const size_t parts = static_cast<size_t>(batch.nodes) * laws.chunks;
   laws.values = static_cast<float*>(workspace);
   laws.law_chunks = reinterpret_cast<LawChunk*>(laws.values + parts * kRowChunk);
-  laws.bests = reinterpret_cast<PackedChoice*>(laws.law_chunks + parts);
-  laws.filters = reinterpret_cast<RowFilter*>(laws.bests + parts);
-  laws.spare_sums = reinterpret_cast<double*>(laws.filters + batch.nodes);
+  laws.spare_sums = reinterpret_cast<double*>(laws.law_chunks + parts);
+  const size_t sums = static_cast<size_t>(batch.trees.sequences) * laws.chunks;
+  laws.filters = RowFilters::In(batch, laws.spare_sums + sums);
   return laws;
 }
 
@@ -140,13 +115,10 @@ absl::Status CheckRoundBatch(const RoundBatch& batch) {
 }
 
 absl::Status EnqueueRowLaws(const RoundBatch& batch, const RowLaws& laws, Stream stream) {
-  const int warps = std::min(laws.chunks, kMostWarps);
-  const dim3 grid((laws.chunks + warps - 1) / warps, batch.nodes), block(warps * kWarp);
-  absl::Status found = Launch("chunks' bests", FindBests, grid, block, stream, batch, laws);
-  if (!found.ok()) return found;
-  absl::Status filtered = EnqueueRowFilters(batch, laws, stream);
+  absl::Status filtered = EnqueueRowFilters(batch, laws.filters, stream);
   if (!filtered.ok()) return filtered;
-  return Launch("row laws", Weigh, grid, block, stream, batch, laws);
+  const ChunkGrid shape = GridOfChunks(batch.nodes, laws.chunks);
+  return Launch("row laws", Weigh, shape.grid, shape.block, stream, batch, laws);
 }
 
 }  // namespace specfabric::model::cuda

@@ -58,11 +58,15 @@ struct RoundBatch {
 // InvalidArgument: no trees, or more nodes or tokens than there may be.
 absl::Status CheckRoundBatch(const RoundBatch& batch);
 
-// What the filters leave of a row.
-struct RowFilter {
-  PackedChoice least = 1;               // the worst token that is kept; 0 is of what is no number
-  PackedChoice best = 0;                // of all; 0 in a row without numbers
-  base::TokenId lone = base::kNoToken;  // has all of the mass, where no token has a chance
+// Where what filters leave of rows lies, all device memory. A row a node, in the order of the
+// batch.
+struct RowFilters {
+  int32_t chunks = 0;             // a row
+  PackedChoice* bests = nullptr;  // [nodes][chunks], of the chunk's logits
+  RowFilter* of_node = nullptr;   // [nodes]
+  static size_t Bytes(const RoundBatch& batch);
+  // workspace: Bytes(batch) of device memory, aligned to 16 bytes.
+  static RowFilters In(const RoundBatch& batch, void* workspace);
 };
 
 // p(x) = value(x) * factor / total, `sum` and `power_sum` (of w log2(w), under kTypical alone) with
@@ -73,25 +77,24 @@ struct LawChunk {
   double power_sum = 0;
 };
 
-// Where laws lie, all device memory. A row a node, in the order of the batch.
+// Where laws lie, likewise.
 struct RowLaws {
   int32_t chunks = 0;              // a row
   float* values = nullptr;         // [nodes][chunks][speculation::kRowChunk], 0 past the vocabulary
   LawChunk* law_chunks = nullptr;  // [nodes][chunks]
-  PackedChoice* bests = nullptr;   // [nodes][chunks], of the chunk's logits
-  RowFilter* filters = nullptr;    // [nodes]
   double* spare_sums = nullptr;    // [sequences][chunks], of the next residual
+  RowFilters filters = {};
   static size_t Bytes(const RoundBatch& batch);
-  // workspace: Bytes(batch) of device memory, aligned to 16 bytes.
   static RowLaws In(const RoundBatch& batch, void* workspace);
 };
 
-// Enqueues: laws.values and laws.law_chunks become those of the batch's nodes. The batch has passed
-// CheckRoundBatch. Internal: the device's own error.
-absl::Status EnqueueRowLaws(const RoundBatch& batch, const RowLaws& laws, Stream stream);
+// Enqueues: the filters become those of the batch's nodes; of a batch's rounds only first_logit and
+// sampling are read, whatever the coupling. The batch has passed CheckRoundBatch. Internal: the
+// device's own error.
+absl::Status EnqueueRowFilters(const RoundBatch& batch, const RowFilters& filters, Stream stream);
 
-// Of EnqueueRowLaws: laws.filters, from laws.bests.
-absl::Status EnqueueRowFilters(const RoundBatch& batch, const RowLaws& laws, Stream stream);
+// Enqueues: likewise the laws, with their filters.
+absl::Status EnqueueRowLaws(const RoundBatch& batch, const RowLaws& laws, Stream stream);
 
 }  // namespace specfabric::model::cuda
 

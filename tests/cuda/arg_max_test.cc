@@ -49,8 +49,8 @@ struct HostShard {
                                 .size = size};
     DeviceArray<RowChoice> choices(how);
     DeviceArray<PackedChoice> packed(how.size());
-    EXPECT_EQ(EnqueueArgMax(matrix, choices.data(), static_cast<int32_t>(how.size()), packed.data(),
-                            nullptr),
+    EXPECT_EQ(EnqueueArgMax(matrix, choices.data(), nullptr, static_cast<int32_t>(how.size()),
+                            packed.data(), nullptr),
               absl::OkStatus());
     std::vector<ScoredToken> winners;
     for (PackedChoice choice : packed.Read()) winners.push_back(Unpack(choice));
@@ -141,9 +141,9 @@ TEST_F(ArgMaxTest, ShardsTogetherChooseAsOne) {
 }
 
 TEST(PackedChoiceTest, WhatMakesNoSenseIsRefused) {
-  EXPECT_EQ(EnqueueArgMax({.size = 5}, nullptr, 0, nullptr, nullptr).code(),
+  EXPECT_EQ(EnqueueArgMax({.size = 5}, nullptr, nullptr, 0, nullptr, nullptr).code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(EnqueueArgMax({.size = 0}, nullptr, 1, nullptr, nullptr).code(),
+  EXPECT_EQ(EnqueueArgMax({.size = 0}, nullptr, nullptr, 1, nullptr, nullptr).code(),
             absl::StatusCode::kInvalidArgument);
 }
 

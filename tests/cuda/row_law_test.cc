@@ -76,11 +76,11 @@ std::vector<DeviceLaw> Laws(const std::vector<Row>& rows) {
                             .logits = d_logits.data(),
                             .stride = vocabulary,
                             .vocabulary = vocabulary};
-  const RowLaws laws = {.chunks = chunks,
-                        .values = d_values.data(),
-                        .law_chunks = d_chunks.data(),
-                        .bests = d_bests.data(),
-                        .filters = d_filters.data()};
+  const RowLaws laws = {
+      .chunks = chunks,
+      .values = d_values.data(),
+      .law_chunks = d_chunks.data(),
+      .filters = {.chunks = chunks, .bests = d_bests.data(), .of_node = d_filters.data()}};
   EXPECT_EQ(EnqueueRowLaws(batch, laws, nullptr), absl::OkStatus());
   const std::vector<float> values = d_values.Read();
   const std::vector<LawChunk> law_chunks = d_chunks.Read();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "model/cuda/device_transformer.h"
+#include "speculation/sampling.h"
 #include "tests/cuda/device.h"
 #include "tests/model/checkpoint_writer.h"
 #include "tests/model/group.h"
@@ -148,6 +149,40 @@ TEST_P(DeviceTransformerTest, ABatchWithoutLogitsWritesItsKeys) {
   Batch last;
   AddChain(&last, {text.back()}, 8, Iota(10, 3));
   EXPECT_EQ(Logits(device, last)[0], expected[8]);
+}
+
+// What is fetched and decided where the logits are is what all of their rows say.
+TEST_P(DeviceTransformerTest, GivesTheRowsAndDecidesTheTreesThatAreAskedFor) {
+  const TempDir dir;
+  WriteCheckpoint(dir.path(), OddConfig(), 7);
+  TestGroup device = OnDevice(dir.path(), Options(GetParam()));
+  Batch step;
+  AddChain(&step, RandomTokens(3, 1), 0, Iota(0, 5));
+  AddTree(&step, RandomTokens(4, 2), {-1, 0, 0, 2}, 0, Iota(8, 3));
+  const LogitRows rows = Logits(device, step);
+  const absl::StatusOr<LogitShard> shard = device.rank(0).Forward(step);
+  ASSERT_TRUE(shard.ok()) << shard.status();
+
+  const std::vector<int32_t> wanted = {1, 4, 5, 0};
+  const absl::StatusOr<const float*> fetched = shard->device->Fetch(wanted);
+  ASSERT_TRUE(fetched.ok()) << fetched.status();
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const float* const row = *fetched + i * shard->width;
+    EXPECT_EQ(std::vector<float>(row, row + shard->width), rows[wanted[i]]) << i;
+  }
+
+  constexpr int kRoot = 3;  // its row
+  const auto best = [&](int row) {
+    return speculation::PerturbedArgMax(rows[row], {}, 0, 0).token;
+  };
+  const std::vector<int32_t> parents = {-1, 0, 0, 2};
+  const std::vector<int32_t> tokens = {0, best(kRoot) + 1, best(kRoot), best(kRoot + 2)};
+  const DeviceTree tree = {
+      .parents = parents, .tokens = tokens, .first_logit = kRoot, .sampling = {.temperature = 0}};
+  speculation::Accepted accepted;
+  ASSERT_TRUE(shard->device->Verify({&tree, 1}, absl::MakeSpan(&accepted, 1)).ok());
+  EXPECT_EQ(accepted.path, (std::vector<int32_t>{2, 3}));
+  EXPECT_EQ(accepted.tokens, (std::vector<int32_t>{best(kRoot), best(kRoot + 2), best(kRoot + 3)}));
 }
 
 TEST_P(DeviceTransformerTest, WithoutBatchInvarianceNoFingerprintIsTheSame) {

@@ -1,5 +1,6 @@
 #include "target/verifier.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <numeric>
@@ -11,6 +12,7 @@
 #include "speculation/logit_rules.h"
 #include "speculation/proposal.h"
 #include "speculation/sampling.h"
+#include "tests/target/fake_device.h"
 
 namespace specfabric::target {
 namespace {
@@ -22,6 +24,7 @@ using scheduler::RowsKind;
 using scheduler::StepPlan;
 
 constexpr int kVocabulary = 61;  // divides by no number of ranks used here
+constexpr speculation::TypicalOptions kTypical = {.epsilon = 0.3, .delta = 0.6};  // no defaults
 
 // Adds a sequence whose rows all want logits.
 void AddSequence(StepPlan* plan, base::SequenceId id, RowsKind kind, int kv_len,
@@ -94,44 +97,25 @@ StepPlan MixedPlan(std::mt19937* random) {
   AddSequence(&plan, 9, RowsKind::kPrefill, 0, {-1, 0, 1}, warm, -1, random);
   AddRules({.repetition_penalty = 3.0f, .min_tokens = 1, .barred_ids = {40, 41}}, {1, 2, 3}, {},
            &plan);
+  // Past its bar.
+  AddSequence(&plan, 10, RowsKind::kTree, 7, tree, warm, -1, random);
+  AddRules({.min_tokens = 6, .barred_ids = most}, {1, 2}, {3, 4, 5, 6, 7, 8}, &plan);
+  AddSequence(&plan, 11, RowsKind::kPrefill, 0, {-1, 0}, filtered, -1, random);
   return plan;
 }
 
 using Weights = std::vector<const schemas::DraftWeights*>;  // [sequences]
 
-// Logits as a device has them, one that may break.
-class FakeDevice : public model::DeviceLogits {
- public:
-  FakeDevice(const std::vector<float>& shard, int width, base::TokenId first, bool works)
-      : shard_(shard), width_(width), first_(first), works_(works) {}
-
-  absl::Status Best(absl::Span<const model::RowChoice> choices,
-                    absl::Span<speculation::ScoredToken> best) override {
-    if (!works_) return absl::InternalError("broken");
-    for (size_t i = 0; i < choices.size(); ++i) {
-      std::vector<float> noise(choices[i].temperature == 0 ? 0 : width_);
-      speculation::GumbelNoise(choices[i].seed, choices[i].position, first_, absl::MakeSpan(noise));
-      const auto row = absl::MakeConstSpan(shard_).subspan(choices[i].row * width_, width_);
-      best[i] = speculation::PerturbedArgMax(row, noise, choices[i].temperature, first_);
-    }
-    return absl::OkStatus();
-  }
-  absl::StatusOr<const float*> Fetch() override {
-    if (!works_) return absl::InternalError("broken");
-    return shard_.data();
-  }
-
- private:
-  const std::vector<float>& shard_;
-  const int width_;
-  const base::TokenId first_;
-  const bool works_;
-};
-
 enum class Logits { kOnHost, kOnDevice, kOnBrokenDevice };
 
+// What the first rank's device was asked for.
+struct Asked {
+  int decided = 0;  // sequences
+  std::vector<int32_t> rows;
+};
+
 Verdict RunRanks(const StepPlan& plan, const std::vector<float>& logits, int ranks,
-                 Weights weights = {}, Logits where = Logits::kOnHost) {
+                 Weights weights = {}, Logits where = Logits::kOnHost, Asked* asked = nullptr) {
   weights.resize(plan.sequences.size(), nullptr);
   auto communicators = model::MakeThreadCommunicators(ranks);
   Verdict verdict;
@@ -145,7 +129,7 @@ Verdict RunRanks(const StepPlan& plan, const std::vector<float>& logits, int ran
         const auto begin = logits.begin() + row * kVocabulary;
         shard.insert(shard.end(), begin + first, begin + last);
       }
-      RankVerifier verifier(communicators[r].get(), kVocabulary);
+      RankVerifier verifier(communicators[r].get(), kVocabulary, kTypical);
       const auto rows = static_cast<int32_t>(plan.logit_rows.size());
       FakeDevice device(shard, last - first, first, where == Logits::kOnDevice);
       model::LogitShard here = {.rows = rows, .width = last - first, .first = first};
@@ -155,6 +139,7 @@ Verdict RunRanks(const StepPlan& plan, const std::vector<float>& logits, int ran
         here.device = &device;
       }
       const absl::Status status = verifier.Verify(plan, weights, here, &verdict);
+      if (asked != nullptr && r == 0) *asked = {device.decided(), device.fetched_rows()};
       EXPECT_EQ(status.ok(), where != Logits::kOnBrokenDevice);
     });
   }
@@ -346,7 +331,7 @@ speculation::Accepted ByReference(const Round& round) {
     case speculation::Coupling::kTraversal:
       return speculation::AcceptByTraversal(input, random);
     default:
-      return speculation::AcceptTypical(input, {}, random);
+      return speculation::AcceptTypical(input, kTypical, random);
   }
 }
 
@@ -372,6 +357,80 @@ TEST(RankVerifier, WeighsTreesOnTheirOwnerAsTheReferenceDoes) {
     }
   }
   EXPECT_GT(accepted, 200) << "nothing is tested if nothing is accepted";
+}
+
+// Adds the round's sequence, with its logits, to a step.
+void Join(const Round& round, int logprobs, StepPlan* plan, std::vector<float>* logits) {
+  PlanSequence s = round.plan.sequences[0];
+  s.id += plan->sequences.size();
+  s.logprobs = logprobs;
+  s.first_row = plan->rows();
+  s.first_logit = static_cast<int32_t>(plan->logit_rows.size());
+  plan->sequences.push_back(s);
+  for (int node = 0; node < s.row_count; ++node) {
+    plan->tokens.push_back(round.plan.tokens[node]);
+    plan->positions.push_back(round.plan.positions[node]);
+    plan->parents.push_back(round.plan.parents[node]);
+    plan->ancestors.push_back(0);
+    plan->logit_rows.push_back(s.first_row + node);
+    plan->score_tokens.push_back(base::kNoToken);
+  }
+  logits->insert(logits->end(), round.logits.begin(), round.logits.end());
+}
+
+// Logit rows that no device decides about.
+std::vector<int32_t> RowsForTheHost(const StepPlan& plan, const PlanSequence& s) {
+  const bool tree = s.kind == RowsKind::kTree;
+  const int32_t last = s.first_logit + s.logit_count - 1;
+  const int32_t first_chosen = tree ? s.first_logit : last;
+  const int32_t output_size = plan.positions[plan.logit_rows[first_chosen]] + 1 - s.prompt_size;
+  std::vector<int32_t> rows;
+  if (s.logprobs < 0 && !s.rules.ChangeAt(output_size)) return rows;
+  for (int32_t l = s.first_logit; l <= last; ++l) {
+    if (tree || l == last || plan.score_tokens[l] != base::kNoToken) rows.push_back(l);
+  }
+  return rows;
+}
+
+// Some sequences of a step are decided on the device, some have rows that the host has to see.
+TEST(RankVerifier, ALoneDeviceDecidesWhatItCanAndHandsOverOnlyTheOtherRows) {
+  using speculation::Coupling, speculation::SiblingDraw;
+  for (uint32_t seed = 0; seed < 50; ++seed) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal(0, 2);
+    StepPlan plan = MixedPlan(&random);
+    std::vector<float> logits(plan.logit_rows.size() * kVocabulary);
+    for (float& x : logits) x = normal(random);
+    std::vector<Round> rounds;
+    Weights weights(plan.sequences.size(), nullptr);
+    for (Coupling coupling : {Coupling::kRejection, Coupling::kTraversal, Coupling::kTypical}) {
+      for (SiblingDraw draw : {SiblingDraw::kWithoutReplacement, SiblingDraw::kDeterministic}) {
+        for (int logprobs : {-1, 2}) {
+          rounds.push_back(RandomRound(coupling, draw, &random));
+          Join(rounds.back(), logprobs, &plan, &logits);
+          weights.push_back(rounds.back().weights.get());
+        }
+      }
+    }
+    const auto expected = Accept(plan, RunRanks(plan, logits, 1, weights));
+    Asked asked;
+    const auto found = Accept(plan, RunRanks(plan, logits, 1, weights, Logits::kOnDevice, &asked));
+    int for_the_device = 0;
+    std::vector<int32_t> rows;
+    for (size_t s = 0; s < plan.sequences.size(); ++s) {
+      EXPECT_EQ(found.sequences[s].accepted.path, expected.sequences[s].accepted.path) << s;
+      EXPECT_EQ(found.sequences[s].accepted.tokens, expected.sequences[s].accepted.tokens) << s;
+      ExpectEqual(found.sequences[s].logprobs, expected.sequences[s].logprobs);
+      ExpectEqual(found.sequences[s].prompt_logprobs, expected.sequences[s].prompt_logprobs);
+      const std::vector<int32_t> seen = RowsForTheHost(plan, plan.sequences[s]);
+      for_the_device += seen.empty() ? 1 : 0;
+      rows.insert(rows.end(), seen.begin(), seen.end());
+    }
+    EXPECT_EQ(asked.decided, for_the_device);
+    std::sort(asked.rows.begin(), asked.rows.end());
+    EXPECT_EQ(asked.rows, rows);
+    EXPECT_LT(rows.size(), plan.logit_rows.size());
+  }
 }
 
 // Two branches hold the same token in front of equal rows, one of them twice.

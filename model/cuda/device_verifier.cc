@@ -1,0 +1,191 @@
+#include "model/cuda/device_verifier.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "absl/strings/str_cat.h"
+#include "model/cuda/tree_verify.h"
+#include "speculation/coupling.h"
+#include "speculation/tree.h"
+
+namespace specfabric::model::cuda {
+namespace {
+
+using speculation::Coupling;
+
+TreeRound RoundOf(const DeviceTree& tree) {
+  return {.site = {.seed = tree.sampling.seed, .position = tree.position, .draw = tree.draw_number},
+          .coupling = tree.coupling,
+          .draw = tree.draw,
+          .sampling = tree.sampling,
+          .typical = tree.typical,
+          .first_logit = tree.first_logit,
+          .entries = tree.entries};
+}
+
+absl::Status CheckSizes(absl::Span<const DeviceTree> trees) {
+  for (const DeviceTree& tree : trees) {
+    const size_t nodes = tree.tokens.size();
+    if (nodes >= 1 && nodes <= speculation::kMaxVerifyNodes) continue;
+    return absl::InvalidArgumentError(absl::StrCat("a tree of ", nodes, " nodes: allowed are 1 to ",
+                                                   speculation::kMaxVerifyNodes));
+  }
+  return absl::OkStatus();
+}
+
+void Append(absl::Span<const int32_t> values, std::vector<int32_t>* to) {
+  to->insert(to->end(), values.begin(), values.end());
+}
+
+void Read(const Walked& walked, const DeviceTree& tree, speculation::Accepted* accepted) {
+  *accepted = {};
+  constexpr uint64_t kRoot = 1;
+  for (uint64_t path = walked.path & ~kRoot; path != 0; path &= path - 1) {
+    const int node = std::countr_zero(path);
+    accepted->path.push_back(node);
+    accepted->tokens.push_back(tree.tokens[node]);
+  }
+  accepted->tokens.push_back(walked.bonus);
+}
+
+}  // namespace
+
+void DeviceVerifier::Group::Clear() {
+  index.clear();
+  begin = {0};
+  parents.clear();
+  tokens.clear();
+  weight_row.clear();
+  ancestors.clear();
+  choices.clear();
+  rounds.clear();
+}
+
+void DeviceVerifier::Group::Add(int32_t tree_index, const DeviceTree& tree) {
+  const size_t nodes = tree.tokens.size(), first = tokens.size();
+  index.push_back(tree_index);
+  Append(tree.parents, &parents);
+  Append(tree.tokens, &tokens);
+  Append(tree.weight_row, &weight_row);
+  begin.push_back(static_cast<int32_t>(tokens.size()));
+  weight_row.resize(tokens.size());
+  rounds.push_back(RoundOf(tree));
+  for (size_t node = 0; node < nodes; ++node) {
+    const uint64_t above = node == 0 ? 0 : ancestors[first + tree.parents[node]];
+    ancestors.push_back(above | uint64_t{1} << node);
+    const auto depth = static_cast<uint32_t>(std::popcount(above));
+    choices.push_back({.row = tree.first_logit + static_cast<int32_t>(node),
+                       .seed = tree.sampling.seed,
+                       .position = tree.position + depth,
+                       .temperature = tree.sampling.temperature});
+  }
+}
+
+void DeviceVerifier::Collect(const LogitMatrix& logits, absl::Span<const DeviceTree> trees) {
+  for (Group* group : {&plain_, &filtered_, &weighed_}) group->Clear();
+  for (size_t i = 0; i < trees.size(); ++i) {
+    const base::SamplingParams& sampling = trees[i].sampling;
+    const bool filters = sampling.filtered() && !sampling.greedy();
+    Group& group = trees[i].coupling != Coupling::kCoupled ? weighed_
+                   : filters                               ? filtered_
+                                                           : plain_;
+    group.Add(static_cast<int32_t>(i), trees[i]);
+  }
+  for (Group* group : {&plain_, &filtered_, &weighed_}) {
+    group->batch = {.trees = {.sequences = group->size()},
+                    .nodes = group->begin.back(),
+                    .logits = static_cast<const float*>(logits.logits),
+                    .stride = logits.stride,
+                    .vocabulary = logits.size};
+  }
+}
+
+void DeviceVerifier::Stage(absl::Span<const DeviceTree> trees, Group* group) {
+  TreeBatch& batch = group->batch.trees;
+  upload_.Add(absl::MakeConstSpan(group->begin), &batch.begin);
+  upload_.Add(absl::MakeConstSpan(group->parents), &batch.parents);
+  upload_.Add(absl::MakeConstSpan(group->tokens), &batch.tokens);
+  upload_.Add(absl::MakeConstSpan(group->ancestors), &batch.ancestors);
+  upload_.Add(absl::MakeConstSpan(group->choices), &group->device_choices);
+  upload_.Add(absl::MakeConstSpan(group->weight_row), &group->batch.weight_row);
+  for (int32_t i = 0; i < group->size(); ++i) {
+    const DeviceTree& tree = trees[group->index[i]];
+    upload_.Add(tree.weights, &group->rounds[i].weights);
+    upload_.Add(tree.totals, &group->rounds[i].totals);
+  }
+  upload_.Add(absl::MakeConstSpan(group->rounds), &group->batch.rounds);
+}
+
+absl::Status DeviceVerifier::Reserve(size_t trees) {
+  const size_t chosen = std::max(plain_.choices.size(), filtered_.choices.size());
+  const size_t workspace =
+      std::max(RowFilters::Bytes(filtered_.batch), TreeVerifyBytes(weighed_.batch));
+  absl::Status status = chosen_.Reserve(chosen * sizeof(PackedChoice));
+  status.Update(workspace_.Reserve(workspace));
+  status.Update(walked_.Reserve(trees * sizeof(Walked)));
+  status.Update(host_walked_.Reserve(trees * sizeof(Walked)));
+  return status;
+}
+
+absl::Status DeviceVerifier::EnqueueCoupled(const Group& group, const RowFilter* filters,
+                                            const LogitMatrix& logits, Walked* walked,
+                                            Stream stream) {
+  if (group.size() == 0) return absl::OkStatus();
+  PackedChoice* const chosen = chosen_.As<PackedChoice>();
+  absl::Status status =
+      EnqueueArgMax(logits, group.device_choices, filters, group.batch.nodes, chosen, stream);
+  if (!status.ok()) return status;
+  TreeBatch trees = group.batch.trees;
+  trees.choices = chosen;
+  return EnqueueTreeWalk(trees, walked, stream);
+}
+
+absl::Status DeviceVerifier::EnqueueFiltered(const LogitMatrix& logits, Walked* walked,
+                                             Stream stream) {
+  if (filtered_.size() == 0) return absl::OkStatus();
+  absl::Status status = CheckRoundBatch(filtered_.batch);
+  if (!status.ok()) return status;
+  const RowFilters filters = RowFilters::In(filtered_.batch, workspace_.As<void>());
+  if (status = EnqueueRowFilters(filtered_.batch, filters, stream); !status.ok()) return status;
+  return EnqueueCoupled(filtered_, filters.of_node, logits, walked, stream);
+}
+
+absl::Status DeviceVerifier::EnqueueWeighed(Walked* walked, Stream stream) {
+  if (weighed_.size() == 0) return absl::OkStatus();
+  return EnqueueTreeVerify(weighed_.batch, workspace_.As<void>(), walked, stream);
+}
+
+absl::Status DeviceVerifier::Enqueue(const LogitMatrix& logits, Walked* walked, Stream stream) {
+  absl::Status status = EnqueueCoupled(plain_, /*filters=*/nullptr, logits, walked, stream);
+  if (!status.ok()) return status;
+  walked += plain_.size();
+  if (status = EnqueueFiltered(logits, walked, stream); !status.ok()) return status;
+  return EnqueueWeighed(walked + filtered_.size(), stream);
+}
+
+absl::Status DeviceVerifier::Verify(const Device& device, const LogitMatrix& logits,
+                                    absl::Span<const DeviceTree> trees,
+                                    absl::Span<speculation::Accepted> accepted) {
+  if (trees.empty()) return absl::OkStatus();
+  absl::Status status = CheckSizes(trees);
+  if (!status.ok()) return status;
+  Collect(logits, trees);
+  status.Update(device.MakeCurrent());
+  status.Update(Reserve(trees.size()));
+  if (!status.ok()) return status;
+  for (Group* group : {&plain_, &filtered_, &weighed_}) Stage(trees, group);
+  if (status = upload_.Copy(device); !status.ok()) return status;
+  Walked* const found = walked_.As<Walked>();
+  status = Enqueue(logits, found, device.stream());
+  status.Update(device.ToHost(found, trees.size() * sizeof(Walked), host_walked_.As<void>()));
+  // Even after an error: what was enqueued reads what is staged.
+  status.Update(device.Finish());
+  if (!status.ok()) return status;
+  const Walked* walked = host_walked_.As<Walked>();
+  for (const Group* group : {&plain_, &filtered_, &weighed_}) {
+    for (int32_t i : group->index) Read(*walked++, trees[i], &accepted[i]);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace specfabric::model::cuda

@@ -1,0 +1,228 @@
+// Whole steps of trees through the device against the CPU's walk and target::TreeVerifier.
+
+#include "model/cuda/device_verifier.h"
+
+#include <algorithm>
+#include <deque>
+#include <limits>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "speculation/sampling.h"
+#include "target/tree_verifier.h"
+#include "tests/cuda/device.h"
+#include "tests/target/random_rounds.h"
+
+namespace specfabric::model::cuda {
+namespace {
+
+using speculation::Accepted;
+using speculation::Coupling;
+using target::Case;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+struct SitedCase {
+  Case round;
+  uint32_t position = 0;
+  uint32_t draw_number = 0;
+};
+
+base::TokenId ChoiceAt(const SitedCase& sited, int node) {
+  const Case& round = sited.round;
+  std::vector<float> noise(round.vocabulary());
+  const auto depth = static_cast<uint32_t>(speculation::DepthOf(round.tree, node));
+  speculation::GumbelNoise(round.sampling.seed, sited.position + depth, 0, absl::MakeSpan(noise));
+  return speculation::SampleRow(round.logits[node], noise, round.sampling);
+}
+
+Accepted OnCpu(const SitedCase& sited) {
+  const Case& round = sited.round;
+  if (round.coupling == Coupling::kCoupled) {
+    std::vector<base::TokenId> chosen;
+    for (int node = 0; node < round.tree.size(); ++node) chosen.push_back(ChoiceAt(sited, node));
+    return speculation::WalkCoupled(round.tree, chosen);
+  }
+  target::TreeVerifier verifier(round.vocabulary());
+  const speculation::PhiloxRandomness random(round.sampling.seed, sited.position, sited.draw_number,
+                                             round.tree);
+  return target::Verify(
+      round, random, [&](int node) { return absl::MakeConstSpan(round.logits[node]); }, &verifier);
+}
+
+// A tree of which most guesses are what is chosen above them.
+SitedCase RandomCoupled(std::mt19937* random, const target::Shape& shape, uint32_t position) {
+  SitedCase sited = {.round = {.coupling = Coupling::kCoupled}, .position = position};
+  Case& round = sited.round;
+  round.sampling = target::RandomSampling(random);
+  round.sampling.seed = (*random)() * uint64_t{0x100000001};
+  if ((*random)() % 4 == 0) round.sampling.temperature = 0;
+  const std::vector<int> parents = target::RandomParents(random, shape.max_nodes);
+  for (size_t node = 0; node < parents.size(); ++node) {
+    if (node > 0) {
+      const bool right = (*random)() % 4 != 0;
+      const auto guess = static_cast<base::TokenId>((*random)() % shape.vocabulary);
+      round.tree.Add(parents[node], right ? ChoiceAt(sited, parents[node]) : guess, 0.0f);
+    }
+    round.logits.push_back(target::RandomLogits(random, shape.vocabulary, 2.0f));
+  }
+  return sited;
+}
+
+// Of every rule in turn, half of them coupled.
+std::vector<SitedCase> RandomStep(std::mt19937* random, const target::Shape& shape, int trees) {
+  std::vector<SitedCase> step;
+  for (int i = 0; i < trees; ++i) {
+    const auto position = static_cast<uint32_t>((*random)() % 5000);
+    if ((*random)() % 2 == 0) {
+      step.push_back(RandomCoupled(random, shape, position));
+      continue;
+    }
+    const target::Rule& rule = target::kRules[i % std::size(target::kRules)];
+    base::SamplingParams sampling = target::RandomSampling(random);
+    sampling.seed = (*random)() * uint64_t{0x100000001};
+    step.push_back({target::RandomCase(random, rule.coupling, rule.draw, shape, sampling), position,
+                    static_cast<uint32_t>((*random)())});
+  }
+  return step;
+}
+
+class DeviceVerifierTest : public DeviceTest {
+ protected:
+  void SetUp() override {
+    DeviceTest::SetUp();
+    if (IsSkipped()) return;
+    absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(0, /*batch_invariant=*/true);
+    ASSERT_TRUE(device.ok()) << device.status();
+    device_ = *std::move(device);
+  }
+
+  // The first tree's rows lie behind those of the last, with a row of others before each; rows are
+  // wider than the vocabulary.
+  absl::StatusOr<std::vector<Accepted>> OnDevice(const std::vector<SitedCase>& step) {
+    const int32_t vocabulary = step[0].round.vocabulary();
+    const int64_t stride = vocabulary + 3;
+    int32_t rows = 0;
+    for (const SitedCase& sited : step) rows += sited.round.tree.size() + 1;
+    std::vector<float> values(rows * stride, kNan);
+    std::deque<target::Slot> slots;
+    std::vector<DeviceTree> trees;
+    for (const SitedCase& sited : step) {
+      const Case& round = sited.round;
+      rows -= round.tree.size();
+      for (int node = 0; node < round.tree.size(); ++node) {
+        std::copy(round.logits[node].begin(), round.logits[node].end(),
+                  values.begin() + (rows + node) * stride);
+      }
+      DeviceTree& tree = trees.emplace_back();
+      tree = {.parents = round.tree.parents,
+              .tokens = round.tree.tokens,
+              .first_logit = rows--,
+              .coupling = round.coupling,
+              .draw = round.draw,
+              .sampling = round.sampling,
+              .typical = round.typical,
+              .position = sited.position,
+              .draw_number = sited.draw_number};
+      if (!speculation::NeedsDraftRows(round.coupling, round.draw)) continue;
+      const schemas::DraftWeights& weights = slots.emplace_back(round).weights();
+      tree.weight_row = round.row_of;
+      tree.weights = weights.bytes();
+      tree.totals = weights.totals();
+      tree.entries = weights.shape().entries;
+    }
+    DeviceArray<float> logits(values);
+    const LogitMatrix matrix = {.logits = logits.data(), .stride = stride, .size = vocabulary};
+    // What was there before is not what is added to.
+    std::vector<Accepted> accepted(trees.size(), {.path = {7}, .tokens = {7}});
+    absl::Status status = verifier_.Verify(*device_, matrix, trees, absl::MakeSpan(accepted));
+    if (!status.ok()) return status;
+    return accepted;
+  }
+
+  void ExpectTheCpus(const std::vector<SitedCase>& step) {
+    const absl::StatusOr<std::vector<Accepted>> found = OnDevice(step);
+    ASSERT_TRUE(found.ok()) << found.status();
+    for (size_t i = 0; i < step.size(); ++i) {
+      SCOPED_TRACE(testing::Message()
+                   << Name(step[i].round.coupling) << ", tree " << i << " of " << step.size());
+      const Accepted expected = OnCpu(step[i]);
+      ASSERT_EQ((*found)[i].path, expected.path);
+      ASSERT_EQ((*found)[i].tokens, expected.tokens);
+      accepted_ += static_cast<int>(expected.path.size());
+      const int last = expected.path.empty() ? 0 : expected.path.back();
+      rejected_ += static_cast<int>(speculation::Children(step[i].round.tree, last).size());
+    }
+  }
+
+  std::unique_ptr<Device> device_;
+  DeviceVerifier verifier_;
+  int accepted_ = 0, rejected_ = 0;
+};
+
+TEST_F(DeviceVerifierTest, DecidesStepsOfMixedTreesAsTheCpu) {
+  std::mt19937 random(1);
+  int trees = 0;
+  for (const target::Shape& shape : {target::Shape{.vocabulary = 17, .max_nodes = 12},
+                                     {.vocabulary = 301, .max_nodes = 64},
+                                     {.vocabulary = 301, .max_nodes = 16, .top_n = 40},
+                                     {.vocabulary = 2050, .max_nodes = 9}}) {
+    for (int count : {5, 1, 12, 2, 8}) {
+      SCOPED_TRACE(testing::Message() << "vocabulary " << shape.vocabulary);
+      ASSERT_NO_FATAL_FAILURE(ExpectTheCpus(RandomStep(&random, shape, count)));
+      trees += count;
+    }
+  }
+  std::printf("trees: %d, accepted: %d, children rejected at the end: %d\n", trees, accepted_,
+              rejected_);
+  EXPECT_GT(accepted_, trees);
+  EXPECT_GT(rejected_, trees / 4);
+}
+
+TEST_F(DeviceVerifierTest, OddRowsAreDecidedAsOnTheCpu) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  std::mt19937 random(2);
+  std::vector<SitedCase> step;
+  for (const target::Logits& logits : std::vector<target::Logits>{{kNan, 1, 2, -kInf},
+                                                                  {0, kInf, 3, kNan},
+                                                                  {kNan, -kInf, -kInf, -kInf},
+                                                                  {kNan, kNan, kNan, kNan},
+                                                                  {-kInf, -kInf, -kInf, -kInf},
+                                                                  {kInf, 0, 0, kInf}}) {
+    for (int i = 0; i < 20; ++i) {
+      step.push_back(RandomCoupled(&random, {.vocabulary = 4, .max_nodes = 1}, 9));
+      step.back().round.logits = {logits};
+    }
+  }
+  ASSERT_NO_FATAL_FAILURE(ExpectTheCpus(step));
+}
+
+TEST_F(DeviceVerifierTest, NothingToVerifyIsNothingDone) {
+  EXPECT_TRUE(verifier_.Verify(*device_, {}, {}, {}).ok());
+}
+
+TEST_F(DeviceVerifierTest, TooManyNodesAreRefusedAndTheNextStepIsVerified) {
+  std::mt19937 random(3);
+  SitedCase chain = RandomCoupled(&random, {.vocabulary = 3, .max_nodes = 1}, 9);
+  const std::vector<SitedCase> small = {chain};
+  const absl::StatusOr<std::vector<Accepted>> refused =
+      OnDevice(std::vector<SitedCase>(65'536, chain));
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_NO_FATAL_FAILURE(ExpectTheCpus(small));
+}
+
+TEST_F(DeviceVerifierTest, TreesOfSizesThatThereAreNotAreRefused) {
+  Accepted accepted;
+  for (int nodes : {0, speculation::kMaxVerifyNodes + 1}) {
+    const std::vector<int32_t> parents(nodes, 0), tokens(nodes, 0);
+    const DeviceTree tree = {.parents = parents, .tokens = tokens};
+    EXPECT_EQ(verifier_.Verify(*device_, {}, {&tree, 1}, absl::MakeSpan(&accepted, 1)).code(),
+              absl::StatusCode::kInvalidArgument)
+        << nodes;
+  }
+}
+
+}  // namespace
+}  // namespace specfabric::model::cuda

@@ -1,0 +1,129 @@
+#ifndef SPECFABRIC_TESTS_TARGET_FAKE_DEVICE_H_
+#define SPECFABRIC_TESTS_TARGET_FAKE_DEVICE_H_
+
+// Logits as a device has them, decided on the host by what devices are checked against.
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "gtest/gtest.h"
+#include "model/device_logits.h"
+#include "schemas/draft_weights.h"
+#include "speculation/randomness.h"
+#include "speculation/sampling.h"
+#include "speculation/tree.h"
+#include "target/tree_verifier.h"
+
+namespace specfabric::target {
+
+class FakeDevice : public model::DeviceLogits {
+ public:
+  // shard: [rows][width], of ids from `first` on. One that does not work fails at whatever is
+  // asked.
+  FakeDevice(std::vector<float> shard, int width, base::TokenId first, bool works)
+      : shard_(std::move(shard)), width_(width), first_(first), works_(works) {}
+
+  absl::Status Best(absl::Span<const model::RowChoice> choices,
+                    absl::Span<speculation::ScoredToken> best) override {
+    if (!works_) return absl::InternalError("broken");
+    for (size_t i = 0; i < choices.size(); ++i) {
+      const std::vector<float> noise =
+          Noise(choices[i].seed, choices[i].position, choices[i].temperature);
+      best[i] =
+          speculation::PerturbedArgMax(Row(choices[i].row), noise, choices[i].temperature, first_);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Verify(absl::Span<const model::DeviceTree> trees,
+                      absl::Span<speculation::Accepted> accepted) override {
+    if (!works_) return absl::InternalError("broken");
+    decided_ += static_cast<int>(trees.size());
+    for (size_t i = 0; i < trees.size(); ++i) accepted[i] = Decide(trees[i]);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<const float*> Fetch(absl::Span<const int32_t> rows) override {
+    if (!works_) return absl::InternalError("broken");
+    fetched_.clear();
+    for (int32_t row : rows) {
+      fetched_rows_.push_back(row);
+      fetched_.insert(fetched_.end(), Row(row).begin(), Row(row).end());
+    }
+    return fetched_.data();
+  }
+
+  int decided() const { return decided_; }  // trees
+  const std::vector<int32_t>& fetched_rows() const { return fetched_rows_; }
+
+ private:
+  absl::Span<const float> Row(int32_t row) const {
+    return absl::MakeConstSpan(shard_).subspan(static_cast<size_t>(row) * width_, width_);
+  }
+
+  std::vector<float> Noise(uint64_t seed, uint32_t position, float temperature) const {
+    std::vector<float> noise(temperature == 0 ? 0 : width_);
+    speculation::GumbelNoise(seed, position, first_, absl::MakeSpan(noise));
+    return noise;
+  }
+
+  speculation::Accepted Decide(const model::DeviceTree& asked) const {
+    const speculation::TokenTree tree = {{asked.parents.begin(), asked.parents.end()},
+                                         {asked.tokens.begin(), asked.tokens.end()},
+                                         std::vector<float>(asked.tokens.size())};
+    EXPECT_TRUE(speculation::Validate(tree, speculation::kMaxVerifyNodes, width_).ok());
+    return asked.coupling == speculation::Coupling::kCoupled ? Walk(asked, tree)
+                                                             : Weigh(asked, tree);
+  }
+
+  speculation::Accepted Walk(const model::DeviceTree& asked,
+                             const speculation::TokenTree& tree) const {
+    std::vector<base::TokenId> chosen;
+    for (int node = 0; node < tree.size(); ++node) {
+      const std::vector<float> noise =
+          Noise(asked.sampling.seed, asked.position + speculation::DepthOf(tree, node),
+                asked.sampling.temperature);
+      chosen.push_back(
+          speculation::SampleRow(Row(asked.first_logit + node), noise, asked.sampling));
+    }
+    return speculation::WalkCoupled(tree, chosen);
+  }
+
+  speculation::Accepted Weigh(const model::DeviceTree& asked,
+                              const speculation::TokenTree& tree) const {
+    schemas::DraftWeights weights;
+    if (speculation::NeedsDraftRows(asked.coupling, asked.draw)) {
+      const auto rows = static_cast<int32_t>(asked.totals.size());
+      weights = *schemas::DraftWeights::Open({rows, width_, asked.entries}, asked.weights);
+      EXPECT_EQ(weights.totals(), asked.totals);
+    }
+    const TreeToVerify round = {.tree = &tree,
+                                .coupling = asked.coupling,
+                                .draw = asked.draw,
+                                .sampling = asked.sampling,
+                                .typical = asked.typical,
+                                .weights = &weights,
+                                .weight_row = asked.weight_row};
+    const speculation::PhiloxRandomness random(asked.sampling.seed, asked.position,
+                                               asked.draw_number, tree);
+    return TreeVerifier(width_).Verify(
+        round, [&](int node) { return Row(asked.first_logit + node); }, random);
+  }
+
+  const std::vector<float> shard_;
+  const int width_;
+  const base::TokenId first_;
+  const bool works_;
+  int decided_ = 0;
+  std::vector<int32_t> fetched_rows_;
+  std::vector<float> fetched_;
+};
+
+}  // namespace specfabric::target
+
+#endif  // SPECFABRIC_TESTS_TARGET_FAKE_DEVICE_H_
