@@ -34,11 +34,10 @@ absl::Status PackedInputs::Pack(const float* x, int rows) {
   blocks_.clear();
   for (int row = 0; row < rows; row += kMaxPanelRows) {
     const int of_call = std::min(kMaxPanelRows, rows - row);
-    const int count = Blocks(of_call);
-    for (int b = 0; b < count; ++b) {
-      const int first = of_call * b / count;
-      blocks_.push_back({x + size_t(row + first) * parts_ * part_inputs_,
-                         of_call * (b + 1) / count - first, Step(row + first, 0, 0)});
+    for (int b = 0; b < Blocks(of_call); ++b) {
+      const auto [first, count] = RowsOfBlock(of_call, b);
+      blocks_.push_back({x + size_t(row + first) * parts_ * part_inputs_, count,
+                         Step(row + first, count, /*step=*/0)});
     }
   }
   const int tiles = parts_ * PartTiles();

@@ -25,8 +25,15 @@ class PackedInputs {
 
   // Steps of one part: an input each, or two in bfloat16.
   int steps() const { return steps_; }
-  // Into how many blocks the kernels cut the rows of one call.
+  // Into how many blocks the kernels cut the rows of one call, and which rows block b has.
   int Blocks(int rows) const { return (rows + kernels_.block_rows - 1) / kernels_.block_rows; }
+  struct BlockRows {
+    int first = 0, count = 0;
+  };
+  BlockRows RowsOfBlock(int rows, int b) const {
+    const int blocks = Blocks(rows), first = rows * b / blocks;
+    return {first, rows * (b + 1) / blocks - first};
+  }
   // Takes x: [rows][parts * part_inputs], which must not change while it is used. bfloat16 rounds.
   // ResourceExhausted: no memory.
   absl::Status Pack(const float* x, int rows);
@@ -40,11 +47,11 @@ class PackedInputs {
   }
 
  private:
-  // Rows that are interleaved, of `of` rows in all.
+  // Rows of x, one behind the other, and where they go, interleaved.
   struct Block {
-    const float* x;
-    int rows;
-    uint32_t* out;
+    const float* x = nullptr;
+    int rows = 0;
+    uint32_t* out = nullptr;
   };
 
   size_t RowWords() const { return size_t{1} * parts_ * steps_; }

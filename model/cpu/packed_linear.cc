@@ -131,9 +131,8 @@ void PackedLinear::RunGatedPanel(int panel, int row, int rows, PackedInputs* nex
   const bool pairs = dtype_ == DataType::kBFloat16;
   const auto gate = pairs ? kernels_.gate_bfloat16 : kernels_.gate_float32;
   const int64_t step = int64_t{panel} * kPanelOutputs / (pairs ? 2 : 1);
-  const int blocks = inputs_.Blocks(rows);
-  for (int b = 0; b < blocks; ++b) {
-    const int first = rows * b / blocks, count = rows * (b + 1) / blocks - first;
+  for (int b = 0; b < inputs_.Blocks(rows); ++b) {
+    const auto [first, count] = inputs_.RowsOfBlock(rows, b);
     gate(gates[first], ups[first], count, next->Step(row + first, count, step));
   }
 }

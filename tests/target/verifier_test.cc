@@ -104,6 +104,14 @@ StepPlan MixedPlan(std::mt19937* random) {
   return plan;
 }
 
+// [logit rows][vocabulary]
+std::vector<float> RandomLogits(const StepPlan& plan, std::mt19937* random) {
+  std::normal_distribution<float> normal(0, 2);
+  std::vector<float> logits(plan.logit_rows.size() * kVocabulary);
+  for (float& x : logits) x = normal(*random);
+  return logits;
+}
+
 using Weights = std::vector<const schemas::DraftWeights*>;  // [sequences]
 
 enum class Logits { kOnHost, kOnDevice, kOnBrokenDevice };
@@ -222,10 +230,8 @@ void ExpectEqual(const std::vector<base::TokenLogprobs>& found,
 TEST(RankVerifier, EveryNumberOfRanksChoosesWhatWholeRowsChoose) {
   for (int seed = 0; seed < 100; ++seed) {
     std::mt19937 random(seed);
-    std::normal_distribution<float> normal(0, 2);
     StepPlan plan = MixedPlan(&random);
-    std::vector<float> logits(plan.logit_rows.size() * kVocabulary);
-    for (float& x : logits) x = normal(random);
+    std::vector<float> logits = RandomLogits(plan, &random);
     // Half of the guesses are what the target chooses at their parent: paths grow.
     for (const PlanSequence& s : plan.sequences) {
       for (int i = 1; s.kind == RowsKind::kTree && i < s.row_count; ++i) {
@@ -397,10 +403,8 @@ TEST(RankVerifier, ALoneDeviceDecidesWhatItCanAndHandsOverOnlyTheOtherRows) {
   using speculation::Coupling, speculation::SiblingDraw;
   for (uint32_t seed = 0; seed < 50; ++seed) {
     std::mt19937 random(seed);
-    std::normal_distribution<float> normal(0, 2);
     StepPlan plan = MixedPlan(&random);
-    std::vector<float> logits(plan.logit_rows.size() * kVocabulary);
-    for (float& x : logits) x = normal(random);
+    std::vector<float> logits = RandomLogits(plan, &random);
     std::vector<Round> rounds;
     Weights weights(plan.sequences.size(), nullptr);
     for (Coupling coupling : {Coupling::kRejection, Coupling::kTraversal, Coupling::kTypical}) {
