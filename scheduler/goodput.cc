@@ -26,7 +26,7 @@ constexpr double kSlack = 1.5;
 // no estimate counts: a draft that shares its processors with the target slows it down.
 constexpr double kWorthwhile = 1.03;  // tokens a second, to those of going plainly
 constexpr int32_t kFew = 4;           // askers
-constexpr int32_t kAllProbe = 4;      // of so many probes one is by all
+constexpr int32_t kAllProbe = 4;      // of so many probes one is by all, if that can pay
 // Of a step without guesses so much has to be remembered: what plain decoding takes is not measured
 // while it is not done. One in about 350 steps sees to it.
 constexpr double kPlainStep = 0.5;
@@ -105,6 +105,15 @@ DraftOrder GoodputControl::BestPriced(const PerCoupling& c, int32_t askers, cons
   return order;
 }
 
+bool GoodputControl::PaysAtOnce(const PerCoupling& c, bool merges, int32_t askers,
+                                const StepBase& step) const {
+  Worths offered = LookedUp(c, askers);
+  const double plain = ShareRows(offered, step, step_time_).rate;
+  if (!merges) offered = {};
+  for (const Worths& level : c.worths) offered.Add(level, askers);
+  return ShareRows(offered, step, step_time_).rate > plain;
+}
+
 bool GoodputControl::MeasuresPlain(int32_t rows) {
   if (step_time_.Known(rows) >= kPlainStep) {
     unmeasured_ = 0;
@@ -146,7 +155,7 @@ DraftOrder GoodputControl::Order(Coupling coupling, int32_t askers, const StepBa
   c.probe_interval = std::min(2 * c.probe_interval, kLastProbe);
   c.until_probe = c.probe_interval;
   // What guesses are worth a few sequences show; how long replies to all take, all.
-  const bool all = c.probes++ % kAllProbe == 0;
+  const bool all = c.probes++ % kAllProbe == 0 && PaysAtOnce(c, merges, askers, step);
   order.askers = order.probers = all ? askers : std::min(askers, std::max(kFew, askers / 8));
   return order;
 }

@@ -119,6 +119,8 @@ class GoodputControl {
   // that all come at the same time.
   DraftOrder BestPriced(const PerCoupling& c, int32_t askers, const StepBase& step,
                         int32_t most) const;
+  // Whether asking would pay if replies came at once: if not, how long they take tells nothing.
+  bool PaysAtOnce(const PerCoupling& c, bool merges, int32_t askers, const StepBase& step) const;
   // Asking does not pay in this round: what was tried before it decides how soon to try again.
   void BackOff(speculation::Coupling coupling);
   // Whether to go plainly only to know how long that takes.

@@ -15,7 +15,10 @@ constexpr double kForgetFirst = 0.1;
 constexpr int kAccidents = 2;    // in a row
 constexpr int kFirstSteps = 16;  // after each of which it is solved anew
 constexpr int kLearning = 256, kSolveOften = 8;
-constexpr int kSolveEvery = 32;   // steps, once so many have been
+constexpr int kSolveEvery = 32;  // steps, once so many have been
+// But at once after a step of a size of which so few are remembered and that took another time than
+// expected by more than this share of it.
+constexpr double kRarelySeen = 4, kSurprise = 0.2;
 constexpr double kShape = 1e-3;   // weight of the rooflines, beside that of one step
 constexpr double kAsWell = 1.1;   // sums of squares that differ by less tell nothing
 constexpr double kNoise = 0.005;  // nor do deviations of this share of a step
@@ -132,8 +135,8 @@ void StepTime::Observe(int32_t rows, int64_t context, base::Nanos time) {
   const double us = static_cast<double>(time) / 1e3;
   // A step that was held up by something else (a page fault, a neighbour) teaches nothing; but what
   // happens again is no accident: steps of so many rows may never have been before.
+  const double expected = static_cast<double>(Predict(rows, context)) / 1e3;
   if (steps_ > 32) {
-    const double expected = static_cast<double>(Predict(rows, context)) / 1e3;
     if (us > 4 * std::max(expected, scale_) && ++held_up_ <= kAccidents) return;
   }
   held_up_ = 0;
@@ -158,8 +161,10 @@ void StepTime::Observe(int32_t rows, int64_t context, base::Nanos time) {
   interval.square += us * us;
   interval.weight += 1;
   ++steps_;
-  if (steps_ <= kFirstSteps || steps_ % (steps_ < kLearning ? kSolveOften : kSolveEvery) == 0)
-    Solve();
+  const bool surprising =
+      interval.weight < kRarelySeen && std::abs(us - expected) > kSurprise * expected;
+  const int every = steps_ <= kFirstSteps ? 1 : steps_ < kLearning ? kSolveOften : kSolveEvery;
+  if (surprising || steps_ % every == 0) Solve();
 }
 
 void StepTime::Interval::Forget(double share) {
@@ -210,6 +215,11 @@ StepTime::Roofline StepTime::FitRoofline(const Sums& sums, double knee) {
   damped[2][2] += kSmallContext;
   std::array<double, 3> x = b;
   Solve3(damped, &x);
+  if (x[2] < 0) {  // then the best that is not has none
+    damped[0][2] = damped[2][0] = damped[1][2] = damped[2][1] = 0;
+    x = {b[0], b[1], 0};
+    Solve3(damped, &x);
+  }
   Roofline fit = {.fixed = x[0], .slope = x[1] / kMostRows, .knee = knee, .context = x[2]};
   fit.misfit = sums.square - 2 * Dot(x, b);
   for (int p = 0; p < 3; ++p) fit.misfit += x[p] * Dot(a[p], x);
@@ -247,11 +257,18 @@ void StepTime::Solve() {
     b.f[k] += kShape * shape.f[k];
   }
   a.c_c += kSmallContext;
-  a.Solve(&b);
   fit_ = b;
+  a.Solve(&fit_);
+  if (fit_.c < 0) {
+    // Contexts grow while something else makes steps faster, the first ones above all. Without the
+    // fall that c would make up for, f is what was measured.
+    a.f_c = {};
+    b.c = 0;
+    fit_ = b;
+    a.Solve(&fit_);
+  }
   LevelWhatFalls(a.f_f, &fit_.f);
   for (double& f : fit_.f) f = std::max(f, 0.0);
-  fit_.c = std::max(fit_.c, 0.0);
 }
 
 double StepTime::Known(int32_t rows) const { return intervals_[IntervalOf(At(rows))].weight; }

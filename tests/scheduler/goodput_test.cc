@@ -1,5 +1,5 @@
-// What the goodput control is made of: the time of a step, the chance of a guess, the share of each
-// sequence.
+// What the goodput control is made of: the chance of a guess, the share of each sequence, the
+// order.
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +13,7 @@
 #include "scheduler/reply_time.h"
 #include "scheduler/step_time.h"
 #include "scheduler/tree_budget.h"
+#include "tests/scheduler/learned_step_time.h"
 
 namespace specfabric::scheduler {
 namespace {
@@ -24,72 +25,6 @@ using testing::ElementsAre;
 using testing::FloatNear;
 using testing::IsEmpty;
 using testing::Pointwise;
-
-using Curve = std::function<double(int32_t rows, int64_t context)>;  // ns
-
-// A GPU's: reading 20 ms of weights covers 333 rows of 60 us.
-double Gpu(int32_t rows, int64_t context) {
-  return 3e5 + std::max(2e7, 6e4 * rows) + 20.0 * context;
-}
-double Linear(int32_t rows, int64_t context) { return 1e6 + 2e5 * rows + 5.0 * context; }
-
-StepTime Learned(const Curve& curve, const std::vector<int32_t>& rows, int steps, double noise) {
-  std::mt19937 random(5);
-  std::normal_distribution<double> normal(0, noise);
-  StepTime time;
-  for (int i = 0; i < steps; ++i) {
-    const int32_t r = rows[random() % rows.size()];
-    const int64_t context = random() % 20'000;
-    time.Observe(r, context, static_cast<base::Nanos>(curve(r, context) * (1 + normal(random))));
-  }
-  return time;
-}
-
-TEST(StepTimeTest, LearnsFlatAndRisingParts) {
-  std::vector<int32_t> rows;
-  for (int32_t r = 1; r <= 1000; r = r * 5 / 4 + 1) rows.push_back(r);
-  for (const Curve& curve : {Curve(Gpu), Curve(Linear)}) {
-    const StepTime time = Learned(curve, rows, 2000, 0.03);
-    for (int32_t r : {1, 5, 64, 200, 700, 1000}) {
-      for (int64_t context : {0, 10'000}) {
-        EXPECT_NEAR(time.Predict(r, context) / curve(r, context), 1, 0.15) << r << " " << context;
-      }
-    }
-  }
-}
-
-TEST(StepTimeTest, WhereNoStepHasBeenItIsAsLowAsARooflineMayBe) {
-  const StepTime time = Learned(Gpu, {1, 128, 1024, 2048}, 500, 0.001);
-  EXPECT_NEAR(time.Predict(512, 0) / Gpu(512, 0), 1, 0.05);
-  EXPECT_NEAR(time.Predict(256, 0) / Gpu(256, 0), 1, 0.05);
-  EXPECT_NEAR(time.Predict(24, 0) / Gpu(24, 0), 1, 0.05);
-  // Nothing says what a row costs.
-  const StepTime flat = Learned(Gpu, {64}, 500, 0);
-  EXPECT_NEAR(flat.Predict(512, 0) / Gpu(64, 0), 1, 0.02);
-}
-
-TEST(StepTimeTest, NeverFallsInRowsAndForgets) {
-  StepTime time = Learned(Gpu, {1, 2, 3, 300, 900}, 300, 0.3);
-  for (int32_t r = 1; r < 2000; ++r) ASSERT_LE(time.Predict(r, 0), time.Predict(r + 1, 0)) << r;
-  for (int i = 0; i < 3000; ++i) time.Observe(10, 0, 2 * base::kMillisecond);
-  EXPECT_NEAR(time.Predict(10, 0), 2e6, 2e5);
-}
-
-TEST(StepTimeTest, AStepThatWasHeldUpTeachesNothing) {
-  StepTime time = Learned(Linear, {10, 20, 30}, 200, 0.01);
-  const base::Nanos before = time.Predict(20, 0);
-  time.Observe(20, 0, 100 * before);
-  EXPECT_EQ(time.Predict(20, 0), before);
-}
-
-// Rows that were never tried may be dearer than anything before them would let one think.
-TEST(StepTimeTest, StepsThatAlwaysTakeLongAreNoAccident) {
-  StepTime time = Learned(Linear, {1, 2, 3}, 200, 0.01);
-  const base::Nanos long_time = 20 * time.Predict(400, 0);
-  for (int i = 0; i < 60; ++i) time.Observe(400, 0, long_time);
-  EXPECT_NEAR(static_cast<double>(time.Predict(400, 0)), static_cast<double>(long_time),
-              0.1 * static_cast<double>(long_time));
-}
 
 TokenTree Chain(int nodes, float score) {
   TokenTree tree = TokenTree::Root(1);
@@ -345,6 +280,41 @@ TEST(GoodputControlTest, DeeperTheQuickerTheDraft) {
   EXPECT_FALSE(useless.Order().ask);
   EXPECT_LT(asked, 12);
   EXPECT_GT(asked, 0);
+}
+
+// Sixteen sequences where a row takes as long as the first, or nothing: whether all ask in a probe
+// only to know how long that takes.
+TEST(GoodputControlTest, AllProbeOnlyWhereQuickRepliesWouldPay) {
+  const speculation::Draft draft = {.tree = Chain(1, std::log(0.5f))};
+  const StepBase step = {.tokens = 16, .rows = 16, .max_rows = 256};
+  const auto all_probes = [&](double row_cost) {
+    GoodputControl control;
+    std::vector<float> worth;
+    const auto round = [&] {
+      for (const int32_t rows : {16, 20, 24, 32}) {
+        const double time = 16e6 + row_cost * (rows - 16);
+        control.OnStep(rows, 0, static_cast<base::Nanos>(time));
+      }
+      const DraftOrder order = control.Order(Coupling::kCoupled, 16, step, 16);
+      for (int i = 0; i < (order.ask ? 16 : order.probers); ++i) {
+        control.OnReply(Coupling::kCoupled, order, draft.tree, 600 * base::kMillisecond);
+        control.Judge(Coupling::kCoupled, draft, order, 16, &worth);
+      }
+      return order;
+    };
+    for (int i = 0; i < 40; ++i) round();
+    int few = 0, all = 0;
+    for (int i = 0; i < 1000; ++i) {
+      const DraftOrder order = round();
+      EXPECT_FALSE(order.ask);
+      few += order.probers > 0 && order.probers < 16;
+      all += order.probers == 16;
+    }
+    EXPECT_GT(few, 0);
+    return all;
+  };
+  EXPECT_EQ(all_probes(/*row_cost=*/1e6), 0);
+  EXPECT_GT(all_probes(/*row_cost=*/0), 0);
 }
 
 TEST(GoodputControlTest, PricesFollowTheRate) {

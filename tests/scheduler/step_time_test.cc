@@ -1,0 +1,91 @@
+#include "scheduler/step_time.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/scheduler/learned_step_time.h"
+
+namespace specfabric::scheduler {
+namespace {
+
+// A GPU's: reading 20 ms of weights covers 333 rows of 60 us.
+double Gpu(int32_t rows, int64_t context) {
+  return 3e5 + std::max(2e7, 6e4 * rows) + 20.0 * context;
+}
+double Linear(int32_t rows, int64_t context) { return 1e6 + 2e5 * rows + 5.0 * context; }
+
+TEST(StepTimeTest, LearnsFlatAndRisingParts) {
+  std::vector<int32_t> rows;
+  for (int32_t r = 1; r <= 1000; r = r * 5 / 4 + 1) rows.push_back(r);
+  for (const Curve& curve : {Curve(Gpu), Curve(Linear)}) {
+    const StepTime time = Learned(curve, rows, 2000, 0.03);
+    for (int32_t r : {1, 5, 64, 200, 700, 1000}) {
+      for (int64_t context : {0, 10'000}) {
+        EXPECT_NEAR(time.Predict(r, context) / curve(r, context), 1, 0.15) << r << " " << context;
+      }
+    }
+  }
+}
+
+TEST(StepTimeTest, WhereNoStepHasBeenItIsAsLowAsARooflineMayBe) {
+  const StepTime time = Learned(Gpu, {1, 128, 1024, 2048}, 500, 0.001);
+  EXPECT_NEAR(time.Predict(512, 0) / Gpu(512, 0), 1, 0.05);
+  EXPECT_NEAR(time.Predict(256, 0) / Gpu(256, 0), 1, 0.05);
+  EXPECT_NEAR(time.Predict(24, 0) / Gpu(24, 0), 1, 0.05);
+  // Nothing says what a row costs.
+  const StepTime flat = Learned(Gpu, {64}, 500, 0);
+  EXPECT_NEAR(flat.Predict(512, 0) / Gpu(64, 0), 1, 0.02);
+}
+
+// As they were on a machine whose first steps map memory: contexts grow while steps get faster,
+// which no cost of a context explains.
+TEST(StepTimeTest, SlowFirstStepsAreNotTakenForCheapContexts) {
+  struct Step {
+    int32_t rows;
+    int64_t context;
+    double ms;
+  };
+  StepTime time;
+  for (const Step& step : {Step{32, 32, 183.5}, Step{512, 544, 1633.2}, Step{512, 1036, 1091.9},
+                           Step{512, 1548, 1099.6}, Step{512, 2060, 1131.8}, Step{147, 2207, 381.2},
+                           Step{64, 2271, 180.2}, Step{64, 2335, 175.3}, Step{64, 2399, 183.5}}) {
+    time.Observe(step.rows, step.context, static_cast<base::Nanos>(step.ms * 1e6));
+  }
+  EXPECT_NEAR(static_cast<double>(time.Predict(64, 2463)) / 1e6, 180, 10);
+  EXPECT_NEAR(static_cast<double>(time.Predict(147, 2463)) / 1e6, 381, 20);
+}
+
+TEST(StepTimeTest, NeverFallsInRowsAndForgets) {
+  StepTime time = Learned(Gpu, {1, 2, 3, 300, 900}, 300, 0.3);
+  for (int32_t r = 1; r < 2000; ++r) ASSERT_LE(time.Predict(r, 0), time.Predict(r + 1, 0)) << r;
+  for (int i = 0; i < 3000; ++i) time.Observe(10, 0, 2 * base::kMillisecond);
+  EXPECT_NEAR(time.Predict(10, 0), 2e6, 2e5);
+}
+
+TEST(StepTimeTest, AStepThatWasHeldUpTeachesNothing) {
+  StepTime time = Learned(Linear, {10, 20, 30}, 200, 0.01);
+  const base::Nanos before = time.Predict(20, 0);
+  time.Observe(20, 0, 100 * before);
+  EXPECT_EQ(time.Predict(20, 0), before);
+}
+
+// Rows that were never tried may be dearer than anything before them would let one think.
+TEST(StepTimeTest, StepsThatAlwaysTakeLongAreNoAccident) {
+  StepTime time = Learned(Linear, {1, 2, 3}, 200, 0.01);
+  const base::Nanos long_time = 20 * time.Predict(400, 0);
+  for (int i = 0; i < 60; ++i) time.Observe(400, 0, long_time);
+  EXPECT_NEAR(static_cast<double>(time.Predict(400, 0)), static_cast<double>(long_time),
+              0.1 * static_cast<double>(long_time));
+}
+
+// Steps of a size that was never tried need not wait for the next time that all is solved.
+TEST(StepTimeTest, ASurpriseTeachesAtOnce) {
+  StepTime time = Learned([](int32_t rows, int64_t) { return 5e6 * rows; }, {8, 16, 32}, 300, 0);
+  ASSERT_LT(time.Predict(1, 0), 10 * base::kMillisecond);
+  time.Observe(1, 0, 40 * base::kMillisecond);
+  EXPECT_GT(time.Predict(1, 0), 30 * base::kMillisecond);
+}
+
+}  // namespace
+}  // namespace specfabric::scheduler
