@@ -22,11 +22,22 @@ constexpr int kTreeLevels = 4;     // of the tree that adds parts: at most 8 of 
 constexpr int kMaxPanelRows = 64;  // of one call
 constexpr int kMaxBlockRows = 12;  // of any Kernels
 
+// Compressed panels (see compressed_panels.h): a table, then for each two steps of a part, the last
+// one perhaps alone, a group: their signs and mantissas, then their codes.
+constexpr int kTableBytes = 64;   // the exponents of the 16 codes, shifted to their place, twice
+constexpr int kGroupBytes = 192;  // 2 x [32] words, then 2 x [32] bytes
+constexpr int32_t kNoStep = 0x7FFFFFFF;
+
 // 32 outputs of a linear layer for `rows` rows, which are cut into `blocks` blocks: block b has
 // rows rows * b / blocks to rows * (b + 1) / blocks, at most Kernels::block_rows.
 struct PanelArgs {
   // float32: [parts][steps][32]. bfloat16: [parts][steps][32][2], a step being two inputs.
+  // Compressed: a table, then [parts][groups].
   const void* weights;
+  // Compressed: the steps that are not, ascending and counted over all parts, up to kNoStep; and
+  // their weights, [.][32][2].
+  const int32_t* verbatim_steps;
+  const void* verbatim;
   // Block behind block, each, float32: [parts][steps][its rows]. bfloat16: the same of pairs.
   const void* x;
   int rows;  // at most kMaxPanelRows
@@ -71,6 +82,7 @@ struct Kernels {
   int block_rows;  // whose sums for a whole panel the registers hold
   void (*panel_float32)(const PanelArgs& args);
   void (*panel_bfloat16)(const PanelArgs& args);
+  void (*panel_compressed)(const PanelArgs& args);  // null where this set has none
   void (*attention_float32)(const AttentionArgs& args);
   void (*attention_bfloat16)(const AttentionArgs& args);
   // out = x / rms(x) * weight over `width` elements; in place is allowed.

@@ -33,7 +33,21 @@ absl::StatusOr<std::unique_ptr<Linear>> PackedLinear::Create(const LinearShape& 
     read(output, weights.data());
     linear->PackOutput(output, weights.data());
   }
+  const absl::Status status = linear->Compress();
+  if (!status.ok()) return status;
   return linear;
+}
+
+absl::Status PackedLinear::Compress() {
+  if (dtype_ != DataType::kBFloat16 || kernels_.panel_compressed == nullptr) {
+    return absl::OkStatus();
+  }
+  auto compressed = CompressedPanels::Compress(static_cast<const uint16_t*>(weights_.data()),
+                                               Panels(), shape_.parts, inputs_.steps(), pool_);
+  if (!compressed.ok()) return compressed.status();
+  compressed_ = *std::move(compressed);
+  if (compressed_) weights_ = AlignedBuffer();
+  return absl::OkStatus();
 }
 
 // Both kinds of step take four bytes for each output.
@@ -68,10 +82,14 @@ void PackedLinear::PackOutput(int32_t output, const float* weights) {
 
 void PackedLinear::RunPanel(int place, int outputs, int row, int rows, float* out,
                             int out_stride) const {
-  const auto* weights = static_cast<const std::byte*>(weights_.data());
   PanelArgs args;
-  args.weights = weights + PanelOffset(place);
-  args.next = weights + PanelOffset(place + 1);
+  if (compressed_) {
+    compressed_->Fill(place, &args);
+  } else {
+    const auto* weights = static_cast<const std::byte*>(weights_.data());
+    args.weights = weights + PanelOffset(place);
+    args.next = weights + PanelOffset(place + 1);
+  }
   args.x = inputs_.Call(row);
   args.rows = rows;
   args.blocks = inputs_.Blocks(rows);
@@ -83,6 +101,8 @@ void PackedLinear::RunPanel(int place, int outputs, int row, int rows, float* ou
   args.fetches = args.blocks > 1 || trials_[rows - 1].fetches();
   if (dtype_ == DataType::kFloat32) {
     kernels_.panel_float32(args);
+  } else if (compressed_) {
+    kernels_.panel_compressed(args);
   } else {
     kernels_.panel_bfloat16(args);
   }

@@ -2,17 +2,20 @@
 #define SPECFABRIC_MODEL_CPU_PACKED_LINEAR_H_
 
 // The fast linear layer: weights packed in panels of 32 outputs (layout in cpu/kernels.h), read
-// once for up to 64 rows. A row's result has the same bits whatever the other rows are, however
+// once for up to 64 rows; those in bfloat16 in three quarters of their bytes where the kernels can
+// decode them. A row's result has the same bits whatever the other rows are, however
 // many threads share the panels and however the outputs are spread over ranks.
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "model/aligned_buffer.h"
 #include "model/config.h"
+#include "model/cpu/compressed_panels.h"
 #include "model/cpu/fetch_trial.h"
 #include "model/cpu/kernels.h"
 #include "model/cpu/packed_inputs.h"
@@ -38,6 +41,8 @@ class PackedLinear : public Linear {
   PackedLinear(const LinearShape& shape, DataType dtype, const Kernels& kernels, ThreadPool* pool);
 
   size_t PanelBytes() const;
+  // Exchanges weights_ for compressed_ where that saves reading.
+  absl::Status Compress();
   void PackOutput(int32_t output, const float* weights);
   int Panels() const { return (shape_.outputs + kPanelOutputs - 1) / kPanelOutputs; }
   // Where panels of gates alone and of ups alone are kept in turns.
@@ -59,7 +64,8 @@ class PackedLinear : public Linear {
   const Kernels& kernels_;
   ThreadPool* const pool_;
   const int part_inputs_;
-  AlignedBuffer weights_;
+  AlignedBuffer weights_;  // or
+  std::optional<CompressedPanels> compressed_;
   PackedInputs inputs_;
   std::vector<FetchTrial> trials_;  // of passes of 1, 2, ... Kernels::block_rows rows
 };
