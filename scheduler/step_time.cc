@@ -11,21 +11,28 @@ namespace {
 
 constexpr double kForget = 0.998;     // of what is known, at every step: about 500 steps count
 constexpr double kForgetHere = 0.93;  // at every step of about as many rows: about 14 count
-constexpr double kForgetFirst = 0.1;
+constexpr double kForgetFirst = 1e-4;
 constexpr int kAccidents = 2;    // in a row
 constexpr int kFirstSteps = 16;  // after each of which it is solved anew
 constexpr int kLearning = 256, kSolveOften = 8;
 constexpr int kSolveEvery = 32;  // steps, once so many have been
 // But at once after a step of a size of which so few are remembered and that took another time than
 // expected by more than this share of it.
-constexpr double kRarelySeen = 4, kSurprise = 0.2;
-constexpr double kShape = 1e-3;   // weight of the rooflines, beside that of one step
-constexpr double kAsWell = 1.1;   // sums of squares that differ by less tell nothing
-constexpr double kNoise = 0.005;  // nor do deviations of this share of a step
+constexpr double kRarelySeen = 8, kSurprise = 0.1;
+constexpr double kShape = 1e-3;     // weight of the rooflines, beside that of one step
+constexpr double kShortest = 1e-2;  // of what counts as a step's time, as a share of them all
+constexpr double kAsWell = 1.1;     // sums of squares that differ by less tell nothing
+constexpr double kNoise = 0.005;    // nor do deviations of this share of a step
 // Keeps c near 0 until contexts have differed by thousands of tokens: before, rows explain as much,
 // since steps of many rows are steps of long contexts too.
 constexpr double kSmallContext = 3;
+// Keeps the roofline of a few steps of about as many rows, whose noise looks like a slope, from
+// being negative where there are fewer.
+constexpr double kSmallFixed = 3;
 constexpr int32_t kMostRows = 2048;
+constexpr double kTried = 0.05;  // of a step is remembered, after 1,500 others
+constexpr int32_t kFewRows = 8;  // cannot take long
+constexpr double kStride = 4;    // to a size that was never tried
 
 // The rising sequence nearest to the values (pool adjacent violators), each as weighty as what is
 // known of it: more rows never take less.
@@ -132,15 +139,15 @@ void StepTime::Matrix::Solve(Vector* v) const {
 }
 
 void StepTime::Observe(int32_t rows, int64_t context, base::Nanos time) {
-  const double us = static_cast<double>(time) / 1e3;
+  const double seconds = static_cast<double>(time) / 1e9;
   // A step that was held up by something else (a page fault, a neighbour) teaches nothing; but what
   // happens again is no accident: steps of so many rows may never have been before.
-  const double expected = static_cast<double>(Predict(rows, context)) / 1e3;
+  const double expected = known() ? static_cast<double>(Predict(rows, context)) / 1e9 : seconds;
   if (steps_ > 32) {
-    if (us > 4 * std::max(expected, scale_) && ++held_up_ <= kAccidents) return;
+    if (seconds > 4 * std::max(expected, scale_) && ++held_up_ <= kAccidents) return;
   }
   held_up_ = 0;
-  scale_ = steps_ == 0 ? us : scale_ + (us - scale_) / 16;
+  scale_ = steps_ == 0 ? seconds : scale_ + (seconds - scale_) / 16;
   // The very first maps its memory: it counts little once there is another.
   const double forget = steps_ == 1 ? kForgetFirst : kForget;
   for (Interval& interval : intervals_) interval.Forget(forget);
@@ -149,20 +156,23 @@ void StepTime::Observe(int32_t rows, int64_t context, base::Nanos time) {
   const double thousands = static_cast<double>(context) / 1e3;
   Interval& interval = intervals_[IntervalOf(place)];
   interval.Forget(kForgetHere);
-  interval.f_f += at * at;
-  interval.f_next += at * above;
-  interval.next_next += above * above;
-  interval.f_c += at * thousands;
-  interval.next_c += above * thousands;
-  interval.c_c += thousands * thousands;
-  interval.f_time += at * us;
-  interval.next_time += above * us;
-  interval.c_time += thousands * us;
-  interval.square += us * us;
+  // Long steps err by more: what is made small is the sum of relative errors.
+  const double longer = std::max(seconds, expected);
+  const double precision = 1 / (longer * longer);
+  interval.f_f += precision * at * at;
+  interval.f_next += precision * at * above;
+  interval.next_next += precision * above * above;
+  interval.f_c += precision * at * thousands;
+  interval.next_c += precision * above * thousands;
+  interval.c_c += precision * thousands * thousands;
+  interval.f_time += precision * at * seconds;
+  interval.next_time += precision * above * seconds;
+  interval.c_time += precision * thousands * seconds;
+  interval.square += precision * seconds * seconds;
   interval.weight += 1;
   ++steps_;
   const bool surprising =
-      interval.weight < kRarelySeen && std::abs(us - expected) > kSurprise * expected;
+      interval.weight < kRarelySeen && std::abs(seconds - expected) > kSurprise * expected;
   const int every = steps_ <= kFirstSteps ? 1 : steps_ < kLearning ? kSolveOften : kSolveEvery;
   if (surprising || steps_ % every == 0) Solve();
 }
@@ -197,7 +207,7 @@ StepTime::Sums StepTime::AddUp() const {
 double StepTime::Roofline::At(double rows) const { return fixed + slope * std::max(rows, knee); }
 
 // Least squares of three numbers, each a vector in the space of the knots.
-StepTime::Roofline StepTime::FitRoofline(const Sums& sums, double knee) {
+StepTime::Roofline StepTime::FitRoofline(const Sums& sums, double knee) const {
   std::array<Vector, 3> basis;
   basis[0].f.fill(1);
   for (int k = 0; k < kKnots; ++k) basis[1].f[k] = std::max(RowsAt(k), knee) / kMostRows;
@@ -212,9 +222,14 @@ StepTime::Roofline StepTime::FitRoofline(const Sums& sums, double knee) {
   }
   auto damped = a;
   for (int p = 0; p < 3; ++p) damped[p][p] += 1e-9 + 1e-9 * a[p][p];
-  damped[2][2] += kSmallContext;
+  damped[2][2] += kSmallContext / (scale_ * scale_);
   std::array<double, 3> x = b;
   Solve3(damped, &x);
+  if (x[0] < 0) {
+    damped[0][0] += kSmallFixed / (scale_ * scale_);
+    x = b;
+    Solve3(damped, &x);
+  }
   if (x[2] < 0) {  // then the best that is not has none
     damped[0][2] = damped[2][0] = damped[1][2] = damped[2][1] = 0;
     x = {b[0], b[1], 0};
@@ -236,7 +251,7 @@ StepTime::Vector StepTime::LowestRoofline(const Sums& sums) const {
     fits[i] = FitRoofline(sums, i % 2 == 0 ? RowsAt(knot) : (RowsAt(knot) + RowsAt(knot + 1)) / 2);
     if (best == nullptr || fits[i].misfit < best->misfit) best = &fits[i];
   }
-  const double noise = sums.weight * kNoise * scale_ * kNoise * scale_;
+  const double noise = sums.weight * kNoise * kNoise;
   Vector lowest;
   lowest.f.fill(INFINITY);
   lowest.c = best->context;
@@ -253,10 +268,12 @@ void StepTime::Solve() {
   Matrix a = sums.normal;
   Vector b = sums.right;
   for (int k = 0; k < kKnots; ++k) {
-    a.f_f[k] += kShape;
-    b.f[k] += kShape * shape.f[k];
+    const double size = std::max(shape.f[k], kShortest * scale_);
+    const double precision = kShape / (size * size);
+    a.f_f[k] += precision;
+    b.f[k] += precision * shape.f[k];
   }
-  a.c_c += kSmallContext;
+  a.c_c += kSmallContext / (scale_ * scale_);
   fit_ = b;
   a.Solve(&fit_);
   if (fit_.c < 0) {
@@ -271,15 +288,23 @@ void StepTime::Solve() {
   for (double& f : fit_.f) f = std::max(f, 0.0);
 }
 
+int32_t StepTime::Reach(int32_t rows) const {
+  double tried = std::max(rows, kFewRows);
+  for (int k = IntervalOf(At(rows)); k + 1 < kKnots && RowsAt(k) <= kStride * tried; ++k) {
+    if (intervals_[k].weight >= kTried) tried = std::max(tried, RowsAt(k));
+  }
+  return static_cast<int32_t>(kStride * tried);
+}
+
 double StepTime::Known(int32_t rows) const { return intervals_[IntervalOf(At(rows))].weight; }
 
 base::Nanos StepTime::Predict(int32_t rows, int64_t context) const {
   if (!known()) return kUnknown;
   const Place place = At(rows);
-  double us = fit_.f[place.knot] * (1 - place.above) + fit_.f[place.knot + 1] * place.above;
-  if (rows > kMostRows) us *= static_cast<double>(rows) / kMostRows;
-  us += fit_.c * static_cast<double>(context) / 1e3;
-  return std::max<base::Nanos>(1, static_cast<base::Nanos>(us * 1e3));
+  double seconds = fit_.f[place.knot] * (1 - place.above) + fit_.f[place.knot + 1] * place.above;
+  if (rows > kMostRows) seconds *= static_cast<double>(rows) / kMostRows;
+  seconds += fit_.c * static_cast<double>(context) / 1e3;
+  return std::max<base::Nanos>(1, static_cast<base::Nanos>(seconds * 1e9));
 }
 
 }  // namespace specfabric::scheduler

@@ -33,10 +33,12 @@ Cut ShareRows(const Worths& worths, const StepBase& base, const StepTime& time, 
     return tokens / static_cast<double>(base.delay + time.Predict(rows, base.context));
   };
   Cut best = {.tokens = base.tokens, .rate = rate(base.tokens, 0)};
+  const auto rows = static_cast<int32_t>(base.rows + 0.5);
+  const int32_t most = all ? base.max_rows : std::min(base.max_rows, time.Reach(rows));
   double tokens = base.tokens, guesses = 0;
   for (int b = kWorthBuckets - 1; b >= 0; --b) {
     if (worths.count[b] == 0) continue;
-    const double room = std::max(0.0, base.max_rows - base.rows - guesses);
+    const double room = std::max(0.0, most - base.rows - guesses);
     const double taken = std::min(room, worths.count[b]);
     tokens += worths.sum[b] * (taken / worths.count[b]);
     guesses += taken;

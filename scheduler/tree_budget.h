@@ -58,7 +58,7 @@ struct Cut {
   double rate = 0;     // tokens a nanosecond
 };
 
-// all: as many as max_rows allows, whatever they cost.
+// No more than StepTime::Reach. all: as many as max_rows allows, whatever they cost.
 Cut ShareRows(const Worths& worths, const StepBase& base, const StepTime& time, bool all = false);
 
 // The nodes of one tree that the cut takes, ascending. worth: [nodes - 1], of nodes 1.., times

@@ -1,6 +1,7 @@
 #include "scheduler/step_time.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -54,6 +55,44 @@ TEST(StepTimeTest, SlowFirstStepsAreNotTakenForCheapContexts) {
   }
   EXPECT_NEAR(static_cast<double>(time.Predict(64, 2463)) / 1e6, 180, 10);
   EXPECT_NEAR(static_cast<double>(time.Predict(147, 2463)) / 1e6, 381, 20);
+}
+
+// Where long steps err by hundreds of milliseconds, one of twice the rows still shows that rows
+// cost time there.
+TEST(StepTimeTest, LongStepsDoNotOutweighShortOnes) {
+  StepTime time;
+  for (const double ms : {1777.1, 1176.7, 1220.8, 1465.1}) {
+    time.Observe(512, 0, static_cast<base::Nanos>(ms * 1e6));
+  }
+  for (int i = 0; i < 60; ++i) time.Observe(32, 0, 80 * base::kMillisecond);
+  time.Observe(54, 0, 144 * base::kMillisecond);
+  EXPECT_GT(time.Predict(128, 0), 250 * base::kMillisecond);
+  EXPECT_GT(time.Predict(384, 0), 700 * base::kMillisecond);
+}
+
+// The noise of a few steps of about as many rows looks like a slope.
+TEST(StepTimeTest, ASlopeThatWouldMakeFewRowsFreeIsNotBelieved) {
+  StepTime time;
+  for (const auto& [rows, ms] :
+       {std::pair(64, 337.9), std::pair(512, 1717.3), std::pair(512, 1148.3),
+        std::pair(512, 1149.8), std::pair(512, 1324.8), std::pair(435, 975.2)}) {
+    time.Observe(rows, 0, static_cast<base::Nanos>(ms * 1e6));
+  }
+  EXPECT_NEAR(static_cast<double>(time.Predict(84, 0)) / 1e6, 214.6, 30);
+}
+
+TEST(StepTimeTest, ReachesFromWhatWasTriedToTheNextSize) {
+  StepTime time;
+  EXPECT_EQ(time.Reach(1), 32) << "a few rows take no time";
+  EXPECT_EQ(time.Reach(20), 80);
+  time.Observe(500, 0, base::kMillisecond);
+  EXPECT_EQ(time.Reach(20), 80) << "500 rows tell nothing about 100";
+  time.Observe(80, 0, base::kMillisecond);
+  EXPECT_EQ(time.Reach(20), 320);
+  time.Observe(320, 0, base::kMillisecond);
+  EXPECT_GE(time.Reach(20), 500);
+  for (int i = 0; i < 3000; ++i) time.Observe(20, 0, base::kMillisecond);
+  EXPECT_EQ(time.Reach(20), 80) << "which is forgotten";
 }
 
 TEST(StepTimeTest, NeverFallsInRowsAndForgets) {
