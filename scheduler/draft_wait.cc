@@ -13,6 +13,7 @@ constexpr base::Nanos kAnswered = -1;  // or never asked
 
 bool DraftWait::StartRound(const DraftOrder& order, base::Nanos now) {
   ++round_;
+  asked_ <<= 1;
   state_ = State::kIdle;
   base::Nanos& unanswered = unanswered_[round_ % unanswered_.size()];
   unanswered = kAnswered;
@@ -22,6 +23,7 @@ bool DraftWait::StartRound(const DraftOrder& order, base::Nanos now) {
     return false;
   }
   state_ = State::kWaiting;
+  asked_ |= 1;
   order_ = order;
   asked_at_ = unanswered = now;
   deadline_ = now + order.patience;

@@ -36,6 +36,9 @@ class DraftWait {
   base::Nanos deadline() const { return deadline_; }
   base::Nanos asked_at() const { return asked_at_; }
   const DraftOrder& order() const { return order_; }  // of this round, or the last that asked
+  // Whether one of the last few rounds, which asked, came after another that did: the draft had no
+  // more to catch up with than one round's tokens.
+  bool CaughtUp(uint32_t round) const { return asked_ >> (round_ - round + 1) & 1; }
 
   // The reply of this round; returns its latency.
   base::Nanos OnReply(base::Nanos now);
@@ -52,6 +55,7 @@ class DraftWait {
 
   State state_ = State::kIdle;
   uint32_t round_ = 0;
+  uint64_t asked_ = 0;  // bit n: n rounds ago
   base::Nanos asked_at_ = 0, deadline_ = 0;
   DraftOrder order_;
   // When each of the last rounds asked, by round modulo their number; -1: answered, or did not

@@ -27,6 +27,9 @@ constexpr double kSlack = 1.5;
 constexpr double kWorthwhile = 1.03;  // tokens a second, to those of going plainly
 constexpr int32_t kFew = 4;           // askers
 constexpr int32_t kAllProbe = 4;      // of so many probes one is by all, if that can pay
+// Rounds of a probe: in the first the draft reads what it was not asked for, and how long it takes
+// shows in the second.
+constexpr int32_t kProbeRounds = 2;
 // Of a step without guesses so much has to be remembered: what plain decoding takes is not measured
 // while it is not done. One in about 350 steps sees to it.
 constexpr double kPlainStep = 0.5;
@@ -142,6 +145,7 @@ DraftOrder GoodputControl::Order(Coupling coupling, int32_t askers, const StepBa
     return order;
   }
   if (order.ask) {
+    c.probe_rounds = 0;
     if (priced) return order;
     c.until_explored -= std::min(askers, kExploreEvery / 16);
     if (c.until_explored <= 0) {
@@ -151,12 +155,17 @@ DraftOrder GoodputControl::Order(Coupling coupling, int32_t askers, const StepBa
     return order;
   }
   BackOff(coupling);
-  if (--c.until_probe > 0) return order;
-  c.probe_interval = std::min(2 * c.probe_interval, kLastProbe);
-  c.until_probe = c.probe_interval;
-  // What guesses are worth a few sequences show; how long replies to all take, all.
-  const bool all = c.probes++ % kAllProbe == 0 && PaysAtOnce(c, merges, askers, step);
-  order.askers = order.probers = all ? askers : std::min(askers, std::max(kFew, askers / 8));
+  if (c.probe_rounds == 0) {
+    if (--c.until_probe > 0) return order;
+    c.probe_interval = std::min(2 * c.probe_interval, kLastProbe);
+    c.until_probe = c.probe_interval;
+    c.probe_rounds = kProbeRounds;
+    // What guesses are worth a few sequences show; how long replies to all take, all.
+    c.all_probe = c.probes++ % kAllProbe == 0 && PaysAtOnce(c, merges, askers, step);
+  }
+  --c.probe_rounds;
+  const int32_t some = std::min(askers, std::max(kFew, askers / 8));
+  order.askers = order.probers = c.all_probe ? askers : some;
   return order;
 }
 

@@ -106,6 +106,8 @@ class GoodputControl {
     // Rounds, where asking does not pay.
     int32_t until_probe = kFirstProbe, probe_interval = kFirstProbe;
     int32_t probes = 0;
+    int32_t probe_rounds = 0;  // that the present probe still has
+    bool all_probe = false;    // it is by all
     // Guesses that were verified since the last round in which asking did not pay.
     double expected = 0, accepted = 0;
   };

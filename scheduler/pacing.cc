@@ -12,10 +12,15 @@ void Scheduler::Impl::GiveUpLateDrafts(base::Nanos now) {
   for (Sequence* sequence : running) {
     DraftWait& wait = sequence->wait;
     if (!wait.waiting() || now < wait.deadline()) continue;
-    control.OnGoneWithout(sequence->request.coupling, wait.order(),
-                          wait.OnMiss(now, options.misses));
+    const base::Nanos waited = wait.OnMiss(now, options.misses);
+    NoteGoneWithout(*sequence, waited);
     ++counted.draft_misses;
   }
+}
+
+void Scheduler::Impl::NoteGoneWithout(const Sequence& sequence, base::Nanos waited) {
+  if (!sequence.wait.CaughtUp(sequence.wait.round())) return;
+  control.OnGoneWithout(sequence.request.coupling, sequence.wait.order(), waited);
 }
 
 base::Nanos Scheduler::Impl::EarliestDeadline() const {
@@ -126,7 +131,7 @@ void Scheduler::Impl::GoWithout(base::Nanos now) {
     DraftWait& wait = sequence->wait;
     if (!wait.waiting()) continue;
     wait.OnSkipped();
-    control.OnGoneWithout(sequence->request.coupling, wait.order(), now - wait.asked_at());
+    NoteGoneWithout(*sequence, now - wait.asked_at());
     ++counted.draft_skips;
   }
 }

@@ -165,9 +165,9 @@ void Scheduler::OnDraft(base::SequenceId id, uint32_t round, speculation::Draft 
   impl_->counted.late_drafts += stale;
   impl_->counted.draft_hits += !stale;
   if (!latency || draft.tree.size() == 0) return;
-  // Of one that comes too late there is something to learn too; of how long the first took, which
-  // had the prompt to read, there is not.
-  if (std::exchange(sequence->had_reply, true)) {
+  // Of one that comes too late there is something to learn too; of how long one took that had more
+  // to read than a round's tokens, the prompt above all, there is not.
+  if (std::exchange(sequence->had_reply, true) && wait.CaughtUp(round)) {
     control.OnReply(coupling, wait.order(), draft.tree, *latency);
   }
   impl_->TakeDraft(std::move(draft), stale, sequence);

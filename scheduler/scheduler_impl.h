@@ -44,6 +44,8 @@ struct Scheduler::Impl {
   base::Nanos BestDelay(const Worths& worths, StepBase step, double rate, base::Nanos now);
   // No sequence waits any longer.
   void GoWithout(base::Nanos now);
+  // Its reply had not come after `waited`.
+  void NoteGoneWithout(const Sequence& sequence, base::Nanos waited);
   // Of a sequence that starts a round.
   DraftOrder TakeOrder(speculation::Coupling coupling);
   void SetPatience(speculation::Coupling coupling, DraftOrder* order) const;

@@ -28,6 +28,16 @@ TEST(DraftWaitTest, ARoundThatIsAnswered) {
   EXPECT_EQ(wait.round(), 2u);
 }
 
+TEST(DraftWaitTest, TheDraftHasCaughtUpOnceTwoRoundsInARowAsked) {
+  DraftWait wait;
+  for (const bool ask : {true, true, false, true, true})
+    wait.StartRound(ask ? kOrder : DraftOrder{}, 0);
+  EXPECT_FALSE(wait.CaughtUp(1));
+  EXPECT_TRUE(wait.CaughtUp(2));
+  EXPECT_FALSE(wait.CaughtUp(4));
+  EXPECT_TRUE(wait.CaughtUp(5));
+}
+
 TEST(DraftWaitTest, AsksForNothingThatIsOfNoUse) {
   DraftWait wait;
   EXPECT_FALSE(wait.StartRound({}, 0));

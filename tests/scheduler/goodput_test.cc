@@ -290,6 +290,7 @@ TEST(GoodputControlTest, AllProbeOnlyWhereQuickRepliesWouldPay) {
   const auto all_probes = [&](double row_cost) {
     GoodputControl control;
     std::vector<float> worth;
+    int probed = 0;  // rounds in a row
     const auto round = [&] {
       for (const int32_t rows : {16, 20, 24, 32}) {
         const double time = 16e6 + row_cost * (rows - 16);
@@ -303,10 +304,15 @@ TEST(GoodputControlTest, AllProbeOnlyWhereQuickRepliesWouldPay) {
       return order;
     };
     for (int i = 0; i < 40; ++i) round();
-    int few = 0, all = 0;
+    int few = 0, all = 0, before = 0;
     for (int i = 0; i < 1000; ++i) {
       const DraftOrder order = round();
       EXPECT_FALSE(order.ask);
+      // Twice in a row: the first time drafts may have to catch up.
+      EXPECT_TRUE(order.probers == 0 || before == 0 || order.probers == before);
+      EXPECT_TRUE(order.probers > 0 || before == 0 || probed == 2) << probed;
+      probed = order.probers > 0 ? probed + 1 : 0;
+      before = order.probers;
       few += order.probers > 0 && order.probers < 16;
       all += order.probers == 16;
     }

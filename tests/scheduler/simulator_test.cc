@@ -77,7 +77,7 @@ TEST(SimulatorTest, DraftingAheadHidesTheDraft) {
   const SimulationReport in_time = Simulate(options, Alone(20, 900));
   options.draft.ahead.nodes = 200;
   const SimulationReport ahead = Simulate(options, Alone(20, 900));
-  EXPECT_NEAR(ahead.accepted_per_round, in_time.accepted_per_round, 0.1);
+  EXPECT_NEAR(ahead.accepted_per_round, in_time.accepted_per_round, 0.15);
   // A round of 13 ms has 3 of drafting. None is left where all three guesses were right and the
   // token after them was the one run ahead.
   const double missed = 1 - std::pow(0.95, 4);
