@@ -141,6 +141,14 @@ void DraftRouter::OnBusy(DraftId draft, base::SequenceId sequence, base::Nanos n
   state->busy_until = now + options_.min_backoff;
 }
 
+void DraftRouter::OnUnusedReply(DraftId draft, base::SequenceId sequence, base::Nanos latency,
+                                base::Nanos now) {
+  DraftState* state = Find(draft);
+  if (state == nullptr) return;
+  Learn(state, sequence, latency, now);
+  Alive(state);
+}
+
 void DraftRouter::OnLateReply(DraftId draft, base::SequenceId sequence, base::Nanos latency,
                               base::Nanos now) {
   if (DraftState* state = Find(draft)) Learn(state, sequence, latency, now);

@@ -98,9 +98,15 @@ class DraftRouter {
   // The worker refused for want of sessions: the sequence has no home any more.
   void OnBusy(DraftId draft, base::SequenceId sequence, base::Nanos now);
 
-  // A reply to a request already reported as missed: only its latency counts.
+  // A reply to an abandoned request, in time, though nobody waited for it any more: the worker is
+  // well.
+  void OnUnusedReply(DraftId draft, base::SequenceId sequence, base::Nanos latency,
+                     base::Nanos now);
+  // A reply to a request already reported as missed, or to an abandoned one after its deadline:
+  // only its latency counts.
   void OnLateReply(DraftId draft, base::SequenceId sequence, base::Nanos latency, base::Nanos now);
-  // The sequence of a routed request ended before there was an outcome: nobody is to blame.
+  // The sequence of a routed request ended, or went on without, before there was an outcome: nobody
+  // is to blame.
   void OnAbandoned(DraftId draft);
   // The sequence is over.
   void OnEnd(base::SequenceId sequence);

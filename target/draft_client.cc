@@ -21,6 +21,9 @@ namespace {
 
 // A second resync in a round starts from nothing, a third goes to another worker (design.md).
 constexpr int kMaxResyncs = 2;
+// After which a worker that answers nothing is counted against, even if nobody waits for it. At
+// least twice the time of a step that is worth a draft at all.
+constexpr base::Nanos kLongestSilence = 100 * base::kMillisecond;
 
 speculation::TokenTree ToTree(base::TokenId root, const DraftReply& reply) {
   speculation::TokenTree tree = speculation::TokenTree::Root(root);
@@ -110,12 +113,16 @@ void DraftClient::Want(const scheduler::DraftWanted& want, base::Nanos now) {
 }
 
 // It is void; a late reply will be told by its id. That it did not pay to wait is nothing against
-// the worker, unless it has been silent for longer than it may be.
+// the worker, unless it has been silent for longer than it may be: a step takes longer than the
+// usual reply, and a worker that has much to read several steps.
 void DraftClient::LeaveRequest(Route* route, base::Nanos now) {
   route->left_id = route->request_id;
   route->left_sent = route->sent;
+  route->left_deadline = route->want.deadline;
   const base::Nanos patience = route->want.deadline - route->sent;
-  if (now - route->unanswered_since >= patience) return Charge(route, now);
+  if (now - route->unanswered_since >= std::max(patience, kLongestSilence)) {
+    return Charge(route, now);
+  }
   if (!std::exchange(route->charged, true)) router_.OnAbandoned(route->worker);
 }
 
@@ -305,9 +312,15 @@ void DraftClient::LearnFrom(PeerId peer, const DraftReply& reply, base::Nanos no
   }
   Route& route = it->second;
   route.unanswered_since = 0;
-  // A worker whose replies are never waited for is a slow one, and must look it.
+  // A worker whose replies are never waited for is a slow one, and must look it; but out of service
+  // it must not stay for that alone.
   if (reply.request_id == route.left_id && route.left_id != 0) {
-    router_.OnLateReply(peer, reply.sequence, now - route.left_sent, now);
+    const base::Nanos latency = now - route.left_sent;
+    if (now < route.left_deadline) {
+      router_.OnUnusedReply(peer, reply.sequence, latency, now);
+    } else {
+      router_.OnLateReply(peer, reply.sequence, latency, now);
+    }
     route.left_id = 0;
   }
   if (reply.status != DraftStatus::kOk || reply.round >= route.want.round ||

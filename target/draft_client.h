@@ -130,7 +130,7 @@ class DraftClient {
     base::Nanos unanswered_since = 0;  // the first request of those without any reply; 0: none
     bool charged = false;              // as a miss of the worker; its reply may still come
     uint64_t left_id = 0;              // the request before it that was left unanswered; 0: none
-    base::Nanos left_sent = 0;
+    base::Nanos left_sent = 0, left_deadline = 0;
     int resyncs = 0;  // in this round
     // Of this round, waiting for each other.
     std::optional<schemas::DraftReply> early_reply;

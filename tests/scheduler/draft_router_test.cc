@@ -186,12 +186,29 @@ TEST(DraftRouterTest, ARestartStartsAfresh) {
   EXPECT_EQ(StateOf(router, 1).outstanding, 0);
 }
 
+// Else one that is out would stay out where a lone probe is never worth waiting for.
+TEST(DraftRouterTest, AReplyInTimeThatNobodyWaitedForEndsTheOutage) {
+  DraftRouter router;
+  router.OnUp(1, 4);
+  MissFive(&router, 1, 9, 0);
+  const base::Nanos due = StateOf(router, 1).probe_at;
+  EXPECT_EQ(router.Route(9, 10, due), 1u);
+  EXPECT_FALSE(router.Route(8, 10, due));
+  router.OnAbandoned(1);
+  router.OnLateReply(1, 9, kMillisecond, due);
+  EXPECT_TRUE(StateOf(router, 1).out);
+  router.OnUnusedReply(1, 9, kMillisecond, due);
+  EXPECT_FALSE(StateOf(router, 1).out);
+  EXPECT_EQ(router.Route(8, 10, due), 1u);
+}
+
 TEST(DraftRouterTest, OutcomesOfUnknownWorkersAreIgnored) {
   DraftRouter router;
   router.OnReply(1, 9, 1, 1, 0);
   router.OnMiss(1, 0);
   router.OnBusy(1, 2, 0);
   router.OnLateReply(1, 2, 1, 0);
+  router.OnUnusedReply(1, 2, 1, 0);
   router.OnDrain(1);
   router.OnDown(1);
   EXPECT_TRUE(router.States().empty());
@@ -438,6 +455,7 @@ TEST_P(EveryPolicy, KeepsItsBooksAndAvoidsWhoIsOut) {
             break;
           case 5:
             router.OnAbandoned(at);
+            if (random() % 2 == 0) router.OnUnusedReply(at, of, latency, now);
         }
       }
       std::map<DraftId, int> homes, outstanding;

@@ -290,6 +290,41 @@ TEST_F(DraftClientTest, AReplyThatComesAfterItsRoundShowsHowSlowItsWorkerIs) {
   EXPECT_EQ(client_.routes().at(0).latency, now_ - asked);
 }
 
+// A step may take longer than a reply may, which nobody waits for then.
+TEST_F(DraftClientTest, OnlyLongSilenceIsHeldAgainstAWorkerThatNobodyWaitsFor) {
+  Up(5);
+  StartSequence();
+  scheduler::DraftWanted want = {.id = 1, .round = 2, .committed = 41, .max_nodes = 4};
+  for (; want.round < 4; ++want.round) {
+    EXPECT_EQ(client_.stats().misses, 0u);
+    now_ += 60 * base::kMillisecond;
+    want.deadline = now_ + base::kMillisecond;
+    client_.Want(want, now_);
+  }
+  EXPECT_EQ(sent_.size(), 3u);
+  EXPECT_EQ(client_.stats().misses, 1u);
+}
+
+TEST_F(DraftClientTest, AWorkerThatAnswersInTimeServesThoughNobodyWaitedForIt) {
+  Up(5);
+  StartSequence();
+  scheduler::DraftWanted want = {.id = 1, .round = 2, .committed = 41, .max_nodes = 4};
+  broken_peer_ = 5;
+  for (; !client_.routes().at(0).out; ++want.round) client_.Want(want, now_);
+  broken_peer_ = 0;
+  sent_.clear();
+  now_ += base::kSecond;
+  want.deadline = now_ + 50 * base::kMillisecond;
+  client_.Want(want, now_);
+  ASSERT_EQ(sent_.size(), 1u);
+  ++want.round;
+  client_.Want(want, now_ + base::kMillisecond);
+  EXPECT_EQ(sent_.size(), 1u);
+  EXPECT_TRUE(client_.routes().at(0).out);
+  client_.OnReply(5, Tree(sent_[0].second, {60}), now_ + 2 * base::kMillisecond);
+  EXPECT_FALSE(client_.routes().at(0).out);
+}
+
 TEST_F(DraftClientTest, EndOfTheSequenceEndsTheSession) {
   Up(5);
   StartSequence();
