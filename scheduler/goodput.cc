@@ -145,6 +145,7 @@ DraftOrder GoodputControl::Order(Coupling coupling, int32_t askers, const StepBa
     return order;
   }
   if (order.ask) {
+    c.paid = true;
     c.probe_rounds = 0;
     if (priced) return order;
     c.until_explored -= std::min(askers, kExploreEvery / 16);
@@ -171,10 +172,15 @@ DraftOrder GoodputControl::Order(Coupling coupling, int32_t askers, const StepBa
 
 // A draft that promises much and keeps nothing is believed ever more slowly, as it is asked ever
 // more rarely; else what it costs to find out again and again would be a good part of all rounds.
+// One that keeps what it promises is asked again soon after it last paid, and never very rarely.
 void GoodputControl::BackOff(Coupling coupling) {
   PerCoupling& c = couplings_[static_cast<size_t>(coupling)];
-  if (c.accepted > c.expected / 2) c.probe_interval = c.until_probe = kFirstProbe;
+  if (c.accepted > c.expected / 2) {
+    c.probe_interval = c.paid ? kFirstProbe : std::min(c.probe_interval, kHonestProbe);
+    c.until_probe = std::min(c.until_probe, c.probe_interval);
+  }
   c.expected = c.accepted = 0;
+  c.paid = false;
   acceptance_.Fade(coupling, static_cast<double>(kFirstProbe) / c.probe_interval);
 }
 

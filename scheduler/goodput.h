@@ -85,7 +85,7 @@ class GoodputControl {
 
  private:
   static constexpr int kDepths = 16;
-  static constexpr int32_t kFirstProbe = 16, kLastProbe = 512;
+  static constexpr int32_t kFirstProbe = 16, kHonestProbe = 128, kLastProbe = 512;
   struct PerCoupling {
     ReplyTime reply;
     // Of trees on average, by depth - 1; seen: trees that could have gone that deep.
@@ -108,7 +108,9 @@ class GoodputControl {
     int32_t probes = 0;
     int32_t probe_rounds = 0;  // that the present probe still has
     bool all_probe = false;    // it is by all
-    // Guesses that were verified since the last round in which asking did not pay.
+    // Since the last round in which asking did not pay: whether it paid, guesses that were
+    // verified.
+    bool paid = false;
     double expected = 0, accepted = 0;
   };
 

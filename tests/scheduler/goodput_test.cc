@@ -434,6 +434,31 @@ TEST(GoodputControlTest, ADraftThatKeepsNothingIsTriedEverMoreRarelyAndForgiven)
   EXPECT_GT(verified(400, /*right=*/true), 380);
 }
 
+// A draft whose guesses are right but come too late to pay.
+TEST(GoodputControlTest, AnHonestDraftThatDoesNotPayIsTriedRarelyButOftenEnough) {
+  const speculation::Draft draft = {.tree = Chain(6, std::log(0.7f))};
+  Group late;
+  for (int i = 0; i < 40; ++i) late.Round(draft, 600 * base::kMillisecond);
+  std::vector<float> worth;
+  const auto probed = [&](int rounds) {
+    int probes = 0;
+    for (int i = 0; i < rounds; ++i) {
+      const DraftOrder order = late.Order();
+      EXPECT_FALSE(order.ask);
+      if (order.probers == 0) continue;
+      ++probes;
+      late.control.OnReply(late.coupling, order, draft.tree, 600 * base::kMillisecond);
+      late.control.Judge(late.coupling, draft, order, 16, &worth);
+      late.control.OnVerified(late.coupling, draft, std::vector<int32_t>{1, 2, 3, 4});
+    }
+    return probes;
+  };
+  probed(1000);
+  const int probes = probed(4096);
+  EXPECT_GE(probes, 2 * 4096 / 130 - 2);
+  EXPECT_LE(probes, 2 * 4096 / 128 + 2);
+}
+
 TEST(GoodputControlTest, WhatAWeighedTreeHoldsDecidesNothingAboutItself) {
   GoodputControl control;
   std::vector<float> worth, again;
