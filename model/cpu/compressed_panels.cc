@@ -10,49 +10,52 @@ namespace specfabric::model::cpu {
 namespace {
 
 constexpr int kWords = 2 * kPanelOutputs;  // of a step
-constexpr int kExponents = 256;
+constexpr int kBytes = 256;
 constexpr int kCodes = 16;
 constexpr int kNoCode = kCodes;
 // One in so many steps may be kept as it is: it takes its place among the codes all the same, and
 // a branch that is not foreseen.
 constexpr int64_t kFewestPerVerbatim = 16;
 
-int ExponentOf(uint16_t word) { return word >> 7 & 0xFF; }
+int HighByte(uint16_t word) { return word >> 8; }
 
-// Which exponent each code stands for, and the other way round.
+// Which high byte each code stands for, and the other way round.
 struct Table {
-  std::array<uint8_t, kCodes> exponents = {};  // of code 0: 0
-  std::array<uint8_t, kExponents> codes;       // kNoCode: none
+  std::array<uint8_t, kCodes> bytes;
+  std::array<uint8_t, kBytes> codes;  // kNoCode: none
 };
 
 Table TableOf(const uint16_t* words, int64_t count) {
-  std::array<int64_t, kExponents> counts = {};
-  for (int64_t i = 0; i < count; ++i) ++counts[ExponentOf(words[i])];
-  std::array<uint8_t, kExponents - 1> order;  // all but 0
-  std::iota(order.begin(), order.end(), uint8_t{1});
-  std::partial_sort(order.begin(), order.begin() + kCodes - 1, order.end(),
+  std::array<int64_t, kBytes> counts = {};
+  for (int64_t i = 0; i < count; ++i) ++counts[HighByte(words[i])];
+  std::array<uint8_t, kBytes> order;
+  std::iota(order.begin(), order.end(), uint8_t{0});
+  std::partial_sort(order.begin(), order.begin() + kCodes, order.end(),
                     [&](int a, int b) { return counts[a] > counts[b]; });
   Table table;
   table.codes.fill(kNoCode);
-  table.codes[0] = 0;
-  for (int code = 1; code < kCodes; ++code) {
-    table.exponents[code] = order[code - 1];
-    table.codes[order[code - 1]] = static_cast<uint8_t>(code);
+  for (int code = 0; code < kCodes; ++code) {
+    table.bytes[code] = order[code];
+    table.codes[order[code]] = static_cast<uint8_t>(code);
   }
   return table;
 }
 
-// Word i of the first 16 outputs and word i of the others share a word of signs and mantissas and a
-// byte of codes. False where a weight has no code.
-bool Encode(const Table& table, const uint16_t* words, uint16_t* rests, uint8_t* codes) {
+// Where the kernel's unpacking takes word `word` of a step from: it takes the first eight of each
+// 16 bytes to the first 16 outputs, the others to the other outputs.
+int PlaceOf(int word) {
+  const int half = word / kPanelOutputs, in_half = word % kPanelOutputs;
+  return in_half / 8 * 16 + half * 8 + in_half % 8;
+}
+
+// lows, codes: [kWords]. False where a weight has no code.
+bool Encode(const Table& table, const uint16_t* words, uint8_t* lows, uint8_t* codes) {
   int most = 0;
-  for (int i = 0; i < kPanelOutputs; ++i) {
-    const uint16_t low = words[i], high = words[i + kPanelOutputs];
-    const int low_code = table.codes[ExponentOf(low)], high_code = table.codes[ExponentOf(high)];
-    most = std::max({most, low_code, high_code});
-    // The sign and mantissa of `low` where they are in it, those of `high` in the bytes between.
-    rests[i] = static_cast<uint16_t>((low & 0x807F) | (high & 0x7F) << 8 | (high >> 8 & 0x80));
-    codes[i] = static_cast<uint8_t>(low_code | high_code << 4);
+  for (int i = 0; i < kWords; ++i) {
+    const uint8_t code = table.codes[HighByte(words[i])];
+    most = std::max<int>(most, code);
+    lows[PlaceOf(i)] = static_cast<uint8_t>(words[i]);
+    codes[PlaceOf(i)] = code;
   }
   return most != kNoCode;
 }
@@ -64,27 +67,26 @@ struct Verbatim {
 
 void CompressPanel(const uint16_t* raw, int parts, int steps, std::byte* to, Verbatim* verbatim) {
   const Table table = TableOf(raw, int64_t{parts} * steps * kWords);
-  std::array<uint16_t, kPanelOutputs> exponents;
-  for (int i = 0; i < kPanelOutputs; ++i) {
-    exponents[i] = static_cast<uint16_t>(table.exponents[i % kCodes] << 7);
+  for (int i = 0; i < kTableBytes; ++i) {
+    to[i] = static_cast<std::byte>(table.bytes[static_cast<size_t>(i % kCodes)]);
   }
-  std::memcpy(to, exponents.data(), kTableBytes);
   to += kTableBytes;
   for (int step = 0; step < parts * steps; ++step, raw += kWords) {
     const int in_part = step % steps;
     std::byte* group = to + (size_t{static_cast<uint32_t>(step / steps)} * ((steps + 1) / 2) +
                              static_cast<size_t>(in_part / 2)) *
                                 kGroupBytes;
-    std::array<uint16_t, kPanelOutputs> rests;
-    std::array<uint8_t, kPanelOutputs> codes;
-    if (!Encode(table, raw, rests.data(), codes.data())) {
+    std::array<uint8_t, kWords> lows, codes;
+    if (!Encode(table, raw, lows.data(), codes.data())) {
       verbatim->steps.push_back(step);
       verbatim->words.insert(verbatim->words.end(), raw, raw + kWords);
       continue;
     }
-    std::memcpy(group + in_part % 2 * sizeof(rests), rests.data(), sizeof(rests));
-    std::memcpy(group + 2 * sizeof(rests) + in_part % 2 * sizeof(codes), codes.data(),
-                sizeof(codes));
+    const int odd = in_part % 2;
+    std::memcpy(group + odd * sizeof(lows), lows.data(), sizeof(lows));
+    for (int i = 0; i < kWords; ++i) {
+      group[2 * sizeof(lows) + i] |= static_cast<std::byte>(codes[i] << 4 * odd);
+    }
   }
 }
 

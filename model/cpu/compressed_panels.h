@@ -2,12 +2,12 @@
 #define SPECFABRIC_MODEL_CPU_COMPRESSED_PANELS_H_
 
 // Panels of bfloat16 weights in three quarters of their bytes, bit for bit: what a pass of few rows
-// takes is the time to read the weights. Sign and mantissa are noise and stay as they are; but of
-// the 256 exponents a trained matrix uses few (DFloat11, arXiv 2504.11651, finds 2.6 bits of
-// information in them). So each panel has a table of sixteen, and four bits choose among them:
-// always the exponent field 0 (zeros and denormals) and the fifteen that are most frequent. A step
-// with any other weight, which is one far smaller than the rest, is kept apart as it is and read
-// in its place. All weights have the same size, so decoding is a permutation, not a search.
+// takes is the time to read the weights. The low byte of a weight, the mantissa and the exponent's
+// last bit, is noise and stays as it is; but of the 256 high bytes, sign and exponent, a trained
+// matrix uses few (DFloat11, arXiv 2504.11651, finds 2.6 bits of information in the exponents). So
+// each panel has a table of the sixteen that are most frequent, and four bits choose among them. A
+// step with any other weight, which is one far smaller than the rest, is kept apart as it is and
+// read in its place. All weights have the same size, so decoding is a permutation, not a search.
 //
 // Immutable once made.
 

@@ -23,9 +23,11 @@ constexpr int kMaxPanelRows = 64;  // of one call
 constexpr int kMaxBlockRows = 12;  // of any Kernels
 
 // Compressed panels (see compressed_panels.h): a table, then for each two steps of a part, the last
-// one perhaps alone, a group: their signs and mantissas, then their codes.
-constexpr int kTableBytes = 64;   // the exponents of the 16 codes, shifted to their place, twice
-constexpr int kGroupBytes = 192;  // 2 x [32] words, then 2 x [32] bytes
+// one perhaps alone, a group: the low bytes of the one, of the other, and a byte for each place:
+// the codes of both, the first one's in the low bits. A place is as unpacking bytes wants it: word
+// w of a step, output w / 2 and input w % 2, is at w % 32 / 8 * 16 + w / 32 * 8 + w % 8.
+constexpr int kTableBytes = 64;   // the high bytes of the 16 codes, four times
+constexpr int kGroupBytes = 192;  // 3 x [64]
 constexpr int32_t kNoStep = 0x7FFFFFFF;
 
 // 32 outputs of a linear layer for `rows` rows, which are cut into `blocks` blocks: block b has

@@ -38,8 +38,7 @@ std::vector<uint16_t> Decode(const CompressedPanels& panels, int panel, int part
   PanelArgs args;
   panels.Fill(panel, &args);
   const auto* bytes = static_cast<const uint8_t*>(args.weights);
-  uint16_t exponents[kPanelOutputs];
-  std::memcpy(exponents, bytes, kTableBytes);
+  const uint8_t* highs = bytes;
   bytes += kTableBytes;
   const int32_t* verbatim_steps = args.verbatim_steps;
   const auto* verbatim = static_cast<const uint16_t*>(args.verbatim);
@@ -54,15 +53,12 @@ std::vector<uint16_t> Decode(const CompressedPanels& panels, int panel, int part
       ++verbatim_steps;
       continue;
     }
-    uint16_t rests[kPanelOutputs];
-    std::memcpy(rests, group + in_part % 2 * sizeof(rests), sizeof(rests));
-    const uint8_t* codes = group + 2 * sizeof(rests) + in_part % 2 * kPanelOutputs;
-    for (int i = 0; i < kPanelOutputs; ++i) {
-      words.push_back((rests[i] & 0x807F) | exponents[codes[i] & 15]);
-    }
-    for (int i = 0; i < kPanelOutputs; ++i) {
-      const int swapped = rests[i] >> 8 | rests[i] << 8;
-      words.push_back(static_cast<uint16_t>((swapped & 0x807F) | exponents[codes[i] >> 4]));
+    for (int w = 0; w < kWords; ++w) {
+      const int place = w % 32 / 8 * 16 + w / 32 * 8 + w % 8;
+      const int codes = group[2 * kWords + place];
+      const int code = in_part % 2 == 0 ? codes & 15 : codes >> 4;
+      words.push_back(
+          static_cast<uint16_t>(highs[code] << 8 | group[in_part % 2 * kWords + place]));
     }
   }
   EXPECT_EQ(*verbatim_steps, kNoStep);
