@@ -45,6 +45,7 @@ BINARY = Path(os.environ.get("SPECFABRIC_BINARY", ROOT / "build" / "specfabric")
 OURS, OURS_PLAIN = "specfabric", "specfabric, plain"
 LLAMA, LLAMA_PLAIN = "llama.cpp", "llama.cpp, plain"
 ASSISTED = "transformers, assisted"
+LLAMA_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -124,19 +125,21 @@ def decode_llama_plain(bench: Path, target: Path, args: argparse.Namespace, _: s
 def decode_llama(
     command: list[str], args: argparse.Namespace, guesses: list[str], prompt: str
 ) -> Answer:
-    done = subprocess.run(
-        [*command, "-t", str(args.threads), "-n", str(args.tokens), "-p", prompt, "--no-escape"]
-        + ["--temp", "0", "--ignore-eos", "-c", "2048", "-ngl", "0", *guesses],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    decoded = re.search(r"decoded +(\d+) tokens in +([\d.]+) seconds", done.stderr)
-    accepted = re.search(r"n_accept += (\d+)", done.stderr)
-    if not decoded or not accepted:
-        raise RuntimeError(f"llama-speculative-simple did not say what it decoded: {done.stderr}")
-    tokens, kept = int(decoded.group(1)), int(accepted.group(1))
-    return Answer(tokens, float(decoded.group(2)), kept, tokens - kept)
+    # Its log is written by a thread whose last lines are lost now and then.
+    for _ in range(LLAMA_TRIES):
+        done = subprocess.run(
+            [*command, "-t", str(args.threads), "-n", str(args.tokens), "-p", prompt, "--no-escape"]
+            + ["--temp", "0", "--ignore-eos", "-c", "2048", "-ngl", "0", *guesses],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        decoded = re.search(r"decoded +(\d+) tokens in +([\d.]+) seconds", done.stderr)
+        accepted = re.search(r"n_accept += (\d+)", done.stderr)
+        if decoded and accepted:
+            tokens, kept = int(decoded.group(1)), int(accepted.group(1))
+            return Answer(tokens, float(decoded.group(2)), kept, tokens - kept)
+    raise RuntimeError(f"llama-speculative-simple did not say what it decoded: {done.stderr}")
 
 
 class Assisted:
