@@ -74,9 +74,7 @@ std::optional<base::Nanos> Scheduler::Impl::HoldUntil(base::Nanos now) {
     for (float worth : sequence->worth) guesses.Add(value * worth);
   }
   const double ready = apart.rows;
-  const int32_t prefill = PrefillRows(static_cast<int32_t>(apart.rows + together.rows));
-  apart.rows += prefill;
-  apart.max_rows = MaxTreeRows() + prefill;
+  AddPrefill(PrefillRows(static_cast<int32_t>(apart.rows + together.rows)), &apart);
   together.tokens += apart.tokens;
   together.rows += apart.rows;
   together.context += apart.context;
@@ -84,7 +82,7 @@ std::optional<base::Nanos> Scheduler::Impl::HoldUntil(base::Nanos now) {
 
   const StepTime& time = control.step_time();
   const Cut cut_apart = ShareRows(worths, apart, time);
-  const double rate_apart = ready == 0 ? 0 : cut_apart.rate;
+  const double rate_apart = apart.rows == 0 ? 0 : cut_apart.rate;
   if (cohorts && ready > 0) {
     const auto rows = static_cast<int32_t>(apart.rows + cut_apart.guesses);
     const base::Nanos ends = now + time.Predict(rows, apart.context);
@@ -140,7 +138,7 @@ DraftOrder Scheduler::Impl::TakeOrder(speculation::Coupling coupling) {
   std::optional<DraftOrder>& order = orders[static_cast<size_t>(coupling)];
   if (!order) {
     int32_t askers = 0;
-    StepBase step = {.max_rows = MaxTreeRows()};
+    StepBase step;
     for (const Sequence* sequence : running) {
       if (sequence->phase != Phase::kRunning) continue;
       step.tokens += 1;
@@ -148,6 +146,7 @@ DraftOrder Scheduler::Impl::TakeOrder(speculation::Coupling coupling) {
       step.context += sequence->kv_written;
       askers += sequence->request.coupling == coupling && sequence->request.speculate;
     }
+    AddPrefill(PrefillRows(static_cast<int32_t>(step.rows)), &step);
     const DraftOrder all = {.askers = askers};
     order = options.speculation == SpeculationPolicy::kAlways
                 ? control.Deepest(coupling, all, options.max_tree_nodes)

@@ -37,11 +37,19 @@ int32_t Scheduler::Impl::MaxTreeRows() const {
   return options.max_step_tokens - (PrefillRows(0) > 0 ? options.max_step_tokens / 4 : 0);
 }
 
+// A row of a prompt is as much work done as a token that was decoded.
+void Scheduler::Impl::AddPrefill(int32_t rows, StepBase* step) const {
+  step->tokens += rows;
+  step->rows += rows;
+  step->max_rows = MaxTreeRows() + rows;
+}
+
 StepBase Scheduler::Impl::ReadyStep(base::Nanos now, Worths* worths) const {
   const auto sequences = static_cast<int32_t>(ready.size());
   const int32_t prefill = PrefillRows(sequences);
-  StepBase step = {.rows = static_cast<double>(sequences + prefill),
-                   .max_rows = MaxTreeRows() + prefill};
+  StepBase step;
+  AddPrefill(prefill, &step);
+  step.rows += sequences;
   for (const Sequence* sequence : ready) {
     const float value = sequence->Value(now);
     step.tokens += value;

@@ -257,6 +257,7 @@ std::vector<Event> Scheduler::Commit(StepResult result, base::Nanos now) {
   }
   impl_->in_flight.clear();
   std::erase_if(impl_->ready, [&](Sequence* s) { return !impl_->GoesOn(s, &events); });
+  impl_->CountPrefill();
   for (Sequence* sequence : impl_->ready) impl_->StartRound(sequence, now, &events);
   return events;
 }

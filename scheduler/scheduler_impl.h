@@ -74,6 +74,8 @@ struct Scheduler::Impl {
   // Rows of prefill that a step could take beside `rows` others.
   int32_t PrefillRows(int32_t rows) const;
   int32_t MaxTreeRows() const;
+  // Adds so many of them to a step that has no max_rows yet.
+  void AddPrefill(int32_t rows, StepBase* step) const;
   void PlanPrefills(StepPlan* plan);
   // Whether the sequence, which could prefill `rows`, had better wait for what `filling` computes.
   bool LetsPrefixGoAhead(int32_t rows, Sequence* sequence);

@@ -42,7 +42,7 @@ struct Worths {
 
 // A step without its guesses.
 struct StepBase {
-  double tokens = 0;      // that it will yield, each as valuable as its sequence
+  double tokens = 0;      // it yields, each as valuable as its sequence, and rows of prompts
   double rows = 0;        // fractional where rows are expected, not planned
   int64_t context = 0;    // see StepTime
   base::Nanos delay = 0;  // before it can start
