@@ -167,7 +167,17 @@ DraftOrder GoodputControl::Order(Coupling coupling, int32_t askers, const StepBa
   --c.probe_rounds;
   const int32_t some = std::min(askers, std::max(kFew, askers / 8));
   order.askers = order.probers = c.all_probe ? askers : some;
+  order.mixed = c.all_probe && !priced;
   return order;
+}
+
+// Deep trees all take about as long: what one level takes of that they do not tell, and it may be
+// the only one that pays.
+DraftOrder GoodputControl::Probe(Coupling coupling, DraftOrder order, int32_t most,
+                                 int32_t left) const {
+  DraftOrder probe = Deepest(coupling, order, most);
+  if (order.mixed && left % 2 == 1) probe.max_depth = 1;
+  return probe;
 }
 
 // A draft that promises much and keeps nothing is believed ever more slowly, as it is asked ever
@@ -214,7 +224,7 @@ void GoodputControl::OnGoneWithout(Coupling coupling, const DraftOrder& order, b
 // As TCP's retransmission timer (RFC 6298): four deviations above the mean.
 base::Nanos GoodputControl::Patience(Coupling coupling, const DraftOrder& order) const {
   const PerCoupling& c = couplings_[static_cast<size_t>(coupling)];
-  if (!c.reply.known()) return base::kForever;
+  if (!c.reply.known(order.askers)) return base::kForever;
   // A tree may always be some levels deeper than those before it.
   const double depth = std::min<double>(order.max_depth, c.most_levels + 4);
   return 2 * c.reply.Expect(order.askers, depth) + 4 * c.reply.Deviation(order.askers);

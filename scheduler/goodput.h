@@ -39,6 +39,7 @@ struct DraftOrder {
   int32_t explorer = -1;     // of the askers the one that had better ask for all that a draft can
                              // grow, counted from 0; -1: none
   int32_t probers = 0;       // where asking does not pay: so many do all the same, the first ones
+  bool mixed = false;        // every other of them for one level only
 };
 
 class GoodputControl {
@@ -53,6 +54,9 @@ class GoodputControl {
   // step: of all running sequences, without guesses. most: nodes of the largest tree.
   DraftOrder Order(speculation::Coupling coupling, int32_t askers, const StepBase& step,
                    int32_t most);
+  // What a prober asks for, `left` being those that follow it.
+  DraftOrder Probe(speculation::Coupling coupling, DraftOrder order, int32_t most,
+                   int32_t left) const;
   // The same for a tree of all levels.
   DraftOrder Deepest(speculation::Coupling coupling, DraftOrder order, int32_t most) const;
 

@@ -156,9 +156,11 @@ DraftOrder Scheduler::Impl::TakeOrder(speculation::Coupling coupling) {
   const bool probes = order->probers > 0 && order->probers-- > 0;
   const bool explores = !probes && order->explorer >= 0 && order->explorer-- == 0;
   if (!probes && !explores) return *order;
-  DraftOrder deepest = control.Deepest(coupling, *order, options.max_tree_nodes);
-  SetPatience(coupling, &deepest);
-  return deepest;
+  DraftOrder other = probes
+                         ? control.Probe(coupling, *order, options.max_tree_nodes, order->probers)
+                         : control.Deepest(coupling, *order, options.max_tree_nodes);
+  SetPatience(coupling, &other);
+  return other;
 }
 
 void Scheduler::Impl::SetPatience(speculation::Coupling coupling, DraftOrder* order) const {

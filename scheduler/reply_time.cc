@@ -13,6 +13,8 @@ constexpr double kMuchQuicker = 0.5, kForgetSlow = 0.5;
 // Weight, beside that of a reply, of the belief that nothing is fixed: what a level takes is then
 // known from trees of a single depth.
 constexpr double kNothingFixed = 0.05;
+// Replies that came after this load began may all have been ready, one round's worth of them.
+constexpr double kEnough = 16;
 
 }  // namespace
 
@@ -63,6 +65,8 @@ void ReplyTime::Observe(int32_t askers, int32_t depth, base::Nanos latency) {
 void ReplyTime::ObserveAtLeast(int32_t askers, int32_t depth, base::Nanos waited) {
   if (waited > Expect(askers, depth)) Observe(askers, depth, waited);
 }
+
+bool ReplyTime::known(int32_t askers) const { return fits_[Load(askers)].n >= kEnough; }
 
 base::Nanos ReplyTime::Expect(int32_t askers, double depth) const {
   return static_cast<base::Nanos>(1e3 * Nearest(askers).Expect(std::max(1.0, depth)));

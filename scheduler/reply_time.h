@@ -18,7 +18,8 @@ class ReplyTime {
   void Observe(int32_t askers, int32_t depth, base::Nanos latency);
   // A reply that had not come after this time: it takes longer than that.
   void ObserveAtLeast(int32_t askers, int32_t depth, base::Nanos waited);
-  bool known() const { return known_; }
+  // Enough replies of this load have come to say how long one may take at most.
+  bool known(int32_t askers) const;
   // 0 before any reply.
   base::Nanos Expect(int32_t askers, double depth) const;
   // Mean deviation from what was expected.

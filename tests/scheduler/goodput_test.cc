@@ -74,7 +74,6 @@ TEST(AcceptanceEstimateTest, WeighedGuessesAreJudgedByTheirPlaceAlone) {
 
 TEST(ReplyTimeTest, TellsLevelsFromWhatIsFixedAndOneLoadFromAnother) {
   ReplyTime time;
-  EXPECT_FALSE(time.known());
   EXPECT_EQ(time.Expect(1, 4), 0);
   for (int i = 0; i < 300; ++i) {
     const int depth = 1 + i % 6;
@@ -85,6 +84,16 @@ TEST(ReplyTimeTest, TellsLevelsFromWhatIsFixedAndOneLoadFromAnother) {
   EXPECT_NEAR(time.Expect(64, 10), 100e6, 1e6);
   EXPECT_EQ(time.Expect(80, 2), time.Expect(64, 2)) << "the nearest that is known";
   EXPECT_LT(time.Deviation(1), 500 * base::kMicrosecond);
+}
+
+TEST(ReplyTimeTest, IsKnownOfALoadOnceEnoughRepliesOfItHaveCome) {
+  ReplyTime time;
+  EXPECT_FALSE(time.known(1));
+  for (int i = 0; i < 8; ++i) time.Observe(1, 1, base::kMillisecond);
+  EXPECT_FALSE(time.known(1)) << "they may all have been ready";
+  for (int i = 0; i < 12; ++i) time.Observe(1, 1, base::kMillisecond);
+  EXPECT_TRUE(time.known(1));
+  EXPECT_FALSE(time.known(64));
 }
 
 TEST(ReplyTimeTest, OneDepthAloneIsTakenForLevels) {
@@ -321,6 +330,20 @@ TEST(GoodputControlTest, AllProbeOnlyWhereQuickRepliesWouldPay) {
   };
   EXPECT_EQ(all_probes(/*row_cost=*/1e6), 0);
   EXPECT_GT(all_probes(/*row_cost=*/0), 0);
+}
+
+// What one level takes, trees of all levels do not tell (oracle_test has a point that shows it).
+TEST(GoodputControlTest, HalfOfAProbeByAllIsOfOneLevel) {
+  const GoodputControl control;
+  const auto levels = [&](const DraftOrder& order) {
+    std::vector<int32_t> levels;
+    for (int32_t left = order.probers; left-- > 0;) {
+      levels.push_back(control.Probe(Coupling::kCoupled, order, 16, left).max_depth);
+    }
+    return levels;
+  };
+  EXPECT_THAT(levels({.probers = 4, .mixed = true}), ElementsAre(1, 16, 1, 16));
+  EXPECT_THAT(levels({.probers = 2}), ElementsAre(16, 16));
 }
 
 TEST(GoodputControlTest, PricesFollowTheRate) {

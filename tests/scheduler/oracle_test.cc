@@ -84,10 +84,10 @@ Outcome RunAt(const Point& point) {
 
 std::vector<Point> Points() {
   if (std::getenv("SPECFABRIC_ORACLE_FULL") == nullptr) {
-    return {{.3, 1, 300 * kMicrosecond},     {.7, 8, 1500 * kMicrosecond},
-            {.9, 64, 1500 * kMicrosecond},   {.5, 256, 300 * kMicrosecond, -1, 300},
-            {.3, 32, 1500 * kMicrosecond},   {.3, 16, 1500 * kMicrosecond, .9},
-            {.9, 16, 300 * kMicrosecond, .3}};
+    return {{.3, 1, 300 * kMicrosecond},      {.7, 8, 1500 * kMicrosecond},
+            {.9, 64, 1500 * kMicrosecond},    {.5, 256, 300 * kMicrosecond, -1, 300},
+            {.3, 32, 1500 * kMicrosecond},    {.3, 16, 1500 * kMicrosecond, .9},
+            {.9, 16, 300 * kMicrosecond, .3}, {.7, 256, 1500 * kMicrosecond, -1, 500}};
   }
   std::vector<Point> points;
   for (int32_t clients : {1, 4, 16, 64, 128, 256, 512}) {
