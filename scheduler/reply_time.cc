@@ -49,7 +49,7 @@ const ReplyTime::Fit& ReplyTime::Nearest(int32_t askers) const {
 void ReplyTime::Observe(int32_t askers, int32_t depth, base::Nanos latency) {
   Fit& fit = fits_[Load(askers)];
   const double us = static_cast<double>(latency) / 1e3, levels = std::max(1, depth);
-  if (known_) {
+  if (observed_) {
     const double off = std::abs(us - Nearest(askers).Expect(levels));
     fit.deviation = fit.n == 0 ? off : fit.deviation + (off - fit.deviation) / 16;
   }
@@ -59,7 +59,7 @@ void ReplyTime::Observe(int32_t askers, int32_t depth, base::Nanos latency) {
   fit.dd = forget * fit.dd + levels * levels;
   fit.t = forget * fit.t + us;
   fit.dt = forget * fit.dt + levels * us;
-  known_ = true;
+  observed_ = true;
 }
 
 void ReplyTime::ObserveAtLeast(int32_t askers, int32_t depth, base::Nanos waited) {

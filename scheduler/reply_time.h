@@ -38,7 +38,7 @@ class ReplyTime {
 
   static constexpr int kLoads = 12;
   std::array<Fit, kLoads> fits_ = {};
-  bool known_ = false;
+  bool observed_ = false;
 };
 
 }  // namespace specfabric::scheduler
