@@ -11,13 +11,28 @@ using schemas::DraftReply;
 using schemas::DraftRequest;
 using schemas::DraftStatus;
 
+namespace {
+
+// Of noise: for so many positions to come of each session, within a limit that counts where the
+// vocabulary is large. What is not kept is made again.
+constexpr size_t kNoiseRowsEach = 16, kMostNoiseBytes = size_t{256} << 20;
+
+size_t NoiseBytes(const SessionTableOptions& options, int32_t vocabulary) {
+  return std::min(kMostNoiseBytes,
+                  options.max_sessions * kNoiseRowsEach * vocabulary * sizeof(float));
+}
+
+}  // namespace
+
 DraftEngine::DraftEngine(const DraftEngineOptions& options, std::unique_ptr<model::RankModel> model,
                          AcquireSlot acquire_slot, Reply reply)
     : options_(options),
       model_(std::move(model)),
       acquire_slot_(std::move(acquire_slot)),
       reply_(std::move(reply)),
-      sessions_(options.sessions) {}
+      sessions_(options.sessions),
+      noise_(NoiseBytes(options.sessions, model_->config().vocabulary),
+             model_->config().vocabulary) {}
 
 size_t DraftEngine::WeightsSlotBytes(const DraftEngineOptions& options, int32_t vocabulary) {
   const int32_t rows = options.sampled_growth.MaxNodesWithChildren();

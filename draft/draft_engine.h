@@ -19,6 +19,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "base/clock.h"
+#include "draft/noise_cache.h"
 #include "draft/session_table.h"
 #include "model/rank_model.h"
 #include "schemas/draft_weights.h"
@@ -137,7 +138,6 @@ class DraftEngine {
   // Drawn from the row of weights that this adds to the job's slot.
   std::vector<Candidate> DrawnTokens(Job* job, int node, int32_t position, int width,
                                      absl::Span<const float> logits);
-  absl::Span<const float> Noise(Session* session, int32_t position);
 
   // Of a session that had been sent a tree, when the text goes on.
   void CountOutcome(const Applied& applied, int32_t levels);
@@ -167,6 +167,7 @@ class DraftEngine {
   AcquireSlot acquire_slot_;
   Reply reply_;
   SessionTable sessions_;
+  NoiseCache noise_;
   std::vector<std::unique_ptr<Job>> jobs_;                          // oldest first
   absl::flat_hash_map<uint64_t, speculation::GrowthRound> rounds_;  // by target incarnation
   std::vector<model::KvMove> moves_;                                // before the next pass

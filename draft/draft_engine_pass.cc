@@ -17,7 +17,6 @@ namespace {
 // Of a node: of how many a draft says how sure it is of them.
 constexpr int kCandidates = 8;
 constexpr int kMaskWords = GuessCache::kSlots / 64;
-constexpr size_t kMaxNoiseRows = 24;  // of a session; each takes the vocabulary's size
 
 void NameBlocks(const Session& session, model::Batch* batch) {
   model::BatchSequence& sequence = batch->sequences.back();
@@ -108,25 +107,13 @@ absl::StatusOr<model::LogitShard> DraftEngine::Run(const model::Batch& batch) {
   return logits;
 }
 
-absl::Span<const float> DraftEngine::Noise(Session* session, int32_t position) {
-  for (const Session::NoiseRow& row : session->noise) {
-    if (row.position == position) return row.values;
-  }
-  if (session->noise.size() == kMaxNoiseRows) session->noise.erase(session->noise.begin());
-  Session::NoiseRow& row = session->noise.emplace_back();
-  row.position = position;
-  row.values.resize(model_->config().vocabulary);
-  speculation::GumbelNoise(session->sampling.seed, static_cast<uint32_t>(position), 0,
-                           absl::MakeSpan(row.values));
-  return row.values;
-}
-
 std::vector<Candidate> DraftEngine::BestTokens(Session* session, int32_t position, int width,
                                                absl::Span<const float> logits) {
   const base::SamplingParams& sampling = session->sampling;
   const bool shared = session->coupling == speculation::Coupling::kCoupled;
-  const absl::Span<const float> noise =
-      shared && !sampling.greedy() ? Noise(session, position) : absl::Span<const float>();
+  const absl::Span<const float> noise = shared && !sampling.greedy()
+                                            ? noise_.Row(sampling.seed, position)
+                                            : absl::Span<const float>();
   // What the target's filters would surely drop is not worth a guess.
   if (!sampling.greedy() && sampling.filtered()) {
     const std::vector<uint8_t> keep = speculation::FilterMask(logits, sampling);

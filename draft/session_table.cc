@@ -194,15 +194,12 @@ Applied SessionTable::Apply(const DraftRequest& request, base::Nanos now) {
   const uint64_t tag =
       base::Mix64(schemas::SamplingTag(request.coupling, request.sampling) ^ request.sampling.seed);
   const bool changed = std::exchange(session->guessed_under, tag) != tag;
-  if (changed) session->noise.clear();
   // What is drawn is drawn anew in each round.
   if (changed || speculation::WeighsDraft(request.coupling)) {
     session->guesses.Plant(session->tokens.back());
   }
   session->coupling = request.coupling;
   session->sampling = request.sampling;
-  std::erase_if(session->noise,
-                [&](const Session::NoiseRow& row) { return row.position < session->length(); });
   if (session->guesses.candidates(0).empty()) {
     session->kv_len = std::min(session->kv_len, session->length() - 1);
   }

@@ -53,11 +53,6 @@ struct Session {
   speculation::Coupling coupling = speculation::Coupling::kCoupled;  // of the last request
   base::SamplingParams sampling;                                     // likewise
   uint64_t guessed_under = 0;  // tag of those that the guesses' candidates are of
-  struct NoiseRow {
-    int32_t position = -1;
-    std::vector<float> values;
-  };
-  std::vector<NoiseRow> noise;  // of positions to come, under `sampling`
   base::Nanos last_used = 0;
   bool busy = false;  // being drafted for: not evictable
   // Guessing goes on while the target verifies; see AheadPlan.
