@@ -11,10 +11,13 @@
 // whoever owns a block owns the one before it, so children always go before their parents.
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
+#include "base/huge_page_allocator.h"
 #include "base/types.h"
 #include "scheduler/prefix_hash.h"
 
@@ -85,12 +88,17 @@ class KvBlocks {
   void Unlink(int32_t block);
   void Evict();
 
+  template <typename T>
+  using Vector = std::vector<T, base::HugePageAllocator<T>>;
+
   const int32_t block_size_;
   const bool compare_tokens_;
-  std::vector<Block> blocks_;
-  std::vector<base::TokenId> tokens_;  // [total][block_size], of published blocks
-  std::vector<int32_t> free_;          // the next one to hand out is at the back
-  absl::flat_hash_map<BlockKey, int32_t, KeyHash> by_key_;
+  Vector<Block> blocks_;
+  Vector<base::TokenId> tokens_;  // [total][block_size], of published blocks
+  Vector<int32_t> free_;          // the next one to hand out is at the back
+  absl::flat_hash_map<BlockKey, int32_t, KeyHash, std::equal_to<>,
+                      base::HugePageAllocator<std::pair<const BlockKey, int32_t>>>
+      by_key_;
   int32_t oldest_ = kNone, newest_ = kNone;  // ends of the list of cached blocks
   int32_t cached_ = 0;
 };

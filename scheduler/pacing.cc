@@ -134,7 +134,7 @@ void Scheduler::Impl::GoWithout(base::Nanos now) {
   }
 }
 
-DraftOrder Scheduler::Impl::TakeOrder(speculation::Coupling coupling) {
+const DraftOrder& Scheduler::Impl::TakeOrder(speculation::Coupling coupling) {
   std::optional<DraftOrder>& order = orders[static_cast<size_t>(coupling)];
   if (!order) {
     int32_t askers = 0;
@@ -156,11 +156,10 @@ DraftOrder Scheduler::Impl::TakeOrder(speculation::Coupling coupling) {
   const bool probes = order->probers > 0 && order->probers-- > 0;
   const bool explores = !probes && order->explorer >= 0 && order->explorer-- == 0;
   if (!probes && !explores) return *order;
-  DraftOrder other = probes
-                         ? control.Probe(coupling, *order, options.max_tree_nodes, order->probers)
-                         : control.Deepest(coupling, *order, options.max_tree_nodes);
-  SetPatience(coupling, &other);
-  return other;
+  other_order = probes ? control.Probe(coupling, *order, options.max_tree_nodes, order->probers)
+                       : control.Deepest(coupling, *order, options.max_tree_nodes);
+  SetPatience(coupling, &other_order);
+  return other_order;
 }
 
 void Scheduler::Impl::SetPatience(speculation::Coupling coupling, DraftOrder* order) const {
@@ -174,18 +173,20 @@ void Scheduler::Impl::StartRound(Sequence* sequence, base::Nanos now, std::vecto
   const int32_t useful = sequence->useful_draft_nodes(options.max_tree_nodes);
   const speculation::Coupling coupling = sequence->request.coupling;
   LookUp(sequence);
-  DraftOrder order;
-  if (sequence->request.speculate && useful > 0) order = TakeOrder(coupling);
-  order.max_nodes = std::min(order.max_nodes, useful);
+  static const DraftOrder kNone;
+  const bool guessed = sequence->request.speculate && useful > 0;
+  const DraftOrder& order = guessed ? TakeOrder(coupling) : kNone;
   if (!sequence->wait.StartRound(order, now)) return;
-  events->emplace_back(DraftWanted{.id = sequence->request.id,
-                                   .round = sequence->wait.round(),
-                                   .committed = sequence->committed_size(),
-                                   .max_nodes = order.max_nodes,
-                                   .max_depth = order.max_depth,
-                                   .second_price = order.second_price,
-                                   .row_price = order.row_price,
-                                   .deadline = sequence->wait.deadline()});
+  // In place: a copy would wait until what it is made from has been stored.
+  auto& wanted = std::get<DraftWanted>(events->emplace_back(std::in_place_type<DraftWanted>));
+  wanted.id = sequence->request.id;
+  wanted.round = sequence->wait.round();
+  wanted.committed = sequence->committed_size();
+  wanted.max_nodes = std::min(order.max_nodes, useful);
+  wanted.max_depth = order.max_depth;
+  wanted.second_price = order.second_price;
+  wanted.row_price = order.row_price;
+  wanted.deadline = sequence->wait.deadline();
 }
 
 }  // namespace specfabric::scheduler

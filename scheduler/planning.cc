@@ -50,7 +50,9 @@ StepBase Scheduler::Impl::ReadyStep(base::Nanos now, Worths* worths) const {
   StepBase step;
   AddPrefill(prefill, &step);
   step.rows += sequences;
-  for (const Sequence* sequence : ready) {
+  for (size_t i = 0; i < ready.size(); ++i) {
+    const Sequence* sequence = ready[i];
+    if (i + kSoon < ready.size()) __builtin_prefetch(ready[i + kSoon]->worth.data());
     const float value = sequence->Value(now);
     step.tokens += value;
     step.context += sequence->kv_written;
@@ -117,7 +119,10 @@ void Scheduler::Impl::PlanRunning(base::Nanos now, StepPlan* plan) {
   }
   const Cut cut = ShareRows(worths, step, control.step_time(), all);
   int32_t left = cut.partly;
-  for (Sequence* sequence : ready) {
+  for (size_t i = 0; i < ready.size(); ++i) {
+    Sequence* sequence = ready[i];
+    if (i + kLater < ready.size()) ready[i + kLater]->Prefetch();
+    if (i + kSoon < ready.size()) ready[i + kSoon]->PrefetchForPlan();
     nodes.clear();
     if (sequence->guesses) {
       TakeNodes(cut, sequence->worth, sequence->Value(now), &left, &nodes);

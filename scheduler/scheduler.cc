@@ -236,6 +236,8 @@ std::vector<Event> Scheduler::Commit(StepResult result, base::Nanos now) {
   const size_t teachers = 1 + impl_->in_flight.size() / kTeachers;
   for (size_t i = 0; i < impl_->in_flight.size(); ++i) {
     Sequence* sequence = impl_->in_flight[i];
+    if (i + kLater < impl_->in_flight.size()) impl_->in_flight[i + kLater]->Prefetch();
+    if (i + kSoon < impl_->in_flight.size()) impl_->in_flight[i + kSoon]->PrefetchForCommit();
     sequence->in_flight = false;
     if (sequence->cancelled) {
       impl_->EndWithoutTokens(sequence, FinishReason::kCancelled, &events);
@@ -245,7 +247,7 @@ std::vector<Event> Scheduler::Commit(StepResult result, base::Nanos now) {
       impl_->control.OnVerified(sequence->request.coupling, sequence->planned,
                                 result.sequences[i].accepted.path);
     }
-    auto& event = events.emplace_back().emplace<TokensEvent>();
+    auto& event = std::get<TokensEvent>(events.emplace_back(std::in_place_type<TokensEvent>));
     ApplyResult(&result.sequences[i], impl_->options.block_size, sequence, &event);
     if (sequence->first_token == 0 && !event.tokens.empty()) sequence->first_token = now;
     impl_->shares.Charge(sequence->request.tenant,

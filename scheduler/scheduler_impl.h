@@ -21,6 +21,10 @@
 
 namespace specfabric::scheduler {
 
+// How many sequences ahead of the one at hand a loop has the next ones brought into the cache:
+// first them, then what they point to.
+constexpr size_t kLater = 8, kSoon = 3;
+
 struct Scheduler::Impl {
   explicit Impl(const SchedulerOptions& given);
 
@@ -46,8 +50,8 @@ struct Scheduler::Impl {
   void GoWithout(base::Nanos now);
   // Its reply had not come after `waited`.
   void NoteGoneWithout(const Sequence& sequence, base::Nanos waited);
-  // Of a sequence that starts a round.
-  DraftOrder TakeOrder(speculation::Coupling coupling);
+  // Of a sequence that starts a round; valid until the next call.
+  const DraftOrder& TakeOrder(speculation::Coupling coupling);
   void SetPatience(speculation::Coupling coupling, DraftOrder* order) const;
   void StartRound(Sequence* sequence, base::Nanos now, std::vector<Event>* events);
 
@@ -115,6 +119,7 @@ struct Scheduler::Impl {
   GoodputControl control;
   // Of the round that the present Commit starts, for each coupling once it is asked for.
   std::array<std::optional<DraftOrder>, speculation::kCouplings> orders;
+  DraftOrder other_order;      // of a sequence that asks for something else than these
   int64_t prefill_left = 0;    // rows, of all that run; as counted by the present Plan
   base::Nanos hold_until = 0;  // as last decided; 0: to be decided anew
   bool cohorts = false;    // one half is verified while the drafts of the other are on their way

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
+#include "base/prefetch.h"
 #include "speculation/randomness.h"
 
 namespace specfabric::scheduler {
@@ -46,6 +49,27 @@ void WantChoices(const Sequence& sequence, PlanSequence* part) {
   part->samples = true;
   part->rules = sequence.request.rules;
   part->counts = sequence.counts.list();
+}
+
+// The rows of a tree whose root is at `position`, all of whose logits are wanted.
+void AppendTree(const TokenTree& tree, int32_t position, StepPlan* plan) {
+  const auto rows = static_cast<size_t>(tree.size()), root = plan->tokens.size();
+  plan->tokens.insert(plan->tokens.end(), tree.tokens.begin(), tree.tokens.end());
+  plan->parents.insert(plan->parents.end(), tree.parents.begin(), tree.parents.end());
+  plan->score_tokens.insert(plan->score_tokens.end(), rows, base::kNoToken);
+  plan->logit_rows.resize(plan->logit_rows.size() + rows);
+  std::iota(plan->logit_rows.end() - rows, plan->logit_rows.end(), static_cast<int32_t>(root));
+  plan->positions.resize(root + rows);
+  plan->ancestors.resize(root + rows);
+  int32_t* positions = plan->positions.data() + root;
+  uint64_t* ancestors = plan->ancestors.data() + root;
+  positions[0] = position;
+  ancestors[0] = 1;
+  for (size_t node = 1; node < rows; ++node) {
+    const int32_t parent = tree.parents[node];
+    positions[node] = positions[parent] + 1;
+    ancestors[node] = ancestors[parent] | uint64_t{1} << node;
+  }
 }
 
 void ClosePlanSequence(const StepPlan& plan, PlanSequence* part) {
@@ -195,6 +219,28 @@ float Sequence::Value(base::Nanos now) const {
   return static_cast<float>(value);
 }
 
+void Sequence::Prefetch() const {
+  base::Prefetch(this, offsetof(Sequence, keys));
+  base::Prefetch(&counts, sizeof(counts) + sizeof(request));
+}
+
+void Sequence::PrefetchForPlan() const {
+  base::Prefetch(blocks.data(), blocks.size() * sizeof(int32_t));
+  __builtin_prefetch(committed.data() + committed.size() - 1);
+  if (!guesses) return;
+  __builtin_prefetch(worth.data());
+  __builtin_prefetch(draft.tree.parents.data());
+  __builtin_prefetch(draft.tree.tokens.data());
+  __builtin_prefetch(draft.tree.scores.data());
+}
+
+void Sequence::PrefetchForCommit() const {
+  __builtin_prefetch(committed.data() + committed.size());
+  __builtin_prefetch(planned.tree.parents.data());
+  __builtin_prefetch(planned.tree.tokens.data());
+  __builtin_prefetch(planned.sources.data());
+}
+
 int32_t Sequence::useful_draft_nodes(int32_t max_tree_nodes) const {
   return std::max(0, std::min(max_tree_nodes - 1, limit - committed_size() - 1));
 }
@@ -253,16 +299,7 @@ void PlanTree(absl::Span<const int32_t> nodes, int32_t block_size, Sequence* seq
   plan->moves.insert(plan->moves.end(), sequence->moves.begin(), sequence->moves.end());
   sequence->moves.clear();
   sequence->moves_end = 0;
-  const int32_t root = plan->rows();
-  for (int node = 0; node < tree.size(); ++node) {
-    WantLogits(plan->rows(), base::kNoToken, plan);
-    plan->tokens.push_back(tree.tokens[node]);
-    const int32_t parent = tree.parents[node];
-    plan->positions.push_back(node > 0 ? plan->positions[root + parent] + 1 : sequence->kv_written);
-    plan->ancestors.push_back((node > 0 ? plan->ancestors[root + parent] : 0) | uint64_t{1}
-                                                                                    << node);
-    plan->parents.push_back(parent);
-  }
+  AppendTree(tree, sequence->kv_written, plan);
   ClosePlanSequence(*plan, part);
 }
 

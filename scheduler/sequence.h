@@ -64,10 +64,10 @@ struct Sequence {
   speculation::Draft planned;  // in flight, without weight_row; no tree for a prefill
   std::vector<BlockKey> keys;  // of the first full blocks of `committed`, as far as needed so far
 
+  speculation::TokenCounts counts;  // of `committed`, where the request's rules need them
   SequenceRequest request;
   Rank rank;
-  speculation::TokenCounts counts;  // of `committed`, where the request's rules need them
-  int32_t cached_tokens = 0;        // of the prompt, found in the cache at the first prefill
+  int32_t cached_tokens = 0;  // of the prompt, found in the cache at the first prefill
   int32_t preemptions = 0;
   std::optional<speculation::Lookup> lookup;         // of `committed`, as far as it has caught up
   std::vector<base::TokenLogprobs> prompt_logprobs;  // until the end of the prefill
@@ -89,6 +89,11 @@ struct Sequence {
   float Value(base::Nanos now) const;
   // Guesses that could still be emitted: one token of a round is never a guess.
   int32_t useful_draft_nodes(int32_t max_tree_nodes) const;
+  // Hints, in loops over many, that this one comes soon: first it itself, then what a plan reads
+  // through its pointers, or a commit does.
+  void Prefetch() const;
+  void PrefetchForPlan() const;
+  void PrefetchForCommit() const;
   int32_t PhysicalSlot(int32_t slot, int32_t block_size) const {
     return blocks[slot / block_size] * block_size + slot % block_size;
   }
