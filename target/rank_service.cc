@@ -90,7 +90,7 @@ class RankService::Impl : public model::ProcessExchange {
   std::condition_variable changed_;
   bool ended_ = false;
   absl::Status why_;
-  link::PeerId leader_ = 0;  // fixed once part_ has come
+  link::PeerId leader_ = 0;  // fixed once part_ has come, or the service has ended
   std::optional<schemas::GroupPart> part_;
   std::optional<schemas::Step> step_;
   std::optional<schemas::Collective> collective_;
@@ -149,9 +149,11 @@ absl::Status RankService::Impl::Judge(const schemas::Hello& leader) const {
 }
 
 void RankService::Impl::OnUp(link::PeerId peer, const schemas::Hello& leader) {
-  if (absl::Status fits = Judge(leader); !fits.ok()) return End(fits);
-  std::lock_guard lock(mutex_);
-  leader_ = peer;
+  {
+    std::lock_guard lock(mutex_);
+    leader_ = peer;
+  }
+  if (absl::Status fits = Judge(leader); !fits.ok()) End(fits);
 }
 
 void RankService::Impl::OnMessage(link::Message message) {
@@ -233,10 +235,9 @@ void RankService::Impl::Serve() {
       if (absl::Status ran = RunStep(*step, here, slots); !ran.ok()) End(ran);
     }
   }
-  {
-    std::lock_guard lock(mutex_);
-    result_ = why_;
-  }
+  // The leader need not wait for a process that has nothing more to do.
+  link_->Close(leader_);
+  result_ = why_;
   finished_ = true;
 }
 
