@@ -22,6 +22,7 @@ from cluster import (
     Member,
     Process,
     free_address,
+    run,
     start_cluster,
     wait_for_drafts,
     wait_until,
@@ -202,6 +203,42 @@ def test_a_lost_rank_process_ends_the_group(sign: signal.Signals, tmp_path: Path
         group.others[:0] = again
         events = list(stream)
         assert events[-1]["choices"][0]["finish_reason"] == "length"
+
+
+def test_the_watchdog_ends_a_group_that_nobody_misses(tmp_path: Path) -> None:
+    """Where silence says nothing, a step that hangs does."""
+    with start_group(tmp_path, 0, "--silence_timeout_seconds=0") as group:
+        stream = group.cluster.stream(prompt="import ", max_tokens=1000, ignore_eos=True)
+        next(stream)
+        (rank,) = group.ranks
+        os.kill(rank.pid, signal.SIGSTOP)
+        try:
+            assert group.leader.popen.wait(20) == BROKEN, group.leader.log_text()
+        finally:
+            os.kill(rank.pid, signal.SIGKILL)
+        stream.close()
+        assert "a step has run for more than 10 s" in group.leader.log_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["target", *MODEL, "--group_processes=2"], "--group_processes=2: allowed are 1 to 1"),
+        (["target", *MODEL, "--tensor_parallel=2", "--group_processes=0"], "allowed are 1 to 2"),
+        (
+            ["target", *MODEL, "--tensor_parallel=2", "--group_processes=2", "--group_listen=x"],
+            "--group_listen=x: ",
+        ),
+        (["rank", f"--model={TARGET}"], "--join=: "),
+        (["rank", "--join=127.0.0.1:7300"], "--model is missing"),
+        (["rank", *MODEL, "--join=127.0.0.1:7300"], "--dtype: no such flag"),
+    ],
+)
+def test_bad_flags_are_one_line(arguments: list[str], said: str) -> None:
+    result = run(arguments)
+    assert result.returncode == 2
+    (line,) = result.stderr.strip().splitlines()
+    assert said in line
 
 
 def test_rank_processes_end_with_a_killed_leader(tmp_path: Path) -> None:

@@ -55,11 +55,12 @@ schemas::GroupPart PartFor(const RankGroupOptions& options, const RankGroup& ran
 // A leader whose rank processes join from `rank_dirs`.
 class Cluster {
  public:
-  Cluster(const std::string& dir, const std::vector<std::string>& rank_dirs) {
+  Cluster(const std::string& dir, const std::vector<std::string>& rank_dirs,
+          base::Nanos timeout = 20 * base::kSecond) {
     GroupOptions options;
     options.processes = static_cast<int>(rank_dirs.size()) + 1;
     options.listen = FreeAddress();
-    options.timeout = 20 * base::kSecond;
+    options.timeout = timeout;
     leader_ =
         std::make_unique<GroupLeader>(options, kRanks, [this](const absl::Status&) { ++lost_; });
     RankGroupOptions here = GroupOf(dir);
@@ -302,7 +303,7 @@ TEST_F(GroupTest, RefusesAnotherVocabulary) {
   config.vocabulary += 1;
   const model::TempDir other;
   model::WriteCheckpoint(other.path(), config, 1);
-  Cluster cluster(dir_.path(), {other.path()});
+  Cluster cluster(dir_.path(), {other.path()}, 2 * base::kSecond);
   EXPECT_FALSE(cluster.gathered().ok());
   ASSERT_TRUE(WaitUntil([&] { return cluster.service(0).finished(); }));
   EXPECT_THAT(std::string(cluster.service(0).result().message()), HasSubstr("another model"));
