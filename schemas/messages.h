@@ -283,12 +283,13 @@ constexpr int kMaxStepRows = 1 << 16;     // rows, logit rows and moves of a Ste
 constexpr int kMaxStepBlocks = 1 << 26;   // Step::plan.blocks
 
 // Encode(m) and Decode<M>(bytes) for every struct above; kTypeOf<M> is its MessageType.
-#define SPECFABRIC_MESSAGES(X)                                                              \
-  X(Hello)                                                                                  \
-  X(Drain)                                                                                  \
-  X(DraftRequest)                                                                           \
-  X(DraftReply) X(EndSession) X(Submit) X(TokensBatch) X(Cancel) X(GroupPart) X(GroupReady) \
-      X(Step) X(StepDone) X(Collective)
+#define SPECFABRIC_MESSAGES(X) \
+  X(Hello)                     \
+  X(Drain)                     \
+  X(DraftRequest)              \
+  X(DraftReply)                \
+  X(EndSession)                \
+  X(Submit) X(TokensBatch) X(Cancel) X(GroupPart) X(GroupReady) X(Step) X(StepDone) X(Collective)
 
 template <typename M>
 inline constexpr MessageType kTypeOf = MessageType{0};
