@@ -171,6 +171,7 @@ absl::Status RunTarget() {
   if (!service.ok()) return service.status();
   target::TargetService* target = service->get();
   WarnIfOpen(target->listen_address(), options->fabric);
+  if (options->group.processes > 1) WarnIfOpen(options->group.listen, options->fabric);
   AdminOptions admin_options;
   admin_options.registry = &registry;
   admin_options.live = [target] { return target->Liveness(); };

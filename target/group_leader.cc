@@ -61,8 +61,6 @@ class GroupLeader::Impl {
   // The first reason counts.
   void Lose(const absl::Status& why);
 
-  std::string listen_address_;
-
  private:
   link::LinkHandler Handler();
   void OnUp(link::PeerId peer, const std::string& address);
@@ -215,7 +213,7 @@ absl::Status GroupLeader::Impl::WaitFor(base::Nanos deadline, const char* what,
     if (options_.give_up && options_.give_up()) return absl::CancelledError("asked to end");
     if (base::Now() < deadline) continue;
     return absl::DeadlineExceededError(absl::StrCat(members_.size(), " of ", options_.processes - 1,
-                                                    " rank processes have joined ", listen_address_,
+                                                    " rank processes have joined ", options_.listen,
                                                     ", and not all have ", what));
   }
 }
@@ -253,8 +251,8 @@ absl::Status GroupLeader::Impl::Gather(const transport::FabricOptions& fabric,
   if (!link.ok()) return link.status();
   link_ = *std::move(link);
   open_link_ = link_.get();
-  listen_address_ = link_->listen_address();
-  spdlog::info("waiting for {} rank processes on {}", options_.processes - 1, listen_address_);
+  spdlog::info("waiting for {} rank processes on {}", options_.processes - 1,
+               link_->listen_address());
   const base::Nanos deadline = base::Now() + options_.timeout;
   absl::Status joined = WaitFor(deadline, "joined", [this] {
     return static_cast<int>(members_.size()) + 1 == options_.processes;
@@ -342,7 +340,6 @@ absl::Status GroupLeader::Gather(const transport::FabricOptions& fabric,
                                  const schemas::Hello& hello, const schemas::GroupPart& part) {
   return impl_->Gather(fabric, hello, part);
 }
-const std::string& GroupLeader::listen_address() const { return impl_->listen_address_; }
 absl::StatusOr<scheduler::StepResult> GroupLeader::Run(
     RankGroup* here, const scheduler::StepPlan& plan,
     absl::Span<const schemas::DraftWeights* const> weights, StepTimes* times) {

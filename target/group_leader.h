@@ -49,7 +49,6 @@ class GroupLeader : public model::ProcessExchange {
   // lost meanwhile. DeadlineExceeded: not all have come. Cancelled: give_up. Or Link::Start's.
   absl::Status Gather(const transport::FabricOptions& fabric, const schemas::Hello& hello,
                       const schemas::GroupPart& part);
-  const std::string& listen_address() const;
 
   // One step on all ranks: RankGroup::Run for a group that spans processes. After an error that is
   // not every rank's own, the group is lost.

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,6 @@ class Group:
     cluster: Cluster
     join: str
     target: list[str]
-    gone: list[Process] = field(default_factory=list)
 
 
 def leader_arguments(join: str, listen: str) -> list[str]:
