@@ -166,8 +166,6 @@ std::vector<uint8_t> Encode(const Collective& m) {
   FlatBufferBuilder builder(bytes);
   std::vector<Offset<wire::Part>> parts;
   for (const auto& part : m.parts) {
-    // Numbers of 4 and 8 bytes, which their reader wants aligned.
-    builder.ForceVectorAlignment(part.size(), 1, alignof(uint64_t));
     parts.push_back(wire::CreatePart(builder, builder.CreateVector(part)));
   }
   return wire::Finish(builder, wire::CreateCollectiveDirect(builder, m.op, &parts));
