@@ -63,6 +63,13 @@ DEFINE_string(join_secret_file, "",
               "file with the secret (16 to 4096 bytes) without which nobody joins this process's "
               "peers; empty: anybody who has none either, but up and generate make their own");
 DEFINE_int32(tensor_parallel, 1, "ranks of a target group");
+DEFINE_int32(group_processes, 1,
+             "processes that hold the ranks of the group: this one, and as many `specfabric rank` "
+             "as are missing");
+DEFINE_string(group_listen, "127.0.0.1:7300", "address host:port where rank processes join");
+DEFINE_double(group_timeout_seconds, 300,
+              "how long the rank processes of a group may take to join and to load");
+DEFINE_string(join, "", "address host:port of the leader: its --group_listen");
 DEFINE_int32(threads, 1, "threads inside one rank");
 DEFINE_int32(kv_blocks, 0, "KV blocks of the pool; 0: for max_sequences, within 1 GiB");
 DEFINE_int32(block_size, 16, "tokens a KV block");
@@ -189,6 +196,8 @@ const std::vector<Group>& Groups() {
         "typical_epsilon", "typical_delta", "max_sequences", "max_step_tokens", "max_queue",
         "speculation", "lookup", "drafter_choice", "draft_router", "draft_latency_warn",
         "max_draft_wait_ms", "step_timeout_seconds", "served_model_name"}},
+      {"group", {"group_processes", "group_listen", "group_timeout_seconds"}},
+      {"rank", {"join", "model", "threads", "admin_listen", "ready_fd"}},
       {"draft",
        {"tree", "ahead", "ahead_nodes", "ahead_rows", "sampled_tree", "sampled_draw", "draft_top_n",
         "max_sessions", "session_ttl_seconds", "max_step_tokens"}},
@@ -225,7 +234,10 @@ const std::vector<Role>& Roles() {
        {"gateway", "names", "process", "fabric", "traces", "every role"}},
       {"target",
        "serve a model with a tensor-parallel group of ranks",
-       {"target", "names", "model", "process", "fabric", "traces", "every role"}},
+       {"target", "group", "names", "model", "process", "fabric", "traces", "every role"}},
+      {"rank",
+       "hold some ranks of a target's group on another machine",
+       {"rank", "fabric", "every role"}},
       {"draft",
        "guess token trees for targets",
        {"draft", "model", "process", "fabric", "traces", "every role"}},

@@ -61,8 +61,13 @@ int Main(int argc, char** argv) {
     return Fail(role, logging);
   }
   static const std::map<std::string, std::function<absl::Status()>> roles = {
-      {"up", RunUp},         {"gateway", RunGateway},   {"target", RunTarget},
-      {"draft", RunDraft},   {"generate", RunGenerate}, {"simulate", RunSimulate},
+      {"up", RunUp},
+      {"gateway", RunGateway},
+      {"target", RunTarget},
+      {"rank", RunRank},
+      {"draft", RunDraft},
+      {"generate", RunGenerate},
+      {"simulate", RunSimulate},
       {"status", RunStatus},
   };
   const absl::Status ran = roles.at(role)();

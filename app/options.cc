@@ -16,6 +16,7 @@
 #include "speculation/drafter_choice.h"
 #include "speculation/growth.h"
 #include "tokenizer/fingerprint.h"
+#include "transport/address.h"
 
 namespace specfabric::app {
 
@@ -114,6 +115,28 @@ absl::Status CheckRanks() {
   if (split.ok()) return split;
   return absl::InvalidArgumentError(
       absl::StrCat("--tensor_parallel=", FLAGS_tensor_parallel, ": ", split.message()));
+}
+
+// How the ranks are spread over processes.
+absl::StatusOr<target::GroupOptions> GroupFlags() {
+  for (absl::Status status :
+       {InRange("group_processes", FLAGS_group_processes, 1, FLAGS_tensor_parallel),
+        InRange("group_timeout_seconds", FLAGS_group_timeout_seconds, 1.0, 86400.0)}) {
+    if (!status.ok()) return status;
+  }
+  target::GroupOptions group;
+  group.processes = FLAGS_group_processes;
+  group.timeout = FromSeconds(FLAGS_group_timeout_seconds);
+  group.listen = FLAGS_group_listen;
+  if (group.processes == 1) return group;
+  absl::Status listen = transport::CheckAddress(group.listen);
+  if (!listen.ok()) return Flag("group_listen", group.listen, listen);
+  if (FLAGS_device != "cpu") {
+    return absl::InvalidArgumentError(absl::StrCat("--group_processes=", group.processes,
+                                                   " with --device=", FLAGS_device,
+                                                   ": groups span processes on CPUs only"));
+  }
+  return group;
 }
 
 // Polling pays only where a core can be spared for it: on a small machine it takes the core from
@@ -295,6 +318,9 @@ absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
   target::TargetServiceOptions options;
   options.ranks.model_dir = FLAGS_model;
   options.ranks.tensor_parallel = FLAGS_tensor_parallel;
+  auto group = GroupFlags();
+  if (!group.ok()) return group.status();
+  options.group = *std::move(group);
   options.ranks.rank = *rank;
   options.ranks.typical = {.epsilon = FLAGS_typical_epsilon, .delta = FLAGS_typical_delta};
   options.scheduler.max_context = FLAGS_max_context;
@@ -329,6 +355,23 @@ absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
   options.couplings = couplings;
   const bool weighs = (couplings & speculation::kWeighingCouplings) != 0;
   options.weights_rows = weighs ? FLAGS_draft_rows : 0;
+  return options;
+}
+
+absl::StatusOr<target::RankServiceOptions> RankServiceFlags() {
+  if (absl::Status checked = CheckModelFlags("model", FLAGS_model); !checked.ok()) return checked;
+  if (absl::Status address = transport::CheckAddress(FLAGS_join); !address.ok()) {
+    return Flag("join", FLAGS_join, address);
+  }
+  auto fabric = FabricFlags();
+  if (!fabric.ok()) return fabric.status();
+  target::RankServiceOptions options;
+  options.model_dir = FLAGS_model;
+  options.model_name = ServedModelName();
+  options.tokenizer_fingerprint = TokenizerFingerprint(FLAGS_model);
+  options.threads = FLAGS_threads;
+  options.join = FLAGS_join;
+  options.fabric = *std::move(fabric);
   return options;
 }
 

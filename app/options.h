@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/types.h"
 #include "draft/draft_service.h"
+#include "target/rank_service.h"
 #include "target/target_service.h"
 #include "trace/recorder.h"
 #include "transport/fabric.h"
@@ -37,6 +38,7 @@ absl::StatusOr<scheduler::SpeculationPolicy> SpeculationFlag();
 // --draft_router.
 absl::StatusOr<scheduler::RoutePolicy> DraftRouterFlag();
 absl::StatusOr<target::TargetServiceOptions> TargetOptions();
+absl::StatusOr<target::RankServiceOptions> RankServiceFlags();
 // `model_dir`: --model in a draft process, --draft_model in `generate`.
 absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model_dir);
 absl::StatusOr<base::SamplingParams> SamplingOptions();

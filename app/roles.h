@@ -13,6 +13,7 @@ namespace specfabric::app {
 
 absl::Status RunGateway();
 absl::Status RunTarget();
+absl::Status RunRank();  // also ends by itself, with its leader
 absl::Status RunDraft();
 absl::Status RunUp();
 absl::Status RunGenerate();

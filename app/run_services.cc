@@ -164,10 +164,14 @@ absl::Status RunTarget() {
   auto traces = StartTraces("target", options->listen, &registry);
   if (!traces.ok()) return traces.status();
   options->recorder = traces->recorder.get();
+  options->group.give_up = [] { return WaitForSignal(0).has_value(); };
   auto service = target::TargetService::Start(*options, &registry);
+  // Asked to end while it waited for its group.
+  if (absl::IsCancelled(service.status())) return absl::OkStatus();
   if (!service.ok()) return service.status();
   target::TargetService* target = service->get();
   WarnIfOpen(target->listen_address(), options->fabric);
+  if (options->group.processes > 1) WarnIfOpen(options->group.listen, options->fabric);
   AdminOptions admin_options;
   admin_options.registry = &registry;
   admin_options.live = [target] { return target->Liveness(); };
@@ -180,6 +184,31 @@ absl::Status RunTarget() {
   spdlog::info("draining on {}", WaitForSignal());
   target->Drain(DrainTimeout());
   return absl::OkStatus();
+}
+
+absl::Status RunRank() {
+  auto options = RankServiceFlags();
+  if (!options.ok()) return options.status();
+  const absl::Status able = transport::Fabric::CheckRequirements(options->fabric);
+  if (!able.ok()) return able;
+  metrics::Registry registry;
+  registry.SetBuildInfo("rank", kVersion, options->model_name);
+  auto service = target::RankService::Start(*options);
+  if (!service.ok()) return service.status();
+  target::RankService* rank = service->get();
+  AdminOptions admin_options;
+  admin_options.registry = &registry;
+  admin_options.ready = [rank] { return rank->ready() && !rank->finished(); };
+  auto admin = StartAdmin(std::move(admin_options));
+  if (!admin.ok()) return admin.status();
+  ReportReady("rank", "none", AddressOf(*admin));
+  while (!rank->finished()) {
+    if (const auto signal = WaitForSignal(100 * base::kMillisecond)) {
+      spdlog::info("ending on {}", *signal);
+      return absl::OkStatus();
+    }
+  }
+  return rank->result();
 }
 
 absl::Status RunDraft() {

@@ -32,6 +32,16 @@ absl::StatusOr<Message> DecodeMessage(const transport::Frame& frame) {
       return DecodeAs<schemas::TokensBatch>(frame.payload);
     case schemas::MessageType::kCancel:
       return DecodeAs<schemas::Cancel>(frame.payload);
+    case schemas::MessageType::kGroupPart:
+      return DecodeAs<schemas::GroupPart>(frame.payload);
+    case schemas::MessageType::kGroupReady:
+      return DecodeAs<schemas::GroupReady>(frame.payload);
+    case schemas::MessageType::kStep:
+      return DecodeAs<schemas::Step>(frame.payload);
+    case schemas::MessageType::kStepDone:
+      return DecodeAs<schemas::StepDone>(frame.payload);
+    case schemas::MessageType::kCollective:
+      return DecodeAs<schemas::Collective>(frame.payload);
     default:
       return absl::InvalidArgumentError(
           absl::StrCat("message type ", frame.type, " is not one a service takes"));

@@ -39,7 +39,8 @@ using transport::PeerId;
 // What a service may receive after the handshake.
 using Message =
     std::variant<schemas::Drain, schemas::DraftRequest, schemas::DraftReply, schemas::EndSession,
-                 schemas::Submit, schemas::TokensBatch, schemas::Cancel>;
+                 schemas::Submit, schemas::TokensBatch, schemas::Cancel, schemas::GroupPart,
+                 schemas::GroupReady, schemas::Step, schemas::StepDone, schemas::Collective>;
 
 struct LinkOptions {
   transport::FabricOptions fabric;

@@ -4,7 +4,8 @@
 // Collectives among the ranks of one tensor-parallel group. Each rank's thread owns one
 // Communicator; all ranks must make the same calls in the same order. Buffers are this rank's own,
 // in the host's memory: ranks on GPUs sum theirs by cuda/collectives.h, and meet here for the rest.
-// Implementation: threads of one process (thread_communicator.cc).
+// Implementations: threads of one process (thread_communicator.cc), or of several
+// (process_communicator.h).
 
 #include <cstddef>
 #include <memory>

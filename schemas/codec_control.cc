@@ -26,7 +26,7 @@ absl::StatusOr<Hello> Decode<Hello>(absl::Span<const uint8_t> payload) {
   if (!table.ok()) return table.status();
   const auto& t = *table;
   Checker check("Hello");
-  check.AtMost("role", t->role(), static_cast<uint8_t>(Role::kTool));
+  check.AtMost("role", t->role(), static_cast<uint8_t>(Role::kRank));
   check.Text("model", View(t->model()), kMaxNameBytes);
   check.Text("build", View(t->build()), kMaxNameBytes);
   check.NonNegative("vocabulary", t->vocabulary());

@@ -1,109 +1,20 @@
 // Codecs of the messages between gateways and targets: Submit, TokensBatch.
 
-#include <cmath>
-
 #include "schemas/wire.h"
+#include "schemas/wire_lists.h"
 
 namespace specfabric::schemas {
 namespace {
 
 using flatbuffers::Offset;
+using wire::BytesOf;
+using wire::CheckedLogprobs;
 using wire::Checker;
 using wire::Copy;
 using wire::FlatBufferBuilder;
 using wire::VerifiedTable;
 using wire::View;
-
-// An empty list is an absent table.
-Offset<wire::Logprobs> WriteLogprobs(const std::vector<base::TokenLogprobs>& list,
-                                     FlatBufferBuilder& builder) {
-  if (list.empty()) return 0;
-  std::vector<int32_t> tokens, top_tokens;
-  std::vector<float> values, top_values;
-  std::vector<uint16_t> top_counts;
-  for (const base::TokenLogprobs& entry : list) {
-    tokens.push_back(entry.token);
-    values.push_back(entry.logprob);
-    top_counts.push_back(static_cast<uint16_t>(entry.top.size()));
-    for (const auto& [token, value] : entry.top) {
-      top_tokens.push_back(token);
-      top_values.push_back(value);
-    }
-  }
-  return wire::CreateLogprobsDirect(builder, &tokens, &values, &top_counts, &top_tokens,
-                                    &top_values);
-}
-
-std::vector<base::TokenLogprobs> CheckedLogprobs(const wire::Logprobs* table, const char* field,
-                                                 Checker& check) {
-  if (table == nullptr) return {};
-  const auto tokens = View(table->tokens());
-  const auto values = View(table->values());
-  const auto top_counts = View(table->top_counts());
-  const auto top_tokens = View(table->top_tokens());
-  const auto top_values = View(table->top_values());
-  check.TokenIds(field, tokens);
-  check.Finite(field, values);
-  check.Finite(field, top_values);
-  uint64_t total = 0;
-  for (uint16_t count : top_counts) {
-    check.Size(field, count, kMaxTopLogprobs);
-    total += count;
-  }
-  check.Require(values.size() == tokens.size() && top_counts.size() == tokens.size() &&
-                    top_tokens.size() == total && top_values.size() == total,
-                field, "arrays of unequal length", "one entry a token");
-  for (base::TokenId token : top_tokens) {
-    check.Require(token >= 0, field, token, "token ids of at least 0");
-  }
-  if (!check.ok()) return {};
-
-  std::vector<base::TokenLogprobs> result(tokens.size());
-  size_t next = 0;
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    result[i].token = tokens[i];
-    result[i].logprob = values[i];
-    result[i].top.reserve(top_counts[i]);
-    for (const size_t end = next + top_counts[i]; next < end; ++next) {
-      result[i].top.emplace_back(top_tokens[next], top_values[next]);
-    }
-  }
-  return result;
-}
-
-base::LogitRules CheckedRules(const wire::Submit& t, Checker& check) {
-  base::LogitRules rules;
-  rules.presence_penalty = t.presence_penalty();
-  rules.frequency_penalty = t.frequency_penalty();
-  rules.repetition_penalty = t.repetition_penalty();
-  rules.min_tokens = t.min_tokens();
-  const auto penalty = [&](const char* field, float value) {
-    check.Require(value >= -2 && value <= 2, field, value, "in [-2, 2]");
-  };
-  penalty("presence_penalty", rules.presence_penalty);
-  penalty("frequency_penalty", rules.frequency_penalty);
-  check.Require(std::isfinite(rules.repetition_penalty) && rules.repetition_penalty > 0,
-                "repetition_penalty", rules.repetition_penalty, "finite and above 0");
-  check.NonNegative("min_tokens", rules.min_tokens);
-  const auto barred = View(t.barred_ids());
-  check.Size("barred_ids", barred.size(), kMaxStopIds);
-  check.TokenIds("barred_ids", barred);
-  const auto ids = View(t.bias_ids());
-  const auto values = View(t.bias_values());
-  check.Size("bias_ids", ids.size(), kMaxLogitBias);
-  check.TokenIds("bias_ids", ids);
-  check.Require(values.size() == ids.size(), "number of bias_values", values.size(),
-                "the number of bias_ids");
-  if (!check.ok()) return rules;
-  rules.barred_ids = Copy(barred);
-  for (size_t i = 0; i < ids.size(); ++i) {
-    check.Require(i == 0 || ids[i] > ids[i - 1], "bias_ids", ids[i], "above the one before it");
-    check.Require(values[i] >= -100 && values[i] <= 100, "bias_values", values[i],
-                  "in [-100, 100]");
-    rules.bias.push_back({ids[i], values[i]});
-  }
-  return rules;
-}
+using wire::WriteLogprobs;
 
 Offset<wire::Tokens> WriteTokens(const Tokens& m, FlatBufferBuilder& builder) {
   const auto tokens = builder.CreateVector(m.tokens);
@@ -149,13 +60,6 @@ Tokens CheckedTokens(const wire::Tokens& t, Checker& check) {
   m.coupling = static_cast<Coupling>(t.coupling());
   m.cached_tokens = t.cached_tokens();
   return m;
-}
-
-size_t BytesOf(const wire::Logprobs* t) {
-  if (t == nullptr) return 0;
-  return sizeof(int32_t) * (View(t->tokens()).size() + View(t->values()).size() +
-                            View(t->top_tokens()).size() + View(t->top_values()).size()) +
-         sizeof(uint16_t) * View(t->top_counts()).size();
 }
 
 // Of the lists of one entry, as they lie in the buffer.
@@ -230,7 +134,7 @@ absl::StatusOr<Submit> Decode<Submit>(absl::Span<const uint8_t> payload) {
                 "in [-100, 100]");
   m.tpot_slo = t->tpot_slo();
   check.NonNegative("tpot_slo", m.tpot_slo);
-  m.rules = CheckedRules(*t.operator->(), check);
+  m.rules = wire::CheckedRules(*t.operator->(), check);
   if (t->coupling() != kNoCoupling) {
     check.AtMost("coupling", t->coupling(), static_cast<uint8_t>(Coupling::kTypical));
     m.coupling = static_cast<Coupling>(t->coupling());

@@ -17,6 +17,7 @@
 #include "base/logit_rules.h"
 #include "base/trace_context.h"
 #include "base/types.h"
+#include "scheduler/step_plan.h"
 #include "speculation/coupling.h"
 
 namespace specfabric::schemas {
@@ -32,6 +33,11 @@ enum class MessageType : uint16_t {
   kSubmit = 20,
   kCancel = 22,
   kTokensBatch = 23,
+  kGroupPart = 30,
+  kGroupReady = 31,
+  kStep = 32,
+  kStepDone = 33,
+  kCollective = 34,
 };
 const char* Name(MessageType type);
 
@@ -40,7 +46,8 @@ enum class TensorType : uint16_t {
   kDraftWeights = 1,  // what the nodes of a DraftReply were drawn from
 };
 
-enum class Role : uint8_t { kGateway = 0, kTarget = 1, kDraft = 2, kTool = 3 };
+// kRank: a process that holds some ranks of a target's group, and speaks to its leader only.
+enum class Role : uint8_t { kGateway = 0, kTarget = 1, kDraft = 2, kTool = 3, kRank = 4 };
 const char* Name(Role role);
 
 struct Hello {
@@ -204,6 +211,62 @@ struct Cancel {
   uint32_t attempt = 0;
 };
 
+// From the leader of a target group to a process that has joined it: which ranks it holds, and how
+// they run. Everything that decides bits comes from the leader, so that it cannot differ.
+struct GroupPart {
+  int32_t ranks = 1;  // of the group
+  int32_t first_rank = 0;
+  int32_t rank_count = 1;
+  uint64_t numerics_fingerprint = 0;  // of the leader's ranks
+  bool bfloat16 = true;               // weights and KV; else float32
+  int32_t kv_blocks = 1;
+  int32_t block_size = 16;
+  bool batch_invariant = true;
+  bool reference = false;
+  double typical_epsilon = 0;
+  double typical_delta = 0;
+};
+
+// The ranks are loaded, and have the leader's fingerprint.
+struct GroupReady {};
+
+// The draft's weights (draft_weights.h) of one sequence of a step.
+struct StepWeights {
+  int32_t sequence = 0;  // index in StepPlan::sequences
+  int32_t rows = 0;
+  int32_t entries = 0;  // a row
+  std::vector<uint8_t> bytes;
+};
+
+// One step for a rank process. `preempted` of the plan is the leader's own and does not travel.
+struct Step {
+  scheduler::StepPlan plan;
+  std::vector<StepWeights> weights;  // ascending sequences, of those that the process decides
+};
+
+struct StepTree {
+  int32_t sequence = 0;  // index in StepPlan::sequences
+  speculation::Accepted accepted;
+};
+
+// What the ranks of one process have found: the entries of the verdict that they own.
+struct StepDone {
+  uint64_t step = 0;
+  std::string error;                          // one line where the step failed; empty: it did not
+  std::vector<int32_t> chosen_logits;         // ascending indices in StepPlan::logit_rows
+  std::vector<base::TokenId> chosen;          // [chosen_logits]
+  std::vector<int32_t> scored_logits;         // likewise
+  std::vector<base::TokenLogprobs> logprobs;  // [scored_logits]
+  std::vector<StepTree> trees;                // ascending
+};
+
+// A rank process's part in a collective, a part for each of its ranks; or the leader's answer, with
+// the parts of all ranks in rank order. `op` counts the collectives of the connection.
+struct Collective {
+  uint64_t op = 0;
+  std::vector<std::vector<uint8_t>> parts;
+};
+
 // Limits that decoders enforce before anything is allocated for a field.
 constexpr int kMaxTreeNodes = 256;
 constexpr int kMaxTokensPerMessage = 1 << 20;
@@ -215,11 +278,18 @@ constexpr int kMaxBatchSequences = 4096;  // of a TokensBatch
 constexpr int kMaxPrefixPoints = 4096;    // DraftReply::known
 constexpr int kMaxNameBytes = 256;        // Hello::model, Hello::build
 constexpr int kMaxErrorBytes = 4096;      // Tokens::error; texts hold no control characters
+constexpr int kMaxRanks = 64;             // of a group
+constexpr int kMaxStepRows = 1 << 16;     // rows, logit rows and moves of a Step
+constexpr int kMaxStepBlocks = 1 << 26;   // Step::plan.blocks
 
 // Encode(m) and Decode<M>(bytes) for every struct above; kTypeOf<M> is its MessageType.
 #define SPECFABRIC_MESSAGES(X) \
   X(Hello)                     \
-  X(Drain) X(DraftRequest) X(DraftReply) X(EndSession) X(Submit) X(TokensBatch) X(Cancel)
+  X(Drain)                     \
+  X(DraftRequest)              \
+  X(DraftReply)                \
+  X(EndSession)                \
+  X(Submit) X(TokensBatch) X(Cancel) X(GroupPart) X(GroupReady) X(Step) X(StepDone) X(Collective)
 
 template <typename M>
 inline constexpr MessageType kTypeOf = MessageType{0};

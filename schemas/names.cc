@@ -23,6 +23,8 @@ const char* Name(Role role) {
       return "draft";
     case Role::kTool:
       return "tool";
+    case Role::kRank:
+      return "rank";
   }
   return "unknown";
 }

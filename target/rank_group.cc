@@ -5,8 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "target/verifier.h"
-
 namespace specfabric::target {
 
 namespace {
@@ -47,9 +45,10 @@ class RankGroup::Impl {
  public:
   absl::Status Start(const RankGroupOptions& options);
   ~Impl();
-  absl::StatusOr<scheduler::StepResult> Run(const scheduler::StepPlan& plan,
-                                            absl::Span<const schemas::DraftWeights* const> weights,
-                                            StepTimes* times);
+  absl::Status Execute(const scheduler::StepPlan& plan,
+                       absl::Span<const schemas::DraftWeights* const> weights, Verdict* verdict,
+                       StepTimes* times);
+  Verdict own_verdict_;  // Run's, kept for its memory
   const model::RankModel& first() const { return *ranks_[0].model; }
 
  private:
@@ -74,14 +73,14 @@ class RankGroup::Impl {
 
   std::vector<std::unique_ptr<model::Communicator>> communicators_;
   std::vector<Rank> ranks_;
-  std::unique_ptr<RankVerifier> alone_;  // of a group of one, which runs on the leader's thread
+  std::unique_ptr<RankVerifier> alone_;  // of a single rank, which runs on the caller's thread
   // Written by the leader before it raises step_, read by the ranks after.
   const scheduler::StepPlan* plan_ = nullptr;
   absl::Span<const schemas::DraftWeights* const> weights_;
   model::Batch batch_;
   std::vector<model::KvMove> moves_;
   bool stop_ = false;
-  Verdict verdict_;
+  Verdict* verdict_ = nullptr;
   StepTimes times_;                // written by rank 0
   std::atomic<uint32_t> step_{0};  // raised by the leader to start a step
   std::atomic<uint32_t> done_{0};  // raised by the last rank to finish it
@@ -89,8 +88,12 @@ class RankGroup::Impl {
 };
 
 absl::Status RankGroup::Impl::Start(const RankGroupOptions& options) {
-  const int count = options.tensor_parallel;
-  communicators_ = model::MakeThreadCommunicators(count);
+  const bool alone = options.exchange == nullptr;
+  const int count = alone ? options.tensor_parallel : options.rank_count;
+  communicators_ = alone
+                       ? model::MakeThreadCommunicators(count)
+                       : model::MakeProcessCommunicators(options.exchange, options.tensor_parallel,
+                                                         options.first_rank, count);
   ranks_.resize(count);
   running_ = count;
   for (int r = 0; r < count; ++r) {
@@ -145,19 +148,19 @@ void RankGroup::Impl::Step(Rank* rank, RankVerifier* verifier, bool timed) {
   rank->status = logits.status();
   // A batch is refused by every rank alike, so none is left waiting in a collective.
   if (!logits.ok()) return;
-  rank->status = verifier->Verify(*plan_, weights_, *logits, &verdict_);
+  rank->status = verifier->Verify(*plan_, weights_, *logits, verdict_);
   if (timed) times_ = {forwarded - start, base::Now() - forwarded};
 }
 
-absl::StatusOr<scheduler::StepResult> RankGroup::Impl::Run(
-    const scheduler::StepPlan& plan, absl::Span<const schemas::DraftWeights* const> weights,
-    StepTimes* times) {
+absl::Status RankGroup::Impl::Execute(const scheduler::StepPlan& plan,
+                                      absl::Span<const schemas::DraftWeights* const> weights,
+                                      Verdict* verdict, StepTimes* times) {
   plan_ = &plan;
   weights_ = weights;
   batch_ = ToBatch(plan);
   moves_.clear();
   for (const scheduler::SlotMove& move : plan.moves) moves_.push_back({move.from, move.to});
-  verdict_.Reset(plan);
+  verdict_ = verdict;
   if (ranks_.size() == 1) {
     // Handing over to a thread and back would only add two wake-ups to every step.
     Step(&ranks_[0], alone_.get(), true);
@@ -171,7 +174,7 @@ absl::StatusOr<scheduler::StepResult> RankGroup::Impl::Run(
     if (!rank.status.ok()) return rank.status;
   }
   *times = times_;
-  return Accept(plan, verdict_);
+  return absl::OkStatus();
 }
 
 RankGroup::RankGroup(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -186,7 +189,16 @@ absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Start(const RankGroupOptio
 absl::StatusOr<scheduler::StepResult> RankGroup::Run(
     const scheduler::StepPlan& plan, absl::Span<const schemas::DraftWeights* const> weights,
     StepTimes* times) {
-  return impl_->Run(plan, weights, times);
+  Verdict& verdict = impl_->own_verdict_;
+  verdict.Reset(plan);
+  if (absl::Status done = impl_->Execute(plan, weights, &verdict, times); !done.ok()) return done;
+  return Accept(plan, verdict);
+}
+
+absl::Status RankGroup::Execute(const scheduler::StepPlan& plan,
+                                absl::Span<const schemas::DraftWeights* const> weights,
+                                Verdict* verdict, StepTimes* times) {
+  return impl_->Execute(plan, weights, verdict, times);
 }
 
 const model::ModelConfig& RankGroup::config() const { return impl_->first().config(); }

@@ -1,18 +1,21 @@
 #ifndef SPECFABRIC_TARGET_RANK_GROUP_H_
 #define SPECFABRIC_TARGET_RANK_GROUP_H_
 
-// The ranks of one tensor-parallel group: a thread for each, which owns its shard of the weights
-// and of the KV cache and its verification buffers. The leader hands all of them the same plan.
+// The ranks of one tensor-parallel group that this process holds: a thread for each, which owns its
+// shard of the weights and of the KV cache and its verification buffers. The leader hands all of
+// them the same plan. Ranks in other processes: target/group_leader.h, target/rank_service.h.
 
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "model/process_communicator.h"
 #include "model/rank_model.h"
 #include "scheduler/step_plan.h"
 #include "schemas/draft_weights.h"
 #include "speculation/acceptance.h"
+#include "target/verifier.h"
 
 namespace specfabric::target {
 
@@ -21,6 +24,10 @@ struct RankGroupOptions {
   int tensor_parallel = 1;
   model::RankOptions rank;
   speculation::TypicalOptions typical;
+  // Of a group that spans processes: what joins them, which must outlive the ranks, and those of
+  // the `tensor_parallel` ranks that are here. Null: all are.
+  model::ProcessExchange* exchange = nullptr;
+  int first_rank = 0, rank_count = 0;
 };
 
 // Where the time of one step went, on rank 0.
@@ -40,6 +47,12 @@ class RankGroup {
   absl::StatusOr<scheduler::StepResult> Run(const scheduler::StepPlan& plan,
                                             absl::Span<const schemas::DraftWeights* const> weights,
                                             StepTimes* times);
+
+  // The same for ranks of a group that spans processes: their part of the verdict, which is Reset
+  // for the plan. weights: null too where another process decides.
+  absl::Status Execute(const scheduler::StepPlan& plan,
+                       absl::Span<const schemas::DraftWeights* const> weights, Verdict* verdict,
+                       StepTimes* times);
 
   const model::ModelConfig& config() const;
   uint64_t NumericsFingerprint() const;

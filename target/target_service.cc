@@ -29,6 +29,9 @@ absl::Status AcceptPeer(const schemas::Hello& ours, const schemas::Hello& theirs
   if (theirs.role == schemas::Role::kTarget) {
     return absl::InvalidArgumentError("targets do not speak to targets");
   }
+  if (theirs.role == schemas::Role::kRank) {
+    return absl::InvalidArgumentError("rank processes join a target's --group_listen");
+  }
   if (theirs.role == schemas::Role::kDraft && theirs.vocabulary != ours.vocabulary) {
     return absl::InvalidArgumentError(absl::StrCat("the draft's vocabulary has ", theirs.vocabulary,
                                                    " tokens, the target's ", ours.vocabulary));
@@ -69,11 +72,14 @@ class TargetService::Impl {
   absl::Status Start(const TargetServiceOptions& options, metrics::Registry* registry);
   ~Impl();
 
+  absl::Status StartRanks();
+  schemas::GroupPart PartOfGroup() const;
   absl::Status AddWeightsPools(size_t slot_bytes);
   void Watch();
   void StopThreads();
 
   TargetServiceOptions options_;
+  std::unique_ptr<GroupLeader> group_;  // where the group spans processes; its ranks use it
   std::unique_ptr<RankGroup> ranks_;
   std::unique_ptr<metrics::TargetMetrics> metrics_;
   std::unique_ptr<TargetEngine> engine_;
@@ -89,12 +95,48 @@ class TargetService::Impl {
   std::map<link::PeerId, schemas::Role> peers_;  // guarded by peers_mutex_
 };
 
+absl::Status TargetService::Impl::StartRanks() {
+  RankGroupOptions options = options_.ranks;
+  if (options_.group.processes > 1) {
+    // As for a hung collective: what the group was doing cannot be taken up again (design.md).
+    const auto on_lost = [](const absl::Status& why) {
+      spdlog::critical("the group is lost: ending the process: {}", base::Message(why));
+      std::_Exit(base::kExitBroken);
+    };
+    group_ = std::make_unique<GroupLeader>(options_.group, options.tensor_parallel, on_lost);
+    options.exchange = group_.get();
+    options.rank_count = group_->rank_count();
+  }
+  auto ranks = RankGroup::Start(options);
+  if (!ranks.ok()) return ranks.status();
+  ranks_ = *std::move(ranks);
+  if (group_ == nullptr) return absl::OkStatus();
+  schemas::Hello hello;
+  hello.role = schemas::Role::kTarget;
+  hello.model = options_.model_name;
+  hello.tokenizer_fingerprint = options_.tokenizer_fingerprint;
+  hello.vocabulary = ranks_->config().vocabulary;
+  return group_->Gather(options_.fabric, hello, PartOfGroup());
+}
+
+schemas::GroupPart TargetService::Impl::PartOfGroup() const {
+  const model::RankOptions& rank = options_.ranks.rank;
+  schemas::GroupPart part;
+  part.numerics_fingerprint = ranks_->NumericsFingerprint();
+  part.bfloat16 = rank.dtype == model::DataType::kBFloat16;
+  part.kv_blocks = rank.kv_blocks;
+  part.block_size = rank.block_size;
+  part.batch_invariant = rank.batch_invariant;
+  part.reference = rank.reference;
+  part.typical_epsilon = options_.ranks.typical.epsilon;
+  part.typical_delta = options_.ranks.typical.delta;
+  return part;
+}
+
 absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
                                         metrics::Registry* registry) {
   options_ = options;
-  auto ranks = RankGroup::Start(options.ranks);
-  if (!ranks.ok()) return ranks.status();
-  ranks_ = *std::move(ranks);
+  if (absl::Status ranks = StartRanks(); !ranks.ok()) return ranks;
   const model::ModelConfig& config = ranks_->config();
 
   link::LinkOptions link_options;
@@ -152,7 +194,8 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
     link_->Send(peer, end).IgnoreError();
   };
   const ExecuteStep execute = [this](const auto& plan, auto weights, StepTimes* times) {
-    return ranks_->Run(plan, weights, times);
+    return group_ == nullptr ? ranks_->Run(plan, weights, times)
+                             : group_->Run(ranks_.get(), plan, weights, times);
   };
   engine_ = std::make_unique<TargetEngine>(engine_options, execute, metrics_.get(), outbox);
 

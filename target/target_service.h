@@ -15,6 +15,7 @@
 #include "scheduler/draft_router.h"
 #include "scheduler/scheduler.h"
 #include "speculation/drafter_choice.h"
+#include "target/group_leader.h"
 #include "target/rank_group.h"
 #include "trace/recorder.h"
 #include "transport/fabric.h"
@@ -23,6 +24,7 @@ namespace specfabric::target {
 
 struct TargetServiceOptions {
   RankGroupOptions ranks;
+  GroupOptions group;  // of the processes that hold the ranks
   scheduler::SchedulerOptions
       scheduler;  // vocabulary and block numbers are filled in from the model
   std::string model_name;
@@ -44,7 +46,8 @@ struct TargetServiceOptions {
 
 class TargetService {
  public:
-  // Loads the model and starts to listen. Errors are RankModel::Load's and Link::Start's.
+  // Loads the model, gathers the group where it spans processes, and starts to listen. Errors are
+  // RankModel::Load's, GroupLeader::Gather's and Link::Start's.
   static absl::StatusOr<std::unique_ptr<TargetService>> Start(const TargetServiceOptions& options,
                                                               metrics::Registry* registry);
   ~TargetService();

@@ -19,7 +19,7 @@ from pathlib import Path
 ALLOWED: dict[str, set[str]] = {
     "base": set(),
     "speculation": {"base"},
-    "schemas": {"base", "speculation"},
+    "schemas": {"base", "scheduler", "speculation"},
     "metrics": {"base"},
     "trace": {"base"},
     "transport": {"base", "metrics"},

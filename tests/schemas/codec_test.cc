@@ -16,8 +16,9 @@ using ::testing::HasSubstr;
 template <typename M>
 class RoundTripTest : public ::testing::Test {};
 
-using AllMessages = ::testing::Types<Hello, Drain, DraftRequest, DraftReply, EndSession, Submit,
-                                     TokensBatch, Cancel>;
+using AllMessages =
+    ::testing::Types<Hello, Drain, DraftRequest, DraftReply, EndSession, Submit, TokensBatch,
+                     Cancel, GroupPart, GroupReady, Step, StepDone, Collective>;
 TYPED_TEST_SUITE(RoundTripTest, AllMessages);
 
 TYPED_TEST(RoundTripTest, RandomMessagesSurviveUnchanged) {
@@ -77,7 +78,7 @@ void ExpectRefused(const char* field, Change change) {
 }
 
 TEST(LimitsTest, Hello) {
-  ExpectRefused<Hello>("role", [](Hello& m) { m.role = static_cast<Role>(4); });
+  ExpectRefused<Hello>("role", [](Hello& m) { m.role = static_cast<Role>(5); });
   ExpectRefused<Hello>("model", [](Hello& m) { m.model = std::string(kMaxNameBytes + 1, 'a'); });
   ExpectRefused<Hello>("model", [](Hello& m) { m.model = "two\nlines"; });
   ExpectRefused<Hello>("build", [](Hello& m) { m.build = std::string("nul\0", 4); });
@@ -255,6 +256,113 @@ TEST(LimitsTest, SequencesThatShareTheirLists) {
   const auto decoded = Decode<TokensBatch>(payload);
   ASSERT_EQ(decoded.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(decoded.status().message()), HasSubstr("share"));
+}
+
+TEST(LimitsTest, GroupPart) {
+  using M = GroupPart;
+  ExpectRefused<M>("ranks", [](M& m) { m.ranks = kMaxRanks + 1; });
+  ExpectRefused<M>("first_rank", [](M& m) { m.first_rank = -1; });
+  ExpectRefused<M>("first_rank + rank_count", [](M& m) { m.first_rank = m.ranks; });
+  ExpectRefused<M>("rank_count", [](M& m) { m.rank_count = 0; });
+  ExpectRefused<M>("kv_blocks", [](M& m) { m.kv_blocks = 0; });
+  ExpectRefused<M>("block_size", [](M& m) { m.block_size = 257; });
+  ExpectRefused<M>("typical", [](M& m) { m.typical_delta = 1.5; });
+}
+
+// One sequence of two rows, a tree or a prefill of which both rows are wanted.
+Step TwoRows(scheduler::RowsKind kind) {
+  Step step;
+  scheduler::StepPlan& plan = step.plan;
+  plan.tokens = {5, 6};
+  plan.positions = {3, 4};
+  plan.parents = {-1, 0};
+  plan.ancestors = {1, 3};
+  plan.blocks = {2, 7};
+  plan.logit_rows = {0, 1};
+  plan.score_tokens = {-1, -1};
+  plan.sequences.resize(1);
+  scheduler::PlanSequence& s = plan.sequences[0];
+  s.kind = kind;
+  s.row_count = s.block_count = s.logit_count = 2;
+  return step;
+}
+
+template <typename Change>
+void ExpectStepRefused(const char* field, Change change,
+                       scheduler::RowsKind kind = scheduler::RowsKind::kTree) {
+  Step step = TwoRows(kind);
+  ASSERT_TRUE(Decode<Step>(Encode(step)).ok());
+  change(step.plan, step.plan.sequences[0]);
+  const auto decoded = Decode<Step>(Encode(step));
+  ASSERT_EQ(decoded.status().code(), absl::StatusCode::kInvalidArgument) << field;
+  EXPECT_THAT(std::string(decoded.status().message()), HasSubstr(field));
+}
+
+TEST(LimitsTest, StepRows) {
+  using P = scheduler::StepPlan;
+  using S = scheduler::PlanSequence;
+  ExpectStepRefused("tokens", [](P& p, S&) { p.tokens[0] = -1; });
+  ExpectStepRefused("positions", [](P& p, S&) { p.positions[1] = -1; });
+  ExpectStepRefused("positions, parents or ancestors", [](P& p, S&) { p.ancestors.pop_back(); });
+  ExpectStepRefused("blocks", [](P& p, S&) { p.blocks[0] = -1; });
+  ExpectStepRefused("logit_rows", [](P& p, S&) { p.logit_rows = {1, 0}; });
+  ExpectStepRefused("logit_rows", [](P& p, S&) { p.logit_rows = {0, 2}; });
+  ExpectStepRefused("score_tokens", [](P& p, S&) { p.score_tokens.pop_back(); });
+  ExpectStepRefused("score_tokens", [](P& p, S&) { p.score_tokens[0] = -2; });
+  ExpectStepRefused("moves", [](P& p, S&) { p.moves = {{0, -1}}; });
+  ExpectStepRefused("parents", [](P& p, S&) { p.parents[1] = 1; });
+  ExpectStepRefused("parents", [](P& p, S&) { p.parents[0] = 0; });
+}
+
+TEST(LimitsTest, StepSequences) {
+  using P = scheduler::StepPlan;
+  using S = scheduler::PlanSequence;
+  ExpectStepRefused("kind", [](P&, S& s) { s.kind = static_cast<scheduler::RowsKind>(2); });
+  ExpectStepRefused("kv_len", [](P&, S& s) { s.kv_len = -1; });
+  ExpectStepRefused("first_row", [](P&, S& s) { s.first_row = INT32_MAX; });
+  ExpectStepRefused("first_row", [](P&, S& s) { s.row_count = 3; });
+  ExpectStepRefused("first_block", [](P&, S& s) { s.first_block = 1; });
+  ExpectStepRefused("first_logit", [](P&, S& s) { s.first_logit = -1; });
+  ExpectStepRefused("logit_count", [](P&, S& s) { s.logit_count = 1; });
+  ExpectStepRefused("logprobs", [](P&, S& s) { s.logprobs = kMaxTopLogprobs + 1; });
+  ExpectStepRefused("coupling", [](P&, S& s) { s.coupling = static_cast<Coupling>(4); });
+  ExpectStepRefused("draw", [](P&, S& s) { s.draw = static_cast<SiblingDraw>(4); });
+  ExpectStepRefused("temperature", [](P&, S& s) { s.sampling.temperature = -1; });
+  ExpectStepRefused("presence_penalty", [](P&, S& s) { s.rules.presence_penalty = 3; });
+  ExpectStepRefused("weight_row", [](P&, S& s) { s.weight_row = {0}; });
+  ExpectStepRefused("weight_row", [](P&, S& s) { s.weight_row = {0, kMaxTreeNodes}; });
+  ExpectStepRefused("counts", [](P&, S& s) { s.counts = {{-1, 1}}; });
+  ExpectStepRefused(
+      "logit_rows", [](P&, S& s) { s.row_count = 1; }, scheduler::RowsKind::kPrefill);
+  ExpectStepRefused("sequences", [](P& p, S&) { p.sequences.resize(kMaxBatchSequences + 1); });
+}
+
+TEST(LimitsTest, StepWeights) {
+  const auto refused = [](std::vector<StepWeights> weights) {
+    Step step = TwoRows(scheduler::RowsKind::kTree);
+    step.weights = std::move(weights);
+    return !Decode<Step>(Encode(step)).ok();
+  };
+  EXPECT_FALSE(refused({{0, 1, 1, {1, 2}}}));
+  EXPECT_TRUE(refused({{1, 1, 1, {}}}));
+  EXPECT_TRUE(refused({{0, 1, 1, {}}, {0, 1, 1, {}}}));
+  EXPECT_TRUE(refused({{0, 0, 1, {}}}));
+  EXPECT_TRUE(refused({{0, 1, 0, {}}}));
+}
+
+TEST(LimitsTest, StepDone) {
+  using M = StepDone;
+  ExpectRefused<M>("error", [](M& m) { m.error = "two\nlines"; });
+  ExpectRefused<M>("chosen_logits", [](M& m) { m.chosen_logits = {2, 2}; });
+  ExpectRefused<M>("number of chosen", [](M& m) { m.chosen.push_back(1); });
+  ExpectRefused<M>("number of logprobs", [](M& m) { m.scored_logits.push_back(1000); });
+  ExpectRefused<M>("paths", [](M& m) { m.trees = {{0, {{0}, {1, 2}}}}; });
+  ExpectRefused<M>("trees", [](M& m) { m.trees = {{0, {{1}, {1}}}}; });
+  ExpectRefused<M>("tree_tokens", [](M& m) { m.trees = {{0, {{1}, {1, -1}}}}; });
+}
+
+TEST(LimitsTest, Collective) {
+  ExpectRefused<Collective>("parts", [](Collective& m) { m.parts.resize(kMaxRanks + 1); });
 }
 
 TEST(NamesTest, EveryTypeHasItsOwn) {

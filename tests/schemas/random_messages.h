@@ -82,7 +82,7 @@ template <>
 inline Hello RandomMessage<Hello>(Rng& rng) {
   Hello m;
   m.protocol = static_cast<uint32_t>(rng());
-  m.role = static_cast<Role>(RandomInt(rng, 0, 3));
+  m.role = static_cast<Role>(RandomInt(rng, 0, 4));
   m.incarnation = rng();
   m.model = RandomText(rng, kMaxNameBytes);
   m.tokenizer_fingerprint = rng();
@@ -204,9 +204,127 @@ inline TokensBatch RandomMessage<TokensBatch>(Rng& rng) {
   return m;
 }
 
+template <>
+inline GroupPart RandomMessage<GroupPart>(Rng& rng) {
+  GroupPart m;
+  m.ranks = RandomInt(rng, 1, kMaxRanks);
+  m.first_rank = RandomInt(rng, 0, m.ranks - 1);
+  m.rank_count = RandomInt(rng, 1, m.ranks - m.first_rank);
+  m.numerics_fingerprint = rng();
+  m.bfloat16 = RandomInt(rng, 0, 1) == 1;
+  m.kv_blocks = RandomInt(rng, 1, 1 << 26);
+  m.block_size = RandomInt(rng, 1, 256);
+  m.batch_invariant = RandomInt(rng, 0, 1) == 1;
+  m.reference = RandomInt(rng, 0, 1) == 1;
+  m.typical_epsilon = RandomFloat(rng, 0.0f, 1.0f);
+  m.typical_delta = RandomFloat(rng, 0.0f, 1.0f);
+  return m;
+}
+template <>
+inline GroupReady RandomMessage<GroupReady>(Rng&) {
+  return {};
+}
+// A tree of which every row chooses, or a prefill of which some rows are scored.
+inline void AddSequence(Rng& rng, scheduler::StepPlan* plan) {
+  scheduler::PlanSequence s;
+  s.id = rng();
+  s.kind = static_cast<scheduler::RowsKind>(RandomInt(rng, 0, 1));
+  const bool tree = s.kind == scheduler::RowsKind::kTree;
+  s.kv_len = RandomInt(rng, 0, 1 << 20);
+  s.first_row = plan->rows();
+  s.row_count = RandomInt(rng, 1, 64);
+  s.first_block = static_cast<int32_t>(plan->blocks.size());
+  s.block_count = RandomInt(rng, 0, 20);
+  s.first_logit = static_cast<int32_t>(plan->logit_rows.size());
+  for (int32_t i = 0; i < s.row_count; ++i) {
+    if (tree || RandomInt(rng, 0, 2) == 0) {
+      plan->logit_rows.push_back(plan->rows());
+      plan->score_tokens.push_back(RandomInt(rng, -1, INT32_MAX));
+    }
+    plan->tokens.push_back(RandomInt(rng, 0, INT32_MAX));
+    plan->positions.push_back(RandomInt(rng, 0, INT32_MAX));
+    plan->parents.push_back(i == 0 ? -1 : RandomInt(rng, 0, i - 1));
+    plan->ancestors.push_back(rng());
+    if (tree) s.weight_row.push_back(RandomInt(rng, -1, kMaxTreeNodes - 1));
+  }
+  for (int32_t i = 0; i < s.block_count; ++i) plan->blocks.push_back(RandomInt(rng, 0, INT32_MAX));
+  s.logit_count = static_cast<int32_t>(plan->logit_rows.size()) - s.first_logit;
+  s.samples = RandomInt(rng, 0, 1) == 1;
+  s.logprobs = RandomInt(rng, -1, kMaxTopLogprobs);
+  s.sampling = RandomSampling(rng);
+  s.prompt_size = RandomInt(rng, 0, 1 << 20);
+  s.coupling = static_cast<Coupling>(RandomInt(rng, 0, 3));
+  s.draw = static_cast<SiblingDraw>(RandomInt(rng, 0, 3));
+  s.draw_number = static_cast<uint32_t>(rng());
+  s.rules = RandomRules(rng);
+  for (base::TokenId token : RandomTokens(rng, 20)) {
+    s.counts.push_back({token, RandomInt(rng, 0, 1000)});
+  }
+  plan->sequences.push_back(std::move(s));
+}
+template <>
+inline Step RandomMessage<Step>(Rng& rng) {
+  Step m;
+  m.plan.step = rng();
+  for (int32_t i = RandomInt(rng, 1, 4); i > 0; --i) AddSequence(rng, &m.plan);
+  for (int32_t i = RandomInt(rng, 0, 9); i > 0; --i) {
+    m.plan.moves.push_back({RandomInt(rng, 0, INT32_MAX), RandomInt(rng, 0, INT32_MAX)});
+  }
+  for (int32_t s = 0; s < static_cast<int32_t>(m.plan.sequences.size()); ++s) {
+    if (RandomInt(rng, 0, 1) == 0) continue;
+    StepWeights weights{s, RandomInt(rng, 1, kMaxTreeNodes), RandomInt(rng, 1, INT32_MAX), {}};
+    weights.bytes.resize(RandomInt(rng, 0, 100));
+    for (uint8_t& byte : weights.bytes) byte = static_cast<uint8_t>(rng());
+    m.weights.push_back(std::move(weights));
+  }
+  return m;
+}
+inline std::vector<int32_t> RandomAscending(Rng& rng, int32_t most) {
+  std::vector<int32_t> list;
+  for (int32_t i = 0; i < most; ++i) {
+    if (RandomInt(rng, 0, 1) == 1) list.push_back(i);
+  }
+  return list;
+}
+template <>
+inline StepDone RandomMessage<StepDone>(Rng& rng) {
+  StepDone m;
+  m.step = rng();
+  m.error = RandomText(rng, 300);
+  m.chosen_logits = RandomAscending(rng, 40);
+  for (size_t i = 0; i < m.chosen_logits.size(); ++i) {
+    m.chosen.push_back(RandomInt(rng, 0, INT32_MAX));
+  }
+  m.logprobs = RandomLogprobs(rng, 16);
+  for (size_t i = 0; i < m.logprobs.size(); ++i) m.scored_logits.push_back(3 * i);
+  for (int32_t sequence : RandomAscending(rng, 8)) {
+    StepTree tree{sequence, {}};
+    for (int32_t i = RandomInt(rng, 0, 20); i > 0; --i) {
+      tree.accepted.path.push_back(RandomInt(rng, 1, 63));
+      tree.accepted.tokens.push_back(RandomInt(rng, 0, INT32_MAX));
+    }
+    tree.accepted.tokens.push_back(RandomInt(rng, 0, INT32_MAX));
+    m.trees.push_back(std::move(tree));
+  }
+  return m;
+}
+template <>
+inline Collective RandomMessage<Collective>(Rng& rng) {
+  Collective m;
+  m.op = rng();
+  m.parts.resize(RandomInt(rng, 0, 8));
+  for (auto& part : m.parts) {
+    part.resize(RandomInt(rng, 0, 100));
+    for (uint8_t& byte : part) byte = static_cast<uint8_t>(rng());
+  }
+  return m;
+}
+
 // Every field of a message, so that two messages are equal exactly when their Fields are.
 inline auto Fields(const base::TokenLogprobs& e) { return std::tuple(e.token, e.logprob, e.top); }
 inline auto Fields(const base::LogitBias& b) { return std::tuple(b.token, b.value); }
+inline auto Fields(const speculation::TokenCount& c) { return std::tuple(c.token, c.output); }
+inline auto Fields(const scheduler::SlotMove& m) { return std::tuple(m.from, m.to); }
 inline auto Fields(const PrefixPoint& p) { return std::tuple(p.length, p.hash); }
 template <typename T>
 auto Fields(const std::vector<T>& list) {
@@ -253,6 +371,41 @@ inline auto Fields(const Tokens& m) {
                     m.accepted_at, m.coupling, m.cached_tokens);
 }
 inline auto Fields(const TokensBatch& m) { return std::tuple(Fields(m.sequences)); }
+inline auto Fields(const GroupPart& m) {
+  return std::tuple(m.ranks, m.first_rank, m.rank_count, m.numerics_fingerprint, m.bfloat16,
+                    m.kv_blocks, m.block_size, m.batch_invariant, m.reference, m.typical_epsilon,
+                    m.typical_delta);
+}
+inline auto Fields(const GroupReady&) { return std::tuple(); }
+inline auto Fields(const StepWeights& w) {
+  return std::tuple(w.sequence, w.rows, w.entries, w.bytes);
+}
+}  // namespace specfabric::schemas
+
+namespace specfabric::scheduler {
+// Where a list of them looks for it.
+inline auto Fields(const PlanSequence& s) {
+  return std::tuple(s.id, s.kind, s.kv_len, s.first_row, s.row_count, s.first_block, s.block_count,
+                    s.first_logit, s.logit_count, s.samples, s.logprobs,
+                    schemas::Fields(s.sampling), s.prompt_size, s.coupling, s.draw, s.draw_number,
+                    s.weight_row, schemas::Fields(s.rules), schemas::Fields(s.counts));
+}
+}  // namespace specfabric::scheduler
+
+namespace specfabric::schemas {
+inline auto Fields(const Step& m) {
+  const scheduler::StepPlan& p = m.plan;
+  return std::tuple(p.step, p.tokens, p.positions, p.parents, p.ancestors, Fields(p.sequences),
+                    p.blocks, p.logit_rows, p.score_tokens, Fields(p.moves), Fields(m.weights));
+}
+inline auto Fields(const StepTree& t) {
+  return std::tuple(t.sequence, t.accepted.path, t.accepted.tokens);
+}
+inline auto Fields(const StepDone& m) {
+  return std::tuple(m.step, m.error, m.chosen_logits, m.chosen, m.scored_logits, Fields(m.logprobs),
+                    Fields(m.trees));
+}
+inline auto Fields(const Collective& m) { return std::tuple(m.op, m.parts); }
 
 }  // namespace specfabric::schemas
 

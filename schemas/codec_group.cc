@@ -1,0 +1,196 @@
+// Codecs of the messages inside a target group, but for the step: GroupPart, GroupReady, StepDone,
+// Collective.
+
+#include "schemas/wire.h"
+#include "schemas/wire_lists.h"
+
+namespace specfabric::schemas {
+namespace {
+
+using flatbuffers::Offset;
+using wire::Checker;
+using wire::Copy;
+using wire::FlatBufferBuilder;
+using wire::VerifiedTable;
+using wire::View;
+
+void CheckAscending(const char* field, absl::Span<const int32_t> indices, Checker& check) {
+  check.Size(field, indices.size(), kMaxStepRows);
+  for (size_t i = 0; i < indices.size(); ++i) {
+    check.Require(indices[i] >= (i == 0 ? 0 : indices[i - 1] + 1), field, indices[i],
+                  "ascending from 0");
+  }
+}
+
+std::vector<StepTree> CheckedTrees(const wire::StepDone& t, Checker& check) {
+  const auto sequences = View(t.tree_sequences());
+  const auto depths = View(t.tree_depths());
+  const auto paths = View(t.paths());
+  const auto tokens = View(t.tree_tokens());
+  CheckAscending("tree_sequences", sequences, check);
+  check.TokenIds("tree_tokens", tokens);
+  for (int32_t node : paths) check.Require(node > 0, "paths", node, "nodes below the root");
+  size_t nodes = 0;
+  for (uint8_t depth : depths) nodes += depth;
+  check.Require(depths.size() == sequences.size() && paths.size() == nodes &&
+                    tokens.size() == nodes + depths.size(),
+                "trees", "arrays of unequal length", "a path each, and a token more");
+  if (!check.ok()) return {};
+  std::vector<StepTree> trees;
+  size_t node = 0, token = 0;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    StepTree tree;
+    tree.sequence = sequences[i];
+    tree.accepted.path = Copy(paths.subspan(node, depths[i]));
+    tree.accepted.tokens = Copy(tokens.subspan(token, depths[i] + 1));
+    node += depths[i];
+    token += depths[i] + 1;
+    trees.push_back(std::move(tree));
+  }
+  return trees;
+}
+
+}  // namespace
+
+std::vector<uint8_t> Encode(const GroupPart& m) {
+  FlatBufferBuilder builder(128);
+  return wire::Finish(
+      builder,
+      wire::CreateGroupPart(builder, m.ranks, m.first_rank, m.rank_count, m.numerics_fingerprint,
+                            m.bfloat16, m.kv_blocks, m.block_size, m.batch_invariant, m.reference,
+                            m.typical_epsilon, m.typical_delta));
+}
+
+template <>
+absl::StatusOr<GroupPart> Decode<GroupPart>(absl::Span<const uint8_t> payload) {
+  auto table = VerifiedTable<wire::GroupPart>::Open(payload, "GroupPart");
+  if (!table.ok()) return table.status();
+  const auto& t = *table;
+  Checker check("GroupPart");
+  check.Require(t->ranks() >= 1 && t->ranks() <= kMaxRanks, "ranks", t->ranks(), "in [1, 64]");
+  check.NonNegative("first_rank", t->first_rank());
+  check.Require(t->rank_count() >= 1, "rank_count", t->rank_count(), "at least 1");
+  check.Require(int64_t{t->first_rank()} + t->rank_count() <= t->ranks(), "first_rank + rank_count",
+                t->first_rank(), "within the group");
+  check.Require(t->kv_blocks() >= 1, "kv_blocks", t->kv_blocks(), "at least 1");
+  check.Require(t->block_size() >= 1 && t->block_size() <= 256, "block_size", t->block_size(),
+                "in [1, 256]");
+  for (double share : {t->typical_epsilon(), t->typical_delta()}) {
+    check.Require(share >= 0 && share <= 1, "typical", share, "in [0, 1]");
+  }
+  if (!check.ok()) return check.status();
+  GroupPart m;
+  m.ranks = t->ranks();
+  m.first_rank = t->first_rank();
+  m.rank_count = t->rank_count();
+  m.numerics_fingerprint = t->numerics_fingerprint();
+  m.bfloat16 = t->bfloat16();
+  m.kv_blocks = t->kv_blocks();
+  m.block_size = t->block_size();
+  m.batch_invariant = t->batch_invariant();
+  m.reference = t->reference();
+  m.typical_epsilon = t->typical_epsilon();
+  m.typical_delta = t->typical_delta();
+  return m;
+}
+
+std::vector<uint8_t> Encode(const GroupReady&) {
+  FlatBufferBuilder builder(64);
+  return wire::Finish(builder, wire::CreateGroupReady(builder));
+}
+
+template <>
+absl::StatusOr<GroupReady> Decode<GroupReady>(absl::Span<const uint8_t> payload) {
+  auto table = VerifiedTable<wire::GroupReady>::Open(payload, "GroupReady");
+  if (!table.ok()) return table.status();
+  return GroupReady{};
+}
+
+std::vector<uint8_t> Encode(const StepDone& m) {
+  FlatBufferBuilder builder(1024);
+  std::vector<int32_t> sequences, paths, tokens;
+  std::vector<uint8_t> depths;
+  for (const StepTree& tree : m.trees) {
+    const speculation::Accepted& accepted = tree.accepted;
+    sequences.push_back(tree.sequence);
+    depths.push_back(static_cast<uint8_t>(accepted.path.size()));
+    paths.insert(paths.end(), accepted.path.begin(), accepted.path.end());
+    tokens.insert(tokens.end(), accepted.tokens.begin(), accepted.tokens.end());
+  }
+  const auto error = builder.CreateString(m.error);
+  const auto chosen_logits = builder.CreateVector(m.chosen_logits);
+  const auto chosen = builder.CreateVector(m.chosen);
+  const auto scored_logits = builder.CreateVector(m.scored_logits);
+  const auto logprobs = wire::WriteLogprobs(m.logprobs, builder);
+  const auto tree_sequences = builder.CreateVector(sequences);
+  const auto tree_depths = builder.CreateVector(depths);
+  const auto tree_paths = builder.CreateVector(paths);
+  const auto tree_tokens = builder.CreateVector(tokens);
+  return wire::Finish(builder, wire::CreateStepDone(builder, m.step, error, chosen_logits, chosen,
+                                                    scored_logits, logprobs, tree_sequences,
+                                                    tree_depths, tree_paths, tree_tokens));
+}
+
+template <>
+absl::StatusOr<StepDone> Decode<StepDone>(absl::Span<const uint8_t> payload) {
+  auto table = VerifiedTable<wire::StepDone>::Open(payload, "StepDone");
+  if (!table.ok()) return table.status();
+  const auto& t = *table;
+  Checker check("StepDone");
+  const auto chosen_logits = View(t->chosen_logits());
+  const auto chosen = View(t->chosen());
+  const auto scored_logits = View(t->scored_logits());
+  check.Text("error", View(t->error()), kMaxErrorBytes);
+  CheckAscending("chosen_logits", chosen_logits, check);
+  CheckAscending("scored_logits", scored_logits, check);
+  check.TokenIds("chosen", chosen);
+  check.Require(chosen.size() == chosen_logits.size(), "number of chosen", chosen.size(),
+                "the number of chosen_logits");
+  StepDone m;
+  m.logprobs = wire::CheckedLogprobs(t->logprobs(), "logprobs", check);
+  check.Require(m.logprobs.size() == scored_logits.size(), "number of logprobs", m.logprobs.size(),
+                "the number of scored_logits");
+  m.trees = CheckedTrees(*t.operator->(), check);
+  if (!check.ok()) return check.status();
+  m.step = t->step();
+  m.error = View(t->error());
+  m.chosen_logits = Copy(chosen_logits);
+  m.chosen = Copy(chosen);
+  m.scored_logits = Copy(scored_logits);
+  return m;
+}
+
+std::vector<uint8_t> Encode(const Collective& m) {
+  size_t bytes = 64;
+  for (const auto& part : m.parts) bytes += part.size() + 64;
+  FlatBufferBuilder builder(bytes);
+  std::vector<Offset<wire::Part>> parts;
+  for (const auto& part : m.parts) {
+    parts.push_back(wire::CreatePart(builder, builder.CreateVector(part)));
+  }
+  return wire::Finish(builder, wire::CreateCollectiveDirect(builder, m.op, &parts));
+}
+
+template <>
+absl::StatusOr<Collective> Decode<Collective>(absl::Span<const uint8_t> payload) {
+  auto table = VerifiedTable<wire::Collective>::Open(payload, "Collective");
+  if (!table.ok()) return table.status();
+  Collective m;
+  m.op = (*table)->op();
+  const auto* parts = (*table)->parts();
+  if (parts == nullptr) return m;
+  Checker check("Collective");
+  check.Size("parts", parts->size(), kMaxRanks);
+  size_t bytes = 0;
+  for (const wire::Part* part : *parts) {
+    if (!check.ok()) return check.status();
+    bytes += View(part->data()).size();
+    check.Require(bytes <= payload.size(), "parts", "entries that share their bytes",
+                  "entries with bytes of their own");
+  }
+  if (!check.ok()) return check.status();
+  for (const wire::Part* part : *parts) m.parts.push_back(Copy(View(part->data())));
+  return m;
+}
+
+}  // namespace specfabric::schemas

@@ -1,0 +1,255 @@
+// Codec of Step: the plan that a group's leader sends to its rank processes. What it holds is
+// consistent in itself once it is decoded; that it fits the receiver's model and cache is the
+// receiver's to check.
+
+#include "schemas/wire.h"
+#include "schemas/wire_lists.h"
+#include "speculation/tree.h"
+
+namespace specfabric::schemas {
+namespace {
+
+using flatbuffers::Offset;
+using scheduler::PlanSequence;
+using scheduler::RowsKind;
+using scheduler::StepPlan;
+using wire::Checker;
+using wire::Copy;
+using wire::FlatBufferBuilder;
+using wire::VerifiedTable;
+using wire::View;
+
+Offset<wire::PlanSequence> WriteSequence(const PlanSequence& s, FlatBufferBuilder& builder) {
+  const auto sampling = wire::ToWire(s.sampling);
+  std::vector<base::TokenId> ids;
+  std::vector<float> values;
+  for (const base::LogitBias& bias : s.rules.bias) {
+    ids.push_back(bias.token);
+    values.push_back(bias.value);
+  }
+  std::vector<wire::TokenCount> counts;
+  for (const speculation::TokenCount& count : s.counts) {
+    counts.emplace_back(count.token, count.output);
+  }
+  const auto weight_row = builder.CreateVector(s.weight_row);
+  const auto bias_ids = builder.CreateVector(ids);
+  const auto bias_values = builder.CreateVector(values);
+  const auto barred_ids = builder.CreateVector(s.rules.barred_ids);
+  const auto all_counts = builder.CreateVectorOfStructs(counts);
+  return wire::CreatePlanSequence(
+      builder, s.id, static_cast<uint8_t>(s.kind), s.kv_len, s.first_row, s.row_count,
+      s.first_block, s.block_count, s.first_logit, s.logit_count, s.samples, s.logprobs, &sampling,
+      s.prompt_size, static_cast<uint8_t>(s.coupling), static_cast<uint8_t>(s.draw), s.draw_number,
+      weight_row, s.rules.presence_penalty, s.rules.frequency_penalty, s.rules.repetition_penalty,
+      bias_ids, bias_values, s.rules.min_tokens, barred_ids, all_counts);
+}
+
+// Whether [first, first + count) lies in [0, size).
+bool Within(int64_t first, int64_t count, size_t size) {
+  return first >= 0 && count >= 0 && first + count <= static_cast<int64_t>(size);
+}
+
+void CheckTree(const PlanSequence& s, const StepPlan& plan, Checker& check) {
+  check.Require(s.row_count >= 1 && s.row_count <= speculation::kMaxVerifyNodes, "row_count",
+                s.row_count, "1 to 64 of a tree");
+  check.Require(s.logit_count == s.row_count, "logit_count", s.logit_count,
+                "the row_count of a tree");
+  check.Require(s.weight_row.empty() || s.weight_row.size() == static_cast<size_t>(s.row_count),
+                "number of weight_row", s.weight_row.size(), "the row_count or 0");
+  for (int32_t row : s.weight_row) {
+    check.Require(row >= -1 && row < kMaxTreeNodes, "weight_row", row, "in [-1, 256)");
+  }
+  if (!check.ok()) return;
+  for (int32_t i = 0; i < s.row_count; ++i) {
+    const int32_t parent = plan.parents[s.first_row + i];
+    check.Require(i == 0 ? parent == -1 : parent >= 0 && parent < i, "parents", parent,
+                  "an earlier node of its tree");
+    check.Require(plan.logit_rows[s.first_logit + i] == s.first_row + i, "logit_rows",
+                  plan.logit_rows[s.first_logit + i], "the rows of the tree");
+  }
+}
+
+void CheckPrefill(const PlanSequence& s, const StepPlan& plan, Checker& check) {
+  check.Require(s.weight_row.empty(), "number of weight_row", s.weight_row.size(), "0");
+  for (int32_t i = 0; i < s.logit_count; ++i) {
+    const int32_t row = plan.logit_rows[s.first_logit + i];
+    check.Require(row >= s.first_row && row < s.first_row + s.row_count, "logit_rows", row,
+                  "rows of their sequence");
+  }
+}
+
+PlanSequence CheckedSequence(const wire::PlanSequence& t, const StepPlan& plan, Checker& check) {
+  check.AtMost("kind", t.kind(), static_cast<uint8_t>(RowsKind::kTree));
+  check.NonNegative("kv_len", t.kv_len());
+  check.NonNegative("prompt_size", t.prompt_size());
+  check.Require(Within(t.first_row(), t.row_count(), plan.tokens.size()), "first_row",
+                t.first_row(), "with row_count within the rows");
+  check.Require(Within(t.first_block(), t.block_count(), plan.blocks.size()), "first_block",
+                t.first_block(), "with block_count within the blocks");
+  check.Require(Within(t.first_logit(), t.logit_count(), plan.logit_rows.size()), "first_logit",
+                t.first_logit(), "with logit_count within the logit_rows");
+  check.Require(t.logprobs() >= -1 && t.logprobs() <= kMaxTopLogprobs, "logprobs", t.logprobs(),
+                "in [-1, 128]");
+  check.AtMost("coupling", t.coupling(), speculation::kCouplings - 1);
+  check.AtMost("draw", t.draw(), speculation::kSiblingDraws - 1);
+  PlanSequence s;
+  s.sampling = wire::FromWire(t.sampling());
+  check.Sampling(s.sampling);
+  s.rules = wire::CheckedRules(t, check);
+  if (!check.ok()) return s;
+  s.id = t.id();
+  s.kind = static_cast<RowsKind>(t.kind());
+  s.kv_len = t.kv_len();
+  s.first_row = t.first_row();
+  s.row_count = t.row_count();
+  s.first_block = t.first_block();
+  s.block_count = t.block_count();
+  s.first_logit = t.first_logit();
+  s.logit_count = t.logit_count();
+  s.samples = t.samples();
+  s.logprobs = t.logprobs();
+  s.prompt_size = t.prompt_size();
+  s.coupling = static_cast<Coupling>(t.coupling());
+  s.draw = static_cast<SiblingDraw>(t.draw());
+  s.draw_number = t.draw_number();
+  s.weight_row = Copy(View(t.weight_row()));
+  if (t.counts() != nullptr) {
+    for (const wire::TokenCount* count : *t.counts()) {
+      check.Require(count->token() >= 0 && count->output() >= 0, "counts", count->token(),
+                    "token ids and numbers of at least 0");
+      s.counts.push_back({count->token(), count->output()});
+    }
+  }
+  s.kind == RowsKind::kTree ? CheckTree(s, plan, check) : CheckPrefill(s, plan, check);
+  return s;
+}
+
+// Of the lists of one entry, as they lie in the buffer.
+size_t BytesOf(const wire::PlanSequence& t) {
+  const size_t counts = t.counts() == nullptr ? 0 : t.counts()->size();
+  return sizeof(int32_t) * (View(t.weight_row()).size() + View(t.bias_ids()).size() +
+                            View(t.bias_values()).size() + View(t.barred_ids()).size()) +
+         sizeof(wire::TokenCount) * counts;
+}
+
+size_t BytesOf(const wire::StepWeights& t) { return View(t.bytes()).size(); }
+
+template <typename Table>
+void CheckList(const char* field, const flatbuffers::Vector<Offset<Table>>* list, size_t limit,
+               Checker& check) {
+  if (list == nullptr) return;
+  check.Size(field, list->size(), kMaxBatchSequences);
+  // Entries that share their lists would make a small message large in memory.
+  size_t bytes = 0;
+  for (const Table* entry : *list) {
+    if (!check.ok()) return;
+    bytes += BytesOf(*entry);
+    check.Require(bytes <= limit, field, "entries that share their lists",
+                  "entries with lists of their own");
+  }
+}
+
+void ReadRows(const wire::Step& t, Checker& check, StepPlan* plan) {
+  const auto tokens = View(t.tokens());
+  const size_t rows = tokens.size();
+  check.Size("tokens", rows, kMaxStepRows);
+  check.TokenIds("tokens", tokens);
+  check.Require(View(t.positions()).size() == rows && View(t.parents()).size() == rows &&
+                    View(t.ancestors()).size() == rows,
+                "positions, parents or ancestors", "of another length", "one entry a row");
+  const auto logit_rows = View(t.logit_rows());
+  for (size_t i = 0; i < logit_rows.size(); ++i) {
+    check.Require(logit_rows[i] >= (i == 0 ? 0 : logit_rows[i - 1] + 1) &&
+                      logit_rows[i] < static_cast<int64_t>(rows),
+                  "logit_rows", logit_rows[i], "ascending rows");
+  }
+  const auto score_tokens = View(t.score_tokens());
+  check.Require(score_tokens.size() == logit_rows.size(), "number of score_tokens",
+                score_tokens.size(), "the number of logit_rows");
+  for (base::TokenId token : score_tokens) {
+    check.Require(token >= base::kNoToken, "score_tokens", token, "token ids or -1");
+  }
+  check.Size("blocks", View(t.blocks()).size(), kMaxStepBlocks);
+  for (int32_t position : View(t.positions())) check.NonNegative("positions", position);
+  for (int32_t block : View(t.blocks())) check.NonNegative("blocks", block);
+  if (!check.ok()) return;
+  plan->step = t.step();
+  plan->tokens = Copy(tokens);
+  plan->positions = Copy(View(t.positions()));
+  plan->parents = Copy(View(t.parents()));
+  plan->ancestors = Copy(View(t.ancestors()));
+  plan->blocks = Copy(View(t.blocks()));
+  plan->logit_rows = Copy(logit_rows);
+  plan->score_tokens = Copy(score_tokens);
+  if (t.moves() == nullptr) return;
+  check.Size("moves", t.moves()->size(), kMaxStepRows);
+  for (const wire::SlotMove* move : *t.moves()) {
+    check.Require(move->from() >= 0 && move->to() >= 0, "moves", move->from(),
+                  "slots of at least 0");
+    plan->moves.push_back({move->from(), move->to()});
+  }
+}
+
+std::vector<StepWeights> CheckedWeights(const wire::Step& t, const StepPlan& plan, Checker& check) {
+  std::vector<StepWeights> all;
+  if (t.weights() == nullptr) return all;
+  for (const wire::StepWeights* weights : *t.weights()) {
+    const int32_t least = all.empty() ? 0 : all.back().sequence + 1;
+    check.Require(
+        weights->sequence() >= least && Within(weights->sequence(), 1, plan.sequences.size()),
+        "sequence of weights", weights->sequence(), "ascending sequences");
+    check.Require(weights->rows() >= 1 && weights->rows() <= kMaxTreeNodes, "rows of weights",
+                  weights->rows(), "in [1, 256]");
+    check.Require(weights->entries() >= 1, "entries of weights", weights->entries(), "at least 1");
+    if (!check.ok()) return all;
+    all.push_back(
+        {weights->sequence(), weights->rows(), weights->entries(), Copy(View(weights->bytes()))});
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<uint8_t> Encode(const Step& m) {
+  size_t bytes =
+      1024 + 32 * m.plan.tokens.size() + 4 * m.plan.blocks.size() + 256 * m.plan.sequences.size();
+  for (const StepWeights& weights : m.weights) bytes += weights.bytes.size() + 64;
+  FlatBufferBuilder builder(bytes);
+  std::vector<Offset<wire::StepWeights>> weights;
+  for (const StepWeights& one : m.weights) {
+    weights.push_back(wire::CreateStepWeights(builder, one.sequence, one.rows, one.entries,
+                                              builder.CreateVector(one.bytes)));
+  }
+  std::vector<Offset<wire::PlanSequence>> sequences;
+  for (const PlanSequence& s : m.plan.sequences) sequences.push_back(WriteSequence(s, builder));
+  std::vector<wire::SlotMove> moves;
+  for (const scheduler::SlotMove& move : m.plan.moves) moves.emplace_back(move.from, move.to);
+  return wire::Finish(builder, wire::CreateStepDirect(
+                                   builder, m.plan.step, &m.plan.tokens, &m.plan.positions,
+                                   &m.plan.parents, &m.plan.ancestors, &sequences, &m.plan.blocks,
+                                   &m.plan.logit_rows, &m.plan.score_tokens, &moves, &weights));
+}
+
+template <>
+absl::StatusOr<Step> Decode<Step>(absl::Span<const uint8_t> payload) {
+  auto table = VerifiedTable<wire::Step>::Open(payload, "Step");
+  if (!table.ok()) return table.status();
+  const wire::Step& t = *table->operator->();
+  Checker check("Step");
+  Step m;
+  ReadRows(t, check, &m.plan);
+  CheckList("sequences", t.sequences(), payload.size(), check);
+  CheckList("weights", t.weights(), payload.size(), check);
+  if (!check.ok()) return check.status();
+  if (t.sequences() != nullptr) {
+    for (const wire::PlanSequence* sequence : *t.sequences()) {
+      m.plan.sequences.push_back(CheckedSequence(*sequence, m.plan, check));
+      if (!check.ok()) return check.status();
+    }
+  }
+  m.weights = CheckedWeights(t, m.plan, check);
+  if (!check.ok()) return check.status();
+  return m;
+}
+
+}  // namespace specfabric::schemas

@@ -1,0 +1,356 @@
+#include "target/group_leader.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "link/link.h"
+#include "spdlog/spdlog.h"
+#include "target/group_fabric.h"
+#include "target/step_parts.h"
+
+namespace specfabric::target {
+
+namespace {
+
+constexpr base::Nanos kFlushTimeout = base::kSecond;
+constexpr auto kPollInterval = std::chrono::milliseconds(100);
+
+// A process that has joined. Each of its messages is answered before it sends the next of its kind,
+// so there is never more than one of each.
+struct Member {
+  link::PeerId peer = 0;
+  std::string address;
+  RankRange ranks;
+  bool ready = false;
+  std::optional<schemas::Collective> collective;
+  std::optional<schemas::StepDone> done;
+};
+
+absl::Status AcceptRank(const schemas::Hello& theirs) {
+  if (theirs.role == schemas::Role::kRank) return absl::OkStatus();
+  return absl::InvalidArgumentError("only rank processes join a group");
+}
+
+}  // namespace
+
+class GroupLeader::Impl {
+ public:
+  Impl(const GroupOptions& options, int ranks, std::function<void(const absl::Status&)> on_lost)
+      : options_(options), ranks_(ranks), on_lost_(std::move(on_lost)) {}
+  ~Impl();
+
+  RankRange RanksOf(int process) const {
+    const int first = ranks_ * process / options_.processes;
+    return {ranks_, first, ranks_ * (process + 1) / options_.processes - first};
+  }
+  absl::Status Gather(const transport::FabricOptions& fabric, const schemas::Hello& hello,
+                      const schemas::GroupPart& part);
+  absl::StatusOr<scheduler::StepResult> Run(RankGroup* here, const scheduler::StepPlan& plan,
+                                            absl::Span<const schemas::DraftWeights* const> weights,
+                                            StepTimes* times);
+  bool Exchange(const std::vector<absl::Span<const uint8_t>>& mine,
+                std::vector<std::vector<uint8_t>>* all);
+  // The first reason counts.
+  void Lose(const absl::Status& why);
+
+ private:
+  link::LinkHandler Handler();
+  void OnUp(link::PeerId peer, const std::string& address);
+  void OnDown(link::PeerId peer, const absl::Status& why);
+  void OnMessage(link::PeerId peer, link::Message message);
+  void Deal(const schemas::GroupPart& part);
+  // Gather's wait. `condition` under the mutex.
+  template <typename Condition>
+  absl::Status WaitFor(base::Nanos deadline, const char* what, Condition condition);
+  // False: the group is lost. Holds the mutex meanwhile and after.
+  template <typename Condition>
+  bool WaitInStep(std::unique_lock<std::mutex>& lock, Condition condition) {
+    changed_.wait(lock, [&] { return !lost_.ok() || condition(); });
+    return lost_.ok();
+  }
+  bool AllMembers(bool (*has)(const Member&)) const {
+    return std::all_of(members_.begin(), members_.end(), has);
+  }
+  template <typename M>
+  void SendOrLose(link::PeerId peer, const M& message) {
+    const absl::Status sent = link_->Send(peer, message);
+    if (!sent.ok()) Lose(sent);
+  }
+  absl::Status TakeParts(std::vector<std::vector<uint8_t>>* all);
+  absl::Status Collect(const scheduler::StepPlan& plan, int32_t vocabulary);
+
+  const GroupOptions options_;
+  const int ranks_;
+  const std::function<void(const absl::Status&)> on_lost_;
+  uint64_t op_ = 0;  // of the rank that exchanges
+  Verdict verdict_;  // of Run, kept for its memory
+
+  std::mutex mutex_;  // all below but the links
+  std::condition_variable changed_;
+  std::vector<Member> members_;  // in the order of their ranks; fixed once dealt_
+  bool dealt_ = false, serving_ = false, losing_ = false, closing_ = false;
+  absl::Status lost_;
+
+  std::unique_ptr<link::Link> link_;
+  // For callbacks, which may run before link_ is set and while it is being destroyed.
+  std::atomic<link::Link*> open_link_{nullptr};
+};
+
+GroupLeader::Impl::~Impl() {
+  std::vector<link::PeerId> peers;
+  {
+    std::lock_guard lock(mutex_);
+    closing_ = true;
+    for (const Member& member : members_) peers.push_back(member.peer);
+  }
+  open_link_ = nullptr;
+  if (link_ == nullptr) return;
+  for (link::PeerId peer : peers) link_->Send(peer, schemas::Drain{}).IgnoreError();
+  link_->Flush(kFlushTimeout);
+  link_.reset();
+}
+
+link::LinkHandler GroupLeader::Impl::Handler() {
+  link::LinkHandler handler;
+  handler.on_up = [this](link::PeerId peer, const schemas::Hello&, const std::string& address) {
+    OnUp(peer, address);
+  };
+  handler.on_down = [this](link::PeerId peer, const absl::Status& why) { OnDown(peer, why); };
+  handler.on_message = [this](link::PeerId peer, link::Message message) {
+    OnMessage(peer, std::move(message));
+  };
+  return handler;
+}
+
+void GroupLeader::Impl::OnUp(link::PeerId peer, const std::string& address) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!dealt_ && static_cast<int>(members_.size()) + 1 < options_.processes) {
+      Member& member = members_.emplace_back();
+      member.peer = peer;
+      member.address = address;
+      return changed_.notify_all();
+    }
+  }
+  spdlog::warn("rank process {} turned away: the group has its {} processes", address,
+               options_.processes);
+  if (link::Link* link = open_link_.load()) link->Close(peer);
+}
+
+void GroupLeader::Impl::OnDown(link::PeerId peer, const absl::Status& why) {
+  std::string address;
+  {
+    std::lock_guard lock(mutex_);
+    const auto member = std::find_if(members_.begin(), members_.end(),
+                                     [peer](const Member& m) { return m.peer == peer; });
+    if (member == members_.end() || closing_) return;
+    // One that has no ranks yet is missed by nobody: another takes its place.
+    if (!dealt_) {
+      members_.erase(member);
+      return;
+    }
+    address = member->address;
+  }
+  Lose(absl::UnavailableError(absl::StrCat(
+      "rank process ", address, " is lost: ", why.ok() ? "it closed" : base::Message(why))));
+}
+
+void GroupLeader::Impl::OnMessage(link::PeerId peer, link::Message message) {
+  bool taken = false;
+  {
+    std::lock_guard lock(mutex_);
+    for (Member& member : members_) {
+      if (member.peer != peer) continue;
+      if (auto* collective = std::get_if<schemas::Collective>(&message)) {
+        taken = !member.collective.has_value();
+        member.collective = std::move(*collective);
+      } else if (auto* done = std::get_if<schemas::StepDone>(&message)) {
+        taken = !member.done.has_value();
+        member.done = std::move(*done);
+      } else if (std::holds_alternative<schemas::GroupReady>(message)) {
+        taken = !member.ready;
+        member.ready = true;
+      }
+    }
+  }
+  if (!taken) return Lose(absl::InternalError("a rank process breaks the protocol"));
+  changed_.notify_all();
+}
+
+void GroupLeader::Impl::Lose(const absl::Status& why) {
+  bool tell = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (losing_ || closing_) return;
+    losing_ = true;
+    tell = serving_;
+  }
+  // First: whoever waits for the group would tell clients of a step that failed.
+  if (tell) on_lost_(why);
+  {
+    std::lock_guard lock(mutex_);
+    lost_ = why;
+  }
+  changed_.notify_all();
+}
+
+template <typename Condition>
+absl::Status GroupLeader::Impl::WaitFor(base::Nanos deadline, const char* what,
+                                        Condition condition) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait_for(lock, kPollInterval, [&] { return !lost_.ok() || condition(); });
+    if (!lost_.ok()) return lost_;
+    if (condition()) return absl::OkStatus();
+    if (options_.give_up && options_.give_up()) return absl::CancelledError("asked to end");
+    if (base::Now() < deadline) continue;
+    return absl::DeadlineExceededError(absl::StrCat(members_.size(), " of ", options_.processes - 1,
+                                                    " rank processes have joined ", options_.listen,
+                                                    ", and not all have ", what));
+  }
+}
+
+void GroupLeader::Impl::Deal(const schemas::GroupPart& part) {
+  std::vector<Member> members;
+  {
+    std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < members_.size(); ++i) {
+      members_[i].ranks = RanksOf(static_cast<int>(i) + 1);
+    }
+    dealt_ = true;
+    members = members_;
+  }
+  for (const Member& member : members) {
+    schemas::GroupPart theirs = part;
+    theirs.ranks = member.ranks.ranks;
+    theirs.first_rank = member.ranks.first;
+    theirs.rank_count = member.ranks.count;
+    spdlog::info("rank process {} holds ranks {} to {}", member.address, theirs.first_rank,
+                 theirs.first_rank + theirs.rank_count - 1);
+    SendOrLose(member.peer, theirs);
+  }
+}
+
+absl::Status GroupLeader::Impl::Gather(const transport::FabricOptions& fabric,
+                                       const schemas::Hello& hello,
+                                       const schemas::GroupPart& part) {
+  link::LinkOptions options;
+  options.fabric = GroupFabric(fabric);
+  options.hello = hello;
+  options.listen = options_.listen;
+  options.accept = AcceptRank;
+  auto link = link::Link::Start(std::move(options), Handler());
+  if (!link.ok()) return link.status();
+  link_ = *std::move(link);
+  open_link_ = link_.get();
+  spdlog::info("waiting for {} rank processes on {}", options_.processes - 1,
+               link_->listen_address());
+  const base::Nanos deadline = base::Now() + options_.timeout;
+  absl::Status joined = WaitFor(deadline, "joined", [this] {
+    return static_cast<int>(members_.size()) + 1 == options_.processes;
+  });
+  if (!joined.ok()) return joined;
+  Deal(part);
+  absl::Status loaded = WaitFor(deadline, "loaded", [this] {
+    return AllMembers([](const Member& member) { return member.ready; });
+  });
+  if (!loaded.ok()) return loaded;
+  std::lock_guard lock(mutex_);
+  serving_ = true;
+  return lost_;
+}
+
+absl::StatusOr<scheduler::StepResult> GroupLeader::Impl::Run(
+    RankGroup* here, const scheduler::StepPlan& plan,
+    absl::Span<const schemas::DraftWeights* const> weights, StepTimes* times) {
+  // Fixed since they were dealt.
+  for (const Member& member : members_) {
+    SendOrLose(member.peer, MakeStep(plan, weights, member.ranks));
+  }
+  verdict_.Reset(plan);
+  const absl::Status own = here->Execute(plan, weights, &verdict_, times);
+  const absl::Status theirs = Collect(plan, here->config().vocabulary);
+  if (!own.ok()) return own;
+  if (!theirs.ok()) return theirs;
+  return Accept(plan, verdict_);
+}
+
+absl::Status GroupLeader::Impl::Collect(const scheduler::StepPlan& plan, int32_t vocabulary) {
+  std::unique_lock lock(mutex_);
+  const auto done = [](const Member& member) { return member.done.has_value(); };
+  if (!WaitInStep(lock, [&] { return AllMembers(done); })) return lost_;
+  absl::Status merged;
+  for (Member& member : members_) {
+    merged.Update(MergeDone(plan, *member.done, vocabulary, &verdict_));
+    member.done.reset();
+  }
+  return merged;
+}
+
+absl::Status GroupLeader::Impl::TakeParts(std::vector<std::vector<uint8_t>>* all) {
+  for (Member& member : members_) {
+    if (member.collective->op != op_ ||
+        static_cast<int>(member.collective->parts.size()) != member.ranks.count) {
+      return absl::InternalError(
+          absl::StrCat("rank process ", member.address, " is in another collective"));
+    }
+    for (auto& part : member.collective->parts) all->push_back(std::move(part));
+    member.collective.reset();
+  }
+  return absl::OkStatus();
+}
+
+bool GroupLeader::Impl::Exchange(const std::vector<absl::Span<const uint8_t>>& mine,
+                                 std::vector<std::vector<uint8_t>>* all) {
+  schemas::Collective answer;
+  answer.op = op_;
+  for (const auto part : mine) answer.parts.emplace_back(part.begin(), part.end());
+  absl::Status taken;
+  {
+    std::unique_lock lock(mutex_);
+    const auto here = [](const Member& member) { return member.collective.has_value(); };
+    if (!WaitInStep(lock, [&] { return AllMembers(here); })) return false;
+    taken = TakeParts(&answer.parts);
+  }
+  if (!taken.ok()) {
+    Lose(taken);
+    return false;
+  }
+  for (const Member& member : members_) SendOrLose(member.peer, answer);
+  ++op_;
+  *all = std::move(answer.parts);
+  return true;
+}
+
+GroupLeader::GroupLeader(const GroupOptions& options, int ranks,
+                         std::function<void(const absl::Status&)> on_lost)
+    : impl_(std::make_unique<Impl>(options, ranks, std::move(on_lost))) {}
+GroupLeader::~GroupLeader() = default;
+
+int GroupLeader::rank_count() const { return impl_->RanksOf(0).count; }
+absl::Status GroupLeader::Gather(const transport::FabricOptions& fabric,
+                                 const schemas::Hello& hello, const schemas::GroupPart& part) {
+  return impl_->Gather(fabric, hello, part);
+}
+absl::StatusOr<scheduler::StepResult> GroupLeader::Run(
+    RankGroup* here, const scheduler::StepPlan& plan,
+    absl::Span<const schemas::DraftWeights* const> weights, StepTimes* times) {
+  return impl_->Run(here, plan, weights, times);
+}
+bool GroupLeader::Exchange(const std::vector<absl::Span<const uint8_t>>& mine,
+                           std::vector<std::vector<uint8_t>>* all) {
+  return impl_->Exchange(mine, all);
+}
+void GroupLeader::Diverged() {
+  impl_->Lose(absl::InternalError("the ranks are in different collectives"));
+}
+
+}  // namespace specfabric::target

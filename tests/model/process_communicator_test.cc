@@ -1,0 +1,190 @@
+// Groups over processes, played by threads that exchange through memory, against groups of threads:
+// every bit must be the same.
+
+#include "model/process_communicator.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <numeric>
+#include <random>
+#include <thread>
+#include <vector>
+
+namespace specfabric::model {
+namespace {
+
+using speculation::ScoredToken;
+using Parts = std::vector<std::vector<uint8_t>>;
+
+// Where the processes of a group meet.
+class MeetingPoint {
+ public:
+  explicit MeetingPoint(int processes) : parts_(processes) {}
+
+  bool Exchange(int process, Parts mine, Parts* all) {
+    std::unique_lock lock(mutex_);
+    parts_[process] = std::move(mine);
+    const int round = round_;
+    if (++arrived_ == static_cast<int>(parts_.size())) {
+      all_.clear();
+      for (const Parts& parts : parts_) all_.insert(all_.end(), parts.begin(), parts.end());
+      arrived_ = 0;
+      ++round_;
+      changed_.notify_all();
+    }
+    changed_.wait(lock, [&] { return round_ != round || ended_; });
+    *all = all_;
+    return !ended_;
+  }
+  void End() {
+    std::lock_guard lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();
+  }
+  bool ended() {
+    std::lock_guard lock(mutex_);
+    return ended_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Parts> parts_;
+  Parts all_;
+  int arrived_ = 0, round_ = 0;
+  bool ended_ = false;
+};
+
+class PlayedExchange : public ProcessExchange {
+ public:
+  PlayedExchange(MeetingPoint* point, int process) : point_(point), process_(process) {}
+  bool Exchange(const std::vector<absl::Span<const uint8_t>>& mine, Parts* all) override {
+    Parts parts;
+    for (const auto part : mine) parts.emplace_back(part.begin(), part.end());
+    return point_->Exchange(process_, std::move(parts), all);
+  }
+  void Diverged() override { point_->End(); }
+
+ private:
+  MeetingPoint* const point_;
+  const int process_;
+};
+
+// The communicators of all processes, whose ranks are counts[0], counts[1], ... of them.
+struct Group {
+  explicit Group(const std::vector<int>& counts) : point(static_cast<int>(counts.size())) {
+    const int ranks = std::accumulate(counts.begin(), counts.end(), 0);
+    for (size_t p = 0; p < counts.size(); ++p) {
+      exchanges.push_back(std::make_unique<PlayedExchange>(&point, static_cast<int>(p)));
+      const int first = static_cast<int>(communicators.size());
+      for (auto& one : MakeProcessCommunicators(exchanges[p].get(), ranks, first, counts[p])) {
+        communicators.push_back(std::move(one));
+      }
+    }
+  }
+  MeetingPoint point;
+  std::vector<std::unique_ptr<PlayedExchange>> exchanges;
+  std::vector<std::unique_ptr<Communicator>> communicators;
+};
+
+void RunAll(const std::vector<std::unique_ptr<Communicator>>& communicators,
+            const std::function<void(Communicator&)>& body) {
+  std::vector<std::thread> threads;
+  for (const auto& communicator : communicators) {
+    threads.emplace_back([&] { body(*communicator); });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// What every rank has after a fixed course of random collectives.
+std::vector<std::vector<uint32_t>> Course(
+    const std::vector<std::unique_ptr<Communicator>>& communicators) {
+  const int size = static_cast<int>(communicators.size());
+  std::vector<std::vector<uint32_t>> seen(size);
+  RunAll(communicators, [&](Communicator& c) {
+    std::mt19937 random(c.rank());
+    std::normal_distribution<float> normal;
+    std::vector<float> rows;
+    const auto keep = [&](float value) {
+      seen[c.rank()].push_back(std::bit_cast<uint32_t>(value));
+    };
+    for (int round = 0; round < 60; ++round) {
+      std::vector<float> data(round * 7 % 50);
+      for (float& value : data) value = normal(random);
+      c.AllReduceSum(absl::MakeSpan(data));
+      for (float value : data) keep(value);
+
+      std::vector<ScoredToken> pairs(round % 5);
+      for (ScoredToken& pair : pairs) {
+        pair = {static_cast<int32_t>(random() % 9) - 1, static_cast<float>(random() % 3)};
+      }
+      c.AllReduceBest(absl::MakeSpan(pairs));
+      for (const ScoredToken& pair : pairs) {
+        keep(static_cast<float>(pair.token));
+        keep(pair.score);
+      }
+
+      const std::vector<int> owners = {round % size, 0, size - 1, round % size};
+      const int width = 3 + c.rank() % 2;
+      std::vector<float> shard(owners.size() * width);
+      for (float& value : shard) value = normal(random);
+      c.GatherRows(shard, width, owners, &rows);
+      for (float value : rows) keep(value);
+      c.Barrier();
+    }
+  });
+  return seen;
+}
+
+class ProcessCommunicatorTest : public ::testing::TestWithParam<std::vector<int>> {};
+
+TEST_P(ProcessCommunicatorTest, RanksAreInOrder) {
+  const Group group(GetParam());
+  for (size_t rank = 0; rank < group.communicators.size(); ++rank) {
+    EXPECT_EQ(group.communicators[rank]->rank(), static_cast<int>(rank));
+    EXPECT_EQ(group.communicators[rank]->size(), static_cast<int>(group.communicators.size()));
+  }
+}
+
+TEST_P(ProcessCommunicatorTest, EveryBitIsThatOfThreads) {
+  const Group group(GetParam());
+  const auto threads = MakeThreadCommunicators(static_cast<int>(group.communicators.size()));
+  EXPECT_EQ(Course(group.communicators), Course(threads));
+}
+
+TEST_P(ProcessCommunicatorTest, AnEndedGroupLetsEverybodyGo) {
+  Group group(GetParam());
+  const int size = static_cast<int>(group.communicators.size());
+  RunAll(group.communicators, [&](Communicator& c) {
+    // The last process never comes to the sum.
+    if (c.rank() == size - 1) return group.point.End();
+    if (c.rank() >= size - GetParam().back()) return;
+    float value = 1.0f;
+    c.AllReduceSum(absl::MakeSpan(&value, 1));
+    c.Barrier();
+    std::vector<float> rows;
+    c.GatherRows({&value, 1}, 1, {c.rank()}, &rows);
+    EXPECT_GE(rows.size(), static_cast<size_t>(size)) << "fewer than a caller reads";
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Processes, ProcessCommunicatorTest,
+                         ::testing::Values(std::vector{1, 1}, std::vector{2, 2}, std::vector{1, 3},
+                                           std::vector{1, 1, 1}, std::vector{2, 1, 1}));
+
+TEST(DivergenceTest, DifferentCollectivesEndTheGroup) {
+  Group group({1, 1});
+  RunAll(group.communicators, [&](Communicator& c) {
+    std::vector<float> data(3 + c.rank(), 1.0f);
+    c.AllReduceSum(absl::MakeSpan(data));
+    EXPECT_EQ(data[0], 1.0f);
+  });
+  EXPECT_TRUE(group.point.ended());
+}
+
+}  // namespace
+}  // namespace specfabric::model

@@ -1,0 +1,369 @@
+// A group over several processes, played by a leader and rank services in this one that meet over
+// the fabric, against a group of threads.
+
+#include <atomic>
+#include <memory>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "target/group_leader.h"
+#include "target/rank_service.h"
+#include "target/step_parts.h"
+#include "tests/model/checkpoint_writer.h"
+#include "tests/transport/network.h"
+
+namespace specfabric::target {
+namespace {
+
+using scheduler::PlanSequence;
+using scheduler::RowsKind;
+using scheduler::StepPlan;
+using ::testing::HasSubstr;
+
+constexpr int kRanks = 4;
+constexpr int kBlocks = 64, kBlockSize = 4;
+
+model::ModelConfig SmallConfig() {
+  model::ModelConfig config = model::OddConfig();
+  config.heads = config.kv_heads = kRanks;
+  config.intermediate = kRanks * 19;
+  return config;
+}
+
+RankGroupOptions GroupOf(const std::string& dir) {
+  RankGroupOptions options;
+  options.model_dir = dir;
+  options.tensor_parallel = kRanks;
+  options.rank.dtype = model::DataType::kFloat32;
+  options.rank.kv_blocks = kBlocks;
+  options.rank.block_size = kBlockSize;
+  return options;
+}
+
+schemas::GroupPart PartFor(const RankGroupOptions& options, const RankGroup& ranks) {
+  schemas::GroupPart part;
+  part.numerics_fingerprint = ranks.NumericsFingerprint();
+  part.bfloat16 = false;
+  part.kv_blocks = kBlocks;
+  part.block_size = kBlockSize;
+  part.typical_epsilon = options.typical.epsilon;
+  part.typical_delta = options.typical.delta;
+  return part;
+}
+
+// A leader whose rank processes join from `rank_dirs`.
+class Cluster {
+ public:
+  Cluster(const std::string& dir, const std::vector<std::string>& rank_dirs,
+          base::Nanos timeout = 20 * base::kSecond) {
+    GroupOptions options;
+    options.processes = static_cast<int>(rank_dirs.size()) + 1;
+    options.listen = FreeAddress();
+    options.timeout = timeout;
+    leader_ =
+        std::make_unique<GroupLeader>(options, kRanks, [this](const absl::Status&) { ++lost_; });
+    RankGroupOptions here = GroupOf(dir);
+    here.exchange = leader_.get();
+    here.rank_count = leader_->rank_count();
+    auto ranks = RankGroup::Start(here);
+    EXPECT_TRUE(ranks.ok()) << ranks.status();
+    ranks_ = *std::move(ranks);
+    for (const std::string& rank_dir : rank_dirs) {
+      RankServiceOptions joining;
+      joining.model_dir = rank_dir;
+      joining.join = options.listen;
+      joining.fabric = transport::LoopbackOptions();
+      auto service = RankService::Start(joining);
+      EXPECT_TRUE(service.ok()) << service.status();
+      services_.push_back(*std::move(service));
+    }
+    schemas::Hello hello;
+    hello.role = schemas::Role::kTarget;
+    hello.vocabulary = ranks_->config().vocabulary;
+    gathered_ = leader_->Gather(transport::LoopbackOptions(), hello, PartFor(here, *ranks_));
+  }
+  ~Cluster() {
+    ranks_.reset();
+    leader_.reset();
+  }
+
+  absl::StatusOr<scheduler::StepResult> Run(
+      const StepPlan& plan, const std::vector<const schemas::DraftWeights*>& weights) {
+    StepTimes times;
+    return leader_->Run(ranks_.get(), plan, weights, &times);
+  }
+  const absl::Status& gathered() const { return gathered_; }
+  int lost() const { return lost_; }
+  RankService& service(int i) { return *services_[i]; }
+  void EndService(int i) { services_[i].reset(); }
+  void EndLeader() {
+    ranks_.reset();
+    leader_.reset();
+  }
+
+ private:
+  // One that a rank process can be told before the leader listens.
+  static std::string FreeAddress() {
+    auto fabric = transport::Fabric::Create(transport::LoopbackOptions(), {});
+    return *(*fabric)->Listen(transport::AnyPort());
+  }
+
+  std::atomic<int> lost_{0};
+  std::unique_ptr<GroupLeader> leader_;
+  std::unique_ptr<RankGroup> ranks_;
+  std::vector<std::unique_ptr<RankService>> services_;
+  absl::Status gathered_;
+};
+
+bool WaitUntil(const std::function<bool()>& condition) {
+  const base::Nanos deadline = base::Now() + 20 * base::kSecond;
+  while (!condition() && base::Now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return condition();
+}
+
+// One of each way in which sequences are decided: sharded, gathered, changed, reported, weighed.
+std::vector<PlanSequence> Kinds() {
+  std::vector<PlanSequence> kinds(8);
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    kinds[i].id = i;
+    kinds[i].sampling.seed = 100 + i;
+  }
+  kinds[0].sampling.temperature = kinds[6].sampling.temperature = 0;
+  kinds[1].sampling.top_k = 5;
+  kinds[2].logprobs = 3;
+  kinds[3].rules.frequency_penalty = 1.5f;
+  kinds[3].counts = {{3, 2}};
+  kinds[4].coupling = kinds[7].coupling = speculation::Coupling::kRejection;
+  kinds[5].coupling = speculation::Coupling::kTypical;
+  kinds[6].logprobs = 0;
+  for (PlanSequence& s : kinds) {
+    if (s.coupling == speculation::Coupling::kRejection) {
+      s.draw = speculation::SiblingDraw::kWithReplacement;
+    }
+  }
+  return kinds;
+}
+
+// Rows of every kind: a chain of the given length, or a tree of four nodes.
+StepPlan MakePlan(uint64_t step, RowsKind kind, int kv_len, int chain) {
+  const std::vector<int> parents = {-1, 0, 0, 1};
+  const std::vector<uint64_t> ancestors = {1, 3, 5, 11};
+  const std::vector<int> depths = {0, 1, 1, 2};
+  StepPlan plan;
+  plan.step = step;
+  for (PlanSequence s : Kinds()) {
+    const bool tree = kind == RowsKind::kTree;
+    s.kind = kind;
+    s.kv_len = kv_len;
+    s.first_row = plan.rows();
+    s.row_count = tree ? 4 : chain;
+    s.first_block = static_cast<int>(plan.blocks.size());
+    s.block_count = 5;
+    s.first_logit = static_cast<int>(plan.logit_rows.size());
+    s.logit_count = tree ? 4 : 1;
+    s.samples = true;
+    s.prompt_size = chain;
+    for (int i = 0; i < s.row_count; ++i) {
+      if (tree || i == s.row_count - 1) {
+        plan.logit_rows.push_back(plan.rows());
+        plan.score_tokens.push_back(base::kNoToken);
+      }
+      plan.tokens.push_back(static_cast<int>(7 * s.id + 3 * i + step) % 30);
+      plan.positions.push_back(kv_len + (tree ? depths[i] : i));
+      plan.parents.push_back(tree ? parents[i] : i - 1);
+      plan.ancestors.push_back(tree ? ancestors[i] : 0);
+    }
+    for (int b = 0; b < s.block_count; ++b) plan.blocks.push_back(static_cast<int>(s.id) * 5 + b);
+    if (tree && speculation::NeedsDraftRows(s.coupling, s.draw)) s.weight_row = {-1, 0, 0, 1};
+    plan.sequences.push_back(s);
+  }
+  return plan;
+}
+
+// Two rows in which every token is alike.
+class Weights {
+ public:
+  explicit Weights(int32_t vocabulary) : shape_(schemas::ShapeFor(2, vocabulary, 0)) {
+    bytes_.resize(shape_.bytes() / sizeof(uint16_t), 0x3F80);
+    auto opened = schemas::DraftWeights::Open(
+        shape_, {reinterpret_cast<const uint8_t*>(bytes_.data()), shape_.bytes()});
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    weights_ = *std::move(opened);
+  }
+  std::vector<const schemas::DraftWeights*> For(const StepPlan& plan) const {
+    std::vector<const schemas::DraftWeights*> all;
+    for (const PlanSequence& s : plan.sequences) {
+      all.push_back(ReadsWeights(s) ? &weights_ : nullptr);
+    }
+    return all;
+  }
+
+ private:
+  const schemas::DraftWeightsShape shape_;
+  std::vector<uint16_t> bytes_;
+  schemas::DraftWeights weights_;
+};
+
+void ExpectSame(const scheduler::StepResult& got, const scheduler::StepResult& want) {
+  ASSERT_EQ(got.sequences.size(), want.sequences.size());
+  for (size_t s = 0; s < want.sequences.size(); ++s) {
+    EXPECT_EQ(got.sequences[s].accepted.tokens, want.sequences[s].accepted.tokens) << s;
+    EXPECT_EQ(got.sequences[s].accepted.path, want.sequences[s].accepted.path) << s;
+    ASSERT_EQ(got.sequences[s].logprobs.size(), want.sequences[s].logprobs.size()) << s;
+    for (size_t i = 0; i < want.sequences[s].logprobs.size(); ++i) {
+      EXPECT_EQ(got.sequences[s].logprobs[i].logprob, want.sequences[s].logprobs[i].logprob);
+      EXPECT_EQ(got.sequences[s].logprobs[i].top, want.sequences[s].logprobs[i].top);
+    }
+  }
+}
+
+class GroupTest : public ::testing::Test {
+ protected:
+  GroupTest() { model::WriteCheckpoint(dir_.path(), SmallConfig(), 1); }
+  const model::TempDir dir_;
+};
+
+TEST_F(GroupTest, DecidesWhatThreadsDo) {
+  auto threads = RankGroup::Start(GroupOf(dir_.path()));
+  ASSERT_TRUE(threads.ok()) << threads.status();
+  const Weights weights((*threads)->config().vocabulary);
+  StepPlan moved = MakePlan(3, RowsKind::kTree, 10, 9);
+  moved.moves = {{10, 9}, {30, 29}};
+  const std::vector<StepPlan> plans = {MakePlan(1, RowsKind::kPrefill, 0, 9),
+                                       MakePlan(2, RowsKind::kTree, 9, 9), moved};
+  std::vector<scheduler::StepResult> want;
+  for (const StepPlan& plan : plans) {
+    StepTimes times;
+    auto result = (*threads)->Run(plan, weights.For(plan), &times);
+    ASSERT_TRUE(result.ok()) << result.status();
+    want.push_back(*std::move(result));
+  }
+  for (const size_t joining : {1, 2, 3}) {
+    Cluster cluster(dir_.path(), std::vector<std::string>(joining, dir_.path()));
+    ASSERT_TRUE(cluster.gathered().ok()) << cluster.gathered();
+    for (size_t i = 0; i < plans.size(); ++i) {
+      const auto got = cluster.Run(plans[i], weights.For(plans[i]));
+      ASSERT_TRUE(got.ok()) << got.status();
+      ExpectSame(*got, want[i]);
+    }
+    EXPECT_EQ(cluster.lost(), 0);
+  }
+}
+
+TEST_F(GroupTest, ABatchThatDoesNotFitIsEveryRanksError) {
+  Cluster cluster(dir_.path(), {dir_.path()});
+  ASSERT_TRUE(cluster.gathered().ok()) << cluster.gathered();
+  const Weights weights(SmallConfig().vocabulary);
+  StepPlan plan = MakePlan(1, RowsKind::kPrefill, 0, 9);
+  plan.blocks[0] = kBlocks;
+  EXPECT_EQ(cluster.Run(plan, weights.For(plan)).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  plan.blocks[0] = 0;
+  EXPECT_TRUE(cluster.Run(plan, weights.For(plan)).ok());
+  EXPECT_EQ(cluster.lost(), 0);
+}
+
+TEST_F(GroupTest, EndsWithALostProcess) {
+  Cluster cluster(dir_.path(), {dir_.path(), dir_.path()});
+  ASSERT_TRUE(cluster.gathered().ok()) << cluster.gathered();
+  cluster.EndService(1);
+  EXPECT_TRUE(WaitUntil([&] { return cluster.lost() == 1; }));
+  const Weights weights(SmallConfig().vocabulary);
+  const StepPlan plan = MakePlan(1, RowsKind::kPrefill, 0, 9);
+  EXPECT_FALSE(cluster.Run(plan, weights.For(plan)).ok());
+  EXPECT_EQ(cluster.lost(), 1);
+}
+
+TEST_F(GroupTest, EndsItsProcessesInPeaceWithItsLeader) {
+  Cluster cluster(dir_.path(), {dir_.path()});
+  ASSERT_TRUE(cluster.gathered().ok()) << cluster.gathered();
+  EXPECT_TRUE(cluster.service(0).ready());
+  cluster.EndLeader();
+  ASSERT_TRUE(WaitUntil([&] { return cluster.service(0).finished(); }));
+  EXPECT_TRUE(cluster.service(0).result().ok()) << cluster.service(0).result();
+}
+
+TEST_F(GroupTest, RefusesOtherWeights) {
+  const model::TempDir other;
+  model::WriteCheckpoint(other.path(), SmallConfig(), 2);
+  Cluster cluster(dir_.path(), {other.path()});
+  EXPECT_FALSE(cluster.gathered().ok());
+  ASSERT_TRUE(WaitUntil([&] { return cluster.service(0).finished(); }));
+  const absl::Status why = cluster.service(0).result();
+  EXPECT_EQ(why.code(), absl::StatusCode::kInvalidArgument) << why;
+  EXPECT_THAT(std::string(why.message()), HasSubstr("other weights"));
+  EXPECT_EQ(cluster.lost(), 0) << "it has never served";
+}
+
+TEST_F(GroupTest, RefusesAnotherVocabulary) {
+  model::ModelConfig config = SmallConfig();
+  config.vocabulary += 1;
+  const model::TempDir other;
+  model::WriteCheckpoint(other.path(), config, 1);
+  Cluster cluster(dir_.path(), {other.path()}, 2 * base::kSecond);
+  EXPECT_FALSE(cluster.gathered().ok());
+  ASSERT_TRUE(WaitUntil([&] { return cluster.service(0).finished(); }));
+  EXPECT_THAT(std::string(cluster.service(0).result().message()), HasSubstr("another model"));
+}
+
+// What a decoder cannot know of a step.
+TEST(StepPartsTest, OpenStepKnowsTheModel) {
+  const auto refused = [](const std::function<void(schemas::Step&)>& change) {
+    schemas::Step step;
+    step.plan = MakePlan(1, RowsKind::kPrefill, 0, 3);
+    change(step);
+    return !OpenStep(step, 61, kBlocks * kBlockSize, {4, 2, 2}).ok();
+  };
+  EXPECT_FALSE(refused([](schemas::Step&) {}));
+  EXPECT_TRUE(refused([](schemas::Step& s) { s.plan.score_tokens[0] = 61; }));
+  EXPECT_TRUE(refused([](schemas::Step& s) { s.plan.moves = {{0, kBlocks * kBlockSize}}; }));
+  EXPECT_TRUE(refused([](schemas::Step& s) { s.plan.sequences[0].rules.bias = {{61, 1}}; }));
+  EXPECT_TRUE(refused([](schemas::Step& s) { s.plan.sequences[0].rules.barred_ids = {61}; }));
+  EXPECT_TRUE(refused([](schemas::Step& s) { s.plan.sequences[0].counts = {{61, 1}}; }));
+  // Of a sequence that rank 3 of 4 decides, and of one that is decided elsewhere.
+  const auto weighed = [&](size_t sequence) {
+    return refused([sequence](schemas::Step& s) {
+      s.plan = MakePlan(1, RowsKind::kTree, 0, 3);
+      s.plan.sequences.assign(1, s.plan.sequences[sequence]);
+    });
+  };
+  EXPECT_TRUE(weighed(7));
+  EXPECT_FALSE(weighed(4));
+}
+
+TEST(StepPartsTest, MergeDoneTakesOnlyWhatIsOfThePlan) {
+  const StepPlan plan = MakePlan(5, RowsKind::kTree, 0, 3);
+  const auto merged = [&](const std::function<void(schemas::StepDone&)>& change) {
+    schemas::StepDone done;
+    done.step = 5;
+    change(done);
+    Verdict verdict;
+    verdict.Reset(plan);
+    return MergeDone(plan, done, 61, &verdict);
+  };
+  const auto logits = static_cast<int32_t>(plan.logit_rows.size());
+  EXPECT_TRUE(merged([](schemas::StepDone&) {}).ok());
+  EXPECT_FALSE(merged([](schemas::StepDone& d) { d.step = 6; }).ok());
+  EXPECT_FALSE(merged([](schemas::StepDone& d) { d.error = "broken"; }).ok());
+  EXPECT_FALSE(merged([&](schemas::StepDone& d) {
+                 d.chosen_logits = {logits};
+                 d.chosen = {1};
+               }).ok());
+  EXPECT_FALSE(merged([](schemas::StepDone& d) {
+                 d.chosen_logits = {0};
+                 d.chosen = {61};
+               }).ok());
+  EXPECT_FALSE(merged([&](schemas::StepDone& d) {
+                 d.scored_logits = {logits};
+                 d.logprobs.resize(1);
+               }).ok());
+  EXPECT_FALSE(merged([](schemas::StepDone& d) { d.trees = {{8, {{}, {1}}}}; }).ok());
+  EXPECT_FALSE(merged([](schemas::StepDone& d) { d.trees = {{0, {{4}, {1, 2}}}}; }).ok());
+  EXPECT_FALSE(merged([](schemas::StepDone& d) { d.trees = {{0, {{1}, {1, 61}}}}; }).ok());
+}
+
+}  // namespace
+}  // namespace specfabric::target
