@@ -157,6 +157,9 @@ DEFINE_bool(require_gpudirect, false,
             "end rather than start where GPU memory cannot be sent by RDMA");
 DEFINE_bool(batch_invariant, true, "a token's logits do not depend on what else is in the batch");
 DEFINE_string(device, "cpu", "what the model runs on: cpu, or cuda, rank r on the r-th GPU seen");
+DEFINE_bool(
+    peer_sums, false,
+    "GPUs that reach each other's memory add a small step's parts up by themselves, not by NCCL");
 DEFINE_bool(reference_kernels, false, "libtorch's plain operations instead of our kernels");
 DEFINE_bool(ignore_eos, false, "do not stop at the end-of-sequence token");
 DEFINE_bool(json, false, "print one JSON object instead of the text");
@@ -190,7 +193,7 @@ const std::vector<Group>& Groups() {
       {"process", {"listen", "admin_listen", "ready_fd", "drain_timeout_seconds"}},
       {"model",
        {"model", "device", "dtype", "threads", "kv_blocks", "block_size", "max_context",
-        "batch_invariant", "reference_kernels"}},
+        "batch_invariant", "peer_sums", "reference_kernels"}},
       {"target",
        {"tensor_parallel", "drafts", "coupling", "request_couplings", "draft_rows",
         "typical_epsilon", "typical_delta", "max_sequences", "max_step_tokens", "max_queue",

@@ -98,6 +98,7 @@ DECLARE_uint64(seed);
 DECLARE_bool(require_rdma);
 DECLARE_bool(require_gpudirect);
 DECLARE_bool(batch_invariant);
+DECLARE_bool(peer_sums);
 DECLARE_string(device);
 DECLARE_bool(reference_kernels);
 DECLARE_bool(ignore_eos);

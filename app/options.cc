@@ -92,6 +92,10 @@ absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
     return absl::InvalidArgumentError(
         "--reference_kernels=true with --device=cuda: the reference kernels are CPUs'");
   }
+  if (*device == model::DeviceKind::kCpu && FLAGS_peer_sums) {
+    return absl::InvalidArgumentError(
+        "--peer_sums=true with --device=cpu: it is GPUs' memory that is read");
+  }
   auto config = model::LoadModelConfig(model_dir);
   if (!config.ok()) return config.status();
   const int context =
@@ -102,6 +106,7 @@ absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
   rank.block_size = FLAGS_block_size;
   rank.threads = FLAGS_threads;
   rank.batch_invariant = FLAGS_batch_invariant;
+  rank.peer_sums = FLAGS_peer_sums;
   rank.reference = FLAGS_reference_kernels;
   rank.kv_blocks =
       FLAGS_kv_blocks != 0 ? FLAGS_kv_blocks : DefaultKvBlocks(*config, *dtype, context, sequences);

@@ -45,10 +45,9 @@ absl::Status AgreeOn(Communicator* host, absl::Status status) {
   return absl::AbortedError("another rank of the group failed");
 }
 
-absl::StatusOr<std::unique_ptr<Collectives>> Collectives::Create(Communicator* host,
-                                                                 const Device* device,
-                                                                 bool batch_invariant) {
-  std::unique_ptr<Collectives> collectives(new Collectives(device, host->size(), batch_invariant));
+absl::StatusOr<std::unique_ptr<Collectives>> Collectives::Create(
+    Communicator* host, const Device* device, const CollectivesOptions& options) {
+  std::unique_ptr<Collectives> collectives(new Collectives(device, host->size(), options));
   if (host->size() == 1) return collectives;
   absl::StatusOr<ncclUniqueId> id = SharedId(host);
   if (!id.ok()) return id.status();
@@ -56,6 +55,11 @@ absl::StatusOr<std::unique_ptr<Collectives>> Collectives::Create(Communicator* h
       NcclStatus(ncclCommInitRank(&collectives->communicator_, host->size(), *id, host->rank()),
                  "joining the ranks");
   if (!joined.ok()) return joined;
+  if (options.peer_sums) {
+    absl::StatusOr<std::unique_ptr<PeerSum>> peers = PeerSum::Create(host, device);
+    if (!peers.ok()) return peers.status();
+    collectives->peers_ = *std::move(peers);
+  }
   return collectives;
 }
 
@@ -65,8 +69,11 @@ Collectives::~Collectives() {
 
 absl::Status Collectives::Sum(float* data, int64_t count) {
   if (ranks_ == 1) return absl::OkStatus();
+  if (peers_ != nullptr && peers_->Takes(count)) {
+    return peers_->Sum(data, count, device_->stream());
+  }
   const size_t size = static_cast<size_t>(count);
-  if (!batch_invariant_) {
+  if (!options_.batch_invariant) {
     return NcclStatus(
         ncclAllReduce(data, data, size, ncclFloat32, ncclSum, communicator_, device_->stream()),
         "a sum");

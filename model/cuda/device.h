@@ -41,6 +41,7 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   absl::Status MakeCurrent() const;
+  int32_t ordinal() const { return ordinal_; }
   Stream stream() const { return stream_; }
   const std::string& name() const { return name_; }
   // Waits for all that was enqueued; its errors come out here.

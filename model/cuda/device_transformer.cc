@@ -55,7 +55,9 @@ absl::Status DeviceTransformer::LoadCheckpoint(const std::string& model_dir,
   if (absl::Status opened = AgreeOn(communicator, device.status()); !opened.ok()) return opened;
   device_ = *std::move(device);
   absl::StatusOr<std::unique_ptr<Collectives>> collectives =
-      Collectives::Create(communicator, device_.get(), options_.batch_invariant);
+      Collectives::Create(
+      communicator, device_.get(),
+      {.batch_invariant = options_.batch_invariant, .peer_sums = options_.peer_sums});
   if (!collectives.ok()) return collectives.status();
   collectives_ = *std::move(collectives);
   absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(model_dir);

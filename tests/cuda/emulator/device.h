@@ -6,14 +6,16 @@
 // kernel under the sanitizers on machines without a GPU. No more of CUDA is here than the project's
 // kernels use.
 
-#define __shared__ static  // one block at a time runs, on one thread
+#define __shared__ static thread_local  // a thread of the process runs one block at a time
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <thread>
 #include <type_traits>
 
 #include "tests/cuda/emulator/emulator.h"
@@ -57,6 +59,21 @@ inline unsigned long long atomicOr(unsigned long long* place, unsigned long long
   *place |= bits;
   return old;
 }
+
+// Other GPUs are other threads of the process.
+#define __NV_ATOMIC_ACQUIRE 0
+#define __NV_ATOMIC_RELEASE 1
+#define __NV_THREAD_SCOPE_SYSTEM 0
+template <typename T>
+T __nv_atomic_load_n(T* place, int /*acquire*/, int /*scope*/) {
+  return std::atomic_ref<T>(*place).load(std::memory_order_acquire);
+}
+template <typename T>
+void __nv_atomic_store_n(T* place, T value, int /*release*/, int /*scope*/) {
+  std::atomic_ref<T>(*place).store(value, std::memory_order_release);
+}
+inline void __threadfence_system() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+inline void __nanosleep(unsigned /*nanoseconds*/) { std::this_thread::yield(); }
 
 inline int __clzll(long long value) {
   return std::countl_zero(static_cast<unsigned long long>(value));

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <vector>
 
@@ -15,8 +14,8 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-uint3 threadIdx, blockIdx;
-dim3 blockDim, gridDim;
+thread_local uint3 threadIdx, blockIdx;
+thread_local dim3 blockDim, gridDim;
 
 namespace specfabric::emulator {
 namespace {
@@ -89,8 +88,7 @@ class Block {
   std::mt19937_64 random_{1};
 };
 
-std::mutex one_kernel;
-Block the_block;
+thread_local Block the_block;
 
 void Block::Enter() {
   AfterSwitch(nullptr, &the_block.main_stack_, &the_block.main_bytes_);
@@ -211,10 +209,7 @@ uint64_t Exchange(unsigned mask, uint64_t bits, int lane) {
   return the_block.Exchange(mask, bits, lane);
 }
 
-void Shuffle(uint64_t seed) {
-  const std::lock_guard lock(one_kernel);
-  the_block.Shuffle(seed);
-}
+void Shuffle(uint64_t seed) { the_block.Shuffle(seed); }
 
 cudaError_t Run(const cudaLaunchConfig_t& config, const std::function<void()>& kernel) {
   const dim3 grid = config.gridDim, block = config.blockDim;
@@ -225,7 +220,6 @@ cudaError_t Run(const cudaLaunchConfig_t& config, const std::function<void()>& k
       grid.z > kMostHigh) {
     return cudaErrorInvalidConfiguration;
   }
-  const std::lock_guard lock(one_kernel);
   for (unsigned z = 0; z < grid.z; ++z) {
     for (unsigned y = 0; y < grid.y; ++y) {
       for (unsigned x = 0; x < grid.x; ++x) the_block.Run(config, {x, y, z}, kernel);

@@ -7,7 +7,8 @@
 // the process and says so. The runtime library, which runtime.cc supplies, does all at once,
 // whatever the stream, and fills new memory with bytes that make NaNs.
 //
-// Threads of the process may launch at the same time: one kernel runs after the other.
+// Threads of the process may launch at the same time, each as if on a GPU of its own: kernels of
+// different ones may wait for each other.
 
 #include <cuda_runtime_api.h>
 
@@ -15,8 +16,8 @@
 #include <functional>
 
 // Of the thread of the device that runs now.
-extern uint3 threadIdx, blockIdx;
-extern dim3 blockDim, gridDim;
+extern thread_local uint3 threadIdx, blockIdx;
+extern thread_local dim3 blockDim, gridDim;
 
 namespace specfabric::emulator {
 
@@ -28,7 +29,7 @@ void SyncBlock();
 // `lane` gave.
 uint64_t Exchange(unsigned mask, uint64_t bits, int lane);
 
-// The order of threads from here on follows from it.
+// The order of a kernel's threads follows from it, in all kernels that the calling thread launches.
 void Shuffle(uint64_t seed);
 
 cudaError_t Run(const cudaLaunchConfig_t& config, const std::function<void()>& kernel);

@@ -38,6 +38,18 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) 
   std::strcpy(properties->name, "emulated");
   return cudaSuccess;
 }
+// Whether all reach each other, or none any other; a process starts with the former.
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int other) {
+  *can = device != other && std::getenv("EMULATED_GPUS_APART") == nullptr ? 1 : 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int /*other*/, unsigned /*flags*/) { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
+  std::memset(memory, value, bytes);
+  return cudaSuccess;
+}
+
 const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaErrorMemoryAllocation ? "out of memory" : "emulated error";
 }

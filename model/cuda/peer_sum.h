@@ -1,0 +1,74 @@
+#ifndef SPECFABRIC_MODEL_CUDA_PEER_SUM_H_
+#define SPECFABRIC_MODEL_CUDA_PEER_SUM_H_
+
+// One-shot sums over the GPUs of one process that reach each other's memory (NVLink, or PCIe with
+// peer access): for the few rows of a decode or verification step, where a collective's time is its
+// number of hops and not its bytes. Every GPU puts its part where all others can read it, tells
+// them, waits until they have told it, and adds all parts itself, as the binary tree over the ranks
+// that communicator.h says: the bits are those of the CPU, and of the gathered sum in
+// collectives.h.
+//
+// A block works with the same block of the other GPUs and with no other one: it has flags, a count
+// of its sums, and a place for its part of its own. The place is double: a block that writes one
+// half again in its next sum but one has seen all others begin the sum between, so that they have
+// read what was in it. The counts are in the GPUs' memory, so that a captured graph can be run
+// again.
+
+#include <array>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/communicator.h"
+#include "model/cuda/device.h"
+#include "model/cuda/memory.h"
+
+namespace specfabric::model::cuda {
+
+constexpr int kMaxPeers = 8;
+constexpr int kPeerBlocks = 32, kPeerThreads = 256;
+
+// Up to so many floats one shot is quicker than a ring or a tree: 512 KiB for up to 4 GPUs, 256 KiB
+// for up to 8 (as vLLM's custom_all_reduce.cuh chooses where all are joined by NVLink). 0: never.
+constexpr int64_t MostPeerFloats(int ranks) {
+  return ranks > kMaxPeers ? 0 : (ranks > 4 ? 256 : 512) * 1024 / int64_t{sizeof(float)};
+}
+
+// What the kernel is given; memory of rank r's GPU at [r].
+struct PeerSumArgs {
+  std::array<float*, kMaxPeers> parts = {};  // [2][kPeerBlocks][floats_each]
+  // [kPeerBlocks][kMaxPeers]: how many sums the block has begun on the GPU of which rank.
+  std::array<uint32_t*, kMaxPeers> begun = {};
+  uint32_t* ended = nullptr;  // [kPeerBlocks] sums, on this GPU
+  int64_t floats_each = 0;    // of a block
+  int32_t rank = 0, ranks = 0;
+};
+
+// Owned by one rank's thread. All ranks must have finished what they enqueued before one of them
+// destroys its own.
+class PeerSum {
+ public:
+  // Every rank's thread calls this at the same time. Null, on all ranks, where not every GPU can
+  // reach every other one, or there are too many.
+  static absl::StatusOr<std::unique_ptr<PeerSum>> Create(Communicator* host, const Device* device);
+
+  // The same for all ranks.
+  bool Takes(int64_t count) const { return count <= MostPeerFloats(args_.ranks); }
+  // Enqueues: data[i] becomes the sum over ranks. All ranks make the same calls in the same order.
+  // One that does not come is waited for without end, as in NCCL: see StepWatchdog.
+  absl::Status Sum(float* data, int64_t count, Stream stream) const;
+
+ private:
+  PeerSum() = default;
+
+  DeviceBuffer memory_;  // this rank's parts, flags and counts
+  PeerSumArgs args_;
+};
+
+// peer_sum_kernel.cu
+absl::Status EnqueuePeerSum(const PeerSumArgs& args, float* data, int64_t count, Stream stream);
+
+}  // namespace specfabric::model::cuda
+
+#endif  // SPECFABRIC_MODEL_CUDA_PEER_SUM_H_

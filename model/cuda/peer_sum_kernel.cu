@@ -1,0 +1,70 @@
+#include "model/cuda/launch.h"
+#include "model/cuda/peer_sum.h"
+
+namespace specfabric::model::cuda {
+namespace {
+
+// As the binary tree over the ranks in order.
+__device__ float TreeSum(float* parts, int32_t ranks) {
+  for (int32_t distance = 1; distance < ranks; distance *= 2) {
+    for (int32_t left = 0; left + distance < ranks; left += 2 * distance) {
+      parts[left] += parts[left + distance];
+    }
+  }
+  return parts[0];
+}
+
+// Tells rank `peer` that this block has begun its sum number `epoch`: what it wrote before is there
+// to read for whoever has seen that.
+__device__ void Tell(const PeerSumArgs& args, int32_t peer, uint32_t epoch) {
+  uint32_t* const mine = &args.begun[peer][int64_t{blockIdx.x} * kMaxPeers + args.rank];
+  __nv_atomic_store_n(mine, epoch, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_SYSTEM);
+}
+
+// Waits until rank `peer` has told the same. Counts wrap; no rank is more than one sum ahead.
+__device__ void Await(const PeerSumArgs& args, int32_t peer, uint32_t epoch) {
+  uint32_t* const theirs = &args.begun[args.rank][int64_t{blockIdx.x} * kMaxPeers + peer];
+  const auto behind = [&] {
+    const uint32_t told = __nv_atomic_load_n(theirs, __NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_SYSTEM);
+    return static_cast<int32_t>(told - epoch) < 0;
+  };
+  while (behind()) __nanosleep(20);
+}
+
+__global__ void Sum(PeerSumArgs args, float* data, int64_t count) {
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const uint32_t epoch = args.ended[blockIdx.x] + 1;
+  const int64_t place = (int64_t{epoch % 2} * kPeerBlocks + blockIdx.x) * args.floats_each;
+  const int64_t begin = int64_t{blockIdx.x} * kPeerThreads + thread;
+  const int64_t stride = int64_t{gridDim.x} * kPeerThreads;
+  float* const mine = args.parts[args.rank] + place;
+  for (int64_t i = begin, at = thread; i < count; i += stride, at += kPeerThreads) {
+    mine[at] = data[i];
+  }
+  __threadfence_system();  // each thread's part, before one thread tells of them all
+  __syncthreads();
+  if (thread < args.ranks) Tell(args, thread, epoch);
+  __syncthreads();  // nobody waits before all are told
+  if (thread < args.ranks) Await(args, thread, epoch);
+  __syncthreads();
+  for (int64_t i = begin, at = thread; i < count; i += stride, at += kPeerThreads) {
+    float parts[kMaxPeers];
+    for (int32_t r = 0; r < args.ranks; ++r) parts[r] = args.parts[r][place + at];
+    data[i] = TreeSum(parts, args.ranks);
+  }
+  if (thread == 0) args.ended[blockIdx.x] = epoch;
+}
+
+}  // namespace
+
+absl::Status EnqueuePeerSum(const PeerSumArgs& args, float* data, int64_t count, Stream stream) {
+  if (count < 1 || count > args.floats_each * kPeerBlocks) {
+    return absl::InvalidArgumentError(absl::StrCat("a sum of ", count, " floats; allowed: 1 to ",
+                                                   args.floats_each * kPeerBlocks));
+  }
+  const int64_t blocks = (count + kPeerThreads - 1) / kPeerThreads;
+  const auto grid = static_cast<unsigned>(blocks < kPeerBlocks ? blocks : kPeerBlocks);
+  return Launch("sum over peers", Sum, dim3(grid), dim3(kPeerThreads), stream, args, data, count);
+}
+
+}  // namespace specfabric::model::cuda
