@@ -54,8 +54,7 @@ absl::Status DeviceTransformer::LoadCheckpoint(const std::string& model_dir,
       Device::Open(communicator->rank(), options_.batch_invariant);
   if (absl::Status opened = AgreeOn(communicator, device.status()); !opened.ok()) return opened;
   device_ = *std::move(device);
-  absl::StatusOr<std::unique_ptr<Collectives>> collectives =
-      Collectives::Create(
+  absl::StatusOr<std::unique_ptr<Collectives>> collectives = Collectives::Create(
       communicator, device_.get(),
       {.batch_invariant = options_.batch_invariant, .peer_sums = options_.peer_sums});
   if (!collectives.ok()) return collectives.status();
