@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "model/rank_tree.h"
+
 namespace specfabric::model {
 namespace {
 
@@ -33,14 +35,11 @@ class ProcessCommunicator : public Communicator {
       const auto part = Part<float>(rank);
       terms_.insert(terms_.end(), part.begin(), part.end());
     }
-    // The tree of thread_communicator.cc.
-    for (int distance = 1; distance < size(); distance *= 2) {
-      for (int left = 0; left + distance < size(); left += 2 * distance) {
-        float* sum = terms_.data() + left * data.size();
-        const float* term = sum + distance * data.size();
-        for (size_t i = 0; i < data.size(); ++i) sum[i] += term[i];
-      }
-    }
+    ForRankPairs(size(), [&](int left, int right) {
+      float* sum = terms_.data() + left * data.size();
+      const float* term = terms_.data() + right * data.size();
+      for (size_t i = 0; i < data.size(); ++i) sum[i] += term[i];
+    });
     std::copy_n(terms_.begin(), data.size(), data.begin());
   }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/communicator.h"
+#include "model/rank_tree.h"
 #include "model/spin_wait.h"
 
 namespace specfabric::model {
@@ -36,19 +37,17 @@ class ThreadCommunicator : public Communicator {
   int size() const override { return size_; }
 
   // Every rank adds a slice of its own, for all, in everybody's buffers: nobody else touches that
-  // slice. Neighbours are added first, then pairs of pairs: the tree that linear.h continues.
+  // slice.
   void AllReduceSum(absl::Span<float> data) override {
     if (size_ == 1) return;
     group_->ranks[rank_].data = data.data();
     Barrier();
     const auto [begin, end] = Slice(data.size(), kCacheLineFloats);
-    for (int distance = 1; distance < size_; distance *= 2) {
-      for (int left = 0; left + distance < size_; left += 2 * distance) {
-        float* sum = group_->ranks[left].data;
-        const float* term = group_->ranks[left + distance].data;
-        for (size_t i = begin; i < end; ++i) sum[i] += term[i];
-      }
-    }
+    ForRankPairs(size_, [&](int left, int right) {
+      float* sum = group_->ranks[left].data;
+      const float* term = group_->ranks[right].data;
+      for (size_t i = begin; i < end; ++i) sum[i] += term[i];
+    });
     const float* sum = group_->ranks[0].data;
     for (int other = 1; other < size_; ++other) {
       std::copy(sum + begin, sum + end, group_->ranks[other].data + begin);

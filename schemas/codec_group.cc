@@ -180,14 +180,9 @@ absl::StatusOr<Collective> Decode<Collective>(absl::Span<const uint8_t> payload)
   const auto* parts = (*table)->parts();
   if (parts == nullptr) return m;
   Checker check("Collective");
-  check.Size("parts", parts->size(), kMaxRanks);
-  size_t bytes = 0;
-  for (const wire::Part* part : *parts) {
-    if (!check.ok()) return check.status();
-    bytes += View(part->data()).size();
-    check.Require(bytes <= payload.size(), "parts", "entries that share their bytes",
-                  "entries with bytes of their own");
-  }
+  wire::CheckEntries(
+      "parts", *parts, kMaxRanks, payload,
+      [](const wire::Part& part) { return View(part.data()).size(); }, check);
   if (!check.ok()) return check.status();
   for (const wire::Part* part : *parts) m.parts.push_back(Copy(View(part->data())));
   return m;

@@ -80,21 +80,13 @@ std::vector<uint8_t> Encode(const Submit& m) {
   const auto stop_ids = builder.CreateVector(m.stop_ids);
   const auto sampling = wire::ToWire(m.sampling);
   const auto trace = wire::ToWire(m.trace);
-  std::vector<base::TokenId> ids;
-  std::vector<float> values;
-  for (const base::LogitBias& bias : m.rules.bias) {
-    ids.push_back(bias.token);
-    values.push_back(bias.value);
-  }
-  const auto bias_ids = builder.CreateVector(ids);
-  const auto bias_values = builder.CreateVector(values);
-  const auto barred_ids = builder.CreateVector(m.rules.barred_ids);
+  const wire::RuleLists rules = wire::WriteRules(m.rules, builder);
   return wire::Finish(
       builder, wire::CreateSubmit(
                    builder, m.request_id, m.attempt, prompt, generated, &sampling, m.max_tokens,
                    stop_ids, m.score_prompt, m.logprobs, m.speculate, m.rules.presence_penalty,
-                   m.rules.frequency_penalty, m.rules.repetition_penalty, bias_ids, bias_values,
-                   m.rules.min_tokens, barred_ids,
+                   m.rules.frequency_penalty, m.rules.repetition_penalty, rules.bias_ids,
+                   rules.bias_values, m.rules.min_tokens, rules.barred_ids,
                    m.coupling ? static_cast<uint8_t>(*m.coupling) : kNoCoupling, m.tpot_slo,
                    m.tenant, m.cache_salt, m.priority, m.trace.traced() ? &trace : nullptr));
 }
@@ -162,15 +154,10 @@ absl::StatusOr<TokensBatch> Decode<TokensBatch>(absl::Span<const uint8_t> payloa
   TokensBatch m;
   const auto* sequences = (*table)->sequences();
   if (sequences == nullptr) return m;
-  check.Size("sequences", sequences->size(), kMaxBatchSequences);
-  // Entries that share their lists would make a small message large in memory.
-  size_t bytes = 0;
-  for (const wire::Tokens* tokens : *sequences) {
-    if (!check.ok()) return check.status();
-    bytes += BytesOf(*tokens);
-    check.Require(bytes <= payload.size(), "sequences", "entries that share their lists",
-                  "entries with lists of their own");
-  }
+  wire::CheckEntries(
+      "sequences", *sequences, kMaxBatchSequences, payload,
+      [](const wire::Tokens& tokens) { return BytesOf(tokens); }, check);
+  if (!check.ok()) return check.status();
   m.sequences.reserve(sequences->size());
   for (const wire::Tokens* tokens : *sequences) {
     if (!check.ok()) return check.status();

@@ -21,27 +21,19 @@ using wire::View;
 
 Offset<wire::PlanSequence> WriteSequence(const PlanSequence& s, FlatBufferBuilder& builder) {
   const auto sampling = wire::ToWire(s.sampling);
-  std::vector<base::TokenId> ids;
-  std::vector<float> values;
-  for (const base::LogitBias& bias : s.rules.bias) {
-    ids.push_back(bias.token);
-    values.push_back(bias.value);
-  }
   std::vector<wire::TokenCount> counts;
   for (const speculation::TokenCount& count : s.counts) {
     counts.emplace_back(count.token, count.output);
   }
   const auto weight_row = builder.CreateVector(s.weight_row);
-  const auto bias_ids = builder.CreateVector(ids);
-  const auto bias_values = builder.CreateVector(values);
-  const auto barred_ids = builder.CreateVector(s.rules.barred_ids);
+  const wire::RuleLists rules = wire::WriteRules(s.rules, builder);
   const auto all_counts = builder.CreateVectorOfStructs(counts);
   return wire::CreatePlanSequence(
       builder, s.id, static_cast<uint8_t>(s.kind), s.kv_len, s.first_row, s.row_count,
       s.first_block, s.block_count, s.first_logit, s.logit_count, s.samples, s.logprobs, &sampling,
       s.prompt_size, static_cast<uint8_t>(s.coupling), static_cast<uint8_t>(s.draw), s.draw_number,
       weight_row, s.rules.presence_penalty, s.rules.frequency_penalty, s.rules.repetition_penalty,
-      bias_ids, bias_values, s.rules.min_tokens, barred_ids, all_counts);
+      rules.bias_ids, rules.bias_values, s.rules.min_tokens, rules.barred_ids, all_counts);
 }
 
 // Whether [first, first + count) lies in [0, size).
@@ -134,21 +126,6 @@ size_t BytesOf(const wire::PlanSequence& t) {
 
 size_t BytesOf(const wire::StepWeights& t) { return View(t.bytes()).size(); }
 
-template <typename Table>
-void CheckList(const char* field, const flatbuffers::Vector<Offset<Table>>* list, size_t limit,
-               Checker& check) {
-  if (list == nullptr) return;
-  check.Size(field, list->size(), kMaxBatchSequences);
-  // Entries that share their lists would make a small message large in memory.
-  size_t bytes = 0;
-  for (const Table* entry : *list) {
-    if (!check.ok()) return;
-    bytes += BytesOf(*entry);
-    check.Require(bytes <= limit, field, "entries that share their lists",
-                  "entries with lists of their own");
-  }
-}
-
 void ReadRows(const wire::Step& t, Checker& check, StepPlan* plan) {
   const auto tokens = View(t.tokens());
   const size_t rows = tokens.size();
@@ -238,8 +215,13 @@ absl::StatusOr<Step> Decode<Step>(absl::Span<const uint8_t> payload) {
   Checker check("Step");
   Step m;
   ReadRows(t, check, &m.plan);
-  CheckList("sequences", t.sequences(), payload.size(), check);
-  CheckList("weights", t.weights(), payload.size(), check);
+  const auto bytes_of = [](const auto& entry) { return BytesOf(entry); };
+  if (t.sequences() != nullptr) {
+    wire::CheckEntries("sequences", *t.sequences(), kMaxBatchSequences, payload, bytes_of, check);
+  }
+  if (t.weights() != nullptr) {
+    wire::CheckEntries("weights", *t.weights(), kMaxBatchSequences, payload, bytes_of, check);
+  }
   if (!check.ok()) return check.status();
   if (t.sequences() != nullptr) {
     for (const wire::PlanSequence* sequence : *t.sequences()) {

@@ -59,6 +59,18 @@ std::vector<base::TokenLogprobs> CheckedLogprobs(const Logprobs* table, const ch
   return result;
 }
 
+RuleLists WriteRules(const base::LogitRules& rules, FlatBufferBuilder& builder) {
+  std::vector<base::TokenId> ids;
+  std::vector<float> values;
+  for (const base::LogitBias& bias : rules.bias) {
+    ids.push_back(bias.token);
+    values.push_back(bias.value);
+  }
+  return {.bias_ids = builder.CreateVector(ids),
+          .bias_values = builder.CreateVector(values),
+          .barred_ids = builder.CreateVector(rules.barred_ids)};
+}
+
 size_t BytesOf(const Logprobs* t) {
   if (t == nullptr) return 0;
   return sizeof(int32_t) * (View(t->tokens()).size() + View(t->values()).size() +

@@ -18,6 +18,31 @@ std::vector<base::TokenLogprobs> CheckedLogprobs(const Logprobs* table, const ch
 // As they lie in the buffer.
 size_t BytesOf(const Logprobs* table);
 
+// The lists that rules are made of, for a table that has the fields of Submit.
+struct RuleLists {
+  flatbuffers::Offset<flatbuffers::Vector<int32_t>> bias_ids;
+  flatbuffers::Offset<flatbuffers::Vector<float>> bias_values;
+  flatbuffers::Offset<flatbuffers::Vector<int32_t>> barred_ids;
+};
+RuleLists WriteRules(const base::LogitRules& rules, FlatBufferBuilder& builder);
+
+// Of entries that each may have lists of their own: no more than `most`, and none shares its lists
+// with others, which would make a small message large in memory. bytes_of: of an entry's lists, as
+// they lie in the payload.
+template <typename Entry, typename BytesOfEntry>
+void CheckEntries(const char* field, const flatbuffers::Vector<flatbuffers::Offset<Entry>>& entries,
+                  size_t most, absl::Span<const uint8_t> payload, BytesOfEntry bytes_of,
+                  Checker& check) {
+  check.Size(field, entries.size(), most);
+  size_t bytes = 0;
+  for (const Entry* entry : entries) {
+    if (!check.ok()) return;
+    bytes += bytes_of(*entry);
+    check.Require(bytes <= payload.size(), field, "entries that share their lists",
+                  "entries with lists of their own");
+  }
+}
+
 // Of a table that has the fields of Submit that rules are made of.
 template <typename Table>
 base::LogitRules CheckedRules(const Table& t, Checker& check) {

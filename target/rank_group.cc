@@ -48,7 +48,14 @@ class RankGroup::Impl {
   absl::Status Execute(const scheduler::StepPlan& plan,
                        absl::Span<const schemas::DraftWeights* const> weights, Verdict* verdict,
                        StepTimes* times);
-  Verdict own_verdict_;  // Run's, kept for its memory
+  absl::StatusOr<scheduler::StepResult> Run(const scheduler::StepPlan& plan,
+                                            absl::Span<const schemas::DraftWeights* const> weights,
+                                            StepTimes* times) {
+    own_verdict_.Reset(plan);
+    absl::Status done = Execute(plan, weights, &own_verdict_, times);
+    if (!done.ok()) return done;
+    return Accept(plan, own_verdict_);
+  }
   const model::RankModel& first() const { return *ranks_[0].model; }
 
  private:
@@ -81,6 +88,7 @@ class RankGroup::Impl {
   std::vector<model::KvMove> moves_;
   bool stop_ = false;
   Verdict* verdict_ = nullptr;
+  Verdict own_verdict_;            // Run's, kept for its memory
   StepTimes times_;                // written by rank 0
   std::atomic<uint32_t> step_{0};  // raised by the leader to start a step
   std::atomic<uint32_t> done_{0};  // raised by the last rank to finish it
@@ -189,10 +197,7 @@ absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Start(const RankGroupOptio
 absl::StatusOr<scheduler::StepResult> RankGroup::Run(
     const scheduler::StepPlan& plan, absl::Span<const schemas::DraftWeights* const> weights,
     StepTimes* times) {
-  Verdict& verdict = impl_->own_verdict_;
-  verdict.Reset(plan);
-  if (absl::Status done = impl_->Execute(plan, weights, &verdict, times); !done.ok()) return done;
-  return Accept(plan, verdict);
+  return impl_->Run(plan, weights, times);
 }
 
 absl::Status RankGroup::Execute(const scheduler::StepPlan& plan,

@@ -21,9 +21,9 @@ struct RankRange {
   int ranks = 1;
   int first = 0;
   int count = 1;
-  // Whether one of them decides the sequence (RankVerifier::Mine).
+  // Whether one of them decides the sequence.
   bool Owns(const scheduler::PlanSequence& sequence) const {
-    const int owner = static_cast<int>(sequence.id % ranks);
+    const int owner = OwnerOf(sequence, ranks);
     return owner >= first && owner < first + count;
   }
 };

@@ -18,6 +18,10 @@ void Verdict::Reset(const StepPlan& plan) {
   accepted.assign(plan.sequences.size(), {});
 }
 
+int OwnerOf(const PlanSequence& sequence, int ranks) {
+  return static_cast<int>(sequence.id % ranks);
+}
+
 bool ReadsWeights(const PlanSequence& sequence) {
   return sequence.kind == RowsKind::kTree && sequence.row_count > 1 &&
          speculation::NeedsDraftRows(sequence.coupling, sequence.draw);
@@ -281,7 +285,7 @@ void RankVerifier::WantRows(const StepPlan& plan) {
     wanted_.push_back(logit);
     // Sequences are spread over the ranks; all rows of one stay together, and its weights with
     // them.
-    owners_.push_back(static_cast<int>(plan.sequences[s].id % communicator_->size()));
+    owners_.push_back(OwnerOf(plan.sequences[s], communicator_->size()));
   };
   for (const RowTask& task : whole_) want(task.sequence, task.logit);
   for (int32_t s : trees_) {
@@ -336,7 +340,7 @@ absl::Status RankVerifier::GatherWhole(const StepPlan& plan, const model::LogitS
 }
 
 bool RankVerifier::Mine(const PlanSequence& sequence) const {
-  return static_cast<int>(sequence.id % communicator_->size()) == communicator_->rank();
+  return OwnerOf(sequence, communicator_->size()) == communicator_->rank();
 }
 
 absl::Span<const float> RankVerifier::Changed(const StepPlan& plan, int32_t s, int32_t logit) {

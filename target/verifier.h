@@ -36,6 +36,9 @@ struct Verdict {
 // Called by the leader.
 scheduler::StepResult Accept(const scheduler::StepPlan& plan, const Verdict& verdict);
 
+// The rank that decides the sequence, of so many.
+int OwnerOf(const scheduler::PlanSequence& sequence, int ranks);
+
 // Whether the round of this sequence reads weights of its draft.
 bool ReadsWeights(const scheduler::PlanSequence& sequence);
 

@@ -2,12 +2,9 @@
 
 #include <nccl.h>
 
-#include <array>
-#include <cstring>
-#include <vector>
-
 #include "absl/strings/str_cat.h"
 #include "model/cuda/layers.h"
+#include "model/cuda/rank_exchange.h"
 
 namespace specfabric::model::cuda {
 namespace {
@@ -19,31 +16,15 @@ absl::Status NcclStatus(ncclResult_t result, const char* what) {
 
 // What the first rank drew, on every rank.
 absl::StatusOr<ncclUniqueId> SharedId(Communicator* host) {
-  constexpr int kWords = sizeof(ncclUniqueId) / sizeof(float);
   ncclUniqueId id = {};
   absl::Status drawn = absl::OkStatus();
   if (host->rank() == 0) drawn = NcclStatus(ncclGetUniqueId(&id), "an id");
-  std::vector<float> rows(static_cast<size_t>(host->size()) * kWords);
-  std::vector<int> owners(host->size());
-  for (int r = 0; r < host->size(); ++r) {
-    std::memcpy(rows.data() + r * kWords, &id, sizeof(id));
-    owners[r] = r;
-  }
-  std::vector<float> joined;  // this rank's row: the ids of all ranks
-  host->GatherRows(rows, kWords, owners, &joined);
+  id = FromAllRanks(host, id)[0];
   if (!drawn.ok()) return drawn;
-  std::memcpy(&id, joined.data(), sizeof(id));
   return id;
 }
 
 }  // namespace
-
-absl::Status AgreeOn(Communicator* host, absl::Status status) {
-  float failed = status.ok() ? 0 : 1;
-  host->AllReduceSum(absl::MakeSpan(&failed, 1));
-  if (!status.ok() || failed == 0) return status;
-  return absl::AbortedError("another rank of the group failed");
-}
 
 absl::StatusOr<std::unique_ptr<Collectives>> Collectives::Create(
     Communicator* host, const Device* device, const CollectivesOptions& options) {

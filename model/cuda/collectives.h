@@ -18,10 +18,6 @@ struct ncclComm;
 
 namespace specfabric::model::cuda {
 
-// This rank's status, or Aborted if it is well and another rank's is not. All ranks call it, so
-// that none waits in a collective for one that has failed.
-absl::Status AgreeOn(Communicator* host, absl::Status status);
-
 struct CollectivesOptions {
   // Parts are gathered and added pairwise, as a binary tree over the ranks in order, whereas the
   // order of NCCL's own sum depends on how much there is to add.

@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "model/cuda/arg_max.h"
 #include "model/cuda/layers.h"
+#include "model/cuda/rank_exchange.h"
 #include "model/numerics.h"
 
 namespace specfabric::model::cuda {

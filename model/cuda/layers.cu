@@ -3,6 +3,7 @@
 #include "model/cuda/element.h"
 #include "model/cuda/launch.h"
 #include "model/cuda/reduce.h"
+#include "model/rank_tree.h"
 
 namespace specfabric::model::cuda {
 namespace {
@@ -82,11 +83,7 @@ __global__ void SumParts(const float* parts, int32_t ranks, int64_t count, float
   if (i >= count) return;
   float sums[kMaxSumParts];
   for (int32_t r = 0; r < ranks; ++r) sums[r] = parts[r * count + i];
-  for (int32_t distance = 1; distance < ranks; distance *= 2) {
-    for (int32_t left = 0; left + distance < ranks; left += 2 * distance) {
-      sums[left] += sums[left + distance];
-    }
-  }
+  ForRankPairs(ranks, [&](int left, int right) { sums[left] += sums[right]; });
   out[i] = sums[0];
 }
 

@@ -2,12 +2,10 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstring>
-#include <type_traits>
 #include <vector>
 
-#include "model/cuda/collectives.h"
 #include "model/cuda/error.h"
+#include "model/cuda/rank_exchange.h"
 
 namespace specfabric::model::cuda {
 namespace {
@@ -15,29 +13,12 @@ namespace {
 constexpr size_t kFlagBytes = sizeof(uint32_t) * kPeerBlocks * kMaxPeers;
 constexpr size_t kCountBytes = sizeof(uint32_t) * kPeerBlocks;
 
-// What ranks tell each other; as floats on its way.
+// What ranks tell each other.
 struct Introduction {
   int32_t ordinal;
   int32_t padding;
   void* memory;
 };
-static_assert(std::is_trivial_v<Introduction>);
-
-std::vector<Introduction> Introduce(Communicator* host, const Introduction& mine) {
-  constexpr int kWords = sizeof(Introduction) / sizeof(float);
-  const auto ranks = static_cast<size_t>(host->size());
-  std::vector<float> rows(ranks * kWords);
-  std::vector<int> owners(ranks);
-  for (size_t r = 0; r < ranks; ++r) {
-    std::memcpy(rows.data() + r * kWords, &mine, sizeof(mine));
-    owners[r] = static_cast<int>(r);
-  }
-  std::vector<float> joined;
-  host->GatherRows(rows, kWords, owners, &joined);
-  std::vector<Introduction> all(ranks);
-  std::memcpy(all.data(), joined.data(), ranks * sizeof(Introduction));
-  return all;
-}
 
 // False: the GPU, which is the current one, cannot reach the other.
 absl::StatusOr<bool> Reach(int32_t mine, int32_t other) {
@@ -85,7 +66,7 @@ absl::StatusOr<std::unique_ptr<PeerSum>> PeerSum::Create(Communicator* host, con
                       "a memset");
     status.Update(ToStatus(cudaDeviceSynchronize(), "a memset"));
   }
-  const std::vector<Introduction> all = Introduce(
+  const std::vector<Introduction> all = FromAllRanks<Introduction>(
       host, {.ordinal = device->ordinal(), .padding = 0, .memory = sum->memory_.As<void>()});
   // Nobody asks for access to memory that is not there.
   if (absl::Status agreed = AgreeOn(host, status); !agreed.ok()) return agreed;

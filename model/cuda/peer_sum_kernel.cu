@@ -1,18 +1,9 @@
 #include "model/cuda/launch.h"
 #include "model/cuda/peer_sum.h"
+#include "model/rank_tree.h"
 
 namespace specfabric::model::cuda {
 namespace {
-
-// As the binary tree over the ranks in order.
-__device__ float TreeSum(float* parts, int32_t ranks) {
-  for (int32_t distance = 1; distance < ranks; distance *= 2) {
-    for (int32_t left = 0; left + distance < ranks; left += 2 * distance) {
-      parts[left] += parts[left + distance];
-    }
-  }
-  return parts[0];
-}
 
 // Tells rank `peer` that this block has begun its sum number `epoch`: what it wrote before is there
 // to read for whoever has seen that.
@@ -50,7 +41,8 @@ __global__ void Sum(PeerSumArgs args, float* data, int64_t count) {
   for (int64_t i = begin, at = thread; i < count; i += stride, at += kPeerThreads) {
     float parts[kMaxPeers];
     for (int32_t r = 0; r < args.ranks; ++r) parts[r] = args.parts[r][place + at];
-    data[i] = TreeSum(parts, args.ranks);
+    ForRankPairs(args.ranks, [&](int left, int right) { parts[left] += parts[right]; });
+    data[i] = parts[0];
   }
   if (thread == 0) args.ended[blockIdx.x] = epoch;
 }
