@@ -14,20 +14,12 @@ using wire::FlatBufferBuilder;
 using wire::VerifiedTable;
 using wire::View;
 
-void CheckAscending(const char* field, absl::Span<const int32_t> indices, Checker& check) {
-  check.Size(field, indices.size(), kMaxStepRows);
-  for (size_t i = 0; i < indices.size(); ++i) {
-    check.Require(indices[i] >= (i == 0 ? 0 : indices[i - 1] + 1), field, indices[i],
-                  "ascending from 0");
-  }
-}
-
 std::vector<StepTree> CheckedTrees(const wire::StepDone& t, Checker& check) {
   const auto sequences = View(t.tree_sequences());
   const auto depths = View(t.tree_depths());
   const auto paths = View(t.paths());
   const auto tokens = View(t.tree_tokens());
-  CheckAscending("tree_sequences", sequences, check);
+  wire::CheckAscending("tree_sequences", sequences, kMaxBatchSequences, check);
   check.TokenIds("tree_tokens", tokens);
   for (int32_t node : paths) check.Require(node > 0, "paths", node, "nodes below the root");
   size_t nodes = 0;
@@ -141,8 +133,8 @@ absl::StatusOr<StepDone> Decode<StepDone>(absl::Span<const uint8_t> payload) {
   const auto chosen = View(t->chosen());
   const auto scored_logits = View(t->scored_logits());
   check.Text("error", View(t->error()), kMaxErrorBytes);
-  CheckAscending("chosen_logits", chosen_logits, check);
-  CheckAscending("scored_logits", scored_logits, check);
+  wire::CheckAscending("chosen_logits", chosen_logits, kMaxStepRows, check);
+  wire::CheckAscending("scored_logits", scored_logits, kMaxStepRows, check);
   check.TokenIds("chosen", chosen);
   check.Require(chosen.size() == chosen_logits.size(), "number of chosen", chosen.size(),
                 "the number of chosen_logits");

@@ -135,11 +135,7 @@ void ReadRows(const wire::Step& t, Checker& check, StepPlan* plan) {
                     View(t.ancestors()).size() == rows,
                 "positions, parents or ancestors", "of another length", "one entry a row");
   const auto logit_rows = View(t.logit_rows());
-  for (size_t i = 0; i < logit_rows.size(); ++i) {
-    check.Require(logit_rows[i] >= (i == 0 ? 0 : logit_rows[i - 1] + 1) &&
-                      logit_rows[i] < static_cast<int64_t>(rows),
-                  "logit_rows", logit_rows[i], "ascending rows");
-  }
+  wire::CheckAscending("logit_rows", logit_rows, rows, check);
   const auto score_tokens = View(t.score_tokens());
   check.Require(score_tokens.size() == logit_rows.size(), "number of score_tokens",
                 score_tokens.size(), "the number of logit_rows");

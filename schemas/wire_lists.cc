@@ -59,6 +59,17 @@ std::vector<base::TokenLogprobs> CheckedLogprobs(const Logprobs* table, const ch
   return result;
 }
 
+void CheckAscending(const char* field, absl::Span<const int32_t> indices, size_t size,
+                    Checker& check) {
+  int64_t least = 0;
+  for (int32_t index : indices) {
+    check.Require(index >= least && index < static_cast<int64_t>(size), field, index,
+                  absl::StrCat("ascending, in [0, ", size, ")"));
+    if (!check.ok()) return;
+    least = int64_t{index} + 1;
+  }
+}
+
 RuleLists WriteRules(const base::LogitRules& rules, FlatBufferBuilder& builder) {
   std::vector<base::TokenId> ids;
   std::vector<float> values;

@@ -18,6 +18,10 @@ std::vector<base::TokenLogprobs> CheckedLogprobs(const Logprobs* table, const ch
 // As they lie in the buffer.
 size_t BytesOf(const Logprobs* table);
 
+// Indices into something of `size` entries: ascending, none twice.
+void CheckAscending(const char* field, absl::Span<const int32_t> indices, size_t size,
+                    Checker& check);
+
 // The lists that rules are made of, for a table that has the fields of Submit.
 struct RuleLists {
   flatbuffers::Offset<flatbuffers::Vector<int32_t>> bias_ids;

@@ -307,6 +307,7 @@ TEST(LimitsTest, StepRows) {
   ExpectStepRefused("blocks", [](P& p, S&) { p.blocks[0] = -1; });
   ExpectStepRefused("logit_rows", [](P& p, S&) { p.logit_rows = {1, 0}; });
   ExpectStepRefused("logit_rows", [](P& p, S&) { p.logit_rows = {0, 2}; });
+  ExpectStepRefused("logit_rows", [](P& p, S&) { p.logit_rows = {INT32_MAX, 0}; });
   ExpectStepRefused("score_tokens", [](P& p, S&) { p.score_tokens.pop_back(); });
   ExpectStepRefused("score_tokens", [](P& p, S&) { p.score_tokens[0] = -2; });
   ExpectStepRefused("moves", [](P& p, S&) { p.moves = {{0, -1}}; });
@@ -354,6 +355,8 @@ TEST(LimitsTest, StepDone) {
   using M = StepDone;
   ExpectRefused<M>("error", [](M& m) { m.error = "two\nlines"; });
   ExpectRefused<M>("chosen_logits", [](M& m) { m.chosen_logits = {2, 2}; });
+  ExpectRefused<M>("chosen_logits", [](M& m) { m.chosen_logits = {INT32_MAX, 0}; });
+  ExpectRefused<M>("tree_sequences", [](M& m) { m.trees = {{-1, {{1}, {1, 2}}}}; });
   ExpectRefused<M>("number of chosen", [](M& m) { m.chosen.push_back(1); });
   ExpectRefused<M>("number of logprobs", [](M& m) { m.scored_logits.push_back(1000); });
   ExpectRefused<M>("paths", [](M& m) { m.trees = {{0, {{0}, {1, 2}}}}; });
