@@ -1,6 +1,7 @@
 #include "scheduler/simulator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <variant>
 
 #include "base/check.h"
+#include "base/hash.h"
 #include "speculation/tree.h"
 
 namespace specfabric::scheduler {
@@ -300,7 +302,9 @@ void Simulation::Plan(size_t index) {
   Expire(&target);
   auto planned = target.scheduler.Plan(now_);
   if (auto* plan = std::get_if<StepPlan>(&planned)) {
-    const Nanos time = std::max<Nanos>(1, options_.step.Of(*plan));
+    const auto usual = static_cast<double>(options_.step.Of(*plan));
+    const auto time =
+        std::max<Nanos>(1, static_cast<Nanos>(usual * options_.noise.Factor(now_, options_.seed)));
     target.busy += time;
     target.step = std::move(*plan);
     target.wake = base::kForever;
@@ -365,6 +369,19 @@ Nanos StepCost::Of(const StepPlan& plan) const {
   for (const PlanSequence& part : plan.sequences) context += part.kv_len + part.row_count;
   const auto rows = static_cast<Nanos>(row_ns * plan.rows());
   return fixed + std::max(weights, rows) + static_cast<Nanos>(context_ns * context);
+}
+
+double StepNoise::Factor(Nanos now, uint64_t seed) const {
+  // In [-1, 1), by number.
+  const auto random = [seed](uint64_t kind, Nanos number) {
+    const uint64_t bits =
+        base::Mix64(seed ^ base::Mix64(kind ^ base::Mix64(static_cast<uint64_t>(number))));
+    return 2 * (static_cast<double>(bits >> 11) * 0x1p-53) - 1;
+  };
+  const Nanos number = now / period;
+  const double passed = static_cast<double>(now % period) / static_cast<double>(period);
+  const double pace = (1 - passed) * random(0, number) + passed * random(0, number + 1);
+  return std::pow(wander, pace) * std::pow(jitter, random(1, now));
 }
 
 SimulationReport Simulate(const SimulationOptions& options, const std::vector<Arrival>& arrivals) {

@@ -31,6 +31,15 @@ struct StepCost {
   base::Nanos Of(const StepPlan& plan) const;
 };
 
+// A shared machine: a step takes up to `wander` times as long or as short, by a factor that moves
+// from one value to the next within a period, and up to `jitter` times by one of its own.
+struct StepNoise {
+  double wander = 1, jitter = 1;
+  base::Nanos period = 2 * base::kSecond;
+  // For a step that begins at `now`.
+  double Factor(base::Nanos now, uint64_t seed) const;
+};
+
 struct Arrival {
   base::Nanos time = 0;
   int32_t prompt = 0;  // tokens
@@ -41,6 +50,7 @@ struct SimulationOptions {
   SchedulerOptions scheduler;  // of each target; the vocabulary is the simulator's own
   DraftRouterOptions router;   // of each target, but for the salt
   StepCost step;
+  StepNoise noise;
   DraftCost draft;
   int32_t targets = 1;          // an arrival goes to the one with the fewest sequences
   int32_t drafts = 0;           // workers that all targets share; 0: none is asked

@@ -116,5 +116,25 @@ TEST(OracleTest, NearlyAsGoodAsTheBestFixedTreeAndNoWorseThanNone) {
   }
 }
 
+// Steps of a shared machine tell the controller less, and what they cost when it last looked may be
+// wrong by now.
+TEST(OracleTest, StepsThatWanderCostLittle) {
+  std::printf("%10s %6s %9s %9s %7s\n", "accepted", "at once", "plain", "ours", "/plain");
+  for (int32_t clients : {4, 64, 256}) {
+    for (double acceptance : {.3, .7}) {
+      const Point point = {acceptance, clients, 1500 * kMicrosecond, -1, 300};
+      SimulationOptions options = OptionsAt(point);
+      options.noise.wander = 1.2;
+      options.noise.jitter = 1.1;
+      SimulationOptions none = options;
+      none.drafts = 0;
+      const double plain = TokensPerSecond(none, point, "1");
+      const double ours = TokensPerSecond(options, point, "best:32:4:12");
+      std::printf("%10.1f %6d %9.0f %9.0f %7.3f\n", acceptance, clients, plain, ours, ours / plain);
+      EXPECT_GE(ours, 0.98 * plain);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace specfabric::scheduler
