@@ -62,7 +62,9 @@ DEFINE_string(
 DEFINE_string(join_secret_file, "",
               "file with the secret (16 to 4096 bytes) without which nobody joins this process's "
               "peers; empty: anybody who has none either, but up and generate make their own");
-DEFINE_int32(tensor_parallel, 1, "ranks of a target group");
+DEFINE_int32(tensor_parallel, 1, "ranks of a target group, or of each of its pipeline stages");
+DEFINE_int32(pipeline_stages, 1,
+             "runs of the model's layers, each on --tensor_parallel ranks of its own");
 DEFINE_int32(group_processes, 1,
              "processes that hold the ranks of the group: this one, and as many `specfabric rank` "
              "as are missing");
@@ -195,10 +197,10 @@ const std::vector<Group>& Groups() {
        {"model", "device", "dtype", "threads", "kv_blocks", "block_size", "max_context",
         "batch_invariant", "peer_sums", "reference_kernels"}},
       {"target",
-       {"tensor_parallel", "drafts", "coupling", "request_couplings", "draft_rows",
-        "typical_epsilon", "typical_delta", "max_sequences", "max_step_tokens", "max_queue",
-        "speculation", "lookup", "drafter_choice", "draft_router", "draft_latency_warn",
-        "max_draft_wait_ms", "step_timeout_seconds", "served_model_name"}},
+       {"tensor_parallel", "pipeline_stages", "drafts", "coupling", "request_couplings",
+        "draft_rows", "typical_epsilon", "typical_delta", "max_sequences", "max_step_tokens",
+        "max_queue", "speculation", "lookup", "drafter_choice", "draft_router",
+        "draft_latency_warn", "max_draft_wait_ms", "step_timeout_seconds", "served_model_name"}},
       {"group", {"group_processes", "group_listen", "group_timeout_seconds"}},
       {"rank", {"join", "model", "threads", "admin_listen", "ready_fd"}},
       {"draft",

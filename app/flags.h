@@ -45,6 +45,7 @@ DECLARE_string(prompt_ids);
 DECLARE_string(inject_faults);
 DECLARE_string(join_secret_file);
 DECLARE_int32(tensor_parallel);
+DECLARE_int32(pipeline_stages);
 DECLARE_int32(group_processes);
 DECLARE_int32(threads);
 DECLARE_int32(kv_blocks);

@@ -116,16 +116,26 @@ absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
 absl::Status CheckRanks() {
   auto config = model::LoadModelConfig(FLAGS_model);
   if (!config.ok()) return config.status();
-  const absl::Status split = model::CheckTensorParallel(*config, FLAGS_tensor_parallel);
-  if (split.ok()) return split;
-  return absl::InvalidArgumentError(
-      absl::StrCat("--tensor_parallel=", FLAGS_tensor_parallel, ": ", split.message()));
+  const absl::Status split =
+      model::CheckShape(*config, {FLAGS_tensor_parallel, FLAGS_pipeline_stages});
+  if (!split.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--tensor_parallel=", FLAGS_tensor_parallel,
+                                                   " --pipeline_stages=", FLAGS_pipeline_stages,
+                                                   ": ", split.message()));
+  }
+  if (FLAGS_pipeline_stages > 1 && FLAGS_device != "cpu") {
+    return absl::InvalidArgumentError(absl::StrCat("--pipeline_stages=", FLAGS_pipeline_stages,
+                                                   " with --device=", FLAGS_device,
+                                                   ": stages are of CPUs only"));
+  }
+  return absl::OkStatus();
 }
 
 // How the ranks are spread over processes.
 absl::StatusOr<target::GroupOptions> GroupFlags() {
+  const int ranks = FLAGS_tensor_parallel * FLAGS_pipeline_stages;
   for (absl::Status status :
-       {InRange("group_processes", FLAGS_group_processes, 1, FLAGS_tensor_parallel),
+       {InRange("group_processes", FLAGS_group_processes, 1, ranks),
         InRange("group_timeout_seconds", FLAGS_group_timeout_seconds, 1.0, 86400.0)}) {
     if (!status.ok()) return status;
   }
@@ -134,6 +144,11 @@ absl::StatusOr<target::GroupOptions> GroupFlags() {
   group.timeout = FromSeconds(FLAGS_group_timeout_seconds);
   group.listen = FLAGS_group_listen;
   if (group.processes == 1) return group;
+  if (FLAGS_pipeline_stages > 1 && FLAGS_pipeline_stages % group.processes != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--group_processes=", group.processes, " with --pipeline_stages=", FLAGS_pipeline_stages,
+        ": allowed are divisors of that, so that a process holds whole stages"));
+  }
   absl::Status listen = transport::CheckAddress(group.listen);
   if (!listen.ok()) return Flag("group_listen", group.listen, listen);
   if (FLAGS_device != "cpu") {
@@ -297,6 +312,8 @@ absl::StatusOr<scheduler::RoutePolicy> DraftRouterFlag() {
 absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
   for (absl::Status status :
        {InRange("tensor_parallel", FLAGS_tensor_parallel, 1, 64),
+        InRange("pipeline_stages", FLAGS_pipeline_stages, 1,
+                64 / std::max(1, FLAGS_tensor_parallel)),
         InRange("max_sequences", FLAGS_max_sequences, 1, 4096),
         InRange("max_queue", FLAGS_max_queue, 1, 1 << 20),
         InRange("draft_rows", FLAGS_draft_rows, 1, speculation::kMaxVerifyNodes),
@@ -327,6 +344,7 @@ absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
   if (!group.ok()) return group.status();
   options.group = *std::move(group);
   options.ranks.rank = *rank;
+  options.ranks.rank.pipeline_stages = FLAGS_pipeline_stages;
   options.ranks.typical = {.epsilon = FLAGS_typical_epsilon, .delta = FLAGS_typical_delta};
   options.scheduler.max_context = FLAGS_max_context;
   options.scheduler.max_sequences = FLAGS_max_sequences;

@@ -86,6 +86,7 @@ std::vector<std::string> TargetArgs(const std::vector<std::string>& drafts) {
   args.push_back("--listen=127.0.0.1:0");
   args.push_back(absl::StrCat("--drafts=", absl::StrJoin(drafts, ",")));
   args.push_back(absl::StrCat("--tensor_parallel=", FLAGS_tensor_parallel));
+  args.push_back(absl::StrCat("--pipeline_stages=", FLAGS_pipeline_stages));
   args.push_back(absl::StrCat("--kv_blocks=", FLAGS_kv_blocks));
   args.push_back(absl::StrCat("--coupling=", FLAGS_coupling));
   args.push_back(absl::StrCat("--request_couplings=", FLAGS_request_couplings));

@@ -36,7 +36,19 @@ class Communicator {
   virtual void GatherRows(absl::Span<const float> shard, int width, absl::Span<const int> owners,
                           std::vector<float>* out) = 0;
 
+  // Each rank's `out` becomes the `in` of the rank `distance` after it, which must have as many
+  // elements; the last ranks' goes nowhere, and the first ones' `in`, empty, stays so.
+  virtual void Shift(int distance, absl::Span<const float> out, absl::Span<float> in) = 0;
+
+  // data becomes that of rank `root`, which must have as many elements.
+  virtual void Broadcast(int root, absl::Span<float> data) = 0;
+
   virtual void Barrier() = 0;
+
+  // The communicator of this rank among those of its part, where the ranks in order are cut into
+  // `parts` of one size: those of a pipeline stage. `parts` must divide size(). Null: ranks of one
+  // part are in several processes.
+  virtual std::unique_ptr<Communicator> Split(int parts) = 0;
 };
 
 // Communicators of `size` threads of this process, one for each rank, in rank order. A rank that

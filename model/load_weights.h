@@ -151,8 +151,8 @@ absl::StatusOr<ModelWeightsOf<Matrix>> LoadWeights(const Checkpoint& checkpoint,
                                                    const MatrixFactory<Matrix>& make_matrix) {
   const loading::Loader<Matrix> loader(checkpoint, make_matrix);
   ModelWeightsOf<Matrix> weights;
-  for (int32_t i = 0; i < config.layers; ++i) {
-    const std::string prefix = absl::StrCat("model.layers.", i, ".");
+  for (int32_t i = 0; i < partition.layers; ++i) {
+    const std::string prefix = absl::StrCat("model.layers.", partition.first_layer + i, ".");
     LayerWeightsOf<Matrix> layer;
     absl::Status status =
         loader.Vector(prefix + "input_layernorm.weight", config.hidden, &layer.attention_norm);

@@ -1,10 +1,18 @@
 #include "model/partition.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "model/linear.h"
 #include "model/rank_model.h"
 
 namespace specfabric::model {
+
+absl::StatusOr<GroupShape> ShapeOf(int32_t ranks, int32_t stages) {
+  if (stages >= 1 && ranks % stages == 0) return GroupShape{ranks / stages, stages};
+  return absl::InvalidArgumentError(
+      absl::StrCat(stages, " pipeline stages of ", ranks, " ranks; allowed: divisors"));
+}
 
 int32_t CanonicalParts(const ModelConfig& config) {
   int32_t parts = kMaxParts;
@@ -12,8 +20,20 @@ int32_t CanonicalParts(const ModelConfig& config) {
   return parts;
 }
 
-Partition MakePartition(const ModelConfig& config, int32_t ranks, int32_t rank) {
+Partition MakePartition(const ModelConfig& config, const GroupShape& shape, int32_t rank) {
+  const auto bound = [](int64_t whole, int64_t parts, int64_t part) {
+    return static_cast<int32_t>(whole * part / parts);
+  };
   Partition p;
+  p.first_token = bound(config.vocabulary, shape.ranks(), rank);
+  p.vocabulary = bound(config.vocabulary, shape.ranks(), rank + 1) - p.first_token;
+
+  const int32_t ranks = shape.tensor_parallel;
+  p.stages = shape.stages;
+  p.stage = rank / ranks;
+  p.first_layer = bound(config.layers, p.stages, p.stage);
+  p.layers = bound(config.layers, p.stages, p.stage + 1) - p.first_layer;
+  rank %= ranks;
   p.ranks = ranks;
   p.parts = CanonicalParts(config) / ranks;
   p.heads = config.heads / ranks;
@@ -22,13 +42,10 @@ Partition MakePartition(const ModelConfig& config, int32_t ranks, int32_t rank) 
   p.first_kv_head = p.kv_heads * rank;
   p.intermediate = config.intermediate / ranks;
   p.first_intermediate = p.intermediate * rank;
-  const auto token_bound = [&](int64_t r) {
-    return static_cast<int32_t>(config.vocabulary * r / ranks);
-  };
-  p.first_token = token_bound(rank);
-  p.vocabulary = token_bound(rank + 1) - p.first_token;
   return p;
 }
+
+namespace {
 
 absl::Status CheckTensorParallel(const ModelConfig& config, int ranks) {
   const int32_t parts = CanonicalParts(config);
@@ -40,6 +57,17 @@ absl::Status CheckTensorParallel(const ModelConfig& config, int ranks) {
   return absl::InvalidArgumentError(absl::StrCat(
       ranks, " tensor-parallel ranks for a model with ", config.kv_heads, " KV heads and ",
       config.intermediate, " intermediate features; allowed: ", allowed));
+}
+
+}  // namespace
+
+absl::Status CheckShape(const ModelConfig& config, const GroupShape& shape) {
+  absl::Status split = CheckTensorParallel(config, shape.tensor_parallel);
+  if (!split.ok()) return split;
+  const int32_t most = std::min(config.layers, config.vocabulary / shape.tensor_parallel);
+  if (shape.stages >= 1 && shape.stages <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(shape.stages, " pipeline stages for a model with ",
+                                                 config.layers, " layers; allowed: 1 to ", most));
 }
 
 }  // namespace specfabric::model

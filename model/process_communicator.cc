@@ -74,7 +74,22 @@ class ProcessCommunicator : public Communicator {
     }
   }
 
+  void Shift(int distance, absl::Span<const float> out, absl::Span<float> in) override {
+    if (Gather<float>(out, false) && !in.empty()) Take(rank() - distance, in);
+  }
+
+  void Broadcast(int root, absl::Span<float> data) override {
+    const absl::Span<const float> mine = rank() == root ? data : absl::Span<const float>();
+    if (Gather<float>(mine, false)) Take(root, data);
+  }
+
   void Barrier() override { Gather<uint8_t>({}, true); }
+
+  std::unique_ptr<Communicator> Split(int parts) override {
+    const int ranks = size() / parts;
+    if (first_rank_ % ranks != 0 || local_->size() % ranks != 0) return nullptr;
+    return local_->Split(local_->size() / ranks);
+  }
 
  private:
   // Everybody's parts, in shared_->all until this rank's next collective; false: the group has
@@ -99,6 +114,15 @@ class ProcessCommunicator : public Communicator {
     if (fits) return;
     shared_->exchange->Diverged();
     shared_->ended = true;
+  }
+
+  void Take(int rank, absl::Span<float> to) {
+    const auto part = Part<float>(rank);
+    if (part.size() == to.size()) {
+      std::copy(part.begin(), part.end(), to.begin());
+    } else {
+      shared_->exchange->Diverged();
+    }
   }
 
   // Vectors are aligned for any of these types.

@@ -19,6 +19,7 @@
 #include "model/communicator.h"
 #include "model/config.h"
 #include "model/device_logits.h"
+#include "model/partition.h"
 
 namespace specfabric::model {
 
@@ -31,6 +32,8 @@ struct RankOptions {
   int32_t kv_blocks = 0;
   int32_t block_size = 16;
   int32_t threads = 1;  // threads inside one rank; of CPUs
+  // Runs of layers on ranks of their own, which must divide the group's ranks; of CPUs.
+  int32_t pipeline_stages = 1;
   // A row's logits do not depend on the other rows of the batch. The packed kernels hold this
   // always; the reference path and GPUs take a fixed number of rows at once for it.
   bool batch_invariant = true;
@@ -87,9 +90,9 @@ class RankModel {
   virtual int64_t KvBlockBytes() const = 0;
 };
 
-// OK if a model of this configuration can be split over `ranks`; else InvalidArgument naming the
-// numbers that can. Checked once before any rank loads.
-absl::Status CheckTensorParallel(const ModelConfig& config, int ranks);
+// OK if a model of this configuration can be split so; else InvalidArgument naming the numbers that
+// can. Checked once before any rank loads.
+absl::Status CheckShape(const ModelConfig& config, const GroupShape& shape);
 
 }  // namespace specfabric::model
 

@@ -24,6 +24,7 @@ struct alignas(64) Published {
 struct Group {
   explicit Group(int size) : ranks(size) {}
   std::vector<Published> ranks;
+  std::vector<std::shared_ptr<Group>> parts;  // of the Split at hand
   alignas(64) std::atomic<uint32_t> arrived{0};
   alignas(64) std::atomic<uint32_t> generation{0};
 };
@@ -84,6 +85,34 @@ class ThreadCommunicator : public Communicator {
       }
     }
     Barrier();
+  }
+
+  void Shift(int distance, absl::Span<const float> out, absl::Span<float> in) override {
+    group_->ranks[rank_].shard = out.data();
+    Barrier();
+    if (!in.empty()) std::copy_n(group_->ranks[rank_ - distance].shard, in.size(), in.data());
+    Barrier();
+  }
+
+  void Broadcast(int root, absl::Span<float> data) override {
+    group_->ranks[rank_].data = data.data();
+    Barrier();
+    if (rank_ != root) std::copy_n(group_->ranks[root].data, data.size(), data.data());
+    Barrier();
+  }
+
+  std::unique_ptr<Communicator> Split(int parts) override {
+    const int ranks = size_ / parts;
+    if (rank_ == 0) {
+      group_->parts.clear();
+      for (int part = 0; part < parts; ++part) {
+        group_->parts.push_back(std::make_shared<Group>(ranks));
+      }
+    }
+    Barrier();
+    auto part = std::make_unique<ThreadCommunicator>(group_->parts[rank_ / ranks], rank_ % ranks);
+    Barrier();
+    return part;
   }
 
   void Barrier() override {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "model/cpu/packed_linear.h"
+#include "model/micro_batches.h"
 #include "model/numerics.h"
 #include "model/reference/attention.h"
 #include "model/reference/linear.h"
@@ -17,27 +18,38 @@ namespace {
 // Changes whenever the same weights would give other bits: order of sums, rounding, layout.
 constexpr uint64_t kNumericsVersion = 1;
 
+// From here on arithmetic takes most of a pass's time, no longer reading the weights, so that
+// cutting it into passes of so many rows costs little.
+constexpr int kMicroBatchRows = 64;
+// Of a stage's time in a pass, 1 / (kMicroBatchesPerStage + 1) at least goes into filling the
+// pipeline.
+constexpr int kMicroBatchesPerStage = 4;
+
 // Room for `count` floats, zero where new. Never shrinks: steady batches allocate nothing.
 float* Reserve(std::vector<float>* buffer, size_t count) {
   if (buffer->size() < count) buffer->resize(count);
   return buffer->data();
 }
 
-KvShape ShapeOfCache(const ModelConfig& config, const RankOptions& options, int ranks) {
-  return {.layers = config.layers,
-          .kv_heads = config.kv_heads / ranks,
+KvShape ShapeOfCache(const ModelConfig& config, const RankOptions& options,
+                     const Partition& partition) {
+  return {.layers = partition.layers,
+          .kv_heads = partition.kv_heads,
           .head_dim = config.head_dim,
           .blocks = options.kv_blocks,
           .block_size = options.block_size,
           .dtype = options.dtype};
 }
 
-// The packed path gives the same bits for any number of ranks and threads; libtorch's does not.
-uint64_t HashNumerics(const RankOptions& options, const cpu::Kernels& kernels, int ranks) {
+// The packed path gives the same bits for any number of ranks, stages and threads; libtorch's does
+// not.
+uint64_t HashNumerics(const RankOptions& options, const cpu::Kernels& kernels,
+                      const Partition& partition) {
   uint64_t hash =
       HashKernels(options.reference ? "libtorch" : kernels.name, kNumericsVersion, options.dtype);
   if (options.reference) {
-    hash = base::Mix64(hash ^ static_cast<uint64_t>(ranks));
+    hash = base::Mix64(hash ^ static_cast<uint64_t>(partition.ranks));
+    hash = base::Mix64(hash ^ static_cast<uint64_t>(partition.stages));
     hash = base::Mix64(hash ^ static_cast<uint64_t>(options.threads));
     hash = base::Mix64(hash ^ static_cast<uint64_t>(options.batch_invariant));
   }
@@ -51,28 +63,39 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(const std::string
                                                                Communicator* communicator) {
   absl::StatusOr<ModelConfig> config = LoadModelConfig(model_dir);
   if (!config.ok()) return config.status();
-  if (absl::Status status = CheckTensorParallel(*config, communicator->size()); !status.ok()) {
-    return status;
-  }
+  const absl::StatusOr<GroupShape> shape = ShapeOf(communicator->size(), options.pipeline_stages);
+  if (!shape.ok()) return shape.status();
+  if (absl::Status status = CheckShape(*config, *shape); !status.ok()) return status;
   if (options.threads < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.threads, " threads in a rank; allowed: at least 1"));
   }
-  absl::StatusOr<KvCache> cache =
-      KvCache::Create(ShapeOfCache(*config, options, communicator->size()));
+  std::unique_ptr<Communicator> stage;
+  if (shape->stages > 1) {
+    stage = communicator->Split(shape->stages);
+    if (stage == nullptr) {
+      return absl::InvalidArgumentError(
+          "the ranks of a pipeline stage are in several processes; allowed: whole stages in each");
+    }
+  }
+  const Partition partition = MakePartition(*config, *shape, communicator->rank());
+  absl::StatusOr<KvCache> cache = KvCache::Create(ShapeOfCache(*config, options, partition));
   if (!cache.ok()) return cache.status();
-  std::unique_ptr<Transformer> model(
-      new Transformer(*std::move(config), options, communicator, *std::move(cache)));
+  std::unique_ptr<Transformer> model(new Transformer(
+      *std::move(config), options, communicator, std::move(stage), partition, *std::move(cache)));
   if (absl::Status status = model->LoadCheckpoint(model_dir); !status.ok()) return status;
   return model;
 }
 
 Transformer::Transformer(ModelConfig config, const RankOptions& options, Communicator* communicator,
+                         std::unique_ptr<Communicator> stage, const Partition& partition,
                          KvCache cache)
     : config_(std::move(config)),
       options_(options),
       communicator_(communicator),
-      partition_(MakePartition(config_, communicator->size(), communicator->rank())),
+      own_stage_(std::move(stage)),
+      stage_(own_stage_ == nullptr ? communicator : own_stage_.get()),
+      partition_(partition),
       kernels_(cpu::BestKernels()),
       pool_(options.threads),
       rope_(MakeRopeTable(config_.rope, config_.head_dim)),
@@ -103,21 +126,90 @@ absl::Status Transformer::LoadCheckpoint(const std::string& model_dir) {
   if (!weights.ok()) return weights.status();
   weights_ = *std::move(weights);
   fingerprint_ =
-      HashModel(*checkpoint, config_, rope_) ^ HashNumerics(options_, kernels_, partition_.ranks);
+      HashModel(*checkpoint, config_, rope_) ^ HashNumerics(options_, kernels_, partition_);
   return absl::OkStatus();
 }
 
 absl::StatusOr<LogitShard> Transformer::Forward(const Batch& batch) {
   const BatchLimits limits{config_.vocabulary, options_.kv_blocks, options_.block_size};
   if (absl::Status status = MakeAttentionPlan(batch, limits, &plan_); !status.ok()) return status;
-  RopeAngles(rope_, batch.positions, &cosines_, &sines_);
-
-  int rows = batch.rows();
   Embed(batch);
-  for (int layer = 0; layer < config_.layers; ++layer) {
+  const absl::StatusOr<int> rows = partition_.stages == 1 ? RunLayers(batch) : RunPipeline(batch);
+  if (!rows.ok()) return rows.status();
+  Normalise(weights_.final_norm, *rows);
+  float* logits = Reserve(&logits_, static_cast<size_t>(*rows) * partition_.vocabulary);
+  if (absl::Status status = weights_.head->Forward(normed_.data(), *rows, logits); !status.ok()) {
+    return status;
+  }
+  return LogitShard{logits, *rows, partition_.vocabulary, partition_.first_token};
+}
+
+// residual, of all rows, becomes what all layers make of the logit rows, on all ranks; returns
+// their number. In each slot of time every stage takes the micro-batch that the one before has had
+// in the slot before; all ranks then meet to hand them on.
+absl::StatusOr<int> Transformer::RunPipeline(const Batch& batch) {
+  const std::vector<Batch> parts =
+      SplitBatch(batch, kMicroBatchesPerStage * partition_.stages, kMicroBatchRows);
+  const int count = static_cast<int>(parts.size());
+  const int stage = partition_.stage, last_stage = partition_.stages - 1;
+  const size_t hidden = config_.hidden;
+  const auto rows_in = [&](int part) { return part < 0 || part >= count ? 0 : parts[part].rows(); };
+  std::swap(residual_, stage_inputs_);
+  const float* embedded = stage_inputs_.data();
+  float* result = Reserve(&stage_results_, batch.logit_rows.size() * hidden);
+  // An error must not leave other ranks waiting: this one goes on handing over, whatever it is.
+  absl::Status failed;
+  for (int slot = 0; slot < count + last_stage; ++slot) {
+    const int part = slot - stage;
+    const size_t values = rows_in(part) * hidden;
+    if (values > 0) {
+      if (stage == 0) {
+        std::copy_n(embedded, values, Reserve(&residual_, values));
+        embedded += values;
+      }
+      const absl::StatusOr<int> kept = RunPart(parts[part]);
+      failed.Update(kept.status());
+      if (kept.ok() && stage == last_stage) {
+        result = std::copy_n(residual_.data(), *kept * hidden, result);
+      }
+    }
+    if (slot + 1 == count + last_stage) break;
+    HandOver(stage == last_stage ? 0 : rows_in(part), stage == 0 ? 0 : rows_in(part + 1));
+  }
+  const size_t values = batch.logit_rows.size() * hidden;
+  communicator_->Broadcast(communicator_->size() - 1,
+                           absl::MakeSpan(stage_results_.data(), values));
+  std::swap(residual_, stage_results_);
+  if (!failed.ok()) return failed;
+  return static_cast<int>(batch.logit_rows.size());
+}
+
+// The residual's first rows go to the next stage; it becomes the rows that come from the one
+// before, if any do.
+void Transformer::HandOver(int rows_out, int rows_in) {
+  const size_t out = static_cast<size_t>(rows_out) * config_.hidden;
+  const size_t in = static_cast<size_t>(rows_in) * config_.hidden;
+  float* incoming = Reserve(&incoming_, in);
+  communicator_->Shift(partition_.ranks, absl::MakeConstSpan(Reserve(&residual_, out), out),
+                       absl::MakeSpan(incoming, in));
+  if (in > 0) std::swap(residual_, incoming_);
+}
+
+absl::StatusOr<int> Transformer::RunPart(const Batch& batch) {
+  const BatchLimits limits{config_.vocabulary, options_.kv_blocks, options_.block_size};
+  if (absl::Status status = MakeAttentionPlan(batch, limits, &plan_); !status.ok()) return status;
+  return RunLayers(batch);
+}
+
+// residual becomes what this rank's layers make of it, and but for the last stage's logit rows of
+// all rows; returns their number. Needs the plan of the batch.
+absl::StatusOr<int> Transformer::RunLayers(const Batch& batch) {
+  RopeAngles(rope_, batch.positions, &cosines_, &sines_);
+  int rows = batch.rows();
+  for (int layer = 0; layer < partition_.layers; ++layer) {
     if (absl::Status status = Attend(layer, rows); !status.ok()) return status;
     const LayerWeights& weights = weights_.layers[layer];
-    if (layer + 1 == config_.layers) {
+    if (partition_.first_layer + layer + 1 == config_.layers) {
       // Past the last KV write, only rows whose logits are wanted matter.
       KeepRows(batch.logit_rows);
       rows = static_cast<int>(batch.logit_rows.size());
@@ -128,13 +220,7 @@ absl::StatusOr<LogitShard> Transformer::Forward(const Batch& batch) {
     AddProjected(weights.output_bias, rows);
     if (status = FeedForward(weights, rows); !status.ok()) return status;
   }
-
-  Normalise(weights_.final_norm, rows);
-  float* logits = Reserve(&logits_, static_cast<size_t>(rows) * partition_.vocabulary);
-  if (absl::Status status = weights_.head->Forward(normed_.data(), rows, logits); !status.ok()) {
-    return status;
-  }
-  return LogitShard{logits, rows, partition_.vocabulary, partition_.first_token};
+  return rows;
 }
 
 // residual = the tokens' embeddings. A rank knows those of its own tokens and adds zeros for the
@@ -242,10 +328,10 @@ absl::Status Transformer::GateApart(const LayerWeights& weights, int rows, float
   return weights.down->Forward(activated, rows, projected);
 }
 
-// residual += sum over ranks of projected, plus the bias once.
+// residual += sum over the stage's ranks of projected, plus the bias once.
 void Transformer::AddProjected(const std::vector<float>& bias, int rows) {
   const size_t hidden = config_.hidden;
-  communicator_->AllReduceSum(absl::MakeSpan(projected_.data(), rows * hidden));
+  stage_->AllReduceSum(absl::MakeSpan(projected_.data(), rows * hidden));
   for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
     float* from = projected_.data() + row * hidden;
     for (size_t i = 0; i < bias.size(); ++i) from[i] += bias[i];

@@ -4,6 +4,11 @@
 // The dense decoder-only transformer of the Llama family on one CPU rank. The residual stream is
 // float32 in both dtypes; what dtype rounds is weights, the inputs of matrix products, and the KV
 // cache.
+//
+// Of several pipeline stages each runs its layers and hands the residual stream on. All ranks
+// embed, and all multiply what the last stage ends with by their part of the head. A pass of many
+// rows is cut into micro-batches on which the stages work at once; one of few rows is read weights
+// by one stage after the other, which cutting would only have them read again.
 
 #include <memory>
 #include <string>
@@ -34,13 +39,17 @@ class Transformer : public RankModel {
 
  private:
   Transformer(ModelConfig config, const RankOptions& options, Communicator* communicator,
-              KvCache cache);
+              std::unique_ptr<Communicator> stage, const Partition& partition, KvCache cache);
 
   absl::StatusOr<std::unique_ptr<Linear>> MakeLinear(const LinearShape& shape,
                                                      const WeightReader& read);
   absl::Status LoadCheckpoint(const std::string& model_dir);
 
   void Embed(const Batch& batch);
+  absl::StatusOr<int> RunPipeline(const Batch& batch);
+  void HandOver(int rows_out, int rows_in);
+  absl::StatusOr<int> RunPart(const Batch& batch);
+  absl::StatusOr<int> RunLayers(const Batch& batch);
   absl::Status Attend(int layer, int rows);
   void PlaceQueriesAndKeys(int layer, int rows);
   absl::Status FeedForward(const LayerWeights& weights, int rows);
@@ -51,7 +60,9 @@ class Transformer : public RankModel {
 
   const ModelConfig config_;
   const RankOptions options_;
-  Communicator* const communicator_;
+  Communicator* const communicator_;  // of the group
+  const std::unique_ptr<Communicator> own_stage_;
+  Communicator* const stage_;  // of this rank's stage: the group's, where it is the only one
   const Partition partition_;
   const cpu::Kernels& kernels_;
   ThreadPool pool_;
@@ -66,6 +77,9 @@ class Transformer : public RankModel {
   AttentionPlan plan_;
   std::vector<float> cosines_, sines_;  // [rows][head_dim / 2]
   std::vector<float> residual_;         // [rows][hidden]
+  std::vector<float> stage_inputs_;     // [rows][hidden], the first stage's embeddings
+  std::vector<float> incoming_;         // [rows][hidden], from the stage before
+  std::vector<float> stage_results_;    // [logit rows][hidden], the last stage's
   std::vector<float> normed_;           // [rows][hidden]
   std::vector<float> qkv_;              // [rows][(heads + 2 kv_heads) * head_dim]
   std::vector<float> queries_;          // [rows][heads][cache stride]

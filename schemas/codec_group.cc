@@ -1,6 +1,8 @@
 // Codecs of the messages inside a target group, but for the step: GroupPart, GroupReady, StepDone,
 // Collective.
 
+#include <algorithm>
+
 #include "schemas/wire.h"
 #include "schemas/wire_lists.h"
 
@@ -50,7 +52,7 @@ std::vector<uint8_t> Encode(const GroupPart& m) {
       builder,
       wire::CreateGroupPart(builder, m.ranks, m.first_rank, m.rank_count, m.numerics_fingerprint,
                             m.bfloat16, m.kv_blocks, m.block_size, m.batch_invariant, m.reference,
-                            m.typical_epsilon, m.typical_delta));
+                            m.typical_epsilon, m.typical_delta, m.pipeline_stages));
 }
 
 template <>
@@ -60,6 +62,8 @@ absl::StatusOr<GroupPart> Decode<GroupPart>(absl::Span<const uint8_t> payload) {
   const auto& t = *table;
   Checker check("GroupPart");
   check.Require(t->ranks() >= 1 && t->ranks() <= kMaxRanks, "ranks", t->ranks(), "in [1, 64]");
+  check.Require(t->pipeline_stages() >= 1 && t->ranks() % std::max(t->pipeline_stages(), 1) == 0,
+                "pipeline_stages", t->pipeline_stages(), "a divisor of the ranks");
   check.NonNegative("first_rank", t->first_rank());
   check.Require(t->rank_count() >= 1, "rank_count", t->rank_count(), "at least 1");
   check.Require(int64_t{t->first_rank()} + t->rank_count() <= t->ranks(), "first_rank + rank_count",
@@ -73,6 +77,7 @@ absl::StatusOr<GroupPart> Decode<GroupPart>(absl::Span<const uint8_t> payload) {
   if (!check.ok()) return check.status();
   GroupPart m;
   m.ranks = t->ranks();
+  m.pipeline_stages = t->pipeline_stages();
   m.first_rank = t->first_rank();
   m.rank_count = t->rank_count();
   m.numerics_fingerprint = t->numerics_fingerprint();

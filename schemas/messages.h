@@ -215,6 +215,7 @@ struct Cancel {
 // they run. Everything that decides bits comes from the leader, so that it cannot differ.
 struct GroupPart {
   int32_t ranks = 1;  // of the group
+  int32_t pipeline_stages = 1;
   int32_t first_rank = 0;
   int32_t rank_count = 1;
   uint64_t numerics_fingerprint = 0;  // of the leader's ranks

@@ -97,11 +97,10 @@ class RankGroup::Impl {
 
 absl::Status RankGroup::Impl::Start(const RankGroupOptions& options) {
   const bool alone = options.exchange == nullptr;
-  const int count = alone ? options.tensor_parallel : options.rank_count;
-  communicators_ = alone
-                       ? model::MakeThreadCommunicators(count)
-                       : model::MakeProcessCommunicators(options.exchange, options.tensor_parallel,
-                                                         options.first_rank, count);
+  const int ranks = options.shape().ranks(), count = alone ? ranks : options.rank_count;
+  communicators_ =
+      alone ? model::MakeThreadCommunicators(count)
+            : model::MakeProcessCommunicators(options.exchange, ranks, options.first_rank, count);
   ranks_.resize(count);
   running_ = count;
   for (int r = 0; r < count; ++r) {

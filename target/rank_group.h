@@ -21,13 +21,15 @@ namespace specfabric::target {
 
 struct RankGroupOptions {
   std::string model_dir;
-  int tensor_parallel = 1;
+  int tensor_parallel = 1;  // ranks of each of rank.pipeline_stages
   model::RankOptions rank;
   speculation::TypicalOptions typical;
   // Of a group that spans processes: what joins them, which must outlive the ranks, and those of
-  // the `tensor_parallel` ranks that are here. Null: all are.
+  // the group's ranks that are here. Null: all are.
   model::ProcessExchange* exchange = nullptr;
   int first_rank = 0, rank_count = 0;
+
+  model::GroupShape shape() const { return {tensor_parallel, rank.pipeline_stages}; }
 };
 
 // Where the time of one step went, on rank 0.

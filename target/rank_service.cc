@@ -25,7 +25,8 @@ RankGroupOptions OptionsFor(const RankServiceOptions& options, const schemas::Gr
                             model::ProcessExchange* exchange) {
   RankGroupOptions ranks;
   ranks.model_dir = options.model_dir;
-  ranks.tensor_parallel = part.ranks;
+  ranks.tensor_parallel = part.ranks / part.pipeline_stages;
+  ranks.rank.pipeline_stages = part.pipeline_stages;
   ranks.rank.dtype = part.bfloat16 ? model::DataType::kBFloat16 : model::DataType::kFloat32;
   ranks.rank.kv_blocks = part.kv_blocks;
   ranks.rank.block_size = part.block_size;
@@ -187,9 +188,9 @@ void RankService::Impl::End(const absl::Status& why) {
 }
 
 absl::Status RankService::Impl::Load(const schemas::GroupPart& part) {
-  absl::Status split = model::CheckTensorParallel(config_, part.ranks);
-  if (!split.ok()) return split;
-  auto ranks = RankGroup::Start(OptionsFor(options_, part, this));
+  const RankGroupOptions options = OptionsFor(options_, part, this);
+  if (absl::Status split = model::CheckShape(config_, options.shape()); !split.ok()) return split;
+  auto ranks = RankGroup::Start(options);
   if (!ranks.ok()) return ranks.status();
   ranks_ = *std::move(ranks);
   const uint64_t ours = ranks_->NumericsFingerprint();

@@ -103,7 +103,7 @@ absl::Status TargetService::Impl::StartRanks() {
       spdlog::critical("the group is lost: ending the process: {}", base::Message(why));
       std::_Exit(base::kExitBroken);
     };
-    group_ = std::make_unique<GroupLeader>(options_.group, options.tensor_parallel, on_lost);
+    group_ = std::make_unique<GroupLeader>(options_.group, options.shape().ranks(), on_lost);
     options.exchange = group_.get();
     options.rank_count = group_->rank_count();
   }
@@ -123,6 +123,7 @@ schemas::GroupPart TargetService::Impl::PartOfGroup() const {
   const model::RankOptions& rank = options_.ranks.rank;
   schemas::GroupPart part;
   part.numerics_fingerprint = ranks_->NumericsFingerprint();
+  part.pipeline_stages = rank.pipeline_stages;
   part.bfloat16 = rank.dtype == model::DataType::kBFloat16;
   part.kv_blocks = rank.kv_blocks;
   part.block_size = rank.block_size;
@@ -176,7 +177,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   engine_options.couplings = options.couplings;
   engine_options.drafter_choice = options.drafter_choice;
   engine_options.recorder = options.recorder;
-  engine_options.weights_pools = options.ranks.tensor_parallel;
+  engine_options.weights_pools = options.ranks.shape().ranks();
   const schemas::DraftWeightsShape slot = {options.weights_rows, config.vocabulary,
                                            config.vocabulary};
   engine_options.weights_bytes = static_cast<uint32_t>(slot.bytes());
@@ -249,7 +250,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
 // runs: nobody is asked for weights yet.
 absl::Status TargetService::Impl::AddWeightsPools(size_t slot_bytes) {
   if (slot_bytes == 0) return absl::OkStatus();
-  const int ranks = options_.ranks.tensor_parallel;
+  const int ranks = options_.ranks.shape().ranks();
   // Of one round each, and some that come late.
   const int32_t slots = options_.scheduler.max_sequences / ranks + kSpareSlots;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -295,8 +296,8 @@ absl::StatusOr<std::unique_ptr<TargetService>> TargetService::Start(
     const TargetServiceOptions& options, metrics::Registry* registry) {
   auto config = model::LoadModelConfig(options.ranks.model_dir);
   if (!config.ok()) return config.status();
-  const int ranks = options.ranks.tensor_parallel;
-  if (absl::Status split = model::CheckTensorParallel(*config, ranks); !split.ok()) return split;
+  absl::Status split = model::CheckShape(*config, options.ranks.shape());
+  if (!split.ok()) return split;
   TargetServiceOptions filled = options;
   filled.scheduler.vocabulary = config->vocabulary;
   filled.scheduler.kv_blocks = options.ranks.rank.kv_blocks;

@@ -33,14 +33,13 @@ absl::StatusOr<std::unique_ptr<DeviceTransformer>> DeviceTransformer::Load(
     const std::string& model_dir, const RankOptions& options, Communicator* communicator) {
   absl::StatusOr<ModelConfig> config = LoadModelConfig(model_dir);
   if (!config.ok()) return config.status();
-  if (absl::Status status = CheckTensorParallel(*config, communicator->size()); !status.ok()) {
-    return status;
-  }
+  const GroupShape shape = {.tensor_parallel = communicator->size()};
+  if (absl::Status status = CheckShape(*config, shape); !status.ok()) return status;
   if (config->head_dim > kMaxHeadDim) {
     return absl::InvalidArgumentError(
         absl::StrCat("heads of ", config->head_dim, "; allowed on GPUs: at most ", kMaxHeadDim));
   }
-  const Partition partition = MakePartition(*config, communicator->size(), communicator->rank());
+  const Partition partition = MakePartition(*config, shape, communicator->rank());
   std::unique_ptr<DeviceTransformer> model(
       new DeviceTransformer(*std::move(config), options, partition));
   if (absl::Status status = model->LoadCheckpoint(model_dir, communicator); !status.ok()) {

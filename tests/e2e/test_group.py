@@ -54,12 +54,13 @@ class Group:
     target: list[str]
 
 
-def leader_arguments(join: str, listen: str) -> list[str]:
+def leader_arguments(join: str, listen: str, stages: int = 1) -> list[str]:
     return [
         "target",
         *MODEL,
         f"--listen={listen}",
-        f"--tensor_parallel={RANKS}",
+        f"--tensor_parallel={RANKS // stages}",
+        f"--pipeline_stages={stages}",
         f"--group_processes={RANKS}",
         f"--group_listen={join}",
     ]
@@ -85,11 +86,11 @@ def ended(processes: list[Process]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def start_group(tmp_path: Path, drafts: int = 1, *extra: str) -> Iterator[Group]:
+def start_group(tmp_path: Path, drafts: int = 1, *extra: str, stages: int = 1) -> Iterator[Group]:
     join, listen, admin, gateway = (free_address() for _ in range(4))
     drafts_at = [free_address() for _ in range(drafts)]
     target = [
-        *leader_arguments(join, listen),
+        *leader_arguments(join, listen, stages),
         f"--admin_listen={admin}",
         f"--drafts={','.join(drafts_at)}",
         "--speculation=always",
@@ -146,8 +147,11 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
         return [answers(cluster, settings) for settings in SETTINGS]
 
 
-def test_a_group_of_processes_says_the_same(tmp_path: Path, expected: list[list[Any]]) -> None:
-    with start_group(tmp_path) as group:
+@pytest.mark.parametrize("stages", [1, RANKS])
+def test_a_group_of_processes_says_the_same(
+    stages: int, tmp_path: Path, expected: list[list[Any]]
+) -> None:
+    with start_group(tmp_path, stages=stages) as group:
         for settings, want in zip(SETTINGS, expected, strict=True):
             assert answers(group.cluster, settings) == want, settings
         (target,) = group.cluster.targets
@@ -228,6 +232,13 @@ def test_the_watchdog_ends_a_group_that_nobody_misses(tmp_path: Path) -> None:
             ["target", *MODEL, "--tensor_parallel=2", "--group_processes=2", "--group_listen=x"],
             "--group_listen=x: ",
         ),
+        (["target", *MODEL, "--pipeline_stages=0"], "--pipeline_stages=0: allowed are 1 to 64"),
+        (["target", *MODEL, "--pipeline_stages=40"], "layers; allowed: 1 to "),
+        (
+            ["target", *MODEL, "--tensor_parallel=2", "--pipeline_stages=3", "--group_processes=2"],
+            "a process holds whole stages",
+        ),
+        (["target", *MODEL, "--pipeline_stages=2", "--device=cuda"], "--device=cuda"),
         (["rank", f"--model={TARGET}"], "--join=: "),
         (["rank", "--join=127.0.0.1:7300"], "--model is missing"),
         (["rank", *MODEL, "--join=127.0.0.1:7300"], "--dtype: no such flag"),

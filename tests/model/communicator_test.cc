@@ -111,6 +111,46 @@ TEST_P(CommunicatorTest, RowsGoWholeToTheirOwners) {
   });
 }
 
+TEST_P(CommunicatorTest, ShiftHandsOnAndBroadcastHandsOut) {
+  const int size = GetParam();
+  RunGroup(size, [&](Communicator& communicator) {
+    const int rank = communicator.rank();
+    for (int distance = 1; distance < size; ++distance) {
+      // Of other lengths on other ranks, but for the last ranks' empty.
+      const std::vector<float> out(rank + distance < size ? rank + 1 : 0, 100.0f * rank);
+      std::vector<float> in(rank >= distance ? rank - distance + 1 : 0);
+      communicator.Shift(distance, out, absl::MakeSpan(in));
+      for (float value : in) ASSERT_EQ(value, 100.0f * (rank - distance)) << distance;
+    }
+    for (int root = 0; root < size; ++root) {
+      std::vector<float> data(7, static_cast<float>(rank));
+      communicator.Broadcast(root, absl::MakeSpan(data));
+      ASSERT_EQ(data, std::vector<float>(7, static_cast<float>(root)));
+      communicator.Broadcast(root, {});
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, PartsMeetByThemselves) {
+  const int size = GetParam();
+  RunGroup(size, [&](Communicator& communicator) {
+    const int rank = communicator.rank();
+    for (int parts = 1; parts <= size; ++parts) {
+      if (size % parts != 0) continue;
+      const int width = size / parts, first = rank / width * width;
+      const auto part = communicator.Split(parts);
+      ASSERT_EQ(part->size(), width);
+      ASSERT_EQ(part->rank(), rank - first);
+      // Parts in other numbers of collectives: nobody waits for another part.
+      for (int round = 0; round <= first; ++round) {
+        float sum = static_cast<float>(rank);
+        part->AllReduceSum(absl::MakeSpan(&sum, 1));
+        ASSERT_EQ(sum, static_cast<float>(first * width + width * (width - 1) / 2));
+      }
+    }
+  });
+}
+
 // Many short collectives in a row: a rank that runs ahead must not disturb one that lags.
 TEST_P(CommunicatorTest, SurvivesManyRounds) {
   const int size = GetParam();

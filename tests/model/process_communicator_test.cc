@@ -134,6 +134,14 @@ std::vector<std::vector<uint32_t>> Course(
       for (float& value : shard) value = normal(random);
       c.GatherRows(shard, width, owners, &rows);
       for (float value : rows) keep(value);
+
+      const int distance = 1 + round % size;
+      std::vector<float> out(c.rank() + distance < size ? c.rank() + 2 : 0, normal(random));
+      std::vector<float> in(c.rank() >= distance ? c.rank() - distance + 2 : 0);
+      c.Shift(distance, out, absl::MakeSpan(in));
+      for (float value : in) keep(value);
+      c.Broadcast(round % size, absl::MakeSpan(data));
+      for (float value : data) keep(value);
       c.Barrier();
     }
   });
@@ -154,6 +162,36 @@ TEST_P(ProcessCommunicatorTest, EveryBitIsThatOfThreads) {
   const Group group(GetParam());
   const auto threads = MakeThreadCommunicators(static_cast<int>(group.communicators.size()));
   EXPECT_EQ(Course(group.communicators), Course(threads));
+}
+
+TEST_P(ProcessCommunicatorTest, PartsAreOfOneProcess) {
+  const Group group(GetParam());
+  const int size = static_cast<int>(group.communicators.size());
+  RunAll(group.communicators, [&](Communicator& c) {
+    for (int parts = 1; parts <= size; ++parts) {
+      if (size % parts != 0) continue;
+      const int width = size / parts;
+      bool whole = true;  // in every process
+      for (int count : GetParam()) whole &= count % width == 0;
+      const auto part = c.Split(parts);
+      if (!whole) continue;  // Each process tells for itself; a part that is whole there is made.
+      ASSERT_NE(part, nullptr) << parts;
+      ASSERT_EQ(part->size(), width);
+      float sum = static_cast<float>(c.rank());
+      part->AllReduceSum(absl::MakeSpan(&sum, 1));
+      const int first = c.rank() / width * width;
+      ASSERT_EQ(sum, static_cast<float>(first * width + width * (width - 1) / 2));
+    }
+  });
+}
+
+TEST(SplitTest, APartOfSeveralProcessesIsRefused) {
+  const Group group({1, 1, 2});
+  RunAll(group.communicators, [&](Communicator& c) {
+    EXPECT_EQ(c.Split(2) == nullptr, c.rank() < 2) << c.rank();
+    EXPECT_EQ(c.Split(1), nullptr);
+    EXPECT_NE(c.Split(4), nullptr);
+  });
 }
 
 TEST_P(ProcessCommunicatorTest, AnEndedGroupLetsEverybodyGo) {
@@ -182,6 +220,17 @@ TEST(DivergenceTest, DifferentCollectivesEndTheGroup) {
     std::vector<float> data(3 + c.rank(), 1.0f);
     c.AllReduceSum(absl::MakeSpan(data));
     EXPECT_EQ(data[0], 1.0f);
+  });
+  EXPECT_TRUE(group.point.ended());
+}
+
+TEST(DivergenceTest, AShiftOfOtherSizesEndsTheGroup) {
+  Group group({1, 1});
+  RunAll(group.communicators, [&](Communicator& c) {
+    const std::vector<float> out(c.rank() == 0 ? 3 : 0);
+    std::vector<float> in(c.rank() == 0 ? 0 : 2, 5.0f);
+    c.Shift(1, out, absl::MakeSpan(in));
+    for (float value : in) EXPECT_EQ(value, 5.0f);
   });
   EXPECT_TRUE(group.point.ended());
 }

@@ -239,6 +239,61 @@ TEST_P(TransformerTest, RanksAndThreadsChangeNoBit) {
   }
 }
 
+// Few rows, which go through the stages in turn, and so many that stages work on parts of them at
+// once; the cache of every stage then holds what it should.
+TEST_P(TransformerTest, StagesChangeNoBit) {
+  for (const ModelConfig& config : Configs()) {
+    const TempDir dir;
+    WriteCheckpoint(dir.path(), config, 15);
+    RankOptions options = Options(GetParam());
+    TestGroup one = LoadOrDie(dir.path(), options);
+    Batch few, many, next;
+    AddTree(&few, RandomTokens(6, 16), {-1, 0, 0, 1, 2, 2}, 0, Iota(60, 2));
+    AddChain(&many, RandomTokens(150, 17), 0, Iota(0, 40));
+    AddTree(&many, RandomTokens(20, 18), Iota(-1, 20), 0, Iota(40, 6));
+    AddChain(&many, RandomTokens(40, 19), 0, Iota(46, 11));
+    std::erase_if(many.logit_rows, [](int32_t row) { return row % 3 != 0; });
+    const std::vector<KvMove> moves = {{150, 3}, {160, 149}};
+    AddChain(&next, {5, 6}, 150, Iota(0, 40));
+    next.logit_rows = {1};
+    const auto run = [&](TestGroup& group) {
+      std::vector<LogitRows> all = {Logits(group, few), Logits(group, many)};
+      group.MoveKv(moves);
+      all.push_back(Logits(group, next));
+      next.logit_rows.clear();
+      all.push_back(Logits(group, next));
+      next.logit_rows = {1};
+      return all;
+    };
+    const std::vector<LogitRows> want = run(one);
+    for (const GroupShape& shape : {GroupShape{1, 2}, {1, 3}, {2, 2}, {2, 3}}) {
+      options.pipeline_stages = shape.stages;
+      TestGroup group = LoadOrDie(dir.path(), options, shape.ranks());
+      EXPECT_EQ(run(group), want) << shape.stages << " stages of " << shape.tensor_parallel;
+      int64_t block_bytes = 0;
+      for (int rank = 0; rank < shape.ranks(); ++rank) {
+        EXPECT_EQ(group.rank(rank).NumericsFingerprint(), one.rank(0).NumericsFingerprint());
+        block_bytes += group.rank(rank).KvBlockBytes();
+      }
+      EXPECT_EQ(block_bytes, one.rank(0).KvBlockBytes());
+    }
+  }
+}
+
+TEST_P(TransformerTest, StagesOfTheReferencePathAgreeWithIt) {
+  const TempDir dir;
+  WriteCheckpoint(dir.path(), OddConfig(), 20);
+  RankOptions options = Options(GetParam());
+  options.reference = true;
+  TestGroup one = LoadOrDie(dir.path(), options);
+  options.pipeline_stages = 3;
+  TestGroup group = LoadOrDie(dir.path(), options, 3);
+  Batch batch;
+  AddChain(&batch, RandomTokens(150, 21), 0, Iota(0, 40));
+  EXPECT_EQ(Logits(group, batch), Logits(one, batch));
+  EXPECT_NE(group.rank(0).NumericsFingerprint(), one.rank(0).NumericsFingerprint());
+}
+
 // libtorch's rows keep their bits where as many go at once always (see bench/model/row_invariance).
 TEST_P(TransformerTest, ReferencePathIsBatchInvariantWhenAsked) {
   const TempDir dir;
@@ -283,22 +338,39 @@ TEST(FingerprintTest, TellsWeightsDtypeAndPathApart) {
 
 TEST(TensorParallelTest, NamesTheNumbersOfRanksThatWork) {
   const ModelConfig odd = OddConfig();  // 4 KV heads, 148 = 4 * 37 features
-  for (int ranks : {1, 2, 4}) EXPECT_TRUE(CheckTensorParallel(odd, ranks).ok());
+  for (int ranks : {1, 2, 4}) EXPECT_TRUE(CheckShape(odd, {.tensor_parallel = ranks}).ok());
   for (int ranks : {0, -1, 3, 8}) {
-    const absl::Status status = CheckTensorParallel(odd, ranks);
+    const absl::Status status = CheckShape(odd, {.tensor_parallel = ranks});
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), HasSubstr("allowed: 1, 2, 4"));
     EXPECT_THAT(std::string(status.message()), Not(HasSubstr("allowed: 1, 2, 4, 8")));
   }
   ModelConfig three = odd;
   three.heads = three.kv_heads = 3;
-  EXPECT_TRUE(CheckTensorParallel(three, 1).ok());
-  EXPECT_FALSE(CheckTensorParallel(three, 3).ok());
+  EXPECT_TRUE(CheckShape(three, {.tensor_parallel = 1}).ok());
+  EXPECT_FALSE(CheckShape(three, {.tensor_parallel = 3}).ok());
   const TempDir dir;
   WriteCheckpoint(dir.path(), three, 1);
   EXPECT_THAT(
       std::string(TestGroup::Load(dir.path(), Options(DataType::kFloat32), 2).status().message()),
       HasSubstr("2 tensor-parallel ranks for a model with 3 KV heads"));
+}
+
+TEST(PipelineTest, NamesTheNumbersOfStagesThatWork) {
+  const ModelConfig odd = OddConfig();
+  ASSERT_EQ(odd.layers, 3);
+  for (int stages : {1, 2, 3}) EXPECT_TRUE(CheckShape(odd, {2, stages}).ok());
+  for (int stages : {0, -1, 4}) {
+    const absl::Status status = CheckShape(odd, {2, stages});
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("with 3 layers; allowed: 1 to 3"));
+  }
+  const TempDir dir;
+  WriteCheckpoint(dir.path(), odd, 1);
+  RankOptions options = Options(DataType::kFloat32);
+  options.pipeline_stages = 2;
+  EXPECT_THAT(std::string(TestGroup::Load(dir.path(), options, 1).status().message()),
+              HasSubstr("2 pipeline stages of 1 ranks"));
 }
 
 // Checkpoints that do not hold what config.json says.

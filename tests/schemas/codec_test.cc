@@ -261,6 +261,8 @@ TEST(LimitsTest, SequencesThatShareTheirLists) {
 TEST(LimitsTest, GroupPart) {
   using M = GroupPart;
   ExpectRefused<M>("ranks", [](M& m) { m.ranks = kMaxRanks + 1; });
+  ExpectRefused<M>("pipeline_stages", [](M& m) { m.pipeline_stages = 0; });
+  ExpectRefused<M>("pipeline_stages", [](M& m) { m.pipeline_stages = m.ranks + 1; });
   ExpectRefused<M>("first_rank", [](M& m) { m.first_rank = -1; });
   ExpectRefused<M>("first_rank + rank_count", [](M& m) { m.first_rank = m.ranks; });
   ExpectRefused<M>("rank_count", [](M& m) { m.rank_count = 0; });

@@ -208,6 +208,8 @@ template <>
 inline GroupPart RandomMessage<GroupPart>(Rng& rng) {
   GroupPart m;
   m.ranks = RandomInt(rng, 1, kMaxRanks);
+  m.pipeline_stages = RandomInt(rng, 1, 4);
+  m.ranks = (m.ranks + 3) / 4 * m.pipeline_stages;
   m.first_rank = RandomInt(rng, 0, m.ranks - 1);
   m.rank_count = RandomInt(rng, 1, m.ranks - m.first_rank);
   m.numerics_fingerprint = rng();
@@ -372,9 +374,9 @@ inline auto Fields(const Tokens& m) {
 }
 inline auto Fields(const TokensBatch& m) { return std::tuple(Fields(m.sequences)); }
 inline auto Fields(const GroupPart& m) {
-  return std::tuple(m.ranks, m.first_rank, m.rank_count, m.numerics_fingerprint, m.bfloat16,
-                    m.kv_blocks, m.block_size, m.batch_invariant, m.reference, m.typical_epsilon,
-                    m.typical_delta);
+  return std::tuple(m.ranks, m.pipeline_stages, m.first_rank, m.rank_count, m.numerics_fingerprint,
+                    m.bfloat16, m.kv_blocks, m.block_size, m.batch_invariant, m.reference,
+                    m.typical_epsilon, m.typical_delta);
 }
 inline auto Fields(const GroupReady&) { return std::tuple(); }
 inline auto Fields(const StepWeights& w) {

@@ -31,10 +31,11 @@ model::ModelConfig SmallConfig() {
   return config;
 }
 
-RankGroupOptions GroupOf(const std::string& dir) {
+RankGroupOptions GroupOf(const std::string& dir, int stages = 1) {
   RankGroupOptions options;
   options.model_dir = dir;
-  options.tensor_parallel = kRanks;
+  options.tensor_parallel = kRanks / stages;
+  options.rank.pipeline_stages = stages;
   options.rank.dtype = model::DataType::kFloat32;
   options.rank.kv_blocks = kBlocks;
   options.rank.block_size = kBlockSize;
@@ -44,6 +45,7 @@ RankGroupOptions GroupOf(const std::string& dir) {
 schemas::GroupPart PartFor(const RankGroupOptions& options, const RankGroup& ranks) {
   schemas::GroupPart part;
   part.numerics_fingerprint = ranks.NumericsFingerprint();
+  part.pipeline_stages = options.rank.pipeline_stages;
   part.bfloat16 = false;
   part.kv_blocks = kBlocks;
   part.block_size = kBlockSize;
@@ -56,14 +58,14 @@ schemas::GroupPart PartFor(const RankGroupOptions& options, const RankGroup& ran
 class Cluster {
  public:
   Cluster(const std::string& dir, const std::vector<std::string>& rank_dirs,
-          base::Nanos timeout = 20 * base::kSecond) {
+          base::Nanos timeout = 20 * base::kSecond, int stages = 1) {
     GroupOptions options;
     options.processes = static_cast<int>(rank_dirs.size()) + 1;
     options.listen = FreeAddress();
     options.timeout = timeout;
     leader_ =
         std::make_unique<GroupLeader>(options, kRanks, [this](const absl::Status&) { ++lost_; });
-    RankGroupOptions here = GroupOf(dir);
+    RankGroupOptions here = GroupOf(dir, stages);
     here.exchange = leader_.get();
     here.rank_count = leader_->rank_count();
     auto ranks = RankGroup::Start(here);
@@ -226,6 +228,8 @@ class GroupTest : public ::testing::Test {
   const model::TempDir dir_;
 };
 
+// One process of threads; a process for every few ranks; pipeline stages, in one process and in a
+// process each.
 TEST_F(GroupTest, DecidesWhatThreadsDo) {
   auto threads = RankGroup::Start(GroupOf(dir_.path()));
   ASSERT_TRUE(threads.ok()) << threads.status();
@@ -241,8 +245,9 @@ TEST_F(GroupTest, DecidesWhatThreadsDo) {
     ASSERT_TRUE(result.ok()) << result.status();
     want.push_back(*std::move(result));
   }
-  for (const size_t joining : {1, 2, 3}) {
-    Cluster cluster(dir_.path(), std::vector<std::string>(joining, dir_.path()));
+  for (const auto& [joining, stages] : {std::pair{1, 1}, {2, 1}, {3, 1}, {1, 2}}) {
+    Cluster cluster(dir_.path(), std::vector<std::string>(joining, dir_.path()), 20 * base::kSecond,
+                    stages);
     ASSERT_TRUE(cluster.gathered().ok()) << cluster.gathered();
     for (size_t i = 0; i < plans.size(); ++i) {
       const auto got = cluster.Run(plans[i], weights.For(plans[i]));
@@ -250,6 +255,14 @@ TEST_F(GroupTest, DecidesWhatThreadsDo) {
       ExpectSame(*got, want[i]);
     }
     EXPECT_EQ(cluster.lost(), 0);
+  }
+  auto staged = RankGroup::Start(GroupOf(dir_.path(), 2));
+  ASSERT_TRUE(staged.ok()) << staged.status();
+  for (size_t i = 0; i < plans.size(); ++i) {
+    StepTimes times;
+    const auto got = (*staged)->Run(plans[i], weights.For(plans[i]), &times);
+    ASSERT_TRUE(got.ok()) << got.status();
+    ExpectSame(*got, want[i]);
   }
 }
 
