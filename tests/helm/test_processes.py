@@ -139,6 +139,44 @@ def test_probes_are_answered(serving: Serving, role: str, which: str) -> None:
     assert serving.probe(role, which) == 200
 
 
+def test_a_group_of_several_pods_becomes_ready(secret: Path, tmp_path: Path) -> None:
+    documents = render("laptop", {"target": {"tensorParallel": 2, "processes": 2}})
+    join = free_address()
+    leader_admin, rank_admin = free_address(), free_address()
+    shared = {"/models/target": str(TARGET), "/etc/specfabric/join/join_secret": str(secret)}
+    leader_stand = Stand(
+        {
+            "0.0.0.0:7100": free_address(),
+            "0.0.0.0:7300": join,
+            "0.0.0.0:9100": leader_admin,
+            "dns:///fabric-specfabric-drafts:7200": "",
+            **shared,
+        }
+    )
+    rank_stand = Stand(
+        {
+            "0.0.0.0:9100": rank_admin,
+            "fabric-specfabric-leader-0.fabric-specfabric-leaders:7300": join,
+            **shared,
+        }
+    )
+    leader_args = main_container(find(documents, "StatefulSet", "-leader"))["args"]
+    rank_args = main_container(find(documents, "StatefulSet", "-rank-0"))["args"]
+    # The rank first: pods come up in any order.
+    rank = Process.start(rank_stand.in_place(rank_args), tmp_path / "rank.log")
+    try:
+        leader = Process.start(leader_stand.in_place(leader_args), tmp_path / "leader.log")
+        try:
+            for address in (rank_admin, leader_admin):
+                ready = partial(plain_http.status_of, f"http://{address}/readyz")
+                wait_until(lambda ready=ready: ready() == 200, f"{address} is ready", 60)
+        finally:
+            assert leader.stop() == 0, leader.log_text()
+        assert rank.popen.wait(20) == 0, rank.log_text()
+    finally:
+        rank.stop()
+
+
 def complete(url: str, arguments: list[str]) -> subprocess.CompletedProcess[str]:
     script = [sys.executable, str(CHART / "files" / "complete.py")]
     arguments = [f"--url={url}" if a.startswith("--url=") else a for a in arguments]

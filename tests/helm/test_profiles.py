@@ -107,6 +107,15 @@ def test_everything_at_once_is_valid_to_kubernetes() -> None:
         assert f"kind: {kind}\n" in out
 
 
+def test_groups_of_several_pods_are_valid_to_kubernetes() -> None:
+    group = {"target": {"tensorParallel": 2, "pipelineStages": 2, "processes": 2, "replicas": 2}}
+    status, out, errors = template("laptop", SECRET, group)
+    assert status == 0, errors
+    status, told = kubeconform(out)
+    assert status == 0, told
+    assert out.count("kind: StatefulSet\n") == 3
+
+
 def test_the_schemas_refuse_what_is_unknown() -> None:
     """Otherwise the tests above could not fail."""
     status, out, _ = template("laptop", SECRET)

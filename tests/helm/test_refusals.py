@@ -66,7 +66,22 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     (
         "fewer GPUs than ranks",
         {"target": {"tensorParallel": 4, "gpu": {"count": 2}}},
-        ["target.gpu.count=2: 4 ranks (target.tensorParallel) need a GPU each"],
+        ["target.gpu.count=2: 4 ranks of a pod (target.tensorParallel x ", "need a GPU each"],
+    ),
+    (
+        "more processes than ranks",
+        {"target": {"tensorParallel": 2, "processes": 3}},
+        ["target.processes=3: more than the group's 2 ranks"],
+    ),
+    (
+        "half a stage in a pod",
+        {"target": {"tensorParallel": 2, "pipelineStages": 3, "processes": 2}},
+        ["target.processes=2 with target.pipelineStages=3: allowed are divisors of that"],
+    ),
+    (
+        "a rank's flag that the chart sets",
+        {"target": {"rankFlags": {"join": "10.0.0.1:7300"}}},
+        ["target.rankFlags.join: the chart sets --join by itself, from other values"],
     ),
     (
         "bounds the wrong way round",

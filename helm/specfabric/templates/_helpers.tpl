@@ -71,18 +71,22 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* Flags that the chart sets by itself, for every role. */}}
 {{- define "specfabric.ownFlags" -}}
-listen admin_listen ready_fd model targets drafts tensor_parallel join_secret_file drain_timeout_seconds served_model_name require_rdma require_gpudirect flagfile
+listen admin_listen ready_fd model targets drafts tensor_parallel pipeline_stages group_processes group_listen group_timeout_seconds join join_secret_file drain_timeout_seconds served_model_name require_rdma require_gpudirect flagfile
 {{- end -}}
 
 {{/* What every role is given: root, role, port, config, model. */}}
 {{- define "specfabric.args" -}}
 {{- $values := .root.Values -}}
 - {{ .role }}
+{{- if .port }}
 - --listen={{ $values.listenAddress }}:{{ .port }}
+{{- end }}
 - --admin_listen={{ $values.listenAddress | trimPrefix "[" | trimSuffix "]" }}:{{ $values.ports.admin }}
 - --model=/models/{{ .model.name }}
 - --join_secret_file={{ include "specfabric.joinSecretFile" .root }}
+{{- if .port }}
 - --drain_timeout_seconds={{ .config.drainTimeoutSeconds }}
+{{- end }}
 {{- if and $values.rdma.required (include "specfabric.hasRdma" .) }}
 - --require_rdma
 {{- end }}
@@ -181,20 +185,24 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- end -}}
 
-{{/* root, role, pool (or "") */}}
+{{/* root, role, pool (or ""), group (of ranks) */}}
 {{- define "specfabric.roleSelector" -}}
 {{ include "specfabric.selector" .root }}
-app.kubernetes.io/component: {{ .role }}
-{{- with .pool }}
-specfabric/pool: {{ . }}
-{{- end }}
+{{ include "specfabric.roleName" . }}
 {{- end -}}
 
 {{- define "specfabric.roleLabels" -}}
 {{ include "specfabric.labels" .root }}
+{{ include "specfabric.roleName" . }}
+{{- end -}}
+
+{{- define "specfabric.roleName" -}}
 app.kubernetes.io/component: {{ .role }}
 {{- with .pool }}
 specfabric/pool: {{ . }}
+{{- end }}
+{{- with .group }}
+specfabric/group: {{ . | quote }}
 {{- end }}
 {{- end -}}
 

@@ -1,6 +1,7 @@
 {{/*
-The pod template of a role. A dict: root, role, pool (or ""), config, model, port (its own, with its
-name), args (further ones, YAML), readiness (name of the port that is asked /readyz).
+The pod template of a role. A dict: root, role, pool (or ""), group (of ranks), config, model, port
+(its own, with its name; ranks have none), args (further ones, YAML), readiness (name of the port that
+is asked /readyz).
 
 Start-up, liveness and readiness are three questions. The admin port opens once the weights are
 loaded, so /livez answering at all ends the start-up, for which startupSeconds are given; a process
@@ -52,8 +53,10 @@ spec:
       env:
         {{- include "specfabric.env" . | nindent 8 }}
       ports:
+        {{- if .port }}
         - name: {{ .portName }}
           containerPort: {{ .port }}
+        {{- end }}
         - name: admin
           containerPort: {{ $values.ports.admin }}
       startupProbe:
