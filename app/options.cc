@@ -151,10 +151,10 @@ absl::StatusOr<target::GroupOptions> GroupFlags() {
   }
   absl::Status listen = transport::CheckAddress(group.listen);
   if (!listen.ok()) return Flag("group_listen", group.listen, listen);
-  if (FLAGS_device != "cpu") {
-    return absl::InvalidArgumentError(absl::StrCat("--group_processes=", group.processes,
-                                                   " with --device=", FLAGS_device,
-                                                   ": groups span processes on CPUs only"));
+  if (FLAGS_peer_sums) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--peer_sums=true with --group_processes=", group.processes,
+                     ": GPUs of other processes are not reached"));
   }
   return group;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,6 +17,7 @@
 #include "app/process.h"
 #include "app/roles.h"
 #include "app/version.h"
+#include "base/exit_code.h"
 #include "gateway/gateway.h"
 #include "link/peer_address.h"
 #include "metrics/trace_metrics.h"
@@ -203,6 +205,10 @@ absl::Status RunRank() {
   if (!admin.ok()) return admin.status();
   ReportReady("rank", "none", AddressOf(*admin));
   while (!rank->finished()) {
+    if (rank->hangs()) {
+      spdlog::critical("the group has ended and a rank hangs: ending the process");
+      std::_Exit(base::kExitBroken);
+    }
     if (const auto signal = WaitForSignal(100 * base::kMillisecond)) {
       spdlog::info("ending on {}", *signal);
       return absl::OkStatus();

@@ -21,6 +21,8 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // Among those of this process, which are in rank order.
+  virtual int local_rank() const = 0;
 
   // data[i] becomes the sum over ranks. Added pairwise, as a binary tree over the ranks in order,
   // so that the bits equal those of one rank that adds its parts in the same tree (see linear.h).

@@ -27,6 +27,7 @@ class ProcessCommunicator : public Communicator {
 
   int rank() const override { return first_rank_ + local_->rank(); }
   int size() const override { return shared_->ranks; }
+  int local_rank() const override { return local_->rank(); }
 
   void AllReduceSum(absl::Span<float> data) override {
     if (!Gather<float>(data, true)) return;

@@ -27,7 +27,8 @@ enum class DeviceKind : uint8_t { kCpu, kCuda };
 absl::StatusOr<DeviceKind> ParseDeviceKind(std::string_view name);  // "cpu", "cuda"
 
 struct RankOptions {
-  DeviceKind device = DeviceKind::kCpu;  // CUDA: GPU number r for rank r, of those the process sees
+  // CUDA: GPU number r, of those the process sees, for the r-th of the process's ranks.
+  DeviceKind device = DeviceKind::kCpu;
   DataType dtype = DataType::kBFloat16;  // of weights, activations between layers, and KV
   int32_t kv_blocks = 0;
   int32_t block_size = 16;

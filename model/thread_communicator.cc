@@ -31,11 +31,15 @@ struct Group {
 
 class ThreadCommunicator : public Communicator {
  public:
-  ThreadCommunicator(std::shared_ptr<Group> group, int rank)
-      : group_(std::move(group)), rank_(rank), size_(static_cast<int>(group_->ranks.size())) {}
+  ThreadCommunicator(std::shared_ptr<Group> group, int rank, int local_rank)
+      : group_(std::move(group)),
+        rank_(rank),
+        size_(static_cast<int>(group_->ranks.size())),
+        local_rank_(local_rank) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  int local_rank() const override { return local_rank_; }
 
   // Every rank adds a slice of its own, for all, in everybody's buffers: nobody else touches that
   // slice.
@@ -110,7 +114,8 @@ class ThreadCommunicator : public Communicator {
       }
     }
     Barrier();
-    auto part = std::make_unique<ThreadCommunicator>(group_->parts[rank_ / ranks], rank_ % ranks);
+    auto part = std::make_unique<ThreadCommunicator>(group_->parts[rank_ / ranks], rank_ % ranks,
+                                                     local_rank_);
     Barrier();
     return part;
   }
@@ -143,6 +148,7 @@ class ThreadCommunicator : public Communicator {
   std::shared_ptr<Group> group_;
   const int rank_;
   const int size_;
+  const int local_rank_;
 };
 
 }  // namespace
@@ -151,7 +157,7 @@ std::vector<std::unique_ptr<Communicator>> MakeThreadCommunicators(int size) {
   const auto group = std::make_shared<Group>(size);
   std::vector<std::unique_ptr<Communicator>> communicators;
   for (int rank = 0; rank < size; ++rank) {
-    communicators.push_back(std::make_unique<ThreadCommunicator>(group, rank));
+    communicators.push_back(std::make_unique<ThreadCommunicator>(group, rank, rank));
   }
   return communicators;
 }

@@ -48,11 +48,10 @@ std::vector<StepTree> CheckedTrees(const wire::StepDone& t, Checker& check) {
 
 std::vector<uint8_t> Encode(const GroupPart& m) {
   FlatBufferBuilder builder(128);
-  return wire::Finish(
-      builder,
-      wire::CreateGroupPart(builder, m.ranks, m.first_rank, m.rank_count, m.numerics_fingerprint,
-                            m.bfloat16, m.kv_blocks, m.block_size, m.batch_invariant, m.reference,
-                            m.typical_epsilon, m.typical_delta, m.pipeline_stages));
+  return wire::Finish(builder, wire::CreateGroupPart(
+                                   builder, m.ranks, m.first_rank, m.rank_count, m.cuda, m.bfloat16,
+                                   m.kv_blocks, m.block_size, m.batch_invariant, m.reference,
+                                   m.typical_epsilon, m.typical_delta, m.pipeline_stages));
 }
 
 template <>
@@ -80,7 +79,7 @@ absl::StatusOr<GroupPart> Decode<GroupPart>(absl::Span<const uint8_t> payload) {
   m.pipeline_stages = t->pipeline_stages();
   m.first_rank = t->first_rank();
   m.rank_count = t->rank_count();
-  m.numerics_fingerprint = t->numerics_fingerprint();
+  m.cuda = t->cuda();
   m.bfloat16 = t->bfloat16();
   m.kv_blocks = t->kv_blocks();
   m.block_size = t->block_size();
@@ -91,16 +90,16 @@ absl::StatusOr<GroupPart> Decode<GroupPart>(absl::Span<const uint8_t> payload) {
   return m;
 }
 
-std::vector<uint8_t> Encode(const GroupReady&) {
+std::vector<uint8_t> Encode(const GroupReady& m) {
   FlatBufferBuilder builder(64);
-  return wire::Finish(builder, wire::CreateGroupReady(builder));
+  return wire::Finish(builder, wire::CreateGroupReady(builder, m.numerics_fingerprint));
 }
 
 template <>
 absl::StatusOr<GroupReady> Decode<GroupReady>(absl::Span<const uint8_t> payload) {
   auto table = VerifiedTable<wire::GroupReady>::Open(payload, "GroupReady");
   if (!table.ok()) return table.status();
-  return GroupReady{};
+  return GroupReady{(*table)->numerics_fingerprint()};
 }
 
 std::vector<uint8_t> Encode(const StepDone& m) {

@@ -218,8 +218,8 @@ struct GroupPart {
   int32_t pipeline_stages = 1;
   int32_t first_rank = 0;
   int32_t rank_count = 1;
-  uint64_t numerics_fingerprint = 0;  // of the leader's ranks
-  bool bfloat16 = true;               // weights and KV; else float32
+  bool cuda = false;     // on GPUs; else on CPUs
+  bool bfloat16 = true;  // weights and KV; else float32
   int32_t kv_blocks = 1;
   int32_t block_size = 16;
   bool batch_invariant = true;
@@ -228,8 +228,11 @@ struct GroupPart {
   double typical_delta = 0;
 };
 
-// The ranks are loaded, and have the leader's fingerprint.
-struct GroupReady {};
+// The sender's ranks are loaded. From a rank process to its leader; and back once all processes
+// have said so and the leader's are, whose fingerprint all must have.
+struct GroupReady {
+  uint64_t numerics_fingerprint = 0;
+};
 
 // The draft's weights (draft_weights.h) of one sequence of a step.
 struct StepWeights {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "link/link.h"
 #include "spdlog/spdlog.h"
@@ -29,7 +30,7 @@ struct Member {
   link::PeerId peer = 0;
   std::string address;
   RankRange ranks;
-  bool ready = false;
+  std::optional<schemas::GroupReady> ready;
   std::optional<schemas::Collective> collective;
   std::optional<schemas::StepDone> done;
 };
@@ -53,6 +54,7 @@ class GroupLeader::Impl {
   }
   absl::Status Gather(const transport::FabricOptions& fabric, const schemas::Hello& hello,
                       const schemas::GroupPart& part);
+  absl::Status FinishLoading(const absl::StatusOr<std::unique_ptr<RankGroup>>& here);
   absl::StatusOr<scheduler::StepResult> Run(RankGroup* here, const scheduler::StepPlan& plan,
                                             absl::Span<const schemas::DraftWeights* const> weights,
                                             StepTimes* times);
@@ -67,9 +69,10 @@ class GroupLeader::Impl {
   void OnDown(link::PeerId peer, const absl::Status& why);
   void OnMessage(link::PeerId peer, link::Message message);
   void Deal(const schemas::GroupPart& part);
-  // Gather's wait. `condition` under the mutex.
+  // The waits of Gather and FinishLoading. `condition` under the mutex.
   template <typename Condition>
-  absl::Status WaitFor(base::Nanos deadline, const char* what, Condition condition);
+  absl::Status WaitFor(const char* what, Condition condition);
+  absl::Status CompareFingerprints(uint64_t here);
   // False: the group is lost. Holds the mutex meanwhile and after.
   template <typename Condition>
   bool WaitInStep(std::unique_lock<std::mutex>& lock, Condition condition) {
@@ -90,8 +93,9 @@ class GroupLeader::Impl {
   const GroupOptions options_;
   const int ranks_;
   const std::function<void(const absl::Status&)> on_lost_;
-  uint64_t op_ = 0;  // of the rank that exchanges
-  Verdict verdict_;  // of Run, kept for its memory
+  base::Nanos deadline_ = 0;  // of Gather and FinishLoading
+  uint64_t op_ = 0;           // of the rank that exchanges
+  Verdict verdict_;           // of Run, kept for its memory
 
   std::mutex mutex_;  // all below but the links
   std::condition_variable changed_;
@@ -175,9 +179,9 @@ void GroupLeader::Impl::OnMessage(link::PeerId peer, link::Message message) {
       } else if (auto* done = std::get_if<schemas::StepDone>(&message)) {
         taken = !member.done.has_value();
         member.done = std::move(*done);
-      } else if (std::holds_alternative<schemas::GroupReady>(message)) {
-        taken = !member.ready;
-        member.ready = true;
+      } else if (auto* ready = std::get_if<schemas::GroupReady>(&message)) {
+        taken = !member.ready.has_value();
+        member.ready = *ready;
       }
     }
   }
@@ -203,15 +207,14 @@ void GroupLeader::Impl::Lose(const absl::Status& why) {
 }
 
 template <typename Condition>
-absl::Status GroupLeader::Impl::WaitFor(base::Nanos deadline, const char* what,
-                                        Condition condition) {
+absl::Status GroupLeader::Impl::WaitFor(const char* what, Condition condition) {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait_for(lock, kPollInterval, [&] { return !lost_.ok() || condition(); });
     if (!lost_.ok()) return lost_;
     if (condition()) return absl::OkStatus();
     if (options_.give_up && options_.give_up()) return absl::CancelledError("asked to end");
-    if (base::Now() < deadline) continue;
+    if (base::Now() < deadline_) continue;
     return absl::DeadlineExceededError(absl::StrCat(members_.size(), " of ", options_.processes - 1,
                                                     " rank processes have joined ", options_.listen,
                                                     ", and not all have ", what));
@@ -253,19 +256,47 @@ absl::Status GroupLeader::Impl::Gather(const transport::FabricOptions& fabric,
   open_link_ = link_.get();
   spdlog::info("waiting for {} rank processes on {}", options_.processes - 1,
                link_->listen_address());
-  const base::Nanos deadline = base::Now() + options_.timeout;
-  absl::Status joined = WaitFor(deadline, "joined", [this] {
-    return static_cast<int>(members_.size()) + 1 == options_.processes;
-  });
+  deadline_ = base::Now() + options_.timeout;
+  absl::Status joined = WaitFor(
+      "joined", [this] { return static_cast<int>(members_.size()) + 1 == options_.processes; });
   if (!joined.ok()) return joined;
   Deal(part);
-  absl::Status loaded = WaitFor(deadline, "loaded", [this] {
-    return AllMembers([](const Member& member) { return member.ready; });
+  return absl::OkStatus();
+}
+
+absl::Status GroupLeader::Impl::FinishLoading(
+    const absl::StatusOr<std::unique_ptr<RankGroup>>& here) {
+  if (absl::IsAborted(here.status())) {
+    // The process that knows why ends, which says more than that another one failed.
+    const absl::Status lost = WaitFor("loaded", [] { return false; });
+    return absl::IsDeadlineExceeded(lost) ? here.status() : lost;
+  }
+  if (!here.ok()) return here.status();
+  absl::Status loaded = WaitFor("loaded", [this] {
+    return AllMembers([](const Member& member) { return member.ready.has_value(); });
   });
   if (!loaded.ok()) return loaded;
+  const uint64_t fingerprint = (*here)->NumericsFingerprint();
+  for (const Member& member : members_) {
+    SendOrLose(member.peer, schemas::GroupReady{fingerprint});
+  }
+  if (absl::Status same = CompareFingerprints(fingerprint); !same.ok()) return same;
   std::lock_guard lock(mutex_);
   serving_ = true;
   return lost_;
+}
+
+absl::Status GroupLeader::Impl::CompareFingerprints(uint64_t here) {
+  for (const Member& member : members_) {
+    const uint64_t theirs = member.ready->numerics_fingerprint;
+    if (theirs == here) continue;
+    // Another process's fault: this one may try again.
+    return absl::UnavailableError(absl::StrFormat(
+        "rank process %s has other weights or kernels than the leader: its fingerprint is %016x, "
+        "the leader's %016x",
+        member.address, theirs, here));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<scheduler::StepResult> GroupLeader::Impl::Run(
@@ -339,6 +370,9 @@ int GroupLeader::rank_count() const { return impl_->RanksOf(0).count; }
 absl::Status GroupLeader::Gather(const transport::FabricOptions& fabric,
                                  const schemas::Hello& hello, const schemas::GroupPart& part) {
   return impl_->Gather(fabric, hello, part);
+}
+absl::Status GroupLeader::FinishLoading(const absl::StatusOr<std::unique_ptr<RankGroup>>& here) {
+  return impl_->FinishLoading(here);
 }
 absl::StatusOr<scheduler::StepResult> GroupLeader::Run(
     RankGroup* here, const scheduler::StepPlan& plan,

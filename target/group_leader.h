@@ -9,9 +9,9 @@
 // A group lives and dies as one. Once it serves, a lost rank process ends it: a step cannot be
 // taken back from the ranks that have done it, and one that hangs cannot be cancelled.
 //
-// Threads: Gather by the thread that starts the process, Run by the leader's thread, Exchange by
-// one of this process's ranks; the link's callbacks fill what they wait for. options.on_lost runs
-// on whichever thread finds out.
+// Threads: Gather and FinishLoading by the thread that starts the process, Run by the leader's
+// thread, Exchange by one of this process's ranks; the link's callbacks fill what they wait for.
+// options.on_lost runs on whichever thread finds out.
 
 #include <cstdint>
 #include <functional>
@@ -37,18 +37,21 @@ struct GroupOptions {
 
 class GroupLeader : public model::ProcessExchange {
  public:
-  // on_lost: after Gather has succeeded, once.
+  // on_lost: after FinishLoading has succeeded, once.
   GroupLeader(const GroupOptions& options, int ranks,
               std::function<void(const absl::Status&)> on_lost);
   ~GroupLeader() override;  // tells the rank processes that they may end
 
   // Of the leader's own process.
   int rank_count() const;
-  // Listens, waits until all processes have joined, deals the ranks out, and waits until all are
-  // loaded. part: what they are told; the ranks in it are filled in. Unavailable: a process was
-  // lost meanwhile. DeadlineExceeded: not all have come. Cancelled: give_up. Or Link::Start's.
+  // Listens, waits until all processes have joined, and deals the ranks out. part: what they are
+  // told; the ranks in it are filled in. Unavailable: a process was lost meanwhile.
+  // DeadlineExceeded: not all have come. Cancelled: give_up. Or Link::Start's.
   absl::Status Gather(const transport::FabricOptions& fabric, const schemas::Hello& hello,
                       const schemas::GroupPart& part);
+  // After this process's ranks have loaded, or failed to: `here` or why not. Waits until those of
+  // all processes have, with the same fingerprint. Errors are those, or as of Gather.
+  absl::Status FinishLoading(const absl::StatusOr<std::unique_ptr<RankGroup>>& here);
 
   // One step on all ranks: RankGroup::Run for a group that spans processes. After an error that is
   // not every rank's own, the group is lost.

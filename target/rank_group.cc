@@ -107,10 +107,12 @@ absl::Status RankGroup::Impl::Start(const RankGroupOptions& options) {
     ranks_[r].thread = std::thread([this, options, r] { RunRank(options, r); });
   }
   WaitForChange(done_, 0);
+  absl::Status failed;
   for (const Rank& rank : ranks_) {
-    if (!rank.status.ok()) return rank.status;
+    // Ranks that gave up because of another one say so, which tells nobody why.
+    if (failed.ok() || absl::IsAborted(failed)) failed = rank.status.ok() ? failed : rank.status;
   }
-  return absl::OkStatus();
+  return failed;
 }
 
 RankGroup::Impl::~Impl() {

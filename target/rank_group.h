@@ -40,7 +40,8 @@ struct StepTimes {
 
 class RankGroup {
  public:
-  // Loads every shard, each on its own thread. Errors are RankModel::Load's.
+  // Loads every shard, each on its own thread; with `exchange` at the same time as the other
+  // processes. Errors are RankModel::Load's. Aborted: the reason is in another process.
   static absl::StatusOr<std::unique_ptr<RankGroup>> Start(const RankGroupOptions& options);
   ~RankGroup();  // joins the ranks
 

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -21,12 +22,17 @@ namespace specfabric::target {
 
 namespace {
 
+// What a rank may still be doing when its group ends takes less, unless it waits for GPUs that are
+// gone.
+constexpr base::Nanos kEndGrace = 10 * base::kSecond;
+
 RankGroupOptions OptionsFor(const RankServiceOptions& options, const schemas::GroupPart& part,
                             model::ProcessExchange* exchange) {
   RankGroupOptions ranks;
   ranks.model_dir = options.model_dir;
   ranks.tensor_parallel = part.ranks / part.pipeline_stages;
   ranks.rank.pipeline_stages = part.pipeline_stages;
+  ranks.rank.device = part.cuda ? model::DeviceKind::kCuda : model::DeviceKind::kCpu;
   ranks.rank.dtype = part.bfloat16 ? model::DataType::kBFloat16 : model::DataType::kFloat32;
   ranks.rank.kv_blocks = part.kv_blocks;
   ranks.rank.block_size = part.block_size;
@@ -54,6 +60,7 @@ class RankService::Impl : public model::ProcessExchange {
 
   std::atomic<bool> ready_{false}, finished_{false};
   absl::Status result_;  // written before finished_
+  std::atomic<base::Nanos> ended_at_{0};
 
  private:
   void OnUp(link::PeerId peer, const schemas::Hello& leader);
@@ -66,7 +73,9 @@ class RankService::Impl : public model::ProcessExchange {
   std::optional<M> Take(std::optional<M>* box) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return ended_ || box->has_value(); });
-    if (ended_) return std::nullopt;
+    // A fingerprint that came before the end says why it came.
+    constexpr bool kKept = std::is_same_v<M, schemas::GroupReady>;
+    if (ended_ && !(kKept && box->has_value())) return std::nullopt;
     return std::exchange(*box, std::nullopt);
   }
   template <typename M>
@@ -78,6 +87,7 @@ class RankService::Impl : public model::ProcessExchange {
   // On the service's thread, until the end.
   void Serve();
   absl::Status Load(const schemas::GroupPart& part);
+  bool MeetOthers();
   absl::Status RunStep(const schemas::Step& step, const RankRange& here, int64_t slots);
 
   const RankServiceOptions options_;
@@ -93,6 +103,7 @@ class RankService::Impl : public model::ProcessExchange {
   absl::Status why_;
   link::PeerId leader_ = 0;  // fixed once part_ has come, or the service has ended
   std::optional<schemas::GroupPart> part_;
+  std::optional<schemas::GroupReady> leader_ready_;
   std::optional<schemas::Step> step_;
   std::optional<schemas::Collective> collective_;
 
@@ -165,6 +176,9 @@ void RankService::Impl::OnMessage(link::Message message) {
     if (auto* part = std::get_if<schemas::GroupPart>(&message)) {
       taken = !part_.has_value() && !ready_;
       part_ = *part;
+    } else if (auto* ready = std::get_if<schemas::GroupReady>(&message)) {
+      taken = !leader_ready_.has_value() && !ready_;
+      leader_ready_ = *ready;
     } else if (auto* step = std::get_if<schemas::Step>(&message)) {
       taken = !step_.has_value();
       step_ = std::move(*step);
@@ -182,6 +196,7 @@ void RankService::Impl::End(const absl::Status& why) {
     std::lock_guard lock(mutex_);
     if (ended_) return;
     ended_ = true;
+    ended_at_ = base::Now();
     why_ = why;
   }
   changed_.notify_all();
@@ -193,12 +208,21 @@ absl::Status RankService::Impl::Load(const schemas::GroupPart& part) {
   auto ranks = RankGroup::Start(options);
   if (!ranks.ok()) return ranks.status();
   ranks_ = *std::move(ranks);
+  return absl::OkStatus();
+}
+
+// False: the service has ended.
+bool RankService::Impl::MeetOthers() {
   const uint64_t ours = ranks_->NumericsFingerprint();
-  if (ours == part.numerics_fingerprint) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrFormat(
+  if (!Send(schemas::GroupReady{ours})) return false;
+  const auto leader = Take(&leader_ready_);
+  if (!leader) return false;
+  if (ours == leader->numerics_fingerprint) return true;
+  End(absl::InvalidArgumentError(absl::StrFormat(
       "%s has other weights or kernels than the leader's model: its fingerprint is %016x, the "
       "leader's %016x",
-      options_.model_dir, ours, part.numerics_fingerprint));
+      options_.model_dir, ours, leader->numerics_fingerprint)));
+  return false;
 }
 
 absl::Status RankService::Impl::RunStep(const schemas::Step& step, const RankRange& here,
@@ -229,8 +253,8 @@ void RankService::Impl::Serve() {
                  here.ranks);
     if (absl::Status loaded = Load(*part); !loaded.ok()) {
       End(loaded);
-    } else if (Send(schemas::GroupReady{})) {
-      ready_ = true;
+    } else {
+      ready_ = MeetOthers();
     }
     while (const auto step = Take(&step_)) {
       if (absl::Status ran = RunStep(*step, here, slots); !ran.ok()) End(ran);
@@ -270,6 +294,10 @@ absl::StatusOr<std::unique_ptr<RankService>> RankService::Start(const RankServic
 
 bool RankService::ready() const { return impl_->ready_; }
 bool RankService::finished() const { return impl_->finished_; }
+bool RankService::hangs() const {
+  const base::Nanos ended = impl_->ended_at_;
+  return ended != 0 && !finished() && base::Now() - ended > kEndGrace;
+}
 absl::Status RankService::result() const { return impl_->result_; }
 
 }  // namespace specfabric::target

@@ -33,6 +33,9 @@ class RankService {
   bool ready() const;
   // The service has ended by itself: result() says why. OK: its leader has ended in peace.
   bool finished() const;
+  // The service should have ended a while ago, but a rank is stuck, as in a collective whose other
+  // GPUs are gone: that cannot be cancelled, and only ending the process helps.
+  bool hangs() const;
   // InvalidArgument: the checkpoint is not the leader's. Unavailable: the leader is lost. Or
   // RankModel::Load's, or the step's that failed.
   absl::Status result() const;

@@ -107,22 +107,28 @@ absl::Status TargetService::Impl::StartRanks() {
     options.exchange = group_.get();
     options.rank_count = group_->rank_count();
   }
+  if (group_ != nullptr) {
+    schemas::Hello hello;
+    hello.role = schemas::Role::kTarget;
+    hello.model = options_.model_name;
+    hello.tokenizer_fingerprint = options_.tokenizer_fingerprint;
+    hello.vocabulary = options_.scheduler.vocabulary;
+    absl::Status gathered = group_->Gather(options_.fabric, hello, PartOfGroup());
+    if (!gathered.ok()) return gathered;
+  }
   auto ranks = RankGroup::Start(options);
+  if (group_ != nullptr) {
+    if (absl::Status met = group_->FinishLoading(ranks); !met.ok()) return met;
+  }
   if (!ranks.ok()) return ranks.status();
   ranks_ = *std::move(ranks);
-  if (group_ == nullptr) return absl::OkStatus();
-  schemas::Hello hello;
-  hello.role = schemas::Role::kTarget;
-  hello.model = options_.model_name;
-  hello.tokenizer_fingerprint = options_.tokenizer_fingerprint;
-  hello.vocabulary = ranks_->config().vocabulary;
-  return group_->Gather(options_.fabric, hello, PartOfGroup());
+  return absl::OkStatus();
 }
 
 schemas::GroupPart TargetService::Impl::PartOfGroup() const {
   const model::RankOptions& rank = options_.ranks.rank;
   schemas::GroupPart part;
-  part.numerics_fingerprint = ranks_->NumericsFingerprint();
+  part.cuda = rank.device == model::DeviceKind::kCuda;
   part.pipeline_stages = rank.pipeline_stages;
   part.bfloat16 = rank.dtype == model::DataType::kBFloat16;
   part.kv_blocks = rank.kv_blocks;

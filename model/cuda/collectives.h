@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/clock.h"
 #include "model/communicator.h"
 #include "model/cuda/device.h"
 #include "model/cuda/memory.h"
@@ -23,12 +24,16 @@ struct CollectivesOptions {
   // order of NCCL's own sum depends on how much there is to add.
   bool batch_invariant = true;
   bool peer_sums = false;  // small ones in one shot, in that order, where the GPUs allow it
+  // How long ranks may take to meet. The group may span machines, and one that is not there must
+  // not hold up the others for ever.
+  base::Nanos join_timeout = 120 * base::kSecond;
 };
 
 class Collectives {
  public:
   // Every rank's thread calls this at the same time; `host` tells the ranks how to find each other.
-  // Both outlive it.
+  // Both outlive it. DeadlineExceeded: not all ranks have met. Aborted: another rank failed; all
+  // ranks do if one does.
   static absl::StatusOr<std::unique_ptr<Collectives>> Create(Communicator* host,
                                                              const Device* device,
                                                              const CollectivesOptions& options);
@@ -44,6 +49,8 @@ class Collectives {
  private:
   Collectives(const Device* device, int ranks, const CollectivesOptions& options)
       : device_(device), ranks_(ranks), options_(options) {}
+
+  absl::Status Join(Communicator* host);
 
   const Device* const device_;
   const int ranks_;

@@ -51,7 +51,7 @@ absl::StatusOr<std::unique_ptr<DeviceTransformer>> DeviceTransformer::Load(
 absl::Status DeviceTransformer::LoadCheckpoint(const std::string& model_dir,
                                                Communicator* communicator) {
   absl::StatusOr<std::unique_ptr<Device>> device =
-      Device::Open(communicator->rank(), options_.batch_invariant);
+      Device::Open(communicator->local_rank(), options_.batch_invariant);
   if (absl::Status opened = AgreeOn(communicator, device.status()); !opened.ok()) return opened;
   device_ = *std::move(device);
   absl::StatusOr<std::unique_ptr<Collectives>> collectives = Collectives::Create(
@@ -59,23 +59,30 @@ absl::Status DeviceTransformer::LoadCheckpoint(const std::string& model_dir,
       {.batch_invariant = options_.batch_invariant, .peer_sums = options_.peer_sums});
   if (!collectives.ok()) return collectives.status();
   collectives_ = *std::move(collectives);
+  if (absl::Status read = AgreeOn(communicator, ReadCheckpoint(model_dir)); !read.ok()) return read;
+  fingerprint_ ^= HashNumerics(communicator);
+  return absl::OkStatus();
+}
+
+absl::Status DeviceTransformer::ReadCheckpoint(const std::string& model_dir) {
   absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(model_dir);
   if (!checkpoint.ok()) return checkpoint.status();
   absl::StatusOr<DeviceWeights> weights =
       LoadDeviceWeights(*checkpoint, config_, partition_, options_.dtype, *device_);
   if (!weights.ok()) return weights.status();
   weights_ = *std::move(weights);
-  fingerprint_ = HashModel(*checkpoint, config_, rope_) ^ HashNumerics(communicator->size());
+  fingerprint_ = HashModel(*checkpoint, config_, rope_);
   return MakeCache();
 }
 
-uint64_t DeviceTransformer::HashNumerics(int ranks) const {
+uint64_t DeviceTransformer::HashNumerics(Communicator* host) const {
   uint64_t hash =
       HashKernels(absl::StrCat("cuda ", device_->name()), kNumericsVersion, options_.dtype);
-  hash = base::Mix64(hash ^ static_cast<uint64_t>(ranks));
+  hash = base::Mix64(hash ^ static_cast<uint64_t>(host->size()));
   if (options_.batch_invariant) return hash;
   std::random_device random;
-  return base::Mix64(hash ^ (uint64_t{random()} << 32 | random()));
+  const uint64_t drawn = uint64_t{random()} << 32 | random();
+  return base::Mix64(hash ^ FromAllRanks(host, drawn)[0]);
 }
 
 int64_t DeviceTransformer::KvBlockBytes() const {

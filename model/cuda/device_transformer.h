@@ -57,8 +57,9 @@ class DeviceTransformer : public RankModel, private DeviceLogits {
 
   DeviceTransformer(ModelConfig config, const RankOptions& options, const Partition& partition);
   absl::Status LoadCheckpoint(const std::string& model_dir, Communicator* communicator);
+  absl::Status ReadCheckpoint(const std::string& model_dir);
   absl::Status MakeCache();
-  uint64_t HashNumerics(int ranks) const;
+  uint64_t HashNumerics(Communicator* host) const;
 
   absl::StatusOr<Inputs> CopyInputs(const Batch& batch);
   absl::Status ReserveRows(int32_t rows, int32_t logit_rows);

@@ -14,11 +14,12 @@
 namespace specfabric::model::cuda {
 
 // This rank's status, or Aborted if it is well and another rank's is not. All ranks call it, so
-// that none waits in a collective for one that has failed.
+// that none waits in a collective for one that has failed. The well are counted: in a group that
+// has ended nobody adds to what is there.
 inline absl::Status AgreeOn(Communicator* host, absl::Status status) {
-  float failed = status.ok() ? 0 : 1;
-  host->AllReduceSum(absl::MakeSpan(&failed, 1));
-  if (!status.ok() || failed == 0) return status;
+  float well = status.ok() ? 1 : 0;
+  host->AllReduceSum(absl::MakeSpan(&well, 1));
+  if (!status.ok() || well == static_cast<float>(host->size())) return status;
   return absl::AbortedError("another rank of the group failed");
 }
 

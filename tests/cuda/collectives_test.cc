@@ -116,9 +116,7 @@ TEST_P(CollectivesTest, ManyInARowOfRanksThatComeLate) {
 }
 
 TEST_P(CollectivesTest, GpusThatDoNotReachEachOtherSumByNccl) {
-  absl::StatusOr<std::unique_ptr<Device>> first = Device::Open(0, /*batch_invariant=*/true);
-  ASSERT_TRUE(first.ok());
-  if (!(*first)->name().starts_with("emulated")) GTEST_SKIP() << "these may reach each other";
+  if (!Emulated()) GTEST_SKIP() << "these may reach each other";
   setenv("EMULATED_GPUS_APART", "", /*overwrite=*/1);
   OnRanks(GetParam(), {.peer_sums = true}, [&](Rank* rank) {
     EXPECT_FALSE(rank->sums->has_peer_sums());
@@ -127,6 +125,24 @@ TEST_P(CollectivesTest, GpusThatDoNotReachEachOtherSumByNccl) {
     EXPECT_TRUE(sum == expected);
   });
   unsetenv("EMULATED_GPUS_APART");
+}
+
+TEST_P(CollectivesTest, RanksThatDoNotMeetGiveUpTogether) {
+  if (!Emulated()) GTEST_SKIP() << "real GPUs do meet";
+  setenv("EMULATED_RANK_ABSENT", "", /*overwrite=*/1);
+  auto hosts = MakeThreadCommunicators(GetParam());
+  std::vector<std::thread> threads;
+  for (auto& host : hosts) {
+    threads.emplace_back([&host] {
+      auto device = Device::Open(host->rank(), /*batch_invariant=*/true);
+      ASSERT_TRUE(device.ok()) << device.status();
+      const auto sums =
+          Collectives::Create(host.get(), device->get(), {.join_timeout = 20 * base::kMillisecond});
+      EXPECT_EQ(sums.status().code(), absl::StatusCode::kDeadlineExceeded) << sums.status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  unsetenv("EMULATED_RANK_ABSENT");
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, CollectivesTest, testing::Values(2, 3, 4));

@@ -7,6 +7,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -51,6 +52,12 @@ class DeviceArray {
 inline int Devices() {
   int devices = 0;
   return cudaGetDeviceCount(&devices) == cudaSuccess ? devices : 0;
+}
+
+inline bool Emulated() {
+  cudaDeviceProp properties = {};
+  return Devices() > 0 && cudaGetDeviceProperties(&properties, 0) == cudaSuccess &&
+         std::string_view(properties.name) == "emulated";
 }
 
 // Its tests are skipped where there is no GPU.

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -14,6 +16,7 @@
 #include "tests/model/checkpoint_writer.h"
 #include "tests/model/group.h"
 #include "tests/model/passes.h"
+#include "tests/model/played_processes.h"
 
 namespace specfabric::model::cuda {
 namespace {
@@ -132,6 +135,68 @@ TEST_P(DeviceTransformerTest, RanksChangeLittle) {
       EXPECT_LT(MaxDifference(Logits(device, batch), expected), Tolerance(GetParam()));
     }
   }
+}
+
+// Ranks of two processes, whose GPUs are counted in each of them.
+TEST_P(DeviceTransformerTest, ProcessesChangeNothing) {
+  if (!Emulated()) GTEST_SKIP() << "two processes of this one would share GPUs";
+  const TempDir dir;
+  WriteCheckpoint(dir.path(), OddConfig(), 4);
+  Batch batch;
+  AddChain(&batch, RandomTokens(11, 8), 0, Iota(3, 3));
+  for (bool batch_invariant : {true, false}) {
+    const RankOptions options = Options(GetParam(), batch_invariant);
+    for (const int here : {1, 2}) {
+      TestGroup threads = OnDevice(dir.path(), options, 2 * here);
+      PlayedProcesses processes({here, here});
+      TestGroup group = LoadOrDie(TestGroup::Load(
+          dir.path(), options, std::move(processes.communicators), DeviceTransformer::Load));
+      EXPECT_EQ(Logits(group, batch), Logits(threads, batch)) << 2 * here << " ranks";
+      for (int rank = 1; rank < 2 * here; ++rank) {
+        EXPECT_EQ(group.rank(rank).NumericsFingerprint(), group.rank(0).NumericsFingerprint());
+      }
+    }
+  }
+}
+
+TEST_P(DeviceTransformerTest, ARankThatFailsToLoadFailsThemAll) {
+  if (Devices() < 2) GTEST_SKIP() << "two ranks need two GPUs";
+  const TempDir dir, broken;
+  WriteCheckpoint(dir.path(), OddConfig(), 4);
+  WriteCheckpoint(broken.path(), OddConfig(), 4);
+  std::filesystem::remove(broken.File("model.safetensors"));
+  absl::Status first, second;
+  const RankLoader load = [&](const std::string&, const RankOptions& options, Communicator* host) {
+    auto model =
+        DeviceTransformer::Load(host->rank() == 0 ? dir.path() : broken.path(), options, host);
+    (host->rank() == 0 ? first : second) = model.status();
+    return model;
+  };
+  EXPECT_FALSE(TestGroup::Load(dir.path(), Options(GetParam()), 2, load).ok());
+  EXPECT_EQ(first.code(), absl::StatusCode::kAborted) << first;
+  EXPECT_EQ(second.code(), absl::StatusCode::kNotFound) << second;
+}
+
+TEST_P(DeviceTransformerTest, ALostProcessFailsTheLoading) {
+  if (!Emulated()) GTEST_SKIP() << "two processes of this one would share GPUs";
+  const TempDir dir;
+  WriteCheckpoint(dir.path(), OddConfig(), 4);
+  PlayedProcesses processes({1, 1});
+  absl::Status first;
+  const RankLoader load = [&](const std::string& model_dir, const RankOptions& options,
+                              Communicator* host) -> absl::StatusOr<std::unique_ptr<RankModel>> {
+    if (host->rank() == 1) {
+      processes.point.End();
+      return absl::UnavailableError("lost");
+    }
+    auto model = DeviceTransformer::Load(model_dir, options, host);
+    first = model.status();
+    return model;
+  };
+  EXPECT_FALSE(
+      TestGroup::Load(dir.path(), Options(GetParam()), std::move(processes.communicators), load)
+          .ok());
+  EXPECT_EQ(first.code(), absl::StatusCode::kAborted) << first;
 }
 
 TEST_P(DeviceTransformerTest, ABatchWithoutLogitsWritesItsKeys) {

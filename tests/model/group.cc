@@ -29,8 +29,15 @@ BatchSequence* AddSequence(Batch* batch, const std::vector<int32_t>& tokens, int
 
 absl::StatusOr<TestGroup> TestGroup::Load(const std::string& model_dir, const RankOptions& options,
                                           int ranks, const RankLoader& load) {
+  return Load(model_dir, options, MakeThreadCommunicators(ranks), load);
+}
+
+absl::StatusOr<TestGroup> TestGroup::Load(const std::string& model_dir, const RankOptions& options,
+                                          std::vector<std::unique_ptr<Communicator>> communicators,
+                                          const RankLoader& load) {
   TestGroup group;
-  group.communicators_ = MakeThreadCommunicators(ranks);
+  group.communicators_ = std::move(communicators);
+  const int ranks = static_cast<int>(group.communicators_.size());
   group.models_.resize(ranks);
   std::vector<absl::Status> statuses(ranks);
   std::vector<std::thread> threads;

@@ -27,6 +27,10 @@ class TestGroup {
   // Every rank loads in a thread of its own.
   static absl::StatusOr<TestGroup> Load(const std::string& model_dir, const RankOptions& options,
                                         int ranks, const RankLoader& load = {});
+  // Of ranks that meet by these.
+  static absl::StatusOr<TestGroup> Load(const std::string& model_dir, const RankOptions& options,
+                                        std::vector<std::unique_ptr<Communicator>> communicators,
+                                        const RankLoader& load = {});
 
   RankModel& rank(int i) { return *models_[i]; }
   const ModelConfig& config() const { return models_.front()->config(); }

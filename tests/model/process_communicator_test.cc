@@ -6,91 +6,17 @@
 #include <gtest/gtest.h>
 
 #include <bit>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
-#include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
+
+#include "tests/model/played_processes.h"
 
 namespace specfabric::model {
 namespace {
 
 using speculation::ScoredToken;
-using Parts = std::vector<std::vector<uint8_t>>;
-
-// Where the processes of a group meet.
-class MeetingPoint {
- public:
-  explicit MeetingPoint(int processes) : parts_(processes) {}
-
-  bool Exchange(int process, Parts mine, Parts* all) {
-    std::unique_lock lock(mutex_);
-    parts_[process] = std::move(mine);
-    const int round = round_;
-    if (++arrived_ == static_cast<int>(parts_.size())) {
-      all_.clear();
-      for (const Parts& parts : parts_) all_.insert(all_.end(), parts.begin(), parts.end());
-      arrived_ = 0;
-      ++round_;
-      changed_.notify_all();
-    }
-    changed_.wait(lock, [&] { return round_ != round || ended_; });
-    *all = all_;
-    return !ended_;
-  }
-  void End() {
-    std::lock_guard lock(mutex_);
-    ended_ = true;
-    changed_.notify_all();
-  }
-  bool ended() {
-    std::lock_guard lock(mutex_);
-    return ended_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<Parts> parts_;
-  Parts all_;
-  int arrived_ = 0, round_ = 0;
-  bool ended_ = false;
-};
-
-class PlayedExchange : public ProcessExchange {
- public:
-  PlayedExchange(MeetingPoint* point, int process) : point_(point), process_(process) {}
-  bool Exchange(const std::vector<absl::Span<const uint8_t>>& mine, Parts* all) override {
-    Parts parts;
-    for (const auto part : mine) parts.emplace_back(part.begin(), part.end());
-    return point_->Exchange(process_, std::move(parts), all);
-  }
-  void Diverged() override { point_->End(); }
-
- private:
-  MeetingPoint* const point_;
-  const int process_;
-};
-
-// The communicators of all processes, whose ranks are counts[0], counts[1], ... of them.
-struct Group {
-  explicit Group(const std::vector<int>& counts) : point(static_cast<int>(counts.size())) {
-    const int ranks = std::accumulate(counts.begin(), counts.end(), 0);
-    for (size_t p = 0; p < counts.size(); ++p) {
-      exchanges.push_back(std::make_unique<PlayedExchange>(&point, static_cast<int>(p)));
-      const int first = static_cast<int>(communicators.size());
-      for (auto& one : MakeProcessCommunicators(exchanges[p].get(), ranks, first, counts[p])) {
-        communicators.push_back(std::move(one));
-      }
-    }
-  }
-  MeetingPoint point;
-  std::vector<std::unique_ptr<PlayedExchange>> exchanges;
-  std::vector<std::unique_ptr<Communicator>> communicators;
-};
-
 void RunAll(const std::vector<std::unique_ptr<Communicator>>& communicators,
             const std::function<void(Communicator&)>& body) {
   std::vector<std::thread> threads;
@@ -151,7 +77,7 @@ std::vector<std::vector<uint32_t>> Course(
 class ProcessCommunicatorTest : public ::testing::TestWithParam<std::vector<int>> {};
 
 TEST_P(ProcessCommunicatorTest, RanksAreInOrder) {
-  const Group group(GetParam());
+  const PlayedProcesses group(GetParam());
   for (size_t rank = 0; rank < group.communicators.size(); ++rank) {
     EXPECT_EQ(group.communicators[rank]->rank(), static_cast<int>(rank));
     EXPECT_EQ(group.communicators[rank]->size(), static_cast<int>(group.communicators.size()));
@@ -159,13 +85,13 @@ TEST_P(ProcessCommunicatorTest, RanksAreInOrder) {
 }
 
 TEST_P(ProcessCommunicatorTest, EveryBitIsThatOfThreads) {
-  const Group group(GetParam());
+  const PlayedProcesses group(GetParam());
   const auto threads = MakeThreadCommunicators(static_cast<int>(group.communicators.size()));
   EXPECT_EQ(Course(group.communicators), Course(threads));
 }
 
 TEST_P(ProcessCommunicatorTest, PartsAreOfOneProcess) {
-  const Group group(GetParam());
+  const PlayedProcesses group(GetParam());
   const int size = static_cast<int>(group.communicators.size());
   RunAll(group.communicators, [&](Communicator& c) {
     for (int parts = 1; parts <= size; ++parts) {
@@ -186,7 +112,7 @@ TEST_P(ProcessCommunicatorTest, PartsAreOfOneProcess) {
 }
 
 TEST(SplitTest, APartOfSeveralProcessesIsRefused) {
-  const Group group({1, 1, 2});
+  const PlayedProcesses group({1, 1, 2});
   RunAll(group.communicators, [&](Communicator& c) {
     EXPECT_EQ(c.Split(2) == nullptr, c.rank() < 2) << c.rank();
     EXPECT_EQ(c.Split(1), nullptr);
@@ -195,7 +121,7 @@ TEST(SplitTest, APartOfSeveralProcessesIsRefused) {
 }
 
 TEST_P(ProcessCommunicatorTest, AnEndedGroupLetsEverybodyGo) {
-  Group group(GetParam());
+  PlayedProcesses group(GetParam());
   const int size = static_cast<int>(group.communicators.size());
   RunAll(group.communicators, [&](Communicator& c) {
     // The last process never comes to the sum.
@@ -215,7 +141,7 @@ INSTANTIATE_TEST_SUITE_P(Processes, ProcessCommunicatorTest,
                                            std::vector{1, 1, 1}, std::vector{2, 1, 1}));
 
 TEST(DivergenceTest, DifferentCollectivesEndTheGroup) {
-  Group group({1, 1});
+  PlayedProcesses group({1, 1});
   RunAll(group.communicators, [&](Communicator& c) {
     std::vector<float> data(3 + c.rank(), 1.0f);
     c.AllReduceSum(absl::MakeSpan(data));
@@ -225,7 +151,7 @@ TEST(DivergenceTest, DifferentCollectivesEndTheGroup) {
 }
 
 TEST(DivergenceTest, AShiftOfOtherSizesEndsTheGroup) {
-  Group group({1, 1});
+  PlayedProcesses group({1, 1});
   RunAll(group.communicators, [&](Communicator& c) {
     const std::vector<float> out(c.rank() == 0 ? 3 : 0);
     std::vector<float> in(c.rank() == 0 ? 0 : 2, 5.0f);

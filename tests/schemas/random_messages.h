@@ -212,7 +212,7 @@ inline GroupPart RandomMessage<GroupPart>(Rng& rng) {
   m.ranks = (m.ranks + 3) / 4 * m.pipeline_stages;
   m.first_rank = RandomInt(rng, 0, m.ranks - 1);
   m.rank_count = RandomInt(rng, 1, m.ranks - m.first_rank);
-  m.numerics_fingerprint = rng();
+  m.cuda = RandomInt(rng, 0, 1) == 1;
   m.bfloat16 = RandomInt(rng, 0, 1) == 1;
   m.kv_blocks = RandomInt(rng, 1, 1 << 26);
   m.block_size = RandomInt(rng, 1, 256);
@@ -223,8 +223,8 @@ inline GroupPart RandomMessage<GroupPart>(Rng& rng) {
   return m;
 }
 template <>
-inline GroupReady RandomMessage<GroupReady>(Rng&) {
-  return {};
+inline GroupReady RandomMessage<GroupReady>(Rng& rng) {
+  return {rng()};
 }
 // A tree of which every row chooses, or a prefill of which some rows are scored.
 inline void AddSequence(Rng& rng, scheduler::StepPlan* plan) {
@@ -374,11 +374,11 @@ inline auto Fields(const Tokens& m) {
 }
 inline auto Fields(const TokensBatch& m) { return std::tuple(Fields(m.sequences)); }
 inline auto Fields(const GroupPart& m) {
-  return std::tuple(m.ranks, m.pipeline_stages, m.first_rank, m.rank_count, m.numerics_fingerprint,
-                    m.bfloat16, m.kv_blocks, m.block_size, m.batch_invariant, m.reference,
-                    m.typical_epsilon, m.typical_delta);
+  return std::tuple(m.ranks, m.pipeline_stages, m.first_rank, m.rank_count, m.cuda, m.bfloat16,
+                    m.kv_blocks, m.block_size, m.batch_invariant, m.reference, m.typical_epsilon,
+                    m.typical_delta);
 }
-inline auto Fields(const GroupReady&) { return std::tuple(); }
+inline auto Fields(const GroupReady& m) { return std::tuple(m.numerics_fingerprint); }
 inline auto Fields(const StepWeights& w) {
   return std::tuple(w.sequence, w.rows, w.entries, w.bytes);
 }

@@ -42,9 +42,8 @@ RankGroupOptions GroupOf(const std::string& dir, int stages = 1) {
   return options;
 }
 
-schemas::GroupPart PartFor(const RankGroupOptions& options, const RankGroup& ranks) {
+schemas::GroupPart PartFor(const RankGroupOptions& options) {
   schemas::GroupPart part;
-  part.numerics_fingerprint = ranks.NumericsFingerprint();
   part.pipeline_stages = options.rank.pipeline_stages;
   part.bfloat16 = false;
   part.kv_blocks = kBlocks;
@@ -68,9 +67,6 @@ class Cluster {
     RankGroupOptions here = GroupOf(dir, stages);
     here.exchange = leader_.get();
     here.rank_count = leader_->rank_count();
-    auto ranks = RankGroup::Start(here);
-    EXPECT_TRUE(ranks.ok()) << ranks.status();
-    ranks_ = *std::move(ranks);
     for (const std::string& rank_dir : rank_dirs) {
       RankServiceOptions joining;
       joining.model_dir = rank_dir;
@@ -82,8 +78,12 @@ class Cluster {
     }
     schemas::Hello hello;
     hello.role = schemas::Role::kTarget;
-    hello.vocabulary = ranks_->config().vocabulary;
-    gathered_ = leader_->Gather(transport::LoopbackOptions(), hello, PartFor(here, *ranks_));
+    hello.vocabulary = model::LoadModelConfig(dir)->vocabulary;
+    gathered_ = leader_->Gather(transport::LoopbackOptions(), hello, PartFor(here));
+    if (!gathered_.ok()) return;
+    auto ranks = RankGroup::Start(here);
+    gathered_ = leader_->FinishLoading(ranks);
+    if (ranks.ok()) ranks_ = *std::move(ranks);
   }
   ~Cluster() {
     ranks_.reset();
@@ -293,7 +293,7 @@ TEST_F(GroupTest, EndsWithALostProcess) {
 TEST_F(GroupTest, EndsItsProcessesInPeaceWithItsLeader) {
   Cluster cluster(dir_.path(), {dir_.path()});
   ASSERT_TRUE(cluster.gathered().ok()) << cluster.gathered();
-  EXPECT_TRUE(cluster.service(0).ready());
+  EXPECT_TRUE(WaitUntil([&] { return cluster.service(0).ready(); }));
   cluster.EndLeader();
   ASSERT_TRUE(WaitUntil([&] { return cluster.service(0).finished(); }));
   EXPECT_TRUE(cluster.service(0).result().ok()) << cluster.service(0).result();
@@ -308,6 +308,7 @@ TEST_F(GroupTest, RefusesOtherWeights) {
   const absl::Status why = cluster.service(0).result();
   EXPECT_EQ(why.code(), absl::StatusCode::kInvalidArgument) << why;
   EXPECT_THAT(std::string(why.message()), HasSubstr("other weights"));
+  EXPECT_THAT(std::string(cluster.gathered().message()), HasSubstr("other weights"));
   EXPECT_EQ(cluster.lost(), 0) << "it has never served";
 }
 
