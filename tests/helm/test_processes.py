@@ -139,6 +139,10 @@ def test_probes_are_answered(serving: Serving, role: str, which: str) -> None:
     assert serving.probe(role, which) == 200
 
 
+def is_ready(address: str) -> bool:
+    return plain_http.status_of(f"http://{address}/readyz") == 200
+
+
 def test_a_group_of_several_pods_becomes_ready(secret: Path, tmp_path: Path) -> None:
     documents = render("laptop", {"target": {"tensorParallel": 2, "processes": 2}})
     join = free_address()
@@ -168,8 +172,7 @@ def test_a_group_of_several_pods_becomes_ready(secret: Path, tmp_path: Path) -> 
         leader = Process.start(leader_stand.in_place(leader_args), tmp_path / "leader.log")
         try:
             for address in (rank_admin, leader_admin):
-                ready = partial(plain_http.status_of, f"http://{address}/readyz")
-                wait_until(lambda ready=ready: ready() == 200, f"{address} is ready", 60)
+                wait_until(partial(is_ready, address), f"{address} is ready", 60)
         finally:
             assert leader.stop() == 0, leader.log_text()
         assert rank.popen.wait(20) == 0, rank.log_text()
