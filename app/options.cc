@@ -118,17 +118,10 @@ absl::Status CheckRanks() {
   if (!config.ok()) return config.status();
   const absl::Status split =
       model::CheckShape(*config, {FLAGS_tensor_parallel, FLAGS_pipeline_stages});
-  if (!split.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--tensor_parallel=", FLAGS_tensor_parallel,
-                                                   " --pipeline_stages=", FLAGS_pipeline_stages,
-                                                   ": ", split.message()));
-  }
-  if (FLAGS_pipeline_stages > 1 && FLAGS_device != "cpu") {
-    return absl::InvalidArgumentError(absl::StrCat("--pipeline_stages=", FLAGS_pipeline_stages,
-                                                   " with --device=", FLAGS_device,
-                                                   ": stages are of CPUs only"));
-  }
-  return absl::OkStatus();
+  if (split.ok()) return split;
+  return absl::InvalidArgumentError(absl::StrCat("--tensor_parallel=", FLAGS_tensor_parallel,
+                                                 " --pipeline_stages=", FLAGS_pipeline_stages, ": ",
+                                                 split.message()));
 }
 
 // How the ranks are spread over processes.

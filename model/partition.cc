@@ -61,6 +61,14 @@ absl::Status CheckTensorParallel(const ModelConfig& config, int ranks) {
 
 }  // namespace
 
+absl::StatusOr<std::unique_ptr<Communicator>> SplitStages(Communicator* group, int stages) {
+  if (stages == 1) return nullptr;
+  std::unique_ptr<Communicator> stage = group->Split(stages);
+  if (stage != nullptr) return stage;
+  return absl::InvalidArgumentError(
+      "the ranks of a pipeline stage are in several processes; allowed: whole stages in each");
+}
+
 absl::Status CheckShape(const ModelConfig& config, const GroupShape& shape) {
   absl::Status split = CheckTensorParallel(config, shape.tensor_parallel);
   if (!split.ok()) return split;

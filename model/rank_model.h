@@ -33,8 +33,10 @@ struct RankOptions {
   int32_t kv_blocks = 0;
   int32_t block_size = 16;
   int32_t threads = 1;  // threads inside one rank; of CPUs
-  // Runs of layers on ranks of their own, which must divide the group's ranks; of CPUs.
+  // Runs of layers on ranks of their own, which must divide the group's ranks; and the fewest rows
+  // that they work on at once, 0: what pays on that device.
   int32_t pipeline_stages = 1;
+  int32_t micro_batch_rows = 0;
   // A row's logits do not depend on the other rows of the batch. The packed kernels hold this
   // always; the reference path and GPUs take a fixed number of rows at once for it.
   bool batch_invariant = true;
@@ -90,6 +92,10 @@ class RankModel {
   // Bytes of KV cache a block takes on this rank.
   virtual int64_t KvBlockBytes() const = 0;
 };
+
+// The ranks of this rank's pipeline stage, of `stages` in the group; null: the group is but one.
+// InvalidArgument: they are in several processes.
+absl::StatusOr<std::unique_ptr<Communicator>> SplitStages(Communicator* group, int stages);
 
 // OK if a model of this configuration can be split so; else InvalidArgument naming the numbers that
 // can. Checked once before any rank loads.

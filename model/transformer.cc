@@ -70,19 +70,13 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(const std::string
     return absl::InvalidArgumentError(
         absl::StrCat(options.threads, " threads in a rank; allowed: at least 1"));
   }
-  std::unique_ptr<Communicator> stage;
-  if (shape->stages > 1) {
-    stage = communicator->Split(shape->stages);
-    if (stage == nullptr) {
-      return absl::InvalidArgumentError(
-          "the ranks of a pipeline stage are in several processes; allowed: whole stages in each");
-    }
-  }
+  absl::StatusOr<std::unique_ptr<Communicator>> stage = SplitStages(communicator, shape->stages);
+  if (!stage.ok()) return stage.status();
   const Partition partition = MakePartition(*config, *shape, communicator->rank());
   absl::StatusOr<KvCache> cache = KvCache::Create(ShapeOfCache(*config, options, partition));
   if (!cache.ok()) return cache.status();
   std::unique_ptr<Transformer> model(new Transformer(
-      *std::move(config), options, communicator, std::move(stage), partition, *std::move(cache)));
+      *std::move(config), options, communicator, *std::move(stage), partition, *std::move(cache)));
   if (absl::Status status = model->LoadCheckpoint(model_dir); !status.ok()) return status;
   return model;
 }
@@ -149,7 +143,8 @@ absl::StatusOr<LogitShard> Transformer::Forward(const Batch& batch) {
 // in the slot before; all ranks then meet to hand them on.
 absl::StatusOr<int> Transformer::RunPipeline(const Batch& batch) {
   const std::vector<Batch> parts =
-      SplitBatch(batch, kMicroBatchesPerStage * partition_.stages, kMicroBatchRows);
+      SplitBatch(batch, kMicroBatchesPerStage * partition_.stages,
+                 options_.micro_batch_rows == 0 ? kMicroBatchRows : options_.micro_batch_rows);
   const int count = static_cast<int>(parts.size());
   const int stage = partition_.stage, last_stage = partition_.stages - 1;
   const size_t hidden = config_.hidden;

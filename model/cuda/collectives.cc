@@ -18,13 +18,13 @@ absl::Status NcclStatus(ncclResult_t result, const char* what) {
   return absl::InternalError(absl::StrCat("NCCL, ", what, ": ", ncclGetErrorString(result)));
 }
 
-// What the first rank drew, on every rank.
-absl::StatusOr<ncclUniqueId> SharedId(Communicator* host) {
+// What rank `first` of those that meet drew. All ranks of the group call it, each for its own.
+absl::StatusOr<ncclUniqueId> SharedId(Communicator* group, int first) {
   ncclUniqueId id = {};
   absl::Status drawn = absl::OkStatus();
-  if (host->rank() == 0) drawn = NcclStatus(ncclGetUniqueId(&id), "an id");
-  id = FromAllRanks(host, id)[0];
-  drawn = AgreeOn(host, drawn);
+  if (group->rank() == first) drawn = NcclStatus(ncclGetUniqueId(&id), "an id");
+  id = FromAllRanks(group, id)[first];
+  drawn = AgreeOn(group, drawn);
   if (!drawn.ok()) return drawn;
   return id;
 }
@@ -52,34 +52,44 @@ absl::Status Enqueued(ncclResult_t result, ncclComm_t communicator, const char* 
 
 }  // namespace
 
-absl::Status Collectives::Join(Communicator* host) {
-  absl::StatusOr<ncclUniqueId> id = SharedId(host);
+// Ranks first .. first + ranks of the group, this one among them.
+absl::Status Collectives::Meet(Communicator* group, int first, int ranks,
+                               ncclComm** communicator) const {
+  absl::StatusOr<ncclUniqueId> id = SharedId(group, first);
   if (!id.ok()) return id.status();
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   const base::Nanos deadline = base::Now() + options_.join_timeout;
   const ncclResult_t begun =
-      ncclCommInitRankConfig(&communicator_, host->size(), *id, host->rank(), &config);
-  return AgreeOn(host, Settle(begun, communicator_, deadline, "joining the ranks"));
+      ncclCommInitRankConfig(communicator, ranks, *id, group->rank() - first, &config);
+  return AgreeOn(group, Settle(begun, *communicator, deadline, "joining the ranks"));
 }
 
 absl::StatusOr<std::unique_ptr<Collectives>> Collectives::Create(
-    Communicator* host, const Device* device, const CollectivesOptions& options) {
-  std::unique_ptr<Collectives> collectives(new Collectives(device, host->size(), options));
-  if (host->size() == 1) return collectives;
-  if (absl::Status joined = collectives->Join(host); !joined.ok()) return joined;
-  if (options.peer_sums) {
-    absl::StatusOr<std::unique_ptr<PeerSum>> peers = PeerSum::Create(host, device);
-    if (!peers.ok()) return peers.status();
-    collectives->peers_ = *std::move(peers);
+    Communicator* group, Communicator* stage, const Device* device,
+    const CollectivesOptions& options) {
+  const int size = group->size(), ranks = stage->size();
+  std::unique_ptr<Collectives> made(new Collectives(device, group->rank(), size, ranks, options));
+  absl::Status met;
+  if (ranks < size) met = made->Meet(group, 0, size, &made->group_communicator_);
+  if (met.ok() && ranks > 1) {
+    met = made->Meet(group, group->rank() - stage->rank(), ranks, &made->communicator_);
   }
-  return collectives;
+  if (!met.ok()) return met;
+  if (options.peer_sums && ranks > 1) {
+    absl::StatusOr<std::unique_ptr<PeerSum>> peers = PeerSum::Create(stage, device);
+    if (!peers.ok()) return peers.status();
+    made->peers_ = *std::move(peers);
+  }
+  return made;
 }
 
 Collectives::~Collectives() {
   // Nothing is under way in a group that is well; in one that is not, ncclCommDestroy might wait
   // for ranks that are gone.
-  if (communicator_ != nullptr) ncclCommAbort(communicator_);
+  for (ncclComm* communicator : {communicator_, group_communicator_}) {
+    if (communicator != nullptr) ncclCommAbort(communicator);
+  }
 }
 
 absl::Status Collectives::Sum(float* data, int64_t count) {
@@ -104,6 +114,39 @@ absl::Status Collectives::Sum(float* data, int64_t count) {
       communicator_, "a gathering");
   status.Update(EnqueueSumParts(parts_.As<float>(), ranks_, count, data, device_->stream()));
   return status;
+}
+
+// Whatever the order of the sum, zeros change no bit of it.
+absl::Status Collectives::Join(float* data, int64_t count) {
+  if (group_communicator_ == nullptr) return Sum(data, count);
+  return Enqueued(ncclAllReduce(data, data, static_cast<size_t>(count), ncclFloat32, ncclSum,
+                                group_communicator_, device_->stream()),
+                  group_communicator_, "a sum over all stages");
+}
+
+absl::Status Collectives::HandOver(const float* out, int64_t out_count, float* in,
+                                   int64_t in_count) {
+  if (out_count == 0 && in_count == 0) return absl::OkStatus();
+  // Together, or each would wait for the other's.
+  ncclResult_t result = ncclGroupStart();
+  if (result == ncclSuccess && out_count > 0) {
+    result = ncclSend(out, static_cast<size_t>(out_count), ncclFloat32, rank_ + ranks_,
+                      group_communicator_, device_->stream());
+  }
+  if (in_count > 0 && (result == ncclSuccess || result == ncclInProgress)) {
+    result = ncclRecv(in, static_cast<size_t>(in_count), ncclFloat32, rank_ - ranks_,
+                      group_communicator_, device_->stream());
+  }
+  const ncclResult_t ended = ncclGroupEnd();
+  if (result == ncclSuccess || result == ncclInProgress) result = ended;
+  return Enqueued(result, group_communicator_, "a hand-over to the next stage");
+}
+
+absl::Status Collectives::FromLastStage(float* data, int64_t count) {
+  if (group_communicator_ == nullptr) return absl::OkStatus();
+  return Enqueued(ncclBroadcast(data, data, static_cast<size_t>(count), ncclFloat32,
+                                group_ranks_ - 1, group_communicator_, device_->stream()),
+                  group_communicator_, "the last stage's rows");
 }
 
 }  // namespace specfabric::model::cuda

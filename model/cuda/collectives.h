@@ -1,8 +1,9 @@
 #ifndef SPECFABRIC_MODEL_CUDA_COLLECTIVES_H_
 #define SPECFABRIC_MODEL_CUDA_COLLECTIVES_H_
 
-// Sums over the GPUs of one tensor-parallel group, by NCCL or in one shot (peer_sum.h). Owned by
-// one rank's thread; all ranks make the same calls in the same order.
+// What the GPUs of a group tell each other: sums over those of a pipeline stage, by NCCL or in one
+// shot (peer_sum.h), and what goes from stage to stage. Owned by one rank's thread; the ranks of a
+// stage make the same sums in the same order, and all ranks everything else.
 
 #include <cstdint>
 #include <memory>
@@ -31,32 +32,45 @@ struct CollectivesOptions {
 
 class Collectives {
  public:
-  // Every rank's thread calls this at the same time; `host` tells the ranks how to find each other.
-  // Both outlive it. DeadlineExceeded: not all ranks have met. Aborted: another rank failed; all
-  // ranks do if one does.
-  static absl::StatusOr<std::unique_ptr<Collectives>> Create(Communicator* host,
+  // Every rank's thread calls this at the same time; `group` tells the ranks how to find each
+  // other, and `stage`, which is Communicator::Split's or `group` itself, those of a stage. All
+  // outlive it. DeadlineExceeded: not all ranks have met. Aborted: another rank failed; all ranks
+  // do if one does.
+  static absl::StatusOr<std::unique_ptr<Collectives>> Create(Communicator* group,
+                                                             Communicator* stage,
                                                              const Device* device,
                                                              const CollectivesOptions& options);
   ~Collectives();
   Collectives(const Collectives&) = delete;
   Collectives& operator=(const Collectives&) = delete;
 
-  // Enqueues: data[i] becomes the sum over ranks. Nothing to do for one rank.
+  // All of these enqueue.
+
+  // data[i] becomes the sum over the stage's ranks. Nothing to do for one rank.
   absl::Status Sum(float* data, int64_t count);
+  // data[i] becomes that of the one rank, of all stages, where it is not zero.
+  absl::Status Join(float* data, int64_t count);
+  // `out` becomes the `in` of the same rank of the next stage, whose size it must have; 0: nothing.
+  absl::Status HandOver(const float* out, int64_t out_count, float* in, int64_t in_count);
+  // data becomes that of the last stage.
+  absl::Status FromLastStage(float* data, int64_t count);
   // Small sums are made in one shot.
   bool has_peer_sums() const { return peers_ != nullptr; }
 
  private:
-  Collectives(const Device* device, int ranks, const CollectivesOptions& options)
-      : device_(device), ranks_(ranks), options_(options) {}
+  Collectives(const Device* device, int rank, int group_ranks, int ranks,
+              const CollectivesOptions& options)
+      : device_(device), rank_(rank), group_ranks_(group_ranks), ranks_(ranks), options_(options) {}
 
-  absl::Status Join(Communicator* host);
+  absl::Status Meet(Communicator* group, int first, int ranks, ncclComm** communicator) const;
 
   const Device* const device_;
-  const int ranks_;
+  const int rank_, group_ranks_;  // of the group
+  const int ranks_;               // of a stage
   const CollectivesOptions options_;
-  ncclComm* communicator_ = nullptr;
-  DeviceBuffer parts_;  // [ranks][count]
+  ncclComm* communicator_ = nullptr;        // of the stage; null: it is one rank
+  ncclComm* group_communicator_ = nullptr;  // null: there is but one stage
+  DeviceBuffer parts_;                      // [ranks][count]
   std::unique_ptr<PeerSum> peers_;
 };
 

@@ -81,6 +81,11 @@ absl::Status Device::ToHost(const void* device, size_t bytes, void* host) const 
                   "a copy to the host");
 }
 
+absl::Status Device::Copy(const void* from, size_t bytes, void* to) const {
+  return ToStatus(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_),
+                  "a copy on the device");
+}
+
 absl::Status Device::Multiply(DataType type, const Matrix& matrix, const void* x, int32_t rows,
                               float* out) const {
   const bool is_float = type == DataType::kFloat32;

@@ -50,6 +50,8 @@ class Device {
   // Enqueues a copy; host memory is pinned and stays as it is until Finish.
   absl::Status ToDevice(const void* host, size_t bytes, void* device) const;
   absl::Status ToHost(const void* device, size_t bytes, void* host) const;
+  // Enqueues a copy from device memory to other device memory.
+  absl::Status Copy(const void* from, size_t bytes, void* to) const;
 
   // out[row] = matrix x[row]. x: [rows][inputs] of `type`, out: [rows][outputs] float32; sums are
   // float32, without TensorFloat-32. A batch-invariant device computes kInvariantRows rows at a

@@ -10,10 +10,15 @@
 #include "model/cuda/arg_max.h"
 #include "model/cuda/layers.h"
 #include "model/cuda/rank_exchange.h"
+#include "model/micro_batches.h"
 #include "model/numerics.h"
 
 namespace specfabric::model::cuda {
 namespace {
+
+// Of the rows that an H100 needs to be as long at arithmetic as at reading weights about as many;
+// see transformer.cc.
+constexpr int kMicroBatchRows = 256, kMicroBatchesPerStage = 4;
 
 // Changes whenever the same weights would give other bits on the same GPU.
 constexpr uint64_t kNumericsVersion = 1;
@@ -23,44 +28,48 @@ const float* OrNull(const DeviceBuffer& values) { return values.As<const float>(
 }  // namespace
 
 DeviceTransformer::DeviceTransformer(ModelConfig config, const RankOptions& options,
-                                     const Partition& partition)
+                                     const Partition& partition,
+                                     std::unique_ptr<Communicator> stage)
     : config_(std::move(config)),
       options_(options),
       partition_(partition),
-      rope_(MakeRopeTable(config_.rope, config_.head_dim)) {}
+      rope_(MakeRopeTable(config_.rope, config_.head_dim)),
+      stage_(std::move(stage)) {}
 
 absl::StatusOr<std::unique_ptr<DeviceTransformer>> DeviceTransformer::Load(
     const std::string& model_dir, const RankOptions& options, Communicator* communicator) {
   absl::StatusOr<ModelConfig> config = LoadModelConfig(model_dir);
   if (!config.ok()) return config.status();
-  const GroupShape shape = {.tensor_parallel = communicator->size()};
-  if (absl::Status status = CheckShape(*config, shape); !status.ok()) return status;
+  const absl::StatusOr<GroupShape> shape = ShapeOf(communicator->size(), options.pipeline_stages);
+  if (!shape.ok()) return shape.status();
+  if (absl::Status status = CheckShape(*config, *shape); !status.ok()) return status;
   if (config->head_dim > kMaxHeadDim) {
     return absl::InvalidArgumentError(
         absl::StrCat("heads of ", config->head_dim, "; allowed on GPUs: at most ", kMaxHeadDim));
   }
-  const Partition partition = MakePartition(*config, shape, communicator->rank());
+  absl::StatusOr<std::unique_ptr<Communicator>> stage = SplitStages(communicator, shape->stages);
+  if (!stage.ok()) return stage.status();
+  const Partition partition = MakePartition(*config, *shape, communicator->rank());
   std::unique_ptr<DeviceTransformer> model(
-      new DeviceTransformer(*std::move(config), options, partition));
+      new DeviceTransformer(*std::move(config), options, partition, *std::move(stage)));
   if (absl::Status status = model->LoadCheckpoint(model_dir, communicator); !status.ok()) {
     return status;
   }
   return model;
 }
 
-absl::Status DeviceTransformer::LoadCheckpoint(const std::string& model_dir,
-                                               Communicator* communicator) {
+absl::Status DeviceTransformer::LoadCheckpoint(const std::string& model_dir, Communicator* group) {
   absl::StatusOr<std::unique_ptr<Device>> device =
-      Device::Open(communicator->local_rank(), options_.batch_invariant);
-  if (absl::Status opened = AgreeOn(communicator, device.status()); !opened.ok()) return opened;
+      Device::Open(group->local_rank(), options_.batch_invariant);
+  if (absl::Status opened = AgreeOn(group, device.status()); !opened.ok()) return opened;
   device_ = *std::move(device);
   absl::StatusOr<std::unique_ptr<Collectives>> collectives = Collectives::Create(
-      communicator, device_.get(),
+      group, stage_ == nullptr ? group : stage_.get(), device_.get(),
       {.batch_invariant = options_.batch_invariant, .peer_sums = options_.peer_sums});
   if (!collectives.ok()) return collectives.status();
   collectives_ = *std::move(collectives);
-  if (absl::Status read = AgreeOn(communicator, ReadCheckpoint(model_dir)); !read.ok()) return read;
-  fingerprint_ ^= HashNumerics(communicator);
+  if (absl::Status read = AgreeOn(group, ReadCheckpoint(model_dir)); !read.ok()) return read;
+  fingerprint_ ^= HashNumerics(group);
   return absl::OkStatus();
 }
 
@@ -75,18 +84,20 @@ absl::Status DeviceTransformer::ReadCheckpoint(const std::string& model_dir) {
   return MakeCache();
 }
 
-uint64_t DeviceTransformer::HashNumerics(Communicator* host) const {
+uint64_t DeviceTransformer::HashNumerics(Communicator* group) const {
   uint64_t hash =
       HashKernels(absl::StrCat("cuda ", device_->name()), kNumericsVersion, options_.dtype);
-  hash = base::Mix64(hash ^ static_cast<uint64_t>(host->size()));
+  hash = base::Mix64(hash ^ static_cast<uint64_t>(partition_.ranks));
+  // The head's products have other shapes on other numbers of ranks.
+  hash = base::Mix64(hash ^ static_cast<uint64_t>(partition_.stages));
   if (options_.batch_invariant) return hash;
   std::random_device random;
   const uint64_t drawn = uint64_t{random()} << 32 | random();
-  return base::Mix64(hash ^ FromAllRanks(host, drawn)[0]);
+  return base::Mix64(hash ^ FromAllRanks(group, drawn)[0]);
 }
 
 int64_t DeviceTransformer::KvBlockBytes() const {
-  return int64_t{2} * config_.layers * options_.block_size * partition_.kv_heads *
+  return int64_t{2} * partition_.layers * options_.block_size * partition_.kv_heads *
          config_.head_dim * static_cast<int64_t>(element_bytes());
 }
 
@@ -126,24 +137,26 @@ void DeviceTransformer::MoveKv(absl::Span<const KvMove> moves) {
   moved_.Update(EnqueueMove({.type = options_.dtype,
                              .cache = cache_.As<void>(),
                              .slots = slots(),
-                             .planes = 2 * config_.layers,
+                             .planes = 2 * partition_.layers,
                              .width = partition_.kv_heads * config_.head_dim,
                              .moves = moves_.As<KvMove>(),
                              .count = static_cast<int32_t>(moves.size())},
                             device_->stream()));
 }
 
-// Everything that a pass needs of the batch, in one copy.
-absl::StatusOr<DeviceTransformer::Inputs> DeviceTransformer::CopyInputs(const Batch& batch) {
+// Everything that a pass needs of the batch and its plan, in one copy.
+absl::StatusOr<DeviceTransformer::Inputs> DeviceTransformer::CopyInputs(const Batch& batch,
+                                                                        Upload* upload) {
+  RopeAngles(rope_, batch.positions, &host_cosines_, &host_sines_);
   Inputs inputs;
-  upload_.Add(absl::MakeConstSpan(batch.tokens), &inputs.tokens);
-  upload_.Add(absl::MakeConstSpan(host_cosines_), &inputs.cosines);
-  upload_.Add(absl::MakeConstSpan(host_sines_), &inputs.sines);
-  upload_.Add(absl::MakeConstSpan(plan_.rows), &inputs.views);
-  upload_.Add(absl::MakeConstSpan(plan_.slots), &inputs.slots);
-  upload_.Add(absl::MakeConstSpan(plan_.extra), &inputs.extra);
-  upload_.Add(absl::MakeConstSpan(batch.logit_rows), &inputs.logit_rows);
-  if (absl::Status status = upload_.Copy(*device_); !status.ok()) return status;
+  upload->Add(absl::MakeConstSpan(batch.tokens), &inputs.tokens);
+  upload->Add(absl::MakeConstSpan(host_cosines_), &inputs.cosines);
+  upload->Add(absl::MakeConstSpan(host_sines_), &inputs.sines);
+  upload->Add(absl::MakeConstSpan(plan_.rows), &inputs.views);
+  upload->Add(absl::MakeConstSpan(plan_.slots), &inputs.slots);
+  upload->Add(absl::MakeConstSpan(plan_.extra), &inputs.extra);
+  upload->Add(absl::MakeConstSpan(batch.logit_rows), &inputs.logit_rows);
+  if (absl::Status status = upload->Copy(*device_); !status.ok()) return status;
   return inputs;
 }
 
@@ -167,6 +180,10 @@ absl::Status DeviceTransformer::ReserveRows(int32_t rows, int32_t logit_rows) {
       {&logits_, kept * partition_.vocabulary * floats}};
   absl::Status status;
   for (const auto& [buffer, bytes] : buffers) status.Update(buffer->Reserve(bytes));
+  if (partition_.stages == 1) return status;
+  status.Update(stage_inputs_.Reserve(all * hidden * floats));
+  status.Update(incoming_.Reserve(all * hidden * floats));
+  status.Update(stage_results_.Reserve(kept * hidden * floats));
   return status;
 }
 
@@ -174,15 +191,11 @@ absl::StatusOr<LogitShard> DeviceTransformer::Forward(const Batch& batch) {
   if (!moved_.ok()) return std::exchange(moved_, absl::OkStatus());
   const BatchLimits limits{config_.vocabulary, options_.kv_blocks, options_.block_size};
   if (absl::Status status = MakeAttentionPlan(batch, limits, &plan_); !status.ok()) return status;
-  RopeAngles(rope_, batch.positions, &host_cosines_, &host_sines_);
-  const auto rows = batch.rows();
   const auto logit_rows = static_cast<int32_t>(batch.logit_rows.size());
   absl::Status status = device_->MakeCurrent();
-  status.Update(ReserveRows(rows, logit_rows));
+  status.Update(ReserveRows(batch.rows(), logit_rows));
   if (!status.ok()) return status;
-  absl::StatusOr<Inputs> inputs = CopyInputs(batch);
-  if (!inputs.ok()) return inputs.status();
-  status.Update(Enqueue(*inputs, rows, logit_rows));
+  status.Update(partition_.stages == 1 ? EnqueueWhole(batch) : EnqueuePipeline(batch));
   // Even after an error: what was enqueued reads the staging buffer.
   status.Update(device_->Finish());
   moves_pending_ = false;
@@ -247,24 +260,106 @@ absl::StatusOr<const float*> DeviceTransformer::Fetch(absl::Span<const int32_t> 
   return host_logits_.As<float>();
 }
 
-absl::Status DeviceTransformer::Enqueue(const Inputs& inputs, int32_t rows, int32_t logit_rows) {
-  const std::vector<DeviceLayer>& layers = weights_.layers;
+absl::Status DeviceTransformer::EnqueueWhole(const Batch& batch) {
+  absl::StatusOr<Inputs> inputs = CopyInputs(batch, &upload_);
+  if (!inputs.ok()) return inputs.status();
+  const auto logit_rows = static_cast<int32_t>(batch.logit_rows.size());
   stream_rows_ = residual_.As<float>();
+  absl::Status status = EnqueueEmbeddings(inputs->tokens, batch.rows(), stream_rows_);
+  status.Update(EnqueueLayers(*inputs, batch.rows(), logit_rows));
+  if (logit_rows == 0 || !status.ok()) return status;
+  return device_->Multiply(options_.dtype, weights_.head, normed_.As<void>(), logit_rows,
+                           logits_.As<float>());
+}
+
+// As Transformer::RunPipeline, but that no rank waits: what is handed over follows on the streams.
+absl::Status DeviceTransformer::EnqueuePipeline(const Batch& batch) {
+  const std::vector<Batch> parts =
+      SplitBatch(batch, kMicroBatchesPerStage * partition_.stages,
+                 options_.micro_batch_rows == 0 ? kMicroBatchRows : options_.micro_batch_rows);
+  const base::TokenId* tokens = nullptr;
+  upload_.Add(absl::MakeConstSpan(batch.tokens), &tokens);
+  absl::Status status = upload_.Copy(*device_);
+  if (!status.ok()) return status;
+  status.Update(EnqueueEmbeddings(tokens, batch.rows(), stage_inputs_.As<float>()));
+  status.Update(EnqueueHandOvers(parts));
+  const auto logit_rows = static_cast<int32_t>(batch.logit_rows.size());
+  if (logit_rows == 0) return status;
+  stream_rows_ = stage_results_.As<float>();
+  status.Update(collectives_->FromLastStage(stream_rows_, int64_t{logit_rows} * config_.hidden));
+  status.Update(AddAndNorm(nullptr, weights_.final_norm, logit_rows));
+  if (!status.ok()) return status;
+  return device_->Multiply(options_.dtype, weights_.head, normed_.As<void>(), logit_rows,
+                           logits_.As<float>());
+}
+
+absl::Status DeviceTransformer::EnqueueHandOvers(const std::vector<Batch>& parts) {
+  const int count = static_cast<int>(parts.size());
+  const int stage = partition_.stage, last_stage = partition_.stages - 1;
+  const int64_t hidden = config_.hidden;
+  const auto rows_in = [&](int part) { return part < 0 || part >= count ? 0 : parts[part].rows(); };
+  // One for each part, since all are read after the last is enqueued.
+  if (parts.size() > part_uploads_.size()) part_uploads_.resize(parts.size());
+  float* embeddings = stage_inputs_.As<float>();
+  float* results = stage_results_.As<float>();
+  absl::Status status;
+  for (int slot = 0; slot < count + last_stage; ++slot) {
+    const int part = slot - stage;
+    const int64_t out = rows_in(part) * hidden;
+    if (out > 0) {
+      stream_rows_ = stage == 0 ? embeddings : residual_.As<float>();
+      status.Update(EnqueuePart(parts[part], &part_uploads_[part]));
+      if (stage == 0) embeddings += out;
+      if (stage == last_stage) {
+        const int64_t kept = static_cast<int64_t>(parts[part].logit_rows.size()) * hidden;
+        if (kept > 0) status.Update(device_->Copy(stream_rows_, kept * sizeof(float), results));
+        results += kept;
+      }
+    }
+    if (slot + 1 == count + last_stage) break;
+    const int64_t in = stage == 0 ? 0 : rows_in(part + 1) * hidden;
+    status.Update(collectives_->HandOver(stream_rows_, stage == last_stage ? 0 : out,
+                                         incoming_.As<float>(), in));
+    if (in > 0) std::swap(residual_, incoming_);
+  }
+  return status;
+}
+
+// This rank's layers on the residual stream of some of the batch's rows.
+absl::Status DeviceTransformer::EnqueuePart(const Batch& part, Upload* upload) {
+  const BatchLimits limits{config_.vocabulary, options_.kv_blocks, options_.block_size};
+  if (absl::Status status = MakeAttentionPlan(part, limits, &plan_); !status.ok()) return status;
+  absl::StatusOr<Inputs> inputs = CopyInputs(part, upload);
+  if (!inputs.ok()) return inputs.status();
+  return EnqueueLayers(*inputs, part.rows(), static_cast<int32_t>(part.logit_rows.size()));
+}
+
+absl::Status DeviceTransformer::EnqueueEmbeddings(const base::TokenId* tokens, int32_t rows,
+                                                  float* embeddings) {
   absl::Status status = EnqueueEmbed({.type = options_.dtype,
                                       .table = weights_.embedding.weights->As<void>(),
-                                      .tokens = inputs.tokens,
+                                      .tokens = tokens,
                                       .rows = rows,
                                       .hidden = config_.hidden,
                                       .first = partition_.first_token,
                                       .count = partition_.vocabulary,
-                                      .residual = stream_rows_},
+                                      .residual = embeddings},
                                      device_->stream());
-  status.Update(collectives_->Sum(stream_rows_, int64_t{rows} * config_.hidden));
-  status.Update(AddAndNorm(nullptr, layers.front().attention_norm, rows));
+  status.Update(collectives_->Join(embeddings, int64_t{rows} * config_.hidden));
+  return status;
+}
+
+// The stage's layers on the residual stream; after the model's last, the rows whose logits are
+// wanted are left, and their final norm.
+absl::Status DeviceTransformer::EnqueueLayers(const Inputs& inputs, int32_t rows,
+                                              int32_t logit_rows) {
+  const std::vector<DeviceLayer>& layers = weights_.layers;
+  const bool last_stage = partition_.stage + 1 == partition_.stages;
+  absl::Status status = AddAndNorm(nullptr, layers.front().attention_norm, rows);
   for (size_t i = 0; i < layers.size(); ++i) {
     status.Update(Attend(inputs, static_cast<int32_t>(i), rows));
     const bool last = i + 1 == layers.size();
-    if (last) {
+    if (last && last_stage) {
       // Past the last KV write, only rows whose logits are wanted matter.
       rows = logit_rows;
       if (rows == 0 || !status.ok()) return status;
@@ -276,12 +371,12 @@ absl::Status DeviceTransformer::Enqueue(const Inputs& inputs, int32_t rows, int3
     status.Update(collectives_->Sum(projected, int64_t{rows} * config_.hidden));
     status.Update(AddAndNorm(&layers[i].output_bias, layers[i].mlp_norm, rows));
     status.Update(FeedForward(layers[i], rows));
+    // Of a stage's last layer but the model's, the norm is nobody's: the next stage has its own.
     status.Update(AddAndNorm(&layers[i].down_bias,
                              last ? weights_.final_norm : layers[i + 1].attention_norm, rows));
     if (!status.ok()) return status;
   }
-  return device_->Multiply(options_.dtype, weights_.head, normed_.As<void>(), rows,
-                           logits_.As<float>());
+  return status;
 }
 
 // attended = attention over the normed residual; writes the rows' keys and values.
@@ -353,7 +448,7 @@ absl::Status DeviceTransformer::KeepRows(const Inputs& inputs, int32_t rows) {
                                          .index = inputs.logit_rows,
                                          .rows = rows,
                                          .width = config_.hidden,
-                                         .from = residual_.As<void>(),
+                                         .from = stream_rows_,
                                          .to = kept_residual_.As<void>()},
                                         device_->stream());
   status.Update(EnqueueKeepRows({.type = options_.dtype,

@@ -2,7 +2,8 @@
 #define SPECFABRIC_MODEL_CUDA_DEVICE_TRANSFORMER_H_
 
 // The transformer of transformer.h on one GPU: the same rounding, and sums in other orders. A pass
-// copies the batch to the device once, enqueues everything, and waits once. Logits stay there.
+// copies the batch to the device once (of several pipeline stages, each micro-batch), enqueues
+// everything, and waits once. Logits stay there.
 
 #include <memory>
 #include <string>
@@ -55,15 +56,21 @@ class DeviceTransformer : public RankModel, private DeviceLogits {
     const int32_t* logit_rows = nullptr;  // [logit rows]
   };
 
-  DeviceTransformer(ModelConfig config, const RankOptions& options, const Partition& partition);
-  absl::Status LoadCheckpoint(const std::string& model_dir, Communicator* communicator);
+  DeviceTransformer(ModelConfig config, const RankOptions& options, const Partition& partition,
+                    std::unique_ptr<Communicator> stage);
+  absl::Status LoadCheckpoint(const std::string& model_dir, Communicator* group);
   absl::Status ReadCheckpoint(const std::string& model_dir);
   absl::Status MakeCache();
   uint64_t HashNumerics(Communicator* host) const;
 
-  absl::StatusOr<Inputs> CopyInputs(const Batch& batch);
+  absl::StatusOr<Inputs> CopyInputs(const Batch& batch, Upload* upload);
   absl::Status ReserveRows(int32_t rows, int32_t logit_rows);
-  absl::Status Enqueue(const Inputs& inputs, int32_t rows, int32_t logit_rows);
+  absl::Status EnqueueWhole(const Batch& batch);
+  absl::Status EnqueuePipeline(const Batch& batch);
+  absl::Status EnqueueHandOvers(const std::vector<Batch>& parts);
+  absl::Status EnqueuePart(const Batch& part, Upload* upload);
+  absl::Status EnqueueEmbeddings(const base::TokenId* tokens, int32_t rows, float* embeddings);
+  absl::Status EnqueueLayers(const Inputs& inputs, int32_t rows, int32_t logit_rows);
   absl::Status Attend(const Inputs& inputs, int32_t layer, int32_t rows);
   absl::Status FeedForward(const DeviceLayer& layer, int32_t rows);
   absl::Status AddAndNorm(const DeviceBuffer* bias, const DeviceBuffer& weight, int32_t rows);
@@ -76,7 +83,8 @@ class DeviceTransformer : public RankModel, private DeviceLogits {
   const RankOptions options_;
   const Partition partition_;
   const RopeTable rope_;
-  std::unique_ptr<Device> device_;  // destroyed after all that lies in its memory
+  const std::unique_ptr<Communicator> stage_;  // null: it is the group's
+  std::unique_ptr<Device> device_;             // destroyed after all that lies in its memory
   std::unique_ptr<Collectives> collectives_;
   DeviceWeights weights_;
   DeviceBuffer cache_;  // [layers][keys, values][slots][kv_heads][head_dim]
@@ -95,7 +103,11 @@ class DeviceTransformer : public RankModel, private DeviceLogits {
   // whose logits are wanted, which the last layer goes on with.
   DeviceBuffer residual_, kept_residual_, normed_, qkv_, queries_, attended_, kept_attended_;
   DeviceBuffer gate_up_, activated_, projected_, logits_;
-  float* stream_rows_ = nullptr;         // residual_ or kept_residual_
+  // Of a pipeline: the embeddings, [rows][hidden], the rows that come from the stage before, and
+  // what the last stage ends with, [logit rows][hidden].
+  DeviceBuffer stage_inputs_, incoming_, stage_results_;
+  std::vector<Upload> part_uploads_;
+  float* stream_rows_ = nullptr;         // the residual stream, in one of the buffers
   const void* attended_rows_ = nullptr;  // attended_ or kept_attended_
 };
 

@@ -34,7 +34,7 @@ void OnRanks(int ranks, const CollectivesOptions& options, const std::function<v
       absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(r, options.batch_invariant);
       ASSERT_TRUE(device.ok()) << device.status();
       rank.device = *std::move(device);
-      auto sums = Collectives::Create(rank.host, rank.device.get(), options);
+      auto sums = Collectives::Create(rank.host, rank.host, rank.device.get(), options);
       ASSERT_TRUE(sums.ok()) << sums.status();
       rank.sums = *std::move(sums);
       work(&rank);
@@ -136,8 +136,8 @@ TEST_P(CollectivesTest, RanksThatDoNotMeetGiveUpTogether) {
     threads.emplace_back([&host] {
       auto device = Device::Open(host->rank(), /*batch_invariant=*/true);
       ASSERT_TRUE(device.ok()) << device.status();
-      const auto sums =
-          Collectives::Create(host.get(), device->get(), {.join_timeout = 20 * base::kMillisecond});
+      const auto sums = Collectives::Create(host.get(), host.get(), device->get(),
+                                            {.join_timeout = 20 * base::kMillisecond});
       EXPECT_EQ(sums.status().code(), absl::StatusCode::kDeadlineExceeded) << sums.status();
     });
   }

@@ -137,6 +137,39 @@ TEST_P(DeviceTransformerTest, RanksChangeLittle) {
   }
 }
 
+// Few rows, which go through the stages in turn, and so many that these work on parts at once.
+TEST_P(DeviceTransformerTest, StagesChangeLittle) {
+  if (Devices() < 2) GTEST_SKIP() << "two stages need two GPUs";
+  const TempDir dir;
+  WriteCheckpoint(dir.path(), Configs()[1], 4);
+  RankOptions options = Options(GetParam());
+  TestGroup cpu = OnCpu(dir.path(), options);
+  Batch prompts, step;
+  AddChain(&prompts, RandomTokens(20, 8), 0, Iota(3, 7));
+  AddTree(&prompts, RandomTokens(6, 9), {-1, 0, 0, 1, 2, 2}, 0, Iota(10, 2));
+  AddChain(&prompts, RandomTokens(7, 10), 0, Iota(12, 2));
+  std::erase_if(prompts.logit_rows, [](int32_t row) { return row < 9 || row % 3 == 0; });
+  AddTree(&step, RandomTokens(3, 11), {-1, 0, 0}, 20, Iota(3, 7));
+  const std::vector<KvMove> moves = {{3 * 4 + 19, 3 * 4 + 1}};
+  const LogitRows of_prompts = Logits(cpu, prompts);
+  cpu.MoveKv(moves);
+  const LogitRows of_step = Logits(cpu, step);
+  // What 33 rows are cut into: one part; four.
+  for (const auto& [shape, part_rows] :
+       {std::pair{GroupShape{1, 2}, 0}, {GroupShape{1, 3}, 8}, {GroupShape{2, 2}, 8}}) {
+    if (shape.ranks() > Devices()) continue;
+    options.pipeline_stages = shape.stages;
+    options.micro_batch_rows = part_rows;
+    TestGroup device = OnDevice(dir.path(), options, shape.ranks());
+    EXPECT_LT(MaxDifference(Logits(device, prompts), of_prompts), Tolerance(GetParam()));
+    device.MoveKv(moves);
+    EXPECT_LT(MaxDifference(Logits(device, step), of_step), Tolerance(GetParam()));
+    Batch silent = step;
+    silent.logit_rows.clear();
+    EXPECT_TRUE(Logits(device, silent).empty());
+  }
+}
+
 // Ranks of two processes, whose GPUs are counted in each of them.
 TEST_P(DeviceTransformerTest, ProcessesChangeNothing) {
   if (!Emulated()) GTEST_SKIP() << "two processes of this one would share GPUs";

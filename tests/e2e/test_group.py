@@ -238,7 +238,6 @@ def test_the_watchdog_ends_a_group_that_nobody_misses(tmp_path: Path) -> None:
             ["target", *MODEL, "--tensor_parallel=2", "--pipeline_stages=3", "--group_processes=2"],
             "a process holds whole stages",
         ),
-        (["target", *MODEL, "--pipeline_stages=2", "--device=cuda"], "--device=cuda"),
         (
             [
                 *["target", *MODEL, "--tensor_parallel=2", "--group_processes=2"],
