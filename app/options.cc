@@ -96,6 +96,9 @@ absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
     return absl::InvalidArgumentError(
         "--peer_sums=true with --device=cpu: it is GPUs' memory that is read");
   }
+  if (*device == model::DeviceKind::kCpu && FLAGS_cuda_graphs) {
+    return absl::InvalidArgumentError("--cuda_graphs=true with --device=cpu: graphs are GPUs'");
+  }
   auto config = model::LoadModelConfig(model_dir);
   if (!config.ok()) return config.status();
   const int context =
@@ -106,6 +109,7 @@ absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
   rank.block_size = FLAGS_block_size;
   rank.threads = FLAGS_threads;
   rank.batch_invariant = FLAGS_batch_invariant;
+  rank.cuda_graphs = FLAGS_cuda_graphs;
   rank.peer_sums = FLAGS_peer_sums;
   rank.reference = FLAGS_reference_kernels;
   rank.kv_blocks =
@@ -118,10 +122,17 @@ absl::Status CheckRanks() {
   if (!config.ok()) return config.status();
   const absl::Status split =
       model::CheckShape(*config, {FLAGS_tensor_parallel, FLAGS_pipeline_stages});
-  if (split.ok()) return split;
-  return absl::InvalidArgumentError(absl::StrCat("--tensor_parallel=", FLAGS_tensor_parallel,
-                                                 " --pipeline_stages=", FLAGS_pipeline_stages, ": ",
-                                                 split.message()));
+  if (!split.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--tensor_parallel=", FLAGS_tensor_parallel,
+                                                   " --pipeline_stages=", FLAGS_pipeline_stages,
+                                                   ": ", split.message()));
+  }
+  if (FLAGS_pipeline_stages > 1 && FLAGS_cuda_graphs) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--cuda_graphs=true with --pipeline_stages=", FLAGS_pipeline_stages,
+                     ": graphs are of passes without stages"));
+  }
+  return absl::OkStatus();
 }
 
 // How the ranks are spread over processes.
@@ -144,6 +155,11 @@ absl::StatusOr<target::GroupOptions> GroupFlags() {
   }
   absl::Status listen = transport::CheckAddress(group.listen);
   if (!listen.ok()) return Flag("group_listen", group.listen, listen);
+  if (FLAGS_cuda_graphs) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--cuda_graphs=true with --group_processes=", group.processes,
+                     ": graphs are of one process's ranks"));
+  }
   if (FLAGS_peer_sums) {
     return absl::InvalidArgumentError(
         absl::StrCat("--peer_sums=true with --group_processes=", group.processes,

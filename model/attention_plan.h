@@ -15,8 +15,8 @@
 namespace specfabric::model {
 
 struct RowView {
-  int32_t write_slot = 0;
-  int32_t run_first = 0;  // into AttentionPlan::slots
+  int32_t write_slot = 0;  // -1: nothing is written, of rows that only pad a pass
+  int32_t run_first = 0;   // into AttentionPlan::slots
   int32_t run_count = 0;
   int32_t extra_first = 0;  // into AttentionPlan::extra
   int32_t extra_count = 0;

@@ -108,6 +108,7 @@ absl::Status Collectives::Sum(float* data, int64_t count) {
     // What was enqueued may still read the smaller one.
     if (absl::Status done = device_->Finish(); !done.ok()) return done;
     if (absl::Status reserved = parts_.Reserve(bytes); !reserved.ok()) return reserved;
+    ++moves_;
   }
   absl::Status status = Enqueued(
       ncclAllGather(data, parts_.As<float>(), size, ncclFloat32, communicator_, device_->stream()),

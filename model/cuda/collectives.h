@@ -54,6 +54,8 @@ class Collectives {
   absl::Status HandOver(const float* out, int64_t out_count, float* in, int64_t in_count);
   // data becomes that of the last stage.
   absl::Status FromLastStage(float* data, int64_t count);
+  // How often memory that sums go through has moved.
+  uint64_t moves() const { return moves_; }
   // Small sums are made in one shot.
   bool has_peer_sums() const { return peers_ != nullptr; }
 
@@ -71,6 +73,7 @@ class Collectives {
   ncclComm* communicator_ = nullptr;        // of the stage; null: it is one rank
   ncclComm* group_communicator_ = nullptr;  // null: there is but one stage
   DeviceBuffer parts_;                      // [ranks][count]
+  uint64_t moves_ = 0;
   std::unique_ptr<PeerSum> peers_;
 };
 

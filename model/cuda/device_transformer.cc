@@ -10,15 +10,10 @@
 #include "model/cuda/arg_max.h"
 #include "model/cuda/layers.h"
 #include "model/cuda/rank_exchange.h"
-#include "model/micro_batches.h"
 #include "model/numerics.h"
 
 namespace specfabric::model::cuda {
 namespace {
-
-// Of the rows that an H100 needs to be as long at arithmetic as at reading weights about as many;
-// see transformer.cc.
-constexpr int kMicroBatchRows = 256, kMicroBatchesPerStage = 4;
 
 // Changes whenever the same weights would give other bits on the same GPU.
 constexpr uint64_t kNumericsVersion = 1;
@@ -70,7 +65,7 @@ absl::Status DeviceTransformer::LoadCheckpoint(const std::string& model_dir, Com
   collectives_ = *std::move(collectives);
   if (absl::Status read = AgreeOn(group, ReadCheckpoint(model_dir)); !read.ok()) return read;
   fingerprint_ ^= HashNumerics(group);
-  return absl::OkStatus();
+  return options_.cuda_graphs ? AgreeOn(group, TryGraphs()) : absl::OkStatus();
 }
 
 absl::Status DeviceTransformer::ReadCheckpoint(const std::string& model_dir) {
@@ -145,10 +140,9 @@ void DeviceTransformer::MoveKv(absl::Span<const KvMove> moves) {
 }
 
 // Everything that a pass needs of the batch and its plan, in one copy.
-absl::StatusOr<DeviceTransformer::Inputs> DeviceTransformer::CopyInputs(const Batch& batch,
-                                                                        Upload* upload) {
+absl::StatusOr<PassInputs> DeviceTransformer::CopyInputs(const Batch& batch, Upload* upload) {
   RopeAngles(rope_, batch.positions, &host_cosines_, &host_sines_);
-  Inputs inputs;
+  PassInputs inputs;
   upload->Add(absl::MakeConstSpan(batch.tokens), &inputs.tokens);
   upload->Add(absl::MakeConstSpan(host_cosines_), &inputs.cosines);
   upload->Add(absl::MakeConstSpan(host_sines_), &inputs.sines);
@@ -160,13 +154,14 @@ absl::StatusOr<DeviceTransformer::Inputs> DeviceTransformer::CopyInputs(const Ba
   return inputs;
 }
 
-absl::Status DeviceTransformer::ReserveRows(int32_t rows, int32_t logit_rows) {
+std::vector<std::pair<DeviceBuffer*, size_t>> DeviceTransformer::RowBuffers(int32_t rows,
+                                                                            int32_t logit_rows) {
   const size_t all = PaddedRows(rows), kept = PaddedRows(logit_rows);
   const size_t hidden = config_.hidden, heads = size_t(partition_.heads) * config_.head_dim;
   const size_t kv_heads = size_t(partition_.kv_heads) * config_.head_dim;
   const size_t features = partition_.intermediate, floats = sizeof(float);
   const size_t elements = element_bytes();
-  const std::pair<DeviceBuffer*, size_t> buffers[] = {
+  std::vector<std::pair<DeviceBuffer*, size_t>> buffers = {
       {&residual_, all * hidden * floats},
       {&kept_residual_, kept * hidden * floats},
       {&normed_, all * hidden * elements},
@@ -178,12 +173,19 @@ absl::Status DeviceTransformer::ReserveRows(int32_t rows, int32_t logit_rows) {
       {&activated_, all * features * elements},
       {&projected_, all * hidden * floats},
       {&logits_, kept * partition_.vocabulary * floats}};
+  if (partition_.stages == 1) return buffers;
+  buffers.insert(buffers.end(), {{&stage_inputs_, all * hidden * floats},
+                                 {&incoming_, all * hidden * floats},
+                                 {&stage_results_, kept * hidden * floats}});
+  return buffers;
+}
+
+absl::Status DeviceTransformer::ReserveRows(int32_t rows, int32_t logit_rows) {
   absl::Status status;
-  for (const auto& [buffer, bytes] : buffers) status.Update(buffer->Reserve(bytes));
-  if (partition_.stages == 1) return status;
-  status.Update(stage_inputs_.Reserve(all * hidden * floats));
-  status.Update(incoming_.Reserve(all * hidden * floats));
-  status.Update(stage_results_.Reserve(kept * hidden * floats));
+  for (const auto& [buffer, bytes] : RowBuffers(rows, logit_rows)) {
+    if (bytes > buffer->bytes()) ++row_moves_;
+    status.Update(buffer->Reserve(bytes));
+  }
   return status;
 }
 
@@ -193,9 +195,12 @@ absl::StatusOr<LogitShard> DeviceTransformer::Forward(const Batch& batch) {
   if (absl::Status status = MakeAttentionPlan(batch, limits, &plan_); !status.ok()) return status;
   const auto logit_rows = static_cast<int32_t>(batch.logit_rows.size());
   absl::Status status = device_->MakeCurrent();
-  status.Update(ReserveRows(batch.rows(), logit_rows));
+  const bool graph = options_.cuda_graphs && partition_.stages == 1 && logit_rows > 0 &&
+                     batch.rows() <= kMaxPaddedRows;
+  status.Update(
+      ReserveRows(graph ? kMaxPaddedRows : batch.rows(), graph ? kMaxPaddedRows : logit_rows));
   if (!status.ok()) return status;
-  status.Update(partition_.stages == 1 ? EnqueueWhole(batch) : EnqueuePipeline(batch));
+  status.Update(graph ? RunGraph(batch) : EnqueueBatch(batch));
   // Even after an error: what was enqueued reads the staging buffer.
   status.Update(device_->Finish());
   moves_pending_ = false;
@@ -260,78 +265,47 @@ absl::StatusOr<const float*> DeviceTransformer::Fetch(absl::Span<const int32_t> 
   return host_logits_.As<float>();
 }
 
-absl::Status DeviceTransformer::EnqueueWhole(const Batch& batch) {
-  absl::StatusOr<Inputs> inputs = CopyInputs(batch, &upload_);
+absl::Status DeviceTransformer::EnqueueBatch(const Batch& batch) {
+  if (partition_.stages > 1) return EnqueuePipeline(batch);
+  absl::StatusOr<PassInputs> inputs = CopyInputs(batch, &upload_);
   if (!inputs.ok()) return inputs.status();
-  const auto logit_rows = static_cast<int32_t>(batch.logit_rows.size());
-  stream_rows_ = residual_.As<float>();
-  absl::Status status = EnqueueEmbeddings(inputs->tokens, batch.rows(), stream_rows_);
-  status.Update(EnqueueLayers(*inputs, batch.rows(), logit_rows));
-  if (logit_rows == 0 || !status.ok()) return status;
-  return device_->Multiply(options_.dtype, weights_.head, normed_.As<void>(), logit_rows,
-                           logits_.As<float>());
+  return EnqueueWhole(*inputs, {batch.rows(), static_cast<int32_t>(batch.logit_rows.size())});
 }
 
-// As Transformer::RunPipeline, but that no rank waits: what is handed over follows on the streams.
-absl::Status DeviceTransformer::EnqueuePipeline(const Batch& batch) {
-  const std::vector<Batch> parts =
-      SplitBatch(batch, kMicroBatchesPerStage * partition_.stages,
-                 options_.micro_batch_rows == 0 ? kMicroBatchRows : options_.micro_batch_rows);
-  const base::TokenId* tokens = nullptr;
-  upload_.Add(absl::MakeConstSpan(batch.tokens), &tokens);
-  absl::Status status = upload_.Copy(*device_);
-  if (!status.ok()) return status;
-  status.Update(EnqueueEmbeddings(tokens, batch.rows(), stage_inputs_.As<float>()));
-  status.Update(EnqueueHandOvers(parts));
-  const auto logit_rows = static_cast<int32_t>(batch.logit_rows.size());
-  if (logit_rows == 0) return status;
-  stream_rows_ = stage_results_.As<float>();
-  status.Update(collectives_->FromLastStage(stream_rows_, int64_t{logit_rows} * config_.hidden));
-  status.Update(AddAndNorm(nullptr, weights_.final_norm, logit_rows));
-  if (!status.ok()) return status;
-  return device_->Multiply(options_.dtype, weights_.head, normed_.As<void>(), logit_rows,
-                           logits_.As<float>());
+// The pass of a padded batch: captured, replayed, or as it is.
+absl::Status DeviceTransformer::RunGraph(const Batch& batch) {
+  RopeAngles(rope_, batch.positions, &host_cosines_, &host_sines_);
+  const PassSize size = PaddedSize({batch.rows(), static_cast<int32_t>(batch.logit_rows.size())});
+  const PassArrays arrays = {&batch, &plan_, &host_cosines_, &host_sines_, config_.head_dim / 2};
+  absl::StatusOr<PassInputs> inputs = padded_inputs_.Copy(*device_, arrays, size);
+  if (!inputs.ok()) return inputs.status();
+  // Weights and cache never move.
+  const uint64_t places =
+      base::Mix64(base::Mix64(row_moves_) ^ padded_inputs_.moves()) ^ collectives_->moves();
+  return graphs_.Run(*device_, size, places, [&] { return EnqueueWhole(*inputs, size); });
 }
 
-absl::Status DeviceTransformer::EnqueueHandOvers(const std::vector<Batch>& parts) {
-  const int count = static_cast<int>(parts.size());
-  const int stage = partition_.stage, last_stage = partition_.stages - 1;
-  const int64_t hidden = config_.hidden;
-  const auto rows_in = [&](int part) { return part < 0 || part >= count ? 0 : parts[part].rows(); };
-  // One for each part, since all are read after the last is enqueued.
-  if (parts.size() > part_uploads_.size()) part_uploads_.resize(parts.size());
-  float* embeddings = stage_inputs_.As<float>();
-  float* results = stage_results_.As<float>();
-  absl::Status status;
-  for (int slot = 0; slot < count + last_stage; ++slot) {
-    const int part = slot - stage;
-    const int64_t out = rows_in(part) * hidden;
-    if (out > 0) {
-      stream_rows_ = stage == 0 ? embeddings : residual_.As<float>();
-      status.Update(EnqueuePart(parts[part], &part_uploads_[part]));
-      if (stage == 0) embeddings += out;
-      if (stage == last_stage) {
-        const int64_t kept = static_cast<int64_t>(parts[part].logit_rows.size()) * hidden;
-        if (kept > 0) status.Update(device_->Copy(stream_rows_, kept * sizeof(float), results));
-        results += kept;
-      }
-    }
-    if (slot + 1 == count + last_stage) break;
-    const int64_t in = stage == 0 ? 0 : rows_in(part + 1) * hidden;
-    status.Update(collectives_->HandOver(stream_rows_, stage == last_stage ? 0 : out,
-                                         incoming_.As<float>(), in));
-    if (in > 0) std::swap(residual_, incoming_);
+// Shows, before anybody waits for an answer, that passes can be captured here: two of one row,
+// whose keys go to a slot that nobody has yet.
+absl::Status DeviceTransformer::TryGraphs() {
+  Batch batch;
+  batch.tokens = batch.positions = batch.blocks = batch.logit_rows = {0};
+  batch.sequences.push_back({.row_count = 1, .block_count = 1});
+  for (int pass = 0; pass < 2; ++pass) {
+    if (absl::StatusOr<LogitShard> done = Forward(batch); !done.ok()) return done.status();
   }
-  return status;
+  if (graphs_.failure().ok()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("passes cannot be captured as CUDA graphs here: ", graphs_.failure().message()));
 }
 
-// This rank's layers on the residual stream of some of the batch's rows.
-absl::Status DeviceTransformer::EnqueuePart(const Batch& part, Upload* upload) {
-  const BatchLimits limits{config_.vocabulary, options_.kv_blocks, options_.block_size};
-  if (absl::Status status = MakeAttentionPlan(part, limits, &plan_); !status.ok()) return status;
-  absl::StatusOr<Inputs> inputs = CopyInputs(part, upload);
-  if (!inputs.ok()) return inputs.status();
-  return EnqueueLayers(*inputs, part.rows(), static_cast<int32_t>(part.logit_rows.size()));
+absl::Status DeviceTransformer::EnqueueWhole(const PassInputs& inputs, const PassSize& size) {
+  stream_rows_ = residual_.As<float>();
+  absl::Status status = EnqueueEmbeddings(inputs.tokens, size.rows, stream_rows_);
+  status.Update(EnqueueLayers(inputs, size.rows, size.logit_rows));
+  if (size.logit_rows == 0 || !status.ok()) return status;
+  return device_->Multiply(options_.dtype, weights_.head, normed_.As<void>(), size.logit_rows,
+                           logits_.As<float>());
 }
 
 absl::Status DeviceTransformer::EnqueueEmbeddings(const base::TokenId* tokens, int32_t rows,
@@ -351,7 +325,7 @@ absl::Status DeviceTransformer::EnqueueEmbeddings(const base::TokenId* tokens, i
 
 // The stage's layers on the residual stream; after the model's last, the rows whose logits are
 // wanted are left, and their final norm.
-absl::Status DeviceTransformer::EnqueueLayers(const Inputs& inputs, int32_t rows,
+absl::Status DeviceTransformer::EnqueueLayers(const PassInputs& inputs, int32_t rows,
                                               int32_t logit_rows) {
   const std::vector<DeviceLayer>& layers = weights_.layers;
   const bool last_stage = partition_.stage + 1 == partition_.stages;
@@ -380,7 +354,7 @@ absl::Status DeviceTransformer::EnqueueLayers(const Inputs& inputs, int32_t rows
 }
 
 // attended = attention over the normed residual; writes the rows' keys and values.
-absl::Status DeviceTransformer::Attend(const Inputs& inputs, int32_t layer, int32_t rows) {
+absl::Status DeviceTransformer::Attend(const PassInputs& inputs, int32_t layer, int32_t rows) {
   const DeviceLayer& weights = weights_.layers[layer];
   const LayerCache cache = CacheOf(layer);
   absl::Status status =
@@ -443,7 +417,7 @@ absl::Status DeviceTransformer::AddAndNorm(const DeviceBuffer* bias, const Devic
                            device_->stream());
 }
 
-absl::Status DeviceTransformer::KeepRows(const Inputs& inputs, int32_t rows) {
+absl::Status DeviceTransformer::KeepRows(const PassInputs& inputs, int32_t rows) {
   absl::Status status = EnqueueKeepRows({.type = DataType::kFloat32,
                                          .index = inputs.logit_rows,
                                          .rows = rows,

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/attention_plan.h"
@@ -15,8 +16,10 @@
 #include "model/cuda/device.h"
 #include "model/cuda/device_verifier.h"
 #include "model/cuda/device_weights.h"
+#include "model/cuda/graph_cache.h"
 #include "model/cuda/memory.h"
 #include "model/cuda/paged_attention.h"
+#include "model/cuda/pass_inputs.h"
 #include "model/cuda/upload.h"
 #include "model/partition.h"
 #include "model/rank_model.h"
@@ -45,17 +48,6 @@ class DeviceTransformer : public RankModel, private DeviceLogits {
   absl::StatusOr<const float*> Fetch(absl::Span<const int32_t> rows) override;
   LogitMatrix Logits() const;
 
-  // What a pass reads, on the device.
-  struct Inputs {
-    const base::TokenId* tokens = nullptr;  // [rows]
-    const float* cosines = nullptr;         // [rows][head_dim / 2]
-    const float* sines = nullptr;
-    const RowView* views = nullptr;       // [rows]
-    const int32_t* slots = nullptr;       // AttentionPlan::slots
-    const int32_t* extra = nullptr;       // AttentionPlan::extra
-    const int32_t* logit_rows = nullptr;  // [logit rows]
-  };
-
   DeviceTransformer(ModelConfig config, const RankOptions& options, const Partition& partition,
                     std::unique_ptr<Communicator> stage);
   absl::Status LoadCheckpoint(const std::string& model_dir, Communicator* group);
@@ -63,18 +55,23 @@ class DeviceTransformer : public RankModel, private DeviceLogits {
   absl::Status MakeCache();
   uint64_t HashNumerics(Communicator* host) const;
 
-  absl::StatusOr<Inputs> CopyInputs(const Batch& batch, Upload* upload);
+  absl::StatusOr<PassInputs> CopyInputs(const Batch& batch, Upload* upload);
+  // The buffers of [rows] and [logit rows], and their bytes for so many.
+  std::vector<std::pair<DeviceBuffer*, size_t>> RowBuffers(int32_t rows, int32_t logit_rows);
   absl::Status ReserveRows(int32_t rows, int32_t logit_rows);
-  absl::Status EnqueueWhole(const Batch& batch);
+  absl::Status EnqueueBatch(const Batch& batch);
+  absl::Status RunGraph(const Batch& batch);
+  absl::Status TryGraphs();
+  absl::Status EnqueueWhole(const PassInputs& inputs, const PassSize& size);
   absl::Status EnqueuePipeline(const Batch& batch);
   absl::Status EnqueueHandOvers(const std::vector<Batch>& parts);
   absl::Status EnqueuePart(const Batch& part, Upload* upload);
   absl::Status EnqueueEmbeddings(const base::TokenId* tokens, int32_t rows, float* embeddings);
-  absl::Status EnqueueLayers(const Inputs& inputs, int32_t rows, int32_t logit_rows);
-  absl::Status Attend(const Inputs& inputs, int32_t layer, int32_t rows);
+  absl::Status EnqueueLayers(const PassInputs& inputs, int32_t rows, int32_t logit_rows);
+  absl::Status Attend(const PassInputs& inputs, int32_t layer, int32_t rows);
   absl::Status FeedForward(const DeviceLayer& layer, int32_t rows);
   absl::Status AddAndNorm(const DeviceBuffer* bias, const DeviceBuffer& weight, int32_t rows);
-  absl::Status KeepRows(const Inputs& inputs, int32_t rows);
+  absl::Status KeepRows(const PassInputs& inputs, int32_t rows);
   LayerCache CacheOf(int32_t layer) const;
   size_t element_bytes() const { return options_.dtype == DataType::kFloat32 ? 4 : 2; }
   int64_t slots() const { return int64_t{options_.kv_blocks} * options_.block_size; }
@@ -96,6 +93,8 @@ class DeviceTransformer : public RankModel, private DeviceLogits {
   AttentionPlan plan_;
   std::vector<float> host_cosines_, host_sines_;
   Upload upload_;
+  PaddedInputs padded_inputs_;
+  GraphCache graphs_;
   DeviceVerifier verifier_;
   PinnedBuffer staged_moves_, staged_choices_, host_logits_;
   DeviceBuffer moves_, choices_;
@@ -107,6 +106,7 @@ class DeviceTransformer : public RankModel, private DeviceLogits {
   // what the last stage ends with, [logit rows][hidden].
   DeviceBuffer stage_inputs_, incoming_, stage_results_;
   std::vector<Upload> part_uploads_;
+  uint64_t row_moves_ = 0;               // how often any of these has
   float* stream_rows_ = nullptr;         // the residual stream, in one of the buffers
   const void* attended_rows_ = nullptr;  // attended_ or kept_attended_
 };

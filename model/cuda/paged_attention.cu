@@ -25,6 +25,7 @@ __global__ void Place(PlaceArgs args) {
   const float* const from = args.qkv + (int64_t{row} * all + head) * d;
   const float* const bias = args.bias != nullptr ? args.bias + int64_t{head} * d : nullptr;
   const int64_t slot = args.views[row].write_slot;
+  if (slot < 0 && head >= cache.heads) return;
   const auto value = [&](int32_t i) { return bias != nullptr ? from[i] + bias[i] : from[i]; };
 
   const int32_t first_value = cache.heads + cache.kv_heads;

@@ -27,7 +27,8 @@ struct LayerCache {
 };
 
 // From the product qkv, [rows][heads + 2 kv_heads][head_dim]: adds the bias, norms queries and keys
-// by head, rotates them (rope.h), scales queries, and writes keys and values to the rows' slots.
+// by head, rotates them (rope.h), scales queries, and writes keys and values to the rows' slots,
+// where they have one.
 struct PlaceArgs {
   LayerCache cache;
   int32_t rows = 0;

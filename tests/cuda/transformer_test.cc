@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <numeric>
@@ -135,6 +136,55 @@ TEST_P(DeviceTransformerTest, RanksChangeLittle) {
       EXPECT_LT(MaxDifference(Logits(device, batch), expected), Tolerance(GetParam()));
     }
   }
+}
+
+// Passes in any order of sizes, so that each is run as it is, captured and replayed.
+TEST_P(DeviceTransformerTest, GraphsChangeNothing) {
+  const TempDir dir;
+  ModelConfig config = Configs()[1];
+  config.layers = 2;
+  WriteCheckpoint(dir.path(), config, 4);
+  for (int ranks : {1, 2}) {
+    if (ranks > Devices()) continue;
+    RankOptions options = Options(GetParam());
+    TestGroup plain = OnDevice(dir.path(), options, ranks);
+    options.cuda_graphs = true;
+    TestGroup graphs = OnDevice(dir.path(), options, ranks);
+    EXPECT_EQ(graphs.rank(0).NumericsFingerprint(), plain.rank(0).NumericsFingerprint());
+    const auto expect_same = [&](const Batch& batch) {
+      EXPECT_EQ(Logits(graphs, batch), Logits(plain, batch)) << batch.rows() << " rows";
+    };
+    int32_t length = 0;
+    for (int32_t rows : {5, 1, 1, 3, 1, 4, 3}) {
+      Batch chain;
+      AddChain(&chain, RandomTokens(rows, length), length, Iota(0, 8));
+      length += rows;
+      if (rows == 4) chain.logit_rows = {3};
+      expect_same(chain);
+    }
+    for (int step = 0; step < 4; ++step) {
+      Batch tree;
+      AddTree(&tree, RandomTokens(6, step), {-1, 0, 0, 1, 2, 2}, length, Iota(0, 8));
+      AddTree(&tree, RandomTokens(1, step), {-1}, step, Iota(10, 2));
+      expect_same(tree);
+      const std::vector<KvMove> moves = {{length + 2, length + 1}};
+      graphs.MoveKv(moves);
+      plain.MoveKv(moves);
+      length += 2;
+    }
+  }
+}
+
+TEST_P(DeviceTransformerTest, GraphsThatCannotBeCapturedAreNoStart) {
+  if (!Emulated()) GTEST_SKIP() << "real GPUs capture";
+  const TempDir dir;
+  WriteCheckpoint(dir.path(), OddConfig(), 4);
+  RankOptions options = Options(GetParam());
+  options.cuda_graphs = true;
+  setenv("EMULATED_NO_GRAPHS", "", /*overwrite=*/1);
+  const auto group = TestGroup::Load(dir.path(), options, 1, DeviceTransformer::Load);
+  unsetenv("EMULATED_NO_GRAPHS");
+  EXPECT_EQ(group.status().code(), absl::StatusCode::kFailedPrecondition) << group.status();
 }
 
 // Few rows, which go through the stages in turn, and so many that these work on parts at once.

@@ -19,6 +19,7 @@
 #include <type_traits>
 
 #include "tests/cuda/emulator/emulator.h"
+#include "tests/cuda/emulator/stream.h"
 
 inline void __syncthreads() { specfabric::emulator::SyncBlock(); }
 inline void __syncwarp(unsigned mask = 0xffffffffu) { specfabric::emulator::Exchange(mask, 0, 0); }
@@ -89,11 +90,14 @@ T min(T a, T b) {
   return b < a ? b : a;
 }
 
-// As nvcc's <<<>>> and cudaLaunchKernelEx do, but at once: the kernel has ended on return.
+// As nvcc's <<<>>> and cudaLaunchKernelEx do, but at once: the kernel has ended on return, if it is
+// not captured.
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments... arguments) {
-  return specfabric::emulator::Run(*config, [&] { kernel(arguments...); });
+  return specfabric::emulator::Enqueue([=, config = *config] {
+    return specfabric::emulator::Run(config, [&] { kernel(arguments...); });
+  });
 }
 
 #endif  // SPECFABRIC_TESTS_CUDA_EMULATOR_DEVICE_H_

@@ -5,7 +5,8 @@
 // fibers, which run in a shuffled order from one barrier to the next, so that a result that depends
 // on the order shows as one that changes with the seed. A barrier that not all threads reach ends
 // the process and says so. The runtime library, which runtime.cc supplies, does all at once,
-// whatever the stream, and fills new memory with bytes that make NaNs.
+// whatever the stream, if it is not captured (stream.h), and fills new memory with bytes that make
+// NaNs.
 //
 // Threads of the process may launch at the same time, each as if on a GPU of its own: kernels of
 // different ones may wait for each other.

@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/cuda/emulator/stream.h"
+
 struct ncclComm {
   struct Group {
     explicit Group(int ranks) : size(ranks), data(ranks), barrier(ranks) {}
@@ -62,6 +64,14 @@ std::vector<float> Gathered(const void* data, size_t count, ncclComm* communicat
   return all;
 }
 
+ncclResult_t Enqueue(std::function<void()> work) {
+  const cudaError_t error = specfabric::emulator::Enqueue([work = std::move(work)] {
+    work();
+    return cudaSuccess;
+  });
+  return error == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
 }  // namespace
 
 extern "C" {
@@ -102,28 +112,31 @@ ncclResult_t ncclCommAbort(ncclComm_t communicator) {
 
 ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t /*type*/,
                            ncclComm_t communicator, cudaStream_t /*stream*/) {
-  const std::vector<float> all = Gathered(from, count, communicator);
-  std::memcpy(to, all.data(), all.size() * sizeof(float));
-  return ncclSuccess;
+  return Enqueue([=] {
+    const std::vector<float> all = Gathered(from, count, communicator);
+    std::memcpy(to, all.data(), all.size() * sizeof(float));
+  });
 }
 
 ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t /*type*/,
                            ncclRedOp_t /*operation*/, ncclComm_t communicator,
                            cudaStream_t /*stream*/) {
-  const std::vector<float> all = Gathered(from, count, communicator);
-  float* const sums = static_cast<float*>(to);
-  for (size_t i = 0; i < count; ++i) {
-    sums[i] = 0;
-    for (size_t part = 0; part < all.size(); part += count) sums[i] += all[part + i];
-  }
-  return ncclSuccess;
+  return Enqueue([=] {
+    const std::vector<float> all = Gathered(from, count, communicator);
+    float* const sums = static_cast<float*>(to);
+    for (size_t i = 0; i < count; ++i) {
+      sums[i] = 0;
+      for (size_t part = 0; part < all.size(); part += count) sums[i] += all[part + i];
+    }
+  });
 }
 
 ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t /*type*/,
                            int root, ncclComm_t communicator, cudaStream_t /*stream*/) {
-  const std::vector<float> all = Gathered(from, count, communicator);
-  std::memcpy(to, all.data() + root * count, count * sizeof(float));
-  return ncclSuccess;
+  return Enqueue([=] {
+    const std::vector<float> all = Gathered(from, count, communicator);
+    std::memcpy(to, all.data() + root * count, count * sizeof(float));
+  });
 }
 
 ncclResult_t ncclGroupStart() {
@@ -161,7 +174,10 @@ ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t /*type*/, int from,
 ncclResult_t ncclGroupEnd() {
   grouped = false;
   for (auto* works : {&sends, &receives}) {
-    for (const auto& work : std::exchange(*works, {})) work();
+    for (auto& work : std::exchange(*works, {})) {
+      if (const ncclResult_t result = Enqueue(std::move(work)); result != ncclSuccess)
+        return result;
+    }
   }
   return ncclSuccess;
 }

@@ -10,6 +10,9 @@
 #include <vector>
 
 #include "base/bfloat16.h"
+#include "tests/cuda/emulator/stream.h"
+
+using specfabric::emulator::RefuseInCapture;
 
 namespace {
 
@@ -53,15 +56,17 @@ cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
 const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaErrorMemoryAllocation ? "out of memory" : "emulated error";
 }
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() { return RefuseInCapture(); }
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  if (const cudaError_t error = RefuseInCapture(); error != cudaSuccess) return error;
   constexpr size_t kAlign = 256;
   if (posix_memalign(memory, kAlign, bytes) != 0) return cudaErrorMemoryAllocation;
   std::memset(*memory, kPoison, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* memory) {
+  if (const cudaError_t error = RefuseInCapture(); error != cudaSuccess) return error;
   std::free(memory);
   return cudaSuccess;
 }
@@ -69,12 +74,15 @@ cudaError_t cudaMallocHost(void** memory, size_t bytes) { return cudaMalloc(memo
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind /*kind*/) {
+  if (const cudaError_t error = RefuseInCapture(); error != cudaSuccess) return error;
   if (bytes > 0) std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t /*stream*/) {
-  return cudaMemcpy(to, from, bytes, kind);
+  // A graph would copy what the host's memory holds when it is launched, which nobody here means.
+  if (kind != cudaMemcpyDeviceToDevice) return cudaMemcpy(to, from, bytes, kind);
+  return specfabric::emulator::Enqueue([=] { return cudaMemcpy(to, from, bytes, kind); });
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) {
@@ -82,7 +90,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) 
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t /*stream*/) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t /*stream*/) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t /*stream*/) { return RefuseInCapture(); }
 
 cublasStatus_t cublasCreate_v2(cublasHandle_t* handle) {
   *handle = nullptr;
@@ -112,16 +120,19 @@ cublasStatus_t cublasGemmEx(cublasHandle_t /*handle*/, cublasOperation_t of_a,
                      *static_cast<const float*>(alpha) == 1 &&
                      *static_cast<const float*>(beta) == 0;
   if (!known) return CUBLAS_STATUS_NOT_SUPPORTED;
-  std::vector<float> row(k);
-  for (int i = 0; i < m; ++i) {
-    for (int x = 0; x < k; ++x) row[x] = ValueOf(a, a_type, int64_t{i} * lda + x);
-    for (int j = 0; j < n; ++j) {
-      float sum = 0;
-      for (int x = 0; x < k; ++x) sum += row[x] * ValueOf(b, b_type, int64_t{j} * ldb + x);
-      static_cast<float*>(c)[int64_t{j} * ldc + i] = sum;
+  const cudaError_t enqueued = specfabric::emulator::Enqueue([=] {
+    std::vector<float> row(k);
+    for (int i = 0; i < m; ++i) {
+      for (int x = 0; x < k; ++x) row[x] = ValueOf(a, a_type, int64_t{i} * lda + x);
+      for (int j = 0; j < n; ++j) {
+        float sum = 0;
+        for (int x = 0; x < k; ++x) sum += row[x] * ValueOf(b, b_type, int64_t{j} * ldb + x);
+        static_cast<float*>(c)[int64_t{j} * ldc + i] = sum;
+      }
     }
-  }
-  return CUBLAS_STATUS_SUCCESS;
+    return cudaSuccess;
+  });
+  return enqueued == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 }  // extern "C"

@@ -1,0 +1,80 @@
+// Passes of DeviceTransformer over several pipeline stages.
+
+#include <algorithm>
+#include <utility>
+
+#include "model/cuda/device_transformer.h"
+#include "model/micro_batches.h"
+
+namespace specfabric::model::cuda {
+namespace {
+
+// Of the rows that an H100 needs to be as long at arithmetic as at reading weights about as many;
+// see transformer.cc.
+constexpr int kMicroBatchRows = 256, kMicroBatchesPerStage = 4;
+
+}  // namespace
+
+// As Transformer::RunPipeline, but that no rank waits: what is handed over follows on the streams.
+absl::Status DeviceTransformer::EnqueuePipeline(const Batch& batch) {
+  const std::vector<Batch> parts =
+      SplitBatch(batch, kMicroBatchesPerStage * partition_.stages,
+                 options_.micro_batch_rows == 0 ? kMicroBatchRows : options_.micro_batch_rows);
+  const base::TokenId* tokens = nullptr;
+  upload_.Add(absl::MakeConstSpan(batch.tokens), &tokens);
+  absl::Status status = upload_.Copy(*device_);
+  if (!status.ok()) return status;
+  status.Update(EnqueueEmbeddings(tokens, batch.rows(), stage_inputs_.As<float>()));
+  status.Update(EnqueueHandOvers(parts));
+  const auto logit_rows = static_cast<int32_t>(batch.logit_rows.size());
+  if (logit_rows == 0) return status;
+  stream_rows_ = stage_results_.As<float>();
+  status.Update(collectives_->FromLastStage(stream_rows_, int64_t{logit_rows} * config_.hidden));
+  status.Update(AddAndNorm(nullptr, weights_.final_norm, logit_rows));
+  if (!status.ok()) return status;
+  return device_->Multiply(options_.dtype, weights_.head, normed_.As<void>(), logit_rows,
+                           logits_.As<float>());
+}
+
+absl::Status DeviceTransformer::EnqueueHandOvers(const std::vector<Batch>& parts) {
+  const int count = static_cast<int>(parts.size());
+  const int stage = partition_.stage, last_stage = partition_.stages - 1;
+  const int64_t hidden = config_.hidden;
+  const auto rows_in = [&](int part) { return part < 0 || part >= count ? 0 : parts[part].rows(); };
+  // One for each part, since all are read after the last is enqueued.
+  if (parts.size() > part_uploads_.size()) part_uploads_.resize(parts.size());
+  float* embeddings = stage_inputs_.As<float>();
+  float* results = stage_results_.As<float>();
+  absl::Status status;
+  for (int slot = 0; slot < count + last_stage; ++slot) {
+    const int part = slot - stage;
+    const int64_t out = rows_in(part) * hidden;
+    if (out > 0) {
+      stream_rows_ = stage == 0 ? embeddings : residual_.As<float>();
+      status.Update(EnqueuePart(parts[part], &part_uploads_[part]));
+      if (stage == 0) embeddings += out;
+      if (stage == last_stage) {
+        const int64_t kept = static_cast<int64_t>(parts[part].logit_rows.size()) * hidden;
+        if (kept > 0) status.Update(device_->Copy(stream_rows_, kept * sizeof(float), results));
+        results += kept;
+      }
+    }
+    if (slot + 1 == count + last_stage) break;
+    const int64_t in = stage == 0 ? 0 : rows_in(part + 1) * hidden;
+    status.Update(collectives_->HandOver(stream_rows_, stage == last_stage ? 0 : out,
+                                         incoming_.As<float>(), in));
+    if (in > 0) std::swap(residual_, incoming_);
+  }
+  return status;
+}
+
+// This rank's layers on the residual stream of some of the batch's rows.
+absl::Status DeviceTransformer::EnqueuePart(const Batch& part, Upload* upload) {
+  const BatchLimits limits{config_.vocabulary, options_.kv_blocks, options_.block_size};
+  if (absl::Status status = MakeAttentionPlan(part, limits, &plan_); !status.ok()) return status;
+  absl::StatusOr<PassInputs> inputs = CopyInputs(part, upload);
+  if (!inputs.ok()) return inputs.status();
+  return EnqueueLayers(*inputs, part.rows(), static_cast<int32_t>(part.logit_rows.size()));
+}
+
+}  // namespace specfabric::model::cuda

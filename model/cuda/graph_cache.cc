@@ -1,0 +1,67 @@
+#include "model/cuda/graph_cache.h"
+
+#include <algorithm>
+
+#include "model/cuda/error.h"
+
+namespace specfabric::model::cuda {
+
+void DestroyGraph::operator()(CUgraphExec_st* graph) const { cudaGraphExecDestroy(graph); }
+
+absl::Status GraphCache::Run(const Device& device, const PassSize& size, uint64_t places,
+                             absl::FunctionRef<absl::Status()> enqueue) {
+  if (!failure_.ok()) return enqueue();
+  if (!entries_.contains(size)) MakeRoom();
+  Entry& entry = entries_[size];
+  entry.used = ++passes_;
+  if (entry.places != places) {
+    entry.graph.reset();
+    entry.known = false;
+    entry.places = places;
+  }
+  if (!entry.known) {
+    entry.known = true;
+    return enqueue();
+  }
+  if (entry.graph == nullptr) {
+    failure_ = Capture(device, enqueue, &entry);
+    if (!failure_.ok()) {
+      entries_.clear();
+      return enqueue();
+    }
+    ++captured_;
+  } else {
+    ++replayed_;
+  }
+  return ToStatus(cudaGraphLaunch(entry.graph.get(), device.stream()), "launch of a graph");
+}
+
+absl::Status GraphCache::Capture(const Device& device, absl::FunctionRef<absl::Status()> enqueue,
+                                 Entry* entry) const {
+  // Of this thread: other ranks of the process allocate as they like meanwhile.
+  absl::Status status =
+      ToStatus(cudaStreamBeginCapture(device.stream(), cudaStreamCaptureModeThreadLocal),
+               "beginning of a graph");
+  if (!status.ok()) return status;
+  status = enqueue();
+  cudaGraph_t graph = nullptr;
+  status.Update(ToStatus(cudaStreamEndCapture(device.stream(), &graph), "capture of a graph"));
+  cudaGraphExec_t made = nullptr;
+  if (status.ok()) status = ToStatus(cudaGraphInstantiate(&made, graph, 0), "making of a graph");
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  if (!status.ok()) {
+    cudaGetLastError();  // it has been told
+    return status;
+  }
+  entry->graph.reset(made);
+  return absl::OkStatus();
+}
+
+// The one that was used least recently goes.
+void GraphCache::MakeRoom() {
+  if (entries_.size() < most_) return;
+  entries_.erase(std::min_element(entries_.begin(), entries_.end(),
+                                  [](auto& a, auto& b) { return a.second.used < b.second.used; }));
+}
+
+}  // namespace specfabric::model::cuda

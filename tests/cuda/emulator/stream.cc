@@ -1,0 +1,89 @@
+#include "tests/cuda/emulator/stream.h"
+
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+using Works = std::vector<std::function<cudaError_t()>>;
+
+// CUDA's handles point to these.
+struct CUgraph_st {
+  Works works;
+};
+struct CUgraphExec_st {
+  Works works;
+};
+
+namespace specfabric::emulator {
+namespace {
+
+struct Capture {
+  bool on = false, broken = false;
+  Works works;
+};
+thread_local Capture capture;
+
+}  // namespace
+
+cudaError_t Enqueue(std::function<cudaError_t()> work) {
+  if (!capture.on) return work();
+  capture.works.push_back(std::move(work));
+  return cudaSuccess;
+}
+
+cudaError_t RefuseInCapture() {
+  if (!capture.on) return cudaSuccess;
+  capture.broken = true;
+  return cudaErrorStreamCaptureUnsupported;
+}
+
+}  // namespace specfabric::emulator
+
+using specfabric::emulator::Capture;
+using specfabric::emulator::capture;
+
+extern "C" {
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t /*stream*/, cudaStreamCaptureMode /*mode*/) {
+  if (capture.on) return cudaErrorIllegalState;
+  // A process starts with the former.
+  if (std::getenv("EMULATED_NO_GRAPHS") != nullptr) return cudaErrorStreamCaptureUnsupported;
+  capture.on = true;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t /*stream*/, cudaGraph_t* graph) {
+  if (!capture.on) return cudaErrorIllegalState;
+  const Capture ended = std::exchange(capture, {});
+  *graph = nullptr;
+  if (ended.broken) return cudaErrorStreamCaptureInvalidated;
+  *graph = new CUgraph_st{ended.works};
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph,
+                                 unsigned long long /*flags*/) {
+  *made = new CUgraphExec_st{graph->works};
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t /*stream*/) {
+  for (const auto& work : graph->works) {
+    if (const cudaError_t error = specfabric::emulator::Enqueue(work); error != cudaSuccess) {
+      return error;
+    }
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+
+}  // extern "C"
