@@ -18,6 +18,7 @@
 #include "base/cpu_relax.h"
 #include "base/status.h"
 #include "spdlog/spdlog.h"
+#include "transport/gpu.h"
 #include "transport/memory.h"
 
 namespace specfabric::transport {
@@ -85,6 +86,9 @@ absl::Status Engine::Start() {
   if (!able.ok()) return able;
   const absl::Status registers = TryRegistering();
   if (!registers.ok()) return registers;
+  if (options_.require_gpudirect) {
+    spdlog::info("transport: RDMA comes at GPU memory by {}", FindGpuDirect().description);
+  }
   epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   wake_ = UniqueFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   const absl::Status watched = Watch(wake_.get(), kWakeEvents, EPOLLIN);

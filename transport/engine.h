@@ -190,7 +190,8 @@ class Engine {
   void StartTensor(Connection& connection, const Announced& announced);
   static ReceiveOp& AddReceive(Connection& connection, const Announced& announced);
   ReceiveOp& CopyOut(Connection& connection, const Announced& announced, void* data);
-  ReceiveOp& Receive(Connection& connection, const Announced& announced, void* data, void* memory);
+  ReceiveOp& Receive(Connection& connection, const Announced& announced, void* data,
+                     const SlotPool* pool);
   void Deliver(Connection& connection, const WireHeader& header, std::vector<uint8_t> payload);
   void DeliverTensor(Connection& connection, Tensor&& tensor);
 

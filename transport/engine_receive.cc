@@ -166,7 +166,7 @@ void Engine::StartReceives(Connection& connection) {
     connection.receiving_bytes += bytes;
     std::vector<uint8_t> payload(bytes);
     void* const data = payload.data();
-    Receive(connection, announced, data, nullptr).payload = std::move(payload);
+    Receive(connection, announced, data, /*pool=*/nullptr).payload = std::move(payload);
   }
 }
 
@@ -198,7 +198,7 @@ void Engine::StartTensor(Connection& connection, const Announced& announced) {
   const bool on_host = pool->second->options().kind == MemoryKind::kHost;
   ReceiveOp& op = announced.has_data && on_host
                       ? CopyOut(connection, announced, data)
-                      : Receive(connection, announced, data, pool->second->memory_handle());
+                      : Receive(connection, announced, data, pool->second.get());
   op.lease = *std::move(lease);
   op.give_up_at = now_ + options_.receive_timeout;
 }
@@ -224,17 +224,20 @@ ReceiveOp& Engine::CopyOut(Connection& connection, const Announced& announced, v
   return op;
 }
 
-// The caller gives the memory's owner to the returned operation.
+// Into memory of the pool; null: of nobody's registering. The caller gives the memory's owner to
+// the returned operation.
 ReceiveOp& Engine::Receive(Connection& connection, const Announced& announced, void* data,
-                           void* memory) {
+                           const SlotPool* pool) {
   ReceiveOp& op = AddReceive(connection, announced);
   ucp_request_param_t params = {};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   params.cb.recv_am = &Engine::OnReceived;
   params.user_data = &op;
-  if (memory != nullptr) {
-    params.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
-    params.memh = static_cast<ucp_mem_h>(memory);
+  if (pool != nullptr) {
+    params.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    params.memh = static_cast<ucp_mem_h>(pool->memory_handle());
+    params.memory_type =
+        pool->options().kind == MemoryKind::kCuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
   }
   const ucs_status_ptr_t result =
       ucp_am_recv_data_nbx(worker_.get(), announced.descriptor, data, op.bytes, &params);

@@ -190,6 +190,11 @@ ucs_status_ptr_t Engine::SendHeaded(Connection& connection, SendOp& op) {
     params.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
     params.memh = static_cast<ucp_mem_h>(frame.memory);
   }
+  // Of GPU memory there is none without a slab; UCX need not find out what it is.
+  if (frame.memory != nullptr && !frame.headroom) {
+    params.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    params.memory_type = UCS_MEMORY_TYPE_CUDA;
+  }
   if (may_ask_for_rendezvous_ && (op.header.pool & kInSlot) != 0) {
     params.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
     params.flags = UCP_AM_SEND_FLAG_RNDV;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "transport/gpu.h"
 #include "transport/ucx_context.h"
 
 namespace specfabric::transport {
@@ -66,9 +67,15 @@ absl::StatusOr<Slab> MapSlab(ucp_context_h context, const SlotPoolOptions& optio
     return absl::Status(code, absl::StrCat("cannot register ", slab.bytes, " bytes of ",
                                            Name(options.kind), " memory: ", why));
   };
-  if (options.kind == MemoryKind::kCuda && !KnowsCuda(context)) {
-    return failed(absl::StatusCode::kFailedPrecondition,
-                  "this UCX has no support for it, or finds no GPU");
+  if (options.kind == MemoryKind::kCuda) {
+    if (!KnowsCuda(context)) {
+      return failed(absl::StatusCode::kFailedPrecondition,
+                    "this UCX has no support for it, or finds no GPU");
+    }
+    // UCX allocates where the calling thread is, which is also the one that sends and receives.
+    if (absl::Status used = UseGpu(options.gpu); !used.ok()) {
+      return failed(used.code(), std::string(used.message()));
+    }
   }
   ucp_mem_h handle = nullptr;
   const ucs_status_t status = Register(context, slab, handle);

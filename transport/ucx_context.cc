@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "transport/gpu.h"
 
 namespace specfabric::transport {
 bool HasMatureProtocols() {
@@ -92,6 +93,13 @@ std::vector<std::string> Report(void (*print)(Handle, FILE*), Handle handle) {
   const std::string report(text, size);
   std::free(text);
   return absl::StrSplit(report, '\n');
+}
+
+absl::Status CheckGpuDirect() {
+  const GpuDirect found = FindGpuDirect();
+  if (found.found()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("GPUDirect is required, but ", found.description));
 }
 
 }  // namespace
@@ -204,7 +212,7 @@ absl::Status CheckRequirements(ucp_context_h context, const FabricOptions& optio
   for (const std::string& line : Report(ucp_context_print_info, context)) {
     const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
     if (words.size() > 2 && words[1] == "resource" && IsRdma(words.back())) {
-      return absl::OkStatus();
+      return gpudirect ? CheckGpuDirect() : absl::OkStatus();
     }
   }
   return absl::FailedPreconditionError(

@@ -7,6 +7,7 @@
 #include "app/perftest/inline_port.h"
 #include "app/perftest/threaded_port.h"
 #include "schemas/messages.h"
+#include "transport/gpu.h"
 
 namespace specfabric::perftest {
 namespace {
@@ -230,6 +231,9 @@ absl::StatusOr<Samples> RunClient(Port& port, const Plan& plan) {
   }
   Samples samples;
   samples.wire = port.Wire();
+  if (plan.memory == transport::MemoryKind::kCuda) {
+    samples.gpudirect = transport::FindGpuDirect().description;
+  }
   samples.payload_bytes = plan.bytes;
   absl::Status status;
   const uint64_t copied = port.bytes_copied();

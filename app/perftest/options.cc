@@ -15,7 +15,7 @@ DEFINE_int64(n, 0, "iterations; 0: 100000, or 1000 of large messages");
 DEFINE_int64(w, -1, "warm-up iterations before them; -1: a tenth of -n");
 DEFINE_int32(O, 32, "messages outstanding (am_bw)");
 DEFINE_int32(p, 13338, "TCP port the server listens on; 0, for the server: any free one");
-DEFINE_string(m, "host", "memory of the tensors: host or cuda");
+DEFINE_string(m, "host", "memory of the tensors: host or cuda, of the first GPU that an end sees");
 DEFINE_int32(nodes, 64, "rows of the logits test");
 DEFINE_int32(vocab, 32000, "columns of the logits test, two bytes each");
 DEFINE_string(bind, "127.0.0.1", "address the server listens on");

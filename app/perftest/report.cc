@@ -88,8 +88,10 @@ nlohmann::ordered_json Fields(const Plan& plan, const Samples& samples) {
 
 std::string Table(const Plan& plan, const Samples& samples) {
   const Summary summary = Summarise(plan, samples);
-  const std::string title = absl::StrFormat("# %s over %s, %s memory; ", Name(plan.test),
-                                            samples.wire, Name(plan.memory));
+  const std::string gpudirect =
+      samples.gpudirect.empty() ? "" : absl::StrCat(" (GPUDirect: ", samples.gpudirect, ")");
+  const std::string title = absl::StrFormat("# %s over %s, %s memory%s; ", Name(plan.test),
+                                            samples.wire, Name(plan.memory), gpudirect);
   if (!summary.latencies) {
     return absl::StrFormat(
         "%smicroseconds from message to message, MB = 2^20 bytes\n"

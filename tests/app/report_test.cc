@@ -51,6 +51,16 @@ std::vector<std::string> Words(const std::string& line) {
   return {std::istream_iterator<std::string>(stream), {}};
 }
 
+TEST(Report, OfGpuMemorySaysHowRdmaComesAtIt) {
+  Plan plan = PlanOf(TestKind::kLogits, 10);
+  Samples samples = Counting(10);
+  EXPECT_THAT(Report(plan, samples, Format::kTable), HasSubstr("host memory; "));
+  plan.memory = transport::MemoryKind::kCuda;
+  samples.gpudirect = "nvidia-peermem";
+  EXPECT_THAT(Report(plan, samples, Format::kTable),
+              HasSubstr("cuda memory (GPUDirect: nvidia-peermem); "));
+}
+
 TEST(Report, PercentilesAreByNearestRank) {
   const auto thousand = Json(PlanOf(TestKind::kLatency, 1000), Counting(1000));
   EXPECT_EQ(thousand["min_us"], 1);

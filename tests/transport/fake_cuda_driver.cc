@@ -1,0 +1,32 @@
+// A library with what UseGpu calls of CUDA's driver: a process of two GPUs, that counts.
+
+namespace {
+int retained = 0;
+void* current = nullptr;
+char contexts[2];
+}  // namespace
+
+extern "C" {
+int cuInit(unsigned) { return 0; }
+int cuDeviceGetCount(int* devices) {
+  *devices = 2;
+  return 0;
+}
+int cuDeviceGet(int* device, int ordinal) {
+  *device = ordinal;
+  return 0;
+}
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+  ++retained;
+  *context = &contexts[device];
+  return 0;
+}
+int cuCtxSetCurrent(void* context) {
+  current = context;
+  return 0;
+}
+// For the test.
+int FakeCurrentGpu() {
+  return current == nullptr ? -1 : static_cast<int>(static_cast<char*>(current) - contexts);
+}
+}

@@ -1,0 +1,105 @@
+#include "transport/gpu.h"
+
+#include <dlfcn.h>
+#include <sys/stat.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace specfabric::transport {
+namespace {
+
+// Of CUDA's driver API (cuda.h), whose ABI is fixed.
+using CuResult = int;
+using CuDevice = int;
+using CuContext = void*;
+constexpr CuResult kCuSuccess = 0;
+
+struct Driver {
+  CuResult (*init)(unsigned flags) = nullptr;
+  CuResult (*count)(int* devices) = nullptr;
+  CuResult (*device)(CuDevice* device, int ordinal) = nullptr;
+  CuResult (*retain)(CuContext* context, CuDevice device) = nullptr;
+  CuResult (*set_current)(CuContext context) = nullptr;
+};
+
+template <typename Function>
+bool Find(void* library, const char* name, Function* function) {
+  *function = reinterpret_cast<Function>(dlsym(library, name));
+  return *function != nullptr;
+}
+
+absl::Status Refused(const std::string& why) {
+  return absl::FailedPreconditionError(absl::StrCat("no GPU can be used: ", why));
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+bool Exists(const std::string& path) {
+  struct stat status = {};
+  return stat(path.c_str(), &status) == 0;
+}
+
+}  // namespace
+
+absl::Status UseGpu(int ordinal, const char* library) {
+  // Never closed: its context outlives the call.
+  void* const loaded = dlopen(library, RTLD_NOW | RTLD_GLOBAL);
+  if (loaded == nullptr) {
+    return Refused(absl::StrCat(library, ", of NVIDIA's driver, cannot be loaded"));
+  }
+  Driver driver;
+  if (!Find(loaded, "cuInit", &driver.init) || !Find(loaded, "cuDeviceGetCount", &driver.count) ||
+      !Find(loaded, "cuDeviceGet", &driver.device) ||
+      !Find(loaded, "cuDevicePrimaryCtxRetain", &driver.retain) ||
+      !Find(loaded, "cuCtxSetCurrent", &driver.set_current)) {
+    return Refused(absl::StrCat(library, " is not NVIDIA's driver"));
+  }
+  int devices = 0;
+  CuResult result = driver.init(0);
+  if (result == kCuSuccess) result = driver.count(&devices);
+  if (result != kCuSuccess) return Refused(absl::StrCat("the driver's error ", result));
+  if (ordinal < 0 || ordinal >= devices) {
+    return Refused(absl::StrCat("GPU ", ordinal, " is asked for, and this process sees ", devices));
+  }
+  CuDevice device = 0;
+  CuContext context = nullptr;
+  result = driver.device(&device, ordinal);
+  if (result == kCuSuccess) result = driver.retain(&context, device);
+  if (result == kCuSuccess) result = driver.set_current(context);
+  if (result != kCuSuccess) return Refused(absl::StrCat("the driver's error ", result));
+  return absl::OkStatus();
+}
+
+GpuDirect FindGpuDirect(const std::string& root) {
+  GpuDirect found;
+  found.peermem = Exists(root + "/sys/module/nvidia_peermem");
+  const std::string driver = ReadFile(root + "/proc/driver/nvidia/version");
+  const std::string release = ReadFile(root + "/proc/sys/kernel/osrelease");
+  int major = 0, minor = 0;
+  const bool read = std::sscanf(release.c_str(), "%d.%d", &major, &minor) == 2;
+  const bool exports = read && (major > 5 || (major == 5 && minor >= 12));
+  found.dma_buf = exports && absl::StrContains(driver, "Open Kernel Module");
+  if (found.found()) {
+    found.description =
+        absl::StrCat(found.peermem ? "nvidia-peermem" : "",
+                     found.peermem && found.dma_buf ? " and " : "", found.dma_buf ? "dma-buf" : "");
+  } else if (driver.empty()) {
+    found.description = "NVIDIA's kernel driver is not loaded";
+  } else {
+    found.description =
+        "nvidia-peermem is not loaded, and dma-bufs need the driver's open kernel modules and "
+        "Linux "
+        "5.12";
+  }
+  return found;
+}
+
+}  // namespace specfabric::transport

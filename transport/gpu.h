@@ -1,0 +1,34 @@
+#ifndef SPECFABRIC_TRANSPORT_GPU_H_
+#define SPECFABRIC_TRANSPORT_GPU_H_
+
+// What the transport has to know of GPUs: a context in which UCX allocates and copies, and whether
+// RDMA devices reach their memory. NVIDIA's driver library is loaded when it is first asked for, so
+// that nobody without a GPU needs it. Private to transport/, but for FindGpuDirect.
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace specfabric::transport {
+
+// Makes the primary context of the GPU, of those that the process sees, the calling thread's, which
+// UCX goes by. It is kept to the end of the process. FailedPrecondition, in one line: there is no
+// driver, or no such GPU. `library` is for tests.
+absl::Status UseGpu(int ordinal, const char* library = "libcuda.so.1");
+
+// How an RDMA device of this machine comes at a GPU's memory.
+struct GpuDirect {
+  bool peermem = false;  // the kernel module nvidia-peermem is there
+  // The driver can export memory as dma-bufs: its open kernel modules, on Linux 5.12 or later
+  // (NVIDIA, "Developing a Linux Kernel Module using GPUDirect RDMA").
+  bool dma_buf = false;
+  bool found() const { return peermem || dma_buf; }
+  // "nvidia-peermem", "dma-buf", "nvidia-peermem and dma-buf", or why there is neither.
+  std::string description;
+};
+// Reads /proc and /sys below `root`.
+GpuDirect FindGpuDirect(const std::string& root = "");
+
+}  // namespace specfabric::transport
+
+#endif  // SPECFABRIC_TRANSPORT_GPU_H_
