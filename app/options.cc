@@ -75,6 +75,15 @@ absl::Status CheckModelFlags(const std::string& flag, const std::string& model_d
   return absl::OkStatus();
 }
 
+absl::Status CheckFlashAttention(model::DeviceKind device, model::DataType dtype) {
+  std::string with;
+  if (FLAGS_cuda_graphs) with = "--cuda_graphs=true: its passes are not captured yet";
+  if (dtype != model::DataType::kBFloat16) with = "--dtype=float32: the kernels are of bfloat16";
+  if (device == model::DeviceKind::kCpu) with = "--device=cpu: the kernels are GPUs'";
+  if (with.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--flash_attention=true with ", with));
+}
+
 absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
                                                   const std::string& model_dir, int sequences) {
   if (absl::Status checked = CheckModelFlags(flag, model_dir); !checked.ok()) return checked;
@@ -99,6 +108,9 @@ absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
   if (*device == model::DeviceKind::kCpu && FLAGS_cuda_graphs) {
     return absl::InvalidArgumentError("--cuda_graphs=true with --device=cpu: graphs are GPUs'");
   }
+  if (FLAGS_flash_attention) {
+    if (absl::Status fits = CheckFlashAttention(*device, *dtype); !fits.ok()) return fits;
+  }
   auto config = model::LoadModelConfig(model_dir);
   if (!config.ok()) return config.status();
   const int context =
@@ -110,6 +122,7 @@ absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
   rank.threads = FLAGS_threads;
   rank.batch_invariant = FLAGS_batch_invariant;
   rank.cuda_graphs = FLAGS_cuda_graphs;
+  rank.flash_attention = FLAGS_flash_attention;
   rank.peer_sums = FLAGS_peer_sums;
   rank.reference = FLAGS_reference_kernels;
   rank.kv_blocks =
@@ -159,6 +172,11 @@ absl::StatusOr<target::GroupOptions> GroupFlags() {
     return absl::InvalidArgumentError(
         absl::StrCat("--cuda_graphs=true with --group_processes=", group.processes,
                      ": graphs are of one process's ranks"));
+  }
+  if (FLAGS_flash_attention) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--flash_attention=true with --group_processes=", group.processes,
+                     ": rank processes are not told of it yet"));
   }
   if (FLAGS_peer_sums) {
     return absl::InvalidArgumentError(

@@ -40,6 +40,9 @@ struct RankOptions {
   // A row's logits do not depend on the other rows of the batch. The packed kernels hold this
   // always; the reference path and GPUs take a fixed number of rows at once for it.
   bool batch_invariant = true;
+  // FlashInfer's kernels for attention, of bfloat16 and heads of 64 and 128: see
+  // cuda/tree_attention.h
+  bool flash_attention = false;
   bool cuda_graphs = false;  // passes of few rows are captured and replayed: see cuda/graph_cache.h
   bool peer_sums = false;    // small sums among GPUs that reach each other: see cuda/peer_sum.h
   bool reference = false;    // libtorch's plain operations instead of the packed kernels; of CPUs

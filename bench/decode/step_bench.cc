@@ -3,7 +3,7 @@
 // machine that slows down slows all of them.
 //
 //   step_bench --model=DIR [--dtype=bfloat16] [--ranks=2 | --threads=2] [--reference]
-//   step_bench --model=DIR --device=cuda [--cuda_graphs]
+//   step_bench --model=DIR --device=cuda [--cuda_graphs | --flash_attention]
 
 #include <gflags/gflags.h>
 
@@ -29,6 +29,7 @@ DEFINE_int32(context, 200, "tokens in the cache before the rows");
 DEFINE_int32(ranks, 1, "tensor-parallel ranks");
 DEFINE_int32(threads, 1, "threads of a rank");
 DEFINE_int32(repeats, 11, "timed passes of each number of rows");
+DEFINE_bool(flash_attention, false, "attention by FlashInfer's kernels");
 DEFINE_bool(cuda_graphs, false, "passes are captured and replayed");
 DEFINE_bool(reference, false, "libtorch's plain operations instead of the packed kernels");
 
@@ -102,6 +103,7 @@ absl::Status Run() {
   options.threads = FLAGS_threads;
   options.reference = FLAGS_reference;
   options.cuda_graphs = FLAGS_cuda_graphs;
+  options.flash_attention = FLAGS_flash_attention;
   options.kv_blocks = (FLAGS_context + 512) / options.block_size + 1;
   absl::StatusOr<std::vector<Batch>> batches = Batches(options.kv_blocks);
   if (!batches.ok()) return batches.status();

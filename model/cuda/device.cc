@@ -86,6 +86,10 @@ absl::Status Device::Copy(const void* from, size_t bytes, void* to) const {
                   "a copy on the device");
 }
 
+absl::Status Device::Clear(void* memory, size_t bytes) const {
+  return ToStatus(cudaMemsetAsync(memory, 0, bytes, stream_), "zeros");
+}
+
 absl::Status Device::Multiply(DataType type, const Matrix& matrix, const void* x, int32_t rows,
                               float* out) const {
   const bool is_float = type == DataType::kFloat32;

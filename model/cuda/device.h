@@ -50,6 +50,8 @@ class Device {
   // Enqueues a copy; host memory is pinned and stays as it is until Finish.
   absl::Status ToDevice(const void* host, size_t bytes, void* device) const;
   absl::Status ToHost(const void* device, size_t bytes, void* host) const;
+  // Enqueues: `bytes` of device memory become zeros.
+  absl::Status Clear(void* memory, size_t bytes) const;
   // Enqueues a copy from device memory to other device memory.
   absl::Status Copy(const void* from, size_t bytes, void* to) const;
 

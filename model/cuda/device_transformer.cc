@@ -76,7 +76,28 @@ absl::Status DeviceTransformer::ReadCheckpoint(const std::string& model_dir) {
   if (!weights.ok()) return weights.status();
   weights_ = *std::move(weights);
   fingerprint_ = HashModel(*checkpoint, config_, rope_);
-  return MakeCache();
+  if (absl::Status made = MakeCache(); !made.ok()) return made;
+  return options_.flash_attention ? MakeAttention() : absl::OkStatus();
+}
+
+absl::Status DeviceTransformer::MakeAttention() {
+  if (options_.dtype != DataType::kBFloat16) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("FlashInfer's attention with ", Name(options_.dtype), "; allowed: bfloat16"));
+  }
+  TreeAttentionConfig config;
+  config.rules.heads = partition_.heads;
+  config.rules.kv_heads = partition_.kv_heads;
+  config.rules.head_dim = config_.head_dim;
+  config.rules.blocks = options_.kv_blocks;
+  config.rules.block_size = options_.block_size;
+  config.rules.batch_invariant = options_.batch_invariant;
+  config.scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
+  absl::StatusOr<FlashAttention> made = FlashAttention::Create(config);
+  if (!made.ok()) return made.status();
+  flash_ = *std::move(made);
+  // It multiplies by zero what a row does not see, which must be finite for that.
+  return device_->Clear(cache_.As<void>(), cache_.bytes());
 }
 
 uint64_t DeviceTransformer::HashNumerics(Communicator* group) const {
@@ -85,6 +106,7 @@ uint64_t DeviceTransformer::HashNumerics(Communicator* group) const {
   hash = base::Mix64(hash ^ static_cast<uint64_t>(partition_.ranks));
   // The head's products have other shapes on other numbers of ranks.
   hash = base::Mix64(hash ^ static_cast<uint64_t>(partition_.stages));
+  hash = base::Mix64(hash ^ static_cast<uint64_t>(options_.flash_attention));
   if (options_.batch_invariant) return hash;
   std::random_device random;
   const uint64_t drawn = uint64_t{random()} << 32 | random();
@@ -141,6 +163,9 @@ void DeviceTransformer::MoveKv(absl::Span<const KvMove> moves) {
 
 // Everything that a pass needs of the batch and its plan, in one copy.
 absl::StatusOr<PassInputs> DeviceTransformer::CopyInputs(const Batch& batch, Upload* upload) {
+  if (flash_.has_value()) {
+    if (absl::Status planned = flash_->Plan(*device_, batch); !planned.ok()) return planned;
+  }
   RopeAngles(rope_, batch.positions, &host_cosines_, &host_sines_);
   PassInputs inputs;
   upload->Add(absl::MakeConstSpan(batch.tokens), &inputs.tokens);
@@ -359,20 +384,30 @@ absl::Status DeviceTransformer::Attend(const PassInputs& inputs, int32_t layer, 
   const LayerCache cache = CacheOf(layer);
   absl::Status status =
       device_->Multiply(options_.dtype, weights.qkv, normed_.As<void>(), rows, qkv_.As<float>());
-  status.Update(EnqueuePlace({.cache = cache,
-                              .rows = rows,
-                              .qkv = qkv_.As<float>(),
-                              .bias = OrNull(weights.qkv_bias),
-                              .query_norm = OrNull(weights.query_norm),
-                              .key_norm = OrNull(weights.key_norm),
-                              .epsilon = config_.rms_epsilon,
-                              .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
-                              .cosines = inputs.cosines,
-                              .sines = inputs.sines,
-                              .views = inputs.views,
-                              .queries = queries_.As<float>()},
-                             device_->stream()));
+  status.Update(
+      EnqueuePlace({.cache = cache,
+                    .rows = rows,
+                    .qkv = qkv_.As<float>(),
+                    .bias = OrNull(weights.qkv_bias),
+                    .query_norm = OrNull(weights.query_norm),
+                    .key_norm = OrNull(weights.key_norm),
+                    .epsilon = config_.rms_epsilon,
+                    .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+                    .cosines = inputs.cosines,
+                    .sines = inputs.sines,
+                    .views = inputs.views,
+                    .queries = queries_.As<float>(),
+                    .rounded_queries = flash_.has_value() ? queries_.As<void>() : nullptr},
+                   device_->stream()));
   attended_rows_ = attended_.As<void>();
+  if (flash_.has_value()) {
+    status.Update(flash_->Run({.queries = queries_.As<void>(),
+                               .keys = cache.keys,
+                               .values = cache.values,
+                               .out = attended_.As<void>()},
+                              device_->stream()));
+    return status;
+  }
   status.Update(EnqueueAttend({.cache = cache,
                                .rows = rows,
                                .views = inputs.views,

@@ -6,6 +6,7 @@
 // everything, and waits once. Logits stay there.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "model/cuda/device.h"
 #include "model/cuda/device_verifier.h"
 #include "model/cuda/device_weights.h"
+#include "model/cuda/flash_attention.h"
 #include "model/cuda/graph_cache.h"
 #include "model/cuda/memory.h"
 #include "model/cuda/paged_attention.h"
@@ -53,6 +55,7 @@ class DeviceTransformer : public RankModel, private DeviceLogits {
   absl::Status LoadCheckpoint(const std::string& model_dir, Communicator* group);
   absl::Status ReadCheckpoint(const std::string& model_dir);
   absl::Status MakeCache();
+  absl::Status MakeAttention();
   uint64_t HashNumerics(Communicator* host) const;
 
   absl::StatusOr<PassInputs> CopyInputs(const Batch& batch, Upload* upload);
@@ -84,7 +87,8 @@ class DeviceTransformer : public RankModel, private DeviceLogits {
   std::unique_ptr<Device> device_;             // destroyed after all that lies in its memory
   std::unique_ptr<Collectives> collectives_;
   DeviceWeights weights_;
-  DeviceBuffer cache_;  // [layers][keys, values][slots][kv_heads][head_dim]
+  DeviceBuffer cache_;                   // [layers][keys, values][slots][kv_heads][head_dim]
+  std::optional<FlashAttention> flash_;  // nothing: plain attention
   uint64_t fingerprint_ = 0;
   absl::Status moved_;          // of MoveKv, since the last pass
   bool moves_pending_ = false;  // enqueued since then

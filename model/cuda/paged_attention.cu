@@ -49,12 +49,19 @@ __global__ void Place(PlaceArgs args) {
   const float* const cosines = args.cosines + int64_t{row} * half;
   const float* const sines = args.sines + int64_t{row} * half;
   float* const query = args.queries + (int64_t{row} * cache.heads + head) * d;
+  Element* const rounded =
+      args.rounded_queries == nullptr
+          ? nullptr
+          : static_cast<Element*>(args.rounded_queries) + (int64_t{row} * cache.heads + head) * d;
   Element* const key =
       static_cast<Element*>(cache.keys) + (slot * cache.kv_heads + head - cache.heads) * d;
   for (int32_t i = lane; i < half; i += kWarp) {
     const float a = normed(i), b = normed(i + half);
     const float low = a * cosines[i] - b * sines[i], high = b * cosines[i] + a * sines[i];
-    if (is_query) {
+    if (is_query && rounded != nullptr) {
+      rounded[i] = Round<Element>(low);
+      rounded[i + half] = Round<Element>(high);
+    } else if (is_query) {
       query[i] = low * args.scale;
       query[i + half] = high * args.scale;
     } else {

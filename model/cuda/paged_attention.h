@@ -42,6 +42,8 @@ struct PlaceArgs {
   const float* sines = nullptr;
   const RowView* views = nullptr;  // [rows]
   float* queries = nullptr;        // [rows][heads][head_dim]
+  // The same of the cache's type, and not scaled; not null: instead of `queries`.
+  void* rounded_queries = nullptr;
 };
 absl::Status EnqueuePlace(const PlaceArgs& args, Stream stream);
 

@@ -175,6 +175,51 @@ TEST_P(DeviceTransformerTest, GraphsChangeNothing) {
   }
 }
 
+// Batches that grow in each of their sizes.
+TEST_P(DeviceTransformerTest, FlashAttentionIsAttention) {
+  ModelConfig config = OddConfig();
+  config.head_dim = 64;
+  config.layers = 2;
+  const TempDir dir;
+  WriteCheckpoint(dir.path(), config, 4);
+  RankOptions options = Options(GetParam());
+  options.flash_attention = true;
+  if (GetParam() == DataType::kFloat32) {
+    const auto refused = TestGroup::Load(dir.path(), options, 1, DeviceTransformer::Load);
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+    return;
+  }
+  TestGroup flash = OnDevice(dir.path(), options);
+  TestGroup plain = OnDevice(dir.path(), Options(GetParam()));
+  EXPECT_NE(flash.rank(0).NumericsFingerprint(), plain.rank(0).NumericsFingerprint());
+  const auto expect_close = [&](const Batch& batch) {
+    const LogitRows a = Logits(flash, batch), b = Logits(plain, batch);
+    EXPECT_LT(MaxDifference(a, b), Tolerance(GetParam())) << batch.rows() << " rows";
+    EXPECT_GT(MaxDifference(a, b), 0.0) << "one path, run twice?";
+  };
+  Batch one, prompts, step;
+  AddChain(&one, RandomTokens(3, 1), 0, {0});
+  expect_close(one);
+  AddChain(&prompts, RandomTokens(13, 2), 0, Iota(0, 5));
+  AddChain(&prompts, RandomTokens(6, 3), 0, {20, 12, 14});
+  expect_close(prompts);
+  AddTree(&step, RandomTokens(6, 4), {-1, 0, 0, 1, 2, 2}, 13, Iota(0, 5));
+  AddTree(&step, RandomTokens(3, 5), {-1, 0, 0}, 6, {20, 12, 14});
+  AddChain(&step, RandomTokens(2, 6), 0, {30});
+  step.logit_rows = {0, 4, 5, 8, 10};
+  expect_close(step);
+  expect_close(one);
+}
+
+TEST_P(DeviceTransformerTest, FlashAttentionNeedsItsHeads) {
+  const TempDir dir;
+  WriteCheckpoint(dir.path(), Configs()[2], 4);  // heads of 40
+  RankOptions options = Options(GetParam());
+  options.flash_attention = true;
+  const auto refused = TestGroup::Load(dir.path(), options, 1, DeviceTransformer::Load);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument) << refused.status();
+}
+
 TEST_P(DeviceTransformerTest, GraphsThatCannotBeCapturedAreNoStart) {
   if (!Emulated()) GTEST_SKIP() << "real GPUs capture";
   const TempDir dir;

@@ -149,6 +149,17 @@ def test_a_build_for_cpus_says_so_where_a_gpu_is_asked_for() -> None:
             ["target", f"--model={TARGET}", "--device=cuda", "--reference_kernels=true"],
             "the reference kernels are CPUs'",
         ),
+        (["target", f"--model={TARGET}", "--flash_attention"], "with --device=cpu"),
+        (
+            [
+                "target",
+                f"--model={TARGET}",
+                "--flash_attention",
+                "--device=cuda",
+                "--dtype=float32",
+            ],
+            "--flash_attention=true with --dtype=float32",
+        ),
         (["target", f"--model={TARGET}", "--cuda_graphs"], "--cuda_graphs=true with --device=cpu"),
         (["target", f"--model={TARGET}", "--peer_sums=true"], "--peer_sums=true with --device=cpu"),
         (["target", f"--model={TARGET}", "--tensor_parallel=0"], "0"),

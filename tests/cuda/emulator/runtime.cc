@@ -52,6 +52,9 @@ cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
   std::memset(memory, value, bytes);
   return cudaSuccess;
 }
+cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t /*stream*/) {
+  return specfabric::emulator::Enqueue([=] { return cudaMemset(memory, value, bytes); });
+}
 
 const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaErrorMemoryAllocation ? "out of memory" : "emulated error";
