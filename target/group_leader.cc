@@ -79,6 +79,10 @@ class GroupLeader::Impl {
     changed_.wait(lock, [&] { return !lost_.ok() || condition(); });
     return lost_.ok();
   }
+  bool Serving() {
+    std::lock_guard lock(mutex_);
+    return serving_;
+  }
   bool AllMembers(bool (*has)(const Member&)) const {
     return std::all_of(members_.begin(), members_.end(), has);
   }
@@ -269,7 +273,8 @@ absl::Status GroupLeader::Impl::FinishLoading(
   if (absl::IsAborted(here.status())) {
     // The process that knows why ends, which says more than that another one failed.
     const absl::Status lost = WaitFor("loaded", [] { return false; });
-    return absl::IsDeadlineExceeded(lost) ? here.status() : lost;
+    std::lock_guard lock(mutex_);
+    return absl::IsDeadlineExceeded(lost) && lost_.ok() ? here.status() : lost;
   }
   if (!here.ok()) return here.status();
   absl::Status loaded = WaitFor("loaded", [this] {
@@ -346,8 +351,16 @@ bool GroupLeader::Impl::Exchange(const std::vector<absl::Span<const uint8_t>>& m
   for (const auto part : mine) answer.parts.emplace_back(part.begin(), part.end());
   absl::Status taken;
   {
-    std::unique_lock lock(mutex_);
     const auto here = [](const Member& member) { return member.collective.has_value(); };
+    // Nobody watches how long loading takes, as the watchdog does a step.
+    if (!Serving()) {
+      const absl::Status met = WaitFor("loaded", [&] { return AllMembers(here); });
+      if (!met.ok()) {
+        Lose(met);
+        return false;
+      }
+    }
+    std::unique_lock lock(mutex_);
     if (!WaitInStep(lock, [&] { return AllMembers(here); })) return false;
     taken = TakeParts(&answer.parts);
   }

@@ -5,7 +5,6 @@
 #include <mutex>
 #include <optional>
 #include <thread>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -73,9 +72,7 @@ class RankService::Impl : public model::ProcessExchange {
   std::optional<M> Take(std::optional<M>* box) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return ended_ || box->has_value(); });
-    // A fingerprint that came before the end says why it came.
-    constexpr bool kKept = std::is_same_v<M, schemas::GroupReady>;
-    if (ended_ && !(kKept && box->has_value())) return std::nullopt;
+    if (ended_) return std::nullopt;
     return std::exchange(*box, std::nullopt);
   }
   template <typename M>
@@ -88,6 +85,7 @@ class RankService::Impl : public model::ProcessExchange {
   void Serve();
   absl::Status Load(const schemas::GroupPart& part);
   bool MeetOthers();
+  void Compare(const schemas::GroupReady& leader);
   absl::Status RunStep(const schemas::Step& step, const RankRange& here, int64_t slots);
 
   const RankServiceOptions options_;
@@ -103,6 +101,7 @@ class RankService::Impl : public model::ProcessExchange {
   absl::Status why_;
   link::PeerId leader_ = 0;  // fixed once part_ has come, or the service has ended
   std::optional<schemas::GroupPart> part_;
+  uint64_t fingerprint_ = 0;  // of the ranks here, once they are loaded
   std::optional<schemas::GroupReady> leader_ready_;
   std::optional<schemas::Step> step_;
   std::optional<schemas::Collective> collective_;
@@ -170,6 +169,7 @@ void RankService::Impl::OnUp(link::PeerId peer, const schemas::Hello& leader) {
 
 void RankService::Impl::OnMessage(link::Message message) {
   if (std::holds_alternative<schemas::Drain>(message)) return End(absl::OkStatus());
+  if (auto* ready = std::get_if<schemas::GroupReady>(&message)) Compare(*ready);
   bool taken = false;
   {
     std::lock_guard lock(mutex_);
@@ -213,16 +213,26 @@ absl::Status RankService::Impl::Load(const schemas::GroupPart& part) {
 
 // False: the service has ended.
 bool RankService::Impl::MeetOthers() {
-  const uint64_t ours = ranks_->NumericsFingerprint();
-  if (!Send(schemas::GroupReady{ours})) return false;
-  const auto leader = Take(&leader_ready_);
-  if (!leader) return false;
-  if (ours == leader->numerics_fingerprint) return true;
+  {
+    std::lock_guard lock(mutex_);
+    fingerprint_ = ranks_->NumericsFingerprint();
+  }
+  return Send(schemas::GroupReady{fingerprint_}) && Take(&leader_ready_).has_value();
+}
+
+// When it comes, since the leader ends right after it where the fingerprints differ, which alone
+// would look like an end in peace.
+void RankService::Impl::Compare(const schemas::GroupReady& leader) {
+  uint64_t ours = 0;
+  {
+    std::lock_guard lock(mutex_);
+    ours = fingerprint_;
+  }
+  if (ours == leader.numerics_fingerprint) return;
   End(absl::InvalidArgumentError(absl::StrFormat(
       "%s has other weights or kernels than the leader's model: its fingerprint is %016x, the "
       "leader's %016x",
-      options_.model_dir, ours, leader->numerics_fingerprint)));
-  return false;
+      options_.model_dir, ours, leader.numerics_fingerprint)));
 }
 
 absl::Status RankService::Impl::RunStep(const schemas::Step& step, const RankRange& here,

@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "link/link.h"
 #include "target/group_leader.h"
 #include "target/rank_service.h"
 #include "target/step_parts.h"
@@ -51,6 +52,12 @@ schemas::GroupPart PartFor(const RankGroupOptions& options) {
   part.typical_epsilon = options.typical.epsilon;
   part.typical_delta = options.typical.delta;
   return part;
+}
+
+// One that a rank process can be told before the leader listens.
+std::string FreeAddress() {
+  auto fabric = transport::Fabric::Create(transport::LoopbackOptions(), {});
+  return *(*fabric)->Listen(transport::AnyPort());
 }
 
 // A leader whose rank processes join from `rank_dirs`.
@@ -105,12 +112,6 @@ class Cluster {
   }
 
  private:
-  // One that a rank process can be told before the leader listens.
-  static std::string FreeAddress() {
-    auto fabric = transport::Fabric::Create(transport::LoopbackOptions(), {});
-    return *(*fabric)->Listen(transport::AnyPort());
-  }
-
   std::atomic<int> lost_{0};
   std::unique_ptr<GroupLeader> leader_;
   std::unique_ptr<RankGroup> ranks_;
@@ -321,6 +322,35 @@ TEST_F(GroupTest, RefusesAnotherVocabulary) {
   EXPECT_FALSE(cluster.gathered().ok());
   ASSERT_TRUE(WaitUntil([&] { return cluster.service(0).finished(); }));
   EXPECT_THAT(std::string(cluster.service(0).result().message()), HasSubstr("another model"));
+}
+
+// A process that has joined and says no more: ranks here that wait for its part while loading, as
+// GPUs do, are let go.
+TEST_F(GroupTest, AProcessThatStallsWhileLoadingIsNotWaitedForForEver) {
+  GroupOptions options;
+  options.processes = 2;
+  options.timeout = 2 * base::kSecond;
+  options.listen = FreeAddress();
+  int lost = 0;
+  GroupLeader leader(options, 2, [&](const absl::Status&) { ++lost; });
+  link::LinkOptions silent;
+  silent.fabric = transport::LoopbackOptions();
+  silent.connect = {options.listen};
+  silent.hello.role = schemas::Role::kRank;
+  silent.hello.vocabulary = SmallConfig().vocabulary;
+  auto link = link::Link::Start(std::move(silent), {});
+  ASSERT_TRUE(link.ok()) << link.status();
+  schemas::Hello hello;
+  hello.role = schemas::Role::kTarget;
+  hello.vocabulary = SmallConfig().vocabulary;
+  ASSERT_TRUE(
+      leader.Gather(transport::LoopbackOptions(), hello, PartFor(GroupOf(dir_.path()))).ok());
+  std::vector<std::vector<uint8_t>> all;
+  EXPECT_FALSE(leader.Exchange({{}}, &all));
+  const absl::Status met = leader.FinishLoading(absl::AbortedError("another rank failed"));
+  EXPECT_EQ(met.code(), absl::StatusCode::kDeadlineExceeded) << met;
+  EXPECT_THAT(std::string(met.message()), HasSubstr("not all have loaded"));
+  EXPECT_EQ(lost, 0) << "it has never served";
 }
 
 // What a decoder cannot know of a step.
