@@ -195,7 +195,7 @@ absl::Status RunRank() {
   if (!able.ok()) return able;
   metrics::Registry registry;
   registry.SetBuildInfo("rank", kVersion, options->model_name);
-  auto service = target::RankService::Start(*options);
+  auto service = target::RankService::Start(*options, &registry);
   if (!service.ok()) return service.status();
   target::RankService* rank = service->get();
   AdminOptions admin_options;

@@ -4,12 +4,64 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace specfabric::metrics {
 namespace {
 
 constexpr const char* kPeerBytes = "specfabric_fabric_peer_bytes_total";
 
+using C = FabricCounters;
+
+// A counter of the fabric's, by which direction if it has two.
+struct Total {
+  const char* name;
+  const char* help;
+  const char* direction;
+  uint64_t C::*value;
+};
+constexpr Total kTotals[] = {
+    {"frames", "Frames sent and received", "sent", &C::frames_sent},
+    {"frames", "Frames sent and received", "received", &C::frames_received},
+    {"bytes", "Payload bytes sent and received", "sent", &C::bytes_sent},
+    {"bytes", "Payload bytes sent and received", "received", &C::bytes_received},
+    {"bytes_copied", "Payload bytes copied on their way", nullptr, &C::bytes_copied},
+    {"tensors", "Tensors sent and received, among the frames", "sent", &C::tensors_sent},
+    {"tensors", "Tensors sent and received, among the frames", "received", &C::tensors_received},
+    {"stale_tensors", "Tensors nobody waited for any more", nullptr, &C::stale_tensors},
+    {"refused_tensors", "Tensors without a slot to go to", nullptr, &C::refused_tensors},
+    {"late_tensors", "Tensors given up while under way", nullptr, &C::late_tensors},
+    {"connections_opened", "Connections opened", nullptr, &C::opened},
+    {"connections_closed", "Connections closed", nullptr, &C::closed},
+    {"connect_failures", "Connections that could not be opened", nullptr, &C::connect_failures},
+    {"refused_secrets", "Peers that did not prove the join secret", nullptr, &C::refused_secrets},
+    {"refused_wires", "Connections closed for not being RDMA", nullptr, &C::refused_wires},
+    {"silent_peers", "Connections closed for their peer's silence", nullptr, &C::silent_peers},
+    {"restarts", "Restarts of UCX after a peer that is gone blocked it", nullptr, &C::restarts},
+    {"refused_frames", "Frames refused for their size or form", nullptr, &C::refused_frames},
+    {"unattributed_frames", "Frames of no living connection", nullptr, &C::unattributed_frames},
+    {"send_errors", "Frames whose sending failed", nullptr, &C::send_errors},
+    {"back_pressure", "Frames refused because their peer is slow", nullptr, &C::back_pressure},
+    {"injected_faults", "Frames mistreated on purpose", nullptr, &C::faults},
+    {"wakeups", "Times the progress thread woke from sleep", nullptr, &C::wakeups},
+    {"handshakes", "Peers whose handshake was accepted", nullptr, &C::handshakes},
+    {"refused_hellos", "Peers whose handshake was refused", nullptr, &C::refused_hellos},
+    {"malformed_messages", "Messages that did not decode", nullptr, &C::malformed},
+    {"reconnects", "Connections opened again after a loss", nullptr, &C::reconnects},
+    {"lookup_failures", "Look-ups of a dns:/// name without an address", nullptr,
+     &C::lookup_failures},
+};
+
 }  // namespace
+
+void Add(const FabricCounters& more, FabricCounters* sum) {
+  for (const Total& total : kTotals) sum->*total.value += more.*total.value;
+  sum->releasing += more.releasing;
+  sum->addresses += more.addresses;
+  sum->peers.insert(sum->peers.end(), more.peers.begin(), more.peers.end());
+  for (const auto& [kind, bytes] : more.registered_bytes) sum->registered_bytes[kind] += bytes;
+  for (const auto& [state, slots] : more.slots) sum->slots[state] += slots;
+}
 
 FabricMetrics::FabricMetrics(Registry& registry, std::function<FabricCounters()> read)
     : registry_(registry),
@@ -18,43 +70,14 @@ FabricMetrics::FabricMetrics(Registry& registry, std::function<FabricCounters()>
       addresses_(
           registry.AddGauge("specfabric_fabric_addresses", "Addresses that are kept connected")),
       read_(std::move(read)) {
-  using C = FabricCounters;
-  const auto add = [&](const char* name, const char* help, Labels labels = {}) {
-    return &registry.AddCounter(std::string("specfabric_fabric_") + name + "_total", help, labels);
-  };
-  const Labels sent = {{"direction", "sent"}}, received = {{"direction", "received"}};
-  series_ = {
-      {add("frames", "Frames sent and received", sent), &C::frames_sent},
-      {add("frames", "Frames sent and received", received), &C::frames_received},
-      {add("bytes", "Payload bytes sent and received", sent), &C::bytes_sent},
-      {add("bytes", "Payload bytes sent and received", received), &C::bytes_received},
-      {add("bytes_copied", "Payload bytes copied on their way"), &C::bytes_copied},
-      {add("tensors", "Tensors sent and received, among the frames", sent), &C::tensors_sent},
-      {add("tensors", "Tensors sent and received, among the frames", received),
-       &C::tensors_received},
-      {add("stale_tensors", "Tensors nobody waited for any more"), &C::stale_tensors},
-      {add("refused_tensors", "Tensors without a slot to go to"), &C::refused_tensors},
-      {add("late_tensors", "Tensors given up while under way"), &C::late_tensors},
-      {add("connections_opened", "Connections opened"), &C::opened},
-      {add("connections_closed", "Connections closed"), &C::closed},
-      {add("connect_failures", "Connections that could not be opened"), &C::connect_failures},
-      {add("refused_secrets", "Peers that did not prove the join secret"), &C::refused_secrets},
-      {add("refused_wires", "Connections closed for not being RDMA"), &C::refused_wires},
-      {add("silent_peers", "Connections closed for their peer's silence"), &C::silent_peers},
-      {add("restarts", "Restarts of UCX after a peer that is gone blocked it"), &C::restarts},
-      {add("refused_frames", "Frames refused for their size or form"), &C::refused_frames},
-      {add("unattributed_frames", "Frames of no living connection"), &C::unattributed_frames},
-      {add("send_errors", "Frames whose sending failed"), &C::send_errors},
-      {add("back_pressure", "Frames refused because their peer is slow"), &C::back_pressure},
-      {add("injected_faults", "Frames mistreated on purpose"), &C::faults},
-      {add("wakeups", "Times the progress thread woke from sleep"), &C::wakeups},
-      {add("handshakes", "Peers whose handshake was accepted"), &C::handshakes},
-      {add("refused_hellos", "Peers whose handshake was refused"), &C::refused_hellos},
-      {add("malformed_messages", "Messages that did not decode"), &C::malformed},
-      {add("reconnects", "Connections opened again after a loss"), &C::reconnects},
-      {add("lookup_failures", "Look-ups of a dns:/// name without an address"),
-       &C::lookup_failures},
-  };
+  for (const Total& total : kTotals) {
+    const Labels labels =
+        total.direction == nullptr ? Labels{} : Labels{{"direction", total.direction}};
+    series_.push_back(
+        {&registry.AddCounter(absl::StrCat("specfabric_fabric_", total.name, "_total"), total.help,
+                              labels),
+         total.value});
+  }
   refresh_ = registry.AddRefresh([this] { Update(); });
 }
 
@@ -102,14 +125,14 @@ void FabricMetrics::UpdateWires(const std::vector<PeerCounters>& peers) {
 
 void FabricMetrics::UpdatePeers(const std::vector<PeerCounters>& peers) {
   std::set<PeerKey> connected;
-  std::set<uint64_t> connections;
+  std::set<Connection> connections;
   for (const PeerCounters& peer : peers) {
     const PeerKey key{peer.peer, peer.role, peer.wire};
     connected.insert(key);
-    connections.insert(peer.connection);
+    connections.insert({peer.connection, peer.peer});
     auto series = peers_.find(key);
     if (series == peers_.end()) series = peers_.emplace(key, AddPeer(key)).first;
-    SeenBytes& seen = seen_[peer.connection];
+    SeenBytes& seen = seen_[{peer.connection, peer.peer}];
     AdvanceTo(peer.bytes_sent, &seen.sent, series->second.sent);
     AdvanceTo(peer.bytes_received, &seen.received, series->second.received);
   }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "metrics/registry.h"
@@ -14,7 +15,7 @@ namespace specfabric::metrics {
 
 // An open connection, and the payload it has carried.
 struct PeerCounters {
-  uint64_t connection = 0;  // its name, of no other ever
+  uint64_t connection = 0;  // its name, of no other of its fabric ever
   std::string peer, role, wire;
   uint64_t bytes_sent = 0, bytes_received = 0;
 };
@@ -37,6 +38,9 @@ struct FabricCounters {
   std::map<std::string, uint64_t> registered_bytes;  // now, by kind of memory
   std::map<std::string, int64_t> slots;              // now, by state
 };
+
+// For a process with several fabrics: *sum becomes that of all.
+void Add(const FabricCounters& more, FabricCounters* sum);
 
 // The fabric counts for itself; `read` is called when somebody asks for the metrics. Must be
 // destroyed before what `read` reads.
@@ -71,7 +75,8 @@ class FabricMetrics {
   std::map<std::string, Gauge*> wires_;  // those that were ever seen
   // Of what is connected. An address that connects again may have two connections for a moment.
   std::map<PeerKey, PeerSeries> peers_;
-  std::map<uint64_t, SeenBytes> seen_;  // by connection
+  using Connection = std::pair<uint64_t, std::string>;  // and whose, since fabrics name them alike
+  std::map<Connection, SeenBytes> seen_;
   std::function<FabricCounters()> read_;
   Registry::Refresh refresh_;  // last: ends before the others go
 };

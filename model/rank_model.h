@@ -46,6 +46,10 @@ struct RankOptions {
   bool cuda_graphs = false;  // passes of few rows are captured and replayed: see cuda/graph_cache.h
   bool peer_sums = false;    // small sums among GPUs that reach each other: see cuda/peer_sum.h
   bool reference = false;    // libtorch's plain operations instead of the packed kernels; of CPUs
+
+  // A token's logits are the same bits alone, in a batch, and on a path of a tree, which
+  // FlashInfer's kernels do not hold: siblings lie between the slots there.
+  bool token_exact() const { return batch_invariant && !flash_attention; }
 };
 
 // This rank's part of the logits: float32, [rows][width], of ids first .. first + width. Valid

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "link/fabric_counters.h"
 #include "link/link.h"
 #include "spdlog/spdlog.h"
 #include "target/group_fabric.h"
@@ -60,6 +61,7 @@ class GroupLeader::Impl {
                                             StepTimes* times);
   bool Exchange(const std::vector<absl::Span<const uint8_t>>& mine,
                 std::vector<std::vector<uint8_t>>* all);
+  metrics::FabricCounters counters() const { return link::ReadCounters(*link_); }
   // The first reason counts.
   void Lose(const absl::Status& why);
 
@@ -392,6 +394,7 @@ absl::StatusOr<scheduler::StepResult> GroupLeader::Run(
     absl::Span<const schemas::DraftWeights* const> weights, StepTimes* times) {
   return impl_->Run(here, plan, weights, times);
 }
+metrics::FabricCounters GroupLeader::counters() const { return impl_->counters(); }
 bool GroupLeader::Exchange(const std::vector<absl::Span<const uint8_t>>& mine,
                            std::vector<std::vector<uint8_t>>* all) {
   return impl_->Exchange(mine, all);

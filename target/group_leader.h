@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "metrics/fabric_metrics.h"
 #include "model/process_communicator.h"
 #include "schemas/messages.h"
 #include "target/rank_group.h"
@@ -58,6 +59,9 @@ class GroupLeader : public model::ProcessExchange {
   absl::StatusOr<scheduler::StepResult> Run(RankGroup* here, const scheduler::StepPlan& plan,
                                             absl::Span<const schemas::DraftWeights* const> weights,
                                             StepTimes* times);
+
+  // Of the link to the rank processes. Any thread, after Gather.
+  metrics::FabricCounters counters() const;
 
   bool Exchange(const std::vector<absl::Span<const uint8_t>>& mine,
                 std::vector<std::vector<uint8_t>>* all) override;

@@ -11,7 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "link/fabric_counters.h"
 #include "link/link.h"
+#include "metrics/fabric_metrics.h"
 #include "spdlog/spdlog.h"
 #include "target/group_fabric.h"
 #include "target/rank_group.h"
@@ -51,7 +53,7 @@ class RankService::Impl : public model::ProcessExchange {
  public:
   explicit Impl(const RankServiceOptions& options) : options_(options) {}
   ~Impl() override;
-  absl::Status Start();
+  absl::Status Start(metrics::Registry* registry);
 
   bool Exchange(const std::vector<absl::Span<const uint8_t>>& mine,
                 std::vector<std::vector<uint8_t>>* all) override;
@@ -108,9 +110,10 @@ class RankService::Impl : public model::ProcessExchange {
 
   std::thread thread_;
   std::unique_ptr<link::Link> link_;
+  std::unique_ptr<metrics::FabricMetrics> fabric_metrics_;
 };
 
-absl::Status RankService::Impl::Start() {
+absl::Status RankService::Impl::Start(metrics::Registry* registry) {
   auto config = model::LoadModelConfig(options_.model_dir);
   if (!config.ok()) return config.status();
   config_ = *std::move(config);
@@ -135,6 +138,8 @@ absl::Status RankService::Impl::Start() {
   auto link = link::Link::Start(std::move(options), std::move(handler));
   if (!link.ok()) return link.status();
   link_ = *std::move(link);
+  fabric_metrics_ = std::make_unique<metrics::FabricMetrics>(
+      *registry, [this] { return link::ReadCounters(*link_); });
   thread_ = std::thread([this] { Serve(); });
   return absl::OkStatus();
 }
@@ -142,6 +147,7 @@ absl::Status RankService::Impl::Start() {
 RankService::Impl::~Impl() {
   End(absl::OkStatus());
   if (thread_.joinable()) thread_.join();
+  fabric_metrics_.reset();
   link_.reset();
 }
 
@@ -296,9 +302,10 @@ bool RankService::Impl::Exchange(const std::vector<absl::Span<const uint8_t>>& m
 RankService::RankService(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 RankService::~RankService() = default;
 
-absl::StatusOr<std::unique_ptr<RankService>> RankService::Start(const RankServiceOptions& options) {
+absl::StatusOr<std::unique_ptr<RankService>> RankService::Start(const RankServiceOptions& options,
+                                                                metrics::Registry* registry) {
   auto impl = std::make_unique<Impl>(options);
-  if (absl::Status started = impl->Start(); !started.ok()) return started;
+  if (absl::Status started = impl->Start(registry); !started.ok()) return started;
   return std::unique_ptr<RankService>(new RankService(std::move(impl)));
 }
 

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "metrics/registry.h"
 #include "transport/fabric.h"
 
 namespace specfabric::target {
@@ -26,7 +27,8 @@ struct RankServiceOptions {
 class RankService {
  public:
   // Errors are LoadModelConfig's and Link::Start's. One thread of the service's own does the rest.
-  static absl::StatusOr<std::unique_ptr<RankService>> Start(const RankServiceOptions& options);
+  static absl::StatusOr<std::unique_ptr<RankService>> Start(const RankServiceOptions& options,
+                                                            metrics::Registry* registry);
   ~RankService();
 
   // The ranks are loaded.

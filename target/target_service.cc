@@ -157,7 +157,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   hello.model = options.model_name;
   hello.tokenizer_fingerprint = options.tokenizer_fingerprint;
   // 0 tells gateways that only the law of the text is promised.
-  const bool exact = options.ranks.rank.batch_invariant;
+  const bool exact = options.ranks.rank.token_exact();
   hello.numerics_fingerprint = exact ? ranks_->NumericsFingerprint() : 0;
   hello.vocabulary = config.vocabulary;
   hello.context = options.scheduler.max_context;
@@ -245,8 +245,11 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   link_ = *std::move(link);
   open_link_ = link_.get();
   if (absl::Status pools = AddWeightsPools(engine_options.weights_bytes); !pools.ok()) return pools;
-  fabric_metrics_ = std::make_unique<metrics::FabricMetrics>(
-      *registry, [this] { return link::ReadCounters(*link_); });
+  fabric_metrics_ = std::make_unique<metrics::FabricMetrics>(*registry, [this] {
+    metrics::FabricCounters counters = link::ReadCounters(*link_);
+    if (group_ != nullptr) metrics::Add(group_->counters(), &counters);
+    return counters;
+  });
   leader_ = std::thread([this] { engine_->Run(); });
   watchdog_ = std::thread([this] { Watch(); });
   return absl::OkStatus();

@@ -190,6 +190,36 @@ TEST(MetricsTest, FabricTotalsAreCopiedWhenLookedAt) {
   EXPECT_THAT(registry.Render(), Not(HasSubstr("99")));
 }
 
+// Two fabrics of one process, whose connections may have one name.
+TEST(MetricsTest, FabricsAddUp) {
+  FabricCounters sum, more;
+  sum.frames_sent = 5;
+  sum.addresses = 1;
+  sum.peers = {{1, "a:1", "draft", "tcp/lo", 10, 0}};
+  sum.slots = {{"free", 3}};
+  more.frames_sent = 7;
+  more.lookup_failures = 2;
+  more.releasing = 4;
+  more.peers = {{1, "b:1", "rank", "tcp/lo", 30, 0}};
+  more.slots = {{"free", 1}, {"ready", 2}};
+  more.registered_bytes = {{"host", 100}};
+  Add(more, &sum);
+  Registry registry;
+  FabricMetrics metrics(registry, [&] { return sum; });
+  const std::string text = registry.Render();
+  for (const char* line :
+       {"specfabric_fabric_frames_total{direction=\"sent\"} 12\n",
+        "specfabric_fabric_lookup_failures_total 2\n", "specfabric_fabric_addresses 1\n",
+        "specfabric_fabric_releasing_connections 4\n",
+        "specfabric_fabric_connections{wire=\"tcp/lo\"} 2\n",
+        "specfabric_fabric_slots{state=\"free\"} 4\n",
+        "specfabric_fabric_registered_bytes{memory=\"host\"} 100\n"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  EXPECT_THAT(text, HasSubstr("peer=\"a:1\",role=\"draft\",wire=\"tcp/lo\"} 10\n"));
+  EXPECT_THAT(text, HasSubstr("peer=\"b:1\",role=\"rank\",wire=\"tcp/lo\"} 30\n"));
+}
+
 TEST(MetricsTest, EveryFabricTotalHasASeriesOfItsOwn) {
   Registry registry;
   FabricCounters totals;

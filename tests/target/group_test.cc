@@ -79,7 +79,8 @@ class Cluster {
       joining.model_dir = rank_dir;
       joining.join = options.listen;
       joining.fabric = transport::LoopbackOptions();
-      auto service = RankService::Start(joining);
+      registries_.push_back(std::make_unique<metrics::Registry>());
+      auto service = RankService::Start(joining, registries_.back().get());
       EXPECT_TRUE(service.ok()) << service.status();
       services_.push_back(*std::move(service));
     }
@@ -104,6 +105,8 @@ class Cluster {
   }
   const absl::Status& gathered() const { return gathered_; }
   int lost() const { return lost_; }
+  const GroupLeader& leader() const { return *leader_; }
+  std::string Metrics(int service) const { return registries_[service]->Render(); }
   RankService& service(int i) { return *services_[i]; }
   void EndService(int i) { services_[i].reset(); }
   void EndLeader() {
@@ -115,6 +118,7 @@ class Cluster {
   std::atomic<int> lost_{0};
   std::unique_ptr<GroupLeader> leader_;
   std::unique_ptr<RankGroup> ranks_;
+  std::vector<std::unique_ptr<metrics::Registry>> registries_;  // [services]
   std::vector<std::unique_ptr<RankService>> services_;
   absl::Status gathered_;
 };
@@ -256,6 +260,9 @@ TEST_F(GroupTest, DecidesWhatThreadsDo) {
       ExpectSame(*got, want[i]);
     }
     EXPECT_EQ(cluster.lost(), 0);
+    EXPECT_EQ(cluster.leader().counters().peers.size(), static_cast<size_t>(joining));
+    EXPECT_GT(cluster.leader().counters().frames_received, 0u);
+    EXPECT_THAT(cluster.Metrics(0), HasSubstr("specfabric_fabric_connections{wire="));
   }
   auto staged = RankGroup::Start(GroupOf(dir_.path(), 2));
   ASSERT_TRUE(staged.ok()) << staged.status();
