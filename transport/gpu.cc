@@ -80,7 +80,9 @@ absl::Status UseGpu(int ordinal, const char* library) {
 
 GpuDirect FindGpuDirect(const std::string& root) {
   GpuDirect found;
-  found.peermem = Exists(root + "/sys/module/nvidia_peermem");
+  // The second is the module's name before it came with the driver.
+  found.peermem =
+      Exists(root + "/sys/module/nvidia_peermem") || Exists(root + "/sys/module/nv_peer_mem");
   const std::string driver = ReadFile(root + "/proc/driver/nvidia/version");
   const std::string release = ReadFile(root + "/proc/sys/kernel/osrelease");
   int major = 0, minor = 0;

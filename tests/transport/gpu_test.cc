@@ -78,6 +78,12 @@ TEST_F(GpuDirectTest, ByTheModule) {
   EXPECT_EQ(Description(), "nvidia-peermem");
 }
 
+TEST_F(GpuDirectTest, ByTheModulesOldName) {
+  LoadDriver(/*open=*/false);
+  Write("/sys/module/nv_peer_mem/refcnt", "0\n");
+  EXPECT_EQ(Description(), "nvidia-peermem");
+}
+
 TEST_F(GpuDirectTest, ByDmaBufs) {
   LoadDriver(/*open=*/true);
   EXPECT_EQ(Description(), "dma-buf");
