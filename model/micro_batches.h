@@ -10,6 +10,9 @@
 
 namespace specfabric::model {
 
+// Filling the pipeline then takes a stage no more than about a fifth of a pass of many rows.
+constexpr int kMicroBatchesPerStage = 4;
+
 // The batches, each a run of the rows of `batch`, whose passes in this order write and see what one
 // pass of `batch` would. At most `max_parts`, of about equal numbers of rows and, but where a tree
 // is in the way, of at least `min_rows`; at least one. A chain is cut anywhere, a tree nowhere.

@@ -21,9 +21,6 @@ constexpr uint64_t kNumericsVersion = 1;
 // From here on arithmetic takes most of a pass's time, no longer reading the weights, so that
 // cutting it into passes of so many rows costs little.
 constexpr int kMicroBatchRows = 64;
-// Of a stage's time in a pass, 1 / (kMicroBatchesPerStage + 1) at least goes into filling the
-// pipeline.
-constexpr int kMicroBatchesPerStage = 4;
 
 // Room for `count` floats, zero where new. Never shrinks: steady batches allocate nothing.
 float* Reserve(std::vector<float>* buffer, size_t count) {
@@ -125,8 +122,7 @@ absl::Status Transformer::LoadCheckpoint(const std::string& model_dir) {
 }
 
 absl::StatusOr<LogitShard> Transformer::Forward(const Batch& batch) {
-  const BatchLimits limits{config_.vocabulary, options_.kv_blocks, options_.block_size};
-  if (absl::Status status = MakeAttentionPlan(batch, limits, &plan_); !status.ok()) return status;
+  if (absl::Status status = PlanAttention(batch); !status.ok()) return status;
   Embed(batch);
   const absl::StatusOr<int> rows = partition_.stages == 1 ? RunLayers(batch) : RunPipeline(batch);
   if (!rows.ok()) return rows.status();
@@ -190,9 +186,13 @@ void Transformer::HandOver(int rows_out, int rows_in) {
   if (in > 0) std::swap(residual_, incoming_);
 }
 
+absl::Status Transformer::PlanAttention(const Batch& batch) {
+  return MakeAttentionPlan(batch, {config_.vocabulary, options_.kv_blocks, options_.block_size},
+                           &plan_);
+}
+
 absl::StatusOr<int> Transformer::RunPart(const Batch& batch) {
-  const BatchLimits limits{config_.vocabulary, options_.kv_blocks, options_.block_size};
-  if (absl::Status status = MakeAttentionPlan(batch, limits, &plan_); !status.ok()) return status;
+  if (absl::Status status = PlanAttention(batch); !status.ok()) return status;
   return RunLayers(batch);
 }
 

@@ -48,6 +48,7 @@ class Transformer : public RankModel {
   void Embed(const Batch& batch);
   absl::StatusOr<int> RunPipeline(const Batch& batch);
   void HandOver(int rows_out, int rows_in);
+  absl::Status PlanAttention(const Batch& batch);
   absl::StatusOr<int> RunPart(const Batch& batch);
   absl::StatusOr<int> RunLayers(const Batch& batch);
   absl::Status Attend(int layer, int rows);

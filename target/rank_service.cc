@@ -62,6 +62,7 @@ class RankService::Impl : public model::ProcessExchange {
   std::atomic<bool> ready_{false}, finished_{false};
   absl::Status result_;  // written before finished_
   std::atomic<base::Nanos> ended_at_{0};
+  std::atomic<uint64_t> fingerprint_{0};  // of the ranks here, once they are loaded
 
  private:
   void OnUp(link::PeerId peer, const schemas::Hello& leader);
@@ -103,7 +104,6 @@ class RankService::Impl : public model::ProcessExchange {
   absl::Status why_;
   link::PeerId leader_ = 0;  // fixed once part_ has come, or the service has ended
   std::optional<schemas::GroupPart> part_;
-  uint64_t fingerprint_ = 0;  // of the ranks here, once they are loaded
   std::optional<schemas::GroupReady> leader_ready_;
   std::optional<schemas::Step> step_;
   std::optional<schemas::Collective> collective_;
@@ -219,21 +219,14 @@ absl::Status RankService::Impl::Load(const schemas::GroupPart& part) {
 
 // False: the service has ended.
 bool RankService::Impl::MeetOthers() {
-  {
-    std::lock_guard lock(mutex_);
-    fingerprint_ = ranks_->NumericsFingerprint();
-  }
+  fingerprint_ = ranks_->NumericsFingerprint();
   return Send(schemas::GroupReady{fingerprint_}) && Take(&leader_ready_).has_value();
 }
 
 // When it comes, since the leader ends right after it where the fingerprints differ, which alone
 // would look like an end in peace.
 void RankService::Impl::Compare(const schemas::GroupReady& leader) {
-  uint64_t ours = 0;
-  {
-    std::lock_guard lock(mutex_);
-    ours = fingerprint_;
-  }
+  const uint64_t ours = fingerprint_;
   if (ours == leader.numerics_fingerprint) return;
   End(absl::InvalidArgumentError(absl::StrFormat(
       "%s has other weights or kernels than the leader's model: its fingerprint is %016x, the "

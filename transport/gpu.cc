@@ -98,8 +98,7 @@ GpuDirect FindGpuDirect(const std::string& root) {
   } else {
     found.description =
         "nvidia-peermem is not loaded, and dma-bufs need the driver's open kernel modules and "
-        "Linux "
-        "5.12";
+        "Linux 5.12";
   }
   return found;
 }

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
+#include "bench/model/bench_model.h"
 #include "model/rank_model.h"
 
 DEFINE_string(model, "models/bench", "checkpoint folder");
@@ -35,19 +35,6 @@ DEFINE_bool(reference, false, "libtorch's plain operations instead of the packed
 
 namespace specfabric::model {
 namespace {
-
-Batch ChainOf(int rows, int context, int blocks) {
-  Batch batch;
-  batch.tokens.assign(rows, 7);
-  batch.positions.resize(rows);
-  std::iota(batch.positions.begin(), batch.positions.end(), context);
-  batch.blocks.resize(blocks);
-  std::iota(batch.blocks.begin(), batch.blocks.end(), 0);
-  batch.logit_rows.resize(rows);
-  std::iota(batch.logit_rows.begin(), batch.logit_rows.end(), 0);
-  batch.sequences.push_back({.kv_len = context, .row_count = rows, .block_count = blocks});
-  return batch;
-}
 
 // Milliseconds of every repetition, [batch][repeat]; the first two passes of each batch, in
 // which a graph is captured, are not counted.

@@ -4,28 +4,13 @@
 #include <benchmark/benchmark.h>
 
 #include <memory>
-#include <numeric>
-#include <vector>
 
+#include "bench/model/bench_model.h"
 #include "model/rank_model.h"
 #include "tests/model/checkpoint_writer.h"
 
 namespace specfabric::model {
 namespace {
-
-ModelConfig BenchConfig() {
-  ModelConfig config;
-  config.architecture = "LlamaForCausalLM";
-  config.vocabulary = 4096;
-  config.hidden = 384;
-  config.intermediate = 1024;
-  config.layers = 6;
-  config.heads = config.kv_heads = 6;
-  config.head_dim = 64;
-  config.context = 4096;
-  config.tied_embeddings = true;
-  return config;
-}
 
 void BM_Forward(benchmark::State& state, DataType dtype) {
   const int rows = static_cast<int>(state.range(0)), kv_len = static_cast<int>(state.range(1));
@@ -39,16 +24,7 @@ void BM_Forward(benchmark::State& state, DataType dtype) {
       RankModel::Load(dir.path(), options, communicators[0].get());
   if (!model.ok()) return state.SkipWithError(std::string(model.status().message()).c_str());
 
-  Batch batch;
-  batch.tokens.assign(rows, 7);
-  batch.positions.resize(rows);
-  std::iota(batch.positions.begin(), batch.positions.end(), kv_len);
-  batch.blocks.resize(options.kv_blocks);
-  std::iota(batch.blocks.begin(), batch.blocks.end(), 0);
-  batch.logit_rows.resize(rows);
-  std::iota(batch.logit_rows.begin(), batch.logit_rows.end(), 0);
-  batch.sequences.push_back(
-      {.kv_len = kv_len, .row_count = rows, .block_count = options.kv_blocks});
+  const Batch batch = ChainOf(rows, kv_len, options.kv_blocks);
   for (auto _ : state) {
     absl::StatusOr<LogitShard> logits = (*model)->Forward(batch);
     if (!logits.ok()) state.SkipWithError("Forward failed");

@@ -7,10 +7,10 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
-#include <numeric>
 #include <thread>
 #include <vector>
 
+#include "bench/model/bench_model.h"
 #include "model/rank_model.h"
 #include "tests/model/checkpoint_writer.h"
 
@@ -18,33 +18,6 @@ namespace specfabric::model {
 namespace {
 
 constexpr int kRounds = 15;
-
-ModelConfig BenchConfig() {
-  ModelConfig config;
-  config.architecture = "LlamaForCausalLM";
-  config.vocabulary = 4096;
-  config.hidden = 384;
-  config.intermediate = 1024;
-  config.layers = 6;
-  config.heads = config.kv_heads = 6;
-  config.head_dim = 64;
-  config.context = 4096;
-  config.tied_embeddings = true;
-  return config;
-}
-
-Batch ChainOf(int rows, int block_size) {
-  Batch batch;
-  batch.tokens.assign(rows, 7);
-  batch.positions.resize(rows);
-  std::iota(batch.positions.begin(), batch.positions.end(), 0);
-  batch.blocks.resize(rows / block_size + 1);
-  std::iota(batch.blocks.begin(), batch.blocks.end(), 0);
-  batch.logit_rows = {rows - 1};
-  batch.sequences.push_back(
-      {.row_count = rows, .block_count = static_cast<int32_t>(batch.blocks.size())});
-  return batch;
-}
 
 class Group {
  public:
@@ -100,7 +73,8 @@ void Run() {
   std::printf("%6s %12s %14s %14s %10s %10s\n", "rows", "one rank ms", "two ranks ms",
               "two stages ms", "ranks", "stages");
   for (const int rows : {1, 16, 64, 128, 256, 512, kMostRows}) {
-    const Batch batch = ChainOf(rows, RankOptions().block_size);
+    Batch batch = ChainOf(rows, 0, blocks);
+    batch.logit_rows = {rows - 1};
     std::vector<double> alone, two, staged, two_ratio, staged_ratio;
     for (int round = 0; round < kRounds; ++round) {
       alone.push_back(one.TimePass(batch));

@@ -11,7 +11,7 @@ namespace {
 
 // Of the rows that an H100 needs to be as long at arithmetic as at reading weights about as many;
 // see transformer.cc.
-constexpr int kMicroBatchRows = 256, kMicroBatchesPerStage = 4;
+constexpr int kMicroBatchRows = 256;
 
 }  // namespace
 
@@ -31,9 +31,7 @@ absl::Status DeviceTransformer::EnqueuePipeline(const Batch& batch) {
   stream_rows_ = stage_results_.As<float>();
   status.Update(collectives_->FromLastStage(stream_rows_, int64_t{logit_rows} * config_.hidden));
   status.Update(AddAndNorm(nullptr, weights_.final_norm, logit_rows));
-  if (!status.ok()) return status;
-  return device_->Multiply(options_.dtype, weights_.head, normed_.As<void>(), logit_rows,
-                           logits_.As<float>());
+  return status.ok() ? EnqueueHead(logit_rows) : status;
 }
 
 absl::Status DeviceTransformer::EnqueueHandOvers(const std::vector<Batch>& parts) {
@@ -70,8 +68,7 @@ absl::Status DeviceTransformer::EnqueueHandOvers(const std::vector<Batch>& parts
 
 // This rank's layers on the residual stream of some of the batch's rows.
 absl::Status DeviceTransformer::EnqueuePart(const Batch& part, Upload* upload) {
-  const BatchLimits limits{config_.vocabulary, options_.kv_blocks, options_.block_size};
-  if (absl::Status status = MakeAttentionPlan(part, limits, &plan_); !status.ok()) return status;
+  if (absl::Status status = PlanAttention(part); !status.ok()) return status;
   absl::StatusOr<PassInputs> inputs = CopyInputs(part, upload);
   if (!inputs.ok()) return inputs.status();
   return EnqueueLayers(*inputs, part.rows(), static_cast<int32_t>(part.logit_rows.size()));

@@ -179,14 +179,14 @@ absl::StatusOr<PassInputs> DeviceTransformer::CopyInputs(const Batch& batch, Upl
   return inputs;
 }
 
-std::vector<std::pair<DeviceBuffer*, size_t>> DeviceTransformer::RowBuffers(int32_t rows,
-                                                                            int32_t logit_rows) {
+absl::Status DeviceTransformer::ReserveRows(int32_t rows, int32_t logit_rows) {
   const size_t all = PaddedRows(rows), kept = PaddedRows(logit_rows);
   const size_t hidden = config_.hidden, heads = size_t(partition_.heads) * config_.head_dim;
   const size_t kv_heads = size_t(partition_.kv_heads) * config_.head_dim;
   const size_t features = partition_.intermediate, floats = sizeof(float);
   const size_t elements = element_bytes();
-  std::vector<std::pair<DeviceBuffer*, size_t>> buffers = {
+  const size_t staged = partition_.stages > 1 ? hidden * floats : 0;
+  const std::pair<DeviceBuffer*, size_t> buffers[] = {
       {&residual_, all * hidden * floats},
       {&kept_residual_, kept * hidden * floats},
       {&normed_, all * hidden * elements},
@@ -197,27 +197,26 @@ std::vector<std::pair<DeviceBuffer*, size_t>> DeviceTransformer::RowBuffers(int3
       {&gate_up_, all * 2 * features * floats},
       {&activated_, all * features * elements},
       {&projected_, all * hidden * floats},
-      {&logits_, kept * partition_.vocabulary * floats}};
-  if (partition_.stages == 1) return buffers;
-  buffers.insert(buffers.end(), {{&stage_inputs_, all * hidden * floats},
-                                 {&incoming_, all * hidden * floats},
-                                 {&stage_results_, kept * hidden * floats}});
-  return buffers;
-}
-
-absl::Status DeviceTransformer::ReserveRows(int32_t rows, int32_t logit_rows) {
+      {&logits_, kept * partition_.vocabulary * floats},
+      {&stage_inputs_, all * staged},
+      {&incoming_, all * staged},
+      {&stage_results_, kept * staged}};
   absl::Status status;
-  for (const auto& [buffer, bytes] : RowBuffers(rows, logit_rows)) {
+  for (const auto& [buffer, bytes] : buffers) {
     if (bytes > buffer->bytes()) ++row_moves_;
     status.Update(buffer->Reserve(bytes));
   }
   return status;
 }
 
+absl::Status DeviceTransformer::PlanAttention(const Batch& batch) {
+  return MakeAttentionPlan(batch, {config_.vocabulary, options_.kv_blocks, options_.block_size},
+                           &plan_);
+}
+
 absl::StatusOr<LogitShard> DeviceTransformer::Forward(const Batch& batch) {
   if (!moved_.ok()) return std::exchange(moved_, absl::OkStatus());
-  const BatchLimits limits{config_.vocabulary, options_.kv_blocks, options_.block_size};
-  if (absl::Status status = MakeAttentionPlan(batch, limits, &plan_); !status.ok()) return status;
+  if (absl::Status status = PlanAttention(batch); !status.ok()) return status;
   const auto logit_rows = static_cast<int32_t>(batch.logit_rows.size());
   absl::Status status = device_->MakeCurrent();
   const bool graph = options_.cuda_graphs && partition_.stages == 1 && logit_rows > 0 &&
@@ -310,7 +309,7 @@ absl::Status DeviceTransformer::RunGraph(const Batch& batch) {
   return graphs_.Run(*device_, size, places, [&] { return EnqueueWhole(*inputs, size); });
 }
 
-// Shows, before anybody waits for an answer, that passes can be captured here: two of one row,
+// Shows, before anybody waits for an answer, that passes can be captured here: some of one row,
 // whose keys go to a slot that nobody has yet.
 absl::Status DeviceTransformer::TryGraphs() {
   Batch batch;
@@ -331,7 +330,12 @@ absl::Status DeviceTransformer::EnqueueWhole(const PassInputs& inputs, const Pas
   absl::Status status = EnqueueEmbeddings(inputs.tokens, size.rows, stream_rows_);
   status.Update(EnqueueLayers(inputs, size.rows, size.logit_rows));
   if (size.logit_rows == 0 || !status.ok()) return status;
-  return device_->Multiply(options_.dtype, weights_.head, normed_.As<void>(), size.logit_rows,
+  return EnqueueHead(size.logit_rows);
+}
+
+// logits = the head's product of the normed rows.
+absl::Status DeviceTransformer::EnqueueHead(int32_t rows) {
+  return device_->Multiply(options_.dtype, weights_.head, normed_.As<void>(), rows,
                            logits_.As<float>());
 }
 

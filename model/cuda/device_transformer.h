@@ -8,7 +8,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "model/attention_plan.h"
@@ -59,9 +58,8 @@ class DeviceTransformer : public RankModel, private DeviceLogits {
   uint64_t HashNumerics(Communicator* host) const;
 
   absl::StatusOr<PassInputs> CopyInputs(const Batch& batch, Upload* upload);
-  // The buffers of [rows] and [logit rows], and their bytes for so many.
-  std::vector<std::pair<DeviceBuffer*, size_t>> RowBuffers(int32_t rows, int32_t logit_rows);
   absl::Status ReserveRows(int32_t rows, int32_t logit_rows);
+  absl::Status PlanAttention(const Batch& batch);
   absl::Status EnqueueBatch(const Batch& batch);
   absl::Status RunGraph(const Batch& batch);
   absl::Status TryGraphs();
@@ -70,6 +68,7 @@ class DeviceTransformer : public RankModel, private DeviceLogits {
   absl::Status EnqueueHandOvers(const std::vector<Batch>& parts);
   absl::Status EnqueuePart(const Batch& part, Upload* upload);
   absl::Status EnqueueEmbeddings(const base::TokenId* tokens, int32_t rows, float* embeddings);
+  absl::Status EnqueueHead(int32_t rows);
   absl::Status EnqueueLayers(const PassInputs& inputs, int32_t rows, int32_t logit_rows);
   absl::Status Attend(const PassInputs& inputs, int32_t layer, int32_t rows);
   absl::Status FeedForward(const DeviceLayer& layer, int32_t rows);

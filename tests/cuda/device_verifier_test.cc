@@ -12,7 +12,7 @@
 
 #include "speculation/sampling.h"
 #include "target/tree_verifier.h"
-#include "tests/cuda/device.h"
+#include "tests/cuda/open_device.h"
 #include "tests/target/random_rounds.h"
 
 namespace specfabric::model::cuda {
@@ -89,16 +89,8 @@ std::vector<SitedCase> RandomStep(std::mt19937* random, const target::Shape& sha
   return step;
 }
 
-class DeviceVerifierTest : public DeviceTest {
+class DeviceVerifierTest : public OpenDeviceTest {
  protected:
-  void SetUp() override {
-    DeviceTest::SetUp();
-    if (IsSkipped()) return;
-    absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(0, /*batch_invariant=*/true);
-    ASSERT_TRUE(device.ok()) << device.status();
-    device_ = *std::move(device);
-  }
-
   // The first tree's rows lie behind those of the last, with a row of others before each; rows are
   // wider than the vocabulary.
   absl::StatusOr<std::vector<Accepted>> OnDevice(const std::vector<SitedCase>& step) {
@@ -157,7 +149,6 @@ class DeviceVerifierTest : public DeviceTest {
     }
   }
 
-  std::unique_ptr<Device> device_;
   DeviceVerifier verifier_;
   int accepted_ = 0, rejected_ = 0;
 };

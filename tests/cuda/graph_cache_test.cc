@@ -12,6 +12,7 @@
 #include "model/cuda/layers.h"
 #include "model/cuda/pass_inputs.h"
 #include "tests/cuda/device.h"
+#include "tests/cuda/open_device.h"
 #include "tests/cuda/random_batch.h"
 
 namespace specfabric::model::cuda {
@@ -31,15 +32,8 @@ TEST(PaddedSizeTest, HoldsTheSizeAndIsOneOfFew) {
   EXPECT_EQ(sizes, (std::set<int32_t>{1, 2, 4, 8, 16, 32, 64, 128, 192, 256}));
 }
 
-class GraphCacheTest : public DeviceTest {
+class GraphCacheTest : public OpenDeviceTest {
  protected:
-  void SetUp() override {
-    DeviceTest::SetUp();
-    if (IsSkipped()) return;
-    absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(0, /*batch_invariant=*/true);
-    ASSERT_TRUE(device.ok()) << device.status();
-    device_ = *std::move(device);
-  }
   // data[i] = the sum of `parts` rows of it, at places that a graph keeps.
   absl::Status EnqueueSum(DeviceArray<float>& parts, int32_t ranks, DeviceArray<float>& out) {
     ++enqueued_;
@@ -51,7 +45,6 @@ class GraphCacheTest : public DeviceTest {
           "copy");
   }
 
-  std::unique_ptr<Device> device_;
   int enqueued_ = 0;
 };
 

@@ -1,0 +1,28 @@
+#ifndef SPECFABRIC_TESTS_CUDA_OPEN_DEVICE_H_
+#define SPECFABRIC_TESTS_CUDA_OPEN_DEVICE_H_
+
+#include <memory>
+
+#include "gtest/gtest.h"
+#include "model/cuda/device.h"
+#include "tests/cuda/device.h"
+
+namespace specfabric::model::cuda {
+
+// With the first GPU opened.
+class OpenDeviceTest : public DeviceTest {
+ protected:
+  void SetUp() override {
+    DeviceTest::SetUp();
+    if (IsSkipped()) return;
+    absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(0, /*batch_invariant=*/true);
+    ASSERT_TRUE(device.ok()) << device.status();
+    device_ = *std::move(device);
+  }
+
+  std::unique_ptr<Device> device_;
+};
+
+}  // namespace specfabric::model::cuda
+
+#endif  // SPECFABRIC_TESTS_CUDA_OPEN_DEVICE_H_
