@@ -163,6 +163,8 @@ DEFINE_bool(cuda_graphs, false,
             "passes of up to 256 rows are captured as CUDA graphs and launched as one");
 DEFINE_bool(flash_attention, false,
             "attention by FlashInfer's kernels: in bfloat16, of heads of 64 and 128");
+DEFINE_bool(gpu_weights, false,
+            "drafts' weights are made, sent, received and verified by in GPU memory");
 DEFINE_bool(
     peer_sums, false,
     "GPUs that reach each other's memory add a small step's parts up by themselves, not by NCCL");
@@ -199,7 +201,8 @@ const std::vector<Group>& Groups() {
       {"process", {"listen", "admin_listen", "ready_fd", "drain_timeout_seconds"}},
       {"model",
        {"model", "device", "dtype", "threads", "kv_blocks", "block_size", "max_context",
-        "batch_invariant", "cuda_graphs", "flash_attention", "peer_sums", "reference_kernels"}},
+        "batch_invariant", "cuda_graphs", "flash_attention", "gpu_weights", "peer_sums",
+        "reference_kernels"}},
       {"target",
        {"tensor_parallel", "pipeline_stages", "drafts", "coupling", "request_couplings",
         "draft_rows", "typical_epsilon", "typical_delta", "max_sequences", "max_step_tokens",

@@ -101,6 +101,7 @@ DECLARE_bool(require_gpudirect);
 DECLARE_bool(batch_invariant);
 DECLARE_bool(cuda_graphs);
 DECLARE_bool(flash_attention);
+DECLARE_bool(gpu_weights);
 DECLARE_bool(peer_sums);
 DECLARE_string(device);
 DECLARE_bool(reference_kernels);

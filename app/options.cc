@@ -9,8 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "app/flag_checks.h"
 #include "app/flags.h"
 #include "app/join_secret.h"
+#include "app/model_options.h"
 #include "base/status.h"
 #include "speculation/coupling.h"
 #include "speculation/drafter_choice.h"
@@ -22,22 +24,6 @@ namespace specfabric::app {
 
 namespace {
 
-constexpr int64_t kDefaultKvBytes = int64_t{1} << 30;
-
-template <typename T>
-absl::Status InRange(absl::string_view flag, T value, T least, T most) {
-  if (value >= least && value <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--", flag, "=", value, ": allowed are ", least, " to ", most));
-}
-
-// What is wrong with a flag whose value a parser refused.
-absl::Status Flag(absl::string_view flag, absl::string_view value, const absl::Status& why) {
-  return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", value, ": ", why.message()));
-}
-
-base::Nanos FromSeconds(double seconds) { return static_cast<base::Nanos>(seconds * 1e9); }
-
 // "50ms", "1.5s"; 0 needs no unit.
 absl::StatusOr<base::Nanos> Duration(absl::string_view flag, const std::string& value) {
   absl::Duration duration;
@@ -47,143 +33,6 @@ absl::StatusOr<base::Nanos> Duration(absl::string_view flag, const std::string& 
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "--", flag, "=", value, ": allowed are durations from 0 to 24h, such as 50ms or 1.5s"));
-}
-
-// Blocks for `sequences` full contexts, but no more than about 1 GiB of KV.
-int32_t DefaultKvBlocks(const model::ModelConfig& config, model::DataType dtype, int context,
-                        int sequences) {
-  const int64_t element = dtype == model::DataType::kFloat32 ? 4 : 2;
-  const int64_t token_bytes = 2 * element * config.layers * config.kv_heads * config.head_dim;
-  const int64_t per_sequence = (context + FLAGS_block_size - 1) / FLAGS_block_size + 4;
-  const int64_t affordable = kDefaultKvBytes / (token_bytes * FLAGS_block_size);
-  return static_cast<int32_t>(
-      std::max(std::min(per_sequence * sequences, affordable), per_sequence));
-}
-
-absl::Status CheckModelFlags(const std::string& flag, const std::string& model_dir) {
-  if (model_dir.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--", flag, " is missing: give the folder of a Hugging Face checkpoint"));
-  }
-  for (absl::Status status :
-       {InRange("threads", FLAGS_threads, 1, 256), InRange("block_size", FLAGS_block_size, 1, 256),
-        InRange("kv_blocks", FLAGS_kv_blocks, 0, 1 << 26),
-        InRange("max_context", FLAGS_max_context, 0, 1 << 24),
-        InRange("max_step_tokens", FLAGS_max_step_tokens, 64, 1 << 16)}) {
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckFlashAttention(model::DeviceKind device, model::DataType dtype) {
-  std::string with;
-  if (FLAGS_cuda_graphs) with = "--cuda_graphs=true: its passes are not captured yet";
-  if (dtype != model::DataType::kBFloat16) with = "--dtype=float32: the kernels are of bfloat16";
-  if (device == model::DeviceKind::kCpu) with = "--device=cpu: the kernels are GPUs'";
-  if (with.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--flash_attention=true with ", with));
-}
-
-absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
-                                                  const std::string& model_dir, int sequences) {
-  if (absl::Status checked = CheckModelFlags(flag, model_dir); !checked.ok()) return checked;
-  auto dtype = model::ParseDataType(FLAGS_dtype);
-  if (!dtype.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--dtype=", FLAGS_dtype, ": allowed are float32 and bfloat16"));
-  }
-  auto device = model::ParseDeviceKind(FLAGS_device);
-  if (!device.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--device=", FLAGS_device, ": allowed are cpu and cuda"));
-  }
-  if (*device == model::DeviceKind::kCuda && FLAGS_reference_kernels) {
-    return absl::InvalidArgumentError(
-        "--reference_kernels=true with --device=cuda: the reference kernels are CPUs'");
-  }
-  if (*device == model::DeviceKind::kCpu && FLAGS_peer_sums) {
-    return absl::InvalidArgumentError(
-        "--peer_sums=true with --device=cpu: it is GPUs' memory that is read");
-  }
-  if (*device == model::DeviceKind::kCpu && FLAGS_cuda_graphs) {
-    return absl::InvalidArgumentError("--cuda_graphs=true with --device=cpu: graphs are GPUs'");
-  }
-  if (FLAGS_flash_attention) {
-    if (absl::Status fits = CheckFlashAttention(*device, *dtype); !fits.ok()) return fits;
-  }
-  auto config = model::LoadModelConfig(model_dir);
-  if (!config.ok()) return config.status();
-  const int context =
-      FLAGS_max_context == 0 ? config->context : std::min(FLAGS_max_context, config->context);
-  model::RankOptions rank;
-  rank.device = *device;
-  rank.dtype = *dtype;
-  rank.block_size = FLAGS_block_size;
-  rank.threads = FLAGS_threads;
-  rank.batch_invariant = FLAGS_batch_invariant;
-  rank.cuda_graphs = FLAGS_cuda_graphs;
-  rank.flash_attention = FLAGS_flash_attention;
-  rank.peer_sums = FLAGS_peer_sums;
-  rank.reference = FLAGS_reference_kernels;
-  rank.kv_blocks =
-      FLAGS_kv_blocks != 0 ? FLAGS_kv_blocks : DefaultKvBlocks(*config, *dtype, context, sequences);
-  return rank;
-}
-
-absl::Status CheckRanks() {
-  auto config = model::LoadModelConfig(FLAGS_model);
-  if (!config.ok()) return config.status();
-  const absl::Status split =
-      model::CheckShape(*config, {FLAGS_tensor_parallel, FLAGS_pipeline_stages});
-  if (!split.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--tensor_parallel=", FLAGS_tensor_parallel,
-                                                   " --pipeline_stages=", FLAGS_pipeline_stages,
-                                                   ": ", split.message()));
-  }
-  if (FLAGS_pipeline_stages > 1 && FLAGS_cuda_graphs) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--cuda_graphs=true with --pipeline_stages=", FLAGS_pipeline_stages,
-                     ": graphs are of passes without stages"));
-  }
-  return absl::OkStatus();
-}
-
-// How the ranks are spread over processes.
-absl::StatusOr<target::GroupOptions> GroupFlags() {
-  const int ranks = FLAGS_tensor_parallel * FLAGS_pipeline_stages;
-  for (absl::Status status :
-       {InRange("group_processes", FLAGS_group_processes, 1, ranks),
-        InRange("group_timeout_seconds", FLAGS_group_timeout_seconds, 1.0, 86400.0)}) {
-    if (!status.ok()) return status;
-  }
-  target::GroupOptions group;
-  group.processes = FLAGS_group_processes;
-  group.timeout = FromSeconds(FLAGS_group_timeout_seconds);
-  group.listen = FLAGS_group_listen;
-  if (group.processes == 1) return group;
-  if (FLAGS_pipeline_stages > 1 && FLAGS_pipeline_stages % group.processes != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--group_processes=", group.processes, " with --pipeline_stages=", FLAGS_pipeline_stages,
-        ": allowed are divisors of that, so that a process holds whole stages"));
-  }
-  absl::Status listen = transport::CheckAddress(group.listen);
-  if (!listen.ok()) return Flag("group_listen", group.listen, listen);
-  if (FLAGS_cuda_graphs) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--cuda_graphs=true with --group_processes=", group.processes,
-                     ": graphs are of one process's ranks"));
-  }
-  if (FLAGS_flash_attention) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--flash_attention=true with --group_processes=", group.processes,
-                     ": rank processes are not told of it yet"));
-  }
-  if (FLAGS_peer_sums) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--peer_sums=true with --group_processes=", group.processes,
-                     ": GPUs of other processes are not reached"));
-  }
-  return group;
 }
 
 // Polling pays only where a core can be spared for it: on a small machine it takes the core from
@@ -405,6 +254,12 @@ absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
   options.couplings = couplings;
   const bool weighs = (couplings & speculation::kWeighingCouplings) != 0;
   options.weights_rows = weighs ? FLAGS_draft_rows : 0;
+  options.gpu_weights = FLAGS_gpu_weights;
+  if (const int ranks = options.ranks.shape().ranks(); FLAGS_gpu_weights && ranks > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--gpu_weights=true with ", ranks,
+                     " ranks: several bring whole rows to the host, where the weights are read"));
+  }
   return options;
 }
 
@@ -466,6 +321,7 @@ absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model
   options.engine.sampled_growth = *std::move(sampled);
   options.engine.sampled_draw = *draw;
   options.engine.top_n = FLAGS_draft_top_n;
+  options.gpu_weights = FLAGS_gpu_weights;
   options.engine.max_step_tokens = FLAGS_max_step_tokens;
   options.engine.sessions.max_sessions = FLAGS_max_sessions;
   options.engine.sessions.context = FLAGS_max_context;

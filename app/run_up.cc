@@ -63,6 +63,7 @@ std::vector<std::string> ModelArgs(const std::string& model) {
           absl::StrCat("--batch_invariant=", FLAGS_batch_invariant ? "true" : "false"),
           absl::StrCat("--cuda_graphs=", FLAGS_cuda_graphs ? "true" : "false"),
           absl::StrCat("--flash_attention=", FLAGS_flash_attention ? "true" : "false"),
+          absl::StrCat("--gpu_weights=", FLAGS_gpu_weights ? "true" : "false"),
           absl::StrCat("--peer_sums=", FLAGS_peer_sums ? "true" : "false"),
           absl::StrCat("--reference_kernels=", FLAGS_reference_kernels ? "true" : "false"),
           "--admin_listen=127.0.0.1:0"};

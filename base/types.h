@@ -26,7 +26,7 @@ struct SamplingParams {
   uint64_t seed = 0;         // key of all random numbers of the sequence
 
   bool operator==(const SamplingParams&) const = default;
-  bool greedy() const { return temperature == 0.0f; }
+  constexpr bool greedy() const { return temperature == 0.0f; }
   constexpr bool filtered() const { return top_k > 0 || top_p < 1.0f || min_p > 0.0f; }
 };
 

@@ -7,13 +7,15 @@
 // How guesses are made follows from the request's coupling: for `coupled` the best scores under the
 // noise that the target will use; for `typical` the likeliest tokens; for couplings that weigh the
 // draft's own distribution they are drawn from it, and the weights they were drawn from go to the
-// target in a slot of registered memory, where they are made.
+// target in a slot of registered memory, where they are made: by the model's device, if it is the
+// device's memory.
 
 #include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -45,6 +47,21 @@ struct DraftEngineOptions {
   trace::Recorder* recorder = nullptr;  // null: nothing is traced; must outlive the engine
 };
 
+// The logits of one pass that are where the engine can read them.
+class PassLogits {
+ public:
+  // Those of `shard`, or of its rows [place[row]].
+  explicit PassLogits(const model::LogitShard& shard, std::vector<int32_t> place = {})
+      : shard_(shard), place_(std::move(place)) {}
+  absl::Span<const float> row(int32_t row) const {
+    return shard_.row(place_.empty() ? row : place_[row]);
+  }
+
+ private:
+  model::LogitShard shard_;
+  std::vector<int32_t> place_;
+};
+
 constexpr int kOutcomeLevels = 17;  // tokens accepted: 0 to 15, and more
 
 // Since start.
@@ -72,7 +89,8 @@ class DraftEngine {
   // weights; ResourceExhausted: none is free.
   using AcquireSlot = std::function<absl::StatusOr<transport::Lease>(const transport::Fence&)>;
 
-  // `model` must have a KV cache of options.sessions.kv_blocks blocks.
+  // `model` must have a KV cache of options.sessions.kv_blocks blocks, and draft rows of the device
+  // whose memory slots are of, if they are of one's.
   DraftEngine(const DraftEngineOptions& options, std::unique_ptr<model::RankModel> model,
               AcquireSlot acquire_slot, Reply reply);
 
@@ -113,6 +131,17 @@ class DraftEngine {
     std::vector<int32_t> node_of = {0};  // [nodes of the tree] the session's guess that it is
     std::vector<int32_t> frontier = {};  // nodes in the batch at hand; empty while prefilling
     int32_t passes = 0;                  // that it took part in
+
+    bool on_device() const {
+      return slot && slot.pool()->options().kind == transport::MemoryKind::kCuda;
+    }
+  };
+  // A node whose row is to be made on the device.
+  struct DeviceNode {
+    Job* job = nullptr;
+    int node = 0;
+    int32_t logit = 0;   // in the pass
+    bool drawn = false;  // in the draw at hand
   };
 
   // draft_engine_pass.cc: what a pass holds, and what is made of its logits.
@@ -122,10 +151,11 @@ class DraftEngine {
   void AddPrefix(Job* job, int32_t rows, model::Batch* batch);
   // Nodes of the session's guesses, which get their slots.
   void AddNodes(Session* session, absl::Span<const int32_t> nodes, model::Batch* batch);
-  absl::StatusOr<model::LogitShard> Run(const model::Batch& batch);
+  // Runs the pass. Of logits on a device, those rows stay there that `stays` says.
+  absl::StatusOr<PassLogits> Run(const model::Batch& batch, const std::vector<bool>& stays = {});
   // Applies the pass to the job; `logit` counts through the rows of `logits`.
-  void Absorb(Job* job, int32_t rows, const model::LogitShard& logits, int32_t* logit);
-  void ExpandNode(Job* job, int node, absl::Span<const float> logits);
+  void Absorb(Job* job, int32_t rows, const PassLogits& logits, int32_t* logit);
+  void ExpandNode(Job* job, int node, const PassLogits& logits, int32_t logit);
   // Expands what the session's guesses know already, and leaves in the frontier what must be run.
   void ExpandKnown(Job* job);
   void Expand(Job* job, int node, absl::Span<const Candidate> candidates);
@@ -136,8 +166,13 @@ class DraftEngine {
   std::vector<Candidate> BestTokens(Session* session, int32_t position, int width,
                                     absl::Span<const float> logits);
   // Drawn from the row of weights that this adds to the job's slot.
-  std::vector<Candidate> DrawnTokens(Job* job, int node, int32_t position, int width,
-                                     absl::Span<const float> logits);
+  std::vector<Candidate> DrawnTokens(Job* job, int node, absl::Span<const float> logits);
+  base::DrawSite SiteOf(const Job& job, int node) const;
+  // Expands the nodes whose rows are made on the device, in slots there, all jobs' at once.
+  absl::Status DrawOnDevice();
+  // What of `on_device_` is to be drawn next, and where; drops what needs no drawing.
+  std::vector<model::RowDraw> NextDraws();
+  void ExpandDrawn(absl::Span<const model::DrawnRow> drawn);
 
   // Of a session that had been sent a tree, when the text goes on.
   void CountOutcome(const Applied& applied, int32_t levels);
@@ -174,6 +209,7 @@ class DraftEngine {
   std::array<speculation::Confidence, speculation::kCouplings> confidence_;
   std::vector<float> masked_;          // scratch: filtered logits
   std::vector<uint16_t> cut_weights_;  // scratch: a row that is sent cut
+  std::vector<DeviceNode> on_device_;  // of the pass at hand, each job's in the order of its rows
   base::Nanos pass_time_ = 0;          // of a level; 0: not known
   bool draining_ = false;
   int32_t ahead_ = 0;      // sessions with a plan to go ahead

@@ -25,6 +25,12 @@ void NameBlocks(const Session& session, model::Batch* batch) {
   batch->blocks.insert(batch->blocks.end(), session.blocks.begin(), session.blocks.end());
 }
 
+// One that was drawn from a row whose weights sum up to `total`.
+Candidate Drawn(base::TokenId token, uint16_t weight, double total) {
+  const float logprob = static_cast<float>(std::log(base::WidenBFloat16(weight) / total));
+  return {{token, logprob}, logprob};
+}
+
 }  // namespace
 
 void DraftEngine::AddPrefix(Job* job, int32_t rows, model::Batch* batch) {
@@ -98,13 +104,24 @@ int DraftEngine::GuessOf(Job* job, int node) {
   return job->node_of[node];
 }
 
-absl::StatusOr<model::LogitShard> DraftEngine::Run(const model::Batch& batch) {
+absl::StatusOr<PassLogits> DraftEngine::Run(const model::Batch& batch,
+                                            const std::vector<bool>& stays) {
   model_->MoveKv(moves_);
   moves_.clear();
   absl::StatusOr<model::LogitShard> logits = model_->Forward(batch);
-  if (!logits.ok()) return logits;
-  if (absl::Status fetched = model::FetchRows(&*logits); !fetched.ok()) return fetched;
-  return logits;
+  if (!logits.ok()) return logits.status();
+  if (logits->device == nullptr) return PassLogits(*logits);
+  std::vector<int32_t> wanted, place(logits->rows, 0);
+  for (int32_t row = 0; row < logits->rows; ++row) {
+    if (!stays.empty() && stays[row]) continue;
+    place[row] = static_cast<int32_t>(wanted.size());
+    wanted.push_back(row);
+  }
+  if (wanted.empty()) return PassLogits(*logits);
+  absl::StatusOr<const float*> fetched = logits->device->Fetch(wanted);
+  if (!fetched.ok()) return fetched.status();
+  logits->data = *fetched;
+  return PassLogits(*logits, std::move(place));
 }
 
 std::vector<Candidate> DraftEngine::BestTokens(Session* session, int32_t position, int width,
@@ -132,7 +149,15 @@ std::vector<Candidate> DraftEngine::BestTokens(Session* session, int32_t positio
   return candidates;
 }
 
-std::vector<Candidate> DraftEngine::DrawnTokens(Job* job, int node, int32_t position, int width,
+base::DrawSite DraftEngine::SiteOf(const Job& job, int node) const {
+  const int32_t depth = speculation::DepthOf(job.grower.tree(), node);
+  return {.purpose = base::Purpose::kDraft,
+          .position = static_cast<uint32_t>(job.session->length() + depth),
+          .draw = job.request.draw,
+          .node = static_cast<uint32_t>(node)};
+}
+
+std::vector<Candidate> DraftEngine::DrawnTokens(Job* job, int node,
                                                 absl::Span<const float> logits) {
   std::vector<Candidate> drawn;
   if (job->rows == job->shape.rows) return drawn;
@@ -141,11 +166,9 @@ std::vector<Candidate> DraftEngine::DrawnTokens(Job* job, int node, int32_t posi
   const absl::Span<uint16_t> weights =
       job->shape.whole() ? writer.WholeRow(job->rows) : absl::MakeSpan(cut_weights_);
   speculation::MakeWeights(logits, job->request.sampling, options_.top_n, weights);
-  const base::DrawSite site = {.purpose = base::Purpose::kDraft,
-                               .position = static_cast<uint32_t>(position),
-                               .draw = job->request.draw,
-                               .node = static_cast<uint32_t>(node)};
+  const base::DrawSite site = SiteOf(*job, node);
   const uint64_t seed = job->request.sampling.seed;
+  const int width = job->grower.Width(speculation::DepthOf(job->grower.tree(), node));
   const std::vector<base::TokenId> tokens =
       job->draw == schemas::SiblingDraw::kWithReplacement
           ? speculation::DrawWithReplacement(weights, width, seed, site)
@@ -154,11 +177,78 @@ std::vector<Candidate> DraftEngine::DrawnTokens(Job* job, int node, int32_t posi
   if (!job->shape.whole()) writer.Write(job->rows, weights);
   ++job->rows;
   const double total = speculation::TotalWeight(weights);
-  for (base::TokenId token : tokens) {
-    const float logprob = static_cast<float>(std::log(base::WidenBFloat16(weights[token]) / total));
-    drawn.push_back({{token, logprob}, logprob});
-  }
+  for (base::TokenId token : tokens) drawn.push_back(Drawn(token, weights[token], total));
   return drawn;
+}
+
+// A node that the budget does not reach, or of whose row nothing could be drawn, leaves its place
+// in the slot to the next one's row: what is behind it is drawn once more, to the same tokens.
+absl::Status DraftEngine::DrawOnDevice() {
+  std::vector<model::DrawnRow> drawn;
+  for (;;) {
+    const std::vector<model::RowDraw> draws = NextDraws();
+    if (draws.empty()) return absl::OkStatus();
+    drawn.resize(draws.size());
+    absl::Status status = model_->draft_rows()->Draw(draws, absl::MakeSpan(drawn));
+    if (!status.ok()) {
+      on_device_.clear();
+      return status;
+    }
+    ExpandDrawn(drawn);
+  }
+}
+
+std::vector<model::RowDraw> DraftEngine::NextDraws() {
+  std::vector<model::RowDraw> draws;
+  std::vector<DeviceNode> left;
+  int32_t row = 0;
+  for (DeviceNode waiting : std::exchange(on_device_, {})) {
+    Job* const job = waiting.job;
+    if (!job->grower.Expandable(waiting.node)) continue;
+    const int width = job->grower.Width(speculation::DepthOf(job->grower.tree(), waiting.node));
+    if (job->rows == job->shape.rows || width == 0) {
+      Expand(job, waiting.node, {});
+      continue;
+    }
+    row = left.empty() || left.back().job != job ? job->rows : row + 1;
+    waiting.drawn = row < job->shape.rows;
+    left.push_back(waiting);
+    if (!waiting.drawn) continue;
+    draws.push_back({.logit = waiting.logit,
+                     .sampling = job->request.sampling,
+                     .top_n = options_.top_n,
+                     .row = job->slot.data() + row * job->shape.row_bytes(),
+                     .entries = job->shape.entries,
+                     .draw = job->draw,
+                     .siblings = width,
+                     .site = SiteOf(*job, waiting.node)});
+  }
+  on_device_ = std::move(left);
+  return draws;
+}
+
+void DraftEngine::ExpandDrawn(absl::Span<const model::DrawnRow> drawn) {
+  std::vector<DeviceNode> left;
+  const Job* moved = nullptr;  // whose rows behind this one are not where they should be
+  size_t next = 0;
+  for (const DeviceNode& waiting : std::exchange(on_device_, {})) {
+    Job* const job = waiting.job;
+    const model::DrawnRow* const row = waiting.drawn ? &drawn[next++] : nullptr;
+    if (row == nullptr || job == moved) {
+      left.push_back(waiting);
+      continue;
+    }
+    const bool reached = job->grower.Expandable(waiting.node);
+    if (!reached || row->count == 0) moved = job;
+    if (!reached) continue;
+    job->rows += row->count > 0;
+    std::vector<Candidate> candidates;
+    for (const model::DrawnSibling& sibling : absl::MakeSpan(row->siblings, row->count)) {
+      candidates.push_back(Drawn(sibling.token, sibling.weight, row->total));
+    }
+    Expand(job, waiting.node, candidates);
+  }
+  on_device_ = std::move(left);
 }
 
 void DraftEngine::Look(Session* session, int guess, absl::Span<const float> logits) {
@@ -192,28 +282,27 @@ void DraftEngine::ExpandKnown(Job* job) {
   }
 }
 
-void DraftEngine::ExpandNode(Job* job, int node, absl::Span<const float> logits) {
+void DraftEngine::ExpandNode(Job* job, int node, const PassLogits& logits, int32_t logit) {
   const int guess = GuessOf(job, node);
+  if (job->on_device()) return on_device_.push_back({job, node, logit});
   if (!job->slot) {
-    Look(job->session, guess, logits);
+    Look(job->session, guess, logits.row(logit));
     // The budget may have run out on the nodes before it.
     if (job->grower.Expandable(node)) Expand(job, node, job->session->guesses.candidates(guess));
     return;
   }
   if (!job->grower.Expandable(node)) return;
-  const int32_t depth = speculation::DepthOf(job->grower.tree(), node);
-  const int32_t position = job->session->length() + depth;
-  Expand(job, node, DrawnTokens(job, node, position, job->grower.Width(depth), logits));
+  Expand(job, node, DrawnTokens(job, node, logits.row(logit)));
 }
 
-void DraftEngine::Absorb(Job* job, int32_t rows, const model::LogitShard& logits, int32_t* logit) {
+void DraftEngine::Absorb(Job* job, int32_t rows, const PassLogits& logits, int32_t* logit) {
   Session* session = job->session;
   ++job->passes;
   if (job->frontier.empty()) {
     session->kv_len += rows;
-    if (session->kv_len == session->length()) ExpandNode(job, 0, logits.row((*logit)++));
+    if (session->kv_len == session->length()) ExpandNode(job, 0, logits, (*logit)++);
   } else {
-    for (const int32_t node : job->frontier) ExpandNode(job, node, logits.row((*logit)++));
+    for (const int32_t node : job->frontier) ExpandNode(job, node, logits, (*logit)++);
   }
   ExpandKnown(job);
 }
@@ -231,17 +320,20 @@ absl::Status DraftEngine::StepJobs() {
   model::Batch batch;
   batch.mask_words = kMaskWords;
   std::vector<std::pair<Job*, int32_t>> stepped;
+  std::vector<bool> stays;  // [logit rows]
   for (auto& job : jobs_) {
     const int32_t before = batch.rows();
     AddRows(job.get(), options_.max_step_tokens - before, &batch);
     if (batch.rows() > before) stepped.emplace_back(job.get(), batch.rows() - before);
+    stays.resize(batch.logit_rows.size(), job->on_device());
   }
   if (batch.rows() == 0) return absl::OkStatus();
   const base::Nanos before = base::Now();
-  auto logits = Run(batch);
+  auto logits = Run(batch, stays);
   if (!logits.ok()) return logits.status();
   int32_t logit = 0;
   for (auto [job, rows] : stepped) Absorb(job, rows, *logits, &logit);
+  if (absl::Status drawn = DrawOnDevice(); !drawn.ok()) return drawn;
   const bool reads_prompts = std::any_of(stepped.begin(), stepped.end(), [](const auto& part) {
     return part.first->frontier.empty() && part.second > 1;
   });

@@ -125,6 +125,7 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
 
   link::LinkOptions link_options;
   link_options.fabric = options.fabric;
+  if (options.gpu_weights) link_options.fabric.gpu = 0;  // the only rank's
   link_options.listen = options.listen;
   schemas::Hello& hello = link_options.hello;
   hello.role = schemas::Role::kDraft;
@@ -155,12 +156,19 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
         SendReply(peer, std::move(reply), std::move(weights));
       });
   const DraftEngineOptions& engine = options.engine;
-  weights_slots_ = {transport::MemoryKind::kHost,
-                    DraftEngine::WeightsSlotBytes(engine, config_.vocabulary),
-                    std::min(engine.sessions.max_sessions, kMaxWeightsSlots)};
+  weights_slots_ = {
+      options.gpu_weights ? transport::MemoryKind::kCuda : transport::MemoryKind::kHost,
+      DraftEngine::WeightsSlotBytes(engine, config_.vocabulary),
+      std::min(engine.sessions.max_sessions, kMaxWeightsSlots)};
   auto link = link::Link::Start(std::move(link_options), MakeHandler());
   if (!link.ok()) return link.status();
   link_ = *std::move(link);
+  if (options.gpu_weights) {
+    // At once, so that a GPU's memory that cannot be registered is no start.
+    auto pool = link_->AddPool(kWeightsPool, weights_slots_);
+    if (!pool.ok()) return pool.status();
+    weights_pool_ = *std::move(pool);
+  }
   fabric_metrics_ = std::make_unique<metrics::FabricMetrics>(
       *registry, [this] { return link::ReadCounters(*link_); });
   thread_ = std::thread([this] { Run(); });

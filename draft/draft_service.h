@@ -23,11 +23,13 @@ struct DraftServiceOptions {
   uint64_t tokenizer_fingerprint = 0;
   std::string listen = "127.0.0.1:0";
   transport::FabricOptions fabric;
+  bool gpu_weights = false;  // weights are made, and sent from, the memory of rank's GPU
 };
 
 class DraftService {
  public:
-  // Loads the model and starts to listen. Errors are RankModel::Load's and Link::Start's.
+  // Loads the model and starts to listen. Errors are RankModel::Load's, Link::Start's and, with
+  // gpu_weights, Link::AddPool's.
   static absl::StatusOr<std::unique_ptr<DraftService>> Start(const DraftServiceOptions& options,
                                                              metrics::Registry* registry);
   ~DraftService();

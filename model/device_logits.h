@@ -2,7 +2,8 @@
 #define SPECFABRIC_MODEL_DEVICE_LOGITS_H_
 
 // Logits that are where a device computed them, and what is decided there. Rows are logit rows of
-// the pass, from 0 on. Spans are of the host's memory and read during the call alone.
+// the pass, from 0 on. Spans are of the host's memory, but where it is said that they may be of the
+// device's, and read during the call alone.
 
 #include <cstdint>
 
@@ -44,6 +45,7 @@ struct DeviceTree {
   // finds them sound, [rows] the sum of each, and how many tokens one names.
   absl::Span<const int32_t> weight_row = {};
   absl::Span<const uint8_t> weights = {};
+  bool weights_on_device = false;  // aligned to 8 bytes there
   absl::Span<const double> totals = {};
   int32_t entries = 0;
 };

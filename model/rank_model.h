@@ -18,6 +18,7 @@
 #include "model/batch.h"
 #include "model/communicator.h"
 #include "model/config.h"
+#include "model/device_draft_rows.h"
 #include "model/device_logits.h"
 #include "model/partition.h"
 
@@ -97,6 +98,9 @@ class RankModel {
   // kernels, for the reference path of ranks and threads too, on which its bits depend, and for
   // GPUs of ranks and the GPU's name; a GPU that is not batch-invariant is like no other.
   virtual uint64_t NumericsFingerprint() const = 0;
+  // Rows of draft weights in the device's memory; null: on CPUs, and of a rank that has but a part
+  // of the vocabulary.
+  virtual DeviceDraftRows* draft_rows() { return nullptr; }
   // Bytes of KV cache a block takes on this rank.
   virtual int64_t KvBlockBytes() const = 0;
 };

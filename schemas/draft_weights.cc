@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/bfloat16.h"
 #include "base/check.h"
-#include "speculation/proposal.h"
 #include "speculation/tree.h"
 
 namespace specfabric::schemas {
@@ -25,17 +24,16 @@ size_t WeightsOffset(const DraftWeightsShape& shape, int32_t row) {
   return IdsOffset(shape, row) + ids;
 }
 
-absl::Status CheckIds(absl::Span<const base::TokenId> ids, int32_t vocabulary) {
-  base::TokenId previous = -1;
-  for (base::TokenId id : ids) {
-    if (id <= previous || id >= vocabulary) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("id ", id, " after ", previous,
-                       ", must ascend and be below the vocabulary's size, ", vocabulary));
-    }
-    previous = id;
+absl::Status CheckRow(int32_t row, int32_t vocabulary, const speculation::WeightRowFacts& facts) {
+  const auto refuse = [row](const auto&... why) {
+    return absl::InvalidArgumentError(absl::StrCat("weights: row ", row, ": ", why...));
+  };
+  if (facts.misplaced >= 0) {
+    return refuse("id ", facts.id, " after ", facts.previous,
+                  ", must ascend and be below the vocabulary's size, ", vocabulary);
   }
-  return absl::OkStatus();
+  if (facts.highest >= kInfinity) return refuse("has one that is not finite and at least 0");
+  return facts.total > 0 ? absl::OkStatus() : refuse("has none above 0");
 }
 
 }  // namespace
@@ -73,44 +71,56 @@ void DraftWeightsWriter::Write(int32_t row, absl::Span<const uint16_t> weights) 
   std::fill(rest, slot_ + IdsOffset(shape_, row + 1), uint8_t{0});
 }
 
+absl::Status CheckSize(const DraftWeightsShape& shape, size_t bytes) {
+  // No more rows than a tree has nodes: shape.bytes() cannot overflow.
+  if (shape.rows >= 0 && shape.rows <= speculation::kMaxDraftNodes && shape.vocabulary >= 1 &&
+      shape.entries >= 1 && shape.entries <= shape.vocabulary && bytes == shape.bytes()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("weights: ", bytes, " bytes for ", shape.rows, " rows of ", shape.entries,
+                   " entries out of ", shape.vocabulary, " tokens, which take ", shape.bytes()));
+}
+
 absl::StatusOr<DraftWeights> DraftWeights::Open(const DraftWeightsShape& shape,
                                                 absl::Span<const uint8_t> bytes) {
-  // No more rows than a tree has nodes: shape.bytes() cannot overflow.
-  if (shape.rows < 0 || shape.rows > speculation::kMaxDraftNodes || shape.vocabulary < 1 ||
-      shape.entries < 1 || shape.entries > shape.vocabulary || bytes.size() != shape.bytes()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "weights: ", bytes.size(), " bytes for ", shape.rows, " rows of ", shape.entries,
-        " entries out of ", shape.vocabulary, " tokens, which take ", shape.bytes()));
-  }
+  if (absl::Status size = CheckSize(shape, bytes.size()); !size.ok()) return size;
   DraftWeights opened;
   opened.shape_ = shape;
   opened.bytes_ = bytes.data();
   for (int32_t row = 0; row < shape.rows; ++row) {
-    const absl::Span<const uint16_t> weights = opened.weights(row);
-    const absl::Status ids = CheckIds(opened.ids(row), shape.vocabulary);
-    if (!ids.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("weights: row ", row, ": ", ids.message()));
-    }
-    uint16_t highest = 0;  // of the bits: negative ones are above infinity
-    for (uint16_t weight : weights) highest = std::max(highest, weight);
-    const bool sound = highest < kInfinity;
-    const double total = sound ? speculation::TotalWeight(weights, opened.ids(row)) : 0;
-    if (!(total > 0)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("weights: row ", row,
-                       sound ? " has none above 0" : " has one that is not finite and at least 0"));
-    }
-    opened.totals_.push_back(total);
+    const auto facts = speculation::FactsOf(opened.weights(row), opened.ids(row), shape.vocabulary);
+    if (absl::Status sound = CheckRow(row, shape.vocabulary, facts); !sound.ok()) return sound;
+    opened.totals_.push_back(facts.total);
+  }
+  return opened;
+}
+
+absl::StatusOr<DraftWeights> DraftWeights::OpenOnDevice(
+    const DraftWeightsShape& shape, absl::Span<const uint8_t> bytes,
+    absl::Span<const speculation::WeightRowFacts> facts) {
+  if (absl::Status size = CheckSize(shape, bytes.size()); !size.ok()) return size;
+  SPECFABRIC_CHECK(static_cast<int32_t>(facts.size()) == shape.rows);
+  DraftWeights opened;
+  opened.shape_ = shape;
+  opened.bytes_ = bytes.data();
+  opened.on_device_ = true;
+  for (int32_t row = 0; row < shape.rows; ++row) {
+    absl::Status sound = CheckRow(row, shape.vocabulary, facts[row]);
+    if (!sound.ok()) return sound;
+    opened.totals_.push_back(facts[row].total);
   }
   return opened;
 }
 
 absl::Span<const uint16_t> DraftWeights::weights(int32_t row) const {
+  SPECFABRIC_CHECK(!on_device_);
   return {reinterpret_cast<const uint16_t*>(bytes_ + WeightsOffset(shape_, row)),
           static_cast<size_t>(shape_.entries)};
 }
 
 absl::Span<const base::TokenId> DraftWeights::ids(int32_t row) const {
+  SPECFABRIC_CHECK(!on_device_);
   if (shape_.whole()) return {};
   return {reinterpret_cast<const base::TokenId*>(bytes_ + IdsOffset(shape_, row)),
           static_cast<size_t>(shape_.entries)};

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/types.h"
+#include "speculation/proposal.h"
 
 namespace specfabric::schemas {
 
@@ -54,6 +55,9 @@ class DraftWeightsWriter {
   uint8_t* const slot_;
 };
 
+// InvalidArgument: nothing of that size is of this shape, or no tree has so many rows.
+absl::Status CheckSize(const DraftWeightsShape& shape, size_t bytes);
+
 // Reads received rows. Spans are of the slot, which must outlive them.
 class DraftWeights {
  public:
@@ -62,8 +66,14 @@ class DraftWeights {
   // all.
   static absl::StatusOr<DraftWeights> Open(const DraftWeightsShape& shape,
                                            absl::Span<const uint8_t> bytes);
+  // Rows in a device's memory, which has looked at them. facts: [rows]. Errors are Open's. Of such
+  // weights only shape, bytes and totals may be asked for.
+  static absl::StatusOr<DraftWeights> OpenOnDevice(
+      const DraftWeightsShape& shape, absl::Span<const uint8_t> bytes,
+      absl::Span<const speculation::WeightRowFacts> facts);
 
   const DraftWeightsShape& shape() const { return shape_; }
+  bool on_device() const { return on_device_; }
   // All rows as they lie.
   absl::Span<const uint8_t> bytes() const { return {bytes_, shape_.bytes()}; }
   // [entries]; whole rows have no ids.
@@ -78,6 +88,7 @@ class DraftWeights {
  private:
   DraftWeightsShape shape_;
   const uint8_t* bytes_ = nullptr;
+  bool on_device_ = false;
   std::vector<double> totals_;
 };
 

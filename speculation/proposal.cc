@@ -1,25 +1,18 @@
 #include "speculation/proposal.h"
 
 #include <algorithm>
-#include <bit>
 #include <cassert>
 #include <cmath>
 
 #include "base/bfloat16.h"
 #include "base/exp.h"
 #include "base/isa.h"
-#include "speculation/randomness.h"
 #include "speculation/sampling.h"
 
 namespace specfabric::speculation {
 namespace {
 
-double Uniform(uint64_t seed, const base::DrawSite& site, uint32_t sibling) {
-  return UniformFromWords(base::PhiloxWord(seed, site, 2 * sibling),
-                          base::PhiloxWord(seed, site, 2 * sibling + 1));
-}
-
-constexpr uint16_t kOne = 0x3F80;  // the largest weight there is
+constexpr uint16_t kOne = kLargestWeight;
 
 void KeepHeaviest(int top_n, absl::Span<uint16_t> weights) {
   // Positive bfloat16 numbers are ordered as their bits are, and there are few: count each.
@@ -36,7 +29,7 @@ void KeepHeaviest(int top_n, absl::Span<uint16_t> weights) {
 }
 
 // Weights are summed by id modulo kSums, and then these sums, whatever the instructions.
-constexpr size_t kSums = 128;
+constexpr size_t kSums = kWeightSums;
 
 double SumOfLanes(const double* sums) {
   double total = 0;
@@ -66,9 +59,7 @@ SPECFABRIC_TARGET_AVX512 double TotalAvx512(const uint16_t* weights, size_t n) {
 SPECFABRIC_ALWAYS_INLINE void WeighBody(const float* __restrict logits, size_t n, float best,
                                         base::ExpScale scale, uint16_t* __restrict weights) {
   for (size_t i = 0; i < n; ++i) {
-    // As RoundToBFloat16, of what is never NaN.
-    const uint32_t bits = std::bit_cast<uint32_t>(base::ExpWeight(logits[i], best, scale));
-    weights[i] = static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+    weights[i] = RoundWeight(base::ExpWeight(logits[i], best, scale));
   }
 }
 void WeighPortable(const float* logits, size_t n, float best, base::ExpScale scale,
@@ -147,6 +138,22 @@ double TotalWeight(absl::Span<const uint16_t> weights, absl::Span<const base::To
   return SumOfLanes(sums);
 }
 
+WeightRowFacts FactsOf(absl::Span<const uint16_t> weights, absl::Span<const base::TokenId> ids,
+                       int32_t vocabulary) {
+  WeightRowFacts facts;
+  for (uint16_t weight : weights) facts.highest = std::max(facts.highest, weight);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const base::TokenId previous = i == 0 ? -1 : ids[i - 1];
+    if (ids[i] > previous && ids[i] < vocabulary) continue;
+    facts.misplaced = static_cast<int32_t>(i);
+    facts.id = ids[i];
+    facts.previous = previous;
+    return facts;  // what the ids are is not known
+  }
+  facts.total = TotalWeight(weights, ids);
+  return facts;
+}
+
 Distribution Probabilities(absl::Span<const uint16_t> weights) {
   std::vector<double> widened;
   widened.reserve(weights.size());
@@ -191,7 +198,7 @@ class Drawer {
   }
 
  private:
-  static constexpr size_t kRun = 1024;
+  static constexpr size_t kRun = kWeightRun;
   absl::Span<const uint16_t> Run(size_t run) const { return weights_.subspan(run * kRun, kRun); }
 
   absl::Span<uint16_t> weights_;
@@ -206,7 +213,7 @@ std::vector<base::TokenId> DrawWithReplacement(absl::Span<const uint16_t> weight
   const Drawer drawer(absl::MakeSpan(copy));
   std::vector<base::TokenId> drawn;
   for (int i = 0; i < count; ++i) {
-    drawn.push_back(drawer.Draw(Uniform(seed, site, i)));
+    drawn.push_back(drawer.Draw(SiblingUniform(seed, site, i)));
     if (drawn.back() == base::kNoToken) return {};
   }
   return drawn;
@@ -218,7 +225,7 @@ std::vector<base::TokenId> DrawWithoutReplacement(absl::Span<const uint16_t> wei
   Drawer drawer(absl::MakeSpan(left));
   std::vector<base::TokenId> drawn;
   for (int i = 0; i < count; ++i) {
-    const base::TokenId token = drawer.Draw(Uniform(seed, site, i));
+    const base::TokenId token = drawer.Draw(SiblingUniform(seed, site, i));
     if (token == base::kNoToken) break;
     drawn.push_back(token);
     drawer.Remove(token);

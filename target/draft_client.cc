@@ -217,7 +217,8 @@ absl::StatusOr<speculation::Draft> DraftClient::ToDraft(Route* route, const Draf
   }
   WeightsTensor& tensor = *route->early_weights;
   const schemas::DraftWeightsShape shape = {rows, options_.vocabulary, reply.weights_entries};
-  auto opened = schemas::DraftWeights::Open(shape, tensor.bytes());
+  auto opened = tensor.on_device() ? options_.open_on_device(shape, tensor.bytes())
+                                   : schemas::DraftWeights::Open(shape, tensor.bytes());
   if (!opened.ok()) return opened.status();
   draft.weight_row = speculation::WeightRows(draft.tree);
   ++stats_.weights;

@@ -13,6 +13,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/clock.h"
 #include "scheduler/draft_router.h"
 #include "scheduler/scheduler.h"
@@ -24,6 +26,10 @@ namespace specfabric::target {
 
 using PeerId = uint64_t;
 
+// As schemas::DraftWeights::Open, of weights in a device's memory.
+using OpenOnDevice = std::function<absl::StatusOr<schemas::DraftWeights>(
+    const schemas::DraftWeightsShape&, absl::Span<const uint8_t>)>;
+
 struct DraftClientOptions {
   uint64_t incarnation = 0;  // ours
   int32_t vocabulary = 0;
@@ -32,7 +38,8 @@ struct DraftClientOptions {
   // with slots of weights_bytes. A sequence's go to its owner, rank (id modulo weights_pools).
   int32_t weights_pools = 1;
   uint32_t weights_bytes = 0;
-  uint8_t drafter = 0;  // of what comes: speculation::Draft::drafter
+  uint8_t drafter = 0;                    // of what comes: speculation::Draft::drafter
+  OpenOnDevice open_on_device = nullptr;  // where the pools are of a GPU's memory
 };
 
 // What becomes of a sequence's round: a tree (perhaps of a round that is over), or none.
@@ -56,6 +63,9 @@ struct WeightsTensor {
   transport::Lease lease;
   uint32_t lease_bytes = 0;
   std::vector<uint8_t> copy;
+  bool on_device() const {
+    return lease && lease.pool()->options().kind == transport::MemoryKind::kCuda;
+  }
   absl::Span<const uint8_t> bytes() const {
     return lease ? absl::MakeConstSpan(lease.data(), lease_bytes) : absl::MakeConstSpan(copy);
   }

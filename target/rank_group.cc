@@ -56,7 +56,7 @@ class RankGroup::Impl {
     if (!done.ok()) return done;
     return Accept(plan, own_verdict_);
   }
-  const model::RankModel& first() const { return *ranks_[0].model; }
+  model::RankModel& first() const { return *ranks_[0].model; }
 
  private:
   struct Rank {
@@ -134,7 +134,8 @@ void RankGroup::Impl::RunRank(const RankGroupOptions& options, int r) {
   rank->model = *std::move(model);
   const int32_t vocabulary = rank->model->config().vocabulary;
   if (ranks_.size() == 1) {
-    alone_ = std::make_unique<RankVerifier>(communicators_[r].get(), vocabulary, options.typical);
+    alone_ = std::make_unique<RankVerifier>(communicators_[r].get(), vocabulary, options.typical,
+                                            rank->model->draft_rows());
     return Finished();
   }
   RankVerifier verifier(communicators_[r].get(), vocabulary, options.typical);
@@ -205,6 +206,17 @@ absl::Status RankGroup::Execute(const scheduler::StepPlan& plan,
                                 absl::Span<const schemas::DraftWeights* const> weights,
                                 Verdict* verdict, StepTimes* times) {
   return impl_->Execute(plan, weights, verdict, times);
+}
+
+absl::StatusOr<schemas::DraftWeights> RankGroup::OpenOnDevice(
+    const schemas::DraftWeightsShape& shape, absl::Span<const uint8_t> bytes) {
+  absl::Status size = schemas::CheckSize(shape, bytes.size());
+  if (!size.ok()) return size;
+  std::vector<speculation::WeightRowFacts> facts(shape.rows);
+  absl::Status judged = impl_->first().draft_rows()->Judge(bytes.data(), shape.vocabulary,
+                                                           shape.entries, absl::MakeSpan(facts));
+  if (!judged.ok()) return judged;
+  return schemas::DraftWeights::OpenOnDevice(shape, bytes, facts);
 }
 
 const model::ModelConfig& RankGroup::config() const { return impl_->first().config(); }

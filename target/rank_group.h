@@ -57,6 +57,11 @@ class RankGroup {
                        absl::Span<const schemas::DraftWeights* const> weights, Verdict* verdict,
                        StepTimes* times);
 
+  // Received weights in the memory of the GPU of a group of one rank. Errors as
+  // DraftWeights::Open's, and the device's own. The caller of Run, between runs.
+  absl::StatusOr<schemas::DraftWeights> OpenOnDevice(const schemas::DraftWeightsShape& shape,
+                                                     absl::Span<const uint8_t> bytes);
+
   const model::ModelConfig& config() const;
   uint64_t NumericsFingerprint() const;
 

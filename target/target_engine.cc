@@ -76,7 +76,7 @@ TargetEngine::TargetEngine(const TargetEngineOptions& options, ExecuteStep execu
       outbox_(std::move(outbox)),
       scheduler_(options.scheduler),
       drafts_({options.incarnation, options.scheduler.vocabulary, options.router,
-               options.weights_pools, options.weights_bytes},
+               options.weights_pools, options.weights_bytes, /*drafter=*/0, options.open_on_device},
               options.drafter_choice, &scheduler_, outbox_.draft_request, outbox_.end_session),
       watch_(options.draft_latency_warn, &metrics->draft_routes),
       inbox_(kInboxSize) {

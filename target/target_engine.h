@@ -37,6 +37,7 @@ struct TargetEngineOptions {
   // Of the pools of DraftClientOptions.
   int32_t weights_pools = 1;
   uint32_t weights_bytes = 0;
+  OpenOnDevice open_on_device = nullptr;
   // A draft worker whose smoothed latency passes this is warned of; 0: none.
   base::Nanos draft_latency_warn = 50 * base::kMillisecond;
   speculation::ChoiceOptions drafter_choice;

@@ -148,6 +148,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
 
   link::LinkOptions link_options;
   link_options.fabric = options.fabric;
+  if (options.gpu_weights) link_options.fabric.gpu = 0;  // the only rank's
   link_options.listen = options.listen;
   link_options.connect = options.drafts;
   link_options.lookup_interval = options.lookup_interval;
@@ -187,6 +188,11 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   const schemas::DraftWeightsShape slot = {options.weights_rows, config.vocabulary,
                                            config.vocabulary};
   engine_options.weights_bytes = static_cast<uint32_t>(slot.bytes());
+  if (options.gpu_weights) {
+    engine_options.open_on_device = [this](const auto& shape, auto bytes) {
+      return ranks_->OpenOnDevice(shape, bytes);
+    };
+  }
   TargetOutbox outbox;
   outbox.tokens = [this](link::PeerId peer, const schemas::TokensBatch& batch) {
     absl::Status sent = link_->Send(peer, batch);
@@ -262,9 +268,10 @@ absl::Status TargetService::Impl::AddWeightsPools(size_t slot_bytes) {
   const int ranks = options_.ranks.shape().ranks();
   // Of one round each, and some that come late.
   const int32_t slots = options_.scheduler.max_sequences / ranks + kSpareSlots;
+  const auto kind =
+      options_.gpu_weights ? transport::MemoryKind::kCuda : transport::MemoryKind::kHost;
   for (int rank = 0; rank < ranks; ++rank) {
-    auto pool = link_->AddPool(static_cast<uint8_t>(rank),
-                               {transport::MemoryKind::kHost, slot_bytes, slots});
+    auto pool = link_->AddPool(static_cast<uint8_t>(rank), {kind, slot_bytes, slots});
     if (!pool.ok()) return pool.status();
     weights_pools_.push_back(*std::move(pool));
   }

@@ -37,6 +37,7 @@ struct TargetServiceOptions {
       speculation::Coupling::kCoupled;  // where a request asks for none
   uint32_t couplings = 1;    // bit set, 1 << Coupling, of those that a request may ask for
   int32_t weights_rows = 0;  // of draft weights that a slot takes; 0 where no coupling reads them
+  bool gpu_weights = false;  // the slots are in the memory of the GPU of the only rank
   scheduler::DraftRouterOptions router;                      // its salt is filled in
   base::Nanos draft_latency_warn = 50 * base::kMillisecond;  // 0: no warning
   speculation::ChoiceOptions drafter_choice;

@@ -152,6 +152,7 @@ model::DeviceTree WholeTree(const StepPlan& plan, const PlanSequence& sequence,
   if (ReadsWeights(sequence)) {
     tree.weight_row = sequence.weight_row;
     tree.weights = weights->bytes();
+    tree.weights_on_device = weights->on_device();
     tree.totals = weights->totals();
     tree.entries = weights->shape().entries;
   }
@@ -399,21 +400,44 @@ speculation::Accepted RankVerifier::Weigh(const StepPlan& plan, int32_t s,
   TreeToVerify round;
   round.tree = &tree;
   round.coupling = sequence.coupling;
-  round.draw = sequence.draw;
   round.sampling = sequence.sampling;
   round.typical = typical_;
-  round.weights = weights;
-  round.weight_row = sequence.weight_row;
+  if (tree.size() > 1) {
+    round.draw = sequence.draw;
+    round.weights = weights;
+    round.weight_row = sequence.weight_row;
+  }
   return trees_verifier_.Verify(
       round, [&](int node) { return Changed(plan, s, sequence.first_logit + node); }, random);
 }
 
-void RankVerifier::FinishTree(const StepPlan& plan, int32_t s, const schemas::DraftWeights* weights,
-                              Verdict* verdict) {
+absl::StatusOr<const schemas::DraftWeights*> RankVerifier::OnHost(
+    const schemas::DraftWeights* weights) {
+  if (weights == nullptr || !weights->on_device()) return weights;
+  const size_t bytes = weights->shape().bytes();
+  weight_words_.resize((bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t));
+  auto* const here = reinterpret_cast<uint8_t*>(weight_words_.data());
+  absl::Status fetched = draft_rows_->Fetch(weights->bytes(), here);
+  if (!fetched.ok()) return fetched;
+  // Looked at once more, since their sender may have been able to change them.
+  auto opened = schemas::DraftWeights::Open(weights->shape(), {here, bytes});
+  if (!opened.ok()) return opened.status();
+  weights_here_ = *std::move(opened);
+  return &weights_here_;
+}
+
+absl::Status RankVerifier::FinishTree(const StepPlan& plan, int32_t s,
+                                      const schemas::DraftWeights* weights, Verdict* verdict) {
   const PlanSequence& sequence = plan.sequences[s];
-  const speculation::TokenTree tree = TreeOf(plan, sequence);
+  speculation::TokenTree tree = TreeOf(plan, sequence);
+  const absl::StatusOr<const schemas::DraftWeights*> here = OnHost(weights);
+  if (absl::IsInvalidArgument(here.status())) {
+    tree = speculation::TokenTree::Root(tree.tokens[0]);  // nothing of it can be accepted
+  } else if (!here.ok()) {
+    return here.status();
+  }
   speculation::Accepted accepted =
-      Weighs(sequence) ? Weigh(plan, s, tree, weights) : Walk(plan, s, tree);
+      Weighs(sequence) ? Weigh(plan, s, tree, here.value_or(nullptr)) : Walk(plan, s, tree);
   if (sequence.logprobs >= 0) {
     for (size_t i = 0; i < accepted.tokens.size(); ++i) {
       const int32_t node = i == 0 ? 0 : accepted.path[i - 1];
@@ -423,6 +447,7 @@ void RankVerifier::FinishTree(const StepPlan& plan, int32_t s, const schemas::Dr
     }
   }
   verdict->accepted[s] = std::move(accepted);
+  return absl::OkStatus();
 }
 
 absl::Status RankVerifier::Verify(const StepPlan& plan,
@@ -441,7 +466,7 @@ absl::Status RankVerifier::Verify(const StepPlan& plan,
     if (Mine(plan.sequences[task.sequence])) FinishRow(plan, task, verdict);
   }
   for (int32_t s : trees_) {
-    if (Mine(plan.sequences[s])) FinishTree(plan, s, weights[s], verdict);
+    if (Mine(plan.sequences[s])) status.Update(FinishTree(plan, s, weights[s], verdict));
   }
   return status;
 }

@@ -45,11 +45,14 @@ bool ReadsWeights(const scheduler::PlanSequence& sequence);
 // Owned by one rank's thread; keeps its scratch memory from step to step.
 class RankVerifier {
  public:
+  // draft_rows: of a single rank that may be given weights in its device's memory.
   RankVerifier(model::Communicator* communicator, int32_t vocabulary,
-               const speculation::TypicalOptions& typical = {})
+               const speculation::TypicalOptions& typical = {},
+               model::DeviceDraftRows* draft_rows = nullptr)
       : communicator_(communicator),
         vocabulary_(vocabulary),
         typical_(typical),
+        draft_rows_(draft_rows),
         changer_(vocabulary),
         trees_verifier_(vocabulary) {}
 
@@ -83,8 +86,10 @@ class RankVerifier {
   bool Mine(const scheduler::PlanSequence& sequence) const;
   base::TokenId Choose(const scheduler::StepPlan& plan, int32_t s, int32_t logit);
   void FinishRow(const scheduler::StepPlan& plan, const RowTask& task, Verdict* verdict);
-  void FinishTree(const scheduler::StepPlan& plan, int32_t s, const schemas::DraftWeights* weights,
-                  Verdict* verdict);
+  absl::Status FinishTree(const scheduler::StepPlan& plan, int32_t s,
+                          const schemas::DraftWeights* weights, Verdict* verdict);
+  // The same weights where this thread can read them. InvalidArgument: they are no longer sound.
+  absl::StatusOr<const schemas::DraftWeights*> OnHost(const schemas::DraftWeights* weights);
   // The coupled rule, a node at a time: rows beside the accepted path are not read.
   speculation::Accepted Walk(const scheduler::StepPlan& plan, int32_t s,
                              const speculation::TokenTree& tree);
@@ -101,6 +106,7 @@ class RankVerifier {
   model::Communicator* const communicator_;
   const int32_t vocabulary_;
   const speculation::TypicalOptions typical_;
+  model::DeviceDraftRows* const draft_rows_;
   std::vector<RowTask> sharded_;
   std::vector<RowTask> whole_;                   // rows of prefills
   std::vector<int32_t> trees_;                   // sequences that their owner decides
@@ -125,6 +131,8 @@ class RankVerifier {
   speculation::LogitChanger changer_;
   int32_t changer_sequence_ = -1;  // index in plan.sequences that changer_ is open for
   std::vector<base::TokenId> path_;
+  std::vector<uint64_t> weight_words_;  // what OnHost has fetched,
+  schemas::DraftWeights weights_here_;  // and opened
   TreeVerifier trees_verifier_;
 };
 

@@ -43,6 +43,7 @@ constexpr uint32_t kIdleTurns = 1023;
 Engine::Engine(const FabricOptions& options, const FabricHandler& handler, PeerTable& peers,
                Counters& counters)
     : options_(options),
+      gpu_(options.gpu),
       handler_(handler),
       peers_(peers),
       counters_(counters),
@@ -62,6 +63,8 @@ Engine::~Engine() {
     (void)context_.release();
     return;
   }
+  // This may be another thread than the one that they were mapped on.
+  UseThread().IgnoreError();
   for (auto& [id, pool] : pools_) UnmapSlab(context_.get(), pool->slab_);
   context_.reset();
 }
@@ -75,7 +78,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const FabricOptions& opti
   return engine;
 }
 
+absl::Status Engine::UseThread() const { return gpu_ < 0 ? absl::OkStatus() : UseGpu(gpu_); }
+
 absl::Status Engine::Start() {
+  if (absl::Status used = UseThread(); !used.ok()) return used;
   ApplyUcxSettings(options_);
   may_ask_for_rendezvous_ = MayAskForRendezvous();
   may_share_memory_ = MayShareMemory(options_);
@@ -101,7 +107,7 @@ absl::Status Engine::TryRegistering() {
   trial.kind = options_.require_gpudirect ? MemoryKind::kCuda : MemoryKind::kHost;
   trial.slot_bytes = 1 << 20;
   trial.slots = 1;
-  auto slab = MapSlab(context_.get(), trial);
+  auto slab = MapSlab(context_.get(), trial, std::max(options_.gpu, 0));
   if (!slab.ok()) return slab.status();
   UnmapSlab(context_.get(), *slab);
   FreeSlab(*slab);
@@ -113,7 +119,8 @@ absl::StatusOr<std::shared_ptr<SlotPool>> Engine::AddPool(uint8_t id,
   if (pools_.contains(id)) {
     return absl::AlreadyExistsError(absl::StrCat("there is a pool ", id, " already"));
   }
-  auto slab = MapSlab(context_.get(), options);
+  if (options.kind == MemoryKind::kCuda) gpu_ = std::max(gpu_, 0);
+  auto slab = MapSlab(context_.get(), options, gpu_);
   if (!slab.ok()) return slab.status();
   std::lock_guard lock(shown_mutex_);
   return pools_.emplace(id, std::make_shared<SlotPool>(options, *slab, &FreeSlab)).first->second;

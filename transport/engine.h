@@ -63,6 +63,8 @@ class Engine {
                                                         PeerTable& peers, Counters& counters);
   ~Engine();  // any thread, once nobody uses it
 
+  // Once on the thread that is going to use the engine, where that is another than the creator's.
+  absl::Status UseThread() const;
   // Returns the address as bound.
   absl::StatusOr<std::string> Listen(const SocketAddress& address, const std::string& text);
   // `peer` is in the PeerTable already.
@@ -189,7 +191,8 @@ class Engine {
   void StartReceives(Connection& connection);
   void StartTensor(Connection& connection, const Announced& announced);
   static ReceiveOp& AddReceive(Connection& connection, const Announced& announced);
-  ReceiveOp& CopyOut(Connection& connection, const Announced& announced, void* data);
+  ReceiveOp& CopyOut(Connection& connection, const Announced& announced, void* data,
+                     MemoryKind kind);
   ReceiveOp& Receive(Connection& connection, const Announced& announced, void* data,
                      const SlotPool* pool);
   void Deliver(Connection& connection, const WireHeader& header, std::vector<uint8_t> payload);
@@ -207,6 +210,7 @@ class Engine {
                                 size_t bytes, const ucp_am_recv_param_t* param);
 
   const FabricOptions options_;
+  int gpu_;  // whose context UCX is used in; -1: none's
   const FabricHandler& handler_;
   PeerTable& peers_;
   Counters& counters_;

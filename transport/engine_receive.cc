@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 #include "transport/engine.h"
+#include "transport/gpu.h"
 
 namespace specfabric::transport {
 namespace {
@@ -195,9 +196,8 @@ void Engine::StartTensor(Connection& connection, const Announced& announced) {
   auto lease = pool->second->Take(fields.fence, SlotState::kReceiving);
   if (!lease.ok()) return drop(lease.status());
   void* const data = lease->data();
-  const bool on_host = pool->second->options().kind == MemoryKind::kHost;
-  ReceiveOp& op = announced.has_data && on_host
-                      ? CopyOut(connection, announced, data)
+  ReceiveOp& op = announced.has_data
+                      ? CopyOut(connection, announced, data, pool->second->options().kind)
                       : Receive(connection, announced, data, pool->second.get());
   op.lease = *std::move(lease);
   op.give_up_at = now_ + options_.receive_timeout;
@@ -214,13 +214,20 @@ ReceiveOp& Engine::AddReceive(Connection& connection, const Announced& announced
 
 // UCX's own receive would do, but outside its callback it never frees such data (1.13; since
 // openucx/ucx#8368), or frees it wrongly where it came in several parts (until openucx/ucx#11468).
-ReceiveOp& Engine::CopyOut(Connection& connection, const Announced& announced, void* data) {
+ReceiveOp& Engine::CopyOut(Connection& connection, const Announced& announced, void* data,
+                           MemoryKind kind) {
   ReceiveOp& op = AddReceive(connection, announced);
-  std::memcpy(data, announced.descriptor, op.bytes);
+  ucs_status_t status = UCS_OK;
+  if (kind == MemoryKind::kHost) {
+    std::memcpy(data, announced.descriptor, op.bytes);
+  } else if (absl::Status copied = CopyToGpu(announced.descriptor, op.bytes, data); !copied.ok()) {
+    spdlog::error("transport peer={}: {}", connection.address, std::string(copied.message()));
+    status = UCS_ERR_IO_ERROR;
+  }
   ucp_am_data_release(worker_.get(), announced.descriptor);
   counters_.bytes_copied += op.bytes;
   events_.any = true;
-  events_.received.emplace_back(&op, UCS_OK);
+  events_.received.emplace_back(&op, status);
   return op;
 }
 

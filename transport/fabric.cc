@@ -146,6 +146,7 @@ class Fabric::Impl {
   }
 
   void Run() {
+    engine_->UseThread().IgnoreError();  // as on the thread that made it
     std::vector<Command> commands;
     base::Nanos last_event = base::Now();
     while (true) {

@@ -56,6 +56,9 @@ struct FabricOptions {
   bool require_rdma = false;
   // Refuse to start where UCX cannot move GPU memory, or cannot move it by RDMA.
   bool require_gpudirect = false;
+  // Whose memory pools of MemoryKind::kCuda are of, among the GPUs that the process sees: UCX
+  // starts in its context. -1: the first one's, from the first such pool on.
+  int gpu = -1;
   FaultOptions faults;
 };
 

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <sys/stat.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -25,6 +26,7 @@ struct Driver {
   CuResult (*device)(CuDevice* device, int ordinal) = nullptr;
   CuResult (*retain)(CuContext* context, CuDevice device) = nullptr;
   CuResult (*set_current)(CuContext context) = nullptr;
+  CuResult (*copy_to_gpu)(uint64_t to, const void* from, size_t bytes) = nullptr;
 };
 
 template <typename Function>
@@ -35,6 +37,22 @@ bool Find(void* library, const char* name, Function* function) {
 
 absl::Status Refused(const std::string& why) {
   return absl::FailedPreconditionError(absl::StrCat("no GPU can be used: ", why));
+}
+
+absl::Status Load(const char* library, Driver* driver) {
+  // Never closed: contexts outlive the call.
+  void* const loaded = dlopen(library, RTLD_NOW | RTLD_GLOBAL);
+  if (loaded == nullptr) {
+    return Refused(absl::StrCat(library, ", of NVIDIA's driver, cannot be loaded"));
+  }
+  if (!Find(loaded, "cuInit", &driver->init) || !Find(loaded, "cuDeviceGetCount", &driver->count) ||
+      !Find(loaded, "cuDeviceGet", &driver->device) ||
+      !Find(loaded, "cuDevicePrimaryCtxRetain", &driver->retain) ||
+      !Find(loaded, "cuCtxSetCurrent", &driver->set_current) ||
+      !Find(loaded, "cuMemcpyHtoD_v2", &driver->copy_to_gpu)) {
+    return Refused(absl::StrCat(library, " is not NVIDIA's driver"));
+  }
+  return absl::OkStatus();
 }
 
 std::string ReadFile(const std::string& path) {
@@ -50,18 +68,8 @@ bool Exists(const std::string& path) {
 }  // namespace
 
 absl::Status UseGpu(int ordinal, const char* library) {
-  // Never closed: its context outlives the call.
-  void* const loaded = dlopen(library, RTLD_NOW | RTLD_GLOBAL);
-  if (loaded == nullptr) {
-    return Refused(absl::StrCat(library, ", of NVIDIA's driver, cannot be loaded"));
-  }
   Driver driver;
-  if (!Find(loaded, "cuInit", &driver.init) || !Find(loaded, "cuDeviceGetCount", &driver.count) ||
-      !Find(loaded, "cuDeviceGet", &driver.device) ||
-      !Find(loaded, "cuDevicePrimaryCtxRetain", &driver.retain) ||
-      !Find(loaded, "cuCtxSetCurrent", &driver.set_current)) {
-    return Refused(absl::StrCat(library, " is not NVIDIA's driver"));
-  }
+  if (absl::Status loaded = Load(library, &driver); !loaded.ok()) return loaded;
   int devices = 0;
   CuResult result = driver.init(0);
   if (result == kCuSuccess) result = driver.count(&devices);
@@ -76,6 +84,14 @@ absl::Status UseGpu(int ordinal, const char* library) {
   if (result == kCuSuccess) result = driver.set_current(context);
   if (result != kCuSuccess) return Refused(absl::StrCat("the driver's error ", result));
   return absl::OkStatus();
+}
+
+absl::Status CopyToGpu(const void* host, size_t bytes, void* gpu, const char* library) {
+  Driver driver;
+  if (absl::Status loaded = Load(library, &driver); !loaded.ok()) return loaded;
+  const CuResult result = driver.copy_to_gpu(reinterpret_cast<uint64_t>(gpu), host, bytes);
+  if (result == kCuSuccess) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("a copy to GPU memory: the driver's error ", result));
 }
 
 GpuDirect FindGpuDirect(const std::string& root) {

@@ -5,6 +5,7 @@
 // RDMA devices reach their memory. NVIDIA's driver library is loaded when it is first asked for, so
 // that nobody without a GPU needs it. Private to transport/, but for FindGpuDirect.
 
+#include <cstddef>
 #include <string>
 
 #include "absl/status/status.h"
@@ -15,6 +16,11 @@ namespace specfabric::transport {
 // UCX goes by. It is kept to the end of the process. FailedPrecondition, in one line: there is no
 // driver, or no such GPU. `library` is for tests.
 absl::Status UseGpu(int ordinal, const char* library = "libcuda.so.1");
+
+// Copies host memory to GPU memory, in the context of the calling thread, and waits for it.
+// Internal: the driver's error.
+absl::Status CopyToGpu(const void* host, size_t bytes, void* gpu,
+                       const char* library = "libcuda.so.1");
 
 // How an RDMA device of this machine comes at a GPU's memory.
 struct GpuDirect {

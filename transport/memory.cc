@@ -47,7 +47,7 @@ absl::Status CheckSizes(const SlotPoolOptions& options) {
 
 }  // namespace
 
-absl::StatusOr<Slab> MapSlab(ucp_context_h context, const SlotPoolOptions& options) {
+absl::StatusOr<Slab> MapSlab(ucp_context_h context, const SlotPoolOptions& options, int gpu) {
   const absl::Status sizes = CheckSizes(options);
   if (!sizes.ok()) return sizes;
   Slab slab;
@@ -73,7 +73,7 @@ absl::StatusOr<Slab> MapSlab(ucp_context_h context, const SlotPoolOptions& optio
                     "this UCX has no support for it, or finds no GPU");
     }
     // UCX allocates where the calling thread is, which is also the one that sends and receives.
-    if (absl::Status used = UseGpu(options.gpu); !used.ok()) {
+    if (absl::Status used = UseGpu(gpu); !used.ok()) {
       return failed(used.code(), std::string(used.message()));
     }
   }

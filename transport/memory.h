@@ -15,9 +15,11 @@ namespace specfabric::transport {
 // ResourceExhausted: no memory, or it may not be registered (RLIMIT_MEMLOCK). FailedPrecondition:
 // UCX has no such memory, or takes it for another kind (GPU memory that came out as host memory
 // would be read by the CPU).
-absl::StatusOr<Slab> MapSlab(ucp_context_h context, const SlotPoolOptions& options);
+// gpu: whose memory kCuda is; its context becomes the calling thread's.
+absl::StatusOr<Slab> MapSlab(ucp_context_h context, const SlotPoolOptions& options, int gpu);
 
-// Ends the registration. Device memory goes with it; host memory stays until FreeSlab.
+// Ends the registration. Device memory goes with it, by the context of its GPU, which has to be the
+// calling thread's; host memory stays until FreeSlab.
 void UnmapSlab(ucp_context_h context, Slab& slab);
 void FreeSlab(const Slab& slab);
 

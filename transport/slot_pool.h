@@ -59,7 +59,6 @@ struct SlotPoolOptions {
   MemoryKind kind = MemoryKind::kHost;
   size_t slot_bytes = 0;
   int32_t slots = 0;
-  int gpu = 0;  // whose memory it is, where it is a GPU's: of those that the process sees
 };
 
 // Memory as UCX has registered it. `handle` is UCX's (ucp_mem_h), null once the fabric is gone.

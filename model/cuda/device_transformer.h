@@ -16,6 +16,7 @@
 #include "model/cuda/device.h"
 #include "model/cuda/device_verifier.h"
 #include "model/cuda/device_weights.h"
+#include "model/cuda/draft_row_maker.h"
 #include "model/cuda/flash_attention.h"
 #include "model/cuda/graph_cache.h"
 #include "model/cuda/memory.h"
@@ -28,7 +29,7 @@
 
 namespace specfabric::model::cuda {
 
-class DeviceTransformer : public RankModel, private DeviceLogits {
+class DeviceTransformer : public RankModel, private DeviceLogits, private DeviceDraftRows {
  public:
   static absl::StatusOr<std::unique_ptr<DeviceTransformer>> Load(const std::string& model_dir,
                                                                  const RankOptions& options,
@@ -39,6 +40,7 @@ class DeviceTransformer : public RankModel, private DeviceLogits {
   // Enqueues; an error comes out of the next Forward.
   void MoveKv(absl::Span<const KvMove> moves) override;
   uint64_t NumericsFingerprint() const override { return fingerprint_; }
+  DeviceDraftRows* draft_rows() override { return whole_rows() ? this : nullptr; }
   int64_t KvBlockBytes() const override;
 
  private:
@@ -47,6 +49,10 @@ class DeviceTransformer : public RankModel, private DeviceLogits {
   absl::Status Verify(absl::Span<const DeviceTree> trees,
                       absl::Span<speculation::Accepted> accepted) override;
   absl::StatusOr<const float*> Fetch(absl::Span<const int32_t> rows) override;
+  absl::Status Draw(absl::Span<const RowDraw> draws, absl::Span<DrawnRow> drawn) override;
+  absl::Status Judge(const uint8_t* rows, int32_t vocabulary, int32_t entries,
+                     absl::Span<speculation::WeightRowFacts> facts) override;
+  absl::Status Fetch(absl::Span<const uint8_t> device, uint8_t* host) override;
   LogitMatrix Logits() const;
 
   DeviceTransformer(ModelConfig config, const RankOptions& options, const Partition& partition,
@@ -75,6 +81,7 @@ class DeviceTransformer : public RankModel, private DeviceLogits {
   absl::Status AddAndNorm(const DeviceBuffer* bias, const DeviceBuffer& weight, int32_t rows);
   absl::Status KeepRows(const PassInputs& inputs, int32_t rows);
   LayerCache CacheOf(int32_t layer) const;
+  bool whole_rows() const { return partition_.vocabulary == config_.vocabulary; }
   size_t element_bytes() const { return options_.dtype == DataType::kFloat32 ? 4 : 2; }
   int64_t slots() const { return int64_t{options_.kv_blocks} * options_.block_size; }
 
@@ -99,7 +106,8 @@ class DeviceTransformer : public RankModel, private DeviceLogits {
   PaddedInputs padded_inputs_;
   GraphCache graphs_;
   DeviceVerifier verifier_;
-  PinnedBuffer staged_moves_, staged_choices_, host_logits_;
+  DraftRowMaker draft_rows_;
+  PinnedBuffer staged_moves_, staged_choices_, host_logits_, host_weights_;
   DeviceBuffer moves_, choices_;
   // [rows][...], as in transformer.h; residual_ and attended_ twice, for all rows and for those
   // whose logits are wanted, which the last layer goes on with.

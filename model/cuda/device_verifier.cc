@@ -110,7 +110,11 @@ void DeviceVerifier::Stage(absl::Span<const DeviceTree> trees, Group* group) {
   upload_.Add(absl::MakeConstSpan(group->weight_row), &group->batch.weight_row);
   for (int32_t i = 0; i < group->size(); ++i) {
     const DeviceTree& tree = trees[group->index[i]];
-    upload_.Add(tree.weights, &group->rounds[i].weights);
+    if (tree.weights_on_device) {
+      group->rounds[i].weights = tree.weights.data();
+    } else {
+      upload_.Add(tree.weights, &group->rounds[i].weights);
+    }
     upload_.Add(tree.totals, &group->rounds[i].totals);
   }
   upload_.Add(absl::MakeConstSpan(group->rounds), &group->batch.rounds);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/cuda/draft_rows.h"
 #include "model/cuda/launch.h"
 #include "model/cuda/node_law.h"
 #include "model/cuda/reduce.h"
@@ -126,16 +127,13 @@ __device__ NodeDraft Round::DraftOf(int child) {
     return {.ids = &shared_.tokens[child], .entries = 1, .total = 1};
   }
   const int32_t row = batch_.weight_row[begin_ + child];
-  const bool whole = round_.entries == batch_.vocabulary;
-  const int64_t id_bytes = whole ? 0 : int64_t{round_.entries} * sizeof(base::TokenId);
-  const int64_t weight_bytes = int64_t{round_.entries} * sizeof(uint16_t);
-  // Rows that are not whole begin at multiples of an id's size (schemas/draft_weights.h).
-  const int64_t row_bytes = whole ? weight_bytes : id_bytes + (weight_bytes + 3) / 4 * 4;
-  const uint8_t* const place = round_.weights + row * row_bytes;
-  NodeDraft draft = {.weights = reinterpret_cast<const uint16_t*>(place + id_bytes),
-                     .ids = whole ? nullptr : reinterpret_cast<const base::TokenId*>(place),
-                     .entries = round_.entries,
-                     .taken = TakenBefore(child)};
+  const DraftRowLayout layout = {batch_.vocabulary, round_.entries};
+  const uint8_t* const place = round_.weights + row * layout.row_bytes();
+  NodeDraft draft = {
+      .weights = reinterpret_cast<const uint16_t*>(place + layout.id_bytes()),
+      .ids = layout.whole() ? nullptr : reinterpret_cast<const base::TokenId*>(place),
+      .entries = round_.entries,
+      .taken = TakenBefore(child)};
   draft.total = draft.TotalWithoutTaken(round_.totals[row]);
   return draft;
 }

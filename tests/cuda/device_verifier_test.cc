@@ -92,7 +92,7 @@ std::vector<SitedCase> RandomStep(std::mt19937* random, const target::Shape& sha
 class DeviceVerifierTest : public OpenDeviceTest {
  protected:
   // The first tree's rows lie behind those of the last, with a row of others before each; rows are
-  // wider than the vocabulary.
+  // wider than the vocabulary. Every second tree's weights are in the device's memory already.
   absl::StatusOr<std::vector<Accepted>> OnDevice(const std::vector<SitedCase>& step) {
     const int32_t vocabulary = step[0].round.vocabulary();
     const int64_t stride = vocabulary + 3;
@@ -100,6 +100,7 @@ class DeviceVerifierTest : public OpenDeviceTest {
     for (const SitedCase& sited : step) rows += sited.round.tree.size() + 1;
     std::vector<float> values(rows * stride, kNan);
     std::deque<target::Slot> slots;
+    std::deque<DeviceArray<uint64_t>> device_slots;
     std::vector<DeviceTree> trees;
     for (const SitedCase& sited : step) {
       const Case& round = sited.round;
@@ -122,6 +123,11 @@ class DeviceVerifierTest : public OpenDeviceTest {
       const schemas::DraftWeights& weights = slots.emplace_back(round).weights();
       tree.weight_row = round.row_of;
       tree.weights = weights.bytes();
+      if (slots.size() % 2 == 0) {
+        uint64_t* const there = device_slots.emplace_back(slots.back().words()).data();
+        tree.weights = {reinterpret_cast<const uint8_t*>(there), weights.bytes().size()};
+        tree.weights_on_device = true;
+      }
       tree.totals = weights.totals();
       tree.entries = weights.shape().entries;
     }

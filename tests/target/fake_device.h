@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
+#include "model/device_draft_rows.h"
 #include "model/device_logits.h"
 #include "schemas/draft_weights.h"
 #include "speculation/randomness.h"
@@ -122,6 +123,29 @@ class FakeDevice : public model::DeviceLogits {
   int decided_ = 0;
   std::vector<int32_t> fetched_rows_;
   std::vector<float> fetched_;
+};
+
+// The device's memory is the host's.
+class FakeDraftRows : public model::DeviceDraftRows {
+ public:
+  explicit FakeDraftRows(bool works) : works_(works) {}
+
+  absl::Status Draw(absl::Span<const model::RowDraw> /*draws*/,
+                    absl::Span<model::DrawnRow> /*drawn*/) override {
+    return absl::UnimplementedError("targets draw nothing");
+  }
+  absl::Status Judge(const uint8_t* /*rows*/, int32_t /*vocabulary*/, int32_t /*entries*/,
+                     absl::Span<speculation::WeightRowFacts> /*facts*/) override {
+    return absl::UnimplementedError("what is verified has been judged");
+  }
+  absl::Status Fetch(absl::Span<const uint8_t> device, uint8_t* host) override {
+    if (!works_) return absl::InternalError("broken");
+    std::copy(device.begin(), device.end(), host);
+    return absl::OkStatus();
+  }
+
+ private:
+  const bool works_;
 };
 
 }  // namespace specfabric::target

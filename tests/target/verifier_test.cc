@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -137,7 +138,8 @@ Verdict RunRanks(const StepPlan& plan, const std::vector<float>& logits, int ran
         const auto begin = logits.begin() + row * kVocabulary;
         shard.insert(shard.end(), begin + first, begin + last);
       }
-      RankVerifier verifier(communicators[r].get(), kVocabulary, kTypical);
+      FakeDraftRows draft_rows(where == Logits::kOnDevice);
+      RankVerifier verifier(communicators[r].get(), kVocabulary, kTypical, &draft_rows);
       const auto rows = static_cast<int32_t>(plan.logit_rows.size());
       FakeDevice device(shard, last - first, first, where == Logits::kOnDevice);
       model::LogitShard here = {.rows = rows, .width = last - first, .first = first};
@@ -365,6 +367,16 @@ TEST(RankVerifier, WeighsTreesOnTheirOwnerAsTheReferenceDoes) {
   EXPECT_GT(accepted, 200) << "nothing is tested if nothing is accepted";
 }
 
+// The same weights, as if they lay in a device's memory.
+schemas::DraftWeights OnDevice(const schemas::DraftWeights& weights) {
+  std::vector<speculation::WeightRowFacts> facts;
+  for (int row = 0; row < weights.shape().rows; ++row) {
+    facts.push_back(
+        speculation::FactsOf(weights.weights(row), weights.ids(row), weights.shape().vocabulary));
+  }
+  return *schemas::DraftWeights::OpenOnDevice(weights.shape(), weights.bytes(), facts);
+}
+
 // Adds the round's sequence, with its logits, to a step.
 void Join(const Round& round, int logprobs, StepPlan* plan, std::vector<float>* logits) {
   PlanSequence s = round.plan.sequences[0];
@@ -398,7 +410,8 @@ std::vector<int32_t> RowsForTheHost(const StepPlan& plan, const PlanSequence& s)
   return rows;
 }
 
-// Some sequences of a step are decided on the device, some have rows that the host has to see.
+// Some sequences of a step are decided on the device, some have rows that the host has to see, and
+// weights with them that lie on the device.
 TEST(RankVerifier, ALoneDeviceDecidesWhatItCanAndHandsOverOnlyTheOtherRows) {
   using speculation::Coupling, speculation::SiblingDraw;
   for (uint32_t seed = 0; seed < 50; ++seed) {
@@ -406,19 +419,22 @@ TEST(RankVerifier, ALoneDeviceDecidesWhatItCanAndHandsOverOnlyTheOtherRows) {
     StepPlan plan = MixedPlan(&random);
     std::vector<float> logits = RandomLogits(plan, &random);
     std::vector<Round> rounds;
-    Weights weights(plan.sequences.size(), nullptr);
+    std::deque<schemas::DraftWeights> there;
+    Weights weights(plan.sequences.size(), nullptr), on_device = weights;
     for (Coupling coupling : {Coupling::kRejection, Coupling::kTraversal, Coupling::kTypical}) {
       for (SiblingDraw draw : {SiblingDraw::kWithoutReplacement, SiblingDraw::kDeterministic}) {
         for (int logprobs : {-1, 2}) {
           rounds.push_back(RandomRound(coupling, draw, &random));
           Join(rounds.back(), logprobs, &plan, &logits);
           weights.push_back(rounds.back().weights.get());
+          on_device.push_back(&there.emplace_back(OnDevice(*weights.back())));
         }
       }
     }
     const auto expected = Accept(plan, RunRanks(plan, logits, 1, weights));
     Asked asked;
-    const auto found = Accept(plan, RunRanks(plan, logits, 1, weights, Logits::kOnDevice, &asked));
+    const Weights& given = seed % 2 == 0 ? on_device : weights;
+    const auto found = Accept(plan, RunRanks(plan, logits, 1, given, Logits::kOnDevice, &asked));
     int for_the_device = 0;
     std::vector<int32_t> rows;
     for (size_t s = 0; s < plan.sequences.size(); ++s) {
@@ -434,6 +450,25 @@ TEST(RankVerifier, ALoneDeviceDecidesWhatItCanAndHandsOverOnlyTheOtherRows) {
     std::sort(asked.rows.begin(), asked.rows.end());
     EXPECT_EQ(asked.rows, rows);
     EXPECT_LT(rows.size(), plan.logit_rows.size());
+  }
+}
+
+// Their sender may still reach them.
+TEST(RankVerifier, WeightsThatAreSoundNoLongerVerifyNothing) {
+  using speculation::Coupling, speculation::SiblingDraw;
+  std::mt19937 random(9);
+  for (Coupling coupling : {Coupling::kRejection, Coupling::kTraversal}) {
+    for (int trial = 0; trial < 20; ++trial) {
+      Round round = RandomRound(coupling, SiblingDraw::kWithoutReplacement, &random);
+      const schemas::DraftWeights there = OnDevice(*round.weights);
+      std::fill(round.bytes.begin(), round.bytes.end(), uint8_t{0xFF});
+      const Verdict verdict = RunRanks(round.plan, round.logits, 1, {&there}, Logits::kOnDevice);
+      EXPECT_TRUE(verdict.accepted[0].path.empty());
+      ASSERT_EQ(verdict.accepted[0].tokens.size(), 1u);
+      const auto row = absl::MakeConstSpan(round.logits).first(kVocabulary);
+      const auto kept = speculation::FilterMask(row, round.plan.sequences[0].sampling);
+      EXPECT_TRUE(kept[verdict.accepted[0].tokens[0]]);
+    }
   }
 }
 

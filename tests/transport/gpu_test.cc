@@ -40,6 +40,16 @@ TEST(UseGpuTest, SaysWhatIsMissing) {
   EXPECT_THAT(refused(0, "libc.so.6"), HasSubstr("libc.so.6 is not NVIDIA's driver"));
 }
 
+TEST(CopyToGpuTest, CopiesInTheContextThatWasTaken) {
+  const char from[] = "weights";
+  char to[sizeof(from)] = "";
+  ASSERT_TRUE(UseGpu(0, SPECFABRIC_FAKE_CUDA_DRIVER).ok());
+  ASSERT_TRUE(CopyToGpu(from, sizeof(from), to, SPECFABRIC_FAKE_CUDA_DRIVER).ok());
+  EXPECT_STREQ(to, from);
+  EXPECT_EQ(CopyToGpu(from, sizeof(from), to, "libc.so.6").code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
 class GpuDirectTest : public ::testing::Test {
  protected:
   GpuDirectTest() {

@@ -43,6 +43,14 @@ T __shfl_down_sync(unsigned mask, T value, int distance) {
   return __shfl_sync(mask, value, lane + distance < 32 ? lane + distance : lane);
 }
 
+inline unsigned __ballot_sync(unsigned mask, bool yes) {
+  unsigned votes = 0;
+  for (int lane = 0; lane < 32; ++lane) {
+    votes |= static_cast<unsigned>(specfabric::emulator::Exchange(mask, yes, lane)) << lane;
+  }
+  return votes;
+}
+
 inline unsigned long long atomicMax(unsigned long long* place, unsigned long long value) {
   const unsigned long long old = *place;
   if (value > old) *place = value;
@@ -79,6 +87,7 @@ inline void __nanosleep(unsigned /*nanoseconds*/) { std::this_thread::yield(); }
 inline int __clzll(long long value) {
   return std::countl_zero(static_cast<unsigned long long>(value));
 }
+inline int __popc(unsigned bits) { return std::popcount(bits); }
 inline uint32_t __float_as_uint(float value) { return std::bit_cast<uint32_t>(value); }
 inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
 template <typename T>

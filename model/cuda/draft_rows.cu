@@ -1,0 +1,377 @@
+#include "model/cuda/draft_rows.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/bfloat16.h"
+#include "base/exp.h"
+#include "model/cuda/launch.h"
+#include "model/cuda/reduce.h"
+#include "model/cuda/round_rows.h"
+
+namespace specfabric::model::cuda {
+namespace {
+
+using speculation::kLargestWeight;
+using speculation::kWeightRun;
+using speculation::kWeightSums;
+using speculation::SiblingDraw;
+using speculation::WeightRowFacts;
+
+static_assert(kWeightRun == speculation::kRowChunk);  // so that chunks of rows are runs
+constexpr int kDrawThreads = 512, kJudgeThreads = 256;
+constexpr int kMostWarps = 32;  // a block
+
+// Where the rows of a batch are made.
+struct RowsInWork {
+  int32_t runs = 0;             // a row
+  double* sums = nullptr;       // [nodes][runs], of each run's weights
+  uint16_t* weights = nullptr;  // [nodes][runs][kWeightRun], 0 past the vocabulary
+  RowFilters filters = {};
+
+  static RowsInWork In(const RoundBatch& rows, void* workspace) {
+    RowsInWork work = {.runs = ChunksOf(rows.vocabulary)};
+    const size_t runs = static_cast<size_t>(rows.nodes) * work.runs;
+    work.sums = static_cast<double*>(workspace);
+    work.filters = RowFilters::In(rows, work.sums + runs);
+    work.weights = reinterpret_cast<uint16_t*>(work.filters.of_node + rows.nodes);
+    return work;
+  }
+};
+
+// speculation::MakeWeights of one row, before it is cut to its heaviest tokens.
+class Weigher {
+ public:
+  __device__ Weigher(const RowFilter& filter, const base::SamplingParams& sampling)
+      : filter_(filter),
+        best_(filter.best == 0 ? -INFINITY : ScoreOf(filter.best)),
+        filtered_(sampling.filtered()),
+        scale_(base::ScaleFor(sampling.temperature)) {
+    // A row without anything above -inf has its lowest id chosen.
+    if (sampling.greedy()) chosen_ = best_ == -INFINITY ? 0 : TokenOf(filter.best);
+  }
+
+  __device__ uint16_t operator()(float logit, base::TokenId id) const {
+    if (chosen_ != base::kNoToken) return id == chosen_ ? kLargestWeight : 0;
+    if (Competitor(logit, id) < filter_.least) return 0;
+    if (!std::isinf(best_)) return speculation::RoundWeight(base::ExpWeight(logit, best_, scale_));
+    // The difference of two infinities is no number.
+    const bool lone = best_ == -INFINITY && filtered_;
+    return logit == best_ && (!lone || id == filter_.lone) ? kLargestWeight : 0;
+  }
+
+ private:
+  const RowFilter filter_;
+  const float best_;
+  const bool filtered_;
+  const base::ExpScale scale_;
+  base::TokenId chosen_ = base::kNoToken;
+};
+
+// speculation::TotalWeight of a run. All lanes of a warp together.
+__device__ double RunTotal(const uint16_t* run) {
+  constexpr int kOfLane = kWeightSums / kWarp;
+  double sums[kOfLane] = {};
+  for (int i = 0; i < kWeightRun; i += kWeightSums) {
+    for (int j = 0; j < kOfLane; ++j) {
+      sums[j] += base::WidenBFloat16(run[i + j * kWarp + Lane()]);
+    }
+  }
+  double total = 0;
+  for (int j = 0; j < kOfLane; ++j) {
+    for (int lane = 0; lane < kWarp; ++lane) total += __shfl_sync(kAllLanes, sums[j], lane);
+  }
+  return total;
+}
+
+// By GridOfChunks.
+__global__ void WeighRuns(RoundBatch rows, RowsInWork work) {
+  const int run = ChunkOfWarp();
+  if (run >= work.runs) return;
+  const int32_t node = static_cast<int32_t>(blockIdx.y);
+  const RoundRow row = RowOf(rows, node);
+  const Weigher weigh(work.filters.of_node[node], row.round->sampling);
+  const int64_t place = int64_t{node} * work.runs + run;
+  uint16_t* const weights = work.weights + place * kWeightRun;
+  for (int i = Lane(); i < kWeightRun; i += kWarp) {
+    const base::TokenId id = run * kWeightRun + i;
+    weights[i] = id < rows.vocabulary ? weigh(row.logits[id], id) : 0;
+  }
+  __syncwarp();
+  const double sum = RunTotal(weights);
+  if (Lane() == 0) work.sums[place] = sum;
+}
+
+// How many of the block's threads before this one have said yes, in this call and in those before
+// it. All threads together; `before` is the same for all of them.
+__device__ int32_t CountBefore(bool yes, int32_t* before) {
+  __shared__ int32_t of_warp[kMostWarps];
+  const unsigned votes = __ballot_sync(kAllLanes, yes);
+  const int warp = Thread() / kWarp, warps = Threads() / kWarp;
+  __syncthreads();  // of_warp may still be read for the call before this one
+  if (Lane() == 0) of_warp[warp] = __popc(votes);
+  __syncthreads();
+  int32_t rank = *before + __popc(votes & ((1u << Lane()) - 1));
+  for (int i = 0; i < warps; ++i) {
+    if (i < warp) rank += of_warp[i];
+    *before += of_warp[i];
+  }
+  return rank;
+}
+
+// One row, for all threads of a block together.
+class RowInWork {
+ public:
+  __device__ RowInWork(const DrawBatch& batch, const RowsInWork& work, int32_t node)
+      : draw_(batch.draws[node]),
+        vocabulary_(batch.rows.vocabulary),
+        runs_(work.runs),
+        weights_(work.weights + int64_t{node} * work.runs * kWeightRun),
+        sums_(work.sums + int64_t{node} * work.runs) {}
+
+  __device__ void KeepHeaviest();
+  __device__ void Write() const;
+  __device__ double Total() const;
+  // drawn->count is this thread block's to know when all have returned.
+  __device__ void Draw(DrawnRow* drawn);
+
+ private:
+  // The weight, by its eight bits from `shift` on, that the top_n-th heaviest has among those that
+  // agree with `found` above these; `left` is how many of them are still to be found, before and
+  // after. -1: there are no more than are wanted.
+  __device__ int DigitOf(int shift, int found, int32_t* left) const;
+  __device__ void SumRun(int run) {
+    const double sum = RunTotal(weights_ + int64_t{run} * kWeightRun);
+    if (Lane() == 0) sums_[run] = sum;
+  }
+  // speculation's Drawer: the run in which the sum of all weights passes `uniform` of the whole,
+  // and what of that lies in it; -1: nothing is left.
+  __device__ int RunAt(double uniform, double* within) const;
+
+  const RowDraw& draw_;
+  const int32_t vocabulary_, runs_;
+  uint16_t* const weights_;
+  double* const sums_;
+};
+
+__device__ int RowInWork::DigitOf(int shift, int found, int32_t* left) const {
+  constexpr int kDigits = 256;
+  __shared__ unsigned long long counts[kDigits];
+  __syncthreads();  // they may still be read for the digit before this one
+  for (int i = Thread(); i < kDigits; i += Threads()) counts[i] = 0;
+  __syncthreads();
+  for (int32_t id = Thread(); id < vocabulary_; id += Threads()) {
+    const int weight = weights_[id];
+    if ((weight ^ found) >> shift >> 8 == 0) atomicAdd(&counts[weight >> shift & 255], 1ull);
+  }
+  __syncthreads();
+  int digit = kDigits - 1;
+  while (digit >= 0 && counts[digit] <= static_cast<unsigned long long>(*left)) {
+    *left -= static_cast<int32_t>(counts[digit--]);
+  }
+  return digit;
+}
+
+// As speculation::MakeWeights does with top_n > 0: of the lightest weight that is kept, the lowest
+// ids.
+__device__ void RowInWork::KeepHeaviest() {
+  int32_t left = draw_.top_n;
+  const int high = DigitOf(8, 0, &left);
+  if (high < 0) return;
+  const int least = high << 8 | DigitOf(0, high << 8, &left);
+  if (least == 0) return;
+  int32_t before = 0;
+  for (int32_t first = 0; first < vocabulary_; first += Threads()) {
+    const int32_t id = first + Thread();
+    const int weight = id < vocabulary_ ? weights_[id] : 0;
+    const int32_t rank = CountBefore(weight == least, &before);
+    if (weight != 0 && (weight < least || (weight == least && rank >= left))) weights_[id] = 0;
+  }
+  __syncthreads();
+  for (int run = Thread() / kWarp; run < runs_; run += Threads() / kWarp) SumRun(run);
+  __syncthreads();
+}
+
+// As schemas::DraftWeightsWriter.
+__device__ void RowInWork::Write() const {
+  const DraftRowLayout layout = {vocabulary_, draw_.entries};
+  uint16_t* const weights = reinterpret_cast<uint16_t*>(draw_.row + layout.id_bytes());
+  if (layout.whole()) {
+    for (int32_t id = Thread(); id < vocabulary_; id += Threads()) weights[id] = weights_[id];
+    return;
+  }
+  int32_t weighty = 0;
+  for (int32_t first = 0; first < vocabulary_; first += Threads()) {
+    const int32_t id = first + Thread();
+    CountBefore(id < vocabulary_ && weights_[id] != 0, &weighty);
+  }
+  base::TokenId* const ids = reinterpret_cast<base::TokenId*>(draw_.row);
+  const int32_t spare = max(0, layout.entries - weighty);
+  int32_t before = 0;
+  for (int32_t first = 0; first < vocabulary_; first += Threads()) {
+    const int32_t id = first + Thread();
+    const uint16_t weight = id < vocabulary_ ? weights_[id] : 0;
+    const int32_t rank = CountBefore(weight != 0, &before), zeros = id - rank;
+    const int32_t at = rank + min(zeros, spare);
+    if (id >= vocabulary_ || (weight == 0 && zeros >= spare) || at >= layout.entries) continue;
+    ids[at] = id;
+    weights[at] = weight;
+  }
+  if (Thread() == 0 && layout.entries % 2 != 0) weights[layout.entries] = 0;
+}
+
+__device__ double RowInWork::Total() const {
+  __shared__ double sums[kWeightSums];
+  for (int i = Thread(); i < kWeightSums; i += Threads()) {
+    double sum = 0;
+    for (int32_t id = i; id < vocabulary_; id += kWeightSums) {
+      sum += base::WidenBFloat16(weights_[id]);
+    }
+    sums[i] = sum;
+  }
+  __syncthreads();
+  double total = 0;
+  for (int i = 0; i < kWeightSums; ++i) total += sums[i];
+  return total;
+}
+
+__device__ int RowInWork::RunAt(double uniform, double* within) const {
+  double total = 0;
+  for (int i = 0; i < runs_; ++i) total += sums_[i];
+  const double wanted = uniform * total;
+  double before = 0;
+  int run = -1;
+  for (int i = 0; i < runs_; ++i) {
+    if (sums_[i] == 0) continue;
+    // Rounding may carry `wanted` past the end: then it is the last run that has something.
+    if (run >= 0) before += sums_[run];
+    run = i;
+    if (before + sums_[i] > wanted) break;
+  }
+  *within = wanted - before;
+  return run;
+}
+
+__device__ void RowInWork::Draw(DrawnRow* drawn) {
+  __shared__ float values[kWeightRun];
+  __shared__ double within;
+  __shared__ int run, token;
+  for (int32_t sibling = 0; sibling < draw_.siblings; ++sibling) {
+    if (Thread() == 0) {
+      run = RunAt(speculation::SiblingUniform(draw_.sampling.seed, draw_.site, sibling), &within);
+    }
+    __syncthreads();
+    const int of = run;
+    if (of < 0) return;
+    uint16_t* const weights = weights_ + int64_t{of} * kWeightRun;
+    for (int i = Thread(); i < kWeightRun; i += Threads()) {
+      values[i] = base::WidenBFloat16(weights[i]);
+    }
+    __syncthreads();
+    if (Thread() == 0) {
+      double sum = 0;
+      for (int i = 0; i < kWeightRun && sum <= within; ++i) {
+        if (values[i] > 0) token = i;
+        sum += values[i];
+      }
+      drawn->siblings[sibling] = {of * kWeightRun + token, weights[token]};
+      drawn->count = sibling + 1;
+      if (draw_.draw == SiblingDraw::kWithoutReplacement) weights[token] = 0;
+    }
+    __syncthreads();
+    if (draw_.draw == SiblingDraw::kWithoutReplacement && Thread() < kWarp) SumRun(of);
+    __syncthreads();
+  }
+}
+
+// Grid: [nodes].
+__global__ void DrawRows(DrawBatch batch, RowsInWork work, DrawnRow* all) {
+  const int32_t node = static_cast<int32_t>(blockIdx.x);
+  RowInWork row(batch, work, node);
+  if (batch.draws[node].top_n > 0) row.KeepHeaviest();
+  row.Write();
+  const double total = row.Total();
+  DrawnRow* const drawn = all + node;
+  if (Thread() == 0) {
+    drawn->total = total;
+    drawn->count = 0;
+  }
+  __syncthreads();  // what is drawn is taken from the row
+  row.Draw(drawn);
+}
+
+// Grid: [rows].
+__global__ void JudgeRows(const uint8_t* bytes, DraftRowLayout layout, WeightRowFacts* facts) {
+  __shared__ double sums[kWeightSums];
+  __shared__ unsigned long long highest, last_after;  // last_after: entries from the misplaced on
+  if (Thread() == 0) highest = last_after = 0;
+  __syncthreads();
+  const uint8_t* const row = bytes + blockIdx.x * layout.row_bytes();
+  const auto* const ids = reinterpret_cast<const base::TokenId*>(row);
+  const auto* const weights = reinterpret_cast<const uint16_t*>(row + layout.id_bytes());
+  unsigned long long high = 0;
+  for (int32_t i = Thread(); i < layout.entries; i += Threads()) {
+    high = max(high, static_cast<unsigned long long>(weights[i]));
+    if (layout.whole()) continue;
+    const base::TokenId previous = i == 0 ? -1 : ids[i - 1];
+    if (ids[i] > previous && ids[i] < layout.vocabulary) continue;
+    atomicMax(&last_after, static_cast<unsigned long long>(layout.entries - i));
+  }
+  atomicMax(&highest, high);
+  __syncthreads();
+  const auto misplaced = layout.entries - static_cast<int32_t>(last_after);
+  if (misplaced < layout.entries) {
+    if (Thread() != 0) return;
+    facts[blockIdx.x] = {.highest = static_cast<uint16_t>(highest),
+                         .misplaced = misplaced,
+                         .id = ids[misplaced],
+                         .previous = misplaced == 0 ? -1 : ids[misplaced - 1]};
+    return;
+  }
+  for (int lane = Thread(); lane < kWeightSums; lane += Threads()) {
+    double sum = 0;
+    if (layout.whole()) {
+      for (int32_t i = lane; i < layout.entries; i += kWeightSums) {
+        sum += base::WidenBFloat16(weights[i]);
+      }
+    } else {
+      for (int32_t i = 0; i < layout.entries; ++i) {
+        if (ids[i] % kWeightSums == lane) sum += base::WidenBFloat16(weights[i]);
+      }
+    }
+    sums[lane] = sum;
+  }
+  __syncthreads();
+  if (Thread() != 0) return;
+  double total = 0;
+  for (int i = 0; i < kWeightSums; ++i) total += sums[i];
+  facts[blockIdx.x] = {.total = total, .highest = static_cast<uint16_t>(highest)};
+}
+
+}  // namespace
+
+size_t DrawBytes(const RoundBatch& rows) {
+  const size_t runs = static_cast<size_t>(rows.nodes) * ChunksOf(rows.vocabulary);
+  return runs * (sizeof(double) + kWeightRun * sizeof(uint16_t)) + RowFilters::Bytes(rows);
+}
+
+absl::Status EnqueueDraws(const DrawBatch& batch, void* workspace, DrawnRow* drawn, Stream stream) {
+  const RoundBatch& rows = batch.rows;
+  const RowsInWork work = RowsInWork::In(rows, workspace);
+  absl::Status filtered = EnqueueRowFilters(rows, work.filters, stream);
+  if (!filtered.ok()) return filtered;
+  const ChunkGrid shape = GridOfChunks(rows.nodes, work.runs);
+  absl::Status weighed =
+      Launch("draft weights", WeighRuns, shape.grid, shape.block, stream, rows, work);
+  if (!weighed.ok()) return weighed;
+  return Launch("draft draws", DrawRows, dim3(rows.nodes), dim3(kDrawThreads), stream, batch, work,
+                drawn);
+}
+
+absl::Status EnqueueJudge(const uint8_t* bytes, int32_t rows, const DraftRowLayout& layout,
+                          WeightRowFacts* facts, Stream stream) {
+  return Launch("draft rows' facts", JudgeRows, dim3(rows), dim3(kJudgeThreads), stream, bytes,
+                layout, facts);
+}
+
+}  // namespace specfabric::model::cuda

@@ -1,0 +1,58 @@
+#ifndef SPECFABRIC_MODEL_CUDA_DRAFT_ROWS_H_
+#define SPECFABRIC_MODEL_CUDA_DRAFT_ROWS_H_
+
+// The rows of a draft's weights on the device (model/device_draft_rows.h): how they lie, how they
+// are made and drawn from, and whether those that a peer has sent are sound.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "base/isa.h"
+#include "base/types.h"
+#include "model/cuda/row_law.h"
+#include "model/cuda/stream.h"
+#include "model/device_draft_rows.h"
+#include "speculation/proposal.h"
+
+namespace specfabric::model::cuda {
+
+// As schemas/draft_weights.h lays out one row: ids where it does not name all tokens, weights, and
+// zeros up to a multiple of an id's size.
+struct DraftRowLayout {
+  int32_t vocabulary = 0;
+  int32_t entries = 0;
+
+  SPECFABRIC_HOST_DEVICE bool whole() const { return entries == vocabulary; }
+  SPECFABRIC_HOST_DEVICE int64_t id_bytes() const {
+    return whole() ? 0 : int64_t{entries} * sizeof(base::TokenId);
+  }
+  SPECFABRIC_HOST_DEVICE int64_t row_bytes() const {
+    const int64_t weights = int64_t{entries} * sizeof(uint16_t);
+    return whole() ? weights : id_bytes() + (weights + 3) / 4 * 4;
+  }
+};
+
+// Rows to be made of the logits, all in device memory: trees of a node each, of whose rounds
+// sampling and first_logit say what RowDraw does.
+struct DrawBatch {
+  RoundBatch rows = {};
+  const RowDraw* draws = nullptr;  // [rows.nodes]
+};
+
+// Device memory that EnqueueDraws works in, aligned to 16 bytes: half of what the rows' logits
+// take, and some.
+size_t DrawBytes(const RoundBatch& rows);
+
+// Enqueues DeviceDraftRows::Draw. drawn: [nodes], device memory. The batch has passed
+// CheckRoundBatch. Internal: the device's own error.
+absl::Status EnqueueDraws(const DrawBatch& batch, void* workspace, DrawnRow* drawn, Stream stream);
+
+// Enqueues DeviceDraftRows::Judge. rows: 1 to 65535; facts: [rows], device memory. Internal: the
+// device's own error.
+absl::Status EnqueueJudge(const uint8_t* bytes, int32_t rows, const DraftRowLayout& layout,
+                          speculation::WeightRowFacts* facts, Stream stream);
+
+}  // namespace specfabric::model::cuda
+
+#endif  // SPECFABRIC_MODEL_CUDA_DRAFT_ROWS_H_

@@ -1,0 +1,199 @@
+// A draft whose weights are made in its device's memory sends what one sends that makes them on its
+// host, and a target finds them the same.
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/hash.h"
+#include "draft/draft_engine.h"
+#include "model/cuda/device_transformer.h"
+#include "tests/cuda/device.h"
+#include "tests/model/checkpoint_writer.h"
+#include "tests/model/passes.h"
+
+namespace specfabric::draft {
+namespace {
+
+using model::cuda::DeviceArray;
+using model::cuda::DeviceTransformer;
+using transport::MemoryKind;
+
+constexpr int32_t kVocabulary = 101, kSlots = 6;
+
+// What came of one request.
+struct Sent {
+  schemas::DraftStatus status = schemas::DraftStatus::kOk;
+  std::vector<int32_t> parents = {};
+  std::vector<base::TokenId> tokens = {};
+  std::vector<float> scores = {};
+  int32_t rows = 0, entries = 0;
+  std::vector<uint8_t> bytes = {};
+  bool operator==(const Sent&) const = default;
+};
+
+// An engine, and slots in memory of this kind that nobody has registered.
+class Draft {
+ public:
+  Draft(const std::string& model_dir, const DraftEngineOptions& options, MemoryKind kind)
+      : kind_(kind), communicators_(model::MakeThreadCommunicators(1)) {
+    const model::RankOptions rank = {.dtype = model::DataType::kFloat32,
+                                     .kv_blocks = options.sessions.kv_blocks,
+                                     .block_size = options.sessions.block_size};
+    auto model = DeviceTransformer::Load(model_dir, rank, communicators_[0].get());
+    EXPECT_TRUE(model.ok()) << model.status();
+    model_ = model->get();
+    const transport::SlotPoolOptions slots = {
+        kind, DraftEngine::WeightsSlotBytes(options, kVocabulary), kSlots};
+    const size_t bytes = kSlots * transport::SlotPool::Stride(slots);
+    host_.assign(bytes / sizeof(uint64_t), 0);
+    auto* data = reinterpret_cast<uint8_t*>(host_.data());
+    if (kind == MemoryKind::kCuda) {
+      device_.emplace(host_);
+      data = reinterpret_cast<uint8_t*>(device_->data());
+    }
+    pool_ = std::make_shared<transport::SlotPool>(
+        slots, transport::Slab{kind, data, bytes, nullptr}, [](const transport::Slab&) {});
+    engine_ = std::make_unique<DraftEngine>(
+        options, *std::move(model),
+        [this](const transport::Fence& fence) { return pool_->Acquire(fence); },
+        [this](uint64_t /*peer*/, schemas::DraftReply reply, OutgoingWeights weights) {
+          Note(reply, weights);
+        });
+  }
+
+  // The requests' replies, by sequence.
+  std::map<uint64_t, Sent> Answer(const std::vector<schemas::DraftRequest>& requests) {
+    sent_.clear();
+    for (const schemas::DraftRequest& request : requests) engine_->Accept(1, request, base::Now());
+    for (int steps = 0; steps < 20 && !engine_->idle(); ++steps) {
+      const absl::Status stepped = engine_->Step();
+      EXPECT_TRUE(stepped.ok()) << stepped;
+    }
+    EXPECT_TRUE(engine_->idle());
+    return std::exchange(sent_, {});
+  }
+
+ private:
+  void Note(const schemas::DraftReply& reply, const OutgoingWeights& weights) {
+    Sent& sent = sent_[reply.sequence];
+    sent = {reply.status,
+            reply.parents,
+            reply.tokens,
+            reply.scores,
+            reply.weights_rows,
+            reply.weights_entries,
+            {}};
+    if (!weights.lease) return;
+    const absl::Span<const uint8_t> there(weights.lease.data(), weights.bytes);
+    std::vector<uint64_t> words((weights.bytes + 7) / 8);
+    auto* const here = reinterpret_cast<uint8_t*>(words.data());
+    if (kind_ == MemoryKind::kHost) {
+      std::memcpy(here, there.data(), there.size());
+    } else {
+      ASSERT_TRUE(model_->draft_rows()->Fetch(there, here).ok());
+    }
+    sent.bytes.assign(here, here + weights.bytes);
+    const schemas::DraftWeightsShape shape = {reply.weights_rows, kVocabulary,
+                                              reply.weights_entries};
+    const auto opened = schemas::DraftWeights::Open(shape, {here, weights.bytes});
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    if (kind_ == MemoryKind::kHost) return;
+    std::vector<speculation::WeightRowFacts> facts(shape.rows);
+    ASSERT_TRUE(model_->draft_rows()
+                    ->Judge(there.data(), shape.vocabulary, shape.entries, absl::MakeSpan(facts))
+                    .ok());
+    const auto judged = schemas::DraftWeights::OpenOnDevice(shape, there, facts);
+    ASSERT_TRUE(judged.ok()) << judged.status();
+    EXPECT_EQ(judged->totals(), opened->totals());
+  }
+
+  const MemoryKind kind_;
+  const std::vector<std::unique_ptr<model::Communicator>> communicators_;
+  std::vector<uint64_t> host_;
+  std::optional<DeviceArray<uint64_t>> device_;
+  std::shared_ptr<transport::SlotPool> pool_;
+  model::RankModel* model_ = nullptr;
+  std::unique_ptr<DraftEngine> engine_;
+  std::map<uint64_t, Sent> sent_;
+};
+
+schemas::DraftRequest Request(uint64_t sequence, int32_t prompt, schemas::Coupling coupling) {
+  schemas::DraftRequest request;
+  request.target_incarnation = 9;
+  request.sequence = sequence;
+  request.round = request.draw = 1;
+  request.request_id = sequence;
+  request.base_hash = base::kEmptyPrefixHash;
+  request.append_tokens = model::RandomTokens(prompt, static_cast<uint32_t>(sequence));
+  request.max_nodes = 20;
+  request.time_budget = 100 * base::kSecond;
+  request.coupling = coupling;
+  request.sampling = {.temperature = 1.0f, .seed = sequence * 77};
+  request.prompt_length = prompt;
+  request.weights_bytes = 1 << 20;
+  return request;
+}
+
+// Each in a way of its own; of all, one pass holds rows that stay and rows that do not.
+std::vector<schemas::DraftRequest> Requests(const DraftEngineOptions& options) {
+  using schemas::Coupling;
+  std::vector<schemas::DraftRequest> requests = {
+      Request(1, 5, Coupling::kRejection), Request(2, 3, Coupling::kTraversal),
+      Request(3, 4, Coupling::kCoupled),   Request(4, 7, Coupling::kRejection),
+      Request(5, 2, Coupling::kRejection), Request(6, 2, Coupling::kTraversal),
+      Request(7, 3, Coupling::kTypical),   Request(8, 3, Coupling::kRejection)};
+  requests[1].sampling.temperature = 0.3f;
+  requests[1].sampling.top_p = 0.9f;
+  requests[3].sampling.top_k = 1;  // fewer siblings than there is room for
+  requests[4].max_nodes = 5;       // the budget ends in the middle of a level
+  const auto row = schemas::ShapeFor(1, kVocabulary, options.top_n).row_bytes();
+  requests[5].weights_bytes = static_cast<uint32_t>(2 * row);  // and here the slot does
+  return requests;
+}
+
+class DeviceDraftTest : public model::cuda::DeviceTest {};
+
+TEST_F(DeviceDraftTest, SendsWhatAHostsMemoryWouldHold) {
+  const model::TempDir dir;
+  model::WriteCheckpoint(dir.path(), model::OddConfig(), 5);
+  using speculation::SiblingDraw;
+  for (const auto& [top_n, draw] :
+       {std::pair{0, SiblingDraw::kWithoutReplacement}, {7, SiblingDraw::kWithReplacement}}) {
+    DraftEngineOptions options;
+    options.sessions = {.kv_blocks = 128, .block_size = 4, .max_sessions = 16, .context = 256};
+    options.sampled_growth.widths = {3, 2, 1};
+    options.sampled_draw = draw;
+    options.top_n = top_n;
+    options.ahead.policy = AheadPolicy::kOff;
+    Draft on_host(dir.path(), options, MemoryKind::kHost);
+    Draft on_device(dir.path(), options, MemoryKind::kCuda);
+    const std::vector<schemas::DraftRequest> requests = Requests(options);
+    const std::map<uint64_t, Sent> expected = on_host.Answer(requests);
+    std::map<uint64_t, Sent> sent = on_device.Answer(requests);
+    ASSERT_EQ(sent.size(), requests.size());
+    for (const auto& [sequence, reply] : expected) {
+      EXPECT_TRUE(sent[sequence] == reply)
+          << "sequence " << sequence << ": " << sent[sequence].tokens.size() << " guesses, "
+          << sent[sequence].bytes.size() << " bytes, expected " << reply.tokens.size() << ", "
+          << reply.bytes.size();
+    }
+    // What the requests are for.
+    EXPECT_EQ(expected.at(1).rows, 1 + 3 + 6);
+    EXPECT_EQ(expected.at(3).rows, 0);
+    if (draw == speculation::SiblingDraw::kWithoutReplacement) {
+      EXPECT_EQ(expected.at(4).tokens.size(), 3u);
+    }
+    EXPECT_EQ(expected.at(5).tokens.size(), 5u);
+    EXPECT_EQ(expected.at(6).rows, 2);
+    EXPECT_EQ(expected.at(8).status, schemas::DraftStatus::kOk);
+  }
+}
+
+}  // namespace
+}  // namespace specfabric::draft

@@ -1,0 +1,308 @@
+// Rows of draft weights made, drawn from and judged on the device, against speculation/proposal.h
+// and schemas/draft_weights.h.
+
+#include "model/cuda/draft_rows.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "model/cuda/draft_row_maker.h"
+#include "schemas/draft_weights.h"
+#include "speculation/proposal.h"
+#include "tests/cuda/open_device.h"
+#include "tests/target/random_rounds.h"
+
+namespace specfabric::model::cuda {
+namespace {
+
+using schemas::DraftWeights;
+using schemas::DraftWeightsShape;
+using speculation::SiblingDraw;
+using speculation::WeightRowFacts;
+using target::Logits;
+using target::Weights;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr SiblingDraw kDraws[] = {SiblingDraw::kWithReplacement, SiblingDraw::kWithoutReplacement};
+
+struct Row {
+  Logits logits = {};
+  base::SamplingParams sampling = {};
+  int32_t top_n = 0;
+  SiblingDraw draw = SiblingDraw::kWithoutReplacement;
+  int32_t siblings = 4;
+  base::DrawSite site = {.purpose = base::Purpose::kDraft};
+
+  DraftWeightsShape shape(int32_t rows = 1) const {
+    return schemas::ShapeFor(rows, static_cast<int32_t>(logits.size()), top_n);
+  }
+};
+
+// What came of a row: the bytes that are sent, and what was drawn.
+struct Made {
+  std::vector<uint8_t> bytes = {};
+  double total = 0;
+  std::vector<base::TokenId> tokens = {};
+  std::vector<uint16_t> weights = {};
+  bool operator==(const Made&) const = default;
+};
+
+Made OnCpu(const Row& row) {
+  Weights weights(row.logits.size());
+  speculation::MakeWeights(row.logits, row.sampling, row.top_n, absl::MakeSpan(weights));
+  Made made = {.bytes = std::vector<uint8_t>(row.shape().bytes()),
+               .total = speculation::TotalWeight(weights)};
+  std::vector<uint64_t> slot((made.bytes.size() + 7) / 8);
+  schemas::DraftWeightsWriter(row.shape(), reinterpret_cast<uint8_t*>(slot.data()))
+      .Write(0, weights);
+  std::memcpy(made.bytes.data(), slot.data(), made.bytes.size());
+  made.tokens =
+      row.draw == SiblingDraw::kWithReplacement
+          ? speculation::DrawWithReplacement(weights, row.siblings, row.sampling.seed, row.site)
+          : speculation::DrawWithoutReplacement(weights, row.siblings, row.sampling.seed, row.site);
+  for (base::TokenId token : made.tokens) made.weights.push_back(weights[token]);
+  return made;
+}
+
+Row RandomRow(std::mt19937* random, int vocabulary, float spread) {
+  Row row = {.logits = target::RandomLogits(random, vocabulary, spread),
+             .sampling = target::RandomSampling(random),
+             .draw = kDraws[(*random)() % 2],
+             .siblings = 1 + static_cast<int32_t>((*random)() % 6)};
+  if ((*random)() % 8 == 0) row.sampling.temperature = 0;
+  row.sampling.seed = (*random)() * uint64_t{0x100000001};
+  row.site.position = (*random)() % 5000;
+  row.site.draw = (*random)();
+  row.site.node = (*random)() % 64;
+  return row;
+}
+
+class DraftRowsTest : public OpenDeviceTest {
+ protected:
+  // All of one vocabulary; the logits lie in the other order, in wider rows.
+  absl::StatusOr<std::vector<Made>> OnDevice(const std::vector<Row>& rows) {
+    const size_t vocabulary = rows[0].logits.size(), stride = vocabulary + 5;
+    std::vector<float> values(rows.size() * stride, kNan);
+    std::vector<RowDraw> draws;
+    size_t bytes = 0;
+    for (const Row& row : rows) {
+      const size_t place = rows.size() - 1 - draws.size();
+      std::copy(row.logits.begin(), row.logits.end(), values.begin() + place * stride);
+      draws.push_back({.logit = static_cast<int32_t>(place),
+                       .sampling = row.sampling,
+                       .top_n = row.top_n,
+                       .entries = row.shape().entries,
+                       .draw = row.draw,
+                       .siblings = row.siblings,
+                       .site = row.site});
+      bytes += (row.shape().bytes() + 7) / 8 * 8;
+    }
+    DeviceArray<float> logits(values);
+    DeviceArray<uint8_t> slots(bytes);
+    bytes = 0;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      draws[i].row = slots.data() + bytes;
+      bytes += (rows[i].shape().bytes() + 7) / 8 * 8;
+    }
+    const LogitMatrix matrix = {.logits = logits.data(),
+                                .stride = static_cast<int64_t>(stride),
+                                .size = static_cast<int32_t>(vocabulary)};
+    std::vector<DrawnRow> drawn(rows.size());
+    absl::Status status = maker_.Draw(*device_, matrix, draws, absl::MakeSpan(drawn));
+    if (!status.ok()) return status;
+    const std::vector<uint8_t> written = slots.Read();
+    std::vector<Made> made;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const auto first = written.begin() + (draws[i].row - slots.data());
+      Made& of_row = made.emplace_back();
+      of_row.bytes.assign(first, first + rows[i].shape().bytes());
+      of_row.total = drawn[i].total;
+      for (int32_t s = 0; s < drawn[i].count; ++s) {
+        of_row.tokens.push_back(drawn[i].siblings[s].token);
+        of_row.weights.push_back(drawn[i].siblings[s].weight);
+      }
+    }
+    return made;
+  }
+
+  void ExpectTheCpus(const std::vector<Row>& rows) {
+    const absl::StatusOr<std::vector<Made>> made = OnDevice(rows);
+    ASSERT_TRUE(made.ok()) << made.status();
+    for (size_t i = 0; i < rows.size(); ++i) {
+      SCOPED_TRACE(testing::Message() << "row " << i << " of " << rows.size() << ", vocabulary "
+                                      << rows[i].logits.size() << ", top_n " << rows[i].top_n);
+      const Made expected = OnCpu(rows[i]);
+      ASSERT_EQ((*made)[i].tokens, expected.tokens);
+      ASSERT_EQ((*made)[i].weights, expected.weights);
+      ASSERT_EQ((*made)[i].total, expected.total);
+      ASSERT_TRUE((*made)[i].bytes == expected.bytes);
+    }
+  }
+
+  // Both sides' word about the same bytes.
+  void ExpectJudgedAlike(const DraftWeightsShape& shape, const std::vector<uint8_t>& bytes,
+                         std::string* refused) {
+    std::vector<uint64_t> slot((bytes.size() + 7) / 8);
+    std::memcpy(slot.data(), bytes.data(), bytes.size());
+    DeviceArray<uint64_t> there(slot);
+    const auto* device = reinterpret_cast<const uint8_t*>(there.data());
+    std::vector<WeightRowFacts> facts(shape.rows);
+    ASSERT_TRUE(
+        maker_.Judge(*device_, device, shape.vocabulary, shape.entries, absl::MakeSpan(facts))
+            .ok());
+    const auto on_device = DraftWeights::OpenOnDevice(shape, {device, bytes.size()}, facts);
+    const auto here =
+        DraftWeights::Open(shape, {reinterpret_cast<const uint8_t*>(slot.data()), bytes.size()});
+    ASSERT_EQ(on_device.status(), here.status());
+    if (here.ok()) {
+      ASSERT_TRUE(on_device->on_device());
+      ASSERT_EQ(on_device->totals(), here->totals());
+    }
+    *refused = std::string(here.status().message());
+  }
+
+  DraftRowMaker maker_;
+};
+
+TEST_F(DraftRowsTest, AreMadeAndDrawnFromAsOnTheCpu) {
+  std::mt19937 random(1);
+  for (int vocabulary : {1, 2, 17, 300, 1024, 2051}) {
+    for (int top_n : {0, 1, 7, 64}) {
+      std::vector<Row> rows;
+      for (int i = 0; i < 12; ++i) {
+        // Narrow ones have many weights that are alike, of which top_n cuts some.
+        Row row = RandomRow(&random, vocabulary, i % 3 == 0 ? 0.02f : 4.0f);
+        row.top_n = top_n;
+        rows.push_back(std::move(row));
+      }
+      ASSERT_NO_FATAL_FAILURE(ExpectTheCpus(rows));
+    }
+  }
+}
+
+TEST_F(DraftRowsTest, OddLogitsAreWeighedAsOnTheCpu) {
+  std::vector<Row> rows;
+  for (const Logits& logits : std::vector<Logits>{{kNan, 1, 2, -kInf},
+                                                  {0, kInf, 3, kNan},
+                                                  {kInf, kInf, 0, kInf},
+                                                  {kNan, kNan, kNan, kNan},
+                                                  {kNan, -kInf, -kInf, -kInf},
+                                                  {-kInf, -kInf, -kInf, -kInf},
+                                                  {-0.0f, 0.0f, -1e30f, 1e-30f}}) {
+    for (float temperature : {0.0f, 1e-20f, 1.0f}) {
+      for (SiblingDraw draw : kDraws) {
+        rows.push_back({.logits = logits, .sampling = {.temperature = temperature}, .draw = draw});
+        if (logits[3] == -kInf && logits[2] == -kInf) continue;  // see DeviceDraftRows::Draw
+        rows.push_back(rows.back());
+        rows.back().sampling.top_k = 2;
+        rows.push_back(rows.back());
+        rows.back().sampling.min_p = 0.5f;
+      }
+    }
+  }
+  ASSERT_NO_FATAL_FAILURE(ExpectTheCpus(rows));
+}
+
+TEST_F(DraftRowsTest, WhatIsNoDrawIsRefused) {
+  EXPECT_TRUE(maker_.Draw(*device_, {}, {}, {}).ok());
+  std::mt19937 random(3);
+  const Row sound = RandomRow(&random, 9, 1.0f);
+  for (int wrong = 0; wrong < 3; ++wrong) {
+    Row row = sound;
+    if (wrong == 0) row.siblings = 0;
+    if (wrong == 1) row.siblings = speculation::kMaxDraftNodes;
+    if (wrong == 2) row.draw = SiblingDraw::kDeterministic;
+    EXPECT_EQ(OnDevice({row}).status().code(), absl::StatusCode::kInvalidArgument) << wrong;
+  }
+  ASSERT_NO_FATAL_FAILURE(ExpectTheCpus({sound}));
+}
+
+TEST_F(DraftRowsTest, SentRowsAreJudgedAsOnTheCpu) {
+  std::mt19937 random(4);
+  int sound = 0, unsound = 0;
+  for (int vocabulary : {5, 300, 2051}) {
+    for (int top_n : {0, 1, 40}) {
+      for (int turn = 0; turn < 60; ++turn) {
+        Row row = RandomRow(&random, vocabulary, 2.0f);
+        row.top_n = top_n;
+        const DraftWeightsShape shape = row.shape(3);
+        std::vector<uint8_t> bytes;
+        for (int r = 0; r < shape.rows; ++r) {
+          row.logits = target::RandomLogits(&random, vocabulary, 2.0f);
+          const Made made = OnCpu(row);
+          bytes.insert(bytes.end(), made.bytes.begin(), made.bytes.end());
+        }
+        // A byte of what a stranger might send, or a row of zeros.
+        if (turn % 3 == 1) bytes[random() % bytes.size()] ^= 1u << random() % 8;
+        if (turn % 3 == 2) {
+          const size_t ids = shape.whole() ? 0 : shape.entries * sizeof(base::TokenId);
+          std::fill_n(bytes.begin() + shape.row_bytes() + ids, shape.entries * sizeof(uint16_t),
+                      uint8_t{0});
+        }
+        std::string refused;
+        ASSERT_NO_FATAL_FAILURE(ExpectJudgedAlike(shape, bytes, &refused));
+        (refused.empty() ? sound : unsound) += 1;
+      }
+    }
+  }
+  EXPECT_GT(sound, 180);
+  EXPECT_GT(unsound, 180);
+}
+
+TEST_F(DraftRowsTest, EveryFaultIsNamedAsOnTheCpu) {
+  const DraftWeightsShape cut = {.rows = 2, .vocabulary = 100, .entries = 3};
+  const DraftWeightsShape whole = {.rows = 2, .vocabulary = 3, .entries = 3};
+  struct Fault {
+    std::vector<int32_t> ids;
+    std::vector<uint16_t> weights;
+    const char* why;
+  };
+  for (const Fault& fault : std::vector<Fault>{
+           {{0, 1, 99}, {0x3F80, 0, 0x0001}, ""},
+           {{-1, 1, 2}, {0x3F80, 0, 0}, "weights: row 1: id -1 after -1, must"},
+           {{0, 1, 100}, {0x3F80, 0, 0}, "weights: row 1: id 100 after 1, must"},
+           {{5, 5, 4}, {0x3F80, 0, 0}, "weights: row 1: id 5 after 5, must"},
+           {{0, 1, 2}, {0x3F80, 0x7F80, 0}, "weights: row 1: has one that is not finite"},
+           {{0, 1, 2}, {0x3F80, 0, 0x7FC1}, "weights: row 1: has one that is not finite"},
+           {{0, 1, 2}, {0x3F80, 0x8001, 0}, "weights: row 1: has one that is not finite"},
+           {{0, 1, 2}, {0, 0, 0}, "weights: row 1: has none above 0"}}) {
+    for (const DraftWeightsShape& shape : {cut, whole}) {
+      if (shape.whole() && absl::StrContains(fault.why, "id ")) continue;
+      const std::vector<int32_t> good_ids = {7, 8, 9};
+      const std::vector<uint16_t> good_weights = {0x3F80, 0x3F00, 0};
+      std::vector<uint8_t> bytes(shape.bytes(), 0);
+      for (int row = 0; row < 2; ++row) {
+        uint8_t* place = bytes.data() + row * shape.row_bytes();
+        if (!shape.whole()) {
+          std::memcpy(place, (row == 0 ? good_ids : fault.ids).data(), 12);
+          place += 12;
+        }
+        std::memcpy(place, (row == 0 ? good_weights : fault.weights).data(), 6);
+      }
+      std::string refused;
+      ASSERT_NO_FATAL_FAILURE(ExpectJudgedAlike(shape, bytes, &refused));
+      EXPECT_TRUE(absl::StartsWith(refused, fault.why) && refused.empty() == (*fault.why == '\0'))
+          << refused;
+    }
+  }
+}
+
+TEST(DraftRowLayoutTest, IsTheSchemas) {
+  for (int32_t vocabulary : {1, 2, 7, 100}) {
+    for (int32_t entries = 1; entries <= vocabulary; ++entries) {
+      const DraftWeightsShape shape = {1, vocabulary, entries};
+      const DraftRowLayout layout = {vocabulary, entries};
+      EXPECT_EQ(layout.whole(), shape.whole());
+      EXPECT_EQ(layout.row_bytes(), static_cast<int64_t>(shape.row_bytes()));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace specfabric::model::cuda
