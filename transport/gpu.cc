@@ -27,6 +27,7 @@ struct Driver {
   CuResult (*retain)(CuContext* context, CuDevice device) = nullptr;
   CuResult (*set_current)(CuContext context) = nullptr;
   CuResult (*copy_to_gpu)(uint64_t to, const void* from, size_t bytes) = nullptr;
+  CuResult (*copy_from_gpu)(void* to, uint64_t from, size_t bytes) = nullptr;
 };
 
 template <typename Function>
@@ -49,10 +50,16 @@ absl::Status Load(const char* library, Driver* driver) {
       !Find(loaded, "cuDeviceGet", &driver->device) ||
       !Find(loaded, "cuDevicePrimaryCtxRetain", &driver->retain) ||
       !Find(loaded, "cuCtxSetCurrent", &driver->set_current) ||
-      !Find(loaded, "cuMemcpyHtoD_v2", &driver->copy_to_gpu)) {
+      !Find(loaded, "cuMemcpyHtoD_v2", &driver->copy_to_gpu) ||
+      !Find(loaded, "cuMemcpyDtoH_v2", &driver->copy_from_gpu)) {
     return Refused(absl::StrCat(library, " is not NVIDIA's driver"));
   }
   return absl::OkStatus();
+}
+
+absl::Status Copied(CuResult result) {
+  if (result == kCuSuccess) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("a copy of GPU memory: the driver's error ", result));
 }
 
 std::string ReadFile(const std::string& path) {
@@ -89,9 +96,13 @@ absl::Status UseGpu(int ordinal, const char* library) {
 absl::Status CopyToGpu(const void* host, size_t bytes, void* gpu, const char* library) {
   Driver driver;
   if (absl::Status loaded = Load(library, &driver); !loaded.ok()) return loaded;
-  const CuResult result = driver.copy_to_gpu(reinterpret_cast<uint64_t>(gpu), host, bytes);
-  if (result == kCuSuccess) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("a copy to GPU memory: the driver's error ", result));
+  return Copied(driver.copy_to_gpu(reinterpret_cast<uint64_t>(gpu), host, bytes));
+}
+
+absl::Status CopyFromGpu(const void* gpu, size_t bytes, void* host, const char* library) {
+  Driver driver;
+  if (absl::Status loaded = Load(library, &driver); !loaded.ok()) return loaded;
+  return Copied(driver.copy_from_gpu(host, reinterpret_cast<uint64_t>(gpu), bytes));
 }
 
 GpuDirect FindGpuDirect(const std::string& root) {

@@ -3,7 +3,7 @@
 
 // What the transport has to know of GPUs: a context in which UCX allocates and copies, and whether
 // RDMA devices reach their memory. NVIDIA's driver library is loaded when it is first asked for, so
-// that nobody without a GPU needs it. Private to transport/, but for FindGpuDirect.
+// that nobody without a GPU needs it. For transport/ and its bench.
 
 #include <cstddef>
 #include <string>
@@ -21,6 +21,9 @@ absl::Status UseGpu(int ordinal, const char* library = "libcuda.so.1");
 // Internal: the driver's error.
 absl::Status CopyToGpu(const void* host, size_t bytes, void* gpu,
                        const char* library = "libcuda.so.1");
+// The other way.
+absl::Status CopyFromGpu(const void* gpu, size_t bytes, void* host,
+                         const char* library = "libcuda.so.1");
 
 // How an RDMA device of this machine comes at a GPU's memory.
 struct GpuDirect {

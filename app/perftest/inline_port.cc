@@ -3,6 +3,8 @@
 #include <cstring>
 #include <utility>
 
+#include "app/perftest/pattern.h"
+
 namespace specfabric::perftest {
 
 using transport::Engine;
@@ -19,7 +21,10 @@ InlinePort::InlinePort(const transport::FabricOptions& options)
   handler_.on_frame = [this](PeerId peer, Frame frame) {
     if (peer == peer_) frames_.push_back(std::move(frame));
   };
-  handler_.on_tensor = [this](PeerId, transport::Tensor&&) { ++arrived_; };
+  handler_.on_tensor = [this](PeerId, transport::Tensor&& tensor) {
+    if (tensor.fields.tag == kCheckTag) taken_ = ReadTensor(tensor);
+    ++arrived_;
+  };
   handler_.on_refused = [this](PeerId, const transport::TensorFields&, const absl::Status& status) {
     gone_ = true;
     closed_ = status;
@@ -84,17 +89,22 @@ absl::Status InlinePort::Prepare(const transport::SlotPoolOptions& options) {
 
 void InlinePort::OnPosted(void* port, ucs_status_t) { --static_cast<InlinePort*>(port)->posted_; }
 
-absl::Status InlinePort::SendSlot(uint32_t bytes) {
+absl::Status InlinePort::SendSlot(uint32_t bytes, absl::Span<const uint8_t> data) {
   auto lease = pool_->Acquire({});
   while (!lease.ok() && !gone_) {
     engine_->Turn();
     lease = pool_->Acquire({});
   }
   if (!lease.ok()) return closed_;
+  if (absl::Status written = data.empty() ? absl::OkStatus() : WriteSlot(*lease, data);
+      !written.ok()) {
+    return written;
+  }
   const absl::Status reserved = peers_.Reserve(peer_, bytes);
   if (!reserved.ok()) return reserved;
-  Outgoing frame = {
-      .kind = transport::FrameKind::kTensor, .type = kTensorType, .fields = {.pool = kPool}};
+  Outgoing frame = {.kind = transport::FrameKind::kTensor,
+                    .type = kTensorType,
+                    .fields = {.pool = kPool, .tag = data.empty() ? 0 : kCheckTag}};
   frame.bytes = bytes;
   PointAtSlot(*lease, frame);
   frame.lease = *std::move(lease);

@@ -7,12 +7,15 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "app/perftest/plan.h"
 #include "transport/engine.h"
 #include "transport/fabric.h"
@@ -40,11 +43,17 @@ class InlinePort {
   // next wait says so.
   void Post(uint32_t bytes);
   // Sends a slot of the pool, by rendezvous when large. Waits for a slot where none is free.
-  absl::Status SendSlot(uint32_t bytes);
+  // data: what to write there first, for it to be kept where it comes; empty: the slot goes as it
+  // is.
+  absl::Status SendSlot(uint32_t bytes, absl::Span<const uint8_t> data = {});
   void SendFrame(uint16_t type, std::vector<uint8_t> payload);
 
   // Waits for the next tensor, and gives its slot back. False: the peer is gone.
   bool AwaitTensor();
+  // What was in a tensor that was to be kept; nothing: none has come since the last.
+  std::optional<absl::StatusOr<std::vector<uint8_t>>> Taken() {
+    return std::exchange(taken_, std::nullopt);
+  }
   // Waits until at most `most` of the Posts are under way. False: the peer is gone.
   bool AwaitPosts(int32_t most);
   absl::StatusOr<transport::Frame> AwaitFrame();
@@ -75,6 +84,7 @@ class InlinePort {
   bool gone_ = false;
   absl::Status closed_;
   uint64_t arrived_ = 0;  // tensors not awaited yet
+  std::optional<absl::StatusOr<std::vector<uint8_t>>> taken_;
   int32_t posted_ = 0;
   std::deque<transport::Frame> frames_;
 };

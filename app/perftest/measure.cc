@@ -5,7 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "app/perftest/inline_port.h"
+#include "app/perftest/pattern.h"
 #include "app/perftest/threaded_port.h"
+#include "base/status.h"
 #include "schemas/messages.h"
 #include "transport/gpu.h"
 
@@ -196,6 +198,43 @@ absl::Status Serve(Port& port, const Plan& plan) {
   return absl::OkStatus();
 }
 
+constexpr uint8_t kClientSeed = 1, kServerSeed = 2;
+
+// What comes of the next tensor that was to be kept; acknowledgements may come before it.
+template <typename Port>
+absl::Status AwaitPattern(Port& port, uint32_t bytes, uint8_t seed) {
+  for (;;) {
+    if (!port.AwaitTensor()) return Gone(port);
+    const auto taken = port.Taken();
+    if (!taken) continue;
+    return taken->ok() ? CheckPattern(**taken, bytes, seed) : taken->status();
+  }
+}
+
+// After what was measured, where nobody has time to look: one tensor each way.
+template <typename Port>
+absl::Status CheckData(Port& port, const Plan& plan) {
+  port.SendFrame(kCheckFrame, {});
+  absl::Status sent = port.SendSlot(plan.bytes, Pattern(plan.bytes, kClientSeed));
+  if (!sent.ok()) return sent;
+  const auto found = port.AwaitFrame();
+  if (!found.ok()) return found.status();
+  if (!found->payload.empty()) {
+    return absl::InternalError(absl::StrCat(
+        "what the server got: ", std::string(found->payload.begin(), found->payload.end())));
+  }
+  absl::Status back = AwaitPattern(port, plan.bytes, kServerSeed);
+  if (!absl::IsInternal(back)) return back;
+  return absl::InternalError(absl::StrCat("what came back: ", base::Message(back)));
+}
+
+template <typename Port>
+absl::Status ServeCheck(Port& port, const Plan& plan) {
+  const absl::Status found = AwaitPattern(port, plan.bytes, kClientSeed);
+  port.SendFrame(kCheckFrame, Bytes(found.message()));
+  return found.ok() ? port.SendSlot(plan.bytes, Pattern(plan.bytes, kServerSeed)) : found;
+}
+
 template <typename Port>
 absl::StatusOr<Plan> AwaitPlan(Port& port) {
   const auto frame = port.AwaitFrame();
@@ -250,6 +289,8 @@ absl::StatusOr<Samples> RunClient(Port& port, const Plan& plan) {
   }
   if (!status.ok()) return status;
   samples.bytes_copied = port.bytes_copied() - copied;
+  if (plan.test != TestKind::kTree) status = CheckData(port, plan);
+  if (!status.ok()) return status;
   return samples;
 }
 
@@ -264,8 +305,11 @@ absl::Status RunServer(Port& port) {
     if (!served.ok()) return served;
   }
   // The client closes once it has what we sent.
+  const auto last = port.AwaitFrame();
+  if (!last.ok() || last->type != kCheckFrame || !ready.ok()) return ready;
+  const absl::Status checked = ServeCheck(port, *plan);
   (void)port.AwaitFrame();
-  return ready;
+  return checked;
 }
 
 template absl::Status Prepare(InlinePort&, const Plan&);

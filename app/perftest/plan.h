@@ -46,6 +46,10 @@ constexpr uint16_t kPlanFrame = 1;   // the client's Plan
 constexpr uint16_t kReadyFrame = 2;  // the server is ready for it, or says why not
 constexpr uint16_t kTreeFrame = 3;
 constexpr uint16_t kTensorType = 4;
+// From the client: a tensor with this tag comes, of which the server then says in another such
+// frame what it found, empty where all is as it was sent; and sends one of its own.
+constexpr uint16_t kCheckFrame = 5;
+constexpr uint64_t kCheckTag = 1;
 constexpr uint8_t kPool = 1;
 
 constexpr int64_t kMaxIterations = 100'000'000;

@@ -1,9 +1,12 @@
 #include "app/perftest/threaded_port.h"
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
+#include "app/perftest/pattern.h"
 #include "app/perftest/plan.h"
+#include "transport/gpu.h"
 
 namespace specfabric::perftest {
 
@@ -35,7 +38,12 @@ absl::Status ThreadedPort::Start() {
     }
     Note();
   };
-  handler.on_tensor = [this](PeerId, transport::Tensor) {
+  handler.on_tensor = [this](PeerId, transport::Tensor&& tensor) {
+    if (tensor.fields.tag == kCheckTag) {
+      std::lock_guard lock(mutex_);
+      taken_ = ReadTensor(tensor);
+    }
+    tensor.lease = {};
     ++arrived_;
     Note();
   };
@@ -82,12 +90,19 @@ absl::Status ThreadedPort::Prepare(const transport::SlotPoolOptions& options) {
   auto pool = fabric_->AddPool(kPool, options);
   if (!pool.ok()) return pool.status();
   pool_ = *std::move(pool);
-  return absl::OkStatus();
+  // Its context is the progress thread's so far.
+  const bool on_gpu = options.kind == transport::MemoryKind::kCuda;
+  return on_gpu ? transport::UseGpu(std::max(options_.gpu, 0)) : absl::OkStatus();
+}
+
+std::optional<absl::StatusOr<std::vector<uint8_t>>> ThreadedPort::Taken() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(taken_, std::nullopt);
 }
 
 void ThreadedPort::Post(uint32_t bytes) { (void)SendSlot(bytes); }
 
-absl::Status ThreadedPort::SendSlot(uint32_t bytes) {
+absl::Status ThreadedPort::SendSlot(uint32_t bytes, absl::Span<const uint8_t> data) {
   auto lease = pool_->Acquire({});
   while (!lease.ok() && !gone_) {
     // Slots come back by the progress thread, which tells nobody.
@@ -95,7 +110,12 @@ absl::Status ThreadedPort::SendSlot(uint32_t bytes) {
     lease = pool_->Acquire({});
   }
   if (!lease.ok()) return closed();
-  return fabric_->SendTensor(peer_, kTensorType, {.pool = kPool}, *std::move(lease), bytes);
+  if (absl::Status written = data.empty() ? absl::OkStatus() : WriteSlot(*lease, data);
+      !written.ok()) {
+    return written;
+  }
+  const transport::TensorFields fields = {.pool = kPool, .tag = data.empty() ? 0 : kCheckTag};
+  return fabric_->SendTensor(peer_, kTensorType, fields, *std::move(lease), bytes);
 }
 
 void ThreadedPort::SendFrame(uint16_t type, std::vector<uint8_t> payload) {

@@ -10,11 +10,13 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "transport/fabric.h"
 
 namespace specfabric::perftest {
@@ -33,9 +35,10 @@ class ThreadedPort {
   std::string Wire() const;
   absl::Status Prepare(const transport::SlotPoolOptions& options);
   void Post(uint32_t bytes);
-  absl::Status SendSlot(uint32_t bytes);
+  absl::Status SendSlot(uint32_t bytes, absl::Span<const uint8_t> data = {});
   void SendFrame(uint16_t type, std::vector<uint8_t> payload);
   bool AwaitTensor();
+  std::optional<absl::StatusOr<std::vector<uint8_t>>> Taken();
   bool AwaitPosts(int32_t most);
   absl::StatusOr<transport::Frame> AwaitFrame();
   absl::Status closed();
@@ -51,8 +54,9 @@ class ThreadedPort {
   std::atomic<uint64_t> arrived_{0};
   std::atomic<bool> open_{false}, gone_{false};
   std::atomic<transport::PeerId> peer_{0};
-  std::mutex mutex_;  // the two below
+  std::mutex mutex_;  // the three below
   std::deque<transport::Frame> frames_;
+  std::optional<absl::StatusOr<std::vector<uint8_t>>> taken_;
   absl::Status closed_;
   uint64_t awaited_ = 0;
   std::shared_ptr<transport::SlotPool> pool_;

@@ -164,7 +164,13 @@ def test_a_build_for_cpus_says_so_where_a_gpu_is_asked_for() -> None:
         (["target", f"--model={TARGET}", "--peer_sums=true"], "--peer_sums=true with --device=cpu"),
         (["draft", f"--model={DRAFT}", "--gpu_weights"], "--gpu_weights=true with --device=cpu"),
         (
-            ["target", f"--model={TARGET}", "--gpu_weights", "--device=cuda", "--tensor_parallel=2"],
+            [
+                "target",
+                f"--model={TARGET}",
+                "--gpu_weights",
+                "--device=cuda",
+                "--tensor_parallel=2",
+            ],
             "--gpu_weights=true with 2 ranks",
         ),
         (["target", f"--model={TARGET}", "--tensor_parallel=0"], "0"),

@@ -30,6 +30,11 @@ int cuMemcpyHtoD_v2(unsigned long long to, const void* from, unsigned long bytes
   __builtin_memcpy(reinterpret_cast<void*>(to), from, bytes);
   return 0;
 }
+int cuMemcpyDtoH_v2(void* to, unsigned long long from, unsigned long bytes) {
+  if (current == nullptr) return 201;
+  __builtin_memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  return 0;
+}
 // For the test.
 int FakeCurrentGpu() {
   return current == nullptr ? -1 : static_cast<int>(static_cast<char*>(current) - contexts);

@@ -46,6 +46,9 @@ TEST(CopyToGpuTest, CopiesInTheContextThatWasTaken) {
   ASSERT_TRUE(UseGpu(0, SPECFABRIC_FAKE_CUDA_DRIVER).ok());
   ASSERT_TRUE(CopyToGpu(from, sizeof(from), to, SPECFABRIC_FAKE_CUDA_DRIVER).ok());
   EXPECT_STREQ(to, from);
+  char back[sizeof(from)] = "";
+  ASSERT_TRUE(CopyFromGpu(to, sizeof(to), back, SPECFABRIC_FAKE_CUDA_DRIVER).ok());
+  EXPECT_STREQ(back, from);
   EXPECT_EQ(CopyToGpu(from, sizeof(from), to, "libc.so.6").code(),
             absl::StatusCode::kFailedPrecondition);
 }
