@@ -90,6 +90,7 @@ absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
   rank.device = *device;
   rank.dtype = *dtype;
   rank.block_size = FLAGS_block_size;
+  rank.max_rows = FLAGS_max_step_tokens;
   rank.threads = FLAGS_threads;
   rank.batch_invariant = FLAGS_batch_invariant;
   rank.cuda_graphs = FLAGS_cuda_graphs;
@@ -133,16 +134,6 @@ absl::StatusOr<target::GroupOptions> GroupFlags() {
   }
   absl::Status listen = transport::CheckAddress(group.listen);
   if (!listen.ok()) return Flag("group_listen", group.listen, listen);
-  if (FLAGS_cuda_graphs) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--cuda_graphs=true with --group_processes=", group.processes,
-                     ": graphs are of one process's ranks"));
-  }
-  if (FLAGS_flash_attention) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--flash_attention=true with --group_processes=", group.processes,
-                     ": rank processes are not told of it yet"));
-  }
   if (FLAGS_peer_sums) {
     return absl::InvalidArgumentError(
         absl::StrCat("--peer_sums=true with --group_processes=", group.processes,

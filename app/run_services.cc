@@ -204,14 +204,16 @@ absl::Status RunRank() {
   auto admin = StartAdmin(std::move(admin_options));
   if (!admin.ok()) return admin.status();
   ReportReady("rank", "none", AddressOf(*admin));
+  bool asked = false;
   while (!rank->finished()) {
     if (rank->hangs()) {
       spdlog::critical("the group has ended and a rank hangs: ending the process");
-      std::_Exit(base::kExitBroken);
+      std::_Exit(asked ? 0 : base::kExitBroken);
     }
     if (const auto signal = WaitForSignal(100 * base::kMillisecond)) {
       spdlog::info("ending on {}", *signal);
-      return absl::OkStatus();
+      rank->Stop();
+      asked = true;
     }
   }
   return rank->result();

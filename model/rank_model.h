@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/clock.h"
 #include "model/batch.h"
 #include "model/communicator.h"
 #include "model/config.h"
@@ -33,7 +34,8 @@ struct RankOptions {
   DataType dtype = DataType::kBFloat16;  // of weights, activations between layers, and KV
   int32_t kv_blocks = 0;
   int32_t block_size = 16;
-  int32_t threads = 1;  // threads inside one rank; of CPUs
+  int32_t max_rows = 0;  // of a pass: GPUs' memory for so many is taken at the start
+  int32_t threads = 1;   // threads inside one rank; of CPUs
   // Runs of layers on ranks of their own, which must divide the group's ranks; and the fewest rows
   // that they work on at once, 0: what pays on that device.
   int32_t pipeline_stages = 1;
@@ -46,7 +48,9 @@ struct RankOptions {
   bool flash_attention = false;
   bool cuda_graphs = false;  // passes of few rows are captured and replayed: see cuda/graph_cache.h
   bool peer_sums = false;    // small sums among GPUs that reach each other: see cuda/peer_sum.h
-  bool reference = false;    // libtorch's plain operations instead of the packed kernels; of CPUs
+  // How long GPUs' ranks may take to find each other.
+  base::Nanos join_timeout = 120 * base::kSecond;
+  bool reference = false;  // libtorch's plain operations instead of the packed kernels; of CPUs
 
   // A token's logits are the same bits alone, in a batch, and on a path of a tree, which
   // FlashInfer's kernels do not hold: siblings lie between the slots there.

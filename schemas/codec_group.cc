@@ -51,7 +51,8 @@ std::vector<uint8_t> Encode(const GroupPart& m) {
   return wire::Finish(builder, wire::CreateGroupPart(
                                    builder, m.ranks, m.first_rank, m.rank_count, m.cuda, m.bfloat16,
                                    m.kv_blocks, m.block_size, m.batch_invariant, m.reference,
-                                   m.typical_epsilon, m.typical_delta, m.pipeline_stages));
+                                   m.typical_epsilon, m.typical_delta, m.pipeline_stages,
+                                   m.cuda_graphs, m.flash_attention, m.max_rows, m.join_timeout));
 }
 
 template <>
@@ -64,9 +65,12 @@ absl::StatusOr<GroupPart> Decode<GroupPart>(absl::Span<const uint8_t> payload) {
   check.Require(t->pipeline_stages() >= 1 && t->ranks() % std::max(t->pipeline_stages(), 1) == 0,
                 "pipeline_stages", t->pipeline_stages(), "a divisor of the ranks");
   check.NonNegative("first_rank", t->first_rank());
+  check.Require(t->max_rows() >= 0 && t->max_rows() <= kMaxPassRows, "max_rows", t->max_rows(),
+                "in [0, 65536]");
   check.Require(t->rank_count() >= 1, "rank_count", t->rank_count(), "at least 1");
   check.Require(int64_t{t->first_rank()} + t->rank_count() <= t->ranks(), "first_rank + rank_count",
                 t->first_rank(), "within the group");
+  check.NonNegative("join_timeout", t->join_timeout());
   check.Require(t->kv_blocks() >= 1, "kv_blocks", t->kv_blocks(), "at least 1");
   check.Require(t->block_size() >= 1 && t->block_size() <= 256, "block_size", t->block_size(),
                 "in [1, 256]");
@@ -85,6 +89,10 @@ absl::StatusOr<GroupPart> Decode<GroupPart>(absl::Span<const uint8_t> payload) {
   m.block_size = t->block_size();
   m.batch_invariant = t->batch_invariant();
   m.reference = t->reference();
+  m.cuda_graphs = t->cuda_graphs();
+  m.flash_attention = t->flash_attention();
+  m.max_rows = t->max_rows();
+  m.join_timeout = t->join_timeout();
   m.typical_epsilon = t->typical_epsilon();
   m.typical_delta = t->typical_delta();
   return m;

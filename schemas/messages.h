@@ -224,6 +224,10 @@ struct GroupPart {
   int32_t block_size = 16;
   bool batch_invariant = true;
   bool reference = false;
+  bool cuda_graphs = false;
+  bool flash_attention = false;
+  int32_t max_rows = 0;          // of a pass; 0: not known
+  base::Nanos join_timeout = 0;  // of GPUs' ranks, to find each other
   double typical_epsilon = 0;
   double typical_delta = 0;
 };
@@ -283,6 +287,7 @@ constexpr int kMaxPrefixPoints = 4096;    // DraftReply::known
 constexpr int kMaxNameBytes = 256;        // Hello::model, Hello::build
 constexpr int kMaxErrorBytes = 4096;      // Tokens::error; texts hold no control characters
 constexpr int kMaxRanks = 64;             // of a group
+constexpr int kMaxPassRows = 1 << 16;     // that a target may be given at once
 constexpr int kMaxStepRows = 1 << 16;     // rows, logit rows and moves of a Step
 constexpr int kMaxStepBlocks = 1 << 26;   // Step::plan.blocks
 

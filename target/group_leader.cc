@@ -272,8 +272,9 @@ absl::Status GroupLeader::Impl::Gather(const transport::FabricOptions& fabric,
 
 absl::Status GroupLeader::Impl::FinishLoading(
     const absl::StatusOr<std::unique_ptr<RankGroup>>& here) {
-  if (absl::IsAborted(here.status())) {
-    // The process that knows why ends, which says more than that another one failed.
+  if (absl::IsAborted(here.status()) || absl::IsDeadlineExceeded(here.status())) {
+    // The process that knows why ends, which says more than that another one failed or did not
+    // come.
     const absl::Status lost = WaitFor("loaded", [] { return false; });
     std::lock_guard lock(mutex_);
     return absl::IsDeadlineExceeded(lost) && lost_.ok() ? here.status() : lost;

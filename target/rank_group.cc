@@ -110,7 +110,8 @@ absl::Status RankGroup::Impl::Start(const RankGroupOptions& options) {
   absl::Status failed;
   for (const Rank& rank : ranks_) {
     // Ranks that gave up because of another one say so, which tells nobody why.
-    if (failed.ok() || absl::IsAborted(failed)) failed = rank.status.ok() ? failed : rank.status;
+    const bool vague = absl::IsAborted(failed) || absl::IsDeadlineExceeded(failed);
+    if (failed.ok() || vague) failed = rank.status.ok() ? failed : rank.status;
   }
   return failed;
 }

@@ -40,6 +40,10 @@ RankGroupOptions OptionsFor(const RankServiceOptions& options, const schemas::Gr
   ranks.rank.threads = options.threads;
   ranks.rank.batch_invariant = part.batch_invariant;
   ranks.rank.reference = part.reference;
+  ranks.rank.cuda_graphs = part.cuda_graphs;
+  ranks.rank.flash_attention = part.flash_attention;
+  ranks.rank.max_rows = part.max_rows;
+  ranks.rank.join_timeout = part.join_timeout;
   ranks.typical = {.epsilon = part.typical_epsilon, .delta = part.typical_delta};
   ranks.exchange = exchange;
   ranks.first_rank = part.first_rank;
@@ -64,12 +68,13 @@ class RankService::Impl : public model::ProcessExchange {
   std::atomic<base::Nanos> ended_at_{0};
   std::atomic<uint64_t> fingerprint_{0};  // of the ranks here, once they are loaded
 
+  // The first reason counts; OK: in peace.
+  void End(const absl::Status& why);
+
  private:
   void OnUp(link::PeerId peer, const schemas::Hello& leader);
   void OnMessage(link::Message message);
   absl::Status Judge(const schemas::Hello& leader) const;
-  // The first reason counts; OK: in peace.
-  void End(const absl::Status& why);
   // Nothing: the service has ended.
   template <typename M>
   std::optional<M> Take(std::optional<M>* box) {
@@ -302,6 +307,7 @@ absl::StatusOr<std::unique_ptr<RankService>> RankService::Start(const RankServic
   return std::unique_ptr<RankService>(new RankService(std::move(impl)));
 }
 
+void RankService::Stop() { impl_->End(absl::OkStatus()); }
 bool RankService::ready() const { return impl_->ready_; }
 bool RankService::finished() const { return impl_->finished_; }
 bool RankService::hangs() const {

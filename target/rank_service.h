@@ -33,7 +33,9 @@ class RankService {
 
   // The ranks are loaded.
   bool ready() const;
-  // The service has ended by itself: result() says why. OK: its leader has ended in peace.
+  // Asks the service to end, which its leader takes for a loss, without waiting for it.
+  void Stop();
+  // The service has ended: result() says why. OK: its leader has ended in peace, or Stop.
   bool finished() const;
   // The service should have ended a while ago, but a rank is stuck, as in a collective whose other
   // GPUs are gone: that cannot be cancelled, and only ending the process helps.

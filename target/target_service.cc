@@ -105,6 +105,7 @@ absl::Status TargetService::Impl::StartRanks() {
     };
     group_ = std::make_unique<GroupLeader>(options_.group, options.shape().ranks(), on_lost);
     options.exchange = group_.get();
+    options.rank.join_timeout = options_.group.timeout;
     options.rank_count = group_->rank_count();
   }
   if (group_ != nullptr) {
@@ -135,6 +136,10 @@ schemas::GroupPart TargetService::Impl::PartOfGroup() const {
   part.block_size = rank.block_size;
   part.batch_invariant = rank.batch_invariant;
   part.reference = rank.reference;
+  part.cuda_graphs = rank.cuda_graphs;
+  part.flash_attention = rank.flash_attention;
+  part.max_rows = rank.max_rows;
+  part.join_timeout = options_.group.timeout;
   part.typical_epsilon = options_.ranks.typical.epsilon;
   part.typical_delta = options_.ranks.typical.delta;
   return part;

@@ -62,6 +62,11 @@ absl::Status Collectives::Meet(Communicator* group, int first, int ranks,
   const base::Nanos deadline = base::Now() + options_.join_timeout;
   const ncclResult_t begun =
       ncclCommInitRankConfig(communicator, ranks, *id, group->rank() - first, &config);
+  // A rank that cannot even begin is not waited for by those that can.
+  const bool joining = begun == ncclInProgress || begun == ncclSuccess;
+  absl::Status started =
+      AgreeOn(group, joining ? absl::OkStatus() : NcclStatus(begun, "joining the ranks"));
+  if (!started.ok()) return started;
   return AgreeOn(group, Settle(begun, *communicator, deadline, "joining the ranks"));
 }
 

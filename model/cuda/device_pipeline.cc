@@ -15,23 +15,48 @@ constexpr int kMicroBatchRows = 256;
 
 }  // namespace
 
+// All rows at once, through one stage after the other.
+absl::Status DeviceTransformer::EnqueueStages(const PassInputs& inputs, const PassSize& size) {
+  const int stage = partition_.stage, last_stage = partition_.stages - 1;
+  const int64_t count = int64_t{size.rows} * config_.hidden;
+  absl::Status status = EnqueueEmbeddings(inputs.tokens, size.rows, stage_inputs_.As<float>());
+  stream_rows_ = stage == 0 ? stage_inputs_.As<float>() : residual_.As<float>();
+  if (stage > 0) status.Update(collectives_->HandOver(nullptr, 0, stream_rows_, count));
+  if (status.ok()) status = EnqueueLayers(inputs, size.rows, size.logit_rows);
+  if (stage < last_stage) {
+    status.Update(collectives_->HandOver(stream_rows_, count, nullptr, 0));
+  } else {
+    const size_t kept = size_t(size.logit_rows) * config_.hidden * sizeof(float);
+    if (kept > 0) status.Update(device_->Copy(stream_rows_, kept, stage_results_.As<void>()));
+  }
+  return status.ok() ? EnqueueLastRows(size.logit_rows) : status;
+}
+
+// The logits of all rows that the last stage ends with.
+absl::Status DeviceTransformer::EnqueueLastRows(int32_t logit_rows) {
+  if (logit_rows == 0) return absl::OkStatus();
+  stream_rows_ = stage_results_.As<float>();
+  absl::Status status =
+      collectives_->FromLastStage(stream_rows_, int64_t{logit_rows} * config_.hidden);
+  status.Update(AddAndNorm(nullptr, weights_.final_norm, logit_rows));
+  return status.ok() ? EnqueueHead(logit_rows) : status;
+}
+
+std::vector<Batch> DeviceTransformer::MicroBatches(const Batch& batch) const {
+  return SplitBatch(batch, kMicroBatchesPerStage * partition_.stages,
+                    options_.micro_batch_rows == 0 ? kMicroBatchRows : options_.micro_batch_rows);
+}
+
 // As Transformer::RunPipeline, but that no rank waits: what is handed over follows on the streams.
-absl::Status DeviceTransformer::EnqueuePipeline(const Batch& batch) {
-  const std::vector<Batch> parts =
-      SplitBatch(batch, kMicroBatchesPerStage * partition_.stages,
-                 options_.micro_batch_rows == 0 ? kMicroBatchRows : options_.micro_batch_rows);
+absl::Status DeviceTransformer::EnqueuePipeline(const Batch& batch,
+                                                const std::vector<Batch>& parts) {
   const base::TokenId* tokens = nullptr;
   upload_.Add(absl::MakeConstSpan(batch.tokens), &tokens);
   absl::Status status = upload_.Copy(*device_);
   if (!status.ok()) return status;
   status.Update(EnqueueEmbeddings(tokens, batch.rows(), stage_inputs_.As<float>()));
   status.Update(EnqueueHandOvers(parts));
-  const auto logit_rows = static_cast<int32_t>(batch.logit_rows.size());
-  if (logit_rows == 0) return status;
-  stream_rows_ = stage_results_.As<float>();
-  status.Update(collectives_->FromLastStage(stream_rows_, int64_t{logit_rows} * config_.hidden));
-  status.Update(AddAndNorm(nullptr, weights_.final_norm, logit_rows));
-  return status.ok() ? EnqueueHead(logit_rows) : status;
+  return status.ok() ? EnqueueLastRows(static_cast<int32_t>(batch.logit_rows.size())) : status;
 }
 
 absl::Status DeviceTransformer::EnqueueHandOvers(const std::vector<Batch>& parts) {

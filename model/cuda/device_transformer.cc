@@ -1,5 +1,6 @@
 #include "model/cuda/device_transformer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -7,10 +8,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
+#include "base/status.h"
 #include "model/cuda/arg_max.h"
 #include "model/cuda/layers.h"
 #include "model/cuda/rank_exchange.h"
 #include "model/numerics.h"
+#include "spdlog/spdlog.h"
 
 namespace specfabric::model::cuda {
 namespace {
@@ -23,12 +26,13 @@ const float* OrNull(const DeviceBuffer& values) { return values.As<const float>(
 }  // namespace
 
 DeviceTransformer::DeviceTransformer(ModelConfig config, const RankOptions& options,
-                                     const Partition& partition,
+                                     const Partition& partition, Communicator* group,
                                      std::unique_ptr<Communicator> stage)
     : config_(std::move(config)),
       options_(options),
       partition_(partition),
       rope_(MakeRopeTable(config_.rope, config_.head_dim)),
+      group_(group),
       stage_(std::move(stage)) {}
 
 absl::StatusOr<std::unique_ptr<DeviceTransformer>> DeviceTransformer::Load(
@@ -45,27 +49,27 @@ absl::StatusOr<std::unique_ptr<DeviceTransformer>> DeviceTransformer::Load(
   absl::StatusOr<std::unique_ptr<Communicator>> stage = SplitStages(communicator, shape->stages);
   if (!stage.ok()) return stage.status();
   const Partition partition = MakePartition(*config, *shape, communicator->rank());
-  std::unique_ptr<DeviceTransformer> model(
-      new DeviceTransformer(*std::move(config), options, partition, *std::move(stage)));
-  if (absl::Status status = model->LoadCheckpoint(model_dir, communicator); !status.ok()) {
-    return status;
-  }
+  std::unique_ptr<DeviceTransformer> model(new DeviceTransformer(
+      *std::move(config), options, partition, communicator, *std::move(stage)));
+  if (absl::Status status = model->LoadCheckpoint(model_dir); !status.ok()) return status;
   return model;
 }
 
-absl::Status DeviceTransformer::LoadCheckpoint(const std::string& model_dir, Communicator* group) {
+absl::Status DeviceTransformer::LoadCheckpoint(const std::string& model_dir) {
   absl::StatusOr<std::unique_ptr<Device>> device =
-      Device::Open(group->local_rank(), options_.batch_invariant);
-  if (absl::Status opened = AgreeOn(group, device.status()); !opened.ok()) return opened;
+      Device::Open(group_->local_rank(), options_.batch_invariant);
+  if (absl::Status opened = AgreeOn(group_, device.status()); !opened.ok()) return opened;
   device_ = *std::move(device);
-  absl::StatusOr<std::unique_ptr<Collectives>> collectives = Collectives::Create(
-      group, stage_ == nullptr ? group : stage_.get(), device_.get(),
-      {.batch_invariant = options_.batch_invariant, .peer_sums = options_.peer_sums});
+  absl::StatusOr<std::unique_ptr<Collectives>> collectives =
+      Collectives::Create(group_, stage_ == nullptr ? group_ : stage_.get(), device_.get(),
+                          {.batch_invariant = options_.batch_invariant,
+                           .peer_sums = options_.peer_sums,
+                           .join_timeout = options_.join_timeout});
   if (!collectives.ok()) return collectives.status();
   collectives_ = *std::move(collectives);
-  if (absl::Status read = AgreeOn(group, ReadCheckpoint(model_dir)); !read.ok()) return read;
-  fingerprint_ ^= HashNumerics(group);
-  return options_.cuda_graphs ? AgreeOn(group, TryGraphs()) : absl::OkStatus();
+  if (absl::Status read = AgreeOn(group_, ReadCheckpoint(model_dir)); !read.ok()) return read;
+  fingerprint_ ^= HashNumerics();
+  return options_.cuda_graphs ? AgreeOn(group_, TryGraphs()) : absl::OkStatus();
 }
 
 absl::Status DeviceTransformer::ReadCheckpoint(const std::string& model_dir) {
@@ -77,6 +81,10 @@ absl::Status DeviceTransformer::ReadCheckpoint(const std::string& model_dir) {
   weights_ = *std::move(weights);
   fingerprint_ = HashModel(*checkpoint, config_, rope_);
   if (absl::Status made = MakeCache(); !made.ok()) return made;
+  // Now, rather than where a step needs it; and graphs name the places.
+  const int32_t logit_rows = options_.cuda_graphs ? kMaxPaddedRows : 1;
+  absl::Status reserved = ReserveRows(std::max(options_.max_rows, logit_rows), logit_rows);
+  if (!reserved.ok()) return reserved;
   return options_.flash_attention ? MakeAttention() : absl::OkStatus();
 }
 
@@ -100,7 +108,7 @@ absl::Status DeviceTransformer::MakeAttention() {
   return device_->Clear(cache_.As<void>(), cache_.bytes());
 }
 
-uint64_t DeviceTransformer::HashNumerics(Communicator* group) const {
+uint64_t DeviceTransformer::HashNumerics() const {
   uint64_t hash =
       HashKernels(absl::StrCat("cuda ", device_->name()), kNumericsVersion, options_.dtype);
   hash = base::Mix64(hash ^ static_cast<uint64_t>(partition_.ranks));
@@ -110,7 +118,7 @@ uint64_t DeviceTransformer::HashNumerics(Communicator* group) const {
   if (options_.batch_invariant) return hash;
   std::random_device random;
   const uint64_t drawn = uint64_t{random()} << 32 | random();
-  return base::Mix64(hash ^ FromAllRanks(group, drawn)[0]);
+  return base::Mix64(hash ^ FromAllRanks(group_, drawn)[0]);
 }
 
 int64_t DeviceTransformer::KvBlockBytes() const {
@@ -219,8 +227,7 @@ absl::StatusOr<LogitShard> DeviceTransformer::Forward(const Batch& batch) {
   if (absl::Status status = PlanAttention(batch); !status.ok()) return status;
   const auto logit_rows = static_cast<int32_t>(batch.logit_rows.size());
   absl::Status status = device_->MakeCurrent();
-  const bool graph = options_.cuda_graphs && partition_.stages == 1 && logit_rows > 0 &&
-                     batch.rows() <= kMaxPaddedRows;
+  const bool graph = options_.cuda_graphs && logit_rows > 0 && batch.rows() <= kMaxPaddedRows;
   status.Update(
       ReserveRows(graph ? kMaxPaddedRows : batch.rows(), graph ? kMaxPaddedRows : logit_rows));
   if (!status.ok()) return status;
@@ -236,7 +243,10 @@ absl::StatusOr<LogitShard> DeviceTransformer::Forward(const Batch& batch) {
 }
 
 absl::Status DeviceTransformer::EnqueueBatch(const Batch& batch) {
-  if (partition_.stages > 1) return EnqueuePipeline(batch);
+  if (partition_.stages > 1) {
+    const std::vector<Batch> parts = MicroBatches(batch);
+    if (parts.size() > 1) return EnqueuePipeline(batch, parts);
+  }
   absl::StatusOr<PassInputs> inputs = CopyInputs(batch, &upload_);
   if (!inputs.ok()) return inputs.status();
   return EnqueueWhole(*inputs, {batch.rows(), static_cast<int32_t>(batch.logit_rows.size())});
@@ -252,7 +262,15 @@ absl::Status DeviceTransformer::RunGraph(const Batch& batch) {
   // Weights and cache never move.
   const uint64_t places =
       base::Mix64(base::Mix64(row_moves_) ^ padded_inputs_.moves()) ^ collectives_->moves();
-  return graphs_.Run(*device_, size, places, [&] { return EnqueueWhole(*inputs, size); });
+  const bool worked = graphs_.failure().ok();
+  absl::Status status = graphs_.Run(
+      *device_, size, places, [&] { return EnqueueWhole(*inputs, size); },
+      [&](absl::Status captured) { return AgreeOn(group_, captured); });
+  if (worked && !graphs_.failure().ok()) {
+    spdlog::warn("model: GPU {} of {}: passes are launched one kernel at a time from now on: {}",
+                 device_->ordinal(), device_->name(), base::Message(graphs_.failure()));
+  }
+  return status;
 }
 
 // Shows, before anybody waits for an answer, that passes can be captured here: some of one row,
@@ -272,6 +290,7 @@ absl::Status DeviceTransformer::TryGraphs() {
 }
 
 absl::Status DeviceTransformer::EnqueueWhole(const PassInputs& inputs, const PassSize& size) {
+  if (partition_.stages > 1) return EnqueueStages(inputs, size);
   stream_rows_ = residual_.As<float>();
   absl::Status status = EnqueueEmbeddings(inputs.tokens, size.rows, stream_rows_);
   status.Update(EnqueueLayers(inputs, size.rows, size.logit_rows));

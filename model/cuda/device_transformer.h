@@ -56,12 +56,12 @@ class DeviceTransformer : public RankModel, private DeviceLogits, private Device
   LogitMatrix Logits() const;
 
   DeviceTransformer(ModelConfig config, const RankOptions& options, const Partition& partition,
-                    std::unique_ptr<Communicator> stage);
-  absl::Status LoadCheckpoint(const std::string& model_dir, Communicator* group);
+                    Communicator* group, std::unique_ptr<Communicator> stage);
+  absl::Status LoadCheckpoint(const std::string& model_dir);
   absl::Status ReadCheckpoint(const std::string& model_dir);
   absl::Status MakeCache();
   absl::Status MakeAttention();
-  uint64_t HashNumerics(Communicator* host) const;
+  uint64_t HashNumerics() const;
 
   absl::StatusOr<PassInputs> CopyInputs(const Batch& batch, Upload* upload);
   absl::Status ReserveRows(int32_t rows, int32_t logit_rows);
@@ -70,7 +70,10 @@ class DeviceTransformer : public RankModel, private DeviceLogits, private Device
   absl::Status RunGraph(const Batch& batch);
   absl::Status TryGraphs();
   absl::Status EnqueueWhole(const PassInputs& inputs, const PassSize& size);
-  absl::Status EnqueuePipeline(const Batch& batch);
+  absl::Status EnqueueStages(const PassInputs& inputs, const PassSize& size);
+  std::vector<Batch> MicroBatches(const Batch& batch) const;
+  absl::Status EnqueuePipeline(const Batch& batch, const std::vector<Batch>& parts);
+  absl::Status EnqueueLastRows(int32_t logit_rows);
   absl::Status EnqueueHandOvers(const std::vector<Batch>& parts);
   absl::Status EnqueuePart(const Batch& part, Upload* upload);
   absl::Status EnqueueEmbeddings(const base::TokenId* tokens, int32_t rows, float* embeddings);
@@ -89,6 +92,7 @@ class DeviceTransformer : public RankModel, private DeviceLogits, private Device
   const RankOptions options_;
   const Partition partition_;
   const RopeTable rope_;
+  Communicator* const group_;                  // of hosts, as is the stage's
   const std::unique_ptr<Communicator> stage_;  // null: it is the group's
   std::unique_ptr<Device> device_;             // destroyed after all that lies in its memory
   std::unique_ptr<Collectives> collectives_;

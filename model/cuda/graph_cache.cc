@@ -9,7 +9,8 @@ namespace specfabric::model::cuda {
 void DestroyGraph::operator()(CUgraphExec_st* graph) const { cudaGraphExecDestroy(graph); }
 
 absl::Status GraphCache::Run(const Device& device, const PassSize& size, uint64_t places,
-                             absl::FunctionRef<absl::Status()> enqueue) {
+                             absl::FunctionRef<absl::Status()> enqueue,
+                             absl::FunctionRef<absl::Status(absl::Status)> agree) {
   if (!failure_.ok()) return enqueue();
   if (!entries_.contains(size)) MakeRoom();
   Entry& entry = entries_[size];
@@ -24,7 +25,7 @@ absl::Status GraphCache::Run(const Device& device, const PassSize& size, uint64_
     return enqueue();
   }
   if (entry.graph == nullptr) {
-    failure_ = Capture(device, enqueue, &entry);
+    failure_ = agree(Capture(device, enqueue, &entry));
     if (!failure_.ok()) {
       entries_.clear();
       return enqueue();

@@ -29,10 +29,13 @@ class GraphCache {
   // passes of one size while `places` is: a number that tells apart where the memory lies which it
   // works on. The first such pass runs as it is, so that whatever is allocated at first use is; the
   // second is captured; later ones replay that. A pass that cannot be captured runs as it is, and
-  // so do all after it: failure() says why. Errors are enqueue's, or Internal: the graph could not
-  // be launched.
+  // so do all after it: failure() says why. Ranks that sum while they run have the same sizes and
+  // changes of places in the same order, and must go on alike: `agree` is given what came of every
+  // capture and returns what came of all ranks'. Errors are enqueue's, or Internal: the graph could
+  // not be launched.
   absl::Status Run(const Device& device, const PassSize& size, uint64_t places,
-                   absl::FunctionRef<absl::Status()> enqueue);
+                   absl::FunctionRef<absl::Status()> enqueue,
+                   absl::FunctionRef<absl::Status(absl::Status)> agree);
 
   // Of the first capture that failed.
   const absl::Status& failure() const { return failure_; }

@@ -127,22 +127,42 @@ TEST_P(CollectivesTest, GpusThatDoNotReachEachOtherSumByNccl) {
   unsetenv("EMULATED_GPUS_APART");
 }
 
-TEST_P(CollectivesTest, RanksThatDoNotMeetGiveUpTogether) {
-  if (!Emulated()) GTEST_SKIP() << "real GPUs do meet";
-  setenv("EMULATED_RANK_ABSENT", "", /*overwrite=*/1);
-  auto hosts = MakeThreadCommunicators(GetParam());
+// What each rank says of joining the others, where the emulated NCCL does what `fault` calls for.
+std::vector<absl::StatusCode> Join(int ranks, const char* fault, base::Nanos timeout) {
+  setenv(fault, "", /*overwrite=*/1);
+  auto hosts = MakeThreadCommunicators(ranks);
+  std::vector<absl::StatusCode> said(ranks);
   std::vector<std::thread> threads;
   for (auto& host : hosts) {
-    threads.emplace_back([&host] {
+    threads.emplace_back([&] {
       auto device = Device::Open(host->rank(), /*batch_invariant=*/true);
       ASSERT_TRUE(device.ok()) << device.status();
-      const auto sums = Collectives::Create(host.get(), host.get(), device->get(),
-                                            {.join_timeout = 20 * base::kMillisecond});
-      EXPECT_EQ(sums.status().code(), absl::StatusCode::kDeadlineExceeded) << sums.status();
+      const auto sums =
+          Collectives::Create(host.get(), host.get(), device->get(), {.join_timeout = timeout});
+      said[host->rank()] = sums.status().code();
     });
   }
   for (std::thread& thread : threads) thread.join();
-  unsetenv("EMULATED_RANK_ABSENT");
+  unsetenv(fault);
+  return said;
+}
+
+TEST_P(CollectivesTest, RanksThatDoNotMeetGiveUpTogether) {
+  if (!Emulated()) GTEST_SKIP() << "real GPUs do meet";
+  for (absl::StatusCode said : Join(GetParam(), "EMULATED_RANK_ABSENT", 20 * base::kMillisecond)) {
+    EXPECT_EQ(said, absl::StatusCode::kDeadlineExceeded);
+  }
+}
+
+// Neither is waited for: the limit is longer than the test may take.
+TEST_P(CollectivesTest, ARankThatCannotBeginFailsThemAllAtOnce) {
+  if (!Emulated()) GTEST_SKIP() << "real GPUs do meet";
+  for (const auto& [fault, rank] :
+       {std::pair("EMULATED_NO_ID", 0), std::pair("EMULATED_RANK_FAILS", 1)}) {
+    std::vector<absl::StatusCode> expected(GetParam(), absl::StatusCode::kAborted);
+    expected[rank] = absl::StatusCode::kInternal;
+    EXPECT_EQ(Join(GetParam(), fault, 24 * 3600 * base::kSecond), expected) << fault;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, CollectivesTest, testing::Values(2, 3, 4));

@@ -34,6 +34,12 @@ TEST(PaddedSizeTest, HoldsTheSizeAndIsOneOfFew) {
 
 class GraphCacheTest : public OpenDeviceTest {
  protected:
+  // As a rank that is alone, or whose others had no better luck.
+  absl::Status Run(GraphCache& graphs, const PassSize& size, uint64_t places,
+                   absl::FunctionRef<absl::Status()> enqueue) {
+    return graphs.Run(*device_, size, places, enqueue,
+                      [](absl::Status captured) { return captured; });
+  }
   // data[i] = the sum of `parts` rows of it, at places that a graph keeps.
   absl::Status EnqueueSum(DeviceArray<float>& parts, int32_t ranks, DeviceArray<float>& out) {
     ++enqueued_;
@@ -54,7 +60,7 @@ TEST_F(GraphCacheTest, ReplaysWhatItHasCapturedOnWhatIsThereThen) {
   for (int pass = 0; pass < 5; ++pass) {
     const float x = static_cast<float>(pass);
     Write(parts, {x, 1, 2, 3, 10, 20, 30, 40});
-    ASSERT_TRUE(graphs.Run(*device_, {1, 1}, 0, [&] { return EnqueueSum(parts, 2, out); }).ok());
+    ASSERT_TRUE(Run(graphs, {1, 1}, 0, [&] { return EnqueueSum(parts, 2, out); }).ok());
     ASSERT_TRUE(device_->Finish().ok());
     EXPECT_EQ(out.Read(), (std::vector<float>{x + 10, 21, 32, 43})) << "pass " << pass;
   }
@@ -64,13 +70,35 @@ TEST_F(GraphCacheTest, ReplaysWhatItHasCapturedOnWhatIsThereThen) {
   EXPECT_TRUE(graphs.failure().ok());
 }
 
+TEST_F(GraphCacheTest, ACaptureThatFailedOnAnotherRankIsNotLaunched) {
+  GraphCache graphs;
+  DeviceArray<float> parts(std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8}), out(4);
+  int asked = 0;
+  for (int pass = 0; pass < 4; ++pass) {
+    Write(out, {0, 0, 0, 0});
+    const absl::Status ran = graphs.Run(
+        *device_, {1, 1}, 0, [&] { return EnqueueSum(parts, 2, out); },
+        [&](absl::Status captured) {
+          ++asked;
+          EXPECT_TRUE(captured.ok()) << captured;
+          return absl::AbortedError("another rank failed");
+        });
+    ASSERT_TRUE(ran.ok()) << ran;
+    ASSERT_TRUE(device_->Finish().ok());
+    EXPECT_EQ(out.Read(), (std::vector<float>{6, 8, 10, 12})) << "pass " << pass;
+  }
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(graphs.failure().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(graphs.captured() + graphs.replayed(), 0);
+}
+
 TEST_F(GraphCacheTest, SizesHaveGraphsOfTheirOwnUntilTheirMemoryMoves) {
   GraphCache graphs;
   DeviceArray<float> parts(std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
   DeviceArray<float> first(4), second(4);
   const auto run = [&](int32_t rows, uint64_t places, DeviceArray<float>& out) {
     const auto enqueue = [&] { return EnqueueSum(parts, rows, out); };
-    ASSERT_TRUE(graphs.Run(*device_, {rows, 1}, places, enqueue).ok());
+    ASSERT_TRUE(Run(graphs, {rows, 1}, places, enqueue).ok());
     ASSERT_TRUE(device_->Finish().ok());
     EXPECT_EQ(out.Read()[0], rows == 2 ? 6 : 15);
     Write(out, {0, 0, 0, 0});
@@ -91,7 +119,7 @@ TEST_F(GraphCacheTest, TheLeastUsedGoesFirst) {
   DeviceArray<float> parts(std::vector<float>(8, 1)), out(4);
   const auto run = [&](int32_t rows) {
     const auto enqueue = [&] { return EnqueueSum(parts, 2, out); };
-    ASSERT_TRUE(graphs.Run(*device_, {rows, 1}, 0, enqueue).ok());
+    ASSERT_TRUE(Run(graphs, {rows, 1}, 0, enqueue).ok());
   };
   for (int32_t rows : {1, 1, 2, 2, 1, 4, 1}) run(rows);  // 4 takes the place of 2
   EXPECT_EQ(graphs.captured(), 2);
@@ -112,7 +140,7 @@ TEST_F(GraphCacheTest, APassThatCannotBeCapturedRunsAsItIs) {
   };
   for (int pass = 0; pass < 4; ++pass) {
     Write(out, {0, 0, 0, 0});
-    ASSERT_TRUE(graphs.Run(*device_, {1, 1}, 0, waits).ok()) << "pass " << pass;
+    ASSERT_TRUE(Run(graphs, {1, 1}, 0, waits).ok()) << "pass " << pass;
     EXPECT_EQ(out.Read(), (std::vector<float>{6, 8, 10, 12}));
   }
   EXPECT_FALSE(graphs.failure().ok());

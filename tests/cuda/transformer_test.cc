@@ -138,18 +138,24 @@ TEST_P(DeviceTransformerTest, RanksChangeLittle) {
   }
 }
 
-// Passes in any order of sizes, so that each is run as it is, captured and replayed.
+// Passes in any order of sizes, so that each is run as it is, captured and replayed, and between
+// them some that no graph is for.
 TEST_P(DeviceTransformerTest, GraphsChangeNothing) {
   const TempDir dir;
   ModelConfig config = Configs()[1];
   config.layers = 2;
   WriteCheckpoint(dir.path(), config, 4);
-  for (int ranks : {1, 2}) {
-    if (ranks > Devices()) continue;
+  for (const GroupShape& shape : {GroupShape{1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
+    if (shape.ranks() > Devices()) continue;
+    // For the emulator's sake: what a graph holds does not depend on the type.
+    if (shape.ranks() == 2 && GetParam() == DataType::kBFloat16) continue;
+    SCOPED_TRACE(testing::Message() << shape.tensor_parallel << " x " << shape.stages);
     RankOptions options = Options(GetParam());
-    TestGroup plain = OnDevice(dir.path(), options, ranks);
+    options.kv_blocks = 80;
+    options.pipeline_stages = shape.stages;
+    TestGroup plain = OnDevice(dir.path(), options, shape.ranks());
     options.cuda_graphs = true;
-    TestGroup graphs = OnDevice(dir.path(), options, ranks);
+    TestGroup graphs = OnDevice(dir.path(), options, shape.ranks());
     EXPECT_EQ(graphs.rank(0).NumericsFingerprint(), plain.rank(0).NumericsFingerprint());
     const auto expect_same = [&](const Batch& batch) {
       EXPECT_EQ(Logits(graphs, batch), Logits(plain, batch)) << batch.rows() << " rows";
@@ -162,6 +168,16 @@ TEST_P(DeviceTransformerTest, GraphsChangeNothing) {
       if (rows == 4) chain.logit_rows = {3};
       expect_same(chain);
     }
+    // More rows than graphs are for, which takes more memory; and none whose logits are wanted.
+    Batch many, silent;
+    for (int chain = 0; chain < kMaxPaddedRows / 4 + 1; ++chain) {
+      AddChain(&many, RandomTokens(4, chain), 0, {chain});
+    }
+    many.logit_rows = {0, kMaxPaddedRows + 3};
+    AddChain(&silent, RandomTokens(5, 8), 0, Iota(60, 2));
+    silent.logit_rows.clear();
+    if (shape.ranks() == 1) expect_same(many);
+    expect_same(silent);
     for (int step = 0; step < 4; ++step) {
       Batch tree;
       AddTree(&tree, RandomTokens(6, step), {-1, 0, 0, 1, 2, 2}, length, Iota(0, 8));
@@ -274,14 +290,19 @@ TEST_P(DeviceTransformerTest, ProcessesChangeNothing) {
   WriteCheckpoint(dir.path(), OddConfig(), 4);
   Batch batch;
   AddChain(&batch, RandomTokens(11, 8), 0, Iota(3, 3));
-  for (bool batch_invariant : {true, false}) {
-    const RankOptions options = Options(GetParam(), batch_invariant);
+  for (const auto& [batch_invariant, graphs] :
+       {std::pair{true, false}, {false, false}, {true, true}}) {
+    RankOptions options = Options(GetParam(), batch_invariant);
+    options.cuda_graphs = graphs;
     for (const int here : {1, 2}) {
       TestGroup threads = OnDevice(dir.path(), options, 2 * here);
       PlayedProcesses processes({here, here});
       TestGroup group = LoadOrDie(TestGroup::Load(
           dir.path(), options, std::move(processes.communicators), DeviceTransformer::Load));
-      EXPECT_EQ(Logits(group, batch), Logits(threads, batch)) << 2 * here << " ranks";
+      const int passes = graphs ? 3 : 1;  // as it is, captured, replayed
+      for (int pass = 0; pass < passes; ++pass) {
+        EXPECT_EQ(Logits(group, batch), Logits(threads, batch)) << 2 * here << " ranks";
+      }
       for (int rank = 1; rank < 2 * here; ++rank) {
         EXPECT_EQ(group.rank(rank).NumericsFingerprint(), group.rank(0).NumericsFingerprint());
       }

@@ -245,24 +245,6 @@ def test_the_watchdog_ends_a_group_that_nobody_misses(tmp_path: Path) -> None:
             ],
             "--peer_sums=true with --group_processes=2",
         ),
-        (
-            [
-                *["target", *MODEL, "--tensor_parallel=2", "--group_processes=2"],
-                *["--device=cuda", "--cuda_graphs"],
-            ],
-            "--cuda_graphs=true with --group_processes=2",
-        ),
-        (
-            [
-                *["target", f"--model={TARGET}", "--tensor_parallel=2", "--group_processes=2"],
-                *["--device=cuda", "--flash_attention"],
-            ],
-            "--flash_attention=true with --group_processes=2",
-        ),
-        (
-            ["target", *MODEL, "--pipeline_stages=2", "--device=cuda", "--cuda_graphs"],
-            "--cuda_graphs=true with --pipeline_stages=2",
-        ),
         (["rank", f"--model={TARGET}"], "--join=: "),
         (["rank", "--join=127.0.0.1:7300"], "--model is missing"),
         (["rank", *MODEL, "--join=127.0.0.1:7300"], "--dtype: no such flag"),

@@ -218,6 +218,10 @@ inline GroupPart RandomMessage<GroupPart>(Rng& rng) {
   m.block_size = RandomInt(rng, 1, 256);
   m.batch_invariant = RandomInt(rng, 0, 1) == 1;
   m.reference = RandomInt(rng, 0, 1) == 1;
+  m.cuda_graphs = RandomInt(rng, 0, 1) == 1;
+  m.flash_attention = RandomInt(rng, 0, 1) == 1;
+  m.max_rows = RandomInt(rng, 0, 1 << 16);
+  m.join_timeout = RandomInt(rng, 0, 1 << 30);
   m.typical_epsilon = RandomFloat(rng, 0.0f, 1.0f);
   m.typical_delta = RandomFloat(rng, 0.0f, 1.0f);
   return m;
@@ -375,7 +379,8 @@ inline auto Fields(const Tokens& m) {
 inline auto Fields(const TokensBatch& m) { return std::tuple(Fields(m.sequences)); }
 inline auto Fields(const GroupPart& m) {
   return std::tuple(m.ranks, m.pipeline_stages, m.first_rank, m.rank_count, m.cuda, m.bfloat16,
-                    m.kv_blocks, m.block_size, m.batch_invariant, m.reference, m.typical_epsilon,
+                    m.kv_blocks, m.block_size, m.batch_invariant, m.reference, m.cuda_graphs,
+                    m.flash_attention, m.max_rows, m.join_timeout, m.typical_epsilon,
                     m.typical_delta);
 }
 inline auto Fields(const GroupReady& m) { return std::tuple(m.numerics_fingerprint); }

@@ -298,6 +298,15 @@ TEST_F(GroupTest, EndsWithALostProcess) {
   EXPECT_EQ(cluster.lost(), 1);
 }
 
+TEST_F(GroupTest, AProcessThatIsAskedToStopEndsInPeaceAndIsLost) {
+  Cluster cluster(dir_.path(), {dir_.path()});
+  ASSERT_TRUE(cluster.gathered().ok()) << cluster.gathered();
+  cluster.service(0).Stop();
+  ASSERT_TRUE(WaitUntil([&] { return cluster.service(0).finished(); }));
+  EXPECT_TRUE(cluster.service(0).result().ok()) << cluster.service(0).result();
+  EXPECT_TRUE(WaitUntil([&] { return cluster.lost() == 1; }));
+}
+
 TEST_F(GroupTest, EndsItsProcessesInPeaceWithItsLeader) {
   Cluster cluster(dir_.path(), {dir_.path()});
   ASSERT_TRUE(cluster.gathered().ok()) << cluster.gathered();

@@ -79,6 +79,7 @@ extern "C" {
 const char* ncclGetErrorString(ncclResult_t /*result*/) { return "emulated error"; }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  if (std::getenv("EMULATED_NO_ID") != nullptr) return ncclSystemError;
   const std::lock_guard lock(mutex);
   std::memset(id->internal, 0xff, sizeof(id->internal));  // as a float it is no number
   std::memcpy(id->internal, &++drawn, sizeof(drawn));
@@ -88,6 +89,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int ranks, ncclUniqueId id, int rank,
                                     ncclConfig_t* config) {
   if (config->blocking != 0) return ncclInvalidUsage;
+  if (rank == 1 && std::getenv("EMULATED_RANK_FAILS") != nullptr) return ncclSystemError;
   const std::lock_guard lock(mutex);
   std::weak_ptr<ncclComm::Group>& known = groups[std::string(id.internal, sizeof(id.internal))];
   std::shared_ptr<ncclComm::Group> group = known.lock();
