@@ -1,0 +1,110 @@
+#include <cmath>
+#include <numeric>
+
+#include "base/bfloat16.h"
+#include "bench/cuda/subjects.h"
+#include "model/batch.h"
+#include "model/cuda/paged_attention.h"
+#include "model/cuda/tree_attention.h"
+
+namespace specfabric::model::cuda {
+namespace {
+
+constexpr int32_t kBlockSize = 16;
+
+// Every sequence has slots of its own, one behind the other.
+AttentionPlan PlanOfChains(const BenchShape& shape) {
+  AttentionPlan plan;
+  plan.slots.resize(size_t(shape.sequences) * shape.context);
+  std::iota(plan.slots.begin(), plan.slots.end(), 0);
+  for (int32_t s = 0; s < shape.sequences; ++s) {
+    for (int32_t node = 0; node < shape.nodes; ++node) {
+      const int32_t visible = shape.context - shape.nodes + node + 1;
+      plan.rows.push_back({.write_slot = s * shape.context + visible - 1,
+                           .run_first = s * shape.context,
+                           .run_count = visible});
+    }
+  }
+  return plan;
+}
+
+// The same, as trees.
+Batch ChainsAsTrees(const BenchShape& shape) {
+  Batch batch;
+  const int32_t blocks = shape.context / kBlockSize;
+  for (int32_t s = 0; s < shape.sequences; ++s) {
+    batch.sequences.push_back({.kv_len = shape.context - shape.nodes,
+                               .first_row = batch.rows(),
+                               .row_count = shape.nodes,
+                               .first_block = s * blocks,
+                               .block_count = blocks,
+                               .causal = false});
+    for (int32_t node = 0; node < shape.nodes; ++node) {
+      batch.tokens.push_back(0);
+      batch.positions.push_back(shape.context - shape.nodes + node);
+      batch.ancestors.push_back((uint64_t{2} << node) - 1);
+    }
+  }
+  batch.blocks.resize(size_t(shape.sequences) * blocks);
+  std::iota(batch.blocks.begin(), batch.blocks.end(), 0);
+  return batch;
+}
+
+}  // namespace
+
+std::vector<Subject> AttentionSubjects(const Device& device, const BenchShape& shape) {
+  const auto arena = std::make_shared<Arena>();
+  const Stream stream = device.stream();
+  const size_t plane = size_t(shape.sequences) * shape.context * shape.kv_heads * shape.head_dim;
+  const size_t query = size_t(shape.sequences) * shape.nodes * shape.heads * shape.head_dim;
+  // A pass has to read every sequence's keys and values once.
+  const double bytes = 2.0 * sizeof(uint16_t) * static_cast<double>(plane);
+  auto* const keys = arena->New(std::vector<uint16_t>(plane, 0));
+  auto* const values = arena->New(std::vector<uint16_t>(plane, 0));
+  auto* const out = arena->New<uint16_t>(query);
+
+  const AttentionPlan plan = PlanOfChains(shape);
+  const AttendArgs attend = {.cache = {.type = DataType::kBFloat16,
+                                       .heads = shape.heads,
+                                       .kv_heads = shape.kv_heads,
+                                       .head_dim = shape.head_dim,
+                                       .keys = keys,
+                                       .values = values},
+                             .rows = static_cast<int32_t>(plan.rows.size()),
+                             .views = arena->New(plan.rows),
+                             .slots = arena->New(plan.slots),
+                             .queries = arena->New(std::vector<float>(query, 0.1f)),
+                             .out = out};
+  std::vector<Subject> subjects = {{"plain attention", bytes, [arena, attend, stream] {
+                                      Check(EnqueueAttend(attend, stream));
+                                    }}};
+
+  const Batch batch = ChainsAsTrees(shape);
+  const LayerAttention layer = {
+      .queries = arena->New(std::vector<uint16_t>(query, base::RoundToBFloat16(0.1f))),
+      .keys = keys,
+      .values = values,
+      .out = out};
+  for (const bool batch_invariant : {false, true}) {
+    TreeAttentionConfig config;
+    config.rules.heads = shape.heads;
+    config.rules.kv_heads = shape.kv_heads;
+    config.rules.head_dim = shape.head_dim;
+    config.rules.block_size = kBlockSize;
+    config.rules.blocks = static_cast<int32_t>(batch.blocks.size());
+    config.rules.max_rows = batch.rows();
+    config.rules.max_sequences = shape.sequences;
+    config.rules.max_blocks = shape.context / kBlockSize;
+    config.rules.batch_invariant = batch_invariant;
+    config.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+    auto attention = std::make_shared<TreeAttention>(OrDie(TreeAttention::Create(config)));
+    Check(attention->Plan(batch, stream));
+    Check(device.Finish());
+    subjects.push_back(
+        {batch_invariant ? "tree attention, batch-invariant" : "tree attention", bytes,
+         [arena, attention, layer, stream] { Check(attention->Run(layer, stream)); }});
+  }
+  return subjects;
+}
+
+}  // namespace specfabric::model::cuda

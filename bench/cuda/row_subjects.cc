@@ -1,0 +1,185 @@
+// What is decided of logits, and what drafts make of them.
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "bench/cuda/subjects.h"
+#include "model/cuda/arg_max.h"
+#include "model/cuda/draft_rows.h"
+#include "model/cuda/tree_verify.h"
+#include "speculation/proposal.h"
+
+namespace specfabric::model::cuda {
+namespace {
+
+using speculation::Coupling;
+using speculation::SiblingDraw;
+
+constexpr base::SamplingParams kSampling = {.temperature = 1.0f, .seed = 7};
+
+// Rows of one bell, each begun elsewhere, so that some tokens are likely.
+std::vector<float> Logits(const BenchShape& shape, int32_t rows, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.0f, 3.0f);
+  std::vector<float> logits(size_t(rows) * shape.vocabulary);
+  for (int32_t i = 0; i < shape.vocabulary; ++i) logits[i] = normal(random);
+  for (int32_t row = 1; row < rows; ++row) {
+    const int32_t shift = static_cast<int32_t>(random() % shape.vocabulary);
+    std::rotate_copy(logits.begin(), logits.begin() + shift, logits.begin() + shape.vocabulary,
+                     logits.begin() + size_t(row) * shape.vocabulary);
+  }
+  return logits;
+}
+
+LogitMatrix MatrixOf(const float* logits, const BenchShape& shape) {
+  return {.logits = logits, .stride = shape.vocabulary, .size = shape.vocabulary};
+}
+
+// The trees of a step, a chain each, and the rows that their guesses were drawn from: the target's
+// own, with some noise on them.
+class Chains {
+ public:
+  Chains(const BenchShape& shape, Coupling coupling, Arena* arena) {
+    const std::vector<float> logits = Logits(shape, shape.sequences * shape.nodes, 1);
+    const int32_t drawn = shape.nodes - 1;
+    std::vector<uint16_t> weights(size_t(drawn) * shape.vocabulary);
+    std::vector<int32_t> begin = {0}, parents, weight_row;
+    std::vector<base::TokenId> tokens;
+    std::vector<double> totals;
+    std::vector<TreeRound> rounds;
+    std::mt19937 random(2);
+    std::normal_distribution<float> normal(0.0f, 0.5f);
+    for (int32_t s = 0; s < shape.sequences; ++s) {
+      totals.clear();
+      for (int32_t node = 0; node < shape.nodes; ++node) {
+        parents.push_back(node - 1);
+        weight_row.push_back(std::max(0, node - 1));
+        if (node == 0) tokens.push_back(0);
+        if (node == drawn) break;
+        const auto row =
+            absl::MakeSpan(weights).subspan(size_t(node) * shape.vocabulary, shape.vocabulary);
+        std::vector<float> blurred(
+            logits.begin() + (size_t(s) * shape.nodes + node) * shape.vocabulary,
+            logits.begin() + (size_t(s) * shape.nodes + node + 1) * shape.vocabulary);
+        for (float& logit : blurred) logit += normal(random);
+        speculation::MakeWeights(blurred, kSampling, 0, row);
+        tokens.push_back(speculation::DrawWithReplacement(
+            row, 1, kSampling.seed,
+            {.purpose = base::Purpose::kDraft, .draw = static_cast<uint32_t>(s)})[0]);
+        totals.push_back(speculation::TotalWeight(row));
+      }
+      begin.push_back(static_cast<int32_t>(tokens.size()));
+      rounds.push_back({.site = {.seed = kSampling.seed, .draw = static_cast<uint32_t>(s)},
+                        .coupling = coupling,
+                        .draw = SiblingDraw::kWithReplacement,
+                        .sampling = kSampling,
+                        .first_logit = s * shape.nodes,
+                        .weights = reinterpret_cast<const uint8_t*>(arena->New(weights)),
+                        .totals = arena->New(totals),
+                        .entries = shape.vocabulary});
+    }
+    batch_ = {.trees = {.sequences = shape.sequences,
+                        .begin = arena->New(begin),
+                        .parents = arena->New(parents),
+                        .tokens = arena->New(tokens)},
+              .rounds = arena->New(rounds),
+              .weight_row = arena->New(weight_row),
+              .nodes = begin.back(),
+              .logits = arena->New(logits),
+              .stride = shape.vocabulary,
+              .vocabulary = shape.vocabulary};
+  }
+  const RoundBatch& batch() const { return batch_; }
+
+ private:
+  RoundBatch batch_;
+};
+
+}  // namespace
+
+std::vector<Subject> ChoiceSubjects(const Device& device, const BenchShape& shape) {
+  const auto arena = std::make_shared<Arena>();
+  const Stream stream = device.stream();
+  std::vector<RowChoice> greedy(shape.rows), sampled(shape.rows);
+  for (int32_t row = 0; row < shape.rows; ++row) {
+    greedy[row] = {.row = row};
+    sampled[row] = {
+        .row = row, .seed = 7, .position = static_cast<uint32_t>(row), .temperature = 1};
+  }
+  const LogitMatrix matrix = MatrixOf(arena->New(Logits(shape, shape.rows, 3)), shape);
+  auto* const best = arena->New<PackedChoice>(shape.rows);
+  std::vector<Subject> subjects;
+  for (const auto& [name, how] :
+       {std::pair{"arg-max", greedy}, std::pair{"arg-max of perturbed logits", sampled}}) {
+    const RowChoice* const choices = arena->New(how);
+    subjects.push_back({name, 4.0 * shape.rows * shape.vocabulary, [=, rows = shape.rows] {
+                          (void)arena;
+                          Check(EnqueueArgMax(matrix, choices, nullptr, rows, best, stream));
+                        }});
+  }
+  return subjects;
+}
+
+std::vector<Subject> VerificationSubjects(const Device& device, const BenchShape& shape) {
+  const Stream stream = device.stream();
+  std::vector<Subject> subjects;
+  for (const Coupling coupling : {Coupling::kRejection, Coupling::kTraversal}) {
+    const auto arena = std::make_shared<Arena>();
+    const RoundBatch batch = Chains(shape, coupling, arena.get()).batch();
+    auto* const workspace = arena->New<uint64_t>(TreeVerifyBytes(batch) / sizeof(uint64_t) + 1);
+    auto* const verified = arena->New<Walked>(shape.sequences);
+    // All logits have to be read once.
+    subjects.push_back({std::string(speculation::Name(coupling)) + " of chains",
+                        4.0 * batch.nodes * shape.vocabulary, [=] {
+                          (void)arena;
+                          Check(EnqueueTreeVerify(batch, workspace, verified, stream));
+                        }});
+  }
+  return subjects;
+}
+
+std::vector<Subject> DraftSubjects(const Device& device, const BenchShape& shape) {
+  const auto arena = std::make_shared<Arena>();
+  const Stream stream = device.stream();
+  const DraftRowLayout layout = {shape.vocabulary, shape.vocabulary};
+  auto* const slots = arena->New<uint16_t>(size_t(shape.rows) * shape.vocabulary);
+  std::vector<int32_t> begin = {0};
+  std::vector<TreeRound> rounds;
+  std::vector<RowDraw> draws;
+  for (int32_t row = 0; row < shape.rows; ++row) {
+    begin.push_back(row + 1);
+    rounds.push_back({.sampling = kSampling, .first_logit = row});
+    draws.push_back(
+        {.logit = row,
+         .sampling = kSampling,
+         .row = reinterpret_cast<uint8_t*>(slots + size_t(row) * shape.vocabulary),
+         .entries = shape.vocabulary,
+         .siblings = 2,
+         .site = {.purpose = base::Purpose::kDraft, .position = static_cast<uint32_t>(row)}});
+  }
+  const DrawBatch batch = {.rows = {.trees = {.sequences = shape.rows, .begin = arena->New(begin)},
+                                    .rounds = arena->New(rounds),
+                                    .nodes = shape.rows,
+                                    .logits = arena->New(Logits(shape, shape.rows, 4)),
+                                    .stride = shape.vocabulary,
+                                    .vocabulary = shape.vocabulary},
+                           .draws = arena->New(draws)};
+  auto* const workspace = arena->New<uint64_t>(DrawBytes(batch.rows) / sizeof(uint64_t) + 1);
+  auto* const drawn = arena->New<DrawnRow>(shape.rows);
+  auto* const facts = arena->New<speculation::WeightRowFacts>(shape.rows);
+  const double elements = static_cast<double>(shape.rows) * shape.vocabulary;
+  // Logits are read and rows written; rows are read.
+  return {{"draft rows made and drawn from", 6 * elements,
+           [=] {
+             (void)arena;
+             Check(EnqueueDraws(batch, workspace, drawn, stream));
+           }},
+          {"sent rows judged", 2 * elements, [=, rows = shape.rows] {
+             (void)arena;
+             const auto* const bytes = reinterpret_cast<const uint8_t*>(slots);
+             Check(EnqueueJudge(bytes, rows, layout, facts, stream));
+           }}};
+}
+
+}  // namespace specfabric::model::cuda

@@ -1,0 +1,83 @@
+#ifndef SPECFABRIC_BENCH_CUDA_SUBJECTS_H_
+#define SPECFABRIC_BENCH_CUDA_SUBJECTS_H_
+
+// What kernel_bench times: kernels with the device memory that they work on.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/cuda/device.h"
+#include "model/cuda/memory.h"
+
+namespace specfabric::model::cuda {
+
+struct BenchShape {
+  int32_t vocabulary = 0;
+  int32_t rows = 0;       // of logits, that an arg-max reads and a draft draws from
+  int32_t sequences = 0;  // that attend and are verified
+  int32_t nodes = 0;      // of each: a chain of guesses
+  int32_t context = 0;    // tokens of each
+  int32_t heads = 0, kv_heads = 0, head_dim = 0;
+};
+
+struct Subject {
+  std::string name;
+  double bytes = 0;  // that it has to move at least
+  std::function<void()> enqueue;
+  std::vector<float> ms = {};
+};
+
+std::vector<Subject> AttentionSubjects(const Device& device, const BenchShape& shape);
+std::vector<Subject> ChoiceSubjects(const Device& device, const BenchShape& shape);
+std::vector<Subject> VerificationSubjects(const Device& device, const BenchShape& shape);
+std::vector<Subject> DraftSubjects(const Device& device, const BenchShape& shape);
+
+// An error ends the bench.
+inline void Check(const absl::Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "kernel_bench: %s\n", std::string(status.message()).c_str());
+  std::exit(1);
+}
+inline void Check(cudaError_t error) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "kernel_bench: %s\n", cudaGetErrorString(error));
+  std::exit(1);
+}
+template <typename T>
+T OrDie(absl::StatusOr<T> value) {
+  Check(value.status());
+  return *std::move(value);
+}
+
+// Device memory that lives as long as a subject that holds it.
+class Arena {
+ public:
+  template <typename T>
+  T* New(size_t count) {
+    kept_.push_back(OrDie(DeviceBuffer::Create(count * sizeof(T))));
+    return kept_.back().As<T>();
+  }
+  template <typename T>
+  T* New(const std::vector<T>& values) {
+    T* const place = New<T>(values.size());
+    Check(cudaMemcpy(place, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+    return place;
+  }
+
+ private:
+  std::vector<DeviceBuffer> kept_;
+};
+
+}  // namespace specfabric::model::cuda
+
+#endif  // SPECFABRIC_BENCH_CUDA_SUBJECTS_H_
