@@ -256,12 +256,17 @@ absl::Status DeviceTransformer::EnqueueBatch(const Batch& batch) {
 absl::Status DeviceTransformer::RunGraph(const Batch& batch) {
   RopeAngles(rope_, batch.positions, &host_cosines_, &host_sines_);
   const PassSize size = PaddedSize({batch.rows(), static_cast<int32_t>(batch.logit_rows.size())});
+  if (flash_.has_value()) {
+    absl::Status planned = flash_->PlanPadded(*device_, batch, size.rows);
+    if (!planned.ok()) return planned;
+  }
   const PassArrays arrays = {&batch, &plan_, &host_cosines_, &host_sines_, config_.head_dim / 2};
   absl::StatusOr<PassInputs> inputs = padded_inputs_.Copy(*device_, arrays, size);
   if (!inputs.ok()) return inputs.status();
   // Weights and cache never move.
-  const uint64_t places =
-      base::Mix64(base::Mix64(row_moves_) ^ padded_inputs_.moves()) ^ collectives_->moves();
+  uint64_t places = base::Mix64(row_moves_) ^ padded_inputs_.moves();
+  places = base::Mix64(places) ^ collectives_->moves();
+  if (flash_.has_value()) places = base::Mix64(places) ^ flash_->moves();
   const bool worked = graphs_.failure().ok();
   absl::Status status = graphs_.Run(
       *device_, size, places, [&] { return EnqueueWhole(*inputs, size); },

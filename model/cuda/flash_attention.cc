@@ -6,6 +6,9 @@
 namespace specfabric::model::cuda {
 namespace {
 
+// Of a sequence, that graphs are first made for; they are made anew when there are more.
+constexpr int32_t kFirstSlots = 2048;
+
 // Raises *limit to what is needed, and beyond so that it is seldom. True: it was not enough.
 bool Raise(int32_t needed, int32_t* limit) {
   if (needed <= *limit) return false;
@@ -17,7 +20,7 @@ bool Raise(int32_t needed, int32_t* limit) {
 
 absl::StatusOr<FlashAttention> FlashAttention::Create(const TreeAttentionConfig& config) {
   FlashAttention made(config);
-  TreeAttentionRules& rules = made.config_.rules;
+  TreeAttentionRules& rules = made.plain_.config.rules;
   rules.max_rows = rules.max_sequences = rules.max_blocks = rules.max_mask_words = 1;
   TreeAttentionRules trial = rules;
   trial.processors = std::max(trial.processors, 1);
@@ -25,30 +28,55 @@ absl::StatusOr<FlashAttention> FlashAttention::Create(const TreeAttentionConfig&
   return made;
 }
 
-absl::Status FlashAttention::Plan(const Device& device, const Batch& batch) {
-  TreeAttentionRules& rules = config_.rules;
+absl::StatusOr<bool> FlashAttention::Reserve(const Device& device, const Batch& batch,
+                                             Sized* sized) {
+  TreeAttentionRules& rules = sized->config.rules;
   int32_t blocks = 1;
   for (const BatchSequence& s : batch.sequences) blocks = std::max(blocks, s.block_count);
   bool larger = Raise(batch.rows(), &rules.max_rows);
   larger |= Raise(static_cast<int32_t>(batch.sequences.size()), &rules.max_sequences);
   larger |= Raise(blocks, &rules.max_blocks);
   larger |= Raise(batch.mask_words, &rules.max_mask_words);
-  if (larger || !attention_.has_value()) {
-    // What was enqueued uses the memory of the one before.
-    if (absl::Status done = device.Finish(); !done.ok()) return done;
-    attention_.reset();
-    absl::StatusOr<TreeAttention> made = TreeAttention::Create(config_);
-    if (!made.ok()) return made.status();
-    attention_ = *std::move(made);
+  if (!larger && sized->attention.has_value()) return false;
+  // What was enqueued uses the memory of the one before.
+  if (absl::Status done = device.Finish(); !done.ok()) return done;
+  sized->attention.reset();
+  absl::StatusOr<TreeAttention> made = TreeAttention::Create(sized->config);
+  if (!made.ok()) return made.status();
+  sized->attention = *std::move(made);
+  return true;
+}
+
+absl::Status FlashAttention::Plan(const Device& device, const Batch& batch) {
+  planned_ = nullptr;
+  if (auto reserved = Reserve(device, batch, &plain_); !reserved.ok()) return reserved.status();
+  planned_ = &*plain_.attention;
+  return planned_->Plan(batch, device.stream());
+}
+
+absl::Status FlashAttention::PlanPadded(const Device& device, const Batch& batch, int32_t rows) {
+  planned_ = nullptr;
+  Sized& sized = padded_.try_emplace(rows, Sized{plain_.config}).first->second;
+  if (!sized.attention.has_value()) {
+    TreeAttentionRules& rules = sized.config.rules;
+    rules.fixed_grid = true;
+    rules.max_rows = rules.max_sequences = rows;
+    // Thread blocks are launched for as many, whatever a batch has.
+    rules.max_blocks = std::clamp(kFirstSlots / rules.block_size, 1, rules.blocks);
+    rules.max_mask_words = 1;
   }
-  return attention_->Plan(batch, device.stream());
+  auto reserved = Reserve(device, batch, &sized);
+  if (!reserved.ok()) return reserved.status();
+  moves_ += *reserved;
+  planned_ = &*sized.attention;
+  return planned_->Plan(batch, device.stream());
 }
 
 absl::Status FlashAttention::Run(const LayerAttention& layer, Stream stream) {
-  if (!attention_.has_value()) {
+  if (planned_ == nullptr) {
     return absl::FailedPreconditionError("tree attention: no batch is planned");
   }
-  return attention_->Run(layer, stream);
+  return planned_->Run(layer, stream);
 }
 
 }  // namespace specfabric::model::cuda

@@ -227,6 +227,34 @@ TEST_P(DeviceTransformerTest, FlashAttentionIsAttention) {
   expect_close(one);
 }
 
+// Texts that grow past what a graph was first made for, in passes of sizes that come again.
+TEST_P(DeviceTransformerTest, GraphsOfFlashAttentionChangeNothing) {
+  if (GetParam() != DataType::kBFloat16) GTEST_SKIP() << "FlashInfer's kernels are of bfloat16";
+  ModelConfig config = OddConfig();
+  config.head_dim = 64;
+  config.layers = 2;
+  const TempDir dir;
+  WriteCheckpoint(dir.path(), config, 4);
+  RankOptions options = Options(GetParam());
+  options.flash_attention = true;
+  TestGroup plain = OnDevice(dir.path(), options);
+  options.cuda_graphs = true;
+  TestGroup graphs = OnDevice(dir.path(), options);
+  const auto expect_same = [&](const Batch& batch) {
+    EXPECT_EQ(Logits(graphs, batch), Logits(plain, batch)) << batch.rows() << " rows";
+  };
+  int32_t length = 0;
+  for (int step = 0; step < 9; ++step) {
+    const int32_t rows = step % 3 + 2;
+    Batch batch;
+    AddChain(&batch, RandomTokens(rows, step), length, Iota(0, 12));
+    length += rows;
+    AddTree(&batch, RandomTokens(4, step), {-1, 0, 0, 1}, step, Iota(20, 6));
+    if (step == 5) AddChain(&batch, RandomTokens(70, 9), 0, Iota(30, 18));
+    expect_same(batch);
+  }
+}
+
 TEST_P(DeviceTransformerTest, FlashAttentionNeedsItsHeads) {
   const TempDir dir;
   WriteCheckpoint(dir.path(), Configs()[2], 4);  // heads of 40

@@ -11,6 +11,7 @@
 
 #include "base/bfloat16.h"
 #include "model/attention_plan.h"
+#include "tests/cuda/emulator/stream.h"
 
 namespace specfabric::model::cuda {
 
@@ -47,29 +48,29 @@ absl::Status TreeAttention::Plan(const Batch& batch, Stream /*stream*/) {
   return status;
 }
 
-absl::Status TreeAttention::Run(const LayerAttention& layer, Stream /*stream*/) {
-  const State& s = *state_;
-  if (!s.planned) return absl::FailedPreconditionError("tree attention: no batch is planned");
-  const int32_t heads = s.config.rules.heads, kv_heads = s.config.rules.kv_heads;
-  const int32_t d = s.config.rules.head_dim;
+namespace {
+
+void Attend(const TreeAttentionConfig& config, const AttentionPlan& plan,
+            const LayerAttention& layer) {
+  const int32_t heads = config.rules.heads, kv_heads = config.rules.kv_heads;
+  const int32_t d = config.rules.head_dim;
   const auto wide = [](const void* data, size_t at) {
     return base::WidenBFloat16(static_cast<const uint16_t*>(data)[at]);
   };
-  for (size_t row = 0; row < s.plan.rows.size(); ++row) {
-    const RowView& view = s.plan.rows[row];
+  for (size_t row = 0; row < plan.rows.size(); ++row) {
+    const RowView& view = plan.rows[row];
     for (int32_t head = 0; head < heads; ++head) {
       const size_t query = (row * heads + head) * d;
       std::vector<double> out(d, 0.0);
       double sum = 0;
       for (int32_t i = 0; i < view.visible(); ++i) {
-        const size_t slot = i < view.run_count
-                                ? s.plan.slots[view.run_first + i]
-                                : s.plan.extra[view.extra_first + i - view.run_count];
+        const size_t slot = i < view.run_count ? plan.slots[view.run_first + i]
+                                               : plan.extra[view.extra_first + i - view.run_count];
         const size_t at = (slot * kv_heads + head / (heads / kv_heads)) * d;
         double score = 0;
         for (int32_t e = 0; e < d; ++e)
           score += wide(layer.queries, query + e) * wide(layer.keys, at + e);
-        const double weight = std::exp(score * s.config.scale);
+        const double weight = std::exp(score * config.scale);
         sum += weight;
         for (int32_t e = 0; e < d; ++e) out[e] += weight * wide(layer.values, at + e);
       }
@@ -79,7 +80,19 @@ absl::Status TreeAttention::Run(const LayerAttention& layer, Stream /*stream*/) 
       }
     }
   }
-  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status TreeAttention::Run(const LayerAttention& layer, Stream /*stream*/) {
+  if (!state_->planned) return absl::FailedPreconditionError("tree attention: no batch is planned");
+  // As the kernels, those of a graph read what is planned when they run.
+  const State* const s = state_.get();
+  const cudaError_t enqueued = emulator::Enqueue([s, layer] {
+    Attend(s->config, s->plan, layer);
+    return cudaSuccess;
+  });
+  return enqueued == cudaSuccess ? absl::OkStatus() : absl::InternalError("emulated error");
 }
 
 }  // namespace specfabric::model::cuda
