@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,16 +127,25 @@ def test_the_schemas_refuse_what_is_unknown() -> None:
         assert status == 1, told
 
 
-@pytest.mark.parametrize("name", PROFILES)
-def test_profile_renders_as_agreed(name: str, request: pytest.FixtureRequest) -> None:
-    status, out, errors = template(name, merged(SECRET, UNPACKED))
+# A group larger than a node: two pods of four GPUs each, a pipeline stage in each.
+GROUPS = {"target": {"tensorParallel": 4, "pipelineStages": 2, "processes": 2}}
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "agreed"),
+    [*((name, {}, name) for name in PROFILES), ("gpu-node", GROUPS, "gpu-node-groups")],
+)
+def test_profile_renders_as_agreed(
+    name: str, values: dict[str, Any], agreed: str, request: pytest.FixtureRequest
+) -> None:
+    status, out, errors = template(name, merged(SECRET, UNPACKED, values))
     assert status == 0, errors
     # The scripts are compared where they lie.
     parts = out.split("---\n# Source: ")
     kept = [part for part in parts if not part.startswith("specfabric/templates/scripts.yaml")]
     assert len(kept) == len(parts) - 1
     came = "---\n# Source: ".join(kept)
-    golden = GOLDEN / f"{name}.yaml"
+    golden = GOLDEN / f"{agreed}.yaml"
     if request.config.getoption("--update-golden", default=False):
         golden.write_text(came)
     assert came == golden.read_text(), "if that is meant: pytest tests/helm --update-golden"
