@@ -212,8 +212,7 @@ absl::Status RunRank() {
     }
     if (const auto signal = WaitForSignal(100 * base::kMillisecond)) {
       spdlog::info("ending on {}", *signal);
-      rank->Stop();
-      asked = true;
+      asked = rank->Stop() || asked;
     }
   }
   return rank->result();

@@ -122,6 +122,11 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
   auto model = model::RankModel::Load(options.model_dir, options.rank, communicator_.get());
   if (!model.ok()) return model.status();
   config_ = (*model)->config();
+  if (options.gpu_weights) {
+    // Of one pass, each row of which may be drawn from.
+    absl::Status reserved = (*model)->draft_rows()->Reserve(options.engine.max_step_tokens);
+    if (!reserved.ok()) return reserved;
+  }
 
   link::LinkOptions link_options;
   link_options.fabric = options.fabric;

@@ -45,6 +45,8 @@ struct DrawnRow {
 class DeviceDraftRows {
  public:
   virtual ~DeviceDraftRows() = default;
+  // Takes the memory for so many draws at once, which otherwise the first that need it take.
+  virtual absl::Status Reserve(int32_t draws) = 0;
   // drawn[i] becomes what is drawn from draws[i], and its row is written: the bits of
   // speculation::MakeWeights and Draw..., but where filters are at work on a row without any logit
   // above -inf (its lowest token has all of the weight then), and as model/cuda/row_law.h says of

@@ -70,7 +70,8 @@ absl::StatusOr<GroupPart> Decode<GroupPart>(absl::Span<const uint8_t> payload) {
   check.Require(t->rank_count() >= 1, "rank_count", t->rank_count(), "at least 1");
   check.Require(int64_t{t->first_rank()} + t->rank_count() <= t->ranks(), "first_rank + rank_count",
                 t->first_rank(), "within the group");
-  check.NonNegative("join_timeout", t->join_timeout());
+  check.Require(t->join_timeout() >= 1 && t->join_timeout() <= kMaxJoinTimeout, "join_timeout",
+                t->join_timeout(), "in nanoseconds, at most a day");
   check.Require(t->kv_blocks() >= 1, "kv_blocks", t->kv_blocks(), "at least 1");
   check.Require(t->block_size() >= 1 && t->block_size() <= 256, "block_size", t->block_size(),
                 "in [1, 256]");

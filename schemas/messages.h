@@ -226,8 +226,8 @@ struct GroupPart {
   bool reference = false;
   bool cuda_graphs = false;
   bool flash_attention = false;
-  int32_t max_rows = 0;          // of a pass; 0: not known
-  base::Nanos join_timeout = 0;  // of GPUs' ranks, to find each other
+  int32_t max_rows = 0;                      // of a pass; 0: not known
+  base::Nanos join_timeout = base::kSecond;  // of GPUs' ranks, to find each other
   double typical_epsilon = 0;
   double typical_delta = 0;
 };
@@ -288,8 +288,9 @@ constexpr int kMaxNameBytes = 256;        // Hello::model, Hello::build
 constexpr int kMaxErrorBytes = 4096;      // Tokens::error; texts hold no control characters
 constexpr int kMaxRanks = 64;             // of a group
 constexpr int kMaxPassRows = 1 << 16;     // that a target may be given at once
-constexpr int kMaxStepRows = 1 << 16;     // rows, logit rows and moves of a Step
-constexpr int kMaxStepBlocks = 1 << 26;   // Step::plan.blocks
+constexpr base::Nanos kMaxJoinTimeout = 24 * 3600 * base::kSecond;
+constexpr int kMaxStepRows = 1 << 16;    // rows, logit rows and moves of a Step
+constexpr int kMaxStepBlocks = 1 << 26;  // Step::plan.blocks
 
 // Encode(m) and Decode<M>(bytes) for every struct above; kTypeOf<M> is its MessageType.
 #define SPECFABRIC_MESSAGES(X) \

@@ -39,6 +39,14 @@ void WaitForChange(const std::atomic<uint32_t>& value, uint32_t old) {
   value.wait(old, std::memory_order_acquire);
 }
 
+// How much an error says of why: ranks that gave up because of another one do not know, and those
+// that waited in vain know who else may.
+int Tells(const absl::Status& status) {
+  if (status.ok()) return 0;
+  if (absl::IsAborted(status)) return 1;
+  return absl::IsDeadlineExceeded(status) ? 2 : 3;
+}
+
 }  // namespace
 
 class RankGroup::Impl {
@@ -109,9 +117,7 @@ absl::Status RankGroup::Impl::Start(const RankGroupOptions& options) {
   WaitForChange(done_, 0);
   absl::Status failed;
   for (const Rank& rank : ranks_) {
-    // Ranks that gave up because of another one say so, which tells nobody why.
-    const bool vague = absl::IsAborted(failed) || absl::IsDeadlineExceeded(failed);
-    if (failed.ok() || vague) failed = rank.status.ok() ? failed : rank.status;
+    if (Tells(rank.status) > Tells(failed)) failed = rank.status;
   }
   return failed;
 }

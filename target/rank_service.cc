@@ -68,8 +68,8 @@ class RankService::Impl : public model::ProcessExchange {
   std::atomic<base::Nanos> ended_at_{0};
   std::atomic<uint64_t> fingerprint_{0};  // of the ranks here, once they are loaded
 
-  // The first reason counts; OK: in peace.
-  void End(const absl::Status& why);
+  // The first reason counts; OK: in peace. False: it had ended before.
+  bool End(const absl::Status& why);
 
  private:
   void OnUp(link::PeerId peer, const schemas::Hello& leader);
@@ -93,6 +93,10 @@ class RankService::Impl : public model::ProcessExchange {
   void Serve();
   absl::Status Load(const schemas::GroupPart& part);
   bool MeetOthers();
+  bool Ended() {
+    std::lock_guard lock(mutex_);
+    return ended_;
+  }
   void Compare(const schemas::GroupReady& leader);
   absl::Status RunStep(const schemas::Step& step, const RankRange& here, int64_t slots);
 
@@ -179,7 +183,10 @@ void RankService::Impl::OnUp(link::PeerId peer, const schemas::Hello& leader) {
 }
 
 void RankService::Impl::OnMessage(link::Message message) {
-  if (std::holds_alternative<schemas::Drain>(message)) return End(absl::OkStatus());
+  if (std::holds_alternative<schemas::Drain>(message)) {
+    End(absl::OkStatus());
+    return;
+  }
   if (auto* ready = std::get_if<schemas::GroupReady>(&message)) Compare(*ready);
   bool taken = false;
   {
@@ -198,19 +205,20 @@ void RankService::Impl::OnMessage(link::Message message) {
       collective_ = std::move(*collective);
     }
   }
-  if (!taken) return End(absl::InternalError("the leader breaks the protocol"));
+  if (!taken) End(absl::InternalError("the leader breaks the protocol"));
   changed_.notify_all();
 }
 
-void RankService::Impl::End(const absl::Status& why) {
+bool RankService::Impl::End(const absl::Status& why) {
   {
     std::lock_guard lock(mutex_);
-    if (ended_) return;
+    if (ended_) return false;
     ended_ = true;
     ended_at_ = base::Now();
     why_ = why;
   }
   changed_.notify_all();
+  return true;
 }
 
 absl::Status RankService::Impl::Load(const schemas::GroupPart& part) {
@@ -247,6 +255,8 @@ absl::Status RankService::Impl::RunStep(const schemas::Step& step, const RankRan
   verdict_.Reset(step.plan);
   StepTimes times;
   const absl::Status ran = ranks_->Execute(step.plan, weights->by_sequence, &verdict_, &times);
+  // A collective that the end has cut short has left others' parts out.
+  if (Ended()) return absl::OkStatus();
   schemas::StepDone done;
   if (ran.ok()) {
     done = MakeDone(step.plan, verdict_);
@@ -307,7 +317,7 @@ absl::StatusOr<std::unique_ptr<RankService>> RankService::Start(const RankServic
   return std::unique_ptr<RankService>(new RankService(std::move(impl)));
 }
 
-void RankService::Stop() { impl_->End(absl::OkStatus()); }
+bool RankService::Stop() { return impl_->End(absl::OkStatus()); }
 bool RankService::ready() const { return impl_->ready_; }
 bool RankService::finished() const { return impl_->finished_; }
 bool RankService::hangs() const {

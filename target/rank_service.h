@@ -33,8 +33,9 @@ class RankService {
 
   // The ranks are loaded.
   bool ready() const;
-  // Asks the service to end, which its leader takes for a loss, without waiting for it.
-  void Stop();
+  // Asks the service to end, which its leader takes for a loss, without waiting for it. False: it
+  // was ending already.
+  bool Stop();
   // The service has ended: result() says why. OK: its leader has ended in peace, or Stop.
   bool finished() const;
   // The service should have ended a while ago, but a rank is stuck, as in a collective whose other

@@ -75,6 +75,7 @@ class TargetService::Impl {
   absl::Status StartRanks();
   schemas::GroupPart PartOfGroup() const;
   absl::Status AddWeightsPools(size_t slot_bytes);
+  void EndIfBroken(const absl::Status& step) const;
   void Watch();
   void StopThreads();
 
@@ -212,8 +213,10 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
     link_->Send(peer, end).IgnoreError();
   };
   const ExecuteStep execute = [this](const auto& plan, auto weights, StepTimes* times) {
-    return group_ == nullptr ? ranks_->Run(plan, weights, times)
-                             : group_->Run(ranks_.get(), plan, weights, times);
+    auto result = group_ == nullptr ? ranks_->Run(plan, weights, times)
+                                    : group_->Run(ranks_.get(), plan, weights, times);
+    if (!result.ok()) EndIfBroken(result.status());
+    return result;
   };
   engine_ = std::make_unique<TargetEngine>(engine_options, execute, metrics_.get(), outbox);
 
@@ -281,6 +284,15 @@ absl::Status TargetService::Impl::AddWeightsPools(size_t slot_bytes) {
     weights_pools_.push_back(*std::move(pool));
   }
   return absl::OkStatus();
+}
+
+// What a GPU does after an error of its own is not known, and ranks one of which has failed are no
+// longer at the same place. Gateways resubmit elsewhere (design.md).
+void TargetService::Impl::EndIfBroken(const absl::Status& step) const {
+  const bool on_gpus = options_.ranks.rank.device == model::DeviceKind::kCuda;
+  if (!on_gpus || !(absl::IsInternal(step) || absl::IsAborted(step))) return;
+  spdlog::critical("a step has failed for good: ending the process: {}", base::Message(step));
+  std::_Exit(base::kExitBroken);
 }
 
 void TargetService::Impl::Watch() {

@@ -52,6 +52,8 @@ Engine::Engine(const FabricOptions& options, const FabricHandler& handler, PeerT
 }
 
 Engine::~Engine() {
+  // This may be another thread than the one that used it.
+  UseThread().IgnoreError();
   withdrawn_.clear();
   delayed_.clear();
   // The worker goes before the buffers that it may still hold.
@@ -63,8 +65,6 @@ Engine::~Engine() {
     (void)context_.release();
     return;
   }
-  // This may be another thread than the one that they were mapped on.
-  UseThread().IgnoreError();
   for (auto& [id, pool] : pools_) UnmapSlab(context_.get(), pool->slab_);
   context_.reset();
 }
@@ -92,8 +92,8 @@ absl::Status Engine::Start() {
   if (!able.ok()) return able;
   const absl::Status registers = TryRegistering();
   if (!registers.ok()) return registers;
-  if (options_.require_gpudirect) {
-    spdlog::info("transport: RDMA comes at GPU memory by {}", FindGpuDirect().description);
+  if (options_.require_gpudirect || gpu_ >= 0) {
+    spdlog::info("transport: GPU memory by RDMA: {}", FindGpuDirect().description);
   }
   epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   wake_ = UniqueFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));

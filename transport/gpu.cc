@@ -28,6 +28,7 @@ struct Driver {
   CuResult (*set_current)(CuContext context) = nullptr;
   CuResult (*copy_to_gpu)(uint64_t to, const void* from, size_t bytes) = nullptr;
   CuResult (*copy_from_gpu)(void* to, uint64_t from, size_t bytes) = nullptr;
+  CuResult (*finish_stream)(void* stream) = nullptr;
 };
 
 template <typename Function>
@@ -51,7 +52,8 @@ absl::Status Load(const char* library, Driver* driver) {
       !Find(loaded, "cuDevicePrimaryCtxRetain", &driver->retain) ||
       !Find(loaded, "cuCtxSetCurrent", &driver->set_current) ||
       !Find(loaded, "cuMemcpyHtoD_v2", &driver->copy_to_gpu) ||
-      !Find(loaded, "cuMemcpyDtoH_v2", &driver->copy_from_gpu)) {
+      !Find(loaded, "cuMemcpyDtoH_v2", &driver->copy_from_gpu) ||
+      !Find(loaded, "cuStreamSynchronize", &driver->finish_stream)) {
     return Refused(absl::StrCat(library, " is not NVIDIA's driver"));
   }
   return absl::OkStatus();
@@ -96,7 +98,11 @@ absl::Status UseGpu(int ordinal, const char* library) {
 absl::Status CopyToGpu(const void* host, size_t bytes, void* gpu, const char* library) {
   Driver driver;
   if (absl::Status loaded = Load(library, &driver); !loaded.ok()) return loaded;
-  return Copied(driver.copy_to_gpu(reinterpret_cast<uint64_t>(gpu), host, bytes));
+  // Such a copy may return before the bytes are there ("API synchronization behavior" of CUDA's
+  // driver API), and no other stream would wait for them.
+  CuResult result = driver.copy_to_gpu(reinterpret_cast<uint64_t>(gpu), host, bytes);
+  if (result == kCuSuccess) result = driver.finish_stream(/*stream=*/nullptr);
+  return Copied(result);
 }
 
 absl::Status CopyFromGpu(const void* gpu, size_t bytes, void* host, const char* library) {

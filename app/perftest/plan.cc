@@ -1,5 +1,6 @@
 #include "app/perftest/plan.h"
 
+#include <algorithm>
 #include <array>
 #include <initializer_list>
 
@@ -111,8 +112,9 @@ absl::StatusOr<Plan> Decode(absl::string_view text) {
 }
 
 int32_t SlotsFor(const Plan& plan) {
-  // The window, and as many that are being read or await the acknowledgement of their sending.
-  return plan.test == TestKind::kBandwidth ? 2 * plan.window : 4;
+  // The window, and as many that are being read or await the acknowledgement of their sending; one
+  // to receive what is compared, while another is sent from and a third is on its way.
+  return plan.test == TestKind::kBandwidth ? std::max(2 * plan.window, 3) : 4;
 }
 
 }  // namespace specfabric::perftest

@@ -2,6 +2,7 @@
 
 #include <nccl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
 #include <thread>
@@ -45,6 +46,37 @@ absl::Status Settle(ncclResult_t result, ncclComm_t communicator, base::Nanos de
   return NcclStatus(result, what);
 }
 
+// Likewise, of a call that ranks of the whole group make at once: they ask each other how it goes,
+// so that one that has failed is not waited for by the others, and all come to the same end.
+absl::Status SettleTogether(Communicator* group, ncclResult_t result, ncclComm_t communicator,
+                            base::Nanos deadline, const char* what) {
+  constexpr base::Nanos kTurn = 500 * base::kMillisecond;
+  for (;;) {
+    const base::Nanos now = base::Now();
+    absl::Status status = Settle(result, communicator, std::min(deadline, now + kTurn), what);
+    const bool waits = absl::IsDeadlineExceeded(status);
+    result = waits ? ncclInProgress : ncclSuccess;
+    enum { kHere, kDone, kFailed, kLate, kVotes };
+    float votes[kVotes] = {};
+    votes[kHere] = 1;
+    votes[kDone] = status.ok() ? 1 : 0;
+    votes[kFailed] = !status.ok() && !waits ? 1 : 0;
+    votes[kLate] = waits && base::Now() >= deadline ? 1 : 0;
+    const bool failed = votes[kFailed] != 0;
+    group->AllReduceSum(absl::MakeSpan(votes));
+    const auto all = static_cast<float>(group->size());
+    if (failed) return status;
+    // In a group that has ended nobody adds to what is there.
+    if (votes[kFailed] != 0 || votes[kHere] != all) {
+      return absl::AbortedError("another rank of the group failed");
+    }
+    if (votes[kDone] == all) return absl::OkStatus();
+    if (votes[kLate] != 0) {
+      return absl::DeadlineExceededError(absl::StrCat("NCCL, ", what, ": it takes too long"));
+    }
+  }
+}
+
 // How long a step takes is watched elsewhere.
 absl::Status Enqueued(ncclResult_t result, ncclComm_t communicator, const char* what) {
   return Settle(result, communicator, std::numeric_limits<base::Nanos>::max(), what);
@@ -62,12 +94,7 @@ absl::Status Collectives::Meet(Communicator* group, int first, int ranks,
   const base::Nanos deadline = base::Now() + options_.join_timeout;
   const ncclResult_t begun =
       ncclCommInitRankConfig(communicator, ranks, *id, group->rank() - first, &config);
-  // A rank that cannot even begin is not waited for by those that can.
-  const bool joining = begun == ncclInProgress || begun == ncclSuccess;
-  absl::Status started =
-      AgreeOn(group, joining ? absl::OkStatus() : NcclStatus(begun, "joining the ranks"));
-  if (!started.ok()) return started;
-  return AgreeOn(group, Settle(begun, *communicator, deadline, "joining the ranks"));
+  return SettleTogether(group, begun, *communicator, deadline, "joining the ranks");
 }
 
 absl::StatusOr<std::unique_ptr<Collectives>> Collectives::Create(
@@ -97,6 +124,12 @@ Collectives::~Collectives() {
   }
 }
 
+absl::Status Collectives::Reserve(int64_t count) {
+  const bool gathers = ranks_ > 1 && options_.batch_invariant;
+  return gathers ? parts_.Reserve(ranks_ * static_cast<size_t>(count) * sizeof(float))
+                 : absl::OkStatus();
+}
+
 absl::Status Collectives::Sum(float* data, int64_t count) {
   if (ranks_ == 1) return absl::OkStatus();
   if (peers_ != nullptr && peers_->Takes(count)) {
@@ -113,7 +146,6 @@ absl::Status Collectives::Sum(float* data, int64_t count) {
     // What was enqueued may still read the smaller one.
     if (absl::Status done = device_->Finish(); !done.ok()) return done;
     if (absl::Status reserved = parts_.Reserve(bytes); !reserved.ok()) return reserved;
-    ++moves_;
   }
   absl::Status status = Enqueued(
       ncclAllGather(data, parts_.As<float>(), size, ncclFloat32, communicator_, device_->stream()),

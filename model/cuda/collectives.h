@@ -44,7 +44,11 @@ class Collectives {
   Collectives(const Collectives&) = delete;
   Collectives& operator=(const Collectives&) = delete;
 
-  // All of these enqueue.
+  // Takes the memory for sums of so many floats, of every rank alike. Nothing that was enqueued may
+  // still use what there was.
+  absl::Status Reserve(int64_t count);
+
+  // All of these enqueue. A sum of more than what is reserved waits for what was enqueued first.
 
   // data[i] becomes the sum over the stage's ranks. Nothing to do for one rank.
   absl::Status Sum(float* data, int64_t count);
@@ -54,8 +58,6 @@ class Collectives {
   absl::Status HandOver(const float* out, int64_t out_count, float* in, int64_t in_count);
   // data becomes that of the last stage.
   absl::Status FromLastStage(float* data, int64_t count);
-  // How often memory that sums go through has moved.
-  uint64_t moves() const { return moves_; }
   // Small sums are made in one shot.
   bool has_peer_sums() const { return peers_ != nullptr; }
 
@@ -73,7 +75,6 @@ class Collectives {
   ncclComm* communicator_ = nullptr;        // of the stage; null: it is one rank
   ncclComm* group_communicator_ = nullptr;  // null: there is but one stage
   DeviceBuffer parts_;                      // [ranks][count]
-  uint64_t moves_ = 0;
   std::unique_ptr<PeerSum> peers_;
 };
 

@@ -29,10 +29,12 @@ absl::Status DeviceTransformer::EnqueueStages(const PassInputs& inputs, const Pa
     const size_t kept = size_t(size.logit_rows) * config_.hidden * sizeof(float);
     if (kept > 0) status.Update(device_->Copy(stream_rows_, kept, stage_results_.As<void>()));
   }
-  return status.ok() ? EnqueueLastRows(size.logit_rows) : status;
+  status.Update(EnqueueLastRows(size.logit_rows));
+  return status;
 }
 
-// The logits of all rows that the last stage ends with.
+// Of a rank that has failed too, whose part in what follows the others wait for. The logits of all
+// rows that the last stage ends with.
 absl::Status DeviceTransformer::EnqueueLastRows(int32_t logit_rows) {
   if (logit_rows == 0) return absl::OkStatus();
   stream_rows_ = stage_results_.As<float>();
@@ -56,7 +58,8 @@ absl::Status DeviceTransformer::EnqueuePipeline(const Batch& batch,
   if (!status.ok()) return status;
   status.Update(EnqueueEmbeddings(tokens, batch.rows(), stage_inputs_.As<float>()));
   status.Update(EnqueueHandOvers(parts));
-  return status.ok() ? EnqueueLastRows(static_cast<int32_t>(batch.logit_rows.size())) : status;
+  status.Update(EnqueueLastRows(static_cast<int32_t>(batch.logit_rows.size())));
+  return status;
 }
 
 absl::Status DeviceTransformer::EnqueueHandOvers(const std::vector<Batch>& parts) {

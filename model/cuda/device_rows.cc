@@ -60,6 +60,10 @@ absl::StatusOr<const float*> DeviceTransformer::Fetch(absl::Span<const int32_t> 
   return host_logits_.As<float>();
 }
 
+absl::Status DeviceTransformer::Reserve(int32_t draws) {
+  return draft_rows_.Reserve(*device_, config_.vocabulary, draws);
+}
+
 absl::Status DeviceTransformer::Draw(absl::Span<const RowDraw> draws, absl::Span<DrawnRow> drawn) {
   return draft_rows_.Draw(*device_, Logits(), draws, drawn);
 }

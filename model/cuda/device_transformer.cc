@@ -33,7 +33,8 @@ DeviceTransformer::DeviceTransformer(ModelConfig config, const RankOptions& opti
       partition_(partition),
       rope_(MakeRopeTable(config_.rope, config_.head_dim)),
       group_(group),
-      stage_(std::move(stage)) {}
+      stage_(std::move(stage)),
+      graphs_(/*shared=*/group->size() > 1) {}
 
 absl::StatusOr<std::unique_ptr<DeviceTransformer>> DeviceTransformer::Load(
     const std::string& model_dir, const RankOptions& options, Communicator* communicator) {
@@ -209,11 +210,15 @@ absl::Status DeviceTransformer::ReserveRows(int32_t rows, int32_t logit_rows) {
       {&stage_inputs_, all * staged},
       {&incoming_, all * staged},
       {&stage_results_, kept * staged}};
-  absl::Status status;
-  for (const auto& [buffer, bytes] : buffers) {
-    if (bytes > buffer->bytes()) ++row_moves_;
-    status.Update(buffer->Reserve(bytes));
-  }
+  // As many rows on every rank, and so as many changes of places.
+  const bool moves = std::any_of(std::begin(buffers), std::end(buffers), [](const auto& place) {
+    return place.second > place.first->bytes();
+  });
+  if (!moves) return absl::OkStatus();
+  ++row_moves_;
+  graphs_.Clear();
+  absl::Status status = collectives_->Reserve(static_cast<int64_t>(all * hidden));
+  for (const auto& [buffer, bytes] : buffers) status.Update(buffer->Reserve(bytes));
   return status;
 }
 
@@ -265,7 +270,6 @@ absl::Status DeviceTransformer::RunGraph(const Batch& batch) {
   if (!inputs.ok()) return inputs.status();
   // Weights and cache never move.
   uint64_t places = base::Mix64(row_moves_) ^ padded_inputs_.moves();
-  places = base::Mix64(places) ^ collectives_->moves();
   if (flash_.has_value()) places = base::Mix64(places) ^ flash_->moves();
   const bool worked = graphs_.failure().ok();
   absl::Status status = graphs_.Run(
@@ -284,14 +288,16 @@ absl::Status DeviceTransformer::TryGraphs() {
   Batch batch;
   batch.tokens = batch.positions = batch.blocks = batch.logit_rows = {0};
   batch.sequences.push_back({.row_count = 1, .block_count = 1});
-  // The first pass may have to make room for sums over ranks, and then counts for nothing.
-  constexpr int kPasses = 4;
-  for (int pass = 0; pass < kPasses && graphs_.captured() == 0 && graphs_.failure().ok(); ++pass) {
-    if (absl::StatusOr<LogitShard> done = Forward(batch); !done.ok()) return done.status();
+  constexpr int kPasses = 2;  // as it is, captured
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const absl::StatusOr<LogitShard> done = Forward(batch);
+    if (!done.ok() && graphs_.failure().ok()) return done.status();
   }
-  if (graphs_.captured() > 0) return absl::OkStatus();
+  const absl::Status& failure = graphs_.failure();
+  // Another rank knows why.
+  if (failure.ok() || absl::IsAborted(failure)) return failure;
   return absl::FailedPreconditionError(
-      absl::StrCat("passes cannot be captured as CUDA graphs here: ", graphs_.failure().message()));
+      absl::StrCat("passes cannot be captured as CUDA graphs here: ", failure.message()));
 }
 
 absl::Status DeviceTransformer::EnqueueWhole(const PassInputs& inputs, const PassSize& size) {

@@ -49,6 +49,7 @@ class DeviceTransformer : public RankModel, private DeviceLogits, private Device
   absl::Status Verify(absl::Span<const DeviceTree> trees,
                       absl::Span<speculation::Accepted> accepted) override;
   absl::StatusOr<const float*> Fetch(absl::Span<const int32_t> rows) override;
+  absl::Status Reserve(int32_t draws) override;
   absl::Status Draw(absl::Span<const RowDraw> draws, absl::Span<DrawnRow> drawn) override;
   absl::Status Judge(const uint8_t* rows, int32_t vocabulary, int32_t entries,
                      absl::Span<speculation::WeightRowFacts> facts) override;

@@ -25,6 +25,16 @@ absl::Status Check(const RowDraw& draw, int32_t vocabulary) {
 
 }  // namespace
 
+absl::Status DraftRowMaker::Reserve(const Device& device, int32_t vocabulary, int32_t draws) {
+  const RoundBatch rows = {.trees = {.sequences = draws}, .nodes = draws, .vocabulary = vocabulary};
+  const size_t bytes = draws * sizeof(DrawnRow);
+  absl::Status status = device.MakeCurrent();
+  status.Update(workspace_.Reserve(DrawBytes(rows)));
+  status.Update(found_.Reserve(bytes));
+  status.Update(host_found_.Reserve(bytes));
+  return status;
+}
+
 absl::Status DraftRowMaker::Draw(const Device& device, const LogitMatrix& logits,
                                  absl::Span<const RowDraw> draws, absl::Span<DrawnRow> drawn) {
   if (draws.empty()) return absl::OkStatus();
@@ -43,11 +53,8 @@ absl::Status DraftRowMaker::Draw(const Device& device, const LogitMatrix& logits
                               .vocabulary = logits.size}};
   const size_t bytes = draws.size() * sizeof(DrawnRow);
   absl::Status status = CheckRoundBatch(batch.rows);
-  status.Update(device.MakeCurrent());
   if (!status.ok()) return status;
-  status.Update(workspace_.Reserve(DrawBytes(batch.rows)));
-  status.Update(found_.Reserve(bytes));
-  status.Update(host_found_.Reserve(bytes));
+  status.Update(Reserve(device, logits.size, count));
   if (!status.ok()) return status;
   upload_.Add(absl::MakeConstSpan(begin_), &batch.rows.trees.begin);
   upload_.Add(absl::MakeConstSpan(rounds_), &batch.rows.rounds);

@@ -21,6 +21,8 @@ namespace specfabric::model::cuda {
 // what the logits of the rows take that are made at once.
 class DraftRowMaker {
  public:
+  // Of rows of so many tokens.
+  absl::Status Reserve(const Device& device, int32_t vocabulary, int32_t draws);
   // DeviceDraftRows::Draw, from logits of the whole vocabulary in float32, which the device's
   // stream may still be making. InvalidArgument: more rows than the kernels take, or a draw that is
   // none. `drawn` is as it was after an error.

@@ -11,7 +11,7 @@ void DestroyGraph::operator()(CUgraphExec_st* graph) const { cudaGraphExecDestro
 absl::Status GraphCache::Run(const Device& device, const PassSize& size, uint64_t places,
                              absl::FunctionRef<absl::Status()> enqueue,
                              absl::FunctionRef<absl::Status(absl::Status)> agree) {
-  if (!failure_.ok()) return enqueue();
+  if (!failure_.ok()) return shared_ ? failure_ : enqueue();
   if (!entries_.contains(size)) MakeRoom();
   Entry& entry = entries_[size];
   entry.used = ++passes_;
@@ -28,7 +28,7 @@ absl::Status GraphCache::Run(const Device& device, const PassSize& size, uint64_
     failure_ = agree(Capture(device, enqueue, &entry));
     if (!failure_.ok()) {
       entries_.clear();
-      return enqueue();
+      return shared_ ? failure_ : enqueue();
     }
     ++captured_;
   } else {

@@ -23,20 +23,24 @@ struct DestroyGraph {
 
 class GraphCache {
  public:
-  explicit GraphCache(size_t most = 64) : most_(most) {}
+  // shared: the passes sum over several ranks, which have the same sizes and changes of places in
+  // the same order.
+  explicit GraphCache(bool shared = false, size_t most = 64) : shared_(shared), most_(most) {}
 
   // Does on the device's stream what `enqueue` enqueues there, which must be the same for all
   // passes of one size while `places` is: a number that tells apart where the memory lies which it
   // works on. The first such pass runs as it is, so that whatever is allocated at first use is; the
   // second is captured; later ones replay that. A pass that cannot be captured runs as it is, and
-  // so do all after it: failure() says why. Ranks that sum while they run have the same sizes and
-  // changes of places in the same order, and must go on alike: `agree` is given what came of every
-  // capture and returns what came of all ranks'. Errors are enqueue's, or Internal: the graph could
-  // not be launched.
+  // so do all after it: failure() says why. Ranks must go on alike: `agree` is given what came of
+  // every capture and returns what came of all ranks'. Shared passes do not go on after a failure,
+  // since NCCL may not either. Errors are enqueue's, the failure, or Internal: the graph could not
+  // be launched.
   absl::Status Run(const Device& device, const PassSize& size, uint64_t places,
                    absl::FunctionRef<absl::Status()> enqueue,
                    absl::FunctionRef<absl::Status(absl::Status)> agree);
 
+  // Before memory moves that graphs name.
+  void Clear() { entries_.clear(); }
   // Of the first capture that failed.
   const absl::Status& failure() const { return failure_; }
   int64_t captured() const { return captured_; }
@@ -53,6 +57,7 @@ class GraphCache {
                        Entry* entry) const;
   void MakeRoom();
 
+  const bool shared_;
   const size_t most_;
   std::map<PassSize, Entry> entries_;
   absl::Status failure_;

@@ -266,7 +266,8 @@ TEST(LimitsTest, GroupPart) {
   ExpectRefused<M>("first_rank", [](M& m) { m.first_rank = -1; });
   ExpectRefused<M>("first_rank + rank_count", [](M& m) { m.first_rank = m.ranks; });
   ExpectRefused<M>("rank_count", [](M& m) { m.rank_count = 0; });
-  ExpectRefused<M>("join_timeout", [](M& m) { m.join_timeout = -1; });
+  ExpectRefused<M>("join_timeout", [](M& m) { m.join_timeout = 0; });
+  ExpectRefused<M>("join_timeout", [](M& m) { m.join_timeout = INT64_MAX; });
   ExpectRefused<M>("max_rows", [](M& m) { m.max_rows = -1; });
   ExpectRefused<M>("max_rows", [](M& m) { m.max_rows = (1 << 16) + 1; });
   ExpectRefused<M>("kv_blocks", [](M& m) { m.kv_blocks = 0; });

@@ -221,7 +221,7 @@ inline GroupPart RandomMessage<GroupPart>(Rng& rng) {
   m.cuda_graphs = RandomInt(rng, 0, 1) == 1;
   m.flash_attention = RandomInt(rng, 0, 1) == 1;
   m.max_rows = RandomInt(rng, 0, 1 << 16);
-  m.join_timeout = RandomInt(rng, 0, 1 << 30);
+  m.join_timeout = RandomInt(rng, 1, 1 << 30);
   m.typical_epsilon = RandomFloat(rng, 0.0f, 1.0f);
   m.typical_delta = RandomFloat(rng, 0.0f, 1.0f);
   return m;

@@ -130,6 +130,9 @@ class FakeDraftRows : public model::DeviceDraftRows {
  public:
   explicit FakeDraftRows(bool works) : works_(works) {}
 
+  absl::Status Reserve(int32_t /*draws*/) override {
+    return absl::UnimplementedError("targets draw nothing");
+  }
   absl::Status Draw(absl::Span<const model::RowDraw> /*draws*/,
                     absl::Span<model::DrawnRow> /*drawn*/) override {
     return absl::UnimplementedError("targets draw nothing");
