@@ -4,7 +4,9 @@
 // The laws of one node as a block of threads decides about it: what the draft drew a sibling from,
 // and the target's, which rejected siblings take from. target/row_law.h step by step, for the same
 // bits. All threads of the block, whole warps, call together what says so and have the same
-// results. For .cu files alone.
+// results. Weights may lie where their sender can still change them: what they decide about the way
+// that threads go, and with them about barriers, is read by one and told to the others. For .cu
+// files alone.
 
 #include <algorithm>
 #include <cmath>
@@ -103,14 +105,14 @@ __device__ inline double NodeDraft::TotalWithoutTaken(double row_total) const {
     const int32_t at = Find(taken.tokens[i]);
     taken_weight += at < 0 ? 0.0f : Entry(at);
   }
-  const double left = row_total - taken_weight;
+  const double left = OfFirst(row_total - taken_weight);
   // Where little is left the difference has lost its digits.
   constexpr double kLittle = 1e-3;
   if (left > kLittle * row_total) return left;
   double sum = 0;
   int32_t begin = 0;
   for (int i = 0; i < taken.count; ++i) {
-    const int32_t at = Find(taken.tokens[i]);
+    const int32_t at = OfFirst(Find(taken.tokens[i]));
     if (at < 0) continue;
     sum += TotalBetween(begin, at);
     begin = at + 1;
@@ -219,8 +221,8 @@ __device__ inline double NodeLaw::SumLeftOfDense(double pi, const NodeDraft& q, 
 __device__ inline double NodeLaw::SumLeftOfSparse(double pi, const NodeDraft& q, int chunk,
                                                   bool keep) {
   const int32_t first = chunk * kRowChunk;
-  const int32_t begin = q.Search(first, 0, q.entries);
-  const int32_t end = q.Search(first + kRowChunk, begin, q.entries);
+  const int32_t begin = __shfl_sync(kAllLanes, q.Search(first, 0, q.entries), 0);
+  const int32_t end = __shfl_sync(kAllLanes, q.Search(first + kRowChunk, begin, q.entries), 0);
   if (begin == end) return chunks_[chunk].sum;
   const double sum = ChunkSum([&](int i) {
     const base::TokenId token = first + i;
@@ -253,7 +255,7 @@ __device__ inline double NodeLaw::Subtract(double pi, const NodeDraft& q) {
   double total = 0;
   for (int i = 0; i < chunk_count_; ++i) total += spare_sums_[i];
   const double one = q.whole() ? q.total * speculation::DraftScale(q.total) : total_;
-  if (total <= speculation::kNoMass * one) return 0;
+  if (!(total > speculation::kNoMass * one)) return 0;  // nor where that is no number
 
   for (int chunk = warp; chunk < chunk_count_; chunk += warps) {
     SumLeft(pi, q, chunk, /*keep=*/true);

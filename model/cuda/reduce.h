@@ -29,6 +29,16 @@ __device__ T WarpMax(T value) {
   return value;
 }
 
+// What the block's first thread has, for all of them, which come together.
+template <typename T>
+__device__ T OfFirst(T value) {
+  __shared__ T shared;
+  __syncthreads();  // it may still be read for the call before this one
+  if (Thread() == 0) shared = value;
+  __syncthreads();
+  return shared;
+}
+
 // All kThreads threads of the block come; a multiple of a warp.
 template <int kThreads>
 __device__ float BlockSum(float value) {

@@ -145,8 +145,8 @@ __device__ int Round::FirstAccepted(int node) {
   for (int child = NextChild(node, node); child >= 0; child = NextChild(node, child)) {
     const base::TokenId x = shared_.tokens[child];
     const NodeDraft q = DraftOf(child);
-    if (q.Weight(x) == 0) return -1;
-    if (Accept(child, p.Chance(1, q, x))) return child;
+    if (OfFirst(q.Weight(x)) == 0) return -1;
+    if (Accept(child, OfFirst(p.Chance(1, q, x)))) return child;
     p.Subtract(1, q);
   }
   return -1;
@@ -178,8 +178,8 @@ __device__ int Round::Traverse() {
     if (possible && child >= 0) {
       const base::TokenId x = shared_.tokens[child];
       const NodeDraft q = DraftOf(child);
-      if (q.Weight(x) != 0) {
-        const double chance = p.Chance(pi, q, x);
+      if (OfFirst(q.Weight(x)) != 0) {
+        const double chance = OfFirst(p.Chance(pi, q, x));
         rejected = chance == 0 || (!shared_.has_children[child] && !Accept(child, chance));
         if (rejected) continue;
         if (Thread() == 0) shared_.pi[node] = pi;

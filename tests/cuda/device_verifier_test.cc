@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <random>
@@ -91,6 +92,9 @@ std::vector<SitedCase> RandomStep(std::mt19937* random, const target::Shape& sha
 
 class DeviceVerifierTest : public OpenDeviceTest {
  protected:
+  // What becomes of weights on the device between being judged and verified by.
+  std::function<void(std::vector<uint64_t>*)> tamper_ = [](std::vector<uint64_t>* /*words*/) {};
+
   // The first tree's rows lie behind those of the last, with a row of others before each; rows are
   // wider than the vocabulary. Every second tree's weights are in the device's memory already.
   absl::StatusOr<std::vector<Accepted>> OnDevice(const std::vector<SitedCase>& step) {
@@ -124,7 +128,9 @@ class DeviceVerifierTest : public OpenDeviceTest {
       tree.weight_row = round.row_of;
       tree.weights = weights.bytes();
       if (slots.size() % 2 == 0) {
-        uint64_t* const there = device_slots.emplace_back(slots.back().words()).data();
+        std::vector<uint64_t> words = slots.back().words();
+        tamper_(&words);
+        uint64_t* const there = device_slots.emplace_back(words).data();
         tree.weights = {reinterpret_cast<const uint8_t*>(there), weights.bytes().size()};
         tree.weights_on_device = true;
       }
@@ -194,6 +200,38 @@ TEST_F(DeviceVerifierTest, OddRowsAreDecidedAsOnTheCpu) {
     }
   }
   ASSERT_NO_FATAL_FAILURE(ExpectTheCpus(step));
+}
+
+// By whoever sent them: texts are of the vocabulary all the same, and no thread waits for another.
+TEST_F(DeviceVerifierTest, WeightsThatChangeAfterTheyWereJudgedBreakNothing) {
+  std::mt19937 random(4);
+  constexpr uint64_t kNans = 0x7FC07FC07FC07FC0;
+  int tokens = 0;
+  for (const target::Shape& shape : {target::Shape{.vocabulary = 301, .max_nodes = 40},
+                                     {.vocabulary = 301, .max_nodes = 16, .top_n = 40}}) {
+    for (const uint64_t word : {~uint64_t{0}, uint64_t{0}, kNans, uint64_t{0xBF80BF80BF80BF80}}) {
+      // Rows that are not whole keep their ids, 20 words of 30, and of any row some weights stay:
+      // a guess may then be rejected for what are no numbers any more.
+      const bool some = word == kNans;
+      tamper_ = [&, word, some](auto* words) {
+        for (size_t i = 0; i < words->size(); ++i) {
+          const bool stays = some && (random() % 2 == 0 || (shape.top_n > 0 && i % 30 < 20));
+          if (!stays) (*words)[i] = word;
+        }
+      };
+      const std::vector<SitedCase> step = RandomStep(&random, shape, 12);
+      const absl::StatusOr<std::vector<Accepted>> found = OnDevice(step);
+      ASSERT_TRUE(found.ok()) << found.status();
+      for (const Accepted& accepted : *found) {
+        ASSERT_EQ(accepted.tokens.size(), accepted.path.size() + 1);
+        for (base::TokenId token : accepted.tokens) {
+          ASSERT_TRUE(token >= 0 && token < shape.vocabulary) << token;
+          ++tokens;
+        }
+      }
+    }
+  }
+  EXPECT_GE(tokens, 96);
 }
 
 TEST_F(DeviceVerifierTest, NothingToVerifyIsNothingDone) {
