@@ -247,8 +247,8 @@ absl::Status RunGenerate() {
   auto prompt = PromptIds(**tokenizer);
   if (!prompt.ok()) return prompt.status();
   if (absl::Status connected = ConnectClient(&cluster); !connected.ok()) return connected;
-  // Drafts join on their own; a short wait lets the first round have one.
-  if (!cluster.drafts.empty()) cluster.target->WaitForDrafts(base::kSecond);
+  // Drafts join on their own; a wait lets the first round have one.
+  if (!cluster.drafts.empty()) cluster.target->WaitForDrafts(10 * base::kSecond);
   for (int i = 0; i < FLAGS_repeat; ++i) {
     auto answer = Ask(cluster.client.get(), &cluster.inbox,
                       MakeSubmit(i + 1, *prompt, *sampling, **tokenizer), **tokenizer);

@@ -74,6 +74,8 @@ class RankGroup::Impl {
   };
 
   void RunRank(const RankGroupOptions& options, int rank);
+  // Of the rank that can tell most about why; OK: all are well.
+  absl::Status Failure() const;
   void Step(Rank* rank, RankVerifier* verifier, bool timed);
   void Signal() {
     step_.fetch_add(1, std::memory_order_release);
@@ -115,6 +117,10 @@ absl::Status RankGroup::Impl::Start(const RankGroupOptions& options) {
     ranks_[r].thread = std::thread([this, options, r] { RunRank(options, r); });
   }
   WaitForChange(done_, 0);
+  return Failure();
+}
+
+absl::Status RankGroup::Impl::Failure() const {
   absl::Status failed;
   for (const Rank& rank : ranks_) {
     if (Tells(rank.status) > Tells(failed)) failed = rank.status;
@@ -187,9 +193,7 @@ absl::Status RankGroup::Impl::Execute(const scheduler::StepPlan& plan,
     Signal();
     WaitForChange(done_, before);
   }
-  for (const Rank& rank : ranks_) {
-    if (!rank.status.ok()) return rank.status;
-  }
+  if (absl::Status failed = Failure(); !failed.ok()) return failed;
   *times = times_;
   return absl::OkStatus();
 }

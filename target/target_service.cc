@@ -290,7 +290,10 @@ absl::Status TargetService::Impl::AddWeightsPools(size_t slot_bytes) {
 // longer at the same place. Gateways resubmit elsewhere (design.md).
 void TargetService::Impl::EndIfBroken(const absl::Status& step) const {
   const bool on_gpus = options_.ranks.rank.device == model::DeviceKind::kCuda;
-  if (!on_gpus || !(absl::IsInternal(step) || absl::IsAborted(step))) return;
+  const bool broken = absl::IsInternal(step) || absl::IsAborted(step);
+  // A batch that is refused is so by all ranks; whatever else one of several says, it says alone.
+  const bool alone = options_.ranks.shape().ranks() > 1 && !absl::IsInvalidArgument(step);
+  if (!on_gpus || !(broken || alone)) return;
   spdlog::critical("a step has failed for good: ending the process: {}", base::Message(step));
   std::_Exit(base::kExitBroken);
 }

@@ -110,7 +110,8 @@ absl::StatusOr<std::unique_ptr<Collectives>> Collectives::Create(
   if (!met.ok()) return met;
   if (options.peer_sums && ranks > 1) {
     absl::StatusOr<std::unique_ptr<PeerSum>> peers = PeerSum::Create(stage, device);
-    if (!peers.ok()) return peers.status();
+    // Stages ask apart, and go on together.
+    if (absl::Status agreed = AgreeOn(group, peers.status()); !agreed.ok()) return agreed;
     made->peers_ = *std::move(peers);
   }
   return made;

@@ -257,16 +257,20 @@ absl::Status DeviceTransformer::EnqueueBatch(const Batch& batch) {
   return EnqueueWhole(*inputs, {batch.rows(), static_cast<int32_t>(batch.logit_rows.size())});
 }
 
-// The pass of a padded batch: captured, replayed, or as it is.
-absl::Status DeviceTransformer::RunGraph(const Batch& batch) {
+absl::StatusOr<PassInputs> DeviceTransformer::CopyPadded(const Batch& batch, const PassSize& size) {
   RopeAngles(rope_, batch.positions, &host_cosines_, &host_sines_);
-  const PassSize size = PaddedSize({batch.rows(), static_cast<int32_t>(batch.logit_rows.size())});
   if (flash_.has_value()) {
     absl::Status planned = flash_->PlanPadded(*device_, batch, size.rows);
     if (!planned.ok()) return planned;
   }
   const PassArrays arrays = {&batch, &plan_, &host_cosines_, &host_sines_, config_.head_dim / 2};
-  absl::StatusOr<PassInputs> inputs = padded_inputs_.Copy(*device_, arrays, size);
+  return padded_inputs_.Copy(*device_, arrays, size);
+}
+
+// The pass of a padded batch: captured, replayed, or as it is.
+absl::Status DeviceTransformer::RunGraph(const Batch& batch) {
+  const PassSize size = PaddedSize({batch.rows(), static_cast<int32_t>(batch.logit_rows.size())});
+  absl::StatusOr<PassInputs> inputs = CopyPadded(batch, size);
   if (!inputs.ok()) return inputs.status();
   // Weights and cache never move.
   uint64_t places = base::Mix64(row_moves_) ^ padded_inputs_.moves();
@@ -275,7 +279,7 @@ absl::Status DeviceTransformer::RunGraph(const Batch& batch) {
   absl::Status status = graphs_.Run(
       *device_, size, places, [&] { return EnqueueWhole(*inputs, size); },
       [&](absl::Status captured) { return AgreeOn(group_, captured); });
-  if (worked && !graphs_.failure().ok()) {
+  if (worked && !graphs_.failure().ok() && group_->size() == 1) {
     spdlog::warn("model: GPU {} of {}: passes are launched one kernel at a time from now on: {}",
                  device_->ordinal(), device_->name(), base::Message(graphs_.failure()));
   }
@@ -288,6 +292,11 @@ absl::Status DeviceTransformer::TryGraphs() {
   Batch batch;
   batch.tokens = batch.positions = batch.blocks = batch.logit_rows = {0};
   batch.sequences.push_back({.row_count = 1, .block_count = 1});
+  // What can fail on one rank alone does so before any waits for another's.
+  absl::Status prepared = PlanAttention(batch);
+  if (prepared.ok()) prepared = CopyPadded(batch, PaddedSize({1, 1})).status();
+  prepared.Update(device_->Finish());
+  if (prepared = AgreeOn(group_, prepared); !prepared.ok()) return prepared;
   constexpr int kPasses = 2;  // as it is, captured
   for (int pass = 0; pass < kPasses; ++pass) {
     const absl::StatusOr<LogitShard> done = Forward(batch);

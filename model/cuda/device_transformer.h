@@ -68,6 +68,7 @@ class DeviceTransformer : public RankModel, private DeviceLogits, private Device
   absl::Status ReserveRows(int32_t rows, int32_t logit_rows);
   absl::Status PlanAttention(const Batch& batch);
   absl::Status EnqueueBatch(const Batch& batch);
+  absl::StatusOr<PassInputs> CopyPadded(const Batch& batch, const PassSize& size);
   absl::Status RunGraph(const Batch& batch);
   absl::Status TryGraphs();
   absl::Status EnqueueWhole(const PassInputs& inputs, const PassSize& size);

@@ -31,18 +31,23 @@ absl::StatusOr<FlashAttention> FlashAttention::Create(const TreeAttentionConfig&
 absl::StatusOr<bool> FlashAttention::Reserve(const Device& device, const Batch& batch,
                                              Sized* sized) {
   TreeAttentionRules& rules = sized->config.rules;
+  const TreeAttentionRules before = rules;
   int32_t blocks = 1;
   for (const BatchSequence& s : batch.sequences) blocks = std::max(blocks, s.block_count);
   bool larger = Raise(batch.rows(), &rules.max_rows);
   larger |= Raise(static_cast<int32_t>(batch.sequences.size()), &rules.max_sequences);
   larger |= Raise(blocks, &rules.max_blocks);
+  rules.max_blocks = std::min(rules.max_blocks, std::max(rules.blocks, blocks));
   larger |= Raise(batch.mask_words, &rules.max_mask_words);
   if (!larger && sized->attention.has_value()) return false;
   // What was enqueued uses the memory of the one before.
   if (absl::Status done = device.Finish(); !done.ok()) return done;
   sized->attention.reset();
   absl::StatusOr<TreeAttention> made = TreeAttention::Create(sized->config);
-  if (!made.ok()) return made.status();
+  if (!made.ok()) {
+    rules = before;  // smaller batches may fit
+    return made.status();
+  }
   sized->attention = *std::move(made);
   return true;
 }

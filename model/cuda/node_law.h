@@ -179,7 +179,8 @@ __device__ inline base::TokenId NodeLaw::Sample(double uniform) const {
   }
   const float* const values = values_ + int64_t{found} * kRowChunk;
   const double factor = chunks_[found].factor;
-  base::TokenId token = base::kNoToken;
+  // Only of weights that were changed meanwhile is none left.
+  base::TokenId token = found * kRowChunk;
   for (int i = 0; i < kRowChunk && sum <= wanted; ++i) {
     if (values[i] > 0) token = found * kRowChunk + i;
     sum += values[i] * factor;

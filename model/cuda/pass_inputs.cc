@@ -60,12 +60,13 @@ absl::StatusOr<PassInputs> PaddedInputs::Copy(const Device& device, const PassAr
   // Last, because their lengths differ between batches of one size: one list, so that it has one
   // place.
   const size_t lists = layout.Add<int32_t>(plan.slots.size() + plan.extra.size());
-  if (layout.end() > copied_.bytes()) {
-    // Seldom, since every graph has to be captured again.
+  if (layout.end() > std::min(copied_.bytes(), staged_.bytes())) {
+    // Seldom, since every graph has to be captured again; even where it fails, for what there was
+    // has gone.
+    ++moves_;
     absl::Status grown = copied_.Reserve(2 * layout.end());
     grown.Update(staged_.Reserve(2 * layout.end()));
     if (!grown.ok()) return grown;
-    ++moves_;
   }
 
   std::byte* const host = staged_.As<std::byte>();

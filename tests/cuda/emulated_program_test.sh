@@ -22,8 +22,8 @@ expect_the_cpus() { # NAME CPU-ARGUMENTS -- GPU-ARGUMENTS
     shift
   done
   shift
-  expected=$(generate cpu "${on_cpu[@]}") || true
-  said=$(generate cuda "$@") || true
+  expected=$(generate cpu "${on_cpu[@]}") || failed=1
+  said=$(generate cuda "$@") || failed=1
   if [[ -n $expected && $said == "$expected" ]]; then
     echo "$name: the same"
   else
