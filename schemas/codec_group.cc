@@ -65,7 +65,7 @@ absl::StatusOr<GroupPart> Decode<GroupPart>(absl::Span<const uint8_t> payload) {
   check.Require(t->pipeline_stages() >= 1 && t->ranks() % std::max(t->pipeline_stages(), 1) == 0,
                 "pipeline_stages", t->pipeline_stages(), "a divisor of the ranks");
   check.NonNegative("first_rank", t->first_rank());
-  check.Require(t->max_rows() >= 0 && t->max_rows() <= kMaxPassRows, "max_rows", t->max_rows(),
+  check.Require(t->max_rows() >= 0 && t->max_rows() <= kMaxStepRows, "max_rows", t->max_rows(),
                 "in [0, 65536]");
   check.Require(t->rank_count() >= 1, "rank_count", t->rank_count(), "at least 1");
   check.Require(int64_t{t->first_rank()} + t->rank_count() <= t->ranks(), "first_rank + rank_count",

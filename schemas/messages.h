@@ -287,7 +287,6 @@ constexpr int kMaxPrefixPoints = 4096;    // DraftReply::known
 constexpr int kMaxNameBytes = 256;        // Hello::model, Hello::build
 constexpr int kMaxErrorBytes = 4096;      // Tokens::error; texts hold no control characters
 constexpr int kMaxRanks = 64;             // of a group
-constexpr int kMaxPassRows = 1 << 16;     // that a target may be given at once
 constexpr base::Nanos kMaxJoinTimeout = 24 * 3600 * base::kSecond;
 constexpr int kMaxStepRows = 1 << 16;    // rows, logit rows and moves of a Step
 constexpr int kMaxStepBlocks = 1 << 26;  // Step::plan.blocks

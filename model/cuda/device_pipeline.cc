@@ -33,8 +33,8 @@ absl::Status DeviceTransformer::EnqueueStages(const PassInputs& inputs, const Pa
   return status;
 }
 
-// Of a rank that has failed too, whose part in what follows the others wait for. The logits of all
-// rows that the last stage ends with.
+// The logits of all rows that the last stage ends with. A rank that has failed calls it too: the
+// others wait for its part.
 absl::Status DeviceTransformer::EnqueueLastRows(int32_t logit_rows) {
   if (logit_rows == 0) return absl::OkStatus();
   stream_rows_ = stage_results_.As<float>();

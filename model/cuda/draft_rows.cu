@@ -221,18 +221,8 @@ __device__ void RowInWork::Write() const {
 }
 
 __device__ double RowInWork::Total() const {
-  __shared__ double sums[kWeightSums];
-  for (int i = Thread(); i < kWeightSums; i += Threads()) {
-    double sum = 0;
-    for (int32_t id = i; id < vocabulary_; id += kWeightSums) {
-      sum += base::WidenBFloat16(weights_[id]);
-    }
-    sums[i] = sum;
-  }
-  __syncthreads();
-  double total = 0;
-  for (int i = 0; i < kWeightSums; ++i) total += sums[i];
-  return total;
+  return StridedSum<kWeightSums>(0, vocabulary_,
+                                 [&](int id) { return base::WidenBFloat16(weights_[id]); });
 }
 
 __device__ int RowInWork::RunAt(double uniform, double* within) const {
@@ -302,7 +292,6 @@ __global__ void DrawRows(DrawBatch batch, RowsInWork work, DrawnRow* all) {
 
 // Grid: [rows].
 __global__ void JudgeRows(const uint8_t* bytes, DraftRowLayout layout, WeightRowFacts* facts) {
-  __shared__ double sums[kWeightSums];
   __shared__ unsigned long long highest, last_after;  // last_after: entries from the misplaced on
   if (Thread() == 0) highest = last_after = 0;
   __syncthreads();
@@ -328,24 +317,17 @@ __global__ void JudgeRows(const uint8_t* bytes, DraftRowLayout layout, WeightRow
                          .previous = misplaced == 0 ? -1 : ids[misplaced - 1]};
     return;
   }
-  for (int lane = Thread(); lane < kWeightSums; lane += Threads()) {
-    double sum = 0;
-    if (layout.whole()) {
-      for (int32_t i = lane; i < layout.entries; i += kWeightSums) {
-        sum += base::WidenBFloat16(weights[i]);
-      }
-    } else {
-      for (int32_t i = 0; i < layout.entries; ++i) {
-        if (ids[i] % kWeightSums == lane) sum += base::WidenBFloat16(weights[i]);
-      }
-    }
-    sums[lane] = sum;
-  }
-  __syncthreads();
-  if (Thread() != 0) return;
-  double total = 0;
-  for (int i = 0; i < kWeightSums; ++i) total += sums[i];
-  facts[blockIdx.x] = {.total = total, .highest = static_cast<uint16_t>(highest)};
+  const auto weight_at = [&](int i) { return base::WidenBFloat16(weights[i]); };
+  const double total = layout.whole() ? StridedSum<kWeightSums>(0, layout.entries, weight_at)
+                                      : StridedSum<kWeightSums>(0, kWeightSums, [&](int lane) {
+                                          double sum = 0;
+                                          for (int32_t i = 0; i < layout.entries; ++i) {
+                                            if (ids[i] % kWeightSums == lane) sum += weight_at(i);
+                                          }
+                                          return sum;
+                                        });
+  if (Thread() == 0)
+    facts[blockIdx.x] = {.total = total, .highest = static_cast<uint16_t>(highest)};
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "base/bfloat16.h"
 #include "model/cuda/chunk_sum.h"
 #include "model/cuda/row_law.h"
+#include "speculation/proposal.h"
 #include "speculation/row_weights.h"
 #include "speculation/tree.h"
 
@@ -84,18 +85,7 @@ struct NodeDraft {
 
 // Of entries begin .. end, in the order of speculation::TotalWeight. All threads together.
 __device__ inline double NodeDraft::TotalBetween(int32_t begin, int32_t end) const {
-  constexpr int kSums = 128;
-  __shared__ double sums[kSums];
-  __syncthreads();  // they may still be read for the total before this one
-  for (int i = Thread(); i < kSums; i += Threads()) {
-    double sum = 0;
-    for (int32_t at = begin + i; at < end; at += kSums) sum += Entry(at);
-    sums[i] = sum;
-  }
-  __syncthreads();
-  double total = 0;
-  for (int i = 0; i < kSums; ++i) total += sums[i];
-  return total;
+  return StridedSum<speculation::kWeightSums>(begin, end, [&](int32_t at) { return Entry(at); });
 }
 
 // row_total: with those that are taken. All threads together.

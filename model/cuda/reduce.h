@@ -39,6 +39,23 @@ __device__ T OfFirst(T value) {
   return shared;
 }
 
+// The sum of value_at(i) over i of begin .. end in the order of speculation::TotalWeight: kSums
+// sums of every kSums-th, then these. All threads of the block together, which have the same bits.
+template <int kSums, typename ValueAt>
+__device__ double StridedSum(int begin, int end, ValueAt value_at) {
+  __shared__ double sums[kSums];
+  __syncthreads();  // they may still be read for the sum before this one
+  for (int i = Thread(); i < kSums; i += Threads()) {
+    double sum = 0;
+    for (int at = begin + i; at < end; at += kSums) sum += value_at(at);
+    sums[i] = sum;
+  }
+  __syncthreads();
+  double total = 0;
+  for (int i = 0; i < kSums; ++i) total += sums[i];
+  return total;
+}
+
 // All kThreads threads of the block come; a multiple of a warp.
 template <int kThreads>
 __device__ float BlockSum(float value) {

@@ -53,6 +53,14 @@ std::vector<ModelConfig> Configs() {
   return {odd, biased, normed};
 }
 
+// With heads that FlashInfer's kernels are of.
+ModelConfig FlashConfig() {
+  ModelConfig config = OddConfig();
+  config.head_dim = 64;
+  config.layers = 2;
+  return config;
+}
+
 class DeviceTransformerTest : public DeviceTest, public ::testing::WithParamInterface<DataType> {};
 
 // A prompt, then a step of a tree and of a second chunk, of which not all logits are wanted.
@@ -193,11 +201,8 @@ TEST_P(DeviceTransformerTest, GraphsChangeNothing) {
 
 // Batches that grow in each of their sizes.
 TEST_P(DeviceTransformerTest, FlashAttentionIsAttention) {
-  ModelConfig config = OddConfig();
-  config.head_dim = 64;
-  config.layers = 2;
   const TempDir dir;
-  WriteCheckpoint(dir.path(), config, 4);
+  WriteCheckpoint(dir.path(), FlashConfig(), 4);
   RankOptions options = Options(GetParam());
   options.flash_attention = true;
   if (GetParam() == DataType::kFloat32) {
@@ -230,11 +235,8 @@ TEST_P(DeviceTransformerTest, FlashAttentionIsAttention) {
 // Texts that grow past what a graph was first made for, in passes of sizes that come again.
 TEST_P(DeviceTransformerTest, GraphsOfFlashAttentionChangeNothing) {
   if (GetParam() != DataType::kBFloat16) GTEST_SKIP() << "FlashInfer's kernels are of bfloat16";
-  ModelConfig config = OddConfig();
-  config.head_dim = 64;
-  config.layers = 2;
   const TempDir dir;
-  WriteCheckpoint(dir.path(), config, 4);
+  WriteCheckpoint(dir.path(), FlashConfig(), 4);
   RankOptions options = Options(GetParam());
   options.flash_attention = true;
   TestGroup plain = OnDevice(dir.path(), options);
