@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/cpu_relax.h"
+
 namespace specfabric::target {
 
 namespace {
@@ -34,7 +36,7 @@ model::Batch ToBatch(const scheduler::StepPlan& plan) {
 void WaitForChange(const std::atomic<uint32_t>& value, uint32_t old) {
   for (int i = 0; i < 2000; ++i) {
     if (value.load(std::memory_order_acquire) != old) return;
-    __builtin_ia32_pause();
+    base::CpuRelax();
   }
   value.wait(old, std::memory_order_acquire);
 }
