@@ -1,6 +1,7 @@
 #include "transport/memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <utility>
 
@@ -11,7 +12,6 @@
 namespace specfabric::transport {
 namespace {
 
-constexpr size_t kPage = 4096;
 constexpr size_t kMaxSlabBytes = size_t{1} << 40;
 
 // Host memory is ours, so that leases may outlive UCX; device memory is UCX's, which spares us a
@@ -52,7 +52,8 @@ absl::StatusOr<Slab> MapSlab(ucp_context_h context, const SlotPoolOptions& optio
   if (!sizes.ok()) return sizes;
   Slab slab;
   slab.kind = options.kind;
-  slab.bytes = (options.slots * SlotPool::Stride(options) + kPage - 1) / kPage * kPage;
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));  // 64 KiB on some Arm kernels
+  slab.bytes = (options.slots * SlotPool::Stride(options) + page - 1) / page * page;
   if (options.kind == MemoryKind::kHost) {
     void* memory =
         mmap(nullptr, slab.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
