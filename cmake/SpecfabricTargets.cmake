@@ -19,7 +19,7 @@ if(CMAKE_UNITY_BUILD)
                          $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 endif()
 find_program(SPECFABRIC_MOLD mold)
-if(SPECFABRIC_MOLD)
+if(SPECFABRIC_MOLD AND NOT CMAKE_CROSSCOMPILING)  # a GCC for another machine does not find it
   target_link_options(specfabric_options INTERFACE -fuse-ld=mold)
 endif()
 if(SPECFABRIC_SANITIZE)
