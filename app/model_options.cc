@@ -5,7 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "app/flag_checks.h"
 #include "app/flags.h"
+#include "model/checkpoint_tensors.h"
 #include "model/config.h"
+#include "spdlog/spdlog.h"
 #include "transport/address.h"
 
 namespace specfabric::app {
@@ -33,7 +35,42 @@ absl::Status CheckFlashAttention(model::DeviceKind device, model::DataType dtype
   return absl::InvalidArgumentError(absl::StrCat("--flash_attention=true with ", with));
 }
 
+// What every rank checks as it loads, here before any process waits for it.
+absl::Status CheckCheckpoint(const std::string& model_dir, const model::ModelConfig& config) {
+  auto context = model::ServedContext(config, FLAGS_max_context);
+  if (!context.ok()) {
+    return absl::Status(context.status().code(),
+                        absl::StrCat(model_dir, "/config.json: ", context.status().message()));
+  }
+  return model::OpenCheckpoint(model_dir, config).status();
+}
+
+int ContextFlag(const model::ModelConfig& config) {
+  return FLAGS_max_context == 0 ? config.context : std::min(FLAGS_max_context, config.context);
+}
+
 }  // namespace
+
+int LogContext(const std::string& model_dir, const model::ModelConfig& config) {
+  if (FLAGS_max_context > config.context) {
+    spdlog::warn("--max_context={} is more than the {} tokens that {} allows, which are served",
+                 FLAGS_max_context, config.context, model_dir);
+  } else if (FLAGS_max_context > 0 && FLAGS_max_context < config.context) {
+    spdlog::info("--max_context={} cuts the context of {} tokens that {} allows", FLAGS_max_context,
+                 config.context, model_dir);
+  }
+  return ContextFlag(config);
+}
+
+absl::Status LogModel(const std::string& model_dir) {
+  auto config = model::LoadModelConfig(model_dir);
+  if (!config.ok()) return config.status();
+  LogContext(model_dir, *config);
+  auto checkpoint = model::OpenCheckpoint(model_dir, *config);
+  if (!checkpoint.ok()) return checkpoint.status();
+  for (const std::string& note : checkpoint->notes) spdlog::warn("{}", note);
+  return absl::OkStatus();
+}
 
 absl::Status CheckModelFlags(const std::string& flag, const std::string& model_dir) {
   if (model_dir.empty()) {
@@ -83,8 +120,8 @@ absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
   }
   auto config = model::LoadModelConfig(model_dir);
   if (!config.ok()) return config.status();
-  const int context =
-      FLAGS_max_context == 0 ? config->context : std::min(FLAGS_max_context, config->context);
+  if (absl::Status fits = CheckCheckpoint(model_dir, *config); !fits.ok()) return fits;
+  const int context = ContextFlag(*config);
   model::RankOptions rank;
   rank.device = *device;
   rank.dtype = *dtype;

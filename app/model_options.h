@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "model/config.h"
 #include "model/rank_model.h"
 #include "target/group_leader.h"
 
@@ -14,6 +15,11 @@ namespace specfabric::app {
 
 // flag: the one that names the folder.
 absl::Status CheckModelFlags(const std::string& flag, const std::string& model_dir);
+// The context that --max_context leaves of a model's; says in the log where that is not the flag's
+// or not the model's own.
+int LogContext(const std::string& model_dir, const model::ModelConfig& config);
+// The same, and what is to be said about the files of a model that this process runs.
+absl::Status LogModel(const std::string& model_dir);
 // sequences: that are to fit in the cache, where --kv_blocks says nothing.
 absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
                                                   const std::string& model_dir, int sequences);

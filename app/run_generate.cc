@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "app/flags.h"
 #include "app/join_secret.h"
+#include "app/model_options.h"
 #include "app/options.h"
 #include "app/roles.h"
 #include "base/random.h"
@@ -168,6 +169,7 @@ struct LocalCluster {
 absl::Status StartServices(LocalCluster* cluster) {
   auto target_options = TargetOptions();
   if (!target_options.ok()) return target_options.status();
+  if (absl::Status logged = LogModel(FLAGS_model); !logged.ok()) return logged;
   target_options->listen = "127.0.0.1:0";
   target_options->drafts.clear();
   target_options->fabric = WithoutFaults(target_options->fabric);
@@ -178,6 +180,7 @@ absl::Status StartServices(LocalCluster* cluster) {
     if (absl::Status pair = CheckPair(FLAGS_model, FLAGS_draft_model); !pair.ok()) return pair;
     auto draft_options = DraftOptions(FLAGS_draft_model);
     if (!draft_options.ok()) return draft_options.status();
+    if (absl::Status logged = LogModel(FLAGS_draft_model); !logged.ok()) return logged;
     draft_options->fabric.join_secret = cluster->secret;
     for (int i = 0; i < *count; ++i) {
       auto draft = draft::DraftService::Start(*draft_options, &cluster->draft_registry);

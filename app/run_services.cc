@@ -1,6 +1,5 @@
 // The roles of a cluster's processes: start, tell the parent, wait for a signal, drain, end.
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -13,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "app/admin_server.h"
 #include "app/flags.h"
+#include "app/model_options.h"
 #include "app/options.h"
 #include "app/process.h"
 #include "app/roles.h"
@@ -113,8 +113,7 @@ absl::Status RunGateway() {
   options.model_name = ServedModelName();
   options.tokenizer = *std::move(tokenizer);
   options.vocabulary = config->vocabulary;
-  options.context =
-      FLAGS_max_context == 0 ? config->context : std::min(FLAGS_max_context, config->context);
+  options.context = LogContext(FLAGS_model, *config);
   options.version = kVersion;
   options.lookup_interval = *lookups;
   options.request_timeout = times->request_timeout;
@@ -161,6 +160,7 @@ absl::Status RunTarget() {
   // Before the weights, which take minutes to load.
   const absl::Status able = transport::Fabric::CheckRequirements(options->fabric);
   if (!able.ok()) return able;
+  if (absl::Status logged = LogModel(FLAGS_model); !logged.ok()) return logged;
   metrics::Registry registry;
   registry.SetBuildInfo("target", kVersion, options->model_name);
   auto traces = StartTraces("target", options->listen, &registry);
@@ -225,6 +225,7 @@ absl::Status RunDraft() {
   // Before the weights, which take minutes to load.
   const absl::Status able = transport::Fabric::CheckRequirements(options->fabric);
   if (!able.ok()) return able;
+  if (absl::Status logged = LogModel(FLAGS_model); !logged.ok()) return logged;
   metrics::Registry registry;
   registry.SetBuildInfo("draft", kVersion, options->model_name);
   auto traces = StartTraces("draft", options->listen, &registry);

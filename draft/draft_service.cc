@@ -344,8 +344,9 @@ absl::StatusOr<std::unique_ptr<DraftService>> DraftService::Start(
   SessionTableOptions& sessions = filled.engine.sessions;
   sessions.kv_blocks = options.rank.kv_blocks;
   sessions.block_size = options.rank.block_size;
-  sessions.context =
-      sessions.context == 0 ? config->context : std::min(sessions.context, config->context);
+  auto context = model::ServedContext(*config, sessions.context);
+  if (!context.ok()) return context.status();
+  sessions.context = *context;
   auto impl = std::make_unique<Impl>();
   if (absl::Status status = impl->Start(filled, registry); !status.ok()) return status;
   return std::unique_ptr<DraftService>(new DraftService(std::move(impl)));

@@ -1,15 +1,16 @@
 #include "model/config.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
-#include <fstream>
+#include <iterator>
 #include <limits>
-#include <sstream>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "model/json_fields.h"
+#include "model/quantization.h"
+#include "model/rope_config.h"
 #include "nlohmann/json.hpp"
 
 namespace specfabric::model {
@@ -19,121 +20,29 @@ using Json = nlohmann::json;
 
 constexpr char kArchitectures[] =
     "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM";
-constexpr char kRopeTypes[] = "default, linear, llama3, yarn";
 constexpr int kMaxHeadDim = 256;
-constexpr int32_t kMaxCount = 1 << 24;  // keeps every product of two of them within 64 bits
 
-absl::StatusOr<Json> ReadJsonObject(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", path));
-  std::ostringstream text;
-  text << file.rdbuf();
-  Json json = Json::parse(text.str(), /*cb=*/nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object"));
-  }
-  return json;
-}
-
-// Typed fields of one JSON object. null counts as absent, as it does in transformers. The first
-// field that is not what it should be is remembered in status().
-class Fields {
- public:
-  Fields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
-
-  const absl::Status& status() const { return status_; }
-
-  const Json* Find(const char* name) const {
-    const auto it = object_.find(name);
-    return it == object_.end() || it->is_null() ? nullptr : &*it;
-  }
-
-  int32_t Count(const char* name) {
-    if (Find(name) == nullptr) {
-      Fail(name, "is missing");
-      return 0;
-    }
-    return CountOr(name, 0);
-  }
-
-  int32_t CountOr(const char* name, int32_t otherwise) {
-    const Json* value = Find(name);
-    if (value == nullptr) return otherwise;
-    const double number = value->is_number() ? value->get<double>() : 0.0;
-    if (!value->is_number_integer() || number < 1 || number > kMaxCount) {
-      Fail(name, absl::StrCat("is ", Shown(*value), "; allowed: an integer from 1 to ", kMaxCount));
-      return otherwise;
-    }
-    return static_cast<int32_t>(number);
-  }
-
-  double PositiveOr(const char* name, double otherwise) {
-    const Json* value = Find(name);
-    if (value == nullptr) return otherwise;
-    if (!value->is_number() || !(value->get<double>() > 0.0)) {
-      Fail(name, absl::StrCat("is ", Shown(*value), "; allowed: a number above 0"));
-      return otherwise;
-    }
-    return value->get<double>();
-  }
-
-  // Also above 0 and finite once rounded.
-  float PositiveFloatOr(const char* name, float otherwise) {
-    constexpr double kLeast = std::numeric_limits<float>::min();
-    constexpr double kMost = std::numeric_limits<float>::max();
-    const double value = PositiveOr(name, otherwise);
-    if (value < kLeast || value > kMost) {
-      Fail(name, absl::StrCat("is ", value, "; allowed: a number from ", kLeast, " to ", kMost));
-      return otherwise;
-    }
-    return static_cast<float>(value);
-  }
-
-  bool FlagOr(const char* name, bool otherwise) {
-    const Json* value = Find(name);
-    if (value == nullptr) return otherwise;
-    if (!value->is_boolean()) {
-      Fail(name, absl::StrCat("is ", Shown(*value), "; allowed: true, false"));
-      return otherwise;
-    }
-    return value->get<bool>();
-  }
-
-  std::string TextOr(const char* name, const std::string& otherwise) {
-    const Json* value = Find(name);
-    if (value == nullptr) return otherwise;
-    if (!value->is_string()) {
-      Fail(name, absl::StrCat("is ", Shown(*value), "; allowed: a string"));
-      return otherwise;
-    }
-    return value->get<std::string>();
-  }
-
-  void Fail(const char* name, const std::string& what) {
-    if (status_.ok()) {
-      status_ = absl::InvalidArgumentError(absl::StrCat(where_, ": ", name, " ", what));
-    }
-  }
-
-  void Unsupported(const char* name, const std::string& given, const std::string& allowed) {
-    if (status_.ok()) {
-      status_ = absl::UnimplementedError(
-          absl::StrCat(where_, ": ", name, " '", given, "' is not supported; allowed: ", allowed));
-    }
-  }
-
- private:
-  static std::string Shown(const Json& value) {
-    if (value.is_structured()) return value.is_array() ? "a list" : "an object";
-    std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
-    if (text.size() > 60) text = absl::StrCat(text.substr(0, 60), "...");
-    return text;
-  }
-
-  const Json& object_;
-  std::string where_;
-  absl::Status status_;
+// What a field that config.json leaves out is, where the families differ: as transformers 5's
+// configuration classes have it, which fix what a checkpoint means. 0: none.
+struct FamilyDefaults {
+  const char* architecture;
+  int32_t positions;
+  int32_t kv_heads;  // 0: as many as heads
+  int32_t head_dim;  // 0: hidden size / heads
+  int32_t sliding_window;
+  base::TokenId eos;
 };
+constexpr FamilyDefaults kFamilies[] = {{"LlamaForCausalLM", 2048, 0, 0, 0, 2},
+                                        {"MistralForCausalLM", 131072, 8, 0, 4096, 2},
+                                        {"Qwen2ForCausalLM", 32768, 32, 0, 4096, 0},
+                                        {"Qwen3ForCausalLM", 32768, 32, 128, 4096, 0}};
+
+const FamilyDefaults* FindFamily(const std::string& architecture) {
+  const auto it = std::find_if(
+      std::begin(kFamilies), std::end(kFamilies),
+      [&](const FamilyDefaults& family) { return architecture == family.architecture; });
+  return it == std::end(kFamilies) ? nullptr : it;
+}
 
 std::string Architecture(Fields& fields) {
   const Json* list = fields.Find("architectures");
@@ -156,29 +65,41 @@ void ReadFamily(Fields& fields, ModelConfig* config) {
   } else if (name == "Qwen3ForCausalLM") {
     config->qkv_bias = config->output_bias = attention_bias;
     config->qk_norm = true;
-  } else if (name != "MistralForCausalLM") {
-    fields.Unsupported("architecture", name, kArchitectures);
   }
+  // Two names of one function.
   const std::string activation = fields.TextOr("hidden_act", "silu");
-  if (activation != "silu") fields.Unsupported("hidden_act", activation, "silu");
+  if (activation != "silu" && activation != "swish") {
+    fields.Unsupported("hidden_act", activation, "silu, swish");
+  }
 }
 
-void ReadShape(Fields& fields, ModelConfig* config) {
+int32_t KvHeads(Fields& fields, const FamilyDefaults& family, int32_t heads) {
+  const bool absent = fields.IsAbsent("num_key_value_heads");
+  // null is as many as heads in every family.
+  const int32_t otherwise = absent && family.kv_heads != 0 ? family.kv_heads : heads;
+  const int32_t kv_heads = fields.CountOr("num_key_value_heads", otherwise);
+  if (heads % kv_heads != 0) {
+    fields.Fail("num_attention_heads",
+                absl::StrCat("is ", heads, ", not a multiple of num_key_value_heads, ", kv_heads,
+                             absent ? ", which is the default" : ""));
+  }
+  return kv_heads;
+}
+
+void ReadShape(Fields& fields, const FamilyDefaults& family, ModelConfig* config) {
   config->vocabulary = fields.Count("vocab_size");
   config->hidden = fields.Count("hidden_size");
   config->intermediate = fields.Count("intermediate_size");
   config->layers = fields.Count("num_hidden_layers");
   config->heads = fields.Count("num_attention_heads");
-  config->kv_heads = fields.CountOr("num_key_value_heads", config->heads);
-  config->context = fields.Count("max_position_embeddings");
+  config->context = fields.CountOr("max_position_embeddings", family.positions);
   config->rms_epsilon = fields.PositiveFloatOr("rms_norm_eps", 1e-6f);
   config->tied_embeddings = fields.FlagOr("tie_word_embeddings", false);
   if (!fields.status().ok()) return;
 
-  // transformers gives Qwen3 a head size of its own; the others divide the hidden size.
-  const int32_t implied =
-      config->architecture == "Qwen3ForCausalLM" ? 128 : config->hidden / config->heads;
-  config->head_dim = fields.CountOr("head_dim", implied);
+  config->kv_heads = KvHeads(fields, family, config->heads);
+  config->head_dim = fields.CountOr(
+      "head_dim", family.head_dim != 0 ? family.head_dim : config->hidden / config->heads);
   if (config->head_dim < 2 || config->head_dim % 2 != 0 || config->head_dim > kMaxHeadDim) {
     fields.Fail("head_dim", absl::StrCat("is ", config->head_dim,
                                          "; allowed: even numbers from 2 to ", kMaxHeadDim));
@@ -186,119 +107,24 @@ void ReadShape(Fields& fields, ModelConfig* config) {
   if (int64_t{config->heads} * config->head_dim > kMaxCount) {
     fields.Fail("num_attention_heads", absl::StrCat("times head_dim is above ", kMaxCount));
   }
-  if (config->heads % config->kv_heads != 0) {
-    fields.Fail("num_attention_heads",
-                absl::StrCat("is ", config->heads, ", not a multiple of num_key_value_heads, ",
-                             config->kv_heads));
-  }
-}
-
-// The object that holds rotary settings: `rope_scaling` of older configs, `rope_parameters` of
-// transformers 5, there possibly one object for each layer type.
-const Json* RopeObject(Fields& fields) {
-  for (const char* name : {"rope_scaling", "rope_parameters"}) {
-    const Json* value = fields.Find(name);
-    if (value == nullptr) continue;
-    if (!value->is_object()) {
-      fields.Fail(name, "is not an object");
-      return nullptr;
-    }
-    if (value->empty()) continue;
-    const auto nested = value->find("full_attention");
-    return nested != value->end() && nested->is_object() ? &*nested : value;
-  }
-  return nullptr;
-}
-
-absl::StatusOr<RopeConfig> ReadRope(Fields& top, int32_t context, const std::string& where) {
-  RopeConfig rope;
-  rope.theta = top.PositiveOr("rope_theta", 10000.0);
-  double partial = top.PositiveOr("partial_rotary_factor", 1.0);
-  const Json* object = RopeObject(top);
-  if (!top.status().ok()) return top.status();
-  const Json empty = Json::object();
-  Fields fields(object == nullptr ? empty : *object, absl::StrCat(where, ": rope parameters"));
-
-  rope.theta = fields.PositiveOr("rope_theta", rope.theta);
-  partial = fields.PositiveOr("partial_rotary_factor", partial);
-  if (partial != 1.0) fields.Unsupported("partial_rotary_factor", absl::StrCat(partial), "1");
-
-  const std::string type = fields.TextOr("rope_type", fields.TextOr("type", "default"));
-  if (type == "default") {
-    rope.kind = RopeKind::kDefault;
-  } else if (type == "linear") {
-    rope.kind = RopeKind::kLinear;
-  } else if (type == "llama3") {
-    rope.kind = RopeKind::kLlama3;
-  } else if (type == "yarn") {
-    rope.kind = RopeKind::kYarn;
-  } else {
-    fields.Unsupported("rope_type", type, kRopeTypes);
-  }
-  if (rope.kind == RopeKind::kDefault) {
-    if (!fields.status().ok()) return fields.status();
-    return rope;
-  }
-
-  if (rope.kind == RopeKind::kLlama3 || rope.kind == RopeKind::kYarn) {
-    rope.original_context =
-        fields.CountOr("original_max_position_embeddings",
-                       top.CountOr("original_max_position_embeddings", context));
-  }
-  if (fields.Find("factor") == nullptr && rope.kind == RopeKind::kYarn) {
-    rope.factor = static_cast<double>(context) / rope.original_context;
-  } else if (fields.Find("factor") == nullptr) {
-    fields.Fail("factor", absl::StrCat("is missing; rope_type '", type, "' needs it"));
-  } else {
-    rope.factor = fields.PositiveOr("factor", 1.0);
-  }
-  if (rope.kind == RopeKind::kLlama3) {
-    rope.low_freq_factor = fields.PositiveOr("low_freq_factor", rope.low_freq_factor);
-    rope.high_freq_factor = fields.PositiveOr("high_freq_factor", rope.high_freq_factor);
-    if (rope.high_freq_factor <= rope.low_freq_factor) {
-      fields.Fail("high_freq_factor",
-                  absl::StrCat("is ", rope.high_freq_factor, "; allowed: above low_freq_factor, ",
-                               rope.low_freq_factor));
-    }
-  }
-  if (rope.kind == RopeKind::kYarn) {
-    rope.beta_fast = fields.PositiveOr("beta_fast", rope.beta_fast);
-    rope.beta_slow = fields.PositiveOr("beta_slow", rope.beta_slow);
-    rope.attention_factor = fields.PositiveOr("attention_factor", 0.0);
-    rope.mscale = fields.PositiveOr("mscale", 0.0);
-    rope.mscale_all_dim = fields.PositiveOr("mscale_all_dim", 0.0);
-    rope.truncate = fields.FlagOr("truncate", true);
-    if (rope.theta <= 1.0) {
-      fields.Fail("rope_theta", absl::StrCat("is ", rope.theta, "; allowed for yarn: above 1"));
-    }
-  }
-  if (!top.status().ok()) return top.status();
-  if (!fields.status().ok()) return fields.status();
-  return rope;
 }
 
 // The window that some layer really has, or 0. Only Mistral and the Qwens look at these fields.
-int32_t SlidingWindow(Fields& fields, const ModelConfig& config) {
-  const int32_t window = fields.CountOr("sliding_window", 0);
-  if (config.architecture == "MistralForCausalLM") return window;
-  if (config.architecture == "LlamaForCausalLM") return 0;
-  if (window == 0 || !fields.FlagOr("use_sliding_window", false)) return 0;
+int32_t SlidingWindow(Fields& fields, const FamilyDefaults& family, const ModelConfig& config) {
+  if (family.sliding_window == 0) return 0;
+  const bool optional = config.architecture != "MistralForCausalLM";
+  if (optional && !fields.FlagOr("use_sliding_window", false)) return 0;
+  // null is none.
+  const int32_t otherwise = fields.IsAbsent("sliding_window") ? family.sliding_window : 0;
+  const int32_t window = fields.CountOr("sliding_window", otherwise);
+  if (window == 0 || !optional) return window;
   if (const Json* types = fields.Find("layer_types"); types != nullptr && types->is_array()) {
     return std::find(types->begin(), types->end(), Json("sliding_attention")) != types->end()
                ? window
                : 0;
   }
   // max_window_layers counts the layers, from the bottom, that attend to everything.
-  return fields.CountOr("max_window_layers", 28) < config.layers ? window : 0;
-}
-
-void ReadWindow(Fields& fields, ModelConfig* config) {
-  config->sliding_window = SlidingWindow(fields, *config);
-  if (config->sliding_window > 0 && config->sliding_window < config->context) {
-    fields.Unsupported(
-        "sliding_window", absl::StrCat(config->sliding_window),
-        absl::StrCat("null, or at least max_position_embeddings, ", config->context));
-  }
+  return fields.CountOr("max_window_layers", 28, /*least=*/0) < config.layers ? window : 0;
 }
 
 DataType CheckpointType(Fields& fields) {
@@ -321,16 +147,25 @@ void AddEosIds(Fields& fields, std::vector<base::TokenId>* ids) {
   }
 }
 
-// generation_config.json may name further ids that end a text (chat models do).
-absl::Status AddGenerationEosIds(const std::string& model_dir, std::vector<base::TokenId>* ids) {
+// generation_config.json may name further ids that end a text (chat models do). Where no file
+// speaks of any, the family's own ends it.
+absl::Status ReadEosIds(Fields& fields, const FamilyDefaults& family, const std::string& model_dir,
+                        std::vector<base::TokenId>* ids) {
+  AddEosIds(fields, ids);
+  if (!fields.status().ok()) return fields.status();
+  bool absent = fields.IsAbsent("eos_token_id");
   const std::string path = model_dir + "/generation_config.json";
   std::error_code error;
-  if (!std::filesystem::exists(path, error)) return absl::OkStatus();
-  absl::StatusOr<Json> json = ReadJsonObject(path);
-  if (!json.ok()) return json.status();
-  Fields fields(*json, path);
-  AddEosIds(fields, ids);
-  return fields.status();
+  if (std::filesystem::exists(path, error)) {
+    absl::StatusOr<Json> json = ReadJsonObject(path);
+    if (!json.ok()) return json.status();
+    Fields generation(*json, path);
+    AddEosIds(generation, ids);
+    if (!generation.status().ok()) return generation.status();
+    absent = absent && generation.IsAbsent("eos_token_id");
+  }
+  if (absent && family.eos != 0) ids->push_back(family.eos);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -357,22 +192,35 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
   ModelConfig config;
   config.architecture = Architecture(fields);
   if (!fields.status().ok()) return fields.status();
+  const FamilyDefaults* family = FindFamily(config.architecture);
+  if (family == nullptr) fields.Unsupported("architecture", config.architecture, kArchitectures);
+  if (!fields.status().ok()) return fields.status();
+  if (absl::Status status = CheckNotQuantized(*json, model_dir); !status.ok()) return status;
   ReadFamily(fields, &config);
+  ReadShape(fields, *family, &config);
   if (!fields.status().ok()) return fields.status();
-  ReadShape(fields, &config);
-  if (!fields.status().ok()) return fields.status();
-  ReadWindow(fields, &config);
+  config.sliding_window = SlidingWindow(fields, *family, config);
   config.checkpoint_type = CheckpointType(fields);
-  AddEosIds(fields, &config.eos_ids);
-  if (!fields.status().ok()) return fields.status();
+  absl::Status eos = ReadEosIds(fields, *family, model_dir, &config.eos_ids);
+  if (!eos.ok()) return eos;
 
-  absl::StatusOr<RopeConfig> rope = ReadRope(fields, config.context, path);
+  const int32_t positions = config.context;
+  absl::StatusOr<RopeConfig> rope = ReadRope(fields, positions, path);
   if (!rope.ok()) return rope.status();
   config.rope = *rope;
-  if (absl::Status status = AddGenerationEosIds(model_dir, &config.eos_ids); !status.ok()) {
-    return status;
-  }
+  absl::StatusOr<int32_t> context = ContextOf(config.rope, positions, path);
+  if (!context.ok()) return context.status();
+  config.context = *context;
   return config;
+}
+
+absl::StatusOr<int32_t> ServedContext(const ModelConfig& config, int32_t most) {
+  const int32_t context = most == 0 ? config.context : std::min(most, config.context);
+  if (config.sliding_window == 0 || config.sliding_window >= context) return context;
+  return absl::UnimplementedError(absl::StrCat(
+      "sliding_window ", config.sliding_window, " is shorter than the context to serve, ", context,
+      ": attention within a window is not supported; allowed: a context of at most ",
+      config.sliding_window, ", as with --max_context=", config.sliding_window));
 }
 
 }  // namespace specfabric::model

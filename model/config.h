@@ -43,14 +43,14 @@ struct ModelConfig {
   int32_t heads = 0;
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
-  int32_t context = 0;  // max_position_embeddings
+  int32_t context = 0;  // positions: max_position_embeddings, or what scaled rope extends it to
   float rms_epsilon = 1e-6f;
   bool tied_embeddings = false;
   bool qkv_bias = false;
   bool output_bias = false;  // attention's o_proj
   bool mlp_bias = false;
   bool qk_norm = false;
-  int32_t sliding_window = 0;  // 0: none. Refused when it would matter (window < context).
+  int32_t sliding_window = 0;  // of the layers that have one; 0: none. See ServedContext.
   RopeConfig rope;
   DataType checkpoint_type = DataType::kFloat32;
   std::vector<base::TokenId> eos_ids;
@@ -58,8 +58,13 @@ struct ModelConfig {
 
 // Reads <model_dir>/config.json. NotFound: no such folder or file. InvalidArgument: not JSON, or a
 // field is missing or senseless. Unimplemented: an architecture, activation or rope type that is
-// not among those supported; the message names the ones that are.
+// not among those supported (the message names the ones that are), or quantized weights.
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir);
+
+// The longest sequence to serve: config.context, or `most` if that is less and not 0.
+// Unimplemented: some layer's window is shorter than that, so that it would matter; the message
+// says which context can be served.
+absl::StatusOr<int32_t> ServedContext(const ModelConfig& config, int32_t most);
 
 }  // namespace specfabric::model
 

@@ -11,11 +11,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "model/checkpoint_tensors.h"
 #include "model/weights.h"
 
 namespace specfabric::model {
-
-constexpr char kEmbeddingName[] = "model.embed_tokens.weight";
 
 namespace loading {
 
@@ -164,10 +163,11 @@ absl::StatusOr<ModelWeightsOf<Matrix>> LoadWeights(const Checkpoint& checkpoint,
     weights.layers.push_back(std::move(layer));
   }
 
-  absl::Status status = loader.Vector("model.norm.weight", config.hidden, &weights.final_norm);
-  const loading::MatrixShard head = loading::RowShard(
-      config.tied_embeddings ? kEmbeddingName : "lm_head.weight", config.vocabulary, config.hidden,
-      partition.first_token, partition.vocabulary);
+  absl::Status status = loader.Vector(kNormName, config.hidden, &weights.final_norm);
+  const char* head_name =
+      config.tied_embeddings ? EmbeddingName(checkpoint, /*tied=*/true) : kHeadName;
+  const loading::MatrixShard head = loading::RowShard(head_name, config.vocabulary, config.hidden,
+                                                      partition.first_token, partition.vocabulary);
   status.Update(loader.Layer({head}, /*parts=*/1, &weights.head));
   if (!status.ok()) return status;
   return weights;

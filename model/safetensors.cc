@@ -12,7 +12,6 @@
 #include <fstream>
 #include <limits>
 #include <optional>
-#include <set>
 #include <sstream>
 #include <utility>
 
@@ -21,6 +20,7 @@
 #include "absl/strings/str_join.h"
 #include "base/hash.h"
 #include "model/bfloat16.h"
+#include "model/json_fields.h"
 #include "nlohmann/json.hpp"
 
 namespace specfabric::model {
@@ -145,15 +145,16 @@ absl::StatusOr<std::map<std::string, StoredTensor>> ReadHeader(const std::byte* 
                                                    " bytes, but is ", size,
                                                    " bytes long (truncated?)"));
   }
-  const char* text = reinterpret_cast<const char*>(data) + sizeof(header_bytes);
-  const Json header =
-      Json::parse(text, text + header_bytes, /*cb=*/nullptr, /*allow_exceptions=*/false);
-  if (!header.is_object()) return absl::InvalidArgumentError("has a header that is not JSON");
+  const absl::StatusOr<Json> header =
+      ParseUniqueKeys({reinterpret_cast<const char*>(data) + sizeof(header_bytes), header_bytes});
+  if (!header.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("header: ", header.status().message()));
+  }
 
   const size_t data_start = sizeof(header_bytes) + header_bytes;
   const DataRegion region{data + data_start, size - data_start};
   std::map<std::string, StoredTensor> tensors;
-  for (const auto& [name, entry] : header.items()) {
+  for (const auto& [name, entry] : header->items()) {
     if (name == "__metadata__") continue;
     absl::StatusOr<StoredTensor> tensor = ReadEntry(name, entry, region);
     if (!tensor.ok()) return tensor.status();
@@ -163,29 +164,32 @@ absl::StatusOr<std::map<std::string, StoredTensor>> ReadHeader(const std::byte* 
   return tensors;
 }
 
-// The shard files that an index names: plain names in the model's own folder.
-absl::StatusOr<std::set<std::string>> ReadIndex(const std::string& path) {
+// By tensor, the shard file that an index assigns it to: plain names in the model's own folder.
+using ShardMap = std::map<std::string, std::string>;
+
+absl::StatusOr<ShardMap> ReadIndex(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
-  const Json index = Json::parse(text.str(), /*cb=*/nullptr, /*allow_exceptions=*/false);
+  const absl::StatusOr<Json> index = ParseUniqueKeys(text.str());
   const auto error = [&](const std::string& what) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
   };
-  if (!index.is_object()) return error("not a JSON object");
-  const auto map = index.find("weight_map");
-  if (map == index.end() || !map->is_object()) return error("has no weight_map");
-  std::set<std::string> names;
+  if (!index.ok()) return error(std::string(index.status().message()));
+  const auto map = index->find("weight_map");
+  if (map == index->end() || !map->is_object()) return error("has no weight_map");
+  if (map->empty()) return error("its weight_map names no tensor");
+  ShardMap shards;
   for (const auto& [tensor, shard] : map->items()) {
     const std::string name = shard.is_string() ? shard.get<std::string>() : "";
-    if (name.empty() || name.find('/') != std::string::npos) {
-      return error(absl::StrCat("tensor '", tensor, "' is in ",
-                                shard.is_string() ? shard.dump() : shard.type_name(),
+    if (name.empty() || name == "." || name == ".." ||
+        name.find_first_of(std::string_view("/\0", 2)) != std::string::npos) {
+      return error(absl::StrCat("tensor ", Shown(tensor), " is in ", Shown(shard),
                                 "; allowed: the name of a file beside the index"));
     }
-    names.insert(name);
+    shards.emplace(tensor, name);
   }
-  return names;
+  return shards;
 }
 
 // Four independent multiply-and-rotate lanes over 64-bit words: a memory-bound pass.
@@ -213,7 +217,8 @@ uint64_t HashBytes(const std::byte* data, int64_t bytes) {
 }  // namespace
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Not blocking: it might be a pipe that nobody writes to.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return absl::NotFoundError(absl::StrCat("cannot open ", path));
   const absl::Cleanup close_file = [fd] { close(fd); };
   struct stat info {};
@@ -246,35 +251,69 @@ SafetensorsFile::~SafetensorsFile() {
 absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& model_dir) {
   constexpr char kSingle[] = "model.safetensors", kIndex[] = "model.safetensors.index.json";
   std::error_code error;
-  std::set<std::string> names;
+  Checkpoint checkpoint;
+  checkpoint.model_dir_ = model_dir;
+  const std::string index = absl::StrCat(model_dir, "/", kIndex);
+  const bool has_index = std::filesystem::exists(index, error);
   if (std::filesystem::exists(absl::StrCat(model_dir, "/", kSingle), error)) {
-    names.insert(kSingle);
-  } else if (std::filesystem::exists(absl::StrCat(model_dir, "/", kIndex), error)) {
-    absl::StatusOr<std::set<std::string>> listed = ReadIndex(absl::StrCat(model_dir, "/", kIndex));
-    if (!listed.ok()) return listed.status();
-    names = *std::move(listed);
-  } else {
+    if (has_index) {
+      checkpoint.notes_.push_back(
+          absl::StrCat("model folder '", model_dir, "' holds both ", kSingle, " and ", kIndex,
+                       ": the index and the other files that it names are not read"));
+    }
+    if (absl::Status status = checkpoint.AddFile(kSingle); !status.ok()) return status;
+    for (const auto& [name, tensor] : checkpoint.files_.begin()->second.tensors()) {
+      checkpoint.tensors_.emplace(name, &tensor);
+    }
+    return checkpoint;
+  }
+  if (!has_index) {
     return absl::NotFoundError(
         absl::StrCat("model folder '", model_dir, "' holds neither ", kSingle, " nor ", kIndex));
   }
+  const absl::StatusOr<ShardMap> shards = ReadIndex(index);
+  if (!shards.ok()) return shards.status();
+  if (absl::Status status = checkpoint.AddShards(index, *shards); !status.ok()) return status;
+  return checkpoint;
+}
 
-  Checkpoint checkpoint;
-  checkpoint.model_dir_ = model_dir;
-  for (const std::string& name : names) {
-    absl::StatusOr<SafetensorsFile> file =
-        SafetensorsFile::Open(absl::StrCat(model_dir, "/", name));
-    if (!file.ok()) return file.status();
-    checkpoint.files_.push_back(*std::move(file));
+absl::Status Checkpoint::AddFile(const std::string& name) {
+  if (files_.contains(name)) return absl::OkStatus();
+  absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(absl::StrCat(model_dir_, "/", name));
+  if (!file.ok()) return file.status();
+  files_.emplace(name, *std::move(file));
+  return absl::OkStatus();
+}
+
+// A tensor is taken from the shard that the index assigns it to, whatever the other shards hold
+// under its name. One that the index leaves out is taken from the shard that has it, as
+// transformers does.
+absl::Status Checkpoint::AddShards(const std::string& index,
+                                   const std::map<std::string, std::string>& shards) {
+  const auto error = [&](const std::string& what) {
+    return absl::InvalidArgumentError(absl::StrCat(index, ": ", what));
+  };
+  for (const auto& [name, shard] : shards) {
+    if (absl::Status status = AddFile(shard); !status.ok()) {
+      return absl::Status(status.code(),
+                          absl::StrCat(index, ": tensor ", Shown(name), ": ", status.message()));
+    }
+    const auto& held = files_.at(shard).tensors();
+    const auto it = held.find(name);
+    if (it == held.end()) {
+      return error(absl::StrCat("tensor ", Shown(name), " is not in the file it is assigned to, ",
+                                Shown(shard)));
+    }
+    tensors_.emplace(name, &it->second);
   }
-  for (const SafetensorsFile& file : checkpoint.files_) {
+  for (const auto& [shard, file] : files_) {
     for (const auto& [name, tensor] : file.tensors()) {
-      if (!checkpoint.tensors_.emplace(name, &tensor).second) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("model folder '", model_dir, "': tensor '", name, "' is in two files"));
-      }
+      if (shards.contains(name) || tensors_.emplace(name, &tensor).second) continue;
+      return error(absl::StrCat("tensor ", Shown(name), " is in two files, one of them ",
+                                Shown(shard), ", and is not assigned to either"));
     }
   }
-  return checkpoint;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<const StoredTensor*> Checkpoint::Find(const std::string& name,

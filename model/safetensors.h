@@ -48,11 +48,17 @@ class SafetensorsFile {
   std::map<std::string, StoredTensor> tensors_;
 };
 
-// All files of a checkpoint: model.safetensors, or the shards that model.safetensors.index.json
-// names.
+// All files of a checkpoint: model.safetensors, or else the shards that
+// model.safetensors.index.json names.
 class Checkpoint {
  public:
   static absl::StatusOr<Checkpoint> Open(const std::string& model_dir);
+
+  const std::string& model_dir() const { return model_dir_; }
+  // By name.
+  const std::map<std::string, const StoredTensor*>& tensors() const { return tensors_; }
+  // What the operator should know about the files, for the log.
+  const std::vector<std::string>& notes() const { return notes_; }
 
   bool Contains(const std::string& name) const { return tensors_.contains(name); }
   // NotFound: no such tensor. InvalidArgument: another shape than `shape`, or not F32, BF16, F16.
@@ -63,9 +69,14 @@ class Checkpoint {
   uint64_t ContentHash() const;
 
  private:
+  absl::Status AddFile(const std::string& name);
+  absl::Status AddShards(const std::string& index,
+                         const std::map<std::string, std::string>& shards);
+
   std::string model_dir_;
-  std::vector<SafetensorsFile> files_;
+  std::map<std::string, SafetensorsFile> files_;  // by name in the folder
   std::map<std::string, const StoredTensor*> tensors_;
+  std::vector<std::string> notes_;
 };
 
 // Converts `count` elements, from element `first` on, to float32.

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
+#include "model/checkpoint_tensors.h"
 #include "model/cpu/packed_linear.h"
 #include "model/micro_batches.h"
 #include "model/numerics.h"
@@ -103,21 +104,23 @@ absl::StatusOr<std::unique_ptr<Linear>> Transformer::MakeLinear(const LinearShap
 
 absl::Status Transformer::LoadCheckpoint(const std::string& model_dir) {
   if (options_.reference) reference::SetThreads(options_.threads);
-  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(model_dir);
-  if (!checkpoint.ok()) return checkpoint.status();
+  absl::StatusOr<OpenedCheckpoint> opened = OpenCheckpoint(model_dir, config_);
+  if (!opened.ok()) return opened.status();
+  const Checkpoint& checkpoint = opened->checkpoint;
+  config_.tied_embeddings = opened->tied_embeddings;
   embedding_ = EmbeddingTable(partition_.vocabulary, config_.hidden, options_.dtype);
   absl::Status status =
-      ReadEmbedding(*checkpoint, config_, partition_,
+      ReadEmbedding(checkpoint, config_, partition_,
                     [this](int32_t index, const float* row) { embedding_.Set(index, row); });
   if (!status.ok()) return status;
   absl::StatusOr<ModelWeights> weights = LoadWeights<std::unique_ptr<Linear>>(
-      *checkpoint, config_, partition_, [this](const LinearShape& shape, const WeightReader& read) {
+      checkpoint, config_, partition_, [this](const LinearShape& shape, const WeightReader& read) {
         return MakeLinear(shape, read);
       });
   if (!weights.ok()) return weights.status();
   weights_ = *std::move(weights);
   fingerprint_ =
-      HashModel(*checkpoint, config_, rope_) ^ HashNumerics(options_, kernels_, partition_);
+      HashModel(checkpoint, config_, rope_) ^ HashNumerics(options_, kernels_, partition_);
   return absl::OkStatus();
 }
 

@@ -59,7 +59,7 @@ class Transformer : public RankModel {
   void Normalise(const std::vector<float>& weight, int rows);
   void KeepRows(const std::vector<int32_t>& rows);
 
-  const ModelConfig config_;
+  ModelConfig config_;  // fixed once the checkpoint is loaded
   const RankOptions options_;
   Communicator* const communicator_;  // of the group
   const std::unique_ptr<Communicator> own_stage_;

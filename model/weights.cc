@@ -16,8 +16,8 @@ template absl::StatusOr<ModelWeights> LoadWeights(
 absl::Status ReadEmbedding(const Checkpoint& checkpoint, const ModelConfig& config,
                            const Partition& partition,
                            absl::FunctionRef<void(int32_t index, const float* row)> row) {
-  absl::StatusOr<const StoredTensor*> tensor =
-      checkpoint.Find(kEmbeddingName, {config.vocabulary, config.hidden});
+  absl::StatusOr<const StoredTensor*> tensor = checkpoint.Find(
+      EmbeddingName(checkpoint, config.tied_embeddings), {config.vocabulary, config.hidden});
   if (!tensor.ok()) return tensor.status();
   std::vector<float> values(config.hidden);
   for (int32_t i = 0; i < partition.vocabulary; ++i) {

@@ -44,8 +44,9 @@ template <typename Matrix>
 using MatrixFactory =
     std::function<absl::StatusOr<Matrix>(const LinearShape& shape, const WeightReader& read)>;
 
-// Everything but the embedding. Errors are those of Checkpoint::Find and of the factory. Defined
-// for the matrices of CPUs and of GPUs (load_weights.h).
+// Everything but the embedding. `config` with tied_embeddings as OpenCheckpoint says. Errors are
+// those of Checkpoint::Find and of the factory. Defined for the matrices of CPUs and of GPUs
+// (load_weights.h).
 template <typename Matrix>
 absl::StatusOr<ModelWeightsOf<Matrix>> LoadWeights(const Checkpoint& checkpoint,
                                                    const ModelConfig& config,

@@ -338,9 +338,9 @@ absl::StatusOr<std::unique_ptr<TargetService>> TargetService::Start(
   filled.scheduler.vocabulary = config->vocabulary;
   filled.scheduler.kv_blocks = options.ranks.rank.kv_blocks;
   filled.scheduler.block_size = options.ranks.rank.block_size;
-  filled.scheduler.max_context = options.scheduler.max_context == 0
-                                     ? config->context
-                                     : std::min(options.scheduler.max_context, config->context);
+  auto context = model::ServedContext(*config, options.scheduler.max_context);
+  if (!context.ok()) return context.status();
+  filled.scheduler.max_context = *context;
   auto impl = std::make_unique<Impl>();
   if (absl::Status status = impl->Start(filled, registry); !status.ok()) return status;
   return std::unique_ptr<TargetService>(new TargetService(std::move(impl)));

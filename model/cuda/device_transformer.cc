@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "base/status.h"
+#include "model/checkpoint_tensors.h"
 #include "model/cuda/arg_max.h"
 #include "model/cuda/layers.h"
 #include "model/cuda/rank_exchange.h"
@@ -74,13 +75,15 @@ absl::Status DeviceTransformer::LoadCheckpoint(const std::string& model_dir) {
 }
 
 absl::Status DeviceTransformer::ReadCheckpoint(const std::string& model_dir) {
-  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(model_dir);
-  if (!checkpoint.ok()) return checkpoint.status();
+  absl::StatusOr<OpenedCheckpoint> opened = OpenCheckpoint(model_dir, config_);
+  if (!opened.ok()) return opened.status();
+  const Checkpoint& checkpoint = opened->checkpoint;
+  config_.tied_embeddings = opened->tied_embeddings;
   absl::StatusOr<DeviceWeights> weights =
-      LoadDeviceWeights(*checkpoint, config_, partition_, options_.dtype, *device_);
+      LoadDeviceWeights(checkpoint, config_, partition_, options_.dtype, *device_);
   if (!weights.ok()) return weights.status();
   weights_ = *std::move(weights);
-  fingerprint_ = HashModel(*checkpoint, config_, rope_);
+  fingerprint_ = HashModel(checkpoint, config_, rope_);
   if (absl::Status made = MakeCache(); !made.ok()) return made;
   // Now, rather than where a step needs it; and graphs name the places.
   const int32_t logit_rows = options_.cuda_graphs ? kMaxPaddedRows : 1;

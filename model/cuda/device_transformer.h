@@ -90,7 +90,7 @@ class DeviceTransformer : public RankModel, private DeviceLogits, private Device
   size_t element_bytes() const { return options_.dtype == DataType::kFloat32 ? 4 : 2; }
   int64_t slots() const { return int64_t{options_.kv_blocks} * options_.block_size; }
 
-  const ModelConfig config_;
+  ModelConfig config_;  // fixed once the checkpoint is loaded
   const RankOptions options_;
   const Partition partition_;
   const RopeTable rope_;

@@ -1,10 +1,11 @@
 // A checkpoint's files. The first byte 0: the rest is model.safetensors. Otherwise the rest is an
-// index of shards, beside one good shard. Whatever is accepted must be readable to its last byte.
+// index of shards, beside two good shards. Whatever is accepted must be readable to its last byte.
 
 #include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
+#include "model/checkpoint_tensors.h"
 #include "model/safetensors.h"
 #include "tests/fuzz/target.h"
 #include "tests/fuzz/temporary_folder.h"
@@ -15,6 +16,7 @@ namespace {
 constexpr char kWhole[] = "model.safetensors";
 constexpr char kIndex[] = "model.safetensors.index.json";
 constexpr char kShard[] = "a.safetensors";
+constexpr char kOtherShard[] = "b.safetensors";
 
 std::string Safetensors(const std::string& header, size_t data_bytes) {
   const uint64_t size = header.size();
@@ -30,6 +32,20 @@ std::string GoodFile() {
       R"("h":{"dtype":"F16","shape":[1],"data_offsets":[22,24]},)"
       R"("i":{"dtype":"I64","shape":[],"data_offsets":[24,32]}})",
       32);
+}
+
+std::string SmallFile() {
+  return Safetensors(R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4);
+}
+
+// Tied, with most kinds of names.
+model::ModelConfig SmallConfig() {
+  model::ModelConfig config;
+  config.architecture = "LlamaForCausalLM";
+  config.vocabulary = config.hidden = 2;
+  config.layers = 1;
+  config.tied_embeddings = config.qkv_bias = config.output_bias = true;
+  return config;
 }
 
 void ReadAll(const model::StoredTensor& tensor) {
@@ -53,7 +69,16 @@ void ReadFile(const std::string& path) {
 std::vector<fuzz::Bytes> fuzz::Seeds() {
   const std::string index =
       R"({"metadata":{"total_size":32},"weight_map":{"w":"a.safetensors","b":"a.safetensors"}})";
-  return {ToBytes('\0' + GoodFile()), ToBytes('\0' + Safetensors("{}", 0)), ToBytes('\1' + index)};
+  const std::string two_shards =
+      R"({"weight_map":{"w":"b.safetensors","b":"a.safetensors","h":"a.safetensors"}})";
+  const std::string names =
+      R"({"model.embed_tokens.weight":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},)"
+      R"("lm_head.weight":{"dtype":"BF16","shape":[2,2],"data_offsets":[16,24]},)"
+      R"("model.layers.0.mlp.up_proj.bias":{"dtype":"F16","shape":[2],"data_offsets":[24,28]},)"
+      R"("model.layers.1.x_scale":{"dtype":"U8","shape":[4],"data_offsets":[28,32]}})";
+  return {ToBytes('\0' + GoodFile()), ToBytes('\0' + Safetensors("{}", 0)),
+          ToBytes('\0' + Safetensors(names, 32)), ToBytes('\1' + index),
+          ToBytes('\1' + two_shards)};
 }
 
 }  // namespace specfabric
@@ -69,9 +94,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } else {
     folder.Remove(kWhole);
     folder.Write(kShard, GoodFile());
+    folder.Write(kOtherShard, SmallFile());
     folder.Write(kIndex, content);
   }
   const auto checkpoint = model::Checkpoint::Open(folder.path());
   if (checkpoint.ok()) fuzz::Use(checkpoint->ContentHash());
+  const auto opened = model::OpenCheckpoint(folder.path(), SmallConfig());
+  SPECFABRIC_CHECK(!opened.ok() || checkpoint.ok());
   return 0;
 }

@@ -19,7 +19,13 @@ void CheckAccepted(const model::ModelConfig& config) {
   }
   SPECFABRIC_CHECK(config.heads % config.kv_heads == 0 && config.head_dim % 2 == 0);
   SPECFABRIC_CHECK(std::isfinite(config.rms_epsilon) && config.rms_epsilon > 0);
-  SPECFABRIC_CHECK(config.sliding_window == 0 || config.sliding_window >= config.context);
+  SPECFABRIC_CHECK(config.sliding_window >= 0);
+  for (const int32_t most : {0, 1, 300}) {
+    const auto context = model::ServedContext(config, most);
+    if (!context.ok()) continue;
+    SPECFABRIC_CHECK(*context >= 1 && *context <= config.context);
+    SPECFABRIC_CHECK(config.sliding_window == 0 || config.sliding_window >= *context);
+  }
   for (const base::TokenId id : config.eos_ids) SPECFABRIC_CHECK(id >= 0);
   const model::RopeConfig& rope = config.rope;
   for (const double value : {rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor,
@@ -51,9 +57,15 @@ std::vector<fuzz::Bytes> fuzz::Seeds() {
   const Bytes generation = ToBytes(R"({"eos_token_id":[7,8]})");
   with_generation.push_back(0);
   with_generation.insert(with_generation.end(), generation.begin(), generation.end());
-  return {config("LlamaForCausalLM", llama3), config("Qwen3ForCausalLM", yarn),
+  return {config("LlamaForCausalLM", llama3),
+          config("Qwen3ForCausalLM", yarn),
           config("MistralForCausalLM", R"("sliding_window":null,"rope_theta":1e6,)"
                                        R"("rope_scaling":{"type":"linear","factor":2})"),
+          config("MistralForCausalLM", R"("sliding_window":64,"quantization_config":)"
+                                       R"({"quant_method":"gptq","bits":4,"load_in_4bit":true})"),
+          ToBytes(R"({"architectures":["Qwen3ForCausalLM"],"vocab_size":8,"hidden_size":64,)"
+                  R"("intermediate_size":8,"num_hidden_layers":1,"num_attention_heads":32,)"
+                  R"("use_sliding_window":true,"max_window_layers":0,"text_config":{}})"),
           with_generation};
 }
 

@@ -31,6 +31,8 @@ Json ConfigJson(const ModelConfig& c) {
           {"mlp_bias", c.mlp_bias},
           {"hidden_act", "silu"},
           {"rope_theta", c.rope.theta},
+          {"sliding_window", nullptr},
+          {"eos_token_id", nullptr},
           {"dtype", Name(c.checkpoint_type)}};
 }
 

@@ -2,9 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
+#include <ctime>
+#include <filesystem>
 #include <limits>
 #include <random>
 #include <string>
@@ -12,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/bfloat16.h"
+#include "nlohmann/json.hpp"
 #include "tests/model/checkpoint_writer.h"
 
 namespace specfabric::model {
@@ -155,8 +161,8 @@ TEST(SafetensorsTest, MalformedFilesAreRefused) {
       {"abc", "truncated"},
       {std::string(8, '\xff'), "truncated"},
       {std::string("\x40\0\0\0\0\0\0\0{}", 10), "truncated"},
-      {FileOf("{\"t\":", data), "not JSON"},
-      {FileOf("[]", data), "not JSON"},
+      {FileOf("{\"t\":", data), "header: not a JSON object"},
+      {FileOf("[]", data), "header: not a JSON object"},
       {FileOf("{\"t\":3}", data), "not described"},
       {FileOf(entry(R"("shape":[4],"data_offsets":[0,16])"), data), "no dtype"},
       {FileOf(entry(R"("dtype":"Q4","shape":[4],"data_offsets":[0,16])"), data), "\"Q4\""},
@@ -218,8 +224,9 @@ TEST(SafetensorsTest, BadIndexesAndMissingFiles) {
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("neither model.safetensors nor model.safetensors.index.json"));
   const std::string index = dir.File("model.safetensors.index.json");
-  for (const char* text : {"", "[]", "{}", R"({"weight_map": 3})", R"({"weight_map": {"a": 3}})",
-                           R"({"weight_map": {"a": "../other/model.safetensors"}})"}) {
+  for (const char* text :
+       {"", "[]", "{}", R"({"weight_map": 3})", R"({"weight_map": {}})",
+        R"({"weight_map": {"a": 3}})", R"({"weight_map": {"a": "../other/model.safetensors"}})"}) {
     WriteFile(index, text);
     EXPECT_EQ(Checkpoint::Open(dir.path()).status().code(), absl::StatusCode::kInvalidArgument)
         << text;
@@ -229,11 +236,144 @@ TEST(SafetensorsTest, BadIndexesAndMissingFiles) {
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr("part-1.safetensors"));
 
+  // A tensor that the shard it is assigned to lacks, though another has it.
   WriteSafetensors(dir.File("part-1.safetensors"), {{"a", {1}, {1}}}, DataType::kFloat32);
-  WriteSafetensors(dir.File("part-2.safetensors"), {{"a", {1}, {1}}}, DataType::kFloat32);
-  WriteFile(index, R"({"weight_map": {"a": "part-1.safetensors", "b": "part-2.safetensors"}})");
+  WriteSafetensors(dir.File("part-2.safetensors"), {{"b", {1}, {1}}}, DataType::kFloat32);
+  WriteFile(index, R"({"weight_map": {"a": "part-2.safetensors", "b": "part-2.safetensors"}})");
+  status = Checkpoint::Open(dir.path()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("tensor \"a\" is not in the file it is assigned to, "
+                        "\"part-2.safetensors\""));
+  // In both, and assigned to neither.
+  WriteSafetensors(dir.File("part-2.safetensors"), {{"a", {1}, {1}}, {"b", {1}, {1}}},
+                   DataType::kFloat32);
+  WriteSafetensors(dir.File("part-1.safetensors"), {{"a", {1}, {1}}, {"c", {1}, {1}}},
+                   DataType::kFloat32);
+  WriteFile(index, R"({"weight_map": {"b": "part-2.safetensors", "c": "part-1.safetensors"}})");
+  status = Checkpoint::Open(dir.path()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("\"a\" is in two files"));
+}
+
+TEST(SafetensorsTest, TheIndexChoosesAmongShardsThatHoldATensor) {
+  const TempDir dir;
+  WriteSafetensors(dir.File("one.safetensors"), {{"a", {1}, {1}}, {"b", {1}, {2}}},
+                   DataType::kFloat32);
+  WriteSafetensors(dir.File("two.safetensors"),
+                   {{"a", {2}, {3, 4}}, {"b", {1}, {5}}, {"unlisted", {1}, {6}}},
+                   DataType::kFloat32);
+  // Not named by the index: not even opened.
+  WriteFile(dir.File("three.safetensors"), "not a checkpoint");
+  const std::string index = dir.File("model.safetensors.index.json");
+  WriteFile(index, R"({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}})");
+  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_THAT(Read(*checkpoint, "a", {1}), ElementsAre(1));
+  EXPECT_THAT(Read(*checkpoint, "b", {1}), ElementsAre(5));
+  EXPECT_THAT(Read(*checkpoint, "unlisted", {1}), ElementsAre(6));
+  WriteFile(index, R"({"weight_map": {"a": "two.safetensors", "b": "one.safetensors"}})");
+  checkpoint = Checkpoint::Open(dir.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_THAT(Read(*checkpoint, "a", {2}), ElementsAre(3, 4));
+  EXPECT_THAT(Read(*checkpoint, "b", {1}), ElementsAre(2));
+}
+
+// As in transformers.
+TEST(SafetensorsTest, OneFileGoesBeforeAnIndexAndIsSaid) {
+  const TempDir dir;
+  WriteSafetensors(dir.File("model.safetensors"), {{"a", {1}, {1}}}, DataType::kFloat32);
+  WriteSafetensors(dir.File("part.safetensors"), {{"a", {1}, {2}}}, DataType::kFloat32);
+  ASSERT_TRUE(Checkpoint::Open(dir.path()).ok());
+  EXPECT_TRUE(Checkpoint::Open(dir.path())->notes().empty());
+  WriteFile(dir.File("model.safetensors.index.json"),
+            R"({"weight_map": {"a": "part.safetensors"}})");
+  const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_THAT(Read(*checkpoint, "a", {1}), ElementsAre(1));
+  ASSERT_EQ(checkpoint->notes().size(), 1u);
+  EXPECT_THAT(checkpoint->notes()[0], HasSubstr("both model.safetensors and"));
+}
+
+TEST(SafetensorsTest, ShardsOutsideTheFolderAreRefused) {
+  const TempDir outside;
+  WriteSafetensors(outside.File("a.safetensors"), {{"a", {1}, {1}}}, DataType::kFloat32);
+  const TempDir dir;
+  WriteSafetensors(dir.File("a.safetensors"), {{"a", {1}, {1}}}, DataType::kFloat32);
+  std::filesystem::create_directory(dir.File("sub"));
+  WriteSafetensors(dir.File("sub/a.safetensors"), {{"a", {1}, {1}}}, DataType::kFloat32);
+  for (const std::string& shard :
+       {outside.File("a.safetensors"), std::string("../a.safetensors"), std::string(".."),
+        std::string("."), std::string("sub/a.safetensors"), std::string("./a.safetensors"),
+        std::string("a.safetensors\0.txt", 18), std::string()}) {
+    const nlohmann::json index = {{"weight_map", {{"a", shard}}}};
+    WriteFile(dir.File("model.safetensors.index.json"), index.dump());
+    const absl::Status status = Checkpoint::Open(dir.path()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << shard;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("the name of a file beside the index"));
+  }
+  // The caches of model hubs are links to files elsewhere.
+  std::filesystem::create_symlink(outside.File("a.safetensors"), dir.File("link.safetensors"));
+  WriteFile(dir.File("model.safetensors.index.json"),
+            R"({"weight_map": {"a": "link.safetensors"}})");
+  EXPECT_TRUE(Checkpoint::Open(dir.path()).ok());
+}
+
+// A file that a process writes to would be waited for.
+TEST(SafetensorsTest, PipesAreRefused) {
+  const TempDir dir;
+  ASSERT_EQ(mkfifo(dir.File("model.safetensors").c_str(), 0600), 0);
   EXPECT_THAT(std::string(Checkpoint::Open(dir.path()).status().message()),
-              HasSubstr("'a' is in two files"));
+              HasSubstr("not a regular file"));
+}
+
+// Which of two entries of one name is meant, nothing says.
+TEST(SafetensorsTest, NamesThatOccurTwiceAreRefused) {
+  const TempDir dir;
+  WriteFile(dir.File("model.safetensors"),
+            FileOf(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},
+                       "a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+                   std::string(8, 'x')));
+  absl::Status status = Checkpoint::Open(dir.path()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("key \"a\" occurs twice"));
+
+  std::filesystem::remove(dir.File("model.safetensors"));
+  WriteSafetensors(dir.File("one.safetensors"), {{"a", {1}, {1}}}, DataType::kFloat32);
+  WriteSafetensors(dir.File("two.safetensors"), {{"a", {1}, {1}}}, DataType::kFloat32);
+  WriteFile(dir.File("model.safetensors.index.json"),
+            R"({"weight_map": {"a": "one.safetensors", "a": "two.safetensors"}})");
+  status = Checkpoint::Open(dir.path()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("key \"a\" occurs twice"));
+}
+
+// Processor time, so that other processes do not count; four times the entries may take eight times
+// as long, where work for each pair of entries would take sixteen times.
+TEST(SafetensorsTest, OpeningTakesTimeInProportionToTheEntries) {
+  const auto time_of = [](int entries) {
+    const TempDir dir;
+    nlohmann::json map = nlohmann::json::object();
+    std::array<nlohmann::json, 2> headers = {nlohmann::json::object(), nlohmann::json::object()};
+    for (int i = 0; i < entries; ++i) {
+      const std::string name = absl::StrCat("model.layers.", i, ".weight");
+      map[name] = i % 2 == 0 ? "one.safetensors" : "two.safetensors";
+      headers[i % 2][name] = {{"dtype", "F32"}, {"shape", {0}}, {"data_offsets", {0, 0}}};
+    }
+    WriteFile(dir.File("one.safetensors"), FileOf(headers[0].dump(), "x"));
+    WriteFile(dir.File("two.safetensors"), FileOf(headers[1].dump(), "x"));
+    WriteFile(dir.File("model.safetensors.index.json"), nlohmann::json{{"weight_map", map}}.dump());
+    std::clock_t least = std::numeric_limits<std::clock_t>::max();
+    for (int i = 0; i < 3; ++i) {
+      const std::clock_t before = std::clock();
+      const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir.path());
+      least = std::min(least, std::clock() - before);
+      EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+      EXPECT_EQ(checkpoint->tensors().size(), static_cast<size_t>(entries));
+    }
+    return static_cast<double>(least);
+  };
+  EXPECT_LT(time_of(100'000), 8 * time_of(25'000));
 }
 
 }  // namespace
