@@ -1,19 +1,27 @@
 #include "app/admin_server.h"
 
+#include <sys/socket.h>
+
 #include <chrono>
+#include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/episode.h"
 #include "boost/asio/co_spawn.hpp"
 #include "boost/asio/detached.hpp"
 #include "boost/asio/io_context.hpp"
 #include "boost/asio/ip/tcp.hpp"
 #include "boost/asio/redirect_error.hpp"
+#include "boost/asio/steady_timer.hpp"
 #include "boost/asio/use_awaitable.hpp"
 #include "boost/beast/core.hpp"
 #include "boost/beast/http.hpp"
+#include "spdlog/spdlog.h"
+#include "transport/listen_socket.h"
 
 namespace specfabric::app {
 
@@ -27,20 +35,18 @@ namespace {
 constexpr auto kIdleLimit = std::chrono::seconds(30);
 constexpr size_t kMaxRequestBytes = 16 << 10;
 
-absl::StatusOr<tcp::endpoint> Endpoint(const std::string& listen) {
-  const size_t colon = listen.rfind(':');
-  int port = 0;
-  boost::system::error_code error;
-  const auto host = asio::ip::make_address(listen.substr(0, colon), error);
-  if (colon == std::string::npos || error || !absl::SimpleAtoi(listen.substr(colon + 1), &port) ||
-      port < 0 || port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--admin_listen=", listen, ": allowed is address:port, e.g. 127.0.0.1:9100"));
-  }
-  return tcp::endpoint(host, static_cast<unsigned short>(port));
-}
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 
 }  // namespace
+
+std::string AdminAddress(const std::string& listen) {
+  const size_t colon = listen.rfind(':');
+  if (colon == std::string::npos || listen.front() == '[') return listen;
+  const std::string host = listen.substr(0, colon);
+  boost::system::error_code error;
+  asio::ip::make_address_v6(host, error);
+  return error ? listen : absl::StrCat("[", host, "]", listen.substr(colon));
+}
 
 class AdminServer::Impl {
  public:
@@ -52,82 +58,105 @@ class AdminServer::Impl {
 
   absl::Status Start();
   const std::string& listen_address() const { return listen_address_; }
+  void Set(std::optional<AdminPages> pages) {
+    std::lock_guard lock(mutex_);
+    pages_ = std::move(pages);
+  }
 
  private:
   asio::awaitable<void> Accept();
   asio::awaitable<void> Serve(tcp::socket socket);
-  http::response<http::string_body> Answer(const http::request<http::empty_body>& request) const;
+  using Response = http::response<http::string_body>;
+  Response Answer(const http::request<http::empty_body>& request);
+  void Fill(const std::string& path, Response* response);
 
   const AdminOptions options_;
   std::string listen_address_;
   asio::io_context io_{1};
   tcp::acceptor acceptor_{io_};
+  base::Episode accept_failures_;
+  std::mutex mutex_;
+  std::optional<AdminPages> pages_;  // guarded by mutex_, while their functions run too
   std::thread thread_;
 };
 
 absl::Status AdminServer::Impl::Start() {
-  auto endpoint = Endpoint(options_.listen);
-  if (!endpoint.ok()) return endpoint.status();
+  auto socket = transport::ListenSocket::Open(AdminAddress(options_.listen));
+  if (!socket.ok()) return socket.status();
+  socket->WidenQueue();
+  listen_address_ = socket->address();
   boost::system::error_code error;
-  acceptor_.open(endpoint->protocol(), error);
-  if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-  if (!error) acceptor_.bind(*endpoint, error);
-  if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+  acceptor_.assign(socket->family() == AF_INET6 ? tcp::v6() : tcp::v4(), socket->Release(), error);
   if (error) {
-    const std::string why =
-        absl::StrCat("cannot listen on ", options_.listen, ": ", error.message());
-    return error == asio::error::address_in_use ? absl::AlreadyExistsError(why)
-                                                : absl::InvalidArgumentError(why);
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", listen_address_, ": ", error.message()));
   }
-  const tcp::endpoint bound = acceptor_.local_endpoint();
-  listen_address_ = bound.address().is_v6()
-                        ? absl::StrCat("[", bound.address().to_string(), "]:", bound.port())
-                        : absl::StrCat(bound.address().to_string(), ":", bound.port());
   asio::co_spawn(io_, Accept(), asio::detached);
   thread_ = std::thread([this] { io_.run(); });
   return absl::OkStatus();
 }
 
 asio::awaitable<void> AdminServer::Impl::Accept() {
+  asio::steady_timer pause(io_);
   for (;;) {
     boost::system::error_code error;
     tcp::socket socket =
         co_await acceptor_.async_accept(asio::redirect_error(asio::use_awaitable, error));
-    // Out of descriptors, say: the probes that follow find out whether that passed.
-    if (!error) asio::co_spawn(io_, Serve(std::move(socket)), asio::detached);
+    if (!error) {
+      asio::co_spawn(io_, Serve(std::move(socket)), asio::detached);
+      continue;
+    }
+    // Out of descriptors, most likely: trying at once would take a core and change nothing.
+    if (accept_failures_.Begins(base::Now())) {
+      spdlog::warn("admin: cannot accept connections on {}: {}; trying again every {} ms",
+                   listen_address_, error.message(), kAcceptPause.count());
+    }
+    pause.expires_after(kAcceptPause);
+    co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
   }
 }
 
-http::response<http::string_body> AdminServer::Impl::Answer(
-    const http::request<http::empty_body>& request) const {
-  http::response<http::string_body> response(http::status::ok, request.version());
+AdminServer::Impl::Response AdminServer::Impl::Answer(
+    const http::request<http::empty_body>& request) {
+  Response response(http::status::ok, request.version());
   response.set(http::field::content_type, "text/plain; charset=utf-8");
   std::string path(request.target());
-  path = path.substr(0, path.find('?'));
-  const auto page = options_.pages.find(path);
   if (request.method() != http::verb::get) {
     response.result(http::status::method_not_allowed);
     response.set(http::field::allow, "GET");
     response.body() = "allowed is GET\n";
-  } else if (path == "/metrics") {
-    response.set(http::field::content_type, "text/plain; version=0.0.4; charset=utf-8");
-    response.body() = options_.registry->Render();
-  } else if (path == "/livez") {
-    response.body() = options_.live ? options_.live() : "ok\n";
-  } else if (path == "/readyz") {
-    const bool ready = !options_.ready || options_.ready();
-    if (!ready) response.result(http::status::service_unavailable);
-    response.body() = ready ? "ok\n" : "draining\n";
-  } else if (page != options_.pages.end()) {
-    response.set(http::field::content_type, "application/json");
-    response.body() = page->second();
   } else {
-    response.result(http::status::not_found);
-    response.body() = absl::StrCat(path, ": no such page\n");
+    Fill(path.substr(0, path.find('?')), &response);
   }
   response.keep_alive(request.keep_alive());
   response.prepare_payload();
   return response;
+}
+
+void AdminServer::Impl::Fill(const std::string& path, Response* response) {
+  std::lock_guard lock(mutex_);
+  if (!pages_) {
+    response->result(http::status::service_unavailable);
+    response->body() = "starting or ending\n";
+    return;
+  }
+  const auto page = pages_->pages.find(path);
+  if (path == "/metrics") {
+    response->set(http::field::content_type, "text/plain; version=0.0.4; charset=utf-8");
+    response->body() = options_.registry->Render();
+  } else if (path == "/livez") {
+    response->body() = pages_->live ? pages_->live() : "ok\n";
+  } else if (path == "/readyz") {
+    const bool ready = !pages_->ready || pages_->ready();
+    if (!ready) response->result(http::status::service_unavailable);
+    response->body() = ready ? "ok\n" : "draining\n";
+  } else if (page != pages_->pages.end()) {
+    response->set(http::field::content_type, "application/json");
+    response->body() = page->second();
+  } else {
+    response->result(http::status::not_found);
+    response->body() = absl::StrCat(path, ": no such page\n");
+  }
 }
 
 asio::awaitable<void> AdminServer::Impl::Serve(tcp::socket socket) {
@@ -157,5 +186,7 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(AdminOptions opt
 }
 
 const std::string& AdminServer::listen_address() const { return impl_->listen_address(); }
+void AdminServer::Show(AdminPages pages) { impl_->Set(std::move(pages)); }
+void AdminServer::Hide() { impl_->Set(std::nullopt); }
 
 }  // namespace specfabric::app

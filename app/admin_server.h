@@ -2,7 +2,9 @@
 #define SPECFABRIC_APP_ADMIN_SERVER_H_
 
 // The small HTTP server that every role has beside its work: what Prometheus, Kubernetes probes and
-// people with curl ask. One thread of its own, one request at a time, GET only.
+// people with curl ask. One thread of its own, one request at a time, GET only. It listens before
+// there is anything to tell, so that its port is not found to be taken after minutes of loading:
+// until then every page answers 503.
 
 #include <functional>
 #include <map>
@@ -14,21 +16,32 @@
 
 namespace specfabric::app {
 
+// With the brackets that an IPv6 host in --admin_listen may do without: "::1:9100".
+std::string AdminAddress(const std::string& listen);
+
 struct AdminOptions {
-  std::string listen;                     // "host:port"; port 0 takes a free one
+  std::string listen;                     // "host:port", as AdminAddress; port 0 takes a free one
   metrics::Registry* registry = nullptr;  // must outlive the server
-  std::function<std::string()> live;      // text of /livez; none: "ok"
-  std::function<bool()> ready;            // /readyz: 200 or 503
+};
+
+// What there is to tell once the role serves.
+struct AdminPages {
+  std::function<std::string()> live;                          // text of /livez; none: "ok"
+  std::function<bool()> ready;                                // /readyz: 200 or 503
   std::map<std::string, std::function<std::string()>> pages;  // path -> JSON, e.g. /debug/sessions
 };
 
 class AdminServer {
  public:
-  // AlreadyExists: the port is taken; InvalidArgument: not an address of this machine.
+  // Errors are ListenSocket::Open's.
   static absl::StatusOr<std::unique_ptr<AdminServer>> Start(AdminOptions options);
   ~AdminServer();  // ends the thread; a request under way is cut off
 
   const std::string& listen_address() const;  // as bound
+
+  void Show(AdminPages pages);
+  // Back to 503. None of the pages' functions runs once it has returned.
+  void Hide();
 
  private:
   class Impl;

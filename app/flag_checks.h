@@ -22,6 +22,11 @@ inline absl::Status Flag(absl::string_view flag, absl::string_view value, const 
   return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", value, ": ", why.message()));
 }
 
+// An error of something that was done for a flag, with the flag's name.
+inline absl::Status ForFlag(absl::string_view flag, const absl::Status& why) {
+  return absl::Status(why.code(), absl::StrCat("--", flag, ": ", why.message()));
+}
+
 inline base::Nanos FromSeconds(double seconds) { return static_cast<base::Nanos>(seconds * 1e9); }
 
 }  // namespace specfabric::app

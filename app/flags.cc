@@ -90,6 +90,10 @@ DEFINE_int32(max_sessions, 64, "sequences a draft worker holds at once");
 DEFINE_int32(max_tokens, 128, "tokens to generate");
 DEFINE_int32(top_k, 0, "keep the k most likely tokens; 0: all");
 DEFINE_int32(repeat, 1, "answer the prompt so many times (one JSON line each with --json)");
+DEFINE_int32(
+    up_pid, 0,
+    "status without addresses: the `specfabric up` to show, by its pid; 0: the newest that "
+    "this user runs on this machine");
 DEFINE_int32(ready_fd, -1, "descriptor for one JSON line with the bound addresses once ready");
 DEFINE_double(typical_epsilon, .09, "typical: a guess of at least this probability is accepted");
 DEFINE_double(typical_delta, .3,
@@ -223,7 +227,7 @@ const std::vector<Group>& Groups() {
        {"draft_model", "prompt", "prompt_ids", "max_tokens", "temperature", "top_k", "top_p",
         "min_p", "seed", "ignore_eos", "json", "repeat"}},
       {"load", {"rate", "requests", "prompt_tokens", "output_tokens", "trace", "seed", "json"}},
-      {"status", {"gateways", "targets", "drafts", "once", "json"}},
+      {"status", {"gateways", "targets", "drafts", "up_pid", "once", "json"}},
       {"modelled target",
        {"targets", "step_fixed_us", "step_weights_us", "step_row_us", "step_context_us",
         "max_sequences", "max_step_tokens", "kv_blocks", "block_size", "speculation",
@@ -273,25 +277,32 @@ const Role* FindRole(absl::string_view name) {
   return nullptr;
 }
 
-bool HasFlag(const Role& role, absl::string_view flag) {
-  return absl::c_any_of(Groups(), [&](const Group& group) {
-    return absl::c_linear_search(role.groups, group.title) &&
-           absl::c_linear_search(group.flags, flag);
-  });
+Names FlagsOf(const Role& role) {
+  Names flags;
+  for (const Group& group : Groups()) {
+    if (!absl::c_linear_search(role.groups, group.title)) continue;
+    flags.insert(flags.end(), group.flags.begin(), group.flags.end());
+  }
+  return flags;
 }
 
 }  // namespace
 
 bool IsRole(absl::string_view role) { return FindRole(role) != nullptr; }
 
+std::string NoSuchRole(absl::string_view given) {
+  Names known = {"perftest", "version", "help"};
+  for (const Role& role : Roles()) known.push_back(role.name);
+  const absl::string_view nearest = Nearest(given, known);
+  return absl::StrCat("'", given, "' is not a role; ",
+                      nearest.empty() ? "" : absl::StrCat("did you mean ", nearest, "? "),
+                      "`specfabric help` lists them");
+}
+
 absl::Status ParseFlags(absl::string_view role_name, const std::vector<std::string>& args) {
   const Role* role = FindRole(role_name);
-  if (role == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("'", role_name, "': no such role"));
-  }
-  const auto words = ReadFlags({absl::StrCat("specfabric ", role->name),
-                                [role](absl::string_view flag) { return HasFlag(*role, flag); }},
-                               args);
+  if (role == nullptr) return absl::InvalidArgumentError(NoSuchRole(role_name));
+  const auto words = ReadFlags({absl::StrCat("specfabric ", role->name), FlagsOf(*role)}, args);
   if (!words.ok()) return words.status();
   if (words->empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(

@@ -63,6 +63,7 @@ DECLARE_int32(max_sessions);
 DECLARE_int32(max_tokens);
 DECLARE_int32(top_k);
 DECLARE_int32(repeat);
+DECLARE_int32(up_pid);
 DECLARE_int32(ready_fd);
 DECLARE_double(typical_epsilon);
 DECLARE_double(typical_delta);
@@ -120,6 +121,8 @@ absl::Status ParseFlags(absl::string_view role, const std::vector<std::string>& 
 // The names of all roles, and what each takes; `role` empty: an overview.
 std::string Help(absl::string_view role);
 bool IsRole(absl::string_view role);
+// One line: that it is not a role, and which one it may have been meant to be.
+std::string NoSuchRole(absl::string_view given);
 
 }  // namespace specfabric::app
 

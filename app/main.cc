@@ -31,10 +31,16 @@ int Fail(const std::string& role, const absl::Status& status) {
 
 int Perftest(const std::vector<std::string>& args) { return Fail("perftest", RunPerftest(args)); }
 
+int UnknownRole(const std::string& given) {
+  std::fprintf(stderr, "specfabric: %s\n", NoSuchRole(given).c_str());
+  return base::kExitUsage;
+}
+
 int Main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.empty() || words[0] == "help" || words[0] == "--help" || words[0] == "-h") {
     if (words.size() > 1 && words[1] == "perftest") return Perftest({"--help"});
+    if (words.size() > 1 && !IsRole(words[1])) return UnknownRole(words[1]);
     std::fputs(Help(words.size() > 1 ? words[1] : "").c_str(), stdout);
     return words.empty() ? base::kExitUsage : base::kExitOk;
   }
@@ -44,11 +50,7 @@ int Main(int argc, char** argv) {
     return 0;
   }
   if (role == "perftest") return Perftest({words.begin() + 1, words.end()});
-  if (!IsRole(role)) {
-    std::fprintf(stderr, "specfabric: '%s' is not a role; `specfabric help` lists them\n",
-                 role.c_str());
-    return base::kExitUsage;
-  }
+  if (!IsRole(role)) return UnknownRole(role);
   const std::vector<std::string> args(words.begin() + 1, words.end());
   if (WantsHelp(args)) {
     std::fputs(Help(role).c_str(), stdout);

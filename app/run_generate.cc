@@ -8,10 +8,12 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "app/flags.h"
 #include "app/join_secret.h"
@@ -126,10 +128,17 @@ const char* Exactness(schemas::Coupling coupling) {
   return coupling == schemas::Coupling::kCoupled && FLAGS_batch_invariant ? "token" : "law";
 }
 
+nlohmann::json Json(const std::optional<double>& figure) {
+  return figure ? nlohmann::json(*figure) : nlohmann::json(nullptr);
+}
+
+// What is not known, as the rate of a single token, is left out.
 void Print(const Answer& answer, size_t prompt_tokens) {
   const double seconds = base::ToSeconds(answer.total);
   const double decode = base::ToSeconds(answer.total - answer.first_token);
-  const double rate = decode > 0 ? (answer.ids.size() - 1.0) / decode : 0;
+  std::optional<double> first, rate;  // rate: of the tokens after the first
+  if (!answer.ids.empty()) first = base::ToSeconds(answer.first_token);
+  if (answer.ids.size() > 1 && decode > 0) rate = (answer.ids.size() - 1.0) / decode;
   if (FLAGS_json) {
     const nlohmann::json line = {
         {"token_ids", answer.ids},
@@ -142,16 +151,16 @@ void Print(const Answer& answer, size_t prompt_tokens) {
         {"accepted_per_position", answer.last.accepted_at},
         {"coupling", schemas::Name(answer.last.coupling)},
         {"seconds", seconds},
-        {"first_token_seconds", base::ToSeconds(answer.first_token)},
-        {"decode_tokens_per_second", rate},
+        {"first_token_seconds", Json(first)},
+        {"decode_tokens_per_second", Json(rate)},
         {"exactness", Exactness(answer.last.coupling)}};
     std::puts(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
     return;
   }
-  std::fprintf(stderr,
-               "\n[%zu tokens, %.1f tokens/s, first after %.1f ms; %s: %d rounds, %d drafted, %d "
-               "accepted]\n",
-               answer.ids.size(), rate, 1e3 * base::ToSeconds(answer.first_token),
+  std::string figures = absl::StrCat(answer.ids.size(), " tokens");
+  if (rate) absl::StrAppendFormat(&figures, ", %.1f tokens/s", *rate);
+  if (first) absl::StrAppendFormat(&figures, ", first after %.1f ms", 1e3 * *first);
+  std::fprintf(stderr, "\n[%s; %s: %d rounds, %d drafted, %d accepted]\n", figures.c_str(),
                schemas::Name(answer.last.coupling), answer.last.rounds, answer.last.drafted,
                answer.last.accepted);
 }

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "app/admin_server.h"
+#include "app/flag_checks.h"
 #include "app/flags.h"
 #include "app/model_options.h"
 #include "app/options.h"
@@ -26,6 +27,7 @@
 #include "trace/recorder.h"
 #include "transport/address.h"
 #include "transport/fabric.h"
+#include "transport/listen_socket.h"
 
 namespace specfabric::app {
 
@@ -37,11 +39,53 @@ std::string ListenOr(const char* fallback) {
   return FLAGS_listen.empty() ? fallback : FLAGS_listen;
 }
 
-absl::StatusOr<std::unique_ptr<AdminServer>> StartAdmin(AdminOptions options) {
-  if (FLAGS_admin_listen.empty()) return nullptr;
-  options.listen = FLAGS_admin_listen;
-  return AdminServer::Start(std::move(options));
+// The ports that a role was told to take, taken before anything that lasts.
+struct Ports {
+  transport::SharedListenSocket listen;  // null where the role has none
+  std::unique_ptr<AdminServer> admin;    // null without --admin_listen
+};
+
+absl::Status OpenAdmin(metrics::Registry* registry, Ports* ports) {
+  if (FLAGS_admin_listen.empty()) return absl::OkStatus();
+  auto admin = AdminServer::Start({.listen = FLAGS_admin_listen, .registry = registry});
+  if (!admin.ok()) return ForFlag("admin_listen", admin.status());
+  ports->admin = *std::move(admin);
+  return absl::OkStatus();
 }
+
+absl::StatusOr<Ports> OpenPorts(const std::string& listen, metrics::Registry* registry) {
+  auto socket = transport::ListenSocket::Open(listen);
+  if (!socket.ok()) return ForFlag("listen", socket.status());
+  Ports ports;
+  ports.listen = std::make_shared<transport::ListenSocket>(*std::move(socket));
+  if (absl::Status admin = OpenAdmin(registry, &ports); !admin.ok()) return admin;
+  return ports;
+}
+
+absl::Status OpenGroupPort(target::GroupOptions* group) {
+  if (group->processes == 1) return absl::OkStatus();
+  auto socket = transport::ListenSocket::Open(group->listen);
+  if (!socket.ok()) return ForFlag("group_listen", socket.status());
+  group->listen = socket->address();
+  group->socket = std::make_shared<transport::ListenSocket>(*std::move(socket));
+  return absl::OkStatus();
+}
+
+// Shows a role's pages for as long as this lives, which is no longer than what they tell of.
+class ShownPages {
+ public:
+  ShownPages(AdminServer* admin, AdminPages pages) : admin_(admin) {
+    if (admin_ != nullptr) admin_->Show(std::move(pages));
+  }
+  ~ShownPages() {
+    if (admin_ != nullptr) admin_->Hide();
+  }
+  ShownPages(const ShownPages&) = delete;
+  ShownPages& operator=(const ShownPages&) = delete;
+
+ private:
+  AdminServer* const admin_;
+};
 
 // Anybody who can reach the fabric may join it: somebody must have meant that.
 void WarnIfOpen(const std::string& listen, const transport::FabricOptions& fabric) {
@@ -105,10 +149,14 @@ absl::Status RunGateway() {
   if (!lookups.ok()) return lookups.status();
   auto config = model::LoadModelConfig(FLAGS_model);
   if (!config.ok()) return config.status();
+  metrics::Registry registry;
+  auto ports = OpenPorts(ListenOr("127.0.0.1:8000"), &registry);
+  if (!ports.ok()) return ports.status();
   auto tokenizer = tokenizer::Tokenizer::Load(FLAGS_model);
   if (!tokenizer.ok()) return tokenizer.status();
   gateway::GatewayOptions options;
-  options.listen = ListenOr("127.0.0.1:8000");
+  options.listen = ports->listen->address();
+  options.socket = ports->listen;
   options.targets = *targets;
   options.model_name = ServedModelName();
   options.tokenizer = *std::move(tokenizer);
@@ -121,7 +169,6 @@ absl::Status RunGateway() {
   options.stall_timeout = times->stall_timeout;
   options.slow_request = times->slow_request;
   options.fabric = *std::move(fabric);
-  metrics::Registry registry;
   registry.SetBuildInfo("gateway", kVersion, options.model_name);
   auto traces = StartTraces("gateway", options.listen, &registry);
   if (!traces.ok()) return traces.status();
@@ -130,13 +177,11 @@ absl::Status RunGateway() {
   if (!service.ok()) return service.status();
   gateway::Gateway* gateway = service->get();
   std::atomic<bool> draining{false};
-  AdminOptions admin_options;
-  admin_options.registry = &registry;
-  admin_options.ready = [&draining] { return !draining.load(); };
-  admin_options.pages["/debug/status"] = AboutPage({{"listen", gateway->listen_address()}});
-  auto admin = StartAdmin(std::move(admin_options));
-  if (!admin.ok()) return admin.status();
-  ReportReady("gateway", gateway->listen_address(), AddressOf(*admin));
+  AdminPages pages;
+  pages.ready = [&draining] { return !draining.load(); };
+  pages.pages["/debug/status"] = AboutPage({{"listen", gateway->listen_address()}});
+  const ShownPages shown(ports->admin.get(), std::move(pages));
+  ReportReady("gateway", gateway->listen_address(), AddressOf(ports->admin));
   spdlog::info("draining on {}", WaitForSignal());
   draining = true;
   gateway->Drain();
@@ -155,13 +200,17 @@ absl::Status RunTarget() {
   auto lookups = LookupInterval();
   if (!lookups.ok()) return lookups.status();
   options->lookup_interval = *lookups;
-  options->listen = ListenOr("127.0.0.1:7100");
+  metrics::Registry registry;
+  auto ports = OpenPorts(ListenOr("127.0.0.1:7100"), &registry);
+  if (!ports.ok()) return ports.status();
+  options->listen = ports->listen->address();
+  options->socket = ports->listen;
+  if (absl::Status group = OpenGroupPort(&options->group); !group.ok()) return group;
   options->drafts = *drafts;
   // Before the weights, which take minutes to load.
   const absl::Status able = transport::Fabric::CheckRequirements(options->fabric);
   if (!able.ok()) return able;
   if (absl::Status logged = LogModel(FLAGS_model); !logged.ok()) return logged;
-  metrics::Registry registry;
   registry.SetBuildInfo("target", kVersion, options->model_name);
   auto traces = StartTraces("target", options->listen, &registry);
   if (!traces.ok()) return traces.status();
@@ -174,15 +223,13 @@ absl::Status RunTarget() {
   target::TargetService* target = service->get();
   WarnIfOpen(target->listen_address(), options->fabric);
   if (options->group.processes > 1) WarnIfOpen(options->group.listen, options->fabric);
-  AdminOptions admin_options;
-  admin_options.registry = &registry;
-  admin_options.live = [target] { return target->Liveness(); };
-  admin_options.ready = [target] { return target->ready(); };
-  admin_options.pages["/debug/status"] = AboutPage(
+  AdminPages pages;
+  pages.live = [target] { return target->Liveness(); };
+  pages.ready = [target] { return target->ready(); };
+  pages.pages["/debug/status"] = AboutPage(
       {{"listen", target->listen_address()}, {"coupling", speculation::Name(options->coupling)}});
-  auto admin = StartAdmin(std::move(admin_options));
-  if (!admin.ok()) return admin.status();
-  ReportReady("target", target->listen_address(), AddressOf(*admin));
+  const ShownPages shown(ports->admin.get(), std::move(pages));
+  ReportReady("target", target->listen_address(), AddressOf(ports->admin));
   spdlog::info("draining on {}", WaitForSignal());
   target->Drain(DrainTimeout());
   return absl::OkStatus();
@@ -195,15 +242,15 @@ absl::Status RunRank() {
   if (!able.ok()) return able;
   metrics::Registry registry;
   registry.SetBuildInfo("rank", kVersion, options->model_name);
+  Ports ports;
+  if (absl::Status admin = OpenAdmin(&registry, &ports); !admin.ok()) return admin;
   auto service = target::RankService::Start(*options, &registry);
   if (!service.ok()) return service.status();
   target::RankService* rank = service->get();
-  AdminOptions admin_options;
-  admin_options.registry = &registry;
-  admin_options.ready = [rank] { return rank->ready() && !rank->finished(); };
-  auto admin = StartAdmin(std::move(admin_options));
-  if (!admin.ok()) return admin.status();
-  ReportReady("rank", "none", AddressOf(*admin));
+  AdminPages pages;
+  pages.ready = [rank] { return rank->ready() && !rank->finished(); };
+  const ShownPages shown(ports.admin.get(), std::move(pages));
+  ReportReady("rank", "none", AddressOf(ports.admin));
   bool asked = false;
   while (!rank->finished()) {
     if (rank->hangs()) {
@@ -221,12 +268,15 @@ absl::Status RunRank() {
 absl::Status RunDraft() {
   auto options = DraftOptions(FLAGS_model);
   if (!options.ok()) return options.status();
-  options->listen = ListenOr("127.0.0.1:7200");
+  metrics::Registry registry;
+  auto ports = OpenPorts(ListenOr("127.0.0.1:7200"), &registry);
+  if (!ports.ok()) return ports.status();
+  options->listen = ports->listen->address();
+  options->socket = ports->listen;
   // Before the weights, which take minutes to load.
   const absl::Status able = transport::Fabric::CheckRequirements(options->fabric);
   if (!able.ok()) return able;
   if (absl::Status logged = LogModel(FLAGS_model); !logged.ok()) return logged;
-  metrics::Registry registry;
   registry.SetBuildInfo("draft", kVersion, options->model_name);
   auto traces = StartTraces("draft", options->listen, &registry);
   if (!traces.ok()) return traces.status();
@@ -235,14 +285,12 @@ absl::Status RunDraft() {
   if (!service.ok()) return service.status();
   draft::DraftService* draft = service->get();
   WarnIfOpen(draft->listen_address(), options->fabric);
-  AdminOptions admin_options;
-  admin_options.registry = &registry;
-  admin_options.ready = [draft] { return draft->ready(); };
-  admin_options.pages["/debug/status"] = AboutPage({{"listen", draft->listen_address()}});
-  admin_options.pages["/debug/sessions"] = [draft] { return draft->DebugSessions(); };
-  auto admin = StartAdmin(std::move(admin_options));
-  if (!admin.ok()) return admin.status();
-  ReportReady("draft", draft->listen_address(), AddressOf(*admin));
+  AdminPages pages;
+  pages.ready = [draft] { return draft->ready(); };
+  pages.pages["/debug/status"] = AboutPage({{"listen", draft->listen_address()}});
+  pages.pages["/debug/sessions"] = [draft] { return draft->DebugSessions(); };
+  const ShownPages shown(ports->admin.get(), std::move(pages));
+  ReportReady("draft", draft->listen_address(), AddressOf(ports->admin));
   spdlog::info("draining on {}", WaitForSignal());
   draft->Drain(DrainTimeout());
   return absl::OkStatus();

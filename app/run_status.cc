@@ -2,19 +2,21 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "app/flags.h"
 #include "app/options.h"
 #include "app/process.h"
 #include "app/roles.h"
 #include "app/status/cluster_view.h"
+#include "app/status/local_clusters.h"
 #include "transport/address.h"
 
 namespace specfabric::app {
@@ -23,6 +25,33 @@ namespace {
 
 constexpr base::Nanos kInterval = base::kSecond;
 constexpr base::Nanos kTimeout = 2 * base::kSecond;
+
+// The cluster of a `specfabric up` on this machine.
+absl::StatusOr<ClusterAddresses> LocalAddresses() {
+  const std::vector<LocalCluster> clusters = LocalClusters();
+  if (clusters.empty()) {
+    return absl::InvalidArgumentError(
+        "no `specfabric up` of this user runs on this machine; give the admin addresses of "
+        "processes: --gateways, --targets, --drafts=host:port,...");
+  }
+  if (FLAGS_up_pid != 0) {
+    for (const LocalCluster& cluster : clusters) {
+      if (cluster.pid == FLAGS_up_pid) return cluster.admin;
+    }
+    std::vector<std::string> pids;
+    for (const LocalCluster& cluster : clusters) pids.push_back(absl::StrCat(cluster.pid));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--up_pid=", FLAGS_up_pid,
+                     ": allowed is the pid of a `specfabric up`: ", absl::StrJoin(pids, ", ")));
+  }
+  if (clusters.size() > 1) {
+    std::fprintf(stderr, "%zu clusters run here; this is the newest:\n", clusters.size());
+    for (const LocalCluster& cluster : clusters) {
+      std::fprintf(stderr, "  --up_pid=%-8d http://%s\n", cluster.pid, cluster.listen.c_str());
+    }
+  }
+  return clusters.front().admin;
+}
 
 absl::StatusOr<ClusterAddresses> AddressFlags() {
   ClusterAddresses addresses;
@@ -33,12 +62,13 @@ absl::StatusOr<ClusterAddresses> AddressFlags() {
     if (!read.ok()) return read.status();
     *list = *std::move(read);
   }
-  if (addresses.gateways.empty() && addresses.targets.empty() && addresses.drafts.empty()) {
+  const bool given =
+      !addresses.gateways.empty() || !addresses.targets.empty() || !addresses.drafts.empty();
+  if (given && FLAGS_up_pid != 0) {
     return absl::InvalidArgumentError(
-        "give the admin addresses of processes: --gateways, --targets, --drafts=host:port,... "
-        "(`specfabric up` logs the whole line)");
+        absl::StrCat("--up_pid=", FLAGS_up_pid, " with addresses: allowed is one of the two"));
   }
-  return addresses;
+  return given ? addresses : LocalAddresses();
 }
 
 void Print(const ClusterView& view, bool over) {

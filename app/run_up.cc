@@ -5,17 +5,25 @@
 
 #include <cstdio>
 #include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "app/admin_server.h"
 #include "app/child.h"
+#include "app/flag_checks.h"
 #include "app/flags.h"
 #include "app/join_secret.h"
 #include "app/options.h"
 #include "app/process.h"
 #include "app/roles.h"
+#include "app/status/local_clusters.h"
+#include "base/status.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/spdlog.h"
+#include "transport/listen_socket.h"
 
 namespace specfabric::app {
 
@@ -109,18 +117,22 @@ std::vector<std::string> TargetArgs(const std::vector<std::string>& drafts) {
   return args;
 }
 
+std::string GatewayListen() { return FLAGS_listen.empty() ? "127.0.0.1:8000" : FLAGS_listen; }
+std::string GatewayAdmin() {
+  return FLAGS_admin_listen.empty() ? "127.0.0.1:0" : FLAGS_admin_listen;
+}
+
 std::vector<std::string> GatewayArgs(const std::vector<std::string>& targets) {
   return {absl::StrCat("--model=", FLAGS_model),
           absl::StrCat("--served_model_name=", ServedModelName()),
-          absl::StrCat("--listen=", FLAGS_listen.empty() ? "127.0.0.1:8000" : FLAGS_listen),
+          absl::StrCat("--listen=", GatewayListen()),
           absl::StrCat("--targets=", absl::StrJoin(targets, ",")),
           absl::StrCat("--max_context=", FLAGS_max_context),
           absl::StrCat("--request_timeout_seconds=", FLAGS_request_timeout_seconds),
           absl::StrCat("--target_wait_seconds=", FLAGS_target_wait_seconds),
           absl::StrCat("--stall_timeout_seconds=", FLAGS_stall_timeout_seconds),
           absl::StrCat("--slow_request_seconds=", FLAGS_slow_request_seconds),
-          absl::StrCat("--admin_listen=",
-                       FLAGS_admin_listen.empty() ? "127.0.0.1:0" : FLAGS_admin_listen)};
+          absl::StrCat("--admin_listen=", GatewayAdmin())};
 }
 
 // Everything that can be said about the request before a process is started, so that a mistake is
@@ -156,12 +168,40 @@ std::vector<std::string> ListenAddresses(const std::vector<Child>& children) {
   return addresses;
 }
 
-absl::Status StartAll(int targets, int drafts, Cluster* cluster) {
+// The ports that are not any free one. The gateway takes them itself, but starts last, so they are
+// only bound here: whoever asks whether the cluster is up is refused until it is.
+struct ReservedPorts {
+  std::optional<transport::ListenSocket> listen, admin;
+};
+
+absl::Status Reserve(absl::string_view flag, const std::string& address,
+                     std::optional<transport::ListenSocket>* port) {
+  auto reserved = transport::ListenSocket::Reserve(address);
+  if (!reserved.ok()) return ForFlag(flag, reserved.status());
+  *port = *std::move(reserved);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ReservedPorts> ReservePorts() {
+  ReservedPorts ports;
+  absl::Status taken = Reserve("listen", GatewayListen(), &ports.listen);
+  if (!taken.ok()) return taken;
+  taken = Reserve("admin_listen", AdminAddress(GatewayAdmin()), &ports.admin);
+  if (!taken.ok()) return taken;
+  if (ports.listen->address() == ports.admin->address()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--admin_listen=", FLAGS_admin_listen, ": is --listen already"));
+  }
+  return ports;
+}
+
+absl::Status StartAll(int targets, int drafts, ReservedPorts ports, Cluster* cluster) {
   absl::Status status = StartMany("draft", drafts, DraftArgs(), cluster->secret, &cluster->drafts);
   if (status.ok()) {
     status = StartMany("target", targets, TargetArgs(ListenAddresses(cluster->drafts)),
                        cluster->secret, &cluster->targets);
   }
+  ports = {};
   if (status.ok()) {
     status = StartMany("gateway", 1, GatewayArgs(ListenAddresses(cluster->targets)),
                        cluster->secret, &cluster->gateways);
@@ -169,16 +209,36 @@ absl::Status StartAll(int targets, int drafts, Cluster* cluster) {
   return status;
 }
 
-// The line that shows this cluster.
-std::string StatusCommand(const Cluster& cluster) {
-  const auto admins = [](const std::vector<Child>& children) {
-    return absl::StrJoin(children, ",",
-                         [](std::string* out, const Child& child) { out->append(child.admin); });
-  };
-  std::string line = absl::StrCat("specfabric status --gateways=", admins(cluster.gateways),
-                                  " --targets=", admins(cluster.targets));
-  if (!cluster.drafts.empty()) absl::StrAppend(&line, " --drafts=", admins(cluster.drafts));
+std::vector<std::string> AdminAddresses(const std::vector<Child>& children) {
+  std::vector<std::string> addresses;
+  for (const Child& child : children) addresses.push_back(child.admin);
+  return addresses;
+}
+
+// The line that shows this cluster, whoever asks.
+std::string StatusCommand(const ClusterAddresses& admin) {
+  std::string line =
+      absl::StrCat("specfabric status --gateways=", absl::StrJoin(admin.gateways, ","),
+                   " --targets=", absl::StrJoin(admin.targets, ","));
+  if (!admin.drafts.empty()) {
+    absl::StrAppend(&line, " --drafts=", absl::StrJoin(admin.drafts, ","));
+  }
   return line;
+}
+
+// Lets `specfabric status` find this cluster for as long as what is returned lives.
+std::optional<LocalClusterFile> Announce(const Cluster& cluster) {
+  const ClusterAddresses admin = {AdminAddresses(cluster.gateways), AdminAddresses(cluster.targets),
+                                  AdminAddresses(cluster.drafts)};
+  auto file = LocalClusterFile::Write(cluster.gateways[0].listen, admin);
+  if (!file.ok()) {
+    spdlog::warn("`specfabric status` will not find this cluster by itself: {}",
+                 base::Message(file.status()));
+    spdlog::info("to see what it does: {}", StatusCommand(admin));
+    return std::nullopt;
+  }
+  spdlog::info("to see what it does: specfabric status; as another user: {}", StatusCommand(admin));
+  return *std::move(file);
 }
 
 void PrintPids(const Cluster& cluster) {
@@ -239,15 +299,17 @@ absl::Status RunUp() {
   if (!drafts.ok()) return drafts.status();
   if (*targets == 0) return absl::InvalidArgumentError("--targets=0: allowed are 1 to 64");
   if (absl::Status checked = Check(*drafts); !checked.ok()) return checked;
+  auto ports = ReservePorts();
+  if (!ports.ok()) return ports.status();
   auto secret = JoinSecretOrRandom();
   if (!secret.ok()) return secret.status();
   Cluster cluster;
   cluster.secret = *std::move(secret);
-  absl::Status status = StartAll(*targets, *drafts, &cluster);
+  absl::Status status = StartAll(*targets, *drafts, *std::move(ports), &cluster);
   if (status.ok()) {
     spdlog::info("cluster ready: http://{} targets={} drafts={}", cluster.gateways[0].listen,
                  *targets, *drafts);
-    spdlog::info("to see what it does: {}", StatusCommand(cluster));
+    const auto announced = Announce(cluster);
     if (FLAGS_print_pids) PrintPids(cluster);
     status = Supervise(&cluster);
   }

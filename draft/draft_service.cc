@@ -132,6 +132,7 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
   link_options.fabric = options.fabric;
   if (options.gpu_weights) link_options.fabric.gpu = 0;  // the only rank's
   link_options.listen = options.listen;
+  link_options.socket = options.socket;
   schemas::Hello& hello = link_options.hello;
   hello.role = schemas::Role::kDraft;
   hello.incarnation = base::RandomNonzero64();

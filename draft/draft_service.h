@@ -22,6 +22,7 @@ struct DraftServiceOptions {
   std::string model_name;
   uint64_t tokenizer_fingerprint = 0;
   std::string listen = "127.0.0.1:0";
+  transport::SharedListenSocket socket;  // listens there already, or null
   transport::FabricOptions fabric;
   bool gpu_weights = false;  // weights are made, and sent from, the memory of rank's GPU
 };

@@ -174,6 +174,7 @@ asio::awaitable<void> Gateway::Impl::Tick() {
 absl::Status Gateway::Impl::Start(metrics::Registry* registry) {
   HttpServerOptions http;
   http.listen = options_.listen;
+  http.socket = options_.socket;
   http.max_connections = options_.max_connections;
   http.max_body_bytes = options_.max_body_bytes;
   auto server = HttpServer::Start(

@@ -21,6 +21,7 @@ namespace specfabric::gateway {
 
 struct GatewayOptions {
   std::string listen = "127.0.0.1:8000";  // HTTP
+  transport::SharedListenSocket socket;   // listens there already, or null
   std::vector<std::string> targets;       // to keep connected: as link::LinkOptions::connect
   base::Nanos lookup_interval = 5 * base::kSecond;  // of names among them
   std::string model_name;                           // what clients call the model

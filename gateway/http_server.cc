@@ -3,6 +3,8 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/episode.h"
 #include "boost/asio/co_spawn.hpp"
 #include "boost/asio/detached.hpp"
 #include "boost/asio/ip/tcp.hpp"
@@ -15,6 +17,12 @@ namespace specfabric::gateway {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
+
+namespace {
+
+constexpr std::chrono::milliseconds kAcceptPause(100);
+
+}  // namespace
 
 HttpExchange::HttpExchange(HttpConnection* connection, HttpRequest request, bool keep_alive,
                            bool chunked)
@@ -72,44 +80,31 @@ class HttpServer::Impl {
   asio::awaitable<void> Pause(std::chrono::milliseconds time);
 
   asio::io_context& io_;
-  const HttpServerOptions options_;
+  HttpServerOptions options_;
   const Handler handler_;
   const Refuse refuse_;
   tcp::acceptor acceptor_;
   asio::steady_timer pause_;
+  base::Episode accept_failures_;
   std::string address_;
   std::set<HttpConnection*> connections_;
   bool stopping_ = false;
 };
 
 absl::Status HttpServer::Impl::Listen() {
-  const std::string& given = options_.listen;
-  const size_t colon = given.rfind(':');
-  std::string host = given.substr(0, colon);
-  if (colon == std::string::npos || host.empty() || colon + 1 == given.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("listen address '", given, "' is not host:port"));
+  if (options_.socket == nullptr) {
+    auto opened = transport::ListenSocket::Open(options_.listen);
+    if (!opened.ok()) return opened.status();
+    options_.socket = std::make_shared<transport::ListenSocket>(*std::move(opened));
   }
-  if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  transport::ListenSocket socket = std::move(*options_.socket);
+  socket.WidenQueue();
+  address_ = socket.address();
   error_code ec;
-  const auto found = tcp::resolver(io_).resolve(
-      host, given.substr(colon + 1), tcp::resolver::passive | tcp::resolver::numeric_service, ec);
+  acceptor_.assign(socket.family() == AF_INET6 ? tcp::v6() : tcp::v4(), socket.Release(), ec);
   if (ec) {
-    return absl::InvalidArgumentError(absl::StrCat("listen address '", given, "': ", ec.message()));
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", address_, ": ", ec.message()));
   }
-  const tcp::endpoint endpoint = found.begin()->endpoint();
-  acceptor_.open(endpoint.protocol(), ec);
-  if (!ec) acceptor_.set_option(tcp::acceptor::reuse_address(true), ec);
-  if (!ec) acceptor_.bind(endpoint, ec);
-  if (!ec) acceptor_.listen(asio::socket_base::max_listen_connections, ec);
-  if (ec) {
-    const std::string message = absl::StrCat("cannot listen on ", given, ": ", ec.message());
-    return ec == asio::error::address_in_use ? absl::AlreadyExistsError(message)
-                                             : absl::UnavailableError(message);
-  }
-  const tcp::endpoint bound = acceptor_.local_endpoint();
-  const std::string ip = bound.address().to_string();
-  address_ = absl::StrCat(bound.address().is_v6() ? "[" + ip + "]" : ip, ":", bound.port());
   return absl::OkStatus();
 }
 
@@ -127,8 +122,12 @@ asio::awaitable<void> HttpServer::Impl::Accept() {
     auto [ec, socket] = co_await acceptor_.async_accept(kNoThrow);
     if (stopping_) break;
     if (ec) {
-      spdlog::warn("http accept failed: {}", ec.message());
-      co_await Pause(std::chrono::milliseconds(100));  // out of descriptors, most likely
+      // Out of descriptors, most likely: trying at once would take a core and change nothing.
+      if (accept_failures_.Begins(base::Now())) {
+        spdlog::warn("http: cannot accept connections on {}: {}; trying again every {} ms",
+                     address_, ec.message(), kAcceptPause.count());
+      }
+      co_await Pause(kAcceptPause);
       continue;
     }
     error_code ignored;

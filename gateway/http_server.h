@@ -17,6 +17,7 @@
 #include "boost/asio/awaitable.hpp"
 #include "boost/asio/io_context.hpp"
 #include "gateway/api_error.h"
+#include "transport/listen_socket.h"
 
 namespace specfabric::gateway {
 
@@ -72,7 +73,8 @@ class HttpExchange {
 };
 
 struct HttpServerOptions {
-  std::string listen;  // "host:port", "[ipv6]:port"; port 0 takes a free one
+  std::string listen;                    // "host:port", "[ipv6]:port"; port 0 takes a free one
+  transport::SharedListenSocket socket;  // listens there already, or null; the server takes it
   size_t max_connections = 4096;
   size_t max_header_bytes = 16 << 10;
   uint64_t max_body_bytes = 16 << 20;
@@ -87,7 +89,7 @@ class HttpServer {
   // The answer to a request that cannot be read: malformed or too large.
   using Refuse = std::function<HttpResponse(const ApiError&)>;
 
-  // InvalidArgument: not an address. AlreadyExists: the port is taken. Both name the address.
+  // Errors are ListenSocket::Open's.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(boost::asio::io_context& io,
                                                            HttpServerOptions options,
                                                            Handler handler, Refuse refuse);

@@ -104,7 +104,8 @@ class Link::Impl {
     if (!fabric.ok()) return fabric.status();
     fabric_ = *std::move(fabric);
     if (!options_.listen.empty()) {
-      auto bound = fabric_->Listen(options_.listen);
+      auto bound = options_.socket != nullptr ? fabric_->Listen(std::move(*options_.socket))
+                                              : fabric_->Listen(options_.listen);
       if (!bound.ok()) return bound.status();
       listen_address_ = *std::move(bound);
       spdlog::info("link {} listening on {}", schemas::Name(options_.hello.role), listen_address_);

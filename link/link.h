@@ -44,8 +44,9 @@ using Message =
 
 struct LinkOptions {
   transport::FabricOptions fabric;
-  schemas::Hello hello;  // ours; the incarnation is filled in if 0
-  std::string listen;    // "host:port", or empty not to listen
+  schemas::Hello hello;                  // ours; the incarnation is filled in if 0
+  std::string listen;                    // "host:port", or empty not to listen
+  transport::SharedListenSocket socket;  // listens there already, or null; the link takes it
   // To keep connected: "host:port", or "dns:///host:port" for all that the name stands for.
   std::vector<std::string> connect;
   base::Nanos lookup_interval = 5 * base::kSecond;  // of such names

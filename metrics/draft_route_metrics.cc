@@ -19,10 +19,10 @@ constexpr const char* kMoves = "specfabric_target_worker_moves_total";
 DraftRouteMetrics::Series DraftRouteMetrics::Add(const Key& key) {
   const Labels labels = {{"worker", key.first}, {"model", key.second}};
   Series s;
-  s.latency = &registry_.AddGauge(
-      kLatency,
-      "Smoothed time from a request to its draft; series of a worker exist while it is connected",
-      labels);
+  s.latency = &registry_.AddGauge(kLatency,
+                                  "Smoothed time from a request to its draft, 0 while none is "
+                                  "known; series of a worker exist while it is connected",
+                                  labels);
   s.outstanding = &registry_.AddGauge(kOutstanding, "Draft requests without an outcome", labels);
   s.sequences = &registry_.AddGauge(kSequences, "Sequences that the worker drafts for", labels);
   s.in_service = &registry_.AddGauge(

@@ -187,12 +187,19 @@ void DraftRouter::Learn(DraftState* state, base::SequenceId sequence, base::Nano
   if (!Fresh(*state, now)) state->latency = 0;
   state->answered = now;
   if (read == 0) return Smooth(latency, state);
-  if (state->latency == 0 || latency < state->latency) {
-    const auto prefill = static_cast<base::Nanos>(prefill_ns_ * read);
-    return Smooth(std::max<base::Nanos>(1, latency - prefill), state);
+  const auto learn_prefill = [&](base::Nanos prefill) {
+    const double sample = static_cast<double>(prefill) / read;
+    prefill_ns_ = prefill_ns_ == 0 ? sample : prefill_ns_ + (sample - prefill_ns_) / 8;
+  };
+  if (state->latency != 0 && latency >= state->latency) {
+    return learn_prefill(latency - state->latency);
   }
-  const double sample = std::max<double>(0, static_cast<double>(latency - state->latency)) / read;
-  prefill_ns_ = prefill_ns_ == 0 ? sample : prefill_ns_ + (sample - prefill_ns_) / 8;
+  const auto prefill = static_cast<base::Nanos>(prefill_ns_ * read);
+  if (prefill <= latency / 2) return Smooth(latency - prefill, state);
+  // The difference of two nearly equal times says nothing about the round, only that it took no
+  // longer than the reply; nor did the prefill.
+  if (prefill > latency) learn_prefill(latency);
+  if (state->latency != 0) Smooth(latency, state);
 }
 
 // What a worker last reported may be stale, for others use it too: one without a free session is

@@ -62,7 +62,7 @@ struct DraftState {
   int32_t free_sessions = 0;  // as last reported, less what was assigned since
   int32_t outstanding = 0;    // requests without an outcome
   int32_t homes = 0;          // sequences that stay with it
-  base::Nanos latency = 0;    // smoothed, of replies; 0 before the first
+  base::Nanos latency = 0;    // smoothed, of replies; 0: not known
   int32_t consecutive_misses = 0;
   bool draining = false;       // keeps no sequence and takes none
   bool out = false;            // of service, for its misses

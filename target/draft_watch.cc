@@ -18,16 +18,19 @@ void DraftWatch::Down(scheduler::DraftId draft) {
 void DraftWatch::Judge(const scheduler::DraftState& state, Worker* worker) const {
   if (warn_ == 0 || state.latency == 0) return;
   const double ms = 1e3 * base::ToSeconds(state.latency);
+  const double limit = 1e3 * base::ToSeconds(warn_);
   if (!worker->slow && state.latency > warn_) {
     worker->slow = true;
     spdlog::warn(
-        "draft {} ({}) is slow: its trees take {:.1f} ms, more than the {:.1f} of "
-        "--draft_latency_warn",
-        worker->address, worker->model, ms, 1e3 * base::ToSeconds(warn_));
+        "draft worker {} ({}) is slow: smoothed latency {:.3f} ms, above --draft_latency_warn "
+        "({:.3f} ms)",
+        worker->address, worker->model, ms, limit);
   } else if (worker->slow && state.latency <= warn_ / 4 * 3) {
     worker->slow = false;
-    spdlog::info("draft {} ({}) is well again: its trees take {:.1f} ms", worker->address,
-                 worker->model, ms);
+    spdlog::info(
+        "draft worker {} ({}) is no longer slow: smoothed latency {:.3f} ms, below three quarters "
+        "of --draft_latency_warn ({:.3f} ms)",
+        worker->address, worker->model, ms, limit);
   }
 }
 

@@ -255,6 +255,7 @@ absl::Status GroupLeader::Impl::Gather(const transport::FabricOptions& fabric,
   options.fabric = GroupFabric(fabric);
   options.hello = hello;
   options.listen = options_.listen;
+  options.socket = options_.socket;
   options.accept = AcceptRank;
   auto link = link::Link::Start(std::move(options), Handler());
   if (!link.ok()) return link.status();

@@ -32,6 +32,7 @@ namespace specfabric::target {
 struct GroupOptions {
   int processes = 1;   // of the group, the leader's among them; 1: it needs no link
   std::string listen;  // "host:port" where rank processes join
+  transport::SharedListenSocket socket;          // listens there already, or null
   base::Nanos timeout = 5 * 60 * base::kSecond;  // for all to join and to load
   std::function<bool()> give_up;  // asked ten times a second while they do; unset: never
 };

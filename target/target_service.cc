@@ -156,6 +156,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   link_options.fabric = options.fabric;
   if (options.gpu_weights) link_options.fabric.gpu = 0;  // the only rank's
   link_options.listen = options.listen;
+  link_options.socket = options.socket;
   link_options.connect = options.drafts;
   link_options.lookup_interval = options.lookup_interval;
   schemas::Hello& hello = link_options.hello;
@@ -354,9 +355,14 @@ std::string TargetService::Liveness() const {
   const base::Nanos now = base::Now();
   const base::Nanos started = impl_->engine_->step_started();
   const base::Nanos ended = impl_->engine_->last_step_ended();
-  return absl::StrFormat("ok step_age_seconds=%.3f last_step_seconds_ago=%.3f\n",
-                         started == 0 ? 0.0 : base::ToSeconds(now - started),
-                         ended == 0 ? -1.0 : base::ToSeconds(now - ended));
+  std::string line = "ok";
+  if (started != 0) {
+    absl::StrAppendFormat(&line, " step_age_seconds=%.3f", base::ToSeconds(now - started));
+  }
+  if (ended != 0) {
+    absl::StrAppendFormat(&line, " last_step_seconds_ago=%.3f", base::ToSeconds(now - ended));
+  }
+  return line + "\n";
 }
 
 void TargetService::WaitForDrafts(base::Nanos timeout) {

@@ -30,7 +30,8 @@ struct TargetServiceOptions {
   std::string model_name;
   uint64_t tokenizer_fingerprint = 0;
   std::string listen = "127.0.0.1:0";
-  std::vector<std::string> drafts;  // to keep connected: as link::LinkOptions::connect
+  transport::SharedListenSocket socket;  // listens there already, or null
+  std::vector<std::string> drafts;       // to keep connected: as link::LinkOptions::connect
   base::Nanos lookup_interval = 5 * base::kSecond;  // of names among them
   transport::FabricOptions fabric;
   speculation::Coupling coupling =
@@ -57,7 +58,8 @@ class TargetService {
   const model::ModelConfig& config() const;
   // False while draining.
   bool ready() const;
-  // One line for /livez: seconds since the last step ended, and of the step in flight.
+  // One line for /livez: of the step in flight, if there is one, and seconds since the last one
+  // ended, if there was one.
   std::string Liveness() const;
   // Until every draft of options.drafts is up, or `timeout` has passed.
   void WaitForDrafts(base::Nanos timeout);

@@ -1,5 +1,7 @@
 #include "trace/chrome.h"
 
+#include "absl/strings/str_cat.h"
+#include "base/hash.h"
 #include "nlohmann/json.hpp"
 #include "trace/traceparent.h"
 
@@ -10,6 +12,13 @@ using Json = nlohmann::ordered_json;
 
 std::string Line(const Json& event) {
   return event.dump(-1, ' ', false, Json::error_handler_t::replace) + ",\n";
+}
+
+// What the viewer groups events by. Made from the instance, since files of several machines may be
+// joined, where process ids repeat.
+int64_t ViewerPid(const ProcessInfo& process) {
+  constexpr uint32_t kPositive = 0x7fffffff;
+  return base::Fnv1a(process.instance) & kPositive;
 }
 
 double Microseconds(base::Nanos time, const ProcessInfo& process) {
@@ -34,14 +43,17 @@ Json Arguments(const Span& span) {
 std::string ChromeHeader(const ProcessInfo& process) {
   return Line({{"ph", "M"},
                {"name", "process_name"},
-               {"pid", process.pid},
-               {"args", {{"name", process.role + " " + process.address}}}});
+               {"pid", ViewerPid(process)},
+               {"args",
+                {{"name", absl::StrCat(process.role, " ", process.address, " (", process.host,
+                                       ", pid ", process.pid, ")")}}}});
 }
 
 std::string ChromeLines(const Span& span, const ProcessInfo& process) {
   const double begin = Microseconds(span.begin, process), end = Microseconds(span.end, process);
-  Json event = {{"ph", "X"},          {"name", span.name}, {"cat", process.role},
-                {"pid", process.pid}, {"tid", 0},          {"ts", begin}};
+  Json event = {
+      {"ph", "X"}, {"name", span.name}, {"cat", process.role}, {"pid", ViewerPid(process)},
+      {"tid", 0},  {"ts", begin}};
   if (!span.parent.traced()) {
     event["dur"] = end - begin;
     event["args"] = Arguments(span);

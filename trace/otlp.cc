@@ -107,8 +107,10 @@ std::string OtlpBody(const std::vector<Span>& spans, const ProcessInfo& process)
   }
   const Json resource = {
       {"attributes", Json::array({Pair("service.name", Value("specfabric-" + process.role)),
-                                  Pair("service.instance.id", Value(process.address)),
+                                  Pair("service.instance.id", Value(process.instance)),
                                   Pair("service.version", Value(process.version)),
+                                  Pair("specfabric.listen", Value(process.address)),
+                                  Pair("host.name", Value(process.host)),
                                   Pair("process.pid", Value(process.pid))})}};
   const Json scope = {{"scope", {{"name", "specfabric"}}}, {"spans", std::move(list)}};
   const Json request = {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "spdlog/spdlog.h"
@@ -30,12 +31,27 @@ int64_t EpochNow() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(wall).count() - base::Now();
 }
 
+// A random UUID (RFC 9562, version 4), as OpenTelemetry recommends for service.instance.id.
+std::string NewInstanceId() {
+  const uint64_t high = (base::RandomNonzero64() & ~uint64_t{0xf000}) | 0x4000;
+  const uint64_t low = (base::RandomNonzero64() & ~(uint64_t{3} << 62)) | (uint64_t{2} << 62);
+  return absl::StrFormat("%08x-%04x-%04x-%04x-%012x", high >> 32, (high >> 16) & 0xffff,
+                         high & 0xffff, low >> 48, low & 0xffffffffffff);
+}
+
+std::string HostName() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
+}
+
 }  // namespace
 
 ProcessInfo ThisProcess(std::string role, std::string address, std::string version) {
   return {.role = std::move(role),
           .address = std::move(address),
           .version = std::move(version),
+          .instance = NewInstanceId(),
+          .host = HostName(),
           .pid = getpid(),
           .epoch = EpochNow()};
 }

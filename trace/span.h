@@ -29,8 +29,12 @@ struct Span {
 
 struct ProcessInfo {
   std::string role;     // "gateway", "target", "draft"
-  std::string address;  // tells processes of a role apart
+  std::string address;  // where it listens
   std::string version;
+  // A random UUID of this run of the process. Process ids do not tell processes apart: in
+  // containers they are alike.
+  std::string instance;
+  std::string host;
   int64_t pid = 0;
   // Nanoseconds since 1970 at base::Now() == 0: puts the spans of all machines on one axis, as well
   // as their clocks are synchronised.

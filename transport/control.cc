@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -44,18 +45,6 @@ void Tune(int socket) {
 }
 
 }  // namespace
-
-UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
-UniqueFd::~UniqueFd() { reset(); }
-
-void UniqueFd::reset() {
-  if (fd_ >= 0) close(fd_);
-  fd_ = -1;
-}
 
 SocketAddress ControlConnection::LocalHost() const {
   SocketAddress local;
@@ -200,42 +189,21 @@ absl::Status ControlConnection::RefuseSecret() {
   return absl::UnauthenticatedError("its join secret differs");
 }
 
-absl::StatusOr<ControlListener> ControlListener::Listen(const SocketAddress& address,
-                                                        const std::string& text) {
-  const auto failed = [&text](int error) {
-    const std::string message = absl::StrCat("cannot listen on ", text, ": ", std::strerror(error));
-    if (error == EADDRINUSE) return absl::AlreadyExistsError(message);
-    if (error == EACCES) return absl::PermissionDeniedError(message);
-    return absl::UnavailableError(message);
-  };
-  ControlListener listener;
-  listener.socket_ =
-      UniqueFd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!listener.socket_.valid()) return failed(errno);
-  // A restarted process may take its old port at once.
-  const int reuse = 1;
-  setsockopt(listener.fd(), SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof(reuse));
-  if (bind(listener.fd(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) != 0 ||
-      listen(listener.fd(), SOMAXCONN) != 0) {
-    return failed(errno);
-  }
-  return listener;
-}
-
-absl::StatusOr<std::string> ControlListener::address() const {
-  sockaddr_storage bound = {};
-  socklen_t size = sizeof(bound);
-  if (getsockname(fd(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) return Lost(errno);
-  return FormatAddress(bound);
-}
-
-std::optional<ControlListener::Accepted> ControlListener::Accept() {
+absl::StatusOr<std::optional<ControlListener::Accepted>> ControlListener::Accept() {
   sockaddr_storage peer = {};
   socklen_t size = sizeof(peer);
   UniqueFd socket(
       accept4(fd(), reinterpret_cast<sockaddr*>(&peer), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!socket.valid()) return std::nullopt;
-  return Accepted{ControlConnection(std::move(socket)), FormatAddress(peer)};
+  if (!socket.valid()) {
+    // Of what accept4 reports, only this stays as it is when it is tried again at once.
+    const bool exhausted =
+        errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+    if (exhausted) return absl::ResourceExhaustedError(std::strerror(errno));
+    return std::nullopt;
+  }
+  pollfd events = {socket.get(), POLLRDHUP, 0};
+  const bool gone = poll(&events, 1, 0) > 0;
+  return Accepted{ControlConnection(std::move(socket)), FormatAddress(peer), gone};
 }
 
 }  // namespace specfabric::transport

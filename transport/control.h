@@ -15,30 +15,17 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "transport/address.h"
 #include "transport/handshake.h"
+#include "transport/listen_socket.h"
+#include "transport/unique_fd.h"
 
 namespace specfabric::transport {
-
-// An owned file descriptor.
-class UniqueFd {
- public:
-  UniqueFd() = default;
-  explicit UniqueFd(int fd) : fd_(fd) {}
-  UniqueFd(UniqueFd&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
-  UniqueFd& operator=(UniqueFd&& other) noexcept;
-  ~UniqueFd();
-  int get() const { return fd_; }
-  bool valid() const { return fd_ >= 0; }
-  void reset();
-
- private:
-  int fd_ = -1;
-};
 
 // What one side has told the other, once it has proven the join secret.
 struct Introduction {
@@ -101,27 +88,27 @@ class ControlConnection {
   uint64_t peers_token_ = 0;
 };
 
-// A listening socket.
+// Accepts what connects to a listening socket.
 class ControlListener {
  public:
-  // AlreadyExists: the port is taken. `text` names the address in messages.
-  static absl::StatusOr<ControlListener> Listen(const SocketAddress& address,
-                                                const std::string& text);
   ControlListener() = default;
+  explicit ControlListener(ListenSocket socket) : socket_(std::move(socket)) {}
 
-  int fd() const { return socket_.get(); }
-  bool listening() const { return socket_.valid(); }
-  absl::StatusOr<std::string> address() const;
+  int fd() const { return socket_.fd(); }
+  bool listening() const { return socket_.fd() >= 0; }
+  const std::string& address() const { return socket_.address(); }
   struct Accepted {
     ControlConnection connection;
     std::string address;
+    bool gone = false;  // the peer has closed it already: it waited too long
   };
-  // The next waiting connection, if any.
-  std::optional<Accepted> Accept();
-  void Close() { socket_.reset(); }
+  // The next waiting connection, if any. ResourceExhausted: there is one, but no descriptor or
+  // memory for it.
+  absl::StatusOr<std::optional<Accepted>> Accept();
+  void Close() { socket_ = {}; }
 
  private:
-  UniqueFd socket_;
+  ListenSocket socket_;
 };
 
 }  // namespace specfabric::transport

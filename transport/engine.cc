@@ -328,6 +328,7 @@ void Engine::Act() {
   events_.any = false;
   const base::Nanos before = std::exchange(now_, base::Now());
   awake_ += std::min(now_ - before, kLongestNap);
+  if (now_ >= accept_again_) ResumeAccepting();
   PollSockets();
   ActOnRequests();
   ActOnWired();
@@ -360,7 +361,7 @@ void Engine::Sleep(base::Nanos longest) {
 }
 
 base::Nanos Engine::NextDeadline() const {
-  base::Nanos next = next_look_;
+  base::Nanos next = std::min(next_look_, accept_again_);
   for (const auto* deadlines : {&opening_, &probation_}) {
     if (!deadlines->empty()) next = std::min(next, deadlines->front().first);
   }

@@ -43,6 +43,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/episode.h"
 #include "transport/address.h"
 #include "transport/connection.h"
 #include "transport/control.h"
@@ -50,6 +51,7 @@
 #include "transport/fabric.h"
 #include "transport/faults.h"
 #include "transport/frame.h"
+#include "transport/listen_socket.h"
 #include "transport/peer_table.h"
 #include "transport/ucx_context.h"
 
@@ -65,8 +67,8 @@ class Engine {
 
   // Once on the thread that is going to use the engine, where that is another than the creator's.
   absl::Status UseThread() const;
-  // Returns the address as bound.
-  absl::StatusOr<std::string> Listen(const SocketAddress& address, const std::string& text);
+  // Accepts peers from now on; returns the address as bound.
+  absl::StatusOr<std::string> Listen(ListenSocket socket);
   // `peer` is in the PeerTable already.
   void Connect(PeerId peer, const SocketAddress& address, const std::string& text);
   // The caller has reserved a place for the frame in the PeerTable.
@@ -143,6 +145,9 @@ class Engine {
 
   // engine_connect.cc
   void AcceptConnections();
+  void PauseAccepting(const absl::Status& why);
+  void ResumeAccepting();
+  void WatchListener(uint32_t events);
   Connection& AddConnection(PeerId peer, ControlConnection control, std::string address,
                             bool inbound);
   void ForgetStrangers();
@@ -223,6 +228,8 @@ class Engine {
   UcxWorker worker_;
   void* flush_ = nullptr;  // the request under way of Flushed
   ControlListener listener_;
+  base::Episode accept_failures_;
+  base::Nanos accept_again_ = base::kForever;  // accepting is paused until then
   UniqueFd epoll_;         // UCX's event descriptor, the listener, the control connections
   UniqueFd wake_;          // an eventfd, for Wake
   base::Nanos now_ = 0;    // of the last Act

@@ -15,6 +15,8 @@
 namespace specfabric::transport {
 namespace {
 
+// Between two tries to accept connections for which there are no descriptors.
+constexpr base::Nanos kAcceptPause = 100 * base::kMillisecond;
 // How long a UCX listener stays after its peer has connected.
 constexpr base::Nanos kOfferLinger = 200 * base::kMillisecond;
 // And if its peer was given up before it came: it may still be on its way, late because of a
@@ -25,13 +27,12 @@ constexpr size_t kMaxStrangers = 256;
 
 }  // namespace
 
-absl::StatusOr<std::string> Engine::Listen(const SocketAddress& address, const std::string& text) {
+absl::StatusOr<std::string> Engine::Listen(ListenSocket socket) {
   if (listener_.listening()) return absl::FailedPreconditionError("listening already");
-  auto listener = ControlListener::Listen(address, text);
-  if (!listener.ok()) return listener.status();
-  const absl::Status watched = Watch(listener->fd(), kListenerEvents, EPOLLIN);
+  const absl::Status watched = Watch(socket.fd(), kListenerEvents, EPOLLIN);
   if (!watched.ok()) return watched;
-  listener_ = *std::move(listener);
+  socket.WidenQueue();
+  listener_ = ControlListener(std::move(socket));
   return listener_.address();
 }
 
@@ -68,10 +69,15 @@ Connection& Engine::AddConnection(PeerId peer, ControlConnection control, std::s
 }
 
 void Engine::AcceptConnections() {
-  while (auto accepted = listener_.Accept()) {
+  for (;;) {
+    auto next = listener_.Accept();
+    if (!next.ok()) return PauseAccepting(next.status());
+    if (!next->has_value()) return;
+    ControlListener::Accepted& accepted = **next;
+    if (accepted.gone) continue;
     const PeerId peer = peers_.Name();
     if (peer == 0) continue;
-    AddConnection(peer, std::move(accepted->connection), std::move(accepted->address), true);
+    AddConnection(peer, std::move(accepted.connection), std::move(accepted.address), true);
     strangers_.push_back(peer);
     if (strangers_.size() <= kMaxStrangers) continue;
     ForgetStrangers();
@@ -82,6 +88,28 @@ void Engine::AcceptConnections() {
       strangers_.pop_front();
     }
   }
+}
+
+// What waits to be accepted would wake every sleep, without being accepted any sooner.
+void Engine::PauseAccepting(const absl::Status& why) {
+  if (accept_failures_.Begins(now_)) {
+    spdlog::warn("transport: cannot accept connections on {}: {}; trying again every {} ms",
+                 listener_.address(), base::Message(why), kAcceptPause / base::kMillisecond);
+  }
+  WatchListener(0);
+  accept_again_ = now_ + kAcceptPause;
+}
+
+void Engine::ResumeAccepting() {
+  accept_again_ = base::kForever;
+  WatchListener(EPOLLIN);
+}
+
+void Engine::WatchListener(uint32_t events) {
+  epoll_event event = {};
+  event.events = events;
+  event.data.u64 = kListenerEvents;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.fd(), &event);
 }
 
 void Engine::ForgetStrangers() {

@@ -43,10 +43,8 @@ class Fabric::Impl {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::string> Listen(const std::string& text) {
-    const auto address = ResolveAddress(text);
-    if (!address.ok()) return address.status();
-    return OnProgressThread([&] { return engine_->Listen(*address, text); });
+  absl::StatusOr<std::string> Listen(ListenSocket socket) {
+    return OnProgressThread([&] { return engine_->Listen(std::move(socket)); });
   }
 
   absl::StatusOr<PeerId> Connect(const std::string& text) {
@@ -221,7 +219,13 @@ absl::Status Fabric::CheckRequirements(const FabricOptions& options) {
 }
 
 absl::StatusOr<std::string> Fabric::Listen(const std::string& address) {
-  return impl_->Listen(address);
+  auto socket = ListenSocket::Open(address);
+  if (!socket.ok()) return socket.status();
+  return impl_->Listen(*std::move(socket));
+}
+
+absl::StatusOr<std::string> Fabric::Listen(ListenSocket socket) {
+  return impl_->Listen(std::move(socket));
 }
 
 absl::StatusOr<PeerId> Fabric::Connect(const std::string& address) {

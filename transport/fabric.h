@@ -21,6 +21,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "transport/faults.h"
+#include "transport/listen_socket.h"
 #include "transport/slot_pool.h"
 
 namespace specfabric::transport {
@@ -158,6 +159,8 @@ class Fabric {
   // Listens on "host:port" (port 0: any free one). Returns the bound address. AlreadyExists when
   // the port is taken. Once only.
   absl::StatusOr<std::string> Listen(const std::string& address);
+  // The same on a socket that listens already.
+  absl::StatusOr<std::string> Listen(ListenSocket socket);
   // Returns without waiting for the peer; on_open or on_close follows within
   // options.connect_timeout. A host name is looked up on the calling thread.
   absl::StatusOr<PeerId> Connect(const std::string& address);

@@ -48,9 +48,9 @@ absl::Status InlinePort::Start() {
 }
 
 absl::StatusOr<std::string> InlinePort::Listen(const std::string& address) {
-  const auto resolved = transport::ResolveAddress(address);
-  if (!resolved.ok()) return resolved.status();
-  return engine_->Listen(*resolved, address);
+  auto socket = transport::ListenSocket::Open(address);
+  if (!socket.ok()) return socket.status();
+  return engine_->Listen(*std::move(socket));
 }
 
 absl::Status InlinePort::Connect(const std::string& address) {

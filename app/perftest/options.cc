@@ -1,6 +1,5 @@
 #include "app/perftest/options.h"
 
-#include <algorithm>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
@@ -138,10 +137,8 @@ absl::StatusOr<Options> OptionsFromFlags(const std::vector<std::string>& hosts) 
 }  // namespace
 
 absl::StatusOr<Options> ReadOptions(const std::vector<std::string>& args) {
-  const auto has = [](absl::string_view flag) {
-    return std::find(std::begin(kFlags), std::end(kFlags), flag) != std::end(kFlags);
-  };
-  const auto hosts = app::ReadFlags({"specfabric-perftest", has}, args);
+  const auto hosts =
+      app::ReadFlags({"specfabric-perftest", {std::begin(kFlags), std::end(kFlags)}}, args);
   if (!hosts.ok()) return hosts.status();
   return OptionsFromFlags(*hosts);
 }

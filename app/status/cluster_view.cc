@@ -116,7 +116,9 @@ void AddRoutes(const GroupView& group, const Metrics& m, std::vector<RouteView>*
     view.slow = value("slow") > 0;
     view.sequences = value("sequences");
     view.outstanding = value("outstanding_requests");
-    view.latency_ms = 1e3 * value("latency_seconds");
+    if (const double latency = value("latency_seconds"); latency > 0) {
+      view.latency_ms = 1e3 * latency;
+    }
     view.misses = value("misses_total");
     view.replies_per_second = m.Rate("specfabric_target_worker_replies_total", sample.labels);
     routes->push_back(std::move(view));

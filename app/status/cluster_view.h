@@ -58,7 +58,8 @@ struct DraftView {
 };
 struct RouteView {
   std::string target, draft, model;  // addresses of the fabric, where known
-  double sequences = 0, outstanding = 0, latency_ms = 0;
+  double sequences = 0, outstanding = 0;
+  std::optional<double> latency_ms;  // smoothed, where one is known
   bool in_service = false, slow = false;
   double misses = 0;  // since they connected
   std::optional<double> replies_per_second;
@@ -79,7 +80,8 @@ struct ClusterView {
 // `before` may be null; processes are told apart by their admin addresses.
 ClusterView MakeView(const ClusterLook* before, const ClusterLook& now);
 
-// For people: a table of each kind, without those that are empty.
+// For people: a table of each kind, without those that are empty; no line is longer than 80
+// columns.
 std::string ToText(const ClusterView& view);
 // For programs: one JSON object on one line.
 std::string ToJson(const ClusterView& view);

@@ -1,5 +1,6 @@
 #include "app/admin_server.h"
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -9,6 +10,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/base/log_capture.h"
+#include "tests/base/no_descriptors.h"
 #include "tests/gateway/http_client.h"
 
 namespace specfabric::app {
@@ -16,20 +19,23 @@ namespace {
 
 using gateway::HttpClient;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 class AdminServerTest : public ::testing::Test {
  protected:
   AdminServerTest() {
     registry_.SetBuildInfo("target", "1", "m");
     server_ = AdminServer::Start(Options("127.0.0.1:0")).value();
+    server_->Show(Pages());
   }
   AdminOptions Options(const std::string& listen) {
-    AdminOptions options;
-    options.listen = listen;
-    options.registry = &registry_;
-    options.ready = [this] { return ready_.load(); };
-    options.pages["/debug"] = [] { return "{}"; };
-    return options;
+    return {.listen = listen, .registry = &registry_};
+  }
+  AdminPages Pages() {
+    AdminPages pages;
+    pages.ready = [this] { return ready_.load(); };
+    pages.pages["/debug"] = [] { return "{}"; };
+    return pages;
   }
   gateway::ClientResponse Get(const std::string& path) {
     return HttpClient(server_->listen_address()).Get(path);
@@ -55,6 +61,37 @@ TEST_F(AdminServerTest, HandlersDecide) {
   EXPECT_EQ(ready.status, 200);
   EXPECT_EQ(ready.body, "ok\n");
   EXPECT_EQ(Get("/debug").headers.at("content-type"), "application/json");
+}
+
+TEST_F(AdminServerTest, AnswersThatItIsUnavailableWhileThereIsNothingToTell) {
+  const auto starting = AdminServer::Start(Options("127.0.0.1:0")).value();
+  ready_ = true;
+  for (const char* path : {"/livez", "/readyz", "/metrics", "/debug", "/nothing"}) {
+    EXPECT_EQ(HttpClient(starting->listen_address()).Get(path).status, 503) << path;
+    EXPECT_NE(Get(path).status, 503) << path;
+  }
+  starting->Show(Pages());
+  EXPECT_EQ(HttpClient(starting->listen_address()).Get("/livez").status, 200);
+  starting->Hide();
+  EXPECT_EQ(HttpClient(starting->listen_address()).Get("/livez").status, 503);
+}
+
+TEST_F(AdminServerTest, NoDescriptorForAClientTakesNoCpuAndIsLoggedOnce) {
+  const base::LogCapture log;
+  const std::array<base::LateClient, 3> waiting;
+  {
+    const base::NoDescriptors none;
+    for (const base::LateClient& one : waiting) {
+      ASSERT_TRUE(one.Connect(server_->listen_address()));
+    }
+    EXPECT_LT(base::CpuSecondsOfASecond(), base::kIdleCpuSeconds);
+  }
+  for (const base::LateClient& one : waiting) {
+    EXPECT_THAT(one.Ask("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
+  }
+  EXPECT_EQ(log.Count("cannot accept connections on " + server_->listen_address()), 1)
+      << log.text();
+  EXPECT_EQ(log.Count("Too many open files"), 1) << log.text();
 }
 
 TEST_F(AdminServerTest, RefusesTheRest) {
@@ -88,6 +125,10 @@ TEST_F(AdminServerTest, AddressesThatCannotBe) {
   const auto again = AdminServer::Start(Options(taken));
   EXPECT_TRUE(absl::IsAlreadyExists(again.status()));
   EXPECT_THAT(std::string(again.status().message()), HasSubstr(taken));
+  EXPECT_EQ(AdminAddress("::1:9100"), "[::1]:9100");
+  for (const char* address : {"[::1]:9100", "127.0.0.1:9100", "host:1", "nonsense", "", ":"}) {
+    EXPECT_EQ(AdminAddress(address), address);
+  }
   for (const char* address : {"nonsense", "127.0.0.1:", ":80", "127.0.0.1:port"}) {
     const auto bad = AdminServer::Start(Options(address));
     EXPECT_TRUE(absl::IsInvalidArgument(bad.status())) << address;

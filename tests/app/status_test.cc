@@ -1,8 +1,18 @@
+#include <algorithm>
+#include <cmath>
 #include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "app/status/cluster_view.h"
 #include "app/status/exposition.h"
 #include "app/status/http_fetch.h"
+#include "app/status/table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "metrics/draft_metrics.h"
@@ -14,6 +24,7 @@
 namespace specfabric::app {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -122,7 +133,7 @@ TEST_F(ClusterViewTest, RatesAreOverTheTimeBetweenTwoLooks) {
   EXPECT_EQ(view.routes[0].target, "t:2");
   EXPECT_EQ(view.routes[0].draft, "d:2");
   EXPECT_EQ(view.routes[0].misses, 4);
-  EXPECT_NEAR(view.routes[0].latency_ms, 2, 1e-9);
+  EXPECT_NEAR(view.routes[0].latency_ms.value(), 2, 1e-9);
   EXPECT_FALSE(view.routes[0].in_service);
 }
 
@@ -192,6 +203,107 @@ TEST_F(ClusterViewTest, TextAndJsonSayTheSame) {
   EXPECT_EQ(json["routes"][0]["in_service"], true);
   EXPECT_EQ(json["drafts"][0]["capacity"], 64);
   EXPECT_EQ(json["unreachable"], nlohmann::json::array());
+}
+
+TEST_F(ClusterViewTest, ALatencyThatNobodyKnowsIsNotZero) {
+  target_.draft_routes.Update({{.worker = "d:2", .model = "small", .in_service = true}});
+  const ClusterView view = MakeView(nullptr, Now(0));
+  EXPECT_FALSE(view.routes.at(0).latency_ms);
+  EXPECT_EQ(nlohmann::json::parse(ToJson(view))["routes"][0]["latency_ms"], nullptr);
+}
+
+size_t LongestLine(const std::string& text) {
+  size_t longest = 0;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    const auto continues = [](char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; };
+    longest = std::max<size_t>(longest, line.size() - absl::c_count_if(line, continues));
+  }
+  return longest;
+}
+
+// Addresses, names and figures as long as they come.
+ClusterView LargeView(int processes, double figure, const std::string& model) {
+  const auto address = [](const char* kind, int i) {
+    return absl::StrCat("[2001:db8:ffff:ffff:ffff:ffff:", kind, ":", 1000 + i, "]:65535");
+  };
+  ClusterView view;
+  for (int i = 0; i < processes; ++i) {
+    view.gateways.push_back(
+        {address("aaaa", i), address("aaaa", i), figure, figure, figure, figure});
+    GroupView group;
+    group.admin = group.listen = address("bbbb", i);
+    group.model = model;
+    group.coupling = "traversal";
+    group.running = group.waiting = group.drafts = figure;
+    group.kv_used = 1;
+    group.tokens_per_second = group.accepted_per_round = figure;
+    group.acceptance = 1;
+    for (const char* span :
+         {"draft_wait", "draft_compute", "transfer", "plan", "forward", "verify", "commit"}) {
+      group.span_ms[span] = figure;
+    }
+    view.groups.push_back(group);
+    view.drafts.push_back({address("cccc", i), address("cccc", i), model, figure, figure, figure,
+                           figure, figure, 1.0});
+    view.routes.push_back({address("bbbb", i), address("dddd", i), model, figure, figure, figure,
+                           true, true, figure, figure});
+    view.unreachable.push_back({"gateway", address("eeee", i),
+                                "no answer in time, and a reason with-a-word-that-is-longer-than-"
+                                "any-line-of-a-terminal-of-eighty-columns-can-ever-hold at all"});
+  }
+  return view;
+}
+
+TEST(ReportTest, NoLineIsLongerThan80Columns) {
+  const std::vector<std::string> models = {"target", "", std::string(300, 'm'),
+                                           "a name of many words that goes on and on and on and on",
+                                           "\xe6\xa8\xa1\xe5\x9e\x8b-\xc3\xa9"};
+  for (const std::string& model : models) {
+    for (double figure : {0.0, 0.00049, 12.3456, 99999.99, 999999.9, 1234567.8, 1e9, 1e18}) {
+      for (int processes : {1, 9, 120}) {
+        const std::string text = ToText(LargeView(processes, figure, model));
+        EXPECT_LE(LongestLine(text), 80u) << figure << "\n" << text.substr(0, 4000);
+      }
+    }
+  }
+}
+
+TEST(ReportTest, EveryProcessIsNamedOnceInFull) {
+  const ClusterView view = LargeView(3, 1, std::string(100, 'm'));
+  const std::string text = ToText(view);
+  for (const auto& [name, address] : {std::pair("g3   gateway", view.gateways[2].listen),
+                                      {"t1   target ", view.groups[0].listen},
+                                      {"d2   draft  ", view.drafts[1].listen},
+                                      {"d6   draft  ", view.routes[2].draft}}) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat(name, " ", address)));
+  }
+  // From target to draft, by these names.
+  EXPECT_THAT(text, ContainsRegex("\nt3    d6  slow "));
+}
+
+TEST(ReportTest, NamesOfOthersDoNotReachTheTerminalAsTheyAre) {
+  ClusterView view = LargeView(1, 1, "a\x1b[2Jb\nc\x7f");
+  view.unreachable[0].why = "\x1b]0;title\x07";
+  const std::string text = ToText(view);
+  EXPECT_THAT(text, HasSubstr("a?[2Jb?c?"));
+  for (char c : text) EXPECT_TRUE(c == '\n' || !absl::ascii_iscntrl(c)) << int{c};
+}
+
+TEST(TableTest, NumbersHaveSevenCharactersAtMost) {
+  for (const auto& [value, decimals, text] : {std::tuple(0.0, 0, "0"),
+                                              {1.25, 2, "1.25"},
+                                              {0.0, 3, "0.000"},
+                                              {12345.678, 3, "12345.7"},
+                                              {999999.4, 1, "999999"},
+                                              {1234567.0, 0, "1.2M"},
+                                              {2.5e9, 1, "2.5G"},
+                                              {3e12, 0, "3.0T"},
+                                              {1e30, 0, ">999T"},
+                                              {-5.5, 1, "-5.5"},
+                                              {std::nan(""), 1, "-"},
+                                              {HUGE_VAL, 1, "-"}}) {
+    EXPECT_EQ(Compact(value, decimals), text);
+  }
 }
 
 TEST(FetchPagesTest, NobodyThere) {

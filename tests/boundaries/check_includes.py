@@ -2,7 +2,9 @@
 """Checks that every source includes only what its folder may know.
 
 ALLOWED is the table of folders, FAMILIES the third-party libraries that only some folders may
-see. Prints one line for each include that breaks a rule, and exits 1 if there is any.
+see. Prints one line for each include, and each library linked in CMake, that breaks a rule, and one
+for each permission that no source uses, so that the table says what is and not what once was. Exits
+1 if there is any.
 
     tests/boundaries/check_includes.py [REPOSITORY_ROOT]
 """
@@ -22,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "schemas": {"base", "scheduler", "speculation"},
     "metrics": {"base"},
     "trace": {"base"},
-    "transport": {"base", "metrics"},
+    "transport": {"base"},
     "link": {"base", "metrics", "schemas", "transport"},
     "scheduler": {"base", "speculation"},
     "model": {"base", "speculation"},
@@ -70,7 +72,7 @@ def _family(name: str, headers: str, folders: set[str]) -> Family:
 
 _PURE = {"speculation", "scheduler"}
 FAMILIES = [
-    _family("libtorch", r"^(torch|ATen|c10|caffe2)/", {"model", "draft", "target"}),
+    _family("libtorch", r"^(torch|ATen|c10|caffe2)/", {"model"}),
     _family("CUDA", r"^(cuda|cublas|nccl|nvtx3/|flashinfer/|thrust/|cub/)", {"model"}),
     _family("UCX", r"^(ucp|uct|ucs|ucm)/", {"transport"}),
     _family("FlatBuffers", r"^flatbuffers/|_generated\.h$", {"schemas"}),
@@ -95,7 +97,8 @@ class Violation:
     reason: str
 
     def __str__(self) -> str:
-        return f'{self.path}:{self.line}: includes "{self.included}": {self.reason}'
+        what = f'includes "{self.included}"' if self.line else self.included
+        return f"{self.path}:{self.line}: {what}: {self.reason}"
 
 
 def _sources(root: Path) -> Iterator[Path]:
@@ -136,23 +139,74 @@ def _reason_against(folder: str, included: str, quoted: bool) -> str | None:
     return None
 
 
+def _includes(root: Path, path: Path) -> Iterator[tuple[int, str, bool]]:
+    """Line, header and whether it is in quotes, of each include of a source."""
+    text = (root / path).read_text(encoding="utf-8")
+    for number, line in enumerate(text.splitlines(), start=1):
+        if match := _INCLUDE.match(line):
+            yield number, match[1] or match[2], match[1] is not None
+
+
+def _unused_permissions(root: Path) -> Iterator[Violation]:
+    """Folders and families that a folder may use and no source of it does."""
+    edges: set[tuple[str, str]] = set()
+    families: set[tuple[str, str]] = set()
+    for path in _sources(root):
+        folder = path.parts[0]
+        for _, included, _ in _includes(root, path):
+            edges.add((folder, included.partition("/")[0]))
+            families |= {(folder, f.name) for f in FAMILIES if f.headers.search(included)}
+    for folder, allowed in ALLOWED.items():
+        for other in sorted(allowed):
+            if (folder, other) not in edges:
+                reason = f"{folder}/ may use {other}/ and does not"
+                yield Violation(Path(folder), 0, f"{other}/", reason)
+    for family in FAMILIES:
+        # The family of threads and clocks is kept from the pure folders, not given to the others.
+        if family.folders == frozenset(set(ALLOWED) - _PURE):
+            continue
+        for folder in sorted(family.folders):
+            if (folder, family.name) not in families:
+                reason = f"{folder}/ may use {family.name} and does not"
+                yield Violation(Path(folder), 0, family.name, reason)
+
+
+def _linked(root: Path) -> Iterator[tuple[Path, str, set[str]]]:
+    """The CMakeLists.txt, name and dependencies of each library of the table's folders."""
+    for folder in ALLOWED:
+        for path in sorted((root / folder).rglob("CMakeLists.txt")):
+            text = re.sub(r"#.*", "", path.read_text(encoding="utf-8"))
+            for call in re.findall(r"specfabric_library\(([^)]*)\)", text):
+                words = call.split()
+                dependencies = {word for word in words if word.startswith("sf_")}
+                name = words[words.index("NAME") + 1]
+                yield path.relative_to(root), name, dependencies - {name}
+
+
+def _link_violations(root: Path) -> Iterator[Violation]:
+    """Libraries that a folder links though it may not use their folder."""
+    libraries = list(_linked(root))
+    home = {name: path.parts[0] for path, name, _ in libraries}
+    for path, name, dependencies in libraries:
+        folder = path.parts[0]
+        for dependency in sorted(dependencies):
+            other = home.get(dependency, folder)
+            if other != folder and other not in ALLOWED[folder]:
+                reason = f"{name} links it, and {folder}/ may not use {other}/"
+                yield Violation(path, 0, dependency, reason)
+
+
 def check(root: Path) -> list[Violation]:
-    """Every include under `root` that breaks a rule."""
+    """Every include and linked library under `root` that breaks a rule, and unused permissions."""
     violations = [
         Violation(Path(name), 0, "", "a folder of sources that ALLOWED does not name")
         for name in _unknown_folders(root)
     ]
     for path in _sources(root):
-        text = (root / path).read_text(encoding="utf-8")
-        for number, line in enumerate(text.splitlines(), start=1):
-            match = _INCLUDE.match(line)
-            if not match:
-                continue
-            included = match[1] or match[2]
-            reason = _reason_against(path.parts[0], included, quoted=match[1] is not None)
-            if reason:
+        for number, included, quoted in _includes(root, path):
+            if reason := _reason_against(path.parts[0], included, quoted):
                 violations.append(Violation(path, number, included, reason))
-    return violations
+    return [*violations, *_link_violations(root), *_unused_permissions(root)]
 
 
 def main() -> int:

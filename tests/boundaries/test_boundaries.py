@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
+import check_includes
 from check_includes import ALLOWED, SOURCE_SUFFIXES, check
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,6 +43,8 @@ def copy(tmp_path: Path) -> Path:
         ("scheduler/planted.cc", '#  include "transport/fabric.h"', "scheduler/ may use"),
         ("scheduler/planted.cc", "#include <thread>", "may not use threads and clocks"),
         ("transport/planted.h", '#include "schemas/codec.h"', "transport/ may use"),
+        ("transport/planted.h", '#include "metrics/registry.h"', "transport/ may use base"),
+        ("target/planted.h", "#include <torch/torch.h>", "may not use libtorch"),
         ("transport/planted.h", "#include <ATen/ATen.h>", "may not use libtorch"),
         ("schemas/planted.h", "#include <ucp/api/ucp.h>", "may not use UCX"),
         ("model/planted.cu", "#include <flatbuffers/flatbuffers.h>", "may not use FlatBuffers"),
@@ -73,10 +77,39 @@ def test_allowed_includes_are_not_reported(copy: Path) -> None:
     for path, line in {
         "scheduler/planted.cc": '#include "speculation/token_tree.h"\n#include <vector>',
         "model/planted.cu": '#include "base/status.h"\n#include <torch/torch.h>',
-        "transport/planted.h": '#include "metrics/families.h"\n#include <ucp/api/ucp.h>',
+        "transport/planted.h": '#include "base/clock.h"\n#include <ucp/api/ucp.h>',
         "gateway/planted.h": '#include "link/peer.h"\n#include <boost/asio.hpp>',
         "app/planted.h": '#include "target/engine.h"\n#include <torch/torch.h>',
     }.items():
         (copy / path).parent.mkdir(exist_ok=True)
         (copy / path).write_text(line + "\n")
     assert check(copy) == before
+
+
+def test_a_permission_that_no_source_uses_is_reported(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(check_includes.ALLOWED, "transport", {"base", "metrics"})
+    assert [str(v) for v in check(copy)] == [
+        "transport:0: metrics/: transport/ may use metrics/ and does not"
+    ]
+    (copy / "transport" / "planted.h").write_text('#include "metrics/registry.h"\n')
+    assert check(copy) == []
+
+
+def test_a_library_that_no_source_uses_is_reported(copy: Path) -> None:
+    for path in (copy / "metrics").iterdir():
+        text = path.read_text()
+        path.write_text(re.sub(r"#\s*include\s*.prometheus/.*", "", text))
+    assert [str(v) for v in check(copy)] == [
+        "metrics:0: prometheus-cpp: metrics/ may use prometheus-cpp and does not"
+    ]
+
+
+def test_a_linked_library_needs_the_permission_too(copy: Path) -> None:
+    lists = copy / "transport" / "CMakeLists.txt"
+    lists.write_text(lists.read_text().replace("DEPS sf_base", "DEPS sf_base sf_metrics", 1))
+    assert [str(v) for v in check(copy)] == [
+        "transport/CMakeLists.txt:0: sf_metrics: "
+        "sf_transport links it, and transport/ may not use metrics/"
+    ]

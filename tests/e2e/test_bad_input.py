@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 import make
-from cluster import DRAFT, TARGET, Cluster, free_address, run
+from cluster import DRAFT, TARGET, Cluster, Process, free_address, run, wait_until
 
 CONTEXT = 2048
 
@@ -119,18 +119,82 @@ def test_vocabularies_that_differ(checkpoints: Path) -> None:
     assert "512" in line
 
 
-def test_port_in_use() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        common = [f"--model={TARGET}", f"--listen={address}", "--log_level=error"]
-        up = ["up", *common, "--drafts=0", "--targets=1"]
-        assert address in refusal(up, status=1)
-        gateway = ["gateway", *common, f"--targets={free_address()}"]
-        assert address in refusal(gateway, status=1)
-        assert address in refusal(["target", *common], status=1)
-        assert address in refusal(["draft", *common], status=1)
+@pytest.fixture
+def taken() -> Iterator[str]:
+    """An address on which somebody else listens."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield f"127.0.0.1:{other.getsockname()[1]}"
+
+
+@pytest.fixture
+def weightless(tmp_path: Path) -> Path:
+    """A checkpoint that can be read up to its weights and its tokenizer."""
+    folder = tmp_path / "weightless"
+    folder.mkdir()
+    shutil.copy(TARGET / "config.json", folder)
+    return folder
+
+
+# Every role that listens, and every flag that says where.
+LISTENERS = [
+    ("up", "listen", ["--drafts=0"]),
+    ("up", "admin_listen", ["--drafts=0", "--listen=127.0.0.1:0"]),
+    ("gateway", "listen", ["--targets=127.0.0.1:1"]),
+    ("gateway", "admin_listen", ["--targets=127.0.0.1:1", "--listen=127.0.0.1:0"]),
+    ("target", "listen", []),
+    ("target", "admin_listen", ["--listen=127.0.0.1:0"]),
+    (
+        "target",
+        "group_listen",
+        ["--listen=127.0.0.1:0", "--tensor_parallel=2", "--group_processes=2"],
+    ),
+    ("rank", "admin_listen", ["--join=127.0.0.1:1"]),
+    ("draft", "listen", []),
+    ("draft", "admin_listen", ["--listen=127.0.0.1:0"]),
+]
+
+
+@pytest.mark.parametrize(("role", "flag", "more"), LISTENERS)
+def test_a_port_in_use_is_told_before_the_model_is_loaded(
+    role: str, flag: str, more: list[str], taken: str, weightless: Path
+) -> None:
+    """The checkpoint has nothing to load: a line about that would have come too late."""
+    line = refusal([role, f"--model={weightless}", f"--{flag}={taken}", *more], status=1)
+    assert f"--{flag}: cannot listen on {taken}: Address already in use" in line
+
+
+def test_the_port_of_perftest_in_use(taken: str) -> None:
+    port = taken.rpartition(":")[2]
+    for extra in ([], ["--threaded"]):
+        assert taken in refusal(["perftest", "-p", port, *extra], status=1)
+
+
+def test_one_port_for_two_listeners(weightless: Path) -> None:
+    address = free_address()
+    both = [f"--model={weightless}", f"--listen={address}", f"--admin_listen={address}"]
+    assert address in refusal(["up", *both, "--drafts=0"], status=2)
+    for role in ("target", "draft"):
+        assert f"--admin_listen: cannot listen on {address}" in refusal([role, *both], status=1)
+
+
+def test_two_that_start_at_once_on_one_port(tmp_path: Path) -> None:
+    """The later one ends at once, however long the first takes to load."""
+    address = free_address()
+    arguments = ["draft", f"--model={DRAFT}", f"--listen={address}", "--dtype=float32"]
+    processes = [Process.start(arguments, tmp_path / f"{i}.log") for i in range(2)]
+    try:
+        wait_until(
+            lambda: any(p.popen.poll() is not None for p in processes), "one of them has ended"
+        )
+        [loser] = [p for p in processes if p.popen.poll() is not None]
+        assert loser.popen.returncode == 1, loser.log_text()
+        [line] = loser.log_text().splitlines()
+        assert f"--listen: cannot listen on {address}" in line
+    finally:
+        for process in processes:
+            process.stop()
 
 
 def test_a_build_for_cpus_says_so_where_a_gpu_is_asked_for() -> None:
@@ -176,6 +240,18 @@ def test_a_build_for_cpus_says_so_where_a_gpu_is_asked_for() -> None:
         (["target", f"--model={TARGET}", "--tensor_parallel=0"], "0"),
         (["target", f"--model={TARGET}", "--listen=nonsense"], "nonsense"),
         (["target", f"--model={TARGET}", "--no_such_flag=1"], "no_such_flag"),
+        (
+            ["target", "--modle=x"],
+            "--modle: no such flag; did you mean --model? `specfabric target",
+        ),
+        (["up", "--draft-modle=x"], "--draft_modle: no such flag; did you mean --draft_model?"),
+        (["draft", "--tensor-paralel=2"], "--tensor_paralel: no such flag; `specfabric draft"),
+        (["gatway"], "'gatway' is not a role; did you mean gateway?"),
+        (["help", "darft"], "'darft' is not a role; did you mean draft?"),
+        (["perf-test"], "did you mean perftest?"),
+        (["--model=x"], "'--model=x' is not a role; `specfabric help` lists them"),
+        (["perftest", "--vocabs=3"], "--vocabs: no such flag; did you mean --vocab?"),
+        (["perftest", "--require-rdma=perhaps"], "--require_rdma=perhaps: not a value"),
         (["generate", f"--model={TARGET}", "--prompt=x", "--max_tokens=-1"], "-1"),
         (["generate", f"--model={TARGET}", "--prompt=x", "--temperature=-2"], "-2"),
         (["up", f"--model={TARGET}", "--drafts=1"], "draft_model"),
@@ -196,6 +272,19 @@ def test_a_build_for_cpus_says_so_where_a_gpu_is_asked_for() -> None:
 )
 def test_bad_flags(arguments: list[str], named: str) -> None:
     assert named in refusal(arguments)
+
+
+def test_dashes_in_names_of_flags(tmp_path: Path) -> None:
+    file = tmp_path / "flags"
+    file.write_text("--max-context=-2\n")
+    for arguments in (
+        ["--max-context=-2"],
+        ["--max-context", "-2"],
+        ["--max_context=-2", "--no-batch-invariant", "--nobatch_invariant"],
+        [f"--flagfile={file}"],
+    ):
+        line = refusal(["target", f"--model={TARGET}", *arguments])
+        assert "--max_context=-2: allowed are 0 to" in line
 
 
 @pytest.mark.parametrize("flag", ["--require_rdma", "--require_gpudirect"])

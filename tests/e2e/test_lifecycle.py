@@ -99,6 +99,30 @@ def test_roles_started_one_by_one(tmp_path: Path) -> None:
         assert plain_http.get(f"http://{draft_admin}/debug/sessions").status_code == 200
 
 
+def test_a_process_that_has_not_loaded_answers_503_to_its_admin_pages(tmp_path: Path) -> None:
+    """A leader that waits for its group."""
+    admin, listen = free_address(), free_address()
+    process = Process.start(
+        [
+            "target",
+            f"--model={TARGET}",
+            f"--listen={listen}",
+            f"--admin_listen={admin}",
+            f"--group_listen={free_address()}",
+            "--tensor_parallel=2",
+            "--group_processes=2",
+        ],
+        tmp_path / "target.log",
+    )
+    try:
+        wait_until(lambda: plain_http.status_of(f"http://{admin}/livez") != 0, "it listens")
+        pages = ("livez", "readyz", "metrics", "debug/status")
+        assert {plain_http.status_of(f"http://{admin}/{page}") for page in pages} == {503}
+    finally:
+        status = process.stop()
+    assert status == 0, process.log_text()
+
+
 def test_a_gateway_without_targets_is_not_ready_and_answers_503(tmp_path: Path) -> None:
     gateway_at = free_address()
     process = Process.start(

@@ -24,6 +24,8 @@ class Collector:
 
     port: int = 0
     spans: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    # Process id and address of each service.instance.id.
+    instances: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
 
 
 @contextlib.contextmanager
@@ -38,6 +40,12 @@ def collector() -> Iterator[Collector]:
             for resource in body["resourceSpans"]:
                 attributes = {a["key"]: a["value"] for a in resource["resource"]["attributes"]}
                 service = attributes["service.name"]["stringValue"]
+                instance = attributes["service.instance.id"]["stringValue"]
+                about = (
+                    attributes["process.pid"]["intValue"],
+                    attributes["specfabric.listen"]["stringValue"],
+                )
+                found.instances.setdefault(instance, set()).add(about)
                 for scope in resource["scopeSpans"]:
                     found.spans += [(service, span) for span in scope["spans"]]
             self.send_response(200)
@@ -114,6 +122,21 @@ def test_one_request_is_one_trace(tmp_path: Path) -> None:
     assert {e["id"] for e in traced} == {TRACE}
     steps = {e["name"] for e in events if e["ph"] == "X"}
     assert steps == {"step", "plan", "forward", "verify", "commit"}
+
+
+def test_every_process_is_an_instance_of_its_own(tmp_path: Path) -> None:
+    with collector() as found:
+        flags = [f"--otlp_endpoint=http://127.0.0.1:{found.port}"]
+        with start_cluster(tmp_path / "up.log", targets=2, drafts=2, extra=flags) as cluster:
+            expected = {(str(member.pid), member.listen) for member in cluster.members}
+
+            def all_seen() -> bool:
+                ask(cluster, f"00-{TRACE}-{CALLER}-01")
+                return len(found.instances) == len(expected)
+
+            wait_until(all_seen, "the collector has heard of every process")
+    assert all(len(abouts) == 1 for abouts in found.instances.values()), found.instances
+    assert {about for abouts in found.instances.values() for about in abouts} == expected
 
 
 def test_no_more_requests_are_traced_than_the_sample_says(tmp_path: Path) -> None:

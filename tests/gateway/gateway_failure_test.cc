@@ -1,5 +1,6 @@
 // What the gateway does when clients, targets or itself go away.
 
+#include <array>
 #include <memory>
 #include <string>
 #include <utility>
@@ -7,6 +8,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/base/log_capture.h"
+#include "tests/base/no_descriptors.h"
 #include "tests/gateway/gateway_fixture.h"
 
 namespace specfabric::gateway {
@@ -301,6 +304,27 @@ TEST_F(GatewayFailureTest, ItEndsWhileItStreams) {
   gateway_.reset();
   WaitFor([&] { return targets_[0]->cancels().size() >= 2; }, "the target is told");
   EXPECT_EQ(waiting.ReadResponse().status, 0);
+}
+
+TEST_F(GatewayFailureTest, NoDescriptorForAClientTakesNoCpuAndIsLoggedOnce) {
+  AddTarget();
+  StartGateway();
+  const base::LogCapture log;
+  const std::array<base::LateClient, 3> waiting;
+  {
+    const base::NoDescriptors none;
+    for (const base::LateClient& one : waiting) {
+      ASSERT_TRUE(one.Connect(gateway_->listen_address()));
+    }
+    EXPECT_LT(base::CpuSecondsOfASecond(), base::kIdleCpuSeconds);
+  }
+  for (const base::LateClient& one : waiting) {
+    EXPECT_THAT(one.Ask("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"),
+                ::testing::StartsWith("HTTP/1.1 200 "));
+  }
+  EXPECT_EQ(log.Count("cannot accept connections on " + gateway_->listen_address()), 1)
+      << log.text();
+  EXPECT_EQ(log.Count("Too many open files"), 1) << log.text();
 }
 
 TEST_F(GatewayFailureTest, APortInUse) {

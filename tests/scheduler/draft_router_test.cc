@@ -328,6 +328,26 @@ TEST(RoutePolicyTest, AMoveHasToPayForItsPrefill) {
   EXPECT_TRUE(moves(base::kMicrosecond, 3500));
 }
 
+TEST(RoutePolicyTest, AReplyThatIsMostlyPrefillSaysNothingAboutTheRound) {
+  DraftRouter router;
+  router.OnUp(1, 100);
+  const base::Nanos usual = 10 * kMillisecond;
+  Round(&router, 0, 10, usual, 0);
+  Round(&router, 1, 1000, usual + 1000 * kMillisecond, 0);
+  ASSERT_NEAR(router.prefill_ns(), kMillisecond, 1);
+  // The smoothed latency is too old to count, and this reply came sooner than its prefill should
+  // have: nothing is known about a round, and prefills are shorter than was thought.
+  base::Nanos now = 10 * kSecond;
+  Round(&router, 2, 1000, 40 * kMillisecond, now);
+  EXPECT_EQ(StateOf(router, 1).latency, 0);
+  EXPECT_LT(router.prefill_ns(), 0.9 * kMillisecond);
+  Round(&router, 2, 1000, usual, now);
+  EXPECT_EQ(StateOf(router, 1).latency, usual);
+  // Sooner than usual though it had a prefix to read: an upper bound of the round.
+  Round(&router, 3, 1000, usual / 5, now);
+  EXPECT_EQ(StateOf(router, 1).latency, usual - usual / 10);
+}
+
 TEST(RoutePolicyTest, LatencyLeavesAWorkerThatBecameSlow) {
   DraftRouter router(With(RoutePolicy::kLatency));
   router.OnUp(1, 100);

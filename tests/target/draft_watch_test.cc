@@ -53,15 +53,54 @@ class DraftWatchTest : public ::testing::Test {
 
 TEST_F(DraftWatchTest, WarnsOnceWhenItPassesAndTellsOnceWhenItIsBack) {
   for (base::Nanos ms : {10, 50, 51, 80, 49, 51, 38, 60}) See(ms * kMillisecond);
-  EXPECT_EQ(Lines("a:1 (small) is slow: its trees take 51.0 ms"), 1);
+  EXPECT_EQ(Lines("draft worker a:1 (small) is slow: smoothed latency 51.000 ms, above "
+                  "--draft_latency_warn (50.000 ms)"),
+            1);
   EXPECT_EQ(Lines("is slow"), 1);
-  EXPECT_EQ(Lines("is well again"), 0);
+  EXPECT_EQ(Lines("is no longer slow"), 0);
   EXPECT_THAT(registry_.Render(), HasSubstr("worker_slow{model=\"small\",worker=\"a:1\"} 1\n"));
   See(37 * kMillisecond);
-  EXPECT_EQ(Lines("is well again"), 1);
+  EXPECT_EQ(Lines("draft worker a:1 (small) is no longer slow: smoothed latency 37.000 ms, below "
+                  "three quarters of --draft_latency_warn (50.000 ms)"),
+            1);
   EXPECT_THAT(registry_.Render(), HasSubstr("worker_slow{model=\"small\",worker=\"a:1\"} 0\n"));
   See(51 * kMillisecond);
   EXPECT_EQ(Lines("is slow"), 2);
+}
+
+// A router that reset a smoothed latency knows none until the next reply.
+TEST_F(DraftWatchTest, AnUnknownLatencyIsNoReasonToSayThatItIsNoLongerSlow) {
+  See(60 * kMillisecond);
+  See(0);
+  EXPECT_EQ(Lines("is no longer slow"), 0);
+  EXPECT_THAT(registry_.Render(), HasSubstr("worker_slow{model=\"small\",worker=\"a:1\"} 1\n"));
+  See(20 * kMillisecond);
+  EXPECT_EQ(Lines("is no longer slow: smoothed latency 20.000 ms"), 1);
+}
+
+// The router's figures as they come: the first replies at a new home are mostly prefill, and what
+// was learned about prefills may be far more than they took.
+TEST_F(DraftWatchTest, WhatTheRouterLearnsIsNeverNearZero) {
+  scheduler::DraftRouter router;
+  router.OnUp(1, 100);
+  const auto reply = [&](base::SequenceId sequence, int32_t length, base::Nanos latency) {
+    router.Route(sequence, length, now_);
+    router.OnReply(1, sequence, latency, 50, now_);
+    now_ += base::kSecond;
+    watch_.Update(router.States(), now_);
+  };
+  reply(1, 10, 80 * kMillisecond);
+  reply(2, 1000, base::kSecond);  // about 0.9 ms a token
+  EXPECT_EQ(Lines("is slow"), 1);
+  now_ += 20 * base::kSecond;  // what it took is forgotten, but for the prefill
+  for (int i = 3; i < 20; ++i) reply(i, 1000, 20 * kMillisecond);
+  EXPECT_EQ(Lines("is no longer slow"), 0);
+  reply(3, 1004, 20 * kMillisecond);
+  EXPECT_EQ(Lines("is no longer slow: smoothed latency 20.000 ms"), 1);
+  for (int i = 20; i < 40; ++i) {
+    reply(i, 1000, 20 * kMillisecond);
+    EXPECT_GE(router.States()[0].latency, 10 * kMillisecond);
+  }
 }
 
 TEST_F(DraftWatchTest, ZeroNeverWarns) {

@@ -2,6 +2,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <set>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -21,6 +23,7 @@ namespace {
 
 using Json = nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 constexpr const char* kHeader = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
@@ -56,7 +59,13 @@ TEST(TraceparentTest, WhatIsMalformedIsIgnored) {
 }
 
 ProcessInfo Process() {
-  return {.role = "gateway", .address = "a:1", .version = "1", .pid = 7, .epoch = 1'000'000'000};
+  return {.role = "gateway",
+          .address = "a:1",
+          .version = "1",
+          .instance = "0af76519-16cd-43dd-8448-eb211c80319c",
+          .host = "node",
+          .pid = 7,
+          .epoch = 1'000'000'000};
 }
 
 Span Traced() {
@@ -87,7 +96,7 @@ TEST(ChromeTest, ATracedSpanIsAPairOfItsTrace) {
   EXPECT_EQ(events[1]["ph"], "e");
   for (const Json& event : events) {
     EXPECT_EQ(event["id"], "00000000000000010000000000000002");
-    EXPECT_EQ(event["pid"], 7);
+    EXPECT_EQ(event["pid"], events[0]["pid"]);
     EXPECT_EQ(event["name"], "request");
   }
   EXPECT_DOUBLE_EQ(events[0]["ts"], 1'000'005);
@@ -95,6 +104,17 @@ TEST(ChromeTest, ATracedSpanIsAPairOfItsTrace) {
   EXPECT_EQ(events[0]["args"]["parent_span_id"], "0000000000000003");
   EXPECT_EQ(events[0]["args"]["span_id"], "0000000000000004");
   EXPECT_EQ(events[0]["args"]["code"], 200);
+}
+
+// As in containers of several machines, whose files are joined.
+TEST(ChromeTest, ProcessesWithTheSamePidHaveRowsOfTheirOwn) {
+  ProcessInfo other = Process();
+  other.instance = "1bf76519-16cd-43dd-8448-eb211c80319c";
+  const auto header = Events(ChromeHeader(Process())), others = Events(ChromeHeader(other));
+  EXPECT_EQ(header[0]["args"]["name"], "gateway a:1 (node, pid 7)");
+  EXPECT_NE(header[0]["pid"], others[0]["pid"]);
+  EXPECT_EQ(header[0]["pid"], Events(ChromeLines(Traced(), Process()))[0]["pid"]);
+  EXPECT_EQ(others[0]["pid"], Events(ChromeLines(Traced(), other))[0]["pid"]);
 }
 
 TEST(ChromeTest, OtherSpansAreCompleteEvents) {
@@ -116,6 +136,12 @@ TEST(OtlpTest, BodiesAreAsTheProtocolHasThem) {
   const Json& resource = body["resourceSpans"][0];
   EXPECT_EQ(resource["resource"]["attributes"][0]["key"], "service.name");
   EXPECT_EQ(resource["resource"]["attributes"][0]["value"]["stringValue"], "specfabric-gateway");
+  std::map<std::string, Json> about;
+  for (const Json& one : resource["resource"]["attributes"]) about[one["key"]] = one["value"];
+  EXPECT_EQ(about["service.instance.id"]["stringValue"], Process().instance);
+  EXPECT_EQ(about["specfabric.listen"]["stringValue"], "a:1");
+  EXPECT_EQ(about["host.name"]["stringValue"], "node");
+  EXPECT_EQ(about["process.pid"]["intValue"], "7");
   const Json& spans = resource["scopeSpans"][0]["spans"];
   ASSERT_EQ(spans.size(), 2u) << "only those of a trace";
   EXPECT_EQ(spans[0]["traceId"], "00000000000000010000000000000002");
@@ -126,6 +152,16 @@ TEST(OtlpTest, BodiesAreAsTheProtocolHasThem) {
   EXPECT_EQ(spans[0]["attributes"][0]["value"]["intValue"], "200");
   EXPECT_DOUBLE_EQ(spans[0]["attributes"][1]["value"]["doubleValue"], 1.5);
   EXPECT_FALSE(spans[1].contains("parentSpanId"));
+}
+
+TEST(ThisProcessTest, EveryRunIsAnInstanceOfItsOwn) {
+  std::set<std::string> seen;
+  for (int i = 0; i < 100; ++i) {
+    const std::string id = ThisProcess("draft", "127.0.0.1:0", "1").instance;
+    EXPECT_THAT(id, MatchesRegex("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-"
+                                 "[0-9a-f]{12}"));
+    EXPECT_TRUE(seen.insert(id).second) << id;
+  }
 }
 
 TEST(OtlpTest, EndpointsAreRead) {

@@ -5,14 +5,18 @@
 #include <dirent.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <random>
 #include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/base/log_capture.h"
+#include "tests/base/no_descriptors.h"
 #include "tests/transport/node.h"
 #include "tests/transport/raw_socket.h"
+#include "transport/listen_socket.h"
 
 namespace specfabric::transport {
 namespace {
@@ -227,6 +231,75 @@ TEST(FabricErrorTest, PortInUse) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(address));
   EXPECT_EQ(first.fabric().Listen(AnyPort()).status().code(),
             absl::StatusCode::kFailedPrecondition);
+}
+
+// A socket that listens before there is a fabric, as of a process that loads a model.
+TEST(ListenSocketTest, WhoConnectsBeforeTheFabricIsThereIsLetInOnceItIs) {
+  auto socket = ListenSocket::Open(AnyPort());
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  const std::string address = socket->address();
+  EXPECT_TRUE(absl::IsAlreadyExists(ListenSocket::Open(address).status()));
+  EXPECT_TRUE(absl::IsAlreadyExists(ListenSocket::Reserve(address).status()));
+  Node client;
+  const PeerId early = client.fabric().Connect(address).value();
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_TRUE(client.opened().empty());
+  Node server;
+  EXPECT_EQ(server.fabric().Listen(*std::move(socket)).value(), address);
+  EXPECT_TRUE(client.WaitForOutcome(early));
+  EXPECT_TRUE(server.WaitForOpen(1));
+}
+
+TEST(ListenSocketTest, WhoHasGivenUpWaitingIsNotServed) {
+  auto socket = ListenSocket::Open(AnyPort());
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  const std::string address = socket->address();
+  {
+    FabricOptions impatient = LoopbackOptions();
+    impatient.connect_timeout = 50 * base::kMillisecond;
+    Node client(impatient);
+    for (int i = 0; i < 8; ++i) {
+      const PeerId peer = client.fabric().Connect(address).value();
+      EXPECT_FALSE(client.WaitForOutcome(peer));
+    }
+  }
+  Node server;
+  ASSERT_TRUE(server.fabric().Listen(*std::move(socket)).ok());
+  Node client;
+  EXPECT_TRUE(client.WaitForOutcome(client.fabric().Connect(address).value()));
+  EXPECT_TRUE(server.WaitForOpen(1));
+  EXPECT_EQ(server.fabric().stats().opened, 1u);
+  EXPECT_EQ(server.fabric().stats().connect_failures, 0u);
+}
+
+TEST(ListenSocketTest, AReservedPortIsRefusedToClientsAndFreeOnceItIsLetGo) {
+  std::string address;
+  {
+    const auto reserved = ListenSocket::Reserve(AnyPort());
+    ASSERT_TRUE(reserved.ok()) << reserved.status();
+    address = reserved->address();
+    Node client;
+    EXPECT_FALSE(client.WaitForOutcome(client.fabric().Connect(address).value()));
+  }
+  EXPECT_TRUE(ListenSocket::Open(address).ok());
+}
+
+TEST(FabricErrorTest, NoDescriptorForAPeerTakesNoCpuAndIsLoggedOnce) {
+  Node server;
+  const std::string address = server.fabric().Listen(AnyPort()).value();
+  Node client;
+  const base::LogCapture log;
+  {
+    std::array<base::LateClient, 3> waiting;
+    const base::NoDescriptors none;
+    for (const base::LateClient& one : waiting) ASSERT_TRUE(one.Connect(address));
+    EXPECT_LT(base::CpuSecondsOfASecond(), base::kIdleCpuSeconds);
+  }
+  const PeerId peer = client.fabric().Connect(address).value();
+  EXPECT_TRUE(client.WaitForOutcome(peer));
+  EXPECT_TRUE(server.WaitForOpen(1));
+  EXPECT_EQ(log.Count("cannot accept connections on " + address), 1) << log.text();
+  EXPECT_EQ(log.Count("Too many open files"), 1) << log.text();
 }
 
 TEST(FabricErrorTest, NobodyListens) {

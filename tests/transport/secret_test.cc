@@ -6,8 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "spdlog/sinks/ostream_sink.h"
-#include "spdlog/spdlog.h"
+#include "tests/base/log_capture.h"
 #include "tests/transport/node.h"
 #include "tests/transport/raw_socket.h"
 #include "transport/handshake.h"
@@ -15,6 +14,7 @@
 namespace specfabric::transport {
 namespace {
 
+using base::LogCapture;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -28,22 +28,6 @@ FabricOptions WithSecret(const std::string& secret) {
   options.join_secret = secret;
   return options;
 }
-
-// What is logged while it lives.
-class LogCapture {
- public:
-  LogCapture() : before_(spdlog::default_logger()) {
-    auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(text_);
-    spdlog::set_default_logger(std::make_shared<spdlog::logger>("capture", sink));
-  }
-  ~LogCapture() { spdlog::set_default_logger(before_); }
-  // Once nothing is logged any more.
-  std::string text() const { return text_.str(); }
-
- private:
-  std::ostringstream text_;
-  std::shared_ptr<spdlog::logger> before_;
-};
 
 bool WaitForStats(Node& node, const std::function<bool(const FabricStats&)>& condition) {
   const auto deadline = std::chrono::steady_clock::now() + kPatience;

@@ -113,7 +113,7 @@ listen admin_listen ready_fd model targets drafts tensor_parallel pipeline_stage
 {{- if gt (int .count) 0 -}}{{- $_ := set $limits .resourceName (int .count) -}}{{- end -}}
 {{- end -}}
 {{- if include "specfabric.hasRdma" . -}}
-{{- $_ := set $limits .root.Values.rdma.resourceName (int .root.Values.rdma.count) -}}
+{{- $_ := set $limits (default "" .root.Values.rdma.resourceName) (int .root.Values.rdma.count) -}}
 {{- end -}}
 {{- if $limits -}}{{- $_ := set $resources "limits" $limits -}}{{- end -}}
 {{- toYaml $resources -}}

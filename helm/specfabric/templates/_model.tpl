@@ -1,5 +1,6 @@
 {{/*
-Where a model comes from. All take a dict: root, role, config, model.
+Where a model comes from. All take a dict: root, role, config, model. Without a source, which
+validate.yaml refuses, they render nothing: `helm lint` goes on after a refusal.
 From a hub, an init container brings it into the pod; gateways ask for the tokenizer's files alone.
 */}}
 
@@ -14,7 +15,7 @@ From a hub, an init container brings it into the pod; gateways ask for the token
   hostPath:
     path: {{ $model.hostPath.path }}
     type: Directory
-{{- else }}
+{{- else if $model.hub }}
   emptyDir:
     sizeLimit: {{ eq .role "gateway" | ternary "1Gi" (default "100Gi" $model.hub.size) }}
 {{- end }}

@@ -3,9 +3,9 @@ The pod template of a role. A dict: root, role, pool (or ""), group (of ranks), 
 (its own, with its name; ranks have none), args (further ones, YAML), readiness (name of the port that
 is asked /readyz).
 
-Start-up, liveness and readiness are three questions. The admin port opens once the weights are
-loaded, so /livez answering at all ends the start-up, for which startupSeconds are given; a process
-that cannot start ends by itself. From then on /livez must answer. /readyz says whether to send
+Start-up, liveness and readiness are three questions. Every page of the admin port answers 503 until
+the weights are loaded, so a 200 from /livez ends the start-up, for which startupSeconds are given; a
+process that cannot start ends by itself. From then on /livez must answer. /readyz says whether to send
 work, and being told no ends nothing: a gateway waits for its targets that way, and whoever drains
 is taken out of its service.
 */}}
