@@ -107,7 +107,13 @@ absl::Status RunGateway() {
   if (!config.ok()) return config.status();
   auto tokenizer = tokenizer::Tokenizer::Load(FLAGS_model);
   if (!tokenizer.ok()) return tokenizer.status();
+  auto defaults = SamplingDefaultsOf(FLAGS_model);
+  if (!defaults.ok()) return defaults.status();
+  if (const std::string text = gateway::Describe(*defaults); !text.empty()) {
+    spdlog::info("sampling defaults of {}/generation_config.json: {}", FLAGS_model, text);
+  }
   gateway::GatewayOptions options;
+  options.sampling_defaults = *defaults;
   options.listen = ListenOr("127.0.0.1:8000");
   options.targets = *targets;
   options.model_name = ServedModelName();
