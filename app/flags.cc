@@ -173,6 +173,10 @@ DEFINE_bool(
     peer_sums, false,
     "GPUs that reach each other's memory add a small step's parts up by themselves, not by NCCL");
 DEFINE_bool(reference_kernels, false, "libtorch's plain operations instead of our kernels");
+DEFINE_bool(
+    use_generation_config, true,
+    "temperature, top_p, top_k, min_p, repetition_penalty and max_new_tokens of the model's "
+    "generation_config.json hold for requests that leave them out");
 DEFINE_bool(ignore_eos, false, "do not stop at the end-of-sequence token");
 DEFINE_bool(json, false, "print one JSON object instead of the text");
 DEFINE_bool(once, false, "status: print once, also on a terminal");
@@ -218,11 +222,12 @@ const std::vector<Group>& Groups() {
        {"tree", "ahead", "ahead_nodes", "ahead_rows", "sampled_tree", "sampled_draw", "draft_top_n",
         "max_sessions", "session_ttl_seconds", "max_step_tokens"}},
       {"gateway",
-       {"model", "served_model_name", "targets", "max_context", "request_timeout_seconds",
-        "target_wait_seconds", "stall_timeout_seconds", "slow_request_seconds"}},
+       {"model", "served_model_name", "targets", "max_context", "use_generation_config",
+        "request_timeout_seconds", "target_wait_seconds", "stall_timeout_seconds",
+        "slow_request_seconds"}},
       {"up",
-       {"draft_model", "targets", "request_timeout_seconds", "target_wait_seconds",
-        "stall_timeout_seconds", "slow_request_seconds", "print_pids"}},
+       {"draft_model", "targets", "use_generation_config", "request_timeout_seconds",
+        "target_wait_seconds", "stall_timeout_seconds", "slow_request_seconds", "print_pids"}},
       {"generate",
        {"draft_model", "prompt", "prompt_ids", "max_tokens", "temperature", "top_k", "top_p",
         "min_p", "seed", "ignore_eos", "json", "repeat"}},

@@ -107,6 +107,7 @@ DECLARE_bool(peer_sums);
 DECLARE_string(device);
 DECLARE_bool(reference_kernels);
 DECLARE_bool(ignore_eos);
+DECLARE_bool(use_generation_config);
 DECLARE_bool(json);
 DECLARE_bool(once);
 DECLARE_bool(print_pids);

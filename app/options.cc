@@ -151,6 +151,11 @@ absl::StatusOr<GatewayTimes> GatewayTimeFlags() {
                       .slow_request = FromSeconds(FLAGS_slow_request_seconds)};
 }
 
+absl::StatusOr<gateway::SamplingDefaults> SamplingDefaultsOf(const std::string& model_dir) {
+  if (!FLAGS_use_generation_config) return gateway::SamplingDefaults{};
+  return gateway::ReadSamplingDefaults(model_dir);
+}
+
 absl::StatusOr<trace::RecorderOptions> TraceFlags() {
   const absl::Status sample = InRange("trace_sample", FLAGS_trace_sample, 0.0, 1.0);
   if (!sample.ok()) return sample;

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/types.h"
 #include "draft/draft_service.h"
+#include "gateway/sampling_defaults.h"
 #include "target/rank_service.h"
 #include "target/target_service.h"
 #include "trace/recorder.h"
@@ -26,6 +27,10 @@ struct GatewayTimes {
   base::Nanos slow_request = 0;
 };
 absl::StatusOr<GatewayTimes> GatewayTimeFlags();
+
+// What the checkpoint in `model_dir` recommends for requests that leave a field out; nothing with
+// --use_generation_config=false.
+absl::StatusOr<gateway::SamplingDefaults> SamplingDefaultsOf(const std::string& model_dir);
 
 // --trace_file, --otlp_endpoint and --trace_sample.
 absl::StatusOr<trace::RecorderOptions> TraceFlags();

@@ -154,9 +154,15 @@ absl::Status RunGateway() {
   if (!ports.ok()) return ports.status();
   auto tokenizer = tokenizer::Tokenizer::Load(FLAGS_model);
   if (!tokenizer.ok()) return tokenizer.status();
+  auto defaults = SamplingDefaultsOf(FLAGS_model);
+  if (!defaults.ok()) return defaults.status();
+  if (const std::string text = gateway::Describe(*defaults); !text.empty()) {
+    spdlog::info("sampling defaults of {}/generation_config.json: {}", FLAGS_model, text);
+  }
   gateway::GatewayOptions options;
   options.listen = ports->listen->address();
   options.socket = ports->listen;
+  options.sampling_defaults = *defaults;
   options.targets = *targets;
   options.model_name = ServedModelName();
   options.tokenizer = *std::move(tokenizer);

@@ -128,6 +128,7 @@ std::vector<std::string> GatewayArgs(const std::vector<std::string>& targets) {
           absl::StrCat("--listen=", GatewayListen()),
           absl::StrCat("--targets=", absl::StrJoin(targets, ",")),
           absl::StrCat("--max_context=", FLAGS_max_context),
+          absl::StrCat("--use_generation_config=", FLAGS_use_generation_config ? "true" : "false"),
           absl::StrCat("--request_timeout_seconds=", FLAGS_request_timeout_seconds),
           absl::StrCat("--target_wait_seconds=", FLAGS_target_wait_seconds),
           absl::StrCat("--stall_timeout_seconds=", FLAGS_stall_timeout_seconds),
@@ -140,6 +141,7 @@ std::vector<std::string> GatewayArgs(const std::vector<std::string>& targets) {
 absl::Status Check(int drafts) {
   if (auto options = TargetOptions(); !options.ok()) return options.status();
   if (auto times = GatewayTimeFlags(); !times.ok()) return times.status();
+  if (auto defaults = SamplingDefaultsOf(FLAGS_model); !defaults.ok()) return defaults.status();
   if (auto traces = TraceFlags(); !traces.ok()) return traces.status();
   if (drafts == 0) return absl::OkStatus();
   if (FLAGS_draft_model.empty()) {

@@ -24,8 +24,8 @@ int64_t Characters(std::string_view text) {
 ChoiceText::ChoiceText(const tokenizer::Tokenizer* tokenizer, Options options)
     : tokenizer_(tokenizer),
       options_(std::move(options)),
-      decoder_(tokenizer, /*skip_special_tokens=*/true),
-      stops_(options_.stop) {}
+      decoder_(tokenizer, options_.skip_special_tokens),
+      stops_(options_.stop, options_.include_stop) {}
 
 absl::StatusOr<ChoiceText> ChoiceText::Create(const tokenizer::Tokenizer* tokenizer,
                                               absl::Span<const base::TokenId> prompt,
@@ -39,9 +39,10 @@ absl::Status ChoiceText::Prime(absl::Span<const base::TokenId> prompt) {
   // Such a decoder gives nothing before the end, so the prompt could not be told from the output.
   if (tokenizer_->decoder_kind() == tokenizer::DecoderKind::kWhole) return absl::OkStatus();
   size_t count = std::min(prompt.size(), kContextTokens);
-  // A run of byte tokens is read as a whole, and special tokens have no text to stand behind.
+  // A run of byte tokens is read as a whole, and skipped tokens have no text to stand behind.
   const auto can_start = [&](base::TokenId id) {
-    return !tokenizer_->IsByteFallback(id) && !tokenizer_->IsSpecial(id);
+    const bool skipped = options_.skip_special_tokens && tokenizer_->IsSpecial(id);
+    return !tokenizer_->IsByteFallback(id) && !skipped;
   };
   while (count < std::min(prompt.size(), kMaxContextTokens) &&
          !can_start(prompt[prompt.size() - count])) {
@@ -88,7 +89,7 @@ absl::StatusOr<ChoiceText::Piece> ChoiceText::Echo(absl::Span<const base::TokenI
                                             " prompt tokens, not all but the first"));
   }
   Piece piece;
-  tokenizer::IncrementalDecoder decoder(tokenizer_, /*skip_special_tokens=*/true);
+  tokenizer::IncrementalDecoder decoder(tokenizer_, options_.skip_special_tokens);
   for (size_t i = 0; i < prompt.size(); ++i) {
     if (options_.with_logprobs) {
       base::TokenLogprobs first;
@@ -125,7 +126,7 @@ absl::StatusOr<ChoiceText::Piece> ChoiceText::Append(
     ++tokens_;
     const bool is_stop = std::find(options_.stop_ids.begin(), options_.stop_ids.end(), tokens[i]) !=
                          options_.stop_ids.end();
-    if (is_stop) continue;
+    if (is_stop && !options_.include_stop) continue;
     absl::StatusOr<std::string> more = decoder_.Append(tokens[i]);
     if (!more.ok()) return more.status();
     const std::string decoded = WithoutPrompt(*std::move(more));

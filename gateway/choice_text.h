@@ -22,7 +22,9 @@ class ChoiceText {
  public:
   struct Options {
     std::vector<std::string> stop = {};
-    std::vector<base::TokenId> stop_ids = {};  // end the output and are no part of its text
+    std::vector<base::TokenId> stop_ids = {};  // end the output
+    bool include_stop = false;  // the stop that ended the output, string or token, is in its text
+    bool skip_special_tokens = true;  // these tokens have no text
     int32_t min_tokens = 0;  // stop strings do not count in the text of so many first tokens
     bool with_logprobs = false;
   };

@@ -119,6 +119,7 @@ RouteContext Gateway::Impl::MakeContext(metrics::Registry* registry) {
   context.created = absl::ToUnixSeconds(absl::Now());
   context.version = options_.version;
   context.tokenizer = options_.tokenizer.get();
+  context.sampling_defaults = options_.sampling_defaults;
   context.dispatcher = &dispatcher_;
   context.tenants = &tenants_;
   context.registry = registry;

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "gateway/sampling_defaults.h"
 #include "metrics/registry.h"
 #include "tokenizer/tokenizer.h"
 #include "trace/recorder.h"
@@ -26,8 +27,9 @@ struct GatewayOptions {
   base::Nanos lookup_interval = 5 * base::kSecond;  // of names among them
   std::string model_name;                           // what clients call the model
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
-  int32_t vocabulary = 0;  // the model's; 0: the tokenizer's
-  int32_t context = 0;     // tokens a sequence may have; 0: what the targets serve
+  SamplingDefaults sampling_defaults = {};  // for what a request leaves out
+  int32_t vocabulary = 0;                   // the model's; 0: the tokenizer's
+  int32_t context = 0;                      // tokens a sequence may have; 0: what the targets serve
   std::string version;
   transport::FabricOptions fabric;
   size_t max_choices = 1024;      // under way at once; more are answered 429

@@ -60,6 +60,8 @@ absl::Status Generation::AddChoice(size_t index) {
   ChoiceText::Options options;
   options.stop = request.stop;
   options.stop_ids = submit.stop_ids;
+  options.include_stop = request.include_stop;
+  options.skip_special_tokens = request.skip_special_tokens;
   options.min_tokens = submit.rules.min_tokens;
   options.with_logprobs = request.logprobs >= 0;
   absl::StatusOr<ChoiceText> text =
@@ -69,6 +71,7 @@ absl::Status Generation::AddChoice(size_t index) {
   choice->prompt = &prepared_.prompts[index / request.n];
   choice->part.index = static_cast<int>(index);
   choice->part.with_logprobs = request.logprobs >= 0;
+  choice->part.tokens_as_ids = request.tokens_as_ids;
   if (request.return_token_ids) {
     choice->part.token_ids.emplace();
     choice->part.prompt_token_ids = choice->prompt->ids;
@@ -179,6 +182,7 @@ std::vector<Generation::News> Generation::Take() {
     ChoicePart next;
     next.index = choice->part.index;
     next.with_logprobs = choice->part.with_logprobs;
+    next.tokens_as_ids = choice->part.tokens_as_ids;
     if (choice->part.token_ids) next.token_ids.emplace();
     news.push_back(
         {std::exchange(choice->part, std::move(next)), std::exchange(choice->first, false)});

@@ -166,11 +166,13 @@ asio::awaitable<bool> HttpConnection::WriteResponse(HttpResponse&& response, boo
   co_return co_await Written(serializer);
 }
 
-asio::awaitable<bool> HttpConnection::WriteStreamHeader(const char* content_type, bool chunked) {
+asio::awaitable<bool> HttpConnection::WriteStreamHeader(const char* content_type,
+                                                        const HttpHeaders& headers, bool chunked) {
   http::response<http::empty_body> message(http::status::ok, 11);
   message.set(http::field::server, kServer);
   message.set(http::field::content_type, content_type);
   message.set(http::field::cache_control, "no-cache");
+  for (const auto& [name, value] : headers) message.set(name, value);
   message.chunked(chunked);
   message.keep_alive(chunked);
   http::response_serializer<http::empty_body> serializer(message);

@@ -37,7 +37,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool gone() const { return gone_; }
 
   boost::asio::awaitable<bool> WriteResponse(HttpResponse&& response, bool keep_alive);
-  boost::asio::awaitable<bool> WriteStreamHeader(const char* content_type, bool chunked);
+  boost::asio::awaitable<bool> WriteStreamHeader(const char* content_type,
+                                                 const HttpHeaders& headers, bool chunked);
   boost::asio::awaitable<bool> WriteChunk(const std::string& data, bool chunked);
   boost::asio::awaitable<bool> WriteLastChunk();
 

@@ -39,15 +39,20 @@ asio::awaitable<void> HttpExchange::EndWatch() { co_await connection_->StopWatch
 
 bool HttpExchange::gone() const { return connection_->gone(); }
 
+void HttpExchange::AddHeader(std::string name, std::string value) {
+  headers_.emplace_back(std::move(name), std::move(value));
+}
+
 asio::awaitable<void> HttpExchange::Respond(HttpResponse&& response) {
   answered_ = true;
+  response.headers.insert(response.headers.end(), headers_.begin(), headers_.end());
   co_await connection_->WriteResponse(std::move(response), keep_alive_);
 }
 
 asio::awaitable<bool> HttpExchange::StartStream(const char* content_type) {
   answered_ = true;
   keep_alive_ = keep_alive_ && chunked_;
-  co_return co_await connection_->WriteStreamHeader(content_type, chunked_);
+  co_return co_await connection_->WriteStreamHeader(content_type, headers_, chunked_);
 }
 
 asio::awaitable<bool> HttpExchange::Send(const std::string& data) {

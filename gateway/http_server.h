@@ -29,11 +29,13 @@ struct HttpRequest {
   std::string body;
 };
 
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
 struct HttpResponse {
   int status = 200;
   std::string body = {};
   std::string content_type = "application/json";
-  std::vector<std::pair<std::string, std::string>> headers = {};
+  HttpHeaders headers = {};
 };
 
 class HttpConnection;  // one client's connection; http_server.cc
@@ -53,6 +55,10 @@ class HttpExchange {
   boost::asio::awaitable<void> EndWatch();
   bool gone() const;
 
+  // A header of the answer, whether whole or in pieces; before either begins. `value` must be
+  // visible ASCII and spaces.
+  void AddHeader(std::string name, std::string value);
+
   // The whole answer. Once, and not together with a stream.
   boost::asio::awaitable<void> Respond(HttpResponse&& response);
 
@@ -70,6 +76,7 @@ class HttpExchange {
   bool keep_alive_;
   bool chunked_;  // the client understands chunks; otherwise a stream ends with the connection
   bool answered_ = false;
+  HttpHeaders headers_;
 };
 
 struct HttpServerOptions {

@@ -4,31 +4,12 @@
 #include <cmath>
 #include <limits>
 #include <utility>
+#include <variant>
 
 namespace specfabric::gateway {
 namespace {
 
-constexpr int kMaxDepth = 64;
-
-// How deep brackets nest outside of strings; right for JSON, harmless for anything else.
-int NestingDepth(std::string_view text) {
-  int depth = 0, deepest = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      deepest = std::max(deepest, ++depth);
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  return deepest;
-}
+constexpr size_t kLongestShown = 40;  // bytes of a value in an error line
 
 // The length of the character that starts at `i`, 0 if none does (RFC 3629's table).
 size_t CharacterAt(std::string_view text, size_t i) {
@@ -67,27 +48,43 @@ Parsed<Json> ParseBody(std::string_view body) {
   if (const auto invalid = FirstInvalidUtf8(body)) {
     return BadRequest("", "the body is not valid UTF-8 at byte " + std::to_string(*invalid));
   }
-  if (const int depth = NestingDepth(body); depth > kMaxDepth) {
-    return BadRequest("", "the body nests " + std::to_string(depth) + " levels deep; at most " +
-                              std::to_string(kMaxDepth) + " are allowed");
-  }
-  Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return BadRequest("", "the body is not valid JSON");
-  if (!json.is_object()) {
-    return BadRequest("", std::string("the body must be a JSON object, got ") + json.type_name());
+  Parsed<Json> json = ParseJson(body);
+  if (const auto* value = std::get_if<Json>(&json); value != nullptr && !value->is_object()) {
+    return BadRequest("", std::string("the body must be a JSON object, got ") + value->type_name());
   }
   return json;
 }
 
 std::string Shown(const Json& value) {
-  if (value.is_structured() && value.size() > 8) {
+  const auto large = [](const Json& part) {
+    return part.is_structured()
+               ? !part.empty()
+               : part.is_string() && part.get_ref<const std::string&>().size() > kLongestShown;
+  };
+  if (value.is_structured() &&
+      (value.size() > 8 || std::any_of(value.begin(), value.end(), large))) {
     return std::string(value.is_array() ? "a list" : "an object") + " of " +
            std::to_string(value.size());
   }
-  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
-  constexpr size_t kLongest = 40;
-  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
+  const auto dump = [](const Json& part) {
+    return part.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+  };
+  std::string text;
+  if (value.is_string()) {
+    text = dump(value.get_ref<const std::string&>().substr(0, kLongestShown));
+  } else {
+    text = dump(value);
+  }
+  if (text.size() > kLongestShown) text = text.substr(0, kLongestShown) + "...";
   return text;
+}
+
+std::string ShownText(std::string_view text) {
+  constexpr size_t kLongest = 200;
+  if (text.size() <= kLongest) return std::string(text);
+  size_t end = kLongest;
+  while ((static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // whole characters
+  return std::string(text.substr(0, end)) + "...";
 }
 
 const Json* Fields::Find(const char* name) const {
@@ -132,6 +129,23 @@ int64_t Fields::Integer(const char* name, int64_t fallback, int64_t low, int64_t
     return fallback;
   }
   return *given;
+}
+
+uint64_t Fields::Seed(const char* name, uint64_t fallback) {
+  const Json* value = Find(name);
+  if (value == nullptr) return fallback;
+  if (value->is_number_unsigned()) return value->get<uint64_t>();
+  if (value->is_number_integer()) return static_cast<uint64_t>(value->get<int64_t>());
+  // A whole number beyond 64 bits is read as a double too; those from -2^63 down round to it.
+  if (value->is_number_float()) {
+    const double number = value->get<double>();
+    if (std::trunc(number) == number && number > -0x1p63 && number < 0x1p64) {
+      return number < 0 ? static_cast<uint64_t>(static_cast<int64_t>(number))
+                        : static_cast<uint64_t>(number);
+    }
+  }
+  Fail(name, "must be a whole number from -2^63 to 2^64 - 1");
+  return fallback;
 }
 
 std::string Fields::String(const char* name, std::string fallback) {

@@ -10,21 +10,20 @@
 #include <string_view>
 
 #include "gateway/api_error.h"
-#include "nlohmann/json.hpp"
+#include "gateway/json_parse.h"
 
 namespace specfabric::gateway {
 
-using Json = nlohmann::ordered_json;
-
-// The body as a JSON object. Refuses what is not UTF-8, not JSON, not an object, or nested deeper
-// than 64 levels (what comes after parsing is recursive).
+// The body as a JSON object. Refuses what is not UTF-8, not an object, or what ParseJson refuses.
 Parsed<Json> ParseBody(std::string_view body);
 
 // The first byte of `text` that is part of no well-formed UTF-8 character; nothing if all are.
 std::optional<size_t> FirstInvalidUtf8(std::string_view text);
 
-// A value as it is shown in an error line: compact, cut after 40 bytes.
+// A value as it is shown in an error line: compact, cut after 40 bytes, whatever its size.
 std::string Shown(const Json& value);
+// A client's text as it is shown in an error line: as it is, cut where it is long.
+std::string ShownText(std::string_view text);
 
 // The fields of one object. Null counts as absent, as OpenAI's clients mean it. The first error
 // sticks; from then on every read returns its fallback.
@@ -46,8 +45,10 @@ class Fields {
       Fail(name, std::string("must be a number ") + allowed);
       return fallback;
     }
-    return value->get<double>();
+    return value->get<double>() + 0.0;  // no negative zero
   }
+  // Any 64 bits, given as a signed or an unsigned whole number.
+  uint64_t Seed(const char* name, uint64_t fallback);
   std::string String(const char* name, std::string fallback);
 
   // Records "`name` must be ..., got ...".

@@ -14,18 +14,22 @@ std::string Dump(const Json& json) {
   return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
 
-std::string Name(const TokenEntry::Candidate& token) { return TokenName(token.id, token.bytes); }
+std::string IdName(base::TokenId id) { return absl::StrCat("token_id:", id); }
+
+std::string Name(const TokenEntry::Candidate& token, bool as_id) {
+  return as_id ? IdName(token.id) : TokenName(token.id, token.bytes);
+}
 
 // JSON has no infinities; vLLM's stand-in for the logarithm of zero.
 double Finite(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
 
 // The candidates as completions want them: an object from name to value that also holds the token
 // itself. Where two ids share a name, the later goes by its id.
-Json TopByName(const TokenEntry& entry) {
+Json TopByName(const TokenEntry& entry, bool as_ids) {
   Json top = Json::object();
   const auto add = [&](const TokenEntry::Candidate& token) {
-    std::string name = Name(token);
-    if (top.contains(name)) name = absl::StrCat("token_id:", token.id);
+    std::string name = Name(token, as_ids);
+    if (top.contains(name)) name = IdName(token.id);
     top[name] = Finite(token.logprob);
   };
   bool listed = false;
@@ -37,14 +41,14 @@ Json TopByName(const TokenEntry& entry) {
   return top;
 }
 
-Json CompletionLogprobs(absl::Span<const TokenEntry> entries) {
+Json CompletionLogprobs(absl::Span<const TokenEntry> entries, bool as_ids) {
   Json tokens = Json::array(), logprobs = Json::array(), top = Json::array(),
        offsets = Json::array();
   for (const TokenEntry& entry : entries) {
-    tokens.push_back(Name(entry.token));
+    tokens.push_back(Name(entry.token, as_ids));
     offsets.push_back(entry.offset);
     logprobs.push_back(entry.scored ? Json(Finite(entry.token.logprob)) : Json());
-    top.push_back(entry.scored ? TopByName(entry) : Json());
+    top.push_back(entry.scored ? TopByName(entry, as_ids) : Json());
   }
   return {{"text_offset", std::move(offsets)},
           {"token_logprobs", std::move(logprobs)},
@@ -52,18 +56,21 @@ Json CompletionLogprobs(absl::Span<const TokenEntry> entries) {
           {"top_logprobs", std::move(top)}};
 }
 
-Json ChatToken(const TokenEntry::Candidate& token) {
+Json ChatToken(const TokenEntry::Candidate& token, bool as_id) {
   Json bytes = Json::array();
   for (const char byte : token.bytes) bytes.push_back(static_cast<unsigned char>(byte));
-  return {{"token", Name(token)}, {"logprob", Finite(token.logprob)}, {"bytes", std::move(bytes)}};
+  return {{"token", Name(token, as_id)},
+          {"logprob", Finite(token.logprob)},
+          {"bytes", std::move(bytes)}};
 }
 
-Json ChatLogprobs(absl::Span<const TokenEntry> entries) {
+Json ChatLogprobs(absl::Span<const TokenEntry> entries, bool as_ids) {
   Json content = Json::array();
   for (const TokenEntry& entry : entries) {
-    Json token = ChatToken(entry.token);
+    Json token = ChatToken(entry.token, as_ids);
     token["top_logprobs"] = Json::array();
-    for (const auto& candidate : entry.top) token["top_logprobs"].push_back(ChatToken(candidate));
+    for (const auto& candidate : entry.top)
+      token["top_logprobs"].push_back(ChatToken(candidate, as_ids));
     content.push_back(std::move(token));
   }
   return {{"content", std::move(content)}, {"refusal", nullptr}};
@@ -71,7 +78,8 @@ Json ChatLogprobs(absl::Span<const TokenEntry> entries) {
 
 Json Logprobs(bool chat, const ChoicePart& part) {
   if (!part.with_logprobs) return nullptr;
-  return chat ? ChatLogprobs(part.entries) : CompletionLogprobs(part.entries);
+  return chat ? ChatLogprobs(part.entries, part.tokens_as_ids)
+              : CompletionLogprobs(part.entries, part.tokens_as_ids);
 }
 
 // The members that follow the text.
@@ -93,6 +101,13 @@ Json Head(const AnswerHead& head, const char* object) {
 const char* ObjectOf(const AnswerHead& head, bool stream) {
   if (!head.chat) return "text_completion";
   return stream ? "chat.completion.chunk" : "chat.completion";
+}
+
+Json StreamEvent(const AnswerHead& head, Json choice, bool usage_follows) {
+  Json json = Head(head, ObjectOf(head, true));
+  json["choices"] = Json::array({std::move(choice)});
+  if (usage_follows) json["usage"] = nullptr;
+  return json;
 }
 
 Json UsageJson(const Usage& usage) {
@@ -131,7 +146,7 @@ Json ModelJson(const ModelInfo& model) {
 }  // namespace
 
 std::string TokenName(base::TokenId id, const std::string& bytes) {
-  if (bytes.empty()) return absl::StrCat("token_id:", id);
+  if (bytes.empty()) return IdName(id);
   if (!FirstInvalidUtf8(bytes)) return bytes;
   std::string name = "bytes:";
   for (const char byte : bytes) {
@@ -159,22 +174,24 @@ std::string Answer(const AnswerHead& head, absl::Span<const ChoicePart> choices,
   return Dump(json);
 }
 
-std::string Chunk(const AnswerHead& head, const ChoicePart& part, bool first, bool usage_follows) {
-  Json json = Head(head, ObjectOf(head, true));
+std::string Chunk(const AnswerHead& head, const ChoicePart& part, bool usage_follows) {
   Json choice = {{"index", part.index}};
   if (head.chat) {
-    Json delta = Json::object();
-    if (first) delta["role"] = "assistant";
-    if (first || !part.text.empty()) delta["content"] = part.text;
-    choice["delta"] = std::move(delta);
+    choice["delta"] = Json::object();
+    if (!part.text.empty()) choice["delta"]["content"] = part.text;
   } else {
     choice["text"] = part.text;
   }
   AddRest(head.chat, part, choice);
-  json["choices"] = Json::array({std::move(choice)});
-  if (usage_follows) json["usage"] = nullptr;
+  Json json = StreamEvent(head, std::move(choice), usage_follows);
   if (!part.finish_reason.empty()) json["exactness"] = Name(head.exactness);
   return Dump(json);
+}
+
+std::string RoleChunk(const AnswerHead& head, int index, bool usage_follows) {
+  Json choice = {{"index", index}, {"delta", {{"role", "assistant"}, {"content", ""}}}};
+  AddRest(head.chat, {}, choice);
+  return Dump(StreamEvent(head, std::move(choice), usage_follows));
 }
 
 std::string UsageChunk(const AnswerHead& head, const Usage& usage) {

@@ -38,6 +38,7 @@ struct ChoicePart {
   int index = 0;
   std::string text = {};
   bool with_logprobs = false;
+  bool tokens_as_ids = false;  // entries name all tokens "token_id:N"
   std::vector<TokenEntry> entries = {};
   std::optional<std::vector<base::TokenId>> token_ids = {};         // if asked for
   std::optional<std::vector<base::TokenId>> prompt_token_ids = {};  // if asked for, once
@@ -68,9 +69,13 @@ struct Usage {
 // The whole answer at once.
 std::string Answer(const AnswerHead& head, absl::Span<const ChoicePart> choices,
                    const Usage& usage);
-// One event of a stream. `first`: of this choice. `usage_follows`: the stream ends with usage, so
-// its other events say "usage": null.
-std::string Chunk(const AnswerHead& head, const ChoicePart& part, bool first, bool usage_follows);
+// One event of a stream. `usage_follows`: the stream ends with usage, so its other events say
+// "usage": null.
+std::string Chunk(const AnswerHead& head, const ChoicePart& part, bool usage_follows);
+// A chat's first event of each choice: the role alone. Clients take the first event's members as a
+// choice's beginning and add to them; the official JavaScript client adds that event's own
+// log-probabilities twice.
+std::string RoleChunk(const AnswerHead& head, int index, bool usage_follows);
 std::string UsageChunk(const AnswerHead& head, const Usage& usage);
 
 std::string ErrorBody(const ApiError& error);

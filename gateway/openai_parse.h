@@ -1,9 +1,9 @@
 #ifndef SPECFABRIC_GATEWAY_OPENAI_PARSE_H_
 #define SPECFABRIC_GATEWAY_OPENAI_PARSE_H_
 
-// The bodies of OpenAI's requests as plain structs. Pure: no tokenizer, no model. Fields that this
-// server does not honour are refused unless they hold their neutral value; fields that nobody has
-// heard of are ignored, as OpenAI's servers do.
+// The bodies of OpenAI's requests as plain structs. Pure: no tokenizer, no model. What becomes of
+// fields that this server does not honour is said in foreign_options.h; those that nobody has heard
+// of are ignored, and their names kept for the answer.
 
 #include <cstdint>
 #include <optional>
@@ -16,12 +16,14 @@
 #include "base/logit_rules.h"
 #include "base/types.h"
 #include "gateway/api_error.h"
+#include "gateway/sampling_defaults.h"
 
 namespace specfabric::gateway {
 
 using Prompt = std::variant<std::string, std::vector<base::TokenId>>;
 
-constexpr int kMaxStops = 4;
+constexpr size_t kMaxStops = 64;
+constexpr size_t kMaxStopBytes = 8192;  // of a request's stop strings together
 constexpr int kMaxTopLogprobs = 20;
 constexpr int kMaxStopTokenIds = 1024;
 constexpr int kMaxLogitBias = 512;
@@ -32,15 +34,20 @@ struct GenerationRequest {
   bool chat = false;
   std::string model;  // empty: whatever is served
 
-  std::vector<Prompt> prompts;  // completions: at least one
-  std::string messages;         // chat: JSON, contents flattened to strings
+  std::vector<Prompt> prompts;     // completions: at least one
+  std::string messages;            // chat: JSON, contents flattened to strings
+  std::string template_variables;  // chat: a JSON object of them; empty: none
   bool add_generation_prompt = true;
   bool add_special_tokens = true;
+  // Only so many tokens of each prompt are kept, its last; kFitPrompt: as many as the context
+  // leaves beside the output asked for; 0: all.
+  int64_t keep_prompt_tokens = 0;
 
   int n = 1;                          // choices a prompt
   std::optional<int64_t> max_tokens;  // at least 0; nothing means up to the context
   bool ignore_eos = false;            // end tokens do not end the output
   std::vector<std::string> stop;
+  bool include_stop = false;  // the stop string or token that ended an output is part of its text
   std::vector<base::TokenId> stop_token_ids;
 
   base::SamplingParams sampling;
@@ -59,23 +66,34 @@ struct GenerationRequest {
   bool echo = false;  // completions
   int logprobs = -1;  // most likely alternatives to report a token; -1 reports nothing
   bool return_token_ids = false;
+  bool skip_special_tokens = true;  // they have no text
+  bool tokens_as_ids = false;       // log-probabilities name tokens by their ids
+
+  std::vector<std::string> ignored_fields;  // unknown ones
 };
 
-Parsed<GenerationRequest> ParseCompletion(std::string_view body);
-Parsed<GenerationRequest> ParseChat(std::string_view body);
+constexpr int64_t kFitPrompt = -1;
+
+// `defaults`: for what a request leaves out.
+Parsed<GenerationRequest> ParseCompletion(std::string_view body,
+                                          const SamplingDefaults& defaults = {});
+Parsed<GenerationRequest> ParseChat(std::string_view body, const SamplingDefaults& defaults = {});
 
 struct TokenizeRequest {
   std::string model;
   std::string prompt;
-  std::string messages;  // instead of prompt if not empty
+  std::string messages;            // instead of prompt if not empty
+  std::string template_variables;  // for messages: a JSON object; empty: none
   bool add_special_tokens = true;
   bool add_generation_prompt = true;
+  std::vector<std::string> ignored_fields;
 };
 Parsed<TokenizeRequest> ParseTokenize(std::string_view body);
 
 struct DetokenizeRequest {
   std::string model;
   std::vector<base::TokenId> tokens;
+  std::vector<std::string> ignored_fields;
 };
 Parsed<DetokenizeRequest> ParseDetokenize(std::string_view body);
 

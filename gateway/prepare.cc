@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "base/status.h"
+#include "gateway/json_fields.h"
 
 namespace specfabric::gateway {
 namespace {
@@ -54,6 +55,7 @@ Parsed<PreparedPrompt> PrepareChat(const GenerationRequest& request,
                                    const tokenizer::Tokenizer& tokenizer) {
   TokenizeRequest chat;
   chat.messages = request.messages;
+  chat.template_variables = request.template_variables;
   chat.add_special_tokens = request.add_special_tokens;
   chat.add_generation_prompt = request.add_generation_prompt;
   Parsed<Ids> ids = Tokenize(chat, tokenizer);
@@ -66,6 +68,23 @@ Parsed<PreparedPrompt> PrepareChat(const GenerationRequest& request,
   return prompt;
 }
 
+// Keeps only the end of the prompt, where the request wants that. What is left is no longer the
+// text that was given.
+void Truncate(const GenerationRequest& request, const ServedModel& model, PreparedPrompt& prompt) {
+  int64_t keep = request.keep_prompt_tokens;
+  if (keep == 0) return;
+  if (keep == kFitPrompt) {
+    // An output of unknown length gets one token at least.
+    const int64_t output = std::min<int64_t>(request.max_tokens.value_or(1), model.context);
+    keep = std::max<int64_t>(1, model.context - output);
+  }
+  const auto length = static_cast<int64_t>(prompt.ids.size());
+  if (length <= keep) return;
+  prompt.ids.erase(prompt.ids.begin(), prompt.ids.end() - keep);
+  prompt.text.clear();
+  prompt.has_text = false;
+}
+
 // The output tokens a prompt of `length` may have.
 Parsed<int32_t> Room(const GenerationRequest& request, int64_t length, const ServedModel& model) {
   const char* field = request.chat ? "messages" : "prompt";
@@ -73,8 +92,9 @@ Parsed<int32_t> Room(const GenerationRequest& request, int64_t length, const Ser
   const int64_t left = model.context - length;
   if (left < 0 || (left == 0 && asked > 0)) {
     ApiError error =
-        BadRequest(field, absl::StrCat("'", field, "' has ", length, " tokens; the context holds ",
-                                       model.context, ", prompt and output together"));
+        BadRequest(field, absl::StrCat("'", field, "' has ", length,
+                                       " tokens; this model's maximum context length is ",
+                                       model.context, " tokens, prompt and output together"));
     error.code = "context_length_exceeded";
     return error;
   }
@@ -119,7 +139,7 @@ using MaybeCoupling = std::optional<schemas::Coupling>;
 // Which ones a target serves only it knows; its refusal is the client's answer then.
 Parsed<MaybeCoupling> ReadCoupling(const std::string& name) {
   if (name.empty()) return MaybeCoupling();
-  const auto coupling = schemas::ParseCoupling(name);
+  const auto coupling = schemas::ParseCoupling(ShownText(name));
   if (coupling.ok()) return MaybeCoupling(*coupling);
   return ApiError{.status = 400, .message = base::Message(coupling.status()), .param = "coupling"};
 }
@@ -148,8 +168,8 @@ schemas::Submit MakeSubmit(const GenerationRequest& request, const Ids& prompt, 
 std::optional<ApiError> CheckModel(const std::string& asked, const ServedModel& model) {
   if (asked.empty() || asked == model.name) return std::nullopt;
   return ApiError{.status = 404,
-                  .message = absl::StrCat("there is no model '", asked, "'; this server has '",
-                                          model.name, "'"),
+                  .message = absl::StrCat("there is no model '", ShownText(asked),
+                                          "'; this server has '", model.name, "'"),
                   .param = "model",
                   .code = "model_not_found"};
 }
@@ -174,6 +194,7 @@ Parsed<Prepared> Prepare(GenerationRequest request, const tokenizer::Tokenizer& 
                                      model.vocabulary);
     if (auto* error = std::get_if<ApiError>(&prompt)) return std::move(*error);
     prepared.prompts.push_back(std::get<PreparedPrompt>(std::move(prompt)));
+    Truncate(request, model, prepared.prompts.back());
     const Ids& ids = prepared.prompts.back().ids;
     const Parsed<int32_t> room = Room(request, static_cast<int64_t>(ids.size()), model);
     if (const auto* error = std::get_if<ApiError>(&room)) return *error;
@@ -195,7 +216,8 @@ Parsed<Ids> Tokenize(const TokenizeRequest& request, const tokenizer::Tokenizer&
   if (!request.messages.empty()) {
     field = "messages";
     absl::StatusOr<std::string> rendered =
-        tokenizer.ApplyChatTemplate(request.messages, request.add_generation_prompt);
+        tokenizer.ApplyChatTemplate(request.messages, request.add_generation_prompt,
+                                    /*tools_json=*/{}, request.template_variables);
     if (!rendered.ok()) return FromStatus(rendered.status(), field);
     text = *std::move(rendered);
   }

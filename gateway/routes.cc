@@ -17,6 +17,7 @@
 #include "boost/asio/steady_timer.hpp"
 #include "boost/asio/this_coro.hpp"
 #include "boost/asio/use_awaitable.hpp"
+#include "gateway/foreign_options.h"
 #include "gateway/generation.h"
 #include "gateway/openai_format.h"
 #include "gateway/openai_parse.h"
@@ -49,6 +50,12 @@ base::Nanos Shorter(base::Nanos a, base::Nanos b) {
   return a == 0 ? b : b == 0 ? a : std::min(a, b);
 }
 
+// The names of what was not understood, for the answer.
+HttpHeaders IgnoredFields(const std::vector<std::string>& names) {
+  if (names.empty()) return {};
+  return {{kIgnoredFieldsHeader, IgnoredFieldsValue(names)}};
+}
+
 // A client's trace goes on to targets and drafts whether or not this gateway records it.
 base::TraceContext TraceOf(const std::string& traceparent, const trace::Recorder* recorder) {
   if (recorder != nullptr) return recorder->Begin(traceparent);
@@ -57,8 +64,10 @@ base::TraceContext TraceOf(const std::string& traceparent, const trace::Recorder
 }
 
 Parsed<Prepared> ParseAndPrepare(const std::string& body, bool chat,
+                                 const SamplingDefaults& defaults,
                                  const tokenizer::Tokenizer& tokenizer, const ServedModel& model) {
-  Parsed<GenerationRequest> request = chat ? ParseChat(body) : ParseCompletion(body);
+  Parsed<GenerationRequest> request =
+      chat ? ParseChat(body, defaults) : ParseCompletion(body, defaults);
   if (auto* error = std::get_if<ApiError>(&request)) return std::move(*error);
   return Prepare(std::get<GenerationRequest>(std::move(request)), tokenizer, model,
                  base::RandomNonzero64);
@@ -162,7 +171,8 @@ HttpResponse Routes::Tokenize(const HttpRequest& request) const {
   if (auto error = CheckModel(asked.model, model)) return ErrorResponse(*error);
   const auto ids = gateway::Tokenize(asked, *context_.tokenizer);
   if (const auto* error = std::get_if<ApiError>(&ids)) return ErrorResponse(*error);
-  return {.body = TokenizeBody(std::get<std::vector<base::TokenId>>(ids), model.context)};
+  return {.body = TokenizeBody(std::get<std::vector<base::TokenId>>(ids), model.context),
+          .headers = IgnoredFields(asked.ignored_fields)};
 }
 
 HttpResponse Routes::Detokenize(const HttpRequest& request) const {
@@ -172,7 +182,7 @@ HttpResponse Routes::Detokenize(const HttpRequest& request) const {
   if (auto error = CheckModel(asked.model, context_.model())) return ErrorResponse(*error);
   const auto text = context_.tokenizer->Decode(asked.tokens, /*skip_special_tokens=*/false);
   if (!text.ok()) return ErrorResponse(ServerError(std::string(text.status().message())));
-  return {.body = DetokenizeBody(*text)};
+  return {.body = DetokenizeBody(*text), .headers = IgnoredFields(asked.ignored_fields)};
 }
 
 HttpResponse Routes::Alive(const HttpRequest&) const {
@@ -199,9 +209,11 @@ HttpResponse Routes::Version(const HttpRequest&) const {
 asio::awaitable<Parsed<Prepared>> Routes::PrepareBody(const std::string& body, bool chat) {
   const tokenizer::Tokenizer& tokenizer = *context_.tokenizer;
   const ServedModel model = context_.model();
-  if (body.size() <= kLongBody) co_return ParseAndPrepare(body, chat, tokenizer, model);
+  if (body.size() <= kLongBody) {
+    co_return ParseAndPrepare(body, chat, context_.sampling_defaults, tokenizer, model);
+  }
   auto work = [&]() -> asio::awaitable<Parsed<Prepared>> {
-    co_return ParseAndPrepare(body, chat, tokenizer, model);
+    co_return ParseAndPrepare(body, chat, context_.sampling_defaults, tokenizer, model);
   };
   asio::awaitable<Parsed<Prepared>> running = work();
   asio::awaitable<Parsed<Prepared>> waiting =
@@ -231,6 +243,9 @@ asio::awaitable<int> Routes::Generate(HttpExchange& exchange, bool chat, base::N
     co_return error->status;
   }
 
+  for (auto& [name, value] : IgnoredFields(std::get<Prepared>(prepared).request.ignored_fields)) {
+    exchange.AddHeader(name, value);
+  }
   const base::TraceContext trace = TraceOf(exchange.request().traceparent, context_.recorder);
   const uint64_t span = trace.traced() ? trace::NewSpanId() : 0;
   const Tenant tenant = context_.tenants->Of(ApiKeyOf(exchange.request().authorization),
@@ -324,7 +339,9 @@ asio::awaitable<int> Routes::AnswerInPieces(Call& call) {
     over = generation.done();
     std::string events;
     for (const Generation::News& news : generation.Take()) {
-      events += Event(Chunk(call.Head(), news.part, news.first, with_usage));
+      const AnswerHead& head = call.Head();
+      if (head.chat && news.first) events += Event(RoleChunk(head, news.part.index, with_usage));
+      events += Event(Chunk(head, news.part, with_usage));
     }
     if (over && generation.error()) {
       events += Event(ErrorBody(*generation.error()));

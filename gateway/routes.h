@@ -33,6 +33,7 @@ struct RouteContext {
   const tokenizer::Tokenizer* tokenizer = nullptr;
   Dispatcher* dispatcher = nullptr;
   const Tenants* tenants = nullptr;
+  SamplingDefaults sampling_defaults = {};
   metrics::Registry* registry = nullptr;
   metrics::GatewayMetrics* metrics = nullptr;
   boost::asio::thread_pool* encoders = nullptr;

@@ -5,7 +5,7 @@
 
 namespace specfabric::gateway {
 
-StopMatcher::StopMatcher(const std::vector<std::string>& stops) {
+StopMatcher::StopMatcher(const std::vector<std::string>& stops, bool include) : include_(include) {
   for (const std::string& stop : stops) {
     Automaton automaton{.stop = stop, .fallback = std::vector<size_t>(stop.size(), 0)};
     for (size_t i = 1, border = 0; i < stop.size(); ++i) {
@@ -41,11 +41,12 @@ std::string StopMatcher::Push(std::string_view piece, bool may_match) {
     }
     if (match > 0) {
       matched_ = true;
-      held_.resize(held_.size() - match);
+      if (!include_) held_.resize(held_.size() - match);
       return std::exchange(held_, {});
     }
   }
   if (piece.empty()) return "";
+  if (include_) return std::exchange(held_, {});
   std::string out = held_.substr(0, held_.size() - longest);
   held_.erase(0, out.size());
   return out;

@@ -17,8 +17,9 @@ namespace specfabric::gateway {
 class StopMatcher {
  public:
   // `stops`: none of them empty. Pieces and stops of whole UTF-8 characters give pieces of whole
-  // characters.
-  explicit StopMatcher(const std::vector<std::string>& stops);
+  // characters. `include`: the text is cut behind the stop string, not before it, so that nothing
+  // has to be held back.
+  explicit StopMatcher(const std::vector<std::string>& stops, bool include = false);
 
   // What may go out now that `piece` has come. Nothing goes out after a match. Stop strings that
   // end in a piece with `may_match` false do not count.
@@ -37,6 +38,7 @@ class StopMatcher {
   };
 
   std::vector<Automaton> automata_;
+  bool include_;
   std::string held_;
   bool matched_ = false;
 };

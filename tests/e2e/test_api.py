@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
-from cluster import Cluster
+from cluster import DRAFT, Cluster, start_cluster
 
 PROMPT = "def parse(self, "
 MESSAGES = [{"role": "user", "content": "Write a function that adds two numbers."}]
@@ -90,6 +93,8 @@ def test_streamed_chat_equals_the_whole(openai: OpenAI, demo_cluster: Cluster) -
     whole = openai.chat.completions.create(**body)
     chunks = list(openai.chat.completions.create(**body, stream=True))
     assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[0].choices[0].delta.content == ""
+    assert all(c.choices[0].delta.role is None for c in chunks[1:])
     text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     assert text == whole.choices[0].message.content
     assert all(c.object == "chat.completion.chunk" for c in chunks)
@@ -157,6 +162,104 @@ def test_stop_strings(openai: OpenAI, demo_cluster: Cluster) -> None:
     chunks = list(openai.completions.create(**body, stop=stop, stream=True))
     assert "".join(c.choices[0].text for c in chunks) == cut
     assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+def test_stops_of_an_evaluation_tool(openai: OpenAI, demo_cluster: Cluster) -> None:
+    """More than OpenAI's four; and the one that comes first is shown if that is asked for."""
+    body = {"model": demo_cluster.model, "prompt": PROMPT, "max_tokens": 60, "temperature": 0}
+    whole = openai.completions.create(**body).choices[0].text
+    stop = whole[7:12]
+    stops = ["\nQ:", "</s>", "<|im_end|>", "\n\n\n\n", "Question:", stop]
+    cut = whole[: whole.index(stop)]
+    assert openai.completions.create(**body, stop=stops).choices[0].text == cut
+    extra = {"include_stop_str_in_output": True}
+    shown = openai.completions.create(**body, stop=stops, extra_body=extra)
+    assert shown.choices[0].text == cut + stop
+    chunks = openai.completions.create(**body, stop=stops, extra_body=extra, stream=True)
+    assert "".join(c.choices[0].text for c in chunks) == cut + stop
+
+
+def test_top_p_of_zero_is_greedy(demo_cluster: Cluster) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 40, "frequency_penalty": 0.5}
+    greedy = demo_cluster.complete(**body, temperature=0)["choices"][0]["text"]
+    assert demo_cluster.complete(**body, temperature=1.3, top_p=0)["choices"][0]["text"] == greedy
+
+
+def test_seeds_are_64_bits(demo_cluster: Cluster) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 24, "temperature": 1.2}
+
+    def sample(seed: int) -> str:
+        return demo_cluster.complete(**body, seed=seed)["choices"][0]["text"]
+
+    assert sample(-1) == sample(2**64 - 1)
+    assert len({sample(seed) for seed in (2**63 - 1, 2**63, 2**64 - 1, 2**64 - 2)}) == 4
+
+
+def test_a_truncated_prompt(demo_cluster: Cluster, http: httpx.Client) -> None:
+    tokens = http.post("/tokenize", json={"prompt": PROMPT}).json()["tokens"]
+    body = {"max_tokens": 12, "temperature": 0}
+    kept = demo_cluster.complete(prompt=tokens[-3:], **body)
+    for prompt in (PROMPT, tokens):
+        answer = demo_cluster.complete(prompt=prompt, truncate_prompt_tokens=3, **body)
+        assert answer["choices"][0]["text"] == kept["choices"][0]["text"]
+        assert answer["usage"]["prompt_tokens"] == 3
+    fits = demo_cluster.complete(prompt=[5] * 5000, truncate_prompt_tokens=-1, **body)
+    assert fits["usage"]["prompt_tokens"] == 2048 - 12
+
+
+def test_special_tokens_show_on_request(demo_cluster: Cluster) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 4, "temperature": 0, "ignore_eos": True}
+    biased = {**body, "logit_bias": {"1": 100}}
+    assert demo_cluster.complete(**biased)["choices"][0]["text"] == ""
+    shown = demo_cluster.complete(**biased, skip_special_tokens=False)
+    assert shown["choices"][0]["text"] == "<|end|>" * 4
+
+
+def test_an_assistant_without_content(openai: OpenAI, demo_cluster: Cluster) -> None:
+    def tokens_of(message: dict[str, object]) -> int:
+        answer = openai.chat.completions.create(
+            model=demo_cluster.model,
+            messages=[*MESSAGES, message, *MESSAGES],  # type: ignore[list-item]
+            max_completion_tokens=1,
+        )
+        assert answer.usage is not None
+        return answer.usage.prompt_tokens
+
+    empty = tokens_of({"role": "assistant", "content": ""})
+    assert tokens_of({"role": "assistant", "content": None}) == empty
+    assert tokens_of({"role": "assistant"}) == empty
+
+
+def test_unknown_fields_are_named(demo_cluster: Cluster, http: httpx.Client) -> None:
+    body = {"model": demo_cluster.model, "prompt": "x", "max_tokens": 1, "novel_option": 3}
+    for extra in ({}, {"stream": True}):
+        response = http.post("/v1/completions", json={**body, **extra})
+        assert response.status_code == 200
+        assert response.headers["specfabric-ignored-fields"] == "novel_option"
+    response = http.post("/v1/completions", json={**body, "novel_option": None, "user": "u"})
+    assert response.headers["specfabric-ignored-fields"] == "novel_option"
+
+
+def test_sampling_defaults_of_the_checkpoint(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(DRAFT, model)
+    config = json.loads((model / "generation_config.json").read_text())
+    config |= {"do_sample": True, "temperature": 0.0, "max_new_tokens": 7}
+    (model / "generation_config.json").write_text(json.dumps(config))
+    body = {"messages": MESSAGES, "ignore_eos": True}
+    for flag, tokens, texts in ((), 7, 1), (("--use_generation_config=false",), 40, 3):
+        log = tmp_path / f"up{tokens}.log"
+        with start_cluster(log, model, None, drafts=0, extra=flag) as cluster:
+            seen = set()
+            for _ in range(3):
+                with cluster.client() as client:
+                    limit = {} if tokens == 7 else {"max_tokens": 40}
+                    answer = client.post("/v1/chat/completions", json={**body, **limit}).json()
+                assert answer["usage"]["completion_tokens"] == tokens
+                seen.add(answer["choices"][0]["message"]["content"])
+            assert len(seen) == texts
+        said = "generation_config.json: temperature=0 max_new_tokens=7"
+        assert (said in log.read_text()) == (not flag)
 
 
 def test_log_probabilities_of_a_completion(openai: OpenAI, demo_cluster: Cluster) -> None:

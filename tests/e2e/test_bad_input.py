@@ -98,6 +98,26 @@ def test_unsupported_rope(tmp_path: Path) -> None:
     assert "longrope" in line
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "generation_config.json"),
+        ('{"temperature": "warm"}', "'temperature' must be a number from 0 to 2"),
+        ('{"top_k": -5}', "'top_k'"),
+    ],
+)
+def test_malformed_generation_config(text: str, said: str, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(DRAFT, folder)
+    (folder / "generation_config.json").write_text(text)
+    common = [f"--model={folder}", "--listen=127.0.0.1:0"]
+    for arguments in (
+        ["gateway", *common, f"--targets={free_address()}"],
+        ["up", *common, "--dtype=float32"],
+    ):
+        assert said in refusal(arguments)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"architectures": 3}'])
 def test_malformed_configuration(text: str, tmp_path: Path) -> None:
     folder = make.make_broken(DRAFT, tmp_path / "config", lambda _: None)
@@ -341,6 +361,10 @@ def http_error(response: httpx.Response, status: int) -> dict[str, Any]:
         b'"text"',
         b'{"prompt": "a",}',
         b'{"prompt": "a"} trailing',
+        b'{"prompt": "a", "messages": [{"role": "user", "content": "a"}], "tokens": [1]}\x00',
+        b'{"prompt": "a", "messages": [{"role": "user", "content": "a"}], "tokens": [1]}\x00{',
+        b'{"prompt": "a", "tokens": [1], "x": 1e999}',
+        b'{"prompt": "\\ud800"}',
         b'{"prompt": "\xff\xfe"}',
         b'{"prompt": "\xed\xa0\x80"}',
         b"\x00\x01\x02",
@@ -365,14 +389,28 @@ def test_malformed_json(http: httpx.Client, body: bytes) -> None:
         ("max_tokens", "many"),
         ("temperature", -0.1),
         ("temperature", "hot"),
-        ("top_p", 0),
+        ("top_p", -0.5),
         ("top_p", 1.5),
         ("top_k", -7),
         ("min_p", 2),
         ("n", 0),
         ("n", 100_000),
         ("stop", 3),
-        ("stop", ["a", "b", "c", "d", "e"]),
+        ("stop", ["a"] * 65),
+        ("stop", ["a" * 5000] * 2),
+        ("seed", 2**64),
+        ("seed", 2**70),
+        ("seed", -(2**63) - 1),
+        ("allowed_token_ids", [1]),
+        ("regex", "a+"),
+        ("json_schema", {"type": "object"}),
+        ("grammar", 'root ::= "a"'),
+        ("function_call", {"name": "f"}),
+        ("modalities", ["text", "audio"]),
+        ("length_penalty", 0.5),
+        ("logits_processors", ["module.Processor"]),
+        ("documents", [{"text": "a"}]),
+        ("truncate_prompt_tokens", 0),
         ("stop", [""]),
         ("seed", "x"),
         ("logprobs", -1),
@@ -412,7 +450,7 @@ def test_prompt_beyond_the_context(http: httpx.Client, demo_cluster: Cluster) ->
         body = {"model": demo_cluster.model, "prompt": [5] * length, "max_tokens": 1}
         message = http_error(http.post("/v1/completions", json=body), 400)["message"]
         assert str(length) in message
-        assert str(CONTEXT) in message
+        assert f"maximum context length is {CONTEXT} tokens" in message
 
 
 def test_no_tokens_wanted(demo_cluster: Cluster) -> None:
@@ -437,6 +475,19 @@ def test_unknown_model_path_and_method(http: httpx.Client) -> None:
     http_error(http.get("/v1/nothing"), 404)
     http_error(http.get("/v1/completions"), 405)
     http_error(http.delete("/v1/models"), 405)
+
+
+def test_many_keys_are_refused_at_once(http: httpx.Client) -> None:
+    """Not in time that grows with their square: 40,000 of them took seconds."""
+    keys = ",".join(f'"{i}":0' for i in range(40_000))
+    for path in ("/tokenize", "/detokenize", "/v1/completions", "/v1/chat/completions"):
+        body = '{"prompt":"a","tokens":[1],"x":{' + keys + "}}"
+        assert "1024 keys" in http_error(http.post(path, content=body), 400)["message"]
+    for count in (16385, 100_000):
+        body = {"messages": [{"role": "user", "content": "a"}] * count, "max_tokens": 1}
+        message = http_error(http.post("/v1/chat/completions", json=body), 400)["message"]
+        assert str(count) in message
+        assert "16384" in message
 
 
 def test_body_too_large(http: httpx.Client, demo_cluster: Cluster) -> None:

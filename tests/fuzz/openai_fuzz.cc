@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "base/check.h"
+#include "gateway/foreign_options.h"
 #include "gateway/json_fields.h"
 #include "gateway/openai_format.h"
 #include "gateway/openai_parse.h"
@@ -23,6 +24,28 @@ void CheckError(const gateway::ApiError& error) {
   SPECFABRIC_CHECK(!gateway::FirstInvalidUtf8(error.message));
   const Json body = Json::parse(gateway::ErrorBody(error), nullptr, /*allow_exceptions=*/false);
   SPECFABRIC_CHECK(body.is_object() && body["error"]["message"] == error.message);
+}
+
+void CheckNames(const std::vector<std::string>& ignored) {
+  const std::string value = gateway::IgnoredFieldsValue(ignored);
+  SPECFABRIC_CHECK(value.size() <= 16 * 80);
+  for (const char c : value) SPECFABRIC_CHECK(c >= ' ' && c <= '~');
+}
+
+// What our parser accepts, nlohmann's accepts too, and to the same value.
+void CheckJson(std::string_view body) {
+  const gateway::Parsed<Json> ours = gateway::ParseJson(body);
+  if (const auto* error = std::get_if<gateway::ApiError>(&ours)) {
+    SPECFABRIC_CHECK(error->status == 400);
+    return;
+  }
+  SPECFABRIC_CHECK(std::get<Json>(ours).dump() == Json::parse(body).dump());
+}
+
+// Template variables are an object, if there are any.
+void CheckVariables(const std::string& variables) {
+  if (variables.empty()) return;
+  SPECFABRIC_CHECK(Json::parse(variables, nullptr, /*allow_exceptions=*/false).is_object());
 }
 
 void CheckTokens(const std::vector<base::TokenId>& tokens) {
@@ -44,6 +67,9 @@ void CheckGeneration(const gateway::GenerationRequest& request) {
     if (const auto* tokens = std::get_if<std::vector<base::TokenId>>(&prompt)) CheckTokens(*tokens);
   }
   CheckTokens(request.stop_token_ids);
+  CheckNames(request.ignored_fields);
+  CheckVariables(request.template_variables);
+  SPECFABRIC_CHECK(request.keep_prompt_tokens >= gateway::kFitPrompt);
   SPECFABRIC_CHECK(request.n >= 1 && request.logprobs >= -1);
   SPECFABRIC_CHECK(request.logprobs <= gateway::kMaxTopLogprobs);
   SPECFABRIC_CHECK(request.stop.size() <= gateway::kMaxStops);
@@ -61,8 +87,13 @@ void CheckGeneration(const gateway::GenerationRequest& request) {
 void Check(const gateway::GenerationRequest& request) { CheckGeneration(request); }
 void Check(const gateway::TokenizeRequest& request) {
   if (!request.messages.empty()) CheckMessages(request.messages);
+  CheckVariables(request.template_variables);
+  CheckNames(request.ignored_fields);
 }
-void Check(const gateway::DetokenizeRequest& request) { CheckTokens(request.tokens); }
+void Check(const gateway::DetokenizeRequest& request) {
+  CheckTokens(request.tokens);
+  CheckNames(request.ignored_fields);
+}
 
 template <typename T>
 void CheckParsed(const gateway::Parsed<T>& parsed) {
@@ -95,6 +126,13 @@ std::vector<fuzz::Bytes> fuzz::Seeds() {
           R"("logprobs":true,"top_logprobs":2,"response_format":{"type":"text"}})"},
       {1, R"({"messages":[{"role":"assistant","content":null,"tool_calls":[]}],"tools":[],)"
           R"("tool_choice":"auto","add_generation_prompt":false,"stop":"x"})"},
+      {1, R"({"messages":[{"role":"assistant","content":null}],"documents":[{"text":"d"}],)"
+          R"("chat_template_kwargs":{"enable_thinking":false},"reasoning_effort":"low",)"
+          R"("truncate_prompt_tokens":-1,"unknown":1,"a":1,"a":2,"top_p":0})"},
+      {0,
+       R"({"prompt":"a","seed":-9223372036854775809,"include_stop_str_in_output":true,)"
+       R"("skip_special_tokens":false,"return_tokens_as_token_ids":true,"regex":null,)"
+       R"("modalities":["text"],"stream_options":{"continuous_usage_stats":false},"stream":true})"},
       {2, R"({"prompt":"text","add_special_tokens":false})"},
       {2, R"({"messages":[{"role":"user","content":"\u00e9\ud83d\ude00"}]})"},
       {3, R"({"model":"m","tokens":[0,1,2147483647]})"},
@@ -111,6 +149,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using specfabric::kEndpoints;
   if (size == 0) return 0;
   const std::string body(reinterpret_cast<const char*>(data) + 1, size - 1);
+  specfabric::CheckJson(body);
   kEndpoints[data[0] % std::size(kEndpoints)](body);
   return 0;
 }

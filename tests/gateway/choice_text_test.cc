@@ -52,7 +52,7 @@ std::vector<base::TokenLogprobs> Scores(const Ids& ids) {
   return scores;
 }
 
-TEST(ChoiceTextTest, PromptAndOutputMakeTheWholeText) {
+void CheckThatPromptAndOutputMakeTheWhole(bool skip_special_tokens) {
   std::mt19937 random(11);
   int checked = 0;
   for (const std::string& name : tokenizer::FixtureNames()) {
@@ -62,15 +62,31 @@ TEST(ChoiceTextTest, PromptAndOutputMakeTheWholeText) {
       const Ids ids = tokenizer->Encode(tokenizer::RandomText(random, 30), trial % 2 == 0).value();
       const absl::Span<const base::TokenId> all = ids;
       const size_t cut = random() % (ids.size() + 1);
-      const std::string prompt = tokenizer->Decode(all.first(cut), true).value();
-      const std::string whole = tokenizer->Decode(ids, true).value();
+      const std::string prompt = tokenizer->Decode(all.first(cut), skip_special_tokens).value();
+      const std::string whole = tokenizer->Decode(ids, skip_special_tokens).value();
       if (!whole.starts_with(prompt)) continue;  // cut inside a character
-      const std::string output = TextOf(Make(*tokenizer, all.first(cut)), all.subspan(cut), random);
+      const std::string output =
+          TextOf(Make(*tokenizer, all.first(cut), {.skip_special_tokens = skip_special_tokens}),
+                 all.subspan(cut), random);
       ASSERT_EQ(prompt + output, whole) << name << ", cut at " << cut << " of " << ids.size();
       ++checked;
     }
   }
   EXPECT_GT(checked, 1000);
+}
+
+TEST(ChoiceTextTest, PromptAndOutputMakeTheWholeText) {
+  CheckThatPromptAndOutputMakeTheWhole(true);
+}
+
+TEST(ChoiceTextTest, SpecialTokensShowWhereTheyAreNotSkipped) {
+  CheckThatPromptAndOutputMakeTheWhole(false);
+  const auto tokenizer = LoadFixture("byte_level_words");
+  const Ids ids = tokenizer->Encode("he<|end|>he", false).value();
+  std::mt19937 random(3);
+  EXPECT_EQ(TextOf(Make(*tokenizer, {}), ids, random), "hehe");
+  EXPECT_EQ(TextOf(Make(*tokenizer, {}, {.skip_special_tokens = false}), ids, random),
+            "he<|end|>he");
 }
 
 TEST(ChoiceTextTest, ADecoderOfWholeTextsGivesItAtTheEnd) {
@@ -114,6 +130,17 @@ TEST(ChoiceTextTest, AStopTokenHasNoTextAndIsReported) {
   const auto piece = text.Append({&word.back(), 1}, {}).value();
   EXPECT_EQ(piece.text, "");
   EXPECT_EQ(piece.ids, Ids({word.back()}));
+}
+
+TEST(ChoiceTextTest, StopsCanBePartOfTheText) {
+  const auto tokenizer = LoadFixture("byte_level_words");
+  const Ids ids = tokenizer->Encode("that is right, he said", false).value();
+  const std::string whole = tokenizer->Decode(ids, true).value();
+  ChoiceText by_string = Make(*tokenizer, {}, {.stop = {"ght, h"}, .include_stop = true});
+  EXPECT_EQ(by_string.Append(ids, {}).value().text, whole.substr(0, whole.find("ght, h") + 6));
+  EXPECT_TRUE(by_string.stopped());
+  ChoiceText by_token = Make(*tokenizer, {}, {.stop_ids = {ids.back()}, .include_stop = true});
+  EXPECT_EQ(by_token.Append(ids, {}).value().text + by_token.Finish().value(), whole);
 }
 
 TEST(ChoiceTextTest, LogprobsStandBesideTheirText) {

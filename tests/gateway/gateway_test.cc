@@ -227,7 +227,7 @@ TEST_F(GatewayTest, NothingWantedNeedsNoTarget) {
 TEST_F(GatewayTest, LongPromptsAreServedToo) {
   const std::string prompt(20 << 10, 'n');  // encoded away from the io thread
   EXPECT_THAT(ErrorOf(Client().Post("/v1/completions", "{\"prompt\": \"" + prompt + "\"}"), 400),
-              HasSubstr("context holds 500"));
+              HasSubstr("maximum context length is 500 tokens"));
 }
 
 TEST_F(GatewayTest, SmallEndpoints) {

@@ -130,20 +130,20 @@ TEST(FormatTest, TokenIdsWhereAskedFor) {
 
 TEST(FormatTest, Chunks) {
   ChoicePart part{.text = "x"};
-  Json json = Read(Chunk(Head(false), part, true, false));
+  Json json = Read(Chunk(Head(false), part, false));
   EXPECT_EQ(json["object"], "text_completion");
   EXPECT_EQ(json["choices"][0]["text"], "x");
   EXPECT_TRUE(json["choices"][0]["finish_reason"].is_null());
   EXPECT_FALSE(json.contains("usage"));
   EXPECT_FALSE(json.contains("exactness"));
 
-  json = Read(Chunk(Head(true), part, true, true));
+  json = Read(Chunk(Head(true), part, true));
   EXPECT_EQ(json["object"], "chat.completion.chunk");
-  EXPECT_EQ(json["choices"][0]["delta"], Json({{"role", "assistant"}, {"content", "x"}}));
+  EXPECT_EQ(json["choices"][0]["delta"], Json({{"content", "x"}}));
   EXPECT_TRUE(json["usage"].is_null());
 
   part = {.finish_reason = "stop"};
-  json = Read(Chunk(Head(true), part, false, true));
+  json = Read(Chunk(Head(true), part, true));
   EXPECT_EQ(json["choices"][0]["delta"], Json::object());
   EXPECT_EQ(json["choices"][0]["finish_reason"], "stop");
   EXPECT_EQ(json["exactness"], "token");
@@ -151,6 +151,31 @@ TEST(FormatTest, Chunks) {
   json = Read(UsageChunk(Head(true), {1, 2, {}}));
   EXPECT_EQ(json["choices"], Json::array());
   EXPECT_EQ(json["usage"]["completion_tokens"], 2);
+}
+
+TEST(FormatTest, AChatBeginsWithTheRoleAlone) {
+  const Json json = Read(RoleChunk(Head(true), 2, true));
+  EXPECT_EQ(json["object"], "chat.completion.chunk");
+  EXPECT_EQ(json["choices"], Json::array({{{"index", 2},
+                                           {"delta", {{"role", "assistant"}, {"content", ""}}},
+                                           {"logprobs", nullptr},
+                                           {"finish_reason", nullptr}}}));
+  EXPECT_TRUE(json["usage"].is_null());
+  EXPECT_FALSE(json.contains("exactness"));
+  EXPECT_FALSE(Read(RoleChunk(Head(true), 0, false)).contains("usage"));
+}
+
+TEST(FormatTest, TokensByTheirIds) {
+  ChoicePart part{.with_logprobs = true, .tokens_as_ids = true};
+  part.entries = {Entry(7, "a", -1, 0)};
+  part.entries[0].top = {{7, "a", -1}, {8, "b", -2}};
+  const Json completion = Read(Answer(Head(false), {part}, {}))["choices"][0]["logprobs"];
+  EXPECT_EQ(completion["tokens"], Json({"token_id:7"}));
+  EXPECT_EQ(completion["top_logprobs"][0], Json({{"token_id:7", -1.0}, {"token_id:8", -2.0}}));
+  const Json chat = Read(Answer(Head(true), {part}, {}))["choices"][0]["logprobs"]["content"][0];
+  EXPECT_EQ(chat["token"], "token_id:7");
+  EXPECT_EQ(chat["bytes"], Json({97}));  // still the token's own
+  EXPECT_EQ(chat["top_logprobs"][1]["token"], "token_id:8");
 }
 
 TEST(FormatTest, Errors) {

@@ -1,5 +1,6 @@
 #include "gateway/openai_parse.h"
 
+#include <cmath>
 #include <limits>
 #include <string>
 #include <utility>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "gateway/json_fields.h"
+#include "gateway/parse_messages.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -57,7 +59,9 @@ TEST(ParseCompletionTest, EveryField) {
     "presence_penalty": -2, "frequency_penalty": 0.5, "repetition_penalty": 1.25,
     "logit_bias": {"70": -100, "3": 2.5, "5": 0}, "min_tokens": 0,
     "suffix": null, "add_special_tokens": false, "unheard_of": [1], "slo_tpot_ms": 12.5,
-    "priority": -7, "cache_salt": "s", "timeout": 1.5})"));
+    "priority": -7, "cache_salt": "s", "timeout": 1.5, "include_stop_str_in_output": true,
+    "skip_special_tokens": false, "return_tokens_as_token_ids": true,
+    "truncate_prompt_tokens": 9})"));
   EXPECT_EQ(request.model, "m");
   EXPECT_EQ(request.prompts.size(), 2u);
   EXPECT_EQ(request.n, 2);
@@ -82,6 +86,9 @@ TEST(ParseCompletionTest, EveryField) {
   EXPECT_EQ(request.priority, 7);  // the lowest number goes first
   EXPECT_EQ(request.cache_salt, "s");
   EXPECT_EQ(request.timeout, 1500 * base::kMillisecond);
+  EXPECT_TRUE(request.include_stop && !request.skip_special_tokens && request.tokens_as_ids);
+  EXPECT_EQ(request.keep_prompt_tokens, 9);
+  EXPECT_EQ(request.ignored_fields, std::vector<std::string>({"unheard_of"}));
 }
 
 TEST(ParseCompletionTest, NeutralRulesAreNone) {
@@ -138,6 +145,123 @@ TEST(ParseCompletionTest, NumbersAsPeopleWriteThem) {
   EXPECT_EQ(Good(ParseCompletion(R"({"prompt": "a", "max_tokens": null})")).max_tokens, 16);
 }
 
+// All 64 bits; what is beyond them is refused rather than taken for the nearest (above).
+TEST(ParseCompletionTest, SeedsHave64Bits) {
+  const std::vector<std::pair<std::string, uint64_t>> cases = {
+      {"0", 0},
+      {"-0", 0},
+      {"1e3", 1000},
+      {"5.0", 5},
+      {"-1", UINT64_MAX},
+      {"-1.0", UINT64_MAX},
+      {"9223372036854775807", INT64_MAX},
+      {"9223372036854775808", uint64_t{1} << 63},
+      {"18446744073709551615", UINT64_MAX},
+      {"-9223372036854775808", uint64_t{1} << 63},
+  };
+  for (const auto& [given, seed] : cases) {
+    const auto request = Good(ParseCompletion(R"({"prompt": "a", "seed": )" + given + "}"));
+    EXPECT_TRUE(request.has_seed);
+    EXPECT_EQ(request.sampling.seed, seed) << given;
+  }
+  EXPECT_EQ(Bad(ParseCompletion(R"({"prompt": "a", "seed": 18446744073709551616})")).message,
+            "'seed' must be a whole number from -2^63 to 2^64 - 1, got 1.8446744073709552e+19");
+  EXPECT_FALSE(Good(ParseCompletion(R"({"prompt": "a", "seed": null})")).has_seed);
+}
+
+// Integers that do not fit keep their meaning: as many as there are, or out of range.
+TEST(ParseCompletionTest, IntegersBeyond64BitsAreNotTakenForOthers) {
+  const std::string huge = "99999999999999999999999";
+  const auto request = Good(ParseCompletion(R"({"prompt": "a", "truncate_prompt_tokens": )" + huge +
+                                            R"(, "max_tokens": )" + huge + "}"));
+  EXPECT_EQ(request.max_tokens, INT64_MAX);
+  EXPECT_EQ(request.keep_prompt_tokens, INT64_MAX);
+  for (const char* field : {"n", "top_k", "logprobs", "priority", "best_of", "min_tokens"}) {
+    for (const std::string& value : {huge, "-" + huge}) {
+      const auto error =
+          Bad(ParseCompletion(R"({"prompt": "a", ")" + std::string(field) + "\": " + value + "}"));
+      EXPECT_EQ(error.param, field) << value;
+    }
+  }
+  EXPECT_EQ(Bad(ParseCompletion(R"({"prompt": [)" + huge + "]}")).param, "prompt");
+  EXPECT_EQ(Bad(ParseDetokenize(R"({"tokens": [)" + huge + "]}")).param, "tokens");
+}
+
+TEST(ParseCompletionTest, TopPOfZeroIsGreedy) {
+  for (const char* zero : {"0", "0.0", "-0.0"}) {
+    const auto request = Good(ParseCompletion(R"({"prompt": "a", "temperature": 1.5, "top_p": )" +
+                                              std::string(zero) + "}"));
+    EXPECT_EQ(request.sampling,
+              Good(ParseCompletion(R"({"prompt": "a", "temperature": 0})")).sampling)
+        << zero;
+  }
+}
+
+TEST(ParseCompletionTest, NegativeZerosAreZeros) {
+  const auto request = Good(ParseCompletion(R"({"prompt": "a", "temperature": -0.0,
+      "min_p": -0.0, "presence_penalty": -0.0, "frequency_penalty": -0.0})"));
+  for (const float value : {request.sampling.temperature, request.sampling.min_p,
+                            request.rules.presence_penalty, request.rules.frequency_penalty}) {
+    EXPECT_EQ(value, 0.0f);
+    EXPECT_FALSE(std::signbit(value));
+  }
+}
+
+TEST(ParseCompletionTest, ManyStopStringsUpToABound) {
+  const auto body = [](size_t count, size_t size) {
+    std::string stops;
+    for (size_t i = 0; i < count; ++i) {
+      stops += (i == 0 ? "\"" : ",\"") + std::string(size, 's') + "\"";
+    }
+    return R"({"prompt": "a", "stop": [)" + stops + "]}";
+  };
+  EXPECT_EQ(Good(ParseCompletion(body(5, 3))).stop.size(), 5u);
+  EXPECT_EQ(Good(ParseCompletion(body(kMaxStops, kMaxStopBytes / kMaxStops))).stop.size(), 64u);
+  EXPECT_EQ(Bad(ParseCompletion(body(kMaxStops + 1, 1))).message,
+            "'stop' must be a string or a list of at most 64 strings, none of them empty, of 8192 "
+            "bytes together, got a list of 65");
+  EXPECT_EQ(Bad(ParseCompletion(body(2, kMaxStopBytes / 2 + 1))).param, "stop");
+  EXPECT_EQ(Bad(ParseCompletion(body(1, kMaxStopBytes + 1))).param, "stop");
+}
+
+TEST(ParseCompletionTest, DefaultsHoldForWhatIsLeftOut) {
+  const SamplingDefaults defaults = {.temperature = 0.5,
+                                     .top_p = 0.75,
+                                     .top_k = 20,
+                                     .min_p = 0.25,
+                                     .repetition_penalty = 1.5,
+                                     .max_tokens = 77};
+  const std::string chat = R"({"messages": [{"role": "user", "content": "a"}])";
+  for (const auto& request : {Good(ParseCompletion(R"({"prompt": "a", "top_k": null})", defaults)),
+                              Good(ParseChat(chat + "}", defaults))}) {
+    EXPECT_EQ(request.sampling.temperature, 0.5f);
+    EXPECT_EQ(request.sampling.top_p, 0.75f);
+    EXPECT_EQ(request.sampling.top_k, 20);
+    EXPECT_EQ(request.sampling.min_p, 0.25f);
+    EXPECT_EQ(request.rules.repetition_penalty, 1.5f);
+    EXPECT_EQ(request.max_tokens, request.chat ? 77 : 16);
+  }
+  const std::string said = R"("temperature": 1, "top_p": 1, "top_k": -1, "min_p": 0,
+                              "repetition_penalty": 1, "max_tokens": 5})";
+  for (const auto& request : {Good(ParseCompletion(R"({"prompt": "a", )" + said, defaults)),
+                              Good(ParseChat(chat + ", " + said, defaults))}) {
+    EXPECT_EQ(request.sampling, base::SamplingParams());
+    EXPECT_EQ(request.rules, base::LogitRules());
+    EXPECT_EQ(request.max_tokens, 5);
+  }
+}
+
+TEST(ParseCompletionTest, StreamOptionsOfOthers) {
+  const std::string head = R"({"prompt": "a", "stream": true, "stream_options": )";
+  const auto request = Good(ParseCompletion(
+      head + R"({"include_usage": true, "continuous_usage_stats": false, "new": 1}})"));
+  EXPECT_TRUE(request.include_usage);
+  EXPECT_EQ(request.ignored_fields, std::vector<std::string>({"stream_options.new"}));
+  const auto error = Bad(ParseCompletion(head + R"({"continuous_usage_stats": true}})"));
+  EXPECT_EQ(error.param, "stream_options");
+  EXPECT_THAT(error.message, HasSubstr("'continuous_usage_stats'"));
+}
+
 TEST(ParseCompletionTest, NumbersThatRoundToTheirLimitsStayInRange) {
   const auto request =
       Good(ParseCompletion(R"({"prompt": "a", "top_p": 1e-60, "min_p": 0.99999999999})"));
@@ -162,7 +286,7 @@ TEST(ParseCompletionTest, NamesTheFieldAndWhatItHolds) {
       {"temperature", "-0.1"},
       {"temperature", "2.5"},
       {"temperature", "true"},
-      {"top_p", "0"},
+      {"top_p", "-0.1"},
       {"top_p", "1.5"},
       {"top_k", "-7"},
       {"min_p", "1"},
@@ -172,18 +296,24 @@ TEST(ParseCompletionTest, NamesTheFieldAndWhatItHolds) {
       {"stop", "3"},
       {"stop", "[\"\"]"},
       {"stop", "\"\""},
-      {"stop", "[\"a\", \"b\", \"c\", \"d\", \"e\"]"},
       {"stop", "[\"a\", 1]"},
       {"stop_token_ids", "[\"a\"]"},
       {"seed", "\"x\""},
       {"seed", "1.5"},
+      {"seed", "-1.5"},
+      {"seed", "18446744073709551616"},
+      {"seed", "18446744073709551617"},
+      {"seed", "99999999999999999999999"},
+      {"seed", "1e300"},
+      {"seed", "-9223372036854775809"},
+      {"seed", "-1e19"},
+      {"seed", "true"},
       {"logprobs", "-1"},
       {"logprobs", "21"},
       {"logprobs", "true"},
       {"stream", "\"yes\""},
       {"stream_options", "{\"include_usage\": true}"},
       {"echo", "1"},
-      {"user", "7"},
       {"ignore_eos", "0"},
       {"suffix", "\"x\""},
       {"logit_bias", "{\"1\": 100.5}"},
@@ -211,6 +341,13 @@ TEST(ParseCompletionTest, NamesTheFieldAndWhatItHolds) {
       {"priority", "\"high\""},
       {"cache_salt", "\"\""},
       {"cache_salt", "5"},
+      {"include_stop_str_in_output", "1"},
+      {"skip_special_tokens", "\"no\""},
+      {"return_tokens_as_token_ids", "1"},
+      {"truncate_prompt_tokens", "0"},
+      {"truncate_prompt_tokens", "-2"},
+      {"truncate_prompt_tokens", "1.5"},
+      {"max_completion_tokens", "-1"},
       {"timeout", "0"},
       {"timeout", "-1"},
       {"timeout", "86401"},
@@ -246,6 +383,18 @@ TEST(ParseBodyTest, MalformedBodies) {
       "\"text\"",
       R"({"prompt": "a",})",
       R"({"prompt": "a"} trailing)",
+      std::string("{\"prompt\": \"a\"}\0", 16),
+      std::string("{\"prompt\": \"a\"}\0rubbish", 23),
+      std::string("{\"prompt\": \"a\"}\n\0{}", 19),
+      std::string("{\"prompt\": \"a\0b\"}", 17),
+      R"({"prompt": "a"}{"prompt": "a"})",
+      R"({"prompt": "a", "temperature": NaN})",
+      R"({"prompt": "a", "temperature": Infinity})",
+      R"({"prompt": "a", "temperature": 1e999})",
+      R"({"prompt": "\udc00\ud800"})",
+      R"({"prompt": "\ud800x"})",
+      R"({'prompt': "a"})",
+      "{\"prompt\": \"a\nb\"}",
       "{\"prompt\": \"\xff\xfe\"}",
       "{\"prompt\": \"\xed\xa0\x80\"}",
       R"({"prompt": "\ud800"})",
@@ -311,6 +460,83 @@ TEST(ParseChatTest, ChecksMessages) {
     EXPECT_EQ(error.param, "messages") << messages;
     EXPECT_THAT(error.message, HasSubstr("messages")) << messages;
   }
+}
+
+TEST(ParseChatTest, MessagesWithoutContent) {
+  const auto request = Good(ParseChat(R"({"messages": [
+      {"role": "user", "content": "a"}, {"role": "assistant", "content": null},
+      {"role": "assistant"}, {"role": "assistant", "content": null, "tool_calls": []},
+      {"role": "assistant", "content": null, "tool_calls": [{"id": "1"}]},
+      {"role": "assistant", "tool_calls": [{"id": "1"}]},
+      {"role": "tool", "content": null}]})"));
+  EXPECT_EQ(request.messages,
+            R"([{"role":"user","content":"a"},{"role":"assistant","content":""},)"
+            R"({"role":"assistant","content":""},)"
+            R"({"role":"assistant","content":"","tool_calls":[]},)"
+            R"({"role":"assistant","content":null,"tool_calls":[{"id":"1"}]},)"
+            R"({"role":"assistant","tool_calls":[{"id":"1"}]},{"role":"tool","content":""}])");
+  EXPECT_EQ(Bad(ParseChat(R"({"messages": [{"role": "user", "content": null}]})")).message,
+            "'messages[0]' must have a string or a list of text parts as 'content', got "
+            "{\"role\":\"user\",\"content\":null}");
+}
+
+TEST(ParseChatTest, BoundsItsLists) {
+  const auto list = [](const char* entry, size_t count) {
+    std::string text = "[";
+    for (size_t i = 0; i < count; ++i) text += std::string(i == 0 ? "" : ",") + entry;
+    return text + "]";
+  };
+  const char* const message = R"({"role":"user","content":"a"})";
+  EXPECT_FALSE(
+      Good(ParseChat("{\"messages\": " + list(message, kMaxMessages) + "}")).messages.empty());
+  EXPECT_EQ(Bad(ParseChat("{\"messages\": " + list(message, kMaxMessages + 1) + "}")).message,
+            "'messages' has 16385 entries; at most 16384 are allowed");
+  const std::string head = R"({"messages": [{"role": "user", "content": "a"}], )";
+  for (const char* field : {"tools", "functions", "documents"}) {
+    EXPECT_EQ(Bad(ParseChat(head + "\"" + field + "\": " + list("{}", 1025) + "}")).message,
+              "'" + std::string(field) + "' has 1025 entries; at most 1024 are allowed");
+  }
+}
+
+TEST(ParseChatTest, VariablesForTheTemplate) {
+  const std::string head = R"({"messages": [{"role": "user", "content": "a"}], )";
+  const auto variables = [&](const std::string& rest) {
+    return Good(ParseChat(head + rest + "}")).template_variables;
+  };
+  EXPECT_EQ(variables(R"("n": 1)"), "");
+  EXPECT_EQ(variables(R"("chat_template_kwargs": {})"), "");
+  EXPECT_EQ(variables(R"("chat_template_kwargs": {"enable_thinking": false, "b": [1]})"),
+            R"({"enable_thinking":false,"b":[1]})");
+  EXPECT_EQ(variables(R"("documents": [{"title": "t", "text": "x"}])"),
+            R"({"documents":[{"title":"t","text":"x"}]})");
+  EXPECT_EQ(variables(R"("reasoning_effort": "none")"),
+            R"({"reasoning_effort":"none","enable_thinking":false})");
+  EXPECT_EQ(
+      variables(R"("reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": false})"),
+      R"({"enable_thinking":false,"reasoning_effort":"low"})");
+  const std::vector<std::pair<std::string, std::string>> wrong = {
+      {"chat_template_kwargs", R"([1])"},
+      {"chat_template_kwargs", R"({"messages": []})"},
+      {"chat_template_kwargs", R"({"tools": []})"},
+      {"chat_template_kwargs", R"({"add_generation_prompt": false})"},
+      {"chat_template_kwargs", R"({"chat_template": "x"})"},
+      {"documents", R"({"a": 1})"},
+      {"documents", R"(["a"])"},
+      {"documents", R"([{}], "chat_template_kwargs": {"documents": []})"},
+      {"reasoning_effort", R"("much")"},
+      {"reasoning_effort", R"(0.5)"},
+  };
+  for (const auto& [field, value] : wrong) {
+    EXPECT_EQ(Bad(ParseChat(head + "\"" + field + "\": " + value + "}")).param, field) << value;
+  }
+  const auto tokenize = ParseTokenize(head + R"("chat_template_kwargs": {"a": 1}})");
+  EXPECT_EQ(std::get<TokenizeRequest>(tokenize).template_variables, R"({"a":1})");
+}
+
+TEST(ParseChatTest, SpecialTokensAroundTheTemplateIfAskedFor) {
+  EXPECT_TRUE(Good(ParseChat(R"({"messages": [{"role": "user", "content": "a"}],
+                                 "add_special_tokens": true})"))
+                  .add_special_tokens);
 }
 
 TEST(ParseChatTest, BestOfIsRefused) {

@@ -107,8 +107,58 @@ TEST_F(PrepareTest, PromptsBeyondTheContext) {
   EXPECT_EQ(error.code, "context_length_exceeded");
   error = Bad("{\"prompt\": [" + ids + ",1], \"max_tokens\": 0}");
   EXPECT_EQ(error.status, 400);
-  EXPECT_THAT(error.message, HasSubstr("21 tokens"));
-  EXPECT_THAT(error.message, HasSubstr("20"));
+  EXPECT_EQ(error.message,
+            "'prompt' has 21 tokens; this model's maximum context length is 20 tokens, prompt and "
+            "output together");
+}
+
+TEST_F(PrepareTest, KeepsTheEndOfAPrompt) {
+  const std::string ids = R"({"prompt": [1, 2, 3, 4, 5], "truncate_prompt_tokens": )";
+  const Prepared three = Good(ids + "3}");
+  EXPECT_EQ(three.submits[0].prompt, Ids({3, 4, 5}));
+  EXPECT_EQ(three.prompts[0].ids, Ids({3, 4, 5}));
+  EXPECT_EQ(three.prompt_tokens, 3);
+  EXPECT_EQ(three.submits[0].max_tokens, 16);
+  EXPECT_EQ(Good(ids + "5}").submits[0].prompt.size(), 5u);
+  EXPECT_EQ(Good(ids + "1e30}").submits[0].prompt.size(), 5u);
+  // Of a text, the given text is gone with its beginning; of a whole one it is not.
+  const Prepared text = Good(R"({"prompt": "that he said", "truncate_prompt_tokens": 1})");
+  Ids whole = tokenizer_->Encode("that he said", true).value();
+  EXPECT_EQ(text.submits[0].prompt, Ids({whole.back()}));
+  EXPECT_FALSE(text.prompts[0].has_text);
+  EXPECT_TRUE(Good(R"({"prompt": "no", "truncate_prompt_tokens": 9})").prompts[0].has_text);
+}
+
+TEST_F(PrepareTest, FitsAPromptToTheContext) {
+  std::string ids = "0";
+  for (int i = 1; i < 50; ++i) ids += "," + std::to_string(i);
+  const std::string head = R"({"prompt": [)" + ids + R"(], "truncate_prompt_tokens": -1)";
+  const auto kept = [&](const std::string& rest) {
+    const Prepared prepared = Good(head + rest + "}");
+    EXPECT_EQ(prepared.submits[0].prompt.back(), 49);
+    return std::pair(prepared.submits[0].prompt.size(), prepared.submits[0].max_tokens);
+  };
+  EXPECT_EQ(kept(""), (std::pair<size_t, int32_t>(4, 16)));
+  EXPECT_EQ(kept(R"(, "max_tokens": 5)"), (std::pair<size_t, int32_t>(15, 5)));
+  EXPECT_EQ(kept(R"(, "max_tokens": 0)"), (std::pair<size_t, int32_t>(20, 0)));
+  EXPECT_EQ(kept(R"(, "max_tokens": 1000)"), (std::pair<size_t, int32_t>(1, 19)));
+  const Prepared chat = Good(R"({"messages": [{"role": "user", "content": "that that that that"}],
+                                 "truncate_prompt_tokens": -1})",
+                             true);
+  EXPECT_EQ(chat.submits[0].prompt.size(), 19u);
+  EXPECT_EQ(chat.submits[0].max_tokens, 1);
+  EXPECT_EQ(Bad(R"({"prompt": [1, 2], "truncate_prompt_tokens": 0})").param,
+            "truncate_prompt_tokens");
+}
+
+TEST_F(PrepareTest, TopPOfZeroIsTemperatureZero) {
+  const std::string rest = R"("prompt": "a", "seed": 3, "presence_penalty": 1, "n": 2})";
+  const Prepared greedy = Good(R"({"temperature": 0, )" + rest);
+  const Prepared zero = Good(R"({"temperature": 0.9, "top_p": 0, )" + rest);
+  ASSERT_EQ(zero.submits.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(schemas::Encode(zero.submits[i]), schemas::Encode(greedy.submits[i]));
+  }
 }
 
 TEST_F(PrepareTest, EchoWithLogprobsScores) {
@@ -141,6 +191,47 @@ TEST_F(PrepareTest, ChatGoesThroughTheTemplate) {
   EXPECT_EQ(prepared.submits[0].prompt, tokenizer_->Encode(rendered, false).value());
   EXPECT_EQ(prepared.submits[0].max_tokens,
             500 - static_cast<int32_t>(prepared.submits[0].prompt.size()));
+}
+
+TEST_F(PrepareTest, VariablesReachTheTemplate) {
+  const tokenizer::TempDir folder;
+  folder.CopyTokenizer("byte_level_words");
+  folder.Write("tokenizer_config.json", "{}");
+  folder.Write(
+      "chat_template.jinja",
+      "{{ messages[0].content }}{% if enable_thinking is defined and not enable_thinking %} "
+      "no{% endif %}{% for d in documents or [] %} {{ d.text }}{% endfor %}");
+  tokenizer_ = tokenizer::LoadFrom(folder);
+  model_.context = 500;
+  const auto rendered = [this](const std::string& rest) {
+    const std::string body = R"({"messages": [{"role": "user", "content": "that"}])" + rest + "}";
+    const Prepared prepared = Good(body, true);
+    const Parsed<TokenizeRequest> tokenize = ParseTokenize(body);
+    EXPECT_EQ(std::get<Ids>(Tokenize(std::get<TokenizeRequest>(tokenize), *tokenizer_)),
+              prepared.submits[0].prompt);
+    return tokenizer_->Decode(prepared.submits[0].prompt, false).value();
+  };
+  EXPECT_EQ(rendered(""), "that");
+  EXPECT_EQ(rendered(R"(, "chat_template_kwargs": {"enable_thinking": false})"), "that no");
+  EXPECT_EQ(rendered(R"(, "chat_template_kwargs": {"enable_thinking": true})"), "that");
+  EXPECT_EQ(rendered(R"(, "reasoning_effort": "none")"), "that no");
+  EXPECT_EQ(rendered(R"(, "reasoning_effort": "low")"), "that");
+  EXPECT_EQ(rendered(R"(, "documents": [{"text": "he"}, {"text": "is"}])"), "that he is");
+}
+
+TEST_F(PrepareTest, SpecialTokensAroundAChatIfAskedFor) {
+  model_.context = 500;
+  const std::string messages = R"([{"role": "user", "content": "that"}])";
+  const std::string text = tokenizer_->ApplyChatTemplate(messages, true).value();
+  EXPECT_EQ(
+      Good(R"({"add_special_tokens": true, "messages": )" + messages + "}", true).submits[0].prompt,
+      tokenizer_->Encode(text, true).value());
+}
+
+TEST_F(PrepareTest, LongNamesAreShownShort) {
+  const std::string name(1 << 20, 'x');
+  EXPECT_LT(Bad(R"({"prompt": "a", "model": ")" + name + "\"}").message.size(), 300u);
+  EXPECT_LT(Bad(R"({"prompt": "a", "coupling": ")" + name + "\"}").message.size(), 300u);
 }
 
 TEST_F(PrepareTest, WithoutATemplateThereIsNoChat) {

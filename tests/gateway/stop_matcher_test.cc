@@ -27,8 +27,9 @@ TEST(StopMatcherTest, DoesNotCountWhatEndsTooEarly) {
   EXPECT_TRUE(matcher.matched());
 }
 
-Cut CutOf(const std::vector<std::string>& stops, const std::vector<std::string>& pieces) {
-  StopMatcher matcher(stops);
+Cut CutOf(const std::vector<std::string>& stops, const std::vector<std::string>& pieces,
+          bool include = false) {
+  StopMatcher matcher(stops, include);
   std::string text;
   for (const auto& piece : pieces) text += matcher.Push(piece);
   text += matcher.Finish();
@@ -36,7 +37,8 @@ Cut CutOf(const std::vector<std::string>& stops, const std::vector<std::string>&
 }
 
 // The definition: of all occurrences the one that ends first, of those the one that starts first.
-Cut Reference(const std::vector<std::string>& stops, const std::string& text) {
+Cut Reference(const std::vector<std::string>& stops, const std::string& text,
+              bool include = false) {
   for (size_t end = 1; end <= text.size(); ++end) {
     size_t longest = 0;
     for (const auto& stop : stops) {
@@ -44,7 +46,7 @@ Cut Reference(const std::vector<std::string>& stops, const std::string& text) {
         longest = std::max(longest, stop.size());
       }
     }
-    if (longest > 0) return {text.substr(0, end - longest), true};
+    if (longest > 0) return {text.substr(0, include ? end : end - longest), true};
   }
   return {text, false};
 }
@@ -76,6 +78,15 @@ TEST(StopMatcherTest, NothingComesAfterAMatch) {
   EXPECT_TRUE(matcher.matched());
   EXPECT_EQ(matcher.Push("more"), "");
   EXPECT_EQ(matcher.Finish(), "");
+}
+
+TEST(StopMatcherTest, AnIncludedStopHoldsNothingBack) {
+  StopMatcher matcher({"END"}, /*include=*/true);
+  EXPECT_EQ(matcher.Push("text E"), "text E");
+  EXPECT_EQ(matcher.Push("N"), "N");
+  EXPECT_EQ(matcher.Push("D and more"), "D");
+  EXPECT_TRUE(matcher.matched());
+  EXPECT_EQ(matcher.Push("more") + matcher.Finish(), "");
 }
 
 TEST(StopMatcherTest, TheMatchThatEndsFirstWins) {
@@ -114,6 +125,7 @@ TEST(StopMatcherTest, RandomTextsAndCutsAgreeWithTheDefinition) {
     }
     const Cut expected = Reference(stops, text);
     ASSERT_EQ(CutOf(stops, pieces), expected) << text;
+    ASSERT_EQ(CutOf(stops, pieces, /*include=*/true), Reference(stops, text, true)) << text;
     matches += expected.matched;
   }
   EXPECT_GT(matches, 1000);

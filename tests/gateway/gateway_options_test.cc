@@ -1,0 +1,193 @@
+// Options of requests through the whole gateway: what a client sees of them, and what a target.
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/gateway/gateway_fixture.h"
+
+namespace specfabric::gateway {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr const char* kHeader = "specfabric-ignored-fields";
+
+class GatewayOptionsTest : public GatewayFixture {
+ protected:
+  GatewayOptionsTest() {
+    AddTarget();
+    StartGateway();
+  }
+
+  // The events of a streamed answer but for the last.
+  std::vector<Json> Events(const std::string& path, const std::string& body) const {
+    HttpClient client = Client();
+    EXPECT_EQ(client.Open(path, body).status, 200);
+    std::vector<Json> events;
+    for (const std::string& event : client.RestOfEvents()) {
+      if (event != "[DONE]") events.push_back(Json::parse(event));
+    }
+    return events;
+  }
+};
+
+TEST_F(GatewayOptionsTest, UnknownFieldsAreNamedInAHeader) {
+  HttpClient client = Client();
+  const std::string completion = R"({"prompt": "no", "max_tokens": 2, "novel": 1, "other": {})";
+  EXPECT_EQ(client.Post("/v1/completions", completion + "}").headers.at(kHeader), "novel, other");
+  const std::string chat =
+      R"({"messages": [{"role": "user", "content": "no"}], "max_tokens": 2, "novel": 1, "user": 3)";
+  EXPECT_EQ(client.Post("/v1/chat/completions", chat + "}").headers.at(kHeader), "novel");
+  EXPECT_EQ(client.Post("/tokenize", R"({"prompt": "a", "novel": 1})").headers.at(kHeader),
+            "novel");
+  EXPECT_EQ(client.Post("/detokenize", R"({"tokens": [1], "novel": 1})").headers.at(kHeader),
+            "novel");
+  EXPECT_EQ(client.Post("/v1/completions", R"({"prompt": "no", "max_tokens": 2, "user": "u"})")
+                .headers.count(kHeader),
+            0u);
+  HttpClient streaming = Client();
+  EXPECT_EQ(
+      streaming.Open("/v1/completions", completion + R"(, "stream": true})").headers.at(kHeader),
+      "novel, other");
+  EXPECT_GT(streaming.RestOfEvents().size(), 1u);
+  HttpClient hostile = Client();
+  const auto response = hostile.Post(
+      "/v1/completions", R"({"prompt": "no", "max_tokens": 2, "a\r\nSet-Cookie: x": 1})");
+  EXPECT_EQ(response.headers.at(kHeader), "a??Set-Cookie:?x");
+  EXPECT_EQ(response.headers.count("set-cookie"), 0u);
+}
+
+TEST_F(GatewayOptionsTest, EachChoiceOfAStreamedChatBeginsWithItsRoleAlone) {
+  const std::string body = R"({"messages": [{"role": "user", "content": "no"}], "seed": 1, "n": 3,
+      "max_completion_tokens": 6, "logprobs": true, "top_logprobs": 1)";
+  const Json whole = Ok(Client().Post("/v1/chat/completions", body + "}"));
+  std::vector<int> seen(3, 0);
+  std::vector<std::string> texts(3);
+  std::vector<size_t> scored(3, 0);
+  for (const Json& event : Events("/v1/chat/completions", body + R"(, "stream": true})")) {
+    const Json& choice = event["choices"][0];
+    const auto index = choice["index"].get<size_t>();
+    const Json& delta = choice["delta"];
+    if (seen[index]++ == 0) {
+      EXPECT_EQ(delta, Json({{"role", "assistant"}, {"content", ""}}));
+      EXPECT_TRUE(choice["logprobs"].is_null());
+      EXPECT_TRUE(choice["finish_reason"].is_null());
+      continue;
+    }
+    EXPECT_FALSE(delta.contains("role"));
+    texts[index] += delta.value("content", "");
+    scored[index] += choice["logprobs"]["content"].size();
+  }
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(texts[i], whole["choices"][i]["message"]["content"]);
+    EXPECT_EQ(scored[i], 6u);
+  }
+}
+
+TEST_F(GatewayOptionsTest, AChatOfNoTokensBeginsWithTheRoleToo) {
+  const auto events = Events("/v1/chat/completions",
+                             R"({"messages": [{"role": "user", "content": "no"}], "max_tokens": 0,
+                                 "stream": true})");
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0]["choices"][0]["delta"]["role"], "assistant");
+  EXPECT_EQ(events[1]["choices"][0]["finish_reason"], "length");
+}
+
+TEST_F(GatewayOptionsTest, StopsCanBePartOfTheText) {
+  const std::string whole = TextOf(2, 60);
+  const std::string stop = whole.substr(12, 5);
+  const std::string body = R"({"prompt": "no", "max_tokens": 100, "seed": 2, "stop": ["1","2","3",)"
+                           R"("4", "5", ")" +
+                           stop + R"("], "include_stop_str_in_output": true)";
+  const Json answer = Complete(body + "}");
+  EXPECT_EQ(answer["choices"][0]["text"], whole.substr(0, whole.find(stop) + stop.size()));
+  EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop");
+  std::string text;
+  for (const Json& event : Events("/v1/completions", body + R"(, "stream": true})")) {
+    text += event["choices"][0]["text"].get<std::string>();
+  }
+  EXPECT_EQ(text, answer["choices"][0]["text"]);
+}
+
+TEST_F(GatewayOptionsTest, TokensByTheirIds) {
+  const Json answer = Complete(
+      R"({"prompt": "no", "max_tokens": 3, "seed": 4, "logprobs": 1,
+          "return_tokens_as_token_ids": true, "return_token_ids": true})");
+  const Json& choice = answer["choices"][0];
+  ASSERT_EQ(choice["token_ids"].size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(choice["logprobs"]["tokens"][i],
+              "token_id:" + std::to_string(choice["token_ids"][i].get<int>()));
+    for (const auto& [name, logprob] : choice["logprobs"]["top_logprobs"][i].items()) {
+      EXPECT_THAT(name, StartsWith("token_id:"));
+    }
+  }
+}
+
+TEST_F(GatewayOptionsTest, ATruncatedPromptIsWhatIsCountedAndEchoed) {
+  const Json answer = Complete(R"({"prompt": "that he said", "max_tokens": 2, "echo": true,
+      "truncate_prompt_tokens": 2, "return_token_ids": true, "seed": 1})");
+  const auto ids = tokenizer_->Encode("that he said", true).value();
+  const std::vector<base::TokenId> kept(ids.end() - 2, ids.end());
+  EXPECT_EQ(answer["usage"]["prompt_tokens"], 2);
+  EXPECT_EQ(answer["choices"][0]["prompt_token_ids"], Json(kept));
+  EXPECT_THAT(answer["choices"][0]["text"].get<std::string>(),
+              StartsWith(tokenizer_->Decode(kept, true).value()));
+  EXPECT_EQ(targets_[0]->submits()[0].prompt, kept);
+}
+
+TEST_F(GatewayOptionsTest, ForeignOptionsAreRefusedByName) {
+  EXPECT_THAT(ErrorOf(Client().Post("/v1/completions", R"({"prompt": "no", "regex": "a+"})"), 400),
+              HasSubstr("'regex' is not supported"));
+  EXPECT_TRUE(targets_[0]->submits().empty());
+}
+
+class SpecialTokensTest : public GatewayFixture {
+ protected:
+  SpecialTokensTest() {
+    FakeTargetOptions options = TargetOptions();
+    options.corpus = tokenizer_->Encode("he<|end|>is", false).value();
+    AddTarget(options);
+    StartGateway();
+  }
+};
+
+TEST_F(SpecialTokensTest, TheyShowOnRequest) {
+  const std::string body =
+      R"({"prompt": "no", "max_tokens": 9, "seed": 4, "ignore_eos": true, "skip_special_tokens": )";
+  const auto ids = targets_[0]->Output(4, 9);
+  const std::string shown = Complete(body + "false}")["choices"][0]["text"];
+  EXPECT_EQ(shown, tokenizer_->Decode(ids, false).value());
+  EXPECT_THAT(shown, HasSubstr("<|end|>"));
+  EXPECT_EQ(Complete(body + "true}")["choices"][0]["text"], tokenizer_->Decode(ids, true).value());
+}
+
+class DefaultsTest : public GatewayFixture {
+ protected:
+  DefaultsTest() {
+    AddTarget();
+    GatewayOptions options;
+    options.sampling_defaults = {.temperature = 0.5, .top_k = 20, .max_tokens = 3};
+    StartGateway(options, 1);
+  }
+};
+
+TEST_F(DefaultsTest, HoldForWhatARequestLeavesOut) {
+  const std::string chat = R"({"messages": [{"role": "user", "content": "no"}])";
+  const Json answer = Ok(Client().Post("/v1/chat/completions", chat + "}"));
+  EXPECT_EQ(answer["usage"]["completion_tokens"], 3);
+  Complete(R"({"prompt": "no", "top_k": 0, "max_tokens": 4})");
+  const auto submits = targets_[0]->submits();
+  ASSERT_EQ(submits.size(), 2u);
+  EXPECT_EQ(submits[0].sampling.temperature, 0.5f);
+  EXPECT_EQ(submits[0].sampling.top_k, 20);
+  EXPECT_EQ(submits[1].sampling.temperature, 0.5f);
+  EXPECT_EQ(submits[1].sampling.top_k, 0);
+  EXPECT_EQ(submits[1].max_tokens, 4);
+}
+
+}  // namespace
+}  // namespace specfabric::gateway
