@@ -17,7 +17,6 @@ using schemas::Finish;
 
 namespace {
 
-constexpr size_t kInboxSize = 1 << 16;
 constexpr base::Nanos kBeatInterval = base::kSecond;
 
 Finish ToFinish(scheduler::FinishReason reason) {

@@ -84,12 +84,19 @@ using TargetInput = std::variant<PeerUp, PeerDown, PeerMessage, PeerWeights, Wei
 
 class TargetEngine {
  public:
+  static constexpr size_t kInboxSize = 1 << 16;
+
   // `metrics`, and what `execute` uses, must outlive the engine.
   TargetEngine(const TargetEngineOptions& options, ExecuteStep execute,
                metrics::TargetMetrics* metrics, TargetOutbox outbox);
 
-  // From any thread. False: the inbox is full or closed.
-  bool Post(TargetInput input) { return inbox_.Push(std::move(input)); }
+  // From any thread. That a peer has come or gone is always taken; the rest is refused where the
+  // inbox is full.
+  void Post(PeerUp up) { inbox_.PushAlways(std::move(up)); }
+  void Post(PeerDown down) { inbox_.PushAlways(down); }
+  [[nodiscard]] bool Post(PeerMessage message) { return inbox_.Push(std::move(message)); }
+  [[nodiscard]] bool Post(PeerWeights weights) { return inbox_.Push(std::move(weights)); }
+  [[nodiscard]] bool Post(WeightsRefused refused) { return inbox_.Push(refused); }
 
   // Runs until Stop, or until a drain that has nothing left to do.
   void Run();
