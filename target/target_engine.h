@@ -120,6 +120,7 @@ class TargetEngine {
     uint64_t request_id = 0;
     uint32_t attempt = 0;
     speculation::Coupling coupling = speculation::Coupling::kCoupled;
+    int32_t prompt_size = 0;
     int32_t rounds = 0, drafted = 0, accepted = 0;
     int32_t cached_tokens = 0;              // of its prompt
     std::vector<int32_t> accepted_at = {};  // by depth
@@ -158,6 +159,7 @@ class TargetEngine {
   void RunStep(const scheduler::StepPlan& plan, base::Nanos planned);
   void Dispatch(const std::vector<scheduler::Event>& events);
   void Emit(const scheduler::TokensEvent& event);
+  void LogNotFinite(base::SequenceId id, const Client& client, const std::string& what);
   void OnEnded(base::SequenceId id);
   // Of a step of many requests: of this process alone.
   void TraceStep(const scheduler::StepPlan& plan, base::Nanos started, base::Nanos planned,
@@ -181,6 +183,8 @@ class TargetEngine {
   absl::flat_hash_map<link::PeerId, schemas::Role> peers_;
   base::SequenceId next_sequence_ = 1;
   base::Nanos next_beat_ = 0;
+  base::Nanos next_not_finite_line_ = 0;
+  int64_t not_finite_unsaid_ = 0;
   scheduler::SchedulerStats reported_;
   DraftClientStats reported_drafts_;
   uint64_t reported_scored_ = 0;
