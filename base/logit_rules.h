@@ -23,7 +23,8 @@ struct LogitBias {
 //   logit  = logit > 0 ? logit / repetition_penalty : logit * repetition_penalty,
 //            if the token is in the prompt or in the output
 //   logit -= n * frequency_penalty, and presence_penalty once if n > 0.
-// The barred ids cannot be chosen (-infinity) as any of the first min_tokens output tokens.
+// The barred ids cannot be chosen (the lowest float32) as any of the first min_tokens output
+// tokens.
 struct LogitRules {
   float presence_penalty = 0.0f;     // in [-2, 2]
   float frequency_penalty = 0.0f;    // in [-2, 2]

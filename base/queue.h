@@ -6,6 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <limits>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -15,7 +16,8 @@
 namespace specfabric::base {
 
 // A bounded queue with many producers and one consumer. Producers never block: a full queue
-// refuses, and the producer decides what to drop. Items of one producer keep their order.
+// refuses, and the producer decides what to drop. Items of one producer keep their order, however
+// they were pushed.
 template <typename T>
 class BoundedQueue {
  public:
@@ -24,15 +26,10 @@ class BoundedQueue {
   BoundedQueue& operator=(const BoundedQueue&) = delete;
 
   // False, and the item is dropped, if the queue is full or closed.
-  bool Push(T item) {
-    {
-      std::lock_guard lock(mutex_);
-      if (closed_ || items_.size() >= capacity_) return false;
-      items_.push_back(std::move(item));
-    }
-    changed_.notify_one();
-    return true;
-  }
+  [[nodiscard]] bool Push(T item) { return Add(std::move(item), capacity_); }
+
+  // For what must not be lost and is rare: a full queue takes it too. Dropped if it is closed.
+  void PushAlways(T item) { Add(std::move(item), std::numeric_limits<size_t>::max()); }
 
   // Everything queued, oldest first. Waits until there is something, the queue is closed, Wake()
   // was called, or Now() >= deadline (a deadline in the past polls). Items pushed before Close()
@@ -78,6 +75,16 @@ class BoundedQueue {
   }
 
  private:
+  bool Add(T item, size_t capacity) {
+    {
+      std::lock_guard lock(mutex_);
+      if (closed_ || items_.size() >= capacity) return false;
+      items_.push_back(std::move(item));
+    }
+    changed_.notify_one();
+    return true;
+  }
+
   const size_t capacity_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -94,11 +94,14 @@ link::LinkHandler DraftService::Impl::MakeHandler() {
   handler.on_up = [this](link::PeerId peer, const schemas::Hello& hello, const std::string&) {
     std::lock_guard lock(peers_mutex_);
     peers_[peer] = hello.incarnation;
-    if ((hello.couplings & speculation::kWeighingCouplings) != 0) inbox_.Push(WeightsWanted{});
+    if ((hello.couplings & speculation::kWeighingCouplings) != 0)
+      inbox_.PushAlways(WeightsWanted{});
   };
   handler.on_message = [this](link::PeerId peer, link::Message message) {
-    // A full inbox drops the request: for the target that is a miss, and it goes on plainly.
-    inbox_.Push(PeerMessage{peer, std::move(message)});
+    // A full inbox drops it. Of a request that is a miss for the target, which goes on plainly; a
+    // session whose end is dropped expires.
+    if (inbox_.Push(PeerMessage{peer, std::move(message)})) return;
+    metrics_->dropped_messages.Increment();
   };
   handler.on_down = [this](link::PeerId peer, const absl::Status&) {
     uint64_t incarnation = 0;
@@ -111,7 +114,7 @@ link::LinkHandler DraftService::Impl::MakeHandler() {
         if (life == incarnation) return;
       }
     }
-    inbox_.Push(TargetGone{incarnation});
+    inbox_.PushAlways(TargetGone{incarnation});
   };
   return handler;
 }

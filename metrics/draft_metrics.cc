@@ -29,6 +29,8 @@ DraftMetrics::DraftMetrics(Registry& registry)
       foreign_messages(registry.AddCounter(
           "specfabric_draft_foreign_messages_total",
           "Messages of a target about the sequences of another incarnation, dropped")),
+      dropped_messages(registry.AddCounter("specfabric_draft_dropped_messages_total",
+                                           "Messages dropped since the worker was too far behind")),
       weights_bytes(registry.AddCounter("specfabric_draft_weights_bytes_total",
                                         "Bytes of distributions sent beside trees")),
       registry_(registry) {

@@ -37,6 +37,7 @@ struct DraftMetrics {
   Counter& nodes_ahead;      // run by those
   Counter& replies_without_pass;
   Counter& foreign_messages;  // of a target in another's name
+  Counter& dropped_messages;  // for which the inbox had no room
   Counter& weights_bytes;     // of the distributions that nodes were drawn from, sent beside them
 
  private:

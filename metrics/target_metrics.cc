@@ -55,6 +55,8 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
                                       "Drafts that came after their round had gone")),
       cancelled(registry.AddCounter("specfabric_cancelled_total",
                                     "Sequences cancelled before their end")),
+      not_finite(registry.AddCounter("specfabric_target_not_finite_total",
+                                     "Sequences ended by logits that are not finite numbers")),
       draft_weights(registry.AddCounter("specfabric_draft_weights_received_total",
                                         "Tensors of draft distributions that trees were verified "
                                         "by")),

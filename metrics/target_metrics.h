@@ -73,6 +73,7 @@ struct TargetMetrics {
   Counter& draft_skips;   // rounds that did not wait for theirs, since that did not pay
   Counter& late_drafts;   // replies that came after their round had gone
   Counter& cancelled;
+  Counter& not_finite;  // sequences ended by logits that are not finite
   std::array<Histogram*, kSpans> spans;
   std::array<Counter*, kDraftStatusNames.size()> draft_replies;
   Counter& draft_weights;        // tensors that were verified by

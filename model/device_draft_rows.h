@@ -48,9 +48,8 @@ class DeviceDraftRows {
   // Takes the memory for so many draws at once, which otherwise the first that need it take.
   virtual absl::Status Reserve(int32_t draws) = 0;
   // drawn[i] becomes what is drawn from draws[i], and its row is written: the bits of
-  // speculation::MakeWeights and Draw..., but where filters are at work on a row without any logit
-  // above -inf (its lowest token has all of the weight then), and as model/cuda/row_law.h says of
-  // top-p. Where nothing is drawn the row is not one to send.
+  // speculation::MakeWeights and Draw..., but as model/cuda/row_law.h says of top-p. Where nothing
+  // is drawn the row is not one to send.
   virtual absl::Status Draw(absl::Span<const RowDraw> draws, absl::Span<DrawnRow> drawn) = 0;
   // facts[i] = speculation::FactsOf row i of these, in device memory, aligned to 4 bytes, which a
   // peer has sent; nothing in them is trusted. facts: [rows].

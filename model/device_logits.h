@@ -60,7 +60,8 @@ class DeviceLogits {
                             absl::Span<speculation::ScoredToken> best) = 0;
   // accepted[i] becomes what is accepted of trees[i]: what speculation::WalkCoupled makes of
   // speculation::SampleRow at each node, or target::TreeVerifier, except where
-  // model/cuda/row_law.h says. Of a rank that has the whole vocabulary. Waits for the device once.
+  // model/cuda/row_law.h says; not `finite` where the logits after the path are not. Of a rank that
+  // has the whole vocabulary. Waits for the device once.
   virtual absl::Status Verify(absl::Span<const DeviceTree> trees,
                               absl::Span<speculation::Accepted> accepted) = 0;
   // These rows, [rows.size()][width], in the host's memory until the next Fetch or pass.

@@ -21,7 +21,7 @@ bool KvBlocks::Take(int32_t count, std::vector<int32_t>* blocks) {
   SPECFABRIC_CHECK(count >= 0);
   if (count > available()) return false;
   for (; count > 0; --count) {
-    if (free_.empty()) Evict();
+    if (free_.empty()) Evict(oldest_);
     const int32_t block = free_.back();
     free_.pop_back();
     SPECFABRIC_CHECK(blocks_[block].owners == 0 && !blocks_[block].published);
@@ -102,40 +102,52 @@ void KvBlocks::Unlink(int32_t block) {
   --cached_;
 }
 
-void KvBlocks::Evict() {
-  const int32_t block = oldest_;
+void KvBlocks::Evict(int32_t block) {
   SPECFABRIC_CHECK(block != kNone);
   Block& entry = blocks_[block];
   SPECFABRIC_CHECK(entry.owners == 0 && entry.published && entry.children == 0);
   Unlink(block);
-  SPECFABRIC_CHECK(by_key_.erase(entry.key) == 1);
+  if (!entry.forgotten) SPECFABRIC_CHECK(by_key_.erase(entry.key) == 1);
   if (entry.parent != kNone) --blocks_[entry.parent].children;
-  entry.published = false;
+  entry.published = entry.forgotten = false;
   entry.parent = kNone;
   free_.push_back(block);
 }
 
+void KvBlocks::Forget(int32_t block) {
+  SPECFABRIC_CHECK(block >= 0 && block < total());
+  Block& entry = blocks_[block];
+  if (entry.owners > 0 || !entry.published) return;
+  // Those after it are searched for by way of it, so they need no mark: they go when room is
+  // needed.
+  if (entry.children > 0 && !entry.forgotten) {
+    SPECFABRIC_CHECK(by_key_.erase(entry.key) == 1);
+    entry.forgotten = true;
+  }
+  if (entry.children == 0) Evict(block);
+}
+
 void KvBlocks::Check() const {
   std::vector<int32_t> children(blocks_.size(), 0);
-  size_t unowned = 0, published_blocks = 0;
+  size_t unowned = 0, found_by_key = 0;
   for (int32_t i = 0; i < total(); ++i) {
     const Block& block = blocks_[i];
     SPECFABRIC_CHECK(block.owners >= 0);
     unowned += block.owners == 0;
-    published_blocks += block.published;
     if (!block.published) {
-      SPECFABRIC_CHECK(block.children == 0);
+      SPECFABRIC_CHECK(block.children == 0 && !block.forgotten);
       continue;
     }
     const auto it = by_key_.find(block.key);
-    SPECFABRIC_CHECK(it != by_key_.end() && it->second == i);
+    SPECFABRIC_CHECK((it != by_key_.end() && it->second == i) == !block.forgotten);
+    found_by_key += !block.forgotten;
     if (block.parent == kNone) continue;
     ++children[block.parent];
     SPECFABRIC_CHECK(published(block.parent));
     SPECFABRIC_CHECK(block.owners == 0 || owners(block.parent) > 0);
   }
   for (int32_t i = 0; i < total(); ++i) SPECFABRIC_CHECK(children[i] == blocks_[i].children);
-  SPECFABRIC_CHECK(published_blocks == by_key_.size());
+  SPECFABRIC_CHECK(found_by_key == by_key_.size());
   SPECFABRIC_CHECK(unowned == static_cast<size_t>(available()));
   int32_t linked = 0;
   for (int32_t i = oldest_; i != kNone; i = blocks_[i].newer, ++linked) {

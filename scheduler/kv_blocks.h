@@ -54,6 +54,9 @@ class KvBlocks {
   // this content from now on: `block`, or another one that did already; or kNone if the key is
   // taken by other tokens.
   int32_t Publish(int32_t block, const Content& content);
+  // A cached block, with what was published after it, is found no longer. Does nothing to a block
+  // that has an owner or is free.
+  void Forget(int32_t block);
   // A hint that this is about to be published.
   void Prefetch(int32_t block, const BlockKey& key) const;
 
@@ -72,6 +75,7 @@ class KvBlocks {
   struct Block {
     int32_t owners = 0;
     bool published = false;
+    bool forgotten = false;  // published, but not in by_key_
     BlockKey key;
     int32_t parent = kNone;
     int32_t children = 0;  // published ones
@@ -86,7 +90,7 @@ class KvBlocks {
   bool Holds(int32_t block, const Content& content) const;
   void Link(int32_t block);
   void Unlink(int32_t block);
-  void Evict();
+  void Evict(int32_t block);
 
   template <typename T>
   using Vector = std::vector<T, base::HugePageAllocator<T>>;

@@ -59,7 +59,11 @@ void Scheduler::Impl::End(base::SequenceId id, std::vector<Event>* events) {
 
 // After its part of a step; false if it is over, or has no round to start yet.
 bool Scheduler::Impl::GoesOn(Sequence* sequence, std::vector<Event>* events) {
-  blocks.Publish(sequence);
+  if (sequence->not_finite) {
+    blocks.Forget(sequence);
+  } else {
+    blocks.Publish(sequence);
+  }
   if (sequence->finished) {
     End(sequence->request.id, events);
     return false;
@@ -253,6 +257,7 @@ std::vector<Event> Scheduler::Commit(StepResult result, base::Nanos now) {
     impl_->shares.Charge(sequence->request.tenant,
                          TenantShares::kOutputWeight * static_cast<int64_t>(event.tokens.size()));
     sequence->finished = event.finish.has_value();
+    sequence->not_finite = event.finish == FinishReason::kNotFinite;
     if (!sequence->finished && event.tokens.empty()) events.pop_back();
     impl_->blocks.Prefetch(sequence);
     impl_->ready.push_back(sequence);

@@ -91,7 +91,8 @@ struct SequenceRequest {
   uint64_t cache_salt = 0;  // only sequences of one salt (a tenant's) share cached prefixes
 };
 
-enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kError };
+// kError: the step failed. kNotFinite: of the model's logits for its next token not all are finite.
+enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kError, kNotFinite };
 
 // Guesses by who made them, each once: what several drafters guessed counts as the first's.
 struct GuessCounts {
@@ -116,6 +117,7 @@ struct TokensEvent {
   bool round = false;  // a decode or verification round (prefill is none)
   // In a sequence's first event: tokens of its prompt whose KV the cache had.
   int32_t cached_tokens = 0;
+  int32_t not_finite_at = 0;  // with kNotFinite: index in prompt + output of the token meant
 };
 
 // The sequence's committed tokens have grown to `committed`; a tree for (id, round) is wanted
@@ -183,7 +185,8 @@ class Scheduler {
   // The next step, or how long nothing will be ready. At most one step is in flight: Plan after
   // Plan without Commit is a programming error (CHECK).
   std::variant<StepPlan, WaitUntil> Plan(base::Nanos now);
-  // Applies the result of the step in flight.
+  // Applies the result of the step in flight. A sequence that ends with kNotFinite leaves nothing
+  // in the prefix cache that no other one owns.
   std::vector<Event> Commit(StepResult result, base::Nanos now);
   // The step in flight failed as a whole: its sequences end with kError.
   std::vector<Event> Abort(base::Nanos now);

@@ -78,7 +78,7 @@ void ClosePlanSequence(const StepPlan& plan, PlanSequence* part) {
 
 // The accepted path must be one of the planned tree's, and its tokens the tree's.
 void CheckAccepted(const speculation::Accepted& accepted, const TokenTree& tree) {
-  SPECFABRIC_CHECK(accepted.tokens.size() == accepted.path.size() + 1);
+  SPECFABRIC_CHECK(accepted.tokens.size() == accepted.path.size() + (accepted.finite ? 1 : 0));
   int32_t parent = 0;
   for (size_t i = 0; i < accepted.path.size(); ++i) {
     const int32_t node = accepted.path[i];
@@ -134,6 +134,13 @@ void ApplyPrefill(SequenceResult* result, Sequence* sequence, TokensEvent* event
                                      result->prompt_logprobs.begin(),
                                      result->prompt_logprobs.end());
   }
+  if (!result->accepted.finite) {
+    const auto scored = static_cast<int32_t>(sequence->prompt_logprobs.size());
+    const bool in_prompt = sequence->scores() && scored + 1 < sequence->prompt_size();
+    event->not_finite_at = in_prompt ? scored + 1 : sequence->committed_size();
+    event->finish = FinishReason::kNotFinite;
+    return;
+  }
   if (sequence->kv_written < sequence->committed_size()) {
     SPECFABRIC_CHECK(result->accepted.tokens.empty());
     return;
@@ -175,6 +182,11 @@ void ApplyTree(SequenceResult* result, int32_t block_size, Sequence* sequence, T
   event->accepted = std::min(appended, static_cast<int32_t>(accepted.path.size()));
   for (int i = 0; i < event->accepted; ++i) {
     CountSource(planned.source(accepted.path[i]), &event->accepted_by);
+  }
+  if (!accepted.finite && !event->finish) {
+    event->not_finite_at = sequence->committed_size();
+    event->finish = FinishReason::kNotFinite;
+    return;
   }
   CompactPath(accepted.path, block_size, sequence);
   // Where the end cut the path, what is behind it is no committed token's.

@@ -33,6 +33,12 @@ void SequenceBlocks::Drop(Sequence* sequence) {
   sequence->publishes = true;
 }
 
+void SequenceBlocks::Forget(Sequence* sequence) {
+  const std::vector<int32_t> blocks = sequence->blocks;
+  Drop(sequence);
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) pool.Forget(*block);
+}
+
 const BlockKey& SequenceBlocks::Key(int32_t block, Sequence* sequence) {
   std::vector<BlockKey>& keys = sequence->keys;
   const absl::Span<const base::TokenId> committed(sequence->committed);

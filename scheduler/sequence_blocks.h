@@ -46,6 +46,10 @@ struct SequenceBlocks {
   // content, that one takes the place of the sequence's.
   void Publish(Sequence* sequence);
 
+  // Gives back everything, as Drop. What it wrote may be no numbers: blocks that nobody else owns
+  // are no longer found in the cache.
+  void Forget(Sequence* sequence);
+
   // The key of a full block of committed tokens.
   const BlockKey& Key(int32_t block, Sequence* sequence);
 

@@ -71,7 +71,8 @@ struct StepPlan {
 };
 
 // What verification found for one PlanSequence, in plan order. For a prefill that does not sample,
-// `accepted` is empty.
+// `accepted` is empty. Where `accepted` says that logits are not finite, there is nothing of them
+// or of later rows.
 struct SequenceResult {
   base::SequenceId id = 0;
   speculation::Accepted accepted;             // a prefill's last row gives path {} and one token

@@ -24,22 +24,26 @@ std::vector<StepTree> CheckedTrees(const wire::StepDone& t, Checker& check) {
   wire::CheckAscending("tree_sequences", sequences, kMaxBatchSequences, check);
   check.TokenIds("tree_tokens", tokens);
   for (int32_t node : paths) check.Require(node > 0, "paths", node, "nodes below the root");
+  const auto not_finite = View(t.trees_not_finite());
+  wire::CheckAscending("trees_not_finite", not_finite, sequences.size(), check);
   size_t nodes = 0;
   for (uint8_t depth : depths) nodes += depth;
   check.Require(depths.size() == sequences.size() && paths.size() == nodes &&
-                    tokens.size() == nodes + depths.size(),
-                "trees", "arrays of unequal length", "a path each, and a token more");
+                    tokens.size() + not_finite.size() == nodes + depths.size(),
+                "trees", "arrays of unequal length",
+                "a path each, and a token more where logits are finite");
   if (!check.ok()) return {};
-  std::vector<StepTree> trees;
+  std::vector<StepTree> trees(sequences.size());
+  for (int32_t i : not_finite) trees[i].accepted.finite = false;
   size_t node = 0, token = 0;
   for (size_t i = 0; i < sequences.size(); ++i) {
-    StepTree tree;
-    tree.sequence = sequences[i];
-    tree.accepted.path = Copy(paths.subspan(node, depths[i]));
-    tree.accepted.tokens = Copy(tokens.subspan(token, depths[i] + 1));
+    speculation::Accepted& accepted = trees[i].accepted;
+    const size_t count = depths[i] + (accepted.finite ? 1 : 0);
+    trees[i].sequence = sequences[i];
+    accepted.path = Copy(paths.subspan(node, depths[i]));
+    accepted.tokens = Copy(tokens.subspan(token, count));
     node += depths[i];
-    token += depths[i] + 1;
-    trees.push_back(std::move(tree));
+    token += count;
   }
   return trees;
 }
@@ -113,10 +117,11 @@ absl::StatusOr<GroupReady> Decode<GroupReady>(absl::Span<const uint8_t> payload)
 
 std::vector<uint8_t> Encode(const StepDone& m) {
   FlatBufferBuilder builder(1024);
-  std::vector<int32_t> sequences, paths, tokens;
+  std::vector<int32_t> sequences, paths, tokens, not_finite;
   std::vector<uint8_t> depths;
   for (const StepTree& tree : m.trees) {
     const speculation::Accepted& accepted = tree.accepted;
+    if (!accepted.finite) not_finite.push_back(static_cast<int32_t>(sequences.size()));
     sequences.push_back(tree.sequence);
     depths.push_back(static_cast<uint8_t>(accepted.path.size()));
     paths.insert(paths.end(), accepted.path.begin(), accepted.path.end());
@@ -131,9 +136,12 @@ std::vector<uint8_t> Encode(const StepDone& m) {
   const auto tree_depths = builder.CreateVector(depths);
   const auto tree_paths = builder.CreateVector(paths);
   const auto tree_tokens = builder.CreateVector(tokens);
-  return wire::Finish(builder, wire::CreateStepDone(builder, m.step, error, chosen_logits, chosen,
-                                                    scored_logits, logprobs, tree_sequences,
-                                                    tree_depths, tree_paths, tree_tokens));
+  const auto not_finite_logits = builder.CreateVector(m.not_finite_logits);
+  const auto trees_not_finite = builder.CreateVector(not_finite);
+  return wire::Finish(
+      builder, wire::CreateStepDone(builder, m.step, error, chosen_logits, chosen, scored_logits,
+                                    logprobs, tree_sequences, tree_depths, tree_paths, tree_tokens,
+                                    not_finite_logits, trees_not_finite));
 }
 
 template <>
@@ -148,6 +156,7 @@ absl::StatusOr<StepDone> Decode<StepDone>(absl::Span<const uint8_t> payload) {
   check.Text("error", View(t->error()), kMaxErrorBytes);
   wire::CheckAscending("chosen_logits", chosen_logits, kMaxStepRows, check);
   wire::CheckAscending("scored_logits", scored_logits, kMaxStepRows, check);
+  wire::CheckAscending("not_finite_logits", View(t->not_finite_logits()), kMaxStepRows, check);
   check.TokenIds("chosen", chosen);
   check.Require(chosen.size() == chosen_logits.size(), "number of chosen", chosen.size(),
                 "the number of chosen_logits");
@@ -162,6 +171,7 @@ absl::StatusOr<StepDone> Decode<StepDone>(absl::Span<const uint8_t> payload) {
   m.chosen_logits = Copy(chosen_logits);
   m.chosen = Copy(chosen);
   m.scored_logits = Copy(scored_logits);
+  m.not_finite_logits = Copy(View(t->not_finite_logits()));
   return m;
 }
 

@@ -266,6 +266,9 @@ struct StepDone {
   std::vector<int32_t> scored_logits;         // likewise
   std::vector<base::TokenLogprobs> logprobs;  // [scored_logits]
   std::vector<StepTree> trees;                // ascending
+  // Ascending indices in StepPlan::logit_rows: logits that are not finite, where others would have
+  // been chosen or scored by.
+  std::vector<int32_t> not_finite_logits;
 };
 
 // A rank process's part in a collective, a part for each of its ranks; or the leader's answer, with

@@ -2,12 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace specfabric::speculation {
 namespace {
 
 constexpr double kForget = 0.998;  // about 500 choices count
 constexpr double kDullest = 0.1, kSharpest = 10;
+constexpr float kLowest = std::numeric_limits<float>::lowest();
+
+// Finite, as both scores are: one infinity would be kept for ever, and no draft may send any.
+float Gap(const ScoredToken& c, const ScoredToken& best) {
+  return std::max(c.score - best.score, kLowest);
+}
 
 }  // namespace
 
@@ -16,7 +23,7 @@ std::vector<float> Confidence::LogProbs(absl::Span<const ScoredToken> candidates
   logprobs.reserve(candidates.size());
   float sum = 0;
   for (const ScoredToken& c : candidates) {
-    logprobs.push_back(sharpness() * (c.score - candidates[0].score));
+    logprobs.push_back(std::max(sharpness() * Gap(c, candidates[0]), kLowest));
     sum += std::exp(logprobs.back());
   }
   for (float& logprob : logprobs) logprob -= std::log(sum);
@@ -30,9 +37,9 @@ void Confidence::Observe(absl::Span<const ScoredToken> candidates, base::TokenId
   if (candidates.size() < 2) return;
   double sum = 0, mean = 0, square = 0;
   // A choice beyond the candidates is no likelier than the last of them.
-  double chosen_gap = candidates.back().score - candidates[0].score;
+  double chosen_gap = Gap(candidates.back(), candidates[0]);
   for (const ScoredToken& c : candidates) {
-    const double gap = c.score - candidates[0].score;
+    const double gap = Gap(c, candidates[0]);
     const double weight = std::exp(sharpness_ * gap);
     sum += weight;
     mean += weight * gap;

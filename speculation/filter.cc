@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "base/finite.h"
 #include "speculation/sampling.h"
 
 namespace specfabric::speculation {
@@ -16,21 +17,26 @@ constexpr int kSmallTopK = 1024;
 
 bool ById(const ScoredToken& a, const ScoredToken& b) { return a.token < b.token; }
 
-// All tokens of the row that can be chosen at all; the score is the plain logit.
+// All tokens of the row, with the plain logits; none where one is not finite.
 std::vector<ScoredToken> AllTokens(absl::Span<const float> logits) {
   std::vector<ScoredToken> tokens;
   tokens.reserve(logits.size());
+  uint32_t largest = 0;
   for (size_t i = 0; i < logits.size(); ++i) {
-    if (!std::isnan(logits[i])) tokens.push_back({static_cast<base::TokenId>(i), logits[i]});
+    largest = std::max(largest, base::Magnitude(logits[i]));
+    tokens.push_back({static_cast<base::TokenId>(i), logits[i]});
   }
+  if (largest >= base::kLeastNotFinite) tokens.clear();
   return tokens;
 }
 
-// The tokens that top-k leaves, ascending by id.
+// The tokens that top-k leaves, ascending by id; none where a logit is not finite.
 std::vector<ScoredToken> TopK(absl::Span<const float> logits, int k) {
   const bool all = k <= 0 || k >= static_cast<int>(logits.size());
   if (!all && k <= kSmallTopK) {
-    std::vector<ScoredToken> kept = PerturbedTopK(logits, {}, 0.0f, k);
+    bool finite = true;
+    std::vector<ScoredToken> kept = PerturbedTopK(logits, {}, 0.0f, k, &finite);
+    if (!finite) kept.clear();
     std::sort(kept.begin(), kept.end(), ById);
     return kept;
   }
@@ -43,10 +49,9 @@ std::vector<ScoredToken> TopK(absl::Span<const float> logits, int k) {
   return kept;
 }
 
-// exp((logit - max) / T), the token's probability up to a common factor. The comparison keeps rows
-// with infinities sound.
+// exp((logit - max) / T), the token's probability up to a common factor.
 double Mass(float logit, float max, double temperature) {
-  return logit == max ? 1.0 : std::exp((static_cast<double>(logit) - max) / temperature);
+  return std::exp((static_cast<double>(logit) - max) / temperature);
 }
 
 // Reduces `kept` (ascending by id) to the smallest prefix, most likely first, whose share of the
@@ -74,12 +79,16 @@ void TopP(float top_p, float max, double temperature, std::vector<ScoredToken>* 
   }
 }
 
-// The tokens that all filters leave, with their logits; never empty for a row that is not.
+// The tokens that all filters leave, with their logits; none where one is not finite.
 std::vector<ScoredToken> Kept(absl::Span<const float> logits,
                               const base::SamplingParams& sampling) {
-  if (sampling.greedy()) return {PerturbedArgMax(logits, {}, 0.0f, 0)};
+  if (sampling.greedy()) {
+    const ScoredToken best = PerturbedArgMax(logits, {}, 0.0f, 0);
+    if (best.score == kNotFinite) return {};
+    return {best};
+  }
   std::vector<ScoredToken> kept = TopK(logits, sampling.top_k);
-  if (kept.empty()) return {PerturbedArgMax(logits, {}, 0.0f, 0)};
+  if (kept.empty()) return kept;
   const double temperature = sampling.temperature;
   const float max = std::min_element(kept.begin(), kept.end(), Better)->score;
   if (sampling.top_p < 1.0f) TopP(sampling.top_p, max, temperature, &kept);
@@ -104,7 +113,8 @@ std::vector<uint8_t> FilterMask(absl::Span<const float> logits,
 base::TokenId SampleRow(absl::Span<const float> logits, absl::Span<const float> noise,
                         const base::SamplingParams& sampling) {
   if (sampling.greedy() || !sampling.filtered()) {
-    return PerturbedArgMax(logits, noise, sampling.temperature, 0).token;
+    const ScoredToken best = PerturbedArgMax(logits, noise, sampling.temperature, 0);
+    return best.score == kNotFinite ? base::kNoToken : best.token;
   }
   assert(noise.size() == logits.size());
   ScoredToken winner;
@@ -119,14 +129,14 @@ base::TokenId SampleRow(absl::Span<const float> logits, absl::Span<const float> 
 base::TokenLogprobs RowLogprobs(absl::Span<const float> logits, base::TokenId token, int top) {
   assert(token >= 0 && token < static_cast<int>(logits.size()));
   const float max = PerturbedArgMax(logits, {}, 0.0f, 0).score;
+  if (max == kNotFinite) return {};
   double sum = 0;
-  for (float logit : logits) {
-    if (!std::isnan(logit)) sum += Mass(logit, max, 1.0);
-  }
+  for (float logit : logits) sum += Mass(logit, max, 1.0);
   const double log_sum = std::log(sum);
   const auto logprob = [&](float logit) {
-    return logit == max ? static_cast<float>(-log_sum)
-                        : static_cast<float>(static_cast<double>(logit) - max - log_sum);
+    constexpr double kLowest = std::numeric_limits<float>::lowest();
+    if (logit == max) return static_cast<float>(-log_sum);
+    return static_cast<float>(std::max(kLowest, static_cast<double>(logit) - max - log_sum));
   };
   base::TokenLogprobs result{.token = token, .logprob = logprob(logits[token]), .top = {}};
   for (const ScoredToken& best : PerturbedTopK(logits, {}, 0.0f, top)) {

@@ -1,19 +1,28 @@
 #include "speculation/logit_rules.h"
 
+#include <algorithm>
 #include <cassert>
+#include <cmath>
 #include <limits>
+
+#include "base/finite.h"
 
 namespace specfabric::speculation {
 namespace {
 
-constexpr float kNever = -std::numeric_limits<float>::infinity();
+// Of suppressed tokens: finite, since logits that are not tell of a broken model.
+constexpr float kNever = std::numeric_limits<float>::lowest();
 
 // A function of the count alone, so that it does not matter which part of the text was committed
 // when the row was computed.
 float Penalised(float logit, const base::LogitRules& rules, int32_t occurrences) {
+  if (!base::IsFinite(logit)) return logit;
   logit = logit > 0 ? logit / rules.repetition_penalty : logit * rules.repetition_penalty;
-  if (occurrences == 0) return logit;
-  return logit - rules.frequency_penalty * static_cast<float>(occurrences) - rules.presence_penalty;
+  if (occurrences > 0) {
+    logit -= rules.frequency_penalty * static_cast<float>(occurrences);
+    logit -= rules.presence_penalty;
+  }
+  return std::clamp(logit, kNever, -kNever);
 }
 
 }  // namespace
@@ -60,7 +69,9 @@ absl::Span<const float> LogitChanger::Change(absl::Span<const float> row,
     seen_.resize(committed);
   }
   if (rules_->BarAt(output_size)) {
-    for (base::TokenId token : rules_->barred_ids) changed_[token] = kNever;
+    for (base::TokenId token : rules_->barred_ids) {
+      if (base::IsFinite(changed_[token])) changed_[token] = kNever;
+    }
   }
   return changed_;
 }
@@ -78,6 +89,7 @@ std::vector<double> ChangedLogitsReference(absl::Span<const float> row,
     };
     const int in_prompt = count_in(prompt), in_output = count_in(output);
     double& logit = logits[token];
+    if (!std::isfinite(logit)) continue;
     for (const base::LogitBias& bias : rules.bias) {
       if (bias.token == token) logit += bias.value;
     }
@@ -92,9 +104,10 @@ std::vector<double> ChangedLogitsReference(absl::Span<const float> row,
     if (in_output > 0) logit -= rules.presence_penalty;
     if (static_cast<int32_t>(output.size()) < rules.min_tokens) {
       for (base::TokenId barred : rules.barred_ids) {
-        if (barred == token) logit = -std::numeric_limits<double>::infinity();
+        if (barred == token) logit = kNever;
       }
     }
+    logit = std::clamp<double>(logit, kNever, -kNever);
   }
   return logits;
 }

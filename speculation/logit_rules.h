@@ -34,8 +34,9 @@ class TokenCounts {
   std::unordered_map<base::TokenId, int32_t> index_;
 };
 
-// Changes rows of one sequence at a time, in float32. Scratch memory: one integer for each id of
-// the vocabulary, from the first use on. Single-threaded.
+// Changes rows of one sequence at a time, in float32: logits that are finite stay so, and others
+// stay as they are. Scratch memory: one integer for each id of the vocabulary, from the first use
+// on. Single-threaded.
 class LogitChanger {
  public:
   explicit LogitChanger(int32_t vocabulary) : vocabulary_(vocabulary) {}

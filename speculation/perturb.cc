@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/finite.h"
 #include "base/gumbel.h"
 #include "base/isa.h"
 #include "speculation/sampling.h"
@@ -18,8 +19,8 @@ constexpr int kLine = 16;          // floats of a cache line
 constexpr int kLanes = 4 * kLine;  // so that several comparisons are under way
 constexpr int kChunk = 1024;       // scores at a time: stay in the first-level cache
 
-// The largest of logits[i] + temperature * noise[i], or of the logits alone (NaN never is), or
-// -inf.
+// The largest of logits[i] + temperature * noise[i], or of the logits alone; kNotFinite where one
+// of the logits is not finite.
 template <bool kNoisy>
 SPECFABRIC_ALWAYS_INLINE float BestScoreBody(const float* logits, const float* noise,
                                              float temperature, int n) {
@@ -27,7 +28,11 @@ SPECFABRIC_ALWAYS_INLINE float BestScoreBody(const float* logits, const float* n
     return kNoisy ? std::fma(temperature, noise[i], logits[i]) : logits[i];
   };
   float best[kLanes];
-  for (int lane = 0; lane < kLanes; ++lane) best[lane] = kNever;
+  uint32_t largest[kLanes];
+  for (int lane = 0; lane < kLanes; ++lane) {
+    best[lane] = kNever;
+    largest[lane] = 0;
+  }
   int i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     for (int lane = 0; lane < kLanes; lane += kLine) {
@@ -36,10 +41,15 @@ SPECFABRIC_ALWAYS_INLINE float BestScoreBody(const float* logits, const float* n
     for (int lane = 0; lane < kLanes; ++lane) {
       const float candidate = score(i + lane);
       best[lane] = candidate > best[lane] ? candidate : best[lane];
+      largest[lane] = std::max(largest[lane], base::Magnitude(logits[i + lane]));
     }
   }
-  for (; i < n; ++i) best[0] = score(i) > best[0] ? score(i) : best[0];
-  return *std::max_element(best, best + kLanes);
+  for (; i < n; ++i) {
+    best[0] = score(i) > best[0] ? score(i) : best[0];
+    largest[0] = std::max(largest[0], base::Magnitude(logits[i]));
+  }
+  const bool finite = *std::max_element(largest, largest + kLanes) < base::kLeastNotFinite;
+  return finite ? *std::max_element(best, best + kLanes) : kNotFinite;
 }
 
 // scores[i] = logits[i] + temperature * noise[i].
@@ -122,26 +132,37 @@ void GumbelNoise(uint64_t seed, uint32_t position, int32_t first, absl::Span<flo
 ScoredToken PerturbedArgMax(absl::Span<const float> logits, absl::Span<const float> noise,
                             float temperature, int32_t first) {
   if (logits.empty()) return {};
-  // A row without any score above -inf has its lowest id chosen.
   ScoredToken winner{first, kNever};
   ForEachChunk(
       logits, noise, temperature, [&](float best) { return best > winner.score; },
       [&](absl::Span<const float> scores, int begin, float best) {
-        const auto at = std::find(scores.begin(), scores.end(), best);
-        winner = {first + begin + static_cast<int32_t>(at - scores.begin()), best};
+        const auto chunk = logits.subspan(begin, scores.size());
+        const auto bad = best == kNotFinite
+                             ? std::find_if_not(chunk.begin(), chunk.end(), base::IsFinite)
+                             : chunk.end();
+        // Finite logits score kNotFinite only where the temperature is beyond all use.
+        const auto at = bad != chunk.end()
+                            ? bad - chunk.begin()
+                            : std::find(scores.begin(), scores.end(), best) - scores.begin();
+        winner = {first + begin + static_cast<int32_t>(at), best};
       });
   return winner;
 }
 
 std::vector<ScoredToken> PerturbedTopK(absl::Span<const float> logits,
-                                       absl::Span<const float> noise, float temperature, int k) {
+                                       absl::Span<const float> noise, float temperature, int k,
+                                       bool* finite) {
   std::vector<ScoredToken> best;  // a heap with the worst in front
   if (k <= 0) return best;
   best.reserve(std::min<size_t>(k, logits.size()));
+  if (finite != nullptr) *finite = true;
   const auto full = [&] { return static_cast<int>(best.size()) == k; };
   ForEachChunk(
       logits, noise, temperature,
-      [&](float chunk_best) { return !full() || chunk_best > best.front().score; },
+      [&](float chunk_best) {
+        if (finite != nullptr) *finite = *finite && chunk_best != kNotFinite;
+        return !full() || chunk_best > best.front().score;
+      },
       [&](absl::Span<const float> scores, int begin, float) {
         for (size_t i = 0; i < scores.size(); ++i) {
           if (std::isnan(scores[i])) continue;

@@ -95,19 +95,12 @@ void MakeWeights(absl::Span<const float> logits, const base::SamplingParams& sam
   assert(!logits.empty() && weights.size() == logits.size());
   std::fill(weights.begin(), weights.end(), uint16_t{0});
   const ScoredToken best = PerturbedArgMax(logits, {}, 0.0f, 0);
-  if (best.token == base::kNoToken) return;
+  if (best.score == kNotFinite) return;
   if (sampling.greedy()) {
     weights[best.token] = kOne;
     return;
   }
-  if (std::isfinite(best.score)) {
-    WeighRow(logits, best.score, base::ScaleFor(sampling.temperature), weights);
-  } else {
-    for (size_t token = 0; token < logits.size(); ++token) {
-      // The difference of two infinities is no number.
-      if (logits[token] == best.score) weights[token] = kOne;
-    }
-  }
+  WeighRow(logits, best.score, base::ScaleFor(sampling.temperature), weights);
   if (sampling.filtered()) {
     const std::vector<uint8_t> kept = FilterMask(logits, sampling);
     for (size_t token = 0; token < kept.size(); ++token) {

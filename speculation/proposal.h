@@ -41,7 +41,8 @@ SPECFABRIC_HOST_DEVICE inline double SiblingUniform(uint64_t seed, const base::D
 
 // weight(x) = exp((logit(x) - max) / T) for the tokens that top-k, top-p and min-p keep, and, with
 // `top_n` > 0, that are among the `top_n` heaviest (ties to the lowest id); 0 for the others. At
-// T = 0 the arg-max alone has a weight. logits, weights: [vocabulary], not empty.
+// T = 0 the arg-max alone has a weight. Where the logits are not all finite, no token has one.
+// logits, weights: [vocabulary], not empty.
 void MakeWeights(absl::Span<const float> logits, const base::SamplingParams& sampling, int top_n,
                  absl::Span<uint16_t> weights);
 

@@ -138,6 +138,8 @@ Accepted WalkCoupled(const TokenTree& tree, const std::vector<base::TokenId>& ch
   Accepted accepted;
   int node = 0;
   while (true) {
+    accepted.finite = chosen[node] >= 0;
+    if (!accepted.finite) return accepted;
     accepted.tokens.push_back(chosen[node]);
     const int child = ChildWith(tree, node, chosen[node]);
     if (child < 0) return accepted;

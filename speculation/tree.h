@@ -96,12 +96,14 @@ int ChildWith(const TokenTree& tree, int node, base::TokenId token);
 // to emit: one for each accepted node, then the bonus token.
 struct Accepted {
   std::vector<int32_t> path;          // [k] node indices, root excluded
-  std::vector<base::TokenId> tokens;  // [k + 1]
+  std::vector<base::TokenId> tokens;  // [k + 1]; [k] where not `finite`
+  // The logits after the path are finite numbers; others choose no bonus token.
+  bool finite = true;
 };
 
 // Coupled verification (verification.md section 1), given the target's own choice at every node:
 // descend while a child carries the choice, then emit the choice as the bonus token.
-// chosen: [tree.size()].
+// chosen: [tree.size()]; negative where the node's logits are not finite.
 Accepted WalkCoupled(const TokenTree& tree, const std::vector<base::TokenId>& chosen);
 
 }  // namespace specfabric::speculation

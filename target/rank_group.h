@@ -46,7 +46,7 @@ class RankGroup {
   ~RankGroup();  // joins the ranks
 
   // Moves, forward pass and verification on all ranks; blocks until they are done. One caller.
-  // weights: [plan.sequences], of the drafts; not null where ReadsWeights (verifier.h).
+  // weights: [plan.sequences], of the drafts; see RankVerifier::Verify.
   absl::StatusOr<scheduler::StepResult> Run(const scheduler::StepPlan& plan,
                                             absl::Span<const schemas::DraftWeights* const> weights,
                                             StepTimes* times);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/bfloat16.h"
+#include "base/finite.h"
 #include "base/gumbel.h"
 
 namespace specfabric::target {
@@ -43,15 +44,19 @@ SPECFABRIC_ALWAYS_INLINE double SumBody(const float* values) {
 SPECFABRIC_ALWAYS_INLINE Weighed WeighBody(const float* __restrict logits, float reference,
                                            ExpScale scale, float* __restrict weights) {
   float best[kLanes];
+  uint32_t largest[kLanes] = {};
   for (float& lane : best) lane = kNever;
   for (int i = 0; i < kRowChunk; i += kLanes) {
     base::PrefetchAhead(logits + i, kRowChunk * sizeof(float));
     for (int lane = 0; lane < kLanes; ++lane) {
       best[lane] = logits[i + lane] > best[lane] ? logits[i + lane] : best[lane];
+      largest[lane] = std::max(largest[lane], base::Magnitude(logits[i + lane]));
       weights[i + lane] = ExpWeight(logits[i + lane], reference, scale);
     }
   }
-  return {.sum = SumBody(weights), .max = *std::max_element(best, best + kLanes)};
+  return {.sum = SumBody(weights),
+          .max = *std::max_element(best, best + kLanes),
+          .finite = *std::max_element(largest, largest + kLanes) < base::kLeastNotFinite};
 }
 
 SPECFABRIC_ALWAYS_INLINE double EntropyBody(const float* __restrict logits, float reference,

@@ -23,8 +23,9 @@ using speculation::kRowChunk;
 inline constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 struct Weighed {
-  double sum = 0;  // of the weights
-  float max = 0;   // of the logits
+  double sum = 0;      // of the weights
+  float max = 0;       // of the logits
+  bool finite = true;  // all logits
 };
 
 // Sums are in the order of speculation/row_weights.h, which no variant changes.

@@ -5,6 +5,8 @@
 
 #include "base/bfloat16.h"
 #include "base/check.h"
+#include "base/finite.h"
+#include "base/load_once.h"
 #include "speculation/row_weights.h"
 #include "speculation/sampling.h"
 
@@ -17,28 +19,18 @@ bool Taken(const DraftLaw& q, base::TokenId token) {
   return std::find(q.taken.begin(), q.taken.end(), token) != q.taken.end();
 }
 
-// Logits of the law that Open promises: -inf where a token has no chance, at least one finite.
-void Filter(absl::Span<const float> logits, const base::SamplingParams& sampling,
+// The logits that filters keep; kNever of the others. False: they keep none, as FilterMask says.
+bool Filter(absl::Span<const float> logits, const base::SamplingParams& sampling,
             std::vector<float>* filtered) {
-  std::vector<uint8_t> kept(logits.size(), 1);
-  if (sampling.filtered()) kept = speculation::FilterMask(logits, sampling);
-  float best = kNever;
-  for (size_t x = 0; x < logits.size(); ++x) {
-    if (kept[x] != 0 && logits[x] > best) best = logits[x];
-  }
+  const std::vector<uint8_t> kept = speculation::FilterMask(logits, sampling);
   filtered->assign(logits.size(), kNever);
-  if (best == kNever) {
-    (*filtered)[std::find(kept.begin(), kept.end(), 1) - kept.begin()] = 0.0f;
-    return;
-  }
+  bool any = false;
   for (size_t x = 0; x < logits.size(); ++x) {
-    if (kept[x] == 0 || std::isnan(logits[x])) continue;
-    if (std::isfinite(best)) {
-      (*filtered)[x] = logits[x];
-    } else if (logits[x] == best) {
-      (*filtered)[x] = 0.0f;
-    }
+    if (kept[x] == 0) continue;
+    (*filtered)[x] = logits[x];
+    any = true;
   }
+  return any;
 }
 
 }  // namespace
@@ -57,24 +49,25 @@ RowScratch::RowScratch(int32_t vocabulary, base::Isa isa)
       kernels(KernelsFor(isa)),
       spare_sums(chunks) {}
 
-void RowLaw::Open(absl::Span<const float> logits, const base::SamplingParams& sampling, bool keep) {
+bool RowLaw::Open(absl::Span<const float> logits, const base::SamplingParams& sampling, bool keep) {
   SPECFABRIC_CHECK(static_cast<int32_t>(logits.size()) == scratch_.vocabulary);
   SPECFABRIC_CHECK(sampling.temperature > 0);
   scale_ = base::ScaleFor(sampling.temperature);
-  if (!sampling.filtered()) {
-    Weigh(logits, keep);
-    if (std::isfinite(max_)) return;
-  }
-  Filter(logits, sampling, &scratch_.filtered);
+  if (!sampling.filtered()) return Weigh(logits, keep);
+  if (!Filter(logits, sampling, &scratch_.filtered)) return false;
   Weigh(scratch_.filtered, keep);
+  return true;
 }
 
-void RowLaw::Weigh(absl::Span<const float> logits, bool keep) {
+bool RowLaw::Weigh(absl::Span<const float> logits, bool keep) {
   logits_ = logits;
   kept_ = keep;
   if (keep) values_.resize(static_cast<size_t>(scratch_.chunks) * kRowChunk);
   // The reference spares the row a pass of its own for the maximum.
   float max = scratch_.kernels.max(LogitChunk(0));
+  // The last chunk is padded with what is not finite.
+  const size_t whole = logits.size() / kRowChunk;
+  bool finite = base::AllFinite(logits.subspan(whole * kRowChunk));
   for (int i = 0; i < scratch_.chunks; ++i) {
     const float* const chunk = LogitChunk(i);
     float* const weights =
@@ -82,13 +75,13 @@ void RowLaw::Weigh(absl::Span<const float> logits, bool keep) {
     const float before = max;
     Weighed weighed = scratch_.kernels.weigh(chunk, before, scale_, weights);
     max = std::max(max, weighed.max);
+    finite = finite && (weighed.finite || static_cast<size_t>(i) >= whole);
     const float reference = speculation::ChunkReference(before, max, scale_);
     if (reference != before) weighed = scratch_.kernels.weigh(chunk, reference, scale_, weights);
     chunks_[i].reference = reference;
     chunks_[i].sum = weighed.sum;
   }
   total_ = 0;
-  max_ = max;
   const Chunk* before = nullptr;  // few references are new
   for (Chunk& chunk : chunks_) {
     const bool same = before != nullptr && before->reference == chunk.reference;
@@ -98,6 +91,7 @@ void RowLaw::Weigh(absl::Span<const float> logits, bool keep) {
     total_ += chunk.sum;
     before = &chunk;
   }
+  return finite;
 }
 
 void RowLaw::Keep() {
@@ -185,11 +179,15 @@ float RowLaw::DenseFactor(double pi, const DraftLaw& q, const Chunk& chunk) cons
 double RowLaw::Chance(double pi, const DraftLaw& q, base::TokenId token) const {
   // Both are of the numbers that Subtract compares, so that a token rejected here is gone there.
   const Chunk& chunk = chunks_[token / kRowChunk];
+  double chance = 0;
   if (q.whole()) {
     const double ours = static_cast<double>(DenseFactor(pi, q, chunk)) * Value(token);
-    return std::min(1.0, ours / (q.Weight(token) * speculation::DraftScale(q.total)));
+    chance = ours / (q.Weight(token) * speculation::DraftScale(q.total));
+  } else {
+    chance = pi * Probability(token) / (q.Weight(token) / q.total);
   }
-  return std::min(1.0, pi * Probability(token) / (q.Weight(token) / q.total));
+  // Of weights that were changed it may be negative or no number.
+  return chance > 0 ? std::min(1.0, chance) : 0;
 }
 
 double RowLaw::Subtract(double pi, const DraftLaw& q) {
@@ -216,7 +214,8 @@ double RowLaw::SubtractDense(double pi, const DraftLaw& q) {
   double total = 0;
   for (double sum : scratch_.spare_sums) total += sum;
   const double scaled_one = q.total * draft_scale;
-  if (total <= kNoMass * scaled_one) return 0;
+  // Nor where weights that were changed leave no sum at all.
+  if (!(scaled_one > 0 && total > kNoMass * scaled_one)) return 0;
 
   values_.swap(left);
   kept_ = true;
@@ -233,7 +232,8 @@ double RowLaw::SubtractSparse(double pi, const DraftLaw& q) {
   std::vector<base::TokenId> changed;
   std::vector<float> old;
   for (size_t i = 0; i < q.ids.size(); ++i) {
-    const base::TokenId token = q.ids[i];
+    const base::TokenId token = base::LoadOnce(q.ids[i]);
+    if (token < 0 || token >= scratch_.vocabulary) continue;  // changed since it was validated
     const double weight = Taken(q, token) ? 0 : base::WidenBFloat16(q.weights[i]);
     if (weight == 0 || values_[token] == 0) continue;
     changed.push_back(token);
@@ -243,7 +243,8 @@ double RowLaw::SubtractSparse(double pi, const DraftLaw& q) {
   }
   Resum(changed);
   if (total_ > kNoMass * before) return std::min(1.0, pi * total_ / before);
-  for (size_t i = 0; i < changed.size(); ++i) values_[changed[i]] = old[i];
+  // Backwards, since ids that were changed may repeat.
+  for (size_t i = changed.size(); i-- > 0;) values_[changed[i]] = old[i];
   Resum(changed);
   return 0;
 }

@@ -16,7 +16,9 @@
 
 namespace specfabric::target {
 
-// What the draft drew a sibling from: q(x) = weight(x) / total.
+// What the draft drew a sibling from: q(x) = weight(x) / total. Its sender may still write to the
+// weights and ids: then some tokens are accepted or rejected wrongly, all of this sequence, and
+// nothing else happens.
 struct DraftLaw {
   absl::Span<const uint16_t> weights;        // bfloat16; finite, not negative
   absl::Span<const base::TokenId> ids = {};  // of these tokens, ascending; empty: of all
@@ -46,11 +48,10 @@ class RowLaw {
  public:
   explicit RowLaw(RowScratch* scratch) : scratch_(*scratch), chunks_(scratch->chunks) {}
 
-  // p of these logits, [vocabulary], for T > 0. A logit that is no number counts as -inf; those at
-  // +inf share all of the mass; where no token has a chance, the lowest id that is kept has. One
-  // pass over the row. With `keep` the law no longer needs the logits; otherwise they must stay
+  // p of these logits, [vocabulary], for T > 0. False: they are not all finite, and there is no p.
+  // One pass over the row. With `keep` the law no longer needs the logits; otherwise they must stay
   // until the first Subtract, and no other law of the scratch may be opened before.
-  void Open(absl::Span<const float> logits, const base::SamplingParams& sampling, bool keep);
+  bool Open(absl::Span<const float> logits, const base::SamplingParams& sampling, bool keep);
 
   double Probability(base::TokenId token) const;
   // Before any Subtract, of a law opened without `keep`.
@@ -74,7 +75,8 @@ class RowLaw {
     double sum = 0;  // of the values, times factor
   };
 
-  void Weigh(absl::Span<const float> logits, bool keep);
+  // Whether all logits are finite.
+  bool Weigh(absl::Span<const float> logits, bool keep);
   void Keep();
   // Chunk `chunk` of the open logits or of a row of weights, padded with what weighs nothing.
   const float* LogitChunk(int chunk);
@@ -89,7 +91,6 @@ class RowLaw {
 
   RowScratch& scratch_;
   ExpScale scale_;
-  float max_ = 0;  // of the logits
   absl::Span<const float> logits_;
   bool kept_ = false;
   std::vector<float> values_;  // a row of chunks, where kept

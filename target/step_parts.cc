@@ -34,11 +34,10 @@ absl::Status CheckTokens(const StepPlan& plan, int32_t vocabulary) {
   return absl::OkStatus();
 }
 
-absl::Status CheckWeights(const PlanSequence& sequence, const schemas::DraftWeights* weights) {
-  if (weights == nullptr) return absl::InvalidArgumentError("step: weights of a draft are missing");
+absl::Status CheckRows(const PlanSequence& sequence, const schemas::DraftWeightsShape& shape) {
   if (sequence.weight_row.empty()) return Misfit("number of weight rows", 0);
   for (int32_t row : sequence.weight_row) {
-    if (row >= weights->shape().rows) return Misfit("weight row", row);
+    if (row >= shape.rows) return Misfit("weight row", row);
   }
   return absl::OkStatus();
 }
@@ -68,19 +67,28 @@ absl::StatusOr<OpenWeights> OpenStep(const schemas::Step& step, int32_t vocabula
   }
   OpenWeights weights;
   weights.by_sequence.resize(plan.sequences.size());
+  std::vector<bool> received(plan.sequences.size(), false);
   weights.opened.reserve(step.weights.size());  // they are pointed to
   for (const schemas::StepWeights& one : step.weights) {
     if (one.entries > vocabulary) return Misfit("entries of weights", one.entries);
-    auto opened = schemas::DraftWeights::Open({one.rows, vocabulary, one.entries}, one.bytes);
-    if (!opened.ok()) return opened.status();
+    const schemas::DraftWeightsShape shape = {one.rows, vocabulary, one.entries};
+    absl::Status size = schemas::CheckSize(shape, one.bytes.size());
+    if (!size.ok()) return size;
+    const PlanSequence& reader = plan.sequences[one.sequence];
+    if (!ReadsWeights(reader) || !here.Owns(reader)) continue;
+    if (absl::Status fits = CheckRows(reader, shape); !fits.ok()) return fits;
+    received[one.sequence] = true;
+    // The leader has validated them, but their sender may have changed them before they were copied
+    // here: the draft's fault, not this group's.
+    auto opened = schemas::DraftWeights::Open(shape, one.bytes);
+    if (!opened.ok()) continue;
     weights.opened.push_back(*std::move(opened));
     weights.by_sequence[one.sequence] = &weights.opened.back();
   }
   for (size_t s = 0; s < plan.sequences.size(); ++s) {
     const PlanSequence& sequence = plan.sequences[s];
-    if (!ReadsWeights(sequence) || !here.Owns(sequence)) continue;
-    absl::Status fits = CheckWeights(sequence, weights.by_sequence[s]);
-    if (!fits.ok()) return fits;
+    if (!ReadsWeights(sequence) || !here.Owns(sequence) || received[s]) continue;
+    return absl::InvalidArgumentError("step: weights of a draft are missing");
   }
   return weights;
 }
@@ -89,7 +97,9 @@ schemas::StepDone MakeDone(const StepPlan& plan, const Verdict& verdict) {
   schemas::StepDone done;
   done.step = plan.step;
   for (int32_t l = 0; l < static_cast<int32_t>(verdict.chosen.size()); ++l) {
-    if (verdict.chosen[l] != base::kNoToken) {
+    if (verdict.chosen[l] == Verdict::kNotFinite) {
+      done.not_finite_logits.push_back(l);
+    } else if (verdict.chosen[l] != base::kNoToken) {
       done.chosen_logits.push_back(l);
       done.chosen.push_back(verdict.chosen[l]);
     }
@@ -99,7 +109,7 @@ schemas::StepDone MakeDone(const StepPlan& plan, const Verdict& verdict) {
     }
   }
   for (int32_t s = 0; s < static_cast<int32_t>(verdict.accepted.size()); ++s) {
-    if (!verdict.accepted[s].tokens.empty()) done.trees.push_back({s, verdict.accepted[s]});
+    if (Verdict::Decided(verdict.accepted[s])) done.trees.push_back({s, verdict.accepted[s]});
   }
   return done;
 }
@@ -113,6 +123,10 @@ absl::Status MergeDone(const StepPlan& plan, const schemas::StepDone& done, int3
     if (done.chosen_logits[i] >= logits) return Misfit("logit", done.chosen_logits[i]);
     if (done.chosen[i] >= vocabulary) return Misfit("token", done.chosen[i]);
     verdict->chosen[done.chosen_logits[i]] = done.chosen[i];
+  }
+  for (int32_t logit : done.not_finite_logits) {
+    if (logit >= logits) return Misfit("logit", logit);
+    verdict->chosen[logit] = Verdict::kNotFinite;
   }
   for (size_t i = 0; i < done.logprobs.size(); ++i) {
     if (done.scored_logits[i] >= logits) return Misfit("logit", done.scored_logits[i]);

@@ -35,7 +35,8 @@ schemas::Step MakeStep(const scheduler::StepPlan& plan,
 // A received step's weights, which lie in the step.
 struct OpenWeights {
   std::vector<schemas::DraftWeights> opened;
-  std::vector<const schemas::DraftWeights*> by_sequence;  // [plan.sequences], null: none
+  // [plan.sequences], null: none, or no longer sound.
+  std::vector<const schemas::DraftWeights*> by_sequence;
 };
 
 // What of a step only its receiver can tell: that tokens are of its vocabulary, moves within the

@@ -17,8 +17,8 @@ using schemas::Finish;
 
 namespace {
 
-constexpr size_t kInboxSize = 1 << 16;
 constexpr base::Nanos kBeatInterval = base::kSecond;
+constexpr base::Nanos kNotFiniteInterval = 5 * base::kSecond;
 
 Finish ToFinish(scheduler::FinishReason reason) {
   switch (reason) {
@@ -29,9 +29,17 @@ Finish ToFinish(scheduler::FinishReason reason) {
     case scheduler::FinishReason::kCancelled:
       return Finish::kCancelled;
     case scheduler::FinishReason::kError:
+    case scheduler::FinishReason::kNotFinite:
       return Finish::kError;
   }
   return Finish::kError;
+}
+
+std::string NotFinite(int32_t at, int32_t prompt_size) {
+  return at < prompt_size
+             ? absl::StrCat("the model's logits are not finite at prompt token ", at + 1)
+             : absl::StrCat("the model's logits are not finite at output token ",
+                            at - prompt_size + 1);
 }
 
 static_assert(schemas::kMaxPriority == scheduler::kMaxPriority);
@@ -252,6 +260,7 @@ void TargetEngine::OnSubmit(link::PeerId peer, schemas::Submit submit) {
                         .request_id = key.request_id,
                         .attempt = attempt,
                         .coupling = coupling,
+                        .prompt_size = terms.prompt_length,
                         .trace = trace,
                         .span = span,
                         .submitted = base::Now()};
@@ -345,7 +354,12 @@ void TargetEngine::Emit(const scheduler::TokensEvent& event) {
   message.logprobs = event.logprobs;
   message.prompt_logprobs = event.prompt_logprobs;
   message.finish = event.finish.has_value() ? ToFinish(*event.finish) : Finish::kNone;
-  if (message.finish == Finish::kError) message.error = "the step failed; see the target's log";
+  if (event.finish == scheduler::FinishReason::kNotFinite) {
+    message.error = NotFinite(event.not_finite_at, client.prompt_size);
+    LogNotFinite(event.id, client, message.error);
+  } else if (message.finish == Finish::kError) {
+    message.error = "the step failed; see the target's log";
+  }
   message.rounds = client.rounds;
   message.drafted = client.drafted;
   message.accepted = client.accepted;
@@ -353,6 +367,24 @@ void TargetEngine::Emit(const scheduler::TokensEvent& event) {
   message.accepted_at = client.accepted_at;
   message.cached_tokens = client.cached_tokens;
   tokens_.Add(client.peer, std::move(message));
+}
+
+// A client may send one such request after the other: some lines a minute tell as much as all.
+void TargetEngine::LogNotFinite(base::SequenceId id, const Client& client,
+                                const std::string& what) {
+  metrics_->not_finite.Increment();
+  const base::Nanos now = base::Now();
+  if (now < next_not_finite_line_) {
+    ++not_finite_unsaid_;
+    return;
+  }
+  next_not_finite_line_ = now + kNotFiniteInterval;
+  const std::string more =
+      not_finite_unsaid_ == 0
+          ? ""
+          : absl::StrCat("; ", std::exchange(not_finite_unsaid_, 0), " more since the last line");
+  spdlog::error("target peer={} request={} sequence={}: {}: the request ends{}", client.peer,
+                client.request_id, id, what, more);
 }
 
 void TargetEngine::OnEnded(base::SequenceId id) {

@@ -84,12 +84,19 @@ using TargetInput = std::variant<PeerUp, PeerDown, PeerMessage, PeerWeights, Wei
 
 class TargetEngine {
  public:
+  static constexpr size_t kInboxSize = 1 << 16;
+
   // `metrics`, and what `execute` uses, must outlive the engine.
   TargetEngine(const TargetEngineOptions& options, ExecuteStep execute,
                metrics::TargetMetrics* metrics, TargetOutbox outbox);
 
-  // From any thread. False: the inbox is full or closed.
-  bool Post(TargetInput input) { return inbox_.Push(std::move(input)); }
+  // From any thread. That a peer has come or gone is always taken; the rest is refused where the
+  // inbox is full.
+  void Post(PeerUp up) { inbox_.PushAlways(std::move(up)); }
+  void Post(PeerDown down) { inbox_.PushAlways(down); }
+  [[nodiscard]] bool Post(PeerMessage message) { return inbox_.Push(std::move(message)); }
+  [[nodiscard]] bool Post(PeerWeights weights) { return inbox_.Push(std::move(weights)); }
+  [[nodiscard]] bool Post(WeightsRefused refused) { return inbox_.Push(refused); }
 
   // Runs until Stop, or until a drain that has nothing left to do.
   void Run();
@@ -113,6 +120,7 @@ class TargetEngine {
     uint64_t request_id = 0;
     uint32_t attempt = 0;
     speculation::Coupling coupling = speculation::Coupling::kCoupled;
+    int32_t prompt_size = 0;
     int32_t rounds = 0, drafted = 0, accepted = 0;
     int32_t cached_tokens = 0;              // of its prompt
     std::vector<int32_t> accepted_at = {};  // by depth
@@ -151,6 +159,7 @@ class TargetEngine {
   void RunStep(const scheduler::StepPlan& plan, base::Nanos planned);
   void Dispatch(const std::vector<scheduler::Event>& events);
   void Emit(const scheduler::TokensEvent& event);
+  void LogNotFinite(base::SequenceId id, const Client& client, const std::string& what);
   void OnEnded(base::SequenceId id);
   // Of a step of many requests: of this process alone.
   void TraceStep(const scheduler::StepPlan& plan, base::Nanos started, base::Nanos planned,
@@ -174,6 +183,8 @@ class TargetEngine {
   absl::flat_hash_map<link::PeerId, schemas::Role> peers_;
   base::SequenceId next_sequence_ = 1;
   base::Nanos next_beat_ = 0;
+  base::Nanos next_not_finite_line_ = 0;
+  int64_t not_finite_unsaid_ = 0;
   scheduler::SchedulerStats reported_;
   DraftClientStats reported_drafts_;
   uint64_t reported_scored_ = 0;

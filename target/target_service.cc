@@ -247,13 +247,17 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
     return fields.fence.incarnation == ours;
   };
   handler.on_tensor = [this](link::PeerId peer, transport::Tensor&& tensor) {
-    engine_->Post(PeerWeights{peer, KeepWeights(std::move(tensor))});
+    // Full: its slot is free again, and its round goes on without a draft once its deadline passes.
+    if (engine_->Post(PeerWeights{peer, KeepWeights(std::move(tensor))})) return;
+    spdlog::warn("target peer={}: weights dropped: the leader is behind", peer);
   };
   handler.on_refused = [this](link::PeerId peer, const transport::TensorFields& fields,
                               const absl::Status& why) {
     spdlog::warn("target peer={} sequence={} round={}: weights refused: {}", peer, fields.tag,
                  fields.fence.round, base::Message(why));
-    engine_->Post(WeightsRefused{peer, fields});
+    // Full: the round goes on once its deadline passes.
+    if (engine_->Post(WeightsRefused{peer, fields})) return;
+    spdlog::warn("target peer={}: a refusal of weights dropped: the leader is behind", peer);
   };
   auto link = link::Link::Start(std::move(link_options), std::move(handler));
   if (!link.ok()) return link.status();

@@ -62,6 +62,7 @@ class TreeVerifier::Round {
   // afterwards what the rejected ones have left of it.
   int FirstAccepted(int node, RowLaw* p) const;
   bool Visit(int node, int depth, double pi);
+  // `last` follows the path; kNoToken: the logits there are not finite.
   Accepted Emit(absl::Span<const int32_t> path, base::TokenId last) const;
 
   const TreeToVerify& round_;
@@ -108,9 +109,10 @@ DraftLaw TreeVerifier::Round::LawOf(int child) const {
 }
 
 Accepted TreeVerifier::Round::Emit(absl::Span<const int32_t> path, base::TokenId last) const {
-  Accepted accepted{.path = {path.begin(), path.end()}, .tokens = {}};
+  Accepted accepted{
+      .path = {path.begin(), path.end()}, .tokens = {}, .finite = last != base::kNoToken};
   for (int32_t node : path) accepted.tokens.push_back(tree_.tokens[node]);
-  accepted.tokens.push_back(last);
+  if (accepted.finite) accepted.tokens.push_back(last);
   return accepted;
 }
 
@@ -129,7 +131,7 @@ Accepted TreeVerifier::Round::Reject() {
   RowLaw& p = verifier_.Law(0);
   std::vector<int32_t> path;
   for (int node = 0;;) {
-    p.Open(row_(node), round_.sampling, /*keep=*/false);
+    if (!p.Open(row_(node), round_.sampling, /*keep=*/false)) return Emit(path, base::kNoToken);
     const int child = FirstAccepted(node, &p);
     if (child < 0) return Emit(path, p.Sample(random_.ResidualUniform(node)));
     path.push_back(child);
@@ -138,7 +140,8 @@ Accepted TreeVerifier::Round::Reject() {
 }
 
 // Whether `node` or a node below it is accepted. pi: the chance of the path from the root to
-// `node`, given what has been rejected so far.
+// `node`, given what has been rejected so far. Below a node whose logits are not finite nothing is
+// accepted, so that they count only if the node is the last of the path.
 bool TreeVerifier::Round::Visit(int node, int depth, double pi) {
   if (pi == 0) return false;
   if (!has_children_[node] && !Accept(node, pi)) return false;
@@ -147,8 +150,9 @@ bool TreeVerifier::Round::Visit(int node, int depth, double pi) {
   const bool keep =
       std::any_of(children.begin(), children.end(), [&](int c) { return has_children_[c]; });
   RowLaw& p = verifier_.Law(depth);
-  p.Open(row_(node), round_.sampling, keep);
+  const bool finite = p.Open(row_(node), round_.sampling, keep);
   for (int child : children) {
+    if (!finite) break;
     const base::TokenId x = tree_.tokens[child];
     const DraftLaw q = LawOf(child);
     if (q.Weight(x) == 0) break;
@@ -160,7 +164,7 @@ bool TreeVerifier::Round::Visit(int node, int depth, double pi) {
     if (pi == 0) return false;
   }
   if (!children.empty() && !Accept(node, pi)) return false;
-  last_token_ = p.Sample(random_.ResidualUniform(node));
+  if (finite) last_token_ = p.Sample(random_.ResidualUniform(node));
   return true;
 }
 
@@ -185,13 +189,13 @@ Accepted TreeVerifier::Round::AcceptTypical() {
     if (depths[node] > depths[last]) last = node;
     const std::vector<int32_t> children = speculation::Children(tree_, node);
     if (children.empty()) continue;
-    p.Open(row_(node), round_.sampling, /*keep=*/false);
+    if (!p.Open(row_(node), round_.sampling, /*keep=*/false)) continue;
     next[node] = p.Sample(random_.ResidualUniform(node));
     const double bound = speculation::TypicalBound(round_.typical, p.InversePerplexity());
     for (int child : children) typical[child] = p.Probability(tree_.tokens[child]) > bound;
   }
-  if (next[last] == base::kNoToken) {
-    p.Open(row_(last), round_.sampling, /*keep=*/false);
+  if (next[last] == base::kNoToken && speculation::Children(tree_, last).empty() &&
+      p.Open(row_(last), round_.sampling, /*keep=*/false)) {
     next[last] = p.Sample(random_.ResidualUniform(last));
   }
   std::vector<int32_t> path;

@@ -47,8 +47,9 @@ class TreeVerifier {
   TreeVerifier(const TreeVerifier&) = delete;
   TreeVerifier& operator=(const TreeVerifier&) = delete;
 
-  // random: of this round. Row numbers and tokens are in range (the caller checked what it was
-  // sent). Temperature 0 is kCoupled's.
+  // What is accepted ends before a row of logits that are not finite. Such rows count only where
+  // they choose the token after the accepted path. random: of this round. Row numbers and tokens
+  // are in range (the caller checked what it was sent). Temperature 0 is kCoupled's.
   speculation::Accepted Verify(const TreeToVerify& round, LogitRow row,
                                const speculation::PhiloxRandomness& random);
 

@@ -48,8 +48,9 @@ speculation::Accepted AcceptTree(const StepPlan& plan, const PlanSequence& seque
 // Log-probabilities for the tokens emitted: the choice at the root, then at each accepted node.
 void CollectTreeLogprobs(const PlanSequence& sequence, const Verdict& verdict,
                          scheduler::SequenceResult* result) {
-  result->logprobs.push_back(verdict.logprobs[sequence.first_logit]);
-  for (int32_t node : result->accepted.path) {
+  const speculation::Accepted& accepted = result->accepted;
+  for (size_t i = 0; i < accepted.tokens.size(); ++i) {
+    const int32_t node = i == 0 ? 0 : accepted.path[i - 1];
     result->logprobs.push_back(verdict.logprobs[sequence.first_logit + node]);
   }
 }
@@ -58,6 +59,8 @@ void CollectPrefill(const StepPlan& plan, const PlanSequence& sequence, const Ve
                     scheduler::SequenceResult* result) {
   const int32_t end = sequence.first_logit + sequence.logit_count;
   for (int32_t l = sequence.first_logit; l < end; ++l) {
+    result->accepted.finite = verdict.chosen[l] != Verdict::kNotFinite;
+    if (!result->accepted.finite) return;
     if (plan.score_tokens[l] != base::kNoToken) {
       result->prompt_logprobs.push_back(verdict.logprobs[l]);
     } else if (verdict.chosen[l] != base::kNoToken) {
@@ -77,7 +80,7 @@ scheduler::StepResult Accept(const StepPlan& plan, const Verdict& verdict) {
     scheduler::SequenceResult result;
     result.id = sequence.id;
     if (sequence.kind == RowsKind::kTree) {
-      const bool decided = !verdict.accepted[s].tokens.empty();
+      const bool decided = Verdict::Decided(verdict.accepted[s]);
       result.accepted = decided ? verdict.accepted[s] : AcceptTree(plan, sequence, verdict);
       if (sequence.logprobs >= 0) CollectTreeLogprobs(sequence, verdict, &result);
     } else {
@@ -164,7 +167,8 @@ model::DeviceTree WholeTree(const StepPlan& plan, const PlanSequence& sequence,
 void RankVerifier::AddTree(const StepPlan& plan, int32_t s, const schemas::DraftWeights* weights,
                            bool device_decides) {
   const PlanSequence& sequence = plan.sequences[s];
-  if (device_decides && !NeedsTheHost(plan, sequence, sequence.first_logit)) {
+  const bool unsound = ReadsWeights(sequence) && weights == nullptr;
+  if (device_decides && !unsound && !NeedsTheHost(plan, sequence, sequence.first_logit)) {
     decided_.push_back(s);
     return device_trees_.push_back(WholeTree(plan, sequence, typical_, weights));
   }
@@ -258,7 +262,8 @@ absl::Status RankVerifier::ChooseSharded(const StepPlan& plan, const model::Logi
   if (communicator_->size() > 1) communicator_->AllReduceBest(absl::MakeSpan(pairs_));
   if (communicator_->rank() != 0) return status;
   for (size_t i = 0; i < sharded_.size(); ++i) {
-    verdict->chosen[sharded_[i].logit] = pairs_[i].token;
+    const bool finite = pairs_[i].score != speculation::kNotFinite;
+    verdict->chosen[sharded_[i].logit] = finite ? pairs_[i].token : Verdict::kNotFinite;
   }
   return status;
 }
@@ -273,7 +278,8 @@ absl::Status RankVerifier::DecideOnDevice(const StepPlan& plan, model::DeviceLog
     if (plan.sequences[s].kind == RowsKind::kTree) {
       verdict->accepted[s] = std::move(accepted_[i]);
     } else {
-      verdict->chosen[device_trees_[i].first_logit] = accepted_[i].tokens.front();
+      verdict->chosen[device_trees_[i].first_logit] =
+          accepted_[i].finite ? accepted_[i].tokens.front() : Verdict::kNotFinite;
     }
   }
   return absl::OkStatus();
@@ -369,12 +375,12 @@ void RankVerifier::FinishRow(const StepPlan& plan, const RowTask& task, Verdict*
   base::TokenId token = plan.score_tokens[task.logit];
   if (task.chooses) {
     token = Choose(plan, task.sequence, task.logit);
-    verdict->chosen[task.logit] = token;
+    verdict->chosen[task.logit] = token == base::kNoToken ? Verdict::kNotFinite : token;
   }
-  if (!task.chooses || sequence.logprobs >= 0) {
-    verdict->logprobs[task.logit] =
-        speculation::RowLogprobs(rows_[task.logit], token, std::max(0, sequence.logprobs));
-  }
+  if (token == base::kNoToken || (task.chooses && sequence.logprobs < 0)) return;
+  base::TokenLogprobs& logprobs = verdict->logprobs[task.logit];
+  logprobs = speculation::RowLogprobs(rows_[task.logit], token, std::max(0, sequence.logprobs));
+  if (logprobs.token == base::kNoToken) verdict->chosen[task.logit] = Verdict::kNotFinite;
 }
 
 speculation::Accepted RankVerifier::Walk(const StepPlan& plan, int32_t s,
@@ -383,6 +389,8 @@ speculation::Accepted RankVerifier::Walk(const StepPlan& plan, int32_t s,
   int32_t node = 0;
   for (;;) {
     const base::TokenId token = Choose(plan, s, plan.sequences[s].first_logit + node);
+    accepted.finite = token != base::kNoToken;
+    if (!accepted.finite) return accepted;
     accepted.tokens.push_back(token);
     node = speculation::ChildWith(tree, node, token);
     if (node < 0) return accepted;
@@ -431,7 +439,8 @@ absl::Status RankVerifier::FinishTree(const StepPlan& plan, int32_t s,
   const PlanSequence& sequence = plan.sequences[s];
   speculation::TokenTree tree = TreeOf(plan, sequence);
   const absl::StatusOr<const schemas::DraftWeights*> here = OnHost(weights);
-  if (absl::IsInvalidArgument(here.status())) {
+  const bool unsound = here.ok() && *here == nullptr && ReadsWeights(sequence);
+  if (absl::IsInvalidArgument(here.status()) || unsound) {
     tree = speculation::TokenTree::Root(tree.tokens[0]);  // nothing of it can be accepted
   } else if (!here.ok()) {
     return here.status();

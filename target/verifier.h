@@ -24,11 +24,18 @@ namespace specfabric::target {
 // What the ranks of a group find together. The leader sizes it before the step; every entry is
 // written by exactly one rank (rank 0, or the owner of the sequence).
 struct Verdict {
-  std::vector<base::TokenId> chosen;            // [logit_rows], kNoToken where nothing is chosen
+  // [logit_rows], kNoToken where nothing is chosen, kNotFinite where the logits of a row that
+  // chooses or scores are not finite.
+  std::vector<base::TokenId> chosen;
   std::vector<base::TokenLogprobs> logprobs;    // [logit_rows] of the chosen or the scored token
   std::vector<speculation::Accepted> accepted;  // [sequences] of trees decided on their owner or
-                                                // its device; without tokens: decided by `chosen`
+                                                // its device; see Decided
 
+  static constexpr base::TokenId kNotFinite = -2;
+  // Whether an entry of `accepted` was written; otherwise `chosen` decides.
+  static bool Decided(const speculation::Accepted& accepted) {
+    return !accepted.tokens.empty() || !accepted.finite;
+  }
   void Reset(const scheduler::StepPlan& plan);
 };
 
@@ -57,8 +64,9 @@ class RankVerifier {
         trees_verifier_(vocabulary) {}
 
   // Every rank of the group calls this with the same plan and its own shard of the logits.
-  // weights: [sequences], not null where ReadsWeights. Fails where the device of the logits does;
-  // the verdict is then void, but this rank has taken part in all that the others wait for.
+  // weights: [sequences]; null where ReadsWeights: nothing of the tree is accepted. Fails where the
+  // device of the logits does; the verdict is then void, but this rank has taken part in all that
+  // the others wait for.
   absl::Status Verify(const scheduler::StepPlan& plan,
                       absl::Span<const schemas::DraftWeights* const> weights,
                       const model::LogitShard& logits, Verdict* verdict);
@@ -84,6 +92,7 @@ class RankVerifier {
   absl::Status TakeRows(const model::LogitShard& logits);
   absl::Status GatherWhole(const scheduler::StepPlan& plan, const model::LogitShard& logits);
   bool Mine(const scheduler::PlanSequence& sequence) const;
+  // kNoToken: the logits are not finite.
   base::TokenId Choose(const scheduler::StepPlan& plan, int32_t s, int32_t logit);
   void FinishRow(const scheduler::StepPlan& plan, const RowTask& task, Verdict* verdict);
   absl::Status FinishTree(const scheduler::StepPlan& plan, int32_t s,

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 
 namespace specfabric::bench {
 namespace {
@@ -143,7 +144,7 @@ TargetPeer::TargetPeer(const scheduler::SimulationOptions& bench, uint64_t incar
     if (hello.role == schemas::Role::kDraft) ++drafts_up_;
   };
   handler.on_message = [this](PeerId peer, link::Message message) {
-    engine_->Post(target::PeerMessage{peer, std::move(message)});
+    SPECFABRIC_CHECK(engine_->Post(target::PeerMessage{peer, std::move(message)}));
   };
   handler.on_down = [this](PeerId peer, const absl::Status&) {
     engine_->Post(target::PeerDown{peer});

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "link/link.h"
 #include "metrics/registry.h"
@@ -188,7 +189,7 @@ class Target {
       if (hello.role == schemas::Role::kDraft) drafts_up_ = true;
     };
     handler.on_message = [this](PeerId peer, link::Message message) {
-      engine_->Post(target::PeerMessage{peer, std::move(message)});
+      SPECFABRIC_CHECK(engine_->Post(target::PeerMessage{peer, std::move(message)}));
     };
     handler.on_down = [this](PeerId peer, const absl::Status&) {
       engine_->Post(target::PeerDown{peer});

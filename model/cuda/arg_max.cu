@@ -31,11 +31,9 @@ __device__ FourLogits LoadFour(const uint16_t* logits) {
           __uint_as_float(uint32_t{four.z} << 16), __uint_as_float(uint32_t{four.w} << 16)};
 }
 
-__global__ void Begin(PackedChoice* best, int32_t count, const RowFilter* filters, int32_t first) {
+__global__ void Begin(PackedChoice* best, int32_t count) {
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i >= count) return;
-  const bool lone = filters != nullptr && filters[i].lone != base::kNoToken;
-  best[i] = Pack(-INFINITY, lone ? filters[i].lone : first);
+  if (i < count) best[i] = 0;
 }
 
 // A thread takes whole Philox blocks, that is ids 4 b to 4 b + 3, of which the shard may have only
@@ -74,7 +72,8 @@ __global__ void ArgMax(LogitMatrix logits, bool aligned, const RowChoice* how,
           choice.temperature == 0
               ? four.value[i]
               : fmaf(choice.temperature, base::GumbelFromWord(words[i]), four.value[i]);
-      if (score == score) best = max(best, Pack(score, logits.first + at + i));
+      const bool finite = base::IsFinite(four.value[i]);
+      best = max(best, Pack(finite ? score : speculation::kNotFinite, logits.first + at + i));
     }
   }
   best = WarpMax(best);
@@ -112,7 +111,7 @@ absl::Status EnqueueArgMax(const LogitMatrix& logits, const RowChoice* how,
                      ": allowed are 1 to ", kMost, " rows of at least one id from 0 on"));
   }
   absl::Status begun = Launch("arg-max", Begin, dim3((count + kThreads - 1) / kThreads),
-                              dim3(kThreads), stream, best, count, filters, logits.first);
+                              dim3(kThreads), stream, best, count);
   if (!begun.ok()) return begun;
   return logits.type == DataType::kFloat32
              ? LaunchArgMax<float>(logits, how, filters, count, best, stream)

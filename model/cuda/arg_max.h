@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "base/finite.h"
 #include "base/isa.h"
 #include "base/types.h"
 #include "model/config.h"
@@ -39,9 +40,10 @@ SPECFABRIC_HOST_DEVICE inline PackedChoice Pack(float score, base::TokenId id) {
   const uint32_t ordered = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
   return PackedChoice{ordered} << 32 | static_cast<uint32_t>(~id);
 }
-// As any token of a row competes; 0 for what is no number.
+// As any token of a row competes by its plain logit: what is not finite wins, and shows by its
+// score.
 SPECFABRIC_HOST_DEVICE inline PackedChoice Competitor(float logit, base::TokenId id) {
-  return logit == logit ? Pack(logit, id) : 0;
+  return Pack(base::IsFinite(logit) ? logit : speculation::kNotFinite, id);
 }
 SPECFABRIC_HOST_DEVICE inline base::TokenId TokenOf(PackedChoice packed) {
   return static_cast<base::TokenId>(~static_cast<uint32_t>(packed));
@@ -50,22 +52,25 @@ SPECFABRIC_HOST_DEVICE inline float ScoreOf(PackedChoice packed) {
   const uint32_t ordered = static_cast<uint32_t>(packed >> 32);
   return std::bit_cast<float>((ordered & 0x80000000u) != 0 ? ordered & 0x7fffffffu : ~ordered);
 }
+SPECFABRIC_HOST_DEVICE inline bool IsFinite(PackedChoice packed) {
+  return ScoreOf(packed) != speculation::kNotFinite;
+}
 inline speculation::ScoredToken Unpack(PackedChoice packed) {
   return {TokenOf(packed), ScoreOf(packed)};
 }
 
 // What filters leave of a row: the tokens that compete, by their plain logits, as `least` or
-// better.
+// better. Where the logits are not all finite, all compete.
 struct RowFilter {
-  PackedChoice least = 1;               // the worst token that is kept; 0 is of what is no number
-  PackedChoice best = 0;                // of all; 0 in a row without numbers
-  base::TokenId lone = base::kNoToken;  // has all of the mass, where no token has a chance
+  PackedChoice least = 0;  // the worst token that is kept
+  PackedChoice best = 0;   // of all
+  SPECFABRIC_HOST_DEVICE bool finite() const { return IsFinite(best); }
 };
 
-// Enqueues: best[i] becomes the best of row how[i].row. how and best: [count], device memory. A row
-// with nothing above -inf has its lowest id chosen; what is no number never is. filters: null, or
-// [count] in device memory, made of the same rows, which are then whole. InvalidArgument: nothing
-// to choose, or from no ids. Internal: the device's own error.
+// Enqueues: best[i] becomes the best of row how[i].row, not IsFinite() where one of the row's
+// logits is not. how and best: [count], device memory. filters: null, or [count] in device memory,
+// made of the same rows, which are then whole. InvalidArgument: nothing to choose, or from no ids.
+// Internal: the device's own error.
 absl::Status EnqueueArgMax(const LogitMatrix& logits, const RowChoice* how,
                            const RowFilter* filters, int32_t count, PackedChoice* best,
                            Stream stream);

@@ -1,7 +1,6 @@
 #include "model/cuda/draft_rows.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/bfloat16.h"
 #include "base/exp.h"
@@ -43,27 +42,19 @@ struct RowsInWork {
 class Weigher {
  public:
   __device__ Weigher(const RowFilter& filter, const base::SamplingParams& sampling)
-      : filter_(filter),
-        best_(filter.best == 0 ? -INFINITY : ScoreOf(filter.best)),
-        filtered_(sampling.filtered()),
-        scale_(base::ScaleFor(sampling.temperature)) {
-    // A row without anything above -inf has its lowest id chosen.
-    if (sampling.greedy()) chosen_ = best_ == -INFINITY ? 0 : TokenOf(filter.best);
+      : filter_(filter), scale_(base::ScaleFor(sampling.temperature)) {
+    if (sampling.greedy()) chosen_ = TokenOf(filter.best);
   }
 
   __device__ uint16_t operator()(float logit, base::TokenId id) const {
+    if (!filter_.finite()) return 0;
     if (chosen_ != base::kNoToken) return id == chosen_ ? kLargestWeight : 0;
     if (Competitor(logit, id) < filter_.least) return 0;
-    if (!std::isinf(best_)) return speculation::RoundWeight(base::ExpWeight(logit, best_, scale_));
-    // The difference of two infinities is no number.
-    const bool lone = best_ == -INFINITY && filtered_;
-    return logit == best_ && (!lone || id == filter_.lone) ? kLargestWeight : 0;
+    return speculation::RoundWeight(base::ExpWeight(logit, ScoreOf(filter_.best), scale_));
   }
 
  private:
   const RowFilter filter_;
-  const float best_;
-  const bool filtered_;
   const base::ExpScale scale_;
   base::TokenId chosen_ = base::kNoToken;
 };

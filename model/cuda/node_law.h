@@ -188,7 +188,8 @@ __device__ inline double NodeLaw::Chance(double pi, const NodeDraft& q, base::To
   } else {
     chance = pi * Probability(token) / (q.Weight(token) / q.total);
   }
-  return std::min(1.0, chance);
+  // Of weights that were changed it may be negative or no number.
+  return chance > 0 ? std::min(1.0, chance) : 0;
 }
 
 __device__ inline double NodeLaw::SumLeftOfDense(double pi, const NodeDraft& q, int chunk,
@@ -246,7 +247,8 @@ __device__ inline double NodeLaw::Subtract(double pi, const NodeDraft& q) {
   double total = 0;
   for (int i = 0; i < chunk_count_; ++i) total += spare_sums_[i];
   const double one = q.whole() ? q.total * speculation::DraftScale(q.total) : total_;
-  if (!(total > speculation::kNoMass * one)) return 0;  // nor where that is no number
+  // Nor where weights that were changed leave no sum at all.
+  if (!(one > 0 && total > speculation::kNoMass * one)) return 0;
 
   for (int chunk = warp; chunk < chunk_count_; chunk += warps) {
     SumLeft(pi, q, chunk, /*keep=*/true);

@@ -121,7 +121,7 @@ __device__ PackedChoice LeastKept(const FilterRow& row, const base::SamplingPara
                                   float max) {
   const base::ExpScale parts = base::ScaleFor(sampling.temperature);
   const Share share = {max, static_cast<double>(parts.high) + parts.low};
-  PackedChoice least = 1;
+  PackedChoice least = 0;
   if (sampling.top_k > 0) least = row.LastOf(sampling.top_k, least, One{});
   if (sampling.top_p < 1.0f) {
     const Mass mass = {share};
@@ -164,9 +164,7 @@ __global__ void FilterRows(RoundBatch batch, RowFilters filters) {
   best = WarpMax(best);
   const base::SamplingParams& sampling = row.round->sampling;
   RowFilter filter = {.best = best};
-  if (best == 0 || ScoreOf(best) == -INFINITY) {
-    filter.lone = sampling.filtered() && best != 0 ? TokenOf(best) : 0;
-  } else if (sampling.filtered()) {
+  if (filter.finite() && sampling.filtered()) {
     filter.least = LeastKept({row.logits, batch.vocabulary}, sampling, ScoreOf(best));
   }
   if (Thread() == 0) filters.of_node[node] = filter;

@@ -15,27 +15,20 @@ namespace {
 
 using speculation::kRowChunk;
 
-// Logits of the law that target::RowLaw::Open promises: -inf where a token has no chance.
+// Logits of the law that target::RowLaw::Open makes: -inf where a token has no chance.
 struct FilteredRow {
   RowFilter filter;
 
-  __device__ bool lone() const { return filter.lone != base::kNoToken; }
-  __device__ bool infinite() const { return !lone() && ScoreOf(filter.best) == INFINITY; }
-  // The largest logit, finite.
-  __device__ float max() const { return lone() || infinite() ? 0.0f : ScoreOf(filter.best); }
+  __device__ float max() const { return ScoreOf(filter.best); }
   __device__ float Logit(PackedChoice token, float logit) const {
-    if (token < filter.least) return -INFINITY;
-    if (!infinite()) return logit;
-    return logit == INFINITY ? 0.0f : -INFINITY;
+    return token < filter.least ? -INFINITY : logit;
   }
   __device__ float LogitAt(const float* logits, int32_t id) const {
-    if (lone()) return id == filter.lone ? 0.0f : -INFINITY;
     return Logit(Competitor(logits[id], id), logits[id]);
   }
   // The largest of a chunk. Filters keep a chunk's best if they keep any of it.
-  __device__ float Largest(PackedChoice best_of_chunk, int chunk) const {
-    if (lone()) return filter.lone / kRowChunk == chunk ? 0.0f : -INFINITY;
-    return best_of_chunk == 0 ? -INFINITY : Logit(best_of_chunk, ScoreOf(best_of_chunk));
+  __device__ float Largest(PackedChoice best_of_chunk) const {
+    return Logit(best_of_chunk, ScoreOf(best_of_chunk));
   }
 };
 
@@ -43,9 +36,9 @@ struct FilteredRow {
 __device__ float ReferenceOf(const FilteredRow& row, const PackedChoice* bests, int chunk,
                              base::ExpScale scale) {
   float before = -INFINITY;
-  for (int i = Lane(); i < chunk; i += kWarp) before = std::max(before, row.Largest(bests[i], i));
+  for (int i = Lane(); i < chunk; i += kWarp) before = std::max(before, row.Largest(bests[i]));
   before = WarpMax(before);
-  const float own = row.Largest(bests[chunk], chunk);
+  const float own = row.Largest(bests[chunk]);
   if (chunk == 0) before = own;
   return speculation::ChunkReference(before, std::max(before, own), scale);
 }
@@ -57,6 +50,7 @@ __global__ void Weigh(RoundBatch batch, RowLaws laws) {
   const int32_t node = static_cast<int32_t>(blockIdx.y);
   const RoundRow row = RowOf(batch, node);
   const FilteredRow filtered = {laws.filters.of_node[node]};
+  if (!filtered.filter.finite()) return;
   const int64_t place = int64_t{node} * laws.chunks;
   const base::ExpScale scale = base::ScaleFor(row.round->sampling.temperature);
   const float reference = ReferenceOf(filtered, laws.filters.bests + place, chunk, scale);

@@ -93,7 +93,7 @@ struct RowLaws {
 // device's own error.
 absl::Status EnqueueRowFilters(const RoundBatch& batch, const RowFilters& filters, Stream stream);
 
-// Enqueues: likewise the laws, with their filters.
+// Enqueues: likewise the laws, with their filters. Rows whose filter is not finite() have none.
 absl::Status EnqueueRowLaws(const RoundBatch& batch, const RowLaws& laws, Stream stream);
 
 }  // namespace specfabric::model::cuda

@@ -59,6 +59,8 @@ class Round {
   __device__ NodeLaw LawAt(int node) const {
     return NodeLaw(laws_, batch_.vocabulary, begin_ + node, spare_sums_);
   }
+  // Of the target's logits at the node: below one where they are not, nothing is accepted.
+  __device__ bool Finite(int node) const { return laws_.filters.of_node[begin_ + node].finite(); }
   __device__ bool Accept(int node, double probability) const {
     return speculation::AcceptUniform(round_.site, node, shared_.depths[node]) < probability;
   }
@@ -141,6 +143,7 @@ __device__ NodeDraft Round::DraftOf(int child) {
 // The first child of `node` that is accepted, or -1. What the rejected ones have left of the
 // target's law at the node takes its place.
 __device__ int Round::FirstAccepted(int node) {
+  if (!Finite(node)) return -1;
   NodeLaw p = LawAt(node);
   for (int child = NextChild(node, node); child >= 0; child = NextChild(node, child)) {
     const base::TokenId x = shared_.tokens[child];
@@ -175,7 +178,7 @@ __device__ int Round::Traverse() {
       rejected = false;
     }
     bool possible = pi > 0;
-    if (possible && child >= 0) {
+    if (possible && child >= 0 && Finite(node)) {
       const base::TokenId x = shared_.tokens[child];
       const NodeDraft q = DraftOf(child);
       if (OfFirst(q.Weight(x)) != 0) {
@@ -201,6 +204,7 @@ __device__ int Round::Traverse() {
 
 __device__ int Round::AcceptTypical() {
   for (int node = 1 + Thread(); node < nodes_; node += Threads()) {
+    if (!Finite(shared_.parents[node])) continue;
     const NodeLaw p = LawAt(shared_.parents[node]);
     const double bound = speculation::TypicalBound(round_.typical, p.InversePerplexity());
     if (p.Probability(shared_.tokens[node]) > bound) atomicOr(&shared_.typical, 1ULL << node);
@@ -236,6 +240,7 @@ __device__ Walked Round::Verify() {
   if (Thread() != 0) return walked;
   const int last = walked.last;
   for (int node = last; node != 0; node = shared_.parents[node]) walked.path |= 1ULL << node;
+  if (!Finite(last)) return walked;
   walked.bonus =
       LawAt(last).Sample(speculation::ResidualUniform(round_.site, last, shared_.depths[last]));
   return walked;

@@ -20,9 +20,10 @@ namespace specfabric::model::cuda {
 size_t TreeVerifyBytes(const RoundBatch& batch);
 
 // Enqueues: verified[s] becomes what is accepted of tree s; its bonus token is drawn from what the
-// rejected children have left of p. verified: [sequences], device memory. The batch and the
-// workspace stay as they are until the stream is through. InvalidArgument: no trees, or more nodes
-// or tokens than there may be. Internal: the device's own error.
+// rejected children have left of p, or is kNoToken where the logits there are not all finite.
+// verified: [sequences], device memory. The batch and the workspace stay as they are until the
+// stream is through. InvalidArgument: no trees, or more nodes or tokens than there may be.
+// Internal: the device's own error.
 absl::Status EnqueueTreeVerify(const RoundBatch& batch, void* workspace, Walked* verified,
                                Stream stream);
 

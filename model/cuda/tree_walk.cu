@@ -19,7 +19,8 @@ __global__ void Walk(TreeBatch trees, Walked* walked) {
   if (node > 0 && node < nodes) {
     const int parent = trees.parents[begin + node];
     const base::TokenId token = trees.tokens[begin + node];
-    bool is_chosen = token == TokenOf(trees.choices[begin + parent]);
+    const PackedChoice choice = trees.choices[begin + parent];
+    bool is_chosen = IsFinite(choice) && token == TokenOf(choice);
     for (int other = 1; other < node && is_chosen; ++other) {
       is_chosen = trees.parents[begin + other] != parent || trees.tokens[begin + other] != token;
     }
@@ -32,7 +33,8 @@ __global__ void Walk(TreeBatch trees, Walked* walked) {
   __syncthreads();
   if (node != 0) return;
   const int last = 63 - __clzll(static_cast<long long>(path));  // parents precede children
-  walked[blockIdx.x] = {path, last, TokenOf(trees.choices[begin + last])};
+  const PackedChoice bonus = trees.choices[begin + last];
+  walked[blockIdx.x] = {path, last, IsFinite(bonus) ? TokenOf(bonus) : base::kNoToken};
 }
 
 }  // namespace

@@ -26,8 +26,9 @@ struct TreeBatch {
 };
 
 // What was accepted of one tree: bit n is set if node n is on the accepted path, the root always.
-// `last` is its deepest node, `bonus` the choice there. The tokens to emit are those of the path's
-// nodes but for the root, in ascending order, then `bonus`.
+// `last` is its deepest node, `bonus` the choice there, kNoToken where its logits are not all
+// finite. The tokens to emit are those of the path's nodes but for the root, in ascending order,
+// then `bonus`.
 struct Walked {
   uint64_t path = 0;
   int32_t last = 0;

@@ -24,6 +24,21 @@ TEST(BoundedQueueTest, HandsOutInOrderAndRefusesWhenFull) {
   EXPECT_THAT(queue.PopAll(0), ElementsAre(4));
 }
 
+TEST(BoundedQueueTest, AFullQueueTakesWhatMustNotBeLostInItsPlace) {
+  BoundedQueue<int> queue(2);
+  queue.PushAlways(1);
+  EXPECT_TRUE(queue.Push(2));
+  EXPECT_FALSE(queue.Push(3));
+  queue.PushAlways(4);
+  EXPECT_FALSE(queue.Push(5)) << "it is fuller than it may be";
+  queue.PushAlways(6);
+  EXPECT_THAT(queue.PopAll(kForever), ElementsAre(1, 2, 4, 6));
+  EXPECT_TRUE(queue.Push(7));
+  queue.Close();
+  queue.PushAlways(8);
+  EXPECT_THAT(queue.PopAll(0), ElementsAre(7));
+}
+
 TEST(BoundedQueueTest, ADeadlineInThePastPolls) {
   BoundedQueue<int> queue(2);
   EXPECT_THAT(queue.PopAll(0), IsEmpty());
@@ -38,7 +53,7 @@ TEST(BoundedQueueTest, WaitsNoLongerThanTheDeadline) {
 
 TEST(BoundedQueueTest, CloseRefusesPushesButKeepsWhatIsQueued) {
   BoundedQueue<int> queue(2);
-  queue.Push(1);
+  EXPECT_TRUE(queue.Push(1));
   queue.Close();
   EXPECT_TRUE(queue.closed());
   EXPECT_FALSE(queue.Push(2));
@@ -50,13 +65,13 @@ TEST(BoundedQueueTest, WakeReturnsOnce) {
   BoundedQueue<int> queue(2);
   queue.Wake();
   EXPECT_THAT(queue.PopAll(kForever), IsEmpty());
-  queue.Push(1);
+  EXPECT_TRUE(queue.Push(1));
   EXPECT_THAT(queue.PopAll(kForever), ElementsAre(1));
 }
 
 TEST(BoundedQueueTest, AWaitingConsumerIsWokenByPushWakeAndClose) {
   BoundedQueue<int> queue(2);
-  std::thread producer([&] { queue.Push(1); });
+  std::thread producer([&] { EXPECT_TRUE(queue.Push(1)); });
   EXPECT_THAT(queue.PopAll(kForever), ElementsAre(1));
   producer.join();
   std::thread waker([&] { queue.Wake(); });
@@ -69,7 +84,7 @@ TEST(BoundedQueueTest, AWaitingConsumerIsWokenByPushWakeAndClose) {
 
 TEST(BoundedQueueTest, HoldsTypesThatOnlyMove) {
   BoundedQueue<std::unique_ptr<int>> queue(1);
-  queue.Push(std::make_unique<int>(3));
+  EXPECT_TRUE(queue.Push(std::make_unique<int>(3)));
   EXPECT_EQ(*queue.PopAll(0).at(0), 3);
 }
 

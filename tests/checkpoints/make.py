@@ -449,6 +449,46 @@ def make_noisy(source: Path, folder: Path, noise: float, name: str = "noise") ->
     return folder
 
 
+def make_not_finite(source: Path, folder: Path, values: dict[int, float]) -> Path:
+    """The checkpoint `source`, whose embeddings are tied, in `folder`, with broken embeddings.
+
+    Those of each token of `values` are that value; the head stays as it was, so that only texts
+    with such a token have logits that are no finite numbers.
+    """
+
+    def untie(weights: dict[str, torch.Tensor]) -> None:
+        for token, value in values.items():
+            weights["model.embed_tokens.weight"][token] = value
+
+    return _make_untied(source, folder, untie)
+
+
+def make_proposing(source: Path, folder: Path, token: int, like: int) -> Path:
+    """The checkpoint `source`, whose embeddings are tied, in `folder`, as a draft that errs.
+
+    It finds `token` as likely as the token `like`, wherever it stands.
+    """
+
+    def repeat(weights: dict[str, torch.Tensor]) -> None:
+        weights["lm_head.weight"][token] = weights["lm_head.weight"][like]
+
+    return _make_untied(source, folder, repeat)
+
+
+def _make_untied(
+    source: Path, folder: Path, change: Callable[[dict[str, torch.Tensor]], None]
+) -> Path:
+    def untie(config: dict[str, Any]) -> None:
+        config["tie_word_embeddings"] = False
+
+    make_broken(source, folder, untie)
+    weights = load_file(source / "model.safetensors")
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+    change(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
 def _letter_of(byte: int) -> str:
     """The letter that byte-level BPE writes for `byte`."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

@@ -109,15 +109,33 @@ TEST_F(ArgMaxTest, TiesGoToTheLowestId) {
   EXPECT_EQ(shard.OnDevice({RowChoice{}})[0].token, 8);
 }
 
-TEST_F(ArgMaxTest, NothingIsChosenThatIsNoNumber) {
+// Wherever they are: in words of four, beside them, in the part of any thread.
+TEST_F(ArgMaxTest, LogitsThatAreNotFiniteShowAsOnTheCpu) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  for (float temperature : {0.0f, 1.0f}) {
-    HostShard shard = {.rows = 2, .first = 3, .size = 70, .stride = 70};
-    shard.values.assign(140, nan);
-    shard.values[30] = -5.0f;
-    for (int i = 70; i < 140; ++i) shard.values[i] = -kInfinity;
-    ExpectSame(shard, {{0, 1, 2, temperature}, {1, 1, 2, temperature}});
-    EXPECT_EQ(shard.OnDevice({{0, 1, 2, temperature}, {1, 1, 2, temperature}})[0].token, 33);
+  for (DataType type : {DataType::kFloat32, DataType::kBFloat16}) {
+    for (int32_t size : {1, 3, 70, 1003, 9000}) {
+      for (int32_t first : {0, 3}) {
+        HostShard shard = {.type = type, .first = first, .size = size, .stride = int64_t{size} + 1};
+        std::vector<RowChoice> how;
+        for (float value : {nan, -nan, kInfinity, -kInfinity}) {
+          for (int at : {0, 1, size / 2, size - 2, size - 1}) {
+            if (at < 0 || at >= size) continue;
+            const size_t begin = shard.values.size();
+            shard.values.resize(begin + shard.stride, 1.0f);
+            shard.values.back() = nan;  // of no row
+            shard.values[begin + at] = value;
+            const float temperature = at % 2 == 0 ? 0.0f : 1.0f;
+            how.push_back({static_cast<int32_t>(how.size()), 1, 2, temperature});
+          }
+        }
+        shard.rows = static_cast<int32_t>(how.size());
+        SCOPED_TRACE(testing::Message() << "size " << size << " first " << first);
+        ExpectSame(shard, how);
+        for (const ScoredToken& winner : shard.OnDevice(how)) {
+          EXPECT_EQ(winner.score, speculation::kNotFinite);
+        }
+      }
+    }
   }
 }
 

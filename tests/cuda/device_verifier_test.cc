@@ -155,6 +155,8 @@ class DeviceVerifierTest : public OpenDeviceTest {
       const Accepted expected = OnCpu(step[i]);
       ASSERT_EQ((*found)[i].path, expected.path);
       ASSERT_EQ((*found)[i].tokens, expected.tokens);
+      ASSERT_EQ((*found)[i].finite, expected.finite);
+      not_finite_ += !expected.finite;
       accepted_ += static_cast<int>(expected.path.size());
       const int last = expected.path.empty() ? 0 : expected.path.back();
       rejected_ += static_cast<int>(speculation::Children(step[i].round.tree, last).size());
@@ -162,7 +164,7 @@ class DeviceVerifierTest : public OpenDeviceTest {
   }
 
   DeviceVerifier verifier_;
-  int accepted_ = 0, rejected_ = 0;
+  int accepted_ = 0, rejected_ = 0, not_finite_ = 0;
 };
 
 TEST_F(DeviceVerifierTest, DecidesStepsOfMixedTreesAsTheCpu) {
@@ -174,7 +176,10 @@ TEST_F(DeviceVerifierTest, DecidesStepsOfMixedTreesAsTheCpu) {
                                      {.vocabulary = 2050, .max_nodes = 9}}) {
     for (int count : {5, 1, 12, 2, 8}) {
       SCOPED_TRACE(testing::Message() << "vocabulary " << shape.vocabulary);
-      ASSERT_NO_FATAL_FAILURE(ExpectTheCpus(RandomStep(&random, shape, count)));
+      std::vector<SitedCase> step = RandomStep(&random, shape, count);
+      ASSERT_NO_FATAL_FAILURE(ExpectTheCpus(step));
+      for (SitedCase& sited : step) target::Spoil(&random, &sited.round);
+      ASSERT_NO_FATAL_FAILURE(ExpectTheCpus(step));
       trees += count;
     }
   }
@@ -182,6 +187,7 @@ TEST_F(DeviceVerifierTest, DecidesStepsOfMixedTreesAsTheCpu) {
               rejected_);
   EXPECT_GT(accepted_, trees);
   EXPECT_GT(rejected_, trees / 4);
+  EXPECT_GT(not_finite_, trees / 4);
 }
 
 TEST_F(DeviceVerifierTest, OddRowsAreDecidedAsOnTheCpu) {

@@ -42,10 +42,10 @@ class Target {
     link::LinkHandler handler;
     handler.on_up = [this](link::PeerId peer, const schemas::Hello&, const std::string&) {
       draft_ = peer;
-      up_.Push(true);
+      up_.PushAlways(true);
     };
     handler.on_message = [this](link::PeerId, link::Message message) {
-      if (auto* reply = std::get_if<DraftReply>(&message)) replies_.Push(std::move(*reply));
+      if (auto* reply = std::get_if<DraftReply>(&message)) replies_.PushAlways(std::move(*reply));
     };
     auto link = link::Link::Start(std::move(options), std::move(handler));
     if (!link.ok()) Fail("no link");

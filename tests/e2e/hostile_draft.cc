@@ -232,7 +232,7 @@ class HostileDraft {
     link::LinkHandler handler;
     handler.on_message = [this](PeerId peer, link::Message message) {
       auto* request = std::get_if<DraftRequest>(&message);
-      if (request != nullptr) inbox_.Push({peer, std::move(*request)});
+      if (request != nullptr) inbox_.PushAlways({peer, std::move(*request)});
     };
     auto link = link::Link::Start(std::move(options), std::move(handler));
     Check(link.status());

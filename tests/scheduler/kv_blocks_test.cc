@@ -123,6 +123,36 @@ TEST(PrefixCacheTest, TheOneReleasedLongestAgoGoesFirst) {
   chain.pool.Check();
 }
 
+TEST(PrefixCacheTest, WhatIsForgottenIsFoundNoLonger) {
+  Chain chain(4);
+  std::vector<int32_t> blocks = chain.Publish({{1, 2}, {3, 4}, {5, 6}});
+  const std::vector<int32_t> known = blocks;
+  for (int32_t block : known) chain.pool.Forget(block);  // not while they have an owner
+  EXPECT_EQ(chain.Find({{1, 2}, {3, 4}, {5, 6}}), known);
+  chain.pool.ReleaseFrom(0, &blocks);
+  chain.pool.Forget(known[2]);
+  EXPECT_THAT(chain.Find({{1, 2}, {3, 4}, {5, 6}}), ElementsAre(known[0], known[1]));
+  EXPECT_EQ(chain.pool.cached(), 2);
+  chain.pool.Check();
+  // One with others after it stays until the room is needed, and they with it.
+  chain.pool.Forget(known[0]);
+  chain.pool.Forget(known[0]);
+  chain.pool.Check();
+  EXPECT_EQ(chain.Find({{1, 2}, {3, 4}}).size(), 0u);
+  EXPECT_EQ(chain.pool.available(), 4);
+  // Its content may be published again, with what is after it.
+  std::vector<int32_t> anew = chain.Publish({{1, 2}});
+  EXPECT_THAT(chain.Find({{1, 2}, {3, 4}}), ElementsAre(anew[0]));
+  std::vector<int32_t> others;
+  ASSERT_TRUE(chain.pool.Take(3, &others));
+  chain.pool.Check();
+  EXPECT_EQ(chain.pool.cached(), 0);
+  EXPECT_THAT(chain.Find({{1, 2}, {3, 4}}), ElementsAre(anew[0]));
+  chain.pool.ReleaseFrom(0, &others);
+  chain.pool.ReleaseFrom(0, &anew);
+  chain.pool.Check();
+}
+
 TEST(PrefixCacheTest, EqualContentIsToldAndUnequalContentOfOneKeyIsNoHit) {
   Chain chain(4, 0);  // one key for everything
   const std::vector<int32_t> known = chain.Publish({{1, 2}});

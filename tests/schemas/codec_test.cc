@@ -367,6 +367,8 @@ TEST(LimitsTest, StepDone) {
   ExpectRefused<M>("number of logprobs", [](M& m) { m.scored_logits.push_back(1000); });
   ExpectRefused<M>("paths", [](M& m) { m.trees = {{0, {{0}, {1, 2}}}}; });
   ExpectRefused<M>("trees", [](M& m) { m.trees = {{0, {{1}, {1}}}}; });
+  ExpectRefused<M>("trees", [](M& m) { m.trees = {{0, {{1}, {1, 2}, false}}}; });
+  ExpectRefused<M>("not_finite_logits", [](M& m) { m.not_finite_logits = {2, 2}; });
   ExpectRefused<M>("tree_tokens", [](M& m) { m.trees = {{0, {{1}, {1, -1}}}}; });
 }
 

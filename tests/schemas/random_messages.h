@@ -309,9 +309,11 @@ inline StepDone RandomMessage<StepDone>(Rng& rng) {
       tree.accepted.path.push_back(RandomInt(rng, 1, 63));
       tree.accepted.tokens.push_back(RandomInt(rng, 0, INT32_MAX));
     }
-    tree.accepted.tokens.push_back(RandomInt(rng, 0, INT32_MAX));
+    tree.accepted.finite = RandomInt(rng, 0, 3) > 0;
+    if (tree.accepted.finite) tree.accepted.tokens.push_back(RandomInt(rng, 0, INT32_MAX));
     m.trees.push_back(std::move(tree));
   }
+  m.not_finite_logits = RandomAscending(rng, 40);
   return m;
 }
 template <>
@@ -406,11 +408,11 @@ inline auto Fields(const Step& m) {
                     p.blocks, p.logit_rows, p.score_tokens, Fields(p.moves), Fields(m.weights));
 }
 inline auto Fields(const StepTree& t) {
-  return std::tuple(t.sequence, t.accepted.path, t.accepted.tokens);
+  return std::tuple(t.sequence, t.accepted.path, t.accepted.tokens, t.accepted.finite);
 }
 inline auto Fields(const StepDone& m) {
   return std::tuple(m.step, m.error, m.chosen_logits, m.chosen, m.scored_logits, Fields(m.logprobs),
-                    Fields(m.trees));
+                    Fields(m.trees), m.not_finite_logits);
 }
 inline auto Fields(const Collective& m) { return std::tuple(m.op, m.parts); }
 

@@ -1,6 +1,7 @@
 #include "speculation/confidence.h"
 
 #include <cmath>
+#include <limits>
 #include <random>
 
 #include "gtest/gtest.h"
@@ -33,6 +34,20 @@ TEST(ConfidenceTest, AtFirstItIsTheSoftmaxOfTheScores) {
   const std::vector<float> logprobs = Confidence().LogProbs({{5, 2.0f}, {3, 1.0f}});
   EXPECT_NEAR(std::exp(logprobs[0]), 1 / (1 + std::exp(-1.0)), 1e-6);
   EXPECT_NEAR(std::exp(logprobs[0]) + std::exp(logprobs[1]), 1, 1e-6);
+}
+
+TEST(ConfidenceTest, TheLargestScoresLeaveNothingThatIsNotFinite) {
+  constexpr float kMax = std::numeric_limits<float>::max();
+  const std::vector<ScoredToken> far = {{0, kMax}, {1, 0.0f}, {2, -kMax}};
+  for (base::TokenId chosen : {0, 1, 2, 9}) {
+    Confidence confidence;
+    for (int i = 0; i < 20; ++i) {
+      for (float logprob : confidence.LogProbs(far)) ASSERT_TRUE(std::isfinite(logprob));
+      confidence.Observe(far, chosen);
+      ASSERT_TRUE(std::isfinite(confidence.sharpness()));
+      ASSERT_GT(confidence.sharpness(), 0);
+    }
+  }
 }
 
 // What it says comes true as often as it says, however close the draft is to the target.

@@ -29,7 +29,6 @@ std::vector<float> RandomRow(std::mt19937* random) {
   std::normal_distribution<float> normal(0, 4);
   std::vector<float> row(kVocabulary);
   for (float& logit : row) logit = normal(*random);
-  row[(*random)() % kVocabulary] = -std::numeric_limits<float>::infinity();
   return row;
 }
 
@@ -142,13 +141,35 @@ TEST(ChangedLogitsReferenceTest, KnownAnswers) {
   EXPECT_THAT(
       ChangedLogitsReference(row, {.repetition_penalty = 2, .bias = {{1, 6}, {5, -3}}}, prompt, {}),
       ElementsAre(2, 1, 4, -4, 4, -3));
-  const double never = -std::numeric_limits<double>::infinity();
+  const double never = std::numeric_limits<float>::lowest();
   const LogitRules longer{.min_tokens = 4, .barred_ids = {4}},
       reached{.min_tokens = 3, .barred_ids = {4}};
   EXPECT_THAT(ChangedLogitsReference(row, longer, prompt, output),
               ElementsAre(4, -4, 4, -4, never, 0));
   EXPECT_THAT(ChangedLogitsReference(row, reached, prompt, output),
               ElementsAre(4, -4, 4, -4, 4, 0));
+}
+
+// So that a broken model shows in changed rows as in others, and nothing else does.
+TEST(LogitChangerTest, LogitsAreFiniteAfterwardsIfTheyWereBefore) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  constexpr float kMax = std::numeric_limits<float>::max();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const LogitRules rules{.presence_penalty = 2,
+                         .frequency_penalty = -2,
+                         .repetition_penalty = 1e-38f,
+                         .bias = {{0, 100}, {1, -100}, {4, 100}, {5, -100}},
+                         .min_tokens = 9,
+                         .barred_ids = {2, 5, 6, 7}};
+  const std::vector<float> row = {kMax, -kMax, 1, 1e30f, nan, kInf, -kInf, nan, 0};
+  const std::vector<TokenCount> counts = {{0, 9}, {1, 9}, {3, 1}, {4, 1}, {5, 1}, {6, 1}};
+  LogitChanger changer(static_cast<int32_t>(row.size()));
+  changer.Open(rules, counts);
+  const absl::Span<const float> changed = changer.Change(row, {}, 0);
+  for (size_t i = 0; i < row.size(); ++i) {
+    EXPECT_EQ(std::isfinite(changed[i]), std::isfinite(row[i])) << i;
+  }
+  EXPECT_EQ(changed[2], -kMax);
 }
 
 TEST(LogitRulesTest, SaysWhetherARowChanges) {

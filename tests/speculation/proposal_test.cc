@@ -95,21 +95,17 @@ TEST(MakeWeightsTest, TopNKeepsTheHeaviestWithTiesToTheLowestId) {
   EXPECT_EQ(Weights({1, 2, 3}, {}, 5), Weights({1, 2, 3}, {}));
 }
 
-TEST(MakeWeightsTest, WhatIsNoNumberHasNoWeight) {
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  const float infinity = std::numeric_limits<float>::infinity();
-  EXPECT_THAT(Widened(Weights({nan, 0, -infinity}, {})), ElementsAre(0, 1, 0));
-  EXPECT_THAT(Widened(Weights({nan, nan}, {})), ElementsAre(0, 0));
-}
-
-TEST(MakeWeightsTest, InfiniteLogitsShareAllOfTheMass) {
+TEST(MakeWeightsTest, NoTokenHasAWeightWhereALogitIsNotFinite) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinity = std::numeric_limits<float>::infinity();
   for (const SamplingParams& sampling :
-       {SamplingParams{}, SamplingParams{.temperature = 0.1f}, SamplingParams{.top_p = 0.9f}}) {
-    EXPECT_THAT(Widened(Weights({infinity, 5, nan, infinity}, sampling)), ElementsAre(1, 0, 0, 1));
+       {SamplingParams{}, SamplingParams{.temperature = 0}, SamplingParams{.top_p = 0.9f}}) {
+    for (float value : {nan, infinity, -infinity}) {
+      for (int top_n : {0, 1}) {
+        EXPECT_THAT(Widened(Weights({0, 5, value}, sampling, top_n)), ElementsAre(0, 0, 0));
+      }
+    }
   }
-  EXPECT_THAT(Widened(Weights({0, infinity, infinity}, {}, 1)), ElementsAre(0, 1, 0));
 }
 
 TEST(TotalWeightTest, IsTheSumAndTheSameBitsFromTheWeightyTokensAlone) {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include "base/philox.h"
 #include "gmock/gmock.h"
@@ -17,6 +18,7 @@ using base::SamplingParams;
 using base::TokenId;
 using testing::ElementsAre;
 constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kMax = std::numeric_limits<float>::max();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<float> RandomRow(std::mt19937* random, int size, float spread) {
@@ -59,12 +61,82 @@ TEST(PerturbedArgMaxTest, EqualsTheBestOfAPlainLoopAndOfItsShards) {
   }
 }
 
-TEST(PerturbedArgMaxTest, NeverChoosesNanAndAlwaysChoosesSomething) {
-  EXPECT_EQ(PerturbedArgMax({kNan, 1.0f, kNan, 2.0f}, {}, 0.0f, 10).token, 13);
-  EXPECT_EQ(PerturbedArgMax({kNan, kNan}, {}, 0.0f, 10).token, 10);
-  EXPECT_EQ(PerturbedArgMax({-kInf, -kInf}, {}, 0.0f, 10).token, 10);
-  EXPECT_EQ(PerturbedArgMax({-kInf, -3.0f, kInf, 0.0f}, {}, 0.0f, 0).token, 2);
+TEST(PerturbedArgMaxTest, OfNothingChoosesNothing) {
   EXPECT_EQ(PerturbedArgMax({}, {}, 0.0f, 0).token, base::kNoToken);
+}
+
+// In the first, the last and an inner place of whole vectors, of chunks, and of what is left over.
+class NotFiniteTest : public testing::TestWithParam<float> {
+ protected:
+  template <typename Check>
+  void AtEveryPlace(Check check) {
+    std::mt19937 random(1);
+    for (int size : {1, 2, 7, 63, 64, 65, 1023, 1024, 1025, 2500}) {
+      std::vector<float> row = RandomRow(&random, size, 5);
+      for (int at : {0, 1, 15, 16, size / 2, 1023, 1024, size - 2, size - 1}) {
+        if (at < 0 || at >= size) continue;
+        const float good = std::exchange(row[at], GetParam());
+        SCOPED_TRACE(testing::Message() << "logit " << at << " of " << size);
+        ASSERT_NO_FATAL_FAILURE(check(row, at));
+        row[at] = good;
+      }
+    }
+  }
+};
+
+TEST_P(NotFiniteTest, OneLogitMarksTheRow) {
+  AtEveryPlace([](const std::vector<float>& row, int at) {
+    const auto size = static_cast<int>(row.size());
+    const std::vector<float> noise = Noise(1, 2, size);
+    for (float temperature : {0.0f, 1e-20f, 0.7f, 2.0f}) {
+      const ScoredToken best = PerturbedArgMax(row, noise, temperature, 10);
+      EXPECT_EQ(best.score, kNotFinite);
+      EXPECT_EQ(best.token, 10 + at);
+    }
+    // Of shards, it is that of the one that has it.
+    const auto left = absl::MakeConstSpan(row).first(at), right = absl::MakeConstSpan(row);
+    ScoredToken a = PerturbedArgMax(left, {}, 0.0f, 0);
+    const ScoredToken b = PerturbedArgMax(right.subspan(at), {}, 0.0f, at);
+    EXPECT_TRUE(Better(b, a));
+    EXPECT_FALSE(Better(a, b));
+  });
+}
+
+TEST_P(NotFiniteTest, NothingIsSampledOrKeptOfTheRow) {
+  AtEveryPlace([](const std::vector<float>& row, int) {
+    const auto size = static_cast<int>(row.size());
+    const std::vector<float> noise = Noise(1, 2, size);
+    for (const SamplingParams& sampling :
+         {SamplingParams{.temperature = 0}, SamplingParams{}, SamplingParams{.top_k = 1},
+          SamplingParams{.top_k = 40}, SamplingParams{.top_k = 2000}, SamplingParams{.top_p = 0.9f},
+          SamplingParams{.min_p = 0.1f}, SamplingParams{.top_k = 5, .top_p = 0.5f}}) {
+      EXPECT_EQ(SampleRow(row, noise, sampling), base::kNoToken);
+      EXPECT_THAT(FilterMask(row, sampling), ::testing::Each(0));
+    }
+    EXPECT_EQ(RowLogprobs(row, 0, 3).token, base::kNoToken);
+    bool finite = true;
+    PerturbedTopK(row, noise, 1.0f, 3, &finite);
+    EXPECT_FALSE(finite);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Values, NotFiniteTest,
+                         testing::Values(kNan, -kNan, kInf, -kInf,
+                                         std::numeric_limits<float>::signaling_NaN()));
+
+TEST(LargestNumbersTest, AreFinite) {
+  const std::vector<float> row = {-kMax, 0, kMax, -0.0f, std::numeric_limits<float>::denorm_min()};
+  EXPECT_EQ(PerturbedArgMax(row, {}, 0.0f, 0).token, 2);
+  EXPECT_EQ(SampleRow(row, Noise(1, 2, 5), {}), 2);
+  bool finite = false;
+  PerturbedTopK(row, {}, 0.0f, 5, &finite);
+  EXPECT_TRUE(finite);
+  // Their log-probabilities are, too, though less likely than any number says.
+  for (int token = 0; token < 5; ++token) {
+    const base::TokenLogprobs logprobs = RowLogprobs(row, token, 5);
+    EXPECT_TRUE(std::isfinite(logprobs.logprob));
+    for (const auto& [id, logprob] : logprobs.top) EXPECT_TRUE(std::isfinite(logprob)) << id;
+  }
 }
 
 TEST(PerturbedTopKTest, EqualsASortOfTheWholeRow) {
@@ -155,11 +227,8 @@ TEST(FilterMaskTest, GreedyKeepsTheArgMaxWhateverTheFilters) {
 
 TEST(FilterMaskTest, OddRowsKeepAtLeastOneToken) {
   const SamplingParams all_filters{.top_k = 2, .top_p = 0.5f, .min_p = 0.1f};
-  EXPECT_THAT(Kept({kNan, kNan}, all_filters), ElementsAre(0));
-  EXPECT_THAT(Kept({kNan, kNan}, {.top_p = 0.5f}), ElementsAre(0));
-  EXPECT_THAT(Kept({-kInf, -kInf, -kInf}, all_filters), ElementsAre(0));
-  EXPECT_THAT(Kept({0.0f, kInf, 1.0f}, all_filters), ElementsAre(1));
-  EXPECT_THAT(Kept({kNan, -kInf, 1.0f}, {.top_p = 0.5f}), ElementsAre(2));
+  EXPECT_THAT(Kept({-kMax, -kMax, -kMax}, all_filters), ElementsAre(0));
+  EXPECT_THAT(Kept({0.0f, kMax, -kMax}, all_filters), ElementsAre(1));
   EXPECT_THAT(Kept({}, all_filters), ElementsAre());
 }
 

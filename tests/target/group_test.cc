@@ -2,6 +2,7 @@
 // the fabric, against a group of threads.
 
 #include <atomic>
+#include <cstring>
 #include <memory>
 #include <thread>
 
@@ -392,6 +393,60 @@ TEST(StepPartsTest, OpenStepKnowsTheModel) {
   };
   EXPECT_TRUE(weighed(7));
   EXPECT_FALSE(weighed(4));
+}
+
+// Their sender has changed them between the leader's look at them and its copy: the group, whose
+// fault that is not, goes on without them.
+TEST(StepPartsTest, OpenStepLeavesOutWeightsThatAreNoLongerSound) {
+  schemas::Step step;
+  step.plan = MakePlan(1, RowsKind::kTree, 0, 3);
+  PlanSequence& sequence = step.plan.sequences[7];
+  ASSERT_TRUE(ReadsWeights(sequence));
+  sequence.weight_row = {-1, 0, 0, 0};
+  schemas::StepWeights weights = {7, 1, 3, std::vector<uint8_t>(3 * 4 + 8)};
+  const schemas::DraftWeightsShape shape = {1, 61, 3};
+  ASSERT_EQ(weights.bytes.size(), shape.bytes());
+  std::vector<uint16_t> row(61);
+  row[5] = row[6] = row[60] = 0x3F80;
+  schemas::DraftWeightsWriter(shape, weights.bytes.data()).Write(0, row);
+  step.weights = {weights};
+  const RankRange here = {4, 2, 2};
+  auto opened = OpenStep(step, 61, kBlocks * kBlockSize, here);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  ASSERT_NE(opened->by_sequence[7], nullptr);
+  for (int32_t id : {61, -1, 6, INT32_MAX}) {
+    std::memcpy(step.weights[0].bytes.data(), &id, sizeof(id));
+    opened = OpenStep(step, 61, kBlocks * kBlockSize, here);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    EXPECT_EQ(opened->by_sequence[7], nullptr);
+  }
+  // What only the leader can get wrong is refused.
+  step.weights[0].bytes.pop_back();
+  EXPECT_FALSE(OpenStep(step, 61, kBlocks * kBlockSize, here).ok());
+}
+
+TEST(StepPartsTest, WhatIsNotFiniteTravels) {
+  const StepPlan plan = MakePlan(5, RowsKind::kTree, 0, 3);
+  Verdict found, merged;
+  found.Reset(plan);
+  merged.Reset(plan);
+  found.chosen[0] = 3;
+  found.chosen[1] = Verdict::kNotFinite;
+  found.accepted[2] = {.path = {1}, .tokens = {7}, .finite = false};
+  found.accepted[3] = {.path = {}, .tokens = {}, .finite = false};
+  const auto bytes = schemas::Encode(MakeDone(plan, found));
+  const auto done = schemas::Decode<schemas::StepDone>(bytes);
+  ASSERT_TRUE(done.ok()) << done.status();
+  ASSERT_TRUE(MergeDone(plan, *done, 61, &merged).ok());
+  EXPECT_EQ(merged.chosen, found.chosen);
+  for (size_t s = 0; s < plan.sequences.size(); ++s) {
+    EXPECT_EQ(merged.accepted[s].path, found.accepted[s].path);
+    EXPECT_EQ(merged.accepted[s].tokens, found.accepted[s].tokens);
+    EXPECT_EQ(merged.accepted[s].finite, found.accepted[s].finite);
+  }
+  schemas::StepDone wrong = *done;
+  wrong.not_finite_logits = {static_cast<int32_t>(plan.logit_rows.size())};
+  EXPECT_FALSE(MergeDone(plan, wrong, 61, &merged).ok());
 }
 
 TEST(StepPartsTest, MergeDoneTakesOnlyWhatIsOfThePlan) {

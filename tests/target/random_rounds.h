@@ -4,6 +4,7 @@
 // Random rounds of every rule, for tests of the verifiers.
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <random>
 #include <vector>
@@ -71,27 +72,37 @@ class Slot {
   const schemas::DraftWeights& weights() const { return weights_; }
   // Multiples of 8 bytes.
   const std::vector<uint64_t>& words() const { return bytes_; }
+  // As its sender reaches them.
+  absl::Span<uint32_t> half_words() {
+    return {reinterpret_cast<uint32_t*>(bytes_.data()), 2 * bytes_.size()};
+  }
 
  private:
   std::vector<uint64_t> bytes_;
   schemas::DraftWeights weights_;
 };
 
-// What the verifier makes of a round whose rows of logits row(node) lends.
+// What the verifier makes of a round whose rows of logits row(node) lends. slot: where the draft's
+// rows are; null: none are needed.
+template <typename RowOf>
+speculation::Accepted Verify(const Case& round, const speculation::PhiloxRandomness& random,
+                             RowOf&& row, const Slot* slot, TreeVerifier* verifier) {
+  const TreeToVerify task = {.tree = &round.tree,
+                             .coupling = round.coupling,
+                             .draw = round.draw,
+                             .sampling = round.sampling,
+                             .typical = round.typical,
+                             .weights = slot != nullptr ? &slot->weights() : nullptr,
+                             .weight_row = round.row_of};
+  return verifier->Verify(task, row, random);
+}
 template <typename RowOf>
 speculation::Accepted Verify(const Case& round, const speculation::PhiloxRandomness& random,
                              RowOf&& row, TreeVerifier* verifier) {
   const bool needs_rows = speculation::NeedsDraftRows(round.coupling, round.draw);
   std::optional<Slot> slot;
   if (needs_rows) slot.emplace(round);
-  const TreeToVerify task = {.tree = &round.tree,
-                             .coupling = round.coupling,
-                             .draw = round.draw,
-                             .sampling = round.sampling,
-                             .typical = round.typical,
-                             .weights = needs_rows ? &slot->weights() : nullptr,
-                             .weight_row = round.row_of};
-  return verifier->Verify(task, row, random);
+  return Verify(round, random, row, needs_rows ? &*slot : nullptr, verifier);
 }
 
 struct Shape {
@@ -174,6 +185,37 @@ inline Case RandomCase(std::mt19937* random, speculation::Coupling coupling,
     }
   }
   return round;
+}
+
+// Puts something that is not finite into about a third of the rows of logits; returns which.
+inline std::vector<bool> Spoil(std::mt19937* random, Case* round) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  constexpr float kValues[] = {std::numeric_limits<float>::quiet_NaN(), kInf, -kInf};
+  std::vector<bool> spoilt;
+  for (Logits& row : round->logits) {
+    spoilt.push_back((*random)() % 3 == 0);
+    if (spoilt.back()) row[(*random)() % row.size()] = kValues[(*random)() % 3];
+  }
+  return spoilt;
+}
+
+// The same round with one token more, which no draft has: in spoilt rows it has all of the mass, so
+// that nothing below them is accepted, elsewhere none.
+inline Case WithSpareToken(Case round, const std::vector<bool>& spoilt) {
+  constexpr float kLowest = std::numeric_limits<float>::lowest();
+  for (size_t node = 0; node < round.logits.size(); ++node) {
+    Logits& row = round.logits[node];
+    if (spoilt[node]) row.assign(row.size(), kLowest);
+    row.push_back(spoilt[node] ? 0 : kLowest);
+  }
+  for (Weights& weights : round.rows) weights.push_back(0);
+  return round;
+}
+// What is accepted of the spoilt round, by what is accepted of the one with a spare token.
+inline speculation::Accepted WithoutSpareToken(speculation::Accepted accepted, int vocabulary) {
+  accepted.finite = accepted.tokens.back() != vocabulary;
+  if (!accepted.finite) accepted.tokens.pop_back();
+  return accepted;
 }
 
 struct Rule {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <utility>
 
 #include "base/bfloat16.h"
 #include "gmock/gmock.h"
@@ -22,6 +23,7 @@ using base::TokenId;
 using speculation::Distribution;
 using ::testing::ElementsAre;
 constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kMax = std::numeric_limits<float>::max();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<float> RandomRow(std::mt19937* random, int size, float spread) {
@@ -107,7 +109,7 @@ TEST(RowLawTest, LaterLogitsMayBeMuchLarger) {
   RowLaw law(&scratch);
   std::mt19937 random(8);
   for (float step : {5.0f, 40.0f, 43.0f, 90.0f, 1e4f, 3e38f, -90.0f}) {
-    for (float first : {0.0f, -kInf}) {
+    for (float first : {0.0f, -1e6f}) {
       std::vector<float> logits = RandomRow(&random, kVocabulary, 2);
       for (int x = 0; x < kVocabulary; ++x) {
         if (x >= 1024) logits[x] += step;
@@ -140,20 +142,42 @@ TEST(RowLawTest, TotalsAreTheExactOnesWithinAMillionth) {
   }
 }
 
-TEST(RowLawTest, OddRowsHaveTheLawThatTheHeaderPromises) {
+TEST(RowLawTest, TheLargestNumbersHaveALaw) {
   RowScratch scratch(4, base::BestIsa());
   RowLaw law(&scratch);
-  EXPECT_THAT(Law(scratch, &law, {kNan, 0, kNan, -kInf}), ElementsAre(0, 1, 0, 0));
-  EXPECT_THAT(Law(scratch, &law, {1, kInf, kNan, -kInf}), ElementsAre(0, 1, 0, 0));
-  EXPECT_THAT(Law(scratch, &law, {kInf, 3, kInf, kNan}), ElementsAre(0.5, 0, 0.5, 0));
-  EXPECT_THAT(Law(scratch, &law, {-kInf, -kInf, -kInf, -kInf}), ElementsAre(1, 0, 0, 0));
-  EXPECT_THAT(Law(scratch, &law, {kNan, kNan, kNan, kNan}), ElementsAre(1, 0, 0, 0));
-  EXPECT_THAT(Law(scratch, &law, {kNan, -kInf, -kInf, -kInf}), ElementsAre(1, 0, 0, 0));
-  const SamplingParams filters{.top_k = 2, .top_p = 0.9f};
-  EXPECT_THAT(Law(scratch, &law, {kInf, 3, kInf, kInf}, filters), ElementsAre(0.5, 0, 0.5, 0));
-  EXPECT_THAT(Law(scratch, &law, {kNan, kNan, kNan, kNan}, filters), ElementsAre(1, 0, 0, 0));
-  EXPECT_THAT(Law(scratch, &law, {kNan, -kInf, -kInf, -kInf}, filters), ElementsAre(0, 1, 0, 0));
-  EXPECT_THAT(Law(scratch, &law, {kNan, 7, kNan, -kInf}, filters), ElementsAre(0, 1, 0, 0));
+  for (const SamplingParams& sampling : {SamplingParams{}, SamplingParams{.top_k = 3}}) {
+    EXPECT_THAT(Law(scratch, &law, {1, kMax, -kMax, 0}, sampling), ElementsAre(0, 1, 0, 0));
+    EXPECT_THAT(Law(scratch, &law, {kMax, 3, kMax, -kMax}, sampling), ElementsAre(0.5, 0, 0.5, 0));
+    EXPECT_THAT(Law(scratch, &law, {-kMax, 0, -kMax, -kMax}, sampling), ElementsAre(0, 1, 0, 0));
+  }
+}
+
+TEST(RowLawTest, ThereIsNoneWhereOneLogitIsNotFinite) {
+  std::mt19937 random(12);
+  for (int vocabulary : {1, 17, 1023, 1024, 1025, 3000}) {
+    for (Isa isa : {Isa::kPortable, base::BestIsa()}) {
+      RowScratch scratch(vocabulary, isa);
+      RowLaw law(&scratch);
+      std::vector<float> logits = RandomRow(&random, vocabulary, 3);
+      for (const SamplingParams& sampling :
+           {SamplingParams{.temperature = 0.7f}, SamplingParams{.top_k = 5},
+            SamplingParams{.top_p = 0.9f}}) {
+        for (bool keep : {false, true}) {
+          EXPECT_TRUE(law.Open(logits, sampling, keep));
+          for (float value : {kNan, kInf, -kInf}) {
+            // The last chunk is padded where the vocabulary does not fill it.
+            for (int at : {0, 15, vocabulary / 2, 1023, 1024, vocabulary - 1}) {
+              if (at >= vocabulary) continue;
+              const float good = std::exchange(logits[at], value);
+              EXPECT_FALSE(law.Open(logits, sampling, keep)) << at << " of " << vocabulary;
+              logits[at] = good;
+            }
+          }
+          EXPECT_TRUE(law.Open(logits, sampling, keep));
+        }
+      }
+    }
+  }
 }
 
 TEST(RowLawTest, SamplesByTheRunningSum) {
@@ -186,7 +210,7 @@ TEST(RowLawTest, PerplexityIsThatOfTheLaw) {
       RowLaw law(&scratch);
       std::vector<float> logits = RandomRow(&random, vocabulary, 3);
       logits.back() += 4;
-      if (vocabulary > 1) logits[0] = -kInf;
+      if (vocabulary > 1) logits[0] = -kMax;
       double entropy = 0;
       for (double p : ExactLaw(logits, sampling)) entropy -= p > 0 ? p * std::log(p) : 0;
       law.Open(logits, sampling, false);
@@ -249,7 +273,7 @@ TEST(RowLawTest, ResidualsAreTheReferences) {
 TEST(RowLawTest, TheLawStaysWhereNothingIsLeft) {
   RowScratch scratch(3, base::BestIsa());
   RowLaw law(&scratch);
-  const std::vector<float> logits = {0, 0, -kInf};
+  const std::vector<float> logits = {0, 0, -kMax};
   const std::vector<uint16_t> whole = Rounded({1, 1, 0});
   const std::vector<TokenId> ids = {0, 1};
   for (const DraftLaw& q : {DraftLaw{whole, {}, {}, 2}, DraftLaw{{&whole[0], 2}, ids, {}, 2}}) {
@@ -312,6 +336,59 @@ TEST(RowLawTest, ExtremeWeightsStaySound) {
   }
 }
 
+// --- What the sender of draft probabilities changes after they were validated --------------------
+
+TEST(RowLawTest, IdsThatAreOutOfTheVocabularyTakeFromNothing) {
+  constexpr int kVocabulary = 1500;  // rows are padded to 2048
+  std::mt19937 random(14);
+  RowScratch scratch(kVocabulary, base::BestIsa());
+  RowLaw law(&scratch), expected(&scratch);
+  const std::vector<float> logits = RandomRow(&random, kVocabulary, 2);
+  for (TokenId id : {kVocabulary, kVocabulary + 100, 2048, 1 << 30, std::numeric_limits<int>::max(),
+                     -1, std::numeric_limits<int>::min()}) {
+    const std::vector<TokenId> ids = {3, id, 7}, others = {3, 7};
+    const std::vector<uint16_t> weights = Rounded({1, 2, 3}), of_others = Rounded({1, 3});
+    law.Open(logits, {}, true);
+    expected.Open(logits, {}, true);
+    EXPECT_EQ(law.Subtract(0.9, {weights, ids, {}, 6}),
+              expected.Subtract(0.9, {of_others, others, {}, 6}));
+    EXPECT_EQ(LawOf(law, kVocabulary), LawOf(expected, kVocabulary));
+  }
+}
+
+// A law is one afterwards, too: something can be drawn from it, and chances are chances.
+TEST(RowLawTest, WeightsThatAreNoWeightsLeaveALaw) {
+  constexpr int kVocabulary = 1500;
+  std::mt19937 random(15);
+  RowScratch scratch(kVocabulary, base::BestIsa());
+  RowLaw law(&scratch);
+  const std::vector<float> logits = RandomRow(&random, kVocabulary, 2);
+  std::vector<TokenId> ids(kVocabulary);
+  for (TokenId& id : ids) id = static_cast<TokenId>(random() % kVocabulary);  // some repeat
+  for (uint16_t bits : {0x7FC0, 0xFFC0, 0x7F80, 0xFF80, 0xBF80, 0x7F7F, 0x0000, 0x0001}) {
+    for (double total : {1.0, 0.0, -1.0, 1e308, std::nan(""), double{kInf}, double{-kInf}}) {
+      for (bool whole : {true, false}) {
+        std::vector<uint16_t> weights(kVocabulary, base::RoundToBFloat16(1));
+        for (uint16_t& weight : weights) weight = random() % 2 == 0 ? bits : weight;
+        DraftLaw q{weights, whole ? absl::Span<const TokenId>() : ids, {5, 9}, total};
+        law.Open(logits, {}, false);
+        for (double pi : {1.0, 0.5, 1.0}) {
+          for (TokenId token : {0, 5, 700, kVocabulary - 1}) {
+            const double chance = law.Chance(pi, q, token);
+            ASSERT_TRUE(chance >= 0 && chance <= 1) << chance;
+          }
+          const double mass = law.Subtract(pi, q);
+          ASSERT_TRUE(mass >= 0 && mass <= 1) << mass;
+          for (double uniform : {0x1p-53, 0.5, 1 - 0x1p-53}) {
+            const TokenId token = law.Sample(uniform);
+            ASSERT_TRUE(token >= 0 && token < kVocabulary) << token;
+          }
+        }
+      }
+    }
+  }
+}
+
 // --- Instruction sets ---------------------------------------------------------------------------
 
 class RowLawIsaTest : public testing::TestWithParam<Isa> {};
@@ -322,8 +399,8 @@ std::vector<uint64_t> Bits(Isa isa, int vocabulary, uint32_t seed) {
   RowScratch scratch(vocabulary, isa);
   RowLaw law(&scratch);
   std::vector<float> logits = RandomRow(&random, vocabulary, 3);
-  logits[random() % vocabulary] = kNan;
-  logits[random() % vocabulary] = -kInf;
+  logits[random() % vocabulary] = kMax;
+  logits[random() % vocabulary] = -kMax;
   std::vector<uint64_t> bits;
   const auto add = [&](double value) { bits.push_back(std::bit_cast<uint64_t>(value)); };
   const auto add_law = [&] {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -50,6 +51,9 @@ class TargetEngineTest : public ::testing::Test {
     outbox.tokens = [this](link::PeerId peer, const schemas::TokensBatch& batch) {
       std::lock_guard lock(mutex_);
       (batch.sequences.empty() ? beats_ : tokens_).push_back(peer);
+      for (const schemas::Tokens& tokens : batch.sequences) {
+        if (tokens.finish != schemas::Finish::kNone) ends_[tokens.request_id] = tokens;
+      }
       changed_.notify_all();
       return absl::OkStatus();
     };
@@ -71,7 +75,8 @@ class TargetEngineTest : public ::testing::Test {
     for (const scheduler::PlanSequence& sequence : plan.sequences) {
       scheduler::SequenceResult one;
       one.id = sequence.id;
-      if (sequence.samples) one.accepted.tokens = {5};
+      one.accepted.finite = plan.tokens[sequence.first_row] != spoilt_;
+      if (sequence.samples && one.accepted.finite) one.accepted.tokens = {5};
       result.sequences.push_back(std::move(one));
     }
     return result;
@@ -80,14 +85,19 @@ class TargetEngineTest : public ::testing::Test {
   void Up(link::PeerId peer, schemas::Role role) {
     schemas::Hello hello;
     hello.role = role;
-    ASSERT_TRUE(engine_.Post(PeerUp{peer, hello}));
+    engine_.Post(PeerUp{peer, hello});
   }
-  void Submit(int32_t max_tokens) {
+  void Submit(int32_t max_tokens, base::TokenId first = 1) {
     schemas::Submit submit;
     submit.request_id = ++requests_;
-    submit.prompt = {1, 2, 3};
+    submit.prompt = {first, 2, 3};
     submit.max_tokens = max_tokens;
     ASSERT_TRUE(engine_.Post(PeerMessage{kGateway, std::move(submit)}));
+  }
+  // From now on, of the sequences whose prompts begin with it.
+  void Spoil(base::TokenId first) {
+    std::lock_guard lock(mutex_);
+    spoilt_ = first;
   }
   void Hang(bool hangs) {
     std::lock_guard lock(mutex_);
@@ -114,6 +124,8 @@ class TargetEngineTest : public ::testing::Test {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<link::PeerId> beats_, tokens_;  // whom batches without and with sequences went to
+  std::map<uint64_t, schemas::Tokens> ends_;  // the last message of each request
+  base::TokenId spoilt_ = base::kNoToken;
   bool hangs_ = false;
   uint64_t requests_ = 0;
   TargetEngine engine_;
@@ -135,6 +147,50 @@ TEST_F(TargetEngineTest, WhileThereIsWorkItIsToldAgainAndAgain) {
   Submit(1 << 15);  // a millisecond each at least
   ASSERT_TRUE(WaitForBeats(kGateway, 3));
   EXPECT_TRUE(WaitForTokens(1));
+}
+
+TEST_F(TargetEngineTest, LogitsThatAreNotFiniteEndTheirRequestWithALineThatSaysWhere) {
+  Up(kGateway, schemas::Role::kGateway);
+  Spoil(9);
+  Submit(3);
+  Submit(3, 9);
+  Submit(3);
+  {
+    std::unique_lock lock(mutex_);
+    ASSERT_TRUE(changed_.wait_for(lock, kPatience, [&] { return ends_.size() == 3; }));
+    EXPECT_EQ(ends_[1].finish, schemas::Finish::kLength);
+    EXPECT_EQ(ends_[2].finish, schemas::Finish::kError);
+    EXPECT_EQ(ends_[2].error, "the model's logits are not finite at output token 1");
+    EXPECT_EQ(ends_[3].finish, schemas::Finish::kLength);
+  }
+  EXPECT_EQ(metrics_.not_finite.Value(), 1);
+  EXPECT_EQ(metrics_.cancelled.Value(), 0);
+}
+
+// The leader hangs until its inbox is full, and the gateways it works for come and go meanwhile.
+TEST_F(TargetEngineTest, PeersThatComeAndGoWhileTheInboxIsFullAreNotMissed) {
+  Up(kGateway, schemas::Role::kGateway);
+  ASSERT_TRUE(WaitForBeats(kGateway, 1));
+  Hang(true);
+  Submit(1 << 14);
+  ASSERT_TRUE(WaitForBeats(kGateway, 2));
+  Submit(1 << 14);
+  size_t taken = 0;
+  while (engine_.Post(PeerMessage{kGateway, schemas::Cancel{12345, 0}})) ++taken;
+  EXPECT_LE(taken, TargetEngine::kInboxSize);
+  EXPECT_FALSE(engine_.Post(WeightsRefused{kDraft, {}}));
+  engine_.Post(PeerDown{kGateway});
+  Up(kOtherGateway, schemas::Role::kGateway);
+  EXPECT_FALSE(engine_.Post(PeerMessage{kGateway, schemas::Cancel{12345, 0}}));
+  Hang(false);
+  // What the first has submitted before is cancelled, and the other is known.
+  ASSERT_TRUE(WaitForBeats(kOtherGateway, 1));
+  const auto cancelled = [this] { return metrics_.cancelled.Value(); };
+  const base::Nanos deadline = base::Now() + 60 * base::kSecond;
+  while (cancelled() < 2 && base::Now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(cancelled(), 2);
 }
 
 TEST_F(TargetEngineTest, AHangingStepIsSilentAlsoTowardsNewConnections) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -219,6 +220,35 @@ scheduler::SequenceResult ExpectedResult(const StepPlan& plan, const PlanSequenc
   return expected;
 }
 
+// Whether a row that decides something is spoilt: then only what comes before it is expected.
+bool CutAtSpoilt(const StepPlan& plan, const PlanSequence& s, const std::vector<bool>& spoilt,
+                 scheduler::SequenceResult* expected) {
+  speculation::Accepted& accepted = expected->accepted;
+  if (s.kind == RowsKind::kPrefill) {
+    size_t scored = 0;
+    for (int l = s.first_logit; l < s.first_logit + s.logit_count; ++l) {
+      const bool scores = plan.score_tokens[l] != base::kNoToken;
+      const bool decides = scores || l == s.first_logit + s.logit_count - 1;
+      if (decides && spoilt[l]) {
+        accepted = {};
+        expected->logprobs.clear();
+        expected->prompt_logprobs.resize(scored);
+        return true;
+      }
+      scored += scores;
+    }
+    return false;
+  }
+  for (size_t i = 0; i < accepted.tokens.size(); ++i) {
+    if (!spoilt[s.first_logit + (i == 0 ? 0 : accepted.path[i - 1])]) continue;
+    accepted.tokens.resize(i);
+    accepted.path.resize(i);
+    expected->logprobs.resize(std::min(expected->logprobs.size(), i));
+    return true;
+  }
+  return false;
+}
+
 void ExpectEqual(const std::vector<base::TokenLogprobs>& found,
                  const std::vector<base::TokenLogprobs>& expected) {
   ASSERT_EQ(found.size(), expected.size());
@@ -257,6 +287,57 @@ TEST(RankVerifier, EveryNumberOfRanksChoosesWhatWholeRowsChoose) {
       }
     }
   }
+}
+
+// Every kind of row: of trees and prefills, decided by pairs, on whole rows, under filters, rules
+// and log-probabilities; of each that decides something, in one rank's part.
+TEST(RankVerifier, LogitsThatAreNotFiniteEndTheirOwnSequenceBeforeThem) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  const std::vector<float> values = {std::numeric_limits<float>::quiet_NaN(), kInf, -kInf};
+  int ended = 0, untouched = 0;
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    std::mt19937 random(seed);
+    StepPlan plan = MixedPlan(&random);
+    const std::vector<float> good = RandomLogits(plan, &random);
+    for (const PlanSequence& s : plan.sequences) {
+      for (int i = 1; s.kind == RowsKind::kTree && i < s.row_count; ++i) {
+        if (random() % 3 == 0) continue;
+        const int l = s.first_logit + plan.parents[s.first_row + i];
+        plan.tokens[s.first_row + i] =
+            Expected(plan, s, absl::MakeConstSpan(good).subspan(l * kVocabulary, kVocabulary), l);
+      }
+    }
+    std::vector<float> logits = good;
+    std::vector<bool> spoilt(plan.logit_rows.size());
+    for (size_t l = 0; l < spoilt.size(); ++l) {
+      spoilt[l] = random() % 6 == 0;
+      // Also of suppressed tokens, which nothing else is known of.
+      if (spoilt[l]) logits[l * kVocabulary + random() % kVocabulary] = values[random() % 3];
+    }
+    for (int ranks : {1, 2, 4}) {
+      for (Logits where : {Logits::kOnHost, Logits::kOnDevice}) {
+        const scheduler::StepResult result = Accept(plan, RunRanks(plan, logits, ranks, {}, where));
+        for (size_t i = 0; i < plan.sequences.size(); ++i) {
+          const PlanSequence& s = plan.sequences[i];
+          const scheduler::SequenceResult& found = result.sequences[i];
+          SCOPED_TRACE(testing::Message() << ranks << " ranks, sequence " << i);
+          scheduler::SequenceResult expected = ExpectedResult(plan, s, good);
+          const bool on_path = CutAtSpoilt(plan, s, spoilt, &expected);
+          ASSERT_EQ(found.accepted.finite, !on_path);
+          ASSERT_EQ(found.accepted.path, expected.accepted.path);
+          ASSERT_EQ(found.accepted.tokens, expected.accepted.tokens);
+          ExpectEqual(found.logprobs, expected.logprobs);
+          ExpectEqual(found.prompt_logprobs, expected.prompt_logprobs);
+          ended += on_path;
+          for (int l = s.first_logit; l < s.first_logit + s.logit_count; ++l) {
+            untouched += !on_path && spoilt[l];
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(ended, 500);
+  EXPECT_GT(untouched, 500);
 }
 
 TEST(RankVerifier, ADeviceThatBreaksIsSaidAndHoldsUpNoRank) {
