@@ -1,0 +1,93 @@
+// What tests/clients/test_openai_node.py runs: one case of OpenAI's client for Node.js against a
+// server, its findings as one line of JSON.
+//
+//     NODE_PATH=.../node_modules node openai_node.cjs CASE BASE_URL MODEL
+'use strict';
+
+const {OpenAI} = require('openai');
+
+const [name, baseURL, model] = process.argv.slice(2);
+const client = new OpenAI({baseURL, apiKey: 'none', maxRetries: 0});
+const messages = [{role: 'user', content: 'Write a function that adds two numbers.'}];
+// The end token is the likeliest wherever it is allowed: an answer of exactly 13 tokens.
+const ends = {max_tokens: 40, logit_bias: {1: 100}, min_tokens: 12};
+const completion = {model, prompt: 'def parse(self, ', max_tokens: 60, temperature: 0};
+
+async function streamed(choices) {
+  const body = {
+    model, messages, n: choices, logprobs: true, top_logprobs: 2, seed: 3, temperature: 0.8, ...ends,
+  };
+  const whole = await client.chat.completions.create(body);
+  const stream = client.chat.completions.stream({...body, stream_options: {include_usage: true}});
+  const seen = {deltas: '', snapshot: '', logprobs: 0};
+  stream.on('content', (delta, snapshot) => {
+    seen.deltas += delta;
+    seen.snapshot = snapshot;
+  });
+  stream.on('logprobs.content.delta', ({content}) => (seen.logprobs += content.length));
+  return {whole, final: await stream.finalChatCompletion(), seen};
+}
+
+const cases = {
+  version: async () => require('openai/version').VERSION,
+
+  retrieve: async () => {
+    const listed = [];
+    for await (const entry of client.models.list()) listed.push(entry);
+    return {retrieved: await client.models.retrieve(model), listed};
+  },
+
+  missing: async () => {
+    try {
+      return await client.models.retrieve('Org/Other');
+    } catch (error) {
+      return {isNotFound: error instanceof OpenAI.NotFoundError, code: error.code};
+    }
+  },
+
+  'stream-1': () => streamed(1),
+  'stream-3': () => streamed(3),
+
+  abort: async () => {
+    const stream = client.chat.completions.stream({
+      model, messages, max_tokens: 1900, ignore_eos: true,
+    });
+    stream.once('content', () => stream.abort());
+    try {
+      await stream.done();
+      return {};
+    } catch (error) {
+      return {isAbort: error instanceof OpenAI.APIUserAbortError};
+    }
+  },
+
+  completions: async () => {
+    const whole = await client.completions.create(completion);
+    const chunks = [];
+    for await (const chunk of await client.completions.create({...completion, stream: true})) {
+      chunks.push(chunk.choices[0]);
+    }
+    return {
+      whole: whole.choices[0].text,
+      streamed: chunks.map((choice) => choice.text).join(''),
+      reasons: chunks.map((choice) => choice.finish_reason),
+    };
+  },
+
+  stops: async () => {
+    const body = {...completion, temperature: 0.9, seed: 5};
+    const whole = (await client.completions.create(body)).choices[0].text;
+    const stop = ['<1>', '<2>', '<3>', '<4>', whole.slice(30, 40)];
+    return {stop, whole, cut: (await client.completions.create({...body, stop})).choices[0]};
+  },
+
+  many: async () => {
+    const text = async (i) => {
+      const stream = client.chat.completions.stream({model, messages, seed: i, ...ends});
+      return (await stream.finalChatCompletion()).choices[0].message.content;
+    };
+    return Promise.all([...Array(16).keys()].map(text));
+  },
+};
+
+cases[name]().then((found) => console.log(JSON.stringify(found)));
