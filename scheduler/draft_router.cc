@@ -186,6 +186,7 @@ void DraftRouter::Learn(DraftState* state, base::SequenceId sequence, base::Nano
   }
   if (!Fresh(*state, now)) state->latency = 0;
   state->answered = now;
+  state->last_reply = latency;
   if (read == 0) return Smooth(latency, state);
   const auto learn_prefill = [&](base::Nanos prefill) {
     const double sample = static_cast<double>(prefill) / read;

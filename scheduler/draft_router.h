@@ -58,11 +58,12 @@ struct DraftRouterOptions {
 // What the router knows of one worker.
 struct DraftState {
   DraftId id = 0;
-  int32_t capacity = 0;       // sessions at once
-  int32_t free_sessions = 0;  // as last reported, less what was assigned since
-  int32_t outstanding = 0;    // requests without an outcome
-  int32_t homes = 0;          // sequences that stay with it
-  base::Nanos latency = 0;    // smoothed, of replies; 0: not known
+  int32_t capacity = 0;        // sessions at once
+  int32_t free_sessions = 0;   // as last reported, less what was assigned since
+  int32_t outstanding = 0;     // requests without an outcome
+  int32_t homes = 0;           // sequences that stay with it
+  base::Nanos latency = 0;     // smoothed, of replies; 0: not known
+  base::Nanos last_reply = 0;  // what the last one took, prefill included; 0 before the first
   int32_t consecutive_misses = 0;
   bool draining = false;       // keeps no sequence and takes none
   bool out = false;            // of service, for its misses

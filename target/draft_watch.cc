@@ -15,20 +15,31 @@ void DraftWatch::Down(scheduler::DraftId draft) {
   next_ = 0;
 }
 
+namespace {
+
+// What is known of the time that a worker takes: where only first replies of sequences came, which
+// are mostly prefill, no more than that. 0: nothing.
+base::Nanos Known(const scheduler::DraftState& state) {
+  return state.latency != 0 ? state.latency : state.last_reply;
+}
+
+}  // namespace
+
 void DraftWatch::Judge(const scheduler::DraftState& state, Worker* worker) const {
-  if (warn_ == 0 || state.latency == 0) return;
-  const double ms = 1e3 * base::ToSeconds(state.latency);
+  const base::Nanos known = Known(state);
+  if (warn_ == 0 || known == 0) return;
+  const double ms = 1e3 * base::ToSeconds(known);
   const double limit = 1e3 * base::ToSeconds(warn_);
   if (!worker->slow && state.latency > warn_) {
     worker->slow = true;
     spdlog::warn(
-        "draft worker {} ({}) is slow: smoothed latency {:.3f} ms, above --draft_latency_warn "
+        "draft worker {} ({}) is slow: latency {:.3f} ms, above --draft_latency_warn "
         "({:.3f} ms)",
         worker->address, worker->model, ms, limit);
-  } else if (worker->slow && state.latency <= warn_ / 4 * 3) {
+  } else if (worker->slow && known <= warn_ / 4 * 3) {
     worker->slow = false;
     spdlog::info(
-        "draft worker {} ({}) is no longer slow: smoothed latency {:.3f} ms, below three quarters "
+        "draft worker {} ({}) is no longer slow: latency {:.3f} ms, below three quarters "
         "of --draft_latency_warn ({:.3f} ms)",
         worker->address, worker->model, ms, limit);
   }
@@ -46,7 +57,7 @@ void DraftWatch::Update(const std::vector<scheduler::DraftState>& states, base::
     Judge(state, &worker);
     routes.push_back({.worker = worker.address,
                       .model = worker.model,
-                      .latency_seconds = base::ToSeconds(state.latency),
+                      .latency_seconds = base::ToSeconds(Known(state)),
                       .outstanding = state.outstanding,
                       .sequences = state.homes,
                       .in_service = !state.out && !state.draining,

@@ -204,7 +204,7 @@ def test_a_slow_draft_is_warned_of_once(tmp_path: Path) -> None:
         assert routes
         assert all(route["slow"] for route in routes)
     log = (tmp_path / "log").read_text()
-    assert log.count("is slow: smoothed latency") == len(routes)
+    assert log.count("is slow: latency") == len(routes)
 
 
 def test_every_router_gives_the_same_text(tmp_path: Path) -> None:
