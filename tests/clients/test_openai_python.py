@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,7 @@ from openai import AsyncOpenAI, OpenAI
 
 import installed
 import plain_http
-from cluster import TARGET, Cluster, free_address, started, wait_until
+from cluster import TARGET, Cluster, free_address, start_cluster, started, wait_until
 from exposition import value_of
 
 PROMPT = "def parse(self, "
@@ -123,6 +125,30 @@ def test_first_chunk_of_each_choice_holds_its_role_alone(client: OpenAI, served:
         assert choice.delta.content == ""
         assert choice.logprobs is None
         assert choice.finish_reason is None
+
+
+def test_streaming_helper_takes_choices_whichever_is_first(tmp_path: Path) -> None:
+    """The helper fails on a stream that does not begin with choice 0, of whichever target it is."""
+    with start_cluster(tmp_path / "up.log", draft_model=None, targets=2, drafts=0) as cluster:
+        body: dict[str, Any] = {
+            "model": cluster.model,
+            "messages": MESSAGES,
+            "n": 2,
+            "seed": 3,
+            **ENDS,
+        }
+        with OpenAI(base_url=f"{cluster.url}/v1", api_key="none", max_retries=0) as client:
+            whole = client.chat.completions.create(**body)
+            for target in cluster.targets:
+                os.kill(target.pid, signal.SIGSTOP)
+                wake = threading.Timer(1, os.kill, (target.pid, signal.SIGCONT))
+                wake.start()
+                with client.chat.completions.stream(**body) as stream:
+                    final = stream.get_final_completion()
+                wake.join()
+                assert [choice.message.content for choice in final.choices] == [
+                    choice.message.content for choice in whole.choices
+                ]
 
 
 def test_five_stops(client: OpenAI, served: Cluster) -> None:
