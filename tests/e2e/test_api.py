@@ -219,7 +219,7 @@ def test_an_assistant_without_content(openai: OpenAI, demo_cluster: Cluster) -> 
     def tokens_of(message: dict[str, object]) -> int:
         answer = openai.chat.completions.create(
             model=demo_cluster.model,
-            messages=[*MESSAGES, message, *MESSAGES],  # type: ignore[list-item]
+            messages=[*MESSAGES, message, *MESSAGES],
             max_completion_tokens=1,
         )
         assert answer.usage is not None

@@ -484,8 +484,8 @@ def test_many_keys_are_refused_at_once(http: httpx.Client) -> None:
         body = '{"prompt":"a","tokens":[1],"x":{' + keys + "}}"
         assert "1024 keys" in http_error(http.post(path, content=body), 400)["message"]
     for count in (16385, 100_000):
-        body = {"messages": [{"role": "user", "content": "a"}] * count, "max_tokens": 1}
-        message = http_error(http.post("/v1/chat/completions", json=body), 400)["message"]
+        chat = {"messages": [{"role": "user", "content": "a"}] * count, "max_tokens": 1}
+        message = http_error(http.post("/v1/chat/completions", json=chat), 400)["message"]
         assert str(count) in message
         assert "16384" in message
 
