@@ -5,6 +5,7 @@
 // log-probabilities that belong to it.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,7 @@ namespace specfabric::gateway {
 class ChoiceText {
  public:
   struct Options {
-    std::vector<std::string> stop = {};
+    std::shared_ptr<const StopPatterns> stop = nullptr;  // null: none
     std::vector<base::TokenId> stop_ids = {};  // end the output and are no part of its text
     int32_t min_tokens = 0;  // stop strings do not count in the text of so many first tokens
     bool with_logprobs = false;
