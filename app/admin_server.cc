@@ -121,10 +121,10 @@ AdminServer::Impl::Response AdminServer::Impl::Answer(
   Response response(http::status::ok, request.version());
   response.set(http::field::content_type, "text/plain; charset=utf-8");
   std::string path(request.target());
-  if (request.method() != http::verb::get) {
+  if (request.method() != http::verb::get && request.method() != http::verb::head) {
     response.result(http::status::method_not_allowed);
-    response.set(http::field::allow, "GET");
-    response.body() = "allowed is GET\n";
+    response.set(http::field::allow, "GET, HEAD");
+    response.body() = "allowed are GET and HEAD\n";
   } else {
     Fill(path.substr(0, path.find('?')), &response);
   }
@@ -171,7 +171,15 @@ asio::awaitable<void> AdminServer::Impl::Serve(tcp::socket socket) {
     if (error) co_return;
     auto response = Answer(request);
     keep_alive = response.keep_alive();
-    co_await http::async_write(stream, response, asio::redirect_error(asio::use_awaitable, error));
+    http::response_serializer<http::string_body> serializer(response);
+    // HEAD is GET without the body: its client would take one for the next answer.
+    if (request.method() == http::verb::head) {
+      co_await http::async_write_header(stream, serializer,
+                                        asio::redirect_error(asio::use_awaitable, error));
+    } else {
+      co_await http::async_write(stream, serializer,
+                                 asio::redirect_error(asio::use_awaitable, error));
+    }
     if (error) co_return;
   }
 }

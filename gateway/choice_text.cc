@@ -14,6 +14,11 @@ namespace {
 constexpr size_t kContextTokens = 4;
 constexpr size_t kMaxContextTokens = 64;
 
+std::shared_ptr<const StopPatterns> NoStops() {
+  static const auto none = std::make_shared<const StopPatterns>(std::vector<std::string>());
+  return none;
+}
+
 int64_t Characters(std::string_view text) {
   return std::count_if(text.begin(), text.end(),
                        [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
@@ -25,7 +30,7 @@ ChoiceText::ChoiceText(const tokenizer::Tokenizer* tokenizer, Options options)
     : tokenizer_(tokenizer),
       options_(std::move(options)),
       decoder_(tokenizer, options_.skip_special_tokens),
-      stops_(options_.stop, options_.include_stop) {}
+      stops_(options_.stop != nullptr ? options_.stop : NoStops(), options_.include_stop) {}
 
 absl::StatusOr<ChoiceText> ChoiceText::Create(const tokenizer::Tokenizer* tokenizer,
                                               absl::Span<const base::TokenId> prompt,

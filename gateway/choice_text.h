@@ -5,6 +5,7 @@
 // log-probabilities that belong to it.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,8 @@ namespace specfabric::gateway {
 class ChoiceText {
  public:
   struct Options {
-    std::vector<std::string> stop = {};
-    std::vector<base::TokenId> stop_ids = {};  // end the output
+    std::shared_ptr<const StopPatterns> stop = nullptr;  // null: none
+    std::vector<base::TokenId> stop_ids = {};            // end the output
     bool include_stop = false;  // the stop that ended the output, string or token, is in its text
     bool skip_special_tokens = true;  // these tokens have no text
     int32_t min_tokens = 0;  // stop strings do not count in the text of so many first tokens

@@ -8,6 +8,17 @@ namespace specfabric::gateway {
 using link::PeerId;
 using schemas::Finish;
 
+namespace {
+
+// Prompt tokens that are sent to targets in one turn: some 100 us to encode. A message costs about
+// as much as kTokensAMessage of them.
+constexpr size_t kTokensATurn = 64 << 10;
+constexpr size_t kTokensAMessage = 1 << 10;
+// Prompts beyond it are freed elsewhere.
+constexpr size_t kLongPrompt = 16 << 10;
+
+}  // namespace
+
 Dispatcher::Dispatcher(DispatcherOptions options, TargetSender sender,
                        metrics::GatewayMetrics* metrics)
     : options_(options), sender_(std::move(sender)), metrics_(metrics) {}
@@ -31,7 +42,7 @@ void Dispatcher::Cancel(uint64_t id) {
   if (choice->target) sender_.cancel(*choice->target, {id, choice->memory.submit().attempt});
   Release(*choice);
   rate_.Finish(now_);
-  choices_.erase(id);
+  Erase(id);
 }
 
 ChoiceRecord Dispatcher::Record(uint64_t id) const {
@@ -64,9 +75,10 @@ void Dispatcher::OnDown(PeerId peer, base::Nanos now) {
                                         " targets were lost while they worked on the request")));
     } else {
       metrics_->resubmissions.Increment();
-      Retry(id, now);
+      NextAttempt(id, now);
     }
   }
+  PlaceWaiting(now);
 }
 
 void Dispatcher::OnDrain(PeerId peer) {
@@ -99,9 +111,10 @@ void Dispatcher::OnTokens(PeerId peer, schemas::Tokens message, base::Nanos now)
   const Finish finish = progress->finish;
   if (finish == Finish::kStop || finish == Finish::kLength) return End(id, *std::move(progress));
   if (progress->has_prompt_logprobs || !progress->tokens.empty()) {
-    Progress tokens = *progress;
-    tokens.finish = Finish::kNone;
-    choice->sink.progress(std::move(tokens));
+    Progress refusal;
+    refusal.finish = std::exchange(progress->finish, Finish::kNone);
+    refusal.error = std::move(progress->error);
+    choice->sink.progress(*std::exchange(progress, std::move(refusal)));
   }
   if (finish != Finish::kNone && Find(id) != nullptr) Refused(id, peer, *progress, now);
 }
@@ -109,23 +122,37 @@ void Dispatcher::OnTokens(PeerId peer, schemas::Tokens message, base::Nanos now)
 void Dispatcher::Tick(base::Nanos now) {
   now_ = now;
   LeaveStalled(now);
-  std::vector<uint64_t> waiting, expired;
+  std::vector<uint64_t> expired;
   for (const auto& [id, choice] : choices_) {
-    if (choice->ended) continue;
-    if (choice->expired(now)) {
-      expired.push_back(id);
-    } else if (!choice->target) {
-      waiting.push_back(id);
-    }
+    if (!choice->ended && choice->expired(now)) expired.push_back(id);
   }
   for (const uint64_t id : expired) {
     if (Find(id) != nullptr) Expire(id);  // an earlier one's sink may have cancelled it
   }
+  PlaceWaiting(now);
+}
+
+void Dispatcher::PlaceWaiting(base::Nanos now) {
+  now_ = now;
+  backlog_ = false;
+  std::vector<uint64_t> waiting;
+  for (const auto& [id, choice] : choices_) {
+    if (!choice->ended && !choice->target) waiting.push_back(id);
+  }
+  size_t sent = 0;
   for (const uint64_t id : waiting) {
-    Choice* choice = Find(id);
-    if (choice == nullptr || Place(*choice) || now < choice->deadline) continue;
-    Fail(id, NoTarget(absl::StrCat("no target took the request within ",
-                                   options_.target_wait / base::kSecond, " s")));
+    Choice* choice = Find(id);  // an earlier one's sink may have cancelled it
+    if (choice == nullptr) continue;
+    const schemas::Submit& submit = choice->memory.submit();
+    const size_t tokens = submit.prompt.size() + submit.generated.size() + kTokensAMessage;
+    backlog_ = sent > 0 && sent + tokens > kTokensATurn;
+    if (backlog_) return;
+    if (Place(*choice)) {
+      sent += tokens;
+    } else if (now >= choice->deadline) {
+      Fail(id, NoTarget(absl::StrCat("no target took the request within ",
+                                     options_.target_wait / base::kSecond, " s")));
+    }
   }
 }
 
@@ -189,14 +216,22 @@ void Dispatcher::Release(Choice& choice) {
 }
 
 void Dispatcher::Retry(uint64_t id, base::Nanos now) {
+  Release(*Find(id));
+  if (!NextAttempt(id, now)) return;
   Choice& choice = *Find(id);
-  Release(choice);
+  PlaceOrWait(choice, now);
+}
+
+bool Dispatcher::NextAttempt(uint64_t id, base::Nanos now) {
+  Choice& choice = *Find(id);
   if (const auto finish = choice.memory.NextAttempt()) {
     Progress end;
     end.finish = *finish;
-    return End(id, std::move(end));
+    End(id, std::move(end));
+    return false;
   }
-  PlaceOrWait(choice, now);
+  choice.deadline = now + options_.target_wait;
+  return true;
 }
 
 void Dispatcher::Refused(uint64_t id, PeerId peer, const Progress& progress, base::Nanos now) {
@@ -229,7 +264,7 @@ void Dispatcher::End(uint64_t id, Progress progress) {
   Release(choice);
   choice.ended = true;
   choice.sink.progress(std::move(progress));
-  choices_.erase(id);
+  Erase(id);
 }
 
 void Dispatcher::Fail(uint64_t id, ApiError error) {
@@ -237,7 +272,16 @@ void Dispatcher::Fail(uint64_t id, ApiError error) {
   Release(choice);
   choice.ended = true;
   choice.sink.failed(std::move(error));
-  choices_.erase(id);
+  Erase(id);
+}
+
+void Dispatcher::Erase(uint64_t id) {
+  auto node = choices_.extract(id);
+  if (node.empty() || sender_.discard == nullptr) return;
+  RequestMemory& memory = node.mapped()->memory;
+  if (memory.submit().prompt.size() > kLongPrompt) {
+    sender_.discard(std::move(memory).TakeSubmit());
+  }
 }
 
 void Dispatcher::Expire(uint64_t id) {

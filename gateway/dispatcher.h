@@ -48,6 +48,8 @@ struct TargetSender {
   std::function<absl::Status(link::PeerId, const schemas::Submit&)> submit;
   std::function<void(link::PeerId, const schemas::Cancel&)> cancel;
   std::function<void(link::PeerId)> close;  // ends the connection
+  // Takes what is left of a choice that is over, where freeing it takes long. May be null.
+  std::function<void(schemas::Submit)> discard = nullptr;
 };
 
 // What the owner of a choice is told. After `failed`, or a progress with finish kStop or kLength,
@@ -86,6 +88,10 @@ class Dispatcher {
   void OnDown(link::PeerId peer, base::Nanos now);
   void OnDrain(link::PeerId peer);
   void OnBatch(link::PeerId peer, schemas::TokensBatch batch, base::Nanos now);
+  // More choices wait for a target, one is there, and a turn's work is done: call PlaceWaiting in a
+  // later turn of the io thread. Any method may make it so.
+  bool backlog() const { return backlog_; }
+  void PlaceWaiting(base::Nanos now);
   // Places what waits for a target, gives up what has waited or taken too long, and leaves targets
   // that have stalled. Call every 100 ms or so.
   void Tick(base::Nanos now);
@@ -122,10 +128,14 @@ class Dispatcher {
   void Release(Choice& choice);
   // The running attempt is over without an end: on to the next one, on another target or later.
   void Retry(uint64_t id, base::Nanos now);
+  // Makes that attempt ready and leaves it to wait; false if only the end was missing.
+  bool NextAttempt(uint64_t id, base::Nanos now);
   void Refused(uint64_t id, link::PeerId peer, const Progress& progress, base::Nanos now);
   void End(uint64_t id, Progress progress);
   void Fail(uint64_t id, ApiError error);
   void Expire(uint64_t id);
+  // It is over, and off the list.
+  void Erase(uint64_t id);
   void ShowTargets();
 
   DispatcherOptions options_;
@@ -137,6 +147,7 @@ class Dispatcher {
   base::Nanos now_ = 0;  // the last that it was told
   base::Nanos last_look_ = 0;
   FinishRate rate_;
+  bool backlog_ = false;
 };
 
 }  // namespace specfabric::gateway

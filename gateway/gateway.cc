@@ -1,8 +1,12 @@
 #include "gateway/gateway.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <deque>
+#include <iterator>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -19,11 +23,11 @@
 #include "boost/asio/io_context.hpp"
 #include "boost/asio/post.hpp"
 #include "boost/asio/steady_timer.hpp"
-#include "boost/asio/thread_pool.hpp"
 #include "boost/asio/use_awaitable.hpp"
 #include "gateway/dispatcher.h"
 #include "gateway/http_server.h"
 #include "gateway/routes.h"
+#include "gateway/workers.h"
 #include "link/fabric_counters.h"
 #include "link/link.h"
 #include "metrics/fabric_metrics.h"
@@ -37,6 +41,18 @@ using link::PeerId;
 namespace {
 
 constexpr std::chrono::milliseconds kTick{100};
+
+// How long the io thread handles what links have brought before whatever else is ready has its
+// turn, and how many sequences of a batch it takes between two looks at the clock.
+constexpr base::Nanos kTurn = 200 * base::kMicrosecond;
+constexpr size_t kSlice = 16;
+
+// CPU time of the calling thread: what it waited for, or lost to others, is not its own.
+base::Nanos ThreadTime() {
+  timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return time.tv_sec * base::kSecond + time.tv_nsec;
+}
 
 int32_t VocabularyOf(const GatewayOptions& options) {
   return options.vocabulary > 0 ? options.vocabulary : options.tokenizer->vocab_size();
@@ -65,6 +81,17 @@ absl::Status Accept(const GatewayOptions& options, const schemas::Hello& hello) 
 
 class Gateway::Impl {
  public:
+  struct Up {
+    schemas::Hello hello;
+  };
+  struct Down {};
+  struct PlaceMore {};  // the dispatcher's backlog
+  struct Event {
+    PeerId peer = 0;
+    std::variant<PlaceMore, Up, Down, schemas::Drain, schemas::TokensBatch> what;
+    size_t next = 0;  // the first sequence of a batch that was not handled
+  };
+
   Impl(GatewayOptions options, metrics::Registry* registry)
       : options_(std::move(options)),
         tenants_(options_.fabric.join_secret),
@@ -78,7 +105,8 @@ class Gateway::Impl {
                      [this](PeerId peer, const schemas::Cancel& cancel) {
                        link_->Send(peer, cancel).IgnoreError();
                      },
-                     [this](PeerId peer) { link_->Close(peer); }},
+                     [this](PeerId peer) { link_->Close(peer); },
+                     [this](schemas::Submit submit) { workers_.Discard(std::move(submit)); }},
                     &metrics_),
         routes_(MakeContext(registry)),
         tick_(io_) {}
@@ -93,7 +121,13 @@ class Gateway::Impl {
   RouteContext MakeContext(metrics::Registry* registry);
   ServedModel Model() const;
   link::LinkHandler MakeLinkHandler();
-  void OnMessage(PeerId peer, link::Message message);
+  void RunIo();
+  // What links bring, in order. On the io thread but for Bring.
+  void Bring(Event event);
+  void HandleInTurns();
+  void HandleNext();
+  // False: the batch has more.
+  bool HandleSlice(Event& event);
   asio::awaitable<void> Tick();
 
   const GatewayOptions options_;
@@ -101,8 +135,10 @@ class Gateway::Impl {
   const Tenants tenants_;
   metrics::GatewayMetrics metrics_;
   asio::io_context io_{1};
-  asio::thread_pool encoders_{1};
+  Workers workers_{io_};
   // On the io thread.
+  std::deque<Event> events_;
+  bool handling_ = false;  // somebody will come back to events_
   Dispatcher dispatcher_;
   Routes routes_;
   asio::steady_timer tick_;
@@ -124,7 +160,7 @@ RouteContext Gateway::Impl::MakeContext(metrics::Registry* registry) {
   context.tenants = &tenants_;
   context.registry = registry;
   context.metrics = &metrics_;
-  context.encoders = &encoders_;
+  context.workers = &workers_;
   context.request_timeout = options_.request_timeout;
   context.slow_request = options_.slow_request;
   context.recorder = options_.recorder;
@@ -143,24 +179,77 @@ ServedModel Gateway::Impl::Model() const {
 link::LinkHandler Gateway::Impl::MakeLinkHandler() {
   link::LinkHandler handler;
   handler.on_up = [this](PeerId peer, const schemas::Hello& hello, const std::string&) {
-    asio::post(io_, [this, peer, hello] { dispatcher_.OnUp(peer, hello, base::Now()); });
+    Bring({peer, Up{hello}});
   };
-  handler.on_down = [this](PeerId peer, const absl::Status&) {
-    asio::post(io_, [this, peer] { dispatcher_.OnDown(peer, base::Now()); });
-  };
+  handler.on_down = [this](PeerId peer, const absl::Status&) { Bring({peer, Down{}}); };
   handler.on_message = [this](PeerId peer, link::Message message) {
-    asio::post(io_, [this, peer, message = std::move(message)]() mutable {
-      OnMessage(peer, std::move(message));
-    });
+    if (auto* batch = std::get_if<schemas::TokensBatch>(&message)) {
+      Bring({peer, std::move(*batch)});
+    } else if (auto* drain = std::get_if<schemas::Drain>(&message)) {
+      Bring({peer, *drain});
+    }
   };
   return handler;
 }
 
-void Gateway::Impl::OnMessage(PeerId peer, link::Message message) {
-  if (auto* batch = std::get_if<schemas::TokensBatch>(&message)) {
-    dispatcher_.OnBatch(peer, std::move(*batch), base::Now());
-  } else if (std::holds_alternative<schemas::Drain>(message)) {
-    dispatcher_.OnDrain(peer);
+void Gateway::Impl::Bring(Event event) {
+  asio::post(io_, [this, event = std::move(event)]() mutable {
+    events_.push_back(std::move(event));
+    if (!std::exchange(handling_, true)) HandleInTurns();
+  });
+}
+
+void Gateway::Impl::HandleInTurns() {
+  const base::Nanos begin = base::Now();
+  do {
+    HandleNext();
+    if (events_.empty() && dispatcher_.backlog()) {
+      events_.push_back({0, PlaceMore{}});
+      break;  // it takes a turn
+    }
+  } while (!events_.empty() && base::Now() - begin < kTurn);
+  handling_ = !events_.empty();
+  if (handling_) asio::post(io_, [this] { HandleInTurns(); });
+}
+
+void Gateway::Impl::HandleNext() {
+  const base::Nanos now = base::Now();
+  Event& next = events_.front();
+  if (std::holds_alternative<schemas::TokensBatch>(next.what)) {
+    if (!HandleSlice(next)) return;
+  } else if (const auto* up = std::get_if<Up>(&next.what)) {
+    dispatcher_.OnUp(next.peer, up->hello, now);
+  } else if (std::holds_alternative<Down>(next.what)) {
+    dispatcher_.OnDown(next.peer, now);
+  } else if (std::holds_alternative<schemas::Drain>(next.what)) {
+    dispatcher_.OnDrain(next.peer);
+  } else {
+    dispatcher_.PlaceWaiting(now);
+  }
+  events_.pop_front();
+}
+
+bool Gateway::Impl::HandleSlice(Event& event) {
+  auto& sequences = std::get<schemas::TokensBatch>(event.what).sequences;
+  const auto begin = sequences.begin() + static_cast<ptrdiff_t>(event.next);
+  event.next = std::min(event.next + kSlice, sequences.size());
+  const auto end = sequences.begin() + static_cast<ptrdiff_t>(event.next);
+  schemas::TokensBatch slice;
+  slice.sequences.assign(std::make_move_iterator(begin), std::make_move_iterator(end));
+  dispatcher_.OnBatch(event.peer, std::move(slice), base::Now());
+  return event.next == sequences.size();
+}
+
+void Gateway::Impl::RunIo() {
+  base::Nanos before = ThreadTime(), longest = 0;
+  while (io_.run_one() > 0) {
+    const base::Nanos now = ThreadTime();
+    metrics_.io_event.Observe(base::ToSeconds(now - before));
+    if (now - before > longest) {
+      longest = now - before;
+      metrics_.io_event_max.Set(base::ToSeconds(longest));
+    }
+    before = now;
   }
 }
 
@@ -169,6 +258,7 @@ asio::awaitable<void> Gateway::Impl::Tick() {
     tick_.expires_after(kTick);
     co_await tick_.async_wait(asio::as_tuple(asio::use_awaitable));
     dispatcher_.Tick(base::Now());
+    if (dispatcher_.backlog()) Bring({0, PlaceMore{}});
   }
 }
 
@@ -201,7 +291,7 @@ absl::Status Gateway::Impl::Start(metrics::Registry* registry) {
   fabric_metrics_.emplace(*registry, [this] { return link::ReadCounters(*link_); });
 
   asio::co_spawn(io_, Tick(), asio::detached);
-  thread_ = std::thread([this] { io_.run(); });
+  thread_ = std::thread([this] { RunIo(); });
   return absl::OkStatus();
 }
 
@@ -216,7 +306,7 @@ Gateway::Impl::~Impl() {
     });
     thread_.join();
   }
-  encoders_.join();
+  workers_.Join();
   link_.reset();
   metrics_.targets_up.Set(0);
 }

@@ -1,8 +1,14 @@
 #ifndef SPECFABRIC_GATEWAY_GATEWAY_H_
 #define SPECFABRIC_GATEWAY_GATEWAY_H_
 
-// The gateway role: OpenAI's HTTP API in front of a set of targets. One io thread owns connections,
-// requests and detokenisation; the link's callbacks hand over to it.
+// The gateway role: OpenAI's HTTP API in front of a set of targets.
+//
+// Threads: one io thread owns connections, requests and the detokenisation of what streams. Nothing
+// on it may take longer than a millisecond, whatever clients send; how long its events take is
+// specfabric_gateway_io_event_seconds. What grows with a request or an answer is done by two
+// encoder threads (gateway/workers.h), one for short work and one for long. The link's callbacks
+// hand over to the io thread, which takes what they bring in turns of some 200 us, with whatever
+// else is ready in between.
 
 #include <cstddef>
 #include <cstdint>

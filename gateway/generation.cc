@@ -10,153 +10,315 @@ namespace {
 
 using schemas::Finish;
 
+// Prompt tokens that are sent to targets in one turn of the io thread; encoding them takes some
+// 100 us. A longer prompt has a turn of its own.
+constexpr size_t kTokensATurn = 64 << 10;
+// Messages of more work than this go through an encoder thread: some 200 us, in units of a
+// candidate's log-probability.
+constexpr size_t kHeavy = 2048;
+constexpr size_t kTokenWork = 16;  // decoding one
+// What holds more is freed on an encoder thread; a log-probability with its candidates counts as so
+// many bytes.
+constexpr size_t kLargeBytes = 256 << 10;
+constexpr size_t kEntryBytes = 1 << 10;
+
 // Whether a target has anything to do: tokens to generate, or a prompt's tokens to score.
 bool NeedsTarget(const schemas::Submit& submit) {
   return submit.max_tokens > 0 || (submit.score_prompt && submit.prompt.size() > 1);
 }
 
-}  // namespace
-
-Generation::Generation(Prepared prepared, const tokenizer::Tokenizer* tokenizer,
-                       Dispatcher* dispatcher, metrics::GatewayMetrics* metrics,
-                       std::function<void()> wake, TimeLimit limit)
-    : prepared_(std::move(prepared)),
-      tokenizer_(tokenizer),
-      dispatcher_(dispatcher),
-      metrics_(metrics),
-      wake_(std::move(wake)),
-      limit_(limit) {}
-
-Generation::~Generation() { CancelAll(); }
-
-void Generation::Start(base::Nanos now) {
-  for (size_t i = 0; i < prepared_.submits.size(); ++i) {
-    if (absl::Status status = AddChoice(i); !status.ok()) {
-      return Fail(ServerError(std::string(status.message())));
-    }
-  }
-  metrics_->prompt_tokens.Increment(static_cast<double>(prepared_.prompt_tokens));
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    if (!NeedsTarget(prepared_.submits[i])) {
-      if (!End(*choices_[i], "length").ok()) return Fail(ServerError("the tokenizer failed"));
-      continue;
-    }
-    ++running_;
-    ChoiceSink sink;
-    sink.progress = [this, i](Progress progress) { OnProgress(i, std::move(progress)); };
-    sink.failed = [this, i](ApiError error) {
-      choices_[i]->id = 0;
-      Fail(std::move(error));
-      wake_();
-    };
-    choices_[i]->id =
-        dispatcher_->Start(std::move(prepared_.submits[i]), std::move(sink), now, limit_);
+template <typename T>
+void MoveBehind(std::vector<T>& to, std::vector<T>&& from) {
+  if (to.empty()) {
+    to = std::move(from);
+  } else {
+    to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
   }
 }
 
-absl::Status Generation::AddChoice(size_t index) {
-  const GenerationRequest& request = prepared_.request;
-  const schemas::Submit& submit = prepared_.submits[index];
+}  // namespace
+
+struct Generation::Choice {
+  Choice(ChoiceText text, const PreparedPrompt* prompt) : text(std::move(text)), prompt(prompt) {}
+
+  // What one message makes of the text. On the io thread, or on an encoder's while `working`.
+  Outcome Work(Progress progress);
+  absl::Status Echo(absl::Span<const base::TokenLogprobs> logprobs, ChoiceText::Piece& piece);
+  size_t WorkOf(const Progress& progress) const;
+
+  ChoiceText text;
+  const PreparedPrompt* const prompt;  // of the Prepared that `prepared` keeps
+  std::shared_ptr<const Prepared> prepared;
+  size_t held = 0;  // tokens since the last text
+
+  // On the io thread.
+  uint64_t id = 0;  // the dispatcher's while it runs; 0: does not
+  ChoicePart part;  // not taken yet
+  bool first = true;
+  bool has_news = false;
+  bool working = false;          // an encoder thread has it
+  std::vector<Progress> behind;  // what came meanwhile
+  ChoiceRecord record;
+  int64_t tokens = 0;  // output
+  base::Nanos first_token = 0, last_token = 0;
+};
+
+struct Generation::Outcome {
+  absl::Status status;
+  ChoiceText::Piece piece;
+  const char* finish_reason = nullptr;  // null: goes on
+};
+
+absl::Status Generation::Choice::Echo(absl::Span<const base::TokenLogprobs> logprobs,
+                                      ChoiceText::Piece& piece) {
+  auto echo = text.Echo(prompt->ids, prompt->has_text ? &prompt->text : nullptr, logprobs);
+  if (!echo.ok()) return echo.status();
+  piece.text += echo->text;
+  MoveBehind(piece.entries, std::move(echo->entries));
+  return absl::OkStatus();
+}
+
+size_t Generation::Choice::WorkOf(const Progress& progress) const {
+  const auto candidates = [](const std::vector<base::TokenLogprobs>& list) {
+    return list.empty() ? 0 : list.size() * (1 + list.front().top.size());
+  };
+  const size_t decoded = progress.tokens.size() + progress.prompt_logprobs.size() + held;
+  return decoded * kTokenWork + candidates(progress.logprobs) +
+         candidates(progress.prompt_logprobs);
+}
+
+Generation::Outcome Generation::Choice::Work(Progress progress) {
+  Outcome outcome;
+  if (progress.has_prompt_logprobs) {
+    outcome.status = Echo(progress.prompt_logprobs, outcome.piece);
+    if (!outcome.status.ok()) return outcome;
+  }
+  if (!progress.tokens.empty()) {
+    auto piece = text.Append(progress.tokens, progress.logprobs);
+    outcome.status = piece.status();
+    if (!piece.ok()) return outcome;
+    held = piece->text.empty() ? held + piece->ids.size() : 0;
+    outcome.piece.text += piece->text;
+    MoveBehind(outcome.piece.entries, std::move(piece->entries));
+    outcome.piece.ids = std::move(piece->ids);
+  }
+  if (progress.finish == Finish::kNone && !text.stopped()) return outcome;
+  const bool length = !text.stopped() && progress.finish == Finish::kLength;
+  absl::StatusOr<std::string> rest = text.Finish();
+  outcome.status = rest.status();
+  if (!rest.ok()) return outcome;
+  outcome.piece.text += *rest;
+  // What was held back at the end may have completed a stop string.
+  outcome.finish_reason = length && !text.stopped() ? "length" : "stop";
+  return outcome;
+}
+
+Generation::Generation(Prepared prepared)
+    : prepared_(std::make_shared<Prepared>(std::move(prepared))),
+      alive_(std::make_shared<Generation*>(this)) {}
+
+Generation::~Generation() {
+  CancelAll();
+  if (context_.workers != nullptr && HeldBytes() > kLargeBytes) {
+    context_.workers->Discard(std::pair(std::move(prepared_), std::move(choices_)));
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Generation>> Generation::Make(
+    Prepared prepared, const tokenizer::Tokenizer* tokenizer) {
+  const auto stops = std::make_shared<const StopPatterns>(prepared.request.stop);
+  std::unique_ptr<Generation> generation(new Generation(std::move(prepared)));
+  for (size_t i = 0; i < generation->prepared_->submits.size(); ++i) {
+    if (absl::Status status = generation->AddChoice(i, tokenizer, stops); !status.ok()) {
+      return status;
+    }
+  }
+  // What nobody needs any more.
+  for (schemas::Submit& submit : generation->prepared_->submits) {
+    if (!NeedsTarget(submit)) submit = {};
+  }
+  GenerationRequest& request = generation->prepared_->request;
+  for (const std::string& stop : request.stop) generation->stop_bytes_ += stop.size();
+  std::vector<Prompt>().swap(request.prompts);
+  std::vector<std::string>().swap(request.stop);
+  for (std::string* text : {&request.messages, &request.cache_salt, &request.coupling}) {
+    std::string().swap(*text);
+  }
+  if (!request.echo) {
+    for (PreparedPrompt& prompt : generation->prepared_->prompts) std::string().swap(prompt.text);
+  }
+  return generation;
+}
+
+absl::Status Generation::AddChoice(size_t index, const tokenizer::Tokenizer* tokenizer,
+                                   const std::shared_ptr<const StopPatterns>& stops) {
+  const GenerationRequest& request = prepared_->request;
+  const schemas::Submit& submit = prepared_->submits[index];
   ChoiceText::Options options;
-  options.stop = request.stop;
+  options.stop = stops;
   options.stop_ids = submit.stop_ids;
   options.include_stop = request.include_stop;
   options.skip_special_tokens = request.skip_special_tokens;
   options.min_tokens = submit.rules.min_tokens;
   options.with_logprobs = request.logprobs >= 0;
   absl::StatusOr<ChoiceText> text =
-      ChoiceText::Create(tokenizer_, submit.prompt, std::move(options));
+      ChoiceText::Create(tokenizer, submit.prompt, std::move(options));
   if (!text.ok()) return text.status();
-  auto choice = std::make_unique<Choice>(*std::move(text));
-  choice->prompt = &prepared_.prompts[index / request.n];
+  const PreparedPrompt& prompt = prepared_->prompts[index / request.n];
+  auto choice = std::make_shared<Choice>(*std::move(text), &prompt);
+  choice->prepared = prepared_;
   choice->part.index = static_cast<int>(index);
   choice->part.with_logprobs = request.logprobs >= 0;
   choice->part.tokens_as_ids = request.tokens_as_ids;
   if (request.return_token_ids) {
     choice->part.token_ids.emplace();
-    choice->part.prompt_token_ids = choice->prompt->ids;
+    choice->part.prompt_token_ids = prompt.ids;
   }
   // Log-probabilities of a prompt come first; there is nothing to wait for without them.
   const bool waits = submit.score_prompt && submit.prompt.size() > 1;
-  absl::Status status;
-  if (request.echo && !waits) status = Echo(*choice, {});
+  if (request.echo && !waits) {
+    ChoiceText::Piece piece;
+    if (absl::Status status = choice->Echo({}, piece); !status.ok()) return status;
+    choice->part.text = std::move(piece.text);
+    choice->part.entries = std::move(piece.entries);
+    choice->has_news = true;
+  }
+  if (!NeedsTarget(submit)) {
+    Progress end;
+    end.finish = Finish::kLength;
+    Outcome outcome = choice->Work(std::move(end));
+    if (!outcome.status.ok()) return outcome.status;
+    choice->part.text += outcome.piece.text;
+    choice->part.finish_reason = outcome.finish_reason;
+    choice->has_news = true;
+  } else {
+    ++running_;
+  }
   choices_.push_back(std::move(choice));
-  return status;
+  return absl::OkStatus();
 }
 
-absl::Status Generation::Echo(Choice& choice, absl::Span<const base::TokenLogprobs> logprobs) {
-  const PreparedPrompt& prompt = *choice.prompt;
-  auto piece = choice.text.Echo(prompt.ids, prompt.has_text ? &prompt.text : nullptr, logprobs);
-  if (!piece.ok()) return piece.status();
-  choice.part.text += piece->text;
-  std::move(piece->entries.begin(), piece->entries.end(), std::back_inserter(choice.part.entries));
-  choice.has_news = true;
-  return absl::OkStatus();
+void Generation::SetOwner(const base::TraceContext& trace, const Tenant& tenant) {
+  for (schemas::Submit& submit : prepared_->submits) {
+    submit.trace = trace;
+    submit.tenant = tenant.id;
+    submit.cache_salt = tenant.cache_salt;
+  }
+}
+
+bool Generation::Start(base::Nanos now) {
+  if (next_ == 0) {
+    context_.metrics->prompt_tokens.Increment(static_cast<double>(prepared_->prompt_tokens));
+  }
+  size_t sent = 0;
+  for (; next_ < choices_.size() && !error_; ++next_) {
+    const schemas::Submit& submit = prepared_->submits[next_];
+    if (!NeedsTarget(submit)) continue;
+    if (sent > 0 && sent + submit.prompt.size() > kTokensATurn) return true;
+    sent += submit.prompt.size();
+    StartChoice(next_, now);
+  }
+  return false;
+}
+
+void Generation::StartChoice(size_t index, base::Nanos now) {
+  ChoiceSink sink;
+  sink.progress = [this, index](Progress progress) { OnProgress(index, std::move(progress)); };
+  sink.failed = [this, index](ApiError error) {
+    choices_[index]->id = 0;
+    Fail(std::move(error));
+    context_.wake();
+  };
+  choices_[index]->id = context_.dispatcher->Start(std::move(prepared_->submits[index]),
+                                                   std::move(sink), now, context_.limit);
 }
 
 void Generation::OnProgress(size_t index, Progress progress) {
   Choice& choice = *choices_[index];
-  choice.record = dispatcher_->Record(choice.id);
-  const bool ended = progress.finish != Finish::kNone;
-  const uint64_t id = choice.id;
-  if (ended) choice.id = 0;
-  absl::Status status = Advance(choice, progress);
-  if (status.ok() && (ended || choice.text.stopped())) {
-    if (!ended) dispatcher_->Cancel(id);
-    choice.id = 0;
-    --running_;
-    const bool length = !choice.text.stopped() && progress.finish == Finish::kLength;
-    status = End(choice, length ? "length" : "stop");
+  choice.record = context_.dispatcher->Record(choice.id);
+  if (progress.finish != Finish::kNone) choice.id = 0;
+  if (choice.working || choice.WorkOf(progress) > kHeavy) {
+    choice.behind.push_back(std::move(progress));
+    if (!choice.working) WorkElsewhere(index);
+    return;
   }
-  if (!status.ok()) Fail(ServerError(std::string(status.message())));
-  if (HasNews() || done()) wake_();
+  Settle(index, choice.Work(std::move(progress)));
 }
 
-absl::Status Generation::Advance(Choice& choice, const Progress& progress) {
-  if (progress.has_prompt_logprobs) {
-    if (absl::Status status = Echo(choice, progress.prompt_logprobs); !status.ok()) return status;
+// All that is behind, on an encoder thread.
+void Generation::WorkElsewhere(size_t index) {
+  const std::shared_ptr<Choice>& choice = choices_[index];
+  choice->working = true;
+  const auto outcomes = std::make_shared<std::vector<Outcome>>();
+  auto job = [choice, outcomes, messages = std::exchange(choice->behind, {})]() mutable {
+    for (Progress& message : messages) {
+      outcomes->push_back(choice->Work(std::move(message)));
+      if (outcomes->back().finish_reason != nullptr || !outcomes->back().status.ok()) break;
+    }
+  };
+  auto done = [outcomes, index, alive = std::weak_ptr(alive_), workers = context_.workers] {
+    if (const auto generation = alive.lock()) {
+      (*generation)->Worked(index, std::move(*outcomes));
+    } else {
+      workers->Discard(std::move(*outcomes));
+    }
+  };
+  context_.workers->Post(Work::kLong, std::move(job), std::move(done));
+}
+
+void Generation::Worked(size_t index, std::vector<Outcome> outcomes) {
+  Choice& choice = *choices_[index];
+  choice.working = false;
+  for (Outcome& outcome : outcomes) {
+    if (error_) return;
+    const bool ended = outcome.finish_reason != nullptr;
+    Settle(index, std::move(outcome));
+    if (ended) return;
   }
-  if (progress.tokens.empty()) return absl::OkStatus();
-  auto piece = choice.text.Append(progress.tokens, progress.logprobs);
-  if (!piece.ok()) return piece.status();
-  CountDelivery(choice, piece->ids.size());
-  choice.part.text += piece->text;
-  std::move(piece->entries.begin(), piece->entries.end(), std::back_inserter(choice.part.entries));
-  if (choice.part.token_ids) {
-    choice.part.token_ids->insert(choice.part.token_ids->end(), piece->ids.begin(),
-                                  piece->ids.end());
+  if (!choice.behind.empty()) WorkElsewhere(index);
+}
+
+void Generation::Settle(size_t index, Outcome outcome) {
+  Choice& choice = *choices_[index];
+  ChoiceText::Piece& piece = outcome.piece;
+  if (!outcome.status.ok()) {
+    Fail(ServerError(std::string(outcome.status.message())));
+    return context_.wake();
   }
+  if (!piece.ids.empty()) CountDelivery(choice, piece.ids.size());
+  if (choice.part.text.empty()) {
+    choice.part.text = std::move(piece.text);
+  } else {
+    choice.part.text += piece.text;
+  }
+  MoveBehind(choice.part.entries, std::move(piece.entries));
+  if (choice.part.token_ids) MoveBehind(*choice.part.token_ids, std::move(piece.ids));
   choice.has_news = choice.has_news || !choice.part.text.empty() || !choice.part.entries.empty() ||
                     choice.part.token_ids.has_value();
-  return absl::OkStatus();
+  if (outcome.finish_reason != nullptr) {
+    if (const uint64_t id = std::exchange(choice.id, 0); id != 0) context_.dispatcher->Cancel(id);
+    --running_;
+    choice.part.finish_reason = outcome.finish_reason;
+    choice.has_news = true;
+    if (choice.tokens > 1) {
+      context_.metrics->per_output.Observe(base::ToSeconds(choice.last_token - choice.first_token) /
+                                           static_cast<double>(choice.tokens - 1));
+    }
+  }
+  if (choice.has_news || done()) context_.wake();
 }
 
 void Generation::CountDelivery(Choice& choice, size_t tokens) {
   const base::Nanos now = base::Now();
   if (choice.tokens == 0) {
     choice.first_token = now;
-    metrics_->first_token.Observe(base::ToSeconds(now - limit_.received));
+    context_.metrics->first_token.Observe(base::ToSeconds(now - context_.limit.received));
   } else {
-    metrics_->inter_token.Observe(base::ToSeconds(now - choice.last_token));
+    context_.metrics->inter_token.Observe(base::ToSeconds(now - choice.last_token));
   }
   choice.last_token = now;
   choice.tokens += static_cast<int64_t>(tokens);
-  metrics_->output_tokens.Increment(static_cast<double>(tokens));
-}
-
-absl::Status Generation::End(Choice& choice, const char* reason) {
-  absl::StatusOr<std::string> rest = choice.text.Finish();
-  if (!rest.ok()) return rest.status();
-  choice.part.text += *rest;
-  choice.part.finish_reason = reason;
-  // What was held back at the end may have completed a stop string.
-  if (choice.text.stopped()) choice.part.finish_reason = "stop";
-  choice.has_news = true;
-  if (choice.tokens > 1) {
-    metrics_->per_output.Observe(base::ToSeconds(choice.last_token - choice.first_token) /
-                                 static_cast<double>(choice.tokens - 1));
-  }
-  return absl::OkStatus();
+  context_.metrics->output_tokens.Increment(static_cast<double>(tokens));
 }
 
 void Generation::Fail(ApiError error) {
@@ -166,7 +328,7 @@ void Generation::Fail(ApiError error) {
 
 void Generation::CancelAll() {
   for (const auto& choice : choices_) {
-    if (const uint64_t id = std::exchange(choice->id, 0); id != 0) dispatcher_->Cancel(id);
+    if (const uint64_t id = std::exchange(choice->id, 0); id != 0) context_.dispatcher->Cancel(id);
   }
 }
 
@@ -192,7 +354,7 @@ std::vector<Generation::News> Generation::Take() {
 
 Usage Generation::usage() const {
   Usage usage;
-  usage.prompt_tokens = prepared_.prompt_tokens;
+  usage.prompt_tokens = prepared_->prompt_tokens;
   for (const auto& choice : choices_) {
     usage.completion_tokens += choice->tokens;
     usage.speculation.Add(choice->record.speculation);
@@ -204,10 +366,11 @@ Usage Generation::usage() const {
 // Each prompt once, as prompt_tokens counts it: what all its choices found had been there before
 // any of them.
 int64_t Generation::CachedTokens() const {
+  const int n = prepared_->request.n;
   int64_t total = 0;
-  for (size_t first = 0; first < choices_.size(); first += prepared_.request.n) {
+  for (size_t first = 0; first < choices_.size(); first += n) {
     int32_t cached = choices_[first]->record.cached_tokens;
-    for (int i = 1; i < prepared_.request.n; ++i) {
+    for (int i = 1; i < n; ++i) {
       cached = std::min(cached, choices_[first + i]->record.cached_tokens);
     }
     total += cached;
@@ -223,6 +386,17 @@ Exactness Generation::exactness() const {
   Exactness worst = Exactness::kToken;
   for (const auto& choice : choices_) worst = std::max(worst, ExactnessOf(choice->record));
   return worst;
+}
+
+size_t Generation::HeldBytes() const {
+  size_t bytes = stop_bytes_ * StopPatterns::kBytesAByte;
+  for (const PreparedPrompt& prompt : prepared_->prompts) {
+    bytes += prompt.text.size() + prompt.ids.size() * sizeof(base::TokenId);
+  }
+  for (const auto& choice : choices_) {
+    bytes += sizeof(Choice) + choice->part.text.size() + choice->part.entries.size() * kEntryBytes;
+  }
+  return bytes;
 }
 
 }  // namespace specfabric::gateway

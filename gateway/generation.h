@@ -2,7 +2,12 @@
 #define SPECFABRIC_GATEWAY_GENERATION_H_
 
 // One completions or chat request under way: its choices from the first token to the last, and what
-// is new of them. On the io thread.
+// is new of them.
+//
+// Made on an encoder thread, used on the io thread. What the io thread does here is bounded: long
+// prompts are sent one at a time, and messages that take long to turn into text (the scores of a
+// prompt, a long text that its decoder held back) go through an encoder thread, those of the same
+// choice behind them.
 
 #include <cstdint>
 #include <functional>
@@ -10,27 +15,45 @@
 #include <optional>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "gateway/choice_text.h"
 #include "gateway/dispatcher.h"
 #include "gateway/openai_format.h"
 #include "gateway/prepare.h"
+#include "gateway/tenants.h"
+#include "gateway/workers.h"
 #include "metrics/gateway_metrics.h"
 #include "tokenizer/tokenizer.h"
 
 namespace specfabric::gateway {
 
+// What a generation works with; all of it must outlive it.
+struct GenerationContext {
+  Dispatcher* dispatcher = nullptr;
+  metrics::GatewayMetrics* metrics = nullptr;
+  Workers* workers = nullptr;
+  // Called when there is news, the end or an error; not from within a method of Generation.
+  std::function<void()> wake;
+  TimeLimit limit;
+};
+
 class Generation {
  public:
-  // `wake` is called when there is news, the end or an error; not from within a method of this
-  // class. All that is pointed to must outlive the object.
-  Generation(Prepared prepared, const tokenizer::Tokenizer* tokenizer, Dispatcher* dispatcher,
-             metrics::GatewayMetrics* metrics, std::function<void()> wake, TimeLimit limit);
+  // Any thread; the work grows with prompts and choices. `tokenizer` must outlive the object.
+  static absl::StatusOr<std::unique_ptr<Generation>> Make(Prepared prepared,
+                                                          const tokenizer::Tokenizer* tokenizer);
   Generation(const Generation&) = delete;
   Generation& operator=(const Generation&) = delete;
   ~Generation();  // cancels what still runs
 
-  void Start(base::Nanos now);
+  size_t choices() const { return choices_.size(); }
+  // Before the first Start: whose the choices are.
+  void SetOwner(const base::TraceContext& trace, const Tenant& tenant);
+  void SetContext(GenerationContext context) { context_ = std::move(context); }
+  // Sends choices to targets, as many as a turn of the io thread is good for. True: call again, in
+  // a later turn; until then the others wait.
+  bool Start(base::Nanos now);
 
   // All choices have ended, or one failed and with it the request.
   bool done() const { return error_.has_value() || running_ == 0; }
@@ -48,41 +71,35 @@ class Generation {
   Usage usage() const;
   uint64_t fingerprint() const;  // numerics of the target that began choice 0; 0 if unknown
   Exactness exactness() const;   // of the choice that promises least
-  const GenerationRequest& request() const { return prepared_.request; }
+  const GenerationRequest& request() const { return prepared_->request; }
 
  private:
-  struct Choice {
-    explicit Choice(ChoiceText text) : text(std::move(text)) {}
-    uint64_t id = 0;  // the dispatcher's while it runs; 0: does not
-    const PreparedPrompt* prompt = nullptr;
-    ChoiceText text;
-    ChoicePart part;  // not taken yet
-    bool first = true;
-    bool has_news = false;
-    ChoiceRecord record;
-    int64_t tokens = 0;  // output
-    base::Nanos first_token = 0, last_token = 0;
-  };
+  struct Choice;
+  struct Outcome;
 
-  absl::Status AddChoice(size_t index);
-  absl::Status Echo(Choice& choice, absl::Span<const base::TokenLogprobs> logprobs);
+  explicit Generation(Prepared prepared);
+  absl::Status AddChoice(size_t index, const tokenizer::Tokenizer* tokenizer,
+                         const std::shared_ptr<const StopPatterns>& stops);
+  void StartChoice(size_t index, base::Nanos now);
   void OnProgress(size_t index, Progress progress);
-  absl::Status Advance(Choice& choice, const Progress& progress);
+  void WorkElsewhere(size_t index);
+  void Worked(size_t index, std::vector<Outcome> outcomes);
+  void Settle(size_t index, Outcome outcome);
   void CountDelivery(Choice& choice, size_t tokens);
-  absl::Status End(Choice& choice, const char* reason);
   void Fail(ApiError error);
   void CancelAll();
   int64_t CachedTokens() const;
+  size_t HeldBytes() const;
 
-  Prepared prepared_;
-  const tokenizer::Tokenizer* tokenizer_;
-  Dispatcher* dispatcher_;
-  metrics::GatewayMetrics* metrics_;
-  std::function<void()> wake_;
-  const TimeLimit limit_;
-  std::vector<std::unique_ptr<Choice>> choices_;  // [prompt][n]
-  size_t running_ = 0;
+  std::shared_ptr<Prepared> prepared_;
+  GenerationContext context_;
+  std::vector<std::shared_ptr<Choice>> choices_;  // [prompt][n]
+  size_t stop_bytes_ = 0;                         // of stop strings
+  size_t next_ = 0;                               // the first that was not started
+  size_t running_ = 0;                            // have not ended
   std::optional<ApiError> error_;
+  // Gone with the object: what encoder threads come back to.
+  std::shared_ptr<Generation*> alive_;
 };
 
 }  // namespace specfabric::gateway

@@ -31,28 +31,31 @@ HttpExchange::HttpExchange(HttpConnection* connection, HttpRequest request, bool
       keep_alive_(keep_alive),
       chunked_(chunked) {}
 
-void HttpExchange::WatchClient(std::function<void()> on_gone) {
-  connection_->StartWatch(std::move(on_gone));
+void HttpExchange::WatchClient(std::function<void()> on_change) {
+  connection_->StartWatch(std::move(on_change));
 }
 
 asio::awaitable<void> HttpExchange::EndWatch() { co_await connection_->StopWatch(); }
 
 bool HttpExchange::gone() const { return connection_->gone(); }
 
-void HttpExchange::AddHeader(std::string name, std::string value) {
-  headers_.emplace_back(std::move(name), std::move(value));
+bool HttpExchange::probe_due() const { return connection_->probe_due(); }
+
+asio::awaitable<void> HttpExchange::Probe() {
+  // Versions of HTTP that know chunks know interim answers, too.
+  co_await connection_->Probe(/*http11=*/chunked_);
 }
 
-asio::awaitable<void> HttpExchange::Respond(HttpResponse&& response) {
+asio::awaitable<void> HttpExchange::Respond(const HttpResponse& response) {
   answered_ = true;
-  response.headers.insert(response.headers.end(), headers_.begin(), headers_.end());
-  co_await connection_->WriteResponse(std::move(response), keep_alive_);
+  co_await connection_->WriteResponse(response, keep_alive_, request_.method == "HEAD");
 }
 
-asio::awaitable<bool> HttpExchange::StartStream(const char* content_type) {
+asio::awaitable<bool> HttpExchange::StartStream(const char* content_type,
+                                                const HttpHeaders& headers) {
   answered_ = true;
   keep_alive_ = keep_alive_ && chunked_;
-  co_return co_await connection_->WriteStreamHeader(content_type, headers_, chunked_);
+  co_return co_await connection_->WriteStreamHeader(content_type, headers, chunked_);
 }
 
 asio::awaitable<bool> HttpExchange::Send(const std::string& data) {

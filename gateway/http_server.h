@@ -2,8 +2,8 @@
 #define SPECFABRIC_GATEWAY_HTTP_SERVER_H_
 
 // HTTP/1.1 on Boost.Beast and Asio coroutines: connections, limits, streamed answers, and clients
-// that go away. Knows nothing of what is served. Everything runs on the one thread that runs the
-// io_context.
+// that go away or shut down their sending side. Knows nothing of what is served. Everything runs on
+// the one thread that runs the io_context.
 
 #include <chrono>
 #include <cstdint>
@@ -17,16 +17,17 @@
 #include "boost/asio/awaitable.hpp"
 #include "boost/asio/io_context.hpp"
 #include "gateway/api_error.h"
+#include "gateway/http_body.h"
 #include "transport/listen_socket.h"
 
 namespace specfabric::gateway {
 
 struct HttpRequest {
   std::string method;
-  std::string path;           // without the query
+  std::string path;           // percent-decoded, without the query
   std::string authorization;  // of the header, empty for none
   std::string traceparent;    // the same
-  std::string body;
+  HttpBody body;
 };
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
@@ -48,22 +49,26 @@ class HttpExchange {
   HttpExchange(HttpConnection* connection, HttpRequest request, bool keep_alive, bool chunked);
 
   const HttpRequest& request() const { return request_; }
+  // For whoever parses it; request().body is empty afterwards.
+  HttpBody TakeBody() { return std::move(request_.body); }
 
-  // Until the handler returns, `on_gone` runs as soon as the client closes its connection. At most
-  // once a request. What `on_gone` refers to must live until the exchange ends or EndWatch returns.
-  void WatchClient(std::function<void()> on_gone);
+  // Until the handler returns, `on_change` runs as soon as gone() or probe_due() becomes true. At
+  // most once a request. What it refers to must live until the exchange ends or EndWatch returns.
+  void WatchClient(std::function<void()> on_change);
   boost::asio::awaitable<void> EndWatch();
+  // The client has closed its connection. One that has only shut down its sending side has not.
   bool gone() const;
+  // The client sends nothing more, and only an answer of its system to something sent would show
+  // whether it still reads. Before an answer has begun: Probe; within a stream: Send what its
+  // reader ignores. http_connection.h says why.
+  bool probe_due() const;
+  boost::asio::awaitable<void> Probe();
 
-  // A header of the answer, whether whole or in pieces; before either begins. `value` must be
-  // visible ASCII and spaces.
-  void AddHeader(std::string name, std::string value);
-
-  // The whole answer. Once, and not together with a stream.
-  boost::asio::awaitable<void> Respond(HttpResponse&& response);
+  // The whole answer. Once, and not together with a stream. A request with HEAD gets its header.
+  boost::asio::awaitable<void> Respond(const HttpResponse& response);
 
   // An answer in pieces: Start, any number of Send, End. False: the client is gone.
-  boost::asio::awaitable<bool> StartStream(const char* content_type);
+  boost::asio::awaitable<bool> StartStream(const char* content_type, const HttpHeaders& headers);
   boost::asio::awaitable<bool> Send(const std::string& data);
   boost::asio::awaitable<bool> EndStream();
 
@@ -76,7 +81,6 @@ class HttpExchange {
   bool keep_alive_;
   bool chunked_;  // the client understands chunks; otherwise a stream ends with the connection
   bool answered_ = false;
-  HttpHeaders headers_;
 };
 
 struct HttpServerOptions {

@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/types.h"
@@ -43,6 +44,8 @@ class RequestMemory {
 
   // What to send a target now.
   const schemas::Submit& submit() const { return submit_; }
+  // The same at the end of the request, for whoever frees it.
+  schemas::Submit TakeSubmit() && { return std::move(submit_); }
 
   // Applies a message of this request. Nothing if it is of another attempt, or of this one after
   // its end.

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -13,7 +16,7 @@
 #include "absl/time/time.h"
 #include "base/random.h"
 #include "boost/asio/as_tuple.hpp"
-#include "boost/asio/co_spawn.hpp"
+#include "boost/asio/post.hpp"
 #include "boost/asio/steady_timer.hpp"
 #include "boost/asio/this_coro.hpp"
 #include "boost/asio/use_awaitable.hpp"
@@ -21,6 +24,7 @@
 #include "gateway/generation.h"
 #include "gateway/openai_format.h"
 #include "gateway/openai_parse.h"
+#include "gateway/request_target.h"
 #include "spdlog/spdlog.h"
 #include "trace/traceparent.h"
 
@@ -33,9 +37,32 @@ namespace {
 
 constexpr auto kNoThrow = asio::as_tuple(asio::use_awaitable);
 constexpr int kClientGone = 499;
-// Bodies beyond this are parsed and encoded away from the io thread, so that a long prompt does not
-// hold up everybody's tokens.
-constexpr size_t kLongBody = 16 << 10;
+// Larger answers are freed on an encoder thread.
+constexpr size_t kLargeAnswer = 256 << 10;
+// Comment lines are ignored by readers of event streams.
+constexpr const char* kProbe = ":\n\n";
+
+// What formatting takes, in microseconds or so: up to kInline on the io thread, so that ordinary
+// streams cost no change of threads, up to kShortFormat with short requests.
+constexpr size_t kInline = 250, kShortFormat = 4000;
+constexpr size_t kPartCost = 10, kCandidateCost = 4, kBytesAMicrosecond = 250, kIdsAMicrosecond = 8;
+
+size_t FormatCost(const ChoicePart& part) {
+  size_t cost = kPartCost + part.text.size() / kBytesAMicrosecond;
+  if (!part.entries.empty()) {
+    // As many as the last has; the first token of a prompt has none.
+    cost += part.entries.size() * (1 + part.entries.back().top.size()) * kCandidateCost;
+  }
+  if (part.token_ids) cost += part.token_ids->size() / kIdsAMicrosecond;
+  if (part.prompt_token_ids) cost += part.prompt_token_ids->size() / kIdsAMicrosecond;
+  return cost;
+}
+
+size_t FormatCost(const std::vector<Generation::News>& news) {
+  size_t cost = 0;
+  for (const Generation::News& next : news) cost += FormatCost(next.part);
+  return cost;
+}
 
 HttpResponse ErrorResponse(const ApiError& error) {
   HttpResponse response{.status = error.status, .body = ErrorBody(error)};
@@ -79,7 +106,20 @@ struct Routes::Route {
   std::string_view path;
   std::string_view method;
   Endpoint endpoint;
-  HttpResponse (Routes::*answer)(const HttpRequest&) const;  // null: generates
+  // One of them, or neither: generates.
+  HttpResponse (Routes::*answer)(const HttpRequest&) const;
+  HttpResponse (Routes::*answer_elsewhere)(std::string body, const ServedModel&) const;
+
+  bool Takes(std::string_view asked) const {
+    return asked == method || (method == "GET" && asked == "HEAD");
+  }
+  const char* Allowed() const { return method == "GET" ? "GET, HEAD" : "POST"; }
+};
+
+struct Routes::Made {
+  std::unique_ptr<Generation> generation = nullptr;
+  Tenant tenant = {};
+  HttpResponse refusal = {};  // without a generation
 };
 
 struct Routes::Call {
@@ -87,6 +127,8 @@ struct Routes::Call {
   Generation& generation;
   asio::steady_timer& wake;  // never expires; cancelling it wakes who waits
   AnswerHead head;
+
+  bool Changed() const { return generation.done() || exchange.gone() || exchange.probe_due(); }
 
   template <typename Condition>
   asio::awaitable<void> Until(const Condition& condition) {
@@ -102,16 +144,16 @@ struct Routes::Call {
 
 asio::awaitable<void> Routes::Handle(HttpExchange& exchange) {
   static constexpr std::array kRoutes = {
-      Route{"/v1/completions", "POST", Endpoint::kCompletions, nullptr},
-      Route{"/v1/chat/completions", "POST", Endpoint::kChat, nullptr},
-      Route{"/v1/models", "GET", Endpoint::kModels, &Routes::Models},
-      Route{"/tokenize", "POST", Endpoint::kTokenize, &Routes::Tokenize},
-      Route{"/detokenize", "POST", Endpoint::kDetokenize, &Routes::Detokenize},
-      Route{"/livez", "GET", Endpoint::kOther, &Routes::Alive},
-      Route{"/readyz", "GET", Endpoint::kOther, &Routes::Ready},
-      Route{"/health", "GET", Endpoint::kOther, &Routes::Ready},
-      Route{"/metrics", "GET", Endpoint::kOther, &Routes::Metrics},
-      Route{"/version", "GET", Endpoint::kOther, &Routes::Version},
+      Route{"/v1/completions", "POST", Endpoint::kCompletions, nullptr, nullptr},
+      Route{"/v1/chat/completions", "POST", Endpoint::kChat, nullptr, nullptr},
+      Route{"/v1/models", "GET", Endpoint::kModels, &Routes::Models, nullptr},
+      Route{"/tokenize", "POST", Endpoint::kTokenize, nullptr, &Routes::Tokenize},
+      Route{"/detokenize", "POST", Endpoint::kDetokenize, nullptr, &Routes::Detokenize},
+      Route{"/livez", "GET", Endpoint::kOther, &Routes::Alive, nullptr},
+      Route{"/readyz", "GET", Endpoint::kOther, &Routes::Ready, nullptr},
+      Route{"/health", "GET", Endpoint::kOther, &Routes::Ready, nullptr},
+      Route{"/metrics", "GET", Endpoint::kOther, nullptr, &Routes::Metrics},
+      Route{"/version", "GET", Endpoint::kOther, &Routes::Version, nullptr},
   };
   const base::Nanos received = base::Now();
   const HttpRequest& request = exchange.request();
@@ -123,16 +165,21 @@ asio::awaitable<void> Routes::Handle(HttpExchange& exchange) {
   }
   HttpResponse response;
   if (route == nullptr) {
-    response = ErrorResponse({.status = 404,
-                              .message = absl::StrCat("there is nothing at ", request.path),
-                              .code = "not_found"});
-  } else if (request.method != route->method) {
     response =
-        ErrorResponse({.status = 405,
-                       .message = absl::StrCat(request.path, " takes ", std::string(route->method),
-                                               ", not ", request.method)});
-    response.headers = {{"Allow", std::string(route->method)}};
-  } else if (route->answer == nullptr) {
+        ErrorResponse({.status = 404,
+                       .message = absl::StrCat("there is nothing at ", ShownTarget(request.path)),
+                       .code = "not_found"});
+  } else if (!route->Takes(request.method)) {
+    response = ErrorResponse(
+        {.status = 405,
+         .message = absl::StrCat(ShownTarget(request.path), " takes ", route->Allowed(), ", not ",
+                                 ShownTarget(request.method))});
+    response.headers = {{"Allow", route->Allowed()}};
+  } else if (route->answer != nullptr) {
+    response = (this->*route->answer)(request);
+  } else if (route->answer_elsewhere != nullptr) {
+    co_return co_await AnswerElsewhere(exchange, *route);
+  } else {
     context_.metrics->in_flight.Increment();
     const int code = co_await Generate(exchange, route->endpoint == Endpoint::kChat, received);
     context_.metrics->in_flight.Decrement();
@@ -140,16 +187,31 @@ asio::awaitable<void> Routes::Handle(HttpExchange& exchange) {
     if (code == kClientGone) context_.metrics->disconnects.Increment();
     context_.metrics->CountRequest(route->endpoint, code);
     co_return;
-  } else {
-    response = (this->*route->answer)(request);
   }
   context_.metrics->CountRequest(route ? route->endpoint : Endpoint::kOther, response.status);
-  co_await exchange.Respond(std::move(response));
+  co_await exchange.Respond(response);
+}
+
+asio::awaitable<void> Routes::AnswerElsewhere(HttpExchange& exchange, const Route& route) {
+  HttpBody body = exchange.TakeBody();
+  const ServedModel model = context_.model();
+  const Work work = WorkOfBody(body.size());
+  auto job = [&] { return (this->*route.answer_elsewhere)(std::move(body).Join(), model); };
+  HttpResponse response = co_await context_.workers->Run(work, job);
+  context_.metrics->CountRequest(route.endpoint, response.status);
+  co_await Respond(exchange, response);
+}
+
+asio::awaitable<void> Routes::Respond(HttpExchange& exchange, HttpResponse& response) {
+  co_await exchange.Respond(response);
+  if (response.body.size() > kLargeAnswer) context_.workers->Discard(std::move(response.body));
 }
 
 HttpResponse Routes::Unreadable(const ApiError& error) const {
   context_.metrics->CountRequest(Endpoint::kOther, error.status);
-  return ErrorResponse(error);
+  HttpResponse response = ErrorResponse(error);
+  if (error.status == 415) response.headers.emplace_back("Accept-Encoding", "identity");
+  return response;
 }
 
 HttpResponse Routes::Models(const HttpRequest& request) const {
@@ -163,11 +225,10 @@ HttpResponse Routes::Models(const HttpRequest& request) const {
   return {.body = ModelBody(info)};
 }
 
-HttpResponse Routes::Tokenize(const HttpRequest& request) const {
-  Parsed<TokenizeRequest> parsed = ParseTokenize(request.body);
+HttpResponse Routes::Tokenize(std::string body, const ServedModel& model) const {
+  Parsed<TokenizeRequest> parsed = ParseTokenize(body);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return ErrorResponse(*error);
   const auto& asked = std::get<TokenizeRequest>(parsed);
-  const ServedModel model = context_.model();
   if (auto error = CheckModel(asked.model, model)) return ErrorResponse(*error);
   const auto ids = gateway::Tokenize(asked, *context_.tokenizer);
   if (const auto* error = std::get_if<ApiError>(&ids)) return ErrorResponse(*error);
@@ -175,11 +236,11 @@ HttpResponse Routes::Tokenize(const HttpRequest& request) const {
           .headers = IgnoredFields(asked.ignored_fields)};
 }
 
-HttpResponse Routes::Detokenize(const HttpRequest& request) const {
-  Parsed<DetokenizeRequest> parsed = ParseDetokenize(request.body);
+HttpResponse Routes::Detokenize(std::string body, const ServedModel& model) const {
+  Parsed<DetokenizeRequest> parsed = ParseDetokenize(body);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return ErrorResponse(*error);
   const auto& asked = std::get<DetokenizeRequest>(parsed);
-  if (auto error = CheckModel(asked.model, context_.model())) return ErrorResponse(*error);
+  if (auto error = CheckModel(asked.model, model)) return ErrorResponse(*error);
   const auto text = context_.tokenizer->Decode(asked.tokens, /*skip_special_tokens=*/false);
   if (!text.ok()) return ErrorResponse(ServerError(std::string(text.status().message())));
   return {.body = DetokenizeBody(*text), .headers = IgnoredFields(asked.ignored_fields)};
@@ -197,7 +258,7 @@ HttpResponse Routes::Ready(const HttpRequest& request) const {
   return Alive(request);
 }
 
-HttpResponse Routes::Metrics(const HttpRequest&) const {
+HttpResponse Routes::Metrics(std::string, const ServedModel&) const {
   return {.body = context_.registry->Render(),
           .content_type = "text/plain; version=0.0.4; charset=utf-8"};
 }
@@ -206,78 +267,85 @@ HttpResponse Routes::Version(const HttpRequest&) const {
   return {.body = VersionBody(context_.version)};
 }
 
-asio::awaitable<Parsed<Prepared>> Routes::PrepareBody(const std::string& body, bool chat) {
-  const tokenizer::Tokenizer& tokenizer = *context_.tokenizer;
+asio::awaitable<Routes::Made> Routes::MakeGeneration(HttpExchange& exchange, bool chat) {
+  HttpBody body = exchange.TakeBody();
   const ServedModel model = context_.model();
-  if (body.size() <= kLongBody) {
-    co_return ParseAndPrepare(body, chat, context_.sampling_defaults, tokenizer, model);
-  }
-  auto work = [&]() -> asio::awaitable<Parsed<Prepared>> {
-    co_return ParseAndPrepare(body, chat, context_.sampling_defaults, tokenizer, model);
+  const Work work = WorkOfBody(body.size());
+  const std::string_view key = ApiKeyOf(exchange.request().authorization);
+  auto job = [&]() -> Made {
+    const std::string text = std::move(body).Join();
+    Parsed<Prepared> prepared =
+        ParseAndPrepare(text, chat, context_.sampling_defaults, *context_.tokenizer, model);
+    if (const auto* error = std::get_if<ApiError>(&prepared)) {
+      return {.refusal = ErrorResponse(*error)};
+    }
+    const Tenant tenant =
+        context_.tenants->Of(key, std::get<Prepared>(prepared).request.cache_salt);
+    auto made = Generation::Make(std::get<Prepared>(std::move(prepared)), context_.tokenizer);
+    if (!made.ok()) {
+      return {.refusal = ErrorResponse(ServerError(std::string(made.status().message())))};
+    }
+    return {.generation = *std::move(made), .tenant = tenant};
   };
-  asio::awaitable<Parsed<Prepared>> running = work();
-  asio::awaitable<Parsed<Prepared>> waiting =
-      asio::co_spawn(*context_.encoders, std::move(running), asio::use_awaitable);
-  co_return co_await std::move(waiting);
+  co_return co_await context_.workers->Run(work, job);
 }
 
 asio::awaitable<int> Routes::Generate(HttpExchange& exchange, bool chat, base::Nanos received) {
   std::optional<ApiError> error;
-  Parsed<Prepared> prepared;
+  Made made;
   if (context_.draining()) {
     error = Draining();
   } else if (context_.model().context == 0) {
     error = NoTarget("no target is connected");
   } else {
-    prepared = co_await PrepareBody(exchange.request().body, chat);
-    if (auto* refused = std::get_if<ApiError>(&prepared)) error = std::move(*refused);
+    made = co_await MakeGeneration(exchange, chat);
   }
-  if (!error && !context_.dispatcher->HasRoom(std::get<Prepared>(prepared).submits.size())) {
+  if (made.generation != nullptr &&
+      !context_.dispatcher->HasRoom(starting_ + made.generation->choices())) {
     error = Overloaded(absl::StrCat("the gateway has ", context_.dispatcher->choices(),
                                     " choices under way and room for no more"),
                        context_.dispatcher->RetryAfter(received));
   }
-  if (error) {
-    HttpResponse response = ErrorResponse(*error);
-    co_await exchange.Respond(std::move(response));
-    co_return error->status;
+  if (error) made.refusal = ErrorResponse(*error);
+  if (error || made.generation == nullptr) {
+    const int status = made.refusal.status;
+    co_await Respond(exchange, made.refusal);
+    co_return status;
   }
 
-  for (auto& [name, value] : IgnoredFields(std::get<Prepared>(prepared).request.ignored_fields)) {
-    exchange.AddHeader(name, value);
-  }
+  Generation& generation = *made.generation;
   const base::TraceContext trace = TraceOf(exchange.request().traceparent, context_.recorder);
   const uint64_t span = trace.traced() ? trace::NewSpanId() : 0;
-  const Tenant tenant = context_.tenants->Of(ApiKeyOf(exchange.request().authorization),
-                                             std::get<Prepared>(prepared).request.cache_salt);
-  for (schemas::Submit& submit : std::get<Prepared>(prepared).submits) {
-    submit.trace = trace::Below(trace, span);
-    submit.tenant = tenant.id;
-    submit.cache_salt = tenant.cache_salt;
-  }
+  generation.SetOwner(trace::Below(trace, span), made.tenant);
   asio::steady_timer wake(co_await asio::this_coro::executor,
                           asio::steady_timer::time_point::max());
-  const TimeLimit limit = {
-      received, Shorter(std::get<Prepared>(prepared).request.timeout, context_.request_timeout)};
-  Generation generation(
-      std::get<Prepared>(std::move(prepared)), context_.tokenizer, context_.dispatcher,
-      context_.metrics, [&wake] { wake.cancel(); }, limit);
+  generation.SetContext(
+      {.dispatcher = context_.dispatcher,
+       .metrics = context_.metrics,
+       .workers = context_.workers,
+       .wake = [&wake] { wake.cancel(); },
+       .limit = {received, Shorter(generation.request().timeout, context_.request_timeout)}});
   exchange.WatchClient([&wake] { wake.cancel(); });
-  generation.Start(base::Now());
   Call call{exchange, generation, wake, {}};
   call.head.chat = chat;
   call.head.id = absl::StrFormat("%s-%016x", chat ? "chatcmpl" : "cmpl", base::RandomNonzero64());
   call.head.created = absl::ToUnixSeconds(absl::Now());
   call.head.model = context_.model().name;
-  int code = 0;
-  if (generation.request().stream) {
-    code = co_await AnswerInPieces(call);
-  } else {
-    code = co_await AnswerWhole(call);
-  }
+  const int code = co_await Answer(call);
   co_await exchange.EndWatch();
   Report(call, trace, span, code, received);
   co_return code;
+}
+
+asio::awaitable<int> Routes::Answer(Call& call) {
+  starting_ += call.generation.choices();
+  while (!call.exchange.gone() && call.generation.Start(base::Now())) {
+    auto executor = co_await asio::this_coro::executor;
+    co_await asio::post(executor, asio::use_awaitable);
+  }
+  starting_ -= call.generation.choices();
+  if (call.generation.request().stream) co_return co_await AnswerInPieces(call);
+  co_return co_await AnswerWhole(call);
 }
 
 void Routes::Report(const Call& call, const base::TraceContext& trace, uint64_t span, int code,
@@ -303,58 +371,93 @@ void Routes::Report(const Call& call, const base::TraceContext& trace, uint64_t 
 }
 
 asio::awaitable<int> Routes::AnswerWhole(Call& call) {
-  Generation& generation = call.generation;
-  const auto over = [&] { return generation.done() || call.exchange.gone(); };
-  co_await call.Until(over);
-  if (call.exchange.gone()) co_return kClientGone;
-  HttpResponse response;
-  if (generation.error()) {
-    response = ErrorResponse(*generation.error());
-  } else {
-    std::vector<ChoicePart> parts;
-    for (Generation::News& news : generation.Take()) parts.push_back(std::move(news.part));
-    response.body = Answer(call.Head(), parts, generation.usage());
+  const auto changed = [&] { return call.Changed(); };
+  co_await call.Until(changed);
+  while (!call.generation.done() && !call.exchange.gone()) {
+    co_await call.exchange.Probe();
+    co_await call.Until(changed);
   }
+  if (call.exchange.gone()) co_return kClientGone;
+  HttpResponse response = co_await WholeAnswer(call);
+  const HttpHeaders headers = IgnoredFields(call.generation.request().ignored_fields);
+  response.headers.insert(response.headers.end(), headers.begin(), headers.end());
   const int status = response.status;
-  co_await call.exchange.Respond(std::move(response));
+  co_await Respond(call.exchange, response);
   co_return call.exchange.gone() ? kClientGone : status;
+}
+
+asio::awaitable<HttpResponse> Routes::WholeAnswer(Call& call) {
+  Generation& generation = call.generation;
+  if (generation.error()) co_return ErrorResponse(*generation.error());
+  std::vector<ChoicePart> parts;
+  size_t cost = 0;
+  for (Generation::News& news : generation.Take()) {
+    cost += FormatCost(news.part);
+    parts.push_back(std::move(news.part));
+  }
+  const AnswerHead& head = call.Head();
+  const Usage usage = generation.usage();
+  auto job = [&, parts = std::move(parts)]() mutable {
+    const auto taken = std::move(parts);  // freed on this thread
+    return HttpResponse{.body = gateway::Answer(head, taken, usage)};
+  };
+  if (cost <= kInline) co_return job();
+  co_return co_await context_.workers->Run(cost <= kShortFormat ? Work::kShort : Work::kLong, job);
 }
 
 asio::awaitable<int> Routes::AnswerInPieces(Call& call) {
   Generation& generation = call.generation;
-  const auto has_something = [&] {
-    return generation.HasNews() || generation.done() || call.exchange.gone();
-  };
+  const auto has_something = [&] { return generation.HasNews() || call.Changed(); };
   co_await call.Until(has_something);
+  while (!generation.HasNews() && !generation.done() && !call.exchange.gone()) {
+    co_await call.exchange.Probe();
+    co_await call.Until(has_something);
+  }
   if (call.exchange.gone()) co_return kClientGone;
   if (generation.error()) {  // before the stream began: an ordinary refusal
-    HttpResponse response = ErrorResponse(*generation.error());
-    co_await call.exchange.Respond(std::move(response));
+    const HttpResponse response = ErrorResponse(*generation.error());
+    co_await call.exchange.Respond(response);
     co_return generation.error()->status;
   }
-  co_await call.exchange.StartStream("text/event-stream");
-  const bool with_usage = generation.request().include_usage;
+  const HttpHeaders headers = IgnoredFields(generation.request().ignored_fields);
+  co_await call.exchange.StartStream("text/event-stream", headers);
   for (bool over = false; !over;) {
     co_await call.Until(has_something);
     over = generation.done();
-    std::string events;
-    for (const Generation::News& news : generation.Take()) {
-      const AnswerHead& head = call.Head();
-      if (head.chat && news.first) events += Event(RoleChunk(head, news.part.index, with_usage));
-      events += Event(Chunk(head, news.part, with_usage));
-    }
+    std::string events = co_await NextEvents(call);
     if (over && generation.error()) {
       events += Event(ErrorBody(*generation.error()));
-    } else if (over && with_usage) {
+    } else if (over && generation.request().include_usage) {
       events += Event(UsageChunk(call.Head(), generation.usage()));
     }
     if (over) events += Event("[DONE]");
+    if (events.empty() && call.exchange.probe_due()) events = kProbe;
     if (call.exchange.gone() || !co_await call.exchange.Send(events)) {
       co_return kClientGone;
     }
+    if (events.size() > kLargeAnswer) context_.workers->Discard(std::move(events));
   }
   if (!co_await call.exchange.EndStream()) co_return kClientGone;
   co_return generation.error() ? generation.error()->status : 200;
+}
+
+// What is new of the choices, formatted.
+asio::awaitable<std::string> Routes::NextEvents(Call& call) {
+  std::vector<Generation::News> news = call.generation.Take();
+  const size_t cost = FormatCost(news);
+  const AnswerHead& head = call.Head();
+  const bool with_usage = call.generation.request().include_usage;
+  auto job = [&head, with_usage, news = std::move(news)]() mutable {
+    const auto taken = std::move(news);  // freed on this thread
+    std::string events;
+    for (const Generation::News& next : taken) {
+      if (head.chat && next.first) events += Event(RoleChunk(head, next.part.index, with_usage));
+      events += Event(Chunk(head, next.part, with_usage));
+    }
+    return events;
+  };
+  if (cost <= kInline) co_return job();
+  co_return co_await context_.workers->Run(cost <= kShortFormat ? Work::kShort : Work::kLong, job);
 }
 
 }  // namespace specfabric::gateway

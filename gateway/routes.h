@@ -1,7 +1,8 @@
 #ifndef SPECFABRIC_GATEWAY_ROUTES_H_
 #define SPECFABRIC_GATEWAY_ROUTES_H_
 
-// Which path does what. On the io thread, except that long texts are encoded on another.
+// Which path does what. On the io thread; whatever grows with a request or its answer is handed to
+// an encoder thread (gateway/workers.h).
 
 #include <cstdint>
 #include <functional>
@@ -11,11 +12,11 @@
 
 #include "base/clock.h"
 #include "boost/asio/awaitable.hpp"
-#include "boost/asio/thread_pool.hpp"
 #include "gateway/dispatcher.h"
 #include "gateway/http_server.h"
 #include "gateway/prepare.h"
 #include "gateway/tenants.h"
+#include "gateway/workers.h"
 #include "metrics/gateway_metrics.h"
 #include "metrics/registry.h"
 #include "tokenizer/tokenizer.h"
@@ -36,7 +37,7 @@ struct RouteContext {
   SamplingDefaults sampling_defaults = {};
   metrics::Registry* registry = nullptr;
   metrics::GatewayMetrics* metrics = nullptr;
-  boost::asio::thread_pool* encoders = nullptr;
+  Workers* workers = nullptr;
   std::function<bool()> draining;
   base::Nanos request_timeout = 0;  // 0: none
   base::Nanos slow_request = 0;     // longer ones are logged; 0: none are
@@ -54,26 +55,35 @@ class Routes {
  private:
   struct Route;
   struct Call;  // a generation, its exchange and what wakes it
+  struct Made;  // a generation that can start, or why there is none
 
   HttpResponse Models(const HttpRequest& request) const;
-  HttpResponse Tokenize(const HttpRequest& request) const;
-  HttpResponse Detokenize(const HttpRequest& request) const;
   HttpResponse Alive(const HttpRequest& request) const;
   HttpResponse Ready(const HttpRequest& request) const;
-  HttpResponse Metrics(const HttpRequest& request) const;
   HttpResponse Version(const HttpRequest& request) const;
+  // On an encoder thread.
+  HttpResponse Tokenize(std::string body, const ServedModel& model) const;
+  HttpResponse Detokenize(std::string body, const ServedModel& model) const;
+  HttpResponse Metrics(std::string body, const ServedModel& model) const;
 
+  boost::asio::awaitable<void> AnswerElsewhere(HttpExchange& exchange, const Route& route);
   // These return the status that counts: the one sent, 499 for a client that went away, or that of
   // an error after a stream had begun.
   boost::asio::awaitable<int> Generate(HttpExchange& exchange, bool chat, base::Nanos received);
+  boost::asio::awaitable<int> Answer(Call& call);
+  boost::asio::awaitable<Made> MakeGeneration(HttpExchange& exchange, bool chat);
   // What is known of a request at its end goes to its trace, and to the log if it was slow.
   void Report(const Call& call, const base::TraceContext& trace, uint64_t span, int code,
               base::Nanos received);
   boost::asio::awaitable<int> AnswerWhole(Call& call);
   boost::asio::awaitable<int> AnswerInPieces(Call& call);
-  boost::asio::awaitable<Parsed<Prepared>> PrepareBody(const std::string& body, bool chat);
+  boost::asio::awaitable<HttpResponse> WholeAnswer(Call& call);
+  boost::asio::awaitable<std::string> NextEvents(Call& call);
+  // Writes it and sees to it that nothing large is freed on the io thread.
+  boost::asio::awaitable<void> Respond(HttpExchange& exchange, HttpResponse& response);
 
   RouteContext context_;
+  size_t starting_ = 0;  // choices of requests that have begun to start theirs
 };
 
 }  // namespace specfabric::gateway

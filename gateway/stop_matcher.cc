@@ -5,55 +5,94 @@
 
 namespace specfabric::gateway {
 
-StopMatcher::StopMatcher(const std::vector<std::string>& stops, bool include) : include_(include) {
-  for (const std::string& stop : stops) {
-    Automaton automaton{.stop = stop, .fallback = std::vector<size_t>(stop.size(), 0)};
-    for (size_t i = 1, border = 0; i < stop.size(); ++i) {
-      while (border > 0 && stop[i] != stop[border]) border = automaton.fallback[border - 1];
-      if (stop[i] == stop[border]) ++border;
-      automaton.fallback[i] = border;
+StopPatterns::StopPatterns(const std::vector<std::string>& stops) {
+  std::vector<std::string_view> sorted(stops.begin(), stops.end());
+  std::sort(sorted.begin(), sorted.end());
+  AddNodes(sorted);
+  Link();
+}
+
+// Breadth first, so that the children of a node are adjacent and its fallback, which is less deep,
+// comes before it. Each node stands for the stop strings that share its bytes, a range of `sorted`.
+void StopPatterns::AddNodes(const std::vector<std::string_view>& sorted) {
+  struct Range {
+    size_t begin, end;
+  };
+  std::vector<Range> ranges = {{0, sorted.size()}};
+  nodes_.emplace_back();
+  for (size_t at = 0; at < nodes_.size(); ++at) {
+    auto [next, end] = ranges[at];
+    const uint32_t depth = nodes_[at].depth;
+    for (; next < end && sorted[next].size() == depth; ++next) nodes_[at].match = depth;
+    nodes_[at].first_child = static_cast<int32_t>(nodes_.size());
+    while (next < end) {
+      const auto byte = static_cast<unsigned char>(sorted[next][depth]);
+      const size_t begin = next;
+      while (next < end && static_cast<unsigned char>(sorted[next][depth]) == byte) ++next;
+      nodes_.push_back({.depth = depth + 1, .byte = byte});
+      ranges.push_back({begin, next});
+      ++nodes_[at].children;
     }
-    automata_.push_back(std::move(automaton));
   }
 }
 
-void StopMatcher::Automaton::Step(char c) {
-  while (state > 0 && stop[state] != c) state = fallback[state - 1];
-  if (stop[state] == c) ++state;
+void StopPatterns::Link() {
+  for (size_t at = 0; at < nodes_.size(); ++at) {
+    const Node node = nodes_[at];
+    for (int32_t child = node.first_child; child < node.first_child + node.children; ++child) {
+      Node& next = nodes_[child];
+      if (at != kRoot) next.fallback = Step(node.fallback, static_cast<char>(next.byte));
+      next.match = std::max(next.match, nodes_[next.fallback].match);
+    }
+  }
+}
+
+int32_t StopPatterns::Child(int32_t state, char c) const {
+  const auto byte = static_cast<unsigned char>(c);
+  const auto begin = nodes_.begin() + nodes_[state].first_child;
+  const auto end = begin + nodes_[state].children;
+  const auto found = std::lower_bound(
+      begin, end, byte, [](const Node& node, unsigned char wanted) { return node.byte < wanted; });
+  return found == end || found->byte != byte ? -1 : static_cast<int32_t>(found - nodes_.begin());
+}
+
+int32_t StopPatterns::Step(int32_t state, char c) const {
+  for (;;) {
+    if (const int32_t next = Child(state, c); next >= 0) return next;
+    if (state == kRoot) return kRoot;
+    state = nodes_[state].fallback;
+  }
+}
+
+int32_t StopPatterns::Unmatched(int32_t state) const {
+  while (state != kRoot && nodes_[state].children == 0) state = nodes_[state].fallback;
+  return state;
 }
 
 std::string StopMatcher::Push(std::string_view piece, bool may_match) {
-  if (matched_) return "";
-  if (automata_.empty()) return std::string(piece);
-  size_t longest = 0;  // bytes at the end that may belong to a stop string
+  if (matched_) return {};
+  if (patterns_->empty()) return std::string(piece);
   for (const char c : piece) {
     held_.push_back(c);
-    size_t match = 0;
-    longest = 0;
-    for (Automaton& automaton : automata_) {
-      automaton.Step(c);
-      if (automaton.state == automaton.stop.size()) {
-        if (may_match) match = std::max(match, automaton.state);
-        // Where it does not count, its end may still begin another.
-        if (!may_match) automaton.state = automaton.fallback.back();
-      }
-      longest = std::max(longest, automaton.state);
-    }
-    if (match > 0) {
+    state_ = patterns_->Step(state_, c);
+    const size_t match = patterns_->match(state_);
+    if (match == 0) continue;
+    if (may_match) {
       matched_ = true;
-      if (!include_) held_.resize(held_.size() - match);
+      if (!include_) held_.erase(held_.size() - match);
       return std::exchange(held_, {});
     }
+    state_ = patterns_->Unmatched(state_);
   }
-  if (piece.empty()) return "";
   if (include_) return std::exchange(held_, {});
-  std::string out = held_.substr(0, held_.size() - longest);
-  held_.erase(0, out.size());
-  return out;
+  // What may belong to a stop string stays.
+  std::string rest(held_, held_.size() - patterns_->depth(state_));
+  held_.erase(held_.size() - rest.size());
+  return std::exchange(held_, std::move(rest));
 }
 
 std::string StopMatcher::Finish() {
-  for (Automaton& automaton : automata_) automaton.state = 0;
+  state_ = StopPatterns::kRoot;
   return std::exchange(held_, {});
 }
 

@@ -40,7 +40,14 @@ GatewayMetrics::GatewayMetrics(Registry& registry)
                                        ExponentialBounds(2.5e-4, 2, 15))),
       request_seconds(registry.AddHistogram("specfabric_gateway_request_duration_seconds",
                                             "From request to the end of its answer",
-                                            ExponentialBounds(1e-3, 2, 20))) {
+                                            ExponentialBounds(1e-3, 2, 20))),
+      // 1 ms, the most that an event should take, is one of the bounds.
+      io_event(registry.AddHistogram("specfabric_gateway_io_event_seconds",
+                                     "CPU time for which one event held the io thread, and with "
+                                     "it every stream",
+                                     ExponentialBounds(1e-3 / 64, 4, 9))),
+      io_event_max(registry.AddGauge("specfabric_gateway_io_event_max_seconds",
+                                     "The longest such time since the start")) {
   for (int endpoint = 0; endpoint < kEndpoints; ++endpoint) {
     for (size_t code = 0; code < kCodes.size(); ++code) {
       requests[endpoint][code] = &registry.AddCounter(

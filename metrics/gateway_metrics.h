@@ -18,8 +18,8 @@ struct GatewayMetrics {
   void CountRequest(Endpoint endpoint, int code);
 
   // Statuses the gateway answers; 499 is a client that went away before its answer was complete.
-  static constexpr std::array<int, 11> kCodes = {200, 400, 404, 405, 413, 429,
-                                                 431, 499, 500, 503, 504};
+  static constexpr std::array<int, 13> kCodes = {200, 400, 404, 405, 413, 415, 429,
+                                                 431, 499, 500, 503, 504, 505};
   std::array<std::array<Counter*, kCodes.size()>, kEndpoints> requests;
 
   Gauge& in_flight;            // completions and chat requests being answered
@@ -34,6 +34,8 @@ struct GatewayMetrics {
   Histogram& inter_token;      // s between two deliveries of tokens of one choice
   Histogram& per_output;       // s a token after the first, mean of one choice
   Histogram& request_seconds;  // s from request to the end of its answer
+  Histogram& io_event;         // CPU s for which one event held the io thread
+  Gauge& io_event_max;         // the longest since start
 };
 
 }  // namespace specfabric::metrics

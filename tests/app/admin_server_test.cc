@@ -103,6 +103,21 @@ TEST_F(AdminServerTest, RefusesTheRest) {
   EXPECT_EQ(Get("/livez").status, 200);
 }
 
+TEST_F(AdminServerTest, HeadIsGetWithoutTheBody) {
+  ready_ = true;
+  HttpClient client(server_->listen_address());  // a body would be read as the next answer
+  const std::pair<const char*, int> pages[] = {
+      {"/metrics", 200}, {"/livez", 200}, {"/readyz", 200}, {"/debug", 200}, {"/nothing", 404}};
+  for (const auto& [path, status] : pages) {
+    client.SendRaw("HEAD " + std::string(path) + " HTTP/1.1\r\nHost: x\r\n\r\n");
+    const auto head = client.ReadHeadResponse();
+    const auto get = client.Get(path);
+    EXPECT_EQ(head.status, status) << path;
+    EXPECT_EQ(get.status, status) << path;
+    EXPECT_EQ(head.headers.at("content-length"), get.headers.at("content-length")) << path;
+  }
+}
+
 TEST_F(AdminServerTest, ASilentClientHoldsNobodyUp) {
   HttpClient silent(server_->listen_address());
   silent.SendRaw("GET /li");

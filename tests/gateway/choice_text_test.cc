@@ -1,5 +1,6 @@
 #include "gateway/choice_text.h"
 
+#include <memory>
 #include <random>
 #include <string>
 #include <utility>
@@ -18,6 +19,10 @@ using tokenizer::IsUtf8;
 using tokenizer::LoadFixture;
 using tokenizer::Tokenizer;
 using Ids = std::vector<base::TokenId>;
+
+std::shared_ptr<const StopPatterns> Stops(std::vector<std::string> stops) {
+  return std::make_shared<const StopPatterns>(std::move(stops));
+}
 
 ChoiceText Make(const Tokenizer& tokenizer, absl::Span<const base::TokenId> prompt,
                 ChoiceText::Options options = {}) {
@@ -101,7 +106,7 @@ TEST(ChoiceTextTest, ADecoderOfWholeTextsGivesItAtTheEnd) {
 TEST(ChoiceTextTest, StopStringsCutInsideTokens) {
   const auto tokenizer = LoadFixture("byte_level_words");
   const Ids ids = tokenizer->Encode("that is right, he said", false).value();
-  ChoiceText text = Make(*tokenizer, {}, {.stop = {"ght, h"}});
+  ChoiceText text = Make(*tokenizer, {}, {.stop = Stops({"ght, h"})});
   const auto piece = text.Append(ids, {}).value();
   EXPECT_TRUE(text.stopped());
   const std::string whole = tokenizer->Decode(ids, true).value();
@@ -116,7 +121,7 @@ TEST(ChoiceTextTest, AStopStringInThePromptDoesNotCount) {
   const auto tokenizer = LoadFixture("byte_level_words");
   const Ids prompt = tokenizer->Encode("xy", false).value();
   const Ids output = tokenizer->Encode("yx", false).value();
-  ChoiceText text = Make(*tokenizer, prompt, {.stop = {"xy", "yy"}});
+  ChoiceText text = Make(*tokenizer, prompt, {.stop = Stops({"xy", "yy"})});
   EXPECT_EQ(text.Append(Ids(output.end() - 2, output.end()), {}).value().text, "y");
   EXPECT_EQ(text.Finish().value(), "x");
 }
@@ -194,7 +199,7 @@ TEST(ChoiceTextTest, StopStringsWaitForTheFewestTokens) {
   const Ids letter = tokenizer->Encode("x", false).value();
   ASSERT_EQ(letter.size(), 1u);
   for (int32_t min_tokens : {0, 1, 3}) {
-    ChoiceText text = Make(*tokenizer, {}, {.stop = {"x"}, .min_tokens = min_tokens});
+    ChoiceText text = Make(*tokenizer, {}, {.stop = Stops({"x"}), .min_tokens = min_tokens});
     std::string whole;
     int tokens = 0;
     for (; tokens < 10 && !text.stopped(); ++tokens) whole += text.Append(letter, {}).value().text;

@@ -31,6 +31,23 @@ FakeTarget::FakeTarget(FakeTargetOptions options) : options_(std::move(options))
   link_ = *std::move(started);
   sender_ = link_.get();
   address_ = link_->listen_address();
+  if (options_.pace > 0) pacer_ = std::thread([this] { SendInPace(); });
+}
+
+FakeTarget::~FakeTarget() {
+  {
+    std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+  ending_.notify_all();
+  if (pacer_.joinable()) pacer_.join();
+}
+
+void FakeTarget::SendInPace() {
+  std::unique_lock lock(mutex_);
+  while (!ending_.wait_for(lock, std::chrono::nanoseconds(options_.pace), [&] { return ended_; })) {
+    std::erase_if(running_, [this](Sequence& sequence) { return !SendNext(sequence); });
+  }
 }
 
 size_t FakeTarget::peers() const {
@@ -70,21 +87,26 @@ void FakeTarget::OnMessage(link::PeerId peer, link::Message message) {
     Answer(peer, *submit);
   } else if (const auto* cancel = std::get_if<schemas::Cancel>(&message)) {
     cancels_.push_back(*cancel);
+    std::erase_if(running_, [&](const Sequence& sequence) {
+      return sequence.peer == peer && sequence.submit.request_id == cancel->request_id;
+    });
   }
 }
 
-base::TokenLogprobs FakeTarget::Scored(base::TokenId token) const {
+base::TokenLogprobs FakeTarget::Scored(base::TokenId token, int count) const {
   base::TokenLogprobs scored;
   scored.token = token;
   scored.logprob = -0.001f * static_cast<float>(token);
-  scored.top = {{token, scored.logprob}};
+  for (int i = 0; i < std::max(count, 1); ++i) {
+    const base::TokenId candidate = (token + i) % std::max(options_.vocabulary, 1);
+    scored.top.emplace_back(candidate, scored.logprob - static_cast<float>(i));
+  }
   return scored;
 }
 
-// Tokens in messages of three, with the totals of a target that drafted four and accepted two a
-// round.
 void FakeTarget::Answer(link::PeerId peer, const schemas::Submit& submit) {
-  schemas::Tokens message;
+  Sequence sequence{peer, submit, {}, static_cast<int32_t>(submit.generated.size())};
+  schemas::Tokens& message = sequence.message;
   message.request_id = submit.request_id;
   message.attempt = submit.attempt;
   if (options_.refusal) {
@@ -96,31 +118,41 @@ void FakeTarget::Answer(link::PeerId peer, const schemas::Submit& submit) {
   message.coupling = submit.coupling.value_or(schemas::Coupling::kCoupled);
   if (submit.score_prompt) {
     for (size_t i = 1; i < submit.prompt.size(); ++i) {
-      message.prompt_logprobs.push_back(Scored(submit.prompt[i]));
+      message.prompt_logprobs.push_back(Scored(submit.prompt[i], submit.logprobs));
     }
   }
-  const auto begin = static_cast<int32_t>(submit.generated.size());
+  while (SendNext(sequence)) {
+    if (options_.pace == 0) continue;
+    running_.push_back(std::move(sequence));
+    return;
+  }
+}
+
+// Three tokens, with the totals of a target that drafted four and accepted two a round.
+bool FakeTarget::SendNext(Sequence& sequence) {
+  const schemas::Submit& submit = sequence.submit;
+  schemas::Tokens& message = sequence.message;
   const bool stalls = options_.stall_after >= 0 && submit.attempt == 0;
   const int32_t end =
       stalls ? std::min(submit.max_tokens, options_.stall_after) : submit.max_tokens;
-  int32_t next = begin;
-  do {
-    message.first_index = next;
-    for (; next < std::min(end, message.first_index + 3); ++next) {
-      message.tokens.push_back(TokenAt(submit.sampling.seed, next));
-      if (submit.logprobs >= 0) message.logprobs.push_back(Scored(message.tokens.back()));
+  message.first_index = sequence.next;
+  for (; sequence.next < std::min(end, message.first_index + 3); ++sequence.next) {
+    message.tokens.push_back(TokenAt(submit.sampling.seed, sequence.next));
+    if (submit.logprobs >= 0) {
+      message.logprobs.push_back(Scored(message.tokens.back(), submit.logprobs));
     }
-    ++message.rounds;
-    message.drafted += 4;
-    message.accepted += 2;
-    message.accepted_at = {message.rounds, message.rounds};
-    message.cached_tokens = std::min<int32_t>(options_.cached_tokens, submit.prompt.size());
-    if (next == submit.max_tokens) message.finish = Finish::kLength;
-    sender_->Send(peer, schemas::TokensBatch{{message}}).IgnoreError();
-    message.tokens.clear();
-    message.logprobs.clear();
-    message.prompt_logprobs.clear();
-  } while (next < end);
+  }
+  ++message.rounds;
+  message.drafted += 4;
+  message.accepted += 2;
+  message.accepted_at = {message.rounds, message.rounds};
+  message.cached_tokens = std::min<int32_t>(options_.cached_tokens, submit.prompt.size());
+  if (sequence.next == submit.max_tokens) message.finish = Finish::kLength;
+  sender_->Send(sequence.peer, schemas::TokensBatch{{message}}).IgnoreError();
+  message.tokens.clear();
+  message.logprobs.clear();
+  message.prompt_logprobs.clear();
+  return sequence.next < end;
 }
 
 }  // namespace specfabric::gateway

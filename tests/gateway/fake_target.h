@@ -3,12 +3,15 @@
 
 // A target without a model: a real link that answers Submit with tokens known beforehand.
 
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -27,6 +30,8 @@ struct FakeTargetOptions {
   int32_t cached_tokens = 0;  // of every prompt
   // Tokens of a first attempt after which it says nothing more; -1 goes on to the end.
   int32_t stall_after = -1;
+  // Between two messages of a sequence; 0 sends all at once.
+  base::Nanos pace = 0;
   // Answers every Submit with this instead.
   std::optional<schemas::Finish> refusal;
 };
@@ -34,6 +39,7 @@ struct FakeTargetOptions {
 class FakeTarget {
  public:
   explicit FakeTarget(FakeTargetOptions options);
+  ~FakeTarget();
 
   const std::string& address() const { return address_; }
   void Die() { link_.reset(); }  // as a crash looks from outside
@@ -49,9 +55,21 @@ class FakeTarget {
   std::vector<schemas::Cancel> cancels() const;
 
  private:
+  // A sequence that is being answered.
+  struct Sequence {
+    link::PeerId peer = 0;
+    schemas::Submit submit;
+    schemas::Tokens message;  // the next one
+    int32_t next = 0;         // token
+  };
+
   void OnMessage(link::PeerId peer, link::Message message);
   void Answer(link::PeerId peer, const schemas::Submit& submit);
-  base::TokenLogprobs Scored(base::TokenId token) const;
+  // False after its last message.
+  bool SendNext(Sequence& sequence);
+  void SendInPace();
+  // With `count` candidates, itself the first.
+  base::TokenLogprobs Scored(base::TokenId token, int count) const;
 
   const FakeTargetOptions options_;
   std::string address_;
@@ -59,6 +77,10 @@ class FakeTarget {
   std::vector<schemas::Submit> submits_;
   std::vector<schemas::Cancel> cancels_;
   std::vector<link::PeerId> peers_;
+  std::list<Sequence> running_;  // with pace
+  std::condition_variable ending_;
+  bool ended_ = false;
+  std::thread pacer_;
   // What callbacks use: they may still run while the link is being destroyed.
   link::Link* sender_ = nullptr;
   std::unique_ptr<link::Link> link_;  // last: its callbacks use the rest

@@ -71,7 +71,7 @@ TEST_F(GatewayFailureTest, AClientThatLeavesBeforeItsAnswerCancels) {
   StartGateway();
   HttpClient client = Client();
   client.SendRaw(
-      "POST /v1/completions HTTP/1.1\r\nContent-Length: 34\r\n\r\n"
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 34\r\n\r\n"
       R"({"prompt": "no", "max_tokens": 90})");
   WaitFor([&] { return target.submits().size() == 1; }, "the target has it");
   client.Close();
@@ -194,7 +194,7 @@ TEST_F(GatewayFailureTest, FullIsFull) {
   StartGateway(std::move(options), 1);
   HttpClient waiting = Client();
   waiting.SendRaw(
-      "POST /v1/completions HTTP/1.1\r\nContent-Length: 34\r\n\r\n"
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 34\r\n\r\n"
       R"({"prompt": "no", "max_tokens": 90})");
   WaitFor([&] { return targets_[0]->submits().size() == 1; }, "one is under way");
   const auto refused = Client().Post("/v1/completions", R"({"prompt": "no", "n": 2})");
@@ -286,8 +286,9 @@ TEST_F(GatewayFailureTest, BodiesTooLarge) {
       client.Post("/v1/completions", "{\"prompt\": \"" + std::string(8 << 20, 'x') + "\"}");
   EXPECT_THAT(ErrorOf(response, 413), HasSubstr("1048576"));
   HttpClient chunked = Client();
-  chunked.SendRaw("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n200000\r\n" +
-                  std::string(2 << 20, 'x') + "\r\n0\r\n\r\n");
+  chunked.SendRaw(
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n200000\r\n" +
+      std::string(2 << 20, 'x') + "\r\n0\r\n\r\n");
   ErrorOf(chunked.ReadResponse(), 413);
 }
 
@@ -298,7 +299,7 @@ TEST_F(GatewayFailureTest, ItEndsWhileItStreams) {
   streaming.Open("/v1/completions", R"({"prompt": "no", "max_tokens": 60, "stream": true})");
   streaming.NextEvent();
   waiting.SendRaw(
-      "POST /v1/completions HTTP/1.1\r\nContent-Length: 34\r\n\r\n"
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 34\r\n\r\n"
       R"({"prompt": "no", "max_tokens": 90})");
   WaitFor([&] { return targets_[0]->submits().size() == 2; }, "both are under way");
   gateway_.reset();

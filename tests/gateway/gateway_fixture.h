@@ -39,7 +39,7 @@ class GatewayFixture : public ::testing::Test {
   // A gateway with all targets so far, once it knows `up` of them.
   void StartGateway(GatewayOptions options, int up) {
     options.listen = "127.0.0.1:0";
-    options.model_name = "m";
+    if (options.model_name.empty()) options.model_name = "m";
     options.tokenizer = tokenizer_;
     options.version = "1.2.3";
     for (const auto& target : targets_) options.targets.push_back(target->address());

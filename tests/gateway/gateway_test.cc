@@ -268,7 +268,7 @@ TEST_F(GatewayTest, BrokenHttp) {
   for (const std::string& bytes :
        {std::string("GET\r\n\r\n"), std::string("\x16\x03\x01\x02\x00\x01\x00", 7),
         "GET / HTTP/1.1\r\nX: " + std::string(100000, 'y') + "\r\n\r\n",
-        std::string("POST /v1/completions HTTP/1.1\r\nContent-Length: -1\r\n\r\n")}) {
+        std::string("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n")}) {
     HttpClient client = Client();
     client.SendRaw(bytes);
     const auto response = client.ReadResponse();
@@ -276,7 +276,7 @@ TEST_F(GatewayTest, BrokenHttp) {
   }
   {
     HttpClient cut = Client();
-    cut.SendRaw("POST /v1/completions HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc");
+    cut.SendRaw("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc");
   }
   EXPECT_EQ(Client().Get("/livez").status, 200);
 }
@@ -304,8 +304,9 @@ TEST_F(GatewayTest, OldClientsAndCarefulClients) {
   EXPECT_THAT(all, ::testing::Not(HasSubstr("chunked")));
   EXPECT_THAT(all, ::testing::EndsWith("data: [DONE]\n\n"));
   HttpClient careful = Client();
-  careful.SendRaw("POST /v1/completions HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: " +
-                  length + "\r\n\r\n");
+  careful.SendRaw(
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: " +
+      length + "\r\n\r\n");
   EXPECT_EQ(careful.ReadResponse().status, 100);
   careful.SendRaw(body);
   EXPECT_EQ(careful.ReadResponse().status, 200);

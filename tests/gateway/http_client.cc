@@ -79,6 +79,19 @@ ClientResponse HttpClient::ReadResponse() {
   return ec ? ClientResponse() : Convert(parser.get());
 }
 
+ClientResponse HttpClient::ReadHeadResponse() {
+  http::response_parser<http::string_body> parser;
+  parser.skip(true);
+  error_code ec;
+  http::read(impl_->socket, impl_->buffer, parser, ec);
+  return ec ? ClientResponse() : Convert(parser.get());
+}
+
+void HttpClient::ShutdownSending() {
+  error_code ignored;
+  impl_->socket.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+}
+
 std::string HttpClient::ReadAll() {
   std::string all;
   error_code ec;
@@ -118,6 +131,7 @@ std::string HttpClient::NextEvent() {
     if (end != std::string::npos) {
       const std::string event = body.substr(impl_->taken, end - impl_->taken);
       impl_->taken = end + 2;
+      if (event.starts_with(':')) continue;  // a comment
       return event.starts_with("data: ") ? event.substr(6) : "not an event: " + event;
     }
     if (parser.is_done()) return "";

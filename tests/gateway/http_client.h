@@ -39,7 +39,9 @@ class HttpClient {
   // Bytes as they are.
   void SendRaw(const std::string& bytes);
   ClientResponse ReadResponse();
-  std::string ReadAll();  // to the end of the connection
+  ClientResponse ReadHeadResponse();  // to HEAD: whatever its Content-Length, no body follows
+  std::string ReadAll();              // to the end of the connection
+  void ShutdownSending();             // a half-close: nothing more comes, answers are still read
 
   void Close();  // at once, whatever is under way
 

@@ -1,15 +1,21 @@
 #include "gateway/stop_matcher.h"
 
 #include <algorithm>
+#include <memory>
 #include <random>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
 
 namespace specfabric::gateway {
 namespace {
+
+StopMatcher Matcher(std::vector<std::string> stops, bool include = false) {
+  return StopMatcher(std::make_shared<const StopPatterns>(std::move(stops)), include);
+}
 
 struct Cut {
   std::string text;
@@ -18,7 +24,7 @@ struct Cut {
 };
 
 TEST(StopMatcherTest, DoesNotCountWhatEndsTooEarly) {
-  StopMatcher matcher({"aa", "b"});
+  StopMatcher matcher = Matcher({"aa", "b"});
   std::string text = matcher.Push("caab", /*may_match=*/false);
   EXPECT_FALSE(matcher.matched());
   EXPECT_EQ(text, "caab");
@@ -29,7 +35,7 @@ TEST(StopMatcherTest, DoesNotCountWhatEndsTooEarly) {
 
 Cut CutOf(const std::vector<std::string>& stops, const std::vector<std::string>& pieces,
           bool include = false) {
-  StopMatcher matcher(stops, include);
+  StopMatcher matcher = Matcher(stops, include);
   std::string text;
   for (const auto& piece : pieces) text += matcher.Push(piece);
   text += matcher.Finish();
@@ -52,7 +58,7 @@ Cut Reference(const std::vector<std::string>& stops, const std::string& text,
 }
 
 TEST(StopMatcherTest, WithoutStopsEverythingPasses) {
-  StopMatcher matcher({});
+  StopMatcher matcher = Matcher({});
   EXPECT_EQ(matcher.Push("abc"), "abc");
   EXPECT_EQ(matcher.Push(""), "");
   EXPECT_EQ(matcher.Finish(), "");
@@ -60,7 +66,7 @@ TEST(StopMatcherTest, WithoutStopsEverythingPasses) {
 }
 
 TEST(StopMatcherTest, HoldsBackOnlyWhatMayBeAStop) {
-  StopMatcher matcher({"END"});
+  StopMatcher matcher = Matcher({"END"});
   EXPECT_EQ(matcher.Push("aE"), "a");
   EXPECT_EQ(matcher.Push(""), "");
   EXPECT_EQ(matcher.Push("N"), "");
@@ -72,7 +78,7 @@ TEST(StopMatcherTest, HoldsBackOnlyWhatMayBeAStop) {
 }
 
 TEST(StopMatcherTest, NothingComesAfterAMatch) {
-  StopMatcher matcher({"END"});
+  StopMatcher matcher = Matcher({"END"});
   EXPECT_EQ(matcher.Push("text EN"), "text ");
   EXPECT_EQ(matcher.Push("D and more"), "");
   EXPECT_TRUE(matcher.matched());
@@ -100,7 +106,7 @@ TEST(StopMatcherTest, BorderOfAStopIsFollowed) {
 }
 
 TEST(StopMatcherTest, CharactersStayWhole) {
-  StopMatcher matcher({"\xE6\xBC\xA2\xE5\xAD\x97"});                    // two characters
+  StopMatcher matcher = Matcher({"\xE6\xBC\xA2\xE5\xAD\x97"});          // two characters
   EXPECT_EQ(matcher.Push("x\xE6\xBC\xA2"), "x");                        // the first of them
   EXPECT_EQ(matcher.Push("\xE6\xBC\xA3"), "\xE6\xBC\xA2\xE6\xBC\xA3");  // shares two bytes with it
 }

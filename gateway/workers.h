@@ -1,0 +1,75 @@
+#ifndef SPECFABRIC_GATEWAY_WORKERS_H_
+#define SPECFABRIC_GATEWAY_WORKERS_H_
+
+// The gateway's encoder threads. All work that grows with a request or an answer is done here,
+// never on the io thread: parsing, templates, tokenisation, formatting, and freeing what is large.
+// Two threads, so that a text of megabytes does not hold up short requests.
+
+#include <cstddef>
+#include <functional>
+#include <type_traits>
+#include <utility>
+
+#include "boost/asio/awaitable.hpp"
+#include "boost/asio/co_spawn.hpp"
+#include "boost/asio/io_context.hpp"
+#include "boost/asio/post.hpp"
+#include "boost/asio/thread_pool.hpp"
+#include "boost/asio/use_awaitable.hpp"
+
+namespace specfabric::gateway {
+
+// Which thread: kShort for work of some milliseconds at most.
+enum class Work { kShort, kLong };
+
+// Bodies beyond it are long work.
+constexpr size_t kLongBody = 16 << 10;
+inline Work WorkOfBody(size_t bytes) { return bytes > kLongBody ? Work::kLong : Work::kShort; }
+
+class Workers {
+ public:
+  explicit Workers(boost::asio::io_context& io) : io_(io) {}
+
+  // Runs `job` on an encoder thread and gives its result (default-constructible) on the io thread,
+  // which the coroutine runs on. `job` may refer to the coroutine's variables.
+  template <typename F>
+  boost::asio::awaitable<std::invoke_result_t<F&>> Run(Work work, F& job) {
+    using Result = std::invoke_result_t<F&>;
+    auto body = [&job]() -> boost::asio::awaitable<Result> { co_return job(); };
+    boost::asio::awaitable<Result> running = body();
+    boost::asio::awaitable<Result> waiting = boost::asio::co_spawn(
+        work == Work::kLong ? long_ : short_, std::move(running), boost::asio::use_awaitable);
+    co_return co_await std::move(waiting);
+  }
+
+  // The same for callers that are no coroutines: `job` there, then `done` on the io thread (never,
+  // once the gateway has stopped). `job` is destroyed on its thread.
+  template <typename F, typename G>
+  void Post(Work work, F job, G done) {
+    boost::asio::post(work == Work::kLong ? long_ : short_,
+                      [this, job = std::move(job), done = std::move(done)]() mutable {
+                        job();
+                        boost::asio::post(io_, std::move(done));
+                      });
+  }
+
+  // Destroys something large elsewhere: giving memory back takes time, too.
+  template <typename T>
+  void Discard(T value) {
+    boost::asio::post(long_, [value = std::move(value)] {});
+  }
+
+  void Join() {
+    short_.join();
+    long_.join();
+  }
+
+ private:
+  boost::asio::io_context& io_;
+  boost::asio::thread_pool short_{1};
+  boost::asio::thread_pool long_{1};
+};
+
+}  // namespace specfabric::gateway
+
+#endif  // SPECFABRIC_GATEWAY_WORKERS_H_
