@@ -20,14 +20,6 @@ absl::StatusOr<std::string> Apply(const Tokenizer& tokenizer, const Json& chat) 
                                      DumpOrEmpty(chat, "tools"), DumpOrEmpty(chat, "variables"));
 }
 
-// The text of a template of the test's own for `messages`.
-absl::StatusOr<std::string> Render(const std::string& source, const std::string& messages) {
-  TempDir dir;
-  dir.CopyTokenizer("plain_words");
-  dir.Write("chat_template.jinja", source);
-  return LoadFrom(dir)->ApplyChatTemplate(messages, false);
-}
-
 class GoldenChatTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenChatTest, RendersLikeTheReference) {
@@ -108,7 +100,7 @@ TEST(ChatTemplateTest, RenderingErrorsAreOneLine) {
        {"{{ messages[0].content.nothing.at.all }}", "{{ messages | nofilter }}",
         "{{ missing | tojson }}", "{{ 1 / 0 }}", "{{ messages.nomethod() }}",
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"}) {
-    const absl::Status status = Render(source, "[{}]").status();
+    const absl::Status status = RenderTemplate(source, "[{}]").status();
     EXPECT_FALSE(status.ok()) << source;
     EXPECT_NE(status.code(), absl::StatusCode::kInternal) << status;
     EXPECT_EQ(status.message().find('\n'), std::string::npos) << status;
@@ -116,8 +108,49 @@ TEST(ChatTemplateTest, RenderingErrorsAreOneLine) {
 }
 
 TEST(ChatTemplateTest, TextOfAMessageIsNeverATemplate) {
-  EXPECT_EQ(Render("{{ messages[0].x }}", R"([{"x":"{{ 1 + 1 }}{% if %} <&>"}])").value(),
+  EXPECT_EQ(RenderTemplate("{{ messages[0].x }}", R"([{"x":"{{ 1 + 1 }}{% if %} <&>"}])").value(),
             "{{ 1 + 1 }}{% if %} <&>");
+}
+
+// A folder with a tokenizer, whose tokenizer_config.json has `chat_template`.
+std::unique_ptr<TempDir> WithConfigTemplate(const Json& chat_template) {
+  auto dir = std::make_unique<TempDir>();
+  dir->CopyTokenizer("plain_words");
+  dir->Write("tokenizer_config.json", Json{{"chat_template", chat_template}}.dump());
+  return dir;
+}
+
+TEST(ChatTemplateTest, LineEndsAreAlikeWhereverTheTemplateStands) {
+  constexpr char kMessages[] = R"([{"role":"user","content":"a\r\nb"}])";
+  const std::string unix_lines =
+      "{% for message in messages %}\n<{{ message.role }}>\n{{ message.content }}{{ '\n' }}"
+      "{% endfor %}\n\n";
+  for (const std::string end : {"\n", "\r\n", "\r"}) {
+    SCOPED_TRACE(Json(end).dump());
+    std::string source;
+    for (const char c : unix_lines) source += c == '\n' ? end : std::string(1, c);
+    // Only the template's line ends are changed, not those of the messages.
+    const std::string text = "<user>\na\r\nb\n";
+    EXPECT_EQ(RenderTemplate(source, kMessages).value(), text);
+    EXPECT_EQ(LoadFrom(*WithConfigTemplate(source))->ApplyChatTemplate(kMessages, false).value(),
+              text);
+    const Json list = {{{"name", "default"}, {"template", source}},
+                       {{"name", "tool_use"}, {"template", "tools " + source}}};
+    const std::unique_ptr<TempDir> dir = WithConfigTemplate(list);
+    EXPECT_EQ(LoadFrom(*dir)->ApplyChatTemplate(kMessages, false).value(), text);
+    EXPECT_EQ(LoadFrom(*dir)->ApplyChatTemplate(kMessages, false, "[{}]").value(), "tools " + text);
+  }
+}
+
+TEST(ChatTemplateTest, FilesReplaceTheConfigsTemplates) {
+  const std::unique_ptr<TempDir> dir = WithConfigTemplate("config");
+  dir->Write("additional_chat_templates/tool_use.jinja", "file for tools");
+  dir->Write("additional_chat_templates/notes.txt", "{% not a template");
+  EXPECT_EQ(LoadFrom(*dir)->ApplyChatTemplate("[{}]", false, "[{}]").value(), "file for tools");
+  EXPECT_FALSE(LoadFrom(*dir)->has_chat_template());
+  dir->Write("chat_template.jinja", "file");
+  EXPECT_EQ(LoadFrom(*dir)->ApplyChatTemplate("[{}]", false).value(), "file");
+  EXPECT_EQ(LoadFrom(*dir)->ApplyChatTemplate("[{}]", false, "[{}]").value(), "file for tools");
 }
 
 TEST(ChatTemplateTest, KnowsTheDate) {
@@ -128,7 +161,7 @@ TEST(ChatTemplateTest, KnowsTheDate) {
     return std::to_string(fields.tm_year + 1900);
   };
   const std::string before = year();
-  const std::string text = Render("{{ strftime_now('%Y|%%') }}", "[{}]").value();
+  const std::string text = RenderTemplate("{{ strftime_now('%Y|%%') }}", "[{}]").value();
   EXPECT_TRUE(text == before + "|%" || text == year() + "|%") << text;
 }
 

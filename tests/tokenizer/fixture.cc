@@ -66,6 +66,7 @@ TempDir::~TempDir() {
 }
 
 void TempDir::Write(const std::string& name, const std::string& content) const {
+  std::filesystem::create_directories(std::filesystem::path(path_ + "/" + name).parent_path());
   std::ofstream file(path_ + "/" + name, std::ios::binary);
   if (!(file << content)) Die("cannot write " + path_ + "/" + name);
 }
@@ -78,6 +79,14 @@ std::unique_ptr<Tokenizer> LoadFrom(const TempDir& dir) {
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(dir.path());
   if (!tokenizer.ok()) Die(tokenizer.status().ToString());
   return *std::move(tokenizer);
+}
+
+absl::StatusOr<std::string> RenderTemplate(const std::string& source, const std::string& messages,
+                                           const std::string& variables) {
+  TempDir dir;
+  dir.CopyTokenizer("plain_words");
+  dir.Write("chat_template.jinja", source);
+  return LoadFrom(dir)->ApplyChatTemplate(messages, false, {}, variables);
 }
 
 std::string RandomText(std::mt19937& rng, int max_length) {

@@ -45,6 +45,10 @@ class TempDir {
 // LoadFixture for a folder of the test's own.
 std::unique_ptr<Tokenizer> LoadFrom(const TempDir& dir);
 
+// The text of a template of the test's own for `messages`.
+absl::StatusOr<std::string> RenderTemplate(const std::string& source, const std::string& messages,
+                                           const std::string& variables = "");
+
 // Up to `max_length` characters of all UTF-8 lengths, scripts, spaces and controls.
 std::string RandomText(std::mt19937& rng, int max_length);
 

@@ -423,6 +423,13 @@ CONVERSATIONS: list[dict[str, Any]] = [
 ]
 
 
+def with_content(message: dict[str, Any]) -> dict[str, Any]:
+    """An assistant's message without content has empty text, as in other servers of this API."""
+    if message["role"] == "assistant" and message.get("content") is None:
+        return {**message, "content": ""}
+    return message
+
+
 def golden_chats(folder: Path) -> list[dict[str, Any]]:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     chats = []
@@ -430,7 +437,7 @@ def golden_chats(folder: Path) -> list[dict[str, Any]]:
         result: dict[str, Any] = {"input": chat}
         try:
             result["text"] = tokenizer.apply_chat_template(
-                chat["messages"],
+                [with_content(message) for message in chat["messages"]],
                 tools=chat.get("tools"),
                 add_generation_prompt=chat.get("prompt", False),
                 tokenize=False,

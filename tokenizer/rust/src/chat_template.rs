@@ -6,43 +6,40 @@ use std::error::Error as StdError;
 
 use minijinja::value::{Serde, Value};
 use minijinja::Environment;
-use regex::Regex;
+use serde_json::{Map, Value as Json};
 
 use crate::chat_builtins::{self, Raised};
 use crate::checkpoint::ChatTemplates;
+use crate::conversation::{self, Wishes};
 use crate::error::{Code, Error, Result};
+use crate::jinja::Program;
 
 const DEFAULT_TEMPLATE: &str = "default";
 const TOOL_TEMPLATE: &str = "tool_use";
-const REASONING_KEYS: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 pub struct ChatTemplate {
     environment: Environment<'static>,
     special_tokens: BTreeMap<String, String>,
-    /// Why a template could not be compiled, by name: completions still work without it.
-    broken: BTreeMap<String, String>,
+    /// By name. One that could not be compiled says why: completions still work without it.
+    programs: BTreeMap<String, std::result::Result<Program, String>>,
 }
 
 impl ChatTemplate {
     pub fn new(templates: &ChatTemplates, special_tokens: BTreeMap<String, String>) -> Self {
-        let mut environment = chat_builtins::environment();
-        let mut broken = BTreeMap::new();
-        for (name, source) in templates {
-            let source = without_generation_tags(source);
-            if let Err(error) = environment.add_template_owned(name.clone(), source) {
-                broken.insert(name.clone(), error.to_string());
-            }
-        }
+        let compile = |source| Program::compile(source).map_err(|error| error_line(&error));
         Self {
-            environment,
+            environment: chat_builtins::environment(),
             special_tokens,
-            broken,
+            programs: templates
+                .iter()
+                .map(|(name, source)| (name.clone(), compile(source)))
+                .collect(),
         }
     }
 
     /// Whether there is a template for conversations without tools.
     pub fn exists(&self) -> bool {
-        self.has(DEFAULT_TEMPLATE)
+        self.programs.contains_key(DEFAULT_TEMPLATE)
     }
 
     /// `tools` and `variables` are JSON texts or empty; `variables` is an object whose members the
@@ -54,133 +51,108 @@ impl ChatTemplate {
         variables: &str,
         add_generation_prompt: bool,
     ) -> Result<String> {
-        let messages = parse("messages", "an array", messages, |json| json.is_array())?;
-        let messages = normalized(messages)?;
-        let tools = optional("tools", "an array", tools, |json| json.is_array())?;
-        let variables = optional("template variables", "an object", variables, |json| {
-            json.is_object()
-        })?;
+        let tools = optional("tools", "an array", tools, Json::is_array)?;
+        let variables = optional(
+            "template variables",
+            "an object",
+            variables,
+            Json::is_object,
+        )?;
+        let program = self.program(!tools.is_null());
+        let wishes = Wishes {
+            none_for_no_content: program.as_ref().is_ok_and(|p| p.tests_content_for_none()),
+            arguments_as_text: false,
+        };
+        let conversation = conversation::messages(messages, wishes)?;
+        let program = program?;
 
-        let mut context = serde_json::Map::new();
+        let mut context = self.context(variables, tools, add_generation_prompt);
+        context.insert("messages".to_string(), conversation);
+        let rendered = self.run(program, &context);
+        let Err(error) = rendered else {
+            return rendered;
+        };
+        // Some templates write the arguments of tool calls as the text that they take them for, and
+        // fail on objects.
+        let wishes = Wishes {
+            arguments_as_text: true,
+            ..wishes
+        };
+        let as_text = conversation::messages(messages, wishes)?;
+        if context.get("messages") == Some(&as_text) {
+            return Err(error);
+        }
+        context.insert("messages".to_string(), as_text);
+        self.run(program, &context).map_err(|_| error)
+    }
+
+    fn context(
+        &self,
+        variables: Json,
+        tools: Json,
+        add_generation_prompt: bool,
+    ) -> Map<String, Json> {
+        let mut context = Map::new();
         for (key, token) in &self.special_tokens {
             context.insert(key.clone(), token.clone().into());
         }
-        if let serde_json::Value::Object(variables) = variables {
+        if let Json::Object(variables) = variables {
             context.extend(variables);
         }
-        let with_tools = !tools.is_null();
-        context.insert("messages".to_string(), messages);
         context.insert("tools".to_string(), tools);
+        context.entry("documents").or_insert(Json::Null);
+        let prompt = "add_generation_prompt".to_string();
+        context.insert(prompt, add_generation_prompt.into());
         context
-            .entry("documents")
-            .or_insert(serde_json::Value::Null);
-        context.insert(
-            "add_generation_prompt".to_string(),
-            add_generation_prompt.into(),
-        );
+    }
 
-        let template = self.template(with_tools)?;
-        template
-            .render(Value::from(Serde(context)))
+    fn run(&self, program: &Program, context: &Map<String, Json>) -> Result<String> {
+        program
+            .render(&self.environment, Value::from(Serde(context)))
             .map_err(|error| Error::invalid(render_message(&error)))
     }
 
-    fn has(&self, name: &str) -> bool {
-        self.broken.contains_key(name) || self.environment.get_template(name).is_ok()
-    }
-
-    fn template(&self, with_tools: bool) -> Result<minijinja::Template<'_, '_>> {
-        let name = if with_tools && self.has(TOOL_TEMPLATE) {
-            TOOL_TEMPLATE
-        } else {
-            DEFAULT_TEMPLATE
-        };
-        if let Some(reason) = self.broken.get(name) {
-            return Err(Error::new(
+    fn program(&self, with_tools: bool) -> Result<&Program> {
+        let for_tools = self.programs.get(TOOL_TEMPLATE).filter(|_| with_tools);
+        match for_tools.or_else(|| self.programs.get(DEFAULT_TEMPLATE)) {
+            Some(Ok(program)) => Ok(program),
+            Some(Err(reason)) => Err(Error::new(
                 Code::FailedPrecondition,
                 format!("the model's chat template does not compile: {reason}"),
-            ));
+            )),
+            None => Err(Error::invalid(
+                "the model has no chat template; only plain completions are possible",
+            )),
         }
-        self.environment.get_template(name).map_err(|_| {
-            Error::invalid("the model has no chat template; only plain completions are possible")
-        })
     }
 }
 
-fn parse(
-    what: &str,
-    kind: &str,
-    text: &str,
-    is_kind: impl Fn(&serde_json::Value) -> bool,
-) -> Result<serde_json::Value> {
-    let json: serde_json::Value = serde_json::from_str(text)
-        .map_err(|error| Error::invalid(format!("{what}: not valid JSON: {error}")))?;
-    if !is_kind(&json) {
-        return Err(Error::invalid(format!("{what}: must be {kind} in JSON")));
-    }
-    Ok(json)
-}
-
-fn optional(
-    what: &str,
-    kind: &str,
-    text: &str,
-    is_kind: impl Fn(&serde_json::Value) -> bool,
-) -> Result<serde_json::Value> {
+fn optional(what: &str, kind: &str, text: &str, is_kind: impl Fn(&Json) -> bool) -> Result<Json> {
     if text.is_empty() {
-        return Ok(serde_json::Value::Null);
+        return Ok(Json::Null);
     }
-    parse(what, kind, text, |json| json.is_null() || is_kind(json))
+    conversation::parse(what, kind, text, |json| json.is_null() || is_kind(json))
 }
 
-/// Messages as templates expect them. Clients write null for what a message lacks, but templates ask
-/// whether the member is there; and the assistant's reasoning goes by three names, of which a
-/// template knows one.
-fn normalized(messages: serde_json::Value) -> Result<serde_json::Value> {
-    let serde_json::Value::Array(messages) = messages else {
-        return Err(Error::invalid("messages: must be an array in JSON"));
-    };
-    if messages.is_empty() {
-        return Err(Error::invalid("messages: empty; at least one is needed"));
+/// The error and what caused it, in one line.
+fn error_line(error: &minijinja::Error) -> String {
+    let mut line = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        line.push_str(&format!(": {cause}"));
+        source = cause.source();
     }
-    let messages = messages.into_iter().enumerate().map(|(index, message)| {
-        let serde_json::Value::Object(mut message) = message else {
-            return Err(Error::invalid(format!(
-                "messages[{index}]: must be an object in JSON"
-            )));
-        };
-        message.retain(|_, member| !member.is_null());
-        let reasoning = REASONING_KEYS.iter().find_map(|key| message.get(*key));
-        if let Some(reasoning) = reasoning.cloned() {
-            message
-                .entry("thinking")
-                .or_insert_with(|| reasoning.clone());
-            message.insert("reasoning_content".to_string(), reasoning);
-        }
-        Ok(serde_json::Value::Object(message))
-    });
-    messages.collect()
-}
-
-/// `{% generation %}` marks the assistant's own text for training masks and prints nothing. As an
-/// always true `if` it keeps its effect on the whitespace around it.
-fn without_generation_tags(source: &str) -> String {
-    let opening = Regex::new(r"(\{%[-+]?\s*)generation(\s*[-+]?%\})").expect("constant pattern");
-    let closing = Regex::new(r"(\{%[-+]?\s*)endgeneration(\s*[-+]?%\})").expect("constant pattern");
-    let source = opening.replace_all(source, "${1}if true${2}");
-    closing.replace_all(&source, "${1}endif${2}").into_owned()
+    line.replace('\n', " ")
 }
 
 /// One line for the client: what the template itself says, else what went wrong in it.
 fn render_message(error: &minijinja::Error) -> String {
-    let mut line = format!("the chat template failed: {error}");
     let mut source = error.source();
     while let Some(cause) = source {
         if let Some(Raised(message)) = cause.downcast_ref::<Raised>() {
             return format!("the chat template refused the messages: {message}");
         }
-        line.push_str(&format!(": {cause}"));
         source = cause.source();
     }
-    line
+    format!("the chat template failed: {}", error_line(error))
 }

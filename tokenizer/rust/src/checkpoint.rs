@@ -19,6 +19,9 @@ const SPECIAL_TOKEN_KEYS: [&str; 7] = [
     "mask_token",
 ];
 
+/// The folder of further named templates, a file each.
+const ADDITIONAL_TEMPLATES: &str = "additional_chat_templates";
+
 /// The text of a chat template by name; "default" is the ordinary one.
 pub type ChatTemplates = BTreeMap<String, String>;
 
@@ -167,14 +170,40 @@ fn chat_templates(dir: &Path, tokenizer_config: &Value) -> Result<ChatTemplates>
             ));
         }
     }
-    if let Some(bytes) = read_file(dir, "chat_template.jinja")? {
-        let source = String::from_utf8(bytes).map_err(|error| {
-            Error::invalid(format!(
-                "{}: {error}",
-                dir.join("chat_template.jinja").display()
-            ))
-        })?;
-        templates = ChatTemplates::from([("default".to_string(), source)]);
+    let from_files = template_files(dir)?;
+    Ok(if from_files.is_empty() {
+        templates
+    } else {
+        from_files
+    })
+}
+
+/// Templates in files of their own, which replace those in tokenizer_config.json.
+fn template_files(dir: &Path) -> Result<ChatTemplates> {
+    let mut templates = ChatTemplates::new();
+    if let Some(source) = read_template(dir, "chat_template.jinja")? {
+        templates.insert("default".to_string(), source);
+    }
+    let Ok(entries) = fs::read_dir(dir.join(ADDITIONAL_TEMPLATES)) else {
+        return Ok(templates);
+    };
+    for entry in entries.flatten() {
+        let file = entry.file_name().to_string_lossy().into_owned();
+        if let Some(name) = file.strip_suffix(".jinja") {
+            if let Some(source) = read_template(dir, &format!("{ADDITIONAL_TEMPLATES}/{file}"))? {
+                templates.insert(name.to_string(), source);
+            }
+        }
     }
     Ok(templates)
+}
+
+fn read_template(dir: &Path, name: &str) -> Result<Option<String>> {
+    let Some(bytes) = read_file(dir, name)? else {
+        return Ok(None);
+    };
+    let source = String::from_utf8(bytes);
+    source
+        .map(Some)
+        .map_err(|error| Error::invalid(format!("{}: {error}", dir.join(name).display())))
 }

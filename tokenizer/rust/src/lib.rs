@@ -1,12 +1,15 @@
 //! Hugging Face tokenizers and chat templates behind the C ABI of `tokenizer/c_api.h`.
 //!
-//! `checkpoint` reads a model folder, `text` encodes and decodes, `chat_template` with
-//! `chat_builtins` renders conversations. Unsafe code is in `ffi` and in the call of strftime.
+//! `checkpoint` reads a model folder, `text` encodes and decodes, `chat_template` renders
+//! conversations by `jinja`, to which `chat_builtins` adds what Transformers adds. Unsafe code is in
+//! `ffi` and in the call of strftime.
 
 mod chat_builtins;
 mod chat_template;
 mod checkpoint;
+mod conversation;
 mod error;
 mod ffi;
+mod jinja;
 mod python_json;
 mod text;

@@ -1,7 +1,10 @@
 //! JSON written byte for byte as Python's `json.dumps` writes it: chat templates print tool
 //! definitions with it, so another spacing would be another prompt than the model was trained on.
 
-use serde_json::{Map, Number, Value};
+use minijinja::value::{Value, ValueKind};
+use minijinja::Error;
+
+use crate::jinja::{self, invalid};
 
 pub struct Style {
     pub ensure_ascii: bool,
@@ -25,50 +28,63 @@ impl Style {
     }
 }
 
-pub fn to_string(value: &Value, style: &Style) -> String {
+pub fn to_string(value: &Value, style: &Style) -> Result<String, Error> {
     let mut out = String::new();
-    write_value(&mut out, value, style, 0);
-    out
+    write_value(&mut out, value, style, 0)?;
+    Ok(out)
 }
 
-fn write_value(out: &mut String, value: &Value, style: &Style, depth: usize) {
-    match value {
-        Value::Null => out.push_str("null"),
-        Value::Bool(true) => out.push_str("true"),
-        Value::Bool(false) => out.push_str("false"),
-        Value::Number(number) => write_number(out, number),
-        Value::String(text) => write_text(out, text, style),
-        Value::Array(items) => write_array(out, items, style, depth),
-        Value::Object(map) => write_object(out, map, style, depth),
+fn write_value(out: &mut String, value: &Value, style: &Style, depth: usize) -> Result<(), Error> {
+    if depth > jinja::MAX_DEPTH {
+        return Err(invalid("tojson: the value is nested too deeply"));
     }
+    match value.kind() {
+        ValueKind::None => out.push_str("null"),
+        ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
+        ValueKind::Number => out.push_str(&number(value)),
+        ValueKind::String => write_text(out, value.as_str().unwrap_or_default(), style),
+        ValueKind::Seq | ValueKind::Iterable if jinja::is_list(value) => {
+            write_array(out, value, style, depth)?;
+        }
+        ValueKind::Map if jinja::is_dict(value) => write_object(out, value, style, depth)?,
+        _ => {
+            let kind = jinja::type_name(value);
+            return Err(invalid(format!("tojson: {kind} cannot be written as JSON")));
+        }
+    }
+    Ok(())
 }
 
-fn write_array(out: &mut String, items: &[Value], style: &Style, depth: usize) {
-    if items.is_empty() {
-        out.push_str("[]");
-        return;
-    }
+fn write_array(out: &mut String, items: &Value, style: &Style, depth: usize) -> Result<(), Error> {
     out.push('[');
-    for (index, item) in items.iter().enumerate() {
-        if index > 0 {
+    let mut is_empty = true;
+    for item in items.try_iter()?.checked() {
+        if !is_empty {
             out.push_str(&style.item_separator);
         }
+        is_empty = false;
         break_line(out, style, depth + 1);
-        write_value(out, item, style, depth + 1);
+        write_value(out, &item?, style, depth + 1)?;
     }
-    break_line(out, style, depth);
+    if !is_empty {
+        break_line(out, style, depth);
+    }
     out.push(']');
+    Ok(())
 }
 
-fn write_object(out: &mut String, map: &Map<String, Value>, style: &Style, depth: usize) {
-    if map.is_empty() {
-        out.push_str("{}");
-        return;
+fn write_object(out: &mut String, map: &Value, style: &Style, depth: usize) -> Result<(), Error> {
+    let mut entries = Vec::new();
+    for (key, item) in jinja::pairs(map)? {
+        entries.push((key_text(&key)?, item));
     }
-    let mut entries: Vec<_> = map.iter().collect();
+    if entries.is_empty() {
+        out.push_str("{}");
+        return Ok(());
+    }
     if style.sort_keys {
         // Python orders strings by code point, which is the order of their UTF-8 bytes.
-        entries.sort_by(|a, b| a.0.cmp(b.0));
+        entries.sort_by(|a, b| a.0.cmp(&b.0));
     }
     out.push('{');
     for (index, (key, item)) in entries.into_iter().enumerate() {
@@ -76,12 +92,37 @@ fn write_object(out: &mut String, map: &Map<String, Value>, style: &Style, depth
             out.push_str(&style.item_separator);
         }
         break_line(out, style, depth + 1);
-        write_text(out, key, style);
+        write_text(out, &key, style);
         out.push_str(&style.key_separator);
-        write_value(out, item, style, depth + 1);
+        write_value(out, &item, style, depth + 1)?;
     }
     break_line(out, style, depth);
     out.push('}');
+    Ok(())
+}
+
+/// Keys that are no texts become what they are as values.
+fn key_text(key: &Value) -> Result<String, Error> {
+    match key.kind() {
+        ValueKind::String => Ok(key.as_str().unwrap_or_default().to_string()),
+        ValueKind::None => Ok("null".to_string()),
+        ValueKind::Bool => Ok(if key.is_true() { "true" } else { "false" }.to_string()),
+        ValueKind::Number => Ok(number(key)),
+        _ => {
+            let kind = jinja::type_name(key);
+            Err(invalid(format!("tojson: {kind} cannot be a key in JSON")))
+        }
+    }
+}
+
+fn number(value: &Value) -> String {
+    match jinja::float(value) {
+        Some(float) if float.is_nan() => "NaN".to_string(),
+        Some(f64::INFINITY) => "Infinity".to_string(),
+        Some(f64::NEG_INFINITY) => "-Infinity".to_string(),
+        Some(float) => float_repr(float),
+        None => value.to_string(),
+    }
 }
 
 fn break_line(out: &mut String, style: &Style, depth: usize) {
@@ -93,15 +134,11 @@ fn break_line(out: &mut String, style: &Style, depth: usize) {
     }
 }
 
-fn write_number(out: &mut String, number: &Number) {
-    match number.as_f64().filter(|_| number.is_f64()) {
-        Some(float) => out.push_str(&float_repr(float)),
-        None => out.push_str(&number.to_string()),
-    }
-}
-
 /// Python's repr of a float: Rust's shortest digits with a signed exponent of two digits or more.
 pub fn float_repr(float: f64) -> String {
+    if float.is_nan() {
+        return "nan".to_string();
+    }
     let digits = format!("{float:?}");
     let Some((mantissa, exponent)) = digits.split_once('e') else {
         return digits;

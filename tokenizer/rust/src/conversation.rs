@@ -1,0 +1,151 @@
+//! Messages of a request as chat templates expect them.
+//!
+//! Clients send what the OpenAI API defines; templates are written for what Transformers passes. The
+//! differences are members that are null, three names for the assistant's reasoning, and arguments of
+//! tool calls, which are a text of JSON in the API and an object in templates.
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+
+const REASONING_KEYS: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+/// As deep as the gateway lets a request's JSON be.
+const MAX_ARGUMENT_DEPTH: usize = 64;
+
+/// What a template wants where templates differ.
+#[derive(Clone, Copy)]
+pub struct Wishes {
+    /// An assistant's message without content has none instead of empty text.
+    pub none_for_no_content: bool,
+    /// Arguments of tool calls stay the text that they came as.
+    pub arguments_as_text: bool,
+}
+
+pub fn parse(
+    what: &str,
+    kind: &str,
+    text: &str,
+    is_kind: impl Fn(&Value) -> bool,
+) -> Result<Value> {
+    let json: Value = serde_json::from_str(text)
+        .map_err(|error| Error::invalid(format!("{what}: not valid JSON: {error}")))?;
+    if !is_kind(&json) {
+        return Err(Error::invalid(format!("{what}: must be {kind} in JSON")));
+    }
+    Ok(json)
+}
+
+/// The messages in the JSON text `messages`, made ready for a template.
+pub fn messages(messages: &str, wishes: Wishes) -> Result<Value> {
+    let Value::Array(messages) = parse("messages", "an array", messages, Value::is_array)? else {
+        return Err(Error::invalid("messages: must be an array in JSON"));
+    };
+    if messages.is_empty() {
+        return Err(Error::invalid("messages: empty; at least one is needed"));
+    }
+    let messages = messages.into_iter().enumerate();
+    messages
+        .map(|(index, message)| {
+            let Value::Object(message) = message else {
+                return Err(Error::invalid(format!(
+                    "messages[{index}]: must be an object in JSON"
+                )));
+            };
+            normalized(message, index, wishes).map(Value::Object)
+        })
+        .collect()
+}
+
+fn normalized(
+    mut message: Map<String, Value>,
+    index: usize,
+    wishes: Wishes,
+) -> Result<Map<String, Value>> {
+    // Clients write null for what a message lacks, but templates ask whether the member is there.
+    message.retain(|_, member| !member.is_null());
+    alias_reasoning(&mut message);
+    if message.get("role").and_then(Value::as_str) != Some("assistant") {
+        return Ok(message);
+    }
+    // A call of tools has no text of its own. Most templates print the content without asking.
+    if !message.contains_key("content") {
+        let content = match wishes.none_for_no_content {
+            true => Value::Null,
+            false => Value::from(""),
+        };
+        message.insert("content".to_string(), content);
+    }
+    if message
+        .get("tool_calls")
+        .is_some_and(|calls| calls.as_array().is_some_and(Vec::is_empty))
+    {
+        message.remove("tool_calls");
+    }
+    let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
+    for (call_index, call) in calls.into_iter().flatten().enumerate() {
+        if let Some(function) = call.get_mut("function").and_then(Value::as_object_mut) {
+            let place = format!("messages[{index}].tool_calls[{call_index}].function.arguments");
+            set_arguments(function, &place, wishes.arguments_as_text)?;
+        }
+    }
+    Ok(message)
+}
+
+/// The assistant's reasoning goes by three names, of which a template knows one.
+fn alias_reasoning(message: &mut Map<String, Value>) {
+    let reasoning = REASONING_KEYS.iter().find_map(|key| message.get(*key));
+    if let Some(reasoning) = reasoning.cloned() {
+        message
+            .entry("thinking")
+            .or_insert_with(|| reasoning.clone());
+        message.insert("reasoning_content".to_string(), reasoning);
+    }
+}
+
+fn set_arguments(function: &mut Map<String, Value>, place: &str, as_text: bool) -> Result<()> {
+    let arguments = function.get("arguments");
+    let parsed = match arguments {
+        None | Some(Value::Null) => Value::Object(Map::new()),
+        Some(Value::String(text)) if text.trim().is_empty() => Value::Object(Map::new()),
+        Some(Value::String(text)) => parsed_arguments(text, place)?,
+        Some(_) => return Ok(()),
+    };
+    if !as_text {
+        function.insert("arguments".to_string(), parsed);
+    } else if !matches!(arguments, Some(Value::String(_))) {
+        function.insert("arguments".to_string(), Value::from("{}"));
+    }
+    Ok(())
+}
+
+fn parsed_arguments(text: &str, place: &str) -> Result<Value> {
+    if depth(text) > MAX_ARGUMENT_DEPTH {
+        return Err(Error::invalid(format!(
+            "{place}: nested deeper than {MAX_ARGUMENT_DEPTH} levels"
+        )));
+    }
+    match parse(place, "a value", text, |_| true)? {
+        Value::Null => Ok(Value::Object(Map::new())),
+        arguments => Ok(arguments),
+    }
+}
+
+/// How deep arrays and objects are nested in a JSON text.
+fn depth(json: &str) -> usize {
+    let (mut depth, mut deepest) = (0usize, 0);
+    let (mut in_text, mut escaped) = (false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b'[' | b'{' if !in_text => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !in_text => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
