@@ -54,7 +54,6 @@ struct Generation::Choice {
   // On the io thread.
   uint64_t id = 0;  // the dispatcher's while it runs; 0: does not
   ChoicePart part;  // not taken yet
-  bool first = true;
   bool has_news = false;
   bool working = false;          // an encoder thread has it
   std::vector<Progress> behind;  // what came meanwhile
@@ -337,8 +336,8 @@ bool Generation::HasNews() const {
                      [](const auto& choice) { return choice->has_news; });
 }
 
-std::vector<Generation::News> Generation::Take() {
-  std::vector<News> news;
+std::vector<ChoicePart> Generation::Take() {
+  std::vector<ChoicePart> news;
   for (const auto& choice : choices_) {
     if (!std::exchange(choice->has_news, false)) continue;
     ChoicePart next;
@@ -346,8 +345,7 @@ std::vector<Generation::News> Generation::Take() {
     next.with_logprobs = choice->part.with_logprobs;
     next.tokens_as_ids = choice->part.tokens_as_ids;
     if (choice->part.token_ids) next.token_ids.emplace();
-    news.push_back(
-        {std::exchange(choice->part, std::move(next)), std::exchange(choice->first, false)});
+    news.push_back(std::exchange(choice->part, std::move(next)));
   }
   return news;
 }
@@ -379,7 +377,10 @@ int64_t Generation::CachedTokens() const {
 }
 
 uint64_t Generation::fingerprint() const {
-  return choices_.empty() ? 0 : choices_.front()->record.fingerprint;
+  for (const auto& choice : choices_) {
+    if (choice->record.fingerprint != 0) return choice->record.fingerprint;
+  }
+  return 0;
 }
 
 Exactness Generation::exactness() const {

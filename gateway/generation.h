@@ -59,18 +59,15 @@ class Generation {
   bool done() const { return error_.has_value() || running_ == 0; }
   const std::optional<ApiError>& error() const { return error_; }
 
-  struct News {
-    ChoicePart part;
-    bool first = false;  // of this choice
-  };
   bool HasNews() const;
   // What is new since the last call, one part a choice at most; after the end of a request that was
   // never asked before, the whole answer in order.
-  std::vector<News> Take();
+  std::vector<ChoicePart> Take();
 
   Usage usage() const;
-  uint64_t fingerprint() const;  // numerics of the target that began choice 0; 0 if unknown
-  Exactness exactness() const;   // of the choice that promises least
+  uint64_t fingerprint()
+      const;  // numerics of the target that began the first choice that began; 0 if none
+  Exactness exactness() const;  // of the choice that promises least
   const GenerationRequest& request() const { return prepared_->request; }
 
  private:

@@ -58,9 +58,9 @@ size_t FormatCost(const ChoicePart& part) {
   return cost;
 }
 
-size_t FormatCost(const std::vector<Generation::News>& news) {
+size_t FormatCost(const std::vector<ChoicePart>& parts) {
   size_t cost = 0;
-  for (const Generation::News& next : news) cost += FormatCost(next.part);
+  for (const ChoicePart& part : parts) cost += FormatCost(part);
   return cost;
 }
 
@@ -391,9 +391,9 @@ asio::awaitable<HttpResponse> Routes::WholeAnswer(Call& call) {
   if (generation.error()) co_return ErrorResponse(*generation.error());
   std::vector<ChoicePart> parts;
   size_t cost = 0;
-  for (Generation::News& news : generation.Take()) {
-    cost += FormatCost(news.part);
-    parts.push_back(std::move(news.part));
+  for (ChoicePart& part : generation.Take()) {
+    cost += FormatCost(part);
+    parts.push_back(std::move(part));
   }
   const AnswerHead& head = call.Head();
   const Usage usage = generation.usage();
@@ -421,10 +421,11 @@ asio::awaitable<int> Routes::AnswerInPieces(Call& call) {
   }
   const HttpHeaders headers = IgnoredFields(generation.request().ignored_fields);
   co_await call.exchange.StartStream("text/event-stream", headers);
+  std::string roles = RoleEvents(call);
   for (bool over = false; !over;) {
     co_await call.Until(has_something);
     over = generation.done();
-    std::string events = co_await NextEvents(call);
+    std::string events = std::exchange(roles, {}) + co_await NextEvents(call);
     if (over && generation.error()) {
       events += Event(ErrorBody(*generation.error()));
     } else if (over && generation.request().include_usage) {
@@ -441,19 +442,29 @@ asio::awaitable<int> Routes::AnswerInPieces(Call& call) {
   co_return generation.error() ? generation.error()->status : 200;
 }
 
+// How a streamed chat begins: every choice's role, in the order of choices whichever has news
+// first. OpenAI's Python client takes choices in the order in which they appear.
+std::string Routes::RoleEvents(Call& call) {
+  std::string events;
+  const AnswerHead& head = call.Head();
+  if (!head.chat) return events;
+  const GenerationRequest& request = call.generation.request();
+  for (size_t i = 0; i < call.generation.choices(); ++i) {
+    events += Event(RoleChunk(head, static_cast<int>(i), request.include_usage));
+  }
+  return events;
+}
+
 // What is new of the choices, formatted.
 asio::awaitable<std::string> Routes::NextEvents(Call& call) {
-  std::vector<Generation::News> news = call.generation.Take();
+  std::vector<ChoicePart> news = call.generation.Take();
   const size_t cost = FormatCost(news);
   const AnswerHead& head = call.Head();
   const bool with_usage = call.generation.request().include_usage;
   auto job = [&head, with_usage, news = std::move(news)]() mutable {
     const auto taken = std::move(news);  // freed on this thread
     std::string events;
-    for (const Generation::News& next : taken) {
-      if (head.chat && next.first) events += Event(RoleChunk(head, next.part.index, with_usage));
-      events += Event(Chunk(head, next.part, with_usage));
-    }
+    for (const ChoicePart& part : taken) events += Event(Chunk(head, part, with_usage));
     return events;
   };
   if (cost <= kInline) co_return job();

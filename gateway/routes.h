@@ -78,6 +78,7 @@ class Routes {
   boost::asio::awaitable<int> AnswerWhole(Call& call);
   boost::asio::awaitable<int> AnswerInPieces(Call& call);
   boost::asio::awaitable<HttpResponse> WholeAnswer(Call& call);
+  static std::string RoleEvents(Call& call);
   boost::asio::awaitable<std::string> NextEvents(Call& call);
   // Writes it and sees to it that nothing large is freed on the io thread.
   boost::asio::awaitable<void> Respond(HttpExchange& exchange, HttpResponse& response);

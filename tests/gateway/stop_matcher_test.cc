@@ -87,7 +87,7 @@ TEST(StopMatcherTest, NothingComesAfterAMatch) {
 }
 
 TEST(StopMatcherTest, AnIncludedStopHoldsNothingBack) {
-  StopMatcher matcher({"END"}, /*include=*/true);
+  StopMatcher matcher = Matcher({"END"}, /*include=*/true);
   EXPECT_EQ(matcher.Push("text E"), "text E");
   EXPECT_EQ(matcher.Push("N"), "N");
   EXPECT_EQ(matcher.Push("D and more"), "D");
