@@ -35,14 +35,11 @@ absl::Status CheckFlashAttention(model::DeviceKind device, model::DataType dtype
   return absl::InvalidArgumentError(absl::StrCat("--flash_attention=true with ", with));
 }
 
-// What every rank checks as it loads, here before any process waits for it.
-absl::Status CheckCheckpoint(const std::string& model_dir, const model::ModelConfig& config) {
-  auto context = model::ServedContext(config, FLAGS_max_context);
-  if (!context.ok()) {
-    return absl::Status(context.status().code(),
-                        absl::StrCat(model_dir, "/config.json: ", context.status().message()));
-  }
-  return model::OpenCheckpoint(model_dir, config).status();
+// What a service checks as it starts, here so that a bad flag and a bad model are told alike.
+absl::Status CheckContext(const std::string& model_dir, const model::ModelConfig& config) {
+  const absl::Status status = model::ServedContext(config, FLAGS_max_context).status();
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(model_dir, "/config.json: ", status.message()));
 }
 
 int ContextFlag(const model::ModelConfig& config) {
@@ -62,12 +59,18 @@ int LogContext(const std::string& model_dir, const model::ModelConfig& config) {
   return ContextFlag(config);
 }
 
+absl::Status CheckModelFiles(const std::string& model_dir) {
+  auto config = model::LoadModelConfig(model_dir);
+  if (!config.ok()) return config.status();
+  return model::OpenCheckpoint(model_dir, *config).status();
+}
+
 absl::Status LogModel(const std::string& model_dir) {
   auto config = model::LoadModelConfig(model_dir);
   if (!config.ok()) return config.status();
-  LogContext(model_dir, *config);
   auto checkpoint = model::OpenCheckpoint(model_dir, *config);
   if (!checkpoint.ok()) return checkpoint.status();
+  LogContext(model_dir, *config);
   for (const std::string& note : checkpoint->notes) spdlog::warn("{}", note);
   return absl::OkStatus();
 }
@@ -120,7 +123,7 @@ absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
   }
   auto config = model::LoadModelConfig(model_dir);
   if (!config.ok()) return config.status();
-  if (absl::Status fits = CheckCheckpoint(model_dir, *config); !fits.ok()) return fits;
+  if (absl::Status fits = CheckContext(model_dir, *config); !fits.ok()) return fits;
   const int context = ContextFlag(*config);
   model::RankOptions rank;
   rank.device = *device;

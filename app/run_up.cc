@@ -16,6 +16,7 @@
 #include "app/flag_checks.h"
 #include "app/flags.h"
 #include "app/join_secret.h"
+#include "app/model_options.h"
 #include "app/options.h"
 #include "app/process.h"
 #include "app/roles.h"
@@ -143,12 +144,14 @@ absl::Status Check(int drafts) {
   if (auto times = GatewayTimeFlags(); !times.ok()) return times.status();
   if (auto defaults = SamplingDefaultsOf(FLAGS_model); !defaults.ok()) return defaults.status();
   if (auto traces = TraceFlags(); !traces.ok()) return traces.status();
+  if (absl::Status files = CheckModelFiles(FLAGS_model); !files.ok()) return files;
   if (drafts == 0) return absl::OkStatus();
   if (FLAGS_draft_model.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--drafts=", drafts, " needs --draft_model=<folder of a checkpoint>"));
   }
   if (auto options = DraftOptions(FLAGS_draft_model); !options.ok()) return options.status();
+  if (absl::Status files = CheckModelFiles(FLAGS_draft_model); !files.ok()) return files;
   return CheckPair(FLAGS_model, FLAGS_draft_model);
 }
 

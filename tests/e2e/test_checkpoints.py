@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import make
-from cluster import Cluster, start_cluster
+from cluster import Cluster, free_address, start_cluster
 from test_bad_input import draft_arguments, refusal, target_arguments
 from test_logits import TOP, check_scores, random_prompts, reference
 
@@ -288,6 +288,20 @@ def test_tensors_that_would_matter_are_refused(
 
     folder = changed(checkpoints / "llama-plain", tmp_path / "more", tensors=add)
     assert name in refusal(target_arguments(folder))
+
+
+def test_a_cluster_is_refused_as_a_whole(checkpoints: Path, tmp_path: Path) -> None:
+    """One line, not one for each process; of the draft's model too."""
+    plain = checkpoints / "llama-plain"
+
+    def add(tensors: Tensors) -> None:
+        tensors[QUERY + "weight_scale"] = torch.ones(4)
+
+    scaled = changed(plain, tmp_path / "scaled", tensors=add)
+    for model, draft in [(scaled, plain), (plain, scaled)]:
+        arguments = ["up", f"--model={model}", f"--draft_model={draft}"]
+        line = refusal([*arguments, f"--listen={free_address()}"])
+        assert QUERY + "weight_scale" in line and str(scaled) in line
 
 
 def test_float8_weights_are_refused(checkpoints: Path, tmp_path: Path) -> None:

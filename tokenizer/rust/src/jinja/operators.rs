@@ -13,8 +13,10 @@ use super::values::{float, integer, invalid, is_list_like, number, to_text, type
 /// loop, or that loop over all messages for each message, take time that grows with the square of
 /// the messages: this ends them after about a second.
 const MAX_WORK: u64 = 4 << 30;
-/// An item of a list counts as the bytes that are copied in the time that it takes.
-const ITEM_WORK: usize = 256;
+/// Items of a list count as the bytes that are copied in the time that they take: to copy one, and to
+/// go on to it in a loop or a filter.
+const ITEM_COPY: usize = 256;
+const ITEM_VISIT: usize = 1024;
 const MAX_REPEATED_BYTES: usize = 100_000_000;
 
 struct Work(u64);
@@ -31,8 +33,12 @@ pub fn charge(state: &mut State, bytes: usize) -> Result<(), Error> {
     Ok(())
 }
 
-pub fn charge_items(state: &mut State, count: usize) -> Result<(), Error> {
-    charge(state, count.saturating_mul(ITEM_WORK))
+fn charge_copies(state: &mut State, count: usize) -> Result<(), Error> {
+    charge(state, count.saturating_mul(ITEM_COPY))
+}
+
+fn charge_visits(state: &mut State, count: usize) -> Result<(), Error> {
+    charge(state, count.saturating_mul(ITEM_VISIT))
 }
 
 pub fn register(environment: &mut Environment) {
@@ -129,7 +135,7 @@ fn add(state: &mut State, left: &Value, right: &Value) -> Result<Value, Error> {
 
 /// The items of a list, counted as copied.
 fn collect(state: &mut State, value: &Value) -> Result<Vec<Value>, Error> {
-    charge_items(state, value.len().unwrap_or(0))?;
+    charge_copies(state, value.len().unwrap_or(0))?;
     value.try_iter()?.checked().collect()
 }
 
@@ -172,7 +178,7 @@ fn multiply(state: &mut State, left: &Value, right: &Value) -> Result<Value, Err
         return Err(unsupported("*", left, right));
     }
     let items = collect(state, repeated)?;
-    charge_for(state, items.len().saturating_mul(ITEM_WORK))?;
+    charge_for(state, items.len().saturating_mul(ITEM_COPY))?;
     let items = std::iter::repeat_n(items, times).flatten().collect();
     Ok(sequence(items, repeated.is_tuple()))
 }
@@ -282,7 +288,7 @@ pub fn contains(container: &Value, item: &Value) -> Result<bool, Error> {
 
 fn contained(state: &mut State, item: &Value, container: &Value) -> Result<bool, Error> {
     if is_list_like(container) {
-        charge_items(state, container.len().unwrap_or(0))?;
+        charge_visits(state, container.len().unwrap_or(0))?;
     }
     contains(container, item)
 }
@@ -293,7 +299,7 @@ fn iterated(state: &mut State, value: &Value) -> Result<Value, Error> {
     if value.is_none() {
         return Err(invalid("none is not iterable"));
     }
-    charge_items(state, value.len().unwrap_or(0))?;
+    charge_visits(state, value.len().unwrap_or(0))?;
     Ok(value.clone())
 }
 
@@ -336,7 +342,7 @@ fn slice(
     let items = match (value.kind(), value.as_object(), value.len()) {
         (ValueKind::Seq, Some(object), Some(length)) => {
             let indices = slice.indices(length);
-            charge_items(state, indices.len())?;
+            charge_copies(state, indices.len())?;
             let item = |index: usize| object.get_value(&Value::from(index)).unwrap_or_default();
             indices.into_iter().map(item).collect()
         }
