@@ -141,7 +141,7 @@ TEST(ChoiceTextTest, StopsCanBePartOfTheText) {
   const auto tokenizer = LoadFixture("byte_level_words");
   const Ids ids = tokenizer->Encode("that is right, he said", false).value();
   const std::string whole = tokenizer->Decode(ids, true).value();
-  ChoiceText by_string = Make(*tokenizer, {}, {.stop = {"ght, h"}, .include_stop = true});
+  ChoiceText by_string = Make(*tokenizer, {}, {.stop = Stops({"ght, h"}), .include_stop = true});
   EXPECT_EQ(by_string.Append(ids, {}).value().text, whole.substr(0, whole.find("ght, h") + 6));
   EXPECT_TRUE(by_string.stopped());
   ChoiceText by_token = Make(*tokenizer, {}, {.stop_ids = {ids.back()}, .include_stop = true});
