@@ -1,4 +1,4 @@
-"""HTTP as raw sockets see it: HEAD, request targets, half-closed connections, ambiguous requests."""
+"""HTTP through raw sockets: HEAD, request targets, half-closed connections, ambiguous requests."""
 
 from __future__ import annotations
 
@@ -86,7 +86,5 @@ def test_compressed_bodies_are_refused(demo_cluster: Cluster) -> None:
 def test_nothing_may_follow_the_json(demo_cluster: Cluster, rubbish: bytes) -> None:
     text = json.dumps({"prompt": "a", "max_tokens": 1}).encode() + rubbish
     head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-    answer = exchange(
-        demo_cluster, f"{head}Content-Length: {len(text)}\r\n\r\n".encode() + text
-    )
+    answer = exchange(demo_cluster, f"{head}Content-Length: {len(text)}\r\n\r\n".encode() + text)
     assert answer.startswith(b"HTTP/1.1 400")

@@ -197,11 +197,12 @@ def test_blocks_that_held_it_serve_others(models: tuple[Path, Path], tmp_path: P
 def test_a_draft_model_that_is_broken_costs_nobody_a_token(
     models: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """Its own logits are no numbers after a token that the target is well with."""
+    """Its own logits are no numbers after a token that is fine for the target."""
     broken = make.make_not_finite(
         DRAFT, tmp_path / "draft", {token: float("nan") for token in range(300, 304)}
     )
-    expected, texts = [], []
+    expected: list[str] = []
+    texts: list[str] = []
     for name, draft in (("well", DRAFT), ("broken", broken)):
         extra = [f"--request_couplings={','.join(COUPLINGS)}"]
         with start_cluster(tmp_path / f"{name}.log", TARGET, draft, extra=extra) as cluster:
