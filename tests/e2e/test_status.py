@@ -217,9 +217,12 @@ def test_every_router_gives_the_same_text(tmp_path: Path) -> None:
                 for i in range(5)
             ]
             texts.add(tuple(answer["choices"][0]["text"] for answer in answers))
-            served = [
-                route for route in status(cluster)["routes"] if (route["latency_ms"] or 0) > 0
+            # On a loaded machine a worker's few replies may all have been too late.
+            asked = [
+                route
+                for route in status(cluster)["routes"]
+                if route["latency_ms"] is not None or route["misses"] > 0
             ]
             if router == "round_robin":
-                assert len(served) == 3
+                assert len(asked) == 3
     assert len(texts) == 1
