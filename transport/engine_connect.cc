@@ -74,7 +74,10 @@ void Engine::AcceptConnections() {
     if (!next.ok()) return PauseAccepting(next.status());
     if (!next->has_value()) return;
     ControlListener::Accepted& accepted = **next;
-    if (accepted.gone) continue;
+    if (accepted.gone) {
+      ++counters_.connect_failures;
+      continue;
+    }
     const PeerId peer = peers_.Name();
     if (peer == 0) continue;
     AddConnection(peer, std::move(accepted.connection), std::move(accepted.address), true);
