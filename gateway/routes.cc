@@ -425,7 +425,17 @@ asio::awaitable<int> Routes::AnswerInPieces(Call& call) {
   for (bool over = false; !over;) {
     co_await call.Until(has_something);
     over = generation.done();
-    std::string events = std::exchange(roles, {}) + co_await NextEvents(call);
+    std::string events = std::exchange(roles, {});
+    std::string news = co_await NextEvents(call);
+    if (news.size() > kLargeAnswer) {  // too large to be copied behind or before anything
+      if (!co_await call.exchange.Send(events) || !co_await call.exchange.Send(news)) {
+        co_return kClientGone;
+      }
+      context_.workers->Discard(std::move(news));
+      events.clear();
+    } else {
+      events += news;
+    }
     if (over && generation.error()) {
       events += Event(ErrorBody(*generation.error()));
     } else if (over && generation.request().include_usage) {
@@ -436,7 +446,6 @@ asio::awaitable<int> Routes::AnswerInPieces(Call& call) {
     if (call.exchange.gone() || !co_await call.exchange.Send(events)) {
       co_return kClientGone;
     }
-    if (events.size() > kLargeAnswer) context_.workers->Discard(std::move(events));
   }
   if (!co_await call.exchange.EndStream()) co_return kClientGone;
   co_return generation.error() ? generation.error()->status : 200;

@@ -34,19 +34,19 @@ class DispatcherTest : public ::testing::Test {
   DispatcherTest() : metrics_(registry_) { Make({}); }
 
   void Make(DispatcherOptions options) {
-    dispatcher_.emplace(options,
-                        TargetSender{[this](PeerId peer, const Submit& submit) {
-                                       if (!send_status_.ok() && peer == broken_)
-                                         return send_status_;
-                                       sent_.emplace_back(peer, submit);
-                                       return absl::OkStatus();
-                                     },
-                                     [this](PeerId peer, const schemas::Cancel& cancel) {
-                                       cancelled_.emplace_back(peer, cancel.request_id,
-                                                               cancel.attempt);
-                                     },
-                                     [this](PeerId peer) { closed_.push_back(peer); }},
-                        &metrics_);
+    dispatcher_.emplace(
+        options,
+        TargetSender{[this](PeerId peer, const Submit& submit) {
+                       if (!send_status_.ok() && peer == broken_) return send_status_;
+                       sent_.emplace_back(peer, submit);
+                       return absl::OkStatus();
+                     },
+                     [this](PeerId peer, const schemas::Cancel& cancel) {
+                       cancelled_.emplace_back(peer, cancel.request_id, cancel.attempt);
+                     },
+                     [this](PeerId peer) { closed_.push_back(peer); },
+                     [this](Submit submit) { discarded_.push_back(std::move(submit.prompt)); }},
+        &metrics_);
   }
 
   void Up(PeerId peer, uint64_t fingerprint = 7, base::Nanos now = 0) {
@@ -59,7 +59,7 @@ class DispatcherTest : public ::testing::Test {
 
   uint64_t Start(Outcome& outcome, base::Nanos now = 0, int max_tokens = 50, TimeLimit limit = {}) {
     Submit submit;
-    submit.prompt = {1, 2};
+    submit.prompt = prompt_;
     submit.max_tokens = max_tokens;
     auto id = std::make_shared<uint64_t>(0);
     ChoiceSink sink;
@@ -97,6 +97,8 @@ class DispatcherTest : public ::testing::Test {
   std::vector<std::pair<PeerId, Submit>> sent_;
   std::vector<std::tuple<PeerId, uint64_t, uint32_t>> cancelled_;
   std::vector<PeerId> closed_;
+  std::vector<Ids> discarded_;
+  Ids prompt_ = {1, 2};  // of what Start submits
   absl::Status send_status_;
   PeerId broken_ = 0;
 };
@@ -473,6 +475,45 @@ TEST_F(DispatcherTest, RoomIsBounded) {
   Start(outcome);
   EXPECT_TRUE(dispatcher_->HasRoom(2));
   EXPECT_FALSE(dispatcher_->HasRoom(3));
+}
+
+// What a target leaves behind, or one that comes finds, is sent on in turns of the io thread.
+TEST_F(DispatcherTest, LongPromptsAreSentInTurns) {
+  prompt_ = Ids(30'000, 1);
+  std::vector<Outcome> outcomes(10);
+  for (Outcome& outcome : outcomes) Start(outcome);
+  const auto place_all = [this] {
+    int turns = 1;
+    for (; dispatcher_->backlog(); ++turns) {
+      const size_t before = sent_.size();
+      dispatcher_->PlaceWaiting(0);
+      EXPECT_LE(sent_.size() - before, 3u);
+    }
+    return turns;
+  };
+  EXPECT_FALSE(dispatcher_->backlog()) << "nobody is there to send them to";
+  Up(1);
+  EXPECT_GT(place_all(), 3);
+  EXPECT_EQ(sent_.size(), 10u);
+  Up(2);
+  dispatcher_->OnDown(1, 0);
+  EXPECT_GT(place_all(), 3);
+  EXPECT_EQ(sent_.size(), 20u);
+  for (size_t i = 10; i < 20; ++i) EXPECT_EQ(sent_[i].first, 2u);
+  EXPECT_TRUE(discarded_.empty());
+  dispatcher_->Cancel(sent_[19].second.request_id);
+  ASSERT_EQ(discarded_.size(), 1u);
+  EXPECT_EQ(discarded_[0], prompt_);
+}
+
+TEST_F(DispatcherTest, ManyShortChoicesAreSentInTurns) {
+  std::vector<Outcome> outcomes(1000);
+  for (Outcome& outcome : outcomes) Start(outcome);
+  Up(1);
+  EXPECT_TRUE(dispatcher_->backlog());
+  EXPECT_LT(sent_.size(), 200u);
+  while (dispatcher_->backlog()) dispatcher_->PlaceWaiting(0);
+  EXPECT_EQ(sent_.size(), 1000u);
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ class IoThreadTest : public GatewayFixture {
   IoThreadTest() {
     FakeTargetOptions options = TargetOptions();
     options.context = kContext;
-    options.pace = 20 * base::kMillisecond;
+    options.pace = 100 * base::kMillisecond;
     AddTarget(std::move(options));
     GatewayOptions gateway;
     gateway.max_choices = 4096;
