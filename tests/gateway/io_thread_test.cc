@@ -27,6 +27,12 @@ constexpr int kContext = 100'000;
 // whose caches and memory others use at the same time.
 constexpr double kLongestEvent = 8e-3;
 constexpr base::Nanos kLongestRoundTrip = 5 * base::kSecond;
+// Sanitizers make everything slower; under them only that nothing breaks is tested, with less.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kPart = 20;
+#else
+constexpr int kPart = 1;
+#endif
 
 std::string Repeated(const std::string& text, size_t count) {
   std::string all;
@@ -151,28 +157,29 @@ TEST_F(IoThreadTest, HostileRequestsBesideStreams) {
   });
 
   const auto key = [](int i) { return absl::StrCat("\"k", i, "\":", i % 10); };
-  const std::string keys = List(40'000, key);
+  const std::string keys = List(40'000 / kPart, key);
   Measure("40,000 keys", [&] {
     return Post("/tokenize", R"({"prompt":"a","x":{)" + keys + "}}") + " " +
            Post("/v1/completions", R"({"prompt":"a","max_tokens":1,)" + keys + "}");
   });
   Measure("40,000 biases", [&] {
     const auto bias = [](int i) { return absl::StrCat("\"", i, "\":1"); };
-    return Post("/v1/completions",
-                R"({"prompt":"a","max_tokens":1,"logit_bias":{)" + List(40'000, bias) + "}}");
+    return Post("/v1/completions", R"({"prompt":"a","max_tokens":1,"logit_bias":{)" +
+                                       List(40'000 / kPart, bias) + "}}");
   });
   Measure("deep nesting", [&] {
     const std::string deep = std::string(1 << 20, '[');
     return Post("/tokenize", deep) + " " + Post("/v1/chat/completions", R"({"messages":)" + deep) +
            " " + Post("/v1/completions", "{\"prompt\":" + Repeated("{\"a\":", 1 << 18));
   });
-  const std::string text = Words(10'000'000);
+  const std::string text = Words(10'000'000 / kPart);
   Measure("tokenize 10 MB", [&] { return Post("/tokenize", R"({"prompt":")" + text + "\"}"); });
-  Measure("detokenize 10 MB",
-          [&] { return Post("/detokenize", R"({"tokens":[)" + List(3'500'000, Number) + "]}"); });
+  Measure("detokenize 10 MB", [&] {
+    return Post("/detokenize", R"({"tokens":[)" + List(3'500'000 / kPart, Number) + "]}");
+  });
   Measure("completion of 10 MB", [&] {
     return Post("/v1/completions", R"({"prompt":")" + text + "\"}") + " " +
-           Post("/v1/completions", R"({"prompt":[)" + List(3'500'000, Number) + "]}");
+           Post("/v1/completions", R"({"prompt":[)" + List(3'500'000 / kPart, Number) + "]}");
   });
   Measure("10 MB elsewhere", [&] {
     std::string statuses;
@@ -182,12 +189,12 @@ TEST_F(IoThreadTest, HostileRequestsBesideStreams) {
                                                            field, "\":\"", text, "\"}")),
                       " ");
     }
-    return statuses + Post("/v1/completions", std::string(10'000'000, '\xff'));
+    return statuses + Post("/v1/completions", std::string(10'000'000 / kPart, '\xff'));
   });
   Measure("10,000 messages", [&] {
     const auto message = [](int) { return R"({"role":"user","content":"that he said"})"; };
     return Post("/v1/chat/completions",
-                R"({"max_tokens":1,"messages":[)" + List(10'000, message) + "]}");
+                R"({"max_tokens":1,"messages":[)" + List(10'000 / kPart, message) + "]}");
   });
   Measure("10,000 tools", [&] {
     const auto tool = [](int i) {
@@ -195,7 +202,7 @@ TEST_F(IoThreadTest, HostileRequestsBesideStreams) {
     };
     return Post("/v1/chat/completions",
                 R"({"max_tokens":1,"messages":[{"role":"user","content":"a"}],"tools":[)" +
-                    List(10'000, tool) + "]}");
+                    List(10'000 / kPart, tool) + "]}");
   });
   Measure("10,000 and long stops", [&] {
     const auto stop = [](int i) { return absl::StrCat("\"xyz", i, "\""); };
@@ -209,9 +216,10 @@ TEST_F(IoThreadTest, HostileRequestsBesideStreams) {
   });
   Measure("100,000 prompts", [&] {
     const auto prompt = [](int) { return "\"a\""; };
-    return Post("/v1/completions", R"({"max_tokens":1,"prompt":[)" + List(100'000, prompt) + "]}");
+    return Post("/v1/completions",
+                R"({"max_tokens":1,"prompt":[)" + List(100'000 / kPart, prompt) + "]}");
   });
-  const std::string prompt = List(30'000, Number);
+  const std::string prompt = List(30'000 / kPart, Number);
   Measure("echo of 30,000 tokens", [&] {
     const std::string body =
         R"({"max_tokens":1,"echo":true,"logprobs":20,"return_token_ids":true,"prompt":[)" + prompt +
@@ -277,6 +285,8 @@ TEST_F(IoThreadTest, HostileRequestsBesideStreams) {
 
   std::cout << absl::StrFormat("longest event %.2f ms of CPU, longest round trip %.1f ms\n",
                                Longest() * 1e3, static_cast<double>(worst_trip_) * 1e-6);
+  if (kPart > 1) return;
+  EXPECT_GT(Longest(), 0);
   EXPECT_LT(Longest(), kLongestEvent);
   EXPECT_LT(worst_trip_, kLongestRoundTrip);
 }
