@@ -144,15 +144,19 @@ absl::Status Check(int drafts) {
   if (auto times = GatewayTimeFlags(); !times.ok()) return times.status();
   if (auto defaults = SamplingDefaultsOf(FLAGS_model); !defaults.ok()) return defaults.status();
   if (auto traces = TraceFlags(); !traces.ok()) return traces.status();
-  if (absl::Status files = CheckModelFiles(FLAGS_model); !files.ok()) return files;
   if (drafts == 0) return absl::OkStatus();
   if (FLAGS_draft_model.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--drafts=", drafts, " needs --draft_model=<folder of a checkpoint>"));
   }
   if (auto options = DraftOptions(FLAGS_draft_model); !options.ok()) return options.status();
-  if (absl::Status files = CheckModelFiles(FLAGS_draft_model); !files.ok()) return files;
   return CheckPair(FLAGS_model, FLAGS_draft_model);
+}
+
+absl::Status CheckFiles(int drafts) {
+  absl::Status files = CheckModelFiles(FLAGS_model);
+  if (files.ok() && drafts > 0) files = CheckModelFiles(FLAGS_draft_model);
+  return files;
 }
 
 absl::Status StartMany(const std::string& role, int count, std::vector<std::string> args,
@@ -306,6 +310,7 @@ absl::Status RunUp() {
   if (absl::Status checked = Check(*drafts); !checked.ok()) return checked;
   auto ports = ReservePorts();
   if (!ports.ok()) return ports.status();
+  if (absl::Status files = CheckFiles(*drafts); !files.ok()) return files;
   auto secret = JoinSecretOrRandom();
   if (!secret.ok()) return secret.status();
   Cluster cluster;

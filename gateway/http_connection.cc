@@ -32,6 +32,9 @@ constexpr std::chrono::seconds kLinger{5};
 // When a client that sends nothing more is first asked for a sign of life, since its request, and
 // how often from then on.
 constexpr std::chrono::seconds kFirstProbe{1};
+// A client whose sending ends later than this behind its request is gone, most likely: it is asked
+// at once.
+constexpr std::chrono::milliseconds kHalfCloseDelay{100};
 constexpr std::chrono::seconds kProbeInterval{2};
 
 // Beast's body type over HttpBody.
@@ -222,7 +225,9 @@ void HttpConnection::AwaitReset() {
     watch_ended_.cancel();
     return;
   }
-  ScheduleProbe(std::max(steady_clock::now(), received_ + kFirstProbe));
+  const auto now = steady_clock::now();
+  const bool half_closed = now - received_ < kHalfCloseDelay;
+  ScheduleProbe(half_closed ? received_ + kFirstProbe : now);
   stream_.socket().async_wait(asio::ip::tcp::socket::wait_error,
                               [self = shared_from_this()](const error_code&) {
                                 self->Gone();

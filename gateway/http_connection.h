@@ -9,8 +9,9 @@
 // end of input alone ends nothing. While an answer is made the connection waits for the RST, and
 // where nothing is written that could cause it (a whole answer, a stream between two tokens), the
 // handler is asked for a probe: something that clients have to ignore, "100 Continue" before an
-// answer and a comment within an event stream. Not in a request's first second: a client that shuts
-// down its sending side does so behind its request, and most answers come before the probe is due.
+// answer and a comment within an event stream. A client that shuts down its sending side does so
+// right behind its request; it is not asked in the request's first second, within which most
+// answers come. One whose sending ends later is asked at once.
 
 #include <chrono>
 #include <functional>

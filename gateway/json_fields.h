@@ -5,6 +5,7 @@
 // what it holds and what is allowed.
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,6 +30,8 @@ std::string ShownText(std::string_view text);
 // sticks; from then on every read returns its fallback.
 class Fields {
  public:
+  static constexpr int64_t kAny = std::numeric_limits<int64_t>::max();  // no upper limit
+
   explicit Fields(const Json& object) : object_(object) {}
 
   const Json* Find(const char* name) const;  // null if absent

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "gateway/foreign_options.h"
@@ -13,7 +12,6 @@
 namespace specfabric::gateway {
 namespace {
 
-constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 constexpr int kMaxChoices = 128;
 
 void ReadStreaming(Fields& fields, GenerationRequest& request) {
@@ -54,7 +52,7 @@ void ReadService(Fields& fields, GenerationRequest& request) {
 void ReadTruncation(Fields& fields, GenerationRequest& request) {
   constexpr const char* kName = "truncate_prompt_tokens";
   if (fields.Find(kName) == nullptr) return;
-  request.keep_prompt_tokens = fields.Integer(kName, 0, kFitPrompt, kAny);
+  request.keep_prompt_tokens = fields.Integer(kName, 0, kFitPrompt, Fields::kAny);
   if (request.keep_prompt_tokens == 0) fields.Fail(kName, "must be -1 or at least 1");
 }
 
@@ -81,7 +79,7 @@ void ReadCommon(Fields& fields, const SamplingDefaults& defaults, GenerationRequ
 void ReadMaxTokens(Fields& fields, GenerationRequest& request) {
   // The newer name wins.
   for (const char* name : {"max_tokens", "max_completion_tokens"}) {
-    if (fields.Find(name) != nullptr) request.max_tokens = fields.Integer(name, 0, 0, kAny);
+    if (fields.Find(name) != nullptr) request.max_tokens = fields.Integer(name, 0, 0, Fields::kAny);
   }
 }
 

@@ -11,8 +11,6 @@
 namespace specfabric::gateway {
 namespace {
 
-constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
-
 bool IsTokenId(const Json& value) {
   return value.is_number_integer() &&
          (value.is_number_unsigned()
@@ -114,7 +112,7 @@ void ReadRules(Fields& fields, const SamplingDefaults& defaults, GenerationReque
                                    defaults.repetition_penalty.value_or(1.0), kRepetitionPenalties);
   rules.repetition_penalty = static_cast<float>(
       std::clamp<double>(repetition, kLeastFloat, std::numeric_limits<float>::max()));
-  const int64_t min_tokens = fields.Integer("min_tokens", 0, 0, kAny);
+  const int64_t min_tokens = fields.Integer("min_tokens", 0, 0, Fields::kAny);
   if (request.max_tokens && min_tokens > *request.max_tokens) {
     fields.Fail("min_tokens",
                 "must be at most 'max_tokens', " + std::to_string(*request.max_tokens));

@@ -274,11 +274,12 @@ FABRIC = Dashboard(
                     "cps",
                     "Messages a second that are of no use any more: tokens of an attempt that was "
                     "over (gateway), and what a target said of an earlier life's sequences "
-                    "(draft).",
+                    "(draft). And those for which a draft's queue had no room.",
                     rates(
-                        "of an earlier attempt|of an earlier life",
+                        "of an earlier attempt|of an earlier life|queue full",
                         "specfabric_gateway_stale_messages_total",
                         "specfabric_draft_foreign_messages_total",
+                        "specfabric_draft_dropped_messages_total",
                     ),
                 ),
                 Panel(

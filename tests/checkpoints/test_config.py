@@ -159,8 +159,14 @@ def expected(folder: Path) -> dict[str, Any]:
 
 
 def is_config(family: str, fields: dict[str, Any]) -> bool:
-    """Whether transformers takes it: the class of Mistral no longer takes null for this one."""
-    return not (family == "mistral" and fields.get("num_key_value_heads", 1) is None)
+    """Whether transformers takes it as this family's.
+
+    The class of Mistral no longer takes null as its number of KV heads, and with `layer_types` the
+    model that is made of it is a Ministral.
+    """
+    if family != "mistral":
+        return True
+    return fields.get("num_key_value_heads", 1) is not None and "layer_types" not in fields
 
 
 @pytest.mark.parametrize("family", FAMILIES)
