@@ -57,7 +57,7 @@ std::optional<int64_t> StartTime(pid_t pid) {
   const std::string text((std::istreambuf_iterator<char>(file)), {});
   const size_t name_end = text.rfind(") ");  // the name may hold anything
   if (name_end == std::string::npos) return std::nullopt;
-  const std::vector<absl::string_view> fields = absl::StrSplit(text.substr(name_end + 2), ' ');
+  const std::vector<std::string> fields = absl::StrSplit(text.substr(name_end + 2), ' ');
   int64_t time = 0;
   if (fields.size() < 20 || fields[0] == "Z" || !absl::SimpleAtoi(fields[19], &time)) {
     return std::nullopt;
