@@ -16,8 +16,8 @@
 
 namespace specfabric::base {
 
-// UBSan, which is built with ASan here, looks at memory through a pipe: without descriptors it takes
-// sound objects for broken ones.
+// UBSan, which is built with ASan here, looks at memory through a pipe: without descriptors it
+// takes sound objects for broken ones.
 #ifdef __SANITIZE_ADDRESS__
 constexpr bool kRunsWithoutDescriptors = false;
 #else
