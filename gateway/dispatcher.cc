@@ -10,10 +10,6 @@ using schemas::Finish;
 
 namespace {
 
-// Prompt tokens that are sent to targets in one turn: some 100 us to encode. A message costs about
-// as much as kTokensAMessage of them.
-constexpr size_t kTokensATurn = 64 << 10;
-constexpr size_t kTokensAMessage = 1 << 10;
 // Prompts beyond it are freed elsewhere.
 constexpr size_t kLongPrompt = 16 << 10;
 
@@ -143,12 +139,11 @@ void Dispatcher::PlaceWaiting(base::Nanos now) {
   for (const uint64_t id : waiting) {
     Choice* choice = Find(id);  // an earlier one's sink may have cancelled it
     if (choice == nullptr) continue;
-    const schemas::Submit& submit = choice->memory.submit();
-    const size_t tokens = submit.prompt.size() + submit.generated.size() + kTokensAMessage;
-    backlog_ = sent > 0 && sent + tokens > kTokensATurn;
+    const size_t cost = SubmitCost(choice->memory.submit());
+    backlog_ = sent > 0 && sent + cost > kSubmitsATurn;
     if (backlog_) return;
     if (Place(*choice)) {
-      sent += tokens;
+      sent += cost;
     } else if (now >= choice->deadline) {
       Fail(id, NoTarget(absl::StrCat("no target took the request within ",
                                      options_.target_wait / base::kSecond, " s")));

@@ -68,6 +68,13 @@ struct ChoiceRecord {
 };
 Exactness ExactnessOf(const ChoiceRecord& record);
 
+// What sending a choice to a target costs the io thread, in prompt tokens to encode (the message
+// itself costs about as much as a thousand), and how much of it a turn is good for: some 100 us.
+constexpr size_t kSubmitsATurn = 64 << 10;
+inline size_t SubmitCost(const schemas::Submit& submit) {
+  return submit.prompt.size() + submit.generated.size() + 1000;
+}
+
 class Dispatcher {
  public:
   Dispatcher(DispatcherOptions options, TargetSender sender, metrics::GatewayMetrics* metrics);

@@ -10,9 +10,6 @@ namespace {
 
 using schemas::Finish;
 
-// Prompt tokens that are sent to targets in one turn of the io thread; encoding them takes some
-// 100 us. A longer prompt has a turn of its own.
-constexpr size_t kTokensATurn = 64 << 10;
 // Messages of more work than this go through an encoder thread: some 200 us, in units of a
 // candidate's log-probability.
 constexpr size_t kHeavy = 2048;
@@ -213,8 +210,9 @@ bool Generation::Start(base::Nanos now) {
   for (; next_ < choices_.size() && !error_; ++next_) {
     const schemas::Submit& submit = prepared_->submits[next_];
     if (!NeedsTarget(submit)) continue;
-    if (sent > 0 && sent + submit.prompt.size() > kTokensATurn) return true;
-    sent += submit.prompt.size();
+    const size_t cost = SubmitCost(submit);
+    if (sent > 0 && sent + cost > kSubmitsATurn) return true;
+    sent += cost;
     StartChoice(next_, now);
   }
   return false;

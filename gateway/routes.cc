@@ -35,7 +35,7 @@ using metrics::Endpoint;
 
 namespace {
 
-constexpr auto kNoThrow = asio::as_tuple(asio::use_awaitable);
+constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
 constexpr int kClientGone = 499;
 // Larger answers are freed on an encoder thread.
 constexpr size_t kLargeAnswer = 256 << 10;
@@ -132,7 +132,7 @@ struct Routes::Call {
 
   template <typename Condition>
   asio::awaitable<void> Until(const Condition& condition) {
-    while (!condition()) co_await wake.async_wait(kNoThrow);
+    while (!condition()) co_await wake.async_wait(kAsTuple);
   }
   // The head with what is known by now.
   const AnswerHead& Head() {
