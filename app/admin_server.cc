@@ -1,7 +1,5 @@
 #include "app/admin_server.h"
 
-#include <sys/socket.h>
-
 #include <chrono>
 #include <mutex>
 #include <optional>
@@ -10,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/episode.h"
 #include "boost/asio/co_spawn.hpp"
 #include "boost/asio/detached.hpp"
 #include "boost/asio/io_context.hpp"
@@ -20,7 +17,8 @@
 #include "boost/asio/use_awaitable.hpp"
 #include "boost/beast/core.hpp"
 #include "boost/beast/http.hpp"
-#include "spdlog/spdlog.h"
+#include "gateway/listen.h"
+#include "transport/accept_failures.h"
 #include "transport/listen_socket.h"
 
 namespace specfabric::app {
@@ -34,8 +32,6 @@ namespace {
 
 constexpr auto kIdleLimit = std::chrono::seconds(30);
 constexpr size_t kMaxRequestBytes = 16 << 10;
-
-constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -74,7 +70,7 @@ class AdminServer::Impl {
   std::string listen_address_;
   asio::io_context io_{1};
   tcp::acceptor acceptor_{io_};
-  base::Episode accept_failures_;
+  transport::AcceptFailures accept_failures_;
   std::mutex mutex_;
   std::optional<AdminPages> pages_;  // guarded by mutex_, while their functions run too
   std::thread thread_;
@@ -83,13 +79,9 @@ class AdminServer::Impl {
 absl::Status AdminServer::Impl::Start() {
   auto socket = transport::ListenSocket::Open(AdminAddress(options_.listen));
   if (!socket.ok()) return socket.status();
-  socket->WidenQueue();
   listen_address_ = socket->address();
-  boost::system::error_code error;
-  acceptor_.assign(socket->family() == AF_INET6 ? tcp::v6() : tcp::v4(), socket->Release(), error);
-  if (error) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", listen_address_, ": ", error.message()));
+  if (absl::Status listens = gateway::Listen(*std::move(socket), acceptor_); !listens.ok()) {
+    return listens;
   }
   asio::co_spawn(io_, Accept(), asio::detached);
   thread_ = std::thread([this] { io_.run(); });
@@ -106,12 +98,8 @@ asio::awaitable<void> AdminServer::Impl::Accept() {
       asio::co_spawn(io_, Serve(std::move(socket)), asio::detached);
       continue;
     }
-    // Out of descriptors, most likely: trying at once would take a core and change nothing.
-    if (accept_failures_.Begins(base::Now())) {
-      spdlog::warn("admin: cannot accept connections on {}: {}; trying again every {} ms",
-                   listen_address_, error.message(), kAcceptPause.count());
-    }
-    pause.expires_after(kAcceptPause);
+    accept_failures_.Report("admin", listen_address_, error.message(), base::Now());
+    pause.expires_after(std::chrono::nanoseconds(transport::AcceptFailures::kPause));
     co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
   }
 }

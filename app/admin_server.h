@@ -2,9 +2,9 @@
 #define SPECFABRIC_APP_ADMIN_SERVER_H_
 
 // The small HTTP server that every role has beside its work: what Prometheus, Kubernetes probes and
-// people with curl ask. One thread of its own, one request at a time, GET only. It listens before
-// there is anything to tell, so that its port is not found to be taken after minutes of loading:
-// until then every page answers 503.
+// people with curl ask. One thread of its own, one request at a time, GET and HEAD only. It listens
+// before there is anything to tell, so that its port is not found to be taken after minutes of
+// loading: until then every page answers 503.
 
 #include <functional>
 #include <map>

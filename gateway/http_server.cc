@@ -4,25 +4,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/episode.h"
 #include "boost/asio/co_spawn.hpp"
 #include "boost/asio/detached.hpp"
 #include "boost/asio/ip/tcp.hpp"
 #include "boost/asio/steady_timer.hpp"
 #include "gateway/http_connection.h"
+#include "gateway/listen.h"
 #include "spdlog/spdlog.h"
+#include "transport/accept_failures.h"
 
 namespace specfabric::gateway {
 
 namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
-
-namespace {
-
-constexpr std::chrono::milliseconds kAcceptPause(100);
-
-}  // namespace
 
 HttpExchange::HttpExchange(HttpConnection* connection, HttpRequest request, bool keep_alive,
                            bool chunked)
@@ -85,7 +80,7 @@ class HttpServer::Impl {
 
  private:
   asio::awaitable<void> Run(std::shared_ptr<HttpConnection> connection);
-  asio::awaitable<void> Pause(std::chrono::milliseconds time);
+  asio::awaitable<void> Pause(std::chrono::nanoseconds time);
 
   asio::io_context& io_;
   HttpServerOptions options_;
@@ -93,7 +88,7 @@ class HttpServer::Impl {
   const Refuse refuse_;
   tcp::acceptor acceptor_;
   asio::steady_timer pause_;
-  base::Episode accept_failures_;
+  transport::AcceptFailures accept_failures_;
   std::string address_;
   std::set<HttpConnection*> connections_;
   bool stopping_ = false;
@@ -105,18 +100,11 @@ absl::Status HttpServer::Impl::Listen() {
     if (!opened.ok()) return opened.status();
     options_.socket = std::make_shared<transport::ListenSocket>(*std::move(opened));
   }
-  transport::ListenSocket socket = std::move(*options_.socket);
-  socket.WidenQueue();
-  address_ = socket.address();
-  error_code ec;
-  acceptor_.assign(socket.family() == AF_INET6 ? tcp::v6() : tcp::v4(), socket.Release(), ec);
-  if (ec) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", address_, ": ", ec.message()));
-  }
-  return absl::OkStatus();
+  address_ = options_.socket->address();
+  return gateway::Listen(std::move(*options_.socket), acceptor_);
 }
 
-asio::awaitable<void> HttpServer::Impl::Pause(std::chrono::milliseconds time) {
+asio::awaitable<void> HttpServer::Impl::Pause(std::chrono::nanoseconds time) {
   pause_.expires_after(time);
   co_await pause_.async_wait(kNoThrow);
 }
@@ -130,12 +118,8 @@ asio::awaitable<void> HttpServer::Impl::Accept() {
     auto [ec, socket] = co_await acceptor_.async_accept(kNoThrow);
     if (stopping_) break;
     if (ec) {
-      // Out of descriptors, most likely: trying at once would take a core and change nothing.
-      if (accept_failures_.Begins(base::Now())) {
-        spdlog::warn("http: cannot accept connections on {}: {}; trying again every {} ms",
-                     address_, ec.message(), kAcceptPause.count());
-      }
-      co_await Pause(kAcceptPause);
+      accept_failures_.Report("http", address_, ec.message(), base::Now());
+      co_await Pause(std::chrono::nanoseconds(transport::AcceptFailures::kPause));
       continue;
     }
     error_code ignored;

@@ -4,13 +4,10 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <utility>
-
-#include "absl/strings/str_cat.h"
 
 namespace specfabric::transport {
 namespace {

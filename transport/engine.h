@@ -43,7 +43,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
-#include "base/episode.h"
+#include "transport/accept_failures.h"
 #include "transport/address.h"
 #include "transport/connection.h"
 #include "transport/control.h"
@@ -228,7 +228,7 @@ class Engine {
   UcxWorker worker_;
   void* flush_ = nullptr;  // the request under way of Flushed
   ControlListener listener_;
-  base::Episode accept_failures_;
+  AcceptFailures accept_failures_;
   base::Nanos accept_again_ = base::kForever;  // accepting is paused until then
   UniqueFd epoll_;         // UCX's event descriptor, the listener, the control connections
   UniqueFd wake_;          // an eventfd, for Wake

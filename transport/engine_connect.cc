@@ -15,8 +15,6 @@
 namespace specfabric::transport {
 namespace {
 
-// Between two tries to accept connections for which there are no descriptors.
-constexpr base::Nanos kAcceptPause = 100 * base::kMillisecond;
 // How long a UCX listener stays after its peer has connected.
 constexpr base::Nanos kOfferLinger = 200 * base::kMillisecond;
 // And if its peer was given up before it came: it may still be on its way, late because of a
@@ -95,12 +93,9 @@ void Engine::AcceptConnections() {
 
 // What waits to be accepted would wake every sleep, without being accepted any sooner.
 void Engine::PauseAccepting(const absl::Status& why) {
-  if (accept_failures_.Begins(now_)) {
-    spdlog::warn("transport: cannot accept connections on {}: {}; trying again every {} ms",
-                 listener_.address(), base::Message(why), kAcceptPause / base::kMillisecond);
-  }
+  accept_failures_.Report("transport", listener_.address(), base::Message(why), now_);
   WatchListener(0);
-  accept_again_ = now_ + kAcceptPause;
+  accept_again_ = now_ + AcceptFailures::kPause;
 }
 
 void Engine::ResumeAccepting() {
