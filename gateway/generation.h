@@ -65,8 +65,8 @@ class Generation {
   std::vector<ChoicePart> Take();
 
   Usage usage() const;
-  uint64_t fingerprint()
-      const;  // numerics of the target that began the first choice that began; 0 if none
+  // Numerics of the target that began the first of the choices that have begun; 0 if none has.
+  uint64_t fingerprint() const;
   Exactness exactness() const;  // of the choice that promises least
   const GenerationRequest& request() const { return prepared_->request; }
 

@@ -104,23 +104,22 @@ bool Fields::Bool(const char* name, bool fallback) {
 
 int64_t Fields::Integer(const char* name, int64_t fallback, int64_t low, int64_t high) {
   constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
-  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   const Json* value = Find(name);
   if (value == nullptr) return fallback;
   std::optional<int64_t> given;
   if (value->is_number_unsigned()) {
-    given = static_cast<int64_t>(std::min<uint64_t>(value->get<uint64_t>(), kMax));
+    given = static_cast<int64_t>(std::min<uint64_t>(value->get<uint64_t>(), kAny));
   } else if (value->is_number_integer()) {
     given = value->get<int64_t>();
   } else if (value->is_number_float()) {
     const double number = value->get<double>();
     if (std::trunc(number) == number) {
-      given = number >= 0x1p63 ? kMax : number < -0x1p63 ? kMin : static_cast<int64_t>(number);
+      given = number >= 0x1p63 ? kAny : number < -0x1p63 ? kMin : static_cast<int64_t>(number);
     }
   }
   if (!given || *given < low || *given > high) {
     std::string range;
-    if (low != kMin && high != kMax) {
+    if (low != kMin && high != kAny) {
       range = " from " + std::to_string(low) + " to " + std::to_string(high);
     } else if (low != kMin) {
       range = ", at least " + std::to_string(low);

@@ -8,7 +8,7 @@
 namespace specfabric::gateway {
 namespace {
 
-// A list of up to `most` entries; null, with an error, if `name` holds more.
+// False, with an error, if `name` is a list of more than `most` entries.
 bool CountIsAllowed(Fields& fields, const char* name, size_t most) {
   const Json* list = fields.Find(name);
   if (list == nullptr || !list->is_array() || list->size() <= most) return true;

@@ -386,6 +386,13 @@ asio::awaitable<int> Routes::AnswerWhole(Call& call) {
   co_return call.exchange.gone() ? kClientGone : status;
 }
 
+// What `job` makes, here or on the encoder thread that work of this cost is for.
+template <typename F>
+asio::awaitable<std::invoke_result_t<F&>> Routes::Format(size_t cost, F& job) {
+  if (cost <= kInline) co_return job();
+  co_return co_await context_.workers->Run(cost <= kShortFormat ? Work::kShort : Work::kLong, job);
+}
+
 asio::awaitable<HttpResponse> Routes::WholeAnswer(Call& call) {
   Generation& generation = call.generation;
   if (generation.error()) co_return ErrorResponse(*generation.error());
@@ -401,8 +408,7 @@ asio::awaitable<HttpResponse> Routes::WholeAnswer(Call& call) {
     const auto taken = std::move(parts);  // freed on this thread
     return HttpResponse{.body = gateway::Answer(head, taken, usage)};
   };
-  if (cost <= kInline) co_return job();
-  co_return co_await context_.workers->Run(cost <= kShortFormat ? Work::kShort : Work::kLong, job);
+  co_return co_await Format(cost, job);
 }
 
 asio::awaitable<int> Routes::AnswerInPieces(Call& call) {
@@ -476,8 +482,7 @@ asio::awaitable<std::string> Routes::NextEvents(Call& call) {
     for (const ChoicePart& part : taken) events += Event(Chunk(head, part, with_usage));
     return events;
   };
-  if (cost <= kInline) co_return job();
-  co_return co_await context_.workers->Run(cost <= kShortFormat ? Work::kShort : Work::kLong, job);
+  co_return co_await Format(cost, job);
 }
 
 }  // namespace specfabric::gateway

@@ -4,10 +4,12 @@
 // Which path does what. On the io thread; whatever grows with a request or its answer is handed to
 // an encoder thread (gateway/workers.h).
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "base/clock.h"
@@ -78,6 +80,8 @@ class Routes {
   boost::asio::awaitable<int> AnswerWhole(Call& call);
   boost::asio::awaitable<int> AnswerInPieces(Call& call);
   boost::asio::awaitable<HttpResponse> WholeAnswer(Call& call);
+  template <typename F>
+  boost::asio::awaitable<std::invoke_result_t<F&>> Format(size_t cost, F& job);
   static std::string RoleEvents(Call& call);
   boost::asio::awaitable<std::string> NextEvents(Call& call);
   // Writes it and sees to it that nothing large is freed on the io thread.

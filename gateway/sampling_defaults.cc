@@ -46,7 +46,7 @@ absl::StatusOr<SamplingDefaults> ReadSamplingDefaults(const std::string& model_d
     defaults.top_k = static_cast<int32_t>(fields.Integer("top_k", 0, -1, kMaxTopK));
   }
   if (fields.Find("max_new_tokens") != nullptr) {
-    defaults.max_tokens = fields.Integer("max_new_tokens", 0, 1, INT64_MAX);
+    defaults.max_tokens = fields.Integer("max_new_tokens", 0, 1, Fields::kAny);
   }
   if (!fields.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", fields.error()->message));

@@ -20,8 +20,9 @@ DraftRouteMetrics::Series DraftRouteMetrics::Add(const Key& key) {
   const Labels labels = {{"worker", key.first}, {"model", key.second}};
   Series s;
   s.latency = &registry_.AddGauge(kLatency,
-                                  "Smoothed time from a request to its draft, 0 while none is "
-                                  "known; series of a worker exist while it is connected",
+                                  "Smoothed time from a request to its draft; until one is known, "
+                                  "what the last reply took, with its prefill, 0 before the first; "
+                                  "series of a worker exist while it is connected",
                                   labels);
   s.outstanding = &registry_.AddGauge(kOutstanding, "Draft requests without an outcome", labels);
   s.sequences = &registry_.AddGauge(kSequences, "Sequences that the worker drafts for", labels);
