@@ -36,14 +36,12 @@ absl::Status CheckFlashAttention(model::DeviceKind device, model::DataType dtype
 }
 
 // What a service checks as it starts, here so that a bad flag and a bad model are told alike.
-absl::Status CheckContext(const std::string& model_dir, const model::ModelConfig& config) {
-  const absl::Status status = model::ServedContext(config, FLAGS_max_context).status();
-  if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat(model_dir, "/config.json: ", status.message()));
-}
-
-int ContextFlag(const model::ModelConfig& config) {
-  return FLAGS_max_context == 0 ? config.context : std::min(FLAGS_max_context, config.context);
+absl::StatusOr<int32_t> ServedContext(const std::string& model_dir,
+                                      const model::ModelConfig& config) {
+  auto context = model::ServedContext(config, FLAGS_max_context);
+  if (context.ok()) return context;
+  return absl::Status(context.status().code(),
+                      absl::StrCat(model_dir, "/config.json: ", context.status().message()));
 }
 
 }  // namespace
@@ -56,7 +54,8 @@ int LogContext(const std::string& model_dir, const model::ModelConfig& config) {
     spdlog::info("--max_context={} cuts the context of {} tokens that {} allows", FLAGS_max_context,
                  config.context, model_dir);
   }
-  return ContextFlag(config);
+  // Not ServedContext: what a model cannot serve, its targets refuse.
+  return FLAGS_max_context == 0 ? config.context : std::min(FLAGS_max_context, config.context);
 }
 
 absl::Status CheckModelFiles(const std::string& model_dir) {
@@ -123,8 +122,8 @@ absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
   }
   auto config = model::LoadModelConfig(model_dir);
   if (!config.ok()) return config.status();
-  if (absl::Status fits = CheckContext(model_dir, *config); !fits.ok()) return fits;
-  const int context = ContextFlag(*config);
+  const auto context = ServedContext(model_dir, *config);
+  if (!context.ok()) return context.status();
   model::RankOptions rank;
   rank.device = *device;
   rank.dtype = *dtype;
@@ -136,8 +135,8 @@ absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
   rank.flash_attention = FLAGS_flash_attention;
   rank.peer_sums = FLAGS_peer_sums;
   rank.reference = FLAGS_reference_kernels;
-  rank.kv_blocks =
-      FLAGS_kv_blocks != 0 ? FLAGS_kv_blocks : DefaultKvBlocks(*config, *dtype, context, sequences);
+  rank.kv_blocks = FLAGS_kv_blocks != 0 ? FLAGS_kv_blocks
+                                        : DefaultKvBlocks(*config, *dtype, *context, sequences);
   return rank;
 }
 

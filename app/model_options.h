@@ -18,8 +18,8 @@ absl::Status CheckModelFlags(const std::string& flag, const std::string& model_d
 // The context that --max_context leaves of a model's; says in the log where that is not the flag's
 // or not the model's own.
 int LogContext(const std::string& model_dir, const model::ModelConfig& config);
-// Whether the weights of model_dir are there and are what its config.json says, without reading
-// them.
+// Whether the weights of model_dir are there and are what its config.json says, by their names and
+// shapes.
 absl::Status CheckModelFiles(const std::string& model_dir);
 // The same, of a model that this process runs, and what is to be said about its context and files.
 absl::Status LogModel(const std::string& model_dir);

@@ -53,21 +53,28 @@ absl::Status OpenAdmin(metrics::Registry* registry, Ports* ports) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<transport::SharedListenSocket> OpenPort(absl::string_view flag,
+                                                       const std::string& address) {
+  auto socket = transport::ListenSocket::Open(address);
+  if (!socket.ok()) return ForFlag(flag, socket.status());
+  return std::make_shared<transport::ListenSocket>(*std::move(socket));
+}
+
 absl::StatusOr<Ports> OpenPorts(const std::string& listen, metrics::Registry* registry) {
-  auto socket = transport::ListenSocket::Open(listen);
-  if (!socket.ok()) return ForFlag("listen", socket.status());
+  auto socket = OpenPort("listen", listen);
+  if (!socket.ok()) return socket.status();
   Ports ports;
-  ports.listen = std::make_shared<transport::ListenSocket>(*std::move(socket));
+  ports.listen = *std::move(socket);
   if (absl::Status admin = OpenAdmin(registry, &ports); !admin.ok()) return admin;
   return ports;
 }
 
 absl::Status OpenGroupPort(target::GroupOptions* group) {
   if (group->processes == 1) return absl::OkStatus();
-  auto socket = transport::ListenSocket::Open(group->listen);
-  if (!socket.ok()) return ForFlag("group_listen", socket.status());
-  group->listen = socket->address();
-  group->socket = std::make_shared<transport::ListenSocket>(*std::move(socket));
+  auto socket = OpenPort("group_listen", group->listen);
+  if (!socket.ok()) return socket.status();
+  group->socket = *std::move(socket);
+  group->listen = group->socket->address();
   return absl::OkStatus();
 }
 

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <map>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -171,57 +170,49 @@ absl::Status StartMany(const std::string& role, int count, std::vector<std::stri
   return absl::OkStatus();
 }
 
-std::vector<std::string> ListenAddresses(const std::vector<Child>& children) {
+std::vector<std::string> Addresses(const std::vector<Child>& children, std::string Child::*which) {
   std::vector<std::string> addresses;
-  for (const Child& child : children) addresses.push_back(child.listen);
+  for (const Child& child : children) addresses.push_back(child.*which);
   return addresses;
 }
 
 // The ports that are not any free one. The gateway takes them itself, but starts last, so they are
 // only bound here: whoever asks whether the cluster is up is refused until it is.
 struct ReservedPorts {
-  std::optional<transport::ListenSocket> listen, admin;
+  transport::ListenSocket listen, admin;
 };
 
-absl::Status Reserve(absl::string_view flag, const std::string& address,
-                     std::optional<transport::ListenSocket>* port) {
-  auto reserved = transport::ListenSocket::Reserve(address);
-  if (!reserved.ok()) return ForFlag(flag, reserved.status());
-  *port = *std::move(reserved);
-  return absl::OkStatus();
+absl::StatusOr<transport::ListenSocket> Reserve(absl::string_view flag,
+                                                const std::string& address) {
+  auto port = transport::ListenSocket::Reserve(address);
+  if (!port.ok()) return ForFlag(flag, port.status());
+  return port;
 }
 
 absl::StatusOr<ReservedPorts> ReservePorts() {
-  ReservedPorts ports;
-  absl::Status taken = Reserve("listen", GatewayListen(), &ports.listen);
-  if (!taken.ok()) return taken;
-  taken = Reserve("admin_listen", AdminAddress(GatewayAdmin()), &ports.admin);
-  if (!taken.ok()) return taken;
-  if (ports.listen->address() == ports.admin->address()) {
+  auto listen = Reserve("listen", GatewayListen());
+  if (!listen.ok()) return listen.status();
+  auto admin = Reserve("admin_listen", AdminAddress(GatewayAdmin()));
+  if (!admin.ok()) return admin.status();
+  if (listen->address() == admin->address()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--admin_listen=", FLAGS_admin_listen, ": is --listen already"));
   }
-  return ports;
+  return ReservedPorts{*std::move(listen), *std::move(admin)};
 }
 
 absl::Status StartAll(int targets, int drafts, ReservedPorts ports, Cluster* cluster) {
   absl::Status status = StartMany("draft", drafts, DraftArgs(), cluster->secret, &cluster->drafts);
   if (status.ok()) {
-    status = StartMany("target", targets, TargetArgs(ListenAddresses(cluster->drafts)),
+    status = StartMany("target", targets, TargetArgs(Addresses(cluster->drafts, &Child::listen)),
                        cluster->secret, &cluster->targets);
   }
   ports = {};
   if (status.ok()) {
-    status = StartMany("gateway", 1, GatewayArgs(ListenAddresses(cluster->targets)),
+    status = StartMany("gateway", 1, GatewayArgs(Addresses(cluster->targets, &Child::listen)),
                        cluster->secret, &cluster->gateways);
   }
   return status;
-}
-
-std::vector<std::string> AdminAddresses(const std::vector<Child>& children) {
-  std::vector<std::string> addresses;
-  for (const Child& child : children) addresses.push_back(child.admin);
-  return addresses;
 }
 
 // The line that shows this cluster, whoever asks.
@@ -237,8 +228,9 @@ std::string StatusCommand(const ClusterAddresses& admin) {
 
 // Lets `specfabric status` find this cluster for as long as what is returned lives.
 std::optional<LocalClusterFile> Announce(const Cluster& cluster) {
-  const ClusterAddresses admin = {AdminAddresses(cluster.gateways), AdminAddresses(cluster.targets),
-                                  AdminAddresses(cluster.drafts)};
+  const ClusterAddresses admin = {Addresses(cluster.gateways, &Child::admin),
+                                  Addresses(cluster.targets, &Child::admin),
+                                  Addresses(cluster.drafts, &Child::admin)};
   auto file = LocalClusterFile::Write(cluster.gateways[0].listen, admin);
   if (!file.ok()) {
     spdlog::warn("`specfabric status` will not find this cluster by itself: {}",

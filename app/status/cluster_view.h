@@ -59,7 +59,7 @@ struct DraftView {
 struct RouteView {
   std::string target, draft, model;  // addresses of the fabric, where known
   double sequences = 0, outstanding = 0;
-  std::optional<double> latency_ms;  // smoothed, where one is known
+  std::optional<double> latency_ms;  // specfabric_target_worker_latency_seconds; none for 0
   bool in_service = false, slow = false;
   double misses = 0;  // since they connected
   std::optional<double> replies_per_second;
