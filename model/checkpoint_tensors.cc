@@ -18,21 +18,16 @@ namespace {
 constexpr std::string_view kLayerPrefix = "model.layers.";
 constexpr int64_t kPiece = 1 << 16;  // elements converted at once
 
-// A tensor of layer `layer`: its name inside that layer.
-struct LayerTensor {
-  int32_t layer = 0;
-  std::string_view name;
-};
-
-std::optional<LayerTensor> ParseLayerTensor(std::string_view name) {
+// The name inside its layer of a tensor of one of `layers` layers.
+std::optional<std::string_view> NameInLayer(std::string_view name, int32_t layers) {
   if (!name.starts_with(kLayerPrefix)) return std::nullopt;
   name.remove_prefix(kLayerPrefix.size());
-  LayerTensor tensor;
+  int32_t layer = 0;
   const char* end = name.data() + name.size();
-  const auto number = std::from_chars(name.data(), end, tensor.layer);
+  const auto number = std::from_chars(name.data(), end, layer);
   if (number.ec != std::errc() || number.ptr == end || *number.ptr != '.') return std::nullopt;
-  tensor.name = name.substr(number.ptr + 1 - name.data());
-  return tensor;
+  if (layer < 0 || layer >= layers) return std::nullopt;
+  return name.substr(number.ptr + 1 - name.data());
 }
 
 // The names inside a layer that LoadWeights reads.
@@ -68,8 +63,7 @@ bool IsOwnPart(std::string_view name, int32_t layers) {
     if (name.starts_with(start)) return true;
   }
   if (name.find("lora_") != std::string_view::npos) return true;
-  const std::optional<LayerTensor> tensor = ParseLayerTensor(name);
-  return tensor && tensor->layer >= 0 && tensor->layer < layers;
+  return NameInLayer(name, layers).has_value();
 }
 
 int64_t Elements(const StoredTensor& tensor) {
@@ -123,9 +117,8 @@ absl::Status CheckUnread(const ModelConfig& config, OpenedCheckpoint* opened) {
   const std::unordered_set<std::string_view> layer_names = LayerNames(config);
   const auto is_read = [&](std::string_view name) {
     if (name == kEmbeddingName || name == kHeadName || name == kNormName) return true;
-    const std::optional<LayerTensor> tensor = ParseLayerTensor(name);
-    return tensor && tensor->layer >= 0 && tensor->layer < config.layers &&
-           layer_names.contains(tensor->name);
+    const std::optional<std::string_view> inside = NameInLayer(name, config.layers);
+    return inside && layer_names.contains(*inside);
   };
   Names quantized, own, ignored;
   for (const auto& [name, tensor] : opened->checkpoint.tensors()) {

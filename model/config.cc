@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "model/json_fields.h"
 #include "model/quantization.h"
 #include "model/rope_config.h"
@@ -18,8 +19,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr char kArchitectures[] =
-    "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM";
 constexpr int kMaxHeadDim = 256;
 
 // What a field that config.json leaves out is, where the families differ: as transformers 5's
@@ -37,6 +36,12 @@ constexpr FamilyDefaults kFamilies[] = {{"LlamaForCausalLM", 2048, 0, 0, 0, 2},
                                         {"Qwen2ForCausalLM", 32768, 32, 0, 4096, 0},
                                         {"Qwen3ForCausalLM", 32768, 32, 128, 4096, 0}};
 
+std::string Architectures() {
+  return absl::StrJoin(kFamilies, ", ", [](std::string* out, const FamilyDefaults& family) {
+    absl::StrAppend(out, family.architecture);
+  });
+}
+
 const FamilyDefaults* FindFamily(const std::string& architecture) {
   const auto it = std::find_if(
       std::begin(kFamilies), std::end(kFamilies),
@@ -47,7 +52,7 @@ const FamilyDefaults* FindFamily(const std::string& architecture) {
 std::string Architecture(Fields& fields) {
   const Json* list = fields.Find("architectures");
   if (list == nullptr || !list->is_array() || list->empty() || !list->front().is_string()) {
-    fields.Fail("architectures", absl::StrCat("names none; allowed: one of ", kArchitectures));
+    fields.Fail("architectures", absl::StrCat("names none; allowed: one of ", Architectures()));
     return "";
   }
   return list->front().get<std::string>();
@@ -193,7 +198,7 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
   config.architecture = Architecture(fields);
   if (!fields.status().ok()) return fields.status();
   const FamilyDefaults* family = FindFamily(config.architecture);
-  if (family == nullptr) fields.Unsupported("architecture", config.architecture, kArchitectures);
+  if (family == nullptr) fields.Unsupported("architecture", config.architecture, Architectures());
   if (!fields.status().ok()) return fields.status();
   if (absl::Status status = CheckNotQuantized(*json, model_dir); !status.ok()) return status;
   ReadFamily(fields, &config);

@@ -56,12 +56,18 @@ class UniqueKeys : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
-absl::StatusOr<Json> ReadJsonObject(const std::string& path) {
+std::optional<std::string> ReadText(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", path));
+  if (!file) return std::nullopt;
   std::ostringstream text;
   text << file.rdbuf();
-  Json json = Json::parse(text.str(), /*cb=*/nullptr, /*allow_exceptions=*/false);
+  return text.str();
+}
+
+absl::StatusOr<Json> ReadJsonObject(const std::string& path) {
+  const std::optional<std::string> text = ReadText(path);
+  if (!text) return absl::NotFoundError(absl::StrCat("cannot read ", path));
+  Json json = Json::parse(*text, /*cb=*/nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object"));
   }

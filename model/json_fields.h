@@ -4,8 +4,10 @@
 // Reads the JSON files of a checkpoint's folder. For the sources of model/ alone.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -14,6 +16,9 @@
 namespace specfabric::model {
 
 constexpr int32_t kMaxCount = 1 << 24;  // keeps every product of two counts within 64 bits
+
+// The bytes of a file; nothing where it cannot be opened.
+std::optional<std::string> ReadText(const std::string& path);
 
 // NotFound: no such file. InvalidArgument: not a JSON object. Where a key occurs twice the last one
 // counts, as in Python.

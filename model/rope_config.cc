@@ -100,10 +100,8 @@ absl::StatusOr<RopeConfig> ReadRope(Fields& top, int32_t positions, const std::s
   partial = fields.PositiveOr("partial_rotary_factor", partial);
   if (partial != 1.0) fields.Unsupported("partial_rotary_factor", absl::StrCat(partial), "1");
   rope.kind = ReadKind(fields);
-  if (!fields.status().ok() || rope.kind == RopeKind::kDefault) {
-    if (!fields.status().ok()) return fields.status();
-    return rope;
-  }
+  if (!fields.status().ok()) return fields.status();
+  if (rope.kind == RopeKind::kDefault) return rope;
 
   if (rope.kind == RopeKind::kLlama3 || rope.kind == RopeKind::kYarn) {
     // One beside the object wins, as it does in transformers.

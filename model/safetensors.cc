@@ -9,10 +9,8 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -168,10 +166,7 @@ absl::StatusOr<std::map<std::string, StoredTensor>> ReadHeader(const std::byte* 
 using ShardMap = std::map<std::string, std::string>;
 
 absl::StatusOr<ShardMap> ReadIndex(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  const absl::StatusOr<Json> index = ParseUniqueKeys(text.str());
+  const absl::StatusOr<Json> index = ParseUniqueKeys(ReadText(path).value_or(""));
   const auto error = [&](const std::string& what) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
   };

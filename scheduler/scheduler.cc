@@ -59,12 +59,12 @@ void Scheduler::Impl::End(base::SequenceId id, std::vector<Event>* events) {
 
 // After its part of a step; false if it is over, or has no round to start yet.
 bool Scheduler::Impl::GoesOn(Sequence* sequence, std::vector<Event>* events) {
-  if (sequence->not_finite) {
+  if (sequence->finish == FinishReason::kNotFinite) {
     blocks.Forget(sequence);
   } else {
     blocks.Publish(sequence);
   }
-  if (sequence->finished) {
+  if (sequence->finish) {
     End(sequence->request.id, events);
     return false;
   }
@@ -256,9 +256,8 @@ std::vector<Event> Scheduler::Commit(StepResult result, base::Nanos now) {
     if (sequence->first_token == 0 && !event.tokens.empty()) sequence->first_token = now;
     impl_->shares.Charge(sequence->request.tenant,
                          TenantShares::kOutputWeight * static_cast<int64_t>(event.tokens.size()));
-    sequence->finished = event.finish.has_value();
-    sequence->not_finite = event.finish == FinishReason::kNotFinite;
-    if (!sequence->finished && event.tokens.empty()) events.pop_back();
+    sequence->finish = event.finish;
+    if (!sequence->finish && event.tokens.empty()) events.pop_back();
     impl_->blocks.Prefetch(sequence);
     impl_->ready.push_back(sequence);
   }

@@ -36,12 +36,11 @@ struct Rank {
 struct Sequence {
   Phase phase = Phase::kWaiting;
   bool in_flight = false;
-  bool cancelled = false;   // while in flight: ends at the commit
-  bool finished = false;    // by the result that is being applied
-  bool not_finite = false;  // it finished with kNotFinite
-  bool guesses = false;     // there is a `draft`
-  bool answered = false;    // in this round, by a drafter
-  bool publishes = true;    // false: another content has the key of the next block
+  bool cancelled = false;              // while in flight: ends at the commit
+  std::optional<FinishReason> finish;  // by the result that is being applied
+  bool guesses = false;                // there is a `draft`
+  bool answered = false;               // in this round, by a drafter
+  bool publishes = true;               // false: another content has the key of the next block
   bool had_reply = false;
   bool prefilled_once = false;  // its first prefill has ended and was reported
   int32_t limit = 0;            // size of `committed` at which it ends

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cmath>
 
 #include "base/bfloat16.h"
 #include "base/exp.h"

@@ -135,17 +135,7 @@ int ChildWith(const TokenTree& tree, int node, base::TokenId token) {
 
 Accepted WalkCoupled(const TokenTree& tree, const std::vector<base::TokenId>& chosen) {
   assert(static_cast<int>(chosen.size()) == tree.size());
-  Accepted accepted;
-  int node = 0;
-  while (true) {
-    accepted.finite = chosen[node] >= 0;
-    if (!accepted.finite) return accepted;
-    accepted.tokens.push_back(chosen[node]);
-    const int child = ChildWith(tree, node, chosen[node]);
-    if (child < 0) return accepted;
-    accepted.path.push_back(child);
-    node = child;
-  }
+  return WalkChosen(tree, [&](int node) { return chosen[node]; });
 }
 
 }  // namespace specfabric::speculation

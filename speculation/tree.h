@@ -101,9 +101,24 @@ struct Accepted {
   bool finite = true;
 };
 
-// Coupled verification (verification.md section 1), given the target's own choice at every node:
-// descend while a child carries the choice, then emit the choice as the bonus token.
-// chosen: [tree.size()]; negative where the node's logits are not finite.
+// Coupled verification (verification.md section 1): descend while a child carries the target's own
+// choice, then emit the choice as the bonus token. choose(node): that choice, negative where the
+// node's logits are not finite; called for the nodes on the way alone.
+template <typename Choose>
+Accepted WalkChosen(const TokenTree& tree, Choose choose) {
+  Accepted accepted;
+  for (int node = 0;;) {
+    const base::TokenId token = choose(node);
+    accepted.finite = token >= 0;
+    if (!accepted.finite) return accepted;
+    accepted.tokens.push_back(token);
+    node = ChildWith(tree, node, token);
+    if (node < 0) return accepted;
+    accepted.path.push_back(node);
+  }
+}
+
+// The same, given the choice at every node: chosen: [tree.size()].
 Accepted WalkCoupled(const TokenTree& tree, const std::vector<base::TokenId>& chosen);
 
 }  // namespace specfabric::speculation

@@ -1,7 +1,6 @@
 #include "target/row_law.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/bfloat16.h"
 #include "base/check.h"

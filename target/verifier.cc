@@ -385,17 +385,8 @@ void RankVerifier::FinishRow(const StepPlan& plan, const RowTask& task, Verdict*
 
 speculation::Accepted RankVerifier::Walk(const StepPlan& plan, int32_t s,
                                          const speculation::TokenTree& tree) {
-  speculation::Accepted accepted;
-  int32_t node = 0;
-  for (;;) {
-    const base::TokenId token = Choose(plan, s, plan.sequences[s].first_logit + node);
-    accepted.finite = token != base::kNoToken;
-    if (!accepted.finite) return accepted;
-    accepted.tokens.push_back(token);
-    node = speculation::ChildWith(tree, node, token);
-    if (node < 0) return accepted;
-    accepted.path.push_back(node);
-  }
+  const int32_t first = plan.sequences[s].first_logit;
+  return speculation::WalkChosen(tree, [&](int node) { return Choose(plan, s, first + node); });
 }
 
 speculation::Accepted RankVerifier::Weigh(const StepPlan& plan, int32_t s,
@@ -429,7 +420,7 @@ absl::StatusOr<const schemas::DraftWeights*> RankVerifier::OnHost(
   if (!fetched.ok()) return fetched;
   // Looked at once more, since their sender may have been able to change them.
   auto opened = schemas::DraftWeights::Open(weights->shape(), {here, bytes});
-  if (!opened.ok()) return opened.status();
+  if (!opened.ok()) return nullptr;
   weights_here_ = *std::move(opened);
   return &weights_here_;
 }
@@ -439,14 +430,12 @@ absl::Status RankVerifier::FinishTree(const StepPlan& plan, int32_t s,
   const PlanSequence& sequence = plan.sequences[s];
   speculation::TokenTree tree = TreeOf(plan, sequence);
   const absl::StatusOr<const schemas::DraftWeights*> here = OnHost(weights);
-  const bool unsound = here.ok() && *here == nullptr && ReadsWeights(sequence);
-  if (absl::IsInvalidArgument(here.status()) || unsound) {
+  if (!here.ok()) return here.status();
+  if (*here == nullptr && ReadsWeights(sequence)) {
     tree = speculation::TokenTree::Root(tree.tokens[0]);  // nothing of it can be accepted
-  } else if (!here.ok()) {
-    return here.status();
   }
   speculation::Accepted accepted =
-      Weighs(sequence) ? Weigh(plan, s, tree, here.value_or(nullptr)) : Walk(plan, s, tree);
+      Weighs(sequence) ? Weigh(plan, s, tree, *here) : Walk(plan, s, tree);
   if (sequence.logprobs >= 0) {
     for (size_t i = 0; i < accepted.tokens.size(); ++i) {
       const int32_t node = i == 0 ? 0 : accepted.path[i - 1];

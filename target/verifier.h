@@ -97,7 +97,7 @@ class RankVerifier {
   void FinishRow(const scheduler::StepPlan& plan, const RowTask& task, Verdict* verdict);
   absl::Status FinishTree(const scheduler::StepPlan& plan, int32_t s,
                           const schemas::DraftWeights* weights, Verdict* verdict);
-  // The same weights where this thread can read them. InvalidArgument: they are no longer sound.
+  // The same weights where this thread can read them; null where they are no longer sound.
   absl::StatusOr<const schemas::DraftWeights*> OnHost(const schemas::DraftWeights* weights);
   // The coupled rule, a node at a time: rows beside the accepted path are not read.
   speculation::Accepted Walk(const scheduler::StepPlan& plan, int32_t s,
