@@ -165,6 +165,20 @@ TEST(LimitTest, WorkThatGrowsWithTheSquareOfTheMessagesEnds) {
   }
 }
 
+// A template that fails on arguments as objects is rendered once more, but not with another such
+// amount of work.
+TEST(LimitTest, WorkIsNotBegunAgainWithArgumentsAsText) {
+  const absl::Status status =
+      RenderTemplate(
+          "{% if messages[0].tool_calls[0].function.arguments is mapping %}"
+          "{% set ns = namespace(text='a' * 1000000) %}"
+          "{% for i in range(100000) %}{% set ns.text = ns.text ~ 'a' %}{% endfor %}{% endif %}",
+          R"([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}])")
+          .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("more text and lists than it may"));
+}
+
 TEST(LimitTest, ManyMessagesRender) {
   const std::string messages = Conversation(16384, 100);
   for (const char* source :

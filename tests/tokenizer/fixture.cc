@@ -54,25 +54,8 @@ Json LoadGolden(const std::string& name) {
   return Json::parse(file);
 }
 
-TempDir::TempDir() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "tokenizer_test.XXXXXX").string();
-  if (mkdtemp(pattern.data()) == nullptr) Die("cannot make " + pattern);
-  path_ = pattern;
-}
-
-TempDir::~TempDir() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-void TempDir::Write(const std::string& name, const std::string& content) const {
-  std::filesystem::create_directories(std::filesystem::path(path_ + "/" + name).parent_path());
-  std::ofstream file(path_ + "/" + name, std::ios::binary);
-  if (!(file << content)) Die("cannot write " + path_ + "/" + name);
-}
-
 void TempDir::CopyTokenizer(const std::string& fixture) const {
-  std::filesystem::copy_file(FixtureDir(fixture) + "/tokenizer.json", path_ + "/tokenizer.json");
+  std::filesystem::copy_file(FixtureDir(fixture) + "/tokenizer.json", File("tokenizer.json"));
 }
 
 std::unique_ptr<Tokenizer> LoadFrom(const TempDir& dir) {

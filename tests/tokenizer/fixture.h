@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "nlohmann/json.hpp"
+#include "tests/base/temp_dir.h"
 #include "tokenizer/tokenizer.h"
 
 namespace specfabric::tokenizer {
@@ -25,21 +26,10 @@ std::string FixtureDir(const std::string& name);
 std::unique_ptr<Tokenizer> LoadFixture(const std::string& name);
 Json LoadGolden(const std::string& name);
 
-// A new folder under the test's temporary directory, removed with the object.
-class TempDir {
+class TempDir : public base::TempDir {
  public:
-  TempDir();
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  ~TempDir();
-
-  const std::string& path() const { return path_; }
-  void Write(const std::string& name, const std::string& content) const;
   // Copies tokenizer.json from a fixture.
   void CopyTokenizer(const std::string& fixture) const;
-
- private:
-  std::string path_;
 };
 
 // LoadFixture for a folder of the test's own.

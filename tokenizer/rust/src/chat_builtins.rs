@@ -7,7 +7,7 @@ use std::fmt;
 
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
-use crate::jinja::{self, Args};
+use crate::jinja::{self, invalid, Args};
 use crate::python_json;
 
 pub fn environment() -> Environment<'static> {
@@ -39,7 +39,6 @@ fn raise_exception(message: String) -> Result<Value, Error> {
 
 /// `json.dumps` behind a filter.
 fn to_json(_state: &mut State, args: &[Value]) -> Result<Value, Error> {
-    let invalid = |message| Error::new(ErrorKind::InvalidOperation, message);
     let names = &["x", "ensure_ascii", "indent", "separators", "sort_keys"];
     let args = Args::new("tojson", args, names)?;
     let indent = match args.given(2) {
@@ -67,7 +66,6 @@ fn to_json(_state: &mut State, args: &[Value]) -> Result<Value, Error> {
 
 /// The local time in C's notation, which is also Python's.
 fn strftime_now(format: String) -> Result<String, Error> {
-    let invalid = |message| Error::new(ErrorKind::InvalidOperation, message);
     if format.is_empty() {
         return Ok(format);
     }

@@ -12,7 +12,7 @@ use crate::chat_builtins::{self, Raised};
 use crate::checkpoint::ChatTemplates;
 use crate::conversation::{self, Wishes};
 use crate::error::{Code, Error, Result};
-use crate::jinja::Program;
+use crate::jinja::{OutOfWork, Program};
 
 const DEFAULT_TEMPLATE: &str = "default";
 const TOOL_TEMPLATE: &str = "tool_use";
@@ -68,10 +68,14 @@ impl ChatTemplate {
 
         let mut context = self.context(variables, tools, add_generation_prompt);
         context.insert("messages".to_string(), conversation);
-        let rendered = self.run(program, &context);
-        let Err(error) = rendered else {
-            return rendered;
+        let failure = match self.run(program, &context) {
+            Ok(text) => return Ok(text),
+            Err(failure) => failure,
         };
+        let error = Error::invalid(render_message(&failure));
+        if causes(&failure).any(|cause| cause.is::<OutOfWork>()) {
+            return Err(error);
+        }
         // Some templates write the arguments of tool calls as the text that they take them for, and
         // fail on objects.
         let wishes = Wishes {
@@ -106,10 +110,12 @@ impl ChatTemplate {
         context
     }
 
-    fn run(&self, program: &Program, context: &Map<String, Json>) -> Result<String> {
-        program
-            .render(&self.environment, Value::from(Serde(context)))
-            .map_err(|error| Error::invalid(render_message(&error)))
+    fn run(
+        &self,
+        program: &Program,
+        context: &Map<String, Json>,
+    ) -> std::result::Result<String, minijinja::Error> {
+        program.render(&self.environment, Value::from(Serde(context)))
     }
 
     fn program(&self, with_tools: bool) -> Result<&Program> {
@@ -131,28 +137,30 @@ fn optional(what: &str, kind: &str, text: &str, is_kind: impl Fn(&Json) -> bool)
     if text.is_empty() {
         return Ok(Json::Null);
     }
-    conversation::parse(what, kind, text, |json| json.is_null() || is_kind(json))
+    let json = conversation::parse(what, text)?;
+    if !json.is_null() && !is_kind(&json) {
+        return Err(Error::invalid(format!("{what}: must be {kind} in JSON")));
+    }
+    Ok(json)
+}
+
+fn causes(error: &minijinja::Error) -> impl Iterator<Item = &(dyn StdError + 'static)> {
+    std::iter::successors(error.source(), |&cause| cause.source())
 }
 
 /// The error and what caused it, in one line.
 fn error_line(error: &minijinja::Error) -> String {
     let mut line = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
+    for cause in causes(error).filter(|cause| !cause.is::<OutOfWork>()) {
         line.push_str(&format!(": {cause}"));
-        source = cause.source();
     }
     line.replace('\n', " ")
 }
 
 /// One line for the client: what the template itself says, else what went wrong in it.
 fn render_message(error: &minijinja::Error) -> String {
-    let mut source = error.source();
-    while let Some(cause) = source {
-        if let Some(Raised(message)) = cause.downcast_ref::<Raised>() {
-            return format!("the chat template refused the messages: {message}");
-        }
-        source = cause.source();
+    match causes(error).find_map(|cause| cause.downcast_ref::<Raised>()) {
+        Some(Raised(message)) => format!("the chat template refused the messages: {message}"),
+        None => format!("the chat template failed: {}", error_line(error)),
     }
-    format!("the chat template failed: {}", error_line(error))
 }

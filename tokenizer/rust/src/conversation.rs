@@ -21,23 +21,14 @@ pub struct Wishes {
     pub arguments_as_text: bool,
 }
 
-pub fn parse(
-    what: &str,
-    kind: &str,
-    text: &str,
-    is_kind: impl Fn(&Value) -> bool,
-) -> Result<Value> {
-    let json: Value = serde_json::from_str(text)
-        .map_err(|error| Error::invalid(format!("{what}: not valid JSON: {error}")))?;
-    if !is_kind(&json) {
-        return Err(Error::invalid(format!("{what}: must be {kind} in JSON")));
-    }
-    Ok(json)
+pub fn parse(what: &str, text: &str) -> Result<Value> {
+    serde_json::from_str(text)
+        .map_err(|error| Error::invalid(format!("{what}: not valid JSON: {error}")))
 }
 
 /// The messages in the JSON text `messages`, made ready for a template.
 pub fn messages(messages: &str, wishes: Wishes) -> Result<Value> {
-    let Value::Array(messages) = parse("messages", "an array", messages, Value::is_array)? else {
+    let Value::Array(messages) = parse("messages", messages)? else {
         return Err(Error::invalid("messages: must be an array in JSON"));
     };
     if messages.is_empty() {
@@ -103,28 +94,26 @@ fn alias_reasoning(message: &mut Map<String, Value>) {
 }
 
 fn set_arguments(function: &mut Map<String, Value>, place: &str, as_text: bool) -> Result<()> {
-    let arguments = function.get("arguments");
-    let parsed = match arguments {
+    let arguments = match function.get("arguments") {
+        None | Some(Value::Null) if as_text => Value::from("{}"),
         None | Some(Value::Null) => Value::Object(Map::new()),
-        Some(Value::String(text)) if text.trim().is_empty() => Value::Object(Map::new()),
-        Some(Value::String(text)) => parsed_arguments(text, place)?,
+        Some(Value::String(text)) if !as_text => parsed_arguments(text, place)?,
         Some(_) => return Ok(()),
     };
-    if !as_text {
-        function.insert("arguments".to_string(), parsed);
-    } else if !matches!(arguments, Some(Value::String(_))) {
-        function.insert("arguments".to_string(), Value::from("{}"));
-    }
+    function.insert("arguments".to_string(), arguments);
     Ok(())
 }
 
 fn parsed_arguments(text: &str, place: &str) -> Result<Value> {
+    if text.trim().is_empty() {
+        return Ok(Value::Object(Map::new()));
+    }
     if depth(text) > MAX_ARGUMENT_DEPTH {
         return Err(Error::invalid(format!(
             "{place}: nested deeper than {MAX_ARGUMENT_DEPTH} levels"
         )));
     }
-    match parse(place, "a value", text, |_| true)? {
+    match parse(place, text)? {
         Value::Null => Ok(Value::Object(Map::new())),
         arguments => Ok(arguments),
     }

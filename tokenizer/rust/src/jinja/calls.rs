@@ -10,18 +10,14 @@ pub type Callable = fn(&mut State, &[Value]) -> Result<Value, Error>;
 /// A filter that takes its value as the first of its arguments.
 pub fn add_filter(environment: &mut Environment, name: &'static str, filter: Callable) {
     environment.add_filter(name, move |state: &mut State, args: Rest<ValueOrKwargs>| {
-        filter(state, &values(args))
+        filter(state, &args.into_values())
     });
 }
 
 pub fn add_function(environment: &mut Environment, name: &'static str, function: Callable) {
     environment.add_function(name, move |state: &mut State, args: Rest<ValueOrKwargs>| {
-        function(state, &values(args))
+        function(state, &args.into_values())
     });
-}
-
-fn values(args: Rest<ValueOrKwargs>) -> Vec<Value> {
-    args.0.into_iter().map(ValueOrKwargs::into_value).collect()
 }
 
 /// The positional arguments of a call and those by name.

@@ -6,7 +6,7 @@ use minijinja::{Environment, Error, State};
 
 use super::calls::{add_filter, add_function, Args};
 use super::methods::attribute;
-use super::objects::{is_dict, DictView};
+use super::objects::{is_dict, type_of_object, DictView};
 use super::operators::{are_ordered, charge, contains, order};
 use super::values::{invalid, pairs, to_text, type_name, undefined};
 
@@ -229,8 +229,5 @@ fn is_sequence(value: &Value) -> bool {
 
 fn is_callable(value: &Value) -> bool {
     let callable = ["BoxedFunction", "Macro", "BoundMethod", "Joiner"];
-    value.as_object().is_some_and(|object| {
-        let name = object.type_name().rsplit("::").next().unwrap_or_default();
-        callable.contains(&name)
-    })
+    type_of_object(value).is_some_and(|name| callable.contains(&name))
 }

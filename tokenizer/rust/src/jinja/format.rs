@@ -82,7 +82,8 @@ fn conversion<'a>(
     let mut rest = after;
     let mut name = None;
     if let Some(inner) = rest.strip_prefix('(') {
-        let close = closing_parenthesis(inner)?;
+        let close = closing(inner, '(', ')')
+            .ok_or_else(|| invalid("%: the name in the format is not closed"))?;
         name = Some(&inner[..close]);
         rest = &inner[close + 1..];
     }
@@ -129,19 +130,17 @@ fn conversion<'a>(
     Ok(&rest[kind.len_utf8()..])
 }
 
-fn closing_parenthesis(text: &str) -> Result<usize, Error> {
+/// Where what `text` begins in, within a pair of these, ends.
+fn closing(text: &str, open: char, close: char) -> Option<usize> {
     let mut depth = 1;
-    for (at, c) in text.char_indices() {
-        match c {
-            '(' => depth += 1,
-            ')' => depth -= 1,
-            _ => {}
+    text.char_indices().find_map(|(at, c)| {
+        if c == open {
+            depth += 1;
+        } else if c == close {
+            depth -= 1;
         }
-        if depth == 0 {
-            return Ok(at);
-        }
-    }
-    Err(invalid("%: the name in the format is not closed"))
+        (depth == 0).then_some(at)
+    })
 }
 
 /// A width or precision: digits, or `*` for one of the values.
@@ -232,7 +231,8 @@ impl Fields<'_> {
             if brace == "}" {
                 return Err(invalid("format: a } without its {"));
             }
-            let end = closing_brace(after)?;
+            let end =
+                closing(after, '{', '}').ok_or_else(|| invalid("format: a { without its }"))?;
             out.push_str(&self.field(&after[..end], nests)?);
             rest = &after[end + 1..];
         }
@@ -338,19 +338,4 @@ fn field_name_end(field: &str) -> usize {
         }
     }
     field.len()
-}
-
-fn closing_brace(text: &str) -> Result<usize, Error> {
-    let mut depth = 1;
-    for (at, c) in text.char_indices() {
-        match c {
-            '{' => depth += 1,
-            '}' => depth -= 1,
-            _ => {}
-        }
-        if depth == 0 {
-            return Ok(at);
-        }
-    }
-    Err(invalid("format: a { without its }"))
 }

@@ -22,7 +22,7 @@ pub struct Spec {
     pub width: usize,
     pub grouping: Option<char>,
     pub precision: Option<usize>,
-    /// The digits that an integer has at least, which `%` alone knows.
+    /// Of the `%` operator, where the precision of an integer is the digits it has at least.
     pub is_percent_style: bool,
 }
 

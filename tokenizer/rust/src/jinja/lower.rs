@@ -2,8 +2,8 @@
 //!
 //! MiniJinja evaluates operators itself and cannot be told another meaning for them, but it calls
 //! filters by name. Here `a % b` becomes `a` through a filter named "%", and so on for every
-//! operator in which Python differs; `operators` defines those filters. No template can spell their
-//! names, so they do not hide anything.
+//! operator in which Python differs; `operators` defines those filters. Their names are no
+//! identifiers, so they do not hide anything.
 
 use minijinja::machinery::{ast, Span};
 use minijinja::value::Value;

@@ -28,6 +28,7 @@ use lower::Lowering;
 
 pub use calls::{add_filter, Args};
 pub use objects::is_dict;
+pub use operators::OutOfWork;
 pub use values::{float, invalid, pairs, type_name, MAX_DEPTH};
 
 /// The name by which errors speak of the template.

@@ -23,13 +23,14 @@ pub fn register(environment: &mut Environment) {
 
 /// A mapping as Python has it, not one of Jinja's objects with attributes.
 pub fn is_dict(value: &Value) -> bool {
-    let Some(object) = value.as_object() else {
-        return false;
-    };
-    let is_engine_object = ["Namespace", "Loop", "Module", "Macro"]
-        .iter()
-        .any(|name| object.type_name().ends_with(&format!("::{name}")));
-    value.kind() == ValueKind::Map && !is_engine_object
+    let engine_types = ["Namespace", "Loop", "Module", "Macro"];
+    value.kind() == ValueKind::Map
+        && type_of_object(value).is_some_and(|name| !engine_types.contains(&name))
+}
+
+/// The name of the Rust type behind an object, by which MiniJinja's own are known.
+pub fn type_of_object(value: &Value) -> Option<&'static str> {
+    value.as_object()?.type_name().rsplit("::").next()
 }
 
 /// What `dict.items`, `keys` and `values` return.

@@ -1,6 +1,7 @@
 //! Python's operators, as filters that `lower` puts in place of MiniJinja's.
 
 use std::cmp::Ordering;
+use std::fmt;
 
 use minijinja::value::{Tuple, Value, ValueKind};
 use minijinja::{Environment, Error, State};
@@ -21,6 +22,18 @@ const MAX_REPEATED_BYTES: usize = 100_000_000;
 
 struct Work(u64);
 
+/// The cause of the error that ends a rendering which has done all the work it may do.
+#[derive(Debug)]
+pub struct OutOfWork;
+
+impl fmt::Display for OutOfWork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("out of work")
+    }
+}
+
+impl std::error::Error for OutOfWork {}
+
 /// Counts `bytes` of text against what this rendering may do.
 pub fn charge(state: &mut State, bytes: usize) -> Result<(), Error> {
     let work = state.get_or_insert_extension(Work(0));
@@ -28,7 +41,8 @@ pub fn charge(state: &mut State, bytes: usize) -> Result<(), Error> {
     if work.0 > MAX_WORK {
         return Err(invalid(
             "the template goes through more text and lists than it may for one request",
-        ));
+        )
+        .with_source(OutOfWork));
     }
     Ok(())
 }

@@ -123,12 +123,9 @@ fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error
     Ok(())
 }
 
-/// Loops and namespaces are maps to MiniJinja, and print themselves.
+/// Loops are maps to MiniJinja, and print themselves.
 fn is_plain_map(value: &Value) -> bool {
-    let Some(object) = value.as_object() else {
-        return false;
-    };
-    !matches!(object.type_name().rsplit("::").next(), Some("Loop"))
+    super::objects::type_of_object(value).is_some_and(|name| name != "Loop")
 }
 
 fn write_items(out: &mut String, value: &Value, open: char, depth: usize) -> Result<usize, Error> {
