@@ -1,6 +1,5 @@
 #include "app/admin_server.h"
 
-#include <array>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -10,8 +9,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/base/log_capture.h"
 #include "tests/base/no_descriptors.h"
+#include "tests/base/rest_without_descriptors.h"
 #include "tests/gateway/http_client.h"
 
 namespace specfabric::app {
@@ -19,7 +18,6 @@ namespace {
 
 using gateway::HttpClient;
 using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 class AdminServerTest : public ::testing::Test {
  protected:
@@ -78,21 +76,7 @@ TEST_F(AdminServerTest, AnswersThatItIsUnavailableWhileThereIsNothingToTell) {
 
 TEST_F(AdminServerTest, NoDescriptorForAClientTakesNoCpuAndIsLoggedOnce) {
   if (!base::kRunsWithoutDescriptors) GTEST_SKIP() << "UBSan needs descriptors of its own";
-  const base::LogCapture log;
-  const std::array<base::LateClient, 3> waiting;
-  {
-    const base::NoDescriptors none;
-    for (const base::LateClient& one : waiting) {
-      ASSERT_TRUE(one.Connect(server_->listen_address()));
-    }
-    EXPECT_LT(base::CpuSecondsOfASecond(), base::kIdleCpuSeconds);
-  }
-  for (const base::LateClient& one : waiting) {
-    EXPECT_THAT(one.Ask("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
-  }
-  EXPECT_EQ(log.Count("cannot accept connections on " + server_->listen_address()), 1)
-      << log.text();
-  EXPECT_EQ(log.Count("Too many open files"), 1) << log.text();
+  base::ExpectRestWithoutDescriptors(server_->listen_address());
 }
 
 TEST_F(AdminServerTest, RefusesTheRest) {

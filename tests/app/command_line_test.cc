@@ -11,6 +11,7 @@
 #include "gflags/gflags.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/base/temp_dir.h"
 
 DEFINE_string(draft_model, "", "");
 DEFINE_string(drafts, "", "");
@@ -44,11 +45,11 @@ class CommandLineTest : public ::testing::Test {
   }
   // A flag file of these lines.
   std::string File(const std::string& lines) {
-    const std::string path = absl::StrCat(::testing::TempDir(), "/flags_", getpid());
-    std::ofstream(path) << lines;
-    return path;
+    folder_.Write("flags", lines);
+    return folder_.File("flags");
   }
 
+  const base::TempDir folder_;
   gflags::FlagSaver saver_;
 };
 

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/base/temp_dir.h"
 
 namespace specfabric::app {
 namespace {
@@ -26,21 +27,15 @@ const ClusterAddresses kAdmin = {{"127.0.0.1:1"}, {"127.0.0.1:2", "[::1]:3"}, {}
 // A user's run directory that nobody else uses.
 class LocalClustersTest : public ::testing::Test {
  protected:
-  LocalClustersTest() : runtime_(absl::StrCat(::testing::TempDir(), "/runtime_", getpid())) {
-    std::filesystem::create_directories(runtime_);
-    setenv("XDG_RUNTIME_DIR", runtime_.c_str(), 1);
-  }
-  ~LocalClustersTest() override {
-    unsetenv("XDG_RUNTIME_DIR");
-    std::filesystem::remove_all(runtime_);
-  }
-  std::string directory() const { return runtime_ + "/specfabric"; }
+  LocalClustersTest() { setenv("XDG_RUNTIME_DIR", runtime_.path().c_str(), 1); }
+  ~LocalClustersTest() override { unsetenv("XDG_RUNTIME_DIR"); }
+  std::string directory() const { return runtime_.File("specfabric"); }
   std::string OwnFile() const { return absl::StrCat(directory(), "/up-", getpid(), ".json"); }
   void Plant(const std::string& name, const std::string& text) const {
     std::ofstream(absl::StrCat(directory(), "/", name)) << text;
   }
 
-  const std::string runtime_;
+  const base::TempDir runtime_;
 };
 
 mode_t ModeOf(const std::string& path) {
@@ -105,8 +100,8 @@ TEST_F(LocalClustersTest, ADirectoryThatOthersMayWriteToIsNotBelieved) {
 }
 
 TEST_F(LocalClustersTest, ALinkIsNoDirectoryOfOurs) {
-  std::filesystem::create_directory(runtime_ + "/elsewhere");
-  std::filesystem::create_symlink(runtime_ + "/elsewhere", directory());
+  std::filesystem::create_directory(runtime_.File("elsewhere"));
+  std::filesystem::create_symlink(runtime_.File("elsewhere"), directory());
   EXPECT_TRUE(
       absl::IsFailedPrecondition(LocalClusterFile::Write("127.0.0.1:8000", kAdmin).status()));
 }
@@ -115,10 +110,10 @@ TEST_F(LocalClustersTest, WithoutARuntimeDirectoryItIsInTheTemporaryOne) {
   setenv("XDG_RUNTIME_DIR", "/nowhere", 1);
   const char* before = std::getenv("TMPDIR");
   const std::string kept = before == nullptr ? "" : before;
-  setenv("TMPDIR", runtime_.c_str(), 1);
+  setenv("TMPDIR", runtime_.path().c_str(), 1);
   const auto file = LocalClusterFile::Write("127.0.0.1:8000", kAdmin);
   ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_EQ(ModeOf(absl::StrCat(runtime_, "/specfabric-", geteuid())), 0700u);
+  EXPECT_EQ(ModeOf(runtime_.File(absl::StrCat("specfabric-", geteuid()))), 0700u);
   EXPECT_EQ(LocalClusters().size(), 1u);
   if (before == nullptr) {
     unsetenv("TMPDIR");

@@ -475,18 +475,31 @@ def make_proposing(source: Path, folder: Path, token: int, like: int) -> Path:
     return _make_untied(source, folder, repeat)
 
 
+def changed(
+    source: Path,
+    folder: Path,
+    config: Callable[[dict[str, Any]], None] = lambda _: None,
+    tensors: Callable[[dict[str, torch.Tensor]], None] = lambda _: None,
+) -> Path:
+    """A copy of the one-file checkpoint `source` whose config.json and tensors were changed."""
+    make_broken(source, folder, config)
+    weights = load_file(folder / "model.safetensors")
+    tensors(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
 def _make_untied(
     source: Path, folder: Path, change: Callable[[dict[str, torch.Tensor]], None]
 ) -> Path:
     def untie(config: dict[str, Any]) -> None:
         config["tie_word_embeddings"] = False
 
-    make_broken(source, folder, untie)
-    weights = load_file(source / "model.safetensors")
-    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
-    change(weights)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
+    def with_a_head(weights: dict[str, torch.Tensor]) -> None:
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+        change(weights)
+
+    return changed(source, folder, untie, with_a_head)
 
 
 def _letter_of(byte: int) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 import installed
-from cluster import BINARY, DRAFT, TARGET, Cluster, start_cluster
+from cluster import TARGET, Cluster, assert_built, start_cluster, wait_until
+from exposition import value_of
 
 # Clients put it into paths, file names and look-ups at a hub, so that it has what names there have.
 MODEL = "Org/My-Model"
@@ -16,10 +19,7 @@ MODEL = "Org/My-Model"
 
 @pytest.fixture(scope="session", autouse=True)
 def _built() -> None:
-    """Nothing here can run without the program and the demo models."""
-    assert BINARY.is_file(), f"{BINARY} is not built: run scripts/build"
-    for model in (TARGET, DRAFT):
-        assert (model / "config.json").is_file(), f"{model} holds no checkpoint"
+    assert_built()
 
 
 @pytest.fixture(scope="session")
@@ -44,6 +44,24 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         (snapshot / name).symlink_to(TARGET / name)
     return home
+
+
+@pytest.fixture
+def cancelled(served: Cluster) -> Callable[[], AbstractContextManager[None]]:
+    """A context within which one client leaves: behind it its work is seen to have ended."""
+
+    @contextlib.contextmanager
+    def context() -> Iterator[None]:
+        name = "specfabric_gateway_client_disconnects_total"
+        before = value_of(served.gateway.listen, name)
+        yield
+        wait_until(lambda: value_of(served.gateway.listen, name) == before + 1, "it is cancelled")
+        wait_until(
+            lambda: value_of(served.targets[0].admin, "specfabric_target_running_sequences") == 0,
+            "the target has stopped",
+        )
+
+    return context
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

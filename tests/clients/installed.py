@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 import subprocess
@@ -12,23 +11,17 @@ from pathlib import Path
 
 import pytest
 
+import setup_script
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # What the tests of this run met: name to version, or to why there is none.
 _met: dict[str, str] = {}
 
 
-@functools.cache
-def _clients_dir() -> Path:
-    told = subprocess.run(
-        [ROOT / "scripts" / "setup", "--print-clients-dir"], check=True, capture_output=True
-    )
-    return Path(told.stdout.decode().strip())
-
-
 def client_dir(name: str) -> Path:
     """The folder of an installed client. Skips the test where it is not installed."""
-    folder = _clients_dir() / name
+    folder = setup_script.folder("clients") / name
     if not (folder / ".specfabric-client").is_file():
         _met[name] = "not installed, its tests are skipped: run scripts/setup --clients"
         pytest.skip(f"{name}: {_met[name]}")

@@ -34,6 +34,13 @@ START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 
 
+def assert_built() -> None:
+    """Nothing here can run without the program and the demo models."""
+    assert BINARY.is_file(), f"{BINARY} is not built: run scripts/build"
+    for model in (TARGET, DRAFT):
+        assert (model / "config.json").is_file(), f"{model} holds no checkpoint"
+
+
 def free_port() -> int:
     """A port that was free a moment ago, on the loopback interface.
 

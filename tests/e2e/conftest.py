@@ -8,15 +8,12 @@ from pathlib import Path
 import pytest
 
 import make
-from cluster import BINARY, DRAFT, TARGET, Cluster, start_cluster
+from cluster import Cluster, assert_built, start_cluster
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _built() -> None:
-    """Nothing here can run without the program and the demo models."""
-    assert BINARY.is_file(), f"{BINARY} is not built: run scripts/build"
-    for model in (TARGET, DRAFT):
-        assert (model / "config.json").is_file(), f"{model} holds no checkpoint"
+    assert_built()
 
 
 @pytest.fixture(scope="session")

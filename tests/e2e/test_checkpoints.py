@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,34 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import make
-from cluster import Cluster, free_address, start_cluster
+from cluster import free_address, start_cluster
 from test_bad_input import draft_arguments, refusal, target_arguments
-from test_logits import TOP, check_scores, random_prompts, reference
+from test_logits import check_scores, random_prompts, reference, scores
 
 Tensors = dict[str, torch.Tensor]
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 QUERY = "model.layers.0.self_attn.q_proj."
-
-
-def changed(
-    source: Path,
-    folder: Path,
-    config: Callable[[dict[str, Any]], None] = lambda _: None,
-    tensors: Callable[[Tensors], None] = lambda _: None,
-) -> Path:
-    """A copy of the one-file checkpoint `source` whose config.json and tensors were changed."""
-    make.make_broken(source, folder, config)
-    weights = load_file(folder / "model.safetensors")
-    tensors(weights)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
-
-
-def scores(cluster: Cluster, prompts: list[list[int]]) -> list[dict[str, Any]]:
-    answer = cluster.complete(prompt=prompts, echo=True, logprobs=TOP, max_tokens=0, temperature=0)
-    choices = sorted(answer["choices"], key=lambda choice: choice["index"])
-    assert len(choices) == len(prompts)
-    return [choice["logprobs"] for choice in choices]
 
 
 def check_served(
@@ -83,7 +61,7 @@ def test_tied_with_a_head_of_its_own(checkpoints: Path, tmp_path: Path) -> None:
         embedding = tensors[EMBEDDING]
         tensors[HEAD] = torch.randn(embedding.shape, generator=generator) * 0.2
 
-    folder = changed(checkpoints / name, tmp_path / "head", tensors=add_head)
+    folder = make.changed(checkpoints / name, tmp_path / "head", tensors=add_head)
     prompts = prompts_for(name)
     plain, own = reference(checkpoints / name, prompts[:1]), reference(folder, prompts[:1])
     assert (plain[0] - own[0]).abs().max() > 1, "transformers would not use the head"
@@ -97,7 +75,7 @@ def test_tied_with_the_same_head(checkpoints: Path, tmp_path: Path) -> None:
     def add_head(tensors: Tensors) -> None:
         tensors[HEAD] = tensors[EMBEDDING].clone()
 
-    folder = changed(checkpoints / name, tmp_path / "head", tensors=add_head)
+    folder = make.changed(checkpoints / name, tmp_path / "head", tensors=add_head)
     log = check_served(folder, tmp_path / "up.log", prompts_for(name), like=checkpoints / name)
     assert HEAD not in log
 
@@ -108,13 +86,13 @@ def test_tied_with_the_head_alone(checkpoints: Path, tmp_path: Path) -> None:
     def move(tensors: Tensors) -> None:
         tensors[HEAD] = tensors.pop(EMBEDDING)
 
-    folder = changed(checkpoints / name, tmp_path / "head", tensors=move)
+    folder = make.changed(checkpoints / name, tmp_path / "head", tensors=move)
     check_served(folder, tmp_path / "up.log", prompts_for(name))
 
 
 def test_not_tied_without_a_head(checkpoints: Path, tmp_path: Path) -> None:
     """transformers would draw one at random."""
-    folder = changed(
+    folder = make.changed(
         checkpoints / "llama-plain", tmp_path / "headless", tensors=lambda t: t.pop(HEAD)
     )
     line = refusal(target_arguments(folder))
@@ -180,7 +158,7 @@ def test_absent_fields_are_the_architectures_defaults(tmp_path: Path) -> None:
         for key in config.keys() - kept:
             del config[key]
 
-    folder = changed(full, tmp_path / "bare", leave_out)
+    folder = make.changed(full, tmp_path / "bare", leave_out)
     prompts = random_prompts("defaults", 300)
     check_served(folder, tmp_path / "up.log", prompts, context=131072, extra=["--kv_blocks=2000"])
 
@@ -212,7 +190,7 @@ def test_yarn_as_model_cards_add_it(tmp_path: Path) -> None:
             "original_max_position_embeddings": make.CONTEXT,
         }
 
-    folder = changed(plain, tmp_path / "yarn", add_yarn)
+    folder = make.changed(plain, tmp_path / "yarn", add_yarn)
     prompts = [*random_prompts("yarn", 300), list(range(2, 300)) * 2]
     assert len(prompts[-1]) > 2 * make.CONTEXT
     context = 4 * make.CONTEXT
@@ -234,7 +212,7 @@ def test_windows_as_long_as_the_context(checkpoints: Path, tmp_path: Path) -> No
     def add_window(config: dict[str, Any]) -> None:
         config["sliding_window"] = 100
 
-    folder = changed(checkpoints / name, tmp_path / "window", add_window)
+    folder = make.changed(checkpoints / name, tmp_path / "window", add_window)
     for arguments in [target_arguments(folder), draft_arguments(folder)]:
         for limit in [[], ["--max_context=101"]]:
             line = refusal([*arguments, *limit])
@@ -261,7 +239,7 @@ def test_quantized_checkpoints_are_refused(method: str, checkpoints: Path, tmp_p
     def add(config: dict[str, Any]) -> None:
         config["quantization_config"] = QUANTIZED[method]
 
-    folder = changed(checkpoints / "llama-plain", tmp_path / "quantized", add)
+    folder = make.changed(checkpoints / "llama-plain", tmp_path / "quantized", add)
     for arguments in [target_arguments(folder), draft_arguments(folder)]:
         line = refusal(arguments)
         assert "quantization_config" in line and method in line and "BF16" in line
@@ -286,7 +264,7 @@ def test_tensors_that_would_matter_are_refused(
     def add(tensors: Tensors) -> None:
         tensors[name] = torch.full((4,), 0.5)
 
-    folder = changed(checkpoints / "llama-plain", tmp_path / "more", tensors=add)
+    folder = make.changed(checkpoints / "llama-plain", tmp_path / "more", tensors=add)
     assert name in refusal(target_arguments(folder))
 
 
@@ -297,7 +275,7 @@ def test_a_cluster_is_refused_as_a_whole(checkpoints: Path, tmp_path: Path) -> N
     def add(tensors: Tensors) -> None:
         tensors[QUERY + "weight_scale"] = torch.ones(4)
 
-    scaled = changed(plain, tmp_path / "scaled", tensors=add)
+    scaled = make.changed(plain, tmp_path / "scaled", tensors=add)
     for model, draft in [(scaled, plain), (plain, scaled)]:
         arguments = ["up", f"--model={model}", f"--draft_model={draft}"]
         line = refusal([*arguments, f"--listen={free_address()}"])
@@ -308,7 +286,7 @@ def test_float8_weights_are_refused(checkpoints: Path, tmp_path: Path) -> None:
     def convert(tensors: Tensors) -> None:
         tensors[QUERY + "weight"] = tensors[QUERY + "weight"].to(torch.float8_e4m3fn)
 
-    folder = changed(checkpoints / "llama-plain", tmp_path / "float8", tensors=convert)
+    folder = make.changed(checkpoints / "llama-plain", tmp_path / "float8", tensors=convert)
     line = refusal(target_arguments(folder))
     assert QUERY + "weight" in line and "F8_E4M3" in line and "BF16" in line
 
@@ -322,7 +300,7 @@ def test_tensors_that_do_not_matter_are_ignored(checkpoints: Path, tmp_path: Pat
         tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
         tensors[QUERY + "bias"] = torch.zeros(64)
 
-    folder = changed(checkpoints / name, tmp_path / "more", tensors=add)
+    folder = make.changed(checkpoints / name, tmp_path / "more", tensors=add)
     log = check_served(folder, tmp_path / "up.log", prompts_for(name), like=checkpoints / name)
     assert log.count("are not part of the model and ignored") == 1
     assert "3 tensors, the first 'model.layers.0.self_attn.q_proj.bias'" in log

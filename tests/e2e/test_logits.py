@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 import make
-from cluster import run, start_cluster, up_arguments
+from cluster import Cluster, run, start_cluster, up_arguments
 
 TOLERANCE = 1e-4
 TOP = 5
@@ -53,6 +54,14 @@ def check_scores(scores: dict, prompt: list[int], expected: torch.Tensor) -> Non
         assert len(top) >= TOP
 
 
+def scores(cluster: Cluster, prompts: list[list[int]]) -> list[dict[str, Any]]:
+    """The `logprobs` of every prompt, in order."""
+    answer = cluster.complete(prompt=prompts, echo=True, logprobs=TOP, max_tokens=0, temperature=0)
+    choices = sorted(answer["choices"], key=lambda choice: choice["index"])
+    assert len(choices) == len(prompts)
+    return [choice["logprobs"] for choice in choices]
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("name", make.SHAPES)
 def test_log_probabilities_equal_transformers(
@@ -68,13 +77,8 @@ def test_log_probabilities_equal_transformers(
     with start_cluster(
         tmp_path / "up.log", checkpoint, None, tensor_parallel=ranks, drafts=0
     ) as cluster:
-        answer = cluster.complete(
-            prompt=prompts, echo=True, logprobs=TOP, max_tokens=0, temperature=0
-        )
-        choices = sorted(answer["choices"], key=lambda choice: choice["index"])
-        assert len(choices) == len(prompts)
-        for choice, prompt, wanted in zip(choices, prompts, expected, strict=True):
-            check_scores(choice["logprobs"], prompt, wanted)
+        for found, prompt, wanted in zip(scores(cluster, prompts), prompts, expected, strict=True):
+            check_scores(found, prompt, wanted)
 
 
 def check_refusal(checkpoint: Path, ranks: int) -> None:

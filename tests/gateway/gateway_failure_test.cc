@@ -1,6 +1,5 @@
 // What the gateway does when clients, targets or itself go away.
 
-#include <array>
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,8 +7,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/base/log_capture.h"
 #include "tests/base/no_descriptors.h"
+#include "tests/base/rest_without_descriptors.h"
 #include "tests/gateway/gateway_fixture.h"
 
 namespace specfabric::gateway {
@@ -311,22 +310,7 @@ TEST_F(GatewayFailureTest, NoDescriptorForAClientTakesNoCpuAndIsLoggedOnce) {
   if (!base::kRunsWithoutDescriptors) GTEST_SKIP() << "UBSan needs descriptors of its own";
   AddTarget();
   StartGateway();
-  const base::LogCapture log;
-  const std::array<base::LateClient, 3> waiting;
-  {
-    const base::NoDescriptors none;
-    for (const base::LateClient& one : waiting) {
-      ASSERT_TRUE(one.Connect(gateway_->listen_address()));
-    }
-    EXPECT_LT(base::CpuSecondsOfASecond(), base::kIdleCpuSeconds);
-  }
-  for (const base::LateClient& one : waiting) {
-    EXPECT_THAT(one.Ask("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"),
-                ::testing::StartsWith("HTTP/1.1 200 "));
-  }
-  EXPECT_EQ(log.Count("cannot accept connections on " + gateway_->listen_address()), 1)
-      << log.text();
-  EXPECT_EQ(log.Count("Too many open files"), 1) << log.text();
+  base::ExpectRestWithoutDescriptors(gateway_->listen_address());
 }
 
 TEST_F(GatewayFailureTest, APortInUse) {

@@ -1,14 +1,12 @@
 #include "gateway/sampling_defaults.h"
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/base/temp_dir.h"
 
 namespace specfabric::gateway {
 namespace {
@@ -17,23 +15,16 @@ using ::testing::HasSubstr;
 
 class SamplingDefaultsTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = ::testing::TempDir() + "/sampling_defaults_XXXXXX";
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   absl::StatusOr<SamplingDefaults> Read(const std::string& text) {
-    std::ofstream(folder_ + "/generation_config.json") << text;
-    return ReadSamplingDefaults(folder_);
+    folder_.Write("generation_config.json", text);
+    return ReadSamplingDefaults(folder_.path());
   }
 
-  std::string folder_;
+  const base::TempDir folder_;
 };
 
 TEST_F(SamplingDefaultsTest, WithoutAFileThereAreNone) {
-  EXPECT_EQ(ReadSamplingDefaults(folder_).value(), SamplingDefaults());
+  EXPECT_EQ(ReadSamplingDefaults(folder_.path()).value(), SamplingDefaults());
 }
 
 TEST_F(SamplingDefaultsTest, WhatTheFileSays) {

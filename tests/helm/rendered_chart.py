@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+import setup_script
+
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "specfabric"
 PROFILES = sorted(path.stem for path in (CHART / "profiles").glob("*.yaml"))
@@ -19,15 +21,7 @@ SECRET = {"joinSecret": {"value": "not-a-secret-but-the-same-each-time"}}
 Document = dict[str, Any]
 
 
-def deploy_dir() -> Path:
-    """Where `scripts/setup --deploy` puts its programs."""
-    told = subprocess.run(
-        [ROOT / "scripts" / "setup", "--print-deploy-dir"], check=True, capture_output=True
-    )
-    return Path(told.stdout.decode().strip())
-
-
-TOOLS = deploy_dir()
+TOOLS = setup_script.folder("deploy")  # where `scripts/setup --deploy` puts its programs
 
 
 def profile(name: str) -> Path:

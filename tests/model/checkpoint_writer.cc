@@ -38,17 +38,6 @@ Json ConfigJson(const ModelConfig& c) {
 
 }  // namespace
 
-TempDir::TempDir() {
-  std::string name = (std::filesystem::temp_directory_path() / "specfabric-XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) std::abort();
-  path_ = name;
-}
-
-TempDir::~TempDir() {
-  std::error_code error;
-  std::filesystem::remove_all(path_, error);
-}
-
 void WriteFile(const std::string& path, const std::string& content) {
   std::ofstream(path, std::ios::binary).write(content.data(), content.size());
 }

@@ -4,27 +4,15 @@
 // Writes small random checkpoints for tests and benchmarks.
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "model/config.h"
+#include "tests/base/temp_dir.h"
 
 namespace specfabric::model {
 
-// A new empty folder under the system's temporary one; removed with its contents on destruction.
-class TempDir {
- public:
-  TempDir();
-  ~TempDir();
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  std::string path() const { return path_.string(); }
-  std::string File(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
+using base::TempDir;
 
 void WriteFile(const std::string& path, const std::string& content);
 std::string ReadFile(const std::string& path);

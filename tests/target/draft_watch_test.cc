@@ -1,14 +1,11 @@
 #include "target/draft_watch.h"
 
-#include <memory>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "spdlog/sinks/ostream_sink.h"
-#include "spdlog/spdlog.h"
+#include "tests/base/log_capture.h"
 
 namespace specfabric::target {
 namespace {
@@ -21,12 +18,7 @@ constexpr base::Nanos kWarn = 50 * kMillisecond;
 
 class DraftWatchTest : public ::testing::Test {
  protected:
-  DraftWatchTest() : before_(spdlog::default_logger()) {
-    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
-        "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log_)));
-    watch_.Up(1, "a:1", "small");
-  }
-  ~DraftWatchTest() override { spdlog::set_default_logger(before_); }
+  DraftWatchTest() { watch_.Up(1, "a:1", "small"); }
 
   // A second later, at this latency.
   void See(base::Nanos latency) {
@@ -36,15 +28,9 @@ class DraftWatchTest : public ::testing::Test {
     state.latency = latency;
     watch_.Update({state}, now_);
   }
-  int Lines(const std::string& what) const {
-    int count = 0;
-    const std::string log = log_.str();
-    for (size_t at = log.find(what); at != std::string::npos; at = log.find(what, at + 1)) ++count;
-    return count;
-  }
+  int Lines(const std::string& what) const { return log_.Count(what); }
 
-  std::shared_ptr<spdlog::logger> before_;
-  std::ostringstream log_;
+  base::LogCapture log_;
   metrics::Registry registry_;
   metrics::DraftRouteMetrics metrics_{registry_};
   DraftWatch watch_{kWarn, &metrics_};
@@ -114,7 +100,7 @@ TEST_F(DraftWatchTest, ZeroNeverWarns) {
   state.id = 1;
   state.latency = base::kSecond;
   watch.Update({state}, 1);
-  EXPECT_EQ(log_.str(), "");
+  EXPECT_EQ(log_.text(), "");
 }
 
 TEST_F(DraftWatchTest, ShowsWhatItWasToldLastOnceItIsDue) {

@@ -1,7 +1,6 @@
 // Who gets in: fabrics with and without the join secret, and strangers.
 
 #include <algorithm>
-#include <sstream>
 #include <thread>
 
 #include "gmock/gmock.h"

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 import plain_http
+import setup_script
 from cluster import STOP_SECONDS, free_address, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,10 +23,7 @@ RULES = ROOT / "helm" / "specfabric" / "rules"
 RULE_FILES = [RULES / "recording.yaml", RULES / "alerts.yaml"]
 DASHBOARDS = sorted((ROOT / "helm" / "specfabric" / "dashboards").glob("*.json"))
 RUNBOOKS = ROOT / "docs" / "runbooks"
-_DEPLOY = subprocess.run(
-    [ROOT / "scripts" / "setup", "--print-deploy-dir"], capture_output=True, text=True, check=True
-)
-PROGRAMS = Path(os.environ.get("SPECFABRIC_DEPLOY_DIR", _DEPLOY.stdout.strip()))
+PROGRAMS = Path(os.environ.get("SPECFABRIC_DEPLOY_DIR", setup_script.folder("deploy")))
 
 
 def program(name: str) -> str:
