@@ -61,7 +61,7 @@ absl::StatusOr<Pipe> OpenPipe() {
 }
 
 // A pipe that holds `text`, which is far shorter than a pipe may hold, and nothing more.
-absl::StatusOr<Fd> PipeHolding(const std::string& text) {
+absl::StatusOr<Fd> PipeContaining(const std::string& text) {
   auto pipe = OpenPipe();
   if (!pipe.ok()) return pipe.status();
   if (write(pipe->write.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
@@ -123,7 +123,7 @@ absl::StatusOr<Child> StartChild(const std::string& role, const std::vector<std:
                                  const std::string& secret, base::Nanos timeout) {
   auto ready_pipe = OpenPipe();
   if (!ready_pipe.ok()) return ready_pipe.status();
-  auto secret_pipe = PipeHolding(secret);
+  auto secret_pipe = PipeContaining(secret);
   if (!secret_pipe.ok()) return secret_pipe.status();
   auto pid = Spawn(role, args, ready_pipe->write.get(), secret_pipe->get());
   if (!pid.ok()) return pid.status();

@@ -25,11 +25,13 @@ DEFINE_string(gateways, "", "status: admin addresses host:port,... of gateways")
 DEFINE_string(
     tree, "best:24:4:12",
     "shape of draft trees: widths by depth such as 1,1,3,1,1, or best:NODES[:CHILDREN[:DEPTH]]");
-DEFINE_string(coupling, "coupled",
-              "how guesses are accepted: coupled, rejection, traversal (all lossless) or typical "
-              "(lossy)");
-DEFINE_string(request_couplings, "",
-              "couplings that a request may ask for besides --coupling, comma-separated");
+DEFINE_string(
+    verification, "coupled",
+    "how draft tokens are accepted: coupled, rejection, traversal (all lossless) or typical "
+    "(lossy)");
+DEFINE_string(
+    request_verification, "",
+    "verification methods that a request may ask for besides --verification, comma-separated");
 DEFINE_string(
     ahead, "likeliest",
     "what a draft runs while the target verifies: likeliest, geometric or uniform (fan-outs "
@@ -55,7 +57,7 @@ DEFINE_string(prompt, "", "the prompt; - reads it from standard input");
 DEFINE_string(prompt_ids, "", "the prompt as token ids, comma-separated, instead of --prompt");
 DEFINE_string(
     inject_faults, "",
-    "mistreat what this process sends, for tests and demos: "
+    "fault injection into what this process sends, for tests and demos: "
     "drop=.01,duplicate=.02,reorder=.1,corrupt=.001,delay=5ms:.1,seed=7 (any of these). A "
     "draft's faults cost speed and never text, so up and generate apply them to their "
     "drafts alone; a gateway or target given them loses and falsifies text");
@@ -95,10 +97,11 @@ DEFINE_int32(
     "status without addresses: the `specfabric up` to show, by its pid; 0: the newest that "
     "this user runs on this machine");
 DEFINE_int32(ready_fd, -1, "descriptor for one JSON line with the bound addresses once ready");
-DEFINE_double(typical_epsilon, .09, "typical: a guess of at least this probability is accepted");
+DEFINE_double(typical_epsilon, .09,
+              "typical: a draft token of at least this probability is accepted");
 DEFINE_double(typical_delta, .3,
               "typical: or of at least this times exp(-entropy), if that is less");
-DEFINE_double(acceptance, .7, "mean chance of a first guess, its parent being right");
+DEFINE_double(acceptance, .7, "mean chance of a first draft token, its parent being right");
 DEFINE_double(sibling_acceptance, .4, "share of what is left that each further sibling takes");
 DEFINE_double(acceptance_spread, .25, "by how much the chance varies from position to position");
 DEFINE_double(step_fixed_us, 300, "of a target's step: launching, planning, collectives");
@@ -111,13 +114,13 @@ DEFINE_double(round_trip_us, 20, "between target and draft");
 DEFINE_double(session_ttl_seconds, 300, "idle draft sessions are dropped after this");
 DEFINE_string(
     speculation, "goodput",
-    "how much is guessed: goodput (what is expected to yield most tokens a second, nothing "
+    "how much is drafted: goodput (what is expected to yield most tokens a second, nothing "
     "included) or always (the whole tree, in every round, and all wait for it)");
-DEFINE_string(lookup, "on",
-              "on: guess what followed where the end of the text stood before in it, a draft "
+DEFINE_string(ngram_lookup, "on",
+              "on: propose what followed where the end of the text stood before in it, a draft "
               "without a model; verified where that pays. off: do not");
 DEFINE_string(drafter_choice, "hedge",
-              "which draft model guesses, where the pool has several: hedge (by their trees' "
+              "which draft model proposes, where the pool has several: hedge (by their trees' "
               "agreement with the text, all being asked now and then), ucb1, thompson (by the "
               "chosen one's rounds alone) or fixed (the first to join)");
 DEFINE_double(max_draft_wait_ms, 50, "longest wait for a draft before a round goes on plainly");
@@ -167,8 +170,8 @@ DEFINE_bool(cuda_graphs, false,
             "passes of up to 256 rows are captured as CUDA graphs and launched as one");
 DEFINE_bool(flash_attention, false,
             "attention by FlashInfer's kernels: in bfloat16, of heads of 64 and 128");
-DEFINE_bool(gpu_weights, false,
-            "drafts' weights are made, sent, received and verified by in GPU memory");
+DEFINE_bool(gpu_draft_probs, false,
+            "draft probabilities stay in GPU memory: made, sent, received and verified there");
 DEFINE_bool(
     peer_sums, false,
     "GPUs that reach each other's memory add a small step's parts up by themselves, not by NCCL");
@@ -209,12 +212,12 @@ const std::vector<Group>& Groups() {
       {"process", {"listen", "admin_listen", "ready_fd", "drain_timeout_seconds"}},
       {"model",
        {"model", "device", "dtype", "threads", "kv_blocks", "block_size", "max_context",
-        "batch_invariant", "cuda_graphs", "flash_attention", "gpu_weights", "peer_sums",
+        "batch_invariant", "cuda_graphs", "flash_attention", "gpu_draft_probs", "peer_sums",
         "reference_kernels"}},
       {"target",
-       {"tensor_parallel", "pipeline_stages", "drafts", "coupling", "request_couplings",
+       {"tensor_parallel", "pipeline_stages", "drafts", "verification", "request_verification",
         "draft_rows", "typical_epsilon", "typical_delta", "max_sequences", "max_step_tokens",
-        "max_queue", "speculation", "lookup", "drafter_choice", "draft_router",
+        "max_queue", "speculation", "ngram_lookup", "drafter_choice", "draft_router",
         "draft_latency_warn", "max_draft_wait_ms", "step_timeout_seconds", "served_model_name"}},
       {"group", {"group_processes", "group_listen", "group_timeout_seconds"}},
       {"rank", {"join", "model", "threads", "admin_listen", "ready_fd"}},
@@ -260,7 +263,7 @@ const std::vector<Role>& Roles() {
        "hold some ranks of a target's group on another machine",
        {"rank", "fabric", "every role"}},
       {"draft",
-       "guess token trees for targets",
+       "propose token trees to targets",
        {"draft", "model", "process", "fabric", "traces", "every role"}},
       {"generate",
        "answer one prompt with a target (and drafts) inside this process",

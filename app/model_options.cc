@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "app/flag_checks.h"
 #include "app/flags.h"
-#include "model/checkpoint_tensors.h"
-#include "model/config.h"
+#include "model/checkpoint/checkpoint_tensors.h"
+#include "model/checkpoint/config.h"
 #include "spdlog/spdlog.h"
 #include "transport/address.h"
 
@@ -113,9 +113,9 @@ absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
   if (*device == model::DeviceKind::kCpu && FLAGS_cuda_graphs) {
     return absl::InvalidArgumentError("--cuda_graphs=true with --device=cpu: graphs are GPUs'");
   }
-  if (*device == model::DeviceKind::kCpu && FLAGS_gpu_weights) {
+  if (*device == model::DeviceKind::kCpu && FLAGS_gpu_draft_probs) {
     return absl::InvalidArgumentError(
-        "--gpu_weights=true with --device=cpu: the weights lie in GPUs' memory");
+        "--gpu_draft_probs=true with --device=cpu: draft probabilities lie in GPU memory");
   }
   if (FLAGS_flash_attention) {
     if (absl::Status fits = CheckFlashAttention(*device, *dtype); !fits.ok()) return fits;

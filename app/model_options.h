@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "model/config.h"
+#include "model/checkpoint/config.h"
 #include "model/rank_model.h"
 #include "target/group_leader.h"
 

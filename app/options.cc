@@ -14,9 +14,9 @@
 #include "app/join_secret.h"
 #include "app/model_options.h"
 #include "base/status.h"
-#include "speculation/coupling.h"
 #include "speculation/drafter_choice.h"
 #include "speculation/growth.h"
+#include "speculation/verification_method.h"
 #include "tokenizer/fingerprint.h"
 #include "transport/address.h"
 
@@ -204,14 +204,15 @@ absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
         InRange("step_timeout_seconds", FLAGS_step_timeout_seconds, 1.0, 86400.0)}) {
     if (!status.ok()) return status;
   }
-  auto coupling = speculation::ParseCoupling(FLAGS_coupling);
-  if (!coupling.ok()) return Flag("coupling", FLAGS_coupling, coupling.status());
-  uint32_t couplings = 1u << static_cast<int>(*coupling);
+  auto verification = speculation::ParseVerificationMethod(FLAGS_verification);
+  if (!verification.ok()) return Flag("verification", FLAGS_verification, verification.status());
+  uint32_t verification_methods = 1u << static_cast<int>(*verification);
   for (absl::string_view name :
-       absl::StrSplit(FLAGS_request_couplings, ',', absl::SkipWhitespace())) {
-    auto other = speculation::ParseCoupling({name.data(), name.size()});
-    if (!other.ok()) return Flag("request_couplings", FLAGS_request_couplings, other.status());
-    couplings |= 1u << static_cast<int>(*other);
+       absl::StrSplit(FLAGS_request_verification, ',', absl::SkipWhitespace())) {
+    auto other = speculation::ParseVerificationMethod({name.data(), name.size()});
+    if (!other.ok())
+      return Flag("request_verification", FLAGS_request_verification, other.status());
+    verification_methods |= 1u << static_cast<int>(*other);
   }
   auto fabric = FabricFlags();
   if (!fabric.ok()) return fabric.status();
@@ -240,11 +241,11 @@ absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
   const auto warn = Duration("draft_latency_warn", FLAGS_draft_latency_warn);
   if (!warn.ok()) return warn.status();
   options.draft_latency_warn = *warn;
-  if (FLAGS_lookup != "on" && FLAGS_lookup != "off") {
+  if (FLAGS_ngram_lookup != "on" && FLAGS_ngram_lookup != "off") {
     return absl::InvalidArgumentError(
-        absl::StrCat("--lookup=", FLAGS_lookup, ": allowed are on and off"));
+        absl::StrCat("--ngram_lookup=", FLAGS_ngram_lookup, ": allowed are on and off"));
   }
-  options.scheduler.lookup = FLAGS_lookup == "on";
+  options.scheduler.ngram_lookup = FLAGS_ngram_lookup == "on";
   auto choice = DrafterChoiceFlag();
   if (!choice.ok()) return choice.status();
   options.drafter_choice.policy = *choice;
@@ -255,15 +256,15 @@ absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
   options.tokenizer_fingerprint = TokenizerFingerprint(FLAGS_model);
   options.fabric = *std::move(fabric);
   options.step_timeout = FromSeconds(FLAGS_step_timeout_seconds);
-  options.coupling = *coupling;
-  options.couplings = couplings;
-  const bool weighs = (couplings & speculation::kWeighingCouplings) != 0;
-  options.weights_rows = weighs ? FLAGS_draft_rows : 0;
-  options.gpu_weights = FLAGS_gpu_weights;
-  if (const int ranks = options.ranks.shape().ranks(); FLAGS_gpu_weights && ranks > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--gpu_weights=true with ", ranks,
-                     " ranks: several bring whole rows to the host, where the weights are read"));
+  options.verification = *verification;
+  options.verification_methods = verification_methods;
+  const bool uses_draft_probs = (verification_methods & speculation::kMethodsUsingDraftProbs) != 0;
+  options.draft_probs_rows = uses_draft_probs ? FLAGS_draft_rows : 0;
+  options.gpu_draft_probs = FLAGS_gpu_draft_probs;
+  if (const int ranks = options.ranks.shape().ranks(); FLAGS_gpu_draft_probs && ranks > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--gpu_draft_probs=true with ", ranks,
+        " ranks: several bring whole rows to the host, where draft probabilities are read"));
   }
   return options;
 }
@@ -288,7 +289,7 @@ absl::StatusOr<target::RankServiceOptions> RankServiceFlags() {
 absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model_dir) {
   for (absl::Status status :
        {InRange("max_sessions", FLAGS_max_sessions, 1, 1 << 16),
-        InRange("ahead_nodes", FLAGS_ahead_nodes, 1, draft::GuessCache::kSlots - 1),
+        InRange("ahead_nodes", FLAGS_ahead_nodes, 1, draft::SpeculationCache::kSlots - 1),
         InRange("ahead_rows", FLAGS_ahead_rows, 1, 4096),
         InRange("draft_top_n", FLAGS_draft_top_n, 0, 1 << 24),
         InRange("session_ttl_seconds", FLAGS_session_ttl_seconds, 0.1, 1e7)}) {
@@ -301,7 +302,7 @@ absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model
   if (sampled->widths.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--sampled_tree=", FLAGS_sampled_tree,
-        ": a tree whose guesses are drawn by chance has a shape that chance does not change; "
+        ": a tree whose draft tokens are drawn by chance has a shape that chance does not change; "
         "allowed are children for each depth, as in \"2,2,1\""));
   }
   auto draw = speculation::ParseSiblingDraw(FLAGS_sampled_draw);
@@ -326,7 +327,7 @@ absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model
   options.engine.sampled_growth = *std::move(sampled);
   options.engine.sampled_draw = *draw;
   options.engine.top_n = FLAGS_draft_top_n;
-  options.gpu_weights = FLAGS_gpu_weights;
+  options.gpu_draft_probs = FLAGS_gpu_draft_probs;
   options.engine.max_step_tokens = FLAGS_max_step_tokens;
   options.engine.sessions.max_sessions = FLAGS_max_sessions;
   options.engine.sessions.context = FLAGS_max_context;

@@ -123,9 +123,11 @@ absl::StatusOr<Answer> Ask(link::Link* link, Inbox* inbox, const schemas::Submit
 }
 
 // docs/exactness.md.
-const char* Exactness(schemas::Coupling coupling) {
-  if (!schemas::Lossless(coupling)) return "none";
-  return coupling == schemas::Coupling::kCoupled && FLAGS_batch_invariant ? "token" : "law";
+const char* Exactness(schemas::VerificationMethod verification) {
+  if (!schemas::Lossless(verification)) return "none";
+  return verification == schemas::VerificationMethod::kCoupled && FLAGS_batch_invariant
+             ? "token"
+             : "distribution";
 }
 
 nlohmann::json Json(const std::optional<double>& figure) {
@@ -149,11 +151,11 @@ void Print(const Answer& answer, size_t prompt_tokens) {
         {"drafted", answer.last.drafted},
         {"accepted", answer.last.accepted},
         {"accepted_per_position", answer.last.accepted_at},
-        {"coupling", schemas::Name(answer.last.coupling)},
+        {"verification", schemas::Name(answer.last.verification)},
         {"seconds", seconds},
         {"first_token_seconds", Json(first)},
         {"decode_tokens_per_second", Json(rate)},
-        {"exactness", Exactness(answer.last.coupling)}};
+        {"exactness", Exactness(answer.last.verification)}};
     std::puts(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
     return;
   }
@@ -161,7 +163,7 @@ void Print(const Answer& answer, size_t prompt_tokens) {
   if (rate) absl::StrAppendFormat(&figures, ", %.1f tokens/s", *rate);
   if (first) absl::StrAppendFormat(&figures, ", first after %.1f ms", 1e3 * *first);
   std::fprintf(stderr, "\n[%s; %s: %d rounds, %d drafted, %d accepted]\n", figures.c_str(),
-               schemas::Name(answer.last.coupling), answer.last.rounds, answer.last.drafted,
+               schemas::Name(answer.last.verification), answer.last.rounds, answer.last.drafted,
                answer.last.accepted);
 }
 
@@ -245,7 +247,7 @@ absl::Status ConnectClient(LocalCluster* cluster) {
 }  // namespace
 
 absl::Status RunGenerate() {
-  // Only what goes wrong is worth a line between the answer's.
+  // Only what goes wrong gets a line between the answer's.
   if (FLAGS_log_level == "info") spdlog::set_level(spdlog::level::warn);
   auto sampling = SamplingOptions();
   if (!sampling.ok()) return sampling.status();

@@ -239,8 +239,9 @@ absl::Status RunTarget() {
   AdminPages pages;
   pages.live = [target] { return target->Liveness(); };
   pages.ready = [target] { return target->ready(); };
-  pages.pages["/debug/status"] = AboutPage(
-      {{"listen", target->listen_address()}, {"coupling", speculation::Name(options->coupling)}});
+  pages.pages["/debug/status"] =
+      AboutPage({{"listen", target->listen_address()},
+                 {"verification", speculation::Name(options->verification)}});
   const ShownPages shown(ports->admin.get(), std::move(pages));
   ReportReady("target", target->listen_address(), AddressOf(ports->admin));
   spdlog::info("draining on {}", WaitForSignal());

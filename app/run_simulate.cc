@@ -14,9 +14,9 @@
 #include "app/flags.h"
 #include "app/options.h"
 #include "app/roles.h"
-#include "draft/guess_cache.h"
+#include "draft/speculation_cache.h"
 #include "nlohmann/json.hpp"
-#include "scheduler/simulator.h"
+#include "scheduler/simulation/simulator.h"
 
 namespace specfabric::app {
 
@@ -66,7 +66,7 @@ absl::Status CheckLimits() {
            {"max_step_tokens", static_cast<double>(FLAGS_max_step_tokens), 64, 65536},
            {"max_sessions", static_cast<double>(FLAGS_max_sessions), 1, 65536},
            {"ahead_nodes", static_cast<double>(FLAGS_ahead_nodes), 1,
-            draft::GuessCache::kSlots - 1},
+            draft::SpeculationCache::kSlots - 1},
            {"ahead_rows", static_cast<double>(FLAGS_ahead_rows), 1, 4096},
            {"kv_blocks", static_cast<double>(FLAGS_kv_blocks), 0, 1 << 26},
            {"block_size", static_cast<double>(FLAGS_block_size), 1, 256}}) {

@@ -84,12 +84,12 @@ absl::Status RunStatus() {
   const auto addresses = AddressFlags();
   if (!addresses.ok()) return addresses.status();
   const bool live = !FLAGS_once && isatty(STDOUT_FILENO) == 1;
-  ClusterLook before = LookAt(*addresses, kTimeout);
+  ClusterSnapshot before = TakeSnapshot(*addresses, kTimeout);
   ClusterView view = MakeView(nullptr, before);
   if (live && !FLAGS_json) Print(view, /*over=*/true);
   do {
     if (WaitForSignal(kInterval).has_value()) return absl::OkStatus();
-    ClusterLook now = LookAt(*addresses, kTimeout);
+    ClusterSnapshot now = TakeSnapshot(*addresses, kTimeout);
     view = MakeView(&before, now);
     Print(view, live && !FLAGS_json);
     before = std::move(now);

@@ -71,7 +71,7 @@ std::vector<std::string> ModelArgs(const std::string& model) {
           absl::StrCat("--batch_invariant=", FLAGS_batch_invariant ? "true" : "false"),
           absl::StrCat("--cuda_graphs=", FLAGS_cuda_graphs ? "true" : "false"),
           absl::StrCat("--flash_attention=", FLAGS_flash_attention ? "true" : "false"),
-          absl::StrCat("--gpu_weights=", FLAGS_gpu_weights ? "true" : "false"),
+          absl::StrCat("--gpu_draft_probs=", FLAGS_gpu_draft_probs ? "true" : "false"),
           absl::StrCat("--peer_sums=", FLAGS_peer_sums ? "true" : "false"),
           absl::StrCat("--reference_kernels=", FLAGS_reference_kernels ? "true" : "false"),
           "--admin_listen=127.0.0.1:0"};
@@ -99,8 +99,8 @@ std::vector<std::string> TargetArgs(const std::vector<std::string>& drafts) {
   args.push_back(absl::StrCat("--tensor_parallel=", FLAGS_tensor_parallel));
   args.push_back(absl::StrCat("--pipeline_stages=", FLAGS_pipeline_stages));
   args.push_back(absl::StrCat("--kv_blocks=", FLAGS_kv_blocks));
-  args.push_back(absl::StrCat("--coupling=", FLAGS_coupling));
-  args.push_back(absl::StrCat("--request_couplings=", FLAGS_request_couplings));
+  args.push_back(absl::StrCat("--verification=", FLAGS_verification));
+  args.push_back(absl::StrCat("--request_verification=", FLAGS_request_verification));
   args.push_back(absl::StrCat("--draft_rows=", FLAGS_draft_rows));
   args.push_back(absl::StrCat("--typical_epsilon=", FLAGS_typical_epsilon));
   args.push_back(absl::StrCat("--typical_delta=", FLAGS_typical_delta));
@@ -109,7 +109,7 @@ std::vector<std::string> TargetArgs(const std::vector<std::string>& drafts) {
   args.push_back(absl::StrCat("--speculation=", FLAGS_speculation));
   args.push_back(absl::StrCat("--draft_router=", FLAGS_draft_router));
   args.push_back(absl::StrCat("--draft_latency_warn=", FLAGS_draft_latency_warn));
-  args.push_back(absl::StrCat("--lookup=", FLAGS_lookup));
+  args.push_back(absl::StrCat("--ngram_lookup=", FLAGS_ngram_lookup));
   args.push_back(absl::StrCat("--drafter_choice=", FLAGS_drafter_choice));
   args.push_back(absl::StrCat("--max_draft_wait_ms=", FLAGS_max_draft_wait_ms));
   args.push_back(absl::StrCat("--step_timeout_seconds=", FLAGS_step_timeout_seconds));

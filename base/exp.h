@@ -32,7 +32,7 @@ SPECFABRIC_HOST_DEVICE inline ExpScale ScaleFor(float temperature) {
 // exp((logit - reference) / T) in float32: 1 where they are equal, 0 below 2^-125, and 0 for what
 // is no number. Relative error: below 2^-23, beside what rounding logit - reference does. No
 // number anyone can use above 2^125, or where the logit is +inf.
-SPECFABRIC_HOST_DEVICE SPECFABRIC_ALWAYS_INLINE float ExpWeight(float logit, float reference,
+SPECFABRIC_HOST_DEVICE SPECFABRIC_ALWAYS_INLINE float ScaledExp(float logit, float reference,
                                                                 ExpScale scale) {
   // 2^y = 2^n 2^f with n whole and |f| <= 1/2. Adding 1.5 * 2^23 rounds to n and leaves it in the
   // low bits. The polynomial (2^f - 1) / f of degree 5 was fitted to the least maximum relative

@@ -23,15 +23,16 @@ struct LogitBias {
 //   logit  = logit > 0 ? logit / repetition_penalty : logit * repetition_penalty,
 //            if the token is in the prompt or in the output
 //   logit -= n * frequency_penalty, and presence_penalty once if n > 0.
-// The barred ids cannot be chosen (the lowest float32) as any of the first min_tokens output
-// tokens.
+// The suppressed token ids cannot be chosen (the lowest float32) as any of the first min_tokens
+// output tokens.
 struct LogitRules {
   float presence_penalty = 0.0f;     // in [-2, 2]
   float frequency_penalty = 0.0f;    // in [-2, 2]
   float repetition_penalty = 1.0f;   // above 0; 1 changes nothing
   std::vector<LogitBias> bias = {};  // ascending ids
   int32_t min_tokens = 0;
-  std::vector<TokenId> barred_ids = {};  // end tokens and stop ids; needed where min_tokens > 0
+  std::vector<TokenId> suppressed_token_ids =
+      {};  // end tokens and stop ids; needed where min_tokens > 0
 
   bool operator==(const LogitRules&) const = default;
   // Whether the text so far matters, and whether the prompt is a part of it.
@@ -41,9 +42,11 @@ struct LogitRules {
   bool counts_prompt() const { return repetition_penalty != 1.0f; }
   // Whether the logits of the output token after `output_size` others are changed.
   bool ChangeAt(int32_t output_size) const {
-    return penalises() || !bias.empty() || BarAt(output_size);
+    return penalises() || !bias.empty() || SuppressesAt(output_size);
   }
-  bool BarAt(int32_t output_size) const { return output_size < min_tokens && !barred_ids.empty(); }
+  bool SuppressesAt(int32_t output_size) const {
+    return output_size < min_tokens && !suppressed_token_ids.empty();
+  }
 };
 
 }  // namespace specfabric::base

@@ -2,7 +2,7 @@
 #define SPECFABRIC_BASE_RANDOM_H_
 
 // Bits from the operating system, for what must differ between processes and restarts
-// (incarnations, seeds that nobody gave). Everything reproducible uses base/philox.h.
+// (incarnations, seeds that nobody gave). Everything reproducible uses sampling/philox.h.
 
 #include <cstdint>
 #include <random>

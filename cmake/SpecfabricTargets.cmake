@@ -63,7 +63,7 @@ endfunction()
 set(SPECFABRIC_TEST_ENVIRONMENT "")
 if(SPECFABRIC_SANITIZE)
   list(APPEND SPECFABRIC_TEST_ENVIRONMENT
-       "GTEST_FILTER=-LawTest.*:CoupledLawTest.*:SampledLawTest.*:TreeVerifierLawTest.*:OracleTest.*")
+       "GTEST_FILTER=-DistributionTest.*:CoupledDistributionTest.*:SampledDistributionTest.*:TreeVerifierDistributionTest.*:OracleTest.*")
 endif()
 if(CMAKE_CROSSCOMPILING_EMULATOR)  # minutes of arithmetic that other tests do part of
   list(APPEND SPECFABRIC_TEST_ENVIRONMENT "GTEST_FILTER=-*OverTheWholeRange")

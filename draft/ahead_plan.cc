@@ -24,18 +24,20 @@ absl::StatusOr<AheadPolicy> ParseAheadPolicy(std::string_view text) {
   if (text == "uniform") return AheadPolicy::kUniform;
   return absl::InvalidArgumentError(
       absl::StrCat("\"", std::string(text),
-                   "\" is no way to guess ahead; allowed: likeliest, geometric, uniform, off"));
+                   "\" is no way to draft ahead; allowed: likeliest, geometric, uniform, off"));
 }
 
-void AheadPlan::Start(const AheadOptions& options, const GuessCache& guesses, double acceptance) {
+void AheadPlan::Start(const AheadOptions& options, const SpeculationCache& speculation_cache,
+                      double acceptance) {
   Stop();
   if (options.policy == AheadPolicy::kOff) return;
   options_ = options;
   left_ = options.nodes;
   least_key_ = std::log(options.least_chance);
   int32_t levels = 0;
-  for (int node = 0; node < guesses.size(); ++node) {
-    if (guesses.sent(node)) levels = std::max(levels, speculation::DepthOf(guesses.tree(), node));
+  for (int node = 0; node < speculation_cache.size(); ++node) {
+    if (speculation_cache.sent(node))
+      levels = std::max(levels, speculation::DepthOf(speculation_cache.tree(), node));
   }
   // Half is for next roots, the rest for what is below them.
   if (options.policy == AheadPolicy::kGeometric) {
@@ -43,7 +45,7 @@ void AheadPlan::Start(const AheadOptions& options, const GuessCache& guesses, do
   } else if (options.policy == AheadPolicy::kUniform) {
     quotas_ = speculation::UniformFanOut(levels, options.nodes / 2);
   }
-  for (int node = 0; node < guesses.size(); ++node) Offer(guesses, node);
+  for (int node = 0; node < speculation_cache.size(); ++node) Offer(speculation_cache, node);
 }
 
 void AheadPlan::Stop() {
@@ -59,24 +61,24 @@ AheadNode AheadPlan::Take() {
   return node;
 }
 
-void AheadPlan::OnRun(const GuessCache& guesses, int node) {
-  if (left_ > 0) Offer(guesses, node);
+void AheadPlan::OnRun(const SpeculationCache& speculation_cache, int node) {
+  if (left_ > 0) Offer(speculation_cache, node);
 }
 
-int32_t* AheadPlan::Quota(const GuessCache& guesses, int node) {
-  if (quotas_.empty() || !guesses.sent(node)) return nullptr;
-  return &quotas_[speculation::DepthOf(guesses.tree(), node)];
+int32_t* AheadPlan::Quota(const SpeculationCache& speculation_cache, int node) {
+  if (quotas_.empty() || !speculation_cache.sent(node)) return nullptr;
+  return &quotas_[speculation::DepthOf(speculation_cache.tree(), node)];
 }
 
 // The children of the node that were not run.
-void AheadPlan::Offer(const GuessCache& guesses, int node) {
-  int32_t* quota = Quota(guesses, node);
-  for (const Candidate& candidate : guesses.candidates(node)) {
-    const int child = guesses.Child(node, candidate.scored.token);
-    if (child >= 0 && guesses.run(child)) continue;
-    float key = guesses.path(node) + candidate.logprob;
+void AheadPlan::Offer(const SpeculationCache& speculation_cache, int node) {
+  int32_t* quota = Quota(speculation_cache, node);
+  for (const Candidate& candidate : speculation_cache.candidates(node)) {
+    const int child = speculation_cache.Child(node, candidate.scored.token);
+    if (child >= 0 && speculation_cache.run(child)) continue;
+    float key = speculation_cache.path(node) + candidate.logprob;
     // A guess that was sent but not run is no next root, unless the target trims it.
-    if (quota != nullptr && (child < 0 || !guesses.sent(child))) {
+    if (quota != nullptr && (child < 0 || !speculation_cache.sent(child))) {
       if (*quota == 0) continue;
       --*quota;
       key += kFirst;

@@ -4,7 +4,7 @@
 // Which nodes a draft runs ahead of the outcome, while the target verifies the tree it was sent:
 // those likeliest to be needed by the next one. A node is needed if its whole path is accepted or
 // chosen, so the most likely one under the calibrated chances is next; fan-outs give every number
-// of accepted guesses its share of next roots first. Owned by the session; pure.
+// of accepted draft tokens its share of next roots first. Owned by the session; pure.
 
 #include <cstdint>
 #include <optional>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "draft/guess_cache.h"
+#include "draft/speculation_cache.h"
 
 namespace specfabric::draft {
 
@@ -25,8 +25,8 @@ struct AheadOptions {
   AheadPolicy policy = AheadPolicy::kLikeliest;
   int32_t nodes = 200;          // run ahead between two commits of a sequence, at most
   int32_t rows = 4;             // of one pass, or one for each sequence that goes ahead
-  float least_chance = 0.003f;  // of being needed, below which a node is not worth a row
-  double falloff = 1.0;         // of the fan-outs: how missing falls with the number of guesses
+  float least_chance = 0.003f;  // of being needed, below which a node gets no row
+  double falloff = 1.0;         // of the fan-outs: how missing falls with the number of candidates
 };
 
 // A node to be run: the child of `parent` with this token.
@@ -40,24 +40,25 @@ struct AheadNode {
 class AheadPlan {
  public:
   // A tree was sent. acceptance: of a guess, as seen lately; for the geometric fan-out.
-  void Start(const AheadOptions& options, const GuessCache& guesses, double acceptance);
+  void Start(const AheadOptions& options, const SpeculationCache& speculation_cache,
+             double acceptance);
   void Stop();
 
   bool any() const { return !heap_.empty(); }
   float best() const { return heap_.front().key; }
   AheadNode Take();
   // The node was run, and has its candidates.
-  void OnRun(const GuessCache& guesses, int node);
+  void OnRun(const SpeculationCache& speculation_cache, int node);
 
  private:
-  void Offer(const GuessCache& guesses, int node);
+  void Offer(const SpeculationCache& speculation_cache, int node);
   void Push(const AheadNode& node);
-  int32_t* Quota(const GuessCache& guesses, int node);
+  int32_t* Quota(const SpeculationCache& speculation_cache, int node);
 
   AheadOptions options_;
   float least_key_ = 0;
   int32_t left_ = 0;             // nodes that may still be run
-  std::vector<int32_t> quotas_;  // of next roots, by accepted guesses; empty: none
+  std::vector<int32_t> quotas_;  // of next roots, by accepted draft tokens; empty: none
   std::vector<AheadNode> heap_;  // the best in front
 };
 

@@ -34,9 +34,9 @@ DraftEngine::DraftEngine(const DraftEngineOptions& options, std::unique_ptr<mode
       noise_(NoiseBytes(options.sessions, model_->config().vocabulary),
              model_->config().vocabulary) {}
 
-size_t DraftEngine::WeightsSlotBytes(const DraftEngineOptions& options, int32_t vocabulary) {
+size_t DraftEngine::DraftProbsSlotBytes(const DraftEngineOptions& options, int32_t vocabulary) {
   const int32_t rows = options.sampled_growth.MaxNodesWithChildren();
-  return schemas::ShapeFor(rows, vocabulary, options.top_n).bytes();
+  return speculation::ShapeFor(rows, vocabulary, options.top_n).bytes();
 }
 
 DraftReply DraftEngine::ReplyTo(const DraftRequest& request, DraftStatus status) const {
@@ -47,7 +47,7 @@ DraftReply DraftEngine::ReplyTo(const DraftRequest& request, DraftStatus status)
   reply.request_id = request.request_id;
   reply.status = status;
   reply.free_sessions = sessions_.free_sessions(request.target_incarnation);
-  reply.sampling_tag = schemas::SamplingTag(request.coupling, request.sampling);
+  reply.sampling_tag = schemas::SamplingTag(request.verification, request.sampling);
   return reply;
 }
 
@@ -68,21 +68,22 @@ void DraftEngine::LearnFrom(const DraftRequest& request) {
   const Session* session = sessions_.Find(
       {.target_incarnation = request.target_incarnation, .sequence = request.sequence});
   if (session == nullptr || session->length() != request.base_length) return;
-  const GuessCache& guesses = session->guesses;
+  const SpeculationCache& speculation_cache = session->speculation_cache;
   int node = 0;
   for (const base::TokenId token : request.append_tokens) {
-    if (node < 0 || node >= guesses.size()) return;
-    std::vector<speculation::ScoredToken> among;
-    for (const Candidate& candidate : guesses.candidates(node)) among.push_back(candidate.scored);
-    confidence(session->coupling).Observe(among, token);
-    node = guesses.Child(node, token);
+    if (node < 0 || node >= speculation_cache.size()) return;
+    std::vector<sampling::ScoredToken> among;
+    for (const Candidate& candidate : speculation_cache.candidates(node))
+      among.push_back(candidate.scored);
+    confidence(session->verification).Observe(among, token);
+    node = speculation_cache.Child(node, token);
   }
 }
 
 void DraftEngine::CountOutcome(const Applied& applied, int32_t levels) {
   const int32_t level = std::min(applied.accepted, kOutcomeLevels - 1);
   ++stats_.outcomes[level][static_cast<size_t>(*applied.outcome)];
-  // Of the guesses on the way down all were accepted but the last, unless there was none left.
+  // Of the draft tokens on the way down all were accepted but the last, unless there was none left.
   const int32_t tried = applied.accepted + (applied.accepted < levels ? 1 : 0);
   for (int32_t i = 0; i < tried; ++i) {
     constexpr double kShare = 1.0 / 256;
@@ -106,72 +107,73 @@ void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos
   }
   moves_.insert(moves_.end(), applied.moves.begin(), applied.moves.end());
   Session* session = applied.session;
-  const bool any_tree = !speculation::WeighsDraft(request.coupling);
+  const bool any_tree = !speculation::UsesDraftProbs(request.verification);
   if (any_tree && applied.outcome) CountOutcome(applied, session->sent_levels);
   session->ahead.Stop();
   // Neither the verifier's mask nor the draft's context may overflow.
   const int32_t room = options_.sessions.context - session->length();
   const int max_nodes = std::clamp(request.max_nodes, 0, speculation::kMaxDraftNodes - 1);
   speculation::GrowthPolicy growth =
-      speculation::WeighsDraft(request.coupling) ? options_.sampled_growth : options_.growth;
+      speculation::UsesDraftProbs(request.verification) ? options_.sampled_growth : options_.growth;
   growth = growth.Shallower(request.max_depth > 0 ? std::min(room, request.max_depth) : room);
-  const int32_t slots = std::min(session->guesses.slots_used() + max_nodes, GuessCache::kSlots);
+  const int32_t slots =
+      std::min(session->speculation_cache.slots_used() + max_nodes, SpeculationCache::kSlots);
   if (!sessions_.Reserve(session, session->length() + slots, now)) {
     return reply_(peer, ReplyTo(request, DraftStatus::kBusy), {});
   }
-  const float row_price = any_tree ? request.row_price : 0.0f;
-  auto job = std::make_unique<Job>(
-      Job{.peer = peer,
-          .request = request,
-          .session = session,
-          .grower = speculation::TreeGrower(growth, session->tokens.back(), max_nodes, row_price),
-          .started = now});
-  if (absl::Status prepared = PrepareWeights(request, job.get()); !prepared.ok()) {
+  const float cost_per_row = any_tree ? request.cost_per_row : 0.0f;
+  auto job = std::make_unique<Job>(Job{
+      .peer = peer,
+      .request = request,
+      .session = session,
+      .grower = speculation::TreeGrower(growth, session->tokens.back(), max_nodes, cost_per_row),
+      .started = now});
+  if (absl::Status prepared = PrepareDraftProbs(request, job.get()); !prepared.ok()) {
     const bool busy = absl::IsResourceExhausted(prepared);
     return reply_(peer, ReplyTo(request, busy ? DraftStatus::kBusy : DraftStatus::kUnsupported),
                   {});
   }
   session->busy = true;
-  rounds_[request.target_incarnation].Join(request.sequence, PriceOf(*job));
+  rounds_[request.target_incarnation].Join(request.sequence, CostPerSecond(*job));
   ExpandKnown(job.get());
   jobs_.push_back(std::move(job));
 }
 
-void DraftEngine::StopWhatDoesNotPay() {
+void DraftEngine::StopUnprofitableGrowth() {
   absl::flat_hash_map<uint64_t, float> gains;
   for (const auto& job : jobs_) gains[TargetOf(*job)] += job->grower.Gain();
   for (const auto& [target, gain] : gains) {
     if (rounds_[target].Pays(gain, base::ToSeconds(pass_time_))) continue;
     for (const auto& job : jobs_) {
-      const bool any_tree = !speculation::WeighsDraft(job->request.coupling);
+      const bool any_tree = !speculation::UsesDraftProbs(job->request.verification);
       if (any_tree && TargetOf(*job) == target) job->grower.Stop();
     }
   }
 }
 
-absl::Status DraftEngine::PrepareWeights(const DraftRequest& request, Job* job) {
-  switch (request.coupling) {
-    case schemas::Coupling::kCoupled:
+absl::Status DraftEngine::PrepareDraftProbs(const DraftRequest& request, Job* job) {
+  switch (request.verification) {
+    case schemas::VerificationMethod::kCoupled:
       job->draw = schemas::SiblingDraw::kCoupledTopK;
       break;
-    case schemas::Coupling::kTypical:
+    case schemas::VerificationMethod::kTypical:
       job->draw = schemas::SiblingDraw::kDeterministic;
       break;
-    case schemas::Coupling::kRejection:
-    case schemas::Coupling::kTraversal:
+    case schemas::VerificationMethod::kRejection:
+    case schemas::VerificationMethod::kTraversal:
       job->draw = options_.sampled_draw;
       break;
   }
-  if (!speculation::NeedsDraftRows(request.coupling, job->draw)) return absl::OkStatus();
-  job->shape = schemas::ShapeFor(1, model_->config().vocabulary, options_.top_n);
+  if (!speculation::NeedsDraftRows(request.verification, job->draw)) return absl::OkStatus();
+  job->shape = speculation::ShapeFor(1, model_->config().vocabulary, options_.top_n);
   auto slot = acquire_slot_({request.target_incarnation, request.round});
   if (!slot.ok()) return slot.status();
   job->slot = *std::move(slot);
   // Nodes past what both slots take stay without children.
-  const size_t bytes = std::min<size_t>(request.weights_bytes, job->slot.capacity());
+  const size_t bytes = std::min<size_t>(request.draft_probs_bytes, job->slot.capacity());
   job->shape.rows = static_cast<int32_t>(
       std::min<size_t>(bytes / job->shape.row_bytes(), schemas::kMaxTreeNodes));
-  if (job->shape.rows == 0) return absl::UnimplementedError("no row of weights fits");
+  if (job->shape.rows == 0) return absl::UnimplementedError("no row of draft probabilities fits");
   return absl::OkStatus();
 }
 
@@ -201,7 +203,8 @@ void DraftEngine::Finish(Job* job, base::Nanos now) {
   Session* session = job->session;
   job->grower.Fill();
   const speculation::TokenTree& tree = job->grower.tree();
-  for (int node = 0; node < tree.size(); ++node) session->guesses.MarkSent(GuessOf(job, node));
+  for (int node = 0; node < tree.size(); ++node)
+    session->speculation_cache.MarkSent(CacheNodeOf(job, node));
   const auto depths = speculation::DepthArray(tree);
   session->sent_levels = *std::max_element(depths.begin(), depths.begin() + tree.size());
   reply.parents.assign(tree.parents.begin() + 1, tree.parents.end());
@@ -209,13 +212,14 @@ void DraftEngine::Finish(Job* job, base::Nanos now) {
   reply.scores.assign(tree.scores.begin() + 1, tree.scores.end());
   reply.draft_time = now - job->started;
   reply.draw = job->draw;
-  OutgoingWeights weights;
+  OutgoingDraftProbs draft_probs;
   if (job->rows > 0) {
-    const schemas::DraftWeightsShape shape = {job->rows, job->shape.vocabulary, job->shape.entries};
-    reply.weights_rows = shape.rows;
-    reply.weights_entries = shape.entries;
-    weights = {std::move(job->slot), static_cast<uint32_t>(shape.bytes()),
-               job->request.weights_pool};
+    const speculation::DraftProbsShape shape = {job->rows, job->shape.vocabulary,
+                                                job->shape.entries};
+    reply.draft_probs_rows = shape.rows;
+    reply.draft_probs_entries = shape.entries;
+    draft_probs = {std::move(job->slot), static_cast<uint32_t>(shape.bytes()),
+                   job->request.draft_probs_pool};
   }
   Leave(job, true);
   session->last_used = now;
@@ -231,9 +235,9 @@ void DraftEngine::Finish(Job* job, base::Nanos now) {
                                               {"nodes", static_cast<int64_t>(reply.tokens.size())},
                                               {"passes", int64_t{job->passes}}}});
   }
-  reply_(job->peer, std::move(reply), std::move(weights));
-  if (!speculation::WeighsDraft(session->coupling)) {
-    session->ahead.Start(options_.ahead, session->guesses, acceptance_);
+  reply_(job->peer, std::move(reply), std::move(draft_probs));
+  if (!speculation::UsesDraftProbs(session->verification)) {
+    session->ahead.Start(options_.ahead, session->speculation_cache, acceptance_);
     ahead_ += session->ahead.any();
   }
 }
@@ -248,7 +252,7 @@ void DraftEngine::FinishDone(base::Nanos now) {
 
 absl::Status DraftEngine::Step() {
   // What needs no pass does not wait for those that do.
-  StopWhatDoesNotPay();
+  StopUnprofitableGrowth();
   FinishDone(base::Now());
   if (jobs_.empty()) return ahead_ > 0 ? StepAhead() : absl::OkStatus();
   absl::Status stepped = StepJobs();

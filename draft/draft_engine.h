@@ -4,11 +4,11 @@
 // Grows token trees for many sequences at once: every step of the model takes the pending prefixes
 // and the frontiers of all trees together. Single-threaded; the service's engine thread owns it.
 //
-// How guesses are made follows from the request's coupling: for `coupled` the best scores under the
-// noise that the target will use; for `typical` the likeliest tokens; for couplings that weigh the
-// draft's own distribution they are drawn from it, and the weights they were drawn from go to the
-// target in a slot of registered memory, where they are made: by the model's device, if it is the
-// device's memory.
+// How draft tokens are drawn follows from the request's verification: for `coupled` the best scores
+// under the noise that the target will use; for `typical` the likeliest tokens; for
+// verification_methods that weigh the draft's own distribution they are drawn from it, and the
+// draft_probs they were drawn from go to the target in a slot of registered memory, where they are
+// made: by the model's device, if it is the device's memory.
 
 #include <array>
 #include <cstdint>
@@ -24,9 +24,9 @@
 #include "draft/noise_cache.h"
 #include "draft/session_table.h"
 #include "model/rank_model.h"
-#include "schemas/draft_weights.h"
 #include "schemas/messages.h"
 #include "speculation/confidence.h"
+#include "speculation/draft_probs.h"
 #include "speculation/growth.h"
 #include "trace/recorder.h"
 #include "transport/slot_pool.h"
@@ -36,14 +36,14 @@ namespace specfabric::draft {
 struct DraftEngineOptions {
   SessionTableOptions sessions;
   speculation::GrowthPolicy growth;
-  // For couplings that weigh the draft's distribution: an expansion configuration, since whether a
-  // node is drawn must not depend on what is drawn (verification.md section 3, Trimming).
+  // For verification methods that weigh the draft's distribution: an expansion configuration, since
+  // whether a node is drawn must not depend on what is drawn (verification.md section 3, Trimming).
   speculation::GrowthPolicy sampled_growth;
   // How siblings are drawn for them, and how many of the heaviest tokens are drawn from; 0: all.
   speculation::SiblingDraw sampled_draw = speculation::SiblingDraw::kWithoutReplacement;
   int32_t top_n = 0;
   int32_t max_step_tokens = 256;        // rows of one forward pass, all sequences together
-  AheadOptions ahead;                   // for couplings that take any tree
+  AheadOptions ahead;                   // for verification methods that take any tree
   trace::Recorder* recorder = nullptr;  // null: nothing is traced; must outlive the engine
 };
 
@@ -75,7 +75,7 @@ struct DraftEngineStats {
 };
 
 // Weights to be sent beside a reply; without a lease there are none.
-struct OutgoingWeights {
+struct OutgoingDraftProbs {
   transport::Lease lease;
   uint32_t bytes = 0;
   uint8_t pool = 0;  // the target's
@@ -84,9 +84,9 @@ struct OutgoingWeights {
 class DraftEngine {
  public:
   // Called with every reply, on the thread that calls Accept and Step.
-  using Reply = std::function<void(uint64_t peer, schemas::DraftReply, OutgoingWeights)>;
-  // A slot of options' WeightsSlotBytes to write weights to. Unavailable: there is no memory for
-  // weights; ResourceExhausted: none is free.
+  using Reply = std::function<void(uint64_t peer, schemas::DraftReply, OutgoingDraftProbs)>;
+  // A slot of options' DraftProbsSlotBytes to write draft_probs to. Unavailable: there is no memory
+  // for draft_probs; ResourceExhausted: none is free.
   using AcquireSlot = std::function<absl::StatusOr<transport::Lease>(const transport::Fence&)>;
 
   // `model` must have a KV cache of options.sessions.kv_blocks blocks, and draft rows of the device
@@ -94,8 +94,8 @@ class DraftEngine {
   DraftEngine(const DraftEngineOptions& options, std::unique_ptr<model::RankModel> model,
               AcquireSlot acquire_slot, Reply reply);
 
-  // What the weights of the largest tree of sampled_growth take.
-  static size_t WeightsSlotBytes(const DraftEngineOptions& options, int32_t vocabulary);
+  // What the draft_probs of the largest tree of sampled_growth take.
+  static size_t DraftProbsSlotBytes(const DraftEngineOptions& options, int32_t vocabulary);
 
   // Takes a request, or answers at once why not. A newer request of the same sequence supersedes
   // one that is still growing, which then gets no reply: the target has moved on.
@@ -123,12 +123,12 @@ class DraftEngine {
     speculation::TreeGrower grower;
     base::Nanos started = 0;
     speculation::SiblingDraw draw = speculation::SiblingDraw::kCoupledTopK;
-    // Where the coupling needs rows: their slot, its shape with as many rows as it takes, and how
-    // many are written.
+    // Where the verification method needs rows: their slot, its shape with as many rows as it
+    // takes, and how many are written.
     transport::Lease slot = {};
-    schemas::DraftWeightsShape shape = {};
+    speculation::DraftProbsShape shape = {};
     int32_t rows = 0;
-    std::vector<int32_t> node_of = {0};  // [nodes of the tree] the session's guess that it is
+    std::vector<int32_t> node_of = {0};  // [nodes of the tree] the session's cache node that it is
     std::vector<int32_t> frontier = {};  // nodes in the batch at hand; empty while prefilling
     int32_t passes = 0;                  // that it took part in
 
@@ -149,25 +149,26 @@ class DraftEngine {
   absl::Status StepAhead();
   void AddRows(Job* job, int32_t budget, model::Batch* batch);
   void AddPrefix(Job* job, int32_t rows, model::Batch* batch);
-  // Nodes of the session's guesses, which get their slots.
+  // Nodes of the session's speculation cache, which get their slots.
   void AddNodes(Session* session, absl::Span<const int32_t> nodes, model::Batch* batch);
   // Runs the pass. Of logits on a device, those rows stay there that `stays` says.
   absl::StatusOr<PassLogits> Run(const model::Batch& batch, const std::vector<bool>& stays = {});
   // Applies the pass to the job; `logit` counts through the rows of `logits`.
   void Absorb(Job* job, int32_t rows, const PassLogits& logits, int32_t* logit);
   void ExpandNode(Job* job, int node, const PassLogits& logits, int32_t logit);
-  // Expands what the session's guesses know already, and leaves in the frontier what must be run.
+  // Expands what the session's speculation cache know already, and leaves in the frontier what must
+  // be run.
   void ExpandKnown(Job* job);
   void Expand(Job* job, int node, absl::Span<const Candidate> candidates);
-  int GuessOf(Job* job, int node);
-  // What may follow a guess, and what is thought of it.
-  void Look(Session* session, int guess, absl::Span<const float> logits);
-  // The best of the scores under the noise of the coupling; without noise the likeliest.
+  int CacheNodeOf(Job* job, int node);
+  // What may follow a cache node, and what is thought of it.
+  void SetNodeCandidates(Session* session, int cache_node, absl::Span<const float> logits);
+  // The best of the scores under the noise of the verification; without noise the likeliest.
   std::vector<Candidate> BestTokens(Session* session, int32_t position, int width,
                                     absl::Span<const float> logits);
-  // Drawn from the row of weights that this adds to the job's slot.
+  // Drawn from the row of draft probabilities that this adds to the job's slot.
   std::vector<Candidate> DrawnTokens(Job* job, int node, absl::Span<const float> logits);
-  base::DrawSite SiteOf(const Job& job, int node) const;
+  sampling::DrawSite SiteOf(const Job& job, int node) const;
   // Expands the nodes whose rows are made on the device, in slots there, all jobs' at once.
   absl::Status DrawOnDevice();
   // What of `on_device_` is to be drawn next, and where; drops what needs no drawing.
@@ -178,18 +179,19 @@ class DraftEngine {
   void CountOutcome(const Applied& applied, int32_t levels);
   // From what the target chose where this worker had guessed.
   void LearnFrom(const schemas::DraftRequest& request);
-  speculation::Confidence& confidence(speculation::Coupling coupling) {
-    return confidence_[static_cast<size_t>(coupling)];
+  speculation::Confidence& confidence(speculation::VerificationMethod verification) {
+    return confidence_[static_cast<size_t>(verification)];
   }
   void NotePassTime(base::Nanos pass);
   static uint64_t TargetOf(const Job& job) { return job.session->key.target_incarnation; }
-  static float PriceOf(const Job& job) {
-    return speculation::WeighsDraft(job.request.coupling) ? 0.0f : job.request.second_price;
+  static float CostPerSecond(const Job& job) {
+    return speculation::UsesDraftProbs(job.request.verification) ? 0.0f
+                                                                 : job.request.cost_per_second;
   }
-  void StopWhatDoesNotPay();
+  void StopUnprofitableGrowth();
   // The job is over, whatever came of it.
   void Leave(Job* job, bool sent);
-  absl::Status PrepareWeights(const schemas::DraftRequest& request, Job* job);
+  absl::Status PrepareDraftProbs(const schemas::DraftRequest& request, Job* job);
   bool Done(const Job& job, base::Nanos now) const;
   void FinishDone(base::Nanos now);
   void Finish(Job* job, base::Nanos now);
@@ -206,14 +208,14 @@ class DraftEngine {
   std::vector<std::unique_ptr<Job>> jobs_;                          // oldest first
   absl::flat_hash_map<uint64_t, speculation::GrowthRound> rounds_;  // by target incarnation
   std::vector<model::KvMove> moves_;                                // before the next pass
-  std::array<speculation::Confidence, speculation::kCouplings> confidence_;
+  std::array<speculation::Confidence, speculation::kVerificationMethods> confidence_;
   std::vector<float> masked_;          // scratch: filtered logits
-  std::vector<uint16_t> cut_weights_;  // scratch: a row that is sent cut
+  std::vector<uint16_t> cut_probs_;    // scratch: a row that is sent cut
   std::vector<DeviceNode> on_device_;  // of the pass at hand, each job's in the order of its rows
   base::Nanos pass_time_ = 0;          // of a level; 0: not known
   bool draining_ = false;
   int32_t ahead_ = 0;      // sessions with a plan to go ahead
-  double acceptance_ = 0;  // of a guess on the way down, as seen lately
+  double acceptance_ = 0;  // of a draft token on the way down, as seen lately
   DraftEngineStats stats_;
 };
 

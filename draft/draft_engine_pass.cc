@@ -7,8 +7,8 @@
 
 #include "base/bfloat16.h"
 #include "draft/draft_engine.h"
-#include "speculation/proposal.h"
-#include "speculation/sampling.h"
+#include "sampling/draft_row.h"
+#include "sampling/sampling.h"
 
 namespace specfabric::draft {
 
@@ -16,7 +16,7 @@ namespace {
 
 // Of a node: of how many a draft says how sure it is of them.
 constexpr int kCandidates = 8;
-constexpr int kMaskWords = GuessCache::kSlots / 64;
+constexpr int kMaskWords = SpeculationCache::kSlots / 64;
 
 void NameBlocks(const Session& session, model::Batch* batch) {
   model::BatchSequence& sequence = batch->sequences.back();
@@ -25,9 +25,9 @@ void NameBlocks(const Session& session, model::Batch* batch) {
   batch->blocks.insert(batch->blocks.end(), session.blocks.begin(), session.blocks.end());
 }
 
-// One that was drawn from a row whose weights sum up to `total`.
-Candidate Drawn(base::TokenId token, uint16_t weight, double total) {
-  const float logprob = static_cast<float>(std::log(base::WidenBFloat16(weight) / total));
+// One that was drawn from a row whose draft_probs sum up to `total`.
+Candidate Drawn(base::TokenId token, uint16_t prob, double total) {
+  const float logprob = static_cast<float>(std::log(base::WidenBFloat16(prob) / total));
   return {{token, logprob}, logprob};
 }
 
@@ -53,21 +53,21 @@ void DraftEngine::AddPrefix(Job* job, int32_t rows, model::Batch* batch) {
 }
 
 void DraftEngine::AddNodes(Session* session, absl::Span<const int32_t> nodes, model::Batch* batch) {
-  GuessCache& guesses = session->guesses;
-  const speculation::TokenTree& tree = guesses.tree();
+  SpeculationCache& speculation_cache = session->speculation_cache;
+  const speculation::TokenTree& tree = speculation_cache.tree();
   model::BatchSequence sequence;
   sequence.kv_len = session->length();
-  sequence.tree_first = guesses.slots_used();
+  sequence.tree_first = speculation_cache.slots_used();
   sequence.first_row = batch->rows();
   sequence.row_count = static_cast<int32_t>(nodes.size());
   sequence.causal = false;
   for (const int32_t node : nodes) {
-    guesses.TakeSlot(node);
+    speculation_cache.TakeSlot(node);
     uint64_t mask[kMaskWords] = {};
     int32_t depth = 0;
     // The root is a committed slot, so the mask names only what lies below it.
     for (int32_t a = node; a > 0; a = tree.parents[a], ++depth) {
-      mask[guesses.slot(a) / 64] |= uint64_t{1} << (guesses.slot(a) % 64);
+      mask[speculation_cache.slot(a) / 64] |= uint64_t{1} << (speculation_cache.slot(a) % 64);
     }
     batch->tokens.push_back(tree.tokens[node]);
     batch->positions.push_back(session->length() - 1 + depth);
@@ -84,22 +84,23 @@ void DraftEngine::AddRows(Job* job, int32_t budget, model::Batch* batch) {
   Session* session = job->session;
   const int32_t missing = session->length() - session->kv_len;
   if (missing > 0) return AddPrefix(job, std::min(missing, budget), batch);
-  const int32_t room = std::min(budget, GuessCache::kSlots - session->guesses.slots_used());
+  const int32_t room =
+      std::min(budget, SpeculationCache::kSlots - session->speculation_cache.slots_used());
   job->frontier = job->grower.Frontier();
   if (static_cast<int32_t>(job->frontier.size()) > room) job->frontier.resize(room);
   if (room == 0) job->grower.Stop();
   if (job->frontier.empty()) return;
   std::vector<int32_t> nodes;
-  for (const int32_t node : job->frontier) nodes.push_back(GuessOf(job, node));
+  for (const int32_t node : job->frontier) nodes.push_back(CacheNodeOf(job, node));
   AddNodes(session, nodes, batch);
 }
 
-// The guess that a node of the job's tree is; it becomes one if it was none.
-int DraftEngine::GuessOf(Job* job, int node) {
+// The cache node that a node of the job's tree is; it becomes one if it was none.
+int DraftEngine::CacheNodeOf(Job* job, int node) {
   const speculation::TokenTree& tree = job->grower.tree();
   for (int n = static_cast<int>(job->node_of.size()); n <= node; ++n) {
-    job->node_of.push_back(job->session->guesses.FindOrAdd(job->node_of[tree.parents[n]],
-                                                           tree.tokens[n], tree.scores[n]));
+    job->node_of.push_back(job->session->speculation_cache.FindOrAdd(
+        job->node_of[tree.parents[n]], tree.tokens[n], tree.scores[n]));
   }
   return job->node_of[node];
 }
@@ -127,31 +128,31 @@ absl::StatusOr<PassLogits> DraftEngine::Run(const model::Batch& batch,
 std::vector<Candidate> DraftEngine::BestTokens(Session* session, int32_t position, int width,
                                                absl::Span<const float> logits) {
   const base::SamplingParams& sampling = session->sampling;
-  const bool shared = session->coupling == speculation::Coupling::kCoupled;
+  const bool shared = session->verification == speculation::VerificationMethod::kCoupled;
   const absl::Span<const float> noise = shared && !sampling.greedy()
                                             ? noise_.Row(sampling.seed, position)
                                             : absl::Span<const float>();
-  // What the target's filters would surely drop is not worth a guess.
+  // What the target's filters would surely drop is not worth a draft token.
   if (!sampling.greedy() && sampling.filtered()) {
-    const std::vector<uint8_t> keep = speculation::FilterMask(logits, sampling);
+    const std::vector<uint8_t> keep = sampling::FilterMask(logits, sampling);
     masked_.assign(logits.begin(), logits.end());
     for (size_t i = 0; i < keep.size(); ++i) {
       if (!keep[i]) masked_[i] = -std::numeric_limits<float>::infinity();
     }
     logits = masked_;
   }
-  std::vector<speculation::ScoredToken> best = speculation::PerturbedTopK(
+  std::vector<sampling::ScoredToken> best = sampling::PerturbedTopK(
       logits, noise, noise.empty() ? 0 : sampling.temperature, std::max(width, kCandidates));
   std::erase_if(best, [](const auto& c) { return !std::isfinite(c.score); });
-  const std::vector<float> logprobs = confidence(session->coupling).LogProbs(best);
+  const std::vector<float> logprobs = confidence(session->verification).LogProbs(best);
   std::vector<Candidate> candidates;
   for (size_t i = 0; i < best.size(); ++i) candidates.push_back({best[i], logprobs[i]});
   return candidates;
 }
 
-base::DrawSite DraftEngine::SiteOf(const Job& job, int node) const {
+sampling::DrawSite DraftEngine::SiteOf(const Job& job, int node) const {
   const int32_t depth = speculation::DepthOf(job.grower.tree(), node);
-  return {.purpose = base::Purpose::kDraft,
+  return {.purpose = sampling::Purpose::kDraft,
           .position = static_cast<uint32_t>(job.session->length() + depth),
           .draw = job.request.draw,
           .node = static_cast<uint32_t>(node)};
@@ -161,23 +162,23 @@ std::vector<Candidate> DraftEngine::DrawnTokens(Job* job, int node,
                                                 absl::Span<const float> logits) {
   std::vector<Candidate> drawn;
   if (job->rows == job->shape.rows) return drawn;
-  schemas::DraftWeightsWriter writer(job->shape, job->slot.data());
-  cut_weights_.resize(logits.size());
-  const absl::Span<uint16_t> weights =
-      job->shape.whole() ? writer.WholeRow(job->rows) : absl::MakeSpan(cut_weights_);
-  speculation::MakeWeights(logits, job->request.sampling, options_.top_n, weights);
-  const base::DrawSite site = SiteOf(*job, node);
+  speculation::DraftProbsWriter writer(job->shape, job->slot.data());
+  cut_probs_.resize(logits.size());
+  const absl::Span<uint16_t> draft_probs =
+      job->shape.whole() ? writer.WholeRow(job->rows) : absl::MakeSpan(cut_probs_);
+  sampling::MakeDraftProbs(logits, job->request.sampling, options_.top_n, draft_probs);
+  const sampling::DrawSite site = SiteOf(*job, node);
   const uint64_t seed = job->request.sampling.seed;
   const int width = job->grower.Width(speculation::DepthOf(job->grower.tree(), node));
   const std::vector<base::TokenId> tokens =
       job->draw == schemas::SiblingDraw::kWithReplacement
-          ? speculation::DrawWithReplacement(weights, width, seed, site)
-          : speculation::DrawWithoutReplacement(weights, width, seed, site);
+          ? sampling::DrawWithReplacement(draft_probs, width, seed, site)
+          : sampling::DrawWithoutReplacement(draft_probs, width, seed, site);
   if (tokens.empty()) return drawn;
-  if (!job->shape.whole()) writer.Write(job->rows, weights);
+  if (!job->shape.whole()) writer.Write(job->rows, draft_probs);
   ++job->rows;
-  const double total = speculation::TotalWeight(weights);
-  for (base::TokenId token : tokens) drawn.push_back(Drawn(token, weights[token], total));
+  const double total = sampling::TotalProb(draft_probs);
+  for (base::TokenId token : tokens) drawn.push_back(Drawn(token, draft_probs[token], total));
   return drawn;
 }
 
@@ -244,21 +245,23 @@ void DraftEngine::ExpandDrawn(absl::Span<const model::DrawnRow> drawn) {
     job->rows += row->count > 0;
     std::vector<Candidate> candidates;
     for (const model::DrawnSibling& sibling : absl::MakeSpan(row->siblings, row->count)) {
-      candidates.push_back(Drawn(sibling.token, sibling.weight, row->total));
+      candidates.push_back(Drawn(sibling.token, sibling.prob, row->total));
     }
     Expand(job, waiting.node, candidates);
   }
   on_device_ = std::move(left);
 }
 
-void DraftEngine::Look(Session* session, int guess, absl::Span<const float> logits) {
-  const int32_t position = session->length() + speculation::DepthOf(session->guesses.tree(), guess);
-  session->guesses.SetCandidates(
-      guess, BestTokens(session, position, options_.growth.max_children, logits));
+void DraftEngine::SetNodeCandidates(Session* session, int cache_node,
+                                    absl::Span<const float> logits) {
+  const int32_t position =
+      session->length() + speculation::DepthOf(session->speculation_cache.tree(), cache_node);
+  session->speculation_cache.SetCandidates(
+      cache_node, BestTokens(session, position, options_.growth.max_children, logits));
 }
 
 void DraftEngine::Expand(Job* job, int node, absl::Span<const Candidate> candidates) {
-  std::vector<speculation::ScoredToken> tokens;
+  std::vector<sampling::ScoredToken> tokens;
   std::vector<float> logprobs;
   for (const Candidate& candidate : candidates) {
     tokens.push_back(candidate.scored);
@@ -273,7 +276,8 @@ void DraftEngine::ExpandKnown(Job* job) {
   for (bool grown = true; grown;) {
     grown = false;
     for (const int32_t node : job->grower.Frontier()) {
-      const absl::Span<const Candidate> known = session->guesses.candidates(GuessOf(job, node));
+      const absl::Span<const Candidate> known =
+          session->speculation_cache.candidates(CacheNodeOf(job, node));
       if (known.empty() || !job->grower.Expandable(node)) continue;
       Expand(job, node, known);
       grown = true;
@@ -283,12 +287,13 @@ void DraftEngine::ExpandKnown(Job* job) {
 }
 
 void DraftEngine::ExpandNode(Job* job, int node, const PassLogits& logits, int32_t logit) {
-  const int guess = GuessOf(job, node);
+  const int cache_node = CacheNodeOf(job, node);
   if (job->on_device()) return on_device_.push_back({job, node, logit});
   if (!job->slot) {
-    Look(job->session, guess, logits.row(logit));
+    SetNodeCandidates(job->session, cache_node, logits.row(logit));
     // The budget may have run out on the nodes before it.
-    if (job->grower.Expandable(node)) Expand(job, node, job->session->guesses.candidates(guess));
+    if (job->grower.Expandable(node))
+      Expand(job, node, job->session->speculation_cache.candidates(cache_node));
     return;
   }
   if (!job->grower.Expandable(node)) return;
@@ -339,7 +344,7 @@ absl::Status DraftEngine::StepJobs() {
   });
   if (!reads_prompts) NotePassTime(base::Now() - before);
   ++stats_.passes;
-  StopWhatDoesNotPay();
+  StopUnprofitableGrowth();
   return absl::OkStatus();
 }
 
@@ -364,15 +369,17 @@ absl::Status DraftEngine::StepAhead() {
     Share& share = *std::max_element(shares.begin(), shares.end(), less);
     Session* session = share.session;
     if (!session->ahead.any()) break;
-    GuessCache& guesses = session->guesses;
-    const auto slots = guesses.slots_used() + static_cast<int32_t>(share.nodes.size()) + 1;
-    if (slots > GuessCache::kSlots || session->length() + slots >= options_.sessions.context ||
+    SpeculationCache& speculation_cache = session->speculation_cache;
+    const auto slots =
+        speculation_cache.slots_used() + static_cast<int32_t>(share.nodes.size()) + 1;
+    if (slots > SpeculationCache::kSlots ||
+        session->length() + slots >= options_.sessions.context ||
         !sessions_.ReserveFree(session, session->length() + slots)) {
       session->ahead.Stop();
       continue;
     }
     const AheadNode node = session->ahead.Take();
-    share.nodes.push_back(guesses.FindOrAdd(node.parent, node.token, node.logprob));
+    share.nodes.push_back(speculation_cache.FindOrAdd(node.parent, node.token, node.logprob));
   }
   std::erase_if(shares, [](const Share& share) { return share.nodes.empty(); });
   ahead_ = 0;
@@ -385,8 +392,8 @@ absl::Status DraftEngine::StepAhead() {
     int32_t logit = 0;
     for (Share& share : shares) {
       for (const int32_t node : share.nodes) {
-        Look(share.session, node, logits->row(logit++));
-        share.session->ahead.OnRun(share.session->guesses, node);
+        SetNodeCandidates(share.session, node, logits->row(logit++));
+        share.session->ahead.OnRun(share.session->speculation_cache, node);
       }
     }
     ++stats_.passes_ahead;

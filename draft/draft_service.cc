@@ -27,22 +27,22 @@ namespace {
 
 constexpr size_t kInboxSize = 1 << 14;
 constexpr base::Nanos kExpireInterval = base::kSecond;
-constexpr uint8_t kWeightsPool = 0;
-constexpr int32_t kMaxWeightsSlots = 64;
+constexpr uint8_t kDraftProbsPool = 0;
+constexpr int32_t kMaxDraftProbsSlots = 64;
 
 struct PeerMessage {
   link::PeerId peer = 0;
   link::Message message;
 };
-// A target that may ask for weights: memory to send them from is wanted.
-struct WeightsWanted {};
+// A target that may ask for draft_probs: memory to send them from is wanted.
+struct DraftProbsWanted {};
 struct TargetGone {
   uint64_t incarnation = 0;
 };
 struct DebugQuery {
   std::shared_ptr<std::promise<std::string>> answer;
 };
-using Input = std::variant<PeerMessage, WeightsWanted, TargetGone, DebugQuery>;
+using Input = std::variant<PeerMessage, DraftProbsWanted, TargetGone, DebugQuery>;
 
 }  // namespace
 
@@ -60,12 +60,12 @@ class DraftService::Impl {
  private:
   void Run();
   void Handle(PeerMessage& input);
-  void Handle(const WeightsWanted&);
+  void Handle(const DraftProbsWanted&);
   void Handle(const TargetGone& gone);
   void Handle(const DebugQuery& query);
   // Whether this is the peer's own life: none may use, or end, the sessions of another target.
   bool IsOf(link::PeerId peer, uint64_t target_incarnation);
-  void SendReply(link::PeerId peer, schemas::DraftReply reply, OutgoingWeights weights);
+  void SendReply(link::PeerId peer, schemas::DraftReply reply, OutgoingDraftProbs draft_probs);
   void UpdateMetrics();
   void ReportEngine();
   link::LinkHandler MakeHandler();
@@ -75,8 +75,8 @@ class DraftService::Impl {
   std::unique_ptr<DraftEngine> engine_;  // engine thread only, once it runs
   std::unique_ptr<metrics::DraftMetrics> metrics_;
   std::unique_ptr<link::Link> link_;
-  transport::SlotPoolOptions weights_slots_;
-  std::shared_ptr<transport::SlotPool> weights_pool_;  // engine thread; from the first need on
+  transport::SlotPoolOptions draft_probs_slots_;
+  std::shared_ptr<transport::SlotPool> draft_probs_pool_;  // engine thread; from the first need on
   std::unique_ptr<metrics::FabricMetrics> fabric_metrics_;
   base::BoundedQueue<Input> inbox_{kInboxSize};
   std::thread thread_;
@@ -94,8 +94,8 @@ link::LinkHandler DraftService::Impl::MakeHandler() {
   handler.on_up = [this](link::PeerId peer, const schemas::Hello& hello, const std::string&) {
     std::lock_guard lock(peers_mutex_);
     peers_[peer] = hello.incarnation;
-    if ((hello.couplings & speculation::kWeighingCouplings) != 0)
-      inbox_.PushAlways(WeightsWanted{});
+    if ((hello.verification_methods & speculation::kMethodsUsingDraftProbs) != 0)
+      inbox_.PushAlways(DraftProbsWanted{});
   };
   handler.on_message = [this](link::PeerId peer, link::Message message) {
     // A full inbox drops it. Of a request that is a miss for the target, which goes on plainly; a
@@ -125,7 +125,7 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
   auto model = model::RankModel::Load(options.model_dir, options.rank, communicator_.get());
   if (!model.ok()) return model.status();
   config_ = (*model)->config();
-  if (options.gpu_weights) {
+  if (options.gpu_draft_probs) {
     // Of one pass, each row of which may be drawn from.
     absl::Status reserved = (*model)->draft_rows()->Reserve(options.engine.max_step_tokens);
     if (!reserved.ok()) return reserved;
@@ -133,7 +133,7 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
 
   link::LinkOptions link_options;
   link_options.fabric = options.fabric;
-  if (options.gpu_weights) link_options.fabric.gpu = 0;  // the only rank's
+  if (options.gpu_draft_probs) link_options.fabric.gpu = 0;  // the only rank's
   link_options.listen = options.listen;
   link_options.socket = options.socket;
   schemas::Hello& hello = link_options.hello;
@@ -144,7 +144,7 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
   hello.numerics_fingerprint = (*model)->NumericsFingerprint();
   hello.vocabulary = config_.vocabulary;
   hello.context = options.engine.sessions.context;
-  hello.couplings = (1u << speculation::kCouplings) - 1;
+  hello.verification_methods = (1u << speculation::kVerificationMethods) - 1;
   hello.capacity = options.engine.sessions.max_sessions;
   link_options.accept = [vocabulary = config_.vocabulary](const schemas::Hello& theirs) {
     if (theirs.role == schemas::Role::kTarget && theirs.vocabulary != vocabulary) {
@@ -158,25 +158,26 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
   engine_ = std::make_unique<DraftEngine>(
       options.engine, *std::move(model),
       [this](const transport::Fence& fence) -> absl::StatusOr<transport::Lease> {
-        if (weights_pool_ == nullptr) return absl::UnavailableError("no memory for weights");
-        return weights_pool_->Acquire(fence);
+        if (draft_probs_pool_ == nullptr)
+          return absl::UnavailableError("no memory for draft probabilities");
+        return draft_probs_pool_->Acquire(fence);
       },
-      [this](link::PeerId peer, schemas::DraftReply reply, OutgoingWeights weights) {
-        SendReply(peer, std::move(reply), std::move(weights));
+      [this](link::PeerId peer, schemas::DraftReply reply, OutgoingDraftProbs draft_probs) {
+        SendReply(peer, std::move(reply), std::move(draft_probs));
       });
   const DraftEngineOptions& engine = options.engine;
-  weights_slots_ = {
-      options.gpu_weights ? transport::MemoryKind::kCuda : transport::MemoryKind::kHost,
-      DraftEngine::WeightsSlotBytes(engine, config_.vocabulary),
-      std::min(engine.sessions.max_sessions, kMaxWeightsSlots)};
+  draft_probs_slots_ = {
+      options.gpu_draft_probs ? transport::MemoryKind::kCuda : transport::MemoryKind::kHost,
+      DraftEngine::DraftProbsSlotBytes(engine, config_.vocabulary),
+      std::min(engine.sessions.max_sessions, kMaxDraftProbsSlots)};
   auto link = link::Link::Start(std::move(link_options), MakeHandler());
   if (!link.ok()) return link.status();
   link_ = *std::move(link);
-  if (options.gpu_weights) {
+  if (options.gpu_draft_probs) {
     // At once, so that a GPU's memory that cannot be registered is no start.
-    auto pool = link_->AddPool(kWeightsPool, weights_slots_);
+    auto pool = link_->AddPool(kDraftProbsPool, draft_probs_slots_);
     if (!pool.ok()) return pool.status();
-    weights_pool_ = *std::move(pool);
+    draft_probs_pool_ = *std::move(pool);
   }
   fabric_metrics_ = std::make_unique<metrics::FabricMetrics>(
       *registry, [this] { return link::ReadCounters(*link_); });
@@ -193,19 +194,19 @@ DraftService::Impl::~Impl() {
 }
 
 void DraftService::Impl::SendReply(link::PeerId peer, schemas::DraftReply reply,
-                                   OutgoingWeights weights) {
+                                   OutgoingDraftProbs draft_probs) {
   metrics_->CountRequest(static_cast<int>(reply.status));
   if (reply.status == schemas::DraftStatus::kOk) {
     metrics_->draft_seconds.Observe(base::ToSeconds(reply.draft_time));
   }
   absl::Status sent = absl::OkStatus();
   // The larger part first: the target can do nothing with the reply alone.
-  if (weights.lease) {
-    metrics_->weights_bytes.Increment(weights.bytes);
+  if (draft_probs.lease) {
+    metrics_->draft_probs_bytes.Increment(draft_probs.bytes);
     const transport::TensorFields fields = {
-        {reply.target_incarnation, reply.round}, weights.pool, reply.sequence};
-    sent = link_->SendTensor(peer, schemas::TensorType::kDraftWeights, fields,
-                             std::move(weights.lease), weights.bytes);
+        {reply.target_incarnation, reply.round}, draft_probs.pool, reply.sequence};
+    sent = link_->SendTensor(peer, schemas::TensorType::kDraftProbs, fields,
+                             std::move(draft_probs.lease), draft_probs.bytes);
   }
   if (sent.ok()) sent = link_->Send(peer, reply);
   if (!sent.ok()) {
@@ -235,14 +236,15 @@ void DraftService::Impl::Handle(PeerMessage& input) {
   }
 }
 
-void DraftService::Impl::Handle(const WeightsWanted&) {
-  if (weights_pool_ != nullptr || weights_slots_.slot_bytes == 0) return;
-  auto pool = link_->AddPool(kWeightsPool, weights_slots_);
+void DraftService::Impl::Handle(const DraftProbsWanted&) {
+  if (draft_probs_pool_ != nullptr || draft_probs_slots_.slot_bytes == 0) return;
+  auto pool = link_->AddPool(kDraftProbsPool, draft_probs_slots_);
   if (pool.ok()) {
-    weights_pool_ = *std::move(pool);
+    draft_probs_pool_ = *std::move(pool);
   } else {
-    spdlog::error("draft: {} slots of {} bytes for weights: {}", weights_slots_.slots,
-                  weights_slots_.slot_bytes, base::Message(pool.status()));
+    spdlog::error("draft: {} slots of {} bytes for draft probabilities: {}",
+                  draft_probs_slots_.slots, draft_probs_slots_.slot_bytes,
+                  base::Message(pool.status()));
   }
 }
 

@@ -24,13 +24,13 @@ struct DraftServiceOptions {
   std::string listen = "127.0.0.1:0";
   transport::SharedListenSocket socket;  // listens there already, or null
   transport::FabricOptions fabric;
-  bool gpu_weights = false;  // weights are made, and sent from, the memory of rank's GPU
+  bool gpu_draft_probs = false;  // draft_probs are made, and sent from, the memory of rank's GPU
 };
 
 class DraftService {
  public:
   // Loads the model and starts to listen. Errors are RankModel::Load's, Link::Start's and, with
-  // gpu_weights, Link::AddPool's.
+  // gpu_draft_probs, Link::AddPool's.
   static absl::StatusOr<std::unique_ptr<DraftService>> Start(const DraftServiceOptions& options,
                                                              metrics::Registry* registry);
   ~DraftService();

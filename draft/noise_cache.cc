@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include "absl/hash/hash.h"
-#include "speculation/sampling.h"
+#include "sampling/gumbel.h"
+#include "sampling/sampling.h"
 
 namespace specfabric::draft {
 
@@ -31,7 +32,7 @@ absl::Span<const float> NoiseCache::Row(uint64_t seed, int32_t position) {
   entry->seed = seed;
   entry->position = position;
   ++made_;
-  speculation::GumbelNoise(seed, static_cast<uint32_t>(position), 0, row);
+  sampling::GumbelNoise(seed, static_cast<uint32_t>(position), 0, row);
   return row;
 }
 

@@ -18,7 +18,7 @@ class NoiseCache {
   // Of at least one row; `bytes` bounds what more there are.
   NoiseCache(size_t bytes, int32_t vocabulary);
 
-  // [vocabulary], as speculation::GumbelNoise makes it. Valid until the next call.
+  // [vocabulary], as sampling::GumbelNoise makes it. Valid until the next call.
   absl::Span<const float> Row(uint64_t seed, int32_t position);
 
   size_t rows() const { return entries_.size(); }

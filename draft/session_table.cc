@@ -37,39 +37,40 @@ int32_t SessionTable::Physical(const Session& session, int32_t s) const {
 }
 
 void SessionTable::Release(Map::iterator it) {
-  const auto holder = holdings_.find(it->first.target_incarnation);
+  const auto holder = usages_.find(it->first.target_incarnation);
   holder->second.blocks -= static_cast<int32_t>(it->second->blocks.size());
-  if (--holder->second.sessions == 0) holdings_.erase(holder);
+  if (--holder->second.sessions == 0) usages_.erase(holder);
   blocks_.ReleaseFrom(0, &it->second->blocks);
   sessions_.erase(it);
 }
 
-bool SessionTable::MakeRoom(uint64_t target_incarnation, int32_t Holding::*resource,
+bool SessionTable::MakeRoom(uint64_t target_incarnation, int32_t ResourceUsage::*resource,
                             int32_t missing, int32_t claim, base::Nanos now) {
-  auto holdings = holdings_;  // as they would be
+  auto usages = usages_;  // as they would be
   std::vector<Map::iterator> idle, victims;
   for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
     const bool own = it->first.target_incarnation == target_incarnation;
     if (it->second->busy || (own && now - it->second->last_used < options_.alive)) continue;
     idle.push_back(it);
   }
-  const auto rank = [&](Map::iterator it) {
+  const auto eviction_order = [&](Map::iterator it) {
     const uint64_t target = it->first.target_incarnation;
     const int32_t held = target == target_incarnation ? std::numeric_limits<int32_t>::max()
-                                                      : holdings.at(target).*resource;
+                                                      : usages.at(target).*resource;
     return std::pair(held, -it->second->last_used);
   };
   while (missing > 0) {
-    const auto worst = std::max_element(idle.begin(), idle.end(),
-                                        [&](auto a, auto b) { return rank(a) < rank(b); });
-    if (worst == idle.end() || rank(*worst).first <= claim) return false;
+    const auto worst = std::max_element(idle.begin(), idle.end(), [&](auto a, auto b) {
+      return eviction_order(a) < eviction_order(b);
+    });
+    if (worst == idle.end() || eviction_order(*worst).first <= claim) return false;
     const auto blocks = static_cast<int32_t>((*worst)->second->blocks.size());
-    const Holding freed = {.sessions = 1, .blocks = blocks};
+    const ResourceUsage freed = {.sessions = 1, .blocks = blocks};
     if (freed.*resource == 0) {
       idle.erase(worst);
       continue;
     }
-    Holding& held = holdings.at((*worst)->first.target_incarnation);
+    ResourceUsage& held = usages.at((*worst)->first.target_incarnation);
     held.sessions -= freed.sessions;
     held.blocks -= freed.blocks;
     missing -= freed.*resource;
@@ -89,13 +90,13 @@ bool SessionTable::Reserve(Session* session, int32_t slots, base::Nanos now) {
   if (more > blocks_.available()) {
     // The session that asks must not make room for itself.
     const bool was_busy = std::exchange(session->busy, true);
-    const bool made = MakeRoom(target, &Holding::blocks, more - blocks_.available(),
-                               holding(target).blocks + more, now);
+    const bool made = MakeRoom(target, &ResourceUsage::blocks, more - blocks_.available(),
+                               usage(target).blocks + more, now);
     session->busy = was_busy;
     if (!made) return false;
   }
   SPECFABRIC_CHECK(blocks_.Take(more, &session->blocks));
-  holdings_.at(target).blocks += more;
+  usages_.at(target).blocks += more;
   return true;
 }
 
@@ -104,7 +105,7 @@ bool SessionTable::ReserveFree(Session* session, int32_t slots) {
   const auto more = wanted - static_cast<int32_t>(session->blocks.size());
   if (more <= 0) return true;
   if (!blocks_.Take(more, &session->blocks)) return false;
-  holdings_.at(session->key.target_incarnation).blocks += more;
+  usages_.at(session->key.target_incarnation).blocks += more;
   return true;
 }
 
@@ -112,13 +113,13 @@ Session* SessionTable::FindOrOpen(const SessionKey& key, base::Nanos now) {
   if (auto it = sessions_.find(key); it != sessions_.end()) return it->second.get();
   const uint64_t target = key.target_incarnation;
   if (static_cast<int32_t>(sessions_.size()) >= options_.max_sessions &&
-      !MakeRoom(target, &Holding::sessions, 1, holding(target).sessions + 1, now)) {
+      !MakeRoom(target, &ResourceUsage::sessions, 1, usage(target).sessions + 1, now)) {
     return nullptr;
   }
   auto session = std::make_unique<Session>();
   session->key = key;
   session->last_used = now;
-  ++holdings_[target].sessions;
+  ++usages_[target].sessions;
   return (sessions_[key] = std::move(session)).get();
 }
 
@@ -135,14 +136,15 @@ std::vector<schemas::PrefixPoint> SessionTable::KnownPoints(const Session& sessi
   return points;
 }
 
-void SessionTable::KeepGuesses(Session* session, absl::Span<const base::TokenId> new_tokens,
-                               Applied* applied) {
+void SessionTable::KeepSpeculated(Session* session, absl::Span<const base::TokenId> new_tokens,
+                                  Applied* applied) {
   const int32_t length = session->length();
-  if (session->kv_len != length || session->guesses.size() == 0) {
-    session->guesses.Plant(new_tokens.empty() ? session->tokens.back() : new_tokens.back());
+  if (session->kv_len != length || session->speculation_cache.size() == 0) {
+    session->speculation_cache.Reset(new_tokens.empty() ? session->tokens.back()
+                                                        : new_tokens.back());
     return;
   }
-  const GuessCache::Moved moved = session->guesses.Follow(new_tokens);
+  const SpeculationCache::Moved moved = session->speculation_cache.Follow(new_tokens);
   // In ascending order a source is never behind its destination, so in-order moves are safe.
   int32_t to = length;
   for (const int32_t slot : moved.slots) {
@@ -176,31 +178,31 @@ Applied SessionTable::Apply(const DraftRequest& request, base::Nanos now) {
     ++common;
   }
   if (!Reserve(session, static_cast<int32_t>(length), now)) {
-    // A session without a token is worth no place.
+    // A session without a token gets no place.
     if (session->tokens.empty()) Release(sessions_.find(key));
     return {.status = DraftStatus::kBusy};
   }
   Applied applied;
   if (common == session->length()) {
-    KeepGuesses(session, append, &applied);
+    KeepSpeculated(session, append, &applied);
     applied.accepted = std::max<int32_t>(0, static_cast<int32_t>(append.size()) - 1);
   } else {
     stats_.truncated_tokens += session->length() - common;
     session->kv_len = std::min(session->kv_len, common);
-    session->guesses.Plant(append.empty() ? session->tokens[common - 1] : append.back());
+    session->speculation_cache.Reset(append.empty() ? session->tokens[common - 1] : append.back());
   }
   Commit(session, common, append);
   // Where it is not known what the first level is to be chosen from the root is run (again).
-  const uint64_t tag =
-      base::Mix64(schemas::SamplingTag(request.coupling, request.sampling) ^ request.sampling.seed);
-  const bool changed = std::exchange(session->guessed_under, tag) != tag;
+  const uint64_t tag = base::Mix64(schemas::SamplingTag(request.verification, request.sampling) ^
+                                   request.sampling.seed);
+  const bool changed = std::exchange(session->candidates_tag, tag) != tag;
   // What is drawn is drawn anew in each round.
-  if (changed || speculation::WeighsDraft(request.coupling)) {
-    session->guesses.Plant(session->tokens.back());
+  if (changed || speculation::UsesDraftProbs(request.verification)) {
+    session->speculation_cache.Reset(session->tokens.back());
   }
-  session->coupling = request.coupling;
+  session->verification = request.verification;
   session->sampling = request.sampling;
-  if (session->guesses.candidates(0).empty()) {
+  if (session->speculation_cache.candidates(0).empty()) {
     session->kv_len = std::min(session->kv_len, session->length() - 1);
   }
   session->last_used = now;
@@ -252,18 +254,18 @@ SessionStats SessionTable::stats() const {
   return stats;
 }
 
-Holding SessionTable::holding(uint64_t target_incarnation) const {
-  const auto it = holdings_.find(target_incarnation);
-  return it == holdings_.end() ? Holding{} : it->second;
+ResourceUsage SessionTable::usage(uint64_t target_incarnation) const {
+  const auto it = usages_.find(target_incarnation);
+  return it == usages_.end() ? ResourceUsage{} : it->second;
 }
 
 int32_t SessionTable::free_sessions(uint64_t target_incarnation) const {
-  const int32_t held = holding(target_incarnation).sessions;
+  const int32_t held = usage(target_incarnation).sessions;
   const int32_t unused = options_.max_sessions - static_cast<int32_t>(sessions_.size());
   // Whether it can have so many more: each of the others keeps as many as it would hold itself.
   const auto can_have = [&](int32_t more) {
     int32_t room = unused;
-    for (const auto& [target, other] : holdings_) {
+    for (const auto& [target, other] : usages_) {
       if (target != target_incarnation) room += std::max(0, other.sessions - (held + more));
     }
     return more <= room;
@@ -292,7 +294,7 @@ std::string SessionTable::DebugJson(base::Nanos now) const {
       s.expired_ttl, s.purged, s.ended, s.resyncs, s.reused_tree_slots, s.truncated_tokens,
       usable ? "true" : "false");
   const char* separator = "";
-  for (const auto& [target, held] : holdings_) {
+  for (const auto& [target, held] : usages_) {
     absl::StrAppendFormat(&json, "%s{\"target\":\"%016x\",\"sessions\":%d,\"blocks\":%d}",
                           separator, target, held.sessions, held.blocks);
     separator = ",";
@@ -314,7 +316,7 @@ std::string SessionTable::DebugJson(base::Nanos now) const {
 
 bool SessionTable::Check(std::string* why) const {
   size_t owned = 0;
-  absl::flat_hash_map<uint64_t, Holding> held;
+  absl::flat_hash_map<uint64_t, ResourceUsage> held;
   for (const auto& [key, session] : sessions_) {
     owned += session->blocks.size();
     ++held[key.target_incarnation].sessions;
@@ -326,7 +328,7 @@ bool SessionTable::Check(std::string* why) const {
       return false;
     }
   }
-  if (held != holdings_) {
+  if (held != usages_) {
     *why = "what the targets hold is not what their sessions do";
     return false;
   }

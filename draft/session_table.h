@@ -22,9 +22,9 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "draft/ahead_plan.h"
-#include "draft/guess_cache.h"
+#include "draft/speculation_cache.h"
 #include "model/batch.h"
-#include "scheduler/kv_blocks.h"
+#include "scheduler/kv/kv_blocks.h"
 #include "schemas/messages.h"
 
 namespace specfabric::draft {
@@ -39,20 +39,21 @@ struct SessionKey {
   }
 };
 
-// One sequence's committed prefix, KV and guesses. Slot s of the session holds the KV of tokens[s]
-// for s < kv_len. What was run of the guesses lies behind the committed tokens: node i in slot
-// tokens.size() + guesses.slot(i).
+// One sequence's committed prefix, KV and speculation cache. Slot s of the session holds the KV of
+// tokens[s] for s < kv_len. What was run of the speculation cache lies behind the committed tokens:
+// node i in slot tokens.size() + speculation_cache.slot(i).
 struct Session {
   SessionKey key;
   std::vector<base::TokenId> tokens;
   std::vector<uint64_t> hashes = {base::kEmptyPrefixHash};  // [tokens + 1], of every prefix
   int32_t kv_len = 0;
   std::vector<int32_t> blocks;
-  GuessCache guesses;
-  int32_t sent_levels = 0;                                           // of the last tree
-  speculation::Coupling coupling = speculation::Coupling::kCoupled;  // of the last request
-  base::SamplingParams sampling;                                     // likewise
-  uint64_t guessed_under = 0;  // tag of those that the guesses' candidates are of
+  SpeculationCache speculation_cache;
+  int32_t sent_levels = 0;  // of the last tree
+  speculation::VerificationMethod verification =
+      speculation::VerificationMethod::kCoupled;  // of the last request
+  base::SamplingParams sampling;                  // likewise
+  uint64_t candidates_tag = 0;                    // tag of those that the cache's candidates are of
   base::Nanos last_used = 0;
   bool busy = false;  // being drafted for: not evictable
   // Guessing goes on while the target verifies; see AheadPlan.
@@ -72,10 +73,10 @@ struct SessionTableOptions {
 };
 
 // What one target holds.
-struct Holding {
+struct ResourceUsage {
   int32_t sessions = 0;
   int32_t blocks = 0;
-  bool operator==(const Holding&) const = default;
+  bool operator==(const ResourceUsage&) const = default;
 };
 
 struct SessionStats {
@@ -83,12 +84,12 @@ struct SessionStats {
   int32_t busy = 0;
   int32_t free_blocks = 0;
   uint64_t evicted_lru = 0, expired_ttl = 0, purged = 0, ended = 0, resyncs = 0;
-  uint64_t reused_tree_slots = 0;  // accepted guesses whose KV was kept
+  uint64_t reused_tree_slots = 0;  // accepted draft tokens whose KV was kept
   uint64_t truncated_tokens = 0;
 };
 
 // What Apply found. kOk: `session` is at the committed prefix the request names, not busy yet, and
-// `moves` keep the KV of accepted guesses (to be done before the next forward pass).
+// `moves` keep the KV of accepted draft tokens (to be done before the next forward pass).
 struct Applied {
   schemas::DraftStatus status = schemas::DraftStatus::kOk;
   Session* session = nullptr;
@@ -129,7 +130,7 @@ class SessionTable {
   // Sessions that this target could open now without giving up one of its own. Those that are being
   // drafted for count as if they were idle: they will be in a moment.
   int32_t free_sessions(uint64_t target_incarnation) const;
-  Holding holding(uint64_t target_incarnation) const;
+  ResourceUsage usage(uint64_t target_incarnation) const;
   // For /debug/sessions: one JSON object with counts, a row a target and a row a session.
   std::string DebugJson(base::Nanos now) const;
   // True if blocks and sessions are accounted for exactly; `why` says what is not.
@@ -142,19 +143,21 @@ class SessionTable {
   // Frees `missing` of `resource` for a target that will hold `claim` of it then: dead sessions of
   // its own, then the least recently used idle ones of whoever holds most, while that is more than
   // the claim. All or nothing.
-  bool MakeRoom(uint64_t target_incarnation, int32_t Holding::*resource, int32_t missing,
+  bool MakeRoom(uint64_t target_incarnation, int32_t ResourceUsage::*resource, int32_t missing,
                 int32_t claim, base::Nanos now);
   void Release(Map::iterator it);
   std::vector<schemas::PrefixPoint> KnownPoints(const Session& session) const;
   // Physical slot of the session's slot s.
   int32_t Physical(const Session& session, int32_t s) const;
-  // Takes what it can from the guesses for tokens that follow the session's.
-  void KeepGuesses(Session* session, absl::Span<const base::TokenId> new_tokens, Applied* applied);
+  // Takes what it can from the speculation cache for tokens that follow the session's.
+  void KeepSpeculated(Session* session, absl::Span<const base::TokenId> new_tokens,
+                      Applied* applied);
 
   SessionTableOptions options_;
   scheduler::KvBlocks blocks_;
   Map sessions_;
-  absl::flat_hash_map<uint64_t, Holding> holdings_;  // by target; of those that hold any session
+  absl::flat_hash_map<uint64_t, ResourceUsage>
+      usages_;  // by target; of those that hold any session
   SessionStats stats_;
 };
 

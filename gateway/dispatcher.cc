@@ -35,7 +35,7 @@ uint64_t Dispatcher::Start(schemas::Submit submit, ChoiceSink sink, base::Nanos 
 void Dispatcher::Cancel(uint64_t id) {
   Choice* choice = Find(id);
   if (choice == nullptr || choice->ended) return;
-  if (choice->target) sender_.cancel(*choice->target, {id, choice->memory.submit().attempt});
+  if (choice->target) sender_.cancel(*choice->target, {id, choice->replay.submit().attempt});
   Release(*choice);
   rate_.Finish(now_);
   Erase(id);
@@ -45,8 +45,8 @@ ChoiceRecord Dispatcher::Record(uint64_t id) const {
   const auto found = choices_.find(id);
   if (found == choices_.end()) return {};
   const Choice& choice = *found->second;
-  return {choice.memory.speculation(), choice.fingerprint, choice.exact,
-          choice.memory.cached_tokens()};
+  return {choice.replay.speculation(), choice.fingerprint, choice.exact,
+          choice.replay.cached_tokens()};
 }
 
 void Dispatcher::OnUp(PeerId peer, const schemas::Hello& hello, base::Nanos now) {
@@ -96,11 +96,11 @@ void Dispatcher::OnTokens(PeerId peer, schemas::Tokens message, base::Nanos now)
   const uint32_t attempt = message.attempt;
   const bool goes_on = message.finish == Finish::kNone;
   const bool ours = choice != nullptr && choice->target == peer;
-  if (ours) progress = choice->memory.Apply(std::move(message));
+  if (ours) progress = choice->replay.Apply(std::move(message));
   if (!progress) {
     metrics_->stale_tokens.Increment();
     // A target that does not know that nobody listens: the cancellation got lost, or crossed this.
-    const bool wanted = ours && choice->memory.submit().attempt == attempt;
+    const bool wanted = ours && choice->replay.submit().attempt == attempt;
     if (goes_on && !wanted) sender_.cancel(peer, {id, attempt});
     return;
   }
@@ -139,7 +139,7 @@ void Dispatcher::PlaceWaiting(base::Nanos now) {
   for (const uint64_t id : waiting) {
     Choice* choice = Find(id);  // an earlier one's sink may have cancelled it
     if (choice == nullptr) continue;
-    const size_t cost = SubmitCost(choice->memory.submit());
+    const size_t cost = SubmitCost(choice->replay.submit());
     backlog_ = sent > 0 && sent + cost > kSubmitsATurn;
     if (backlog_) return;
     if (Place(*choice)) {
@@ -154,7 +154,7 @@ void Dispatcher::PlaceWaiting(base::Nanos now) {
 void Dispatcher::LeaveStalled(base::Nanos now) {
   if (options_.stall_timeout == 0) return;
   // This process may have been stopped itself: what came meanwhile has not been read yet.
-  if (now - std::exchange(last_look_, now) > options_.stall_timeout / 2) targets_.AllHeard(now);
+  if (now - std::exchange(last_check_, now) > options_.stall_timeout / 2) targets_.AllHeard(now);
   for (const PeerId peer : targets_.SilentSince(now - options_.stall_timeout)) {
     spdlog::warn("gateway peer={}: target with work is silent for {} s: its work goes elsewhere",
                  peer, base::ToSeconds(options_.stall_timeout));
@@ -166,11 +166,11 @@ void Dispatcher::LeaveStalled(base::Nanos now) {
 }
 
 Exactness ExactnessOf(const ChoiceRecord& record) {
-  const schemas::Coupling coupling = record.speculation.coupling;
-  if (!schemas::Lossless(coupling)) return Exactness::kNone;
+  const schemas::VerificationMethod verification = record.speculation.verification;
+  if (!schemas::Lossless(verification)) return Exactness::kNone;
   // Only shared noise makes of the drafts' guesses nothing but time.
-  const bool token = record.exact && coupling == schemas::Coupling::kCoupled;
-  return token ? Exactness::kToken : Exactness::kLaw;
+  const bool token = record.exact && verification == schemas::VerificationMethod::kCoupled;
+  return token ? Exactness::kToken : Exactness::kDistribution;
 }
 
 Dispatcher::Choice* Dispatcher::Find(uint64_t id) {
@@ -179,14 +179,14 @@ Dispatcher::Choice* Dispatcher::Find(uint64_t id) {
 }
 
 bool Dispatcher::Place(Choice& choice) {
-  const bool begun = !choice.memory.emitted().empty();
+  const bool begun = !choice.replay.emitted().empty();
   std::set<PeerId> except = choice.refused_by;
   // Rather anybody than the one whose step failed on it.
   if (choice.failed_on && except.insert(*choice.failed_on).second && !targets_.Choose(0, except)) {
     except.erase(*choice.failed_on);
   }
   while (const auto peer = targets_.Choose(begun ? choice.fingerprint : 0, except)) {
-    if (!sender_.submit(*peer, choice.memory.submit()).ok()) {
+    if (!sender_.submit(*peer, choice.replay.submit()).ok()) {
       except.insert(*peer);
       continue;
     }
@@ -219,7 +219,7 @@ void Dispatcher::Retry(uint64_t id, base::Nanos now) {
 
 bool Dispatcher::NextAttempt(uint64_t id, base::Nanos now) {
   Choice& choice = *Find(id);
-  if (const auto finish = choice.memory.NextAttempt()) {
+  if (const auto finish = choice.replay.NextAttempt()) {
     Progress end;
     end.finish = *finish;
     End(id, std::move(end));
@@ -273,15 +273,15 @@ void Dispatcher::Fail(uint64_t id, ApiError error) {
 void Dispatcher::Erase(uint64_t id) {
   auto node = choices_.extract(id);
   if (node.empty() || sender_.discard == nullptr) return;
-  RequestMemory& memory = node.mapped()->memory;
-  if (memory.submit().prompt.size() > kLongPrompt) {
-    sender_.discard(std::move(memory).TakeSubmit());
+  RequestReplay& replay = node.mapped()->replay;
+  if (replay.submit().prompt.size() > kLongPrompt) {
+    sender_.discard(std::move(replay).TakeSubmit());
   }
 }
 
 void Dispatcher::Expire(uint64_t id) {
   const Choice& choice = *Find(id);
-  if (choice.target) sender_.cancel(*choice.target, {id, choice.memory.submit().attempt});
+  if (choice.target) sender_.cancel(*choice.target, {id, choice.replay.submit().attempt});
   Fail(id, TimedOut(absl::StrCat("the request was not finished within ",
                                  base::ToSeconds(choice.limit.timeout), " s")));
 }

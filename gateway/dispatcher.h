@@ -19,7 +19,7 @@
 #include "gateway/api_error.h"
 #include "gateway/finish_rate.h"
 #include "gateway/openai_format.h"
-#include "gateway/request_memory.h"
+#include "gateway/request_replay.h"
 #include "gateway/target_pool.h"
 #include "link/link.h"
 #include "metrics/gateway_metrics.h"
@@ -109,11 +109,11 @@ class Dispatcher {
  private:
   struct Choice {
     Choice(schemas::Submit submit, ChoiceSink sink, TimeLimit limit)
-        : memory(std::move(submit)), sink(std::move(sink)), limit(limit) {}
+        : replay(std::move(submit)), sink(std::move(sink)), limit(limit) {}
     bool expired(base::Nanos now) const {
       return limit.timeout > 0 && now - limit.received >= limit.timeout;
     }
-    RequestMemory memory;
+    RequestReplay replay;
     ChoiceSink sink;
     const TimeLimit limit;
     std::optional<link::PeerId> target;
@@ -152,7 +152,7 @@ class Dispatcher {
   std::map<uint64_t, std::unique_ptr<Choice>> choices_;
   uint64_t next_id_ = 1;
   base::Nanos now_ = 0;  // the last that it was told
-  base::Nanos last_look_ = 0;
+  base::Nanos last_check_ = 0;
   FinishRate rate_;
   bool backlog_ = false;
 };

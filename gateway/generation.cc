@@ -137,7 +137,7 @@ absl::StatusOr<std::unique_ptr<Generation>> Generation::Make(
   for (const std::string& stop : request.stop) generation->stop_bytes_ += stop.size();
   std::vector<Prompt>().swap(request.prompts);
   std::vector<std::string>().swap(request.stop);
-  for (std::string* text : {&request.messages, &request.cache_salt, &request.coupling}) {
+  for (std::string* text : {&request.messages, &request.cache_salt, &request.verification}) {
     std::string().swap(*text);
   }
   if (!request.echo) {

@@ -100,14 +100,14 @@ class Builder final : public nlohmann::json_sax<Json> {
       return Fail("the body holds a number that is out of range, before byte " +
                   std::to_string(position));
     }
-    // Positions count the bytes read, that of the fault included.
+    // Positions count the bytes read, that of the error_text included.
     return Fail(position > text_.size()
                     ? std::string("the body is not valid JSON: it ends too early")
                     : "the body is not valid JSON at byte " +
                           std::to_string(position == 0 ? 0 : position - 1));
   }
 
-  const std::optional<std::string>& fault() const { return fault_; }
+  const std::optional<std::string>& error_text() const { return error_text_; }
   Json& value() { return value_; }
 
  private:
@@ -118,8 +118,8 @@ class Builder final : public nlohmann::json_sax<Json> {
     Json::array_t items;
   };
 
-  bool Fail(std::string fault) {
-    fault_ = std::move(fault);
+  bool Fail(std::string error_text) {
+    error_text_ = std::move(error_text);
     return false;
   }
 
@@ -164,7 +164,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   size_t depth_ = 0;
   size_t values_ = 0;
   Json value_;
-  std::optional<std::string> fault_;
+  std::optional<std::string> error_text_;
 };
 
 }  // namespace
@@ -176,7 +176,7 @@ Parsed<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
   }
   Builder builder(text, limits);
   if (Json::sax_parse(text.begin(), text.end(), &builder)) return std::move(builder.value());
-  return BadRequest("", builder.fault().value_or("the body is not valid JSON"));
+  return BadRequest("", builder.error_text().value_or("the body is not valid JSON"));
 }
 
 }  // namespace specfabric::gateway

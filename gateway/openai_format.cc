@@ -119,7 +119,7 @@ Json UsageJson(const Usage& usage) {
            {{"rounds", usage.speculation.rounds},
             {"drafted", usage.speculation.drafted},
             {"accepted", usage.speculation.accepted},
-            {"coupling", schemas::Name(usage.speculation.coupling)},
+            {"verification", schemas::Name(usage.speculation.verification)},
             {"accepted_per_position", usage.speculation.accepted_at}}}};
 }
 
@@ -127,8 +127,8 @@ const char* Name(Exactness exactness) {
   switch (exactness) {
     case Exactness::kToken:
       return "token";
-    case Exactness::kLaw:
-      return "law";
+    case Exactness::kDistribution:
+      return "distribution";
     case Exactness::kNone:
       return "none";
   }

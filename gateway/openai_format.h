@@ -12,7 +12,7 @@
 #include "absl/types/span.h"
 #include "base/types.h"
 #include "gateway/api_error.h"
-#include "gateway/request_memory.h"
+#include "gateway/request_replay.h"
 
 namespace specfabric::gateway {
 
@@ -45,9 +45,9 @@ struct ChoicePart {
   std::string finish_reason = {};  // "stop", "length", or not yet: empty
 };
 
-// What is promised of an answer's text (docs/exactness.md): these very tokens; their law, that of
-// plain sampling; or neither.
-enum class Exactness : uint8_t { kToken, kLaw, kNone };
+// What is promised of an answer's text (docs/exactness.md): these very tokens; their distribution,
+// that of plain sampling; or neither.
+enum class Exactness : uint8_t { kToken, kDistribution, kNone };
 
 // What all parts of an answer share.
 struct AnswerHead {

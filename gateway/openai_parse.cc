@@ -58,7 +58,7 @@ void ReadTruncation(Fields& fields, GenerationRequest& request) {
 
 void ReadCommon(Fields& fields, const SamplingDefaults& defaults, GenerationRequest& request) {
   request.model = fields.String("model", "");
-  request.coupling = fields.String("coupling", "");
+  request.verification = fields.String("verification", "");
   request.n = static_cast<int>(fields.Integer("n", 1, 1, kMaxChoices));
   request.ignore_eos = fields.Bool("ignore_eos", false);
   request.return_token_ids = fields.Bool("return_token_ids", false);

@@ -51,9 +51,9 @@ struct GenerationRequest {
   std::vector<base::TokenId> stop_token_ids;
 
   base::SamplingParams sampling;
-  base::LogitRules rules;  // barred_ids left to Prepare
-  bool has_seed = false;   // otherwise the caller draws sampling.seed
-  std::string coupling;    // by name, unchecked; empty: the target's own
+  base::LogitRules rules;    // suppressed_token_ids left to Prepare
+  bool has_seed = false;     // otherwise the caller draws sampling.seed
+  std::string verification;  // by name, unchecked; empty: the target's own
 
   int priority = 0;         // higher first, unlike in the request
   std::string cache_salt;   // empty: none

@@ -125,8 +125,8 @@ std::optional<ApiError> CheckBias(const std::vector<base::LogitBias>& bias, int3
 
 // What no choice may begin with for min_tokens, as vLLM has it: end tokens even where they are
 // ignored later. An end token that the model has no logit for needs no ban.
-Ids BarredIds(const GenerationRequest& request, const tokenizer::Tokenizer& tokenizer,
-              int32_t vocabulary) {
+Ids SuppressedTokenIds(const GenerationRequest& request, const tokenizer::Tokenizer& tokenizer,
+                       int32_t vocabulary) {
   if (request.rules.min_tokens == 0) return {};
   Ids ids = request.stop_token_ids;
   ids.insert(ids.end(), tokenizer.eos_ids().begin(), tokenizer.eos_ids().end());
@@ -134,22 +134,23 @@ Ids BarredIds(const GenerationRequest& request, const tokenizer::Tokenizer& toke
   return Unique(std::move(ids));
 }
 
-using MaybeCoupling = std::optional<schemas::Coupling>;
+using OptionalMethod = std::optional<schemas::VerificationMethod>;
 
 // Which ones a target serves only it knows; its refusal is the client's answer then.
-Parsed<MaybeCoupling> ReadCoupling(const std::string& name) {
-  if (name.empty()) return MaybeCoupling();
-  const auto coupling = schemas::ParseCoupling(ShownText(name));
-  if (coupling.ok()) return MaybeCoupling(*coupling);
-  return ApiError{.status = 400, .message = base::Message(coupling.status()), .param = "coupling"};
+Parsed<OptionalMethod> ReadVerification(const std::string& name) {
+  if (name.empty()) return OptionalMethod();
+  const auto verification = schemas::ParseVerificationMethod(ShownText(name));
+  if (verification.ok()) return OptionalMethod(*verification);
+  return ApiError{
+      .status = 400, .message = base::Message(verification.status()), .param = "verification"};
 }
 
 static_assert(kMaxPriority == schemas::kMaxPriority);
 
 schemas::Submit MakeSubmit(const GenerationRequest& request, const Ids& prompt, const Ids& stop_ids,
-                           int32_t max_tokens, uint64_t seed, MaybeCoupling coupling) {
+                           int32_t max_tokens, uint64_t seed, OptionalMethod verification) {
   schemas::Submit submit;
-  submit.coupling = coupling;
+  submit.verification = verification;
   submit.prompt = prompt;
   submit.sampling = request.sampling;
   submit.sampling.seed = seed;
@@ -181,9 +182,9 @@ Parsed<Prepared> Prepare(GenerationRequest request, const tokenizer::Tokenizer& 
     return *std::move(error);
   }
   if (auto error = CheckBias(request.rules.bias, model.vocabulary)) return *std::move(error);
-  request.rules.barred_ids = BarredIds(request, tokenizer, model.vocabulary);
-  const Parsed<MaybeCoupling> coupling = ReadCoupling(request.coupling);
-  if (const auto* error = std::get_if<ApiError>(&coupling)) return *error;
+  request.rules.suppressed_token_ids = SuppressedTokenIds(request, tokenizer, model.vocabulary);
+  const Parsed<OptionalMethod> verification = ReadVerification(request.verification);
+  if (const auto* error = std::get_if<ApiError>(&verification)) return *error;
   Prepared prepared;
   const Ids stop_ids = StopIds(request, tokenizer);
   const size_t prompts = request.chat ? 1 : request.prompts.size();
@@ -203,7 +204,7 @@ Parsed<Prepared> Prepare(GenerationRequest request, const tokenizer::Tokenizer& 
     for (int choice = 0; choice < request.n; ++choice) {
       prepared.submits.push_back(MakeSubmit(request, ids, stop_ids, std::get<int32_t>(room),
                                             base::ChoiceSeed(seed, choice),
-                                            std::get<MaybeCoupling>(coupling)));
+                                            std::get<OptionalMethod>(verification)));
     }
   }
   prepared.request = std::move(request);

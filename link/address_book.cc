@@ -60,7 +60,7 @@ bool AddressBook::Begin(const std::string& address, PeerId peer) {
   const auto entry = entries_.find(address);
   if (entry == entries_.end()) return false;
   entry->second.peer = peer;
-  entry->second.twin_of = 0;
+  entry->second.duplicate_of = 0;
   return true;
 }
 
@@ -76,8 +76,8 @@ AddressBook::Arrival AddressBook::Up(PeerId peer, uint64_t incarnation) {
   if (entry == entries_.end()) return Arrival::kFirst;
   for (const auto& [address, other] : entries_) {
     if (other.peer != peer && other.incarnation == incarnation) {
-      entry->second.twin_of = incarnation;
-      return Arrival::kTwin;
+      entry->second.duplicate_of = incarnation;
+      return Arrival::kDuplicate;
     }
   }
   entry->second.incarnation = incarnation;
@@ -93,12 +93,12 @@ std::optional<AddressBook::Loss> AddressBook::Down(PeerId peer, absl::StatusCode
   Loss loss = {found->first};
   if (stable) entry.backoff.Reset();
   entry.peer = 0;
-  entry.next_attempt = now + (entry.twin_of != 0 ? kTwinWait : entry.backoff.Next());
+  entry.next_attempt = now + (entry.duplicate_of != 0 ? kDuplicateWait : entry.backoff.Next());
   if (!opened) loss.news = std::exchange(entry.failing, why) != why;
   if (const uint64_t ended = std::exchange(entry.incarnation, 0); ended != 0) {
     for (auto& [address, other] : entries_) {
-      if (other.twin_of != ended) continue;
-      other.twin_of = 0;
+      if (other.duplicate_of != ended) continue;
+      other.duplicate_of = 0;
       other.next_attempt = now;
     }
   }

@@ -6,8 +6,8 @@
 // address without one is not tried again, but the connection that it has is not cut.
 //
 // A process is one peer, however many addresses lead to it (a name with an IPv4 and an IPv6 record
-// for each machine): the second connection to a living incarnation is a twin, to be closed, and its
-// address is left alone while the first one lasts. Pure; calls are serialised by the owner.
+// for each machine): the second connection to a living incarnation is a duplicate, to be closed,
+// and its address is left alone while the first one lasts. Pure; calls are serialised by the owner.
 
 #include <cstdint>
 #include <map>
@@ -25,8 +25,8 @@ namespace specfabric::link {
 
 class AddressBook {
  public:
-  // How soon a twin's address is tried again all the same: another process may have taken it.
-  static constexpr base::Nanos kTwinWait = 60 * base::kSecond;
+  // How soon a duplicate's address is tried again all the same: another process may have taken it.
+  static constexpr base::Nanos kDuplicateWait = 60 * base::kSecond;
 
   AddressBook(base::Nanos min_backoff, base::Nanos max_backoff, uint64_t seed);
 
@@ -45,7 +45,7 @@ class AddressBook {
   // No attempt could be made. True if that is news: the last failure had another reason.
   bool Failed(const std::string& address, absl::StatusCode why, base::Nanos now);
 
-  enum class Arrival { kFirst, kAgain, kTwin };  // kAgain: the address was up before
+  enum class Arrival { kFirst, kAgain, kDuplicate };  // kAgain: the address was up before
   // The peer has said who it is. Peers that connected to us are not in the book: kFirst.
   Arrival Up(transport::PeerId peer, uint64_t incarnation);
 
@@ -67,7 +67,7 @@ class AddressBook {
     transport::PeerId peer = 0;     // 0: not connected nor trying
     base::Nanos next_attempt = 0;   // while peer == 0
     uint64_t incarnation = 0;       // of the peer that is up; 0: none
-    uint64_t twin_of = 0;           // the incarnation it was a twin of
+    uint64_t duplicate_of = 0;      // the incarnation it was a duplicate of
     bool was_up = false;
     absl::StatusCode failing = absl::StatusCode::kOk;  // of the last attempt
   };

@@ -39,7 +39,7 @@ metrics::FabricCounters ReadCounters(const Link& link) {
   counters.closed = fabric.closed;
   counters.connect_failures = fabric.connect_failures;
   counters.refused_secrets = fabric.refused_secrets;
-  counters.refused_wires = fabric.refused_wires;
+  counters.non_rdma_connections = fabric.non_rdma_connections;
   counters.silent_peers = fabric.silent_peers;
   counters.restarts = fabric.restarts;
   counters.refused_frames = fabric.refused_frames;

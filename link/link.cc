@@ -216,19 +216,19 @@ class Link::Impl {
   void OnHello(PeerId peer, const Frame& frame) {
     const auto hello = schemas::Decode<Hello>(frame.payload);
     if (!hello.ok()) return Malformed(peer, hello.status());
-    const absl::Status accepted = Judge(*hello);
+    const absl::Status accepted = CheckHello(*hello);
     if (!accepted.ok()) return Refuse(peer, *hello, accepted);
     std::string address;
     std::vector<Frame> early;
-    bool twin;
+    bool duplicate;
     {
       std::lock_guard lock(mutex_);
       const auto entry = peers_.find(peer);
       if (entry == peers_.end()) return;
       Peer& state = entry->second;
       const AddressBook::Arrival arrival = book_.Up(peer, hello->incarnation);
-      twin = arrival == AddressBook::Arrival::kTwin;
-      if (!twin) {
+      duplicate = arrival == AddressBook::Arrival::kDuplicate;
+      if (!duplicate) {
         state.up = true;
         state.role = hello->role;
         state.since = base::Now();
@@ -238,7 +238,7 @@ class Link::Impl {
         if (arrival == AddressBook::Arrival::kAgain) ++stats_.reconnects;
       }
     }
-    if (twin) {
+    if (duplicate) {
       return CloseFor(peer, absl::AlreadyExistsError("it is connected by another address"));
     }
     timer_wake_.notify_all();
@@ -249,7 +249,7 @@ class Link::Impl {
     for (Frame& waiting : early) OnFrame(peer, std::move(waiting));
   }
 
-  absl::Status Judge(const Hello& hello) const {
+  absl::Status CheckHello(const Hello& hello) const {
     if (hello.protocol != schemas::kProtocolVersion) {
       return absl::FailedPreconditionError(absl::StrCat(
           "it speaks protocol ", hello.protocol, ", this process ", schemas::kProtocolVersion));

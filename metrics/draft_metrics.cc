@@ -31,8 +31,8 @@ DraftMetrics::DraftMetrics(Registry& registry)
           "Messages of a target about the sequences of another incarnation, dropped")),
       dropped_messages(registry.AddCounter("specfabric_draft_dropped_messages_total",
                                            "Messages dropped since the worker was too far behind")),
-      weights_bytes(registry.AddCounter("specfabric_draft_weights_bytes_total",
-                                        "Bytes of distributions sent beside trees")),
+      draft_probs_bytes(registry.AddCounter("specfabric_draft_probs_bytes_total",
+                                            "Bytes of distributions sent beside trees")),
       registry_(registry) {
   for (int reason = 0; reason < kEvictions; ++reason) {
     evictions[reason] = &registry.AddCounter(
@@ -54,8 +54,10 @@ void DraftMetrics::CountRequest(int status) {
 Counter* DraftMetrics::Outcomes(int outcome, int accepted) {
   return &registry_.AddCounter(
       "specfabric_draft_ahead_outcomes_total",
-      "Trees whose text went on, by guesses accepted, and by whether the next root had been run: "
-      "`hit`; `not_grown` (a candidate, not run), `not_guessed` (no candidate), `not_reached` (not "
+      "Trees whose text went on, by draft tokens accepted, and by whether the next root had been "
+      "run: "
+      "`hit`; `not_grown` (a candidate, not run), `not_candidate` (no candidate), `not_reached` "
+      "(not "
       "even its parent was run)",
       {{"outcome", kAheadOutcomeNames[outcome]}, {"accepted", std::to_string(accepted)}});
 }

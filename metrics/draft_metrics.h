@@ -14,7 +14,7 @@ enum class Eviction { kLru, kTtl, kPurge };
 constexpr int kEvictions = 3;
 
 // What became of a tree when the text went on: draft::Outcome.
-constexpr std::array<const char*, 4> kAheadOutcomeNames = {"hit", "not_grown", "not_guessed",
+constexpr std::array<const char*, 4> kAheadOutcomeNames = {"hit", "not_grown", "not_candidate",
                                                            "not_reached"};
 
 struct DraftMetrics {
@@ -36,9 +36,9 @@ struct DraftMetrics {
   Counter& passes_ahead;     // ahead of the outcomes
   Counter& nodes_ahead;      // run by those
   Counter& replies_without_pass;
-  Counter& foreign_messages;  // of a target in another's name
-  Counter& dropped_messages;  // for which the inbox had no room
-  Counter& weights_bytes;     // of the distributions that nodes were drawn from, sent beside them
+  Counter& foreign_messages;   // of a target in another's name
+  Counter& dropped_messages;   // for which the inbox had no room
+  Counter& draft_probs_bytes;  // of the distributions that nodes were drawn from, sent beside them
 
  private:
   Registry& registry_;

@@ -27,7 +27,7 @@ struct FabricCounters {
   uint64_t tensors_sent = 0, tensors_received = 0;
   uint64_t stale_tensors = 0, refused_tensors = 0, late_tensors = 0;
   uint64_t opened = 0, closed = 0, connect_failures = 0;
-  uint64_t refused_secrets = 0, refused_wires = 0, silent_peers = 0, restarts = 0;
+  uint64_t refused_secrets = 0, non_rdma_connections = 0, silent_peers = 0, restarts = 0;
   uint64_t refused_frames = 0, unattributed_frames = 0;
   uint64_t send_errors = 0, back_pressure = 0, faults = 0, wakeups = 0;
   uint64_t handshakes = 0, refused_hellos = 0, malformed = 0, reconnects = 0;

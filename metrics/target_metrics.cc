@@ -10,18 +10,20 @@ constexpr std::array<const char*, kSpans> kSpanNames = {
     "draft_wait", "draft_compute", "transfer", "plan", "forward", "verify", "commit"};
 constexpr const char* kTokensHelp = "Prompt tokens prefilled, output tokens emitted";
 constexpr const char* kExactnessHelp =
-    "1 for what holds here of requests that ask for no coupling: `token`, `law` or `none`";
+    "1 for what holds here of requests that ask for no verification method: `token`, "
+    "`distribution` or "
+    "`none`";
 
 DrafterMetrics DrafterSeries(Registry& registry, const std::string& drafter) {
   const Labels labels = {{"drafter", drafter}};
   return {
       .drafted_tokens =
           registry.AddCounter("specfabric_drafter_drafted_tokens_total",
-                              "Draft tokens verified, by who guessed them: a draft model by its "
-                              "name, or `lookup`; what both guess counts for both",
+                              "Draft tokens verified, by proposal source: a draft model by its "
+                              "name, or `ngram_lookup`; a token proposed by both counts for both",
                               labels),
       .accepted_tokens = registry.AddCounter("specfabric_drafter_accepted_tokens_total",
-                                             "Draft tokens accepted, by who guessed them", labels),
+                                             "Draft tokens accepted, by proposal source", labels),
       .share = nullptr};
 }
 
@@ -57,16 +59,16 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
                                     "Sequences cancelled before their end")),
       not_finite(registry.AddCounter("specfabric_target_not_finite_total",
                                      "Sequences ended by logits that are not finite numbers")),
-      draft_weights(registry.AddCounter("specfabric_draft_weights_received_total",
-                                        "Tensors of draft distributions that trees were verified "
-                                        "by")),
-      draft_weights_bytes(
-          registry.AddCounter("specfabric_draft_weights_received_bytes_total",
+      draft_probs(registry.AddCounter("specfabric_draft_probs_received_total",
+                                      "Tensors of draft distributions that trees were verified "
+                                      "by")),
+      draft_probs_bytes(
+          registry.AddCounter("specfabric_draft_probs_received_bytes_total",
                               "Bytes of the tensors of draft distributions received")),
       scored_rounds(registry.AddCounter("specfabric_scored_rounds_total",
                                         "Rounds in which all drafters were asked, to compare "
                                         "them")),
-      lookup(DrafterSeries(registry, "lookup")),
+      ngram_lookup(DrafterSeries(registry, "ngram_lookup")),
       preemptions(registry.AddCounter("specfabric_preemptions_total",
                                       "Sequences that gave up their KV blocks for others")),
       cache_queries(registry.AddCounter("specfabric_prefix_cache_queries_total",
@@ -117,15 +119,16 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
                                       {{"exactness", kExactnessNames[i]}});
   }
   for (size_t i = 0; i < kRefusalNames.size(); ++i) {
-    refused[i] = &registry.AddCounter("specfabric_refused_drafts_total",
-                                      "Replies not verified: `sampling` (made for another coupling "
-                                      "or other sampling), `invalid` (tree or weights), `no_slot`",
-                                      {{"reason", kRefusalNames[i]}});
+    refused[i] = &registry.AddCounter(
+        "specfabric_refused_drafts_total",
+        "Replies not verified: `sampling` (made for another verification method "
+        "or other sampling), `invalid` (tree or draft probabilities), `no_slot`",
+        {{"reason", kRefusalNames[i]}});
   }
-  for (size_t i = 0; i < kCouplingNames.size(); ++i) {
+  for (size_t i = 0; i < kVerificationMethodNames.size(); ++i) {
     verifications[i] = &registry.AddCounter("specfabric_verifications_total",
-                                            "Trees with guesses verified; `typical` is lossy",
-                                            {{"coupling", kCouplingNames[i]}});
+                                            "Trees with draft tokens verified; `typical` is lossy",
+                                            {{"verification", kVerificationMethodNames[i]}});
   }
   for (int position = 0; position < positions; ++position) {
     Labels labels = {{"position", std::to_string(position)}};
@@ -148,11 +151,11 @@ DrafterMetrics TargetMetrics::AddDrafter(const std::string& model) {
   return series;
 }
 
-void TargetMetrics::CountRound(int coupling, int drafted, int accepted) {
+void TargetMetrics::CountRound(int verification, int drafted, int accepted) {
   rounds.Increment();
   if (drafted == 0) return;
-  if (coupling >= 0 && coupling < static_cast<int>(verifications.size())) {
-    verifications[coupling]->Increment();
+  if (verification >= 0 && verification < static_cast<int>(verifications.size())) {
+    verifications[verification]->Increment();
   }
   vllm_drafts.Increment();
   drafted_tokens.Increment(drafted);

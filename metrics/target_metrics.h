@@ -16,9 +16,9 @@ namespace specfabric::metrics {
 constexpr std::array<const char*, 6> kDraftStatusNames = {"ok",          "need_resync", "busy",
                                                           "unsupported", "too_long",    "draining"};
 
-// How trees are verified, in the protocol's order of couplings.
-constexpr std::array<const char*, 4> kCouplingNames = {"coupled", "rejection", "traversal",
-                                                       "typical"};
+// How trees are verified, in the protocol's order of verification methods.
+constexpr std::array<const char*, 4> kVerificationMethodNames = {"coupled", "rejection",
+                                                                 "traversal", "typical"};
 
 // Why a draft's reply was not verified: made for other sampling than was asked for; a tree or
 // weights that are not sound; weights that no slot took.
@@ -26,17 +26,17 @@ enum class Refusal { kSampling, kInvalid, kNoSlot };
 constexpr std::array<const char*, 3> kRefusalNames = {"sampling", "invalid", "no_slot"};
 
 // What is promised of the text (docs/exactness.md).
-constexpr std::array<const char*, 3> kExactnessNames = {"token", "law", "none"};
+constexpr std::array<const char*, 3> kExactnessNames = {"token", "distribution", "none"};
 
 // Where the time of one round goes (design.md, One round).
 enum class Span { kDraftWait, kDraftCompute, kTransfer, kPlan, kForward, kVerify, kCommit };
 constexpr int kSpans = 7;
 
-// Of one drafter: a draft model, or the lookup in a sequence's own text.
+// Of one drafter: a draft model, or the n-gram lookup in a sequence's own text.
 struct DrafterMetrics {
   Counter& drafted_tokens;   // that were verified
   Counter& accepted_tokens;  // of them
-  Gauge* share;              // of the last rounds, those it was chosen for; null for the lookup
+  Gauge* share;  // of the last rounds, those it was chosen for; null for the n-gram lookup
 };
 
 struct TargetMetrics {
@@ -48,7 +48,7 @@ struct TargetMetrics {
   }
   // One verification of one sequence: `drafted` nodes below the root, of which the accepted path
   // took `accepted`. Feeds the vllm: aliases too. A plain decode drafts none.
-  void CountRound(int coupling, int drafted, int accepted);
+  void CountRound(int verification, int drafted, int accepted);
   // What is promised of requests that ask for nothing else: an index of kExactnessNames.
   void SetExactness(int exactness);
   Counter& refused_drafts(Refusal reason) { return *refused[static_cast<int>(reason)]; }
@@ -76,13 +76,13 @@ struct TargetMetrics {
   Counter& not_finite;  // sequences ended by logits that are not finite
   std::array<Histogram*, kSpans> spans;
   std::array<Counter*, kDraftStatusNames.size()> draft_replies;
-  Counter& draft_weights;        // tensors that were verified by
-  Counter& draft_weights_bytes;  // of them
+  Counter& draft_probs;        // tensors that were verified by
+  Counter& draft_probs_bytes;  // of them
   std::array<Gauge*, kExactnessNames.size()> exactness;
   std::array<Counter*, kRefusalNames.size()> refused;
 
   Counter& scored_rounds;  // in which all drafters were asked
-  DrafterMetrics lookup;
+  DrafterMetrics ngram_lookup;
 
   // Fed by CountScheduling.
   Counter& preemptions;
@@ -96,8 +96,9 @@ struct TargetMetrics {
   Counter& rounds;
   Counter& drafted_tokens;
   Counter& accepted_tokens;
-  std::vector<Counter*> accepted_at;                          // [positions]
-  std::array<Counter*, kCouplingNames.size()> verifications;  // of trees with guesses
+  std::vector<Counter*> accepted_at;  // [positions]
+  std::array<Counter*, kVerificationMethodNames.size()>
+      verifications;  // of trees with draft tokens
   Counter& vllm_drafts;
   Counter& vllm_draft_tokens;
   Counter& vllm_accepted_tokens;

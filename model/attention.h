@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "model/attention_plan.h"
-#include "model/kv_cache.h"
+#include "model/cpu/kv_cache.h"
 
 namespace specfabric::model {
 

@@ -1,18 +1,18 @@
 #ifndef SPECFABRIC_MODEL_DEVICE_DRAFT_ROWS_H_
 #define SPECFABRIC_MODEL_DEVICE_DRAFT_ROWS_H_
 
-// Rows of a draft's weights (schemas/draft_weights.h) in a device's memory: made there from the
-// logits of a pass and drawn from, judged there and verified by, so that neither side brings them
-// to its host. On a device that lies in the memory that transport::MemoryKind::kCuda names.
+// Rows of a draft's weights (speculation/draft_probs.h) in a device's memory: made there from the
+// logits of a pass and drawn from, validated there and verified by, so that neither side brings
+// them to its host. On a device that lies in the memory that transport::MemoryKind::kCuda names.
 
 #include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "base/types.h"
-#include "speculation/coupling.h"
-#include "speculation/proposal.h"
+#include "sampling/draft_row.h"
 #include "speculation/tree.h"
+#include "speculation/verification_method.h"
 
 namespace specfabric::model {
 
@@ -20,22 +20,22 @@ namespace specfabric::model {
 struct RowDraw {
   int32_t logit = 0;  // row of the last pass's logits
   base::SamplingParams sampling = {};
-  int32_t top_n = 0;  // as speculation::MakeWeights has it
+  int32_t top_n = 0;  // as sampling::MakeDraftProbs has it
   // Where the row goes, in device memory, and how many tokens it names: all of them, or top_n.
   uint8_t* row = nullptr;
   int32_t entries = 0;
   // kWithReplacement or kWithoutReplacement, so many, 1 to speculation::kMaxDraftNodes - 1.
   speculation::SiblingDraw draw = speculation::SiblingDraw::kWithoutReplacement;
   int32_t siblings = 0;
-  base::DrawSite site = {};
+  sampling::DrawSite site = {};
 };
 
 struct DrawnSibling {
   base::TokenId token = base::kNoToken;
-  uint16_t weight = 0;  // in its row
+  uint16_t prob = 0;  // in its row
 };
 struct DrawnRow {
-  double total = 0;  // speculation::TotalWeight
+  double total = 0;  // sampling::TotalProb
   int32_t count = 0;
   DrawnSibling siblings[speculation::kMaxDraftNodes] = {};  // [count], in the order of the draw
 };
@@ -48,13 +48,13 @@ class DeviceDraftRows {
   // Takes the memory for so many draws at once, which otherwise the first that need it take.
   virtual absl::Status Reserve(int32_t draws) = 0;
   // drawn[i] becomes what is drawn from draws[i], and its row is written: the bits of
-  // speculation::MakeWeights and Draw..., but as model/cuda/row_law.h says of top-p. Where nothing
-  // is drawn the row is not one to send.
+  // sampling::MakeDraftProbs and Draw..., but as model/cuda/row_distribution.h says of top-p. Where
+  // nothing is drawn the row is not one to send.
   virtual absl::Status Draw(absl::Span<const RowDraw> draws, absl::Span<DrawnRow> drawn) = 0;
-  // facts[i] = speculation::FactsOf row i of these, in device memory, aligned to 4 bytes, which a
+  // facts[i] = sampling::FactsOf row i of these, in device memory, aligned to 4 bytes, which a
   // peer has sent; nothing in them is trusted. facts: [rows].
-  virtual absl::Status Judge(const uint8_t* rows, int32_t vocabulary, int32_t entries,
-                             absl::Span<speculation::WeightRowFacts> facts) = 0;
+  virtual absl::Status Validate(const uint8_t* rows, int32_t vocabulary, int32_t entries,
+                                absl::Span<sampling::DraftRowFacts> facts) = 0;
   // Copies device memory to the host's.
   virtual absl::Status Fetch(absl::Span<const uint8_t> device, uint8_t* host) = 0;
 };

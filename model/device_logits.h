@@ -11,10 +11,10 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/types.h"
-#include "speculation/acceptance.h"
-#include "speculation/coupling.h"
-#include "speculation/sampling.h"
+#include "sampling/sampling.h"
 #include "speculation/tree.h"
+#include "speculation/verification_method.h"
+#include "verification/reference/acceptance.h"
 
 namespace specfabric::model {
 
@@ -34,18 +34,18 @@ struct DeviceTree {
   absl::Span<const int32_t> parents = {};
   absl::Span<const base::TokenId> tokens = {};
   int32_t first_logit = 0;  // the root's row; those of the other nodes follow
-  speculation::Coupling coupling = speculation::Coupling::kCoupled;
+  speculation::VerificationMethod verification = speculation::VerificationMethod::kCoupled;
   speculation::SiblingDraw draw = speculation::SiblingDraw::kCoupledTopK;  // as Allows() says
   base::SamplingParams sampling = {};  // temperature 0: with kCoupled alone
-  speculation::TypicalOptions typical = {};
+  verification::TypicalOptions typical = {};
   uint32_t position = 0;  // in prompt + output, of the first token that the round chooses
   uint32_t draw_number = 0;
-  // Where NeedsDraftRows(coupling, draw), else empty: [nodes] the row that each node's token was
-  // drawn from (the root's is not read), the rows as schemas/draft_weights.h lays them out and
-  // finds them sound, [rows] the sum of each, and how many tokens one names.
-  absl::Span<const int32_t> weight_row = {};
-  absl::Span<const uint8_t> weights = {};
-  bool weights_on_device = false;  // aligned to 8 bytes there
+  // Where NeedsDraftRows(verification, draw), else empty: [nodes] the row that each node's token
+  // was drawn from (the root's is not read), the rows as speculation/draft_probs.h lays them out
+  // and finds them sound, [rows] the sum of each, and how many tokens one names.
+  absl::Span<const int32_t> draft_row = {};
+  absl::Span<const uint8_t> draft_probs = {};
+  bool draft_probs_on_device = false;  // aligned to 8 bytes there
   absl::Span<const double> totals = {};
   int32_t entries = 0;
 };
@@ -54,14 +54,14 @@ struct DeviceTree {
 class DeviceLogits {
  public:
   virtual ~DeviceLogits() = default;
-  // best[i] = speculation::PerturbedArgMax over this rank's part of row choices[i].row, with the
+  // best[i] = sampling::PerturbedArgMax over this rank's part of row choices[i].row, with the
   // same bits.
   virtual absl::Status Best(absl::Span<const RowChoice> choices,
-                            absl::Span<speculation::ScoredToken> best) = 0;
+                            absl::Span<sampling::ScoredToken> best) = 0;
   // accepted[i] becomes what is accepted of trees[i]: what speculation::WalkCoupled makes of
-  // speculation::SampleRow at each node, or target::TreeVerifier, except where
-  // model/cuda/row_law.h says; not `finite` where the logits after the path are not. Of a rank that
-  // has the whole vocabulary. Waits for the device once.
+  // sampling::SampleRow at each node, or verification::TreeVerifier, except where
+  // model/cuda/row_distribution.h says; not `finite` where the logits after the path are not. Of a
+  // rank that has the whole vocabulary. Waits for the device once.
   virtual absl::Status Verify(absl::Span<const DeviceTree> trees,
                               absl::Span<speculation::Accepted> accepted) = 0;
   // These rows, [rows.size()][width], in the host's memory until the next Fetch or pass.

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <string_view>
 
-#include "model/config.h"
+#include "model/checkpoint/config.h"
+#include "model/checkpoint/safetensors.h"
 #include "model/rope.h"
-#include "model/safetensors.h"
 
 namespace specfabric::model {
 

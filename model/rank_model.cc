@@ -3,9 +3,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "model/transformer.h"
+#include "model/cpu/cpu_transformer.h"
 #if defined(SPECFABRIC_CUDA)
-#include "model/cuda/device_transformer.h"
+#include "model/cuda/cuda_transformer.h"
 #endif
 
 namespace specfabric::model {
@@ -21,10 +21,10 @@ absl::StatusOr<std::unique_ptr<RankModel>> RankModel::Load(const std::string& mo
                                                            const RankOptions& options,
                                                            Communicator* communicator) {
   if (options.device == DeviceKind::kCpu) {
-    return Transformer::Load(model_dir, options, communicator);
+    return CpuTransformer::Load(model_dir, options, communicator);
   }
 #if defined(SPECFABRIC_CUDA)
-  return cuda::DeviceTransformer::Load(model_dir, options, communicator);
+  return cuda::CudaTransformer::Load(model_dir, options, communicator);
 #else
   return absl::FailedPreconditionError(
       "this build has no kernels for GPUs; those of `cmake --preset cuda` do");

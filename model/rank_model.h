@@ -17,11 +17,11 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "model/batch.h"
-#include "model/communicator.h"
-#include "model/config.h"
+#include "model/checkpoint/config.h"
 #include "model/device_draft_rows.h"
 #include "model/device_logits.h"
-#include "model/partition.h"
+#include "model/parallel/communicator.h"
+#include "model/parallel/partition.h"
 
 namespace specfabric::model {
 

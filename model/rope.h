@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "model/config.h"
+#include "model/checkpoint/config.h"
 
 namespace specfabric::model {
 

@@ -19,7 +19,7 @@ absl::Status CheckTokens(const std::vector<base::TokenId>& tokens, int32_t vocab
   return absl::OkStatus();
 }
 
-bool ComesBefore(const Sequence* a, const Sequence* b) { return a->rank < b->rank; }
+bool ComesBefore(const Sequence* a, const Sequence* b) { return a->queue_order < b->queue_order; }
 
 }  // namespace
 
@@ -50,7 +50,7 @@ absl::Status Scheduler::Impl::CheckRequest(const SequenceRequest& request) const
   if (absl::Status status = CheckTokens(request.generated, options.vocabulary); !status.ok()) {
     return status;
   }
-  std::vector<base::TokenId> ruled = request.rules.barred_ids;
+  std::vector<base::TokenId> ruled = request.rules.suppressed_token_ids;
   for (const base::LogitBias& bias : request.rules.bias) ruled.push_back(bias.token);
   return CheckTokens(ruled, options.vocabulary);
 }
@@ -127,14 +127,14 @@ int32_t Scheduler::Impl::BlocksBehind(const Sequence& sequence) {
 }
 
 // Its sampling goes on as if nothing had been: random numbers are keyed by position, and its rounds
-// go on counting, so that no draw is repeated (speculation::DrawNumber). The draft it had or waits
+// go on counting, so that no draw is repeated (sampling::DrawNumber). The draft it had or waits
 // for is void.
 void Scheduler::Impl::Preempt(Sequence* sequence, StepPlan* plan) {
   SPECFABRIC_CHECK(!sequence->in_flight);
   blocks.Drop(sequence);
   sequence->phase = Phase::kWaiting;
   sequence->wait.EndRound();
-  sequence->guesses = false;
+  sequence->has_draft = false;
   sequence->prompt_logprobs.clear();
   ++sequence->preemptions;
   ++counted.preemptions;

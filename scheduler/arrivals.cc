@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/hash.h"
-#include "scheduler/simulator.h"
+#include "scheduler/simulation/simulator.h"
 
 namespace specfabric::scheduler {
 namespace {

@@ -13,14 +13,14 @@ void Scheduler::Impl::GiveUpLateDrafts(base::Nanos now) {
     DraftWait& wait = sequence->wait;
     if (!wait.waiting() || now < wait.deadline()) continue;
     const base::Nanos waited = wait.OnMiss(now, options.misses);
-    NoteGoneWithout(*sequence, waited);
+    RecordSkipped(*sequence, waited);
     ++counted.draft_misses;
   }
 }
 
-void Scheduler::Impl::NoteGoneWithout(const Sequence& sequence, base::Nanos waited) {
+void Scheduler::Impl::RecordSkipped(const Sequence& sequence, base::Nanos waited) {
   if (!sequence.wait.CaughtUp(sequence.wait.round())) return;
-  control.OnGoneWithout(sequence.request.coupling, sequence.wait.order(), waited);
+  control.OnSkipped(sequence.request.verification, sequence.wait.order(), waited);
 }
 
 base::Nanos Scheduler::Impl::EarliestDeadline() const {
@@ -51,7 +51,7 @@ std::optional<base::Nanos> Scheduler::Impl::HoldUntil(base::Nanos now) {
     return EarliestDeadline();
   }
 
-  Worths worths, looked_up;  // of those that are ready; of those that wait, so far
+  GainHistogram gains, while_waiting;  // of those that are ready; of those that wait, so far
   StepBase apart, together;
   base::Nanos deadline = base::kForever;
   pending.clear();
@@ -69,9 +69,9 @@ std::optional<base::Nanos> Scheduler::Impl::HoldUntil(base::Nanos now) {
       pending.push_back({usual + 2 * overdue, value * wait.order().gain, wait.order().rows});
       deadline = std::min(deadline, wait.deadline());
     }
-    if (!sequence->guesses) continue;
-    Worths& guesses = wait.waiting() ? looked_up : worths;
-    for (float worth : sequence->worth) guesses.Add(value * worth);
+    if (!sequence->has_draft) continue;
+    GainHistogram& draft_tokens = wait.waiting() ? while_waiting : gains;
+    for (float expected_gain : sequence->expected_gain) draft_tokens.Add(value * expected_gain);
   }
   const double ready = apart.rows;
   AddPrefill(PrefillRows(static_cast<int32_t>(apart.rows + together.rows)), &apart);
@@ -81,42 +81,42 @@ std::optional<base::Nanos> Scheduler::Impl::HoldUntil(base::Nanos now) {
   together.max_rows = apart.max_rows;
 
   const StepTime& time = control.step_time();
-  const Cut cut_apart = ShareRows(worths, apart, time);
-  const double rate_apart = apart.rows == 0 ? 0 : cut_apart.rate;
+  const RowAllocation allocation_apart = AllocateRows(gains, apart, time);
+  const double rate_apart = apart.rows == 0 ? 0 : allocation_apart.rate;
   if (cohorts && ready > 0) {
-    const auto rows = static_cast<int32_t>(apart.rows + cut_apart.guesses);
+    const auto rows = static_cast<int32_t>(apart.rows + allocation_apart.draft_tokens);
     const base::Nanos ends = now + time.Predict(rows, apart.context);
     const bool hidden = std::all_of(pending.begin(), pending.end(),
                                     [&](const Pending& p) { return p.expected <= ends; });
     if (hidden) return std::nullopt;
   }
-  worths.Add(looked_up, 1);
-  const double rate_together = ShareRows(worths, together, time).rate;
-  const base::Nanos later = BestDelay(worths, together, std::max(rate_apart, rate_together), now);
+  gains.Add(while_waiting, 1);
+  const double rate_together = AllocateRows(gains, together, time).rate;
+  const base::Nanos later = BestDelay(gains, together, std::max(rate_apart, rate_together), now);
   if (later > 0) {
     hold_until = std::min(now + later, deadline);
     return hold_until;
   }
-  if (rate_together >= rate_apart) GoWithout(now);
+  if (rate_together >= rate_apart) SkipDrafts(now);
   return std::nullopt;
 }
 
 // 0 if no delay of this step yields more than `rate`.
-base::Nanos Scheduler::Impl::BestDelay(const Worths& worths, StepBase step, double rate,
+base::Nanos Scheduler::Impl::BestDelay(const GainHistogram& gains, StepBase step, double rate,
                                        base::Nanos now) {
-  constexpr base::Nanos kLeast = 20 * base::kMicrosecond;  // not a busy loop
+  constexpr base::Nanos kMinDelay = 20 * base::kMicrosecond;  // not a busy loop
   std::sort(pending.begin(), pending.end(),
             [](const Pending& a, const Pending& b) { return a.expected < b.expected; });
   base::Nanos best = 0;
   for (size_t i = 0; i < pending.size(); ++i) {
     step.tokens += pending[i].tokens;
     step.rows += pending[i].rows;
-    step.delay = std::max(kLeast, pending[i].expected - now);
+    step.delay = std::max(kMinDelay, pending[i].expected - now);
     // Those that are expected at about the same time come together.
     if (i + 1 < pending.size() && pending[i + 1].expected - now < step.delay + step.delay / 16) {
       continue;
     }
-    const double with = ShareRows(worths, step, control.step_time()).rate;
+    const double with = AllocateRows(gains, step, control.step_time()).rate;
     if (with <= rate) continue;
     rate = with;
     best = step.delay;
@@ -124,18 +124,18 @@ base::Nanos Scheduler::Impl::BestDelay(const Worths& worths, StepBase step, doub
   return best;
 }
 
-void Scheduler::Impl::GoWithout(base::Nanos now) {
+void Scheduler::Impl::SkipDrafts(base::Nanos now) {
   for (Sequence* sequence : running) {
     DraftWait& wait = sequence->wait;
     if (!wait.waiting()) continue;
     wait.OnSkipped();
-    NoteGoneWithout(*sequence, now - wait.asked_at());
+    RecordSkipped(*sequence, now - wait.asked_at());
     ++counted.draft_skips;
   }
 }
 
-const DraftOrder& Scheduler::Impl::TakeOrder(speculation::Coupling coupling) {
-  std::optional<DraftOrder>& order = orders[static_cast<size_t>(coupling)];
+const DraftOrder& Scheduler::Impl::TakeOrder(speculation::VerificationMethod verification) {
+  std::optional<DraftOrder>& order = orders[static_cast<size_t>(verification)];
   if (!order) {
     int32_t askers = 0;
     StepBase step;
@@ -144,38 +144,39 @@ const DraftOrder& Scheduler::Impl::TakeOrder(speculation::Coupling coupling) {
       step.tokens += 1;
       step.rows += 1;
       step.context += sequence->kv_written;
-      askers += sequence->request.coupling == coupling && sequence->request.speculate;
+      askers += sequence->request.verification == verification && sequence->request.speculate;
     }
     AddPrefill(PrefillRows(static_cast<int32_t>(step.rows)), &step);
     const DraftOrder all = {.askers = askers};
     order = options.speculation == SpeculationPolicy::kAlways
-                ? control.Deepest(coupling, all, options.max_tree_nodes)
-                : control.Order(coupling, askers, step, options.max_tree_nodes);
-    SetPatience(coupling, &*order);
+                ? control.Deepest(verification, all, options.max_tree_nodes)
+                : control.Order(verification, askers, step, options.max_tree_nodes);
+    SetReplyTimeout(verification, &*order);
   }
   const bool probes = order->probers > 0 && order->probers-- > 0;
   const bool explores = !probes && order->explorer >= 0 && order->explorer-- == 0;
   if (!probes && !explores) return *order;
-  other_order = probes ? control.Probe(coupling, *order, options.max_tree_nodes, order->probers)
-                       : control.Deepest(coupling, *order, options.max_tree_nodes);
-  SetPatience(coupling, &other_order);
+  other_order = probes ? control.Probe(verification, *order, options.max_tree_nodes, order->probers)
+                       : control.Deepest(verification, *order, options.max_tree_nodes);
+  SetReplyTimeout(verification, &other_order);
   return other_order;
 }
 
-void Scheduler::Impl::SetPatience(speculation::Coupling coupling, DraftOrder* order) const {
-  order->patience = options.speculation == SpeculationPolicy::kAlways
-                        ? options.max_draft_wait
-                        : std::clamp(control.Patience(coupling, *order), options.min_draft_wait,
-                                     options.max_draft_wait);
+void Scheduler::Impl::SetReplyTimeout(speculation::VerificationMethod verification,
+                                      DraftOrder* order) const {
+  order->reply_timeout = options.speculation == SpeculationPolicy::kAlways
+                             ? options.max_draft_wait
+                             : std::clamp(control.ReplyTimeout(verification, *order),
+                                          options.min_draft_wait, options.max_draft_wait);
 }
 
 void Scheduler::Impl::StartRound(Sequence* sequence, base::Nanos now, std::vector<Event>* events) {
   const int32_t useful = sequence->useful_draft_nodes(options.max_tree_nodes);
-  const speculation::Coupling coupling = sequence->request.coupling;
-  LookUp(sequence);
+  const speculation::VerificationMethod verification = sequence->request.verification;
+  ProposeFromNgramLookup(sequence);
   static const DraftOrder kNone;
-  const bool guessed = sequence->request.speculate && useful > 0;
-  const DraftOrder& order = guessed ? TakeOrder(coupling) : kNone;
+  const bool speculates = sequence->request.speculate && useful > 0;
+  const DraftOrder& order = speculates ? TakeOrder(verification) : kNone;
   if (!sequence->wait.StartRound(order, now)) return;
   // In place: a copy would wait until what it is made from has been stored.
   auto& wanted = std::get<DraftWanted>(events->emplace_back(std::in_place_type<DraftWanted>));
@@ -184,8 +185,8 @@ void Scheduler::Impl::StartRound(Sequence* sequence, base::Nanos now, std::vecto
   wanted.committed = sequence->committed_size();
   wanted.max_nodes = std::min(order.max_nodes, useful);
   wanted.max_depth = order.max_depth;
-  wanted.second_price = order.second_price;
-  wanted.row_price = order.row_price;
+  wanted.cost_per_second = order.cost_per_second;
+  wanted.cost_per_row = order.cost_per_row;
   wanted.deadline = sequence->wait.deadline();
 }
 

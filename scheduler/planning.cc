@@ -32,7 +32,7 @@ int32_t Scheduler::Impl::PrefillRows(int32_t rows) const {
       std::clamp<int64_t>(prefill_left, 0, std::max(0, options.max_step_tokens - rows)));
 }
 
-// While a prefill waits, guesses leave it a quarter of a step.
+// While a prefill waits, draft tokens leave it a quarter of a step.
 int32_t Scheduler::Impl::MaxTreeRows() const {
   return options.max_step_tokens - (PrefillRows(0) > 0 ? options.max_step_tokens / 4 : 0);
 }
@@ -44,7 +44,7 @@ void Scheduler::Impl::AddPrefill(int32_t rows, StepBase* step) const {
   step->max_rows = MaxTreeRows() + rows;
 }
 
-StepBase Scheduler::Impl::ReadyStep(base::Nanos now, Worths* worths) const {
+StepBase Scheduler::Impl::ReadyStep(base::Nanos now, GainHistogram* gains) const {
   const auto sequences = static_cast<int32_t>(ready.size());
   const int32_t prefill = PrefillRows(sequences);
   StepBase step;
@@ -52,12 +52,13 @@ StepBase Scheduler::Impl::ReadyStep(base::Nanos now, Worths* worths) const {
   step.rows += sequences;
   for (size_t i = 0; i < ready.size(); ++i) {
     const Sequence* sequence = ready[i];
-    if (i + kSoon < ready.size()) __builtin_prefetch(ready[i + kSoon]->worth.data());
+    if (i + kPrefetchContents < ready.size())
+      __builtin_prefetch(ready[i + kPrefetchContents]->expected_gain.data());
     const float value = sequence->Value(now);
     step.tokens += value;
     step.context += sequence->kv_written;
-    if (!sequence->guesses) continue;
-    for (float worth : sequence->worth) worths->Add(value * worth);
+    if (!sequence->has_draft) continue;
+    for (float expected_gain : sequence->expected_gain) gains->Add(value * expected_gain);
   }
   return step;
 }
@@ -65,8 +66,8 @@ StepBase Scheduler::Impl::ReadyStep(base::Nanos now, Worths* worths) const {
 // Two cohorts, each verified while the drafts of the other are on their way, take
 // max(2 half steps, half step + reply) for a round of both; one takes step + reply. Where reading
 // the weights bounds a step that is never less, where arithmetic does it often is.
-bool Scheduler::Impl::CohortsPay(const Worths& worths, const StepBase& step) const {
-  constexpr double kWorthIt = 1.03;
+bool Scheduler::Impl::CohortsPay(const GainHistogram& gains, const StepBase& step) const {
+  constexpr double kMinSpeedup = 1.03;
   base::Nanos reply = 0;
   for (const Sequence* sequence : ready) {
     if (!sequence->answered) return false;
@@ -75,28 +76,29 @@ bool Scheduler::Impl::CohortsPay(const Worths& worths, const StepBase& step) con
   const StepTime& time = control.step_time();
   StepBase whole = step;
   whole.delay = reply;
-  Worths of_half;
-  of_half.Add(worths, 0.5);
+  GainHistogram of_half;
+  of_half.Add(gains, 0.5);
   StepBase half = {.tokens = step.tokens / 2,
                    .rows = step.rows / 2,
                    .context = step.context / 2,
                    .delay = 0,
                    .max_rows = step.max_rows};
-  const Cut cut = ShareRows(of_half, half, time);
-  const auto rows = static_cast<int32_t>(half.rows + cut.guesses);
+  const RowAllocation allocation = AllocateRows(of_half, half, time);
+  const auto rows = static_cast<int32_t>(half.rows + allocation.draft_tokens);
   half.delay = std::max<base::Nanos>(0, (reply - time.Predict(rows, half.context)) / 2);
-  return ShareRows(of_half, half, time).rate > kWorthIt * ShareRows(worths, whole, time).rate;
+  return AllocateRows(of_half, half, time).rate >
+         kMinSpeedup * AllocateRows(gains, whole, time).rate;
 }
 
-bool Scheduler::Impl::SplitsOff(const Worths& worths, const StepBase& step) {
+bool Scheduler::Impl::LeavesHalf(const GainHistogram& gains, const StepBase& step) {
   if (ready.empty() || PrefillRows(0) > 0) return cohorts = false;
   if (!cohorts || !AnyWaiting()) {
-    cohorts = ready.size() > 1 && CohortsPay(worths, step);
+    cohorts = ready.size() > 1 && CohortsPay(gains, step);
     return cohorts;
   }
   // The other cohort is out, and about as large.
-  Worths of_both;
-  of_both.Add(worths, 2);
+  GainHistogram of_both;
+  of_both.Add(gains, 2);
   StepBase both = step;
   both.tokens *= 2;
   both.rows *= 2;
@@ -105,27 +107,27 @@ bool Scheduler::Impl::SplitsOff(const Worths& worths, const StepBase& step) {
   return false;
 }
 
-// Rows of the ready sequences: one for each, and the guesses that pay.
+// Rows of the ready sequences: one for each, and the draft tokens that pay.
 void Scheduler::Impl::PlanRunning(base::Nanos now, StepPlan* plan) {
   CollectReady(plan);
   if (!plan->preempted.empty()) CountPrefill();
-  Worths worths;
-  StepBase step = ReadyStep(now, &worths);
+  GainHistogram gains;
+  StepBase step = ReadyStep(now, &gains);
   const bool all = options.speculation == SpeculationPolicy::kAlways;
-  if (!all && SplitsOff(worths, step)) {
+  if (!all && LeavesHalf(gains, step)) {
     ready.resize(ready.size() / 2);  // the others stay ready
-    worths = {};
-    step = ReadyStep(now, &worths);
+    gains = {};
+    step = ReadyStep(now, &gains);
   }
-  const Cut cut = ShareRows(worths, step, control.step_time(), all);
-  int32_t left = cut.partly;
+  const RowAllocation allocation = AllocateRows(gains, step, control.step_time(), all);
+  int32_t left = allocation.partial;
   for (size_t i = 0; i < ready.size(); ++i) {
     Sequence* sequence = ready[i];
-    if (i + kLater < ready.size()) ready[i + kLater]->Prefetch();
-    if (i + kSoon < ready.size()) ready[i + kSoon]->PrefetchForPlan();
+    if (i + kPrefetchSequence < ready.size()) ready[i + kPrefetchSequence]->Prefetch();
+    if (i + kPrefetchContents < ready.size()) ready[i + kPrefetchContents]->PrefetchForPlan();
     nodes.clear();
-    if (sequence->guesses) {
-      TakeNodes(cut, sequence->worth, sequence->Value(now), &left, &nodes);
+    if (sequence->has_draft) {
+      SelectNodes(allocation, sequence->expected_gain, sequence->Value(now), &left, &nodes);
       // Of a weighed tree as many places as the tree has.
       while (!nodes.empty() && nodes.back() >= sequence->draft.tree.size()) nodes.pop_back();
     }
@@ -138,7 +140,7 @@ void Scheduler::Impl::PlanRunning(base::Nanos now, StepPlan* plan) {
   }
 }
 
-bool Scheduler::Impl::LetsPrefixGoAhead(int32_t rows, Sequence* sequence) {
+bool Scheduler::Impl::WaitsForSharedPrefix(int32_t rows, Sequence* sequence) {
   const int32_t first = sequence->published;
   if (filling.empty() || sequence->scores() || sequence->kv_written != first * options.block_size) {
     return false;
@@ -154,7 +156,7 @@ bool Scheduler::Impl::LetsPrefixGoAhead(int32_t rows, Sequence* sequence) {
   return saved > 0 && 2 * saved >= rows;
 }
 
-void Scheduler::Impl::NoteFilling(int32_t rows, Sequence* sequence) {
+void Scheduler::Impl::RecordFilling(int32_t rows, Sequence* sequence) {
   if (!options.prefix_cache) return;
   const int32_t end = (sequence->kv_written + rows) / options.block_size;
   for (int32_t i = sequence->kv_written / options.block_size; i < end; ++i) {
@@ -174,8 +176,8 @@ void Scheduler::Impl::PlanPrefills(StepPlan* plan) {
       counted.cache_hits += found;
     }
     const int32_t rows = std::min(left, sequence->committed_size() - sequence->kv_written);
-    if (LetsPrefixGoAhead(rows, sequence)) continue;
-    NoteFilling(rows, sequence);
+    if (WaitsForSharedPrefix(rows, sequence)) continue;
+    RecordFilling(rows, sequence);
     PlanPrefill(rows, options.block_size, sequence, plan);
     in_flight.push_back(sequence);
   }

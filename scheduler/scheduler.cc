@@ -11,7 +11,7 @@
 namespace specfabric::scheduler {
 namespace {
 
-constexpr size_t kTeachers = 32;  // trees of a step that are learned from, about
+constexpr size_t kLearnedTrees = 32;  // trees of a step that are learned from, about
 
 SchedulerOptions Sound(SchedulerOptions options) {
   SPECFABRIC_CHECK(options.kv_blocks > 0 && options.block_size > 0 && options.vocabulary > 0);
@@ -58,7 +58,7 @@ void Scheduler::Impl::End(base::SequenceId id, std::vector<Event>* events) {
 }
 
 // After its part of a step; false if it is over, or has no round to start yet.
-bool Scheduler::Impl::GoesOn(Sequence* sequence, std::vector<Event>* events) {
+bool Scheduler::Impl::Continues(Sequence* sequence, std::vector<Event>* events) {
   if (sequence->finish == FinishReason::kNotFinite) {
     blocks.Forget(sequence);
   } else {
@@ -129,7 +129,7 @@ absl::Status Scheduler::Add(SequenceRequest request, base::Nanos now) {
                      impl_->blocks.pool.total(), "; ask for fewer max_tokens or a shorter prompt"));
   }
   const base::Nanos ahead = sequence->request.priority * impl_->options.priority_ageing;
-  sequence->rank = {.time = now - ahead, .arrival = ++impl_->arrivals};
+  sequence->queue_order = {.time = now - ahead, .arrival = ++impl_->arrivals};
   impl_->waiting.Add(sequence.get());
   impl_->sequences.emplace(sequence->request.id, std::move(sequence));
   return absl::OkStatus();
@@ -156,7 +156,7 @@ void Scheduler::OnDraft(base::SequenceId id, uint32_t round, speculation::Draft 
   }
   DraftWait& wait = sequence->wait;
   GoodputControl& control = impl_->control;
-  const speculation::Coupling coupling = sequence->request.coupling;
+  const speculation::VerificationMethod verification = sequence->request.verification;
   const bool stale =
       sequence->in_flight || sequence->answered || round != wait.round() || !wait.asked();
   if (!stale && (draft.tree.size() == 0 || draft.tree.tokens[0] != sequence->committed.back())) {
@@ -172,7 +172,7 @@ void Scheduler::OnDraft(base::SequenceId id, uint32_t round, speculation::Draft 
   // Of one that comes too late there is something to learn too; of how long one took that had more
   // to read than a round's tokens, the prompt above all, there is not.
   if (std::exchange(sequence->had_reply, true) && wait.CaughtUp(round)) {
-    control.OnReply(coupling, wait.order(), draft.tree, *latency);
+    control.OnReply(verification, wait.order(), draft.tree, *latency);
   }
   impl_->TakeDraft(std::move(draft), stale, sequence);
 }
@@ -182,7 +182,7 @@ void Scheduler::OnExtraDraft(base::SequenceId id, uint32_t round, speculation::D
   if (sequence == nullptr || sequence->in_flight || round != sequence->wait.round() ||
       !sequence->wait.asked() || draft.tree.size() == 0 ||
       draft.tree.tokens[0] != sequence->committed.back() ||
-      !speculation::Merges(sequence->request.coupling)) {
+      !speculation::Merges(sequence->request.verification)) {
     return;
   }
   impl_->AddDraft(std::move(draft), sequence);
@@ -237,18 +237,20 @@ std::vector<Event> Scheduler::Commit(StepResult result, base::Nanos now) {
   std::vector<Event> events = std::exchange(impl_->spare_events, {});
   events.reserve(2 * impl_->in_flight.size());
   // Some of many trees teach as much about drafts as all; others in each step.
-  const size_t teachers = 1 + impl_->in_flight.size() / kTeachers;
+  const size_t teachers = 1 + impl_->in_flight.size() / kLearnedTrees;
   for (size_t i = 0; i < impl_->in_flight.size(); ++i) {
     Sequence* sequence = impl_->in_flight[i];
-    if (i + kLater < impl_->in_flight.size()) impl_->in_flight[i + kLater]->Prefetch();
-    if (i + kSoon < impl_->in_flight.size()) impl_->in_flight[i + kSoon]->PrefetchForCommit();
+    if (i + kPrefetchSequence < impl_->in_flight.size())
+      impl_->in_flight[i + kPrefetchSequence]->Prefetch();
+    if (i + kPrefetchContents < impl_->in_flight.size())
+      impl_->in_flight[i + kPrefetchContents]->PrefetchForCommit();
     sequence->in_flight = false;
     if (sequence->cancelled) {
       impl_->EndWithoutTokens(sequence, FinishReason::kCancelled, &events);
       continue;
     }
     if (sequence->planned.tree.size() > 1 && i % teachers == impl_->step % teachers) {
-      impl_->control.OnVerified(sequence->request.coupling, sequence->planned,
+      impl_->control.OnVerified(sequence->request.verification, sequence->planned,
                                 result.sequences[i].accepted.path);
     }
     auto& event = std::get<TokensEvent>(events.emplace_back(std::in_place_type<TokensEvent>));
@@ -262,7 +264,7 @@ std::vector<Event> Scheduler::Commit(StepResult result, base::Nanos now) {
     impl_->ready.push_back(sequence);
   }
   impl_->in_flight.clear();
-  std::erase_if(impl_->ready, [&](Sequence* s) { return !impl_->GoesOn(s, &events); });
+  std::erase_if(impl_->ready, [&](Sequence* s) { return !impl_->Continues(s, &events); });
   impl_->CountPrefill();
   for (Sequence* sequence : impl_->ready) impl_->StartRound(sequence, now, &events);
   return events;

@@ -25,14 +25,14 @@
 #include "base/clock.h"
 #include "base/logit_rules.h"
 #include "base/types.h"
-#include "scheduler/draft_wait.h"
+#include "scheduler/policy/draft_wait.h"
 #include "scheduler/step_plan.h"
 #include "speculation/tree.h"
 
 namespace specfabric::scheduler {
 
-// What tests break on purpose.
-struct CacheFaults {
+// Fault injection, for tests.
+struct CacheFaultInjection {
   int32_t hash_bits = 128;      // fewer: keys collide
   bool compare_tokens = true;   // false: equal keys are taken for equal tokens
   bool rewrite_shared = false;  // true: the last token that the cache has is computed again
@@ -60,13 +60,14 @@ struct SchedulerOptions {
   base::Nanos max_draft_wait = 50 * base::kMillisecond;
   MissLimits misses;
   base::Nanos priority_ageing = 10 * base::kSecond;  // the head start of one step of priority
-  // Whether each sequence's own text is looked up for guesses (speculation/lookup.h). They are
-  // there as its round begins, and verified where that pays, with a drafter's or instead of one's.
-  bool lookup = false;
+  // Whether each sequence's own text is looked up for guesses (speculation/ngram_lookup.h). They
+  // are there as its round begins, and verified where that pays, with a drafter's or instead of
+  // one's.
+  bool ngram_lookup = false;
   bool prefix_cache = true;
   uint64_t model_salt = 0;                  // of all keys of the prefix cache
   std::optional<uint64_t> cache_seed = {};  // of the hash's secret, for tests; random by default
-  CacheFaults cache_faults = {};
+  CacheFaultInjection cache_fault_injection = {};
 };
 
 constexpr int32_t kMaxPriority = 100;
@@ -78,8 +79,8 @@ struct SequenceRequest {
   base::SamplingParams sampling;
   base::LogitRules rules;
   // kCoupled where sampling is greedy: what is verified then is the arg-max, whatever was asked.
-  speculation::Coupling coupling = speculation::Coupling::kCoupled;
-  uint32_t attempt = 0;                 // of this request: see speculation::DrawNumber
+  speculation::VerificationMethod verification = speculation::VerificationMethod::kCoupled;
+  uint32_t attempt = 0;                 // of this request: see sampling::DrawNumber
   int32_t max_tokens = 16;              // output tokens, `generated` included; 0 only scores
   std::vector<base::TokenId> stop_ids;  // end the output, reason kStop; the id itself is emitted
   bool score_prompt = false;            // report log-probabilities of prompt tokens (echo)
@@ -95,10 +96,10 @@ struct SequenceRequest {
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kError, kNotFinite };
 
 // Guesses by who made them, each once: what several drafters guessed counts as the first's.
-struct GuessCounts {
+struct DraftTokenCounts {
   std::array<int32_t, speculation::kMaxDrafters> by_drafter = {};
-  int32_t by_lookup = 0;      // alone
-  int32_t looked_up_too = 0;  // of by_drafter those that the lookup guessed too
+  int32_t by_ngram_lookup = 0;    // alone
+  int32_t also_ngram_lookup = 0;  // of by_drafter those that the n-gram lookup guessed too
 };
 
 // New tokens of one sequence, for the gateway. first_index counts output tokens, `generated`
@@ -110,10 +111,10 @@ struct TokensEvent {
   std::vector<base::TokenLogprobs> logprobs;         // [tokens] if asked for
   std::vector<base::TokenLogprobs> prompt_logprobs;  // tokens 1.. of the prompt, in order, once
   std::optional<FinishReason> finish;
-  // Of this round: guesses verified and accepted (0 without a draft).
+  // Of this round: draft tokens verified and accepted (0 without a draft).
   int32_t drafted = 0;
   int32_t accepted = 0;
-  GuessCounts drafted_by, accepted_by;
+  DraftTokenCounts drafted_by, accepted_by;
   bool round = false;  // a decode or verification round (prefill is none)
   // In a sequence's first event: tokens of its prompt whose KV the cache had.
   int32_t cached_tokens = 0;
@@ -125,10 +126,10 @@ struct TokensEvent {
 struct DraftWanted {
   base::SequenceId id = 0;
   uint32_t round = 0;
-  int32_t committed = 0;                   // tokens, prompt included
-  int32_t max_nodes = 0;                   // below the root
-  int32_t max_depth = 0;                   // levels
-  double second_price = 0, row_price = 0;  // see DraftOrder
+  int32_t committed = 0;                         // tokens, prompt included
+  int32_t max_nodes = 0;                         // below the root
+  int32_t max_depth = 0;                         // levels
+  double cost_per_second = 0, cost_per_row = 0;  // see DraftOrder
   base::Nanos deadline = 0;
 };
 
@@ -172,12 +173,14 @@ class Scheduler {
 
   // A draft's reply. Kept only if `round` is the sequence's current one and it is not in flight;
   // otherwise counted as late, and only learned from. The tree must be Validate()d and drawn in a
-  // way that the sequence's coupling Allows; its root token must be the last committed one (else it
-  // is dropped and counted as a miss). Merged with what the lookup guessed where the coupling
-  // Merges; otherwise the one that is expected to be accepted further is verified.
+  // way that the sequence's verification method Allows; its root token must be the last committed
+  // one (else it is dropped and counted as a miss). Merged with what the n-gram lookup guessed
+  // where the verification method Merges; otherwise the one that is expected to be accepted further
+  // is verified.
   void OnDraft(base::SequenceId id, uint32_t round, speculation::Draft draft, base::Nanos now);
   // What another drafter guesses in the same round, in addition: merged with what is there where
-  // the coupling Merges and the round is not planned yet, else dropped. Nobody waits for it.
+  // the verification method Merges and the round is not planned yet, else dropped. Nobody waits for
+  // it.
   void OnExtraDraft(base::SequenceId id, uint32_t round, speculation::Draft draft);
   // No draft will come for this round (busy, unreachable, unsupported): do not wait for it.
   void OnNoDraft(base::SequenceId id, uint32_t round);

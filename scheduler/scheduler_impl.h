@@ -12,18 +12,18 @@
 #include <unordered_map>
 #include <vector>
 
-#include "scheduler/goodput.h"
+#include "scheduler/kv/sequence_blocks.h"
+#include "scheduler/policy/goodput.h"
+#include "scheduler/policy/tenant_shares.h"
+#include "scheduler/policy/wait_queue.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/sequence.h"
-#include "scheduler/sequence_blocks.h"
-#include "scheduler/tenant_shares.h"
-#include "scheduler/wait_queue.h"
 
 namespace specfabric::scheduler {
 
 // How many sequences ahead of the one at hand a loop has the next ones brought into the cache:
 // first them, then what they point to.
-constexpr size_t kLater = 8, kSoon = 3;
+constexpr size_t kPrefetchSequence = 8, kPrefetchContents = 3;
 
 struct Scheduler::Impl {
   explicit Impl(const SchedulerOptions& given);
@@ -45,21 +45,21 @@ struct Scheduler::Impl {
   // have been made to go on without it.
   std::optional<base::Nanos> HoldUntil(base::Nanos now);
   bool AnyWaiting() const;  // for a draft
-  base::Nanos BestDelay(const Worths& worths, StepBase step, double rate, base::Nanos now);
+  base::Nanos BestDelay(const GainHistogram& gains, StepBase step, double rate, base::Nanos now);
   // No sequence waits any longer.
-  void GoWithout(base::Nanos now);
+  void SkipDrafts(base::Nanos now);
   // Its reply had not come after `waited`.
-  void NoteGoneWithout(const Sequence& sequence, base::Nanos waited);
+  void RecordSkipped(const Sequence& sequence, base::Nanos waited);
   // Of a sequence that starts a round; valid until the next call.
-  const DraftOrder& TakeOrder(speculation::Coupling coupling);
-  void SetPatience(speculation::Coupling coupling, DraftOrder* order) const;
+  const DraftOrder& TakeOrder(speculation::VerificationMethod verification);
+  void SetReplyTimeout(speculation::VerificationMethod verification, DraftOrder* order) const;
   void StartRound(Sequence* sequence, base::Nanos now, std::vector<Event>* events);
 
-  // guesses.cc
-  // Shows the lookup what of the sequence is known and computed.
+  // round_draft.cc
+  // Shows the n-gram lookup what of the sequence is known and computed.
   void CatchUp(Sequence* sequence) const;
-  // The round's first guesses: the lookup's, if any.
-  void LookUp(Sequence* sequence);
+  // The round's first draft tokenes: the n-gram lookup's, if any.
+  void ProposeFromNgramLookup(Sequence* sequence);
   // A drafter's reply of this round, or (stale) of one that is over.
   void TakeDraft(speculation::Draft draft, bool stale, Sequence* sequence);
   // Another's, where trees may be merged.
@@ -67,12 +67,12 @@ struct Scheduler::Impl {
 
   // planning.cc
   void PlanRunning(base::Nanos now, StepPlan* plan);
-  // The step of those in `ready`, without their guesses, which go to `worths`.
-  StepBase ReadyStep(base::Nanos now, Worths* worths) const;
+  // The step of those in `ready`, without their guesses, which go to `gains`.
+  StepBase ReadyStep(base::Nanos now, GainHistogram* gains) const;
   // Whether to verify one half of what is in `step` at a time pays; of `ready` they are or some.
-  bool CohortsPay(const Worths& worths, const StepBase& step) const;
+  bool CohortsPay(const GainHistogram& gains, const StepBase& step) const;
   // Whether one half of `ready` is to be left for the next step.
-  bool SplitsOff(const Worths& worths, const StepBase& step);
+  bool LeavesHalf(const GainHistogram& gains, const StepBase& step);
   void CollectReady(StepPlan* plan);
   void CountPrefill();
   // Rows of prefill that a step could take beside `rows` others.
@@ -82,8 +82,8 @@ struct Scheduler::Impl {
   void AddPrefill(int32_t rows, StepBase* step) const;
   void PlanPrefills(StepPlan* plan);
   // Whether the sequence, which could prefill `rows`, had better wait for what `filling` computes.
-  bool LetsPrefixGoAhead(int32_t rows, Sequence* sequence);
-  void NoteFilling(int32_t rows, Sequence* sequence);
+  bool WaitsForSharedPrefix(int32_t rows, Sequence* sequence);
+  void RecordFilling(int32_t rows, Sequence* sequence);
   base::Nanos EarliestDeadline() const;
 
   // scheduler.cc
@@ -93,7 +93,7 @@ struct Scheduler::Impl {
   }
   // With room for any step.
   StepPlan EmptyPlan();
-  bool GoesOn(Sequence* sequence, std::vector<Event>* events);
+  bool Continues(Sequence* sequence, std::vector<Event>* events);
   void End(base::SequenceId id, std::vector<Event>* events);
   void EndWithoutTokens(Sequence* sequence, FinishReason reason, std::vector<Event>* events);
   void Check() const;
@@ -103,7 +103,7 @@ struct Scheduler::Impl {
   std::unordered_map<base::SequenceId, std::unique_ptr<Sequence>> sequences;
   TenantShares shares;
   WaitQueue waiting{&shares};
-  std::vector<Sequence*> running;  // admitted, by rank
+  std::vector<Sequence*> running;  // admitted, by queue order
   uint64_t arrivals = 0;
   // The next of the queue that did not fit last time, and the blocks there were: not to be looked
   // at again before there are more.
@@ -117,8 +117,8 @@ struct Scheduler::Impl {
   int32_t step_rows = 0;
   int64_t step_context = 0;
   GoodputControl control;
-  // Of the round that the present Commit starts, for each coupling once it is asked for.
-  std::array<std::optional<DraftOrder>, speculation::kCouplings> orders;
+  // Of the round that the present Commit starts, for each verification method once it is asked for.
+  std::array<std::optional<DraftOrder>, speculation::kVerificationMethods> orders;
   DraftOrder other_order;      // of a sequence that asks for something else than these
   int64_t prefill_left = 0;    // rows, of all that run; as counted by the present Plan
   base::Nanos hold_until = 0;  // as last decided; 0: to be decided anew
@@ -137,7 +137,7 @@ struct Scheduler::Impl {
   std::vector<Pending> pending;
   std::vector<Sequence*> ready;
   std::vector<int32_t> nodes;
-  std::vector<float> unused_worth;
+  std::vector<float> spare_gain;
   std::vector<int32_t> owners_behind;  // [blocks], 0 between calls
   std::vector<BlockKey> filling;  // of blocks that prefills of the step so far will have filled
 };

@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/prefetch.h"
-#include "speculation/randomness.h"
+#include "sampling/uniform.h"
 
 namespace specfabric::scheduler {
 namespace {
@@ -159,11 +159,12 @@ void ApplyPrefill(SequenceResult* result, Sequence* sequence, TokensEvent* event
   sequence->phase = Phase::kRunning;
 }
 
-void CountSource(speculation::Source source, GuessCounts* counts) {
-  if (source.guesser != speculation::Guesser::kLookup) ++counts->by_drafter[source.drafter];
-  if (source.guesser == speculation::Guesser::kLookup) ++counts->by_lookup;
-  if (source.guesser == speculation::Guesser::kSeveral && source.looked_up) {
-    ++counts->looked_up_too;
+void CountSource(speculation::Source source, DraftTokenCounts* counts) {
+  if (source.proposed_by != speculation::ProposalSource::kNgramLookup)
+    ++counts->by_drafter[source.drafter];
+  if (source.proposed_by == speculation::ProposalSource::kNgramLookup) ++counts->by_ngram_lookup;
+  if (source.proposed_by == speculation::ProposalSource::kSeveral && source.from_ngram_lookup) {
+    ++counts->also_ngram_lookup;
   }
 }
 
@@ -219,14 +220,14 @@ void Sequence::Append(TokenId token) {
 
 float Sequence::Value(base::Nanos now) const {
   // The shares of others shift, but nobody's is taken away.
-  constexpr double kMost = 8;
+  constexpr double kMaxValue = 8;
   if (request.priority == 0 && request.tpot_slo == 0) return 1.0f;
   double value = std::ldexp(1.0, std::clamp(request.priority, -3, 3));
   if (request.tpot_slo > 0 && first_token > 0 && output_size() > 0) {
     const double so_far = static_cast<double>(now - first_token) / output_size();
     const double behind = so_far / static_cast<double>(request.tpot_slo);
     // As it comes near what was asked for, not only once it is past it.
-    value *= std::clamp(std::pow(behind / 0.8, 3), 1.0, kMost);
+    value *= std::clamp(std::pow(behind / 0.8, 3), 1.0, kMaxValue);
   }
   return static_cast<float>(value);
 }
@@ -239,8 +240,8 @@ void Sequence::Prefetch() const {
 void Sequence::PrefetchForPlan() const {
   base::Prefetch(blocks.data(), blocks.size() * sizeof(int32_t));
   __builtin_prefetch(committed.data() + committed.size() - 1);
-  if (!guesses) return;
-  __builtin_prefetch(worth.data());
+  if (!has_draft) return;
+  __builtin_prefetch(expected_gain.data());
   __builtin_prefetch(draft.tree.parents.data());
   __builtin_prefetch(draft.tree.tokens.data());
   __builtin_prefetch(draft.tree.scores.data());
@@ -292,22 +293,22 @@ void PlanTree(absl::Span<const int32_t> nodes, int32_t block_size, Sequence* seq
     draft.tree.tokens.assign(1, sequence->committed.back());
     draft.tree.scores.assign(1, 0.0f);
     draft.draw = {};
-    draft.weight_row.clear();
+    draft.draft_row.clear();
     draft.sources.clear();
   } else {
     // What was planned last is freed by the next draft, which nobody waits for, not here.
     std::swap(draft, sequence->draft);
     if (static_cast<int>(nodes.size()) + 1 < draft.tree.size()) Keep(nodes, &draft);
   }
-  sequence->guesses = false;
+  sequence->has_draft = false;
   const TokenTree& tree = draft.tree;
   sequence->planned_rows = tree.size();
   PlanSequence* part = OpenPlanSequence(*sequence, RowsKind::kTree, tree.size(), block_size, plan);
   WantChoices(*sequence, part);
-  part->coupling = sequence->request.coupling;
+  part->verification = sequence->request.verification;
   part->draw = draft.draw;
-  part->draw_number = speculation::DrawNumber(sequence->request.attempt, sequence->wait.round());
-  part->weight_row = std::move(draft.weight_row);
+  part->draw_number = sampling::DrawNumber(sequence->request.attempt, sequence->wait.round());
+  part->draft_row = std::move(draft.draft_row);
   plan->moves.insert(plan->moves.end(), sequence->moves.begin(), sequence->moves.end());
   sequence->moves.clear();
   sequence->moves_end = 0;

@@ -11,12 +11,12 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/types.h"
-#include "scheduler/draft_wait.h"
-#include "scheduler/prefix_hash.h"
+#include "sampling/logit_changer.h"
+#include "scheduler/kv/prefix_hash.h"
+#include "scheduler/policy/draft_wait.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/step_plan.h"
-#include "speculation/logit_rules.h"
-#include "speculation/lookup.h"
+#include "speculation/ngram_lookup.h"
 #include "speculation/tree.h"
 
 namespace specfabric::scheduler {
@@ -26,10 +26,10 @@ enum class Phase : uint8_t { kWaiting, kPrefill, kRunning };
 // Who goes first, for life: the least comes first. A class of higher priority counts as if it had
 // come earlier, so that within a class it is first come, first served, and a sequence that has
 // waited long enough is overtaken by nobody.
-struct Rank {
+struct QueueOrder {
   base::Nanos time = 0;  // of arrival, less priority * SchedulerOptions::priority_ageing
   uint64_t arrival = 0;  // breaks ties
-  auto operator<=>(const Rank&) const = default;
+  auto operator<=>(const QueueOrder&) const = default;
 };
 
 // What every step looks at of every sequence stands first, in as few cache lines as it takes.
@@ -38,7 +38,7 @@ struct Sequence {
   bool in_flight = false;
   bool cancelled = false;              // while in flight: ends at the commit
   std::optional<FinishReason> finish;  // by the result that is being applied
-  bool guesses = false;                // there is a `draft`
+  bool has_draft = false;              // there is a `draft`
   bool answered = false;               // in this round, by a drafter
   bool publishes = true;               // false: another content has the key of the next block
   bool had_reply = false;
@@ -59,17 +59,19 @@ struct Sequence {
 
   std::vector<base::TokenId> committed;  // prompt + output; grows by Append alone
   DraftWait wait;
-  std::vector<float> worth;    // of the draft's nodes, see GoodputControl::Judge
-  speculation::Draft draft;    // of this round: the lookup's until a drafter's comes; see `guesses`
-  speculation::Draft planned;  // in flight, without weight_row; no tree for a prefill
+  std::vector<float> expected_gain;  // of the draft's nodes, see GoodputControl::Evaluate
+  speculation::Draft
+      draft;  // of this round: the n-gram lookup's until a drafter's comes; see `has_draft`
+  speculation::Draft planned;  // in flight, without draft_row; no tree for a prefill
   std::vector<BlockKey> keys;  // of the first full blocks of `committed`, as far as needed so far
 
-  speculation::TokenCounts counts;  // of `committed`, where the request's rules need them
+  sampling::TokenCounts counts;  // of `committed`, where the request's rules need them
   SequenceRequest request;
-  Rank rank;
+  QueueOrder queue_order;
   int32_t cached_tokens = 0;  // of the prompt, found in the cache at the first prefill
   int32_t preemptions = 0;
-  std::optional<speculation::Lookup> lookup;         // of `committed`, as far as it has caught up
+  std::optional<speculation::NgramLookup>
+      ngram_lookup;                                  // of `committed`, as far as it has caught up
   std::vector<base::TokenLogprobs> prompt_logprobs;  // until the end of the prefill
 
   Sequence(SequenceRequest given, int32_t max_context);

@@ -10,7 +10,7 @@
 
 #include "base/logit_rules.h"
 #include "base/types.h"
-#include "speculation/logit_rules.h"
+#include "sampling/logit_changer.h"
 #include "speculation/tree.h"
 
 namespace specfabric::scheduler {
@@ -44,12 +44,12 @@ struct PlanSequence {
   base::SamplingParams sampling;
   int32_t prompt_size = 0;
   // How a tree of more than one node is verified; a single node's token is chosen as coupled does.
-  speculation::Coupling coupling = speculation::Coupling::kCoupled;
+  speculation::VerificationMethod verification = speculation::VerificationMethod::kCoupled;
   speculation::SiblingDraw draw = speculation::SiblingDraw::kCoupledTopK;
-  uint32_t draw_number = 0;                     // speculation::DrawNumber
-  std::vector<int32_t> weight_row;              // as speculation::Draft's
-  base::LogitRules rules;                       // for the rows that choose
-  std::vector<speculation::TokenCount> counts;  // of the committed text, where `rules` penalise
+  uint32_t draw_number = 0;                  // sampling::DrawNumber
+  std::vector<int32_t> draft_row;            // as speculation::Draft's
+  base::LogitRules rules;                    // for the rows that choose
+  std::vector<sampling::TokenCount> counts;  // of the committed text, where `rules` penalise
 };
 
 struct StepPlan {

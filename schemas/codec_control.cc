@@ -14,10 +14,10 @@ std::vector<uint8_t> Encode(const Hello& m) {
   FlatBufferBuilder builder(512);
   const auto model = builder.CreateString(m.model);
   const auto build = builder.CreateString(m.build);
-  return wire::Finish(
-      builder, wire::CreateHello(builder, m.protocol, static_cast<uint8_t>(m.role), m.incarnation,
-                                 model, m.tokenizer_fingerprint, m.numerics_fingerprint,
-                                 m.vocabulary, m.context, m.couplings, m.capacity, build));
+  return wire::Finish(builder, wire::CreateHello(builder, m.protocol, static_cast<uint8_t>(m.role),
+                                                 m.incarnation, model, m.tokenizer_fingerprint,
+                                                 m.numerics_fingerprint, m.vocabulary, m.context,
+                                                 m.verification_methods, m.capacity, build));
 }
 
 template <>
@@ -42,7 +42,7 @@ absl::StatusOr<Hello> Decode<Hello>(absl::Span<const uint8_t> payload) {
   m.numerics_fingerprint = t->numerics_fingerprint();
   m.vocabulary = t->vocabulary();
   m.context = t->context();
-  m.couplings = t->couplings();
+  m.verification_methods = t->verification_methods();
   m.capacity = t->capacity();
   m.build = View(t->build());
   return m;

@@ -54,10 +54,10 @@ std::vector<PrefixPoint> CheckedPrefixes(
 
 }  // namespace
 
-uint64_t SamplingTag(Coupling coupling, const base::SamplingParams& sampling) {
+uint64_t SamplingTag(VerificationMethod verification, const base::SamplingParams& sampling) {
   uint64_t tag = base::Mix64(sampling.seed);
   for (uint32_t word :
-       {static_cast<uint32_t>(coupling), std::bit_cast<uint32_t>(sampling.temperature),
+       {static_cast<uint32_t>(verification), std::bit_cast<uint32_t>(sampling.temperature),
         static_cast<uint32_t>(sampling.top_k), std::bit_cast<uint32_t>(sampling.top_p),
         std::bit_cast<uint32_t>(sampling.min_p)}) {
     tag = base::Mix64(tag ^ base::Mix64(word));
@@ -71,12 +71,12 @@ std::vector<uint8_t> Encode(const DraftRequest& m) {
   const auto sampling = wire::ToWire(m.sampling);
   const auto trace = wire::ToWire(m.trace);
   return wire::Finish(
-      builder,
-      wire::CreateDraftRequest(
-          builder, m.target_incarnation, m.sequence, m.round, m.request_id, m.base_length,
-          m.base_hash, append_tokens, m.max_nodes, m.time_budget, static_cast<uint8_t>(m.coupling),
-          &sampling, m.prompt_length, m.draw, m.weights_pool, m.weights_bytes, m.max_depth,
-          m.second_price, m.row_price, m.trace.traced() ? &trace : nullptr));
+      builder, wire::CreateDraftRequest(
+                   builder, m.target_incarnation, m.sequence, m.round, m.request_id, m.base_length,
+                   m.base_hash, append_tokens, m.max_nodes, m.time_budget,
+                   static_cast<uint8_t>(m.verification), &sampling, m.prompt_length, m.draw,
+                   m.draft_probs_pool, m.draft_probs_bytes, m.max_depth, m.cost_per_second,
+                   m.cost_per_row, m.trace.traced() ? &trace : nullptr));
 }
 
 template <>
@@ -96,11 +96,11 @@ absl::StatusOr<DraftRequest> Decode<DraftRequest>(absl::Span<const uint8_t> payl
   m.sampling = wire::FromWire(t->sampling());
   m.prompt_length = t->prompt_length();
   m.draw = t->draw();
-  m.weights_pool = t->weights_pool();
-  m.weights_bytes = t->weights_bytes();
+  m.draft_probs_pool = t->draft_probs_pool();
+  m.draft_probs_bytes = t->draft_probs_bytes();
   m.max_depth = t->max_depth();
-  m.second_price = t->second_price();
-  m.row_price = t->row_price();
+  m.cost_per_second = t->cost_per_second();
+  m.cost_per_row = t->cost_per_row();
   m.trace = wire::FromWire(t->trace());
 
   const auto append_tokens = View(t->append_tokens());
@@ -115,13 +115,14 @@ absl::StatusOr<DraftRequest> Decode<DraftRequest>(absl::Span<const uint8_t> payl
   }
   check.NonNegative("max_depth", m.max_depth);
   check.NonNegative("time_budget", m.time_budget);
-  check.Price("second_price", m.second_price);
-  check.Price("row_price", m.row_price);
-  check.AtMost("coupling", t->coupling(), static_cast<uint8_t>(Coupling::kTypical));
+  check.Cost("cost_per_second", m.cost_per_second);
+  check.Cost("cost_per_row", m.cost_per_row);
+  check.AtMost("verification", t->verification(),
+               static_cast<uint8_t>(VerificationMethod::kTypical));
   check.Sampling(m.sampling);
   check.NonNegative("prompt_length", m.prompt_length);
   if (!check.ok()) return check.status();
-  m.coupling = static_cast<Coupling>(t->coupling());
+  m.verification = static_cast<VerificationMethod>(t->verification());
   m.append_tokens = Copy(append_tokens);
   return m;
 }
@@ -139,7 +140,7 @@ std::vector<uint8_t> Encode(const DraftReply& m) {
                                    builder, m.target_incarnation, m.sequence, m.round, m.request_id,
                                    static_cast<uint8_t>(m.status), static_cast<uint8_t>(m.draw),
                                    parents, tokens, scores, m.draft_time, known, m.free_sessions,
-                                   m.sampling_tag, m.weights_rows, m.weights_entries));
+                                   m.sampling_tag, m.draft_probs_rows, m.draft_probs_entries));
 }
 
 template <>
@@ -155,9 +156,9 @@ absl::StatusOr<DraftReply> Decode<DraftReply>(absl::Span<const uint8_t> payload)
   check.AtMost("draw", t->draw(), static_cast<uint8_t>(SiblingDraw::kDeterministic));
   check.NonNegative("draft_time", t->draft_time());
   check.NonNegative("free_sessions", t->free_sessions());
-  check.NonNegative("weights_rows", t->weights_rows());
-  check.AtMost("weights_rows", static_cast<uint64_t>(t->weights_rows()), kMaxTreeNodes);
-  check.NonNegative("weights_entries", t->weights_entries());
+  check.NonNegative("draft_probs_rows", t->draft_probs_rows());
+  check.AtMost("draft_probs_rows", static_cast<uint64_t>(t->draft_probs_rows()), kMaxTreeNodes);
+  check.NonNegative("draft_probs_entries", t->draft_probs_entries());
   CheckTree(parents, tokens, scores, check);
   std::vector<PrefixPoint> known = CheckedPrefixes(t->known(), check);
   if (!check.ok()) return check.status();
@@ -175,8 +176,8 @@ absl::StatusOr<DraftReply> Decode<DraftReply>(absl::Span<const uint8_t> payload)
   m.known = std::move(known);
   m.free_sessions = t->free_sessions();
   m.sampling_tag = t->sampling_tag();
-  m.weights_rows = t->weights_rows();
-  m.weights_entries = t->weights_entries();
+  m.draft_probs_rows = t->draft_probs_rows();
+  m.draft_probs_entries = t->draft_probs_entries();
   return m;
 }
 

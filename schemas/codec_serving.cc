@@ -24,8 +24,8 @@ Offset<wire::Tokens> WriteTokens(const Tokens& m, FlatBufferBuilder& builder) {
   const auto accepted_at = builder.CreateVector(m.accepted_at);
   return wire::CreateTokens(builder, m.request_id, m.attempt, m.first_index, tokens, logprobs,
                             prompt_logprobs, static_cast<uint8_t>(m.finish), error, m.rounds,
-                            m.drafted, m.accepted, accepted_at, static_cast<uint8_t>(m.coupling),
-                            m.cached_tokens);
+                            m.drafted, m.accepted, accepted_at,
+                            static_cast<uint8_t>(m.verification), m.cached_tokens);
 }
 
 Tokens CheckedTokens(const wire::Tokens& t, Checker& check) {
@@ -41,7 +41,8 @@ Tokens CheckedTokens(const wire::Tokens& t, Checker& check) {
   const auto accepted_at = View(t.accepted_at());
   check.Size("accepted_at", accepted_at.size(), kMaxTreeNodes);
   for (int32_t count : accepted_at) check.NonNegative("accepted_at", count);
-  check.AtMost("coupling", t.coupling(), static_cast<uint8_t>(Coupling::kTypical));
+  check.AtMost("verification", t.verification(),
+               static_cast<uint8_t>(VerificationMethod::kTypical));
   check.NonNegative("cached_tokens", t.cached_tokens());
   Tokens m;
   m.logprobs = CheckedLogprobs(t.logprobs(), "logprobs", check);
@@ -57,7 +58,7 @@ Tokens CheckedTokens(const wire::Tokens& t, Checker& check) {
   m.drafted = t.drafted();
   m.accepted = t.accepted();
   m.accepted_at = Copy(accepted_at);
-  m.coupling = static_cast<Coupling>(t.coupling());
+  m.verification = static_cast<VerificationMethod>(t.verification());
   m.cached_tokens = t.cached_tokens();
   return m;
 }
@@ -68,7 +69,7 @@ size_t BytesOf(const wire::Tokens& t) {
          View(t.error()).size() + BytesOf(t.logprobs()) + BytesOf(t.prompt_logprobs());
 }
 
-constexpr uint8_t kNoCoupling = 255;
+constexpr uint8_t kNoVerificationMethod = 255;
 
 }  // namespace
 
@@ -82,13 +83,14 @@ std::vector<uint8_t> Encode(const Submit& m) {
   const auto trace = wire::ToWire(m.trace);
   const wire::RuleLists rules = wire::WriteRules(m.rules, builder);
   return wire::Finish(
-      builder, wire::CreateSubmit(
-                   builder, m.request_id, m.attempt, prompt, generated, &sampling, m.max_tokens,
-                   stop_ids, m.score_prompt, m.logprobs, m.speculate, m.rules.presence_penalty,
-                   m.rules.frequency_penalty, m.rules.repetition_penalty, rules.bias_ids,
-                   rules.bias_values, m.rules.min_tokens, rules.barred_ids,
-                   m.coupling ? static_cast<uint8_t>(*m.coupling) : kNoCoupling, m.tpot_slo,
-                   m.tenant, m.cache_salt, m.priority, m.trace.traced() ? &trace : nullptr));
+      builder,
+      wire::CreateSubmit(
+          builder, m.request_id, m.attempt, prompt, generated, &sampling, m.max_tokens, stop_ids,
+          m.score_prompt, m.logprobs, m.speculate, m.rules.presence_penalty,
+          m.rules.frequency_penalty, m.rules.repetition_penalty, rules.bias_ids, rules.bias_values,
+          m.rules.min_tokens, rules.suppressed_token_ids,
+          m.verification ? static_cast<uint8_t>(*m.verification) : kNoVerificationMethod,
+          m.tpot_slo, m.tenant, m.cache_salt, m.priority, m.trace.traced() ? &trace : nullptr));
 }
 
 template <>
@@ -127,9 +129,10 @@ absl::StatusOr<Submit> Decode<Submit>(absl::Span<const uint8_t> payload) {
   m.tpot_slo = t->tpot_slo();
   check.NonNegative("tpot_slo", m.tpot_slo);
   m.rules = wire::CheckedRules(*t.operator->(), check);
-  if (t->coupling() != kNoCoupling) {
-    check.AtMost("coupling", t->coupling(), static_cast<uint8_t>(Coupling::kTypical));
-    m.coupling = static_cast<Coupling>(t->coupling());
+  if (t->verification() != kNoVerificationMethod) {
+    check.AtMost("verification", t->verification(),
+                 static_cast<uint8_t>(VerificationMethod::kTypical));
+    m.verification = static_cast<VerificationMethod>(t->verification());
   }
   if (!check.ok()) return check.status();
   m.prompt = Copy(prompt);

@@ -22,18 +22,19 @@ using wire::View;
 Offset<wire::PlanSequence> WriteSequence(const PlanSequence& s, FlatBufferBuilder& builder) {
   const auto sampling = wire::ToWire(s.sampling);
   std::vector<wire::TokenCount> counts;
-  for (const speculation::TokenCount& count : s.counts) {
+  for (const sampling::TokenCount& count : s.counts) {
     counts.emplace_back(count.token, count.output);
   }
-  const auto weight_row = builder.CreateVector(s.weight_row);
+  const auto draft_row = builder.CreateVector(s.draft_row);
   const wire::RuleLists rules = wire::WriteRules(s.rules, builder);
   const auto all_counts = builder.CreateVectorOfStructs(counts);
   return wire::CreatePlanSequence(
       builder, s.id, static_cast<uint8_t>(s.kind), s.kv_len, s.first_row, s.row_count,
       s.first_block, s.block_count, s.first_logit, s.logit_count, s.samples, s.logprobs, &sampling,
-      s.prompt_size, static_cast<uint8_t>(s.coupling), static_cast<uint8_t>(s.draw), s.draw_number,
-      weight_row, s.rules.presence_penalty, s.rules.frequency_penalty, s.rules.repetition_penalty,
-      rules.bias_ids, rules.bias_values, s.rules.min_tokens, rules.barred_ids, all_counts);
+      s.prompt_size, static_cast<uint8_t>(s.verification), static_cast<uint8_t>(s.draw),
+      s.draw_number, draft_row, s.rules.presence_penalty, s.rules.frequency_penalty,
+      s.rules.repetition_penalty, rules.bias_ids, rules.bias_values, s.rules.min_tokens,
+      rules.suppressed_token_ids, all_counts);
 }
 
 // Whether [first, first + count) lies in [0, size).
@@ -46,10 +47,10 @@ void CheckTree(const PlanSequence& s, const StepPlan& plan, Checker& check) {
                 s.row_count, "1 to 64 of a tree");
   check.Require(s.logit_count == s.row_count, "logit_count", s.logit_count,
                 "the row_count of a tree");
-  check.Require(s.weight_row.empty() || s.weight_row.size() == static_cast<size_t>(s.row_count),
-                "number of weight_row", s.weight_row.size(), "the row_count or 0");
-  for (int32_t row : s.weight_row) {
-    check.Require(row >= -1 && row < kMaxTreeNodes, "weight_row", row, "in [-1, 256)");
+  check.Require(s.draft_row.empty() || s.draft_row.size() == static_cast<size_t>(s.row_count),
+                "number of draft_row", s.draft_row.size(), "the row_count or 0");
+  for (int32_t row : s.draft_row) {
+    check.Require(row >= -1 && row < kMaxTreeNodes, "draft_row", row, "in [-1, 256)");
   }
   if (!check.ok()) return;
   for (int32_t i = 0; i < s.row_count; ++i) {
@@ -62,7 +63,7 @@ void CheckTree(const PlanSequence& s, const StepPlan& plan, Checker& check) {
 }
 
 void CheckPrefill(const PlanSequence& s, const StepPlan& plan, Checker& check) {
-  check.Require(s.weight_row.empty(), "number of weight_row", s.weight_row.size(), "0");
+  check.Require(s.draft_row.empty(), "number of draft_row", s.draft_row.size(), "0");
   for (int32_t i = 0; i < s.logit_count; ++i) {
     const int32_t row = plan.logit_rows[s.first_logit + i];
     check.Require(row >= s.first_row && row < s.first_row + s.row_count, "logit_rows", row,
@@ -82,7 +83,7 @@ PlanSequence CheckedSequence(const wire::PlanSequence& t, const StepPlan& plan, 
                 t.first_logit(), "with logit_count within the logit_rows");
   check.Require(t.logprobs() >= -1 && t.logprobs() <= kMaxTopLogprobs, "logprobs", t.logprobs(),
                 "in [-1, 128]");
-  check.AtMost("coupling", t.coupling(), speculation::kCouplings - 1);
+  check.AtMost("verification", t.verification(), speculation::kVerificationMethods - 1);
   check.AtMost("draw", t.draw(), speculation::kSiblingDraws - 1);
   PlanSequence s;
   s.sampling = wire::FromWire(t.sampling());
@@ -101,10 +102,10 @@ PlanSequence CheckedSequence(const wire::PlanSequence& t, const StepPlan& plan, 
   s.samples = t.samples();
   s.logprobs = t.logprobs();
   s.prompt_size = t.prompt_size();
-  s.coupling = static_cast<Coupling>(t.coupling());
+  s.verification = static_cast<VerificationMethod>(t.verification());
   s.draw = static_cast<SiblingDraw>(t.draw());
   s.draw_number = t.draw_number();
-  s.weight_row = Copy(View(t.weight_row()));
+  s.draft_row = Copy(View(t.draft_row()));
   if (t.counts() != nullptr) {
     for (const wire::TokenCount* count : *t.counts()) {
       check.Require(count->token() >= 0 && count->output() >= 0, "counts", count->token(),
@@ -119,12 +120,12 @@ PlanSequence CheckedSequence(const wire::PlanSequence& t, const StepPlan& plan, 
 // Of the lists of one entry, as they lie in the buffer.
 size_t BytesOf(const wire::PlanSequence& t) {
   const size_t counts = t.counts() == nullptr ? 0 : t.counts()->size();
-  return sizeof(int32_t) * (View(t.weight_row()).size() + View(t.bias_ids()).size() +
-                            View(t.bias_values()).size() + View(t.barred_ids()).size()) +
+  return sizeof(int32_t) * (View(t.draft_row()).size() + View(t.bias_ids()).size() +
+                            View(t.bias_values()).size() + View(t.suppressed_token_ids()).size()) +
          sizeof(wire::TokenCount) * counts;
 }
 
-size_t BytesOf(const wire::StepWeights& t) { return View(t.bytes()).size(); }
+size_t BytesOf(const wire::StepDraftProbs& t) { return View(t.bytes()).size(); }
 
 void ReadRows(const wire::Step& t, Checker& check, StepPlan* plan) {
   const auto tokens = View(t.tokens());
@@ -163,20 +164,23 @@ void ReadRows(const wire::Step& t, Checker& check, StepPlan* plan) {
   }
 }
 
-std::vector<StepWeights> CheckedWeights(const wire::Step& t, const StepPlan& plan, Checker& check) {
-  std::vector<StepWeights> all;
-  if (t.weights() == nullptr) return all;
-  for (const wire::StepWeights* weights : *t.weights()) {
+std::vector<StepDraftProbs> CheckedDraftProbs(const wire::Step& t, const StepPlan& plan,
+                                              Checker& check) {
+  std::vector<StepDraftProbs> all;
+  if (t.draft_probs() == nullptr) return all;
+  for (const wire::StepDraftProbs* draft_probs : *t.draft_probs()) {
     const int32_t least = all.empty() ? 0 : all.back().sequence + 1;
-    check.Require(
-        weights->sequence() >= least && Within(weights->sequence(), 1, plan.sequences.size()),
-        "sequence of weights", weights->sequence(), "ascending sequences");
-    check.Require(weights->rows() >= 1 && weights->rows() <= kMaxTreeNodes, "rows of weights",
-                  weights->rows(), "in [1, 256]");
-    check.Require(weights->entries() >= 1, "entries of weights", weights->entries(), "at least 1");
+    check.Require(draft_probs->sequence() >= least &&
+                      Within(draft_probs->sequence(), 1, plan.sequences.size()),
+                  "sequence of draft probabilities", draft_probs->sequence(),
+                  "ascending sequences");
+    check.Require(draft_probs->rows() >= 1 && draft_probs->rows() <= kMaxTreeNodes,
+                  "rows of draft probabilities", draft_probs->rows(), "in [1, 256]");
+    check.Require(draft_probs->entries() >= 1, "entries of draft probabilities",
+                  draft_probs->entries(), "at least 1");
     if (!check.ok()) return all;
-    all.push_back(
-        {weights->sequence(), weights->rows(), weights->entries(), Copy(View(weights->bytes()))});
+    all.push_back({draft_probs->sequence(), draft_probs->rows(), draft_probs->entries(),
+                   Copy(View(draft_probs->bytes()))});
   }
   return all;
 }
@@ -186,12 +190,12 @@ std::vector<StepWeights> CheckedWeights(const wire::Step& t, const StepPlan& pla
 std::vector<uint8_t> Encode(const Step& m) {
   size_t bytes =
       1024 + 32 * m.plan.tokens.size() + 4 * m.plan.blocks.size() + 256 * m.plan.sequences.size();
-  for (const StepWeights& weights : m.weights) bytes += weights.bytes.size() + 64;
+  for (const StepDraftProbs& draft_probs : m.draft_probs) bytes += draft_probs.bytes.size() + 64;
   FlatBufferBuilder builder(bytes);
-  std::vector<Offset<wire::StepWeights>> weights;
-  for (const StepWeights& one : m.weights) {
-    weights.push_back(wire::CreateStepWeights(builder, one.sequence, one.rows, one.entries,
-                                              builder.CreateVector(one.bytes)));
+  std::vector<Offset<wire::StepDraftProbs>> draft_probs;
+  for (const StepDraftProbs& one : m.draft_probs) {
+    draft_probs.push_back(wire::CreateStepDraftProbs(builder, one.sequence, one.rows, one.entries,
+                                                     builder.CreateVector(one.bytes)));
   }
   std::vector<Offset<wire::PlanSequence>> sequences;
   for (const PlanSequence& s : m.plan.sequences) sequences.push_back(WriteSequence(s, builder));
@@ -200,7 +204,7 @@ std::vector<uint8_t> Encode(const Step& m) {
   return wire::Finish(builder, wire::CreateStepDirect(
                                    builder, m.plan.step, &m.plan.tokens, &m.plan.positions,
                                    &m.plan.parents, &m.plan.ancestors, &sequences, &m.plan.blocks,
-                                   &m.plan.logit_rows, &m.plan.score_tokens, &moves, &weights));
+                                   &m.plan.logit_rows, &m.plan.score_tokens, &moves, &draft_probs));
 }
 
 template <>
@@ -215,8 +219,9 @@ absl::StatusOr<Step> Decode<Step>(absl::Span<const uint8_t> payload) {
   if (t.sequences() != nullptr) {
     wire::CheckEntries("sequences", *t.sequences(), kMaxBatchSequences, payload, bytes_of, check);
   }
-  if (t.weights() != nullptr) {
-    wire::CheckEntries("weights", *t.weights(), kMaxBatchSequences, payload, bytes_of, check);
+  if (t.draft_probs() != nullptr) {
+    wire::CheckEntries("draft_probs", *t.draft_probs(), kMaxBatchSequences, payload, bytes_of,
+                       check);
   }
   if (!check.ok()) return check.status();
   if (t.sequences() != nullptr) {
@@ -225,7 +230,7 @@ absl::StatusOr<Step> Decode<Step>(absl::Span<const uint8_t> payload) {
       if (!check.ok()) return check.status();
     }
   }
-  m.weights = CheckedWeights(t, m.plan, check);
+  m.draft_probs = CheckedDraftProbs(t, m.plan, check);
   if (!check.ok()) return check.status();
   return m;
 }

@@ -18,7 +18,7 @@
 #include "base/trace_context.h"
 #include "base/types.h"
 #include "scheduler/step_plan.h"
-#include "speculation/coupling.h"
+#include "speculation/verification_method.h"
 
 namespace specfabric::schemas {
 
@@ -43,7 +43,7 @@ const char* Name(MessageType type);
 
 // Tensors go apart from messages, from slot to slot; the message that one belongs to describes it.
 enum class TensorType : uint16_t {
-  kDraftWeights = 1,  // what the nodes of a DraftReply were drawn from
+  kDraftProbs = 1,  // what the nodes of a DraftReply were drawn from
 };
 
 // kRank: a process that holds some ranks of a target's group, and speaks to its leader only.
@@ -58,19 +58,19 @@ struct Hello {
   uint64_t tokenizer_fingerprint = 0;  // 0: has none
   uint64_t numerics_fingerprint = 0;   // 0: has none
   int32_t vocabulary = 0;
-  int32_t context = 0;     // longest sequence it serves
-  uint32_t couplings = 0;  // bit set, 1 << Coupling
-  int32_t capacity = 0;    // sessions (draft) or sequences (target) at once
-  std::string build;       // version of the program
+  int32_t context = 0;                // longest sequence it serves
+  uint32_t verification_methods = 0;  // bit set, 1 << VerificationMethod
+  int32_t capacity = 0;               // sessions (draft) or sequences (target) at once
+  std::string build;                  // version of the program
 };
 
 struct Drain {};
 
-using speculation::Coupling;
 using speculation::Lossless;
 using speculation::Name;
-using speculation::ParseCoupling;
+using speculation::ParseVerificationMethod;
 using speculation::SiblingDraw;
+using speculation::VerificationMethod;
 
 // "Your committed prefix is now exactly this; draft under it." Opens, commits, rolls back and
 // resumes a session, idempotently. The draft's session must hold at least base_length tokens whose
@@ -89,21 +89,21 @@ struct DraftRequest {
   base::Nanos time_budget = 0;  // from receipt
   // Where any tree will do: the accepted tokens that a second of growing costs the target
   // elsewhere, and those that verifying a node does (speculation/growth.h). At least 0.
-  float second_price = 0.0f;
-  float row_price = 0.0f;
-  Coupling coupling = Coupling::kCoupled;
+  float cost_per_second = 0.0f;
+  float cost_per_row = 0.0f;
+  VerificationMethod verification = VerificationMethod::kCoupled;
   base::SamplingParams sampling;  // holds the seed
   int32_t prompt_length = 0;
-  uint32_t draw = 0;  // speculation::DrawNumber, for guesses that are drawn by chance
-  // Where DraftWeights go: the target's pool, and the size of its slots. 0 bytes: none are taken.
-  uint8_t weights_pool = 0;
-  uint32_t weights_bytes = 0;
+  uint32_t draw = 0;  // sampling::DrawNumber, for guesses that are drawn by chance
+  // Where DraftProbs go: the target's pool, and the size of its slots. 0 bytes: none are taken.
+  uint8_t draft_probs_pool = 0;
+  uint32_t draft_probs_bytes = 0;
   base::TraceContext trace = {};  // of the request; its span is the target's part of it
 };
 
 // What the guesses of a request depend on, besides the text: the reply repeats it, so that guesses
-// made for another coupling or other sampling are never verified by this one's rule.
-uint64_t SamplingTag(Coupling coupling, const base::SamplingParams& sampling);
+// made for another verification method or other sampling are never verified by this one's rule.
+uint64_t SamplingTag(VerificationMethod verification, const base::SamplingParams& sampling);
 
 enum class DraftStatus : uint8_t {
   kOk = 0,
@@ -136,11 +136,11 @@ struct DraftReply {
   std::vector<PrefixPoint> known;  // kNeedResync: longest first
   int32_t free_sessions = 0;
   uint64_t sampling_tag = 0;  // of what the guesses were made for
-  // The shape of the DraftWeights that are sent beside this reply, 0 rows: none. The nodes with
+  // The shape of the DraftProbs that are sent beside this reply, 0 rows: none. The nodes with
   // children have a row each, in ascending order. The tensor's fence is the target's incarnation
   // and the round, its tag the sequence; it may come before this reply or after it.
-  int32_t weights_rows = 0;
-  int32_t weights_entries = 0;
+  int32_t draft_probs_rows = 0;
+  int32_t draft_probs_entries = 0;
 };
 
 struct EndSession {
@@ -161,7 +161,7 @@ struct Submit {
   bool score_prompt = false;
   int32_t logprobs = -1;
   bool speculate = true;
-  std::optional<Coupling> coupling;  // none: the target's own choice
+  std::optional<VerificationMethod> verification;  // none: the target's own choice
   // Whom the request is from: tenants share a target fairly. 0: nobody in particular.
   uint64_t tenant = 0;
   uint64_t cache_salt = 0;   // only requests of one salt share cached prefixes
@@ -195,9 +195,9 @@ struct Tokens {
   int32_t rounds = 0;
   int32_t drafted = 0;
   int32_t accepted = 0;
-  std::vector<int32_t> accepted_at;        // rounds that accepted a guess at depth 1, 2, ...
-  Coupling coupling = Coupling::kCoupled;  // that its trees are verified by
-  int32_t cached_tokens = 0;               // of the prompt, whose KV the target had
+  std::vector<int32_t> accepted_at;  // rounds that accepted a guess at depth 1, 2, ...
+  VerificationMethod verification = VerificationMethod::kCoupled;  // that its trees are verified by
+  int32_t cached_tokens = 0;  // of the prompt, whose KV the target had
 };
 
 // Everything that a step of a target has for one gateway: a message a sequence would be hundreds a
@@ -238,8 +238,8 @@ struct GroupReady {
   uint64_t numerics_fingerprint = 0;
 };
 
-// The draft's weights (draft_weights.h) of one sequence of a step.
-struct StepWeights {
+// The draft's draft_probs (draft_probs.h) of one sequence of a step.
+struct StepDraftProbs {
   int32_t sequence = 0;  // index in StepPlan::sequences
   int32_t rows = 0;
   int32_t entries = 0;  // a row
@@ -249,7 +249,8 @@ struct StepWeights {
 // One step for a rank process. `preempted` of the plan is the leader's own and does not travel.
 struct Step {
   scheduler::StepPlan plan;
-  std::vector<StepWeights> weights;  // ascending sequences, of those that the process decides
+  std::vector<StepDraftProbs>
+      draft_probs;  // ascending sequences, of those that the process decides
 };
 
 struct StepTree {
@@ -257,7 +258,7 @@ struct StepTree {
   speculation::Accepted accepted;
 };
 
-// What the ranks of one process have found: the entries of the verdict that they own.
+// What the ranks of one process have found: the entries of the result that they own.
 struct StepDone {
   uint64_t step = 0;
   std::string error;                          // one line where the step failed; empty: it did not
@@ -282,7 +283,7 @@ struct Collective {
 constexpr int kMaxTreeNodes = 256;
 constexpr int kMaxTokensPerMessage = 1 << 20;
 constexpr int kMaxPriority = 100;
-constexpr int kMaxStopIds = 4096;  // and LogitRules::barred_ids
+constexpr int kMaxStopIds = 4096;  // and LogitRules::suppressed_token_ids
 constexpr int kMaxLogitBias = 1024;
 constexpr int kMaxTopLogprobs = 128;      // of one token
 constexpr int kMaxBatchSequences = 4096;  // of a TokensBatch

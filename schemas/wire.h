@@ -81,7 +81,7 @@ class Checker {
       Fail(field, absl::StrCat(size, " entries long"), absl::StrCat("at most ", limit));
     }
   }
-  void Price(const char* field, float value) {
+  void Cost(const char* field, float value) {
     Require(value >= 0 && std::isfinite(value), field, value, "finite and at least 0");
   }
   void Finite(const char* field, absl::Span<const float> values);

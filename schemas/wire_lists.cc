@@ -79,7 +79,7 @@ RuleLists WriteRules(const base::LogitRules& rules, FlatBufferBuilder& builder) 
   }
   return {.bias_ids = builder.CreateVector(ids),
           .bias_values = builder.CreateVector(values),
-          .barred_ids = builder.CreateVector(rules.barred_ids)};
+          .suppressed_token_ids = builder.CreateVector(rules.suppressed_token_ids)};
 }
 
 size_t BytesOf(const Logprobs* t) {

@@ -26,7 +26,7 @@ void CheckAscending(const char* field, absl::Span<const int32_t> indices, size_t
 struct RuleLists {
   flatbuffers::Offset<flatbuffers::Vector<int32_t>> bias_ids;
   flatbuffers::Offset<flatbuffers::Vector<float>> bias_values;
-  flatbuffers::Offset<flatbuffers::Vector<int32_t>> barred_ids;
+  flatbuffers::Offset<flatbuffers::Vector<int32_t>> suppressed_token_ids;
 };
 RuleLists WriteRules(const base::LogitRules& rules, FlatBufferBuilder& builder);
 
@@ -63,9 +63,9 @@ base::LogitRules CheckedRules(const Table& t, Checker& check) {
   check.Require(std::isfinite(rules.repetition_penalty) && rules.repetition_penalty > 0,
                 "repetition_penalty", rules.repetition_penalty, "finite and above 0");
   check.NonNegative("min_tokens", rules.min_tokens);
-  const auto barred = View(t.barred_ids());
-  check.Size("barred_ids", barred.size(), kMaxStopIds);
-  check.TokenIds("barred_ids", barred);
+  const auto suppressed = View(t.suppressed_token_ids());
+  check.Size("suppressed_token_ids", suppressed.size(), kMaxStopIds);
+  check.TokenIds("suppressed_token_ids", suppressed);
   const auto ids = View(t.bias_ids());
   const auto values = View(t.bias_values());
   check.Size("bias_ids", ids.size(), kMaxLogitBias);
@@ -73,7 +73,7 @@ base::LogitRules CheckedRules(const Table& t, Checker& check) {
   check.Require(values.size() == ids.size(), "number of bias_values", values.size(),
                 "the number of bias_ids");
   if (!check.ok()) return rules;
-  rules.barred_ids = Copy(barred);
+  rules.suppressed_token_ids = Copy(suppressed);
   for (size_t i = 0; i < ids.size(); ++i) {
     check.Require(i == 0 || ids[i] > ids[i - 1], "bias_ids", ids[i], "above the one before it");
     check.Require(values[i] >= -100 && values[i] <= 100, "bias_values", values[i],

@@ -35,7 +35,7 @@ def main():
 STOP_SECONDS = 20
 
 
-COUPLINGS = ("coupled", "rejection", "traversal", "typical")
+VERIFICATION_METHODS = ("coupled", "rejection", "traversal", "typical")
 
 
 @dataclass
@@ -84,14 +84,14 @@ def cluster(
         "--targets=1",
         f"--drafts={drafts}",
         f"--dtype={arguments.dtype}",
-        f"--coupling={arguments.coupling}",
+        f"--verification={arguments.verification}",
         "--log_level=warning",
         "--print_pids",
     ]
     if drafts:
         command.append(f"--draft_model={arguments.draft_model}")
     else:
-        command.append("--lookup=off")
+        command.append("--ngram_lookup=off")
     # Its own session: Ctrl-C reaches this program alone, which then ends the cluster in order.
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -164,18 +164,18 @@ def metric(text: str, name: str) -> float:
     return sum(float(line.split()[-1]) for line in lines)
 
 
-def show_weights(metrics_url: str) -> None:
+def show_draft_probs(metrics_url: str) -> None:
     """Says what of the drafts' distributions came, and what had to be copied for it."""
     with urllib.request.urlopen(metrics_url, timeout=10) as response:
         text = response.read().decode()
-    tensors = metric(text, "specfabric_draft_weights_received_total")
-    weights = metric(text, "specfabric_draft_weights_received_bytes_total")
+    tensors = metric(text, "specfabric_draft_probs_received_total")
+    tensor_bytes = metric(text, "specfabric_draft_probs_received_bytes_total")
     copied = metric(text, "specfabric_fabric_bytes_copied_total")
     received = metric(text, "specfabric_verifications_total")
     if tensors:
         print(
-            f"\ndistributions: {tensors:.0f} tensors, {weights / 1e6:.1f} MB, went from drafts' "
-            f"memory to slots of the target, for {received:.0f} trees verified;\n"
+            f"\ndistributions: {tensors:.0f} tensors, {tensor_bytes / 1e6:.1f} MB, went from "
+            f"drafts' memory to slots of the target, for {received:.0f} trees verified;\n"
             f"               {copied / 1e6:.2f} MB were copied on the way, small messages included"
         )
 
@@ -194,7 +194,7 @@ def measure(arguments: argparse.Namespace, drafts: int, show: bool) -> Answer:
         for _ in range(arguments.repeats - 1):
             answers.append(complete(url, arguments, arguments.max_tokens, show=False))
         if show:
-            show_weights(metrics_url)
+            show_draft_probs(metrics_url)
         return sorted(answers, key=lambda answer: answer.seconds)[len(answers) // 2]
 
 
@@ -205,17 +205,20 @@ def compare(arguments: argparse.Namespace) -> None:
         f"\nwith drafts:  {fast.tokens} tokens in {fast.seconds:.2f} s, {fast.rate:.1f} tokens/s; "
         f"{fast.accepted / fast.rounds:.2f} drafted tokens accepted a round\n"
         f"plain:        {plain.tokens} tokens in {plain.seconds:.2f} s, {plain.rate:.1f} tokens/s\n"
-        f"ratio:        {fast.rate / plain.rate:.2f}; {verdict(fast, plain)}"
+        f"ratio:        {fast.rate / plain.rate:.2f}; {comparison(fast, plain)}"
     )
 
 
-def verdict(fast: Answer, plain: Answer) -> str:
+def comparison(fast: Answer, plain: Answer) -> str:
     """What the two texts should have in common, and whether they do."""
     if fast.exactness == "token":
         return f"the texts are {'the same' if fast.text == plain.text else 'different'}"
-    if fast.exactness == "law":
-        return "the texts are two samples of one law, that of plain decoding"
-    return "the text with drafts does not have the target's law: this coupling is lossy"
+    if fast.exactness == "distribution":
+        return "the texts are two samples of one distribution, that of plain decoding"
+    return (
+        "the text with drafts does not have the target's "
+        "distribution: this verification method is lossy"
+    )
 
 
 def serve(arguments: argparse.Namespace) -> None:
@@ -241,7 +244,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--prompt", default=PROMPT)
     parser.add_argument("--max_tokens", type=int, default=200)
-    parser.add_argument("--coupling", choices=COUPLINGS, default="coupled")
+    parser.add_argument("--verification", choices=VERIFICATION_METHODS, default="coupled")
     parser.add_argument(
         "--temperature",
         type=float,
@@ -251,7 +254,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="answers of which the median counts")
     arguments = parser.parse_args()
     if arguments.temperature is None:
-        arguments.temperature = 0.0 if arguments.coupling == "coupled" else 0.8
+        arguments.temperature = 0.0 if arguments.verification == "coupled" else 0.8
     # A SIGTERM ends the cluster as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -13,7 +13,7 @@
 
 #include "absl/types/span.h"
 #include "base/types.h"
-#include "speculation/sampling.h"
+#include "sampling/sampling.h"
 
 namespace specfabric::speculation {
 
@@ -21,9 +21,9 @@ class Confidence {
  public:
   // Log-probability of each candidate; best score first. The normaliser runs over the candidates
   // alone: those below them hardly weigh.
-  std::vector<float> LogProbs(absl::Span<const ScoredToken> candidates) const;
+  std::vector<float> LogProbs(absl::Span<const sampling::ScoredToken> candidates) const;
   // The target chose this token where these were the candidates.
-  void Observe(absl::Span<const ScoredToken> candidates, base::TokenId chosen);
+  void Observe(absl::Span<const sampling::ScoredToken> candidates, base::TokenId chosen);
   float sharpness() const { return static_cast<float>(sharpness_); }
 
  private:

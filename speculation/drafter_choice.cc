@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
-#include "base/philox.h"
-#include "speculation/randomness.h"
+#include "sampling/philox.h"
+#include "sampling/uniform.h"
 
 namespace specfabric::speculation {
 namespace {
@@ -153,10 +153,11 @@ std::vector<double> DrafterChoice::Shares() const {
 }
 
 double DrafterChoice::Uniform() {
-  const base::DrawSite site = {.purpose = base::Purpose::kDraft,
-                               .position = static_cast<uint32_t>(drawn_ >> 32)};
+  const sampling::DrawSite site = {.purpose = sampling::Purpose::kDraft,
+                                   .position = static_cast<uint32_t>(drawn_ >> 32)};
   const auto index = static_cast<uint32_t>(drawn_++);
-  return UniformFromWord(base::PhiloxWord(base::Mix64(options_.seed ^ kKey), site, index));
+  return sampling::UniformFromWord(
+      sampling::PhiloxWord(base::Mix64(options_.seed ^ kKey), site, index));
 }
 
 // Box and Muller 1958.

@@ -7,14 +7,14 @@
 namespace specfabric::speculation {
 namespace {
 
-// Of k guesses being accepted, and no more.
+// Of k draft tokens being accepted, and no more.
 double OutcomeChance(double acceptance, int k, int levels) {
   const double reached = std::pow(acceptance, k);
   return k < levels ? reached * (1 - acceptance) : reached;
 }
 
-double Covered(double guesses, double falloff) {
-  return guesses < 1 ? 0.0 : 1 - std::pow(guesses, -falloff);
+double Covered(double candidates, double falloff) {
+  return candidates < 1 ? 0.0 : 1 - std::pow(candidates, -falloff);
 }
 
 }  // namespace
@@ -25,7 +25,7 @@ std::vector<double> GeometricFanOut(double acceptance, double falloff, int level
     fan_out.push_back(std::pow(OutcomeChance(acceptance, k, levels), 1 / (1 + falloff)));
   }
   const double sum = std::accumulate(fan_out.begin(), fan_out.end(), 0.0);
-  for (double& guesses : fan_out) guesses *= budget / sum;
+  for (double& candidates : fan_out) candidates *= budget / sum;
   return fan_out;
 }
 

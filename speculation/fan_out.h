@@ -1,9 +1,9 @@
 #ifndef SPECFABRIC_SPECULATION_FAN_OUT_H_
 #define SPECFABRIC_SPECULATION_FAN_OUT_H_
 
-// How many outcomes to prepare for while a chain of guesses is verified (SSD, arXiv 2603.03251;
-// verification.md section 8). An outcome is the number k of guesses accepted and the token that
-// follows. With each guess accepted with chance `acceptance`, k < levels has chance
+// How many outcomes to prepare for while a chain of draft tokens is verified (SSD, arXiv
+// 2603.03251; verification.md section 8). An outcome is the number k of draft tokens accepted and
+// the token that follows. With each guess accepted with chance `acceptance`, k < levels has chance
 // a^k (1 - a), and all of them a^levels; the token after them is missed by the likeliest F guesses
 // with chance F^-falloff. Pure.
 

@@ -17,7 +17,7 @@ namespace specfabric::speculation {
 namespace {
 
 // What one that was sent counts from pass to pass, and from when on not at all.
-constexpr float kStillWaiting = 0.97f, kForgotten = 0.05f;
+constexpr float kSentDecay = 0.97f, kMinSentCost = 0.05f;
 constexpr int kMaxBelowRoot = kMaxDraftNodes - 1;
 
 absl::Status Bad(const std::string& text, const std::string& why) {
@@ -97,10 +97,10 @@ int GrowthPolicy::MaxNodesWithChildren() const {
 }
 
 TreeGrower::TreeGrower(const GrowthPolicy& policy, base::TokenId root, int max_nodes,
-                       float row_price)
+                       float cost_per_row)
     : policy_(policy),
       max_nodes_(std::max(0, std::min({max_nodes, policy.MaxNodes(), kMaxBelowRoot}))),
-      row_price_(row_price),
+      cost_per_row_(cost_per_row),
       beam_((max_nodes_ - 1) / std::max(1, policy.max_depth) + 1),
       tree_(TokenTree::Root(root)),
       depth_{0},
@@ -117,7 +117,7 @@ int TreeGrower::Width(int depth) const {
   return depth < static_cast<int>(policy_.widths.size()) ? policy_.widths[depth] : 0;
 }
 
-void TreeGrower::Expand(int node, const std::vector<ScoredToken>& candidates,
+void TreeGrower::Expand(int node, const std::vector<sampling::ScoredToken>& candidates,
                         const std::vector<float>& logprobs) {
   assert(candidates.size() == logprobs.size());
   const auto at = std::find(frontier_.begin(), frontier_.end(), node);
@@ -126,14 +126,14 @@ void TreeGrower::Expand(int node, const std::vector<ScoredToken>& candidates,
 
   const int width = std::min(Width(depth_[node]), static_cast<int>(candidates.size()));
   if (best_first()) {
-    std::vector<float> by_rank(logprobs.begin(), logprobs.begin() + width);
-    for (float& logprob : by_rank) {
+    std::vector<float> sorted_logprobs(logprobs.begin(), logprobs.begin() + width);
+    for (float& logprob : sorted_logprobs) {
       if (std::isnan(logprob)) logprob = -std::numeric_limits<float>::infinity();
     }
-    std::sort(by_rank.begin(), by_rank.end(), std::greater<>());
+    std::sort(sorted_logprobs.begin(), sorted_logprobs.end(), std::greater<>());
     for (int i = 0; i < width; ++i) {
-      pool_.push_back(
-          {path_score_[node] + by_rank[i], drawn_++, node, candidates[i].token, logprobs[i]});
+      pool_.push_back({path_score_[node] + sorted_logprobs[i], drawn_++, node, candidates[i].token,
+                       logprobs[i]});
       std::push_heap(pool_.begin(), pool_.end(), Later);
     }
   } else {
@@ -162,7 +162,7 @@ int TreeGrower::AddNode(int parent, base::TokenId token, float logprob, float pa
 }
 
 bool TreeGrower::AnyToAdmit() const {
-  return remaining() > 0 && !pool_.empty() && std::exp(pool_.front().path) >= row_price_;
+  return remaining() > 0 && !pool_.empty() && std::exp(pool_.front().path) >= cost_per_row_;
 }
 
 int TreeGrower::AdmitBest() {
@@ -200,12 +200,14 @@ void TreeGrower::StartNextStep() {
     added.clear();
     // Nodes at the depth limit are not expanded: others may use what is left.
   } while (frontier_.empty() && AnyToAdmit());
-  const auto worth_a_row = [&](int32_t node) { return std::exp(path_score_[node]) >= row_price_; };
-  if (std::none_of(frontier_.begin(), frontier_.end(), worth_a_row)) frontier_.clear();
+  const auto pays_for_row = [&](int32_t node) {
+    return std::exp(path_score_[node]) >= cost_per_row_;
+  };
+  if (std::none_of(frontier_.begin(), frontier_.end(), pays_for_row)) frontier_.clear();
 }
 
-void GrowthRound::Join(uint64_t sequence, float second_price) {
-  members_[sequence] = {.price = second_price, .growing = true};
+void GrowthRound::Join(uint64_t sequence, float cost_per_second) {
+  members_[sequence] = {.cost_per_second = cost_per_second, .growing = true};
 }
 
 void GrowthRound::Leave(uint64_t sequence, bool sent) {
@@ -219,15 +221,15 @@ void GrowthRound::Leave(uint64_t sequence, bool sent) {
 }
 
 bool GrowthRound::Pays(float gain, double pass_seconds) {
-  float price = 0;
+  float cost_per_second = 0;
   for (auto& [sequence, member] : members_) {
-    price += member.price;
-    if (!member.growing) member.price *= kStillWaiting;
+    cost_per_second += member.cost_per_second;
+    if (!member.growing) member.cost_per_second *= kSentDecay;
   }
   std::erase_if(members_, [](const auto& entry) {
-    return !entry.second.growing && entry.second.price < kForgotten;
+    return !entry.second.growing && entry.second.cost_per_second < kMinSentCost;
   });
-  return gain >= price * static_cast<float>(pass_seconds);
+  return gain >= cost_per_second * static_cast<float>(pass_seconds);
 }
 
 }  // namespace specfabric::speculation

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "speculation/sampling.h"
+#include "sampling/sampling.h"
 #include "speculation/tree.h"
 
 namespace specfabric::speculation {
@@ -42,15 +42,16 @@ struct GrowthPolicy {
 // Best-first takes as many nodes a step as use up the budget in max_depth steps, always those with
 // the highest path log-probability among all candidates seen so far. Siblings enter in the order in
 // which they were drawn: the i-th drawn counts with the i-th largest log-probability of its
-// siblings, since its chance of being the target's choice goes with its rank in the draw.
+// siblings, since its chance of being the target's choice goes with its place in the draw.
 //
-// Where the coupling takes any tree, a node must be worth verifying: row_price is what the chance
-// of its path must be, in accepted tokens. Those down to half of it are taken too, since the price
-// of the coming step is not known yet, but growth does not go on for them.
+// Where the verification method takes any tree, a node must pay for its row: cost_per_row is what
+// the chance of its path must be, in accepted tokens. Those down to half of it are taken too, since
+// the cost_per_second of the coming step is not known yet, but growth does not go on for them.
 class TreeGrower {
  public:
   // max_nodes bounds the nodes below the root, whatever the policy says (the request's budget).
-  TreeGrower(const GrowthPolicy& policy, base::TokenId root, int max_nodes, float row_price = 0.0f);
+  TreeGrower(const GrowthPolicy& policy, base::TokenId root, int max_nodes,
+             float cost_per_row = 0.0f);
 
   // Nodes to expand in the next step, ascending; empty when the tree is complete.
   std::vector<int32_t> Frontier() const { return frontier_; }
@@ -64,7 +65,7 @@ class TreeGrower {
   // Adds children of `node` as far as the policy and the budget allow, in the order given. A node
   // that is not in the frontier (the budget may run out in the middle of a step) is left alone.
   // candidates[i].score: the perturbed score (order); logprobs[i]: the draft's log-probability.
-  void Expand(int node, const std::vector<ScoredToken>& candidates,
+  void Expand(int node, const std::vector<sampling::ScoredToken>& candidates,
               const std::vector<float>& logprobs);
 
   // Best-first, where some of the frontier was expanded out of turn, since its candidates were
@@ -73,7 +74,7 @@ class TreeGrower {
 
   const TokenTree& tree() const { return tree_; }
   // Growth is over: best-first fills what is left of the budget with the best candidates seen that
-  // are worth their row.
+  // pay for their row.
   void Fill();
   TokenTree Take() && {
     Fill();
@@ -83,7 +84,7 @@ class TreeGrower {
  private:
   // Best-first: a drawn child that is not in the tree yet.
   struct Candidate {
-    float path = 0.0f;  // log-probability from the root, by rank
+    float path = 0.0f;  // log-probability from the root, siblings sorted
     int64_t order = 0;  // of being drawn
     int32_t parent = 0;
     base::TokenId token = base::kNoToken;
@@ -100,7 +101,7 @@ class TreeGrower {
 
   GrowthPolicy policy_;
   int max_nodes_;
-  float row_price_;
+  float cost_per_row_;
   int beam_;  // best-first: nodes a step
   TokenTree tree_;
   std::vector<int32_t> depth_;
@@ -114,11 +115,11 @@ class TreeGrower {
 // The trees that one target waits for together, and whether one more pass over those that still
 // grow pays: the target's step is held up until the last of them has come, so all of them are
 // weighed against what the others could do meanwhile. After the marginal rule for fractions
-// (Dinkelbach 1967): priced at the best rate of tokens, what pays at the margin raises that rate.
+// (Dinkelbach 1967): charged at the best rate of tokens, what pays at the margin raises that rate.
 class GrowthRound {
  public:
-  // A tree begins to grow; second_price: accepted tokens that a second costs its sequence.
-  void Join(uint64_t sequence, float second_price);
+  // A tree begins to grow; cost_per_second: accepted tokens that a second costs its sequence.
+  void Join(uint64_t sequence, float cost_per_second);
   // It has been sent, or is not wanted any more. One that was sent waits for the others, until its
   // sequence asks again; as it may not, it counts ever less.
   void Leave(uint64_t sequence, bool sent);
@@ -127,7 +128,7 @@ class GrowthRound {
 
  private:
   struct Member {
-    float price = 0;
+    float cost_per_second = 0;
     bool growing = true;
   };
   std::map<uint64_t, Member> members_;

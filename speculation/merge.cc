@@ -40,9 +40,10 @@ Draft Merge(const Draft& first, const Draft& second) {
     Source& source = sources[node];
     source = in_first >= 0 ? first.source(in_first) : second.source(in_second);
     if (in_first < 0 || in_second < 0) continue;
-    if (source.guesser == Guesser::kLookup) source.drafter = second.source(in_second).drafter;
-    source.looked_up |= second.source(in_second).looked_up;
-    source.guesser = Guesser::kSeveral;
+    if (source.proposed_by == ProposalSource::kNgramLookup)
+      source.drafter = second.source(in_second).drafter;
+    source.from_ngram_lookup |= second.source(in_second).from_ngram_lookup;
+    source.proposed_by = ProposalSource::kSeveral;
     float& score = merged.tree.scores[node];
     score = std::max(score, second.tree.scores[in_second]);
   }

@@ -5,19 +5,19 @@
 // node.
 //
 // Only where any tree may be verified, which is under kCoupled and kTypical. Where siblings'
-// probabilities are weighed, dropping a sibling that another drafter drew too bends the law
-// (verification.md section 3, Trimming), and each sibling would have to name its own row of q:
-// there one drafter's tree is verified in a round.
+// probabilities are weighed, dropping a sibling that another drafter drew too bends the
+// distribution (verification.md section 3, Trimming), and each sibling would have to name its own
+// row of q: there one drafter's tree is verified in a round.
 
 #include <cstdint>
 #include <vector>
 
-#include "speculation/coupling.h"
 #include "speculation/tree.h"
+#include "speculation/verification_method.h"
 
 namespace specfabric::speculation {
 
-constexpr bool Merges(Coupling coupling) { return !WeighsDraft(coupling); }
+constexpr bool Merges(VerificationMethod verification) { return !UsesDraftProbs(verification); }
 
 struct MergedTree {
   TokenTree tree;

@@ -75,7 +75,7 @@ std::vector<uint64_t> AncestorMasks(const TokenTree& tree) {
   return masks;
 }
 
-std::vector<int32_t> WeightRows(const TokenTree& tree) {
+std::vector<int32_t> DraftRows(const TokenTree& tree) {
   std::vector<int32_t> row_of(tree.size(), -1);  // of each node's children
   for (int node = 1; node < tree.size(); ++node) row_of[tree.parents[node]] = 0;
   int32_t rows = 0;
@@ -104,14 +104,14 @@ void Keep(absl::Span<const int32_t> nodes, Draft* draft) {
     tree.parents[size] = moved[tree.parents[node]];
     tree.tokens[size] = tree.tokens[node];
     tree.scores[size] = tree.scores[node];
-    if (!draft->weight_row.empty()) draft->weight_row[size] = draft->weight_row[node];
+    if (!draft->draft_row.empty()) draft->draft_row[size] = draft->draft_row[node];
     if (!draft->sources.empty()) draft->sources[size] = draft->sources[node];
     ++size;
   }
   tree.parents.resize(size);
   tree.tokens.resize(size);
   tree.scores.resize(size);
-  if (!draft->weight_row.empty()) draft->weight_row.resize(size);
+  if (!draft->draft_row.empty()) draft->draft_row.resize(size);
   if (!draft->sources.empty()) draft->sources.resize(size);
 }
 

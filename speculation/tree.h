@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "base/types.h"
-#include "speculation/coupling.h"
+#include "speculation/verification_method.h"
 
 namespace specfabric::speculation {
 
@@ -51,14 +51,14 @@ std::vector<uint64_t> AncestorMasks(const TokenTree& tree);
 // Drafters (models) that a target tells apart.
 constexpr int kMaxDrafters = 8;
 
-// Who guessed a node: a drafter alone, the lookup in the sequence's own text (lookup.h) alone, or
-// several.
-enum class Guesser : uint8_t { kDrafter = 0, kLookup = 1, kSeveral = 2 };
-constexpr int kGuessers = 3;
+// Who guessed a node: a drafter alone, the n-gram lookup in the sequence's own text
+// (ngram_lookup.h) alone, or several.
+enum class ProposalSource : uint8_t { kDrafter = 0, kNgramLookup = 1, kSeveral = 2 };
+constexpr int kProposalSources = 3;
 struct Source {
-  uint8_t drafter = 0;  // of the drafters that guessed it the first; 0 for the lookup alone
-  Guesser guesser = Guesser::kDrafter;
-  bool looked_up = false;  // the lookup guessed it, alone or among several
+  uint8_t drafter = 0;  // of the drafters that guessed it the first; 0 for the n-gram lookup alone
+  ProposalSource proposed_by = ProposalSource::kDrafter;
+  bool from_ngram_lookup = false;  // the n-gram lookup guessed it, alone or among several
 };
 
 // What a target verifies in one round: the guesses, and how they came about.
@@ -66,8 +66,8 @@ struct Draft {
   TokenTree tree;
   SiblingDraw draw = SiblingDraw::kCoupledTopK;
   // [nodes] row of the draft's weights that the node was drawn from (the root's is not read); empty
-  // where the coupling needs none.
-  std::vector<int32_t> weight_row = {};
+  // where the verification method needs none.
+  std::vector<int32_t> draft_row = {};
   // Which of the drafters that a target knows, 0 to kMaxDrafters - 1, and who guessed each node,
   // [nodes]; empty: all are that drafter's. For estimates, never for truth.
   uint8_t drafter = 0;
@@ -76,8 +76,8 @@ struct Draft {
   Source source(int node) const { return sources.empty() ? Source{drafter} : sources[node]; }
 };
 
-// The weight_row of a whole reply: the nodes that have children own the rows in ascending order.
-std::vector<int32_t> WeightRows(const TokenTree& tree);
+// The draft_row of a whole reply: the nodes that have children own the rows in ascending order.
+std::vector<int32_t> DraftRows(const TokenTree& tree);
 int NodesWithChildren(const TokenTree& tree);
 
 // Drops all other nodes below the root. nodes: ascending, each with its parent unless that is the

@@ -7,8 +7,8 @@
 #include "absl/types/span.h"
 #include "base/hash.h"
 #include "base/status.h"
+#include "sampling/uniform.h"
 #include "spdlog/spdlog.h"
-#include "speculation/randomness.h"
 #include "speculation/tree.h"
 
 namespace specfabric::target {
@@ -22,8 +22,8 @@ namespace {
 // A second resync in a round starts from nothing, a third goes to another worker (design.md).
 constexpr int kMaxResyncs = 2;
 // After which a worker that answers nothing is counted against, even if nobody waits for it. At
-// least twice the time of a step that is worth a draft at all.
-constexpr base::Nanos kLongestSilence = 100 * base::kMillisecond;
+// least twice the time of a step that drafts can speed up.
+constexpr base::Nanos kUnansweredLimit = 100 * base::kMillisecond;
 
 speculation::TokenTree ToTree(base::TokenId root, const DraftReply& reply) {
   speculation::TokenTree tree = speculation::TokenTree::Root(root);
@@ -33,9 +33,10 @@ speculation::TokenTree ToTree(base::TokenId root, const DraftReply& reply) {
   return tree;
 }
 
-// Whether weights come, or have come, beside this reply. A reply without guesses needs none.
-bool AwaitsWeights(speculation::Coupling coupling, const DraftReply& reply) {
-  return speculation::NeedsDraftRows(coupling, reply.draw) && !reply.tokens.empty();
+// Whether draft_probs come, or have come, beside this reply. A reply without draft tokens needs
+// none.
+bool AwaitsDraftProbs(speculation::VerificationMethod verification, const DraftReply& reply) {
+  return speculation::NeedsDraftRows(verification, reply.draw) && !reply.tokens.empty();
 }
 
 uint64_t PrefixHash(const std::vector<base::TokenId>& tokens, int32_t length) {
@@ -67,7 +68,7 @@ void DraftClient::ForgetSession(Route* route) {
 void DraftClient::GiveUp(Route* route) {
   route->request_id = 0;
   route->early_reply.reset();
-  route->early_weights.reset();
+  route->early_draft_probs.reset();
   sink_.none(route->want.id, route->want.round);
 }
 
@@ -98,12 +99,12 @@ void DraftClient::Want(const scheduler::DraftWanted& want, base::Nanos now) {
   Route* route = &it->second;
   if (route->request_id != 0) LeaveRequest(route, now);
   route->request_id = 0;
-  route->charged = false;
+  route->miss_counted = false;
   route->want = want;
   route->resyncs = 0;
   route->early_reply.reset();
-  route->early_weights.reset();
-  route->weights.reset();
+  route->early_draft_probs.reset();
+  route->draft_probs.reset();
   const auto worker = router_.Route(want.id, want.committed, now);
   if (!worker.has_value()) {
     ++stats_.unroutable;
@@ -119,15 +120,15 @@ void DraftClient::LeaveRequest(Route* route, base::Nanos now) {
   route->left_id = route->request_id;
   route->left_sent = route->sent;
   route->left_deadline = route->want.deadline;
-  const base::Nanos patience = route->want.deadline - route->sent;
-  if (now - route->unanswered_since >= std::max(patience, kLongestSilence)) {
-    return Charge(route, now);
+  const base::Nanos reply_timeout = route->want.deadline - route->sent;
+  if (now - route->unanswered_since >= std::max(reply_timeout, kUnansweredLimit)) {
+    return CountMiss(route, now);
   }
-  if (!std::exchange(route->charged, true)) router_.OnAbandoned(route->worker);
+  if (!std::exchange(route->miss_counted, true)) router_.OnAbandoned(route->worker);
 }
 
-void DraftClient::Charge(Route* route, base::Nanos now) {
-  if (std::exchange(route->charged, true)) return;
+void DraftClient::CountMiss(Route* route, base::Nanos now) {
+  if (std::exchange(route->miss_counted, true)) return;
   ++stats_.misses;
   router_.OnMiss(route->worker, now);
 }
@@ -153,20 +154,20 @@ void DraftClient::SendRequest(Route* route, PeerId worker, base::Nanos now) {
   request.max_nodes = route->want.max_nodes;
   request.max_depth = route->want.max_depth;
   request.trace = route->terms.trace;
-  request.second_price = static_cast<float>(route->want.second_price);
-  request.row_price = static_cast<float>(route->want.row_price);
+  request.cost_per_second = static_cast<float>(route->want.cost_per_second);
+  request.cost_per_row = static_cast<float>(route->want.cost_per_row);
   request.time_budget = std::max<base::Nanos>(route->want.deadline - now, 0);
-  request.coupling = route->terms.coupling;
+  request.verification = route->terms.verification;
   request.sampling = route->terms.sampling;
   request.prompt_length = route->terms.prompt_length;
-  request.draw = speculation::DrawNumber(route->terms.attempt, route->want.round);
-  request.weights_pool = static_cast<uint8_t>(route->want.id % options_.weights_pools);
-  request.weights_bytes = options_.weights_bytes;
+  request.draw = sampling::DrawNumber(route->terms.attempt, route->want.round);
+  request.draft_probs_pool = static_cast<uint8_t>(route->want.id % options_.draft_probs_pools);
+  request.draft_probs_bytes = options_.draft_probs_bytes;
   route->sent = now;
   if (route->unanswered_since == 0) route->unanswered_since = now;
   ++stats_.requests;
   if (absl::Status sent = send_(worker, request); !sent.ok()) {
-    Charge(route, now);
+    CountMiss(route, now);
     ForgetSession(route);
     GiveUp(route);
   }
@@ -183,7 +184,7 @@ void DraftClient::HandleResync(Route* route, const DraftReply& reply, base::Nano
     ForgetSession(route);
     const auto other = router_.Route(route->want.id, route->want.committed, now);
     if (!other.has_value()) return GiveUp(route);
-    route->charged = false;
+    route->miss_counted = false;
     return SendRequest(route, *other, now);
   }
   const std::vector<base::TokenId>* tokens = scheduler_->Committed(route->want.id);
@@ -206,24 +207,24 @@ absl::StatusOr<speculation::Draft> DraftClient::ToDraft(Route* route, const Draf
       .tree = ToTree(root, reply), .draw = reply.draw, .drafter = options_.drafter};
   const int allowed = std::min(route->want.max_nodes + 1, speculation::kMaxVerifyNodes);
   absl::Status valid = speculation::Validate(draft.tree, allowed, options_.vocabulary);
-  if (!valid.ok() || !AwaitsWeights(route->terms.coupling, reply)) {
+  if (!valid.ok() || !AwaitsDraftProbs(route->terms.verification, reply)) {
     if (valid.ok()) return draft;
     return valid;
   }
   const int rows = speculation::NodesWithChildren(draft.tree);
-  if (reply.weights_rows != rows) {
-    return absl::InvalidArgumentError(absl::StrCat("weights: ", reply.weights_rows, " rows for ",
-                                                   rows, " nodes that have children"));
+  if (reply.draft_probs_rows != rows) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "draft_probs: ", reply.draft_probs_rows, " rows for ", rows, " nodes that have children"));
   }
-  WeightsTensor& tensor = *route->early_weights;
-  const schemas::DraftWeightsShape shape = {rows, options_.vocabulary, reply.weights_entries};
+  DraftProbsTensor& tensor = *route->early_draft_probs;
+  const speculation::DraftProbsShape shape = {rows, options_.vocabulary, reply.draft_probs_entries};
   auto opened = tensor.on_device() ? options_.open_on_device(shape, tensor.bytes())
-                                   : schemas::DraftWeights::Open(shape, tensor.bytes());
+                                   : speculation::DraftProbs::Open(shape, tensor.bytes());
   if (!opened.ok()) return opened.status();
-  draft.weight_row = speculation::WeightRows(draft.tree);
-  ++stats_.weights;
-  stats_.weights_bytes += tensor.bytes().size();
-  route->weights = Weights{std::move(tensor), *std::move(opened)};
+  draft.draft_row = speculation::DraftRows(draft.tree);
+  ++stats_.draft_probs;
+  stats_.draft_probs_bytes += tensor.bytes().size();
+  route->draft_probs = ReceivedDraftProbs{std::move(tensor), *std::move(opened)};
   return draft;
 }
 
@@ -237,17 +238,17 @@ bool DraftClient::HandleTree(Route* route, const DraftReply& reply, base::Nanos 
     spdlog::warn("draft peer={} sequence={} round={}: {}", route->worker, route->want.id,
                  route->want.round, base::Message(draft.status()));
     ++stats_.invalid;
-    Charge(route, now);
+    CountMiss(route, now);
     GiveUp(route);
     return false;
   }
   route->request_id = 0;
-  route->early_weights.reset();
+  route->early_draft_probs.reset();
   route->acked_hash = base::ExtendPrefixHash(route->acked_hash, asked.subspan(route->acked_length));
   route->acked_length = route->want.committed;
   last_round_trip_ = now - route->sent;
   last_draft_time_ = std::clamp<base::Nanos>(reply.draft_time, 0, last_round_trip_);
-  if (route->charged) {
+  if (route->miss_counted) {
     router_.OnLateReply(route->worker, route->want.id, last_round_trip_, now);
   } else {
     router_.OnReply(route->worker, route->want.id, last_round_trip_, reply.free_sessions, now);
@@ -257,20 +258,20 @@ bool DraftClient::HandleTree(Route* route, const DraftReply& reply, base::Nanos 
 }
 
 bool DraftClient::HandleOk(Route* route, DraftReply reply, base::Nanos now) {
-  const speculation::Coupling coupling = route->terms.coupling;
-  if (reply.sampling_tag != schemas::SamplingTag(coupling, route->terms.sampling) ||
-      !speculation::Allows(coupling, reply.draw)) {
+  const speculation::VerificationMethod verification = route->terms.verification;
+  if (reply.sampling_tag != schemas::SamplingTag(verification, route->terms.sampling) ||
+      !speculation::Allows(verification, reply.draw)) {
     spdlog::warn(
-        "draft peer={} sequence={} round={}: guesses drawn as {} for other sampling than "
+        "draft peer={} sequence={} round={}: draft tokens drawn as {} for other sampling than "
         "was asked for, or not for {}",
         route->worker, route->want.id, route->want.round, speculation::Name(reply.draw),
-        speculation::Name(coupling));
+        speculation::Name(verification));
     ++stats_.mismatched;
-    Charge(route, now);
+    CountMiss(route, now);
     GiveUp(route);
     return false;
   }
-  if (AwaitsWeights(coupling, reply) && !route->early_weights) {
+  if (AwaitsDraftProbs(verification, reply) && !route->early_draft_probs) {
     route->early_reply = std::move(reply);
     return false;
   }
@@ -289,19 +290,19 @@ DraftClient::Route* DraftClient::FindRound(PeerId peer, base::SequenceId id,
   return &it->second;
 }
 
-bool DraftClient::OnWeights(PeerId peer, WeightsTensor tensor, base::Nanos now) {
+bool DraftClient::OnDraftProbs(PeerId peer, DraftProbsTensor tensor, base::Nanos now) {
   Route* route = FindRound(peer, tensor.fields.tag, tensor.fields.fence);
   if (route == nullptr) return false;
-  route->early_weights = std::move(tensor);
+  route->early_draft_probs = std::move(tensor);
   if (!route->early_reply) return false;
   const DraftReply reply = *std::exchange(route->early_reply, std::nullopt);
   return HandleTree(route, reply, now);
 }
 
-void DraftClient::OnWeightsRefused(PeerId peer, const transport::TensorFields& fields) {
+void DraftClient::OnDraftProbsRefused(PeerId peer, const transport::TensorFields& fields) {
   Route* route = FindRound(peer, fields.tag, fields.fence);
   if (route == nullptr) return;
-  ++stats_.refused_weights;
+  ++stats_.refused_draft_probs;
   GiveUp(route);
 }
 
@@ -325,7 +326,7 @@ void DraftClient::LearnFrom(PeerId peer, const DraftReply& reply, base::Nanos no
     route.left_id = 0;
   }
   if (reply.status != DraftStatus::kOk || reply.round >= route.want.round ||
-      !speculation::Allows(route.terms.coupling, reply.draw)) {
+      !speculation::Allows(route.terms.verification, reply.draw)) {
     return;
   }
   speculation::Draft late = {
@@ -334,13 +335,13 @@ void DraftClient::LearnFrom(PeerId peer, const DraftReply& reply, base::Nanos no
   sink_.draft(reply.sequence, reply.round, std::move(late), now);
 }
 
-const schemas::DraftWeights* DraftClient::weights(base::SequenceId id) const {
+const speculation::DraftProbs* DraftClient::draft_probs(base::SequenceId id) const {
   const auto it = routes_.find(id);
-  return it == routes_.end() || !it->second.weights ? nullptr : &it->second.weights->rows;
+  return it == routes_.end() || !it->second.draft_probs ? nullptr : &it->second.draft_probs->rows;
 }
 
-void DraftClient::ReleaseWeights(base::SequenceId id) {
-  if (auto it = routes_.find(id); it != routes_.end()) it->second.weights.reset();
+void DraftClient::ReleaseDraftProbs(base::SequenceId id) {
+  if (auto it = routes_.find(id); it != routes_.end()) it->second.draft_probs.reset();
 }
 
 bool DraftClient::OnReply(PeerId peer, DraftReply reply, base::Nanos now) {
@@ -367,7 +368,7 @@ bool DraftClient::OnReply(PeerId peer, DraftReply reply, base::Nanos now) {
     case DraftStatus::kUnsupported:
     case DraftStatus::kTooLong:
       // The worker is well; it cannot serve this sequence now. Nobody waits for it.
-      if (!route->charged) router_.OnRefused(peer);
+      if (!route->miss_counted) router_.OnRefused(peer);
       break;
   }
   GiveUp(route);
@@ -379,14 +380,15 @@ void DraftClient::Expire(base::Nanos now) {
   for (auto& [id, route] : routes_) {
     if (route.request_id == 0 || now < route.want.deadline) continue;
     // Its reply may still come and be used until the next Want, so the request stays known.
-    Charge(&route, now);
+    CountMiss(&route, now);
   }
 }
 
 void DraftClient::Ended(base::SequenceId id) {
   auto it = routes_.find(id);
   if (it == routes_.end()) return;
-  if (it->second.request_id != 0 && !it->second.charged) router_.OnAbandoned(it->second.worker);
+  if (it->second.request_id != 0 && !it->second.miss_counted)
+    router_.OnAbandoned(it->second.worker);
   router_.OnEnd(id);
   if (it->second.worker != 0) send_end_(it->second.worker, {options_.incarnation, id});
   routes_.erase(it);

@@ -16,28 +16,29 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
-#include "scheduler/draft_router.h"
+#include "scheduler/routing/draft_router.h"
 #include "scheduler/scheduler.h"
-#include "schemas/draft_weights.h"
 #include "schemas/messages.h"
+#include "speculation/draft_probs.h"
 #include "transport/fabric.h"
 
 namespace specfabric::target {
 
 using PeerId = uint64_t;
 
-// As schemas::DraftWeights::Open, of weights in a device's memory.
-using OpenOnDevice = std::function<absl::StatusOr<schemas::DraftWeights>(
-    const schemas::DraftWeightsShape&, absl::Span<const uint8_t>)>;
+// As speculation::DraftProbs::Open, of draft_probs in a device's memory.
+using OpenOnDevice = std::function<absl::StatusOr<speculation::DraftProbs>(
+    const speculation::DraftProbsShape&, absl::Span<const uint8_t>)>;
 
 struct DraftClientOptions {
   uint64_t incarnation = 0;  // ours
   int32_t vocabulary = 0;
   scheduler::DraftRouterOptions router;
-  // Where drafts send their weights: one pool for each rank of the group, 0 to weights_pools - 1,
-  // with slots of weights_bytes. A sequence's go to its owner, rank (id modulo weights_pools).
-  int32_t weights_pools = 1;
-  uint32_t weights_bytes = 0;
+  // Where drafts send their draft_probs: one pool for each rank of the group, 0 to
+  // draft_probs_pools - 1, with slots of draft_probs_bytes. A sequence's go to its owner, rank (id
+  // modulo draft_probs_pools).
+  int32_t draft_probs_pools = 1;
+  uint32_t draft_probs_bytes = 0;
   uint8_t drafter = 0;                    // of what comes: speculation::Draft::drafter
   OpenOnDevice open_on_device = nullptr;  // where the pools are of a GPU's memory
 };
@@ -52,13 +53,13 @@ struct DraftSink {
 struct DraftTerms {
   base::SamplingParams sampling = {};
   int32_t prompt_length = 0;
-  speculation::Coupling coupling = speculation::Coupling::kCoupled;
+  speculation::VerificationMethod verification = speculation::VerificationMethod::kCoupled;
   uint32_t attempt = 0;
   base::TraceContext trace = {};  // its span is this target's part of the request
 };
 
-// A tensor of weights as it came. Large ones lie in a slot, small ones are a copy.
-struct WeightsTensor {
+// A tensor of draft_probs as it came. Large ones lie in a slot, small ones are a copy.
+struct DraftProbsTensor {
   transport::TensorFields fields;
   transport::Lease lease;
   uint32_t lease_bytes = 0;
@@ -77,11 +78,12 @@ struct DraftClientStats {
   uint64_t replies[6] = {};  // by schemas::DraftStatus
   uint64_t misses = 0;       // no usable reply by the deadline
   uint64_t stale = 0;        // replies to an earlier request, round or incarnation
-  uint64_t invalid = 0;      // trees or weights that do not validate
-  uint64_t mismatched = 0;   // made for another coupling or other sampling than was asked for
-  uint64_t weights = 0;      // tensors verified by
-  uint64_t weights_bytes = 0;
-  uint64_t refused_weights = 0;  // announced, but no slot took them
+  uint64_t invalid = 0;      // trees or draft_probs that do not validate
+  uint64_t mismatched =
+      0;  // made for another verification method or other sampling than was asked for
+  uint64_t draft_probs = 0;  // tensors verified by
+  uint64_t draft_probs_bytes = 0;
+  uint64_t refused_draft_probs = 0;  // announced, but no slot took them
   uint64_t resyncs = 0;
   uint64_t unroutable = 0;  // no worker could take the round
 };
@@ -103,15 +105,16 @@ class DraftClient {
   void Open(base::SequenceId id, const DraftTerms& terms);
   // Asks a worker for a tree, or tells at once that none will come.
   void Want(const scheduler::DraftWanted& want, base::Nanos now);
-  // A reply that needs weights waits for them, and they for it. True: the scheduler has the tree.
+  // A reply that needs draft_probs waits for them, and they for it. True: the scheduler has the
+  // tree.
   bool OnReply(PeerId peer, schemas::DraftReply reply, base::Nanos now);
-  bool OnWeights(PeerId peer, WeightsTensor tensor, base::Nanos now);
-  // The fabric refused the weights of a round: it goes on plainly.
-  void OnWeightsRefused(PeerId peer, const transport::TensorFields& fields);
+  bool OnDraftProbs(PeerId peer, DraftProbsTensor tensor, base::Nanos now);
+  // The fabric refused the draft_probs of a round: it goes on plainly.
+  void OnDraftProbsRefused(PeerId peer, const transport::TensorFields& fields);
   // What the sequence's present tree was drawn from; null: nothing that was sent.
-  const schemas::DraftWeights* weights(base::SequenceId id) const;
+  const speculation::DraftProbs* draft_probs(base::SequenceId id) const;
   // The tree has been verified: its slot is free again.
-  void ReleaseWeights(base::SequenceId id);
+  void ReleaseDraftProbs(base::SequenceId id);
   // Counts requests past their deadline as misses of their workers.
   void Expire(base::Nanos now);
   void Ended(base::SequenceId id);
@@ -124,9 +127,9 @@ class DraftClient {
   base::Nanos last_draft_time() const { return last_draft_time_; }
 
  private:
-  struct Weights {
-    WeightsTensor tensor;
-    schemas::DraftWeights rows;  // of the tensor
+  struct ReceivedDraftProbs {
+    DraftProbsTensor tensor;
+    speculation::DraftProbs rows;  // of the tensor
   };
   struct Route {
     DraftTerms terms;
@@ -138,32 +141,32 @@ class DraftClient {
     scheduler::DraftWanted want;
     base::Nanos sent = 0;
     base::Nanos unanswered_since = 0;  // the first request of those without any reply; 0: none
-    bool charged = false;              // as a miss of the worker; its reply may still come
+    bool miss_counted = false;         // as a miss of the worker; its reply may still come
     uint64_t left_id = 0;              // the request before it that was left unanswered; 0: none
     base::Nanos left_sent = 0, left_deadline = 0;
     int resyncs = 0;  // in this round
     // Of this round, waiting for each other.
     std::optional<schemas::DraftReply> early_reply;
-    std::optional<WeightsTensor> early_weights;
-    std::optional<Weights> weights;  // of the tree that the scheduler has
+    std::optional<DraftProbsTensor> early_draft_probs;
+    std::optional<ReceivedDraftProbs> draft_probs;  // of the tree that the scheduler has
   };
 
   // The round's request to the worker the router chose, or once more to the same one.
   void SendRequest(Route* route, PeerId worker, base::Nanos now);
   // Whatever a worker answers shows that it lives. What comes after its round is never verified,
-  // but tells the scheduler how long trees take and what they are worth.
+  // but tells the scheduler how long trees take and what they gain.
   void LearnFrom(PeerId peer, const schemas::DraftReply& reply, base::Nanos now);
   // The route whose request in flight at this peer is of this round, or null: what came is stale.
   Route* FindRound(PeerId peer, base::SequenceId id, const transport::Fence& fence);
   // Of the round before, which went on without its reply.
   void LeaveRequest(Route* route, base::Nanos now);
-  void Charge(Route* route, base::Nanos now);
+  void CountMiss(Route* route, base::Nanos now);
   void GiveUp(Route* route);
   void ForgetSession(Route* route);
   void HandleResync(Route* route, const schemas::DraftReply& reply, base::Nanos now);
   bool HandleOk(Route* route, schemas::DraftReply reply, base::Nanos now);
   bool HandleTree(Route* route, const schemas::DraftReply& reply, base::Nanos now);
-  // Checks a good reply's tree, and its weights if it needs them.
+  // Checks a good reply's tree, and its draft_probs if it needs them.
   absl::StatusOr<speculation::Draft> ToDraft(Route* route, const schemas::DraftReply& reply,
                                              base::TokenId root);
 

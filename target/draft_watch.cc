@@ -25,7 +25,7 @@ base::Nanos Known(const scheduler::DraftState& state) {
 
 }  // namespace
 
-void DraftWatch::Judge(const scheduler::DraftState& state, Worker* worker) const {
+void DraftWatch::UpdateSlow(const scheduler::DraftState& state, Worker* worker) const {
   const base::Nanos known = Known(state);
   if (warn_ == 0 || known == 0) return;
   const double ms = 1e3 * base::ToSeconds(known);
@@ -54,7 +54,7 @@ void DraftWatch::Update(const std::vector<scheduler::DraftState>& states, base::
     const auto it = workers_.find(state.id);
     if (it == workers_.end()) continue;
     Worker& worker = it->second;
-    Judge(state, &worker);
+    UpdateSlow(state, &worker);
     routes.push_back({.worker = worker.address,
                       .model = worker.model,
                       .latency_seconds = base::ToSeconds(Known(state)),

@@ -11,7 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "base/clock.h"
 #include "metrics/draft_route_metrics.h"
-#include "scheduler/draft_router.h"
+#include "scheduler/routing/draft_router.h"
 
 namespace specfabric::target {
 
@@ -38,7 +38,7 @@ class DraftWatch {
     std::string address, model;
     bool slow = false;
   };
-  void Judge(const scheduler::DraftState& state, Worker* worker) const;
+  void UpdateSlow(const scheduler::DraftState& state, Worker* worker) const;
 
   const base::Nanos warn_;
   metrics::DraftRouteMetrics* const metrics_;

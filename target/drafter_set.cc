@@ -15,11 +15,11 @@ using speculation::DrafterChoice;
 
 namespace {
 
-constexpr int32_t kMostLevels = 8;  // that a reward counts
-constexpr double kStepShare = 0.1;  // of a new step in the smoothed one
-constexpr double kRounds = 64;      // that shares are of
+constexpr int32_t kMaxRewardLevels = 8;  // that a reward counts
+constexpr double kStepShare = 0.1;       // of a new step in the smoothed one
+constexpr double kRounds = 64;           // that shares are of
 // A drafter that was silent so often is tried again now and then, or where all are asked.
-constexpr int32_t kSilentRounds = 2, kTryAgain = 64;
+constexpr int32_t kMaxUnansweredRounds = 2, kRetryInterval = 64;
 
 void Add(const DraftClientStats& one, DraftClientStats* sum) {
   sum->requests += one.requests;
@@ -28,9 +28,9 @@ void Add(const DraftClientStats& one, DraftClientStats* sum) {
   sum->stale += one.stale;
   sum->invalid += one.invalid;
   sum->mismatched += one.mismatched;
-  sum->weights += one.weights;
-  sum->weights_bytes += one.weights_bytes;
-  sum->refused_weights += one.refused_weights;
+  sum->draft_probs += one.draft_probs;
+  sum->draft_probs_bytes += one.draft_probs_bytes;
+  sum->refused_draft_probs += one.refused_draft_probs;
   sum->resyncs += one.resyncs;
   sum->unroutable += one.unroutable;
 }
@@ -110,7 +110,8 @@ std::vector<bool> DrafterSet::Usable() {
   for (size_t d = 0; d < clients_.size(); ++d) {
     there.push_back(Present(d));
     Silence& silence = silence_[d];
-    const bool avoided = silence.rounds >= kSilentRounds && ++silence.avoided % kTryAgain != 0;
+    const bool avoided =
+        silence.rounds >= kMaxUnansweredRounds && ++silence.avoided % kRetryInterval != 0;
     answer.push_back(there[d] && !avoided);
   }
   const bool any = std::find(answer.begin(), answer.end(), true) != answer.end();
@@ -137,7 +138,7 @@ void DrafterSet::Want(const scheduler::DraftWanted& want, base::Nanos now) {
                             .base = want.committed,
                             .scored = score,
                             .asked = now,
-                            .guesses = std::vector<Trial::Guess>(clients_.size()),
+                            .proposals = std::vector<Trial::Proposal>(clients_.size()),
                             .asked_of = std::vector<bool>(clients_.size())};
     scored_rounds_ += score;
   }
@@ -179,11 +180,11 @@ void DrafterSet::OnTree(uint8_t drafter, base::SequenceId id, uint32_t round, Dr
 void DrafterSet::Note(uint8_t drafter, base::SequenceId id, uint32_t round,
                       const speculation::TokenTree& tree, base::Nanos now, Sequence* sequence) {
   std::optional<Trial>& trial = sequence->trial;
-  if (!trial || trial->round != round || drafter >= trial->guesses.size()) return;
+  if (!trial || trial->round != round || drafter >= trial->proposals.size()) return;
   const std::vector<base::TokenId>* text = scheduler_->Committed(id);
   if (text == nullptr || static_cast<int32_t>(text->size()) != trial->base) return;
-  Trial::Guess& guess = trial->guesses[drafter];
-  if (guess.tree.size() == 0) guess = {tree, now - trial->asked};
+  Trial::Proposal& proposal = trial->proposals[drafter];
+  if (proposal.tree.size() == 0) proposal = {tree, now - trial->asked};
   silence_[drafter] = {};
 }
 
@@ -193,11 +194,11 @@ void DrafterSet::OnNone(uint8_t drafter, base::SequenceId id, uint32_t round) {
   scheduler_->OnNoDraft(id, round);
 }
 
-double DrafterSet::Reward(const Trial::Guess& guess, int32_t levels) const {
-  if (guess.tree.size() == 0) return 0;
-  const double tokens = (1.0 + std::min(levels, kMostLevels)) / (1 + kMostLevels);
+double DrafterSet::Reward(const Trial::Proposal& proposal, int32_t levels) const {
+  if (proposal.tree.size() == 0) return 0;
+  const double tokens = (1.0 + std::min(levels, kMaxRewardLevels)) / (1 + kMaxRewardLevels);
   const double step = std::max(step_, 1.0);
-  return tokens * step / (step + static_cast<double>(guess.latency));
+  return tokens * step / (step + static_cast<double>(proposal.latency));
 }
 
 void DrafterSet::Settle(base::SequenceId id, Sequence* sequence) {
@@ -209,18 +210,18 @@ void DrafterSet::Settle(base::SequenceId id, Sequence* sequence) {
   }
   const auto said = absl::MakeConstSpan(*text).subspan(trial.base);
   // A round that is not scored is over with the next: what was verified of its tree is known.
-  const bool at_last = !trial.scored || static_cast<int32_t>(said.size()) > kMostLevels;
+  const bool at_last = !trial.scored || static_cast<int32_t>(said.size()) > kMaxRewardLevels;
   std::vector<std::optional<double>> rewards(clients_.size());
-  for (size_t d = 0; d < trial.guesses.size(); ++d) {
+  for (size_t d = 0; d < trial.proposals.size(); ++d) {
     if (!trial.asked_of[d]) continue;
-    const Trial::Guess& guess = trial.guesses[d];
+    const Trial::Proposal& proposal = trial.proposals[d];
     speculation::Agreement agreement = {.levels = 0, .decided = true};
-    if (guess.tree.size() > 0) agreement = speculation::AgreesWith(guess.tree, said);
+    if (proposal.tree.size() > 0) agreement = speculation::AgreesWith(proposal.tree, said);
     if (!agreement.decided && !at_last) return;
-    rewards[d] = Reward(guess, agreement.levels);
+    rewards[d] = Reward(proposal, agreement.levels);
   }
-  for (size_t d = 0; d < trial.guesses.size(); ++d) {
-    silence_[d].rounds += trial.asked_of[d] && trial.guesses[d].tree.size() == 0;
+  for (size_t d = 0; d < trial.proposals.size(); ++d) {
+    silence_[d].rounds += trial.asked_of[d] && trial.proposals[d].tree.size() == 0;
   }
   for (DrafterChoice* choice : {&choice_, &sequence->choice}) {
     if (trial.scored) choice->Scored(rewards);
@@ -244,23 +245,23 @@ bool DrafterSet::OnReply(PeerId peer, schemas::DraftReply reply, base::Nanos now
   return client != nullptr && Noted(client->OnReply(peer, std::move(reply), now), peer);
 }
 
-bool DrafterSet::OnWeights(PeerId peer, WeightsTensor tensor, base::Nanos now) {
+bool DrafterSet::OnDraftProbs(PeerId peer, DraftProbsTensor tensor, base::Nanos now) {
   DraftClient* client = Client(peer);
-  return client != nullptr && Noted(client->OnWeights(peer, std::move(tensor), now), peer);
+  return client != nullptr && Noted(client->OnDraftProbs(peer, std::move(tensor), now), peer);
 }
 
-void DrafterSet::OnWeightsRefused(PeerId peer, const transport::TensorFields& fields) {
-  if (DraftClient* client = Client(peer)) client->OnWeightsRefused(peer, fields);
+void DrafterSet::OnDraftProbsRefused(PeerId peer, const transport::TensorFields& fields) {
+  if (DraftClient* client = Client(peer)) client->OnDraftProbsRefused(peer, fields);
 }
 
-const schemas::DraftWeights* DrafterSet::weights(base::SequenceId id) const {
+const speculation::DraftProbs* DrafterSet::draft_probs(base::SequenceId id) const {
   const auto it = sequences_.find(id);
   if (it == sequences_.end() || clients_.empty()) return nullptr;
-  return clients_[it->second.chosen]->weights(id);
+  return clients_[it->second.chosen]->draft_probs(id);
 }
 
-void DrafterSet::ReleaseWeights(base::SequenceId id) {
-  for (const auto& client : clients_) client->ReleaseWeights(id);
+void DrafterSet::ReleaseDraftProbs(base::SequenceId id) {
+  for (const auto& client : clients_) client->ReleaseDraftProbs(id);
 }
 
 void DrafterSet::Expire(base::Nanos now) {

@@ -7,8 +7,9 @@
 //
 // A sequence begins with what all sequences before it taught, and goes on to learn for itself: one
 // text is code, another prose. Some rounds are scored: all drafters are asked, each tree is
-// compared with the text that follows, and where the coupling Merges all of them are verified
-// together. In the other rounds only the chosen one is asked. With one drafter nothing is scored.
+// compared with the text that follows, and where the verification method Merges all of them are
+// verified together. In the other rounds only the chosen one is asked. With one drafter nothing is
+// scored.
 //
 // What a round is rewarded with: (1 + levels that agree with the text), as a part of the most that
 // counts, times step / (step + latency): tokens a second, had the round waited for that drafter.
@@ -44,10 +45,10 @@ class DrafterSet {
   void Open(base::SequenceId id, const DraftTerms& terms);
   void Want(const scheduler::DraftWanted& want, base::Nanos now);
   bool OnReply(PeerId peer, schemas::DraftReply reply, base::Nanos now);
-  bool OnWeights(PeerId peer, WeightsTensor tensor, base::Nanos now);
-  void OnWeightsRefused(PeerId peer, const transport::TensorFields& fields);
-  const schemas::DraftWeights* weights(base::SequenceId id) const;
-  void ReleaseWeights(base::SequenceId id);
+  bool OnDraftProbs(PeerId peer, DraftProbsTensor tensor, base::Nanos now);
+  void OnDraftProbsRefused(PeerId peer, const transport::TensorFields& fields);
+  const speculation::DraftProbs* draft_probs(base::SequenceId id) const;
+  void ReleaseDraftProbs(base::SequenceId id);
   void Expire(base::Nanos now);
   void Ended(base::SequenceId id);
   // A step of the group took so long.
@@ -71,12 +72,12 @@ class DrafterSet {
     int32_t base = 0;  // committed tokens, the root of its trees being the last
     bool scored = false;
     base::Nanos asked = 0;
-    struct Guess {
+    struct Proposal {
       speculation::TokenTree tree;  // empty: none came
       base::Nanos latency = 0;
     };
-    std::vector<Guess> guesses;  // by drafter
-    std::vector<bool> asked_of;  // by drafter
+    std::vector<Proposal> proposals;  // by drafter
+    std::vector<bool> asked_of;       // by drafter
   };
   struct Sequence {
     DraftTerms terms;
@@ -102,7 +103,7 @@ class DrafterSet {
   void OnNone(uint8_t drafter, base::SequenceId id, uint32_t round);
   // Rewards the trial's drafters if the text has gone far enough.
   void Settle(base::SequenceId id, Sequence* sequence);
-  double Reward(const Trial::Guess& guess, int32_t levels) const;
+  double Reward(const Trial::Proposal& proposal, int32_t levels) const;
   bool Noted(bool tree, PeerId peer);
 
   const DraftClientOptions options_;

@@ -56,9 +56,9 @@ class GroupLeader::Impl {
   absl::Status Gather(const transport::FabricOptions& fabric, const schemas::Hello& hello,
                       const schemas::GroupPart& part);
   absl::Status FinishLoading(const absl::StatusOr<std::unique_ptr<RankGroup>>& here);
-  absl::StatusOr<scheduler::StepResult> Run(RankGroup* here, const scheduler::StepPlan& plan,
-                                            absl::Span<const schemas::DraftWeights* const> weights,
-                                            StepTimes* times);
+  absl::StatusOr<scheduler::StepResult> Run(
+      RankGroup* here, const scheduler::StepPlan& plan,
+      absl::Span<const speculation::DraftProbs* const> draft_probs, StepTimes* times);
   bool Exchange(const std::vector<absl::Span<const uint8_t>>& mine,
                 std::vector<std::vector<uint8_t>>* all);
   metrics::FabricCounters counters() const { return link::ReadCounters(*link_); }
@@ -99,9 +99,9 @@ class GroupLeader::Impl {
   const GroupOptions options_;
   const int ranks_;
   const std::function<void(const absl::Status&)> on_lost_;
-  base::Nanos deadline_ = 0;  // of Gather and FinishLoading
-  uint64_t op_ = 0;           // of the rank that exchanges
-  Verdict verdict_;           // of Run, kept for its memory
+  base::Nanos deadline_ = 0;    // of Gather and FinishLoading
+  uint64_t op_ = 0;             // of the rank that exchanges
+  VerifyResult verify_result_;  // of Run, kept for its memory
 
   std::mutex mutex_;  // all below but the links
   std::condition_variable changed_;
@@ -310,17 +310,17 @@ absl::Status GroupLeader::Impl::CompareFingerprints(uint64_t here) {
 
 absl::StatusOr<scheduler::StepResult> GroupLeader::Impl::Run(
     RankGroup* here, const scheduler::StepPlan& plan,
-    absl::Span<const schemas::DraftWeights* const> weights, StepTimes* times) {
+    absl::Span<const speculation::DraftProbs* const> draft_probs, StepTimes* times) {
   // Fixed since they were dealt.
   for (const Member& member : members_) {
-    SendOrLose(member.peer, MakeStep(plan, weights, member.ranks));
+    SendOrLose(member.peer, MakeStep(plan, draft_probs, member.ranks));
   }
-  verdict_.Reset(plan);
-  const absl::Status own = here->Execute(plan, weights, &verdict_, times);
+  verify_result_.Reset(plan);
+  const absl::Status own = here->Execute(plan, draft_probs, &verify_result_, times);
   const absl::Status theirs = Collect(plan, here->config().vocabulary);
   if (!own.ok()) return own;
   if (!theirs.ok()) return theirs;
-  return Accept(plan, verdict_);
+  return Accept(plan, verify_result_);
 }
 
 absl::Status GroupLeader::Impl::Collect(const scheduler::StepPlan& plan, int32_t vocabulary) {
@@ -329,7 +329,7 @@ absl::Status GroupLeader::Impl::Collect(const scheduler::StepPlan& plan, int32_t
   if (!WaitInStep(lock, [&] { return AllMembers(done); })) return lost_;
   absl::Status merged;
   for (Member& member : members_) {
-    merged.Update(MergeDone(plan, *member.done, vocabulary, &verdict_));
+    merged.Update(MergeDone(plan, *member.done, vocabulary, &verify_result_));
     member.done.reset();
   }
   return merged;
@@ -393,8 +393,8 @@ absl::Status GroupLeader::FinishLoading(const absl::StatusOr<std::unique_ptr<Ran
 }
 absl::StatusOr<scheduler::StepResult> GroupLeader::Run(
     RankGroup* here, const scheduler::StepPlan& plan,
-    absl::Span<const schemas::DraftWeights* const> weights, StepTimes* times) {
-  return impl_->Run(here, plan, weights, times);
+    absl::Span<const speculation::DraftProbs* const> draft_probs, StepTimes* times) {
+  return impl_->Run(here, plan, draft_probs, times);
 }
 metrics::FabricCounters GroupLeader::counters() const { return impl_->counters(); }
 bool GroupLeader::Exchange(const std::vector<absl::Span<const uint8_t>>& mine,

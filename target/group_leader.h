@@ -22,7 +22,7 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "metrics/fabric_metrics.h"
-#include "model/process_communicator.h"
+#include "model/parallel/process_communicator.h"
 #include "schemas/messages.h"
 #include "target/rank_group.h"
 #include "transport/fabric.h"
@@ -57,9 +57,9 @@ class GroupLeader : public model::ProcessExchange {
 
   // One step on all ranks: RankGroup::Run for a group that spans processes. After an error that is
   // not every rank's own, the group is lost.
-  absl::StatusOr<scheduler::StepResult> Run(RankGroup* here, const scheduler::StepPlan& plan,
-                                            absl::Span<const schemas::DraftWeights* const> weights,
-                                            StepTimes* times);
+  absl::StatusOr<scheduler::StepResult> Run(
+      RankGroup* here, const scheduler::StepPlan& plan,
+      absl::Span<const speculation::DraftProbs* const> draft_probs, StepTimes* times);
 
   // Of the link to the rank processes. Any thread, after Gather.
   metrics::FabricCounters counters() const;

@@ -56,15 +56,15 @@ class RankGroup::Impl {
   absl::Status Start(const RankGroupOptions& options);
   ~Impl();
   absl::Status Execute(const scheduler::StepPlan& plan,
-                       absl::Span<const schemas::DraftWeights* const> weights, Verdict* verdict,
-                       StepTimes* times);
-  absl::StatusOr<scheduler::StepResult> Run(const scheduler::StepPlan& plan,
-                                            absl::Span<const schemas::DraftWeights* const> weights,
-                                            StepTimes* times) {
-    own_verdict_.Reset(plan);
-    absl::Status done = Execute(plan, weights, &own_verdict_, times);
+                       absl::Span<const speculation::DraftProbs* const> draft_probs,
+                       VerifyResult* verify_result, StepTimes* times);
+  absl::StatusOr<scheduler::StepResult> Run(
+      const scheduler::StepPlan& plan, absl::Span<const speculation::DraftProbs* const> draft_probs,
+      StepTimes* times) {
+    own_verify_result_.Reset(plan);
+    absl::Status done = Execute(plan, draft_probs, &own_verify_result_, times);
     if (!done.ok()) return done;
-    return Accept(plan, own_verdict_);
+    return Accept(plan, own_verify_result_);
   }
   model::RankModel& first() const { return *ranks_[0].model; }
 
@@ -95,15 +95,15 @@ class RankGroup::Impl {
   std::unique_ptr<RankVerifier> alone_;  // of a single rank, which runs on the caller's thread
   // Written by the leader before it raises step_, read by the ranks after.
   const scheduler::StepPlan* plan_ = nullptr;
-  absl::Span<const schemas::DraftWeights* const> weights_;
+  absl::Span<const speculation::DraftProbs* const> draft_probs_;
   model::Batch batch_;
   std::vector<model::KvMove> moves_;
   bool stop_ = false;
-  Verdict* verdict_ = nullptr;
-  Verdict own_verdict_;            // Run's, kept for its memory
-  StepTimes times_;                // written by rank 0
-  std::atomic<uint32_t> step_{0};  // raised by the leader to start a step
-  std::atomic<uint32_t> done_{0};  // raised by the last rank to finish it
+  VerifyResult* verify_result_ = nullptr;
+  VerifyResult own_verify_result_;  // Run's, kept for its memory
+  StepTimes times_;                 // written by rank 0
+  std::atomic<uint32_t> step_{0};   // raised by the leader to start a step
+  std::atomic<uint32_t> done_{0};   // raised by the last rank to finish it
   std::atomic<int> running_{0};
 };
 
@@ -173,19 +173,19 @@ void RankGroup::Impl::Step(Rank* rank, RankVerifier* verifier, bool timed) {
   rank->status = logits.status();
   // A batch is refused by every rank alike, so none is left waiting in a collective.
   if (!logits.ok()) return;
-  rank->status = verifier->Verify(*plan_, weights_, *logits, verdict_);
+  rank->status = verifier->Verify(*plan_, draft_probs_, *logits, verify_result_);
   if (timed) times_ = {forwarded - start, base::Now() - forwarded};
 }
 
 absl::Status RankGroup::Impl::Execute(const scheduler::StepPlan& plan,
-                                      absl::Span<const schemas::DraftWeights* const> weights,
-                                      Verdict* verdict, StepTimes* times) {
+                                      absl::Span<const speculation::DraftProbs* const> draft_probs,
+                                      VerifyResult* verify_result, StepTimes* times) {
   plan_ = &plan;
-  weights_ = weights;
+  draft_probs_ = draft_probs;
   batch_ = ToBatch(plan);
   moves_.clear();
   for (const scheduler::SlotMove& move : plan.moves) moves_.push_back({move.from, move.to});
-  verdict_ = verdict;
+  verify_result_ = verify_result;
   if (ranks_.size() == 1) {
     // Handing over to a thread and back would only add two wake-ups to every step.
     Step(&ranks_[0], alone_.get(), true);
@@ -210,26 +210,26 @@ absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Start(const RankGroupOptio
 }
 
 absl::StatusOr<scheduler::StepResult> RankGroup::Run(
-    const scheduler::StepPlan& plan, absl::Span<const schemas::DraftWeights* const> weights,
+    const scheduler::StepPlan& plan, absl::Span<const speculation::DraftProbs* const> draft_probs,
     StepTimes* times) {
-  return impl_->Run(plan, weights, times);
+  return impl_->Run(plan, draft_probs, times);
 }
 
 absl::Status RankGroup::Execute(const scheduler::StepPlan& plan,
-                                absl::Span<const schemas::DraftWeights* const> weights,
-                                Verdict* verdict, StepTimes* times) {
-  return impl_->Execute(plan, weights, verdict, times);
+                                absl::Span<const speculation::DraftProbs* const> draft_probs,
+                                VerifyResult* verify_result, StepTimes* times) {
+  return impl_->Execute(plan, draft_probs, verify_result, times);
 }
 
-absl::StatusOr<schemas::DraftWeights> RankGroup::OpenOnDevice(
-    const schemas::DraftWeightsShape& shape, absl::Span<const uint8_t> bytes) {
-  absl::Status size = schemas::CheckSize(shape, bytes.size());
+absl::StatusOr<speculation::DraftProbs> RankGroup::OpenOnDevice(
+    const speculation::DraftProbsShape& shape, absl::Span<const uint8_t> bytes) {
+  absl::Status size = speculation::CheckSize(shape, bytes.size());
   if (!size.ok()) return size;
-  std::vector<speculation::WeightRowFacts> facts(shape.rows);
-  absl::Status judged = impl_->first().draft_rows()->Judge(bytes.data(), shape.vocabulary,
-                                                           shape.entries, absl::MakeSpan(facts));
-  if (!judged.ok()) return judged;
-  return schemas::DraftWeights::OpenOnDevice(shape, bytes, facts);
+  std::vector<sampling::DraftRowFacts> facts(shape.rows);
+  absl::Status validated = impl_->first().draft_rows()->Validate(
+      bytes.data(), shape.vocabulary, shape.entries, absl::MakeSpan(facts));
+  if (!validated.ok()) return validated;
+  return speculation::DraftProbs::OpenOnDevice(shape, bytes, facts);
 }
 
 const model::ModelConfig& RankGroup::config() const { return impl_->first().config(); }

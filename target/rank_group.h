@@ -10,12 +10,12 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
-#include "model/process_communicator.h"
+#include "model/parallel/process_communicator.h"
 #include "model/rank_model.h"
 #include "scheduler/step_plan.h"
-#include "schemas/draft_weights.h"
-#include "speculation/acceptance.h"
+#include "speculation/draft_probs.h"
 #include "target/verifier.h"
+#include "verification/reference/acceptance.h"
 
 namespace specfabric::target {
 
@@ -23,7 +23,7 @@ struct RankGroupOptions {
   std::string model_dir;
   int tensor_parallel = 1;  // ranks of each of rank.pipeline_stages
   model::RankOptions rank;
-  speculation::TypicalOptions typical;
+  verification::TypicalOptions typical;
   // Of a group that spans processes: what joins them, which must outlive the ranks, and those of
   // the group's ranks that are here. Null: all are.
   model::ProcessExchange* exchange = nullptr;
@@ -46,21 +46,21 @@ class RankGroup {
   ~RankGroup();  // joins the ranks
 
   // Moves, forward pass and verification on all ranks; blocks until they are done. One caller.
-  // weights: [plan.sequences], of the drafts; see RankVerifier::Verify.
-  absl::StatusOr<scheduler::StepResult> Run(const scheduler::StepPlan& plan,
-                                            absl::Span<const schemas::DraftWeights* const> weights,
-                                            StepTimes* times);
+  // draft_probs: [plan.sequences], of the drafts; see RankVerifier::Verify.
+  absl::StatusOr<scheduler::StepResult> Run(
+      const scheduler::StepPlan& plan, absl::Span<const speculation::DraftProbs* const> draft_probs,
+      StepTimes* times);
 
-  // The same for ranks of a group that spans processes: their part of the verdict, which is Reset
-  // for the plan. weights: null too where another process decides.
+  // The same for ranks of a group that spans processes: their part of the verify_result, which is
+  // Reset for the plan. draft_probs: null too where another process decides.
   absl::Status Execute(const scheduler::StepPlan& plan,
-                       absl::Span<const schemas::DraftWeights* const> weights, Verdict* verdict,
-                       StepTimes* times);
+                       absl::Span<const speculation::DraftProbs* const> draft_probs,
+                       VerifyResult* verify_result, StepTimes* times);
 
-  // Received weights in the memory of the GPU of a group of one rank. Errors as
-  // DraftWeights::Open's, and the device's own. The caller of Run, between runs.
-  absl::StatusOr<schemas::DraftWeights> OpenOnDevice(const schemas::DraftWeightsShape& shape,
-                                                     absl::Span<const uint8_t> bytes);
+  // Received draft_probs in the memory of the GPU of a group of one rank. Errors as
+  // DraftProbs::Open's, and the device's own. The caller of Run, between runs.
+  absl::StatusOr<speculation::DraftProbs> OpenOnDevice(const speculation::DraftProbsShape& shape,
+                                                       absl::Span<const uint8_t> bytes);
 
   const model::ModelConfig& config() const;
   uint64_t NumericsFingerprint() const;

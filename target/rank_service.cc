@@ -74,7 +74,7 @@ class RankService::Impl : public model::ProcessExchange {
  private:
   void OnUp(link::PeerId peer, const schemas::Hello& leader);
   void OnMessage(link::Message message);
-  absl::Status Judge(const schemas::Hello& leader) const;
+  absl::Status CheckLeader(const schemas::Hello& leader) const;
   // Nothing: the service has ended.
   template <typename M>
   std::optional<M> Take(std::optional<M>* box) {
@@ -103,9 +103,9 @@ class RankService::Impl : public model::ProcessExchange {
   const RankServiceOptions options_;
   model::ModelConfig config_;
   std::unique_ptr<RankGroup> ranks_;
-  int size_ = 0;     // of the group, in ranks
-  uint64_t op_ = 0;  // of the rank that exchanges
-  Verdict verdict_;  // of the step at hand
+  int size_ = 0;                // of the group, in ranks
+  uint64_t op_ = 0;             // of the rank that exchanges
+  VerifyResult verify_result_;  // of the step at hand
 
   std::mutex mutex_;  // all below but the link and the thread
   std::condition_variable changed_;
@@ -160,7 +160,7 @@ RankService::Impl::~Impl() {
   link_.reset();
 }
 
-absl::Status RankService::Impl::Judge(const schemas::Hello& leader) const {
+absl::Status RankService::Impl::CheckLeader(const schemas::Hello& leader) const {
   if (leader.role != schemas::Role::kTarget) {
     return absl::InvalidArgumentError(absl::StrCat("--join=", options_.join, ": that is a ",
                                                    schemas::Name(leader.role), ", not a target"));
@@ -179,7 +179,7 @@ void RankService::Impl::OnUp(link::PeerId peer, const schemas::Hello& leader) {
     std::lock_guard lock(mutex_);
     leader_ = peer;
   }
-  if (absl::Status fits = Judge(leader); !fits.ok()) End(fits);
+  if (absl::Status fits = CheckLeader(leader); !fits.ok()) End(fits);
 }
 
 void RankService::Impl::OnMessage(link::Message message) {
@@ -250,16 +250,17 @@ void RankService::Impl::Compare(const schemas::GroupReady& leader) {
 absl::Status RankService::Impl::RunStep(const schemas::Step& step, const RankRange& here,
                                         int64_t slots) {
   // One that does not fit is not run: the other ranks would wait for it in vain.
-  auto weights = OpenStep(step, config_.vocabulary, slots, here);
-  if (!weights.ok()) return weights.status();
-  verdict_.Reset(step.plan);
+  auto draft_probs = OpenStep(step, config_.vocabulary, slots, here);
+  if (!draft_probs.ok()) return draft_probs.status();
+  verify_result_.Reset(step.plan);
   StepTimes times;
-  const absl::Status ran = ranks_->Execute(step.plan, weights->by_sequence, &verdict_, &times);
+  const absl::Status ran =
+      ranks_->Execute(step.plan, draft_probs->by_sequence, &verify_result_, &times);
   // A collective that the end has cut short has left others' parts out.
   if (Ended()) return absl::OkStatus();
   schemas::StepDone done;
   if (ran.ok()) {
-    done = MakeDone(step.plan, verdict_);
+    done = MakeDone(step.plan, verify_result_);
   } else {
     done.step = step.plan.step;
     done.error = base::Message(ran);

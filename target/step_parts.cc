@@ -24,113 +24,115 @@ absl::Status CheckTokens(const StepPlan& plan, int32_t vocabulary) {
     for (const base::LogitBias& bias : s.rules.bias) {
       if (bias.token >= vocabulary) return Misfit("biased token", bias.token);
     }
-    for (base::TokenId token : s.rules.barred_ids) {
-      if (token >= vocabulary) return Misfit("barred token", token);
+    for (base::TokenId token : s.rules.suppressed_token_ids) {
+      if (token >= vocabulary) return Misfit("suppressed token", token);
     }
-    for (const speculation::TokenCount& count : s.counts) {
+    for (const sampling::TokenCount& count : s.counts) {
       if (count.token >= vocabulary) return Misfit("counted token", count.token);
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckRows(const PlanSequence& sequence, const schemas::DraftWeightsShape& shape) {
-  if (sequence.weight_row.empty()) return Misfit("number of weight rows", 0);
-  for (int32_t row : sequence.weight_row) {
-    if (row >= shape.rows) return Misfit("weight row", row);
+absl::Status CheckRows(const PlanSequence& sequence, const speculation::DraftProbsShape& shape) {
+  if (sequence.draft_row.empty()) return Misfit("number of draft rows", 0);
+  for (int32_t row : sequence.draft_row) {
+    if (row >= shape.rows) return Misfit("draft row", row);
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-schemas::Step MakeStep(const StepPlan& plan, absl::Span<const schemas::DraftWeights* const> weights,
+schemas::Step MakeStep(const StepPlan& plan,
+                       absl::Span<const speculation::DraftProbs* const> draft_probs,
                        const RankRange& to) {
   schemas::Step step;
   step.plan = plan;
   for (size_t s = 0; s < plan.sequences.size(); ++s) {
-    if (!ReadsWeights(plan.sequences[s]) || !to.Owns(plan.sequences[s])) continue;
-    const schemas::DraftWeightsShape& shape = weights[s]->shape();
-    const auto bytes = weights[s]->bytes();
-    step.weights.push_back({static_cast<int32_t>(s), shape.rows, shape.entries,
-                            std::vector<uint8_t>(bytes.begin(), bytes.end())});
+    if (!ReadsDraftProbs(plan.sequences[s]) || !to.Owns(plan.sequences[s])) continue;
+    const speculation::DraftProbsShape& shape = draft_probs[s]->shape();
+    const auto bytes = draft_probs[s]->bytes();
+    step.draft_probs.push_back({static_cast<int32_t>(s), shape.rows, shape.entries,
+                                std::vector<uint8_t>(bytes.begin(), bytes.end())});
   }
   return step;
 }
 
-absl::StatusOr<OpenWeights> OpenStep(const schemas::Step& step, int32_t vocabulary, int64_t slots,
-                                     const RankRange& here) {
+absl::StatusOr<OpenDraftProbs> OpenStep(const schemas::Step& step, int32_t vocabulary,
+                                        int64_t slots, const RankRange& here) {
   const StepPlan& plan = step.plan;
   if (absl::Status tokens = CheckTokens(plan, vocabulary); !tokens.ok()) return tokens;
   for (const scheduler::SlotMove& move : plan.moves) {
     if (std::max(move.from, move.to) >= slots) return Misfit("slot", std::max(move.from, move.to));
   }
-  OpenWeights weights;
-  weights.by_sequence.resize(plan.sequences.size());
+  OpenDraftProbs draft_probs;
+  draft_probs.by_sequence.resize(plan.sequences.size());
   std::vector<bool> received(plan.sequences.size(), false);
-  weights.opened.reserve(step.weights.size());  // they are pointed to
-  for (const schemas::StepWeights& one : step.weights) {
-    if (one.entries > vocabulary) return Misfit("entries of weights", one.entries);
-    const schemas::DraftWeightsShape shape = {one.rows, vocabulary, one.entries};
-    absl::Status size = schemas::CheckSize(shape, one.bytes.size());
+  draft_probs.opened.reserve(step.draft_probs.size());  // they are pointed to
+  for (const schemas::StepDraftProbs& one : step.draft_probs) {
+    if (one.entries > vocabulary) return Misfit("entries of draft probabilities", one.entries);
+    const speculation::DraftProbsShape shape = {one.rows, vocabulary, one.entries};
+    absl::Status size = speculation::CheckSize(shape, one.bytes.size());
     if (!size.ok()) return size;
     const PlanSequence& reader = plan.sequences[one.sequence];
-    if (!ReadsWeights(reader) || !here.Owns(reader)) continue;
+    if (!ReadsDraftProbs(reader) || !here.Owns(reader)) continue;
     if (absl::Status fits = CheckRows(reader, shape); !fits.ok()) return fits;
     received[one.sequence] = true;
     // The leader has validated them, but their sender may have changed them before they were copied
     // here: the draft's fault, not this group's.
-    auto opened = schemas::DraftWeights::Open(shape, one.bytes);
+    auto opened = speculation::DraftProbs::Open(shape, one.bytes);
     if (!opened.ok()) continue;
-    weights.opened.push_back(*std::move(opened));
-    weights.by_sequence[one.sequence] = &weights.opened.back();
+    draft_probs.opened.push_back(*std::move(opened));
+    draft_probs.by_sequence[one.sequence] = &draft_probs.opened.back();
   }
   for (size_t s = 0; s < plan.sequences.size(); ++s) {
     const PlanSequence& sequence = plan.sequences[s];
-    if (!ReadsWeights(sequence) || !here.Owns(sequence) || received[s]) continue;
-    return absl::InvalidArgumentError("step: weights of a draft are missing");
+    if (!ReadsDraftProbs(sequence) || !here.Owns(sequence) || received[s]) continue;
+    return absl::InvalidArgumentError("step: draft probabilities are missing");
   }
-  return weights;
+  return draft_probs;
 }
 
-schemas::StepDone MakeDone(const StepPlan& plan, const Verdict& verdict) {
+schemas::StepDone MakeDone(const StepPlan& plan, const VerifyResult& verify_result) {
   schemas::StepDone done;
   done.step = plan.step;
-  for (int32_t l = 0; l < static_cast<int32_t>(verdict.chosen.size()); ++l) {
-    if (verdict.chosen[l] == Verdict::kNotFinite) {
+  for (int32_t l = 0; l < static_cast<int32_t>(verify_result.chosen.size()); ++l) {
+    if (verify_result.chosen[l] == VerifyResult::kNotFinite) {
       done.not_finite_logits.push_back(l);
-    } else if (verdict.chosen[l] != base::kNoToken) {
+    } else if (verify_result.chosen[l] != base::kNoToken) {
       done.chosen_logits.push_back(l);
-      done.chosen.push_back(verdict.chosen[l]);
+      done.chosen.push_back(verify_result.chosen[l]);
     }
-    if (verdict.logprobs[l].token != base::kNoToken) {
+    if (verify_result.logprobs[l].token != base::kNoToken) {
       done.scored_logits.push_back(l);
-      done.logprobs.push_back(verdict.logprobs[l]);
+      done.logprobs.push_back(verify_result.logprobs[l]);
     }
   }
-  for (int32_t s = 0; s < static_cast<int32_t>(verdict.accepted.size()); ++s) {
-    if (Verdict::Decided(verdict.accepted[s])) done.trees.push_back({s, verdict.accepted[s]});
+  for (int32_t s = 0; s < static_cast<int32_t>(verify_result.accepted.size()); ++s) {
+    if (VerifyResult::Decided(verify_result.accepted[s]))
+      done.trees.push_back({s, verify_result.accepted[s]});
   }
   return done;
 }
 
 absl::Status MergeDone(const StepPlan& plan, const schemas::StepDone& done, int32_t vocabulary,
-                       Verdict* verdict) {
+                       VerifyResult* verify_result) {
   if (!done.error.empty()) return absl::InternalError(done.error);
   if (done.step != plan.step) return Misfit("number", static_cast<int64_t>(done.step));
   const auto logits = static_cast<int32_t>(plan.logit_rows.size());
   for (size_t i = 0; i < done.chosen.size(); ++i) {
     if (done.chosen_logits[i] >= logits) return Misfit("logit", done.chosen_logits[i]);
     if (done.chosen[i] >= vocabulary) return Misfit("token", done.chosen[i]);
-    verdict->chosen[done.chosen_logits[i]] = done.chosen[i];
+    verify_result->chosen[done.chosen_logits[i]] = done.chosen[i];
   }
   for (int32_t logit : done.not_finite_logits) {
     if (logit >= logits) return Misfit("logit", logit);
-    verdict->chosen[logit] = Verdict::kNotFinite;
+    verify_result->chosen[logit] = VerifyResult::kNotFinite;
   }
   for (size_t i = 0; i < done.logprobs.size(); ++i) {
     if (done.scored_logits[i] >= logits) return Misfit("logit", done.scored_logits[i]);
-    verdict->logprobs[done.scored_logits[i]] = done.logprobs[i];
+    verify_result->logprobs[done.scored_logits[i]] = done.logprobs[i];
   }
   for (const schemas::StepTree& tree : done.trees) {
     if (tree.sequence >= static_cast<int32_t>(plan.sequences.size())) {
@@ -142,7 +144,7 @@ absl::Status MergeDone(const StepPlan& plan, const schemas::StepDone& done, int3
     for (base::TokenId token : tree.accepted.tokens) {
       if (token >= vocabulary) return Misfit("token", token);
     }
-    verdict->accepted[tree.sequence] = tree.accepted;
+    verify_result->accepted[tree.sequence] = tree.accepted;
   }
   return absl::OkStatus();
 }

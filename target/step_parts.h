@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "scheduler/step_plan.h"
-#include "schemas/draft_weights.h"
 #include "schemas/messages.h"
+#include "speculation/draft_probs.h"
 #include "target/verifier.h"
 
 namespace specfabric::target {
@@ -28,30 +28,31 @@ struct RankRange {
   }
 };
 
-// The plan, with the weights that the ranks of `to` read.
+// The plan, with the draft_probs that the ranks of `to` read.
 schemas::Step MakeStep(const scheduler::StepPlan& plan,
-                       absl::Span<const schemas::DraftWeights* const> weights, const RankRange& to);
+                       absl::Span<const speculation::DraftProbs* const> draft_probs,
+                       const RankRange& to);
 
-// A received step's weights, which lie in the step.
-struct OpenWeights {
-  std::vector<schemas::DraftWeights> opened;
+// A received step's draft_probs, which lie in the step.
+struct OpenDraftProbs {
+  std::vector<speculation::DraftProbs> opened;
   // [plan.sequences], null: none, or no longer sound.
-  std::vector<const schemas::DraftWeights*> by_sequence;
+  std::vector<const speculation::DraftProbs*> by_sequence;
 };
 
 // What of a step only its receiver can tell: that tokens are of its vocabulary, moves within the
-// `slots` of its cache, and that the weights are there which `here` reads. InvalidArgument in one
-// line.
-absl::StatusOr<OpenWeights> OpenStep(const schemas::Step& step, int32_t vocabulary, int64_t slots,
-                                     const RankRange& here);
+// `slots` of its cache, and that the draft_probs are there which `here` reads. InvalidArgument in
+// one line.
+absl::StatusOr<OpenDraftProbs> OpenStep(const schemas::Step& step, int32_t vocabulary,
+                                        int64_t slots, const RankRange& here);
 
-// The entries of the verdict that were written.
-schemas::StepDone MakeDone(const scheduler::StepPlan& plan, const Verdict& verdict);
+// The entries of the verify_result that were written.
+schemas::StepDone MakeDone(const scheduler::StepPlan& plan, const VerifyResult& verify_result);
 
 // Adds them to the leader's. InvalidArgument: they are not of this plan. Internal: the step has
 // failed there.
 absl::Status MergeDone(const scheduler::StepPlan& plan, const schemas::StepDone& done,
-                       int32_t vocabulary, Verdict* verdict);
+                       int32_t vocabulary, VerifyResult* verify_result);
 
 }  // namespace specfabric::target
 

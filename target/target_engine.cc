@@ -17,7 +17,7 @@ using schemas::Finish;
 
 namespace {
 
-constexpr base::Nanos kBeatInterval = base::kSecond;
+constexpr base::Nanos kHeartbeatInterval = base::kSecond;
 constexpr base::Nanos kNotFiniteInterval = 5 * base::kSecond;
 
 Finish ToFinish(scheduler::FinishReason reason) {
@@ -44,7 +44,8 @@ std::string NotFinite(int32_t at, int32_t prompt_size) {
 
 static_assert(schemas::kMaxPriority == scheduler::kMaxPriority);
 
-scheduler::SequenceRequest ToRequest(base::SequenceId id, speculation::Coupling coupling,
+scheduler::SequenceRequest ToRequest(base::SequenceId id,
+                                     speculation::VerificationMethod verification,
                                      schemas::Submit submit) {
   scheduler::SequenceRequest request;
   request.id = id;
@@ -57,7 +58,7 @@ scheduler::SequenceRequest ToRequest(base::SequenceId id, speculation::Coupling 
   request.score_prompt = submit.score_prompt;
   request.logprobs = submit.logprobs;
   request.speculate = submit.speculate;
-  request.coupling = coupling;
+  request.verification = verification;
   request.attempt = submit.attempt;
   request.tenant = submit.tenant;
   request.cache_salt = submit.cache_salt;
@@ -66,10 +67,11 @@ scheduler::SequenceRequest ToRequest(base::SequenceId id, speculation::Coupling 
   return request;
 }
 
-std::string Names(uint32_t couplings) {
+std::string Names(uint32_t verification_methods) {
   std::vector<std::string> names;
-  for (int c = 0; c < speculation::kCouplings; ++c) {
-    if (couplings & (1u << c)) names.push_back(Name(static_cast<speculation::Coupling>(c)));
+  for (int c = 0; c < speculation::kVerificationMethods; ++c) {
+    if (verification_methods & (1u << c))
+      names.push_back(Name(static_cast<speculation::VerificationMethod>(c)));
   }
   return absl::StrJoin(names, ", ");
 }
@@ -84,7 +86,8 @@ TargetEngine::TargetEngine(const TargetEngineOptions& options, ExecuteStep execu
       outbox_(std::move(outbox)),
       scheduler_(options.scheduler),
       drafts_({options.incarnation, options.scheduler.vocabulary, options.router,
-               options.weights_pools, options.weights_bytes, /*drafter=*/0, options.open_on_device},
+               options.draft_probs_pools, options.draft_probs_bytes, /*drafter=*/0,
+               options.open_on_device},
               options.drafter_choice, &scheduler_, outbox_.draft_request, outbox_.end_session),
       watch_(options.draft_latency_warn, &metrics->draft_routes),
       inbox_(kInboxSize) {
@@ -107,7 +110,7 @@ void TargetEngine::Serve() {
   while (asked_.load() != kStop) {
     const base::Nanos start = base::Now();
     drafts_.Expire(start);
-    Beat(start);
+    SendHeartbeats(start);
     auto next = scheduler_.Plan(start);
     if (auto* plan = std::get_if<scheduler::StepPlan>(&next)) {
       RunStep(*plan, start);
@@ -117,14 +120,14 @@ void TargetEngine::Serve() {
     }
     if (asked_.load() == kDrain && clients_.empty()) return;
     base::Nanos until = std::min(std::get<scheduler::WaitUntil>(next).time, watch_.due());
-    if (!clients_.empty()) until = std::min(until, next_beat_);
+    if (!clients_.empty()) until = std::min(until, next_heartbeat_);
     TakeInput(until);
   }
 }
 
-void TargetEngine::Beat(base::Nanos now) {
-  if (clients_.empty() || now < next_beat_) return;
-  next_beat_ = now + kBeatInterval;
+void TargetEngine::SendHeartbeats(base::Nanos now) {
+  if (clients_.empty() || now < next_heartbeat_) return;
+  next_heartbeat_ = now + kHeartbeatInterval;
   for (const auto& [peer, role] : peers_) {
     // One that cannot take it has tokens on their way to it.
     if (role == schemas::Role::kGateway) outbox_.tokens(peer, {}).IgnoreError();
@@ -185,13 +188,13 @@ void TargetEngine::Handle(PeerMessage& input) {
   }
 }
 
-void TargetEngine::Handle(PeerWeights& input) {
+void TargetEngine::Handle(PeerDraftProbs& input) {
   const base::SequenceId id = input.tensor.fields.tag;
-  if (drafts_.OnWeights(input.peer, std::move(input.tensor), input.arrived)) ObserveDraft(id);
+  if (drafts_.OnDraftProbs(input.peer, std::move(input.tensor), input.arrived)) ObserveDraft(id);
 }
 
-void TargetEngine::Handle(const WeightsRefused& refused) {
-  drafts_.OnWeightsRefused(refused.peer, refused.fields);
+void TargetEngine::Handle(const DraftProbsRefused& refused) {
+  drafts_.OnDraftProbsRefused(refused.peer, refused.fields);
 }
 
 void TargetEngine::ObserveDraft(base::SequenceId id) {
@@ -226,19 +229,20 @@ void TargetEngine::OnSubmit(link::PeerId peer, schemas::Submit submit) {
   if (asked_.load() != kRun) {
     return Refuse(peer, submit, Finish::kDraining, "this target is draining");
   }
-  speculation::Coupling coupling = submit.coupling.value_or(options_.coupling);
-  if ((options_.couplings & (1u << static_cast<int>(coupling))) == 0) {
+  speculation::VerificationMethod verification =
+      submit.verification.value_or(options_.verification);
+  if ((options_.verification_methods & (1u << static_cast<int>(verification))) == 0) {
     return Refuse(peer, submit, Finish::kRejected,
-                  absl::StrCat("coupling: ", Name(coupling), " is not served; allowed are ",
-                               Names(options_.couplings)));
+                  absl::StrCat("verification: ", Name(verification), " is not served; allowed are ",
+                               Names(options_.verification_methods)));
   }
   // What all of them verify at temperature 0 is the arg-max, and shared noise allows any tree.
-  if (submit.sampling.greedy()) coupling = speculation::Coupling::kCoupled;
+  if (submit.sampling.greedy()) verification = speculation::VerificationMethod::kCoupled;
   const base::SequenceId id = next_sequence_++;
   const base::TraceContext trace = submit.trace;
   const uint64_t span = trace.traced() ? trace::NewSpanId() : 0;
-  const DraftTerms terms = {submit.sampling, static_cast<int32_t>(submit.prompt.size()), coupling,
-                            submit.attempt, trace::Below(trace, span)};
+  const DraftTerms terms = {submit.sampling, static_cast<int32_t>(submit.prompt.size()),
+                            verification, submit.attempt, trace::Below(trace, span)};
   const RequestKey key{peer, submit.request_id};
   const uint32_t attempt = submit.attempt;
   if (sequences_.contains(key)) {
@@ -249,7 +253,7 @@ void TargetEngine::OnSubmit(link::PeerId peer, schemas::Submit submit) {
   header.request_id = submit.request_id;
   header.attempt = attempt;
   header.generated.resize(submit.generated.size());
-  absl::Status added = scheduler_.Add(ToRequest(id, coupling, std::move(submit)), base::Now());
+  absl::Status added = scheduler_.Add(ToRequest(id, verification, std::move(submit)), base::Now());
   if (!added.ok()) {
     const bool full = absl::IsResourceExhausted(added);
     return Refuse(peer, header, full ? Finish::kOverloaded : Finish::kRejected,
@@ -259,7 +263,7 @@ void TargetEngine::OnSubmit(link::PeerId peer, schemas::Submit submit) {
   clients_[id] = Client{.peer = peer,
                         .request_id = key.request_id,
                         .attempt = attempt,
-                        .coupling = coupling,
+                        .verification = verification,
                         .prompt_size = terms.prompt_length,
                         .trace = trace,
                         .span = span,
@@ -281,16 +285,17 @@ void TargetEngine::RunStep(const scheduler::StepPlan& plan, base::Nanos started)
   const base::Nanos planned = base::Now();
   metrics_->ObserveSpan(Span::kPlan, planned - started);
   step_started_.store(planned, std::memory_order_relaxed);
-  std::vector<const schemas::DraftWeights*> weights(plan.sequences.size(), nullptr);
+  std::vector<const speculation::DraftProbs*> draft_probs(plan.sequences.size(), nullptr);
   for (size_t s = 0; s < plan.sequences.size(); ++s) {
-    if (ReadsWeights(plan.sequences[s])) weights[s] = drafts_.weights(plan.sequences[s].id);
+    if (ReadsDraftProbs(plan.sequences[s]))
+      draft_probs[s] = drafts_.draft_probs(plan.sequences[s].id);
   }
   StepTimes times;
-  auto result = execute_(plan, weights, &times);
+  auto result = execute_(plan, draft_probs, &times);
   for (const scheduler::PlanSequence& sequence : plan.sequences) {
-    drafts_.ReleaseWeights(sequence.id);
+    drafts_.ReleaseDraftProbs(sequence.id);
   }
-  for (base::SequenceId id : plan.preempted) drafts_.ReleaseWeights(id);
+  for (base::SequenceId id : plan.preempted) drafts_.ReleaseDraftProbs(id);
   const base::Nanos ran = base::Now();
   step_started_.store(0, std::memory_order_relaxed);
   last_step_ended_.store(ran, std::memory_order_relaxed);
@@ -340,8 +345,8 @@ void TargetEngine::Emit(const scheduler::TokensEvent& event) {
     const size_t depth = static_cast<size_t>(event.accepted);
     if (client.accepted_at.size() < depth) client.accepted_at.resize(depth, 0);
     for (size_t i = 0; i < depth; ++i) ++client.accepted_at[i];
-    CountGuesses(event);
-    metrics_->CountRound(static_cast<int>(client.coupling), event.drafted, event.accepted);
+    CountDraftTokens(event);
+    metrics_->CountRound(static_cast<int>(client.verification), event.drafted, event.accepted);
   }
   client.cached_tokens = std::max(client.cached_tokens, event.cached_tokens);
   if (client.first_token == 0 && !event.tokens.empty()) client.first_token = base::Now();
@@ -363,7 +368,7 @@ void TargetEngine::Emit(const scheduler::TokensEvent& event) {
   message.rounds = client.rounds;
   message.drafted = client.drafted;
   message.accepted = client.accepted;
-  message.coupling = client.coupling;
+  message.verification = client.verification;
   message.accepted_at = client.accepted_at;
   message.cached_tokens = client.cached_tokens;
   tokens_.Add(client.peer, std::move(message));
@@ -433,15 +438,15 @@ void TargetEngine::TraceSequence(const Client& client) {
   options_.recorder->Record(std::move(span));
 }
 
-void TargetEngine::CountGuesses(const scheduler::TokensEvent& event) {
-  const scheduler::GuessCounts &drafted = event.drafted_by, &accepted = event.accepted_by;
+void TargetEngine::CountDraftTokens(const scheduler::TokensEvent& event) {
+  const scheduler::DraftTokenCounts &drafted = event.drafted_by, &accepted = event.accepted_by;
   const auto count = [](metrics::DrafterMetrics& of, int32_t drafted, int32_t accepted) {
     if (drafted == 0) return;
     of.drafted_tokens.Increment(drafted);
     of.accepted_tokens.Increment(accepted);
   };
-  count(metrics_->lookup, drafted.by_lookup + drafted.looked_up_too,
-        accepted.by_lookup + accepted.looked_up_too);
+  count(metrics_->ngram_lookup, drafted.by_ngram_lookup + drafted.also_ngram_lookup,
+        accepted.by_ngram_lookup + accepted.also_ngram_lookup);
   for (size_t d = 0; d < drafter_metrics_.size(); ++d) {
     count(drafter_metrics_[d], drafted.by_drafter[d], accepted.by_drafter[d]);
   }
@@ -484,9 +489,10 @@ void TargetEngine::UpdateGauges() {
   const DraftClientStats& before = reported_drafts_;
   add(metrics_->refused_drafts(Refusal::kSampling), drafts.mismatched, before.mismatched);
   add(metrics_->refused_drafts(Refusal::kInvalid), drafts.invalid, before.invalid);
-  add(metrics_->refused_drafts(Refusal::kNoSlot), drafts.refused_weights, before.refused_weights);
-  add(metrics_->draft_weights, drafts.weights, before.weights);
-  add(metrics_->draft_weights_bytes, drafts.weights_bytes, before.weights_bytes);
+  add(metrics_->refused_drafts(Refusal::kNoSlot), drafts.refused_draft_probs,
+      before.refused_draft_probs);
+  add(metrics_->draft_probs, drafts.draft_probs, before.draft_probs);
+  add(metrics_->draft_probs_bytes, drafts.draft_probs_bytes, before.draft_probs_bytes);
   reported_drafts_ = drafts;
 }
 

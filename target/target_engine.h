@@ -31,12 +31,13 @@ struct TargetEngineOptions {
   scheduler::SchedulerOptions scheduler;
   scheduler::DraftRouterOptions router;
   uint64_t incarnation = 0;
-  speculation::Coupling coupling =
-      speculation::Coupling::kCoupled;  // where a request asks for none
-  uint32_t couplings = 1;  // bit set, 1 << Coupling, of those that a request may ask for
+  speculation::VerificationMethod verification =
+      speculation::VerificationMethod::kCoupled;  // where a request asks for none
+  uint32_t verification_methods =
+      1;  // bit set, 1 << VerificationMethod, of those that a request may ask for
   // Of the pools of DraftClientOptions.
-  int32_t weights_pools = 1;
-  uint32_t weights_bytes = 0;
+  int32_t draft_probs_pools = 1;
+  uint32_t draft_probs_bytes = 0;
   OpenOnDevice open_on_device = nullptr;
   // A draft worker whose smoothed latency passes this is warned of; 0: none.
   base::Nanos draft_latency_warn = 50 * base::kMillisecond;
@@ -46,7 +47,7 @@ struct TargetEngineOptions {
 
 // Runs one step: RankGroup::Run, or what stands for it in a bench.
 using ExecuteStep = std::function<absl::StatusOr<scheduler::StepResult>(
-    const scheduler::StepPlan&, absl::Span<const schemas::DraftWeights* const> weights,
+    const scheduler::StepPlan&, absl::Span<const speculation::DraftProbs* const> draft_probs,
     StepTimes* times)>;
 
 // How the engine speaks to its peers; the link in a process, a recorder in tests.
@@ -71,16 +72,16 @@ struct PeerMessage {
   link::Message message;
   base::Nanos arrived = base::Now();
 };
-struct PeerWeights {
+struct PeerDraftProbs {
   link::PeerId peer = 0;
-  WeightsTensor tensor;
+  DraftProbsTensor tensor;
   base::Nanos arrived = base::Now();
 };
-struct WeightsRefused {
+struct DraftProbsRefused {
   link::PeerId peer = 0;
   transport::TensorFields fields;
 };
-using TargetInput = std::variant<PeerUp, PeerDown, PeerMessage, PeerWeights, WeightsRefused>;
+using TargetInput = std::variant<PeerUp, PeerDown, PeerMessage, PeerDraftProbs, DraftProbsRefused>;
 
 class TargetEngine {
  public:
@@ -95,8 +96,10 @@ class TargetEngine {
   void Post(PeerUp up) { inbox_.PushAlways(std::move(up)); }
   void Post(PeerDown down) { inbox_.PushAlways(down); }
   [[nodiscard]] bool Post(PeerMessage message) { return inbox_.Push(std::move(message)); }
-  [[nodiscard]] bool Post(PeerWeights weights) { return inbox_.Push(std::move(weights)); }
-  [[nodiscard]] bool Post(WeightsRefused refused) { return inbox_.Push(refused); }
+  [[nodiscard]] bool Post(PeerDraftProbs draft_probs) {
+    return inbox_.Push(std::move(draft_probs));
+  }
+  [[nodiscard]] bool Post(DraftProbsRefused refused) { return inbox_.Push(refused); }
 
   // Runs until Stop, or until a drain that has nothing left to do.
   void Run();
@@ -119,7 +122,7 @@ class TargetEngine {
     link::PeerId peer = 0;
     uint64_t request_id = 0;
     uint32_t attempt = 0;
-    speculation::Coupling coupling = speculation::Coupling::kCoupled;
+    speculation::VerificationMethod verification = speculation::VerificationMethod::kCoupled;
     int32_t prompt_size = 0;
     int32_t rounds = 0, drafted = 0, accepted = 0;
     int32_t cached_tokens = 0;              // of its prompt
@@ -144,12 +147,12 @@ class TargetEngine {
   void TakeInput(base::Nanos deadline);
   // While there is work: tells gateways now and then that this thread lives (an empty TokensBatch),
   // which the connection, another thread's, does not prove.
-  void Beat(base::Nanos now);
+  void SendHeartbeats(base::Nanos now);
   void Handle(const PeerUp& up);
   void Handle(const PeerDown& down);
   void Handle(PeerMessage& message);
-  void Handle(PeerWeights& weights);
-  void Handle(const WeightsRefused& refused);
+  void Handle(PeerDraftProbs& draft_probs);
+  void Handle(const DraftProbsRefused& refused);
   // The scheduler has got the tree of this sequence.
   void ObserveDraft(base::SequenceId id);
   void OnSubmit(link::PeerId peer, schemas::Submit submit);
@@ -165,7 +168,7 @@ class TargetEngine {
   void TraceStep(const scheduler::StepPlan& plan, base::Nanos started, base::Nanos planned,
                  const StepTimes& times, base::Nanos ran);
   void TraceSequence(const Client& client);
-  void CountGuesses(const scheduler::TokensEvent& event);
+  void CountDraftTokens(const scheduler::TokensEvent& event);
   void UpdateDrafters();
   void UpdateGauges();
 
@@ -182,7 +185,7 @@ class TargetEngine {
   absl::flat_hash_map<RequestKey, base::SequenceId> sequences_;
   absl::flat_hash_map<link::PeerId, schemas::Role> peers_;
   base::SequenceId next_sequence_ = 1;
-  base::Nanos next_beat_ = 0;
+  base::Nanos next_heartbeat_ = 0;
   base::Nanos next_not_finite_line_ = 0;
   int64_t not_finite_unsaid_ = 0;
   scheduler::SchedulerStats reported_;

@@ -47,14 +47,14 @@ constexpr int32_t kSpareSlots = 4;
 constexpr base::Nanos kFlushTimeout = base::kSecond;
 
 // An index of metrics::kExactnessNames.
-int ExactnessOf(schemas::Coupling coupling, bool batch_invariant) {
-  if (!schemas::Lossless(coupling)) return 2;
-  return coupling == schemas::Coupling::kCoupled && batch_invariant ? 0 : 1;
+int ExactnessOf(schemas::VerificationMethod verification, bool batch_invariant) {
+  if (!schemas::Lossless(verification)) return 2;
+  return verification == schemas::VerificationMethod::kCoupled && batch_invariant ? 0 : 1;
 }
 
 // What came in UCX's own buffer lasts for the callback only.
-WeightsTensor KeepWeights(transport::Tensor&& tensor) {
-  WeightsTensor kept;
+DraftProbsTensor KeepDraftProbs(transport::Tensor&& tensor) {
+  DraftProbsTensor kept;
   kept.fields = tensor.fields;
   if (tensor.lease) {
     kept.lease = std::move(tensor.lease);
@@ -74,7 +74,7 @@ class TargetService::Impl {
 
   absl::Status StartRanks();
   schemas::GroupPart PartOfGroup() const;
-  absl::Status AddWeightsPools(size_t slot_bytes);
+  absl::Status AddDraftProbsPools(size_t slot_bytes);
   void EndIfBroken(const absl::Status& step) const;
   void Watch();
   void StopThreads();
@@ -87,7 +87,7 @@ class TargetService::Impl {
   std::unique_ptr<link::Link> link_;
   // For callbacks, which may run before link_ is set and while it is being destroyed.
   std::atomic<link::Link*> open_link_{nullptr};
-  std::vector<std::shared_ptr<transport::SlotPool>> weights_pools_;  // [ranks], or empty
+  std::vector<std::shared_ptr<transport::SlotPool>> draft_probs_pools_;  // [ranks], or empty
   std::unique_ptr<metrics::FabricMetrics> fabric_metrics_;
   std::thread leader_;
   std::thread watchdog_;
@@ -154,7 +154,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
 
   link::LinkOptions link_options;
   link_options.fabric = options.fabric;
-  if (options.gpu_weights) link_options.fabric.gpu = 0;  // the only rank's
+  if (options.gpu_draft_probs) link_options.fabric.gpu = 0;  // the only rank's
   link_options.listen = options.listen;
   link_options.socket = options.socket;
   link_options.connect = options.drafts;
@@ -164,12 +164,12 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   hello.incarnation = base::RandomNonzero64();
   hello.model = options.model_name;
   hello.tokenizer_fingerprint = options.tokenizer_fingerprint;
-  // 0 tells gateways that only the law of the text is promised.
+  // 0 tells gateways that only the distribution of the text is promised.
   const bool exact = options.ranks.rank.token_exact();
   hello.numerics_fingerprint = exact ? ranks_->NumericsFingerprint() : 0;
   hello.vocabulary = config.vocabulary;
   hello.context = options.scheduler.max_context;
-  hello.couplings = options.couplings;
+  hello.verification_methods = options.verification_methods;
   hello.capacity = options.scheduler.max_sequences;
   link_options.accept = [ours = hello](const schemas::Hello& theirs) {
     return AcceptPeer(ours, theirs);
@@ -177,9 +177,11 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
 
   metrics_ = std::make_unique<metrics::TargetMetrics>(*registry, options.model_name,
                                                       speculation::kMaxVerifyNodes - 1);
-  metrics_->SetExactness(ExactnessOf(options.coupling, exact));
-  if ((options.couplings & (1u << static_cast<int>(schemas::Coupling::kTypical))) != 0) {
-    spdlog::warn("coupling typical is served: its texts do not have the target's law");
+  metrics_->SetExactness(ExactnessOf(options.verification, exact));
+  if ((options.verification_methods &
+       (1u << static_cast<int>(schemas::VerificationMethod::kTypical))) != 0) {
+    spdlog::warn(
+        "verification method typical is served: its texts do not have the target's distribution");
   }
   TargetEngineOptions engine_options;
   engine_options.scheduler = options.scheduler;
@@ -187,15 +189,15 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   engine_options.router = options.router;
   engine_options.router.salt = hello.incarnation;
   engine_options.draft_latency_warn = options.draft_latency_warn;
-  engine_options.coupling = options.coupling;
-  engine_options.couplings = options.couplings;
+  engine_options.verification = options.verification;
+  engine_options.verification_methods = options.verification_methods;
   engine_options.drafter_choice = options.drafter_choice;
   engine_options.recorder = options.recorder;
-  engine_options.weights_pools = options.ranks.shape().ranks();
-  const schemas::DraftWeightsShape slot = {options.weights_rows, config.vocabulary,
-                                           config.vocabulary};
-  engine_options.weights_bytes = static_cast<uint32_t>(slot.bytes());
-  if (options.gpu_weights) {
+  engine_options.draft_probs_pools = options.ranks.shape().ranks();
+  const speculation::DraftProbsShape slot = {options.draft_probs_rows, config.vocabulary,
+                                             config.vocabulary};
+  engine_options.draft_probs_bytes = static_cast<uint32_t>(slot.bytes());
+  if (options.gpu_draft_probs) {
     engine_options.open_on_device = [this](const auto& shape, auto bytes) {
       return ranks_->OpenOnDevice(shape, bytes);
     };
@@ -203,7 +205,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   TargetOutbox outbox;
   outbox.tokens = [this](link::PeerId peer, const schemas::TokensBatch& batch) {
     absl::Status sent = link_->Send(peer, batch);
-    // A stream with a hole is worth nothing: the gateway resubmits what it has.
+    // A stream with a hole is useless: the gateway resubmits what it has.
     if (absl::IsResourceExhausted(sent)) link_->Close(peer);
     return sent;
   };
@@ -213,9 +215,9 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   outbox.end_session = [this](link::PeerId peer, const schemas::EndSession& end) {
     link_->Send(peer, end).IgnoreError();
   };
-  const ExecuteStep execute = [this](const auto& plan, auto weights, StepTimes* times) {
-    auto result = group_ == nullptr ? ranks_->Run(plan, weights, times)
-                                    : group_->Run(ranks_.get(), plan, weights, times);
+  const ExecuteStep execute = [this](const auto& plan, auto draft_probs, StepTimes* times) {
+    auto result = group_ == nullptr ? ranks_->Run(plan, draft_probs, times)
+                                    : group_->Run(ranks_.get(), plan, draft_probs, times);
     if (!result.ok()) EndIfBroken(result.status());
     return result;
   };
@@ -248,22 +250,24 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   };
   handler.on_tensor = [this](link::PeerId peer, transport::Tensor&& tensor) {
     // Full: its slot is free again, and its round goes on without a draft once its deadline passes.
-    if (engine_->Post(PeerWeights{peer, KeepWeights(std::move(tensor))})) return;
-    spdlog::warn("target peer={}: weights dropped: the leader is behind", peer);
+    if (engine_->Post(PeerDraftProbs{peer, KeepDraftProbs(std::move(tensor))})) return;
+    spdlog::warn("target peer={}: draft probabilities dropped: the leader is behind", peer);
   };
   handler.on_refused = [this](link::PeerId peer, const transport::TensorFields& fields,
                               const absl::Status& why) {
-    spdlog::warn("target peer={} sequence={} round={}: weights refused: {}", peer, fields.tag,
-                 fields.fence.round, base::Message(why));
+    spdlog::warn("target peer={} sequence={} round={}: draft probabilities refused: {}", peer,
+                 fields.tag, fields.fence.round, base::Message(why));
     // Full: the round goes on once its deadline passes.
-    if (engine_->Post(WeightsRefused{peer, fields})) return;
-    spdlog::warn("target peer={}: a refusal of weights dropped: the leader is behind", peer);
+    if (engine_->Post(DraftProbsRefused{peer, fields})) return;
+    spdlog::warn("target peer={}: a refusal of draft probabilities dropped: the leader is behind",
+                 peer);
   };
   auto link = link::Link::Start(std::move(link_options), std::move(handler));
   if (!link.ok()) return link.status();
   link_ = *std::move(link);
   open_link_ = link_.get();
-  if (absl::Status pools = AddWeightsPools(engine_options.weights_bytes); !pools.ok()) return pools;
+  if (absl::Status pools = AddDraftProbsPools(engine_options.draft_probs_bytes); !pools.ok())
+    return pools;
   fabric_metrics_ = std::make_unique<metrics::FabricMetrics>(*registry, [this] {
     metrics::FabricCounters counters = link::ReadCounters(*link_);
     if (group_ != nullptr) metrics::Add(group_->counters(), &counters);
@@ -274,19 +278,19 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   return absl::OkStatus();
 }
 
-// One pool for each rank, so that weights land near the owner of their sequence. Before the leader
-// runs: nobody is asked for weights yet.
-absl::Status TargetService::Impl::AddWeightsPools(size_t slot_bytes) {
+// One pool for each rank, so that draft_probs land near the owner of their sequence. Before the
+// leader runs: nobody is asked for draft_probs yet.
+absl::Status TargetService::Impl::AddDraftProbsPools(size_t slot_bytes) {
   if (slot_bytes == 0) return absl::OkStatus();
   const int ranks = options_.ranks.shape().ranks();
   // Of one round each, and some that come late.
   const int32_t slots = options_.scheduler.max_sequences / ranks + kSpareSlots;
   const auto kind =
-      options_.gpu_weights ? transport::MemoryKind::kCuda : transport::MemoryKind::kHost;
+      options_.gpu_draft_probs ? transport::MemoryKind::kCuda : transport::MemoryKind::kHost;
   for (int rank = 0; rank < ranks; ++rank) {
     auto pool = link_->AddPool(static_cast<uint8_t>(rank), {kind, slot_bytes, slots});
     if (!pool.ok()) return pool.status();
-    weights_pools_.push_back(*std::move(pool));
+    draft_probs_pools_.push_back(*std::move(pool));
   }
   return absl::OkStatus();
 }

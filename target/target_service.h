@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "metrics/registry.h"
-#include "model/config.h"
-#include "scheduler/draft_router.h"
+#include "model/checkpoint/config.h"
+#include "scheduler/routing/draft_router.h"
 #include "scheduler/scheduler.h"
 #include "speculation/drafter_choice.h"
 #include "target/group_leader.h"
@@ -34,12 +34,14 @@ struct TargetServiceOptions {
   std::vector<std::string> drafts;       // to keep connected: as link::LinkOptions::connect
   base::Nanos lookup_interval = 5 * base::kSecond;  // of names among them
   transport::FabricOptions fabric;
-  speculation::Coupling coupling =
-      speculation::Coupling::kCoupled;  // where a request asks for none
-  uint32_t couplings = 1;    // bit set, 1 << Coupling, of those that a request may ask for
-  int32_t weights_rows = 0;  // of draft weights that a slot takes; 0 where no coupling reads them
-  bool gpu_weights = false;  // the slots are in the memory of the GPU of the only rank
-  scheduler::DraftRouterOptions router;                      // its salt is filled in
+  speculation::VerificationMethod verification =
+      speculation::VerificationMethod::kCoupled;  // where a request asks for none
+  uint32_t verification_methods =
+      1;  // bit set, 1 << VerificationMethod, of those that a request may ask for
+  int32_t draft_probs_rows =
+      0;  // of draft draft_probs that a slot takes; 0 where no verification method reads them
+  bool gpu_draft_probs = false;          // the slots are in the memory of the GPU of the only rank
+  scheduler::DraftRouterOptions router;  // its salt is filled in
   base::Nanos draft_latency_warn = 50 * base::kMillisecond;  // 0: no warning
   speculation::ChoiceOptions drafter_choice;
   base::Nanos step_timeout = 60 * base::kSecond;  // a longer step ends the process

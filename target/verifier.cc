@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "speculation/sampling.h"
+#include "sampling/gumbel.h"
+#include "sampling/sampling.h"
 #include "speculation/tree.h"
 
 namespace specfabric::target {
@@ -12,7 +13,7 @@ using scheduler::PlanSequence;
 using scheduler::RowsKind;
 using scheduler::StepPlan;
 
-void Verdict::Reset(const StepPlan& plan) {
+void VerifyResult::Reset(const StepPlan& plan) {
   chosen.assign(plan.logit_rows.size(), base::kNoToken);
   logprobs.assign(plan.logit_rows.size(), {});
   accepted.assign(plan.sequences.size(), {});
@@ -22,9 +23,9 @@ int OwnerOf(const PlanSequence& sequence, int ranks) {
   return static_cast<int>(sequence.id % ranks);
 }
 
-bool ReadsWeights(const PlanSequence& sequence) {
+bool ReadsDraftProbs(const PlanSequence& sequence) {
   return sequence.kind == RowsKind::kTree && sequence.row_count > 1 &&
-         speculation::NeedsDraftRows(sequence.coupling, sequence.draw);
+         speculation::NeedsDraftRows(sequence.verification, sequence.draw);
 }
 
 namespace {
@@ -40,39 +41,39 @@ speculation::TokenTree TreeOf(const StepPlan& plan, const PlanSequence& sequence
 }
 
 speculation::Accepted AcceptTree(const StepPlan& plan, const PlanSequence& sequence,
-                                 const Verdict& verdict) {
-  const auto first = verdict.chosen.begin() + sequence.first_logit;
+                                 const VerifyResult& verify_result) {
+  const auto first = verify_result.chosen.begin() + sequence.first_logit;
   return speculation::WalkCoupled(TreeOf(plan, sequence), {first, first + sequence.logit_count});
 }
 
 // Log-probabilities for the tokens emitted: the choice at the root, then at each accepted node.
-void CollectTreeLogprobs(const PlanSequence& sequence, const Verdict& verdict,
+void CollectTreeLogprobs(const PlanSequence& sequence, const VerifyResult& verify_result,
                          scheduler::SequenceResult* result) {
   const speculation::Accepted& accepted = result->accepted;
   for (size_t i = 0; i < accepted.tokens.size(); ++i) {
     const int32_t node = i == 0 ? 0 : accepted.path[i - 1];
-    result->logprobs.push_back(verdict.logprobs[sequence.first_logit + node]);
+    result->logprobs.push_back(verify_result.logprobs[sequence.first_logit + node]);
   }
 }
 
-void CollectPrefill(const StepPlan& plan, const PlanSequence& sequence, const Verdict& verdict,
-                    scheduler::SequenceResult* result) {
+void CollectPrefill(const StepPlan& plan, const PlanSequence& sequence,
+                    const VerifyResult& verify_result, scheduler::SequenceResult* result) {
   const int32_t end = sequence.first_logit + sequence.logit_count;
   for (int32_t l = sequence.first_logit; l < end; ++l) {
-    result->accepted.finite = verdict.chosen[l] != Verdict::kNotFinite;
+    result->accepted.finite = verify_result.chosen[l] != VerifyResult::kNotFinite;
     if (!result->accepted.finite) return;
     if (plan.score_tokens[l] != base::kNoToken) {
-      result->prompt_logprobs.push_back(verdict.logprobs[l]);
-    } else if (verdict.chosen[l] != base::kNoToken) {
-      result->accepted.tokens = {verdict.chosen[l]};
-      if (sequence.logprobs >= 0) result->logprobs = {verdict.logprobs[l]};
+      result->prompt_logprobs.push_back(verify_result.logprobs[l]);
+    } else if (verify_result.chosen[l] != base::kNoToken) {
+      result->accepted.tokens = {verify_result.chosen[l]};
+      if (sequence.logprobs >= 0) result->logprobs = {verify_result.logprobs[l]};
     }
   }
 }
 
 }  // namespace
 
-scheduler::StepResult Accept(const StepPlan& plan, const Verdict& verdict) {
+scheduler::StepResult Accept(const StepPlan& plan, const VerifyResult& verify_result) {
   scheduler::StepResult step;
   step.step = plan.step;
   for (size_t s = 0; s < plan.sequences.size(); ++s) {
@@ -80,11 +81,12 @@ scheduler::StepResult Accept(const StepPlan& plan, const Verdict& verdict) {
     scheduler::SequenceResult result;
     result.id = sequence.id;
     if (sequence.kind == RowsKind::kTree) {
-      const bool decided = Verdict::Decided(verdict.accepted[s]);
-      result.accepted = decided ? verdict.accepted[s] : AcceptTree(plan, sequence, verdict);
-      if (sequence.logprobs >= 0) CollectTreeLogprobs(sequence, verdict, &result);
+      const bool decided = VerifyResult::Decided(verify_result.accepted[s]);
+      result.accepted =
+          decided ? verify_result.accepted[s] : AcceptTree(plan, sequence, verify_result);
+      if (sequence.logprobs >= 0) CollectTreeLogprobs(sequence, verify_result, &result);
     } else {
-      CollectPrefill(plan, sequence, verdict, &result);
+      CollectPrefill(plan, sequence, verify_result, &result);
     }
     step.sequences.push_back(std::move(result));
   }
@@ -122,8 +124,9 @@ bool NeedsWholeRows(const StepPlan& plan, const PlanSequence& sequence, int32_t 
   return filters || NeedsTheHost(plan, sequence, logit);
 }
 
-bool Weighs(const PlanSequence& sequence) {
-  return sequence.row_count > 1 && sequence.coupling != speculation::Coupling::kCoupled;
+bool VerifiesTree(const PlanSequence& sequence) {
+  return sequence.row_count > 1 &&
+         sequence.verification != speculation::VerificationMethod::kCoupled;
 }
 
 // The token after one row, as a tree of a single node.
@@ -138,42 +141,42 @@ model::DeviceTree SingleNode(const StepPlan& plan, const PlanSequence& sequence,
 }
 
 model::DeviceTree WholeTree(const StepPlan& plan, const PlanSequence& sequence,
-                            const speculation::TypicalOptions& typical,
-                            const schemas::DraftWeights* weights) {
+                            const verification::TypicalOptions& typical,
+                            const speculation::DraftProbs* draft_probs) {
   model::DeviceTree tree = SingleNode(plan, sequence, sequence.first_logit);
   const auto rows = [&](const std::vector<int32_t>& values) {
     return absl::MakeConstSpan(values).subspan(sequence.first_row, sequence.row_count);
   };
   tree.parents = rows(plan.parents);
   tree.tokens = rows(plan.tokens);
-  if (Weighs(sequence)) {
-    tree.coupling = sequence.coupling;
+  if (VerifiesTree(sequence)) {
+    tree.verification = sequence.verification;
     tree.draw = sequence.draw;
     tree.typical = typical;
     tree.draw_number = sequence.draw_number;
   }
-  if (ReadsWeights(sequence)) {
-    tree.weight_row = sequence.weight_row;
-    tree.weights = weights->bytes();
-    tree.weights_on_device = weights->on_device();
-    tree.totals = weights->totals();
-    tree.entries = weights->shape().entries;
+  if (ReadsDraftProbs(sequence)) {
+    tree.draft_row = sequence.draft_row;
+    tree.draft_probs = draft_probs->bytes();
+    tree.draft_probs_on_device = draft_probs->on_device();
+    tree.totals = draft_probs->totals();
+    tree.entries = draft_probs->shape().entries;
   }
   return tree;
 }
 
 }  // namespace
 
-void RankVerifier::AddTree(const StepPlan& plan, int32_t s, const schemas::DraftWeights* weights,
-                           bool device_decides) {
+void RankVerifier::AddTree(const StepPlan& plan, int32_t s,
+                           const speculation::DraftProbs* draft_probs, bool device_decides) {
   const PlanSequence& sequence = plan.sequences[s];
-  const bool unsound = ReadsWeights(sequence) && weights == nullptr;
+  const bool unsound = ReadsDraftProbs(sequence) && draft_probs == nullptr;
   if (device_decides && !unsound && !NeedsTheHost(plan, sequence, sequence.first_logit)) {
     decided_.push_back(s);
-    return device_trees_.push_back(WholeTree(plan, sequence, typical_, weights));
+    return device_trees_.push_back(WholeTree(plan, sequence, typical_, draft_probs));
   }
   const bool alone = communicator_->size() == 1;
-  if (alone || Weighs(sequence) || NeedsWholeRows(plan, sequence, sequence.first_logit)) {
+  if (alone || VerifiesTree(sequence) || NeedsWholeRows(plan, sequence, sequence.first_logit)) {
     return trees_.push_back(s);
   }
   for (int32_t i = 0; i < sequence.logit_count; ++i) {
@@ -199,7 +202,7 @@ void RankVerifier::AddPrefill(const StepPlan& plan, int32_t s, bool device_decid
 }
 
 void RankVerifier::SplitWork(const StepPlan& plan,
-                             absl::Span<const schemas::DraftWeights* const> weights,
+                             absl::Span<const speculation::DraftProbs* const> draft_probs,
                              bool on_device) {
   sharded_.clear();
   whole_.clear();
@@ -209,7 +212,7 @@ void RankVerifier::SplitWork(const StepPlan& plan,
   const bool device_decides = on_device && communicator_->size() == 1;
   for (int32_t s = 0; s < static_cast<int32_t>(plan.sequences.size()); ++s) {
     if (plan.sequences[s].kind == RowsKind::kTree) {
-      AddTree(plan, s, weights[s], device_decides);
+      AddTree(plan, s, draft_probs[s], device_decides);
     } else {
       AddPrefill(plan, s, device_decides);
     }
@@ -228,13 +231,13 @@ absl::Span<const float> RankVerifier::Noise(const base::SamplingParams& sampling
   row.sequence = sequence;
   row.position = position;
   row.values.resize(width);
-  speculation::GumbelNoise(sampling.seed, static_cast<uint32_t>(position), first,
-                           absl::MakeSpan(row.values));
+  sampling::GumbelNoise(sampling.seed, static_cast<uint32_t>(position), first,
+                        absl::MakeSpan(row.values));
   return row.values;
 }
 
 absl::Status RankVerifier::ChooseSharded(const StepPlan& plan, const model::LogitShard& logits,
-                                         Verdict* verdict) {
+                                         VerifyResult* verify_result) {
   pairs_.clear();
   choices_.clear();
   noise_used_ = 0;
@@ -251,8 +254,8 @@ absl::Status RankVerifier::ChooseSharded(const StepPlan& plan, const model::Logi
     }
     const auto noise =
         Noise(sequence.sampling, task.sequence, position, logits.first, logits.width);
-    pairs_.push_back(speculation::PerturbedArgMax(logits.row(task.logit), noise,
-                                                  sequence.sampling.temperature, logits.first));
+    pairs_.push_back(sampling::PerturbedArgMax(logits.row(task.logit), noise,
+                                               sequence.sampling.temperature, logits.first));
   }
   absl::Status status;
   if (logits.device != nullptr) {
@@ -262,24 +265,24 @@ absl::Status RankVerifier::ChooseSharded(const StepPlan& plan, const model::Logi
   if (communicator_->size() > 1) communicator_->AllReduceBest(absl::MakeSpan(pairs_));
   if (communicator_->rank() != 0) return status;
   for (size_t i = 0; i < sharded_.size(); ++i) {
-    const bool finite = pairs_[i].score != speculation::kNotFinite;
-    verdict->chosen[sharded_[i].logit] = finite ? pairs_[i].token : Verdict::kNotFinite;
+    const bool finite = pairs_[i].score != sampling::kNotFinite;
+    verify_result->chosen[sharded_[i].logit] = finite ? pairs_[i].token : VerifyResult::kNotFinite;
   }
   return status;
 }
 
 absl::Status RankVerifier::DecideOnDevice(const StepPlan& plan, model::DeviceLogits* device,
-                                          Verdict* verdict) {
+                                          VerifyResult* verify_result) {
   accepted_.assign(device_trees_.size(), {});
   absl::Status status = device->Verify(device_trees_, absl::MakeSpan(accepted_));
   if (!status.ok()) return status;
   for (size_t i = 0; i < decided_.size(); ++i) {
     const int32_t s = decided_[i];
     if (plan.sequences[s].kind == RowsKind::kTree) {
-      verdict->accepted[s] = std::move(accepted_[i]);
+      verify_result->accepted[s] = std::move(accepted_[i]);
     } else {
-      verdict->chosen[device_trees_[i].first_logit] =
-          accepted_[i].finite ? accepted_[i].tokens.front() : Verdict::kNotFinite;
+      verify_result->chosen[device_trees_[i].first_logit] =
+          accepted_[i].finite ? accepted_[i].tokens.front() : VerifyResult::kNotFinite;
     }
   }
   return absl::OkStatus();
@@ -290,7 +293,7 @@ void RankVerifier::WantRows(const StepPlan& plan) {
   owners_.clear();
   const auto want = [&](int32_t s, int32_t logit) {
     wanted_.push_back(logit);
-    // Sequences are spread over the ranks; all rows of one stay together, and its weights with
+    // Sequences are spread over the ranks; all rows of one stay together, and its draft_probs with
     // them.
     owners_.push_back(OwnerOf(plan.sequences[s], communicator_->size()));
   };
@@ -367,20 +370,22 @@ base::TokenId RankVerifier::Choose(const StepPlan& plan, int32_t s, int32_t logi
   const base::SamplingParams& sampling = plan.sequences[s].sampling;
   const int32_t position = plan.positions[plan.logit_rows[logit]] + 1;
   const auto noise = Noise(sampling, s, position, 0, vocabulary_);
-  return speculation::SampleRow(Changed(plan, s, logit), noise, sampling);
+  return sampling::SampleRow(Changed(plan, s, logit), noise, sampling);
 }
 
-void RankVerifier::FinishRow(const StepPlan& plan, const RowTask& task, Verdict* verdict) {
+void RankVerifier::FinishRow(const StepPlan& plan, const RowTask& task,
+                             VerifyResult* verify_result) {
   const PlanSequence& sequence = plan.sequences[task.sequence];
   base::TokenId token = plan.score_tokens[task.logit];
   if (task.chooses) {
     token = Choose(plan, task.sequence, task.logit);
-    verdict->chosen[task.logit] = token == base::kNoToken ? Verdict::kNotFinite : token;
+    verify_result->chosen[task.logit] = token == base::kNoToken ? VerifyResult::kNotFinite : token;
   }
   if (token == base::kNoToken || (task.chooses && sequence.logprobs < 0)) return;
-  base::TokenLogprobs& logprobs = verdict->logprobs[task.logit];
-  logprobs = speculation::RowLogprobs(rows_[task.logit], token, std::max(0, sequence.logprobs));
-  if (logprobs.token == base::kNoToken) verdict->chosen[task.logit] = Verdict::kNotFinite;
+  base::TokenLogprobs& logprobs = verify_result->logprobs[task.logit];
+  logprobs = sampling::RowLogprobs(rows_[task.logit], token, std::max(0, sequence.logprobs));
+  if (logprobs.token == base::kNoToken)
+    verify_result->chosen[task.logit] = VerifyResult::kNotFinite;
 }
 
 speculation::Accepted RankVerifier::Walk(const StepPlan& plan, int32_t s,
@@ -389,82 +394,83 @@ speculation::Accepted RankVerifier::Walk(const StepPlan& plan, int32_t s,
   return speculation::WalkChosen(tree, [&](int node) { return Choose(plan, s, first + node); });
 }
 
-speculation::Accepted RankVerifier::Weigh(const StepPlan& plan, int32_t s,
-                                          const speculation::TokenTree& tree,
-                                          const schemas::DraftWeights* weights) {
+speculation::Accepted RankVerifier::VerifyTree(const StepPlan& plan, int32_t s,
+                                               const speculation::TokenTree& tree,
+                                               const speculation::DraftProbs* draft_probs) {
   const PlanSequence& sequence = plan.sequences[s];
   const auto position = static_cast<uint32_t>(plan.positions[sequence.first_row] + 1);
-  const speculation::PhiloxRandomness random(sequence.sampling.seed, position, sequence.draw_number,
-                                             tree);
-  TreeToVerify round;
+  const verification::PhiloxRandomness random(sequence.sampling.seed, position,
+                                              sequence.draw_number, tree);
+  verification::TreeToVerify round;
   round.tree = &tree;
-  round.coupling = sequence.coupling;
+  round.verification = sequence.verification;
   round.sampling = sequence.sampling;
   round.typical = typical_;
   if (tree.size() > 1) {
     round.draw = sequence.draw;
-    round.weights = weights;
-    round.weight_row = sequence.weight_row;
+    round.draft_probs = draft_probs;
+    round.draft_row = sequence.draft_row;
   }
   return trees_verifier_.Verify(
       round, [&](int node) { return Changed(plan, s, sequence.first_logit + node); }, random);
 }
 
-absl::StatusOr<const schemas::DraftWeights*> RankVerifier::OnHost(
-    const schemas::DraftWeights* weights) {
-  if (weights == nullptr || !weights->on_device()) return weights;
-  const size_t bytes = weights->shape().bytes();
-  weight_words_.resize((bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t));
-  auto* const here = reinterpret_cast<uint8_t*>(weight_words_.data());
-  absl::Status fetched = draft_rows_->Fetch(weights->bytes(), here);
+absl::StatusOr<const speculation::DraftProbs*> RankVerifier::OnHost(
+    const speculation::DraftProbs* draft_probs) {
+  if (draft_probs == nullptr || !draft_probs->on_device()) return draft_probs;
+  const size_t bytes = draft_probs->shape().bytes();
+  draft_probs_words_.resize((bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t));
+  auto* const here = reinterpret_cast<uint8_t*>(draft_probs_words_.data());
+  absl::Status fetched = draft_rows_->Fetch(draft_probs->bytes(), here);
   if (!fetched.ok()) return fetched;
   // Looked at once more, since their sender may have been able to change them.
-  auto opened = schemas::DraftWeights::Open(weights->shape(), {here, bytes});
+  auto opened = speculation::DraftProbs::Open(draft_probs->shape(), {here, bytes});
   if (!opened.ok()) return nullptr;
-  weights_here_ = *std::move(opened);
-  return &weights_here_;
+  host_draft_probs_ = *std::move(opened);
+  return &host_draft_probs_;
 }
 
 absl::Status RankVerifier::FinishTree(const StepPlan& plan, int32_t s,
-                                      const schemas::DraftWeights* weights, Verdict* verdict) {
+                                      const speculation::DraftProbs* draft_probs,
+                                      VerifyResult* verify_result) {
   const PlanSequence& sequence = plan.sequences[s];
   speculation::TokenTree tree = TreeOf(plan, sequence);
-  const absl::StatusOr<const schemas::DraftWeights*> here = OnHost(weights);
+  const absl::StatusOr<const speculation::DraftProbs*> here = OnHost(draft_probs);
   if (!here.ok()) return here.status();
-  if (*here == nullptr && ReadsWeights(sequence)) {
+  if (*here == nullptr && ReadsDraftProbs(sequence)) {
     tree = speculation::TokenTree::Root(tree.tokens[0]);  // nothing of it can be accepted
   }
   speculation::Accepted accepted =
-      Weighs(sequence) ? Weigh(plan, s, tree, *here) : Walk(plan, s, tree);
+      VerifiesTree(sequence) ? VerifyTree(plan, s, tree, *here) : Walk(plan, s, tree);
   if (sequence.logprobs >= 0) {
     for (size_t i = 0; i < accepted.tokens.size(); ++i) {
       const int32_t node = i == 0 ? 0 : accepted.path[i - 1];
       const int32_t logit = sequence.first_logit + node;
-      verdict->logprobs[logit] =
-          speculation::RowLogprobs(rows_[logit], accepted.tokens[i], sequence.logprobs);
+      verify_result->logprobs[logit] =
+          sampling::RowLogprobs(rows_[logit], accepted.tokens[i], sequence.logprobs);
     }
   }
-  verdict->accepted[s] = std::move(accepted);
+  verify_result->accepted[s] = std::move(accepted);
   return absl::OkStatus();
 }
 
 absl::Status RankVerifier::Verify(const StepPlan& plan,
-                                  absl::Span<const schemas::DraftWeights* const> weights,
-                                  const model::LogitShard& logits, Verdict* verdict) {
-  SplitWork(plan, weights, logits.device != nullptr);
+                                  absl::Span<const speculation::DraftProbs* const> draft_probs,
+                                  const model::LogitShard& logits, VerifyResult* verify_result) {
+  SplitWork(plan, draft_probs, logits.device != nullptr);
   absl::Status status;
-  if (!decided_.empty()) status = DecideOnDevice(plan, logits.device, verdict);
+  if (!decided_.empty()) status = DecideOnDevice(plan, logits.device, verify_result);
   // The same plan on every rank splits alike, so all take part in the same collectives.
-  if (!sharded_.empty()) status.Update(ChooseSharded(plan, logits, verdict));
+  if (!sharded_.empty()) status.Update(ChooseSharded(plan, logits, verify_result));
   if (whole_.empty() && trees_.empty()) return status;
   status.Update(GatherWhole(plan, logits));
   noise_used_ = 0;
   changer_sequence_ = -1;
   for (const RowTask& task : whole_) {
-    if (Mine(plan.sequences[task.sequence])) FinishRow(plan, task, verdict);
+    if (Mine(plan.sequences[task.sequence])) FinishRow(plan, task, verify_result);
   }
   for (int32_t s : trees_) {
-    if (Mine(plan.sequences[s])) status.Update(FinishTree(plan, s, weights[s], verdict));
+    if (Mine(plan.sequences[s])) status.Update(FinishTree(plan, s, draft_probs[s], verify_result));
   }
   return status;
 }

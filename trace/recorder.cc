@@ -22,8 +22,8 @@ namespace specfabric::trace {
 namespace {
 
 constexpr size_t kQueue = 1 << 15;
-constexpr base::Nanos kInterval = base::kSecond / 2;  // between two looks into the queue
-constexpr base::Nanos kPatience = 2 * base::kSecond;  // with a collector
+constexpr base::Nanos kInterval = base::kSecond / 2;     // between two looks into the queue
+constexpr base::Nanos kTestTimeout = 2 * base::kSecond;  // with a collector
 constexpr base::Nanos kComplain = 60 * base::kSecond;
 
 int64_t EpochNow() {
@@ -154,7 +154,7 @@ void Recorder::Write(const std::vector<Span>& spans) {
 void Recorder::Export(std::vector<Span> spans) {
   std::erase_if(spans, [](const Span& span) { return !span.parent.traced(); });
   if (spans.empty()) return;
-  const absl::Status status = PostOtlp(*endpoint_, OtlpBody(spans, process_), kPatience);
+  const absl::Status status = PostOtlp(*endpoint_, OtlpBody(spans, process_), kTestTimeout);
   if (status.ok()) return;
   lost_ += spans.size();
   const base::Nanos now = base::Now();

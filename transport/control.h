@@ -5,9 +5,9 @@
 // secret to each other and exchange where UCX's own connection shall be made and the tokens by
 // which frames will name it (handshake.h). It then stays open and silent: its end is how either
 // side learns, within a round trip, that the other closed or died, whatever wire UCX has chosen.
-// Being ours, it also answers for the one port that strangers reach first: UCX 1.13's own listener
-// makes the process abort on bytes that are not UCX's, so one is only opened, on a port of its own,
-// for the moment in which a peer that has proven the secret connects.
+// Being ours, it also answers for the one port that unauthenticated peers reach first: UCX 1.13's
+// own listener makes the process abort on bytes that are not UCX's, so one is only opened, on a
+// port of its own, for the moment in which a peer that has proven the secret connects.
 //
 // Non-blocking, single-threaded; private to transport/.
 

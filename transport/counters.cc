@@ -19,7 +19,7 @@ FabricStats Counters::Read() const {
   stats.bytes_copied = bytes_copied.Read();
   stats.unattributed_frames = unattributed_frames.Read();
   stats.refused_secrets = refused_secrets.Read();
-  stats.refused_wires = refused_wires.Read();
+  stats.non_rdma_connections = non_rdma_connections.Read();
   stats.silent_peers = silent_peers.Read();
   stats.stale_tensors = stale_tensors.Read();
   stats.refused_tensors = refused_tensors.Read();

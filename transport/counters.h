@@ -27,7 +27,7 @@ struct Counters {
   Counter tensors_sent, tensors_received;
   Counter opened, closed, refused_frames, send_errors, connect_failures;
   Counter wakeups, bytes_copied, unattributed_frames;
-  Counter refused_secrets, refused_wires, silent_peers;
+  Counter refused_secrets, non_rdma_connections, silent_peers;
   Counter stale_tensors, refused_tensors, late_tensors;
   Counter faults, restarts, releasing;
   std::atomic<uint64_t> back_pressure{0};  // by the threads that send

@@ -30,7 +30,7 @@ constexpr base::Nanos kRestartLimit = 500 * base::kMillisecond;
 // How long shared memory may take to give back a closed connection's buffers.
 constexpr base::Nanos kReleaseLimit = 2 * base::kSecond;
 // A longer time between two turns is not counted: somebody else had the processor.
-constexpr base::Nanos kLongestNap = 50 * base::kMillisecond;
+constexpr base::Nanos kMaxTurnTime = 50 * base::kMillisecond;
 // How often the sockets are looked at while UCX keeps the thread from sleeping.
 constexpr base::Nanos kPollInterval = 200 * base::kMicrosecond;
 // Frames that arrived before their sender's control connection ended are still in UCX's queues.
@@ -327,7 +327,7 @@ bool Engine::Turn(int polls) {
 void Engine::Act() {
   events_.any = false;
   const base::Nanos before = std::exchange(now_, base::Now());
-  awake_ += std::min(now_ - before, kLongestNap);
+  awake_ += std::min(now_ - before, kMaxTurnTime);
   if (now_ >= accept_again_) ResumeAccepting();
   PollSockets();
   ActOnRequests();
@@ -339,7 +339,7 @@ void Engine::Act() {
   ActOnFailures();
   if (!delayed_.empty()) SendDelayed(now_);
   CloseLateOpeners();
-  LookAfterPeers();
+  CheckPeerLiveness();
   if (!withdrawn_.empty()) RetireOffers(now_, /*all=*/false);
   RetireClosed();
   RestartIfBlocked();
@@ -361,7 +361,7 @@ void Engine::Sleep(base::Nanos longest) {
 }
 
 base::Nanos Engine::NextDeadline() const {
-  base::Nanos next = std::min(next_look_, accept_again_);
+  base::Nanos next = std::min(next_liveness_check_, accept_again_);
   for (const auto* deadlines : {&opening_, &probation_}) {
     if (!deadlines->empty()) next = std::min(next, deadlines->front().first);
   }
@@ -374,12 +374,12 @@ void Engine::Wake() {
   (void)!write(wake_.get(), &one, sizeof(one));
 }
 
-void Engine::CloseAll(const absl::Status& status, base::Nanos patience) {
+void Engine::CloseAll(const absl::Status& status, base::Nanos timeout) {
   std::vector<PeerId> peers;
   for (const auto& [peer, connection] : connections_) peers.push_back(peer);
   std::sort(peers.begin(), peers.end());
   for (PeerId peer : peers) BeginClose(*Find(peer), status);
-  const base::Nanos limit = base::Now() + patience;
+  const base::Nanos limit = base::Now() + timeout;
   while ((!connections_.empty() || !withdrawn_.empty()) && base::Now() < limit) {
     events_.any = false;  // what matters here is acted on below; the rest must not keep us awake
     if (ucp_worker_progress(worker_.get()) == 0) Sleep(base::kMillisecond);
@@ -392,7 +392,7 @@ void Engine::CloseAll(const absl::Status& status, base::Nanos patience) {
   }
   if (!connections_.empty()) {
     spdlog::warn("transport: {} connections did not close within {} ms", connections_.size(),
-                 patience / base::kMillisecond);
+                 timeout / base::kMillisecond);
   }
 }
 

@@ -128,7 +128,7 @@ class Engine {
   base::Nanos NextDeadline() const;
   void RestartIfBlocked();
   void Restart(const char* reason);
-  void CloseAll(const absl::Status& status, base::Nanos patience);
+  void CloseAll(const absl::Status& status, base::Nanos timeout);
   void ForgetFlush();
   void BeginClose(Connection& connection, const absl::Status& status);
   void RetireClosed();
@@ -139,7 +139,7 @@ class Engine {
 
   // engine_liveness.cc
   void CloseLateOpeners();
-  void LookAfterPeers();
+  void CheckPeerLiveness();
   void GiveUpLateTensors(Connection& connection);
   void PutOnProbation(const Connection& connection);
 
@@ -150,7 +150,7 @@ class Engine {
   void WatchListener(uint32_t events);
   Connection& AddConnection(PeerId peer, ControlConnection control, std::string address,
                             bool inbound);
-  void ForgetStrangers();
+  void PruneUnauthenticated();
   void AdvanceControl(Connection& connection);
   absl::Status Admit(Connection& connection);
   void FailControl(const Connection& connection, const absl::Status& status);
@@ -165,7 +165,7 @@ class Engine {
   void OpenIfReady(Connection& connection);
 
   // engine_send.cc
-  void Judge(Connection& connection, Outgoing frame);
+  void SendOrFault(Connection& connection, Outgoing frame);
   void SendDelayed(base::Nanos now);
   void StartSend(Connection& connection, Outgoing frame);
   SendOp& SpareSendOp();
@@ -236,7 +236,7 @@ class Engine {
   base::Nanos awake_ = 0;  // how long the engine has been turning
   uint32_t turns_ = 0;
   base::Nanos next_poll_ = 0;
-  base::Nanos next_look_ = 0;
+  base::Nanos next_liveness_check_ = 0;
 
   absl::flat_hash_map<PeerId, std::unique_ptr<Connection>> connections_;
   std::vector<Connection*> by_index_;  // of the PeerId; null: nobody
@@ -245,7 +245,7 @@ class Engine {
   // In order of deadline, because every connection gets the same time; ids may be long gone.
   std::deque<std::pair<base::Nanos, PeerId>> opening_;
   // Accepted connections that may not have proven the join secret yet, the oldest first.
-  std::deque<PeerId> strangers_;
+  std::deque<PeerId> unauthenticated_;
   bool may_share_memory_ = false;
   bool suspect_ = false;  // a peer was lost that may have blocked our shared-memory queue
   // Connections made since, by the time at which they must have been heard.

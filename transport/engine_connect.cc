@@ -21,7 +21,7 @@ constexpr base::Nanos kOfferLinger = 200 * base::kMillisecond;
 // machine that has too much to do.
 constexpr base::Nanos kUnusedOfferLinger = 10 * base::kSecond;
 // How many accepted connections may be waited for at once that have not proven the join secret.
-constexpr size_t kMaxStrangers = 256;
+constexpr size_t kMaxUnauthenticated = 256;
 
 }  // namespace
 
@@ -79,14 +79,14 @@ void Engine::AcceptConnections() {
     const PeerId peer = peers_.Name();
     if (peer == 0) continue;
     AddConnection(peer, std::move(accepted.connection), std::move(accepted.address), true);
-    strangers_.push_back(peer);
-    if (strangers_.size() <= kMaxStrangers) continue;
-    ForgetStrangers();
+    unauthenticated_.push_back(peer);
+    if (unauthenticated_.size() <= kMaxUnauthenticated) continue;
+    PruneUnauthenticated();
     // However many there are, a peer that proves the secret without delay is let in.
-    if (strangers_.size() > kMaxStrangers) {
-      BeginClose(*Find(strangers_.front()),
+    if (unauthenticated_.size() > kMaxUnauthenticated) {
+      BeginClose(*Find(unauthenticated_.front()),
                  absl::ResourceExhaustedError("others came before it had proven the join secret"));
-      strangers_.pop_front();
+      unauthenticated_.pop_front();
     }
   }
 }
@@ -110,8 +110,8 @@ void Engine::WatchListener(uint32_t events) {
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.fd(), &event);
 }
 
-void Engine::ForgetStrangers() {
-  std::erase_if(strangers_, [this](PeerId peer) {
+void Engine::PruneUnauthenticated() {
+  std::erase_if(unauthenticated_, [this](PeerId peer) {
     const Connection* connection = Find(peer);
     return connection == nullptr || connection->state == State::kClosing ||
            connection->control.proven();
@@ -120,8 +120,8 @@ void Engine::ForgetStrangers() {
 
 // A peer that has proven the join secret takes one of max_peers places.
 absl::Status Engine::Admit(Connection& connection) {
-  ForgetStrangers();
-  const size_t others = connections_.size() - strangers_.size() - 1;
+  PruneUnauthenticated();
+  const size_t others = connections_.size() - unauthenticated_.size() - 1;
   if (others < static_cast<size_t>(std::max(options_.max_peers, 0))) return absl::OkStatus();
   connection.control.Refuse(Refusal::kFull);
   spdlog::warn("transport peer={} refused: {} peers already", connection.address, others);
@@ -283,7 +283,7 @@ absl::Status Engine::CheckWire(Connection& connection) {
   connection.shares_memory = IsSharedMemory(connection.wire);
   const bool required = options_.require_rdma || options_.require_gpudirect;
   if (!required || connection.shares_memory || IsRdma(connection.wire)) return absl::OkStatus();
-  ++counters_.refused_wires;
+  ++counters_.non_rdma_connections;
   spdlog::error("transport peer={} refused: the wire is {}, but RDMA is required",
                 connection.address, connection.wire);
   return absl::FailedPreconditionError(absl::StrCat(connection.address, ": the wire is ",
@@ -296,7 +296,8 @@ void Engine::OpenIfReady(Connection& connection) {
   connection.last_heard = now_;
   // What it sent has come through whatever an earlier peer left in the queue.
   if (connection.shares_memory) suspect_ = false;
-  for (Outgoing& frame : std::exchange(connection.unsent, {})) Judge(connection, std::move(frame));
+  for (Outgoing& frame : std::exchange(connection.unsent, {}))
+    SendOrFault(connection, std::move(frame));
   ++counters_.opened;
   {
     std::lock_guard lock(shown_mutex_);

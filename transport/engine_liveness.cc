@@ -12,15 +12,15 @@ namespace {
 // Signs of life asked for within one silence_timeout.
 constexpr int kPingsPerTimeout = 5;
 // How often peers are looked at, and no more often than ten times a deadline.
-constexpr base::Nanos kLongestLook = base::kSecond;
-constexpr base::Nanos kShortestLook = base::kMillisecond;
+constexpr base::Nanos kMaxLivenessCheckInterval = base::kSecond;
+constexpr base::Nanos kMinLivenessCheckInterval = base::kMillisecond;
 
-base::Nanos LookInterval(const FabricOptions& options) {
-  base::Nanos interval = kLongestLook;
+base::Nanos LivenessCheckInterval(const FabricOptions& options) {
+  base::Nanos interval = kMaxLivenessCheckInterval;
   for (base::Nanos timeout : {options.silence_timeout, options.receive_timeout}) {
     if (timeout > 0) interval = std::min(interval, timeout / 10);
   }
-  return std::max(interval, kShortestLook);
+  return std::max(interval, kMinLivenessCheckInterval);
 }
 
 }  // namespace
@@ -36,12 +36,12 @@ void Engine::CloseLateOpeners() {
   }
 }
 
-void Engine::LookAfterPeers() {
-  if (now_ < next_look_) return;
-  const base::Nanos interval = LookInterval(options_);
+void Engine::CheckPeerLiveness() {
+  if (now_ < next_liveness_check_) return;
+  const base::Nanos interval = LivenessCheckInterval(options_);
   // This process may have been stopped: what its peers sent meanwhile has not been read yet.
-  const bool overslept = next_look_ != 0 && now_ - next_look_ > 3 * interval;
-  next_look_ = now_ + interval;
+  const bool overslept = next_liveness_check_ != 0 && now_ - next_liveness_check_ > 3 * interval;
+  next_liveness_check_ = now_ + interval;
   std::vector<PeerId> silent;
   for (const auto& [peer, connection] : connections_) {
     if (connection->state != State::kOpen) continue;

@@ -53,7 +53,7 @@ inline Connection* Engine::ReceiverOf(const WireHeader& header, size_t header_by
   Connection* const connection = by_index_[PeerTable::IndexOf(header.connection)];
   if (connection == nullptr || connection->token != header.connection ||
       connection->state == State::kClosing) {
-    // Late frames of a closed connection, or a stranger's.
+    // Late frames of a closed connection, or an unauthenticated peer's.
     ++counters_.unattributed_frames;
     return nullptr;
   }

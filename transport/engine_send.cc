@@ -80,7 +80,7 @@ void Engine::Send(PeerId peer, Outgoing frame) {
   if (connection->state == State::kOpening) {
     connection->unsent.push_back(std::move(frame));
   } else {
-    Judge(*connection, std::move(frame));
+    SendOrFault(*connection, std::move(frame));
   }
 }
 
@@ -109,27 +109,27 @@ absl::Status Engine::Post(PeerId peer, uint16_t type, const TensorFields& fields
   return absl::OkStatus();
 }
 
-void Engine::Judge(Connection& connection, Outgoing frame) {
+void Engine::SendOrFault(Connection& connection, Outgoing frame) {
   if (!faults_) return StartSend(connection, std::move(frame));
-  const Fate fate = faults_->Judge(frame.bytes);
+  const FaultDecision decision = faults_->DrawFate(frame.bytes);
   const base::Nanos now = base::Now();
-  if (fate.faulty) ++counters_.faults;
-  if (fate.copies == 0) return peers_.Release(connection.id, frame.bytes);
+  if (decision.faulty) ++counters_.faults;
+  if (decision.copies == 0) return peers_.Release(connection.id, frame.bytes);
   const bool on_host = !frame.lease || frame.lease.pool()->options().kind == MemoryKind::kHost;
-  if (fate.copies > 1 && on_host && peers_.Reserve(connection.id, frame.bytes).ok()) {
+  if (decision.copies > 1 && on_host && peers_.Reserve(connection.id, frame.bytes).ok()) {
     Outgoing copy = {.kind = frame.kind, .type = frame.type, .fields = frame.fields};
     const uint8_t* bytes = static_cast<const uint8_t*>(frame.data);
     copy.payload.assign(bytes, bytes + frame.bytes);
     copy.data = copy.payload.data();
     copy.bytes = frame.bytes;
-    delayed_.emplace(now + fate.copy_delay, Delayed{connection.id, std::move(copy)});
+    delayed_.emplace(now + decision.copy_delay, Delayed{connection.id, std::move(copy)});
   }
-  if (fate.corrupt && on_host) {
-    const_cast<uint8_t*>(static_cast<const uint8_t*>(frame.data))[fate.corrupt_at] ^=
-        fate.corrupt_with;
+  if (decision.corrupt && on_host) {
+    const_cast<uint8_t*>(static_cast<const uint8_t*>(frame.data))[decision.corrupt_at] ^=
+        decision.corrupt_with;
   }
-  if (fate.delay == 0) return StartSend(connection, std::move(frame));
-  delayed_.emplace(now + fate.delay, Delayed{connection.id, std::move(frame)});
+  if (decision.delay == 0) return StartSend(connection, std::move(frame));
+  delayed_.emplace(now + decision.delay, Delayed{connection.id, std::move(frame)});
 }
 
 void Engine::SendDelayed(base::Nanos now) {

@@ -113,17 +113,17 @@ struct FabricStats {
   // Payload bytes copied by us: small messages, to private memory; large tensors that UCX brought
   // eagerly, to their slots.
   uint64_t bytes_copied = 0;
-  uint64_t unattributed_frames = 0;  // named no living connection; dropped
-  uint64_t refused_secrets = 0;      // peers that did not prove the join secret
-  uint64_t refused_wires = 0;        // connections closed because of require_rdma
-  uint64_t silent_peers = 0;         // closed because of silence_timeout
-  uint64_t stale_tensors = 0;        // not admitted
-  uint64_t refused_tensors = 0;      // no slot, no pool, too large
-  uint64_t late_tensors = 0;         // receive_timeout
-  uint64_t back_pressure = 0;        // Sends that were ResourceExhausted
-  uint64_t faults = 0;               // frames that FaultOptions touched, but for simulated_rtt
-  uint64_t restarts = 0;             // of UCX, after a peer that is gone had blocked shared memory
-  uint64_t releasing = 0;            // now: closed connections whose buffers UCX still holds
+  uint64_t unattributed_frames = 0;   // named no living connection; dropped
+  uint64_t refused_secrets = 0;       // peers that did not prove the join secret
+  uint64_t non_rdma_connections = 0;  // connections closed because of require_rdma
+  uint64_t silent_peers = 0;          // closed because of silence_timeout
+  uint64_t stale_tensors = 0;         // not admitted
+  uint64_t refused_tensors = 0;       // no slot, no pool, too large
+  uint64_t late_tensors = 0;          // receive_timeout
+  uint64_t back_pressure = 0;         // Sends that were ResourceExhausted
+  uint64_t faults = 0;                // frames that FaultOptions touched, but for simulated_rtt
+  uint64_t restarts = 0;              // of UCX, after a peer that is gone had blocked shared memory
+  uint64_t releasing = 0;             // now: closed connections whose buffers UCX still holds
 };
 
 // An open connection, and what payload it has carried.

@@ -89,37 +89,37 @@ bool FaultInjector::Chance(double probability) {
   return static_cast<double>(random_() >> 11) * 0x1p-53 < probability;
 }
 
-base::Nanos FaultInjector::HoldBack() {
+base::Nanos FaultInjector::ExtraDelay() {
   const bool reordered = Chance(options_.reorder);
   const bool delayed = Chance(options_.delay_part);
   return (reordered ? options_.reorder_delay : 0) + (delayed ? options_.delay : 0);
 }
 
-Fate FaultInjector::Judge(uint32_t payload_bytes) {
+FaultDecision FaultInjector::DrawFate(uint32_t payload_bytes) {
   const bool drop = Chance(options_.drop);
   const bool duplicate = Chance(options_.duplicate);
   const bool corrupt = Chance(options_.corrupt);
   const uint64_t where = random_();
   const uint64_t with = random_();
-  const base::Nanos first = HoldBack();
-  const base::Nanos second = HoldBack();
+  const base::Nanos first = ExtraDelay();
+  const base::Nanos second = ExtraDelay();
 
-  Fate fate;
+  FaultDecision decision;
   if (drop) {
-    fate.copies = 0;
-    fate.faulty = true;
-    return fate;
+    decision.copies = 0;
+    decision.faulty = true;
+    return decision;
   }
-  fate.copies = duplicate ? 2 : 1;
-  fate.delay = options_.simulated_rtt / 2 + first;
-  if (duplicate) fate.copy_delay = options_.simulated_rtt / 2 + second;
+  decision.copies = duplicate ? 2 : 1;
+  decision.delay = options_.simulated_rtt / 2 + first;
+  if (duplicate) decision.copy_delay = options_.simulated_rtt / 2 + second;
   if (corrupt && payload_bytes > 0) {
-    fate.corrupt = true;
-    fate.corrupt_at = static_cast<uint32_t>(where % payload_bytes);
-    fate.corrupt_with = static_cast<uint8_t>(1 + with % 255);
+    decision.corrupt = true;
+    decision.corrupt_at = static_cast<uint32_t>(where % payload_bytes);
+    decision.corrupt_with = static_cast<uint8_t>(1 + with % 255);
   }
-  fate.faulty = duplicate || fate.corrupt || first > 0;
-  return fate;
+  decision.faulty = duplicate || decision.corrupt || first > 0;
+  return decision;
 }
 
 }  // namespace specfabric::transport

@@ -37,14 +37,14 @@ constexpr base::Nanos kMaxFaultDelay = 60 * base::kSecond;
 absl::StatusOr<FaultOptions> ParseFaults(absl::string_view text);
 
 // What becomes of one frame.
-struct Fate {
+struct FaultDecision {
   int copies = 1;              // 0: dropped, 2: sent twice
   base::Nanos delay = 0;       // of the first copy
   base::Nanos copy_delay = 0;  // of the second
   bool corrupt = false;  // in the first copy the byte at `corrupt_at` is xored with `corrupt_with`
   uint32_t corrupt_at = 0;   // below the payload's size
   uint8_t corrupt_with = 0;  // not 0
-  bool faulty = false;       // something other than the simulated round trip befell it
+  bool faulty = false;       // fault injection changed it
 };
 
 // For one thread. Every frame uses up the same number of random draws, whatever its size and the
@@ -53,13 +53,13 @@ class FaultInjector {
  public:
   explicit FaultInjector(const FaultOptions& options);
   // A frame without payload is never corrupted.
-  Fate Judge(uint32_t payload_bytes);
+  FaultDecision DrawFate(uint32_t payload_bytes);
 
  private:
   // True with the probability given.
   bool Chance(double probability);
   // How much longer than the simulated round trip one copy takes.
-  base::Nanos HoldBack();
+  base::Nanos ExtraDelay();
 
   const FaultOptions options_;
   std::mt19937_64 random_;

@@ -28,14 +28,14 @@ std::string Get(const std::map<std::string, std::string>& about, const std::stri
   return it == about.end() ? "" : it->second;
 }
 
-// What a process's metrics say now, and since the last look at it.
+// What a process's metrics say now, and since its last snapshot.
 class Metrics {
  public:
-  Metrics(const std::vector<ProcessLook>* before, const ProcessLook& now, double seconds)
+  Metrics(const std::vector<ProcessSnapshot>* before, const ProcessSnapshot& now, double seconds)
       : now_(*now.metrics), seconds_(seconds) {
     if (before == nullptr) return;
-    for (const ProcessLook& look : *before) {
-      if (look.admin == now.admin && look.metrics.ok()) before_ = &*look.metrics;
+    for (const ProcessSnapshot& snapshot : *before) {
+      if (snapshot.admin == now.admin && snapshot.metrics.ok()) before_ = &*snapshot.metrics;
     }
   }
   double Value(const std::string& name, const MetricLabels& labels = {}) const {
@@ -67,10 +67,10 @@ class Metrics {
   const Exposition* before_ = nullptr;
 };
 
-GatewayView ToGateway(const ProcessLook& look, const Metrics& m) {
+GatewayView ToGateway(const ProcessSnapshot& snapshot, const Metrics& m) {
   GatewayView view;
-  view.admin = look.admin;
-  view.listen = Get(look.about, "listen");
+  view.admin = snapshot.admin;
+  view.listen = Get(snapshot.about, "listen");
   view.in_flight = m.Value("specfabric_gateway_requests_in_flight");
   view.targets_up = m.Value("specfabric_gateway_targets_up");
   view.tokens_per_second = m.Rate("specfabric_gateway_tokens_total", {{"kind", "output"}});
@@ -78,12 +78,12 @@ GatewayView ToGateway(const ProcessLook& look, const Metrics& m) {
   return view;
 }
 
-GroupView ToGroup(const ProcessLook& look, const Metrics& m) {
+GroupView ToGroup(const ProcessSnapshot& snapshot, const Metrics& m) {
   GroupView view;
-  view.admin = look.admin;
-  view.listen = Get(look.about, "listen");
+  view.admin = snapshot.admin;
+  view.listen = Get(snapshot.about, "listen");
   view.model = m.all().Label("specfabric_build_info", "model");
-  view.coupling = Get(look.about, "coupling");
+  view.verification = Get(snapshot.about, "verification");
   view.running = m.Value("specfabric_target_running_sequences");
   view.waiting = m.Value("specfabric_target_waiting_sequences");
   view.drafts = m.Value("specfabric_target_draft_workers");
@@ -125,10 +125,10 @@ void AddRoutes(const GroupView& group, const Metrics& m, std::vector<RouteView>*
   }
 }
 
-DraftView ToDraft(const ProcessLook& look, const Metrics& m) {
+DraftView ToDraft(const ProcessSnapshot& snapshot, const Metrics& m) {
   DraftView view;
-  view.admin = look.admin;
-  view.listen = Get(look.about, "listen");
+  view.admin = snapshot.admin;
+  view.listen = Get(snapshot.about, "listen");
   view.model = m.all().Label("specfabric_build_info", "model");
   view.sessions = m.Value("specfabric_draft_sessions");
   view.capacity = m.Value("specfabric_draft_session_capacity");
@@ -144,26 +144,27 @@ DraftView ToDraft(const ProcessLook& look, const Metrics& m) {
 
 // Calls `add` for each process that has answered as a `role`, and lists the others.
 template <typename Add>
-void Visit(const char* role, const std::vector<ProcessLook>& looks, ClusterView* view, Add add) {
-  for (const ProcessLook& look : looks) {
+void Visit(const char* role, const std::vector<ProcessSnapshot>& snapshots, ClusterView* view,
+           Add add) {
+  for (const ProcessSnapshot& snapshot : snapshots) {
     std::string why;
-    if (!look.metrics.ok()) {
-      why = base::Message(look.metrics.status());
-    } else if (const std::string found = look.metrics->Label("specfabric_build_info", "role");
+    if (!snapshot.metrics.ok()) {
+      why = base::Message(snapshot.metrics.status());
+    } else if (const std::string found = snapshot.metrics->Label("specfabric_build_info", "role");
                found != role) {
       why = found.empty() ? "not a process of SpecFabric" : absl::StrCat("is a ", found);
     } else {
-      add(look);
+      add(snapshot);
       continue;
     }
-    view->unreachable.push_back({role, look.admin, std::move(why)});
+    view->unreachable.push_back({role, snapshot.admin, std::move(why)});
   }
 }
 
 }  // namespace
 
-ClusterLook LookAt(const ClusterAddresses& addresses, base::Nanos timeout) {
-  ClusterLook look;
+ClusterSnapshot TakeSnapshot(const ClusterAddresses& addresses, base::Nanos timeout) {
+  ClusterSnapshot snapshot;
   std::vector<Page> pages;
   const auto ask = [&pages](const std::vector<std::string>& admins) {
     for (const std::string& admin : admins) {
@@ -175,42 +176,44 @@ ClusterLook LookAt(const ClusterAddresses& addresses, base::Nanos timeout) {
   ask(addresses.targets);
   ask(addresses.drafts);
   auto bodies = FetchPages(pages, timeout);
-  look.time = base::Now();
+  snapshot.time = base::Now();
   size_t next = 0;
-  const auto read = [&](const std::vector<std::string>& admins, std::vector<ProcessLook>* looks) {
+  const auto read = [&](const std::vector<std::string>& admins,
+                        std::vector<ProcessSnapshot>* snapshots) {
     for (const std::string& admin : admins) {
-      ProcessLook process;
+      ProcessSnapshot process;
       process.admin = admin;
       const auto& metrics = bodies[next++];
       const auto& about = bodies[next++];
       process.metrics =
           metrics.ok() ? Exposition::Parse(*metrics) : absl::StatusOr<Exposition>(metrics.status());
       if (about.ok()) process.about = ParseAbout(*about);
-      looks->push_back(std::move(process));
+      snapshots->push_back(std::move(process));
     }
   };
-  read(addresses.gateways, &look.gateways);
-  read(addresses.targets, &look.targets);
-  read(addresses.drafts, &look.drafts);
-  return look;
+  read(addresses.gateways, &snapshot.gateways);
+  read(addresses.targets, &snapshot.targets);
+  read(addresses.drafts, &snapshot.drafts);
+  return snapshot;
 }
 
-ClusterView MakeView(const ClusterLook* before, const ClusterLook& now) {
+ClusterView MakeView(const ClusterSnapshot* before, const ClusterSnapshot& now) {
   ClusterView view;
   const double seconds = before == nullptr ? 0 : base::ToSeconds(now.time - before->time);
-  const auto metrics = [&](const ProcessLook& look, std::vector<ProcessLook> ClusterLook::*kind) {
-    return Metrics(before == nullptr ? nullptr : &(before->*kind), look, seconds);
+  const auto metrics = [&](const ProcessSnapshot& snapshot,
+                           std::vector<ProcessSnapshot> ClusterSnapshot::*kind) {
+    return Metrics(before == nullptr ? nullptr : &(before->*kind), snapshot, seconds);
   };
-  Visit("gateway", now.gateways, &view, [&](const ProcessLook& look) {
-    view.gateways.push_back(ToGateway(look, metrics(look, &ClusterLook::gateways)));
+  Visit("gateway", now.gateways, &view, [&](const ProcessSnapshot& snapshot) {
+    view.gateways.push_back(ToGateway(snapshot, metrics(snapshot, &ClusterSnapshot::gateways)));
   });
-  Visit("target", now.targets, &view, [&](const ProcessLook& look) {
-    const Metrics m = metrics(look, &ClusterLook::targets);
-    view.groups.push_back(ToGroup(look, m));
+  Visit("target", now.targets, &view, [&](const ProcessSnapshot& snapshot) {
+    const Metrics m = metrics(snapshot, &ClusterSnapshot::targets);
+    view.groups.push_back(ToGroup(snapshot, m));
     AddRoutes(view.groups.back(), m, &view.routes);
   });
-  Visit("draft", now.drafts, &view, [&](const ProcessLook& look) {
-    view.drafts.push_back(ToDraft(look, metrics(look, &ClusterLook::drafts)));
+  Visit("draft", now.drafts, &view, [&](const ProcessSnapshot& snapshot) {
+    view.drafts.push_back(ToDraft(snapshot, metrics(snapshot, &ClusterSnapshot::drafts)));
   });
   return view;
 }

@@ -2,7 +2,7 @@
 #define SPECFABRIC_APP_STATUS_CLUSTER_VIEW_H_
 
 // What an operator wants to know of a cluster, from what its processes' admin pages say. Rates are
-// over the time between two looks.
+// over the time between two snapshots.
 
 #include <map>
 #include <optional>
@@ -20,34 +20,34 @@ struct ClusterAddresses {
   std::vector<std::string> gateways, targets, drafts;
 };
 
-// One look at one process.
-struct ProcessLook {
+// Metrics of one process at one time.
+struct ProcessSnapshot {
   std::string admin;  // its address
   absl::StatusOr<Exposition> metrics = absl::UnavailableError("not asked");
   std::map<std::string, std::string> about;  // /debug/status: strings by name
 };
 
-struct ClusterLook {
+struct ClusterSnapshot {
   base::Nanos time = 0;
-  std::vector<ProcessLook> gateways, targets, drafts;
+  std::vector<ProcessSnapshot> gateways, targets, drafts;
 };
 
 // Asks all processes at once, for `timeout` at most.
-ClusterLook LookAt(const ClusterAddresses& addresses, base::Nanos timeout);
+ClusterSnapshot TakeSnapshot(const ClusterAddresses& addresses, base::Nanos timeout);
 
-// Rates and means are missing where nothing happened, or there was no look before.
+// Rates and means are missing where nothing happened, or there was no snapshot before.
 struct GatewayView {
   std::string admin, listen;
   double in_flight = 0, targets_up = 0;
   std::optional<double> tokens_per_second, requests_per_second;
 };
 struct GroupView {
-  std::string admin, listen, model, coupling;
+  std::string admin, listen, model, verification;
   double running = 0, waiting = 0, drafts = 0;
   double kv_used = 0;  // share of the blocks
   std::optional<double> tokens_per_second;
   std::optional<double> accepted_per_round;  // guesses, of rounds of any kind
-  std::optional<double> acceptance;          // accepted guesses, of those verified
+  std::optional<double> acceptance;          // accepted draft tokens, of those verified
   std::map<std::string, double> span_ms;     // mean of each span of a round
 };
 struct DraftView {
@@ -78,7 +78,7 @@ struct ClusterView {
 };
 
 // `before` may be null; processes are told apart by their admin addresses.
-ClusterView MakeView(const ClusterLook* before, const ClusterLook& now);
+ClusterView MakeView(const ClusterSnapshot* before, const ClusterSnapshot& now);
 
 // For people: a table of each kind, without those that are empty; no line is longer than 80
 // columns.

@@ -34,7 +34,7 @@ class Names {
   explicit Names(const ClusterView& view) {
     for (const GatewayView& g : view.gateways) Add('g', "gateway", Or(g.listen, g.admin), {});
     for (const GroupView& g : view.groups) {
-      Add('t', "target", Or(g.listen, g.admin), {g.model, g.coupling});
+      Add('t', "target", Or(g.listen, g.admin), {g.model, g.verification});
     }
     for (const DraftView& d : view.drafts) Add('d', "draft", Or(d.listen, d.admin), {d.model});
     // Drafts that the targets use and nobody asked about.
@@ -182,7 +182,7 @@ std::string ToJson(const ClusterView& view) {
     json["groups"].push_back({{"admin", g.admin},
                               {"listen", g.listen},
                               {"model", g.model},
-                              {"coupling", g.coupling},
+                              {"verification", g.verification},
                               {"running", g.running},
                               {"waiting", g.waiting},
                               {"drafts", g.drafts},

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""How many guesses are accepted a round, over HTTP, on the demo models; prints Markdown.
+"""How many draft tokens are accepted a round, over HTTP, on the demo models; prints Markdown.
 
-First table: by coupling, temperature and tree, each with its standard error, until that is below
+First table: by verification method, temperature and tree, each with its standard error, until that
+is below
 one per cent (--max_waves ends it earlier). Beside chains stands what block verification (Sun et
 al., arXiv 2403.10444) accepts of the same draft, which is the most that a lossless verifier without
 memory of earlier rounds can: transformers plays its rounds from the same prompts, and each counts
 with the expectation over its coins. `traversal` on a chain is block verification and has to come to
 the same. The bound after it holds with memory too: the sum over depths of E_Q[min(1, P / Q)], P and
-Q the probabilities of the guesses down to there.
+Q the probabilities of the draft tokens down to there.
 
 Second table: by width of the tree and requests at once, as FlashSpec and SpecInfer check: what is
 accepted must not depend on the batch.
@@ -54,7 +55,9 @@ ENOUGH = 0.01  # standard error over mean
 
 @dataclass
 class Mean:
-    """Accepted guesses over rounds. Texts of different seeds are independent, the prompts given."""
+    """Accepted draft tokens over rounds. Texts of different seeds are independent, the prompts
+    given.
+    """
 
     accepted: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     rounds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -86,11 +89,14 @@ class Mean:
         return f"{self.value:.3f}" if once else f"{self.value:.3f} ± {self.error:.3f}"
 
 
-def flags_for(tree: str, couplings: Sequence[str]) -> list[str]:
-    weighing = [c for c in couplings if c != "coupled"]
+def flags_for(tree: str, verification_methods: Sequence[str]) -> list[str]:
+    draft_probs_methods = [c for c in verification_methods if c != "coupled"]
     flags = [f"--tree={tree}", "--max_draft_wait_ms=1000"]
-    if weighing and not tree.startswith("best"):
-        flags += [f"--request_couplings={','.join(weighing)}", f"--sampled_tree={tree}"]
+    if draft_probs_methods and not tree.startswith("best"):
+        flags += [
+            f"--request_verification={','.join(draft_probs_methods)}",
+            f"--sampled_tree={tree}",
+        ]
     return flags
 
 
@@ -137,14 +143,14 @@ def measure(
     return mean
 
 
-def law_of(logits: torch.Tensor, temperature: float) -> torch.Tensor:
+def distribution_of(logits: torch.Tensor, temperature: float) -> torch.Tensor:
     if temperature == 0:
         return torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).double()
     return (logits.double() / temperature).softmax(-1)
 
 
-def draw(law: torch.Tensor) -> int:
-    return int(torch.multinomial(law, 1))
+def draw(distribution: torch.Tensor) -> int:
+    return int(torch.multinomial(distribution, 1))
 
 
 class Reader:
@@ -156,7 +162,7 @@ class Reader:
         self.tokens: list[int] = []
         self.cache = DynamicCache()
 
-    def laws(self, text: list[int], count: int) -> torch.Tensor:
+    def distributions(self, text: list[int], count: int) -> torch.Tensor:
         """[count, vocabulary]: of the tokens after the last `count` prefixes of `text`."""
         common = 0
         while common < len(text) - count and text[: common + 1] == self.tokens[: common + 1]:
@@ -165,7 +171,7 @@ class Reader:
             self.cache.crop(common - len(self.tokens))  # negative: how many to remove
         logits = self.model(torch.tensor([text[common:]]), past_key_values=self.cache).logits
         self.tokens = list(text)
-        return law_of(logits[0, -count:], self.temperature)
+        return distribution_of(logits[0, -count:], self.temperature)
 
 
 @dataclass
@@ -181,31 +187,31 @@ class Rounds:
 def play(target: Reader, draft: Reader, prompt: list[int], tokens: int) -> Rounds:
     """Writes `tokens` tokens by rounds of a chain and block verification."""
     played = Rounds()
-    text = [*prompt, draw(target.laws(prompt, 1)[0])]
+    text = [*prompt, draw(target.distributions(prompt, 1)[0])]
     while (left := len(prompt) + tokens - len(text)) > 1:
         depth = min(CHAIN.count("1"), left - 1)
-        guesses: list[int] = []
+        draft_tokens: list[int] = []
         q = []
         for _ in range(depth):
-            q.append(draft.laws(text + guesses, 1)[0])
-            guesses.append(draw(q[-1]))
-        p = target.laws(text + guesses, depth + 1)
-        ratios = [float(p[i, x] / q[i][x]) for i, x in enumerate(guesses)]
+            q.append(draft.distributions(text + draft_tokens, 1)[0])
+            draft_tokens.append(draw(q[-1]))
+        p = target.distributions(text + draft_tokens, depth + 1)
+        ratios = [float(p[i, x] / q[i][x]) for i, x in enumerate(draft_tokens)]
         kept = list(itertools.accumulate(ratios, lambda pi, r: min(1.0, pi * r), initial=1.0))
         played.rounds += 1
         played.best += sum(kept[1:])
         played.bound += sum(min(1.0, ratio) for ratio in itertools.accumulate(ratios, operator.mul))
         # The longest prefix whose coin falls well; after it, what the target has in excess.
         coins = torch.rand(depth, dtype=torch.float64).tolist()
-        accepted, law = 0, torch.zeros(0)
+        accepted, distribution = 0, torch.zeros(0)
         for i in range(depth + 1):
             excess = (kept[i] * p[i] - q[i]).clamp(min=0) if i < depth else p[i]
             mass = float(excess.sum())
             if i == 0 or coins[i - 1] < (
                 kept[i] if i == depth else mass / max(mass + 1 - kept[i], 1e-300)
             ):
-                accepted, law = i, excess if mass > 0 else p[i]
-        text += [*guesses[:accepted], draw(law)]
+                accepted, distribution = i, excess if mass > 0 else p[i]
+        text += [*draft_tokens[:accepted], draw(distribution)]
     return played
 
 
@@ -226,21 +232,21 @@ def best_of(tree: str, temperature: float, args: argparse.Namespace) -> tuple[An
     return optimum(temperature, args.tokens, args.played) if tree == CHAIN else ("", "")
 
 
-def coupling_table(args: argparse.Namespace, folder: Path) -> None:
-    columns = ["tree", "temperature", *args.couplings, "block verification", "bound"]
+def verification_table(args: argparse.Namespace, folder: Path) -> None:
+    columns = ["tree", "temperature", *args.verification_methods, "block verification", "bound"]
     print("| " + " | ".join(columns) + " |")
     print("|---" * len(columns) + "|")
     for tree in args.trees:
-        flags = flags_for(tree, args.couplings)
+        flags = flags_for(tree, args.verification_methods)
         with start_cluster(folder / "up.log", drafts=1, extra=flags) as cluster:
             for temperature in TEMPERATURES:
                 row = [tree, f"{temperature:g}"]
-                for coupling in args.couplings:
+                for verification in args.verification_methods:
                     # At temperature 0 all of them are the same.
-                    served = coupling == "coupled" or (
+                    served = verification == "coupled" or (
                         temperature > 0 and not tree.startswith("best")
                     )
-                    body = {"temperature": temperature} | named(coupling)
+                    body = {"temperature": temperature} | named(verification)
                     row.append(
                         str(measure(cluster, body, args.tokens, args.batch, args.max_waves))
                         if served
@@ -250,8 +256,8 @@ def coupling_table(args: argparse.Namespace, folder: Path) -> None:
                 print("| " + " | ".join(row) + " |", flush=True)
 
 
-def named(coupling: str) -> dict[str, str]:
-    return {} if coupling == "coupled" else {"coupling": coupling}
+def named(verification: str) -> dict[str, str]:
+    return {} if verification == "coupled" else {"verification": verification}
 
 
 def width_table(args: argparse.Namespace, folder: Path) -> None:
@@ -272,21 +278,24 @@ def width_table(args: argparse.Namespace, folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument(
-        "--couplings", nargs="+", default=["coupled", "rejection", "traversal"], metavar="COUPLING"
+        "--verification_methods",
+        nargs="+",
+        default=["coupled", "rejection", "traversal"],
+        metavar="METHOD",
     )
     parser.add_argument("--trees", nargs="+", default=[*TREES, BEST], metavar="TREE")
     parser.add_argument("--tokens", type=int, default=200, help="of each text")
     parser.add_argument("--batch", type=int, default=8, help="requests at once, first table")
     parser.add_argument("--max_waves", type=int, default=40, help="texts of a prompt, at most")
     parser.add_argument("--played", type=int, default=2, help="the same, by block verification")
-    parser.add_argument("--tables", nargs="+", default=["coupling", "width"])
+    parser.add_argument("--tables", nargs="+", default=["verification", "width"])
     args = parser.parse_args()
     logging.disable_progress_bar()
     torch.manual_seed(1)
     torch.set_num_threads(1)  # the cluster needs the others
     with tempfile.TemporaryDirectory() as folder:
-        if "coupling" in args.tables:
-            coupling_table(args, Path(folder))
+        if "verification" in args.tables:
+            verification_table(args, Path(folder))
         if "width" in args.tables:
             width_table(args, Path(folder))
 

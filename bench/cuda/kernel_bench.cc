@@ -14,7 +14,7 @@
 DEFINE_int32(vocabulary, 128256, "logits of a row");
 DEFINE_int32(rows, 64, "rows of the arg-max, and that a draft draws from");
 DEFINE_int32(sequences, 32, "sequences that attend and are verified");
-DEFINE_int32(nodes, 8, "rows of a sequence: a chain of guesses");
+DEFINE_int32(nodes, 8, "rows of a sequence: a chain of draft tokens");
 DEFINE_int32(context, 4096, "tokens of a sequence");
 DEFINE_int32(heads, 32, "query heads");
 DEFINE_int32(kv_heads, 8, "KV heads");

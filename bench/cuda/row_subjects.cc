@@ -8,13 +8,13 @@
 #include "model/cuda/arg_max.h"
 #include "model/cuda/draft_rows.h"
 #include "model/cuda/tree_verify.h"
-#include "speculation/proposal.h"
+#include "sampling/draft_row.h"
 
 namespace specfabric::model::cuda {
 namespace {
 
-using speculation::Coupling;
 using speculation::SiblingDraw;
+using speculation::VerificationMethod;
 
 constexpr base::SamplingParams kSampling = {.temperature = 1.0f, .seed = 7};
 
@@ -40,11 +40,11 @@ LogitMatrix MatrixOf(const float* logits, const BenchShape& shape) {
 // own, with some noise on them.
 class Chains {
  public:
-  Chains(const BenchShape& shape, Coupling coupling, Arena* arena) {
+  Chains(const BenchShape& shape, VerificationMethod verification, Arena* arena) {
     const std::vector<float> logits = Logits(shape, shape.sequences * shape.nodes, 1);
     const int32_t drawn = shape.nodes - 1;
-    std::vector<uint16_t> weights(size_t(drawn) * shape.vocabulary);
-    std::vector<int32_t> begin = {0}, parents, weight_row;
+    std::vector<uint16_t> draft_probs(size_t(drawn) * shape.vocabulary);
+    std::vector<int32_t> begin = {0}, parents, draft_row;
     std::vector<base::TokenId> tokens;
     std::vector<double> totals;
     std::vector<TreeRound> rounds;
@@ -54,28 +54,28 @@ class Chains {
       totals.clear();
       for (int32_t node = 0; node < shape.nodes; ++node) {
         parents.push_back(node - 1);
-        weight_row.push_back(std::max(0, node - 1));
+        draft_row.push_back(std::max(0, node - 1));
         if (node == 0) tokens.push_back(0);
         if (node == drawn) break;
         const auto row =
-            absl::MakeSpan(weights).subspan(size_t(node) * shape.vocabulary, shape.vocabulary);
+            absl::MakeSpan(draft_probs).subspan(size_t(node) * shape.vocabulary, shape.vocabulary);
         std::vector<float> blurred(
             logits.begin() + (size_t(s) * shape.nodes + node) * shape.vocabulary,
             logits.begin() + (size_t(s) * shape.nodes + node + 1) * shape.vocabulary);
         for (float& logit : blurred) logit += normal(random);
-        speculation::MakeWeights(blurred, kSampling, 0, row);
-        tokens.push_back(speculation::DrawWithReplacement(
+        sampling::MakeDraftProbs(blurred, kSampling, 0, row);
+        tokens.push_back(sampling::DrawWithReplacement(
             row, 1, kSampling.seed,
-            {.purpose = base::Purpose::kDraft, .draw = static_cast<uint32_t>(s)})[0]);
-        totals.push_back(speculation::TotalWeight(row));
+            {.purpose = sampling::Purpose::kDraft, .draw = static_cast<uint32_t>(s)})[0]);
+        totals.push_back(sampling::TotalProb(row));
       }
       begin.push_back(static_cast<int32_t>(tokens.size()));
       rounds.push_back({.site = {.seed = kSampling.seed, .draw = static_cast<uint32_t>(s)},
-                        .coupling = coupling,
+                        .verification = verification,
                         .draw = SiblingDraw::kWithReplacement,
                         .sampling = kSampling,
                         .first_logit = s * shape.nodes,
-                        .weights = reinterpret_cast<const uint8_t*>(arena->New(weights)),
+                        .draft_probs = reinterpret_cast<const uint8_t*>(arena->New(draft_probs)),
                         .totals = arena->New(totals),
                         .entries = shape.vocabulary});
     }
@@ -84,7 +84,7 @@ class Chains {
                         .parents = arena->New(parents),
                         .tokens = arena->New(tokens)},
               .rounds = arena->New(rounds),
-              .weight_row = arena->New(weight_row),
+              .draft_row = arena->New(draft_row),
               .nodes = begin.back(),
               .logits = arena->New(logits),
               .stride = shape.vocabulary,
@@ -124,13 +124,14 @@ std::vector<Subject> ChoiceSubjects(const Device& device, const BenchShape& shap
 std::vector<Subject> VerificationSubjects(const Device& device, const BenchShape& shape) {
   const Stream stream = device.stream();
   std::vector<Subject> subjects;
-  for (const Coupling coupling : {Coupling::kRejection, Coupling::kTraversal}) {
+  for (const VerificationMethod verification :
+       {VerificationMethod::kRejection, VerificationMethod::kTraversal}) {
     const auto arena = std::make_shared<Arena>();
-    const RoundBatch batch = Chains(shape, coupling, arena.get()).batch();
+    const RoundBatch batch = Chains(shape, verification, arena.get()).batch();
     auto* const workspace = arena->New<uint64_t>(TreeVerifyBytes(batch) / sizeof(uint64_t) + 1);
     auto* const verified = arena->New<Walked>(shape.sequences);
     // All logits have to be read once.
-    subjects.push_back({std::string(speculation::Name(coupling)) + " of chains",
+    subjects.push_back({std::string(speculation::Name(verification)) + " of chains",
                         4.0 * batch.nodes * shape.vocabulary, [=] {
                           (void)arena;
                           Check(EnqueueTreeVerify(batch, workspace, verified, stream));
@@ -156,7 +157,7 @@ std::vector<Subject> DraftSubjects(const Device& device, const BenchShape& shape
          .row = reinterpret_cast<uint8_t*>(slots + size_t(row) * shape.vocabulary),
          .entries = shape.vocabulary,
          .siblings = 2,
-         .site = {.purpose = base::Purpose::kDraft, .position = static_cast<uint32_t>(row)}});
+         .site = {.purpose = sampling::Purpose::kDraft, .position = static_cast<uint32_t>(row)}});
   }
   const DrawBatch batch = {.rows = {.trees = {.sequences = shape.rows, .begin = arena->New(begin)},
                                     .rounds = arena->New(rounds),
@@ -167,7 +168,7 @@ std::vector<Subject> DraftSubjects(const Device& device, const BenchShape& shape
                            .draws = arena->New(draws)};
   auto* const workspace = arena->New<uint64_t>(DrawBytes(batch.rows) / sizeof(uint64_t) + 1);
   auto* const drawn = arena->New<DrawnRow>(shape.rows);
-  auto* const facts = arena->New<speculation::WeightRowFacts>(shape.rows);
+  auto* const facts = arena->New<sampling::DraftRowFacts>(shape.rows);
   const double elements = static_cast<double>(shape.rows) * shape.vocabulary;
   // Logits are read and rows written; rows are read.
   return {{"draft rows made and drawn from", 6 * elements,
@@ -175,10 +176,10 @@ std::vector<Subject> DraftSubjects(const Device& device, const BenchShape& shape
              (void)arena;
              Check(EnqueueDraws(batch, workspace, drawn, stream));
            }},
-          {"sent rows judged", 2 * elements, [=, rows = shape.rows] {
+          {"sent rows validated", 2 * elements, [=, rows = shape.rows] {
              (void)arena;
              const auto* const bytes = reinterpret_cast<const uint8_t*>(slots);
-             Check(EnqueueJudge(bytes, rows, layout, facts, stream));
+             Check(EnqueueValidate(bytes, rows, layout, facts, stream));
            }}};
 }
 

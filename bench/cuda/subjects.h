@@ -25,7 +25,7 @@ struct BenchShape {
   int32_t vocabulary = 0;
   int32_t rows = 0;       // of logits, that an arg-max reads and a draft draws from
   int32_t sequences = 0;  // that attend and are verified
-  int32_t nodes = 0;      // of each: a chain of guesses
+  int32_t nodes = 0;      // of each: a chain of draft tokens
   int32_t context = 0;    // tokens of each
   int32_t heads = 0, kv_heads = 0, head_dim = 0;
 };

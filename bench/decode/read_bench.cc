@@ -17,7 +17,7 @@
 #include "base/clock.h"
 #include "base/isa.h"
 #include "bench/plain_read.h"
-#include "model/aligned_buffer.h"
+#include "model/cpu/aligned_buffer.h"
 
 namespace specfabric::bench {
 namespace {

@@ -3,8 +3,8 @@
 
 All decode the same prompts greedily with the same target, draft and number of threads. First every
 system's settings are tried once each on the first prompts and only its best is kept, SpecFabric's
-by trees and whether the draft runs ahead, llama.cpp's by the most guesses a round, their least
-probability and the draft's threads, transformers' by the number of guesses. Then the best, and
+by trees and whether the draft runs ahead, llama.cpp's by the most draft tokens a round, their least
+probability and the draft's threads, transformers' by the number of draft tokens. Then the best, and
 plain decoding by SpecFabric and llama.cpp, go round after round over all prompts, each once a
 repetition, so that a machine that slows down slows all.
 
@@ -96,7 +96,7 @@ def decode_specfabric(args: argparse.Namespace, drafts: list[str], prompt: str) 
         "--temperature=0",
         "--ignore_eos",
         "--repeat=3",  # the first two warm up: layers try how to fetch their weights
-        "--lookup=off",  # the others look nothing up
+        "--ngram_lookup=off",  # the others look nothing up
         "--json",
         "--log_level=warning",
         *drafts,
@@ -123,13 +123,13 @@ def decode_llama_plain(bench: Path, target: Path, args: argparse.Namespace, _: s
 
 
 def decode_llama(
-    command: list[str], args: argparse.Namespace, guesses: list[str], prompt: str
+    command: list[str], args: argparse.Namespace, draft_options: list[str], prompt: str
 ) -> Answer:
     # Its log is written by a thread whose last lines are lost now and then.
     for _ in range(LLAMA_TRIES):
         done = subprocess.run(
             [*command, "-t", str(args.threads), "-n", str(args.tokens), "-p", prompt, "--no-escape"]
-            + ["--temp", "0", "--ignore-eos", "-c", "2048", "-ngl", "0", *guesses],
+            + ["--temp", "0", "--ignore-eos", "-c", "2048", "-ngl", "0", *draft_options],
             check=True,
             capture_output=True,
             text=True,
@@ -155,10 +155,10 @@ class Assisted:
         self.tokenizer = AutoTokenizer.from_pretrained(args.model)
 
     @torch.inference_mode()
-    def decode(self, guesses: int, prompt: str) -> Answer:
+    def decode(self, draft_tokens: int, prompt: str) -> Answer:
         torch.set_num_threads(self.args.threads)
         config = self.draft.generation_config
-        config.num_assistant_tokens = guesses
+        config.num_assistant_tokens = draft_tokens
         config.num_assistant_tokens_schedule = "constant"
         config.assistant_confidence_threshold = 0.0
         inputs = self.tokenizer(prompt, return_tensors="pt")
@@ -223,8 +223,10 @@ def settings_of(args: argparse.Namespace) -> dict[str, list[Setting]]:
     if not args.without_transformers:
         assisted = Assisted(args)
         found[ASSISTED] = [
-            Setting(ASSISTED, f"{guesses} guesses", partial(assisted.decode, guesses))
-            for guesses in args.draft_max
+            Setting(
+                ASSISTED, f"{draft_tokens} draft tokens", partial(assisted.decode, draft_tokens)
+            )
+            for draft_tokens in args.draft_max
         ]
     return found
 
@@ -260,7 +262,7 @@ def report(rates: dict[Setting, list[Rate]]) -> None:
             f"{max(speeds):8.1f}{f'{accepted:.2f}' if accepted else '':>9}"
             f"{medians[OURS] / medians[setting.system]:7.2f}  {setting.name}"
         )
-    print(f"ratio: the median of {OURS} over this row's; accepted: guesses a round")
+    print(f"ratio: the median of {OURS} over this row's; accepted: draft tokens a round")
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -1,4 +1,4 @@
-// What guessing ahead hits, by policy, and what a reply then takes of the draft's time: a draft
+// What drafting ahead hits, by policy, and what a reply then takes of the draft's time: a draft
 // model guesses along texts that the target wrote. Between two rounds it has all the time that its
 // budget needs, so that policies are compared by what they run, not by how quick the machine is.
 //
@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "draft/draft_engine.h"
-#include "model/communicator.h"
+#include "model/parallel/communicator.h"
 #include "nlohmann/json.hpp"
 
 DEFINE_string(model, "models/draft", "checkpoint folder of the draft");
@@ -60,9 +60,9 @@ class Follower {
       : engine_(
             options, std::move(model),
             [](const transport::Fence&) -> absl::StatusOr<transport::Lease> {
-              return absl::UnavailableError("no weights are asked for");
+              return absl::UnavailableError("no draft probabilities are asked for");
             },
-            [this](uint64_t, schemas::DraftReply reply, OutgoingWeights) {
+            [this](uint64_t, schemas::DraftReply reply, OutgoingDraftProbs) {
               answered_at_ = base::Now();
               reply_ = std::move(reply);
               replied_ = true;
@@ -162,7 +162,7 @@ absl::Status Main() {
   auto growth = speculation::GrowthPolicy::Parse(FLAGS_tree);
   if (!growth.ok()) return growth.status();
   std::printf("%-11s %7s %9s %9s %8s %9s   %s\n", "policy", "rounds", "accepted", "hit rate",
-              "ready", "median us", "hit rate by guesses accepted");
+              "ready", "median us", "hit rate by draft tokens accepted");
   for (const char* name : {"off", "uniform", "geometric", "likeliest"}) {
     const auto communicators = model::MakeThreadCommunicators(1);
     model::RankOptions rank = {.kv_blocks = kBlocks};

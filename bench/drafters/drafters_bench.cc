@@ -1,4 +1,4 @@
-// What choosing among drafters is worth where the best one changes: the policies of
+// What choosing among drafters gains where the best one changes: the policies of
 // speculation/drafter_choice.h on a workload of two halves, code and then prose.
 //
 //   drafters_bench [ROUNDS]      of each half of the synthetic one; from the repository's root
@@ -8,7 +8,8 @@
 //              chance that depends on the half
 //   recorded   real text, the repository's own: one half of its Python sources, then one of its
 //              documents, as words; two drafters that know the other half of either and look up
-//              what comes (speculation/lookup.h), and a third that knows the text so far alone
+//              what comes (speculation/ngram_lookup.h), and a third that knows the text so far
+//              alone
 //
 // A round yields 1 + levels tokens and takes a step and the chosen drafter's reply, or the slowest
 // reply where all are asked. Printed is each policy's tokens a second on each half, as a part of
@@ -28,8 +29,8 @@
 #include <vector>
 
 #include "speculation/drafter_choice.h"
-#include "speculation/lookup.h"
 #include "speculation/merge.h"
+#include "speculation/ngram_lookup.h"
 
 namespace specfabric::bench {
 namespace {
@@ -37,7 +38,7 @@ namespace {
 using base::TokenId;
 using speculation::ChoicePolicy;
 using speculation::DrafterChoice;
-using speculation::Lookup;
+using speculation::NgramLookup;
 
 constexpr double kStep = 20e-3, kReply = 2e-3;  // s
 constexpr int kMostLevels = 8;                  // that a reward counts, as in target/drafter_set.cc
@@ -132,8 +133,8 @@ class Recorded final : public Workload {
   }
   int drafters() const override { return 3; }
   void Restart() override {
-    lookups_.assign(3, Lookup({.candidates = 8}));
-    for (int half = 0; half < 2; ++half) lookups_[half].Append(known_[half]);
+    ngram_lookups_.assign(3, NgramLookup({.candidates = 8}));
+    for (int half = 0; half < 2; ++half) ngram_lookups_[half].Append(known_[half]);
     at_ = 0;
     Advance(8);
   }
@@ -141,21 +142,21 @@ class Recorded final : public Workload {
   std::vector<int> Levels() override {
     std::vector<int> levels;
     const auto rest = absl::MakeConstSpan(text_).subspan(at_);
-    for (size_t d = 0; d < lookups_.size(); ++d) {
-      levels.push_back(speculation::AgreesWith(lookups_[d].Guess(16, 8), rest).levels);
+    for (size_t d = 0; d < ngram_lookups_.size(); ++d) {
+      levels.push_back(speculation::AgreesWith(ngram_lookups_[d].Propose(16, 8), rest).levels);
     }
     return levels;
   }
   void Advance(int tokens) override {
     for (; tokens > 0 && at_ < text_.size(); --tokens, ++at_) {
-      for (Lookup& lookup : lookups_) lookup.Append(text_[at_]);
+      for (NgramLookup& ngram_lookup : ngram_lookups_) ngram_lookup.Append(text_[at_]);
     }
   }
 
  private:
   std::vector<TokenId> known_[2], text_;
   size_t ends_[2] = {}, at_ = 0;
-  std::vector<Lookup> lookups_;
+  std::vector<NgramLookup> ngram_lookups_;
 };
 
 double Reward(int levels) {

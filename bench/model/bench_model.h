@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "model/batch.h"
-#include "model/config.h"
+#include "model/checkpoint/config.h"
 
 namespace specfabric::model {
 

@@ -31,7 +31,8 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "model/rank_model.h"
-#include "speculation/sampling.h"
+#include "sampling/gumbel.h"
+#include "sampling/sampling.h"
 
 DEFINE_string(model, "models/bench", "checkpoint folder");
 DEFINE_string(device, "cpu", "cpu or cuda");
@@ -216,16 +217,16 @@ class Texts {
     if (times != nullptr) times->push_back(static_cast<double>(base::Now() - begin) / 1e6);
     if (absl::Status fetched = FetchRows(&*logits); !fetched.ok()) return fetched;
     std::vector<Outcome> outcomes(watched.size());
-    std::vector<speculation::ScoredToken> best;
+    std::vector<sampling::ScoredToken> best;
     noise_.resize(logits->width);
     for (size_t i = 0; i < watched.size(); ++i) {
       const absl::Span<const float> row = logits->row(watched[i].row);
       outcomes[i].hash = base::Fnv1a(
           std::string_view(reinterpret_cast<const char*>(row.data()), row.size() * sizeof(float)));
-      speculation::GumbelNoise(watched[i].sequence, watched[i].position, logits->first,
-                               absl::MakeSpan(noise_));
-      best.push_back(speculation::PerturbedArgMax(row, noise_, 0.0f, logits->first));
-      best.push_back(speculation::PerturbedArgMax(row, noise_, kTemperature, logits->first));
+      sampling::GumbelNoise(watched[i].sequence, watched[i].position, logits->first,
+                            absl::MakeSpan(noise_));
+      best.push_back(sampling::PerturbedArgMax(row, noise_, 0.0f, logits->first));
+      best.push_back(sampling::PerturbedArgMax(row, noise_, kTemperature, logits->first));
     }
     ranks.AllReduceBest(absl::MakeSpan(best));
     for (size_t i = 0; i < watched.size(); ++i) {

@@ -31,7 +31,7 @@ link::LinkOptions LinkAs(schemas::Role role) {
   options.hello.model = "modelled";
   options.hello.vocabulary = scheduler::ModelledText::kVocabulary;
   options.hello.context = 1 << 20;
-  options.hello.couplings = 1;
+  options.hello.verification_methods = 1;
   options.hello.capacity = 1024;
   return options;
 }
@@ -75,8 +75,8 @@ bool DraftPeer::TakeInput(bool wait) {
       want.committed = request->base_length + static_cast<int32_t>(request->append_tokens.size());
       want.max_nodes = request->max_nodes;
       want.max_depth = request->max_depth;
-      want.row_price = request->row_price;
-      want.second_price = request->second_price;
+      want.cost_per_row = request->cost_per_row;
+      want.cost_per_second = request->cost_per_second;
       draft_.Ask(want, request->target_incarnation);
       asked_[want.id] = {peer, std::move(*request)};
     } else if (auto* end = std::get_if<schemas::EndSession>(&message)) {
@@ -104,7 +104,7 @@ void DraftPeer::Send(scheduler::ModelledDraft::Reply grown) {
   reply.sequence = asked.request.sequence;
   reply.round = asked.request.round;
   reply.request_id = asked.request.request_id;
-  reply.sampling_tag = schemas::SamplingTag(asked.request.coupling, asked.request.sampling);
+  reply.sampling_tag = schemas::SamplingTag(asked.request.verification, asked.request.sampling);
   reply.free_sessions = options_.draft_sessions - draft_.sessions();
   reply.parents.assign(tree.parents.begin() + 1, tree.parents.end());
   reply.tokens.assign(tree.tokens.begin() + 1, tree.tokens.end());

@@ -21,7 +21,7 @@
 #include "link/link.h"
 #include "metrics/registry.h"
 #include "metrics/target_metrics.h"
-#include "scheduler/simulator.h"
+#include "scheduler/simulation/simulator.h"
 #include "target/target_engine.h"
 
 namespace specfabric::bench {

@@ -35,7 +35,7 @@ DEFINE_int32(sequences, 6, "sequences at each target, all the time");
 DEFINE_double(step_ms, 60, "of a target's step");
 DEFINE_double(draft_pass_ms, 2, "of a draft's pass, a level of all its trees");
 DEFINE_string(tree, "1,1,1,1", "shape of the trees");
-DEFINE_double(acceptance, .7, "mean chance of a first guess");
+DEFINE_double(acceptance, .7, "mean chance of a first draft token");
 DEFINE_string(router, "affinity", "affinity, round_robin, least_loaded or latency");
 DEFINE_double(warm_up_seconds, 4, "before anything is counted");
 DEFINE_double(seconds, 6, "that are counted");

@@ -49,7 +49,7 @@ struct Case {
   int sequences = 1;
   Nanos step = 0, row = 0;  // a step takes the first, and the second for each row
   Nanos draft = 0;          // a tree takes
-  int guesses = 3;
+  int draft_tokens = 3;
 };
 
 void SleepUntil(Nanos time) {
@@ -65,7 +65,7 @@ link::LinkOptions LinkAs(schemas::Role role) {
   options.hello.model = "modelled";
   options.hello.vocabulary = kVocabulary;
   options.hello.context = 1 << 20;
-  options.hello.couplings = 1;
+  options.hello.verification_methods = 1;
   options.hello.capacity = 1024;
   return options;
 }
@@ -128,11 +128,11 @@ class Draft {
     reply.sequence = request.sequence;
     reply.round = request.round;
     reply.request_id = request.request_id;
-    reply.sampling_tag = schemas::SamplingTag(request.coupling, request.sampling);
+    reply.sampling_tag = schemas::SamplingTag(request.verification, request.sampling);
     reply.free_sessions = 1024;
     reply.draft_time = took;
     const auto length = request.base_length + static_cast<int32_t>(request.append_tokens.size());
-    for (int i = 0; i < std::min(case_.guesses, request.max_nodes); ++i) {
+    for (int i = 0; i < std::min(case_.draft_tokens, request.max_nodes); ++i) {
       reply.parents.push_back(i);
       reply.tokens.push_back(TokenAt(length + i));
       reply.scores.push_back(-0.01f);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Guessing ahead of the outcome against drafting just in time, and against no drafts.
+"""Drafting ahead of the outcome against drafting just in time, and against no drafts.
 
-Clusters of the same weights stay up side by side: drafts that guess ahead by each of --policies,
+Clusters of the same weights stay up side by side: drafts that draft ahead by each of --policies,
 drafts that only guess while the target waits, and none. At every concurrency all answer the same
 requests, one cluster after the other, in an order that rotates from repetition to repetition.
 Printed are medians: tokens a second, the share of trees whose next root had been run, the draft's

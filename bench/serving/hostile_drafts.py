@@ -2,7 +2,8 @@
 """What a draft that answers nonsense costs, against no draft at all.
 
 For each of hostile_draft.cc's --ways one cluster whose only draft is that, beside one without any;
-both with the lookup in the text as --lookup says. After a warm-up, which is the time in which the
+both with the n-gram lookup in the text as --ngram_lookup says. After a warm-up, which is the time
+in which the
 target finds out, both answer the same requests in turn. Many short runs: where the machine's speed
 drifts, the two runs of a pair see the same machine, and the median of their ratios shows the cost.
 
@@ -57,7 +58,7 @@ def both(way: str, arguments: argparse.Namespace) -> Iterator[list[Server]]:
         f"--threads={arguments.threads}",
         f"--dtype={arguments.dtype}",
         "--speculation=goodput",
-        f"--lookup={arguments.lookup}",
+        f"--ngram_lookup={arguments.ngram_lookup}",
         "--log_level=error",
     ]
     with contextlib.ExitStack() as stack:
@@ -96,7 +97,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, default=ROOT / "models" / "bench")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--threads", type=count, default=1)
-    parser.add_argument("--lookup", choices=["on", "off"], default="off")
+    parser.add_argument("--ngram_lookup", choices=["on", "off"], default="off")
     parser.add_argument("--ways", nargs="+", default=WAYS)
     parser.add_argument("--concurrency", type=count, nargs="+", default=[1, 4])
     parser.add_argument("--waves", type=count, default=1, help="requests over --concurrency")

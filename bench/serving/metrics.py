@@ -141,7 +141,7 @@ def table(summary: Summary) -> str:
         ("Peak concurrent requests:", f"{summary.peak_concurrent}"),
     ]
     if summary.accepted_per_round is not None:
-        rows.append(("Guesses accepted per round:", f"{summary.accepted_per_round:.2f}"))
+        rows.append(("Draft tokens accepted per round:", f"{summary.accepted_per_round:.2f}"))
     lines = [" Serving Benchmark Result ".center(50, "=")]
     lines += [f"{name:<40}{value:<10}".rstrip() for name, value in rows]
     for heading, name, values in (

@@ -15,19 +15,20 @@
 
 #include "base/isa.h"
 #include "bench/plain_read.h"
-#include "schemas/draft_weights.h"
-#include "speculation/proposal.h"
-#include "speculation/randomness.h"
-#include "speculation/sampling.h"
+#include "sampling/draft_row.h"
+#include "sampling/gumbel.h"
+#include "sampling/sampling.h"
+#include "speculation/draft_probs.h"
 #include "speculation/tree.h"
-#include "target/tree_verifier.h"
+#include "verification/cpu/tree_verifier.h"
+#include "verification/randomness.h"
 
 namespace specfabric::target {
 namespace {
 
-using speculation::Coupling;
 using speculation::SiblingDraw;
 using speculation::TokenTree;
+using speculation::VerificationMethod;
 
 constexpr int kSequences = 8;
 constexpr int kNodes = 64;
@@ -35,7 +36,7 @@ constexpr int kVocabulary = 128'256;
 constexpr uint32_t kPosition = 100;
 constexpr double kRowBytes = 4.0 * kVocabulary;
 // Where a draft's logits differ from the target's by normal noise of this deviation, the total
-// variation of the two laws is about one half.
+// variation of the two distributions is about one half.
 constexpr float kDisagreement = 1.4f;
 
 // --- What is verified ---------------------------------------------------------------------------
@@ -45,7 +46,7 @@ struct Reply {
   TokenTree tree = TokenTree::Root(0);
   std::vector<int32_t> row_of = {0};
   std::vector<uint64_t> slot = {};
-  schemas::DraftWeights weights = {};
+  speculation::DraftProbs draft_probs = {};
 };
 
 struct Sequence {
@@ -74,13 +75,13 @@ std::vector<float> MakeLogits() {
 }
 
 void FillSlot(const std::vector<std::vector<uint16_t>>& rows, Reply* reply) {
-  const schemas::DraftWeightsShape shape{
+  const speculation::DraftProbsShape shape{
       .rows = static_cast<int32_t>(rows.size()), .vocabulary = kVocabulary, .entries = kVocabulary};
   reply->slot.resize((shape.bytes() + 7) / 8);
   uint8_t* const slot = reinterpret_cast<uint8_t*>(reply->slot.data());
-  schemas::DraftWeightsWriter writer(shape, slot);
+  speculation::DraftProbsWriter writer(shape, slot);
   for (int32_t row = 0; row < shape.rows; ++row) writer.Write(row, rows[row]);
-  reply->weights = schemas::DraftWeights::Open(shape, {slot, shape.bytes()}).value();
+  reply->draft_probs = speculation::DraftProbs::Open(shape, {slot, shape.bytes()}).value();
 }
 
 // Four children of the root, two of every other node, breadth first.
@@ -88,25 +89,24 @@ void DraftTrees(std::mt19937* random, Sequence* sequence) {
   std::normal_distribution<float> normal(0.0f, kDisagreement);
   std::vector<std::vector<uint16_t>> rows;
   std::vector<float> logits(kVocabulary), noise(kVocabulary);
-  std::vector<uint16_t> weights(kVocabulary);
+  std::vector<uint16_t> draft_probs(kVocabulary);
   for (int node = 0; sequence->drawn.tree.size() < kNodes; ++node) {
     const int room = kNodes - sequence->drawn.tree.size();
     const int width = std::min(node == 0 ? 4 : 2, room);
     const absl::Span<const float> target = sequence->Row(node);
     for (int x = 0; x < kVocabulary; ++x) logits[x] = target[x] + normal(*random);
-    speculation::MakeWeights(logits, {}, 0, absl::MakeSpan(weights));
-    const base::DrawSite site{.purpose = base::Purpose::kDraft,
-                              .node = static_cast<uint32_t>(node)};
-    for (base::TokenId token : speculation::DrawWithoutReplacement(weights, width, 1, site)) {
+    sampling::MakeDraftProbs(logits, {}, 0, absl::MakeSpan(draft_probs));
+    const sampling::DrawSite site{.purpose = sampling::Purpose::kDraft,
+                                  .node = static_cast<uint32_t>(node)};
+    for (base::TokenId token : sampling::DrawWithoutReplacement(draft_probs, width, 1, site)) {
       sequence->drawn.tree.Add(node, token, 0.0f);
       sequence->drawn.row_of.push_back(static_cast<int32_t>(rows.size()));
     }
-    rows.push_back(weights);
+    rows.push_back(draft_probs);
 
     const int depth = speculation::Depths(sequence->shared_noise.tree)[node];
-    speculation::GumbelNoise(1, kPosition + depth, 0, absl::MakeSpan(noise));
-    for (const speculation::ScoredToken& best :
-         speculation::PerturbedTopK(logits, noise, 1.0f, width)) {
+    sampling::GumbelNoise(1, kPosition + depth, 0, absl::MakeSpan(noise));
+    for (const sampling::ScoredToken& best : sampling::PerturbedTopK(logits, noise, 1.0f, width)) {
       sequence->shared_noise.tree.Add(node, best.token, 0.0f);
     }
   }
@@ -117,8 +117,7 @@ void DraftTrees(std::mt19937* random, Sequence* sequence) {
 void DraftCertainChain(Sequence* sequence) {
   const std::vector<uint16_t> uniform(kVocabulary, 0x3F80);
   for (int node = 0; node + 1 < kNodes; ++node) {
-    const speculation::ScoredToken best =
-        speculation::PerturbedArgMax(sequence->Row(node), {}, 0.0f, 0);
+    const sampling::ScoredToken best = sampling::PerturbedArgMax(sequence->Row(node), {}, 0.0f, 0);
     sequence->certain.tree.Add(node, best.token, 0.0f);
     sequence->certain.row_of.push_back(node);
   }
@@ -148,27 +147,27 @@ volatile int64_t sink = 0;
 int Greedy(const std::vector<Sequence>& sequences) {
   for (const Sequence& sequence : sequences) {
     for (int node = 0; node < kNodes; ++node) {
-      sink = sink + speculation::PerturbedArgMax(sequence.Row(node), {}, 0.0f, 0).token;
+      sink = sink + sampling::PerturbedArgMax(sequence.Row(node), {}, 0.0f, 0).token;
     }
   }
   return kSequences * kNodes;
 }
 
-int Weighed(const std::vector<Sequence>& sequences, Reply Sequence::*which, Coupling coupling,
-            uint32_t turn, TreeVerifier* verifier) {
+int Verified(const std::vector<Sequence>& sequences, Reply Sequence::*which,
+             VerificationMethod verification, uint32_t turn, verification::TreeVerifier* verifier) {
   int rows = 0;
   for (const Sequence& sequence : sequences) {
     const Reply& reply = sequence.*which;
-    const TreeToVerify task{.tree = &reply.tree,
-                            .coupling = coupling,
-                            .draw = SiblingDraw::kWithoutReplacement,
-                            .weights = &reply.weights,
-                            .weight_row = reply.row_of};
+    const verification::TreeToVerify task{.tree = &reply.tree,
+                                          .verification = verification,
+                                          .draw = SiblingDraw::kWithoutReplacement,
+                                          .draft_probs = &reply.draft_probs,
+                                          .draft_row = reply.row_of};
     const auto row = [&](int node) {
       ++rows;
       return sequence.Row(node);
     };
-    const speculation::PhiloxRandomness random(1, kPosition, turn, reply.tree);
+    const verification::PhiloxRandomness random(1, kPosition, turn, reply.tree);
     sink = sink + verifier->Verify(task, row, random).tokens.back();
   }
   return rows;
@@ -184,11 +183,11 @@ int CoupledEverywhere(const std::vector<Sequence>& sequences) {
     for (int node = 0; node < kNodes; ++node) {
       if (depths[node] == made) {
         if (static_cast<int>(noise.size()) == made) noise.emplace_back(kVocabulary);
-        speculation::GumbelNoise(1, kPosition + made, 0, absl::MakeSpan(noise[made]));
+        sampling::GumbelNoise(1, kPosition + made, 0, absl::MakeSpan(noise[made]));
         ++made;
       }
       chosen.push_back(
-          speculation::PerturbedArgMax(sequences[i].Row(node), noise[depths[node]], 1.0f, 0).token);
+          sampling::PerturbedArgMax(sequences[i].Row(node), noise[depths[node]], 1.0f, 0).token);
     }
     sink = sink + speculation::WalkCoupled(tree, chosen).tokens.back();
   }
@@ -202,9 +201,9 @@ int CoupledAlongThePath(const std::vector<Sequence>& sequences) {
     const TokenTree& tree = sequence.shared_noise.tree;
     uint32_t position = kPosition;
     for (int node = 0; node >= 0; ++position, ++rows) {
-      speculation::GumbelNoise(1, position, 0, absl::MakeSpan(noise));
+      sampling::GumbelNoise(1, position, 0, absl::MakeSpan(noise));
       const base::TokenId token =
-          speculation::PerturbedArgMax(sequence.Row(node), noise, 1.0f, 0).token;
+          sampling::PerturbedArgMax(sequence.Row(node), noise, 1.0f, 0).token;
       sink = sink + token;
       node = speculation::ChildWith(tree, node, token);
     }
@@ -243,7 +242,7 @@ void Measure(uint32_t turn, double plain, Measured* measured) {
   measured->ratio.push_back(plain > 0 ? speed / plain : 1);
 }
 
-// What a target does to every reply before it verifies: gigabytes of weights a second.
+// What a target does to every reply before it verifies: gigabytes of draft_probs a second.
 void PrintChecking(const std::vector<Sequence>& sequences, int repetitions) {
   std::vector<double> milliseconds;
   double bytes = 0;
@@ -251,32 +250,36 @@ void PrintChecking(const std::vector<Sequence>& sequences, int repetitions) {
     const double begin = CpuSeconds();
     bytes = 0;
     for (const Sequence& sequence : sequences) {
-      const schemas::DraftWeightsShape& shape = sequence.drawn.weights.shape();
+      const speculation::DraftProbsShape& shape = sequence.drawn.draft_probs.shape();
       const uint8_t* const slot = reinterpret_cast<const uint8_t*>(sequence.drawn.slot.data());
-      const bool sound = schemas::DraftWeights::Open(shape, {slot, shape.bytes()}).ok();
+      const bool sound = speculation::DraftProbs::Open(shape, {slot, shape.bytes()}).ok();
       sink = sink + static_cast<int64_t>(sound);
       bytes += static_cast<double>(shape.bytes());
     }
     milliseconds.push_back((CpuSeconds() - begin) * 1e3);
   }
-  std::printf("\nchecking and adding up the drafts' %.0f rows of weights: %.2f ms, %.1f GB/s\n",
-              bytes / (2.0 * kVocabulary), Median(milliseconds),
-              bytes / Median(milliseconds) / 1e6);
+  std::printf(
+      "\nchecking and adding up the drafts' %.0f rows of draft probabilities: %.2f ms, %.1f GB/s\n",
+      bytes / (2.0 * kVocabulary), Median(milliseconds), bytes / Median(milliseconds) / 1e6);
 }
 
-std::vector<Measured> Ways(const std::vector<Sequence>& sequences, TreeVerifier* verifier) {
-  const auto weighed = [&sequences, verifier](Reply Sequence::*which, Coupling coupling) {
-    return [&sequences, verifier, which, coupling](uint32_t turn) {
-      return Weighed(sequences, which, coupling, turn, verifier);
+std::vector<Measured> Ways(const std::vector<Sequence>& sequences,
+                           verification::TreeVerifier* verifier) {
+  const auto verified = [&sequences, verifier](Reply Sequence::*which,
+                                               VerificationMethod verification) {
+    return [&sequences, verifier, which, verification](uint32_t turn) {
+      return Verified(sequences, which, verification, turn, verifier);
     };
   };
   return {
       {"greedy, all rows", [&](uint32_t) { return Greedy(sequences); }},
-      {"rejection, tree", weighed(&Sequence::drawn, Coupling::kRejection)},
-      {"rejection, chain accepted whole", weighed(&Sequence::certain, Coupling::kRejection)},
-      {"traversal, tree", weighed(&Sequence::drawn, Coupling::kTraversal)},
-      {"traversal, chain accepted whole", weighed(&Sequence::certain, Coupling::kTraversal)},
-      {"typical, tree", weighed(&Sequence::drawn, Coupling::kTypical)},
+      {"rejection, tree", verified(&Sequence::drawn, VerificationMethod::kRejection)},
+      {"rejection, chain accepted whole",
+       verified(&Sequence::certain, VerificationMethod::kRejection)},
+      {"traversal, tree", verified(&Sequence::drawn, VerificationMethod::kTraversal)},
+      {"traversal, chain accepted whole",
+       verified(&Sequence::certain, VerificationMethod::kTraversal)},
+      {"typical, tree", verified(&Sequence::drawn, VerificationMethod::kTypical)},
       {"coupled T=1, all rows", [&](uint32_t) { return CoupledEverywhere(sequences); }},
       {"coupled T=1, along the path", [&](uint32_t) { return CoupledAlongThePath(sequences); }}};
 }
@@ -284,7 +287,7 @@ std::vector<Measured> Ways(const std::vector<Sequence>& sequences, TreeVerifier*
 void Run(int repetitions) {
   const std::vector<float> logits = MakeLogits();
   const std::vector<Sequence> sequences = MakeSequences(logits);
-  TreeVerifier verifier(kVocabulary);
+  verification::TreeVerifier verifier(kVocabulary);
 
   // The plain read takes whichever instructions are fastest here, turn by turn.
   std::vector<Measured> reads;

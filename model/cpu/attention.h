@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "model/aligned_buffer.h"
 #include "model/attention.h"
+#include "model/cpu/aligned_buffer.h"
 #include "model/cpu/kernels.h"
-#include "model/thread_pool.h"
+#include "model/cpu/thread_pool.h"
 
 namespace specfabric::model::cpu {
 

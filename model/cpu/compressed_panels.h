@@ -17,16 +17,16 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "model/aligned_buffer.h"
+#include "model/cpu/aligned_buffer.h"
 #include "model/cpu/kernels.h"
-#include "model/thread_pool.h"
+#include "model/cpu/thread_pool.h"
 
 namespace specfabric::model::cpu {
 
 class CompressedPanels {
  public:
   // raw: `panels` panels of [parts][steps][32][2] bfloat16, one behind the other. Nothing if so
-  // many steps would have to be kept as they are that it is not worth it. ResourceExhausted if the
+  // many steps would have to be kept as they are that it does not pay. ResourceExhausted if the
   // machine has no memory.
   static absl::StatusOr<std::optional<CompressedPanels>> Compress(const uint16_t* raw, int panels,
                                                                   int parts, int steps,

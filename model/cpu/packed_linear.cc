@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "model/bfloat16.h"
+#include "model/checkpoint/float16.h"
 
 namespace specfabric::model::cpu {
 

@@ -13,14 +13,14 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "model/aligned_buffer.h"
-#include "model/config.h"
+#include "model/checkpoint/config.h"
+#include "model/cpu/aligned_buffer.h"
 #include "model/cpu/compressed_panels.h"
 #include "model/cpu/fetch_trial.h"
 #include "model/cpu/kernels.h"
 #include "model/cpu/packed_inputs.h"
+#include "model/cpu/thread_pool.h"
 #include "model/linear.h"
-#include "model/thread_pool.h"
 
 namespace specfabric::model::cpu {
 

@@ -1,10 +1,10 @@
 #include <algorithm>
 
-#include "base/gumbel.h"
-#include "base/philox.h"
 #include "model/cuda/arg_max.h"
 #include "model/cuda/launch.h"
 #include "model/cuda/reduce.h"
+#include "sampling/gumbel.h"
+#include "sampling/philox.h"
 
 namespace specfabric::model::cuda {
 namespace {
@@ -44,8 +44,8 @@ __global__ void ArgMax(LogitMatrix logits, bool aligned, const RowChoice* how,
   const RowChoice choice = how[blockIdx.y];
   const PackedChoice least = filters == nullptr ? 0 : filters[blockIdx.y].least;
   const Logit* const values = static_cast<const Logit*>(logits.logits) + choice.row * logits.stride;
-  const base::PhiloxBlock origin =
-      base::PhiloxCounter({.purpose = base::Purpose::kGumbel, .position = choice.position}, 0);
+  const sampling::PhiloxBlock origin = sampling::PhiloxCounter(
+      {.purpose = sampling::Purpose::kGumbel, .position = choice.position}, 0);
   const uint32_t begin = static_cast<uint32_t>(logits.first) / kIds;
   const uint32_t end = static_cast<uint32_t>(logits.first + logits.size + kIds - 1) / kIds;
   const uint32_t step = gridDim.x * blockDim.x;
@@ -61,9 +61,9 @@ __global__ void ArgMax(LogitMatrix logits, bool aligned, const RowChoice* how,
         if (at + i >= 0 && at + i < logits.size) four.value[i] = Load(values, at + i);
       }
     }
-    base::PhiloxBlock words = {};
+    sampling::PhiloxBlock words = {};
     if (choice.temperature != 0) {
-      words = base::Philox4x32(choice.seed, {block, origin[1], origin[2], origin[3]});
+      words = sampling::Philox4x32(choice.seed, {block, origin[1], origin[2], origin[3]});
     }
     for (int i = 0; i < kIds; ++i) {
       if (at + i < 0 || at + i >= logits.size) continue;
@@ -71,9 +71,9 @@ __global__ void ArgMax(LogitMatrix logits, bool aligned, const RowChoice* how,
       const float score =
           choice.temperature == 0
               ? four.value[i]
-              : fmaf(choice.temperature, base::GumbelFromWord(words[i]), four.value[i]);
+              : fmaf(choice.temperature, sampling::GumbelFromWord(words[i]), four.value[i]);
       const bool finite = base::IsFinite(four.value[i]);
-      best = max(best, Pack(finite ? score : speculation::kNotFinite, logits.first + at + i));
+      best = max(best, Pack(finite ? score : sampling::kNotFinite, logits.first + at + i));
     }
   }
   best = WarpMax(best);

@@ -3,9 +3,9 @@
 
 // The coupled choice of a token on the device (verification.md section 1): the arg-max of
 // logit(x) + T g(seed, position, x) over a shard of the vocabulary, or over what filters keep of a
-// whole row, with the noise of base/gumbel.h made where it is used, so that the logits are read
-// once and nothing else is. The same bits as speculation::PerturbedArgMax on a CPU, and the token
-// of speculation::SampleRow.
+// whole row, with the noise of sampling/gumbel.h made where it is used, so that the logits are read
+// once and nothing else is. The same bits as sampling::PerturbedArgMax on a CPU, and the token
+// of sampling::SampleRow.
 
 #include <bit>
 #include <cstdint>
@@ -14,10 +14,10 @@
 #include "base/finite.h"
 #include "base/isa.h"
 #include "base/types.h"
-#include "model/config.h"
+#include "model/checkpoint/config.h"
 #include "model/cuda/stream.h"
 #include "model/device_logits.h"
-#include "speculation/sampling.h"
+#include "sampling/sampling.h"
 
 namespace specfabric::model::cuda {
 
@@ -43,7 +43,7 @@ SPECFABRIC_HOST_DEVICE inline PackedChoice Pack(float score, base::TokenId id) {
 // As any token of a row competes by its plain logit: what is not finite wins, and shows by its
 // score.
 SPECFABRIC_HOST_DEVICE inline PackedChoice Competitor(float logit, base::TokenId id) {
-  return Pack(base::IsFinite(logit) ? logit : speculation::kNotFinite, id);
+  return Pack(base::IsFinite(logit) ? logit : sampling::kNotFinite, id);
 }
 SPECFABRIC_HOST_DEVICE inline base::TokenId TokenOf(PackedChoice packed) {
   return static_cast<base::TokenId>(~static_cast<uint32_t>(packed));
@@ -53,9 +53,9 @@ SPECFABRIC_HOST_DEVICE inline float ScoreOf(PackedChoice packed) {
   return std::bit_cast<float>((ordered & 0x80000000u) != 0 ? ordered & 0x7fffffffu : ~ordered);
 }
 SPECFABRIC_HOST_DEVICE inline bool IsFinite(PackedChoice packed) {
-  return ScoreOf(packed) != speculation::kNotFinite;
+  return ScoreOf(packed) != sampling::kNotFinite;
 }
-inline speculation::ScoredToken Unpack(PackedChoice packed) {
+inline sampling::ScoredToken Unpack(PackedChoice packed) {
   return {TokenOf(packed), ScoreOf(packed)};
 }
 

@@ -4,16 +4,16 @@
 // For .cu files alone.
 
 #include "model/cuda/reduce.h"
-#include "speculation/row_weights.h"
+#include "verification/row_probs.h"
 
 namespace specfabric::model::cuda {
 
 // The sum of value_at(i) over a chunk's i, with the bits that CPUs have
-// (speculation/row_weights.h); every lane has it. All lanes of a warp come, which share the calls,
+// (verification/row_probs.h); every lane has it. All lanes of a warp come, which share the calls,
 // neighbours side by side.
 template <typename ValueAt>
 __device__ double ChunkSum(ValueAt value_at) {
-  constexpr int kSums = speculation::kRowChunk / 8;  // of eight values each
+  constexpr int kSums = verification::kRowChunk / 8;  // of eight values each
   constexpr int kOfLane = kSums / kWarp;
   const int lane = Thread() % kWarp;
   double sums[kOfLane];

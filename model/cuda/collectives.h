@@ -11,10 +11,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
-#include "model/communicator.h"
 #include "model/cuda/device.h"
 #include "model/cuda/memory.h"
 #include "model/cuda/peer_sum.h"
+#include "model/parallel/communicator.h"
 
 struct ncclComm;
 

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "model/config.h"
+#include "model/checkpoint/config.h"
 #include "model/cuda/memory.h"
 #include "model/cuda/stream.h"
 

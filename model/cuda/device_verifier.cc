@@ -5,17 +5,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/cuda/tree_verify.h"
-#include "speculation/coupling.h"
 #include "speculation/tree.h"
+#include "speculation/verification_method.h"
 
 namespace specfabric::model::cuda {
 namespace {
 
-using speculation::Coupling;
+using speculation::VerificationMethod;
 
 TreeRound RoundOf(const DeviceTree& tree) {
   return {.site = {.seed = tree.sampling.seed, .position = tree.position, .draw = tree.draw_number},
-          .coupling = tree.coupling,
+          .verification = tree.verification,
           .draw = tree.draw,
           .sampling = tree.sampling,
           .typical = tree.typical,
@@ -56,7 +56,7 @@ void DeviceVerifier::Group::Clear() {
   begin = {0};
   parents.clear();
   tokens.clear();
-  weight_row.clear();
+  draft_row.clear();
   ancestors.clear();
   choices.clear();
   rounds.clear();
@@ -67,9 +67,9 @@ void DeviceVerifier::Group::Add(int32_t tree_index, const DeviceTree& tree) {
   index.push_back(tree_index);
   Append(tree.parents, &parents);
   Append(tree.tokens, &tokens);
-  Append(tree.weight_row, &weight_row);
+  Append(tree.draft_row, &draft_row);
   begin.push_back(static_cast<int32_t>(tokens.size()));
-  weight_row.resize(tokens.size());
+  draft_row.resize(tokens.size());
   rounds.push_back(RoundOf(tree));
   for (size_t node = 0; node < nodes; ++node) {
     const uint64_t above = node == 0 ? 0 : ancestors[first + tree.parents[node]];
@@ -83,16 +83,16 @@ void DeviceVerifier::Group::Add(int32_t tree_index, const DeviceTree& tree) {
 }
 
 void DeviceVerifier::Collect(const LogitMatrix& logits, absl::Span<const DeviceTree> trees) {
-  for (Group* group : {&plain_, &filtered_, &weighed_}) group->Clear();
+  for (Group* group : {&plain_, &filtered_, &by_probs_}) group->Clear();
   for (size_t i = 0; i < trees.size(); ++i) {
     const base::SamplingParams& sampling = trees[i].sampling;
     const bool filters = sampling.filtered() && !sampling.greedy();
-    Group& group = trees[i].coupling != Coupling::kCoupled ? weighed_
-                   : filters                               ? filtered_
-                                                           : plain_;
+    Group& group = trees[i].verification != VerificationMethod::kCoupled ? by_probs_
+                   : filters                                             ? filtered_
+                                                                         : plain_;
     group.Add(static_cast<int32_t>(i), trees[i]);
   }
-  for (Group* group : {&plain_, &filtered_, &weighed_}) {
+  for (Group* group : {&plain_, &filtered_, &by_probs_}) {
     group->batch = {.trees = {.sequences = group->size()},
                     .nodes = group->begin.back(),
                     .logits = static_cast<const float*>(logits.logits),
@@ -108,13 +108,13 @@ void DeviceVerifier::Stage(absl::Span<const DeviceTree> trees, Group* group) {
   upload_.Add(absl::MakeConstSpan(group->tokens), &batch.tokens);
   upload_.Add(absl::MakeConstSpan(group->ancestors), &batch.ancestors);
   upload_.Add(absl::MakeConstSpan(group->choices), &group->device_choices);
-  upload_.Add(absl::MakeConstSpan(group->weight_row), &group->batch.weight_row);
+  upload_.Add(absl::MakeConstSpan(group->draft_row), &group->batch.draft_row);
   for (int32_t i = 0; i < group->size(); ++i) {
     const DeviceTree& tree = trees[group->index[i]];
-    if (tree.weights_on_device) {
-      group->rounds[i].weights = tree.weights.data();
+    if (tree.draft_probs_on_device) {
+      group->rounds[i].draft_probs = tree.draft_probs.data();
     } else {
-      upload_.Add(tree.weights, &group->rounds[i].weights);
+      upload_.Add(tree.draft_probs, &group->rounds[i].draft_probs);
     }
     upload_.Add(tree.totals, &group->rounds[i].totals);
   }
@@ -124,7 +124,7 @@ void DeviceVerifier::Stage(absl::Span<const DeviceTree> trees, Group* group) {
 absl::Status DeviceVerifier::Reserve(size_t trees) {
   const size_t chosen = std::max(plain_.choices.size(), filtered_.choices.size());
   const size_t workspace =
-      std::max(RowFilters::Bytes(filtered_.batch), TreeVerifyBytes(weighed_.batch));
+      std::max(RowFilters::Bytes(filtered_.batch), TreeVerifyBytes(by_probs_.batch));
   absl::Status status = chosen_.Reserve(chosen * sizeof(PackedChoice));
   status.Update(workspace_.Reserve(workspace));
   status.Update(walked_.Reserve(trees * sizeof(Walked)));
@@ -155,9 +155,9 @@ absl::Status DeviceVerifier::EnqueueFiltered(const LogitMatrix& logits, Walked* 
   return EnqueueCoupled(filtered_, filters.of_node, logits, walked, stream);
 }
 
-absl::Status DeviceVerifier::EnqueueWeighed(Walked* walked, Stream stream) {
-  if (weighed_.size() == 0) return absl::OkStatus();
-  return EnqueueTreeVerify(weighed_.batch, workspace_.As<void>(), walked, stream);
+absl::Status DeviceVerifier::EnqueueVerify(Walked* walked, Stream stream) {
+  if (by_probs_.size() == 0) return absl::OkStatus();
+  return EnqueueTreeVerify(by_probs_.batch, workspace_.As<void>(), walked, stream);
 }
 
 absl::Status DeviceVerifier::Enqueue(const LogitMatrix& logits, Walked* walked, Stream stream) {
@@ -165,7 +165,7 @@ absl::Status DeviceVerifier::Enqueue(const LogitMatrix& logits, Walked* walked, 
   if (!status.ok()) return status;
   walked += plain_.size();
   if (status = EnqueueFiltered(logits, walked, stream); !status.ok()) return status;
-  return EnqueueWeighed(walked + filtered_.size(), stream);
+  return EnqueueVerify(walked + filtered_.size(), stream);
 }
 
 absl::Status DeviceVerifier::Verify(const Device& device, const LogitMatrix& logits,
@@ -178,7 +178,7 @@ absl::Status DeviceVerifier::Verify(const Device& device, const LogitMatrix& log
   status.Update(device.MakeCurrent());
   status.Update(Reserve(trees.size()));
   if (!status.ok()) return status;
-  for (Group* group : {&plain_, &filtered_, &weighed_}) Stage(trees, group);
+  for (Group* group : {&plain_, &filtered_, &by_probs_}) Stage(trees, group);
   if (status = upload_.Copy(device); !status.ok()) return status;
   Walked* const found = walked_.As<Walked>();
   status = Enqueue(logits, found, device.stream());
@@ -187,7 +187,7 @@ absl::Status DeviceVerifier::Verify(const Device& device, const LogitMatrix& log
   status.Update(device.Finish());
   if (!status.ok()) return status;
   const Walked* walked = host_walked_.As<Walked>();
-  for (const Group* group : {&plain_, &filtered_, &weighed_}) {
+  for (const Group* group : {&plain_, &filtered_, &by_probs_}) {
     for (int32_t i : group->index) Read(*walked++, trees[i], &accepted[i]);
   }
   return absl::OkStatus();

@@ -12,7 +12,7 @@
 #include "model/cuda/arg_max.h"
 #include "model/cuda/device.h"
 #include "model/cuda/memory.h"
-#include "model/cuda/row_law.h"
+#include "model/cuda/row_distribution.h"
 #include "model/cuda/tree_walk.h"
 #include "model/cuda/upload.h"
 #include "model/device_logits.h"
@@ -37,7 +37,7 @@ class DeviceVerifier {
     std::vector<int32_t> index = {};  // in what is to be verified
     std::vector<int32_t> begin = {0}, parents = {};
     std::vector<base::TokenId> tokens = {};
-    std::vector<int32_t> weight_row = {};
+    std::vector<int32_t> draft_row = {};
     std::vector<uint64_t> ancestors = {};
     std::vector<RowChoice> choices = {};  // [nodes], of the coupled rule
     std::vector<TreeRound> rounds = {};
@@ -59,10 +59,10 @@ class DeviceVerifier {
   absl::Status EnqueueCoupled(const Group& group, const RowFilter* filters,
                               const LogitMatrix& logits, Walked* walked, Stream stream);
   absl::Status EnqueueFiltered(const LogitMatrix& logits, Walked* walked, Stream stream);
-  absl::Status EnqueueWeighed(Walked* walked, Stream stream);
+  absl::Status EnqueueVerify(Walked* walked, Stream stream);
 
   Group plain_, filtered_;  // of the coupled rule, without filters and with
-  Group weighed_;           // of the rules that weigh p
+  Group by_probs_;          // of the rules that weigh p
 
   Upload upload_;
   DeviceBuffer chosen_;     // [nodes] of one group

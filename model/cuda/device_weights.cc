@@ -4,8 +4,8 @@
 #include <memory>
 #include <utility>
 
-#include "model/bfloat16.h"
-#include "model/load_weights.h"
+#include "model/checkpoint/float16.h"
+#include "model/checkpoint/load_weights.h"
 
 namespace specfabric::model::cuda {
 namespace {

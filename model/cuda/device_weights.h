@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "model/config.h"
+#include "model/checkpoint/config.h"
+#include "model/checkpoint/safetensors.h"
 #include "model/cuda/device.h"
 #include "model/cuda/memory.h"
-#include "model/partition.h"
-#include "model/safetensors.h"
+#include "model/parallel/partition.h"
 
 namespace specfabric::model::cuda {
 

@@ -70,21 +70,21 @@ absl::Status DraftRowMaker::Draw(const Device& device, const LogitMatrix& logits
   return absl::OkStatus();
 }
 
-absl::Status DraftRowMaker::Judge(const Device& device, const uint8_t* rows, int32_t vocabulary,
-                                  int32_t entries, absl::Span<speculation::WeightRowFacts> facts) {
+absl::Status DraftRowMaker::Validate(const Device& device, const uint8_t* rows, int32_t vocabulary,
+                                     int32_t entries, absl::Span<sampling::DraftRowFacts> facts) {
   if (facts.empty()) return absl::OkStatus();
-  const size_t bytes = facts.size() * sizeof(speculation::WeightRowFacts);
+  const size_t bytes = facts.size() * sizeof(sampling::DraftRowFacts);
   absl::Status status = device.MakeCurrent();
   status.Update(found_.Reserve(bytes));
   status.Update(host_found_.Reserve(bytes));
   if (!status.ok()) return status;
-  auto* const found = found_.As<speculation::WeightRowFacts>();
-  status = EnqueueJudge(rows, static_cast<int32_t>(facts.size()), {vocabulary, entries}, found,
-                        device.stream());
+  auto* const found = found_.As<sampling::DraftRowFacts>();
+  status = EnqueueValidate(rows, static_cast<int32_t>(facts.size()), {vocabulary, entries}, found,
+                           device.stream());
   status.Update(device.ToHost(found, bytes, host_found_.As<void>()));
   status.Update(device.Finish());
   if (!status.ok()) return status;
-  std::copy_n(host_found_.As<speculation::WeightRowFacts>(), facts.size(), facts.begin());
+  std::copy_n(host_found_.As<sampling::DraftRowFacts>(), facts.size(), facts.begin());
   return absl::OkStatus();
 }
 

@@ -11,7 +11,7 @@
 #include "model/cuda/arg_max.h"
 #include "model/cuda/device.h"
 #include "model/cuda/memory.h"
-#include "model/cuda/row_law.h"
+#include "model/cuda/row_distribution.h"
 #include "model/cuda/upload.h"
 #include "model/device_draft_rows.h"
 
@@ -28,8 +28,8 @@ class DraftRowMaker {
   // none. `drawn` is as it was after an error.
   absl::Status Draw(const Device& device, const LogitMatrix& logits,
                     absl::Span<const RowDraw> draws, absl::Span<DrawnRow> drawn);
-  absl::Status Judge(const Device& device, const uint8_t* rows, int32_t vocabulary, int32_t entries,
-                     absl::Span<speculation::WeightRowFacts> facts);
+  absl::Status Validate(const Device& device, const uint8_t* rows, int32_t vocabulary,
+                        int32_t entries, absl::Span<sampling::DraftRowFacts> facts);
 
  private:
   Upload upload_;

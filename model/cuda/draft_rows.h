@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_MODEL_CUDA_DRAFT_ROWS_H_
 #define SPECFABRIC_MODEL_CUDA_DRAFT_ROWS_H_
 
-// The rows of a draft's weights on the device (model/device_draft_rows.h): how they lie, how they
+// The rows of a draft's probs on the device (model/device_draft_rows.h): how they lie, how they
 // are made and drawn from, and whether those that a peer has sent are sound.
 
 #include <cstddef>
@@ -10,14 +10,14 @@
 #include "absl/status/status.h"
 #include "base/isa.h"
 #include "base/types.h"
-#include "model/cuda/row_law.h"
+#include "model/cuda/row_distribution.h"
 #include "model/cuda/stream.h"
 #include "model/device_draft_rows.h"
-#include "speculation/proposal.h"
+#include "sampling/draft_row.h"
 
 namespace specfabric::model::cuda {
 
-// As schemas/draft_weights.h lays out one row: ids where it does not name all tokens, weights, and
+// As speculation/draft_probs.h lays out one row: ids where it does not name all tokens, probs, and
 // zeros up to a multiple of an id's size.
 struct DraftRowLayout {
   int32_t vocabulary = 0;
@@ -28,8 +28,8 @@ struct DraftRowLayout {
     return whole() ? 0 : int64_t{entries} * sizeof(base::TokenId);
   }
   SPECFABRIC_HOST_DEVICE int64_t row_bytes() const {
-    const int64_t weights = int64_t{entries} * sizeof(uint16_t);
-    return whole() ? weights : id_bytes() + (weights + 3) / 4 * 4;
+    const int64_t probs = int64_t{entries} * sizeof(uint16_t);
+    return whole() ? probs : id_bytes() + (probs + 3) / 4 * 4;
   }
 };
 
@@ -48,10 +48,10 @@ size_t DrawBytes(const RoundBatch& rows);
 // CheckRoundBatch. Internal: the device's own error.
 absl::Status EnqueueDraws(const DrawBatch& batch, void* workspace, DrawnRow* drawn, Stream stream);
 
-// Enqueues DeviceDraftRows::Judge. rows: 1 to 65535; facts: [rows], device memory. Internal: the
+// Enqueues DeviceDraftRows::Validate. rows: 1 to 65535; facts: [rows], device memory. Internal: the
 // device's own error.
-absl::Status EnqueueJudge(const uint8_t* bytes, int32_t rows, const DraftRowLayout& layout,
-                          speculation::WeightRowFacts* facts, Stream stream);
+absl::Status EnqueueValidate(const uint8_t* bytes, int32_t rows, const DraftRowLayout& layout,
+                             sampling::DraftRowFacts* facts, Stream stream);
 
 }  // namespace specfabric::model::cuda
 

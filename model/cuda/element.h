@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "base/bfloat16.h"
-#include "model/config.h"
+#include "model/checkpoint/config.h"
 
 namespace specfabric::model::cuda {
 

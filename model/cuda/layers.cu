@@ -3,7 +3,7 @@
 #include "model/cuda/element.h"
 #include "model/cuda/launch.h"
 #include "model/cuda/reduce.h"
-#include "model/rank_tree.h"
+#include "model/parallel/rank_tree.h"
 
 namespace specfabric::model::cuda {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "model/attention_plan.h"
 #include "model/batch.h"
-#include "model/config.h"
+#include "model/checkpoint/config.h"
 #include "model/cuda/stream.h"
 
 namespace specfabric::model::cuda {

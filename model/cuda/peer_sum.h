@@ -20,9 +20,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "model/communicator.h"
 #include "model/cuda/device.h"
 #include "model/cuda/memory.h"
+#include "model/parallel/communicator.h"
 
 namespace specfabric::model::cuda {
 

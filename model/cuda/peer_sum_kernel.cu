@@ -1,6 +1,6 @@
 #include "model/cuda/launch.h"
 #include "model/cuda/peer_sum.h"
-#include "model/rank_tree.h"
+#include "model/parallel/rank_tree.h"
 
 namespace specfabric::model::cuda {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "model/communicator.h"
+#include "model/parallel/communicator.h"
 
 namespace specfabric::model::cuda {
 

@@ -39,7 +39,7 @@ __device__ T OfFirst(T value) {
   return shared;
 }
 
-// The sum of value_at(i) over i of begin .. end in the order of speculation::TotalWeight: kSums
+// The sum of value_at(i) over i of begin .. end in the order of sampling::TotalProb: kSums
 // sums of every kSums-th, then these. All threads of the block together, which have the same bits.
 template <int kSums, typename ValueAt>
 __device__ double StridedSum(int begin, int end, ValueAt value_at) {

@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "model/cuda/reduce.h"
-#include "model/cuda/row_law.h"
-#include "speculation/row_weights.h"
+#include "model/cuda/row_distribution.h"
+#include "verification/row_probs.h"
 
 namespace specfabric::model::cuda {
 
@@ -37,7 +37,7 @@ __device__ inline RoundRow RowOf(const RoundBatch& batch, int32_t node) {
 }
 
 inline int32_t ChunksOf(int32_t vocabulary) {
-  return (vocabulary + speculation::kRowChunk - 1) / speculation::kRowChunk;
+  return (vocabulary + verification::kRowChunk - 1) / verification::kRowChunk;
 }
 
 // [parts of a row][nodes], a warp for each chunk of each row.

@@ -5,13 +5,13 @@
 #include "model/cuda/launch.h"
 #include "model/cuda/reduce.h"
 #include "model/cuda/round_rows.h"
-#include "model/cuda/row_law.h"
-#include "speculation/row_weights.h"
+#include "model/cuda/row_distribution.h"
+#include "verification/row_probs.h"
 
 namespace specfabric::model::cuda {
 namespace {
 
-using speculation::kRowChunk;
+using verification::kRowChunk;
 
 constexpr int kMostThreads = 256;
 constexpr int kDigitBits = 8;
@@ -57,13 +57,13 @@ struct FilterRow {
     }
   }
 
-  template <typename Weight>
-  __device__ unsigned long long Total(PackedChoice least, Weight weight) const {
+  template <typename MassOf>
+  __device__ unsigned long long Total(PackedChoice least, MassOf mass_of) const {
     __shared__ unsigned long long total;
     if (Thread() == 0) total = 0;
     __syncthreads();
     unsigned long long mine = 0;
-    ForEach(least, [&](PackedChoice /*token*/, float logit) { mine += weight(logit); });
+    ForEach(least, [&](PackedChoice /*token*/, float logit) { mine += mass_of(logit); });
     atomicAdd(&total, mine);
     __syncthreads();
     return total;
@@ -72,30 +72,30 @@ struct FilterRow {
   // The last token of the shortest run of tokens, best first, that weighs `wanted`, at least 1;
   // `least`, where all from there on weigh less. Finds its digits one by one from the highest, by
   // how much tokens weigh that have each value of the next.
-  template <typename Weight>
+  template <typename MassOf>
   __device__ PackedChoice LastOf(unsigned long long wanted, PackedChoice least,
-                                 Weight weight) const {
-    __shared__ unsigned long long weights[kDigits];
+                                 MassOf mass_of) const {
+    __shared__ unsigned long long masses[kDigits];
     PackedChoice found = 0;
     for (int shift = 64 - kDigitBits; shift >= 0; shift -= kDigitBits) {
       if (shift == kConstantShift) {
         found |= PackedChoice{kDigits - 1} << shift;
         continue;
       }
-      for (int i = Thread(); i < kDigits; i += Threads()) weights[i] = 0;
+      for (int i = Thread(); i < kDigits; i += Threads()) masses[i] = 0;
       __syncthreads();
       ForEach(least, [&](PackedChoice token, float logit) {
         const bool agrees = ((token ^ found) >> shift >> kDigitBits) == 0;
-        if (agrees) atomicAdd(&weights[token >> shift & (kDigits - 1)], weight(logit));
+        if (agrees) atomicAdd(&masses[token >> shift & (kDigits - 1)], mass_of(logit));
       });
       __syncthreads();
       int digit = kDigits - 1;
-      while (digit >= 0 && weights[digit] < wanted) wanted -= weights[digit--];
-      const unsigned long long of_digit = digit < 0 ? 0 : weights[digit];
+      while (digit >= 0 && masses[digit] < wanted) wanted -= masses[digit--];
+      const unsigned long long of_digit = digit < 0 ? 0 : masses[digit];
       __syncthreads();  // before it is cleared for the next
       if (digit < 0) return least;
       found |= static_cast<PackedChoice>(digit) << shift;
-      const bool one_token = shift == kKeyShift && of_digit == weight(ScoreOf(found));
+      const bool one_token = shift == kKeyShift && of_digit == mass_of(ScoreOf(found));
       if (one_token) return found > least ? found : least;
     }
     return found;

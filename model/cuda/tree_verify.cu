@@ -4,18 +4,18 @@
 
 #include "model/cuda/draft_rows.h"
 #include "model/cuda/launch.h"
-#include "model/cuda/node_law.h"
+#include "model/cuda/node_distribution.h"
 #include "model/cuda/reduce.h"
-#include "model/cuda/row_law.h"
-#include "speculation/randomness.h"
-#include "speculation/row_weights.h"
+#include "model/cuda/row_distribution.h"
 #include "speculation/tree.h"
+#include "verification/randomness.h"
+#include "verification/row_probs.h"
 
 namespace specfabric::model::cuda {
 namespace {
 
-using speculation::Coupling;
 using speculation::SiblingDraw;
+using speculation::VerificationMethod;
 
 constexpr int kNodes = speculation::kMaxVerifyNodes;
 constexpr int kMostWarps = 32;  // a block
@@ -33,16 +33,18 @@ class Round {
     double pi[kNodes];  // of Traverse, where it went on below a node
     base::TokenId taken[kNodes];
     int taken_count;
-    unsigned long long typical;  // of AcceptTypical: nodes that their parent's law finds so
+    unsigned long long
+        typical;  // of AcceptTypical: nodes that their parent's distribution finds so
   };
 
-  __device__ Round(const RoundBatch& batch, const RowLaws& laws, int32_t sequence, Shared* shared)
+  __device__ Round(const RoundBatch& batch, const RowDistributions& distributions, int32_t sequence,
+                   Shared* shared)
       : batch_(batch),
-        laws_(laws),
+        distributions_(distributions),
         round_(batch.rounds[sequence]),
         begin_(batch.trees.begin[sequence]),
         nodes_(batch.trees.begin[sequence + 1] - begin_),
-        spare_sums_(laws.spare_sums + int64_t{sequence} * laws.chunks),
+        spare_sums_(distributions.spare_sums + int64_t{sequence} * distributions.chunks),
         shared_(*shared) {}
 
   __device__ Walked Verify();
@@ -56,13 +58,15 @@ class Round {
     }
     return -1;
   }
-  __device__ NodeLaw LawAt(int node) const {
-    return NodeLaw(laws_, batch_.vocabulary, begin_ + node, spare_sums_);
+  __device__ NodeDistribution DistributionAt(int node) const {
+    return NodeDistribution(distributions_, batch_.vocabulary, begin_ + node, spare_sums_);
   }
   // Of the target's logits at the node: below one where they are not, nothing is accepted.
-  __device__ bool Finite(int node) const { return laws_.filters.of_node[begin_ + node].finite(); }
+  __device__ bool Finite(int node) const {
+    return distributions_.filters.of_node[begin_ + node].finite();
+  }
   __device__ bool Accept(int node, double probability) const {
-    return speculation::AcceptUniform(round_.site, node, shared_.depths[node]) < probability;
+    return verification::AcceptUniform(round_.site, node, shared_.depths[node]) < probability;
   }
 
   // What the draft drew `child` from, given the siblings before it. All threads together, which
@@ -77,7 +81,7 @@ class Round {
   __device__ int AcceptTypical();
 
   const RoundBatch& batch_;
-  const RowLaws& laws_;
+  const RowDistributions& distributions_;
   const TreeRound& round_;
   const int32_t begin_, nodes_;
   double* const spare_sums_;
@@ -106,7 +110,7 @@ __device__ TakenTokens Round::TakenBefore(int child) {
   __syncthreads();  // the list before this one may still be read
   if (Thread() == 0) {
     int count = 0;
-    const int32_t* const rows = batch_.weight_row + begin_;
+    const int32_t* const rows = batch_.draft_row + begin_;
     for (int earlier = 1; earlier < child; ++earlier) {
       const bool same =
           shared_.parents[earlier] == shared_.parents[child] && rows[earlier] == rows[child];
@@ -128,11 +132,11 @@ __device__ NodeDraft Round::DraftOf(int child) {
   if (round_.draw == SiblingDraw::kDeterministic) {
     return {.ids = &shared_.tokens[child], .entries = 1, .total = 1};
   }
-  const int32_t row = batch_.weight_row[begin_ + child];
+  const int32_t row = batch_.draft_row[begin_ + child];
   const DraftRowLayout layout = {batch_.vocabulary, round_.entries};
-  const uint8_t* const place = round_.weights + row * layout.row_bytes();
+  const uint8_t* const place = round_.draft_probs + row * layout.row_bytes();
   NodeDraft draft = {
-      .weights = reinterpret_cast<const uint16_t*>(place + layout.id_bytes()),
+      .draft_probs = reinterpret_cast<const uint16_t*>(place + layout.id_bytes()),
       .ids = layout.whole() ? nullptr : reinterpret_cast<const base::TokenId*>(place),
       .entries = round_.entries,
       .taken = TakenBefore(child)};
@@ -141,14 +145,14 @@ __device__ NodeDraft Round::DraftOf(int child) {
 }
 
 // The first child of `node` that is accepted, or -1. What the rejected ones have left of the
-// target's law at the node takes its place.
+// target's distribution at the node takes its place.
 __device__ int Round::FirstAccepted(int node) {
   if (!Finite(node)) return -1;
-  NodeLaw p = LawAt(node);
+  NodeDistribution p = DistributionAt(node);
   for (int child = NextChild(node, node); child >= 0; child = NextChild(node, child)) {
     const base::TokenId x = shared_.tokens[child];
     const NodeDraft q = DraftOf(child);
-    if (OfFirst(q.Weight(x)) == 0) return -1;
+    if (OfFirst(q.UnnormalizedProb(x)) == 0) return -1;
     if (Accept(child, OfFirst(p.Chance(1, q, x)))) return child;
     p.Subtract(1, q);
   }
@@ -164,16 +168,16 @@ __device__ int Round::Reject() {
   }
 }
 
-// The recursion of target::TreeVerifier, without a stack: `node` is being visited, `child` is the
-// one of its children to try next, or the one that `rejected` says was rejected.
+// The recursion of verification::TreeVerifier, without a stack: `node` is being visited, `child` is
+// the one of its children to try next, or the one that `rejected` says was rejected.
 __device__ int Round::Traverse() {
   int node = 0, child = NextChild(0, 0);
   bool rejected = false;
   double pi = 1;  // the chance of the path to `node`, given what has been rejected so far
   for (;;) {
-    NodeLaw p = LawAt(node);
+    NodeDistribution p = DistributionAt(node);
     if (rejected) {
-      pi = speculation::KeptChance(pi, p.Subtract(pi, DraftOf(child)));
+      pi = verification::KeptChance(pi, p.Subtract(pi, DraftOf(child)));
       child = NextChild(node, child);
       rejected = false;
     }
@@ -181,7 +185,7 @@ __device__ int Round::Traverse() {
     if (possible && child >= 0 && Finite(node)) {
       const base::TokenId x = shared_.tokens[child];
       const NodeDraft q = DraftOf(child);
-      if (OfFirst(q.Weight(x)) != 0) {
+      if (OfFirst(q.UnnormalizedProb(x)) != 0) {
         const double chance = OfFirst(p.Chance(pi, q, x));
         rejected = chance == 0 || (!shared_.has_children[child] && !Accept(child, chance));
         if (rejected) continue;
@@ -205,8 +209,8 @@ __device__ int Round::Traverse() {
 __device__ int Round::AcceptTypical() {
   for (int node = 1 + Thread(); node < nodes_; node += Threads()) {
     if (!Finite(shared_.parents[node])) continue;
-    const NodeLaw p = LawAt(shared_.parents[node]);
-    const double bound = speculation::TypicalBound(round_.typical, p.InversePerplexity());
+    const NodeDistribution p = DistributionAt(shared_.parents[node]);
+    const double bound = verification::TypicalBound(round_.typical, p.InversePerplexity());
     if (p.Probability(shared_.tokens[node]) > bound) atomicOr(&shared_.typical, 1ULL << node);
   }
   __syncthreads();
@@ -224,51 +228,51 @@ __device__ int Round::AcceptTypical() {
 __device__ Walked Round::Verify() {
   ReadTree();
   Walked walked = {.path = 1};
-  switch (round_.coupling) {
-    case Coupling::kRejection:
+  switch (round_.verification) {
+    case VerificationMethod::kRejection:
       walked.last = Reject();
       break;
-    case Coupling::kTraversal:
+    case VerificationMethod::kTraversal:
       walked.last = Traverse();
       break;
-    case Coupling::kTypical:
+    case VerificationMethod::kTypical:
       walked.last = AcceptTypical();
       break;
-    case Coupling::kCoupled:
+    case VerificationMethod::kCoupled:
       break;
   }
   if (Thread() != 0) return walked;
   const int last = walked.last;
   for (int node = last; node != 0; node = shared_.parents[node]) walked.path |= 1ULL << node;
   if (!Finite(last)) return walked;
-  walked.bonus =
-      LawAt(last).Sample(speculation::ResidualUniform(round_.site, last, shared_.depths[last]));
+  walked.bonus = DistributionAt(last).Sample(
+      verification::ResidualUniform(round_.site, last, shared_.depths[last]));
   return walked;
 }
 
 // Grid: [sequences].
-__global__ void VerifyTrees(RoundBatch batch, RowLaws laws, Walked* verified) {
+__global__ void VerifyTrees(RoundBatch batch, RowDistributions distributions, Walked* verified) {
   __shared__ Round::Shared shared;
   const int32_t sequence = static_cast<int32_t>(blockIdx.x);
-  Round round(batch, laws, sequence, &shared);
+  Round round(batch, distributions, sequence, &shared);
   const Walked walked = round.Verify();
   if (Thread() == 0) verified[sequence] = walked;
 }
 
 }  // namespace
 
-size_t TreeVerifyBytes(const RoundBatch& batch) { return RowLaws::Bytes(batch); }
+size_t TreeVerifyBytes(const RoundBatch& batch) { return RowDistributions::Bytes(batch); }
 
 absl::Status EnqueueTreeVerify(const RoundBatch& batch, void* workspace, Walked* verified,
                                Stream stream) {
   absl::Status sound = CheckRoundBatch(batch);
   if (!sound.ok()) return sound;
-  const RowLaws laws = RowLaws::In(batch, workspace);
-  absl::Status weighed = EnqueueRowLaws(batch, laws, stream);
-  if (!weighed.ok()) return weighed;
-  const int warps = std::min(laws.chunks, kMostWarps);
+  const RowDistributions distributions = RowDistributions::In(batch, workspace);
+  absl::Status launched = EnqueueRowDistributions(batch, distributions, stream);
+  if (!launched.ok()) return launched;
+  const int warps = std::min(distributions.chunks, kMostWarps);
   return Launch("tree verification", VerifyTrees, dim3(batch.trees.sequences), dim3(warps * kWarp),
-                stream, batch, laws, verified);
+                stream, batch, distributions, verified);
 }
 
 }  // namespace specfabric::model::cuda

@@ -1,15 +1,15 @@
 #ifndef SPECFABRIC_MODEL_CUDA_TREE_VERIFY_H_
 #define SPECFABRIC_MODEL_CUDA_TREE_VERIFY_H_
 
-// Verification on the device by the couplings that weigh p: rejection and traversal, by every way
-// of drawing siblings, and typical (speculation/acceptance.h). Decides as target::TreeVerifier
-// does, from the same random numbers and the same bits of p (row_law.h), q and what is left of
-// them; the host waits for nothing in between.
+// Verification on the device by the verification methods that weigh p: rejection and traversal, by
+// every way of drawing siblings, and typical (verification/reference/acceptance.h). Decides as
+// verification::TreeVerifier does, from the same random numbers and the same bits of p
+// (row_distribution.h), q and what is left of them; the host waits for nothing in between.
 
 #include <cstddef>
 
 #include "absl/status/status.h"
-#include "model/cuda/row_law.h"
+#include "model/cuda/row_distribution.h"
 #include "model/cuda/stream.h"
 #include "model/cuda/tree_walk.h"
 

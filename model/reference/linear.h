@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "model/config.h"
+#include "model/checkpoint/config.h"
 #include "model/linear.h"
 
 namespace specfabric::model::reference {

@@ -127,7 +127,7 @@ FABRIC = Dashboard(
                     rates(
                         "join secret|wire|hello",
                         "specfabric_fabric_refused_secrets_total",
-                        "specfabric_fabric_refused_wires_total",
+                        "specfabric_fabric_non_rdma_connections_total",
                         "specfabric_fabric_refused_hellos_total",
                     ),
                 ),
@@ -203,7 +203,8 @@ FABRIC = Dashboard(
                 Panel(
                     "Tensors",
                     "cps",
-                    "Tensors received (distributions of drafts, for the couplings that weigh "
+                    "Tensors received (distributions of drafts, for the "
+                    "verification methods that weigh "
                     "them), and those dropped: too late to be waited for, without a slot, given "
                     "up under way.",
                     [
@@ -224,7 +225,8 @@ FABRIC = Dashboard(
                     "Errors",
                     "cps",
                     "Frames a second that could not be sent, were refused, did not decode, named "
-                    "no connection, found no room at a slow peer, or were mistreated on purpose "
+                    "no connection, found no room at a slow peer, or were "
+                    "changed by fault injection "
                     "(--inject_faults).",
                     rates(
                         "not sent|refused|malformed|unattributed|back pressure|injected",
@@ -240,7 +242,7 @@ FABRIC = Dashboard(
                     "Registered memory",
                     "bytes",
                     "Memory registered with UCX that tensors are sent from and received into, for "
-                    "the couplings that weigh drafts' distributions.",
+                    "the verification methods that weigh drafts' distributions.",
                     [
                         Query(
                             "sum by (instance, memory) (specfabric_fabric_registered_bytes{$S})",

@@ -1,4 +1,4 @@
-"""Whether guessing pays, who guesses, and what becomes of the guesses."""
+"""Whether speculation pays, the proposal sources, and what becomes of draft tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DRAFTS = "vllm:spec_decode_num_drafts_total{$S}"
 SPECULATION = Dashboard(
     "specfabric-speculation",
     "SpecFabric / Speculation",
-    "Whether guessing pays, who guesses, and what becomes of the guesses.",
+    "Whether speculation pays, the proposal sources, and what becomes of draft tokens.",
     [
         Row(
             "At a glance",
@@ -23,16 +23,16 @@ SPECULATION = Dashboard(
                     ),
                 ),
                 stat(
-                    "Rounds with guesses",
+                    "Rounds with draft tokens",
                     "percentunit",
-                    "Share of the rounds that verified guesses. A busy target guesses less, "
+                    "Share of the rounds that verified draft tokens. A busy target drafts less, "
                     "because that pays more.",
                     share(DRAFTS, "specfabric_rounds_total{$S}"),
                 ),
                 stat(
-                    "First guess accepted",
+                    "First draft token accepted",
                     "percentunit",
-                    "Of the rounds with guesses, those whose first was accepted.",
+                    "Of the rounds with draft tokens, those whose first was accepted.",
                     share('specfabric_accepted_tokens_per_position_total{$S,position="0"}', DRAFTS),
                 ),
                 stat(
@@ -58,15 +58,16 @@ SPECULATION = Dashboard(
             ],
         ),
         Row(
-            "What guessing yields",
+            "What speculation yields",
             [
                 Panel(
                     "Goodput",
                     "cps",
-                    "Output tokens a second, by where they come from: accepted guesses, and the "
+                    "Output tokens a second, by where they come from: accepted "
+                    "draft tokens, and the "
                     "one that each round yields anyway.",
                     rates(
-                        "accepted guesses|one a round",
+                        "accepted draft tokens|one a round",
                         "specfabric_accepted_tokens_total",
                         "specfabric_rounds_total",
                     ),
@@ -88,7 +89,8 @@ SPECULATION = Dashboard(
                 Panel(
                     "Accepted, by depth",
                     "percentunit",
-                    "Of the rounds with guesses, those in which a guess of this depth was "
+                    "Of the rounds with draft tokens, those in which a draft "
+                    "token of this depth was "
                     "accepted (0: the first). Trees are not always so deep.",
                     [
                         Query(
@@ -101,9 +103,10 @@ SPECULATION = Dashboard(
                     maximum=1,
                 ),
                 Panel(
-                    "Guesses verified",
+                    "Draft tokens verified",
                     "cps",
-                    "Guesses that targets verified a second. What is not accepted costs rows of "
+                    "Draft tokens that targets verified a second. What is not "
+                    "accepted costs rows of "
                     "the forward pass: little while weights bound it.",
                     [
                         Query("sum(rate(specfabric_accepted_tokens_total{$S}[$R]))", "accepted"),
@@ -116,21 +119,25 @@ SPECULATION = Dashboard(
                     stacked=True,
                 ),
                 Panel(
-                    "Verifications by coupling",
+                    "Verifications by method",
                     "cps",
-                    "Trees verified a second, by how guesses are accepted. `typical` is lossy.",
+                    (
+                        "Trees verified a second, by how draft tokens are accepted. "
+                        "`typical` is lossy."
+                    ),
                     [
                         Query(
-                            "sum by (coupling) (rate(specfabric_verifications_total{$S}[$R]))",
-                            "{{coupling}}",
+                            "sum by (verification) (rate(specfabric_verifications_total{$S}[$R]))",
+                            "{{verification}}",
                         )
                     ],
                     stacked=True,
                 ),
                 Panel(
-                    "Rounds without guesses",
+                    "Rounds without draft tokens",
                     "cps",
-                    "Why rounds a second went without the guesses of a draft: it missed its time, "
+                    "Why rounds a second went without the draft tokens of a "
+                    "worker: it missed its time, "
                     "or waiting for it did not pay; and replies that were of no use.",
                     [
                         *rates(
@@ -153,7 +160,7 @@ SPECULATION = Dashboard(
             ],
         ),
         Row(
-            "Who guesses",
+            "Proposal sources",
             [
                 Panel(
                     "Rounds by draft model",
@@ -164,9 +171,10 @@ SPECULATION = Dashboard(
                     maximum=1,
                 ),
                 Panel(
-                    "Accepted guesses by drafter",
+                    "Accepted draft tokens by drafter",
                     "cps",
-                    "Accepted guesses a second by who made them. What several guessed counts for "
+                    "Accepted draft tokens a second by who made them. What "
+                    "several proposed counts for "
                     "each.",
                     [
                         Query(
@@ -177,9 +185,10 @@ SPECULATION = Dashboard(
                     ],
                 ),
                 Panel(
-                    "Verified guesses accepted, by drafter",
+                    "Verified draft tokens accepted, by drafter",
                     "percentunit",
-                    "Of the guesses of a drafter that were verified, those accepted. Wide trees "
+                    "Of the draft tokens of a drafter that were verified, those "
+                    "accepted. Wide trees "
                     "have less of it without being worse.",
                     [
                         Query(
@@ -226,7 +235,7 @@ SPECULATION = Dashboard(
                     percentiles("specfabric_draft_seconds", [0.5, 0.95, 0.99]),
                 ),
                 Panel(
-                    "Guessed ahead",
+                    "Drafted ahead",
                     "percentunit",
                     "Of the trees whose text went on, those whose next root had been run before "
                     "the draft was told (hit rate); of the requests, those answered without a "
@@ -250,7 +259,7 @@ SPECULATION = Dashboard(
                     maximum=1,
                 ),
                 Panel(
-                    "Outcomes of guessing ahead",
+                    "Outcomes of drafting ahead",
                     "cps",
                     "Trees a second whose text went on, by whether the next root had been run: "
                     "hit; a candidate, not run; no candidate; not even its parent was run.",

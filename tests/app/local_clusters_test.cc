@@ -31,7 +31,7 @@ class LocalClustersTest : public ::testing::Test {
   ~LocalClustersTest() override { unsetenv("XDG_RUNTIME_DIR"); }
   std::string directory() const { return runtime_.File("specfabric"); }
   std::string OwnFile() const { return absl::StrCat(directory(), "/up-", getpid(), ".json"); }
-  void Plant(const std::string& name, const std::string& text) const {
+  void AddFile(const std::string& name, const std::string& text) const {
     std::ofstream(absl::StrCat(directory(), "/", name)) << text;
   }
 
@@ -68,17 +68,17 @@ TEST_F(LocalClustersTest, FilesOfProcessesThatHaveEndedArePassedOverAndThenRemov
   const pid_t ended = fork();
   if (ended == 0) _exit(0);
   ASSERT_EQ(waitpid(ended, nullptr, 0), ended);
-  Plant("up-1.json", absl::StrCat("{\"pid\":", ended, ",\"started\":1}"));
+  AddFile("up-1.json", absl::StrCat("{\"pid\":", ended, ",\"started\":1}"));
   // One that runs, but is another process with the same id.
-  Plant("up-2.json", absl::StrCat("{\"pid\":", getpid(), ",\"started\":1}"));
+  AddFile("up-2.json", absl::StrCat("{\"pid\":", getpid(), ",\"started\":1}"));
   for (const char* text : {"", "{", "[]", "3", "{\"pid\":\"x\"}", "{\"pid\":-1,\"started\":0}",
                            "{\"pid\":1e99}", "{\"pid\":0,\"gateways\":[1,{}],\"targets\":3}"}) {
-    Plant("up-3.json", text);
+    AddFile("up-3.json", text);
     const auto clusters = LocalClusters();
     ASSERT_EQ(clusters.size(), 1u) << text;
     EXPECT_EQ(clusters[0].admin.gateways, kAdmin.gateways);
   }
-  Plant("other.json", "");
+  AddFile("other.json", "");
   file.reset();
   file.emplace(LocalClusterFile::Write("127.0.0.1:8000", kAdmin).value());
   std::vector<std::string> left;

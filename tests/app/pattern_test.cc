@@ -47,7 +47,7 @@ std::vector<uint8_t> Spoiled(uint8_t seed) {
 }
 
 // A peer of whose bytes one has changed, by hand; the other runs as it does.
-class SpoiledPeerTest : public ::testing::Test {
+class CorruptingPeerTest : public ::testing::Test {
  protected:
   void SetUp() override {
     ASSERT_TRUE(server_.Start().ok());
@@ -62,7 +62,7 @@ class SpoiledPeerTest : public ::testing::Test {
   ThreadedPort server_{transport::LoopbackOptions()}, client_{transport::LoopbackOptions()};
 };
 
-TEST_F(SpoiledPeerTest, TheClientSaysWhatCameBack) {
+TEST_F(CorruptingPeerTest, TheClientSaysWhatCameBack) {
   std::thread serves([this] {
     ASSERT_TRUE(server_.AwaitFrame().ok());
     ASSERT_TRUE(Prepare(server_, Logits()).ok());
@@ -80,7 +80,7 @@ TEST_F(SpoiledPeerTest, TheClientSaysWhatCameBack) {
   EXPECT_THAT(std::string(said.message()), HasSubstr("what came back: byte 77777 of 100000"));
 }
 
-TEST_F(SpoiledPeerTest, TheServerSaysWhatItGot) {
+TEST_F(CorruptingPeerTest, TheServerSaysWhatItGot) {
   absl::Status said;
   std::thread serves([&] { said = RunServer(server_); });
   ASSERT_TRUE(Prepare(client_, Logits()).ok());

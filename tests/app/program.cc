@@ -18,12 +18,12 @@ namespace specfabric::perftest {
 namespace {
 
 // Programs that poll for each other get little of a machine that is busy otherwise.
-constexpr auto kPatience = std::chrono::minutes(2);
+constexpr auto kTestTimeout = std::chrono::minutes(2);
 
 // Polls `done` until it says so.
 template <typename Done>
-bool Within(std::chrono::steady_clock::duration patience, Done done) {
-  const auto deadline = std::chrono::steady_clock::now() + patience;
+bool Within(std::chrono::steady_clock::duration timeout, Done done) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   while (!done()) {
     if (std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -89,7 +89,7 @@ bool Program::Ended() {
 
 bool Program::AwaitError(const std::string& text) {
   const auto found = [&] { return errors().find(text) != std::string::npos; };
-  return Within(kPatience, [&] { return found() || Ended(); }) && found();
+  return Within(kTestTimeout, [&] { return found() || Ended(); }) && found();
 }
 
 void Program::Signal(int signal) {
@@ -97,9 +97,9 @@ void Program::Signal(int signal) {
 }
 
 int Program::Wait() {
-  if (Within(kPatience, [&] { return Ended(); })) return status_;
+  if (Within(kTestTimeout, [&] { return Ended(); })) return status_;
   Signal(SIGKILL);
-  Within(kPatience, [&] { return Ended(); });
+  Within(kTestTimeout, [&] { return Ended(); });
   return -SIGKILL;
 }
 

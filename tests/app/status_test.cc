@@ -67,11 +67,11 @@ TEST(ExpositionTest, BadLinesAreNamed) {
   }
 }
 
-ProcessLook Look(const std::string& admin, metrics::Registry* registry) {
-  ProcessLook look;
-  look.admin = admin;
-  look.metrics = Exposition::Parse(registry->Render());
-  return look;
+ProcessSnapshot MakeSnapshot(const std::string& admin, metrics::Registry* registry) {
+  ProcessSnapshot snapshot;
+  snapshot.admin = admin;
+  snapshot.metrics = Exposition::Parse(registry->Render());
+  return snapshot;
 }
 
 // A group and its draft, at two moments.
@@ -86,14 +86,14 @@ class ClusterViewTest : public ::testing::Test {
     target_.kv_blocks_free.Set(75);
     draft_.capacity.Set(64);
   }
-  ClusterLook Now(base::Nanos time) {
-    ClusterLook look;
-    look.time = time;
-    look.gateways.push_back(Look("g:1", &gateway_registry_));
-    look.targets.push_back(Look("t:1", &target_registry_));
-    look.targets.back().about = {{"listen", "t:2"}, {"coupling", "coupled"}};
-    look.drafts.push_back(Look("d:1", &draft_registry_));
-    return look;
+  ClusterSnapshot Now(base::Nanos time) {
+    ClusterSnapshot snapshot;
+    snapshot.time = time;
+    snapshot.gateways.push_back(MakeSnapshot("g:1", &gateway_registry_));
+    snapshot.targets.push_back(MakeSnapshot("t:1", &target_registry_));
+    snapshot.targets.back().about = {{"listen", "t:2"}, {"verification", "coupled"}};
+    snapshot.drafts.push_back(MakeSnapshot("d:1", &draft_registry_));
+    return snapshot;
   }
 
   metrics::Registry target_registry_, draft_registry_, gateway_registry_;
@@ -102,10 +102,10 @@ class ClusterViewTest : public ::testing::Test {
   metrics::GatewayMetrics gateway_{gateway_registry_};
 };
 
-TEST_F(ClusterViewTest, RatesAreOverTheTimeBetweenTwoLooks) {
+TEST_F(ClusterViewTest, RatesAreOverTheTimeBetweenTwoSnapshots) {
   target_.output_tokens.Increment(1000);
   target_.CountRound(0, 8, 8);
-  const ClusterLook before = Now(10 * base::kSecond);
+  const ClusterSnapshot before = Now(10 * base::kSecond);
   target_.output_tokens.Increment(50);
   target_.CountRound(0, 6, 3);
   target_.CountRound(0, 6, 2);
@@ -118,7 +118,7 @@ TEST_F(ClusterViewTest, RatesAreOverTheTimeBetweenTwoLooks) {
   ASSERT_EQ(view.groups.size(), 1u);
   const GroupView& group = view.groups[0];
   EXPECT_EQ(group.model, "big");
-  EXPECT_EQ(group.coupling, "coupled");
+  EXPECT_EQ(group.verification, "coupled");
   EXPECT_EQ(group.running, 3);
   EXPECT_EQ(group.kv_used, 0.25);
   EXPECT_EQ(group.tokens_per_second, 25);
@@ -137,20 +137,20 @@ TEST_F(ClusterViewTest, RatesAreOverTheTimeBetweenTwoLooks) {
   EXPECT_FALSE(view.routes[0].in_service);
 }
 
-TEST_F(ClusterViewTest, HitsAreOfAllOutcomesThatWereGuessedAt) {
+TEST_F(ClusterViewTest, HitRateIsOverAllAheadOutcomes) {
   const auto outcome = [this](const char* name, const char* accepted) -> metrics::Counter& {
     return draft_registry_.AddCounter("specfabric_draft_ahead_outcomes_total", "",
                                       {{"outcome", name}, {"accepted", accepted}});
   };
   outcome("hit", "0").Increment(100);
-  const ClusterLook before = Now(0);
+  const ClusterSnapshot before = Now(0);
   outcome("hit", "0").Increment(2);
   outcome("hit", "3").Increment(1);
   outcome("not_grown", "1").Increment(1);
   EXPECT_EQ(MakeView(&before, Now(base::kSecond)).drafts.at(0).hit_rate, 0.75);
 }
 
-TEST_F(ClusterViewTest, TheFirstLookHasNoRates) {
+TEST_F(ClusterViewTest, TheFirstSnapshotHasNoRates) {
   const ClusterView view = MakeView(nullptr, Now(1));
   EXPECT_FALSE(view.groups.at(0).tokens_per_second);
   EXPECT_FALSE(view.gateways.at(0).requests_per_second);
@@ -159,22 +159,22 @@ TEST_F(ClusterViewTest, TheFirstLookHasNoRates) {
 
 TEST_F(ClusterViewTest, ARestartedProcessCountsFromNothing) {
   target_.output_tokens.Increment(1000);
-  const ClusterLook before = Now(0);
+  const ClusterSnapshot before = Now(0);
   metrics::Registry fresh;
   fresh.SetBuildInfo("target", "1", "big");
   metrics::TargetMetrics again(fresh, "big", 8);
   again.output_tokens.Increment(20);
-  ClusterLook now = Now(2 * base::kSecond);
-  now.targets[0] = Look("t:1", &fresh);
+  ClusterSnapshot now = Now(2 * base::kSecond);
+  now.targets[0] = MakeSnapshot("t:1", &fresh);
   EXPECT_EQ(MakeView(&before, now).groups.at(0).tokens_per_second, 10);
 }
 
 TEST_F(ClusterViewTest, WhoDoesNotAnswerIsShownAsSuch) {
-  ClusterLook now = Now(0);
+  ClusterSnapshot now = Now(0);
   now.targets[0].metrics = absl::UnavailableError("Connection refused");
-  now.drafts.push_back(Look("t:9", &target_registry_));
+  now.drafts.push_back(MakeSnapshot("t:9", &target_registry_));
   metrics::Registry other;
-  now.gateways[0] = Look("g:1", &other);
+  now.gateways[0] = MakeSnapshot("g:1", &other);
   const ClusterView view = MakeView(nullptr, now);
   EXPECT_TRUE(view.groups.empty());
   EXPECT_EQ(view.drafts.size(), 1u);
@@ -188,7 +188,7 @@ TEST_F(ClusterViewTest, WhoDoesNotAnswerIsShownAsSuch) {
 }
 
 TEST_F(ClusterViewTest, TextAndJsonSayTheSame) {
-  const ClusterLook before = Now(0);
+  const ClusterSnapshot before = Now(0);
   target_.output_tokens.Increment(123);
   target_.draft_routes.Update({{.worker = "d:2", .model = "small", .in_service = true}});
   const ClusterView view = MakeView(&before, Now(base::kSecond));
@@ -233,7 +233,7 @@ ClusterView LargeView(int processes, double figure, const std::string& model) {
     GroupView group;
     group.admin = group.listen = address("bbbb", i);
     group.model = model;
-    group.coupling = "traversal";
+    group.verification = "traversal";
     group.running = group.waiting = group.drafts = figure;
     group.kv_used = 1;
     group.tokens_per_second = group.accepted_per_round = figure;

@@ -11,13 +11,13 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-TEST(ExpWeightTest, IsTheExponentialInFloat32) {
+TEST(ScaledExpTest, IsTheExponentialInFloat32) {
   for (float temperature : {0.1f, 0.7f, 1.0f, 3.0f}) {
     const ExpScale scale = ScaleFor(temperature);
-    EXPECT_EQ(ExpWeight(2.5f, 2.5f, scale), 1.0f);
+    EXPECT_EQ(ScaledExp(2.5f, 2.5f, scale), 1.0f);
     for (float difference = -80 * temperature; difference < 0; difference += 0.0137f) {
       const double exact = std::exp(static_cast<double>(difference) / temperature);
-      ASSERT_NEAR(ExpWeight(difference, 0.0f, scale) / exact, 1, 0x1p-23) << difference;
+      ASSERT_NEAR(ScaledExp(difference, 0.0f, scale) / exact, 1, 0x1p-23) << difference;
     }
   }
 }
@@ -34,21 +34,21 @@ TEST(Exp2Test, IsThePowerOfTwo) {
   EXPECT_EQ(Exp2(kNan), 0);
 }
 
-TEST(ExpWeightTest, IsNothingForWhatHasNoChance) {
+TEST(ScaledExpTest, IsNothingForWhatHasNoChance) {
   const ExpScale scale = ScaleFor(1.0f);
   for (float logit : {-kInf, kNan, -std::numeric_limits<float>::max(), -88.0f}) {
-    EXPECT_EQ(ExpWeight(logit, 0.0f, scale), 0.0f);
+    EXPECT_EQ(ScaledExp(logit, 0.0f, scale), 0.0f);
   }
-  EXPECT_EQ(ExpWeight(-kInf, -kInf, scale), 0.0f);
-  EXPECT_EQ(ExpWeight(kNan, -kInf, scale), 0.0f);
+  EXPECT_EQ(ScaledExp(-kInf, -kInf, scale), 0.0f);
+  EXPECT_EQ(ScaledExp(kNan, -kInf, scale), 0.0f);
 }
 
-TEST(ExpWeightTest, ExtremeTemperaturesStaySound) {
+TEST(ScaledExpTest, ExtremeTemperaturesStaySound) {
   for (float temperature : {std::numeric_limits<float>::denorm_min(), 1e-20f, 1e30f}) {
     const ExpScale scale = ScaleFor(temperature);
-    EXPECT_EQ(ExpWeight(1.0f, 1.0f, scale), 1.0f);
-    EXPECT_EQ(ExpWeight(-1.0f, 1.0f, scale), temperature > 1 ? 1.0f : 0.0f);
-    EXPECT_EQ(ExpWeight(-kInf, 1.0f, scale), 0.0f);
+    EXPECT_EQ(ScaledExp(1.0f, 1.0f, scale), 1.0f);
+    EXPECT_EQ(ScaledExp(-1.0f, 1.0f, scale), temperature > 1 ? 1.0f : 0.0f);
+    EXPECT_EQ(ScaledExp(-kInf, 1.0f, scale), 0.0f);
   }
 }
 

@@ -20,20 +20,23 @@ from pathlib import Path
 # Which folders' headers the sources of a folder may include, besides their own.
 ALLOWED: dict[str, set[str]] = {
     "base": set(),
-    "speculation": {"base"},
+    "sampling": {"base"},
+    "speculation": {"base", "sampling"},
+    "verification": {"base", "sampling", "speculation"},
     "schemas": {"base", "scheduler", "speculation"},
     "metrics": {"base"},
     "trace": {"base"},
     "transport": {"base"},
     "link": {"base", "metrics", "schemas", "transport"},
-    "scheduler": {"base", "speculation"},
-    "model": {"base", "speculation"},
+    "scheduler": {"base", "sampling", "speculation"},
+    "model": {"base", "sampling", "speculation", "verification"},
     "tokenizer": {"base"},
     "draft": {
         "base",
         "link",
         "metrics",
         "model",
+        "sampling",
         "scheduler",
         "schemas",
         "speculation",
@@ -45,11 +48,13 @@ ALLOWED: dict[str, set[str]] = {
         "link",
         "metrics",
         "model",
+        "sampling",
         "scheduler",
         "schemas",
         "speculation",
         "trace",
         "transport",
+        "verification",
     },
     "gateway": {"base", "link", "metrics", "schemas", "tokenizer", "trace", "transport"},
 }
@@ -72,7 +77,7 @@ def _family(name: str, headers: str, folders: set[str], all_but_pure: bool = Fal
     return Family(name, re.compile(headers), frozenset(folders), all_but_pure)
 
 
-_PURE = {"speculation", "scheduler"}
+_PURE = {"sampling", "scheduler", "speculation"}
 FAMILIES = [
     _family("libtorch", r"^(torch|ATen|c10|caffe2)/", {"model"}),
     _family("CUDA", r"^(cuda|cublas|nccl|nvtx3/|flashinfer/|thrust/|cub/)", {"model"}),

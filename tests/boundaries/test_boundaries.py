@@ -39,7 +39,7 @@ def copy(tmp_path: Path) -> Path:
     [
         ("base/planted.h", '#include "metrics/families.h"', "base/ may use no other folder"),
         ("speculation/planted.cc", "#include <torch/torch.h>", "may not use libtorch"),
-        ("speculation/planted.cc", "#include <mutex>", "may not use threads and clocks"),
+        ("sampling/planted.cc", "#include <mutex>", "may not use threads and clocks"),
         ("scheduler/planted.cc", '#  include "transport/fabric.h"', "scheduler/ may use"),
         ("scheduler/planted.cc", "#include <thread>", "may not use threads and clocks"),
         ("transport/planted.h", '#include "schemas/codec.h"', "transport/ may use"),

@@ -277,7 +277,7 @@ SHAPES: dict[str, Shape] = {
         dtype=torch.bfloat16,
         shard_bytes=60_000,
     ),
-    # A vocabulary so small that the law of whole texts can be written down.
+    # A vocabulary so small that the distribution of whole texts can be written down.
     "llama-tiny-vocabulary": Shape(
         "llama",
         {

@@ -181,7 +181,7 @@ def test_fields_and_defaults_are_those_of_transformers(family: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", REQUIRED)
-def test_sizes_are_not_guessed(name: str, tmp_path: Path) -> None:
+def test_missing_sizes_are_errors(name: str, tmp_path: Path) -> None:
     folder = write(tmp_path / "model", "llama", {})
     config = json.loads((folder / "config.json").read_text())
     del config[name]

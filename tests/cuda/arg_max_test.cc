@@ -7,13 +7,14 @@
 #include <limits>
 #include <random>
 
-#include "speculation/sampling.h"
+#include "sampling/gumbel.h"
+#include "sampling/sampling.h"
 #include "tests/cuda/device.h"
 
 namespace specfabric::model::cuda {
 namespace {
 
-using speculation::ScoredToken;
+using sampling::ScoredToken;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -28,8 +29,8 @@ struct HostShard {
     const absl::Span<const float> logits =
         absl::MakeConstSpan(values).subspan(how.row * stride, size);
     std::vector<float> noise(size);
-    speculation::GumbelNoise(how.seed, how.position, first, absl::MakeSpan(noise));
-    return speculation::PerturbedArgMax(logits, noise, how.temperature, first);
+    sampling::GumbelNoise(how.seed, how.position, first, absl::MakeSpan(noise));
+    return sampling::PerturbedArgMax(logits, noise, how.temperature, first);
   }
 
   std::vector<ScoredToken> OnDevice(const std::vector<RowChoice>& how) const {
@@ -132,7 +133,7 @@ TEST_F(ArgMaxTest, LogitsThatAreNotFiniteShowAsOnTheCpu) {
         SCOPED_TRACE(testing::Message() << "size " << size << " first " << first);
         ExpectSame(shard, how);
         for (const ScoredToken& winner : shard.OnDevice(how)) {
-          EXPECT_EQ(winner.score, speculation::kNotFinite);
+          EXPECT_EQ(winner.score, sampling::kNotFinite);
         }
       }
     }
@@ -152,7 +153,7 @@ TEST_F(ArgMaxTest, ShardsTogetherChooseAsOne) {
       part.stride = part.size;
       part.values.assign(whole.values.begin() + first, whole.values.begin() + first + part.size);
       const ScoredToken winner = part.OnDevice(how)[0];
-      if (speculation::Better(winner, best)) best = winner;
+      if (sampling::Better(winner, best)) best = winner;
     }
     EXPECT_EQ(best.token, whole.Expected(how[0]).token);
   }

@@ -1,5 +1,5 @@
-// A draft whose weights are made in its device's memory sends what one sends that makes them on its
-// host, and a target finds them the same.
+// A draft whose draft_probs are made in its device's memory sends what one sends that makes them on
+// its host, and a target finds them the same.
 
 #include <algorithm>
 #include <cstring>
@@ -12,7 +12,7 @@
 
 #include "base/hash.h"
 #include "draft/draft_engine.h"
-#include "model/cuda/device_transformer.h"
+#include "model/cuda/cuda_transformer.h"
 #include "tests/cuda/device.h"
 #include "tests/model/checkpoint_writer.h"
 #include "tests/model/passes.h"
@@ -20,8 +20,8 @@
 namespace specfabric::draft {
 namespace {
 
+using model::cuda::CudaTransformer;
 using model::cuda::DeviceArray;
-using model::cuda::DeviceTransformer;
 using transport::MemoryKind;
 
 constexpr int32_t kVocabulary = 101, kSlots = 6;
@@ -45,11 +45,11 @@ class Draft {
     const model::RankOptions rank = {.dtype = model::DataType::kFloat32,
                                      .kv_blocks = options.sessions.kv_blocks,
                                      .block_size = options.sessions.block_size};
-    auto model = DeviceTransformer::Load(model_dir, rank, communicators_[0].get());
+    auto model = CudaTransformer::Load(model_dir, rank, communicators_[0].get());
     EXPECT_TRUE(model.ok()) << model.status();
     model_ = model->get();
     const transport::SlotPoolOptions slots = {
-        kind, DraftEngine::WeightsSlotBytes(options, kVocabulary), kSlots};
+        kind, DraftEngine::DraftProbsSlotBytes(options, kVocabulary), kSlots};
     const size_t bytes = kSlots * transport::SlotPool::Stride(slots);
     host_.assign(bytes / sizeof(uint64_t), 0);
     auto* data = reinterpret_cast<uint8_t*>(host_.data());
@@ -62,8 +62,8 @@ class Draft {
     engine_ = std::make_unique<DraftEngine>(
         options, *std::move(model),
         [this](const transport::Fence& fence) { return pool_->Acquire(fence); },
-        [this](uint64_t /*peer*/, schemas::DraftReply reply, OutgoingWeights weights) {
-          Note(reply, weights);
+        [this](uint64_t /*peer*/, schemas::DraftReply reply, OutgoingDraftProbs draft_probs) {
+          Note(reply, draft_probs);
         });
   }
 
@@ -80,37 +80,37 @@ class Draft {
   }
 
  private:
-  void Note(const schemas::DraftReply& reply, const OutgoingWeights& weights) {
+  void Note(const schemas::DraftReply& reply, const OutgoingDraftProbs& draft_probs) {
     Sent& sent = sent_[reply.sequence];
     sent = {reply.status,
             reply.parents,
             reply.tokens,
             reply.scores,
-            reply.weights_rows,
-            reply.weights_entries,
+            reply.draft_probs_rows,
+            reply.draft_probs_entries,
             {}};
-    if (!weights.lease) return;
-    const absl::Span<const uint8_t> there(weights.lease.data(), weights.bytes);
-    std::vector<uint64_t> words((weights.bytes + 7) / 8);
+    if (!draft_probs.lease) return;
+    const absl::Span<const uint8_t> there(draft_probs.lease.data(), draft_probs.bytes);
+    std::vector<uint64_t> words((draft_probs.bytes + 7) / 8);
     auto* const here = reinterpret_cast<uint8_t*>(words.data());
     if (kind_ == MemoryKind::kHost) {
       std::memcpy(here, there.data(), there.size());
     } else {
       ASSERT_TRUE(model_->draft_rows()->Fetch(there, here).ok());
     }
-    sent.bytes.assign(here, here + weights.bytes);
-    const schemas::DraftWeightsShape shape = {reply.weights_rows, kVocabulary,
-                                              reply.weights_entries};
-    const auto opened = schemas::DraftWeights::Open(shape, {here, weights.bytes});
+    sent.bytes.assign(here, here + draft_probs.bytes);
+    const speculation::DraftProbsShape shape = {reply.draft_probs_rows, kVocabulary,
+                                                reply.draft_probs_entries};
+    const auto opened = speculation::DraftProbs::Open(shape, {here, draft_probs.bytes});
     ASSERT_TRUE(opened.ok()) << opened.status();
     if (kind_ == MemoryKind::kHost) return;
-    std::vector<speculation::WeightRowFacts> facts(shape.rows);
+    std::vector<sampling::DraftRowFacts> facts(shape.rows);
     ASSERT_TRUE(model_->draft_rows()
-                    ->Judge(there.data(), shape.vocabulary, shape.entries, absl::MakeSpan(facts))
+                    ->Validate(there.data(), shape.vocabulary, shape.entries, absl::MakeSpan(facts))
                     .ok());
-    const auto judged = schemas::DraftWeights::OpenOnDevice(shape, there, facts);
-    ASSERT_TRUE(judged.ok()) << judged.status();
-    EXPECT_EQ(judged->totals(), opened->totals());
+    const auto validated = speculation::DraftProbs::OpenOnDevice(shape, there, facts);
+    ASSERT_TRUE(validated.ok()) << validated.status();
+    EXPECT_EQ(validated->totals(), opened->totals());
   }
 
   const MemoryKind kind_;
@@ -123,7 +123,8 @@ class Draft {
   std::map<uint64_t, Sent> sent_;
 };
 
-schemas::DraftRequest Request(uint64_t sequence, int32_t prompt, schemas::Coupling coupling) {
+schemas::DraftRequest Request(uint64_t sequence, int32_t prompt,
+                              schemas::VerificationMethod verification) {
   schemas::DraftRequest request;
   request.target_incarnation = 9;
   request.sequence = sequence;
@@ -133,27 +134,27 @@ schemas::DraftRequest Request(uint64_t sequence, int32_t prompt, schemas::Coupli
   request.append_tokens = model::RandomTokens(prompt, static_cast<uint32_t>(sequence));
   request.max_nodes = 20;
   request.time_budget = 100 * base::kSecond;
-  request.coupling = coupling;
+  request.verification = verification;
   request.sampling = {.temperature = 1.0f, .seed = sequence * 77};
   request.prompt_length = prompt;
-  request.weights_bytes = 1 << 20;
+  request.draft_probs_bytes = 1 << 20;
   return request;
 }
 
 // Each in a way of its own; of all, one pass holds rows that stay and rows that do not.
 std::vector<schemas::DraftRequest> Requests(const DraftEngineOptions& options) {
-  using schemas::Coupling;
+  using schemas::VerificationMethod;
   std::vector<schemas::DraftRequest> requests = {
-      Request(1, 5, Coupling::kRejection), Request(2, 3, Coupling::kTraversal),
-      Request(3, 4, Coupling::kCoupled),   Request(4, 7, Coupling::kRejection),
-      Request(5, 2, Coupling::kRejection), Request(6, 2, Coupling::kTraversal),
-      Request(7, 3, Coupling::kTypical),   Request(8, 3, Coupling::kRejection)};
+      Request(1, 5, VerificationMethod::kRejection), Request(2, 3, VerificationMethod::kTraversal),
+      Request(3, 4, VerificationMethod::kCoupled),   Request(4, 7, VerificationMethod::kRejection),
+      Request(5, 2, VerificationMethod::kRejection), Request(6, 2, VerificationMethod::kTraversal),
+      Request(7, 3, VerificationMethod::kTypical),   Request(8, 3, VerificationMethod::kRejection)};
   requests[1].sampling.temperature = 0.3f;
   requests[1].sampling.top_p = 0.9f;
   requests[3].sampling.top_k = 1;  // fewer siblings than there is room for
   requests[4].max_nodes = 5;       // the budget ends in the middle of a level
-  const auto row = schemas::ShapeFor(1, kVocabulary, options.top_n).row_bytes();
-  requests[5].weights_bytes = static_cast<uint32_t>(2 * row);  // and here the slot does
+  const auto row = speculation::ShapeFor(1, kVocabulary, options.top_n).row_bytes();
+  requests[5].draft_probs_bytes = static_cast<uint32_t>(2 * row);  // and here the slot does
   return requests;
 }
 

@@ -1,4 +1,4 @@
-// Whole steps of trees through the device against the CPU's walk and target::TreeVerifier.
+// Whole steps of trees through the device against the CPU's walk and verification::TreeVerifier.
 
 #include "model/cuda/device_verifier.h"
 
@@ -11,16 +11,17 @@
 #include <utility>
 #include <vector>
 
-#include "speculation/sampling.h"
-#include "target/tree_verifier.h"
+#include "sampling/gumbel.h"
+#include "sampling/sampling.h"
 #include "tests/cuda/open_device.h"
-#include "tests/target/random_rounds.h"
+#include "tests/verification/random_rounds.h"
+#include "verification/cpu/tree_verifier.h"
 
 namespace specfabric::model::cuda {
 namespace {
 
 using speculation::Accepted;
-using speculation::Coupling;
+using speculation::VerificationMethod;
 using target::Case;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -35,27 +36,27 @@ base::TokenId ChoiceAt(const SitedCase& sited, int node) {
   const Case& round = sited.round;
   std::vector<float> noise(round.vocabulary());
   const auto depth = static_cast<uint32_t>(speculation::DepthOf(round.tree, node));
-  speculation::GumbelNoise(round.sampling.seed, sited.position + depth, 0, absl::MakeSpan(noise));
-  return speculation::SampleRow(round.logits[node], noise, round.sampling);
+  sampling::GumbelNoise(round.sampling.seed, sited.position + depth, 0, absl::MakeSpan(noise));
+  return sampling::SampleRow(round.logits[node], noise, round.sampling);
 }
 
 Accepted OnCpu(const SitedCase& sited) {
   const Case& round = sited.round;
-  if (round.coupling == Coupling::kCoupled) {
+  if (round.verification == VerificationMethod::kCoupled) {
     std::vector<base::TokenId> chosen;
     for (int node = 0; node < round.tree.size(); ++node) chosen.push_back(ChoiceAt(sited, node));
     return speculation::WalkCoupled(round.tree, chosen);
   }
-  target::TreeVerifier verifier(round.vocabulary());
-  const speculation::PhiloxRandomness random(round.sampling.seed, sited.position, sited.draw_number,
-                                             round.tree);
+  verification::TreeVerifier verifier(round.vocabulary());
+  const verification::PhiloxRandomness random(round.sampling.seed, sited.position,
+                                              sited.draw_number, round.tree);
   return target::Verify(
       round, random, [&](int node) { return absl::MakeConstSpan(round.logits[node]); }, &verifier);
 }
 
 // A tree of which most guesses are what is chosen above them.
 SitedCase RandomCoupled(std::mt19937* random, const target::Shape& shape, uint32_t position) {
-  SitedCase sited = {.round = {.coupling = Coupling::kCoupled}, .position = position};
+  SitedCase sited = {.round = {.verification = VerificationMethod::kCoupled}, .position = position};
   Case& round = sited.round;
   round.sampling = target::RandomSampling(random);
   round.sampling.seed = (*random)() * uint64_t{0x100000001};
@@ -64,8 +65,8 @@ SitedCase RandomCoupled(std::mt19937* random, const target::Shape& shape, uint32
   for (size_t node = 0; node < parents.size(); ++node) {
     if (node > 0) {
       const bool right = (*random)() % 4 != 0;
-      const auto guess = static_cast<base::TokenId>((*random)() % shape.vocabulary);
-      round.tree.Add(parents[node], right ? ChoiceAt(sited, parents[node]) : guess, 0.0f);
+      const auto random_token = static_cast<base::TokenId>((*random)() % shape.vocabulary);
+      round.tree.Add(parents[node], right ? ChoiceAt(sited, parents[node]) : random_token, 0.0f);
     }
     round.logits.push_back(target::RandomLogits(random, shape.vocabulary, 2.0f));
   }
@@ -84,19 +85,19 @@ std::vector<SitedCase> RandomStep(std::mt19937* random, const target::Shape& sha
     const target::Rule& rule = target::kRules[i % std::size(target::kRules)];
     base::SamplingParams sampling = target::RandomSampling(random);
     sampling.seed = (*random)() * uint64_t{0x100000001};
-    step.push_back({target::RandomCase(random, rule.coupling, rule.draw, shape, sampling), position,
-                    static_cast<uint32_t>((*random)())});
+    step.push_back({target::RandomCase(random, rule.verification, rule.draw, shape, sampling),
+                    position, static_cast<uint32_t>((*random)())});
   }
   return step;
 }
 
 class DeviceVerifierTest : public OpenDeviceTest {
  protected:
-  // What becomes of weights on the device between being judged and verified by.
+  // What becomes of draft_probs on the device between being validated and verified by.
   std::function<void(std::vector<uint64_t>*)> tamper_ = [](std::vector<uint64_t>* /*words*/) {};
 
   // The first tree's rows lie behind those of the last, with a row of others before each; rows are
-  // wider than the vocabulary. Every second tree's weights are in the device's memory already.
+  // wider than the vocabulary. Every second tree's draft_probs are in the device's memory already.
   absl::StatusOr<std::vector<Accepted>> OnDevice(const std::vector<SitedCase>& step) {
     const int32_t vocabulary = step[0].round.vocabulary();
     const int64_t stride = vocabulary + 3;
@@ -117,25 +118,25 @@ class DeviceVerifierTest : public OpenDeviceTest {
       tree = {.parents = round.tree.parents,
               .tokens = round.tree.tokens,
               .first_logit = rows--,
-              .coupling = round.coupling,
+              .verification = round.verification,
               .draw = round.draw,
               .sampling = round.sampling,
               .typical = round.typical,
               .position = sited.position,
               .draw_number = sited.draw_number};
-      if (!speculation::NeedsDraftRows(round.coupling, round.draw)) continue;
-      const schemas::DraftWeights& weights = slots.emplace_back(round).weights();
-      tree.weight_row = round.row_of;
-      tree.weights = weights.bytes();
+      if (!speculation::NeedsDraftRows(round.verification, round.draw)) continue;
+      const speculation::DraftProbs& draft_probs = slots.emplace_back(round).draft_probs();
+      tree.draft_row = round.row_of;
+      tree.draft_probs = draft_probs.bytes();
       if (slots.size() % 2 == 0) {
         std::vector<uint64_t> words = slots.back().words();
         tamper_(&words);
         uint64_t* const there = device_slots.emplace_back(words).data();
-        tree.weights = {reinterpret_cast<const uint8_t*>(there), weights.bytes().size()};
-        tree.weights_on_device = true;
+        tree.draft_probs = {reinterpret_cast<const uint8_t*>(there), draft_probs.bytes().size()};
+        tree.draft_probs_on_device = true;
       }
-      tree.totals = weights.totals();
-      tree.entries = weights.shape().entries;
+      tree.totals = draft_probs.totals();
+      tree.entries = draft_probs.shape().entries;
     }
     DeviceArray<float> logits(values);
     const LogitMatrix matrix = {.logits = logits.data(), .stride = stride, .size = vocabulary};
@@ -151,7 +152,7 @@ class DeviceVerifierTest : public OpenDeviceTest {
     ASSERT_TRUE(found.ok()) << found.status();
     for (size_t i = 0; i < step.size(); ++i) {
       SCOPED_TRACE(testing::Message()
-                   << Name(step[i].round.coupling) << ", tree " << i << " of " << step.size());
+                   << Name(step[i].round.verification) << ", tree " << i << " of " << step.size());
       const Accepted expected = OnCpu(step[i]);
       ASSERT_EQ((*found)[i].path, expected.path);
       ASSERT_EQ((*found)[i].tokens, expected.tokens);
@@ -159,7 +160,7 @@ class DeviceVerifierTest : public OpenDeviceTest {
       not_finite_ += !expected.finite;
       accepted_ += static_cast<int>(expected.path.size());
       const int last = expected.path.empty() ? 0 : expected.path.back();
-      rejected_ += static_cast<int>(speculation::Children(step[i].round.tree, last).size());
+      rejected_ += static_cast<int>(verification::Children(step[i].round.tree, last).size());
     }
   }
 
@@ -209,15 +210,15 @@ TEST_F(DeviceVerifierTest, OddRowsAreDecidedAsOnTheCpu) {
 }
 
 // By whoever sent them: texts are of the vocabulary all the same, and no thread waits for another.
-TEST_F(DeviceVerifierTest, WeightsThatChangeAfterTheyWereJudgedBreakNothing) {
+TEST_F(DeviceVerifierTest, DraftProbsChangedAfterValidationBreakNothing) {
   std::mt19937 random(4);
   constexpr uint64_t kNans = 0x7FC07FC07FC07FC0;
   int tokens = 0;
   for (const target::Shape& shape : {target::Shape{.vocabulary = 301, .max_nodes = 40},
                                      {.vocabulary = 301, .max_nodes = 16, .top_n = 40}}) {
     for (const uint64_t word : {~uint64_t{0}, uint64_t{0}, kNans, uint64_t{0xBF80BF80BF80BF80}}) {
-      // Rows that are not whole keep their ids, 20 words of 30, and of any row some weights stay:
-      // a guess may then be rejected for what are no numbers any more.
+      // Rows that are not whole keep their ids, 20 words of 30, and of any row some draft_probs
+      // stay: a draft token may then be rejected for what are no numbers any more.
       const bool some = word == kNans;
       tamper_ = [&, word, some](auto* words) {
         for (size_t i = 0; i < words->size(); ++i) {

@@ -1,5 +1,5 @@
-// Rows of draft weights made, drawn from and judged on the device, against speculation/proposal.h
-// and schemas/draft_weights.h.
+// Rows of draft draft_probs made, drawn from and validated on the device, against
+// sampling/draft_row.h and speculation/draft_probs.h.
 
 #include "model/cuda/draft_rows.h"
 
@@ -12,20 +12,20 @@
 
 #include "absl/strings/match.h"
 #include "model/cuda/draft_row_maker.h"
-#include "schemas/draft_weights.h"
-#include "speculation/proposal.h"
+#include "sampling/draft_row.h"
+#include "speculation/draft_probs.h"
 #include "tests/cuda/open_device.h"
-#include "tests/target/random_rounds.h"
+#include "tests/verification/random_rounds.h"
 
 namespace specfabric::model::cuda {
 namespace {
 
-using schemas::DraftWeights;
-using schemas::DraftWeightsShape;
+using sampling::DraftRowFacts;
+using speculation::DraftProbs;
+using speculation::DraftProbsShape;
 using speculation::SiblingDraw;
-using speculation::WeightRowFacts;
 using target::Logits;
-using target::Weights;
+using target::ProbRow;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -37,10 +37,10 @@ struct Row {
   int32_t top_n = 0;
   SiblingDraw draw = SiblingDraw::kWithoutReplacement;
   int32_t siblings = 4;
-  base::DrawSite site = {.purpose = base::Purpose::kDraft};
+  sampling::DrawSite site = {.purpose = sampling::Purpose::kDraft};
 
-  DraftWeightsShape shape(int32_t rows = 1) const {
-    return schemas::ShapeFor(rows, static_cast<int32_t>(logits.size()), top_n);
+  DraftProbsShape shape(int32_t rows = 1) const {
+    return speculation::ShapeFor(rows, static_cast<int32_t>(logits.size()), top_n);
   }
 };
 
@@ -49,24 +49,25 @@ struct Made {
   std::vector<uint8_t> bytes = {};
   double total = 0;
   std::vector<base::TokenId> tokens = {};
-  std::vector<uint16_t> weights = {};
+  std::vector<uint16_t> draft_probs = {};
   bool operator==(const Made&) const = default;
 };
 
 Made OnCpu(const Row& row) {
-  Weights weights(row.logits.size());
-  speculation::MakeWeights(row.logits, row.sampling, row.top_n, absl::MakeSpan(weights));
+  ProbRow draft_probs(row.logits.size());
+  sampling::MakeDraftProbs(row.logits, row.sampling, row.top_n, absl::MakeSpan(draft_probs));
   Made made = {.bytes = std::vector<uint8_t>(row.shape().bytes()),
-               .total = speculation::TotalWeight(weights)};
+               .total = sampling::TotalProb(draft_probs)};
   std::vector<uint64_t> slot((made.bytes.size() + 7) / 8);
-  schemas::DraftWeightsWriter(row.shape(), reinterpret_cast<uint8_t*>(slot.data()))
-      .Write(0, weights);
+  speculation::DraftProbsWriter(row.shape(), reinterpret_cast<uint8_t*>(slot.data()))
+      .Write(0, draft_probs);
   std::memcpy(made.bytes.data(), slot.data(), made.bytes.size());
   made.tokens =
       row.draw == SiblingDraw::kWithReplacement
-          ? speculation::DrawWithReplacement(weights, row.siblings, row.sampling.seed, row.site)
-          : speculation::DrawWithoutReplacement(weights, row.siblings, row.sampling.seed, row.site);
-  for (base::TokenId token : made.tokens) made.weights.push_back(weights[token]);
+          ? sampling::DrawWithReplacement(draft_probs, row.siblings, row.sampling.seed, row.site)
+          : sampling::DrawWithoutReplacement(draft_probs, row.siblings, row.sampling.seed,
+                                             row.site);
+  for (base::TokenId token : made.tokens) made.draft_probs.push_back(draft_probs[token]);
   return made;
 }
 
@@ -125,7 +126,7 @@ class DraftRowsTest : public OpenDeviceTest {
       of_row.total = drawn[i].total;
       for (int32_t s = 0; s < drawn[i].count; ++s) {
         of_row.tokens.push_back(drawn[i].siblings[s].token);
-        of_row.weights.push_back(drawn[i].siblings[s].weight);
+        of_row.draft_probs.push_back(drawn[i].siblings[s].prob);
       }
     }
     return made;
@@ -139,26 +140,26 @@ class DraftRowsTest : public OpenDeviceTest {
                                       << rows[i].logits.size() << ", top_n " << rows[i].top_n);
       const Made expected = OnCpu(rows[i]);
       ASSERT_EQ((*made)[i].tokens, expected.tokens);
-      ASSERT_EQ((*made)[i].weights, expected.weights);
+      ASSERT_EQ((*made)[i].draft_probs, expected.draft_probs);
       ASSERT_EQ((*made)[i].total, expected.total);
       ASSERT_TRUE((*made)[i].bytes == expected.bytes);
     }
   }
 
   // Both sides' word about the same bytes.
-  void ExpectJudgedAlike(const DraftWeightsShape& shape, const std::vector<uint8_t>& bytes,
-                         std::string* refused) {
+  void ExpectValidatedAlike(const DraftProbsShape& shape, const std::vector<uint8_t>& bytes,
+                            std::string* refused) {
     std::vector<uint64_t> slot((bytes.size() + 7) / 8);
     std::memcpy(slot.data(), bytes.data(), bytes.size());
     DeviceArray<uint64_t> there(slot);
     const auto* device = reinterpret_cast<const uint8_t*>(there.data());
-    std::vector<WeightRowFacts> facts(shape.rows);
+    std::vector<DraftRowFacts> facts(shape.rows);
     ASSERT_TRUE(
-        maker_.Judge(*device_, device, shape.vocabulary, shape.entries, absl::MakeSpan(facts))
+        maker_.Validate(*device_, device, shape.vocabulary, shape.entries, absl::MakeSpan(facts))
             .ok());
-    const auto on_device = DraftWeights::OpenOnDevice(shape, {device, bytes.size()}, facts);
+    const auto on_device = DraftProbs::OpenOnDevice(shape, {device, bytes.size()}, facts);
     const auto here =
-        DraftWeights::Open(shape, {reinterpret_cast<const uint8_t*>(slot.data()), bytes.size()});
+        DraftProbs::Open(shape, {reinterpret_cast<const uint8_t*>(slot.data()), bytes.size()});
     ASSERT_EQ(on_device.status(), here.status());
     if (here.ok()) {
       ASSERT_TRUE(on_device->on_device());
@@ -176,7 +177,7 @@ TEST_F(DraftRowsTest, AreMadeAndDrawnFromAsOnTheCpu) {
     for (int top_n : {0, 1, 7, 64}) {
       std::vector<Row> rows;
       for (int i = 0; i < 12; ++i) {
-        // Narrow ones have many weights that are alike, of which top_n cuts some.
+        // Narrow ones have many draft_probs that are alike, of which top_n cuts some.
         Row row = RandomRow(&random, vocabulary, i % 3 == 0 ? 0.02f : 4.0f);
         row.top_n = top_n;
         rows.push_back(std::move(row));
@@ -186,7 +187,7 @@ TEST_F(DraftRowsTest, AreMadeAndDrawnFromAsOnTheCpu) {
   }
 }
 
-TEST_F(DraftRowsTest, OddLogitsAreWeighedAsOnTheCpu) {
+TEST_F(DraftRowsTest, OddLogitsMatchTheCpu) {
   std::vector<Row> rows;
   for (const Logits& logits : std::vector<Logits>{{kNan, 1, 2, -kInf},
                                                   {0, kInf, 3, kNan},
@@ -222,7 +223,7 @@ TEST_F(DraftRowsTest, WhatIsNoDrawIsRefused) {
   ASSERT_NO_FATAL_FAILURE(ExpectTheCpus({sound}));
 }
 
-TEST_F(DraftRowsTest, SentRowsAreJudgedAsOnTheCpu) {
+TEST_F(DraftRowsTest, SentRowsAreValidatedAsOnTheCpu) {
   std::mt19937 random(4);
   int sound = 0, unsound = 0;
   for (int vocabulary : {5, 300, 2051}) {
@@ -230,14 +231,14 @@ TEST_F(DraftRowsTest, SentRowsAreJudgedAsOnTheCpu) {
       for (int turn = 0; turn < 60; ++turn) {
         Row row = RandomRow(&random, vocabulary, 2.0f);
         row.top_n = top_n;
-        const DraftWeightsShape shape = row.shape(3);
+        const DraftProbsShape shape = row.shape(3);
         std::vector<uint8_t> bytes;
         for (int r = 0; r < shape.rows; ++r) {
           row.logits = target::RandomLogits(&random, vocabulary, 2.0f);
           const Made made = OnCpu(row);
           bytes.insert(bytes.end(), made.bytes.begin(), made.bytes.end());
         }
-        // A byte of what a stranger might send, or a row of zeros.
+        // A byte of what an untrusted peer might send, or a row of zeros.
         if (turn % 3 == 1) bytes[random() % bytes.size()] ^= 1u << random() % 8;
         if (turn % 3 == 2) {
           const size_t ids = shape.whole() ? 0 : shape.entries * sizeof(base::TokenId);
@@ -245,7 +246,7 @@ TEST_F(DraftRowsTest, SentRowsAreJudgedAsOnTheCpu) {
                       uint8_t{0});
         }
         std::string refused;
-        ASSERT_NO_FATAL_FAILURE(ExpectJudgedAlike(shape, bytes, &refused));
+        ASSERT_NO_FATAL_FAILURE(ExpectValidatedAlike(shape, bytes, &refused));
         (refused.empty() ? sound : unsound) += 1;
       }
     }
@@ -255,26 +256,26 @@ TEST_F(DraftRowsTest, SentRowsAreJudgedAsOnTheCpu) {
 }
 
 TEST_F(DraftRowsTest, EveryFaultIsNamedAsOnTheCpu) {
-  const DraftWeightsShape cut = {.rows = 2, .vocabulary = 100, .entries = 3};
-  const DraftWeightsShape whole = {.rows = 2, .vocabulary = 3, .entries = 3};
+  const DraftProbsShape cut = {.rows = 2, .vocabulary = 100, .entries = 3};
+  const DraftProbsShape whole = {.rows = 2, .vocabulary = 3, .entries = 3};
   struct Fault {
     std::vector<int32_t> ids;
-    std::vector<uint16_t> weights;
+    std::vector<uint16_t> draft_probs;
     const char* why;
   };
   for (const Fault& fault : std::vector<Fault>{
            {{0, 1, 99}, {0x3F80, 0, 0x0001}, ""},
-           {{-1, 1, 2}, {0x3F80, 0, 0}, "weights: row 1: id -1 after -1, must"},
-           {{0, 1, 100}, {0x3F80, 0, 0}, "weights: row 1: id 100 after 1, must"},
-           {{5, 5, 4}, {0x3F80, 0, 0}, "weights: row 1: id 5 after 5, must"},
-           {{0, 1, 2}, {0x3F80, 0x7F80, 0}, "weights: row 1: has one that is not finite"},
-           {{0, 1, 2}, {0x3F80, 0, 0x7FC1}, "weights: row 1: has one that is not finite"},
-           {{0, 1, 2}, {0x3F80, 0x8001, 0}, "weights: row 1: has one that is not finite"},
-           {{0, 1, 2}, {0, 0, 0}, "weights: row 1: has none above 0"}}) {
-    for (const DraftWeightsShape& shape : {cut, whole}) {
+           {{-1, 1, 2}, {0x3F80, 0, 0}, "draft_probs: row 1: id -1 after -1, must"},
+           {{0, 1, 100}, {0x3F80, 0, 0}, "draft_probs: row 1: id 100 after 1, must"},
+           {{5, 5, 4}, {0x3F80, 0, 0}, "draft_probs: row 1: id 5 after 5, must"},
+           {{0, 1, 2}, {0x3F80, 0x7F80, 0}, "draft_probs: row 1: has one that is not finite"},
+           {{0, 1, 2}, {0x3F80, 0, 0x7FC1}, "draft_probs: row 1: has one that is not finite"},
+           {{0, 1, 2}, {0x3F80, 0x8001, 0}, "draft_probs: row 1: has one that is not finite"},
+           {{0, 1, 2}, {0, 0, 0}, "draft_probs: row 1: has none above 0"}}) {
+    for (const DraftProbsShape& shape : {cut, whole}) {
       if (shape.whole() && absl::StrContains(fault.why, "id ")) continue;
       const std::vector<int32_t> good_ids = {7, 8, 9};
-      const std::vector<uint16_t> good_weights = {0x3F80, 0x3F00, 0};
+      const std::vector<uint16_t> valid_probs = {0x3F80, 0x3F00, 0};
       std::vector<uint8_t> bytes(shape.bytes(), 0);
       for (int row = 0; row < 2; ++row) {
         uint8_t* place = bytes.data() + row * shape.row_bytes();
@@ -282,10 +283,10 @@ TEST_F(DraftRowsTest, EveryFaultIsNamedAsOnTheCpu) {
           std::memcpy(place, (row == 0 ? good_ids : fault.ids).data(), 12);
           place += 12;
         }
-        std::memcpy(place, (row == 0 ? good_weights : fault.weights).data(), 6);
+        std::memcpy(place, (row == 0 ? valid_probs : fault.draft_probs).data(), 6);
       }
       std::string refused;
-      ASSERT_NO_FATAL_FAILURE(ExpectJudgedAlike(shape, bytes, &refused));
+      ASSERT_NO_FATAL_FAILURE(ExpectValidatedAlike(shape, bytes, &refused));
       EXPECT_TRUE(absl::StartsWith(refused, fault.why) && refused.empty() == (*fault.why == '\0'))
           << refused;
     }
@@ -295,7 +296,7 @@ TEST_F(DraftRowsTest, EveryFaultIsNamedAsOnTheCpu) {
 TEST(DraftRowLayoutTest, IsTheSchemas) {
   for (int32_t vocabulary : {1, 2, 7, 100}) {
     for (int32_t entries = 1; entries <= vocabulary; ++entries) {
-      const DraftWeightsShape shape = {1, vocabulary, entries};
+      const DraftProbsShape shape = {1, vocabulary, entries};
       const DraftRowLayout layout = {vocabulary, entries};
       EXPECT_EQ(layout.whole(), shape.whole());
       EXPECT_EQ(layout.row_bytes(), static_cast<int64_t>(shape.row_bytes()));

@@ -32,12 +32,12 @@ expect_the_cpus() { # NAME CPU-ARGUMENTS -- GPU-ARGUMENTS
   fi
 }
 
-draft=(--draft_model=models/draft --speculation=always --lookup=off --max_draft_wait_ms=60000)
-rejection=("${draft[@]}" --temperature=1 --seed=7 --coupling=rejection "--sampled_tree=2,1")
+draft=(--draft_model=models/draft --speculation=always --ngram_lookup=off --max_draft_wait_ms=60000)
+rejection=("${draft[@]}" --temperature=1 --seed=7 --verification=rejection "--sampled_tree=2,1")
 expect_the_cpus greedy -- --cuda_graphs
 expect_the_cpus "sampled, two ranks" --temperature=1 --seed=3 -- --temperature=1 --seed=3 \
   --tensor_parallel=2 --cuda_graphs
 expect_the_cpus "two stages" -- --pipeline_stages=2 --cuda_graphs
 expect_the_cpus "with a draft" -- "${draft[@]}"
-expect_the_cpus "weighed against a draft" "${rejection[@]}" -- "${rejection[@]}"
+expect_the_cpus "verified with draft probabilities" "${rejection[@]}" -- "${rejection[@]}"
 exit "$failed"

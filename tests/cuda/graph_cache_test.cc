@@ -34,7 +34,7 @@ TEST(PaddedSizeTest, HoldsTheSizeAndIsOneOfFew) {
 
 class GraphCacheTest : public OpenDeviceTest {
  protected:
-  // As a rank that is alone, or whose others had no better luck.
+  // As a rank that is alone, or whose others failed too.
   absl::Status Run(GraphCache& graphs, const PassSize& size, uint64_t places,
                    absl::FunctionRef<absl::Status()> enqueue) {
     return graphs.Run(*device_, size, places, enqueue,

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "model/cuda/device_transformer.h"
-#include "speculation/sampling.h"
+#include "model/cuda/cuda_transformer.h"
+#include "sampling/sampling.h"
 #include "tests/cuda/device.h"
 #include "tests/model/checkpoint_writer.h"
 #include "tests/model/group.h"
@@ -31,7 +31,7 @@ TestGroup LoadOrDie(absl::StatusOr<TestGroup> group) {
   return *std::move(group);
 }
 TestGroup OnDevice(const std::string& dir, const RankOptions& options, int ranks = 1) {
-  return LoadOrDie(TestGroup::Load(dir, options, ranks, DeviceTransformer::Load));
+  return LoadOrDie(TestGroup::Load(dir, options, ranks, CudaTransformer::Load));
 }
 TestGroup OnCpu(const std::string& dir, const RankOptions& options) {
   return LoadOrDie(TestGroup::Load(dir, options, 1));
@@ -61,10 +61,10 @@ ModelConfig FlashConfig() {
   return config;
 }
 
-class DeviceTransformerTest : public DeviceTest, public ::testing::WithParamInterface<DataType> {};
+class CudaTransformerTest : public DeviceTest, public ::testing::WithParamInterface<DataType> {};
 
 // A prompt, then a step of a tree and of a second chunk, of which not all logits are wanted.
-TEST_P(DeviceTransformerTest, AgreesWithTheCpu) {
+TEST_P(CudaTransformerTest, AgreesWithTheCpu) {
   for (const ModelConfig& config : Configs()) {
     const TempDir dir;
     WriteCheckpoint(dir.path(), config, 1);
@@ -85,7 +85,7 @@ TEST_P(DeviceTransformerTest, AgreesWithTheCpu) {
 }
 
 // Accepted nodes of a tree become the text: their slots move, in order, some onto each other's.
-TEST_P(DeviceTransformerTest, MovesSlotsInOrder) {
+TEST_P(CudaTransformerTest, MovesSlotsInOrder) {
   const TempDir dir;
   WriteCheckpoint(dir.path(), OddConfig(), 2);
   TestGroup device = OnDevice(dir.path(), Options(GetParam()));
@@ -107,7 +107,7 @@ TEST_P(DeviceTransformerTest, MovesSlotsInOrder) {
   EXPECT_LT(MaxDifference(Logits(device, next), Logits(cpu, next)), Tolerance(GetParam()));
 }
 
-TEST_P(DeviceTransformerTest, ARowsBitsDoNotDependOnTheOthers) {
+TEST_P(CudaTransformerTest, ARowsBitsDoNotDependOnTheOthers) {
   ModelConfig config = OddConfig();
   config.layers = 1;  // emulated attention over so many rows takes its time
   const TempDir dir;
@@ -125,7 +125,7 @@ TEST_P(DeviceTransformerTest, ARowsBitsDoNotDependOnTheOthers) {
   }
 }
 
-TEST_P(DeviceTransformerTest, RanksChangeLittle) {
+TEST_P(CudaTransformerTest, RanksChangeLittle) {
   if (Devices() < 2) GTEST_SKIP() << "two ranks need two GPUs";
   ModelConfig config = OddConfig();
   config.heads = 8;
@@ -148,7 +148,7 @@ TEST_P(DeviceTransformerTest, RanksChangeLittle) {
 
 // Passes in any order of sizes, so that each is run as it is, captured and replayed, and between
 // them some that no graph is for.
-TEST_P(DeviceTransformerTest, GraphsChangeNothing) {
+TEST_P(CudaTransformerTest, GraphsChangeNothing) {
   const TempDir dir;
   ModelConfig config = Configs()[1];
   config.layers = 2;
@@ -200,13 +200,13 @@ TEST_P(DeviceTransformerTest, GraphsChangeNothing) {
 }
 
 // Batches that grow in each of their sizes.
-TEST_P(DeviceTransformerTest, FlashAttentionIsAttention) {
+TEST_P(CudaTransformerTest, FlashAttentionIsAttention) {
   const TempDir dir;
   WriteCheckpoint(dir.path(), FlashConfig(), 4);
   RankOptions options = Options(GetParam());
   options.flash_attention = true;
   if (GetParam() == DataType::kFloat32) {
-    const auto refused = TestGroup::Load(dir.path(), options, 1, DeviceTransformer::Load);
+    const auto refused = TestGroup::Load(dir.path(), options, 1, CudaTransformer::Load);
     EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
     return;
   }
@@ -233,7 +233,7 @@ TEST_P(DeviceTransformerTest, FlashAttentionIsAttention) {
 }
 
 // Texts that grow past what a graph was first made for, in passes of sizes that come again.
-TEST_P(DeviceTransformerTest, GraphsOfFlashAttentionChangeNothing) {
+TEST_P(CudaTransformerTest, GraphsOfFlashAttentionChangeNothing) {
   if (GetParam() != DataType::kBFloat16) GTEST_SKIP() << "FlashInfer's kernels are of bfloat16";
   const TempDir dir;
   WriteCheckpoint(dir.path(), FlashConfig(), 4);
@@ -257,16 +257,16 @@ TEST_P(DeviceTransformerTest, GraphsOfFlashAttentionChangeNothing) {
   }
 }
 
-TEST_P(DeviceTransformerTest, FlashAttentionNeedsItsHeads) {
+TEST_P(CudaTransformerTest, FlashAttentionNeedsItsHeads) {
   const TempDir dir;
   WriteCheckpoint(dir.path(), Configs()[2], 4);  // heads of 40
   RankOptions options = Options(GetParam());
   options.flash_attention = true;
-  const auto refused = TestGroup::Load(dir.path(), options, 1, DeviceTransformer::Load);
+  const auto refused = TestGroup::Load(dir.path(), options, 1, CudaTransformer::Load);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument) << refused.status();
 }
 
-TEST_P(DeviceTransformerTest, GraphsThatCannotBeCapturedAreNoStart) {
+TEST_P(CudaTransformerTest, GraphsThatCannotBeCapturedAreNoStart) {
   if (!Emulated()) GTEST_SKIP() << "real GPUs capture";
   const TempDir dir;
   WriteCheckpoint(dir.path(), OddConfig(), 4);
@@ -274,14 +274,14 @@ TEST_P(DeviceTransformerTest, GraphsThatCannotBeCapturedAreNoStart) {
   options.cuda_graphs = true;
   setenv("EMULATED_NO_GRAPHS", "", /*overwrite=*/1);
   for (int ranks : {1, 2}) {
-    const auto group = TestGroup::Load(dir.path(), options, ranks, DeviceTransformer::Load);
+    const auto group = TestGroup::Load(dir.path(), options, ranks, CudaTransformer::Load);
     EXPECT_EQ(group.status().code(), absl::StatusCode::kFailedPrecondition) << group.status();
   }
   unsetenv("EMULATED_NO_GRAPHS");
 }
 
 // Few rows, which go through the stages in turn, and so many that these work on parts at once.
-TEST_P(DeviceTransformerTest, StagesChangeLittle) {
+TEST_P(CudaTransformerTest, StagesChangeLittle) {
   if (Devices() < 2) GTEST_SKIP() << "two stages need two GPUs";
   const TempDir dir;
   WriteCheckpoint(dir.path(), Configs()[1], 4);
@@ -314,7 +314,7 @@ TEST_P(DeviceTransformerTest, StagesChangeLittle) {
 }
 
 // Ranks of two processes, whose GPUs are counted in each of them.
-TEST_P(DeviceTransformerTest, ProcessesChangeNothing) {
+TEST_P(CudaTransformerTest, ProcessesChangeNothing) {
   if (!Emulated()) GTEST_SKIP() << "two processes of this one would share GPUs";
   const TempDir dir;
   WriteCheckpoint(dir.path(), OddConfig(), 4);
@@ -328,7 +328,7 @@ TEST_P(DeviceTransformerTest, ProcessesChangeNothing) {
       TestGroup threads = OnDevice(dir.path(), options, 2 * here);
       PlayedProcesses processes({here, here});
       TestGroup group = LoadOrDie(TestGroup::Load(
-          dir.path(), options, std::move(processes.communicators), DeviceTransformer::Load));
+          dir.path(), options, std::move(processes.communicators), CudaTransformer::Load));
       const int passes = graphs ? 3 : 1;  // as it is, captured, replayed
       for (int pass = 0; pass < passes; ++pass) {
         EXPECT_EQ(Logits(group, batch), Logits(threads, batch)) << 2 * here << " ranks";
@@ -340,7 +340,7 @@ TEST_P(DeviceTransformerTest, ProcessesChangeNothing) {
   }
 }
 
-TEST_P(DeviceTransformerTest, ARankThatFailsToLoadFailsThemAll) {
+TEST_P(CudaTransformerTest, ARankThatFailsToLoadFailsThemAll) {
   if (Devices() < 2) GTEST_SKIP() << "two ranks need two GPUs";
   const TempDir dir, broken;
   WriteCheckpoint(dir.path(), OddConfig(), 4);
@@ -349,7 +349,7 @@ TEST_P(DeviceTransformerTest, ARankThatFailsToLoadFailsThemAll) {
   absl::Status first, second;
   const RankLoader load = [&](const std::string&, const RankOptions& options, Communicator* host) {
     auto model =
-        DeviceTransformer::Load(host->rank() == 0 ? dir.path() : broken.path(), options, host);
+        CudaTransformer::Load(host->rank() == 0 ? dir.path() : broken.path(), options, host);
     (host->rank() == 0 ? first : second) = model.status();
     return model;
   };
@@ -358,7 +358,7 @@ TEST_P(DeviceTransformerTest, ARankThatFailsToLoadFailsThemAll) {
   EXPECT_EQ(second.code(), absl::StatusCode::kNotFound) << second;
 }
 
-TEST_P(DeviceTransformerTest, ALostProcessFailsTheLoading) {
+TEST_P(CudaTransformerTest, ALostProcessFailsTheLoading) {
   if (!Emulated()) GTEST_SKIP() << "two processes of this one would share GPUs";
   const TempDir dir;
   WriteCheckpoint(dir.path(), OddConfig(), 4);
@@ -370,7 +370,7 @@ TEST_P(DeviceTransformerTest, ALostProcessFailsTheLoading) {
       processes.point.End();
       return absl::UnavailableError("lost");
     }
-    auto model = DeviceTransformer::Load(model_dir, options, host);
+    auto model = CudaTransformer::Load(model_dir, options, host);
     first = model.status();
     return model;
   };
@@ -380,7 +380,7 @@ TEST_P(DeviceTransformerTest, ALostProcessFailsTheLoading) {
   EXPECT_EQ(first.code(), absl::StatusCode::kAborted) << first;
 }
 
-TEST_P(DeviceTransformerTest, ABatchWithoutLogitsWritesItsKeys) {
+TEST_P(CudaTransformerTest, ABatchWithoutLogitsWritesItsKeys) {
   const TempDir dir;
   WriteCheckpoint(dir.path(), OddConfig(), 5);
   TestGroup device = OnDevice(dir.path(), Options(GetParam()));
@@ -398,7 +398,7 @@ TEST_P(DeviceTransformerTest, ABatchWithoutLogitsWritesItsKeys) {
 }
 
 // What is fetched and decided where the logits are is what all of their rows say.
-TEST_P(DeviceTransformerTest, GivesTheRowsAndDecidesTheTreesThatAreAskedFor) {
+TEST_P(CudaTransformerTest, GivesTheRowsAndDecidesTheTreesThatAreAskedFor) {
   const TempDir dir;
   WriteCheckpoint(dir.path(), OddConfig(), 7);
   TestGroup device = OnDevice(dir.path(), Options(GetParam()));
@@ -418,9 +418,7 @@ TEST_P(DeviceTransformerTest, GivesTheRowsAndDecidesTheTreesThatAreAskedFor) {
   }
 
   constexpr int kRoot = 3;  // its row
-  const auto best = [&](int row) {
-    return speculation::PerturbedArgMax(rows[row], {}, 0, 0).token;
-  };
+  const auto best = [&](int row) { return sampling::PerturbedArgMax(rows[row], {}, 0, 0).token; };
   const std::vector<int32_t> parents = {-1, 0, 0, 2};
   const std::vector<int32_t> tokens = {0, best(kRoot) + 1, best(kRoot), best(kRoot + 2)};
   const DeviceTree tree = {
@@ -431,7 +429,7 @@ TEST_P(DeviceTransformerTest, GivesTheRowsAndDecidesTheTreesThatAreAskedFor) {
   EXPECT_EQ(accepted.tokens, (std::vector<int32_t>{best(kRoot), best(kRoot + 2), best(kRoot + 3)}));
 }
 
-TEST_P(DeviceTransformerTest, WithoutBatchInvarianceNoFingerprintIsTheSame) {
+TEST_P(CudaTransformerTest, WithoutBatchInvarianceNoFingerprintIsTheSame) {
   const TempDir dir;
   WriteCheckpoint(dir.path(), OddConfig(), 6);
   const auto fingerprint = [&](bool batch_invariant) {
@@ -441,7 +439,7 @@ TEST_P(DeviceTransformerTest, WithoutBatchInvarianceNoFingerprintIsTheSame) {
   EXPECT_NE(fingerprint(false), fingerprint(false));
 }
 
-TEST_P(DeviceTransformerTest, RefusesBatchesThatCannotBe) {
+TEST_P(CudaTransformerTest, RefusesBatchesThatCannotBe) {
   const TempDir dir;
   WriteCheckpoint(dir.path(), OddConfig(), 6);
   TestGroup device = OnDevice(dir.path(), Options(GetParam()));
@@ -450,7 +448,7 @@ TEST_P(DeviceTransformerTest, RefusesBatchesThatCannotBe) {
   EXPECT_EQ(device.Forward(batch).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, DeviceTransformerTest,
+INSTANTIATE_TEST_SUITE_P(Types, CudaTransformerTest,
                          ::testing::Values(DataType::kFloat32, DataType::kBFloat16),
                          [](const auto& info) { return Name(info.param); });
 

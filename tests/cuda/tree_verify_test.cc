@@ -1,4 +1,4 @@
-// The device's verification against target::TreeVerifier, from the same random numbers.
+// The device's verification against verification::TreeVerifier, from the same random numbers.
 
 #include "model/cuda/tree_verify.h"
 
@@ -8,17 +8,17 @@
 #include <random>
 
 #include "base/bfloat16.h"
-#include "speculation/coupling.h"
-#include "target/tree_verifier.h"
+#include "speculation/verification_method.h"
 #include "tests/cuda/device.h"
-#include "tests/target/random_rounds.h"
+#include "tests/verification/random_rounds.h"
+#include "verification/cpu/tree_verifier.h"
 
 namespace specfabric::model::cuda {
 namespace {
 
 using speculation::Accepted;
-using speculation::Coupling;
 using speculation::SiblingDraw;
+using speculation::VerificationMethod;
 using target::Case;
 using target::Rule;
 
@@ -27,13 +27,13 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 struct SitedCase {
   Case round;
-  speculation::RoundSite site = {};
+  verification::RoundSite site = {};
 };
 
-Accepted OnCpu(const SitedCase& sited, target::TreeVerifier* verifier) {
+Accepted OnCpu(const SitedCase& sited, verification::TreeVerifier* verifier) {
   const Case& round = sited.round;
-  const speculation::PhiloxRandomness random(sited.site.seed, sited.site.position, sited.site.draw,
-                                             round.tree);
+  const verification::PhiloxRandomness random(sited.site.seed, sited.site.position, sited.site.draw,
+                                              round.tree);
   return target::Verify(
       round, random, [&](int node) { return absl::MakeConstSpan(round.logits[node]); }, verifier);
 }
@@ -44,8 +44,8 @@ class DeviceRounds {
  public:
   explicit DeviceRounds(const std::vector<SitedCase>& cases)
       : vocabulary_(cases[0].round.vocabulary()), stride_(vocabulary_ + vocabulary_ % 3) {
-    for (const SitedCase& sited : cases) AddWeights(sited.round);
-    weights_.emplace(words_);
+    for (const SitedCase& sited : cases) AddDraftProbs(sited.round);
+    draft_probs_.emplace(words_);
     totals_.emplace(all_totals_);
     int32_t rows = 0;
     for (const SitedCase& sited : cases) rows += sited.round.tree.size() + 1;
@@ -66,7 +66,7 @@ class DeviceRounds {
                                         .parents = parents.data(),
                                         .tokens = tokens.data()},
                               .rounds = rounds.data(),
-                              .weight_row = row_of.data(),
+                              .draft_row = row_of.data(),
                               .nodes = begin_.back(),
                               .logits = logits.data(),
                               .stride = stride_,
@@ -79,26 +79,26 @@ class DeviceRounds {
   }
 
  private:
-  void AddWeights(const Case& round) {
+  void AddDraftProbs(const Case& round) {
     first_word_.push_back(words_.size());
     first_total_.push_back(all_totals_.size());
-    if (!speculation::NeedsDraftRows(round.coupling, round.draw)) return;
+    if (!speculation::NeedsDraftRows(round.verification, round.draw)) return;
     const target::Slot slot(round);
     words_.insert(words_.end(), slot.words().begin(), slot.words().end());
-    for (int row = 0; row < slot.weights().shape().rows; ++row) {
-      all_totals_.push_back(slot.weights().total(row));
+    for (int row = 0; row < slot.draft_probs().shape().rows; ++row) {
+      all_totals_.push_back(slot.draft_probs().total(row));
     }
   }
   void Add(const SitedCase& sited, size_t i, int32_t first_logit) {
     const Case& round = sited.round;
     rounds_.push_back(
         {.site = sited.site,
-         .coupling = round.coupling,
+         .verification = round.verification,
          .draw = round.draw,
          .sampling = round.sampling,
          .typical = round.typical,
          .first_logit = first_logit,
-         .weights = reinterpret_cast<const uint8_t*>(weights_->data() + first_word_[i]),
+         .draft_probs = reinterpret_cast<const uint8_t*>(draft_probs_->data() + first_word_[i]),
          .totals = totals_->data() + first_total_[i],
          .entries = round.top_n == 0 ? vocabulary_ : round.top_n});
     parents_.insert(parents_.end(), round.tree.parents.begin(), round.tree.parents.end());
@@ -116,7 +116,7 @@ class DeviceRounds {
   std::vector<uint64_t> words_;
   std::vector<double> all_totals_;
   std::vector<size_t> first_word_, first_total_;
-  std::optional<DeviceArray<uint64_t>> weights_;
+  std::optional<DeviceArray<uint64_t>> draft_probs_;
   std::optional<DeviceArray<double>> totals_;
   std::vector<int32_t> begin_ = {0}, parents_, tokens_, row_of_;
   std::vector<TreeRound> rounds_;
@@ -128,12 +128,12 @@ struct Tally {
 };
 
 void ExpectTheCpus(const std::vector<SitedCase>& cases, Tally* tally) {
-  target::TreeVerifier verifier(cases[0].round.vocabulary());
+  verification::TreeVerifier verifier(cases[0].round.vocabulary());
   const std::vector<Walked> verified = DeviceRounds(cases).Verify();
   for (size_t i = 0; i < cases.size(); ++i) {
     const Case& round = cases[i].round;
-    SCOPED_TRACE(testing::Message() << Name(round.coupling) << " " << Name(round.draw) << ", round "
-                                    << i << " of " << cases.size());
+    SCOPED_TRACE(testing::Message() << Name(round.verification) << " " << Name(round.draw)
+                                    << ", round " << i << " of " << cases.size());
     const Accepted expected = OnCpu(cases[i], &verifier);
     uint64_t path = 1;
     for (int node : expected.path) path |= uint64_t{1} << node;
@@ -144,7 +144,7 @@ void ExpectTheCpus(const std::vector<SitedCase>& cases, Tally* tally) {
     tally->not_finite += !expected.finite;
     ++tally->rounds;
     tally->accepted += static_cast<int>(expected.path.size());
-    tally->rejected += static_cast<int>(speculation::Children(round.tree, last).size());
+    tally->rejected += static_cast<int>(verification::Children(round.tree, last).size());
   }
 }
 
@@ -155,7 +155,7 @@ void ExpectTheCpus(uint32_t seed, const target::Shape& shape, int batches, Tally
   for (int batch = 0; batch < batches; ++batch) {
     std::vector<SitedCase> cases;
     for (const Rule& rule : target::kRules) {
-      cases.push_back({target::RandomCase(&random, rule.coupling, rule.draw, shape,
+      cases.push_back({target::RandomCase(&random, rule.verification, rule.draw, shape,
                                           target::RandomSampling(&random)),
                        {.seed = random() * uint64_t{0x100000001},
                         .position = static_cast<uint32_t>(random() % 5000),
@@ -202,7 +202,8 @@ TEST_F(TreeVerifyTest, DecidesAsTheCpuOnLargerVocabularies) {
 TEST_F(TreeVerifyTest, DecidesAsTheCpuOnWhatIsLittleOrOdd) {
   // The first sibling has all but 2^-40 of the draft's mass: what is left is added up anew.
   const float little = 0x1p-40f;
-  Case round{.coupling = Coupling::kRejection, .draw = SiblingDraw::kWithoutReplacement};
+  Case round{.verification = VerificationMethod::kRejection,
+             .draw = SiblingDraw::kWithoutReplacement};
   round.tree.Add(0, 0, 0.0f);
   round.tree.Add(0, 1, 0.0f);
   round.row_of = {0, 0, 0};
@@ -212,7 +213,8 @@ TEST_F(TreeVerifyTest, DecidesAsTheCpuOnWhatIsLittleOrOdd) {
   std::vector<SitedCase> cases;
   for (uint32_t draw = 0; draw < 200; ++draw) {
     round.top_n = draw % 2 == 0 ? 0 : 3;
-    round.coupling = draw % 4 < 2 ? Coupling::kRejection : Coupling::kTraversal;
+    round.verification =
+        draw % 4 < 2 ? VerificationMethod::kRejection : VerificationMethod::kTraversal;
     cases.push_back({round, {.seed = 1, .position = 9, .draw = draw}});
   }
   std::mt19937 random(11);
@@ -224,8 +226,8 @@ TEST_F(TreeVerifyTest, DecidesAsTheCpuOnWhatIsLittleOrOdd) {
     for (const Rule& rule : target::kRules) {
       for (uint32_t draw = 0; draw < 10; ++draw) {
         Case odd =
-            target::RandomCase(&random, rule.coupling, rule.draw, {.vocabulary = 4, .max_nodes = 6},
-                               target::RandomSampling(&random));
+            target::RandomCase(&random, rule.verification, rule.draw,
+                               {.vocabulary = 4, .max_nodes = 6}, target::RandomSampling(&random));
         for (target::Logits& row : odd.logits) row = logits;
         cases.push_back({odd, {.seed = 1, .position = 9, .draw = draw}});
       }

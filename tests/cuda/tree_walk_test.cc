@@ -4,9 +4,9 @@
 
 #include <random>
 
-#include "speculation/acceptance.h"
 #include "speculation/tree.h"
 #include "tests/cuda/device.h"
+#include "verification/reference/acceptance.h"
 
 namespace specfabric::model::cuda {
 namespace {
@@ -51,7 +51,7 @@ TEST_F(TreeWalkTest, AcceptsAsTheCpuDoes) {
       choices.push_back(PackToken(own.back()));
       if (rng() % 8 != 0) continue;
       // The logit that is not finite may be that of a child's token.
-      choices.back() = Pack(speculation::kNotFinite, own.back());
+      choices.back() = Pack(sampling::kNotFinite, own.back());
       own.back() = base::kNoToken;
     }
     begin.push_back(static_cast<int32_t>(tokens.size()));

@@ -22,96 +22,96 @@ std::vector<Candidate> Followers(base::TokenId first) {
 }
 
 // A chain of the likeliest tokens was sent, each of which was run but the last.
-GuessCache SentChain(int length) {
-  GuessCache guesses;
-  guesses.Plant(0);
+SpeculationCache SentChain(int length) {
+  SpeculationCache speculation_cache;
+  speculation_cache.Reset(0);
   int node = 0;
   for (int depth = 0; depth < length; ++depth) {
-    guesses.SetCandidates(node, Followers(10 * depth));
-    node = guesses.FindOrAdd(node, 10 * depth, static_cast<float>(std::log(0.5)));
-    guesses.MarkSent(node);
-    if (depth + 1 < length) guesses.TakeSlot(node);
+    speculation_cache.SetCandidates(node, Followers(10 * depth));
+    node = speculation_cache.FindOrAdd(node, 10 * depth, static_cast<float>(std::log(0.5)));
+    speculation_cache.MarkSent(node);
+    if (depth + 1 < length) speculation_cache.TakeSlot(node);
   }
-  return guesses;
+  return speculation_cache;
 }
 
-// Runs what the plan says, and returns how many next roots it took by accepted guesses.
-std::vector<int> RunAll(AheadPlan* plan, GuessCache* guesses, int levels) {
+// Runs what the plan says, and returns how many next roots it took by accepted draft tokens.
+std::vector<int> RunAll(AheadPlan* plan, SpeculationCache* speculation_cache, int levels) {
   std::vector<int> roots(levels + 1, 0);
   while (plan->any()) {
     const AheadNode node = plan->Take();
-    const int guess = guesses->FindOrAdd(node.parent, node.token, node.logprob);
-    EXPECT_FALSE(guesses->run(guess)) << "run twice";
-    EXPECT_TRUE(guesses->run(node.parent)) << "before its parent";
-    if (guesses->sent(node.parent) && !guesses->sent(guess)) {
+    const int cache_node = speculation_cache->FindOrAdd(node.parent, node.token, node.logprob);
+    EXPECT_FALSE(speculation_cache->run(cache_node)) << "run twice";
+    EXPECT_TRUE(speculation_cache->run(node.parent)) << "before its parent";
+    if (speculation_cache->sent(node.parent) && !speculation_cache->sent(cache_node)) {
       int depth = 0;
-      for (int a = node.parent; a > 0; a = guesses->tree().parents[a]) ++depth;
+      for (int a = node.parent; a > 0; a = speculation_cache->tree().parents[a]) ++depth;
       ++roots[depth];
     }
-    guesses->TakeSlot(guess);
-    guesses->SetCandidates(guess, Followers(100));
-    plan->OnRun(*guesses, guess);
+    speculation_cache->TakeSlot(cache_node);
+    speculation_cache->SetCandidates(cache_node, Followers(100));
+    plan->OnRun(*speculation_cache, cache_node);
   }
   return roots;
 }
 
 TEST(AheadPlanTest, TheLikeliestIsNext) {
-  GuessCache guesses = SentChain(2);
+  SpeculationCache speculation_cache = SentChain(2);
   AheadPlan plan;
-  plan.Start({.nodes = 4}, guesses, 0.5);
+  plan.Start({.nodes = 4}, speculation_cache, 0.5);
   // Chances: the sent but unrun leaf 10 has .25, as has the root's second follower 1.
   float last = 1;
   while (plan.any()) {
     EXPECT_LE(plan.best(), last);
     last = plan.best();
     const AheadNode node = plan.Take();
-    EXPECT_FLOAT_EQ(node.key, guesses.path(node.parent) + node.logprob);
+    EXPECT_FLOAT_EQ(node.key, speculation_cache.path(node.parent) + node.logprob);
   }
 }
 
 TEST(AheadPlanTest, KeepsToItsNodesAndLeavesOutWhatIsUnlikely) {
-  GuessCache guesses = SentChain(3);
+  SpeculationCache speculation_cache = SentChain(3);
   AheadPlan plan;
-  plan.Start({.nodes = 5}, guesses, 0.5);
+  plan.Start({.nodes = 5}, speculation_cache, 0.5);
   int taken = 0;
   for (; plan.any(); ++taken) plan.Take();
   EXPECT_EQ(taken, 5);
-  plan.Start({.nodes = 100, .least_chance = 0.2f}, guesses, 0.5);
+  plan.Start({.nodes = 100, .least_chance = 0.2f}, speculation_cache, 0.5);
   for (taken = 0; plan.any(); ++taken) EXPECT_GE(plan.Take().key, std::log(0.2f));
   EXPECT_EQ(taken, 1) << "of all next roots only the second follower of the root";
-  plan.Start({.policy = AheadPolicy::kOff}, guesses, 0.5);
+  plan.Start({.policy = AheadPolicy::kOff}, speculation_cache, 0.5);
   EXPECT_FALSE(plan.any());
 }
 
-TEST(AheadPlanTest, UniformGivesEveryNumberOfAcceptedGuessesAsManyRoots) {
-  GuessCache guesses = SentChain(3);
+TEST(AheadPlanTest, UniformGivesEveryNumberOfAcceptedTokensEquallyManyRoots) {
+  SpeculationCache speculation_cache = SentChain(3);
   AheadPlan plan;
-  plan.Start({.policy = AheadPolicy::kUniform, .nodes = 16}, guesses, 0.5);
-  EXPECT_THAT(RunAll(&plan, &guesses, 3), ElementsAre(2, 2, 2, 2));
+  plan.Start({.policy = AheadPolicy::kUniform, .nodes = 16}, speculation_cache, 0.5);
+  EXPECT_THAT(RunAll(&plan, &speculation_cache, 3), ElementsAre(2, 2, 2, 2));
 }
 
 TEST(AheadPlanTest, GeometricPrefersTheOutcomesThatAreLikelier) {
-  GuessCache guesses = SentChain(3);
+  SpeculationCache speculation_cache = SentChain(3);
   AheadPlan plan;
   // Nearly all is accepted: the roots after the whole chain weigh most.
-  plan.Start({.policy = AheadPolicy::kGeometric, .nodes = 14}, guesses, 0.95);
-  EXPECT_THAT(RunAll(&plan, &guesses, 3), ElementsAre(1, 1, 1, 3));
-  guesses = SentChain(3);
-  plan.Start({.policy = AheadPolicy::kGeometric, .nodes = 10}, guesses, 0.1);
-  EXPECT_THAT(RunAll(&plan, &guesses, 3), ElementsAre(2, 1, 1, 1));
+  plan.Start({.policy = AheadPolicy::kGeometric, .nodes = 14}, speculation_cache, 0.95);
+  EXPECT_THAT(RunAll(&plan, &speculation_cache, 3), ElementsAre(1, 1, 1, 3));
+  speculation_cache = SentChain(3);
+  plan.Start({.policy = AheadPolicy::kGeometric, .nodes = 10}, speculation_cache, 0.1);
+  EXPECT_THAT(RunAll(&plan, &speculation_cache, 3), ElementsAre(2, 1, 1, 1));
 }
 
 TEST(AheadPlanTest, BelowTheRootsItGrowsOn) {
-  GuessCache guesses = SentChain(2);
+  SpeculationCache speculation_cache = SentChain(2);
   AheadPlan plan;
-  plan.Start({.nodes = 30, .least_chance = 1e-6f}, guesses, 0.5);
-  const int before = guesses.size();
-  RunAll(&plan, &guesses, 2);
-  EXPECT_GE(guesses.size(), before + 29);
+  plan.Start({.nodes = 30, .least_chance = 1e-6f}, speculation_cache, 0.5);
+  const int before = speculation_cache.size();
+  RunAll(&plan, &speculation_cache, 2);
+  EXPECT_GE(speculation_cache.size(), before + 29);
   int deepest = 0;
-  for (int node = 0; node < guesses.size(); ++node) {
+  for (int node = 0; node < speculation_cache.size(); ++node) {
     int depth = 0;
-    for (int a = node; a > 0; a = guesses.tree().parents[a]) ++depth;
+    for (int a = node; a > 0; a = speculation_cache.tree().parents[a]) ++depth;
     deepest = std::max(deepest, depth);
   }
   EXPECT_GT(deepest, 3);

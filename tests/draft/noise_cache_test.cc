@@ -4,7 +4,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "speculation/sampling.h"
+#include "sampling/gumbel.h"
+#include "sampling/sampling.h"
 
 namespace specfabric::draft {
 namespace {
@@ -16,7 +17,7 @@ constexpr size_t kRowBytes = kVocabulary * sizeof(float);
 
 std::vector<float> Made(uint64_t seed, int32_t position) {
   std::vector<float> noise(kVocabulary);
-  speculation::GumbelNoise(seed, static_cast<uint32_t>(position), 0, absl::MakeSpan(noise));
+  sampling::GumbelNoise(seed, static_cast<uint32_t>(position), 0, absl::MakeSpan(noise));
   return noise;
 }
 

@@ -45,14 +45,14 @@ void RunCommitted(Session* session) { session->kv_len = session->length(); }
 
 // Adds a node and gives it a KV slot, as the engine does when it runs the node.
 int RunNode(Session* session, int parent, TokenId token) {
-  const int node = session->guesses.FindOrAdd(parent, token, 0);
-  session->guesses.TakeSlot(node);
+  const int node = session->speculation_cache.FindOrAdd(parent, token, 0);
+  session->speculation_cache.TakeSlot(node);
   return node;
 }
 
 // What may follow the node is known.
-void LookAt(Session* session, int node) {
-  session->guesses.SetCandidates(node, {{{1, 0.0f}, -0.1f}, {{2, -2.0f}, -2.1f}});
+void SetFollowers(Session* session, int node) {
+  session->speculation_cache.SetCandidates(node, {{{1, 0.0f}, -0.1f}, {{2, -2.0f}, -2.1f}});
 }
 
 TEST(SessionTable, OpensCommitsAndKeepsTheKvOfWhatItHas) {
@@ -74,7 +74,7 @@ TEST(SessionTable, RootIsRunAgainUnlessItIsKnownWhatMayFollow) {
   RunCommitted(session);
   EXPECT_EQ(table.Apply(Request(1, {5, 6, 7}, 3), 1).session->kv_len, 2);
   RunCommitted(session);
-  LookAt(session, 0);
+  SetFollowers(session, 0);
   EXPECT_EQ(table.Apply(Request(1, {5, 6, 7}, 3), 1).session->kv_len, 3);
 }
 
@@ -83,20 +83,20 @@ TEST(SessionTable, WhatWasRunBelowTheNewRootStays) {
   Session* session = table.Apply(Request(1, {5, 6, 7}, 0), 0).session;
   ASSERT_TRUE(table.Reserve(session, 12, 0));
   RunCommitted(session);
-  LookAt(session, 0);
+  SetFollowers(session, 0);
   RunNode(session, 0, 2);                    // slot 3
   const int child = RunNode(session, 0, 1);  // slot 4
-  LookAt(session, child);
+  SetFollowers(session, child);
   const int below = RunNode(session, child, 2);  // slot 5
-  LookAt(session, below);
+  SetFollowers(session, below);
   Applied next = table.Apply(Request(1, {5, 6, 7, 1}, 3), 1);
   EXPECT_EQ(next.outcome, Outcome::kHit);
   EXPECT_EQ(next.accepted, 0);
   EXPECT_EQ(session->kv_len, 4) << "the root need not be run";
-  ASSERT_EQ(session->guesses.size(), 2);
-  EXPECT_EQ(session->guesses.tree().tokens[1], 2);
-  EXPECT_EQ(session->guesses.slot(1), 0);
-  EXPECT_EQ(session->guesses.candidates(1).size(), 2u);
+  ASSERT_EQ(session->speculation_cache.size(), 2);
+  EXPECT_EQ(session->speculation_cache.tree().tokens[1], 2);
+  EXPECT_EQ(session->speculation_cache.slot(1), 0);
+  EXPECT_EQ(session->speculation_cache.candidates(1).size(), 2u);
   const auto physical = [&](int s) { return session->blocks[s / 4] * 4 + s % 4; };
   ASSERT_EQ(next.moves.size(), 2u);
   EXPECT_EQ(next.moves[0].from, physical(4));
@@ -105,24 +105,24 @@ TEST(SessionTable, WhatWasRunBelowTheNewRootStays) {
   EXPECT_EQ(next.moves[1].to, physical(4));
 }
 
-TEST(SessionTable, GuessesOfOtherSamplingAreNotUsed) {
+TEST(SessionTable, CandidatesOfOtherSamplingAreNotUsed) {
   for (const bool drawn : {false, true}) {
     SessionTable table(Small());
     Session* session = table.Apply(Request(1, {5, 6, 7}, 0), 0).session;
     ASSERT_TRUE(table.Reserve(session, 12, 0));
     RunCommitted(session);
-    LookAt(session, 0);
-    LookAt(session, RunNode(session, 0, 1));
+    SetFollowers(session, 0);
+    SetFollowers(session, RunNode(session, 0, 1));
     DraftRequest request = Request(1, {5, 6, 7, 1}, 3);
     if (drawn) {
-      request.coupling = schemas::Coupling::kRejection;
+      request.verification = schemas::VerificationMethod::kRejection;
     } else {
       request.sampling.seed = 9;
       request.sampling.temperature = 1;
     }
     Applied next = table.Apply(request, 1);
-    EXPECT_EQ(session->guesses.size(), 1);
-    EXPECT_TRUE(session->guesses.candidates(0).empty());
+    EXPECT_EQ(session->speculation_cache.size(), 1);
+    EXPECT_TRUE(session->speculation_cache.candidates(0).empty());
     EXPECT_EQ(session->kv_len, 3) << "the root is run";
     EXPECT_TRUE(next.moves.empty());
   }
@@ -134,17 +134,17 @@ TEST(SessionTable, SaysWhyTheNewRootWasNotRun) {
     Session* session = table.Apply(Request(1, {5, 6, 7}, 0), 0).session;
     EXPECT_TRUE(table.Reserve(session, 12, 0));
     RunCommitted(session);
-    LookAt(session, 0);
-    LookAt(session, RunNode(session, 0, 1));
+    SetFollowers(session, 0);
+    SetFollowers(session, RunNode(session, 0, 1));
     std::vector<TokenId> tokens = {5, 6, 7};
     tokens.insert(tokens.end(), appended.begin(), appended.end());
     return table.Apply(Request(1, tokens, 3), 1).outcome;
   };
   EXPECT_EQ(outcome({1}), Outcome::kHit);
   EXPECT_EQ(outcome({2}), Outcome::kNotGrown);
-  EXPECT_EQ(outcome({9}), Outcome::kNotGuessed);
+  EXPECT_EQ(outcome({9}), Outcome::kNotCandidate);
   EXPECT_EQ(outcome({1, 2}), Outcome::kNotGrown);
-  EXPECT_EQ(outcome({1, 9}), Outcome::kNotGuessed);
+  EXPECT_EQ(outcome({1, 9}), Outcome::kNotCandidate);
   EXPECT_EQ(outcome({2, 1}), Outcome::kNotReached);
   EXPECT_EQ(outcome({}), std::nullopt);
 }
@@ -283,7 +283,7 @@ TEST(SessionTable, ATargetTakesItsShareFromTheLargestHolder) {
   }
   EXPECT_EQ(table.Apply(Of(3, 4, 3), 20).status, DraftStatus::kBusy);
   for (uint64_t target = 1; target <= 3; ++target) {
-    EXPECT_EQ(table.holding(target).sessions, 4) << target;
+    EXPECT_EQ(table.usage(target).sessions, 4) << target;
     EXPECT_EQ(table.free_sessions(target), 0) << target;
   }
   // What a target gives up is for the others again.
@@ -301,12 +301,12 @@ TEST(SessionTable, KvIsSharedLikeSessions) {
   EXPECT_EQ(table.Apply(Of(1, 9, 4), 10).status, DraftStatus::kBusy);
   EXPECT_EQ(table.stats().sessions, 4) << "a session that got nothing is not kept";
   EXPECT_EQ(table.Apply(Of(2, 0, 20), 11).status, DraftStatus::kOk);
-  EXPECT_EQ(table.holding(2).blocks, 5);
-  EXPECT_EQ(table.holding(1).blocks, 8);
+  EXPECT_EQ(table.usage(2).blocks, 5);
+  EXPECT_EQ(table.usage(1).blocks, 8);
   // The larger holder cannot take it back, but for what is free.
   EXPECT_EQ(table.Apply(Of(1, 5, 12), 12).status, DraftStatus::kOk);
   EXPECT_EQ(table.Apply(Of(1, 6, 4), 13).status, DraftStatus::kBusy);
-  EXPECT_EQ(table.holding(2).blocks, 5);
+  EXPECT_EQ(table.usage(2).blocks, 5);
 }
 
 // Targets that ask at random, and draft for a while. Whoever is refused could not have been served
@@ -330,8 +330,8 @@ TEST(SessionTable, SharesAreMaxMinFairUnderRandomTraffic) {
       // Some targets have more sequences than others.
       const int sequence = below(4 * static_cast<int>(target));
       const int length = 1 + below(36);
-      std::map<uint64_t, Holding> before;
-      for (uint64_t t = 1; t <= kTargets; ++t) before[t] = table.holding(t);
+      std::map<uint64_t, ResourceUsage> before;
+      for (uint64_t t = 1; t <= kTargets; ++t) before[t] = table.usage(t);
       const int32_t free = table.free_sessions(target);
       const int32_t free_blocks = table.stats().free_blocks;
       if (busy.contains({target, sequence})) {
@@ -346,9 +346,9 @@ TEST(SessionTable, SharesAreMaxMinFairUnderRandomTraffic) {
       const Applied applied = table.Apply(Of(target, sequence, length), step);
       std::string why;
       ASSERT_TRUE(table.Check(&why)) << why;
-      const Holding mine = table.holding(target);
+      const ResourceUsage mine = table.usage(target);
       for (uint64_t t = 1; t <= kTargets; ++t) {
-        const Holding now = table.holding(t);
+        const ResourceUsage now = table.usage(t);
         if (t == target || now.sessions == before[t].sessions) continue;
         ++taken;
         const bool for_a_session = now.sessions >= mine.sessions && before[t].sessions > 1;
@@ -422,30 +422,32 @@ TEST(SessionTable, RandomTracesStayConsistent) {
       s->kv_len = s->length();
       const auto path = [&](int node) {
         std::vector<TokenId> whole = tokens;
-        for (int a = node; a > 0; a = s->guesses.tree().parents[a]) {
-          whole.insert(whole.begin() + tokens.size(), s->guesses.tree().tokens[a]);
+        for (int a = node; a > 0; a = s->speculation_cache.tree().parents[a]) {
+          whole.insert(whole.begin() + tokens.size(), s->speculation_cache.tree().tokens[a]);
         }
         return HashOf(whole, whole.size());
       };
-      for (int node = 1; node < s->guesses.size(); ++node) {
-        if (!s->guesses.run(node)) continue;
+      for (int node = 1; node < s->speculation_cache.size(); ++node) {
+        if (!s->speculation_cache.run(node)) continue;
         ++kept;
-        ASSERT_EQ(kv[physical(s->length() + s->guesses.slot(node))], path(node)) << seed;
+        ASSERT_EQ(kv[physical(s->length() + s->speculation_cache.slot(node))], path(node)) << seed;
       }
-      if (below(2) == 0) LookAt(s, 0);
-      if (!table.Reserve(s, s->length() + s->guesses.slots_used() + 4, step)) continue;
+      if (below(2) == 0) SetFollowers(s, 0);
+      if (!table.Reserve(s, s->length() + s->speculation_cache.slots_used() + 4, step)) continue;
       for (int i = 0; i < 4; ++i) {
-        const int parent = below(s->guesses.size());
+        const int parent = below(s->speculation_cache.size());
         const TokenId token = below(3);
-        const int known_child = s->guesses.Child(parent, token);
-        if (!s->guesses.run(parent) || (known_child >= 0 && s->guesses.run(known_child))) continue;
+        const int known_child = s->speculation_cache.Child(parent, token);
+        if (!s->speculation_cache.run(parent) ||
+            (known_child >= 0 && s->speculation_cache.run(known_child)))
+          continue;
         const int node = RunNode(s, parent, token);
-        if (below(2) == 0) LookAt(s, node);
-        kv[physical(s->length() + s->guesses.slot(node))] = path(node);
+        if (below(2) == 0) SetFollowers(s, node);
+        kv[physical(s->length() + s->speculation_cache.slot(node))] = path(node);
       }
     }
   }
-  EXPECT_GT(kept, 500) << "guesses that outlived a commit";
+  EXPECT_GT(kept, 500) << "nodes that outlived a commit";
 }
 
 }  // namespace

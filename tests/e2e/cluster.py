@@ -280,7 +280,7 @@ def start_cluster(
     drafts: int = 2,
     dtype: str = "float32",
     speculation: str = "always",
-    lookup: str = "off",
+    ngram_lookup: str = "off",
     extra: Sequence[str] = (),
 ) -> Iterator[Cluster]:
     """A cluster that is ready for requests; on leaving, it must end by itself with status 0.
@@ -296,7 +296,7 @@ def start_cluster(
         targets=targets,
         drafts=drafts,
         dtype=dtype,
-        extra=[f"--speculation={speculation}", f"--lookup={lookup}", *extra],
+        extra=[f"--speculation={speculation}", f"--ngram_lookup={ngram_lookup}", *extra],
     )
     process = Process.start(arguments, log)
     try:

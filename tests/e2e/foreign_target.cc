@@ -17,7 +17,7 @@
 #include "base/queue.h"
 #include "link/link.h"
 #include "schemas/messages.h"
-#include "speculation/coupling.h"
+#include "speculation/verification_method.h"
 
 namespace specfabric {
 namespace {
@@ -25,7 +25,7 @@ namespace {
 using schemas::DraftReply;
 using schemas::DraftRequest;
 
-constexpr base::Nanos kPatience = 20 * base::kSecond, kSilence = 500 * base::kMillisecond;
+constexpr base::Nanos kTestTimeout = 20 * base::kSecond, kSilence = 500 * base::kMillisecond;
 constexpr base::SequenceId kSequence = 7;
 
 class Target {
@@ -38,7 +38,8 @@ class Target {
     options.hello.model = "foreign";
     options.hello.vocabulary = vocabulary;
     options.hello.context = 256;
-    options.hello.couplings = 1u << static_cast<int>(speculation::Coupling::kCoupled);
+    options.hello.verification_methods =
+        1u << static_cast<int>(speculation::VerificationMethod::kCoupled);
     link::LinkHandler handler;
     handler.on_up = [this](link::PeerId peer, const schemas::Hello&, const std::string&) {
       draft_ = peer;
@@ -50,15 +51,15 @@ class Target {
     auto link = link::Link::Start(std::move(options), std::move(handler));
     if (!link.ok()) Fail("no link");
     link_ = *std::move(link);
-    if (up_.PopAll(base::Now() + kPatience).empty()) Fail("the draft does not answer");
+    if (up_.PopAll(base::Now() + kTestTimeout).empty()) Fail("the draft does not answer");
   }
 
   template <typename M>
   void Send(const M& message) {
     if (!link_->Send(draft_, message).ok()) Fail("a message was not sent");
   }
-  std::vector<DraftReply> Replies(base::Nanos patience) {
-    return replies_.PopAll(base::Now() + patience);
+  std::vector<DraftReply> Replies(base::Nanos timeout) {
+    return replies_.PopAll(base::Now() + timeout);
   }
 
   [[noreturn]] static void Fail(const char* what) {
@@ -97,7 +98,7 @@ int Main(int argc, char** argv) {
   Target own(kOwn, argv[1], std::atoi(argv[2])), other(kOther, argv[1], std::atoi(argv[2]));
   const std::vector<base::TokenId> text = {1, 2, 3};
   own.Send(Request(kOwn, 1, 0, base::kEmptyPrefixHash, text));
-  auto replies = own.Replies(kPatience);
+  auto replies = own.Replies(kTestTimeout);
   Expect(replies.size() == 1 && replies[0].status == schemas::DraftStatus::kOk, "no session");
 
   other.Send(schemas::EndSession{.target_incarnation = kOwn, .sequence = kSequence});
@@ -106,7 +107,7 @@ int Main(int argc, char** argv) {
 
   const uint64_t hash = base::ExtendPrefixHash(base::kEmptyPrefixHash, text);
   own.Send(Request(kOwn, 2, 3, hash, {4}));
-  replies = own.Replies(kPatience);
+  replies = own.Replies(kTestTimeout);
   Expect(replies.size() == 1 && replies[0].status == schemas::DraftStatus::kOk,
          "another target ended the session");
   return 0;

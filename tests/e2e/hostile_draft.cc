@@ -4,8 +4,9 @@
 //
 // Prints the address that it listens on, and serves until its standard input ends. Its tree has up
 // to ten nodes ("2,2,1", as far as the request allows), its guesses are uniform, drawn without
-// replacement; where the coupling weighs them it sends the uniform distribution beside them. So
-// `uniform` is a right answer, and what the other ways do wrong is all that is wrong with them.
+// replacement; where the verification method weighs them it sends the uniform distribution beside
+// them. So `uniform` is a right answer, and what the other ways do wrong is all that is wrong with
+// them.
 
 #include <unistd.h>
 
@@ -27,11 +28,11 @@
 #include "base/clock.h"
 #include "base/queue.h"
 #include "link/link.h"
-#include "schemas/draft_weights.h"
 #include "schemas/messages.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
-#include "speculation/coupling.h"
+#include "speculation/draft_probs.h"
+#include "speculation/verification_method.h"
 
 namespace specfabric {
 namespace {
@@ -52,32 +53,32 @@ struct Answer {
   DraftReply reply;
   int replies = 1;
   base::Nanos replies_after = 0;               // the request
-  std::vector<std::vector<uint16_t>> tensors;  // weights, as they go out
+  std::vector<std::vector<uint16_t>> tensors;  // draft_probs, as they go out
   base::Nanos tensors_after = 0;               // the reply
 };
 
 using Way = std::function<void(const DraftRequest&, Answer*)>;
 
-class Guesser {
+class UniformDrafter {
  public:
-  explicit Guesser(int32_t vocabulary) : vocabulary_(vocabulary) {}
+  explicit UniformDrafter(int32_t vocabulary) : vocabulary_(vocabulary) {}
 
-  Answer Guess(const DraftRequest& request) {
+  Answer Propose(const DraftRequest& request) {
     Answer answer;
     DraftReply& reply = answer.reply;
     reply.target_incarnation = request.target_incarnation;
     reply.sequence = request.sequence;
     reply.round = request.round;
     reply.request_id = request.request_id;
-    reply.sampling_tag = schemas::SamplingTag(request.coupling, request.sampling);
+    reply.sampling_tag = schemas::SamplingTag(request.verification, request.sampling);
     reply.free_sessions = kSessions;
-    const bool weighed =
-        speculation::NeedsDraftRows(request.coupling, SiblingDraw::kWithoutReplacement);
-    reply.draw = weighed ? SiblingDraw::kWithoutReplacement : SiblingDraw::kCoupledTopK;
+    const bool with_draft_probs =
+        speculation::NeedsDraftRows(request.verification, SiblingDraw::kWithoutReplacement);
+    reply.draw = with_draft_probs ? SiblingDraw::kWithoutReplacement : SiblingDraw::kCoupledTopK;
     const int rows = Grow(request.max_nodes, &reply);
-    if (!weighed || rows == 0) return answer;
-    reply.weights_rows = rows;
-    reply.weights_entries = vocabulary_;
+    if (!with_draft_probs || rows == 0) return answer;
+    reply.draft_probs_rows = rows;
+    reply.draft_probs_entries = vocabulary_;
     answer.tensors.emplace_back(static_cast<size_t>(rows) * vocabulary_,
                                 base::RoundToBFloat16(1.0f));
     return answer;
@@ -117,13 +118,13 @@ class Guesser {
   std::mt19937_64 random_{20260101};
 };
 
-void EveryWeight(float value, Answer* answer) {
+void SetDraftProbs(float value, Answer* answer) {
   for (auto& tensor : answer->tensors) {
     std::fill(tensor.begin(), tensor.end(), base::RoundToBFloat16(value));
   }
 }
 
-// What each way does to a right answer. Those that are about weights do nothing where none are
+// What each way does to a right answer. Those that are about draft_probs do nothing where none are
 // asked for.
 std::map<std::string, Way> Ways(int32_t vocabulary) {
   std::map<std::string, Way> ways;
@@ -175,27 +176,30 @@ std::map<std::string, Way> Ways(int32_t vocabulary) {
     for (float& score : answer->reply.scores) score = 0.0f;
   };
   ways["no_tensor"] = [](const DraftRequest&, Answer* answer) { answer->tensors.clear(); };
-  ways["no_rows"] = [](const DraftRequest&, Answer* answer) { answer->reply.weights_rows = 0; };
+  ways["no_rows"] = [](const DraftRequest&, Answer* answer) { answer->reply.draft_probs_rows = 0; };
   ways["short_tensor"] = [](const DraftRequest&, Answer* answer) {
     for (auto& tensor : answer->tensors) tensor.pop_back();
   };
   // Too large for the target's slots.
   ways["large_tensor"] = [](const DraftRequest&, Answer* answer) {
     for (auto& tensor : answer->tensors)
-      tensor.resize(tensor.size() / answer->reply.weights_rows * kLargeRows);
+      tensor.resize(tensor.size() / answer->reply.draft_probs_rows * kLargeRows);
   };
-  ways["nan_weights"] = [](const DraftRequest&, Answer* answer) {
-    EveryWeight(std::numeric_limits<float>::quiet_NaN(), answer);
+  ways["nan_draft_probs"] = [](const DraftRequest&, Answer* answer) {
+    SetDraftProbs(std::numeric_limits<float>::quiet_NaN(), answer);
   };
-  ways["negative_weights"] = [](const DraftRequest&, Answer* answer) {
+  ways["negative_draft_probs"] = [](const DraftRequest&, Answer* answer) {
     for (auto& tensor : answer->tensors) tensor.back() = base::RoundToBFloat16(-1.0f);
   };
-  ways["zero_weights"] = [](const DraftRequest&, Answer* answer) { EveryWeight(0.0f, answer); };
-  // The first row excludes the first guess.
-  ways["excluded_guess"] = [](const DraftRequest&, Answer* answer) {
+  ways["zero_draft_probs"] = [](const DraftRequest&, Answer* answer) {
+    SetDraftProbs(0.0f, answer);
+  };
+  // The first row excludes the first draft token.
+  ways["excluded_draft_token"] = [](const DraftRequest&, Answer* answer) {
     for (auto& tensor : answer->tensors) tensor[answer->reply.tokens[0]] = 0;
   };
-  // The same guess always, where the weights say that all are drawn: the law of the text bends.
+  // The same guess always, where the draft_probs say that all are drawn: the distribution of the
+  // text bends.
   ways["lie"] = [](const DraftRequest&, Answer* answer) {
     for (base::TokenId& token : answer->reply.tokens) token = 0;
   };
@@ -220,14 +224,14 @@ struct Late {
 
 class HostileDraft {
  public:
-  HostileDraft(int32_t vocabulary, Way way) : guesser_(vocabulary), way_(std::move(way)) {
+  HostileDraft(int32_t vocabulary, Way way) : drafter_(vocabulary), way_(std::move(way)) {
     link::LinkOptions options;
     options.listen = "127.0.0.1:0";
     options.hello.role = schemas::Role::kDraft;
     options.hello.model = "hostile";
     options.hello.vocabulary = vocabulary;
     options.hello.context = 1 << 20;
-    options.hello.couplings = (1u << speculation::kCouplings) - 1;
+    options.hello.verification_methods = (1u << speculation::kVerificationMethods) - 1;
     options.hello.capacity = kSessions;
     link::LinkHandler handler;
     handler.on_message = [this](PeerId peer, link::Message message) {
@@ -269,7 +273,7 @@ class HostileDraft {
 
   // What cannot be sent is a miss for the target, as if this draft were slow.
   void Reply(Request request) {
-    Answer answer = guesser_.Guess(request.request);
+    Answer answer = drafter_.Propose(request.request);
     way_(request.request, &answer);
     Answer tensors = {.reply = {}, .replies = 0, .tensors = std::exchange(answer.tensors, {})};
     const base::Nanos now = base::Now();
@@ -289,26 +293,26 @@ class HostileDraft {
       for (int i = 0; i < late->answer.replies; ++i) {
         link_->Send(late->to.peer, late->answer.reply).IgnoreError();
       }
-      for (const auto& weights : late->answer.tensors) SendTensor(late->to, weights);
+      for (const auto& draft_probs : late->answer.tensors) SendTensor(late->to, draft_probs);
     }
     late_.erase(late_.begin(), end);
   }
 
-  void SendTensor(const Request& to, const std::vector<uint16_t>& weights) {
+  void SendTensor(const Request& to, const std::vector<uint16_t>& draft_probs) {
     const DraftRequest& request = to.request;
     const transport::Fence fence = {request.target_incarnation, request.round};
     auto lease = pool_->Acquire(fence);
     if (!lease.ok()) return;
-    const uint32_t bytes = static_cast<uint32_t>(weights.size() * sizeof(uint16_t));
-    std::copy_n(reinterpret_cast<const uint8_t*>(weights.data()), bytes, lease->data());
+    const uint32_t bytes = static_cast<uint32_t>(draft_probs.size() * sizeof(uint16_t));
+    std::copy_n(reinterpret_cast<const uint8_t*>(draft_probs.data()), bytes, lease->data());
     link_
-        ->SendTensor(to.peer, schemas::TensorType::kDraftWeights,
-                     {fence, request.weights_pool, request.sequence}, *std::move(lease), bytes)
+        ->SendTensor(to.peer, schemas::TensorType::kDraftProbs,
+                     {fence, request.draft_probs_pool, request.sequence}, *std::move(lease), bytes)
         .IgnoreError();
   }
 
   base::BoundedQueue<Request> inbox_{1 << 14};
-  Guesser guesser_;
+  UniformDrafter drafter_;
   const Way way_;
   std::vector<Late> late_;  // the earliest first
   std::unique_ptr<link::Link> link_;

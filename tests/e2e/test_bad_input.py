@@ -149,9 +149,9 @@ def taken() -> Iterator[str]:
 
 
 @pytest.fixture
-def weightless(tmp_path: Path) -> Path:
+def broken_model(tmp_path: Path) -> Path:
     """A checkpoint that can be read up to its weights and its tokenizer."""
-    folder = tmp_path / "weightless"
+    folder = tmp_path / "broken_model"
     folder.mkdir()
     shutil.copy(TARGET / "config.json", folder)
     return folder
@@ -178,10 +178,10 @@ LISTENERS = [
 
 @pytest.mark.parametrize(("role", "flag", "more"), LISTENERS)
 def test_a_port_in_use_is_told_before_the_model_is_loaded(
-    role: str, flag: str, more: list[str], taken: str, weightless: Path
+    role: str, flag: str, more: list[str], taken: str, broken_model: Path
 ) -> None:
     """The checkpoint has nothing to load: a line about that would have come too late."""
-    line = refusal([role, f"--model={weightless}", f"--{flag}={taken}", *more], status=1)
+    line = refusal([role, f"--model={broken_model}", f"--{flag}={taken}", *more], status=1)
     assert f"--{flag}: cannot listen on {taken}: Address already in use" in line
 
 
@@ -191,9 +191,9 @@ def test_the_port_of_perftest_in_use(taken: str) -> None:
         assert taken in refusal(["perftest", "-p", port, *extra], status=1)
 
 
-def test_one_port_for_two_listeners(weightless: Path) -> None:
+def test_one_port_for_two_listeners(broken_model: Path) -> None:
     address = free_address()
-    both = [f"--model={weightless}", f"--listen={address}", f"--admin_listen={address}"]
+    both = [f"--model={broken_model}", f"--listen={address}", f"--admin_listen={address}"]
     assert address in refusal(["up", *both, "--drafts=0"], status=2)
     for role in ("target", "draft"):
         assert f"--admin_listen: cannot listen on {address}" in refusal([role, *both], status=1)
@@ -246,16 +246,19 @@ def test_a_build_for_cpus_says_so_where_a_gpu_is_asked_for() -> None:
         ),
         (["target", f"--model={TARGET}", "--cuda_graphs"], "--cuda_graphs=true with --device=cpu"),
         (["target", f"--model={TARGET}", "--peer_sums=true"], "--peer_sums=true with --device=cpu"),
-        (["draft", f"--model={DRAFT}", "--gpu_weights"], "--gpu_weights=true with --device=cpu"),
+        (
+            ["draft", f"--model={DRAFT}", "--gpu_draft_probs"],
+            "--gpu_draft_probs=true with --device=cpu",
+        ),
         (
             [
                 "target",
                 f"--model={TARGET}",
-                "--gpu_weights",
+                "--gpu_draft_probs",
                 "--device=cuda",
                 "--tensor_parallel=2",
             ],
-            "--gpu_weights=true with 2 ranks",
+            "--gpu_draft_probs=true with 2 ranks",
         ),
         (["target", f"--model={TARGET}", "--tensor_parallel=0"], "0"),
         (["target", f"--model={TARGET}", "--listen=nonsense"], "nonsense"),
@@ -286,7 +289,7 @@ def test_a_build_for_cpus_says_so_where_a_gpu_is_asked_for() -> None:
         (["draft", f"--model={DRAFT}", "--silence_timeout_seconds=-1"], "0 to 86400"),
         (["gateway", f"--model={TARGET}", "--targets=a:1", "--spin_us=x"], "spin_us"),
         (["target", f"--model={TARGET}", "--require_rdma=maybe"], "maybe"),
-        (["target", f"--model={TARGET}", "--lookup=maybe"], "maybe: allowed are on and off"),
+        (["target", f"--model={TARGET}", "--ngram_lookup=maybe"], "maybe: allowed are on and off"),
         (["target", f"--model={TARGET}", "--drafter_choice=oracle"], "hedge, ucb1, thompson and"),
     ],
 )

@@ -53,8 +53,8 @@ def requests() -> list[dict[str, Any]]:
         {"temperature": 1, "top_p": 0.9, "top_k": 40},
         {"temperature": 0.7, "frequency_penalty": 0.3, "min_p": 0.02},
         {"temperature": 0},
-        {"temperature": 0, "coupling": "rejection"},
-        {"temperature": 0, "coupling": "traversal"},
+        {"temperature": 0, "verification": "rejection"},
+        {"temperature": 0, "verification": "traversal"},
     ]
     return [
         {
@@ -105,7 +105,7 @@ class Pool:
         ]
         target_flags = [
             f"--model={TARGET}",
-            "--request_couplings=rejection,traversal",
+            "--request_verification=rejection,traversal",
             f"--drafts={','.join(draft.listen for draft in self.drafts)}",
         ]
         self.targets = [

@@ -1,4 +1,6 @@
-"""Whoever guesses, the text is the target's: the lookup, one draft model, several, all at once."""
+"""Whoever guesses, the text is the target's: the n-gram lookup, one draft model, several, all at
+once.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def all_tokens(cluster: Cluster, **more: Any) -> list[list[int]]:
 @pytest.fixture(scope="module")
 def plain_tokens(tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
     log = tmp_path_factory.mktemp("plain") / "up.log"
-    with start_cluster(log, drafts=0, lookup="off") as cluster:
+    with start_cluster(log, drafts=0, ngram_lookup="off") as cluster:
         tokens = all_tokens(cluster)
         assert value_of(cluster.targets[0].admin, "specfabric_accepted_tokens_total") == 0
     return tokens
@@ -55,28 +57,32 @@ def test_a_target_that_looks_up_says_the_same(
     plain_tokens: list[list[int]], drafts: int, speculation: str, tmp_path: Path
 ) -> None:
     with start_cluster(
-        tmp_path / "up.log", drafts=drafts, lookup="on", speculation=speculation
+        tmp_path / "up.log", drafts=drafts, ngram_lookup="on", speculation=speculation
     ) as cluster:
         assert all_tokens(cluster) == plain_tokens
         target = cluster.targets[0].admin
-        accepted = value_of(target, ACCEPTED, drafter="lookup")
-        drafted = value_of(target, "specfabric_drafter_drafted_tokens_total", drafter="lookup")
+        accepted = value_of(target, ACCEPTED, drafter="ngram_lookup")
+        drafted = value_of(
+            target, "specfabric_drafter_drafted_tokens_total", drafter="ngram_lookup"
+        )
         if speculation == "always":
             assert accepted > 100, "a target alone gains"
             assert (value_of(target, ACCEPTED) > accepted) == (drafts > 0)
         assert drafted >= accepted
 
 
-def test_what_is_weighed_is_looked_up_too(tmp_path: Path) -> None:
-    """At temperature 0 such a request is coupled, and otherwise only its law is the same."""
-    flags = ["--request_couplings=rejection,traversal"]
-    with start_cluster(tmp_path / "up.log", drafts=1, lookup="on", extra=flags) as cluster:
+def test_draft_probabilities_with_ngram_lookup(tmp_path: Path) -> None:
+    """At temperature 0 such a request is coupled, and otherwise only its distribution is the
+    same.
+    """
+    flags = ["--request_verification=rejection,traversal"]
+    with start_cluster(tmp_path / "up.log", drafts=1, ngram_lookup="on", extra=flags) as cluster:
         target = cluster.targets[0].admin
-        for coupling in ("rejection", "traversal"):
-            before = value_of(target, ACCEPTED, drafter="lookup")
+        for verification in ("rejection", "traversal"):
+            before = value_of(target, ACCEPTED, drafter="ngram_lookup")
             for prompt in REPETITIVE:
-                tokens_of(cluster, prompt, temperature=0.3, seed=9, coupling=coupling)
-            assert value_of(target, ACCEPTED, drafter="lookup") > before
+                tokens_of(cluster, prompt, temperature=0.3, seed=9, verification=verification)
+            assert value_of(target, ACCEPTED, drafter="ngram_lookup") > before
 
 
 @contextlib.contextmanager

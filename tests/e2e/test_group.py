@@ -31,7 +31,7 @@ from exposition import value_of
 from prompts import PROMPTS
 
 RANKS = 2
-COUPLINGS = ("coupled", "rejection", "traversal", "typical")
+VERIFICATION_METHODS = ("coupled", "rejection", "traversal", "typical")
 SETTINGS: list[dict[str, Any]] = [
     {"temperature": 0.0},
     {"temperature": 0.8, "seed": 11},
@@ -94,7 +94,7 @@ def start_group(tmp_path: Path, drafts: int = 1, *extra: str, stages: int = 1) -
         f"--admin_listen={admin}",
         f"--drafts={','.join(drafts_at)}",
         "--speculation=always",
-        "--lookup=off",
+        "--ngram_lookup=off",
         "--step_timeout_seconds=10",
         *extra,
     ]
@@ -155,7 +155,7 @@ def test_a_group_of_processes_says_the_same(
         for settings, want in zip(SETTINGS, expected, strict=True):
             assert answers(group.cluster, settings) == want, settings
         (target,) = group.cluster.targets
-        assert value_of(target.admin, "specfabric_verifications_total", coupling="coupled") > 0
+        assert value_of(target.admin, "specfabric_verifications_total", verification="coupled") > 0
         assert group.leader.stop() == 0, group.leader.log_text()
         for rank in group.ranks:
             assert rank.popen.wait(10) == 0, rank.log_text()
@@ -166,9 +166,11 @@ def test_without_drafts(tmp_path: Path, expected: list[list[Any]]) -> None:
         assert answers(group.cluster, SETTINGS[1]) == expected[1]
 
 
-def test_every_coupling_is_decided_where_its_sequence_is_owned(tmp_path: Path) -> None:
-    with start_group(tmp_path, 1, f"--request_couplings={','.join(COUPLINGS)}") as group:
-        for coupling in COUPLINGS:
+def test_every_verification_method_runs_on_the_owner_rank(tmp_path: Path) -> None:
+    with start_group(
+        tmp_path, 1, f"--request_verification={','.join(VERIFICATION_METHODS)}"
+    ) as group:
+        for verification in VERIFICATION_METHODS:
             for seed in range(RANKS):  # consecutive sequences are of consecutive ranks
                 answer = group.cluster.complete(
                     prompt=PROMPTS[0],
@@ -176,7 +178,7 @@ def test_every_coupling_is_decided_where_its_sequence_is_owned(tmp_path: Path) -
                     temperature=0.8,
                     seed=seed,
                     ignore_eos=True,
-                    coupling=coupling,
+                    verification=verification,
                 )
                 assert answer["usage"]["completion_tokens"] == 30
                 assert answer["usage"]["speculation"]["accepted"] > 0

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import law
+import distribution
 import make
 from cluster import DRAFT, TARGET, Cluster, start_cluster
 from exposition import value_of
@@ -28,9 +28,9 @@ class Outcome:
     counter: str = "specfabric_drafted_tokens_total"
     labels: tuple[tuple[str, str], ...] = ()
 
-    def check(self, cluster: Cluster, coupling: str) -> None:
+    def check(self, cluster: Cluster, verification: str) -> None:
         admin = cluster.targets[0].admin
-        trees = value_of(admin, "specfabric_verifications_total", coupling=coupling)
+        trees = value_of(admin, "specfabric_verifications_total", verification=verification)
         assert (trees > 0) == self.verified
         assert value_of(admin, self.counter, **dict(self.labels)) > 0
 
@@ -62,24 +62,25 @@ WAYS = {
     "certain": VERIFIED,
     "lie": VERIFIED,
 }
-# Where couplings weigh q. What is verified of these is exact: their guesses are drawn from what
+# Where verification methods weigh q. What is verified of these is exact: their guesses are drawn
+# from what
 # they send, and one that its weights exclude has no chance.
-WEIGHED_WAYS = {
+DRAFT_PROBS_WAYS = {
     **{way: outcome for way, outcome in WAYS.items() if way != "lie"},
     "other_draw": refused("sampling"),
     "no_tensor": MISSED,
     "no_rows": refused("invalid"),
     "short_tensor": refused("invalid"),
     "large_tensor": refused("invalid"),
-    "nan_weights": refused("invalid"),
-    "negative_weights": refused("invalid"),
-    "zero_weights": refused("invalid"),
-    "excluded_guess": VERIFIED,
+    "nan_draft_probs": refused("invalid"),
+    "negative_draft_probs": refused("invalid"),
+    "zero_draft_probs": refused("invalid"),
+    "excluded_draft_token": VERIFIED,
     "two_tensors": VERIFIED,
     "late_tensor": MISSED,
 }
 # Tensors of the demo models are large enough to be received in slots.
-SLOT_WAYS = {way: outcome for way, outcome in WEIGHED_WAYS.items() if way not in WAYS}
+SLOT_WAYS = {way: outcome for way, outcome in DRAFT_PROBS_WAYS.items() if way not in WAYS}
 SLOT_WAYS |= {"uniform": VERIFIED, "large_tensor": refused("no_slot")}
 
 SETTINGS: list[dict[str, Any]] = [{"temperature": 0}, {"temperature": 0.9, "seed": 77}]
@@ -136,49 +137,51 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make.make("llama-tiny-vocabulary", tmp_path_factory.mktemp("tiny") / "target")
 
 
-# What is refused is so before any coupling sees it.
-LAW_CASES = [
-    (way, coupling)
-    for way, outcome in WEIGHED_WAYS.items()
-    for coupling in (["rejection", "traversal"] if outcome.verified else ["rejection"])
+# What is refused is so before any verification method sees it.
+DISTRIBUTION_CASES = [
+    (way, verification)
+    for way, outcome in DRAFT_PROBS_WAYS.items()
+    for verification in (["rejection", "traversal"] if outcome.verified else ["rejection"])
 ]
 
 
 @contextlib.contextmanager
-def tiny_cluster(way: str, coupling: str, model: Path, folder: Path) -> Iterator[Cluster]:
-    flags = [f"--coupling={coupling}", f"--max_sequences={law.SEQUENCES}"]
+def tiny_cluster(way: str, verification: str, model: Path, folder: Path) -> Iterator[Cluster]:
+    flags = [f"--verification={verification}", f"--max_sequences={distribution.SEQUENCES}"]
     with cluster_with(way, model, 8, folder, *flags) as cluster:
         yield cluster
 
 
 def likelihood(cluster: Cluster, model: Path, seed: int) -> float:
     prompt, tokens = [2, 5, 3], 3
-    samples = law.sample(cluster, prompt, 2000, seed, temperature=1, max_tokens=8)
-    assert samples.answers[0]["exactness"] == "law"
-    expected = law.exact_law(law.load(model), prompt, tokens, {})
-    return law.g_test(samples.tokens[:, :tokens], expected)
+    samples = distribution.sample(cluster, prompt, 2000, seed, temperature=1, max_tokens=8)
+    assert samples.answers[0]["exactness"] == "distribution"
+    expected = distribution.exact_distribution(distribution.load(model), prompt, tokens, {})
+    return distribution.g_test(samples.tokens[:, :tokens], expected)
 
 
-@pytest.mark.parametrize(("way", "coupling"), LAW_CASES)
-def test_the_law_is_the_same_with_hostile_drafts(
-    way: str, coupling: str, tiny: Path, tmp_path: Path
+@pytest.mark.parametrize(("way", "verification"), DISTRIBUTION_CASES)
+def test_hostile_drafts_keep_the_distribution(
+    way: str, verification: str, tiny: Path, tmp_path: Path
 ) -> None:
-    with tiny_cluster(way, coupling, tiny, tmp_path) as cluster:
-        assert law.passes(partial(likelihood, cluster, tiny), seed=1)
-        WEIGHED_WAYS[way].check(cluster, coupling)
+    with tiny_cluster(way, verification, tiny, tmp_path) as cluster:
+        assert distribution.passes(partial(likelihood, cluster, tiny), seed=1)
+        DRAFT_PROBS_WAYS[way].check(cluster, verification)
 
 
-@pytest.mark.parametrize("coupling", ["rejection", "traversal"])
-def test_the_law_bends_where_a_draft_lies(coupling: str, tiny: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("verification", ["rejection", "traversal"])
+def test_a_lying_draft_changes_the_distribution(
+    verification: str, tiny: Path, tmp_path: Path
+) -> None:
     """As docs/exactness.md warns; and so few samples are enough to see it."""
-    with tiny_cluster("lie", coupling, tiny, tmp_path) as cluster:
+    with tiny_cluster("lie", verification, tiny, tmp_path) as cluster:
         assert likelihood(cluster, tiny, seed=1) < 1e-6
 
 
 @pytest.mark.parametrize("way", SLOT_WAYS)
 def test_targets_survive_hostile_tensors(way: str, plain_texts: list[str], tmp_path: Path) -> None:
-    """In slots. Greedy texts stay the same; of the others only the law would be."""
-    with cluster_with(way, TARGET, VOCABULARY, tmp_path, "--coupling=traversal") as cluster:
+    """In slots. Greedy texts stay the same; of the others only the distribution would be."""
+    with cluster_with(way, TARGET, VOCABULARY, tmp_path, "--verification=traversal") as cluster:
         found = texts(cluster)
         assert found[: len(CHOSEN)] == plain_texts[: len(CHOSEN)]
         assert all(found)

@@ -82,8 +82,10 @@ def test_only_who_has_the_secret_joins_a_cluster(tmp_path: Path, secret: Path, w
             f"--targets={cluster.targets[0].listen}",
         ]
         for arguments in ([], [f"--join_secret_file={wrong}"]):
-            with started(tmp_path / "stranger.log", [*gateway, *arguments]) as stranger:
-                wait_for_line(stranger, TOLD)
+            with started(
+                tmp_path / "unauthenticated.log", [*gateway, *arguments]
+            ) as unauthenticated:
+                wait_for_line(unauthenticated, TOLD)
                 assert not ready(at)
         with started(tmp_path / "friend.log", [*gateway, f"--join_secret_file={secret}"]):
             wait_until(lambda: ready(at), "the friend has joined")
@@ -106,8 +108,8 @@ def test_up_makes_a_secret_that_only_its_children_know(tmp_path: Path) -> None:
             f"--listen={free_address()}",
             f"--targets={cluster.targets[0].listen}",
         ]
-        with started(tmp_path / "stranger.log", gateway) as stranger:
-            wait_for_line(stranger, TOLD)
+        with started(tmp_path / "unauthenticated.log", gateway) as unauthenticated:
+            wait_for_line(unauthenticated, TOLD)
 
 
 @pytest.mark.parametrize(

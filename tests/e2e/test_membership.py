@@ -37,14 +37,14 @@ COMMON = {"max_tokens": 250, "ignore_eos": True, "return_token_ids": True}
 KEYED: list[dict[str, Any]] = [
     {"prompt": PROMPTS[2], "temperature": 0.8, "seed": 5, **COMMON},
     {"prompt": PROMPTS[9], "temperature": 1.2, "top_p": 0.9, "top_k": 50, "seed": 6, **COMMON},
-    {"prompt": PROMPTS[17], "temperature": 0, "coupling": "rejection", **COMMON},
-    {"prompt": PROMPTS[30], "temperature": 0, "coupling": "traversal", **COMMON},
+    {"prompt": PROMPTS[17], "temperature": 0, "verification": "rejection", **COMMON},
+    {"prompt": PROMPTS[30], "temperature": 0, "verification": "traversal", **COMMON},
     {"prompt": PROMPTS[41], "temperature": 0.7, "seed": 7, "frequency_penalty": 0.4, **COMMON},
 ]
-# And those whose law alone goes on.
+# And those whose distribution alone goes on.
 BY_CHANCE: list[dict[str, Any]] = [
-    {"prompt": PROMPTS[2], "temperature": 0.8, "seed": 5, "coupling": coupling, **COMMON}
-    for coupling in ("rejection", "traversal")
+    {"prompt": PROMPTS[2], "temperature": 0.8, "seed": 5, "verification": verification, **COMMON}
+    for verification in ("rejection", "traversal")
 ]
 
 
@@ -118,7 +118,7 @@ def test_streams_go_on_when_their_target_is_lost(
     lose: Callable[[Member], None], flags: list[str], tmp_path: Path
 ) -> None:
     """Token for token where tokens are keyed by position, whole and each once elsewhere."""
-    flags = ["--request_couplings=rejection,traversal", *flags]
+    flags = ["--request_verification=rejection,traversal", *flags]
     with start_cluster(tmp_path / "up.log", targets=2, drafts=2, extra=flags) as cluster:
         expected = [cluster.complete(**body)["choices"][0] for body in KEYED]
         bodies = [*KEYED, *BY_CHANCE, *KEYED, *BY_CHANCE]
@@ -141,7 +141,7 @@ def test_streams_go_on_when_their_target_is_lost(
                 assert stream.exactness == "token"
             else:
                 assert len(stream.ids) == COMMON["max_tokens"], (index, body)
-                assert stream.exactness == "law"
+                assert stream.exactness == "distribution"
                 assert stream.text == cluster.text_of(stream.ids)
         moved = value_of(cluster.gateway.admin, "specfabric_gateway_resubmissions_total")
         assert on_it > 0
@@ -211,7 +211,7 @@ def units_of(
             f"--model={TARGET}",
             "--dtype=float32",
             "--speculation=always",
-            "--lookup=off",  # guesses shall come from drafts alone
+            "--ngram_lookup=off",  # guesses shall come from drafts alone
             f"--drafts={drafts or draft.listen}",
             *extra,
         ],

@@ -18,7 +18,7 @@ from cluster import DRAFT, TARGET, Cluster, start_cluster, wait_until
 from exposition import value_of
 from prompts import PROMPTS
 
-COUPLINGS = ("coupled", "rejection", "traversal", "typical")
+VERIFICATION_METHODS = ("coupled", "rejection", "traversal", "typical")
 NAN, INFINITE = 4094, 4095  # tokens with such embeddings
 COMMON = 200  # one that drafts find likely now and then
 MESSAGE = "the model's logits are not finite at {} token {}"
@@ -46,7 +46,7 @@ def cluster(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
     layout = dict(LAYOUTS[request.param])
-    extra = [f"--request_couplings={','.join(COUPLINGS)}", *layout.pop("extra", [])]
+    extra = [f"--request_verification={','.join(VERIFICATION_METHODS)}", *layout.pop("extra", [])]
     log = tmp_path_factory.mktemp("cluster") / "up.log"
     with start_cluster(log, *models, extra=extra, **layout) as cluster:
         yield cluster
@@ -112,8 +112,8 @@ def good(cluster: Cluster, index: int) -> str:
     return "".join(event["choices"][0]["text"] for event in events if event["choices"])
 
 
-@pytest.mark.parametrize("coupling", COUPLINGS)
-def test_requests_end_with_an_error_and_no_others(cluster: Cluster, coupling: str) -> None:
+@pytest.mark.parametrize("verification", VERIFICATION_METHODS)
+def test_requests_end_with_an_error_and_no_others(cluster: Cluster, verification: str) -> None:
     (target,) = cluster.targets
 
     def ended() -> float:
@@ -145,7 +145,7 @@ def test_requests_end_with_an_error_and_no_others(cluster: Cluster, coupling: st
         with ThreadPoolExecutor(streams) as pool:
             texts = [pool.submit(good, cluster, index) for index in range(streams)]
             for name, bad in BAD.items():
-                message, took = told(cluster, {**bad.body, "coupling": coupling})
+                message, took = told(cluster, {**bad.body, "verification": verification})
                 assert MESSAGE.format(bad.where, bad.token) in message, name
                 assert took < 10, name
             assert [text.result() for text in texts] == expected
@@ -162,14 +162,14 @@ def test_a_drafted_token_that_is_not_accepted_ends_nothing(cluster: Cluster) -> 
     """The draft proposes it all the time: its rows, and those below it, are no numbers."""
     (target,) = cluster.targets
     before = value_of(target.admin, "specfabric_target_not_finite_total")
-    for coupling in COUPLINGS:
+    for verification in VERIFICATION_METHODS:
         for temperature in (0.0, 0.8):
             answer = cluster.complete(
                 prompt=PROMPTS[1],
                 max_tokens=80,
                 temperature=temperature,
                 seed=5,
-                coupling=coupling,
+                verification=verification,
                 ignore_eos=True,
             )
             assert answer["usage"]["completion_tokens"] == 80
@@ -204,20 +204,20 @@ def test_a_draft_model_that_is_broken_costs_nobody_a_token(
     expected: list[str] = []
     texts: list[str] = []
     for name, draft in (("well", DRAFT), ("broken", broken)):
-        extra = [f"--request_couplings={','.join(COUPLINGS)}"]
+        extra = [f"--request_verification={','.join(VERIFICATION_METHODS)}"]
         with start_cluster(tmp_path / f"{name}.log", TARGET, draft, extra=extra) as cluster:
             found = expected if name == "well" else texts
-            for coupling in COUPLINGS:
+            for verification in VERIFICATION_METHODS:
                 for temperature in (0.0, 0.8):
                     answer = cluster.complete(
                         prompt=TEXT,
                         max_tokens=30,
                         temperature=temperature,
                         seed=9,
-                        coupling=coupling,
+                        verification=verification,
                         ignore_eos=True,
                     )
-                    if coupling == "coupled" or temperature == 0:
+                    if verification == "coupled" or temperature == 0:
                         found.append(answer["choices"][0]["text"])
             (target,) = cluster.targets
             assert value_of(target.admin, "specfabric_target_draft_workers") == 2

@@ -51,7 +51,7 @@ def test_a_cluster_and_what_becomes_of_it(tmp_path: Path) -> None:
         view = status(cluster)
         assert len(view["gateways"]) == 1
         assert view["gateways"][0]["targets_up"] == 2
-        assert [group["coupling"] for group in view["groups"]] == ["coupled", "coupled"]
+        assert [group["verification"] for group in view["groups"]] == ["coupled", "coupled"]
         assert {group["listen"] for group in view["groups"]} == {t.listen for t in cluster.targets}
         assert {draft["listen"] for draft in view["drafts"]} == {d.listen for d in cluster.drafts}
         # Every target has a route to every draft, by the address that both know it by.

@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "model/checkpoint_tensors.h"
-#include "model/safetensors.h"
+#include "model/checkpoint/checkpoint_tensors.h"
+#include "model/checkpoint/safetensors.h"
 #include "tests/fuzz/target.h"
 #include "tests/fuzz/temporary_folder.h"
 

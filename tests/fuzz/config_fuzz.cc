@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "model/config.h"
+#include "model/checkpoint/config.h"
 #include "tests/fuzz/target.h"
 #include "tests/fuzz/temporary_folder.h"
 

@@ -19,11 +19,11 @@ void CheckAccepted(const FaultOptions& faults) {
   SPECFABRIC_CHECK(faults.delay >= 0 && faults.delay <= transport::kMaxFaultDelay);
   transport::FaultInjector injector(faults);
   for (uint32_t payload_bytes = 0; payload_bytes < 8; ++payload_bytes) {
-    const transport::Fate fate = injector.Judge(payload_bytes);
-    SPECFABRIC_CHECK(fate.copies >= 0 && fate.copies <= 2);
-    SPECFABRIC_CHECK(fate.delay >= 0 && fate.copy_delay >= 0);
-    if (fate.corrupt) {
-      SPECFABRIC_CHECK(fate.corrupt_at < payload_bytes && fate.corrupt_with != 0);
+    const transport::FaultDecision action = injector.DrawFate(payload_bytes);
+    SPECFABRIC_CHECK(action.copies >= 0 && action.copies <= 2);
+    SPECFABRIC_CHECK(action.delay >= 0 && action.copy_delay >= 0);
+    if (action.corrupt) {
+      SPECFABRIC_CHECK(action.corrupt_at < payload_bytes && action.corrupt_with != 0);
     }
   }
 }

@@ -78,7 +78,7 @@ void CheckGeneration(const gateway::GenerationRequest& request) {
   submit.prompt = {1};
   submit.sampling = request.sampling;
   submit.rules = request.rules;
-  submit.rules.barred_ids = request.stop_token_ids;
+  submit.rules.suppressed_token_ids = request.stop_token_ids;
   submit.priority = request.priority;
   submit.tpot_slo = request.tpot_slo;
   SPECFABRIC_CHECK(schemas::Decode<schemas::Submit>(schemas::Encode(submit)).ok());

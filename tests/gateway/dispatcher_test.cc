@@ -173,7 +173,7 @@ TEST_F(DispatcherTest, PrefersTheNumericsItBeganWith) {
   EXPECT_FALSE(outcome.record.exact);
 }
 
-TEST_F(DispatcherTest, ATargetWithoutAFingerprintKeepsOnlyTheLaw) {
+TEST_F(DispatcherTest, ATargetWithoutAFingerprintKeepsOnlyTheDistribution) {
   Up(1, 0);
   Outcome outcome;
   const uint64_t id = Start(outcome);
@@ -182,20 +182,20 @@ TEST_F(DispatcherTest, ATargetWithoutAFingerprintKeepsOnlyTheLaw) {
 }
 
 TEST_F(DispatcherTest, WaitsForATargetAndGivesUp) {
-  Outcome patient, unlucky;
+  Outcome patient, timed_out;
   Start(patient, 0);
   EXPECT_TRUE(sent_.empty());
   dispatcher_->Tick(4 * kSecond);
   Up(1, 7, 4 * kSecond);
   EXPECT_EQ(sent_.size(), 1u);
   dispatcher_->OnDown(1, 4 * kSecond);
-  Start(unlucky, 5 * kSecond);
+  Start(timed_out, 5 * kSecond);
   dispatcher_->Tick(9 * kSecond);
   EXPECT_EQ(patient.error.value().status, 503);
-  EXPECT_FALSE(unlucky.error.has_value());
+  EXPECT_FALSE(timed_out.error.has_value());
   dispatcher_->Tick(10 * kSecond);
-  EXPECT_EQ(unlucky.error.value().status, 503);
-  EXPECT_EQ(unlucky.ends, 1);
+  EXPECT_EQ(timed_out.error.value().status, 503);
+  EXPECT_EQ(timed_out.ends, 1);
 }
 
 TEST_F(DispatcherTest, AnOverloadedTargetSendsItOn) {
@@ -311,7 +311,7 @@ TEST_F(DispatcherTest, AStalledTargetGetsNothingBeforeItIsHeardAgain) {
   EXPECT_EQ(outcome.tokens, Ids({5}));
 }
 
-TEST_F(DispatcherTest, SignsOfLifeKeepASlowTarget) {
+TEST_F(DispatcherTest, HeartbeatsKeepASlowTarget) {
   Make({.stall_timeout = 8 * kSecond});
   Up(1);
   Outcome outcome;

@@ -115,7 +115,7 @@ void FakeTarget::Answer(link::PeerId peer, const schemas::Submit& submit) {
     sender_->Send(peer, schemas::TokensBatch{{message}}).IgnoreError();
     return;
   }
-  message.coupling = submit.coupling.value_or(schemas::Coupling::kCoupled);
+  message.verification = submit.verification.value_or(schemas::VerificationMethod::kCoupled);
   if (submit.score_prompt) {
     for (size_t i = 1; i < submit.prompt.size(); ++i) {
       message.prompt_logprobs.push_back(Scored(submit.prompt[i], submit.logprobs));

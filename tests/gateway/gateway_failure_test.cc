@@ -133,12 +133,12 @@ TEST_F(GatewayFailureTest, ATargetThatComesBackGoesOn) {
   while (got.ids.size() < 20) got.Take(client.NextEvent());
   FakeTargetOptions again = TargetOptions();
   again.listen = target.address();
-  again.numerics_fingerprint = 2;  // another build: the law holds, the bits may not
+  again.numerics_fingerprint = 2;  // another build: the distribution holds, the bits may not
   target.Die();
   AddTarget(std::move(again));
   const std::string last = got.TakeAll(client);
   EXPECT_EQ(got.ids, Json(targets_[1]->Output(5, 60)));
-  EXPECT_EQ(Json::parse(last)["exactness"], "law");
+  EXPECT_EQ(Json::parse(last)["exactness"], "distribution");
 }
 
 TEST_F(GatewayFailureTest, WithoutATargetItSaysSo) {

@@ -38,7 +38,7 @@ TEST_F(GatewayTest, Completion) {
   EXPECT_EQ(answer["usage"]["speculation"], Json({{"rounds", 4},
                                                   {"drafted", 16},
                                                   {"accepted", 8},
-                                                  {"coupling", "coupled"},
+                                                  {"verification", "coupled"},
                                                   {"accepted_per_position", {4, 4}}}));
   EXPECT_EQ(answer["exactness"], "token");
   EXPECT_EQ(answer["system_fingerprint"], "fp_0000000000000001");
@@ -47,11 +47,12 @@ TEST_F(GatewayTest, Completion) {
   EXPECT_EQ(Metric("specfabric_gateway_time_to_first_token_seconds_count"), 1);
 }
 
-TEST_F(GatewayTest, TheCouplingAskedForIsSubmittedAndToldInTheAnswer) {
-  const Json law = Complete(R"({"prompt": "no", "max_tokens": 5, "coupling": "traversal"})");
-  EXPECT_EQ(law["usage"]["speculation"]["coupling"], "traversal");
-  EXPECT_EQ(law["exactness"], "law");
-  const Json lossy = Complete(R"({"prompt": "no", "max_tokens": 5, "coupling": "typical"})");
+TEST_F(GatewayTest, TheRequestedVerificationIsSubmittedAndReported) {
+  const Json distribution =
+      Complete(R"({"prompt": "no", "max_tokens": 5, "verification": "traversal"})");
+  EXPECT_EQ(distribution["usage"]["speculation"]["verification"], "traversal");
+  EXPECT_EQ(distribution["exactness"], "distribution");
+  const Json lossy = Complete(R"({"prompt": "no", "max_tokens": 5, "verification": "typical"})");
   EXPECT_EQ(lossy["exactness"], "none");
 }
 

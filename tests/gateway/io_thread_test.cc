@@ -183,7 +183,7 @@ TEST_F(IoThreadTest, HostileRequestsBesideStreams) {
   });
   Measure("10 MB elsewhere", [&] {
     std::string statuses;
-    for (const char* field : {"model", "cache_salt", "user", "coupling", "unknown", "stop"}) {
+    for (const char* field : {"model", "cache_salt", "user", "verification", "unknown", "stop"}) {
       absl::StrAppend(&statuses,
                       Post("/v1/completions", absl::StrCat(R"({"prompt":"a","max_tokens":1,")",
                                                            field, "\":\"", text, "\"}")),

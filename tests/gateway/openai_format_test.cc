@@ -57,19 +57,19 @@ TEST(FormatTest, Completion) {
   EXPECT_EQ(json["usage"]["speculation"], Json({{"rounds", 4},
                                                 {"drafted", 5},
                                                 {"accepted", 6},
-                                                {"coupling", "coupled"},
+                                                {"verification", "coupled"},
                                                 {"accepted_per_position", {3, 2, 1}}}));
 }
 
 TEST(FormatTest, ExactnessIsNamed) {
   AnswerHead head = Head(false);
-  head.exactness = Exactness::kLaw;
-  EXPECT_EQ(Read(Answer(head, {}, {}))["exactness"], "law");
+  head.exactness = Exactness::kDistribution;
+  EXPECT_EQ(Read(Answer(head, {}, {}))["exactness"], "distribution");
   head.exactness = Exactness::kNone;
-  const Usage usage = {1, 1, {.coupling = schemas::Coupling::kTypical}};
+  const Usage usage = {1, 1, {.verification = schemas::VerificationMethod::kTypical}};
   const Json json = Read(UsageChunk(head, usage));
   EXPECT_EQ(json["exactness"], "none");
-  EXPECT_EQ(json["usage"]["speculation"]["coupling"], "typical");
+  EXPECT_EQ(json["usage"]["speculation"]["verification"], "typical");
 }
 
 TEST(FormatTest, CompletionLogprobs) {

@@ -81,16 +81,16 @@ TEST_F(PrepareTest, IgnoringTheEndLeavesOnlyTheRequestsOwnStops) {
 
 TEST_F(PrepareTest, NoEndBeforeTheFewestTokens) {
   const Prepared plain = Good(R"({"prompt": "a", "stop_token_ids": [7]})");
-  EXPECT_TRUE(plain.submits[0].rules.barred_ids.empty());
+  EXPECT_TRUE(plain.submits[0].rules.suppressed_token_ids.empty());
   const Prepared longer = Good(R"({"prompt": "a", "stop_token_ids": [7], "min_tokens": 3,
                                    "logit_bias": {"319": -1}, "presence_penalty": 1})");
-  EXPECT_EQ(longer.submits[0].rules.barred_ids, Ids({0, 7}));
+  EXPECT_EQ(longer.submits[0].rules.suppressed_token_ids, Ids({0, 7}));
   EXPECT_EQ(longer.submits[0].rules.min_tokens, 3);
   EXPECT_EQ(longer.submits[0].rules.presence_penalty, 1.0f);
   EXPECT_EQ(longer.submits[0].rules.bias, (std::vector<base::LogitBias>{{319, -1.0f}}));
   const Prepared ignoring =
       Good(R"({"prompt": "a", "stop_token_ids": [7], "min_tokens": 3, "ignore_eos": true})");
-  EXPECT_EQ(ignoring.submits[0].rules.barred_ids, Ids({0, 7}));
+  EXPECT_EQ(ignoring.submits[0].rules.suppressed_token_ids, Ids({0, 7}));
   EXPECT_EQ(ignoring.submits[0].stop_ids, Ids({7}));
 }
 
@@ -231,7 +231,7 @@ TEST_F(PrepareTest, SpecialTokensAroundAChatIfAskedFor) {
 TEST_F(PrepareTest, LongNamesAreShownShort) {
   const std::string name(1 << 20, 'x');
   EXPECT_LT(Bad(R"({"prompt": "a", "model": ")" + name + "\"}").message.size(), 300u);
-  EXPECT_LT(Bad(R"({"prompt": "a", "coupling": ")" + name + "\"}").message.size(), 300u);
+  EXPECT_LT(Bad(R"({"prompt": "a", "verification": ")" + name + "\"}").message.size(), 300u);
 }
 
 TEST_F(PrepareTest, WithoutATemplateThereIsNoChat) {
@@ -241,15 +241,15 @@ TEST_F(PrepareTest, WithoutATemplateThereIsNoChat) {
   EXPECT_EQ(error.param, "messages");
 }
 
-TEST_F(PrepareTest, CouplingsGoByName) {
-  EXPECT_EQ(Good(R"({"prompt": "no"})").submits[0].coupling, std::nullopt);
-  EXPECT_EQ(Good(R"({"prompt": "no", "coupling": "rejection"})").submits[0].coupling,
-            schemas::Coupling::kRejection);
-  const ApiError error = Bad(R"({"prompt": "no", "coupling": "magic"})");
+TEST_F(PrepareTest, VerificationMethodsGoByName) {
+  EXPECT_EQ(Good(R"({"prompt": "no"})").submits[0].verification, std::nullopt);
+  EXPECT_EQ(Good(R"({"prompt": "no", "verification": "rejection"})").submits[0].verification,
+            schemas::VerificationMethod::kRejection);
+  const ApiError error = Bad(R"({"prompt": "no", "verification": "magic"})");
   EXPECT_EQ(error.status, 400);
-  EXPECT_EQ(error.param, "coupling");
+  EXPECT_EQ(error.param, "verification");
   EXPECT_EQ(error.message,
-            "coupling is 'magic': allowed are coupled, rejection, traversal, typical");
+            "verification is 'magic': allowed are coupled, rejection, traversal, typical");
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ TEST_F(SamplingDefaultsTest, WhatTheFileSays) {
             "temperature=0.6 top_p=0.95 top_k=20 repetition_penalty=1.05 max_new_tokens=2048");
 }
 
-TEST_F(SamplingDefaultsTest, WhatIsUsualIsNotWorthALine) {
+TEST_F(SamplingDefaultsTest, OrdinaryDefaultsAreNotDescribed) {
   const auto defaults = Read(R"({"temperature": 1.0, "top_p": 1, "top_k": 0, "min_p": null,
                                  "repetition_penalty": 1.0, "max_new_tokens": null})");
   ASSERT_TRUE(defaults.ok()) << defaults.status();

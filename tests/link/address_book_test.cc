@@ -1,4 +1,4 @@
-// Which addresses are tried when: records that come and go, failures, twins.
+// Which addresses are tried when: records that come and go, failures, duplicates.
 
 #include "link/address_book.h"
 
@@ -123,24 +123,24 @@ TEST_F(AddressBookTest, AnAttemptAtARecordThatVanishedIsNotRepeated) {
   EXPECT_EQ(book_.size(), 0u);
 }
 
-TEST_F(AddressBookTest, ATwinIsLeftAloneWhileItsBrotherLives) {
+TEST_F(AddressBookTest, ADuplicateIsNotRetriedWhileTheFirstIsUp) {
   book_.SetRecords("n", {"a:1", "b:1"}, 0);
   ConnectDue(0, 1);
   EXPECT_EQ(book_.Up(1, 100), Arrival::kFirst);
-  EXPECT_EQ(book_.Up(2, 100), Arrival::kTwin);
+  EXPECT_EQ(book_.Up(2, 100), Arrival::kDuplicate);
   Lose(2, kSecond);
-  EXPECT_THAT(book_.Due(kSecond + AddressBook::kTwinWait - 1), IsEmpty());
-  EXPECT_THAT(book_.Due(kSecond + AddressBook::kTwinWait), ElementsAre("b:1"))
+  EXPECT_THAT(book_.Due(kSecond + AddressBook::kDuplicateWait - 1), IsEmpty());
+  EXPECT_THAT(book_.Due(kSecond + AddressBook::kDuplicateWait), ElementsAre("b:1"))
       << "another process may live there by now";
   Lose(1, 2 * kSecond);
   EXPECT_THAT(book_.Due(2 * kSecond), ElementsAre("b:1")) << "at once, and a:1 after a pause";
   ASSERT_TRUE(book_.Begin("b:1", 3));
   EXPECT_EQ(book_.Up(3, 100), Arrival::kFirst);
   ASSERT_TRUE(book_.Begin("a:1", 4));
-  EXPECT_EQ(book_.Up(4, 100), Arrival::kTwin);
+  EXPECT_EQ(book_.Up(4, 100), Arrival::kDuplicate);
 }
 
-TEST_F(AddressBookTest, ATwinThatOutlivesItsBrotherByAMomentIsTriedSoon) {
+TEST_F(AddressBookTest, ADuplicateIsRetriedSoonAfterTheFirstGoesDown) {
   book_.SetRecords("n", {"a:1", "b:1"}, 0);
   ConnectDue(0, 1);
   book_.Up(1, 100);

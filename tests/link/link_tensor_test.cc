@@ -38,7 +38,7 @@ class LinkTensorTest : public ::testing::Test {
   absl::Status SendTensor(uint64_t tag, uint8_t pool = kPool) {
     transport::Lease lease = send_->Acquire({7, 9}).value();
     std::memset(lease.data(), static_cast<int>(tag), kBytes);
-    return draft_.link().SendTensor(to_target_, TensorType::kDraftWeights, {{7, 9}, pool, tag},
+    return draft_.link().SendTensor(to_target_, TensorType::kDraftProbs, {{7, 9}, pool, tag},
                                     std::move(lease), kBytes);
   }
 
@@ -60,7 +60,7 @@ TEST_F(LinkTensorTest, LieInTheReceiversSlots) {
   const auto tensors = target_.TakeTensors();
   EXPECT_EQ(tensors[0].first, target_.ups()[0].peer);
   const transport::Tensor& tensor = tensors[0].second;
-  EXPECT_EQ(tensor.type, static_cast<uint16_t>(TensorType::kDraftWeights));
+  EXPECT_EQ(tensor.type, static_cast<uint16_t>(TensorType::kDraftProbs));
   EXPECT_EQ(tensor.fields.tag, 5u);
   EXPECT_EQ(tensor.fields.fence, (transport::Fence{7, 9}));
   ASSERT_EQ(tensor.bytes.size(), kBytes);
@@ -100,12 +100,12 @@ TEST_F(LinkTensorTest, ForAPoolThatIsNotThereIsRefused) {
 // A bare fabric can send before it has introduced itself.
 TEST(LinkTensorBeforeHelloTest, ClosesThePeer) {
   Service target(Listening());
-  transport::Node stranger;
-  const PeerId peer = stranger.fabric().Connect(target.link().listen_address()).value();
-  ASSERT_TRUE(stranger.WaitForOpen(1));
-  auto pool = stranger.fabric().AddPool(1, {transport::MemoryKind::kHost, 64, 1}).value();
-  ASSERT_TRUE(stranger.fabric().SendTensor(peer, 1, {}, pool->Acquire({}).value(), 64).ok());
-  ASSERT_TRUE(stranger.WaitForClose(peer));
+  transport::Node bare_node;
+  const PeerId peer = bare_node.fabric().Connect(target.link().listen_address()).value();
+  ASSERT_TRUE(bare_node.WaitForOpen(1));
+  auto pool = bare_node.fabric().AddPool(1, {transport::MemoryKind::kHost, 64, 1}).value();
+  ASSERT_TRUE(bare_node.fabric().SendTensor(peer, 1, {}, pool->Acquire({}).value(), 64).ok());
+  ASSERT_TRUE(bare_node.WaitForClose(peer));
   EXPECT_EQ(target.link().stats().malformed, 1u);
   EXPECT_THAT(target.ups(), SizeIs(0));
 }

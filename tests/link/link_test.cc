@@ -41,7 +41,7 @@ LinkOptions ConnectingTo(const std::string& address, Role role = Role::kTarget) 
 // Waits for a counter of the link, which changes without any callback.
 template <typename Condition>
 bool Eventually(Condition condition) {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto deadline = std::chrono::steady_clock::now() + kTestTimeout;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -209,17 +209,17 @@ TEST_F(BarePeerTest, EndlessMessagesWithoutHello) {
   EXPECT_EQ(service_.link().stats().malformed, 1u);
 }
 
-class ImpatientTest : public BarePeerTest {
+class HelloTimeoutTest : public BarePeerTest {
  protected:
   static LinkOptions Impatient() {
     LinkOptions options = Listening();
     options.handshake_timeout = 50 * base::kMillisecond;
     return options;
   }
-  ImpatientTest() : BarePeerTest(Impatient()) {}
+  HelloTimeoutTest() : BarePeerTest(Impatient()) {}
 };
 
-TEST_F(ImpatientTest, NoHelloInTime) {
+TEST_F(HelloTimeoutTest, NoHelloInTime) {
   ASSERT_TRUE(node_.WaitForClose(peer_));
   EXPECT_THAT(service_.ups(), SizeIs(0));
   EXPECT_THAT(service_.downs(), SizeIs(0));

@@ -20,7 +20,7 @@
 namespace specfabric::link {
 
 // How long a test waits for something that must happen; reaching it is a failure.
-constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kTestTimeout{60};
 
 // Options of a service on this machine, with short waits so that tests end soon.
 inline LinkOptions TestOptions(schemas::Role role) {
@@ -80,7 +80,7 @@ class Service {
   // False: `condition` did not come true in time. It is evaluated under the service's lock.
   bool WaitFor(const std::function<bool()>& condition) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kPatience, condition);
+    return changed_.wait_for(lock, kTestTimeout, condition);
   }
   bool WaitForUps(size_t count) {
     return WaitFor([&] { return ups_.size() >= count; });

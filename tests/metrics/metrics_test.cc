@@ -111,8 +111,8 @@ TEST(MetricsTest, RoundsFeedTheAliasesToo) {
   EXPECT_EQ(metrics.accepted_at[1]->Value(), 2);
   EXPECT_EQ(metrics.accepted_at[2]->Value(), 3);
   const std::string text = registry.Render();
-  EXPECT_THAT(text, HasSubstr("specfabric_verifications_total{coupling=\"coupled\"} 1\n"));
-  EXPECT_THAT(text, HasSubstr("specfabric_verifications_total{coupling=\"traversal\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("specfabric_verifications_total{verification=\"coupled\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("specfabric_verifications_total{verification=\"traversal\"} 1\n"));
   EXPECT_THAT(text,
               HasSubstr("vllm:spec_decode_num_drafts_total{engine=\"0\",model_name=\"m\"} 2"));
   EXPECT_THAT(text, HasSubstr("vllm:spec_decode_num_draft_tokens_total{engine=\"0\","
@@ -238,7 +238,7 @@ TEST(MetricsTest, EveryFabricTotalHasASeriesOfItsOwn) {
                                           &FabricCounters::closed,
                                           &FabricCounters::connect_failures,
                                           &FabricCounters::refused_secrets,
-                                          &FabricCounters::refused_wires,
+                                          &FabricCounters::non_rdma_connections,
                                           &FabricCounters::silent_peers,
                                           &FabricCounters::restarts,
                                           &FabricCounters::refused_frames,

@@ -1,4 +1,4 @@
-#include "model/checkpoint_tensors.h"
+#include "model/checkpoint/checkpoint_tensors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
-#include "model/bfloat16.h"
+#include "model/checkpoint/float16.h"
 #include "nlohmann/json.hpp"
 
 namespace specfabric::model {

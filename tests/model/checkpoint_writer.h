@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "model/config.h"
+#include "model/checkpoint/config.h"
 #include "tests/base/temp_dir.h"
 
 namespace specfabric::model {

@@ -1,4 +1,4 @@
-#include "model/communicator.h"
+#include "model/parallel/communicator.h"
 
 #include <gtest/gtest.h>
 
@@ -8,12 +8,12 @@
 #include <thread>
 #include <vector>
 
-#include "model/thread_pool.h"
+#include "model/cpu/thread_pool.h"
 
 namespace specfabric::model {
 namespace {
 
-using speculation::ScoredToken;
+using sampling::ScoredToken;
 
 void RunGroup(int size, const std::function<void(Communicator&)>& body) {
   const auto communicators = MakeThreadCommunicators(size);

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/bfloat16.h"
+#include "model/checkpoint/float16.h"
 #include "model/cpu/packed_linear.h"
 
 namespace specfabric::model::cpu {

@@ -3,7 +3,7 @@
 #include <thread>
 #include <utility>
 
-#include "model/transformer.h"
+#include "model/cpu/cpu_transformer.h"
 
 namespace specfabric::model {
 namespace {
@@ -46,7 +46,7 @@ absl::StatusOr<TestGroup> TestGroup::Load(const std::string& model_dir, const Ra
       Communicator* const communicator = group.communicators_[rank].get();
       absl::StatusOr<std::unique_ptr<RankModel>> model =
           load ? load(model_dir, options, communicator)
-               : Transformer::Load(model_dir, options, communicator);
+               : CpuTransformer::Load(model_dir, options, communicator);
       statuses[rank] = model.status();
       if (model.ok()) group.models_[rank] = *std::move(model);
     });

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "model/communicator.h"
+#include "model/parallel/communicator.h"
 #include "model/rank_model.h"
 
 namespace specfabric::model {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "model/bfloat16.h"
+#include "model/checkpoint/float16.h"
 #include "model/cpu/packed_linear.h"
 #include "model/reference/linear.h"
 

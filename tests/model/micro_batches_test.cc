@@ -1,4 +1,4 @@
-#include "model/micro_batches.h"
+#include "model/parallel/micro_batches.h"
 
 #include <gtest/gtest.h>
 

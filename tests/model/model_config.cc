@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "model/config.h"
+#include "model/checkpoint/config.h"
 #include "model/rope.h"
 #include "nlohmann/json.hpp"
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/process_communicator.h"
+#include "model/parallel/process_communicator.h"
 
 namespace specfabric::model {
 

@@ -1,7 +1,7 @@
 // Groups over processes, played by threads that exchange through memory, against groups of threads:
 // every bit must be the same.
 
-#include "model/process_communicator.h"
+#include "model/parallel/process_communicator.h"
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@
 namespace specfabric::model {
 namespace {
 
-using speculation::ScoredToken;
+using sampling::ScoredToken;
 void RunAll(const std::vector<std::unique_ptr<Communicator>>& communicators,
             const std::function<void(Communicator&)>& body) {
   std::vector<std::thread> threads;

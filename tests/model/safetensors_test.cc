@@ -1,4 +1,4 @@
-#include "model/safetensors.h"
+#include "model/checkpoint/safetensors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "model/bfloat16.h"
+#include "model/checkpoint/float16.h"
 #include "nlohmann/json.hpp"
 #include "tests/model/checkpoint_writer.h"
 

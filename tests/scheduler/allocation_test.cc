@@ -19,14 +19,14 @@ constexpr int kWarmUp = 40, kRounds = 150;
 constexpr base::Nanos kStep = 10 * base::kMillisecond;
 
 // One guess is right, and perhaps the one below it; two beside them are not.
-speculation::Draft Guess(std::vector<base::TokenId> text) {
+speculation::Draft MakeDraft(std::vector<base::TokenId> text) {
   speculation::TokenTree tree = speculation::TokenTree::Root(text.back());
   text.push_back(NextToken(text, kVocabulary));
   const int wrong = tree.Add(0, (text.back() + 1) % kVocabulary, -1.5f);
   const int right = tree.Add(0, text.back(), -0.3f);
   tree.Add(wrong, 7, -0.4f);
-  const bool lucky = text.size() % 3 > 0;
-  tree.Add(right, (NextToken(text, kVocabulary) + !lucky) % kVocabulary, -0.5f);
+  const bool child_is_right = text.size() % 3 > 0;
+  tree.Add(right, (NextToken(text, kVocabulary) + !child_is_right) % kVocabulary, -0.5f);
   return {.tree = std::move(tree)};
 }
 
@@ -69,7 +69,8 @@ class AllocationTest : public testing::TestWithParam<SpeculationPolicy> {
     allocated += CountedAllocations() - before_commit;
     for (const Event& event : events) {
       if (const auto* wanted = std::get_if<DraftWanted>(&event)) {
-        scheduler_->OnDraft(wanted->id, wanted->round, Guess(*scheduler_->Committed(wanted->id)),
+        scheduler_->OnDraft(wanted->id, wanted->round,
+                            MakeDraft(*scheduler_->Committed(wanted->id)),
                             now_ + base::kMicrosecond);
       }
     }

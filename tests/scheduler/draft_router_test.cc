@@ -1,4 +1,4 @@
-#include "scheduler/draft_router.h"
+#include "scheduler/routing/draft_router.h"
 
 #include <map>
 #include <random>
@@ -186,7 +186,7 @@ TEST(DraftRouterTest, ARestartStartsAfresh) {
   EXPECT_EQ(StateOf(router, 1).outstanding, 0);
 }
 
-// Else one that is out would stay out where a lone probe is never worth waiting for.
+// Else one that is out would stay out where a lone probe never pays.
 TEST(DraftRouterTest, AReplyInTimeThatNobodyWaitedForEndsTheOutage) {
   DraftRouter router;
   router.OnUp(1, 4);

@@ -1,4 +1,4 @@
-#include "scheduler/draft_wait.h"
+#include "scheduler/policy/draft_wait.h"
 
 #include <vector>
 
@@ -11,7 +11,7 @@ using base::kMillisecond;
 
 constexpr MissLimits kLimits = {.max_misses = 2, .probe_rounds = 3};
 const DraftOrder kOrder = {
-    .ask = true, .max_nodes = 8, .max_depth = 4, .patience = 50 * kMillisecond};
+    .ask = true, .max_nodes = 8, .max_depth = 4, .reply_timeout = 50 * kMillisecond};
 
 TEST(DraftWaitTest, ARoundThatIsAnswered) {
   DraftWait wait;

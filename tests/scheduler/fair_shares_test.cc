@@ -8,7 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/tenant_shares.h"
+#include "scheduler/policy/tenant_shares.h"
 #include "tests/scheduler/rig.h"
 
 namespace specfabric::scheduler {
@@ -140,24 +140,25 @@ TEST(FairSharesTest, ATenantAloneIsServedFirstComeFirstServed) {
   EXPECT_EQ(load.order(), sent);
 }
 
-// As before there were tenants: by time of arrival, less what its priority is worth.
-TEST(FairSharesTest, ATenantAloneIsServedByRank) {
+// As before there were tenants: by time of arrival, less what its priority counts.
+TEST(FairSharesTest, ATenantAloneIsServedInQueueOrder) {
   SchedulerOptions options = FewPlaces();
   options.max_sequences = 1;
   options.priority_ageing = 15 * kMillisecond;
   Load load(options);
   std::mt19937 random(3);
-  std::vector<std::pair<int64_t, base::SequenceId>> ranks;
+  std::vector<std::pair<int64_t, base::SequenceId>> by_priority;
   for (int i = 0; i < 200; ++i) {
     const int priority = static_cast<int>(random() % 5) - 2;
     const base::SequenceId id = load.Send(7, 2, 2, priority);
-    ranks.emplace_back(i * kMillisecond - priority * options.priority_ageing, id);
+    by_priority.emplace_back(i * kMillisecond - priority * options.priority_ageing, id);
     load.Sleep(kMillisecond);
   }
-  std::sort(ranks.begin(), ranks.end());
+  std::sort(by_priority.begin(), by_priority.end());
   load.Drain();
-  ASSERT_EQ(load.order().size(), ranks.size());
-  for (size_t i = 0; i < ranks.size(); ++i) EXPECT_EQ(load.order()[i], ranks[i].second) << i;
+  ASSERT_EQ(load.order().size(), by_priority.size());
+  for (size_t i = 0; i < by_priority.size(); ++i)
+    EXPECT_EQ(load.order()[i], by_priority[i].second) << i;
 }
 
 TEST(FairSharesTest, PriorityGoesBeforeShares) {

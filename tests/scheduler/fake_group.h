@@ -28,7 +28,7 @@ Expected RunAlone(const SequenceRequest& request, const SchedulerOptions& option
 
 class FakeGroup {
  public:
-  // `apply_moves` false: broken on purpose, the slot moves of a plan are not done.
+  // `apply_moves` false: fault injection, the slot moves of a plan are not done.
   explicit FakeGroup(const SchedulerOptions& options, bool apply_moves = true);
 
   // Executes the plan. committed(id) is what each sequence has committed, to compare the cache

@@ -8,19 +8,19 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/acceptance_estimate.h"
-#include "scheduler/goodput.h"
-#include "scheduler/reply_time.h"
-#include "scheduler/step_time.h"
-#include "scheduler/tree_budget.h"
+#include "scheduler/policy/acceptance_estimate.h"
+#include "scheduler/policy/goodput.h"
+#include "scheduler/policy/reply_time.h"
+#include "scheduler/policy/step_time.h"
+#include "scheduler/policy/tree_budget.h"
 #include "tests/scheduler/learned_step_time.h"
 
 namespace specfabric::scheduler {
 namespace {
 
-using speculation::Coupling;
 using speculation::SiblingDraw;
 using speculation::TokenTree;
+using speculation::VerificationMethod;
 using testing::ElementsAre;
 using testing::FloatNear;
 using testing::IsEmpty;
@@ -32,44 +32,44 @@ TokenTree Chain(int nodes, float score) {
   return tree;
 }
 
-std::vector<float> PathChances(const AcceptanceEstimate& estimate, Coupling coupling,
+std::vector<float> PathChances(const AcceptanceEstimate& estimate, VerificationMethod verification,
                                const speculation::Draft& draft) {
   std::vector<float> chances;
-  estimate.PathChances(coupling, draft, &chances);
+  estimate.PathChances(verification, draft, &chances);
   return chances;
 }
 
 TEST(AcceptanceEstimateTest, BelievesTheDraftUntilItKnowsBetterAndAgainInTime) {
   AcceptanceEstimate estimate;
   const speculation::Draft draft = {.tree = Chain(2, std::log(0.9f))};
-  EXPECT_THAT(PathChances(estimate, Coupling::kCoupled, draft),
+  EXPECT_THAT(PathChances(estimate, VerificationMethod::kCoupled, draft),
               Pointwise(FloatNear(0.01), {0.9f, 0.81f}));
   std::mt19937 random(2);
   for (int i = 0; i < 3000; ++i) {
     std::vector<int32_t> path;
     while (path.size() < 2 && random() % 10 < 4) path.push_back(static_cast<int>(path.size()) + 1);
-    estimate.Observe(Coupling::kCoupled, draft, path);
+    estimate.Observe(VerificationMethod::kCoupled, draft, path);
   }
   // The second is only tried where the first was right.
-  EXPECT_THAT(PathChances(estimate, Coupling::kCoupled, draft),
+  EXPECT_THAT(PathChances(estimate, VerificationMethod::kCoupled, draft),
               Pointwise(FloatNear(0.05), {0.4f, 0.16f}));
-  // What another coupling does with the same scores is another matter.
-  EXPECT_NEAR(PathChances(estimate, Coupling::kTypical, draft)[0], 0.9, 0.01);
-  for (int i = 0; i < 500; ++i) estimate.Fade(Coupling::kCoupled, 1);
-  EXPECT_NEAR(PathChances(estimate, Coupling::kCoupled, draft)[0], 0.9, 0.01);
+  // What another verification method does with the same scores is another matter.
+  EXPECT_NEAR(PathChances(estimate, VerificationMethod::kTypical, draft)[0], 0.9, 0.01);
+  for (int i = 0; i < 500; ++i) estimate.Decay(VerificationMethod::kCoupled, 1);
+  EXPECT_NEAR(PathChances(estimate, VerificationMethod::kCoupled, draft)[0], 0.9, 0.01);
 }
 
-TEST(AcceptanceEstimateTest, WeighedGuessesAreJudgedByTheirPlaceAlone) {
+TEST(AcceptanceEstimateTest, DrawnTokensAreEstimatedByPositionAlone) {
   AcceptanceEstimate estimate;
   speculation::Draft draft = {.tree = Chain(2, -0.1f), .draw = SiblingDraw::kWithoutReplacement};
   for (int i = 0; i < 500; ++i) {
-    estimate.Observe(Coupling::kRejection, draft, {1});
+    estimate.Observe(VerificationMethod::kRejection, draft, {1});
   }
-  const auto chances = PathChances(estimate, Coupling::kRejection, draft);
+  const auto chances = PathChances(estimate, VerificationMethod::kRejection, draft);
   EXPECT_GT(chances[0], 0.95);
   EXPECT_LT(chances[1], 0.05);
   for (float& score : draft.tree.scores) score = -9;
-  EXPECT_EQ(PathChances(estimate, Coupling::kRejection, draft), chances);
+  EXPECT_EQ(PathChances(estimate, VerificationMethod::kRejection, draft), chances);
 }
 
 TEST(ReplyTimeTest, TellsLevelsFromWhatIsFixedAndOneLoadFromAnother) {
@@ -106,54 +106,57 @@ TEST(ReplyTimeTest, OneDepthAloneIsTakenForLevels) {
 
 // --- The share of each ---------------------------------------------------------------------------
 
-TEST(WorthBucketTest, AscendsInQuarterOctaves) {
-  EXPECT_EQ(WorthBucket(0), 0);
-  EXPECT_EQ(WorthBucket(-1), 0);
-  EXPECT_EQ(WorthBucket(NAN), 0);
-  EXPECT_EQ(WorthBucket(1e-9f), 0);
-  EXPECT_EQ(WorthBucket(1e9f), kWorthBuckets - 1);
-  EXPECT_EQ(WorthBucket(1.0f) - WorthBucket(0.5f), 4);
-  for (float worth = 1e-4f; worth < 8; worth *= 1.01f) {
-    ASSERT_LE(WorthBucket(worth), WorthBucket(worth * 1.01f));
+TEST(GainBucketTest, AscendsInQuarterOctaves) {
+  EXPECT_EQ(GainBucket(0), 0);
+  EXPECT_EQ(GainBucket(-1), 0);
+  EXPECT_EQ(GainBucket(NAN), 0);
+  EXPECT_EQ(GainBucket(1e-9f), 0);
+  EXPECT_EQ(GainBucket(1e9f), kGainBuckets - 1);
+  EXPECT_EQ(GainBucket(1.0f) - GainBucket(0.5f), 4);
+  for (float expected_gain = 1e-4f; expected_gain < 8; expected_gain *= 1.01f) {
+    ASSERT_LE(GainBucket(expected_gain), GainBucket(expected_gain * 1.01f));
   }
 }
 
 struct Tree {
   TokenTree tree;
-  std::vector<float> worth;  // [nodes - 1]
+  std::vector<float> expected_gain;  // [nodes - 1]
 };
 
-// A child's worth is a share of its parent's.
+// A child's expected gain is a share of its parent's.
 Tree RandomTree(std::mt19937* random, int nodes) {
   Tree made{TokenTree::Root(0), {}};
   for (int i = 0; i < nodes; ++i) {
     const int parent = static_cast<int>((*random)() % made.tree.size());
     made.tree.Add(parent, 1, 0);
-    made.worth.push_back((parent > 0 ? made.worth[parent - 1] : 1.0f) * ((*random)() % 1000) /
-                         1000.0f);
+    made.expected_gain.push_back((parent > 0 ? made.expected_gain[parent - 1] : 1.0f) *
+                                 ((*random)() % 1000) / 1000.0f);
   }
   return made;
 }
 
-Worths WorthsOf(const std::vector<Tree>& trees, float value = 1) {
-  Worths worths;
+GainHistogram GainsOf(const std::vector<Tree>& trees, float value = 1) {
+  GainHistogram gains;
   for (const Tree& tree : trees) {
-    for (float worth : tree.worth) worths.Add(value * worth);
+    for (float expected_gain : tree.expected_gain) gains.Add(value * expected_gain);
   }
-  return worths;
+  return gains;
 }
 
-std::vector<std::vector<int32_t>> Taken(const Cut& cut, const std::vector<Tree>& trees) {
+std::vector<std::vector<int32_t>> Taken(const RowAllocation& allocation,
+                                        const std::vector<Tree>& trees) {
   std::vector<std::vector<int32_t>> taken(trees.size());
-  int32_t left = cut.partly;
-  for (size_t t = 0; t < trees.size(); ++t) TakeNodes(cut, trees[t].worth, 1, &left, &taken[t]);
+  int32_t left = allocation.partial;
+  for (size_t t = 0; t < trees.size(); ++t)
+    SelectNodes(allocation, trees[t].expected_gain, 1, &left, &taken[t]);
   return taken;
 }
 
-// The reference: every number of the guesses, best first.
+// The reference: every number of the draft tokens, best first.
 double BestRate(const std::vector<Tree>& trees, const StepBase& base, const StepTime& time) {
   std::vector<float> all;
-  for (const Tree& tree : trees) all.insert(all.end(), tree.worth.begin(), tree.worth.end());
+  for (const Tree& tree : trees)
+    all.insert(all.end(), tree.expected_gain.begin(), tree.expected_gain.end());
   std::sort(all.rbegin(), all.rend());
   double tokens = base.tokens, best = 0;
   for (size_t n = 0; n <= all.size(); ++n) {
@@ -165,7 +168,7 @@ double BestRate(const std::vector<Tree>& trees, const StepBase& base, const Step
   return best;
 }
 
-TEST(ShareRowsTest, IsNearlyTheBestNumberOfGuessesAndSubtreesOfAll) {
+TEST(ShareRowsTest, IsNearlyTheBestNumberOfDraftTokensAndTakesWholeSubtrees) {
   std::mt19937 random(9);
   for (int trial = 0; trial < 200; ++trial) {
     const double row = 1e5 * (1 + random() % 30);
@@ -177,21 +180,22 @@ TEST(ShareRowsTest, IsNearlyTheBestNumberOfGuessesAndSubtreesOfAll) {
                            .rows = 3,
                            .delay = static_cast<base::Nanos>(random() % 1'000'000),
                            .max_rows = 3 + static_cast<int32_t>(random() % 20)};
-    const Cut cut = ShareRows(WorthsOf(trees), base, time);
-    const auto taken = Taken(cut, trees);
+    const RowAllocation allocation = AllocateRows(GainsOf(trees), base, time);
+    const auto taken = Taken(allocation, trees);
     double tokens = base.tokens;
-    int32_t guesses = 0;
+    int32_t draft_tokens = 0;
     for (size_t t = 0; t < trees.size(); ++t) {
       for (int32_t node : taken[t]) {
         const int32_t parent = trees[t].tree.parents[node];
         ASSERT_TRUE(parent == 0 || std::count(taken[t].begin(), taken[t].end(), parent) == 1);
-        tokens += trees[t].worth[node - 1];
-        ++guesses;
+        tokens += trees[t].expected_gain[node - 1];
+        ++draft_tokens;
       }
     }
-    ASSERT_LE(3 + guesses, base.max_rows);
-    ASSERT_EQ(guesses, cut.guesses);
-    const double rate = tokens / static_cast<double>(base.delay + time.Predict(3 + guesses, 0));
+    ASSERT_LE(3 + draft_tokens, base.max_rows);
+    ASSERT_EQ(draft_tokens, allocation.draft_tokens);
+    const double rate =
+        tokens / static_cast<double>(base.delay + time.Predict(3 + draft_tokens, 0));
     EXPECT_GE(rate, 0.97 * BestRate(trees, base, time));
   }
 }
@@ -201,9 +205,9 @@ TEST(ShareRowsTest, NoneWhereEveryRowCostsItsTime) {
       Learned([](int32_t rows, int64_t) { return 1e6 * rows; }, {1, 2, 4, 8, 16, 32}, 600, 0);
   const std::vector<Tree> trees = {{Chain(3, 0), {0.9f, 0.81f, 0.73f}}};
   const StepBase base = {.tokens = 1, .rows = 1, .max_rows = 64};
-  EXPECT_EQ(ShareRows(WorthsOf(trees), base, time).guesses, 0);
-  EXPECT_THAT(Taken(ShareRows(WorthsOf(trees), base, time), trees)[0], IsEmpty());
-  EXPECT_EQ(ShareRows(WorthsOf(trees), base, time, true).guesses, 3) << "if it must";
+  EXPECT_EQ(AllocateRows(GainsOf(trees), base, time).draft_tokens, 0);
+  EXPECT_THAT(Taken(AllocateRows(GainsOf(trees), base, time), trees)[0], IsEmpty());
+  EXPECT_EQ(AllocateRows(GainsOf(trees), base, time, true).draft_tokens, 3) << "if it must";
 }
 
 TEST(ShareRowsTest, AllWhereRowsAreFreeUpToTheLimit) {
@@ -211,70 +215,74 @@ TEST(ShareRowsTest, AllWhereRowsAreFreeUpToTheLimit) {
   const std::vector<Tree> trees = {{Chain(3, 0), {0.01f, 0.01f, 0.01f}},
                                    {Chain(3, 0), {0.01f, 0.01f, 0.01f}}};
   StepBase base = {.tokens = 2, .rows = 2, .max_rows = 64};
-  EXPECT_THAT(Taken(ShareRows(WorthsOf(trees), base, time), trees),
+  EXPECT_THAT(Taken(AllocateRows(GainsOf(trees), base, time), trees),
               ElementsAre(ElementsAre(1, 2, 3), ElementsAre(1, 2, 3)));
   base.max_rows = 6;
-  EXPECT_THAT(Taken(ShareRows(WorthsOf(trees), base, time), trees),
+  EXPECT_THAT(Taken(AllocateRows(GainsOf(trees), base, time), trees),
               ElementsAre(ElementsAre(1, 2, 3), ElementsAre(1)))
       << "of equals the first";
   base.max_rows = 1;
-  EXPECT_EQ(ShareRows(WorthsOf(trees), base, time).guesses, 0);
+  EXPECT_EQ(AllocateRows(GainsOf(trees), base, time).draft_tokens, 0);
 }
 
 TEST(ShareRowsTest, ValueShiftsTheShares) {
   const StepTime time = Learned([](int32_t, int64_t) { return 1e6; }, {1, 8, 64}, 600, 0);
   const Tree tree = {Chain(3, 0), {0.5f, 0.25f, 0.125f}};
-  Worths worths = WorthsOf({tree});
-  worths.Add(WorthsOf({tree}, 8), 1);
-  const Cut cut = ShareRows(worths, {.tokens = 2, .rows = 2, .max_rows = 5}, time);
-  int32_t left = cut.partly;
+  GainHistogram gains = GainsOf({tree});
+  gains.Add(GainsOf({tree}, 8), 1);
+  const RowAllocation allocation =
+      AllocateRows(gains, {.tokens = 2, .rows = 2, .max_rows = 5}, time);
+  int32_t left = allocation.partial;
   std::vector<int32_t> nodes;
-  TakeNodes(cut, tree.worth, 8, &left, &nodes);
+  SelectNodes(allocation, tree.expected_gain, 8, &left, &nodes);
   EXPECT_THAT(nodes, ElementsAre(1, 2, 3));
-  TakeNodes(cut, tree.worth, 1, &left, &nodes);
+  SelectNodes(allocation, tree.expected_gain, 1, &left, &nodes);
   EXPECT_THAT(nodes, IsEmpty());
 }
 
 TEST(LevelInDrawOrderTest, NeverRisesAndKeepsTheSum) {
-  std::vector<float> worth = {0.6f, 0.1f, 0.4f, 0.4f, 0.05f};
-  LevelInDrawOrder(absl::MakeSpan(worth));
-  EXPECT_THAT(worth, Pointwise(FloatNear(1e-5f), {0.6f, 0.3f, 0.3f, 0.3f, 0.05f}));
+  std::vector<float> expected_gain = {0.6f, 0.1f, 0.4f, 0.4f, 0.05f};
+  MakeNonIncreasing(absl::MakeSpan(expected_gain));
+  EXPECT_THAT(expected_gain, Pointwise(FloatNear(1e-5f), {0.6f, 0.3f, 0.3f, 0.3f, 0.05f}));
 }
 
 // --- All of it -----------------------------------------------------------------------------------
 
 // A round of four sequences whose drafts answer after `latency`, in a group where rows are free.
 struct Group {
-  Coupling coupling = Coupling::kCoupled;
+  VerificationMethod verification = VerificationMethod::kCoupled;
   GoodputControl control = {};
   StepBase step = {.tokens = 4, .rows = 4, .context = 0, .delay = 0, .max_rows = 64};
   DraftOrder Round(const speculation::Draft& draft, base::Nanos latency) {
     for (int i = 0; i < 4; ++i) control.OnStep(4 + 4 * i, 0, 10 * base::kMillisecond);
     const DraftOrder order = Order();
-    std::vector<float> worth;
+    std::vector<float> expected_gain;
     for (int i = 0; i < 4; ++i) {
-      control.OnReply(coupling, order, draft.tree, latency);
-      control.Judge(coupling, draft, order, 16, &worth);
+      control.OnReply(verification, order, draft.tree, latency);
+      control.Evaluate(verification, draft, order, 16, &expected_gain);
     }
     return order;
   }
-  DraftOrder Order() { return control.Order(coupling, 4, step, 16); }
+  DraftOrder Order() { return control.Order(verification, 4, step, 16); }
 };
 
 TEST(GoodputControlTest, AsksForEverythingAtFirst) {
   GoodputControl control;
-  const DraftOrder order = control.Order(Coupling::kCoupled, 4, {.tokens = 4, .rows = 4}, 16);
+  const DraftOrder order =
+      control.Order(VerificationMethod::kCoupled, 4, {.tokens = 4, .rows = 4}, 16);
   EXPECT_TRUE(order.ask);
   EXPECT_EQ(order.max_nodes, 16);
   EXPECT_GT(order.gain, 0);
-  EXPECT_EQ(control.Patience(Coupling::kCoupled, order), base::kForever);
+  EXPECT_EQ(control.ReplyTimeout(VerificationMethod::kCoupled, order), base::kForever);
 }
 
-// Where growing as far as it pays would bend the law, the levels are what past trees show to pay.
+// Where growing as far as it pays would bend the distribution, the levels are what past trees show
+// to pay.
 TEST(GoodputControlTest, DeeperTheQuickerTheDraft) {
   const speculation::Draft draft = {.tree = Chain(6, std::log(0.7f)),
                                     .draw = SiblingDraw::kWithoutReplacement};
-  Group quick{Coupling::kRejection}, slow{Coupling::kRejection}, useless{Coupling::kRejection};
+  Group quick{VerificationMethod::kRejection}, slow{VerificationMethod::kRejection},
+      useless{VerificationMethod::kRejection};
   for (int i = 0; i < 40; ++i) {
     quick.Round(draft, 60 * base::kMicrosecond);
     slow.Round(draft, 18 * base::kMillisecond);
@@ -298,17 +306,17 @@ TEST(GoodputControlTest, AllProbeOnlyWhereQuickRepliesWouldPay) {
   const StepBase step = {.tokens = 16, .rows = 16, .max_rows = 256};
   const auto all_probes = [&](double row_cost) {
     GoodputControl control;
-    std::vector<float> worth;
+    std::vector<float> expected_gain;
     int probed = 0;  // rounds in a row
     const auto round = [&] {
       for (const int32_t rows : {16, 20, 24, 32}) {
         const double time = 16e6 + row_cost * (rows - 16);
         control.OnStep(rows, 0, static_cast<base::Nanos>(time));
       }
-      const DraftOrder order = control.Order(Coupling::kCoupled, 16, step, 16);
+      const DraftOrder order = control.Order(VerificationMethod::kCoupled, 16, step, 16);
       for (int i = 0; i < (order.ask ? 16 : order.probers); ++i) {
-        control.OnReply(Coupling::kCoupled, order, draft.tree, 600 * base::kMillisecond);
-        control.Judge(Coupling::kCoupled, draft, order, 16, &worth);
+        control.OnReply(VerificationMethod::kCoupled, order, draft.tree, 600 * base::kMillisecond);
+        control.Evaluate(VerificationMethod::kCoupled, draft, order, 16, &expected_gain);
       }
       return order;
     };
@@ -338,7 +346,7 @@ TEST(GoodputControlTest, HalfOfAProbeByAllIsOfOneLevel) {
   const auto levels = [&](const DraftOrder& order) {
     std::vector<int32_t> levels;
     for (int32_t left = order.probers; left-- > 0;) {
-      levels.push_back(control.Probe(Coupling::kCoupled, order, 16, left).max_depth);
+      levels.push_back(control.Probe(VerificationMethod::kCoupled, order, 16, left).max_depth);
     }
     return levels;
   };
@@ -346,7 +354,7 @@ TEST(GoodputControlTest, HalfOfAProbeByAllIsOfOneLevel) {
   EXPECT_THAT(levels({.probers = 2}), ElementsAre(16, 16));
 }
 
-TEST(GoodputControlTest, PricesFollowTheRate) {
+TEST(GoodputControlTest, CostPerSecondFollowsTheRate) {
   const speculation::Draft draft = {.tree = Chain(6, std::log(0.7f))};
   Group quick, slow, useless;
   for (int i = 0; i < 40; ++i) {
@@ -357,10 +365,10 @@ TEST(GoodputControlTest, PricesFollowTheRate) {
   // Four sequences, ten milliseconds a step: 100 tokens a second each without drafts, and with them
   // as many more as are accepted, as long as their replies take no time.
   EXPECT_EQ(quick.Order().max_depth, slow.Order().max_depth);
-  EXPECT_NEAR(quick.Order().second_price, 100 * (1 + quick.Order().gain), 10);
-  EXPECT_GT(quick.Order().second_price, slow.Order().second_price);
-  EXPECT_GT(slow.Order().second_price, 100);
-  EXPECT_NEAR(quick.Order().row_price, 0, 1e-3) << "rows are free here";
+  EXPECT_NEAR(quick.Order().cost_per_second, 100 * (1 + quick.Order().gain), 10);
+  EXPECT_GT(quick.Order().cost_per_second, slow.Order().cost_per_second);
+  EXPECT_GT(slow.Order().cost_per_second, 100);
+  EXPECT_NEAR(quick.Order().cost_per_row, 0, 1e-3) << "rows are free here";
   int asked = 0;
   for (int i = 0; i < 200; ++i) asked += useless.Order().probers > 0;
   EXPECT_FALSE(useless.Order().ask);
@@ -368,7 +376,7 @@ TEST(GoodputControlTest, PricesFollowTheRate) {
   EXPECT_GT(asked, 0);
 }
 
-TEST(GoodputControlTest, RowsThatCostHaveAPrice) {
+TEST(GoodputControlTest, CostPerRowFollowsTheTimeOfARow) {
   const speculation::Draft draft = {.tree = Chain(6, std::log(0.9f))};
   Group group;
   group.step.max_rows = 128;
@@ -376,24 +384,25 @@ TEST(GoodputControlTest, RowsThatCostHaveAPrice) {
     for (int rows = 4; rows < 80; rows += 4) {
       group.control.OnStep(rows, 0, (10 + rows) * base::kMillisecond);
     }
-    std::vector<float> worth;
+    std::vector<float> expected_gain;
     const DraftOrder order = group.Order();
     for (int s = 0; s < 4; ++s) {
-      group.control.OnReply(Coupling::kCoupled, order, draft.tree, base::kMicrosecond);
-      group.control.Judge(Coupling::kCoupled, draft, order, 16, &worth);
+      group.control.OnReply(VerificationMethod::kCoupled, order, draft.tree, base::kMicrosecond);
+      group.control.Evaluate(VerificationMethod::kCoupled, draft, order, 16, &expected_gain);
     }
   }
   const DraftOrder order = group.Order();
   EXPECT_TRUE(order.ask);
   // A row takes a millisecond.
-  EXPECT_NEAR(order.row_price, 4 * order.second_price * 1e-3, 0.05 * order.row_price);
+  EXPECT_NEAR(order.cost_per_row, 4 * order.cost_per_second * 1e-3, 0.05 * order.cost_per_row);
 }
 
 // While it asks in every step, it would not notice that plain decoding has become quicker.
 TEST(GoodputControlTest, GoesPlainlyOnceInAWhileToKnowWhatThatTakes) {
   const speculation::Draft draft = {.tree = Chain(6, std::log(0.4f))};
-  for (const Coupling coupling : {Coupling::kCoupled, Coupling::kRejection}) {
-    Group group{coupling};
+  for (const VerificationMethod verification :
+       {VerificationMethod::kCoupled, VerificationMethod::kRejection}) {
+    Group group{verification};
     for (int i = 0; i < 40; ++i) group.Round(draft, base::kMillisecond);
     ASSERT_TRUE(group.Order().ask);
     int plain = 0;
@@ -410,7 +419,7 @@ TEST(GoodputControlTest, GoesPlainlyOnceInAWhileToKnowWhatThatTakes) {
 TEST(GoodputControlTest, OneAskerInAWhileExplores) {
   const speculation::Draft draft = {.tree = Chain(6, std::log(0.7f)),
                                     .draw = SiblingDraw::kWithoutReplacement};
-  Group group{Coupling::kRejection};
+  Group group{VerificationMethod::kRejection};
   std::vector<int> explorers(4, 0);
   for (int i = 0; i < 400; ++i) {
     const int explorer = group.Round(draft, base::kMillisecond).explorer;
@@ -422,22 +431,22 @@ TEST(GoodputControlTest, OneAskerInAWhileExplores) {
 }
 
 // One sequence where a step takes 100 ms and 5 ms more for each guess. A draft answers at once.
-// Whether its guesses were verified in the round.
+// Whether its draft tokens were verified in the round.
 bool LinearRound(GoodputControl* control, const speculation::Draft& draft, bool right) {
   const auto time = [](int32_t rows) { return (95 + 5 * rows) * base::kMillisecond; };
   const StepBase step = {.tokens = 1, .rows = 1, .max_rows = 64};
   for (int32_t rows = 1; rows <= 4; ++rows) control->OnStep(rows, 0, time(rows));
-  const DraftOrder order = control->Order(Coupling::kCoupled, 1, step, 16);
+  const DraftOrder order = control->Order(VerificationMethod::kCoupled, 1, step, 16);
   if (!order.ask && order.probers == 0) return false;
-  control->OnReply(Coupling::kCoupled, order, draft.tree, base::kMicrosecond);
-  std::vector<float> worth;
-  control->Judge(Coupling::kCoupled, draft, order, 16, &worth);
-  Worths worths;
-  for (float w : worth) worths.Add(w);
-  if (ShareRows(worths, step, control->step_time()).guesses == 0) return false;
+  control->OnReply(VerificationMethod::kCoupled, order, draft.tree, base::kMicrosecond);
+  std::vector<float> expected_gain;
+  control->Evaluate(VerificationMethod::kCoupled, draft, order, 16, &expected_gain);
+  GainHistogram gains;
+  for (float w : expected_gain) gains.Add(w);
+  if (AllocateRows(gains, step, control->step_time()).draft_tokens == 0) return false;
   std::vector<int32_t> path;
   if (right) path = {1, 2};
-  control->OnVerified(Coupling::kCoupled, draft, path);
+  control->OnVerified(VerificationMethod::kCoupled, draft, path);
   return true;
 }
 
@@ -457,12 +466,12 @@ TEST(GoodputControlTest, ADraftThatKeepsNothingIsTriedEverMoreRarelyAndForgiven)
   EXPECT_GT(verified(400, /*right=*/true), 380);
 }
 
-// A draft whose guesses are right but come too late to pay.
+// A draft whose draft tokens are right but come too late to pay.
 TEST(GoodputControlTest, AnHonestDraftThatDoesNotPayIsTriedRarelyButOftenEnough) {
   const speculation::Draft draft = {.tree = Chain(6, std::log(0.7f))};
   Group late;
   for (int i = 0; i < 40; ++i) late.Round(draft, 600 * base::kMillisecond);
-  std::vector<float> worth;
+  std::vector<float> expected_gain;
   const auto probed = [&](int rounds) {
     int probes = 0;
     for (int i = 0; i < rounds; ++i) {
@@ -470,9 +479,9 @@ TEST(GoodputControlTest, AnHonestDraftThatDoesNotPayIsTriedRarelyButOftenEnough)
       EXPECT_FALSE(order.ask);
       if (order.probers == 0) continue;
       ++probes;
-      late.control.OnReply(late.coupling, order, draft.tree, 600 * base::kMillisecond);
-      late.control.Judge(late.coupling, draft, order, 16, &worth);
-      late.control.OnVerified(late.coupling, draft, std::vector<int32_t>{1, 2, 3, 4});
+      late.control.OnReply(late.verification, order, draft.tree, 600 * base::kMillisecond);
+      late.control.Evaluate(late.verification, draft, order, 16, &expected_gain);
+      late.control.OnVerified(late.verification, draft, std::vector<int32_t>{1, 2, 3, 4});
     }
     return probes;
   };
@@ -482,16 +491,16 @@ TEST(GoodputControlTest, AnHonestDraftThatDoesNotPayIsTriedRarelyButOftenEnough)
   EXPECT_LE(probes, 2 * 4096 / 128 + 2);
 }
 
-TEST(GoodputControlTest, WhatAWeighedTreeHoldsDecidesNothingAboutItself) {
+TEST(GoodputControlTest, DrawnTokensDoNotAffectTheirOwnTree) {
   GoodputControl control;
-  std::vector<float> worth, again;
+  std::vector<float> expected_gain, again;
   speculation::Draft draft = {.tree = Chain(3, -1), .draw = SiblingDraw::kWithoutReplacement};
-  control.Judge(Coupling::kRejection, draft, {.max_depth = 16}, 8, &worth);
-  EXPECT_EQ(worth.size(), 8u) << "places, not nodes";
+  control.Evaluate(VerificationMethod::kRejection, draft, {.max_depth = 16}, 8, &expected_gain);
+  EXPECT_EQ(expected_gain.size(), 8u) << "places, not nodes";
   GoodputControl other;
   draft.tree = Chain(1, -9);
-  other.Judge(Coupling::kRejection, draft, {.max_depth = 16}, 8, &again);
-  EXPECT_EQ(worth, again);
+  other.Evaluate(VerificationMethod::kRejection, draft, {.max_depth = 16}, 8, &again);
+  EXPECT_EQ(expected_gain, again);
 }
 
 }  // namespace

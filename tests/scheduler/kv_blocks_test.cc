@@ -1,11 +1,11 @@
-#include "scheduler/kv_blocks.h"
+#include "scheduler/kv/kv_blocks.h"
 
 #include <set>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/prefix_hash.h"
+#include "scheduler/kv/prefix_hash.h"
 
 namespace specfabric::scheduler {
 namespace {

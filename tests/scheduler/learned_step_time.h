@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "scheduler/step_time.h"
+#include "scheduler/policy/step_time.h"
 
 namespace specfabric::scheduler {
 

@@ -1,4 +1,4 @@
-#include "scheduler/modelled_draft.h"
+#include "scheduler/simulation/modelled_draft.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -40,10 +40,10 @@ int RunOut(ModelledDraft* draft) {
   return passes;
 }
 
-// The text goes on as the first guesses say.
+// The text goes on as the first draft tokenes say.
 bool Follows(const ModelledText& text, int32_t from, int32_t to) {
   for (; from < to; ++from) {
-    if (text.Token(kSequence, from) != ModelledText::Guess(0)) return false;
+    if (text.Token(kSequence, from) != ModelledText::DraftToken(0)) return false;
   }
   return true;
 }
@@ -67,7 +67,7 @@ TEST(ModelledDraftTest, WhatWasRunAheadNeedsNoPass) {
   EXPECT_EQ(draft.busy(), busy);
 }
 
-TEST(ModelledDraftTest, WhatWasNotGuessedHasToBeRun) {
+TEST(ModelledDraftTest, NodesThatWereNotRunAheadNeedAPass) {
   const ModelledText text = Text(0.01);
   const DraftCost cost = Cost(200);
   ModelledDraft draft(cost, text);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "scheduler/simulator.h"
+#include "scheduler/simulation/simulator.h"
 
 namespace specfabric::scheduler {
 namespace {
@@ -124,7 +124,7 @@ TEST(OracleTest, StepsThatWanderCostLittle) {
     for (double acceptance : {.3, .7}) {
       const Point point = {acceptance, clients, 1500 * kMicrosecond, -1, 300};
       SimulationOptions options = OptionsAt(point);
-      options.noise.wander = 1.2;
+      options.noise.drift = 1.2;
       options.noise.jitter = 1.1;
       SimulationOptions none = options;
       none.drafts = 0;

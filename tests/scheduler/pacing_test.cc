@@ -74,13 +74,13 @@ TEST(PacingTest, WhenADraftIsLateTheStepGoesOnWithoutIt) {
     EXPECT_EQ(plan.sequences.size(), 2u) << "plainly, but not apart";
     EXPECT_EQ(plan.rows(), 2);
     EXPECT_EQ(group.scheduler.stats().draft_skips + group.scheduler.stats().draft_misses, 1u);
-    EXPECT_LT(group.now - asked, 10 * kMillisecond) << "two guesses are not worth a step";
+    EXPECT_LT(group.now - asked, 10 * kMillisecond) << "two guesses do not pay for a step";
     return;
   }
   FAIL() << "it waits for ever";
 }
 
-// Two guesses are worth a tenth of a step of two rows, but not of one that also reads 30 of a
+// Two guesses gain a tenth of a step of two rows, but not of one that also reads 30 of a
 // prompt.
 TEST(PacingTest, PromptsDoNotWaitForTheDraftsOfFew) {
   Learned group;
@@ -92,7 +92,7 @@ TEST(PacingTest, PromptsDoNotWaitForTheDraftsOfFew) {
 }
 
 // While they are read, nobody is asked for what would not be waited for.
-TEST(PacingTest, NobodyAsksDraftsWhilePromptsAreWorthMore) {
+TEST(PacingTest, NoDraftRequestsWhilePrefillPaysMore) {
   Learned group;
   ASSERT_TRUE(group.scheduler.Add(Request(3, 90, 4), group.now).ok());
   group.Round();

@@ -7,8 +7,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "scheduler/scheduler.h"
-#include "speculation/randomness.h"
 #include "tests/scheduler/rig.h"
+#include "verification/randomness.h"
 
 namespace specfabric::scheduler {
 namespace {
@@ -208,7 +208,7 @@ TEST(PreemptionTest, RoundsGoOnCountingSoThatNoDrawIsRepeated) {
   first.speculate = false;
   ASSERT_TRUE(rig.scheduler.Add(first, 0).ok());
   SequenceRequest second = Request(2, 14, 12);
-  second.coupling = speculation::Coupling::kRejection;
+  second.verification = speculation::VerificationMethod::kRejection;
   ASSERT_TRUE(rig.scheduler.Add(second, 0).ok());
   uint32_t round = 0;
   std::vector<uint32_t> draws;
@@ -231,7 +231,7 @@ TEST(PreemptionTest, RoundsGoOnCountingSoThatNoDrawIsRepeated) {
   EXPECT_EQ(std::set<uint32_t>(draws.begin(), draws.end()).size(), draws.size());
 }
 
-TEST(PreemptionTest, GuessesTakeNoBlocksFromAnybody) {
+TEST(PreemptionTest, DraftTokensPreemptNobody) {
   SchedulerOptions options = Options();
   options.kv_blocks = 6;
   Rig rig(options);

@@ -10,8 +10,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sampling/uniform.h"
 #include "scheduler/sequence.h"
-#include "speculation/randomness.h"
 #include "tests/scheduler/fake_group.h"
 #include "tests/scheduler/rig.h"
 
@@ -49,7 +49,7 @@ TEST(AddTest, RefusesInOneClearLine) {
   request.rules.bias = {{1000, 1.0f}};
   EXPECT_THAT(Message(rig.scheduler.Add(request, 0)), HasSubstr("1000: allowed are 0 to 999"));
   request = Request(2, 3, 4);
-  request.rules.barred_ids = {-1};
+  request.rules.suppressed_token_ids = {-1};
   EXPECT_THAT(Message(rig.scheduler.Add(request, 0)), HasSubstr("-1: allowed are 0 to 999"));
   request = Request(2, 3, 4);
   request.priority = 101;
@@ -121,7 +121,7 @@ TEST(PlanTest, PrefillIsChunkedInOrderOfArrival) {
   rig.Commit(plan, 0);
 }
 
-TEST(PlanTest, TreesLeaveAQuarterOfTheStepToAPrefillAndTheBestGuessesShareTheRest) {
+TEST(PlanTest, PrefillKeepsAQuarterOfTheStepAndTheBestDraftTokensShareTheRest) {
   Rig rig;
   for (base::SequenceId id : {1, 2, 3}) {
     ASSERT_TRUE(rig.scheduler.Add(Request(id, 4, 40), 0).ok());
@@ -431,10 +431,10 @@ TEST(SchedulerDeathTest, MisuseEndsTheProcess) {
 }
 
 // What a plan says of a sequence's tree; parts[0] is the only sequence of the step.
-TEST(SchedulerTest, ThePlanSaysHowTheGuessesWereDrawn) {
+TEST(SchedulerTest, PlanStatesHowDraftTokensWereDrawn) {
   Rig rig(Options());
   SequenceRequest request = Request(1, 4, 40);
-  request.coupling = speculation::Coupling::kRejection;
+  request.verification = speculation::VerificationMethod::kRejection;
   request.attempt = 2;
   ASSERT_TRUE(rig.scheduler.Add(request, 0).ok());
   rig.Step(0);
@@ -445,10 +445,10 @@ TEST(SchedulerTest, ThePlanSaysHowTheGuessesWereDrawn) {
   const StepPlan plan = rig.MustPlan(1);
   ASSERT_EQ(plan.sequences.size(), 1u);
   const PlanSequence& part = plan.sequences[0];
-  EXPECT_EQ(part.coupling, speculation::Coupling::kRejection);
+  EXPECT_EQ(part.verification, speculation::VerificationMethod::kRejection);
   EXPECT_EQ(part.draw, speculation::SiblingDraw::kWithoutReplacement);
-  EXPECT_EQ(part.draw_number, speculation::DrawNumber(2, 1));
-  EXPECT_THAT(part.weight_row, ElementsAre(-1, 0, 0, 1, 2));
+  EXPECT_EQ(part.draw_number, sampling::DrawNumber(2, 1));
+  EXPECT_THAT(part.draft_row, ElementsAre(-1, 0, 0, 1, 2));
 }
 
 }  // namespace

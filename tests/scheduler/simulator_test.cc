@@ -1,4 +1,4 @@
-#include "scheduler/simulator.h"
+#include "scheduler/simulation/simulator.h"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "scheduler/step_time.h"
+#include "scheduler/policy/step_time.h"
 
 #include <algorithm>
 #include <utility>
@@ -59,7 +59,7 @@ TEST(StepTimeTest, SlowFirstStepsAreNotTakenForCheapContexts) {
 
 // Where long steps err by hundreds of milliseconds, one of twice the rows still shows that rows
 // cost time there.
-TEST(StepTimeTest, LongStepsDoNotOutweighShortOnes) {
+TEST(StepTimeTest, LongStepsDoNotDominateShortOnes) {
   StepTime time;
   for (const double ms : {1777.1, 1176.7, 1220.8, 1465.1}) {
     time.Observe(512, 0, static_cast<base::Nanos>(ms * 1e6));

@@ -29,12 +29,12 @@ struct Outcome {
   uint64_t digest = 0;  // of all plans, in order
   SchedulerStats stats;
   int64_t accepted = 0, rounds = 0, aborts = 0, cancels = 0, tree_moves = 0;
-  int64_t looked_up = 0;  // guesses
+  int64_t ngram_lookup_tokens = 0;  // guesses
   int64_t cached_tokens = 0,
           resumed = 0;  // of events; preempted sequences that ended by themselves
 };
 
-// What is broken on purpose.
+// The injected fault.
 enum class Fault { kNone, kMovesNotDone, kTokensNotCompared, kSharedBlockWritten };
 
 class Trace {
@@ -109,20 +109,21 @@ class Trace {
     options.max_draft_wait = Pick(1, 5) * base::kMillisecond;
     options.priority_ageing = Pick(0, 20) * base::kMillisecond;
     options.prefix_cache = Chance(0.7);
-    options.lookup = Chance(0.5);
+    options.ngram_lookup = Chance(0.5);
     options.model_salt = 5;
     options.cache_seed = 17;
-    if (Chance(0.2)) options.cache_faults.hash_bits = Pick(0, 4);  // collisions cost hits, no more
+    if (Chance(0.2))
+      options.cache_fault_injection.hash_bits = Pick(0, 4);  // collisions cost hits, no more
     // The trace must see the fault before the books do not balance: evictions would tell.
     if (fault_ == Fault::kTokensNotCompared || fault_ == Fault::kSharedBlockWritten) {
       options.prefix_cache = true;
       options.kv_blocks = 1000;
       options.block_size = 4;
       options.max_sequences = 8;
-      options.cache_faults = {.rewrite_shared = fault_ == Fault::kSharedBlockWritten};
+      options.cache_fault_injection = {.rewrite_shared = fault_ == Fault::kSharedBlockWritten};
     }
     if (fault_ == Fault::kTokensNotCompared) {
-      options.cache_faults = {.hash_bits = 2, .compare_tokens = false};
+      options.cache_fault_injection = {.hash_bits = 2, .compare_tokens = false};
     }
     return options;
   }
@@ -281,8 +282,9 @@ class Trace {
     }
   }
 
-  static int Sum(const GuessCounts& counts) {
-    return std::accumulate(counts.by_drafter.begin(), counts.by_drafter.end(), counts.by_lookup);
+  static int Sum(const DraftTokenCounts& counts) {
+    return std::accumulate(counts.by_drafter.begin(), counts.by_drafter.end(),
+                           counts.by_ngram_lookup);
   }
 
   void OnTokens(const TokensEvent& event) {
@@ -293,12 +295,13 @@ class Trace {
     if (event.first_index != static_cast<int32_t>(before)) Error("first_index is wrong");
     live.output.insert(live.output.end(), event.tokens.begin(), event.tokens.end());
     if (event.accepted > event.drafted || event.drafted >= options_.max_tree_nodes) {
-      Error("counts of guesses are wrong");
+      Error("counts of draft tokens are wrong");
     }
     outcome_.accepted += event.accepted;
-    outcome_.looked_up += event.drafted_by.by_lookup + event.drafted_by.looked_up_too;
+    outcome_.ngram_lookup_tokens +=
+        event.drafted_by.by_ngram_lookup + event.drafted_by.also_ngram_lookup;
     if (Sum(event.drafted_by) != event.drafted || Sum(event.accepted_by) != event.accepted) {
-      Error("guesses without a guesser");
+      Error("draft tokens without a source");
     }
     outcome_.rounds += event.round;
     const size_t logprobs = live.request.logprobs >= 0 ? event.tokens.size() : 0;
@@ -388,7 +391,7 @@ TEST(TraceTest, WhateverHappensEveryTextIsTheOneTheSequenceHasAlone) {
     sum.aborts += outcome.aborts;
     sum.cancels += outcome.cancels;
     sum.tree_moves += outcome.tree_moves;
-    sum.looked_up += outcome.looked_up;
+    sum.ngram_lookup_tokens += outcome.ngram_lookup_tokens;
     sum.cached_tokens += outcome.cached_tokens;
     sum.resumed += outcome.resumed;
     sum.stats.draft_hits += outcome.stats.draft_hits;
@@ -401,7 +404,7 @@ TEST(TraceTest, WhateverHappensEveryTextIsTheOneTheSequenceHasAlone) {
   EXPECT_GT(sum.accepted, 10'000);
   EXPECT_GT(sum.rounds, 10'000);
   EXPECT_GT(sum.tree_moves, 10'000);
-  EXPECT_GT(sum.looked_up, 2'000);
+  EXPECT_GT(sum.ngram_lookup_tokens, 2'000);
   EXPECT_GT(sum.aborts, 50);
   EXPECT_GT(sum.cancels, 500);
   EXPECT_GT(sum.stats.draft_hits, 5'000u);

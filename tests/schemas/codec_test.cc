@@ -100,13 +100,14 @@ TEST(LimitsTest, DraftRequest) {
   ExpectRefused<M>("max_nodes", [](M& m) { m.max_nodes = kMaxTreeNodes + 1; });
   ExpectRefused<M>("max_nodes", [](M& m) { m.max_nodes = -1; });
   ExpectRefused<M>("max_depth", [](M& m) { m.max_depth = -1; });
-  for (const float price :
+  for (const float cost :
        {-1.0f, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-    ExpectRefused<M>("second_price", [&](M& m) { m.second_price = price; });
-    ExpectRefused<M>("row_price", [&](M& m) { m.row_price = price; });
+    ExpectRefused<M>("cost_per_second", [&](M& m) { m.cost_per_second = cost; });
+    ExpectRefused<M>("cost_per_row", [&](M& m) { m.cost_per_row = cost; });
   }
   ExpectRefused<M>("time_budget", [](M& m) { m.time_budget = -1; });
-  ExpectRefused<M>("coupling", [](M& m) { m.coupling = static_cast<Coupling>(4); });
+  ExpectRefused<M>("verification",
+                   [](M& m) { m.verification = static_cast<VerificationMethod>(4); });
   ExpectRefused<M>("prompt_length", [](M& m) { m.prompt_length = -1; });
 }
 
@@ -144,9 +145,9 @@ TEST(LimitsTest, DraftReply) {
   ExpectRefused<M>("draw", [](M& m) { m.draw = static_cast<SiblingDraw>(4); });
   ExpectRefused<M>("draft_time", [](M& m) { m.draft_time = -1; });
   ExpectRefused<M>("free_sessions", [](M& m) { m.free_sessions = -1; });
-  ExpectRefused<M>("weights_rows", [](M& m) { m.weights_rows = -1; });
-  ExpectRefused<M>("weights_rows", [](M& m) { m.weights_rows = kMaxTreeNodes + 1; });
-  ExpectRefused<M>("weights_entries", [](M& m) { m.weights_entries = -1; });
+  ExpectRefused<M>("draft_probs_rows", [](M& m) { m.draft_probs_rows = -1; });
+  ExpectRefused<M>("draft_probs_rows", [](M& m) { m.draft_probs_rows = kMaxTreeNodes + 1; });
+  ExpectRefused<M>("draft_probs_entries", [](M& m) { m.draft_probs_entries = -1; });
   ExpectRefused<M>("parents", [](M& m) { SetChain(m, kMaxTreeNodes + 1); });
   ExpectRefused<M>("tokens", [](M& m) {
     SetChain(m, 3);
@@ -228,7 +229,7 @@ TEST(LimitsTest, TokensBatch) {
   ExpectSequenceRefused("accepted_at", [](M& m) { m.accepted_at = {3, -1}; });
   ExpectSequenceRefused("accepted_at", [](M& m) { m.accepted_at.resize(kMaxTreeNodes + 1); });
   ExpectSequenceRefused("cached_tokens", [](M& m) { m.cached_tokens = -1; });
-  ExpectSequenceRefused("coupling", [](M& m) { m.coupling = Coupling{4}; });
+  ExpectSequenceRefused("verification", [](M& m) { m.verification = VerificationMethod{4}; });
   const float nan = std::numeric_limits<float>::quiet_NaN();
   ExpectSequenceRefused("logprobs", [](M& m) { m.logprobs = {{-1, 0.0f, {}}}; });
   ExpectSequenceRefused("logprobs", [nan](M& m) { m.logprobs = {{1, nan, {}}}; });
@@ -332,22 +333,23 @@ TEST(LimitsTest, StepSequences) {
   ExpectStepRefused("first_logit", [](P&, S& s) { s.first_logit = -1; });
   ExpectStepRefused("logit_count", [](P&, S& s) { s.logit_count = 1; });
   ExpectStepRefused("logprobs", [](P&, S& s) { s.logprobs = kMaxTopLogprobs + 1; });
-  ExpectStepRefused("coupling", [](P&, S& s) { s.coupling = static_cast<Coupling>(4); });
+  ExpectStepRefused("verification",
+                    [](P&, S& s) { s.verification = static_cast<VerificationMethod>(4); });
   ExpectStepRefused("draw", [](P&, S& s) { s.draw = static_cast<SiblingDraw>(4); });
   ExpectStepRefused("temperature", [](P&, S& s) { s.sampling.temperature = -1; });
   ExpectStepRefused("presence_penalty", [](P&, S& s) { s.rules.presence_penalty = 3; });
-  ExpectStepRefused("weight_row", [](P&, S& s) { s.weight_row = {0}; });
-  ExpectStepRefused("weight_row", [](P&, S& s) { s.weight_row = {0, kMaxTreeNodes}; });
+  ExpectStepRefused("draft_row", [](P&, S& s) { s.draft_row = {0}; });
+  ExpectStepRefused("draft_row", [](P&, S& s) { s.draft_row = {0, kMaxTreeNodes}; });
   ExpectStepRefused("counts", [](P&, S& s) { s.counts = {{-1, 1}}; });
   ExpectStepRefused(
       "logit_rows", [](P&, S& s) { s.row_count = 1; }, scheduler::RowsKind::kPrefill);
   ExpectStepRefused("sequences", [](P& p, S&) { p.sequences.resize(kMaxBatchSequences + 1); });
 }
 
-TEST(LimitsTest, StepWeights) {
-  const auto refused = [](std::vector<StepWeights> weights) {
+TEST(LimitsTest, StepDraftProbs) {
+  const auto refused = [](std::vector<StepDraftProbs> draft_probs) {
     Step step = TwoRows(scheduler::RowsKind::kTree);
-    step.weights = std::move(weights);
+    step.draft_probs = std::move(draft_probs);
     return !Decode<Step>(Encode(step)).ok();
   };
   EXPECT_FALSE(refused({{0, 1, 1, {1, 2}}}));

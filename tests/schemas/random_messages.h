@@ -66,7 +66,7 @@ inline base::LogitRules RandomRules(Rng& rng) {
   rules.frequency_penalty = RandomFloat(rng, -2.0f, 2.0f);
   rules.repetition_penalty = RandomFloat(rng, 0.1f, 3.0f);
   rules.min_tokens = RandomInt(rng, 0, INT32_MAX);
-  rules.barred_ids = RandomTokens(rng, 8);
+  rules.suppressed_token_ids = RandomTokens(rng, 8);
   base::TokenId id = 0;
   for (int32_t i = RandomInt(rng, 0, 20); i > 0; --i) {
     rules.bias.push_back({id, RandomFloat(rng, -100.0f, 100.0f)});
@@ -89,7 +89,7 @@ inline Hello RandomMessage<Hello>(Rng& rng) {
   m.numerics_fingerprint = rng();
   m.vocabulary = RandomInt(rng, 0, INT32_MAX);
   m.context = RandomInt(rng, 0, INT32_MAX);
-  m.couplings = static_cast<uint32_t>(rng());
+  m.verification_methods = static_cast<uint32_t>(rng());
   m.capacity = RandomInt(rng, 0, INT32_MAX);
   m.build = RandomText(rng, kMaxNameBytes);
   return m;
@@ -118,15 +118,15 @@ inline DraftRequest RandomMessage<DraftRequest>(Rng& rng) {
   m.append_tokens = RandomTokens(rng, 300);
   m.max_nodes = RandomInt(rng, 0, kMaxTreeNodes);
   m.time_budget = static_cast<base::Nanos>(rng() >> 1);
-  m.coupling = static_cast<Coupling>(RandomInt(rng, 0, 3));
+  m.verification = static_cast<VerificationMethod>(RandomInt(rng, 0, 3));
   m.sampling = RandomSampling(rng);
   m.prompt_length = RandomInt(rng, 0, 1 << 20);
   m.draw = static_cast<uint32_t>(rng());
-  m.weights_pool = static_cast<uint8_t>(RandomInt(rng, 0, 255));
-  m.weights_bytes = static_cast<uint32_t>(rng());
+  m.draft_probs_pool = static_cast<uint8_t>(RandomInt(rng, 0, 255));
+  m.draft_probs_bytes = static_cast<uint32_t>(rng());
   m.max_depth = RandomInt(rng, 0, 1 << 20);
-  m.second_price = static_cast<float>(RandomInt(rng, 0, 1 << 20)) / 8;
-  m.row_price = static_cast<float>(RandomInt(rng, 0, 64)) / 64;
+  m.cost_per_second = static_cast<float>(RandomInt(rng, 0, 1 << 20)) / 8;
+  m.cost_per_row = static_cast<float>(RandomInt(rng, 0, 64)) / 64;
   m.trace = RandomTrace(rng);
   return m;
 }
@@ -153,8 +153,8 @@ inline DraftReply RandomMessage<DraftReply>(Rng& rng) {
   }
   m.free_sessions = RandomInt(rng, 0, 1000);
   m.sampling_tag = rng();
-  m.weights_rows = RandomInt(rng, 0, kMaxTreeNodes);
-  m.weights_entries = RandomInt(rng, 0, INT32_MAX);
+  m.draft_probs_rows = RandomInt(rng, 0, kMaxTreeNodes);
+  m.draft_probs_entries = RandomInt(rng, 0, INT32_MAX);
   return m;
 }
 template <>
@@ -171,7 +171,8 @@ inline Submit RandomMessage<Submit>(Rng& rng) {
   m.score_prompt = RandomInt(rng, 0, 1) == 1;
   m.logprobs = RandomInt(rng, -1, kMaxTopLogprobs);
   m.speculate = RandomInt(rng, 0, 1) == 1;
-  if (RandomInt(rng, 0, 1) == 1) m.coupling = static_cast<Coupling>(RandomInt(rng, 0, 3));
+  if (RandomInt(rng, 0, 1) == 1)
+    m.verification = static_cast<VerificationMethod>(RandomInt(rng, 0, 3));
   m.tenant = rng();
   m.cache_salt = rng();
   m.priority = RandomInt(rng, -kMaxPriority, kMaxPriority);
@@ -193,7 +194,7 @@ inline Tokens RandomSequence(Rng& rng) {
   m.accepted = RandomInt(rng, 0, INT32_MAX);
   m.accepted_at.resize(RandomInt(rng, 0, kMaxTreeNodes));
   for (int32_t& count : m.accepted_at) count = RandomInt(rng, 0, INT32_MAX);
-  m.coupling = static_cast<Coupling>(RandomInt(rng, 0, 3));
+  m.verification = static_cast<VerificationMethod>(RandomInt(rng, 0, 3));
   m.cached_tokens = RandomInt(rng, 0, INT32_MAX);
   return m;
 }
@@ -251,7 +252,7 @@ inline void AddSequence(Rng& rng, scheduler::StepPlan* plan) {
     plan->positions.push_back(RandomInt(rng, 0, INT32_MAX));
     plan->parents.push_back(i == 0 ? -1 : RandomInt(rng, 0, i - 1));
     plan->ancestors.push_back(rng());
-    if (tree) s.weight_row.push_back(RandomInt(rng, -1, kMaxTreeNodes - 1));
+    if (tree) s.draft_row.push_back(RandomInt(rng, -1, kMaxTreeNodes - 1));
   }
   for (int32_t i = 0; i < s.block_count; ++i) plan->blocks.push_back(RandomInt(rng, 0, INT32_MAX));
   s.logit_count = static_cast<int32_t>(plan->logit_rows.size()) - s.first_logit;
@@ -259,7 +260,7 @@ inline void AddSequence(Rng& rng, scheduler::StepPlan* plan) {
   s.logprobs = RandomInt(rng, -1, kMaxTopLogprobs);
   s.sampling = RandomSampling(rng);
   s.prompt_size = RandomInt(rng, 0, 1 << 20);
-  s.coupling = static_cast<Coupling>(RandomInt(rng, 0, 3));
+  s.verification = static_cast<VerificationMethod>(RandomInt(rng, 0, 3));
   s.draw = static_cast<SiblingDraw>(RandomInt(rng, 0, 3));
   s.draw_number = static_cast<uint32_t>(rng());
   s.rules = RandomRules(rng);
@@ -278,10 +279,11 @@ inline Step RandomMessage<Step>(Rng& rng) {
   }
   for (int32_t s = 0; s < static_cast<int32_t>(m.plan.sequences.size()); ++s) {
     if (RandomInt(rng, 0, 1) == 0) continue;
-    StepWeights weights{s, RandomInt(rng, 1, kMaxTreeNodes), RandomInt(rng, 1, INT32_MAX), {}};
-    weights.bytes.resize(RandomInt(rng, 0, 100));
-    for (uint8_t& byte : weights.bytes) byte = static_cast<uint8_t>(rng());
-    m.weights.push_back(std::move(weights));
+    StepDraftProbs draft_probs{
+        s, RandomInt(rng, 1, kMaxTreeNodes), RandomInt(rng, 1, INT32_MAX), {}};
+    draft_probs.bytes.resize(RandomInt(rng, 0, 100));
+    for (uint8_t& byte : draft_probs.bytes) byte = static_cast<uint8_t>(rng());
+    m.draft_probs.push_back(std::move(draft_probs));
   }
   return m;
 }
@@ -331,7 +333,7 @@ inline Collective RandomMessage<Collective>(Rng& rng) {
 // Every field of a message, so that two messages are equal exactly when their Fields are.
 inline auto Fields(const base::TokenLogprobs& e) { return std::tuple(e.token, e.logprob, e.top); }
 inline auto Fields(const base::LogitBias& b) { return std::tuple(b.token, b.value); }
-inline auto Fields(const speculation::TokenCount& c) { return std::tuple(c.token, c.output); }
+inline auto Fields(const sampling::TokenCount& c) { return std::tuple(c.token, c.output); }
 inline auto Fields(const scheduler::SlotMove& m) { return std::tuple(m.from, m.to); }
 inline auto Fields(const PrefixPoint& p) { return std::tuple(p.length, p.hash); }
 template <typename T>
@@ -343,8 +345,8 @@ auto Fields(const std::vector<T>& list) {
 }
 inline auto Fields(const Hello& m) {
   return std::tuple(m.protocol, m.role, m.incarnation, m.model, m.tokenizer_fingerprint,
-                    m.numerics_fingerprint, m.vocabulary, m.context, m.couplings, m.capacity,
-                    m.build);
+                    m.numerics_fingerprint, m.vocabulary, m.context, m.verification_methods,
+                    m.capacity, m.build);
 }
 inline auto Fields(const Drain&) { return std::tuple(); }
 inline auto Fields(const EndSession& m) { return std::tuple(m.target_incarnation, m.sequence); }
@@ -354,29 +356,30 @@ inline auto Fields(const base::SamplingParams& s) {
 }
 inline auto Fields(const base::LogitRules& r) {
   return std::tuple(r.presence_penalty, r.frequency_penalty, r.repetition_penalty, Fields(r.bias),
-                    r.min_tokens, r.barred_ids);
+                    r.min_tokens, r.suppressed_token_ids);
 }
 inline auto Fields(const DraftRequest& m) {
   return std::tuple(m.target_incarnation, m.sequence, m.round, m.request_id, m.base_length,
-                    m.base_hash, m.append_tokens, m.max_nodes, m.time_budget, m.coupling,
-                    Fields(m.sampling), m.prompt_length, m.draw, m.weights_pool, m.weights_bytes,
-                    m.max_depth, m.second_price, m.row_price, m.trace.trace_high, m.trace.trace_low,
-                    m.trace.span);
+                    m.base_hash, m.append_tokens, m.max_nodes, m.time_budget, m.verification,
+                    Fields(m.sampling), m.prompt_length, m.draw, m.draft_probs_pool,
+                    m.draft_probs_bytes, m.max_depth, m.cost_per_second, m.cost_per_row,
+                    m.trace.trace_high, m.trace.trace_low, m.trace.span);
 }
 inline auto Fields(const DraftReply& m) {
   return std::tuple(m.target_incarnation, m.sequence, m.round, m.request_id, m.status, m.draw,
                     m.parents, m.tokens, m.scores, m.draft_time, Fields(m.known), m.free_sessions,
-                    m.sampling_tag, m.weights_rows, m.weights_entries);
+                    m.sampling_tag, m.draft_probs_rows, m.draft_probs_entries);
 }
 inline auto Fields(const Submit& m) {
   return std::tuple(m.request_id, m.attempt, m.prompt, m.generated, Fields(m.sampling),
                     m.max_tokens, m.stop_ids, m.score_prompt, m.logprobs, m.speculate,
-                    Fields(m.rules), m.coupling, m.tpot_slo, m.tenant, m.cache_salt, m.priority);
+                    Fields(m.rules), m.verification, m.tpot_slo, m.tenant, m.cache_salt,
+                    m.priority);
 }
 inline auto Fields(const Tokens& m) {
   return std::tuple(m.request_id, m.attempt, m.first_index, m.tokens, Fields(m.logprobs),
                     Fields(m.prompt_logprobs), m.finish, m.error, m.rounds, m.drafted, m.accepted,
-                    m.accepted_at, m.coupling, m.cached_tokens);
+                    m.accepted_at, m.verification, m.cached_tokens);
 }
 inline auto Fields(const TokensBatch& m) { return std::tuple(Fields(m.sequences)); }
 inline auto Fields(const GroupPart& m) {
@@ -386,7 +389,7 @@ inline auto Fields(const GroupPart& m) {
                     m.typical_delta);
 }
 inline auto Fields(const GroupReady& m) { return std::tuple(m.numerics_fingerprint); }
-inline auto Fields(const StepWeights& w) {
+inline auto Fields(const StepDraftProbs& w) {
   return std::tuple(w.sequence, w.rows, w.entries, w.bytes);
 }
 }  // namespace specfabric::schemas
@@ -396,8 +399,9 @@ namespace specfabric::scheduler {
 inline auto Fields(const PlanSequence& s) {
   return std::tuple(s.id, s.kind, s.kv_len, s.first_row, s.row_count, s.first_block, s.block_count,
                     s.first_logit, s.logit_count, s.samples, s.logprobs,
-                    schemas::Fields(s.sampling), s.prompt_size, s.coupling, s.draw, s.draw_number,
-                    s.weight_row, schemas::Fields(s.rules), schemas::Fields(s.counts));
+                    schemas::Fields(s.sampling), s.prompt_size, s.verification, s.draw,
+                    s.draw_number, s.draft_row, schemas::Fields(s.rules),
+                    schemas::Fields(s.counts));
 }
 }  // namespace specfabric::scheduler
 
@@ -405,7 +409,7 @@ namespace specfabric::schemas {
 inline auto Fields(const Step& m) {
   const scheduler::StepPlan& p = m.plan;
   return std::tuple(p.step, p.tokens, p.positions, p.parents, p.ancestors, Fields(p.sequences),
-                    p.blocks, p.logit_rows, p.score_tokens, Fields(p.moves), Fields(m.weights));
+                    p.blocks, p.logit_rows, p.score_tokens, Fields(p.moves), Fields(m.draft_probs));
 }
 inline auto Fields(const StepTree& t) {
   return std::tuple(t.sequence, t.accepted.path, t.accepted.tokens, t.accepted.finite);

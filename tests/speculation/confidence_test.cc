@@ -9,9 +9,9 @@
 namespace specfabric::speculation {
 namespace {
 
-std::vector<ScoredToken> RandomCandidates(std::mt19937& random) {
+std::vector<sampling::ScoredToken> RandomCandidates(std::mt19937& random) {
   std::exponential_distribution<float> gap(1.0f);
-  std::vector<ScoredToken> candidates = {{0, 1.0f}};
+  std::vector<sampling::ScoredToken> candidates = {{0, 1.0f}};
   for (int token = 1; token < 8; ++token) {
     candidates.push_back({token, candidates.back().score - gap(random)});
   }
@@ -19,13 +19,13 @@ std::vector<ScoredToken> RandomCandidates(std::mt19937& random) {
 }
 
 // The target's scores are the draft's and noise; what it chooses is its best.
-base::TokenId NoisyChoice(const std::vector<ScoredToken>& candidates, float noise,
+base::TokenId NoisyChoice(const std::vector<sampling::ScoredToken>& candidates, float noise,
                           std::mt19937& random) {
   std::normal_distribution<float> normal(0.0f, noise);
-  ScoredToken best;
-  for (ScoredToken candidate : candidates) {
+  sampling::ScoredToken best;
+  for (sampling::ScoredToken candidate : candidates) {
     candidate.score += normal(random);
-    if (Better(candidate, best)) best = candidate;
+    if (sampling::Better(candidate, best)) best = candidate;
   }
   return best.token;
 }
@@ -38,7 +38,7 @@ TEST(ConfidenceTest, AtFirstItIsTheSoftmaxOfTheScores) {
 
 TEST(ConfidenceTest, TheLargestScoresLeaveNothingThatIsNotFinite) {
   constexpr float kMax = std::numeric_limits<float>::max();
-  const std::vector<ScoredToken> far = {{0, kMax}, {1, 0.0f}, {2, -kMax}};
+  const std::vector<sampling::ScoredToken> far = {{0, kMax}, {1, 0.0f}, {2, -kMax}};
   for (base::TokenId chosen : {0, 1, 2, 9}) {
     Confidence confidence;
     for (int i = 0; i < 20; ++i) {
@@ -96,7 +96,7 @@ TEST(ConfidenceTest, ChoicesBeyondTheCandidatesMakeItLessSure) {
   EXPECT_LT(confidence.sharpness(), 0.3f);
   EXPECT_GT(confidence.sharpness(), 0.0f);
   confidence.Observe({}, 1);
-  const std::vector<ScoredToken> one = {{1, 0.0f}};
+  const std::vector<sampling::ScoredToken> one = {{1, 0.0f}};
   confidence.Observe(one, 1);
   EXPECT_EQ(confidence.LogProbs(one)[0], 0.0f);
 }

@@ -47,7 +47,7 @@ TEST(FanOutTest, NoWholeNumbersAreBetter) {
   }
 }
 
-TEST(FanOutTest, FewGuessesGoToTheLikeliestOutcomes) {
+TEST(FanOutTest, FewCandidatesGoToTheLikeliestOutcomes) {
   EXPECT_THAT(WholeFanOut(0.9, 1, 3, 1), ElementsAre(0, 0, 0, 1));
   EXPECT_THAT(WholeFanOut(0.3, 1, 3, 2), ElementsAre(1, 1, 0, 0));
   EXPECT_THAT(UniformFanOut(3, 6), ElementsAre(2, 2, 1, 1));
@@ -65,10 +65,10 @@ TEST(FanOutTest, MeasuredHitRateIsTheFormulas) {
     for (int trial = 0; trial < kTrials; ++trial) {
       int k = 0;
       while (k < kLevels && uniform(random) < acceptance) ++k;
-      // The rank of the token that follows: above F with chance 1 / F.
-      const double rank = 1 / (1 - uniform(random));
-      hits += rank < geometric[k];
-      even_hits += rank < even[k];
+      // The position of the token that follows: above F with chance 1 / F.
+      const double position = 1 / (1 - uniform(random));
+      hits += position < geometric[k];
+      even_hits += position < even[k];
     }
     const double rate = static_cast<double>(hits) / kTrials;
     EXPECT_NEAR(rate, FanOutHitRate(acceptance, 1, ToDouble(geometric)), 0.02);

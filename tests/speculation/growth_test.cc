@@ -67,7 +67,8 @@ TEST(GrowthPolicyTest, SaysWhatWasGivenAndWhatIsAllowed) {
 // A fake draft: candidates and log-probabilities are a function of the node's path.
 struct FakeDraft {
   uint32_t salt;
-  void Candidates(const TokenTree& tree, int node, int width, std::vector<ScoredToken>* candidates,
+  void Candidates(const TokenTree& tree, int node, int width,
+                  std::vector<sampling::ScoredToken>* candidates,
                   std::vector<float>* logprobs) const {
     uint32_t seed = salt;
     for (int at = node; at >= 0; at = tree.parents[at]) seed = seed * 31 + tree.tokens[at];
@@ -91,7 +92,7 @@ Grown Grow(const GrowthPolicy& policy, int max_nodes, const FakeDraft& draft,
            int max_steps = 1000) {
   TreeGrower grower(policy, 7, max_nodes);
   int steps = 0;
-  std::vector<ScoredToken> candidates;
+  std::vector<sampling::ScoredToken> candidates;
   std::vector<float> logprobs;
   while (steps < max_steps) {
     const std::vector<int32_t> frontier = grower.Frontier();
@@ -204,17 +205,17 @@ TEST(TreeGrowerTest, NanLogprobsAreLast) {
   EXPECT_THAT(grower.tree().tokens, ElementsAre(7, 1, 2));
 }
 
-TEST(TreeGrowerTest, LeavesOutWhatIsNotWorthItsRow) {
+TEST(TreeGrowerTest, LeavesOutNodesThatDoNotPayForTheirRow) {
   // Every first child has half of the mass, its siblings next to none.
-  for (const auto& [row_price, nodes] :
+  for (const auto& [cost_per_row, nodes] :
        {std::pair{0.0f, 8}, std::pair{0.3f, 1}, std::pair{0.2f, 2}, std::pair{0.6f, 0}}) {
-    TreeGrower grower(Parsed("best:8:2:8"), 7, 8, row_price);
+    TreeGrower grower(Parsed("best:8:2:8"), 7, 8, cost_per_row);
     while (!grower.Frontier().empty()) {
       for (int32_t node : grower.Frontier()) {
         grower.Expand(node, {{1, 3.0f}, {2, 2.0f}}, {std::log(0.5f), -9.0f});
       }
     }
-    EXPECT_EQ(std::move(grower).Take().size(), nodes + 1) << row_price;
+    EXPECT_EQ(std::move(grower).Take().size(), nodes + 1) << cost_per_row;
   }
 }
 
@@ -229,7 +230,7 @@ TEST(TreeGrowerTest, GainIsTheChanceOfWhatIsToBeExpanded) {
   EXPECT_EQ(std::move(grower).Take().size(), 3);
 }
 
-TEST(GrowthRoundTest, AllThatAreWaitedForAreWeighedAgainstTheirGain) {
+TEST(GrowthRoundTest, WaitedForSequencesAreComparedWithTheirGain) {
   GrowthRound round;
   round.Join(1, 100);
   EXPECT_TRUE(round.Pays(0.11f, 1e-3));

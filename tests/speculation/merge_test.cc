@@ -36,7 +36,7 @@ std::set<std::vector<TokenId>> Paths(const TokenTree& tree) {
   return paths;
 }
 
-TEST(MergeTest, WhatBothGuessIsOneNode) {
+TEST(MergeTest, NodesProposedByBothAreMerged) {
   TokenTree first = TokenTree::Root(1);
   first.Add(first.Add(0, 2, -0.1f), 3, -0.2f);
   TokenTree second = TokenTree::Root(1);
@@ -110,36 +110,36 @@ TEST(MergeTest, TheUnionAcceptsWhatTheBetterDrafterWouldHave) {
   }
 }
 
-TEST(MergeTest, ADraftSaysWhoGuessedWhat) {
-  Draft lookup = {.tree = TokenTree::Root(1), .sources = {{}}};
-  lookup.tree.Add(0, 2, -0.3f);
-  lookup.tree.Add(0, 7, -0.4f);
-  lookup.sources.assign(3, {0, Guesser::kLookup, true});
+TEST(MergeTest, NodesNameTheirProposalSource) {
+  Draft ngram_lookup = {.tree = TokenTree::Root(1), .sources = {{}}};
+  ngram_lookup.tree.Add(0, 2, -0.3f);
+  ngram_lookup.tree.Add(0, 7, -0.4f);
+  ngram_lookup.sources.assign(3, {0, ProposalSource::kNgramLookup, true});
   Draft one = {.tree = TokenTree::Root(1), .drafter = 1};
   one.tree.Add(0, 2, -0.5f);
   one.tree.Add(0, 3, -0.6f);
   Draft two = {.tree = TokenTree::Root(1), .drafter = 2};
   two.tree.Add(0, 3, -0.1f);
   two.tree.Add(0, 4, -0.2f);
-  const Draft all = Merge(two, Merge(one, lookup));
+  const Draft all = Merge(two, Merge(one, ngram_lookup));
   EXPECT_EQ(all.drafter, 2);
   EXPECT_THAT(all.tree.tokens, ElementsAre(1, 3, 4, 2, 7));
   EXPECT_THAT(all.tree.scores, ElementsAre(0, -0.1f, -0.2f, -0.3f, -0.4f));
   const auto source = [&](int node) {
-    return std::pair(int{all.source(node).drafter}, all.source(node).guesser);
+    return std::pair(int{all.source(node).drafter}, all.source(node).proposed_by);
   };
-  EXPECT_EQ(source(1), std::pair(2, Guesser::kSeveral));
-  EXPECT_EQ(source(2), std::pair(2, Guesser::kDrafter));
-  EXPECT_EQ(source(3), std::pair(1, Guesser::kSeveral));
-  EXPECT_EQ(source(4), std::pair(0, Guesser::kLookup));
-  EXPECT_TRUE(all.source(3).looked_up);
-  EXPECT_FALSE(all.source(1).looked_up);
-  // Whoever comes first, the lookup's node becomes the drafter's that agrees.
-  EXPECT_EQ(Merge(lookup, one).source(1).drafter, 1);
+  EXPECT_EQ(source(1), std::pair(2, ProposalSource::kSeveral));
+  EXPECT_EQ(source(2), std::pair(2, ProposalSource::kDrafter));
+  EXPECT_EQ(source(3), std::pair(1, ProposalSource::kSeveral));
+  EXPECT_EQ(source(4), std::pair(0, ProposalSource::kNgramLookup));
+  EXPECT_TRUE(all.source(3).from_ngram_lookup);
+  EXPECT_FALSE(all.source(1).from_ngram_lookup);
+  // Whoever comes first, the n-gram lookup's node becomes the drafter's that agrees.
+  EXPECT_EQ(Merge(ngram_lookup, one).source(1).drafter, 1);
   Draft kept = all;
   Keep({2, 3}, &kept);
-  EXPECT_EQ(kept.source(1).guesser, Guesser::kDrafter);
-  EXPECT_EQ(kept.source(2).guesser, Guesser::kSeveral);
+  EXPECT_EQ(kept.source(1).proposed_by, ProposalSource::kDrafter);
+  EXPECT_EQ(kept.source(2).proposed_by, ProposalSource::kSeveral);
 }
 
 TEST(MergeTest, AgreementIsDecidedWhereTheTreeEndsOrDiffers) {
@@ -159,10 +159,10 @@ TEST(MergeTest, AgreementIsDecidedWhereTheTreeEndsOrDiffers) {
 }
 
 TEST(MergeTest, OnlyWhereAnyTreeMayBeVerified) {
-  EXPECT_TRUE(Merges(Coupling::kCoupled));
-  EXPECT_TRUE(Merges(Coupling::kTypical));
-  EXPECT_FALSE(Merges(Coupling::kRejection));
-  EXPECT_FALSE(Merges(Coupling::kTraversal));
+  EXPECT_TRUE(Merges(VerificationMethod::kCoupled));
+  EXPECT_TRUE(Merges(VerificationMethod::kTypical));
+  EXPECT_FALSE(Merges(VerificationMethod::kRejection));
+  EXPECT_FALSE(Merges(VerificationMethod::kTraversal));
 }
 
 }  // namespace

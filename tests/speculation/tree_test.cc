@@ -114,10 +114,10 @@ TEST(WalkCoupledTest, ARootAloneIsAPlainDecode) {
   EXPECT_THAT(accepted.tokens, ElementsAre(9));
 }
 
-TEST(WeightRowsTest, NumberTheNodesThatHaveChildren) {
-  EXPECT_THAT(WeightRows(Example()), ElementsAre(-1, 0, 0, 1, 1, 2));
+TEST(DraftRowsOfTreeTest, NumberTheNodesThatHaveChildren) {
+  EXPECT_THAT(DraftRows(Example()), ElementsAre(-1, 0, 0, 1, 1, 2));
   EXPECT_EQ(NodesWithChildren(Example()), 3);
-  EXPECT_THAT(WeightRows(TokenTree::Root(1)), ElementsAre(-1));
+  EXPECT_THAT(DraftRows(TokenTree::Root(1)), ElementsAre(-1));
   EXPECT_EQ(NodesWithChildren(TokenTree::Root(1)), 0);
 }
 
@@ -134,9 +134,9 @@ TEST(PruneTest, KeepsParentsOrderAndRows) {
   EXPECT_THAT(Prune({tree}, 9, 3).tree.tokens, ElementsAre(9, 1, 2, 3));
   EXPECT_EQ(Prune({tree}, 0, 10).tree.size(), 1);
   EXPECT_EQ(Prune({tree}, 10, 0).tree.size(), 1);
-  EXPECT_THAT(Prune({tree}, 2, 10).weight_row, IsEmpty());
-  const Draft draft = {tree, SiblingDraw::kWithReplacement, WeightRows(tree)};
-  EXPECT_THAT(Prune(draft, 2, 10).weight_row, ElementsAre(-1, 0, 1, 0, 3)) << "rows stay";
+  EXPECT_THAT(Prune({tree}, 2, 10).draft_row, IsEmpty());
+  const Draft draft = {tree, SiblingDraw::kWithReplacement, DraftRows(tree)};
+  EXPECT_THAT(Prune(draft, 2, 10).draft_row, ElementsAre(-1, 0, 1, 0, 3)) << "rows stay";
   EXPECT_EQ(Prune(draft, 2, 10).draw, SiblingDraw::kWithReplacement);
 }
 

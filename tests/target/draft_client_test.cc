@@ -6,7 +6,7 @@
 #include "base/bfloat16.h"
 #include "base/hash.h"
 #include "gtest/gtest.h"
-#include "speculation/randomness.h"
+#include "sampling/uniform.h"
 
 namespace specfabric::target {
 namespace {
@@ -61,7 +61,7 @@ class DraftClientTest : public testing::Test {
     request.id = 1;
     for (TokenId t = 0; t < 40; ++t) request.prompt.push_back(t);
     request.max_tokens = 100;
-    request.coupling = terms_.coupling;
+    request.verification = terms_.verification;
     ASSERT_TRUE(scheduler_.Add(std::move(request), now_).ok());
     client_.Open(1, terms_);
     Step({{}, {50}});
@@ -90,7 +90,7 @@ class DraftClientTest : public testing::Test {
     reply.request_id = request.request_id;
     reply.status = status;
     reply.free_sessions = 4;
-    reply.sampling_tag = schemas::SamplingTag(request.coupling, request.sampling);
+    reply.sampling_tag = schemas::SamplingTag(request.verification, request.sampling);
     return reply;
   }
 
@@ -335,24 +335,24 @@ TEST_F(DraftClientTest, EndOfTheSequenceEndsTheSession) {
   EXPECT_EQ(client_.stats().stale, 1u);
 }
 
-TEST_F(DraftClientTest, GuessesForOtherSamplingAreRefused) {
+TEST_F(DraftClientTest, RepliesForOtherSamplingAreRefused) {
   terms_.sampling.temperature = 0.5f;
   Up(5);
   StartSequence();
   DraftReply other = Tree(sent_[0].second, {60});
   base::SamplingParams sampling = terms_.sampling;
   sampling.temperature = 0.6f;
-  other.sampling_tag = schemas::SamplingTag(terms_.coupling, sampling);
+  other.sampling_tag = schemas::SamplingTag(terms_.verification, sampling);
   EXPECT_FALSE(client_.OnReply(5, other, now_));
   EXPECT_EQ(client_.stats().mismatched, 1u);
   EXPECT_EQ(Step({{}, {51}}).rows(), 1) << "decodes plainly";
 }
 
 // A sequence verified by rejection. Trees are chains: a row for each guess.
-class DraftWeightsTest : public DraftClientTest {
+class DraftProbsTest : public DraftClientTest {
  protected:
   void SetUp() override {
-    terms_.coupling = speculation::Coupling::kRejection;
+    terms_.verification = speculation::VerificationMethod::kRejection;
     terms_.sampling.seed = 9;
     terms_.attempt = 2;
     Up(5);
@@ -363,17 +363,17 @@ class DraftWeightsTest : public DraftClientTest {
   DraftReply Drawn(std::vector<TokenId> tokens) {
     DraftReply reply = Tree(sent_.back().second, std::move(tokens));
     reply.draw = schemas::SiblingDraw::kWithoutReplacement;
-    reply.weights_rows = static_cast<int32_t>(reply.tokens.size());
-    reply.weights_entries = 100;
+    reply.draft_probs_rows = static_cast<int32_t>(reply.tokens.size());
+    reply.draft_probs_entries = 100;
     return reply;
   }
 
-  // Rows of equal weights.
-  WeightsTensor Rows(int32_t rows) {
+  // Rows of equal draft_probs.
+  DraftProbsTensor Rows(int32_t rows) {
     const DraftRequest& request = sent_.back().second;
-    WeightsTensor tensor;
+    DraftProbsTensor tensor;
     tensor.fields = {
-        {request.target_incarnation, request.round}, request.weights_pool, request.sequence};
+        {request.target_incarnation, request.round}, request.draft_probs_pool, request.sequence};
     tensor.copy.resize(rows * 200);
     const std::vector<uint16_t> row(100, base::RoundToBFloat16(0.5f));
     for (int32_t i = 0; i < rows; ++i) std::memcpy(tensor.copy.data() + i * 200, row.data(), 200);
@@ -381,72 +381,72 @@ class DraftWeightsTest : public DraftClientTest {
   }
 };
 
-TEST_F(DraftWeightsTest, TheRequestSaysWhereTheyGo) {
+TEST_F(DraftProbsTest, TheRequestSaysWhereTheyGo) {
   const DraftRequest& request = sent_[0].second;
-  EXPECT_EQ(request.coupling, speculation::Coupling::kRejection);
-  EXPECT_EQ(request.draw, speculation::DrawNumber(2, 1));
-  EXPECT_EQ(request.weights_pool, 1) << "sequence 1 of three ranks";
-  EXPECT_EQ(request.weights_bytes, kSlotBytes);
+  EXPECT_EQ(request.verification, speculation::VerificationMethod::kRejection);
+  EXPECT_EQ(request.draw, sampling::DrawNumber(2, 1));
+  EXPECT_EQ(request.draft_probs_pool, 1) << "sequence 1 of three ranks";
+  EXPECT_EQ(request.draft_probs_bytes, kSlotBytes);
 }
 
-TEST_F(DraftWeightsTest, TheReplyWaitsForThem) {
+TEST_F(DraftProbsTest, TheReplyWaitsForThem) {
   EXPECT_FALSE(client_.OnReply(5, Drawn({60, 61}), now_));
   EXPECT_TRUE(Waiting());
-  EXPECT_TRUE(client_.OnWeights(5, Rows(2), now_));
-  ASSERT_NE(client_.weights(1), nullptr);
-  EXPECT_EQ(client_.weights(1)->total(1), 50);
+  EXPECT_TRUE(client_.OnDraftProbs(5, Rows(2), now_));
+  ASSERT_NE(client_.draft_probs(1), nullptr);
+  EXPECT_EQ(client_.draft_probs(1)->total(1), 50);
   const auto plan = Step({{}, {51}});
-  EXPECT_EQ(plan.sequences[0].weight_row, (std::vector<int32_t>{-1, 0, 1}));
+  EXPECT_EQ(plan.sequences[0].draft_row, (std::vector<int32_t>{-1, 0, 1}));
   EXPECT_EQ(plan.sequences[0].draw, schemas::SiblingDraw::kWithoutReplacement);
-  EXPECT_EQ(client_.stats().weights, 1u);
-  EXPECT_EQ(client_.stats().weights_bytes, 400u);
+  EXPECT_EQ(client_.stats().draft_probs, 1u);
+  EXPECT_EQ(client_.stats().draft_probs_bytes, 400u);
 }
 
-TEST_F(DraftWeightsTest, TheyWaitForTheReply) {
-  EXPECT_FALSE(client_.OnWeights(5, Rows(2), now_));
+TEST_F(DraftProbsTest, TheyWaitForTheReply) {
+  EXPECT_FALSE(client_.OnDraftProbs(5, Rows(2), now_));
   EXPECT_TRUE(client_.OnReply(5, Drawn({60, 61}), now_));
-  ASSERT_NE(client_.weights(1), nullptr);
-  client_.ReleaseWeights(1);
-  EXPECT_EQ(client_.weights(1), nullptr);
+  ASSERT_NE(client_.draft_probs(1), nullptr);
+  client_.ReleaseDraftProbs(1);
+  EXPECT_EQ(client_.draft_probs(1), nullptr);
 }
 
-TEST_F(DraftWeightsTest, TheNextRoundForgetsThem) {
-  client_.OnWeights(5, Rows(1), now_);
+TEST_F(DraftProbsTest, TheNextRoundForgetsThem) {
+  client_.OnDraftProbs(5, Rows(1), now_);
   client_.OnReply(5, Drawn({60}), now_);
   Step({{}, {51}});
-  EXPECT_EQ(client_.weights(1), nullptr);
+  EXPECT_EQ(client_.draft_probs(1), nullptr);
   // What belongs to the round before counts as stale, in either order.
-  WeightsTensor late = Rows(1);
+  DraftProbsTensor late = Rows(1);
   --late.fields.fence.round;
-  EXPECT_FALSE(client_.OnWeights(5, std::move(late), now_));
+  EXPECT_FALSE(client_.OnDraftProbs(5, std::move(late), now_));
   EXPECT_EQ(client_.stats().stale, 1u);
 }
 
-TEST_F(DraftWeightsTest, OfAnotherPeerOrLifeAreStale) {
-  EXPECT_FALSE(client_.OnWeights(6, Rows(1), now_));
-  WeightsTensor other = Rows(1);
+TEST_F(DraftProbsTest, OfAnotherPeerOrLifeAreStale) {
+  EXPECT_FALSE(client_.OnDraftProbs(6, Rows(1), now_));
+  DraftProbsTensor other = Rows(1);
   ++other.fields.fence.incarnation;
-  EXPECT_FALSE(client_.OnWeights(5, std::move(other), now_));
+  EXPECT_FALSE(client_.OnDraftProbs(5, std::move(other), now_));
   other = Rows(1);
   ++other.fields.tag;
-  EXPECT_FALSE(client_.OnWeights(5, std::move(other), now_));
+  EXPECT_FALSE(client_.OnDraftProbs(5, std::move(other), now_));
   EXPECT_EQ(client_.stats().stale, 3u);
 }
 
-TEST_F(DraftWeightsTest, DeterministicGuessesNeedNone) {
+TEST_F(DraftProbsTest, DeterministicDraftTokensNeedNone) {
   DraftReply reply = Tree(sent_[0].second, {60, 61});
   reply.draw = schemas::SiblingDraw::kDeterministic;
   EXPECT_TRUE(client_.OnReply(5, reply, now_));
-  EXPECT_EQ(client_.weights(1), nullptr);
+  EXPECT_EQ(client_.draft_probs(1), nullptr);
   EXPECT_EQ(Step({{}, {51}}).rows(), 3);
 }
 
-TEST_F(DraftWeightsTest, AReplyWithoutGuessesNeedsNone) {
+TEST_F(DraftProbsTest, AReplyWithoutDraftTokensNeedsNone) {
   EXPECT_TRUE(client_.OnReply(5, Drawn({}), now_));
   EXPECT_EQ(Step({{}, {51}}).rows(), 1);
 }
 
-TEST_F(DraftWeightsTest, GuessesUnderSharedNoiseAreRefused) {
+TEST_F(DraftProbsTest, DraftTokensUnderSharedNoiseAreRefused) {
   DraftReply reply = Drawn({60});
   reply.draw = schemas::SiblingDraw::kCoupledTopK;
   EXPECT_FALSE(client_.OnReply(5, reply, now_));
@@ -454,24 +454,24 @@ TEST_F(DraftWeightsTest, GuessesUnderSharedNoiseAreRefused) {
   EXPECT_EQ(Step({{}, {51}}).rows(), 1);
 }
 
-TEST_F(DraftWeightsTest, OnesThatDoNotFitTheTreeAreRefused) {
-  client_.OnWeights(5, Rows(1), now_);
+TEST_F(DraftProbsTest, OnesThatDoNotFitTheTreeAreRefused) {
+  client_.OnDraftProbs(5, Rows(1), now_);
   EXPECT_FALSE(client_.OnReply(5, Drawn({60, 61}), now_)) << "two rows announced, one came";
   EXPECT_EQ(client_.stats().invalid, 1u);
-  EXPECT_EQ(client_.weights(1), nullptr);
+  EXPECT_EQ(client_.draft_probs(1), nullptr);
   Step({{}, {51}});
   DraftReply reply = Drawn({60, 61});
-  reply.weights_rows = 1;
-  client_.OnWeights(5, Rows(1), now_);
+  reply.draft_probs_rows = 1;
+  client_.OnDraftProbs(5, Rows(1), now_);
   EXPECT_FALSE(client_.OnReply(5, reply, now_)) << "a node has children and no row";
   EXPECT_EQ(client_.stats().invalid, 2u);
   Step({{}, {51}});
 }
 
-TEST_F(DraftWeightsTest, RefusedByTheFabricTheRoundGoesOnPlainly) {
+TEST_F(DraftProbsTest, RefusedByTheFabricTheRoundGoesOnPlainly) {
   client_.OnReply(5, Drawn({60}), now_);
-  client_.OnWeightsRefused(5, Rows(1).fields);
-  EXPECT_EQ(client_.stats().refused_weights, 1u);
+  client_.OnDraftProbsRefused(5, Rows(1).fields);
+  EXPECT_EQ(client_.stats().refused_draft_probs, 1u);
   EXPECT_EQ(Step({{}, {51}}).rows(), 1);
 }
 

@@ -19,7 +19,7 @@ using schemas::DraftReply;
 using schemas::DraftRequest;
 using schemas::DraftStatus;
 using speculation::ChoicePolicy;
-using speculation::Coupling;
+using speculation::VerificationMethod;
 
 constexpr uint64_t kIncarnation = 77;
 constexpr int32_t kVocabulary = 100;
@@ -56,16 +56,16 @@ class DrafterSetTest : public testing::Test {
     set_->PeerUp(peer, hello);
     right_[peer] = right;
   }
-  void Start(base::SequenceId id, Coupling coupling = Coupling::kCoupled) {
+  void Start(base::SequenceId id, VerificationMethod verification = VerificationMethod::kCoupled) {
     scheduler::SequenceRequest request;
     request.id = id;
     for (int i = 0; i < 10; ++i) request.prompt.push_back(Truth(i));
     request.max_tokens = 45'000;
-    request.coupling = coupling;
+    request.verification = verification;
     ASSERT_TRUE(scheduler_->Add(std::move(request), now_).ok());
     DraftTerms terms;
     terms.prompt_length = 10;
-    terms.coupling = coupling;
+    terms.verification = verification;
     set_->Open(id, terms);
     Round();
   }
@@ -77,9 +77,9 @@ class DrafterSetTest : public testing::Test {
     reply.sequence = request.sequence;
     reply.round = request.round;
     reply.request_id = request.request_id;
-    reply.sampling_tag = schemas::SamplingTag(request.coupling, request.sampling);
+    reply.sampling_tag = schemas::SamplingTag(request.verification, request.sampling);
     reply.free_sessions = 4;
-    if (request.coupling == Coupling::kRejection) {
+    if (request.verification == VerificationMethod::kRejection) {
       reply.draw = speculation::SiblingDraw::kDeterministic;
     }
     std::vector<TokenId>& held = held_[{peer, request.sequence}];
@@ -202,11 +202,11 @@ TEST_F(DrafterSetTest, AScoredRoundVerifiesAllTreesTogether) {
   EXPECT_EQ(widest_, 4 + 3);
 }
 
-TEST_F(DrafterSetTest, WhereSiblingsAreWeighedOnlyTheChosenIsVerified) {
+TEST_F(DrafterSetTest, OnlyTheChosenDrafterIsVerifiedWhereDraftProbsAreUsed) {
   Make({.score_every = 1});
   Up(5, "code", 3);
   Up(6, "prose", 1);
-  Start(1, Coupling::kRejection);
+  Start(1, VerificationMethod::kRejection);
   Rounds(300);
   EXPECT_GT(set_->scored_rounds(), 50u);
   EXPECT_EQ(widest_, 4);

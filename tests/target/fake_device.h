@@ -14,11 +14,12 @@
 #include "gtest/gtest.h"
 #include "model/device_draft_rows.h"
 #include "model/device_logits.h"
-#include "schemas/draft_weights.h"
-#include "speculation/randomness.h"
-#include "speculation/sampling.h"
+#include "sampling/gumbel.h"
+#include "sampling/sampling.h"
+#include "speculation/draft_probs.h"
 #include "speculation/tree.h"
-#include "target/tree_verifier.h"
+#include "verification/cpu/tree_verifier.h"
+#include "verification/randomness.h"
 
 namespace specfabric::target {
 
@@ -30,13 +31,13 @@ class FakeDevice : public model::DeviceLogits {
       : shard_(std::move(shard)), width_(width), first_(first), works_(works) {}
 
   absl::Status Best(absl::Span<const model::RowChoice> choices,
-                    absl::Span<speculation::ScoredToken> best) override {
+                    absl::Span<sampling::ScoredToken> best) override {
     if (!works_) return absl::InternalError("broken");
     for (size_t i = 0; i < choices.size(); ++i) {
       const std::vector<float> noise =
           Noise(choices[i].seed, choices[i].position, choices[i].temperature);
       best[i] =
-          speculation::PerturbedArgMax(Row(choices[i].row), noise, choices[i].temperature, first_);
+          sampling::PerturbedArgMax(Row(choices[i].row), noise, choices[i].temperature, first_);
     }
     return absl::OkStatus();
   }
@@ -69,7 +70,7 @@ class FakeDevice : public model::DeviceLogits {
 
   std::vector<float> Noise(uint64_t seed, uint32_t position, float temperature) const {
     std::vector<float> noise(temperature == 0 ? 0 : width_);
-    speculation::GumbelNoise(seed, position, first_, absl::MakeSpan(noise));
+    sampling::GumbelNoise(seed, position, first_, absl::MakeSpan(noise));
     return noise;
   }
 
@@ -78,8 +79,9 @@ class FakeDevice : public model::DeviceLogits {
                                          {asked.tokens.begin(), asked.tokens.end()},
                                          std::vector<float>(asked.tokens.size())};
     EXPECT_TRUE(speculation::Validate(tree, speculation::kMaxVerifyNodes, width_).ok());
-    return asked.coupling == speculation::Coupling::kCoupled ? Walk(asked, tree)
-                                                             : Weigh(asked, tree);
+    return asked.verification == speculation::VerificationMethod::kCoupled
+               ? Walk(asked, tree)
+               : VerifyTree(asked, tree);
   }
 
   speculation::Accepted Walk(const model::DeviceTree& asked,
@@ -89,30 +91,30 @@ class FakeDevice : public model::DeviceLogits {
       const std::vector<float> noise =
           Noise(asked.sampling.seed, asked.position + speculation::DepthOf(tree, node),
                 asked.sampling.temperature);
-      chosen.push_back(
-          speculation::SampleRow(Row(asked.first_logit + node), noise, asked.sampling));
+      chosen.push_back(sampling::SampleRow(Row(asked.first_logit + node), noise, asked.sampling));
     }
     return speculation::WalkCoupled(tree, chosen);
   }
 
-  speculation::Accepted Weigh(const model::DeviceTree& asked,
-                              const speculation::TokenTree& tree) const {
-    schemas::DraftWeights weights;
-    if (speculation::NeedsDraftRows(asked.coupling, asked.draw)) {
+  speculation::Accepted VerifyTree(const model::DeviceTree& asked,
+                                   const speculation::TokenTree& tree) const {
+    speculation::DraftProbs draft_probs;
+    if (speculation::NeedsDraftRows(asked.verification, asked.draw)) {
       const auto rows = static_cast<int32_t>(asked.totals.size());
-      weights = *schemas::DraftWeights::Open({rows, width_, asked.entries}, asked.weights);
-      EXPECT_EQ(weights.totals(), asked.totals);
+      draft_probs =
+          *speculation::DraftProbs::Open({rows, width_, asked.entries}, asked.draft_probs);
+      EXPECT_EQ(draft_probs.totals(), asked.totals);
     }
-    const TreeToVerify round = {.tree = &tree,
-                                .coupling = asked.coupling,
-                                .draw = asked.draw,
-                                .sampling = asked.sampling,
-                                .typical = asked.typical,
-                                .weights = &weights,
-                                .weight_row = asked.weight_row};
-    const speculation::PhiloxRandomness random(asked.sampling.seed, asked.position,
-                                               asked.draw_number, tree);
-    return TreeVerifier(width_).Verify(
+    const verification::TreeToVerify round = {.tree = &tree,
+                                              .verification = asked.verification,
+                                              .draw = asked.draw,
+                                              .sampling = asked.sampling,
+                                              .typical = asked.typical,
+                                              .draft_probs = &draft_probs,
+                                              .draft_row = asked.draft_row};
+    const verification::PhiloxRandomness random(asked.sampling.seed, asked.position,
+                                                asked.draw_number, tree);
+    return verification::TreeVerifier(width_).Verify(
         round, [&](int node) { return Row(asked.first_logit + node); }, random);
   }
 
@@ -137,9 +139,9 @@ class FakeDraftRows : public model::DeviceDraftRows {
                     absl::Span<model::DrawnRow> /*drawn*/) override {
     return absl::UnimplementedError("targets draw nothing");
   }
-  absl::Status Judge(const uint8_t* /*rows*/, int32_t /*vocabulary*/, int32_t /*entries*/,
-                     absl::Span<speculation::WeightRowFacts> /*facts*/) override {
-    return absl::UnimplementedError("what is verified has been judged");
+  absl::Status Validate(const uint8_t* /*rows*/, int32_t /*vocabulary*/, int32_t /*entries*/,
+                        absl::Span<sampling::DraftRowFacts> /*facts*/) override {
+    return absl::UnimplementedError("what is verified has been validated");
   }
   absl::Status Fetch(absl::Span<const uint8_t> device, uint8_t* host) override {
     if (!works_) return absl::InternalError("broken");

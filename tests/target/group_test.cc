@@ -100,9 +100,9 @@ class Cluster {
   }
 
   absl::StatusOr<scheduler::StepResult> Run(
-      const StepPlan& plan, const std::vector<const schemas::DraftWeights*>& weights) {
+      const StepPlan& plan, const std::vector<const speculation::DraftProbs*>& draft_probs) {
     StepTimes times;
-    return leader_->Run(ranks_.get(), plan, weights, &times);
+    return leader_->Run(ranks_.get(), plan, draft_probs, &times);
   }
   const absl::Status& gathered() const { return gathered_; }
   int lost() const { return lost_; }
@@ -132,7 +132,8 @@ bool WaitUntil(const std::function<bool()>& condition) {
   return condition();
 }
 
-// One of each way in which sequences are decided: sharded, gathered, changed, reported, weighed.
+// One of each way in which sequences are decided: sharded, gathered, changed, reported,
+// with_draft_probs.
 std::vector<PlanSequence> Kinds() {
   std::vector<PlanSequence> kinds(8);
   for (size_t i = 0; i < kinds.size(); ++i) {
@@ -144,11 +145,11 @@ std::vector<PlanSequence> Kinds() {
   kinds[2].logprobs = 3;
   kinds[3].rules.frequency_penalty = 1.5f;
   kinds[3].counts = {{3, 2}};
-  kinds[4].coupling = kinds[7].coupling = speculation::Coupling::kRejection;
-  kinds[5].coupling = speculation::Coupling::kTypical;
+  kinds[4].verification = kinds[7].verification = speculation::VerificationMethod::kRejection;
+  kinds[5].verification = speculation::VerificationMethod::kTypical;
   kinds[6].logprobs = 0;
   for (PlanSequence& s : kinds) {
-    if (s.coupling == speculation::Coupling::kRejection) {
+    if (s.verification == speculation::VerificationMethod::kRejection) {
       s.draw = speculation::SiblingDraw::kWithReplacement;
     }
   }
@@ -185,34 +186,34 @@ StepPlan MakePlan(uint64_t step, RowsKind kind, int kv_len, int chain) {
       plan.ancestors.push_back(tree ? ancestors[i] : 0);
     }
     for (int b = 0; b < s.block_count; ++b) plan.blocks.push_back(static_cast<int>(s.id) * 5 + b);
-    if (tree && speculation::NeedsDraftRows(s.coupling, s.draw)) s.weight_row = {-1, 0, 0, 1};
+    if (tree && speculation::NeedsDraftRows(s.verification, s.draw)) s.draft_row = {-1, 0, 0, 1};
     plan.sequences.push_back(s);
   }
   return plan;
 }
 
 // Two rows in which every token is alike.
-class Weights {
+class TestDraftProbs {
  public:
-  explicit Weights(int32_t vocabulary) : shape_(schemas::ShapeFor(2, vocabulary, 0)) {
+  explicit TestDraftProbs(int32_t vocabulary) : shape_(speculation::ShapeFor(2, vocabulary, 0)) {
     bytes_.resize(shape_.bytes() / sizeof(uint16_t), 0x3F80);
-    auto opened = schemas::DraftWeights::Open(
+    auto opened = speculation::DraftProbs::Open(
         shape_, {reinterpret_cast<const uint8_t*>(bytes_.data()), shape_.bytes()});
     EXPECT_TRUE(opened.ok()) << opened.status();
-    weights_ = *std::move(opened);
+    draft_probs_ = *std::move(opened);
   }
-  std::vector<const schemas::DraftWeights*> For(const StepPlan& plan) const {
-    std::vector<const schemas::DraftWeights*> all;
+  std::vector<const speculation::DraftProbs*> For(const StepPlan& plan) const {
+    std::vector<const speculation::DraftProbs*> all;
     for (const PlanSequence& s : plan.sequences) {
-      all.push_back(ReadsWeights(s) ? &weights_ : nullptr);
+      all.push_back(ReadsDraftProbs(s) ? &draft_probs_ : nullptr);
     }
     return all;
   }
 
  private:
-  const schemas::DraftWeightsShape shape_;
+  const speculation::DraftProbsShape shape_;
   std::vector<uint16_t> bytes_;
-  schemas::DraftWeights weights_;
+  speculation::DraftProbs draft_probs_;
 };
 
 void ExpectSame(const scheduler::StepResult& got, const scheduler::StepResult& want) {
@@ -239,7 +240,7 @@ class GroupTest : public ::testing::Test {
 TEST_F(GroupTest, DecidesWhatThreadsDo) {
   auto threads = RankGroup::Start(GroupOf(dir_.path()));
   ASSERT_TRUE(threads.ok()) << threads.status();
-  const Weights weights((*threads)->config().vocabulary);
+  const TestDraftProbs draft_probs((*threads)->config().vocabulary);
   StepPlan moved = MakePlan(3, RowsKind::kTree, 10, 9);
   moved.moves = {{10, 9}, {30, 29}};
   const std::vector<StepPlan> plans = {MakePlan(1, RowsKind::kPrefill, 0, 9),
@@ -247,7 +248,7 @@ TEST_F(GroupTest, DecidesWhatThreadsDo) {
   std::vector<scheduler::StepResult> want;
   for (const StepPlan& plan : plans) {
     StepTimes times;
-    auto result = (*threads)->Run(plan, weights.For(plan), &times);
+    auto result = (*threads)->Run(plan, draft_probs.For(plan), &times);
     ASSERT_TRUE(result.ok()) << result.status();
     want.push_back(*std::move(result));
   }
@@ -256,7 +257,7 @@ TEST_F(GroupTest, DecidesWhatThreadsDo) {
                     stages);
     ASSERT_TRUE(cluster.gathered().ok()) << cluster.gathered();
     for (size_t i = 0; i < plans.size(); ++i) {
-      const auto got = cluster.Run(plans[i], weights.For(plans[i]));
+      const auto got = cluster.Run(plans[i], draft_probs.For(plans[i]));
       ASSERT_TRUE(got.ok()) << got.status();
       ExpectSame(*got, want[i]);
     }
@@ -269,7 +270,7 @@ TEST_F(GroupTest, DecidesWhatThreadsDo) {
   ASSERT_TRUE(staged.ok()) << staged.status();
   for (size_t i = 0; i < plans.size(); ++i) {
     StepTimes times;
-    const auto got = (*staged)->Run(plans[i], weights.For(plans[i]), &times);
+    const auto got = (*staged)->Run(plans[i], draft_probs.For(plans[i]), &times);
     ASSERT_TRUE(got.ok()) << got.status();
     ExpectSame(*got, want[i]);
   }
@@ -278,13 +279,13 @@ TEST_F(GroupTest, DecidesWhatThreadsDo) {
 TEST_F(GroupTest, ABatchThatDoesNotFitIsEveryRanksError) {
   Cluster cluster(dir_.path(), {dir_.path()});
   ASSERT_TRUE(cluster.gathered().ok()) << cluster.gathered();
-  const Weights weights(SmallConfig().vocabulary);
+  const TestDraftProbs draft_probs(SmallConfig().vocabulary);
   StepPlan plan = MakePlan(1, RowsKind::kPrefill, 0, 9);
   plan.blocks[0] = kBlocks;
-  EXPECT_EQ(cluster.Run(plan, weights.For(plan)).status().code(),
+  EXPECT_EQ(cluster.Run(plan, draft_probs.For(plan)).status().code(),
             absl::StatusCode::kInvalidArgument);
   plan.blocks[0] = 0;
-  EXPECT_TRUE(cluster.Run(plan, weights.For(plan)).ok());
+  EXPECT_TRUE(cluster.Run(plan, draft_probs.For(plan)).ok());
   EXPECT_EQ(cluster.lost(), 0);
 }
 
@@ -293,9 +294,9 @@ TEST_F(GroupTest, EndsWithALostProcess) {
   ASSERT_TRUE(cluster.gathered().ok()) << cluster.gathered();
   cluster.EndService(1);
   EXPECT_TRUE(WaitUntil([&] { return cluster.lost() == 1; }));
-  const Weights weights(SmallConfig().vocabulary);
+  const TestDraftProbs draft_probs(SmallConfig().vocabulary);
   const StepPlan plan = MakePlan(1, RowsKind::kPrefill, 0, 9);
-  EXPECT_FALSE(cluster.Run(plan, weights.For(plan)).ok());
+  EXPECT_FALSE(cluster.Run(plan, draft_probs.For(plan)).ok());
   EXPECT_EQ(cluster.lost(), 1);
 }
 
@@ -382,56 +383,57 @@ TEST(StepPartsTest, OpenStepKnowsTheModel) {
   EXPECT_TRUE(refused([](schemas::Step& s) { s.plan.score_tokens[0] = 61; }));
   EXPECT_TRUE(refused([](schemas::Step& s) { s.plan.moves = {{0, kBlocks * kBlockSize}}; }));
   EXPECT_TRUE(refused([](schemas::Step& s) { s.plan.sequences[0].rules.bias = {{61, 1}}; }));
-  EXPECT_TRUE(refused([](schemas::Step& s) { s.plan.sequences[0].rules.barred_ids = {61}; }));
+  EXPECT_TRUE(
+      refused([](schemas::Step& s) { s.plan.sequences[0].rules.suppressed_token_ids = {61}; }));
   EXPECT_TRUE(refused([](schemas::Step& s) { s.plan.sequences[0].counts = {{61, 1}}; }));
   // Of a sequence that rank 3 of 4 decides, and of one that is decided elsewhere.
-  const auto weighed = [&](size_t sequence) {
+  const auto with_draft_probs = [&](size_t sequence) {
     return refused([sequence](schemas::Step& s) {
       s.plan = MakePlan(1, RowsKind::kTree, 0, 3);
       s.plan.sequences.assign(1, s.plan.sequences[sequence]);
     });
   };
-  EXPECT_TRUE(weighed(7));
-  EXPECT_FALSE(weighed(4));
+  EXPECT_TRUE(with_draft_probs(7));
+  EXPECT_FALSE(with_draft_probs(4));
 }
 
 // Their sender has changed them between the leader's look at them and its copy: the group, whose
 // fault that is not, goes on without them.
-TEST(StepPartsTest, OpenStepLeavesOutWeightsThatAreNoLongerSound) {
+TEST(StepPartsTest, OpenStepLeavesOutInvalidDraftProbs) {
   schemas::Step step;
   step.plan = MakePlan(1, RowsKind::kTree, 0, 3);
   PlanSequence& sequence = step.plan.sequences[7];
-  ASSERT_TRUE(ReadsWeights(sequence));
-  sequence.weight_row = {-1, 0, 0, 0};
-  schemas::StepWeights weights = {7, 1, 3, std::vector<uint8_t>(3 * 4 + 8)};
-  const schemas::DraftWeightsShape shape = {1, 61, 3};
-  ASSERT_EQ(weights.bytes.size(), shape.bytes());
+  ASSERT_TRUE(ReadsDraftProbs(sequence));
+  sequence.draft_row = {-1, 0, 0, 0};
+  schemas::StepDraftProbs draft_probs = {7, 1, 3, std::vector<uint8_t>(3 * 4 + 8)};
+  const speculation::DraftProbsShape shape = {1, 61, 3};
+  ASSERT_EQ(draft_probs.bytes.size(), shape.bytes());
   std::vector<uint16_t> row(61);
   row[5] = row[6] = row[60] = 0x3F80;
-  schemas::DraftWeightsWriter(shape, weights.bytes.data()).Write(0, row);
-  step.weights = {weights};
+  speculation::DraftProbsWriter(shape, draft_probs.bytes.data()).Write(0, row);
+  step.draft_probs = {draft_probs};
   const RankRange here = {4, 2, 2};
   auto opened = OpenStep(step, 61, kBlocks * kBlockSize, here);
   ASSERT_TRUE(opened.ok()) << opened.status();
   ASSERT_NE(opened->by_sequence[7], nullptr);
   for (int32_t id : {61, -1, 6, INT32_MAX}) {
-    std::memcpy(step.weights[0].bytes.data(), &id, sizeof(id));
+    std::memcpy(step.draft_probs[0].bytes.data(), &id, sizeof(id));
     opened = OpenStep(step, 61, kBlocks * kBlockSize, here);
     ASSERT_TRUE(opened.ok()) << opened.status();
     EXPECT_EQ(opened->by_sequence[7], nullptr);
   }
   // What only the leader can get wrong is refused.
-  step.weights[0].bytes.pop_back();
+  step.draft_probs[0].bytes.pop_back();
   EXPECT_FALSE(OpenStep(step, 61, kBlocks * kBlockSize, here).ok());
 }
 
 TEST(StepPartsTest, WhatIsNotFiniteTravels) {
   const StepPlan plan = MakePlan(5, RowsKind::kTree, 0, 3);
-  Verdict found, merged;
+  VerifyResult found, merged;
   found.Reset(plan);
   merged.Reset(plan);
   found.chosen[0] = 3;
-  found.chosen[1] = Verdict::kNotFinite;
+  found.chosen[1] = VerifyResult::kNotFinite;
   found.accepted[2] = {.path = {1}, .tokens = {7}, .finite = false};
   found.accepted[3] = {.path = {}, .tokens = {}, .finite = false};
   const auto bytes = schemas::Encode(MakeDone(plan, found));
@@ -455,9 +457,9 @@ TEST(StepPartsTest, MergeDoneTakesOnlyWhatIsOfThePlan) {
     schemas::StepDone done;
     done.step = 5;
     change(done);
-    Verdict verdict;
-    verdict.Reset(plan);
-    return MergeDone(plan, done, 61, &verdict);
+    VerifyResult verify_result;
+    verify_result.Reset(plan);
+    return MergeDone(plan, done, 61, &verify_result);
   };
   const auto logits = static_cast<int32_t>(plan.logit_rows.size());
   EXPECT_TRUE(merged([](schemas::StepDone&) {}).ok());

@@ -21,7 +21,7 @@ namespace {
 
 constexpr link::PeerId kGateway = 1, kDraft = 2, kOtherGateway = 3;
 constexpr int32_t kVocabulary = 100;
-constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kTestTimeout{60};
 
 class TargetEngineTest : public ::testing::Test {
  protected:
@@ -50,7 +50,7 @@ class TargetEngineTest : public ::testing::Test {
     TargetOutbox outbox;
     outbox.tokens = [this](link::PeerId peer, const schemas::TokensBatch& batch) {
       std::lock_guard lock(mutex_);
-      (batch.sequences.empty() ? beats_ : tokens_).push_back(peer);
+      (batch.sequences.empty() ? heartbeats_ : tokens_).push_back(peer);
       for (const schemas::Tokens& tokens : batch.sequences) {
         if (tokens.finish != schemas::Finish::kNone) ends_[tokens.request_id] = tokens;
       }
@@ -104,26 +104,29 @@ class TargetEngineTest : public ::testing::Test {
     hangs_ = hangs;
     changed_.notify_all();
   }
-  // Waits until so many beats have gone to the peer.
-  bool WaitForBeats(link::PeerId peer, int64_t count) {
+  // Waits until so many heartbeats have gone to the peer.
+  bool WaitForHeartbeats(link::PeerId peer, int64_t count) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kPatience, [&] { return Beats(peer) >= count; });
+    return changed_.wait_for(lock, kTestTimeout, [&] { return Heartbeats(peer) >= count; });
   }
   bool WaitForTokens(size_t messages) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kPatience, [&] { return tokens_.size() >= messages; });
+    return changed_.wait_for(lock, kTestTimeout, [&] { return tokens_.size() >= messages; });
   }
-  int64_t Beats(link::PeerId peer) const { return std::count(beats_.begin(), beats_.end(), peer); }
-  int64_t LockedBeats(link::PeerId peer) {
+  int64_t Heartbeats(link::PeerId peer) const {
+    return std::count(heartbeats_.begin(), heartbeats_.end(), peer);
+  }
+  int64_t LockedHeartbeats(link::PeerId peer) {
     std::lock_guard lock(mutex_);
-    return Beats(peer);
+    return Heartbeats(peer);
   }
 
   metrics::Registry registry_;
   metrics::TargetMetrics metrics_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<link::PeerId> beats_, tokens_;  // whom batches without and with sequences went to
+  std::vector<link::PeerId> heartbeats_,
+      tokens_;                                // whom batches without and with sequences went to
   std::map<uint64_t, schemas::Tokens> ends_;  // the last message of each request
   base::TokenId spoilt_ = base::kNoToken;
   bool hangs_ = false;
@@ -134,18 +137,18 @@ class TargetEngineTest : public ::testing::Test {
 
 TEST_F(TargetEngineTest, AGatewayIsToldAtOnceThatTheLeaderLives) {
   Up(kGateway, schemas::Role::kGateway);
-  ASSERT_TRUE(WaitForBeats(kGateway, 1));
+  ASSERT_TRUE(WaitForHeartbeats(kGateway, 1));
   Up(kDraft, schemas::Role::kDraft);
   Up(kOtherGateway, schemas::Role::kGateway);
-  ASSERT_TRUE(WaitForBeats(kOtherGateway, 1));
-  EXPECT_EQ(LockedBeats(kGateway), 1);
-  EXPECT_EQ(LockedBeats(kDraft), 0);
+  ASSERT_TRUE(WaitForHeartbeats(kOtherGateway, 1));
+  EXPECT_EQ(LockedHeartbeats(kGateway), 1);
+  EXPECT_EQ(LockedHeartbeats(kDraft), 0);
 }
 
 TEST_F(TargetEngineTest, WhileThereIsWorkItIsToldAgainAndAgain) {
   Up(kGateway, schemas::Role::kGateway);
   Submit(1 << 15);  // a millisecond each at least
-  ASSERT_TRUE(WaitForBeats(kGateway, 3));
+  ASSERT_TRUE(WaitForHeartbeats(kGateway, 3));
   EXPECT_TRUE(WaitForTokens(1));
 }
 
@@ -157,7 +160,7 @@ TEST_F(TargetEngineTest, LogitsThatAreNotFiniteEndTheirRequestWithALineThatSaysW
   Submit(3);
   {
     std::unique_lock lock(mutex_);
-    ASSERT_TRUE(changed_.wait_for(lock, kPatience, [&] { return ends_.size() == 3; }));
+    ASSERT_TRUE(changed_.wait_for(lock, kTestTimeout, [&] { return ends_.size() == 3; }));
     EXPECT_EQ(ends_[1].finish, schemas::Finish::kLength);
     EXPECT_EQ(ends_[2].finish, schemas::Finish::kError);
     EXPECT_EQ(ends_[2].error, "the model's logits are not finite at output token 1");
@@ -170,21 +173,21 @@ TEST_F(TargetEngineTest, LogitsThatAreNotFiniteEndTheirRequestWithALineThatSaysW
 // The leader hangs until its inbox is full, and the gateways it works for come and go meanwhile.
 TEST_F(TargetEngineTest, PeersThatComeAndGoWhileTheInboxIsFullAreNotMissed) {
   Up(kGateway, schemas::Role::kGateway);
-  ASSERT_TRUE(WaitForBeats(kGateway, 1));
+  ASSERT_TRUE(WaitForHeartbeats(kGateway, 1));
   Hang(true);
   Submit(1 << 14);
-  ASSERT_TRUE(WaitForBeats(kGateway, 2));
+  ASSERT_TRUE(WaitForHeartbeats(kGateway, 2));
   Submit(1 << 14);
   size_t taken = 0;
   while (engine_.Post(PeerMessage{kGateway, schemas::Cancel{12345, 0}})) ++taken;
   EXPECT_LE(taken, TargetEngine::kInboxSize);
-  EXPECT_FALSE(engine_.Post(WeightsRefused{kDraft, {}}));
+  EXPECT_FALSE(engine_.Post(DraftProbsRefused{kDraft, {}}));
   engine_.Post(PeerDown{kGateway});
   Up(kOtherGateway, schemas::Role::kGateway);
   EXPECT_FALSE(engine_.Post(PeerMessage{kGateway, schemas::Cancel{12345, 0}}));
   Hang(false);
   // What the first has submitted before is cancelled, and the other is known.
-  ASSERT_TRUE(WaitForBeats(kOtherGateway, 1));
+  ASSERT_TRUE(WaitForHeartbeats(kOtherGateway, 1));
   const auto cancelled = [this] { return metrics_.cancelled.Value(); };
   const base::Nanos deadline = base::Now() + 60 * base::kSecond;
   while (cancelled() < 2 && base::Now() < deadline) {
@@ -195,17 +198,17 @@ TEST_F(TargetEngineTest, PeersThatComeAndGoWhileTheInboxIsFullAreNotMissed) {
 
 TEST_F(TargetEngineTest, AHangingStepIsSilentAlsoTowardsNewConnections) {
   Up(kGateway, schemas::Role::kGateway);
-  ASSERT_TRUE(WaitForBeats(kGateway, 1));
+  ASSERT_TRUE(WaitForHeartbeats(kGateway, 1));
   Hang(true);
   Submit(1);
-  // The beat before the step that hangs.
-  ASSERT_TRUE(WaitForBeats(kGateway, 2));
+  // The heartbeat before the step that hangs.
+  ASSERT_TRUE(WaitForHeartbeats(kGateway, 2));
   Up(kOtherGateway, schemas::Role::kGateway);
   std::this_thread::sleep_for(std::chrono::milliseconds(1200));
-  EXPECT_EQ(LockedBeats(kGateway), 2);
-  EXPECT_EQ(LockedBeats(kOtherGateway), 0);
+  EXPECT_EQ(LockedHeartbeats(kGateway), 2);
+  EXPECT_EQ(LockedHeartbeats(kOtherGateway), 0);
   Hang(false);
-  EXPECT_TRUE(WaitForBeats(kOtherGateway, 1));
+  EXPECT_TRUE(WaitForHeartbeats(kOtherGateway, 1));
   EXPECT_TRUE(WaitForTokens(1));
 }
 

@@ -10,11 +10,12 @@
 #include <thread>
 
 #include "gtest/gtest.h"
-#include "speculation/acceptance.h"
-#include "speculation/logit_rules.h"
-#include "speculation/proposal.h"
-#include "speculation/sampling.h"
+#include "sampling/draft_row.h"
+#include "sampling/gumbel.h"
+#include "sampling/logit_changer.h"
+#include "sampling/sampling.h"
 #include "tests/target/fake_device.h"
+#include "verification/reference/acceptance.h"
 
 namespace specfabric::target {
 namespace {
@@ -26,7 +27,7 @@ using scheduler::RowsKind;
 using scheduler::StepPlan;
 
 constexpr int kVocabulary = 61;  // divides by no number of ranks used here
-constexpr speculation::TypicalOptions kTypical = {.epsilon = 0.3, .delta = 0.6};  // no defaults
+constexpr verification::TypicalOptions kTypical = {.epsilon = 0.3, .delta = 0.6};  // no defaults
 
 // Adds a sequence whose rows all want logits.
 void AddSequence(StepPlan* plan, base::SequenceId id, RowsKind kind, int kv_len,
@@ -62,7 +63,7 @@ void AddRules(const base::LogitRules& rules, const std::vector<TokenId>& prompt,
   PlanSequence& s = plan->sequences.back();
   s.rules = rules;
   s.prompt_size = static_cast<int32_t>(prompt.size());
-  speculation::TokenCounts counts;
+  sampling::TokenCounts counts;
   for (TokenId token : prompt) {
     if (rules.counts_prompt()) counts.AddPrompt(token);
   }
@@ -95,13 +96,13 @@ StepPlan MixedPlan(std::mt19937* random) {
   AddSequence(&plan, 8, RowsKind::kTree, 7, tree, greedy, -1, random);
   std::vector<TokenId> most(kVocabulary / 2);
   std::iota(most.begin(), most.end(), 0);
-  AddRules({.min_tokens = 5, .barred_ids = most}, {1, 2, 3, 4, 5}, {6, 7, 8}, &plan);
+  AddRules({.min_tokens = 5, .suppressed_token_ids = most}, {1, 2, 3, 4, 5}, {6, 7, 8}, &plan);
   AddSequence(&plan, 9, RowsKind::kPrefill, 0, {-1, 0, 1}, warm, -1, random);
-  AddRules({.repetition_penalty = 3.0f, .min_tokens = 1, .barred_ids = {40, 41}}, {1, 2, 3}, {},
-           &plan);
+  AddRules({.repetition_penalty = 3.0f, .min_tokens = 1, .suppressed_token_ids = {40, 41}},
+           {1, 2, 3}, {}, &plan);
   // Past its bar.
   AddSequence(&plan, 10, RowsKind::kTree, 7, tree, warm, -1, random);
-  AddRules({.min_tokens = 6, .barred_ids = most}, {1, 2}, {3, 4, 5, 6, 7, 8}, &plan);
+  AddRules({.min_tokens = 6, .suppressed_token_ids = most}, {1, 2}, {3, 4, 5, 6, 7, 8}, &plan);
   AddSequence(&plan, 11, RowsKind::kPrefill, 0, {-1, 0}, filtered, -1, random);
   return plan;
 }
@@ -114,7 +115,7 @@ std::vector<float> RandomLogits(const StepPlan& plan, std::mt19937* random) {
   return logits;
 }
 
-using Weights = std::vector<const schemas::DraftWeights*>;  // [sequences]
+using DraftProbsOfSequences = std::vector<const speculation::DraftProbs*>;  // [sequences]
 
 enum class Logits { kOnHost, kOnDevice, kOnBrokenDevice };
 
@@ -124,12 +125,13 @@ struct Asked {
   std::vector<int32_t> rows;
 };
 
-Verdict RunRanks(const StepPlan& plan, const std::vector<float>& logits, int ranks,
-                 Weights weights = {}, Logits where = Logits::kOnHost, Asked* asked = nullptr) {
-  weights.resize(plan.sequences.size(), nullptr);
+VerifyResult RunRanks(const StepPlan& plan, const std::vector<float>& logits, int ranks,
+                      DraftProbsOfSequences draft_probs = {}, Logits where = Logits::kOnHost,
+                      Asked* asked = nullptr) {
+  draft_probs.resize(plan.sequences.size(), nullptr);
   auto communicators = model::MakeThreadCommunicators(ranks);
-  Verdict verdict;
-  verdict.Reset(plan);
+  VerifyResult verify_result;
+  verify_result.Reset(plan);
   std::vector<std::thread> threads;
   for (int r = 0; r < ranks; ++r) {
     threads.emplace_back([&, r] {
@@ -149,13 +151,13 @@ Verdict RunRanks(const StepPlan& plan, const std::vector<float>& logits, int ran
       } else {
         here.device = &device;
       }
-      const absl::Status status = verifier.Verify(plan, weights, here, &verdict);
+      const absl::Status status = verifier.Verify(plan, draft_probs, here, &verify_result);
       if (asked != nullptr && r == 0) *asked = {device.decided(), device.fetched_rows()};
       EXPECT_EQ(status.ok(), where != Logits::kOnBrokenDevice);
     });
   }
   for (std::thread& thread : threads) thread.join();
-  return verdict;
+  return verify_result;
 }
 
 // The row under the sequence's rules, by the reference. What was committed is laid out as a text
@@ -163,7 +165,7 @@ Verdict RunRanks(const StepPlan& plan, const std::vector<float>& logits, int ran
 std::vector<float> Ruled(const StepPlan& plan, const PlanSequence& s, absl::Span<const float> row,
                          int logit) {
   std::vector<TokenId> prompt, output;
-  for (const speculation::TokenCount& count : s.counts) {
+  for (const sampling::TokenCount& count : s.counts) {
     if (count.output == 0) prompt.push_back(count.token);
     output.insert(output.end(), count.output, count.token);
   }
@@ -173,7 +175,7 @@ std::vector<float> Ruled(const StepPlan& plan, const PlanSequence& s, absl::Span
       output.push_back(plan.tokens[s.first_row + node]);
     }
   }
-  const auto changed = speculation::ChangedLogitsReference(row, s.rules, prompt, output);
+  const auto changed = sampling::ChangedLogitsReference(row, s.rules, prompt, output);
   return {changed.begin(), changed.end()};
 }
 
@@ -181,8 +183,8 @@ TokenId Expected(const StepPlan& plan, const PlanSequence& s, absl::Span<const f
                  int logit) {
   std::vector<float> noise(kVocabulary, 0.0f);
   const int position = plan.positions[plan.logit_rows[logit]] + 1;
-  speculation::GumbelNoise(s.sampling.seed, position, 0, absl::MakeSpan(noise));
-  return speculation::SampleRow(Ruled(plan, s, row, logit), noise, s.sampling);
+  sampling::GumbelNoise(s.sampling.seed, position, 0, absl::MakeSpan(noise));
+  return sampling::SampleRow(Ruled(plan, s, row, logit), noise, s.sampling);
 }
 
 // What the ranks must find for a coupled sequence, each row by itself.
@@ -210,12 +212,12 @@ scheduler::SequenceResult ExpectedResult(const StepPlan& plan, const PlanSequenc
   for (size_t i = 0; i < expected.accepted.tokens.size(); ++i) {
     const int l = i == 0 ? last : s.first_logit + expected.accepted.path[i - 1];
     expected.logprobs.push_back(
-        speculation::RowLogprobs(row(l), expected.accepted.tokens[i], s.logprobs));
+        sampling::RowLogprobs(row(l), expected.accepted.tokens[i], s.logprobs));
   }
   for (int l = s.first_logit; l < end; ++l) {
     if (plan.score_tokens[l] == base::kNoToken) continue;
     expected.prompt_logprobs.push_back(
-        speculation::RowLogprobs(row(l), plan.score_tokens[l], s.logprobs));
+        sampling::RowLogprobs(row(l), plan.score_tokens[l], s.logprobs));
   }
   return expected;
 }
@@ -352,10 +354,10 @@ struct Round {
   StepPlan plan;
   std::vector<float> logits;
   std::vector<uint8_t> bytes;
-  std::unique_ptr<schemas::DraftWeights> weights;
+  std::unique_ptr<speculation::DraftProbs> draft_probs;
 };
 
-Round RandomRound(speculation::Coupling coupling, speculation::SiblingDraw draw,
+Round RandomRound(speculation::VerificationMethod verification, speculation::SiblingDraw draw,
                   std::mt19937* random) {
   Round round;
   std::normal_distribution<float> normal(0, 2);
@@ -363,82 +365,85 @@ Round RandomRound(speculation::Coupling coupling, speculation::SiblingDraw draw,
   AddSequence(&round.plan, 5, RowsKind::kTree, 9, parents,
               {.temperature = 0.9f, .top_p = 0.9f, .seed = (*random)()}, 2, random);
   PlanSequence& s = round.plan.sequences.back();
-  s.coupling = coupling;
+  s.verification = verification;
   s.draw = draw;
   s.draw_number = (*random)();
-  s.weight_row = {-1, 0, 0, 1, 1, 2, 3};
+  s.draft_row = {-1, 0, 0, 1, 1, 2, 3};
   round.logits.resize(parents.size() * kVocabulary);
   for (float& x : round.logits) x = normal(*random);
-  const schemas::DraftWeightsShape shape = {4, kVocabulary, kVocabulary};
+  const speculation::DraftProbsShape shape = {4, kVocabulary, kVocabulary};
   round.bytes.resize(shape.bytes());
-  schemas::DraftWeightsWriter writer(shape, round.bytes.data());
+  speculation::DraftProbsWriter writer(shape, round.bytes.data());
   for (int row = 0; row < shape.rows; ++row) {
     std::vector<float> logits(kVocabulary);
     for (int x = 0; x < kVocabulary; ++x) {
       logits[x] = round.logits[row * kVocabulary + x] + normal(*random) / 2;
     }
-    speculation::MakeWeights(logits, s.sampling, 0, writer.WholeRow(row));
-    const auto drawn = speculation::DrawWithoutReplacement(writer.WholeRow(row), 2, s.sampling.seed,
-                                                           {.purpose = base::Purpose::kDraft});
+    sampling::MakeDraftProbs(logits, s.sampling, 0, writer.WholeRow(row));
+    const auto drawn = sampling::DrawWithoutReplacement(writer.WholeRow(row), 2, s.sampling.seed,
+                                                        {.purpose = sampling::Purpose::kDraft});
     int child = 0;
     for (size_t node = 1; node < parents.size(); ++node) {
-      if (s.weight_row[node] == row) round.plan.tokens[node] = drawn[child++ % drawn.size()];
+      if (s.draft_row[node] == row) round.plan.tokens[node] = drawn[child++ % drawn.size()];
     }
   }
-  round.weights =
-      std::make_unique<schemas::DraftWeights>(*schemas::DraftWeights::Open(shape, round.bytes));
+  round.draft_probs =
+      std::make_unique<speculation::DraftProbs>(*speculation::DraftProbs::Open(shape, round.bytes));
   return round;
 }
 
 // Straight from the reference, on probabilities in double precision.
 speculation::Accepted ByReference(const Round& round) {
   const PlanSequence& s = round.plan.sequences[0];
-  speculation::VerifyInput input;
+  verification::VerifyInput input;
   input.tree = {round.plan.parents, round.plan.tokens, std::vector<float>(s.row_count)};
   input.draw = s.draw;
   input.vocabulary = kVocabulary;
   for (int node = 0; node < s.row_count; ++node) {
     const auto row = absl::MakeConstSpan(round.logits).subspan(node * kVocabulary, kVocabulary);
-    const std::vector<uint8_t> keep = speculation::FilterMask(row, s.sampling);
-    std::vector<double> weights;
+    const std::vector<uint8_t> keep = sampling::FilterMask(row, s.sampling);
+    std::vector<double> draft_probs;
     for (int x = 0; x < kVocabulary; ++x) {
-      weights.push_back(keep[x] ? std::exp(row[x] / s.sampling.temperature) : 0.0);
+      draft_probs.push_back(keep[x] ? std::exp(row[x] / s.sampling.temperature) : 0.0);
     }
-    const speculation::Distribution p = speculation::Normalized(weights);
+    const sampling::Distribution p = sampling::Normalized(draft_probs);
     input.p.insert(input.p.end(), p.begin(), p.end());
   }
-  for (int row = 0; row < round.weights->shape().rows; ++row) {
-    const speculation::Distribution q = speculation::Probabilities(round.weights->weights(row));
+  for (int row = 0; row < round.draft_probs->shape().rows; ++row) {
+    const sampling::Distribution q = sampling::Probabilities(round.draft_probs->probs(row));
     input.q.insert(input.q.end(), q.begin(), q.end());
   }
-  input.q_row = s.weight_row;
-  speculation::PhiloxRandomness random(s.sampling.seed, round.plan.positions[0] + 1, s.draw_number,
-                                       input.tree);
-  switch (s.coupling) {
-    case speculation::Coupling::kRejection:
-      return speculation::AcceptByRejection(input, random);
-    case speculation::Coupling::kTraversal:
-      return speculation::AcceptByTraversal(input, random);
+  input.q_row = s.draft_row;
+  verification::PhiloxRandomness random(s.sampling.seed, round.plan.positions[0] + 1, s.draw_number,
+                                        input.tree);
+  switch (s.verification) {
+    case speculation::VerificationMethod::kRejection:
+      return verification::AcceptByRejection(input, random);
+    case speculation::VerificationMethod::kTraversal:
+      return verification::AcceptByTraversal(input, random);
     default:
-      return speculation::AcceptTypical(input, kTypical, random);
+      return verification::AcceptTypical(input, kTypical, random);
   }
 }
 
-TEST(RankVerifier, WeighsTreesOnTheirOwnerAsTheReferenceDoes) {
-  using speculation::Coupling, speculation::SiblingDraw;
+TEST(RankVerifier, VerifiesTreesOnTheirOwnerAsTheReferenceDoes) {
+  using speculation::VerificationMethod, speculation::SiblingDraw;
   std::mt19937 random(4);
   int accepted = 0;
-  for (Coupling coupling : {Coupling::kRejection, Coupling::kTraversal, Coupling::kTypical}) {
+  for (VerificationMethod verification :
+       {VerificationMethod::kRejection, VerificationMethod::kTraversal,
+        VerificationMethod::kTypical}) {
     for (SiblingDraw draw : {SiblingDraw::kWithoutReplacement, SiblingDraw::kDeterministic}) {
       for (int trial = 0; trial < 100; ++trial) {
-        const Round round = RandomRound(coupling, draw, &random);
+        const Round round = RandomRound(verification, draw, &random);
         const speculation::Accepted expected = ByReference(round);
         accepted += static_cast<int>(expected.path.size());
         for (int ranks : {1, 2, 4}) {
-          const Verdict verdict = RunRanks(round.plan, round.logits, ranks, {round.weights.get()});
-          ASSERT_EQ(verdict.accepted[0].path, expected.path) << ranks;
-          ASSERT_EQ(verdict.accepted[0].tokens, expected.tokens) << ranks;
-          const auto result = Accept(round.plan, verdict);
+          const VerifyResult verify_result =
+              RunRanks(round.plan, round.logits, ranks, {round.draft_probs.get()});
+          ASSERT_EQ(verify_result.accepted[0].path, expected.path) << ranks;
+          ASSERT_EQ(verify_result.accepted[0].tokens, expected.tokens) << ranks;
+          const auto result = Accept(round.plan, verify_result);
           ASSERT_EQ(result.sequences[0].logprobs.size(), expected.tokens.size());
           EXPECT_EQ(result.sequences[0].logprobs.back().token, expected.tokens.back());
         }
@@ -448,14 +453,14 @@ TEST(RankVerifier, WeighsTreesOnTheirOwnerAsTheReferenceDoes) {
   EXPECT_GT(accepted, 200) << "nothing is tested if nothing is accepted";
 }
 
-// The same weights, as if they lay in a device's memory.
-schemas::DraftWeights OnDevice(const schemas::DraftWeights& weights) {
-  std::vector<speculation::WeightRowFacts> facts;
-  for (int row = 0; row < weights.shape().rows; ++row) {
-    facts.push_back(
-        speculation::FactsOf(weights.weights(row), weights.ids(row), weights.shape().vocabulary));
+// The same draft_probs, as if they lay in a device's memory.
+speculation::DraftProbs OnDevice(const speculation::DraftProbs& draft_probs) {
+  std::vector<sampling::DraftRowFacts> facts;
+  for (int row = 0; row < draft_probs.shape().rows; ++row) {
+    facts.push_back(sampling::FactsOf(draft_probs.probs(row), draft_probs.ids(row),
+                                      draft_probs.shape().vocabulary));
   }
-  return *schemas::DraftWeights::OpenOnDevice(weights.shape(), weights.bytes(), facts);
+  return *speculation::DraftProbs::OpenOnDevice(draft_probs.shape(), draft_probs.bytes(), facts);
 }
 
 // Adds the round's sequence, with its logits, to a step.
@@ -492,29 +497,31 @@ std::vector<int32_t> RowsForTheHost(const StepPlan& plan, const PlanSequence& s)
 }
 
 // Some sequences of a step are decided on the device, some have rows that the host has to see, and
-// weights with them that lie on the device.
+// draft_probs with them that lie on the device.
 TEST(RankVerifier, ALoneDeviceDecidesWhatItCanAndHandsOverOnlyTheOtherRows) {
-  using speculation::Coupling, speculation::SiblingDraw;
+  using speculation::VerificationMethod, speculation::SiblingDraw;
   for (uint32_t seed = 0; seed < 50; ++seed) {
     std::mt19937 random(seed);
     StepPlan plan = MixedPlan(&random);
     std::vector<float> logits = RandomLogits(plan, &random);
     std::vector<Round> rounds;
-    std::deque<schemas::DraftWeights> there;
-    Weights weights(plan.sequences.size(), nullptr), on_device = weights;
-    for (Coupling coupling : {Coupling::kRejection, Coupling::kTraversal, Coupling::kTypical}) {
+    std::deque<speculation::DraftProbs> there;
+    DraftProbsOfSequences draft_probs(plan.sequences.size(), nullptr), on_device = draft_probs;
+    for (VerificationMethod verification :
+         {VerificationMethod::kRejection, VerificationMethod::kTraversal,
+          VerificationMethod::kTypical}) {
       for (SiblingDraw draw : {SiblingDraw::kWithoutReplacement, SiblingDraw::kDeterministic}) {
         for (int logprobs : {-1, 2}) {
-          rounds.push_back(RandomRound(coupling, draw, &random));
+          rounds.push_back(RandomRound(verification, draw, &random));
           Join(rounds.back(), logprobs, &plan, &logits);
-          weights.push_back(rounds.back().weights.get());
-          on_device.push_back(&there.emplace_back(OnDevice(*weights.back())));
+          draft_probs.push_back(rounds.back().draft_probs.get());
+          on_device.push_back(&there.emplace_back(OnDevice(*draft_probs.back())));
         }
       }
     }
-    const auto expected = Accept(plan, RunRanks(plan, logits, 1, weights));
+    const auto expected = Accept(plan, RunRanks(plan, logits, 1, draft_probs));
     Asked asked;
-    const Weights& given = seed % 2 == 0 ? on_device : weights;
+    const DraftProbsOfSequences& given = seed % 2 == 0 ? on_device : draft_probs;
     const auto found = Accept(plan, RunRanks(plan, logits, 1, given, Logits::kOnDevice, &asked));
     int for_the_device = 0;
     std::vector<int32_t> rows;
@@ -535,20 +542,22 @@ TEST(RankVerifier, ALoneDeviceDecidesWhatItCanAndHandsOverOnlyTheOtherRows) {
 }
 
 // Their sender may still reach them.
-TEST(RankVerifier, WeightsThatAreSoundNoLongerVerifyNothing) {
-  using speculation::Coupling, speculation::SiblingDraw;
+TEST(RankVerifier, DraftProbsThatBecomeInvalidVerifyNothing) {
+  using speculation::VerificationMethod, speculation::SiblingDraw;
   std::mt19937 random(9);
-  for (Coupling coupling : {Coupling::kRejection, Coupling::kTraversal}) {
+  for (VerificationMethod verification :
+       {VerificationMethod::kRejection, VerificationMethod::kTraversal}) {
     for (int trial = 0; trial < 20; ++trial) {
-      Round round = RandomRound(coupling, SiblingDraw::kWithoutReplacement, &random);
-      const schemas::DraftWeights there = OnDevice(*round.weights);
+      Round round = RandomRound(verification, SiblingDraw::kWithoutReplacement, &random);
+      const speculation::DraftProbs there = OnDevice(*round.draft_probs);
       std::fill(round.bytes.begin(), round.bytes.end(), uint8_t{0xFF});
-      const Verdict verdict = RunRanks(round.plan, round.logits, 1, {&there}, Logits::kOnDevice);
-      EXPECT_TRUE(verdict.accepted[0].path.empty());
-      ASSERT_EQ(verdict.accepted[0].tokens.size(), 1u);
+      const VerifyResult verify_result =
+          RunRanks(round.plan, round.logits, 1, {&there}, Logits::kOnDevice);
+      EXPECT_TRUE(verify_result.accepted[0].path.empty());
+      ASSERT_EQ(verify_result.accepted[0].tokens.size(), 1u);
       const auto row = absl::MakeConstSpan(round.logits).first(kVocabulary);
-      const auto kept = speculation::FilterMask(row, round.plan.sequences[0].sampling);
-      EXPECT_TRUE(kept[verdict.accepted[0].tokens[0]]);
+      const auto kept = sampling::FilterMask(row, round.plan.sequences[0].sampling);
+      EXPECT_TRUE(kept[verify_result.accepted[0].tokens[0]]);
     }
   }
 }
@@ -596,11 +605,11 @@ TEST(Accept, WalksTheTreeAndReportsThePrompt) {
   AddSequence(&plan, 1, RowsKind::kTree, 3, {-1, 0, 0, 2}, {.temperature = 0}, 1, &random);
   AddSequence(&plan, 2, RowsKind::kPrefill, 0, {-1, 0}, {.temperature = 0}, -1, &random);
   plan.tokens = {5, 10, 11, 12, 1, 2};
-  Verdict verdict;
-  verdict.Reset(plan);
-  verdict.chosen = {11, 1, 12, 40, base::kNoToken, 33};
-  for (int i = 0; i < 6; ++i) verdict.logprobs[i].token = verdict.chosen[i];
-  const scheduler::StepResult result = Accept(plan, verdict);
+  VerifyResult verify_result;
+  verify_result.Reset(plan);
+  verify_result.chosen = {11, 1, 12, 40, base::kNoToken, 33};
+  for (int i = 0; i < 6; ++i) verify_result.logprobs[i].token = verify_result.chosen[i];
+  const scheduler::StepResult result = Accept(plan, verify_result);
   ASSERT_EQ(result.sequences.size(), 2u);
   EXPECT_EQ(result.sequences[0].accepted.path, (std::vector<int>{2, 3}));
   EXPECT_EQ(result.sequences[0].accepted.tokens, (std::vector<TokenId>{11, 12, 40}));

@@ -217,7 +217,7 @@ TEST(ControlTest, AnotherVersionIsNamedAndTold) {
   EXPECT_EQ(client.status, absl::FailedPreconditionError("transport version 3, must be 2"));
 }
 
-// Strangers and impostors.
+// Unauthenticated peers and impostors.
 
 // Plays the server to a client, or the client to a server, without knowing the secret.
 struct Impostor {

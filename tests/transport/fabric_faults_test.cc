@@ -45,7 +45,7 @@ struct Pair {
   PeerId to_receiver = 0;
 };
 
-TEST(FabricFaultsTest, EachFrameMeetsItsFate) {
+TEST(FabricFaultsTest, EachFrameGetsItsFaults) {
   const FaultOptions faults =
       ParseFaults("drop=.1,duplicate=.2,reorder=.2,corrupt=.2,delay=1ms:.2,seed=4").value();
   FaultInjector injector(faults);
@@ -53,11 +53,11 @@ TEST(FabricFaultsTest, EachFrameMeetsItsFate) {
   uint64_t faulty = 0;
   for (int i = 0; i < kFrames; ++i) {
     Payload payload = FrameNumber(i);
-    const Fate fate = injector.Judge(static_cast<uint32_t>(payload.size()));
-    if (fate.copies == 2) expected.push_back(payload);
-    if (fate.corrupt) payload[fate.corrupt_at] ^= fate.corrupt_with;
-    if (fate.copies > 0) expected.push_back(payload);
-    faulty += fate.faulty;
+    const FaultDecision decision = injector.DrawFate(static_cast<uint32_t>(payload.size()));
+    if (decision.copies == 2) expected.push_back(payload);
+    if (decision.corrupt) payload[decision.corrupt_at] ^= decision.corrupt_with;
+    if (decision.copies > 0) expected.push_back(payload);
+    faulty += decision.faulty;
   }
 
   Pair pair(faults);
@@ -118,8 +118,8 @@ TEST(FabricFaultsTest, WhatIsHeldBackIsOvertaken) {
   ASSERT_TRUE(pair.sender.WaitForOutcome(pair.to_receiver));
   for (int i = 0; i < 20; ++i) {
     Payload payload = FrameNumber(i);
-    const Fate fate = injector.Judge(static_cast<uint32_t>(payload.size()));
-    (fate.delay > 0 ? held_back : expected).push_back(payload);
+    const FaultDecision decision = injector.DrawFate(static_cast<uint32_t>(payload.size()));
+    (decision.delay > 0 ? held_back : expected).push_back(payload);
     ASSERT_TRUE(pair.sender.fabric().Send(pair.to_receiver, 1, std::move(payload)).ok());
   }
   ASSERT_FALSE(expected.empty() || held_back.empty());
@@ -138,7 +138,7 @@ TEST(FabricFaultsTest, OutstandingSendsComeBack) {
   const PeerId peer =
       sender.fabric().Connect(receiver.fabric().Listen("127.0.0.1:0").value()).value();
   ASSERT_TRUE(sender.WaitForOutcome(peer));
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto deadline = std::chrono::steady_clock::now() + kTestTimeout;
   for (int sent = 0; sent < kFrames;) {
     const absl::Status status = sender.fabric().Send(peer, 1, FrameNumber(sent));
     if (status.ok()) {

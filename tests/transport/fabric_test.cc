@@ -467,7 +467,7 @@ TEST(FabricCloseTest, ConnectionsLeaveNoFileDescriptorsBehind) {
     if (i == kWarmUp) before = OpenFileDescriptors();
   }
   // Closing goes on a little after on_close.
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto deadline = std::chrono::steady_clock::now() + kTestTimeout;
   while (OpenFileDescriptors() > before && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }

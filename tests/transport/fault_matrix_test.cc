@@ -139,7 +139,7 @@ class FaultMatrix : public ::testing::TestWithParam<Row> {
   // The next thing the peer's process says about a connection's end.
   std::string NextEndOfPeers() {
     auto line = std::async(std::launch::async, [this] { return server_->ReadLine(); });
-    if (line.wait_for(kPatience) != std::future_status::ready) server_->Signal(SIGKILL);
+    if (line.wait_for(kTestTimeout) != std::future_status::ready) server_->Signal(SIGKILL);
     return line.get();
   }
 
@@ -280,7 +280,7 @@ void FaultMatrix::SendGarbage() {
   const auto our_port =
       static_cast<uint16_t>(std::stoi(our_address_.substr(our_address_.rfind(':') + 1)));
   const uint64_t failures_before = client_->fabric().stats().connect_failures;
-  uint64_t strangers = 0;
+  uint64_t rejected = 0;
   std::mt19937_64 rng(11);
   for (uint16_t port : OwnListeningPorts()) {
     for (size_t bytes : {1, 8, 16, 48, 4096, 100'000}) {
@@ -288,10 +288,10 @@ void FaultMatrix::SendGarbage() {
       for (uint8_t& byte : garbage) byte = static_cast<uint8_t>(rng());
       SendRaw(port, garbage);
       SendRaw(port, Bytes(bytes, 0));
-      if (port == our_port) strangers += 2;
+      if (port == our_port) rejected += 2;
     }
   }
-  ASSERT_GT(strangers, 0u) << "our own port is not among those found";
+  ASSERT_GT(rejected, 0u) << "our own port is not among those found";
   const Bytes greeting = EncodeHandshake(Greeting{RandomNonce()});
   const RawConnection half(our_port);
   half.Send(Bytes(greeting.begin(), greeting.begin() + greeting.size() / 2));
@@ -306,11 +306,11 @@ void FaultMatrix::SendGarbage() {
   ASSERT_TRUE(std::holds_alternative<Refusal>(**refusal));
   EXPECT_EQ(std::get<Refusal>(**refusal), Refusal::kVersion);
   EXPECT_EQ(half.ReceiveToEnd(), Bytes()) << "closed without a word, at connect_timeout";
-  strangers += 2;
+  rejected += 2;
   EXPECT_TRUE(Eventually([&] {
-    return client_->fabric().stats().connect_failures == failures_before + strangers;
+    return client_->fabric().stats().connect_failures == failures_before + rejected;
   })) << client_->fabric().stats().connect_failures - failures_before
-      << " of " << strangers;
+      << " of " << rejected;
   for (const Node::Opened& opened : client_->opened()) EXPECT_FALSE(opened.inbound);
 }
 
@@ -349,7 +349,7 @@ void FaultMatrix::LoseFivePercent() {
       back[number] = true;
     }
   };
-  // Each lost packet may cost a second: patience is with each step, not with all of them.
+  // Each lost packet may cost a second: timeout is with each step, not with all of them.
   while (echoes < kMessages || tensors_back() < kTensors) {
     const size_t before = messages + tensors + echoes + tensors_back();
     const bool moved = Eventually([&] {

@@ -20,25 +20,25 @@ using ::testing::Not;
 
 constexpr int kFrames = 100'000;
 
-std::vector<Fate> FatesOf(const FaultOptions& options, uint32_t payload_bytes = 100,
-                          int frames = kFrames) {
+std::vector<FaultDecision> DecisionsOf(const FaultOptions& options, uint32_t payload_bytes = 100,
+                                       int frames = kFrames) {
   FaultInjector injector(options);
-  std::vector<Fate> fates;
-  for (int i = 0; i < frames; ++i) fates.push_back(injector.Judge(payload_bytes));
-  return fates;
+  std::vector<FaultDecision> decisions;
+  for (int i = 0; i < frames; ++i) decisions.push_back(injector.DrawFate(payload_bytes));
+  return decisions;
 }
 
-auto Fields(const Fate& fate) {
-  return std::tuple(fate.copies, fate.delay, fate.copy_delay, fate.corrupt, fate.corrupt_at,
-                    fate.corrupt_with, fate.faulty);
+auto Fields(const FaultDecision& decision) {
+  return std::tuple(decision.copies, decision.delay, decision.copy_delay, decision.corrupt,
+                    decision.corrupt_at, decision.corrupt_with, decision.faulty);
 }
 
 // Within five standard deviations: the seed is fixed, so this holds always or never.
 template <typename Condition>
-void ExpectRate(const std::vector<Fate>& fates, double rate, Condition condition) {
+void ExpectRate(const std::vector<FaultDecision>& decisions, double rate, Condition condition) {
   double hits = 0;
-  for (const Fate& fate : fates) hits += condition(fate);
-  const double frames = static_cast<double>(fates.size());
+  for (const FaultDecision& decision : decisions) hits += condition(decision);
+  const double frames = static_cast<double>(decisions.size());
   EXPECT_NEAR(hits, rate * frames, 5 * std::sqrt(frames * rate * (1 - rate)));
 }
 
@@ -104,15 +104,16 @@ INSTANTIATE_TEST_SUITE_P(
         std::tuple("drop=.1,seed=1,drop=.1", "drop=.1")));
 
 TEST(FaultInjectorTest, WithoutFaultsFramesPassUntouched) {
-  for (const Fate& fate : FatesOf(FaultOptions(), 100, 1000)) EXPECT_EQ(Fields(fate), Fields({}));
+  for (const FaultDecision& decision : DecisionsOf(FaultOptions(), 100, 1000))
+    EXPECT_EQ(Fields(decision), Fields({}));
 }
 
-TEST(FaultInjectorTest, SameSeedSameFates) {
+TEST(FaultInjectorTest, SameSeedGivesTheSameDecisions) {
   FaultOptions options =
       ParseFaults("drop=.1,duplicate=.2,reorder=.1,corrupt=.3,delay=1ms:.2,seed=7").value();
-  const auto first = FatesOf(options), second = FatesOf(options);
+  const auto first = DecisionsOf(options), second = DecisionsOf(options);
   options.seed = 8;
-  const auto other = FatesOf(options);
+  const auto other = DecisionsOf(options);
   int different = 0;
   for (int i = 0; i < kFrames; ++i) {
     ASSERT_EQ(Fields(first[i]), Fields(second[i])) << "frame " << i;
@@ -124,34 +125,34 @@ TEST(FaultInjectorTest, SameSeedSameFates) {
 TEST(FaultInjectorTest, RatesAreThoseAskedFor) {
   const FaultOptions options =
       ParseFaults("drop=.02,duplicate=.05,reorder=.1,corrupt=.03,delay=9ms:.2,seed=3").value();
-  const auto fates = FatesOf(options);
+  const auto decisions = DecisionsOf(options);
   const double kept = 1 - options.drop;
-  ExpectRate(fates, .02, [](const Fate& f) { return f.copies == 0; });
-  ExpectRate(fates, kept * .05, [](const Fate& f) { return f.copies == 2; });
-  ExpectRate(fates, kept * .03, [](const Fate& f) { return f.corrupt; });
-  ExpectRate(fates, kept * .1 * .8,
-             [](const Fate& f) { return f.delay == 2 * base::kMillisecond; });
-  ExpectRate(fates, kept * .9 * .2,
-             [](const Fate& f) { return f.delay == 9 * base::kMillisecond; });
-  ExpectRate(fates, kept * .1 * .2,
-             [](const Fate& f) { return f.delay == 11 * base::kMillisecond; });
+  ExpectRate(decisions, .02, [](const FaultDecision& f) { return f.copies == 0; });
+  ExpectRate(decisions, kept * .05, [](const FaultDecision& f) { return f.copies == 2; });
+  ExpectRate(decisions, kept * .03, [](const FaultDecision& f) { return f.corrupt; });
+  ExpectRate(decisions, kept * .1 * .8,
+             [](const FaultDecision& f) { return f.delay == 2 * base::kMillisecond; });
+  ExpectRate(decisions, kept * .9 * .2,
+             [](const FaultDecision& f) { return f.delay == 9 * base::kMillisecond; });
+  ExpectRate(decisions, kept * .1 * .2,
+             [](const FaultDecision& f) { return f.delay == 11 * base::kMillisecond; });
   // Copies are held back each on its own.
-  ExpectRate(fates, kept * .05 * .1 * .8,
-             [](const Fate& f) { return f.copy_delay == 2 * base::kMillisecond; });
-  ExpectRate(fates, kept * .05 * .1 * .8 * .9 * .8, [](const Fate& f) {
+  ExpectRate(decisions, kept * .05 * .1 * .8,
+             [](const FaultDecision& f) { return f.copy_delay == 2 * base::kMillisecond; });
+  ExpectRate(decisions, kept * .05 * .1 * .8 * .9 * .8, [](const FaultDecision& f) {
     return f.copies == 2 && f.delay == 0 && f.copy_delay == 2 * base::kMillisecond;
   });
 }
 
-TEST(FaultInjectorTest, FaultyAreThoseThatSomethingBefell) {
+TEST(FaultInjectorTest, FaultyMarksEveryInjectedFault) {
   FaultOptions options =
       ParseFaults("drop=.1,duplicate=.2,reorder=.1,corrupt=.1,delay=1ms:.1").value();
   options.simulated_rtt = base::kMillisecond;
   int faulty = 0;
-  for (const Fate& fate : FatesOf(options)) {
-    EXPECT_EQ(fate.faulty,
-              fate.copies != 1 || fate.corrupt || fate.delay != options.simulated_rtt / 2);
-    faulty += fate.faulty;
+  for (const FaultDecision& decision : DecisionsOf(options)) {
+    EXPECT_EQ(decision.faulty, decision.copies != 1 || decision.corrupt ||
+                                   decision.delay != options.simulated_rtt / 2);
+    faulty += decision.faulty;
   }
   EXPECT_GT(faulty, kFrames / 3);
   EXPECT_LT(faulty, kFrames / 2);
@@ -160,10 +161,11 @@ TEST(FaultInjectorTest, FaultyAreThoseThatSomethingBefell) {
 TEST(FaultInjectorTest, CertaintiesAreCertain) {
   FaultOptions options;
   options.drop = 1;
-  for (const Fate& fate : FatesOf(options)) ASSERT_EQ(fate.copies, 0);
+  for (const FaultDecision& decision : DecisionsOf(options)) ASSERT_EQ(decision.copies, 0);
   options.drop = 0;
   options.duplicate = options.corrupt = 1;
-  for (const Fate& fate : FatesOf(options)) ASSERT_TRUE(fate.copies == 2 && fate.corrupt);
+  for (const FaultDecision& decision : DecisionsOf(options))
+    ASSERT_TRUE(decision.copies == 2 && decision.corrupt);
 }
 
 TEST(FaultInjectorTest, CorruptionChangesAByteOfThePayload) {
@@ -171,39 +173,40 @@ TEST(FaultInjectorTest, CorruptionChangesAByteOfThePayload) {
   options.corrupt = 1;
   for (uint32_t bytes : {1u, 2u, 7u}) {
     std::array<int, 7> hits{};
-    for (const Fate& fate : FatesOf(options, bytes, 1000)) {
-      ASSERT_TRUE(fate.corrupt);
-      ASSERT_LT(fate.corrupt_at, bytes);
-      ASSERT_NE(fate.corrupt_with, 0);
-      ++hits[fate.corrupt_at];
+    for (const FaultDecision& decision : DecisionsOf(options, bytes, 1000)) {
+      ASSERT_TRUE(decision.corrupt);
+      ASSERT_LT(decision.corrupt_at, bytes);
+      ASSERT_NE(decision.corrupt_with, 0);
+      ++hits[decision.corrupt_at];
     }
     for (uint32_t i = 0; i < bytes; ++i) EXPECT_GT(hits[i], 0) << i << " of " << bytes;
   }
-  for (const Fate& fate : FatesOf(options, UINT32_MAX, 1000))
-    ASSERT_LT(fate.corrupt_at, UINT32_MAX);
+  for (const FaultDecision& decision : DecisionsOf(options, UINT32_MAX, 1000))
+    ASSERT_LT(decision.corrupt_at, UINT32_MAX);
 }
 
 TEST(FaultInjectorTest, NothingToCorruptInAnEmptyPayload) {
   FaultOptions options;
   options.corrupt = 1;
-  for (const Fate& fate : FatesOf(options, 0, 1000)) ASSERT_EQ(Fields(fate), Fields({}));
+  for (const FaultDecision& decision : DecisionsOf(options, 0, 1000))
+    ASSERT_EQ(Fields(decision), Fields({}));
 }
 
 TEST(FaultInjectorTest, HalfTheRoundTripDelaysEveryCopy) {
   FaultOptions options;
   options.simulated_rtt = 10 * base::kMillisecond;
   EXPECT_TRUE(options.any());
-  for (const Fate& fate : FatesOf(options, 100, 1000)) {
-    ASSERT_EQ(fate.delay, 5 * base::kMillisecond);
-    ASSERT_EQ(fate.copies, 1);
-    ASSERT_FALSE(fate.faulty);
+  for (const FaultDecision& decision : DecisionsOf(options, 100, 1000)) {
+    ASSERT_EQ(decision.delay, 5 * base::kMillisecond);
+    ASSERT_EQ(decision.copies, 1);
+    ASSERT_FALSE(decision.faulty);
   }
   options.duplicate = 1;
   options.delay = base::kMillisecond;
   options.delay_part = .5;
   std::array<int, 2> late{};
-  for (const Fate& fate : FatesOf(options, 100, 1000)) {
-    for (base::Nanos delay : {fate.delay, fate.copy_delay}) {
+  for (const FaultDecision& decision : DecisionsOf(options, 100, 1000)) {
+    for (base::Nanos delay : {decision.delay, decision.copy_delay}) {
       ASSERT_TRUE(delay == 5 * base::kMillisecond || delay == 6 * base::kMillisecond);
       ++late[delay == 6 * base::kMillisecond];
     }
@@ -213,12 +216,12 @@ TEST(FaultInjectorTest, HalfTheRoundTripDelaysEveryCopy) {
 }
 
 // So a run with more of one fault differs from the one before only by these.
-TEST(FaultInjectorTest, OneFaultLeavesTheOthersWhereTheyWere) {
+TEST(FaultInjectorTest, OneFaultDoesNotChangeTheOthers) {
   FaultOptions options = ParseFaults("drop=.1,duplicate=.1,seed=9").value();
-  const auto few = FatesOf(options);
+  const auto few = DecisionsOf(options);
   options.corrupt = .5;
   options.reorder = .5;
-  const auto many = FatesOf(options, 7);
+  const auto many = DecisionsOf(options, 7);
   for (int i = 0; i < kFrames; ++i) ASSERT_EQ(few[i].copies, many[i].copies) << "frame " << i;
 }
 

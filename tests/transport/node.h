@@ -23,11 +23,11 @@ namespace specfabric::transport {
 
 // How long a test waits for something that must happen; reaching it is a failure, whatever the
 // machine's load.
-constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kTestTimeout{60};
 
 // True once `condition` is; false: it did not come true in time.
 inline bool Eventually(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto deadline = std::chrono::steady_clock::now() + kTestTimeout;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -80,7 +80,7 @@ class Node {
   // False: `condition` did not come true in time. It is evaluated under the node's lock.
   bool WaitFor(const std::function<bool()>& condition) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kPatience, condition);
+    return changed_.wait_for(lock, kTestTimeout, condition);
   }
   bool WaitForOpen(size_t count) {
     return WaitFor([&] { return opened_.size() >= count; });

@@ -41,7 +41,7 @@ class ProcessTest : public ::testing::Test {
   }
   // True once UCX has given back everything that closed connections used.
   bool WaitForRelease() {
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    const auto deadline = std::chrono::steady_clock::now() + kTestTimeout;
     while (client_.fabric().stats().releasing != 0) {
       if (std::chrono::steady_clock::now() > deadline) return false;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -1,4 +1,4 @@
-// Who gets in: fabrics with and without the join secret, and strangers.
+// Who gets in: fabrics with and without the join secret, and unauthenticated peers.
 
 #include <algorithm>
 #include <thread>
@@ -29,7 +29,7 @@ FabricOptions WithSecret(const std::string& secret) {
 }
 
 bool WaitForStats(Node& node, const std::function<bool(const FabricStats&)>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto deadline = std::chrono::steady_clock::now() + kTestTimeout;
   while (!condition(node.fabric().stats())) {
     if (std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -151,16 +151,16 @@ TEST(SecretTest, AnotherVersionIsTold) {
   EXPECT_EQ(server.fabric().stats().refused_secrets, 0u);
 }
 
-TEST(StrangerTest, MeetsTheDeadlineWhereverItStops) {
+TEST(UnauthenticatedPeerTest, MeetsTheDeadlineWhereverItStops) {
   FabricOptions options = WithSecret(kSecret);
   options.connect_timeout = ShortConnectTimeout();
   Node server(options);
   const std::string address = server.fabric().Listen(AnyPort()).value();
   const Bytes greeting = EncodeHandshake(Greeting{RandomNonce()});
   for (size_t length : {size_t{0}, size_t{1}, size_t{12}, greeting.size() - 1, greeting.size()}) {
-    const RawConnection stranger(PortOf(address));
-    stranger.Send(Bytes(greeting.begin(), greeting.begin() + length));
-    const auto heard = stranger.ReceiveToEnd();
+    const RawConnection unauthenticated(PortOf(address));
+    unauthenticated.Send(Bytes(greeting.begin(), greeting.begin() + length));
+    const auto heard = unauthenticated.ReceiveToEnd();
     ASSERT_TRUE(heard.has_value()) << "never closed after " << length << " bytes";
     // It is told no more than a nonce, and that only for its own.
     EXPECT_THAT(*heard, SizeIs(length == greeting.size() ? greeting.size() : 0));
@@ -173,40 +173,40 @@ TEST(StrangerTest, MeetsTheDeadlineWhereverItStops) {
   EXPECT_TRUE(GetsIn(server, client, address));
 }
 
-TEST(StrangerTest, NothingListensForOneWithoutProof) {
+TEST(UnauthenticatedPeerTest, NothingListensForOneWithoutProof) {
   Node server(WithSecret(kSecret));
   const std::string address = server.fabric().Listen(AnyPort()).value();
   const std::vector<uint16_t> before = OwnListeningPorts();
-  const RawConnection stranger(PortOf(address));
-  stranger.Send(EncodeHandshake(Greeting{}));
-  stranger.Receive(EncodeHandshake(Greeting{}).size());
-  stranger.Send(EncodeHandshake(Claim{}));
-  EXPECT_EQ(stranger.ReceiveToEnd(), EncodeHandshake(Refusal::kSecret));
+  const RawConnection unauthenticated(PortOf(address));
+  unauthenticated.Send(EncodeHandshake(Greeting{}));
+  unauthenticated.Receive(EncodeHandshake(Greeting{}).size());
+  unauthenticated.Send(EncodeHandshake(Claim{}));
+  EXPECT_EQ(unauthenticated.ReceiveToEnd(), EncodeHandshake(Refusal::kSecret));
   EXPECT_EQ(OwnListeningPorts(), before);
 }
 
-TEST(StrangerTest, ManyDoNotKeepAGoodPeerOut) {
+TEST(UnauthenticatedPeerTest, ManyDoNotKeepAGoodPeerOut) {
   FabricOptions options = WithSecret(kSecret);
   options.max_peers = 1;
   options.connect_timeout = 60 * base::kSecond;  // so that they stay
   Node server(options);
   const std::string address = server.fabric().Listen(AnyPort()).value();
-  std::vector<RawConnection> strangers;
+  std::vector<RawConnection> unauthenticated;
   for (int i = 0; i < 330; ++i) {
-    strangers.emplace_back(PortOf(address));
-    if (i % 3 == 1) strangers.back().Send({'$', 'S'});
-    if (i % 3 == 2) strangers.back().Send(EncodeHandshake(Greeting{RandomNonce()}));
+    unauthenticated.emplace_back(PortOf(address));
+    if (i % 3 == 1) unauthenticated.back().Send({'$', 'S'});
+    if (i % 3 == 2) unauthenticated.back().Send(EncodeHandshake(Greeting{RandomNonce()}));
   }
   Node client(WithSecret(kSecret));
   ASSERT_TRUE(GetsIn(server, client, address));
   // The oldest made way, unanswered; the others are still waited for.
-  EXPECT_THAT(strangers.front().ReceiveToEnd(), testing::Optional(IsEmpty()));
+  EXPECT_THAT(unauthenticated.front().ReceiveToEnd(), testing::Optional(IsEmpty()));
   EXPECT_GE(server.fabric().stats().connect_failures, 330u - 256u);
   EXPECT_LE(server.fabric().stats().connect_failures, 330u - 256u + 1u);
   EXPECT_EQ(server.fabric().stats().refused_secrets, 0u);
 }
 
-TEST(StrangerTest, APeerTooManyIsToldSo) {
+TEST(UnauthenticatedPeerTest, APeerTooManyIsToldSo) {
   FabricOptions options = WithSecret(kSecret);
   options.max_peers = 1;
   Node server(options);

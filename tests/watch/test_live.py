@@ -216,9 +216,9 @@ def cluster_units(folder: Path, secret: Path) -> tuple[list[Unit], Unit, Unit]:
             "--dtype=float32",
             f"--drafts={','.join(unit.listen for unit in drafts)}",
             joined,
-            # Guesses are verified whatever they are worth, and only those of the draft models.
+            # Guesses are verified whatever they gain, and only those of the draft models.
             "--speculation=always",
-            "--lookup=off",
+            "--ngram_lookup=off",
             # A machine under tests is no reason to be alarmed.
             "--max_draft_wait_ms=2000",
             "--draft_latency_warn=5s",
@@ -360,7 +360,7 @@ def test_a_draft_falls_back_to_tcp(served: Scene, monkeypatch: pytest.MonkeyPatc
     served.wait_quiet()
 
 
-def test_drafts_that_guess_at_random(served: Scene, tmp_path: Path) -> None:
+def test_random_drafts(served: Scene, tmp_path: Path) -> None:
     random = make.make_noisy(DRAFT, tmp_path / "random", 1)
     before = [unit.arguments for unit in served.drafts]
     for unit in served.drafts:
@@ -390,7 +390,7 @@ def test_a_draft_that_falls_silent(served: Scene) -> None:
     served.wait_quiet()
 
 
-def test_a_stranger_knocks(served: Scene, tmp_path: Path) -> None:
+def test_peer_with_another_secret(served: Scene, tmp_path: Path) -> None:
     other = tmp_path / "secret"
     other.write_text("the secret of another cluster\n")
     arguments = [
@@ -398,12 +398,12 @@ def test_a_stranger_knocks(served: Scene, tmp_path: Path) -> None:
         f"--targets={served.target.listen}",
         f"--join_secret_file={other}",
     ]
-    stranger = Unit("gateway", "stranger", arguments, tmp_path, listen=free_address())
-    stranger.start()
+    unauthenticated = Unit("gateway", "unauthenticated", arguments, tmp_path, listen=free_address())
+    unauthenticated.start()
     try:
         served.wait_for("SpecFabricJoinRefused")
     finally:
-        stranger.drain()
+        unauthenticated.drain()
     served.wait_quiet()
 
 

@@ -1,0 +1,87 @@
+#ifndef SPECFABRIC_DRAFT_SPECULATION_CACHE_H_
+#define SPECFABRIC_DRAFT_SPECULATION_CACHE_H_
+
+// What a draft has computed below the last committed token of one sequence: the nodes it sent, and
+// those it ran ahead of the outcome (SSD, arXiv 2603.03251). The text's growth moves the root down;
+// if the new root was run, the next tree can be grown from what is here without the model. Owned by
+// the session; pure.
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "sampling/sampling.h"
+#include "speculation/tree.h"
+
+namespace specfabric::draft {
+
+// A token that may follow a node, and how likely the draft took it to be when it looked.
+struct Candidate {
+  sampling::ScoredToken scored;
+  float logprob = 0.0f;
+};
+
+// What became of the tree when the text went on.
+enum class Outcome : uint8_t {
+  kHit,           // the new root was run
+  kNotGrown,      // it was a candidate, but was not run
+  kNotCandidate,  // it was no candidate of its parent
+  kNotReached,    // the parent itself was not run
+};
+constexpr int kOutcomes = 4;
+
+class SpeculationCache {
+ public:
+  // Slots of a tree beyond the committed ones: what an ancestor mask of a draft can name.
+  static constexpr int32_t kSlots = speculation::kMaxDraftNodes;
+
+  // Nothing is known below this token.
+  void Reset(base::TokenId root);
+
+  int size() const { return tree_.size(); }
+  const speculation::TokenTree& tree() const { return tree_; }
+  float path(int node) const { return path_[node]; }  // log-probability from the root
+  // -1 if it was not run; the root's KV is a committed slot.
+  int32_t slot(int node) const { return slot_[node]; }
+  bool run(int node) const { return node == 0 || slot_[node] >= 0; }
+  int32_t slots_used() const { return slots_used_; }
+  bool sent(int node) const { return sent_[node] != 0; }
+  // Best first; empty where they are not known, or must be drawn anew in each round.
+  absl::Span<const Candidate> candidates(int node) const { return candidates_[node]; }
+
+  // The child of `node` with this token, or -1.
+  int Child(int node, base::TokenId token) const {
+    return speculation::ChildWith(tree_, node, token);
+  }
+  int FindOrAdd(int parent, base::TokenId token, float logprob);
+  // A slot for the node, which is about to be run (again).
+  int32_t TakeSlot(int node);
+  void SetCandidates(int node, std::vector<Candidate> candidates) {
+    candidates_[node] = std::move(candidates);
+  }
+  void MarkSent(int node) { sent_[node] = 1; }
+  // Moves the root down along `tokens`. Slots of nodes that stay of use, ascending, the first
+  // `committed` of them those of the first tokens, are to be moved to the front in this order: they
+  // are then the slots of these tokens and, behind them, of the new tree.
+  struct Moved {
+    Outcome outcome = Outcome::kNotReached;
+    int32_t committed = 0;
+    std::vector<int32_t> slots = {};
+  };
+  Moved Follow(absl::Span<const base::TokenId> tokens);
+
+ private:
+  Outcome MissAt(int parent, base::TokenId token) const;
+  void KeepBelow(int root, std::vector<int32_t>* slots);
+
+  speculation::TokenTree tree_;
+  std::vector<float> path_;
+  std::vector<int32_t> slot_;
+  std::vector<uint8_t> sent_;
+  std::vector<std::vector<Candidate>> candidates_;
+  int32_t slots_used_ = 0;
+};
+
+}  // namespace specfabric::draft
+
+#endif  // SPECFABRIC_DRAFT_SPECULATION_CACHE_H_

@@ -1,0 +1,44 @@
+#ifndef SPECFABRIC_MODEL_CHECKPOINT_CHECKPOINT_TENSORS_H_
+#define SPECFABRIC_MODEL_CHECKPOINT_CHECKPOINT_TENSORS_H_
+
+// Which of a checkpoint's tensors a transformer reads, and what those mean that it does not read.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/checkpoint/config.h"
+#include "model/checkpoint/safetensors.h"
+
+namespace specfabric::model {
+
+constexpr char kEmbeddingName[] = "model.embed_tokens.weight";
+constexpr char kHeadName[] = "lm_head.weight";
+constexpr char kNormName[] = "model.norm.weight";  // the last, before the head
+
+// A checkpoint that is safe to run as `config` says.
+struct OpenedCheckpoint {
+  Checkpoint checkpoint;
+  // The embedding is the output head too. config.json alone does not say so: a head of its own that
+  // differs from the embedding is used, as in transformers.
+  bool tied_embeddings = false;
+  // What the operator should know, for the log: tensors that are ignored, files, the head.
+  std::vector<std::string> notes;
+};
+
+// The tensor of the embedding: the head's, where a tied checkpoint stores that alone.
+inline const char* EmbeddingName(const Checkpoint& checkpoint, bool tied) {
+  const bool head_alone = !checkpoint.Contains(kEmbeddingName) && checkpoint.Contains(kHeadName);
+  return tied && head_alone ? kHeadName : kEmbeddingName;
+}
+
+// Opens the checkpoint of a folder. Errors are Checkpoint::Open's; NotFound: it has no head;
+// Unimplemented: it holds tensors that are not read although they would change the result: others
+// of the model's own layers, or scales of quantized weights.
+absl::StatusOr<OpenedCheckpoint> OpenCheckpoint(const std::string& model_dir,
+                                                const ModelConfig& config);
+
+}  // namespace specfabric::model
+
+#endif  // SPECFABRIC_MODEL_CHECKPOINT_CHECKPOINT_TENSORS_H_

@@ -1,0 +1,71 @@
+#ifndef SPECFABRIC_MODEL_CHECKPOINT_CONFIG_H_
+#define SPECFABRIC_MODEL_CHECKPOINT_CONFIG_H_
+
+// A Hugging Face config.json, as far as a dense decoder-only transformer needs it.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/types.h"
+
+namespace specfabric::model {
+
+enum class DataType : uint8_t { kFloat32, kBFloat16 };
+absl::StatusOr<DataType> ParseDataType(const std::string& name);  // "float32", "bfloat16"
+const char* Name(DataType type);
+
+enum class RopeKind : uint8_t { kDefault, kLinear, kLlama3, kYarn };
+
+// Rotary embedding as `rope_scaling` (older configs) or `rope_parameters` (transformers 5) say it.
+struct RopeConfig {
+  RopeKind kind = RopeKind::kDefault;
+  double theta = 10000.0;
+  double factor = 1.0;
+  double low_freq_factor = 1.0;   // llama3
+  double high_freq_factor = 4.0;  // llama3
+  int32_t original_context = 0;   // llama3, yarn
+  double beta_fast = 32.0;        // yarn
+  double beta_slow = 1.0;         // yarn
+  double attention_factor = 0.0;  // yarn; 0: computed from the factor (and mscale)
+  double mscale = 0.0;            // yarn
+  double mscale_all_dim = 0.0;    // yarn
+  bool truncate = true;           // yarn
+};
+
+struct ModelConfig {
+  std::string architecture;  // e.g. "LlamaForCausalLM"
+  int32_t vocabulary = 0;
+  int32_t hidden = 0;
+  int32_t intermediate = 0;
+  int32_t layers = 0;
+  int32_t heads = 0;
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t context = 0;  // positions: max_position_embeddings, or what scaled rope extends it to
+  float rms_epsilon = 1e-6f;
+  bool tied_embeddings = false;
+  bool qkv_bias = false;
+  bool output_bias = false;  // attention's o_proj
+  bool mlp_bias = false;
+  bool qk_norm = false;
+  int32_t sliding_window = 0;  // of the layers that have one; 0: none. See ServedContext.
+  RopeConfig rope;
+  DataType checkpoint_type = DataType::kFloat32;
+  std::vector<base::TokenId> eos_ids;
+};
+
+// Reads <model_dir>/config.json. NotFound: no such folder or file. InvalidArgument: not JSON, or a
+// field is missing or senseless. Unimplemented: an architecture, activation or rope type that is
+// not among those supported (the message names the ones that are), or quantized weights.
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir);
+
+// The longest sequence to serve: config.context, or `most` if that is less and not 0.
+// Unimplemented: some layer's window is shorter than that, so that it would matter; the message
+// says which context can be served.
+absl::StatusOr<int32_t> ServedContext(const ModelConfig& config, int32_t most);
+
+}  // namespace specfabric::model
+
+#endif  // SPECFABRIC_MODEL_CHECKPOINT_CONFIG_H_

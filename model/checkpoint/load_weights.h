@@ -1,0 +1,178 @@
+#ifndef SPECFABRIC_MODEL_CHECKPOINT_LOAD_WEIGHTS_H_
+#define SPECFABRIC_MODEL_CHECKPOINT_LOAD_WEIGHTS_H_
+
+// LoadWeights, for the files that instantiate it. How checkpoints name their tensors, and which
+// part of each a rank has.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "model/checkpoint/checkpoint_tensors.h"
+#include "model/cpu/weights.h"
+
+namespace specfabric::model {
+
+namespace loading {
+
+// A rectangle of a stored matrix: outputs (rows) and inputs (columns) of this rank.
+struct MatrixShard {
+  std::string name;
+  int32_t rows = 0, columns = 0;  // of the whole matrix
+  int32_t first_row = 0, row_count = 0;
+  int32_t first_column = 0, column_count = 0;
+};
+
+template <typename Matrix>
+class Loader {
+ public:
+  Loader(const Checkpoint& checkpoint, const MatrixFactory<Matrix>& make_matrix)
+      : checkpoint_(checkpoint), make_matrix_(make_matrix) {}
+
+  absl::Status Vector(const std::string& name, int32_t size, std::vector<float>* out) const {
+    return VectorShard(name, size, 0, size, out);
+  }
+
+  // Appends elements [first, first + count) of a vector of `size`.
+  absl::Status VectorShard(const std::string& name, int32_t size, int32_t first, int32_t count,
+                           std::vector<float>* out) const {
+    absl::StatusOr<const StoredTensor*> tensor = checkpoint_.Find(name, {size});
+    if (!tensor.ok()) return tensor.status();
+    const size_t before = out->size();
+    out->resize(before + count);
+    ReadFloats(**tensor, first, count, out->data() + before);
+    return absl::OkStatus();
+  }
+
+  // One layer whose outputs are those of the shards, one after the other. All shards have the same
+  // columns.
+  absl::Status Layer(const std::vector<MatrixShard>& shards, int32_t parts, Matrix* out,
+                     bool gated = false) const {
+    std::vector<const StoredTensor*> tensors;
+    LinearShape shape{
+        .outputs = 0, .inputs = shards.front().column_count, .parts = parts, .gated = gated};
+    for (const MatrixShard& shard : shards) {
+      absl::StatusOr<const StoredTensor*> tensor =
+          checkpoint_.Find(shard.name, {shard.rows, shard.columns});
+      if (!tensor.ok()) return tensor.status();
+      tensors.push_back(*tensor);
+      shape.outputs += shard.row_count;
+    }
+    const WeightReader read = [&](int32_t output, float* weights) {
+      size_t i = 0;
+      while (output >= shards[i].row_count) output -= shards[i++].row_count;
+      const MatrixShard& shard = shards[i];
+      const int64_t first = int64_t{shard.first_row + output} * shard.columns + shard.first_column;
+      ReadFloats(*tensors[i], first, shard.column_count, weights);
+    };
+    absl::StatusOr<Matrix> matrix = make_matrix_(shape, read);
+    if (!matrix.ok()) return matrix.status();
+    *out = *std::move(matrix);
+    return absl::OkStatus();
+  }
+
+ private:
+  const Checkpoint& checkpoint_;
+  const MatrixFactory<Matrix>& make_matrix_;
+};
+
+inline MatrixShard RowShard(const std::string& name, int32_t rows, int32_t columns, int32_t first,
+                            int32_t count) {
+  return {name, rows, columns, first, count, 0, columns};
+}
+
+inline MatrixShard ColumnShard(const std::string& name, int32_t rows, int32_t columns,
+                               int32_t first, int32_t count) {
+  return {name, rows, columns, 0, rows, first, count};
+}
+
+template <typename Matrix>
+absl::Status LoadAttention(const Loader<Matrix>& loader, const ModelConfig& c, const Partition& p,
+                           const std::string& prefix, LayerWeightsOf<Matrix>* layer) {
+  const int32_t d = c.head_dim;
+  const int32_t q_rows = c.heads * d, kv_rows = c.kv_heads * d;
+  const std::vector<MatrixShard> qkv = {
+      RowShard(prefix + "q_proj.weight", q_rows, c.hidden, p.first_head * d, p.heads * d),
+      RowShard(prefix + "k_proj.weight", kv_rows, c.hidden, p.first_kv_head * d, p.kv_heads * d),
+      RowShard(prefix + "v_proj.weight", kv_rows, c.hidden, p.first_kv_head * d, p.kv_heads * d)};
+  absl::Status status = loader.Layer(qkv, /*parts=*/1, &layer->qkv);
+  if (c.qkv_bias) {
+    status.Update(loader.VectorShard(prefix + "q_proj.bias", q_rows, p.first_head * d, p.heads * d,
+                                     &layer->qkv_bias));
+    for (const char* name : {"k_proj.bias", "v_proj.bias"}) {
+      status.Update(loader.VectorShard(prefix + name, kv_rows, p.first_kv_head * d, p.kv_heads * d,
+                                       &layer->qkv_bias));
+    }
+  }
+  if (c.qk_norm) {
+    status.Update(loader.Vector(prefix + "q_norm.weight", d, &layer->query_norm));
+    status.Update(loader.Vector(prefix + "k_norm.weight", d, &layer->key_norm));
+  }
+  status.Update(loader.Layer(
+      {ColumnShard(prefix + "o_proj.weight", c.hidden, q_rows, p.first_head * d, p.heads * d)},
+      p.parts, &layer->output));
+  if (c.output_bias) {
+    status.Update(loader.Vector(prefix + "o_proj.bias", c.hidden, &layer->output_bias));
+  }
+  return status;
+}
+
+template <typename Matrix>
+absl::Status LoadMlp(const Loader<Matrix>& loader, const ModelConfig& c, const Partition& p,
+                     const std::string& prefix, LayerWeightsOf<Matrix>* layer) {
+  const auto features = [&](const std::string& name) {
+    return RowShard(prefix + name, c.intermediate, c.hidden, p.first_intermediate, p.intermediate);
+  };
+  absl::Status status = loader.Layer({features("gate_proj.weight"), features("up_proj.weight")},
+                                     /*parts=*/1, &layer->gate_up, /*gated=*/true);
+  status.Update(loader.Layer({ColumnShard(prefix + "down_proj.weight", c.hidden, c.intermediate,
+                                          p.first_intermediate, p.intermediate)},
+                             p.parts, &layer->down));
+  if (c.mlp_bias) {
+    for (const char* name : {"gate_proj.bias", "up_proj.bias"}) {
+      status.Update(loader.VectorShard(prefix + name, c.intermediate, p.first_intermediate,
+                                       p.intermediate, &layer->gate_up_bias));
+    }
+    status.Update(loader.Vector(prefix + "down_proj.bias", c.hidden, &layer->down_bias));
+  }
+  return status;
+}
+
+}  // namespace loading
+
+template <typename Matrix>
+absl::StatusOr<ModelWeightsOf<Matrix>> LoadWeights(const Checkpoint& checkpoint,
+                                                   const ModelConfig& config,
+                                                   const Partition& partition,
+                                                   const MatrixFactory<Matrix>& make_matrix) {
+  const loading::Loader<Matrix> loader(checkpoint, make_matrix);
+  ModelWeightsOf<Matrix> weights;
+  for (int32_t i = 0; i < partition.layers; ++i) {
+    const std::string prefix = absl::StrCat("model.layers.", partition.first_layer + i, ".");
+    LayerWeightsOf<Matrix> layer;
+    absl::Status status =
+        loader.Vector(prefix + "input_layernorm.weight", config.hidden, &layer.attention_norm);
+    status.Update(loading::LoadAttention(loader, config, partition, prefix + "self_attn.", &layer));
+    status.Update(
+        loader.Vector(prefix + "post_attention_layernorm.weight", config.hidden, &layer.mlp_norm));
+    status.Update(loading::LoadMlp(loader, config, partition, prefix + "mlp.", &layer));
+    if (!status.ok()) return status;
+    weights.layers.push_back(std::move(layer));
+  }
+
+  absl::Status status = loader.Vector(kNormName, config.hidden, &weights.final_norm);
+  const char* head_name =
+      config.tied_embeddings ? EmbeddingName(checkpoint, /*tied=*/true) : kHeadName;
+  const loading::MatrixShard head = loading::RowShard(head_name, config.vocabulary, config.hidden,
+                                                      partition.first_token, partition.vocabulary);
+  status.Update(loader.Layer({head}, /*parts=*/1, &weights.head));
+  if (!status.ok()) return status;
+  return weights;
+}
+
+}  // namespace specfabric::model
+
+#endif  // SPECFABRIC_MODEL_CHECKPOINT_LOAD_WEIGHTS_H_

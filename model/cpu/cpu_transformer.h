@@ -1,0 +1,96 @@
+#ifndef SPECFABRIC_MODEL_CPU_CPU_TRANSFORMER_H_
+#define SPECFABRIC_MODEL_CPU_CPU_TRANSFORMER_H_
+
+// The dense decoder-only transformer of the Llama family on one CPU rank. The residual stream is
+// float32 in both dtypes; what dtype rounds is weights, the inputs of matrix products, and the KV
+// cache.
+//
+// Of several pipeline stages each runs its layers and hands the residual stream on. All ranks
+// embed, and all multiply what the last stage ends with by their part of the head. A pass of many
+// rows is cut into micro-batches on which the stages work at once; one of few rows is read weights
+// by one stage after the other, which cutting would only have them read again.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/attention_plan.h"
+#include "model/cpu/attention.h"
+#include "model/cpu/kv_cache.h"
+#include "model/cpu/thread_pool.h"
+#include "model/cpu/weights.h"
+#include "model/parallel/partition.h"
+#include "model/rank_model.h"
+#include "model/rope.h"
+
+namespace specfabric::model {
+
+class CpuTransformer : public RankModel {
+ public:
+  static absl::StatusOr<std::unique_ptr<CpuTransformer>> Load(const std::string& model_dir,
+                                                              const RankOptions& options,
+                                                              Communicator* communicator);
+
+  const ModelConfig& config() const override { return config_; }
+  absl::StatusOr<LogitShard> Forward(const Batch& batch) override;
+  void MoveKv(absl::Span<const KvMove> moves) override;
+  uint64_t NumericsFingerprint() const override { return fingerprint_; }
+  int64_t KvBlockBytes() const override { return cache_.shape().block_bytes(); }
+
+ private:
+  CpuTransformer(ModelConfig config, const RankOptions& options, Communicator* communicator,
+                 std::unique_ptr<Communicator> stage, const Partition& partition, KvCache cache);
+
+  absl::StatusOr<std::unique_ptr<Linear>> MakeLinear(const LinearShape& shape,
+                                                     const WeightReader& read);
+  absl::Status LoadCheckpoint(const std::string& model_dir);
+
+  void Embed(const Batch& batch);
+  absl::StatusOr<int> RunPipeline(const Batch& batch);
+  void HandOver(int rows_out, int rows_in);
+  absl::Status PlanAttention(const Batch& batch);
+  absl::StatusOr<int> RunPart(const Batch& batch);
+  absl::StatusOr<int> RunLayers(const Batch& batch);
+  absl::Status Attend(int layer, int rows);
+  void PlaceQueriesAndKeys(int layer, int rows);
+  absl::Status FeedForward(const LayerWeights& weights, int rows);
+  absl::Status GateApart(const LayerWeights& weights, int rows, float* projected);
+  void AddProjected(const std::vector<float>& bias, int rows);
+  void Normalise(const std::vector<float>& weight, int rows);
+  void KeepRows(const std::vector<int32_t>& rows);
+
+  ModelConfig config_;  // fixed once the checkpoint is loaded
+  const RankOptions options_;
+  Communicator* const communicator_;  // of the group
+  const std::unique_ptr<Communicator> own_stage_;
+  Communicator* const stage_;  // of this rank's stage: the group's, where it is the only one
+  const Partition partition_;
+  const cpu::Kernels& kernels_;
+  ThreadPool pool_;
+  const RopeTable rope_;
+  cpu::Attention attention_;
+  KvCache cache_;
+  EmbeddingTable embedding_;
+  ModelWeights weights_;
+  uint64_t fingerprint_ = 0;
+
+  // Buffers of one pass, kept between passes. Sizes are of this rank.
+  AttentionPlan plan_;
+  std::vector<float> cosines_, sines_;  // [rows][head_dim / 2]
+  std::vector<float> residual_;         // [rows][hidden]
+  std::vector<float> stage_inputs_;     // [rows][hidden], the first stage's embeddings
+  std::vector<float> incoming_;         // [rows][hidden], from the stage before
+  std::vector<float> stage_results_;    // [logit rows][hidden], the last stage's
+  std::vector<float> normed_;           // [rows][hidden]
+  std::vector<float> qkv_;              // [rows][(heads + 2 kv_heads) * head_dim]
+  std::vector<float> queries_;          // [rows][heads][cache stride]
+  std::vector<float> attended_;         // [rows][heads][head_dim]
+  std::vector<float> gate_up_;          // [rows][2 * intermediate]
+  std::vector<float> activated_;        // [rows][intermediate]
+  std::vector<float> projected_;        // [rows][hidden]
+  std::vector<float> logits_;           // [logit rows][vocabulary]
+};
+
+}  // namespace specfabric::model
+
+#endif  // SPECFABRIC_MODEL_CPU_CPU_TRANSFORMER_H_

@@ -1,0 +1,59 @@
+#include "model/cpu/weights.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "model/checkpoint/float16.h"
+#include "model/checkpoint/load_weights.h"
+
+namespace specfabric::model {
+
+template absl::StatusOr<ModelWeights> LoadWeights(
+    const Checkpoint& checkpoint, const ModelConfig& config, const Partition& partition,
+    const MatrixFactory<std::unique_ptr<Linear>>& make_matrix);
+
+absl::Status ReadEmbedding(const Checkpoint& checkpoint, const ModelConfig& config,
+                           const Partition& partition,
+                           absl::FunctionRef<void(int32_t index, const float* row)> row) {
+  absl::StatusOr<const StoredTensor*> tensor = checkpoint.Find(
+      EmbeddingName(checkpoint, config.tied_embeddings), {config.vocabulary, config.hidden});
+  if (!tensor.ok()) return tensor.status();
+  std::vector<float> values(config.hidden);
+  for (int32_t i = 0; i < partition.vocabulary; ++i) {
+    ReadFloats(**tensor, int64_t{partition.first_token + i} * config.hidden, config.hidden,
+               values.data());
+    row(i, values.data());
+  }
+  return absl::OkStatus();
+}
+
+EmbeddingTable::EmbeddingTable(int32_t tokens, int32_t hidden, DataType dtype) : hidden_(hidden) {
+  const size_t size = static_cast<size_t>(tokens) * hidden;
+  if (dtype == DataType::kFloat32) {
+    float32_.resize(size);
+  } else {
+    bfloat16_.resize(size);
+  }
+}
+
+void EmbeddingTable::Set(int32_t token, const float* row) {
+  const size_t first = static_cast<size_t>(token) * hidden_;
+  if (!float32_.empty()) {
+    std::copy(row, row + hidden_, float32_.begin() + first);
+  } else {
+    std::transform(row, row + hidden_, bfloat16_.begin() + first, RoundToBFloat16);
+  }
+}
+
+void EmbeddingTable::Get(int32_t token, float* row) const {
+  const size_t first = static_cast<size_t>(token) * hidden_;
+  if (!float32_.empty()) {
+    std::copy_n(float32_.begin() + first, hidden_, row);
+  } else {
+    std::transform(bfloat16_.begin() + first, bfloat16_.begin() + first + hidden_, row,
+                   WidenBFloat16);
+  }
+}
+
+}  // namespace specfabric::model

@@ -1,0 +1,80 @@
+#ifndef SPECFABRIC_MODEL_CPU_WEIGHTS_H_
+#define SPECFABRIC_MODEL_CPU_WEIGHTS_H_
+
+// One rank's shard of a checkpoint, ready to run. Matrices that read the same input are one layer:
+// query, key and value; gate and up. A Matrix is whatever runs such a layer, where it runs.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "model/checkpoint/config.h"
+#include "model/checkpoint/safetensors.h"
+#include "model/linear.h"
+#include "model/parallel/partition.h"
+
+namespace specfabric::model {
+
+// Biases and norm weights are float32; an absent bias is empty.
+template <typename Matrix>
+struct LayerWeightsOf {
+  std::vector<float> attention_norm, mlp_norm;  // [hidden]
+  Matrix qkv;                                   // hidden -> query heads, key heads, value heads
+  std::vector<float> qkv_bias;
+  std::vector<float> query_norm, key_norm;  // [head_dim]
+  Matrix output;                            // heads -> hidden, row-parallel
+  std::vector<float> output_bias;           // [hidden], whole on every rank
+  Matrix gate_up;                           // hidden -> gate features, up features
+  std::vector<float> gate_up_bias;
+  Matrix down;                   // intermediate -> hidden, row-parallel
+  std::vector<float> down_bias;  // [hidden], whole on every rank
+};
+
+template <typename Matrix>
+struct ModelWeightsOf {
+  std::vector<LayerWeightsOf<Matrix>> layers;
+  std::vector<float> final_norm;  // [hidden]
+  Matrix head;                    // hidden -> this rank's vocabulary
+};
+
+template <typename Matrix>
+using MatrixFactory =
+    std::function<absl::StatusOr<Matrix>(const LinearShape& shape, const WeightReader& read)>;
+
+// Everything but the embedding. `config` with tied_embeddings as OpenCheckpoint says. Errors are
+// those of Checkpoint::Find and of the factory. Defined for the matrices of CPUs and of GPUs
+// (load_weights.h).
+template <typename Matrix>
+absl::StatusOr<ModelWeightsOf<Matrix>> LoadWeights(const Checkpoint& checkpoint,
+                                                   const ModelConfig& config,
+                                                   const Partition& partition,
+                                                   const MatrixFactory<Matrix>& make_matrix);
+
+// Calls `row` with the embedding, [hidden], of this rank's tokens, in order.
+absl::Status ReadEmbedding(const Checkpoint& checkpoint, const ModelConfig& config,
+                           const Partition& partition,
+                           absl::FunctionRef<void(int32_t index, const float* row)> row);
+
+using LayerWeights = LayerWeightsOf<std::unique_ptr<Linear>>;
+using ModelWeights = ModelWeightsOf<std::unique_ptr<Linear>>;
+
+// The embedding rows of this rank's tokens, [tokens][hidden], in the model's dtype.
+class EmbeddingTable {
+ public:
+  EmbeddingTable() = default;
+  EmbeddingTable(int32_t tokens, int32_t hidden, DataType dtype);
+  void Set(int32_t token, const float* row);
+  void Get(int32_t token, float* row) const;
+
+ private:
+  int32_t hidden_ = 0;
+  std::vector<float> float32_;
+  std::vector<uint16_t> bfloat16_;
+};
+
+}  // namespace specfabric::model
+
+#endif  // SPECFABRIC_MODEL_CPU_WEIGHTS_H_

@@ -1,0 +1,470 @@
+#include "model/cuda/cuda_transformer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/hash.h"
+#include "base/status.h"
+#include "model/checkpoint/checkpoint_tensors.h"
+#include "model/cuda/arg_max.h"
+#include "model/cuda/layers.h"
+#include "model/cuda/rank_exchange.h"
+#include "model/numerics.h"
+#include "spdlog/spdlog.h"
+
+namespace specfabric::model::cuda {
+namespace {
+
+// Changes whenever the same weights would give other bits on the same GPU.
+constexpr uint64_t kNumericsVersion = 1;
+
+const float* OrNull(const DeviceBuffer& values) { return values.As<const float>(); }
+
+}  // namespace
+
+CudaTransformer::CudaTransformer(ModelConfig config, const RankOptions& options,
+                                 const Partition& partition, Communicator* group,
+                                 std::unique_ptr<Communicator> stage)
+    : config_(std::move(config)),
+      options_(options),
+      partition_(partition),
+      rope_(MakeRopeTable(config_.rope, config_.head_dim)),
+      group_(group),
+      stage_(std::move(stage)),
+      graphs_(/*shared=*/group->size() > 1) {}
+
+absl::StatusOr<std::unique_ptr<CudaTransformer>> CudaTransformer::Load(const std::string& model_dir,
+                                                                       const RankOptions& options,
+                                                                       Communicator* communicator) {
+  absl::StatusOr<ModelConfig> config = LoadModelConfig(model_dir);
+  if (!config.ok()) return config.status();
+  const absl::StatusOr<GroupShape> shape = ShapeOf(communicator->size(), options.pipeline_stages);
+  if (!shape.ok()) return shape.status();
+  if (absl::Status status = CheckShape(*config, *shape); !status.ok()) return status;
+  if (config->head_dim > kMaxHeadDim) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("heads of ", config->head_dim, "; allowed on GPUs: at most ", kMaxHeadDim));
+  }
+  absl::StatusOr<std::unique_ptr<Communicator>> stage = SplitStages(communicator, shape->stages);
+  if (!stage.ok()) return stage.status();
+  const Partition partition = MakePartition(*config, *shape, communicator->rank());
+  std::unique_ptr<CudaTransformer> model(
+      new CudaTransformer(*std::move(config), options, partition, communicator, *std::move(stage)));
+  if (absl::Status status = model->LoadCheckpoint(model_dir); !status.ok()) return status;
+  return model;
+}
+
+absl::Status CudaTransformer::LoadCheckpoint(const std::string& model_dir) {
+  absl::StatusOr<std::unique_ptr<Device>> device =
+      Device::Open(group_->local_rank(), options_.batch_invariant);
+  if (absl::Status opened = AgreeOn(group_, device.status()); !opened.ok()) return opened;
+  device_ = *std::move(device);
+  absl::StatusOr<std::unique_ptr<Collectives>> collectives =
+      Collectives::Create(group_, stage_ == nullptr ? group_ : stage_.get(), device_.get(),
+                          {.batch_invariant = options_.batch_invariant,
+                           .peer_sums = options_.peer_sums,
+                           .join_timeout = options_.join_timeout});
+  if (!collectives.ok()) return collectives.status();
+  collectives_ = *std::move(collectives);
+  if (absl::Status read = AgreeOn(group_, ReadCheckpoint(model_dir)); !read.ok()) return read;
+  fingerprint_ ^= HashNumerics();
+  return options_.cuda_graphs ? AgreeOn(group_, TryGraphs()) : absl::OkStatus();
+}
+
+absl::Status CudaTransformer::ReadCheckpoint(const std::string& model_dir) {
+  absl::StatusOr<OpenedCheckpoint> opened = OpenCheckpoint(model_dir, config_);
+  if (!opened.ok()) return opened.status();
+  const Checkpoint& checkpoint = opened->checkpoint;
+  config_.tied_embeddings = opened->tied_embeddings;
+  absl::StatusOr<DeviceWeights> weights =
+      LoadDeviceWeights(checkpoint, config_, partition_, options_.dtype, *device_);
+  if (!weights.ok()) return weights.status();
+  weights_ = *std::move(weights);
+  fingerprint_ = HashModel(checkpoint, config_, rope_);
+  if (absl::Status made = MakeCache(); !made.ok()) return made;
+  // Now, rather than where a step needs it; and graphs name the places.
+  const int32_t logit_rows = options_.cuda_graphs ? kMaxPaddedRows : 1;
+  absl::Status reserved = ReserveRows(std::max(options_.max_rows, logit_rows), logit_rows);
+  if (!reserved.ok()) return reserved;
+  return options_.flash_attention ? MakeAttention() : absl::OkStatus();
+}
+
+absl::Status CudaTransformer::MakeAttention() {
+  if (options_.dtype != DataType::kBFloat16) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("FlashInfer's attention with ", Name(options_.dtype), "; allowed: bfloat16"));
+  }
+  TreeAttentionConfig config;
+  config.rules.heads = partition_.heads;
+  config.rules.kv_heads = partition_.kv_heads;
+  config.rules.head_dim = config_.head_dim;
+  config.rules.blocks = options_.kv_blocks;
+  config.rules.block_size = options_.block_size;
+  config.rules.batch_invariant = options_.batch_invariant;
+  config.scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
+  absl::StatusOr<FlashAttention> made = FlashAttention::Create(config);
+  if (!made.ok()) return made.status();
+  flash_ = *std::move(made);
+  // It multiplies by zero what a row does not see, which must be finite for that.
+  return device_->Clear(cache_.As<void>(), cache_.bytes());
+}
+
+uint64_t CudaTransformer::HashNumerics() const {
+  uint64_t hash =
+      HashKernels(absl::StrCat("cuda ", device_->name()), kNumericsVersion, options_.dtype);
+  hash = base::Mix64(hash ^ static_cast<uint64_t>(partition_.ranks));
+  // The head's products have other shapes on other numbers of ranks.
+  hash = base::Mix64(hash ^ static_cast<uint64_t>(partition_.stages));
+  hash = base::Mix64(hash ^ static_cast<uint64_t>(options_.flash_attention));
+  if (options_.batch_invariant) return hash;
+  std::random_device random;
+  const uint64_t drawn = uint64_t{random()} << 32 | random();
+  return base::Mix64(hash ^ FromAllRanks(group_, drawn)[0]);
+}
+
+int64_t CudaTransformer::KvBlockBytes() const {
+  return int64_t{2} * partition_.layers * options_.block_size * partition_.kv_heads *
+         config_.head_dim * static_cast<int64_t>(element_bytes());
+}
+
+absl::Status CudaTransformer::MakeCache() {
+  absl::StatusOr<DeviceBuffer> cache =
+      DeviceBuffer::Create(static_cast<size_t>(KvBlockBytes()) * options_.kv_blocks);
+  if (!cache.ok()) {
+    return absl::Status(cache.status().code(), absl::StrCat("KV cache of ", options_.kv_blocks,
+                                                            " blocks: ", cache.status().message()));
+  }
+  cache_ = *std::move(cache);
+  return absl::OkStatus();
+}
+
+LayerCache CudaTransformer::CacheOf(int32_t layer) const {
+  const size_t plane = size_t(slots()) * partition_.kv_heads * config_.head_dim * element_bytes();
+  std::byte* const keys = cache_.As<std::byte>() + 2 * layer * plane;
+  return {.type = options_.dtype,
+          .heads = partition_.heads,
+          .kv_heads = partition_.kv_heads,
+          .head_dim = config_.head_dim,
+          .keys = keys,
+          .values = keys + plane};
+}
+
+void CudaTransformer::MoveKv(absl::Span<const KvMove> moves) {
+  if (moves.empty()) return;
+  const size_t bytes = moves.size() * sizeof(KvMove);
+  moved_.Update(device_->MakeCurrent());
+  if (moves_pending_) moved_.Update(device_->Finish());  // which read what is staged next
+  moves_pending_ = true;
+  moved_.Update(staged_moves_.Reserve(bytes));
+  moved_.Update(moves_.Reserve(bytes));
+  if (!moved_.ok()) return;
+  std::memcpy(staged_moves_.As<void>(), moves.data(), bytes);
+  moved_.Update(device_->ToDevice(staged_moves_.As<void>(), bytes, moves_.As<void>()));
+  moved_.Update(EnqueueMove({.type = options_.dtype,
+                             .cache = cache_.As<void>(),
+                             .slots = slots(),
+                             .planes = 2 * partition_.layers,
+                             .width = partition_.kv_heads * config_.head_dim,
+                             .moves = moves_.As<KvMove>(),
+                             .count = static_cast<int32_t>(moves.size())},
+                            device_->stream()));
+}
+
+// Everything that a pass needs of the batch and its plan, in one copy.
+absl::StatusOr<PassInputs> CudaTransformer::CopyInputs(const Batch& batch, Upload* upload) {
+  if (flash_.has_value()) {
+    if (absl::Status planned = flash_->Plan(*device_, batch); !planned.ok()) return planned;
+  }
+  RopeAngles(rope_, batch.positions, &host_cosines_, &host_sines_);
+  PassInputs inputs;
+  upload->Add(absl::MakeConstSpan(batch.tokens), &inputs.tokens);
+  upload->Add(absl::MakeConstSpan(host_cosines_), &inputs.cosines);
+  upload->Add(absl::MakeConstSpan(host_sines_), &inputs.sines);
+  upload->Add(absl::MakeConstSpan(plan_.rows), &inputs.views);
+  upload->Add(absl::MakeConstSpan(plan_.slots), &inputs.slots);
+  upload->Add(absl::MakeConstSpan(plan_.extra), &inputs.extra);
+  upload->Add(absl::MakeConstSpan(batch.logit_rows), &inputs.logit_rows);
+  if (absl::Status status = upload->Copy(*device_); !status.ok()) return status;
+  return inputs;
+}
+
+absl::Status CudaTransformer::ReserveRows(int32_t rows, int32_t logit_rows) {
+  const size_t all = PaddedRows(rows), kept = PaddedRows(logit_rows);
+  const size_t hidden = config_.hidden, heads = size_t(partition_.heads) * config_.head_dim;
+  const size_t kv_heads = size_t(partition_.kv_heads) * config_.head_dim;
+  const size_t features = partition_.intermediate, floats = sizeof(float);
+  const size_t elements = element_bytes();
+  const size_t staged = partition_.stages > 1 ? hidden * floats : 0;
+  const std::pair<DeviceBuffer*, size_t> buffers[] = {
+      {&residual_, all * hidden * floats},
+      {&kept_residual_, kept * hidden * floats},
+      {&normed_, all * hidden * elements},
+      {&qkv_, all * (heads + 2 * kv_heads) * floats},
+      {&queries_, all * heads * floats},
+      {&attended_, all * heads * elements},
+      {&kept_attended_, kept * heads * elements},
+      {&gate_up_, all * 2 * features * floats},
+      {&activated_, all * features * elements},
+      {&projected_, all * hidden * floats},
+      {&logits_, kept * partition_.vocabulary * floats},
+      {&stage_inputs_, all * staged},
+      {&incoming_, all * staged},
+      {&stage_results_, kept * staged}};
+  // As many rows on every rank, and so as many changes of places.
+  const bool moves = std::any_of(std::begin(buffers), std::end(buffers), [](const auto& place) {
+    return place.second > place.first->bytes();
+  });
+  if (!moves) return absl::OkStatus();
+  ++row_moves_;
+  graphs_.Clear();
+  absl::Status status = collectives_->Reserve(static_cast<int64_t>(all * hidden));
+  for (const auto& [buffer, bytes] : buffers) status.Update(buffer->Reserve(bytes));
+  return status;
+}
+
+absl::Status CudaTransformer::PlanAttention(const Batch& batch) {
+  return MakeAttentionPlan(batch, {config_.vocabulary, options_.kv_blocks, options_.block_size},
+                           &plan_);
+}
+
+absl::StatusOr<LogitShard> CudaTransformer::Forward(const Batch& batch) {
+  if (!moved_.ok()) return std::exchange(moved_, absl::OkStatus());
+  if (absl::Status status = PlanAttention(batch); !status.ok()) return status;
+  const auto logit_rows = static_cast<int32_t>(batch.logit_rows.size());
+  absl::Status status = device_->MakeCurrent();
+  const bool graph = options_.cuda_graphs && logit_rows > 0 && batch.rows() <= kMaxPaddedRows;
+  status.Update(
+      ReserveRows(graph ? kMaxPaddedRows : batch.rows(), graph ? kMaxPaddedRows : logit_rows));
+  if (!status.ok()) return status;
+  status.Update(graph ? RunGraph(batch) : EnqueueBatch(batch));
+  // Even after an error: what was enqueued reads the staging buffer.
+  status.Update(device_->Finish());
+  moves_pending_ = false;
+  if (!status.ok()) return status;
+  return LogitShard{.rows = logit_rows,
+                    .width = partition_.vocabulary,
+                    .first = partition_.first_token,
+                    .device = this};
+}
+
+absl::Status CudaTransformer::EnqueueBatch(const Batch& batch) {
+  if (partition_.stages > 1) {
+    const std::vector<Batch> parts = MicroBatches(batch);
+    if (parts.size() > 1) return EnqueuePipeline(batch, parts);
+  }
+  absl::StatusOr<PassInputs> inputs = CopyInputs(batch, &upload_);
+  if (!inputs.ok()) return inputs.status();
+  return EnqueueWhole(*inputs, {batch.rows(), static_cast<int32_t>(batch.logit_rows.size())});
+}
+
+absl::StatusOr<PassInputs> CudaTransformer::CopyPadded(const Batch& batch, const PassSize& size) {
+  RopeAngles(rope_, batch.positions, &host_cosines_, &host_sines_);
+  if (flash_.has_value()) {
+    absl::Status planned = flash_->PlanPadded(*device_, batch, size.rows);
+    if (!planned.ok()) return planned;
+  }
+  const PassArrays arrays = {&batch, &plan_, &host_cosines_, &host_sines_, config_.head_dim / 2};
+  return padded_inputs_.Copy(*device_, arrays, size);
+}
+
+// The pass of a padded batch: captured, replayed, or as it is.
+absl::Status CudaTransformer::RunGraph(const Batch& batch) {
+  const PassSize size = PaddedSize({batch.rows(), static_cast<int32_t>(batch.logit_rows.size())});
+  absl::StatusOr<PassInputs> inputs = CopyPadded(batch, size);
+  if (!inputs.ok()) return inputs.status();
+  // Weights and cache never move.
+  uint64_t places = base::Mix64(row_moves_) ^ padded_inputs_.moves();
+  if (flash_.has_value()) places = base::Mix64(places) ^ flash_->moves();
+  const bool worked = graphs_.failure().ok();
+  absl::Status status = graphs_.Run(
+      *device_, size, places, [&] { return EnqueueWhole(*inputs, size); },
+      [&](absl::Status captured) { return AgreeOn(group_, captured); });
+  if (worked && !graphs_.failure().ok() && group_->size() == 1) {
+    spdlog::warn("model: GPU {} of {}: passes are launched one kernel at a time from now on: {}",
+                 device_->ordinal(), device_->name(), base::Message(graphs_.failure()));
+  }
+  return status;
+}
+
+// Shows, before anybody waits for an answer, that passes can be captured here: some of one row,
+// whose keys go to a slot that nobody has yet.
+absl::Status CudaTransformer::TryGraphs() {
+  Batch batch;
+  batch.tokens = batch.positions = batch.blocks = batch.logit_rows = {0};
+  batch.sequences.push_back({.row_count = 1, .block_count = 1});
+  // What can fail on one rank alone does so before any waits for another's.
+  absl::Status prepared = PlanAttention(batch);
+  if (prepared.ok()) prepared = CopyPadded(batch, PaddedSize({1, 1})).status();
+  prepared.Update(device_->Finish());
+  if (prepared = AgreeOn(group_, prepared); !prepared.ok()) return prepared;
+  constexpr int kPasses = 2;  // as it is, captured
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const absl::StatusOr<LogitShard> done = Forward(batch);
+    if (!done.ok() && graphs_.failure().ok()) return done.status();
+  }
+  const absl::Status& failure = graphs_.failure();
+  // Another rank knows why.
+  if (failure.ok() || absl::IsAborted(failure)) return failure;
+  return absl::FailedPreconditionError(
+      absl::StrCat("passes cannot be captured as CUDA graphs here: ", failure.message()));
+}
+
+absl::Status CudaTransformer::EnqueueWhole(const PassInputs& inputs, const PassSize& size) {
+  if (partition_.stages > 1) return EnqueueStages(inputs, size);
+  stream_rows_ = residual_.As<float>();
+  absl::Status status = EnqueueEmbeddings(inputs.tokens, size.rows, stream_rows_);
+  status.Update(EnqueueLayers(inputs, size.rows, size.logit_rows));
+  if (size.logit_rows == 0 || !status.ok()) return status;
+  return EnqueueHead(size.logit_rows);
+}
+
+// logits = the head's product of the normed rows.
+absl::Status CudaTransformer::EnqueueHead(int32_t rows) {
+  return device_->Multiply(options_.dtype, weights_.head, normed_.As<void>(), rows,
+                           logits_.As<float>());
+}
+
+absl::Status CudaTransformer::EnqueueEmbeddings(const base::TokenId* tokens, int32_t rows,
+                                                float* embeddings) {
+  absl::Status status = EnqueueEmbed({.type = options_.dtype,
+                                      .table = weights_.embedding.weights->As<void>(),
+                                      .tokens = tokens,
+                                      .rows = rows,
+                                      .hidden = config_.hidden,
+                                      .first = partition_.first_token,
+                                      .count = partition_.vocabulary,
+                                      .residual = embeddings},
+                                     device_->stream());
+  status.Update(collectives_->Join(embeddings, int64_t{rows} * config_.hidden));
+  return status;
+}
+
+// The stage's layers on the residual stream; after the model's last, the rows whose logits are
+// wanted are left, and their final norm.
+absl::Status CudaTransformer::EnqueueLayers(const PassInputs& inputs, int32_t rows,
+                                            int32_t logit_rows) {
+  const std::vector<DeviceLayer>& layers = weights_.layers;
+  const bool last_stage = partition_.stage + 1 == partition_.stages;
+  absl::Status status = AddAndNorm(nullptr, layers.front().attention_norm, rows);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    status.Update(Attend(inputs, static_cast<int32_t>(i), rows));
+    const bool last = i + 1 == layers.size();
+    if (last && last_stage) {
+      // Past the last KV write, only rows whose logits are wanted matter.
+      rows = logit_rows;
+      if (rows == 0 || !status.ok()) return status;
+      status.Update(KeepRows(inputs, rows));
+    }
+    float* const projected = projected_.As<float>();
+    status.Update(
+        device_->Multiply(options_.dtype, layers[i].output, attended_rows_, rows, projected));
+    status.Update(collectives_->Sum(projected, int64_t{rows} * config_.hidden));
+    status.Update(AddAndNorm(&layers[i].output_bias, layers[i].mlp_norm, rows));
+    status.Update(FeedForward(layers[i], rows));
+    // Of a stage's last layer but the model's, the norm is nobody's: the next stage has its own.
+    status.Update(AddAndNorm(&layers[i].down_bias,
+                             last ? weights_.final_norm : layers[i + 1].attention_norm, rows));
+    if (!status.ok()) return status;
+  }
+  return status;
+}
+
+// attended = attention over the normed residual; writes the rows' keys and values.
+absl::Status CudaTransformer::Attend(const PassInputs& inputs, int32_t layer, int32_t rows) {
+  const DeviceLayer& weights = weights_.layers[layer];
+  const LayerCache cache = CacheOf(layer);
+  absl::Status status =
+      device_->Multiply(options_.dtype, weights.qkv, normed_.As<void>(), rows, qkv_.As<float>());
+  status.Update(
+      EnqueuePlace({.cache = cache,
+                    .rows = rows,
+                    .qkv = qkv_.As<float>(),
+                    .bias = OrNull(weights.qkv_bias),
+                    .query_norm = OrNull(weights.query_norm),
+                    .key_norm = OrNull(weights.key_norm),
+                    .epsilon = config_.rms_epsilon,
+                    .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+                    .cosines = inputs.cosines,
+                    .sines = inputs.sines,
+                    .views = inputs.views,
+                    .queries = queries_.As<float>(),
+                    .rounded_queries = flash_.has_value() ? queries_.As<void>() : nullptr},
+                   device_->stream()));
+  attended_rows_ = attended_.As<void>();
+  if (flash_.has_value()) {
+    status.Update(flash_->Run({.queries = queries_.As<void>(),
+                               .keys = cache.keys,
+                               .values = cache.values,
+                               .out = attended_.As<void>()},
+                              device_->stream()));
+    return status;
+  }
+  status.Update(EnqueueAttend({.cache = cache,
+                               .rows = rows,
+                               .views = inputs.views,
+                               .slots = inputs.slots,
+                               .extra = inputs.extra,
+                               .queries = queries_.As<float>(),
+                               .out = attended_.As<void>()},
+                              device_->stream()));
+  return status;
+}
+
+// projected = down(silu(gate(x)) * up(x)), x the normed residual; its sum over ranks.
+absl::Status CudaTransformer::FeedForward(const DeviceLayer& layer, int32_t rows) {
+  absl::Status status = device_->Multiply(options_.dtype, layer.gate_up, normed_.As<void>(), rows,
+                                          gate_up_.As<float>());
+  status.Update(EnqueueGate({.type = options_.dtype,
+                             .rows = rows,
+                             .features = partition_.intermediate,
+                             .gate_up = gate_up_.As<float>(),
+                             .bias = OrNull(layer.gate_up_bias),
+                             .out = activated_.As<void>()},
+                            device_->stream()));
+  status.Update(device_->Multiply(options_.dtype, layer.down, activated_.As<void>(), rows,
+                                  projected_.As<float>()));
+  status.Update(collectives_->Sum(projected_.As<float>(), int64_t{rows} * config_.hidden));
+  return status;
+}
+
+// residual += projected and the bias, but for the first time, when `bias` is null; normed = its
+// norm.
+absl::Status CudaTransformer::AddAndNorm(const DeviceBuffer* bias, const DeviceBuffer& weight,
+                                         int32_t rows) {
+  return EnqueueAddAndNorm({.type = options_.dtype,
+                            .rows = rows,
+                            .hidden = config_.hidden,
+                            .epsilon = config_.rms_epsilon,
+                            .residual = stream_rows_,
+                            .added = bias != nullptr ? projected_.As<float>() : nullptr,
+                            .bias = bias != nullptr ? OrNull(*bias) : nullptr,
+                            .weight = weight.As<float>(),
+                            .normed = normed_.As<void>()},
+                           device_->stream());
+}
+
+absl::Status CudaTransformer::KeepRows(const PassInputs& inputs, int32_t rows) {
+  absl::Status status = EnqueueKeepRows({.type = DataType::kFloat32,
+                                         .index = inputs.logit_rows,
+                                         .rows = rows,
+                                         .width = config_.hidden,
+                                         .from = stream_rows_,
+                                         .to = kept_residual_.As<void>()},
+                                        device_->stream());
+  status.Update(EnqueueKeepRows({.type = options_.dtype,
+                                 .index = inputs.logit_rows,
+                                 .rows = rows,
+                                 .width = partition_.heads * config_.head_dim,
+                                 .from = attended_.As<void>(),
+                                 .to = kept_attended_.As<void>()},
+                                device_->stream()));
+  stream_rows_ = kept_residual_.As<float>();
+  attended_rows_ = kept_attended_.As<void>();
+  return status;
+}
+
+}  // namespace specfabric::model::cuda

@@ -1,0 +1,133 @@
+#ifndef SPECFABRIC_MODEL_CUDA_CUDA_TRANSFORMER_H_
+#define SPECFABRIC_MODEL_CUDA_CUDA_TRANSFORMER_H_
+
+// The transformer of cpu_transformer.h on one GPU: the same rounding, and sums in other orders. A
+// pass copies the batch to the device once (of several pipeline stages, each micro-batch), enqueues
+// everything, and waits once. Logits stay there.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/attention_plan.h"
+#include "model/cuda/arg_max.h"
+#include "model/cuda/collectives.h"
+#include "model/cuda/device.h"
+#include "model/cuda/device_verifier.h"
+#include "model/cuda/device_weights.h"
+#include "model/cuda/draft_row_maker.h"
+#include "model/cuda/flash_attention.h"
+#include "model/cuda/graph_cache.h"
+#include "model/cuda/memory.h"
+#include "model/cuda/paged_attention.h"
+#include "model/cuda/pass_inputs.h"
+#include "model/cuda/upload.h"
+#include "model/parallel/partition.h"
+#include "model/rank_model.h"
+#include "model/rope.h"
+
+namespace specfabric::model::cuda {
+
+class CudaTransformer : public RankModel, private DeviceLogits, private DeviceDraftRows {
+ public:
+  static absl::StatusOr<std::unique_ptr<CudaTransformer>> Load(const std::string& model_dir,
+                                                               const RankOptions& options,
+                                                               Communicator* communicator);
+
+  const ModelConfig& config() const override { return config_; }
+  absl::StatusOr<LogitShard> Forward(const Batch& batch) override;
+  // Enqueues; an error comes out of the next Forward.
+  void MoveKv(absl::Span<const KvMove> moves) override;
+  uint64_t NumericsFingerprint() const override { return fingerprint_; }
+  DeviceDraftRows* draft_rows() override { return whole_rows() ? this : nullptr; }
+  int64_t KvBlockBytes() const override;
+
+ private:
+  absl::Status Best(absl::Span<const RowChoice> choices,
+                    absl::Span<sampling::ScoredToken> best) override;
+  absl::Status Verify(absl::Span<const DeviceTree> trees,
+                      absl::Span<speculation::Accepted> accepted) override;
+  absl::StatusOr<const float*> Fetch(absl::Span<const int32_t> rows) override;
+  absl::Status Reserve(int32_t draws) override;
+  absl::Status Draw(absl::Span<const RowDraw> draws, absl::Span<DrawnRow> drawn) override;
+  absl::Status Validate(const uint8_t* rows, int32_t vocabulary, int32_t entries,
+                        absl::Span<sampling::DraftRowFacts> facts) override;
+  absl::Status Fetch(absl::Span<const uint8_t> device, uint8_t* host) override;
+  LogitMatrix Logits() const;
+
+  CudaTransformer(ModelConfig config, const RankOptions& options, const Partition& partition,
+                  Communicator* group, std::unique_ptr<Communicator> stage);
+  absl::Status LoadCheckpoint(const std::string& model_dir);
+  absl::Status ReadCheckpoint(const std::string& model_dir);
+  absl::Status MakeCache();
+  absl::Status MakeAttention();
+  uint64_t HashNumerics() const;
+
+  absl::StatusOr<PassInputs> CopyInputs(const Batch& batch, Upload* upload);
+  absl::Status ReserveRows(int32_t rows, int32_t logit_rows);
+  absl::Status PlanAttention(const Batch& batch);
+  absl::Status EnqueueBatch(const Batch& batch);
+  absl::StatusOr<PassInputs> CopyPadded(const Batch& batch, const PassSize& size);
+  absl::Status RunGraph(const Batch& batch);
+  absl::Status TryGraphs();
+  absl::Status EnqueueWhole(const PassInputs& inputs, const PassSize& size);
+  absl::Status EnqueueStages(const PassInputs& inputs, const PassSize& size);
+  std::vector<Batch> MicroBatches(const Batch& batch) const;
+  absl::Status EnqueuePipeline(const Batch& batch, const std::vector<Batch>& parts);
+  absl::Status EnqueueLastRows(int32_t logit_rows);
+  absl::Status EnqueueHandOvers(const std::vector<Batch>& parts);
+  absl::Status EnqueuePart(const Batch& part, Upload* upload);
+  absl::Status EnqueueEmbeddings(const base::TokenId* tokens, int32_t rows, float* embeddings);
+  absl::Status EnqueueHead(int32_t rows);
+  absl::Status EnqueueLayers(const PassInputs& inputs, int32_t rows, int32_t logit_rows);
+  absl::Status Attend(const PassInputs& inputs, int32_t layer, int32_t rows);
+  absl::Status FeedForward(const DeviceLayer& layer, int32_t rows);
+  absl::Status AddAndNorm(const DeviceBuffer* bias, const DeviceBuffer& weight, int32_t rows);
+  absl::Status KeepRows(const PassInputs& inputs, int32_t rows);
+  LayerCache CacheOf(int32_t layer) const;
+  bool whole_rows() const { return partition_.vocabulary == config_.vocabulary; }
+  size_t element_bytes() const { return options_.dtype == DataType::kFloat32 ? 4 : 2; }
+  int64_t slots() const { return int64_t{options_.kv_blocks} * options_.block_size; }
+
+  ModelConfig config_;  // fixed once the checkpoint is loaded
+  const RankOptions options_;
+  const Partition partition_;
+  const RopeTable rope_;
+  Communicator* const group_;                  // of hosts, as is the stage's
+  const std::unique_ptr<Communicator> stage_;  // null: it is the group's
+  std::unique_ptr<Device> device_;             // destroyed after all that lies in its memory
+  std::unique_ptr<Collectives> collectives_;
+  DeviceWeights weights_;
+  DeviceBuffer cache_;                   // [layers][keys, values][slots][kv_heads][head_dim]
+  std::optional<FlashAttention> flash_;  // nothing: plain attention
+  uint64_t fingerprint_ = 0;
+  absl::Status moved_;          // of MoveKv, since the last pass
+  bool moves_pending_ = false;  // enqueued since then
+
+  // Of one pass, kept between passes.
+  AttentionPlan plan_;
+  std::vector<float> host_cosines_, host_sines_;
+  Upload upload_;
+  PaddedInputs padded_inputs_;
+  GraphCache graphs_;
+  DeviceVerifier verifier_;
+  DraftRowMaker draft_rows_;
+  PinnedBuffer staged_moves_, staged_choices_, host_logits_, host_draft_rows_;
+  DeviceBuffer moves_, choices_;
+  // [rows][...], as in cpu_transformer.h; residual_ and attended_ twice, for all rows and for those
+  // whose logits are wanted, which the last layer goes on with.
+  DeviceBuffer residual_, kept_residual_, normed_, qkv_, queries_, attended_, kept_attended_;
+  DeviceBuffer gate_up_, activated_, projected_, logits_;
+  // Of a pipeline: the embeddings, [rows][hidden], the rows that come from the stage before, and
+  // what the last stage ends with, [logit rows][hidden].
+  DeviceBuffer stage_inputs_, incoming_, stage_results_;
+  std::vector<Upload> part_uploads_;
+  uint64_t row_moves_ = 0;               // how often any of these has
+  float* stream_rows_ = nullptr;         // the residual stream, in one of the buffers
+  const void* attended_rows_ = nullptr;  // attended_ or kept_attended_
+};
+
+}  // namespace specfabric::model::cuda
+
+#endif  // SPECFABRIC_MODEL_CUDA_CUDA_TRANSFORMER_H_

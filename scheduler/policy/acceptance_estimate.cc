@@ -1,0 +1,136 @@
+#include "scheduler/policy/acceptance_estimate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+namespace specfabric::scheduler {
+namespace {
+
+using speculation::SiblingDraw;
+using speculation::TokenTree;
+using speculation::VerificationMethod;
+
+// About as many trials as count: older ones decay.
+constexpr double kMaxTrials = 500;
+// Trials that the prior counts as: a draft that says how sure it is is believed until it is known
+// better, and a first draft token is expected to do better than its siblings.
+constexpr double kPrior = 4;
+constexpr double kDecay = 0.02;  // is forgotten at pace 1
+constexpr double kNgramLookupDecay = 0.999;
+
+// By the draft, given the parent.
+float DraftProbability(float score) { return std::exp(std::min(score, 0.0f)); }
+
+double PlacePrior(int sibling) { return sibling == 0 ? 0.6 : 0.15; }
+
+bool EstimatedByScore(VerificationMethod verification, SiblingDraw draw) {
+  return !speculation::NeedsDraftRows(verification, draw);
+}
+
+}  // namespace
+
+int AcceptanceEstimate::Bin(float draft_probability) {
+  return std::min(kBins - 1, static_cast<int>(draft_probability * kBins));
+}
+
+// Depth of each node, and its index among the children of its parent.
+struct AcceptanceEstimate::Places {
+  explicit Places(const TokenTree& tree) : depth(speculation::DepthArray(tree)) {
+    std::array<uint8_t, speculation::kMaxDraftNodes> children;
+    std::fill_n(children.begin(), tree.size(), 0);
+    sibling[0] = 0;
+    for (int node = 1; node < tree.size(); ++node) sibling[node] = children[tree.parents[node]]++;
+  }
+  int place(int node) const { return std::min(depth[node] - 1, kDepths - 1); }
+  int order(int node) const { return std::min<int>(sibling[node], kSiblings - 1); }
+  std::array<uint8_t, speculation::kMaxDraftNodes> depth, sibling;
+};
+
+double AcceptanceEstimate::Tally::Chance(double prior) const {
+  return (accepted + kPrior * prior) / (tried + kPrior);
+}
+
+void AcceptanceEstimate::PathChances(VerificationMethod verification,
+                                     const speculation::Draft& draft,
+                                     std::vector<float>* chances) const {
+  const TokenTree& tree = draft.tree;
+  chances->resize(tree.size() - 1);
+  const PerDrafters& drafters = by_method_[static_cast<size_t>(verification)];
+  const auto path = [&](int node) { return node == 0 ? 1.0f : (*chances)[node - 1]; };
+  if (EstimatedByScore(verification, draft.draw)) {
+    for (int node = 1; node < tree.size(); ++node) {
+      const float draft_probability = DraftProbability(tree.scores[node]);
+      const speculation::Source source = draft.source(node);
+      const ByScore& scores =
+          drafters[source.drafter].by_score[static_cast<size_t>(source.proposed_by)];
+      const Tally& tally = scores[Bin(draft_probability)];
+      (*chances)[node - 1] =
+          path(tree.parents[node]) * static_cast<float>(tally.Chance(draft_probability));
+    }
+    return;
+  }
+  const Places places(tree);
+  const ByPlace& by_place = drafters[draft.drafter].by_place;
+  for (int node = 1; node < tree.size(); ++node) {
+    const Tally& tally = by_place[places.place(node)][places.order(node)];
+    (*chances)[node - 1] = path(tree.parents[node]) *
+                           static_cast<float>(tally.Chance(PlacePrior(places.sibling[node])));
+  }
+}
+
+void AcceptanceEstimate::Observe(VerificationMethod verification, const speculation::Draft& draft,
+                                 absl::Span<const int32_t> path) {
+  const TokenTree& tree = draft.tree;
+  PerDrafters& drafters = by_method_[static_cast<size_t>(verification)];
+  const bool by_score = EstimatedByScore(verification, draft.draw);
+  std::optional<Places> places;
+  if (!by_score) places.emplace(tree);
+  std::array<bool, speculation::kMaxDraftNodes> accepted;
+  std::fill_n(accepted.begin(), tree.size(), false);
+  accepted[0] = true;
+  for (int32_t node : path) accepted[node] = true;
+  for (int node = 1; node < tree.size(); ++node) {
+    // Below a node that was not accepted nothing is learned.
+    if (!accepted[tree.parents[node]]) continue;
+    const speculation::Source source = draft.source(node);
+    PerDrafter& of = drafters[source.drafter];
+    Tally& tally = by_score ? of.by_score[static_cast<size_t>(source.proposed_by)]
+                                         [Bin(DraftProbability(tree.scores[node]))]
+                            : of.by_place[places->place(node)][places->order(node)];
+    if (tally.tried >= kMaxTrials) {
+      tally.tried *= 1 - 1 / kMaxTrials;
+      tally.accepted *= 1 - 1 / kMaxTrials;
+    }
+    tally.tried += 1;
+    tally.accepted += accepted[node] ? 1 : 0;
+  }
+}
+
+void AcceptanceEstimate::Decay(VerificationMethod verification, double pace) {
+  const double kept = 1 - pace * kDecay;
+  const auto decay = [kept](Tally& tally) {
+    tally.tried *= kept;
+    tally.accepted *= kept;
+  };
+  for (PerDrafter& drafter : by_method_[static_cast<size_t>(verification)]) {
+    for (const auto proposed_by :
+         {speculation::ProposalSource::kDrafter, speculation::ProposalSource::kSeveral}) {
+      for (Tally& tally : drafter.by_score[static_cast<size_t>(proposed_by)]) decay(tally);
+    }
+    for (auto& by_sibling : drafter.by_place) {
+      for (Tally& tally : by_sibling) decay(tally);
+    }
+  }
+}
+
+void AcceptanceEstimate::DecayNgramLookup(VerificationMethod verification) {
+  PerDrafter& drafter = by_method_[static_cast<size_t>(verification)][0];
+  for (Tally& tally :
+       drafter.by_score[static_cast<size_t>(speculation::ProposalSource::kNgramLookup)]) {
+    tally.tried *= kNgramLookupDecay;
+    tally.accepted *= kNgramLookupDecay;
+  }
+}
+
+}  // namespace specfabric::scheduler

@@ -1,0 +1,57 @@
+#ifndef SPECFABRIC_SCHEDULER_POLICY_ACCEPTANCE_ESTIMATE_H_
+#define SPECFABRIC_SCHEDULER_POLICY_ACCEPTANCE_ESTIMATE_H_
+
+// The chance that a node of a draft's tree is accepted, given that its parent is: learned online
+// from the rounds so far. Where any tree may be trimmed it follows from the draft's own score of
+// the node, which is calibrated; where siblings' probabilities are weighed it follows from the
+// node's place alone (depth and index among its siblings), since a choice by what was drawn would
+// bend the distribution (verification.md section 3, Trimming). Each drafter is calibrated by
+// itself, and so are the n-gram lookup and what several guess. One thread; allocates nothing.
+
+#include <array>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "speculation/tree.h"
+#include "speculation/verification_method.h"
+
+namespace specfabric::scheduler {
+
+class AcceptanceEstimate {
+ public:
+  // [nodes - 1]: for nodes 1.. the chance that the whole path to the node is accepted.
+  void PathChances(speculation::VerificationMethod verification, const speculation::Draft& draft,
+                   std::vector<float>* chances) const;
+  // What became of a tree that was verified. path: as Accepted's.
+  void Observe(speculation::VerificationMethod verification, const speculation::Draft& draft,
+               absl::Span<const int32_t> path);
+  // Makes all that was learned of drafters count less, so that a draft's own scores are believed
+  // again where nothing has been tried for long. pace: in (0, 1], 1 the fastest.
+  void Decay(speculation::VerificationMethod verification, double pace);
+  // The same, more slowly, of the n-gram lookup: once for each tree that it makes.
+  void DecayNgramLookup(speculation::VerificationMethod verification);
+
+ private:
+  static constexpr int kBins = 20;  // of exp(score), evenly spaced
+  static constexpr int kDepths = 16, kSiblings = 4;
+  struct Tally {
+    double tried = 0, accepted = 0;
+    double Chance(double prior) const;
+  };
+  using ByScore = std::array<Tally, kBins>;
+  using ByPlace = std::array<std::array<Tally, kSiblings>, kDepths>;
+  struct Places;
+  struct PerDrafter {
+    std::array<ByScore, speculation::kProposalSources> by_score;
+    ByPlace by_place;
+  };
+  using PerDrafters = std::array<PerDrafter, speculation::kMaxDrafters>;
+
+  static int Bin(float draft_probability);
+
+  std::array<PerDrafters, speculation::kVerificationMethods> by_method_;
+};
+
+}  // namespace specfabric::scheduler
+
+#endif  // SPECFABRIC_SCHEDULER_POLICY_ACCEPTANCE_ESTIMATE_H_

@@ -1,0 +1,89 @@
+#include "scheduler/policy/tree_budget.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace specfabric::scheduler {
+namespace {
+
+constexpr uint32_t kShift = 21;  // two bits of a float's mantissa stay: quarters of an octave
+constexpr uint32_t kLowest = (127 - 11) << (23 - kShift);  // 2^-11
+
+}  // namespace
+
+int GainBucket(float expected_gain) {
+  if (!(expected_gain > 0)) return 0;
+  const uint32_t place = std::bit_cast<uint32_t>(expected_gain) >> kShift;
+  if (place <= kLowest) return 0;
+  return static_cast<int>(std::min<uint32_t>(place - kLowest, kGainBuckets - 1));
+}
+
+void GainHistogram::Add(const GainHistogram& other, double times) {
+  if (other.all == 0) return;
+  all += times * other.all;
+  for (int b = 0; b < kGainBuckets; ++b) {
+    count[b] += times * other.count[b];
+    sum[b] += times * other.sum[b];
+  }
+}
+
+RowAllocation AllocateRows(const GainHistogram& gains, const StepBase& base, const StepTime& time,
+                           bool all) {
+  const auto rate = [&](double tokens, double draft_tokens) {
+    const auto rows = static_cast<int32_t>(base.rows + draft_tokens + 0.5);
+    return tokens / static_cast<double>(base.delay + time.Predict(rows, base.context));
+  };
+  RowAllocation best = {.tokens = base.tokens, .rate = rate(base.tokens, 0)};
+  const auto rows = static_cast<int32_t>(base.rows + 0.5);
+  const int32_t most = all ? base.max_rows : std::min(base.max_rows, time.Reach(rows));
+  double tokens = base.tokens, draft_tokens = 0;
+  for (int b = kGainBuckets - 1; b >= 0; --b) {
+    if (gains.count[b] == 0) continue;
+    const double room = std::max(0.0, most - base.rows - draft_tokens);
+    const double taken = std::min(room, gains.count[b]);
+    tokens += gains.sum[b] * (taken / gains.count[b]);
+    draft_tokens += taken;
+    const bool whole = taken == gains.count[b];
+    const double now = rate(tokens, draft_tokens);
+    if (all || now > best.rate) {
+      best = {.bucket = whole ? b - 1 : b,
+              .partial = whole ? 0 : static_cast<int32_t>(taken),
+              .draft_tokens = draft_tokens,
+              .tokens = tokens,
+              .rate = now};
+    }
+    if (!whole) break;
+  }
+  return best;
+}
+
+void SelectNodes(const RowAllocation& allocation, absl::Span<const float> expected_gain,
+                 float value, int32_t* left, std::vector<int32_t>* nodes) {
+  nodes->clear();
+  for (size_t i = 0; i < expected_gain.size(); ++i) {
+    const int bucket = GainBucket(value * expected_gain[i]);
+    if (bucket < allocation.bucket || (bucket == allocation.bucket && *left == 0)) continue;
+    if (bucket == allocation.bucket) --*left;
+    nodes->push_back(static_cast<int32_t>(i) + 1);
+  }
+}
+
+void MakeNonIncreasing(absl::Span<float> expected_gain) {
+  for (size_t first = 0; first < expected_gain.size();) {
+    // The prefix of the highest mean.
+    double sum = 0, best = -1;
+    size_t end = first + 1;
+    for (size_t i = first; i < expected_gain.size(); ++i) {
+      sum += expected_gain[i];
+      const double mean = sum / static_cast<double>(i - first + 1);
+      if (mean >= best) {
+        best = mean;
+        end = i + 1;
+      }
+    }
+    std::fill(expected_gain.begin() + first, expected_gain.begin() + end, static_cast<float>(best));
+    first = end;
+  }
+}
+
+}  // namespace specfabric::scheduler

@@ -1,0 +1,47 @@
+#ifndef SPECFABRIC_SCHEDULER_POLICY_WAIT_QUEUE_H_
+#define SPECFABRIC_SCHEDULER_POLICY_WAIT_QUEUE_H_
+
+// Sequences without blocks, and which of them is admitted next. The priority goes first that has
+// the sequence of the least queue order (sequence.h), so that waiting makes up for priority. Within
+// it: sequences that gave way to others, whose clients have begun to read; then, of each tenant's
+// oldest, that of the tenant that has been served least. Of one tenant it is first come, first
+// served; no tenant is ever passed over for good, because being served makes the others wait.
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+
+#include "scheduler/policy/tenant_shares.h"
+#include "scheduler/sequence.h"
+
+namespace specfabric::scheduler {
+
+class WaitQueue {
+ public:
+  // `shares` must outlive the queue, which tells it who comes and who stops waiting.
+  explicit WaitQueue(TenantShares* shares) : shares_(shares) {}
+
+  // New ones come in the order of their arrival. One that was preempted has been here before.
+  void Add(Sequence* sequence);
+  void Remove(Sequence* sequence);
+  // Null if none waits. Time in proportion to the tenants that wait.
+  Sequence* Next() const;
+  int32_t size() const { return size_; }
+
+ private:
+  struct Class {
+    std::deque<Sequence*> preempted;                    // by queue order
+    std::map<uint64_t, std::deque<Sequence*>> tenants;  // by queue order; none empty
+    const QueueOrder& Oldest() const;
+  };
+  Sequence* LeastServed(const Class& of) const;
+
+  TenantShares* const shares_;
+  std::map<int32_t, Class, std::greater<>> classes_;  // by priority; none empty
+  int32_t size_ = 0;
+};
+
+}  // namespace specfabric::scheduler
+
+#endif  // SPECFABRIC_SCHEDULER_POLICY_WAIT_QUEUE_H_

@@ -1,0 +1,188 @@
+#include "scheduler/simulation/modelled_draft.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <utility>
+
+namespace specfabric::scheduler {
+
+void ModelledDraft::Ask(const DraftWanted& want, uint64_t target) {
+  Session& session = sessions_[want.id];
+  Job job = {want,
+             target,
+             std::max(0, want.committed - session.known),
+             speculation::TreeGrower(cost_.tree.Shallower(want.max_depth), 0, want.max_nodes,
+                                     static_cast<float>(want.cost_per_row)),
+             {}};
+  rounds_[target].Join(want.id, static_cast<float>(want.cost_per_second));
+  session.known = want.committed;
+  if (goes_ahead()) {
+    session.ahead.Advance(text_, want.id, want.committed);
+    Note(true, &session);
+    job.places = {session.ahead.root()};
+    if (session.ahead.Ran(session.ahead.root())) job.prefix = 0;
+  }
+  waiting_.push_back(std::move(job));
+}
+
+void ModelledDraft::Forget(uint64_t sequence) {
+  const auto it = sessions_.find(sequence);
+  if (it == sessions_.end()) return;
+  going_ahead_ -= it->second.going_ahead;
+  sessions_.erase(it);
+}
+
+void ModelledDraft::Note(bool asked, Session* session) {
+  session->asked = asked;
+  going_ahead_ -= session->going_ahead;
+  session->going_ahead = !asked && session->ahead.any();
+  going_ahead_ += session->going_ahead;
+}
+
+std::vector<ModelledDraft::Reply> ModelledDraft::Answer() {
+  if (!goes_ahead() || waiting_.empty()) return {};
+  for (Job& job : waiting_) ExpandKnown(&job);
+  std::move(waiting_.begin(), waiting_.end(), std::back_inserter(jobs_));
+  waiting_.clear();
+  StopUnprofitableGrowth();
+  return TakeDone();
+}
+
+base::Nanos ModelledDraft::TimeOf(int64_t rows) const {
+  const auto arithmetic = static_cast<base::Nanos>(cost_.row_ns * static_cast<double>(rows));
+  return std::max<base::Nanos>(1, std::max(cost_.weights, arithmetic));
+}
+
+void ModelledDraft::StartPass(base::Nanos now) {
+  std::move(waiting_.begin(), waiting_.end(), std::back_inserter(jobs_));
+  waiting_.clear();
+  if (jobs_.empty()) return StartAhead(now);
+  int64_t rows = 0;
+  for (const Job& job : jobs_) {
+    rows += job.prefix > 0 ? job.prefix : static_cast<int64_t>(job.grower.Frontier().size());
+  }
+  pass_ = TimeOf(rows);
+  busy_ += pass_;
+  ends_ = now + pass_;
+}
+
+// The likeliest of all sessions together.
+void ModelledDraft::StartAhead(base::Nanos now) {
+  std::vector<std::pair<uint64_t, Session*>> going;
+  for (auto& [id, session] : sessions_) {
+    if (session.going_ahead) going.emplace_back(id, &session);
+  }
+  const auto best = [](const auto& entry) {
+    return entry.second->ahead.any() ? entry.second->ahead.best() : 0;
+  };
+  const size_t most = std::max<size_t>(cost_.ahead.rows, going.size());
+  while (run_ahead_.size() < most) {
+    const auto likeliest =
+        std::max_element(going.begin(), going.end(),
+                         [&](const auto& a, const auto& b) { return best(a) < best(b); });
+    if (likeliest == going.end() || !likeliest->second->ahead.any()) break;
+    run_ahead_.emplace_back(likeliest->first, likeliest->second->ahead.Take());
+  }
+  ends_ = now + TimeOf(static_cast<int64_t>(run_ahead_.size()));
+}
+
+std::vector<ModelledDraft::Reply> ModelledDraft::EndPass() {
+  ends_ = 0;
+  for (const auto& [id, node] : std::exchange(run_ahead_, {})) {
+    const auto it = sessions_.find(id);
+    if (it == sessions_.end()) continue;
+    Session& session = it->second;
+    session.ahead.OnRun(text_, id, node);
+    Note(session.asked, &session);
+  }
+  if (jobs_.empty()) return {};
+  for (Job& job : jobs_) Expand(&job);
+  StopUnprofitableGrowth();
+  return TakeDone();
+}
+
+std::vector<ModelledDraft::Reply> ModelledDraft::TakeDone() {
+  std::vector<Reply> replies;
+  std::vector<Job> left;
+  for (Job& job : jobs_) {
+    if (!job.grower.Frontier().empty()) {
+      left.push_back(std::move(job));
+      continue;
+    }
+    rounds_.at(job.target).Leave(job.want.id, true);
+    const auto it = sessions_.find(job.want.id);
+    if (goes_ahead() && it != sessions_.end()) {
+      it->second.ahead.Start(text_, job.want.id, cost_.ahead, MostChildren());
+      Note(false, &it->second);
+    }
+    replies.push_back({job.want, std::move(job.grower).Take()});
+  }
+  jobs_ = std::move(left);
+  return replies;
+}
+
+int ModelledDraft::MostChildren() const {
+  const std::vector<int32_t>& widths = cost_.tree.widths;
+  return widths.empty() ? cost_.tree.max_children : *std::max_element(widths.begin(), widths.end());
+}
+
+void ModelledDraft::StopUnprofitableGrowth() {
+  std::map<uint64_t, float> gains;
+  for (const Job& job : jobs_) gains[job.target] += job.grower.Gain();
+  for (const auto& [target, gain] : gains) {
+    if (rounds_.at(target).Pays(gain, base::ToSeconds(pass_))) continue;
+    for (Job& job : jobs_) {
+      if (job.target == target) job.grower.Stop();
+    }
+  }
+}
+
+const ModelledAhead::Node& ModelledDraft::PlaceOf(int32_t node, Job* job) const {
+  const speculation::TokenTree& tree = job->grower.tree();
+  for (auto next = static_cast<int32_t>(job->places.size()); next <= node; ++next) {
+    const ModelledAhead::Node parent = job->places[tree.parents[next]];
+    const int index = tree.tokens[next] - ModelledText::DraftToken(0);
+    job->places.push_back(ModelledAhead::Child(text_, job->want.id, parent, index));
+  }
+  return job->places[node];
+}
+
+void ModelledDraft::ExpandNode(int32_t node, Job* job) const {
+  const int32_t depth = speculation::DepthOf(job->grower.tree(), node);
+  std::vector<sampling::ScoredToken> tokens;
+  std::vector<float> logprobs;
+  for (int index = 0; index < job->grower.Width(depth); ++index) {
+    const double chance = text_.Chance(job->want.id, job->want.committed + depth, index);
+    logprobs.push_back(static_cast<float>(std::log(chance)));
+    tokens.push_back({ModelledText::DraftToken(index), logprobs.back()});
+  }
+  job->grower.Expand(node, tokens, logprobs);
+}
+
+void ModelledDraft::ExpandKnown(Job* job) const {
+  const auto it = sessions_.find(job->want.id);
+  if (!goes_ahead() || it == sessions_.end() || job->prefix > 0) return;
+  for (bool grown = true; grown;) {
+    grown = false;
+    for (int32_t node : job->grower.Frontier()) {
+      if (!job->grower.Expandable(node) || !it->second.ahead.Ran(PlaceOf(node, job))) continue;
+      ExpandNode(node, job);
+      grown = true;
+    }
+    if (grown) job->grower.Refill();
+  }
+}
+
+void ModelledDraft::Expand(Job* job) {
+  // Reading the prefix ends with the root's own candidates, as in a real draft.
+  job->prefix = 0;
+  const auto it = sessions_.find(job->want.id);
+  for (int32_t node : job->grower.Frontier()) {
+    if (goes_ahead() && it != sessions_.end()) it->second.ahead.NoteRun(PlaceOf(node, job));
+    if (job->grower.Expandable(node)) ExpandNode(node, job);
+  }
+  ExpandKnown(job);
+}
+
+}  // namespace specfabric::scheduler

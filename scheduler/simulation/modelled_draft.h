@@ -1,0 +1,99 @@
+#ifndef SPECFABRIC_SCHEDULER_SIMULATION_MODELLED_DRAFT_H_
+#define SPECFABRIC_SCHEDULER_SIMULATION_MODELLED_DRAFT_H_
+
+// A draft worker without a model, for simulation and benchmarks: it grows the trees it was asked
+// for side by side, one pass takes the missing prefix or the frontier of each; between them it
+// drafts ahead, if it is to. What a pass finds is known when it ends; how long it takes is for the
+// owner to let pass. Pure: time is an argument.
+
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "scheduler/scheduler.h"
+#include "scheduler/simulation/modelled_ahead.h"
+#include "scheduler/simulation/modelled_text.h"
+#include "speculation/growth.h"
+#include "speculation/tree.h"
+
+namespace specfabric::scheduler {
+
+struct DraftCost {
+  base::Nanos round_trip = 0;  // of the network
+  base::Nanos weights = 0;     // of one pass (a level of all trees that a worker grows, or prefill)
+  double row_ns = 0;
+  speculation::GrowthPolicy tree;
+  AheadCost ahead = {};
+};
+
+class ModelledDraft {
+ public:
+  struct Reply {
+    DraftWanted want;
+    speculation::TokenTree tree;  // its root's token is 0
+  };
+
+  // `cost` and `text` must outlive it.
+  ModelledDraft(const DraftCost& cost, const ModelledText& text) : cost_(cost), text_(text) {}
+
+  // want.id: of the text, unique among all targets.
+  void Ask(const DraftWanted& want, uint64_t target);
+  void Forget(uint64_t sequence);
+  bool Knows(uint64_t sequence) const { return sessions_.contains(sequence); }
+  int32_t sessions() const { return static_cast<int32_t>(sessions_.size()); }
+
+  bool running() const { return ends_ != 0; }
+  bool idle() const { return waiting_.empty() && jobs_.empty(); }
+  bool wants_pass() const { return !idle() || going_ahead_ > 0; }
+  base::Nanos ends() const { return ends_; }  // the pass that runs
+  base::Nanos busy() const { return busy_; }  // all passes that somebody waited for
+
+  // What has been asked for and needs no pass, or none that pays. While none runs.
+  std::vector<Reply> Answer();
+  void StartPass(base::Nanos now);
+  std::vector<Reply> EndPass();
+
+ private:
+  struct Job {
+    DraftWanted want;
+    uint64_t target = 0;
+    int32_t prefix = 0;  // tokens that it must read first
+    speculation::TreeGrower grower;
+    std::vector<ModelledAhead::Node> places;  // of the first nodes of its tree
+  };
+  struct Session {
+    int32_t known = 0;  // tokens that it has read
+    ModelledAhead ahead;
+    bool asked = false;
+    bool going_ahead = false;  // somewhere to go, and nobody waits
+  };
+  bool goes_ahead() const { return cost_.ahead.nodes > 0; }
+  int MostChildren() const;
+  const ModelledAhead::Node& PlaceOf(int32_t node, Job* job) const;
+  void ExpandNode(int32_t node, Job* job) const;
+  // Nodes that were run ahead.
+  void ExpandKnown(Job* job) const;
+  void Expand(Job* job);
+  void StopUnprofitableGrowth();
+  std::vector<Reply> TakeDone();
+  void StartAhead(base::Nanos now);
+  void Note(bool asked, Session* session);
+  base::Nanos TimeOf(int64_t rows) const;
+
+  const DraftCost& cost_;
+  const ModelledText& text_;
+  std::vector<Job> waiting_, jobs_;
+  std::map<uint64_t, speculation::GrowthRound> rounds_;  // by target
+  std::map<uint64_t, Session> sessions_;
+  int32_t going_ahead_ = 0;                                          // sessions
+  std::vector<std::pair<uint64_t, ModelledAhead::Node>> run_ahead_;  // by the present pass
+  base::Nanos ends_ = 0;
+  base::Nanos pass_ = 0;  // that the last pass took
+  base::Nanos busy_ = 0;
+};
+
+}  // namespace specfabric::scheduler
+
+#endif  // SPECFABRIC_SCHEDULER_SIMULATION_MODELLED_DRAFT_H_

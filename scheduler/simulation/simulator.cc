@@ -1,0 +1,391 @@
+#include "scheduler/simulation/simulator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <queue>
+#include <tuple>
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "speculation/tree.h"
+
+namespace specfabric::scheduler {
+namespace {
+
+using base::Nanos;
+using base::TokenId;
+
+Percentiles PercentilesOf(std::vector<double> values) {
+  if (values.empty()) return {};
+  std::sort(values.begin(), values.end());
+  const auto at = [&](double share) {
+    return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
+  };
+  return {at(0.5), at(0.9), at(0.99)};
+}
+
+// What is known of a request from outside.
+struct Client {
+  Nanos arrived = 0, first = 0, last = 0;
+  int32_t tokens = 0;
+  std::optional<DraftId> worker;
+  Nanos asked = 0;
+  uint32_t round = 0;    // that was asked for
+  bool answered = true;  // or counted as a miss
+};
+
+struct Target {
+  Target(const SchedulerOptions& scheduling, const DraftRouterOptions& routing)
+      : scheduler(scheduling), router(routing) {}
+
+  Scheduler scheduler;
+  DraftRouter router;
+  std::map<base::SequenceId, Client> live;
+  std::optional<StepPlan> step;
+  Nanos busy = 0;
+  Nanos wake = base::kForever;  // when it wants to plan again, if nothing happens before
+  uint64_t last_chosen = 0;     // for an arrival
+  bool touched = false;         // something happened that it has not planned for
+};
+
+class Simulation {
+ public:
+  Simulation(const SimulationOptions& options, const std::vector<Arrival>& arrivals);
+  SimulationReport Run();
+
+ private:
+  struct Delivery {
+    Nanos time = 0;
+    DraftId worker = 0;
+    ModelledDraft::Reply reply;
+    bool operator>(const Delivery& other) const { return time > other.time; }
+  };
+  // In the order in which they are taken where they come together.
+  enum class Timer { kPassEnds, kStepEnds, kWake };
+  struct Timed {
+    Nanos time = 0;
+    Timer what = Timer::kWake;
+    size_t index = 0;  // of the worker or target
+    bool operator>(const Timed& other) const {
+      return std::tie(time, what, index) > std::tie(other.time, other.what, other.index);
+    }
+  };
+  template <typename T>
+  using Agenda = std::priority_queue<T, std::vector<T>, std::greater<>>;
+
+  Nanos NextEvent() const;
+  void TakeEvents();
+  std::vector<Timed> DueTimers();
+  void Arrive(const Arrival& arrival);
+  void Send(size_t worker, ModelledDraft::Reply reply);
+  void Deliver(Delivery delivery);
+  void Dispatch(Target* target, const std::vector<Event>& events);
+  void Want(Target* target, const DraftWanted& want);
+  void Count(const TokensEvent& tokens, Client* client);
+  void End(Target* target, base::SequenceId id);
+  void Expire(Target* target);
+  void Plan(size_t index);
+  SimulationReport Report() const;
+
+  const SimulationOptions options_;
+  const std::vector<Arrival>& arrivals_;
+  const ModelledText text_;
+  std::vector<std::unique_ptr<Target>> targets_;
+  std::vector<ModelledDraft> workers_;  // DraftId - 1
+  Agenda<Delivery> deliveries_;
+  Agenda<Timed> timers_;
+  std::map<base::SequenceId, size_t> home_;  // the target of each live sequence
+  std::vector<Client> done_;
+  size_t next_arrival_ = 0;
+  base::SequenceId next_id_ = 1;
+  int32_t refused_ = 0;
+  Nanos now_ = 0;
+  int64_t rounds_ = 0, accepted_ = 0, output_ = 0;
+};
+
+Simulation::Simulation(const SimulationOptions& options, const std::vector<Arrival>& arrivals)
+    : options_(options), arrivals_(arrivals), text_(options.acceptance, options.seed) {
+  SchedulerOptions scheduling = options.scheduler;
+  scheduling.vocabulary = ModelledText::kVocabulary;
+  workers_.reserve(options.drafts);
+  for (int32_t d = 0; d < options.drafts; ++d) workers_.emplace_back(options_.draft, text_);
+  for (int32_t t = 0; t < options.targets; ++t) {
+    DraftRouterOptions routing = options.router;
+    routing.salt = t;
+    targets_.push_back(std::make_unique<Target>(scheduling, routing));
+    for (int32_t d = 0; d < options.drafts; ++d) {
+      targets_.back()->router.OnUp(d + 1, options.draft_sessions);
+    }
+  }
+}
+
+Nanos Simulation::NextEvent() const {
+  Nanos next = base::kForever;
+  if (next_arrival_ < arrivals_.size()) next = arrivals_[next_arrival_].time;
+  if (!deliveries_.empty()) next = std::min(next, deliveries_.top().time);
+  if (!timers_.empty()) next = std::min(next, timers_.top().time);
+  return next;
+}
+
+std::vector<Simulation::Timed> Simulation::DueTimers() {
+  std::vector<Timed> due;
+  for (; !timers_.empty() && timers_.top().time <= now_; timers_.pop()) {
+    due.push_back(timers_.top());
+  }
+  return due;
+}
+
+void Simulation::TakeEvents() {
+  for (; next_arrival_ < arrivals_.size() && arrivals_[next_arrival_].time <= now_;
+       ++next_arrival_) {
+    Arrive(arrivals_[next_arrival_]);
+  }
+  const std::vector<Timed> due = DueTimers();
+  for (const Timed& timed : due) {
+    if (timed.what != Timer::kPassEnds) continue;
+    for (ModelledDraft::Reply& reply : workers_[timed.index].EndPass()) {
+      Send(timed.index, std::move(reply));
+    }
+  }
+  while (!deliveries_.empty() && deliveries_.top().time <= now_) {
+    Delivery delivery = deliveries_.top();
+    deliveries_.pop();
+    Deliver(std::move(delivery));
+  }
+  for (const Timed& timed : due) {
+    if (timed.what == Timer::kPassEnds) continue;
+    Target& target = *targets_[timed.index];
+    if (timed.what == Timer::kStepEnds) {
+      StepPlan plan = *std::exchange(target.step, std::nullopt);
+      Dispatch(&target, target.scheduler.Commit(text_.Verify(plan), now_));
+      target.scheduler.Recycle(std::move(plan));
+      target.touched = true;
+    } else if (timed.time == target.wake) {
+      target.touched = true;
+    }
+  }
+  for (size_t w = 0; w < workers_.size(); ++w) {
+    if (workers_[w].running()) continue;
+    for (ModelledDraft::Reply& reply : workers_[w].Answer()) Send(w, std::move(reply));
+    if (!workers_[w].wants_pass()) continue;
+    workers_[w].StartPass(now_);
+    timers_.push({workers_[w].ends(), Timer::kPassEnds, w});
+  }
+}
+
+// As a gateway does: to the target with the fewest sequences, among equals the one that was chosen
+// longest ago.
+void Simulation::Arrive(const Arrival& arrival) {
+  size_t best = 0;
+  for (size_t t = 1; t < targets_.size(); ++t) {
+    const Target &a = *targets_[t], &b = *targets_[best];
+    if (std::pair(a.live.size(), a.last_chosen) < std::pair(b.live.size(), b.last_chosen)) best = t;
+  }
+  Target& target = *targets_[best];
+  SequenceRequest request;
+  request.id = next_id_++;
+  request.prompt.assign(std::max(1, arrival.prompt), 0);
+  request.max_tokens = std::max(1, arrival.output);
+  request.speculate = options_.drafts > 0;
+  const base::SequenceId id = request.id;
+  if (!target.scheduler.Add(std::move(request), now_).ok()) {
+    ++refused_;
+    return;
+  }
+  target.live[id].arrived = now_;
+  target.last_chosen = id;
+  target.touched = true;
+  home_[id] = best;
+}
+
+// Half of the round trip passes before the worker knows: the reply carries all of it.
+void Simulation::Want(Target* target, const DraftWanted& want) {
+  Client& client = target->live.at(want.id);
+  const auto worker = target->router.Route(want.id, want.committed, now_);
+  if (!worker) return target->scheduler.OnNoDraft(want.id, want.round);
+  if (client.worker && client.worker != worker) workers_[*client.worker - 1].Forget(want.id);
+  client.worker = worker;
+  client.asked = now_;
+  client.round = want.round;
+  ModelledDraft& draft = workers_[*worker - 1];
+  if (!draft.Knows(want.id) && draft.sessions() >= options_.draft_sessions) {
+    client.worker.reset();
+    client.answered = true;
+    target->router.OnBusy(*worker, want.id, now_);
+    return target->scheduler.OnNoDraft(want.id, want.round);
+  }
+  client.answered = false;
+  draft.Ask(want, home_.at(want.id));
+}
+
+void Simulation::Send(size_t worker, ModelledDraft::Reply reply) {
+  deliveries_.push({now_ + options_.draft.round_trip, worker + 1, std::move(reply)});
+}
+
+void Simulation::Deliver(Delivery delivery) {
+  const base::SequenceId id = delivery.reply.want.id;
+  const auto home = home_.find(id);
+  if (home == home_.end()) return;
+  Target& target = *targets_[home->second];
+  Client& client = target.live.at(id);
+  if (client.worker != delivery.worker || client.round != delivery.reply.want.round) return;
+  const Nanos latency = now_ - client.asked;
+  if (std::exchange(client.answered, true)) {
+    target.router.OnLateReply(delivery.worker, id, latency, now_);
+  } else {
+    const ModelledDraft& worker = workers_[delivery.worker - 1];
+    target.router.OnReply(delivery.worker, id, latency, options_.draft_sessions - worker.sessions(),
+                          now_);
+  }
+  const std::vector<TokenId>* committed = target.scheduler.Committed(id);
+  speculation::TokenTree& tree = delivery.reply.tree;
+  tree.tokens[0] = committed->back();
+  target.scheduler.OnDraft(id, client.round, {.tree = std::move(tree)}, now_);
+  target.touched = true;
+}
+
+// A request that is past its deadline is a miss of its worker, as in the target.
+void Simulation::Expire(Target* target) {
+  for (auto& [id, client] : target->live) {
+    if (client.answered || now_ - client.asked < options_.scheduler.max_draft_wait) continue;
+    client.answered = true;
+    target->router.OnMiss(*client.worker, now_);
+  }
+}
+
+void Simulation::Count(const TokensEvent& tokens, Client* client) {
+  if (!tokens.tokens.empty()) {
+    if (client->tokens == 0) client->first = now_;
+    client->last = now_;
+  }
+  client->tokens += static_cast<int32_t>(tokens.tokens.size());
+  output_ += static_cast<int64_t>(tokens.tokens.size());
+  if (!tokens.round) return;
+  ++rounds_;
+  accepted_ += tokens.accepted;
+}
+
+void Simulation::End(Target* target, base::SequenceId id) {
+  const auto it = target->live.find(id);
+  const Client& client = it->second;
+  if (client.worker) {
+    if (!client.answered) target->router.OnAbandoned(*client.worker);
+    workers_[*client.worker - 1].Forget(id);
+  }
+  target->router.OnEnd(id);
+  done_.push_back(client);
+  target->live.erase(it);
+  home_.erase(id);
+}
+
+void Simulation::Dispatch(Target* target, const std::vector<Event>& events) {
+  for (const Event& event : events) {
+    if (const auto* want = std::get_if<DraftWanted>(&event)) {
+      Want(target, *want);
+    } else if (const auto* tokens = std::get_if<TokensEvent>(&event)) {
+      Count(*tokens, &target->live.at(tokens->id));
+    } else if (const auto* ended = std::get_if<SequenceEnded>(&event)) {
+      End(target, ended->id);
+    }
+  }
+}
+
+void Simulation::Plan(size_t index) {
+  Target& target = *targets_[index];
+  if (target.step || !std::exchange(target.touched, false)) return;
+  Expire(&target);
+  auto planned = target.scheduler.Plan(now_);
+  if (auto* plan = std::get_if<StepPlan>(&planned)) {
+    const auto usual = static_cast<double>(options_.step.Of(*plan));
+    const auto time =
+        std::max<Nanos>(1, static_cast<Nanos>(usual * options_.noise.Factor(now_, options_.seed)));
+    target.busy += time;
+    target.step = std::move(*plan);
+    target.wake = base::kForever;
+    timers_.push({now_ + time, Timer::kStepEnds, index});
+  } else {
+    target.wake = std::get<WaitUntil>(planned).time;
+    if (target.wake != base::kForever) timers_.push({target.wake, Timer::kWake, index});
+  }
+}
+
+SimulationReport Simulation::Run() {
+  now_ = arrivals_.empty() ? 0 : arrivals_.front().time;
+  for (;;) {
+    TakeEvents();
+    for (size_t t = 0; t < targets_.size(); ++t) Plan(t);
+    const Nanos next = NextEvent();
+    if (next == base::kForever) break;
+    now_ = std::max(now_, next);
+  }
+  SPECFABRIC_CHECK(home_.empty());
+  return Report();
+}
+
+SimulationReport Simulation::Report() const {
+  SimulationReport report;
+  report.requests = static_cast<int32_t>(done_.size());
+  report.refused = refused_;
+  report.output_tokens = output_;
+  std::vector<double> ttft, tpot;
+  Nanos end = 0;
+  for (const Client& client : done_) {
+    end = std::max(end, client.last);
+    ttft.push_back(base::ToSeconds(client.first - client.arrived));
+    if (client.tokens > 1) {
+      tpot.push_back(base::ToSeconds(client.last - client.first) / (client.tokens - 1));
+    }
+  }
+  report.ttft = PercentilesOf(std::move(ttft));
+  report.tpot = PercentilesOf(std::move(tpot));
+  if (done_.empty()) return report;
+  report.duration = base::ToSeconds(end - arrivals_.front().time);
+  report.tokens_per_second = static_cast<double>(output_) / report.duration;
+  report.accepted_per_round = rounds_ == 0 ? 0 : static_cast<double>(accepted_) / rounds_;
+  for (const auto& target : targets_) {
+    report.target_busy += base::ToSeconds(target->busy) / report.duration / targets_.size();
+    const SchedulerStats stats = target->scheduler.stats();
+    report.draft_hits += stats.draft_hits;
+    report.draft_misses += stats.draft_misses;
+    report.draft_skips += stats.draft_skips;
+    for (const DraftState& state : target->router.States()) report.draft_moves += state.moves;
+  }
+  for (const ModelledDraft& worker : workers_) {
+    report.drafts_busy += base::ToSeconds(worker.busy()) / report.duration / workers_.size();
+  }
+  return report;
+}
+
+}  // namespace
+
+Nanos StepCost::Of(const StepPlan& plan) const {
+  double context = 0;
+  for (const PlanSequence& part : plan.sequences) context += part.kv_len + part.row_count;
+  const auto rows = static_cast<Nanos>(row_ns * plan.rows());
+  return fixed + std::max(weights, rows) + static_cast<Nanos>(context_ns * context);
+}
+
+double StepNoise::Factor(Nanos now, uint64_t seed) const {
+  // In [-1, 1), by number.
+  const auto random = [seed](uint64_t kind, Nanos number) {
+    const uint64_t bits =
+        base::Mix64(seed ^ base::Mix64(kind ^ base::Mix64(static_cast<uint64_t>(number))));
+    return 2 * (static_cast<double>(bits >> 11) * 0x1p-53) - 1;
+  };
+  const Nanos number = now / period;
+  const double passed = static_cast<double>(now % period) / static_cast<double>(period);
+  const double pace = (1 - passed) * random(0, number) + passed * random(0, number + 1);
+  return std::pow(drift, pace) * std::pow(jitter, random(1, now));
+}
+
+SimulationReport Simulate(const SimulationOptions& options, const std::vector<Arrival>& arrivals) {
+  return Simulation(options, arrivals).Run();
+}
+
+}  // namespace specfabric::scheduler
