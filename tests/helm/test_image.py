@@ -60,6 +60,17 @@ def test_it_needs_nothing_of_where_it_was_built(installed: Path) -> None:
     assert "libtorch_cpu.so" in libraries(installed / "usr/local/bin/specfabric")
 
 
+def test_the_licences_are_installed(installed: Path) -> None:
+    documents = installed / "usr/local/share/doc/specfabric"
+    for name in ("LICENSE", "NOTICE", "third_party.md"):
+        assert (documents / name).is_file()
+    texts = {folder.name for folder in (documents / "licenses").iterdir()}
+    assert {"crates", "rust-std", "libboost1.81-dev"} <= texts
+    # Each library that is installed beside the programs came in a Python package with its licence.
+    assert any(name.startswith("torch-") for name in texts), texts
+    assert any(name.startswith("nvidia_cuda_runtime-") for name in texts), texts
+
+
 def closure(packages: set[str]) -> set[str]:
     """The packages and all they depend on, of those that are installed here."""
     told = subprocess.run(
