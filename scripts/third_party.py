@@ -135,7 +135,10 @@ def _write_library_texts(library: Path, folder: Path) -> None:
     if site_packages is None:
         # Built from source, such as by scripts/build_ucx: PREFIX/lib/NAME, PREFIX/share/doc/*/.
         documents = sorted((library.parents[1] / "share" / "doc").glob("*"))
-        _copy((t for d in documents if d.is_dir() for t in _texts_in(d)), folder / library.name.split(".")[0])
+        _copy(
+            (t for d in documents if d.is_dir() for t in _texts_in(d)),
+            folder / library.name.split(".")[0],
+        )
         return
     distribution = _distribution_of(library, site_packages)
     if distribution is None:
