@@ -2,7 +2,7 @@
 #define SPECFABRIC_BASE_LOGIT_RULES_H_
 
 // What a request changes of the target's logits before temperature and filters. Kept apart from
-// SamplingParams because drafts are not told: their guesses are checked against the changed logits,
+// SamplingParams because drafts are not told: their draft tokens are checked against the changed logits,
 // whatever they were drawn from.
 
 #include <cstdint>

@@ -77,7 +77,7 @@ void AheadPlan::Offer(const SpeculationCache& speculation_cache, int node) {
     const int child = speculation_cache.Child(node, candidate.scored.token);
     if (child >= 0 && speculation_cache.run(child)) continue;
     float key = speculation_cache.path(node) + candidate.logprob;
-    // A guess that was sent but not run is no next root, unless the target trims it.
+    // A draft token that was sent but not run is no next root, unless the target trims it.
     if (quota != nullptr && (child < 0 || !speculation_cache.sent(child))) {
       if (*quota == 0) continue;
       --*quota;

@@ -6,7 +6,7 @@
 //
 // How draft tokens are drawn follows from the request's verification: for `coupled` the best scores
 // under the noise that the target will use; for `typical` the likeliest tokens; for
-// verification_methods that weigh the draft's own distribution they are drawn from it, and the
+// verification methods that read the draft's own distribution they are drawn from it, and the
 // draft_probs they were drawn from go to the target in a slot of registered memory, where they are
 // made: by the model's device, if it is the device's memory.
 
@@ -36,7 +36,7 @@ namespace specfabric::draft {
 struct DraftEngineOptions {
   SessionTableOptions sessions;
   speculation::GrowthPolicy growth;
-  // For verification methods that weigh the draft's distribution: an expansion configuration, since
+  // For verification methods that read the draft's distribution: an expansion configuration, since
   // whether a node is drawn must not depend on what is drawn (verification.md section 3, Trimming).
   speculation::GrowthPolicy sampled_growth;
   // How siblings are drawn for them, and how many of the heaviest tokens are drawn from; 0: all.
@@ -177,7 +177,7 @@ class DraftEngine {
 
   // Of a session that had been sent a tree, when the text goes on.
   void CountOutcome(const Applied& applied, int32_t levels);
-  // From what the target chose where this worker had guessed.
+  // From what the target chose where this worker had proposed.
   void LearnFrom(const schemas::DraftRequest& request);
   speculation::Confidence& confidence(speculation::VerificationMethod verification) {
     return confidence_[static_cast<size_t>(verification)];

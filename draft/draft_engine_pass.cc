@@ -132,7 +132,7 @@ std::vector<Candidate> DraftEngine::BestTokens(Session* session, int32_t positio
   const absl::Span<const float> noise = shared && !sampling.greedy()
                                             ? noise_.Row(sampling.seed, position)
                                             : absl::Span<const float>();
-  // What the target's filters would surely drop is not worth a draft token.
+  // What the target's filters would surely drop is not proposed.
   if (!sampling.greedy() && sampling.filtered()) {
     const std::vector<uint8_t> keep = sampling::FilterMask(logits, sampling);
     masked_.assign(logits.begin(), logits.end());

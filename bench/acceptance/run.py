@@ -136,7 +136,7 @@ def measure(
             # Greedy texts do not depend on the seed.
             if body["temperature"] == 0 or (wave > 0 and mean.error < ENOUGH * mean.value):
                 break
-    # Those at a text's end, for which no guess is of use, and those whose draft was late.
+    # Those at a text's end, where no draft token is of use, and those whose draft was late.
     share = drafted_share(cluster, before)
     for rounds in mean.rounds.values():
         rounds[:] = [share * n for n in rounds]

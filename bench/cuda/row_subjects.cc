@@ -36,7 +36,7 @@ LogitMatrix MatrixOf(const float* logits, const BenchShape& shape) {
   return {.logits = logits, .stride = shape.vocabulary, .size = shape.vocabulary};
 }
 
-// The trees of a step, a chain each, and the rows that their guesses were drawn from: the target's
+// The trees of a step, a chain each, and the rows that their tokens were drawn from: the target's
 // own, with some noise on them.
 class Chains {
  public:

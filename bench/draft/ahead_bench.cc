@@ -1,5 +1,5 @@
 // What drafting ahead hits, by policy, and what a reply then takes of the draft's time: a draft
-// model guesses along texts that the target wrote. Between two rounds it has all the time that its
+// model drafts along texts that the target wrote. Between two rounds it has all the time that its
 // budget needs, so that policies are compared by what they run, not by how quick the machine is.
 //
 //   specfabric generate --model=models/target --prompt=... --json >> texts.jsonl
@@ -68,7 +68,7 @@ class Follower {
               replied_ = true;
             }) {}
 
-  // Guesses along the text from its second token on, and accepts what is right.
+  // Drafts along the text from its second token on, and accepts what is right.
   absl::Status Follow(base::SequenceId sequence, const std::vector<TokenId>& text, Tally* tally) {
     size_t held = 0, committed = 1;
     for (uint32_t round = 1; committed + 1 < text.size(); ++round) {

@@ -16,7 +16,7 @@ namespace {
 constexpr int32_t kVocabulary = 1000;
 constexpr int32_t kPrompt = 64;
 constexpr int32_t kContext = 4096;
-// As it is served: rows are free, so that all guesses are verified.
+// As it is served: rows are free, so that all draft tokens are verified.
 constexpr base::Nanos kReply = 100 * base::kMicrosecond, kStep = 20 * base::kMillisecond;
 
 SchedulerOptions Options(int sequences, int nodes) {

@@ -2,7 +2,7 @@
 """Drafting ahead of the outcome against drafting just in time, and against no drafts.
 
 Clusters of the same weights stay up side by side: drafts that draft ahead by each of --policies,
-drafts that only guess while the target waits, and none. At every concurrency all answer the same
+drafts that only run while the target waits, and none. At every concurrency all answer the same
 requests, one cluster after the other, in an order that rotates from repetition to repetition.
 Printed are medians: tokens a second, the share of trees whose next root had been run, the draft's
 time from request to reply (which a target that waits is exposed to), its passes a reply, and the

@@ -1,4 +1,4 @@
-// Host time of the n-gram lookup: a token learned, and a guess, in texts that repeat themselves and
+// Host time of the n-gram lookup: a token learned, and a proposal, in texts that repeat themselves and
 // in such that do not.
 
 #include <random>

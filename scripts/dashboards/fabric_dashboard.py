@@ -204,7 +204,7 @@ FABRIC = Dashboard(
                     "Tensors",
                     "cps",
                     "Tensors received (distributions of drafts, for the "
-                    "verification methods that weigh "
+                    "verification methods that read "
                     "them), and those dropped: too late to be waited for, without a slot, given "
                     "up under way.",
                     [
@@ -242,7 +242,7 @@ FABRIC = Dashboard(
                     "Registered memory",
                     "bytes",
                     "Memory registered with UCX that tensors are sent from and received into, for "
-                    "the verification methods that weigh drafts' distributions.",
+                    "the verification methods that read draft probabilities.",
                     [
                         Query(
                             "sum by (instance, memory) (specfabric_fabric_registered_bytes{$S})",

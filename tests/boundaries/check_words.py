@@ -71,7 +71,7 @@ WORDS = [
     ),
     _word("holding", "resource usage", _part("holdings?")),
     _word("barred", "suppressed token ids", _part("barred")),
-    _word("broken on purpose", "fault injection", r"(?i)\bon purpose\b|mistreat|befell"),
+    _word("broken on purpose", "fault injection", r"(?i)br[eo]+ak\w* on purpose|mistreat|befell"),
     _word("luck", "fault tolerance, chance", _part("(?:un)?luck(?:y|ily)?")),
     _word("sight", "observability", r"(?i)\bsight\b"),
     _word("features (of a target)", "hidden states", r"(?i)\btarget(?:'s)? features\b"),

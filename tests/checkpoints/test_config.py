@@ -23,7 +23,7 @@ FAMILIES = {
     "qwen3": "Qwen3ForCausalLM",
 }
 
-# What SpecFabric does not guess. 32 heads divide by every family's default of KV heads.
+# What SpecFabric assumes no default of. 32 heads divide by every family's default of KV heads.
 REQUIRED = {
     "vocab_size": 320,
     "hidden_size": 256,

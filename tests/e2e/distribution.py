@@ -203,7 +203,7 @@ def kolmogorov_smirnov(some: np.ndarray, others: np.ndarray) -> float:
 def passes(measure: Callable[[int], float], seed: int, least: float = 0.001) -> bool:
     """Whether what `measure` finds of samples with this seed is likelier than `least`.
 
-    One right distribution in 1 / `least` falls below. Verification methods that weigh q are not
+    One right distribution in 1 / `least` falls below. Verification methods that read q are not
     repeatable (a draft may
     be late), so that a new sample decides then: a wrong distribution fails again.
     """

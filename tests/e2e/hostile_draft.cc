@@ -3,8 +3,8 @@
 //   hostile_draft WAY VOCABULARY
 //
 // Prints the address that it listens on, and serves until its standard input ends. Its tree has up
-// to ten nodes ("2,2,1", as far as the request allows), its guesses are uniform, drawn without
-// replacement; where the verification method weighs them it sends the uniform distribution beside
+// to ten nodes ("2,2,1", as far as the request allows), its draft tokens are uniform, drawn without
+// replacement; where the verification method reads q it sends the uniform distribution beside
 // them. So `uniform` is a right answer, and what the other ways do wrong is all that is wrong with
 // them.
 
@@ -171,7 +171,7 @@ std::map<std::string, Way> Ways(int32_t vocabulary) {
     answer->tensors.clear();
   };
   ways["slow"] = [](const DraftRequest&, Answer* answer) { answer->replies_after = kLate; };
-  // Sure of guesses that are as wrong as any.
+  // High scores for tokens that are as wrong as any.
   ways["certain"] = [](const DraftRequest&, Answer* answer) {
     for (float& score : answer->reply.scores) score = 0.0f;
   };
@@ -198,7 +198,7 @@ std::map<std::string, Way> Ways(int32_t vocabulary) {
   ways["excluded_draft_token"] = [](const DraftRequest&, Answer* answer) {
     for (auto& tensor : answer->tensors) tensor[answer->reply.tokens[0]] = 0;
   };
-  // The same guess always, where the draft_probs say that all are drawn: the distribution of the
+  // Always the same token, where the draft probabilities say that all are drawn: the distribution of the
   // text bends.
   ways["lie"] = [](const DraftRequest&, Answer* answer) {
     for (base::TokenId& token : answer->reply.tokens) token = 0;

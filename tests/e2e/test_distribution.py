@@ -1,5 +1,5 @@
 """Texts have exactly the target's distribution, under every verification method, whatever a draft
-guesses.
+proposes.
 
 A target with eight tokens, whose distribution of whole texts can be written down; drafts that
 agree with it
@@ -43,7 +43,7 @@ REPETITIVE_PROMPT = [
     6,
     *PROMPT,
 ]
-# Of a text's tokens: the first follows from the prompt alone, the next are those that drafts guess.
+# Of a text's tokens: the first follows from the prompt alone, the next are those that drafts propose.
 DRAFTED = slice(1, 4)
 # Drafts get no more nodes than output is left after the token that is sure.
 MAX_TOKENS = {"1,1,1": 6, "2,2,1": 12}
@@ -69,7 +69,7 @@ class Arrangement:
 
     draft: str = "half"  # or "unrelated"
     tree: str = "2,2,1"
-    draw: str = ""  # of verification methods that weigh q; none: the cluster serves `coupled` alone
+    draw: str = ""  # of verification methods that read q; none: the cluster serves `coupled` alone
     top_n: int = 0  # tokens of q that the draft keeps; 0: all
     ranks: int = 1
     verification: str = "coupled"  # of requests that ask for none

@@ -44,7 +44,7 @@ VERIFIED = Outcome(True)
 MALFORMED = Outcome(False, "specfabric_fabric_malformed_messages_total")
 MISSED = Outcome(False, "specfabric_draft_misses_total")
 
-# The ways of hostile_draft.cc, where nothing is weighed.
+# The ways of hostile_draft.cc, where draft probabilities are not read.
 WAYS = {
     "uniform": VERIFIED,
     "ids_out_of_range": refused("invalid"),
@@ -62,7 +62,7 @@ WAYS = {
     "certain": VERIFIED,
     "lie": VERIFIED,
 }
-# Where verification methods weigh q. What is verified of these is exact: their guesses are drawn
+# Where verification methods read q. What is verified of these is exact: their tokens are drawn
 # from what
 # they send, and one that its weights exclude has no chance.
 DRAFT_PROBS_WAYS = {

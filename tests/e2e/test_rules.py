@@ -1,4 +1,4 @@
-"""Penalties, bias, stops and lengths of the output are honoured, whatever drafts guess."""
+"""Penalties, bias, stops and lengths of the output are honoured, whatever drafts propose."""
 
 from __future__ import annotations
 

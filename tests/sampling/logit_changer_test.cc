@@ -105,7 +105,7 @@ TEST(LogitChangerTest, EqualsTheReferenceAtEveryNodeOfATree) {
   }
 }
 
-// Else the text would depend on how many guesses were accepted at once.
+// Else the text would depend on how many draft tokens were accepted at once.
 TEST(LogitChangerTest, DoesNotDependOnWhereTheCommittedTextEnds) {
   std::mt19937 random(4);
   const LogitRules rules{.presence_penalty = 0.7f,

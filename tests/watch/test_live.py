@@ -216,7 +216,7 @@ def cluster_units(folder: Path, secret: Path) -> tuple[list[Unit], Unit, Unit]:
             "--dtype=float32",
             f"--drafts={','.join(unit.listen for unit in drafts)}",
             joined,
-            # Guesses are verified whatever they gain, and only those of the draft models.
+            # Draft tokens are verified whatever they gain, and only those of the draft models.
             "--speculation=always",
             "--ngram_lookup=off",
             # A machine under tests is no reason to be alarmed.
