@@ -82,6 +82,8 @@ WORDS = [
 # Binary files, other people's names, and data that is read as it is.
 _SKIPPED = (
     "CHANGELOG.md",
+    "LICENSE",
+    "docs/third_party.md",
     "models/",
     "tests/boundaries/check_words.py",
     "tests/fuzz/corpus/",
