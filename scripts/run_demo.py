@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Serves the demo models from a local cluster and compares it with plain decoding.
+"""Serves a model from a local cluster and compares it with plain decoding.
 
-Starts a gateway, one target group and two draft workers as separate processes, streams a
-completion to the terminal, then answers the same prompt without drafts. Needs Python's standard
-library only; scripts/demo builds the program first.
+Makes the benchmark target (scripts/make_bench_pair.py) where it is missing, starts a gateway, one
+target group and two draft workers as separate processes, and beside them a second cluster without
+drafts. Streams a completion to the terminal, then both clusters answer the same prompt in turns.
+Needs Python's standard library only; scripts/demo builds the program first.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import shlex
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -23,7 +26,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import make_bench_pair
+
 ROOT = Path(__file__).resolve().parents[1]
+BINARY = Path(os.environ.get("SPECFABRIC_BINARY", ROOT / "build" / "specfabric"))
 PROMPT = '''import argparse
 import os
 import sys
@@ -33,25 +39,23 @@ def main():
     """Parse the command line and run the command."""
     parser = argparse.ArgumentParser('''
 STOP_SECONDS = 20
-
-
-VERIFICATION_METHODS = ("coupled", "rejection", "traversal", "typical")
+WARM_UP_TOKENS = 8
+COUPLINGS = ("coupled", "rejection", "traversal", "typical")
 
 
 @dataclass
 class Answer:
     """One streamed completion."""
 
-    text: str
-    tokens: int
-    rounds: int
+    token_ids: list[int]
     accepted: int
     exactness: str
     seconds: float
 
     @property
-    def rate(self) -> float:
-        return self.tokens / self.seconds
+    def passes(self) -> int:
+        """Each pass of the target gives one token of its own beside the accepted ones."""
+        return len(self.token_ids) - self.accepted
 
 
 def free_address() -> str:
@@ -76,7 +80,7 @@ def cluster(
 ) -> Iterator[tuple[str, subprocess.Popen[str], str]]:
     """A running cluster's URL, its `up` and its target's metrics; on leaving, all are ended."""
     command = [
-        str(ROOT / "build" / "specfabric"),
+        str(BINARY),
         "up",
         f"--model={arguments.model}",
         f"--listen={listen}",
@@ -134,28 +138,22 @@ def complete(url: str, arguments: argparse.Namespace, max_tokens: int, show: boo
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
+        "return_token_ids": True,
     }
-    text = ""
+    token_ids: list[int] = []
     usage: dict[str, Any] = {}
     exactness = ""
     begin = time.perf_counter()
     for event in post(url, body):
         for choice in event["choices"]:
-            text += choice["text"]
+            token_ids += choice["token_ids"]
             if show:
                 print(choice["text"], end="", flush=True)
         usage = event.get("usage") or usage
         exactness = event.get("exactness", exactness)
     seconds = time.perf_counter() - begin
-    speculation = usage["speculation"]
-    return Answer(
-        text,
-        usage["completion_tokens"],
-        speculation["rounds"],
-        speculation["accepted"],
-        exactness,
-        seconds,
-    )
+    assert len(token_ids) == usage["completion_tokens"]
+    return Answer(token_ids, usage["speculation"]["accepted"], exactness, seconds)
 
 
 def metric(text: str, name: str) -> float:
@@ -180,48 +178,60 @@ def show_draft_probs(metrics_url: str) -> None:
         )
 
 
-def measure(arguments: argparse.Namespace, drafts: int, show: bool) -> Answer:
-    """A fresh cluster's answer of median time among `repeats`, after a short one to warm it up."""
-    what = f"{drafts} draft workers" if drafts else "no draft workers (plain decoding)"
-    print(f"\nstarting a cluster with {what} ...", file=sys.stderr)
-    with cluster(arguments, free_address(), drafts) as (url, _, metrics_url):
-        complete(url, arguments, 8, show=False)
-        if show:
-            print(f"\n\033[2m{arguments.prompt}\033[0m", end="", flush=True)
-        answers = [complete(url, arguments, arguments.max_tokens, show)]
-        if show:
-            print(flush=True)
-        for _ in range(arguments.repeats - 1):
-            answers.append(complete(url, arguments, arguments.max_tokens, show=False))
-        if show:
-            show_draft_probs(metrics_url)
-        return sorted(answers, key=lambda answer: answer.seconds)[len(answers) // 2]
+def compare(arguments: argparse.Namespace) -> int:
+    """Both clusters answer in turns, so that whatever else the machine does slows both alike."""
+    with contextlib.ExitStack() as stack:
+        print(f"\nstarting a cluster with {arguments.drafts} draft workers ...", file=sys.stderr)
+        fast_url, _, metrics_url = stack.enter_context(
+            cluster(arguments, free_address(), arguments.drafts)
+        )
+        print("\nstarting one without, which decodes plainly ...", file=sys.stderr)
+        plain_url, _, _ = stack.enter_context(cluster(arguments, free_address(), 0))
+        print(f"\n\033[2m{arguments.prompt}\033[0m", end="", flush=True)
+        complete(fast_url, arguments, arguments.max_tokens, show=True)  # which warms up, too
+        print(f"\n\nanswering {arguments.repeats} times, with drafts and plainly in turns ...")
+        complete(plain_url, arguments, WARM_UP_TOKENS, show=False)
+        fast, plain = [], []
+        for _ in range(arguments.repeats):
+            fast.append(complete(fast_url, arguments, arguments.max_tokens, show=False))
+            plain.append(complete(plain_url, arguments, arguments.max_tokens, show=False))
+        show_weights(metrics_url)
+    return report(arguments, fast, plain)
 
 
-def compare(arguments: argparse.Namespace) -> None:
-    fast = measure(arguments, arguments.drafts, show=True)
-    plain = measure(arguments, 0, show=False)
+def report(arguments: argparse.Namespace, fast: list[Answer], plain: list[Answer]) -> int:
+    """Prints what was measured; 1 if texts differ that should not."""
+    seconds = {"with drafts": fast, "plain": plain}
+    rates = {}
+    for name, answers in seconds.items():
+        median = statistics.median(answer.seconds for answer in answers)
+        rates[name] = arguments.max_tokens / median
+        print(
+            f"{name + ':':13}{arguments.max_tokens} tokens in {median:.2f} s, "
+            f"{rates[name]:.1f} tokens/s"
+        )
+    same = all(answer.token_ids == plain[0].token_ids for answer in fast + plain)
+    print(f"{'ratio:':13}{rates['with drafts'] / rates['plain']:.2f}; {verdict(fast[0], same)}")
+    megabytes = sum(file.stat().st_size for file in arguments.model.glob("*.safetensors")) / 1e6
     print(
-        f"\nwith drafts:  {fast.tokens} tokens in {fast.seconds:.2f} s, {fast.rate:.1f} tokens/s; "
-        f"{fast.accepted / fast.rounds:.2f} drafted tokens accepted a round\n"
-        f"plain:        {plain.tokens} tokens in {plain.seconds:.2f} s, {plain.rate:.1f} tokens/s\n"
-        f"ratio:        {fast.rate / plain.rate:.2f}; {comparison(fast, plain)}"
+        f"{'why:':13}a pass of the target reads all its weights ({megabytes:.0f} MB), "
+        f"which takes as long for a few tokens as for one: "
+        f"{len(plain[0].token_ids)} passes plainly, {fast[0].passes} with drafts, "
+        f"{len(fast[0].token_ids) / fast[0].passes:.1f} tokens each"
     )
+    return 1 if fast[0].exactness == "token" and not same else 0
 
 
-def comparison(fast: Answer, plain: Answer) -> str:
+def verdict(fast: Answer, same: bool) -> str:
     """What the two texts should have in common, and whether they do."""
     if fast.exactness == "token":
-        return f"the texts are {'the same' if fast.text == plain.text else 'different'}"
-    if fast.exactness == "distribution":
-        return "the texts are two samples of one distribution, that of plain decoding"
-    return (
-        "the text with drafts does not have the target's "
-        "distribution: this verification method is lossy"
-    )
+        return f"the texts are {'the same, token for token' if same else 'DIFFERENT'}"
+    if fast.exactness == "law":
+        return "the texts are two samples of one law, that of plain decoding"
+    return "the text with drafts does not have the target's law: this coupling is lossy"
 
 
-def serve(arguments: argparse.Namespace) -> None:
+def serve(arguments: argparse.Namespace) -> int:
     with cluster(arguments, arguments.listen, arguments.drafts) as (url, process, _):
         body = {"prompt": "def main():", "max_tokens": 64, "stream": True}
         print(
@@ -230,14 +240,14 @@ def serve(arguments: argparse.Namespace) -> None:
             f"-d {shlex.quote(json.dumps(body))}\n",
             flush=True,
         )
-        sys.exit(process.wait())
+        return process.wait()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
     parser.add_argument("--serve", action="store_true", help="stay up and print a line to try")
     parser.add_argument("--listen", default="127.0.0.1:8000", help="address of --serve")
-    parser.add_argument("--model", type=Path, default=ROOT / "models" / "target")
+    parser.add_argument("--model", type=Path, help="default: the benchmark target, made if missing")
     parser.add_argument("--draft_model", type=Path, default=ROOT / "models" / "draft")
     parser.add_argument("--tensor_parallel", type=int, default=2)
     parser.add_argument("--drafts", type=int, default=2)
@@ -251,14 +261,24 @@ def main() -> None:
         help="default: 0 for coupled, .8 for the others, which are the same as coupled at 0",
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=5, help="answers of which the median counts")
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="answers of each cluster, of which the median counts"
+    )
     arguments = parser.parse_args()
     if arguments.temperature is None:
         arguments.temperature = 0.0 if arguments.verification == "coupled" else 0.8
     # A SIGTERM ends the cluster as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        (serve if arguments.serve else compare)(arguments)
+        if arguments.model is None:
+            arguments.model = make_bench_pair.OUT
+            make_bench_pair.make_if_missing(
+                make_bench_pair.SOURCE,
+                make_bench_pair.OUT,
+                make_bench_pair.INTERMEDIATE_SIZE,
+                seed=0,
+            )
+        sys.exit((serve if arguments.serve else compare)(arguments))
     except KeyboardInterrupt:
         sys.exit(130)
 
