@@ -199,7 +199,12 @@ def make(
     return parameters
 
 
-def make_if_missing(source: Path, out: Path, intermediate_size: int, seed: int) -> None:
+def make_if_missing(
+    source: Path = SOURCE,
+    out: Path = OUT,
+    intermediate_size: int = INTERMEDIATE_SIZE,
+    seed: int = 0,
+) -> None:
     """As `make`, unless that has been done; says what it does on standard error."""
     if is_made(out, origin_of(source, intermediate_size, seed)):
         print(f"{out}: kept, it is there already", file=sys.stderr)

@@ -30,14 +30,8 @@ import make_bench_pair
 
 ROOT = Path(__file__).resolve().parents[1]
 BINARY = Path(os.environ.get("SPECFABRIC_BINARY", ROOT / "build" / "specfabric"))
-PROMPT = '''import argparse
-import os
-import sys
-
-
-def main():
-    """Parse the command line and run the command."""
-    parser = argparse.ArgumentParser('''
+PROMPT = '''def copy_file(source, target, *, follow_symlinks=True):
+    """Copy a file.'''
 STOP_SECONDS = 20
 WARM_UP_TOKENS = 8
 COUPLINGS = ("coupled", "rejection", "traversal", "typical")
@@ -253,8 +247,8 @@ def main() -> None:
     parser.add_argument("--drafts", type=int, default=2)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--prompt", default=PROMPT)
-    parser.add_argument("--max_tokens", type=int, default=200)
-    parser.add_argument("--verification", choices=VERIFICATION_METHODS, default="coupled")
+    parser.add_argument("--max_tokens", type=int, default=128)
+    parser.add_argument("--coupling", choices=COUPLINGS, default="coupled")
     parser.add_argument(
         "--temperature",
         type=float,
