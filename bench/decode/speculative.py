@@ -9,7 +9,7 @@ plain decoding by SpecFabric and llama.cpp, go round after round over all prompt
 repetition, so that a machine that slows down slows all.
 
     python=$(scripts/setup --print-venv)/bin/python
-    scripts/setup --bench && scripts/build && $python scripts/make_bench_pair.py
+    scripts/setup --bench && scripts/build && scripts/make_bench_pair.py
     $python bench/decode/speculative.py
 
 llama.cpp's speculative decoding is its own example, llama-speculative-simple; plain, llama-bench.

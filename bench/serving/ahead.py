@@ -9,7 +9,7 @@ time from request to reply (which a target that waits is exposed to), its passes
 target's own wait for drafts a round.
 
     python=$(scripts/setup --print-venv)/bin/python
-    scripts/build && $python scripts/make_bench_pair.py
+    scripts/build && scripts/make_bench_pair.py
     $python bench/serving/ahead.py --model models/bench --threads 2
 """
 

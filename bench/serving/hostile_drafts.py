@@ -8,7 +8,7 @@ target finds out, both answer the same requests in turn. Many short runs: where 
 drifts, the two runs of a pair see the same machine, and the median of their ratios shows the cost.
 
     python=$(scripts/setup --print-venv)/bin/python
-    scripts/build && $python scripts/make_bench_pair.py
+    scripts/build && scripts/make_bench_pair.py
     $python bench/serving/hostile_drafts.py --model models/bench --threads 1
 """
 

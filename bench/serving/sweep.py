@@ -7,7 +7,7 @@ and who begins alternates: what else the machine does hits both. Ratios are of m
 stands the median of each repetition's own ratio.
 
     python=$(scripts/setup --print-venv)/bin/python
-    scripts/build && $python scripts/make_bench_pair.py
+    scripts/build && scripts/make_bench_pair.py
     $python bench/serving/sweep.py --model models/bench --prompts FILE --out /tmp/sweep
 
 Flags of specfabric itself: --with_drafts=--tree=best:8 for the cluster with drafts, --common=...
