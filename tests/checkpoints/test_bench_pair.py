@@ -16,8 +16,8 @@ TARGET = ROOT / "models" / "target"
 COLUMNS = 1024
 
 
-def make(out: Path, columns: int = COLUMNS, seed: int = 0) -> Path:
-    runpy.run_path(str(SCRIPT))["make"](TARGET, out, columns, seed)
+def make(out: Path, columns: int = COLUMNS, seed: int = 0, function: str = "make") -> Path:
+    runpy.run_path(str(SCRIPT))[function](TARGET, out, columns, seed)
     return out
 
 
@@ -51,6 +51,22 @@ def test_follows_from_its_seed(tmp_path: Path) -> None:
     first = (make(tmp_path / "first") / "model.safetensors").read_bytes()
     assert (make(tmp_path / "again") / "model.safetensors").read_bytes() == first
     assert (make(tmp_path / "other", seed=1) / "model.safetensors").read_bytes() != first
+
+
+def test_is_made_again_only_where_it_differs(tmp_path: Path) -> None:
+    out = tmp_path / "bench"
+    weights = out / "model.safetensors"
+
+    def make_if_missing(seed: int) -> int:
+        make(out, seed=seed, function="make_if_missing")
+        return weights.stat().st_ino
+
+    first = make_if_missing(seed=0)
+    assert make_if_missing(seed=0) == first
+    assert make_if_missing(seed=1) != first
+    weights.write_bytes(weights.read_bytes()[:4])
+    make_if_missing(seed=1)
+    load_file(weights)
 
 
 def test_cannot_narrow(tmp_path: Path) -> None:
