@@ -33,7 +33,6 @@ BINARY = Path(os.environ.get("SPECFABRIC_BINARY", ROOT / "build" / "specfabric")
 PROMPT = '''def copy_file(source, target, *, follow_symlinks=True):
     """Copy a file.'''
 STOP_SECONDS = 20
-WARM_UP_TOKENS = 8
 COUPLINGS = ("coupled", "rejection", "traversal", "typical")
 
 
@@ -182,9 +181,9 @@ def compare(arguments: argparse.Namespace) -> int:
         print("\nstarting one without, which decodes plainly ...", file=sys.stderr)
         plain_url, _, _ = stack.enter_context(cluster(arguments, free_address(), 0))
         print(f"\n\033[2m{arguments.prompt}\033[0m", end="", flush=True)
-        complete(fast_url, arguments, arguments.max_tokens, show=True)  # which warms up, too
+        complete(fast_url, arguments, arguments.max_tokens, show=True)  # the first warms up
         print(f"\n\nanswering {arguments.repeats} times, with drafts and plainly in turns ...")
-        complete(plain_url, arguments, WARM_UP_TOKENS, show=False)
+        complete(plain_url, arguments, arguments.max_tokens, show=False)
         fast, plain = [], []
         for _ in range(arguments.repeats):
             fast.append(complete(fast_url, arguments, arguments.max_tokens, show=False))
@@ -195,9 +194,8 @@ def compare(arguments: argparse.Namespace) -> int:
 
 def report(arguments: argparse.Namespace, fast: list[Answer], plain: list[Answer]) -> int:
     """Prints what was measured; 1 if texts differ that should not."""
-    seconds = {"with drafts": fast, "plain": plain}
     rates = {}
-    for name, answers in seconds.items():
+    for name, answers in {"with drafts": fast, "plain": plain}.items():
         median = statistics.median(answer.seconds for answer in answers)
         rates[name] = arguments.max_tokens / median
         print(
@@ -207,11 +205,11 @@ def report(arguments: argparse.Namespace, fast: list[Answer], plain: list[Answer
     same = all(answer.token_ids == plain[0].token_ids for answer in fast + plain)
     print(f"{'ratio:':13}{rates['with drafts'] / rates['plain']:.2f}; {verdict(fast[0], same)}")
     megabytes = sum(file.stat().st_size for file in arguments.model.glob("*.safetensors")) / 1e6
+    passes = statistics.median_low(answer.passes for answer in fast)
     print(
-        f"{'why:':13}a pass of the target reads all its weights ({megabytes:.0f} MB), "
-        f"which takes as long for a few tokens as for one: "
-        f"{len(plain[0].token_ids)} passes plainly, {fast[0].passes} with drafts, "
-        f"{len(fast[0].token_ids) / fast[0].passes:.1f} tokens each"
+        f"{'why:':13}reading {megabytes:.0f} MB of weights bounds a pass of the target: "
+        f"{plain[0].passes} passes became {passes}, "
+        f"of {arguments.max_tokens / passes:.1f} tokens each"
     )
     return 1 if fast[0].exactness == "token" and not same else 0
 
@@ -221,8 +219,8 @@ def verdict(fast: Answer, same: bool) -> str:
     if fast.exactness == "token":
         return f"the texts are {'the same, token for token' if same else 'DIFFERENT'}"
     if fast.exactness == "law":
-        return "the texts are two samples of one law, that of plain decoding"
-    return "the text with drafts does not have the target's law: this coupling is lossy"
+        return "the texts are two samples of one distribution, that of plain decoding"
+    return "the text with drafts does not have the target's distribution: this method is lossy"
 
 
 def serve(arguments: argparse.Namespace) -> int:
