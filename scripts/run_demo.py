@@ -33,7 +33,7 @@ BINARY = Path(os.environ.get("SPECFABRIC_BINARY", ROOT / "build" / "specfabric")
 PROMPT = '''def copy_file(source, target, *, follow_symlinks=True):
     """Copy a file.'''
 STOP_SECONDS = 20
-COUPLINGS = ("coupled", "rejection", "traversal", "typical")
+VERIFICATION_METHODS = ("coupled", "rejection", "traversal", "typical")
 
 
 @dataclass
@@ -188,7 +188,7 @@ def compare(arguments: argparse.Namespace) -> int:
         for _ in range(arguments.repeats):
             fast.append(complete(fast_url, arguments, arguments.max_tokens, show=False))
             plain.append(complete(plain_url, arguments, arguments.max_tokens, show=False))
-        show_weights(metrics_url)
+        show_draft_probs(metrics_url)
     return report(arguments, fast, plain)
 
 
@@ -203,7 +203,7 @@ def report(arguments: argparse.Namespace, fast: list[Answer], plain: list[Answer
             f"{rates[name]:.1f} tokens/s"
         )
     same = all(answer.token_ids == plain[0].token_ids for answer in fast + plain)
-    print(f"{'ratio:':13}{rates['with drafts'] / rates['plain']:.2f}; {verdict(fast[0], same)}")
+    print(f"{'ratio:':13}{rates['with drafts'] / rates['plain']:.2f}; {comparison(fast[0], same)}")
     megabytes = sum(file.stat().st_size for file in arguments.model.glob("*.safetensors")) / 1e6
     passes = statistics.median_low(answer.passes for answer in fast)
     print(
@@ -214,11 +214,11 @@ def report(arguments: argparse.Namespace, fast: list[Answer], plain: list[Answer
     return 1 if fast[0].exactness == "token" and not same else 0
 
 
-def verdict(fast: Answer, same: bool) -> str:
+def comparison(fast: Answer, same: bool) -> str:
     """What the two texts should have in common, and whether they do."""
     if fast.exactness == "token":
         return f"the texts are {'the same, token for token' if same else 'DIFFERENT'}"
-    if fast.exactness == "law":
+    if fast.exactness == "distribution":
         return "the texts are two samples of one distribution, that of plain decoding"
     return "the text with drafts does not have the target's distribution: this method is lossy"
 
@@ -246,7 +246,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--prompt", default=PROMPT)
     parser.add_argument("--max_tokens", type=int, default=128)
-    parser.add_argument("--coupling", choices=COUPLINGS, default="coupled")
+    parser.add_argument("--verification", choices=VERIFICATION_METHODS, default="coupled")
     parser.add_argument(
         "--temperature",
         type=float,

@@ -285,7 +285,8 @@ def start_cluster(
 ) -> Iterator[Cluster]:
     """A cluster that is ready for requests; on leaving, it must end by itself with status 0.
 
-    By default every round waits for its draft, whatever that costs, and nothing else proposes tokens: most
+    By default every round waits for its draft, whatever that costs, and nothing else proposes
+    tokens: most
     tests want the draft verified.
     """
     arguments = up_arguments(

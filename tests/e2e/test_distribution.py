@@ -43,7 +43,8 @@ REPETITIVE_PROMPT = [
     6,
     *PROMPT,
 ]
-# Of a text's tokens: the first follows from the prompt alone, the next are those that drafts propose.
+# Of a text's tokens: the first follows from the prompt alone, the next are those that drafts
+# propose.
 DRAFTED = slice(1, 4)
 # Drafts get no more nodes than output is left after the token that is sure.
 MAX_TOKENS = {"1,1,1": 6, "2,2,1": 12}

@@ -1,4 +1,5 @@
-"""Whatever the proposal source, the text is the target's: the n-gram lookup, one draft model, several, all at
+"""Whatever the proposal source, the text is the target's: the n-gram lookup, one draft model,
+several, all at
 once.
 """
 

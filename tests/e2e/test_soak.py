@@ -1,7 +1,8 @@
 """A thousand clients that stream at once and hang up now and then: nothing breaks, nothing is kept.
 
 Every stream that is read to its end has to be token for token what its prompt gave alone. One in
-ten is left at a random moment. Twice: as targets are run, speculating where that pays, which a crowd
+ten is left at a random moment. Twice: as targets are run, speculating where that pays, which a
+crowd
 on two cores may find never to be the case, and with drafts in every round. Each lasts 20 s by
 default; the long form:
 
