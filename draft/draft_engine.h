@@ -4,11 +4,11 @@
 // Grows token trees for many sequences at once: every step of the model takes the pending prefixes
 // and the frontiers of all trees together. Single-threaded; the service's engine thread owns it.
 //
-// How draft tokens are drawn follows from the request's verification: for `coupled` the best scores
-// under the noise that the target will use; for `typical` the likeliest tokens; for
-// verification methods that read the draft's own distribution they are drawn from it, and the
-// draft_probs they were drawn from go to the target in a slot of registered memory, where they are
-// made: by the model's device, if it is the device's memory.
+// How draft tokens are drawn depends on the request's verification method: for `coupled` the best
+// scores under the noise that the target will use; for `typical` the likeliest tokens; for methods
+// that read draft probabilities they are drawn from these, which go to the target from a slot of
+// registered memory. They are written there directly, on the model's device if the slot is in its
+// memory.
 
 #include <array>
 #include <cstdint>
@@ -39,7 +39,7 @@ struct DraftEngineOptions {
   // For verification methods that read the draft's distribution: an expansion configuration, since
   // whether a node is drawn must not depend on what is drawn (verification.md section 3, Trimming).
   speculation::GrowthPolicy sampled_growth;
-  // How siblings are drawn for them, and how many of the heaviest tokens are drawn from; 0: all.
+  // How siblings are drawn for these methods, and from how many of the likeliest tokens; 0: all.
   speculation::SiblingDraw sampled_draw = speculation::SiblingDraw::kWithoutReplacement;
   int32_t top_n = 0;
   int32_t max_step_tokens = 256;        // rows of one forward pass, all sequences together
@@ -47,10 +47,10 @@ struct DraftEngineOptions {
   trace::Recorder* recorder = nullptr;  // null: nothing is traced; must outlive the engine
 };
 
-// The logits of one pass that are where the engine can read them.
+// The logits of one pass, of rows that are in host memory.
 class PassLogits {
  public:
-  // Those of `shard`, or of its rows [place[row]].
+  // Row r is row r of `shard`, or row place[r] where `place` is given.
   explicit PassLogits(const model::LogitShard& shard, std::vector<int32_t> place = {})
       : shard_(shard), place_(std::move(place)) {}
   absl::Span<const float> row(int32_t row) const {
@@ -74,19 +74,19 @@ struct DraftEngineStats {
   std::array<std::array<uint64_t, kOutcomes>, kOutcomeLevels> outcomes = {};
 };
 
-// Weights to be sent beside a reply; without a lease there are none.
+// Draft probabilities to be sent beside a reply; none without a lease.
 struct OutgoingDraftProbs {
   transport::Lease lease;
   uint32_t bytes = 0;
-  uint8_t pool = 0;  // the target's
+  uint8_t pool = 0;  // slot pool of the target
 };
 
 class DraftEngine {
  public:
   // Called with every reply, on the thread that calls Accept and Step.
   using Reply = std::function<void(uint64_t peer, schemas::DraftReply, OutgoingDraftProbs)>;
-  // A slot of options' DraftProbsSlotBytes to write draft_probs to. Unavailable: there is no memory
-  // for draft_probs; ResourceExhausted: none is free.
+  // A slot of DraftProbsSlotBytes(options) for draft probabilities. Unavailable: there is no memory
+  // for slots. ResourceExhausted: none is free.
   using AcquireSlot = std::function<absl::StatusOr<transport::Lease>(const transport::Fence&)>;
 
   // `model` must have a KV cache of options.sessions.kv_blocks blocks, and draft rows of the device
@@ -94,7 +94,7 @@ class DraftEngine {
   DraftEngine(const DraftEngineOptions& options, std::unique_ptr<model::RankModel> model,
               AcquireSlot acquire_slot, Reply reply);
 
-  // What the draft_probs of the largest tree of sampled_growth take.
+  // Bytes of the draft probabilities of the largest tree of sampled_growth.
   static size_t DraftProbsSlotBytes(const DraftEngineOptions& options, int32_t vocabulary);
 
   // Takes a request, or answers at once why not. A newer request of the same sequence supersedes
@@ -104,9 +104,9 @@ class DraftEngine {
   void PeerGone(uint64_t target_incarnation);
   void SetDraining() { draining_ = true; }
 
-  // Nobody waits for a tree.
+  // No target waits for a tree.
   bool idle() const { return jobs_.empty(); }
-  // There is something to run ahead of the outcomes, while nobody waits.
+  // There are nodes to run ahead of the outcome while no target waits.
   bool can_go_ahead() const { return ahead_ > 0; }
   // One forward pass: for all jobs, with replies for those that are complete or out of time, or if
   // there are none ahead of the outcomes.
@@ -156,14 +156,14 @@ class DraftEngine {
   // Applies the pass to the job; `logit` counts through the rows of `logits`.
   void Absorb(Job* job, int32_t rows, const PassLogits& logits, int32_t* logit);
   void ExpandNode(Job* job, int node, const PassLogits& logits, int32_t logit);
-  // Expands what the session's speculation cache know already, and leaves in the frontier what must
-  // be run.
+  // Expands the nodes that the session's speculation cache knows; those that need a pass stay in
+  // the frontier.
   void ExpandKnown(Job* job);
   void Expand(Job* job, int node, absl::Span<const Candidate> candidates);
   int CacheNodeOf(Job* job, int node);
-  // What may follow a cache node, and what is thought of it.
+  // Sets the candidates after a cache node and their estimated probabilities.
   void SetNodeCandidates(Session* session, int cache_node, absl::Span<const float> logits);
-  // The best of the scores under the noise of the verification; without noise the likeliest.
+  // The best scores under the noise that verification will use; without noise the likeliest tokens.
   std::vector<Candidate> BestTokens(Session* session, int32_t position, int width,
                                     absl::Span<const float> logits);
   // Drawn from the row of draft probabilities that this adds to the job's slot.
@@ -171,13 +171,13 @@ class DraftEngine {
   sampling::DrawSite SiteOf(const Job& job, int node) const;
   // Expands the nodes whose rows are made on the device, in slots there, all jobs' at once.
   absl::Status DrawOnDevice();
-  // What of `on_device_` is to be drawn next, and where; drops what needs no drawing.
+  // The next draws of `on_device_`, and their slots; drops nodes that need none.
   std::vector<model::RowDraw> NextDraws();
   void ExpandDrawn(absl::Span<const model::DrawnRow> drawn);
 
-  // Of a session that had been sent a tree, when the text goes on.
+  // Counts the outcome of the tree last sent to a session, when its next request arrives.
   void CountOutcome(const Applied& applied, int32_t levels);
-  // From what the target chose where this worker had proposed.
+  // Learns from what the target chose where this worker had proposed tokens.
   void LearnFrom(const schemas::DraftRequest& request);
   speculation::Confidence& confidence(speculation::VerificationMethod verification) {
     return confidence_[static_cast<size_t>(verification)];
@@ -215,7 +215,7 @@ class DraftEngine {
   base::Nanos pass_time_ = 0;          // of a level; 0: not known
   bool draining_ = false;
   int32_t ahead_ = 0;      // sessions with a plan to go ahead
-  double acceptance_ = 0;  // of a draft token on the way down, as seen lately
+  double acceptance_ = 0;  // recent acceptance rate of a draft token whose parent was accepted
   DraftEngineStats stats_;
 };
 

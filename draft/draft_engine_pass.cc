@@ -25,7 +25,7 @@ void NameBlocks(const Session& session, model::Batch* batch) {
   batch->blocks.insert(batch->blocks.end(), session.blocks.begin(), session.blocks.end());
 }
 
-// One that was drawn from a row whose draft_probs sum up to `total`.
+// A token drawn from a row whose entries sum to `total`.
 Candidate Drawn(base::TokenId token, uint16_t prob, double total) {
   const float logprob = static_cast<float>(std::log(base::WidenBFloat16(prob) / total));
   return {{token, logprob}, logprob};

@@ -13,7 +13,7 @@ namespace specfabric::sampling {
 
 using Distribution = std::vector<double>;  // [vocabulary], not negative, sums to 1
 
-// probs / their sum. Weights without mass come back as they are: all zero.
+// probs divided by their sum; all 0 if the sum is 0.
 inline Distribution Normalized(absl::Span<const double> probs) {
   double sum = 0;
   for (double prob : probs) sum += prob;
@@ -24,9 +24,9 @@ inline Distribution Normalized(absl::Span<const double> probs) {
   return result;
 }
 
-// The first token at which the running sum of probs exceeds `wanted`, in [0, their sum). Rounding
-// may carry it past the last: then the last token that has a prob. kNoToken: none has. `prob_of`
-// makes a double of an element.
+// The first token at which the running sum of probs exceeds `wanted`, in [0, sum of probs). If
+// rounding carries `wanted` past the end, the last token of positive probability; kNoToken if there
+// is none. `prob_of` converts an element to double.
 template <typename T, typename Prob>
 base::TokenId TokenAt(absl::Span<const T> probs, double wanted, Prob prob_of) {
   base::TokenId token = base::kNoToken;
@@ -39,7 +39,7 @@ base::TokenId TokenAt(absl::Span<const T> probs, double wanted, Prob prob_of) {
   return token;
 }
 
-// What of pi * p is left above q.
+// The residual distribution after a rejection with path probability pi.
 struct Residual {
   double mass = 0;            // S = sum over x of (pi p(x) - q(x))+, in [0, 1]
   Distribution distribution;  // norm((pi p - q)+); p itself where S is 0

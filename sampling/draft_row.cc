@@ -20,14 +20,14 @@ void KeepLikeliest(int top_n, absl::Span<uint16_t> probs) {
   int32_t left = top_n;
   uint16_t least = kOne;
   while (least > 0 && count[least] <= left) left -= count[least--];
-  // Of the lightest that is kept, `left` tokens stay.
+  // Of the smallest value that is kept, `left` tokens stay.
   for (uint16_t& prob : probs) {
     if (prob > least) continue;
     if (prob < least || left-- <= 0) prob = 0;
   }
 }
 
-// Weights are summed by id modulo kSums, and then these sums, whatever the instructions.
+// Entries are summed by id modulo kSums, then these sums: the same order for every instruction set.
 constexpr size_t kSums = kProbSums;
 
 double SumOfLanes(const double* sums) {
@@ -154,7 +154,7 @@ Distribution Probabilities(absl::Span<const uint16_t> probs) {
 
 namespace {
 
-// Draws from probs by the sums of runs of them, so that a draw reads one run alone.
+// Draws with the help of sums of runs of entries, so that a draw reads a single run.
 class Drawer {
  public:
   explicit Drawer(absl::Span<uint16_t> probs) : probs_(probs) {

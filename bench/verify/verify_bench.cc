@@ -242,7 +242,7 @@ void Measure(uint32_t turn, double plain, Measured* measured) {
   measured->ratio.push_back(plain > 0 ? speed / plain : 1);
 }
 
-// What a target does to every reply before it verifies: gigabytes of draft_probs a second.
+// What a target does to every reply before it verifies: gigabytes of draft probabilities a second.
 void PrintChecking(const std::vector<Sequence>& sequences, int repetitions) {
   std::vector<double> milliseconds;
   double bytes = 0;
