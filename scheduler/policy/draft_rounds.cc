@@ -1,0 +1,113 @@
+#include "scheduler/policy/draft_rounds.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "speculation/merge.h"
+
+namespace specfabric::scheduler {
+namespace {
+
+bool IsRootedIn(const speculation::Draft& draft, const Sequence& sequence) {
+  return draft.tree.size() > 0 && draft.tree.tokens[0] == sequence.committed.back();
+}
+
+}  // namespace
+
+void DraftRounds::StartRound(absl::Span<Sequence* const> running, const PrefillLoad& prefill,
+                             base::Nanos now, Sequence* sequence, std::vector<Event>* events) {
+  const int32_t useful = sequence->useful_draft_nodes(options_.max_tree_nodes);
+  selection_.ProposeFromNgramLookup(sequence);
+  static const DraftOrder kNone;
+  const bool speculates = sequence->request.speculate && useful > 0;
+  const DraftOrder& order =
+      speculates ? orders_.Take(sequence->request.verification, running, prefill) : kNone;
+  if (!sequence->wait.StartRound(order, now)) return;
+  // Filled in place: copying a new DraftWanted would stall on the stores that have just made it.
+  auto& wanted = std::get<DraftWanted>(events->emplace_back(std::in_place_type<DraftWanted>));
+  wanted.id = sequence->request.id;
+  wanted.round = sequence->wait.round();
+  wanted.committed = sequence->committed_size();
+  wanted.max_nodes = std::min(order.max_nodes, useful);
+  wanted.max_depth = order.max_depth;
+  wanted.cost_per_second = order.cost_per_second;
+  wanted.cost_per_row = order.cost_per_row;
+  wanted.deadline = sequence->wait.deadline();
+}
+
+void DraftRounds::OnDraft(uint32_t round, speculation::Draft draft, base::Nanos now,
+                          Sequence* sequence) {
+  if (sequence == nullptr) {
+    ++counts_.late;
+    return;
+  }
+  DraftWait& wait = sequence->wait;
+  const bool stale =
+      sequence->in_flight || sequence->answered || round != wait.round() || !wait.asked();
+  if (!stale && !IsRootedIn(draft, *sequence)) {
+    wait.OnMiss(now, options_.misses);
+    ++counts_.misses;
+    return;
+  }
+  const std::optional<base::Nanos> latency =
+      stale ? wait.OnStaleReply(round, now) : wait.OnReply(now);
+  counts_.late += stale;
+  counts_.hits += !stale;
+  if (!latency || draft.tree.size() == 0) return;
+  // Stale replies tell how long replies take as well. A reply before which the drafter had to read
+  // more than one round's tokens, above all the prompt, does not.
+  if (std::exchange(sequence->had_reply, true) && wait.CaughtUp(round)) {
+    control_->OnReply(sequence->request.verification, wait.order(), draft.tree, *latency);
+  }
+  if (stale) {
+    selection_.LearnFromStale(std::move(draft), *sequence);
+  } else {
+    selection_.Take(std::move(draft), sequence);
+  }
+}
+
+void DraftRounds::OnExtraDraft(uint32_t round, speculation::Draft draft, Sequence* sequence) const {
+  if (sequence == nullptr || sequence->in_flight || round != sequence->wait.round() ||
+      !sequence->wait.asked() || !IsRootedIn(draft, *sequence) ||
+      !speculation::Merges(sequence->request.verification)) {
+    return;
+  }
+  selection_.Merge(std::move(draft), sequence);
+}
+
+bool DraftRounds::OnNoDraft(uint32_t round, Sequence* sequence) {
+  if (sequence == nullptr || round != sequence->wait.round() || !sequence->wait.waiting()) {
+    return false;
+  }
+  sequence->wait.OnUnavailable();
+  ++counts_.misses;
+  return true;
+}
+
+void DraftRounds::GiveUpLate(absl::Span<Sequence* const> running, base::Nanos now) {
+  for (Sequence* sequence : running) {
+    DraftWait& wait = sequence->wait;
+    if (!wait.waiting() || now < wait.deadline()) continue;
+    RecordSkipped(*sequence, wait.OnMiss(now, options_.misses));
+    ++counts_.misses;
+  }
+}
+
+void DraftRounds::Skip(absl::Span<Sequence* const> running, base::Nanos now) {
+  for (Sequence* sequence : running) {
+    DraftWait& wait = sequence->wait;
+    if (!wait.waiting()) continue;
+    wait.OnSkipped();
+    RecordSkipped(*sequence, now - wait.asked_at());
+    ++counts_.skips;
+  }
+}
+
+void DraftRounds::RecordSkipped(const Sequence& sequence, base::Nanos waited) {
+  if (!sequence.wait.CaughtUp(sequence.wait.round())) return;
+  control_->OnSkipped(sequence.request.verification, sequence.wait.order(), waited);
+}
+
+}  // namespace specfabric::scheduler

@@ -1,0 +1,71 @@
+#ifndef SPECFABRIC_SCHEDULER_POLICY_DRAFT_ROUNDS_H_
+#define SPECFABRIC_SCHEDULER_POLICY_DRAFT_ROUNDS_H_
+
+// The drafting side of the sequences' rounds: asks for a draft as a round starts, takes the
+// replies, gives up those that are late, and counts what came of every request. Tells
+// GoodputControl how long replies take. Whether a step waits for replies is Pacing's decision.
+//
+// Called by Scheduler (replies, GiveUpLate, Skip) and by StepInFlight (CatchUp, StartRound).
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "scheduler/policy/draft_orders.h"
+#include "scheduler/policy/draft_selection.h"
+#include "scheduler/policy/goodput.h"
+#include "scheduler/policy/prefill_load.h"
+#include "scheduler/scheduler.h"
+#include "scheduler/sequence.h"
+#include "speculation/tree.h"
+
+namespace specfabric::scheduler {
+
+// As in SchedulerStats.
+struct DraftCounts {
+  uint64_t hits = 0, misses = 0, skips = 0, late = 0;
+};
+
+class DraftRounds {
+ public:
+  // Both must outlive it.
+  DraftRounds(const SchedulerOptions& options, GoodputControl* control)
+      : options_(options), control_(control) {}
+
+  // Some of the sequences start their next round together: StartRound is called for each of them,
+  // with the same arguments but the sequence.
+  void BeginStarts() { orders_.Clear(); }
+  // Appends the sequence's DraftWanted, if it asks. running: all sequences that run.
+  void StartRound(absl::Span<Sequence* const> running, const PrefillLoad& prefill, base::Nanos now,
+                  Sequence* sequence, std::vector<Event>* events);
+  // As DraftSelection::CatchUp.
+  void CatchUp(Sequence* sequence) const { selection_.CatchUp(sequence); }
+
+  // As Scheduler's functions of these names. A sequence that is unknown is null.
+  void OnDraft(uint32_t round, speculation::Draft draft, base::Nanos now, Sequence* sequence);
+  void OnExtraDraft(uint32_t round, speculation::Draft draft, Sequence* sequence) const;
+  // Whether the sequence was waiting for this draft.
+  bool OnNoDraft(uint32_t round, Sequence* sequence);
+
+  // Replies whose deadline has passed count as misses.
+  void GiveUpLate(absl::Span<Sequence* const> running, base::Nanos now);
+  // No sequence waits for its reply any longer.
+  void Skip(absl::Span<Sequence* const> running, base::Nanos now);
+
+  const DraftCounts& counts() const { return counts_; }
+
+ private:
+  // The sequence's reply had not come after `waited`.
+  void RecordSkipped(const Sequence& sequence, base::Nanos waited);
+
+  const SchedulerOptions& options_;
+  GoodputControl* const control_;
+  DraftOrders orders_{options_, control_};
+  DraftSelection selection_{options_, control_};
+  DraftCounts counts_;
+};
+
+}  // namespace specfabric::scheduler
+
+#endif  // SPECFABRIC_SCHEDULER_POLICY_DRAFT_ROUNDS_H_

@@ -1,0 +1,116 @@
+#include "scheduler/step_in_flight.h"
+
+#include <cstddef>
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+#include "scheduler/apply_result.h"
+#include "scheduler/policy/prefill_load.h"
+
+namespace specfabric::scheduler {
+namespace {
+
+constexpr size_t kLearnedTrees = 32;  // trees of a step that are learned from, about
+
+}  // namespace
+
+void StepInFlight::Begin(absl::Span<Sequence* const> sequences, base::Nanos now, StepPlan* plan) {
+  SPECFABRIC_CHECK(!any_ && sequences.size() == plan->sequences.size());
+  any_ = true;
+  plan->step = ++number_;
+  started_ = now;
+  rows_ = plan->rows();
+  context_ = 0;
+  for (const PlanSequence& part : plan->sequences) context_ += part.kv_len + part.row_count;
+  sequences_.assign(sequences.begin(), sequences.end());
+  for (Sequence* sequence : sequences_) {
+    sequence->in_flight = true;
+    sequence->wait.EndRound();
+  }
+}
+
+std::vector<Event> StepInFlight::Commit(StepResult result, base::Nanos now) {
+  SPECFABRIC_CHECK(any_ && result.step == number_);
+  SPECFABRIC_CHECK(result.sequences.size() == sequences_.size());
+  any_ = false;
+  control_->OnStep(rows_, context_, now - started_);
+  starting_.clear();
+  std::vector<Event> events = std::exchange(spare_events_, {});
+  events.reserve(2 * sequences_.size());
+  // Some of many trees teach as much about drafts as all: one in `stride`, others in each step.
+  const size_t stride = 1 + sequences_.size() / kLearnedTrees;
+  for (size_t i = 0; i < sequences_.size(); ++i) {
+    Sequence* sequence = sequences_[i];
+    if (i + kPrefetchSequence < sequences_.size()) sequences_[i + kPrefetchSequence]->Prefetch();
+    if (i + kPrefetchContents < sequences_.size()) {
+      sequences_[i + kPrefetchContents]->PrefetchForCommit();
+    }
+    sequence->in_flight = false;
+    if (sequence->cancelled) {
+      admission_->EndWithoutTokens(sequence, FinishReason::kCancelled, &events);
+      continue;
+    }
+    if (sequence->planned.tree.size() > 1 && i % stride == number_ % stride) {
+      control_->OnVerified(sequence->request.verification, sequence->planned,
+                           result.sequences[i].accepted.path);
+    }
+    Apply(&result.sequences[i], now, sequence, &events);
+    blocks_->Prefetch(sequence);
+    starting_.push_back(sequence);
+  }
+  sequences_.clear();
+  std::erase_if(starting_, [&](Sequence* s) { return !Continues(s, &events); });
+  const PrefillLoad prefill = CountPrefill(admission_->running(), options_.max_step_tokens);
+  rounds_->BeginStarts();
+  for (Sequence* sequence : starting_) {
+    rounds_->StartRound(admission_->running(), prefill, now, sequence, &events);
+  }
+  return events;
+}
+
+void StepInFlight::Apply(SequenceResult* result, base::Nanos now, Sequence* sequence,
+                         std::vector<Event>* events) {
+  auto& event = std::get<TokensEvent>(events->emplace_back(std::in_place_type<TokensEvent>));
+  ApplyResult(result, options_.block_size, sequence, &event);
+  if (sequence->first_token == 0 && !event.tokens.empty()) sequence->first_token = now;
+  admission_->ChargeOutput(*sequence, static_cast<int64_t>(event.tokens.size()));
+  sequence->finish = event.finish;
+  if (!sequence->finish && event.tokens.empty()) events->pop_back();
+}
+
+// After its result was applied. False if the sequence is over, or still prefills.
+bool StepInFlight::Continues(Sequence* sequence, std::vector<Event>* events) {
+  if (sequence->finish == FinishReason::kNotFinite) {
+    blocks_->Forget(sequence);
+  } else {
+    blocks_->Publish(sequence);
+  }
+  if (sequence->finish) {
+    admission_->End(sequence, events);
+    return false;
+  }
+  rounds_->CatchUp(sequence);
+  if (sequence->phase != Phase::kRunning) return false;
+  blocks_->Trim(sequence);
+  return true;
+}
+
+std::vector<Event> StepInFlight::Abort() {
+  SPECFABRIC_CHECK(any_);
+  any_ = false;
+  std::vector<Event> events;
+  for (Sequence* sequence : std::exchange(sequences_, {})) {
+    sequence->in_flight = false;
+    admission_->EndWithoutTokens(
+        sequence, sequence->cancelled ? FinishReason::kCancelled : FinishReason::kError, &events);
+  }
+  return events;
+}
+
+void StepInFlight::Recycle(std::vector<Event> events) {
+  events.clear();
+  if (events.capacity() > spare_events_.capacity()) spare_events_ = std::move(events);
+}
+
+}  // namespace specfabric::scheduler
