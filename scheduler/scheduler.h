@@ -5,13 +5,17 @@
 // tensors. The same calls with the same times give the same plans, in a live group, in tests and in
 // the capacity simulator. Owned and called by one thread (the group's leader).
 //
-// Life of a sequence: Add -> waiting -> prefill (in chunks) -> running: {wants draft -> has draft
-// or gave up -> planned -> committed}* -> finished. First come, first served within a tenant;
-// tenants get equal shares (wait_queue.h).
+// Life of a sequence: Add -> waiting -> prefill (in chunks) -> running: {wants a draft -> has one
+// or goes without -> planned -> committed}* -> finished. First come, first served within a tenant;
+// tenants get equal shares (policy/wait_queue.h).
 //
 // A step takes every running sequence that does not wait for a draft, then as much prefill as fits.
-// Whether it waits for drafts that are on their way, how large they are asked for, and how many of
-// their guesses it verifies, none included, is decided by the expected tokens a second (goodput.h).
+// The expected tokens a second (policy/goodput.h) decide whether a step waits for drafts, how large
+// the trees are that it asks for, and how many of their draft tokens it verifies, if any.
+//
+// Its parts: policy/admission.h (who runs), policy/draft_rounds.h (what is asked of drafters, and
+// what comes of it), policy/pacing.h (when a step starts), policy/step_planner.h (what it holds),
+// step_in_flight.h (what its result does), kv/sequence_blocks.h (KV blocks and prefix cache).
 
 #include <array>
 #include <cstdint>
@@ -35,38 +39,38 @@ namespace specfabric::scheduler {
 struct CacheFaultInjection {
   int32_t hash_bits = 128;      // fewer: keys collide
   bool compare_tokens = true;   // false: equal keys are taken for equal tokens
-  bool rewrite_shared = false;  // true: the last token that the cache has is computed again
+  bool rewrite_shared = false;  // true: the last cached token is computed and written again
 };
 
 enum class SpeculationPolicy : uint8_t {
-  kGoodput,  // what is expected to yield most tokens a second
-  kAlways,   // every sequence asks for the largest tree, all wait for all unless a prompt has to be
-             // read, and all is verified
+  kGoodput,  // whatever is expected to yield the most tokens a second
+  kAlways,  // every sequence asks for the largest tree; a step waits for all drafts unless there is
+            // prefill to do, and verifies all of them
 };
 
 struct SchedulerOptions {
   int32_t kv_blocks = 0;          // blocks in the pool
-  int32_t block_size = 16;        // slots a block
-  int32_t max_context = 2048;     // prompt + output tokens a sequence may reach
+  int32_t block_size = 16;        // KV slots (tokens) of a block
+  int32_t max_context = 2048;     // prompt + output tokens of a sequence
   int32_t max_sequences = 64;     // running at once
   int32_t max_step_tokens = 512;  // rows of one step, all sequences together
   int32_t max_waiting = 1024;     // bounded queue; Add() past it is ResourceExhausted
   int32_t max_tree_nodes = 64;    // below the root + root, at most kMaxVerifyNodes
   int32_t vocabulary = 0;
   SpeculationPolicy speculation = SpeculationPolicy::kGoodput;
-  // A reply later than is usual of its like counts as a miss; "usual" is within these bounds, and
-  // the upper one where the policy is to wait always.
+  // A reply counts as a miss when it takes longer than replies to such requests usually do. The
+  // limit is clamped to [min_draft_wait, max_draft_wait]; with kAlways it is max_draft_wait.
   base::Nanos min_draft_wait = 1 * base::kMillisecond;
   base::Nanos max_draft_wait = 50 * base::kMillisecond;
   MissLimits misses;
-  base::Nanos priority_ageing = 10 * base::kSecond;  // the head start of one step of priority
-  // Whether each sequence's own text is looked up for guesses (speculation/ngram_lookup.h). They
-  // are there as its round begins, and verified where that pays, with a drafter's or instead of
-  // one's.
+  base::Nanos priority_ageing = 10 * base::kSecond;  // a priority of 1 counts as so much waiting
+  // Enables the n-gram lookup (speculation/ngram_lookup.h): draft tokens from the sequence's own
+  // text, ready when its round begins. They are verified when that is expected to pay, alone or
+  // merged with a drafter's tree.
   bool ngram_lookup = false;
   bool prefix_cache = true;
-  uint64_t model_salt = 0;                  // of all keys of the prefix cache
-  std::optional<uint64_t> cache_seed = {};  // of the hash's secret, for tests; random by default
+  uint64_t model_salt = 0;                  // part of all keys of the prefix cache
+  std::optional<uint64_t> cache_seed = {};  // of the secret of those keys, for tests; else random
   CacheFaultInjection cache_fault_injection = {};
 };
 
@@ -78,7 +82,7 @@ struct SequenceRequest {
   std::vector<base::TokenId> generated;  // emitted by an earlier attempt; the output continues it
   base::SamplingParams sampling;
   base::LogitRules rules;
-  // kCoupled where sampling is greedy: what is verified then is the arg-max, whatever was asked.
+  // kCoupled if sampling is greedy: every method would accept the arg-max tokens.
   speculation::VerificationMethod verification = speculation::VerificationMethod::kCoupled;
   uint32_t attempt = 0;                 // of this request: see sampling::DrawNumber
   int32_t max_tokens = 16;              // output tokens, `generated` included; 0 only scores
@@ -86,20 +90,21 @@ struct SequenceRequest {
   bool score_prompt = false;            // report log-probabilities of prompt tokens (echo)
   int32_t logprobs = -1;                // top log-probabilities a token; -1 none
   bool speculate = true;                // false: never ask for drafts
-  int32_t priority = 0;                 // higher first; at most kMaxPriority from 0, either way
-  uint64_t tenant = 0;                  // whose it is: tenants get equal shares
-  base::Nanos tpot_slo = 0;             // wanted: time of an output token at most; 0: any
+  int32_t priority = 0;                 // higher first; from -kMaxPriority to kMaxPriority
+  uint64_t tenant = 0;                  // tenants get equal shares
+  base::Nanos tpot_slo = 0;             // target for the time per output token; 0: none
   uint64_t cache_salt = 0;  // only sequences of one salt (a tenant's) share cached prefixes
 };
 
-// kError: the step failed. kNotFinite: of the model's logits for its next token not all are finite.
+// kError: the step failed. kNotFinite: the model's logits for the next token are not all finite.
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kError, kNotFinite };
 
-// Guesses by who made them, each once: what several drafters guessed counts as the first's.
+// Draft tokens by the source that proposed them, each counted once: what several drafters proposed
+// counts for the first of them.
 struct DraftTokenCounts {
   std::array<int32_t, speculation::kMaxDrafters> by_drafter = {};
-  int32_t by_ngram_lookup = 0;    // alone
-  int32_t also_ngram_lookup = 0;  // of by_drafter those that the n-gram lookup guessed too
+  int32_t by_ngram_lookup = 0;    // proposed by no drafter
+  int32_t also_ngram_lookup = 0;  // those of by_drafter that the n-gram lookup proposed as well
 };
 
 // New tokens of one sequence, for the gateway. first_index counts output tokens, `generated`
@@ -122,7 +127,7 @@ struct TokensEvent {
 };
 
 // The sequence's committed tokens have grown to `committed`; a tree for (id, round) is wanted
-// before `deadline`. The tree's root is the last committed token.
+// before `deadline`. The root of the tree is the last committed token.
 struct DraftWanted {
   base::SequenceId id = 0;
   uint32_t round = 0;
@@ -133,7 +138,7 @@ struct DraftWanted {
   base::Nanos deadline = 0;
 };
 
-// The sequence is over: its blocks are free, its draft session can be ended.
+// The sequence has ended: its blocks are free, and its draft session can be ended.
 struct SequenceEnded {
   base::SequenceId id = 0;
 };
@@ -141,7 +146,7 @@ struct SequenceEnded {
 using Event = std::variant<TokensEvent, DraftWanted, SequenceEnded>;
 
 struct WaitUntil {
-  base::Nanos time = 0;  // call Plan again then, or as soon as something is added or a draft comes
+  base::Nanos time = 0;  // call Plan again then, or after the next Add or OnDraft
 };
 
 struct SchedulerStats {
@@ -149,9 +154,10 @@ struct SchedulerStats {
   int32_t free_blocks = 0;    // without an owner, cached ones included
   int32_t used_blocks = 0;    // shared ones count once
   int32_t cached_blocks = 0;  // without an owner, kept for their content
-  // Rounds with a draft; without one that was too late or useless; that did not wait for theirs.
+  // Rounds by what became of their draft: it came; it was late, wrong or unavailable; the step did
+  // not wait for it.
   uint64_t draft_hits = 0, draft_misses = 0, draft_skips = 0;
-  uint64_t late_drafts = 0;  // replies that no round waited for any more
+  uint64_t late_drafts = 0;  // replies for rounds that were over
   uint64_t preemptions = 0;
   // Tokens looked for in the prefix cache, once a sequence, and those found.
   uint64_t cache_queries = 0, cache_hits = 0;
@@ -164,22 +170,22 @@ class Scheduler {
 
   // InvalidArgument: empty prompt, ids or priority out of range, beyond the context, more blocks
   // than the pool has, nothing left to generate. ResourceExhausted: queue full. AlreadyExists: the
-  // id is in use. now: the arrival; may not go back.
+  // id is in use. now: the time of arrival, never before an earlier call's.
   absl::Status Add(SequenceRequest request, base::Nanos now);
-  // Frees everything of the sequence, or, if it is part of the step in flight, right after that
-  // step's Commit, whose tokens for it are dropped. Returns (then or at that Commit) a TokensEvent
-  // without tokens, finish kCancelled, and its SequenceEnded. Unknown ids are ignored.
+  // Frees everything of the sequence. If it is part of the step in flight that happens at the
+  // step's Commit, which drops its tokens. Returned now, or by that Commit: a TokensEvent without
+  // tokens, finish kCancelled, and its SequenceEnded. Unknown ids are ignored.
   std::vector<Event> Cancel(base::SequenceId id);
 
-  // A draft's reply. Kept only if `round` is the sequence's current one and it is not in flight;
-  // otherwise counted as late, and only learned from. The tree must be Validate()d and drawn in a
-  // way that the sequence's verification method Allows; its root token must be the last committed
-  // one (else it is dropped and counted as a miss). Merged with what the n-gram lookup guessed
-  // where the verification method Merges; otherwise the one that is expected to be accepted further
-  // is verified.
+  // A drafter's reply. Used if `round` is the sequence's current one and the sequence is not in
+  // flight; otherwise it counts as late, and only its time and tree are learned from. The tree must
+  // be Validate()d and drawn in a way that the sequence's verification method Allows; if its root
+  // is not the last committed token it is dropped and counts as a miss. It is merged with the
+  // n-gram lookup's tree where the verification method Merges; otherwise the tree is verified of
+  // which more tokens are expected to be accepted.
   void OnDraft(base::SequenceId id, uint32_t round, speculation::Draft draft, base::Nanos now);
-  // What another drafter guesses in the same round, in addition: merged with what is there where
-  // the verification method Merges and the round is not planned yet, else dropped. Nobody waits for
+  // The tree of another drafter for the same round: merged with what is there where the
+  // verification method Merges and the round is not planned yet, else dropped. No step waits for
   // it.
   void OnExtraDraft(base::SequenceId id, uint32_t round, speculation::Draft draft);
   // No draft will come for this round (busy, unreachable, unsupported): do not wait for it.
@@ -194,8 +200,8 @@ class Scheduler {
   // The step in flight failed as a whole: its sequences end with kError.
   std::vector<Event> Abort(base::Nanos now);
 
-  // Gives back what Plan and Commit handed out, once it is done with: the next ones use its memory,
-  // and then allocate none in the steady state. Neither has to be given back.
+  // Gives back what Plan and Commit returned, once it is no longer needed. The next plan and events
+  // reuse its memory, so that the steady state allocates nothing. Optional.
   void Recycle(StepPlan plan);
   void Recycle(std::vector<Event> events);
 
@@ -205,7 +211,7 @@ class Scheduler {
 
   // For tests. The KV blocks of a live sequence, in order; null if unknown.
   const std::vector<int32_t>* Blocks(base::SequenceId id) const;
-  // Ends the process if blocks and owners do not balance; slow.
+  // Ends the process if blocks and their owners do not balance; slow.
   void Check() const;
 
  private:

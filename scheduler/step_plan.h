@@ -24,7 +24,7 @@ struct SlotMove {
 
 enum class RowsKind : uint8_t {
   kPrefill,  // a causal chain of prompt (or resumed) tokens
-  kTree,     // the last committed token and the draft's guesses below it; a single node is a decode
+  kTree,     // the last committed token and draft tokens below it; a single node is a decode
 };
 
 // One sequence's part of the step. Row i of it writes KV slot kv_len + i; its position is
@@ -32,24 +32,24 @@ enum class RowsKind : uint8_t {
 struct PlanSequence {
   base::SequenceId id = 0;
   RowsKind kind = RowsKind::kTree;
-  int32_t kv_len = 0;     // slots already written: visible to every row of this sequence
+  int32_t kv_len = 0;     // slots that are written: visible to every row of this sequence
   int32_t first_row = 0;  // rows [first_row, first_row + row_count) of the plan
   int32_t row_count = 0;
   int32_t first_block = 0;  // its KV blocks, in order: [first_block, first_block + block_count)
   int32_t block_count = 0;
   int32_t first_logit = 0;  // its part of StepPlan::logit_rows; may be empty (inner prefill chunk)
   int32_t logit_count = 0;
-  bool samples = false;   // tokens are chosen: at every row of a tree, at the last of a prefill
+  bool samples = false;   // tokens are chosen: at every row of a tree, at the last row of a prefill
   int32_t logprobs = -1;  // top log-probabilities to report for chosen and scored tokens; -1 none
   base::SamplingParams sampling;
   int32_t prompt_size = 0;
-  // How a tree of more than one node is verified; a single node's token is chosen as coupled does.
+  // For trees of more than one node; the token after a single node is chosen as by kCoupled.
   speculation::VerificationMethod verification = speculation::VerificationMethod::kCoupled;
   speculation::SiblingDraw draw = speculation::SiblingDraw::kCoupledTopK;
   uint32_t draw_number = 0;                  // sampling::DrawNumber
   std::vector<int32_t> draft_row;            // as speculation::Draft's
-  base::LogitRules rules;                    // for the rows that choose
-  std::vector<sampling::TokenCount> counts;  // of the committed text, where `rules` penalise
+  base::LogitRules rules;                    // for the rows that choose tokens
+  std::vector<sampling::TokenCount> counts;  // of the committed text, where `rules` has penalties
 };
 
 struct StepPlan {
@@ -71,8 +71,8 @@ struct StepPlan {
 };
 
 // What verification found for one PlanSequence, in plan order. For a prefill that does not sample,
-// `accepted` is empty. Where `accepted` says that logits are not finite, there is nothing of them
-// or of later rows.
+// `accepted` is empty. If `accepted.finite` is false, the result ends before the row whose logits
+// are not finite.
 struct SequenceResult {
   base::SequenceId id = 0;
   speculation::Accepted accepted;             // a prefill's last row gives path {} and one token

@@ -16,7 +16,7 @@ namespace {
 constexpr int32_t kVocabulary = 1000;
 constexpr int32_t kPrompt = 64;
 constexpr int32_t kContext = 4096;
-// As it is served: rows are free, so that all draft tokens are verified.
+// Rows are free, as on a GPU, so that all draft tokens are verified.
 constexpr base::Nanos kReply = 100 * base::kMicrosecond, kStep = 20 * base::kMillisecond;
 
 SchedulerOptions Options(int sequences, int nodes) {
@@ -29,7 +29,7 @@ SchedulerOptions Options(int sequences, int nodes) {
   return options;
 }
 
-// Below the root a chain of three, which is accepted, and siblings beside it.
+// A chain of three below the root, which is accepted, and other nodes beside it.
 speculation::TokenTree Draft(base::TokenId root, int nodes) {
   speculation::TokenTree tree = speculation::TokenTree::Root(root);
   for (int node = 1; node <= nodes; ++node) {
@@ -81,14 +81,14 @@ void Fill(int sequences, Scheduler* scheduler, base::Nanos* now, std::vector<Dra
   }
 }
 
-// CPU time of this thread, which other processes of the machine do not add to.
+// CPU time of this thread, without that of other processes.
 double Seconds() {
   timespec time;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// Only Plan and Commit are timed: drafts and results are made by others.
+// Only Plan and Commit are timed, not the making of drafts and results.
 void BM_Round(benchmark::State& state) {
   const int sequences = static_cast<int>(state.range(0)), nodes = static_cast<int>(state.range(1));
   std::unique_ptr<Scheduler> scheduler;
@@ -134,7 +134,8 @@ void BM_Round(benchmark::State& state) {
   state.counters["plan_us"] = 1e6 * plan_seconds / static_cast<double>(plans);
   state.counters["allocations"] = static_cast<double>(allocated) / static_cast<double>(plans);
 }
-// Whole lives, so that every run has the same contexts: a round commits one token, or four.
+// Runs sequences to their end, so that every run has the same contexts: a round commits one token,
+// or four.
 void Lives(benchmark::internal::Benchmark* round) {
   round->UseManualTime()->Unit(benchmark::kMicrosecond)->Repetitions(5)->ReportAggregatesOnly();
 }

@@ -13,7 +13,7 @@ KvBlocks::KvBlocks(int32_t blocks, int32_t block_size, bool compare_tokens)
       tokens_(static_cast<size_t>(blocks) * block_size, base::kNoToken),
       free_(blocks) {
   for (int32_t i = 0; i < blocks; ++i) free_[i] = blocks - 1 - i;
-  // Room enough that the table clears the marks of erased entries in place instead of growing.
+  // Large enough for the table to drop the marks of erased entries in place instead of growing.
   by_key_.reserve(static_cast<size_t>(blocks) + blocks / 4);
 }
 
@@ -118,7 +118,7 @@ void KvBlocks::Forget(int32_t block) {
   SPECFABRIC_CHECK(block >= 0 && block < total());
   Block& entry = blocks_[block];
   if (entry.owners > 0 || !entry.published) return;
-  // Those after it are searched for by way of it, so they need no mark: they go when room is
+  // The blocks after it are only found through it, and need no mark: they are evicted when room is
   // needed.
   if (entry.children > 0 && !entry.forgotten) {
     SPECFABRIC_CHECK(by_key_.erase(entry.key) == 1);

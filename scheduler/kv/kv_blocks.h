@@ -1,14 +1,15 @@
 #ifndef SPECFABRIC_SCHEDULER_KV_KV_BLOCKS_H_
 #define SPECFABRIC_SCHEDULER_KV_KV_BLOCKS_H_
 
-// The blocks of the KV cache: who owns them, and which full ones can be found again by their
-// tokens. Only accounting: the memory is the ranks'. Single-threaded; allocates nothing after the
-// construction.
+// The pool of KV blocks: who owns each block, and which full blocks can be found again by their
+// tokens (the prefix cache). Only accounting: the memory belongs to the ranks. Single-threaded;
+// allocates nothing after the construction.
 //
-// A block is free, or owned (by as many sequences as share it), or cached: published, without an
-// owner, and kept until the room is needed. What is published is never written again. Of cached
-// blocks the one released longest ago goes first. Owners release a sequence's last block first, and
-// whoever owns a block owns the one before it, so children always go before their parents.
+// A block is free, or owned (by all sequences that share it), or cached: published, without an
+// owner, and kept until the room is needed. A published block is never written again. Of the cached
+// blocks the one released longest ago is evicted first. Owners release a sequence's last block
+// first, and whoever owns a block owns the one before it, so that children are evicted before their
+// parents.
 
 #include <cstdint>
 #include <functional>
@@ -27,8 +28,8 @@ class KvBlocks {
  public:
   static constexpr int32_t kNone = -1;
 
-  // A full block as the cache knows it. It follows one certain block of the pool, not one hash:
-  // with equal tokens all the way up, two blocks of equal parents hold the same KV.
+  // The content of a full block as the cache knows it. `parent` is a block of the pool, not a hash:
+  // blocks with equal tokens and the same parent hold the same KV.
   struct Content {
     BlockKey key;
     int32_t parent = kNone;                  // the block before it; kNone for a sequence's first
@@ -50,14 +51,14 @@ class KvBlocks {
 
   // The published block of this content, or kNone. The caller does not own it yet.
   int32_t Find(const Content& content) const;
-  // Publishes an owned block whose parent, if any, is published. Returns the block that stands for
-  // this content from now on: `block`, or another one that did already; or kNone if the key is
-  // taken by other tokens.
+  // Publishes an owned block whose parent, if any, is published. Returns the block that Find
+  // returns for this content from now on: `block`, or another one that was published before; or
+  // kNone if the key is taken by other tokens.
   int32_t Publish(int32_t block, const Content& content);
-  // A cached block, with what was published after it, is found no longer. Does nothing to a block
+  // Makes a cached block, and the blocks published after it, unfindable. Does nothing to a block
   // that has an owner or is free.
   void Forget(int32_t block);
-  // A hint that this is about to be published.
+  // Prefetches what Publish of this block reads.
   void Prefetch(int32_t block, const BlockKey& key) const;
 
   int32_t total() const { return static_cast<int32_t>(blocks_.size()); }
@@ -68,7 +69,7 @@ class KvBlocks {
   int32_t owners(int32_t block) const { return blocks_[block].owners; }
   bool published(int32_t block) const { return blocks_[block].published; }
 
-  // Ends the process if the books do not balance. Time in proportion to the pool: for tests.
+  // Ends the process if the accounting is inconsistent. Time in proportion to the pool: for tests.
   void Check() const;
 
  private:
@@ -82,7 +83,7 @@ class KvBlocks {
     uint64_t salt = 0;
     int32_t older = kNone, newer = kNone;  // cached: neighbours by time of release
   };
-  // A key is uniform already.
+  // Keys are hashes already.
   struct KeyHash {
     size_t operator()(const BlockKey& key) const { return key.low; }
   };

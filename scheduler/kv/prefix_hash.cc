@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 
-// The header alone is needed: no library at run time.
+// Header-only use: no library at run time.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -38,7 +38,8 @@ BlockKey PrefixHasher::Extend(const BlockKey& parent,
   return Hash(parent, tokens.data(), tokens.size() * sizeof(base::TokenId));
 }
 
-// One pass over the data, then one over four words: the data need not be copied behind its parent.
+// The data is hashed first, then the parent and that hash together, which saves copying them into
+// one buffer.
 BlockKey PrefixHasher::Hash(const BlockKey& parent, const void* data, size_t bytes) const {
   const XXH128_hash_t own = XXH3_128bits_withSecret(data, bytes, secret_.data(), sizeof(secret_));
   const std::array chain = {parent.low, parent.high, own.low64, own.high64};

@@ -1,9 +1,9 @@
 #ifndef SPECFABRIC_SCHEDULER_KV_PREFIX_HASH_H_
 #define SPECFABRIC_SCHEDULER_KV_PREFIX_HASH_H_
 
-// Keys of full KV blocks: a keyed 128-bit hash of the block's tokens and of everything before them.
-// XXH3 is no message authentication code. The secret keeps a client from preparing prompts that
-// collide; what makes a hit right is that KvBlocks compares the tokens.
+// Keys of full KV blocks: a 128-bit hash, with a secret, of the block's tokens and of all tokens
+// before them. The secret keeps a client from preparing prompts that collide. XXH3 is no message
+// authentication code, and correctness does not depend on it: KvBlocks compares the tokens.
 
 #include <array>
 #include <cstdint>
@@ -21,9 +21,9 @@ struct BlockKey {
 
 class PrefixHasher {
  public:
-  // seed: derives the secret, so that tests can repeat a run; without one the secret is random. No
-  // plan depends on it unless two 128-bit keys collide. bits: of a key that are kept; below 128
-  // only in tests, which want collisions.
+  // seed: the secret is derived from it, so that tests can repeat a run; without one it is random.
+  // No plan depends on it unless two 128-bit keys collide. bits: kept of a key; below 128 only in
+  // tests that need collisions.
   explicit PrefixHasher(std::optional<uint64_t> seed, int32_t bits = 128);
 
   // The parent of a sequence's first block. Sequences of different salts share nothing.

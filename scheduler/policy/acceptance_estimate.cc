@@ -11,15 +11,15 @@ using speculation::SiblingDraw;
 using speculation::TokenTree;
 using speculation::VerificationMethod;
 
-// About as many trials as count: older ones decay.
+// Older trials decay, so that about so many count.
 constexpr double kMaxTrials = 500;
-// Trials that the prior counts as: a draft that says how sure it is is believed until it is known
-// better, and a first draft token is expected to do better than its siblings.
+// Trials that the prior counts as. The prior of a scored node is the drafter's own probability; of
+// a place, that a first child is accepted more often than its siblings.
 constexpr double kPrior = 4;
-constexpr double kDecay = 0.02;  // is forgotten at pace 1
+constexpr double kDecay = 0.02;  // share that one Decay at pace 1 forgets
 constexpr double kNgramLookupDecay = 0.999;
 
-// By the draft, given the parent.
+// Of the node given its parent, by the drafter.
 float DraftProbability(float score) { return std::exp(std::min(score, 0.0f)); }
 
 double PlacePrior(int sibling) { return sibling == 0 ? 0.6 : 0.15; }

@@ -1,12 +1,13 @@
 #ifndef SPECFABRIC_SCHEDULER_POLICY_ACCEPTANCE_ESTIMATE_H_
 #define SPECFABRIC_SCHEDULER_POLICY_ACCEPTANCE_ESTIMATE_H_
 
-// The chance that a node of a draft's tree is accepted, given that its parent is: learned online
-// from the rounds so far. Where any tree may be trimmed it follows from the draft's own score of
-// the node, which is calibrated; where siblings' probabilities are weighed it follows from the
-// node's place alone (depth and index among its siblings), since a choice by what was drawn would
-// bend the distribution (verification.md section 3, Trimming). Each drafter is calibrated by
-// itself, and so are the n-gram lookup and what several guess. One thread; allocates nothing.
+// The chance that a node of a draft tree is accepted if its parent is, learned online from the
+// rounds so far. Where any subtree may be verified it follows from the drafter's score of the node,
+// calibrated. Where the verification method uses draft probabilities it follows from the node's
+// place alone (depth and index among its siblings): a choice by what was drawn would change the
+// output distribution (verification.md section 3, Trimming). Each drafter is calibrated by itself,
+// and so are the n-gram lookup and the tokens that several sources propose. Owned by
+// GoodputControl; one thread; allocates nothing.
 
 #include <array>
 #include <vector>
@@ -22,13 +23,13 @@ class AcceptanceEstimate {
   // [nodes - 1]: for nodes 1.. the chance that the whole path to the node is accepted.
   void PathChances(speculation::VerificationMethod verification, const speculation::Draft& draft,
                    std::vector<float>* chances) const;
-  // What became of a tree that was verified. path: as Accepted's.
+  // The accepted path of a tree that was verified, as speculation::Accepted::path.
   void Observe(speculation::VerificationMethod verification, const speculation::Draft& draft,
                absl::Span<const int32_t> path);
-  // Makes all that was learned of drafters count less, so that a draft's own scores are believed
-  // again where nothing has been tried for long. pace: in (0, 1], 1 the fastest.
+  // Makes what was learned of drafters count less, so that their own scores are believed again
+  // where nothing has been tried for long. pace: in (0, 1], 1 the fastest.
   void Decay(speculation::VerificationMethod verification, double pace);
-  // The same, more slowly, of the n-gram lookup: once for each tree that it makes.
+  // The same for the n-gram lookup, more slowly; called once for each tree that it proposes.
   void DecayNgramLookup(speculation::VerificationMethod verification);
 
  private:

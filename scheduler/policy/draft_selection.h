@@ -22,7 +22,7 @@ class DraftSelection {
       : options_(options), control_(control) {}
 
   // Appends to the sequence's n-gram lookup the tokens that are committed (while it prefills: those
-  // whose KV is written) and not in it yet. Nothing where the lookup is off.
+  // whose KV is written) and not in it yet. Does nothing where the n-gram lookup is off.
   void CatchUp(Sequence* sequence) const;
   // The draft that the sequence has as its round begins: the n-gram lookup's, if it finds any.
   void ProposeFromNgramLookup(Sequence* sequence) const;

@@ -7,7 +7,7 @@ namespace specfabric::scheduler {
 namespace {
 
 constexpr int32_t kMostDoublings = 5;
-constexpr base::Nanos kAnswered = -1;  // or never asked
+constexpr base::Nanos kAnswered = -1;  // or it did not ask
 
 }  // namespace
 
@@ -38,7 +38,7 @@ base::Nanos DraftWait::OnReply(base::Nanos now) {
 }
 
 std::optional<base::Nanos> DraftWait::OnStaleReply(uint32_t round, base::Nanos now) {
-  // Without this nobody would learn how long it takes what is never waited for.
+  // Without this the reply time of drafts that no step waits for would never be learned.
   if (round > round_ || round_ - round >= unanswered_.size()) return std::nullopt;
   const base::Nanos asked = std::exchange(unanswered_[round % unanswered_.size()], kAnswered);
   if (asked == kAnswered) return std::nullopt;

@@ -12,33 +12,35 @@ namespace {
 
 using speculation::VerificationMethod;
 
-// Trees between those of all levels, which show the gain of the deeper ones by now; a
-// round has at most one.
+// One in so many trees is asked for all levels, to learn what the deeper ones gain by now; at most
+// one a round.
 constexpr int32_t kExploreInterval = 64;
-// Trees that an average is of.
 constexpr int32_t kAveragedTrees = 32;
-// The same of the n-gram lookup's, of which most rounds have none and some have many.
+// More than kAveragedTrees: in most rounds the n-gram lookup proposes nothing, in some much.
 constexpr int32_t kNgramLookupRounds = 128;
-// More is asked for than is expected to be verified: which nodes are best is known once they are
-// there.
+// A tree is larger than what is expected to be verified of it: which nodes are best is only known
+// when it is there.
 constexpr double kRequestHeadroom = 1.5;
-// Gains that are expected to be smaller do not outweigh what the estimates may be wrong by,
-// and what no estimate counts: a draft that shares its processors with the target slows it down.
-constexpr double kMinSpeedup = 1.03;       // tokens a second, to those of going plainly
-constexpr int32_t kFewAskers = 4;          // askers
-constexpr int32_t kFullProbeInterval = 4;  // of so many probes one is by all, if that can pay
-// Rounds of a probe: in the first the draft reads what it was not asked for, and how long it takes
-// shows in the second.
+// Tokens a second over those of plain decoding, below which asking does not pay: it covers errors
+// of the estimates, and what they leave out, such as a draft worker that shares the target's
+// processors.
+constexpr double kMinSpeedup = 1.03;
+constexpr int32_t kFewAskers = 4;
+constexpr int32_t kFullProbeInterval = 4;  // one in so many probes is by all, if that can pay
+// In the first round of a probe the drafter reads the tokens that it was not asked for; the second
+// shows how long a reply takes.
 constexpr int32_t kProbeRounds = 2;
-// Of a step without draft tokens so much has to be remembered: what plain decoding takes is not
-// measured while it is not done. One in about 350 steps sees to it.
+// Least number of plain steps of this size that StepTime must remember (see StepTime::Known): plain
+// decoding is not measured while draft tokens are verified. It takes about one step in 350.
 constexpr double kMinPlainSamples = 0.5;
-constexpr double kClearAdvantage = 2.5;  // advantage that an old measurement does not bring about
-constexpr int32_t kMaxUnmeasuredOrders = 8;  // orders; loads that pass quickly need not be known
+// Above this advantage asking pays even if the time of a plain step was measured long ago.
+constexpr double kClearAdvantage = 2.5;
+// Orders in a row without it before a plain step is measured: loads that pass quickly need none.
+constexpr int32_t kMaxUnmeasuredOrders = 8;
 
 }  // namespace
 
-GainHistogram GoodputControl::LookedUp(const PerMethod& c, int32_t askers) {
+GainHistogram GoodputControl::NgramLookupGains(const PerMethod& c, int32_t askers) {
   GainHistogram gains;
   if (c.ngram_lookup_rounds > 0) gains.Add(c.ngram_lookup, askers);
   return gains;
@@ -47,12 +49,12 @@ GainHistogram GoodputControl::LookedUp(const PerMethod& c, int32_t askers) {
 DraftOrder GoodputControl::Best(const PerMethod& c, bool merges, int32_t askers,
                                 const StepBase& step, int32_t most) const {
   DraftOrder best;
-  GainHistogram offered = LookedUp(c, askers);
+  GainHistogram offered = NgramLookupGains(c, askers);
   const RowAllocation plain = AllocateRows(offered, step, step_time_);
   double best_rate = kMinSpeedup * plain.rate;
-  if (!merges) offered = {};  // one tree is verified, the draft's or the n-gram lookup's
+  if (!merges) offered = {};  // one tree is verified, the drafter's or the n-gram lookup's
   for (int depth = 1; depth <= kDepths && c.seen[depth - 1] > 0; ++depth) {
-    if (c.gains[depth - 1].all == 0) break;  // no tree has gone that deep
+    if (c.gains[depth - 1].all == 0) break;  // no tree was that deep
     offered.Add(c.gains[depth - 1], askers);
     StepBase later = step;
     later.delay += c.reply.Expect(askers, depth) + c.reply.Deviation(askers);
@@ -72,8 +74,8 @@ DraftOrder GoodputControl::Best(const PerMethod& c, bool merges, int32_t askers,
   return best;
 }
 
-// A guess costs at least what it does on average where that is least; which draft tokens a step
-// takes is decided when they are there.
+// cost_per_row is the least average cost of a draft token over all tree sizes: the drafter must not
+// leave out a node that the step might verify.
 void GoodputControl::SetCosts(double rate, const StepBase& step, int32_t most,
                               DraftOrder* order) const {
   const auto base_rows = static_cast<int32_t>(step.rows);
@@ -90,7 +92,7 @@ void GoodputControl::SetCosts(double rate, const StepBase& step, int32_t most,
 
 DraftOrder GoodputControl::BestCostLimited(const PerMethod& c, int32_t askers, const StepBase& step,
                                            int32_t most) const {
-  GainHistogram offered = LookedUp(c, askers);
+  GainHistogram offered = NgramLookupGains(c, askers);
   const RowAllocation plain = AllocateRows(offered, step, step_time_);
   offered.Add(c.cost_limited_gains, askers);
   StepBase later = step;
@@ -112,7 +114,7 @@ DraftOrder GoodputControl::BestCostLimited(const PerMethod& c, int32_t askers, c
 
 bool GoodputControl::PaysAtOnce(const PerMethod& c, bool merges, int32_t askers,
                                 const StepBase& step) const {
-  GainHistogram offered = LookedUp(c, askers);
+  GainHistogram offered = NgramLookupGains(c, askers);
   const double plain = AllocateRows(offered, step, step_time_).rate;
   if (!merges) offered = {};
   for (const GainHistogram& level : c.gains) offered.Add(level, askers);
@@ -132,7 +134,7 @@ DraftOrder GoodputControl::Order(VerificationMethod verification, int32_t askers
   PerMethod& c = by_method_[static_cast<size_t>(verification)];
   const bool cost_limited = askers <= kFewAskers && !speculation::UsesDraftProbs(verification);
   if ((cost_limited ? c.cost_limited_seen : c.seen[0]) == 0 || !step_time_.known()) {
-    // A tree is taken to gain one token until more is known.
+    // Until more is known a tree is assumed to gain one token.
     return Deepest(verification,
                    {.cost_limited = cost_limited,
                     .askers = askers,
@@ -156,7 +158,7 @@ DraftOrder GoodputControl::Order(VerificationMethod verification, int32_t askers
     c.until_explored -= std::min(askers, kExploreInterval / 16);
     if (c.until_explored <= 0) {
       c.until_explored = kExploreInterval;
-      order.explorer = ++c.explored % askers;  // another one each time
+      order.explorer = ++c.explored % askers;  // another sequence each time
     }
     return order;
   }
@@ -166,7 +168,8 @@ DraftOrder GoodputControl::Order(VerificationMethod verification, int32_t askers
     c.probe_interval = std::min(2 * c.probe_interval, kLastProbe);
     c.until_probe = c.probe_interval;
     c.probe_rounds = kProbeRounds;
-    // What draft tokens are expected_gain a few sequences show; how long replies to all take, all.
+    // Few sequences show what draft tokens gain; only all of them show how long replies to all
+    // take.
     c.all_probe = c.probes++ % kFullProbeInterval == 0 && PaysAtOnce(c, merges, askers, step);
   }
   --c.probe_rounds;
@@ -176,8 +179,8 @@ DraftOrder GoodputControl::Order(VerificationMethod verification, int32_t askers
   return order;
 }
 
-// Deep trees all take about as long: what one level takes of that they do not tell, and it may be
-// the only one that pays.
+// Trees of all levels take about the same time each, which does not tell how long one level takes;
+// and one level may be all that pays.
 DraftOrder GoodputControl::Probe(VerificationMethod verification, DraftOrder order, int32_t most,
                                  int32_t left) const {
   DraftOrder probe = Deepest(verification, order, most);
@@ -185,9 +188,10 @@ DraftOrder GoodputControl::Probe(VerificationMethod verification, DraftOrder ord
   return probe;
 }
 
-// A draft that promises much and keeps nothing is believed ever more slowly, as it is asked ever
-// more rarely; else what it costs to find out again and again would be a good part of all rounds.
-// One that keeps what it promises is asked again soon after it last paid, and never very rarely.
+// A drafter whose scores are high and whose tokens are rejected is probed ever more rarely, and
+// what was learned of it decays ever more slowly; otherwise probing it would cost a good part of
+// all rounds. A drafter whose tokens are accepted as expected is probed soon after it last paid,
+// and at least every kReliableProbe rounds.
 void GoodputControl::BackOff(VerificationMethod verification) {
   PerMethod& c = by_method_[static_cast<size_t>(verification)];
   if (c.accepted > c.expected / 2) {
@@ -233,7 +237,7 @@ base::Nanos GoodputControl::ReplyTimeout(VerificationMethod verification,
                                          const DraftOrder& order) const {
   const PerMethod& c = by_method_[static_cast<size_t>(verification)];
   if (!c.reply.known(order.askers)) return base::kForever;
-  // A tree may always be some levels deeper than those before it.
+  // A tree may be some levels deeper than any before it.
   const double depth = std::min<double>(order.max_depth, c.most_levels + 4);
   return 2 * c.reply.Expect(order.askers, depth) + 4 * c.reply.Deviation(order.askers);
 }
@@ -299,7 +303,8 @@ void GoodputControl::Evaluate(VerificationMethod verification, const speculation
     RecordGains(draft, order, &c);
     return;
   }
-  // The expected gain of the trees before this one: nothing of this one may decide about itself.
+  // The average of the trees before this one: what this one drew may not decide how much of it is
+  // verified.
   const int places = std::min(most, speculation::kMaxVerifyNodes - 1);
   expected_gain->assign(places, 1.0f);
   if (c.placed > 0) std::copy_n(c.by_place.begin(), places, expected_gain->begin());

@@ -2,7 +2,7 @@
 #define SPECFABRIC_SCHEDULER_POLICY_PREFILL_LOAD_H_
 
 // The prefill that the running sequences still need, and the rows that it takes from a step. A
-// value: counted by CountPrefill, passed to whoever compares steps (Pacing, StepPlanner,
+// value: counted by CountPrefill, passed to the parts that compare steps (Pacing, StepPlanner,
 // DraftOrders). All in rows, one for each token.
 
 #include <algorithm>

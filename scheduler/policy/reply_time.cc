@@ -8,12 +8,13 @@ namespace specfabric::scheduler {
 namespace {
 
 constexpr double kDecay = 0.98;  // about 50 replies count
-// A worker that was cold, or held up, is not so for ever; to hope too much costs one wait.
+// A reply that takes less than kMuchFaster of the expected time halves the weight of those before
+// it: a worker was cold or held up, and is no longer. If that is wrong it costs one wait.
 constexpr double kMuchFaster = 0.5, kSlowDecay = 0.5;
-// Weight, beside that of a reply, of the belief that nothing is fixed: what a level takes is then
+// Weight, as a share of a reply's, of the prior that no time is fixed: it makes the time of a level
 // known from trees of a single depth.
 constexpr double kNoFixedTimeWeight = 0.05;
-// Replies that came after this load began may all have been ready, as many as one round has.
+// More than a round's: the first replies of a load may all have been ready before it began.
 constexpr double kEnoughReplies = 16;
 
 }  // namespace

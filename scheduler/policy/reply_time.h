@@ -1,9 +1,10 @@
 #ifndef SPECFABRIC_SCHEDULER_POLICY_REPLY_TIME_H_
 #define SPECFABRIC_SCHEDULER_POLICY_REPLY_TIME_H_
 
-// How long a draft's reply will take, learned from those that came: a fixed part and a part for
-// each level of the tree, for each number of sequences that ask at about the same time (powers of
-// two), since workers that many ask take longer. One thread.
+// How long a drafter's reply will take, learned from earlier ones: a fixed time plus a time for
+// each level of the tree, apart for each number of sequences that ask at about the same time (in
+// powers of two), since busy workers take longer. Owned by GoodputControl, one for each
+// verification method; one thread.
 
 #include <array>
 #include <cstdint>
@@ -14,26 +15,27 @@ namespace specfabric::scheduler {
 
 class ReplyTime {
  public:
-  // askers: sequences that asked in that round; depth: levels of the tree that came.
+  // askers: sequences that asked in that round; depth: levels of the tree in the reply.
   void Observe(int32_t askers, int32_t depth, base::Nanos latency);
-  // A reply that had not come after this time: it takes longer than that.
+  // A reply that had not come after `waited`.
   void ObserveAtLeast(int32_t askers, int32_t depth, base::Nanos waited);
-  // Enough replies of this load have come to say how long one may take at most.
+  // Whether enough replies of this load have come to bound the time of the next.
   bool known(int32_t askers) const;
   // 0 before any reply.
   base::Nanos Expect(int32_t askers, double depth) const;
-  // Mean deviation from what was expected.
+  // Mean absolute deviation from the expected time.
   base::Nanos Deviation(int32_t askers) const;
 
  private:
-  // latency = fixed + levels * depth, least squares, old replies forgotten; microseconds.
+  // Sums of a least-squares fit of latency = fixed + level * depth, in microseconds; old replies
+  // decay.
   struct Fit {
     double n = 0, d = 0, dd = 0, t = 0, dt = 0;
     double deviation = 0;
     double Expect(double depth) const;
   };
   static int Load(int32_t askers);
-  // The fit for this load, or of the nearest that is known.
+  // The fit of this load, or of the nearest one that has replies.
   const Fit& Nearest(int32_t askers) const;
 
   static constexpr int kLoads = 12;

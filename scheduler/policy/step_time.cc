@@ -9,35 +9,37 @@
 namespace specfabric::scheduler {
 namespace {
 
-constexpr double kDecay = 0.998;      // of what is known, at every step: about 500 steps count
-constexpr double kLocalDecay = 0.93;  // at every step of about as many rows: about 14 count
-constexpr double kInitialDecay = 1e-4;
-constexpr int kMaxOutliers = 2;  // in a row
-constexpr int kFirstSteps = 16;  // after each of which it is solved anew
+constexpr double kDecay = 0.998;        // at every step: about 500 steps count
+constexpr double kLocalDecay = 0.93;    // at every step of about as many rows: about 14 count
+constexpr double kInitialDecay = 1e-4;  // of the first step
+constexpr int kMaxOutliers = 2;         // in a row
+// The fit is solved anew after each of the first kFirstSteps steps, then after every kSolveOften
+// until there were kLearning, then after every kSolveEvery.
+constexpr int kFirstSteps = 16;
 constexpr int kLearning = 256, kSolveOften = 8;
-constexpr int kSolveEvery = 32;  // steps, once so many have been
-// But at once after a step of a size of which so few are remembered and that took another time than
-// expected by more than this share of it.
+constexpr int kSolveEvery = 32;
+// It is solved at once after a step of a size with fewer samples than kFewSamples whose time
+// differs from the expected one by more than this share of it.
 constexpr double kFewSamples = 8, kSurprisingError = 0.1;
-constexpr double kRooflineWeight = 1e-3;  // weight of the rooflines, beside that of one step
-constexpr double kMinTimeShare = 1e-2;    // of what counts as a step's time, as a share of them all
-constexpr double kEqualFitRatio = 1.1;    // sums of squares that differ by less tell nothing
-constexpr double kNoise = 0.005;          // nor do deviations of this share of a step
-// Keeps c near 0 until contexts have differed by thousands of tokens: before, rows explain as much,
-// since steps of many rows are steps of long contexts too.
+constexpr double kRooflineWeight = 1e-3;  // of the rooflines in the fit; a step's weight is 1
+constexpr double kMinTimeShare = 1e-2;    // least time of a roofline in the fit, over `scale_`
+constexpr double kEqualFitRatio = 1.1;    // sums of squares below this ratio count as equal
+constexpr double kNoise = 0.005;          // and so do deviations below this share of a step's time
+// Damps c until contexts have differed by thousands of tokens: before that rows explain as much,
+// since steps of many rows have long contexts too.
 constexpr double kSmallContext = 3;
-// Keeps the roofline of a few steps of about as many rows, whose noise looks like a slope, from
-// being negative where there are fewer.
+// Damps `fixed` of a roofline: the noise of a few steps of about as many rows looks like a slope,
+// which would make the time of fewer rows negative.
 constexpr double kSmallFixed = 3;
 constexpr int32_t kMostRows = 2048;
-constexpr double kMinSampleWeight = 0.05;  // of a step is remembered, after 1,500 others
-constexpr int32_t kFewRows = 8;            // cannot take long
-constexpr double kStride = 4;              // to a size that was never tried
+constexpr double kMinSampleWeight = 0.05;  // what is left of a step after 1,500 others
+constexpr int32_t kFewRows = 8;            // may always be tried: they cannot take long
+constexpr double kStride = 4;              // from one size that was tried to the next
 
-// The rising sequence nearest to the values (pool adjacent violators), each as weighty as what is
-// known of it: more rows never take less.
+// Replaces the values by the nearest sequence that never falls (pool adjacent violators), weighted:
+// more rows never take less time.
 template <size_t N>
-void LevelWhatFalls(const std::array<double, N>& weights, std::array<double, N>* values) {
+void MakeNonDecreasing(const std::array<double, N>& weights, std::array<double, N>* values) {
   struct Pool {
     double sum = 0, weight = 0;
     int count = 0;
@@ -67,7 +69,7 @@ double Dot(const std::array<double, N>& a, const std::array<double, N>& b) {
   return sum;
 }
 
-// Solves a x = b for a symmetric, positive a by Cholesky's factors, into b.
+// Solves a x = b into b by Cholesky factors; a is symmetric and positive definite.
 void Solve3(std::array<std::array<double, 3>, 3> a, std::array<double, 3>* b) {
   auto& x = *b;
   for (int i = 0; i < 3; ++i) {
@@ -140,15 +142,15 @@ void StepTime::Matrix::Solve(Vector* v) const {
 
 void StepTime::Observe(int32_t rows, int64_t context, base::Nanos time) {
   const double seconds = static_cast<double>(time) / 1e9;
-  // A step that was held up by something else (a page fault, a neighbour) teaches nothing; but what
-  // happens again is no accident: steps of so many rows may never have been before.
+  // A step that something else held up (page faults, another process) is not learned from. After
+  // kMaxOutliers in a row it is: steps of that size may take that long.
   const double expected = known() ? static_cast<double>(Predict(rows, context)) / 1e9 : seconds;
   if (steps_ > 32) {
     if (seconds > 4 * std::max(expected, scale_) && ++held_up_ <= kMaxOutliers) return;
   }
   held_up_ = 0;
   scale_ = steps_ == 0 ? seconds : scale_ + (seconds - scale_) / 16;
-  // The very first maps its memory: it counts little once there is another.
+  // The very first step maps memory, and hardly counts once there is another.
   const double forget = steps_ == 1 ? kInitialDecay : kDecay;
   for (Interval& interval : intervals_) interval.Forget(forget);
   const Place place = At(rows);
@@ -156,7 +158,7 @@ void StepTime::Observe(int32_t rows, int64_t context, base::Nanos time) {
   const double thousands = static_cast<double>(context) / 1e3;
   Interval& interval = intervals_[IntervalOf(place)];
   interval.Forget(kLocalDecay);
-  // Long steps err by more: what is made small is the sum of relative errors.
+  // Long steps have larger errors: the fit minimises relative ones.
   const double longer = std::max(seconds, expected);
   const double precision = 1 / (longer * longer);
   interval.f_f += precision * at * at;
@@ -206,7 +208,7 @@ StepTime::Sums StepTime::AddUp() const {
 
 double StepTime::Roofline::At(double rows) const { return fixed + slope * std::max(rows, knee); }
 
-// Least squares of three numbers, each a vector in the space of the knots.
+// Least squares of fixed, slope and context, each a vector over the knots and c.
 StepTime::Roofline StepTime::FitRoofline(const Sums& sums, double knee) const {
   std::array<Vector, 3> basis;
   basis[0].f.fill(1);
@@ -230,7 +232,7 @@ StepTime::Roofline StepTime::FitRoofline(const Sums& sums, double knee) const {
     x = b;
     Solve3(damped, &x);
   }
-  if (x[2] < 0) {  // then the best that is not has none
+  if (x[2] < 0) {  // then the best fit without a negative value has 0
     damped[0][2] = damped[2][0] = damped[1][2] = damped[2][1] = 0;
     x = {b[0], b[1], 0};
     Solve3(damped, &x);
@@ -238,12 +240,12 @@ StepTime::Roofline StepTime::FitRoofline(const Sums& sums, double knee) const {
   Roofline fit = {.fixed = x[0], .slope = x[1] / kMostRows, .knee = knee, .context = x[2]};
   fit.squared_error = sums.square - 2 * Dot(x, b);
   for (int p = 0; p < 3; ++p) fit.squared_error += x[p] * Dot(a[p], x);
-  if (x[1] < 0) fit.squared_error = sums.square;  // as bad as none
+  if (x[1] < 0) fit.squared_error = sums.square;  // as bad as no fit
   return fit;
 }
 
 StepTime::Vector StepTime::LowestRoofline(const Sums& sums) const {
-  // Between two knots too: the true knee need not be at one.
+  // Knees at the knots and halfway between them.
   std::array<Roofline, 2 * kKnots - 1> fits;
   const Roofline* best = nullptr;
   for (size_t i = 0; i < fits.size(); ++i) {
@@ -277,14 +279,14 @@ void StepTime::Solve() {
   fit_ = b;
   a.Solve(&fit_);
   if (fit_.c < 0) {
-    // Contexts grow while something else makes steps faster, the first ones above all. Without the
-    // fall that c would make up for, f is what was measured.
+    // Steps became faster for another reason while contexts grew, as the first ones do: solve with
+    // c = 0.
     a.f_c = {};
     b.c = 0;
     fit_ = b;
     a.Solve(&fit_);
   }
-  LevelWhatFalls(a.f_f, &fit_.f);
+  MakeNonDecreasing(a.f_f, &fit_.f);
   for (double& f : fit_.f) f = std::max(f, 0.0);
 }
 

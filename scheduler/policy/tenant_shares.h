@@ -1,15 +1,15 @@
 #ifndef SPECFABRIC_SCHEDULER_POLICY_TENANT_SHARES_H_
 #define SPECFABRIC_SCHEDULER_POLICY_TENANT_SHARES_H_
 
-// How much service each tenant has had, so that those who want more than there is get equal shares
-// of it: the virtual token counter of Sheng et al., "Fairness in Serving Large Language Models"
-// (arXiv 2401.00588). Served next is the tenant with the lowest count. Whoever comes (back) to an
-// empty queue of its own is lifted to what the least served of those waiting has had: time in which
-// it wanted nothing is no credit.
+// How much service each tenant has had, so that tenants with more demand than there is capacity get
+// equal shares: the virtual token counter of Sheng et al., "Fairness in Serving Large Language
+// Models" (arXiv 2401.00588). The tenant with the lowest count is served next. A tenant that had no
+// sequence waiting, and now has one, is raised to the lowest count of the tenants that wait: time
+// without demand is no credit.
 //
-// A tenant lives while it has sequences. After that its count is kept as long as it says anything,
-// of kMaxIdle tenants at most; dropped first is the lowest, which is nearest to what a newcomer
-// gets.
+// A tenant with sequences is known. After that its count is kept while it is above what a new
+// tenant would get, for kMaxIdle tenants at most; the lowest is dropped first. Owned by Admission;
+// changed by it and by WaitQueue.
 
 #include <cstddef>
 #include <cstdint>
@@ -25,27 +25,27 @@ class TenantShares {
   static constexpr int64_t kOutputWeight = 2;  // of a token of an output
   static constexpr size_t kMaxIdle = 1024;
 
-  // One of the tenant's sequences comes, and waits.
+  // A sequence of the tenant arrives, and waits.
   void Arrive(uint64_t tenant);
-  // One that has waited is admitted, or ends.
+  // A sequence that waited is admitted, or ends.
   void StopWaiting(uint64_t tenant);
-  // One is over. It does not wait any more.
+  // A sequence, which does not wait, ends.
   void Leave(uint64_t tenant);
-  // The tenant, which has sequences, was given this: tokens times their weight.
+  // The tenant, which has sequences, got this service: tokens times their weight.
   void Charge(uint64_t tenant, int64_t service);
 
   int64_t served(uint64_t tenant) const;  // of a tenant that has sequences
   size_t known() const { return tenants_.size(); }
-  // Ends the process if the books do not balance.
+  // Ends the process if the counts are inconsistent.
   void Check() const;
 
  private:
   struct Tenant {
     int64_t served = 0;
     int32_t sequences = 0;  // 0: idle
-    int32_t waiting = 0;    // among them
+    int32_t waiting = 0;    // of those
   };
-  // At least what anybody who waits has had; never falls.
+  // Raises `level_` to the lowest count of the tenants that wait; it never falls.
   void RaiseLevel();
   void DropIdle();
 

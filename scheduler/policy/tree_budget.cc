@@ -70,7 +70,7 @@ void SelectNodes(const RowAllocation& allocation, absl::Span<const float> expect
 
 void MakeNonIncreasing(absl::Span<float> expected_gain) {
   for (size_t first = 0; first < expected_gain.size();) {
-    // The prefix of the highest mean.
+    // The run from `first` with the highest mean.
     double sum = 0, best = -1;
     size_t end = first + 1;
     for (size_t i = first; i < expected_gain.size(); ++i) {

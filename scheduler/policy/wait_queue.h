@@ -1,11 +1,12 @@
 #ifndef SPECFABRIC_SCHEDULER_POLICY_WAIT_QUEUE_H_
 #define SPECFABRIC_SCHEDULER_POLICY_WAIT_QUEUE_H_
 
-// Sequences without blocks, and which of them is admitted next. The priority goes first that has
-// the sequence of the least queue order (sequence.h), so that waiting makes up for priority. Within
-// it: sequences that gave way to others, whose clients have begun to read; then, of each tenant's
-// oldest, that of the tenant that has been served least. Of one tenant it is first come, first
-// served; no tenant is ever passed over for good, because being served makes the others wait.
+// The sequences that wait for admission, and which of them is next. The priority class goes first
+// that has the sequence of the least queue order (sequence.h), so that waiting makes up for
+// priority. Within it: first the sequences that were preempted, whose clients have tokens already;
+// then the oldest sequence of the tenant that has been served least. Within one tenant it is first
+// come, first served. No tenant starves: serving the others raises their counts. Owned by
+// Admission.
 
 #include <cstdint>
 #include <deque>
@@ -19,10 +20,10 @@ namespace specfabric::scheduler {
 
 class WaitQueue {
  public:
-  // `shares` must outlive the queue, which tells it who comes and who stops waiting.
+  // `shares` must outlive the queue, which reports to it who arrives and who stops waiting.
   explicit WaitQueue(TenantShares* shares) : shares_(shares) {}
 
-  // New ones come in the order of their arrival. One that was preempted has been here before.
+  // New sequences are added in the order of their arrival, preempted ones at any time.
   void Add(Sequence* sequence);
   void Remove(Sequence* sequence);
   // Null if none waits. Time in proportion to the tenants that wait.

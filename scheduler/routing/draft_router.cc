@@ -10,10 +10,10 @@ namespace {
 
 bool ById(const DraftState& state, DraftId id) { return state.id < id; }
 
-// A request has its outcome. Outcomes of requests to an earlier life of the worker may still come.
+// A request has its outcome; it may have been sent before the worker restarted.
 void Settle(DraftState* state) { state->outstanding = std::max(0, state->outstanding - 1); }
 
-// The worker has answered: back in service, whatever the answer.
+// The worker has answered, whatever it said: it is in service again.
 void Alive(DraftState* state) {
   state->consecutive_misses = 0;
   state->out = false;
@@ -21,7 +21,7 @@ void Alive(DraftState* state) {
   state->backoff = 0;
 }
 
-// Sequences for its size, of a worker that `joining` more would come to.
+// Sequences of a worker per capacity, once `joining` more have moved to it.
 double Load(const DraftState& state, int32_t joining) {
   return static_cast<double>(state.homes + joining) / std::max(1, state.capacity);
 }
@@ -77,11 +77,11 @@ std::optional<DraftId> DraftRouter::Route(base::SequenceId sequence, int32_t len
   const auto home = homes_.find(sequence);
   DraftState* state = home == homes_.end() ? nullptr : Find(home->second.draft);
   if (state == nullptr || !Serves(*state)) {
-    // A sequence whose worker serves well is not risked on a probe; one without a home is.
+    // Only sequences without a home are used as probes.
     state = DueProbe(now);
     if (state != nullptr) {
       state->probing = true;
-      state->probe_at = now + state->backoff;  // again then, should the outcome never be reported
+      state->probe_at = now + state->backoff;  // if the outcome is never reported
     } else {
       state = Choose(now);
     }
@@ -122,7 +122,7 @@ void DraftRouter::OnMiss(DraftId draft, base::Nanos now) {
   ++state->misses;
   ++state->consecutive_misses;
   if (!state->out && state->consecutive_misses < options_.max_misses) return;
-  // Requests of before it was taken out may still miss while it waits: they do not double the wait.
+  // A request from before it was taken out may still miss: that does not double the interval.
   if (state->out && !state->probing) return;
   state->backoff =
       state->out ? std::min(2 * state->backoff, options_.max_backoff) : options_.min_backoff;
@@ -175,8 +175,8 @@ bool DraftRouter::ProbeDue(const DraftState& state, base::Nanos now) const {
   return state.out && !state.draining && now >= state.probe_at;
 }
 
-// The first reply at a new home has read the whole prefix. What that took beyond the usual is
-// learned apart, so that moves do not make their destination look slow.
+// The first reply at a new home includes the prefill of the whole prefix. The time beyond the usual
+// is learned as prefill time, so that moves do not make their destination look slow.
 void DraftRouter::Learn(DraftState* state, base::SequenceId sequence, base::Nanos latency,
                         base::Nanos now) {
   const auto home = homes_.find(sequence);
@@ -197,14 +197,14 @@ void DraftRouter::Learn(DraftState* state, base::SequenceId sequence, base::Nano
   }
   const auto prefill = static_cast<base::Nanos>(prefill_ns_ * read);
   if (prefill <= latency / 2) return Smooth(latency - prefill, state);
-  // The difference of two nearly equal times says nothing about the round, only that it took no
-  // longer than the reply; nor did the prefill.
+  // The difference of two nearly equal times says nothing about the round. What is known is that
+  // neither the round nor the prefill took longer than the reply.
   if (prefill > latency) learn_prefill(latency);
   if (state->latency != 0) Smooth(latency, state);
 }
 
-// What a worker last reported may be stale, for others use it too: one without a free session is
-// the last choice, but is tried, until it refuses.
+// The free sessions that a worker reported last may be out of date, since other targets use it too:
+// one without a free session is the last choice, but is tried until it refuses.
 bool DraftRouter::Takes(const DraftState& state, base::Nanos now) const {
   return Serves(state) && (state.free_sessions > 0 || now >= state.busy_until);
 }
@@ -229,8 +229,8 @@ uint64_t DraftRouter::Order(const DraftState& state) const {
   return options_.salt == 0 ? state.id : base::Mix64(state.id ^ options_.salt);
 }
 
-// One with a free session, then the quicker if latency counts, then fewer sequences for its size,
-// then fewer requests under way, then the quicker, then as it comes.
+// Compares by: a free session, lower latency (kLatency only), fewer sequences per capacity, fewer
+// outstanding requests, lower latency, order.
 bool DraftRouter::Better(const DraftState& a, const DraftState& b, base::Nanos now) const {
   if ((a.free_sessions > 0) != (b.free_sessions > 0)) return a.free_sessions > 0;
   if (options_.policy == RoutePolicy::kLatency) {
@@ -277,7 +277,7 @@ double DraftRouter::Gain(const DraftState& home, const DraftState& other, base::
   if (options_.policy == RoutePolicy::kLatency) {
     gain = here - ExpectedLatency(other, now);
   } else {
-    // As if a worker took as long as it has sequences; between equals that is the most it can be.
+    // Assumes that a worker's time grows in proportion to its sequences.
     gain = here * (1 - Load(other, 1) / Load(home, 0));
   }
   return gain >= options_.min_gain * here ? gain : 0;

@@ -50,7 +50,7 @@ absl::StatusOr<std::vector<Arrival>> ParseArrivals(std::string_view csv) {
                       absl::SimpleAtoi(fields[1], &arrival.prompt) &&
                       absl::SimpleAtoi(fields[2], &arrival.output) && seconds >= 0 &&
                       seconds < 1e9 && arrival.prompt > 0 && arrival.output > 0;
-    if (!good && number == 1 && !absl::SimpleAtod(fields[0], &seconds)) continue;  // a heading
+    if (!good && number == 1 && !absl::SimpleAtod(fields[0], &seconds)) continue;  // a header
     arrival.time = static_cast<base::Nanos>(seconds * 1e9);
     if (!good || (!arrivals.empty() && arrival.time < arrivals.back().time)) {
       return absl::InvalidArgumentError(absl::StrCat(

@@ -67,7 +67,7 @@ void ModelledDraft::StartPass(base::Nanos now) {
   ends_ = now + pass_;
 }
 
-// The likeliest of all sessions together.
+// Starts a pass over the likeliest nodes of all sessions.
 void ModelledDraft::StartAhead(base::Nanos now) {
   std::vector<std::pair<uint64_t, Session*>> going;
   for (auto& [id, session] : sessions_) {
@@ -175,7 +175,7 @@ void ModelledDraft::ExpandKnown(Job* job) const {
 }
 
 void ModelledDraft::Expand(Job* job) {
-  // Reading the prefix ends with the root's own candidates, as in a real draft.
+  // A prefill yields the root's children too, as in a real draft.
   job->prefix = 0;
   const auto it = sessions_.find(job->want.id);
   for (int32_t node : job->grower.Frontier()) {

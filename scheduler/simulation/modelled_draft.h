@@ -1,10 +1,10 @@
 #ifndef SPECFABRIC_SCHEDULER_SIMULATION_MODELLED_DRAFT_H_
 #define SPECFABRIC_SCHEDULER_SIMULATION_MODELLED_DRAFT_H_
 
-// A draft worker without a model, for simulation and benchmarks: it grows the trees it was asked
-// for side by side, one pass takes the missing prefix or the frontier of each; between them it
-// drafts ahead, if it is to. What a pass finds is known when it ends; how long it takes is for the
-// owner to let pass. Pure: time is an argument.
+// A draft worker without a model, for simulation and benchmarks. It grows all requested trees
+// together: a pass takes the missing prefix or the frontier of each. When there is none to grow it
+// drafts ahead, if that is on. The results of a pass are available when it ends. Pure: time is an
+// argument, and the owner calls EndPass at the time ends().
 
 #include <cstdint>
 #include <map>
@@ -22,7 +22,7 @@ namespace specfabric::scheduler {
 
 struct DraftCost {
   base::Nanos round_trip = 0;  // of the network
-  base::Nanos weights = 0;     // of one pass (a level of all trees that a worker grows, or prefill)
+  base::Nanos weights = 0;  // of one pass (a level of all trees that a worker grows, or a prefill)
   double row_ns = 0;
   speculation::GrowthPolicy tree;
   AheadCost ahead = {};
@@ -44,13 +44,13 @@ class ModelledDraft {
   bool Knows(uint64_t sequence) const { return sessions_.contains(sequence); }
   int32_t sessions() const { return static_cast<int32_t>(sessions_.size()); }
 
-  bool running() const { return ends_ != 0; }
+  bool running() const { return ends_ != 0; }  // a pass
   bool idle() const { return waiting_.empty() && jobs_.empty(); }
   bool wants_pass() const { return !idle() || going_ahead_ > 0; }
-  base::Nanos ends() const { return ends_; }  // the pass that runs
-  base::Nanos busy() const { return busy_; }  // all passes that somebody waited for
+  base::Nanos ends() const { return ends_; }  // when the running pass ends
+  base::Nanos busy() const { return busy_; }  // time of all passes but those ahead
 
-  // What has been asked for and needs no pass, or none that pays. While none runs.
+  // The requested trees that need no further pass, or none that pays. While no pass runs.
   std::vector<Reply> Answer();
   void StartPass(base::Nanos now);
   std::vector<Reply> EndPass();
@@ -59,21 +59,21 @@ class ModelledDraft {
   struct Job {
     DraftWanted want;
     uint64_t target = 0;
-    int32_t prefix = 0;  // tokens that it must read first
+    int32_t prefix = 0;  // tokens to prefill first
     speculation::TreeGrower grower;
     std::vector<ModelledAhead::Node> places;  // of the first nodes of its tree
   };
   struct Session {
-    int32_t known = 0;  // tokens that it has read
+    int32_t known = 0;  // tokens that were prefilled
     ModelledAhead ahead;
     bool asked = false;
-    bool going_ahead = false;  // somewhere to go, and nobody waits
+    bool going_ahead = false;  // not asked, and there are nodes to run ahead
   };
   bool goes_ahead() const { return cost_.ahead.nodes > 0; }
   int MostChildren() const;
   const ModelledAhead::Node& PlaceOf(int32_t node, Job* job) const;
   void ExpandNode(int32_t node, Job* job) const;
-  // Nodes that were run ahead.
+  // Expands the nodes that were run ahead.
   void ExpandKnown(Job* job) const;
   void Expand(Job* job);
   void StopUnprofitableGrowth();
@@ -88,9 +88,9 @@ class ModelledDraft {
   std::map<uint64_t, speculation::GrowthRound> rounds_;  // by target
   std::map<uint64_t, Session> sessions_;
   int32_t going_ahead_ = 0;                                          // sessions
-  std::vector<std::pair<uint64_t, ModelledAhead::Node>> run_ahead_;  // by the present pass
+  std::vector<std::pair<uint64_t, ModelledAhead::Node>> run_ahead_;  // by the running pass
   base::Nanos ends_ = 0;
-  base::Nanos pass_ = 0;  // that the last pass took
+  base::Nanos pass_ = 0;  // time of the last pass
   base::Nanos busy_ = 0;
 };
 

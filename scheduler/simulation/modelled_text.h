@@ -2,9 +2,9 @@
 #define SPECFABRIC_SCHEDULER_SIMULATION_MODELLED_TEXT_H_
 
 // Texts without a model, for simulation and benchmarks. The text of a sequence is a function of
-// (seed, sequence, position). At every position the draft's guesses are sorted by probability; with
-// some chance the first is right, and each further one has a share of what is left. That chance
-// varies from position to position, and the draft knows it: it is the score of its guesses. Pure.
+// (seed, sequence, position). At every position the drafter's tokens are sorted by probability: the
+// first is right with some chance, and each further one takes a share of what is left. That chance
+// varies from position to position, and is the drafter's score of the token. Pure.
 
 #include <cstdint>
 #include <limits>
@@ -19,27 +19,27 @@ struct Acceptance {
   double first = 0.7;    // mean chance of the first draft token, if its parent was right
   double further = 0.4;  // share of what is left that each further sibling takes
   double spread = 0.25;  // the chance of the first is uniform in [first - spread, first + spread],
-                         // kept within [.01, .99]
-  // From this position of a text on, the first draft token's mean chance is another.
+                         // clamped to [.01, .99]
+  // From this position of a text on, `first` is first_after.
   int32_t shift_position = std::numeric_limits<int32_t>::max();
   double first_after = 0;
 };
 
 class ModelledText {
  public:
-  // Draft token number `index` under any node is token 1 + index; a text that no guess hits has
-  // token 0.
+  // The child number `index` of any node is token 1 + index. Where no draft token is right the text
+  // has token 0.
   static constexpr int32_t kVocabulary = 1 + speculation::kMaxDraftNodes;
   static base::TokenId DraftToken(int index) { return 1 + index; }
 
   ModelledText(const Acceptance& acceptance, uint64_t seed)
       : acceptance_(acceptance), seed_(seed) {}
 
-  // The chance that the guess of this index is right.
+  // The chance that the draft token of this index is right.
   double Chance(uint64_t sequence, int32_t position, int index) const;
   base::TokenId Token(uint64_t sequence, int32_t position) const;
-  // What a target finds in a step, by the distribution of `coupled`. Sequence s of the plan has the
-  // text of first_sequence + s.
+  // The result of a step: the path of right draft tokens and the token after it. Sequence s of the
+  // plan has the text of first_sequence + s.
   StepResult Verify(const StepPlan& plan, uint64_t first_sequence = 0) const;
 
  private:

@@ -30,13 +30,13 @@ Percentiles PercentilesOf(std::vector<double> values) {
   return {at(0.5), at(0.9), at(0.99)};
 }
 
-// What is known of a request from outside.
+// A request, as its client sees it, and its draft request.
 struct Client {
   Nanos arrived = 0, first = 0, last = 0;
   int32_t tokens = 0;
   std::optional<DraftId> worker;
   Nanos asked = 0;
-  uint32_t round = 0;    // that was asked for
+  uint32_t round = 0;    // of the last draft request
   bool answered = true;  // or counted as a miss
 };
 
@@ -49,9 +49,9 @@ struct Target {
   std::map<base::SequenceId, Client> live;
   std::optional<StepPlan> step;
   Nanos busy = 0;
-  Nanos wake = base::kForever;  // when it wants to plan again, if nothing happens before
-  uint64_t last_chosen = 0;     // for an arrival
-  bool touched = false;         // something happened that it has not planned for
+  Nanos wake = base::kForever;  // when it plans again, if nothing happens before
+  uint64_t last_chosen = 0;     // the last request that arrived here
+  bool touched = false;         // something has happened since it planned
 };
 
 class Simulation {
@@ -66,7 +66,7 @@ class Simulation {
     ModelledDraft::Reply reply;
     bool operator>(const Delivery& other) const { return time > other.time; }
   };
-  // In the order in which they are taken where they come together.
+  // Timers of the same time are handled in this order.
   enum class Timer { kPassEnds, kStepEnds, kWake };
   struct Timed {
     Nanos time = 0;
@@ -179,7 +179,7 @@ void Simulation::TakeEvents() {
   }
 }
 
-// As a gateway does: to the target with the fewest sequences, among equals the one that was chosen
+// As in a gateway: to the target with the fewest sequences, among equals the one that was chosen
 // longest ago.
 void Simulation::Arrive(const Arrival& arrival) {
   size_t best = 0;
@@ -204,7 +204,8 @@ void Simulation::Arrive(const Arrival& arrival) {
   home_[id] = best;
 }
 
-// Half of the round trip passes before the worker knows: the reply carries all of it.
+// Half of the round trip would pass before the worker gets the request; the reply is delayed by all
+// of it instead.
 void Simulation::Want(Target* target, const DraftWanted& want) {
   Client& client = target->live.at(want.id);
   const auto worker = target->router.Route(want.id, want.committed, now_);
@@ -250,7 +251,7 @@ void Simulation::Deliver(Delivery delivery) {
   target.touched = true;
 }
 
-// A request that is past its deadline is a miss of its worker, as in the target.
+// As in the target: a request past its deadline is a miss of its worker.
 void Simulation::Expire(Target* target) {
   for (auto& [id, client] : target->live) {
     if (client.answered || now_ - client.asked < options_.scheduler.max_draft_wait) continue;
@@ -372,7 +373,7 @@ Nanos StepCost::Of(const StepPlan& plan) const {
 }
 
 double StepNoise::Factor(Nanos now, uint64_t seed) const {
-  // In [-1, 1), by number.
+  // In [-1, 1), keyed by kind and number.
   const auto random = [seed](uint64_t kind, Nanos number) {
     const uint64_t bits =
         base::Mix64(seed ^ base::Mix64(kind ^ base::Mix64(static_cast<uint64_t>(number))));

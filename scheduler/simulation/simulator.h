@@ -1,11 +1,11 @@
 #ifndef SPECFABRIC_SCHEDULER_SIMULATION_SIMULATOR_H_
 #define SPECFABRIC_SCHEDULER_SIMULATION_SIMULATOR_H_
 
-// The scheduler and the draft router as they serve, with everything around them modelled: the time
-// of a target's steps, draft workers with queues, and how often they guess right. What an operator
-// asks before buying machines: how many drafts so many targets want, and what that does to latency.
-// Each target has a scheduler and a router of its own; they share the drafts. Pure and
-// deterministic; one thread.
+// Capacity simulator: the real scheduler and draft router, with everything around them modelled
+// (the time of a target's steps, draft workers with queues, how often draft tokens are accepted).
+// It answers how many drafts a number of targets needs, and what latency results. Each target has a
+// scheduler and a router of its own; the targets share the drafts. Pure and deterministic; one
+// thread.
 
 #include <cstdint>
 #include <string_view>
@@ -21,18 +21,19 @@
 
 namespace specfabric::scheduler {
 
-// Of one forward pass: reading the weights once and the arithmetic of the rows overlap, so that the
-// longer of them counts. A GPU decodes a few rows in the time of one; a small CPU does not.
+// Time of one forward pass. Reading the weights and the arithmetic of the rows overlap, so that the
+// longer of them counts: a GPU decodes a few rows in the time of one; a small CPU does not.
 struct StepCost {
   base::Nanos fixed = 0;    // launching, planning, collectives
-  base::Nanos weights = 0;  // to read them once
+  base::Nanos weights = 0;  // to read the weights once
   double row_ns = 0;        // to compute a row
   double context_ns = 0;    // to read the KV of one token, for each sequence
   base::Nanos Of(const StepPlan& plan) const;
 };
 
-// A shared machine: a step takes up to `drift` times as long or as short, by a factor that moves
-// from one value to the next within a period, and up to `jitter` times by one of its own.
+// Noise of a shared machine. The time of a step is multiplied by a slow factor in
+// [1 / drift, drift], interpolated between one value a period, and by a factor of its own in
+// [1 / jitter, jitter].
 struct StepNoise {
   double drift = 1, jitter = 1;
   base::Nanos period = 2 * base::kSecond;
@@ -48,13 +49,13 @@ struct Arrival {
 
 struct SimulationOptions {
   SchedulerOptions scheduler;  // of each target; the vocabulary is the simulator's own
-  DraftRouterOptions router;   // of each target, but for the salt
+  DraftRouterOptions router;   // of each target, except the salt
   StepCost step;
   StepNoise noise;
   DraftCost draft;
   int32_t targets = 1;          // an arrival goes to the one with the fewest sequences
-  int32_t drafts = 0;           // workers that all targets share; 0: none is asked
-  int32_t draft_sessions = 64;  // of each worker; more are refused as busy
+  int32_t drafts = 0;           // workers, shared by all targets; 0: no speculation
+  int32_t draft_sessions = 64;  // of each worker; more are refused (busy)
   Acceptance acceptance;
   uint64_t seed = 1;
 };
@@ -70,10 +71,10 @@ struct SimulationReport {
   double duration = 0;  // from the first arrival to the last token
   double tokens_per_second = 0;
   Percentiles ttft;  // arrival to first token
-  Percentiles tpot;  // mean time a token after the first, by request
+  Percentiles tpot;  // mean time per token after the first, of each request
   double accepted_per_round = 0;
   double target_busy = 0;  // share of the duration, mean over the targets
-  double drafts_busy = 0;  // mean over the workers
+  double drafts_busy = 0;  // the same, mean over the workers
   uint64_t draft_hits = 0, draft_misses = 0, draft_skips = 0;
   uint64_t draft_moves = 0;  // of sequences to a better worker
 };
@@ -85,8 +86,8 @@ SimulationReport Simulate(const SimulationOptions& options, const std::vector<Ar
 std::vector<Arrival> PoissonArrivals(int32_t count, double per_second, int32_t mean_prompt,
                                      int32_t mean_output, uint64_t seed);
 
-// Lines of "seconds,prompt tokens,output tokens", after a heading if there is one. InvalidArgument
-// names the line.
+// Lines of "seconds,prompt tokens,output tokens"; the first may be a header. InvalidArgument names
+// the line.
 absl::StatusOr<std::vector<Arrival>> ParseArrivals(std::string_view csv);
 
 }  // namespace specfabric::scheduler

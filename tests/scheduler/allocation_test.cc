@@ -1,5 +1,5 @@
-// In the steady state, running sequences alone, Plan and Commit allocate nothing: what they hand
-// out is made of what was recycled, and a sequence has room for its whole life from its admission.
+// In the steady state, with running sequences only, Plan and Commit allocate nothing: plans and
+// events reuse recycled memory, and a sequence reserves memory for its whole life at its admission.
 
 #include <optional>
 #include <utility>
@@ -18,7 +18,7 @@ constexpr int32_t kVocabulary = 1000, kSequences = 24, kContext = 1024;
 constexpr int kWarmUp = 40, kRounds = 150;
 constexpr base::Nanos kStep = 10 * base::kMillisecond;
 
-// One guess is right, and perhaps the one below it; two beside them are not.
+// One draft token is right, and perhaps its child; the two others are wrong.
 speculation::Draft MakeDraft(std::vector<base::TokenId> text) {
   speculation::TokenTree tree = speculation::TokenTree::Root(text.back());
   text.push_back(NextToken(text, kVocabulary));
@@ -94,7 +94,7 @@ TEST_P(AllocationTest, NoneInTheSteadyState) {
   for (int i = 0; i < kRounds; ++i) allocated += Step();
   EXPECT_EQ(allocated, 0);
   EXPECT_EQ(scheduler_->stats().running, kSequences);
-  EXPECT_GT(rows_, 2 * kSequences * steps_) << "hardly any guess was verified";
+  EXPECT_GT(rows_, 2 * kSequences * steps_) << "hardly any draft token was verified";
   EXPECT_TRUE(group_->errors().empty());
 }
 

@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_TESTS_SCHEDULER_COUNTED_ALLOCATIONS_H_
 #define SPECFABRIC_TESTS_SCHEDULER_COUNTED_ALLOCATIONS_H_
 
-// How often a program has called operator new, which is replaced where this is linked. One thread.
+// Counts the calls of operator new, which is replaced where this is linked. One thread.
 
 #include <cstdint>
 

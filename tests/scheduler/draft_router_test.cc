@@ -36,7 +36,7 @@ TEST(DraftRouterTest, WithoutWorkersThereIsNoRoute) {
   EXPECT_FALSE(router.Route(1, 10, 0));
 }
 
-TEST(DraftRouterTest, ASequenceStaysAtHome) {
+TEST(DraftRouterTest, SequenceStaysAtHome) {
   DraftRouter router;
   router.OnUp(1, 4);
   router.OnUp(2, 4);
@@ -60,7 +60,7 @@ TEST(DraftRouterTest, NewSequencesSpreadByCapacity) {
   EXPECT_EQ(StateOf(router, 2).homes, 5);
 }
 
-TEST(DraftRouterTest, AMissingWorkerIsTakenOutAndItsSequencesMove) {
+TEST(DraftRouterTest, WorkerWithMissesIsTakenOutAndItsSequencesMove) {
   DraftRouter router;
   router.OnUp(1, 4);
   MissFive(&router, 1, 9, 0);
@@ -72,7 +72,7 @@ TEST(DraftRouterTest, AMissingWorkerIsTakenOutAndItsSequencesMove) {
   EXPECT_EQ(StateOf(router, 1).homes, 0);
 }
 
-TEST(DraftRouterTest, AReplyBetweenMissesKeepsAWorkerIn) {
+TEST(DraftRouterTest, ReplyBetweenMissesKeepsAWorkerInService) {
   DraftRouter router;
   router.OnUp(1, 4);
   for (int i = 0; i < 40; ++i) {
@@ -107,7 +107,7 @@ TEST(DraftRouterTest, ProbesBackOffExponentiallyUpToTheBound) {
   EXPECT_EQ(router.Route(8, 10, now), 1u);
 }
 
-TEST(DraftRouterTest, AProbeWhoseOutcomeNeverComesIsRepeated) {
+TEST(DraftRouterTest, ProbeWithoutAnOutcomeIsRepeated) {
   DraftRouter router;
   router.OnUp(1, 4);
   MissFive(&router, 1, 9, 0);
@@ -116,7 +116,7 @@ TEST(DraftRouterTest, AProbeWhoseOutcomeNeverComesIsRepeated) {
   EXPECT_EQ(router.Route(9, 10, 200 * kMillisecond), 1u);
 }
 
-TEST(DraftRouterTest, StrayMissesDoNotLengthenTheBackOff) {
+TEST(DraftRouterTest, StaleMissesDoNotLengthenTheBackOff) {
   DraftRouter router;
   router.OnUp(1, 16);
   for (base::SequenceId sequence = 0; sequence < 12; ++sequence) router.Route(sequence, 10, 0);
@@ -125,7 +125,7 @@ TEST(DraftRouterTest, StrayMissesDoNotLengthenTheBackOff) {
   EXPECT_EQ(StateOf(router, 1).outstanding, 0);
 }
 
-TEST(DraftRouterTest, ASequenceThatIsServedWellIsNotUsedAsAProbe) {
+TEST(DraftRouterTest, SequenceWithAHomeIsNotUsedAsAProbe) {
   DraftRouter router;
   router.OnUp(1, 4);
   MissFive(&router, 1, 9, 0);
@@ -136,7 +136,7 @@ TEST(DraftRouterTest, ASequenceThatIsServedWellIsNotUsedAsAProbe) {
   EXPECT_EQ(router.Route(6, 10, kSecond), 1u);  // new: tries the other
 }
 
-TEST(DraftRouterTest, ABusyWorkerIsLeftAloneForAWhile) {
+TEST(DraftRouterTest, BusyWorkerIsNotAskedForAWhile) {
   DraftRouter router;
   router.OnUp(1, 1);
   EXPECT_EQ(router.Route(1, 10, 0), 1u);
@@ -148,7 +148,7 @@ TEST(DraftRouterTest, ABusyWorkerIsLeftAloneForAWhile) {
   router.OnEnd(1);
 }
 
-TEST(DraftRouterTest, WhereAllAreFullOneIsTriedUntilItRefuses) {
+TEST(DraftRouterTest, FullWorkersAreTriedUntilTheyRefuse) {
   DraftRouter router;
   router.OnUp(1, 1);
   router.OnUp(2, 1);
@@ -163,7 +163,7 @@ TEST(DraftRouterTest, WhereAllAreFullOneIsTriedUntilItRefuses) {
   EXPECT_TRUE(router.Route(3, 10, 100 * kMillisecond));
 }
 
-TEST(DraftRouterTest, ADrainingWorkerKeepsNobody) {
+TEST(DraftRouterTest, DrainingWorkerKeepsNoSequence) {
   DraftRouter router;
   router.OnUp(1, 4);
   EXPECT_EQ(router.Route(9, 10, 0), 1u);
@@ -173,7 +173,7 @@ TEST(DraftRouterTest, ADrainingWorkerKeepsNobody) {
   EXPECT_EQ(router.Route(9, 10, 0), 2u);
 }
 
-TEST(DraftRouterTest, ARestartStartsAfresh) {
+TEST(DraftRouterTest, RestartForgetsTheEarlierState) {
   DraftRouter router;
   router.OnUp(1, 4);
   MissFive(&router, 1, 9, 0);
@@ -182,12 +182,12 @@ TEST(DraftRouterTest, ARestartStartsAfresh) {
   EXPECT_FALSE(state.out);
   EXPECT_EQ(state.capacity, 8);
   EXPECT_EQ(state.outstanding, 0);
-  router.OnMiss(1, 0);  // of a request to its earlier life
+  router.OnMiss(1, 0);  // of a request before the restart
   EXPECT_EQ(StateOf(router, 1).outstanding, 0);
 }
 
-// Else one that is out would stay out where a lone probe never pays.
-TEST(DraftRouterTest, AReplyInTimeThatNobodyWaitedForEndsTheOutage) {
+// Otherwise a worker would stay out of service where a step never waits for a single probe.
+TEST(DraftRouterTest, UnusedReplyEndsTheOutage) {
   DraftRouter router;
   router.OnUp(1, 4);
   MissFive(&router, 1, 9, 0);
@@ -220,7 +220,7 @@ DraftRouterOptions With(RoutePolicy policy) {
   return options;
 }
 
-// One request and its answer.
+// One request and its reply.
 DraftId Round(DraftRouter* router, base::SequenceId sequence, int32_t length, base::Nanos latency,
               base::Nanos now) {
   const DraftId draft = router->Route(sequence, length, now).value();
@@ -228,7 +228,7 @@ DraftId Round(DraftRouter* router, base::SequenceId sequence, int32_t length, ba
   return draft;
 }
 
-TEST(RoutePolicyTest, NamesGoThereAndBack) {
+TEST(RoutePolicyTest, NamesRoundTrip) {
   for (RoutePolicy policy : {RoutePolicy::kAffinity, RoutePolicy::kRoundRobin,
                              RoutePolicy::kLeastLoaded, RoutePolicy::kLatency}) {
     EXPECT_EQ(ParseRoutePolicy(Name(policy)).value(), policy);
@@ -262,13 +262,13 @@ TEST(RoutePolicyTest, RoundRobinTakesWorkersInTurnAndSequencesStay) {
   }
 }
 
-TEST(RoutePolicyTest, RoundRobinPassesOverWhoIsFullOrGone) {
+TEST(RoutePolicyTest, RoundRobinSkipsFullAndMissingWorkers) {
   DraftRouter router(With(RoutePolicy::kRoundRobin));
   for (DraftId draft : {1, 2, 3}) router.OnUp(draft, 1);
   EXPECT_EQ(router.Route(1, 10, 0), 1u);
   router.OnDown(2);
   EXPECT_EQ(router.Route(2, 10, 0), 3u);
-  // Both are full: they are tried in turn, until they refuse.
+  // Both are full, and tried in turn until they refuse.
   EXPECT_EQ(router.Route(3, 10, 0), 1u);
   router.OnBusy(1, 3, 0);
   EXPECT_EQ(router.Route(3, 10, 0), 3u);
@@ -290,7 +290,7 @@ TEST(RoutePolicyTest, OnlyTheMovingPoliciesMove) {
   }
 }
 
-TEST(RoutePolicyTest, LeastLoadedFillsAWorkerThatCameAndThenRests) {
+TEST(RoutePolicyTest, LeastLoadedFillsANewWorkerAndThenStops) {
   DraftRouter router(With(RoutePolicy::kLeastLoaded));
   router.OnUp(1, 100);
   base::Nanos now = 0;
@@ -300,14 +300,14 @@ TEST(RoutePolicyTest, LeastLoadedFillsAWorkerThatCameAndThenRests) {
     now += 20 * kMillisecond;
     for (base::SequenceId s = 0; s < 8; ++s) Round(&router, s, 10, 10 * kMillisecond, now);
   }
-  // From five and three on it is not clearly better to move one.
+  // At five and three no further move is clearly better.
   EXPECT_NEAR(StateOf(router, 1).homes, 4, 1);
   EXPECT_EQ(StateOf(router, 1).homes + StateOf(router, 2).homes, 8);
   const uint64_t moves = StateOf(router, 1).moves + StateOf(router, 2).moves;
   EXPECT_LE(moves, 4u) << "nobody moves to and fro";
 }
 
-TEST(RoutePolicyTest, AMoveHasToPayForItsPrefill) {
+TEST(RoutePolicyTest, MoveMustPayForItsPrefill) {
   const auto moves = [](base::Nanos prefill_a_token, int32_t length) {
     DraftRouter router(With(RoutePolicy::kLeastLoaded));
     router.OnUp(1, 100);
@@ -328,15 +328,15 @@ TEST(RoutePolicyTest, AMoveHasToPayForItsPrefill) {
   EXPECT_TRUE(moves(base::kMicrosecond, 3500));
 }
 
-TEST(RoutePolicyTest, AReplyThatIsMostlyPrefillSaysNothingAboutTheRound) {
+TEST(RoutePolicyTest, MostlyPrefillRepliesSayNothingAboutTheRound) {
   DraftRouter router;
   router.OnUp(1, 100);
   const base::Nanos usual = 10 * kMillisecond;
   Round(&router, 0, 10, usual, 0);
   Round(&router, 1, 1000, usual + 1000 * kMillisecond, 0);
   ASSERT_NEAR(router.prefill_ns(), kMillisecond, 1);
-  // The smoothed latency is too old to count, and this reply came sooner than its prefill should
-  // have: nothing is known about a round, and prefills are shorter than was thought.
+  // The smoothed latency is out of date, and this reply took less time than its prefill was
+  // expected to take: the time of a round is unknown, and a prefill is faster than estimated.
   base::Nanos now = 10 * kSecond;
   Round(&router, 2, 1000, 40 * kMillisecond, now);
   EXPECT_EQ(StateOf(router, 1).latency, 0);
@@ -344,12 +344,12 @@ TEST(RoutePolicyTest, AReplyThatIsMostlyPrefillSaysNothingAboutTheRound) {
   EXPECT_LT(router.prefill_ns(), 0.9 * kMillisecond);
   Round(&router, 2, 1000, usual, now);
   EXPECT_EQ(StateOf(router, 1).latency, usual);
-  // Sooner than usual though it had a prefix to read: an upper bound of the round.
+  // Faster than usual in spite of the prefill: an upper bound of the time of a round.
   Round(&router, 3, 1000, usual / 5, now);
   EXPECT_EQ(StateOf(router, 1).latency, usual - usual / 10);
 }
 
-TEST(RoutePolicyTest, LatencyLeavesAWorkerThatBecameSlow) {
+TEST(RoutePolicyTest, LatencyPolicyLeavesAWorkerThatBecameSlow) {
   DraftRouter router(With(RoutePolicy::kLatency));
   router.OnUp(1, 100);
   router.OnUp(2, 100);
@@ -369,7 +369,7 @@ TEST(RoutePolicyTest, LatencyLeavesAWorkerThatBecameSlow) {
   for (int i = 0; i < 100; ++i) all(60 * kMillisecond);
   EXPECT_EQ(StateOf(router, 1).homes, 0);
   EXPECT_EQ(StateOf(router, 2).homes, 6);
-  // Nobody asks it any more, so nobody knows whether it is well again: in time a new one finds out.
+  // Without requests its latency is unknown: a new sequence tries it again in time.
   EXPECT_EQ(Round(&router, 10, 10, 10 * kMillisecond, now), 2u);
   now += 10 * kSecond;
   all(10 * kMillisecond);
@@ -377,7 +377,7 @@ TEST(RoutePolicyTest, LatencyLeavesAWorkerThatBecameSlow) {
   EXPECT_LT(StateOf(router, 1).latency, 11 * kMillisecond) << "what it was is forgotten";
 }
 
-TEST(RoutePolicyTest, LatencyDoesNotSendAllAtOnceToTheQuickest) {
+TEST(RoutePolicyTest, LatencyPolicyDoesNotMoveAllAtOnce) {
   DraftRouterOptions options = With(RoutePolicy::kLatency);
   DraftRouter router(options);
   router.OnUp(1, 100);
@@ -396,10 +396,10 @@ TEST(RoutePolicyTest, LatencyDoesNotSendAllAtOnceToTheQuickest) {
 
 class EveryPolicy : public testing::TestWithParam<RoutePolicy> {};
 
-// Whatever happens in whatever order: sequences and requests are counted exactly, nobody is sent to
-// a worker that is gone, draining or out of service (but for a probe that is due), and where some
-// worker serves, has room and has not refused, there is a route.
-TEST_P(EveryPolicy, KeepsItsBooksAndAvoidsWhoIsOut) {
+// Random events in random order: sequences and requests are counted exactly, no request goes to a
+// worker that is gone, draining or out of service (except a probe that is due), and there is a
+// route while a worker is in service, has a free session and has not refused.
+TEST_P(EveryPolicy, CountsExactlyAndAvoidsWorkersOutOfService) {
   std::mt19937 random(3);
   for (int trial = 0; trial < 200; ++trial) {
     DraftRouterOptions options = With(GetParam());

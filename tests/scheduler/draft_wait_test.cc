@@ -13,7 +13,7 @@ constexpr MissLimits kLimits = {.max_misses = 2, .probe_rounds = 3};
 const DraftOrder kOrder = {
     .ask = true, .max_nodes = 8, .max_depth = 4, .reply_timeout = 50 * kMillisecond};
 
-TEST(DraftWaitTest, ARoundThatIsAnswered) {
+TEST(DraftWaitTest, RepliesEndTheWaitAndHaveALatency) {
   DraftWait wait;
   ASSERT_TRUE(wait.StartRound(kOrder, 1000));
   EXPECT_TRUE(wait.waiting());
@@ -28,7 +28,7 @@ TEST(DraftWaitTest, ARoundThatIsAnswered) {
   EXPECT_EQ(wait.round(), 2u);
 }
 
-TEST(DraftWaitTest, TheDraftHasCaughtUpOnceTwoRoundsInARowAsked) {
+TEST(DraftWaitTest, CaughtUpOnceTwoRoundsInARowAsked) {
   DraftWait wait;
   for (const bool ask : {true, true, false, true, true})
     wait.StartRound(ask ? kOrder : DraftOrder{}, 0);
@@ -38,14 +38,14 @@ TEST(DraftWaitTest, TheDraftHasCaughtUpOnceTwoRoundsInARowAsked) {
   EXPECT_TRUE(wait.CaughtUp(5));
 }
 
-TEST(DraftWaitTest, AsksForNothingThatIsOfNoUse) {
+TEST(DraftWaitTest, AsksNothingWithoutAnOrder) {
   DraftWait wait;
   EXPECT_FALSE(wait.StartRound({}, 0));
   EXPECT_FALSE(wait.waiting());
   EXPECT_EQ(wait.round(), 1u);
 }
 
-TEST(DraftWaitTest, StopsAskingAfterMissesAndProbesMoreAndMoreRarely) {
+TEST(DraftWaitTest, StopsAskingAfterMissesAndProbesAtDoublingIntervals) {
   DraftWait wait;
   std::vector<int> asked;
   for (int round = 1; round <= 50; ++round) {
@@ -56,7 +56,7 @@ TEST(DraftWaitTest, StopsAskingAfterMissesAndProbesMoreAndMoreRarely) {
     wait.EndRound();
   }
   EXPECT_EQ(asked, (std::vector<int>{1, 2, 6, 13, 26}));
-  // A probe that is answered ends it.
+  // A reply to a probe ends it.
   while (!wait.StartRound(kOrder, 0)) {
   }
   wait.OnReply(0);
@@ -66,7 +66,7 @@ TEST(DraftWaitTest, StopsAskingAfterMissesAndProbesMoreAndMoreRarely) {
   }
 }
 
-TEST(DraftWaitTest, OneMissIsForgivenByAReply) {
+TEST(DraftWaitTest, AReplyResetsTheMisses) {
   DraftWait wait;
   for (int i = 0; i < 10; ++i) {
     EXPECT_TRUE(wait.StartRound(kOrder, 0));
@@ -88,7 +88,7 @@ TEST(DraftWaitTest, UnavailableAndSkippedDraftsAreNoMisses) {
   }
 }
 
-TEST(DraftWaitTest, KnowsHowLateARecentReplyIsOnce) {
+TEST(DraftWaitTest, ReportsTheLatencyOfARecentStaleReplyOnce) {
   DraftWait wait;
   EXPECT_TRUE(wait.StartRound(kOrder, 1 * kMillisecond));
   wait.OnMiss(2 * kMillisecond, kLimits);
@@ -96,10 +96,10 @@ TEST(DraftWaitTest, KnowsHowLateARecentReplyIsOnce) {
   wait.OnSkipped();
   EXPECT_FALSE(wait.StartRound({}, 5 * kMillisecond));
   EXPECT_EQ(wait.OnStaleReply(1, 9 * kMillisecond), 8 * kMillisecond);
-  EXPECT_FALSE(wait.OnStaleReply(1, 9 * kMillisecond)) << "it counts once";
+  EXPECT_FALSE(wait.OnStaleReply(1, 9 * kMillisecond)) << "reported once";
   EXPECT_EQ(wait.OnStaleReply(2, 9 * kMillisecond), 6 * kMillisecond);
-  EXPECT_FALSE(wait.OnStaleReply(3, 9 * kMillisecond)) << "which did not ask";
-  EXPECT_FALSE(wait.OnStaleReply(4, 9 * kMillisecond)) << "which has not been";
+  EXPECT_FALSE(wait.OnStaleReply(3, 9 * kMillisecond)) << "round 3 did not ask";
+  EXPECT_FALSE(wait.OnStaleReply(4, 9 * kMillisecond)) << "round 4 has not started";
   EXPECT_TRUE(wait.StartRound(kOrder, 10 * kMillisecond));
   for (int i = 0; i < 8; ++i) wait.StartRound({}, 0);
   EXPECT_FALSE(wait.OnStaleReply(4, 20 * kMillisecond)) << "too long ago";

@@ -26,7 +26,7 @@ SchedulerOptions FewPlaces() {
   return options;
 }
 
-// A group that is asked for more than it can do, and what each tenant gets of it.
+// A group with more demand than capacity, and the service that each tenant gets.
 class Load {
  public:
   explicit Load(SchedulerOptions options = FewPlaces()) : rig_(options) {}
@@ -62,7 +62,7 @@ class Load {
     while (rig_.scheduler.stats().waiting + rig_.scheduler.stats().running > 0) Step();
   }
   void Sleep(Nanos time) { now_ += time; }
-  // Of a tenant, among all service since the last Forget.
+  // A tenant's share of all service since the last Forget.
   double Share(uint64_t tenant) const {
     int64_t all = 0;
     for (const auto& [id, service] : served_) all += service;
@@ -82,7 +82,7 @@ class Load {
   std::vector<base::SequenceId> order_;
 };
 
-TEST(FairSharesTest, WhoSendsTenTimesMoreGetsNoMore) {
+TEST(FairSharesTest, TenTimesTheDemandGetsTheSameShare) {
   Load load;
   for (int i = 0; i < 2000; ++i) load.Send(1, 6, 20);
   for (int i = 0; i < 200; ++i) load.Send(2, 6, 20);
@@ -90,7 +90,7 @@ TEST(FairSharesTest, WhoSendsTenTimesMoreGetsNoMore) {
   EXPECT_NEAR(load.Share(1), 0.5, 0.02);
 }
 
-TEST(FairSharesTest, SharesAreOfTokensNotOfRequests) {
+TEST(FairSharesTest, SharesCountTokensNotRequests) {
   Load load;
   std::mt19937 random(1);
   std::uniform_int_distribution<> small(1, 10), large(10, 30);
@@ -103,13 +103,13 @@ TEST(FairSharesTest, SharesAreOfTokensNotOfRequests) {
   for (uint64_t tenant : {1, 2, 3}) EXPECT_NEAR(load.Share(tenant), 1.0 / 3, 0.03) << tenant;
 }
 
-TEST(FairSharesTest, ALateComerIsNotKeptOutByABacklog) {
+TEST(FairSharesTest, NewTenantIsNotDelayedByABacklog) {
   Load load;
   for (int i = 0; i < 1000; ++i) load.Send(1, 4, 20);
   load.Steps(100);
   load.Forget();
   const base::SequenceId one = load.Send(2, 4, 20);
-  load.Steps(25);  // once one of those that run ends
+  load.Steps(25);  // until a running one ends
   EXPECT_TRUE(load.Admitted(one));
   for (int i = 0; i < 200; ++i) load.Send(2, 4, 20);
   load.Forget();
@@ -117,7 +117,7 @@ TEST(FairSharesTest, ALateComerIsNotKeptOutByABacklog) {
   EXPECT_NEAR(load.Share(2), 0.5, 0.03);
 }
 
-TEST(FairSharesTest, HavingWantedNothingIsNoCredit) {
+TEST(FairSharesTest, IdleTimeIsNoCredit) {
   Load load;
   for (int i = 0; i < 50; ++i) load.Send(2, 4, 10);
   for (int i = 0; i < 2000; ++i) load.Send(1, 4, 10);
@@ -128,7 +128,7 @@ TEST(FairSharesTest, HavingWantedNothingIsNoCredit) {
   EXPECT_NEAR(load.Share(2), 0.5, 0.03);
 }
 
-TEST(FairSharesTest, ATenantAloneIsServedFirstComeFirstServed) {
+TEST(FairSharesTest, SingleTenantIsFirstComeFirstServed) {
   Load load;
   std::mt19937 random(2);
   std::vector<base::SequenceId> sent;
@@ -140,8 +140,8 @@ TEST(FairSharesTest, ATenantAloneIsServedFirstComeFirstServed) {
   EXPECT_EQ(load.order(), sent);
 }
 
-// As before there were tenants: by time of arrival, less what its priority counts.
-TEST(FairSharesTest, ATenantAloneIsServedInQueueOrder) {
+// By time of arrival, less the waiting time that its priority counts as.
+TEST(FairSharesTest, SingleTenantIsServedInQueueOrder) {
   SchedulerOptions options = FewPlaces();
   options.max_sequences = 1;
   options.priority_ageing = 15 * kMillisecond;
@@ -161,19 +161,19 @@ TEST(FairSharesTest, ATenantAloneIsServedInQueueOrder) {
     EXPECT_EQ(load.order()[i], by_priority[i].second) << i;
 }
 
-TEST(FairSharesTest, PriorityGoesBeforeShares) {
+TEST(FairSharesTest, PriorityComesBeforeShares) {
   SchedulerOptions options = FewPlaces();
   options.max_sequences = 1;
   Load load(options);
   load.Send(1, 4, 4);
   load.Steps(1);
-  const base::SequenceId plain = load.Send(2, 4, 4);  // of a tenant that has had nothing
+  const base::SequenceId plain = load.Send(2, 4, 4);  // of a tenant without service so far
   const base::SequenceId urgent = load.Send(1, 4, 4, /*priority=*/1);
   load.Drain();
   EXPECT_THAT(load.order(), ElementsAre(1, urgent, plain));
 }
 
-TEST(FairSharesTest, WaitingMakesUpForPriorityAndForShares) {
+TEST(FairSharesTest, LongWaitingOvertakesPriorityAndShares) {
   SchedulerOptions options = FewPlaces();
   options.max_sequences = 1;
   options.priority_ageing = 100 * kMillisecond;
@@ -181,10 +181,10 @@ TEST(FairSharesTest, WaitingMakesUpForPriorityAndForShares) {
   load.Send(1, 4, 2);
   load.Step();
   load.Step();
-  const base::SequenceId old_one = load.Send(1, 4, 2);  // whose tenant has had more than all others
+  const base::SequenceId old_one = load.Send(1, 4, 2);  // of the tenant with the most service
   uint64_t tenant = 1;
   int steps = 0;
-  while (!load.Admitted(old_one) && steps < 1000) {  // there is always an urgent one
+  while (!load.Admitted(old_one) && steps < 1000) {  // one of high priority always waits
     load.Send(++tenant, 4, 2, /*priority=*/5);
     load.Step();
     ++steps;
@@ -192,7 +192,7 @@ TEST(FairSharesTest, WaitingMakesUpForPriorityAndForShares) {
   EXPECT_LT(steps, 150);
 }
 
-TEST(FairSharesTest, MoreTenantsThanPlacesAllGetTheirTurn) {
+TEST(FairSharesTest, MoreTenantsThanSequencesAreAllServed) {
   Load load;
   for (int round = 0; round < 20; ++round) {
     for (uint64_t tenant = 1; tenant <= 50; ++tenant) load.Send(tenant, 3, 5);
@@ -203,7 +203,7 @@ TEST(FairSharesTest, MoreTenantsThanPlacesAllGetTheirTurn) {
   }
 }
 
-TEST(TenantSharesTest, TenantsThatAreDoneAreForgotten) {
+TEST(TenantSharesTest, IdleTenantsAreForgotten) {
   TenantShares shares;
   for (uint64_t tenant = 1; tenant <= 100'000; ++tenant) {
     shares.Arrive(tenant);
@@ -215,7 +215,7 @@ TEST(TenantSharesTest, TenantsThatAreDoneAreForgotten) {
   shares.Check();
 }
 
-TEST(TenantSharesTest, ATenantThatHadMoreIsRememberedUntilTheOthersHaveHadItToo) {
+TEST(TenantSharesTest, TenantAboveTheLevelIsRememberedUntilTheLevelReachesIt) {
   TenantShares shares;
   const auto serve = [&](uint64_t tenant, int64_t service) {
     shares.Arrive(tenant);
@@ -223,10 +223,10 @@ TEST(TenantSharesTest, ATenantThatHadMoreIsRememberedUntilTheOthersHaveHadItToo)
     shares.Charge(tenant, service);
     shares.Leave(tenant);
   };
-  shares.Arrive(1);  // waits all the time
+  shares.Arrive(1);  // waits throughout
   serve(2, 100);
   shares.Arrive(2);
-  EXPECT_EQ(shares.served(2), 100);  // going away and coming back makes nobody equal
+  EXPECT_EQ(shares.served(2), 100);  // leaving and coming back does not reset the count
   EXPECT_EQ(shares.served(1), 0);
   shares.StopWaiting(2);
   shares.Leave(2);
@@ -236,7 +236,7 @@ TEST(TenantSharesTest, ATenantThatHadMoreIsRememberedUntilTheOthersHaveHadItToo)
   EXPECT_EQ(shares.served(3), 150);
   shares.StopWaiting(3);
   shares.Leave(3);
-  EXPECT_EQ(shares.known(), 1u);  // what 2 has had says nothing any more
+  EXPECT_EQ(shares.known(), 1u);  // 2 is not above the level any more
   shares.Check();
 }
 

@@ -107,8 +107,8 @@ void FakeGroup::CheckShape(const StepPlan& plan) {
   }
 }
 
-// Notes who has which block, of the sequences in the plan and those seen before, and that the plan
-// agrees.
+// Records the owners of all blocks, of the sequences in the plan and those seen before, and
+// compares them with the plan.
 void FakeGroup::CheckOwnership(const StepPlan& plan, const Scheduler& scheduler) {
   for (base::SequenceId id : plan.preempted) {
     if (scheduler.Blocks(id) == nullptr || !scheduler.Blocks(id)->empty()) {
@@ -127,7 +127,7 @@ void FakeGroup::CheckOwnership(const StepPlan& plan, const Scheduler& scheduler)
   owners_.clear();
   for (auto& [id, blocks] : owned_) {
     if (scheduler.Blocks(id) == nullptr) {
-      Error(absl::StrCat("sequence ", id, " is gone, and its end was not told"));
+      Error(absl::StrCat("sequence ", id, " is gone, and its end was not reported"));
       continue;
     }
     blocks = *scheduler.Blocks(id);
@@ -141,20 +141,19 @@ void FakeGroup::CheckOwnership(const StepPlan& plan, const Scheduler& scheduler)
   }
 }
 
-// What a row writes lies in a block of one owner. Shared blocks are full, so whoever shares one
-// has it behind what is written.
+// A row writes into a block of one owner. Shared blocks are full, and lie before the slots that
+// their owners write.
 void FakeGroup::CheckWrites(const StepPlan& plan) {
   for (const PlanSequence& part : plan.sequences) {
     for (int32_t block = part.kv_len / options_.block_size; block < part.block_count; ++block) {
       if (owners_[plan.blocks[part.first_block + block]] != 1) {
-        Error(absl::StrCat("sequence ", part.id, " writes a block that others have too"));
+        Error(absl::StrCat("sequence ", part.id, " writes a block that others own too"));
       }
     }
   }
 }
 
-// A move stays within the blocks of one planned sequence, and writes none of
-// another's.
+// A move stays within the blocks of one planned sequence, and writes no shared block.
 void FakeGroup::CheckMoves(const StepPlan& plan) {
   for (const SlotMove& move : plan.moves) {
     const int32_t from = move.from / options_.block_size, to = move.to / options_.block_size;
@@ -166,7 +165,7 @@ void FakeGroup::CheckMoves(const StepPlan& plan) {
           return has(owned_[part.id], from) && has(owned_[part.id], to);
         });
     if (!sound) Error("a move outside the blocks of one planned sequence");
-    if (owners_[to] != 1) Error("a move writes a block that others have too");
+    if (owners_[to] != 1) Error("a move writes a block that others own too");
     if (move.from == move.to) Error("a move to itself");
   }
 }

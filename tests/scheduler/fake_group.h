@@ -2,9 +2,9 @@
 #define SPECFABRIC_TESTS_SCHEDULER_FAKE_GROUP_H_
 
 // A target group without a model: executes step plans on a simulated KV cache, and chooses tokens
-// by hashing the prefix that a row can see *in that cache*. A slot that holds the wrong token, or
-// sits at the wrong position, therefore changes the text, and is reported besides. Blocks may be
-// shared; what is written must not be.
+// by hashing the prefix that a row sees *in that cache*. A slot with the wrong token or position
+// therefore changes the text, and is reported as well. Blocks may be shared, but not while they are
+// written.
 
 #include <map>
 #include <string>
@@ -19,9 +19,9 @@ namespace specfabric::scheduler {
 // The fake model's next token after `prefix`.
 base::TokenId NextToken(const std::vector<base::TokenId>& prefix, int32_t vocabulary);
 
-// What one request must come to when it is alone and no draft helps.
+// The result of a request that is alone and has no drafts.
 struct Expected {
-  std::vector<base::TokenId> output;  // without what was generated before
+  std::vector<base::TokenId> output;  // without SequenceRequest::generated
   FinishReason finish = FinishReason::kLength;
 };
 Expected RunAlone(const SequenceRequest& request, const SchedulerOptions& options);
@@ -31,12 +31,11 @@ class FakeGroup {
   // `apply_moves` false: fault injection, the slot moves of a plan are not done.
   explicit FakeGroup(const SchedulerOptions& options, bool apply_moves = true);
 
-  // Executes the plan. committed(id) is what each sequence has committed, to compare the cache
-  // with.
+  // Executes the plan. The cache is compared with scheduler.Committed of each sequence.
   StepResult Execute(const StepPlan& plan, const Scheduler& scheduler);
   void OnEnded(base::SequenceId id) { owned_.erase(id); }
 
-  // What was wrong with plans or the cache so far, one line each.
+  // Errors in plans or the cache so far, one line each.
   const std::vector<std::string>& errors() const { return errors_; }
 
  private:
@@ -59,7 +58,7 @@ class FakeGroup {
   SchedulerOptions options_;
   bool apply_moves_;
   std::vector<Slot> cache_;
-  std::map<base::SequenceId, Blocks> owned_;  // of every live sequence that was planned once
+  std::map<base::SequenceId, Blocks> owned_;  // of every live sequence that was ever planned
   std::map<int32_t, int> owners_;             // how many of `owned_` hold a block
   std::vector<std::string> errors_;
 };

@@ -1,5 +1,4 @@
-// What the goodput control is made of: the chance of a guess, the share of each sequence, the
-// order.
+// The parts of goodput control: chance of acceptance, reply time, allocation of rows, order.
 
 #include <algorithm>
 #include <cmath>
@@ -39,7 +38,7 @@ std::vector<float> PathChances(const AcceptanceEstimate& estimate, VerificationM
   return chances;
 }
 
-TEST(AcceptanceEstimateTest, BelievesTheDraftUntilItKnowsBetterAndAgainInTime) {
+TEST(AcceptanceEstimateTest, StartsFromTheDraftersScoresAndDecaysBackToThem) {
   AcceptanceEstimate estimate;
   const speculation::Draft draft = {.tree = Chain(2, std::log(0.9f))};
   EXPECT_THAT(PathChances(estimate, VerificationMethod::kCoupled, draft),
@@ -50,10 +49,10 @@ TEST(AcceptanceEstimateTest, BelievesTheDraftUntilItKnowsBetterAndAgainInTime) {
     while (path.size() < 2 && random() % 10 < 4) path.push_back(static_cast<int>(path.size()) + 1);
     estimate.Observe(VerificationMethod::kCoupled, draft, path);
   }
-  // The second is only tried where the first was right.
+  // The second is only tried if the first was accepted.
   EXPECT_THAT(PathChances(estimate, VerificationMethod::kCoupled, draft),
               Pointwise(FloatNear(0.05), {0.4f, 0.16f}));
-  // What another verification method does with the same scores is another matter.
+  // Other verification methods are estimated apart.
   EXPECT_NEAR(PathChances(estimate, VerificationMethod::kTypical, draft)[0], 0.9, 0.01);
   for (int i = 0; i < 500; ++i) estimate.Decay(VerificationMethod::kCoupled, 1);
   EXPECT_NEAR(PathChances(estimate, VerificationMethod::kCoupled, draft)[0], 0.9, 0.01);
@@ -72,7 +71,7 @@ TEST(AcceptanceEstimateTest, DrawnTokensAreEstimatedByPositionAlone) {
   EXPECT_EQ(PathChances(estimate, VerificationMethod::kRejection, draft), chances);
 }
 
-TEST(ReplyTimeTest, TellsLevelsFromWhatIsFixedAndOneLoadFromAnother) {
+TEST(ReplyTimeTest, SeparatesFixedTimeLevelsAndLoads) {
   ReplyTime time;
   EXPECT_EQ(time.Expect(1, 4), 0);
   for (int i = 0; i < 300; ++i) {
@@ -86,7 +85,7 @@ TEST(ReplyTimeTest, TellsLevelsFromWhatIsFixedAndOneLoadFromAnother) {
   EXPECT_LT(time.Deviation(1), 500 * base::kMicrosecond);
 }
 
-TEST(ReplyTimeTest, IsKnownOfALoadOnceEnoughRepliesOfItHaveCome) {
+TEST(ReplyTimeTest, IsKnownOnceEnoughRepliesOfTheLoadHaveCome) {
   ReplyTime time;
   EXPECT_FALSE(time.known(1));
   for (int i = 0; i < 8; ++i) time.Observe(1, 1, base::kMillisecond);
@@ -96,7 +95,7 @@ TEST(ReplyTimeTest, IsKnownOfALoadOnceEnoughRepliesOfItHaveCome) {
   EXPECT_FALSE(time.known(64));
 }
 
-TEST(ReplyTimeTest, OneDepthAloneIsTakenForLevels) {
+TEST(ReplyTimeTest, WithOneDepthAllTimeIsTheLevels) {
   ReplyTime time;
   for (int i = 0; i < 100; ++i) time.Observe(1, 4, 8 * base::kMillisecond);
   EXPECT_NEAR(time.Expect(1, 2), 4e6, 0.5e6);
@@ -104,7 +103,7 @@ TEST(ReplyTimeTest, OneDepthAloneIsTakenForLevels) {
   EXPECT_NEAR(time.Expect(1, 4), 8e6, 0.1e6) << "which was known";
 }
 
-// --- The share of each ---------------------------------------------------------------------------
+// --- Allocation of rows --------------------------------------------------------------------------
 
 TEST(GainBucketTest, AscendsInQuarterOctaves) {
   EXPECT_EQ(GainBucket(0), 0);
@@ -152,7 +151,7 @@ std::vector<std::vector<int32_t>> Taken(const RowAllocation& allocation,
   return taken;
 }
 
-// The reference: every number of the draft tokens, best first.
+// The reference: tries every number of draft tokens, best first.
 double BestRate(const std::vector<Tree>& trees, const StepBase& base, const StepTime& time) {
   std::vector<float> all;
   for (const Tree& tree : trees)
@@ -168,7 +167,7 @@ double BestRate(const std::vector<Tree>& trees, const StepBase& base, const Step
   return best;
 }
 
-TEST(ShareRowsTest, IsNearlyTheBestNumberOfDraftTokensAndTakesWholeSubtrees) {
+TEST(AllocateRowsTest, IsNearlyTheBestNumberOfDraftTokensAndTakesWholeSubtrees) {
   std::mt19937 random(9);
   for (int trial = 0; trial < 200; ++trial) {
     const double row = 1e5 * (1 + random() % 30);
@@ -200,7 +199,7 @@ TEST(ShareRowsTest, IsNearlyTheBestNumberOfDraftTokensAndTakesWholeSubtrees) {
   }
 }
 
-TEST(ShareRowsTest, NoneWhereEveryRowCostsItsTime) {
+TEST(AllocateRowsTest, NoneWhereEveryRowCostsTheSame) {
   const StepTime time =
       Learned([](int32_t rows, int64_t) { return 1e6 * rows; }, {1, 2, 4, 8, 16, 32}, 600, 0);
   const std::vector<Tree> trees = {{Chain(3, 0), {0.9f, 0.81f, 0.73f}}};
@@ -210,7 +209,7 @@ TEST(ShareRowsTest, NoneWhereEveryRowCostsItsTime) {
   EXPECT_EQ(AllocateRows(GainsOf(trees), base, time, true).draft_tokens, 3) << "if it must";
 }
 
-TEST(ShareRowsTest, AllWhereRowsAreFreeUpToTheLimit) {
+TEST(AllocateRowsTest, AllWhereRowsAreFreeUpToTheLimit) {
   const StepTime time = Learned([](int32_t, int64_t) { return 1e6; }, {1, 8, 64}, 600, 0);
   const std::vector<Tree> trees = {{Chain(3, 0), {0.01f, 0.01f, 0.01f}},
                                    {Chain(3, 0), {0.01f, 0.01f, 0.01f}}};
@@ -225,7 +224,7 @@ TEST(ShareRowsTest, AllWhereRowsAreFreeUpToTheLimit) {
   EXPECT_EQ(AllocateRows(GainsOf(trees), base, time).draft_tokens, 0);
 }
 
-TEST(ShareRowsTest, ValueShiftsTheShares) {
+TEST(AllocateRowsTest, HigherValueGetsMoreRows) {
   const StepTime time = Learned([](int32_t, int64_t) { return 1e6; }, {1, 8, 64}, 600, 0);
   const Tree tree = {Chain(3, 0), {0.5f, 0.25f, 0.125f}};
   GainHistogram gains = GainsOf({tree});
@@ -240,15 +239,15 @@ TEST(ShareRowsTest, ValueShiftsTheShares) {
   EXPECT_THAT(nodes, IsEmpty());
 }
 
-TEST(LevelInDrawOrderTest, NeverRisesAndKeepsTheSum) {
+TEST(MakeNonIncreasingTest, NeverRisesAndKeepsTheSum) {
   std::vector<float> expected_gain = {0.6f, 0.1f, 0.4f, 0.4f, 0.05f};
   MakeNonIncreasing(absl::MakeSpan(expected_gain));
   EXPECT_THAT(expected_gain, Pointwise(FloatNear(1e-5f), {0.6f, 0.3f, 0.3f, 0.3f, 0.05f}));
 }
 
-// --- All of it -----------------------------------------------------------------------------------
+// --- Goodput control -----------------------------------------------------------------------------
 
-// A round of four sequences whose drafts answer after `latency`, in a group where rows are free.
+// A group of four sequences where rows are free.
 struct Group {
   VerificationMethod verification = VerificationMethod::kCoupled;
   GoodputControl control = {};
@@ -266,7 +265,7 @@ struct Group {
   DraftOrder Order() { return control.Order(verification, 4, step, 16); }
 };
 
-TEST(GoodputControlTest, AsksForEverythingAtFirst) {
+TEST(GoodputControlTest, AsksForTheLargestTreeAtFirst) {
   GoodputControl control;
   const DraftOrder order =
       control.Order(VerificationMethod::kCoupled, 4, {.tokens = 4, .rows = 4}, 16);
@@ -276,9 +275,9 @@ TEST(GoodputControlTest, AsksForEverythingAtFirst) {
   EXPECT_EQ(control.ReplyTimeout(VerificationMethod::kCoupled, order), base::kForever);
 }
 
-// Where growing as far as it pays would bend the distribution, the levels are what past trees show
-// to pay.
-TEST(GoodputControlTest, DeeperTheQuickerTheDraft) {
+// Where growing a tree as far as it pays would change the output distribution, the number of levels
+// follows from past trees.
+TEST(GoodputControlTest, FasterRepliesGiveDeeperTrees) {
   const speculation::Draft draft = {.tree = Chain(6, std::log(0.7f)),
                                     .draw = SiblingDraw::kWithoutReplacement};
   Group quick{VerificationMethod::kRejection}, slow{VerificationMethod::kRejection},
@@ -299,9 +298,9 @@ TEST(GoodputControlTest, DeeperTheQuickerTheDraft) {
   EXPECT_GT(asked, 0);
 }
 
-// Sixteen sequences where a row takes as long as the first, or nothing: whether all ask in a probe
-// only to know how long that takes.
-TEST(GoodputControlTest, AllProbeOnlyWhereQuickRepliesWouldPay) {
+// Sixteen sequences where every row costs the same, or further rows are free: whether all ask in a
+// probe, which only serves to measure the time of such replies.
+TEST(GoodputControlTest, AllProbeOnlyWhereFastRepliesWouldPay) {
   const speculation::Draft draft = {.tree = Chain(1, std::log(0.5f))};
   const StepBase step = {.tokens = 16, .rows = 16, .max_rows = 256};
   const auto all_probes = [&](double row_cost) {
@@ -325,7 +324,7 @@ TEST(GoodputControlTest, AllProbeOnlyWhereQuickRepliesWouldPay) {
     for (int i = 0; i < 1000; ++i) {
       const DraftOrder order = round();
       EXPECT_FALSE(order.ask);
-      // Twice in a row: the first time drafts may have to catch up.
+      // Twice in a row: in the first drafters may have to catch up.
       EXPECT_TRUE(order.probers == 0 || before == 0 || order.probers == before);
       EXPECT_TRUE(order.probers > 0 || before == 0 || probed == 2) << probed;
       probed = order.probers > 0 ? probed + 1 : 0;
@@ -340,8 +339,8 @@ TEST(GoodputControlTest, AllProbeOnlyWhereQuickRepliesWouldPay) {
   EXPECT_GT(all_probes(/*row_cost=*/0), 0);
 }
 
-// What one level takes, trees of all levels do not tell (oracle_test has a point that shows it).
-TEST(GoodputControlTest, HalfOfAProbeByAllIsOfOneLevel) {
+// Trees of all levels do not show how long one level takes (oracle_test has a point that needs it).
+TEST(GoodputControlTest, HalfOfAProbeByAllAsksForOneLevel) {
   const GoodputControl control;
   const auto levels = [&](const DraftOrder& order) {
     std::vector<int32_t> levels;
@@ -397,8 +396,8 @@ TEST(GoodputControlTest, CostPerRowFollowsTheTimeOfARow) {
   EXPECT_NEAR(order.cost_per_row, 4 * order.cost_per_second * 1e-3, 0.05 * order.cost_per_row);
 }
 
-// While it asks in every step, it would not notice that plain decoding has become quicker.
-TEST(GoodputControlTest, GoesPlainlyOnceInAWhileToKnowWhatThatTakes) {
+// While it asks in every step it does not measure plain decoding, which may have become faster.
+TEST(GoodputControlTest, DecodesPlainlyNowAndThenToMeasureIt) {
   const speculation::Draft draft = {.tree = Chain(6, std::log(0.4f))};
   for (const VerificationMethod verification :
        {VerificationMethod::kCoupled, VerificationMethod::kRejection}) {
@@ -416,7 +415,7 @@ TEST(GoodputControlTest, GoesPlainlyOnceInAWhileToKnowWhatThatTakes) {
   }
 }
 
-TEST(GoodputControlTest, OneAskerInAWhileExplores) {
+TEST(GoodputControlTest, OneAskerExploresNowAndThen) {
   const speculation::Draft draft = {.tree = Chain(6, std::log(0.7f)),
                                     .draw = SiblingDraw::kWithoutReplacement};
   Group group{VerificationMethod::kRejection};
@@ -430,8 +429,8 @@ TEST(GoodputControlTest, OneAskerInAWhileExplores) {
   EXPECT_LT(explorers[0] + explorers[1] + explorers[2] + explorers[3], 60);
 }
 
-// One sequence where a step takes 100 ms and 5 ms more for each guess. A draft answers at once.
-// Whether its draft tokens were verified in the round.
+// A round of one sequence where a step takes 100 ms and 5 ms more for each draft token, and replies
+// come at once. Returns whether its draft tokens were verified.
 bool LinearRound(GoodputControl* control, const speculation::Draft& draft, bool right) {
   const auto time = [](int32_t rows) { return (95 + 5 * rows) * base::kMillisecond; };
   const StepBase step = {.tokens = 1, .rows = 1, .max_rows = 64};
@@ -450,7 +449,7 @@ bool LinearRound(GoodputControl* control, const speculation::Draft& draft, bool 
   return true;
 }
 
-TEST(GoodputControlTest, ADraftThatKeepsNothingIsTriedEverMoreRarelyAndForgiven) {
+TEST(GoodputControlTest, RejectedDrafterIsProbedEverMoreRarelyAndRecovers) {
   const speculation::Draft draft = {.tree = Chain(2, 0)};
   GoodputControl control;
   const auto verified = [&](int rounds, bool right) {
@@ -461,13 +460,13 @@ TEST(GoodputControlTest, ADraftThatKeepsNothingIsTriedEverMoreRarelyAndForgiven)
   verified(2000, /*right=*/false);
   const int rarely = verified(4000, /*right=*/false);
   EXPECT_GT(rarely, 0);
-  EXPECT_LT(rarely, 4000 / 12) << "a guess costs 5 %: less than half a hundredth in all";
+  EXPECT_LT(rarely, 4000 / 12) << "a draft token costs 5%: less than 0.5% in all";
   verified(600, /*right=*/true);
   EXPECT_GT(verified(400, /*right=*/true), 380);
 }
 
-// A draft whose draft tokens are right but come too late to pay.
-TEST(GoodputControlTest, AnHonestDraftThatDoesNotPayIsTriedRarelyButOftenEnough) {
+// Draft tokens that are accepted but come too late to pay.
+TEST(GoodputControlTest, AccurateButLateDrafterIsProbedRegularly) {
   const speculation::Draft draft = {.tree = Chain(6, std::log(0.7f))};
   Group late;
   for (int i = 0; i < 40; ++i) late.Round(draft, 600 * base::kMillisecond);

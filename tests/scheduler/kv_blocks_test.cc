@@ -15,7 +15,7 @@ using testing::ElementsAre;
 
 constexpr int32_t kNone = KvBlocks::kNone;
 
-TEST(KvBlocksTest, HandsOutEachBlockOnceAndAllOrNothing) {
+TEST(KvBlocksTest, TakesEachBlockOnceAndAllOrNothing) {
   KvBlocks pool(10, 4);
   std::vector<int32_t> a, b;
   ASSERT_TRUE(pool.Take(4, &a) && pool.Take(6, &b));
@@ -35,7 +35,7 @@ TEST(KvBlocksTest, HandsOutEachBlockOnceAndAllOrNothing) {
   pool.Check();
 }
 
-TEST(KvBlocksTest, ASharedBlockIsFreeWhenItsLastOwnerLetsGo) {
+TEST(KvBlocksTest, SharedBlockIsFreeWhenItsLastOwnerReleasesIt) {
   KvBlocks pool(2, 4);
   std::vector<int32_t> blocks;
   ASSERT_TRUE(pool.Take(1, &blocks));
@@ -87,13 +87,13 @@ struct Chain {
   PrefixHasher hasher;
 };
 
-TEST(PrefixCacheTest, WhatIsPublishedIsFoundUntilTheRoomIsNeededChildrenFirst) {
+TEST(PrefixCacheTest, PublishedBlocksAreEvictedChildrenFirst) {
   Chain chain(4);
   std::vector<int32_t> blocks = chain.Publish({{1, 2}, {3, 4}, {5, 6}});
   const std::vector<int32_t> known = blocks;
   EXPECT_EQ(chain.Find({{1, 2}, {3, 4}, {5, 6}}), known);
   EXPECT_EQ(chain.Find({{1, 2}, {3, 4}, {5, 7}}).size(), 2u);
-  EXPECT_EQ(chain.Find({{3, 4}}).size(), 0u);  // not at the beginning
+  EXPECT_EQ(chain.Find({{3, 4}}).size(), 0u);  // not at the start of the text
   chain.pool.ReleaseFrom(0, &blocks);
   EXPECT_EQ(chain.pool.cached(), 3);
   EXPECT_EQ(chain.pool.used(), 0);
@@ -102,7 +102,7 @@ TEST(PrefixCacheTest, WhatIsPublishedIsFoundUntilTheRoomIsNeededChildrenFirst) {
   ASSERT_TRUE(chain.pool.Take(2, &others));  // the free one, and the last of the chain
   EXPECT_THAT(others[1], known[2]);
   EXPECT_EQ(chain.Find({{1, 2}, {3, 4}, {5, 6}}).size(), 2u);
-  chain.pool.Retain(known[0]);  // used again: its child is older now, and nothing else is left
+  chain.pool.Retain(known[0]);  // used again: only its child is left to evict
   ASSERT_TRUE(chain.pool.Take(1, &others));
   EXPECT_EQ(others[2], known[1]);
   EXPECT_FALSE(chain.pool.Take(1, &others));
@@ -110,7 +110,7 @@ TEST(PrefixCacheTest, WhatIsPublishedIsFoundUntilTheRoomIsNeededChildrenFirst) {
   chain.pool.Check();
 }
 
-TEST(PrefixCacheTest, TheOneReleasedLongestAgoGoesFirst) {
+TEST(PrefixCacheTest, LeastRecentlyReleasedIsEvictedFirst) {
   Chain chain(3);
   std::vector<int32_t> a = chain.Publish({{1, 1}}), b = chain.Publish({{2, 2}}),
                        c = chain.Publish({{3, 3}});
@@ -123,24 +123,24 @@ TEST(PrefixCacheTest, TheOneReleasedLongestAgoGoesFirst) {
   chain.pool.Check();
 }
 
-TEST(PrefixCacheTest, WhatIsForgottenIsFoundNoLonger) {
+TEST(PrefixCacheTest, ForgottenBlocksAreNotFound) {
   Chain chain(4);
   std::vector<int32_t> blocks = chain.Publish({{1, 2}, {3, 4}, {5, 6}});
   const std::vector<int32_t> known = blocks;
-  for (int32_t block : known) chain.pool.Forget(block);  // not while they have an owner
+  for (int32_t block : known) chain.pool.Forget(block);  // no effect while they have an owner
   EXPECT_EQ(chain.Find({{1, 2}, {3, 4}, {5, 6}}), known);
   chain.pool.ReleaseFrom(0, &blocks);
   chain.pool.Forget(known[2]);
   EXPECT_THAT(chain.Find({{1, 2}, {3, 4}, {5, 6}}), ElementsAre(known[0], known[1]));
   EXPECT_EQ(chain.pool.cached(), 2);
   chain.pool.Check();
-  // One with others after it stays until the room is needed, and they with it.
+  // A block with children stays until the room is needed, and they with it.
   chain.pool.Forget(known[0]);
   chain.pool.Forget(known[0]);
   chain.pool.Check();
   EXPECT_EQ(chain.Find({{1, 2}, {3, 4}}).size(), 0u);
   EXPECT_EQ(chain.pool.available(), 4);
-  // Its content may be published again, with what is after it.
+  // Its content may be published again, with that of its children.
   std::vector<int32_t> anew = chain.Publish({{1, 2}});
   EXPECT_THAT(chain.Find({{1, 2}, {3, 4}}), ElementsAre(anew[0]));
   std::vector<int32_t> others;
@@ -153,7 +153,7 @@ TEST(PrefixCacheTest, WhatIsForgottenIsFoundNoLonger) {
   chain.pool.Check();
 }
 
-TEST(PrefixCacheTest, EqualContentIsToldAndUnequalContentOfOneKeyIsNoHit) {
+TEST(PrefixCacheTest, EqualContentIsSharedAndCollisionsAreNoHits) {
   Chain chain(4, 0);  // one key for everything
   const std::vector<int32_t> known = chain.Publish({{1, 2}});
   std::vector<int32_t> blocks;
@@ -163,7 +163,8 @@ TEST(PrefixCacheTest, EqualContentIsToldAndUnequalContentOfOneKeyIsNoHit) {
   EXPECT_EQ(chain.pool.Publish(blocks[0], chain.Content(same, kNone, root)), known[0]);
   EXPECT_EQ(chain.pool.Publish(blocks[0], chain.Content(other, kNone, root)), kNone);
   EXPECT_EQ(chain.pool.Find(chain.Content(other, kNone, root)), kNone);
-  EXPECT_EQ(chain.pool.Find(chain.Content(same, known[0], root)), kNone);  // elsewhere in the text
+  EXPECT_EQ(chain.pool.Find(chain.Content(same, known[0], root)),
+            kNone);  // at another place in the text
   EXPECT_EQ(chain.pool.Find(chain.Content(same, kNone, root, 9)), kNone);  // another tenant's
   EXPECT_FALSE(chain.pool.published(blocks[0]));
   chain.pool.Check();
@@ -198,7 +199,7 @@ TEST(KvBlocksDeathTest, WrongAccountingEndsTheProcess) {
   std::vector<int32_t> blocks;
   ASSERT_TRUE(pool.Take(2, &blocks));
   const std::vector<TokenId> tokens = {1, 2};
-  // A block whose parent is not known would be found under whatever comes to have its place.
+  // A block whose parent is not published would later be found under another parent's content.
   EXPECT_DEATH(pool.Publish(blocks[0], {{}, blocks[1], 0, tokens}), "check failed");
 }
 

@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_TESTS_SCHEDULER_LEARNED_STEP_TIME_H_
 #define SPECFABRIC_TESTS_SCHEDULER_LEARNED_STEP_TIME_H_
 
-// A StepTime that has seen steps of a known curve.
+// A StepTime that has learned from steps of a known curve.
 
 #include <cstdint>
 #include <functional>
@@ -14,7 +14,7 @@ namespace specfabric::scheduler {
 
 using Curve = std::function<double(int32_t rows, int64_t context)>;  // ns
 
-// noise: standard deviation of a step's time, as a share of it.
+// noise: standard deviation of a step's time, relative to it.
 inline StepTime Learned(const Curve& curve, const std::vector<int32_t>& rows, int steps,
                         double noise) {
   std::mt19937 random(5);

@@ -30,7 +30,7 @@ DraftWanted Want(int32_t committed) {
           .max_depth = kLevels};
 }
 
-// Runs passes until nobody wants one, and counts them.
+// Runs passes until no tree needs one, and counts them.
 int RunOut(ModelledDraft* draft) {
   int passes = 0;
   for (; draft->wants_pass() && passes < 1000; ++passes) {
@@ -40,7 +40,7 @@ int RunOut(ModelledDraft* draft) {
   return passes;
 }
 
-// The text goes on as the first draft tokenes say.
+// The first draft token of every node is right.
 bool Follows(const ModelledText& text, int32_t from, int32_t to) {
   for (; from < to; ++from) {
     if (text.Token(kSequence, from) != ModelledText::DraftToken(0)) return false;
@@ -48,7 +48,7 @@ bool Follows(const ModelledText& text, int32_t from, int32_t to) {
   return true;
 }
 
-TEST(ModelledDraftTest, WhatWasRunAheadNeedsNoPass) {
+TEST(ModelledDraftTest, NodesRunAheadNeedNoPass) {
   const ModelledText text = Text(0.99);
   const DraftCost cost = Cost(200);
   ModelledDraft draft(cost, text);
@@ -56,7 +56,7 @@ TEST(ModelledDraftTest, WhatWasRunAheadNeedsNoPass) {
   EXPECT_THAT(draft.Answer(), IsEmpty());
   EXPECT_GT(RunOut(&draft), kLevels);
   const base::Nanos busy = draft.busy();
-  EXPECT_EQ(busy, kLevels * base::kMillisecond);  // nobody waited for the rest
+  EXPECT_EQ(busy, kLevels * base::kMillisecond);  // the others were ahead
   const int32_t committed = kCommitted + kLevels + 1;
   ASSERT_TRUE(Follows(text, kCommitted, committed));
   draft.Ask(Want(committed), kTarget);
@@ -67,7 +67,7 @@ TEST(ModelledDraftTest, WhatWasRunAheadNeedsNoPass) {
   EXPECT_EQ(draft.busy(), busy);
 }
 
-TEST(ModelledDraftTest, NodesThatWereNotRunAheadNeedAPass) {
+TEST(ModelledDraftTest, NodesNotRunAheadNeedAPass) {
   const ModelledText text = Text(0.01);
   const DraftCost cost = Cost(200);
   ModelledDraft draft(cost, text);
@@ -79,7 +79,7 @@ TEST(ModelledDraftTest, NodesThatWereNotRunAheadNeedAPass) {
   EXPECT_FALSE(draft.idle());
 }
 
-TEST(ModelledDraftTest, RunsNothingAheadWhereThatIsOff) {
+TEST(ModelledDraftTest, DraftsNothingAheadWhenOff) {
   const ModelledText text = Text(0.99);
   const DraftCost cost = Cost(0);
   ModelledDraft draft(cost, text);
@@ -89,7 +89,7 @@ TEST(ModelledDraftTest, RunsNothingAheadWhereThatIsOff) {
   EXPECT_THAT(draft.Answer(), IsEmpty());
 }
 
-TEST(ModelledDraftTest, AheadStaysWithinItsNodes) {
+TEST(ModelledDraftTest, DraftsAheadWithinTheNodeLimit) {
   const ModelledText text = Text(0.99);
   DraftCost cost = Cost(7);
   cost.ahead.rows = 1;

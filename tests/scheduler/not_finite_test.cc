@@ -1,4 +1,4 @@
-// What a sequence whose logits are not finite is told, and what it leaves behind: nothing.
+// A sequence whose logits are not finite: how it ends, and that nothing of it stays in the cache.
 
 #include <functional>
 
@@ -11,7 +11,7 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-// Commits the plan with what `spoil` makes of sequence `id`'s result.
+// Commits the plan after `spoil` has changed the result of sequence `id`.
 std::vector<Event> CommitSpoilt(const StepPlan& plan, base::SequenceId id,
                                 const std::function<void(SequenceResult*)>& spoil, Rig* rig) {
   StepResult result = rig->group.Execute(plan, rig->scheduler);
@@ -31,12 +31,12 @@ void NoToken(SequenceResult* result) { result->accepted.tokens.clear(); }
 
 SequenceRequest Plain(base::SequenceId id, int prompt, int max_tokens) {
   SequenceRequest request = Request(id, prompt, max_tokens);
-  request.prompt.assign(prompt, 7);  // of all the same
+  request.prompt.assign(prompt, 7);  // the same in all requests
   request.speculate = false;
   return request;
 }
 
-TEST(NotFiniteTest, APrefillEndsItsOwnSequenceAlone) {
+TEST(NotFiniteTest, PrefillEndsOnlyItsOwnSequence) {
   Rig rig;
   SequenceRequest other = Request(2, 9, 4);
   other.speculate = false;
@@ -59,7 +59,7 @@ TEST(NotFiniteTest, APrefillEndsItsOwnSequenceAlone) {
   EXPECT_EQ(output, RunAlone(other, rig.options).output);
 }
 
-TEST(NotFiniteTest, ATreeGivesTheTokensBefore) {
+TEST(NotFiniteTest, TreeKeepsTheTokensBefore) {
   Rig rig;
   ASSERT_TRUE(rig.scheduler.Add(Request(1, 6, 9), 0).ok());
   const auto want = Of<DraftWanted>(rig.Step(0)).at(0);
@@ -82,7 +82,7 @@ TEST(NotFiniteTest, ATreeGivesTheTokensBefore) {
   EXPECT_THAT(Of<SequenceEnded>(events), SizeIs(1));
 }
 
-TEST(NotFiniteTest, AnEndThatComesBeforeCounts) {
+TEST(NotFiniteTest, EarlierFinishReasonWins) {
   Rig rig;
   SequenceRequest request = Request(1, 6, 9);
   ASSERT_TRUE(rig.scheduler.Add(request, 0).ok());
@@ -104,7 +104,7 @@ TEST(NotFiniteTest, AnEndThatComesBeforeCounts) {
   EXPECT_EQ(stopped.at(0).finish, FinishReason::kStop);
 }
 
-TEST(NotFiniteTest, AScoredPromptSaysWhichOfItsTokens) {
+TEST(NotFiniteTest, ScoredPromptReportsTheTokensIndex) {
   for (const auto& [max_tokens, scored, at] :
        {std::tuple{0, 3, 4}, std::tuple{3, 0, 1}, std::tuple{3, 5, 6}}) {
     Rig rig;
@@ -134,7 +134,7 @@ TEST(NotFiniteTest, AScoredPromptSaysWhichOfItsTokens) {
   EXPECT_EQ(tokens.at(0).not_finite_at, 50);
 }
 
-TEST(NotFiniteTest, CancelledMeanwhileIsCancelled) {
+TEST(NotFiniteTest, CancelInFlightWins) {
   Rig rig;
   ASSERT_TRUE(rig.scheduler.Add(Plain(1, 9, 4), 0).ok());
   const StepPlan plan = rig.MustPlan(0);
@@ -143,19 +143,19 @@ TEST(NotFiniteTest, CancelledMeanwhileIsCancelled) {
   EXPECT_EQ(tokens.at(0).finish, FinishReason::kCancelled);
 }
 
-TEST(NotFiniteTest, TheCacheKeepsNothingOfIt) {
+TEST(NotFiniteTest, ItsBlocksAreNotCached) {
   Rig rig;
-  // Its first chunk is published before any of its logits is looked at.
+  // Its first chunk is published before any of its logits is computed.
   ASSERT_TRUE(rig.scheduler.Add(Plain(1, 45, 4), 0).ok());
   EXPECT_THAT(rig.Step(0), IsEmpty());
   CommitSpoilt(rig.MustPlan(0), 1, NoToken, &rig);
   EXPECT_EQ(rig.scheduler.stats().cached_blocks, 0);
   EXPECT_EQ(rig.scheduler.stats().free_blocks, rig.options.kv_blocks);
   ASSERT_TRUE(rig.scheduler.Add(Plain(2, 45, 4), 0).ok());
-  EXPECT_EQ(rig.MustPlan(0).sequences[0].kv_len, 0) << "what is found is computed again";
+  EXPECT_EQ(rig.MustPlan(0).sequences[0].kv_len, 0) << "nothing was found in the cache";
 }
 
-TEST(NotFiniteTest, WhatAnotherOneUsesStaysCached) {
+TEST(NotFiniteTest, SharedBlocksStayCached) {
   Rig rig;
   ASSERT_TRUE(rig.scheduler.Add(Plain(1, 17, 20), 0).ok());
   rig.Step(0);

@@ -1,6 +1,6 @@
-// Goodput control against an oracle: of many fixed trees, each always asked for, waited for and
-// verified whole, the best at that point, found by running all of them; and against no drafts.
-// By default at some points; SPECFABRIC_ORACLE_FULL=1 takes all of the grid and prints it.
+// Goodput control against an oracle: the best of many fixed trees, each always requested, waited
+// for and verified whole, found by running all of them; and against no drafts. By default at some
+// points of the grid; SPECFABRIC_ORACLE_FULL=1 runs all of it and prints the results.
 
 #include <cstdio>
 #include <cstdlib>
@@ -19,9 +19,9 @@ constexpr int32_t kPrompt = 16;
 
 struct Point {
   double acceptance = 0;
-  int32_t clients = 0;           // requests at once
-  base::Nanos draft_level = 0;   // a draft's pass
-  double acceptance_after = -1;  // from the middle of every text on; negative: the same
+  int32_t clients = 0;           // concurrent requests
+  base::Nanos draft_level = 0;   // a draft worker's pass
+  double acceptance_after = -1;  // in the second half of every text; negative: the same
   int32_t output = 800;
 };
 
@@ -60,7 +60,7 @@ double TokensPerSecond(SimulationOptions options, const Point& point, const std:
 
 struct Outcome {
   double plain = 0, best = 0, ours = 0;
-  std::string tree = "none";  // that is best
+  std::string tree = "none";  // the best
 };
 
 Outcome RunAt(const Point& point) {
@@ -116,9 +116,8 @@ TEST(OracleTest, NearlyAsGoodAsTheBestFixedTreeAndNoWorseThanNone) {
   }
 }
 
-// Steps of a shared machine tell the controller less, and what they cost when it last looked may be
-// wrong by now.
-TEST(OracleTest, StepsThatWanderCostLittle) {
+// On a shared machine a step says less about the next, and measurements are soon out of date.
+TEST(OracleTest, VaryingStepTimesCostLittle) {
   std::printf("%10s %6s %9s %9s %7s\n", "accepted", "at once", "plain", "ours", "/plain");
   for (int32_t clients : {4, 64, 256}) {
     for (double acceptance : {.3, .7}) {

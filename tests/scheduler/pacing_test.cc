@@ -1,4 +1,4 @@
-// When a step starts that could go on without a draft, or with it a little later.
+// Whether a step waits for a draft or starts without it.
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,8 @@ namespace {
 using base::kMillisecond;
 using base::Nanos;
 
-// Two sequences in a group whose steps take 10 ms; 1 speculates and has had its replies after 1 ms.
+// Two sequences in a group whose steps take 10 ms. Sequence 1 speculates, and its replies have
+// taken 1 ms.
 struct Learned : Rig {
   Learned() : Rig(ByGoodput()) {
     EXPECT_TRUE(scheduler.Add(Request(1, 4, 400), 0).ok());
@@ -50,7 +51,7 @@ struct Learned : Rig {
   std::optional<DraftWanted> wanted;
 };
 
-TEST(PacingTest, WhoIsReadyWaitsForADraftAsLongAsThatPays) {
+TEST(PacingTest, ReadySequencesWaitForADraftWhileThatPays) {
   Learned group;
   const auto until = group.WaitTime(group.now);
   ASSERT_TRUE(until);
@@ -60,7 +61,7 @@ TEST(PacingTest, WhoIsReadyWaitsForADraftAsLongAsThatPays) {
   EXPECT_EQ(group.Round().rows(), 4);
 }
 
-TEST(PacingTest, WhenADraftIsLateTheStepGoesOnWithoutIt) {
+TEST(PacingTest, LateDraftIsSkipped) {
   Learned group;
   const Nanos asked = group.now;
   for (int plans = 0; plans < 100; ++plans) {
@@ -71,18 +72,18 @@ TEST(PacingTest, WhenADraftIsLateTheStepGoesOnWithoutIt) {
       continue;
     }
     const StepPlan plan = std::get<StepPlan>(planned);
-    EXPECT_EQ(plan.sequences.size(), 2u) << "plainly, but not apart";
+    EXPECT_EQ(plan.sequences.size(), 2u) << "both decode plainly, in one step";
     EXPECT_EQ(plan.rows(), 2);
     EXPECT_EQ(group.scheduler.stats().draft_skips + group.scheduler.stats().draft_misses, 1u);
-    EXPECT_LT(group.now - asked, 10 * kMillisecond) << "two guesses do not pay for a step";
+    EXPECT_LT(group.now - asked, 10 * kMillisecond) << "two draft tokens do not pay for a step";
     return;
   }
-  FAIL() << "it waits for ever";
+  FAIL() << "it waits forever";
 }
 
-// Two guesses gain a tenth of a step of two rows, but not of one that also reads 30 of a
-// prompt.
-TEST(PacingTest, PromptsDoNotWaitForTheDraftsOfFew) {
+// Two draft tokens are worth waiting a tenth of a step of two rows, but not of a step with 30 more
+// prefill rows.
+TEST(PacingTest, PrefillDoesNotWaitForOneDraft) {
   Learned group;
   ASSERT_TRUE(group.scheduler.Add(Request(3, 90, 4), group.now).ok());
   const StepPlan plan = group.Round();
@@ -91,14 +92,14 @@ TEST(PacingTest, PromptsDoNotWaitForTheDraftsOfFew) {
   EXPECT_EQ(group.scheduler.stats().draft_skips, 1u);
 }
 
-// While they are read, nobody is asked for what would not be waited for.
+// No draft is requested while a step would not wait for it.
 TEST(PacingTest, NoDraftRequestsWhilePrefillPaysMore) {
   Learned group;
   ASSERT_TRUE(group.scheduler.Add(Request(3, 90, 4), group.now).ok());
   group.Round();
   EXPECT_FALSE(group.wanted);
   for (int steps = 0; steps < 8 && !group.wanted; ++steps) group.Round();
-  EXPECT_TRUE(group.wanted) << "it is asked again";
+  EXPECT_TRUE(group.wanted) << "requested again after the prefill";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Who shares blocks, who waits for them, who gives way.
+// Sharing of KV blocks, waiting for them, and preemption.
 
 #include <numeric>
 #include <set>
@@ -24,7 +24,7 @@ std::vector<base::SequenceId> Ids(const StepPlan& plan) {
   return ids;
 }
 
-// A request that never drafts, whose prompt is 100, 101, ...
+// A request without speculation, whose prompt is 100, 101, ...
 SequenceRequest Plain(base::SequenceId id, int prompt, int max_tokens) {
   SequenceRequest request = Request(id, prompt, max_tokens);
   std::iota(request.prompt.begin(), request.prompt.end(), 100);
@@ -51,7 +51,7 @@ Ended Finish(base::SequenceId id, Rig* rig) {
   return ended;
 }
 
-TEST(PrefixTest, ALaterRequestHasAllFullBlocksButTheLastTokens) {
+TEST(PrefixTest, LaterRequestReusesFullBlocksBeforeTheLastToken) {
   Rig rig;
   ASSERT_TRUE(rig.scheduler.Add(Plain(1, 16, 6), 0).ok());
   EXPECT_EQ(Finish(1, &rig).cached, 0);
@@ -63,7 +63,7 @@ TEST(PrefixTest, ALaterRequestHasAllFullBlocksButTheLastTokens) {
   EXPECT_EQ(plan.rows(), 4);
   EXPECT_EQ(Of<TokensEvent>(rig.Commit(plan, 0)).at(0).cached_tokens, 12);
   Finish(2, &rig);
-  // A next turn: the prompt, the answer and a question.
+  // The next turn: the prompt, the answer and a question.
   SequenceRequest turn = Plain(3, 16, 6);
   const std::vector<TokenId> answer = RunAlone(turn, rig.options).output;
   turn.prompt.insert(turn.prompt.end(), answer.begin(), answer.end());
@@ -76,7 +76,7 @@ TEST(PrefixTest, ALaterRequestHasAllFullBlocksButTheLastTokens) {
   EXPECT_EQ(rig.scheduler.stats().cache_queries, 55u);
 }
 
-TEST(PrefixTest, NothingIsSharedAcrossSaltsNorWhereEveryRowIsScoredNorWhenOff) {
+TEST(PrefixTest, NothingIsSharedAcrossSaltsOrWhenScoringOrWhenOff) {
   Rig rig;
   ASSERT_TRUE(rig.scheduler.Add(Plain(1, 16, 2), 0).ok());
   Finish(1, &rig);
@@ -104,7 +104,7 @@ TEST(PrefixTest, NothingIsSharedAcrossSaltsNorWhereEveryRowIsScoredNorWhenOff) {
   EXPECT_EQ(off.scheduler.stats().cache_queries, 0u);
 }
 
-TEST(PrefixTest, ChoicesOfOnePromptLetTheFirstGoAheadAndShareItsBlocks) {
+TEST(PrefixTest, SequencesOfOnePromptWaitForTheFirstAndShareItsBlocks) {
   Rig rig;
   for (base::SequenceId id : {1, 2, 3}) {
     ASSERT_TRUE(rig.scheduler.Add(Plain(id, 14, 4), 0).ok());
@@ -123,7 +123,7 @@ TEST(PrefixTest, ChoicesOfOnePromptLetTheFirstGoAheadAndShareItsBlocks) {
   }
 }
 
-TEST(PrefixTest, AShortCommonPrefixIsNotWaitedForAndStillSharedInTheEnd) {
+TEST(PrefixTest, ShortCommonPrefixIsSharedWithoutWaiting) {
   Rig rig;
   SequenceRequest other = Plain(2, 14, 4);
   for (int i = 4; i < 14; ++i) other.prompt[i] = 7;
@@ -133,10 +133,10 @@ TEST(PrefixTest, AShortCommonPrefixIsNotWaitedForAndStillSharedInTheEnd) {
   EXPECT_EQ(plan.rows(), 28);
   EXPECT_EQ(rig.scheduler.stats().used_blocks, 8);
   rig.Commit(plan, 0);
-  EXPECT_EQ(rig.scheduler.stats().used_blocks, 7);  // the first block is one
+  EXPECT_EQ(rig.scheduler.stats().used_blocks, 7);  // the first block is shared
 }
 
-TEST(GrowthTest, BlocksComeAsTheSequenceGrowsAndTreesGiveBackWhatStaysEmpty) {
+TEST(GrowthTest, BlocksGrowWithTheSequenceAndUnusedTreeBlocksAreReleased) {
   Rig rig;
   ASSERT_TRUE(rig.scheduler.Add(Request(1, 7, 40), 0).ok());
   rig.Step(0);
@@ -152,7 +152,7 @@ TEST(GrowthTest, BlocksComeAsTheSequenceGrowsAndTreesGiveBackWhatStaysEmpty) {
   rig.scheduler.Check();
 }
 
-TEST(GrowthTest, WhatAMoveStillReadsIsNotGivenBack) {
+TEST(GrowthTest, BlocksThatPendingMovesReadAreKept) {
   Rig rig;
   ASSERT_TRUE(rig.scheduler.Add(Request(1, 7, 40), 0).ok());
   rig.Step(0);
@@ -177,7 +177,7 @@ SchedulerOptions Tight() {
   return options;
 }
 
-TEST(PreemptionTest, TheYoungestGivesWayAndGoesOnTokenForToken) {
+TEST(PreemptionTest, YoungestIsPreemptedAndResumesTokenForToken) {
   Rig rig(Tight());
   for (base::SequenceId id : {1, 2}) {
     SequenceRequest request = Request(id, 10, 18);
@@ -202,7 +202,7 @@ TEST(PreemptionTest, TheYoungestGivesWayAndGoesOnTokenForToken) {
   }
 }
 
-TEST(PreemptionTest, RoundsGoOnCountingSoThatNoDrawIsRepeated) {
+TEST(PreemptionTest, RoundNumbersContinueAfterPreemption) {
   Rig rig(Tight());
   SequenceRequest first = Request(1, 10, 18);
   first.speculate = false;
@@ -231,7 +231,7 @@ TEST(PreemptionTest, RoundsGoOnCountingSoThatNoDrawIsRepeated) {
   EXPECT_EQ(std::set<uint32_t>(draws.begin(), draws.end()).size(), draws.size());
 }
 
-TEST(PreemptionTest, DraftTokensPreemptNobody) {
+TEST(PreemptionTest, DraftTokensDoNotPreempt) {
   SchedulerOptions options = Options();
   options.kv_blocks = 6;
   Rig rig(options);
@@ -271,7 +271,7 @@ TEST(PriorityTest, HigherGoesFirstUntilAnotherHasWaitedLongEnough) {
   EXPECT_THAT(order, ElementsAre(3, 1, 4, 2, 5));
 }
 
-TEST(PriorityTest, TheLowestGivesWayThoughItIsOlder) {
+TEST(PriorityTest, LowestPriorityIsPreemptedThoughOlder) {
   Rig rig(Tight());
   for (base::SequenceId id : {1, 2}) {
     SequenceRequest request = Request(id, 10, 18);

@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_TESTS_SCHEDULER_RIG_H_
 #define SPECFABRIC_TESTS_SCHEDULER_RIG_H_
 
-// What tests of the scheduler's policy drive it with: small options, and a group that executes
-// every plan at once and checks it.
+// Helpers for tests of the scheduler's policy: small options, and a fake group that executes every
+// plan at once and checks it.
 
 #include <optional>
 #include <variant>
@@ -25,11 +25,11 @@ inline SchedulerOptions Options() {
   options.max_tree_nodes = 16;
   options.vocabulary = 1000;
   options.misses.probe_rounds = 3;
-  options.speculation = SpeculationPolicy::kAlways;  // what a test says is what happens
+  options.speculation = SpeculationPolicy::kAlways;  // no decisions by measured times
   return options;
 }
 
-// Prompts of different ids share nothing.
+// Prompts of different ids have no common prefix.
 inline SequenceRequest Request(base::SequenceId id, int prompt, int max_tokens) {
   SequenceRequest request;
   request.id = id;
@@ -47,7 +47,7 @@ std::vector<T> Of(const std::vector<Event>& events) {
   return result;
 }
 
-// A scheduler and a group without faults, one call a step.
+// A scheduler and a fake group without faults; one call executes a step.
 struct Rig {
   explicit Rig(SchedulerOptions given = Options())
       : options(given), scheduler(given), group(given) {}
@@ -71,7 +71,7 @@ struct Rig {
     return events;
   }
   std::vector<Event> Step(base::Nanos now) { return Commit(MustPlan(now), now); }
-  // A chain of right guesses below the last committed token, each with this score.
+  // A chain of right draft tokens below the last committed token, each with this score.
   speculation::TokenTree Chain(base::SequenceId id, int nodes, float score = 0.0f) {
     std::vector<base::TokenId> text = *scheduler.Committed(id);
     speculation::TokenTree tree = speculation::TokenTree::Root(text.back());

@@ -1,4 +1,4 @@
-// Proposal sources in a round: the n-gram lookup at once, a drafter once it has answered, or both.
+// Proposal sources in a round: the n-gram lookup at once, a drafter once it has replied, or both.
 
 #include <memory>
 #include <utility>
@@ -22,7 +22,7 @@ using testing::IsEmpty;
 
 constexpr base::SequenceId kId = 1;
 
-// One sequence whose text repeats 1 2 3 4 5 6, and a target that goes on with it.
+// One sequence whose text repeats 1 2 3 4 5 6, and a target that continues it.
 class RoundDraftTest : public testing::Test {
  protected:
   void Start(SchedulerOptions options,
@@ -56,7 +56,7 @@ class RoundDraftTest : public testing::Test {
     return tree;
   }
 
-  // Plans and commits a step; its tokens are what the text goes on with.
+  // Plans and commits a step; its tokens continue the text.
   StepPlan Step() {
     auto planned = scheduler_->Plan(now_);
     if (!std::holds_alternative<StepPlan>(planned)) {
@@ -119,7 +119,7 @@ TEST_F(RoundDraftTest, DisabledNgramLookupProposesNothing) {
   EXPECT_EQ(Step().rows(), 1);
 }
 
-TEST_F(RoundDraftTest, ARequestWithoutSpeculationDraftsNothing) {
+TEST_F(RoundDraftTest, RequestWithoutSpeculationHasNoDraft) {
   SchedulerOptions options = With(true);
   Scheduler scheduler(options);
   SequenceRequest request = Request(kId, 20, 8);
@@ -130,23 +130,23 @@ TEST_F(RoundDraftTest, ARequestWithoutSpeculationDraftsNothing) {
   EXPECT_EQ(std::get<StepPlan>(scheduler.Plan(now_)).rows(), 1);
 }
 
-TEST_F(RoundDraftTest, ADraftersTreeIsMergedWhereAnyTreeMayBeVerified) {
+TEST_F(RoundDraftTest, DraftersTreeIsMergedWhereTheMethodMerges) {
   Start(With(true));
-  Draft(Chain(3, 9));  // its third guess is wrong
+  Draft(Chain(3, 9));  // its third draft token is wrong
   const StepPlan plan = Step();
   EXPECT_THAT(plan.tokens, testing::Contains(9));
-  EXPECT_EQ(last_.accepted_by.also_ngram_lookup, 2) << "both said the first two";
+  EXPECT_EQ(last_.accepted_by.also_ngram_lookup, 2) << "both proposed the first two";
   EXPECT_EQ(last_.accepted_by.by_drafter[3], 2);
-  EXPECT_EQ(last_.accepted_by.by_ngram_lookup, last_.accepted - 2)
-      << "and the n-gram lookup went on";
+  EXPECT_EQ(last_.accepted_by.by_ngram_lookup, last_.accepted - 2) << "and the n-gram lookup more";
   EXPECT_GT(last_.accepted_by.by_ngram_lookup, 3);
   EXPECT_EQ(last_.drafted_by.by_drafter[3], 3);
 }
 
-TEST_F(RoundDraftTest, AnotherDraftersTreeIsMergedToo) {
+TEST_F(RoundDraftTest, ExtraDraftersTreeIsMerged) {
   Start(With(true));
   scheduler_->OnExtraDraft(kId, wanted_.at(0).round, {.tree = Chain(2, 8), .drafter = 5});
-  EXPECT_TRUE(std::holds_alternative<WaitUntil>(scheduler_->Plan(now_))) << "it answers nothing";
+  EXPECT_TRUE(std::holds_alternative<WaitUntil>(scheduler_->Plan(now_)))
+      << "an extra draft ends no wait";
   Draft(Chain(3, 9));
   scheduler_->OnExtraDraft(kId, wanted_.at(0).round, {.tree = Chain(1, 7), .drafter = 6});
   const StepPlan plan = Step();
@@ -164,13 +164,13 @@ TEST_F(RoundDraftTest, MergedTreeStaysWithinTheNodeLimit) {
   for (int i = 0; i < 5; ++i) wide.Add(0, 20 + i, -3.0f);
   Draft(wide);
   EXPECT_EQ(Step().rows(), 6);
-  EXPECT_GT(last_.accepted, 1) << "the better guesses were kept";
+  EXPECT_GT(last_.accepted, 1) << "the better draft tokens were kept";
 }
 
 TEST_F(RoundDraftTest, MethodsThatNeedDraftProbabilitiesUseOneSource) {
   Start(With(true), VerificationMethod::kRejection);
   NoDraft();
-  EXPECT_GT(Step().rows(), 1) << "what is looked up needs no weights";
+  EXPECT_GT(Step().rows(), 1) << "the n-gram lookup needs no draft probabilities";
   EXPECT_EQ(last_.accepted_by.by_ngram_lookup, last_.accepted);
   for (int round = 0; round < 4; ++round) {
     const bool good = round < 2;
@@ -187,9 +187,9 @@ TEST_F(RoundDraftTest, MethodsThatNeedDraftProbabilitiesUseOneSource) {
   }
 }
 
-// What a text repeats it may stop repeating: guesses that are never accepted are given up where
-// rows cost something, and tried again in time.
-TEST_F(RoundDraftTest, AnNgramLookupThatIsNeverAcceptedIsSoonNotVerified) {
+// A text may stop repeating itself: draft tokens that are never accepted are no longer verified
+// where rows cost time, and tried again now and then.
+TEST_F(RoundDraftTest, RejectedNgramLookupIsVerifiedRarely) {
   SchedulerOptions options = Options();
   options.ngram_lookup = true;
   options.speculation = SpeculationPolicy::kGoodput;
@@ -205,10 +205,10 @@ TEST_F(RoundDraftTest, AnNgramLookupThatIsNeverAcceptedIsSoonNotVerified) {
   int drafted_early = 0, drafted_late = 0;
   for (int round = 0; round < 1500; ++round) {
     const StepPlan plan = std::get<StepPlan>(scheduler.Plan(now_));
-    // 1 2 3 and then something new, so that 1 2 3 always has a past that is of no use.
+    // 1 2 3 and then a new token, so that what followed 1 2 3 before is always wrong.
     const int phase = static_cast<int>(scheduler.Committed(kId)->size()) % 4;
     const TokenId next = phase == 3 ? 10 + round % 900 : 1 + phase;
-    // Of the right guesses none is taken, as if the target had changed its mind.
+    // None of the draft tokens is accepted, not even the right ones.
     now_ += base::kMillisecond * (4 + plan.rows()) / 5;
     const std::vector<Event> events =
         scheduler.Commit({plan.step, {{kId, {{}, {next}}, {}, {}}}}, now_);

@@ -1,4 +1,4 @@
-// Policy: who is admitted, who waits, what a step holds. That texts are right is trace_test's.
+// Policy: which sequences are admitted, which wait, what a step holds. trace_test checks the texts.
 
 #include "scheduler/scheduler.h"
 
@@ -36,7 +36,7 @@ TEST(AddTest, RefusesInOneClearLine) {
   status = rig.scheduler.Add(Request(1, 64, 1), 0);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(Message(status), HasSubstr("64 tokens: this model takes at most 63"));
-  EXPECT_TRUE(rig.scheduler.Add(Request(1, 64, 0), 0).ok());  // only scored: it fits
+  EXPECT_TRUE(rig.scheduler.Add(Request(1, 64, 0), 0).ok());  // scoring alone: it fits
   SequenceRequest request = Request(2, 3, 4);
   request.prompt[1] = 1000;
   EXPECT_THAT(Message(rig.scheduler.Add(request, 0)), HasSubstr("1000: allowed are 0 to 999"));
@@ -59,7 +59,7 @@ TEST(AddTest, RefusesInOneClearLine) {
   EXPECT_EQ(rig.scheduler.Add(Request(1, 3, 4), 0).code(), absl::StatusCode::kAlreadyExists);
 }
 
-TEST(AddTest, RefusesWhatCanNeverRunAndWhatTheQueueCannotHold) {
+TEST(AddTest, RefusesWhatCanNeverRunAndWhenTheQueueIsFull) {
   SchedulerOptions options = Options();
   options.kv_blocks = 5;  // 20 slots
   options.max_waiting = 2;
@@ -78,7 +78,7 @@ TEST(AdmissionTest, FirstComeFirstServedWithoutOvertaking) {
   Rig rig(options);
   ASSERT_TRUE(rig.scheduler.Add(Request(1, 10, 2), 0).ok());   // 3 blocks
   ASSERT_TRUE(rig.scheduler.Add(Request(2, 13, 10), 0).ok());  // 4: must wait
-  ASSERT_TRUE(rig.scheduler.Add(Request(3, 2, 1), 0).ok());    // 1: would fit, but came later
+  ASSERT_TRUE(rig.scheduler.Add(Request(3, 2, 1), 0).ok());    // 1: would fit, but arrived later
   rig.Step(0);
   EXPECT_EQ(rig.scheduler.stats().running, 1);
   EXPECT_EQ(rig.scheduler.stats().waiting, 2);
@@ -110,7 +110,7 @@ TEST(PlanTest, PrefillIsChunkedInOrderOfArrival) {
   EXPECT_FALSE(plan.sequences[1].samples);
   EXPECT_EQ(plan.sequences[1].logit_count, 0);
   rig.Commit(plan, 0);
-  // The running one's decode first, then the rest of the second, then the third.
+  // The decode of the running sequence first, then the rest of the second, then the third.
   plan = rig.MustPlan(0);
   ASSERT_EQ(plan.sequences.size(), 3u);
   EXPECT_EQ(plan.sequences[0].kind, RowsKind::kTree);
@@ -144,7 +144,7 @@ TEST(PlanTest, PrefillKeepsAQuarterOfTheStepAndTheBestDraftTokensShareTheRest) {
   EXPECT_EQ(tokens[0].accepted, 9);
 }
 
-TEST(DraftTest, AllWaitForAllWhereThatIsThePolicy) {
+TEST(DraftTest, AlwaysPolicyWaitsForAllDrafts) {
   Rig rig;
   ASSERT_TRUE(rig.scheduler.Add(Request(1, 4, 20), 0).ok());
   SequenceRequest plain = Request(2, 4, 20);
@@ -179,12 +179,12 @@ TEST(DraftTest, WaitsUntilTheDeadlineThenDecodesPlainly) {
   rig.scheduler.OnDraft(1, 1, {rig.Chain(1, 3)}, 51 * kMillisecond);
   EXPECT_EQ(rig.scheduler.stats().late_drafts, 1u);
   rig.Commit(plan, 52 * kMillisecond);
-  // And of a round that is over.
+  // And for a round that is over.
   rig.scheduler.OnDraft(1, 1, {rig.Chain(1, 3)}, 53 * kMillisecond);
   EXPECT_EQ(rig.scheduler.stats().late_drafts, 2u);
 }
 
-TEST(DraftTest, AReplyPastTheDeadlineIsUsedIfTheSequenceWasNotPlannedYet) {
+TEST(DraftTest, ReplyAfterTheDeadlineIsUsedIfNotPlannedYet) {
   Rig rig;
   ASSERT_TRUE(rig.scheduler.Add(Request(1, 4, 40), 0).ok());
   rig.Step(0);
@@ -194,7 +194,7 @@ TEST(DraftTest, AReplyPastTheDeadlineIsUsedIfTheSequenceWasNotPlannedYet) {
   EXPECT_EQ(rig.scheduler.stats().draft_misses, 0u);
 }
 
-TEST(DraftTest, NoDraftMeansNoWaitAndIsAskedAgain) {
+TEST(DraftTest, UnavailableDraftEndsTheWaitAndIsAskedAgain) {
   Rig rig;
   ASSERT_TRUE(rig.scheduler.Add(Request(1, 4, 40), 0).ok());
   rig.Step(0);
@@ -216,7 +216,7 @@ TEST(DraftTest, AfterMissesASequenceStopsAskingAndThenProbes) {
   EXPECT_THAT(asked, ElementsAre(1, 1, 0, 0, 0, 1, 0));
 }
 
-TEST(DraftTest, AWrongRootIsAMissAndNothingIsPlannedFromIt) {
+TEST(DraftTest, WrongRootIsAMissAndIsNotPlanned) {
   Rig rig;
   ASSERT_TRUE(rig.scheduler.Add(Request(1, 4, 40), 0).ok());
   rig.Step(0);
@@ -232,7 +232,7 @@ TEST(DraftTest, NothingIsDraftedPastTheEndOfTheOutput) {
   ASSERT_TRUE(rig.scheduler.Add(Request(1, 4, 4), 0).ok());
   const auto wanted = Of<DraftWanted>(rig.Step(0));
   ASSERT_EQ(wanted.size(), 1u);
-  EXPECT_EQ(wanted[0].max_nodes, 2);  // three tokens are left, and one of a round is no guess
+  EXPECT_EQ(wanted[0].max_nodes, 2);  // three tokens are left, of which the last is no draft token
   rig.scheduler.OnDraft(1, 1, {rig.Chain(1, 15)}, 1);
   const StepPlan plan = rig.MustPlan(1);
   EXPECT_EQ(plan.rows(), 3);
@@ -241,14 +241,14 @@ TEST(DraftTest, NothingIsDraftedPastTheEndOfTheOutput) {
   EXPECT_EQ(tokens[0].tokens.size(), 3u);
 }
 
-TEST(DraftTest, TheLastTokenIsDecodedWithoutADraft) {
+TEST(DraftTest, LastTokenIsDecodedWithoutADraft) {
   Rig rig;
   ASSERT_TRUE(rig.scheduler.Add(Request(1, 4, 2), 0).ok());
   EXPECT_THAT(Of<DraftWanted>(rig.Step(0)), IsEmpty());
   EXPECT_EQ(Of<TokensEvent>(rig.Step(0))[0].finish, FinishReason::kLength);
 }
 
-TEST(FinishTest, AStopIdInsideAnAcceptedPathCutsIt) {
+TEST(FinishTest, StopIdInsideAnAcceptedPathCutsIt) {
   Rig rig;
   SequenceRequest request = Request(1, 4, 40);
   const std::vector<TokenId> text = RunAlone(request, rig.options).output;
@@ -268,7 +268,7 @@ TEST(FinishTest, AStopIdInsideAnAcceptedPathCutsIt) {
   EXPECT_EQ(rig.scheduler.Committed(1), nullptr);
 }
 
-TEST(FinishTest, TheContextEndsAnOutputBeforeMaxTokensDoes) {
+TEST(FinishTest, ContextLimitEndsTheOutput) {
   Rig rig;
   SequenceRequest request = Request(1, 60, 40);
   request.speculate = false;
@@ -318,10 +318,10 @@ TEST(ScoreTest, ScoringAndSamplingShareThePrefill) {
   const auto tokens = Of<TokensEvent>(rig.Commit(plan, 0));
   EXPECT_EQ(tokens[0].tokens.size(), 1u);
   EXPECT_EQ(tokens[0].prompt_logprobs.size(), 4u);
-  EXPECT_THAT(tokens[0].logprobs, IsEmpty());  // the output's were not asked for
+  EXPECT_THAT(tokens[0].logprobs, IsEmpty());  // the output's were not requested
 }
 
-TEST(ResumeTest, TheOutputGoesOnWhereTheEarlierAttemptWas) {
+TEST(ResumeTest, OutputContinuesTheEarlierAttempts) {
   Rig rig;
   SequenceRequest request = Request(1, 4, 6);
   const std::vector<TokenId> whole = RunAlone(request, rig.options).output;
@@ -335,14 +335,14 @@ TEST(ResumeTest, TheOutputGoesOnWhereTheEarlierAttemptWas) {
   EXPECT_THAT(tokens[0].tokens, ElementsAre(whole[2]));
 }
 
-// The counts that a plan's text should have, as a map; 0 for a token of the prompt alone.
+// The token counts that a plan should have, as a map; 0 for a token that is in the prompt only.
 std::map<TokenId, int32_t> CountsIn(const std::vector<TokenId>& text, size_t prompt) {
   std::map<TokenId, int32_t> counts;
   for (size_t i = 0; i < text.size(); ++i) counts[text[i]] += i >= prompt;
   return counts;
 }
 
-TEST(RulesTest, APlanCountsWhatIsCommittedAndNothingElse) {
+TEST(RulesTest, PlanCountsCommittedTokensOnly) {
   Rig rig;
   SequenceRequest request = Request(1, 4, 30);
   request.prompt = {7, 8, 7, 9};
@@ -351,7 +351,7 @@ TEST(RulesTest, APlanCountsWhatIsCommittedAndNothingElse) {
   ASSERT_TRUE(rig.scheduler.Add(request, 0).ok());
   for (int round = 0; round < 5; ++round) {
     const std::vector<TokenId> committed = *rig.scheduler.Committed(1);
-    if (round > 0) {  // Of three guesses two are right.
+    if (round > 0) {  // Two of three draft tokens are right.
       TokenTree tree = rig.Chain(1, 3);
       tree.tokens[3] = (tree.tokens[3] + 1) % 1000;
       rig.scheduler.OnDraft(1, static_cast<uint32_t>(round), {tree}, 0);
@@ -370,7 +370,7 @@ TEST(RulesTest, APlanCountsWhatIsCommittedAndNothingElse) {
   }
 }
 
-TEST(RulesTest, NothingIsCountedWithoutNeed) {
+TEST(RulesTest, NothingIsCountedUnlessNeeded) {
   Rig rig;
   SequenceRequest request = Request(1, 4, 30);
   request.rules.bias = {{3, 1.0f}};
@@ -382,7 +382,7 @@ TEST(RulesTest, NothingIsCountedWithoutNeed) {
   rig.Step(0);
   const StepPlan plan = rig.MustPlan(0);
   EXPECT_THAT(plan.sequences[0].counts, IsEmpty());
-  // The prompt is none of a frequency penalty's business.
+  // A frequency penalty does not count the prompt.
   ASSERT_EQ(plan.sequences[1].counts.size(), 1u);
   EXPECT_EQ(plan.sequences[1].counts[0].output, 1);
 }
@@ -406,7 +406,7 @@ TEST(CancelTest, FreesAtOnceOrAtTheCommit) {
   EXPECT_EQ(rig.scheduler.stats().used_blocks, 0);
 }
 
-TEST(AbortTest, EndsTheSequencesOfTheStepAndNoOther) {
+TEST(AbortTest, EndsOnlyTheSequencesOfTheStep) {
   Rig rig;
   ASSERT_TRUE(rig.scheduler.Add(Request(1, 4, 40), 0).ok());
   rig.Step(0);  // 1 waits for its draft
@@ -430,7 +430,7 @@ TEST(SchedulerDeathTest, MisuseEndsTheProcess) {
   EXPECT_DEATH(rig.scheduler.Commit(wrong, 0), "check failed");
 }
 
-// What a plan says of a sequence's tree; parts[0] is the only sequence of the step.
+// parts[0] is the only sequence of the step.
 TEST(SchedulerTest, PlanStatesHowDraftTokensWereDrawn) {
   Rig rig(Options());
   SequenceRequest request = Request(1, 4, 40);

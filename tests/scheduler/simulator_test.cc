@@ -55,7 +55,7 @@ TEST(SimulatorTest, RowsCountOnceTheyTakeLongerThanTheWeights) {
 }
 
 // Leviathan et al. 2023, equation 1.
-TEST(SimulatorTest, AChainIsAcceptedAsTheFormulaSays) {
+TEST(SimulatorTest, ChainIsAcceptedAsTheFormulaSays) {
   for (double chance : {0.5, 0.8}) {
     SimulationOptions options = Options();
     options.drafts = 1;
@@ -64,7 +64,7 @@ TEST(SimulatorTest, AChainIsAcceptedAsTheFormulaSays) {
     const double tokens = (1 - std::pow(chance, 4)) / (1 - chance);
     EXPECT_NEAR(report.accepted_per_round + 1, tokens, 0.02 * tokens);
     EXPECT_EQ(report.draft_misses, 0u);
-    // A round is the step and what the draft takes for its three levels.
+    // A round is the step and the time of three levels of drafting.
     EXPECT_NEAR(report.tpot.p50, (0.01 + 0.0003) / tokens, 0.03 * 0.01);
   }
 }
@@ -78,7 +78,7 @@ TEST(SimulatorTest, DraftingAheadHidesTheDraft) {
   options.draft.ahead.nodes = 200;
   const SimulationReport ahead = Simulate(options, Alone(20, 900));
   EXPECT_NEAR(ahead.accepted_per_round, in_time.accepted_per_round, 0.15);
-  // A round of 13 ms has 3 of drafting. None is left where all three guesses were right and the
+  // A round of 13 ms has 3 ms of drafting, and none if all three draft tokens were right and the
   // token after them was the one run ahead.
   const double missed = 1 - std::pow(0.95, 4);
   EXPECT_NEAR(ahead.tpot.p50 / in_time.tpot.p50, (10 + 3 * missed) / 13, 0.04);
@@ -94,7 +94,7 @@ TEST(SimulatorTest, SiblingsTakeTheirShare) {
   EXPECT_NEAR(report.accepted_per_round, 0.5 + 0.5 * 0.4 + 0.5 * 0.6 * 0.4, 0.01);
 }
 
-TEST(SimulatorTest, ADraftThatIsTooSlowIsNotWaitedForAndCostsLittle) {
+TEST(SimulatorTest, TooSlowADraftIsNotWaitedForAndCostsLittle) {
   SimulationOptions options = Options();
   options.drafts = 1;
   options.draft.weights = 200 * kMillisecond;
@@ -124,7 +124,7 @@ TEST(SimulatorTest, TwoCohortsHideTheDrafts) {
   EXPECT_GT(ours.tokens_per_second, 1.25 * together.tokens_per_second);
 }
 
-TEST(SimulatorTest, TheSameEveryTime) {
+TEST(SimulatorTest, IsDeterministic) {
   SimulationOptions options = Options();
   options.drafts = 3;
   const auto arrivals = PoissonArrivals(100, 5, 50, 60, 4);
@@ -135,7 +135,7 @@ TEST(SimulatorTest, TheSameEveryTime) {
   EXPECT_NE(Simulate(options, arrivals).tpot.p50, a.tpot.p50);
 }
 
-TEST(SimulatorTest, OverloadQueuesAndEverybodyEnds) {
+TEST(SimulatorTest, OverloadQueuesAndAllRequestsEnd) {
   SimulationOptions options = Options();
   options.drafts = 2;
   options.scheduler.max_sequences = 8;
@@ -167,8 +167,8 @@ TEST(SimulatorTest, TargetsThatShareAPoolScale) {
   }
 }
 
-// A pool that holds fewer sequences than there are: the others are served without drafts.
-TEST(SimulatorTest, AFullPoolIsBusyAndEverybodyEnds) {
+// A pool with fewer sessions than there are sequences: the others are served without drafts.
+TEST(SimulatorTest, FullPoolRefusesAndAllRequestsEnd) {
   SimulationOptions options = Options();
   options.targets = 2;
   options.drafts = 2;
@@ -196,7 +196,7 @@ TEST(ArrivalsTest, PoissonHasItsRateAndLengths) {
   EXPECT_NEAR(output, 50, 1);
 }
 
-TEST(ArrivalsTest, AreReadFromCsv) {
+TEST(ArrivalsTest, ParsesCsv) {
   const auto arrivals = ParseArrivals("seconds,prompt,output\n0.5,10,20\r\n\n2,1,1\n");
   ASSERT_TRUE(arrivals.ok()) << arrivals.status();
   ASSERT_EQ(arrivals->size(), 2u);
@@ -205,7 +205,7 @@ TEST(ArrivalsTest, AreReadFromCsv) {
   EXPECT_EQ(arrivals->at(1).output, 1);
 }
 
-TEST(ArrivalsTest, BadLinesAreNamed) {
+TEST(ArrivalsTest, ErrorsNameTheLine) {
   for (const char* bad : {"1,2,3\n1,2", "1,2,3\n0.5,2,3", "1,2,3\n2,0,3", "1,2,3\n2,3,-1",
                           "1,2,3\nx,3,1", "1,2,3\nnan,1,1", "1,2,3\n1e300,1,1"}) {
     const auto arrivals = ParseArrivals(bad);

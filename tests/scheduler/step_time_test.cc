@@ -16,7 +16,7 @@ double Gpu(int32_t rows, int64_t context) {
 }
 double Linear(int32_t rows, int64_t context) { return 1e6 + 2e5 * rows + 5.0 * context; }
 
-TEST(StepTimeTest, LearnsFlatAndRisingParts) {
+TEST(StepTimeTest, LearnsFlatAndRisingRanges) {
   std::vector<int32_t> rows;
   for (int32_t r = 1; r <= 1000; r = r * 5 / 4 + 1) rows.push_back(r);
   for (const Curve& curve : {Curve(Gpu), Curve(Linear)}) {
@@ -29,19 +29,19 @@ TEST(StepTimeTest, LearnsFlatAndRisingParts) {
   }
 }
 
-TEST(StepTimeTest, WhereNoStepHasBeenItIsAsLowAsARooflineMayBe) {
+TEST(StepTimeTest, UnmeasuredSizesUseTheLowestRoofline) {
   const StepTime time = Learned(Gpu, {1, 128, 1024, 2048}, 500, 0.001);
   EXPECT_NEAR(time.Predict(512, 0) / Gpu(512, 0), 1, 0.05);
   EXPECT_NEAR(time.Predict(256, 0) / Gpu(256, 0), 1, 0.05);
   EXPECT_NEAR(time.Predict(24, 0) / Gpu(24, 0), 1, 0.05);
-  // Nothing says what a row costs.
+  // The cost of a row is unknown.
   const StepTime flat = Learned(Gpu, {64}, 500, 0);
   EXPECT_NEAR(flat.Predict(512, 0) / Gpu(64, 0), 1, 0.02);
 }
 
-// As they were on a machine whose first steps map memory: contexts grow while steps get faster,
-// which no cost of a context explains.
-TEST(StepTimeTest, SlowFirstStepsAreNotTakenForCheapContexts) {
+// On a machine whose first steps map memory contexts grow while steps get faster, which no positive
+// cost of a context explains.
+TEST(StepTimeTest, SlowFirstStepsDoNotMakeContextsCheap) {
   struct Step {
     int32_t rows;
     int64_t context;
@@ -57,8 +57,8 @@ TEST(StepTimeTest, SlowFirstStepsAreNotTakenForCheapContexts) {
   EXPECT_NEAR(static_cast<double>(time.Predict(147, 2463)) / 1e6, 381, 20);
 }
 
-// Where long steps err by hundreds of milliseconds, one of twice the rows still shows that rows
-// cost time there.
+// Where long steps have errors of hundreds of milliseconds, a step of twice the rows still shows
+// that rows cost time there.
 TEST(StepTimeTest, LongStepsDoNotDominateShortOnes) {
   StepTime time;
   for (const double ms : {1777.1, 1176.7, 1220.8, 1465.1}) {
@@ -70,8 +70,8 @@ TEST(StepTimeTest, LongStepsDoNotDominateShortOnes) {
   EXPECT_GT(time.Predict(384, 0), 700 * base::kMillisecond);
 }
 
-// The noise of a few steps of about as many rows looks like a slope.
-TEST(StepTimeTest, ASlopeThatWouldMakeFewRowsFreeIsNotBelieved) {
+// The noise of a few steps of about the same size looks like a slope.
+TEST(StepTimeTest, NoiseDoesNotMakeFewRowsFree) {
   StepTime time;
   for (const auto& [rows, ms] :
        {std::pair(64, 337.9), std::pair(512, 1717.3), std::pair(512, 1148.3),
@@ -81,36 +81,36 @@ TEST(StepTimeTest, ASlopeThatWouldMakeFewRowsFreeIsNotBelieved) {
   EXPECT_NEAR(static_cast<double>(time.Predict(84, 0)) / 1e6, 214.6, 30);
 }
 
-TEST(StepTimeTest, ReachesFromWhatWasTriedToTheNextSize) {
+TEST(StepTimeTest, ReachGrowsBySizesThatWereTried) {
   StepTime time;
   EXPECT_EQ(time.Reach(1), 32) << "a few rows take no time";
   EXPECT_EQ(time.Reach(20), 80);
   time.Observe(500, 0, base::kMillisecond);
-  EXPECT_EQ(time.Reach(20), 80) << "500 rows tell nothing about 100";
+  EXPECT_EQ(time.Reach(20), 80) << "500 rows say nothing about 100";
   time.Observe(80, 0, base::kMillisecond);
   EXPECT_EQ(time.Reach(20), 320);
   time.Observe(320, 0, base::kMillisecond);
   EXPECT_GE(time.Reach(20), 500);
   for (int i = 0; i < 3000; ++i) time.Observe(20, 0, base::kMillisecond);
-  EXPECT_EQ(time.Reach(20), 80) << "which is forgotten";
+  EXPECT_EQ(time.Reach(20), 80) << "the larger step is forgotten";
 }
 
-TEST(StepTimeTest, NeverFallsInRowsAndForgets) {
+TEST(StepTimeTest, NeverFallsInRowsAndForgetsOldSteps) {
   StepTime time = Learned(Gpu, {1, 2, 3, 300, 900}, 300, 0.3);
   for (int32_t r = 1; r < 2000; ++r) ASSERT_LE(time.Predict(r, 0), time.Predict(r + 1, 0)) << r;
   for (int i = 0; i < 3000; ++i) time.Observe(10, 0, 2 * base::kMillisecond);
   EXPECT_NEAR(time.Predict(10, 0), 2e6, 2e5);
 }
 
-TEST(StepTimeTest, AStepThatWasHeldUpTeachesNothing) {
+TEST(StepTimeTest, OneOutlierIsIgnored) {
   StepTime time = Learned(Linear, {10, 20, 30}, 200, 0.01);
   const base::Nanos before = time.Predict(20, 0);
   time.Observe(20, 0, 100 * before);
   EXPECT_EQ(time.Predict(20, 0), before);
 }
 
-// Rows that were never tried may be dearer than anything before them would let one think.
-TEST(StepTimeTest, StepsThatAlwaysTakeLongAreNoAccident) {
+// Rows that were never tried may cost far more than expected.
+TEST(StepTimeTest, RepeatedOutliersAreLearned) {
   StepTime time = Learned(Linear, {1, 2, 3}, 200, 0.01);
   const base::Nanos long_time = 20 * time.Predict(400, 0);
   for (int i = 0; i < 60; ++i) time.Observe(400, 0, long_time);
@@ -118,8 +118,8 @@ TEST(StepTimeTest, StepsThatAlwaysTakeLongAreNoAccident) {
               0.1 * static_cast<double>(long_time));
 }
 
-// Steps of a size that was never tried need not wait for the next time that all is solved.
-TEST(StepTimeTest, ASurpriseTeachesAtOnce) {
+// A step of a size that was never tried is learned before the next regular solve.
+TEST(StepTimeTest, SurprisingStepsAreLearnedAtOnce) {
   StepTime time = Learned([](int32_t rows, int64_t) { return 5e6 * rows; }, {8, 16, 32}, 300, 0);
   ASSERT_LT(time.Predict(1, 0), 10 * base::kMillisecond);
   time.Observe(1, 0, 40 * base::kMillisecond);

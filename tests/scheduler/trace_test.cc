@@ -1,6 +1,6 @@
-// Random traces: requests, drafts good and bad, early, late and missing, cancels and failed steps,
-// against a simulated KV cache. Whatever happens, every text must be the one that the sequence has
-// alone, every request must end, and no block may be lost.
+// Random traces of requests, drafts (right and wrong, early, late and missing), cancels and failed
+// steps, on a simulated KV cache. In every trace each text must be the one that the sequence has
+// when it is alone, every request must end, and no block may leak.
 
 #include <deque>
 #include <map>
@@ -29,7 +29,7 @@ struct Outcome {
   uint64_t digest = 0;  // of all plans, in order
   SchedulerStats stats;
   int64_t accepted = 0, rounds = 0, aborts = 0, cancels = 0, tree_moves = 0;
-  int64_t ngram_lookup_tokens = 0;  // guesses
+  int64_t ngram_lookup_tokens = 0;  // draft tokens
   int64_t cached_tokens = 0,
           resumed = 0;  // of events; preempted sequences that ended by themselves
 };
@@ -97,7 +97,7 @@ class Trace {
     SchedulerOptions options;
     options.block_size = Chance(0.7) ? 4 : 16;
     options.max_context = Pick(20, 120);
-    // From barely enough for one sequence to plenty.
+    // From just enough for one sequence to plenty.
     options.kv_blocks =
         options.max_context / options.block_size + 1 + (Chance(0.5) ? Pick(0, 4) : Pick(4, 40));
     options.max_sequences = Pick(1, 8);
@@ -113,8 +113,8 @@ class Trace {
     options.model_salt = 5;
     options.cache_seed = 17;
     if (Chance(0.2))
-      options.cache_fault_injection.hash_bits = Pick(0, 4);  // collisions cost hits, no more
-    // The trace must see the fault before the books do not balance: evictions would tell.
+      options.cache_fault_injection.hash_bits = Pick(0, 4);  // collisions only cost hits
+    // No evictions, whose checks would find the fault before the trace does.
     if (fault_ == Fault::kTokensNotCompared || fault_ == Fault::kSharedBlockWritten) {
       options.prefix_cache = true;
       options.kv_blocks = 1000;
@@ -134,14 +134,14 @@ class Trace {
     return tokens;
   }
 
-  // Its own, or the beginning of one that others begin with too.
+  // Its own tokens, or a prefix that other requests share.
   std::vector<TokenId> Prompt() {
     const int size = Pick(1, Chance(0.5) ? options_.max_context - 3 : options_.max_context / 4);
     if (Chance(0.2)) return Tokens(size);
     const std::vector<TokenId>& text = texts_[Pick(0, 1)];
     std::vector<TokenId> prompt(text.begin(), text.begin() + size);
     for (int i = Pick(0, 4 * size); i < size; ++i) prompt[i] = Pick(0, options_.vocabulary - 1);
-    if (Chance(0.3)) {  // it repeats itself: there is something to look up
+    if (Chance(0.3)) {  // it repeats itself, so that the n-gram lookup finds something
       const int period = Pick(1, size);
       for (int i = period; i < size; ++i) prompt[i] = prompt[i - period];
     }
@@ -174,7 +174,7 @@ class Trace {
     live_.emplace(submitted_, std::move(live));
   }
 
-  // The last committed token and below it the truth, decoys, or nothing of use.
+  // Below the last committed token: right tokens, wrong tokens, or a useless tree.
   TokenTree Draft(const std::vector<TokenId>& committed) {
     TokenTree tree = TokenTree::Root(committed.back());
     const bool good = Chance(0.7);
@@ -196,12 +196,12 @@ class Trace {
   void Plan(const DraftWanted& wanted) {
     const std::vector<TokenId>* committed = scheduler_.Committed(wanted.id);
     if (committed == nullptr || static_cast<int>(committed->size()) != wanted.committed) {
-      Error("a draft is wanted under something that is not committed");
+      Error("a draft is wanted below a token that is not committed");
       return;
     }
     if (wanted.max_nodes < 1 || wanted.max_nodes >= options_.max_tree_nodes ||
         wanted.deadline <= now_) {
-      Error("a draft is wanted that makes no sense");
+      Error("a draft is wanted with limits out of range");
     }
     if (Chance(0.1)) return;  // lost
     const Nanos delay =
@@ -237,7 +237,7 @@ class Trace {
   }
 
   void Wait(const WaitUntil& wait) {
-    if (wait.time <= now_) Error("told to wait for the past");
+    if (wait.time <= now_) Error("told to wait until a time that has passed");
     Nanos next = wait.time;
     for (const PendingDraft& draft : drafts_) next = std::min(next, std::max(draft.at, now_));
     if (next == base::kForever && !live_.empty()) Error("live requests, but nothing to wait for");
@@ -323,12 +323,12 @@ class Trace {
   void CheckCached(const TokensEvent& event, Live* live) {
     outcome_.cached_tokens += event.cached_tokens;
     if (event.cached_tokens == 0) return;
-    if (std::exchange(live->told, true)) Error("cached tokens were told twice");
+    if (std::exchange(live->told, true)) Error("cached tokens were reported twice");
     const int32_t prompt = static_cast<int32_t>(live->request.prompt.size());
     const bool whole = event.cached_tokens % options_.block_size == 0;
     if (!options_.prefix_cache || live->request.score_prompt || event.cached_tokens > prompt ||
         (!whole && event.cached_tokens < prompt)) {
-      Error("cached tokens that cannot be");
+      Error("an impossible number of cached tokens");
     }
   }
 
@@ -337,7 +337,7 @@ class Trace {
       live->scored |= live->request.prompt.size() == 1;
       return;
     }
-    if (!live->request.score_prompt || live->scored) Error("scores that nobody asked for");
+    if (!live->request.score_prompt || live->scored) Error("scores that were not requested");
     live->scored = true;
     if (event.prompt_logprobs.size() != live->request.prompt.size() - 1) {
       return Error("not all of the prompt was scored");
@@ -348,7 +348,7 @@ class Trace {
     }
   }
 
-  // A cancelled or failed sequence has a prefix of its text, or ended by itself just before.
+  // A cancelled or failed sequence has a prefix of its text, or ended by itself before that.
   void CheckCancelled(const TokensEvent& event, const Live& live) {
     const bool stopped =
         *event.finish == FinishReason::kCancelled || *event.finish == FinishReason::kError;
@@ -381,7 +381,7 @@ class Trace {
 
 constexpr int kTraces = 2000;
 
-TEST(TraceTest, WhateverHappensEveryTextIsTheOneTheSequenceHasAlone) {
+TEST(TraceTest, EveryTextIsTheOneTheSequenceHasAlone) {
   Outcome sum;
   for (uint32_t seed = 0; seed < kTraces; ++seed) {
     const Outcome outcome = Trace(seed).Run();
@@ -400,7 +400,7 @@ TEST(TraceTest, WhateverHappensEveryTextIsTheOneTheSequenceHasAlone) {
     sum.stats.preemptions += outcome.stats.preemptions;
     sum.stats.cache_hits += outcome.stats.cache_hits;
   }
-  // The traces must have gone through what they are for.
+  // The traces must have covered all of this.
   EXPECT_GT(sum.accepted, 10'000);
   EXPECT_GT(sum.rounds, 10'000);
   EXPECT_GT(sum.tree_moves, 10'000);
@@ -430,13 +430,13 @@ int Caught(Fault fault) {
   return caught;
 }
 
-TEST(TraceTest, MovesNotDoneAreCaught) { EXPECT_GT(Caught(Fault::kMovesNotDone), 25); }
+TEST(TraceTest, MissingMovesAreDetected) { EXPECT_GT(Caught(Fault::kMovesNotDone), 25); }
 
-TEST(TraceTest, AHitWithoutComparedTokensIsCaught) {
+TEST(TraceTest, HitWithoutComparedTokensIsDetected) {
   EXPECT_GT(Caught(Fault::kTokensNotCompared), 25);
 }
 
-TEST(TraceTest, AWrittenSharedBlockIsCaught) { EXPECT_GT(Caught(Fault::kSharedBlockWritten), 25); }
+TEST(TraceTest, WrittenSharedBlockIsDetected) { EXPECT_GT(Caught(Fault::kSharedBlockWritten), 25); }
 
 }  // namespace
 }  // namespace specfabric::scheduler
