@@ -146,7 +146,7 @@ struct SequenceEnded {
 using Event = std::variant<TokensEvent, DraftWanted, SequenceEnded>;
 
 struct WaitUntil {
-  base::Nanos time = 0;  // call Plan again then, or after the next Add or OnDraft
+  base::Nanos time = 0;  // call Plan again then, or after any Add, OnDraft or OnNoDraft
 };
 
 struct SchedulerStats {

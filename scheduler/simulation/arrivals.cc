@@ -1,5 +1,6 @@
-// Traces of requests for the simulator.
+#include "scheduler/simulation/arrivals.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -7,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/hash.h"
-#include "scheduler/simulation/simulator.h"
 
 namespace specfabric::scheduler {
 namespace {

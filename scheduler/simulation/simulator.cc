@@ -1,7 +1,6 @@
 #include "scheduler/simulation/simulator.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
@@ -12,7 +11,6 @@
 #include <variant>
 
 #include "base/check.h"
-#include "base/hash.h"
 #include "speculation/tree.h"
 
 namespace specfabric::scheduler {
@@ -364,26 +362,6 @@ SimulationReport Simulation::Report() const {
 }
 
 }  // namespace
-
-Nanos StepCost::Of(const StepPlan& plan) const {
-  double context = 0;
-  for (const PlanSequence& part : plan.sequences) context += part.kv_len + part.row_count;
-  const auto rows = static_cast<Nanos>(row_ns * plan.rows());
-  return fixed + std::max(weights, rows) + static_cast<Nanos>(context_ns * context);
-}
-
-double StepNoise::Factor(Nanos now, uint64_t seed) const {
-  // In [-1, 1), keyed by kind and number.
-  const auto random = [seed](uint64_t kind, Nanos number) {
-    const uint64_t bits =
-        base::Mix64(seed ^ base::Mix64(kind ^ base::Mix64(static_cast<uint64_t>(number))));
-    return 2 * (static_cast<double>(bits >> 11) * 0x1p-53) - 1;
-  };
-  const Nanos number = now / period;
-  const double passed = static_cast<double>(now % period) / static_cast<double>(period);
-  const double pace = (1 - passed) * random(0, number) + passed * random(0, number + 1);
-  return std::pow(drift, pace) * std::pow(jitter, random(1, now));
-}
 
 SimulationReport Simulate(const SimulationOptions& options, const std::vector<Arrival>& arrivals) {
   return Simulation(options, arrivals).Run();

@@ -8,44 +8,16 @@
 // thread.
 
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "base/clock.h"
 #include "scheduler/routing/draft_router.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/simulation/arrivals.h"
 #include "scheduler/simulation/modelled_draft.h"
 #include "scheduler/simulation/modelled_text.h"
-#include "scheduler/step_plan.h"
+#include "scheduler/simulation/step_cost.h"
 
 namespace specfabric::scheduler {
-
-// Time of one forward pass. Reading the weights and the arithmetic of the rows overlap, so that the
-// longer of them counts: a GPU decodes a few rows in the time of one; a small CPU does not.
-struct StepCost {
-  base::Nanos fixed = 0;    // launching, planning, collectives
-  base::Nanos weights = 0;  // to read the weights once
-  double row_ns = 0;        // to compute a row
-  double context_ns = 0;    // to read the KV of one token, for each sequence
-  base::Nanos Of(const StepPlan& plan) const;
-};
-
-// Noise of a shared machine. The time of a step is multiplied by a slow factor in
-// [1 / drift, drift], interpolated between one value a period, and by a factor of its own in
-// [1 / jitter, jitter].
-struct StepNoise {
-  double drift = 1, jitter = 1;
-  base::Nanos period = 2 * base::kSecond;
-  // For a step that begins at `now`.
-  double Factor(base::Nanos now, uint64_t seed) const;
-};
-
-struct Arrival {
-  base::Nanos time = 0;
-  int32_t prompt = 0;  // tokens
-  int32_t output = 0;
-};
 
 struct SimulationOptions {
   SchedulerOptions scheduler;  // of each target; the vocabulary is the simulator's own
@@ -81,14 +53,6 @@ struct SimulationReport {
 
 // arrivals: ascending in time.
 SimulationReport Simulate(const SimulationOptions& options, const std::vector<Arrival>& arrivals);
-
-// `count` arrivals at exponential intervals. Lengths are uniform in [mean / 2, 3 mean / 2].
-std::vector<Arrival> PoissonArrivals(int32_t count, double per_second, int32_t mean_prompt,
-                                     int32_t mean_output, uint64_t seed);
-
-// Lines of "seconds,prompt tokens,output tokens"; the first may be a header. InvalidArgument names
-// the line.
-absl::StatusOr<std::vector<Arrival>> ParseArrivals(std::string_view csv);
 
 }  // namespace specfabric::scheduler
 
