@@ -25,9 +25,11 @@ size_t NoiseBytes(const SessionTableOptions& options, int32_t vocabulary) {
 }  // namespace
 
 DraftEngine::DraftEngine(const DraftEngineOptions& options, std::unique_ptr<model::RankModel> model,
+                         std::unique_ptr<verification::DeviceDraftRows> draft_rows,
                          AcquireSlot acquire_slot, Reply reply)
     : options_(options),
       model_(std::move(model)),
+      draft_rows_(std::move(draft_rows)),
       acquire_slot_(std::move(acquire_slot)),
       reply_(std::move(reply)),
       sessions_(options.sessions),

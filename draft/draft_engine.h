@@ -30,6 +30,7 @@
 #include "speculation/growth.h"
 #include "trace/recorder.h"
 #include "transport/slot_pool.h"
+#include "verification/device_draft_rows.h"
 
 namespace specfabric::draft {
 
@@ -56,6 +57,8 @@ class PassLogits {
   absl::Span<const float> row(int32_t row) const {
     return shard_.row(place_.empty() ? row : place_[row]);
   }
+  // All of the pass's, of a model on a device.
+  base::cuda::LogitMatrix on_device() const { return shard_.device->matrix(); }
 
  private:
   model::LogitShard shard_;
@@ -89,10 +92,11 @@ class DraftEngine {
   // for slots. ResourceExhausted: none is free.
   using AcquireSlot = std::function<absl::StatusOr<transport::Lease>(const transport::Fence&)>;
 
-  // `model` must have a KV cache of options.sessions.kv_blocks blocks, and draft rows of the device
-  // whose memory slots are of, if they are of one's.
+  // `model` must have a KV cache of options.sessions.kv_blocks blocks. `draft_rows`: of the model's
+  // device where the slots are of its memory, else null.
   DraftEngine(const DraftEngineOptions& options, std::unique_ptr<model::RankModel> model,
-              AcquireSlot acquire_slot, Reply reply);
+              std::unique_ptr<verification::DeviceDraftRows> draft_rows, AcquireSlot acquire_slot,
+              Reply reply);
 
   // Bytes of the draft probabilities of the largest tree of sampled_growth.
   static size_t DraftProbsSlotBytes(const DraftEngineOptions& options, int32_t vocabulary);
@@ -170,10 +174,10 @@ class DraftEngine {
   std::vector<Candidate> DrawnTokens(Job* job, int node, absl::Span<const float> logits);
   sampling::DrawSite SiteOf(const Job& job, int node) const;
   // Expands the nodes whose rows are made on the device, in slots there, all jobs' at once.
-  absl::Status DrawOnDevice();
+  absl::Status DrawOnDevice(const PassLogits& logits);
   // The next draws of `on_device_`, and their slots; drops nodes that need none.
-  std::vector<model::RowDraw> NextDraws();
-  void ExpandDrawn(absl::Span<const model::DrawnRow> drawn);
+  std::vector<verification::RowDraw> NextDraws();
+  void ExpandDrawn(absl::Span<const verification::DrawnRow> drawn);
 
   // Counts the outcome of the tree last sent to a session, when its next request arrives.
   void CountOutcome(const Applied& applied, int32_t levels);
@@ -201,6 +205,7 @@ class DraftEngine {
 
   DraftEngineOptions options_;
   std::unique_ptr<model::RankModel> model_;
+  std::unique_ptr<verification::DeviceDraftRows> draft_rows_;  // null: none are made on a device
   AcquireSlot acquire_slot_;
   Reply reply_;
   SessionTable sessions_;

@@ -184,13 +184,13 @@ std::vector<Candidate> DraftEngine::DrawnTokens(Job* job, int node,
 
 // A node that the budget does not reach, or of whose row nothing could be drawn, leaves its place
 // in the slot to the next one's row: what is behind it is drawn once more, to the same tokens.
-absl::Status DraftEngine::DrawOnDevice() {
-  std::vector<model::DrawnRow> drawn;
+absl::Status DraftEngine::DrawOnDevice(const PassLogits& logits) {
+  std::vector<verification::DrawnRow> drawn;
   for (;;) {
-    const std::vector<model::RowDraw> draws = NextDraws();
+    const std::vector<verification::RowDraw> draws = NextDraws();
     if (draws.empty()) return absl::OkStatus();
     drawn.resize(draws.size());
-    absl::Status status = model_->draft_rows()->Draw(draws, absl::MakeSpan(drawn));
+    absl::Status status = draft_rows_->Draw(logits.on_device(), draws, absl::MakeSpan(drawn));
     if (!status.ok()) {
       on_device_.clear();
       return status;
@@ -199,8 +199,8 @@ absl::Status DraftEngine::DrawOnDevice() {
   }
 }
 
-std::vector<model::RowDraw> DraftEngine::NextDraws() {
-  std::vector<model::RowDraw> draws;
+std::vector<verification::RowDraw> DraftEngine::NextDraws() {
+  std::vector<verification::RowDraw> draws;
   std::vector<DeviceNode> left;
   int32_t row = 0;
   for (DeviceNode waiting : std::exchange(on_device_, {})) {
@@ -228,13 +228,13 @@ std::vector<model::RowDraw> DraftEngine::NextDraws() {
   return draws;
 }
 
-void DraftEngine::ExpandDrawn(absl::Span<const model::DrawnRow> drawn) {
+void DraftEngine::ExpandDrawn(absl::Span<const verification::DrawnRow> drawn) {
   std::vector<DeviceNode> left;
   const Job* moved = nullptr;  // whose rows behind this one are not where they should be
   size_t next = 0;
   for (const DeviceNode& waiting : std::exchange(on_device_, {})) {
     Job* const job = waiting.job;
-    const model::DrawnRow* const row = waiting.drawn ? &drawn[next++] : nullptr;
+    const verification::DrawnRow* const row = waiting.drawn ? &drawn[next++] : nullptr;
     if (row == nullptr || job == moved) {
       left.push_back(waiting);
       continue;
@@ -244,7 +244,7 @@ void DraftEngine::ExpandDrawn(absl::Span<const model::DrawnRow> drawn) {
     if (!reached) continue;
     job->rows += row->count > 0;
     std::vector<Candidate> candidates;
-    for (const model::DrawnSibling& sibling : absl::MakeSpan(row->siblings, row->count)) {
+    for (const verification::DrawnSibling& sibling : absl::MakeSpan(row->siblings, row->count)) {
       candidates.push_back(Drawn(sibling.token, sibling.prob, row->total));
     }
     Expand(job, waiting.node, candidates);
@@ -338,7 +338,7 @@ absl::Status DraftEngine::StepJobs() {
   if (!logits.ok()) return logits.status();
   int32_t logit = 0;
   for (auto [job, rows] : stepped) Absorb(job, rows, *logits, &logit);
-  if (absl::Status drawn = DrawOnDevice(); !drawn.ok()) return drawn;
+  if (absl::Status drawn = DrawOnDevice(*logits); !drawn.ok()) return drawn;
   const bool reads_prompts = std::any_of(stepped.begin(), stepped.end(), [](const auto& part) {
     return part.first->frontier.empty() && part.second > 1;
   });

@@ -125,9 +125,11 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
   auto model = model::RankModel::Load(options.model_dir, options.rank, communicator_.get());
   if (!model.ok()) return model.status();
   config_ = (*model)->config();
+  std::unique_ptr<verification::DeviceDraftRows> draft_rows;
   if (options.gpu_draft_probs) {
     // Of one pass, each row of which may be drawn from.
-    absl::Status reserved = (*model)->draft_rows()->Reserve(options.engine.max_step_tokens);
+    draft_rows = verification::DeviceDraftRows::Create((*model)->device());
+    absl::Status reserved = draft_rows->Reserve(config_.vocabulary, options.engine.max_step_tokens);
     if (!reserved.ok()) return reserved;
   }
 
@@ -156,7 +158,7 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
   metrics_ = std::make_unique<metrics::DraftMetrics>(*registry);
   metrics_->capacity.Set(options.engine.sessions.max_sessions);
   engine_ = std::make_unique<DraftEngine>(
-      options.engine, *std::move(model),
+      options.engine, *std::move(model), std::move(draft_rows),
       [this](const transport::Fence& fence) -> absl::StatusOr<transport::Lease> {
         if (draft_probs_pool_ == nullptr)
           return absl::UnavailableError("no memory for draft probabilities");

@@ -18,10 +18,13 @@
 #include "base/clock.h"
 #include "model/batch.h"
 #include "model/checkpoint/config.h"
-#include "model/device_draft_rows.h"
 #include "model/device_logits.h"
 #include "model/parallel/communicator.h"
 #include "model/parallel/partition.h"
+
+namespace specfabric::base::cuda {
+class Device;
+}  // namespace specfabric::base::cuda
 
 namespace specfabric::model {
 
@@ -102,9 +105,9 @@ class RankModel {
   // kernels, for the reference path of ranks and threads too, on which its bits depend, and for
   // GPUs of ranks and the GPU's name; a GPU that is not batch-invariant is like no other.
   virtual uint64_t NumericsFingerprint() const = 0;
-  // Rows of draft weights in the device's memory; null: on CPUs, and of a rank that has but a part
-  // of the vocabulary.
-  virtual DeviceDraftRows* draft_rows() { return nullptr; }
+  // The GPU that has this rank's logits, for what is done with them there; null: on CPUs. It lives
+  // as long as the model, and is used by the rank's thread.
+  virtual const base::cuda::Device* device() const { return nullptr; }
   // Bytes of KV cache a block takes on this rank.
   virtual int64_t KvBlockBytes() const = 0;
 };

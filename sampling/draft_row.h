@@ -19,7 +19,7 @@
 
 namespace specfabric::sampling {
 
-// Shared by CPUs and GPUs (model/cuda/draft_rows.h), so that both compute the same bits: the
+// Shared by CPUs and GPUs (verification/cuda/draft_rows.h), so that both compute the same bits: the
 // largest value, 1.0 in bfloat16; the number of partial sums, by id, of a total; and the length of
 // the runs whose sums a draw skips over.
 constexpr uint16_t kLargestProb = 0x3F80;

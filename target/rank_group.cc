@@ -67,10 +67,13 @@ class RankGroup::Impl {
     return Accept(plan, own_verify_result_);
   }
   model::RankModel& first() const { return *ranks_[0].model; }
+  verification::DeviceDraftRows& draft_rows() const { return *ranks_[0].draft_rows; }
 
  private:
   struct Rank {
     std::unique_ptr<model::RankModel> model;
+    std::unique_ptr<verification::DeviceVerifier> device_verifier;  // null: logits on the host
+    std::unique_ptr<verification::DeviceDraftRows> draft_rows;      // likewise
     absl::Status status;
     std::thread thread;
   };
@@ -147,13 +150,16 @@ void RankGroup::Impl::RunRank(const RankGroupOptions& options, int r) {
     return Finished();
   }
   rank->model = *std::move(model);
+  rank->device_verifier = verification::DeviceVerifier::Create(rank->model->device());
+  rank->draft_rows = verification::DeviceDraftRows::Create(rank->model->device());
   const int32_t vocabulary = rank->model->config().vocabulary;
   if (ranks_.size() == 1) {
     alone_ = std::make_unique<RankVerifier>(communicators_[r].get(), vocabulary, options.typical,
-                                            rank->model->draft_rows());
+                                            rank->device_verifier.get(), rank->draft_rows.get());
     return Finished();
   }
-  RankVerifier verifier(communicators_[r].get(), vocabulary, options.typical);
+  RankVerifier verifier(communicators_[r].get(), vocabulary, options.typical,
+                        rank->device_verifier.get());
   uint32_t seen = step_.load(std::memory_order_acquire);
   Finished();
   for (;;) {
@@ -226,8 +232,8 @@ absl::StatusOr<speculation::DraftProbs> RankGroup::OpenOnDevice(
   absl::Status size = speculation::CheckSize(shape, bytes.size());
   if (!size.ok()) return size;
   std::vector<sampling::DraftRowFacts> facts(shape.rows);
-  absl::Status validated = impl_->first().draft_rows()->Validate(
-      bytes.data(), shape.vocabulary, shape.entries, absl::MakeSpan(facts));
+  absl::Status validated = impl_->draft_rows().Validate(bytes.data(), shape.vocabulary,
+                                                        shape.entries, absl::MakeSpan(facts));
   if (!validated.ok()) return validated;
   return speculation::DraftProbs::OpenOnDevice(shape, bytes, facts);
 }

@@ -130,7 +130,8 @@ bool VerifiesTree(const PlanSequence& sequence) {
 }
 
 // The token after one row, as a tree of a single node.
-model::DeviceTree SingleNode(const StepPlan& plan, const PlanSequence& sequence, int32_t logit) {
+verification::DeviceTree SingleNode(const StepPlan& plan, const PlanSequence& sequence,
+                                    int32_t logit) {
   static constexpr int32_t kNoParent = -1;
   const int32_t row = plan.logit_rows[logit];
   return {.parents = absl::MakeConstSpan(&kNoParent, 1),
@@ -140,10 +141,10 @@ model::DeviceTree SingleNode(const StepPlan& plan, const PlanSequence& sequence,
           .position = static_cast<uint32_t>(plan.positions[row] + 1)};
 }
 
-model::DeviceTree WholeTree(const StepPlan& plan, const PlanSequence& sequence,
-                            const verification::TypicalOptions& typical,
-                            const speculation::DraftProbs* draft_probs) {
-  model::DeviceTree tree = SingleNode(plan, sequence, sequence.first_logit);
+verification::DeviceTree WholeTree(const StepPlan& plan, const PlanSequence& sequence,
+                                   const verification::TypicalOptions& typical,
+                                   const speculation::DraftProbs* draft_probs) {
+  verification::DeviceTree tree = SingleNode(plan, sequence, sequence.first_logit);
   const auto rows = [&](const std::vector<int32_t>& values) {
     return absl::MakeConstSpan(values).subspan(sequence.first_row, sequence.row_count);
   };
@@ -260,7 +261,7 @@ absl::Status RankVerifier::ChooseSharded(const StepPlan& plan, const model::Logi
   absl::Status status;
   if (logits.device != nullptr) {
     pairs_.resize(choices_.size());
-    status = logits.device->Best(choices_, absl::MakeSpan(pairs_));
+    status = device_->Best(logits.device->matrix(), choices_, absl::MakeSpan(pairs_));
   }
   if (communicator_->size() > 1) communicator_->AllReduceBest(absl::MakeSpan(pairs_));
   if (communicator_->rank() != 0) return status;
@@ -271,10 +272,10 @@ absl::Status RankVerifier::ChooseSharded(const StepPlan& plan, const model::Logi
   return status;
 }
 
-absl::Status RankVerifier::DecideOnDevice(const StepPlan& plan, model::DeviceLogits* device,
+absl::Status RankVerifier::DecideOnDevice(const StepPlan& plan, const model::DeviceLogits& logits,
                                           VerifyResult* verify_result) {
   accepted_.assign(device_trees_.size(), {});
-  absl::Status status = device->Verify(device_trees_, absl::MakeSpan(accepted_));
+  absl::Status status = device_->Verify(logits.matrix(), device_trees_, absl::MakeSpan(accepted_));
   if (!status.ok()) return status;
   for (size_t i = 0; i < decided_.size(); ++i) {
     const int32_t s = decided_[i];
@@ -459,7 +460,7 @@ absl::Status RankVerifier::Verify(const StepPlan& plan,
                                   const model::LogitShard& logits, VerifyResult* verify_result) {
   SplitWork(plan, draft_probs, logits.device != nullptr);
   absl::Status status;
-  if (!decided_.empty()) status = DecideOnDevice(plan, logits.device, verify_result);
+  if (!decided_.empty()) status = DecideOnDevice(plan, *logits.device, verify_result);
   // The same plan on every rank splits alike, so all take part in the same collectives.
   if (!sharded_.empty()) status.Update(ChooseSharded(plan, logits, verify_result));
   if (whole_.empty() && trees_.empty()) return status;

@@ -18,6 +18,8 @@
 #include "scheduler/step_plan.h"
 #include "speculation/draft_probs.h"
 #include "verification/cpu/tree_verifier.h"
+#include "verification/device_draft_rows.h"
+#include "verification/device_verifier.h"
 
 namespace specfabric::target {
 
@@ -52,13 +54,16 @@ bool ReadsDraftProbs(const scheduler::PlanSequence& sequence);
 // Owned by one rank's thread; keeps its scratch memory from step to step.
 class RankVerifier {
  public:
-  // draft_rows: of a single rank that may be given draft_probs in its device's memory.
+  // device: verifies where the logits are, for logits on a device. draft_rows: of a single rank
+  // that may be given draft_probs in its device's memory. Both outlive this.
   RankVerifier(model::Communicator* communicator, int32_t vocabulary,
                const verification::TypicalOptions& typical = {},
-               model::DeviceDraftRows* draft_rows = nullptr)
+               verification::DeviceVerifier* device = nullptr,
+               verification::DeviceDraftRows* draft_rows = nullptr)
       : communicator_(communicator),
         vocabulary_(vocabulary),
         typical_(typical),
+        device_(device),
         draft_rows_(draft_rows),
         changer_(vocabulary),
         trees_verifier_(vocabulary) {}
@@ -86,7 +91,7 @@ class RankVerifier {
   void AddPrefill(const scheduler::StepPlan& plan, int32_t s, bool device_decides);
   absl::Status ChooseSharded(const scheduler::StepPlan& plan, const model::LogitShard& logits,
                              VerifyResult* verify_result);
-  absl::Status DecideOnDevice(const scheduler::StepPlan& plan, model::DeviceLogits* device,
+  absl::Status DecideOnDevice(const scheduler::StepPlan& plan, const model::DeviceLogits& logits,
                               VerifyResult* verify_result);
   void WantRows(const scheduler::StepPlan& plan);
   absl::Status TakeRows(const model::LogitShard& logits);
@@ -116,15 +121,17 @@ class RankVerifier {
   model::Communicator* const communicator_;
   const int32_t vocabulary_;
   const verification::TypicalOptions typical_;
-  model::DeviceDraftRows* const draft_rows_;
+  verification::DeviceVerifier* const device_;
+  verification::DeviceDraftRows* const draft_rows_;
   std::vector<RowTask> sharded_;
-  std::vector<RowTask> whole_;                   // rows of prefills
-  std::vector<int32_t> trees_;                   // sequences that their owner decides
-  std::vector<int32_t> decided_;                 // sequences that the device decides,
-  std::vector<model::DeviceTree> device_trees_;  // each as a tree; of a prefill, its last row
+  std::vector<RowTask> whole_;    // rows of prefills
+  std::vector<int32_t> trees_;    // sequences that their owner decides
+  std::vector<int32_t> decided_;  // sequences that the device decides,
+  std::vector<verification::DeviceTree>
+      device_trees_;  // each as a tree; of a prefill, its last row
   std::vector<speculation::Accepted> accepted_;
   std::vector<sampling::ScoredToken> pairs_;
-  std::vector<model::RowChoice> choices_;
+  std::vector<verification::RowChoice> choices_;
   std::vector<int32_t> wanted_;         // logit rows of whole_ and trees_,
   std::vector<int> owners_;             // the owner of each,
   absl::Span<const float> taken_rows_;  // and this rank's part of them, one behind the other

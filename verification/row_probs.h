@@ -3,7 +3,7 @@
 
 // How a target's distribution over a whole vocabulary is kept while it is verified, p(x) as a
 // float32 prob: what CPUs (verification/cpu/row_distribution.h) and GPUs
-// (model/cuda/row_distribution.h) must do alike for the same bits.
+// (verification/cuda/row_distribution.h) must do alike for the same bits.
 //
 // A row is cut into chunks. A chunk's weights are exp((logit - reference) / T) with a reference of
 // its own, so that one pass over the row is enough, and count times its factor,

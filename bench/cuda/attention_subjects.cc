@@ -10,6 +10,9 @@
 namespace specfabric::model::cuda {
 namespace {
 
+using base::cuda::Device;
+using base::cuda::Stream;
+
 constexpr int32_t kBlockSize = 16;
 
 // Every sequence has slots of its own, one behind the other.

@@ -25,6 +25,8 @@ DEFINE_int32(repeats, 21, "timed runs of each kernel");
 namespace specfabric::model::cuda {
 namespace {
 
+using base::cuda::Device;
+
 float TimeOnce(const Device& device, const std::function<void()>& enqueue) {
   cudaEvent_t begin = nullptr, end = nullptr;
   Check(cudaEventCreate(&begin));
@@ -75,7 +77,7 @@ void Run() {
                             .heads = FLAGS_heads,
                             .kv_heads = FLAGS_kv_heads,
                             .head_dim = FLAGS_head_dim};
-  const std::unique_ptr<Device> device = OrDie(Device::Open(0, /*batch_invariant=*/true));
+  const std::unique_ptr<Device> device = OrDie(Device::Open(0));
   std::vector<Subject> subjects = {CopyWithin(*device)};
   for (auto* make : {&AttentionSubjects, &ChoiceSubjects, &VerificationSubjects, &DraftSubjects}) {
     for (Subject& subject : make(*device, shape)) subjects.push_back(std::move(subject));

@@ -5,13 +5,32 @@
 #include <random>
 
 #include "bench/cuda/subjects.h"
-#include "model/cuda/arg_max.h"
-#include "model/cuda/draft_rows.h"
-#include "model/cuda/tree_verify.h"
 #include "sampling/draft_row.h"
+#include "verification/cuda/arg_max.h"
+#include "verification/cuda/draft_rows.h"
+#include "verification/cuda/tree_verify.h"
 
 namespace specfabric::model::cuda {
 namespace {
+
+using base::cuda::Device;
+using base::cuda::LogitMatrix;
+using base::cuda::Stream;
+using verification::DrawnRow;
+using verification::RowChoice;
+using verification::RowDraw;
+using verification::cuda::DraftRowLayout;
+using verification::cuda::DrawBatch;
+using verification::cuda::DrawBytes;
+using verification::cuda::EnqueueArgMax;
+using verification::cuda::EnqueueDraws;
+using verification::cuda::EnqueueTreeVerify;
+using verification::cuda::EnqueueValidate;
+using verification::cuda::PackedChoice;
+using verification::cuda::RoundBatch;
+using verification::cuda::TreeRound;
+using verification::cuda::TreeVerifyBytes;
+using verification::cuda::Walked;
 
 using speculation::SiblingDraw;
 using speculation::VerificationMethod;

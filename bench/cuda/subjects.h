@@ -16,8 +16,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "model/cuda/device.h"
-#include "model/cuda/memory.h"
+#include "base/cuda/device.h"
+#include "base/cuda/memory.h"
 
 namespace specfabric::model::cuda {
 
@@ -37,10 +37,11 @@ struct Subject {
   std::vector<float> ms = {};
 };
 
-std::vector<Subject> AttentionSubjects(const Device& device, const BenchShape& shape);
-std::vector<Subject> ChoiceSubjects(const Device& device, const BenchShape& shape);
-std::vector<Subject> VerificationSubjects(const Device& device, const BenchShape& shape);
-std::vector<Subject> DraftSubjects(const Device& device, const BenchShape& shape);
+std::vector<Subject> AttentionSubjects(const base::cuda::Device& device, const BenchShape& shape);
+std::vector<Subject> ChoiceSubjects(const base::cuda::Device& device, const BenchShape& shape);
+std::vector<Subject> VerificationSubjects(const base::cuda::Device& device,
+                                          const BenchShape& shape);
+std::vector<Subject> DraftSubjects(const base::cuda::Device& device, const BenchShape& shape);
 
 // An error ends the bench.
 inline void Check(const absl::Status& status) {
@@ -64,7 +65,7 @@ class Arena {
  public:
   template <typename T>
   T* New(size_t count) {
-    kept_.push_back(OrDie(DeviceBuffer::Create(count * sizeof(T))));
+    kept_.push_back(OrDie(base::cuda::DeviceBuffer::Create(count * sizeof(T))));
     return kept_.back().As<T>();
   }
   template <typename T>
@@ -75,7 +76,7 @@ class Arena {
   }
 
  private:
-  std::vector<DeviceBuffer> kept_;
+  std::vector<base::cuda::DeviceBuffer> kept_;
 };
 
 }  // namespace specfabric::model::cuda

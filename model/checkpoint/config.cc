@@ -182,8 +182,6 @@ absl::StatusOr<DataType> ParseDataType(const std::string& name) {
       absl::StrCat("data type '", name, "' is not known; allowed: float32, bfloat16"));
 }
 
-const char* Name(DataType type) { return type == DataType::kFloat32 ? "float32" : "bfloat16"; }
-
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
   std::error_code error;
   if (!std::filesystem::is_directory(model_dir, error)) {

@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/data_type.h"
 #include "base/types.h"
 
 namespace specfabric::model {
 
-enum class DataType : uint8_t { kFloat32, kBFloat16 };
+using base::DataType;
 absl::StatusOr<DataType> ParseDataType(const std::string& name);  // "float32", "bfloat16"
-const char* Name(DataType type);
 
 enum class RopeKind : uint8_t { kDefault, kLinear, kLlama3, kYarn };
 

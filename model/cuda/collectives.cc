@@ -14,6 +14,8 @@
 namespace specfabric::model::cuda {
 namespace {
 
+using base::cuda::Device;
+
 absl::Status NcclStatus(ncclResult_t result, const char* what) {
   if (result == ncclSuccess) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("NCCL, ", what, ": ", ncclGetErrorString(result)));

@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
-#include "model/cuda/device.h"
-#include "model/cuda/memory.h"
+#include "base/cuda/device.h"
+#include "base/cuda/memory.h"
 #include "model/cuda/peer_sum.h"
 #include "model/parallel/communicator.h"
 
@@ -38,7 +38,7 @@ class Collectives {
   // do if one does.
   static absl::StatusOr<std::unique_ptr<Collectives>> Create(Communicator* group,
                                                              Communicator* stage,
-                                                             const Device* device,
+                                                             const base::cuda::Device* device,
                                                              const CollectivesOptions& options);
   ~Collectives();
   Collectives(const Collectives&) = delete;
@@ -62,19 +62,19 @@ class Collectives {
   bool has_peer_sums() const { return peers_ != nullptr; }
 
  private:
-  Collectives(const Device* device, int rank, int group_ranks, int ranks,
+  Collectives(const base::cuda::Device* device, int rank, int group_ranks, int ranks,
               const CollectivesOptions& options)
       : device_(device), rank_(rank), group_ranks_(group_ranks), ranks_(ranks), options_(options) {}
 
   absl::Status Meet(Communicator* group, int first, int ranks, ncclComm** communicator) const;
 
-  const Device* const device_;
+  const base::cuda::Device* const device_;
   const int rank_, group_ranks_;  // of the group
   const int ranks_;               // of a stage
   const CollectivesOptions options_;
   ncclComm* communicator_ = nullptr;        // of the stage; null: it is one rank
   ncclComm* group_communicator_ = nullptr;  // null: there is but one stage
-  DeviceBuffer parts_;                      // [ranks][count]
+  base::cuda::DeviceBuffer parts_;          // [ranks][count]
   std::unique_ptr<PeerSum> peers_;
 };
 

@@ -10,7 +10,6 @@
 #include "base/hash.h"
 #include "base/status.h"
 #include "model/checkpoint/checkpoint_tensors.h"
-#include "model/cuda/arg_max.h"
 #include "model/cuda/layers.h"
 #include "model/cuda/rank_exchange.h"
 #include "model/numerics.h"
@@ -18,6 +17,10 @@
 
 namespace specfabric::model::cuda {
 namespace {
+
+using base::cuda::Device;
+using base::cuda::DeviceBuffer;
+using base::cuda::Upload;
 
 // Changes whenever the same weights would give other bits on the same GPU.
 constexpr uint64_t kNumericsVersion = 1;
@@ -59,10 +62,7 @@ absl::StatusOr<std::unique_ptr<CudaTransformer>> CudaTransformer::Load(const std
 }
 
 absl::Status CudaTransformer::LoadCheckpoint(const std::string& model_dir) {
-  absl::StatusOr<std::unique_ptr<Device>> device =
-      Device::Open(group_->local_rank(), options_.batch_invariant);
-  if (absl::Status opened = AgreeOn(group_, device.status()); !opened.ok()) return opened;
-  device_ = *std::move(device);
+  if (absl::Status opened = AgreeOn(group_, OpenDevice()); !opened.ok()) return opened;
   absl::StatusOr<std::unique_ptr<Collectives>> collectives =
       Collectives::Create(group_, stage_ == nullptr ? group_ : stage_.get(), device_.get(),
                           {.batch_invariant = options_.batch_invariant,
@@ -73,6 +73,18 @@ absl::Status CudaTransformer::LoadCheckpoint(const std::string& model_dir) {
   if (absl::Status read = AgreeOn(group_, ReadCheckpoint(model_dir)); !read.ok()) return read;
   fingerprint_ ^= HashNumerics();
   return options_.cuda_graphs ? AgreeOn(group_, TryGraphs()) : absl::OkStatus();
+}
+
+absl::Status CudaTransformer::OpenDevice() {
+  absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(group_->local_rank());
+  if (!device.ok()) return device.status();
+  device_ = *std::move(device);
+  absl::StatusOr<std::unique_ptr<MatrixProducts>> products =
+      MatrixProducts::Create(device_.get(), options_.batch_invariant);
+  if (!products.ok()) return products.status();
+  products_ = *std::move(products);
+  device_logits_.emplace(device_.get());
+  return absl::OkStatus();
 }
 
 absl::Status CudaTransformer::ReadCheckpoint(const std::string& model_dir) {
@@ -245,10 +257,15 @@ absl::StatusOr<LogitShard> CudaTransformer::Forward(const Batch& batch) {
   status.Update(device_->Finish());
   moves_pending_ = false;
   if (!status.ok()) return status;
+  device_logits_->Set({.logits = logits_.As<void>(),
+                       .type = DataType::kFloat32,
+                       .stride = partition_.vocabulary,
+                       .first = partition_.first_token,
+                       .size = partition_.vocabulary});
   return LogitShard{.rows = logit_rows,
                     .width = partition_.vocabulary,
                     .first = partition_.first_token,
-                    .device = this};
+                    .device = &*device_logits_};
 }
 
 absl::Status CudaTransformer::EnqueueBatch(const Batch& batch) {
@@ -324,8 +341,8 @@ absl::Status CudaTransformer::EnqueueWhole(const PassInputs& inputs, const PassS
 
 // logits = the head's product of the normed rows.
 absl::Status CudaTransformer::EnqueueHead(int32_t rows) {
-  return device_->Multiply(options_.dtype, weights_.head, normed_.As<void>(), rows,
-                           logits_.As<float>());
+  return products_->Multiply(options_.dtype, weights_.head, normed_.As<void>(), rows,
+                             logits_.As<float>());
 }
 
 absl::Status CudaTransformer::EnqueueEmbeddings(const base::TokenId* tokens, int32_t rows,
@@ -361,7 +378,7 @@ absl::Status CudaTransformer::EnqueueLayers(const PassInputs& inputs, int32_t ro
     }
     float* const projected = projected_.As<float>();
     status.Update(
-        device_->Multiply(options_.dtype, layers[i].output, attended_rows_, rows, projected));
+        products_->Multiply(options_.dtype, layers[i].output, attended_rows_, rows, projected));
     status.Update(collectives_->Sum(projected, int64_t{rows} * config_.hidden));
     status.Update(AddAndNorm(&layers[i].output_bias, layers[i].mlp_norm, rows));
     status.Update(FeedForward(layers[i], rows));
@@ -378,7 +395,7 @@ absl::Status CudaTransformer::Attend(const PassInputs& inputs, int32_t layer, in
   const DeviceLayer& weights = weights_.layers[layer];
   const LayerCache cache = CacheOf(layer);
   absl::Status status =
-      device_->Multiply(options_.dtype, weights.qkv, normed_.As<void>(), rows, qkv_.As<float>());
+      products_->Multiply(options_.dtype, weights.qkv, normed_.As<void>(), rows, qkv_.As<float>());
   status.Update(
       EnqueuePlace({.cache = cache,
                     .rows = rows,
@@ -416,8 +433,8 @@ absl::Status CudaTransformer::Attend(const PassInputs& inputs, int32_t layer, in
 
 // projected = down(silu(gate(x)) * up(x)), x the normed residual; its sum over ranks.
 absl::Status CudaTransformer::FeedForward(const DeviceLayer& layer, int32_t rows) {
-  absl::Status status = device_->Multiply(options_.dtype, layer.gate_up, normed_.As<void>(), rows,
-                                          gate_up_.As<float>());
+  absl::Status status = products_->Multiply(options_.dtype, layer.gate_up, normed_.As<void>(), rows,
+                                            gate_up_.As<float>());
   status.Update(EnqueueGate({.type = options_.dtype,
                              .rows = rows,
                              .features = partition_.intermediate,
@@ -425,8 +442,8 @@ absl::Status CudaTransformer::FeedForward(const DeviceLayer& layer, int32_t rows
                              .bias = OrNull(layer.gate_up_bias),
                              .out = activated_.As<void>()},
                             device_->stream()));
-  status.Update(device_->Multiply(options_.dtype, layer.down, activated_.As<void>(), rows,
-                                  projected_.As<float>()));
+  status.Update(products_->Multiply(options_.dtype, layer.down, activated_.As<void>(), rows,
+                                    projected_.As<float>()));
   status.Update(collectives_->Sum(projected_.As<float>(), int64_t{rows} * config_.hidden));
   return status;
 }

@@ -10,26 +10,25 @@
 #include <string>
 #include <vector>
 
+#include "base/cuda/device.h"
+#include "base/cuda/memory.h"
+#include "base/cuda/upload.h"
 #include "model/attention_plan.h"
-#include "model/cuda/arg_max.h"
 #include "model/cuda/collectives.h"
-#include "model/cuda/device.h"
-#include "model/cuda/device_verifier.h"
+#include "model/cuda/cuda_logits.h"
 #include "model/cuda/device_weights.h"
-#include "model/cuda/draft_row_maker.h"
 #include "model/cuda/flash_attention.h"
 #include "model/cuda/graph_cache.h"
-#include "model/cuda/memory.h"
+#include "model/cuda/linear.h"
 #include "model/cuda/paged_attention.h"
 #include "model/cuda/pass_inputs.h"
-#include "model/cuda/upload.h"
 #include "model/parallel/partition.h"
 #include "model/rank_model.h"
 #include "model/rope.h"
 
 namespace specfabric::model::cuda {
 
-class CudaTransformer : public RankModel, private DeviceLogits, private DeviceDraftRows {
+class CudaTransformer : public RankModel {
  public:
   static absl::StatusOr<std::unique_ptr<CudaTransformer>> Load(const std::string& model_dir,
                                                                const RankOptions& options,
@@ -40,31 +39,20 @@ class CudaTransformer : public RankModel, private DeviceLogits, private DeviceDr
   // Enqueues; an error comes out of the next Forward.
   void MoveKv(absl::Span<const KvMove> moves) override;
   uint64_t NumericsFingerprint() const override { return fingerprint_; }
-  DeviceDraftRows* draft_rows() override { return whole_rows() ? this : nullptr; }
+  const base::cuda::Device* device() const override { return device_.get(); }
   int64_t KvBlockBytes() const override;
 
  private:
-  absl::Status Best(absl::Span<const RowChoice> choices,
-                    absl::Span<sampling::ScoredToken> best) override;
-  absl::Status Verify(absl::Span<const DeviceTree> trees,
-                      absl::Span<speculation::Accepted> accepted) override;
-  absl::StatusOr<const float*> Fetch(absl::Span<const int32_t> rows) override;
-  absl::Status Reserve(int32_t draws) override;
-  absl::Status Draw(absl::Span<const RowDraw> draws, absl::Span<DrawnRow> drawn) override;
-  absl::Status Validate(const uint8_t* rows, int32_t vocabulary, int32_t entries,
-                        absl::Span<sampling::DraftRowFacts> facts) override;
-  absl::Status Fetch(absl::Span<const uint8_t> device, uint8_t* host) override;
-  LogitMatrix Logits() const;
-
   CudaTransformer(ModelConfig config, const RankOptions& options, const Partition& partition,
                   Communicator* group, std::unique_ptr<Communicator> stage);
   absl::Status LoadCheckpoint(const std::string& model_dir);
+  absl::Status OpenDevice();
   absl::Status ReadCheckpoint(const std::string& model_dir);
   absl::Status MakeCache();
   absl::Status MakeAttention();
   uint64_t HashNumerics() const;
 
-  absl::StatusOr<PassInputs> CopyInputs(const Batch& batch, Upload* upload);
+  absl::StatusOr<PassInputs> CopyInputs(const Batch& batch, base::cuda::Upload* upload);
   absl::Status ReserveRows(int32_t rows, int32_t logit_rows);
   absl::Status PlanAttention(const Batch& batch);
   absl::Status EnqueueBatch(const Batch& batch);
@@ -77,16 +65,16 @@ class CudaTransformer : public RankModel, private DeviceLogits, private DeviceDr
   absl::Status EnqueuePipeline(const Batch& batch, const std::vector<Batch>& parts);
   absl::Status EnqueueLastRows(int32_t logit_rows);
   absl::Status EnqueueHandOvers(const std::vector<Batch>& parts);
-  absl::Status EnqueuePart(const Batch& part, Upload* upload);
+  absl::Status EnqueuePart(const Batch& part, base::cuda::Upload* upload);
   absl::Status EnqueueEmbeddings(const base::TokenId* tokens, int32_t rows, float* embeddings);
   absl::Status EnqueueHead(int32_t rows);
   absl::Status EnqueueLayers(const PassInputs& inputs, int32_t rows, int32_t logit_rows);
   absl::Status Attend(const PassInputs& inputs, int32_t layer, int32_t rows);
   absl::Status FeedForward(const DeviceLayer& layer, int32_t rows);
-  absl::Status AddAndNorm(const DeviceBuffer* bias, const DeviceBuffer& weight, int32_t rows);
+  absl::Status AddAndNorm(const base::cuda::DeviceBuffer* bias,
+                          const base::cuda::DeviceBuffer& weight, int32_t rows);
   absl::Status KeepRows(const PassInputs& inputs, int32_t rows);
   LayerCache CacheOf(int32_t layer) const;
-  bool whole_rows() const { return partition_.vocabulary == config_.vocabulary; }
   size_t element_bytes() const { return options_.dtype == DataType::kFloat32 ? 4 : 2; }
   int64_t slots() const { return int64_t{options_.kv_blocks} * options_.block_size; }
 
@@ -94,12 +82,13 @@ class CudaTransformer : public RankModel, private DeviceLogits, private DeviceDr
   const RankOptions options_;
   const Partition partition_;
   const RopeTable rope_;
-  Communicator* const group_;                  // of hosts, as is the stage's
-  const std::unique_ptr<Communicator> stage_;  // null: it is the group's
-  std::unique_ptr<Device> device_;             // destroyed after all that lies in its memory
+  Communicator* const group_;                   // of hosts, as is the stage's
+  const std::unique_ptr<Communicator> stage_;   // null: it is the group's
+  std::unique_ptr<base::cuda::Device> device_;  // destroyed after all that lies in its memory
+  std::unique_ptr<MatrixProducts> products_;
   std::unique_ptr<Collectives> collectives_;
   DeviceWeights weights_;
-  DeviceBuffer cache_;                   // [layers][keys, values][slots][kv_heads][head_dim]
+  base::cuda::DeviceBuffer cache_;       // [layers][keys, values][slots][kv_heads][head_dim]
   std::optional<FlashAttention> flash_;  // nothing: plain attention
   uint64_t fingerprint_ = 0;
   absl::Status moved_;          // of MoveKv, since the last pass
@@ -108,21 +97,21 @@ class CudaTransformer : public RankModel, private DeviceLogits, private DeviceDr
   // Of one pass, kept between passes.
   AttentionPlan plan_;
   std::vector<float> host_cosines_, host_sines_;
-  Upload upload_;
+  base::cuda::Upload upload_;
   PaddedInputs padded_inputs_;
   GraphCache graphs_;
-  DeviceVerifier verifier_;
-  DraftRowMaker draft_rows_;
-  PinnedBuffer staged_moves_, staged_choices_, host_logits_, host_draft_rows_;
-  DeviceBuffer moves_, choices_;
+  base::cuda::PinnedBuffer staged_moves_;
+  base::cuda::DeviceBuffer moves_;
+  std::optional<CudaLogits> device_logits_;  // once the device is opened
   // [rows][...], as in cpu_transformer.h; residual_ and attended_ twice, for all rows and for those
   // whose logits are wanted, which the last layer goes on with.
-  DeviceBuffer residual_, kept_residual_, normed_, qkv_, queries_, attended_, kept_attended_;
-  DeviceBuffer gate_up_, activated_, projected_, logits_;
+  base::cuda::DeviceBuffer residual_, kept_residual_, normed_, qkv_, queries_, attended_,
+      kept_attended_;
+  base::cuda::DeviceBuffer gate_up_, activated_, projected_, logits_;
   // Of a pipeline: the embeddings, [rows][hidden], the rows that come from the stage before, and
   // what the last stage ends with, [logit rows][hidden].
-  DeviceBuffer stage_inputs_, incoming_, stage_results_;
-  std::vector<Upload> part_uploads_;
+  base::cuda::DeviceBuffer stage_inputs_, incoming_, stage_results_;
+  std::vector<base::cuda::Upload> part_uploads_;
   uint64_t row_moves_ = 0;               // how often any of these has
   float* stream_rows_ = nullptr;         // the residual stream, in one of the buffers
   const void* attended_rows_ = nullptr;  // attended_ or kept_attended_

@@ -9,6 +9,8 @@
 namespace specfabric::model::cuda {
 namespace {
 
+using base::cuda::Upload;
+
 // Of the rows that an H100 needs to be as long at arithmetic as at reading weights about as many;
 // see cpu_transformer.cc.
 constexpr int kMicroBatchRows = 256;

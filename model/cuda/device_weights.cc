@@ -10,6 +10,9 @@
 namespace specfabric::model::cuda {
 namespace {
 
+using base::cuda::Device;
+using base::cuda::DeviceBuffer;
+
 absl::Status CopyToDevice(const Device& device, const void* host, size_t bytes, void* to) {
   absl::Status status = device.ToDevice(host, bytes, to);
   if (!status.ok()) return status;

@@ -7,25 +7,26 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/cuda/device.h"
+#include "base/cuda/memory.h"
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/safetensors.h"
-#include "model/cuda/device.h"
-#include "model/cuda/memory.h"
+#include "model/cuda/linear.h"
 #include "model/parallel/partition.h"
 
 namespace specfabric::model::cuda {
 
 struct DeviceLayer {
-  DeviceBuffer attention_norm = {}, mlp_norm = {};
-  DeviceBuffer qkv_bias = {}, query_norm = {}, key_norm = {};
-  DeviceBuffer output_bias = {}, gate_up_bias = {}, down_bias = {};
+  base::cuda::DeviceBuffer attention_norm = {}, mlp_norm = {};
+  base::cuda::DeviceBuffer qkv_bias = {}, query_norm = {}, key_norm = {};
+  base::cuda::DeviceBuffer output_bias = {}, gate_up_bias = {}, down_bias = {};
   Matrix qkv, output, gate_up, down;
 };
 
 struct DeviceWeights {
   Matrix embedding;  // outputs: this rank's tokens, inputs: hidden
   std::vector<DeviceLayer> layers;
-  DeviceBuffer final_norm;
+  base::cuda::DeviceBuffer final_norm;
   Matrix head;  // the embedding where the model ties them
 };
 
@@ -33,7 +34,7 @@ struct DeviceWeights {
 absl::StatusOr<DeviceWeights> LoadDeviceWeights(const Checkpoint& checkpoint,
                                                 const ModelConfig& config,
                                                 const Partition& partition, DataType dtype,
-                                                const Device& device);
+                                                const base::cuda::Device& device);
 
 }  // namespace specfabric::model::cuda
 

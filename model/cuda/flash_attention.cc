@@ -6,6 +6,9 @@
 namespace specfabric::model::cuda {
 namespace {
 
+using base::cuda::Device;
+using base::cuda::Stream;
+
 // Of a sequence, that graphs are first made for; they are made anew when there are more.
 constexpr int32_t kFirstSlots = 2048;
 

@@ -11,8 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/cuda/device.h"
 #include "model/batch.h"
-#include "model/cuda/device.h"
 #include "model/cuda/tree_attention.h"
 
 namespace specfabric::model::cuda {
@@ -25,14 +25,14 @@ class FlashAttention {
 
   // TreeAttention::Plan on the device's stream; if the batch is larger than all before, after what
   // was enqueued there. Errors are those of TreeAttention.
-  absl::Status Plan(const Device& device, const Batch& batch);
+  absl::Status Plan(const base::cuda::Device& device, const Batch& batch);
   // The same for a graph of passes of `rows` rows, of which the batch has at most as many: what Run
   // enqueues then is the same for all of them until moves() changes.
-  absl::Status PlanPadded(const Device& device, const Batch& batch, int32_t rows);
+  absl::Status PlanPadded(const base::cuda::Device& device, const Batch& batch, int32_t rows);
   // How often a graph's launches or memory have changed.
   uint64_t moves() const { return moves_; }
   // TreeAttention::Run, of the batch last planned.
-  absl::Status Run(const LayerAttention& layer, Stream stream);
+  absl::Status Run(const LayerAttention& layer, base::cuda::Stream stream);
 
  private:
   struct Sized {
@@ -41,7 +41,8 @@ class FlashAttention {
   };
   explicit FlashAttention(const TreeAttentionConfig& config) : plain_{config} {}
   // Makes room for the batch. True: what there was has gone.
-  static absl::StatusOr<bool> Reserve(const Device& device, const Batch& batch, Sized* sized);
+  static absl::StatusOr<bool> Reserve(const base::cuda::Device& device, const Batch& batch,
+                                      Sized* sized);
 
   Sized plain_;
   std::map<int32_t, Sized> padded_;  // by rows

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 
-#include "model/cuda/error.h"
+#include "base/cuda/error.h"
 
 namespace specfabric::model::cuda {
+
+using base::cuda::Device;
+using base::cuda::ToStatus;
 
 void DestroyGraph::operator()(CUgraphExec_st* graph) const { cudaGraphExecDestroy(graph); }
 

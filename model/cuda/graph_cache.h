@@ -10,7 +10,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "model/cuda/device.h"
+#include "base/cuda/device.h"
 #include "model/cuda/pass_inputs.h"
 
 struct CUgraphExec_st;
@@ -35,7 +35,7 @@ class GraphCache {
   // every capture and returns what came of all ranks'. Shared passes do not go on after a failure,
   // since NCCL may not either. Errors are enqueue's, the failure, or Internal: the graph could not
   // be launched.
-  absl::Status Run(const Device& device, const PassSize& size, uint64_t places,
+  absl::Status Run(const base::cuda::Device& device, const PassSize& size, uint64_t places,
                    absl::FunctionRef<absl::Status()> enqueue,
                    absl::FunctionRef<absl::Status(absl::Status)> agree);
 
@@ -53,7 +53,7 @@ class GraphCache {
     std::unique_ptr<CUgraphExec_st, DestroyGraph> graph;
     int64_t used = 0;  // by when
   };
-  absl::Status Capture(const Device& device, absl::FunctionRef<absl::Status()> enqueue,
+  absl::Status Capture(const base::cuda::Device& device, absl::FunctionRef<absl::Status()> enqueue,
                        Entry* entry) const;
   void MakeRoom();
 

@@ -1,12 +1,16 @@
 #include "model/cuda/layers.h"
 
+#include "base/cuda/launch.h"
+#include "base/cuda/reduce.h"
 #include "model/cuda/element.h"
-#include "model/cuda/launch.h"
-#include "model/cuda/reduce.h"
 #include "model/parallel/rank_tree.h"
 
 namespace specfabric::model::cuda {
 namespace {
+
+using base::cuda::BlockSum;
+using base::cuda::Launch;
+using base::cuda::Stream;
 
 constexpr int kThreads = 256;
 

@@ -10,9 +10,9 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "base/cuda/stream.h"
 #include "base/types.h"
 #include "model/checkpoint/config.h"
-#include "model/cuda/stream.h"
 
 namespace specfabric::model::cuda {
 
@@ -26,7 +26,7 @@ struct EmbedArgs {
   int32_t count = 0;
   float* residual = nullptr;  // [rows][hidden]
 };
-absl::Status EnqueueEmbed(const EmbedArgs& args, Stream stream);
+absl::Status EnqueueEmbed(const EmbedArgs& args, base::cuda::Stream stream);
 
 // residual[row] += added[row] + bias; normed[row] = residual[row] / rms(residual[row]) * weight
 // (Zhang and Sennrich, 1910.07467).
@@ -40,7 +40,7 @@ struct NormArgs {
   const float* weight = nullptr;  // [hidden]
   void* normed = nullptr;         // [rows][hidden]
 };
-absl::Status EnqueueAddAndNorm(const NormArgs& args, Stream stream);
+absl::Status EnqueueAddAndNorm(const NormArgs& args, base::cuda::Stream stream);
 
 // out[row][i] = silu(gate[row][i]) * up[row][i], where a row of gate_up is the gates, then the ups.
 struct GateArgs {
@@ -50,7 +50,7 @@ struct GateArgs {
   const float* bias = nullptr;     // [2 * features]; null: none
   void* out = nullptr;             // [rows][features]
 };
-absl::Status EnqueueGate(const GateArgs& args, Stream stream);
+absl::Status EnqueueGate(const GateArgs& args, base::cuda::Stream stream);
 
 // to[i] = from[index[i]], rows of `width` elements; `from` and `to` do not overlap.
 struct KeepArgs {
@@ -60,13 +60,13 @@ struct KeepArgs {
   const void* from = nullptr;
   void* to = nullptr;
 };
-absl::Status EnqueueKeepRows(const KeepArgs& args, Stream stream);
+absl::Status EnqueueKeepRows(const KeepArgs& args, base::cuda::Stream stream);
 
 // out[i] = the sum over `parts` of parts[p][i], pairwise, as a binary tree over the parts in order
 // (communicator.h). parts: [ranks][count], ranks at most kMaxSumParts.
 constexpr int kMaxSumParts = 64;
 absl::Status EnqueueSumParts(const float* parts, int32_t ranks, int64_t count, float* out,
-                             Stream stream);
+                             base::cuda::Stream stream);
 
 }  // namespace specfabric::model::cuda
 

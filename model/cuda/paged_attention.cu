@@ -1,11 +1,16 @@
 #include "model/cuda/paged_attention.h"
 
+#include "base/cuda/launch.h"
+#include "base/cuda/reduce.h"
 #include "model/cuda/element.h"
-#include "model/cuda/launch.h"
-#include "model/cuda/reduce.h"
 
 namespace specfabric::model::cuda {
 namespace {
+
+using base::cuda::kWarp;
+using base::cuda::Launch;
+using base::cuda::Stream;
+using base::cuda::WarpSum;
 
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarp;

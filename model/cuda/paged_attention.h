@@ -9,10 +9,10 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "base/cuda/stream.h"
 #include "model/attention_plan.h"
 #include "model/batch.h"
 #include "model/checkpoint/config.h"
-#include "model/cuda/stream.h"
 
 namespace specfabric::model::cuda {
 
@@ -45,7 +45,7 @@ struct PlaceArgs {
   // The same of the cache's type, and not scaled; not null: instead of `queries`.
   void* rounded_queries = nullptr;
 };
-absl::Status EnqueuePlace(const PlaceArgs& args, Stream stream);
+absl::Status EnqueuePlace(const PlaceArgs& args, base::cuda::Stream stream);
 
 // Attention of rows over the slots they see (attention_plan.h), scores and softmax in float32. A
 // row's bits depend on its own list of slots alone.
@@ -58,7 +58,7 @@ struct AttendArgs {
   const float* queries = nullptr;  // [rows][heads][head_dim]
   void* out = nullptr;             // [rows][heads][head_dim], of the cache's type
 };
-absl::Status EnqueueAttend(const AttendArgs& args, Stream stream);
+absl::Status EnqueueAttend(const AttendArgs& args, base::cuda::Stream stream);
 
 // Copies slots onto others, in order, in `planes` arrays of [slots][width] that lie one behind the
 // other: all keys and values of a rank.
@@ -70,7 +70,7 @@ struct MoveArgs {
   const KvMove* moves = nullptr;  // [count]
   int32_t count = 0;
 };
-absl::Status EnqueueMove(const MoveArgs& args, Stream stream);
+absl::Status EnqueueMove(const MoveArgs& args, base::cuda::Stream stream);
 
 }  // namespace specfabric::model::cuda
 

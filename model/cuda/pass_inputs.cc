@@ -6,6 +6,8 @@
 namespace specfabric::model::cuda {
 namespace {
 
+using base::cuda::Device;
+
 constexpr size_t kAlign = 16;
 
 int32_t PaddedCount(int32_t count) {

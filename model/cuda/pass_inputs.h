@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/cuda/device.h"
+#include "base/cuda/memory.h"
 #include "model/attention_plan.h"
 #include "model/batch.h"
-#include "model/cuda/device.h"
-#include "model/cuda/memory.h"
 
 namespace specfabric::model::cuda {
 
@@ -54,14 +54,14 @@ class PaddedInputs {
   // least one row and one logit row. Rows beyond the batch's are its first one's, but write no KV
   // (write_slot -1); logit rows beyond are its first. Pointers are the same for all batches of one
   // size until moves() changes. Nothing that was enqueued may still use the copy before.
-  absl::StatusOr<PassInputs> Copy(const Device& device, const PassArrays& arrays,
+  absl::StatusOr<PassInputs> Copy(const base::cuda::Device& device, const PassArrays& arrays,
                                   const PassSize& size);
   // How often the arrays had to move, since they have grown.
   uint64_t moves() const { return moves_; }
 
  private:
-  PinnedBuffer staged_;
-  DeviceBuffer copied_;
+  base::cuda::PinnedBuffer staged_;
+  base::cuda::DeviceBuffer copied_;
   uint64_t moves_ = 0;
 };
 

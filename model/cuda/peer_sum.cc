@@ -4,11 +4,16 @@
 
 #include <vector>
 
-#include "model/cuda/error.h"
+#include "base/cuda/error.h"
 #include "model/cuda/rank_exchange.h"
 
 namespace specfabric::model::cuda {
 namespace {
+
+using base::cuda::Device;
+using base::cuda::DeviceBuffer;
+using base::cuda::Stream;
+using base::cuda::ToStatus;
 
 constexpr size_t kFlagBytes = sizeof(uint32_t) * kPeerBlocks * kMaxPeers;
 constexpr size_t kCountBytes = sizeof(uint32_t) * kPeerBlocks;

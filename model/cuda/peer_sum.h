@@ -20,8 +20,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "model/cuda/device.h"
-#include "model/cuda/memory.h"
+#include "base/cuda/device.h"
+#include "base/cuda/memory.h"
 #include "model/parallel/communicator.h"
 
 namespace specfabric::model::cuda {
@@ -51,23 +51,25 @@ class PeerSum {
  public:
   // Every rank's thread calls this at the same time. Null, on all ranks, where not every GPU can
   // reach every other one, or there are too many.
-  static absl::StatusOr<std::unique_ptr<PeerSum>> Create(Communicator* host, const Device* device);
+  static absl::StatusOr<std::unique_ptr<PeerSum>> Create(Communicator* host,
+                                                         const base::cuda::Device* device);
 
   // The same for all ranks.
   bool Takes(int64_t count) const { return count <= MostPeerFloats(args_.ranks); }
   // Enqueues: data[i] becomes the sum over ranks. All ranks make the same calls in the same order.
   // One that does not come is waited for without end, as in NCCL: see StepWatchdog.
-  absl::Status Sum(float* data, int64_t count, Stream stream) const;
+  absl::Status Sum(float* data, int64_t count, base::cuda::Stream stream) const;
 
  private:
   PeerSum() = default;
 
-  DeviceBuffer memory_;  // this rank's parts, flags and counts
+  base::cuda::DeviceBuffer memory_;  // this rank's parts, flags and counts
   PeerSumArgs args_;
 };
 
 // peer_sum_kernel.cu
-absl::Status EnqueuePeerSum(const PeerSumArgs& args, float* data, int64_t count, Stream stream);
+absl::Status EnqueuePeerSum(const PeerSumArgs& args, float* data, int64_t count,
+                            base::cuda::Stream stream);
 
 }  // namespace specfabric::model::cuda
 

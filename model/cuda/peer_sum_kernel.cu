@@ -1,9 +1,12 @@
-#include "model/cuda/launch.h"
+#include "base/cuda/launch.h"
 #include "model/cuda/peer_sum.h"
 #include "model/parallel/rank_tree.h"
 
 namespace specfabric::model::cuda {
 namespace {
+
+using base::cuda::Launch;
+using base::cuda::Stream;
 
 // Tells rank `peer` that this block has begun its sum number `epoch`: what it wrote before is there
 // to read for whoever has seen that.

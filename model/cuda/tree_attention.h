@@ -11,8 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/cuda/stream.h"
 #include "model/batch.h"
-#include "model/cuda/stream.h"
 #include "model/cuda/tree_attention_kernel.h"
 #include "model/cuda/tree_attention_plan.h"
 
@@ -48,12 +48,12 @@ class TreeAttention {
   // Plans a pass and enqueues one copy of the plan; what was enqueued before on the same stream
   // still uses the plan before. Waits only if the device has not yet made the copy of two plans
   // ago. InvalidArgument: what MakeTreeAttentionPlan refuses; the plan before is then void.
-  absl::Status Plan(const Batch& batch, Stream stream);
+  absl::Status Plan(const Batch& batch, base::cuda::Stream stream);
 
   // Enqueues the attention of one layer of the batch last planned, on the stream it was planned on.
   // With fixed_grid a stream capture of this call may be replayed after every later Plan.
   // FailedPrecondition: nothing planned. InvalidArgument: memory that is not aligned.
-  absl::Status Run(const LayerAttention& layer, Stream stream);
+  absl::Status Run(const LayerAttention& layer, base::cuda::Stream stream);
 
  private:
   struct State;

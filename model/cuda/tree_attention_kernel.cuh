@@ -21,7 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "model/cuda/error.h"
+#include "base/cuda/error.h"
 #include "model/cuda/tree_attention_kernel.h"
 
 namespace specfabric::model::cuda {
@@ -167,7 +167,7 @@ struct TileKernel {
         cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared));
   }
 
-  static cudaError_t Launch(const TreeAttentionCall& call, Stream stream) {
+  static cudaError_t base::cuda::Launch(const TreeAttentionCall& call, base::cuda::Stream stream) {
     const dim3 grid(static_cast<unsigned>(call.wave.items), 1,
                     static_cast<unsigned>(call.kv_heads));
     flashinfer::BatchPrefillWithPagedKVCacheKernel<true, Traits, Params>
@@ -186,7 +186,7 @@ cudaError_t PrepareTiles() {
 }
 
 template <typename T, typename Out, int kHeadDim>
-cudaError_t LaunchTiles(const TreeAttentionCall& call, Stream stream) {
+cudaError_t LaunchTiles(const TreeAttentionCall& call, base::cuda::Stream stream) {
   switch (call.tile_q) {
     case 16:
       return TileKernel<T, Out, kHeadDim, 16>::Launch(call, stream);
@@ -217,7 +217,7 @@ struct MergeKernel {
         cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared));
   }
 
-  static cudaError_t Launch(const TreeAttentionCall& call, Stream stream) {
+  static cudaError_t base::cuda::Launch(const TreeAttentionCall& call, base::cuda::Stream stream) {
     const int64_t blocks =
         std::min(int64_t{call.wave.rows} * call.heads, kBlocksAProcessor * call.processors);
     T* const out = static_cast<T*>(call.out) + int64_t{call.wave.first_row} * call.heads * kHeadDim;
@@ -241,19 +241,20 @@ absl::Status PrepareTreeAttention() {
   cudaError_t error = PrepareTiles<T, T, kHeadDim>();
   if (error == cudaSuccess) error = PrepareTiles<T, float, kHeadDim>();
   if (error == cudaSuccess) error = MergeKernel<T, kHeadDim>::Prepare();
-  return ToStatus(error, "kernels of tree attention");
+  return base::cuda::ToStatus(error, "kernels of tree attention");
 }
 
 template <AttentionType kType, int kHeadDim>
-absl::Status EnqueueTreeAttention(const TreeAttentionCall& call, Stream stream) {
+absl::Status EnqueueTreeAttention(const TreeAttentionCall& call, base::cuda::Stream stream) {
   using T = ElementOf<kType>;
   try {  // FlashInfer's way to say what it cannot do
     if (!call.partial) {
-      return ToStatus(LaunchTiles<T, T, kHeadDim>(call, stream), "tree attention");
+      return base::cuda::ToStatus(LaunchTiles<T, T, kHeadDim>(call, stream), "tree attention");
     }
     const cudaError_t error = LaunchTiles<T, float, kHeadDim>(call, stream);
-    if (error != cudaSuccess) return ToStatus(error, "tree attention in chunks");
-    return ToStatus(MergeKernel<T, kHeadDim>::Launch(call, stream), "merge of tree attention");
+    if (error != cudaSuccess) return base::cuda::ToStatus(error, "tree attention in chunks");
+    return base::cuda::ToStatus(MergeKernel<T, kHeadDim>::Launch(call, stream),
+                                "merge of tree attention");
   } catch (const std::exception& e) {
     return absl::InternalError(absl::StrCat("tree attention: ", e.what()));
   }

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "model/cuda/stream.h"
+#include "base/cuda/stream.h"
 #include "model/cuda/tree_attention_plan.h"
 
 namespace specfabric::model::cuda {
@@ -44,20 +44,20 @@ absl::Status PrepareTreeAttention();
 
 // Enqueues the wave and, if it is partial, its merge. Internal: the device's own error.
 template <AttentionType kType, int kHeadDim>
-absl::Status EnqueueTreeAttention(const TreeAttentionCall& call, Stream stream);
+absl::Status EnqueueTreeAttention(const TreeAttentionCall& call, base::cuda::Stream stream);
 
 extern template absl::Status PrepareTreeAttention<AttentionType::kFloat16, 64>();
 extern template absl::Status EnqueueTreeAttention<AttentionType::kFloat16, 64>(
-    const TreeAttentionCall& call, Stream stream);
+    const TreeAttentionCall& call, base::cuda::Stream stream);
 extern template absl::Status PrepareTreeAttention<AttentionType::kFloat16, 128>();
 extern template absl::Status EnqueueTreeAttention<AttentionType::kFloat16, 128>(
-    const TreeAttentionCall& call, Stream stream);
+    const TreeAttentionCall& call, base::cuda::Stream stream);
 extern template absl::Status PrepareTreeAttention<AttentionType::kBFloat16, 64>();
 extern template absl::Status EnqueueTreeAttention<AttentionType::kBFloat16, 64>(
-    const TreeAttentionCall& call, Stream stream);
+    const TreeAttentionCall& call, base::cuda::Stream stream);
 extern template absl::Status PrepareTreeAttention<AttentionType::kBFloat16, 128>();
 extern template absl::Status EnqueueTreeAttention<AttentionType::kBFloat16, 128>(
-    const TreeAttentionCall& call, Stream stream);
+    const TreeAttentionCall& call, base::cuda::Stream stream);
 
 }  // namespace specfabric::model::cuda
 

@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "transport": {"base"},
     "link": {"base", "metrics", "schemas", "transport"},
     "scheduler": {"base", "sampling", "speculation"},
-    "model": {"base", "sampling", "speculation", "verification"},
+    "model": {"base", "sampling"},
     "tokenizer": {"base"},
     "draft": {
         "base",
@@ -42,6 +42,7 @@ ALLOWED: dict[str, set[str]] = {
         "speculation",
         "trace",
         "transport",
+        "verification",
     },
     "target": {
         "base",
@@ -80,7 +81,7 @@ def _family(name: str, headers: str, folders: set[str], all_but_pure: bool = Fal
 _PURE = {"sampling", "scheduler", "speculation"}
 FAMILIES = [
     _family("libtorch", r"^(torch|ATen|c10|caffe2)/", {"model"}),
-    _family("CUDA", r"^(cuda|cublas|nccl|nvtx3/|flashinfer/|thrust/|cub/)", {"model"}),
+    _family("CUDA", r"^(cuda|cublas|nccl|nvtx3/|flashinfer/|thrust/|cub/)", {"base", "model"}),
     _family("UCX", r"^(ucp|uct|ucs|ucm)/", {"transport"}),
     _family("FlatBuffers", r"^flatbuffers/|_generated\.h$", {"schemas"}),
     _family("prometheus-cpp", r"^prometheus/", {"metrics"}),

@@ -1,6 +1,6 @@
 // The device's arg-max against the CPU's: the same token and the same bits of its score.
 
-#include "model/cuda/arg_max.h"
+#include "verification/cuda/arg_max.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,8 +11,12 @@
 #include "sampling/sampling.h"
 #include "tests/cuda/device.h"
 
-namespace specfabric::model::cuda {
+namespace specfabric::verification::cuda {
 namespace {
+
+using base::cuda::DeviceArray;
+using base::cuda::DeviceTest;
+using base::cuda::LogitMatrix;
 
 using sampling::ScoredToken;
 
@@ -20,7 +24,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // A shard in host memory, with what surrounds its values when rows are wider than it.
 struct HostShard {
-  DataType type = DataType::kFloat32;
+  base::DataType type = base::DataType::kFloat32;
   int32_t rows = 1, first = 0, size = 1;
   int64_t stride = 1;
   std::vector<float> values = {};  // [rows][stride]; exact in bfloat16 where that is the type
@@ -42,7 +46,7 @@ struct HostShard {
       short_values.push_back(static_cast<uint16_t>(bits >> 16));
     }
     DeviceArray<uint16_t> narrow(short_values);
-    const bool is_wide = type == DataType::kFloat32;
+    const bool is_wide = type == base::DataType::kFloat32;
     const LogitMatrix matrix = {.logits = is_wide ? static_cast<void*>(wide.data()) : narrow.data(),
                                 .type = type,
                                 .stride = stride,
@@ -73,7 +77,7 @@ class ArgMaxTest : public DeviceTest {};
 TEST_F(ArgMaxTest, ChoosesAsTheCpuDoes) {
   std::mt19937 rng(1);
   std::normal_distribution<float> normal(0, 4);
-  for (DataType type : {DataType::kFloat32, DataType::kBFloat16}) {
+  for (base::DataType type : {base::DataType::kFloat32, base::DataType::kBFloat16}) {
     for (int32_t size : {1, 3, 4, 31, 1000, 4096, 32'000, 128'256}) {
       for (int32_t first : {0, 1, 4, 16'032, 16'033}) {
         HostShard shard = {
@@ -82,7 +86,7 @@ TEST_F(ArgMaxTest, ChoosesAsTheCpuDoes) {
           float value = normal(rng);
           uint32_t bits;
           std::memcpy(&bits, &value, sizeof(bits));
-          if (type == DataType::kBFloat16) bits &= 0xffff0000u;
+          if (type == base::DataType::kBFloat16) bits &= 0xffff0000u;
           std::memcpy(&value, &bits, sizeof(bits));
           shard.values.push_back(value);
         }
@@ -113,7 +117,7 @@ TEST_F(ArgMaxTest, TiesGoToTheLowestId) {
 // Wherever they are: in words of four, beside them, in the part of any thread.
 TEST_F(ArgMaxTest, LogitsThatAreNotFiniteShowAsOnTheCpu) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  for (DataType type : {DataType::kFloat32, DataType::kBFloat16}) {
+  for (base::DataType type : {base::DataType::kFloat32, base::DataType::kBFloat16}) {
     for (int32_t size : {1, 3, 70, 1003, 9000}) {
       for (int32_t first : {0, 3}) {
         HostShard shard = {.type = type, .first = first, .size = size, .stride = int64_t{size} + 1};
@@ -167,4 +171,4 @@ TEST(PackedChoiceTest, WhatMakesNoSenseIsRefused) {
 }
 
 }  // namespace
-}  // namespace specfabric::model::cuda
+}  // namespace specfabric::verification::cuda

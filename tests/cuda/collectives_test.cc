@@ -17,6 +17,12 @@
 namespace specfabric::model::cuda {
 namespace {
 
+using base::cuda::Device;
+using base::cuda::DeviceArray;
+using base::cuda::Devices;
+using base::cuda::DeviceTest;
+using base::cuda::Emulated;
+
 struct Rank {
   Communicator* host = nullptr;
   std::unique_ptr<Device> device;
@@ -31,7 +37,7 @@ void OnRanks(int ranks, const CollectivesOptions& options, const std::function<v
     threads.emplace_back([&, r] {
       Rank rank;
       rank.host = hosts[r].get();
-      absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(r, options.batch_invariant);
+      absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(r);
       ASSERT_TRUE(device.ok()) << device.status();
       rank.device = *std::move(device);
       auto sums = Collectives::Create(rank.host, rank.host, rank.device.get(), options);
@@ -135,7 +141,7 @@ std::vector<absl::StatusCode> Join(int ranks, const char* fault, base::Nanos tim
   std::vector<std::thread> threads;
   for (auto& host : hosts) {
     threads.emplace_back([&] {
-      auto device = Device::Open(host->rank(), /*batch_invariant=*/true);
+      auto device = Device::Open(host->rank());
       ASSERT_TRUE(device.ok()) << device.status();
       const auto sums =
           Collectives::Create(host.get(), host.get(), device->get(), {.join_timeout = timeout});

@@ -13,7 +13,7 @@
 
 #include "gtest/gtest.h"
 
-namespace specfabric::model::cuda {
+namespace specfabric::base::cuda {
 
 inline void Check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
@@ -68,6 +68,6 @@ class DeviceTest : public ::testing::Test {
   }
 };
 
-}  // namespace specfabric::model::cuda
+}  // namespace specfabric::base::cuda
 
 #endif  // SPECFABRIC_TESTS_CUDA_DEVICE_H_

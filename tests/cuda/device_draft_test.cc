@@ -16,12 +16,13 @@
 #include "tests/cuda/device.h"
 #include "tests/model/checkpoint_writer.h"
 #include "tests/model/passes.h"
+#include "verification/cuda/draft_row_maker.h"
 
 namespace specfabric::draft {
 namespace {
 
+using base::cuda::DeviceArray;
 using model::cuda::CudaTransformer;
-using model::cuda::DeviceArray;
 using transport::MemoryKind;
 
 constexpr int32_t kVocabulary = 101, kSlots = 6;
@@ -47,7 +48,11 @@ class Draft {
                                      .block_size = options.sessions.block_size};
     auto model = CudaTransformer::Load(model_dir, rank, communicators_[0].get());
     EXPECT_TRUE(model.ok()) << model.status();
-    model_ = model->get();
+    std::unique_ptr<verification::DeviceDraftRows> draft_rows;
+    if (kind == MemoryKind::kCuda) {
+      draft_rows = std::make_unique<verification::cuda::DraftRowMaker>((*model)->device());
+      draft_rows_ = draft_rows.get();
+    }
     const transport::SlotPoolOptions slots = {
         kind, DraftEngine::DraftProbsSlotBytes(options, kVocabulary), kSlots};
     const size_t bytes = kSlots * transport::SlotPool::Stride(slots);
@@ -60,7 +65,7 @@ class Draft {
     pool_ = std::make_shared<transport::SlotPool>(
         slots, transport::Slab{kind, data, bytes, nullptr}, [](const transport::Slab&) {});
     engine_ = std::make_unique<DraftEngine>(
-        options, *std::move(model),
+        options, *std::move(model), std::move(draft_rows),
         [this](const transport::Fence& fence) { return pool_->Acquire(fence); },
         [this](uint64_t /*peer*/, schemas::DraftReply reply, OutgoingDraftProbs draft_probs) {
           Note(reply, draft_probs);
@@ -96,7 +101,7 @@ class Draft {
     if (kind_ == MemoryKind::kHost) {
       std::memcpy(here, there.data(), there.size());
     } else {
-      ASSERT_TRUE(model_->draft_rows()->Fetch(there, here).ok());
+      ASSERT_TRUE(draft_rows_->Fetch(there, here).ok());
     }
     sent.bytes.assign(here, here + draft_probs.bytes);
     const speculation::DraftProbsShape shape = {reply.draft_probs_rows, kVocabulary,
@@ -105,9 +110,9 @@ class Draft {
     ASSERT_TRUE(opened.ok()) << opened.status();
     if (kind_ == MemoryKind::kHost) return;
     std::vector<sampling::DraftRowFacts> facts(shape.rows);
-    ASSERT_TRUE(model_->draft_rows()
-                    ->Validate(there.data(), shape.vocabulary, shape.entries, absl::MakeSpan(facts))
-                    .ok());
+    ASSERT_TRUE(
+        draft_rows_->Validate(there.data(), shape.vocabulary, shape.entries, absl::MakeSpan(facts))
+            .ok());
     const auto validated = speculation::DraftProbs::OpenOnDevice(shape, there, facts);
     ASSERT_TRUE(validated.ok()) << validated.status();
     EXPECT_EQ(validated->totals(), opened->totals());
@@ -118,7 +123,7 @@ class Draft {
   std::vector<uint64_t> host_;
   std::optional<DeviceArray<uint64_t>> device_;
   std::shared_ptr<transport::SlotPool> pool_;
-  model::RankModel* model_ = nullptr;
+  verification::DeviceDraftRows* draft_rows_ = nullptr;
   std::unique_ptr<DraftEngine> engine_;
   std::map<uint64_t, Sent> sent_;
 };
@@ -158,7 +163,7 @@ std::vector<schemas::DraftRequest> Requests(const DraftEngineOptions& options) {
   return requests;
 }
 
-class DeviceDraftTest : public model::cuda::DeviceTest {};
+class DeviceDraftTest : public base::cuda::DeviceTest {};
 
 TEST_F(DeviceDraftTest, SendsWhatAHostsMemoryWouldHold) {
   const model::TempDir dir;

@@ -1,12 +1,13 @@
 // Whole steps of trees through the device against the CPU's walk and verification::TreeVerifier.
 
-#include "model/cuda/device_verifier.h"
+#include "verification/cuda/cuda_verifier.h"
 
 #include <algorithm>
 #include <deque>
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <random>
 #include <utility>
 #include <vector>
@@ -17,12 +18,16 @@
 #include "tests/verification/random_rounds.h"
 #include "verification/cpu/tree_verifier.h"
 
-namespace specfabric::model::cuda {
+namespace specfabric::verification::cuda {
 namespace {
+
+using base::cuda::DeviceArray;
+using base::cuda::LogitMatrix;
+using base::cuda::OpenDeviceTest;
 
 using speculation::Accepted;
 using speculation::VerificationMethod;
-using target::Case;
+using verification::Case;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
@@ -50,31 +55,32 @@ Accepted OnCpu(const SitedCase& sited) {
   verification::TreeVerifier verifier(round.vocabulary());
   const verification::PhiloxRandomness random(round.sampling.seed, sited.position,
                                               sited.draw_number, round.tree);
-  return target::Verify(
+  return verification::Verify(
       round, random, [&](int node) { return absl::MakeConstSpan(round.logits[node]); }, &verifier);
 }
 
 // A tree of which most guesses are what is chosen above them.
-SitedCase RandomCoupled(std::mt19937* random, const target::Shape& shape, uint32_t position) {
+SitedCase RandomCoupled(std::mt19937* random, const verification::Shape& shape, uint32_t position) {
   SitedCase sited = {.round = {.verification = VerificationMethod::kCoupled}, .position = position};
   Case& round = sited.round;
-  round.sampling = target::RandomSampling(random);
+  round.sampling = verification::RandomSampling(random);
   round.sampling.seed = (*random)() * uint64_t{0x100000001};
   if ((*random)() % 4 == 0) round.sampling.temperature = 0;
-  const std::vector<int> parents = target::RandomParents(random, shape.max_nodes);
+  const std::vector<int> parents = verification::RandomParents(random, shape.max_nodes);
   for (size_t node = 0; node < parents.size(); ++node) {
     if (node > 0) {
       const bool right = (*random)() % 4 != 0;
       const auto random_token = static_cast<base::TokenId>((*random)() % shape.vocabulary);
       round.tree.Add(parents[node], right ? ChoiceAt(sited, parents[node]) : random_token, 0.0f);
     }
-    round.logits.push_back(target::RandomLogits(random, shape.vocabulary, 2.0f));
+    round.logits.push_back(verification::RandomLogits(random, shape.vocabulary, 2.0f));
   }
   return sited;
 }
 
 // Of every rule in turn, half of them coupled.
-std::vector<SitedCase> RandomStep(std::mt19937* random, const target::Shape& shape, int trees) {
+std::vector<SitedCase> RandomStep(std::mt19937* random, const verification::Shape& shape,
+                                  int trees) {
   std::vector<SitedCase> step;
   for (int i = 0; i < trees; ++i) {
     const auto position = static_cast<uint32_t>((*random)() % 5000);
@@ -82,10 +88,10 @@ std::vector<SitedCase> RandomStep(std::mt19937* random, const target::Shape& sha
       step.push_back(RandomCoupled(random, shape, position));
       continue;
     }
-    const target::Rule& rule = target::kRules[i % std::size(target::kRules)];
-    base::SamplingParams sampling = target::RandomSampling(random);
+    const verification::Rule& rule = verification::kRules[i % std::size(verification::kRules)];
+    base::SamplingParams sampling = verification::RandomSampling(random);
     sampling.seed = (*random)() * uint64_t{0x100000001};
-    step.push_back({target::RandomCase(random, rule.verification, rule.draw, shape, sampling),
+    step.push_back({verification::RandomCase(random, rule.verification, rule.draw, shape, sampling),
                     position, static_cast<uint32_t>((*random)())});
   }
   return step;
@@ -93,6 +99,11 @@ std::vector<SitedCase> RandomStep(std::mt19937* random, const target::Shape& sha
 
 class DeviceVerifierTest : public OpenDeviceTest {
  protected:
+  void SetUp() override {
+    OpenDeviceTest::SetUp();
+    if (device_ != nullptr) verifier_.emplace(device_.get());
+  }
+
   // What becomes of draft_probs on the device between being validated and verified by.
   std::function<void(std::vector<uint64_t>*)> tamper_ = [](std::vector<uint64_t>* /*words*/) {};
 
@@ -104,7 +115,7 @@ class DeviceVerifierTest : public OpenDeviceTest {
     int32_t rows = 0;
     for (const SitedCase& sited : step) rows += sited.round.tree.size() + 1;
     std::vector<float> values(rows * stride, kNan);
-    std::deque<target::Slot> slots;
+    std::deque<verification::Slot> slots;
     std::deque<DeviceArray<uint64_t>> device_slots;
     std::vector<DeviceTree> trees;
     for (const SitedCase& sited : step) {
@@ -142,7 +153,7 @@ class DeviceVerifierTest : public OpenDeviceTest {
     const LogitMatrix matrix = {.logits = logits.data(), .stride = stride, .size = vocabulary};
     // What was there before is not what is added to.
     std::vector<Accepted> accepted(trees.size(), {.path = {7}, .tokens = {7}});
-    absl::Status status = verifier_.Verify(*device_, matrix, trees, absl::MakeSpan(accepted));
+    absl::Status status = verifier_->Verify(matrix, trees, absl::MakeSpan(accepted));
     if (!status.ok()) return status;
     return accepted;
   }
@@ -164,22 +175,22 @@ class DeviceVerifierTest : public OpenDeviceTest {
     }
   }
 
-  DeviceVerifier verifier_;
+  std::optional<CudaVerifier> verifier_;
   int accepted_ = 0, rejected_ = 0, not_finite_ = 0;
 };
 
 TEST_F(DeviceVerifierTest, DecidesStepsOfMixedTreesAsTheCpu) {
   std::mt19937 random(1);
   int trees = 0;
-  for (const target::Shape& shape : {target::Shape{.vocabulary = 17, .max_nodes = 12},
-                                     {.vocabulary = 301, .max_nodes = 64},
-                                     {.vocabulary = 301, .max_nodes = 16, .top_n = 40},
-                                     {.vocabulary = 2050, .max_nodes = 9}}) {
+  for (const verification::Shape& shape : {verification::Shape{.vocabulary = 17, .max_nodes = 12},
+                                           {.vocabulary = 301, .max_nodes = 64},
+                                           {.vocabulary = 301, .max_nodes = 16, .top_n = 40},
+                                           {.vocabulary = 2050, .max_nodes = 9}}) {
     for (int count : {5, 1, 12, 2, 8}) {
       SCOPED_TRACE(testing::Message() << "vocabulary " << shape.vocabulary);
       std::vector<SitedCase> step = RandomStep(&random, shape, count);
       ASSERT_NO_FATAL_FAILURE(ExpectTheCpus(step));
-      for (SitedCase& sited : step) target::Spoil(&random, &sited.round);
+      for (SitedCase& sited : step) verification::Spoil(&random, &sited.round);
       ASSERT_NO_FATAL_FAILURE(ExpectTheCpus(step));
       trees += count;
     }
@@ -195,12 +206,13 @@ TEST_F(DeviceVerifierTest, OddRowsAreDecidedAsOnTheCpu) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   std::mt19937 random(2);
   std::vector<SitedCase> step;
-  for (const target::Logits& logits : std::vector<target::Logits>{{kNan, 1, 2, -kInf},
-                                                                  {0, kInf, 3, kNan},
-                                                                  {kNan, -kInf, -kInf, -kInf},
-                                                                  {kNan, kNan, kNan, kNan},
-                                                                  {-kInf, -kInf, -kInf, -kInf},
-                                                                  {kInf, 0, 0, kInf}}) {
+  for (const verification::Logits& logits :
+       std::vector<verification::Logits>{{kNan, 1, 2, -kInf},
+                                         {0, kInf, 3, kNan},
+                                         {kNan, -kInf, -kInf, -kInf},
+                                         {kNan, kNan, kNan, kNan},
+                                         {-kInf, -kInf, -kInf, -kInf},
+                                         {kInf, 0, 0, kInf}}) {
     for (int i = 0; i < 20; ++i) {
       step.push_back(RandomCoupled(&random, {.vocabulary = 4, .max_nodes = 1}, 9));
       step.back().round.logits = {logits};
@@ -214,8 +226,8 @@ TEST_F(DeviceVerifierTest, DraftProbsChangedAfterValidationBreakNothing) {
   std::mt19937 random(4);
   constexpr uint64_t kNans = 0x7FC07FC07FC07FC0;
   int tokens = 0;
-  for (const target::Shape& shape : {target::Shape{.vocabulary = 301, .max_nodes = 40},
-                                     {.vocabulary = 301, .max_nodes = 16, .top_n = 40}}) {
+  for (const verification::Shape& shape : {verification::Shape{.vocabulary = 301, .max_nodes = 40},
+                                           {.vocabulary = 301, .max_nodes = 16, .top_n = 40}}) {
     for (const uint64_t word : {~uint64_t{0}, uint64_t{0}, kNans, uint64_t{0xBF80BF80BF80BF80}}) {
       // Rows that are not whole keep their ids, 20 words of 30, and of any row some draft_probs
       // stay: a draft token may then be rejected for what are no numbers any more.
@@ -242,7 +254,7 @@ TEST_F(DeviceVerifierTest, DraftProbsChangedAfterValidationBreakNothing) {
 }
 
 TEST_F(DeviceVerifierTest, NothingToVerifyIsNothingDone) {
-  EXPECT_TRUE(verifier_.Verify(*device_, {}, {}, {}).ok());
+  EXPECT_TRUE(verifier_->Verify({}, {}, {}).ok());
 }
 
 TEST_F(DeviceVerifierTest, TooManyNodesAreRefusedAndTheNextStepIsVerified) {
@@ -260,11 +272,11 @@ TEST_F(DeviceVerifierTest, TreesOfSizesThatThereAreNotAreRefused) {
   for (int nodes : {0, speculation::kMaxVerifyNodes + 1}) {
     const std::vector<int32_t> parents(nodes, 0), tokens(nodes, 0);
     const DeviceTree tree = {.parents = parents, .tokens = tokens};
-    EXPECT_EQ(verifier_.Verify(*device_, {}, {&tree, 1}, absl::MakeSpan(&accepted, 1)).code(),
+    EXPECT_EQ(verifier_->Verify({}, {&tree, 1}, absl::MakeSpan(&accepted, 1)).code(),
               absl::StatusCode::kInvalidArgument)
         << nodes;
   }
 }
 
 }  // namespace
-}  // namespace specfabric::model::cuda
+}  // namespace specfabric::verification::cuda

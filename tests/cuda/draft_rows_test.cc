@@ -1,31 +1,36 @@
 // Rows of draft draft_probs made, drawn from and validated on the device, against
 // sampling/draft_row.h and speculation/draft_probs.h.
 
-#include "model/cuda/draft_rows.h"
+#include "verification/cuda/draft_rows.h"
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "model/cuda/draft_row_maker.h"
 #include "sampling/draft_row.h"
 #include "speculation/draft_probs.h"
 #include "tests/cuda/open_device.h"
 #include "tests/verification/random_rounds.h"
+#include "verification/cuda/draft_row_maker.h"
 
-namespace specfabric::model::cuda {
+namespace specfabric::verification::cuda {
 namespace {
+
+using base::cuda::DeviceArray;
+using base::cuda::LogitMatrix;
+using base::cuda::OpenDeviceTest;
 
 using sampling::DraftRowFacts;
 using speculation::DraftProbs;
 using speculation::DraftProbsShape;
 using speculation::SiblingDraw;
-using target::Logits;
-using target::ProbRow;
+using verification::Logits;
+using verification::ProbRow;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -72,8 +77,8 @@ Made OnCpu(const Row& row) {
 }
 
 Row RandomRow(std::mt19937* random, int vocabulary, float spread) {
-  Row row = {.logits = target::RandomLogits(random, vocabulary, spread),
-             .sampling = target::RandomSampling(random),
+  Row row = {.logits = verification::RandomLogits(random, vocabulary, spread),
+             .sampling = verification::RandomSampling(random),
              .draw = kDraws[(*random)() % 2],
              .siblings = 1 + static_cast<int32_t>((*random)() % 6)};
   if ((*random)() % 8 == 0) row.sampling.temperature = 0;
@@ -86,6 +91,11 @@ Row RandomRow(std::mt19937* random, int vocabulary, float spread) {
 
 class DraftRowsTest : public OpenDeviceTest {
  protected:
+  void SetUp() override {
+    OpenDeviceTest::SetUp();
+    if (device_ != nullptr) maker_.emplace(device_.get());
+  }
+
   // All of one vocabulary; the logits lie in the other order, in wider rows.
   absl::StatusOr<std::vector<Made>> OnDevice(const std::vector<Row>& rows) {
     const size_t vocabulary = rows[0].logits.size(), stride = vocabulary + 5;
@@ -115,7 +125,7 @@ class DraftRowsTest : public OpenDeviceTest {
                                 .stride = static_cast<int64_t>(stride),
                                 .size = static_cast<int32_t>(vocabulary)};
     std::vector<DrawnRow> drawn(rows.size());
-    absl::Status status = maker_.Draw(*device_, matrix, draws, absl::MakeSpan(drawn));
+    absl::Status status = maker_->Draw(matrix, draws, absl::MakeSpan(drawn));
     if (!status.ok()) return status;
     const std::vector<uint8_t> written = slots.Read();
     std::vector<Made> made;
@@ -155,8 +165,7 @@ class DraftRowsTest : public OpenDeviceTest {
     const auto* device = reinterpret_cast<const uint8_t*>(there.data());
     std::vector<DraftRowFacts> facts(shape.rows);
     ASSERT_TRUE(
-        maker_.Validate(*device_, device, shape.vocabulary, shape.entries, absl::MakeSpan(facts))
-            .ok());
+        maker_->Validate(device, shape.vocabulary, shape.entries, absl::MakeSpan(facts)).ok());
     const auto on_device = DraftProbs::OpenOnDevice(shape, {device, bytes.size()}, facts);
     const auto here =
         DraftProbs::Open(shape, {reinterpret_cast<const uint8_t*>(slot.data()), bytes.size()});
@@ -168,7 +177,7 @@ class DraftRowsTest : public OpenDeviceTest {
     *refused = std::string(here.status().message());
   }
 
-  DraftRowMaker maker_;
+  std::optional<DraftRowMaker> maker_;
 };
 
 TEST_F(DraftRowsTest, AreMadeAndDrawnFromAsOnTheCpu) {
@@ -210,7 +219,7 @@ TEST_F(DraftRowsTest, OddLogitsMatchTheCpu) {
 }
 
 TEST_F(DraftRowsTest, WhatIsNoDrawIsRefused) {
-  EXPECT_TRUE(maker_.Draw(*device_, {}, {}, {}).ok());
+  EXPECT_TRUE(maker_->Draw({}, {}, {}).ok());
   std::mt19937 random(3);
   const Row sound = RandomRow(&random, 9, 1.0f);
   for (int wrong = 0; wrong < 3; ++wrong) {
@@ -234,7 +243,7 @@ TEST_F(DraftRowsTest, SentRowsAreValidatedAsOnTheCpu) {
         const DraftProbsShape shape = row.shape(3);
         std::vector<uint8_t> bytes;
         for (int r = 0; r < shape.rows; ++r) {
-          row.logits = target::RandomLogits(&random, vocabulary, 2.0f);
+          row.logits = verification::RandomLogits(&random, vocabulary, 2.0f);
           const Made made = OnCpu(row);
           bytes.insert(bytes.end(), made.bytes.begin(), made.bytes.end());
         }
@@ -305,4 +314,4 @@ TEST(DraftRowLayoutTest, IsTheSchemas) {
 }
 
 }  // namespace
-}  // namespace specfabric::model::cuda
+}  // namespace specfabric::verification::cuda

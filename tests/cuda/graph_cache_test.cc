@@ -18,6 +18,10 @@
 namespace specfabric::model::cuda {
 namespace {
 
+using base::cuda::Check;
+using base::cuda::DeviceArray;
+using base::cuda::OpenDeviceTest;
+
 TEST(PaddedSizeTest, HoldsTheSizeAndIsOneOfFew) {
   std::set<int32_t> sizes;
   for (int32_t count = 1; count <= kMaxPaddedRows; ++count) {

@@ -3,11 +3,11 @@
 
 #include <memory>
 
+#include "base/cuda/device.h"
 #include "gtest/gtest.h"
-#include "model/cuda/device.h"
 #include "tests/cuda/device.h"
 
-namespace specfabric::model::cuda {
+namespace specfabric::base::cuda {
 
 // With the first GPU opened.
 class OpenDeviceTest : public DeviceTest {
@@ -15,7 +15,7 @@ class OpenDeviceTest : public DeviceTest {
   void SetUp() override {
     DeviceTest::SetUp();
     if (IsSkipped()) return;
-    absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(0, /*batch_invariant=*/true);
+    absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(0);
     ASSERT_TRUE(device.ok()) << device.status();
     device_ = *std::move(device);
   }
@@ -23,6 +23,6 @@ class OpenDeviceTest : public DeviceTest {
   std::unique_ptr<Device> device_;
 };
 
-}  // namespace specfabric::model::cuda
+}  // namespace specfabric::base::cuda
 
 #endif  // SPECFABRIC_TESTS_CUDA_OPEN_DEVICE_H_

@@ -1,7 +1,7 @@
 // The device's filters and distributions against sampling::FilterMask and
 // verification::RowDistribution.
 
-#include "model/cuda/row_distribution.h"
+#include "verification/cuda/row_distribution.h"
 
 #include <algorithm>
 #include <bit>
@@ -14,8 +14,11 @@
 #include "verification/cpu/row_distribution.h"
 #include "verification/row_probs.h"
 
-namespace specfabric::model::cuda {
+namespace specfabric::verification::cuda {
 namespace {
+
+using base::cuda::DeviceArray;
+using base::cuda::DeviceTest;
 
 using base::SamplingParams;
 using verification::kRowChunk;
@@ -246,4 +249,4 @@ TEST_F(RowDistributionTest, OddRowsMatchTheCpu) {
 }
 
 }  // namespace
-}  // namespace specfabric::model::cuda
+}  // namespace specfabric::verification::cuda

@@ -18,9 +18,14 @@
 #include "tests/model/group.h"
 #include "tests/model/passes.h"
 #include "tests/model/played_processes.h"
+#include "verification/cuda/cuda_verifier.h"
 
 namespace specfabric::model::cuda {
 namespace {
+
+using base::cuda::Devices;
+using base::cuda::DeviceTest;
+using base::cuda::Emulated;
 
 RankOptions Options(DataType dtype, bool batch_invariant = true) {
   return {.dtype = dtype, .kv_blocks = 64, .block_size = 4, .batch_invariant = batch_invariant};
@@ -421,10 +426,12 @@ TEST_P(CudaTransformerTest, GivesTheRowsAndDecidesTheTreesThatAreAskedFor) {
   const auto best = [&](int row) { return sampling::PerturbedArgMax(rows[row], {}, 0, 0).token; };
   const std::vector<int32_t> parents = {-1, 0, 0, 2};
   const std::vector<int32_t> tokens = {0, best(kRoot) + 1, best(kRoot), best(kRoot + 2)};
-  const DeviceTree tree = {
+  const verification::DeviceTree tree = {
       .parents = parents, .tokens = tokens, .first_logit = kRoot, .sampling = {.temperature = 0}};
   speculation::Accepted accepted;
-  ASSERT_TRUE(shard->device->Verify({&tree, 1}, absl::MakeSpan(&accepted, 1)).ok());
+  ASSERT_TRUE(verification::cuda::CudaVerifier(device.rank(0).device())
+                  .Verify(shard->device->matrix(), {&tree, 1}, absl::MakeSpan(&accepted, 1))
+                  .ok());
   EXPECT_EQ(accepted.path, (std::vector<int32_t>{2, 3}));
   EXPECT_EQ(accepted.tokens, (std::vector<int32_t>{best(kRoot), best(kRoot + 2), best(kRoot + 3)}));
 }

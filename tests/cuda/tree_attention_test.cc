@@ -14,6 +14,10 @@
 namespace specfabric::model::cuda {
 namespace {
 
+using base::cuda::Check;
+using base::cuda::DeviceArray;
+using base::cuda::DeviceTest;
+
 constexpr uint16_t kNan = 0x7fff;  // of both types
 
 uint16_t Narrow(AttentionType type, float value) {

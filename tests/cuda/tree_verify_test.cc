@@ -1,6 +1,6 @@
 // The device's verification against verification::TreeVerifier, from the same random numbers.
 
-#include "model/cuda/tree_verify.h"
+#include "verification/cuda/tree_verify.h"
 
 #include <algorithm>
 #include <limits>
@@ -13,14 +13,17 @@
 #include "tests/verification/random_rounds.h"
 #include "verification/cpu/tree_verifier.h"
 
-namespace specfabric::model::cuda {
+namespace specfabric::verification::cuda {
 namespace {
+
+using base::cuda::DeviceArray;
+using base::cuda::DeviceTest;
 
 using speculation::Accepted;
 using speculation::SiblingDraw;
 using speculation::VerificationMethod;
-using target::Case;
-using target::Rule;
+using verification::Case;
+using verification::Rule;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -34,7 +37,7 @@ Accepted OnCpu(const SitedCase& sited, verification::TreeVerifier* verifier) {
   const Case& round = sited.round;
   const verification::PhiloxRandomness random(sited.site.seed, sited.site.position, sited.site.draw,
                                               round.tree);
-  return target::Verify(
+  return verification::Verify(
       round, random, [&](int node) { return absl::MakeConstSpan(round.logits[node]); }, verifier);
 }
 
@@ -83,7 +86,7 @@ class DeviceRounds {
     first_word_.push_back(words_.size());
     first_total_.push_back(all_totals_.size());
     if (!speculation::NeedsDraftRows(round.verification, round.draw)) return;
-    const target::Slot slot(round);
+    const verification::Slot slot(round);
     words_.insert(words_.end(), slot.words().begin(), slot.words().end());
     for (int row = 0; row < slot.draft_probs().shape().rows; ++row) {
       all_totals_.push_back(slot.draft_probs().total(row));
@@ -150,17 +153,17 @@ void ExpectTheCpus(const std::vector<SitedCase>& cases, Tally* tally) {
 
 // Batches of one round by every rule, with filters in half of them; in every fourth batch logits of
 // some nodes are not finite.
-void ExpectTheCpus(uint32_t seed, const target::Shape& shape, int batches, Tally* tally) {
+void ExpectTheCpus(uint32_t seed, const verification::Shape& shape, int batches, Tally* tally) {
   std::mt19937 random(seed);
   for (int batch = 0; batch < batches; ++batch) {
     std::vector<SitedCase> cases;
-    for (const Rule& rule : target::kRules) {
-      cases.push_back({target::RandomCase(&random, rule.verification, rule.draw, shape,
-                                          target::RandomSampling(&random)),
+    for (const Rule& rule : verification::kRules) {
+      cases.push_back({verification::RandomCase(&random, rule.verification, rule.draw, shape,
+                                                verification::RandomSampling(&random)),
                        {.seed = random() * uint64_t{0x100000001},
                         .position = static_cast<uint32_t>(random() % 5000),
                         .draw = static_cast<uint32_t>(random())}});
-      if (batch % 4 == 3) target::Spoil(&random, &cases.back().round);
+      if (batch % 4 == 3) verification::Spoil(&random, &cases.back().round);
     }
     SCOPED_TRACE(testing::Message() << "vocabulary " << shape.vocabulary << ", batch " << batch);
     ASSERT_NO_FATAL_FAILURE(ExpectTheCpus(cases, tally));
@@ -218,17 +221,18 @@ TEST_F(TreeVerifyTest, DecidesAsTheCpuOnWhatIsLittleOrOdd) {
     cases.push_back({round, {.seed = 1, .position = 9, .draw = draw}});
   }
   std::mt19937 random(11);
-  for (const target::Logits& logits : std::vector<target::Logits>{{kNan, 1, 2, -kInf},
-                                                                  {0, kInf, 3, kNan},
-                                                                  {kNan, kNan, kNan, kNan},
-                                                                  {-kInf, -kInf, -kInf, -kInf},
-                                                                  {kInf, 0, 0, kInf}}) {
-    for (const Rule& rule : target::kRules) {
+  for (const verification::Logits& logits :
+       std::vector<verification::Logits>{{kNan, 1, 2, -kInf},
+                                         {0, kInf, 3, kNan},
+                                         {kNan, kNan, kNan, kNan},
+                                         {-kInf, -kInf, -kInf, -kInf},
+                                         {kInf, 0, 0, kInf}}) {
+    for (const Rule& rule : verification::kRules) {
       for (uint32_t draw = 0; draw < 10; ++draw) {
-        Case odd =
-            target::RandomCase(&random, rule.verification, rule.draw,
-                               {.vocabulary = 4, .max_nodes = 6}, target::RandomSampling(&random));
-        for (target::Logits& row : odd.logits) row = logits;
+        Case odd = verification::RandomCase(&random, rule.verification, rule.draw,
+                                            {.vocabulary = 4, .max_nodes = 6},
+                                            verification::RandomSampling(&random));
+        for (verification::Logits& row : odd.logits) row = logits;
         cases.push_back({odd, {.seed = 1, .position = 9, .draw = draw}});
       }
     }
@@ -249,4 +253,4 @@ TEST(RoundBatchTest, WhatMakesNoSenseIsRefused) {
 }
 
 }  // namespace
-}  // namespace specfabric::model::cuda
+}  // namespace specfabric::verification::cuda

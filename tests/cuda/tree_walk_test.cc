@@ -1,6 +1,6 @@
 // The device's walk through trees against speculation::WalkCoupled.
 
-#include "model/cuda/tree_walk.h"
+#include "verification/cuda/tree_walk.h"
 
 #include <random>
 
@@ -8,8 +8,11 @@
 #include "tests/cuda/device.h"
 #include "verification/reference/acceptance.h"
 
-namespace specfabric::model::cuda {
+namespace specfabric::verification::cuda {
 namespace {
+
+using base::cuda::DeviceArray;
+using base::cuda::DeviceTest;
 
 using speculation::TokenTree;
 
@@ -80,4 +83,4 @@ TEST(TreeBatchTest, NoTreesAreRefused) {
 }
 
 }  // namespace
-}  // namespace specfabric::model::cuda
+}  // namespace specfabric::verification::cuda

@@ -141,18 +141,20 @@ VerifyResult RunRanks(const StepPlan& plan, const std::vector<float>& logits, in
         const auto begin = logits.begin() + row * kVocabulary;
         shard.insert(shard.end(), begin + first, begin + last);
       }
-      FakeDraftRows draft_rows(where == Logits::kOnDevice);
-      RankVerifier verifier(communicators[r].get(), kVocabulary, kTypical, &draft_rows);
+      const bool works = where == Logits::kOnDevice;
+      FakeLogits on_device(shard, last - first, first, works);
+      FakeVerifier device(works);
+      FakeDraftRows draft_rows(works);
+      RankVerifier verifier(communicators[r].get(), kVocabulary, kTypical, &device, &draft_rows);
       const auto rows = static_cast<int32_t>(plan.logit_rows.size());
-      FakeDevice device(shard, last - first, first, where == Logits::kOnDevice);
       model::LogitShard here = {.rows = rows, .width = last - first, .first = first};
       if (where == Logits::kOnHost) {
         here.data = shard.data();
       } else {
-        here.device = &device;
+        here.device = &on_device;
       }
       const absl::Status status = verifier.Verify(plan, draft_probs, here, &verify_result);
-      if (asked != nullptr && r == 0) *asked = {device.decided(), device.fetched_rows()};
+      if (asked != nullptr && r == 0) *asked = {device.decided(), on_device.fetched_rows()};
       EXPECT_EQ(status.ok(), where != Logits::kOnBrokenDevice);
     });
   }

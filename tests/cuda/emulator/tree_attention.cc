@@ -15,6 +15,8 @@
 
 namespace specfabric::model::cuda {
 
+using base::cuda::Stream;
+
 struct TreeAttention::State {
   TreeAttentionConfig config;
   TreeAttentionCapacity capacity;

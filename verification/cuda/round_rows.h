@@ -1,0 +1,60 @@
+#ifndef SPECFABRIC_VERIFICATION_CUDA_ROUND_ROWS_H_
+#define SPECFABRIC_VERIFICATION_CUDA_ROUND_ROWS_H_
+
+// Which logits a node of a batch of trees has, and which of them a warp takes. For .cu files alone.
+
+#include <algorithm>
+
+#include "base/cuda/reduce.h"
+#include "verification/cuda/row_distribution.h"
+#include "verification/row_probs.h"
+
+namespace specfabric::verification::cuda {
+
+// The sequence whose tree has node `node` of the batch.
+__device__ inline int32_t SequenceOf(const TreeBatch& trees, int32_t node) {
+  int32_t low = 0, high = trees.sequences - 1;
+  while (low < high) {
+    const int32_t middle = (low + high + 1) / 2;
+    if (trees.begin[middle] <= node) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+struct RoundRow {
+  const TreeRound* round = nullptr;
+  const float* logits = nullptr;  // [vocabulary]
+};
+__device__ inline RoundRow RowOf(const RoundBatch& batch, int32_t node) {
+  const int32_t sequence = SequenceOf(batch.trees, node);
+  const TreeRound* const round = batch.rounds + sequence;
+  const int64_t row = round->first_logit + (node - batch.trees.begin[sequence]);
+  return {round, batch.logits + row * batch.stride};
+}
+
+inline int32_t ChunksOf(int32_t vocabulary) {
+  return (vocabulary + verification::kRowChunk - 1) / verification::kRowChunk;
+}
+
+// [parts of a row][nodes], a warp for each chunk of each row.
+struct ChunkGrid {
+  dim3 grid, block;
+};
+inline ChunkGrid GridOfChunks(int32_t nodes, int32_t chunks) {
+  constexpr int kMostWarps = 4;  // a block
+  const int warps = std::min(chunks, kMostWarps);
+  return {dim3((chunks + warps - 1) / warps, nodes), dim3(warps * base::cuda::kWarp)};
+}
+__device__ inline int Lane() { return base::cuda::Thread() % base::cuda::kWarp; }
+__device__ inline int ChunkOfWarp() {
+  return (static_cast<int>(blockIdx.x) * base::cuda::Threads() + base::cuda::Thread()) /
+         base::cuda::kWarp;
+}
+
+}  // namespace specfabric::verification::cuda
+
+#endif  // SPECFABRIC_VERIFICATION_CUDA_ROUND_ROWS_H_
