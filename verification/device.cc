@@ -1,4 +1,4 @@
-// What verifies, and makes draft rows, on a device: none in a build without CUDA.
+// The device's implementations; a build without CUDA has none.
 
 #include "verification/device_draft_rows.h"
 #include "verification/device_verifier.h"

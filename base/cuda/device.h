@@ -17,8 +17,8 @@ namespace specfabric::base::cuda {
 
 class Device {
  public:
-  // FailedPrecondition: there is no such GPU; the message says how many there are. Of a rank: the
-  // rank's number among the GPUs that the process sees (CUDA_VISIBLE_DEVICES).
+  // ordinal: among the GPUs that the process sees (CUDA_VISIBLE_DEVICES). FailedPrecondition: there
+  // is no such GPU; the message says how many there are.
   static absl::StatusOr<std::unique_ptr<Device>> Open(int32_t ordinal);
   ~Device();
   Device(const Device&) = delete;
@@ -28,10 +28,10 @@ class Device {
   int32_t ordinal() const { return ordinal_; }
   Stream stream() const { return stream_; }
   const std::string& name() const { return name_; }
-  // Waits for all that was enqueued; its errors come out here.
+  // Waits for everything that was enqueued and returns its errors.
   absl::Status Finish() const;
 
-  // Enqueues a copy; host memory is pinned and stays as it is until Finish.
+  // Enqueues a copy. The host memory is pinned and must not change until Finish.
   absl::Status ToDevice(const void* host, size_t bytes, void* device) const;
   absl::Status ToHost(const void* device, size_t bytes, void* host) const;
   // Enqueues: `bytes` of device memory become zeros.

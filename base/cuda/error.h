@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_BASE_CUDA_ERROR_H_
 #define SPECFABRIC_BASE_CUDA_ERROR_H_
 
-// Includes CUDA's run-time API: for the files of this folder.
+// Includes CUDA's runtime API, so only sources that call it include this.
 
 #include <cuda_runtime_api.h>
 
@@ -10,7 +10,7 @@
 
 namespace specfabric::base::cuda {
 
-// ResourceExhausted where the device's memory is, else Internal; `what` was tried.
+// ResourceExhausted if the device has no memory left, else Internal. `what`: what was attempted.
 inline absl::Status ToStatus(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return absl::OkStatus();
   const auto code = error == cudaErrorMemoryAllocation ? absl::StatusCode::kResourceExhausted

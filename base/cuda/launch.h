@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_BASE_CUDA_LAUNCH_H_
 #define SPECFABRIC_BASE_CUDA_LAUNCH_H_
 
-// For .cu files and those that call CUDA's run-time library.
+// For .cu files and other sources that call CUDA's runtime API.
 
 #include <cuda_runtime_api.h>
 
@@ -12,8 +12,7 @@
 
 namespace specfabric::base::cuda {
 
-// Enqueues a kernel and says what has become of that. Internal: the device refused it, or an
-// earlier one of this thread failed.
+// Enqueues a kernel. Internal: the launch failed, or an earlier one of this thread did.
 template <typename... Parameters>
 absl::Status Launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
                     Stream stream, std::type_identity_t<Parameters>... arguments) {

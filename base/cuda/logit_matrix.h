@@ -7,8 +7,8 @@
 
 namespace specfabric::base::cuda {
 
-// [rows][stride] values in device memory, of which the first `size` of a row are of the ids first,
-// first + 1, ...
+// Logits in device memory: [rows][stride] values. The first `size` values of a row are the logits
+// of token ids first, first + 1, ...
 struct LogitMatrix {
   const void* logits = nullptr;
   DataType type = DataType::kFloat32;

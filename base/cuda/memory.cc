@@ -38,7 +38,7 @@ absl::StatusOr<Buffer<Free>> Buffer<Free>::Create(size_t bytes) {
 template <typename Free>
 absl::Status Buffer<Free>::Reserve(size_t bytes) {
   if (bytes <= bytes_) return absl::OkStatus();
-  *this = Buffer();  // first, so that both need not fit
+  *this = Buffer();  // frees first: both may not fit at once
   absl::StatusOr<Buffer> larger = Create(bytes);
   if (!larger.ok()) return larger.status();
   *this = *std::move(larger);

@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_BASE_CUDA_MEMORY_H_
 #define SPECFABRIC_BASE_CUDA_MEMORY_H_
 
-// Memory of the current device, and of the host where the device's copies reach it directly.
+// Memory of the current device, and pinned memory of the host, which the device copies directly.
 
 #include <cstddef>
 #include <memory>
@@ -17,7 +17,7 @@ struct FreePinned {
   void operator()(void* memory) const;
 };
 
-// Uninitialised bytes; moved, not copied. ResourceExhausted: there is not that much.
+// Uninitialised bytes; move-only. ResourceExhausted: there is not that much memory.
 template <typename Free>
 class Buffer {
  public:
@@ -29,8 +29,8 @@ class Buffer {
   T* As() const {
     return static_cast<T*>(memory_.get());
   }
-  // At least `bytes` from here on; what was in it is lost if it grows. Nothing that was enqueued
-  // may still use it.
+  // Grows to at least `bytes`; growing loses the contents. No enqueued work may still use the
+  // buffer.
   absl::Status Reserve(size_t bytes);
 
  private:

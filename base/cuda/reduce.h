@@ -9,7 +9,7 @@ namespace specfabric::base::cuda {
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Of blocks of one dimension.
+// For one-dimensional blocks.
 __device__ inline int Thread() { return static_cast<int>(threadIdx.x); }
 __device__ inline int Threads() { return static_cast<int>(blockDim.x); }
 
@@ -29,22 +29,23 @@ __device__ T WarpMax(T value) {
   return value;
 }
 
-// What the block's first thread has, for all of them, which come together.
+// The value of the block's first thread. Called by all threads of the block together.
 template <typename T>
 __device__ T OfFirst(T value) {
   __shared__ T shared;
-  __syncthreads();  // it may still be read for the call before this one
+  __syncthreads();  // the previous call's value may still be read
   if (Thread() == 0) shared = value;
   __syncthreads();
   return shared;
 }
 
-// The sum of value_at(i) over i of begin .. end in the order of sampling::TotalProb: kSums
-// sums of every kSums-th, then these. All threads of the block together, which have the same bits.
+// The sum of value_at(i) for begin <= i < end, in the order of sampling::TotalProb: kSums partial
+// sums of every kSums-th value, then the sum of these. Called by all threads of the block together,
+// which all get the same bits.
 template <int kSums, typename ValueAt>
 __device__ double StridedSum(int begin, int end, ValueAt value_at) {
   __shared__ double sums[kSums];
-  __syncthreads();  // they may still be read for the sum before this one
+  __syncthreads();  // the previous call's sums may still be read
   for (int i = Thread(); i < kSums; i += Threads()) {
     double sum = 0;
     for (int at = begin + i; at < end; at += kSums) sum += value_at(at);
@@ -56,12 +57,12 @@ __device__ double StridedSum(int begin, int end, ValueAt value_at) {
   return total;
 }
 
-// All kThreads threads of the block come; a multiple of a warp.
+// Called by all kThreads threads of the block together; kThreads is a multiple of a warp.
 template <int kThreads>
 __device__ float BlockSum(float value) {
   __shared__ float of_warp[kThreads / kWarp];
   value = WarpSum(value);
-  __syncthreads();  // of_warp may still be read for the sum before this one
+  __syncthreads();  // the previous call's of_warp may still be read
   if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = value;
   __syncthreads();
   float sum = 0;

@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_BASE_CUDA_STREAM_H_
 #define SPECFABRIC_BASE_CUDA_STREAM_H_
 
-// Named without CUDA's headers, so that hosts' code may call the kernels. What is enqueued on one
-// stream runs in that order; nothing here waits for the device.
+// CUDA's stream without CUDA's headers, so that host code can call the functions that enqueue
+// kernels. Work on one stream runs in the order in which it was enqueued.
 
 struct CUstream_st;
 

@@ -18,7 +18,7 @@ absl::Status Upload::Copy(const Device& device) {
   absl::Status status = staged_.Reserve(bytes);
   status.Update(copied_.Reserve(bytes));
   if (!status.ok()) return status;
-  // First, since arrays may hold where others are.
+  // Addresses first, since arrays may contain the addresses of others.
   const std::byte* place = copied_.As<std::byte>();
   for (const Part& part : parts) {
     std::memcpy(part.to, &place, sizeof(place));

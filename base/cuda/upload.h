@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_BASE_CUDA_UPLOAD_H_
 #define SPECFABRIC_BASE_CUDA_UPLOAD_H_
 
-// Arrays of the host's that go to the device in one copy, through pinned memory. Both memories are
-// kept and grow; what was copied stays until the next Copy.
+// Copies several host arrays to the device as one, through pinned memory. Both buffers are kept and
+// grow; the copied data stays valid until the next Copy.
 
 #include <cstddef>
 #include <vector>
@@ -16,16 +16,16 @@ namespace specfabric::base::cuda {
 
 class Upload {
  public:
-  // Of the next Copy. Until then `values` and `to` stay where they are, and what is in them may
-  // still change; Copy sets *to to where the values are on the device, aligned to 16 bytes, and may
-  // so change values that were added.
+  // Adds an array to the next Copy. Until then `values` and `to` must stay where they are; their
+  // contents may still change. Copy sets *to to the array's address on the device, aligned to 16
+  // bytes, before it copies: *to may itself be part of an added array.
   template <typename T>
   void Add(absl::Span<const T> values, const T** to) {
     parts_.push_back({values.data(), values.size() * sizeof(T), to});
   }
-  // Enqueues, and forgets what was added, even after an error. Nothing that was enqueued may still
-  // use the copy before, which Device::Finish tells. ResourceExhausted or Internal: the device's
-  // own error; nothing is enqueued then.
+  // Enqueues the copy and clears the list of arrays, even after an error. No enqueued work may
+  // still use the previous copy (see Device::Finish). ResourceExhausted or Internal: an error of
+  // the device; nothing is enqueued then.
   absl::Status Copy(const Device& device);
 
  private:

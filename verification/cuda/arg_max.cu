@@ -16,8 +16,8 @@ using base::cuda::Stream;
 using base::cuda::WarpMax;
 
 constexpr int kThreads = 256;
-constexpr int kIds = 4;            // a Philox block's words, one an id
-constexpr int kBlocksAThread = 4;  // Philox blocks, so that a short row is not cut small
+constexpr int kIds = 4;            // words of a Philox block, one for each id
+constexpr int kBlocksAThread = 4;  // Philox blocks; keeps the grid of a short row small
 
 __device__ float Load(const float* logits, int64_t at) { return logits[at]; }
 __device__ float Load(const uint16_t* logits, int64_t at) {
@@ -42,8 +42,8 @@ __global__ void Begin(PackedChoice* best, int32_t count) {
   if (i < count) best[i] = 0;
 }
 
-// A thread takes whole Philox blocks, that is ids 4 b to 4 b + 3, of which the shard may have only
-// some at either end. Grid: [parts of a row][choices]. `aligned`: four logits load as one word.
+// A thread takes whole Philox blocks b, the ids 4 b to 4 b + 3; at either end the shard may have
+// only some of them. Grid: [parts of a row][choices]. `aligned`: four logits load as one word.
 template <typename Logit>
 __global__ void ArgMax(LogitMatrix logits, bool aligned, const RowChoice* how,
                        const RowFilter* filters, PackedChoice* winners) {

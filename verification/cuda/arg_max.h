@@ -2,10 +2,10 @@
 #define SPECFABRIC_VERIFICATION_CUDA_ARG_MAX_H_
 
 // The coupled choice of a token on the device (verification.md section 1): the arg-max of
-// logit(x) + T g(seed, position, x) over a shard of the vocabulary, or over what filters keep of a
-// whole row, with the noise of sampling/gumbel.h made where it is used, so that the logits are read
-// once and nothing else is. The same bits as sampling::PerturbedArgMax on a CPU, and the token
-// of sampling::SampleRow.
+// logit(x) + T g(seed, position, x) over a shard of the vocabulary, or over the tokens of a whole
+// row that the filters keep. The noise of sampling/gumbel.h is computed in the kernel, which reads
+// the logits once and nothing else. The result has the bits of sampling::PerturbedArgMax on a CPU,
+// and the token is that of sampling::SampleRow.
 
 #include <bit>
 #include <cstdint>
@@ -21,18 +21,18 @@
 
 namespace specfabric::verification::cuda {
 
-// A candidate as a number: the larger is Better() (a higher score, then a lower id), so that the
-// maximum over shards is the choice.
+// A candidate as one number that orders candidates by score, then by lower id, so that the choice
+// is the maximum over all shards.
 using PackedChoice = uint64_t;
 
-// score: a number.
+// score: not NaN.
 SPECFABRIC_HOST_DEVICE inline PackedChoice Pack(float score, base::TokenId id) {
-  const uint32_t bits = std::bit_cast<uint32_t>(score + 0.0f);  // -0 as 0: they are equal
+  const uint32_t bits = std::bit_cast<uint32_t>(score + 0.0f);  // -0 becomes 0: they are equal
   const uint32_t ordered = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
   return PackedChoice{ordered} << 32 | static_cast<uint32_t>(~id);
 }
-// As any token of a row competes by its plain logit: what is not finite wins, and shows by its
-// score.
+// The candidate of a token by its logit alone. One whose logit is not finite wins, with a score of
+// kNotFinite.
 SPECFABRIC_HOST_DEVICE inline PackedChoice Competitor(float logit, base::TokenId id) {
   return Pack(base::IsFinite(logit) ? logit : sampling::kNotFinite, id);
 }
@@ -50,18 +50,18 @@ inline sampling::ScoredToken Unpack(PackedChoice packed) {
   return {TokenOf(packed), ScoreOf(packed)};
 }
 
-// What filters leave of a row: the tokens that compete, by their plain logits, as `least` or
-// better. Where the logits are not all finite, all compete.
+// What the filters keep of a row: the tokens whose Competitor is at least `least`. If the logits
+// are not all finite, they keep every token.
 struct RowFilter {
-  PackedChoice least = 0;  // the worst token that is kept
-  PackedChoice best = 0;   // of all
+  PackedChoice least = 0;  // the last token that is kept
+  PackedChoice best = 0;   // of the row
   SPECFABRIC_HOST_DEVICE bool finite() const { return IsFinite(best); }
 };
 
-// Enqueues: best[i] becomes the best of row how[i].row, not IsFinite() where one of the row's
-// logits is not. how and best: [count], device memory. filters: null, or [count] in device memory,
-// made of the same rows, which are then whole. InvalidArgument: nothing to choose, or from no ids.
-// Internal: the device's own error.
+// Enqueues: best[i] becomes the choice from row how[i].row; it is not IsFinite() where one of the
+// row's logits is not finite. how and best: [count], device memory. filters: null, or [count] in
+// device memory, of the same rows, which then have the whole vocabulary. InvalidArgument: no rows
+// or no ids. Internal: an error of the device.
 absl::Status EnqueueArgMax(const base::cuda::LogitMatrix& logits, const RowChoice* how,
                            const RowFilter* filters, int32_t count, PackedChoice* best,
                            base::cuda::Stream stream);

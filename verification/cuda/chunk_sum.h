@@ -8,9 +8,9 @@
 
 namespace specfabric::verification::cuda {
 
-// The sum of value_at(i) over a chunk's i, with the bits that CPUs have
-// (verification/row_probs.h); every lane has it. All lanes of a warp come, which share the calls,
-// neighbours side by side.
+// The sum of value_at(i) over the indices i of a chunk, with the bits that CPUs compute
+// (verification/row_probs.h). Called by all lanes of a warp together, which share the calls of
+// value_at (neighbouring lanes take neighbouring indices); every lane gets the sum.
 template <typename ValueAt>
 __device__ double ChunkSum(ValueAt value_at) {
   constexpr int kSums = verification::kRowChunk / 8;  // of eight values each

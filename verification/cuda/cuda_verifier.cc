@@ -175,7 +175,7 @@ absl::Status CudaVerifier::Enqueue(const LogitMatrix& logits, Walked* walked, St
 absl::Status CudaVerifier::Best(const LogitMatrix& logits, absl::Span<const RowChoice> choices,
                                 absl::Span<sampling::ScoredToken> best) {
   if (choices.empty()) return absl::OkStatus();
-  // How to choose, then what was chosen.
+  // [choices] RowChoice, then [choices] PackedChoice.
   const size_t how_bytes = choices.size() * sizeof(RowChoice);
   const size_t best_bytes = choices.size() * sizeof(PackedChoice);
   static_assert(sizeof(RowChoice) % alignof(PackedChoice) == 0);
@@ -212,7 +212,7 @@ absl::Status CudaVerifier::Verify(const LogitMatrix& logits, absl::Span<const De
   Walked* const found = walked_.As<Walked>();
   status = Enqueue(logits, found, device_->stream());
   status.Update(device_->ToHost(found, trees.size() * sizeof(Walked), host_walked_.As<void>()));
-  // Even after an error: what was enqueued reads what is staged.
+  // Even after an error: enqueued work still reads the staging buffer.
   status.Update(device_->Finish());
   if (!status.ok()) return status;
   const Walked* walked = host_walked_.As<Walked>();

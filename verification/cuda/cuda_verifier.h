@@ -1,8 +1,9 @@
 #ifndef SPECFABRIC_VERIFICATION_CUDA_CUDA_VERIFIER_H_
 #define SPECFABRIC_VERIFICATION_CUDA_CUDA_VERIFIER_H_
 
-// Verifies a step's trees where their logits are: what the kernels read of them goes to the device
-// in one copy, the kernels follow each other on its stream, and a few words a tree come back.
+// Verifies a step's trees on the device that has their logits: one copy takes the kernels' inputs
+// to the device, the kernels run one after another on its stream, and a few words for each tree
+// come back.
 
 #include <cstdint>
 #include <vector>
@@ -19,31 +20,31 @@
 
 namespace specfabric::verification::cuda {
 
-// Owned by one rank's thread; keeps its memory from step to step. On the device that is about as
-// much as the logits of the weighed trees of a step take.
+// Owned by one rank's thread; keeps its memory from step to step: on the device about as much as
+// the logits of a step's trees that are verified by probabilities.
 class CudaVerifier : public DeviceVerifier {
  public:
   explicit CudaVerifier(const base::cuda::Device* device) : device_(device) {}
 
   absl::Status Best(const base::cuda::LogitMatrix& logits, absl::Span<const RowChoice> choices,
                     absl::Span<sampling::ScoredToken> best) override;
-  // The device's stream may still be making the logits, which are float32. InvalidArgument: a tree
-  // without nodes or with more than it may have, or together more nodes or tokens than the kernels
-  // take. `accepted` is as it was after an error.
+  // The logits are float32; work enqueued on the device's stream may still compute them.
+  // InvalidArgument: a tree with no nodes or too many, or in total more nodes or tokens than the
+  // kernels take. After an error `accepted` is unchanged.
   absl::Status Verify(const base::cuda::LogitMatrix& logits, absl::Span<const DeviceTree> trees,
                       absl::Span<speculation::Accepted> accepted) override;
 
  private:
-  // Trees that the same kernels decide, one behind the other, on the host.
+  // Trees verified by the same kernels, concatenated, on the host.
   struct Group {
-    std::vector<int32_t> index = {};  // in what is to be verified
+    std::vector<int32_t> index = {};  // of each tree, in the span that Verify was given
     std::vector<int32_t> begin = {0}, parents = {};
     std::vector<base::TokenId> tokens = {};
     std::vector<int32_t> draft_row = {};
     std::vector<uint64_t> ancestors = {};
-    std::vector<RowChoice> choices = {};  // [nodes], of the coupled rule
+    std::vector<RowChoice> choices = {};  // [nodes], for coupled verification
     std::vector<TreeRound> rounds = {};
-    // Where these are on the device.
+    // Their addresses on the device.
     RoundBatch batch = {};
     const RowChoice* device_choices = nullptr;
 
@@ -55,7 +56,7 @@ class CudaVerifier : public DeviceVerifier {
   void Collect(const base::cuda::LogitMatrix& logits, absl::Span<const DeviceTree> trees);
   void Stage(absl::Span<const DeviceTree> trees, Group* group);
   absl::Status Reserve(size_t trees);
-  // walked: [trees], group by group.
+  // walked: [trees], one group after another.
   absl::Status Enqueue(const base::cuda::LogitMatrix& logits, Walked* walked,
                        base::cuda::Stream stream);
   // filters: null, or [nodes] of the group on the device.
@@ -67,15 +68,15 @@ class CudaVerifier : public DeviceVerifier {
   absl::Status EnqueueVerify(Walked* walked, base::cuda::Stream stream);
 
   const base::cuda::Device* const device_;
-  Group plain_, filtered_;  // of the coupled rule, without filters and with
-  Group by_probs_;          // of the rules that weigh p
+  Group plain_, filtered_;  // coupled verification, without and with filters
+  Group by_probs_;          // the verification methods that use p
 
   base::cuda::Upload upload_;
   base::cuda::DeviceBuffer chosen_;     // [nodes] of one group
   base::cuda::DeviceBuffer workspace_;  // of one group
-  base::cuda::DeviceBuffer walked_;     // [trees], group by group
+  base::cuda::DeviceBuffer walked_;     // [trees], one group after another
   base::cuda::PinnedBuffer host_walked_;
-  base::cuda::DeviceBuffer best_;  // Best: [choices] of how to choose, then of what was chosen
+  base::cuda::DeviceBuffer best_;  // of Best: [choices] RowChoice, then [choices] PackedChoice
   base::cuda::PinnedBuffer host_best_;
 };
 

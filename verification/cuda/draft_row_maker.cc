@@ -66,7 +66,7 @@ absl::Status DraftRowMaker::Draw(const LogitMatrix& logits, absl::Span<const Row
   DrawnRow* const found = found_.As<DrawnRow>();
   status = EnqueueDraws(batch, workspace_.As<void>(), found, device_->stream());
   status.Update(device_->ToHost(found, bytes, host_found_.As<void>()));
-  // Even after an error: what was enqueued reads what is staged.
+  // Even after an error: enqueued work still reads the staging buffer.
   status.Update(device_->Finish());
   if (!status.ok()) return status;
   std::copy_n(host_found_.As<DrawnRow>(), count, drawn.begin());

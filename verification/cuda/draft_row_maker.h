@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_VERIFICATION_CUDA_DRAFT_ROW_MAKER_H_
 #define SPECFABRIC_VERIFICATION_CUDA_DRAFT_ROW_MAKER_H_
 
-// DeviceDraftRows on one device: what the kernels of draft_rows.h read goes there in one copy, and
-// what they found comes back in one.
+// DeviceDraftRows on a GPU: one copy takes the inputs of the kernels of draft_rows.h to the device,
+// and one copy brings their results back.
 
 #include <vector>
 
@@ -17,15 +17,16 @@
 
 namespace specfabric::verification::cuda {
 
-// Owned by one rank's thread; keeps its memory from call to call. On the device that is half of
-// what the logits of the rows take that are made at once.
+// Owned by one rank's thread; keeps its memory from call to call: on the device half as much as the
+// logits of the rows that are computed at once.
 class DraftRowMaker : public DeviceDraftRows {
  public:
   explicit DraftRowMaker(const base::cuda::Device* device) : device_(device) {}
 
   absl::Status Reserve(int32_t vocabulary, int32_t draws) override;
-  // The device's stream may still be making the logits, which are float32. InvalidArgument: more
-  // rows than the kernels take, or a draw that is not valid. `drawn` is as it was after an error.
+  // The logits are float32; work enqueued on the device's stream may still compute them.
+  // InvalidArgument: more rows than the kernels take, or an invalid draw. After an error `drawn` is
+  // unchanged.
   absl::Status Draw(const base::cuda::LogitMatrix& logits, absl::Span<const RowDraw> draws,
                     absl::Span<DrawnRow> drawn) override;
   absl::Status Validate(const uint8_t* rows, int32_t vocabulary, int32_t entries,

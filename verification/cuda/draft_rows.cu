@@ -25,11 +25,11 @@ using sampling::kProbRun;
 using sampling::kProbSums;
 using speculation::SiblingDraw;
 
-static_assert(kProbRun == verification::kRowChunk);  // so that chunks of rows are runs
+static_assert(kProbRun == verification::kRowChunk);  // so that a chunk is a run
 constexpr int kDrawThreads = 512, kValidateThreads = 256;
 constexpr int kMostWarps = 32;  // a block
 
-// Where the rows of a batch are made.
+// The workspace in which the rows of a batch are computed.
 struct RowsInWork {
   int32_t runs = 0;           // a row
   double* sums = nullptr;     // [nodes][runs], of each run's probs
@@ -46,7 +46,7 @@ struct RowsInWork {
   }
 };
 
-// sampling::MakeDraftProbs of one row, before it is cut to its heaviest tokens.
+// sampling::MakeDraftProbs of one row, before it is cut to its most likely tokens.
 class DraftProbOf {
  public:
   __device__ DraftProbOf(const RowFilter& filter, const base::SamplingParams& sampling)
@@ -67,7 +67,7 @@ class DraftProbOf {
   base::TokenId chosen_ = base::kNoToken;
 };
 
-// sampling::TotalProb of a run. All lanes of a warp together.
+// sampling::TotalProb of a run. Called by all lanes of a warp together.
 __device__ double RunTotal(const uint16_t* run) {
   constexpr int kOfLane = kProbSums / kWarp;
   double sums[kOfLane] = {};
@@ -83,7 +83,7 @@ __device__ double RunTotal(const uint16_t* run) {
   return total;
 }
 
-// By GridOfChunks.
+// Grid: GridOfChunks.
 __global__ void ExpRuns(RoundBatch rows, RowsInWork work) {
   const int run = ChunkOfWarp();
   if (run >= work.runs) return;
@@ -101,13 +101,14 @@ __global__ void ExpRuns(RoundBatch rows, RowsInWork work) {
   if (Lane() == 0) work.sums[place] = sum;
 }
 
-// How many of the block's threads before this one have said yes, in this call and in those before
-// it. All threads together; `before` is the same for all of them.
+// The number of threads of the block before this one for which the condition held, plus `before`,
+// their number in the previous calls, which is the same for all threads. Called by all threads
+// together.
 __device__ int32_t CountBefore(bool yes, int32_t* before) {
   __shared__ int32_t of_warp[kMostWarps];
   const unsigned votes = __ballot_sync(kAllLanes, yes);
   const int warp = Thread() / kWarp, warps = Threads() / kWarp;
-  __syncthreads();  // of_warp may still be read for the call before this one
+  __syncthreads();  // the previous call's of_warp may still be read
   if (Lane() == 0) of_warp[warp] = __popc(votes);
   __syncthreads();
   int32_t rank = *before + __popc(votes & ((1u << Lane()) - 1));
@@ -118,7 +119,7 @@ __device__ int32_t CountBefore(bool yes, int32_t* before) {
   return rank;
 }
 
-// One row, for all threads of a block together.
+// One row, on which all threads of a block work together.
 class RowInWork {
  public:
   __device__ RowInWork(const DrawBatch& batch, const RowsInWork& work, int32_t node)
@@ -131,20 +132,20 @@ class RowInWork {
   __device__ void KeepLikeliest();
   __device__ void Write() const;
   __device__ double Total() const;
-  // drawn->count is this thread block's to know when all have returned.
+  // drawn->count is valid for the thread block once all threads have returned.
   __device__ void Draw(DrawnRow* drawn);
 
  private:
-  // The prob, by its eight bits from `shift` on, that the top_n-th heaviest has among those that
-  // agree with `found` above these; `left` is how many of them are still to be found, before and
-  // after. -1: there are no more than are wanted.
+  // One step of a radix selection: the eight bits from `shift` on of the top_n-th largest
+  // probability, among those whose higher bits equal `found`. `left`: how many of these are still
+  // to be selected, updated by the call. -1: there are no more than are wanted.
   __device__ int DigitOf(int shift, int found, int32_t* left) const;
   __device__ void SumRun(int run) {
     const double sum = RunTotal(probs_ + int64_t{run} * kProbRun);
     if (Lane() == 0) sums_[run] = sum;
   }
-  // speculation's Drawer: the run in which the sum of all probs passes `uniform` of the whole,
-  // and what of that lies in it; -1: nothing is left.
+  // As sampling's Drawer: the run in which the running sum of probabilities exceeds `uniform` of
+  // the total, and how much of it lies within the run; -1: no probability is left.
   __device__ int RunAt(double uniform, double* within) const;
 
   const RowDraw& draw_;
@@ -156,7 +157,7 @@ class RowInWork {
 __device__ int RowInWork::DigitOf(int shift, int found, int32_t* left) const {
   constexpr int kDigits = 256;
   __shared__ unsigned long long counts[kDigits];
-  __syncthreads();  // they may still be read for the digit before this one
+  __syncthreads();  // the previous digit's counts may still be read
   for (int i = Thread(); i < kDigits; i += Threads()) counts[i] = 0;
   __syncthreads();
   for (int32_t id = Thread(); id < vocabulary_; id += Threads()) {
@@ -171,8 +172,8 @@ __device__ int RowInWork::DigitOf(int shift, int found, int32_t* left) const {
   return digit;
 }
 
-// As sampling::MakeDraftProbs does with top_n > 0: of the lightest prob that is kept, the lowest
-// ids.
+// As sampling::MakeDraftProbs with top_n > 0: of tokens with the smallest kept probability, those
+// with the lowest ids.
 __device__ void RowInWork::KeepLikeliest() {
   int32_t left = draw_.top_n;
   const int high = DigitOf(8, 0, &left);
@@ -191,7 +192,7 @@ __device__ void RowInWork::KeepLikeliest() {
   __syncthreads();
 }
 
-// As speculation::DraftProbsWriter.
+// In the layout of speculation::DraftProbsWriter.
 __device__ void RowInWork::Write() const {
   const DraftRowLayout layout = {vocabulary_, draw_.entries};
   uint16_t* const probs = reinterpret_cast<uint16_t*>(draw_.row + layout.id_bytes());
@@ -232,7 +233,7 @@ __device__ int RowInWork::RunAt(double uniform, double* within) const {
   int run = -1;
   for (int i = 0; i < runs_; ++i) {
     if (sums_[i] == 0) continue;
-    // Rounding may carry `wanted` past the end: then it is the last run that has something.
+    // Rounding may carry `wanted` past the end: then it is the last run with any probability.
     if (run >= 0) before += sums_[run];
     run = i;
     if (before + sums_[i] > wanted) break;
@@ -285,13 +286,14 @@ __global__ void DrawRows(DrawBatch batch, RowsInWork work, DrawnRow* all) {
     drawn->total = total;
     drawn->count = 0;
   }
-  __syncthreads();  // what is drawn is taken from the row
+  __syncthreads();  // drawing changes the row
   row.Draw(drawn);
 }
 
 // Grid: [rows].
 __global__ void ValidateRows(const uint8_t* bytes, DraftRowLayout layout, DraftRowFacts* facts) {
-  __shared__ unsigned long long highest, last_after;  // last_after: entries from the misplaced on
+  __shared__ unsigned long long highest,
+      last_after;  // last_after: entries from the first misplaced one on
   if (Thread() == 0) highest = last_after = 0;
   __syncthreads();
   const uint8_t* const row = bytes + blockIdx.x * layout.row_bytes();

@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_VERIFICATION_CUDA_DRAFT_ROWS_H_
 #define SPECFABRIC_VERIFICATION_CUDA_DRAFT_ROWS_H_
 
-// The rows of a draft's probs on the device (verification/device_draft_rows.h): how they lie, how
-// they are made and drawn from, and whether those that a peer has sent are sound.
+// Rows of draft probabilities on the device (verification/device_draft_rows.h): their layout, the
+// kernels that compute them and draw from them, and the validation of rows that a peer sent.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,8 +17,8 @@
 
 namespace specfabric::verification::cuda {
 
-// As speculation/draft_probs.h lays out one row: ids where it does not name all tokens, probs, and
-// zeros up to a multiple of an id's size.
+// The layout of one row (speculation/draft_probs.h): ids, unless it has the whole vocabulary, then
+// probabilities, then zeros up to a multiple of an id's size.
 struct DraftRowLayout {
   int32_t vocabulary = 0;
   int32_t entries = 0;
@@ -33,24 +33,24 @@ struct DraftRowLayout {
   }
 };
 
-// Rows to be made of the logits, all in device memory: trees of a node each, of whose rounds
-// sampling and first_logit say what RowDraw does.
+// Rows to compute from logits, all in device memory. `rows` has a tree of one node for each, whose
+// round's sampling and first_logit are those of the RowDraw.
 struct DrawBatch {
   RoundBatch rows = {};
   const RowDraw* draws = nullptr;  // [rows.nodes]
 };
 
-// Device memory that EnqueueDraws works in, aligned to 16 bytes: half of what the rows' logits
-// take, and some.
+// The size of EnqueueDraws' workspace in device memory, aligned to 16 bytes: a little more than
+// half the size of the rows' logits.
 size_t DrawBytes(const RoundBatch& rows);
 
 // Enqueues DeviceDraftRows::Draw. drawn: [nodes], device memory. The batch has passed
-// CheckRoundBatch. Internal: the device's own error.
+// CheckRoundBatch. Internal: an error of the device.
 absl::Status EnqueueDraws(const DrawBatch& batch, void* workspace, DrawnRow* drawn,
                           base::cuda::Stream stream);
 
-// Enqueues DeviceDraftRows::Validate. rows: 1 to 65535; facts: [rows], device memory. Internal: the
-// device's own error.
+// Enqueues DeviceDraftRows::Validate. rows: 1 to 65535; facts: [rows], device memory. Internal: an
+// error of the device.
 absl::Status EnqueueValidate(const uint8_t* bytes, int32_t rows, const DraftRowLayout& layout,
                              sampling::DraftRowFacts* facts, base::cuda::Stream stream);
 

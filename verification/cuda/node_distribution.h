@@ -1,12 +1,12 @@
 #ifndef SPECFABRIC_VERIFICATION_CUDA_NODE_DISTRIBUTION_H_
 #define SPECFABRIC_VERIFICATION_CUDA_NODE_DISTRIBUTION_H_
 
-// The distributions of one node as a block of threads decides about it: what the draft drew a
-// sibling from, and the target's, which rejected siblings take from.
-// verification/cpu/row_distribution.h step by step, for the same bits. All threads of the block,
-// whole warps, call together what says so and have the same results. Weights may lie where their
-// sender can still change them: what they decide about the way that threads go, and with them about
-// barriers, is read by one and told to the others. For .cu files alone.
+// The distributions at one node, while a block of threads decides it: the draft's distribution that
+// a sibling was drawn from, and the target's, from which rejected siblings subtract. Follows
+// verification/cpu/row_distribution.h step by step, for the same bits. Where a comment says so, all
+// threads of the block (whole warps) call together and get the same results. A peer may still
+// change the draft probabilities: where they decide about control flow, and so about barriers, one
+// thread reads them and tells the others. For .cu files alone.
 
 #include <algorithm>
 #include <cmath>
@@ -23,7 +23,7 @@ namespace specfabric::verification::cuda {
 
 using verification::kRowChunk;
 
-// Tokens that earlier siblings took, ascending, each once: the same list for all threads.
+// Tokens of earlier siblings, ascending, without duplicates: the same list for all threads.
 struct TakenTokens {
   const base::TokenId* tokens = nullptr;
   int count = 0;
@@ -48,13 +48,13 @@ struct NodeDraft {
   const base::TokenId* ids = nullptr;     // [entries], ascending; null: of all tokens
   int32_t entries = 0;
   TakenTokens taken = {};
-  double total = 0;  // of all draft_probs but those that are taken
+  double total = 0;  // of the draft_probs that are not taken
 
   __device__ bool whole() const { return ids == nullptr; }
   __device__ float Entry(int32_t i) const {
     return draft_probs == nullptr ? 1.0f : base::WidenBFloat16(draft_probs[i]);
   }
-  // The first of entries begin .. end, ascending, whose token is not before this one; or end.
+  // The first of the entries begin .. end whose token is at least this one; `end` if there is none.
   __device__ int32_t Search(base::TokenId token, int32_t begin, int32_t end) const {
     while (begin < end) {
       const int32_t middle = (begin + end) / 2;
@@ -66,7 +66,7 @@ struct NodeDraft {
     }
     return begin;
   }
-  // The entry of a token, or -1.
+  // The index of the token's entry, or -1.
   __device__ int32_t Find(base::TokenId token) const {
     if (whole()) return token;
     const int32_t at = Search(token, 0, entries);
@@ -83,13 +83,14 @@ struct NodeDraft {
   __device__ double TotalBetween(int32_t begin, int32_t end) const;
 };
 
-// Of entries begin .. end, in the order of sampling::TotalProb. All threads together.
+// The sum of the entries begin .. end, in the order of sampling::TotalProb. Called by all threads
+// together.
 __device__ inline double NodeDraft::TotalBetween(int32_t begin, int32_t end) const {
   return base::cuda::StridedSum<sampling::kProbSums>(begin, end,
                                                      [&](int32_t at) { return Entry(at); });
 }
 
-// row_total: with those that are taken. All threads together.
+// row_total: the sum including the taken tokens. Called by all threads together.
 __device__ inline double NodeDraft::TotalWithoutTaken(double row_total) const {
   double taken_prob = 0;
   for (int i = 0; i < taken.count; ++i) {
@@ -97,7 +98,7 @@ __device__ inline double NodeDraft::TotalWithoutTaken(double row_total) const {
     taken_prob += at < 0 ? 0.0f : Entry(at);
   }
   const double left = base::cuda::OfFirst(row_total - taken_prob);
-  // Where little is left the difference has lost its digits.
+  // If little is left, the difference has too few significant digits.
   constexpr double kMinRemainder = 1e-3;
   if (left > kMinRemainder * row_total) return left;
   double sum = 0;
@@ -133,12 +134,12 @@ class NodeDistribution {
     for (int i = 0; i < chunk_count_; ++i) sum += chunks_[i].power_sum;
     return verification::InversePerplexity(total_, sum);
   }
-  // As verification::RowDistribution::Sample. By one thread.
+  // As verification::RowDistribution::Sample. Called by one thread.
   __device__ base::TokenId Sample(double uniform) const;
   // min(1, pi p(x) / q(x)); q(x) > 0.
   __device__ double Chance(double pi, const NodeDraft& q, base::TokenId token) const;
-  // p becomes norm((pi p - q)+) where that has mass; returns the mass, in [0, 1]. pi > 0. All
-  // threads together.
+  // p becomes norm((pi p - q)+) where that has mass; returns the mass, in [0, 1]. pi > 0. Called by
+  // all threads together.
   __device__ double Subtract(double pi, const NodeDraft& q);
 
  private:
@@ -147,8 +148,8 @@ class NodeDistribution {
     return static_cast<float>(pi * (q.total * verification::DraftScale(q.total)) / total_ *
                               chunk.factor);
   }
-  // The sum of what the residual has in a chunk; with `keep` it takes the place of the values. All
-  // lanes of a warp together.
+  // The sum of the residual over a chunk; with `keep` the residual replaces the values. Called by
+  // all lanes of a warp together.
   __device__ double SumLeft(double pi, const NodeDraft& q, int chunk, bool keep);
   __device__ double SumLeftOfDense(double pi, const NodeDraft& q, int chunk, bool keep);
   __device__ double SumLeftOfSparse(double pi, const NodeDraft& q, int chunk, bool keep);
@@ -172,7 +173,7 @@ __device__ inline base::TokenId NodeDistribution::Sample(double uniform) const {
   }
   const float* const values = values_ + int64_t{found} * kRowChunk;
   const double factor = chunks_[found].factor;
-  // Only of draft_probs that were changed meanwhile is none left.
+  // No probability is left only if the peer changed the draft_probs meanwhile.
   base::TokenId token = found * kRowChunk;
   for (int i = 0; i < kRowChunk && sum <= wanted; ++i) {
     if (values[i] > 0) token = found * kRowChunk + i;
@@ -183,7 +184,7 @@ __device__ inline base::TokenId NodeDistribution::Sample(double uniform) const {
 
 __device__ inline double NodeDistribution::Chance(double pi, const NodeDraft& q,
                                                   base::TokenId token) const {
-  // Both are of the numbers that Subtract compares, so that a token rejected here is gone there.
+  // The same numbers that Subtract compares, so that a token rejected here has no mass there.
   double chance;
   if (q.whole()) {
     const DistributionChunk& chunk = chunks_[token / kRowChunk];
@@ -193,7 +194,7 @@ __device__ inline double NodeDistribution::Chance(double pi, const NodeDraft& q,
   } else {
     chance = pi * Probability(token) / (q.UnnormalizedProb(token) / q.total);
   }
-  // Of draft_probs that were changed it may be negative or no number.
+  // If the peer changed the draft_probs it may be negative or NaN.
   return chance > 0 ? std::min(1.0, chance) : 0;
 }
 
@@ -246,7 +247,7 @@ __device__ inline double NodeDistribution::Subtract(double pi, const NodeDraft& 
   const int warp = base::cuda::Thread() / base::cuda::kWarp,
             warps = base::cuda::Threads() / base::cuda::kWarp;
   const bool leads = base::cuda::Thread() % base::cuda::kWarp == 0;
-  __syncthreads();  // sums of the residual before this one may still be read
+  __syncthreads();  // the previous residual's sums may still be read
   for (int chunk = warp; chunk < chunk_count_; chunk += warps) {
     const double sum = SumLeft(pi, q, chunk, /*keep=*/false);
     if (leads) spare_sums_[chunk] = sum;
@@ -255,7 +256,7 @@ __device__ inline double NodeDistribution::Subtract(double pi, const NodeDraft& 
   double total = 0;
   for (int i = 0; i < chunk_count_; ++i) total += spare_sums_[i];
   const double one = q.whole() ? q.total * verification::DraftScale(q.total) : total_;
-  // Nor where draft_probs that were changed leave no sum at all.
+  // Also if the peer changed the draft_probs so that the sum is NaN.
   if (!(one > 0 && total > verification::kNoMass * one)) return 0;
 
   for (int chunk = warp; chunk < chunk_count_; chunk += warps) {

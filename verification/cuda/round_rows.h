@@ -1,7 +1,8 @@
 #ifndef SPECFABRIC_VERIFICATION_CUDA_ROUND_ROWS_H_
 #define SPECFABRIC_VERIFICATION_CUDA_ROUND_ROWS_H_
 
-// Which logits a node of a batch of trees has, and which of them a warp takes. For .cu files alone.
+// The logits of each node of a batch of trees, and the chunks of them that a warp takes. For .cu
+// files alone.
 
 #include <algorithm>
 
@@ -40,12 +41,12 @@ inline int32_t ChunksOf(int32_t vocabulary) {
   return (vocabulary + verification::kRowChunk - 1) / verification::kRowChunk;
 }
 
-// [parts of a row][nodes], a warp for each chunk of each row.
+// Grid: [parts of a row][nodes], one warp for each chunk of each row.
 struct ChunkGrid {
   dim3 grid, block;
 };
 inline ChunkGrid GridOfChunks(int32_t nodes, int32_t chunks) {
-  constexpr int kMostWarps = 4;  // a block
+  constexpr int kMostWarps = 4;  // in a block
   const int warps = std::min(chunks, kMostWarps);
   return {dim3((chunks + warps - 1) / warps, nodes), dim3(warps * base::cuda::kWarp)};
 }

@@ -20,8 +20,7 @@ using base::cuda::WarpMax;
 
 using verification::kRowChunk;
 
-// Logits of the distribution that verification::RowDistribution::Open makes: -inf where a token has
-// no chance.
+// The logits that verification::RowDistribution::Open uses: -inf where the filters drop the token.
 struct FilteredRow {
   RowFilter filter;
 
@@ -32,13 +31,14 @@ struct FilteredRow {
   __device__ float LogitAt(const float* logits, int32_t id) const {
     return Logit(Competitor(logits[id], id), logits[id]);
   }
-  // The largest of a chunk. Filters keep a chunk's best if they keep any of it.
+  // The largest of a chunk. If the filters keep any token of a chunk, they keep its best.
   __device__ float Largest(PackedChoice best_of_chunk) const {
     return Logit(best_of_chunk, ScoreOf(best_of_chunk));
   }
 };
 
-// What the chunk's weights are made with: all lanes of its warp together.
+// The reference of the chunk's unnormalised probabilities. Called by all lanes of its warp
+// together.
 __device__ float ReferenceOf(const FilteredRow& row, const PackedChoice* bests, int chunk,
                              base::ExpScale scale) {
   float before = -INFINITY;
@@ -49,7 +49,7 @@ __device__ float ReferenceOf(const FilteredRow& row, const PackedChoice* bests, 
   return verification::ChunkReference(before, std::max(before, own), scale);
 }
 
-// By GridOfChunks.
+// Grid: GridOfChunks.
 __global__ void ComputeProbs(RoundBatch batch, RowDistributions distributions) {
   const int chunk = ChunkOfWarp();
   if (chunk >= distributions.chunks) return;

@@ -2,13 +2,14 @@
 #define SPECFABRIC_VERIFICATION_CUDA_ROW_DISTRIBUTION_H_
 
 // The target's distribution at every node of a batch of trees, p = softmax(logit / T) over the
-// tokens that the filters keep, made on the device: the unnormalised probabilities and sums of
-// verification/cpu/row_distribution.h to the bit (verification/row_probs.h), all rows at once.
+// tokens that the filters keep, computed on the device for all rows at once: bit for bit the
+// unnormalised probabilities and sums of verification/cpu/row_distribution.h
+// (verification/row_probs.h).
 //
-// Filters keep what top-k, top-p and min-p of sampling::FilterMask do. Top-p adds up masses as
-// whole multiples of 2^-40 of the largest, so that no order of adding changes what is kept; where
-// the CPU's sum, in double precision, lies within 2^-40 of the border for each token of the
-// vocabulary, the two may differ in the token at the border.
+// The filters are top-k, top-p and min-p as in sampling::FilterMask. Top-p adds up probabilities as
+// multiples of 2^-40 of the largest, so that the order of addition does not matter. If the CPU's
+// sum, in double precision, lies within (vocabulary size) 2^-40 of the threshold, the two may
+// differ in the last token that they keep.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,79 +25,78 @@
 
 namespace specfabric::verification::cuda {
 
-// Of filters: ids, and masses added up in 64 bits.
+// The limit of the filters' ids, and of their sums in 64 bits.
 constexpr int32_t kMostVocabulary = 1 << 24;
 
-// One sequence's round, as verification::TreeToVerify has it.
+// One sequence's round; see verification::TreeToVerify.
 struct TreeRound {
   verification::RoundSite site = {};
   speculation::VerificationMethod verification =
       speculation::VerificationMethod::kRejection;                           // not kCoupled
-  speculation::SiblingDraw draw = speculation::SiblingDraw::kDeterministic;  // as Allows() says
-  base::SamplingParams sampling = {};  // temperature > 0; the seed is the site's
+  speculation::SiblingDraw draw = speculation::SiblingDraw::kDeterministic;  // that Allows() it
+  base::SamplingParams sampling = {};  // temperature > 0; the seed is in `site`
   verification::TypicalOptions typical = {};
-  int32_t first_logit = 0;  // row of the logits after the root; those of other nodes follow
-  // Where NeedsDraftRows(verification, draw): rows as speculation/draft_probs.h lays them out,
-  // `entries` tokens each, the whole vocabulary if that is as many; sound, as DraftProbs::Open
-  // found them. totals: [rows], the sum of each, by DraftProbs::total. Device memory.
+  int32_t first_logit = 0;  // the root's logit row; the other nodes' rows follow
+  // Where NeedsDraftRows(verification, draw): rows in the layout of speculation/draft_probs.h, of
+  // `entries` tokens each (the whole vocabulary if that is as many), validated by DraftProbs::Open.
+  // totals: [rows], the sum of each (DraftProbs::total). Device memory.
   const uint8_t* draft_probs = nullptr;
   const double* totals = nullptr;
   int32_t entries = 0;
 };
 
-// All device memory, aligned as its types are.
+// All pointers are to device memory, aligned as their types.
 struct RoundBatch {
-  TreeBatch trees = {};                // without `ancestors` and `choices`; siblings in draw order
+  TreeBatch trees = {};                // `ancestors` and `choices` not set; siblings in draw order
   const TreeRound* rounds = nullptr;   // [sequences]
-  const int32_t* draft_row = nullptr;  // [nodes]: of the row that the node's token was drawn from;
-                                       // where no round needs draft rows it is not read
+  const int32_t* draft_row = nullptr;  // [nodes]: the row that the node's token was drawn from;
+                                       // not read where no round needs draft rows
   int32_t nodes = 0;                   // of all trees: trees.begin[sequences]
   const float* logits = nullptr;       // [rows][stride], after penalties and bias, whole rows
   int64_t stride = 0;                  // values from one row to the next
   int32_t vocabulary = 0;
 };
 
-// InvalidArgument: no trees, or more nodes or tokens than there may be.
+// InvalidArgument: no trees, or too many nodes or tokens.
 absl::Status CheckRoundBatch(const RoundBatch& batch);
 
-// Where what filters leave of rows lies, all device memory. A row a node, in the order of the
-// batch.
+// The results of the filters, in device memory: one row for each node, in the order of the batch.
 struct RowFilters {
-  int32_t chunks = 0;             // a row
-  PackedChoice* bests = nullptr;  // [nodes][chunks], of the chunk's logits
+  int32_t chunks = 0;             // in a row
+  PackedChoice* bests = nullptr;  // [nodes][chunks], the best Competitor of each chunk
   RowFilter* of_node = nullptr;   // [nodes]
   static size_t Bytes(const RoundBatch& batch);
   // workspace: Bytes(batch) of device memory, aligned to 16 bytes.
   static RowFilters In(const RoundBatch& batch, void* workspace);
 };
 
-// p(x) = value(x) * factor / total, `sum` and `power_sum` (of w log2(w), under kTypical alone) with
-// the factor.
+// p(x) = value(x) * factor / total. `sum` (of w = value * factor) and `power_sum` (of w log2(w),
+// for kTypical only) include the factor.
 struct DistributionChunk {
   double factor = 1;
   double sum = 0;
   double power_sum = 0;
 };
 
-// Where distributions lie, likewise.
+// The distributions, in device memory, likewise.
 struct RowDistributions {
-  int32_t chunks = 0;       // a row
+  int32_t chunks = 0;       // in a row
   float* values = nullptr;  // [nodes][chunks][verification::kRowChunk], 0 past the vocabulary
   DistributionChunk* distribution_chunks = nullptr;  // [nodes][chunks]
-  double* spare_sums = nullptr;                      // [sequences][chunks], of the next residual
+  double* spare_sums = nullptr;                      // [sequences][chunks], for the next residual
   RowFilters filters = {};
   static size_t Bytes(const RoundBatch& batch);
   static RowDistributions In(const RoundBatch& batch, void* workspace);
 };
 
-// Enqueues: the filters become those of the batch's nodes; of a batch's rounds only first_logit and
-// sampling are read, whatever the verification method. The batch has passed CheckRoundBatch.
-// Internal: the device's own error.
+// Enqueues: computes the filters of the batch's nodes. Of the rounds only first_logit and sampling
+// are read, whatever the verification method. The batch has passed CheckRoundBatch. Internal: an
+// error of the device.
 absl::Status EnqueueRowFilters(const RoundBatch& batch, const RowFilters& filters,
                                base::cuda::Stream stream);
 
-// Enqueues: likewise the distributions, with their filters. Rows whose filter is not finite() have
-// none.
+// Enqueues: likewise computes the distributions and their filters. A row whose filter is not
+// finite() has no distribution.
 absl::Status EnqueueRowDistributions(const RoundBatch& batch, const RowDistributions& distributions,
                                      base::cuda::Stream stream);
 

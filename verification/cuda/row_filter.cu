@@ -23,14 +23,14 @@ using verification::kRowChunk;
 constexpr int kMostThreads = 256;
 constexpr int kDigitBits = 8;
 constexpr int kDigits = 1 << kDigitBits;
-constexpr int kKeyShift = 32;  // where a PackedChoice has its score
-// Digits of the id that are ones in every PackedChoice.
+constexpr int kKeyShift = 32;  // the position of the score in a PackedChoice
+// Bits of the id that are ones in every PackedChoice.
 constexpr int kConstantShift = 24;
 static_assert(kMostVocabulary == 1 << kConstantShift);
 constexpr double kMassOne = 0x1p40;
 static_assert(kMassOne * kMostVocabulary <= 0x1p64);
 
-// A token's probability as a share of the largest.
+// A token's probability relative to the largest.
 struct Share {
   float max;
   double scale;  // log2(e) / T
@@ -39,7 +39,7 @@ struct Share {
   }
 };
 
-// What top-k and top-p count a token as.
+// A token's weight in the sums of top-k and top-p.
 struct One {
   __device__ unsigned long long operator()(float /*logit*/) const { return 1; }
 };
@@ -50,12 +50,12 @@ struct Mass {
   }
 };
 
-// One row, for all threads of a block together.
+// One row, on which all threads of a block work together.
 struct FilterRow {
   const float* logits;
   int32_t vocabulary;
 
-  // Calls visit(how the token competes, its logit) for those from `least` on.
+  // Calls visit(Competitor of the token, its logit) for the tokens from `least` on.
   template <typename Visit>
   __device__ void ForEach(PackedChoice least, Visit visit) const {
     for (int32_t id = Thread(); id < vocabulary; id += Threads()) {
@@ -76,9 +76,10 @@ struct FilterRow {
     return total;
   }
 
-  // The last token of the shortest run of tokens, best first, that weighs `wanted`, at least 1;
-  // `least`, where all from there on weigh less. Finds its digits one by one from the highest, by
-  // how much tokens weigh that have each value of the next.
+  // The last token of the shortest sequence of tokens, best first, whose weights sum to at least
+  // `wanted`, which is at least 1; `least`, if all tokens from there on sum to less. A radix
+  // selection: finds the digits from the highest, by the weight of the tokens that have each value
+  // of the next digit.
   template <typename MassOf>
   __device__ PackedChoice LastOf(unsigned long long wanted, PackedChoice least,
                                  MassOf mass_of) const {
@@ -99,7 +100,7 @@ struct FilterRow {
       int digit = kDigits - 1;
       while (digit >= 0 && masses[digit] < wanted) wanted -= masses[digit--];
       const unsigned long long of_digit = digit < 0 ? 0 : masses[digit];
-      __syncthreads();  // before it is cleared for the next
+      __syncthreads();  // before it is cleared for the next digit
       if (digit < 0) return least;
       found |= static_cast<PackedChoice>(digit) << shift;
       const bool one_token = shift == kKeyShift && of_digit == mass_of(ScoreOf(found));
@@ -109,7 +110,7 @@ struct FilterRow {
   }
 };
 
-// Where tokens with at least this share begin.
+// The least Competitor with at least this relative probability.
 __device__ PackedChoice LeastWithShare(Share share, double wanted) {
   uint32_t low = static_cast<uint32_t>(Pack(-INFINITY, 0) >> kKeyShift);
   uint32_t high = static_cast<uint32_t>(Pack(share.max, 0) >> kKeyShift);
@@ -143,7 +144,7 @@ __device__ PackedChoice LeastKept(const FilterRow& row, const base::SamplingPara
   return least;
 }
 
-// By GridOfChunks.
+// Grid: GridOfChunks.
 __global__ void FindBests(RoundBatch batch, RowFilters filters) {
   const int chunk = ChunkOfWarp();
   if (chunk >= filters.chunks) return;

@@ -27,21 +27,21 @@ using speculation::VerificationMethod;
 constexpr int kNodes = speculation::kMaxVerifyNodes;
 constexpr int kMostWarps = 32;  // a block
 
-// One tree's round, for all threads of a block together: they take the same steps, and share the
-// work on a row. Nodes are numbered within the tree.
+// One tree's round, on which all threads of a block work together: they take the same steps and
+// share the work on a row. Nodes are numbered within the tree.
 class Round {
  public:
-  // What the threads share.
+  // In shared memory.
   struct Shared {
     int32_t parents[kNodes];
     base::TokenId tokens[kNodes];
     int32_t depths[kNodes];
     bool has_children[kNodes];
-    double pi[kNodes];  // of Traverse, where it went on below a node
+    double pi[kNodes];  // of Traverse: when it went on below a node
     base::TokenId taken[kNodes];
     int taken_count;
     unsigned long long
-        typical;  // of AcceptTypical: nodes that their parent's distribution finds so
+        typical;  // of AcceptTypical: nodes typical under their parent's distribution
   };
 
   __device__ Round(const RoundBatch& batch, const RowDistributions& distributions, int32_t sequence,
@@ -58,7 +58,7 @@ class Round {
 
  private:
   __device__ void ReadTree();
-  // The child of `node` after `child`, or after the node itself the first; -1.
+  // The next child of `node` after `child`, the first one if `child` is `node` itself; -1: none.
   __device__ int NextChild(int node, int child) const {
     for (++child; child < nodes_; ++child) {
       if (shared_.parents[child] == node) return child;
@@ -68,7 +68,7 @@ class Round {
   __device__ NodeDistribution DistributionAt(int node) const {
     return NodeDistribution(distributions_, batch_.vocabulary, begin_ + node, spare_sums_);
   }
-  // Of the target's logits at the node: below one where they are not, nothing is accepted.
+  // Whether the target's logits at the node are all finite; if not, nothing below it is accepted.
   __device__ bool Finite(int node) const {
     return distributions_.filters.of_node[begin_ + node].finite();
   }
@@ -76,8 +76,8 @@ class Round {
     return verification::AcceptUniform(round_.site, node, shared_.depths[node]) < probability;
   }
 
-  // What the draft drew `child` from, given the siblings before it. All threads together, which
-  // are done with the one before.
+  // The distribution that the draft drew `child` from, given the siblings before it. Called by all
+  // threads together, which must be done with the previous one.
   __device__ NodeDraft DraftOf(int child);
   __device__ TakenTokens TakenBefore(int child);
 
@@ -114,7 +114,7 @@ __device__ void Round::ReadTree() {
 
 __device__ TakenTokens Round::TakenBefore(int child) {
   if (round_.draw != SiblingDraw::kWithoutReplacement) return {};
-  __syncthreads();  // the list before this one may still be read
+  __syncthreads();  // the previous list may still be read
   if (Thread() == 0) {
     int count = 0;
     const int32_t* const rows = batch_.draft_row + begin_;
@@ -151,8 +151,8 @@ __device__ NodeDraft Round::DraftOf(int child) {
   return draft;
 }
 
-// The first child of `node` that is accepted, or -1. What the rejected ones have left of the
-// target's distribution at the node takes its place.
+// The first accepted child of `node`, or -1. The residual that the rejected children leave replaces
+// the target's distribution at the node.
 __device__ int Round::FirstAccepted(int node) {
   if (!Finite(node)) return -1;
   NodeDistribution p = DistributionAt(node);
@@ -175,12 +175,12 @@ __device__ int Round::Reject() {
   }
 }
 
-// The recursion of verification::TreeVerifier, without a stack: `node` is being visited, `child` is
-// the one of its children to try next, or the one that `rejected` says was rejected.
+// The recursion of verification::TreeVerifier as a loop: `node` is being visited; `child` is its
+// child to try next or, if `rejected`, the one that was just rejected.
 __device__ int Round::Traverse() {
   int node = 0, child = NextChild(0, 0);
   bool rejected = false;
-  double pi = 1;  // the chance of the path to `node`, given what has been rejected so far
+  double pi = 1;  // probability of the path to `node`, given the rejections so far
   for (;;) {
     NodeDistribution p = DistributionAt(node);
     if (rejected) {

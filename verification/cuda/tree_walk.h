@@ -1,9 +1,9 @@
 #ifndef SPECFABRIC_VERIFICATION_CUDA_TREE_WALK_H_
 #define SPECFABRIC_VERIFICATION_CUDA_TREE_WALK_H_
 
-// Coupled verification of trees on the device, given the target's own choice at every node
-// (verification.md section 1; speculation::WalkCoupled): from the root on, to the child that is the
-// choice, while there is one.
+// Coupled verification of trees on the device, given the target's choice at every node
+// (verification.md section 1; speculation::WalkCoupled): follows from the root the child that is
+// the choice, while there is one.
 
 #include <cstdint>
 
@@ -14,8 +14,8 @@
 
 namespace specfabric::verification::cuda {
 
-// The trees of several sequences, one behind the other; all device memory. Node n of sequence s
-// stands at begin[s] + n. At most 64 nodes a sequence, the root included.
+// The trees of several sequences, concatenated, in device memory. Node n of sequence s is at
+// begin[s] + n. At most 64 nodes in a tree, the root included.
 struct TreeBatch {
   int32_t sequences = 0;
   const int32_t* begin = nullptr;         // [sequences + 1]
@@ -25,17 +25,17 @@ struct TreeBatch {
   const PackedChoice* choices = nullptr;  // [nodes], of EnqueueArgMax
 };
 
-// What was accepted of one tree: bit n is set if node n is on the accepted path, the root always.
-// `last` is its deepest node, `bonus` the choice there, kNoToken where its logits are not all
-// finite. The tokens to emit are those of the path's nodes but for the root, in ascending order,
-// then `bonus`.
+// The accepted path of one tree. Bit n of `path` is set if node n is on it; the root always is.
+// `last` is its deepest node, `bonus` the token chosen there, kNoToken if the logits there are not
+// all finite. The tokens to emit are those of the path's nodes without the root, in ascending
+// order, then `bonus`.
 struct Walked {
   uint64_t path = 0;
   int32_t last = 0;
   base::TokenId bonus = base::kNoToken;
 };
 
-// Enqueues: walked[s] becomes what is accepted of tree s. walked: [sequences], device memory.
+// Enqueues: walked[s] becomes the accepted path of tree s. walked: [sequences], device memory.
 absl::Status EnqueueTreeWalk(const TreeBatch& trees, Walked* walked, base::cuda::Stream stream);
 
 }  // namespace specfabric::verification::cuda
