@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_VERIFICATION_RANDOMNESS_H_
 #define SPECFABRIC_VERIFICATION_RANDOMNESS_H_
 
-// The random numbers of one verification round. Philox draws them in service; a test that
-// enumerates takes every outcome in turn instead.
+// The random numbers of one verification round: drawn by Philox, or in tests that enumerate, every
+// outcome in turn.
 
 #include <cstdint>
 #include <vector>
@@ -20,35 +20,34 @@ namespace specfabric::verification {
 class Randomness {
  public:
   virtual ~Randomness() = default;
-  // True with this probability, in [0, 1]: never at 0, always at 1.
+  // True with this probability, in [0, 1]: never for 0, always for 1.
   virtual bool Accept(int node, double probability) = 0;
   // A token with probability probs[token] / sum of probs. probs: [vocabulary], not negative,
   // with a positive sum; need not be normalised. `node` is the last accepted one.
   virtual base::TokenId Sample(int node, absl::Span<const double> probs) = 0;
 };
 
-// Which round the numbers are of.
+// The round that the numbers belong to.
 struct RoundSite {
   uint64_t seed = 0;
   uint32_t position = 0;  // index, in prompt + output, of the first token that the round chooses
   uint32_t draw = 0;      // DrawNumber
 };
 
-// Counter of a number: (purpose, position, draw, node, index).
+// The Philox counter of a number: (purpose, position, draw, node, index).
 //
 //   function  purpose    position                        node                 index
 //   Accept    kAccept    of the node's own token         the node             0
 //   Sample    kResidual  of the token after `node`       last accepted node   0 and 1
 //
-// Within a round the node tells numbers apart, between rounds the draw, and neither purpose is used
-// for drafting. Accept is exact to 2^-33. Sample inverts the cumulative distribution in id order
-// with 52 bits, so that a token of probability 1e-8 comes at its rate to seven digits. The root is
-// no guess: it has the position before the first that is chosen, and only traversal asks for it,
-// with certainty as the answer.
+// Counters differ within a round by node and between rounds by draw; drafting uses neither purpose.
+// Accept is exact to 2^-33. Sample inverts the cumulative distribution in id order with 52 bits, so
+// that a token of probability 1e-8 is sampled at its rate to seven digits. The root is not a draft
+// token: its position is the one before the first that the round chooses, and only traversal calls
+// Accept for it, with probability 1.
 //
-// The numbers themselves: Accept is AcceptUniform < probability, Sample the first token at which
-// the running sum of probs exceeds ResidualUniform times their sum. depth: of the node, below
-// 2^16.
+// Accept is AcceptUniform < probability; Sample is the first token at which the running sum of
+// probs exceeds ResidualUniform times their sum. depth: of the node, below 2^16.
 SPECFABRIC_HOST_DEVICE inline double AcceptUniform(const RoundSite& round, int node, int depth) {
   const sampling::DrawSite site{.purpose = sampling::Purpose::kAccept,
                                 .position = round.position + static_cast<uint32_t>(depth) - 1,

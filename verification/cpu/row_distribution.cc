@@ -16,8 +16,8 @@ bool Taken(const DraftDistribution& q, base::TokenId token) {
   return std::find(q.taken.begin(), q.taken.end(), token) != q.taken.end();
 }
 
-// The logits that filters keep; kExcludedLogit of the others. False: they keep none, as FilterMask
-// says.
+// The logits that the filters keep, kExcludedLogit for the other tokens. False: they keep none (see
+// FilterMask).
 bool Filter(absl::Span<const float> logits, const base::SamplingParams& sampling,
             std::vector<float>* filtered) {
   const std::vector<uint8_t> kept = sampling::FilterMask(logits, sampling);
@@ -62,9 +62,9 @@ bool RowDistribution::ComputeProbs(absl::Span<const float> logits, bool keep) {
   logits_ = logits;
   kept_ = keep;
   if (keep) values_.resize(static_cast<size_t>(scratch_.chunks) * kRowChunk);
-  // The reference spares the row a pass of its own for the maximum.
+  // With a reference for each chunk no separate pass for the maximum is needed.
   float max = scratch_.kernels.max(LogitChunk(0));
-  // The last chunk is padded with what is not finite.
+  // The padding of the last chunk is not finite.
   const size_t whole = logits.size() / kRowChunk;
   bool finite = base::AllFinite(logits.subspan(whole * kRowChunk));
   for (int i = 0; i < scratch_.chunks; ++i) {
@@ -82,7 +82,7 @@ bool RowDistribution::ComputeProbs(absl::Span<const float> logits, bool keep) {
     chunks_[i].sum = exp_result.sum;
   }
   total_ = 0;
-  const Chunk* before = nullptr;  // few references are new
+  const Chunk* before = nullptr;  // most chunks share a reference
   for (Chunk& chunk : chunks_) {
     const bool same = before != nullptr && before->reference == chunk.reference;
     chunk.power = same ? before->power : ChunkPower(chunk.reference, max, scale_);
@@ -170,15 +170,14 @@ base::TokenId RowDistribution::Sample(double uniform) {
   return token;
 }
 
-// What a chunk's values are multiplied with to be pi p on the scale of the scaled draft
-// draft_probs.
+// The factor that turns a chunk's values into pi p on the scale of the scaled draft_probs.
 float RowDistribution::DenseFactor(double pi, const DraftDistribution& q,
                                    const Chunk& chunk) const {
   return static_cast<float>(pi * (q.total * DraftScale(q.total)) / total_ * chunk.factor);
 }
 
 double RowDistribution::Chance(double pi, const DraftDistribution& q, base::TokenId token) const {
-  // Both are of the numbers that Subtract compares, so that a token rejected here is gone there.
+  // The same numbers that Subtract compares, so that a token rejected here has no mass there.
   const Chunk& chunk = chunks_[token / kRowChunk];
   double chance = 0;
   if (q.whole()) {
@@ -187,7 +186,7 @@ double RowDistribution::Chance(double pi, const DraftDistribution& q, base::Toke
   } else {
     chance = pi * Probability(token) / (q.UnnormalizedProb(token) / q.total);
   }
-  // Of draft_probs that were changed it may be negative or no number.
+  // If the peer changed the draft_probs it may be negative or NaN.
   return chance > 0 ? std::min(1.0, chance) : 0;
 }
 
@@ -215,7 +214,7 @@ double RowDistribution::SubtractDense(double pi, const DraftDistribution& q) {
   double total = 0;
   for (double sum : scratch_.spare_sums) total += sum;
   const double scaled_one = q.total * draft_scale;
-  // Nor where draft_probs that were changed leave no sum at all.
+  // Also if the peer changed the draft_probs so that the sums are 0 or NaN.
   if (!(scaled_one > 0 && total > kNoMass * scaled_one)) return 0;
 
   values_.swap(left);
@@ -234,7 +233,8 @@ double RowDistribution::SubtractSparse(double pi, const DraftDistribution& q) {
   std::vector<float> old;
   for (size_t i = 0; i < q.ids.size(); ++i) {
     const base::TokenId token = base::LoadOnce(q.ids[i]);
-    if (token < 0 || token >= scratch_.vocabulary) continue;  // changed since it was validated
+    if (token < 0 || token >= scratch_.vocabulary)
+      continue;  // the peer changed it after validation
     const double prob = Taken(q, token) ? 0 : base::WidenBFloat16(q.draft_probs[i]);
     if (prob == 0 || values_[token] == 0) continue;
     changed.push_back(token);
@@ -244,7 +244,7 @@ double RowDistribution::SubtractSparse(double pi, const DraftDistribution& q) {
   }
   Resum(changed);
   if (total_ > kNoMass * before) return std::min(1.0, pi * total_ / before);
-  // Backwards, since ids that were changed may repeat.
+  // Backwards, since the peer may have changed ids so that they repeat.
   for (size_t i = changed.size(); i-- > 0;) values_[changed[i]] = old[i];
   Resum(changed);
   return 0;

@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_VERIFICATION_CPU_ROW_KERNELS_H_
 #define SPECFABRIC_VERIFICATION_CPU_ROW_KERNELS_H_
 
-// The loops over a row of the vocabulary that verification is made of, a chunk at a time: a chunk
-// stays in the first-level cache from one loop to the next. Every variant gives the same bits.
+// The loops of verification over a row of the vocabulary, one chunk at a time so that it stays in
+// the first-level cache from one loop to the next. Every variant computes the same bits.
 
 #include <cstdint>
 #include <limits>
@@ -18,7 +18,7 @@ using base::ScaledExp;
 
 // Every array below has kRowChunk values; callers pad.
 
-// The logit of a token that no draw takes.
+// The logit of a token that is never drawn.
 inline constexpr float kExcludedLogit = -std::numeric_limits<float>::infinity();
 
 struct ExpResult {
@@ -29,7 +29,7 @@ struct ExpResult {
 
 // Sums are in the order of verification/row_probs.h, which no variant changes.
 struct RowKernels {
-  // The largest; what is no number never is. -inf if nothing else is there.
+  // The largest value, ignoring NaN; -inf if there is none.
   float (*max)(const float* logits);
   // probs[i] = ScaledExp(logits[i], reference, scale).
   ExpResult (*exp_chunk)(const float* logits, float reference, ExpScale scale, float* probs);
@@ -42,7 +42,7 @@ struct RowKernels {
                      float* left);
 };
 
-// isa: one that base::Supported().
+// isa: base::Supported() on this CPU.
 const RowKernels& KernelsFor(base::Isa isa);
 
 }  // namespace specfabric::verification

@@ -23,7 +23,7 @@ double TotalWithout(const speculation::DraftProbs& draft_probs, int32_t row,
   double taken_prob = 0;
   for (base::TokenId token : taken) taken_prob += draft_probs.prob(row, token);
   const double left = draft_probs.total(row) - taken_prob;
-  // Where little is left the difference has lost its digits.
+  // If little is left, the difference has too few significant digits.
   constexpr double kMinRemainder = 1e-3;
   if (left > kMinRemainder * draft_probs.total(row)) return left;
   double sum = 0;
@@ -58,11 +58,11 @@ class TreeVerifier::Round {
   bool Accept(int node, double probability) const {
     return random_.AcceptUniform(node) < probability;
   }
-  // The first child of `node` that is accepted, or -1. *p is the target's distribution at the node,
-  // and afterwards what the rejected ones have left of it.
+  // The first accepted child of `node`, or -1. *p is the target's distribution at the node; on
+  // return, the residual that the rejected children leave.
   int FirstAccepted(int node, RowDistribution* p) const;
   bool Visit(int node, int depth, double pi);
-  // `last` follows the path; kNoToken: the logits there are not finite.
+  // last: the token after the path; kNoToken: the logits there are not finite.
   Accepted Emit(absl::Span<const int32_t> path, base::TokenId last) const;
 
   const TreeToVerify& round_;
@@ -71,7 +71,7 @@ class TreeVerifier::Round {
   const PhiloxRandomness& random_;
   TreeVerifier& verifier_;
 
-  // Of Traverse.
+  // State of Traverse.
   std::vector<bool> has_children_;
   std::vector<int32_t> path_;  // from the last accepted node up
   base::TokenId last_token_ = base::kNoToken;
@@ -139,14 +139,14 @@ Accepted TreeVerifier::Round::Reject() {
   }
 }
 
-// Whether `node` or a node below it is accepted. pi: the chance of the path from the root to
-// `node`, given what has been rejected so far. Below a node whose logits are not finite nothing is
-// accepted, so that they count only if the node is the last of the path.
+// Whether `node` or a node below it is accepted. pi: the probability of the path from the root to
+// `node`, given the rejections so far. Below a node whose logits are not finite nothing is
+// accepted, so that these matter only if the node is the last of the path.
 bool TreeVerifier::Round::Visit(int node, int depth, double pi) {
   if (pi == 0) return false;
   if (!has_children_[node] && !Accept(node, pi)) return false;
   const std::vector<int32_t> children = Children(tree_, node);
-  // Below a child other rows are read before this one is done with.
+  // Visiting a child reads other rows before this one is finished.
   const bool keep =
       std::any_of(children.begin(), children.end(), [&](int c) { return has_children_[c]; });
   RowDistribution& p = verifier_.DistributionAt(depth);
@@ -181,7 +181,7 @@ Accepted TreeVerifier::Round::AcceptTypical() {
   RowDistribution& p = verifier_.DistributionAt(0);
   std::vector<bool> typical(tree_.size(), false);  // the whole path to the node
   typical[0] = true;
-  // Rows are read once, so that the token after a node is drawn before it is known to be the last.
+  // Rows are read once, so the token after a node is drawn before the node is known to be the last.
   std::vector<base::TokenId> next(tree_.size(), base::kNoToken);
   int last = 0;
   for (int node = 0; node < tree_.size(); ++node) {

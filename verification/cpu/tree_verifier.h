@@ -1,9 +1,9 @@
 #ifndef SPECFABRIC_VERIFICATION_CPU_TREE_VERIFIER_H_
 #define SPECFABRIC_VERIFICATION_CPU_TREE_VERIFIER_H_
 
-// The verification methods that weigh p (verification/reference/acceptance.h) as they run in
-// service: the same decisions from the same random numbers, on rows of float32 logits. Only the
-// rows that decide are read.
+// The verification methods that use target probabilities (verification/reference/acceptance.h), as
+// CPUs run them: the same decisions as the reference from the same random numbers, on rows of
+// float32 logits. Reads only the rows that the decisions need.
 
 #include <cstdint>
 #include <deque>
@@ -21,37 +21,37 @@
 
 namespace specfabric::verification {
 
-// One sequence's round on its owner rank, where whole rows are.
+// One sequence's round, on its owner rank, which has the whole rows.
 struct TreeToVerify {
   // Siblings in draw order; at most kMaxVerifyNodes.
   const speculation::TokenTree* tree = nullptr;
   speculation::VerificationMethod verification =
       speculation::VerificationMethod::kRejection;                           // not kCoupled
-  speculation::SiblingDraw draw = speculation::SiblingDraw::kDeterministic;  // as Allows() says
+  speculation::SiblingDraw draw = speculation::SiblingDraw::kDeterministic;  // that Allows() it
   base::SamplingParams sampling = {};                                        // temperature > 0
   TypicalOptions typical = {};
-  // Where NeedsDraftRows(verification, draw): the draft's draft_probs, and of each node the row
-  // that its token was drawn from. draft_row: [nodes]; the root's is not read.
+  // Where NeedsDraftRows(verification, draw): the draft probabilities, and the row of them that
+  // each node's token was drawn from. draft_row: [nodes]; the root's is not read.
   const speculation::DraftProbs* draft_probs = nullptr;
   absl::Span<const int32_t> draft_row = {};
 };
 
-// The logits, [vocabulary], of the token after `node`, after penalties and bias. Asked at most once
-// a node; must stay until the next call.
+// Returns the logits, [vocabulary], of the token after `node`, with penalties and bias applied.
+// Called at most once for each node; the row must stay valid until the next call.
 using LogitRow = absl::FunctionRef<absl::Span<const float>(int node)>;
 
-// Owned by one rank's thread; keeps its memory from round to round: a row, and for kTraversal a
-// row more for each level of the tree.
+// Owned by one rank's thread; keeps its memory from round to round: one row, and for kTraversal one
+// more for each level of the tree.
 class TreeVerifier {
  public:
-  // isa: one that base::Supported(); all of them accept the same.
+  // isa: base::Supported() on this CPU; the results do not depend on it.
   explicit TreeVerifier(int32_t vocabulary, base::Isa isa = base::BestIsa());
   TreeVerifier(const TreeVerifier&) = delete;
   TreeVerifier& operator=(const TreeVerifier&) = delete;
 
-  // What is accepted ends before a row of logits that are not finite. Such rows count only where
-  // they choose the token after the accepted path. random: of this round. Row numbers and tokens
-  // are in range (the caller checked what it was sent). Temperature 0 is kCoupled's.
+  // The accepted path ends at a node whose logits are not finite; the result is not `finite` only
+  // if these choose the token after the path. random: of this round. Row numbers and tokens are in
+  // range (the caller validated what it received). Temperature 0 is verified with kCoupled instead.
   speculation::Accepted Verify(const TreeToVerify& round, LogitRow row,
                                const PhiloxRandomness& random);
 
@@ -61,7 +61,7 @@ class TreeVerifier {
   RowDistribution& DistributionAt(int depth);
 
   RowScratch scratch_;
-  std::deque<RowDistribution> distributions_;  // by depth: references stay
+  std::deque<RowDistribution> distributions_;  // by depth; a deque, so that references stay valid
 };
 
 }  // namespace specfabric::verification

@@ -256,7 +256,7 @@ __device__ inline double NodeDistribution::Subtract(double pi, const NodeDraft& 
   double total = 0;
   for (int i = 0; i < chunk_count_; ++i) total += spare_sums_[i];
   const double one = q.whole() ? q.total * verification::DraftScale(q.total) : total_;
-  // Also if the peer changed the draft_probs so that the sum is NaN.
+  // Also if the peer changed the draft_probs so that the sums are 0 or NaN.
   if (!(one > 0 && total > verification::kNoMass * one)) return 0;
 
   for (int chunk = warp; chunk < chunk_count_; chunk += warps) {

@@ -5,8 +5,8 @@
 namespace specfabric::verification {
 namespace {
 
-// The first sibling under `node` that is accepted, or -1. *p is the target's distribution at the
-// node, and afterwards what the rejected siblings have left of it.
+// The first accepted child of `node`, or -1. *p is the target's distribution at the node; on
+// return, the residual that the rejected siblings leave.
 int FirstAcceptedChild(const VerifyInput& input, int node, sampling::Distribution* p,
                        Randomness& random) {
   for (int child : Children(input.tree, node)) {

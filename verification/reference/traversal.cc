@@ -5,8 +5,8 @@
 namespace specfabric::verification {
 namespace {
 
-// The chance that a node keeps after a child below it was rejected: S / (S + 1 - pi). 0 / 0 comes
-// of p = q with pi = 1, where rejection has no probability.
+// The acceptance probability that a node keeps after a child was rejected: S / (S + 1 - pi). 0 / 0
+// occurs for p = q with pi = 1, where a rejection has probability 0.
 double KeptChance(double pi, double residual_mass) {
   return pi == 1 ? 1 : residual_mass / (residual_mass + 1 - pi);
 }
@@ -26,8 +26,8 @@ class Traversal {
   }
 
  private:
-  // Whether `node` or a node below it is accepted. pi: the chance of the path from the root to
-  // `node`, given what has been rejected so far.
+  // Whether `node` or a node below it is accepted. pi: the probability of the path from the root to
+  // `node`, given the rejections so far.
   bool Visit(int node, double pi) {
     sampling::Distribution p = input_.TargetDistribution(node);
     for (int child : Children(input_.tree, node)) {
