@@ -32,36 +32,35 @@ enum class DeviceKind : uint8_t { kCpu, kCuda };
 absl::StatusOr<DeviceKind> ParseDeviceKind(std::string_view name);  // "cpu", "cuda"
 
 struct RankOptions {
-  // CUDA: GPU number r, of those the process sees, for the r-th of the process's ranks.
+  // kCuda: the r-th rank of a process takes GPU r of those that the process sees.
   DeviceKind device = DeviceKind::kCpu;
   DataType dtype = DataType::kBFloat16;  // of weights, activations between layers, and KV
   int32_t kv_blocks = 0;
   int32_t block_size = 16;
-  int32_t max_rows = 0;  // of a pass: GPUs' memory for so many is taken at the start
-  int32_t threads = 1;   // threads inside one rank; of CPUs
-  // Runs of layers on ranks of their own, which must divide the group's ranks; and the fewest rows
-  // that they work on at once, 0: what pays on that device.
+  int32_t max_rows = 0;  // of a pass; a GPU allocates memory for so many at the start
+  int32_t threads = 1;   // inside one rank; CPUs only
+  // pipeline_stages must divide the group's number of ranks. micro_batch_rows: the fewest rows of a
+  // micro-batch; 0: a default for the device.
   int32_t pipeline_stages = 1;
   int32_t micro_batch_rows = 0;
-  // A row's logits do not depend on the other rows of the batch. The packed kernels hold this
-  // always; the reference path and GPUs take a fixed number of rows at once for it.
+  // A row's logits do not depend on the other rows of the batch. This always holds for the packed
+  // kernels; the reference path and GPUs process a fixed number of rows at a time to achieve it.
   bool batch_invariant = true;
-  // FlashInfer's kernels for attention, of bfloat16 and heads of 64 and 128: see
-  // cuda/tree_attention.h
+  // FlashInfer's attention kernels, for bfloat16 and heads of 64 or 128: see cuda/tree_attention.h.
   bool flash_attention = false;
-  bool cuda_graphs = false;  // passes of few rows are captured and replayed: see cuda/graph_cache.h
-  bool peer_sums = false;    // small sums among GPUs that reach each other: see cuda/peer_sum.h
-  // How long GPUs' ranks may take to find each other.
+  bool cuda_graphs = false;  // capture and replay passes of few rows: see cuda/graph_cache.h
+  bool peer_sums = false;    // small all-reduces by peer access: see cuda/peer_sum.h
+  // How long ranks on GPUs may take to join their collectives.
   base::Nanos join_timeout = 120 * base::kSecond;
-  bool reference = false;  // libtorch's plain operations instead of the packed kernels; of CPUs
+  bool reference = false;  // libtorch instead of the packed kernels; CPUs only
 
-  // A token's logits are the same bits alone, in a batch, and on a path of a tree, which
-  // FlashInfer's kernels do not hold: siblings lie between the slots there.
+  // A token's logits have the same bits alone, in a batch, and on a path of a tree. FlashInfer's
+  // kernels do not guarantee the last: a tree's siblings lie between the path's slots.
   bool token_exact() const { return batch_invariant && !flash_attention; }
 };
 
 // This rank's part of the logits: float32, [rows][width], of ids first .. first + width. Valid
-// until the rank's next Forward. On a device there is no data until it is fetched.
+// until the rank's next Forward. If `device` is set, `data` is null until the rows are fetched.
 struct LogitShard {
   const float* data = nullptr;
   int32_t rows = 0;
@@ -73,7 +72,7 @@ struct LogitShard {
   }
 };
 
-// Brings all rows to the host where they are on a device.
+// Copies all rows to the host if they are on a device.
 inline absl::Status FetchRows(LogitShard* shard) {
   if (shard->data != nullptr || shard->device == nullptr) return absl::OkStatus();
   std::vector<int32_t> all(shard->rows);
@@ -99,25 +98,25 @@ class RankModel {
   virtual const ModelConfig& config() const = 0;
   // Writes KV for all rows and returns the logits of batch.logit_rows, in their order.
   virtual absl::StatusOr<LogitShard> Forward(const Batch& batch) = 0;
-  // In order; both slots must be of this cache.
+  // Moves in order; both slots must be of this cache.
   virtual void MoveKv(absl::Span<const KvMove> moves) = 0;
-  // Equal on two processes only if their logits have equal bits: a hash of weights, dtype and
-  // kernels, for the reference path of ranks and threads too, on which its bits depend, and for
-  // GPUs of ranks and the GPU's name; a GPU that is not batch-invariant is like no other.
+  // Two processes with equal fingerprints compute logits with equal bits. A hash of weights, dtype
+  // and kernels; for the reference path also of the numbers of ranks and threads, for GPUs also of
+  // the number of ranks and the GPU's name; unique for a GPU that is not batch-invariant.
   virtual uint64_t NumericsFingerprint() const = 0;
-  // The GPU that has this rank's logits, for what is done with them there; null: on CPUs. It lives
-  // as long as the model, and is used by the rank's thread.
+  // The GPU that has this rank's logits, so that verification and drawing can run there; null on
+  // CPUs. It lives as long as the model; used by the rank's thread.
   virtual const base::cuda::Device* device() const { return nullptr; }
-  // Bytes of KV cache a block takes on this rank.
+  // The size in bytes of a KV cache block on this rank.
   virtual int64_t KvBlockBytes() const = 0;
 };
 
-// The ranks of this rank's pipeline stage, of `stages` in the group; null: the group is but one.
-// InvalidArgument: they are in several processes.
+// A communicator of the ranks of this rank's pipeline stage, of `stages` in the group; null if the
+// group is a single stage. InvalidArgument: the ranks are in several processes.
 absl::StatusOr<std::unique_ptr<Communicator>> SplitStages(Communicator* group, int stages);
 
-// OK if a model of this configuration can be split so; else InvalidArgument naming the numbers that
-// can. Checked once before any rank loads.
+// OK if a model of this configuration can be split into this shape; else InvalidArgument with the
+// numbers that are possible. Checked once before any rank loads.
 absl::Status CheckShape(const ModelConfig& config, const GroupShape& shape);
 
 }  // namespace specfabric::model

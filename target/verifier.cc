@@ -95,13 +95,12 @@ scheduler::StepResult Accept(const StepPlan& plan, const VerifyResult& verify_re
 
 namespace {
 
-// Tokens of the output before the one that a logit row is about.
+// The number of output tokens before the one that a logit row chooses or scores.
 int32_t OutputSize(const StepPlan& plan, const PlanSequence& sequence, int32_t logit) {
   return plan.positions[plan.logit_rows[logit]] + 1 - sequence.prompt_size;
 }
 
-// The guesses from the last committed token, itself not among them, to a row; in no order. A
-// prefill's rows are all committed.
+// The draft tokens after the last committed token up to a row, in no order; none for a prefill.
 void PathTo(const StepPlan& plan, const PlanSequence& sequence, int32_t logit,
             std::vector<base::TokenId>* path) {
   path->clear();
@@ -112,13 +111,14 @@ void PathTo(const StepPlan& plan, const PlanSequence& sequence, int32_t logit,
   }
 }
 
-// Whether the rows that choose are to be changed or reported on, from the first of them on.
-// Rules that change no row at the root change none below it.
+// Whether the sequence's rows need penalties, bias or log-probabilities, which are computed on the
+// host. logit: the first row that chooses. Rules that change no logits at the root change none
+// below.
 bool NeedsTheHost(const StepPlan& plan, const PlanSequence& sequence, int32_t logit) {
   return sequence.logprobs >= 0 || sequence.rules.ChangeAt(OutputSize(plan, sequence, logit));
 }
 
-// Whether the rows that choose are to be seen whole, likewise.
+// Whether the sequence's rows are needed with the whole vocabulary, likewise.
 bool NeedsWholeRows(const StepPlan& plan, const PlanSequence& sequence, int32_t logit) {
   const bool filters = !sequence.sampling.greedy() && sequence.sampling.filtered();
   return filters || NeedsTheHost(plan, sequence, logit);
@@ -244,7 +244,7 @@ absl::Status RankVerifier::ChooseSharded(const StepPlan& plan, const model::Logi
   noise_used_ = 0;
   for (const RowTask& task : sharded_) {
     const PlanSequence& sequence = plan.sequences[task.sequence];
-    // A row's logits are about the token after it.
+    // A row's logits choose the token after it.
     const int32_t position = plan.positions[plan.logit_rows[task.logit]] + 1;
     if (logits.device != nullptr) {
       choices_.push_back({.row = task.logit,
@@ -294,8 +294,8 @@ void RankVerifier::WantRows(const StepPlan& plan) {
   owners_.clear();
   const auto want = [&](int32_t s, int32_t logit) {
     wanted_.push_back(logit);
-    // Sequences are spread over the ranks; all rows of one stay together, and its draft_probs with
-    // them.
+    // Sequences are spread over the ranks; the owner gets all rows of a sequence and its
+    // draft_probs.
     owners_.push_back(OwnerOf(plan.sequences[s], communicator_->size()));
   };
   for (const RowTask& task : whole_) want(task.sequence, task.logit);
@@ -305,7 +305,7 @@ void RankVerifier::WantRows(const StepPlan& plan) {
   }
 }
 
-// In place of rows that a device did not give, taken_rows_ are others.
+// If the device fails, taken_rows_ are zeros, so that the collectives can go on.
 absl::Status RankVerifier::TakeRows(const model::LogitShard& logits) {
   const size_t size = wanted_.size() * logits.width;
   absl::Status status;
@@ -424,7 +424,7 @@ absl::StatusOr<const speculation::DraftProbs*> RankVerifier::OnHost(
   auto* const here = reinterpret_cast<uint8_t*>(draft_probs_words_.data());
   absl::Status fetched = draft_rows_->Fetch(draft_probs->bytes(), here);
   if (!fetched.ok()) return fetched;
-  // Looked at once more, since their sender may have been able to change them.
+  // Validated again, since their sender may have been able to change them.
   auto opened = speculation::DraftProbs::Open(draft_probs->shape(), {here, bytes});
   if (!opened.ok()) return nullptr;
   host_draft_probs_ = *std::move(opened);
@@ -461,7 +461,7 @@ absl::Status RankVerifier::Verify(const StepPlan& plan,
   SplitWork(plan, draft_probs, logits.device != nullptr);
   absl::Status status;
   if (!decided_.empty()) status = DecideOnDevice(plan, *logits.device, verify_result);
-  // The same plan on every rank splits alike, so all take part in the same collectives.
+  // Every rank splits the plan alike, so all take part in the same collectives.
   if (!sharded_.empty()) status.Update(ChooseSharded(plan, logits, verify_result));
   if (whole_.empty() && trees_.empty()) return status;
   status.Update(GatherWhole(plan, logits));

@@ -1,14 +1,15 @@
 #ifndef SPECFABRIC_TARGET_VERIFIER_H_
 #define SPECFABRIC_TARGET_VERIFIER_H_
 
-// One rank's part of choosing tokens from a step's logits (design.md, VerificationMethods).
+// One rank's part of choosing a step's tokens from its logits (docs/verification.md).
 //
-// A single rank on a device has all sequences decided where the logits are, whatever their
-// verification and filters, but for those whose logits are changed first or reported on: these rows
-// come to the host, and no others. Where ranks share a vocabulary, rows of the coupled rule that
-// need neither filters, changed logits nor log-probabilities cross ranks as one (score, id) pair,
-// which a device finds where its logits are; the others are gathered whole on the sequence's owner
-// rank, which works alone and looks at no more rows than the accepted path needs.
+// If the group is a single rank on a device, the device verifies all sequences, whatever their
+// verification method and filters, except those with penalties, bias or log-probabilities: only the
+// rows of these are copied to the host. If the vocabulary is split over ranks, a row of coupled
+// verification without filters, changed logits and log-probabilities crosses the ranks as one
+// (score, id) pair, which a device computes from its shard. All other rows are gathered on the
+// sequence's owner rank, which verifies them alone and reads no more of them than the accepted path
+// needs.
 
 #include <vector>
 
@@ -23,13 +24,13 @@
 
 namespace specfabric::target {
 
-// What the ranks of a group find together. The leader sizes it before the step; every entry is
-// written by exactly one rank (rank 0, or the owner of the sequence).
+// The result of the ranks of a group. The leader sizes it before the step; every entry is written
+// by exactly one rank (rank 0, or the owner of the sequence).
 struct VerifyResult {
-  // [logit_rows], kNoToken where nothing is chosen, kNotFinite where the logits of a row that
-  // chooses or scores are not finite.
+  // [logit_rows]; kNoToken for rows that choose no token, kNotFinite for rows that choose or score
+  // one from logits that are not finite.
   std::vector<base::TokenId> chosen;
-  std::vector<base::TokenLogprobs> logprobs;    // [logit_rows] of the chosen or the scored token
+  std::vector<base::TokenLogprobs> logprobs;    // [logit_rows], of the chosen or scored token
   std::vector<speculation::Accepted> accepted;  // [sequences] of trees decided on their owner or
                                                 // its device; see Decided
 
@@ -41,21 +42,21 @@ struct VerifyResult {
   void Reset(const scheduler::StepPlan& plan);
 };
 
-// Turns chosen tokens into accepted paths, by the coupled rule where the owner has not decided.
-// Called by the leader.
+// The step's result; the paths of trees that are not Decided follow from `chosen` by coupled
+// verification. Called by the leader.
 scheduler::StepResult Accept(const scheduler::StepPlan& plan, const VerifyResult& verify_result);
 
-// The rank that decides the sequence, of so many.
+// The rank that verifies the sequence, of so many ranks.
 int OwnerOf(const scheduler::PlanSequence& sequence, int ranks);
 
-// Whether the round of this sequence reads draft_probs of its draft.
+// Whether verifying this sequence's rows reads the draft probabilities.
 bool ReadsDraftProbs(const scheduler::PlanSequence& sequence);
 
 // Owned by one rank's thread; keeps its scratch memory from step to step.
 class RankVerifier {
  public:
-  // device: verifies where the logits are, for logits on a device. draft_rows: of a single rank
-  // that may be given draft_probs in its device's memory. Both outlive this.
+  // device: null for logits on the host. draft_rows: for a single rank whose draft_probs may be in
+  // its device's memory. Both must outlive this.
   RankVerifier(model::Communicator* communicator, int32_t vocabulary,
                const verification::TypicalOptions& typical = {},
                verification::DeviceVerifier* device = nullptr,
@@ -69,15 +70,15 @@ class RankVerifier {
         trees_verifier_(vocabulary) {}
 
   // Every rank of the group calls this with the same plan and its own shard of the logits.
-  // draft_probs: [sequences]; null where ReadsDraftProbs: nothing of the tree is accepted. Fails
-  // where the device of the logits does; the verify_result is then void, but this rank has taken
-  // part in all that the others wait for.
+  // draft_probs: [sequences]; where one is null although ReadsDraftProbs, no draft token is
+  // accepted. An error is one of the device; verify_result is then invalid, but this rank has taken
+  // part in every collective.
   absl::Status Verify(const scheduler::StepPlan& plan,
                       absl::Span<const speculation::DraftProbs* const> draft_probs,
                       const model::LogitShard& logits, VerifyResult* verify_result);
 
  private:
-  // Why a logit row is looked at.
+  // A logit row to read, and whether to choose a token from it or only to score one.
   struct RowTask {
     int32_t sequence = 0;  // index in plan.sequences
     int32_t logit = 0;     // index in plan.logit_rows
@@ -97,24 +98,24 @@ class RankVerifier {
   absl::Status TakeRows(const model::LogitShard& logits);
   absl::Status GatherWhole(const scheduler::StepPlan& plan, const model::LogitShard& logits);
   bool Mine(const scheduler::PlanSequence& sequence) const;
-  // kNoToken: the logits are not finite.
+  // Returns kNoToken if the logits are not finite.
   base::TokenId Choose(const scheduler::StepPlan& plan, int32_t s, int32_t logit);
   void FinishRow(const scheduler::StepPlan& plan, const RowTask& task, VerifyResult* verify_result);
   absl::Status FinishTree(const scheduler::StepPlan& plan, int32_t s,
                           const speculation::DraftProbs* draft_probs, VerifyResult* verify_result);
-  // The same draft_probs where this thread can read them; null where they are no longer sound.
+  // The same draft_probs in host memory; null if they are no longer valid.
   absl::StatusOr<const speculation::DraftProbs*> OnHost(const speculation::DraftProbs* draft_probs);
-  // The coupled rule, a node at a time: rows beside the accepted path are not read.
+  // Coupled verification, one node at a time: rows off the accepted path are not read.
   speculation::Accepted Walk(const scheduler::StepPlan& plan, int32_t s,
                              const speculation::TokenTree& tree);
   speculation::Accepted VerifyTree(const scheduler::StepPlan& plan, int32_t s,
                                    const speculation::TokenTree& tree,
                                    const speculation::DraftProbs* draft_probs);
-  // The row after the request's penalties, bias and suppressed token ids; the row itself if there
-  // are none.
+  // The row with the request's penalties, bias and suppressed token ids applied; the row itself if
+  // it has none.
   absl::Span<const float> Changed(const scheduler::StepPlan& plan, int32_t s, int32_t logit);
-  // Noise for one sequence and position over ids first .. first + width, made once for all nodes of
-  // the same depth.
+  // The noise of one sequence and position for ids first .. first + width, computed once for all
+  // nodes of the same depth.
   absl::Span<const float> Noise(const base::SamplingParams& sampling, int32_t sequence,
                                 int32_t position, base::TokenId first, int32_t width);
 
@@ -124,31 +125,32 @@ class RankVerifier {
   verification::DeviceVerifier* const device_;
   verification::DeviceDraftRows* const draft_rows_;
   std::vector<RowTask> sharded_;
-  std::vector<RowTask> whole_;    // rows of prefills
-  std::vector<int32_t> trees_;    // sequences that their owner decides
-  std::vector<int32_t> decided_;  // sequences that the device decides,
+  std::vector<RowTask> whole_;    // logit rows of prefills
+  std::vector<int32_t> trees_;    // sequences that their owner verifies
+  std::vector<int32_t> decided_;  // sequences that the device verifies,
   std::vector<verification::DeviceTree>
-      device_trees_;  // each as a tree; of a prefill, its last row
+      device_trees_;  // as trees; the last row of a prefill is one of a single node
   std::vector<speculation::Accepted> accepted_;
   std::vector<sampling::ScoredToken> pairs_;
   std::vector<verification::RowChoice> choices_;
   std::vector<int32_t> wanted_;         // logit rows of whole_ and trees_,
   std::vector<int> owners_;             // the owner of each,
-  absl::Span<const float> taken_rows_;  // and this rank's part of them, one behind the other
+  absl::Span<const float> taken_rows_;  // and this rank's part of them, concatenated
   std::vector<float> shard_rows_;
   std::vector<float> whole_rows_;
-  std::vector<absl::Span<const float>> rows_;  // [logit_rows] whole rows that are here
+  std::vector<absl::Span<const float>>
+      rows_;  // [logit_rows] of the whole vocabulary; empty if not here
   struct NoiseRow {
     int32_t sequence = -1;
     int32_t position = -1;
     std::vector<float> values;
   };
-  std::vector<NoiseRow> noise_;  // of the sequence at hand, one for each position seen
+  std::vector<NoiseRow> noise_;  // of the current sequence, one for each position
   size_t noise_used_ = 0;
   sampling::LogitChanger changer_;
   int32_t changer_sequence_ = -1;  // index in plan.sequences that changer_ is open for
   std::vector<base::TokenId> path_;
-  std::vector<uint64_t> draft_probs_words_;   // what OnHost has fetched,
+  std::vector<uint64_t> draft_probs_words_;   // fetched by OnHost,
   speculation::DraftProbs host_draft_probs_;  // and opened
   verification::TreeVerifier trees_verifier_;
 };

@@ -15,7 +15,7 @@ using base::cuda::Stream;
 
 constexpr int32_t kBlockSize = 16;
 
-// Every sequence has slots of its own, one behind the other.
+// Every sequence has slots of its own, in consecutive ranges.
 AttentionPlan PlanOfChains(const BenchShape& shape) {
   AttentionPlan plan;
   plan.slots.resize(size_t(shape.sequences) * shape.context);

@@ -1,6 +1,6 @@
-// What the kernels of verification and attention read a second, beside a copy within the device of
-// the same run: all are bound by memory, so that the ratio is what counts. Every repetition times
-// every kernel in turn; printed are medians.
+// The memory throughput of the kernels of verification and attention, beside that of a copy on the
+// device in the same run: all are memory-bound, so the ratio is what matters. Every repetition
+// times every kernel in turn; the bench prints medians.
 //
 //   kernel_bench [--vocabulary=128256] [--rows=64] [--sequences=32] [--context=4096]
 

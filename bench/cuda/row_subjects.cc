@@ -1,4 +1,4 @@
-// What is decided of logits, and what drafts make of them.
+// The kernels that work on logit rows: choices, verification, draft rows.
 
 #include <algorithm>
 #include <cmath>
@@ -37,7 +37,7 @@ using speculation::VerificationMethod;
 
 constexpr base::SamplingParams kSampling = {.temperature = 1.0f, .seed = 7};
 
-// Rows of one bell, each begun elsewhere, so that some tokens are likely.
+// Normally distributed logits, so that some tokens are likely; every row starts at another offset.
 std::vector<float> Logits(const BenchShape& shape, int32_t rows, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0.0f, 3.0f);
@@ -55,8 +55,8 @@ LogitMatrix MatrixOf(const float* logits, const BenchShape& shape) {
   return {.logits = logits, .stride = shape.vocabulary, .size = shape.vocabulary};
 }
 
-// The trees of a step, a chain each, and the rows that their tokens were drawn from: the target's
-// own, with some noise on them.
+// The trees of a step, all chains, and the rows that their draft tokens were drawn from: the
+// target's own with some noise added.
 class Chains {
  public:
   Chains(const BenchShape& shape, VerificationMethod verification, Arena* arena) {
@@ -149,7 +149,7 @@ std::vector<Subject> VerificationSubjects(const Device& device, const BenchShape
     const RoundBatch batch = Chains(shape, verification, arena.get()).batch();
     auto* const workspace = arena->New<uint64_t>(TreeVerifyBytes(batch) / sizeof(uint64_t) + 1);
     auto* const verified = arena->New<Walked>(shape.sequences);
-    // All logits have to be read once.
+    // All logits must be read once.
     subjects.push_back({std::string(speculation::Name(verification)) + " of chains",
                         4.0 * batch.nodes * shape.vocabulary, [=] {
                           (void)arena;

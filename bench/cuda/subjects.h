@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_BENCH_CUDA_SUBJECTS_H_
 #define SPECFABRIC_BENCH_CUDA_SUBJECTS_H_
 
-// What kernel_bench times: kernels with the device memory that they work on.
+// The kernels that kernel_bench times, with the device memory that they work on.
 
 #include <cuda_runtime_api.h>
 
@@ -23,16 +23,16 @@ namespace specfabric::model::cuda {
 
 struct BenchShape {
   int32_t vocabulary = 0;
-  int32_t rows = 0;       // of logits, that an arg-max reads and a draft draws from
-  int32_t sequences = 0;  // that attend and are verified
-  int32_t nodes = 0;      // of each: a chain of draft tokens
-  int32_t context = 0;    // tokens of each
+  int32_t rows = 0;       // of logits, for arg-max and draft draws
+  int32_t sequences = 0;  // for attention and verification
+  int32_t nodes = 0;      // of each sequence: a chain of draft tokens
+  int32_t context = 0;    // tokens of each sequence
   int32_t heads = 0, kv_heads = 0, head_dim = 0;
 };
 
 struct Subject {
   std::string name;
-  double bytes = 0;  // that it has to move at least
+  double bytes = 0;  // that the kernel must read or write at least
   std::function<void()> enqueue;
   std::vector<float> ms = {};
 };
@@ -43,7 +43,7 @@ std::vector<Subject> VerificationSubjects(const base::cuda::Device& device,
                                           const BenchShape& shape);
 std::vector<Subject> DraftSubjects(const base::cuda::Device& device, const BenchShape& shape);
 
-// An error ends the bench.
+// Exits on an error.
 inline void Check(const absl::Status& status) {
   if (status.ok()) return;
   std::fprintf(stderr, "kernel_bench: %s\n", std::string(status.message()).c_str());
@@ -60,7 +60,7 @@ T OrDie(absl::StatusOr<T> value) {
   return *std::move(value);
 }
 
-// Device memory that lives as long as a subject that holds it.
+// Device memory that lives as long as its subject.
 class Arena {
  public:
   template <typename T>

@@ -22,7 +22,7 @@ using sampling::ScoredToken;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// A shard in host memory, with what surrounds its values when rows are wider than it.
+// A shard in host memory; rows may be wider than the shard.
 struct HostShard {
   base::DataType type = base::DataType::kFloat32;
   int32_t rows = 1, first = 0, size = 1;
@@ -114,7 +114,7 @@ TEST_F(ArgMaxTest, TiesGoToTheLowestId) {
   EXPECT_EQ(shard.OnDevice({RowChoice{}})[0].token, 8);
 }
 
-// Wherever they are: in words of four, beside them, in the part of any thread.
+// At every place: inside and outside of words of four, and in every thread's part.
 TEST_F(ArgMaxTest, LogitsThatAreNotFiniteShowAsOnTheCpu) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (base::DataType type : {base::DataType::kFloat32, base::DataType::kBFloat16}) {
@@ -127,7 +127,7 @@ TEST_F(ArgMaxTest, LogitsThatAreNotFiniteShowAsOnTheCpu) {
             if (at < 0 || at >= size) continue;
             const size_t begin = shard.values.size();
             shard.values.resize(begin + shard.stride, 1.0f);
-            shard.values.back() = nan;  // of no row
+            shard.values.back() = nan;  // beyond the last row
             shard.values[begin + at] = value;
             const float temperature = at % 2 == 0 ? 0.0f : 1.0f;
             how.push_back({static_cast<int32_t>(how.size()), 1, 2, temperature});
@@ -163,7 +163,7 @@ TEST_F(ArgMaxTest, ShardsTogetherChooseAsOne) {
   }
 }
 
-TEST(PackedChoiceTest, WhatMakesNoSenseIsRefused) {
+TEST(PackedChoiceTest, InvalidSizesAreRefused) {
   EXPECT_EQ(EnqueueArgMax({.size = 5}, nullptr, nullptr, 0, nullptr, nullptr).code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(EnqueueArgMax({.size = 0}, nullptr, nullptr, 1, nullptr, nullptr).code(),

@@ -60,7 +60,7 @@ inline bool Emulated() {
          std::string_view(properties.name) == "emulated";
 }
 
-// Its tests are skipped where there is no GPU.
+// Skips its tests if there is no GPU.
 class DeviceTest : public ::testing::Test {
  protected:
   void SetUp() override {

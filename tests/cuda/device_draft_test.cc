@@ -1,5 +1,5 @@
-// A draft whose draft_probs are made in its device's memory sends what one sends that makes them on
-// its host, and a target finds them the same.
+// A draft that computes its draft_probs in device memory sends the same bytes as one that computes
+// them on the host, and a target's device validates them with the same result.
 
 #include <algorithm>
 #include <cstring>
@@ -27,7 +27,7 @@ using transport::MemoryKind;
 
 constexpr int32_t kVocabulary = 101, kSlots = 6;
 
-// What came of one request.
+// The reply to one request.
 struct Sent {
   schemas::DraftStatus status = schemas::DraftStatus::kOk;
   std::vector<int32_t> parents = {};
@@ -38,7 +38,7 @@ struct Sent {
   bool operator==(const Sent&) const = default;
 };
 
-// An engine, and slots in memory of this kind that nobody has registered.
+// An engine, and slots in memory of this kind that are not registered with a transport.
 class Draft {
  public:
   Draft(const std::string& model_dir, const DraftEngineOptions& options, MemoryKind kind)
@@ -72,7 +72,7 @@ class Draft {
         });
   }
 
-  // The requests' replies, by sequence.
+  // The replies to the requests, by sequence.
   std::map<uint64_t, Sent> Answer(const std::vector<schemas::DraftRequest>& requests) {
     sent_.clear();
     for (const schemas::DraftRequest& request : requests) engine_->Accept(1, request, base::Now());
@@ -146,7 +146,8 @@ schemas::DraftRequest Request(uint64_t sequence, int32_t prompt,
   return request;
 }
 
-// Each in a way of its own; of all, one pass holds rows that stay and rows that do not.
+// Requests that differ in every way that matters; a pass of all of them has rows that stay on the
+// device and rows that are fetched.
 std::vector<schemas::DraftRequest> Requests(const DraftEngineOptions& options) {
   using schemas::VerificationMethod;
   std::vector<schemas::DraftRequest> requests = {
@@ -156,16 +157,16 @@ std::vector<schemas::DraftRequest> Requests(const DraftEngineOptions& options) {
       Request(7, 3, VerificationMethod::kTypical),   Request(8, 3, VerificationMethod::kRejection)};
   requests[1].sampling.temperature = 0.3f;
   requests[1].sampling.top_p = 0.9f;
-  requests[3].sampling.top_k = 1;  // fewer siblings than there is room for
-  requests[4].max_nodes = 5;       // the budget ends in the middle of a level
+  requests[3].sampling.top_k = 1;  // fewer siblings than max_children
+  requests[4].max_nodes = 5;       // the node budget ends in the middle of a level
   const auto row = speculation::ShapeFor(1, kVocabulary, options.top_n).row_bytes();
-  requests[5].draft_probs_bytes = static_cast<uint32_t>(2 * row);  // and here the slot does
+  requests[5].draft_probs_bytes = static_cast<uint32_t>(2 * row);  // and here the slot is full
   return requests;
 }
 
 class DeviceDraftTest : public base::cuda::DeviceTest {};
 
-TEST_F(DeviceDraftTest, SendsWhatAHostsMemoryWouldHold) {
+TEST_F(DeviceDraftTest, SendsTheBytesThatTheHostWouldCompute) {
   const model::TempDir dir;
   model::WriteCheckpoint(dir.path(), model::OddConfig(), 5);
   using speculation::SiblingDraw;
@@ -185,11 +186,11 @@ TEST_F(DeviceDraftTest, SendsWhatAHostsMemoryWouldHold) {
     ASSERT_EQ(sent.size(), requests.size());
     for (const auto& [sequence, reply] : expected) {
       EXPECT_TRUE(sent[sequence] == reply)
-          << "sequence " << sequence << ": " << sent[sequence].tokens.size() << " guesses, "
+          << "sequence " << sequence << ": " << sent[sequence].tokens.size() << " draft tokens, "
           << sent[sequence].bytes.size() << " bytes, expected " << reply.tokens.size() << ", "
           << reply.bytes.size();
     }
-    // What the requests are for.
+    // The cases that the requests are meant to reach.
     EXPECT_EQ(expected.at(1).rows, 1 + 3 + 6);
     EXPECT_EQ(expected.at(3).rows, 0);
     if (draw == speculation::SiblingDraw::kWithoutReplacement) {

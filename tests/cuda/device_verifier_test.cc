@@ -59,7 +59,7 @@ Accepted OnCpu(const SitedCase& sited) {
       round, random, [&](int node) { return absl::MakeConstSpan(round.logits[node]); }, &verifier);
 }
 
-// A tree of which most guesses are what is chosen above them.
+// A tree in which most draft tokens are the target's choice at their parent.
 SitedCase RandomCoupled(std::mt19937* random, const verification::Shape& shape, uint32_t position) {
   SitedCase sited = {.round = {.verification = VerificationMethod::kCoupled}, .position = position};
   Case& round = sited.round;
@@ -78,7 +78,7 @@ SitedCase RandomCoupled(std::mt19937* random, const verification::Shape& shape, 
   return sited;
 }
 
-// Of every rule in turn, half of them coupled.
+// Trees of every verification method in turn, half of them coupled.
 std::vector<SitedCase> RandomStep(std::mt19937* random, const verification::Shape& shape,
                                   int trees) {
   std::vector<SitedCase> step;
@@ -104,11 +104,11 @@ class DeviceVerifierTest : public OpenDeviceTest {
     if (device_ != nullptr) verifier_.emplace(device_.get());
   }
 
-  // What becomes of draft_probs on the device between being validated and verified by.
+  // Changes draft_probs on the device between validation and verification.
   std::function<void(std::vector<uint64_t>*)> tamper_ = [](std::vector<uint64_t>* /*words*/) {};
 
-  // The first tree's rows lie behind those of the last, with a row of others before each; rows are
-  // wider than the vocabulary. Every second tree's draft_probs are in the device's memory already.
+  // The trees' logit rows are in reverse order, with an unused row before each tree; rows are wider
+  // than the vocabulary. Every second tree's draft_probs are in device memory already.
   absl::StatusOr<std::vector<Accepted>> OnDevice(const std::vector<SitedCase>& step) {
     const int32_t vocabulary = step[0].round.vocabulary();
     const int64_t stride = vocabulary + 3;
@@ -151,7 +151,7 @@ class DeviceVerifierTest : public OpenDeviceTest {
     }
     DeviceArray<float> logits(values);
     const LogitMatrix matrix = {.logits = logits.data(), .stride = stride, .size = vocabulary};
-    // What was there before is not what is added to.
+    // Earlier contents must be overwritten.
     std::vector<Accepted> accepted(trees.size(), {.path = {7}, .tokens = {7}});
     absl::Status status = verifier_->Verify(matrix, trees, absl::MakeSpan(accepted));
     if (!status.ok()) return status;
@@ -221,7 +221,8 @@ TEST_F(DeviceVerifierTest, OddRowsAreDecidedAsOnTheCpu) {
   ASSERT_NO_FATAL_FAILURE(ExpectTheCpus(step));
 }
 
-// By whoever sent them: texts are of the vocabulary all the same, and no thread waits for another.
+// The peer that sent draft_probs may change them at any time: tokens must still be in the
+// vocabulary, and no thread may wait forever.
 TEST_F(DeviceVerifierTest, DraftProbsChangedAfterValidationBreakNothing) {
   std::mt19937 random(4);
   constexpr uint64_t kNans = 0x7FC07FC07FC07FC0;
@@ -229,8 +230,8 @@ TEST_F(DeviceVerifierTest, DraftProbsChangedAfterValidationBreakNothing) {
   for (const verification::Shape& shape : {verification::Shape{.vocabulary = 301, .max_nodes = 40},
                                            {.vocabulary = 301, .max_nodes = 16, .top_n = 40}}) {
     for (const uint64_t word : {~uint64_t{0}, uint64_t{0}, kNans, uint64_t{0xBF80BF80BF80BF80}}) {
-      // Rows that are not whole keep their ids, 20 words of 30, and of any row some draft_probs
-      // stay: a draft token may then be rejected for what are no numbers any more.
+      // Rows with ids keep these, 20 words of 30, and of every row some draft_probs stay valid: a
+      // draft token may then be rejected although the residual is NaN.
       const bool some = word == kNans;
       tamper_ = [&, word, some](auto* words) {
         for (size_t i = 0; i < words->size(); ++i) {

@@ -1,5 +1,5 @@
-// Rows of draft draft_probs made, drawn from and validated on the device, against
-// sampling/draft_row.h and speculation/draft_probs.h.
+// Draft rows that the device computes, draws from and validates, against sampling/draft_row.h and
+// speculation/draft_probs.h.
 
 #include "verification/cuda/draft_rows.h"
 
@@ -49,7 +49,7 @@ struct Row {
   }
 };
 
-// What came of a row: the bytes that are sent, and what was drawn.
+// The results of one draw: the bytes of the row that are sent, and the tokens drawn.
 struct Made {
   std::vector<uint8_t> bytes = {};
   double total = 0;
@@ -96,7 +96,7 @@ class DraftRowsTest : public OpenDeviceTest {
     if (device_ != nullptr) maker_.emplace(device_.get());
   }
 
-  // All of one vocabulary; the logits lie in the other order, in wider rows.
+  // All of one vocabulary; the logit rows are in reverse order and wider than the vocabulary.
   absl::StatusOr<std::vector<Made>> OnDevice(const std::vector<Row>& rows) {
     const size_t vocabulary = rows[0].logits.size(), stride = vocabulary + 5;
     std::vector<float> values(rows.size() * stride, kNan);
@@ -156,7 +156,7 @@ class DraftRowsTest : public OpenDeviceTest {
     }
   }
 
-  // Both sides' word about the same bytes.
+  // The device and the CPU must agree about the same bytes.
   void ExpectValidatedAlike(const DraftProbsShape& shape, const std::vector<uint8_t>& bytes,
                             std::string* refused) {
     std::vector<uint64_t> slot((bytes.size() + 7) / 8);
@@ -186,7 +186,7 @@ TEST_F(DraftRowsTest, AreMadeAndDrawnFromAsOnTheCpu) {
     for (int top_n : {0, 1, 7, 64}) {
       std::vector<Row> rows;
       for (int i = 0; i < 12; ++i) {
-        // Narrow ones have many draft_probs that are alike, of which top_n cuts some.
+        // Narrow distributions have many equal probabilities, some of which top_n cuts.
         Row row = RandomRow(&random, vocabulary, i % 3 == 0 ? 0.02f : 4.0f);
         row.top_n = top_n;
         rows.push_back(std::move(row));
@@ -218,7 +218,7 @@ TEST_F(DraftRowsTest, OddLogitsMatchTheCpu) {
   ASSERT_NO_FATAL_FAILURE(ExpectTheCpus(rows));
 }
 
-TEST_F(DraftRowsTest, WhatIsNoDrawIsRefused) {
+TEST_F(DraftRowsTest, InvalidDrawsAreRefused) {
   EXPECT_TRUE(maker_->Draw({}, {}, {}).ok());
   std::mt19937 random(3);
   const Row sound = RandomRow(&random, 9, 1.0f);
@@ -247,7 +247,7 @@ TEST_F(DraftRowsTest, SentRowsAreValidatedAsOnTheCpu) {
           const Made made = OnCpu(row);
           bytes.insert(bytes.end(), made.bytes.begin(), made.bytes.end());
         }
-        // A byte of what an untrusted peer might send, or a row of zeros.
+        // A changed byte, as an untrusted peer might send it, or a row of zeros.
         if (turn % 3 == 1) bytes[random() % bytes.size()] ^= 1u << random() % 8;
         if (turn % 3 == 2) {
           const size_t ids = shape.whole() ? 0 : shape.entries * sizeof(base::TokenId);
@@ -302,7 +302,7 @@ TEST_F(DraftRowsTest, EveryFaultIsNamedAsOnTheCpu) {
   }
 }
 
-TEST(DraftRowLayoutTest, IsTheSchemas) {
+TEST(DraftRowLayoutTest, IsThatOfDraftProbs) {
   for (int32_t vocabulary : {1, 2, 7, 100}) {
     for (int32_t entries = 1; entries <= vocabulary; ++entries) {
       const DraftProbsShape shape = {1, vocabulary, entries};

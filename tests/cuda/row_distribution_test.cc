@@ -27,7 +27,7 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kMax = std::numeric_limits<float>::max();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// One row as the device weighs it, a tree of its own.
+// One row, as a tree of one node.
 struct DeviceDistribution {
   RowFilter filter = {};
   std::vector<float> values = {};
@@ -155,7 +155,7 @@ std::vector<Row> OddRows() {
   return rows;
 }
 
-// How far the CPU's running sum of top-p stays from the border, as a share of the whole.
+// The distance of the CPU's running sum from the top-p threshold, relative to the total.
 double MarginOfTopP(const Row& row) {
   SamplingParams before = row.sampling;
   before.top_p = 1;
@@ -179,7 +179,7 @@ double MarginOfTopP(const Row& row) {
   return margin;
 }
 
-// Whether both keep the same tokens, of logits that are finite.
+// Whether both keep the same tokens; the logits are finite.
 bool KeepsTheSame(const Row& row, const DeviceDistribution& distribution) {
   if (!base::AllFinite(row.logits)) return !distribution.filter.finite();
   const std::vector<uint8_t> kept = sampling::FilterMask(row.logits, row.sampling);
@@ -192,7 +192,8 @@ bool KeepsTheSame(const Row& row, const DeviceDistribution& distribution) {
   return true;
 }
 
-// The bits of the distribution that verification::RowDistribution opens, all that is read of it.
+// Expects the bits of the distribution that verification::RowDistribution opens, in all that is
+// read of it.
 void ExpectTheBits(const Row& row, const DeviceDistribution& distribution) {
   const int vocabulary = static_cast<int>(row.logits.size());
   verification::RowScratch scratch(vocabulary, base::BestIsa());
@@ -221,7 +222,7 @@ TEST_F(RowDistributionTest, HasTheBitsOfTheCpuOverWhatTheFiltersKeep) {
     for (size_t i = 0; i < batch.size(); ++i) {
       SCOPED_TRACE(testing::Message() << "vocabulary " << vocabulary << ", row " << i);
       ++rows;
-      // What the header states.
+      // The difference that the header allows.
       if (base::AllFinite(batch[i].logits) && !KeepsTheSame(batch[i], distributions[i]) &&
           MarginOfTopP(batch[i]) < vocabulary * 0x1p-40) {
         ++at_the_border;

@@ -41,8 +41,8 @@ Accepted OnCpu(const SitedCase& sited, verification::TreeVerifier* verifier) {
       round, random, [&](int node) { return absl::MakeConstSpan(round.logits[node]); }, verifier);
 }
 
-// Rounds of one vocabulary on the device, as one batch. Their logits lie in rows wider than the
-// vocabulary, those of the first round behind those of the last, with others in between.
+// Verifies rounds of one vocabulary on the device, as one batch. Their logit rows are wider than
+// the vocabulary, in reverse order, with unused rows in between.
 class DeviceRounds {
  public:
   explicit DeviceRounds(const std::vector<SitedCase>& cases)
@@ -151,8 +151,8 @@ void ExpectTheCpus(const std::vector<SitedCase>& cases, Tally* tally) {
   }
 }
 
-// Batches of one round by every rule, with filters in half of them; in every fourth batch logits of
-// some nodes are not finite.
+// Batches with one round of every verification method and draw; half of them have filters, and in
+// every fourth the logits of some nodes are not finite.
 void ExpectTheCpus(uint32_t seed, const verification::Shape& shape, int batches, Tally* tally) {
   std::mt19937 random(seed);
   for (int batch = 0; batch < batches; ++batch) {
@@ -202,8 +202,8 @@ TEST_F(TreeVerifyTest, DecidesAsTheCpuOnLargerVocabularies) {
   ExpectDecisions(tally);
 }
 
-TEST_F(TreeVerifyTest, DecidesAsTheCpuOnWhatIsLittleOrOdd) {
-  // The first sibling has all but 2^-40 of the draft's mass: what is left is added up anew.
+TEST_F(TreeVerifyTest, DecidesAsTheCpuOnSmallResidualsAndOddRows) {
+  // The first sibling has all but 2^-40 of the draft's mass: the rest must be summed again.
   const float little = 0x1p-40f;
   Case round{.verification = VerificationMethod::kRejection,
              .draw = SiblingDraw::kWithoutReplacement};
@@ -241,7 +241,7 @@ TEST_F(TreeVerifyTest, DecidesAsTheCpuOnWhatIsLittleOrOdd) {
   ExpectTheCpus(cases, &tally);
 }
 
-TEST(RoundBatchTest, WhatMakesNoSenseIsRefused) {
+TEST(RoundBatchTest, InvalidBatchesAreRefused) {
   for (const RoundBatch& batch :
        {RoundBatch{.vocabulary = 5},
         RoundBatch{.trees = {.sequences = 2}, .nodes = 1, .vocabulary = 5},

@@ -16,12 +16,12 @@ using base::cuda::DeviceTest;
 
 using speculation::TokenTree;
 
-// Such that Unpack gives the token back.
+// A choice of which Unpack returns the token.
 PackedChoice PackToken(base::TokenId token) {
   return PackedChoice{0x80000000u} << 32 | static_cast<uint32_t>(~token);
 }
 
-// Of a vocabulary so small that guesses are right now and then, and siblings may be the same.
+// With a vocabulary so small that draft tokens are sometimes right and siblings may be equal.
 TokenTree RandomTree(std::mt19937& rng, int nodes, int vocabulary) {
   TokenTree tree = TokenTree::Root(static_cast<base::TokenId>(rng() % vocabulary));
   while (tree.size() < nodes) {

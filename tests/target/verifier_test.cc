@@ -26,10 +26,11 @@ using scheduler::PlanSequence;
 using scheduler::RowsKind;
 using scheduler::StepPlan;
 
-constexpr int kVocabulary = 61;  // divides by no number of ranks used here
-constexpr verification::TypicalOptions kTypical = {.epsilon = 0.3, .delta = 0.6};  // no defaults
+constexpr int kVocabulary = 61;  // not divisible by any number of ranks used here
+constexpr verification::TypicalOptions kTypical = {.epsilon = 0.3,
+                                                   .delta = 0.6};  // not the defaults
 
-// Adds a sequence whose rows all want logits.
+// Adds a sequence with logits for all of its rows.
 void AddSequence(StepPlan* plan, base::SequenceId id, RowsKind kind, int kv_len,
                  const std::vector<int>& parents, const SamplingParams& sampling, int logprobs,
                  std::mt19937* random) {
@@ -57,7 +58,7 @@ void AddSequence(StepPlan* plan, base::SequenceId id, RowsKind kind, int kv_len,
   plan->sequences.push_back(s);
 }
 
-// Gives the plan's last sequence rules, and the text that they look at.
+// Gives the plan's last sequence logit rules, and the text that they count.
 void AddRules(const base::LogitRules& rules, const std::vector<TokenId>& prompt,
               const std::vector<TokenId>& output, StepPlan* plan) {
   PlanSequence& s = plan->sequences.back();
@@ -92,7 +93,7 @@ StepPlan MixedPlan(std::mt19937* random) {
   AddSequence(&plan, 7, RowsKind::kTree, 7, tree, filtered, 2, random);
   AddRules({.frequency_penalty = -2.0f, .bias = {{3, 5.0f}, {60, -100.0f}}}, {1, 2},
            {9, 4, 9, 9, 9, 9}, &plan);
-  // The bar falls between the second and the third level of the tree.
+  // The minimum output length falls between the second and the third level of the tree.
   AddSequence(&plan, 8, RowsKind::kTree, 7, tree, greedy, -1, random);
   std::vector<TokenId> most(kVocabulary / 2);
   std::iota(most.begin(), most.end(), 0);
@@ -100,7 +101,7 @@ StepPlan MixedPlan(std::mt19937* random) {
   AddSequence(&plan, 9, RowsKind::kPrefill, 0, {-1, 0, 1}, warm, -1, random);
   AddRules({.repetition_penalty = 3.0f, .min_tokens = 1, .suppressed_token_ids = {40, 41}},
            {1, 2, 3}, {}, &plan);
-  // Past its bar.
+  // Past its minimum output length.
   AddSequence(&plan, 10, RowsKind::kTree, 7, tree, warm, -1, random);
   AddRules({.min_tokens = 6, .suppressed_token_ids = most}, {1, 2}, {3, 4, 5, 6, 7, 8}, &plan);
   AddSequence(&plan, 11, RowsKind::kPrefill, 0, {-1, 0}, filtered, -1, random);
@@ -119,7 +120,7 @@ using DraftProbsOfSequences = std::vector<const speculation::DraftProbs*>;  // [
 
 enum class Logits { kOnHost, kOnDevice, kOnBrokenDevice };
 
-// What the first rank's device was asked for.
+// The work that the first rank's device was given.
 struct Asked {
   int decided = 0;  // sequences
   std::vector<int32_t> rows;
@@ -224,7 +225,7 @@ scheduler::SequenceResult ExpectedResult(const StepPlan& plan, const PlanSequenc
   return expected;
 }
 
-// Whether a row that decides something is spoilt: then only what comes before it is expected.
+// Whether a row that chooses or scores is not finite: then only the tokens before it are expected.
 bool CutAtSpoilt(const StepPlan& plan, const PlanSequence& s, const std::vector<bool>& spoilt,
                  scheduler::SequenceResult* expected) {
   speculation::Accepted& accepted = expected->accepted;
@@ -268,7 +269,7 @@ TEST(RankVerifier, EveryNumberOfRanksChoosesWhatWholeRowsChoose) {
     std::mt19937 random(seed);
     StepPlan plan = MixedPlan(&random);
     std::vector<float> logits = RandomLogits(plan, &random);
-    // Half of the guesses are what the target chooses at their parent: paths grow.
+    // Half of the draft tokens are what the target chooses at their parent: accepted paths grow.
     for (const PlanSequence& s : plan.sequences) {
       for (int i = 1; s.kind == RowsKind::kTree && i < s.row_count; ++i) {
         if (random() % 2 == 0) continue;
@@ -293,8 +294,8 @@ TEST(RankVerifier, EveryNumberOfRanksChoosesWhatWholeRowsChoose) {
   }
 }
 
-// Every kind of row: of trees and prefills, decided by pairs, on whole rows, under filters, rules
-// and log-probabilities; of each that decides something, in one rank's part.
+// Every kind of row: of trees and prefills, chosen by pairs and from whole rows, with filters,
+// rules and log-probabilities. The value that is not finite is in one rank's shard.
 TEST(RankVerifier, LogitsThatAreNotFiniteEndTheirOwnSequenceBeforeThem) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   const std::vector<float> values = {std::numeric_limits<float>::quiet_NaN(), kInf, -kInf};
@@ -315,7 +316,7 @@ TEST(RankVerifier, LogitsThatAreNotFiniteEndTheirOwnSequenceBeforeThem) {
     std::vector<bool> spoilt(plan.logit_rows.size());
     for (size_t l = 0; l < spoilt.size(); ++l) {
       spoilt[l] = random() % 6 == 0;
-      // Also of suppressed tokens, which nothing else is known of.
+      // Also for suppressed tokens, whose logits nothing else reads.
       if (spoilt[l]) logits[l * kVocabulary + random() % kVocabulary] = values[random() % 3];
     }
     for (int ranks : {1, 2, 4}) {
@@ -344,14 +345,14 @@ TEST(RankVerifier, LogitsThatAreNotFiniteEndTheirOwnSequenceBeforeThem) {
   EXPECT_GT(untouched, 500);
 }
 
-TEST(RankVerifier, ADeviceThatBreaksIsSaidAndHoldsUpNoRank) {
+TEST(RankVerifier, ADeviceErrorIsReturnedAndBlocksNoRank) {
   std::mt19937 random(5);
   const StepPlan plan = MixedPlan(&random);
   const std::vector<float> logits(plan.logit_rows.size() * kVocabulary);
   for (int ranks : {1, 2}) RunRanks(plan, logits, ranks, {}, Logits::kOnBrokenDevice);
 }
 
-// A tree's rows in a plan, and what its guesses were drawn from.
+// A tree's rows in a plan, and the probabilities that its draft tokens were drawn from.
 struct Round {
   StepPlan plan;
   std::vector<float> logits;
@@ -455,7 +456,7 @@ TEST(RankVerifier, VerifiesTreesOnTheirOwnerAsTheReferenceDoes) {
   EXPECT_GT(accepted, 200) << "nothing is tested if nothing is accepted";
 }
 
-// The same draft_probs, as if they lay in a device's memory.
+// The same draft_probs, as if they were in device memory.
 speculation::DraftProbs OnDevice(const speculation::DraftProbs& draft_probs) {
   std::vector<sampling::DraftRowFacts> facts;
   for (int row = 0; row < draft_probs.shape().rows; ++row) {
@@ -484,7 +485,7 @@ void Join(const Round& round, int logprobs, StepPlan* plan, std::vector<float>* 
   logits->insert(logits->end(), round.logits.begin(), round.logits.end());
 }
 
-// Logit rows that no device decides about.
+// Logit rows that the device does not verify.
 std::vector<int32_t> RowsForTheHost(const StepPlan& plan, const PlanSequence& s) {
   const bool tree = s.kind == RowsKind::kTree;
   const int32_t last = s.first_logit + s.logit_count - 1;
@@ -498,9 +499,9 @@ std::vector<int32_t> RowsForTheHost(const StepPlan& plan, const PlanSequence& s)
   return rows;
 }
 
-// Some sequences of a step are decided on the device, some have rows that the host has to see, and
-// draft_probs with them that lie on the device.
-TEST(RankVerifier, ALoneDeviceDecidesWhatItCanAndHandsOverOnlyTheOtherRows) {
+// Some sequences of a step are verified on the device; others need their rows on the host, and with
+// them draft_probs that are on the device.
+TEST(RankVerifier, ASingleDeviceVerifiesWhatItCanAndOnlyOtherRowsAreFetched) {
   using speculation::VerificationMethod, speculation::SiblingDraw;
   for (uint32_t seed = 0; seed < 50; ++seed) {
     std::mt19937 random(seed);
@@ -543,7 +544,7 @@ TEST(RankVerifier, ALoneDeviceDecidesWhatItCanAndHandsOverOnlyTheOtherRows) {
   }
 }
 
-// Their sender may still reach them.
+// Their sender may still write to them.
 TEST(RankVerifier, DraftProbsThatBecomeInvalidVerifyNothing) {
   using speculation::VerificationMethod, speculation::SiblingDraw;
   std::mt19937 random(9);
@@ -580,9 +581,9 @@ TEST(RankVerifier, CountsANodesOwnPathAndNoOther) {
   }
   for (int ranks : {1, 2, 4}) {
     const scheduler::StepResult result = Accept(plan, RunRanks(plan, logits, ranks));
-    // Only below 10 has 10 lost more than it leads by.
+    // Only below token 10 does the penalty exceed the lead of 10.
     EXPECT_EQ(result.sequences[0].accepted.tokens, (std::vector<TokenId>{10, 10, 20})) << ranks;
-    // Log-probabilities are of the logits as they were.
+    // Log-probabilities are of the logits without penalties.
     ASSERT_EQ(result.sequences[0].logprobs.size(), 3u);
     EXPECT_EQ(result.sequences[0].logprobs[2].top[0].first, 10);
     EXPECT_EQ(result.sequences[0].logprobs[2].token, 20);

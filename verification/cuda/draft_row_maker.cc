@@ -19,11 +19,11 @@ absl::Status Check(const RowDraw& draw, int32_t vocabulary) {
   if (drawn && named && draw.siblings >= 1 && draw.siblings < speculation::kMaxDraftNodes) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(draw.siblings, " siblings drawn as ", speculation::Name(draw.draw), " from the ",
-                   draw.top_n, " heaviest of ", vocabulary, " tokens in a row of ", draw.entries,
-                   ": allowed are 1 to ", speculation::kMaxDraftNodes - 1,
-                   ", drawn with or without replacement, in a row of all tokens or the heaviest"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      draw.siblings, " siblings drawn as ", speculation::Name(draw.draw), " from the ", draw.top_n,
+      " most likely of ", vocabulary, " tokens in a row of ", draw.entries, ": allowed are 1 to ",
+      speculation::kMaxDraftNodes - 1,
+      ", drawn with or without replacement, in a row of all tokens or the most likely"));
 }
 
 }  // namespace
