@@ -95,7 +95,7 @@ class Lease {
 
  private:
   friend class SlotPool;
-  friend class Engine;
+  friend class SlotAccess;
   void Mark(SlotState state);
 
   std::shared_ptr<SlotPool> pool_;
@@ -128,7 +128,7 @@ class SlotPool : public std::enable_shared_from_this<SlotPool> {
 
  private:
   friend class Lease;
-  friend class Engine;
+  friend class SlotAccess;
   absl::StatusOr<Lease> Take(const Fence& fence, SlotState state);
   void Set(int32_t slot, SlotState state);
 
