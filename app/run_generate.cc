@@ -234,9 +234,10 @@ absl::Status ConnectClient(LocalCluster* cluster) {
     inbox->down = absl::UnavailableError(absl::StrCat("the target is gone: ", why.message()));
     inbox->changed.notify_all();
   };
-  auto link = link::Link::Start(std::move(options), std::move(handler));
+  auto link = link::Link::Create(std::move(options), std::move(handler));
   if (!link.ok()) return link.status();
   cluster->client = *std::move(link);
+  if (absl::Status started = cluster->client->Start(); !started.ok()) return started;
   std::unique_lock lock(inbox->mutex);
   const bool up =
       inbox->changed.wait_for(lock, std::chrono::seconds(10), [&] { return inbox->target != 0; });

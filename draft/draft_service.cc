@@ -172,7 +172,7 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
       options.gpu_draft_probs ? transport::MemoryKind::kCuda : transport::MemoryKind::kHost,
       DraftEngine::DraftProbsSlotBytes(engine, config_.vocabulary),
       std::min(engine.sessions.max_sessions, kMaxDraftProbsSlots)};
-  auto link = link::Link::Start(std::move(link_options), MakeHandler());
+  auto link = link::Link::Create(std::move(link_options), MakeHandler());
   if (!link.ok()) return link.status();
   link_ = *std::move(link);
   if (options.gpu_draft_probs) {
@@ -183,6 +183,7 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
   }
   fabric_metrics_ = std::make_unique<metrics::FabricMetrics>(
       *registry, [this] { return link::ReadCounters(*link_); });
+  if (absl::Status started = link_->Start(); !started.ok()) return started;
   thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();
 }

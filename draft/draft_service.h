@@ -29,8 +29,8 @@ struct DraftServiceOptions {
 
 class DraftService {
  public:
-  // Loads the model and starts to listen. Errors are RankModel::Load's, Link::Start's and, with
-  // gpu_draft_probs, Link::AddPool's.
+  // Loads the model and starts to listen. Errors are RankModel::Load's, Link::Create's and Start's
+  // and, with gpu_draft_probs, Link::AddPool's.
   static absl::StatusOr<std::unique_ptr<DraftService>> Start(const DraftServiceOptions& options,
                                                              metrics::Registry* registry);
   ~DraftService();

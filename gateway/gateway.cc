@@ -285,10 +285,11 @@ absl::Status Gateway::Impl::Start(metrics::Registry* registry) {
   options.connect = options_.targets;
   options.lookup_interval = options_.lookup_interval;
   options.accept = [this](const schemas::Hello& hello) { return Accept(options_, hello); };
-  auto link = link::Link::Start(std::move(options), MakeLinkHandler());
+  auto link = link::Link::Create(std::move(options), MakeLinkHandler());
   if (!link.ok()) return link.status();
   link_ = *std::move(link);
   fabric_metrics_.emplace(*registry, [this] { return link::ReadCounters(*link_); });
+  if (absl::Status started = link_->Start(); !started.ok()) return started;
 
   asio::co_spawn(io_, Tick(), asio::detached);
   thread_ = std::thread([this] { RunIo(); });

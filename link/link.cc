@@ -83,35 +83,32 @@ class Link::Impl {
     if (timer_.joinable()) timer_.join();
   }
 
-  absl::Status Start() {
-    transport::FabricHandler handler;
-    handler.on_open = [this](PeerId peer, const std::string& address, bool) {
-      OnOpen(peer, address);
-    };
-    handler.on_frame = [this](PeerId peer, Frame frame) { OnFrame(peer, std::move(frame)); };
-    handler.admit_tensor = [this](PeerId peer, const TensorFields& fields) {
-      return IsUp(peer) && (!handler_.admit_tensor || handler_.admit_tensor(peer, fields));
-    };
-    handler.on_tensor = [this](PeerId peer, transport::Tensor&& tensor) {
-      OnTensor(peer, std::move(tensor));
-    };
-    handler.on_refused = [this](PeerId peer, const TensorFields& fields,
-                                const absl::Status& status) {
-      if (handler_.on_refused && IsUp(peer)) handler_.on_refused(peer, fields, status);
-    };
-    handler.on_close = [this](PeerId peer, const absl::Status& status) { OnClose(peer, status); };
-    auto fabric = transport::Fabric::Create(options_.fabric, std::move(handler));
+  absl::Status Create() {
+    auto fabric = transport::Fabric::Create(options_.fabric, MakeHandler());
     if (!fabric.ok()) return fabric.status();
     fabric_ = *std::move(fabric);
+    if (options_.listen.empty()) return absl::OkStatus();
+    if (options_.socket != nullptr) {
+      socket_ = std::move(*options_.socket);
+    } else {
+      auto socket = transport::ListenSocket::Open(options_.listen);
+      if (!socket.ok()) return socket.status();
+      socket_ = *std::move(socket);
+    }
+    listen_address_ = socket_.address();
+    return absl::OkStatus();
+  }
+
+  absl::Status Start() {
+    if (timer_.joinable()) return absl::FailedPreconditionError("the link is started already");
     if (!options_.listen.empty()) {
-      auto bound = options_.socket != nullptr ? fabric_->Listen(std::move(*options_.socket))
-                                              : fabric_->Listen(options_.listen);
+      const auto bound = fabric_->Listen(std::move(socket_));
       if (!bound.ok()) return bound.status();
-      listen_address_ = *std::move(bound);
       spdlog::info("link {} listening on {}", schemas::Name(options_.hello.role), listen_address_);
     }
     timer_ = std::thread([this] { RunTimer(); });
     if (!names_.empty()) {
+      std::lock_guard lock(mutex_);  // stats() reads it
       watch_.emplace(names_, options_.lookup_interval,
                      options_.lookup ? options_.lookup : &transport::ResolveAll,
                      [this](const std::string& name, const std::vector<std::string>& addresses) {
@@ -175,6 +172,26 @@ class Link::Impl {
     std::vector<Frame> early;
     absl::Status reason;  // why we closed it
   };
+
+  transport::FabricHandler MakeHandler() {
+    transport::FabricHandler handler;
+    handler.on_open = [this](PeerId peer, const std::string& address, bool) {
+      OnOpen(peer, address);
+    };
+    handler.on_frame = [this](PeerId peer, Frame frame) { OnFrame(peer, std::move(frame)); };
+    handler.admit_tensor = [this](PeerId peer, const TensorFields& fields) {
+      return IsUp(peer) && (!handler_.admit_tensor || handler_.admit_tensor(peer, fields));
+    };
+    handler.on_tensor = [this](PeerId peer, transport::Tensor&& tensor) {
+      OnTensor(peer, std::move(tensor));
+    };
+    handler.on_refused = [this](PeerId peer, const TensorFields& fields,
+                                const absl::Status& status) {
+      if (handler_.on_refused && IsUp(peer)) handler_.on_refused(peer, fields, status);
+    };
+    handler.on_close = [this](PeerId peer, const absl::Status& status) { OnClose(peer, status); };
+    return handler;
+  }
 
   // The fabric's callbacks, on its progress thread. Services are called with the mutex free.
 
@@ -407,6 +424,7 @@ class Link::Impl {
   const LinkHandler handler_;
   std::vector<std::string> names_;  // whose records are peers
   std::vector<uint8_t> hello_;
+  transport::ListenSocket socket_;  // from Create until Start
   std::string listen_address_;
 
   mutable std::mutex mutex_;  // all below but the thread
@@ -426,15 +444,17 @@ class Link::Impl {
 Link::Link(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Link::~Link() = default;
 
-absl::StatusOr<std::unique_ptr<Link>> Link::Start(LinkOptions options, LinkHandler handler) {
+absl::StatusOr<std::unique_ptr<Link>> Link::Create(LinkOptions options, LinkHandler handler) {
   for (const std::string& address : options.connect) {
     if (absl::Status valid = CheckPeerAddress(address); !valid.ok()) return valid;
   }
   auto impl = std::make_unique<Impl>(std::move(options), std::move(handler));
-  const absl::Status status = impl->Start();
+  const absl::Status status = impl->Create();
   if (!status.ok()) return status;
   return std::unique_ptr<Link>(new Link(std::move(impl)));
 }
+
+absl::Status Link::Start() { return impl_->Start(); }
 
 absl::Status Link::SendEncoded(PeerId peer, MessageType type, std::vector<uint8_t> payload) {
   return impl_->Send(peer, type, std::move(payload));

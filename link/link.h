@@ -6,12 +6,12 @@
 // Hello; a list of addresses is kept connected, with back-off, and what a name stands for.
 //
 // Threads: callbacks run on the fabric's progress thread and must not block; services push into
-// their own queues. Callbacks may run before Start has returned and until the destructor has: one
-// that uses the link must not reach it through a pointer that is being set or reset meanwhile.
-// Methods may be called from any thread. One more thread of the link's own keeps time: it connects
-// and reconnects, and closes peers whose Hello is late; where there are names whose records are
-// peers, another looks them up (link/name_watch.h). That peers live is the fabric's to watch
-// (FabricOptions::silence_timeout).
+// their own queues. None runs before Start is called, so the owner stores the link that Create
+// returns, adds its pools, and then starts it. Callbacks run until the destructor has returned: one
+// that uses the link must not reach it through a pointer that is reset meanwhile. Methods may be
+// called from any thread. A timer thread of the link's own connects, reconnects, and closes peers
+// whose Hello is late; where there are names whose records are peers, another thread looks them up
+// (link/name_watch.h). The fabric closes silent peers (FabricOptions::silence_timeout).
 //
 // A loopback-only link (every address it is given is 127.0.0.0/8 or ::1; of names whose records are
 // peers, only localhost is known to stay there) keeps UCX on the loopback device, unless
@@ -90,8 +90,12 @@ struct PeerStats {
 
 class Link {
  public:
-  // InvalidArgument, in one line: an address that is not one. Otherwise as Fabric's Create, Listen.
-  static absl::StatusOr<std::unique_ptr<Link>> Start(LinkOptions options, LinkHandler handler);
+  // Starts the fabric and takes the listening address, but accepts nobody, connects to nobody and
+  // calls no callback before Start. InvalidArgument, in one line: an address that is not one.
+  // Otherwise as Fabric's Create, Listen.
+  static absl::StatusOr<std::unique_ptr<Link>> Create(LinkOptions options, LinkHandler handler);
+  // Once. Methods that need a peer are of no use before.
+  absl::Status Start();
   ~Link();  // no callback runs after it
 
   template <typename M>

@@ -110,7 +110,7 @@ class GroupLeader::Impl {
   absl::Status lost_;
 
   std::unique_ptr<link::Link> link_;
-  // For callbacks, which may run before link_ is set and while it is being destroyed.
+  // For callbacks, which may run while link_ is being destroyed.
   std::atomic<link::Link*> open_link_{nullptr};
 };
 
@@ -257,10 +257,11 @@ absl::Status GroupLeader::Impl::Gather(const transport::FabricOptions& fabric,
   options.listen = options_.listen;
   options.socket = options_.socket;
   options.accept = AcceptRank;
-  auto link = link::Link::Start(std::move(options), Handler());
+  auto link = link::Link::Create(std::move(options), Handler());
   if (!link.ok()) return link.status();
   link_ = *std::move(link);
   open_link_ = link_.get();
+  if (absl::Status started = link_->Start(); !started.ok()) return started;
   spdlog::info("waiting for {} rank processes on {}", options_.processes - 1,
                link_->listen_address());
   deadline_ = base::Now() + options_.timeout;

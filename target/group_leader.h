@@ -48,7 +48,7 @@ class GroupLeader : public model::ProcessExchange {
   int rank_count() const;
   // Listens, waits until all processes have joined, and deals the ranks out. part: what they are
   // told; the ranks in it are filled in. Unavailable: a process was lost meanwhile.
-  // DeadlineExceeded: not all have come. Cancelled: give_up. Or Link::Start's.
+  // DeadlineExceeded: not all have come. Cancelled: give_up. Or Link::Create's and Start's.
   absl::Status Gather(const transport::FabricOptions& fabric, const schemas::Hello& hello,
                       const schemas::GroupPart& part);
   // After this process's ranks have loaded, or failed to: `here` or why not. Waits until those of

@@ -144,11 +144,12 @@ absl::Status RankService::Impl::Start(metrics::Registry* registry) {
     End(absl::UnavailableError(absl::StrCat("the leader at ", options_.join, " is lost: ",
                                             why.ok() ? "it closed" : base::Message(why))));
   };
-  auto link = link::Link::Start(std::move(options), std::move(handler));
+  auto link = link::Link::Create(std::move(options), std::move(handler));
   if (!link.ok()) return link.status();
   link_ = *std::move(link);
   fabric_metrics_ = std::make_unique<metrics::FabricMetrics>(
       *registry, [this] { return link::ReadCounters(*link_); });
+  if (absl::Status started = link_->Start(); !started.ok()) return started;
   thread_ = std::thread([this] { Serve(); });
   return absl::OkStatus();
 }

@@ -26,7 +26,8 @@ struct RankServiceOptions {
 
 class RankService {
  public:
-  // Errors are LoadModelConfig's and Link::Start's. One thread of the service's own does the rest.
+  // Errors are LoadModelConfig's and Link::Create's and Start's. One thread of the service's own
+  // does the rest.
   static absl::StatusOr<std::unique_ptr<RankService>> Start(const RankServiceOptions& options,
                                                             metrics::Registry* registry);
   ~RankService();

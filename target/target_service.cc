@@ -85,7 +85,7 @@ class TargetService::Impl {
   std::unique_ptr<metrics::TargetMetrics> metrics_;
   std::unique_ptr<TargetEngine> engine_;
   std::unique_ptr<link::Link> link_;
-  // For callbacks, which may run before link_ is set and while it is being destroyed.
+  // For callbacks, which may run while link_ is being destroyed.
   std::atomic<link::Link*> open_link_{nullptr};
   std::vector<std::shared_ptr<transport::SlotPool>> draft_probs_pools_;  // [ranks], or empty
   std::unique_ptr<metrics::FabricMetrics> fabric_metrics_;
@@ -262,7 +262,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
     spdlog::warn("target peer={}: a refusal of draft probabilities dropped: the leader is behind",
                  peer);
   };
-  auto link = link::Link::Start(std::move(link_options), std::move(handler));
+  auto link = link::Link::Create(std::move(link_options), std::move(handler));
   if (!link.ok()) return link.status();
   link_ = *std::move(link);
   open_link_ = link_.get();
@@ -273,6 +273,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
     if (group_ != nullptr) metrics::Add(group_->counters(), &counters);
     return counters;
   });
+  if (absl::Status started = link_->Start(); !started.ok()) return started;
   leader_ = std::thread([this] { engine_->Run(); });
   watchdog_ = std::thread([this] { Watch(); });
   return absl::OkStatus();

@@ -51,7 +51,7 @@ struct TargetServiceOptions {
 class TargetService {
  public:
   // Loads the model, gathers the group where it spans processes, and starts to listen. Errors are
-  // RankModel::Load's, GroupLeader::Gather's and Link::Start's.
+  // RankModel::Load's, GroupLeader::Gather's and Link::Create's and Start's.
   static absl::StatusOr<std::unique_ptr<TargetService>> Start(const TargetServiceOptions& options,
                                                               metrics::Registry* registry);
   ~TargetService();

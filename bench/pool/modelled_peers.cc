@@ -23,6 +23,15 @@ void SleepUntil(Nanos time) {
   std::this_thread::sleep_for(std::chrono::nanoseconds(std::max<Nanos>(0, time - base::Now())));
 }
 
+void StartLink(link::LinkOptions options, link::LinkHandler handler,
+               std::unique_ptr<link::Link>* link) {
+  *link = OrDie(link::Link::Create(std::move(options), std::move(handler)));
+  const absl::Status started = (*link)->Start();
+  if (started.ok()) return;
+  std::fprintf(stderr, "%s\n", started.ToString().c_str());
+  std::exit(1);
+}
+
 link::LinkOptions LinkAs(schemas::Role role) {
   link::LinkOptions options;
   options.fabric.spin = 0;
@@ -46,7 +55,7 @@ DraftPeer::DraftPeer(const scheduler::SimulationOptions& options)
   };
   link::LinkOptions link = LinkAs(schemas::Role::kDraft);
   link.hello.capacity = options.draft_sessions;
-  link_ = OrDie(link::Link::Start(std::move(link), std::move(handler)));
+  StartLink(std::move(link), std::move(handler), &link_);
   thread_ = std::thread([this] { Serve(); });
 }
 
@@ -152,7 +161,7 @@ TargetPeer::TargetPeer(const scheduler::SimulationOptions& bench, uint64_t incar
   link::LinkOptions link = LinkAs(schemas::Role::kTarget);
   link.hello.incarnation = incarnation;
   link.connect = drafts;
-  link_ = OrDie(link::Link::Start(std::move(link), std::move(handler)));
+  StartLink(std::move(link), std::move(handler), &link_);
   thread_ = std::thread([this] { engine_->Run(); });
 }
 

@@ -36,6 +36,10 @@ T OrDie(absl::StatusOr<T> value) {
 
 void SleepUntil(base::Nanos time);
 
+// Creates the link in `link`, and only then starts it: its callbacks may use `link`.
+void StartLink(link::LinkOptions options, link::LinkHandler handler,
+               std::unique_ptr<link::Link>* link);
+
 // How all of them present themselves.
 link::LinkOptions LinkAs(schemas::Role role);
 

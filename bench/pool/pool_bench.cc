@@ -89,7 +89,7 @@ class Gateway {
     };
     link::LinkOptions options = LinkAs(schemas::Role::kGateway);
     options.connect = targets;
-    link_ = OrDie(link::Link::Start(std::move(options), std::move(handler)));
+    StartLink(std::move(options), std::move(handler), &link_);
     while (Up().size() < targets.size()) SleepUntil(base::Now() + base::kMillisecond);
   }
 

@@ -77,6 +77,15 @@ T OrDie(absl::StatusOr<T> value) {
   std::exit(1);
 }
 
+// Creates the link in `link`, and only then starts it: its callbacks may use `link`.
+void StartLink(link::LinkOptions options, link::LinkHandler handler, std::unique_ptr<Link>* link) {
+  *link = OrDie(Link::Create(std::move(options), std::move(handler)));
+  const absl::Status started = (*link)->Start();
+  if (started.ok()) return;
+  std::fprintf(stderr, "%s\n", started.ToString().c_str());
+  std::exit(1);
+}
+
 // Answers what has come together, in one go.
 class Draft {
  public:
@@ -89,7 +98,7 @@ class Draft {
         come_.notify_one();
       }
     };
-    link_ = OrDie(Link::Start(LinkAs(schemas::Role::kDraft), std::move(handler)));
+    StartLink(LinkAs(schemas::Role::kDraft), std::move(handler), &link_);
     thread_ = std::thread([this] { Serve(); });
   }
   ~Draft() {
@@ -194,7 +203,7 @@ class Target {
     handler.on_down = [this](PeerId peer, const absl::Status&) {
       engine_->Post(target::PeerDown{peer});
     };
-    link_ = OrDie(Link::Start(std::move(link), std::move(handler)));
+    StartLink(std::move(link), std::move(handler), &link_);
     while (!drafts_up_) SleepUntil(base::Now() + base::kMillisecond);
     thread_ = std::thread([this] { engine_->Run(); });
   }
@@ -289,7 +298,8 @@ void Measure(const Case& bench) {
   options.connect = {target.address()};
   link::LinkHandler handler;
   handler.on_up = [&up](PeerId peer, const schemas::Hello&, const std::string&) { up = peer; };
-  auto gateway = OrDie(Link::Start(std::move(options), std::move(handler)));
+  std::unique_ptr<Link> gateway;
+  StartLink(std::move(options), std::move(handler), &gateway);
   while (up == 0) SleepUntil(base::Now() + base::kMillisecond);
   for (int i = 0; i < bench.sequences; ++i) {
     schemas::Submit submit;

@@ -48,9 +48,10 @@ class Target {
     handler.on_message = [this](link::PeerId, link::Message message) {
       if (auto* reply = std::get_if<DraftReply>(&message)) replies_.PushAlways(std::move(*reply));
     };
-    auto link = link::Link::Start(std::move(options), std::move(handler));
+    auto link = link::Link::Create(std::move(options), std::move(handler));
     if (!link.ok()) Fail("no link");
     link_ = *std::move(link);
+    if (!link_->Start().ok()) Fail("no link");
     if (up_.PopAll(base::Now() + kTestTimeout).empty()) Fail("the draft does not answer");
   }
 

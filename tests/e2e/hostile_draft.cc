@@ -238,13 +238,14 @@ class HostileDraft {
       auto* request = std::get_if<DraftRequest>(&message);
       if (request != nullptr) inbox_.PushAlways({peer, std::move(*request)});
     };
-    auto link = link::Link::Start(std::move(options), std::move(handler));
+    auto link = link::Link::Create(std::move(options), std::move(handler));
     Check(link.status());
     link_ = *std::move(link);
     const size_t bytes = size_t{kLargeRows} * vocabulary * sizeof(uint16_t);
     auto pool = link_->AddPool(0, {transport::MemoryKind::kHost, bytes, kSlots});
     Check(pool.status());
     pool_ = *std::move(pool);
+    Check(link_->Start());
     thread_ = std::thread([this] { Run(); });
   }
 

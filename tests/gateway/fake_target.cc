@@ -25,12 +25,12 @@ FakeTarget::FakeTarget(FakeTargetOptions options) : options_(std::move(options))
   handler.on_message = [this](link::PeerId peer, link::Message message) {
     OnMessage(peer, std::move(message));
   };
-  std::lock_guard lock(mutex_);  // callbacks wait until sender_ is set
-  auto started = link::Link::Start(std::move(link), std::move(handler));
-  SPECFABRIC_CHECK(started.ok());
-  link_ = *std::move(started);
+  auto created = link::Link::Create(std::move(link), std::move(handler));
+  SPECFABRIC_CHECK(created.ok());
+  link_ = *std::move(created);
   sender_ = link_.get();
   address_ = link_->listen_address();
+  SPECFABRIC_CHECK(link_->Start().ok());
   if (options_.pace > 0) pacer_ = std::thread([this] { SendInPace(); });
 }
 

@@ -5,6 +5,7 @@
 
 #include <signal.h>
 
+#include <atomic>
 #include <chrono>
 #include <set>
 #include <thread>
@@ -327,10 +328,32 @@ TEST(LifeTest, EveryUpHasItsDownWhenTheLinkEnds) {
   EXPECT_THAT(draft.downs(), SizeIs(1));
 }
 
+TEST(LifeTest, NoCallbackRunsBeforeStart) {
+  std::atomic<bool> started = false, early = false;
+  std::atomic<int> ups = 0;
+  LinkHandler handler;
+  handler.on_up = [&](PeerId, const schemas::Hello&, const std::string&) {
+    if (!started) early = true;
+    ++ups;
+  };
+  auto draft = Link::Create(Listening(), std::move(handler));
+  ASSERT_TRUE(draft.ok()) << draft.status();
+  Service target(ConnectingTo((*draft)->listen_address()));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_THAT(target.ups(), SizeIs(0));
+  EXPECT_EQ((*draft)->stats().handshakes, 0u);
+  started = true;
+  ASSERT_TRUE((*draft)->Start().ok());
+  EXPECT_TRUE(target.WaitForUps(1));
+  EXPECT_TRUE(Eventually([&] { return ups == 1; }));
+  EXPECT_FALSE(early);
+  EXPECT_EQ((*draft)->Start().code(), absl::StatusCode::kFailedPrecondition);
+}
+
 TEST(LifeTest, PortInUseIsReported) {
   Service first(Listening());
   const auto second =
-      Link::Start(Listening(Role::kDraft, first.link().listen_address()), LinkHandler());
+      Link::Create(Listening(Role::kDraft, first.link().listen_address()), LinkHandler());
   EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists) << second.status();
 }
 

@@ -204,10 +204,10 @@ TEST(PeerAddressTest, TwoForms) {
   }
 }
 
-TEST(PeerAddressTest, ALinkDoesNotStartWithAWrongOne) {
+TEST(PeerAddressTest, NoLinkIsCreatedWithAWrongOne) {
   LinkOptions options = TestOptions(Role::kTarget);
   options.connect = {"dns://host:1"};
-  EXPECT_EQ(Link::Start(std::move(options), LinkHandler()).status().code(),
+  EXPECT_EQ(Link::Create(std::move(options), LinkHandler()).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 

@@ -66,12 +66,10 @@ class Service {
     handler.on_down = [this](PeerId peer, const absl::Status& status) {
       Note([&] { downs_.emplace_back(peer, status); });
     };
-    auto link = Link::Start(std::move(options), std::move(handler));
-    if (!link.ok()) {
-      std::fprintf(stderr, "%s\n", link.status().ToString().c_str());
-      std::abort();
-    }
+    auto link = Link::Create(std::move(options), std::move(handler));
+    AbortUnless(link.status());
     link_ = *std::move(link);
+    AbortUnless(link_->Start());
   }
 
   Link& link() { return *link_; }
@@ -122,6 +120,11 @@ class Service {
   }
 
  private:
+  static void AbortUnless(const absl::Status& ok) {
+    if (ok.ok()) return;
+    std::fprintf(stderr, "%s\n", ok.ToString().c_str());
+    std::abort();
+  }
   void Note(const std::function<void()>& change) {
     std::lock_guard lock(mutex_);
     change();

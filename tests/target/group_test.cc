@@ -356,8 +356,9 @@ TEST_F(GroupTest, AProcessThatStallsWhileLoadingIsNotWaitedForForEver) {
   silent.connect = {options.listen};
   silent.hello.role = schemas::Role::kRank;
   silent.hello.vocabulary = SmallConfig().vocabulary;
-  auto link = link::Link::Start(std::move(silent), {});
+  auto link = link::Link::Create(std::move(silent), {});
   ASSERT_TRUE(link.ok()) << link.status();
+  ASSERT_TRUE((*link)->Start().ok());
   schemas::Hello hello;
   hello.role = schemas::Role::kTarget;
   hello.vocabulary = SmallConfig().vocabulary;
