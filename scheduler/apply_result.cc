@@ -64,15 +64,14 @@ void CompactPath(const std::vector<int32_t>& path, int32_t block_size, Sequence*
   }
 }
 
-void ApplyPrefill(SequenceResult* result, Sequence* sequence, TokensEvent* event) {
+void ApplyPrefill(const SequenceResult& result, Sequence* sequence, TokensEvent* event) {
   sequence->kv_written += sequence->planned_rows;
   sequence->settled = sequence->kv_written;
   if (sequence->scores()) {
     sequence->prompt_logprobs.insert(sequence->prompt_logprobs.end(),
-                                     result->prompt_logprobs.begin(),
-                                     result->prompt_logprobs.end());
+                                     result.prompt_logprobs.begin(), result.prompt_logprobs.end());
   }
-  if (!result->accepted.finite) {
+  if (!result.accepted.finite) {
     const auto scored = static_cast<int32_t>(sequence->prompt_logprobs.size());
     const bool in_prompt = sequence->scores() && scored + 1 < sequence->prompt_size();
     event->not_finite_at = in_prompt ? scored + 1 : sequence->committed_size();
@@ -80,7 +79,7 @@ void ApplyPrefill(SequenceResult* result, Sequence* sequence, TokensEvent* event
     return;
   }
   if (sequence->kv_written < sequence->committed_size()) {
-    SPECFABRIC_CHECK(result->accepted.tokens.empty());
+    SPECFABRIC_CHECK(result.accepted.tokens.empty());
     return;
   }
   event->prompt_logprobs = std::exchange(sequence->prompt_logprobs, {});
@@ -91,9 +90,9 @@ void ApplyPrefill(SequenceResult* result, Sequence* sequence, TokensEvent* event
     event->finish = FinishReason::kLength;
     return;
   }
-  SPECFABRIC_CHECK(result->accepted.path.empty() && result->accepted.tokens.size() == 1);
-  AppendUntilFinished(result->accepted.tokens, sequence, &event->finish);
-  event->tokens = std::move(result->accepted.tokens);
+  SPECFABRIC_CHECK(result.accepted.path.empty() && result.accepted.tokens.size() == 1);
+  AppendUntilFinished(result.accepted.tokens, sequence, &event->finish);
+  event->tokens.assign(result.accepted.tokens.begin(), result.accepted.tokens.end());
   sequence->phase = Phase::kRunning;
 }
 
@@ -106,8 +105,9 @@ void CountSource(speculation::Source source, DraftTokenCounts* counts) {
   }
 }
 
-void ApplyTree(SequenceResult* result, int32_t block_size, Sequence* sequence, TokensEvent* event) {
-  speculation::Accepted& accepted = result->accepted;
+void ApplyTree(const SequenceResult& result, int32_t block_size, Sequence* sequence,
+               TokensEvent* event) {
+  const speculation::Accepted& accepted = result.accepted;
   const speculation::Draft& planned = sequence->planned;
   CheckAccepted(accepted, planned.tree);
   event->round = true;
@@ -116,8 +116,7 @@ void ApplyTree(SequenceResult* result, int32_t block_size, Sequence* sequence, T
     CountSource(planned.source(node), &event->drafted_by);
   }
   const int32_t appended = AppendUntilFinished(accepted.tokens, sequence, &event->finish);
-  event->tokens = std::move(accepted.tokens);
-  event->tokens.resize(appended);
+  event->tokens.assign(accepted.tokens.begin(), accepted.tokens.begin() + appended);
   event->accepted = std::min(appended, static_cast<int32_t>(accepted.path.size()));
   for (int i = 0; i < event->accepted; ++i) {
     CountSource(planned.source(accepted.path[i]), &event->accepted_by);
@@ -135,9 +134,9 @@ void ApplyTree(SequenceResult* result, int32_t block_size, Sequence* sequence, T
 
 }  // namespace
 
-void ApplyResult(SequenceResult* result, int32_t block_size, Sequence* sequence,
+void ApplyResult(const SequenceResult& result, int32_t block_size, Sequence* sequence,
                  TokensEvent* event) {
-  SPECFABRIC_CHECK(result->id == sequence->request.id);
+  SPECFABRIC_CHECK(result.id == sequence->request.id);
   event->id = sequence->request.id;
   event->first_index = sequence->output_size();
   if (sequence->phase == Phase::kPrefill) {
@@ -146,8 +145,8 @@ void ApplyResult(SequenceResult* result, int32_t block_size, Sequence* sequence,
     ApplyTree(result, block_size, sequence, event);
   }
   if (sequence->request.logprobs >= 0) {
-    event->logprobs = std::move(result->logprobs);
-    event->logprobs.resize(std::min(event->logprobs.size(), event->tokens.size()));
+    const size_t count = std::min(result.logprobs.size(), event->tokens.size());
+    event->logprobs.assign(result.logprobs.begin(), result.logprobs.begin() + count);
   }
 }
 

@@ -12,10 +12,10 @@
 namespace specfabric::scheduler {
 
 // Appends the result's tokens to the sequence, cut at the first stop id or at the limit, and notes
-// the slot moves that make the accepted path a plain prefix. Moves from `result`. `event`, a new
-// one, is then complete; its `finish` says whether the sequence goes on. A result that does not fit
+// the slot moves that make the accepted path a plain prefix. `event`, a new one,
+// is then complete; its `finish` says whether the sequence goes on. A result that does not fit
 // what was planned is a programming error (CHECK).
-void ApplyResult(SequenceResult* result, int32_t block_size, Sequence* sequence,
+void ApplyResult(const SequenceResult& result, int32_t block_size, Sequence* sequence,
                  TokensEvent* event);
 
 }  // namespace specfabric::scheduler

@@ -94,8 +94,8 @@ std::variant<StepPlan, WaitUntil> Scheduler::Plan(base::Nanos now) {
   return plan;
 }
 
-std::vector<Event> Scheduler::Commit(StepResult result, base::Nanos now) {
-  return impl_->step.Commit(std::move(result), now);
+std::vector<Event> Scheduler::Commit(const StepResult& result, base::Nanos now) {
+  return impl_->step.Commit(result, now);
 }
 
 std::vector<Event> Scheduler::Abort(base::Nanos /*now*/) { return impl_->step.Abort(); }

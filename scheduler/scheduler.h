@@ -196,7 +196,7 @@ class Scheduler {
   std::variant<StepPlan, WaitUntil> Plan(base::Nanos now);
   // Applies the result of the step in flight. A sequence that ends with kNotFinite leaves nothing
   // in the prefix cache that no other one owns.
-  std::vector<Event> Commit(StepResult result, base::Nanos now);
+  std::vector<Event> Commit(const StepResult& result, base::Nanos now);
   // The step in flight failed as a whole: its sequences end with kError.
   std::vector<Event> Abort(base::Nanos now);
 

@@ -30,7 +30,7 @@ void StepInFlight::Begin(absl::Span<Sequence* const> sequences, base::Nanos now,
   }
 }
 
-std::vector<Event> StepInFlight::Commit(StepResult result, base::Nanos now) {
+std::vector<Event> StepInFlight::Commit(const StepResult& result, base::Nanos now) {
   SPECFABRIC_CHECK(any_ && result.step == number_);
   SPECFABRIC_CHECK(result.sequences.size() == sequences_.size());
   any_ = false;
@@ -55,7 +55,7 @@ std::vector<Event> StepInFlight::Commit(StepResult result, base::Nanos now) {
       control_->OnVerified(sequence->request.verification, sequence->planned,
                            result.sequences[i].accepted.path);
     }
-    Apply(&result.sequences[i], now, sequence, &events);
+    Apply(result.sequences[i], now, sequence, &events);
     blocks_->Prefetch(sequence);
     starting_.push_back(sequence);
   }
@@ -69,9 +69,30 @@ std::vector<Event> StepInFlight::Commit(StepResult result, base::Nanos now) {
   return events;
 }
 
-void StepInFlight::Apply(SequenceResult* result, base::Nanos now, Sequence* sequence,
+std::vector<base::TokenId> StepInFlight::SpareTokens() {
+  std::vector<base::TokenId> tokens;
+  if (!spare_tokens_.empty()) {
+    tokens = std::move(spare_tokens_.back());
+    spare_tokens_.pop_back();
+  }
+  tokens.reserve(options_.max_tree_nodes);
+  return tokens;
+}
+
+void StepInFlight::KeepTokens(std::vector<base::TokenId> tokens) {
+  if (tokens.capacity() == 0 ||
+      spare_tokens_.size() >= static_cast<size_t>(options_.max_sequences)) {
+    return;
+  }
+  spare_tokens_.reserve(options_.max_sequences);
+  tokens.clear();
+  spare_tokens_.push_back(std::move(tokens));
+}
+
+void StepInFlight::Apply(const SequenceResult& result, base::Nanos now, Sequence* sequence,
                          std::vector<Event>* events) {
   auto& event = std::get<TokensEvent>(events->emplace_back(std::in_place_type<TokensEvent>));
+  if (!result.accepted.tokens.empty()) event.tokens = SpareTokens();
   ApplyResult(result, options_.block_size, sequence, &event);
   if (sequence->first_token == 0 && !event.tokens.empty()) sequence->first_token = now;
   admission_->ChargeOutput(*sequence, static_cast<int64_t>(event.tokens.size()));
@@ -109,6 +130,10 @@ std::vector<Event> StepInFlight::Abort() {
 }
 
 void StepInFlight::Recycle(std::vector<Event> events) {
+  for (Event& event : events) {
+    auto* tokens = std::get_if<TokensEvent>(&event);
+    if (tokens != nullptr) KeepTokens(std::move(tokens->tokens));
+  }
   events.clear();
   if (events.capacity() > spare_events_.capacity()) spare_events_ = std::move(events);
 }

@@ -35,13 +35,16 @@ class StepInFlight {
   bool any() const { return any_; }
   // The plan, whose sequences these are, is handed out now. Numbers it.
   void Begin(absl::Span<Sequence* const> sequences, base::Nanos now, StepPlan* plan);
-  std::vector<Event> Commit(StepResult result, base::Nanos now);
+  std::vector<Event> Commit(const StepResult& result, base::Nanos now);
   std::vector<Event> Abort();
   // Events that nobody needs any more: the next Commit uses their memory.
   void Recycle(std::vector<Event> events);
 
  private:
-  void Apply(SequenceResult* result, base::Nanos now, Sequence* sequence,
+  // Empty, with room for the tokens of one round.
+  std::vector<base::TokenId> SpareTokens();
+  void KeepTokens(std::vector<base::TokenId> tokens);
+  void Apply(const SequenceResult& result, base::Nanos now, Sequence* sequence,
              std::vector<Event>* events);
   bool Continues(Sequence* sequence, std::vector<Event>* events);
 
@@ -59,7 +62,9 @@ class StepInFlight {
   int64_t context_ = 0;  // tokens whose KV the step reads
 
   std::vector<Sequence*> starting_;  // scratch of Commit: sequences that start their next round
-  std::vector<Event> spare_events_;  // empty
+  // Empty; the memory of events that were given back.
+  std::vector<Event> spare_events_;
+  std::vector<std::vector<base::TokenId>> spare_tokens_;
 };
 
 }  // namespace specfabric::scheduler

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/logit_rules.h"
+#include "base/reused_vector.h"
 #include "base/types.h"
 #include "sampling/logit_changer.h"
 #include "speculation/tree.h"
@@ -82,7 +83,7 @@ struct SequenceResult {
 
 struct StepResult {
   uint64_t step = 0;
-  std::vector<SequenceResult> sequences;  // as StepPlan::sequences
+  base::ReusedVector<SequenceResult> sequences;  // as StepPlan::sequences
 };
 
 }  // namespace specfabric::scheduler
