@@ -72,7 +72,7 @@ absl::Status CheckSequence(const Batch& batch, const BatchLimits& limits, const 
   return absl::OkStatus();
 }
 
-// Appends the physical slots of a sequence, in logical order.
+// Appends the physical slots of a sequence, by logical slot.
 void AppendSlots(const Batch& batch, const BatchLimits& limits, const BatchSequence& s,
                  std::vector<int32_t>* slots) {
   const int32_t count = s.kv_len + s.tree_first + s.row_count;
@@ -106,6 +106,8 @@ absl::Status AppendAncestors(const Batch& batch, int32_t row, int32_t node,
 
 absl::Status MakeAttentionPlan(const Batch& batch, const BatchLimits& limits, AttentionPlan* plan) {
   plan->slots.clear();
+  // Enough unless sequences share blocks: no pass has to make room as texts grow.
+  plan->slots.reserve(static_cast<size_t>(limits.blocks) * limits.block_size);
   plan->extra.clear();
   plan->rows.assign(batch.tokens.size(), RowView{});
   plan->max_visible = 0;

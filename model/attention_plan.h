@@ -1,10 +1,10 @@
 #ifndef SPECFABRIC_MODEL_ATTENTION_PLAN_H_
 #define SPECFABRIC_MODEL_ATTENTION_PLAN_H_
 
-// What every row of a batch writes and sees, in physical slots; worked out once a pass and used by
-// all layers. A row's visible slots are an ordered list: a run of its sequence's slots, then single
-// ones (the ancestors of a tree row, root first). A path of a tree therefore yields the same list,
-// by ordinal, as the same tokens laid out as a chain.
+// The physical KV slots that every row of a batch writes and attends to, computed once per pass and
+// used by all layers. A row attends to an ordered list of slots: a run of its sequence's slots,
+// then single ones (the ancestors of a tree row, root first). A path of a tree therefore gives the
+// same order of tokens as the same tokens laid out as a chain.
 
 #include <cstdint>
 #include <vector>
@@ -15,7 +15,7 @@
 namespace specfabric::model {
 
 struct RowView {
-  int32_t write_slot = 0;  // -1: nothing is written, of rows that only pad a pass
+  int32_t write_slot = 0;  // -1: nothing is written (padding rows)
   int32_t run_first = 0;   // into AttentionPlan::slots
   int32_t run_count = 0;
   int32_t extra_first = 0;  // into AttentionPlan::extra
@@ -24,7 +24,7 @@ struct RowView {
 };
 
 struct AttentionPlan {
-  std::vector<int32_t> slots;  // of all sequences, each in logical order
+  std::vector<int32_t> slots;  // of all sequences, each by logical slot
   std::vector<int32_t> extra;
   std::vector<RowView> rows;
   int32_t max_visible = 0;
@@ -36,8 +36,8 @@ struct BatchLimits {
   int32_t block_size = 0;
 };
 
-// Checks the batch (nothing after this checks again) and fills `plan`, reusing its memory.
-// InvalidArgument: an id, position, block, mask or row range that cannot be.
+// Checks the batch and fills `plan`, reusing its memory. The only check of a batch: later code
+// relies on it. InvalidArgument: a token id, position, block, mask or row range out of bounds.
 absl::Status MakeAttentionPlan(const Batch& batch, const BatchLimits& limits, AttentionPlan* plan);
 
 }  // namespace specfabric::model

@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_MODEL_BATCH_H_
 #define SPECFABRIC_MODEL_BATCH_H_
 
-// The input of one forward pass: rows of many sequences at once, whether prefill chunks, single
-// tokens or trees. Plain host arrays; the same batch goes to every rank.
+// The input of one forward pass: rows of many sequences at once (prefill chunks, single tokens,
+// token trees). Plain host arrays; every rank gets the same batch.
 
 #include <cstdint>
 #include <vector>
@@ -14,9 +14,9 @@ namespace specfabric::model {
 // One sequence's rows. Its KV slots are numbered 0, 1, ... and lie in its blocks in order: slot s
 // is physical slot blocks[s / block_size] * block_size + s % block_size.
 //
-// Row i writes slot kv_len + tree_first + i before attention is computed. Every row sees slots
-// [0, kv_len). Beyond those, a causal row i sees slots kv_len .. kv_len + i, and a tree row sees
-// slot kv_len + j for every bit j set in its ancestor mask (its own bit included).
+// Row i writes slot kv_len + tree_first + i before attention is computed. Every row attends to
+// slots [0, kv_len). Beyond those, a causal row i attends to slots kv_len .. kv_len + i, and a tree
+// row to slot kv_len + j for every bit j set in its ancestor mask (its own bit included).
 struct BatchSequence {
   int32_t kv_len = 0;
   int32_t tree_first = 0;  // rows of this tree already written by earlier steps (draft growth)

@@ -1,5 +1,5 @@
-// Codecs of the messages inside a target group, but for the step: GroupPart, GroupReady, StepDone,
-// Collective.
+// Codecs of the messages between the processes of a target group, except Step (codec_step.cc):
+// GroupPart, GroupReady, StepDone, Collective.
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_TARGET_GROUP_FABRIC_H_
 #define SPECFABRIC_TARGET_GROUP_FABRIC_H_
 
-// What the link inside a group needs of its fabric, besides what the process's own has.
+// Fabric options of the link between the processes of one group.
 
 #include <utility>
 
@@ -10,8 +10,8 @@
 namespace specfabric::target {
 
 inline transport::FabricOptions GroupFabric(transport::FabricOptions fabric) {
-  // The parts of all ranks in one collective: a step's rows times the hidden size, or whole rows of
-  // logits.
+  // One frame carries the parts of all ranks in a collective: a step's rows times the hidden size,
+  // or whole rows of logits.
   fabric.max_frame_bytes = 1u << 30;
   return fabric;
 }

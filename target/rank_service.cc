@@ -23,8 +23,8 @@ namespace specfabric::target {
 
 namespace {
 
-// What a rank may still be doing when its group ends takes less, unless it waits for GPUs that are
-// gone.
+// Longer than anything that a rank may still be doing when its group ends, except waiting for GPUs
+// that are gone.
 constexpr base::Nanos kEndGrace = 10 * base::kSecond;
 
 RankGroupOptions OptionsFor(const RankServiceOptions& options, const schemas::GroupPart& part,
@@ -68,14 +68,14 @@ class RankService::Impl : public model::ProcessExchange {
   std::atomic<base::Nanos> ended_at_{0};
   std::atomic<uint64_t> fingerprint_{0};  // of the ranks here, once they are loaded
 
-  // The first reason counts; OK: in peace. False: it had ended before.
+  // Ends the service; OK: without an error. False: it had ended before, and `why` is ignored.
   bool End(const absl::Status& why);
 
  private:
   void OnUp(link::PeerId peer, const schemas::Hello& leader);
   void OnMessage(link::Message message);
   absl::Status CheckLeader(const schemas::Hello& leader) const;
-  // Nothing: the service has ended.
+  // Waits until the box is filled and empties it. Nullopt: the service has ended.
   template <typename M>
   std::optional<M> Take(std::optional<M>* box) {
     std::unique_lock lock(mutex_);
@@ -89,10 +89,10 @@ class RankService::Impl : public model::ProcessExchange {
     if (!sent.ok()) End(sent);
     return sent.ok();
   }
-  // On the service's thread, until the end.
+  // The service's thread.
   void Serve();
   absl::Status Load(const schemas::GroupPart& part);
-  bool MeetOthers();
+  bool ExchangeReady();
   bool Ended() {
     std::lock_guard lock(mutex_);
     return ended_;
@@ -107,7 +107,7 @@ class RankService::Impl : public model::ProcessExchange {
   uint64_t op_ = 0;             // of the rank that exchanges
   VerifyResult verify_result_;  // of the step at hand
 
-  std::mutex mutex_;  // all below but the link and the thread
+  std::mutex mutex_;  // guards all below except the link and the thread
   std::condition_variable changed_;
   bool ended_ = false;
   absl::Status why_;
@@ -232,13 +232,13 @@ absl::Status RankService::Impl::Load(const schemas::GroupPart& part) {
 }
 
 // False: the service has ended.
-bool RankService::Impl::MeetOthers() {
+bool RankService::Impl::ExchangeReady() {
   fingerprint_ = ranks_->NumericsFingerprint();
   return Send(schemas::GroupReady{fingerprint_}) && Take(&leader_ready_).has_value();
 }
 
-// When it comes, since the leader ends right after it where the fingerprints differ, which alone
-// would look like an end in peace.
+// Called as soon as the leader's message arrives: if the fingerprints differ, the leader ends right
+// after sending it, and that end alone would not look like an error.
 void RankService::Impl::Compare(const schemas::GroupReady& leader) {
   const uint64_t ours = fingerprint_;
   if (ours == leader.numerics_fingerprint) return;
@@ -250,14 +250,14 @@ void RankService::Impl::Compare(const schemas::GroupReady& leader) {
 
 absl::Status RankService::Impl::RunStep(const schemas::Step& step, const RankRange& here,
                                         int64_t slots) {
-  // One that does not fit is not run: the other ranks would wait for it in vain.
+  // A step that fails the checks ends the service: the other ranks would wait for this one.
   auto draft_probs = OpenStep(step, config_.vocabulary, slots, here);
   if (!draft_probs.ok()) return draft_probs.status();
   verify_result_.Reset(step.plan);
   StepTimes times;
   const absl::Status ran =
       ranks_->Execute(step.plan, draft_probs->by_sequence, &verify_result_, &times);
-  // A collective that the end has cut short has left others' parts out.
+  // If the service ended during a collective, the result lacks other ranks' parts.
   if (Ended()) return absl::OkStatus();
   schemas::StepDone done;
   if (ran.ok()) {
@@ -280,13 +280,13 @@ void RankService::Impl::Serve() {
     if (absl::Status loaded = Load(*part); !loaded.ok()) {
       End(loaded);
     } else {
-      ready_ = MeetOthers();
+      ready_ = ExchangeReady();
     }
     while (const auto step = Take(&step_)) {
       if (absl::Status ran = RunStep(*step, here, slots); !ran.ok()) End(ran);
     }
   }
-  // The leader need not wait for a process that has nothing more to do.
+  // Tells the leader at once that this process has ended.
   link_->Close(leader_);
   result_ = why_;
   finished_ = true;

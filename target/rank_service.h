@@ -1,9 +1,9 @@
 #ifndef SPECFABRIC_TARGET_RANK_SERVICE_H_
 #define SPECFABRIC_TARGET_RANK_SERVICE_H_
 
-// A process that holds some ranks of a target group, as a process sees it: it joins the group's
-// leader (target/group_leader.h), loads the ranks it is given, and runs the steps it is sent. It
-// serves one leader, once: when that leader goes, so does it.
+// A rank process: it joins the leader of a target group (target/group_leader.h), loads the ranks
+// that the leader assigns to it, and runs the steps that the leader sends. It serves one leader
+// once, and ends when that leader ends or is lost.
 
 #include <memory>
 #include <string>
@@ -20,7 +20,7 @@ struct RankServiceOptions {
   std::string model_name;
   uint64_t tokenizer_fingerprint = 0;
   int threads = 1;   // inside one rank
-  std::string join;  // "host:port" of the leader, tried until it is there
+  std::string join;  // "host:port" of the leader, tried until it answers
   transport::FabricOptions fabric;
 };
 
@@ -34,16 +34,16 @@ class RankService {
 
   // The ranks are loaded.
   bool ready() const;
-  // Asks the service to end, which its leader takes for a loss, without waiting for it. False: it
-  // was ending already.
+  // Asks the service to end, without waiting for it; its leader takes that for a loss. False: it was
+  // ending already.
   bool Stop();
-  // The service has ended: result() says why. OK: its leader has ended in peace, or Stop.
+  // The service has ended: result() says why. OK: its leader has ended, or Stop was called.
   bool finished() const;
-  // The service should have ended a while ago, but a rank is stuck, as in a collective whose other
-  // GPUs are gone: that cannot be cancelled, and only ending the process helps.
+  // The service should have ended a while ago, but a rank is stuck, for instance in a collective
+  // whose other GPUs are gone. That cannot be cancelled: the process has to be ended.
   bool hangs() const;
-  // InvalidArgument: the checkpoint is not the leader's. Unavailable: the leader is lost. Or
-  // RankModel::Load's, or the step's that failed.
+  // InvalidArgument: the checkpoint is not the leader's. Unavailable: the leader is lost. Otherwise
+  // RankModel::Load's error, or that of a step.
   absl::Status result() const;
 
  private:

@@ -1,6 +1,6 @@
-// What a forward pass of a checkpoint costs by its number of rows, a chain after --context tokens:
-// whether the nodes of a tree come free. Every repetition times every number of rows in turn, so a
-// machine that slows down slows all of them.
+// Time of a forward pass of a checkpoint by its number of rows, a chain after --context tokens: how
+// much more a tree costs than a single token. Every repetition times every number of rows in turn,
+// so that a machine that becomes slower slows all of them.
 //
 //   step_bench --model=DIR [--dtype=bfloat16] [--ranks=2 | --threads=2] [--reference]
 //   step_bench --model=DIR --device=cuda [--cuda_graphs | --flash_attention]
@@ -120,7 +120,7 @@ absl::Status Run() {
 }  // namespace specfabric::model
 
 int main(int argc, char** argv) {
-  gflags::SetUsageMessage("what a forward pass costs by its number of rows");
+  gflags::SetUsageMessage("time of a forward pass by its number of rows");
   gflags::ParseCommandLineFlags(&argc, &argv, /*remove_flags=*/true);
   const absl::Status status = specfabric::model::Run();
   if (!status.ok()) {

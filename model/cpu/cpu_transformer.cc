@@ -16,14 +16,14 @@
 namespace specfabric::model {
 namespace {
 
-// Changes whenever the same weights would give other bits: order of sums, rounding, layout.
+// Raised whenever the same weights would give other bits: order of sums, rounding, layout.
 constexpr uint64_t kNumericsVersion = 1;
 
-// From here on arithmetic takes most of a pass's time, no longer reading the weights, so that
-// cutting it into passes of so many rows costs little.
+// From this many rows on, a pass spends most of its time on arithmetic rather than on reading the
+// weights, so that splitting it into micro-batches of this size costs little.
 constexpr int kMicroBatchRows = 64;
 
-// Room for `count` floats, zero where new. Never shrinks: steady batches allocate nothing.
+// Room for `count` floats, zero where new. Never shrinks, so that steady passes allocate nothing.
 float* Reserve(std::vector<float>* buffer, size_t count) {
   if (buffer->size() < count) buffer->resize(count);
   return buffer->data();
@@ -39,7 +39,7 @@ KvShape ShapeOfCache(const ModelConfig& config, const RankOptions& options,
           .dtype = options.dtype};
 }
 
-// The packed path gives the same bits for any number of ranks, stages and threads; libtorch's does
+// The packed kernels give the same bits for any number of ranks, stages and threads; libtorch does
 // not.
 uint64_t HashNumerics(const RankOptions& options, const cpu::Kernels& kernels,
                       const Partition& partition) {
@@ -137,9 +137,9 @@ absl::StatusOr<LogitShard> CpuTransformer::Forward(const Batch& batch) {
   return LogitShard{logits, *rows, partition_.vocabulary, partition_.first_token};
 }
 
-// residual, of all rows, becomes what all layers make of the logit rows, on all ranks; returns
-// their number. In each slot of time every stage takes the micro-batch that the one before has had
-// in the slot before; all ranks then meet to hand them on.
+// Runs all layers of all stages: replaces the residual of all rows by the last layer's output for
+// the logit rows, on all ranks, and returns their number. In each time slot every stage runs the
+// micro-batch that the stage before it ran in the previous slot; then all ranks pass them on.
 absl::StatusOr<int> CpuTransformer::RunPipeline(const Batch& batch) {
   const std::vector<Batch> parts =
       SplitBatch(batch, kMicroBatchesPerStage * partition_.stages,
@@ -151,7 +151,7 @@ absl::StatusOr<int> CpuTransformer::RunPipeline(const Batch& batch) {
   std::swap(residual_, stage_inputs_);
   const float* embedded = stage_inputs_.data();
   float* result = Reserve(&stage_results_, batch.logit_rows.size() * hidden);
-  // An error must not leave other ranks waiting: this one goes on handing over, whatever it is.
+  // After an error this rank keeps passing rows on: the other ranks wait for them.
   absl::Status failed;
   for (int slot = 0; slot < count + last_stage; ++slot) {
     const int part = slot - stage;
@@ -178,8 +178,8 @@ absl::StatusOr<int> CpuTransformer::RunPipeline(const Batch& batch) {
   return static_cast<int>(batch.logit_rows.size());
 }
 
-// The residual's first rows go to the next stage; it becomes the rows that come from the one
-// before, if any do.
+// Sends the residual's first rows to the next stage and replaces the residual by the rows from the
+// stage before, if there are any.
 void CpuTransformer::HandOver(int rows_out, int rows_in) {
   const size_t out = static_cast<size_t>(rows_out) * config_.hidden;
   const size_t in = static_cast<size_t>(rows_in) * config_.hidden;
@@ -199,8 +199,8 @@ absl::StatusOr<int> CpuTransformer::RunPart(const Batch& batch) {
   return RunLayers(batch);
 }
 
-// residual becomes what this rank's layers make of it, and but for the last stage's logit rows of
-// all rows; returns their number. Needs the plan of the batch.
+// Runs this rank's layers on the residual, after PlanAttention(batch). The result has all rows, or
+// only the logit rows after the last stage; returns their number.
 absl::StatusOr<int> CpuTransformer::RunLayers(const Batch& batch) {
   RopeAngles(rope_, batch.positions, &cosines_, &sines_);
   int rows = batch.rows();
@@ -208,7 +208,7 @@ absl::StatusOr<int> CpuTransformer::RunLayers(const Batch& batch) {
     if (absl::Status status = Attend(layer, rows); !status.ok()) return status;
     const LayerWeights& weights = weights_.layers[layer];
     if (partition_.first_layer + layer + 1 == config_.layers) {
-      // Past the last KV write, only rows whose logits are wanted matter.
+      // After the last KV write only the rows whose logits are wanted are needed.
       KeepRows(batch.logit_rows);
       rows = static_cast<int>(batch.logit_rows.size());
     }
@@ -221,8 +221,9 @@ absl::StatusOr<int> CpuTransformer::RunLayers(const Batch& batch) {
   return rows;
 }
 
-// residual = the tokens' embeddings. A rank knows those of its own tokens and adds zeros for the
-// others; adding +0 first turns -0 into +0, as the all-reduce does, so that ranks change no bit.
+// residual = the tokens' embeddings. A rank has the rows of its part of the vocabulary and
+// contributes zeros for the others. Adding +0 turns -0 into +0, as the all-reduce does, so that the
+// number of ranks changes no bit.
 void CpuTransformer::Embed(const Batch& batch) {
   const size_t hidden = config_.hidden;
   float* residual = Reserve(&residual_, batch.tokens.size() * hidden);
@@ -307,7 +308,7 @@ absl::Status CpuTransformer::FeedForward(const LayerWeights& weights, int rows) 
   return status;
 }
 
-// projected = down(silu(gate(x)) * up(x)), by way of all gates and ups.
+// projected = down(silu(gate(x)) * up(x)), with all gates and ups in memory in between.
 absl::Status CpuTransformer::GateApart(const LayerWeights& weights, int rows, float* projected) {
   const size_t features = partition_.intermediate;
   float* activated = Reserve(&activated_, rows * features);

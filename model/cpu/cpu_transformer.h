@@ -1,14 +1,15 @@
 #ifndef SPECFABRIC_MODEL_CPU_CPU_TRANSFORMER_H_
 #define SPECFABRIC_MODEL_CPU_CPU_TRANSFORMER_H_
 
-// The dense decoder-only transformer of the Llama family on one CPU rank. The residual stream is
-// float32 in both dtypes; what dtype rounds is weights, the inputs of matrix products, and the KV
+// A dense decoder-only transformer of the Llama family on one CPU rank. The residual stream is
+// float32 for both dtypes; the dtype applies to weights, inputs of matrix products and the KV
 // cache.
 //
-// Of several pipeline stages each runs its layers and hands the residual stream on. All ranks
-// embed, and all multiply what the last stage ends with by their part of the head. A pass of many
-// rows is cut into micro-batches on which the stages work at once; one of few rows is read weights
-// by one stage after the other, which cutting would only have them read again.
+// With several pipeline stages each stage runs its layers and passes the residual stream on. All
+// ranks compute the embedding, and all multiply the last stage's result by their part of the output
+// head. A pass of many rows is split into micro-batches, so that the stages work at the same time.
+// A pass of few rows is not split: its time goes into reading the weights, which every micro-batch
+// would read again.
 
 #include <memory>
 #include <string>
@@ -74,7 +75,8 @@ class CpuTransformer : public RankModel {
   ModelWeights weights_;
   uint64_t fingerprint_ = 0;
 
-  // Buffers of one pass, kept between passes. Sizes are of this rank.
+  // Buffers of one pass, kept between passes so that steady passes allocate nothing. Sizes are this
+  // rank's.
   AttentionPlan plan_;
   std::vector<float> cosines_, sines_;  // [rows][head_dim / 2]
   std::vector<float> residual_;         // [rows][hidden]
