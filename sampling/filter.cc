@@ -18,35 +18,33 @@ constexpr int kSmallTopK = 1024;
 bool ById(const ScoredToken& a, const ScoredToken& b) { return a.token < b.token; }
 
 // All tokens of the row, with the plain logits; none where one is not finite.
-std::vector<ScoredToken> AllTokens(absl::Span<const float> logits) {
-  std::vector<ScoredToken> tokens;
-  tokens.reserve(logits.size());
+void AllTokens(absl::Span<const float> logits, std::vector<ScoredToken>* tokens) {
+  tokens->clear();
+  tokens->reserve(logits.size());
   uint32_t largest = 0;
   for (size_t i = 0; i < logits.size(); ++i) {
     largest = std::max(largest, base::Magnitude(logits[i]));
-    tokens.push_back({static_cast<base::TokenId>(i), logits[i]});
+    tokens->push_back({static_cast<base::TokenId>(i), logits[i]});
   }
-  if (largest >= base::kLeastNotFinite) tokens.clear();
-  return tokens;
+  if (largest >= base::kLeastNotFinite) tokens->clear();
 }
 
 // The tokens that top-k leaves, ascending by id; none where a logit is not finite.
-std::vector<ScoredToken> TopK(absl::Span<const float> logits, int k) {
+void TopK(absl::Span<const float> logits, int k, std::vector<ScoredToken>* kept) {
   const bool all = k <= 0 || k >= static_cast<int>(logits.size());
   if (!all && k <= kSmallTopK) {
     bool finite = true;
-    std::vector<ScoredToken> kept = PerturbedTopK(logits, {}, 0.0f, k, &finite);
-    if (!finite) kept.clear();
-    std::sort(kept.begin(), kept.end(), ById);
-    return kept;
+    PerturbedTopK(logits, {}, 0.0f, k, kept, &finite);
+    if (!finite) kept->clear();
+    std::sort(kept->begin(), kept->end(), ById);
+    return;
   }
-  std::vector<ScoredToken> kept = AllTokens(logits);
-  if (!all && k < static_cast<int>(kept.size())) {
-    std::nth_element(kept.begin(), kept.begin() + k, kept.end(), Better);
-    kept.resize(k);
-    std::sort(kept.begin(), kept.end(), ById);
+  AllTokens(logits, kept);
+  if (!all && k < static_cast<int>(kept->size())) {
+    std::nth_element(kept->begin(), kept->begin() + k, kept->end(), Better);
+    kept->resize(k);
+    std::sort(kept->begin(), kept->end(), ById);
   }
-  return kept;
 }
 
 // exp((logit - max) / T), the token's probability up to a common factor.
@@ -79,51 +77,59 @@ void TopP(float top_p, float max, double temperature, std::vector<ScoredToken>* 
   }
 }
 
-// The tokens that all filters leave, with their logits; none where one is not finite.
-std::vector<ScoredToken> Kept(absl::Span<const float> logits,
-                              const base::SamplingParams& sampling) {
+}  // namespace
+
+void KeptTokens(absl::Span<const float> logits, const base::SamplingParams& sampling,
+                std::vector<ScoredToken>* kept) {
   if (sampling.greedy()) {
     const ScoredToken best = PerturbedArgMax(logits, {}, 0.0f, 0);
-    if (best.score == kNotFinite) return {};
-    return {best};
+    kept->clear();
+    if (best.score != kNotFinite) kept->push_back(best);
+    return;
   }
-  std::vector<ScoredToken> kept = TopK(logits, sampling.top_k);
-  if (kept.empty()) return kept;
+  TopK(logits, sampling.top_k, kept);
+  if (kept->empty()) return;
   const double temperature = sampling.temperature;
-  const float max = std::min_element(kept.begin(), kept.end(), Better)->score;
-  if (sampling.top_p < 1.0f) TopP(sampling.top_p, max, temperature, &kept);
+  const float max = std::min_element(kept->begin(), kept->end(), Better)->score;
+  if (sampling.top_p < 1.0f) TopP(sampling.top_p, max, temperature, kept);
   if (sampling.min_p > 0.0f) {
-    std::erase_if(kept, [&](const ScoredToken& token) {
+    std::erase_if(*kept, [&](const ScoredToken& token) {
       return Mass(token.score, max, temperature) < static_cast<double>(sampling.min_p);
     });
   }
-  return kept;
 }
-
-}  // namespace
 
 std::vector<uint8_t> FilterMask(absl::Span<const float> logits,
                                 const base::SamplingParams& sampling) {
   std::vector<uint8_t> mask(logits.size(), 0);
   if (logits.empty()) return mask;
-  for (const ScoredToken& token : Kept(logits, sampling)) mask[token.token] = 1;
+  std::vector<ScoredToken> kept;
+  KeptTokens(logits, sampling, &kept);
+  for (const ScoredToken& token : kept) mask[token.token] = 1;
   return mask;
 }
 
 base::TokenId SampleRow(absl::Span<const float> logits, absl::Span<const float> noise,
-                        const base::SamplingParams& sampling) {
+                        const base::SamplingParams& sampling, std::vector<ScoredToken>* scratch) {
   if (sampling.greedy() || !sampling.filtered()) {
     const ScoredToken best = PerturbedArgMax(logits, noise, sampling.temperature, 0);
     return best.score == kNotFinite ? base::kNoToken : best.token;
   }
   assert(noise.size() == logits.size());
   ScoredToken winner;
-  for (const ScoredToken& token : Kept(logits, sampling)) {
+  KeptTokens(logits, sampling, scratch);
+  for (const ScoredToken& token : *scratch) {
     const ScoredToken candidate{
         token.token, std::fma(sampling.temperature, noise[token.token], logits[token.token])};
     if (Better(candidate, winner)) winner = candidate;
   }
   return winner.token;
+}
+
+base::TokenId SampleRow(absl::Span<const float> logits, absl::Span<const float> noise,
+                        const base::SamplingParams& sampling) {
+  std::vector<ScoredToken> scratch;
+  return SampleRow(logits, noise, sampling, &scratch);
 }
 
 base::TokenLogprobs RowLogprobs(absl::Span<const float> logits, base::TokenId token, int top) {

@@ -148,8 +148,16 @@ ScoredToken PerturbedArgMax(absl::Span<const float> logits, absl::Span<const flo
 std::vector<ScoredToken> PerturbedTopK(absl::Span<const float> logits,
                                        absl::Span<const float> noise, float temperature, int k,
                                        bool* finite) {
-  std::vector<ScoredToken> best;  // a heap with the worst in front
-  if (k <= 0) return best;
+  std::vector<ScoredToken> best;
+  PerturbedTopK(logits, noise, temperature, k, &best, finite);
+  return best;
+}
+
+void PerturbedTopK(absl::Span<const float> logits, absl::Span<const float> noise, float temperature,
+                   int k, std::vector<ScoredToken>* heap, bool* finite) {
+  std::vector<ScoredToken>& best = *heap;  // with the worst in front
+  best.clear();
+  if (k <= 0) return;
   best.reserve(std::min<size_t>(k, logits.size()));
   if (finite != nullptr) *finite = true;
   const auto full = [&] { return static_cast<int>(best.size()) == k; };
@@ -173,7 +181,6 @@ std::vector<ScoredToken> PerturbedTopK(absl::Span<const float> logits,
         }
       });
   std::sort_heap(best.begin(), best.end(), Better);
-  return best;
 }
 
 }  // namespace specfabric::sampling

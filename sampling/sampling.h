@@ -40,6 +40,9 @@ ScoredToken PerturbedArgMax(absl::Span<const float> logits, absl::Span<const flo
 std::vector<ScoredToken> PerturbedTopK(absl::Span<const float> logits,
                                        absl::Span<const float> noise, float temperature, int k,
                                        bool* finite = nullptr);
+// The same into *best, which keeps its memory.
+void PerturbedTopK(absl::Span<const float> logits, absl::Span<const float> noise, float temperature,
+                   int k, std::vector<ScoredToken>* best, bool* finite = nullptr);
 
 // Marks the tokens that temperature, top-k, top-p and min-p keep. logits: whole row, [vocabulary].
 // At least one token is kept, but none where the logits are not all finite. Exact and independent
@@ -47,8 +50,14 @@ std::vector<ScoredToken> PerturbedTopK(absl::Span<const float> logits,
 std::vector<uint8_t> FilterMask(absl::Span<const float> logits,
                                 const base::SamplingParams& sampling);
 
+// The tokens that FilterMask marks, with their logits, in no order. *kept keeps its memory.
+void KeptTokens(absl::Span<const float> logits, const base::SamplingParams& sampling,
+                std::vector<ScoredToken>* kept);
+
 // Filters, then the perturbed arg-max, on a whole row. noise: [vocabulary]. kNoToken: the logits
-// are not all finite.
+// are not all finite. *scratch: what KeptTokens found, if there are filters.
+base::TokenId SampleRow(absl::Span<const float> logits, absl::Span<const float> noise,
+                        const base::SamplingParams& sampling, std::vector<ScoredToken>* scratch);
 base::TokenId SampleRow(absl::Span<const float> logits, absl::Span<const float> noise,
                         const base::SamplingParams& sampling);
 

@@ -1,6 +1,6 @@
-// Codec of Step: the plan that a group's leader sends to its rank processes. What it holds is
-// consistent in itself once it is decoded; that it fits the receiver's model and cache is the
-// receiver's to check.
+// Codec of Step: the plan that a group's leader sends to its rank processes. A decoded step is
+// consistent in itself; whether it fits the receiver's model and cache is for the receiver to check
+// (target/step_parts.h).
 
 #include "schemas/wire.h"
 #include "schemas/wire_lists.h"
@@ -117,7 +117,7 @@ PlanSequence CheckedSequence(const wire::PlanSequence& t, const StepPlan& plan, 
   return s;
 }
 
-// Of the lists of one entry, as they lie in the buffer.
+// Bytes that the lists of one entry take in the buffer.
 size_t BytesOf(const wire::PlanSequence& t) {
   const size_t counts = t.counts() == nullptr ? 0 : t.counts()->size();
   return sizeof(int32_t) * (View(t.draft_row()).size() + View(t.bias_ids()).size() +
@@ -187,24 +187,36 @@ std::vector<StepDraftProbs> CheckedDraftProbs(const wire::Step& t, const StepPla
 
 }  // namespace
 
-std::vector<uint8_t> Encode(const Step& m) {
+std::vector<uint8_t> Encode(const StepView& m) {
+  const StepPlan& plan = *m.plan;
   size_t bytes =
-      1024 + 32 * m.plan.tokens.size() + 4 * m.plan.blocks.size() + 256 * m.plan.sequences.size();
-  for (const StepDraftProbs& draft_probs : m.draft_probs) bytes += draft_probs.bytes.size() + 64;
+      1024 + 32 * plan.tokens.size() + 4 * plan.blocks.size() + 256 * plan.sequences.size();
+  for (const StepDraftProbsView& draft_probs : m.draft_probs) {
+    bytes += draft_probs.bytes.size() + 64;
+  }
   FlatBufferBuilder builder(bytes);
   std::vector<Offset<wire::StepDraftProbs>> draft_probs;
-  for (const StepDraftProbs& one : m.draft_probs) {
-    draft_probs.push_back(wire::CreateStepDraftProbs(builder, one.sequence, one.rows, one.entries,
-                                                     builder.CreateVector(one.bytes)));
+  for (const StepDraftProbsView& one : m.draft_probs) {
+    draft_probs.push_back(
+        wire::CreateStepDraftProbs(builder, one.sequence, one.rows, one.entries,
+                                   builder.CreateVector(one.bytes.data(), one.bytes.size())));
   }
   std::vector<Offset<wire::PlanSequence>> sequences;
-  for (const PlanSequence& s : m.plan.sequences) sequences.push_back(WriteSequence(s, builder));
+  for (const PlanSequence& s : plan.sequences) sequences.push_back(WriteSequence(s, builder));
   std::vector<wire::SlotMove> moves;
-  for (const scheduler::SlotMove& move : m.plan.moves) moves.emplace_back(move.from, move.to);
-  return wire::Finish(builder, wire::CreateStepDirect(
-                                   builder, m.plan.step, &m.plan.tokens, &m.plan.positions,
-                                   &m.plan.parents, &m.plan.ancestors, &sequences, &m.plan.blocks,
-                                   &m.plan.logit_rows, &m.plan.score_tokens, &moves, &draft_probs));
+  for (const scheduler::SlotMove& move : plan.moves) moves.emplace_back(move.from, move.to);
+  return wire::Finish(
+      builder, wire::CreateStepDirect(builder, plan.step, &plan.tokens, &plan.positions,
+                                      &plan.parents, &plan.ancestors, &sequences, &plan.blocks,
+                                      &plan.logit_rows, &plan.score_tokens, &moves, &draft_probs));
+}
+
+std::vector<uint8_t> Encode(const Step& m) {
+  StepView view = {.plan = &m.plan, .draft_probs = {}};
+  for (const StepDraftProbs& one : m.draft_probs) {
+    view.draft_probs.push_back({one.sequence, one.rows, one.entries, one.bytes});
+  }
+  return Encode(view);
 }
 
 template <>

@@ -253,6 +253,21 @@ struct Step {
       draft_probs;  // ascending sequences, of those that the process decides
 };
 
+// A Step by reference to its parts, which are encoded without being copied first.
+struct StepDraftProbsView {
+  int32_t sequence = 0, rows = 0, entries = 0;  // as StepDraftProbs
+  absl::Span<const uint8_t> bytes;
+};
+struct StepView {
+  const scheduler::StepPlan* plan = nullptr;
+  std::vector<StepDraftProbsView> draft_probs;
+};
+
+// A Step that is encoded already, to be sent to several receivers.
+struct EncodedStep {
+  std::vector<uint8_t> bytes;
+};
+
 struct StepTree {
   int32_t sequence = 0;  // index in StepPlan::sequences
   speculation::Accepted accepted;
@@ -316,6 +331,14 @@ absl::StatusOr<M> Decode(absl::Span<const uint8_t> payload);
   template <>                                                  \
   absl::StatusOr<M> Decode<M>(absl::Span<const uint8_t> payload);
 SPECFABRIC_MESSAGES(SPECFABRIC_DECLARE_CODEC)
+
+// A receiver decodes these as a Step.
+template <>
+inline constexpr MessageType kTypeOf<StepView> = MessageType::kStep;
+std::vector<uint8_t> Encode(const StepView& message);
+template <>
+inline constexpr MessageType kTypeOf<EncodedStep> = MessageType::kStep;
+inline std::vector<uint8_t> Encode(const EncodedStep& message) { return message.bytes; }
 #undef SPECFABRIC_DECLARE_CODEC
 
 }  // namespace specfabric::schemas

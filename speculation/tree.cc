@@ -45,7 +45,7 @@ absl::Status Validate(const TokenTree& tree, int max_nodes, int vocabulary) {
   return absl::OkStatus();
 }
 
-std::array<uint8_t, kMaxDraftNodes> DepthArray(const TokenTree& tree) {
+std::array<uint8_t, kMaxDraftNodes> DepthArray(TreeView tree) {
   assert(tree.size() <= kMaxDraftNodes);
   std::array<uint8_t, kMaxDraftNodes> depths;
   depths[0] = 0;
@@ -126,16 +126,18 @@ Draft Prune(Draft draft, int max_depth, int max_nodes) {
   return draft;
 }
 
-int ChildWith(const TokenTree& tree, int node, base::TokenId token) {
+int ChildWith(TreeView tree, int node, base::TokenId token) {
   for (int child = node + 1; child < tree.size(); ++child) {
     if (tree.parents[child] == node && tree.tokens[child] == token) return child;
   }
   return -1;
 }
 
-Accepted WalkCoupled(const TokenTree& tree, const std::vector<base::TokenId>& chosen) {
+Accepted WalkCoupled(TreeView tree, const std::vector<base::TokenId>& chosen) {
   assert(static_cast<int>(chosen.size()) == tree.size());
-  return WalkChosen(tree, [&](int node) { return chosen[node]; });
+  Accepted accepted;
+  WalkChosen(tree, [&](int node) { return chosen[node]; }, &accepted);
+  return accepted;
 }
 
 }  // namespace specfabric::speculation

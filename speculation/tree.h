@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "base/types.h"
+#include "speculation/tree_view.h"
 #include "speculation/verification_method.h"
 
 namespace specfabric::speculation {
@@ -28,6 +29,7 @@ struct TokenTree {
   std::vector<float> scores;          // [nodes], draft log-probability of the node given its
                                       // parent (0 for the root); a hint, never needed for truth
   int size() const { return static_cast<int>(tokens.size()); }
+  operator TreeView() const { return {parents, tokens}; }
 
   static TokenTree Root(base::TokenId token) { return {{-1}, {token}, {0.0f}}; }
   // Appends a node and returns its index.
@@ -43,7 +45,7 @@ int32_t DepthOf(const TokenTree& tree, int node);
 // Depth of every node.
 std::vector<int32_t> Depths(const TokenTree& tree);
 // The same without an allocation, of a tree that a draft could grow; [tree.size()] are set.
-std::array<uint8_t, kMaxDraftNodes> DepthArray(const TokenTree& tree);
+std::array<uint8_t, kMaxDraftNodes> DepthArray(TreeView tree);
 
 // Bit j of word [i] is set if node j is node i or one of its ancestors. At most 64 nodes.
 std::vector<uint64_t> AncestorMasks(const TokenTree& tree);
@@ -90,7 +92,7 @@ void Keep(absl::Span<const int32_t> nodes, Draft* draft);
 Draft Prune(Draft draft, int max_depth, int max_nodes);
 
 // The child of `node` that carries `token`, or -1. If siblings repeat a token, the first drawn.
-int ChildWith(const TokenTree& tree, int node, base::TokenId token);
+int ChildWith(TreeView tree, int node, base::TokenId token);
 
 // The outcome of one verification: the accepted nodes below the root, in path order, and the tokens
 // to emit: one for each accepted node, then the bonus token.
@@ -103,23 +105,24 @@ struct Accepted {
 
 // Coupled verification (verification.md section 1): descend while a child carries the target's own
 // choice, then emit the choice as the bonus token. choose(node): that choice, negative where the
-// node's logits are not finite; called for the nodes on the way alone.
+// node's logits are not finite; called for the nodes on the way alone. *accepted keeps its memory.
 template <typename Choose>
-Accepted WalkChosen(const TokenTree& tree, Choose choose) {
-  Accepted accepted;
+void WalkChosen(TreeView tree, Choose choose, Accepted* accepted) {
+  accepted->path.clear();
+  accepted->tokens.clear();
   for (int node = 0;;) {
     const base::TokenId token = choose(node);
-    accepted.finite = token >= 0;
-    if (!accepted.finite) return accepted;
-    accepted.tokens.push_back(token);
+    accepted->finite = token >= 0;
+    if (!accepted->finite) return;
+    accepted->tokens.push_back(token);
     node = ChildWith(tree, node, token);
-    if (node < 0) return accepted;
-    accepted.path.push_back(node);
+    if (node < 0) return;
+    accepted->path.push_back(node);
   }
 }
 
 // The same, given the choice at every node: chosen: [tree.size()].
-Accepted WalkCoupled(const TokenTree& tree, const std::vector<base::TokenId>& chosen);
+Accepted WalkCoupled(TreeView tree, const std::vector<base::TokenId>& chosen);
 
 }  // namespace specfabric::speculation
 

@@ -25,8 +25,8 @@ namespace {
 constexpr base::Nanos kFlushTimeout = base::kSecond;
 constexpr auto kPollInterval = std::chrono::milliseconds(100);
 
-// A process that has joined. Each of its messages is answered before it sends the next of its kind,
-// so there is never more than one of each.
+// A rank process that has joined. It sends a message of one kind only after the previous one of
+// that kind was answered, so there is never more than one of each.
 struct Member {
   link::PeerId peer = 0;
   std::string address;
@@ -56,13 +56,13 @@ class GroupLeader::Impl {
   absl::Status Gather(const transport::FabricOptions& fabric, const schemas::Hello& hello,
                       const schemas::GroupPart& part);
   absl::Status FinishLoading(const absl::StatusOr<std::unique_ptr<RankGroup>>& here);
-  absl::StatusOr<scheduler::StepResult> Run(
-      RankGroup* here, const scheduler::StepPlan& plan,
-      absl::Span<const speculation::DraftProbs* const> draft_probs, StepTimes* times);
+  absl::Status Run(RankGroup* here, const scheduler::StepPlan& plan,
+                   absl::Span<const speculation::DraftProbs* const> draft_probs, StepTimes* times,
+                   scheduler::StepResult* result);
   bool Exchange(const std::vector<absl::Span<const uint8_t>>& mine,
                 std::vector<std::vector<uint8_t>>* all);
   metrics::FabricCounters counters() const { return link::ReadCounters(*link_); }
-  // The first reason counts.
+  // The group is lost. Only the first call has an effect.
   void Lose(const absl::Status& why);
 
  private:
@@ -70,12 +70,12 @@ class GroupLeader::Impl {
   void OnUp(link::PeerId peer, const std::string& address);
   void OnDown(link::PeerId peer, const absl::Status& why);
   void OnMessage(link::PeerId peer, link::Message message);
-  void Deal(const schemas::GroupPart& part);
-  // The waits of Gather and FinishLoading. `condition` under the mutex.
+  void AssignRanks(const schemas::GroupPart& part);
+  // Waits for Gather and FinishLoading. `condition` is called with the mutex held.
   template <typename Condition>
   absl::Status WaitFor(const char* what, Condition condition);
   absl::Status CompareFingerprints(uint64_t here);
-  // False: the group is lost. Holds the mutex meanwhile and after.
+  // False: the group is lost. Called and returns with the mutex held.
   template <typename Condition>
   bool WaitInStep(std::unique_lock<std::mutex>& lock, Condition condition) {
     changed_.wait(lock, [&] { return !lost_.ok() || condition(); });
@@ -93,6 +93,9 @@ class GroupLeader::Impl {
     const absl::Status sent = link_->Send(peer, message);
     if (!sent.ok()) Lose(sent);
   }
+  // Reads members_ without the mutex: they are fixed once the ranks are assigned.
+  void SendStep(const scheduler::StepPlan& plan,
+                absl::Span<const speculation::DraftProbs* const> draft_probs);
   absl::Status TakeParts(std::vector<std::vector<uint8_t>>* all);
   absl::Status Collect(const scheduler::StepPlan& plan, int32_t vocabulary);
 
@@ -103,10 +106,10 @@ class GroupLeader::Impl {
   uint64_t op_ = 0;             // of the rank that exchanges
   VerifyResult verify_result_;  // of Run, kept for its memory
 
-  std::mutex mutex_;  // all below but the links
+  std::mutex mutex_;  // guards all below except the links
   std::condition_variable changed_;
-  std::vector<Member> members_;  // in the order of their ranks; fixed once dealt_
-  bool dealt_ = false, serving_ = false, losing_ = false, closing_ = false;
+  std::vector<Member> members_;  // by rank; fixed once assigned_
+  bool assigned_ = false, serving_ = false, losing_ = false, closing_ = false;
   absl::Status lost_;
 
   std::unique_ptr<link::Link> link_;
@@ -143,14 +146,14 @@ link::LinkHandler GroupLeader::Impl::Handler() {
 void GroupLeader::Impl::OnUp(link::PeerId peer, const std::string& address) {
   {
     std::lock_guard lock(mutex_);
-    if (!dealt_ && static_cast<int>(members_.size()) + 1 < options_.processes) {
+    if (!assigned_ && static_cast<int>(members_.size()) + 1 < options_.processes) {
       Member& member = members_.emplace_back();
       member.peer = peer;
       member.address = address;
       return changed_.notify_all();
     }
   }
-  spdlog::warn("rank process {} turned away: the group has its {} processes", address,
+  spdlog::warn("rank process {} refused: the group already has {} processes", address,
                options_.processes);
   if (link::Link* link = open_link_.load()) link->Close(peer);
 }
@@ -162,8 +165,8 @@ void GroupLeader::Impl::OnDown(link::PeerId peer, const absl::Status& why) {
     const auto member = std::find_if(members_.begin(), members_.end(),
                                      [peer](const Member& m) { return m.peer == peer; });
     if (member == members_.end() || closing_) return;
-    // One that has no ranks yet is missed by nobody: another takes its place.
-    if (!dealt_) {
+    // Before ranks are assigned another process may take its place.
+    if (!assigned_) {
       members_.erase(member);
       return;
     }
@@ -203,7 +206,7 @@ void GroupLeader::Impl::Lose(const absl::Status& why) {
     losing_ = true;
     tell = serving_;
   }
-  // First: whoever waits for the group would tell clients of a step that failed.
+  // Before lost_ is set: a waiting Run would return and report a failed step to clients.
   if (tell) on_lost_(why);
   {
     std::lock_guard lock(mutex_);
@@ -227,14 +230,14 @@ absl::Status GroupLeader::Impl::WaitFor(const char* what, Condition condition) {
   }
 }
 
-void GroupLeader::Impl::Deal(const schemas::GroupPart& part) {
+void GroupLeader::Impl::AssignRanks(const schemas::GroupPart& part) {
   std::vector<Member> members;
   {
     std::lock_guard lock(mutex_);
     for (size_t i = 0; i < members_.size(); ++i) {
       members_[i].ranks = RanksOf(static_cast<int>(i) + 1);
     }
-    dealt_ = true;
+    assigned_ = true;
     members = members_;
   }
   for (const Member& member : members) {
@@ -268,15 +271,14 @@ absl::Status GroupLeader::Impl::Gather(const transport::FabricOptions& fabric,
   absl::Status joined = WaitFor(
       "joined", [this] { return static_cast<int>(members_.size()) + 1 == options_.processes; });
   if (!joined.ok()) return joined;
-  Deal(part);
+  AssignRanks(part);
   return absl::OkStatus();
 }
 
 absl::Status GroupLeader::Impl::FinishLoading(
     const absl::StatusOr<std::unique_ptr<RankGroup>>& here) {
   if (absl::IsAborted(here.status()) || absl::IsDeadlineExceeded(here.status())) {
-    // The process that knows why ends, which says more than that another one failed or did not
-    // come.
+    // The process that has the cause ends, and its loss is a more specific error than `here`.
     const absl::Status lost = WaitFor("loaded", [] { return false; });
     std::lock_guard lock(mutex_);
     return absl::IsDeadlineExceeded(lost) && lost_.ok() ? here.status() : lost;
@@ -300,7 +302,7 @@ absl::Status GroupLeader::Impl::CompareFingerprints(uint64_t here) {
   for (const Member& member : members_) {
     const uint64_t theirs = member.ready->numerics_fingerprint;
     if (theirs == here) continue;
-    // Another process's fault: this one may try again.
+    // An error of the other process: this one may try again.
     return absl::UnavailableError(absl::StrFormat(
         "rank process %s has other weights or kernels than the leader: its fingerprint is %016x, "
         "the leader's %016x",
@@ -309,19 +311,31 @@ absl::Status GroupLeader::Impl::CompareFingerprints(uint64_t here) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<scheduler::StepResult> GroupLeader::Impl::Run(
-    RankGroup* here, const scheduler::StepPlan& plan,
-    absl::Span<const speculation::DraftProbs* const> draft_probs, StepTimes* times) {
-  // Fixed since they were dealt.
+void GroupLeader::Impl::SendStep(const scheduler::StepPlan& plan,
+                                 absl::Span<const speculation::DraftProbs* const> draft_probs) {
+  schemas::EncodedStep same;  // of the members that get no draft probabilities
   for (const Member& member : members_) {
-    SendOrLose(member.peer, MakeStep(plan, draft_probs, member.ranks));
+    const schemas::StepView step = MakeStep(plan, draft_probs, member.ranks);
+    if (!step.draft_probs.empty()) {
+      SendOrLose(member.peer, step);
+      continue;
+    }
+    if (same.bytes.empty()) same.bytes = schemas::Encode(step);
+    SendOrLose(member.peer, same);
   }
+}
+
+absl::Status GroupLeader::Impl::Run(RankGroup* here, const scheduler::StepPlan& plan,
+                                    absl::Span<const speculation::DraftProbs* const> draft_probs,
+                                    StepTimes* times, scheduler::StepResult* result) {
+  SendStep(plan, draft_probs);
   verify_result_.Reset(plan);
   const absl::Status own = here->Execute(plan, draft_probs, &verify_result_, times);
   const absl::Status theirs = Collect(plan, here->config().vocabulary);
   if (!own.ok()) return own;
   if (!theirs.ok()) return theirs;
-  return Accept(plan, verify_result_);
+  Accept(plan, verify_result_, result);
+  return absl::OkStatus();
 }
 
 absl::Status GroupLeader::Impl::Collect(const scheduler::StepPlan& plan, int32_t vocabulary) {
@@ -357,7 +371,7 @@ bool GroupLeader::Impl::Exchange(const std::vector<absl::Span<const uint8_t>>& m
   absl::Status taken;
   {
     const auto here = [](const Member& member) { return member.collective.has_value(); };
-    // Nobody watches how long loading takes, as the watchdog does a step.
+    // The watchdog limits the time of a step, but not of loading.
     if (!Serving()) {
       const absl::Status met = WaitFor("loaded", [&] { return AllMembers(here); });
       if (!met.ok()) {
@@ -392,10 +406,10 @@ absl::Status GroupLeader::Gather(const transport::FabricOptions& fabric,
 absl::Status GroupLeader::FinishLoading(const absl::StatusOr<std::unique_ptr<RankGroup>>& here) {
   return impl_->FinishLoading(here);
 }
-absl::StatusOr<scheduler::StepResult> GroupLeader::Run(
-    RankGroup* here, const scheduler::StepPlan& plan,
-    absl::Span<const speculation::DraftProbs* const> draft_probs, StepTimes* times) {
-  return impl_->Run(here, plan, draft_probs, times);
+absl::Status GroupLeader::Run(RankGroup* here, const scheduler::StepPlan& plan,
+                              absl::Span<const speculation::DraftProbs* const> draft_probs,
+                              StepTimes* times, scheduler::StepResult* result) {
+  return impl_->Run(here, plan, draft_probs, times, result);
 }
 metrics::FabricCounters GroupLeader::counters() const { return impl_->counters(); }
 bool GroupLeader::Exchange(const std::vector<absl::Span<const uint8_t>>& mine,

@@ -1,17 +1,17 @@
 #ifndef SPECFABRIC_TARGET_GROUP_LEADER_H_
 #define SPECFABRIC_TARGET_GROUP_LEADER_H_
 
-// The leader's side of a target group that spans processes: a link of its own, on which rank
-// processes (target/rank_service.h) join; they know nobody else. Ranks are dealt out in the order
-// in which processes join, the leader's first. Collectives go through here: every rank process
-// sends its parts and gets everybody's.
+// The leader's side of a target group that spans processes. It listens on a link of its own; rank
+// processes (target/rank_service.h) connect to it and to nobody else. The leader's process gets the
+// first ranks, the others get theirs in the order in which they join. Collectives pass through the
+// leader: every rank process sends its ranks' parts and receives the parts of all ranks.
 //
-// A group lives and dies as one. Once it serves, a lost rank process ends it: a step cannot be
-// taken back from the ranks that have done it, and one that hangs cannot be cancelled.
+// A group fails as a whole: once it serves, the loss of a rank process ends it, because a step
+// cannot be undone on the ranks that have run it, and a hanging one cannot be cancelled.
 //
-// Threads: Gather and FinishLoading by the thread that starts the process, Run by the leader's
-// thread, Exchange by one of this process's ranks; the link's callbacks fill what they wait for.
-// options.on_lost runs on whichever thread finds out.
+// Threads: Gather and FinishLoading are called by the thread that starts the process, Run by the
+// leader's thread, Exchange by one of this process's ranks. They wait for what the link's callbacks
+// receive. on_lost is called by the thread that notices the loss.
 
 #include <cstdint>
 #include <functional>
@@ -30,38 +30,39 @@
 namespace specfabric::target {
 
 struct GroupOptions {
-  int processes = 1;   // of the group, the leader's among them; 1: it needs no link
+  int processes = 1;   // of the group, the leader's included; 1: no link is needed
   std::string listen;  // "host:port" where rank processes join
-  transport::SharedListenSocket socket;          // listens there already, or null
-  base::Nanos timeout = 5 * 60 * base::kSecond;  // for all to join and to load
-  std::function<bool()> give_up;  // asked ten times a second while they do; unset: never
+  transport::SharedListenSocket socket;          // already listening there, or null
+  base::Nanos timeout = 5 * 60 * base::kSecond;  // for all processes to join and load
+  std::function<bool()> give_up;  // polled ten times a second until then; unset: never
 };
 
 class GroupLeader : public model::ProcessExchange {
  public:
-  // on_lost: after FinishLoading has succeeded, once.
+  // on_lost: called at most once, after FinishLoading has succeeded.
   GroupLeader(const GroupOptions& options, int ranks,
               std::function<void(const absl::Status&)> on_lost);
-  ~GroupLeader() override;  // tells the rank processes that they may end
+  ~GroupLeader() override;  // tells the rank processes to end
 
-  // Of the leader's own process.
+  // Ranks in the leader's own process.
   int rank_count() const;
   // Listens, waits until all processes have joined, and deals the ranks out. part: what they are
   // told; the ranks in it are filled in. Unavailable: a process was lost meanwhile.
   // DeadlineExceeded: not all have come. Cancelled: give_up. Or Link::Create's and Start's.
   absl::Status Gather(const transport::FabricOptions& fabric, const schemas::Hello& hello,
                       const schemas::GroupPart& part);
-  // After this process's ranks have loaded, or failed to: `here` or why not. Waits until those of
-  // all processes have, with the same fingerprint. Errors are those, or as of Gather.
+  // To be called when this process's ranks have loaded or failed to: `here`. Waits until the ranks
+  // of all processes have loaded, with the same fingerprint. Errors: the status of `here`, or as of
+  // Gather.
   absl::Status FinishLoading(const absl::StatusOr<std::unique_ptr<RankGroup>>& here);
 
-  // One step on all ranks: RankGroup::Run for a group that spans processes. After an error that is
-  // not every rank's own, the group is lost.
-  absl::StatusOr<scheduler::StepResult> Run(
-      RankGroup* here, const scheduler::StepPlan& plan,
-      absl::Span<const speculation::DraftProbs* const> draft_probs, StepTimes* times);
+  // One step on all ranks: RankGroup::Run for a group that spans processes. After an error that not
+  // every rank has, the group is lost.
+  absl::Status Run(RankGroup* here, const scheduler::StepPlan& plan,
+                   absl::Span<const speculation::DraftProbs* const> draft_probs, StepTimes* times,
+                   scheduler::StepResult* result);
 
-  // Of the link to the rank processes. Any thread, after Gather.
+  // Counters of the link to the rank processes. From any thread, after Gather.
   metrics::FabricCounters counters() const;
 
   bool Exchange(const std::vector<absl::Span<const uint8_t>>& mine,

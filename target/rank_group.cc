@@ -11,13 +11,13 @@ namespace specfabric::target {
 
 namespace {
 
-model::Batch ToBatch(const scheduler::StepPlan& plan) {
-  model::Batch batch;
-  batch.tokens = plan.tokens;
-  batch.positions = plan.positions;
-  batch.ancestors = plan.ancestors;
-  batch.blocks = plan.blocks;
-  batch.logit_rows = plan.logit_rows;
+void FillBatch(const scheduler::StepPlan& plan, model::Batch* batch) {
+  batch->tokens = plan.tokens;
+  batch->positions = plan.positions;
+  batch->ancestors = plan.ancestors;
+  batch->blocks = plan.blocks;
+  batch->logit_rows = plan.logit_rows;
+  batch->sequences.clear();
   for (const scheduler::PlanSequence& s : plan.sequences) {
     model::BatchSequence sequence;
     sequence.kv_len = s.kv_len;
@@ -26,13 +26,12 @@ model::Batch ToBatch(const scheduler::StepPlan& plan) {
     sequence.first_block = s.first_block;
     sequence.block_count = s.block_count;
     sequence.causal = s.kind == scheduler::RowsKind::kPrefill;
-    batch.sequences.push_back(sequence);
+    batch->sequences.push_back(sequence);
   }
-  return batch;
 }
 
-// Spins for a moment before sleeping: on a busy machine a spinning thread would take the core from
-// the one it waits for (docs/benchmarks.md).
+// Spins for a moment, then sleeps: on a busy machine a spinning thread would take the core from the
+// thread it waits for (docs/benchmarks.md).
 void WaitForChange(const std::atomic<uint32_t>& value, uint32_t old) {
   for (int i = 0; i < 2000; ++i) {
     if (value.load(std::memory_order_acquire) != old) return;
@@ -41,9 +40,9 @@ void WaitForChange(const std::atomic<uint32_t>& value, uint32_t old) {
   value.wait(old, std::memory_order_acquire);
 }
 
-// How much an error says of why: ranks that gave up because of another one do not know, and those
-// that waited in vain know who else may.
-int Tells(const absl::Status& status) {
+// How close an error is to the cause: ranks that stopped because another one failed report Aborted,
+// those that waited for another one DeadlineExceeded.
+int Specificity(const absl::Status& status) {
   if (status.ok()) return 0;
   if (absl::IsAborted(status)) return 1;
   return absl::IsDeadlineExceeded(status) ? 2 : 3;
@@ -58,13 +57,13 @@ class RankGroup::Impl {
   absl::Status Execute(const scheduler::StepPlan& plan,
                        absl::Span<const speculation::DraftProbs* const> draft_probs,
                        VerifyResult* verify_result, StepTimes* times);
-  absl::StatusOr<scheduler::StepResult> Run(
-      const scheduler::StepPlan& plan, absl::Span<const speculation::DraftProbs* const> draft_probs,
-      StepTimes* times) {
+  absl::Status Run(const scheduler::StepPlan& plan,
+                   absl::Span<const speculation::DraftProbs* const> draft_probs, StepTimes* times,
+                   scheduler::StepResult* result) {
     own_verify_result_.Reset(plan);
     absl::Status done = Execute(plan, draft_probs, &own_verify_result_, times);
-    if (!done.ok()) return done;
-    return Accept(plan, own_verify_result_);
+    if (done.ok()) Accept(plan, own_verify_result_, result);
+    return done;
   }
   model::RankModel& first() const { return *ranks_[0].model; }
   verification::DeviceDraftRows& draft_rows() const { return *ranks_[0].draft_rows; }
@@ -79,7 +78,7 @@ class RankGroup::Impl {
   };
 
   void RunRank(const RankGroupOptions& options, int rank);
-  // Of the rank that can tell most about why; OK: all are well.
+  // The most specific error of the ranks; OK: none has failed.
   absl::Status Failure() const;
   void Step(Rank* rank, RankVerifier* verifier, bool timed);
   void Signal() {
@@ -99,8 +98,8 @@ class RankGroup::Impl {
   // Written by the leader before it raises step_, read by the ranks after.
   const scheduler::StepPlan* plan_ = nullptr;
   absl::Span<const speculation::DraftProbs* const> draft_probs_;
-  model::Batch batch_;
-  std::vector<model::KvMove> moves_;
+  model::Batch batch_;                // of the plan; kept for its memory
+  std::vector<model::KvMove> moves_;  // likewise
   bool stop_ = false;
   VerifyResult* verify_result_ = nullptr;
   VerifyResult own_verify_result_;  // Run's, kept for its memory
@@ -128,7 +127,7 @@ absl::Status RankGroup::Impl::Start(const RankGroupOptions& options) {
 absl::Status RankGroup::Impl::Failure() const {
   absl::Status failed;
   for (const Rank& rank : ranks_) {
-    if (Tells(rank.status) > Tells(failed)) failed = rank.status;
+    if (Specificity(rank.status) > Specificity(failed)) failed = rank.status;
   }
   return failed;
 }
@@ -143,7 +142,7 @@ RankGroup::Impl::~Impl() {
 
 void RankGroup::Impl::RunRank(const RankGroupOptions& options, int r) {
   Rank* rank = &ranks_[r];
-  // Loaded on the thread that will use it, so that its memory is near it.
+  // Loaded on the thread that will use it, so that its memory is on that thread's NUMA node.
   auto model = model::RankModel::Load(options.model_dir, options.rank, communicators_[r].get());
   if (!model.ok()) {
     rank->status = model.status();
@@ -177,7 +176,7 @@ void RankGroup::Impl::Step(Rank* rank, RankVerifier* verifier, bool timed) {
   auto logits = rank->model->Forward(batch_);
   const base::Nanos forwarded = base::Now();
   rank->status = logits.status();
-  // A batch is refused by every rank alike, so none is left waiting in a collective.
+  // Every rank refuses the same batches, so none is left waiting in a collective.
   if (!logits.ok()) return;
   rank->status = verifier->Verify(*plan_, draft_probs_, *logits, verify_result_);
   if (timed) times_ = {forwarded - start, base::Now() - forwarded};
@@ -188,12 +187,12 @@ absl::Status RankGroup::Impl::Execute(const scheduler::StepPlan& plan,
                                       VerifyResult* verify_result, StepTimes* times) {
   plan_ = &plan;
   draft_probs_ = draft_probs;
-  batch_ = ToBatch(plan);
+  FillBatch(plan, &batch_);
   moves_.clear();
   for (const scheduler::SlotMove& move : plan.moves) moves_.push_back({move.from, move.to});
   verify_result_ = verify_result;
   if (ranks_.size() == 1) {
-    // Handing over to a thread and back would only add two wake-ups to every step.
+    // A thread of its own would add two wake-ups to every step.
     Step(&ranks_[0], alone_.get(), true);
   } else {
     running_ = static_cast<int>(ranks_.size());
@@ -215,10 +214,10 @@ absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Start(const RankGroupOptio
   return std::unique_ptr<RankGroup>(new RankGroup(std::move(impl)));
 }
 
-absl::StatusOr<scheduler::StepResult> RankGroup::Run(
-    const scheduler::StepPlan& plan, absl::Span<const speculation::DraftProbs* const> draft_probs,
-    StepTimes* times) {
-  return impl_->Run(plan, draft_probs, times);
+absl::Status RankGroup::Run(const scheduler::StepPlan& plan,
+                            absl::Span<const speculation::DraftProbs* const> draft_probs,
+                            StepTimes* times, scheduler::StepResult* result) {
+  return impl_->Run(plan, draft_probs, times, result);
 }
 
 absl::Status RankGroup::Execute(const scheduler::StepPlan& plan,

@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_TARGET_RANK_GROUP_H_
 #define SPECFABRIC_TARGET_RANK_GROUP_H_
 
-// The ranks of one tensor-parallel group that this process holds: a thread for each, which owns its
-// shard of the weights and of the KV cache and its verification buffers. The leader hands all of
+// The ranks of a tensor-parallel group that run in this process: a thread for each, which owns its
+// shard of the weights and of the KV cache and its verification buffers. The leader gives all of
 // them the same plan. Ranks in other processes: target/group_leader.h, target/rank_service.h.
 
 #include <memory>
@@ -24,15 +24,15 @@ struct RankGroupOptions {
   int tensor_parallel = 1;  // ranks of each of rank.pipeline_stages
   model::RankOptions rank;
   verification::TypicalOptions typical;
-  // Of a group that spans processes: what joins them, which must outlive the ranks, and those of
-  // the group's ranks that are here. Null: all are.
+  // For a group that spans processes: the connection between them, which must outlive the ranks,
+  // and which of the group's ranks run here. Null: all of them do.
   model::ProcessExchange* exchange = nullptr;
   int first_rank = 0, rank_count = 0;
 
   model::GroupShape shape() const { return {tensor_parallel, rank.pipeline_stages}; }
 };
 
-// Where the time of one step went, on rank 0.
+// Time that one step took on rank 0.
 struct StepTimes {
   base::Nanos forward = 0;
   base::Nanos verify = 0;
@@ -40,25 +40,27 @@ struct StepTimes {
 
 class RankGroup {
  public:
-  // Loads every shard, each on its own thread; with `exchange` at the same time as the other
-  // processes. Errors are RankModel::Load's. Aborted: the reason is in another process.
+  // Loads every shard, each on its own thread; with `exchange`, at the same time as the other
+  // processes. Errors: RankModel::Load's. Aborted: loading failed in another process.
   static absl::StatusOr<std::unique_ptr<RankGroup>> Start(const RankGroupOptions& options);
   ~RankGroup();  // joins the ranks
 
-  // Moves, forward pass and verification on all ranks; blocks until they are done. One caller.
-  // draft_probs: [plan.sequences], of the drafts; see RankVerifier::Verify.
-  absl::StatusOr<scheduler::StepResult> Run(
-      const scheduler::StepPlan& plan, absl::Span<const speculation::DraftProbs* const> draft_probs,
-      StepTimes* times);
+  // KV moves, forward pass and verification on all ranks; blocks until they are done. One caller at
+  // a time. draft_probs: [plan.sequences], of the drafts; see RankVerifier::Verify. *result keeps
+  // its memory.
+  absl::Status Run(const scheduler::StepPlan& plan,
+                   absl::Span<const speculation::DraftProbs* const> draft_probs, StepTimes* times,
+                   scheduler::StepResult* result);
 
-  // The same for ranks of a group that spans processes: their part of the verify_result, which is
-  // Reset for the plan. draft_probs: null too where another process decides.
+  // The same for the ranks here of a group that spans processes: writes their part of
+  // verify_result, which must be Reset for the plan. draft_probs: null also for sequences that
+  // another process verifies.
   absl::Status Execute(const scheduler::StepPlan& plan,
                        absl::Span<const speculation::DraftProbs* const> draft_probs,
                        VerifyResult* verify_result, StepTimes* times);
 
-  // Received draft_probs in the memory of the GPU of a group of one rank. Errors as
-  // DraftProbs::Open's, and the device's own. The caller of Run, between runs.
+  // Opens draft probabilities that were received in GPU memory, for a group of one rank. Errors:
+  // DraftProbs::Open's and the device's. For the caller of Run, between runs.
   absl::StatusOr<speculation::DraftProbs> OpenOnDevice(const speculation::DraftProbsShape& shape,
                                                        absl::Span<const uint8_t> bytes);
 

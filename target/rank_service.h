@@ -34,8 +34,8 @@ class RankService {
 
   // The ranks are loaded.
   bool ready() const;
-  // Asks the service to end, without waiting for it; its leader takes that for a loss. False: it was
-  // ending already.
+  // Asks the service to end, without waiting for it; its leader takes that for a loss. False: it
+  // was ending already.
   bool Stop();
   // The service has ended: result() says why. OK: its leader has ended, or Stop was called.
   bool finished() const;

@@ -12,49 +12,48 @@ using scheduler::StepPlan;
 
 namespace {
 
-absl::Status Misfit(absl::string_view what, int64_t value) {
+absl::Status OutOfRange(absl::string_view what, int64_t value) {
   return absl::InvalidArgumentError(absl::StrCat("step: ", what, " ", value, " is out of range"));
 }
 
 absl::Status CheckTokens(const StepPlan& plan, int32_t vocabulary) {
   for (base::TokenId token : plan.score_tokens) {
-    if (token >= vocabulary) return Misfit("scored token", token);
+    if (token >= vocabulary) return OutOfRange("scored token", token);
   }
   for (const PlanSequence& s : plan.sequences) {
     for (const base::LogitBias& bias : s.rules.bias) {
-      if (bias.token >= vocabulary) return Misfit("biased token", bias.token);
+      if (bias.token >= vocabulary) return OutOfRange("biased token", bias.token);
     }
     for (base::TokenId token : s.rules.suppressed_token_ids) {
-      if (token >= vocabulary) return Misfit("suppressed token", token);
+      if (token >= vocabulary) return OutOfRange("suppressed token", token);
     }
     for (const sampling::TokenCount& count : s.counts) {
-      if (count.token >= vocabulary) return Misfit("counted token", count.token);
+      if (count.token >= vocabulary) return OutOfRange("counted token", count.token);
     }
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckRows(const PlanSequence& sequence, const speculation::DraftProbsShape& shape) {
-  if (sequence.draft_row.empty()) return Misfit("number of draft rows", 0);
+  if (sequence.draft_row.empty()) return OutOfRange("number of draft rows", 0);
   for (int32_t row : sequence.draft_row) {
-    if (row >= shape.rows) return Misfit("draft row", row);
+    if (row >= shape.rows) return OutOfRange("draft row", row);
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-schemas::Step MakeStep(const StepPlan& plan,
-                       absl::Span<const speculation::DraftProbs* const> draft_probs,
-                       const RankRange& to) {
-  schemas::Step step;
-  step.plan = plan;
+schemas::StepView MakeStep(const StepPlan& plan,
+                           absl::Span<const speculation::DraftProbs* const> draft_probs,
+                           const RankRange& to) {
+  schemas::StepView step;
+  step.plan = &plan;
   for (size_t s = 0; s < plan.sequences.size(); ++s) {
     if (!ReadsDraftProbs(plan.sequences[s]) || !to.Owns(plan.sequences[s])) continue;
     const speculation::DraftProbsShape& shape = draft_probs[s]->shape();
-    const auto bytes = draft_probs[s]->bytes();
-    step.draft_probs.push_back({static_cast<int32_t>(s), shape.rows, shape.entries,
-                                std::vector<uint8_t>(bytes.begin(), bytes.end())});
+    step.draft_probs.push_back(
+        {static_cast<int32_t>(s), shape.rows, shape.entries, draft_probs[s]->bytes()});
   }
   return step;
 }
@@ -64,14 +63,15 @@ absl::StatusOr<OpenDraftProbs> OpenStep(const schemas::Step& step, int32_t vocab
   const StepPlan& plan = step.plan;
   if (absl::Status tokens = CheckTokens(plan, vocabulary); !tokens.ok()) return tokens;
   for (const scheduler::SlotMove& move : plan.moves) {
-    if (std::max(move.from, move.to) >= slots) return Misfit("slot", std::max(move.from, move.to));
+    if (std::max(move.from, move.to) >= slots)
+      return OutOfRange("slot", std::max(move.from, move.to));
   }
   OpenDraftProbs draft_probs;
   draft_probs.by_sequence.resize(plan.sequences.size());
   std::vector<bool> received(plan.sequences.size(), false);
   draft_probs.opened.reserve(step.draft_probs.size());  // they are pointed to
   for (const schemas::StepDraftProbs& one : step.draft_probs) {
-    if (one.entries > vocabulary) return Misfit("entries of draft probabilities", one.entries);
+    if (one.entries > vocabulary) return OutOfRange("entries of draft probabilities", one.entries);
     const speculation::DraftProbsShape shape = {one.rows, vocabulary, one.entries};
     absl::Status size = speculation::CheckSize(shape, one.bytes.size());
     if (!size.ok()) return size;
@@ -79,8 +79,8 @@ absl::StatusOr<OpenDraftProbs> OpenStep(const schemas::Step& step, int32_t vocab
     if (!ReadsDraftProbs(reader) || !here.Owns(reader)) continue;
     if (absl::Status fits = CheckRows(reader, shape); !fits.ok()) return fits;
     received[one.sequence] = true;
-    // The leader has validated them, but their sender may have changed them before they were copied
-    // here: the draft's fault, not this group's.
+    // The leader has validated them, but the draft may have changed them before they were copied:
+    // an error of the draft, which must not end this group.
     auto opened = speculation::DraftProbs::Open(shape, one.bytes);
     if (!opened.ok()) continue;
     draft_probs.opened.push_back(*std::move(opened));
@@ -119,30 +119,30 @@ schemas::StepDone MakeDone(const StepPlan& plan, const VerifyResult& verify_resu
 absl::Status MergeDone(const StepPlan& plan, const schemas::StepDone& done, int32_t vocabulary,
                        VerifyResult* verify_result) {
   if (!done.error.empty()) return absl::InternalError(done.error);
-  if (done.step != plan.step) return Misfit("number", static_cast<int64_t>(done.step));
+  if (done.step != plan.step) return OutOfRange("number", static_cast<int64_t>(done.step));
   const auto logits = static_cast<int32_t>(plan.logit_rows.size());
   for (size_t i = 0; i < done.chosen.size(); ++i) {
-    if (done.chosen_logits[i] >= logits) return Misfit("logit", done.chosen_logits[i]);
-    if (done.chosen[i] >= vocabulary) return Misfit("token", done.chosen[i]);
+    if (done.chosen_logits[i] >= logits) return OutOfRange("logit", done.chosen_logits[i]);
+    if (done.chosen[i] >= vocabulary) return OutOfRange("token", done.chosen[i]);
     verify_result->chosen[done.chosen_logits[i]] = done.chosen[i];
   }
   for (int32_t logit : done.not_finite_logits) {
-    if (logit >= logits) return Misfit("logit", logit);
+    if (logit >= logits) return OutOfRange("logit", logit);
     verify_result->chosen[logit] = VerifyResult::kNotFinite;
   }
   for (size_t i = 0; i < done.logprobs.size(); ++i) {
-    if (done.scored_logits[i] >= logits) return Misfit("logit", done.scored_logits[i]);
+    if (done.scored_logits[i] >= logits) return OutOfRange("logit", done.scored_logits[i]);
     verify_result->logprobs[done.scored_logits[i]] = done.logprobs[i];
   }
   for (const schemas::StepTree& tree : done.trees) {
     if (tree.sequence >= static_cast<int32_t>(plan.sequences.size())) {
-      return Misfit("sequence", tree.sequence);
+      return OutOfRange("sequence", tree.sequence);
     }
     for (int32_t node : tree.accepted.path) {
-      if (node >= plan.sequences[tree.sequence].row_count) return Misfit("node", node);
+      if (node >= plan.sequences[tree.sequence].row_count) return OutOfRange("node", node);
     }
     for (base::TokenId token : tree.accepted.tokens) {
-      if (token >= vocabulary) return Misfit("token", token);
+      if (token >= vocabulary) return OutOfRange("token", token);
     }
     verify_result->accepted[tree.sequence] = tree.accepted;
   }

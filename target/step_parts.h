@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_TARGET_STEP_PARTS_H_
 #define SPECFABRIC_TARGET_STEP_PARTS_H_
 
-// One step of a group that spans processes, as its parts travel: out to a rank process, and what
-// its ranks have found back to the leader.
+// What the processes of one group send each other for a step: the leader sends the step to every
+// rank process, and each sends back what its ranks have verified.
 
 #include <vector>
 
@@ -16,41 +16,42 @@
 
 namespace specfabric::target {
 
-// Which ranks of how many.
+// The ranks [first, first + count) of a group of `ranks`.
 struct RankRange {
   int ranks = 1;
   int first = 0;
   int count = 1;
-  // Whether one of them decides the sequence.
+  // Whether one of them verifies the sequence.
   bool Owns(const scheduler::PlanSequence& sequence) const {
     const int owner = OwnerOf(sequence, ranks);
     return owner >= first && owner < first + count;
   }
 };
 
-// The plan, with the draft_probs that the ranks of `to` read.
-schemas::Step MakeStep(const scheduler::StepPlan& plan,
-                       absl::Span<const speculation::DraftProbs* const> draft_probs,
-                       const RankRange& to);
+// The plan, with the draft probabilities that the ranks of `to` read. A view: plan and draft_probs
+// must outlive it.
+schemas::StepView MakeStep(const scheduler::StepPlan& plan,
+                           absl::Span<const speculation::DraftProbs* const> draft_probs,
+                           const RankRange& to);
 
-// A received step's draft_probs, which lie in the step.
+// The draft probabilities of a received step; they point into the step.
 struct OpenDraftProbs {
   std::vector<speculation::DraftProbs> opened;
-  // [plan.sequences], null: none, or no longer sound.
+  // [plan.sequences]; null: none, or they failed validation.
   std::vector<const speculation::DraftProbs*> by_sequence;
 };
 
-// What of a step only its receiver can tell: that tokens are of its vocabulary, moves within the
-// `slots` of its cache, and that the draft_probs are there which `here` reads. InvalidArgument in
-// one line.
+// The checks of a step that need the receiver's model: tokens within the vocabulary, moves within
+// the `slots` of its cache, and the draft probabilities that `here` reads are present.
+// InvalidArgument in one line.
 absl::StatusOr<OpenDraftProbs> OpenStep(const schemas::Step& step, int32_t vocabulary,
                                         int64_t slots, const RankRange& here);
 
-// The entries of the verify_result that were written.
+// The entries of verify_result that the ranks here have written.
 schemas::StepDone MakeDone(const scheduler::StepPlan& plan, const VerifyResult& verify_result);
 
-// Adds them to the leader's. InvalidArgument: they are not of this plan. Internal: the step has
-// failed there.
+// Adds them to the leader's verify_result. InvalidArgument: they do not fit this plan. Internal:
+// the step failed in that process.
 absl::Status MergeDone(const scheduler::StepPlan& plan, const schemas::StepDone& done,
                        int32_t vocabulary, VerifyResult* verify_result);
 

@@ -285,13 +285,13 @@ void TargetEngine::RunStep(const scheduler::StepPlan& plan, base::Nanos started)
   const base::Nanos planned = base::Now();
   metrics_->ObserveSpan(Span::kPlan, planned - started);
   step_started_.store(planned, std::memory_order_relaxed);
-  std::vector<const speculation::DraftProbs*> draft_probs(plan.sequences.size(), nullptr);
+  draft_probs_.assign(plan.sequences.size(), nullptr);
   for (size_t s = 0; s < plan.sequences.size(); ++s) {
     if (ReadsDraftProbs(plan.sequences[s]))
-      draft_probs[s] = drafts_.draft_probs(plan.sequences[s].id);
+      draft_probs_[s] = drafts_.draft_probs(plan.sequences[s].id);
   }
   StepTimes times;
-  auto result = execute_(plan, draft_probs, &times);
+  const absl::Status executed = execute_(plan, draft_probs_, &times, &result_);
   for (const scheduler::PlanSequence& sequence : plan.sequences) {
     drafts_.ReleaseDraftProbs(sequence.id);
   }
@@ -300,15 +300,14 @@ void TargetEngine::RunStep(const scheduler::StepPlan& plan, base::Nanos started)
   step_started_.store(0, std::memory_order_relaxed);
   last_step_ended_.store(ran, std::memory_order_relaxed);
   drafts_.OnStep(ran - planned);
-  if (!result.ok()) {
-    spdlog::error("step={} rows={} failed: {}", plan.step, plan.rows(),
-                  base::Message(result.status()));
+  if (!executed.ok()) {
+    spdlog::error("step={} rows={} failed: {}", plan.step, plan.rows(), base::Message(executed));
     Dispatch(scheduler_.Abort(ran));
     return tokens_.Send(outbox_.tokens);
   }
   metrics_->ObserveSpan(Span::kForward, times.forward);
   metrics_->ObserveSpan(Span::kVerify, times.verify);
-  std::vector<scheduler::Event> events = scheduler_.Commit(*std::move(result), ran);
+  std::vector<scheduler::Event> events = scheduler_.Commit(result_, ran);
   Dispatch(events);
   tokens_.Send(outbox_.tokens);
   metrics_->ObserveSpan(Span::kCommit, base::Now() - ran);

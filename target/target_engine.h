@@ -46,9 +46,9 @@ struct TargetEngineOptions {
 };
 
 // Runs one step: RankGroup::Run, or what stands for it in a bench.
-using ExecuteStep = std::function<absl::StatusOr<scheduler::StepResult>(
+using ExecuteStep = std::function<absl::Status(
     const scheduler::StepPlan&, absl::Span<const speculation::DraftProbs* const> draft_probs,
-    StepTimes* times)>;
+    StepTimes* times, scheduler::StepResult* result)>;
 
 // How the engine speaks to its peers; the link in a process, a recorder in tests.
 struct TargetOutbox {
@@ -177,6 +177,9 @@ class TargetEngine {
   metrics::TargetMetrics* const metrics_;
   const TargetOutbox outbox_;
   scheduler::Scheduler scheduler_;
+  // Of the step in flight, kept for their memory.
+  std::vector<const speculation::DraftProbs*> draft_probs_;  // [plan.sequences]
+  scheduler::StepResult result_;
   DrafterSet drafts_;
   DraftWatch watch_;
   TokenBatches tokens_;  // since the last step, or the last input

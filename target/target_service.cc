@@ -215,11 +215,13 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   outbox.end_session = [this](link::PeerId peer, const schemas::EndSession& end) {
     link_->Send(peer, end).IgnoreError();
   };
-  const ExecuteStep execute = [this](const auto& plan, auto draft_probs, StepTimes* times) {
-    auto result = group_ == nullptr ? ranks_->Run(plan, draft_probs, times)
-                                    : group_->Run(ranks_.get(), plan, draft_probs, times);
-    if (!result.ok()) EndIfBroken(result.status());
-    return result;
+  const ExecuteStep execute = [this](const auto& plan, auto draft_probs, StepTimes* times,
+                                     scheduler::StepResult* result) {
+    absl::Status done = group_ == nullptr
+                            ? ranks_->Run(plan, draft_probs, times, result)
+                            : group_->Run(ranks_.get(), plan, draft_probs, times, result);
+    if (!done.ok()) EndIfBroken(done);
+    return done;
   };
   engine_ = std::make_unique<TargetEngine>(engine_options, execute, metrics_.get(), outbox);
 

@@ -13,10 +13,34 @@ using scheduler::PlanSequence;
 using scheduler::RowsKind;
 using scheduler::StepPlan;
 
+namespace {
+
+// Makes room for the largest tree, once.
+void Clear(speculation::Accepted* accepted) {
+  accepted->path.clear();
+  accepted->path.reserve(speculation::kMaxVerifyNodes);
+  accepted->tokens.clear();
+  accepted->tokens.reserve(speculation::kMaxVerifyNodes);
+  accepted->finite = true;
+}
+
+void Clear(scheduler::SequenceResult* result) {
+  Clear(&result->accepted);
+  result->logprobs.clear();
+  result->prompt_logprobs.clear();
+}
+
+}  // namespace
+
 void VerifyResult::Reset(const StepPlan& plan) {
   chosen.assign(plan.logit_rows.size(), base::kNoToken);
-  logprobs.assign(plan.logit_rows.size(), {});
-  accepted.assign(plan.sequences.size(), {});
+  logprobs.Resize(plan.logit_rows.size());
+  for (base::TokenLogprobs& one : logprobs) {
+    one.token = base::kNoToken;
+    one.top.clear();
+  }
+  accepted.Resize(plan.sequences.size());
+  for (speculation::Accepted& one : accepted) Clear(&one);
 }
 
 int OwnerOf(const PlanSequence& sequence, int ranks) {
@@ -31,19 +55,9 @@ bool ReadsDraftProbs(const PlanSequence& sequence) {
 namespace {
 
 // The tree that the rows of `sequence` verify, as the draft sent it.
-speculation::TokenTree TreeOf(const StepPlan& plan, const PlanSequence& sequence) {
-  speculation::TokenTree tree;
-  const auto first = sequence.first_row, last = sequence.first_row + sequence.row_count;
-  tree.tokens.assign(plan.tokens.begin() + first, plan.tokens.begin() + last);
-  tree.parents.assign(plan.parents.begin() + first, plan.parents.begin() + last);
-  tree.scores.assign(sequence.row_count, 0.0f);
-  return tree;
-}
-
-speculation::Accepted AcceptTree(const StepPlan& plan, const PlanSequence& sequence,
-                                 const VerifyResult& verify_result) {
-  const auto first = verify_result.chosen.begin() + sequence.first_logit;
-  return speculation::WalkCoupled(TreeOf(plan, sequence), {first, first + sequence.logit_count});
+speculation::TreeView TreeOf(const StepPlan& plan, const PlanSequence& sequence) {
+  return {absl::MakeConstSpan(plan.parents).subspan(sequence.first_row, sequence.row_count),
+          absl::MakeConstSpan(plan.tokens).subspan(sequence.first_row, sequence.row_count)};
 }
 
 // Log-probabilities for the tokens emitted: the choice at the root, then at each accepted node.
@@ -65,32 +79,37 @@ void CollectPrefill(const StepPlan& plan, const PlanSequence& sequence,
     if (plan.score_tokens[l] != base::kNoToken) {
       result->prompt_logprobs.push_back(verify_result.logprobs[l]);
     } else if (verify_result.chosen[l] != base::kNoToken) {
-      result->accepted.tokens = {verify_result.chosen[l]};
-      if (sequence.logprobs >= 0) result->logprobs = {verify_result.logprobs[l]};
+      result->accepted.tokens.assign(1, verify_result.chosen[l]);
+      if (sequence.logprobs >= 0) result->logprobs.assign(1, verify_result.logprobs[l]);
     }
   }
 }
 
 }  // namespace
 
-scheduler::StepResult Accept(const StepPlan& plan, const VerifyResult& verify_result) {
-  scheduler::StepResult step;
-  step.step = plan.step;
+void Accept(const StepPlan& plan, const VerifyResult& verify_result,
+            scheduler::StepResult* result) {
+  result->step = plan.step;
+  result->sequences.Resize(plan.sequences.size());
   for (size_t s = 0; s < plan.sequences.size(); ++s) {
     const PlanSequence& sequence = plan.sequences[s];
-    scheduler::SequenceResult result;
-    result.id = sequence.id;
-    if (sequence.kind == RowsKind::kTree) {
-      const bool decided = VerifyResult::Decided(verify_result.accepted[s]);
-      result.accepted =
-          decided ? verify_result.accepted[s] : AcceptTree(plan, sequence, verify_result);
-      if (sequence.logprobs >= 0) CollectTreeLogprobs(sequence, verify_result, &result);
-    } else {
-      CollectPrefill(plan, sequence, verify_result, &result);
+    scheduler::SequenceResult* one = &result->sequences[s];
+    Clear(one);
+    one->id = sequence.id;
+    if (sequence.kind == RowsKind::kPrefill) {
+      CollectPrefill(plan, sequence, verify_result, one);
+      continue;
     }
-    step.sequences.push_back(std::move(result));
+    if (VerifyResult::Decided(verify_result.accepted[s])) {
+      one->accepted = verify_result.accepted[s];
+    } else {
+      const auto chosen = [&](int node) {
+        return verify_result.chosen[sequence.first_logit + node];
+      };
+      speculation::WalkChosen(TreeOf(plan, sequence), chosen, &one->accepted);
+    }
+    if (sequence.logprobs >= 0) CollectTreeLogprobs(sequence, verify_result, one);
   }
-  return step;
 }
 
 namespace {
@@ -280,7 +299,7 @@ absl::Status RankVerifier::DecideOnDevice(const StepPlan& plan, const model::Dev
   for (size_t i = 0; i < decided_.size(); ++i) {
     const int32_t s = decided_[i];
     if (plan.sequences[s].kind == RowsKind::kTree) {
-      verify_result->accepted[s] = std::move(accepted_[i]);
+      std::swap(verify_result->accepted[s], accepted_[i]);  // both keep their memory
     } else {
       verify_result->chosen[device_trees_[i].first_logit] =
           accepted_[i].finite ? accepted_[i].tokens.front() : VerifyResult::kNotFinite;
@@ -371,7 +390,7 @@ base::TokenId RankVerifier::Choose(const StepPlan& plan, int32_t s, int32_t logi
   const base::SamplingParams& sampling = plan.sequences[s].sampling;
   const int32_t position = plan.positions[plan.logit_rows[logit]] + 1;
   const auto noise = Noise(sampling, s, position, 0, vocabulary_);
-  return sampling::SampleRow(Changed(plan, s, logit), noise, sampling);
+  return sampling::SampleRow(Changed(plan, s, logit), noise, sampling, &kept_);
 }
 
 void RankVerifier::FinishRow(const StepPlan& plan, const RowTask& task,
@@ -389,21 +408,22 @@ void RankVerifier::FinishRow(const StepPlan& plan, const RowTask& task,
     verify_result->chosen[task.logit] = VerifyResult::kNotFinite;
 }
 
-speculation::Accepted RankVerifier::Walk(const StepPlan& plan, int32_t s,
-                                         const speculation::TokenTree& tree) {
+void RankVerifier::Walk(const StepPlan& plan, int32_t s, speculation::TreeView tree,
+                        speculation::Accepted* accepted) {
   const int32_t first = plan.sequences[s].first_logit;
-  return speculation::WalkChosen(tree, [&](int node) { return Choose(plan, s, first + node); });
+  const auto choose = [&](int node) { return Choose(plan, s, first + node); };
+  speculation::WalkChosen(tree, choose, accepted);
 }
 
-speculation::Accepted RankVerifier::VerifyTree(const StepPlan& plan, int32_t s,
-                                               const speculation::TokenTree& tree,
-                                               const speculation::DraftProbs* draft_probs) {
+void RankVerifier::VerifyTree(const StepPlan& plan, int32_t s, speculation::TreeView tree,
+                              const speculation::DraftProbs* draft_probs,
+                              speculation::Accepted* accepted) {
   const PlanSequence& sequence = plan.sequences[s];
   const auto position = static_cast<uint32_t>(plan.positions[sequence.first_row] + 1);
   const verification::PhiloxRandomness random(sequence.sampling.seed, position,
                                               sequence.draw_number, tree);
   verification::TreeToVerify round;
-  round.tree = &tree;
+  round.tree = tree;
   round.verification = sequence.verification;
   round.sampling = sequence.sampling;
   round.typical = typical_;
@@ -412,8 +432,9 @@ speculation::Accepted RankVerifier::VerifyTree(const StepPlan& plan, int32_t s,
     round.draft_probs = draft_probs;
     round.draft_row = sequence.draft_row;
   }
-  return trees_verifier_.Verify(
-      round, [&](int node) { return Changed(plan, s, sequence.first_logit + node); }, random);
+  trees_verifier_.Verify(
+      round, [&](int node) { return Changed(plan, s, sequence.first_logit + node); }, random,
+      accepted);
 }
 
 absl::StatusOr<const speculation::DraftProbs*> RankVerifier::OnHost(
@@ -435,14 +456,18 @@ absl::Status RankVerifier::FinishTree(const StepPlan& plan, int32_t s,
                                       const speculation::DraftProbs* draft_probs,
                                       VerifyResult* verify_result) {
   const PlanSequence& sequence = plan.sequences[s];
-  speculation::TokenTree tree = TreeOf(plan, sequence);
+  speculation::TreeView tree = TreeOf(plan, sequence);
   const absl::StatusOr<const speculation::DraftProbs*> here = OnHost(draft_probs);
   if (!here.ok()) return here.status();
   if (*here == nullptr && ReadsDraftProbs(sequence)) {
-    tree = speculation::TokenTree::Root(tree.tokens[0]);  // nothing of it can be accepted
+    tree = tree.Root();  // nothing of it can be accepted
   }
-  speculation::Accepted accepted =
-      VerifiesTree(sequence) ? VerifyTree(plan, s, tree, *here) : Walk(plan, s, tree);
+  speculation::Accepted& accepted = verify_result->accepted[s];
+  if (VerifiesTree(sequence)) {
+    VerifyTree(plan, s, tree, *here, &accepted);
+  } else {
+    Walk(plan, s, tree, &accepted);
+  }
   if (sequence.logprobs >= 0) {
     for (size_t i = 0; i < accepted.tokens.size(); ++i) {
       const int32_t node = i == 0 ? 0 : accepted.path[i - 1];
@@ -451,7 +476,6 @@ absl::Status RankVerifier::FinishTree(const StepPlan& plan, int32_t s,
           sampling::RowLogprobs(rows_[logit], accepted.tokens[i], sequence.logprobs);
     }
   }
-  verify_result->accepted[s] = std::move(accepted);
   return absl::OkStatus();
 }
 

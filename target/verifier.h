@@ -13,6 +13,7 @@
 
 #include <vector>
 
+#include "base/reused_vector.h"
 #include "model/parallel/communicator.h"
 #include "model/rank_model.h"
 #include "sampling/logit_changer.h"
@@ -30,9 +31,9 @@ struct VerifyResult {
   // [logit_rows]; kNoToken for rows that choose no token, kNotFinite for rows that choose or score
   // one from logits that are not finite.
   std::vector<base::TokenId> chosen;
-  std::vector<base::TokenLogprobs> logprobs;    // [logit_rows], of the chosen or scored token
-  std::vector<speculation::Accepted> accepted;  // [sequences] of trees decided on their owner or
-                                                // its device; see Decided
+  base::ReusedVector<base::TokenLogprobs> logprobs;  // [logit_rows] of the chosen or scored token
+  // [sequences] of trees decided on their owner or its device; see Decided.
+  base::ReusedVector<speculation::Accepted> accepted;
 
   static constexpr base::TokenId kNotFinite = -2;
   // Whether an entry of `accepted` was written; otherwise `chosen` decides.
@@ -42,9 +43,10 @@ struct VerifyResult {
   void Reset(const scheduler::StepPlan& plan);
 };
 
-// The step's result; the paths of trees that are not Decided follow from `chosen` by coupled
-// verification. Called by the leader.
-scheduler::StepResult Accept(const scheduler::StepPlan& plan, const VerifyResult& verify_result);
+// *result becomes the step's result, and keeps its memory; the paths of trees that are not Decided
+// follow from `chosen` by coupled verification. Called by the leader.
+void Accept(const scheduler::StepPlan& plan, const VerifyResult& verify_result,
+            scheduler::StepResult* result);
 
 // The rank that verifies the sequence, of so many ranks.
 int OwnerOf(const scheduler::PlanSequence& sequence, int ranks);
@@ -106,11 +108,10 @@ class RankVerifier {
   // The same draft_probs in host memory; null if they are no longer valid.
   absl::StatusOr<const speculation::DraftProbs*> OnHost(const speculation::DraftProbs* draft_probs);
   // Coupled verification, one node at a time: rows off the accepted path are not read.
-  speculation::Accepted Walk(const scheduler::StepPlan& plan, int32_t s,
-                             const speculation::TokenTree& tree);
-  speculation::Accepted VerifyTree(const scheduler::StepPlan& plan, int32_t s,
-                                   const speculation::TokenTree& tree,
-                                   const speculation::DraftProbs* draft_probs);
+  void Walk(const scheduler::StepPlan& plan, int32_t s, speculation::TreeView tree,
+            speculation::Accepted* accepted);
+  void VerifyTree(const scheduler::StepPlan& plan, int32_t s, speculation::TreeView tree,
+                  const speculation::DraftProbs* draft_probs, speculation::Accepted* accepted);
   // The row with the request's penalties, bias and suppressed token ids applied; the row itself if
   // it has none.
   absl::Span<const float> Changed(const scheduler::StepPlan& plan, int32_t s, int32_t logit);
@@ -147,6 +148,7 @@ class RankVerifier {
   };
   std::vector<NoiseRow> noise_;  // of the current sequence, one for each position
   size_t noise_used_ = 0;
+  std::vector<sampling::ScoredToken> kept_;  // tokens of the current row that the filters keep
   sampling::LogitChanger changer_;
   int32_t changer_sequence_ = -1;  // index in plan.sequences that changer_ is open for
   std::vector<base::TokenId> path_;

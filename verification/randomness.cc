@@ -6,8 +6,8 @@
 namespace specfabric::verification {
 
 PhiloxRandomness::PhiloxRandomness(uint64_t seed, uint32_t position, uint32_t draw,
-                                   const speculation::TokenTree& tree)
-    : round_{seed, position, draw}, depths_(speculation::Depths(tree)) {}
+                                   speculation::TreeView tree)
+    : round_{seed, position, draw}, depths_(speculation::DepthArray(tree)) {}
 
 bool PhiloxRandomness::Accept(int node, double probability) {
   return AcceptUniform(node) < probability;

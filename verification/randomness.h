@@ -4,8 +4,8 @@
 // The random numbers of one verification round: drawn by Philox, or in tests that enumerate, every
 // outcome in turn.
 
+#include <array>
 #include <cstdint>
-#include <vector>
 
 #include "absl/types/span.h"
 #include "base/isa.h"
@@ -66,8 +66,7 @@ SPECFABRIC_HOST_DEVICE inline double ResidualUniform(const RoundSite& round, int
 
 class PhiloxRandomness final : public Randomness {
  public:
-  PhiloxRandomness(uint64_t seed, uint32_t position, uint32_t draw,
-                   const speculation::TokenTree& tree);
+  PhiloxRandomness(uint64_t seed, uint32_t position, uint32_t draw, speculation::TreeView tree);
 
   bool Accept(int node, double probability) override;
   base::TokenId Sample(int node, absl::Span<const double> probs) override;
@@ -81,7 +80,7 @@ class PhiloxRandomness final : public Randomness {
 
  private:
   RoundSite round_;
-  std::vector<int32_t> depths_;
+  std::array<uint8_t, speculation::kMaxDraftNodes> depths_;
 };
 
 }  // namespace specfabric::verification

@@ -83,7 +83,7 @@ class TargetPeer {
   void Stop();
 
  private:
-  absl::StatusOr<scheduler::StepResult> Run(const scheduler::StepPlan& plan) const;
+  absl::Status Run(const scheduler::StepPlan& plan, scheduler::StepResult* result) const;
 
   const scheduler::SimulationOptions& options_;
   const uint64_t incarnation_;

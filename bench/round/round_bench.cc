@@ -1,14 +1,14 @@
-// What a round costs beside its models: a target's real engine, scheduler and links, and a draft
-// and a gateway on the other ends of them, with models that do nothing but take a fixed time. The
-// draft is always right. One process, one thread a role, frames over the real fabric.
+// The overhead of a round besides the models: a target's real engine, scheduler and links, with a
+// draft and a gateway at the other ends, and models that only take a fixed time. Every draft token
+// is accepted. One process, one thread per role, frames over the real fabric.
 //
-//   round    from a step that verifies a sequence to the next that does, median
-//   verify   that the target spends in steps within a round (of both cohorts, if there are two)
-//   draft    from the request to the reply, as the target sees it
-//   steps    that a round takes: 2 where one cohort is verified while the other drafts
+//   round    median time between two steps that verify the same sequence
+//   verify   time that the target spends in steps during a round (of both cohorts, if there are two)
+//   draft    time from request to reply, measured by the target
+//   steps    steps per round: 2 where one cohort is verified while the other one drafts
 //
-// A sequence's own drafts come after its own verification, so a round of one cohort takes both; of
-// two, no longer than the longer of the two.
+// A sequence is drafted for only after it was verified, so that a round of one cohort takes the sum
+// of both times; with two cohorts a round takes no longer than the longer of the two.
 
 #include <algorithm>
 #include <atomic>
@@ -47,8 +47,8 @@ constexpr Nanos kWarmUp = 2 * base::kSecond, kMeasured = 4 * base::kSecond;
 struct Case {
   const char* name;
   int sequences = 1;
-  Nanos step = 0, row = 0;  // a step takes the first, and the second for each row
-  Nanos draft = 0;          // a tree takes
+  Nanos step = 0, row = 0;  // time of a step: step + row * number of rows
+  Nanos draft = 0;          // time that the draft takes for a tree
   int draft_tokens = 3;
 };
 
@@ -163,7 +163,7 @@ struct Step {
   std::vector<base::SequenceId> verified;
 };
 
-// A target whose ranks only take time.
+// A target whose ranks only wait.
 class Target {
  public:
   Target(const Case& bench, const std::string& draft)
@@ -190,7 +190,8 @@ class Target {
     };
     engine_ = std::make_unique<target::TargetEngine>(
         options,
-        [this](const scheduler::StepPlan& plan, auto, target::StepTimes*) { return Run(plan); },
+        [this](const scheduler::StepPlan& plan, auto, target::StepTimes*,
+               scheduler::StepResult* result) { return Run(plan, result); },
         &metrics_, outbox);
     link::LinkHandler handler;
     handler.on_up = [this](PeerId peer, const schemas::Hello& hello, const std::string&) {
@@ -226,10 +227,10 @@ class Target {
   }
 
  private:
-  absl::StatusOr<scheduler::StepResult> Run(const scheduler::StepPlan& plan) {
+  absl::Status Run(const scheduler::StepPlan& plan, scheduler::StepResult* result) {
     Step step = {.start = base::Now(), .end = 0, .verified = {}};
-    scheduler::StepResult result;
-    result.step = plan.step;
+    result->step = plan.step;
+    result->sequences.Resize(0);
     for (const scheduler::PlanSequence& part : plan.sequences) {
       scheduler::SequenceResult found;
       found.id = part.id;
@@ -237,17 +238,17 @@ class Target {
         if (part.samples) found.accepted.tokens = {TokenAt(part.kv_len + part.row_count)};
       } else {
         step.verified.push_back(part.id);
-        for (int32_t row = 0; row < part.row_count; ++row) {  // a chain that is right
+        for (int32_t row = 0; row < part.row_count; ++row) {  // a chain, all of it accepted
           if (row > 0) found.accepted.path.push_back(row);
           found.accepted.tokens.push_back(TokenAt(part.kv_len + row + 1));
         }
       }
-      result.sequences.push_back(std::move(found));
+      result->sequences.push_back(std::move(found));
     }
     SleepUntil(step.start + case_.step + plan.rows() * case_.row);
     step.end = base::Now();
     steps_.push_back(std::move(step));
-    return result;
+    return absl::OkStatus();
   }
 
   const Case case_;

@@ -155,10 +155,12 @@ int Greedy(const std::vector<Sequence>& sequences) {
 
 int Verified(const std::vector<Sequence>& sequences, Reply Sequence::*which,
              VerificationMethod verification, uint32_t turn, verification::TreeVerifier* verifier) {
+  static speculation::Accepted kept;
+  speculation::Accepted* const accepted = &kept;
   int rows = 0;
   for (const Sequence& sequence : sequences) {
     const Reply& reply = sequence.*which;
-    const verification::TreeToVerify task{.tree = &reply.tree,
+    const verification::TreeToVerify task{.tree = reply.tree,
                                           .verification = verification,
                                           .draw = SiblingDraw::kWithoutReplacement,
                                           .draft_probs = &reply.draft_probs,
@@ -168,7 +170,8 @@ int Verified(const std::vector<Sequence>& sequences, Reply Sequence::*which,
       return sequence.Row(node);
     };
     const verification::PhiloxRandomness random(1, kPosition, turn, reply.tree);
-    sink = sink + verifier->Verify(task, row, random).tokens.back();
+    verifier->Verify(task, row, random, accepted);
+    sink = sink + accepted->tokens.back();
   }
   return rows;
 }

@@ -132,7 +132,7 @@ class FakeVerifier : public verification::DeviceVerifier {
           *speculation::DraftProbs::Open({rows, logits.size, asked.entries}, asked.draft_probs);
       EXPECT_EQ(draft_probs.totals(), asked.totals);
     }
-    const verification::TreeToVerify round = {.tree = &tree,
+    const verification::TreeToVerify round = {.tree = tree,
                                               .verification = asked.verification,
                                               .draw = asked.draw,
                                               .sampling = asked.sampling,
@@ -141,9 +141,12 @@ class FakeVerifier : public verification::DeviceVerifier {
                                               .draft_row = asked.draft_row};
     const verification::PhiloxRandomness random(asked.sampling.seed, asked.position,
                                                 asked.draw_number, tree);
-    return verification::TreeVerifier(logits.size)
+    speculation::Accepted accepted;
+    verification::TreeVerifier(logits.size)
         .Verify(
-            round, [&](int node) { return Row(logits, asked.first_logit + node); }, random);
+            round, [&](int node) { return Row(logits, asked.first_logit + node); }, random,
+            &accepted);
+    return accepted;
   }
 
   const bool works_;

@@ -102,7 +102,10 @@ class Cluster {
   absl::StatusOr<scheduler::StepResult> Run(
       const StepPlan& plan, const std::vector<const speculation::DraftProbs*>& draft_probs) {
     StepTimes times;
-    return leader_->Run(ranks_.get(), plan, draft_probs, &times);
+    scheduler::StepResult result;
+    absl::Status done = leader_->Run(ranks_.get(), plan, draft_probs, &times, &result);
+    if (!done.ok()) return done;
+    return result;
   }
   const absl::Status& gathered() const { return gathered_; }
   int lost() const { return lost_; }
@@ -229,6 +232,15 @@ void ExpectSame(const scheduler::StepResult& got, const scheduler::StepResult& w
   }
 }
 
+absl::StatusOr<scheduler::StepResult> RunOn(RankGroup* ranks, const StepPlan& plan,
+                                            const TestDraftProbs& draft_probs) {
+  StepTimes times;
+  scheduler::StepResult result;
+  absl::Status done = ranks->Run(plan, draft_probs.For(plan), &times, &result);
+  if (!done.ok()) return done;
+  return result;
+}
+
 class GroupTest : public ::testing::Test {
  protected:
   GroupTest() { model::WriteCheckpoint(dir_.path(), SmallConfig(), 1); }
@@ -247,8 +259,7 @@ TEST_F(GroupTest, DecidesWhatThreadsDo) {
                                        MakePlan(2, RowsKind::kTree, 9, 9), moved};
   std::vector<scheduler::StepResult> want;
   for (const StepPlan& plan : plans) {
-    StepTimes times;
-    auto result = (*threads)->Run(plan, draft_probs.For(plan), &times);
+    auto result = RunOn(threads->get(), plan, draft_probs);
     ASSERT_TRUE(result.ok()) << result.status();
     want.push_back(*std::move(result));
   }
@@ -269,8 +280,7 @@ TEST_F(GroupTest, DecidesWhatThreadsDo) {
   auto staged = RankGroup::Start(GroupOf(dir_.path(), 2));
   ASSERT_TRUE(staged.ok()) << staged.status();
   for (size_t i = 0; i < plans.size(); ++i) {
-    StepTimes times;
-    const auto got = (*staged)->Run(plans[i], draft_probs.For(plans[i]), &times);
+    const auto got = RunOn(staged->get(), plans[i], draft_probs);
     ASSERT_TRUE(got.ok()) << got.status();
     ExpectSame(*got, want[i]);
   }

@@ -29,7 +29,8 @@ class TargetEngineTest : public ::testing::Test {
       : metrics_(registry_, "modelled", speculation::kMaxVerifyNodes - 1),
         engine_(
             Options(),
-            [this](const scheduler::StepPlan& plan, auto, StepTimes*) { return Run(plan); },
+            [this](const scheduler::StepPlan& plan, auto, StepTimes*,
+                   scheduler::StepResult* result) { return Run(plan, result); },
             &metrics_, Outbox()),
         leader_([this] { engine_.Run(); }) {}
   ~TargetEngineTest() override {
@@ -64,22 +65,22 @@ class TargetEngineTest : public ::testing::Test {
     return outbox;
   }
 
-  absl::StatusOr<scheduler::StepResult> Run(const scheduler::StepPlan& plan) {
+  absl::Status Run(const scheduler::StepPlan& plan, scheduler::StepResult* result) {
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [this] { return !hangs_; });
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    scheduler::StepResult result;
-    result.step = plan.step;
+    result->step = plan.step;
+    result->sequences.Resize(0);
     for (const scheduler::PlanSequence& sequence : plan.sequences) {
       scheduler::SequenceResult one;
       one.id = sequence.id;
       one.accepted.finite = plan.tokens[sequence.first_row] != spoilt_;
       if (sequence.samples && one.accepted.finite) one.accepted.tokens = {5};
-      result.sequences.push_back(std::move(one));
+      result->sequences.push_back(std::move(one));
     }
-    return result;
+    return absl::OkStatus();
   }
 
   void Up(link::PeerId peer, schemas::Role role) {

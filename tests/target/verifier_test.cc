@@ -126,6 +126,12 @@ struct Asked {
   std::vector<int32_t> rows;
 };
 
+scheduler::StepResult Accept(const StepPlan& plan, const VerifyResult& verify_result) {
+  scheduler::StepResult result;
+  Accept(plan, verify_result, &result);
+  return result;
+}
+
 VerifyResult RunRanks(const StepPlan& plan, const std::vector<float>& logits, int ranks,
                       DraftProbsOfSequences draft_probs = {}, Logits where = Logits::kOnHost,
                       Asked* asked = nullptr) {

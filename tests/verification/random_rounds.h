@@ -87,14 +87,16 @@ class Slot {
 template <typename RowOf>
 speculation::Accepted Verify(const Case& round, const PhiloxRandomness& random, RowOf&& row,
                              const Slot* slot, TreeVerifier* verifier) {
-  const TreeToVerify task = {.tree = &round.tree,
+  const TreeToVerify task = {.tree = round.tree,
                              .verification = round.verification,
                              .draw = round.draw,
                              .sampling = round.sampling,
                              .typical = round.typical,
                              .draft_probs = slot != nullptr ? &slot->draft_probs() : nullptr,
                              .draft_row = round.row_of};
-  return verifier->Verify(task, row, random);
+  speculation::Accepted accepted;
+  verifier->Verify(task, row, random, &accepted);
+  return accepted;
 }
 template <typename RowOf>
 speculation::Accepted Verify(const Case& round, const PhiloxRandomness& random, RowOf&& row,

@@ -19,16 +19,13 @@ bool Taken(const DraftDistribution& q, base::TokenId token) {
 // The logits that the filters keep, kExcludedLogit for the other tokens. False: they keep none (see
 // FilterMask).
 bool Filter(absl::Span<const float> logits, const base::SamplingParams& sampling,
-            std::vector<float>* filtered) {
-  const std::vector<uint8_t> kept = sampling::FilterMask(logits, sampling);
-  filtered->assign(logits.size(), kExcludedLogit);
-  bool any = false;
-  for (size_t x = 0; x < logits.size(); ++x) {
-    if (kept[x] == 0) continue;
-    (*filtered)[x] = logits[x];
-    any = true;
+            RowScratch* scratch) {
+  sampling::KeptTokens(logits, sampling, &scratch->kept);
+  scratch->filtered.assign(logits.size(), kExcludedLogit);
+  for (const sampling::ScoredToken& token : scratch->kept) {
+    scratch->filtered[token.token] = token.score;
   }
-  return any;
+  return !scratch->kept.empty();
 }
 
 }  // namespace
@@ -53,7 +50,7 @@ bool RowDistribution::Open(absl::Span<const float> logits, const base::SamplingP
   SPECFABRIC_CHECK(sampling.temperature > 0);
   scale_ = base::ScaleFor(sampling.temperature);
   if (!sampling.filtered()) return ComputeProbs(logits, keep);
-  if (!Filter(logits, sampling, &scratch_.filtered)) return false;
+  if (!Filter(logits, sampling, &scratch_)) return false;
   ComputeProbs(scratch_.filtered, keep);
   return true;
 }
@@ -229,8 +226,10 @@ double RowDistribution::SubtractDense(double pi, const DraftDistribution& q) {
 double RowDistribution::SubtractSparse(double pi, const DraftDistribution& q) {
   Keep();
   const double before = total_;
-  std::vector<base::TokenId> changed;
-  std::vector<float> old;
+  std::vector<base::TokenId>& changed = scratch_.changed;
+  std::vector<float>& old = scratch_.old;
+  changed.clear();
+  old.clear();
   for (size_t i = 0; i < q.ids.size(); ++i) {
     const base::TokenId token = base::LoadOnce(q.ids[i]);
     if (token < 0 || token >= scratch_.vocabulary)

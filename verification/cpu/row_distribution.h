@@ -10,12 +10,17 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "base/isa.h"
 #include "base/types.h"
+#include "sampling/sampling.h"
 #include "verification/cpu/row_kernels.h"
 
 namespace specfabric::verification {
+
+// At most the siblings of one node.
+using TakenTokens = absl::InlinedVector<base::TokenId, 16>;
 
 // The distribution that the draft drew a sibling from: q(x) = draft_probs(x) / total. The peer that
 // sent it may still write to draft_probs and ids: then some tokens of this sequence are accepted or
@@ -23,7 +28,7 @@ namespace specfabric::verification {
 struct DraftDistribution {
   absl::Span<const uint16_t> draft_probs;    // bfloat16; finite, not negative
   absl::Span<const base::TokenId> ids = {};  // ascending; empty: the whole vocabulary
-  std::vector<base::TokenId> taken = {};     // tokens whose probability counts as 0, no duplicates
+  TakenTokens taken = {};                    // tokens whose probability counts as 0, no duplicates
   double total = 0;                          // of the draft_probs of all other tokens
 
   bool whole() const { return ids.empty(); }
@@ -40,6 +45,9 @@ struct RowScratch {
   std::vector<float> spare;        // [chunks][kRowChunk], in which the next residual is computed
   std::vector<double> spare_sums;  // [chunks]
   std::vector<float> filtered;     // [vocabulary], logits after the filters
+  std::vector<sampling::ScoredToken> kept;  // tokens that the filters keep
+  std::vector<base::TokenId> changed;       // tokens that SubtractSparse changes, in its order,
+  std::vector<float> old;                   // and the value of each before that
   std::array<float, kRowChunk> probs;
   std::array<float, kRowChunk> logits_tail;
   std::array<uint16_t, kRowChunk> draft_tail;

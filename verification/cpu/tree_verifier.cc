@@ -1,7 +1,7 @@
 #include "verification/cpu/tree_verifier.h"
 
 #include <algorithm>
-#include <vector>
+#include <array>
 
 #include "base/check.h"
 #include "sampling/draft_row.h"
@@ -11,8 +11,9 @@ namespace specfabric::verification {
 namespace {
 
 using speculation::Accepted;
+using speculation::NextChild;
 using speculation::SiblingDraw;
-using speculation::TokenTree;
+using speculation::TreeView;
 using speculation::VerificationMethod;
 
 // The sum of the row's draft_probs except those of `taken`, ascending.
@@ -45,16 +46,23 @@ double TotalWithout(const speculation::DraftProbs& draft_probs, int32_t row,
 class TreeVerifier::Round {
  public:
   Round(const TreeToVerify& round, LogitRow row, const PhiloxRandomness& random,
-        TreeVerifier* verifier)
-      : round_(round), tree_(*round.tree), row_(row), random_(random), verifier_(*verifier) {}
+        TreeVerifier* verifier, Accepted* accepted)
+      : round_(round),
+        tree_(round.tree),
+        row_(row),
+        random_(random),
+        verifier_(*verifier),
+        accepted_(*accepted) {}
 
-  Accepted Reject();
-  Accepted Traverse();
-  Accepted AcceptTypical();
+  void Reject();
+  void Traverse();
+  void AcceptTypical();
 
  private:
   DraftDistribution DistributionOf(int child) const;
-  std::vector<base::TokenId> TakenBefore(int child) const;
+  // The tokens of earlier siblings from the same row that `child` cannot have drawn again,
+  // ascending, each once.
+  void TakenBefore(int child, TakenTokens* taken) const;
   bool Accept(int node, double probability) const {
     return random_.AcceptUniform(node) < probability;
   }
@@ -62,62 +70,58 @@ class TreeVerifier::Round {
   // return, the residual that the rejected children leave.
   int FirstAccepted(int node, RowDistribution* p) const;
   bool Visit(int node, int depth, double pi);
-  // last: the token after the path; kNoToken: the logits there are not finite.
-  Accepted Emit(absl::Span<const int32_t> path, base::TokenId last) const;
+  // The tokens of the accepted path, then `last`; kNoToken: the logits there are not finite.
+  void EmitTokens(base::TokenId last);
+  bool HasChildren(int node) const { return NextChild(tree_, node, node) >= 0; }
 
   const TreeToVerify& round_;
-  const TokenTree& tree_;
+  const TreeView tree_;
   LogitRow row_;
   const PhiloxRandomness& random_;
   TreeVerifier& verifier_;
-
-  // State of Traverse.
-  std::vector<bool> has_children_;
-  std::vector<int32_t> path_;  // from the last accepted node up
-  base::TokenId last_token_ = base::kNoToken;
+  Accepted& accepted_;
+  base::TokenId last_token_ = base::kNoToken;  // of Traverse
 };
 
-std::vector<base::TokenId> TreeVerifier::Round::TakenBefore(int child) const {
-  std::vector<base::TokenId> taken;
-  if (round_.draw != SiblingDraw::kWithoutReplacement) return taken;
+void TreeVerifier::Round::TakenBefore(int child, TakenTokens* taken) const {
+  if (round_.draw != SiblingDraw::kWithoutReplacement) return;
   for (int earlier = 1; earlier < child; ++earlier) {
     if (tree_.parents[earlier] == tree_.parents[child] &&
         round_.draft_row[earlier] == round_.draft_row[child]) {
-      taken.push_back(tree_.tokens[earlier]);
+      taken->push_back(tree_.tokens[earlier]);
     }
   }
-  std::sort(taken.begin(), taken.end());
-  taken.erase(std::unique(taken.begin(), taken.end()), taken.end());
-  return taken;
+  std::sort(taken->begin(), taken->end());
+  taken->erase(std::unique(taken->begin(), taken->end()), taken->end());
 }
 
 DraftDistribution TreeVerifier::Round::DistributionOf(int child) const {
   if (round_.draw == SiblingDraw::kDeterministic) {
     static constexpr uint16_t kOne = 0x3F80;
     return {.draft_probs = absl::MakeConstSpan(&kOne, 1),
-            .ids = absl::MakeConstSpan(&tree_.tokens[child], 1),
+            .ids = tree_.tokens.subspan(child, 1),
             .taken = {},
             .total = 1};
   }
   const int32_t row = round_.draft_row[child];
   DraftDistribution distribution{.draft_probs = round_.draft_probs->probs(row),
                                  .ids = round_.draft_probs->ids(row),
-                                 .taken = TakenBefore(child),
+                                 .taken = {},
                                  .total = 0};
+  TakenBefore(child, &distribution.taken);
   distribution.total = TotalWithout(*round_.draft_probs, row, distribution.taken);
   return distribution;
 }
 
-Accepted TreeVerifier::Round::Emit(absl::Span<const int32_t> path, base::TokenId last) const {
-  Accepted accepted{
-      .path = {path.begin(), path.end()}, .tokens = {}, .finite = last != base::kNoToken};
-  for (int32_t node : path) accepted.tokens.push_back(tree_.tokens[node]);
-  if (accepted.finite) accepted.tokens.push_back(last);
-  return accepted;
+void TreeVerifier::Round::EmitTokens(base::TokenId last) {
+  accepted_.finite = last != base::kNoToken;
+  for (int32_t node : accepted_.path) accepted_.tokens.push_back(tree_.tokens[node]);
+  if (accepted_.finite) accepted_.tokens.push_back(last);
 }
 
 int TreeVerifier::Round::FirstAccepted(int node, RowDistribution* p) const {
-  for (int child : Children(tree_, node)) {
+  for (int child = NextChild(tree_, node, node); child >= 0;
+       child = NextChild(tree_, node, child)) {
     const base::TokenId x = tree_.tokens[child];
     const DraftDistribution q = DistributionOf(child);
     if (q.UnnormalizedProb(x) == 0) return -1;
@@ -127,81 +131,85 @@ int TreeVerifier::Round::FirstAccepted(int node, RowDistribution* p) const {
   return -1;
 }
 
-Accepted TreeVerifier::Round::Reject() {
+void TreeVerifier::Round::Reject() {
   RowDistribution& p = verifier_.DistributionAt(0);
-  std::vector<int32_t> path;
   for (int node = 0;;) {
-    if (!p.Open(row_(node), round_.sampling, /*keep=*/false)) return Emit(path, base::kNoToken);
+    if (!p.Open(row_(node), round_.sampling, /*keep=*/false)) return EmitTokens(base::kNoToken);
     const int child = FirstAccepted(node, &p);
-    if (child < 0) return Emit(path, p.Sample(random_.ResidualUniform(node)));
-    path.push_back(child);
+    if (child < 0) return EmitTokens(p.Sample(random_.ResidualUniform(node)));
+    accepted_.path.push_back(child);
     node = child;
   }
 }
 
-// Whether `node` or a node below it is accepted. pi: the probability of the path from the root to
-// `node`, given the rejections so far. Below a node whose logits are not finite nothing is
-// accepted, so that these matter only if the node is the last of the path.
+// Whether `node` or a node below it is accepted; the path is then appended from its end up. pi: the
+// probability of the path from the root to `node`, given the rejections so far. Below a node whose
+// logits are not finite nothing is accepted, so that these matter only if the node is the last of
+// the path.
 bool TreeVerifier::Round::Visit(int node, int depth, double pi) {
   if (pi == 0) return false;
-  if (!has_children_[node] && !Accept(node, pi)) return false;
-  const std::vector<int32_t> children = Children(tree_, node);
+  const int first = NextChild(tree_, node, node);
+  if (first < 0 && !Accept(node, pi)) return false;
   // Visiting a child reads other rows before this one is finished.
-  const bool keep =
-      std::any_of(children.begin(), children.end(), [&](int c) { return has_children_[c]; });
+  bool keep = false;
+  for (int child = first; child >= 0 && !keep; child = NextChild(tree_, node, child)) {
+    keep = HasChildren(child);
+  }
   RowDistribution& p = verifier_.DistributionAt(depth);
   const bool finite = p.Open(row_(node), round_.sampling, keep);
-  for (int child : children) {
-    if (!finite) break;
+  for (int child = first; child >= 0 && finite; child = NextChild(tree_, node, child)) {
     const base::TokenId x = tree_.tokens[child];
     const DraftDistribution q = DistributionOf(child);
     if (q.UnnormalizedProb(x) == 0) break;
     if (Visit(child, depth + 1, p.Chance(pi, q, x))) {
-      path_.push_back(child);
+      accepted_.path.push_back(child);
       return true;
     }
     pi = KeptChance(pi, p.Subtract(pi, q));
     if (pi == 0) return false;
   }
-  if (!children.empty() && !Accept(node, pi)) return false;
+  if (first >= 0 && !Accept(node, pi)) return false;
   if (finite) last_token_ = p.Sample(random_.ResidualUniform(node));
   return true;
 }
 
-Accepted TreeVerifier::Round::Traverse() {
-  has_children_.assign(tree_.size(), false);
-  for (int node = 1; node < tree_.size(); ++node) has_children_[tree_.parents[node]] = true;
+void TreeVerifier::Round::Traverse() {
   SPECFABRIC_CHECK(Visit(0, 0, 1));
-  std::reverse(path_.begin(), path_.end());
-  return Emit(path_, last_token_);
+  std::reverse(accepted_.path.begin(), accepted_.path.end());
+  EmitTokens(last_token_);
 }
 
-Accepted TreeVerifier::Round::AcceptTypical() {
-  const std::vector<int32_t> depths = speculation::Depths(tree_);
+void TreeVerifier::Round::AcceptTypical() {
   RowDistribution& p = verifier_.DistributionAt(0);
-  std::vector<bool> typical(tree_.size(), false);  // the whole path to the node
-  typical[0] = true;
-  // Rows are read once, so the token after a node is drawn before the node is known to be the last.
-  std::vector<base::TokenId> next(tree_.size(), base::kNoToken);
+  struct Node {
+    bool typical = false;  // the whole path to the node
+    int depth = 0;
+    // Rows are read once: the token after a node is drawn before it is known to be the last.
+    base::TokenId next = base::kNoToken;
+  };
+  std::array<Node, speculation::kMaxVerifyNodes> nodes;
+  nodes[0].typical = true;
   int last = 0;
   for (int node = 0; node < tree_.size(); ++node) {
-    if (!typical[node]) continue;
-    if (depths[node] > depths[last]) last = node;
-    const std::vector<int32_t> children = Children(tree_, node);
-    if (children.empty()) continue;
+    if (!nodes[node].typical) continue;
+    if (nodes[node].depth > nodes[last].depth) last = node;
+    if (!HasChildren(node)) continue;
     if (!p.Open(row_(node), round_.sampling, /*keep=*/false)) continue;
-    next[node] = p.Sample(random_.ResidualUniform(node));
+    nodes[node].next = p.Sample(random_.ResidualUniform(node));
     const double bound = TypicalBound(round_.typical, p.InversePerplexity());
-    for (int child : children) typical[child] = p.Probability(tree_.tokens[child]) > bound;
+    for (int child = NextChild(tree_, node, node); child >= 0;
+         child = NextChild(tree_, node, child)) {
+      nodes[child].typical = p.Probability(tree_.tokens[child]) > bound;
+      nodes[child].depth = nodes[node].depth + 1;
+    }
   }
-  if (next[last] == base::kNoToken && Children(tree_, last).empty() &&
+  if (nodes[last].next == base::kNoToken && !HasChildren(last) &&
       p.Open(row_(last), round_.sampling, /*keep=*/false)) {
-    next[last] = p.Sample(random_.ResidualUniform(last));
+    nodes[last].next = p.Sample(random_.ResidualUniform(last));
   }
-  std::vector<int32_t> path;
-  for (int node = last; node != 0; node = tree_.parents[node]) path.push_back(node);
-  std::reverse(path.begin(), path.end());
-  return Emit(path, next[last]);
+  for (int node = last; node != 0; node = tree_.parents[node]) accepted_.path.push_back(node);
+  std::reverse(accepted_.path.begin(), accepted_.path.end());
+  EmitTokens(nodes[last].next);
 }
 
 TreeVerifier::TreeVerifier(int32_t vocabulary, base::Isa isa) : scratch_(vocabulary, isa) {}
@@ -211,14 +219,16 @@ RowDistribution& TreeVerifier::DistributionAt(int depth) {
   return distributions_[depth];
 }
 
-Accepted TreeVerifier::Verify(const TreeToVerify& round, LogitRow row,
-                              const PhiloxRandomness& random) {
-  SPECFABRIC_CHECK(round.tree->size() > 0 && round.tree->size() <= speculation::kMaxVerifyNodes);
+void TreeVerifier::Verify(const TreeToVerify& round, LogitRow row, const PhiloxRandomness& random,
+                          Accepted* accepted) {
+  SPECFABRIC_CHECK(round.tree.size() > 0 && round.tree.size() <= speculation::kMaxVerifyNodes);
   SPECFABRIC_CHECK(speculation::Allows(round.verification, round.draw));
   SPECFABRIC_CHECK(!speculation::NeedsDraftRows(round.verification, round.draw) ||
                    (round.draft_probs != nullptr &&
-                    static_cast<int>(round.draft_row.size()) == round.tree->size()));
-  Round verification(round, row, random, this);
+                    static_cast<int>(round.draft_row.size()) == round.tree.size()));
+  accepted->path.clear();
+  accepted->tokens.clear();
+  Round verification(round, row, random, this, accepted);
   switch (round.verification) {
     case VerificationMethod::kRejection:
       return verification.Reject();
@@ -230,7 +240,6 @@ Accepted TreeVerifier::Verify(const TreeToVerify& round, LogitRow row,
       break;
   }
   SPECFABRIC_CHECK(round.verification != VerificationMethod::kCoupled);
-  return {};
 }
 
 }  // namespace specfabric::verification

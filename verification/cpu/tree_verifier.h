@@ -24,7 +24,7 @@ namespace specfabric::verification {
 // One sequence's round, on its owner rank, which has the whole rows.
 struct TreeToVerify {
   // Siblings in draw order; at most kMaxVerifyNodes.
-  const speculation::TokenTree* tree = nullptr;
+  speculation::TreeView tree = {};
   speculation::VerificationMethod verification =
       speculation::VerificationMethod::kRejection;                           // not kCoupled
   speculation::SiblingDraw draw = speculation::SiblingDraw::kDeterministic;  // that Allows() it
@@ -49,11 +49,12 @@ class TreeVerifier {
   TreeVerifier(const TreeVerifier&) = delete;
   TreeVerifier& operator=(const TreeVerifier&) = delete;
 
-  // The accepted path ends at a node whose logits are not finite; the result is not `finite` only
-  // if these choose the token after the path. random: of this round. Row numbers and tokens are in
-  // range (the caller validated what it received). Temperature 0 is verified with kCoupled instead.
-  speculation::Accepted Verify(const TreeToVerify& round, LogitRow row,
-                               const PhiloxRandomness& random);
+  // The accepted path ends at a node whose logits are not finite; *accepted is not `finite` only if
+  // these choose the token after the path. It keeps its memory. random: of this round. Row numbers
+  // and tokens are in range (the caller validated what it received). Temperature 0 is verified with
+  // kCoupled instead.
+  void Verify(const TreeToVerify& round, LogitRow row, const PhiloxRandomness& random,
+              speculation::Accepted* accepted);
 
  private:
   class Round;
