@@ -1,5 +1,5 @@
-// A group over several processes, played by a leader and rank services in this one that meet over
-// the fabric, against a group of threads.
+// A group that spans processes, here a leader and rank services in one process that are connected
+// by the fabric, compared with a group of threads.
 
 #include <atomic>
 #include <cstring>
@@ -55,13 +55,13 @@ schemas::GroupPart PartFor(const RankGroupOptions& options) {
   return part;
 }
 
-// One that a rank process can be told before the leader listens.
+// An address that a rank process can be given before the leader listens.
 std::string FreeAddress() {
   auto fabric = transport::Fabric::Create(transport::LoopbackOptions(), {});
   return *(*fabric)->Listen(transport::AnyPort());
 }
 
-// A leader whose rank processes join from `rank_dirs`.
+// A leader, and a rank process for each checkpoint folder of `rank_dirs`.
 class Cluster {
  public:
   Cluster(const std::string& dir, const std::vector<std::string>& rank_dirs,
@@ -135,8 +135,8 @@ bool WaitUntil(const std::function<bool()>& condition) {
   return condition();
 }
 
-// One of each way in which sequences are decided: sharded, gathered, changed, reported,
-// with_draft_probs.
+// One sequence for each way of verifying: on sharded logits, gathered rows, changed logits, with
+// log-probabilities, with draft probabilities.
 std::vector<PlanSequence> Kinds() {
   std::vector<PlanSequence> kinds(8);
   for (size_t i = 0; i < kinds.size(); ++i) {
@@ -159,7 +159,7 @@ std::vector<PlanSequence> Kinds() {
   return kinds;
 }
 
-// Rows of every kind: a chain of the given length, or a tree of four nodes.
+// Rows for every sequence of Kinds(): a chain of the given length, or a tree of four nodes.
 StepPlan MakePlan(uint64_t step, RowsKind kind, int kv_len, int chain) {
   const std::vector<int> parents = {-1, 0, 0, 1};
   const std::vector<uint64_t> ancestors = {1, 3, 5, 11};
@@ -195,7 +195,7 @@ StepPlan MakePlan(uint64_t step, RowsKind kind, int kv_len, int chain) {
   return plan;
 }
 
-// Two rows in which every token is alike.
+// Two rows in which every token has the same probability.
 class TestDraftProbs {
  public:
   explicit TestDraftProbs(int32_t vocabulary) : shape_(speculation::ShapeFor(2, vocabulary, 0)) {
@@ -247,9 +247,9 @@ class GroupTest : public ::testing::Test {
   const model::TempDir dir_;
 };
 
-// One process of threads; a process for every few ranks; pipeline stages, in one process and in a
-// process each.
-TEST_F(GroupTest, DecidesWhatThreadsDo) {
+// Ranks in one process, spread over two to four, and in pipeline stages (in one process and in a
+// process each) give the same results.
+TEST_F(GroupTest, SameResultsAsThreads) {
   auto threads = RankGroup::Start(GroupOf(dir_.path()));
   ASSERT_TRUE(threads.ok()) << threads.status();
   const TestDraftProbs draft_probs((*threads)->config().vocabulary);
@@ -286,7 +286,7 @@ TEST_F(GroupTest, DecidesWhatThreadsDo) {
   }
 }
 
-TEST_F(GroupTest, ABatchThatDoesNotFitIsEveryRanksError) {
+TEST_F(GroupTest, BatchOutOfRangeFailsOnEveryRank) {
   Cluster cluster(dir_.path(), {dir_.path()});
   ASSERT_TRUE(cluster.gathered().ok()) << cluster.gathered();
   const TestDraftProbs draft_probs(SmallConfig().vocabulary);
@@ -299,7 +299,7 @@ TEST_F(GroupTest, ABatchThatDoesNotFitIsEveryRanksError) {
   EXPECT_EQ(cluster.lost(), 0);
 }
 
-TEST_F(GroupTest, EndsWithALostProcess) {
+TEST_F(GroupTest, IsLostWithARankProcess) {
   Cluster cluster(dir_.path(), {dir_.path(), dir_.path()});
   ASSERT_TRUE(cluster.gathered().ok()) << cluster.gathered();
   cluster.EndService(1);
@@ -310,7 +310,7 @@ TEST_F(GroupTest, EndsWithALostProcess) {
   EXPECT_EQ(cluster.lost(), 1);
 }
 
-TEST_F(GroupTest, AProcessThatIsAskedToStopEndsInPeaceAndIsLost) {
+TEST_F(GroupTest, StoppedProcessEndsWithoutErrorAndIsLost) {
   Cluster cluster(dir_.path(), {dir_.path()});
   ASSERT_TRUE(cluster.gathered().ok()) << cluster.gathered();
   cluster.service(0).Stop();
@@ -319,7 +319,7 @@ TEST_F(GroupTest, AProcessThatIsAskedToStopEndsInPeaceAndIsLost) {
   EXPECT_TRUE(WaitUntil([&] { return cluster.lost() == 1; }));
 }
 
-TEST_F(GroupTest, EndsItsProcessesInPeaceWithItsLeader) {
+TEST_F(GroupTest, ProcessesEndWithoutErrorWhenTheLeaderEnds) {
   Cluster cluster(dir_.path(), {dir_.path()});
   ASSERT_TRUE(cluster.gathered().ok()) << cluster.gathered();
   EXPECT_TRUE(WaitUntil([&] { return cluster.service(0).ready(); }));
@@ -338,7 +338,7 @@ TEST_F(GroupTest, RefusesOtherWeights) {
   EXPECT_EQ(why.code(), absl::StatusCode::kInvalidArgument) << why;
   EXPECT_THAT(std::string(why.message()), HasSubstr("other weights"));
   EXPECT_THAT(std::string(cluster.gathered().message()), HasSubstr("other weights"));
-  EXPECT_EQ(cluster.lost(), 0) << "it has never served";
+  EXPECT_EQ(cluster.lost(), 0) << "the group has never served";
 }
 
 TEST_F(GroupTest, RefusesAnotherVocabulary) {
@@ -352,9 +352,9 @@ TEST_F(GroupTest, RefusesAnotherVocabulary) {
   EXPECT_THAT(std::string(cluster.service(0).result().message()), HasSubstr("another model"));
 }
 
-// A process that has joined and says no more: ranks here that wait for its part while loading, as
-// GPUs do, are let go.
-TEST_F(GroupTest, AProcessThatStallsWhileLoadingIsNotWaitedForForEver) {
+// A process that has joined and then sends nothing: ranks here that wait for its part of a
+// collective while loading, as GPUs do, time out.
+TEST_F(GroupTest, LoadingTimesOutWhenAProcessStalls) {
   GroupOptions options;
   options.processes = 2;
   options.timeout = 2 * base::kSecond;
@@ -379,11 +379,11 @@ TEST_F(GroupTest, AProcessThatStallsWhileLoadingIsNotWaitedForForEver) {
   const absl::Status met = leader.FinishLoading(absl::AbortedError("another rank failed"));
   EXPECT_EQ(met.code(), absl::StatusCode::kDeadlineExceeded) << met;
   EXPECT_THAT(std::string(met.message()), HasSubstr("not all have loaded"));
-  EXPECT_EQ(lost, 0) << "it has never served";
+  EXPECT_EQ(lost, 0) << "the group has never served";
 }
 
-// What a decoder cannot know of a step.
-TEST(StepPartsTest, OpenStepKnowsTheModel) {
+// The checks of a step that the decoder cannot make.
+TEST(StepPartsTest, OpenStepChecksAgainstTheModel) {
   const auto refused = [](const std::function<void(schemas::Step&)>& change) {
     schemas::Step step;
     step.plan = MakePlan(1, RowsKind::kPrefill, 0, 3);
@@ -397,7 +397,7 @@ TEST(StepPartsTest, OpenStepKnowsTheModel) {
   EXPECT_TRUE(
       refused([](schemas::Step& s) { s.plan.sequences[0].rules.suppressed_token_ids = {61}; }));
   EXPECT_TRUE(refused([](schemas::Step& s) { s.plan.sequences[0].counts = {{61, 1}}; }));
-  // Of a sequence that rank 3 of 4 decides, and of one that is decided elsewhere.
+  // A sequence that rank 3 of 4 verifies, and one that another process verifies.
   const auto with_draft_probs = [&](size_t sequence) {
     return refused([sequence](schemas::Step& s) {
       s.plan = MakePlan(1, RowsKind::kTree, 0, 3);
@@ -408,8 +408,7 @@ TEST(StepPartsTest, OpenStepKnowsTheModel) {
   EXPECT_FALSE(with_draft_probs(4));
 }
 
-// Their sender has changed them between the leader's look at them and its copy: the group, whose
-// fault that is not, goes on without them.
+// The draft has changed them after the leader validated them: the group must go on without them.
 TEST(StepPartsTest, OpenStepLeavesOutInvalidDraftProbs) {
   schemas::Step step;
   step.plan = MakePlan(1, RowsKind::kTree, 0, 3);
@@ -433,12 +432,12 @@ TEST(StepPartsTest, OpenStepLeavesOutInvalidDraftProbs) {
     ASSERT_TRUE(opened.ok()) << opened.status();
     EXPECT_EQ(opened->by_sequence[7], nullptr);
   }
-  // What only the leader can get wrong is refused.
+  // A wrong size is the leader's error, and refused.
   step.draft_probs[0].bytes.pop_back();
   EXPECT_FALSE(OpenStep(step, 61, kBlocks * kBlockSize, here).ok());
 }
 
-TEST(StepPartsTest, WhatIsNotFiniteTravels) {
+TEST(StepPartsTest, ResultsThatAreNotFiniteAreSent) {
   const StepPlan plan = MakePlan(5, RowsKind::kTree, 0, 3);
   VerifyResult found, merged;
   found.Reset(plan);
@@ -462,7 +461,7 @@ TEST(StepPartsTest, WhatIsNotFiniteTravels) {
   EXPECT_FALSE(MergeDone(plan, wrong, 61, &merged).ok());
 }
 
-TEST(StepPartsTest, MergeDoneTakesOnlyWhatIsOfThePlan) {
+TEST(StepPartsTest, MergeDoneRefusesWhatDoesNotFitThePlan) {
   const StepPlan plan = MakePlan(5, RowsKind::kTree, 0, 3);
   const auto merged = [&](const std::function<void(schemas::StepDone&)>& change) {
     schemas::StepDone done;
