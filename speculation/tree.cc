@@ -136,7 +136,8 @@ int ChildWith(TreeView tree, int node, base::TokenId token) {
 Accepted WalkCoupled(TreeView tree, const std::vector<base::TokenId>& chosen) {
   assert(static_cast<int>(chosen.size()) == tree.size());
   Accepted accepted;
-  WalkChosen(tree, [&](int node) { return chosen[node]; }, &accepted);
+  WalkChosen(
+      tree, [&](int node) { return chosen[node]; }, &accepted);
   return accepted;
 }
 

@@ -3,7 +3,7 @@
 // is accepted. One process, one thread per role, frames over the real fabric.
 //
 //   round    median time between two steps that verify the same sequence
-//   verify   time that the target spends in steps during a round (of both cohorts, if there are two)
+//   verify   time that the target spends in steps during a round (of both cohorts, if any)
 //   draft    time from request to reply, measured by the target
 //   steps    steps per round: 2 where one cohort is verified while the other one drafts
 //
