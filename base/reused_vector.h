@@ -16,6 +16,15 @@ class ReusedVector {
  public:
   ReusedVector() = default;
   ReusedVector(std::initializer_list<T> elements) : kept_(elements), size_(elements.size()) {}
+  ReusedVector(const ReusedVector&) = default;
+  ReusedVector& operator=(const ReusedVector&) = default;
+  ReusedVector(ReusedVector&& other) noexcept
+      : kept_(std::move(other.kept_)), size_(std::exchange(other.size_, 0)) {}
+  ReusedVector& operator=(ReusedVector&& other) noexcept {
+    std::swap(kept_, other.kept_);
+    size_ = std::exchange(other.size_, 0);
+    return *this;
+  }
 
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
