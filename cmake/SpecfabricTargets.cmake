@@ -3,8 +3,11 @@
 
 find_program(SPECFABRIC_CCACHE ccache)
 if(SPECFABRIC_CCACHE)
-  set(CMAKE_C_COMPILER_LAUNCHER "${SPECFABRIC_CCACHE}")
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${SPECFABRIC_CCACHE}")
+  # ccache uses no precompiled header unless it may assume that __TIME__ and the macros defined
+  # before one do not matter.
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env
+      CCACHE_SLOPPINESS=pch_defines,time_macros "${SPECFABRIC_CCACHE}")
+  set(CMAKE_C_COMPILER_LAUNCHER "${CMAKE_CXX_COMPILER_LAUNCHER}")
 endif()
 
 add_library(specfabric_options INTERFACE)
@@ -92,18 +95,49 @@ function(specfabric_add_test)
                        ENVIRONMENT "${environment}")
 endfunction()
 
+# How tests are compiled. What is tested is optimised as it is shipped; the tests themselves had
+# better compile quickly, and with a sanitizer of undefined behaviour they take four times as long.
+function(specfabric_test_options name)
+  target_compile_options(${name} PRIVATE
+                         $<$<NOT:$<CONFIG:Debug>>:${SPECFABRIC_TEST_OPTIMIZATION}>)
+  if(SPECFABRIC_SANITIZE)
+    target_compile_options(${name} PRIVATE -fno-sanitize=undefined)
+  endif()
+  target_link_libraries(${name} PRIVATE specfabric_options GTest::gmock GTest::gtest_main)
+  if(SPECFABRIC_PRECOMPILE)
+    # So that ccache finds out what a precompiled header was made of, and that Clang accepts one of
+    # the cache for a header of the same content but another time.
+    target_compile_options(${name} PRIVATE
+                           $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>
+                           "$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>")
+  endif()
+endfunction()
+
+# One precompiled header for all tests: to read GoogleTest takes longer than most tests do. It
+# comes of an executable, because the compiler must be told the same about both. The CUDA build has
+# tests with other options.
+option(SPECFABRIC_PRECOMPILE "Precompile the headers that most tests include" ON)
+if(SPECFABRIC_CUDA OR CMAKE_CROSSCOMPILING)
+  set(SPECFABRIC_PRECOMPILE OFF)
+endif()
+if(SPECFABRIC_PRECOMPILE)
+  add_executable(specfabric_test_headers EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/tests/empty.cc")
+  specfabric_test_options(specfabric_test_headers)
+  target_precompile_headers(specfabric_test_headers PRIVATE
+    <gmock/gmock.h> <gtest/gtest.h> <algorithm> <atomic> <chrono> <cstdint> <functional> <map>
+    <memory> <mutex> <optional> <random> <string> <thread> <vector>
+    <absl/status/status.h> <absl/status/statusor.h> <absl/strings/str_cat.h>)
+endif()
+
 # specfabric_test(NAME tree_test SOURCES tree_test.cc DEPS sf_speculation [TIMEOUT seconds])
 function(specfabric_test)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPS" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SOURCES})
-  # What is tested is optimised as it is shipped; the tests themselves had better compile quickly.
-  target_compile_options(${ARG_NAME} PRIVATE
-                         $<$<NOT:$<CONFIG:Debug>>:${SPECFABRIC_TEST_OPTIMIZATION}>)
-  if(SPECFABRIC_SANITIZE)  # of undefined behaviour only in what is tested: a quarter of the time
-    target_compile_options(${ARG_NAME} PRIVATE -fno-sanitize=undefined)
+  specfabric_test_options(${ARG_NAME})
+  target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS})
+  if(SPECFABRIC_PRECOMPILE)
+    target_precompile_headers(${ARG_NAME} REUSE_FROM specfabric_test_headers)
   endif()
-  target_link_libraries(${ARG_NAME} PRIVATE specfabric_options ${ARG_DEPS} GTest::gmock
-                        GTest::gtest_main)
   specfabric_add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} TIMEOUT ${ARG_TIMEOUT})
 endfunction()
 
@@ -115,15 +149,11 @@ function(specfabric_benchmark)
                         benchmark::benchmark_main)
 endfunction()
 
-# Adds every folder below this one that has a CMakeLists.txt of its own; those that need libtorch,
-# named here, only when it is built with.
+# Adds every folder below this one that has a CMakeLists.txt of its own.
 function(specfabric_add_folders)
   file(GLOB files RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" CONFIGURE_DEPENDS "*/CMakeLists.txt")
-  set(needs_torch model draft)
   foreach(file IN LISTS files)
     get_filename_component(folder "${file}" DIRECTORY)
-    if(SPECFABRIC_TORCH OR NOT folder IN_LIST needs_torch)
-      add_subdirectory("${folder}")
-    endif()
+    add_subdirectory("${folder}")
   endforeach()
 endfunction()

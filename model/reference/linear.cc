@@ -71,6 +71,8 @@ absl::StatusOr<std::unique_ptr<Linear>> MakeLinear(const LinearShape& shape, Dat
   }
 }
 
+bool IsBuilt() { return true; }
+
 void SetThreads(int threads) { at::set_num_threads(threads); }
 
 }  // namespace specfabric::model::reference

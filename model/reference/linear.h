@@ -15,6 +15,9 @@ namespace specfabric::model::reference {
 absl::StatusOr<std::unique_ptr<Linear>> MakeLinear(const LinearShape& shape, DataType dtype,
                                                    bool batch_invariant, const WeightReader& read);
 
+// False in a build without libtorch (SPECFABRIC_TORCH=OFF), where every operation here fails.
+bool IsBuilt();
+
 // Threads that libtorch may use for operations called by this thread.
 void SetThreads(int threads);
 

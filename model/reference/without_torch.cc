@@ -22,6 +22,8 @@ absl::StatusOr<std::unique_ptr<Linear>> MakeLinear(const LinearShape& /*shape*/,
   return NotBuilt();
 }
 
+bool IsBuilt() { return false; }
+
 void SetThreads(int /*threads*/) {}
 
 }  // namespace specfabric::model::reference

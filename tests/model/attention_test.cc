@@ -123,6 +123,7 @@ constexpr Shape kShapes[] = {{1, 1, 2},  {3, 1, 10}, {4, 4, 24},   {8, 2, 40},
 class AttentionTest : public ::testing::TestWithParam<DataType> {};
 
 TEST_P(AttentionTest, AgreesWithLibtorch) {
+  if (!reference::IsBuilt()) GTEST_SKIP() << "built without libtorch";
   for (const Shape& shape : kShapes) {
     for (int block_size : {1, 5, 16}) {
       Scene scene(shape, GetParam(), block_size, 1);

@@ -319,6 +319,7 @@ TEST(PackedLinearTest, FusesOnlyWherePanelsAreOfGatesOrUpsAloneAndOfOnePart) {
 }
 
 TEST(PackedLinearTest, AgreesWithLibtorch) {
+  if (!reference::IsBuilt()) GTEST_SKIP() << "built without libtorch";
   constexpr int kInputs = 150, kOutputs = 101, kRows = 6;
   ThreadPool pool(1);
   reference::SetThreads(1);
