@@ -191,9 +191,11 @@ namespace {
 
 using Names = std::vector<absl::string_view>;
 
+// What `--help` of a role shows, and what only `--help=all` does.
 struct Group {
   absl::string_view title;
-  Names flags;
+  Names common;
+  Names more = {};
 };
 struct Role {
   absl::string_view name;
@@ -204,46 +206,50 @@ struct Role {
 const std::vector<Group>& Groups() {
   static const auto* groups = new std::vector<Group>{
       {"every role", {"log_level", "flagfile"}},
-      {"traces", {"trace_file", "otlp_endpoint", "trace_sample"}},
+      {"traces", {}, {"trace_file", "otlp_endpoint", "trace_sample"}},
       {"fabric",
-       {"join_secret_file", "spin_us", "silence_timeout_seconds", "require_rdma",
-        "require_gpudirect", "simulated_rtt_ms", "inject_faults"}},
-      {"names", {"dns_refresh_seconds"}},
-      {"process", {"listen", "admin_listen", "ready_fd", "drain_timeout_seconds"}},
+       {"join_secret_file", "require_rdma"},
+       {"require_gpudirect", "silence_timeout_seconds", "spin_us", "simulated_rtt_ms",
+        "inject_faults"}},
+      {"process", {"listen", "admin_listen", "drain_timeout_seconds"}, {"ready_fd"}},
       {"model",
-       {"model", "device", "dtype", "threads", "kv_blocks", "block_size", "max_context",
-        "batch_invariant", "cuda_graphs", "flash_attention", "gpu_draft_probs", "peer_sums",
-        "reference_kernels"}},
+       {"model", "device", "dtype", "threads", "kv_blocks", "max_context"},
+       {"max_step_tokens", "block_size", "batch_invariant", "cuda_graphs", "flash_attention",
+        "gpu_draft_probs", "peer_sums", "reference_kernels"}},
       {"target",
-       {"tensor_parallel", "pipeline_stages", "drafts", "verification", "request_verification",
-        "draft_rows", "typical_epsilon", "typical_delta", "max_sequences", "max_step_tokens",
-        "max_queue", "speculation", "ngram_lookup", "drafter_choice", "draft_router",
-        "draft_latency_warn", "max_draft_wait_ms", "step_timeout_seconds", "served_model_name"}},
-      {"group", {"group_processes", "group_listen", "group_timeout_seconds"}},
-      {"rank", {"join", "model", "threads", "admin_listen", "ready_fd"}},
+       {"tensor_parallel", "verification", "max_sequences", "ngram_lookup"},
+       {"pipeline_stages", "request_verification", "draft_rows", "typical_epsilon", "typical_delta",
+        "max_queue", "speculation", "drafter_choice", "draft_router", "draft_latency_warn",
+        "max_draft_wait_ms", "step_timeout_seconds"}},
+      {"cluster", {"drafts", "served_model_name"}, {"dns_refresh_seconds"}},
+      {"group", {"group_processes", "group_listen"}, {"group_timeout_seconds"}},
+      {"rank", {"join", "model", "threads", "admin_listen"}, {"ready_fd"}},
       {"draft",
-       {"tree", "ahead", "ahead_nodes", "ahead_rows", "sampled_tree", "sampled_draw", "draft_top_n",
-        "max_sessions", "session_ttl_seconds", "max_step_tokens"}},
+       {"tree", "max_sessions"},
+       {"ahead", "ahead_nodes", "ahead_rows", "sampled_tree", "sampled_draw", "draft_top_n",
+        "session_ttl_seconds"}},
       {"gateway",
        {"model", "served_model_name", "targets", "max_context", "use_generation_config",
-        "request_timeout_seconds", "target_wait_seconds", "stall_timeout_seconds",
-        "slow_request_seconds"}},
+        "request_timeout_seconds", "target_wait_seconds"},
+       {"stall_timeout_seconds", "slow_request_seconds", "dns_refresh_seconds"}},
       {"up",
-       {"draft_model", "targets", "use_generation_config", "request_timeout_seconds",
-        "target_wait_seconds", "stall_timeout_seconds", "slow_request_seconds", "print_pids"}},
+       {"draft_model", "targets", "drafts", "served_model_name", "request_timeout_seconds"},
+       {"use_generation_config", "target_wait_seconds", "stall_timeout_seconds",
+        "slow_request_seconds", "print_pids"}},
       {"generate",
-       {"draft_model", "prompt", "prompt_ids", "max_tokens", "temperature", "top_k", "top_p",
-        "min_p", "seed", "ignore_eos", "json", "repeat"}},
+       {"draft_model", "drafts", "prompt", "max_tokens", "temperature", "top_k", "top_p", "seed",
+        "json"},
+       {"prompt_ids", "min_p", "ignore_eos", "repeat"}},
       {"load", {"rate", "requests", "prompt_tokens", "output_tokens", "trace", "seed", "json"}},
       {"status", {"gateways", "targets", "drafts", "up_pid", "once", "json"}},
       {"modelled target",
-       {"targets", "step_fixed_us", "step_weights_us", "step_row_us", "step_context_us",
-        "max_sequences", "max_step_tokens", "kv_blocks", "block_size", "speculation",
-        "max_draft_wait_ms"}},
+       {"targets", "step_weights_us", "step_row_us", "max_sequences"},
+       {"step_fixed_us", "step_context_us", "max_step_tokens", "kv_blocks", "block_size",
+        "speculation", "max_draft_wait_ms"}},
       {"modelled drafts",
-       {"drafts", "draft_router", "tree", "acceptance", "sibling_acceptance", "acceptance_spread",
-        "draft_weights_us", "draft_row_us", "round_trip_us", "max_sessions", "ahead", "ahead_nodes",
-        "ahead_rows"}},
+       {"drafts", "tree", "acceptance", "draft_weights_us", "round_trip_us", "max_sessions"},
+       {"draft_router", "sibling_acceptance", "acceptance_spread", "draft_row_us", "ahead",
+        "ahead_nodes", "ahead_rows"}},
   };
   return *groups;
 }
@@ -255,10 +261,10 @@ const std::vector<Role>& Roles() {
        {"up", "process", "model", "target", "draft", "fabric", "traces", "every role"}},
       {"gateway",
        "serve the OpenAI API and route requests to targets",
-       {"gateway", "names", "process", "fabric", "traces", "every role"}},
+       {"gateway", "process", "fabric", "traces", "every role"}},
       {"target",
        "serve a model with a tensor-parallel group of ranks",
-       {"target", "group", "names", "model", "process", "fabric", "traces", "every role"}},
+       {"cluster", "target", "group", "model", "process", "fabric", "traces", "every role"}},
       {"rank",
        "hold some ranks of a target's group on another machine",
        {"rank", "fabric", "every role"}},
@@ -289,7 +295,8 @@ Names FlagsOf(const Role& role) {
   Names flags;
   for (const Group& group : Groups()) {
     if (!absl::c_linear_search(role.groups, group.title)) continue;
-    flags.insert(flags.end(), group.flags.begin(), group.flags.end());
+    flags.insert(flags.end(), group.common.begin(), group.common.end());
+    flags.insert(flags.end(), group.more.begin(), group.more.end());
   }
   return flags;
 }
@@ -317,24 +324,44 @@ absl::Status ParseFlags(absl::string_view role_name, const std::vector<std::stri
       absl::StrCat("'", words->front(), "': not a flag; flags are written --name=value"));
 }
 
-std::string Help(absl::string_view role_name) {
-  const Role* role = FindRole(role_name);
-  std::string text;
-  if (role == nullptr) {
-    text =
-        "specfabric: speculative decoding of large language models over a fabric\n\n"
-        "usage: specfabric ROLE [--flag=value ...]\n\n";
-    for (const Role& r : Roles()) absl::StrAppendFormat(&text, "  %-10s %s\n", r.name, r.what);
-    return absl::StrCat(text,
-                        "  perftest   measure the fabric's latency and bandwidth\n"
-                        "  version    print the version\n\n"
-                        "specfabric ROLE --help lists the flags of a role.\n");
+std::vector<std::string> RoleNames() {
+  std::vector<std::string> names;
+  for (const Role& role : Roles()) names.emplace_back(role.name);
+  return names;
+}
+
+std::string Overview() {
+  std::string text =
+      "specfabric: speculative decoding of large language models over a fabric\n\n"
+      "usage: specfabric ROLE [--flag=value ...]\n\n";
+  for (const Role& role : Roles()) {
+    absl::StrAppendFormat(&text, "  %-10s %s\n", role.name, role.what);
   }
-  text = absl::StrCat("specfabric ", role->name, ": ", role->what, "\n");
+  return absl::StrCat(
+      text,
+      "  perftest   measure the fabric's latency and bandwidth\n"
+      "  version    print the version\n\n"
+      "specfabric ROLE --help lists a role's common flags, --help=all every flag.\n");
+}
+
+std::string Help(absl::string_view role_name, HelpScope scope) {
+  const Role* role = FindRole(role_name);
+  if (role == nullptr) return Overview();
+  std::string text = absl::StrCat("specfabric ", role->name, ": ", role->what, "\n");
+  int hidden = 0;
   for (absl::string_view title : role->groups) {
     const auto group = absl::c_find_if(Groups(), [&](const Group& g) { return g.title == title; });
-    absl::StrAppend(&text, "\n", title, "\n");
-    for (absl::string_view flag : group->flags) absl::StrAppend(&text, Describe(flag));
+    Names shown = group->common;
+    if (scope == HelpScope::kAll) {
+      shown.insert(shown.end(), group->more.begin(), group->more.end());
+    } else {
+      hidden += static_cast<int>(group->more.size());
+    }
+    if (!shown.empty()) absl::StrAppend(&text, "\n", title, "\n");
+    for (absl::string_view flag : shown) absl::StrAppend(&text, Describe(flag));
+  }
+  if (hidden > 0) {
+    absl::StrAppend(&text, "\n", hidden, " more flags: specfabric ", role->name, " --help=all\n");
   }
   return text;
 }

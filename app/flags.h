@@ -1,10 +1,9 @@
 #ifndef SPECFABRIC_APP_FLAGS_H_
 #define SPECFABRIC_APP_FLAGS_H_
 
-// The command line. Flags are defined in flags.cc and read here and in options.cc only; everything
-// below app/ takes structs. Order of precedence: command line, SPECFABRIC_<FLAG> in the
-// environment,
-// --flagfile (one flag a line), default.
+// The flags of all roles. Only app/ reads them; everything below takes structs. Order of
+// precedence: command line, SPECFABRIC_<FLAG> in the environment, --flagfile (one flag a line),
+// default.
 
 #include <string>
 #include <vector>
@@ -119,8 +118,14 @@ namespace specfabric::app {
 // was given and what is allowed.
 absl::Status ParseFlags(absl::string_view role, const std::vector<std::string>& args);
 
-// The names of all roles, and what each takes; `role` empty: an overview.
-std::string Help(absl::string_view role);
+enum class HelpScope { kCommon, kAll };
+
+// The roles, a line each.
+std::string Overview();
+// A role's flags by group; of an unknown role, the overview. kCommon: at most 25, those that an
+// operator sets.
+std::string Help(absl::string_view role, HelpScope scope);
+std::vector<std::string> RoleNames();
 bool IsRole(absl::string_view role);
 // One line: that it is not a role, and which one it may have been meant to be.
 std::string NoSuchRole(absl::string_view given);

@@ -1,10 +1,13 @@
 #include <cstdio>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "app/child.h"
 #include "app/flags.h"
 #include "app/process.h"
@@ -15,11 +18,20 @@
 namespace specfabric::app {
 namespace {
 
-bool WantsHelp(const std::vector<std::string>& args) {
+// What a help argument asks for; nothing if `arg` is none.
+std::optional<HelpScope> HelpAsked(absl::string_view arg) {
+  if (arg == "--help=all" || arg == "-help=all") return HelpScope::kAll;
+  if (arg == "--help" || arg == "-help" || arg == "-h") return HelpScope::kCommon;
+  return std::nullopt;
+}
+
+std::optional<HelpScope> HelpAsked(const std::vector<std::string>& args) {
+  std::optional<HelpScope> asked;
   for (const std::string& arg : args) {
-    if (arg == "--help" || arg == "-h" || arg == "-help") return true;
+    const auto one = HelpAsked(absl::string_view(arg));
+    if (one.has_value()) asked = one;
   }
-  return false;
+  return asked;
 }
 
 int Fail(const std::string& role, const absl::Status& status) {
@@ -36,13 +48,23 @@ int UnknownRole(const std::string& given) {
   return base::kExitUsage;
 }
 
+// `specfabric`, `specfabric help [ROLE]`, `specfabric --help`.
+int PrintHelp(const std::vector<std::string>& words) {
+  if (words.size() < 2) {
+    std::fputs(Overview().c_str(), stdout);
+    return words.empty() ? base::kExitUsage : base::kExitOk;
+  }
+  const std::string& role = words[1];
+  if (role == "perftest") return Perftest({"--help"});
+  if (!IsRole(role)) return UnknownRole(role);
+  std::fputs(Help(role, HelpAsked(words).value_or(HelpScope::kCommon)).c_str(), stdout);
+  return base::kExitOk;
+}
+
 int Main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
-  if (words.empty() || words[0] == "help" || words[0] == "--help" || words[0] == "-h") {
-    if (words.size() > 1 && words[1] == "perftest") return Perftest({"--help"});
-    if (words.size() > 1 && !IsRole(words[1])) return UnknownRole(words[1]);
-    std::fputs(Help(words.size() > 1 ? words[1] : "").c_str(), stdout);
-    return words.empty() ? base::kExitUsage : base::kExitOk;
+  if (words.empty() || words[0] == "help" || HelpAsked(absl::string_view(words[0])).has_value()) {
+    return PrintHelp(words);
   }
   const std::string& role = words[0];
   if (role == "version" || role == "--version") {
@@ -52,9 +74,14 @@ int Main(int argc, char** argv) {
   if (role == "perftest") return Perftest({words.begin() + 1, words.end()});
   if (!IsRole(role)) return UnknownRole(role);
   const std::vector<std::string> args(words.begin() + 1, words.end());
-  if (WantsHelp(args)) {
-    std::fputs(Help(role).c_str(), stdout);
-    return 0;
+  for (const std::string& arg : args) {
+    if (absl::StartsWith(arg, "--help=") && !HelpAsked(absl::string_view(arg)).has_value()) {
+      return Fail(role, absl::InvalidArgumentError(absl::StrCat(arg, ": allowed is --help=all")));
+    }
+  }
+  if (const auto scope = HelpAsked(args)) {
+    std::fputs(Help(role, *scope).c_str(), stdout);
+    return base::kExitOk;
   }
   if (absl::Status parsed = ParseFlags(role, args); !parsed.ok()) return Fail(role, parsed);
   BlockSignals();
