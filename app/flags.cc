@@ -71,7 +71,7 @@ DEFINE_int32(group_processes, 1,
              "processes that hold the ranks of the group: this one, and as many `specfabric rank` "
              "as are missing");
 DEFINE_string(group_listen, "127.0.0.1:7300", "address host:port where rank processes join");
-DEFINE_double(group_timeout_seconds, 300,
+DEFINE_string(group_timeout, "5m",
               "how long the rank processes of a group may take to join and to load");
 DEFINE_string(join, "", "address host:port of the leader: its --group_listen");
 DEFINE_int32(threads, 1, "threads inside one rank");
@@ -104,14 +104,14 @@ DEFINE_double(typical_delta, .3,
 DEFINE_double(acceptance, .7, "mean chance of a first draft token, its parent being right");
 DEFINE_double(sibling_acceptance, .4, "share of what is left that each further sibling takes");
 DEFINE_double(acceptance_spread, .25, "by how much the chance varies from position to position");
-DEFINE_double(step_fixed_us, 300, "of a target's step: launching, planning, collectives");
-DEFINE_double(step_weights_us, 20000, "of a target's step: reading the weights once");
-DEFINE_double(step_row_us, 60, "of a target's step: arithmetic of a row, beside reading weights");
-DEFINE_double(step_context_us, .02, "of a target's step: the KV of one token of a sequence");
-DEFINE_double(draft_weights_us, 1500, "of a draft's pass (a level of all its trees)");
-DEFINE_double(draft_row_us, 5, "of a draft's pass: arithmetic of a row, beside reading weights");
-DEFINE_double(round_trip_us, 20, "between target and draft");
-DEFINE_double(session_ttl_seconds, 300, "idle draft sessions are dropped after this");
+DEFINE_string(step_fixed, "300us", "of a target's step: launching, planning, collectives");
+DEFINE_string(step_weights, "20ms", "of a target's step: reading the weights once");
+DEFINE_string(step_row, "60us", "of a target's step: arithmetic of a row, beside reading weights");
+DEFINE_string(step_context, "20ns", "of a target's step: the KV of one token of a sequence");
+DEFINE_string(draft_weights, "1.5ms", "of a draft's pass (a level of all its trees)");
+DEFINE_string(draft_row, "5us", "of a draft's pass: arithmetic of a row, beside reading weights");
+DEFINE_string(round_trip, "20us", "between target and draft");
+DEFINE_string(session_ttl, "5m", "idle draft sessions are dropped after this");
 DEFINE_string(
     speculation, "goodput",
     "how much is drafted: goodput (what is expected to yield most tokens a second, nothing "
@@ -123,18 +123,18 @@ DEFINE_string(drafter_choice, "hedge",
               "which draft model proposes, where the pool has several: hedge (by their trees' "
               "agreement with the text, all being asked now and then), ucb1, thompson (by the "
               "chosen one's rounds alone) or fixed (the first to join)");
-DEFINE_double(max_draft_wait_ms, 50, "longest wait for a draft before a round goes on plainly");
-DEFINE_double(step_timeout_seconds, 60, "a step that takes longer ends the process");
-DEFINE_double(
-    request_timeout_seconds, 0,
+DEFINE_string(max_draft_wait, "50ms", "longest wait for a draft before a round goes on plainly");
+DEFINE_string(step_timeout, "1m", "a step that takes longer ends the process");
+DEFINE_string(
+    request_timeout, "0",
     "a request that is not answered in full after this is cut off with 504; its own field "
     "timeout may be shorter; 0: none");
-DEFINE_double(target_wait_seconds, 5,
+DEFINE_string(target_wait, "5s",
               "how long a request waits for a target to come (back) before it is given up");
-DEFINE_double(stall_timeout_seconds, 30,
+DEFINE_string(stall_timeout, "30s",
               "a target that has work and says nothing for so long, though connected, is left for "
               "another; longer than any step takes; 0: never");
-DEFINE_double(slow_request_seconds, 0,
+DEFINE_string(slow_request, "0",
               "requests that take longer are logged, with their trace's id; 0: none are");
 DEFINE_string(trace_file, "",
               "appends what this process does, span by span, to this file, which Perfetto and "
@@ -145,15 +145,15 @@ DEFINE_string(otlp_endpoint, "",
 DEFINE_double(trace_sample, 1,
               "share of the requests that are traced, 0 to 1, among those whose client does not "
               "say by `traceparent`; only gateways ask");
-DEFINE_double(dns_refresh_seconds, 5, "how often dns:///host:port addresses are looked up");
-DEFINE_double(drain_timeout_seconds, 20, "how long SIGTERM waits for running sequences");
-DEFINE_double(
-    spin_us, -1,
-    "how long a thread polls the fabric before it sleeps; -1: 20, or 0 on fewer than 8 cores");
-DEFINE_double(simulated_rtt_ms, 0,
+DEFINE_string(dns_refresh, "5s", "how often dns:///host:port addresses are looked up");
+DEFINE_string(drain_timeout, "20s", "how long SIGTERM waits for running sequences");
+DEFINE_string(
+    spin, "auto",
+    "how long a thread polls the fabric before it sleeps; auto: 20us, or 0 on fewer than 8 cores");
+DEFINE_string(simulated_rtt, "0",
               "half of it delays everything this process sends: give it to both ends (up and "
               "generate do) to see the round trip of a far network");
-DEFINE_double(silence_timeout_seconds, 5,
+DEFINE_string(silence_timeout, "5s",
               "a peer of which nothing was heard for so long is given up; 0: never");
 DEFINE_double(temperature, 0, "0 is greedy");
 DEFINE_double(top_p, 1, "keep the smallest set of tokens with this mass");
@@ -209,9 +209,8 @@ const std::vector<Group>& Groups() {
       {"traces", {}, {"trace_file", "otlp_endpoint", "trace_sample"}},
       {"fabric",
        {"join_secret_file", "require_rdma"},
-       {"require_gpudirect", "silence_timeout_seconds", "spin_us", "simulated_rtt_ms",
-        "inject_faults"}},
-      {"process", {"listen", "admin_listen", "drain_timeout_seconds"}, {"ready_fd"}},
+       {"require_gpudirect", "silence_timeout", "spin", "simulated_rtt", "inject_faults"}},
+      {"process", {"listen", "admin_listen", "drain_timeout"}, {"ready_fd"}},
       {"model",
        {"model", "device", "dtype", "threads", "kv_blocks", "max_context"},
        {"max_step_tokens", "block_size", "batch_invariant", "cuda_graphs", "flash_attention",
@@ -220,22 +219,21 @@ const std::vector<Group>& Groups() {
        {"tensor_parallel", "verification", "max_sequences", "ngram_lookup"},
        {"pipeline_stages", "request_verification", "draft_rows", "typical_epsilon", "typical_delta",
         "max_queue", "speculation", "drafter_choice", "draft_router", "draft_latency_warn",
-        "max_draft_wait_ms", "step_timeout_seconds"}},
-      {"cluster", {"drafts", "served_model_name"}, {"dns_refresh_seconds"}},
-      {"group", {"group_processes", "group_listen"}, {"group_timeout_seconds"}},
+        "max_draft_wait", "step_timeout"}},
+      {"cluster", {"drafts", "served_model_name"}, {"dns_refresh"}},
+      {"group", {"group_processes", "group_listen"}, {"group_timeout"}},
       {"rank", {"join", "model", "threads", "admin_listen"}, {"ready_fd"}},
       {"draft",
        {"tree", "max_sessions"},
        {"ahead", "ahead_nodes", "ahead_rows", "sampled_tree", "sampled_draw", "draft_top_n",
-        "session_ttl_seconds"}},
+        "session_ttl"}},
       {"gateway",
        {"model", "served_model_name", "targets", "max_context", "use_generation_config",
-        "request_timeout_seconds", "target_wait_seconds"},
-       {"stall_timeout_seconds", "slow_request_seconds", "dns_refresh_seconds"}},
+        "request_timeout", "target_wait"},
+       {"stall_timeout", "slow_request", "dns_refresh"}},
       {"up",
-       {"draft_model", "targets", "drafts", "served_model_name", "request_timeout_seconds"},
-       {"use_generation_config", "target_wait_seconds", "stall_timeout_seconds",
-        "slow_request_seconds", "print_pids"}},
+       {"draft_model", "targets", "drafts", "served_model_name", "request_timeout"},
+       {"use_generation_config", "target_wait", "stall_timeout", "slow_request", "print_pids"}},
       {"generate",
        {"draft_model", "drafts", "prompt", "max_tokens", "temperature", "top_k", "top_p", "seed",
         "json"},
@@ -243,12 +241,12 @@ const std::vector<Group>& Groups() {
       {"load", {"rate", "requests", "prompt_tokens", "output_tokens", "trace", "seed", "json"}},
       {"status", {"gateways", "targets", "drafts", "up_pid", "once", "json"}},
       {"modelled target",
-       {"targets", "step_weights_us", "step_row_us", "max_sequences"},
-       {"step_fixed_us", "step_context_us", "max_step_tokens", "kv_blocks", "block_size",
-        "speculation", "max_draft_wait_ms"}},
+       {"targets", "step_weights", "step_row", "max_sequences"},
+       {"step_fixed", "step_context", "max_step_tokens", "kv_blocks", "block_size", "speculation",
+        "max_draft_wait"}},
       {"modelled drafts",
-       {"drafts", "tree", "acceptance", "draft_weights_us", "round_trip_us", "max_sessions"},
-       {"draft_router", "sibling_acceptance", "acceptance_spread", "draft_row_us", "ahead",
+       {"drafts", "tree", "acceptance", "draft_weights", "round_trip", "max_sessions"},
+       {"draft_router", "sibling_acceptance", "acceptance_spread", "draft_row", "ahead",
         "ahead_nodes", "ahead_rows"}},
   };
   return *groups;

@@ -155,14 +155,13 @@ absl::Status CheckRanks() {
 
 absl::StatusOr<target::GroupOptions> GroupFlags() {
   const int ranks = FLAGS_tensor_parallel * FLAGS_pipeline_stages;
-  for (absl::Status status :
-       {InRange("group_processes", FLAGS_group_processes, 1, ranks),
-        InRange("group_timeout_seconds", FLAGS_group_timeout_seconds, 1.0, 86400.0)}) {
-    if (!status.ok()) return status;
-  }
+  const absl::Status processes = InRange("group_processes", FLAGS_group_processes, 1, ranks);
+  if (!processes.ok()) return processes;
   target::GroupOptions group;
+  const absl::Status durations = ParseDurationFlags(
+      {{"group_timeout", FLAGS_group_timeout, &group.timeout, {.least = absl::Seconds(1)}}});
+  if (!durations.ok()) return durations;
   group.processes = FLAGS_group_processes;
-  group.timeout = FromSeconds(FLAGS_group_timeout_seconds);
   group.listen = FLAGS_group_listen;
   if (group.processes == 1) return group;
   if (FLAGS_pipeline_stages > 1 && FLAGS_pipeline_stages % group.processes != 0) {

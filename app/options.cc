@@ -24,22 +24,22 @@ namespace specfabric::app {
 
 namespace {
 
-// "50ms", "1.5s"; 0 needs no unit.
-absl::StatusOr<base::Nanos> Duration(absl::string_view flag, const std::string& value) {
-  absl::Duration duration;
-  if (absl::ParseDuration(value, &duration) && duration >= absl::ZeroDuration() &&
-      duration <= absl::Hours(24)) {
-    return absl::ToInt64Nanoseconds(duration);
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--", flag, "=", value, ": allowed are durations from 0 to 24h, such as 50ms or 1.5s"));
-}
+constexpr DurationRange kSessionRange = {.least = absl::Milliseconds(100),
+                                         .most = absl::Hours(2400)};
+constexpr DurationRange kSpinRange = {.most = absl::Seconds(1)};
+// A longer round trip would outlast the handshake's timeout.
+constexpr DurationRange kRoundTripRange = {.most = absl::Seconds(1)};
 
 // Polling pays only where a core can be spared for it: on a small machine it takes the core from
 // the thread that is waited for.
-base::Nanos SpinTime() {
-  if (FLAGS_spin_us >= 0) return FromSeconds(FLAGS_spin_us / 1e6);
-  return std::thread::hardware_concurrency() < 8 ? 0 : 20 * base::kMicrosecond;
+absl::StatusOr<base::Nanos> SpinFlag() {
+  if (FLAGS_spin == "auto") {
+    return std::thread::hardware_concurrency() < 8 ? 0 : 20 * base::kMicrosecond;
+  }
+  base::Nanos spin = 0;
+  const absl::Status parsed = ParseDurationFlags({{"spin", FLAGS_spin, &spin, kSpinRange}});
+  if (parsed.ok()) return spin;
+  return absl::InvalidArgumentError(absl::StrCat(parsed.message(), ", or auto"));
 }
 
 // An oracle would have to be told what comes.
@@ -53,28 +53,25 @@ absl::StatusOr<speculation::ChoicePolicy> DrafterChoiceFlag() {
 }  // namespace
 
 absl::StatusOr<transport::FabricOptions> FabricFlags() {
-  // A round trip of more than a second would outlast the handshake's time.
-  for (absl::Status status :
-       {InRange("spin_us", FLAGS_spin_us, -1.0, 1e6),
-        InRange("simulated_rtt_ms", FLAGS_simulated_rtt_ms, 0.0, 1000.0),
-        InRange("silence_timeout_seconds", FLAGS_silence_timeout_seconds, 0.0, 86400.0)}) {
-    if (!status.ok()) return status;
-  }
+  transport::FabricOptions options;
   auto faults = transport::ParseFaults(FLAGS_inject_faults);
   if (!faults.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--inject_faults=", FLAGS_inject_faults, ": ", faults.status().message()));
   }
+  options.faults = *faults;
+  const absl::Status durations = ParseDurationFlags(
+      {{"simulated_rtt", FLAGS_simulated_rtt, &options.faults.simulated_rtt, kRoundTripRange},
+       {"silence_timeout", FLAGS_silence_timeout, &options.silence_timeout}});
+  if (!durations.ok()) return durations;
+  const auto spin = SpinFlag();
+  if (!spin.ok()) return spin.status();
+  options.spin = *spin;
   auto secret = JoinSecret();
   if (!secret.ok()) return secret.status();
-  transport::FabricOptions options;
   options.join_secret = *std::move(secret);
-  options.spin = SpinTime();
-  options.silence_timeout = FromSeconds(FLAGS_silence_timeout_seconds);
   options.require_rdma = FLAGS_require_rdma;
   options.require_gpudirect = FLAGS_require_gpudirect;
-  options.faults = *faults;
-  options.faults.simulated_rtt = FromSeconds(FLAGS_simulated_rtt_ms / 1e3);
   return options;
 }
 
@@ -138,17 +135,14 @@ absl::Status CheckPair(const std::string& model_dir, const std::string& draft_di
 }
 
 absl::StatusOr<GatewayTimes> GatewayTimeFlags() {
-  for (absl::Status status :
-       {InRange("request_timeout_seconds", FLAGS_request_timeout_seconds, 0.0, 86400.0),
-        InRange("target_wait_seconds", FLAGS_target_wait_seconds, 0.0, 86400.0),
-        InRange("stall_timeout_seconds", FLAGS_stall_timeout_seconds, 0.0, 86400.0),
-        InRange("slow_request_seconds", FLAGS_slow_request_seconds, 0.0, 86400.0)}) {
-    if (!status.ok()) return status;
-  }
-  return GatewayTimes{.request_timeout = FromSeconds(FLAGS_request_timeout_seconds),
-                      .target_wait = FromSeconds(FLAGS_target_wait_seconds),
-                      .stall_timeout = FromSeconds(FLAGS_stall_timeout_seconds),
-                      .slow_request = FromSeconds(FLAGS_slow_request_seconds)};
+  GatewayTimes times;
+  const absl::Status parsed =
+      ParseDurationFlags({{"request_timeout", FLAGS_request_timeout, &times.request_timeout},
+                          {"target_wait", FLAGS_target_wait, &times.target_wait},
+                          {"stall_timeout", FLAGS_stall_timeout, &times.stall_timeout},
+                          {"slow_request", FLAGS_slow_request, &times.slow_request}});
+  if (!parsed.ok()) return parsed;
+  return times;
 }
 
 absl::StatusOr<gateway::SamplingDefaults> SamplingDefaultsOf(const std::string& model_dir) {
@@ -171,10 +165,19 @@ absl::StatusOr<trace::RecorderOptions> TraceFlags() {
 }
 
 absl::StatusOr<base::Nanos> LookupInterval() {
-  const absl::Status status =
-      InRange("dns_refresh_seconds", FLAGS_dns_refresh_seconds, 0.1, 86400.0);
-  if (!status.ok()) return status;
-  return FromSeconds(FLAGS_dns_refresh_seconds);
+  base::Nanos interval = 0;
+  const absl::Status parsed = ParseDurationFlags(
+      {{"dns_refresh", FLAGS_dns_refresh, &interval, {.least = absl::Milliseconds(100)}}});
+  if (!parsed.ok()) return parsed;
+  return interval;
+}
+
+absl::StatusOr<base::Nanos> DrainTimeoutFlag() {
+  base::Nanos timeout = 0;
+  const absl::Status parsed =
+      ParseDurationFlags({{"drain_timeout", FLAGS_drain_timeout, &timeout}});
+  if (!parsed.ok()) return parsed;
+  return timeout;
 }
 
 absl::StatusOr<scheduler::SpeculationPolicy> SpeculationFlag() {
@@ -190,7 +193,9 @@ absl::StatusOr<scheduler::RoutePolicy> DraftRouterFlag() {
   return policy;
 }
 
-absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
+namespace {
+
+absl::Status CheckTargetRanges() {
   for (absl::Status status :
        {InRange("tensor_parallel", FLAGS_tensor_parallel, 1, 64),
         InRange("pipeline_stages", FLAGS_pipeline_stages, 1,
@@ -199,73 +204,100 @@ absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
         InRange("max_queue", FLAGS_max_queue, 1, 1 << 20),
         InRange("draft_rows", FLAGS_draft_rows, 1, speculation::kMaxVerifyNodes),
         InRange("typical_epsilon", FLAGS_typical_epsilon, 0.0, 1.0),
-        InRange("typical_delta", FLAGS_typical_delta, 0.0, 1.0),
-        InRange("max_draft_wait_ms", FLAGS_max_draft_wait_ms, 0.0, 60000.0),
-        InRange("step_timeout_seconds", FLAGS_step_timeout_seconds, 1.0, 86400.0)}) {
+        InRange("typical_delta", FLAGS_typical_delta, 0.0, 1.0)}) {
     if (!status.ok()) return status;
   }
+  return absl::OkStatus();
+}
+
+// --verification, --request_verification and what the methods that use draft probabilities need.
+absl::Status SetVerification(target::TargetServiceOptions* options) {
   auto verification = speculation::ParseVerificationMethod(FLAGS_verification);
   if (!verification.ok()) return Flag("verification", FLAGS_verification, verification.status());
-  uint32_t verification_methods = 1u << static_cast<int>(*verification);
+  uint32_t methods = 1u << static_cast<int>(*verification);
   for (absl::string_view name :
        absl::StrSplit(FLAGS_request_verification, ',', absl::SkipWhitespace())) {
     auto other = speculation::ParseVerificationMethod({name.data(), name.size()});
-    if (!other.ok())
+    if (!other.ok()) {
       return Flag("request_verification", FLAGS_request_verification, other.status());
-    verification_methods |= 1u << static_cast<int>(*other);
+    }
+    methods |= 1u << static_cast<int>(*other);
   }
-  auto fabric = FabricFlags();
-  if (!fabric.ok()) return fabric.status();
-  auto rank = RankOptionsFor("model", FLAGS_model, FLAGS_max_sequences);
-  if (!rank.ok()) return rank.status();
-  if (absl::Status split = CheckRanks(); !split.ok()) return split;
-  target::TargetServiceOptions options;
-  options.ranks.model_dir = FLAGS_model;
-  options.ranks.tensor_parallel = FLAGS_tensor_parallel;
-  auto group = GroupFlags();
-  if (!group.ok()) return group.status();
-  options.group = *std::move(group);
-  options.ranks.rank = *rank;
-  options.ranks.rank.pipeline_stages = FLAGS_pipeline_stages;
-  options.ranks.typical = {.epsilon = FLAGS_typical_epsilon, .delta = FLAGS_typical_delta};
-  options.scheduler.max_context = FLAGS_max_context;
-  options.scheduler.max_sequences = FLAGS_max_sequences;
-  options.scheduler.max_step_tokens = FLAGS_max_step_tokens;
-  options.scheduler.max_waiting = FLAGS_max_queue;
-  auto policy = SpeculationFlag();
-  if (!policy.ok()) return policy.status();
-  options.scheduler.speculation = *policy;
-  const auto router = DraftRouterFlag();
-  if (!router.ok()) return router.status();
-  options.router.policy = *router;
-  const auto warn = Duration("draft_latency_warn", FLAGS_draft_latency_warn);
-  if (!warn.ok()) return warn.status();
-  options.draft_latency_warn = *warn;
-  if (FLAGS_ngram_lookup != "on" && FLAGS_ngram_lookup != "off") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--ngram_lookup=", FLAGS_ngram_lookup, ": allowed are on and off"));
-  }
-  options.scheduler.ngram_lookup = FLAGS_ngram_lookup == "on";
-  auto choice = DrafterChoiceFlag();
-  if (!choice.ok()) return choice.status();
-  options.drafter_choice.policy = *choice;
-  options.scheduler.max_draft_wait = FromSeconds(FLAGS_max_draft_wait_ms / 1e3);
-  options.scheduler.min_draft_wait =
-      std::min(options.scheduler.min_draft_wait, options.scheduler.max_draft_wait);
-  options.model_name = ServedModelName();
-  options.tokenizer_fingerprint = TokenizerFingerprint(FLAGS_model);
-  options.fabric = *std::move(fabric);
-  options.step_timeout = FromSeconds(FLAGS_step_timeout_seconds);
-  options.verification = *verification;
-  options.verification_methods = verification_methods;
-  const bool uses_draft_probs = (verification_methods & speculation::kMethodsUsingDraftProbs) != 0;
-  options.draft_probs_rows = uses_draft_probs ? FLAGS_draft_rows : 0;
-  options.gpu_draft_probs = FLAGS_gpu_draft_probs;
-  if (const int ranks = options.ranks.shape().ranks(); FLAGS_gpu_draft_probs && ranks > 1) {
+  options->verification = *verification;
+  options->verification_methods = methods;
+  const bool uses_draft_probs = (methods & speculation::kMethodsUsingDraftProbs) != 0;
+  options->draft_probs_rows = uses_draft_probs ? FLAGS_draft_rows : 0;
+  options->gpu_draft_probs = FLAGS_gpu_draft_probs;
+  if (const int ranks = options->ranks.shape().ranks(); FLAGS_gpu_draft_probs && ranks > 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--gpu_draft_probs=true with ", ranks,
         " ranks: several bring whole rows to the host, where draft probabilities are read"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status SetScheduler(target::TargetServiceOptions* options) {
+  scheduler::SchedulerOptions& scheduler = options->scheduler;
+  scheduler.max_context = FLAGS_max_context;
+  scheduler.max_sequences = FLAGS_max_sequences;
+  scheduler.max_step_tokens = FLAGS_max_step_tokens;
+  scheduler.max_waiting = FLAGS_max_queue;
+  scheduler.ngram_lookup = FLAGS_ngram_lookup == "on";
+  if (FLAGS_ngram_lookup != "on" && FLAGS_ngram_lookup != "off") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--ngram_lookup=", FLAGS_ngram_lookup, ": allowed are on and off"));
+  }
+  auto policy = SpeculationFlag();
+  if (!policy.ok()) return policy.status();
+  scheduler.speculation = *policy;
+  const absl::Status durations = ParseDurationFlags(
+      {{"max_draft_wait", FLAGS_max_draft_wait, &scheduler.max_draft_wait, kDraftWaitRange}});
+  if (!durations.ok()) return durations;
+  scheduler.min_draft_wait = std::min(scheduler.min_draft_wait, scheduler.max_draft_wait);
+  return absl::OkStatus();
+}
+
+// Which draft worker, and which draft model, a sequence uses.
+absl::Status SetDraftPool(target::TargetServiceOptions* options) {
+  const auto router = DraftRouterFlag();
+  if (!router.ok()) return router.status();
+  options->router.policy = *router;
+  auto choice = DrafterChoiceFlag();
+  if (!choice.ok()) return choice.status();
+  options->drafter_choice.policy = *choice;
+  return ParseDurationFlags(
+      {{"draft_latency_warn", FLAGS_draft_latency_warn, &options->draft_latency_warn}});
+}
+
+absl::Status SetRanks(target::TargetServiceOptions* options) {
+  auto rank = RankOptionsFor("model", FLAGS_model, FLAGS_max_sequences);
+  if (!rank.ok()) return rank.status();
+  if (absl::Status split = CheckRanks(); !split.ok()) return split;
+  options->ranks.model_dir = FLAGS_model;
+  options->ranks.tensor_parallel = FLAGS_tensor_parallel;
+  options->ranks.rank = *rank;
+  options->ranks.rank.pipeline_stages = FLAGS_pipeline_stages;
+  options->ranks.typical = {.epsilon = FLAGS_typical_epsilon, .delta = FLAGS_typical_delta};
+  auto group = GroupFlags();
+  if (!group.ok()) return group.status();
+  options->group = *std::move(group);
+  return ParseDurationFlags(
+      {{"step_timeout", FLAGS_step_timeout, &options->step_timeout, {.least = absl::Seconds(1)}}});
+}
+
+}  // namespace
+
+absl::StatusOr<target::TargetServiceOptions> TargetOptions() {
+  if (absl::Status ranges = CheckTargetRanges(); !ranges.ok()) return ranges;
+  auto fabric = FabricFlags();
+  if (!fabric.ok()) return fabric.status();
+  target::TargetServiceOptions options;
+  options.fabric = *std::move(fabric);
+  for (const auto& set : {SetRanks, SetVerification, SetScheduler, SetDraftPool}) {
+    if (absl::Status status = set(&options); !status.ok()) return status;
+  }
+  options.model_name = ServedModelName();
+  options.tokenizer_fingerprint = TokenizerFingerprint(FLAGS_model);
   return options;
 }
 
@@ -291,8 +323,7 @@ absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model
        {InRange("max_sessions", FLAGS_max_sessions, 1, 1 << 16),
         InRange("ahead_nodes", FLAGS_ahead_nodes, 1, draft::SpeculationCache::kSlots - 1),
         InRange("ahead_rows", FLAGS_ahead_rows, 1, 4096),
-        InRange("draft_top_n", FLAGS_draft_top_n, 0, 1 << 24),
-        InRange("session_ttl_seconds", FLAGS_session_ttl_seconds, 0.1, 1e7)}) {
+        InRange("draft_top_n", FLAGS_draft_top_n, 0, 1 << 24)}) {
     if (!status.ok()) return status;
   }
   auto growth = speculation::GrowthPolicy::Parse(FLAGS_tree);
@@ -331,7 +362,9 @@ absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model
   options.engine.max_step_tokens = FLAGS_max_step_tokens;
   options.engine.sessions.max_sessions = FLAGS_max_sessions;
   options.engine.sessions.context = FLAGS_max_context;
-  options.engine.sessions.time_to_live = FromSeconds(FLAGS_session_ttl_seconds);
+  const absl::Status durations = ParseDurationFlags(
+      {{"session_ttl", FLAGS_session_ttl, &options.engine.sessions.time_to_live, kSessionRange}});
+  if (!durations.ok()) return durations;
   options.model_name = std::filesystem::path(model_dir).filename().string();
   options.tokenizer_fingerprint = TokenizerFingerprint(model_dir);
   options.fabric = *std::move(fabric);

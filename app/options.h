@@ -35,8 +35,11 @@ absl::StatusOr<gateway::SamplingDefaults> SamplingDefaultsOf(const std::string& 
 // --trace_file, --otlp_endpoint and --trace_sample.
 absl::StatusOr<trace::RecorderOptions> TraceFlags();
 
-// --dns_refresh_seconds.
+// --dns_refresh.
 absl::StatusOr<base::Nanos> LookupInterval();
+
+// --drain_timeout.
+absl::StatusOr<base::Nanos> DrainTimeoutFlag();
 
 // --speculation.
 absl::StatusOr<scheduler::SpeculationPolicy> SpeculationFlag();

@@ -33,8 +33,6 @@ namespace specfabric::app {
 
 namespace {
 
-base::Nanos DrainTimeout() { return static_cast<base::Nanos>(FLAGS_drain_timeout_seconds * 1e9); }
-
 std::string ListenOr(const char* fallback) {
   return FLAGS_listen.empty() ? fallback : FLAGS_listen;
 }
@@ -154,6 +152,8 @@ absl::Status RunGateway() {
   if (!times.ok()) return times.status();
   auto lookups = LookupInterval();
   if (!lookups.ok()) return lookups.status();
+  const auto drain_timeout = DrainTimeoutFlag();
+  if (!drain_timeout.ok()) return drain_timeout.status();
   auto config = model::LoadModelConfig(FLAGS_model);
   if (!config.ok()) return config.status();
   metrics::Registry registry;
@@ -198,7 +198,7 @@ absl::Status RunGateway() {
   spdlog::info("draining on {}", WaitForSignal());
   draining = true;
   gateway->Drain();
-  const base::Nanos deadline = base::Now() + DrainTimeout();
+  const base::Nanos deadline = base::Now() + *drain_timeout;
   while (gateway->in_flight() > 0 && base::Now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
@@ -212,6 +212,8 @@ absl::Status RunTarget() {
   if (!drafts.ok()) return drafts.status();
   auto lookups = LookupInterval();
   if (!lookups.ok()) return lookups.status();
+  const auto drain_timeout = DrainTimeoutFlag();
+  if (!drain_timeout.ok()) return drain_timeout.status();
   options->lookup_interval = *lookups;
   metrics::Registry registry;
   auto ports = OpenPorts(ListenOr("127.0.0.1:7100"), &registry);
@@ -245,7 +247,7 @@ absl::Status RunTarget() {
   const ShownPages shown(ports->admin.get(), std::move(pages));
   ReportReady("target", target->listen_address(), AddressOf(ports->admin));
   spdlog::info("draining on {}", WaitForSignal());
-  target->Drain(DrainTimeout());
+  target->Drain(*drain_timeout);
   return absl::OkStatus();
 }
 
@@ -282,6 +284,8 @@ absl::Status RunRank() {
 absl::Status RunDraft() {
   auto options = DraftOptions(FLAGS_model);
   if (!options.ok()) return options.status();
+  const auto drain_timeout = DrainTimeoutFlag();
+  if (!drain_timeout.ok()) return drain_timeout.status();
   metrics::Registry registry;
   auto ports = OpenPorts(ListenOr("127.0.0.1:7200"), &registry);
   if (!ports.ok()) return ports.status();
@@ -306,7 +310,7 @@ absl::Status RunDraft() {
   const ShownPages shown(ports->admin.get(), std::move(pages));
   ReportReady("draft", draft->listen_address(), AddressOf(ports->admin));
   spdlog::info("draining on {}", WaitForSignal());
-  draft->Drain(DrainTimeout());
+  draft->Drain(*drain_timeout);
   return absl::OkStatus();
 }
 

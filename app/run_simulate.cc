@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "app/flag_checks.h"
 #include "app/flags.h"
 #include "app/options.h"
 #include "app/roles.h"
@@ -22,7 +23,7 @@ namespace specfabric::app {
 
 namespace {
 
-base::Nanos FromMicroseconds(double us) { return static_cast<base::Nanos>(us * 1e3); }
+constexpr DurationRange kModelledRange = {.most = absl::Hours(1)};
 
 // "0,1,2.5" as numbers from `least` to `most`.
 absl::StatusOr<std::vector<double>> Numbers(const std::string& flag, const std::string& value,
@@ -46,7 +47,6 @@ struct Limit {
 };
 
 absl::Status CheckLimits() {
-  constexpr double kHour = 3.6e9;  // us
   for (const Limit& l : std::vector<Limit>{
            {"requests", static_cast<double>(FLAGS_requests), 1, 1e7},
            {"prompt_tokens", static_cast<double>(FLAGS_prompt_tokens), 1, 1e6},
@@ -54,14 +54,6 @@ absl::Status CheckLimits() {
            {"acceptance", FLAGS_acceptance, 0, 1},
            {"sibling_acceptance", FLAGS_sibling_acceptance, 0, 1},
            {"acceptance_spread", FLAGS_acceptance_spread, 0, 1},
-           {"step_fixed_us", FLAGS_step_fixed_us, 0, kHour},
-           {"step_weights_us", FLAGS_step_weights_us, 0, kHour},
-           {"step_row_us", FLAGS_step_row_us, 0, kHour},
-           {"step_context_us", FLAGS_step_context_us, 0, kHour},
-           {"draft_weights_us", FLAGS_draft_weights_us, 0, kHour},
-           {"draft_row_us", FLAGS_draft_row_us, 0, kHour},
-           {"round_trip_us", FLAGS_round_trip_us, 0, kHour},
-           {"max_draft_wait_ms", FLAGS_max_draft_wait_ms, 0, 60000},
            {"max_sequences", static_cast<double>(FLAGS_max_sequences), 1, 4096},
            {"max_step_tokens", static_cast<double>(FLAGS_max_step_tokens), 64, 65536},
            {"max_sessions", static_cast<double>(FLAGS_max_sessions), 1, 65536},
@@ -75,6 +67,37 @@ absl::Status CheckLimits() {
         absl::StrCat("--", l.flag, "=", l.value, ": allowed are ", l.least, " to ", l.most));
   }
   return absl::OkStatus();
+}
+
+struct ModelledTimes {
+  base::Nanos max_draft_wait = 0;
+  scheduler::StepCost step;
+  scheduler::DraftCost draft;
+};
+
+// A flag's duration in nanoseconds and their fractions: costs of a row are multiplied by many rows.
+absl::Status ParseRowCost(absl::string_view flag, const std::string& value, double* nanos) {
+  const auto duration = ParseDurationFlag(flag, value, kModelledRange);
+  if (!duration.ok()) return duration.status();
+  *nanos = absl::ToDoubleNanoseconds(*duration);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ModelledTimes> TimeFlags() {
+  ModelledTimes times;
+  for (absl::Status status :
+       {ParseDurationFlags(
+            {{"max_draft_wait", FLAGS_max_draft_wait, &times.max_draft_wait, kDraftWaitRange},
+             {"step_fixed", FLAGS_step_fixed, &times.step.fixed, kModelledRange},
+             {"step_weights", FLAGS_step_weights, &times.step.weights, kModelledRange},
+             {"draft_weights", FLAGS_draft_weights, &times.draft.weights, kModelledRange},
+             {"round_trip", FLAGS_round_trip, &times.draft.round_trip, kModelledRange}}),
+        ParseRowCost("step_row", FLAGS_step_row, &times.step.row_ns),
+        ParseRowCost("step_context", FLAGS_step_context, &times.step.context_ns),
+        ParseRowCost("draft_row", FLAGS_draft_row, &times.draft.row_ns)}) {
+    if (!status.ok()) return status;
+  }
+  return times;
 }
 
 // The fan-outs differ from it by a few hundredths of the hits, and are not modelled.
@@ -112,7 +135,8 @@ int32_t LongestContext(const std::vector<scheduler::Arrival>& arrivals) {
 
 scheduler::SimulationOptions Options(const std::vector<scheduler::Arrival>& arrivals,
                                      const speculation::GrowthPolicy& tree,
-                                     scheduler::SpeculationPolicy policy) {
+                                     scheduler::SpeculationPolicy policy,
+                                     const ModelledTimes& times) {
   scheduler::SimulationOptions options;
   scheduler::SchedulerOptions& s = options.scheduler;
   s.speculation = policy;
@@ -123,16 +147,11 @@ scheduler::SimulationOptions Options(const std::vector<scheduler::Arrival>& arri
   s.max_waiting = static_cast<int32_t>(arrivals.size());
   const int32_t blocks_each = s.max_context / s.block_size + 1;
   s.kv_blocks = FLAGS_kv_blocks > 0 ? FLAGS_kv_blocks : blocks_each * FLAGS_max_sequences;
-  s.max_draft_wait = FromMicroseconds(1e3 * FLAGS_max_draft_wait_ms);
+  s.max_draft_wait = times.max_draft_wait;
   s.min_draft_wait = std::min(s.min_draft_wait, s.max_draft_wait);
-  options.step = {.fixed = FromMicroseconds(FLAGS_step_fixed_us),
-                  .weights = FromMicroseconds(FLAGS_step_weights_us),
-                  .row_ns = 1e3 * FLAGS_step_row_us,
-                  .context_ns = 1e3 * FLAGS_step_context_us};
-  options.draft = {.round_trip = FromMicroseconds(FLAGS_round_trip_us),
-                   .weights = FromMicroseconds(FLAGS_draft_weights_us),
-                   .row_ns = 1e3 * FLAGS_draft_row_us,
-                   .tree = tree};
+  options.step = times.step;
+  options.draft = times.draft;
+  options.draft.tree = tree;
   options.draft_sessions = FLAGS_max_sessions;
   options.acceptance = {.first = FLAGS_acceptance,
                         .further = FLAGS_sibling_acceptance,
@@ -180,6 +199,8 @@ void Print(double rate, int targets, int drafts, const scheduler::SimulationRepo
 
 absl::Status RunSimulate() {
   if (absl::Status checked = CheckLimits(); !checked.ok()) return checked;
+  const auto times = TimeFlags();
+  if (!times.ok()) return times.status();
   auto tree = speculation::GrowthPolicy::Parse(FLAGS_tree);
   if (!tree.ok()) {
     return absl::InvalidArgumentError(
@@ -219,7 +240,7 @@ absl::Status RunSimulate() {
     }
     for (double groups : *targets) {
       for (double workers : *drafts) {
-        scheduler::SimulationOptions options = Options(trace, *tree, *policy);
+        scheduler::SimulationOptions options = Options(trace, *tree, *policy, *times);
         options.router.policy = *router;
         options.draft.ahead = *ahead;
         options.targets = static_cast<int32_t>(groups);

@@ -33,6 +33,7 @@ constexpr base::Nanos kStartTimeout = 600 * base::kSecond;  // large checkpoints
 
 struct Cluster {
   std::string secret;
+  base::Nanos drain_timeout = 0;
   std::vector<Child> drafts, targets, gateways;
 
   std::vector<Child> all() const {
@@ -48,16 +49,16 @@ struct Cluster {
 std::vector<std::string> CommonArgs(const std::string& role) {
   const std::string faults = role == "draft" ? FLAGS_inject_faults : "";
   return {absl::StrCat("--log_level=", FLAGS_log_level),
-          absl::StrCat("--spin_us=", FLAGS_spin_us),
-          absl::StrCat("--silence_timeout_seconds=", FLAGS_silence_timeout_seconds),
+          absl::StrCat("--spin=", FLAGS_spin),
+          absl::StrCat("--silence_timeout=", FLAGS_silence_timeout),
           absl::StrCat("--require_rdma=", FLAGS_require_rdma ? "true" : "false"),
           absl::StrCat("--require_gpudirect=", FLAGS_require_gpudirect ? "true" : "false"),
-          absl::StrCat("--simulated_rtt_ms=", FLAGS_simulated_rtt_ms),
+          absl::StrCat("--simulated_rtt=", FLAGS_simulated_rtt),
           absl::StrCat("--inject_faults=", faults),
           absl::StrCat("--trace_file=", FLAGS_trace_file),
           absl::StrCat("--otlp_endpoint=", FLAGS_otlp_endpoint),
           absl::StrCat("--trace_sample=", FLAGS_trace_sample),
-          absl::StrCat("--drain_timeout_seconds=", FLAGS_drain_timeout_seconds)};
+          absl::StrCat("--drain_timeout=", FLAGS_drain_timeout)};
 }
 
 std::vector<std::string> ModelArgs(const std::string& model) {
@@ -88,7 +89,7 @@ std::vector<std::string> DraftArgs() {
   args.push_back(absl::StrCat("--sampled_draw=", FLAGS_sampled_draw));
   args.push_back(absl::StrCat("--draft_top_n=", FLAGS_draft_top_n));
   args.push_back(absl::StrCat("--max_sessions=", FLAGS_max_sessions));
-  args.push_back(absl::StrCat("--session_ttl_seconds=", FLAGS_session_ttl_seconds));
+  args.push_back(absl::StrCat("--session_ttl=", FLAGS_session_ttl));
   return args;
 }
 
@@ -111,8 +112,8 @@ std::vector<std::string> TargetArgs(const std::vector<std::string>& drafts) {
   args.push_back(absl::StrCat("--draft_latency_warn=", FLAGS_draft_latency_warn));
   args.push_back(absl::StrCat("--ngram_lookup=", FLAGS_ngram_lookup));
   args.push_back(absl::StrCat("--drafter_choice=", FLAGS_drafter_choice));
-  args.push_back(absl::StrCat("--max_draft_wait_ms=", FLAGS_max_draft_wait_ms));
-  args.push_back(absl::StrCat("--step_timeout_seconds=", FLAGS_step_timeout_seconds));
+  args.push_back(absl::StrCat("--max_draft_wait=", FLAGS_max_draft_wait));
+  args.push_back(absl::StrCat("--step_timeout=", FLAGS_step_timeout));
   args.push_back(absl::StrCat("--served_model_name=", ServedModelName()));
   return args;
 }
@@ -129,10 +130,10 @@ std::vector<std::string> GatewayArgs(const std::vector<std::string>& targets) {
           absl::StrCat("--targets=", absl::StrJoin(targets, ",")),
           absl::StrCat("--max_context=", FLAGS_max_context),
           absl::StrCat("--use_generation_config=", FLAGS_use_generation_config ? "true" : "false"),
-          absl::StrCat("--request_timeout_seconds=", FLAGS_request_timeout_seconds),
-          absl::StrCat("--target_wait_seconds=", FLAGS_target_wait_seconds),
-          absl::StrCat("--stall_timeout_seconds=", FLAGS_stall_timeout_seconds),
-          absl::StrCat("--slow_request_seconds=", FLAGS_slow_request_seconds),
+          absl::StrCat("--request_timeout=", FLAGS_request_timeout),
+          absl::StrCat("--target_wait=", FLAGS_target_wait),
+          absl::StrCat("--stall_timeout=", FLAGS_stall_timeout),
+          absl::StrCat("--slow_request=", FLAGS_slow_request),
           absl::StrCat("--admin_listen=", GatewayAdmin())};
 }
 
@@ -283,7 +284,7 @@ absl::Status Supervise(Cluster* cluster) {
 }
 
 void EndAll(const Cluster& cluster) {
-  const auto grace = static_cast<base::Nanos>((FLAGS_drain_timeout_seconds + 5) * 1e9);
+  const base::Nanos grace = cluster.drain_timeout + 5 * base::kSecond;
   // From the clients inward, so that nobody loses a peer it still needs.
   for (const Child& child : cluster.all()) {
     if (!EndChild(child, grace))
@@ -305,7 +306,10 @@ absl::Status RunUp() {
   if (absl::Status files = CheckFiles(*drafts); !files.ok()) return files;
   auto secret = JoinSecretOrRandom();
   if (!secret.ok()) return secret.status();
+  const auto drain_timeout = DrainTimeoutFlag();
+  if (!drain_timeout.ok()) return drain_timeout.status();
   Cluster cluster;
+  cluster.drain_timeout = *drain_timeout;
   cluster.secret = *std::move(secret);
   absl::Status status = StartAll(*targets, *drafts, *std::move(ports), &cluster);
   if (status.ok()) {

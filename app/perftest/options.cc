@@ -4,12 +4,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "app/command_line.h"
+#include "app/flag_checks.h"
 #include "app/secret_file.h"
 #include "gflags/gflags.h"
 #include "transport/address.h"
 
 DEFINE_string(t, "am_lat", "test: am_lat, am_bw, tree or logits");
-DEFINE_uint32(s, 8, "bytes of a message (am_lat, am_bw)");
+DEFINE_string(s, "8", "size of a message, in bytes or as in 64KiB (am_lat, am_bw)");
 DEFINE_int64(n, 0, "iterations; 0: 100000, or 1000 of large messages");
 DEFINE_int64(w, -1, "warm-up iterations before them; -1: a tenth of -n");
 DEFINE_int32(O, 32, "messages outstanding (am_bw)");
@@ -23,7 +24,7 @@ DEFINE_string(devices, "",
 DEFINE_string(join_secret_file, "",
               "file with the secret (16 to 4096 bytes) that both ends must have; empty: none");
 DEFINE_bool(threaded, false, "hand over to a progress thread, as the services do");
-DEFINE_double(spin_us, 20, "with --threaded: how long the progress thread polls before it sleeps");
+DEFINE_string(spin, "20us", "with --threaded: how long the progress thread polls before it sleeps");
 DEFINE_bool(json, false, "print one JSON object");
 DEFINE_bool(csv, false, "print CSV: names, then values");
 DEFINE_bool(require_rdma, false, "fail on wires that are neither RDMA nor shared memory");
@@ -45,7 +46,7 @@ constexpr absl::string_view kFlags[] = {"t",
                                         "json",
                                         "csv",
                                         "threaded",
-                                        "spin_us",
+                                        "spin",
                                         "require_rdma",
                                         "join_secret_file"};
 constexpr uint32_t kLargeMessage = 100'000;
@@ -58,7 +59,9 @@ absl::StatusOr<Plan> PlanFromFlags() {
   const auto memory = ParseMemory(FLAGS_m);
   if (!memory.ok()) return memory.status();
   plan.memory = *memory;
-  plan.bytes = FLAGS_s;
+  const auto bytes = app::ParseSizeFlag("s", FLAGS_s, 1, kMaxBytes);
+  if (!bytes.ok()) return bytes.status();
+  plan.bytes = static_cast<uint32_t>(*bytes);
   for (const absl::Status& status : {CheckRange("--nodes", FLAGS_nodes, 1, 256),
                                      CheckRange("--vocab", FLAGS_vocab, 1, 1'000'000),
                                      CheckRange("-n", FLAGS_n, 0, kMaxIterations),
@@ -78,11 +81,10 @@ absl::StatusOr<Plan> PlanFromFlags() {
 }
 
 absl::StatusOr<transport::FabricOptions> FabricFromFlags() {
-  if (!(FLAGS_spin_us >= 0 && FLAGS_spin_us <= 1e6)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--spin_us ", FLAGS_spin_us, ": must be from 0 to 1000000"));
-  }
   transport::FabricOptions options;
+  const absl::Status spin =
+      app::ParseDurationFlags({{"spin", FLAGS_spin, &options.spin, {.most = absl::Seconds(1)}}});
+  if (!spin.ok()) return spin;
   if (!FLAGS_join_secret_file.empty()) {
     auto secret = app::ReadJoinSecret(FLAGS_join_secret_file);
     if (!secret.ok()) return secret.status();
@@ -93,7 +95,6 @@ absl::StatusOr<transport::FabricOptions> FabricFromFlags() {
   options.max_outstanding_bytes = uint64_t{4} << 30;
   options.max_peers = 1;
   options.require_rdma = FLAGS_require_rdma;
-  options.spin = static_cast<base::Nanos>(FLAGS_spin_us * 1000);
   // The bench polls without end, so a peer that is silent has been stopped.
   options.silence_timeout = 10 * base::kSecond;
   return options;

@@ -12,7 +12,6 @@ namespace {
 
 constexpr std::array kTests = {TestKind::kLatency, TestKind::kBandwidth, TestKind::kTree,
                                TestKind::kLogits};
-constexpr int64_t kMaxBytes = int64_t{1} << 30;
 // Of all slots of one side: so that a typing error does not take the machine's memory.
 constexpr int64_t kMaxPoolBytes = int64_t{8} << 30;
 // Plans are a few hundred bytes; nothing longer is parsed.

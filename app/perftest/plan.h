@@ -52,6 +52,7 @@ constexpr uint16_t kCheckFrame = 5;
 constexpr uint64_t kCheckTag = 1;
 constexpr uint8_t kPool = 1;
 
+constexpr int64_t kMaxBytes = int64_t{1} << 30;
 constexpr int64_t kMaxIterations = 100'000'000;
 constexpr int32_t kMaxWindow = 1024;
 // The slots each side needs.

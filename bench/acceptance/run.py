@@ -91,7 +91,7 @@ class Mean:
 
 def flags_for(tree: str, verification_methods: Sequence[str]) -> list[str]:
     draft_probs_methods = [c for c in verification_methods if c != "coupled"]
-    flags = [f"--tree={tree}", "--max_draft_wait_ms=1000"]
+    flags = [f"--tree={tree}", "--max_draft_wait=1s"]
     if draft_probs_methods and not tree.startswith("best"):
         flags += [
             f"--request_verification={','.join(draft_probs_methods)}",

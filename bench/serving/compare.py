@@ -114,7 +114,7 @@ def compare(arguments: argparse.Namespace) -> bool:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         # Drafts are waited for, however late, so that every event carries a round's tokens.
-        flags = [f"--simulated_rtt_ms={arguments.rtt_ms:g}", "--max_draft_wait_ms=1000"]
+        flags = [f"--simulated_rtt={arguments.rtt_ms:g}ms", "--max_draft_wait=1s"]
         with start_cluster(
             folder / "up.log", drafts=1, speculation="goodput", extra=flags
         ) as cluster:

@@ -245,7 +245,7 @@ def all_systems(build: Path, ucx_perftest_binary: Path) -> list[System]:
         ours(OURS, perftest()),
         # Four threads on two cores: left alone, and asleep at once, as the services are on machines
         # with so few.
-        ours(OURS_THREADED, perftest("--threaded", "--spin_us=0", pin=False)),
+        ours(OURS_THREADED, perftest("--threaded", "--spin=0", pin=False)),
         grpc_system("stream", "poll", "polling"),
         grpc_system("unary", "poll", "polling"),
         grpc_system("stream", "block", "sleeping"),

@@ -115,8 +115,8 @@ class Pool:
         gateway_flags = [
             f"--model={TARGET}",
             f"--targets={','.join(target.listen for target in self.targets)}",
-            "--target_wait_seconds=30",
-            "--stall_timeout_seconds=20",
+            "--target_wait=30s",
+            "--stall_timeout=20s",
         ]
         self.gateways = [
             Unit("gateway", f"gateway{i}", self._common(gateway_flags), tmp_path)
@@ -134,7 +134,7 @@ class Pool:
 
     @staticmethod
     def _common(flags: list[str]) -> list[str]:
-        return [*flags, f"--silence_timeout_seconds={SILENCE}"]
+        return [*flags, f"--silence_timeout={SILENCE}s"]
 
     def others(self, unit: Unit) -> list[Unit]:
         group = {"target": self.targets, "gateway": self.gateways, "draft": self.drafts}[unit.role]

@@ -102,8 +102,8 @@ class Arrangement:
             f"--verification={self.verification}",
             # Replies take about as long for all, so that few are late whatever else the machine
             # does.
-            "--simulated_rtt_ms=8",
-            "--max_draft_wait_ms=1000",
+            "--simulated_rtt=8ms",
+            "--max_draft_wait=1s",
             f"--max_sequences={distribution.SEQUENCES}",
             f"--max_sessions={TARGETS * distribution.SEQUENCES}",
             *(draft_probs_flags if self.draw else []),

@@ -103,7 +103,7 @@ def two_models(choice: str, folder: Path) -> Iterator[Cluster]:
             f"--admin_listen={admin}",
             f"--drafts={','.join(drafts)}",
             "--speculation=always",
-            "--max_draft_wait_ms=2000",
+            "--max_draft_wait=2s",
             f"--drafter_choice={choice}",
         ]
         target = stack.enter_context(started(folder / "target-itself.log", arguments))

@@ -83,7 +83,7 @@ def test_tokens_survive_what_drafts_lose_double_delay_and_falsify(
 def test_tokens_survive_a_long_way_to_the_drafts(
     plain_answers: list[list[int]], tmp_path: Path
 ) -> None:
-    with start_cluster(tmp_path / "up.log", extra=["--simulated_rtt_ms=20"]) as cluster:
+    with start_cluster(tmp_path / "up.log", extra=["--simulated_rtt=20ms"]) as cluster:
         tokens, accepted = all_answers(cluster)
         (target,) = cluster.targets
         name = "specfabric_round_span_seconds"

@@ -95,7 +95,7 @@ def start_group(tmp_path: Path, drafts: int = 1, *extra: str, stages: int = 1) -
         f"--drafts={','.join(drafts_at)}",
         "--speculation=always",
         "--ngram_lookup=off",
-        "--step_timeout_seconds=10",
+        "--step_timeout=10s",
         *extra,
     ]
     running: list[Process] = []
@@ -212,7 +212,7 @@ def test_a_lost_rank_process_ends_the_group(sign: signal.Signals, tmp_path: Path
 
 def test_the_watchdog_ends_a_group_that_nobody_misses(tmp_path: Path) -> None:
     """Where silence says nothing, a step that hangs does."""
-    with start_group(tmp_path, 0, "--silence_timeout_seconds=0") as group:
+    with start_group(tmp_path, 0, "--silence_timeout=0") as group:
         stream = group.cluster.stream(prompt="import ", max_tokens=1000, ignore_eos=True)
         next(stream)
         (rank,) = group.ranks
@@ -288,7 +288,7 @@ def test_another_secret_is_refused(tmp_path: Path) -> None:
     leader = Process.start(
         [
             *leader_arguments(join, free_address()),
-            "--group_timeout_seconds=8",
+            "--group_timeout=8s",
             f"--join_secret_file={good}",
         ],
         tmp_path / "leader.log",

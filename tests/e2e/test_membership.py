@@ -109,8 +109,8 @@ def drain(member: Member) -> None:
     ("lose", "flags"),
     [
         (crash, []),
-        (fall_silent, ["--silence_timeout_seconds=1.5"]),
-        (drain, ["--drain_timeout_seconds=0.3"]),
+        (fall_silent, ["--silence_timeout=1.5s"]),
+        (drain, ["--drain_timeout=0.3s"]),
     ],
     ids=["crash", "silence", "drain"],
 )
@@ -172,7 +172,7 @@ def targets_up(cluster: Cluster) -> float:
 
 def test_a_target_whose_leader_hangs_is_left(tmp_path: Path) -> None:
     """Its connection is another thread's, and lives; its streams go on elsewhere all the same."""
-    extra = ["--stall_timeout_seconds=2"]
+    extra = ["--stall_timeout=2s"]
     bodies = [{**body, "max_tokens": 1200} for body in (KEYED[0], KEYED[1])] * 2
     with start_cluster(
         tmp_path / "up.log", targets=2, drafts=1, speculation="goodput", extra=extra
@@ -301,7 +301,7 @@ def test_peers_are_found_by_name_and_come_and_go(tmp_path: Path) -> None:
         tmp_path,
         drafts=f"dns:///localhost:{draft_port},{free_address()}",
         targets=f"dns:///localhost:{target_port}",
-        extra=["--dns_refresh_seconds=0.2"],
+        extra=["--dns_refresh=0.2s"],
     )
     draft.listen, target.listen = f"127.0.0.1:{draft_port}", f"127.0.0.1:{target_port}"
     with started_units([gateway, target, draft]):
@@ -324,7 +324,7 @@ def test_a_name_that_does_not_resolve_is_told_once_and_tried_again(tmp_path: Pat
         tmp_path,
         drafts="dns:///no-such-host.invalid:7",
         targets="",
-        extra=["--dns_refresh_seconds=0.1"],
+        extra=["--dns_refresh=0.1s"],
     )
     failures = "specfabric_fabric_lookup_failures_total"
     with started_units([target]):

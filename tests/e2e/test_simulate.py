@@ -75,7 +75,7 @@ def test_the_table_has_a_row_for_each() -> None:
         ("--requests=0", "--requests=0: allowed are 1"),
         ("--tree=best:x", "--tree=best:x: tree policy"),
         ("--trace=/nowhere", "--trace=/nowhere: cannot be read"),
-        ("--step_row_us=-1", "--step_row_us=-1: allowed are 0"),
+        ("--step_row=-1us", "--step_row=-1us: allowed are durations from 0 to 1h"),
         ("--kv_blocks=x", "kv_blocks"),
     ],
 )

@@ -148,7 +148,7 @@ def test_no_more_requests_are_traced_than_the_sample_says(tmp_path: Path) -> Non
 
 
 def test_slow_requests_are_logged_with_their_trace(tmp_path: Path) -> None:
-    flags = ["--slow_request_seconds=0.000001"]
+    flags = ["--slow_request=1us"]
     with start_cluster(tmp_path / "up.log", drafts=0, extra=flags) as cluster:
         ask(cluster, f"00-{TRACE}-{CALLER}-01")
         log = tmp_path / "up.log"

@@ -32,7 +32,7 @@ def cluster(
 ) -> Iterator[Cluster]:
     """The demo models; requests may ask for any verification method."""
     log = tmp_path_factory.mktemp("verification_methods") / "up.log"
-    extra = [f"--request_verification={','.join(VERIFICATION_METHODS)}", "--max_draft_wait_ms=1000"]
+    extra = [f"--request_verification={','.join(VERIFICATION_METHODS)}", "--max_draft_wait=1s"]
     with start_cluster(log, tensor_parallel=request.param, extra=extra) as cluster:
         yield cluster
 

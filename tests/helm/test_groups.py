@@ -32,7 +32,7 @@ def test_a_group_of_several_pods_has_a_leader_and_ranks() -> None:
         assert container["resources"]["limits"]["nvidia.com/gpu"] == 2
         # A rank process outlives the draining of its leader, and its grace that.
         sleep = container["lifecycle"]["preStop"]["sleep"]["seconds"]
-        assert f"--drain_timeout_seconds={sleep}" in arguments
+        assert f"--drain_timeout={sleep}s" in arguments
         assert pod_spec(ranks)["terminationGracePeriodSeconds"] > sleep
     # Gateways are told of leaders alone, and each group's ranks are its own.
     targets = find(documents, "Service", "-targets")["spec"]["selector"]

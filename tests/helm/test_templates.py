@@ -92,14 +92,14 @@ def test_pools_take_what_they_do_not_say_from_the_defaults() -> None:
         pool(flags={"max_sessions": 9}),
     )
     args = main_container(find(documents, "Deployment", "-draft-small"))["args"]
-    for arg in ("--drain_timeout_seconds=77", "--tree=best:8:2:4", "--max_sessions=9"):
+    for arg in ("--drain_timeout=77s", "--tree=best:8:2:4", "--max_sessions=9"):
         assert arg in args
 
 
 def test_a_pool_may_say_nothing_or_no() -> None:
     documents = render(
         "laptop",
-        {"draft": {"defaults": {"gpu": {"count": 1}, "extraArgs": ["--spin_us=5"]}}},
+        {"draft": {"defaults": {"gpu": {"count": 1}, "extraArgs": ["--spin=5us"]}}},
         pool(
             replicas=0,
             gpu={"count": 0},
@@ -112,8 +112,8 @@ def test_a_pool_may_say_nothing_or_no() -> None:
     assert deployment["spec"]["replicas"] == 0
     container = main_container(deployment)
     assert "nvidia.com/gpu" not in container["resources"]["limits"]
-    assert "--spin_us=5" not in container["args"]
-    assert "--drain_timeout_seconds=0" in container["args"]
+    assert "--spin=5us" not in container["args"]
+    assert "--drain_timeout=0s" in container["args"]
     budgets = [d["metadata"]["name"] for d in find_all(documents, "PodDisruptionBudget")]
     assert budgets == ["fabric-specfabric-gateway", "fabric-specfabric-target"]
 
@@ -230,10 +230,10 @@ def test_there_is_time_to_drain() -> None:
     documents = render("laptop", {"gateway": {"drainTimeoutSeconds": 300, "preStopSeconds": 7}})
     for document in roles(documents):
         container = main_container(document)
-        [drain] = [a for a in container["args"] if a.startswith("--drain_timeout_seconds=")]
+        [drain] = [a for a in container["args"] if a.startswith("--drain_timeout=")]
         pause = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
         assert (
-            pod_spec(document)["terminationGracePeriodSeconds"] > int(drain.split("=")[1]) + pause
+            pod_spec(document)["terminationGracePeriodSeconds"] > int(drain.split("=")[1].removesuffix("s")) + pause
         )
     gateway = main_container(find(documents, "Deployment", "-gateway"))
     assert gateway["lifecycle"]["preStop"] == {"sleep": {"seconds": 7}}
@@ -406,8 +406,8 @@ def test_flags_arguments_and_environment_are_passed_on() -> None:
         "laptop",
         {
             "gateway": {
-                "flags": {"request_timeout_seconds": 600, "log_level": "debug"},
-                "extraArgs": ["--spin_us=5"],
+                "flags": {"request_timeout": "10m", "log_level": "debug"},
+                "extraArgs": ["--spin=5us"],
                 "extraEnv": [{"name": "UCX_TLS", "value": "tcp"}],
             }
         },
@@ -415,8 +415,8 @@ def test_flags_arguments_and_environment_are_passed_on() -> None:
     container = main_container(find(documents, "Deployment", "-gateway"))
     assert container["args"][-3:] == [
         "--log_level=debug",
-        "--request_timeout_seconds=600",
-        "--spin_us=5",
+        "--request_timeout=10m",
+        "--spin=5us",
     ]
     assert {"name": "UCX_TLS", "value": "tcp"} in container["env"]
 

@@ -220,9 +220,9 @@ def cluster_units(folder: Path, secret: Path) -> tuple[list[Unit], Unit, Unit]:
             "--speculation=always",
             "--ngram_lookup=off",
             # A machine under tests is no reason to be alarmed.
-            "--max_draft_wait_ms=2000",
+            "--max_draft_wait=2s",
             "--draft_latency_warn=5s",
-            "--silence_timeout_seconds=2",
+            "--silence_timeout=2s",
             # So that a few dozen clients are too many.
             "--max_sequences=8",
             "--max_queue=32",
@@ -232,7 +232,7 @@ def cluster_units(folder: Path, secret: Path) -> tuple[list[Unit], Unit, Unit]:
     gateway = Unit(
         "gateway",
         "gateway",
-        [f"--model={TARGET}", f"--targets={target.listen}", joined, "--target_wait_seconds=1"],
+        [f"--model={TARGET}", f"--targets={target.listen}", joined, "--target_wait=1s"],
         folder,
     )
     return drafts, target, gateway

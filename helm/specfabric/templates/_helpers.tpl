@@ -71,7 +71,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* Flags that the chart sets by itself, for every role. */}}
 {{- define "specfabric.ownFlags" -}}
-listen admin_listen ready_fd model targets drafts tensor_parallel pipeline_stages group_processes group_listen group_timeout_seconds join join_secret_file drain_timeout_seconds served_model_name require_rdma require_gpudirect flagfile
+listen admin_listen ready_fd model targets drafts tensor_parallel pipeline_stages group_processes group_listen group_timeout join join_secret_file drain_timeout served_model_name require_rdma require_gpudirect flagfile
 {{- end -}}
 
 {{/* What every role is given: root, role, port, config, model. */}}
@@ -85,7 +85,7 @@ listen admin_listen ready_fd model targets drafts tensor_parallel pipeline_stage
 - --model=/models/{{ .model.name }}
 - --join_secret_file={{ include "specfabric.joinSecretFile" .root }}
 {{- if .port }}
-- --drain_timeout_seconds={{ .config.drainTimeoutSeconds }}
+- --drain_timeout={{ .config.drainTimeoutSeconds }}s
 {{- end }}
 {{- if and $values.rdma.required (include "specfabric.hasRdma" .) }}
 - --require_rdma
