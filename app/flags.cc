@@ -13,15 +13,19 @@ DEFINE_string(dtype, "bfloat16", "weights and KV: float32 or bfloat16");
 DEFINE_string(listen, "",
               "address host:port to serve on; port 0 takes a free one; empty: the role's default");
 DEFINE_string(admin_listen, "", "address of /metrics, /livez, /readyz, /debug; empty: none");
-DEFINE_string(
-    targets, "",
-    "gateway: addresses, host:port or dns:///host:port, comma-separated; status: their admin "
-    "addresses; up, simulate: how many target groups (1)");
-DEFINE_string(
-    drafts, "",
-    "target: addresses, host:port or dns:///host:port, comma-separated; status: their admin "
-    "addresses; up, generate, simulate: how many draft workers");
-DEFINE_string(gateways, "", "status: admin addresses host:port,... of gateways");
+DEFINE_string(targets, "",
+              "addresses of target groups: host:port or dns:///host:port, comma-separated");
+DEFINE_string(drafts, "",
+              "addresses of draft workers: host:port or dns:///host:port, comma-separated");
+DEFINE_string(num_targets, "",
+              "number of target groups; empty: 1; simulate: several numbers, separated by commas, "
+              "are tried in turn");
+DEFINE_string(num_drafts, "",
+              "number of draft workers; empty: 1 with --draft_model, else 0; simulate: several "
+              "numbers, separated by commas, are tried in turn; empty: 0,1,2,4");
+DEFINE_string(gateway_admin, "", "admin addresses of gateways: host:port, comma-separated");
+DEFINE_string(target_admin, "", "admin addresses of targets: host:port, comma-separated");
+DEFINE_string(draft_admin, "", "admin addresses of draft workers: host:port, comma-separated");
 DEFINE_string(
     tree, "best:24:4:12",
     "shape of draft trees: widths by depth such as 1,1,3,1,1, or best:NODES[:CHILDREN[:DEPTH]]");
@@ -232,20 +236,20 @@ const std::vector<Group>& Groups() {
         "request_timeout", "target_wait"},
        {"stall_timeout", "slow_request", "dns_refresh"}},
       {"up",
-       {"draft_model", "targets", "drafts", "served_model_name", "request_timeout"},
+       {"draft_model", "num_targets", "num_drafts", "served_model_name", "request_timeout"},
        {"use_generation_config", "target_wait", "stall_timeout", "slow_request", "print_pids"}},
       {"generate",
-       {"draft_model", "drafts", "prompt", "max_tokens", "temperature", "top_k", "top_p", "seed",
-        "json"},
+       {"draft_model", "num_drafts", "prompt", "max_tokens", "temperature", "top_k", "top_p",
+        "seed", "json"},
        {"prompt_ids", "min_p", "ignore_eos", "repeat"}},
       {"load", {"rate", "requests", "prompt_tokens", "output_tokens", "trace", "seed", "json"}},
-      {"status", {"gateways", "targets", "drafts", "up_pid", "once", "json"}},
+      {"status", {"gateway_admin", "target_admin", "draft_admin", "up_pid", "once", "json"}},
       {"modelled target",
-       {"targets", "step_weights", "step_row", "max_sequences"},
+       {"num_targets", "step_weights", "step_row", "max_sequences"},
        {"step_fixed", "step_context", "max_step_tokens", "kv_blocks", "block_size", "speculation",
         "max_draft_wait"}},
       {"modelled drafts",
-       {"drafts", "tree", "acceptance", "draft_weights", "round_trip", "max_sessions"},
+       {"num_drafts", "tree", "acceptance", "draft_weights", "round_trip", "max_sessions"},
        {"draft_router", "sibling_acceptance", "acceptance_spread", "draft_row", "ahead",
         "ahead_nodes", "ahead_rows"}},
   };

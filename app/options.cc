@@ -102,11 +102,11 @@ absl::StatusOr<std::vector<std::string>> Addresses(
 }
 
 absl::StatusOr<int> Count(const std::string& flag, const std::string& value, int fallback,
-                          int most) {
+                          int least, int most) {
   int count = fallback;
-  if ((!value.empty() && !absl::SimpleAtoi(value, &count)) || count < 0 || count > most) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--", flag, "=", value, ": allowed are whole numbers from 0 to ", most));
+  if ((!value.empty() && !absl::SimpleAtoi(value, &count)) || count < least || count > most) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--", flag, "=", value, ": allowed are whole numbers from ", least, " to ", most));
   }
   return count;
 }

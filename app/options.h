@@ -63,8 +63,9 @@ std::string ServedModelName();
 absl::StatusOr<std::vector<std::string>> Addresses(
     const std::string& flag, const std::string& value,
     absl::FunctionRef<absl::Status(const std::string&)> check);
+// `fallback` where `value` is empty.
 absl::StatusOr<int> Count(const std::string& flag, const std::string& value, int fallback,
-                          int most);
+                          int least, int most);
 // Hash of tokenizer.json's bytes; 0 if there is none.
 uint64_t TokenizerFingerprint(const std::string& model_dir);
 // InvalidArgument if draft and target do not speak the same tokens.

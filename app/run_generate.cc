@@ -185,7 +185,7 @@ absl::Status StartServices(LocalCluster* cluster) {
   target_options->drafts.clear();
   target_options->fabric = WithoutFaults(target_options->fabric);
   target_options->fabric.join_secret = cluster->secret;
-  auto count = Count("drafts", FLAGS_drafts, FLAGS_draft_model.empty() ? 0 : 1, 64);
+  auto count = Count("num_drafts", FLAGS_num_drafts, FLAGS_draft_model.empty() ? 0 : 1, 0, 64);
   if (!count.ok()) return count.status();
   if (*count > 0) {
     if (absl::Status pair = CheckPair(FLAGS_model, FLAGS_draft_model); !pair.ok()) return pair;

@@ -210,10 +210,11 @@ absl::Status RunSimulate() {
   if (!policy.ok()) return policy.status();
   const auto rates = Numbers("rate", FLAGS_rate, 1e-6, 1e9);
   if (!rates.ok()) return rates.status();
-  const std::string wanted = FLAGS_drafts.empty() ? "0,1,2,4" : FLAGS_drafts;
-  const auto drafts = Numbers("drafts", wanted, 0, 4096);
+  const std::string wanted = FLAGS_num_drafts.empty() ? "0,1,2,4" : FLAGS_num_drafts;
+  const auto drafts = Numbers("num_drafts", wanted, 0, 4096);
   if (!drafts.ok()) return drafts.status();
-  const auto targets = Numbers("targets", FLAGS_targets.empty() ? "1" : FLAGS_targets, 1, 256);
+  const auto targets =
+      Numbers("num_targets", FLAGS_num_targets.empty() ? "1" : FLAGS_num_targets, 1, 256);
   if (!targets.ok()) return targets.status();
   const auto router = DraftRouterFlag();
   if (!router.ok()) return router.status();

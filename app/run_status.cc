@@ -32,7 +32,7 @@ absl::StatusOr<ClusterAddresses> LocalAddresses() {
   if (clusters.empty()) {
     return absl::InvalidArgumentError(
         "no `specfabric up` of this user runs on this machine; give the admin addresses of "
-        "processes: --gateways, --targets, --drafts=host:port,...");
+        "processes: --gateway_admin, --target_admin, --draft_admin=host:port,...");
   }
   if (FLAGS_up_pid != 0) {
     for (const LocalCluster& cluster : clusters) {
@@ -55,9 +55,10 @@ absl::StatusOr<ClusterAddresses> LocalAddresses() {
 
 absl::StatusOr<ClusterAddresses> AddressFlags() {
   ClusterAddresses addresses;
-  for (auto [flag, value, list] : {std::tuple("gateways", &FLAGS_gateways, &addresses.gateways),
-                                   std::tuple("targets", &FLAGS_targets, &addresses.targets),
-                                   std::tuple("drafts", &FLAGS_drafts, &addresses.drafts)}) {
+  for (auto [flag, value, list] :
+       {std::tuple("gateway_admin", &FLAGS_gateway_admin, &addresses.gateways),
+        std::tuple("target_admin", &FLAGS_target_admin, &addresses.targets),
+        std::tuple("draft_admin", &FLAGS_draft_admin, &addresses.drafts)}) {
     auto read = Addresses(flag, *value, transport::CheckAddress);
     if (!read.ok()) return read.status();
     *list = *std::move(read);

@@ -147,7 +147,7 @@ absl::Status Check(int drafts) {
   if (drafts == 0) return absl::OkStatus();
   if (FLAGS_draft_model.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--drafts=", drafts, " needs --draft_model=<folder of a checkpoint>"));
+        absl::StrCat("--num_drafts=", drafts, " needs --draft_model=<folder of a checkpoint>"));
   }
   if (auto options = DraftOptions(FLAGS_draft_model); !options.ok()) return options.status();
   return CheckPair(FLAGS_model, FLAGS_draft_model);
@@ -219,10 +219,10 @@ absl::Status StartAll(int targets, int drafts, ReservedPorts ports, Cluster* clu
 // The line that shows this cluster, whoever asks.
 std::string StatusCommand(const ClusterAddresses& admin) {
   std::string line =
-      absl::StrCat("specfabric status --gateways=", absl::StrJoin(admin.gateways, ","),
-                   " --targets=", absl::StrJoin(admin.targets, ","));
+      absl::StrCat("specfabric status --gateway_admin=", absl::StrJoin(admin.gateways, ","),
+                   " --target_admin=", absl::StrJoin(admin.targets, ","));
   if (!admin.drafts.empty()) {
-    absl::StrAppend(&line, " --drafts=", absl::StrJoin(admin.drafts, ","));
+    absl::StrAppend(&line, " --draft_admin=", absl::StrJoin(admin.drafts, ","));
   }
   return line;
 }
@@ -295,11 +295,10 @@ void EndAll(const Cluster& cluster) {
 }  // namespace
 
 absl::Status RunUp() {
-  auto targets = Count("targets", FLAGS_targets, 1, 64);
+  auto targets = Count("num_targets", FLAGS_num_targets, 1, 1, 64);
   if (!targets.ok()) return targets.status();
-  auto drafts = Count("drafts", FLAGS_drafts, FLAGS_draft_model.empty() ? 0 : 1, 256);
+  auto drafts = Count("num_drafts", FLAGS_num_drafts, FLAGS_draft_model.empty() ? 0 : 1, 0, 256);
   if (!drafts.ok()) return drafts.status();
-  if (*targets == 0) return absl::InvalidArgumentError("--targets=0: allowed are 1 to 64");
   if (absl::Status checked = Check(*drafts); !checked.ok()) return checked;
   auto ports = ReservePorts();
   if (!ports.ok()) return ports.status();

@@ -193,7 +193,7 @@ def settings_of(args: argparse.Namespace) -> dict[str, list[Setting]]:
                 partial(
                     decode_specfabric,
                     args,
-                    [f"--draft_model={args.draft_model}", "--drafts=1", f"--tree={tree}"]
+                    [f"--draft_model={args.draft_model}", "--num_drafts=1", f"--tree={tree}"]
                     + [f"--ahead={ahead}"],
                 ),
             )

@@ -132,7 +132,7 @@ def test_vocabularies_that_differ(checkpoints: Path) -> None:
             f"--model={TARGET}",
             f"--draft_model={checkpoints / 'llama-plain'}",
             f"--listen={free_address()}",
-            "--drafts=1",
+            "--num_drafts=1",
         ]
     )
     assert "4096" in line
@@ -159,8 +159,8 @@ def broken_model(tmp_path: Path) -> Path:
 
 # Every role that listens, and every flag that says where.
 LISTENERS = [
-    ("up", "listen", ["--drafts=0"]),
-    ("up", "admin_listen", ["--drafts=0", "--listen=127.0.0.1:0"]),
+    ("up", "listen", ["--num_drafts=0"]),
+    ("up", "admin_listen", ["--num_drafts=0", "--listen=127.0.0.1:0"]),
     ("gateway", "listen", ["--targets=127.0.0.1:1"]),
     ("gateway", "admin_listen", ["--targets=127.0.0.1:1", "--listen=127.0.0.1:0"]),
     ("target", "listen", []),
@@ -194,7 +194,7 @@ def test_the_port_of_perftest_in_use(taken: str) -> None:
 def test_one_port_for_two_listeners(broken_model: Path) -> None:
     address = free_address()
     both = [f"--model={broken_model}", f"--listen={address}", f"--admin_listen={address}"]
-    assert address in refusal(["up", *both, "--drafts=0"], status=2)
+    assert address in refusal(["up", *both, "--num_drafts=0"], status=2)
     for role in ("target", "draft"):
         assert f"--admin_listen: cannot listen on {address}" in refusal([role, *both], status=1)
 
@@ -277,7 +277,7 @@ def test_a_build_for_cpus_says_so_where_a_gpu_is_asked_for() -> None:
         (["perftest", "--require-rdma=perhaps"], "--require_rdma=perhaps: not a value"),
         (["generate", f"--model={TARGET}", "--prompt=x", "--max_tokens=-1"], "-1"),
         (["generate", f"--model={TARGET}", "--prompt=x", "--temperature=-2"], "-2"),
-        (["up", f"--model={TARGET}", "--drafts=1"], "draft_model"),
+        (["up", f"--model={TARGET}", "--num_drafts=1"], "draft_model"),
         (["target", f"--model={TARGET}", "--inject_faults=drop=2"], "'drop=2'"),
         (["draft", f"--model={DRAFT}", "--inject_faults=lose=.1"], "'lose=.1'"),
         (["up", f"--model={TARGET}", "--inject_faults=delay=5"], "'delay=5'"),

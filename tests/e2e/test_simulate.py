@@ -13,7 +13,7 @@ FAST = ["--requests=40", "--output_tokens=50", "--prompt_tokens=20"]
 
 
 def test_more_drafts_at_every_rate() -> None:
-    done = run(["simulate", *FAST, "--rate=1,20", "--drafts=0,1,3", "--json"])
+    done = run(["simulate", *FAST, "--rate=1,20", "--num_drafts=0,1,3", "--json"])
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(row["rate"], row["drafts"]) for row in rows] == [
@@ -30,7 +30,7 @@ def test_more_drafts_at_every_rate() -> None:
 def test_a_trace_instead_of_a_rate(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("seconds,prompt,output\n0,10,5\n1.5,20,7\n")
-    done = run(["simulate", f"--trace={trace}", "--drafts=1", "--json"])
+    done = run(["simulate", f"--trace={trace}", "--num_drafts=1", "--json"])
     assert done.returncode == 0, done.stderr
     (row,) = (json.loads(line) for line in done.stdout.splitlines())
     assert row["output_tokens"] == 12
@@ -38,8 +38,8 @@ def test_a_trace_instead_of_a_rate(tmp_path: Path) -> None:
 
 def test_many_targets_share_a_pool() -> None:
     load = ["--requests=640", "--output_tokens=50", "--prompt_tokens=20", "--rate=100000"]
-    small = ["--targets=1", "--drafts=3", "--requests=10"]
-    large = ["--targets=64", "--drafts=192"]
+    small = ["--num_targets=1", "--num_drafts=3", "--requests=10"]
+    large = ["--num_targets=64", "--num_drafts=192"]
     rows = []
     for size in (small, large):
         done = run(["simulate", *load, *size, "--json"])
@@ -53,7 +53,7 @@ def test_many_targets_share_a_pool() -> None:
 
 
 def test_the_table_has_a_row_for_each() -> None:
-    done = run(["simulate", *FAST, "--rate=1", "--drafts=0,2"])
+    done = run(["simulate", *FAST, "--rate=1", "--num_drafts=0,2"])
     assert done.returncode == 0, done.stderr
     assert [line.split()[:3] for line in done.stdout.splitlines()[2:]] == [
         ["1", "1", "0"],
@@ -66,11 +66,11 @@ def test_the_table_has_a_row_for_each() -> None:
     [
         ("--rate=0", "--rate=0: allowed are numbers from"),
         ("--rate=1,x", "--rate=1,x: allowed are numbers from"),
-        ("--targets=0", "--targets=0: allowed are numbers from 1"),
+        ("--num_targets=0", "--num_targets=0: allowed are numbers from 1"),
         ("--draft_router=best", "--draft_router=best: allowed are affinity, round_robin"),
         ("--ahead=uniform", "--ahead=uniform: modelled are likeliest and off"),
         ("--ahead_nodes=0", "--ahead_nodes=0: allowed are 1 to 255"),
-        ("--drafts=-1", "--drafts=-1: allowed are numbers from 0"),
+        ("--num_drafts=-1", "--num_drafts=-1: allowed are numbers from 0"),
         ("--acceptance=1.5", "--acceptance=1.5: allowed are 0 to 1"),
         ("--requests=0", "--requests=0: allowed are 1"),
         ("--tree=best:x", "--tree=best:x: tree policy"),

@@ -33,9 +33,9 @@ def status(cluster: Cluster, *extra: str) -> dict[str, Any]:
     done = run(
         [
             "status",
-            f"--gateways={cluster.gateway.admin}",
-            f"--targets={addresses(cluster.targets)}",
-            f"--drafts={addresses(cluster.drafts)}",
+            f"--gateway_admin={cluster.gateway.admin}",
+            f"--target_admin={addresses(cluster.targets)}",
+            f"--draft_admin={addresses(cluster.drafts)}",
             "--json",
             *extra,
         ]
@@ -73,7 +73,7 @@ def test_a_cluster_and_what_becomes_of_it(tmp_path: Path) -> None:
             "the lost draft has no route any more",
         )
     log = (tmp_path / "log").read_text()
-    line = re.search(r"specfabric status (--gateways=\S+ --targets=\S+ --drafts=\S+)", log)
+    line = re.search(r"specfabric status (--gateway_admin=\S+ --target_admin=\S+ --draft_admin=\S+)", log)
     assert line is not None, "up logs the command that shows its cluster"
 
 
@@ -82,8 +82,8 @@ def test_as_a_table(tmp_path: Path) -> None:
         done = run(
             [
                 "status",
-                f"--targets={addresses(cluster.targets)},{free_address()}",
-                f"--drafts={addresses(cluster.drafts)}",
+                f"--target_admin={addresses(cluster.targets)},{free_address()}",
+                f"--draft_admin={addresses(cluster.drafts)}",
             ]
         )
     assert done.returncode == 0, done.stderr
@@ -176,7 +176,7 @@ def test_a_run_directory_that_cannot_be_used_is_no_reason_not_to_start(
 
 
 def test_nobody_answers() -> None:
-    done = run(["status", f"--targets={free_address()}", "--json"])
+    done = run(["status", f"--target_admin={free_address()}", "--json"])
     assert done.returncode == 1
     assert len(json.loads(done.stdout)["unreachable"]) == 1
     assert done.stderr.strip() == "specfabric status: no process has answered"
@@ -186,9 +186,9 @@ def test_bad_flags(run_directory: Path) -> None:
     assert not run_directory.exists(), "no cluster runs"
     for arguments, said in [
         ([], "give the admin addresses"),
-        (["--targets=nowhere"], "--targets: address 'nowhere': must be host:port"),
+        (["--target_admin=nowhere"], "--target_admin: address 'nowhere': must be host:port"),
         (["--model=x"], "--model: no such flag"),
-        (["--targets=a:1", "--up_pid=1"], "--up_pid=1 with addresses"),
+        (["--target_admin=a:1", "--up_pid=1"], "--up_pid=1 with addresses"),
     ]:
         done = run(["status", *arguments])
         assert done.returncode == 2
