@@ -204,14 +204,12 @@ void DraftEngine::Finish(Job* job, base::Nanos now) {
   DraftReply reply = ReplyTo(job->request, DraftStatus::kOk);
   Session* session = job->session;
   job->grower.Fill();
-  const speculation::TokenTree& tree = job->grower.tree();
-  for (int node = 0; node < tree.size(); ++node)
+  const int nodes = job->grower.tree().size();
+  for (int node = 0; node < nodes; ++node)
     session->speculation_cache.MarkSent(CacheNodeOf(job, node));
-  const auto depths = speculation::DepthArray(tree);
-  session->sent_levels = *std::max_element(depths.begin(), depths.begin() + tree.size());
-  reply.parents.assign(tree.parents.begin() + 1, tree.parents.end());
-  reply.tokens.assign(tree.tokens.begin() + 1, tree.tokens.end());
-  reply.scores.assign(tree.scores.begin() + 1, tree.scores.end());
+  const auto depths = speculation::DepthArray(job->grower.tree());
+  session->sent_levels = *std::max_element(depths.begin(), depths.begin() + nodes);
+  reply.tree = std::move(job->grower).Take();
   reply.draft_time = now - job->started;
   reply.draw = job->draw;
   OutgoingDraftProbs draft_probs;
@@ -225,7 +223,7 @@ void DraftEngine::Finish(Job* job, base::Nanos now) {
   }
   Leave(job, true);
   session->last_used = now;
-  stats_.nodes_sent += reply.tokens.size();
+  stats_.nodes_sent += nodes - 1;
   stats_.replies_without_pass += job->passes == 0;
   if (options_.recorder != nullptr && job->request.trace.traced()) {
     options_.recorder->Record({.name = "draft",
@@ -234,7 +232,7 @@ void DraftEngine::Finish(Job* job, base::Nanos now) {
                                .begin = job->started,
                                .end = now,
                                .attributes = {{"round", int64_t{job->request.round}},
-                                              {"nodes", static_cast<int64_t>(reply.tokens.size())},
+                                              {"nodes", int64_t{nodes - 1}},
                                               {"passes", int64_t{job->passes}}}});
   }
   reply_(job->peer, std::move(reply), std::move(draft_probs));

@@ -34,7 +34,7 @@ struct PeerMessage {
   link::PeerId peer = 0;
   link::Message message;
 };
-// A target that may ask for draft_probs: memory to send them from is wanted.
+// A target has connected that may ask for draft probabilities: slots to send them from are needed.
 struct DraftProbsWanted {};
 struct TargetGone {
   uint64_t incarnation = 0;
@@ -63,7 +63,7 @@ class DraftService::Impl {
   void Handle(const DraftProbsWanted&);
   void Handle(const TargetGone& gone);
   void Handle(const DebugQuery& query);
-  // Whether this is the peer's own life: none may use, or end, the sessions of another target.
+  // Whether the incarnation is the peer's own: no target may use or end the sessions of another.
   bool IsOf(link::PeerId peer, uint64_t target_incarnation);
   void SendReply(link::PeerId peer, schemas::DraftReply reply, OutgoingDraftProbs draft_probs);
   void UpdateMetrics();
@@ -76,7 +76,8 @@ class DraftService::Impl {
   std::unique_ptr<metrics::DraftMetrics> metrics_;
   std::unique_ptr<link::Link> link_;
   transport::SlotPoolOptions draft_probs_slots_;
-  std::shared_ptr<transport::SlotPool> draft_probs_pool_;  // engine thread; from the first need on
+  // Engine thread; null until the first target needs it.
+  std::shared_ptr<transport::SlotPool> draft_probs_pool_;
   std::unique_ptr<metrics::FabricMetrics> fabric_metrics_;
   base::BoundedQueue<Input> inbox_{kInboxSize};
   std::thread thread_;
@@ -98,8 +99,8 @@ link::LinkHandler DraftService::Impl::MakeHandler() {
       inbox_.PushAlways(DraftProbsWanted{});
   };
   handler.on_message = [this](link::PeerId peer, link::Message message) {
-    // A full inbox drops it. Of a request that is a miss for the target, which goes on plainly; a
-    // session whose end is dropped expires.
+    // A full inbox drops the message. A dropped request is a miss for the target, whose round goes
+    // on without a draft; a session whose end is dropped expires.
     if (inbox_.Push(PeerMessage{peer, std::move(message)})) return;
     metrics_->dropped_messages.Increment();
   };
@@ -109,9 +110,9 @@ link::LinkHandler DraftService::Impl::MakeHandler() {
       std::lock_guard lock(peers_mutex_);
       incarnation = std::exchange(peers_[peer], 0);
       peers_.erase(peer);
-      // Another connection of the same life may be up: then its sessions stay.
-      for (const auto& [other, life] : peers_) {
-        if (life == incarnation) return;
+      // If another connection of the same incarnation is up, its sessions stay.
+      for (const auto& [other, its] : peers_) {
+        if (its == incarnation) return;
       }
     }
     inbox_.PushAlways(TargetGone{incarnation});
@@ -127,7 +128,7 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
   config_ = (*model)->config();
   std::unique_ptr<verification::DeviceDraftRows> draft_rows;
   if (options.gpu_draft_probs) {
-    // Of one pass, each row of which may be drawn from.
+    // Each row of a pass may need a row of draft probabilities.
     draft_rows = verification::DeviceDraftRows::Create((*model)->device());
     absl::Status reserved = draft_rows->Reserve(config_.vocabulary, options.engine.max_step_tokens);
     if (!reserved.ok()) return reserved;
@@ -176,7 +177,7 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
   if (!link.ok()) return link.status();
   link_ = *std::move(link);
   if (options.gpu_draft_probs) {
-    // At once, so that a GPU's memory that cannot be registered is no start.
+    // At once, so that starting fails if the GPU's memory cannot be registered.
     auto pool = link_->AddPool(kDraftProbsPool, draft_probs_slots_);
     if (!pool.ok()) return pool.status();
     draft_probs_pool_ = *std::move(pool);
@@ -203,7 +204,7 @@ void DraftService::Impl::SendReply(link::PeerId peer, schemas::DraftReply reply,
     metrics_->draft_seconds.Observe(base::ToSeconds(reply.draft_time));
   }
   absl::Status sent = absl::OkStatus();
-  // The larger part first: the target can do nothing with the reply alone.
+  // The larger part first: the target cannot use the reply alone.
   if (draft_probs.lease) {
     metrics_->draft_probs_bytes.Increment(draft_probs.bytes);
     const transport::TensorFields fields = {
@@ -221,7 +222,7 @@ void DraftService::Impl::SendReply(link::PeerId peer, schemas::DraftReply reply,
 bool DraftService::Impl::IsOf(link::PeerId peer, uint64_t target_incarnation) {
   std::lock_guard lock(peers_mutex_);
   const auto own = peers_.find(peer);
-  if (own == peers_.end()) return false;  // gone meanwhile
+  if (own == peers_.end()) return false;  // the peer has gone in the meantime
   if (own->second == target_incarnation) return true;
   metrics_->foreign_messages.Increment();
   return false;
@@ -303,7 +304,7 @@ void DraftService::Impl::Run() {
     }
     if (draining_.load()) engine_->SetDraining();
     if (absl::Status stepped = engine_->Step(); !stepped.ok()) {
-      // A pass that fails once fails again on the same rows: without it every target goes on.
+      // A pass that failed would fail again on the same rows. Targets go on without this worker.
       spdlog::critical("draft step failed: {}", base::Message(stepped));
       std::_Exit(base::kExitBroken);
     }

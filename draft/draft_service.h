@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_DRAFT_DRAFT_SERVICE_H_
 #define SPECFABRIC_DRAFT_DRAFT_SERVICE_H_
 
-// One draft worker as a process sees it: the engine thread and the link that joins it to targets.
+// One draft worker: the engine thread, and the link that connects it to targets.
 
 #include <memory>
 #include <string>
@@ -22,9 +22,10 @@ struct DraftServiceOptions {
   std::string model_name;
   uint64_t tokenizer_fingerprint = 0;
   std::string listen = "127.0.0.1:0";
-  transport::SharedListenSocket socket;  // listens there already, or null
+  transport::SharedListenSocket socket;  // already listens on `listen`; may be null
   transport::FabricOptions fabric;
-  bool gpu_draft_probs = false;  // draft_probs are made, and sent from, the memory of rank's GPU
+  // Draft probabilities are computed in, and sent from, the memory of the rank's GPU.
+  bool gpu_draft_probs = false;
 };
 
 class DraftService {
@@ -40,7 +41,7 @@ class DraftService {
   bool ready() const;  // false while draining
   // The session table as JSON, for /debug/sessions. Asks the engine thread.
   std::string DebugSessions();
-  // Answers `draining` from now on, finishes what is growing, tells the targets.
+  // Answers `draining` from now on, tells the targets, and finishes the trees that are growing.
   void Drain(base::Nanos timeout);
 
  private:

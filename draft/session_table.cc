@@ -46,7 +46,7 @@ void SessionTable::Release(Map::iterator it) {
 
 bool SessionTable::MakeRoom(uint64_t target_incarnation, int32_t ResourceUsage::*resource,
                             int32_t missing, int32_t claim, base::Nanos now) {
-  auto usages = usages_;  // as they would be
+  auto usages = usages_;  // after the evictions so far
   std::vector<Map::iterator> idle, victims;
   for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
     const bool own = it->first.target_incarnation == target_incarnation;
@@ -88,7 +88,7 @@ bool SessionTable::Reserve(Session* session, int32_t slots, base::Nanos now) {
   if (more <= 0) return true;
   const uint64_t target = session->key.target_incarnation;
   if (more > blocks_.available()) {
-    // The session that asks must not make room for itself.
+    // The session that needs the blocks must not be evicted for them.
     const bool was_busy = std::exchange(session->busy, true);
     const bool made = MakeRoom(target, &ResourceUsage::blocks, more - blocks_.available(),
                                usage(target).blocks + more, now);
@@ -127,7 +127,7 @@ std::vector<schemas::PrefixPoint> SessionTable::KnownPoints(const Session& sessi
   std::vector<schemas::PrefixPoint> points;
   int32_t length = session.length() / options_.block_size * options_.block_size;
   int32_t step = options_.block_size;
-  // Dense near the end, where prefixes part, then ever sparser.
+  // Dense near the end, where prefixes usually diverge, then sparser and sparser.
   while (length > 0 && points.size() < kMaxKnownPoints) {
     points.push_back({length, session.hashes[length]});
     if (points.size() % 16 == 0) step *= 4;
@@ -178,7 +178,7 @@ Applied SessionTable::Apply(const DraftRequest& request, base::Nanos now) {
     ++common;
   }
   if (!Reserve(session, static_cast<int32_t>(length), now)) {
-    // A session without a token gets no place.
+    // A session that was only just opened is not kept.
     if (session->tokens.empty()) Release(sessions_.find(key));
     return {.status = DraftStatus::kBusy};
   }
@@ -192,16 +192,16 @@ Applied SessionTable::Apply(const DraftRequest& request, base::Nanos now) {
     session->speculation_cache.Reset(append.empty() ? session->tokens[common - 1] : append.back());
   }
   Commit(session, common, append);
-  // Where it is not known what the first level is to be chosen from the root is run (again).
   const uint64_t tag = base::Mix64(schemas::SamplingTag(request.verification, request.sampling) ^
                                    request.sampling.seed);
   const bool changed = std::exchange(session->candidates_tag, tag) != tag;
-  // What is drawn is drawn anew in each round.
+  // Where siblings are drawn at random, they are drawn anew in each round.
   if (changed || speculation::UsesDraftProbs(request.verification)) {
     session->speculation_cache.Reset(session->tokens.back());
   }
   session->verification = request.verification;
   session->sampling = request.sampling;
+  // If the root's candidates are not known, the root has to be run (again).
   if (session->speculation_cache.candidates(0).empty()) {
     session->kv_len = std::min(session->kv_len, session->length() - 1);
   }

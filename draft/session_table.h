@@ -1,16 +1,16 @@
 #ifndef SPECFABRIC_DRAFT_SESSION_TABLE_H_
 #define SPECFABRIC_DRAFT_SESSION_TABLE_H_
 
-// The sequences a draft worker holds KV for. A session is a cache: it can be dropped at any time,
-// and the target then resends what is missing. Owned by the engine thread; pure but for its
-// arguments (no clock, no model): KV itself lives in the model, here is only the accounting.
+// The sequences for which a draft worker holds KV. A session is a cache: it can be dropped at any
+// time, and the target then resends what is missing. Only does the accounting; the KV itself is in
+// the model. No clock: time is an argument. Engine thread only.
 //
-// Targets share sessions and KV blocks max-min fairly: what nobody uses is for whoever asks, and
-// once all is in use a target can take from one that would still hold as much as itself, never from
-// one that holds less. So nobody keeps a target below its equal share, and nobody above it takes
-// from one below. Among its own sequences a target gets room only from those that it has not asked
-// about for a while: where more of them are alive than fit, some are answered `busy` and serve
-// plainly or elsewhere, rather than all of them losing their KV in turn.
+// Targets share sessions and KV blocks max-min fairly: any target may take what is free, and once
+// all is in use a target can take from another that would still hold as much as itself, but never
+// from one that would hold less. So every target can get its equal share, and none above its share
+// takes from one below. Among a target's own sequences, only those that it has not asked about for
+// a while make room: if more are alive than fit, some are answered `busy` and decode without drafts
+// or with another worker, rather than all of them losing their KV in turn.
 
 #include <cstdint>
 #include <memory>
@@ -40,8 +40,8 @@ struct SessionKey {
 };
 
 // One sequence's committed prefix, KV and speculation cache. Slot s of the session holds the KV of
-// tokens[s] for s < kv_len. What was run of the speculation cache lies behind the committed tokens:
-// node i in slot tokens.size() + speculation_cache.slot(i).
+// tokens[s] for s < kv_len. The KV of the speculation cache's nodes follows that of the committed
+// tokens: node i is in slot tokens.size() + speculation_cache.slot(i).
 struct Session {
   SessionKey key;
   std::vector<base::TokenId> tokens;
@@ -49,15 +49,14 @@ struct Session {
   int32_t kv_len = 0;
   std::vector<int32_t> blocks;
   SpeculationCache speculation_cache;
-  int32_t sent_levels = 0;  // of the last tree
+  int32_t sent_levels = 0;  // levels of the last tree that was sent
   speculation::VerificationMethod verification =
       speculation::VerificationMethod::kCoupled;  // of the last request
-  base::SamplingParams sampling;                  // likewise
-  uint64_t candidates_tag = 0;                    // tag of those that the cache's candidates are of
+  base::SamplingParams sampling;                  // of the last request
+  uint64_t candidates_tag = 0;                    // of the sampling of the cache's candidates
   base::Nanos last_used = 0;
-  bool busy = false;  // being drafted for: not evictable
-  // Guessing goes on while the target verifies; see AheadPlan.
-  AheadPlan ahead;
+  bool busy = false;  // a tree is growing for it: it cannot be evicted
+  AheadPlan ahead;    // what is run while the target verifies
 
   int32_t length() const { return static_cast<int32_t>(tokens.size()); }
 };
@@ -68,11 +67,11 @@ struct SessionTableOptions {
   int32_t max_sessions = 64;
   int32_t context = 2048;
   base::Nanos time_to_live = 300 * base::kSecond;
-  // A session that was used since is alive: it makes no room for others of its own target.
+  // A session that was used within this time is alive: it makes no room for others of its target.
   base::Nanos alive = base::kSecond;
 };
 
-// What one target holds.
+// The sessions and KV blocks that one target holds.
 struct ResourceUsage {
   int32_t sessions = 0;
   int32_t blocks = 0;
@@ -88,14 +87,15 @@ struct SessionStats {
   uint64_t truncated_tokens = 0;
 };
 
-// What Apply found. kOk: `session` is at the committed prefix the request names, not busy yet, and
-// `moves` keep the KV of accepted draft tokens (to be done before the next forward pass).
+// The result of Apply. kOk: `session` holds the committed prefix that the request names, is not
+// busy yet, and `moves`, to be done before the next forward pass, keep the KV of accepted draft
+// tokens.
 struct Applied {
   schemas::DraftStatus status = schemas::DraftStatus::kOk;
   Session* session = nullptr;
   std::vector<model::KvMove> moves = {};
-  // Of a session whose last tree was answered with: what became of it, and the tokens beyond the
-  // first that came with it (those accepted).
+  // If the request adds tokens to a session that was sent a tree: what became of that tree, and how
+  // many of its draft tokens were accepted.
   std::optional<Outcome> outcome = {};
   int32_t accepted = 0;
   std::vector<schemas::PrefixPoint> known = {};  // kNeedResync: block-aligned, longest first
@@ -105,15 +105,15 @@ class SessionTable {
  public:
   explicit SessionTable(const SessionTableOptions& options);
 
-  // Opens, commits, rolls back or resumes: afterwards the session's tokens are exactly the
-  // request's prefix. Rolling back is a truncation. kBusy: no room that this target could claim;
-  // kTooLong: longer than the context. A failed request leaves the session as it was.
+  // Opens, extends, rolls back or resumes the session: afterwards its tokens are exactly the
+  // request's prefix. Rolling back truncates. kBusy: no room that this target may take; kTooLong:
+  // longer than the context. A failed request leaves the session as it was.
   Applied Apply(const schemas::DraftRequest& request, base::Nanos now);
 
-  // Makes the session's blocks cover `slots`, evicting idle sessions of others if need be. False:
-  // there is no room that its target could claim.
+  // Makes the session's blocks cover `slots`, evicting idle sessions if necessary. False: there is
+  // no room that its target may take.
   bool Reserve(Session* session, int32_t slots, base::Nanos now);
-  // The same with blocks that nobody holds.
+  // The same, with free blocks only.
   bool ReserveFree(Session* session, int32_t slots);
   // All sessions, in no order. `f` must not end one.
   template <typename F>
@@ -127,37 +127,36 @@ class SessionTable {
   int Expire(base::Nanos now);             // idle ones past their time to live
 
   SessionStats stats() const;
-  // Sessions that this target could open now without giving up one of its own. Those that are being
-  // drafted for count as if they were idle: they will be in a moment.
+  // Sessions that this target could open now without giving up one of its own. Busy sessions count
+  // as if they were idle: they will be in a moment.
   int32_t free_sessions(uint64_t target_incarnation) const;
   ResourceUsage usage(uint64_t target_incarnation) const;
-  // For /debug/sessions: one JSON object with counts, a row a target and a row a session.
+  // For /debug/sessions: one JSON object with counts, one row per target and one row per session.
   std::string DebugJson(base::Nanos now) const;
-  // True if blocks and sessions are accounted for exactly; `why` says what is not.
+  // Whether all blocks and sessions are accounted for; otherwise `why` says what is not.
   bool Check(std::string* why) const;
 
  private:
   using Map = absl::flat_hash_map<SessionKey, std::unique_ptr<Session>>;
 
   Session* FindOrOpen(const SessionKey& key, base::Nanos now);
-  // Frees `missing` of `resource` for a target that will hold `claim` of it then: dead sessions of
-  // its own, then the least recently used idle ones of whoever holds most, while that is more than
-  // the claim. All or nothing.
+  // Frees `missing` of `resource` for a target that will then hold `claim` of it: evicts sessions
+  // of its own that are not alive, then the least recently used idle ones of the target that holds
+  // most, while that holds more than the claim. Evicts nothing if that does not suffice.
   bool MakeRoom(uint64_t target_incarnation, int32_t ResourceUsage::*resource, int32_t missing,
                 int32_t claim, base::Nanos now);
   void Release(Map::iterator it);
   std::vector<schemas::PrefixPoint> KnownPoints(const Session& session) const;
-  // Physical slot of the session's slot s.
+  // The KV slot of the session's slot s in the model.
   int32_t Physical(const Session& session, int32_t s) const;
-  // Takes what it can from the speculation cache for tokens that follow the session's.
+  // Keeps the nodes of the speculation cache that are on, or below, the path of the new tokens.
   void KeepSpeculated(Session* session, absl::Span<const base::TokenId> new_tokens,
                       Applied* applied);
 
   SessionTableOptions options_;
   scheduler::KvBlocks blocks_;
   Map sessions_;
-  absl::flat_hash_map<uint64_t, ResourceUsage>
-      usages_;  // by target; of those that hold any session
+  absl::flat_hash_map<uint64_t, ResourceUsage> usages_;  // by target; only with a session
   SessionStats stats_;
 };
 

@@ -1,5 +1,6 @@
 // Codecs of the messages between targets and draft workers: DraftRequest, DraftReply.
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -15,7 +16,8 @@ using wire::FlatBufferBuilder;
 using wire::VerifiedTable;
 using wire::View;
 
-// A tree in draw order: parents[i] is the root (0) or an earlier node j < i (j + 1).
+// The nodes below the root in draw order: parents[i] is the root (0) or an earlier node j < i
+// (j + 1), which are the indices of a TokenTree.
 void CheckTree(absl::Span<const int32_t> parents, absl::Span<const int32_t> tokens,
                absl::Span<const float> scores, Checker& check) {
   check.Size("parents", parents.size(), kMaxTreeNodes);
@@ -31,6 +33,28 @@ void CheckTree(absl::Span<const int32_t> parents, absl::Span<const int32_t> toke
   }
   check.TokenIds("tokens", tokens);
   check.Finite("scores", scores);
+}
+
+// The one copy of a draft token on its way from the wire to the scheduler.
+speculation::TokenTree TreeBelowRoot(absl::Span<const int32_t> parents,
+                                     absl::Span<const int32_t> tokens,
+                                     absl::Span<const float> scores) {
+  speculation::TokenTree tree;
+  const auto join = [](auto* to, auto root, auto below) {
+    to->reserve(1 + below.size());
+    to->push_back(root);
+    to->insert(to->end(), below.begin(), below.end());
+  };
+  join(&tree.parents, -1, parents);
+  join(&tree.tokens, base::kNoToken, tokens);
+  join(&tree.scores, 0.0f, scores);
+  return tree;
+}
+
+// The entries of the nodes below the root.
+template <typename T>
+absl::Span<const T> BelowRoot(const std::vector<T>& nodes) {
+  return absl::MakeConstSpan(nodes).subspan(std::min<size_t>(1, nodes.size()));
 }
 
 std::vector<PrefixPoint> CheckedPrefixes(
@@ -128,10 +152,14 @@ absl::StatusOr<DraftRequest> Decode<DraftRequest>(absl::Span<const uint8_t> payl
 }
 
 std::vector<uint8_t> Encode(const DraftReply& m) {
-  FlatBufferBuilder builder(256 + m.parents.size() * 12 + m.known.size() * 16);
-  const auto parents = builder.CreateVector(m.parents);
-  const auto tokens = builder.CreateVector(m.tokens);
-  const auto scores = builder.CreateVector(m.scores);
+  FlatBufferBuilder builder(256 + m.tree.tokens.size() * 12 + m.known.size() * 16);
+  const auto write = [&builder](const auto& nodes) {
+    const auto below = BelowRoot(nodes);
+    return builder.CreateVector(below.data(), below.size());
+  };
+  const auto parents = write(m.tree.parents);
+  const auto tokens = write(m.tree.tokens);
+  const auto scores = write(m.tree.scores);
   std::vector<wire::PrefixPoint> points;
   points.reserve(m.known.size());
   for (const PrefixPoint& point : m.known) points.emplace_back(point.length, point.hash);
@@ -169,9 +197,7 @@ absl::StatusOr<DraftReply> Decode<DraftReply>(absl::Span<const uint8_t> payload)
   m.request_id = t->request_id();
   m.status = static_cast<DraftStatus>(t->status());
   m.draw = static_cast<SiblingDraw>(t->draw());
-  m.parents = Copy(parents);
-  m.tokens = Copy(tokens);
-  m.scores = Copy(scores);
+  m.tree = TreeBelowRoot(parents, tokens, scores);
   m.draft_time = t->draft_time();
   m.known = std::move(known);
   m.free_sessions = t->free_sessions();

@@ -18,6 +18,7 @@
 #include "base/trace_context.h"
 #include "base/types.h"
 #include "scheduler/step_plan.h"
+#include "speculation/tree.h"
 #include "speculation/verification_method.h"
 
 namespace specfabric::schemas {
@@ -72,10 +73,10 @@ using speculation::ParseVerificationMethod;
 using speculation::SiblingDraw;
 using speculation::VerificationMethod;
 
-// "Your committed prefix is now exactly this; draft under it." Opens, commits, rolls back and
-// resumes a session, idempotently. The draft's session must hold at least base_length tokens whose
-// chained hash (base::ExtendPrefixHash) is base_hash; it is truncated to them and append_tokens
-// follow.
+// "Your committed prefix is now exactly this; draft below it." Opens, extends, rolls back and
+// resumes a session, and may be repeated. The draft's session must hold at least base_length tokens
+// whose chained hash (base::ExtendPrefixHash) is base_hash; it is truncated to these, and
+// append_tokens are appended.
 struct DraftRequest {
   uint64_t target_incarnation = 0;
   base::SequenceId sequence = 0;
@@ -87,22 +88,23 @@ struct DraftRequest {
   int32_t max_nodes = 0;        // below the root
   int32_t max_depth = 0;        // levels below the root; 0: any
   base::Nanos time_budget = 0;  // from receipt
-  // Where any tree will do: the accepted tokens that a second of growing costs the target
-  // elsewhere, and those that verifying a node does (speculation/growth.h). At least 0.
+  // For verification methods that take any tree: what a second of growing, and verifying one node,
+  // cost the target, in accepted tokens (speculation/growth.h). At least 0.
   float cost_per_second = 0.0f;
   float cost_per_row = 0.0f;
   VerificationMethod verification = VerificationMethod::kCoupled;
   base::SamplingParams sampling;  // holds the seed
   int32_t prompt_length = 0;
-  uint32_t draw = 0;  // sampling::DrawNumber, for guesses that are drawn by chance
-  // Where DraftProbs go: the target's pool, and the size of its slots. 0 bytes: none are taken.
+  uint32_t draw = 0;  // sampling::DrawNumber, for draft tokens that are drawn at random
+  // Where draft probabilities go: the target's pool, and the size of its slots. 0 bytes: the target
+  // takes none.
   uint8_t draft_probs_pool = 0;
   uint32_t draft_probs_bytes = 0;
-  base::TraceContext trace = {};  // of the request; its span is the target's part of it
+  base::TraceContext trace = {};  // its span is the target's part of the request
 };
 
-// What the guesses of a request depend on, besides the text: the reply repeats it, so that guesses
-// made for another verification method or other sampling are never verified by this one's rule.
+// A hash of what the draft tokens of a request depend on, besides the text. The reply repeats it,
+// so that draft tokens for another verification method or other sampling are never verified.
 uint64_t SamplingTag(VerificationMethod verification, const base::SamplingParams& sampling);
 
 enum class DraftStatus : uint8_t {
@@ -121,24 +123,24 @@ struct PrefixPoint {
 };
 
 struct DraftReply {
-  uint64_t target_incarnation = 0;  // echoed: a late reply to an earlier life is recognised
+  uint64_t target_incarnation = 0;  // echoed, to recognise late replies to an earlier process
   base::SequenceId sequence = 0;
   uint32_t round = 0;
   uint64_t request_id = 0;
   DraftStatus status = DraftStatus::kOk;
   SiblingDraw draw = SiblingDraw::kCoupledTopK;
-  // Nodes below the root, in draw order: parents[i] is 0 for the root (the last committed token) or
-  // j + 1 for node j < i of these arrays.
-  std::vector<int32_t> parents;
-  std::vector<base::TokenId> tokens;
-  std::vector<float> scores;  // log-probability of each given its parent
+  // In draw order. The root, the last committed token, does not travel: Decode leaves kNoToken
+  // there, and the target, which knows the token, sets it. Decode has checked all else that does
+  // not depend on the request: parents precede children, ids are not negative, scores are finite,
+  // and there are at most kMaxTreeNodes nodes below the root.
+  speculation::TokenTree tree = speculation::TokenTree::Root(base::kNoToken);
   base::Nanos draft_time = 0;
   std::vector<PrefixPoint> known;  // kNeedResync: longest first
   int32_t free_sessions = 0;
-  uint64_t sampling_tag = 0;  // of what the guesses were made for
-  // The shape of the DraftProbs that are sent beside this reply, 0 rows: none. The nodes with
-  // children have a row each, in ascending order. The tensor's fence is the target's incarnation
-  // and the round, its tag the sequence; it may come before this reply or after it.
+  uint64_t sampling_tag = 0;  // SamplingTag of the request
+  // The shape of the draft probabilities that are sent beside this reply; 0 rows: none are. Each
+  // node with children has a row, in ascending order. The tensor's fence is the target's
+  // incarnation and the round, its tag the sequence; it may come before or after this reply.
   int32_t draft_probs_rows = 0;
   int32_t draft_probs_entries = 0;
 };

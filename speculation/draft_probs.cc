@@ -13,7 +13,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr uint16_t kInfinity = 0x7F80;  // finite numbers that are not negative have lower bits
+constexpr uint16_t kInfinity = 0x7F80;  // bfloat16 bits; finite, non-negative numbers are below
 
 size_t IdsOffset(const DraftProbsShape& shape, int32_t row) {
   return static_cast<size_t>(row) * shape.row_bytes();
@@ -73,7 +73,7 @@ void DraftProbsWriter::Write(int32_t row, absl::Span<const uint16_t> draft_probs
 }
 
 absl::Status CheckSize(const DraftProbsShape& shape, size_t bytes) {
-  // No more rows than a tree has nodes: shape.bytes() cannot overflow.
+  // With no more rows than a tree has nodes, shape.bytes() cannot overflow.
   if (shape.rows >= 0 && shape.rows <= kMaxDraftNodes && shape.vocabulary >= 1 &&
       shape.entries >= 1 && shape.entries <= shape.vocabulary && bytes == shape.bytes()) {
     return absl::OkStatus();

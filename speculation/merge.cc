@@ -2,19 +2,18 @@
 
 #include <algorithm>
 #include <cassert>
-#include <numeric>
 #include <utility>
 
 namespace specfabric::speculation {
 
-MergedTree Merge(const TokenTree& first, const TokenTree& second, int max_nodes) {
+MergedTree Merge(TokenTree first, const TokenTree& second, int max_nodes) {
   assert(first.size() > 0 && second.size() > 0 && first.tokens[0] == second.tokens[0]);
-  MergedTree merged = {.tree = first,
-                       .of_first = std::vector<int32_t>(first.size()),
-                       .of_second = std::vector<int32_t>(first.size(), -1)};
-  std::iota(merged.of_first.begin(), merged.of_first.end(), 0);
+  MergedTree merged;
+  merged.first_size = first.size();
+  merged.tree = std::move(first);
+  merged.of_second.assign(merged.first_size, -1);
   merged.of_second[0] = 0;
-  std::vector<int32_t> moved(second.size(), -1);  // of a node of `second`, its index in the union
+  std::vector<int32_t> moved(second.size(), -1);  // [nodes of `second`] the index in the union
   moved[0] = 0;
   for (int node = 1; node < second.size(); ++node) {
     const int32_t parent = moved[second.parents[node]];
@@ -23,7 +22,6 @@ MergedTree Merge(const TokenTree& first, const TokenTree& second, int max_nodes)
     if (same < 0) {
       if (merged.tree.size() > max_nodes) continue;
       same = merged.tree.Add(parent, second.tokens[node], second.scores[node]);
-      merged.of_first.push_back(-1);
       merged.of_second.push_back(-1);
     }
     moved[node] = same;
@@ -32,13 +30,15 @@ MergedTree Merge(const TokenTree& first, const TokenTree& second, int max_nodes)
   return merged;
 }
 
-Draft Merge(const Draft& first, const Draft& second) {
-  MergedTree merged = Merge(first.tree, second.tree, kMaxDraftNodes - 1);
-  std::vector<Source> sources(merged.tree.size());
+Draft Merge(Draft first, const Draft& second) {
+  MergedTree merged = Merge(std::move(first.tree), second.tree, kMaxDraftNodes - 1);
+  std::vector<Source> sources = std::move(first.sources);
+  if (sources.empty()) sources.assign(merged.first_size, Source{first.drafter});
+  sources.resize(merged.tree.size());
   for (int node = 0; node < merged.tree.size(); ++node) {
-    const int32_t in_first = merged.of_first[node], in_second = merged.of_second[node];
+    const int32_t in_first = merged.of_first(node), in_second = merged.of_second[node];
     Source& source = sources[node];
-    source = in_first >= 0 ? first.source(in_first) : second.source(in_second);
+    if (in_first < 0) source = second.source(in_second);
     if (in_first < 0 || in_second < 0) continue;
     if (source.proposed_by == ProposalSource::kNgramLookup)
       source.drafter = second.source(in_second).drafter;
@@ -53,10 +53,10 @@ Draft Merge(const Draft& first, const Draft& second) {
           .sources = std::move(sources)};
 }
 
-Agreement AgreesWith(const TokenTree& tree, absl::Span<const base::TokenId> said) {
+Agreement AgreesWith(const TokenTree& tree, absl::Span<const base::TokenId> text) {
   int node = 0;
   int32_t levels = 0;
-  for (const base::TokenId token : said) {
+  for (const base::TokenId token : text) {
     node = ChildWith(tree, node, token);
     if (node < 0) return {levels, true};
     ++levels;

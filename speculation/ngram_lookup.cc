@@ -10,8 +10,7 @@
 
 namespace specfabric::speculation {
 
-// Each node holds the matches whose continuation is the path to it: of `order`, those in
-// [first, first + count).
+// Grows the tree best-first. Each node has the matches whose continuation is the path to it.
 class NgramLookup::Grower {
  public:
   Grower(const std::vector<base::TokenId>& text, std::vector<Match> matches)
@@ -45,7 +44,8 @@ class NgramLookup::Grower {
     }
   };
 
-  // What the match says comes below `node`: text, or once that ends, the path to the node.
+  // The token that the match proposes below `node`: from the text or, past its end, from the path
+  // to the node.
   base::TokenId Next(const Match& match, int node) const {
     const int32_t place = match.next + depth_[node];
     const auto size = static_cast<int32_t>(text_.size());
@@ -62,7 +62,7 @@ class NgramLookup::Grower {
       double weight = 0;
       std::vector<Match> matches;
     };
-    std::vector<Child> children;  // the latest first
+    std::vector<Child> children;  // latest first
     double total = 0;
     for (const Match& match : matches) {
       const base::TokenId token = Next(match, node);
@@ -139,7 +139,7 @@ std::vector<NgramLookup::Match> NgramLookup::Matches() const {
   const int32_t end = size();
   int32_t at = end < options_.min_match ? -1 : previous_[end - 1];
   for (int looked = 0; at > 0 && looked < options_.candidates; ++looked) {
-    if (SameKey(at, end)) {  // not only of the same hash
+    if (SameKey(at, end)) {  // keys with the same hash may differ
       int32_t length = options_.min_match;
       const int32_t most = std::min(options_.max_match, at);
       while (length < most && tokens_[at - length - 1] == tokens_[end - length - 1]) ++length;

@@ -17,15 +17,16 @@ int TokenTree::Add(int parent, base::TokenId token, float score) {
 }
 
 absl::Status Validate(const TokenTree& tree, int max_nodes, int vocabulary) {
+  absl::Status structure = CheckStructure(tree);
+  return structure.ok() ? CheckLimits(tree, max_nodes, vocabulary) : structure;
+}
+
+absl::Status CheckStructure(const TokenTree& tree) {
   const size_t nodes = tree.tokens.size();
   if (tree.parents.size() != nodes || tree.scores.size() != nodes) {
     return absl::InvalidArgumentError(absl::StrCat("tree has ", nodes, " tokens, ",
                                                    tree.parents.size(), " parents and ",
                                                    tree.scores.size(), " scores: must be equal"));
-  }
-  if (nodes == 0 || nodes > static_cast<size_t>(max_nodes)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tree has ", nodes, " nodes: allowed are 1 to ", max_nodes));
   }
   for (size_t node = 0; node < nodes; ++node) {
     const int32_t parent = tree.parents[node];
@@ -36,6 +37,16 @@ absl::Status Validate(const TokenTree& tree, int max_nodes, int vocabulary) {
           absl::StrCat("tree node ", node, " has parent ", parent, ": ",
                        node == 0 ? "the root's is -1" : "must be an earlier node"));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLimits(const TokenTree& tree, int max_nodes, int vocabulary) {
+  if (tree.size() < 1 || tree.size() > max_nodes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tree has ", tree.size(), " nodes: allowed are 1 to ", max_nodes));
+  }
+  for (int node = 0; node < tree.size(); ++node) {
     if (tree.tokens[node] < 0 || tree.tokens[node] >= vocabulary) {
       return absl::InvalidArgumentError(absl::StrCat("tree node ", node, " has token ",
                                                      tree.tokens[node], ": allowed are 0 to ",
@@ -76,7 +87,7 @@ std::vector<uint64_t> AncestorMasks(const TokenTree& tree) {
 }
 
 std::vector<int32_t> DraftRows(const TokenTree& tree) {
-  std::vector<int32_t> row_of(tree.size(), -1);  // of each node's children
+  std::vector<int32_t> row_of(tree.size(), -1);  // [nodes] the row that its children are drawn from
   for (int node = 1; node < tree.size(); ++node) row_of[tree.parents[node]] = 0;
   int32_t rows = 0;
   for (int32_t& row : row_of) {
@@ -96,7 +107,7 @@ int NodesWithChildren(const TokenTree& tree) {
 void Keep(absl::Span<const int32_t> nodes, Draft* draft) {
   TokenTree& tree = draft->tree;
   assert(tree.size() <= kMaxDraftNodes);
-  std::array<int32_t, kMaxDraftNodes> moved;  // of a kept node, its new index
+  std::array<int32_t, kMaxDraftNodes> moved;  // [nodes] the new index of a kept node
   moved[0] = 0;
   int32_t size = 1;
   for (int32_t node : nodes) {
@@ -116,13 +127,13 @@ void Keep(absl::Span<const int32_t> nodes, Draft* draft) {
 }
 
 Draft Prune(Draft draft, int max_depth, int max_nodes) {
-  const std::vector<int32_t> depths = Depths(draft.tree);
-  std::vector<int32_t> kept;
-  for (int node = 1; node < draft.tree.size() && static_cast<int>(kept.size()) < max_nodes;
-       ++node) {
-    if (depths[node] <= max_depth) kept.push_back(node);
+  const auto depths = DepthArray(draft.tree);
+  std::array<int32_t, kMaxDraftNodes> kept;
+  int count = 0;
+  for (int node = 1; node < draft.tree.size() && count < max_nodes; ++node) {
+    if (depths[node] <= max_depth) kept[count++] = node;
   }
-  Keep(kept, &draft);
+  Keep(absl::MakeConstSpan(kept.data(), count), &draft);
   return draft;
 }
 

@@ -17,8 +17,8 @@ void DraftWatch::Down(scheduler::DraftId draft) {
 
 namespace {
 
-// What is known of the time that a worker takes: where only first replies of sequences came, which
-// are mostly prefill, no more than that. 0: nothing.
+// A worker's latency. While it has only sent first replies of sequences, which are mostly prefill,
+// the time of the last of them. 0: not known.
 base::Nanos Known(const scheduler::DraftState& state) {
   return state.latency != 0 ? state.latency : state.last_reply;
 }

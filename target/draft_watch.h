@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_TARGET_DRAFT_WATCH_H_
 #define SPECFABRIC_TARGET_DRAFT_WATCH_H_
 
-// Tells the operator how the drafts of a target do: their metrics, and a warning when one becomes
-// slow. Owned by the leader thread.
+// Reports the state of a target's draft workers: their metrics, and a log line when one becomes
+// slow or is no longer slow. Leader thread only.
 
 #include <cstdint>
 #include <string>
@@ -17,20 +17,21 @@ namespace specfabric::target {
 
 class DraftWatch {
  public:
-  // Metrics are brought up to date so often at most.
+  // The least time between two updates of the metrics.
   static constexpr base::Nanos kInterval = 100 * base::kMillisecond;
 
-  // `warn`: the latency above which a worker is slow; 0: none is. `metrics` must outlive this.
+  // warn: the latency above which a worker is slow; 0: none is. `metrics` must outlive this.
   DraftWatch(base::Nanos warn, metrics::DraftRouteMetrics* metrics)
       : warn_(warn), metrics_(metrics) {}
 
   void Up(scheduler::DraftId draft, const std::string& address, const std::string& model);
   void Down(scheduler::DraftId draft);
 
-  // To be called whenever something may have changed. A worker that passes `warn` is logged once,
-  // and once more when it is back below three quarters of it.
+  // Call it whenever a state may have changed. A worker whose latency passes `warn` is logged once,
+  // and once more when it is back below three quarters of that.
   void Update(const std::vector<scheduler::DraftState>& states, base::Nanos now);
-  // When Update is to be called again if nothing happens: what it was told last is not shown yet.
+  // When to call Update again if no state changes, because the metrics do not show the last states
+  // yet; kForever: they do.
   base::Nanos due() const { return behind_ ? next_ : base::kForever; }
 
  private:

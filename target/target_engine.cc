@@ -85,10 +85,12 @@ TargetEngine::TargetEngine(const TargetEngineOptions& options, ExecuteStep execu
       metrics_(metrics),
       outbox_(std::move(outbox)),
       scheduler_(options.scheduler),
-      drafts_({options.incarnation, options.scheduler.vocabulary, options.router,
-               options.draft_probs_pools, options.draft_probs_bytes, /*drafter=*/0,
-               options.open_on_device},
-              options.drafter_choice, &scheduler_, outbox_.draft_request, outbox_.end_session),
+      drafts_({.sessions = {options.incarnation, options.scheduler.vocabulary,
+                            options.draft_probs_pools, options.draft_probs_bytes,
+                            options.open_on_device},
+               .router = options.router,
+               .choice = options.drafter_choice},
+              {outbox_.draft_request, outbox_.end_session}),
       watch_(options.draft_latency_warn, &metrics->draft_routes),
       inbox_(kInboxSize) {
   metrics_->max_sequences.Set(options.scheduler.max_sequences);
@@ -157,7 +159,7 @@ void TargetEngine::Handle(const PeerDown& down) {
   const schemas::Role role = it->second;
   peers_.erase(it);
   if (role == schemas::Role::kDraft) {
-    drafts_.PeerDown(down.peer);
+    for (const NoDraft& none : drafts_.PeerDown(down.peer)) OnNoDraft(none);
     return watch_.Down(down.peer);
   }
   // Nobody is left to read what these sequences would say.
@@ -180,7 +182,7 @@ void TargetEngine::Handle(PeerMessage& input) {
   } else if (auto* reply = std::get_if<schemas::DraftReply>(&input.message)) {
     metrics_->CountDraftReply(static_cast<int>(reply->status));
     const base::SequenceId id = reply->sequence;
-    if (drafts_.OnReply(peer, std::move(*reply), input.arrived)) ObserveDraft(id);
+    OnDraftEvent(drafts_.OnReply(peer, std::move(*reply), Text(id), input.arrived), input.arrived);
   } else if (std::holds_alternative<schemas::Drain>(input.message)) {
     drafts_.PeerDraining(peer);
   } else {
@@ -190,19 +192,41 @@ void TargetEngine::Handle(PeerMessage& input) {
 
 void TargetEngine::Handle(PeerDraftProbs& input) {
   const base::SequenceId id = input.tensor.fields.tag;
-  if (drafts_.OnDraftProbs(input.peer, std::move(input.tensor), input.arrived)) ObserveDraft(id);
+  OnDraftEvent(drafts_.OnDraftProbs(input.peer, std::move(input.tensor), Text(id), input.arrived),
+               input.arrived);
 }
 
 void TargetEngine::Handle(const DraftProbsRefused& refused) {
-  drafts_.OnDraftProbsRefused(refused.peer, refused.fields);
+  OnNoDraft(drafts_.OnDraftProbsRefused(refused.peer, refused.fields));
 }
 
-void TargetEngine::ObserveDraft(base::SequenceId id) {
+void TargetEngine::OnNoDraft(const std::optional<NoDraft>& none) {
+  if (none) scheduler_.OnNoDraft(none->id, none->round);
+}
+
+void TargetEngine::OnDraftEvent(std::optional<DraftEvent> event, base::Nanos now) {
+  if (!event) return;
+  if (const auto* none = std::get_if<NoDraft>(&*event)) return OnNoDraft(*none);
+  auto& arrived = std::get<DraftArrived>(*event);
+  if (arrived.extra) {
+    scheduler_.OnExtraDraft(arrived.id, arrived.round, std::move(arrived.draft));
+  } else {
+    scheduler_.OnDraft(arrived.id, arrived.round, std::move(arrived.draft), now);
+  }
+  if (arrived.times) ObserveDraft(arrived.id, *arrived.times);
+}
+
+absl::Span<const base::TokenId> TargetEngine::Text(base::SequenceId id) const {
+  const std::vector<base::TokenId>* text = scheduler_.Committed(id);
+  return text == nullptr ? absl::Span<const base::TokenId>() : absl::MakeConstSpan(*text);
+}
+
+void TargetEngine::ObserveDraft(base::SequenceId id, const DraftArrived::Times& times) {
   const auto it = clients_.find(id);
   if (it == clients_.end() || it->second.wanted_draft == 0) return;
   metrics_->ObserveSpan(Span::kDraftWait, base::Now() - it->second.wanted_draft);
-  metrics_->ObserveSpan(Span::kDraftCompute, drafts_.last_draft_time());
-  metrics_->ObserveSpan(Span::kTransfer, drafts_.last_round_trip() - drafts_.last_draft_time());
+  metrics_->ObserveSpan(Span::kDraftCompute, times.draft);
+  metrics_->ObserveSpan(Span::kTransfer, times.round_trip - times.draft);
   const Client& client = it->second;
   if (options_.recorder != nullptr && client.trace.traced()) {
     options_.recorder->Record({.name = "draft_wait",
@@ -321,7 +345,7 @@ void TargetEngine::Dispatch(const std::vector<scheduler::Event>& events) {
     if (const auto* want = std::get_if<scheduler::DraftWanted>(&event)) {
       const base::Nanos now = base::Now();
       if (auto it = clients_.find(want->id); it != clients_.end()) it->second.wanted_draft = now;
-      drafts_.Want(*want, now);
+      OnNoDraft(drafts_.Want(*want, Text(want->id), now));
     }
   }
   for (const scheduler::Event& event : events) {
@@ -483,9 +507,9 @@ void TargetEngine::UpdateGauges() {
                             stats.cache_queries - reported_.cache_queries,
                             stats.cache_hits - reported_.cache_hits);
   reported_ = stats;
-  const DraftClientStats drafts = drafts_.stats();
+  const DraftPoolStats& drafts = drafts_.stats();
   using metrics::Refusal;
-  const DraftClientStats& before = reported_drafts_;
+  const DraftPoolStats& before = reported_drafts_;
   add(metrics_->refused_drafts(Refusal::kSampling), drafts.mismatched, before.mismatched);
   add(metrics_->refused_drafts(Refusal::kInvalid), drafts.invalid, before.invalid);
   add(metrics_->refused_drafts(Refusal::kNoSlot), drafts.refused_draft_probs,

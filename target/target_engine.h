@@ -9,18 +9,20 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "base/queue.h"
 #include "link/link.h"
 #include "metrics/target_metrics.h"
 #include "scheduler/scheduler.h"
+#include "target/draft_pool.h"
 #include "target/draft_watch.h"
-#include "target/drafter_set.h"
 #include "target/rank_group.h"
 #include "target/token_batches.h"
 #include "trace/recorder.h"
@@ -35,7 +37,7 @@ struct TargetEngineOptions {
       speculation::VerificationMethod::kCoupled;  // where a request asks for none
   uint32_t verification_methods =
       1;  // bit set, 1 << VerificationMethod, of those that a request may ask for
-  // Of the pools of DraftClientOptions.
+  // As DraftSessionOptions.
   int32_t draft_probs_pools = 1;
   uint32_t draft_probs_bytes = 0;
   OpenOnDevice open_on_device = nullptr;
@@ -153,8 +155,13 @@ class TargetEngine {
   void Handle(PeerMessage& message);
   void Handle(PeerDraftProbs& draft_probs);
   void Handle(const DraftProbsRefused& refused);
-  // The scheduler has got the tree of this sequence.
-  void ObserveDraft(base::SequenceId id);
+  // Hand to the scheduler what the draft pool has found out.
+  void OnDraftEvent(std::optional<DraftEvent> event, base::Nanos now);
+  void OnNoDraft(const std::optional<NoDraft>& none);
+  // A sequence's tree has come in its round.
+  void ObserveDraft(base::SequenceId id, const DraftArrived::Times& times);
+  // Its committed tokens; empty if it is over.
+  absl::Span<const base::TokenId> Text(base::SequenceId id) const;
   void OnSubmit(link::PeerId peer, schemas::Submit submit);
   void OnCancel(link::PeerId peer, const schemas::Cancel& cancel);
   void Refuse(link::PeerId peer, const schemas::Submit& submit, schemas::Finish finish,
@@ -180,7 +187,7 @@ class TargetEngine {
   // Of the step in flight, kept for their memory.
   std::vector<const speculation::DraftProbs*> draft_probs_;  // [plan.sequences]
   scheduler::StepResult result_;
-  DrafterSet drafts_;
+  DraftPool drafts_;
   DraftWatch watch_;
   TokenBatches tokens_;  // since the last step, or the last input
   base::BoundedQueue<TargetInput> inbox_;
@@ -192,7 +199,7 @@ class TargetEngine {
   base::Nanos next_not_finite_line_ = 0;
   int64_t not_finite_unsaid_ = 0;
   scheduler::SchedulerStats reported_;
-  DraftClientStats reported_drafts_;
+  DraftPoolStats reported_drafts_;
   uint64_t reported_scored_ = 0;
   std::vector<metrics::DrafterMetrics> drafter_metrics_;  // by drafter
   std::atomic<int> asked_{kRun};

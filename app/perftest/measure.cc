@@ -55,14 +55,12 @@ void Answer(const schemas::DraftRequest& request, schemas::DraftReply& reply) {
   reply.sequence = request.sequence;
   reply.round = request.round;
   reply.request_id = request.request_id;
-  reply.parents.clear();
-  reply.tokens.clear();
-  reply.scores.clear();
+  reply.tree.parents.resize(1);
+  reply.tree.tokens.resize(1);
+  reply.tree.scores.resize(1);
   const int nodes = std::min(request.max_nodes, kTreeNodes);
   for (int node = 0; node < nodes; ++node) {
-    reply.parents.push_back(node < 4 ? 0 : node / 4 * 4 - 3);
-    reply.tokens.push_back(1000 + node);
-    reply.scores.push_back(-0.5f * (node % 4));
+    reply.tree.Add(node < 4 ? 0 : node / 4 * 4 - 3, 1000 + node, -0.5f * (node % 4));
   }
   reply.draft_time = 500 * base::kMicrosecond;
 }
@@ -101,7 +99,7 @@ absl::Status TreeRoundTrip(Port& port, schemas::DraftRequest& request) {
   if (!frame.ok()) return frame.status();
   const auto reply = schemas::Decode<schemas::DraftReply>(frame->payload);
   if (!reply.ok()) return reply.status();
-  if (reply->round != request.round || reply->tokens.size() != kTreeNodes) {
+  if (reply->round != request.round || reply->tree.size() != 1 + kTreeNodes) {
     return absl::InternalError("the server's reply is to another request");
   }
   return absl::OkStatus();

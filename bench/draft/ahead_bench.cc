@@ -15,11 +15,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "draft/draft_engine.h"
 #include "model/parallel/communicator.h"
 #include "nlohmann/json.hpp"
+#include "speculation/merge.h"
 
 DEFINE_string(model, "models/draft", "checkpoint folder of the draft");
 DEFINE_string(texts, "", "what `specfabric generate --json` printed, an answer a line");
@@ -124,17 +126,8 @@ class Follower {
   }
 
   int32_t Accepted(const std::vector<TokenId>& text, size_t committed) const {
-    int32_t accepted = 0, node = 0;  // of the reply's numbering, where the root is 0
-    for (bool deeper = true; deeper && committed + accepted < text.size();) {
-      deeper = false;
-      for (size_t i = 0; i < reply_.tokens.size() && !deeper; ++i) {
-        if (reply_.parents[i] != node || reply_.tokens[i] != text[committed + accepted]) continue;
-        node = static_cast<int32_t>(i) + 1;
-        ++accepted;
-        deeper = true;
-      }
-    }
-    return accepted;
+    return speculation::AgreesWith(reply_.tree, absl::MakeConstSpan(text).subspan(committed))
+        .levels;
   }
 
   DraftEngine engine_;

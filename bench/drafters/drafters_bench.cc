@@ -1,19 +1,20 @@
-// What choosing among drafters gains where the best one changes: the policies of
-// speculation/drafter_choice.h on a workload of two halves, code and then prose.
+// Compares the policies that choose among drafters (speculation/drafter_choice.h) on workloads of
+// two halves, code and then prose, in which the best drafter changes.
 //
-//   drafters_bench [ROUNDS]      of each half of the synthetic one; from the repository's root
+//   drafters_bench [ROUNDS]      rounds of each half of the synthetic workload; run it in the
+//                                repository's root
 //
 // Two workloads, both with modelled times (a step of 20 ms; a reply of 2 ms):
 //   synthetic  each drafter's trees agree with the text for a geometric number of levels, with a
-//              chance that depends on the half
-//   recorded   real text, the repository's own: one half of its Python sources, then one of its
-//              documents, as words; two drafters that know the other half of either and look up
-//              what comes (speculation/ngram_lookup.h), and a third that knows the text so far
-//              alone
+//              probability that depends on the half
+//   recorded   the repository's own text, as words: half of its Python sources, then half of its
+//              documents. Two drafters propose by n-gram lookup (speculation/ngram_lookup.h), each
+//              in the other half of one of these; a third only in the text so far
 //
-// A round yields 1 + levels tokens and takes a step and the chosen drafter's reply, or the slowest
-// reply where all are asked. Printed is each policy's tokens a second on each half, as a part of
-// what the better drafter of that half alone would have reached. An oracle knows each round's best.
+// A round yields 1 + levels tokens and takes a step plus the chosen drafter's reply, or the slowest
+// reply if all are asked. Prints each policy's tokens per second on each half, and as a part of
+// what the best drafter of that half alone reaches. The oracle policy knows each round's best
+// drafter.
 
 #include <algorithm>
 #include <cctype>
@@ -41,10 +42,10 @@ using speculation::DrafterChoice;
 using speculation::NgramLookup;
 
 constexpr double kStep = 20e-3, kReply = 2e-3;  // s
-constexpr int kMostLevels = 8;                  // that a reward counts, as in target/drafter_set.cc
+constexpr int kMostLevels = 8;  // that a reward counts, as in target/drafter_selection.cc
 
-// [rounds][drafters]: levels that agree. A round is told where it is: the recorded text goes on by
-// what the chosen drafter had right.
+// The levels of each drafter's tree that agree with the text, round by round. Advance says by how
+// many tokens the text has gone on.
 class Workload {
  public:
   virtual ~Workload() = default;
@@ -185,7 +186,7 @@ Result Play(Workload* workload, const speculation::ChoiceOptions& options) {
         choice.Scored(std::vector<std::optional<double>>(rewards.begin(), rewards.end()));
       }
       tokens += 1 + right;
-      // Another pass for each drafter that is asked besides, as if they shared one machine.
+      // Each further drafter that is asked adds a pass, as if they shared one machine.
       seconds += kStep + kReply * (round.score_all ? workload->drafters() : 1);
       workload->Advance(1 + right);
     }

@@ -14,11 +14,11 @@
 
 namespace specfabric::bench {
 
-// Ends its child when it goes, and waits for it.
+// A child process; the destructor ends it and waits for it.
 class Forked {
  public:
-  // `make` returns, in the child, something that `->address()` can be asked of; it must not return
-  // before the peer is ready.
+  // make: called in the child; returns a pointer to the peer, which has address(), once the peer is
+  // ready.
   template <typename Make>
   explicit Forked(Make make) {
     int ends[2];
@@ -43,11 +43,11 @@ class Forked {
   Forked& operator=(Forked&&) = delete;
   ~Forked();
 
-  // Tells it to end, without waiting: many end sooner together than one after the other.
+  // Asks the child to end, without waiting, so that many children can end at the same time.
   void SayEnd() const;
   // Waits until it is ready.
   std::string ReadAddress();
-  // Of processor time since its start.
+  // The processor time that the child has used.
   double CpuSeconds() const;
 
  private:

@@ -107,7 +107,6 @@ void DraftPeer::Serve() {
 void DraftPeer::Send(scheduler::ModelledDraft::Reply grown) {
   const Asked& asked = asked_.at(grown.want.id);
   if (asked.request.round != grown.want.round) return;  // the target has moved on
-  const speculation::TokenTree& tree = grown.tree;
   schemas::DraftReply reply;
   reply.target_incarnation = asked.request.target_incarnation;
   reply.sequence = asked.request.sequence;
@@ -115,9 +114,7 @@ void DraftPeer::Send(scheduler::ModelledDraft::Reply grown) {
   reply.request_id = asked.request.request_id;
   reply.sampling_tag = schemas::SamplingTag(asked.request.verification, asked.request.sampling);
   reply.free_sessions = options_.draft_sessions - draft_.sessions();
-  reply.parents.assign(tree.parents.begin() + 1, tree.parents.end());
-  reply.tokens.assign(tree.tokens.begin() + 1, tree.tokens.end());
-  reply.scores.assign(tree.scores.begin() + 1, tree.scores.end());
+  reply.tree = std::move(grown.tree);
   link_->Send(asked.peer, reply).IgnoreError();
 }
 

@@ -1,9 +1,9 @@
 #ifndef SPECFABRIC_BENCH_POOL_MODELLED_PEERS_H_
 #define SPECFABRIC_BENCH_POOL_MODELLED_PEERS_H_
 
-// A target and a draft worker whose models only take time, on the ends of the real fabric: the
-// target with the real engine, scheduler and router, the draft with the worker of `specfabric
-// simulate`. Each has threads of its own, as in a process.
+// A target and a draft worker with modelled models, which only take time, connected by the real
+// fabric: the target has the real engine, scheduler and router, the draft is the worker of
+// `specfabric simulate`. Each has its own threads, as in a process.
 
 #include <atomic>
 #include <condition_variable>
@@ -40,7 +40,7 @@ void SleepUntil(base::Nanos time);
 void StartLink(link::LinkOptions options, link::LinkHandler handler,
                std::unique_ptr<link::Link>* link);
 
-// How all of them present themselves.
+// The options that all peers of the bench start with.
 link::LinkOptions LinkAs(schemas::Role role);
 
 class DraftPeer {
@@ -56,14 +56,14 @@ class DraftPeer {
     schemas::DraftRequest request;
   };
   void Serve();
-  // What has come meanwhile. False: it is to end.
+  // Handles what has come since the last call. False: the peer is to end.
   bool TakeInput(bool wait);
   void Send(scheduler::ModelledDraft::Reply reply);
 
   const scheduler::SimulationOptions& options_;
   const scheduler::ModelledText text_;
   scheduler::ModelledDraft draft_;   // the thread's
-  std::map<uint64_t, Asked> asked_;  // the thread's; by text
+  std::map<uint64_t, Asked> asked_;  // the thread's; by TextOf the sequence
   std::mutex mutex_;
   std::condition_variable come_;
   std::vector<std::pair<link::PeerId, link::Message>> inbox_;  // guarded by mutex_

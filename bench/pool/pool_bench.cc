@@ -1,11 +1,12 @@
-// How a pool of drafts that many targets share scales: N targets and M drafts with the real engine,
-// scheduler, router, protocol and fabric, and models that only take time, beside what `specfabric
-// simulate` says of the same. Each of them is a process; one more stands for the gateways.
+// Measures how a pool of drafts that many targets share scales: N targets and M drafts with the
+// real engine, scheduler, router, protocol and fabric, and modelled models that only take time,
+// compared with the prediction of `specfabric simulate`. Each of them is a process; one more stands
+// for the gateways.
 //
-//   tokens/s   as a gateway gets them
-//   linear     of as many times the first row's as there are more targets
-//   simulated  tokens/s by the simulator, and what the real ones are of that
-//   cores      that all of them took together: near those of the machine, that is the bound
+//   tokens/s   as the gateway receives them
+//   linear     part of the first row's tokens/s times the factor of targets
+//   simulated  tokens/s of the simulator, and the measured part of that
+//   cores      used by all processes together; close to the machine's, they are the bottleneck
 //
 //   build/bench/pool/pool_bench --sizes=1x3,16x48
 

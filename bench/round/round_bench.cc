@@ -142,9 +142,7 @@ class Draft {
     reply.draft_time = took;
     const auto length = request.base_length + static_cast<int32_t>(request.append_tokens.size());
     for (int i = 0; i < std::min(case_.draft_tokens, request.max_nodes); ++i) {
-      reply.parents.push_back(i);
-      reply.tokens.push_back(TokenAt(length + i));
-      reply.scores.push_back(-0.01f);
+      reply.tree.Add(i, TokenAt(length + i), -0.01f);
     }
     return reply;
   }

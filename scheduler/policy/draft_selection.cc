@@ -78,7 +78,7 @@ void DraftSelection::Take(Draft draft, Sequence* sequence) {
   PruneTo(useful, &draft);
   sequence->answered = true;
   if (sequence->has_draft && speculation::Merges(verification)) {
-    draft = speculation::Merge(draft, sequence->draft);
+    draft = speculation::Merge(std::move(draft), sequence->draft);
     control_->Evaluate(verification, draft, order, useful, &sequence->expected_gain);
     KeepBest(useful, &draft, &sequence->expected_gain);
     return SetDraft(std::move(draft), sequence);
@@ -102,7 +102,7 @@ void DraftSelection::LearnFromStale(Draft draft, const Sequence& sequence) {
 void DraftSelection::Merge(Draft draft, Sequence* sequence) const {
   const int32_t useful = UsefulNodes(*sequence);
   PruneTo(useful, &draft);
-  if (sequence->has_draft) draft = speculation::Merge(sequence->draft, draft);
+  if (sequence->has_draft) draft = speculation::Merge(std::move(sequence->draft), draft);
   control_->EvaluateExtra(sequence->request.verification, draft, &sequence->expected_gain);
   KeepBest(useful, &draft, &sequence->expected_gain);
   SetDraft(std::move(draft), sequence);

@@ -88,9 +88,9 @@ class Draft {
   void Note(const schemas::DraftReply& reply, const OutgoingDraftProbs& draft_probs) {
     Sent& sent = sent_[reply.sequence];
     sent = {reply.status,
-            reply.parents,
-            reply.tokens,
-            reply.scores,
+            reply.tree.parents,
+            reply.tree.tokens,
+            reply.tree.scores,
             reply.draft_probs_rows,
             reply.draft_probs_entries,
             {}};

@@ -29,7 +29,7 @@ uint64_t HashOf(const std::vector<TokenId>& tokens, size_t length) {
                                 absl::MakeConstSpan(tokens).subspan(0, length));
 }
 
-// A request for the committed prefix `tokens`, of which the draft is thought to hold `base`.
+// A request for the committed prefix `tokens`, of which the target believes the draft holds `base`.
 DraftRequest Request(base::SequenceId sequence, const std::vector<TokenId>& tokens, int base) {
   DraftRequest request;
   request.target_incarnation = 7;
@@ -40,7 +40,7 @@ DraftRequest Request(base::SequenceId sequence, const std::vector<TokenId>& toke
   return request;
 }
 
-// Plays the model: everything committed is run, so that KV is valid up to the end.
+// Stands for the model: all committed tokens have been run, so KV is valid up to the end.
 void RunCommitted(Session* session) { session->kv_len = session->length(); }
 
 // Adds a node and gives it a KV slot, as the engine does when it runs the node.
@@ -50,12 +50,12 @@ int RunNode(Session* session, int parent, TokenId token) {
   return node;
 }
 
-// What may follow the node is known.
+// The node gets candidates.
 void SetFollowers(Session* session, int node) {
   session->speculation_cache.SetCandidates(node, {{{1, 0.0f}, -0.1f}, {{2, -2.0f}, -2.1f}});
 }
 
-TEST(SessionTable, OpensCommitsAndKeepsTheKvOfWhatItHas) {
+TEST(SessionTable, OpensExtendsAndKeepsKv) {
   SessionTable table(Small());
   Applied opened = table.Apply(Request(1, {5, 6, 7}, 0), 0);
   ASSERT_EQ(opened.status, DraftStatus::kOk);
@@ -68,7 +68,7 @@ TEST(SessionTable, OpensCommitsAndKeepsTheKvOfWhatItHas) {
   EXPECT_TRUE(more.moves.empty());
 }
 
-TEST(SessionTable, RootIsRunAgainUnlessItIsKnownWhatMayFollow) {
+TEST(SessionTable, RootIsRunAgainUnlessItsCandidatesAreKnown) {
   SessionTable table(Small());
   Session* session = table.Apply(Request(1, {5, 6, 7}, 0), 0).session;
   RunCommitted(session);
@@ -78,7 +78,7 @@ TEST(SessionTable, RootIsRunAgainUnlessItIsKnownWhatMayFollow) {
   EXPECT_EQ(table.Apply(Request(1, {5, 6, 7}, 3), 1).session->kv_len, 3);
 }
 
-TEST(SessionTable, WhatWasRunBelowTheNewRootStays) {
+TEST(SessionTable, NodesBelowTheNewRootStay) {
   SessionTable table(Small());
   Session* session = table.Apply(Request(1, {5, 6, 7}, 0), 0).session;
   ASSERT_TRUE(table.Reserve(session, 12, 0));
@@ -197,7 +197,7 @@ TEST(SessionTable, UnknownPrefixAsksForResyncWithBlockAlignedPoints) {
   EXPECT_EQ(resync.known[0].hash, HashOf(tokens, 8));
   EXPECT_EQ(resync.known[1].length, 4);
   EXPECT_EQ(table.stats().resyncs, 1u);
-  // From the point both know, it works.
+  // A request from the point that both know succeeds.
   EXPECT_EQ(table.Apply(Request(1, {1, 2, 3, 4, 50, 60}, 4), 2).session->kv_len, 4);
 }
 
@@ -219,7 +219,7 @@ TEST(SessionTable, EvictsTheLeastRecentlyUsedIdleSession) {
   EXPECT_EQ(table.stats().evicted_lru, 1u);
   // Sequence 2 was the oldest idle one: its session is new, so a base is unknown.
   EXPECT_EQ(table.Apply(Request(2, {2, 5}, 1), 4).status, DraftStatus::kNeedResync);
-  // Sequence 1 was busy and has kept its place.
+  // Sequence 1 was busy and has kept its session.
   first->busy = false;
   EXPECT_EQ(table.Apply(Request(1, {1, 5}, 1), 5).status, DraftStatus::kOk);
 }
@@ -258,12 +258,12 @@ SessionTableOptions Shared() {
   return options;
 }
 
-TEST(SessionTable, SequencesOfOneTargetDoNotTakeEachOthersPlaces) {
+TEST(SessionTable, SequencesOfOneTargetDoNotEvictEachOther) {
   SessionTable table(Shared());
   for (int s = 0; s < 12; ++s) table.Apply(Of(1, s, 3), s);
   EXPECT_EQ(table.free_sessions(1), 0);
   EXPECT_EQ(table.Apply(Of(1, 12, 3), 20).status, DraftStatus::kBusy);
-  // The one that nothing was heard of for a second gives way.
+  // A session that was not used for a second is evicted.
   for (int s = 1; s < 12; ++s) table.Apply(Of(1, s, 4), base::kSecond / 2);
   EXPECT_EQ(table.Apply(Of(1, 12, 3), base::kSecond + 1).status, DraftStatus::kOk);
   EXPECT_EQ(table.Apply(Of(1, 13, 3), base::kSecond + 1).status, DraftStatus::kBusy);
@@ -286,7 +286,7 @@ TEST(SessionTable, ATargetTakesItsShareFromTheLargestHolder) {
     EXPECT_EQ(table.usage(target).sessions, 4) << target;
     EXPECT_EQ(table.free_sessions(target), 0) << target;
   }
-  // What a target gives up is for the others again.
+  // Sessions that a target ends are free for the others.
   EXPECT_EQ(table.Purge(2), 4);
   EXPECT_EQ(table.free_sessions(1), 4);
   EXPECT_EQ(table.free_sessions(2), 4);
@@ -303,16 +303,16 @@ TEST(SessionTable, KvIsSharedLikeSessions) {
   EXPECT_EQ(table.Apply(Of(2, 0, 20), 11).status, DraftStatus::kOk);
   EXPECT_EQ(table.usage(2).blocks, 5);
   EXPECT_EQ(table.usage(1).blocks, 8);
-  // The larger holder cannot take it back, but for what is free.
+  // The larger holder can only take what is free.
   EXPECT_EQ(table.Apply(Of(1, 5, 12), 12).status, DraftStatus::kOk);
   EXPECT_EQ(table.Apply(Of(1, 6, 4), 13).status, DraftStatus::kBusy);
   EXPECT_EQ(table.usage(2).blocks, 5);
 }
 
-// Targets that ask at random, and draft for a while. Whoever is refused could not have been served
-// but at the cost of one who holds no more; whoever loses a session to another keeps at least what
-// the other has then (of sessions), or had more before (of blocks, which come in lumps); and what a
-// target is told it could get, it gets.
+// Targets ask at random, and each session is busy for a while. A target that is refused could only
+// have been served at the cost of one that holds no more. A target that loses a session keeps at
+// least as many as the one that took it has then; of blocks, several of which go with a session, it
+// had more before. And a target gets as many sessions as free_sessions says.
 TEST(SessionTable, SharesAreMaxMinFairUnderRandomTraffic) {
   constexpr uint64_t kTargets = 4;
   uint64_t refused = 0, taken = 0;
@@ -367,7 +367,7 @@ TEST(SessionTable, SharesAreMaxMinFairUnderRandomTraffic) {
         const int32_t wanted = (length + options.block_size - 1) / options.block_size;
         const bool had_blocks = free_blocks >= wanted;
         ASSERT_FALSE(all_idle && had_blocks && free > 0) << "seed " << seed << " step " << step;
-        // Below an equal share of both, with everybody idle, nobody is refused.
+        // Below an equal share of both, and with all sessions idle, no target is refused.
         const auto share = [](int32_t all) { return all / static_cast<int32_t>(kTargets); };
         const bool below_share = before[target].sessions < share(options.max_sessions) &&
                                  before[target].blocks + wanted <= share(options.kv_blocks);
@@ -379,9 +379,9 @@ TEST(SessionTable, SharesAreMaxMinFairUnderRandomTraffic) {
   EXPECT_GT(taken, 1000u);
 }
 
-// Random requests of a target that sometimes loses replies: after each accepted one the session
-// holds exactly the prefix asked for, KV is never claimed for tokens that were not run, nothing
-// leaks.
+// Random requests of a target that sometimes loses replies: after each accepted request the session
+// holds exactly the prefix asked for, kv_len never covers tokens that were not run, and no block is
+// lost.
 TEST(SessionTable, RandomTracesStayConsistent) {
   int kept = 0;
   for (int seed = 0; seed < 200; ++seed) {
@@ -390,7 +390,7 @@ TEST(SessionTable, RandomTracesStayConsistent) {
     SessionTable table(Small());
     std::map<base::SequenceId, std::vector<TokenId>> truth;
     std::map<base::SequenceId, int> known;
-    // What the KV of each physical slot was computed from: the hash of the prefix it ends.
+    // The prefix that the KV of each physical slot was computed from: the hash of that prefix.
     std::map<int, uint64_t> kv;
     for (int step = 0; step < 120; ++step) {
       const base::SequenceId id = 1 + below(5);

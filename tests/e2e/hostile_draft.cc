@@ -93,15 +93,11 @@ class UniformDrafter {
       std::vector<int32_t> next;
       for (int32_t parent : level) {
         std::vector<base::TokenId> drawn;
-        while (static_cast<int>(drawn.size()) < width &&
-               static_cast<int>(reply->tokens.size()) < max_nodes) {
+        while (static_cast<int>(drawn.size()) < width && reply->tree.size() <= max_nodes) {
           const base::TokenId token = Draw();
           if (std::find(drawn.begin(), drawn.end(), token) != drawn.end()) continue;
           drawn.push_back(token);
-          reply->parents.push_back(parent);
-          reply->tokens.push_back(token);
-          reply->scores.push_back(-1.0f);
-          next.push_back(static_cast<int32_t>(reply->tokens.size()));
+          next.push_back(reply->tree.Add(parent, token, -1.0f));
         }
         with_children += !drawn.empty();
       }
@@ -131,29 +127,25 @@ std::map<std::string, Way> Ways(int32_t vocabulary) {
   ways["uniform"] = [](const DraftRequest&, Answer*) {};
   ways["ids_out_of_range"] = [vocabulary](const DraftRequest&, Answer* answer) {
     const base::TokenId outside[] = {vocabulary, std::numeric_limits<base::TokenId>::max()};
-    auto& tokens = answer->reply.tokens;
-    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = outside[i % 2];
+    auto& tokens = answer->reply.tree.tokens;
+    for (size_t node = 1; node < tokens.size(); ++node) tokens[node] = outside[(node - 1) % 2];
   };
   ways["negative_ids"] = [](const DraftRequest&, Answer* answer) {
-    for (base::TokenId& token : answer->reply.tokens) token = base::kNoToken;
+    for (base::TokenId& token : answer->reply.tree.tokens) token = base::kNoToken;
   };
   ways["too_many_nodes"] = [](const DraftRequest& request, Answer* answer) {
-    DraftReply& reply = answer->reply;
-    while (static_cast<int>(reply.tokens.size()) <= request.max_nodes) {
-      reply.parents.push_back(0);
-      reply.tokens.push_back(0);
-      reply.scores.push_back(-1.0f);
-    }
+    speculation::TokenTree& tree = answer->reply.tree;
+    while (tree.size() <= request.max_nodes + 1) tree.Add(0, 0, -1.0f);
   };
   // Beyond what a message may hold.
   ways["far_too_many_nodes"] = [](const DraftRequest&, Answer* answer) {
-    DraftReply& reply = answer->reply;
-    reply.parents.assign(schemas::kMaxTreeNodes + 1, 0);
-    reply.tokens.assign(schemas::kMaxTreeNodes + 1, 0);
-    reply.scores.assign(schemas::kMaxTreeNodes + 1, -1.0f);
+    speculation::TokenTree& tree = answer->reply.tree;
+    tree = speculation::TokenTree::Root(base::kNoToken);
+    while (tree.size() <= schemas::kMaxTreeNodes + 1) tree.Add(0, 0, -1.0f);
   };
   ways["bad_parents"] = [](const DraftRequest&, Answer* answer) {
-    if (!answer->reply.parents.empty()) answer->reply.parents[0] = 1;
+    speculation::TokenTree& tree = answer->reply.tree;
+    if (tree.size() > 1) tree.parents[1] = 1;
   };
   ways["other_draw"] = [](const DraftRequest&, Answer* answer) {
     SiblingDraw& draw = answer->reply.draw;
@@ -173,7 +165,7 @@ std::map<std::string, Way> Ways(int32_t vocabulary) {
   ways["slow"] = [](const DraftRequest&, Answer* answer) { answer->replies_after = kLate; };
   // High scores for tokens that are as wrong as any.
   ways["certain"] = [](const DraftRequest&, Answer* answer) {
-    for (float& score : answer->reply.scores) score = 0.0f;
+    for (float& score : answer->reply.tree.scores) score = 0.0f;
   };
   ways["no_tensor"] = [](const DraftRequest&, Answer* answer) { answer->tensors.clear(); };
   ways["no_rows"] = [](const DraftRequest&, Answer* answer) { answer->reply.draft_probs_rows = 0; };
@@ -196,12 +188,12 @@ std::map<std::string, Way> Ways(int32_t vocabulary) {
   };
   // The first row excludes the first draft token.
   ways["excluded_draft_token"] = [](const DraftRequest&, Answer* answer) {
-    for (auto& tensor : answer->tensors) tensor[answer->reply.tokens[0]] = 0;
+    for (auto& tensor : answer->tensors) tensor[answer->reply.tree.tokens[1]] = 0;
   };
-  // Always the same token, where the draft probabilities say that all are drawn: the distribution of the
-  // text bends.
+  // Always the same draft token, where the draft probabilities say that all are equally likely: the
+  // output distribution changes.
   ways["lie"] = [](const DraftRequest&, Answer* answer) {
-    for (base::TokenId& token : answer->reply.tokens) token = 0;
+    for (base::TokenId& token : answer->reply.tree.tokens) token = 0;
   };
   ways["two_tensors"] = [](const DraftRequest&, Answer* answer) {
     if (!answer->tensors.empty()) answer->tensors.push_back(answer->tensors[0]);

@@ -133,10 +133,8 @@ TEST(LimitsTest, Sampling) {
 }
 
 void SetChain(DraftReply& m, int nodes) {
-  m.parents.resize(nodes);
-  for (int i = 0; i < nodes; ++i) m.parents[i] = i;
-  m.tokens.assign(nodes, 5);
-  m.scores.assign(nodes, -1.0f);
+  m.tree = speculation::TokenTree::Root(base::kNoToken);
+  for (int i = 0; i < nodes; ++i) m.tree.Add(i, 5, -1.0f);
 }
 
 TEST(LimitsTest, DraftReply) {
@@ -151,27 +149,27 @@ TEST(LimitsTest, DraftReply) {
   ExpectRefused<M>("parents", [](M& m) { SetChain(m, kMaxTreeNodes + 1); });
   ExpectRefused<M>("tokens", [](M& m) {
     SetChain(m, 3);
-    m.tokens.pop_back();
+    m.tree.tokens.pop_back();
   });
   ExpectRefused<M>("scores", [](M& m) {
     SetChain(m, 3);
-    m.scores.push_back(0.0f);
+    m.tree.scores.push_back(0.0f);
   });
   ExpectRefused<M>("parents", [](M& m) {
     SetChain(m, 3);
-    m.parents[1] = 2;  // itself
+    m.tree.parents[2] = 2;  // itself
   });
   ExpectRefused<M>("parents", [](M& m) {
     SetChain(m, 3);
-    m.parents[2] = -1;
+    m.tree.parents[3] = -1;
   });
   ExpectRefused<M>("tokens", [](M& m) {
     SetChain(m, 3);
-    m.tokens[0] = -1;
+    m.tree.tokens[1] = -1;
   });
   ExpectRefused<M>("scores", [](M& m) {
     SetChain(m, 3);
-    m.scores[2] = -std::numeric_limits<float>::infinity();
+    m.tree.scores[3] = -std::numeric_limits<float>::infinity();
   });
   ExpectRefused<M>("known", [](M& m) { m.known = {{32, 1}, {32, 2}}; });
   ExpectRefused<M>("known", [](M& m) { m.known = {{-16, 1}}; });
@@ -185,6 +183,23 @@ TEST(LimitsTest, LargestTreeIsAccepted) {
   DraftReply reply;
   SetChain(reply, kMaxTreeNodes);
   EXPECT_TRUE(Decode<DraftReply>(Encode(reply)).ok());
+}
+
+TEST(DraftReplyTest, TheTreeIsWholeButForTheTokenOfItsRoot) {
+  DraftReply reply;
+  reply.tree = speculation::TokenTree::Root(17);
+  reply.tree.Add(0, 3, -0.5f);
+  reply.tree.Add(1, 4, -0.25f);
+  reply.tree.Add(0, 5, -1.5f);
+  const auto decoded = Decode<DraftReply>(Encode(reply));
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(decoded->tree.parents, (std::vector<int32_t>{-1, 0, 1, 0}));
+  EXPECT_EQ(decoded->tree.tokens, (std::vector<base::TokenId>{base::kNoToken, 3, 4, 5}));
+  EXPECT_EQ(decoded->tree.scores, (std::vector<float>{0.0f, -0.5f, -0.25f, -1.5f}));
+  EXPECT_TRUE(speculation::CheckStructure(decoded->tree).ok());
+  const auto empty = Decode<DraftReply>(Encode(DraftReply{}));
+  ASSERT_TRUE(empty.ok()) << empty.status();
+  EXPECT_EQ(empty->tree.size(), 1);
 }
 
 TEST(LimitsTest, Submit) {

@@ -141,9 +141,8 @@ inline DraftReply RandomMessage<DraftReply>(Rng& rng) {
   m.draw = static_cast<SiblingDraw>(RandomInt(rng, 0, 3));
   const int32_t nodes = RandomInt(rng, 0, kMaxTreeNodes);
   for (int32_t i = 0; i < nodes; ++i) {
-    m.parents.push_back(RandomInt(rng, 0, i));
-    m.tokens.push_back(RandomInt(rng, 0, INT32_MAX));
-    m.scores.push_back(RandomFloat(rng, -30.0f, 0.0f));
+    const int32_t parent = RandomInt(rng, 0, i), token = RandomInt(rng, 0, INT32_MAX);
+    m.tree.Add(parent, token, RandomFloat(rng, -30.0f, 0.0f));
   }
   m.draft_time = static_cast<base::Nanos>(rng() >> 1);
   int32_t length = RandomInt(rng, 0, 1 << 20);
@@ -367,8 +366,8 @@ inline auto Fields(const DraftRequest& m) {
 }
 inline auto Fields(const DraftReply& m) {
   return std::tuple(m.target_incarnation, m.sequence, m.round, m.request_id, m.status, m.draw,
-                    m.parents, m.tokens, m.scores, m.draft_time, Fields(m.known), m.free_sessions,
-                    m.sampling_tag, m.draft_probs_rows, m.draft_probs_entries);
+                    m.tree.parents, m.tree.tokens, m.tree.scores, m.draft_time, Fields(m.known),
+                    m.free_sessions, m.sampling_tag, m.draft_probs_rows, m.draft_probs_entries);
 }
 inline auto Fields(const Submit& m) {
   return std::tuple(m.request_id, m.attempt, m.prompt, m.generated, Fields(m.sampling),

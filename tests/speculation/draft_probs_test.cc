@@ -18,7 +18,7 @@ using base::TokenId;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// As slots are: aligned.
+// 8-byte aligned, as registered slots are.
 class Slot {
  public:
   explicit Slot(const DraftProbsShape& shape) : words_((shape.bytes() + 7) / 8), shape_(shape) {}
@@ -47,7 +47,7 @@ std::vector<uint16_t> RandomDraftProbs(int vocabulary, int non_zero, std::mt1993
 // (vocabulary, entries)
 class ShapeTest : public ::testing::TestWithParam<std::pair<int, int>> {};
 
-TEST_P(ShapeTest, WhatIsWrittenIsRead) {
+TEST_P(ShapeTest, ReadsBackWhatWasWritten) {
   const auto [vocabulary, entries] = GetParam();
   std::mt19937 rng(vocabulary + entries);
   const DraftProbsShape shape = {5, vocabulary, entries};
@@ -111,7 +111,7 @@ TEST(DraftProbsTest, OtherSizesAreRefused) {
   ExpectRefused(shape, slot.bytes().subspan(1), "31 bytes");
   ExpectRefused({-1, 8, 8}, {}, "-1 rows");
   ExpectRefused({1, 0, 0}, {}, "0 tokens");
-  // Of which the number of bytes is a multiple of 2^64.
+  // The size in bytes is a multiple of 2^64.
   ExpectRefused({1 << 30, 1 << 30, 1 << 30}, {}, "1073741824 rows");
   ExpectRefused({1 << 30, 1 << 30, 1 << 29}, {}, "1073741824 rows");
   ExpectRefused({1, 8, 9}, slot.bytes(), "9 entries");

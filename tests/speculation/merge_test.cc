@@ -3,6 +3,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -36,6 +37,12 @@ std::set<std::vector<TokenId>> Paths(const TokenTree& tree) {
   return paths;
 }
 
+std::vector<int32_t> OfFirst(const MergedTree& merged) {
+  std::vector<int32_t> of_first;
+  for (int node = 0; node < merged.tree.size(); ++node) of_first.push_back(merged.of_first(node));
+  return of_first;
+}
+
 TEST(MergeTest, NodesProposedByBothAreMerged) {
   TokenTree first = TokenTree::Root(1);
   first.Add(first.Add(0, 2, -0.1f), 3, -0.2f);
@@ -47,8 +54,20 @@ TEST(MergeTest, NodesProposedByBothAreMerged) {
   EXPECT_THAT(merged.tree.tokens, ElementsAre(1, 2, 3, 4, 9));
   EXPECT_THAT(merged.tree.parents, ElementsAre(-1, 0, 1, 1, 0));
   EXPECT_THAT(merged.tree.scores, ElementsAre(0, -0.1f, -0.2f, -0.6f, -0.7f));
-  EXPECT_THAT(merged.of_first, ElementsAre(0, 1, 2, -1, -1));
+  EXPECT_THAT(OfFirst(merged), ElementsAre(0, 1, 2, -1, -1));
   EXPECT_THAT(merged.of_second, ElementsAre(0, 1, -1, 2, 3));
+}
+
+TEST(MergeTest, AFirstTreeThatIsMovedInIsNotCopied) {
+  TokenTree first = TokenTree::Root(1);
+  first.Add(0, 2, -0.1f);
+  first.tokens.reserve(8);
+  const TokenId* const tokens = first.tokens.data();
+  TokenTree second = TokenTree::Root(1);
+  second.Add(0, 3, -0.2f);
+  const MergedTree merged = Merge(std::move(first), second, 63);
+  EXPECT_EQ(merged.tree.tokens.data(), tokens);
+  EXPECT_THAT(merged.tree.tokens, ElementsAre(1, 2, 3));
 }
 
 TEST(MergeTest, IsTheUnionOfPaths) {
@@ -61,7 +80,7 @@ TEST(MergeTest, IsTheUnionOfPaths) {
     ASSERT_EQ(Paths(merged.tree), wanted);
     ASSERT_TRUE(Validate(merged.tree, 101, 6).ok());
     for (int node = 1; node < merged.tree.size(); ++node) {
-      const int in_first = merged.of_first[node], in_second = merged.of_second[node];
+      const int in_first = merged.of_first(node), in_second = merged.of_second[node];
       ASSERT_TRUE(in_first >= 0 || in_second >= 0);
       if (in_first >= 0) {
         ASSERT_EQ(PathTo(merged.tree, node), PathTo(first, in_first));
@@ -81,7 +100,7 @@ TEST(MergeTest, ABudgetCutsTheSecondAlone) {
     const MergedTree merged = Merge(first, second, budget);
     ASSERT_LE(merged.tree.size() - 1, budget);
     ASSERT_TRUE(Validate(merged.tree, budget + 1, 6).ok());
-    for (int node = 0; node < first.size(); ++node) ASSERT_EQ(merged.of_first[node], node);
+    for (int node = 0; node < first.size(); ++node) ASSERT_EQ(merged.of_first(node), node);
     const int whole = Merge(first, second, 100).tree.size() - 1;
     ASSERT_EQ(merged.tree.size() - 1, std::min(budget, whole));
   }

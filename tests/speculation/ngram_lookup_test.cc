@@ -21,7 +21,7 @@ NgramLookup Of(const std::vector<TokenId>& text, const NgramLookupOptions& optio
   return ngram_lookup;
 }
 
-// Of each path below the root, tokens from the root on, its score.
+// The score of each path below the root, a path being the tokens from the root on.
 std::map<std::vector<TokenId>, float> Paths(const TokenTree& tree) {
   std::vector<std::vector<TokenId>> path(tree.size());
   std::map<std::vector<TokenId>, float> paths;
@@ -33,7 +33,7 @@ std::map<std::vector<TokenId>, float> Paths(const TokenTree& tree) {
   return paths;
 }
 
-// All of the same by trying every place of the text, straight from the header's definition.
+// The same by trying every position of the text, directly from the header's definition.
 std::map<std::vector<TokenId>, float> BruteForce(const std::vector<TokenId>& text, int max_depth,
                                                  const NgramLookupOptions& options) {
   const int size = static_cast<int>(text.size());
@@ -78,14 +78,14 @@ TEST(NgramLookupTest, ProposesWhatFollowedTheMatch) {
   EXPECT_FLOAT_EQ(tree.scores[2], std::log(2.0f / 3));
 }
 
-TEST(NgramLookupTest, WhatRepeatsGoesOnRepeating) {
+TEST(NgramLookupTest, ARepetitionIsProposedToGoOn) {
   EXPECT_THAT(Of({1, 2, 1, 2, 1, 2}, {.min_match = 2, .candidates = 1}).Propose(5, 5).tokens,
               ElementsAre(2, 1, 2, 1, 2, 1));
   EXPECT_THAT(Of({4, 4, 4, 4}).Propose(4, 8).tokens, ElementsAre(4, 4, 4, 4, 4));
 }
 
-TEST(NgramLookupTest, LongerMatchesAndMoreOfThemComeFirst) {
-  // 1 2 3 was followed by 5 twice; 9 1 2 3, which is what stands there now, by 6.
+TEST(NgramLookupTest, LongerAndMoreFrequentMatchesComeFirst) {
+  // 1 2 3 was followed by 5 twice; 9 1 2 3, the present end of the text, by 6.
   const TokenTree more = Of({1, 2, 3, 5, 1, 2, 3, 5, 8, 1, 2, 3, 6, 7, 1, 2, 3}).Propose(2, 1);
   EXPECT_THAT(more.tokens, ElementsAre(3, 5, 6));
   const TokenTree longer =
@@ -94,7 +94,7 @@ TEST(NgramLookupTest, LongerMatchesAndMoreOfThemComeFirst) {
   EXPECT_GT(longer.scores[1], longer.scores[2]);
 }
 
-TEST(NgramLookupTest, IsWhatTryingEveryPlaceGives) {
+TEST(NgramLookupTest, EqualsTryingEveryPosition) {
   std::mt19937 random(7);
   int proposed = 0;
   for (int trial = 0; trial < 2000; ++trial) {
@@ -120,7 +120,7 @@ TEST(NgramLookupTest, IsWhatTryingEveryPlaceGives) {
   EXPECT_GT(proposed, 1000);
 }
 
-TEST(NgramLookupTest, FewerNodesAreTheLikeliestOnes) {
+TEST(NgramLookupTest, FewerNodesAreTheHighestScored) {
   std::mt19937 random(11);
   for (int trial = 0; trial < 300; ++trial) {
     std::vector<TokenId> text;
@@ -131,7 +131,7 @@ TEST(NgramLookupTest, FewerNodesAreTheLikeliestOnes) {
                     all = ngram_lookup.Propose(kMaxDraftNodes, 6);
     ASSERT_TRUE(Validate(few, nodes + 1, 3).ok());
     ASSERT_EQ(few.size(), std::min(nodes + 1, all.size()));
-    // Growth is best-first, so that what more nodes would have added comes after what is there.
+    // Growth is best-first: further nodes would have been appended.
     for (int node = 0; node < few.size(); ++node) {
       ASSERT_EQ(few.tokens[node], all.tokens[node]);
       ASSERT_EQ(few.parents[node], all.parents[node]);
@@ -139,7 +139,7 @@ TEST(NgramLookupTest, FewerNodesAreTheLikeliestOnes) {
   }
 }
 
-TEST(NgramLookupTest, ATruncatedTextIsTheShorterText) {
+TEST(NgramLookupTest, TruncateEqualsTheShorterText) {
   std::mt19937 random(13);
   for (int trial = 0; trial < 300; ++trial) {
     NgramLookup ngram_lookup({.min_match = 2});
@@ -163,8 +163,8 @@ TEST(NgramLookupTest, ATruncatedTextIsTheShorterText) {
   }
 }
 
-// The scores are chances as far as they can be known: on a text in which a token follows from the
-// three before it most of the time, what is said to be likely is.
+// Scores are estimates of probabilities: in a text where a token usually follows from the three
+// before it, nodes with high scores are accepted often.
 TEST(NgramLookupTest, HighScoresAreOftenAccepted) {
   std::mt19937 random(17);
   NgramLookup ngram_lookup;

@@ -95,6 +95,18 @@ TEST(ValidateTest, RefusesWhatAHostileDraftMaySend) {
   }
 }
 
+TEST(ValidateTest, StructureAndLimitsAreCheckedApart) {
+  TokenTree tree = Example();
+  tree.tokens[5] = 15;
+  EXPECT_TRUE(CheckStructure(tree).ok());
+  EXPECT_FALSE(CheckLimits(tree, 6, 15).ok());
+  EXPECT_FALSE(CheckLimits(Example(), 5, 15).ok());
+  EXPECT_TRUE(CheckLimits(Example(), 6, 15).ok());
+  tree = Example();
+  tree.parents[2] = 2;
+  EXPECT_FALSE(CheckStructure(tree).ok());
+}
+
 TEST(WalkCoupledTest, DescendsWhileAChildCarriesTheChoice) {
   const TokenTree tree = Example();
   Accepted accepted = WalkCoupled(tree, {11, 14, 0, 0, 7, 0});

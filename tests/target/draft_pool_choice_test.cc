@@ -1,6 +1,6 @@
-// Several draft models in one pool, against a scheduler and workers that answer at once.
+// A pool with several draft models, against a scheduler and workers that answer at once.
 
-#include "target/drafter_set.h"
+#include "target/draft_pool.h"
 
 #include <map>
 #include <memory>
@@ -10,6 +10,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/target/deliver.h"
 
 namespace specfabric::target {
 namespace {
@@ -24,10 +25,10 @@ using speculation::VerificationMethod;
 constexpr uint64_t kIncarnation = 77;
 constexpr int32_t kVocabulary = 100;
 
-// Which token comes at a place of the only text there is.
+// The token at a place of the only text there is.
 TokenId Truth(int place) { return static_cast<TokenId>((place * 7 + place / 5) % 90); }
 
-class DrafterSetTest : public testing::Test {
+class DraftPoolChoiceTest : public testing::Test {
  protected:
   void Make(speculation::ChoiceOptions choice) {
     scheduler::SchedulerOptions options;
@@ -36,24 +37,34 @@ class DrafterSetTest : public testing::Test {
     options.max_context = 50'000;
     options.speculation = scheduler::SpeculationPolicy::kAlways;
     scheduler_ = std::make_unique<scheduler::Scheduler>(options);
-    DraftClientOptions client;
-    client.incarnation = kIncarnation;
-    client.vocabulary = kVocabulary;
-    set_ = std::make_unique<DrafterSet>(
-        client, choice, scheduler_.get(),
-        [this](PeerId peer, const DraftRequest& request) {
-          inbox_.emplace_back(peer, request);
-          ++asked_[peer];
-          return absl::OkStatus();
-        },
-        [this](PeerId peer, const schemas::EndSession&) { ended_.push_back(peer); });
+    DraftPoolOptions pool;
+    pool.sessions.incarnation = kIncarnation;
+    pool.sessions.vocabulary = kVocabulary;
+    pool.choice = choice;
+    pool_ = std::make_unique<DraftPool>(
+        pool,
+        DraftOutbox{.request =
+                        [this](PeerId peer, const DraftRequest& request) {
+                          inbox_.emplace_back(peer, request);
+                          ++asked_[peer];
+                          return absl::OkStatus();
+                        },
+                    .end_session = [this](PeerId peer,
+                                          const schemas::EndSession&) { ended_.push_back(peer); }});
+  }
+  void Reply(PeerId peer, DraftReply reply) {
+    const std::vector<TokenId>& text = *scheduler_->Committed(reply.sequence);
+    Deliver(pool_->OnReply(peer, std::move(reply), text, now_), now_, scheduler_.get());
+  }
+  void Down(PeerId peer) {
+    for (const NoDraft& none : pool_->PeerDown(peer)) Deliver(none, scheduler_.get());
   }
   void Up(PeerId peer, const std::string& model, int right) {
     schemas::Hello hello;
     hello.role = schemas::Role::kDraft;
     hello.capacity = 8;
     hello.model = model;
-    set_->PeerUp(peer, hello);
+    pool_->PeerUp(peer, hello);
     right_[peer] = right;
   }
   void Start(base::SequenceId id, VerificationMethod verification = VerificationMethod::kCoupled) {
@@ -66,11 +77,11 @@ class DrafterSetTest : public testing::Test {
     DraftTerms terms;
     terms.prompt_length = 10;
     terms.verification = verification;
-    set_->Open(id, terms);
+    pool_->Open(id, terms);
     Round();
   }
 
-  // A worker guesses four tokens of which the first right_[peer] are right.
+  // A worker proposes a chain of four tokens, of which the first right_[peer] are right.
   DraftReply Answer(PeerId peer, const DraftRequest& request) {
     DraftReply reply;
     reply.target_incarnation = request.target_incarnation;
@@ -83,20 +94,19 @@ class DrafterSetTest : public testing::Test {
       reply.draw = speculation::SiblingDraw::kDeterministic;
     }
     std::vector<TokenId>& held = held_[{peer, request.sequence}];
-    EXPECT_LE(request.base_length, static_cast<int32_t>(held.size())) << "it never got these";
+    EXPECT_LE(request.base_length, static_cast<int32_t>(held.size()))
+        << "the worker never got these";
     held.resize(request.base_length);
     held.insert(held.end(), request.append_tokens.begin(), request.append_tokens.end());
     const int place = static_cast<int>(held.size());
     for (int i = 0; i < 4; ++i) {
-      reply.parents.push_back(i);
-      reply.scores.push_back(-0.2f);
-      reply.tokens.push_back(i < right_[peer] ? Truth(place + i) : 95);
+      reply.tree.Add(i, i < right_[peer] ? Truth(place + i) : 95, -0.2f);
     }
     return reply;
   }
   void AnswerAll() {
     for (auto& [peer, request] : std::exchange(inbox_, {})) {
-      if (!silent_.contains(peer)) set_->OnReply(peer, Answer(peer, request), now_);
+      if (!silent_.contains(peer)) Reply(peer, Answer(peer, request));
     }
   }
 
@@ -107,7 +117,7 @@ class DrafterSetTest : public testing::Test {
     auto planned = scheduler_->Plan(now_);
     if (auto* wait = std::get_if<scheduler::WaitUntil>(&planned)) {
       now_ = wait->time;
-      set_->Expire(now_);
+      pool_->Expire(now_);
       planned = scheduler_->Plan(now_);
     }
     ASSERT_TRUE(std::holds_alternative<scheduler::StepPlan>(planned));
@@ -130,10 +140,12 @@ class DrafterSetTest : public testing::Test {
       }
       result.sequences.push_back({part.id, std::move(accepted), {}, {}});
     }
-    set_->OnStep(base::kMillisecond);
+    pool_->OnStep(base::kMillisecond);
     now_ += base::kMillisecond;
     for (const scheduler::Event& event : scheduler_->Commit(std::move(result), now_)) {
-      if (const auto* want = std::get_if<scheduler::DraftWanted>(&event)) set_->Want(*want, now_);
+      if (const auto* want = std::get_if<scheduler::DraftWanted>(&event)) {
+        Deliver(pool_->Want(*want, *scheduler_->Committed(want->id), now_), scheduler_.get());
+      }
       if (const auto* tokens = std::get_if<scheduler::TokensEvent>(&event)) {
         accepted_ += tokens->accepted;
         widest_ = std::max(widest_, tokens->drafted);
@@ -152,28 +164,29 @@ class DrafterSetTest : public testing::Test {
   std::vector<PeerId> ended_;
   int accepted_ = 0, widest_ = 0;
   std::unique_ptr<scheduler::Scheduler> scheduler_;
-  std::unique_ptr<DrafterSet> set_;
+  std::unique_ptr<DraftPool> pool_;
 };
 
-class EachChoiceTest : public DrafterSetTest, public testing::WithParamInterface<ChoicePolicy> {};
+class EachChoiceTest : public DraftPoolChoiceTest,
+                       public testing::WithParamInterface<ChoicePolicy> {};
 
-TEST_P(EachChoiceTest, TheBetterModelIsAskedAndTheOtherOnceItIsBetter) {
+TEST_P(EachChoiceTest, TheBetterModelIsChosenAndTheOtherOnceItIsBetter) {
   Make({.policy = GetParam(), .seed = 3});
   Up(5, "code", 4);
   Up(6, "prose", 1);
   Up(7, "code", 4);
-  EXPECT_THAT(set_->names(), testing::ElementsAre("code", "prose"));
-  EXPECT_EQ(set_->workers(), 3);
+  EXPECT_THAT(pool_->names(), testing::ElementsAre("code", "prose"));
+  EXPECT_EQ(pool_->workers(), 3);
   Start(1);
   Rounds(400);
-  EXPECT_GT(set_->shares()[0], 0.7);
+  EXPECT_GT(pool_->shares()[0], 0.7);
   right_ = {{5, 1}, {6, 4}, {7, 1}};
   Rounds(400);
-  EXPECT_GT(set_->shares()[1], 0.7);
+  EXPECT_GT(pool_->shares()[1], 0.7);
   accepted_ = 0;
   Rounds(200);
   EXPECT_GT(accepted_, 0.85 * 200 * 4);
-  EXPECT_EQ(set_->stats().resyncs, 0u);
+  EXPECT_EQ(pool_->stats().resyncs, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, EachChoiceTest,
@@ -181,39 +194,39 @@ INSTANTIATE_TEST_SUITE_P(Policies, EachChoiceTest,
                                          ChoicePolicy::kThompson),
                          [](const auto& info) { return std::string(Name(info.param)); });
 
-TEST_F(DrafterSetTest, OneModelIsNeverScored) {
+TEST_F(DraftPoolChoiceTest, OneModelIsNeverScored) {
   Make({.score_every = 1});
   Up(5, "code", 2);
   Up(6, "code", 2);
   Start(1);
   Rounds(100);
-  EXPECT_EQ(set_->scored_rounds(), 0u);
+  EXPECT_EQ(pool_->scored_rounds(), 0u);
   EXPECT_EQ(asked_[5] + asked_[6], 101);
 }
 
-TEST_F(DrafterSetTest, AScoredRoundVerifiesAllTreesTogether) {
+TEST_F(DraftPoolChoiceTest, AScoredRoundVerifiesAllTreesTogether) {
   Make({.score_every = 1});
   Up(5, "code", 3);
   Up(6, "prose", 1);
   Start(1);
   Rounds(20);
-  EXPECT_GT(set_->scored_rounds(), 5u);
-  // Both right in the first place; then each goes on its own way.
+  EXPECT_GT(pool_->scored_rounds(), 5u);
+  // Both trees have the first token; below it they differ.
   EXPECT_EQ(widest_, 4 + 3);
 }
 
-TEST_F(DrafterSetTest, OnlyTheChosenDrafterIsVerifiedWhereDraftProbsAreUsed) {
+TEST_F(DraftPoolChoiceTest, OnlyTheChosenDrafterIsVerifiedWhereDraftProbsAreUsed) {
   Make({.score_every = 1});
   Up(5, "code", 3);
   Up(6, "prose", 1);
   Start(1, VerificationMethod::kRejection);
   Rounds(300);
-  EXPECT_GT(set_->scored_rounds(), 50u);
+  EXPECT_GT(pool_->scored_rounds(), 50u);
   EXPECT_EQ(widest_, 4);
-  EXPECT_GT(set_->shares()[0], 0.7) << "though the scores count";
+  EXPECT_GT(pool_->shares()[0], 0.7) << "scored rounds count all the same";
 }
 
-TEST_F(DrafterSetTest, ASilentModelLosesItsShare) {
+TEST_F(DraftPoolChoiceTest, ASilentModelLosesItsShare) {
   Make({.policy = ChoicePolicy::kHedge, .seed = 4});
   Up(5, "code", 4);
   Up(6, "prose", 3);
@@ -221,11 +234,11 @@ TEST_F(DrafterSetTest, ASilentModelLosesItsShare) {
   Rounds(200);
   silent_[5] = true;
   Rounds(400);
-  EXPECT_GT(set_->shares()[1], 0.7);
+  EXPECT_GT(pool_->shares()[1], 0.7);
 }
 
-// It has been told the text by then, and could say nothing but what is right.
-TEST_F(DrafterSetTest, ATreeThatComesTooLateCountsForNothing) {
+// By then the worker has been sent the text, and can only be right.
+TEST_F(DraftPoolChoiceTest, ATreeThatComesTooLateEarnsNoReward) {
   Make({.policy = ChoicePolicy::kHedge, .score_every = 2, .seed = 4});
   Up(5, "late", 4);
   Up(6, "prose", 1);
@@ -235,42 +248,42 @@ TEST_F(DrafterSetTest, ATreeThatComesTooLateCountsForNothing) {
     std::vector<std::pair<PeerId, DraftRequest>> asked = inbox_;
     Round();
     for (const auto& [peer, request] : asked) {
-      if (peer == 5) set_->OnReply(peer, Answer(peer, request), now_);
+      if (peer == 5) Reply(peer, Answer(peer, request));
     }
   }
-  EXPECT_GT(set_->shares()[1], 0.7);
+  EXPECT_GT(pool_->shares()[1], 0.7);
 }
 
-TEST_F(DrafterSetTest, AModelThatIsGoneIsNotChosen) {
+TEST_F(DraftPoolChoiceTest, AModelThatIsGoneIsNotChosen) {
   Make({.seed = 5});
   Up(5, "code", 4);
   Up(6, "prose", 1);
   Start(1);
   Rounds(50);
-  set_->PeerDown(5);
+  Down(5);
   inbox_.clear();
   const int before = asked_[5];
   Rounds(50);
   EXPECT_EQ(asked_[5], before);
   EXPECT_GT(asked_[6], 40);
-  set_->PeerDown(6);
+  Down(6);
   inbox_.clear();
   Rounds(5);
-  EXPECT_EQ(set_->workers(), 0);
-  EXPECT_TRUE(set_->routes().empty());
+  EXPECT_EQ(pool_->workers(), 0);
+  EXPECT_TRUE(pool_->routes().empty());
   Up(8, "code", 4);
   Rounds(50);
   EXPECT_GT(asked_[8], 40) << "the same model, another worker";
 }
 
-TEST_F(DrafterSetTest, AModelThatDrainsIsNotChosen) {
+TEST_F(DraftPoolChoiceTest, AModelThatDrainsIsNotChosen) {
   Make({.seed = 5});
   Up(5, "code", 4);
   Up(6, "prose", 1);
   Start(1);
   Rounds(50);
-  EXPECT_EQ(set_->routes().size(), 2u);
-  set_->PeerDraining(5);
+  EXPECT_EQ(pool_->routes().size(), 2u);
+  pool_->PeerDraining(5);
   inbox_.clear();
   const int before = asked_[5];
   Rounds(50);
@@ -278,13 +291,13 @@ TEST_F(DrafterSetTest, AModelThatDrainsIsNotChosen) {
   EXPECT_GT(asked_[6], 40);
 }
 
-TEST_F(DrafterSetTest, ASequenceBeginsWithWhatOthersTaught) {
+TEST_F(DraftPoolChoiceTest, ASequenceStartsWithTheSharesThatOthersLearned) {
   Make({.seed = 6});
   Up(5, "code", 4);
   Up(6, "prose", 0);
   Start(1);
   Rounds(400);
-  set_->Ended(1);
+  pool_->Ended(1);
   EXPECT_THAT(ended_, testing::IsSupersetOf({5, 6}));
   for (const scheduler::Event& event : scheduler_->Cancel(1)) (void)event;
   inbox_.clear();
@@ -294,11 +307,11 @@ TEST_F(DrafterSetTest, ASequenceBeginsWithWhatOthersTaught) {
   EXPECT_GT(asked_[5], 25);
 }
 
-TEST_F(DrafterSetTest, MoreModelsThanCanBeToldApartAreNotUsed) {
+TEST_F(DraftPoolChoiceTest, ModelsBeyondTheLimitAreNotUsed) {
   Make({});
   for (int i = 0; i < speculation::kMaxDrafters + 2; ++i) Up(10 + i, std::to_string(i), 1);
-  EXPECT_EQ(set_->workers(), speculation::kMaxDrafters);
-  EXPECT_EQ(set_->names().size(), static_cast<size_t>(speculation::kMaxDrafters));
+  EXPECT_EQ(pool_->workers(), speculation::kMaxDrafters);
+  EXPECT_EQ(pool_->names().size(), static_cast<size_t>(speculation::kMaxDrafters));
 }
 
 }  // namespace

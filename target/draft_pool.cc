@@ -1,0 +1,203 @@
+#include "target/draft_pool.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "spdlog/spdlog.h"
+
+namespace specfabric::target {
+
+using base::TokenId;
+
+DraftPool::DraftPool(const DraftPoolOptions& options, DraftOutbox outbox)
+    : options_(options), outbox_(std::move(outbox)), selection_(options.choice) {}
+
+uint8_t DraftPool::AddDrafter(const std::string& name) {
+  const auto index = static_cast<uint8_t>(drafters_.size());
+  names_.push_back(name);
+  drafters_.emplace_back(index, options_.router, &options_.sessions, &outbox_, &stats_);
+  selection_.AddDrafter();
+  return index;
+}
+
+void DraftPool::PeerUp(PeerId peer, const schemas::Hello& hello) {
+  const auto known = std::find(names_.begin(), names_.end(), hello.model);
+  if (known == names_.end() && names_.size() == speculation::kMaxDrafters) {
+    spdlog::warn("draft peer={} model={}: not used, since {} other models draft already", peer,
+                 hello.model, names_.size());
+    return;
+  }
+  const uint8_t drafter = known == names_.end() ? AddDrafter(hello.model)
+                                                : static_cast<uint8_t>(known - names_.begin());
+  drafter_of_[peer] = drafter;
+  drafters_[drafter].router().OnUp(peer, hello.capacity);
+}
+
+std::vector<NoDraft> DraftPool::PeerDown(PeerId peer) {
+  const auto it = drafter_of_.find(peer);
+  if (it == drafter_of_.end()) return {};
+  const uint8_t drafter = it->second;
+  drafter_of_.erase(it);
+  drafters_[drafter].router().OnDown(peer);
+  std::vector<NoDraft> without;
+  for (auto& [id, sequence] : sequences_) {
+    if (drafter >= sequence.sessions.size() || !sequence.sessions[drafter]) continue;
+    DraftSession& session = *sequence.sessions[drafter];
+    if (session.worker() != peer) continue;
+    session.Forget();
+    if (!session.in_flight()) continue;
+    ++stats_.misses;
+    if (const auto none = Drafter::GiveUp(&session)) without.push_back(*none);
+  }
+  return without;
+}
+
+void DraftPool::PeerDraining(PeerId peer) {
+  const auto it = drafter_of_.find(peer);
+  if (it != drafter_of_.end()) drafters_[it->second].router().OnDrain(peer);
+}
+
+void DraftPool::Open(base::SequenceId id, const DraftTerms& terms) {
+  selection_.Open(id);
+  sequences_.insert_or_assign(id, Sequence{.terms = terms});
+}
+
+void DraftPool::Ended(base::SequenceId id) {
+  const auto it = sequences_.find(id);
+  if (it == sequences_.end()) return;
+  const auto& sessions = it->second.sessions;
+  for (size_t d = 0; d < sessions.size(); ++d) {
+    if (sessions[d]) drafters_[d].End(id, *sessions[d]);
+  }
+  selection_.Ended(id);
+  sequences_.erase(it);
+}
+
+std::optional<NoDraft> DraftPool::Want(const scheduler::DraftWanted& want,
+                                       absl::Span<const TokenId> text, base::Nanos now) {
+  const auto it = sequences_.find(want.id);
+  if (it == sequences_.end()) return std::nullopt;
+  Sequence& sequence = it->second;
+  text = text.first(want.committed);
+  std::vector<bool> present;
+  for (const Drafter& drafter : drafters_) present.push_back(drafter.has_worker());
+  const auto choice = selection_.Choose(want.id, want.round, text, present, now);
+  if (!choice) {
+    ++stats_.unroutable;
+    return NoDraft{want.id, want.round};
+  }
+  sequence.chosen = choice->drafter;
+  const auto none = Ask(choice->drafter, want, /*extra=*/false, text, now, &sequence);
+  for (uint8_t other = 0; choice->ask_others && other < present.size(); ++other) {
+    if (other == choice->drafter || !present[other]) continue;
+    Ask(other, want, /*extra=*/true, text, now, &sequence);
+  }
+  return none;
+}
+
+std::optional<NoDraft> DraftPool::Ask(uint8_t drafter, const scheduler::DraftWanted& want,
+                                      bool extra, absl::Span<const TokenId> text, base::Nanos now,
+                                      Sequence* sequence) {
+  if (sequence->sessions.size() <= drafter) sequence->sessions.resize(drafters_.size());
+  std::optional<DraftSession>& session = sequence->sessions[drafter];
+  if (!session) session.emplace(sequence->terms);
+  return drafters_[drafter].Ask(want, extra, text, now, &*session);
+}
+
+DraftPool::Held DraftPool::FindHeld(PeerId peer, base::SequenceId id, uint64_t incarnation) {
+  const auto drafter = drafter_of_.find(peer);
+  const auto sequence = sequences_.find(id);
+  if (drafter == drafter_of_.end() || sequence == sequences_.end() ||
+      incarnation != options_.sessions.incarnation ||
+      drafter->second >= sequence->second.sessions.size()) {
+    return {};
+  }
+  std::optional<DraftSession>& session = sequence->second.sessions[drafter->second];
+  if (!session || session->worker() != peer) return {};
+  return {&drafters_[drafter->second], &*session};
+}
+
+DraftPool::Held DraftPool::FindRound(PeerId peer, base::SequenceId id,
+                                     const transport::Fence& fence) {
+  const Held held = FindHeld(peer, id, fence.incarnation);
+  if (held.session != nullptr && held.session->in_flight() &&
+      held.session->want().round == fence.round) {
+    return held;
+  }
+  ++stats_.stale;
+  return {};
+}
+
+std::optional<DraftEvent> DraftPool::Noted(std::optional<DraftEvent> event,
+                                           absl::Span<const TokenId> text, base::Nanos now) {
+  const auto* arrived = event ? std::get_if<DraftArrived>(&*event) : nullptr;
+  if (arrived != nullptr) {
+    selection_.OnTree(arrived->draft.drafter, arrived->id, arrived->round, arrived->draft.tree,
+                      static_cast<int32_t>(text.size()), now);
+  }
+  return event;
+}
+
+std::optional<DraftEvent> DraftPool::OnReply(PeerId peer, schemas::DraftReply reply,
+                                             absl::Span<const TokenId> text, base::Nanos now) {
+  const Held held = FindHeld(peer, reply.sequence, reply.target_incarnation);
+  if (held.session == nullptr) {
+    ++stats_.stale;
+    return std::nullopt;
+  }
+  return Noted(held.drafter->OnReply(std::move(reply), text, now, held.session), text, now);
+}
+
+std::optional<DraftEvent> DraftPool::OnDraftProbs(PeerId peer, DraftProbsTensor tensor,
+                                                  absl::Span<const TokenId> text, base::Nanos now) {
+  const Held held = FindRound(peer, tensor.fields.tag, tensor.fields.fence);
+  if (held.session == nullptr) return std::nullopt;
+  return Noted(held.drafter->OnDraftProbs(std::move(tensor), text, now, held.session), text, now);
+}
+
+std::optional<NoDraft> DraftPool::OnDraftProbsRefused(PeerId peer,
+                                                      const transport::TensorFields& fields) {
+  const Held held = FindRound(peer, fields.tag, fields.fence);
+  if (held.session == nullptr) return std::nullopt;
+  ++stats_.refused_draft_probs;
+  return Drafter::GiveUp(held.session);
+}
+
+const speculation::DraftProbs* DraftPool::draft_probs(base::SequenceId id) const {
+  const auto it = sequences_.find(id);
+  if (it == sequences_.end() || it->second.chosen >= it->second.sessions.size()) return nullptr;
+  const std::optional<DraftSession>& session = it->second.sessions[it->second.chosen];
+  return session ? session->draft_probs() : nullptr;
+}
+
+void DraftPool::ReleaseDraftProbs(base::SequenceId id) {
+  const auto it = sequences_.find(id);
+  if (it == sequences_.end()) return;
+  for (std::optional<DraftSession>& session : it->second.sessions) {
+    if (session) session->ReleaseDraftProbs();
+  }
+}
+
+void DraftPool::Expire(base::Nanos now) {
+  for (auto& [id, sequence] : sequences_) {
+    for (size_t d = 0; d < sequence.sessions.size(); ++d) {
+      std::optional<DraftSession>& session = sequence.sessions[d];
+      if (!session || !session->in_flight() || now < session->want().deadline) continue;
+      // The reply may still come and be used until the next Want: the request stays in flight.
+      drafters_[d].CountMiss(now, &*session);
+    }
+  }
+}
+
+const std::vector<scheduler::DraftState>& DraftPool::routes() {
+  if (drafters_.size() == 1) return drafters_[0].router().States();
+  routes_.clear();
+  for (const Drafter& drafter : drafters_) {
+    const std::vector<scheduler::DraftState>& workers = drafter.router().States();
+    routes_.insert(routes_.end(), workers.begin(), workers.end());
+  }
+  return routes_;
+}
+
+}  // namespace specfabric::target

@@ -1,0 +1,122 @@
+#ifndef SPECFABRIC_TARGET_DRAFT_POOL_H_
+#define SPECFABRIC_TARGET_DRAFT_POOL_H_
+
+// All draft workers of a target. A drafter is a draft model, known by the name that its workers
+// announce (Hello::model); the pool owns the drafters, their sessions for each sequence, and the
+// choice which of them is asked (DrafterSelection).
+//
+// It does not know the scheduler: what it finds out is returned, and the target engine hands it on.
+// `text` is the committed tokens (prompt and output) of the sequence that a call is about. Leader
+// thread only.
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "base/types.h"
+#include "scheduler/routing/draft_router.h"
+#include "scheduler/scheduler.h"
+#include "schemas/messages.h"
+#include "speculation/draft_probs.h"
+#include "speculation/drafter_choice.h"
+#include "target/draft_probs_tensor.h"
+#include "target/draft_session.h"
+#include "target/drafter.h"
+#include "target/drafter_selection.h"
+#include "transport/fabric.h"
+
+namespace specfabric::target {
+
+struct DraftPoolOptions {
+  DraftSessionOptions sessions;
+  scheduler::DraftRouterOptions router;
+  speculation::ChoiceOptions choice;
+};
+
+class DraftPool {
+ public:
+  DraftPool(const DraftPoolOptions& options, DraftOutbox outbox);
+  DraftPool(const DraftPool&) = delete;
+  DraftPool& operator=(const DraftPool&) = delete;
+
+  // Workers of more than kMaxDrafters models are not used.
+  void PeerUp(PeerId peer, const schemas::Hello& hello);
+  // Returns the rounds that were waiting for this worker.
+  std::vector<NoDraft> PeerDown(PeerId peer);
+  void PeerDraining(PeerId peer);
+
+  // A sequence starts, or is over.
+  void Open(base::SequenceId id, const DraftTerms& terms);
+  void Ended(base::SequenceId id);
+
+  // Asks a worker of the chosen drafter for a tree; in a scored round a worker of each drafter.
+  std::optional<NoDraft> Want(const scheduler::DraftWanted& want,
+                              absl::Span<const base::TokenId> text, base::Nanos now);
+  // A reply that needs draft probabilities waits for them, and they wait for it.
+  std::optional<DraftEvent> OnReply(PeerId peer, schemas::DraftReply reply,
+                                    absl::Span<const base::TokenId> text, base::Nanos now);
+  std::optional<DraftEvent> OnDraftProbs(PeerId peer, DraftProbsTensor tensor,
+                                         absl::Span<const base::TokenId> text, base::Nanos now);
+  // The fabric had no slot for the draft probabilities of a round.
+  std::optional<NoDraft> OnDraftProbsRefused(PeerId peer, const transport::TensorFields& fields);
+  // Counts requests past their deadline as misses of their workers.
+  void Expire(base::Nanos now);
+  // A step of the target took this long.
+  void OnStep(base::Nanos time) { selection_.OnStep(time); }
+
+  // Those that the sequence's present tree was drawn from; null: it needs none.
+  const speculation::DraftProbs* draft_probs(base::SequenceId id) const;
+  // The tree has been verified, or never will be: its slot is free again.
+  void ReleaseDraftProbs(base::SequenceId id);
+
+  const DraftPoolStats& stats() const { return stats_; }
+  int32_t workers() const { return static_cast<int32_t>(drafter_of_.size()); }
+  const std::vector<scheduler::DraftState>& routes();  // of all workers
+  // By drafter: its model's name, and the part of the last rounds for which it was chosen.
+  const std::vector<std::string>& names() const { return names_; }
+  const std::vector<double>& shares() const { return selection_.shares(); }
+  uint64_t scored_rounds() const { return selection_.scored_rounds(); }
+
+ private:
+  struct Sequence {
+    DraftTerms terms;
+    uint8_t chosen = 0;                                      // drafter of the present round
+    std::vector<std::optional<DraftSession>> sessions = {};  // by drafter; none: never asked
+  };
+  // The session of a sequence that a peer holds.
+  struct Held {
+    Drafter* drafter = nullptr;
+    DraftSession* session = nullptr;  // null: the peer holds none
+  };
+
+  uint8_t AddDrafter(const std::string& name);
+  std::optional<NoDraft> Ask(uint8_t drafter, const scheduler::DraftWanted& want, bool extra,
+                             absl::Span<const base::TokenId> text, base::Nanos now,
+                             Sequence* sequence);
+  Held FindHeld(PeerId peer, base::SequenceId id, uint64_t incarnation);
+  // The session whose request in flight is of this round. If there is none, counts what came as
+  // stale.
+  Held FindRound(PeerId peer, base::SequenceId id, const transport::Fence& fence);
+  // Shows the selection the tree that has come, if one has.
+  std::optional<DraftEvent> Noted(std::optional<DraftEvent> event,
+                                  absl::Span<const base::TokenId> text, base::Nanos now);
+
+  const DraftPoolOptions options_;
+  const DraftOutbox outbox_;
+  DraftPoolStats stats_;
+  std::vector<std::string> names_;  // by drafter
+  std::deque<Drafter> drafters_;
+  absl::flat_hash_map<PeerId, uint8_t> drafter_of_;  // of all workers that are up
+  absl::flat_hash_map<base::SequenceId, Sequence> sequences_;
+  DrafterSelection selection_;
+  std::vector<scheduler::DraftState> routes_;  // of several drafters
+};
+
+}  // namespace specfabric::target
+
+#endif  // SPECFABRIC_TARGET_DRAFT_POOL_H_
