@@ -1,13 +1,14 @@
 #ifndef SPECFABRIC_LINK_ADDRESS_BOOK_H_
 #define SPECFABRIC_LINK_ADDRESS_BOOK_H_
 
-// The addresses that a link keeps connected, and when each is to be tried next. Some are given once
-// and for all; others are what a name stands for at present, and leave with their record: an
-// address without one is not tried again, but the connection that it has is not cut.
+// The addresses that a link keeps connected, and when to try each next. Some are configured; others
+// are the present DNS records of a name. An address whose record is gone is not tried again, but an
+// existing connection to it is kept.
 //
-// A process is one peer, however many addresses lead to it (a name with an IPv4 and an IPv6 record
-// for each machine): the second connection to a living incarnation is a duplicate, to be closed,
-// and its address is left alone while the first one lasts. Pure; calls are serialised by the owner.
+// A process is one peer, even if several addresses lead to it (a name with an IPv4 and an IPv6
+// record for each machine): the second connection to an incarnation that is up is a duplicate, to
+// be closed, and its address is not retried while the first one lasts. Pure; the owner serialises
+// calls.
 
 #include <cstdint>
 #include <map>
@@ -25,14 +26,14 @@ namespace specfabric::link {
 
 class AddressBook {
  public:
-  // How soon a duplicate's address is tried again all the same: another process may have taken it.
+  // After so long a duplicate's address is tried anyway: another process may have taken it.
   static constexpr base::Nanos kDuplicateWait = 60 * base::kSecond;
 
   AddressBook(base::Nanos min_backoff, base::Nanos max_backoff, uint64_t seed);
 
-  // `address` from now on, for good.
+  // Keeps `address` connected from now on.
   void Add(const std::string& address, base::Nanos now);
-  // What `name` stands for now, instead of what it did. True if that is something else.
+  // Replaces the records of `name`. True if they have changed.
   bool SetRecords(const std::string& name, const std::vector<std::string>& addresses,
                   base::Nanos now);
 
@@ -40,21 +41,22 @@ class AddressBook {
   std::vector<std::string> Due(base::Nanos now) const;
   base::Nanos NextDue(base::Nanos latest) const;
 
-  // `peer` is being connected to `address`; false: nobody wants it any more.
+  // A connection attempt, `peer`, was made to `address`; false: the address is no longer kept.
   bool Begin(const std::string& address, transport::PeerId peer);
-  // No attempt could be made. True if that is news: the last failure had another reason.
+  // No attempt could be made. True where it should be logged: the last failure had another reason.
   bool Failed(const std::string& address, absl::StatusCode why, base::Nanos now);
 
   enum class Arrival { kFirst, kAgain, kDuplicate };  // kAgain: the address was up before
-  // The peer has said who it is. Peers that connected to us are not in the book: kFirst.
+  // The peer's Hello has come. Peers that connected to us are not in the book: kFirst.
   Arrival Up(transport::PeerId peer, uint64_t incarnation);
 
-  // Of an address in the book whose connection, or attempt at one, has ended.
+  // The end of a connection, or of an attempt, to an address in the book.
   struct Loss {
     std::string address;
-    bool news = false;  // as Failed's; only attempts have any
+    bool news = false;  // as Failed returns, for attempts; false for connections
   };
-  // `opened`: it was a connection; `stable`: one that lasted, so that the back-off starts afresh.
+  // opened: it was a connection, not only an attempt; stable: one that lasted, so that the back-off
+  // is reset.
   std::optional<Loss> Down(transport::PeerId peer, absl::StatusCode why, bool opened, bool stable,
                            base::Nanos now);
 
@@ -63,13 +65,13 @@ class AddressBook {
  private:
   struct Entry {
     Backoff backoff;
-    std::set<std::string> sources;  // names it is a record of; "" if it was given itself
-    transport::PeerId peer = 0;     // 0: not connected nor trying
+    std::set<std::string> sources;  // names it is a record of; "" if it is configured
+    transport::PeerId peer = 0;     // 0: neither connected nor connecting
     base::Nanos next_attempt = 0;   // while peer == 0
     uint64_t incarnation = 0;       // of the peer that is up; 0: none
-    uint64_t duplicate_of = 0;      // the incarnation it was a duplicate of
+    uint64_t duplicate_of = 0;      // the incarnation that its last connection duplicated; 0: none
     bool was_up = false;
-    absl::StatusCode failing = absl::StatusCode::kOk;  // of the last attempt
+    absl::StatusCode failing = absl::StatusCode::kOk;  // the last attempt's failure
   };
   using Entries = std::map<std::string, Entry>;  // by address
 

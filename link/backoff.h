@@ -9,8 +9,8 @@
 
 namespace specfabric::link {
 
-// Waits between attempts: doubling from `minimum` to `maximum`, each spread over [1/2, 3/2) of its
-// length so that many clients of one restarted server do not return in step.
+// Waits between attempts: doubling from `minimum` to `maximum`, each drawn from [1/2, 3/2) of its
+// length so that the clients of a restarted server do not reconnect at the same time.
 class Backoff {
  public:
   Backoff(base::Nanos minimum, base::Nanos maximum, uint64_t seed)

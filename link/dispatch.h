@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_LINK_DISPATCH_H_
 #define SPECFABRIC_LINK_DISPATCH_H_
 
-// From a frame's type and payload to the message a service may receive. Private to link/.
+// Decodes a frame to the message that a service receives. Private to link/.
 
 #include "absl/status/statusor.h"
 #include "link/link.h"

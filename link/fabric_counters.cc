@@ -5,7 +5,7 @@
 namespace specfabric::link {
 namespace {
 
-// With a zero for what there is none of, so that every series exists from the start.
+// Includes zeros, so that every series exists from the start.
 void CountPools(const std::vector<transport::PoolStats>& pools, metrics::FabricCounters* counters) {
   for (transport::MemoryKind kind : {transport::MemoryKind::kHost, transport::MemoryKind::kCuda}) {
     counters->registered_bytes[transport::Name(kind)] = 0;

@@ -6,7 +6,7 @@
 
 namespace specfabric::link {
 
-// The counters of a link and its fabric, as the metrics want them.
+// The counters of a link and its fabric, for the metrics.
 metrics::FabricCounters ReadCounters(const Link& link);
 
 }  // namespace specfabric::link

@@ -30,14 +30,14 @@ using transport::TensorFields;
 // UCX promises no order between frames, so some may overtake their sender's Hello.
 constexpr size_t kMaxEarlyFrames = 64;
 
-// A process that only ever meets others of its own machine must not open ports to the network:
-// UCX listens on every device it may use.
+// A process that connects only within its machine must not open ports to the network: UCX listens
+// on every device it may use.
 bool OnlyLoopback(const LinkOptions& options) {
   std::vector<std::string> addresses = options.connect;
   if (!options.listen.empty()) addresses.push_back(options.listen);
   for (const std::string& address : addresses) {
     const auto name = NameOf(address);
-    // Another name's records may be anywhere tomorrow.
+    // Another name's records may change to any address.
     if (name && absl::StartsWith(*name, "localhost:")) continue;
     if (name) return false;
     const auto resolved = transport::ResolveAddress(address);
@@ -170,7 +170,7 @@ class Link::Impl {
     base::Nanos since = 0;                         // the start of the handshake, then of being up
     bool up = false;
     std::vector<Frame> early;
-    absl::Status reason;  // why we closed it
+    absl::Status reason;  // why this process closes it; OK: it does not
   };
 
   transport::FabricHandler MakeHandler() {
@@ -286,7 +286,7 @@ class Link::Impl {
     return entry != peers_.end() && entry->second.up && entry->second.reason.ok();
   }
 
-  // Nobody is asked for tensors before its Hello has come, so none can overtake it.
+  // A peer is asked for tensors only after its Hello, so none can overtake the Hello.
   void OnTensor(PeerId peer, transport::Tensor&& tensor) {
     if (!IsUp(peer)) return Malformed(peer, absl::InvalidArgumentError("a tensor before Hello"));
     if (handler_.on_tensor) handler_.on_tensor(peer, std::move(tensor));
@@ -338,7 +338,7 @@ class Link::Impl {
     CloseFor(peer, status);
   }
 
-  // Closes a peer for a reason of ours, which its on_down will carry.
+  // Closes a peer; its on_down reports `reason`.
   void CloseFor(PeerId peer, const absl::Status& reason) {
     {
       std::lock_guard lock(mutex_);
@@ -396,7 +396,7 @@ class Link::Impl {
     if (resolved.ok()) {
       const auto peer = fabric_->Connect(transport::FormatAddress(resolved->storage));
       if (peer.ok()) {
-        // Its record may have vanished meanwhile.
+        // Its record may be gone by now.
         if (!book_.Begin(address, *peer)) fabric_->Close(*peer);
         return;
       }
@@ -409,7 +409,7 @@ class Link::Impl {
     spdlog::warn("link peer={} not reached, trying again: {}", address, base::Message(why));
   }
 
-  // On the watch's thread.
+  // On NameWatch's thread.
   void OnRecords(const std::string& name, const std::vector<std::string>& addresses) {
     {
       std::lock_guard lock(mutex_);
@@ -427,7 +427,7 @@ class Link::Impl {
   transport::ListenSocket socket_;  // from Create until Start
   std::string listen_address_;
 
-  mutable std::mutex mutex_;  // all below but the thread
+  mutable std::mutex mutex_;  // guards all below but the thread
   std::condition_variable timer_wake_;
   bool stopping_ = false;
   AddressBook book_;
@@ -436,8 +436,8 @@ class Link::Impl {
   std::thread timer_;
   std::optional<NameWatch> watch_;
 
-  // Last: callbacks run, and use everything above, until it is destroyed. (Never reset: they would
-  // meet a null pointer.)
+  // Last: callbacks run, and use everything above, until it is destroyed. Never reset, which would
+  // give them a null pointer.
   std::unique_ptr<transport::Fabric> fabric_;
 };
 

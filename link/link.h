@@ -1,9 +1,9 @@
 #ifndef SPECFABRIC_LINK_LINK_H_
 #define SPECFABRIC_LINK_LINK_H_
 
-// Typed, handshaken peers: the transport's frames joined to the schemas' messages, the same for all
-// roles. A connection is only handed to the service after both sides have exchanged and accepted a
-// Hello; a list of addresses is kept connected, with back-off, and what a name stands for.
+// Typed peers for all roles: sends and receives the schemas' messages over the transport's frames.
+// The service hears of a connection only after both sides have exchanged and accepted a Hello.
+// Keeps a list of addresses, and the records of names, connected, with back-off.
 //
 // Threads: callbacks run on the fabric's progress thread and must not block; services push into
 // their own queues. None runs before Start is called, so the owner stores the link that Create
@@ -44,24 +44,24 @@ using Message =
 
 struct LinkOptions {
   transport::FabricOptions fabric;
-  schemas::Hello hello;                  // ours; the incarnation is filled in if 0
+  schemas::Hello hello;                  // this process's; the incarnation is filled in if 0
   std::string listen;                    // "host:port", or empty not to listen
-  transport::SharedListenSocket socket;  // listens there already, or null; the link takes it
-  // To keep connected: "host:port", or "dns:///host:port" for all that the name stands for.
+  transport::SharedListenSocket socket;  // one that listens there already, or null; moved from
+  // To keep connected: "host:port", or "dns:///host:port" for every record of the name.
   std::vector<std::string> connect;
-  base::Nanos lookup_interval = 5 * base::kSecond;  // of such names
+  base::Nanos lookup_interval = 5 * base::kSecond;  // of the dns:/// names
   Lookup lookup;                                    // unset: the system's resolver
   base::Nanos handshake_timeout = 2 * base::kSecond;
   base::Nanos min_backoff = 50 * base::kMillisecond;
   base::Nanos max_backoff = 5 * base::kSecond;
-  // Says why a peer is refused; OK accepts. Version is checked by the link before. Pure.
+  // OK accepts the peer; otherwise why it is refused. The link has checked the version. Pure.
   std::function<absl::Status(const schemas::Hello&)> accept;
 };
 
 struct LinkHandler {
   std::function<void(PeerId, const schemas::Hello&, const std::string& address)> on_up;
   std::function<void(PeerId, Message)> on_message;
-  // As the fabric's (transport/fabric.h), of peers that are up. A tensor and the message that it
+  // As the fabric's (transport/fabric.h), for peers that are up. A tensor and the message that it
   // belongs to may come in either order; its tag joins them.
   std::function<bool(PeerId, const transport::TensorFields&)> admit_tensor;
   std::function<void(PeerId, transport::Tensor&&)> on_tensor;
@@ -70,16 +70,16 @@ struct LinkHandler {
   std::function<void(PeerId, const absl::Status&)> on_down;
 };
 
-// Counters since start. `malformed` counts messages that did not decode or broke the protocol (each
-// cost its sender the connection), `reconnects` addresses that came up again after having been up.
-// `lookup_failures` look-ups of a name that had no address; `addresses` is how many are kept
-// connected now.
+// Counters since start. `malformed`: messages that did not decode or broke the protocol, each of
+// which closed its sender's connection. `reconnects`: addresses that came up again.
+// `lookup_failures`: lookups of a name that found no address. `addresses` is a current value: how
+// many are kept connected.
 struct LinkStats {
   uint64_t handshakes = 0, refused_hellos = 0, malformed = 0, reconnects = 0;
   uint64_t lookup_failures = 0, addresses = 0;
 };
 
-// An open connection: who is at its other end, and what payload it has carried.
+// An open connection: its peer, and the payload it has carried.
 struct PeerStats {
   PeerId peer = 0;
   std::string address;
@@ -90,7 +90,7 @@ struct PeerStats {
 
 class Link {
  public:
-  // Starts the fabric and takes the listening address, but accepts nobody, connects to nobody and
+  // Starts the fabric and takes the listening address, but accepts no peer, connects to none and
   // calls no callback before Start. InvalidArgument, in one line: an address that is not one.
   // Otherwise as Fabric's Create, Listen.
   static absl::StatusOr<std::unique_ptr<Link>> Create(LinkOptions options, LinkHandler handler);
@@ -109,7 +109,7 @@ class Link {
                           const transport::TensorFields& fields, transport::Lease lease,
                           uint32_t bytes);
   bool Flush(base::Nanos timeout);  // as the fabric's
-  void Close(PeerId peer);          // and do not reconnect until the back-off has passed
+  void Close(PeerId peer);          // reconnects after the back-off
 
   const std::string& listen_address() const;  // as bound
   uint64_t incarnation() const;

@@ -1,10 +1,10 @@
 #ifndef SPECFABRIC_LINK_NAME_WATCH_H_
 #define SPECFABRIC_LINK_NAME_WATCH_H_
 
-// Looks names up again and again, and tells what they stand for.
+// Looks names up periodically and reports their addresses.
 //
-// Looking up blocks for as long as the system's resolver cares to, so a thread of its own does it,
-// one name after the other; whoever destroys the watch does not wait for it.
+// A lookup blocks as long as the system's resolver does, so the watch has a thread of its own for
+// it, one name after the other; the destructor does not wait for it.
 
 #include <cstdint>
 #include <functional>
@@ -18,14 +18,15 @@
 namespace specfabric::link {
 
 // The numeric addresses, with the port, of "host:port". NotFound: it has none now; any other error:
-// nobody could say.
+// the resolver did not answer.
 using Lookup = std::function<absl::StatusOr<std::vector<std::string>>(const std::string& name)>;
 
 class NameWatch {
  public:
-  // After every look-up that had an answer, on the watch's thread, and never after the destructor.
-  // Must not destroy the watch. That a name has no address is an answer too: an empty list. Where
-  // there is none (the resolver is down), what was known stays.
+  // Called after every lookup with an answer, on the watch's thread, and never after the
+  // destructor. Must not destroy the watch. A name without addresses is an answer too, an empty
+  // list. Without an answer (the resolver is down) it is not called, and the last answer stays
+  // valid.
   using OnRecords =
       std::function<void(const std::string& name, const std::vector<std::string>& addresses)>;
 
@@ -34,10 +35,10 @@ class NameWatch {
             OnRecords on_records);
   NameWatch(const NameWatch&) = delete;
   NameWatch& operator=(const NameWatch&) = delete;
-  // Not while holding what on_records takes.
+  // Do not hold a mutex that on_records locks.
   ~NameWatch();
 
-  uint64_t failures() const;  // look-ups without an address, since start
+  uint64_t failures() const;  // lookups without an address, since start
 
  private:
   struct State;

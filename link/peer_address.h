@@ -1,9 +1,9 @@
 #ifndef SPECFABRIC_LINK_PEER_ADDRESS_H_
 #define SPECFABRIC_LINK_PEER_ADDRESS_H_
 
-// How peers are named on a command line: "host:port" is one peer, whatever its name resolves to;
-// "dns:///host:port" is as many peers as the name has addresses, which change with time
-// (Kubernetes' headless services).
+// Addresses of peers on a command line: "host:port" is one peer, whatever its name resolves to;
+// "dns:///host:port" is one peer for each address of the name, which change with time (Kubernetes'
+// headless services).
 
 #include <optional>
 #include <string>

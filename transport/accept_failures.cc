@@ -7,7 +7,7 @@
 namespace specfabric::transport {
 namespace {
 
-// A failure after so long without one is a new episode.
+// A failure is logged again after this long without one.
 constexpr base::Nanos kQuiet = 10 * base::kSecond;
 
 }  // namespace

@@ -1,9 +1,9 @@
 #ifndef SPECFABRIC_TRANSPORT_ACCEPT_FAILURES_H_
 #define SPECFABRIC_TRANSPORT_ACCEPT_FAILURES_H_
 
-// What every server here does when it cannot accept connections, most likely because the process
-// has no file descriptor left: it tries again after a pause, since trying at once would take a core
-// and change nothing, and logs one line for failures that follow each other closely.
+// For servers that cannot accept connections, most likely because the process has no file
+// descriptor left: they try again after kPause, because trying at once would occupy a core in vain,
+// and log one line for failures that follow each other closely.
 
 #include <optional>
 #include <string>

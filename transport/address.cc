@@ -28,7 +28,7 @@ absl::StatusOr<HostPort> Split(const std::string& text) {
     if (result.host.size() >= 2 && result.host.front() == '[' && result.host.back() == ']') {
       result.host = result.host.substr(1, result.host.size() - 2);
     } else if (result.host.find(':') != std::string::npos) {
-      result.host.clear();  // IPv6 without brackets: the port cannot be told from the host
+      result.host.clear();  // IPv6 without brackets: where the port begins is ambiguous
     }
   }
   uint32_t port = 0;

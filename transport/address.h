@@ -22,8 +22,8 @@ absl::Status CheckAddress(const std::string& text);
 
 // Names are looked up on the calling thread, which takes as long as the resolver does; numeric
 // hosts never leave the process. Of several results the first IPv4 one is taken, else the first.
-// InvalidArgument: not "host:port". NotFound: the name has no address. Unavailable: nobody could
-// say whether it has.
+// InvalidArgument: not "host:port". NotFound: the name has no address. Unavailable: the
+// resolver did not answer.
 absl::StatusOr<SocketAddress> ResolveAddress(const std::string& text);
 
 // Every address of a name, IPv4 and IPv6, in numeric form with the port, sorted, each once. Looked

@@ -74,7 +74,7 @@ absl::Status Connector::Admit(Connection& connection) {
       absl::StrCat(connection.address, ": refused: ", others, " peers already"));
 }
 
-// A refusal is logged here by the refusing side: its user never hears of the peer.
+// The refusing side logs it here, because no callback reports the peer.
 void Connector::FailControl(const Connection& connection, const absl::Status& status) {
   if (absl::IsUnauthenticated(status)) ++state_.counters.refused_secrets;
   if (connection.inbound &&

@@ -29,7 +29,7 @@ absl::Status Lost(int error) {
                                            : std::strerror(error));
 }
 
-// Small writes leave at once; a machine that vanishes is noticed within about 11 s.
+// Small writes are sent at once; the loss of a machine is noticed within about 23 s.
 void Tune(int socket) {
   const auto set = [socket](int level, int option, int value) {
     setsockopt(socket, level, option, &value, sizeof(value));
@@ -96,7 +96,7 @@ void ControlConnection::Refuse(Refusal reason) {
 absl::StatusOr<std::optional<Introduction>> ControlConnection::Advance() {
   const absl::Status written = Write();
   auto introduction = Read();
-  // What the peer said before it closed tells more than that it did.
+  // The peer's last message says more than the fact that it closed.
   if (!written.ok() && (introduction.ok() || absl::IsUnavailable(introduction.status()))) {
     return written;
   }
@@ -106,7 +106,7 @@ absl::StatusOr<std::optional<Introduction>> ControlConnection::Advance() {
 absl::Status ControlConnection::Write() {
   while (!outgoing_.empty()) {
     const ssize_t sent = send(socket_.get(), outgoing_.data(), outgoing_.size(), MSG_NOSIGNAL);
-    // Still connecting is EAGAIN as well.
+    // A socket that is still connecting reports EAGAIN too.
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return absl::OkStatus();
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0) return Lost(errno);
@@ -128,7 +128,7 @@ absl::StatusOr<std::optional<Introduction>> ControlConnection::Read() {
     if (!message.ok()) return message.status();
     if (!message->has_value()) continue;
     incoming_.clear();
-    auto introduction = ActOn(**message);
+    auto introduction = Handle(**message);
     if (!introduction.ok() || introduction->has_value()) return introduction;
     if (const absl::Status written = Write(); !written.ok()) return written;
   }
@@ -139,7 +139,7 @@ void ControlConnection::Queue(const HandshakeMessage& message) {
   outgoing_.insert(outgoing_.end(), bytes.begin(), bytes.end());
 }
 
-absl::StatusOr<std::optional<Introduction>> ControlConnection::ActOn(
+absl::StatusOr<std::optional<Introduction>> ControlConnection::Handle(
     const HandshakeMessage& message) {
   if (const auto* refusal = std::get_if<Refusal>(&message)) return RefusedFor(*refusal);
   if (const auto* claim = std::get_if<Claim>(&message); claim && state_ == State::kClaim) {
@@ -192,7 +192,7 @@ absl::StatusOr<std::optional<ControlListener::Accepted>> ControlListener::Accept
   UniqueFd socket(
       accept4(fd(), reinterpret_cast<sockaddr*>(&peer), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!socket.valid()) {
-    // Of what accept4 reports, only this stays as it is when it is tried again at once.
+    // The only errors of accept4 that trying again at once cannot end.
     const bool exhausted =
         errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
     if (exhausted) return absl::ResourceExhaustedError(std::strerror(errno));

@@ -2,12 +2,13 @@
 #define SPECFABRIC_TRANSPORT_CONTROL_H_
 
 // The control connection of two fabrics: a plain TCP connection over which they prove the join
-// secret to each other and exchange where UCX's own connection shall be made and the tokens by
-// which frames will name it (handshake.h). It then stays open and silent: its end is how either
-// side learns, within a round trip, that the other closed or died, whatever wire UCX has chosen.
-// Being ours, it also answers for the one port that unauthenticated peers reach first: UCX 1.13's
-// own listener makes the process abort on bytes that are not UCX's, so one is only opened, on a
-// port of its own, for the moment in which a peer that has proven the secret connects.
+// secret to each other, and exchange the address of UCX's connection and the tokens that name it in
+// frames (handshake.h). It then stays open and silent: whatever wire UCX has chosen, either side
+// learns from its end, within a round trip, that the other closed or died.
+//
+// Unauthenticated peers reach only this port. UCX 1.13's own listener aborts the process on bytes
+// that are not UCX's, so one is opened, on another port, only while a peer that has proven the
+// secret connects.
 //
 // Non-blocking, single-threaded; private to transport/.
 
@@ -27,10 +28,10 @@
 
 namespace specfabric::transport {
 
-// What one side has told the other, once it has proven the join secret.
+// What the other side has sent once it has proven the join secret.
 struct Introduction {
-  uint64_t token = 0;      // to be named in frames to the sender of this
-  SocketAddress endpoint;  // where UCX listens for the other; empty from the one who connected
+  uint64_t token = 0;      // for frames to the sender of this
+  SocketAddress endpoint;  // where UCX listens for the other; empty from the client
 };
 
 class ControlConnection {
@@ -41,7 +42,7 @@ class ControlConnection {
   explicit ControlConnection(UniqueFd socket);
   ControlConnection() = default;
 
-  enum class Side { kClient, kServer };  // the client is whoever connected
+  enum class Side { kClient, kServer };  // the client is the side that connected
 
   int fd() const { return socket_.get(); }
   // This machine's address on the connection, with port 0.
@@ -51,27 +52,27 @@ class ControlConnection {
   // Sends and receives what the socket takes and has: call it whenever the socket became ready. The
   // peer's introduction is returned once, when the peer has proven the secret.
   // Unavailable: the connection ended or was never made. Unauthenticated: the peer did not prove
-  // the secret, and was told so. PermissionDenied: the peer says that we did not.
-  // ResourceExhausted: it has no place for us. FailedPrecondition: it is of another version, and
-  // was told so. InvalidArgument: it does not speak this protocol.
+  // the secret, and was told so. PermissionDenied: our proof was wrong, says the peer.
+  // ResourceExhausted: it has too many peers. FailedPrecondition: its version differs, and it was
+  // told so. InvalidArgument: it does not speak this protocol.
   absl::StatusOr<std::optional<Introduction>> Advance();
   // On the server's side, after the introduction: tells the client where UCX listens for it.
   // Advance sends it.
   void AnswerWith(const SocketAddress& endpoint);
-  // Tells the peer, if the socket takes it at once, why it will now be closed.
+  // Tells the peer why it will be closed, if the socket takes the message at once.
   void Refuse(Refusal reason);
   // The peer has proven the secret.
   bool proven() const { return state_ == State::kDone; }
   void Close() { socket_.reset(); }
 
  private:
-  // What must come next.
+  // The message that must come next.
   enum class State { kGreeting, kClaim, kAnswer, kDone };
 
   absl::Status Write();
   absl::StatusOr<std::optional<Introduction>> Read();
   void Queue(const HandshakeMessage& message);
-  absl::StatusOr<std::optional<Introduction>> ActOn(const HandshakeMessage& message);
+  absl::StatusOr<std::optional<Introduction>> Handle(const HandshakeMessage& message);
   void OnGreeting(const Greeting& greeting);
   absl::StatusOr<std::optional<Introduction>> OnClaim(const Claim& claim);
   absl::StatusOr<std::optional<Introduction>> OnAnswer(const Answer& answer);
@@ -100,7 +101,7 @@ class ControlListener {
   struct Accepted {
     ControlConnection connection;
     std::string address;
-    bool gone = false;  // the peer has closed it already: it waited too long
+    bool gone = false;  // the peer has closed it already
   };
   // The next waiting connection, if any. ResourceExhausted: there is one, but no descriptor or
   // memory for it.

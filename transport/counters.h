@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_TRANSPORT_COUNTERS_H_
 #define SPECFABRIC_TRANSPORT_COUNTERS_H_
 
-// FabricStats as they are counted. Private to transport/.
+// The counters behind FabricStats. Private to transport/.
 
 #include <atomic>
 #include <cstdint>
@@ -30,7 +30,7 @@ struct Counters {
   Counter refused_secrets, non_rdma_connections, silent_peers;
   Counter stale_tensors, refused_tensors, late_tensors;
   Counter faults, restarts, releasing;
-  std::atomic<uint64_t> back_pressure{0};  // by the threads that send
+  std::atomic<uint64_t> back_pressure{0};  // written by the threads that send
 
   FabricStats Read() const;
 };

@@ -68,7 +68,7 @@ class Engine {
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const FabricOptions& options,
                                                         const FabricHandler& handler,
                                                         PeerTable& peers, Counters& counters);
-  ~Engine();  // any thread, once nobody uses it
+  ~Engine();  // any thread, once no other uses it
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 

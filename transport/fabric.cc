@@ -18,7 +18,8 @@ namespace specfabric::transport {
 
 namespace {
 
-constexpr std::chrono::milliseconds kReadingTime(250);  // of peers, at the end of a flush
+// Time that peers get to read what they received, at the end of a flush.
+constexpr std::chrono::milliseconds kReadingTime(250);
 
 }  // namespace
 
@@ -96,8 +97,8 @@ class Fabric::Impl {
       if (base::Now() >= deadline) return false;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    // The end of a connection comes another way than its data, and a peer that sees it first drops
-    // what it has not read.
+    // The end of a connection travels by the control connection, the data by UCX: a peer that sees
+    // the end first drops what it has not read.
     std::this_thread::sleep_for(kReadingTime);
     return true;
   }

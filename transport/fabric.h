@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_TRANSPORT_FABRIC_H_
 #define SPECFABRIC_TRANSPORT_FABRIC_H_
 
-// Framed messages between processes over UCX active messages: one context, one worker, one progress
-// thread. Knows nothing of what the frames mean.
+// Framed messages and tensors between processes over UCX active messages: one context, one worker,
+// one progress thread. Does not interpret the frames.
 //
 // Threads: every public method may be called from any thread; work is handed to the progress
 // thread, which alone touches UCX and which runs all callbacks. Callbacks must not block and may
@@ -26,62 +26,62 @@
 
 namespace specfabric::transport {
 
-// Names one connection of this process; never reused. 0 is no peer.
+// Names one connection of this process; never reused. 0: none.
 using PeerId = uint64_t;
 
 struct FabricOptions {
   base::Nanos spin = 20 * base::kMicrosecond;      // progress without sleeping after the last event
   base::Nanos max_sleep = 5 * base::kMillisecond;  // bound of one sleep (a wake-up can be missed)
   base::Nanos connect_timeout = 2 * base::kSecond;
-  // An open peer of which nothing was heard for so long is closed; it is asked for a sign of life
-  // five times in that time. 0: never.
+  // An open peer that sent nothing for so long is closed; a quiet one is pinged five times in that
+  // time. 0: never.
   base::Nanos silence_timeout = 5 * base::kSecond;
-  // A tensor that has been under way for longer is given up, its slot quarantined. 0: never.
+  // A tensor whose receive takes longer is given up, its slot quarantined. 0: never.
   base::Nanos receive_timeout = 5 * base::kSecond;
   uint32_t max_frame_bytes = 64u << 20;  // a larger payload is refused before allocation; the peer
                                          // is closed
   int32_t max_outstanding_sends = 1024;  // per peer, at most 65535; Send past it is
                                          // ResourceExhausted
-  uint64_t max_outstanding_bytes = 256u << 20;  // per peer, likewise; one frame always may
+  uint64_t max_outstanding_bytes = 256u << 20;  // per peer, likewise; one frame is always allowed
   int32_t max_peers = 4096;                     // further inbound connections are refused
-  bool shared_memory = true;  // let processes of one machine meet in shared memory
+  bool shared_memory = true;                    // use it between processes of one machine
   // Network devices UCX may use and listens on, as in UCX_NET_DEVICES ("lo", "mlx5_0:1,eth0");
-  // empty: all of them. UCX's own ports do not know our handshake: whoever can reach them can
+  // empty: all of them. UCX's own ports do not require the handshake: a host that reaches them can
   // harm the process, so name only devices of a trusted network.
   std::string net_devices;
-  // Peers prove to each other that they know it before UCX listens for them. Empty: anybody whose
-  // secret is empty too is let in.
+  // Peers prove to each other that they know it before UCX listens for them. Empty: every peer
+  // whose secret is empty too is accepted.
   std::string join_secret;
-  // Refuse to start without an RDMA device, and to talk over a wire that is neither RDMA nor the
-  // shared memory of one machine.
+  // Refuse to start without an RDMA device, and refuse connections whose wire is neither RDMA nor
+  // shared memory.
   bool require_rdma = false;
   // Refuse to start where UCX cannot move GPU memory, or cannot move it by RDMA.
   bool require_gpudirect = false;
-  // Whose memory pools of MemoryKind::kCuda are of, among the GPUs that the process sees: UCX
-  // starts in its context. -1: the first one's, from the first such pool on.
+  // The GPU of pools of MemoryKind::kCuda, by its ordinal in this process: UCX starts in its
+  // context. -1: GPU 0, from the first such pool on.
   int gpu = -1;
-  FaultOptions faults;
+  FaultOptions faults;  // the test hook: fault injection
 };
 
-// A received message. The payload is private memory that the receiver may keep: nobody can change
-// it after it was verified.
+// A received message. The payload is private memory that the receiver may keep: the peer cannot
+// change it after it was validated.
 struct Frame {
   uint16_t type = 0;
   std::vector<uint8_t> payload;
 };
 
-// What the receiver must know of a tensor before it comes.
+// What the receiver must know of a tensor before it arrives.
 struct TensorFields {
   Fence fence = {};
-  uint8_t pool = 0;  // the receiver's pool it goes to, at most 127
+  uint8_t pool = 0;  // the receiver's pool that it goes to, at most 127
   uint64_t tag = 0;  // joins it to a message; opaque here
 };
 
-// A received tensor. From 32 KiB on they lie in a slot of the pool that they name, which `lease`
-// holds: by rendezvous straight into it, or, where UCX will have it so (a connection's first may
-// come eagerly whatever its size), out of UCX's buffer. Smaller ones come eagerly, as UCX decides:
-// then `lease` is empty, and `bytes` are UCX's own buffer, in host memory, which lasts for the
-// callback only and which a hostile peer of the same machine might still change.
+// A received tensor. From 32 KiB on it lies in a slot of the pool that it names, which `lease`
+// holds: received there by rendezvous, or copied from UCX's buffer where UCX delivers it eagerly
+// (it may do so with the first of a connection, of any size). A smaller one comes eagerly: `lease`
+// is empty, and `bytes` are UCX's own buffer, in host memory, which lasts for the callback only and
+// which a hostile peer of the same machine might still change.
 struct Tensor {
   uint16_t type = 0;
   TensorFields fields;
@@ -90,30 +90,30 @@ struct Tensor {
 };
 
 struct FabricHandler {
-  // A connection is up: we accepted it (inbound) or asked for it. `address` is "host:port".
+  // A connection is open: we accepted it (inbound) or made it. `address` is "host:port".
   std::function<void(PeerId, const std::string& address, bool inbound)> on_open;
   std::function<void(PeerId, Frame)> on_frame;
-  // Before a slot is taken for it: whether the tensor is still wanted. Unset: all are.
+  // Called before a slot is taken: whether the tensor is still wanted. Unset: all are.
   std::function<bool(PeerId, const TensorFields&)> admit_tensor;
   std::function<void(PeerId, Tensor&&)> on_tensor;
-  // A tensor that was announced will not come: ResourceExhausted (no free slot), InvalidArgument
+  // A tensor that was announced is not received: ResourceExhausted (no free slot), InvalidArgument
   // (no such pool, or its slots are too small), DeadlineExceeded (receive_timeout).
   std::function<void(PeerId, const TensorFields&, const absl::Status&)> on_refused;
-  // Exactly once for each PeerId that Connect returned or on_open named: peer death, time-out,
-  // refusal, malformed frame, or OK after our own Close. Nothing comes from that peer afterwards.
+  // Exactly once for each PeerId that Connect returned or on_open named: peer death, timeout,
+  // refusal, malformed frame, or OK after our own Close. No callback names that peer afterwards.
   std::function<void(PeerId, const absl::Status&)> on_close;
 };
 
-// Counters since start (but for `releasing`), for metrics; read from any thread.
+// Counters since start (`releasing` is a current value), for metrics; read from any thread.
 struct FabricStats {
   uint64_t frames_sent = 0, frames_received = 0, bytes_sent = 0, bytes_received = 0;
   uint64_t tensors_sent = 0, tensors_received = 0;  // among the frames
   uint64_t opened = 0, closed = 0, refused_frames = 0, send_errors = 0, connect_failures = 0;
   uint64_t wakeups = 0;
-  // Payload bytes copied by us: small messages, to private memory; large tensors that UCX brought
-  // eagerly, to their slots.
+  // Payload bytes that the transport copied: small messages, to private memory; large tensors that
+  // UCX delivered eagerly, to their slots.
   uint64_t bytes_copied = 0;
-  uint64_t unattributed_frames = 0;   // named no living connection; dropped
+  uint64_t unattributed_frames = 0;   // named no open connection; dropped
   uint64_t refused_secrets = 0;       // peers that did not prove the join secret
   uint64_t non_rdma_connections = 0;  // connections closed because of require_rdma
   uint64_t silent_peers = 0;          // closed because of silence_timeout
@@ -121,8 +121,8 @@ struct FabricStats {
   uint64_t refused_tensors = 0;       // no slot, no pool, too large
   uint64_t late_tensors = 0;          // receive_timeout
   uint64_t back_pressure = 0;         // Sends that were ResourceExhausted
-  uint64_t faults = 0;                // frames that FaultOptions touched, but for simulated_rtt
-  uint64_t restarts = 0;              // of UCX, after a peer that is gone had blocked shared memory
+  uint64_t faults = 0;                // frames with injected faults, simulated_rtt not counted
+  uint64_t restarts = 0;              // of UCX, after a lost peer had blocked shared memory
   uint64_t releasing = 0;             // now: closed connections whose buffers UCX still holds
 };
 
@@ -144,13 +144,13 @@ struct PoolStats {
 class Fabric {
  public:
   // Starts the progress thread. Unavailable: UCX could not start (the message carries its reason).
-  // UCX_* variables of the environment go before the options. Create puts what the options call
-  // for into those that are unset (UCX takes some settings in no other way), so no other thread may
-  // read or change the environment meanwhile.
+  // UCX_* variables of the environment override the options. Create sets those that the options
+  // need and that are unset (UCX takes some settings in no other way), so no other thread may read
+  // or change the environment meanwhile. No callback runs before Listen or Connect.
   static absl::StatusOr<std::unique_ptr<Fabric>> Create(const FabricOptions& options,
                                                         FabricHandler handler);
-  // What Create would refuse because of require_rdma or require_gpudirect: FailedPrecondition.
-  // Starts nothing, takes milliseconds; for the environment it is as Create.
+  // FailedPrecondition where Create would fail because of require_rdma or require_gpudirect. Starts
+  // nothing and takes milliseconds; treats the environment as Create does.
   static absl::Status CheckRequirements(const FabricOptions& options);
   // Closes all peers with FORCE (on_close is called for each), ends the progress thread. No
   // callback runs after it. Not from a callback.
@@ -176,15 +176,15 @@ class Fabric {
   // With MemoryKind::kCuda the kernels that fill the slot must have finished.
   absl::Status SendTensor(PeerId peer, uint16_t type, const TensorFields& fields, Lease lease,
                           uint32_t bytes);
-  // Waits until nothing is outstanding to living peers, so that what was sent before goes out
-  // before the fabric ends; false: not within `timeout`. Not from a callback.
+  // Waits until nothing is outstanding to open peers, so that what was sent before leaves before
+  // the fabric ends; false: not within `timeout`. Not from a callback.
   bool Flush(base::Nanos timeout);
   void Close(PeerId peer);
 
   // The wire UCX chose for this peer, e.g. "posix/memory" or "tcp/eth0"; empty if not known. Waits
   // for the progress thread's next turn.
   std::string Transport(PeerId peer) const;
-  // What is open, and what is registered, now.
+  // The open connections and the pools.
   std::vector<ConnectionStats> Connections() const;
   std::vector<PoolStats> Pools() const;
   FabricStats stats() const;

@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_TRANSPORT_FAULTS_H_
 #define SPECFABRIC_TRANSPORT_FAULTS_H_
 
-// Deliberate faults for tests and demonstrations: what becomes of each frame that is about to be
-// sent. Pure: the same seed and the same order of frames give the same faults.
+// Fault injection, for tests: decides what happens to each frame that is about to be sent. Pure:
+// the same seed and the same order of frames give the same faults.
 
 #include <cstdint>
 #include <random>
@@ -18,9 +18,9 @@ struct FaultOptions {
   base::Nanos simulated_rtt = 0;  // half of it delays every frame sent, so two fabrics make one
   double drop = 0;                // probabilities of each frame, in [0, 1]
   double duplicate = 0;
-  double reorder = 0;     // is held back by reorder_delay, so that later ones overtake it
+  double reorder = 0;     // it is held back by reorder_delay, so that later ones overtake it
   double corrupt = 0;     // one byte of the payload is changed
-  double delay_part = 0;  // is held back by `delay`
+  double delay_part = 0;  // it is held back by `delay`
   base::Nanos delay = 0;
   base::Nanos reorder_delay = 2 * base::kMillisecond;
   uint64_t seed = 1;
@@ -36,7 +36,7 @@ constexpr base::Nanos kMaxFaultDelay = 60 * base::kSecond;
 // InvalidArgument: one line with what was given and what is allowed.
 absl::StatusOr<FaultOptions> ParseFaults(absl::string_view text);
 
-// What becomes of one frame.
+// What happens to one frame.
 struct FaultDecision {
   int copies = 1;              // 0: dropped, 2: sent twice
   base::Nanos delay = 0;       // of the first copy
@@ -44,7 +44,7 @@ struct FaultDecision {
   bool corrupt = false;  // in the first copy the byte at `corrupt_at` is xored with `corrupt_with`
   uint32_t corrupt_at = 0;   // below the payload's size
   uint8_t corrupt_with = 0;  // not 0
-  bool faulty = false;       // fault injection changed it
+  bool faulty = false;       // any fault but the simulated round trip
 };
 
 // For one thread. Every frame uses up the same number of random draws, whatever its size and the

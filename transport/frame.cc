@@ -12,7 +12,7 @@ static_assert(sizeof(WireHeader) == 32);
 
 absl::Status CheckFrame(const WireHeader& header, size_t header_bytes, size_t payload_bytes,
                         uint32_t limit) {
-  if (IsSound(header, header_bytes, payload_bytes, limit)) return absl::OkStatus();
+  if (IsValid(header, header_bytes, payload_bytes, limit)) return absl::OkStatus();
   if (header.kind > kLastFrameKind) {
     return absl::InvalidArgumentError(absl::StrCat("frame kind ", static_cast<int>(header.kind),
                                                    ", must be 0 to ",

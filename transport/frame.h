@@ -1,11 +1,11 @@
 #ifndef SPECFABRIC_TRANSPORT_FRAME_H_
 #define SPECFABRIC_TRANSPORT_FRAME_H_
 
-// A frame's header, and the rules of it, apart from UCX so that they can be tested alone. UCX
-// carries it as the active message's header, or (kFrontedMessage) in front of the payload, which is
-// cheaper where the sender has room for it there: UCX would put it behind the payload, another
-// cache line to fetch. It is as short as can be, so that with a small payload it fits into one
-// cache line of shared memory. Its version is that of the control connection (handshake.h).
+// A frame's header and its validation, apart from UCX so that they can be tested alone. UCX carries
+// the header as the active message's header, or (kFrontedMessage) in front of the payload. The
+// latter is cheaper where the sender has room there: UCX would put the header behind the payload,
+// another cache line to fetch. The header is short, so that with a small payload it fits into one
+// cache line of shared memory. The control connection (handshake.h) checks its version.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,8 +20,8 @@ namespace specfabric::transport {
 constexpr unsigned kHeadedMessage = 1;
 constexpr unsigned kFrontedMessage = 2;  // eager only
 
-// Both ends send one empty kOpen frame as soon as UCX has chosen the wires; a connection is open,
-// and data may go, once the peer's has come in. A kPing is answered with a kPong. A tensor is a
+// Both ends send one empty kOpen frame once UCX has chosen the wires; a connection is open, and may
+// carry data, once the peer's has arrived. A kPing is answered with a kPong. A tensor is a
 // kTaggedTensor if its tag is not 0, and a kFencedTensor if its incarnation is not.
 enum class FrameKind : uint8_t {
   kData = 0,
@@ -36,11 +36,11 @@ constexpr uint8_t kLastFrameKind = 6;
 
 // Little-endian, and as long on the wire as HeaderBytes says for its kind.
 struct WireHeader {
-  uint64_t connection = 0;  // the receiver's token for the connection, told by it to this peer only
+  uint64_t connection = 0;  // the receiver's token for the connection, known to this peer only
   uint32_t round = 0;
   uint16_t type = 0;  // the message type; opaque here
   uint8_t kind = 0;
-  uint8_t pool = 0;  // with kInSlot: its payload goes to a slot however UCX brings it
+  uint8_t pool = 0;  // with kInSlot: the payload goes to a slot even if UCX delivers it eagerly
   uint64_t tag = 0;
   uint64_t incarnation = 0;
 };
@@ -59,7 +59,7 @@ constexpr size_t HeaderBytes(uint8_t kind) {
   }
 }
 
-// `kind` of a tensor is kTensor, whatever it becomes.
+// `kind` of a tensor is kTensor; the header may say kTaggedTensor or kFencedTensor.
 inline WireHeader MakeHeader(FrameKind kind, uint16_t type, uint64_t connection,
                              const TensorFields& fields) {
   if (kind == FrameKind::kTensor && fields.tag != 0) kind = FrameKind::kTaggedTensor;
@@ -76,8 +76,8 @@ inline bool IsTensor(const WireHeader& header) {
   return header.kind >= static_cast<uint8_t>(FrameKind::kTensor) && header.kind <= kLastFrameKind;
 }
 
-// Puts a header in front of a payload: as words made in registers, because UCX reads the bytes back
-// at once, and a processor that finds a load in several of its latest stores waits for all of them.
+// Puts a header in front of a payload, as words made in registers: UCX reads the bytes back at
+// once, and a load that overlaps several recent stores stalls until all have been written.
 inline void WriteHeader(const WireHeader& header, size_t bytes, void* to) {
   const uint64_t words[] = {header.connection,
                             header.round | uint64_t{header.type} << 32 |
@@ -87,7 +87,7 @@ inline void WriteHeader(const WireHeader& header, size_t bytes, void* to) {
   if (bytes > 16) std::memcpy(static_cast<uint8_t*>(to) + 16, words + 2, bytes - 16);
 }
 
-// Copies a received header out of UCX's memory; of one that is as long as no frame's, nothing.
+// Copies a received header out of UCX's memory; a header of an unknown length stays zero.
 inline WireHeader ReadHeader(const void* data, size_t bytes) {
   WireHeader header;
   if (bytes == 24) {
@@ -100,7 +100,7 @@ inline WireHeader ReadHeader(const void* data, size_t bytes) {
   return header;
 }
 
-// How long the header in front of a payload is; 0: there is none.
+// The length of the header in front of a payload; 0: there is none.
 inline size_t FrontedHeaderBytes(const void* data, size_t bytes) {
   constexpr size_t kShortest = 16;
   if (bytes < kShortest) return 0;
@@ -109,7 +109,7 @@ inline size_t FrontedHeaderBytes(const void* data, size_t bytes) {
 }
 
 // Whether CheckFrame would say OK.
-inline bool IsSound(const WireHeader& header, size_t header_bytes, size_t payload_bytes,
+inline bool IsValid(const WireHeader& header, size_t header_bytes, size_t payload_bytes,
                     uint32_t limit) {
   const bool carries = header.kind == static_cast<uint8_t>(FrameKind::kData) || IsTensor(header);
   return header.kind <= kLastFrameKind && header_bytes == HeaderBytes(header.kind) &&

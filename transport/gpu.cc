@@ -98,7 +98,7 @@ absl::Status UseGpu(int ordinal, const char* library) {
 absl::Status CopyToGpu(const void* host, size_t bytes, void* gpu, const char* library) {
   Driver driver;
   if (absl::Status loaded = Load(library, &driver); !loaded.ok()) return loaded;
-  // Such a copy may return before the bytes are there ("API synchronization behavior" of CUDA's
+  // Such a copy may return before the bytes have arrived ("API synchronization behavior" of CUDA's
   // driver API), and no other stream would wait for them.
   CuResult result = driver.copy_to_gpu(reinterpret_cast<uint64_t>(gpu), host, bytes);
   if (result == kCuSuccess) result = driver.finish_stream(/*stream=*/nullptr);

@@ -1,9 +1,9 @@
 #ifndef SPECFABRIC_TRANSPORT_GPU_H_
 #define SPECFABRIC_TRANSPORT_GPU_H_
 
-// What the transport has to know of GPUs: a context in which UCX allocates and copies, and whether
-// RDMA devices reach their memory. NVIDIA's driver library is loaded when it is first asked for, so
-// that nobody without a GPU needs it. For transport/ and its bench.
+// GPUs, as the transport needs them: the context in which UCX allocates and copies, and whether
+// RDMA devices reach GPU memory. NVIDIA's driver library is loaded at its first use, so that hosts
+// without a GPU do not need it. For transport/ and its bench.
 
 #include <cstddef>
 #include <string>
@@ -12,9 +12,9 @@
 
 namespace specfabric::transport {
 
-// Makes the primary context of the GPU, of those that the process sees, the calling thread's, which
-// UCX goes by. It is kept to the end of the process. FailedPrecondition, in one line: there is no
-// driver, or no such GPU. `library` is for tests.
+// Makes the GPU's primary context current on the calling thread: UCX uses the current one. It is
+// kept to the end of the process. FailedPrecondition, in one line: there is no driver, or no such
+// GPU. `library` is for tests.
 absl::Status UseGpu(int ordinal, const char* library = "libcuda.so.1");
 
 // Copies host memory to GPU memory, in the context of the calling thread, and waits for it.
@@ -25,7 +25,7 @@ absl::Status CopyToGpu(const void* host, size_t bytes, void* gpu,
 absl::Status CopyFromGpu(const void* gpu, size_t bytes, void* host,
                          const char* library = "libcuda.so.1");
 
-// How an RDMA device of this machine comes at a GPU's memory.
+// How an RDMA device of this machine reaches GPU memory.
 struct GpuDirect {
   bool peermem = false;  // the kernel module nvidia-peermem is there
   // The driver can export memory as dma-bufs: its open kernel modules, on Linux 5.12 or later

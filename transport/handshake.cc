@@ -52,7 +52,7 @@ struct [[gnu::packed]] AnswerWire {
   EndpointWire endpoint;
   Proof proof;
 };
-// As long as version 1's only message, so that a fabric of that version reads ours from it.
+// As long as version 1's only message, so that a fabric of version 1 can read our version in it.
 struct [[gnu::packed]] RefusalWire {
   HeaderWire header;
   Refusal reason;

@@ -1,25 +1,24 @@
 #ifndef SPECFABRIC_TRANSPORT_HANDSHAKE_H_
 #define SPECFABRIC_TRANSPORT_HANDSHAKE_H_
 
-// What two fabrics say to each other on their control connection before UCX is used at all. Each
-// proves that it knows the join secret, without telling it, by an HMAC over what both have said:
+// The messages of two fabrics on their control connection, before UCX is used at all. Each side
+// proves that it knows the join secret, without revealing it, by an HMAC over both sides' messages:
 //
 //   client -> server  Greeting  a nonce
 //   server -> client  Greeting  a nonce
 //   client -> server  Claim     its token, and its proof
 //   server -> client  Answer    its token, where UCX listens for the client, and its proof
 //
-// The client is whoever connected. Neither side learns anything of the other's before its own turn
-// to have proven the secret: the server listens with UCX only for who has. In place of its next
-// message either side may send a Refusal, which says why it closes. Nonces keep a recorded
-// conversation from being played again; each side's proof begins with a label of its own, so that
-// one side's can never serve as the other's. The secret may be empty.
+// The client is the side that connected. The server opens a UCX listener only for a client that
+// has proven the secret. In place of its next message either side may send a Refusal, which says
+// why it closes. Nonces prevent the replay of a recorded handshake; each side's proof begins with
+// its own label, so that one side's proof is never valid as the other's. The secret may be empty.
 //
 // Every message is of constant size and begins with the same 16 bytes: magic (8), version (4), kind
 // (4). All numbers are little-endian, but for IP addresses. The Refusal and these 16 bytes stay as
 // they are in later versions, so that versions can tell each other apart.
 //
-// Pure functions over bytes, but for the two that make random numbers. Any thread.
+// Pure functions over bytes, except the two that return random numbers. Any thread.
 
 #include <array>
 #include <cstddef>
@@ -56,18 +55,18 @@ struct Answer {  // 76 bytes: header, token (8), endpoint (20), proof (32)
 };
 
 enum class Refusal : uint32_t {  // 40 bytes: header, reason (4), zeros
-  kVersion = 1,                  // the other side's version is another
-  kSecret = 2,                   // its proof does not hold
-  kFull = 3,                     // no place for another peer
+  kVersion = 1,                  // the other side's version differs
+  kSecret = 2,                   // its proof is wrong
+  kFull = 3,                     // too many peers already
 };
 
 using HandshakeMessage = std::variant<Greeting, Claim, Answer, Refusal>;
 
 std::vector<uint8_t> EncodeHandshake(const HandshakeMessage& message);
 
-// Reads one message from `stream`, all that came since the last. Nothing: more bytes are needed.
-// FailedPrecondition: a fabric of another version. InvalidArgument, as soon as it is certain: no
-// fabric's message, or bytes follow it.
+// Reads one message from `stream`, all bytes since the last message. Nothing: more bytes are
+// needed. FailedPrecondition: a fabric of another version. InvalidArgument, at the first byte that
+// shows it: not a message of a fabric, or bytes follow it.
 absl::StatusOr<std::optional<HandshakeMessage>> ParseHandshake(absl::Span<const uint8_t> stream);
 
 struct Nonces {
@@ -83,12 +82,12 @@ Proof ClientProof(const std::string& secret, const Nonces& nonces, uint64_t clie
 Proof ServerProof(const std::string& secret, const Nonces& nonces, uint64_t client_token,
                   uint64_t server_token, const SocketAddress& endpoint);
 
-// Takes the same time wherever they differ.
+// In constant time.
 bool SameProof(const Proof& a, const Proof& b);
 
 // From the kernel's generator.
 Nonce RandomNonce();
-// Cannot be guessed, so that nobody can speak for a connection that is not theirs.
+// Unpredictable, so that a peer cannot send frames in the name of another's connection.
 uint64_t RandomToken();
 
 }  // namespace specfabric::transport

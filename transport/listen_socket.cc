@@ -11,8 +11,8 @@
 namespace specfabric::transport {
 namespace {
 
-// How many connections may wait for a server that is still loading. Peers come again and again
-// meanwhile, and those that have given up stay in the queue.
+// How many connections may wait for a server that is still loading. Peers retry, and the attempts
+// that they have given up stay in the queue.
 constexpr int kLoadingQueue = 64;
 
 absl::Status Failed(const std::string& address, int error) {
@@ -32,7 +32,7 @@ absl::StatusOr<ListenSocket> ListenSocket::Bind(const std::string& text, bool li
   result.family_ = address->storage.ss_family;
   result.socket_ = UniqueFd(socket(result.family_, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!result.socket_.valid()) return Failed(text, errno);
-  // A restarted process may take its old port at once.
+  // Lets a restarted process take its old port at once.
   const int reuse = 1;
   setsockopt(result.fd(), SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof(reuse));
   if (bind(result.fd(), reinterpret_cast<const sockaddr*>(&address->storage), address->size) != 0 ||
@@ -57,7 +57,7 @@ absl::StatusOr<ListenSocket> ListenSocket::Reserve(const std::string& address) {
 }
 
 void ListenSocket::WidenQueue() {
-  // Of a socket that listens, this only changes the length of the queue.
+  // On a socket that listens already, this only changes the length of the queue.
   (void)listen(fd(), SOMAXCONN);
 }
 

@@ -1,9 +1,9 @@
 #ifndef SPECFABRIC_TRANSPORT_LISTEN_SOCKET_H_
 #define SPECFABRIC_TRANSPORT_LISTEN_SOCKET_H_
 
-// A TCP port that a process has taken, before there is a server to serve it: a process takes its
-// ports before it loads a model, so that one in use is reported at once, and nobody else can take
-// one of them meanwhile. Whoever connects before the server is there waits in the socket's queue.
+// A TCP port that a process listens on before its server exists: a process takes its ports before
+// it loads a model, so that one in use is reported at once and no other process takes it meanwhile.
+// Connections wait in the socket's queue until the server accepts them.
 
 #include <memory>
 #include <string>
@@ -26,8 +26,8 @@ class ListenSocket {
   int fd() const { return socket_.get(); }
   int family() const { return family_; }                   // AF_INET or AF_INET6
   const std::string& address() const { return address_; }  // as bound
-  // From now on as many connections may wait as the system allows, instead of a few: the server is
-  // there.
+  // From now on as many connections may wait as the system allows, instead of a few: a server
+  // accepts them.
   void WidenQueue();
   int Release() { return socket_.Release(); }  // the descriptor is the caller's
 
@@ -39,7 +39,7 @@ class ListenSocket {
   std::string address_;
 };
 
-// For options, which are copied: the server that is started with them takes the socket out.
+// For options, which are copied: the server that is started with them moves the socket out.
 using SharedListenSocket = std::shared_ptr<ListenSocket>;
 
 }  // namespace specfabric::transport

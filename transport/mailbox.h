@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_TRANSPORT_MAILBOX_H_
 #define SPECFABRIC_TRANSPORT_MAILBOX_H_
 
-// Hands work from any thread to one consumer that may be asleep in the kernel. Lock-free: one word
-// holds the newest of a list of items, or says that there is none, or that the consumer sleeps.
+// A queue from any thread to one consumer that may sleep in the kernel. Lock-free: one word holds
+// the newest of a list of items, or says that the list is empty, or that the consumer sleeps.
 
 #include <algorithm>
 #include <atomic>
@@ -45,7 +45,7 @@ class Mailbox {
     std::reverse(items.begin(), items.end());
   }
 
-  // Consumer: false when there is work; otherwise the next push calls `wake`. TakeAll ends it.
+  // Consumer: false when there is work; otherwise the next push calls `wake`, until TakeAll.
   bool PrepareSleep() {
     Node* none = nullptr;
     return newest_.compare_exchange_strong(none, &asleep_, std::memory_order_acq_rel);
@@ -58,7 +58,7 @@ class Mailbox {
   };
 
   const std::function<void()> wake_;
-  Node asleep_{Item(), nullptr};  // never in the list: its address is the sign
+  Node asleep_{Item(), nullptr};  // never in the list: its address means that the consumer sleeps
   std::atomic<Node*> newest_{nullptr};
 };
 

@@ -14,8 +14,8 @@ namespace {
 
 constexpr size_t kMaxSlabBytes = size_t{1} << 40;
 
-// Host memory is ours, so that leases may outlive UCX; device memory is UCX's, which spares us a
-// CUDA library of our own.
+// Host memory is allocated here, so that leases may outlive UCX; device memory by UCX, so that the
+// transport does not link a CUDA library.
 ucs_status_t Register(ucp_context_h context, const Slab& slab, ucp_mem_h& handle) {
   ucp_mem_map_params_t params = {};
   params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
@@ -27,7 +27,7 @@ ucs_status_t Register(ucp_context_h context, const Slab& slab, ucp_mem_h& handle
   return ucp_mem_map(context, &params, &handle);
 }
 
-// UCX itself says of memory that it does not know that none is left.
+// For a kind of memory that it does not support UCX reports that none is left.
 bool KnowsCuda(ucp_context_h context) {
   ucp_context_attr_t attributes = {};
   attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
@@ -73,7 +73,8 @@ absl::StatusOr<Slab> MapSlab(ucp_context_h context, const SlotPoolOptions& optio
       return failed(absl::StatusCode::kFailedPrecondition,
                     "this UCX has no support for it, or finds no GPU");
     }
-    // UCX allocates where the calling thread is, which is also the one that sends and receives.
+    // UCX allocates on the GPU whose context is current on the calling thread, which also sends and
+    // receives.
     if (absl::Status used = UseGpu(gpu); !used.ok()) {
       return failed(used.code(), std::string(used.message()));
     }

@@ -13,13 +13,13 @@ namespace specfabric::transport {
 
 // Allocates and registers what the pool asks for. InvalidArgument: sizes out of range.
 // ResourceExhausted: no memory, or it may not be registered (RLIMIT_MEMLOCK). FailedPrecondition:
-// UCX has no such memory, or takes it for another kind (GPU memory that came out as host memory
-// would be read by the CPU).
-// gpu: whose memory kCuda is; its context becomes the calling thread's.
+// UCX has no such memory, or takes it for another kind (the CPU would read GPU memory that UCX
+// takes for host memory). gpu: allocates kCuda there; its context becomes current on the calling
+// thread.
 absl::StatusOr<Slab> MapSlab(ucp_context_h context, const SlotPoolOptions& options, int gpu);
 
-// Ends the registration. Device memory goes with it, by the context of its GPU, which has to be the
-// calling thread's; host memory stays until FreeSlab.
+// Ends the registration. It frees device memory, whose GPU's context must be current on the calling
+// thread; host memory stays until FreeSlab.
 void UnmapSlab(ucp_context_h context, Slab& slab);
 void FreeSlab(const Slab& slab);
 

@@ -25,7 +25,7 @@ struct PeerListener {
   PeerId peer = 0;
   SocketAddress address;                     // where UCX listens
   std::vector<ucp_conn_request_h> requests;  // neither accepted nor rejected yet
-  bool used = false;                         // somebody has connected
+  bool used = false;                         // a connection request has come
   base::Nanos withdrawn_at = 0;
   UcxListener listener;
 };
@@ -39,7 +39,7 @@ class PeerListeners {
                                                      const std::string& what);
   // Peers whose listener was connected to since the last call.
   std::vector<PeerId> TakeRequested();
-  // UCX does not survive the end of a listener while somebody connects to it: its thread still
+  // UCX does not survive the end of a listener while a peer connects to it: its thread still
   // calls the listener when the connection's first bytes arrive (1.13; openucx/ucx#11087 of 1.19).
   // So a listener is kept until its peer has connected, or will not any more: the end of the
   // control connection tells it to give up. Null is ignored.
@@ -48,7 +48,7 @@ class PeerListeners {
   // given little time too.
   void Retire(base::Nanos now, bool worker_ends);
   bool none_withdrawn() const { return withdrawn_.empty(); }
-  // Before the worker ends.
+  // Must be called before the worker ends.
   void Clear();
 
  private:

@@ -1,13 +1,13 @@
 #ifndef SPECFABRIC_TRANSPORT_PEER_TABLE_H_
 #define SPECFABRIC_TRANSPORT_PEER_TABLE_H_
 
-// The names of peers, and what callers of Fabric::Send may know of one without asking the progress
-// thread: that it lives, and how many of its sends, of how many bytes, are outstanding.
+// The names of peers, and what any thread may read of a peer without asking the progress thread:
+// whether it is open, and how many sends, of how many bytes, are outstanding to it.
 //
 // A PeerId is a serial number over a 16-bit index; an index is used again only after all others
 // have been. Reserve and Release are lock-free: one word an index holds, from the top, the serial's
 // low 28 bits, the outstanding bytes in units of 4 KiB (20 bits) and the outstanding sends (16).
-// Serial 0 is no living peer.
+// Serial 0: no peer.
 
 #include <algorithm>
 #include <atomic>
@@ -32,7 +32,7 @@ class PeerTable {
         max_units_(Units(max_bytes)),
         words_(new std::atomic<uint64_t>[kIndexes]()) {}
 
-  // A name for a peer that does not live yet; 0: all indexes are taken.
+  // A name for a new peer, which Add makes known; 0: all indexes are taken.
   PeerId Name() {
     std::lock_guard lock(mutex_);
     uint32_t index;
@@ -48,7 +48,7 @@ class PeerTable {
     if ((serial_ & kSerialMask) == 0) ++serial_;
     return serial_ << 16 | index;
   }
-  // The name's index may be used again. Nothing of the peer is outstanding any more.
+  // Frees the name's index. Nothing may be outstanding to the peer any more.
   void Forget(PeerId peer) {
     Remove(peer);
     std::lock_guard lock(mutex_);
@@ -62,7 +62,7 @@ class PeerTable {
     }
   }
 
-  // Takes a place for one send of so many bytes; Release gives it back.
+  // Reserves one send of so many bytes, until Release.
   absl::Status Reserve(PeerId peer, uint64_t bytes) {
     const uint64_t units = Units(bytes);
     uint64_t word = Word(peer).load(std::memory_order_relaxed);
@@ -83,7 +83,7 @@ class PeerTable {
       }
     }
   }
-  // Whether a living peer has sends outstanding.
+  // Whether any peer has sends outstanding.
   bool AnyOutstanding() {
     std::lock_guard lock(mutex_);
     return std::any_of(words_.get(), words_.get() + next_index_,

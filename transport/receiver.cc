@@ -64,8 +64,8 @@ inline Connection* Receiver::ReceiverOf(const WireHeader& header, size_t header_
     ++state_.counters.unattributed_frames;
     return nullptr;
   }
-  if (IsSound(header, header_bytes, bytes, state_.options.max_frame_bytes)) return connection;
-  RefuseUnsound(*connection, header, header_bytes, bytes);
+  if (IsValid(header, header_bytes, bytes, state_.options.max_frame_bytes)) return connection;
+  RefuseInvalid(*connection, header, header_bytes, bytes);
   return nullptr;
 }
 
@@ -118,7 +118,7 @@ void Receiver::CopyFrame(Connection& connection, const WireHeader& header,
   frames_.push_back({connection.id, header, {payload.begin(), payload.end()}});
 }
 
-void Receiver::RefuseUnsound(Connection& connection, const WireHeader& header, size_t header_bytes,
+void Receiver::RefuseInvalid(Connection& connection, const WireHeader& header, size_t header_bytes,
                              size_t bytes) {
   RefuseFrame(connection, CheckFrame(header, header_bytes, bytes, state_.options.max_frame_bytes));
 }

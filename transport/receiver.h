@@ -62,7 +62,7 @@ class Receiver {
                  size_t bytes);
   void CopyFrame(Connection& connection, const WireHeader& header,
                  absl::Span<const uint8_t> payload);
-  void RefuseUnsound(Connection& connection, const WireHeader& header, size_t header_bytes,
+  void RefuseInvalid(Connection& connection, const WireHeader& header, size_t header_bytes,
                      size_t bytes);
   void RefuseFrame(Connection& connection, const absl::Status& status);
   ucs_status_t Postpone(Connection& connection, const Announced& announced);

@@ -2,17 +2,17 @@
 #define SPECFABRIC_TRANSPORT_SLOT_POOL_H_
 
 // Registered memory that tensors are sent from and received into: one slab, registered with UCX
-// once, cut into slots of one size. A slot is held by exactly one Lease, which gives it back.
+// once, cut into slots of one size. A slot is held by exactly one Lease, which frees it.
 //
 //   sender:    free -> filling -> sending -> free
 //   receiver:  free -> receiving -> ready -> reading -> free
-//   either:    sending or receiving -> quarantined (the peer was closed, or the time was up, while
-//              UCX may still touch the memory) -> free, once UCX has called back
+//   either:    sending or receiving -> quarantined (the peer was closed, or the tensor given up,
+//              while UCX may still access the memory) -> free, once UCX has called back
 //
-// so that a late write can never land in memory that somebody else uses by then.
+// so that a late write never lands in a slot that is used again.
 //
-// Before each slot of host memory there is room for a frame's header, so that small tensors leave
-// in one piece.
+// Before each slot of host memory there is room for a frame's header, so that a small tensor is
+// sent in one piece.
 //
 // Threads: any, for everything here. Host memory lives as long as its pool or any lease does, and
 // is registered while the fabric that made it lives; device memory goes with the fabric.
@@ -34,7 +34,7 @@ namespace specfabric::transport {
 enum class MemoryKind : uint8_t { kHost, kCuda };
 const char* Name(MemoryKind kind);
 
-// Whose data a slot holds: what arrives for another incarnation or an older round is stale.
+// Which data a slot holds: what arrives for another incarnation or an older round is stale.
 struct Fence {
   uint64_t incarnation = 0;
   uint32_t round = 0;
@@ -61,7 +61,7 @@ struct SlotPoolOptions {
   int32_t slots = 0;
 };
 
-// Memory as UCX has registered it. `handle` is UCX's (ucp_mem_h), null once the fabric is gone.
+// Memory registered with UCX. `handle` is UCX's (ucp_mem_h), null once the fabric is gone.
 struct Slab {
   MemoryKind kind = MemoryKind::kHost;
   uint8_t* data = nullptr;
@@ -71,7 +71,7 @@ struct Slab {
 
 class SlotPool;
 
-// Holds one slot; movable; empty when default-made, moved from or released.
+// Holds one slot; movable; empty when default-constructed, moved from or released.
 class Lease {
  public:
   Lease() = default;

@@ -36,7 +36,7 @@ absl::StatusCode CodeOf(ucs_status_t status) {
       return absl::StatusCode::kInvalidArgument;
     case UCS_ERR_TIMED_OUT:
       return absl::StatusCode::kDeadlineExceeded;
-    case UCS_ERR_CANCELED:  // not by us, who ask no more by then: its endpoint is lost
+    case UCS_ERR_CANCELED:  // not by this process, which ignores those: the endpoint is lost
     case UCS_ERR_UNREACHABLE:
     case UCS_ERR_REJECTED:
     case UCS_ERR_NOT_CONNECTED:
@@ -124,12 +124,12 @@ void ApplyUcxSettings(const FabricOptions& options) {
       {"UCX_NET_DEVICES", options.net_devices},
       {"UCX_PROTO_ENABLE", careful ? "n" : "y"},
       {"UCX_ZCOPY_THRESH", careful ? "inf" : ""},
-      // With copies, larger pieces are as fast over TCP as none.
+      // With larger pieces, copying is as fast over TCP as sending without copies.
       {"UCX_TCP_TX_SEG_SIZE", tcp && careful ? "64k" : ""},
       // With it TCP is a wire for rendezvous beside shared memory, whose polling costs a system
       // call a turn; and over TCP itself, active messages are faster than its emulated puts.
       {"UCX_TCP_PUT_ENABLE", tcp ? "n" : ""},
-      // The engine looks after its peers itself.
+      // The engine has its own keep-alive (liveness.h).
       {"UCX_KEEPALIVE_INTERVAL", "inf"},
       // Error handling by peer switches shared memory off unless these are set.
       {"UCX_POSIX_ERROR_HANDLING", shared_memory ? "y" : ""},

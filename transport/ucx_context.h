@@ -31,31 +31,30 @@ using UcxContext = UniqueHandle<ucp_context_h, ucp_cleanup>;
 using UcxWorker = UniqueHandle<ucp_worker_h, ucp_worker_destroy>;
 using UcxListener = UniqueHandle<ucp_listener_h, ucp_listener_destroy>;
 
-// Puts what `options` ask of UCX into the UCX_* variables that the user has not set, where it stays
-// until the next call: UCX reads some of it again for every worker. The environment is the only way
-// in, because ucp_config_modify does not reach the settings of single wires (seen with UCX 1.13).
+// Sets the UCX_* variables that `options` need and the user has not set, until the next call: UCX
+// reads some of them again for every worker. There is no way but the environment, because
+// ucp_config_modify does not reach the settings of single wires (seen with UCX 1.13).
 void ApplyUcxSettings(const FabricOptions& options);
 
-// Whether two processes of one machine may meet in shared memory.
+// Whether UCX may use shared memory between two processes of one machine.
 bool MayShareMemory(const FabricOptions& options);
 
 absl::StatusOr<UcxContext> CreateContext();
 absl::StatusOr<UcxWorker> CreateWorker(ucp_context_h context);
 
-// Whether a wire, as TransportOf names it, is RDMA, or the memory of one machine.
+// Whether a wire, as TransportOf names it, is RDMA, or shared memory.
 bool IsRdma(absl::string_view wire);
 bool IsSharedMemory(absl::string_view wire);
 
-// FailedPrecondition, in one line, where `context` cannot do what require_rdma and
-// require_gpudirect ask for.
+// FailedPrecondition, in one line, where `context` does not meet require_rdma or require_gpudirect.
 absl::Status CheckRequirements(ucp_context_h context, const FabricOptions& options);
 
-// Whether this UCX's newer protocols are its default (1.16 and later).
+// Whether the newer protocols (UCX_PROTO_ENABLE) are this UCX's default: 1.16 and later.
 bool HasMatureProtocols();
 
-// Whether a send may ask for rendezvous, as the settings now are. Not with the newer protocols of a
-// UCX before 1.16: where they have no better way they send the data in active messages, and closing
-// an endpoint with such a send under way, or losing it, aborts the process.
+// Whether a send may ask for rendezvous with the present settings. Not with the newer protocols of
+// a UCX before 1.16: where nothing else works they send the data in active messages, and closing or
+// losing an endpoint with such a send under way aborts the process.
 bool MayAskForRendezvous();
 
 // The wire that carries this endpoint's active messages, e.g. "posix/memory" or "tcp/lo"; empty

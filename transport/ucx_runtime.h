@@ -3,7 +3,7 @@
 
 // The engine's UCX context and its one worker: starting, progress, replacing the worker, ending.
 // Also whose GPU's context the engine's thread uses. Private to transport/; on the engine's thread,
-// the destructor on any once nobody uses the engine.
+// the destructor on any thread once no other uses the engine.
 
 #include <ucp/api/ucp.h>
 

@@ -1,4 +1,4 @@
-// Which addresses are tried when: records that come and go, failures, duplicates.
+// When each address is tried: changing records, failures, duplicates.
 
 #include "link/address_book.h"
 
@@ -30,7 +30,7 @@ class AddressBookTest : public ::testing::Test {
   AddressBook book_{10 * kMillisecond, kSecond, 1};
 };
 
-TEST_F(AddressBookTest, WhatIsGivenIsTriedUntilItIsUpAndAgainAfterALoss) {
+TEST_F(AddressBookTest, ConfiguredAddressIsTriedUntilUpAndAgainAfterALoss) {
   book_.Add("a:1", 5);
   EXPECT_THAT(book_.Due(4), IsEmpty());
   EXPECT_THAT(book_.Due(5), ElementsAre("a:1"));
@@ -49,7 +49,7 @@ TEST_F(AddressBookTest, WhatIsGivenIsTriedUntilItIsUpAndAgainAfterALoss) {
   EXPECT_EQ(book_.size(), 1u);
 }
 
-TEST_F(AddressBookTest, OnlyANewReasonOfFailureIsNews) {
+TEST_F(AddressBookTest, OnlyANewReasonOfFailureIsReported) {
   book_.Add("a:1", 0);
   EXPECT_TRUE(book_.Failed("a:1", StatusCode::kNotFound, 0));
   EXPECT_FALSE(book_.Failed("a:1", StatusCode::kNotFound, kSecond));
@@ -91,7 +91,7 @@ TEST_F(AddressBookTest, RecordsComeAndGo) {
   EXPECT_EQ(book_.size(), 1u) << "c:1 was not connected";
 }
 
-TEST_F(AddressBookTest, ARecordThatComesBackWhileItIsConnectedStays) {
+TEST_F(AddressBookTest, RecordThatReturnsWhileConnectedIsKept) {
   book_.SetRecords("n", {"a:1"}, 0);
   ConnectDue(0, 1);
   book_.Up(1, 100);
@@ -102,7 +102,7 @@ TEST_F(AddressBookTest, ARecordThatComesBackWhileItIsConnectedStays) {
   EXPECT_THAT(book_.Due(kFar), ElementsAre("a:1"));
 }
 
-TEST_F(AddressBookTest, AnAddressStaysAsLongAsAnybodyNamesIt) {
+TEST_F(AddressBookTest, AddressIsKeptAsLongAsAnySourceHasIt) {
   book_.Add("a:1", 0);
   book_.SetRecords("n", {"a:1", "b:1"}, 0);
   book_.SetRecords("m", {"b:1"}, 0);
@@ -113,7 +113,7 @@ TEST_F(AddressBookTest, AnAddressStaysAsLongAsAnybodyNamesIt) {
   EXPECT_THAT(book_.Due(2), ElementsAre("a:1"));
 }
 
-TEST_F(AddressBookTest, AnAttemptAtARecordThatVanishedIsNotRepeated) {
+TEST_F(AddressBookTest, AttemptToARemovedRecordIsNotRepeated) {
   book_.SetRecords("n", {"a:1"}, 0);
   const auto due = book_.Due(0);
   book_.SetRecords("n", {}, 1);

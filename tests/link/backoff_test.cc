@@ -25,7 +25,7 @@ TEST(BackoffTest, DoublesUpToTheMaximumAndSpreads) {
   EXPECT_GT(firsts.size(), 20u);
 }
 
-TEST(BackoffTest, OddLimitsAreMadeSense) {
+TEST(BackoffTest, InvalidLimitsAreClamped) {
   Backoff zero(0, 0, 1);
   EXPECT_GE(zero.Next(), 0);
   Backoff inverted(1000, 10, 1);

@@ -1,4 +1,4 @@
-// Tensors between handshaken peers.
+// Tensors between peers that are up.
 
 #include <cstring>
 
@@ -54,7 +54,7 @@ class LinkTensorTest : public ::testing::Test {
   std::shared_ptr<transport::SlotPool> receive_, send_;
 };
 
-TEST_F(LinkTensorTest, LieInTheReceiversSlots) {
+TEST_F(LinkTensorTest, ArriveInTheReceiversSlots) {
   ASSERT_TRUE(SendTensor(5).ok());
   ASSERT_TRUE(target_.WaitForTensors(1));
   const auto tensors = target_.TakeTensors();
@@ -69,7 +69,7 @@ TEST_F(LinkTensorTest, LieInTheReceiversSlots) {
   EXPECT_EQ(tensor.lease.pool(), receive_.get());
 }
 
-TEST_F(LinkTensorTest, MetricsShowWhatSlotsDo) {
+TEST_F(LinkTensorTest, MetricsShowSlotStates) {
   transport::Lease lease = send_->Acquire({7, 9}).value();
   const metrics::FabricCounters counters = ReadCounters(draft_.link());
   EXPECT_GE(counters.registered_bytes.at("host"), kSlots.slots * kBytes);
@@ -89,7 +89,7 @@ TEST_F(LinkTensorTest, UnwantedOnesTakeNoSlot) {
   EXPECT_TRUE(target_.WaitFor([&] { return target_.link().fabric_stats().stale_tensors == 1; }));
 }
 
-TEST_F(LinkTensorTest, ForAPoolThatIsNotThereIsRefused) {
+TEST_F(LinkTensorTest, TensorForAMissingPoolIsRefused) {
   ASSERT_TRUE(SendTensor(8, kPool + 1).ok());
   ASSERT_TRUE(target_.WaitForRefused(1));
   EXPECT_EQ(target_.refused()[0].first, 8u);
@@ -97,7 +97,7 @@ TEST_F(LinkTensorTest, ForAPoolThatIsNotThereIsRefused) {
   EXPECT_THAT(target_.downs(), SizeIs(0)) << "the peer stays";
 }
 
-// A bare fabric can send before it has introduced itself.
+// A bare fabric can send a tensor before its Hello.
 TEST(LinkTensorBeforeHelloTest, ClosesThePeer) {
   Service target(Listening());
   transport::Node bare_node;

@@ -1,5 +1,5 @@
-// Handshakes, refusals, malformed peers, keep-alive and reconnection. Peers that break the protocol
-// are played by a bare fabric, stopped ones by a process that is really stopped.
+// Handshakes, refusals, malformed messages, keep-alive and reconnection. A bare fabric takes the
+// part of a peer that breaks the protocol, a stopped child process that of a silent one.
 
 #include "link/link.h"
 
@@ -50,7 +50,7 @@ bool Eventually(Condition condition) {
   return true;
 }
 
-TEST(HandshakeTest, BothSidesLearnTheOthersHello) {
+TEST(HandshakeTest, BothSidesReceiveTheOthersHello) {
   LinkOptions draft_options = Listening();
   draft_options.hello.vocabulary = 32'000;
   draft_options.hello.numerics_fingerprint = 77;
@@ -151,7 +151,7 @@ class BarePeerTest : public ::testing::Test {
   PeerId peer_ = 0;
 };
 
-TEST_F(BarePeerTest, IsGreetedAtOnce) {
+TEST_F(BarePeerTest, GetsAHelloAtOnce) {
   ASSERT_TRUE(node_.WaitForFrames(1));
   const auto frames = node_.TakeFrames();
   EXPECT_EQ(frames[0].second.type, static_cast<uint16_t>(MessageType::kHello));
@@ -235,7 +235,7 @@ TEST(KeepAliveTest, StoppedProcessIsClosedByItsSilence) {
   draft.Signal(SIGSTOP);
   ASSERT_TRUE(target.WaitForDowns(1));
   EXPECT_EQ(target.downs()[0].second.code(), absl::StatusCode::kDeadlineExceeded);
-  // Awake again it finds its connection closed and makes a new one.
+  // Continued, it finds its connection closed and makes a new one.
   draft.Signal(SIGCONT);
   EXPECT_TRUE(target.WaitForUps(2));
 }
@@ -259,7 +259,7 @@ TEST(CountersTest, ConnectionsShowTheirPeersWiresAndBytes) {
   EXPECT_TRUE(ReadCounters(draft.link()).peers.empty());
 }
 
-TEST(ReconnectTest, ServerThatComesLateIsFound) {
+TEST(ReconnectTest, ServerThatStartsLateIsFound) {
   std::string address;
   {
     Service probe(Listening());
@@ -317,7 +317,7 @@ TEST(ReconnectTest, AnAddressGivenTwiceIsOnePeer) {
   EXPECT_EQ(target.link().stats().addresses, 1u);
 }
 
-TEST(LifeTest, EveryUpHasItsDownWhenTheLinkEnds) {
+TEST(LifetimeTest, EveryUpHasItsDownWhenTheLinkEnds) {
   Service draft(Listening());
   Service target(ConnectingTo(draft.link().listen_address()));
   ASSERT_TRUE(draft.WaitForUps(1) && target.WaitForUps(1));
@@ -328,7 +328,7 @@ TEST(LifeTest, EveryUpHasItsDownWhenTheLinkEnds) {
   EXPECT_THAT(draft.downs(), SizeIs(1));
 }
 
-TEST(LifeTest, NoCallbackRunsBeforeStart) {
+TEST(LifetimeTest, NoCallbackRunsBeforeStart) {
   std::atomic<bool> started = false, early = false;
   std::atomic<int> ups = 0;
   LinkHandler handler;
@@ -350,7 +350,7 @@ TEST(LifeTest, NoCallbackRunsBeforeStart) {
   EXPECT_EQ((*draft)->Start().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST(LifeTest, PortInUseIsReported) {
+TEST(LifetimeTest, PortInUseIsReported) {
   Service first(Listening());
   const auto second =
       Link::Create(Listening(Role::kDraft, first.link().listen_address()), LinkHandler());

@@ -1,5 +1,5 @@
-// Names whose records are peers: members that come, go and were there before. The resolver is the
-// test's own.
+// Names whose records are peers: records that appear, disappear and return. The test sets the
+// records.
 
 #include <atomic>
 #include <chrono>
@@ -82,7 +82,7 @@ class MembershipTest : public ::testing::Test {
     options.lookup_interval = 5 * base::kMillisecond;
     return options;
   }
-  // Until what was set before this call has been found.
+  // Waits until the records that were set before this call have been looked up.
   void WaitForLookup() {
     const int now = resolver_.lookups();
     ASSERT_TRUE(Eventually([&] { return resolver_.lookups() >= now + 2; }));
@@ -91,7 +91,7 @@ class MembershipTest : public ::testing::Test {
   Resolver resolver_;
 };
 
-TEST_F(MembershipTest, EveryRecordIsAPeerBesideThoseGiven) {
+TEST_F(MembershipTest, RecordsAreConnectedBesideConfiguredAddresses) {
   auto a = Draft(), b = Draft(), c = Draft();
   resolver_.Set("drafts:7", Addresses{AddressOf(*a), AddressOf(*b)});
   Service target(TargetOptions({"dns:///drafts:7", AddressOf(*c)}));
@@ -107,13 +107,13 @@ TEST_F(MembershipTest, MembersJoinAndLeaveWithTheirRecords) {
   ASSERT_TRUE(target.WaitForUps(1));
   resolver_.Set("drafts:7", Addresses{AddressOf(*b)});
   ASSERT_TRUE(target.WaitForUps(2));
-  // What has no record any more is not cut...
+  // A connection whose record is gone is kept...
   WaitForLookup();
   EXPECT_THAT(target.downs(), SizeIs(0));
   EXPECT_EQ(target.link().stats().addresses, 2u);
   ASSERT_TRUE(target.link().Send(target.ups()[0].peer, schemas::Drain{}).ok());
   EXPECT_TRUE(a->WaitForMessages(1));
-  // ... and forgotten once it has gone.
+  // ... and its address forgotten once it is down.
   a->Destroy();
   ASSERT_TRUE(target.WaitForDowns(1));
   EXPECT_EQ(target.link().stats().addresses, 1u);
@@ -128,7 +128,7 @@ TEST_F(MembershipTest, ANameThatIsNotFoundIsTriedUntilItIs) {
   EXPECT_TRUE(target.WaitForUps(1));
 }
 
-TEST_F(MembershipTest, WhatIsKnownOutlastsTheResolver) {
+TEST_F(MembershipTest, KnownRecordsAreKeptWhileTheResolverFails) {
   auto a = Draft();
   resolver_.Set("drafts:7", Addresses{AddressOf(*a)});
   Service target(TargetOptions({"dns:///drafts:7"}));
@@ -141,14 +141,14 @@ TEST_F(MembershipTest, WhatIsKnownOutlastsTheResolver) {
   EXPECT_EQ(target.link().stats().addresses, 1u);
   a = Draft(address);
   EXPECT_TRUE(target.WaitForUps(2));
-  // That there are none is another answer.
+  // An empty list of records is an answer too.
   resolver_.Set("drafts:7", absl::NotFoundError("none"));
   WaitForLookup();
   a.reset();
   EXPECT_TRUE(Eventually([&] { return target.link().stats().addresses == 0; }));
 }
 
-TEST_F(MembershipTest, OneProcessIsOnePeerWhateverAddressesLeadToIt) {
+TEST_F(MembershipTest, OneProcessIsOnePeerForAllItsAddresses) {
   auto a = Draft();
   const std::string address = AddressOf(*a);
   const size_t colon = address.rfind(':');
@@ -160,7 +160,7 @@ TEST_F(MembershipTest, OneProcessIsOnePeerWhateverAddressesLeadToIt) {
   EXPECT_EQ(target.link().stats().handshakes, 1u);
   ASSERT_TRUE(target.link().Send(target.ups()[0].peer, schemas::Drain{}).ok());
   EXPECT_TRUE(a->WaitForMessages(1)) << "the one that stays is the one that was told of";
-  // Restarted it is found again, by one address or the other.
+  // After a restart it is found again, by either address.
   a.reset();
   ASSERT_TRUE(target.WaitForDowns(1));
   a = Draft(address);
@@ -169,7 +169,7 @@ TEST_F(MembershipTest, OneProcessIsOnePeerWhateverAddressesLeadToIt) {
   EXPECT_THAT(target.ups(), SizeIs(2));
 }
 
-TEST_F(MembershipTest, TheEndDoesNotWaitForTheResolver) {
+TEST_F(MembershipTest, DestructionDoesNotWaitForTheResolver) {
   auto release = std::make_shared<std::promise<void>>();
   auto entered = std::make_shared<std::promise<void>>();
   auto left = std::make_shared<std::promise<void>>();

@@ -9,7 +9,8 @@
 namespace specfabric::transport {
 
 // A program started by posix_spawn (never by fork alone: UCX does not survive it). It is killed and
-// reaped when this goes out of scope; programs that read their standard input end with us too.
+// reaped when this goes out of scope; a program that reads its standard input also ends with the
+// test's process.
 class ChildProcess {
  public:
   // `arguments[0]` is the program.
@@ -21,9 +22,9 @@ class ChildProcess {
   // The next line of its standard output, without the newline; empty at its end.
   std::string ReadLine();
   void Signal(int signal);
-  // SIGSTOP, and wait until all its threads stand still. SIGCONT lets it go on.
+  // SIGSTOP waits until all its threads are stopped. SIGCONT continues it.
   void Stop();
-  // SIGKILL, and wait until it is gone.
+  // SIGKILL, and waits for its end.
   void Kill();
   pid_t pid() const { return pid_; }
 

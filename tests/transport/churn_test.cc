@@ -1,5 +1,6 @@
-// Connections made, used and closed again and again, against a server in a process of its own:
-// neither end may grow. SPECFABRIC_CHURN_CYCLES sets how often (1,000 unless it is set).
+// Makes, uses and closes connections repeatedly, against a server in another process: the memory
+// and descriptors of neither may grow. SPECFABRIC_CHURN_CYCLES sets how often (1,000 unless it is
+// set).
 
 #include <unistd.h>
 
@@ -22,8 +23,8 @@ using ::testing::SizeIs;
 
 // Over these, UCX fills its caches and malloc its arenas.
 constexpr int kWarmUp = 200;
-// What may come on top for each end: names of peers are used once each before any is used again,
-// and the allocator's high-water mark moves a little. A leak of one UCX endpoint (several KiB), or
+// Growth allowed on each side: every peer index is used once before any is reused, and the
+// allocator's high-water mark moves a little. A leak of one UCX endpoint (several KiB), or
 // one registration, a cycle would be far above it.
 constexpr size_t kSlackBytes = 2 << 20;
 constexpr size_t kSlackBytesEachCycle = 64;
@@ -60,7 +61,7 @@ class ChurnTest : public ::testing::Test {
     node.ForgetConnections();
   }
 
-  // Both ends at rest: nothing closing, and no listener that lingers, for a while.
+  // Waits until nothing is closing and no UCX listener is left, on both sides.
   void Settle() {
     EXPECT_TRUE(Eventually([&] {
       const auto descriptors = [&] {
@@ -90,7 +91,7 @@ void ExpectNoGrowth(const ProcessInfo& before, const ProcessInfo& after, int cyc
   EXPECT_LE(after.mappings, before.mappings + 16);
 }
 
-TEST_F(ChurnTest, NeitherEndGrows) {
+TEST_F(ChurnTest, ResourcesDoNotGrow) {
   for (int i = 0; i < kWarmUp; ++i) ASSERT_NO_FATAL_FAILURE(Cycle()) << i;
   Settle();
   const ProcessInfo client_before = ProcessInfo::Of(getpid());

@@ -1,4 +1,4 @@
-// Two ends of a control connection, and ends that do not keep to its rules.
+// The two sides of a control connection, and peers that break its protocol.
 
 #include "transport/control.h"
 
@@ -43,7 +43,7 @@ void Give(int socket, const Bytes& bytes) {
       << std::strerror(errno);
 }
 
-// One end as the engine drives it, and what has become of it.
+// One side, driven as the engine does, and its outcome.
 struct End {
   End(UniqueFd socket, Side its_side, uint64_t token, const std::string& secret)
       : side(its_side), control(std::move(socket)) {
@@ -106,13 +106,13 @@ struct Conversation {
     if (bytes.empty()) return false;
     if (meddle) meddle(client, nth, bytes);
     ++nth;
-    // The other end may have closed already.
+    // The other side may have closed already.
     (void)send(to.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     return true;
   }
 };
 
-TEST(ControlTest, BothProveTheSecretAndLearnEachOther) {
+TEST(ControlTest, BothSidesProveTheSecretAndExchangeTokens) {
   for (const std::string& secret : {kSecret, kNone, std::string(100'000, 'x')}) {
     Conversation talk(secret, secret);
     talk.Run();
@@ -124,13 +124,13 @@ TEST(ControlTest, BothProveTheSecretAndLearnEachOther) {
     EXPECT_EQ(FormatAddress(talk.client.introductions[0].endpoint.storage), "10.1.2.3:4567");
     EXPECT_TRUE(talk.client.control.proven());
     EXPECT_TRUE(talk.server.control.proven());
-    // It ends as connections end.
+    // The connection ends normally.
     EXPECT_EQ(talk.client.status.code(), absl::StatusCode::kUnavailable);
     EXPECT_EQ(talk.server.status.code(), absl::StatusCode::kUnavailable);
   }
 }
 
-TEST(ControlTest, ByteByByteIsTheSame) {
+TEST(ControlTest, WorksByteByByte) {
   auto [wire, socket] = Sockets();
   auto [other_wire, other_socket] = Sockets();
   End client(std::move(socket), Side::kClient, 11, kSecret);
@@ -152,7 +152,7 @@ TEST(ControlTest, ByteByByteIsTheSame) {
   EXPECT_EQ(client.introductions.size(), 1u) << client.status;
 }
 
-TEST(ControlTest, AWrongSecretIsRefusedAndBothSidesSaySo) {
+TEST(ControlTest, WrongSecretIsRefusedAndReportedOnBothSides) {
   const std::vector<std::pair<std::string, std::string>> pairs = {
       {kSecret, kOther}, {kSecret, kNone}, {kNone, kSecret}, {kSecret, kSecret + "\n"}};
   for (const auto& [client, server] : pairs) {
@@ -168,9 +168,9 @@ TEST(ControlTest, AWrongSecretIsRefusedAndBothSidesSaySo) {
   }
 }
 
-// Whatever single bit is changed on the way, no side takes a changed introduction for good, and the
-// other side hears of it or sees the connection end.
-TEST(ControlTest, AnyFlippedBitIsNoticed) {
+// With any single bit changed on the way, neither side accepts a changed introduction, and the
+// other is told or sees the connection end.
+TEST(ControlTest, AnyFlippedBitIsDetected) {
   const std::vector<std::tuple<bool, int, size_t>> writes = {
       {true, 0, 48}, {false, 0, 48}, {true, 1, 56}, {false, 1, 76}};
   for (const auto& [whose, which, size] : writes) {
@@ -181,7 +181,7 @@ TEST(ControlTest, AnyFlippedBitIsNoticed) {
         ASSERT_EQ(bytes.size(), size);
         bytes[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
       });
-      // Only the last message comes too late for the server not to have been convinced.
+      // Only the last message comes after the server has accepted the client.
       const bool last = !whose && which == 1;
       EXPECT_EQ(talk.server.introductions.size(), last ? 1u : 0u)
           << whose << which << " bit " << bit << ": " << talk.server.status;
@@ -192,7 +192,7 @@ TEST(ControlTest, AnyFlippedBitIsNoticed) {
   }
 }
 
-TEST(ControlTest, AnotherVersionIsNamedAndTold) {
+TEST(ControlTest, OtherVersionIsRefusedAndTold) {
   auto [wire, socket] = Sockets();
   End server(std::move(socket), Side::kServer, 22, kSecret);
   // What a fabric of version 1 begins with.
@@ -205,7 +205,7 @@ TEST(ControlTest, AnotherVersionIsNamedAndTold) {
   ASSERT_EQ(answer.size(), 40u);
   EXPECT_EQ(std::memcmp(answer.data(), "$SPECFB1\x02\0\0\0", 12), 0);
 
-  // And the other way round, from a version to come.
+  // And the other way round, from a later version.
   auto [far_wire, far_socket] = Sockets();
   End client(std::move(far_socket), Side::kClient, 11, kSecret);
   client.Turn();
@@ -243,10 +243,10 @@ Message Parse(const Bytes& bytes) {
   return std::get<Message>(ParseHandshake(bytes).value().value());
 }
 
-TEST(ImpostorTest, AClientThatIsEchoedIsNotConvinced) {
+TEST(ImpostorTest, EchoedMessagesDoNotProveTheServer) {
   Impostor server(Side::kClient);
-  server.Say(server.Hear());  // its own greeting
-  server.Say(server.Hear());  // its own claim
+  server.Say(server.Hear());  // the client's own greeting
+  server.Say(server.Hear());  // the client's own claim
   EXPECT_EQ(server.outcome(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(server.victim.introductions.empty());
 }
@@ -261,12 +261,13 @@ TEST(ImpostorTest, AClientsOwnProofDoesNotProveTheServer) {
   EXPECT_EQ(Parse<Refusal>(server.Hear()), Refusal::kSecret);
 }
 
-// The impostor is connected to by one fabric and connects to another, and lets either do its work.
-TEST(ImpostorTest, AnothersProofForOtherNoncesDoesNotServe) {
+// The impostor accepts one fabric, connects to another, and forwards messages between them.
+TEST(ImpostorTest, ProofForOtherNoncesIsRefused) {
   Impostor to_client(Side::kClient);
   Impostor to_server(Side::kServer);
   to_client.Hear();
-  to_server.Say(Greeting{RandomNonce()});  // not the client's: it wants to know its own session
+  to_server.Say(
+      Greeting{RandomNonce()});  // not the client's: the impostor needs a session of its own
   const Greeting servers = Parse<Greeting>(to_server.Hear());
   to_client.Say(servers);
   const Claim claim = Parse<Claim>(to_client.Hear());
@@ -275,7 +276,7 @@ TEST(ImpostorTest, AnothersProofForOtherNoncesDoesNotServe) {
   EXPECT_TRUE(to_server.victim.introductions.empty());
 }
 
-TEST(ImpostorTest, ARecordedConversationCannotBePlayedAgain) {
+TEST(ImpostorTest, RecordedHandshakeCannotBeReplayed) {
   std::vector<Bytes> recorded;
   Conversation talk(kSecret, kSecret);
   talk.Run([&](bool client, int, Bytes& bytes) {
@@ -310,7 +311,7 @@ TEST(ImpostorTest, MessagesOutOfOrderAreRefused) {
   }
 }
 
-TEST(ImpostorTest, MoreThanItsTurnIsRefused) {
+TEST(ImpostorTest, TwoMessagesAtOnceAreRefused) {
   Bytes both = EncodeHandshake(Greeting{});
   const Bytes claim = EncodeHandshake(Claim{});
   both.insert(both.end(), claim.begin(), claim.end());
@@ -341,7 +342,7 @@ TEST(ImpostorTest, BytesAfterTheHandshakeAreRefused) {
   }
 }
 
-TEST(ImpostorTest, WhoStopsInTheMiddleLeavesTheOtherWaiting) {
+TEST(ImpostorTest, AfterHalfAMessageTheOtherSideWaits) {
   for (size_t length : {0, 1, 8, 12, 16, 47}) {
     Impostor client(Side::kServer);
     Bytes greeting = EncodeHandshake(Greeting{});
@@ -364,7 +365,7 @@ TEST(ImpostorTest, RefusalsAreReadAtAnyTime) {
   secret.Say(Refusal::kSecret);
   EXPECT_EQ(secret.outcome(), absl::StatusCode::kPermissionDenied);
   Impostor version(Side::kClient);
-  version.Say(Refusal::kVersion);  // from our own version: nonsense
+  version.Say(Refusal::kVersion);  // invalid: it is of our own version
   EXPECT_EQ(version.outcome(), absl::StatusCode::kInvalidArgument);
 }
 

@@ -1,4 +1,4 @@
-// A fabric that mistreats what it sends does to each frame what the injector says, and no more.
+// Fault injection in a fabric: each frame gets exactly the faults that the injector decides.
 
 #include <algorithm>
 #include <cstring>
@@ -17,14 +17,14 @@ using Payload = std::vector<uint8_t>;
 
 constexpr int kFrames = 300;
 
-// Frames of sizes from 0 to some hundred bytes, no two alike.
+// Frames of 0 to some hundred bytes, each with different contents.
 Payload FrameNumber(int i) {
   Payload payload(i == 0 ? 0 : 4 + i % 7 * 100, static_cast<uint8_t>(i));
   if (i > 0) std::memcpy(payload.data(), &i, sizeof(i));
   return payload;
 }
 
-// A clean receiver and a sender with faults, connected.
+// A receiver without and a sender with faults, connected.
 struct Pair {
   explicit Pair(const FaultOptions& faults) : sender(WithFaults(faults)) {
     to_receiver = sender.fabric().Connect(receiver.fabric().Listen("127.0.0.1:0").value()).value();
@@ -45,7 +45,7 @@ struct Pair {
   PeerId to_receiver = 0;
 };
 
-TEST(FabricFaultsTest, EachFrameGetsItsFaults) {
+TEST(FabricFaultsTest, EachFrameGetsTheFaultsDecidedForIt) {
   const FaultOptions faults =
       ParseFaults("drop=.1,duplicate=.2,reorder=.2,corrupt=.2,delay=1ms:.2,seed=4").value();
   FaultInjector injector(faults);
@@ -78,7 +78,7 @@ TEST(FabricFaultsTest, EachFrameGetsItsFaults) {
   EXPECT_EQ(pair.sender.fabric().stats().frames_sent, expected.size());
 }
 
-TEST(FabricFaultsTest, HalfTheRoundTripGoesByOnTheWay) {
+TEST(FabricFaultsTest, FramesAreDelayedByHalfTheRoundTrip) {
   FaultOptions faults;
   faults.simulated_rtt = 40 * base::kMillisecond;
   Pair pair(faults);
@@ -87,14 +87,15 @@ TEST(FabricFaultsTest, HalfTheRoundTripGoesByOnTheWay) {
     const base::Nanos sent = base::Now();
     ASSERT_TRUE(pair.sender.fabric().Send(pair.to_receiver, 1, FrameNumber(i)).ok());
     ASSERT_TRUE(pair.receiver.WaitForFrames(1));
-    // However slow the machine is; some of it, because the fabric's clock may be a turn behind.
+    // A lower limit only, because the machine may be slow; half the delay, because the fabric's
+    // clock may be one turn old.
     EXPECT_GE(base::Now() - sent, faults.simulated_rtt / 4);
     EXPECT_EQ(pair.TakePayloads(), std::vector<Payload>{FrameNumber(i)});
   }
   EXPECT_EQ(pair.sender.fabric().stats().faults, 0u);
 }
 
-TEST(FabricFaultsTest, OrderIsKeptWhereAllAreDelayedAlike) {
+TEST(FabricFaultsTest, EqualDelaysKeepTheOrder) {
   FaultOptions faults;
   faults.simulated_rtt = 2 * base::kMillisecond;
   Pair pair(faults);
@@ -108,7 +109,7 @@ TEST(FabricFaultsTest, OrderIsKeptWhereAllAreDelayedAlike) {
   EXPECT_EQ(pair.TakePayloads(), expected);
 }
 
-TEST(FabricFaultsTest, WhatIsHeldBackIsOvertaken) {
+TEST(FabricFaultsTest, DelayedFramesAreOvertaken) {
   FaultOptions faults;
   faults.reorder = .5;
   faults.reorder_delay = 100 * base::kMillisecond;
@@ -128,8 +129,8 @@ TEST(FabricFaultsTest, WhatIsHeldBackIsOvertaken) {
   EXPECT_EQ(pair.TakePayloads(), expected);
 }
 
-// What is held back, or dropped, gives its place among the outstanding sends back.
-TEST(FabricFaultsTest, OutstandingSendsComeBack) {
+// Delayed and dropped frames release their outstanding sends.
+TEST(FabricFaultsTest, DroppedAndDelayedSendsAreReleased) {
   FabricOptions options =
       Pair::WithFaults(ParseFaults("drop=.3,duplicate=.3,delay=100us:.5,seed=2").value());
   options.max_outstanding_sends = 4;

@@ -35,7 +35,7 @@ std::vector<uint8_t> RandomPayload(size_t bytes, uint64_t seed) {
   return payload;
 }
 
-// A connected pair: `client` asked, `server` accepted.
+// A connected pair: `client` connected, `server` accepted.
 struct Pair {
   explicit Pair(const FabricOptions& options = LoopbackOptions(), bool echo = true)
       : server(options, echo), client(options) {
@@ -104,7 +104,7 @@ TEST(FabricTest, FramesSentBeforeTheConnectionIsUpArrive) {
   EXPECT_TRUE(server.WaitForFrames(4));
 }
 
-TEST(FabricTest, WhatWasSentBeforeAFlushOutlivesTheFabric) {
+TEST(FabricTest, FlushedFramesArriveAfterTheFabricEnds) {
   Pair pair(LoopbackOptions(), false);
   ASSERT_TRUE(pair.ok());
   constexpr int kFrames = 200;
@@ -117,7 +117,7 @@ TEST(FabricTest, WhatWasSentBeforeAFlushOutlivesTheFabric) {
   EXPECT_TRUE(pair.server.WaitForFrames(kFrames));
 }
 
-TEST(FabricTest, AFlushDoesNotWaitForWhomIsGone) {
+TEST(FabricTest, FlushDoesNotWaitForClosedPeers) {
   Pair pair;
   ASSERT_TRUE(pair.ok());
   pair.server.Destroy();
@@ -233,8 +233,8 @@ TEST(FabricErrorTest, PortInUse) {
             absl::StatusCode::kFailedPrecondition);
 }
 
-// A socket that listens before there is a fabric, as of a process that loads a model.
-TEST(ListenSocketTest, WhoConnectsBeforeTheFabricIsThereIsLetInOnceItIs) {
+// A socket that listens before its fabric exists, as in a process that loads a model.
+TEST(ListenSocketTest, EarlyConnectionsAreAcceptedOnceTheFabricListens) {
   auto socket = ListenSocket::Open(AnyPort());
   ASSERT_TRUE(socket.ok()) << socket.status();
   const std::string address = socket->address();
@@ -250,7 +250,7 @@ TEST(ListenSocketTest, WhoConnectsBeforeTheFabricIsThereIsLetInOnceItIs) {
   EXPECT_TRUE(server.WaitForOpen(1));
 }
 
-TEST(ListenSocketTest, WhoHasGivenUpWaitingIsNotServed) {
+TEST(ListenSocketTest, ConnectionsClosedWhileWaitingAreDropped) {
   constexpr int kImpatient = 8;
   auto socket = ListenSocket::Open(AnyPort());
   ASSERT_TRUE(socket.ok()) << socket.status();
@@ -273,7 +273,7 @@ TEST(ListenSocketTest, WhoHasGivenUpWaitingIsNotServed) {
   EXPECT_EQ(server.fabric().stats().connect_failures, uint64_t{kImpatient});
 }
 
-TEST(ListenSocketTest, AReservedPortIsRefusedToClientsAndFreeOnceItIsLetGo) {
+TEST(ListenSocketTest, ReservedPortRefusesClientsAndIsFreeAfterwards) {
   std::string address;
   {
     const auto reserved = ListenSocket::Reserve(AnyPort());
@@ -285,7 +285,7 @@ TEST(ListenSocketTest, AReservedPortIsRefusedToClientsAndFreeOnceItIsLetGo) {
   EXPECT_TRUE(ListenSocket::Open(address).ok());
 }
 
-TEST(FabricErrorTest, NoDescriptorForAPeerTakesNoCpuAndIsLoggedOnce) {
+TEST(FabricErrorTest, WithoutDescriptorsAcceptingPausesAndIsLoggedOnce) {
   if (!base::kRunsWithoutDescriptors) GTEST_SKIP() << "UBSan needs descriptors of its own";
   Node server;
   const std::string address = server.fabric().Listen(AnyPort()).value();
@@ -319,7 +319,7 @@ TEST(FabricErrorTest, NobodyListens) {
   EXPECT_EQ(client.fabric().Send(peer, 1, {}).code(), absl::StatusCode::kNotFound);
 }
 
-TEST(FabricErrorTest, SilentServerMeetsTheDeadline) {
+TEST(FabricErrorTest, SilentServerIsClosedAtTheDeadline) {
   const SilentServer silent;
   FabricOptions options = LoopbackOptions();
   options.connect_timeout = 200 * base::kMillisecond;
@@ -345,7 +345,7 @@ TEST(FabricErrorTest, SendLimits) {
   EXPECT_TRUE(pair.client.WaitForFrames(1));
 }
 
-// A peer that sends more than we take is closed before anything is allocated for it.
+// A peer that sends too large a frame is closed before anything is allocated for it.
 class OversizedFrameTest : public ::testing::TestWithParam<size_t> {};
 
 TEST_P(OversizedFrameTest, IsRefusedAndThePeerClosed) {
@@ -370,7 +370,7 @@ INSTANTIATE_TEST_SUITE_P(SmallEagerAndRendezvous, OversizedFrameTest,
 
 // Closing.
 
-TEST(FabricCloseTest, BothEndsLearnOfItOnce) {
+TEST(FabricCloseTest, BothSidesAreToldOnce) {
   Pair pair;
   ASSERT_TRUE(pair.ok());
   pair.client.fabric().Close(pair.to_server);
@@ -466,7 +466,7 @@ TEST(FabricCloseTest, ConnectionsLeaveNoFileDescriptorsBehind) {
     ASSERT_TRUE(server.WaitForCloses(i));
     if (i == kWarmUp) before = OpenFileDescriptors();
   }
-  // Closing goes on a little after on_close.
+  // Closing continues for a short time after on_close.
   const auto deadline = std::chrono::steady_clock::now() + kTestTimeout;
   while (OpenFileDescriptors() > before && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -476,7 +476,7 @@ TEST(FabricCloseTest, ConnectionsLeaveNoFileDescriptorsBehind) {
   EXPECT_EQ(server.fabric().stats().closed, cycles);
 }
 
-// Bytes that are not UCX's at all, sent to every port the process listens on: ours and UCX's own.
+// Random bytes sent to every port that the process listens on: the transport's and UCX's own.
 TEST(FabricHostileTest, GarbageOnEveryPortIsSurvived) {
   Node server(LoopbackOptions(), /*echo=*/true);
   const std::string address = server.fabric().Listen(AnyPort()).value();

@@ -1,4 +1,4 @@
-// A library with what UseGpu calls of CUDA's driver: a process of two GPUs, that counts.
+// The functions of CUDA's driver that UseGpu calls, with two GPUs and counters.
 
 namespace {
 int retained = 0;

@@ -1,11 +1,12 @@
-// What becomes of a connection, of everything it holds and of the next one, fault by fault, with
-// frames and tensors under way in both directions. CMake runs the rows on the wires UCX picks
-// between processes of one machine (shared memory) and on TCP, scripts/test-verbs over RDMA.
+// For each fault: what happens to a connection with frames and tensors under way in both
+// directions, to the resources it holds, and to the next connection. CMake runs the rows on the
+// wires UCX picks between processes of one machine (shared memory) and on TCP, scripts/test-verbs
+// over RDMA.
 //
-// A row passes when the fault ends the connection with the status it must, or leaves it unharmed;
+// A row passes when the fault ends the connection with the expected status, or does not affect it;
 // when descriptors, mappings, slots, connections by wire and what UCX holds of closed connections
-// are what they were, on both sides if both live; and when the next connection takes as much as the
-// first.
+// are what they were, on both sides if both processes are alive; and when the next connection works
+// like the first.
 
 #include <signal.h>
 
@@ -43,16 +44,16 @@ using Bytes = std::vector<uint8_t>;
 using absl::StatusCode;
 
 constexpr int32_t kMaxSends = 64;
-// Of garbage that never becomes a connection; below what RawConnection waits for.
+// For random bytes that never become a connection; shorter than RawConnection's timeout.
 constexpr base::Nanos kConnectTimeout = 5 * base::kSecond;
 
 class FaultMatrix;
 
 struct Row {
   const char* name;
-  // How the connection ends on our side; nothing: it does not.
+  // How the connection ends on our side; nothing: it stays open.
   std::optional<StatusCode> ends;
-  // How it ends for the peer's process, which lives on; nothing: another process takes its place.
+  // How it ends in the peer's process, which goes on; nothing: another process replaces it.
   std::optional<StatusCode> ends_for_peer;
   void (FaultMatrix::*strike)();
   void (FaultMatrix::*recover)();
@@ -136,7 +137,7 @@ class FaultMatrix : public ::testing::TestWithParam<Row> {
     client_->fabric().Close(peer_);
     ASSERT_TRUE(client_->WaitForClose(peer_));
   }
-  // The next thing the peer's process says about a connection's end.
+  // The peer process's next report of a connection's end.
   std::string NextEndOfPeers() {
     auto line = std::async(std::launch::async, [this] { return server_->ReadLine(); });
     if (line.wait_for(kTestTimeout) != std::future_status::ready) server_->Signal(SIGKILL);
@@ -187,8 +188,8 @@ class FaultMatrix : public ::testing::TestWithParam<Row> {
     if (traffic_.joinable()) traffic_.join();
   }
 
-  // What is left to read may come for a moment yet: a value counts once it has lasted longer than
-  // the UCX listener that each connection is made with.
+  // Counts may still change for a moment: a value is final once it has been stable for longer than
+  // the UCX listener of a connection is kept.
   static std::string Settled(const std::function<std::string()>& read, int times = 10) {
     std::string value = read();
     for (int same = 0; same < times; ++same) {
@@ -213,7 +214,7 @@ class FaultMatrix : public ::testing::TestWithParam<Row> {
     const Bytes& report = answer[0].second.payload;
     return std::string(report.begin(), report.end());
   }
-  // Until nothing is under way any more; an emulated machine may pause for long.
+  // Waits until nothing is under way; an emulated machine may pause for a long time.
   void Drain() {
     StopTraffic();
     const auto read = [this] {
@@ -225,8 +226,8 @@ class FaultMatrix : public ::testing::TestWithParam<Row> {
     if (Eventually([&] { return OurResources() == expected; })) return;
     EXPECT_EQ(OurResources(), expected);
   }
-  // The peer's report matters only where it is the same process. What a fault has left in shared
-  // memory makes the peer start UCX anew, which costs one more connection.
+  // The peer's report is compared only where it is the same process. After a fault in shared memory
+  // the peer may restart UCX, which costs one more connection.
   void ExpectRecovery(const std::string& resources, const std::optional<std::string>& report) {
     std::string ours, peers;
     const bool recovered = Eventually([&] {
@@ -316,7 +317,7 @@ void FaultMatrix::SendGarbage() {
 
 void FaultMatrix::LoseEverything() {
   LosePackets(100);
-  // Each side must find out by itself.
+  // Each side must detect it by itself.
   peers_end_ = NextEndOfPeers();
 }
 
@@ -336,7 +337,7 @@ void FaultMatrix::LoseFivePercent() {
         client_->fabric().Send(peer_, kEcho, Bytes(1 + messages * 20, messages)).ok()) {
       ++messages;
     }
-    // No more than both sides have slots for.
+    // At most as many as both sides have slots for.
     if (tensors < kTensors && tensors < tensors_back() + kSlots / 2 && SendTensor(kBytes).ok()) {
       ++tensors;
     }
@@ -349,7 +350,7 @@ void FaultMatrix::LoseFivePercent() {
       back[number] = true;
     }
   };
-  // Each lost packet may cost a second: timeout is with each step, not with all of them.
+  // Each lost packet may cost a second, so each step has its own timeout.
   while (echoes < kMessages || tensors_back() < kTensors) {
     const size_t before = messages + tensors + echoes + tensors_back();
     const bool moved = Eventually([&] {

@@ -1,7 +1,7 @@
-// The other end of fault_matrix_test, in a process of its own so that it can be killed and stopped:
+// The peer process of fault_matrix_test, so that it can be killed and stopped:
 //   fault_peer HOST:PORT SILENCE_MS
 // listens and prints the bound address, then "closed CODE: MESSAGE" whenever a connection ends.
-// What it answers: fault_peer.h. It ends when its standard input does, so that it never outlives
+// Its answers: fault_peer.h. It ends at the end of its standard input, so that it never outlives
 // the test.
 
 #include "tests/transport/fault_peer.h"
@@ -40,7 +40,7 @@ class FaultPeer {
   explicit FaultPeer(base::Nanos silence_timeout) {
     FabricOptions options = LoopbackOptions();
     options.net_devices = TestPeerDevices();
-    // The test's own fabric has put its devices here, and we have inherited that.
+    // Inherited from the test, whose fabric has set it to its own devices.
     setenv("UCX_NET_DEVICES", options.net_devices.c_str(), /*replace=*/1);
     options.silence_timeout = silence_timeout;
     options.receive_timeout = ReceiveTimeout(options);
@@ -67,7 +67,7 @@ class FaultPeer {
       const std::string report = DescribeResources(*fabric_, pools_);
       frame.payload.assign(report.begin(), report.end());
     }
-    // A peer that is gone, or takes nothing, has no answer coming.
+    // A peer that is closed, or does not read, gets no answer.
     (void)fabric_->Send(peer, frame.type, std::move(frame.payload));
   }
 

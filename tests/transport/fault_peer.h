@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_TESTS_TRANSPORT_FAULT_PEER_H_
 #define SPECFABRIC_TESTS_TRANSPORT_FAULT_PEER_H_
 
-// What fault_matrix_test and the process at its other end have in common.
+// Shared by fault_matrix_test and its peer process.
 
 #include <unistd.h>
 
@@ -26,7 +26,7 @@ constexpr size_t kTensorBytes = 1 << 20;
 enum RequestType : uint16_t {
   kEcho = 1,    // comes back as it went
   kReport = 2,  // comes back with DescribeResources
-  kGoDeaf = 3,  // its progress thread stands still until SIGUSR1
+  kGoDeaf = 3,  // its progress thread blocks until SIGUSR1
 };
 
 struct Pools {
@@ -39,12 +39,12 @@ inline Pools AddPools(Fabric& fabric) {
           fabric.AddPool(kSendPool, options).value()};
 }
 
-// Whoever is patient with a silent peer is so with its tensors.
+// A test with a long silence_timeout has a long receive_timeout too.
 inline base::Nanos ReceiveTimeout(const FabricOptions& options) {
   return std::max(options.receive_timeout, options.silence_timeout);
 }
 
-// What this process and a fabric of it hold that a fault may make them lose count of.
+// The resources of this process and its fabric that a fault might leak.
 inline std::string DescribeResources(const Fabric& fabric, const Pools& pools) {
   const ProcessInfo process = ProcessInfo::Of(getpid());
   const auto free = [](const SlotPool& pool) {

@@ -1,4 +1,4 @@
-// What the injector does to frames, and what its option text may say.
+// The fault injector's decisions, and parsing its options.
 
 #include "transport/faults.h"
 
@@ -64,7 +64,7 @@ TEST(ParseFaultsTest, EveryPartInAnyOrder) {
   EXPECT_TRUE(faults->any());
 }
 
-TEST(ParseFaultsTest, DelayWithoutAPartIsForAll) {
+TEST(ParseFaultsTest, DelayWithoutAProbabilityIsForAllFrames) {
   const auto faults = ParseFaults("delay=1.5ms");
   ASSERT_TRUE(faults.ok()) << faults.status();
   EXPECT_EQ(faults->delay, 1'500 * base::kMicrosecond);
@@ -122,7 +122,7 @@ TEST(FaultInjectorTest, SameSeedGivesTheSameDecisions) {
   EXPECT_GT(different, kFrames / 2);
 }
 
-TEST(FaultInjectorTest, RatesAreThoseAskedFor) {
+TEST(FaultInjectorTest, RatesMatchTheOptions) {
   const FaultOptions options =
       ParseFaults("drop=.02,duplicate=.05,reorder=.1,corrupt=.03,delay=9ms:.2,seed=3").value();
   const auto decisions = DecisionsOf(options);
@@ -136,7 +136,7 @@ TEST(FaultInjectorTest, RatesAreThoseAskedFor) {
              [](const FaultDecision& f) { return f.delay == 9 * base::kMillisecond; });
   ExpectRate(decisions, kept * .1 * .2,
              [](const FaultDecision& f) { return f.delay == 11 * base::kMillisecond; });
-  // Copies are held back each on its own.
+  // Each copy has its own delay.
   ExpectRate(decisions, kept * .05 * .1 * .8,
              [](const FaultDecision& f) { return f.copy_delay == 2 * base::kMillisecond; });
   ExpectRate(decisions, kept * .05 * .1 * .8 * .9 * .8, [](const FaultDecision& f) {
@@ -158,7 +158,7 @@ TEST(FaultInjectorTest, FaultyMarksEveryInjectedFault) {
   EXPECT_LT(faulty, kFrames / 2);
 }
 
-TEST(FaultInjectorTest, CertaintiesAreCertain) {
+TEST(FaultInjectorTest, ProbabilityOneAlwaysHappens) {
   FaultOptions options;
   options.drop = 1;
   for (const FaultDecision& decision : DecisionsOf(options)) ASSERT_EQ(decision.copies, 0);
@@ -215,7 +215,7 @@ TEST(FaultInjectorTest, HalfTheRoundTripDelaysEveryCopy) {
   EXPECT_GT(late[1], 0);
 }
 
-// So a run with more of one fault differs from the one before only by these.
+// A run with a higher probability of one fault differs only in these faults.
 TEST(FaultInjectorTest, OneFaultDoesNotChangeTheOthers) {
   FaultOptions options = ParseFaults("drop=.1,duplicate=.1,seed=9").value();
   const auto few = DecisionsOf(options);

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(UseGpuTest, TakesTheContextOfTheGpuThatIsAskedFor) {
+TEST(UseGpuTest, MakesTheGpusContextCurrent) {
   for (int gpu : {1, 0}) {
     const absl::Status used = UseGpu(gpu, SPECFABRIC_FAKE_CUDA_DRIVER);
     ASSERT_TRUE(used.ok()) << used;
@@ -26,7 +26,7 @@ TEST(UseGpuTest, TakesTheContextOfTheGpuThatIsAskedFor) {
   }
 }
 
-TEST(UseGpuTest, SaysWhatIsMissing) {
+TEST(UseGpuTest, ErrorNamesWhatIsMissing) {
   const auto refused = [](int gpu, const char* library) {
     const absl::Status status = UseGpu(gpu, library);
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
@@ -40,7 +40,7 @@ TEST(UseGpuTest, SaysWhatIsMissing) {
   EXPECT_THAT(refused(0, "libc.so.6"), HasSubstr("libc.so.6 is not NVIDIA's driver"));
 }
 
-TEST(CopyToGpuTest, CopiesInTheContextThatWasTaken) {
+TEST(CopyToGpuTest, CopiesInTheCurrentContext) {
   const char from[] = "weights";
   char to[sizeof(from)] = "";
   ASSERT_TRUE(UseGpu(0, SPECFABRIC_FAKE_CUDA_DRIVER).ok());

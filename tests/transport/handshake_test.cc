@@ -49,7 +49,7 @@ absl::Status ParseError(const std::vector<uint8_t>& bytes) {
   return parsed.status();
 }
 
-TEST(HandshakeMessageTest, EveryKindComesBackFromItsBytes) {
+TEST(HandshakeMessageTest, EveryKindIsDecodedAsItWasEncoded) {
   for (const auto& [message, size] : AllMessages()) {
     const std::vector<uint8_t> bytes = EncodeHandshake(message);
     EXPECT_EQ(bytes.size(), size);
@@ -61,7 +61,7 @@ TEST(HandshakeMessageTest, EveryKindComesBackFromItsBytes) {
   }
 }
 
-TEST(HandshakeMessageTest, FieldsAreTheSame) {
+TEST(HandshakeMessageTest, FieldsAreDecodedAsTheyWereEncoded) {
   const auto messages = AllMessages();
   const auto claim = ParseHandshake(EncodeHandshake(messages[1].first));
   EXPECT_EQ(std::get<Claim>(**claim).token, 7u);
@@ -115,7 +115,7 @@ TEST(HandshakeMessageTest, AWrongMagicIsRefusedAtItsFirstByte) {
   }
 }
 
-TEST(HandshakeMessageTest, AnotherVersionIsNamedAsSoonAsItIsRead) {
+TEST(HandshakeMessageTest, OtherVersionIsReportedAsSoonAsItIsRead) {
   for (uint32_t version : {0u, 1u, 3u, 0x02000000u, UINT32_MAX}) {
     for (const auto& [message, size] : AllMessages()) {
       std::vector<uint8_t> bytes = EncodeHandshake(message);
@@ -160,7 +160,7 @@ TEST(HandshakeMessageTest, UnknownKindsReasonsAndFamiliesAreRefused) {
   }
 }
 
-// Whatever comes, parsing ends, and what it lets through is one message and nothing else.
+// For any input, parsing ends, and what it accepts is exactly one message.
 TEST(HandshakeMessageTest, RandomBytesBehindAGoodHeader) {
   std::mt19937_64 rng(3);
   int parsed_messages = 0;
@@ -235,8 +235,8 @@ TEST(HandshakeProofTest, DependsOnEverythingItCovers) {
   EXPECT_EQ(proofs.size(), 2 * (1 + others.size() + 5) + 3 * 64 + endpoints.size());
 }
 
-// Nobody who does not know the secret can answer with what it was told.
-TEST(HandshakeProofTest, OneSidesIsNeverTheOthers) {
+// Without the secret, a peer cannot answer with the proof that it received.
+TEST(HandshakeProofTest, ClientAndServerProofsDiffer) {
   const Nonces nonces = SomeNonces();
   for (const Nonces& reflected :
        {nonces, Nonces{nonces.server, nonces.client}, Nonces{nonces.client, nonces.client}}) {
@@ -247,7 +247,7 @@ TEST(HandshakeProofTest, OneSidesIsNeverTheOthers) {
   }
 }
 
-TEST(HandshakeProofTest, AnyFlippedBitMakesItAnother) {
+TEST(HandshakeProofTest, AnyFlippedBitChangesTheProof) {
   const Proof proof = ClientProof("secret", SomeNonces(), 1);
   EXPECT_TRUE(SameProof(proof, ClientProof("secret", SomeNonces(), 1)));
   for (size_t bit = 0; bit < 8 * proof.size(); ++bit) {

@@ -1,5 +1,4 @@
-// Peers that come to UCX's listener when nobody waits for them any more, and those that never
-// answer there.
+// Peers that connect to UCX's listener after they were given up, and peers that never answer there.
 
 #include <arpa/inet.h>
 
@@ -31,7 +30,7 @@ T Hear(const RawConnection& connection, size_t bytes) {
   return std::get<T>(**ParseHandshake(connection.Receive(bytes)));
 }
 
-// Proves the secret to who connects, and says that UCX listens where nobody answers.
+// Proves the secret to the client, and names an address for UCX where nothing answers.
 class Decoy {
  public:
   const std::string& address() const { return control_.address(); }
@@ -42,7 +41,7 @@ class Decoy {
   SilentServer control_, ucx_;
 };
 
-// Blocking. The connection must live while the decoy is to be believed.
+// Blocking. The control connection must stay open meanwhile.
 RawConnection Decoy::Lead() const {
   RawConnection peer(RawConnection::Accepted{control_.Accept()});
   Nonces nonces;
@@ -56,7 +55,7 @@ RawConnection Decoy::Lead() const {
   return peer;
 }
 
-// What UCX sends first to where a peer says that it listens.
+// The first bytes that UCX sends to the address of a peer's listener.
 Bytes FirstWordsOfUcx() {
   const Decoy decoy;
   Node client;
@@ -82,8 +81,8 @@ struct Expected {
   uint16_t ucx_port = 0;
 };
 
-// With a listener that ends 200 ms after its peer was given up, UCX 1.13 crashes here.
-TEST(LatePeerTest, WhoSpeaksLateIsTurnedAway) {
+// If the listener ended 200 ms after its peer was given up, UCX 1.13 would crash here.
+TEST(LatePeerTest, LateConnectionToTheUcxListenerIsRejected) {
   const Bytes words = FirstWordsOfUcx();
   ASSERT_THAT(words, Not(IsEmpty()));
   Node server;
@@ -99,8 +98,8 @@ TEST(LatePeerTest, WhoSpeaksLateIsTurnedAway) {
   EXPECT_TRUE(server.WaitForOpen(1));
 }
 
-// Once somebody has come late, the listener ends as soon as any other.
-TEST(LatePeerTest, AndNobodyListensAfterThat) {
+// After a late connection the listener ends as soon as a used one.
+TEST(LatePeerTest, TheListenerEndsAfterALateConnection) {
   Node server;
   const std::string address = server.fabric().Listen(AnyPort()).value();
   std::optional<Expected> peer(PortOf(address));
@@ -117,9 +116,9 @@ TEST(LatePeerTest, AndNobodyListensAfterThat) {
   EXPECT_TRUE(Eventually(gone));
 }
 
-// A peer that is lost while connecting may have blocked the queue in shared memory, and the next
-// one that does not come seems to show that it has. But another still answers through it.
-TEST(SilentPeerTest, CostsNobodyElseTheConnection) {
+// A peer that is lost while connecting may have blocked the shared-memory queue, and the next peer
+// that does not connect makes that likely. But a third one still answers through the queue.
+TEST(SilentPeerTest, OtherConnectionsAreKept) {
   Node other;
   FabricOptions options = LoopbackOptions();
   options.connect_timeout = base::kSecond;

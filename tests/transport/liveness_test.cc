@@ -1,5 +1,5 @@
-// Silence: stopped peers, deaf ones, and healthy ones that must not be taken for them. CMake runs
-// it on the wires UCX picks for one machine and on TCP.
+// Keep-alive: stopped peers, peers that do not read, and healthy ones that must stay open. CMake
+// runs it on the wires UCX picks for one machine and on TCP.
 
 #include <signal.h>
 
@@ -58,7 +58,7 @@ TEST(LivenessTest, AStoppedPeerIsClosed) {
   EXPECT_THAT(client.closed(peer), SizeIs(1));
 }
 
-// The sends to it come back, and it does not matter that it is being talked to.
+// Outstanding sends are released, and sending to the peer does not delay its closing.
 TEST(LivenessTest, AStoppedPeerIsClosedWhileWeSend) {
   FabricOptions options = WithSilence(kSilence);
   options.max_outstanding_sends = 16;
@@ -96,8 +96,8 @@ TEST(LivenessTest, AnIdlePairStaysOpen) {
   }
 }
 
-// One end that watches is enough: the other only answers.
-TEST(LivenessTest, APeerThatDoesNotWatchAnswers) {
+// One side with a silence_timeout is enough: the other only answers.
+TEST(LivenessTest, PeerWithoutATimeoutAnswersPings) {
   Node server(WithSilence(0));
   Node client(WithSilence(kSilence));
   const std::string address = server.fabric().Listen(AnyPort()).value();
@@ -108,7 +108,7 @@ TEST(LivenessTest, APeerThatDoesNotWatchAnswers) {
   EXPECT_EQ(server.fabric().stats().closed, 0u);
 }
 
-TEST(LivenessTest, WithoutATimeoutSilenceIsBorne) {
+TEST(LivenessTest, WithoutATimeoutSilentPeersStayOpen) {
   Node client(WithSilence(0));
   ChildProcess server(Peer("echo", AnyPort(), 0));
   const PeerId peer = client.fabric().Connect(server.ReadLine()).value();
@@ -121,7 +121,7 @@ TEST(LivenessTest, WithoutATimeoutSilenceIsBorne) {
   EXPECT_EQ(client.fabric().stats().closed, 0u);
 }
 
-TEST(LivenessTest, AContinuedPeerLearnsThatItWasClosedAndComesBack) {
+TEST(LivenessTest, ContinuedPeerSeesTheCloseAndReconnects) {
   Node server(WithSilence(kSilence), /*echo=*/true);
   const std::string address = server.fabric().Listen(AnyPort()).value();
   ChildProcess caller(Peer("caller", address, 5 * base::kSecond));
@@ -136,7 +136,7 @@ TEST(LivenessTest, AContinuedPeerLearnsThatItWasClosedAndComesBack) {
     EXPECT_THAT(caller.ReadLine(), StartsWith("closed: "));
     ASSERT_EQ(caller.ReadLine(), "open");
     ASSERT_TRUE(server.WaitForOpen(life + 1));
-    // What comes now is of the new connection: the caller echoes, our echo goes on for ever.
+    // These frames are the new connection's: both sides echo them for ever.
     server.TakeFrames();
     ASSERT_TRUE(server.fabric().Send(server.opened().back().peer, 1, {1, 2}).ok());
     ASSERT_TRUE(server.WaitForFrames(1));
@@ -144,8 +144,8 @@ TEST(LivenessTest, AContinuedPeerLearnsThatItWasClosedAndComesBack) {
   }
 }
 
-// A process that was stopped itself finds its peers' signs of life unread; it must not take that
-// for their silence.
+// A process that was stopped itself has not read what its peers sent meanwhile; it must not take
+// them for silent.
 TEST(LivenessTest, BeingStoppedDoesNotCloseHealthyPeers) {
   Node server(WithSilence(0));
   const std::string address = server.fabric().Listen(AnyPort()).value();
@@ -165,7 +165,7 @@ TEST(LivenessTest, BeingStoppedDoesNotCloseHealthyPeers) {
   EXPECT_TRUE(server.WaitForFrames(1));
 }
 
-// A peer whose handler never returns: it is connected, but takes nothing.
+// A peer whose handler never returns: it is connected, but does not read.
 class DeafPeer {
  public:
   DeafPeer() {
@@ -221,7 +221,7 @@ TEST_P(NonReadingPeerTest, CostsBoundedMemoryAndIsClosed) {
   }
   EXPECT_TRUE(pressed);
   EXPECT_GT(client.fabric().stats().back_pressure, 0u);
-  // Both ends are this process: our queue of 8 MiB, and what the wire's buffers of either end take.
+  // Both peers are in this process: our queue of 8 MiB, and the wire's buffers of both.
   if (kMemoryIsMeasurable) {
     EXPECT_LT(most - before, size_t{48} << 20);
   }

@@ -36,7 +36,7 @@ TEST(MailboxTest, KeepsTheOrder) {
   EXPECT_THAT(Take(mailbox), IsEmpty());
 }
 
-TEST(MailboxTest, WakesOnceAndOnlyTheSleeping) {
+TEST(MailboxTest, WakesOnlyASleepingConsumerAndOnce) {
   int wakes = 0;
   Mailbox<int> mailbox([&wakes] { ++wakes; });
   mailbox.Push(1);
@@ -50,7 +50,7 @@ TEST(MailboxTest, WakesOnceAndOnlyTheSleeping) {
   EXPECT_EQ(wakes, 1);
   EXPECT_FALSE(mailbox.PrepareSleep());
   EXPECT_THAT(Take(mailbox), ElementsAre(2, 3));
-  // A sleep that something else ended.
+  // The sleep ended for another reason.
   EXPECT_TRUE(mailbox.PrepareSleep());
   EXPECT_THAT(Take(mailbox), IsEmpty());
   mailbox.Push(4);
@@ -58,7 +58,7 @@ TEST(MailboxTest, WakesOnceAndOnlyTheSleeping) {
   EXPECT_THAT(Take(mailbox), ElementsAre(4));
 }
 
-TEST(MailboxTest, DropsWhatNobodyTook) {
+TEST(MailboxTest, DestroysUnreadItems) {
   const auto item = std::make_shared<int>(1);
   {
     Mailbox<std::shared_ptr<int>> mailbox([] {});
@@ -73,7 +73,7 @@ TEST(MailboxTest, DropsWhatNobodyTook) {
   }
 }
 
-TEST(MailboxTest, TakesItemsThatCanOnlyBeMoved) {
+TEST(MailboxTest, AcceptsMoveOnlyItems) {
   Mailbox<std::unique_ptr<int>> mailbox([] {});
   mailbox.Push(std::make_unique<int>(9));
   EXPECT_EQ(*Take(mailbox)[0], 9);
@@ -123,7 +123,7 @@ class SleepyConsumer {
   Mailbox<Item> mailbox_{[this] { Wake(); }};
 };
 
-TEST(MailboxTest, NothingIsLostAndEveryProducerKeepsItsOrder) {
+TEST(MailboxTest, NothingIsLostAndEachProducersOrderIsKept) {
   constexpr int kProducers = 4, kItems = 30'000;
   SleepyConsumer<std::pair<int, int>> consumer;
   std::vector<std::thread> producers;
@@ -132,7 +132,7 @@ TEST(MailboxTest, NothingIsLostAndEveryProducerKeepsItsOrder) {
       while (consumer.sleeps() == 0) std::this_thread::yield();
       for (int i = 0; i < kItems; ++i) {
         consumer.mailbox().Push({p, i});
-        // Now and then the consumer runs dry and sleeps.
+        // So that the consumer sometimes finds no item and sleeps.
         if (i % 1000 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
       }
     });
@@ -147,8 +147,8 @@ TEST(MailboxTest, NothingIsLostAndEveryProducerKeepsItsOrder) {
   EXPECT_EQ(consumer.wakes(), consumer.sleeps());
 }
 
-// Whoever pushes after another's push has returned comes after it.
-TEST(MailboxTest, KeepsTheOrderOfCauseAcrossProducers) {
+// An item pushed after another push has returned comes after that push's item.
+TEST(MailboxTest, KeepsCausalOrderAcrossProducers) {
   constexpr int kProducers = 4, kItems = 10'000;
   SleepyConsumer<int> consumer;
   std::mutex mutex;

@@ -1,13 +1,13 @@
 #ifndef SPECFABRIC_TESTS_TRANSPORT_NETWORK_H_
 #define SPECFABRIC_TESTS_TRANSPORT_NETWORK_H_
 
-// Where the tests' peers meet. Loopback, unless the environment names another network of this
-// machine, as tests/transport/verbs_suite.sh does:
+// The network of the tests: loopback, unless the environment names another one of this machine, as
+// tests/transport/verbs_suite.sh does:
 //   SPECFABRIC_TEST_HOST        the IPv4 address that tests listen on (127.0.0.1)
 //   SPECFABRIC_TEST_DEVICES     the devices that UCX may use, as in UCX_NET_DEVICES (lo)
 //   SPECFABRIC_TEST_PEER_DEVICES  those of fault_matrix_test's other process, where there must be a
 //                               cable between the two (SPECFABRIC_TEST_DEVICES)
-//   SPECFABRIC_TEST_WIRE        part of the wire's name that two processes must come to use
+//   SPECFABRIC_TEST_WIRE        part of the name of the wire that two processes must use
 //                               (tcp/lo with UCX_TLS=tcp, else /memory)
 //   SPECFABRIC_TEST_CYCLES      how often connections are made and closed in search of leaks (500)
 //   SPECFABRIC_TEST_CONNECT_MS  what connecting may take where a test lets it pass (300)
@@ -53,12 +53,12 @@ inline std::string TestWire() {
 
 inline size_t TestCycles() { return std::stoul(EnvironmentOr("SPECFABRIC_TEST_CYCLES", "500")); }
 
-// A connect_timeout that a test lets pass, and that is still enough to connect.
+// A connect_timeout that a test may wait for, and that is still enough to connect.
 inline base::Nanos ShortConnectTimeout() {
   return std::stoll(EnvironmentOr("SPECFABRIC_TEST_CONNECT_MS", "300")) * base::kMillisecond;
 }
 
-// A silence_timeout that a test lets pass, and that no peer which is well reaches.
+// A silence_timeout that a test may wait for, and that no healthy peer reaches.
 inline base::Nanos ShortSilenceTimeout() {
   return std::stoll(EnvironmentOr("SPECFABRIC_TEST_SILENCE_MS", "2000")) * base::kMillisecond;
 }
@@ -66,7 +66,7 @@ inline base::Nanos ShortSilenceTimeout() {
 inline FabricOptions LoopbackOptions() {
   FabricOptions options;
   options.net_devices = TestDevices();
-  options.connect_timeout = 20 * base::kSecond;  // a loaded machine is no failure
+  options.connect_timeout = 20 * base::kSecond;  // enough on a loaded machine
   return options;
 }
 

@@ -21,8 +21,7 @@
 
 namespace specfabric::transport {
 
-// How long a test waits for something that must happen; reaching it is a failure, whatever the
-// machine's load.
+// How long a test waits for something that must happen; reaching it is a failure at any load.
 constexpr std::chrono::seconds kTestTimeout{60};
 
 // True once `condition` is; false: it did not come true in time.
@@ -43,8 +42,8 @@ class Node {
     bool inbound;
   };
 
-  // With `echo` every frame is sent back to where it came from. What is done with tensors is the
-  // handler's, all else is recorded here.
+  // With `echo` every frame is sent back to its sender. The handler gets tensors; all else is
+  // recorded here.
   explicit Node(const FabricOptions& options = LoopbackOptions(), bool echo = false,
                 FabricHandler handler = {}) {
     handler.on_open = [this](PeerId peer, const std::string& address, bool inbound) {
@@ -71,7 +70,7 @@ class Node {
   Fabric& fabric() { return *fabric_; }
   void Destroy() { fabric_.reset(); }
 
-  // Changes what a condition of WaitFor looks at.
+  // Changes state that a condition of WaitFor reads.
   void Note(const std::function<void()>& change) {
     std::lock_guard lock(mutex_);
     change();
@@ -118,7 +117,7 @@ class Node {
     opened_.clear();
     closed_.clear();
   }
-  // All statuses that on_close gave for the peer: one, if the fabric keeps its word.
+  // All statuses that on_close gave for the peer: there must be one.
   std::vector<absl::Status> closed(PeerId peer) {
     std::lock_guard lock(mutex_);
     const auto found = closed_.find(peer);

@@ -1,4 +1,4 @@
-// The other side of the tests with more than one process, so that it can be killed and stopped:
+// The peer process of the tests with two processes, so that it can be killed and stopped:
 //   peer_process echo HOST:PORT     listens, prints the bound address, sends every frame back, and
 //                                   for a tensor an empty frame of its type
 //   peer_process flood HOST:PORT    keeps connected and sends large frames without end
@@ -6,8 +6,8 @@
 //                                   end, each with the pattern of its tag
 //   peer_process caller HOST:PORT   keeps connected, prints "open" and "closed: WHY", and sends
 //                                   every frame back
-// A third argument is the silence_timeout in milliseconds. It ends when its standard input does, so
-// that it never outlives the test.
+// A third argument is the silence_timeout in milliseconds. It ends at the end of its standard
+// input, so that it never outlives the test.
 
 #include <unistd.h>
 
@@ -35,7 +35,7 @@ void Say(const std::string& line) {
   std::fflush(stdout);
 }
 
-// Sends without end until `stop`; `send` does it once to the peer given.
+// Calls `send` for the peer repeatedly until `stop`.
 template <typename Send>
 void KeepSending(Fabric& fabric, const std::string& address, const std::atomic<bool>& stop,
                  Send send) {

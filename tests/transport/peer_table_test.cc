@@ -1,4 +1,4 @@
-// Names of peers and what may be outstanding to each.
+// Names of peers, and the limits of outstanding sends.
 
 #include "transport/peer_table.h"
 
@@ -45,7 +45,7 @@ TEST(PeerTableTest, NamesDiffer) {
   }
 }
 
-TEST(PeerTableTest, WhatIsOutstandingToLivingPeersIsKnown) {
+TEST(PeerTableTest, AnyOutstandingCountsOpenPeersOnly) {
   PeerTable table(4, kMiB);
   const PeerId a = AddPeer(table), b = AddPeer(table);
   EXPECT_FALSE(table.AnyOutstanding());
@@ -58,7 +58,7 @@ TEST(PeerTableTest, WhatIsOutstandingToLivingPeersIsKnown) {
   EXPECT_FALSE(table.AnyOutstanding());
 }
 
-TEST(PeerTableTest, AnIndexIsUsedAgainOnlyAfterAllOthers) {
+TEST(PeerTableTest, AnIndexIsReusedOnlyAfterAllOthers) {
   PeerTable table(1, kMiB);
   std::vector<bool> used(PeerTable::kIndexes, false);
   std::set<PeerId> names;
@@ -108,7 +108,7 @@ TEST(PeerTableTest, SendsAreBoundedByBytes) {
   EXPECT_EQ(Capacity(table, peer, 0), 1000);
 }
 
-TEST(PeerTableTest, OneFrameAlwaysMay) {
+TEST(PeerTableTest, OneFrameIsAlwaysAllowed) {
   PeerTable table(1000, 64 * kKiB);
   const PeerId peer = AddPeer(table);
   ASSERT_TRUE(table.Reserve(peer, 10 * kMiB).ok());
@@ -119,7 +119,7 @@ TEST(PeerTableTest, OneFrameAlwaysMay) {
 }
 
 // FabricOptions::max_frame_bytes may be as large as its type.
-TEST(PeerTableTest, TheLargestFrameThereIs) {
+TEST(PeerTableTest, LargestFrame) {
   PeerTable table(10, kMiB);
   const PeerId peer = AddPeer(table);
   ASSERT_TRUE(table.Reserve(peer, UINT32_MAX).ok());
@@ -139,7 +139,7 @@ TEST(PeerTableTest, LimitsOutOfRangeAreClamped) {
   EXPECT_TRUE(absl::IsResourceExhausted(none.Reserve(mute, 0)));
 }
 
-TEST(PeerTableTest, OnlyLivingPeersTakeSends) {
+TEST(PeerTableTest, OnlyOpenPeersTakeSends) {
   PeerTable table(2, kMiB);
   EXPECT_TRUE(absl::IsNotFound(table.Reserve(0, 0)));
   EXPECT_TRUE(absl::IsNotFound(table.Reserve(12345, 0)));
@@ -151,12 +151,12 @@ TEST(PeerTableTest, OnlyLivingPeersTakeSends) {
   const absl::Status gone = table.Reserve(peer, 0);
   EXPECT_TRUE(absl::IsNotFound(gone));
   EXPECT_THAT(std::string(gone.message()), HasSubstr("is closed"));
-  table.Release(peer, 0);  // what was outstanding still comes back, to nobody
+  table.Release(peer, 0);  // a late release of a removed peer is ignored
   table.Remove(peer);
   EXPECT_TRUE(absl::IsNotFound(table.Reserve(peer, 0)));
 }
 
-TEST(PeerTableTest, ALateReleaseDoesNotTouchTheIndexsNextPeer) {
+TEST(PeerTableTest, LateReleaseDoesNotChangeTheNextPeerOfTheIndex) {
   PeerTable table(4, kMiB);
   const PeerId first = AddPeer(table);
   ASSERT_TRUE(table.Reserve(first, 4096).ok());
@@ -177,12 +177,12 @@ TEST(PeerTableTest, ALateReleaseDoesNotTouchTheIndexsNextPeer) {
   EXPECT_EQ(Capacity(table, second, 0), 4);
 }
 
-TEST(PeerTableTest, ConcurrentSendsNeverPassTheLimitsAndEndAtZero) {
+TEST(PeerTableTest, ConcurrentSendsStayWithinTheLimitsAndEndAtZero) {
   constexpr int kThreads = 4, kRounds = 20'000, kMaxSends = 5;
   constexpr uint64_t kMaxBytes = 64 * kKiB;
   PeerTable table(kMaxSends, kMaxBytes);
   const PeerId peer = AddPeer(table);
-  // Outstanding all the while: a thread that runs through its rounds alone meets the limits too.
+  // Outstanding throughout, so that even a thread that runs alone reaches the limits.
   constexpr int kOutstanding = 3;
   constexpr uint64_t kOutstandingSize = 16 * kKiB;
   for (int i = 0; i < kOutstanding; ++i) ASSERT_TRUE(table.Reserve(peer, kOutstandingSize).ok());
@@ -204,7 +204,7 @@ TEST(PeerTableTest, ConcurrentSendsNeverPassTheLimitsAndEndAtZero) {
             break;
           }
           held.push_back(size);
-          // Counted after the place was taken and uncounted before it is given back.
+          // Counted after the reservation and uncounted before the release.
           ASSERT_LE(++sends, kMaxSends);
           ASSERT_LE(bytes += size, static_cast<int64_t>(kMaxBytes));
         }
@@ -217,7 +217,7 @@ TEST(PeerTableTest, ConcurrentSendsNeverPassTheLimitsAndEndAtZero) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(refused, kThreads * kRounds);  // a third place is never free
+  EXPECT_EQ(refused, kThreads * kRounds);  // a third send is never allowed
   for (int i = 0; i < kOutstanding; ++i) table.Release(peer, kOutstandingSize);
   EXPECT_EQ(Capacity(table, peer, 0), kMaxSends);
   EXPECT_EQ(Capacity(table, peer, 16 * kKiB), 4);

@@ -7,14 +7,14 @@
 
 namespace specfabric::transport {
 
-// Sanitizers keep freed memory and shadows: what is resident says nothing then.
+// Under sanitizers, which keep freed memory and shadow memory, resident memory is not meaningful.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kMemoryIsMeasurable = false;
 #else
 constexpr bool kMemoryIsMeasurable = true;
 #endif
 
-// What a process holds, as the kernel counts it.
+// A process's resources, as the kernel counts them.
 struct ProcessInfo {
   size_t resident_bytes = 0;
   size_t file_descriptors = 0;

@@ -27,7 +27,7 @@ std::vector<std::string> EchoAt(const std::string& address) {
   return {SPECFABRIC_PEER_PROCESS, "echo", address};
 }
 
-// A client whose server is a process of its own.
+// A client whose server is another process.
 class ProcessTest : public ::testing::Test {
  protected:
   // Tries again when the fabric restarts UCX, as it may after a peer was killed.
@@ -39,7 +39,7 @@ class ProcessTest : public ::testing::Test {
     ADD_FAILURE() << "no connection to " << address;
     return 0;
   }
-  // True once UCX has given back everything that closed connections used.
+  // True once UCX has released everything that closed connections used.
   bool WaitForRelease() {
     const auto deadline = std::chrono::steady_clock::now() + kTestTimeout;
     while (client_.fabric().stats().releasing != 0) {
@@ -104,8 +104,8 @@ TEST_F(ProcessTest, KilledWhileItSends) {
   }
 }
 
-// A stopped process keeps its sockets: only a deadline of the caller's own can tell. What the
-// fabric owes is a bounded queue and a Close that works.
+// A stopped process keeps its sockets, so without a silence_timeout the caller must close it. The
+// fabric must bound its queue and close the peer when told to.
 TEST_F(ProcessTest, StoppedPeerCanBeClosed) {
   ChildProcess server(EchoAt(AnyPort()));
   const PeerId peer = ConnectTo(server.ReadLine());
@@ -121,7 +121,7 @@ TEST_F(ProcessTest, StoppedPeerCanBeClosed) {
   EXPECT_TRUE(WaitForRelease());
 }
 
-TEST_F(ProcessTest, StoppedPeerDoesNotHoldUpDestruction) {
+TEST_F(ProcessTest, StoppedPeerDoesNotDelayDestruction) {
   ChildProcess server(EchoAt(AnyPort()));
   const PeerId peer = ConnectTo(server.ReadLine());
   server.Signal(SIGSTOP);
@@ -132,7 +132,7 @@ TEST_F(ProcessTest, StoppedPeerDoesNotHoldUpDestruction) {
   EXPECT_THAT(client_.closed(peer), SizeIs(1));
 }
 
-TEST_F(ProcessTest, OnePeersDeathLeavesOthersAlone) {
+TEST_F(ProcessTest, OnePeersDeathDoesNotAffectOthers) {
   ChildProcess first(EchoAt(AnyPort()));
   ChildProcess second(EchoAt(AnyPort()));
   const PeerId to_first = ConnectTo(first.ReadLine());

@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_TESTS_TRANSPORT_RAW_SOCKET_H_
 #define SPECFABRIC_TESTS_TRANSPORT_RAW_SOCKET_H_
 
-// Plain TCP sockets that play peers who do not speak UCX.
+// Plain TCP sockets, for peers that do not use UCX.
 
 #include <cstdint>
 #include <optional>
@@ -38,11 +38,11 @@ class RawConnection {
   ~RawConnection();
 
   void Send(const std::vector<uint8_t>& bytes) const;
-  // Fewer than asked for: the other side has closed, or nothing came for 10 s.
+  // Fewer bytes than asked for: the other side has closed, or nothing came for 10 s.
   std::vector<uint8_t> Receive(size_t bytes) const;
-  // What comes first, at most 64 KiB. Nothing: the other side has closed, or nothing came for 10 s.
+  // The next bytes, at most 64 KiB. Nothing: the other side has closed, or nothing came for 10 s.
   std::vector<uint8_t> ReceiveSome() const;
-  // What still comes before the other side closes. Nothing: it did not, for 10 s.
+  // All bytes until the other side closes. Nothing: it did not close within 10 s.
   std::optional<std::vector<uint8_t>> ReceiveToEnd() const;
 
  private:
@@ -55,7 +55,7 @@ uint16_t PortOf(const std::string& address);
 // The TCP ports that this process listens on.
 std::vector<uint16_t> OwnListeningPorts();
 
-// Connects to a port of TestHost, sends what the other side takes, and closes.
+// Connects to a port of TestHost, sends as much as the other side accepts, and closes.
 void SendRaw(uint16_t port, const std::vector<uint8_t>& bytes);
 
 }  // namespace specfabric::transport

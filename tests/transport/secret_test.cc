@@ -1,4 +1,4 @@
-// Who gets in: fabrics with and without the join secret, and unauthenticated peers.
+// Which peers are accepted: fabrics with and without the join secret, and unauthenticated peers.
 
 #include <algorithm>
 #include <thread>
@@ -43,8 +43,8 @@ bool GetsIn(Node& server, Node& client, const std::string& address) {
   return client.WaitForOutcome(peer) && server.WaitForOpen(before + 1);
 }
 
-TEST(SecretTest, WhoKnowsItGetsIn) {
-  // Any bytes will do, zeros among them.
+TEST(SecretTest, PeersWithTheSecretAreAccepted) {
+  // Arbitrary bytes, also zeros.
   const std::string binary("\0\n\xff\0 0123456789abcdef", 21);
   for (const std::string& secret : {kSecret, binary}) {
     Node server(WithSecret(secret), /*echo=*/true);
@@ -137,7 +137,7 @@ TEST(SecretTest, AnImpostorIsNotConnectedTo) {
   EXPECT_EQ(client.fabric().stats().refused_secrets, 1u);
 }
 
-TEST(SecretTest, AnotherVersionIsTold) {
+TEST(SecretTest, OtherVersionIsTold) {
   Node server(WithSecret(kSecret));
   const std::string address = server.fabric().Listen(AnyPort()).value();
   const RawConnection old(PortOf(address));
@@ -151,7 +151,7 @@ TEST(SecretTest, AnotherVersionIsTold) {
   EXPECT_EQ(server.fabric().stats().refused_secrets, 0u);
 }
 
-TEST(UnauthenticatedPeerTest, MeetsTheDeadlineWhereverItStops) {
+TEST(UnauthenticatedPeerTest, IsClosedAtTheDeadlineWhereverItStops) {
   FabricOptions options = WithSecret(kSecret);
   options.connect_timeout = ShortConnectTimeout();
   Node server(options);
@@ -162,7 +162,7 @@ TEST(UnauthenticatedPeerTest, MeetsTheDeadlineWhereverItStops) {
     unauthenticated.Send(Bytes(greeting.begin(), greeting.begin() + length));
     const auto heard = unauthenticated.ReceiveToEnd();
     ASSERT_TRUE(heard.has_value()) << "never closed after " << length << " bytes";
-    // It is told no more than a nonce, and that only for its own.
+    // It gets no more than a nonce, and that only after its own greeting.
     EXPECT_THAT(*heard, SizeIs(length == greeting.size() ? greeting.size() : 0));
   }
   // A connection is counted a moment after its socket has closed.
@@ -173,7 +173,7 @@ TEST(UnauthenticatedPeerTest, MeetsTheDeadlineWhereverItStops) {
   EXPECT_TRUE(GetsIn(server, client, address));
 }
 
-TEST(UnauthenticatedPeerTest, NothingListensForOneWithoutProof) {
+TEST(UnauthenticatedPeerTest, UcxDoesNotListenForIt) {
   Node server(WithSecret(kSecret));
   const std::string address = server.fabric().Listen(AnyPort()).value();
   const std::vector<uint16_t> before = OwnListeningPorts();
@@ -185,10 +185,10 @@ TEST(UnauthenticatedPeerTest, NothingListensForOneWithoutProof) {
   EXPECT_EQ(OwnListeningPorts(), before);
 }
 
-TEST(UnauthenticatedPeerTest, ManyDoNotKeepAGoodPeerOut) {
+TEST(UnauthenticatedPeerTest, ManyDoNotBlockAnAuthenticatedPeer) {
   FabricOptions options = WithSecret(kSecret);
   options.max_peers = 1;
-  options.connect_timeout = 60 * base::kSecond;  // so that they stay
+  options.connect_timeout = 60 * base::kSecond;  // so that no unauthenticated peer times out
   Node server(options);
   const std::string address = server.fabric().Listen(AnyPort()).value();
   std::vector<RawConnection> unauthenticated;
@@ -199,14 +199,14 @@ TEST(UnauthenticatedPeerTest, ManyDoNotKeepAGoodPeerOut) {
   }
   Node client(WithSecret(kSecret));
   ASSERT_TRUE(GetsIn(server, client, address));
-  // The oldest made way, unanswered; the others are still waited for.
+  // The oldest was closed without an answer; the others are still kept.
   EXPECT_THAT(unauthenticated.front().ReceiveToEnd(), testing::Optional(IsEmpty()));
   EXPECT_GE(server.fabric().stats().connect_failures, 330u - 256u);
   EXPECT_LE(server.fabric().stats().connect_failures, 330u - 256u + 1u);
   EXPECT_EQ(server.fabric().stats().refused_secrets, 0u);
 }
 
-TEST(UnauthenticatedPeerTest, APeerTooManyIsToldSo) {
+TEST(UnauthenticatedPeerTest, PeerBeyondTheLimitIsTold) {
   FabricOptions options = WithSecret(kSecret);
   options.max_peers = 1;
   Node server(options);

@@ -1,4 +1,4 @@
-// Slots and leases apart from UCX: who holds what, and that everything comes back.
+// Slots and leases without UCX: which lease holds which slot, and that every slot is freed.
 
 #include "transport/slot_pool.h"
 
@@ -38,7 +38,7 @@ int32_t Count(const SlotPool& pool, SlotState state) {
   return pool.CountStates()[static_cast<size_t>(state)];
 }
 
-TEST(SlotPoolTest, ALeaseFillsASlotAndGivesItBack) {
+TEST(SlotPoolTest, LeaseFillsASlotAndFreesIt) {
   const auto pool = MakePool(3, 100);
   EXPECT_EQ(Count(*pool, SlotState::kFree), 3);
   {
@@ -55,7 +55,7 @@ TEST(SlotPoolTest, ALeaseFillsASlotAndGivesItBack) {
   EXPECT_EQ(Count(*pool, SlotState::kFree), 3);
 }
 
-TEST(SlotPoolTest, SlotsAreApart) {
+TEST(SlotPoolTest, SlotsDoNotOverlap) {
   const auto pool = MakePool(5, 65);
   EXPECT_GE(SlotPool::Stride(pool->options()), 65 + kSlotHeadroom);
   std::vector<Lease> leases;
@@ -72,7 +72,7 @@ TEST(SlotPoolTest, SlotsAreApart) {
   }
 }
 
-TEST(SlotPoolTest, ExhaustionSaysHowManyThereAre) {
+TEST(SlotPoolTest, ExhaustionErrorNamesTheNumberOfSlots) {
   const auto pool = MakePool(2, 16);
   Lease first = pool->Acquire({}).value();
   const Lease second = pool->Acquire({}).value();
@@ -104,14 +104,14 @@ TEST(SlotPoolTest, ReleasingTwiceFreesOnce) {
   EXPECT_EQ(lease.data(), nullptr);
   lease.Release();
   EXPECT_EQ(Count(*pool, SlotState::kFree), 2);
-  // A slot freed twice would be handed out twice.
+  // A slot freed twice would be taken twice.
   const Lease first = pool->Acquire({}).value();
   const Lease second = pool->Acquire({}).value();
   EXPECT_NE(first.data(), second.data());
   EXPECT_FALSE(pool->Acquire({}).ok());
 }
 
-TEST(SlotPoolTest, MovingHandsTheSlotOn) {
+TEST(SlotPoolTest, MovingTransfersTheSlot) {
   const auto pool = MakePool(2, 16);
   Lease first = pool->Acquire({1, 2}).value();
   uint8_t* const data = first.data();
@@ -131,7 +131,7 @@ TEST(SlotPoolTest, MovingHandsTheSlotOn) {
   EXPECT_EQ(third.state(), SlotState::kFilling);
 }
 
-TEST(SlotPoolTest, MemoryLivesAsLongAsTheLastLease) {
+TEST(SlotPoolTest, MemoryIsKeptUntilTheLastLease) {
   slabs_freed = 0;
   auto pool = MakePool(2, 4096);
   std::optional<Lease> first = pool->Acquire({}).value();

@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_TESTS_TRANSPORT_TENSOR_NODE_H_
 #define SPECFABRIC_TESTS_TRANSPORT_TENSOR_NODE_H_
 
-// A Node with a pool of slots that records the tensors that come.
+// A Node with a pool of slots that records received tensors.
 
 #include <cstdint>
 #include <functional>
@@ -73,7 +73,7 @@ class TensorNode {
   bool WaitForRefused(size_t count) {
     return node_.WaitFor([&] { return refused_.size() >= count; });
   }
-  // So many have come or were refused.
+  // Waits until so many were received or refused.
   bool WaitForOutcomes(size_t count) {
     return node_.WaitFor([&] { return arrived_.size() + refused_.size() >= count; });
   }
@@ -116,7 +116,7 @@ class TensorNode {
   Node node_;  // last: destroyed before what its callbacks use
 };
 
-// A connected pair: `sender` asked, `receiver` accepted.
+// A connected pair: `sender` connected, `receiver` accepted.
 struct TensorPair {
   TensorPair(const TensorNode::Settings& sends, const TensorNode::Settings& receives)
       : receiver(receives), sender(sends) {

@@ -24,15 +24,15 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 
 constexpr size_t kTensorBytes = 4 << 20;  // peer_process's
-// It has four, and sends the next before we are done with the last.
+// The peer has four slots, and sends the next tensor before the last was received.
 constexpr int32_t kSlots = 12;
 
 std::vector<std::string> SenderTo(const std::string& address) {
   return {SPECFABRIC_PEER_PROCESS, "tensors", address};
 }
 
-// Where the receiver cannot read the sender's memory by itself (cross-memory attach, RDMA), and so
-// needs a sender that runs.
+// Whether the sender must run for a tensor to arrive: the receiver cannot read the sender's memory
+// by itself (cross-memory attach, RDMA).
 bool SenderMustHelp() {
   const std::string wires = EnvironmentOr("UCX_TLS", "");
   return wires == "tcp" || wires == "^cma";
@@ -69,7 +69,7 @@ TEST(TensorProcessTest, AStoppedSendersTensorsAreGivenUp) {
   }
   const std::string address = receiver.fabric().Listen(AnyPort()).value();
   ChildProcess sender({SPECFABRIC_PEER_PROCESS, "tensors", address, "0"});
-  stops.child = &sender;  // it connects to a port that it was told only now
+  stops.child = &sender;  // set in time: the child learns the port only now
   ASSERT_TRUE(Eventually([&] { return stops.stopped.load(); }));
   const auto count = [&](SlotState state) { return Count(receiver.pool(), state); };
   ASSERT_TRUE(Eventually([&] { return count(SlotState::kReceiving) == 0; }));
@@ -112,7 +112,7 @@ TEST(TensorProcessTest, AStoppedSendersTensorsAreGivenUp) {
   EXPECT_TRUE(receiver.WaitForAllFree());
 }
 
-TEST(TensorProcessTest, KilledWhileItWritesToOurSlots) {
+TEST(TensorProcessTest, SenderKilledWhileWritingToOurSlots) {
   TensorNode::Settings settings;
   settings.slots = 4;
   settings.slot_bytes = kTensorBytes;
@@ -134,7 +134,7 @@ TEST(TensorProcessTest, KilledWhileItWritesToOurSlots) {
   }
 }
 
-TEST(TensorProcessTest, KilledWhileWeWriteToItsSlots) {
+TEST(TensorProcessTest, ReceiverKilledWhileWeWriteToItsSlots) {
   TensorNode::Settings settings;
   settings.slots = 8;
   settings.slot_bytes = kTensorBytes;
@@ -161,8 +161,8 @@ TEST(TensorProcessTest, KilledWhileWeWriteToItsSlots) {
   }
 }
 
-// While UCX may still touch a slot of a closed connection, nobody gets it.
-TEST(TensorProcessTest, ClosingAStoppedSenderEndsInFreeSlots) {
+// A slot of a closed connection is not free while UCX may still access it.
+TEST(TensorProcessTest, ClosingAStoppedSenderFreesAllSlots) {
   TensorNode::Settings settings;
   settings.slots = kSlots;
   settings.slot_bytes = kTensorBytes;

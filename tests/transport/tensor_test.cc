@@ -1,5 +1,5 @@
-// Tensors between two fabrics of one process: where they land, what becomes of slots, refusals,
-// faults. CMake runs it on the wires UCX picks for one machine and on TCP.
+// Tensors between two fabrics of one process: where they arrive, slot states, refusals, faults.
+// CMake runs it on the wires UCX picks for one machine and on TCP.
 
 #include <atomic>
 #include <future>
@@ -24,7 +24,7 @@ constexpr uint32_t kMiB = 1 << 20;
 constexpr uint32_t kAlwaysInSlot = 32 << 10;
 constexpr uint32_t kNeverInSlot = 1024;  // always eager
 
-// A fence and a tag told from each other by their bits.
+// A fence and a tag without equal bytes.
 TensorFields Fields(uint64_t tag, uint8_t pool = kPool) {
   return {{0xabcdef0123456789 + tag, static_cast<uint32_t>(0x80000000 + tag)}, pool, tag};
 }
@@ -67,7 +67,7 @@ TEST(TensorTest, EverySizeArrivesUnchangedAndUncopied) {
   }
   EXPECT_TRUE(pair.sender.WaitForAllFree());
   EXPECT_TRUE(pair.receiver.WaitForAllFree());
-  // Without rendezvous what comes to slots is copied there, once.
+  // Without rendezvous a tensor is copied to its slot, once.
   EXPECT_EQ(pair.receiver.stats().bytes_copied, MayAskForRendezvous() ? 0 : bytes_in_slots);
   EXPECT_EQ(pair.sender.stats().bytes_copied, 0u);
   EXPECT_EQ(pair.receiver.stats().tensors_received, sizes.size());
@@ -79,8 +79,8 @@ TEST(TensorTest, EverySizeArrivesUnchangedAndUncopied) {
   EXPECT_EQ(pair.receiver.fabric().Connections().at(0).bytes_received, bytes);
 }
 
-// Headers differ by which fields are zero, and by how the payload comes.
-TEST(TensorTest, FieldsArriveWhetherTheyAreZeroOrNot) {
+// The header depends on which fields are zero, and on how the payload is sent.
+TEST(TensorTest, ZeroAndNonZeroFieldsArrive) {
   TensorPair pair(TensorNode::Settings{});
   ASSERT_TRUE(pair.ok());
   for (const uint32_t bytes : {0u, 40u, 5'000u, kMiB}) {
@@ -101,7 +101,7 @@ TEST(TensorTest, FieldsArriveWhetherTheyAreZeroOrNot) {
   }
 }
 
-TEST(TensorTest, LargeOnesLieInTheReceiversSlots) {
+TEST(TensorTest, LargeTensorsArriveInTheReceiversSlots) {
   TensorNode::Settings settings;
   settings.keep_leases = true;
   TensorPair pair(settings);
@@ -127,7 +127,7 @@ TEST(TensorTest, LargeOnesLieInTheReceiversSlots) {
 
 // UCX may send the first message of an endpoint eagerly whatever its size; not so these. They also
 // wait for the connection that they were sent before.
-TEST(TensorTest, TheFirstOfAConnectionIsLarge) {
+TEST(TensorTest, FirstTensorOfAConnectionMayBeLarge) {
   TensorNode::Settings settings;
   TensorNode receiver(settings), sender(settings);
   const std::string address = receiver.fabric().Listen(AnyPort()).value();
@@ -145,7 +145,7 @@ TEST(TensorTest, TheFirstOfAConnectionIsLarge) {
   EXPECT_TRUE(receiver.WaitForAllFree());
 }
 
-TEST(TensorTest, TheSendersSlotIsSendingUntilItWasTaken) {
+TEST(TensorTest, SendersSlotIsSendingUntilTheReceiverTakesIt) {
   std::promise<void> asked, answer;
   TensorNode::Settings receives;
   receives.admit = [&](PeerId, const TensorFields& fields) {
@@ -172,7 +172,7 @@ TEST(TensorTest, TheSendersSlotIsSendingUntilItWasTaken) {
   EXPECT_TRUE(pair.sender.WaitForAllFree());
 }
 
-TEST(TensorTest, WhatIsNotAdmittedIsStale) {
+TEST(TensorTest, TensorsThatAreNotAdmittedCountAsStale) {
   TensorNode::Settings receives;
   receives.admit = [](PeerId, const TensorFields& fields) { return fields.tag % 2 == 0; };
   TensorPair pair({}, receives);
@@ -189,7 +189,7 @@ TEST(TensorTest, WhatIsNotAdmittedIsStale) {
   EXPECT_THAT(pair.receiver.TakeRefused(), SizeIs(0));
 }
 
-TEST(TensorTest, WithoutAFreeSlotItIsRefusedAndLaterOnesCome) {
+TEST(TensorTest, WithoutAFreeSlotATensorIsRefusedAndLaterOnesArrive) {
   TensorNode::Settings receives;
   receives.slots = 1;
   receives.keep_leases = true;
@@ -205,14 +205,14 @@ TEST(TensorTest, WithoutAFreeSlotItIsRefusedAndLaterOnesCome) {
   EXPECT_EQ(refused[0].status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(pair.receiver.stats().refused_tensors, 1u);
   EXPECT_TRUE(pair.sender.WaitForAllFree());
-  pair.receiver.TakeTensors();  // gives the slot back
+  pair.receiver.TakeTensors();  // frees the slot
   ASSERT_TRUE(pair.sender.SendPattern(pair.to_receiver, 1, Fields(3), kMiB).ok());
   ASSERT_TRUE(pair.receiver.WaitForTensors(1));
   EXPECT_EQ(pair.receiver.TakeTensors()[0].fields.tag, 3u);
   EXPECT_THAT(pair.sender.node().closed(pair.to_receiver), SizeIs(0));
 }
 
-TEST(TensorTest, PoolsThatDoNotExistOrAreTooSmallRefuse) {
+TEST(TensorTest, TensorsForMissingOrTooSmallPoolsAreRefused) {
   TensorNode::Settings sends, receives;
   sends.slot_bytes = 2 * kMiB;
   receives.slot_bytes = kMiB;
@@ -249,7 +249,7 @@ TEST(TensorTest, PoolsAreCheckedWhenTheyAreMade) {
   EXPECT_EQ(code(128, {MemoryKind::kHost, 1, 1}), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(TensorTest, WhatCannotBeSentGivesItsSlotBack) {
+TEST(TensorTest, FailedSendsFreeTheirSlots) {
   TensorNode::Settings settings;
   settings.options.max_frame_bytes = kMiB / 2;
   settings.options.max_outstanding_sends = 1;
@@ -269,7 +269,7 @@ TEST(TensorTest, WhatCannotBeSentGivesItsSlotBack) {
   EXPECT_EQ(fabric.SendTensor(pair.to_receiver, 1, {}, slot(), 8).code(),
             absl::StatusCode::kNotFound);
   EXPECT_EQ(Count(pair.sender.pool(), SlotState::kFree), 8);
-  // Queued on a connection that is still being made, then on none.
+  // Queued on a connection that is not open yet, then on none.
   const PeerId peer = fabric.Connect(pair.address).value();
   ASSERT_TRUE(fabric.SendTensor(peer, 1, {}, slot(), 8).ok());
   EXPECT_EQ(fabric.SendTensor(peer, 1, {}, slot(), 8).code(), absl::StatusCode::kResourceExhausted);
@@ -349,7 +349,7 @@ TEST(TensorCloseTest, DestroyedWithTensorsInFlight) {
   }
 }
 
-// Faults, as tensors see them.
+// Fault injection.
 
 constexpr int kFaulty = 8;
 
@@ -371,7 +371,7 @@ void SendThrough(const FaultOptions& faults, uint32_t bytes,
 
 class TensorFaultTest : public ::testing::TestWithParam<uint32_t> {};
 
-TEST_P(TensorFaultTest, DuplicatesComeTwiceAndWhole) {
+TEST_P(TensorFaultTest, DuplicatesArriveTwiceAndComplete) {
   FaultOptions faults;
   faults.duplicate = 1;
   SendThrough(faults, GetParam(), [](TensorPair& pair) {
@@ -388,7 +388,7 @@ TEST_P(TensorFaultTest, DuplicatesComeTwiceAndWhole) {
   });
 }
 
-TEST_P(TensorFaultTest, CorruptOnesDifferInOneByte) {
+TEST_P(TensorFaultTest, CorruptTensorsDifferInOneByte) {
   FaultOptions faults;
   faults.corrupt = 1;
   SendThrough(faults, GetParam(), [](TensorPair& pair) {
@@ -397,7 +397,7 @@ TEST_P(TensorFaultTest, CorruptOnesDifferInOneByte) {
   });
 }
 
-TEST_P(TensorFaultTest, OneCopyOfACorruptOneIsSound) {
+TEST_P(TensorFaultTest, SecondCopyOfACorruptTensorIsUnchanged) {
   FaultOptions faults;
   faults.corrupt = 1;
   faults.duplicate = 1;
@@ -409,7 +409,7 @@ TEST_P(TensorFaultTest, OneCopyOfACorruptOneIsSound) {
   });
 }
 
-TEST_P(TensorFaultTest, DroppedOnesGiveTheirSlotsBack) {
+TEST_P(TensorFaultTest, DroppedTensorsFreeTheirSlots) {
   FaultOptions faults;
   faults.drop = 1;
   SendThrough(faults, GetParam(), [](TensorPair& pair) {
@@ -420,7 +420,7 @@ TEST_P(TensorFaultTest, DroppedOnesGiveTheirSlotsBack) {
   });
 }
 
-TEST_P(TensorFaultTest, DelayedOnesKeepTheirSlotsMeanwhile) {
+TEST_P(TensorFaultTest, DelayedTensorsKeepTheirSlotsUntilSent) {
   FaultOptions faults;
   faults.delay_part = .5;
   faults.delay = 50 * base::kMillisecond;
@@ -433,7 +433,7 @@ TEST_P(TensorFaultTest, DelayedOnesKeepTheirSlotsMeanwhile) {
 
 INSTANTIATE_TEST_SUITE_P(EagerAndRendezvous, TensorFaultTest, ::testing::Values(512, kMiB));
 
-TEST(TensorCloseTest, WhileFaultsHoldTensorsBack) {
+TEST(TensorCloseTest, WhileTensorsAreDelayed) {
   TensorNode::Settings sends;
   sends.options.faults.delay_part = 1;
   sends.options.faults.delay = 300 * base::kMillisecond;
@@ -450,7 +450,7 @@ TEST(TensorCloseTest, WhileFaultsHoldTensorsBack) {
 
 // Load.
 
-// What is sent comes or is refused, whole, whatever else goes on.
+// Every tensor arrives complete or is refused, under any load.
 TEST(TensorLoadTest, TensorsAndMessagesMixedFromManyThreads) {
   constexpr int kThreads = 3, kEach = 120;
   TensorNode::Settings sends, receives;
@@ -506,7 +506,7 @@ TEST(TensorLoadTest, TensorsAndMessagesMixedFromManyThreads) {
   EXPECT_TRUE(pair.receiver.WaitForAllFree());
 }
 
-// A reader that keeps its slots long is never overwritten: others are refused meanwhile.
+// Slots that a reader keeps for long are never overwritten: other tensors are refused meanwhile.
 TEST(TensorLoadTest, SlowReadersSlotsAreNeverOverwritten) {
   TensorNode::Settings sends, receives;
   receives.slots = 3;
