@@ -197,7 +197,7 @@ struct Tokens {
   int32_t rounds = 0;
   int32_t drafted = 0;
   int32_t accepted = 0;
-  std::vector<int32_t> accepted_at;  // rounds that accepted a guess at depth 1, 2, ...
+  std::vector<int32_t> accepted_at;  // rounds that accepted a draft token at depth 1, 2, ...
   VerificationMethod verification = VerificationMethod::kCoupled;  // that its trees are verified by
   int32_t cached_tokens = 0;  // of the prompt, whose KV the target had
 };

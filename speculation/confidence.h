@@ -20,7 +20,7 @@ namespace specfabric::speculation {
 class Confidence {
  public:
   // Log-probability of each candidate; best score first. The normaliser runs over the candidates
-  // alone: those below them hardly weigh.
+  // alone: those below them hardly matter.
   std::vector<float> LogProbs(absl::Span<const sampling::ScoredToken> candidates) const;
   // The target chose this token where these were the candidates.
   void Observe(absl::Span<const sampling::ScoredToken> candidates, base::TokenId chosen);
@@ -28,7 +28,7 @@ class Confidence {
 
  private:
   double sharpness_ = 1;
-  double information_ = 2;  // of what was observed about it (Fisher); at first, of the guess
+  double information_ = 2;  // Fisher information of the observations; at first, of the prior
 };
 
 }  // namespace specfabric::speculation

@@ -31,7 +31,7 @@ std::vector<double> GeometricFanOut(double acceptance, double falloff, int level
 
 std::vector<int32_t> WholeFanOut(double acceptance, double falloff, int levels, int32_t budget) {
   std::vector<int32_t> fan_out(levels + 1, 0);
-  // What is gained by one guess more falls with their number: to take the best each time is best.
+  // The gain of one more candidate falls with their number, so the greedy choice is optimal.
   const auto gain = [&](int k) {
     const double chance = OutcomeChance(acceptance, k, levels);
     if (fan_out[k] == 0) return 1 + chance;

@@ -3,9 +3,9 @@
 
 // How many outcomes to prepare for while a chain of draft tokens is verified (SSD, arXiv
 // 2603.03251; verification.md section 8). An outcome is the number k of draft tokens accepted and
-// the token that follows. With each guess accepted with chance `acceptance`, k < levels has chance
-// a^k (1 - a), and all of them a^levels; the token after them is missed by the likeliest F guesses
-// with chance F^-falloff. Pure.
+// the token that follows. With each draft token accepted with chance `acceptance`, k < levels has
+// chance a^k (1 - a), and all of them a^levels; the token after them is missed by the likeliest F
+// candidates with chance F^-falloff. Pure.
 
 #include <cstdint>
 #include <vector>
@@ -15,7 +15,7 @@ namespace specfabric::speculation {
 // F_0 .. F_levels, summing to `budget`, where hits are likeliest: in proportion to
 // a^(k / (1 + r)), the last also to (1 - a)^(-1 / (1 + r)).
 std::vector<double> GeometricFanOut(double acceptance, double falloff, int levels, double budget);
-// The best whole numbers. Every outcome gets one guess first, as far as they go, the likeliest
+// The best whole numbers. Every outcome gets one candidate first, as far as they go, the likeliest
 // before others.
 std::vector<int32_t> WholeFanOut(double acceptance, double falloff, int levels, int32_t budget);
 std::vector<int32_t> UniformFanOut(int levels, int32_t budget);

@@ -114,7 +114,7 @@ class TreeGrower {
 
 // The trees that one target waits for together, and whether one more pass over those that still
 // grow pays: the target's step is held up until the last of them has come, so all of them are
-// weighed against what the others could do meanwhile. After the marginal rule for fractions
+// compared with what the others could do meanwhile. After the marginal rule for fractions
 // (Dinkelbach 1967): charged at the best rate of tokens, what pays at the margin raises that rate.
 class GrowthRound {
  public:

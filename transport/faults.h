@@ -53,7 +53,7 @@ class FaultInjector {
  public:
   explicit FaultInjector(const FaultOptions& options);
   // A frame without payload is never corrupted.
-  FaultDecision DrawFate(uint32_t payload_bytes);
+  FaultDecision DrawDecision(uint32_t payload_bytes);
 
  private:
   // True with the probability given.

@@ -93,7 +93,7 @@ TEST(AheadPlanTest, UniformGivesEveryNumberOfAcceptedTokensEquallyManyRoots) {
 TEST(AheadPlanTest, GeometricPrefersTheOutcomesThatAreLikelier) {
   SpeculationCache speculation_cache = SentChain(3);
   AheadPlan plan;
-  // Nearly all is accepted: the roots after the whole chain weigh most.
+  // Nearly all is accepted: the roots after the whole chain are the likeliest.
   plan.Start({.policy = AheadPolicy::kGeometric, .nodes = 14}, speculation_cache, 0.95);
   EXPECT_THAT(RunAll(&plan, &speculation_cache, 3), ElementsAre(1, 1, 1, 3));
   speculation_cache = SentChain(3);

@@ -81,7 +81,7 @@ TEST(PacingTest, LateDraftIsSkipped) {
   FAIL() << "it waits forever";
 }
 
-// Two draft tokens are worth waiting a tenth of a step of two rows, but not of a step with 30 more
+// Two draft tokens pay for waiting a tenth of a step of two rows, but not of a step with 30 more
 // prefill rows.
 TEST(PacingTest, PrefillDoesNotWaitForOneDraft) {
   Learned group;

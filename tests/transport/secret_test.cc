@@ -129,7 +129,7 @@ TEST(SecretTest, AnImpostorIsNotConnectedTo) {
   const uint64_t token = std::get<Claim>(**claim).token;
   const SocketAddress endpoint = ResolveAddress("127.0.0.1:9").value();
   impostor.Send(
-      EncodeHandshake(Answer{1, endpoint, ServerProof("guessed", nonces, token, 1, endpoint)}));
+      EncodeHandshake(Answer{1, endpoint, ServerProof("wrong", nonces, token, 1, endpoint)}));
   EXPECT_EQ(impostor.ReceiveToEnd(), EncodeHandshake(Refusal::kSecret));
   ASSERT_TRUE(client.WaitForClose(peer));
   EXPECT_EQ(client.closed(peer)[0],

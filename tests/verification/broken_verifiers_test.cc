@@ -290,7 +290,7 @@ sampling::Distribution DistributionBySharedNoise(const sampling::Distribution& q
   return distribution;
 }
 
-// A single guess, and where it is rejected a residual drawn with the draft's noise.
+// A single draft token, and where it is rejected a residual drawn with the draft's noise.
 speculation::Accepted ResidualByDraftNoise(const VerifyInput& input, Randomness& random) {
   const sampling::Distribution p = input.TargetDistribution(0), q = input.DraftDistribution(1);
   const TokenId x = input.tree.tokens[1];

@@ -192,14 +192,14 @@ const std::vector<CoupledDrafter>& Drafters() {
       Grown([](const Models& models, const Text& text, Noise&) {
         return First(SortedByScore(models.q(text), {0, 0, 0}), 2);
       }),
-      // An enemy that knows what the target will choose: never guesses it.
+      // An adversary that knows what the target will choose: never proposes it.
       Grown([](const Models& models, const Text& text, Noise& noise) {
         std::vector<TokenId> ids =
             SortedByScore(models.p(text), noise.At(static_cast<int>(text.size())));
         ids.erase(ids.begin());
         return ids;
       }),
-      // And one that guesses it only where the next position's noise is of one kind.
+      // And one that proposes it only where the next position's noise is of one kind.
       Grown([](const Models& models, const Text& text, Noise& noise) {
         const int position = static_cast<int>(text.size());
         const bool proposes_choice = noise.At(position + 1)[0] > noise.At(position + 1)[1];

@@ -198,7 +198,7 @@ TEST(CoupledTest, BrokenWalkersAreCaught) {
       node = child;
     }
   };
-  // Emits the child's guess instead of the target's choice where the guess was close.
+  // Emits the child's token instead of the target's choice where its score was close.
   const Walker trusts_the_draft = [](const speculation::TokenTree& tree,
                                      const std::vector<TokenId>& chosen) {
     speculation::Accepted accepted = speculation::WalkCoupled(tree, chosen);
@@ -400,7 +400,8 @@ TEST(AgreementTest, FirstChildIsTheTargetsChoiceAtLeastAsOftenAsTheBound) {
     const double bound = (1 - tv) / (1 + tv);
     const double sigma = std::sqrt(0.25 / kDraws);
     EXPECT_GE(rate, bound - 5 * sigma) << "TV " << tv;
-    // No verification method can beat the overlap with one child; a second child adds to the first.
+    // No verification method can exceed the overlap with one child; a second child adds to the
+    // first.
     EXPECT_LE(rate, 1 - tv + 5 * sigma) << "TV " << tv;
     EXPECT_EQ(second > 0, difference > 0);
     EXPECT_EQ(first == kDraws, difference == 0);

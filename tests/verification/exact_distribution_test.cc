@@ -152,8 +152,8 @@ void ExpectExactAfter(Change change, speculation::SiblingDraw draw,
   }
 }
 
-// Given the tree, the deterministic rule samples from p whatever the guesses are. So it is a way
-// out, at a lower acceptance, where the rows that a tree was drawn from are not at hand.
+// Given the tree, the deterministic rule samples from p whatever the draft tokens are. So it is a
+// way out, at a lower acceptance, where the rows that a tree was drawn from are not at hand.
 TEST(ExactDistributionTest, TheDeterministicRuleIsExactForAnyDraw) {
   const Change forget_rows = [](VerifyInput* input) {
     input->draw = speculation::SiblingDraw::kDeterministic;
@@ -166,8 +166,8 @@ TEST(ExactDistributionTest, TheDeterministicRuleIsExactForAnyDraw) {
   }
 }
 
-// A guess to which the row gives nothing ends the siblings and leaves p alone; given that it did
-// not come to that, the guess has the distribution of the row that was sent.
+// A draft token to which the row gives nothing ends the siblings and leaves p alone; given that it
+// did not come to that, the token has the distribution of the row that was sent.
 TEST(ExactDistributionTest, RowsThatLackSomeDraftTokensAreExact) {
   const Change leave_out_least = [](VerifyInput* input) {
     for (size_t first = 0; first < input->q.size(); first += input->vocabulary) {
