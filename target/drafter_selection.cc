@@ -104,6 +104,11 @@ void DrafterSelection::OnTree(uint8_t drafter, base::SequenceId id, uint32_t rou
   silence_[drafter] = {};
 }
 
+void DrafterSelection::OnStep(base::Nanos time) {
+  const auto now = static_cast<double>(time);
+  step_ = step_ == 0 ? now : step_ + kStepShare * (now - step_);
+}
+
 double DrafterSelection::Reward(const Trial::Proposal& proposal, int32_t levels) const {
   if (proposal.tree.size() == 0) return 0;
   const double tokens = (1.0 + std::min(levels, kMaxRewardLevels)) / (1 + kMaxRewardLevels);

@@ -60,7 +60,7 @@ class Follower {
  public:
   Follower(const DraftEngineOptions& options, std::unique_ptr<model::RankModel> model)
       : engine_(
-            options, std::move(model),
+            options, std::move(model), /*draft_rows=*/nullptr,
             [](const transport::Fence&) -> absl::StatusOr<transport::Lease> {
               return absl::UnavailableError("no draft probabilities are asked for");
             },

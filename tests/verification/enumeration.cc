@@ -165,11 +165,7 @@ namespace {
 schemas::DraftReply ToReply(const VerifyInput& input) {
   schemas::DraftReply reply;
   reply.draw = input.draw;
-  for (int node = 1; node < input.tree.size(); ++node) {
-    reply.parents.push_back(input.tree.parents[node]);
-    reply.tokens.push_back(input.tree.tokens[node]);
-    reply.scores.push_back(input.tree.scores[node]);
-  }
+  reply.tree = input.tree;
   return reply;
 }
 
@@ -207,10 +203,9 @@ VerifyInput OverTheWire(VerifyInput input, speculation::VerificationMethod verif
   const auto received = schemas::Decode<schemas::DraftReply>(schemas::Encode(ToReply(input)));
   SPECFABRIC_CHECK(received.ok());
   input.draw = received->draw;
-  input.tree = speculation::TokenTree::Root(input.tree.tokens[0]);
-  for (size_t i = 0; i < received->tokens.size(); ++i) {
-    input.tree.Add(received->parents[i], received->tokens[i], received->scores[i]);
-  }
+  const TokenId root = input.tree.tokens[0];
+  input.tree = received->tree;
+  input.tree.tokens[0] = root;
   const bool rows = speculation::NeedsDraftRows(verification, input.draw) && input.tree.size() > 1;
   input.q = rows ? SendRows(input) : std::vector<double>();
   input.q_row = rows ? speculation::DraftRows(input.tree) : std::vector<int32_t>();
