@@ -7,9 +7,8 @@
 namespace specfabric::scheduler {
 namespace {
 
-constexpr double kDecay = 0.98;  // about 50 replies count
-// A reply that takes less than kMuchFaster of the expected time halves the weight of those before
-// it: a worker was cold or held up, and is no longer. If that is wrong it costs one wait.
+constexpr double kReplyDecay = 0.98;  // about 50 replies count
+// A worker that was cold, or held up, is not so for ever; to hope too much costs one wait.
 constexpr double kMuchFaster = 0.5, kSlowDecay = 0.5;
 // Weight, as a share of a reply's, of the prior that no time is fixed: it makes the time of a level
 // known from trees of a single depth.
@@ -54,7 +53,7 @@ void ReplyTime::Observe(int32_t askers, int32_t depth, base::Nanos latency) {
     const double off = std::abs(us - Nearest(askers).Expect(levels));
     fit.deviation = fit.n == 0 ? off : fit.deviation + (off - fit.deviation) / 16;
   }
-  const double forget = us < kMuchFaster * fit.Expect(levels) ? kSlowDecay : kDecay;
+  const double forget = us < kMuchFaster * fit.Expect(levels) ? kSlowDecay : kReplyDecay;
   fit.n = forget * fit.n + 1;
   fit.d = forget * fit.d + levels;
   fit.dd = forget * fit.dd + levels * levels;

@@ -9,13 +9,11 @@
 namespace specfabric::scheduler {
 namespace {
 
-constexpr double kDecay = 0.998;        // at every step: about 500 steps count
-constexpr double kLocalDecay = 0.93;    // at every step of about as many rows: about 14 count
-constexpr double kInitialDecay = 1e-4;  // of the first step
-constexpr int kMaxOutliers = 2;         // in a row
-// The fit is solved anew after each of the first kFirstSteps steps, then after every kSolveOften
-// until there were kLearning, then after every kSolveEvery.
-constexpr int kFirstSteps = 16;
+constexpr double kStepDecay = 0.998;  // of what is known, at every step: about 500 steps count
+constexpr double kLocalDecay = 0.93;  // at every step of about as many rows: about 14 count
+constexpr double kInitialDecay = 1e-4;
+constexpr int kMaxOutliers = 2;  // in a row
+constexpr int kFirstSteps = 16;  // after each of which it is solved anew
 constexpr int kLearning = 256, kSolveOften = 8;
 constexpr int kSolveEvery = 32;
 // It is solved at once after a step of a size with fewer samples than kFewSamples whose time
@@ -150,8 +148,8 @@ void StepTime::Observe(int32_t rows, int64_t context, base::Nanos time) {
   }
   held_up_ = 0;
   scale_ = steps_ == 0 ? seconds : scale_ + (seconds - scale_) / 16;
-  // The very first step maps memory, and hardly counts once there is another.
-  const double forget = steps_ == 1 ? kInitialDecay : kDecay;
+  // The very first maps its memory: it counts little once there is another.
+  const double forget = steps_ == 1 ? kInitialDecay : kStepDecay;
   for (Interval& interval : intervals_) interval.Forget(forget);
   const Place place = At(rows);
   const double at = 1 - place.above, above = place.above;
