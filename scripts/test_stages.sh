@@ -3,7 +3,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 
 # In the order in which they run; the trees in the order in which they are built.
-all_stages=(lint ctest smoke pytest deploy verbs asan tsan ucx fuzz cuda aarch64)
+all_stages=(lint ctest smoke pytest deploy verbs asan tsan ucx fuzz cuda tidy aarch64)
 all_trees=(release asan tsan ucx-wheel cuda aarch64)
 
 # CTest's tests that take most of the time, by name: they wait for timeouts, repeat others on another
@@ -19,17 +19,17 @@ tree_of() {
     asan | fuzz) echo asan ;;
     tsan | aarch64) echo "$1" ;;
     ucx) echo ucx-wheel ;;
-    cuda | gpu) echo cuda ;;
+    cuda | gpu | tidy) echo cuda ;;  # tidy also needs release, which is built before
   esac
 }
 
 # Whether a stage may run beside others: nothing in it is timed.
-runs_beside() { [[ $1 == fuzz || $1 == cuda || $1 == aarch64 ]]; }
+runs_beside() { [[ $1 == fuzz || $1 == cuda || $1 == tidy || $1 == aarch64 ]]; }
 
 setup_options_of() {
   case $1 in
     deploy | ucx | aarch64) echo "--$1" ;;
-    cuda | gpu) echo --cuda ;;
+    cuda | gpu | tidy) echo --cuda ;;
   esac
 }
 
@@ -109,6 +109,7 @@ build_control_plane() {
 run_stage() {
   case $1 in
     lint) "$root/scripts/lint" ;;
+    tidy) "$root/scripts/build" release && "$root/scripts/lint" --tidy ;;
     ctest)
       if [[ $SPECFABRIC_TEST_TIER == fast ]]; then
         run_ctest release --exclude-regex "$slow_tests"
