@@ -32,13 +32,21 @@ absl::Status NoSuchFlag(const CommandLine& line, const std::string& name) {
                    line.program, " --help` lists the ones there are"));
 }
 
+// The values that a flag of gflags' `type` takes.
+absl::string_view AllowedValues(absl::string_view type) {
+  if (type == "bool") return "true and false";
+  if (type == "int32") return "whole numbers of 32 bits";
+  if (type == "int64") return "whole numbers of 64 bits";
+  if (type == "uint32" || type == "uint64") return "whole numbers from 0";
+  return "numbers";
+}
+
 absl::Status SetFlag(const std::string& name, const std::string& value) {
   gflags::CommandLineFlagInfo info;
   gflags::GetCommandLineFlagInfo(name.c_str(), &info);
   if (gflags::SetCommandLineOption(name.c_str(), value.c_str()).empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(Dashed(name), "=", value,
-                                                   ": not a value of type ", info.type,
-                                                   " (default ", info.default_value, ")"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(Dashed(name), "=", value, ": allowed are ", AllowedValues(info.type)));
   }
   return absl::OkStatus();
 }

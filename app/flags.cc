@@ -36,10 +36,7 @@ DEFINE_string(
 DEFINE_string(
     request_verification, "",
     "verification methods that a request may ask for besides --verification, comma-separated");
-DEFINE_string(
-    ahead, "likeliest",
-    "what a draft runs while the target verifies: likeliest, geometric or uniform (fan-outs "
-    "of next roots), or off");
+DEFINE_bool(ahead, true, "drafts go on drafting while the target verifies");
 DEFINE_int32(ahead_nodes, 200, "nodes run ahead between two commits of a sequence, at most");
 DEFINE_int32(ahead_rows, 4, "of a pass ahead, or one for each sequence if those are more");
 DEFINE_string(sampled_tree, "2,2,1,1",
@@ -59,12 +56,6 @@ DEFINE_string(draft_latency_warn, "50ms",
 DEFINE_string(log_level, "info", "debug, info, warning or error");
 DEFINE_string(prompt, "", "the prompt; - reads it from standard input");
 DEFINE_string(prompt_ids, "", "the prompt as token ids, comma-separated, instead of --prompt");
-DEFINE_string(
-    inject_faults, "",
-    "fault injection into what this process sends, for tests and demos: "
-    "drop=.01,duplicate=.02,reorder=.1,corrupt=.001,delay=5ms:.1,seed=7 (any of these). A "
-    "draft's faults cost speed and never text, so up and generate apply them to their "
-    "drafts alone; a gateway or target given them loses and falsifies text");
 DEFINE_string(join_secret_file, "",
               "file with the secret (16 to 4096 bytes) without which nobody joins this process's "
               "peers; empty: anybody who has none either, but up and generate make their own");
@@ -120,13 +111,9 @@ DEFINE_string(
     speculation, "goodput",
     "how much is drafted: goodput (what is expected to yield most tokens a second, nothing "
     "included) or always (the whole tree, in every round, and all wait for it)");
-DEFINE_string(ngram_lookup, "on",
-              "on: propose what followed where the end of the text stood before in it, a draft "
-              "without a model; verified where that pays. off: do not");
-DEFINE_string(drafter_choice, "hedge",
-              "which draft model proposes, where the pool has several: hedge (by their trees' "
-              "agreement with the text, all being asked now and then), ucb1, thompson (by the "
-              "chosen one's rounds alone) or fixed (the first to join)");
+DEFINE_bool(ngram_lookup, true,
+            "draft tokens from the sequence's own text: what followed where its last tokens "
+            "occurred before; verified where that is expected to pay");
 DEFINE_string(max_draft_wait, "50ms", "longest wait for a draft before a round goes on plainly");
 DEFINE_string(step_timeout, "1m", "a step that takes longer ends the process");
 DEFINE_string(
@@ -213,7 +200,7 @@ const std::vector<Group>& Groups() {
       {"traces", {}, {"trace_file", "otlp_endpoint", "trace_sample"}},
       {"fabric",
        {"join_secret_file", "require_rdma"},
-       {"require_gpudirect", "silence_timeout", "spin", "simulated_rtt", "inject_faults"}},
+       {"require_gpudirect", "silence_timeout", "spin", "simulated_rtt"}},
       {"process", {"listen", "admin_listen", "drain_timeout"}, {"ready_fd"}},
       {"model",
        {"model", "device", "dtype", "threads", "kv_blocks", "max_context"},
@@ -222,8 +209,8 @@ const std::vector<Group>& Groups() {
       {"target",
        {"tensor_parallel", "verification", "max_sequences", "ngram_lookup"},
        {"pipeline_stages", "request_verification", "draft_rows", "typical_epsilon", "typical_delta",
-        "max_queue", "speculation", "drafter_choice", "draft_router", "draft_latency_warn",
-        "max_draft_wait", "step_timeout"}},
+        "max_queue", "speculation", "draft_router", "draft_latency_warn", "max_draft_wait",
+        "step_timeout"}},
       {"cluster", {"drafts", "served_model_name"}, {"dns_refresh"}},
       {"group", {"group_processes", "group_listen"}, {"group_timeout"}},
       {"rank", {"join", "model", "threads", "admin_listen"}, {"ready_fd"}},

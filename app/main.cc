@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <optional>
@@ -12,8 +13,10 @@
 #include "app/flags.h"
 #include "app/process.h"
 #include "app/roles.h"
+#include "app/test_hooks.h"
 #include "app/version.h"
 #include "base/exit_code.h"
+#include "spdlog/spdlog.h"
 
 namespace specfabric::app {
 namespace {
@@ -88,6 +91,10 @@ int Main(int argc, char** argv) {
   if (FLAGS_ready_fd >= 0) EndWithParent();
   if (absl::Status logging = StartLogging(role, FLAGS_log_level); !logging.ok()) {
     return Fail(role, logging);
+  }
+  if (const auto hooks = ReadTestHooks(); !hooks.ok()) return Fail(role, hooks.status());
+  if (const char* hooks = std::getenv(kTestHooksVariable)) {
+    spdlog::warn("{}={}: test hooks are set", kTestHooksVariable, hooks);
   }
   static const std::map<std::string, std::function<absl::Status()>> roles = {
       {"up", RunUp},

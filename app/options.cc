@@ -13,8 +13,8 @@
 #include "app/flags.h"
 #include "app/join_secret.h"
 #include "app/model_options.h"
+#include "app/test_hooks.h"
 #include "base/status.h"
-#include "speculation/drafter_choice.h"
 #include "speculation/growth.h"
 #include "speculation/verification_method.h"
 #include "tokenizer/fingerprint.h"
@@ -42,24 +42,10 @@ absl::StatusOr<base::Nanos> SpinFlag() {
   return absl::InvalidArgumentError(absl::StrCat(parsed.message(), ", or auto"));
 }
 
-// An oracle would have to be told what comes.
-absl::StatusOr<speculation::ChoicePolicy> DrafterChoiceFlag() {
-  auto policy = speculation::ParseChoicePolicy(FLAGS_drafter_choice);
-  if (policy.ok() && *policy != speculation::ChoicePolicy::kOracle) return policy;
-  return absl::InvalidArgumentError(absl::StrCat("--drafter_choice=", FLAGS_drafter_choice,
-                                                 ": allowed are hedge, ucb1, thompson and fixed"));
-}
-
 }  // namespace
 
 absl::StatusOr<transport::FabricOptions> FabricFlags() {
   transport::FabricOptions options;
-  auto faults = transport::ParseFaults(FLAGS_inject_faults);
-  if (!faults.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--inject_faults=", FLAGS_inject_faults, ": ", faults.status().message()));
-  }
-  options.faults = *faults;
   const absl::Status durations = ParseDurationFlags(
       {{"simulated_rtt", FLAGS_simulated_rtt, &options.faults.simulated_rtt, kRoundTripRange},
        {"silence_timeout", FLAGS_silence_timeout, &options.silence_timeout}});
@@ -72,13 +58,6 @@ absl::StatusOr<transport::FabricOptions> FabricFlags() {
   options.join_secret = *std::move(secret);
   options.require_rdma = FLAGS_require_rdma;
   options.require_gpudirect = FLAGS_require_gpudirect;
-  return options;
-}
-
-transport::FabricOptions WithoutFaults(transport::FabricOptions options) {
-  transport::FaultOptions faults;
-  faults.simulated_rtt = options.faults.simulated_rtt;
-  options.faults = faults;
   return options;
 }
 
@@ -242,11 +221,7 @@ absl::Status SetScheduler(target::TargetServiceOptions* options) {
   scheduler.max_sequences = FLAGS_max_sequences;
   scheduler.max_step_tokens = FLAGS_max_step_tokens;
   scheduler.max_waiting = FLAGS_max_queue;
-  scheduler.ngram_lookup = FLAGS_ngram_lookup == "on";
-  if (FLAGS_ngram_lookup != "on" && FLAGS_ngram_lookup != "off") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--ngram_lookup=", FLAGS_ngram_lookup, ": allowed are on and off"));
-  }
+  scheduler.ngram_lookup = FLAGS_ngram_lookup;
   auto policy = SpeculationFlag();
   if (!policy.ok()) return policy.status();
   scheduler.speculation = *policy;
@@ -262,9 +237,9 @@ absl::Status SetDraftPool(target::TargetServiceOptions* options) {
   const auto router = DraftRouterFlag();
   if (!router.ok()) return router.status();
   options->router.policy = *router;
-  auto choice = DrafterChoiceFlag();
-  if (!choice.ok()) return choice.status();
-  options->drafter_choice.policy = *choice;
+  const auto hooks = ReadTestHooks();
+  if (!hooks.ok()) return hooks.status();
+  options->drafter_choice.policy = hooks->drafter_choice;
   return ParseDurationFlags(
       {{"draft_latency_warn", FLAGS_draft_latency_warn, &options->draft_latency_warn}});
 }
@@ -350,9 +325,9 @@ absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model
   options.model_dir = model_dir;
   options.rank = *rank;
   options.engine.growth = *growth;
-  auto ahead = draft::ParseAheadPolicy(FLAGS_ahead);
-  if (!ahead.ok()) return Flag("ahead", FLAGS_ahead, ahead.status());
-  options.engine.ahead.policy = *ahead;
+  const auto hooks = ReadTestHooks();
+  if (!hooks.ok()) return hooks.status();
+  options.engine.ahead.policy = FLAGS_ahead ? hooks->ahead : draft::AheadPolicy::kOff;
   options.engine.ahead.nodes = FLAGS_ahead_nodes;
   options.engine.ahead.rows = FLAGS_ahead_rows;
   options.engine.sampled_growth = *std::move(sampled);
@@ -368,6 +343,9 @@ absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model
   options.model_name = std::filesystem::path(model_dir).filename().string();
   options.tokenizer_fingerprint = TokenizerFingerprint(model_dir);
   options.fabric = *std::move(fabric);
+  const base::Nanos simulated_rtt = options.fabric.faults.simulated_rtt;
+  options.fabric.faults = hooks->faults;
+  options.fabric.faults.simulated_rtt = simulated_rtt;
   return options;
 }
 

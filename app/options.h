@@ -53,8 +53,6 @@ absl::StatusOr<base::SamplingParams> SamplingOptions();
 
 // What all roles have in common.
 absl::StatusOr<transport::FabricOptions> FabricFlags();
-// The same without --inject_faults, for all but the drafts of `up` and `generate`.
-transport::FabricOptions WithoutFaults(transport::FabricOptions options);
 
 // --served_model_name, or the last part of the checkpoint's path.
 std::string ServedModelName();

@@ -183,7 +183,6 @@ absl::Status StartServices(LocalCluster* cluster) {
   if (absl::Status logged = LogModel(FLAGS_model); !logged.ok()) return logged;
   target_options->listen = "127.0.0.1:0";
   target_options->drafts.clear();
-  target_options->fabric = WithoutFaults(target_options->fabric);
   target_options->fabric.join_secret = cluster->secret;
   auto count = Count("num_drafts", FLAGS_num_drafts, FLAGS_draft_model.empty() ? 0 : 1, 0, 64);
   if (!count.ok()) return count.status();
@@ -213,7 +212,7 @@ absl::Status ConnectClient(LocalCluster* cluster) {
   link::LinkOptions options;
   options.hello.role = schemas::Role::kTool;
   options.hello.incarnation = base::RandomNonzero64();
-  options.fabric = WithoutFaults(*std::move(fabric));
+  options.fabric = *std::move(fabric);
   options.fabric.join_secret = cluster->secret;
   options.connect = {cluster->target->listen_address()};
   link::LinkHandler handler;

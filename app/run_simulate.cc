@@ -100,14 +100,9 @@ absl::StatusOr<ModelledTimes> TimeFlags() {
   return times;
 }
 
-// The fan-outs differ from it by a few hundredths of the hits, and are not modelled.
-absl::StatusOr<scheduler::AheadCost> Ahead() {
-  if (FLAGS_ahead != "likeliest" && FLAGS_ahead != "off") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--ahead=", FLAGS_ahead, ": modelled are likeliest and off"));
-  }
-  return scheduler::AheadCost{.nodes = FLAGS_ahead == "off" ? 0 : FLAGS_ahead_nodes,
-                              .rows = FLAGS_ahead_rows};
+// Other policies of drafting ahead differ by a few hundredths of the hits, and are not modelled.
+scheduler::AheadCost Ahead() {
+  return {.nodes = FLAGS_ahead ? FLAGS_ahead_nodes : 0, .rows = FLAGS_ahead_rows};
 }
 
 absl::StatusOr<std::vector<scheduler::Arrival>> ReadTrace() {
@@ -218,8 +213,6 @@ absl::Status RunSimulate() {
   if (!targets.ok()) return targets.status();
   const auto router = DraftRouterFlag();
   if (!router.ok()) return router.status();
-  const auto ahead = Ahead();
-  if (!ahead.ok()) return ahead.status();
   std::vector<scheduler::Arrival> trace;
   if (!FLAGS_trace.empty()) {
     auto read = ReadTrace();
@@ -243,7 +236,7 @@ absl::Status RunSimulate() {
       for (double workers : *drafts) {
         scheduler::SimulationOptions options = Options(trace, *tree, *policy, *times);
         options.router.policy = *router;
-        options.draft.ahead = *ahead;
+        options.draft.ahead = Ahead();
         options.targets = static_cast<int32_t>(groups);
         options.drafts = static_cast<int32_t>(workers);
         Print(FLAGS_trace.empty() ? rate : 0, options.targets, options.drafts,

@@ -44,17 +44,18 @@ struct Cluster {
   }
 };
 
-// What every process of the cluster gets. The faults are always said, if only that there are none,
-// because children read the same environment as this process.
-std::vector<std::string> CommonArgs(const std::string& role) {
-  const std::string faults = role == "draft" ? FLAGS_inject_faults : "";
+std::string BoolArg(absl::string_view flag, bool value) {
+  return absl::StrCat("--", flag, "=", value ? "true" : "false");
+}
+
+// What every process of the cluster gets.
+std::vector<std::string> CommonArgs() {
   return {absl::StrCat("--log_level=", FLAGS_log_level),
           absl::StrCat("--spin=", FLAGS_spin),
           absl::StrCat("--silence_timeout=", FLAGS_silence_timeout),
-          absl::StrCat("--require_rdma=", FLAGS_require_rdma ? "true" : "false"),
-          absl::StrCat("--require_gpudirect=", FLAGS_require_gpudirect ? "true" : "false"),
+          BoolArg("require_rdma", FLAGS_require_rdma),
+          BoolArg("require_gpudirect", FLAGS_require_gpudirect),
           absl::StrCat("--simulated_rtt=", FLAGS_simulated_rtt),
-          absl::StrCat("--inject_faults=", faults),
           absl::StrCat("--trace_file=", FLAGS_trace_file),
           absl::StrCat("--otlp_endpoint=", FLAGS_otlp_endpoint),
           absl::StrCat("--trace_sample=", FLAGS_trace_sample),
@@ -69,12 +70,12 @@ std::vector<std::string> ModelArgs(const std::string& model) {
           absl::StrCat("--block_size=", FLAGS_block_size),
           absl::StrCat("--max_context=", FLAGS_max_context),
           absl::StrCat("--max_step_tokens=", FLAGS_max_step_tokens),
-          absl::StrCat("--batch_invariant=", FLAGS_batch_invariant ? "true" : "false"),
-          absl::StrCat("--cuda_graphs=", FLAGS_cuda_graphs ? "true" : "false"),
-          absl::StrCat("--flash_attention=", FLAGS_flash_attention ? "true" : "false"),
-          absl::StrCat("--gpu_draft_probs=", FLAGS_gpu_draft_probs ? "true" : "false"),
-          absl::StrCat("--peer_sums=", FLAGS_peer_sums ? "true" : "false"),
-          absl::StrCat("--reference_kernels=", FLAGS_reference_kernels ? "true" : "false"),
+          BoolArg("batch_invariant", FLAGS_batch_invariant),
+          BoolArg("cuda_graphs", FLAGS_cuda_graphs),
+          BoolArg("flash_attention", FLAGS_flash_attention),
+          BoolArg("gpu_draft_probs", FLAGS_gpu_draft_probs),
+          BoolArg("peer_sums", FLAGS_peer_sums),
+          BoolArg("reference_kernels", FLAGS_reference_kernels),
           "--admin_listen=127.0.0.1:0"};
 }
 
@@ -83,7 +84,7 @@ std::vector<std::string> DraftArgs() {
   args.push_back("--listen=127.0.0.1:0");
   args.push_back(absl::StrCat("--tree=", FLAGS_tree));
   args.push_back(absl::StrCat("--sampled_tree=", FLAGS_sampled_tree));
-  args.push_back(absl::StrCat("--ahead=", FLAGS_ahead));
+  args.push_back(BoolArg("ahead", FLAGS_ahead));
   args.push_back(absl::StrCat("--ahead_nodes=", FLAGS_ahead_nodes));
   args.push_back(absl::StrCat("--ahead_rows=", FLAGS_ahead_rows));
   args.push_back(absl::StrCat("--sampled_draw=", FLAGS_sampled_draw));
@@ -110,8 +111,7 @@ std::vector<std::string> TargetArgs(const std::vector<std::string>& drafts) {
   args.push_back(absl::StrCat("--speculation=", FLAGS_speculation));
   args.push_back(absl::StrCat("--draft_router=", FLAGS_draft_router));
   args.push_back(absl::StrCat("--draft_latency_warn=", FLAGS_draft_latency_warn));
-  args.push_back(absl::StrCat("--ngram_lookup=", FLAGS_ngram_lookup));
-  args.push_back(absl::StrCat("--drafter_choice=", FLAGS_drafter_choice));
+  args.push_back(BoolArg("ngram_lookup", FLAGS_ngram_lookup));
   args.push_back(absl::StrCat("--max_draft_wait=", FLAGS_max_draft_wait));
   args.push_back(absl::StrCat("--step_timeout=", FLAGS_step_timeout));
   args.push_back(absl::StrCat("--served_model_name=", ServedModelName()));
@@ -129,7 +129,7 @@ std::vector<std::string> GatewayArgs(const std::vector<std::string>& targets) {
           absl::StrCat("--listen=", GatewayListen()),
           absl::StrCat("--targets=", absl::StrJoin(targets, ",")),
           absl::StrCat("--max_context=", FLAGS_max_context),
-          absl::StrCat("--use_generation_config=", FLAGS_use_generation_config ? "true" : "false"),
+          BoolArg("use_generation_config", FLAGS_use_generation_config),
           absl::StrCat("--request_timeout=", FLAGS_request_timeout),
           absl::StrCat("--target_wait=", FLAGS_target_wait),
           absl::StrCat("--stall_timeout=", FLAGS_stall_timeout),
@@ -161,7 +161,7 @@ absl::Status CheckFiles(int drafts) {
 
 absl::Status StartMany(const std::string& role, int count, std::vector<std::string> args,
                        const std::string& secret, std::vector<Child>* children) {
-  const std::vector<std::string> common = CommonArgs(role);
+  const std::vector<std::string> common = CommonArgs();
   args.insert(args.end(), common.begin(), common.end());
   for (int i = 0; i < count; ++i) {
     auto child = StartChild(role, args, secret, kStartTimeout);

@@ -146,7 +146,7 @@ DrafterMetrics TargetMetrics::AddDrafter(const std::string& model) {
   DrafterMetrics series = DrafterSeries(registry_, model);
   series.share = &registry_.AddGauge(
       "specfabric_drafter_share",
-      "Part of the last rounds for which `--drafter_choice` chose this draft model",
+      "Part of the last rounds for which this draft model was chosen",
       {{"drafter", model}});
   return series;
 }

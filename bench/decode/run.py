@@ -99,7 +99,7 @@ def measure_specfabric(
             f"--max_tokens={tokens}",
             "--temperature=0",
             "--ignore_eos",
-            "--ngram_lookup=off",
+            "--ngram_lookup=false",
             "--json",
         ],
         check=True,

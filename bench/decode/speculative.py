@@ -96,7 +96,7 @@ def decode_specfabric(args: argparse.Namespace, drafts: list[str], prompt: str) 
         "--temperature=0",
         "--ignore_eos",
         "--repeat=3",  # the first two warm up: layers try how to fetch their weights
-        "--ngram_lookup=off",  # the others look nothing up
+        "--ngram_lookup=false",  # the others look nothing up
         "--json",
         "--log_level=warning",
         *drafts,
@@ -283,7 +283,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--ahead",
         nargs="+",
-        default=["off", "likeliest"],
+        choices=["false", "true"],
+        default=["false", "true"],
         help="the draft's; it takes turns with the target on the same cores",
     )
     parser.add_argument("--draft_max", type=int, nargs="+", default=[2, 3, 4, 6, 8, 12, 16])

@@ -71,7 +71,7 @@ def main() -> None:
         f"--draft_model={ROOT / 'models' / 'draft'}",
         f"--tensor_parallel={args.tensor_parallel}",
         f"--tree={args.tree}",
-        "--ngram_lookup=off",
+        "--ngram_lookup=false",
         "--listen=127.0.0.1:0",
         "--log_level=warning",
         "--print_pids",

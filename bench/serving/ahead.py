@@ -93,8 +93,7 @@ def counters(cluster: Cluster) -> Counters:
 
 @contextlib.contextmanager
 def clusters(arguments: argparse.Namespace) -> Iterator[dict[str, Cluster]]:
-    modes = {policy: [f"--ahead={policy}"] for policy in arguments.policies}
-    modes |= {JUST_IN_TIME: ["--ahead=off"], PLAIN: []}
+    hooks = {policy: f"ahead={policy}" for policy in arguments.policies}
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         yield {
@@ -107,10 +106,15 @@ def clusters(arguments: argparse.Namespace) -> Iterator[dict[str, Cluster]]:
                     drafts=0 if mode == PLAIN else 1,
                     dtype=arguments.dtype,
                     speculation="goodput",
-                    extra=[f"--threads={arguments.threads}", "--log_level=warning", *flags],
+                    extra=[
+                        f"--threads={arguments.threads}",
+                        "--log_level=warning",
+                        f"--ahead={str(mode != JUST_IN_TIME).lower()}",
+                    ],
+                    test_hooks=hooks.get(mode, ""),
                 )
             )
-            for mode, flags in modes.items()
+            for mode in [*arguments.policies, JUST_IN_TIME, PLAIN]
         }
 
 

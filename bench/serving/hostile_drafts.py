@@ -58,7 +58,7 @@ def both(way: str, arguments: argparse.Namespace) -> Iterator[list[Server]]:
         f"--threads={arguments.threads}",
         f"--dtype={arguments.dtype}",
         "--speculation=goodput",
-        f"--ngram_lookup={arguments.ngram_lookup}",
+        f"--ngram_lookup={str(arguments.ngram_lookup).lower()}",
         "--log_level=error",
     ]
     with contextlib.ExitStack() as stack:
@@ -97,7 +97,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, default=ROOT / "models" / "bench")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--threads", type=count, default=1)
-    parser.add_argument("--ngram_lookup", choices=["on", "off"], default="off")
+    parser.add_argument("--ngram_lookup", action=argparse.BooleanOptionalAction, default=False)
     parser.add_argument("--ways", nargs="+", default=WAYS)
     parser.add_argument("--concurrency", type=count, nargs="+", default=[1, 4])
     parser.add_argument("--waves", type=count, default=1, help="requests over --concurrency")

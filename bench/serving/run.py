@@ -6,7 +6,7 @@ Requests arrive at --request_rate, or as --trace says, or at once; --max_concurr
 so many from being under way. Prompts are pieces of a text (--prompts FILE), best one that the model
 was not trained on, or random tokens.
 
-    build/specfabric up --model models/target --draft_model models/draft --num_targets 1 --num_drafts 2
+    build/specfabric up --model models/target --draft_model models/draft --num_drafts 2
     python=$(scripts/setup --print-venv)/bin/python
     $python bench/serving/run.py --request_rate 4 --requests 100 --goodput ttft:200 tpot:20
 """

@@ -1,10 +1,10 @@
 #ifndef SPECFABRIC_SCHEDULER_SIMULATION_MODELLED_AHEAD_H_
 #define SPECFABRIC_SCHEDULER_SIMULATION_MODELLED_AHEAD_H_
 
-// Drafting ahead (`--ahead=likeliest`) for one sequence of a ModelledText: which nodes below the
-// last committed token a worker has run, and which it should run next. A node is identified by its
-// path, a hash of the text down to it, so that no tree has to be re-rooted at a commit. Pure. Owned
-// by ModelledDraft.
+// Drafting ahead (draft::AheadPolicy::kLikeliest) for one sequence of a ModelledText: which nodes
+// below the last committed token a worker has run, and which it should run next. A node is
+// identified by its path, a hash of the text down to it, so that no tree has to be re-rooted at a
+// commit. Pure. Owned by ModelledDraft.
 
 #include <cstdint>
 #include <unordered_map>

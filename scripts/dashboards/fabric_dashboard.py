@@ -227,7 +227,7 @@ FABRIC = Dashboard(
                     "Frames a second that could not be sent, were refused, did not decode, named "
                     "no connection, found no room at a slow peer, or were "
                     "changed by fault injection "
-                    "(--inject_faults).",
+                    "(SPECFABRIC_TEST_HOOKS).",
                     rates(
                         "not sent|refused|malformed|unattributed|back pressure|injected",
                         "specfabric_fabric_send_errors_total",

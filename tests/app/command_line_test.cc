@@ -145,9 +145,12 @@ TEST_F(CommandLineTest, NothingIsSuggestedWhereNothingIsNear) {
 
 TEST_F(CommandLineTest, WhatIsWrongWithAValueIsSaid) {
   EXPECT_THAT(Refusal({"--max-context=many"}),
-              HasSubstr("--max_context=many: not a value of type int32 (default 0)"));
+              HasSubstr("--max_context=many: allowed are whole numbers of 32 bits"));
   EXPECT_THAT(Refusal({"--max-context"}), HasSubstr("--max_context: needs a value"));
-  EXPECT_THAT(Refusal({"--print-pids=perhaps"}), HasSubstr("type bool"));
+  EXPECT_THAT(Refusal({"--print-pids=perhaps"}),
+              HasSubstr("--print_pids=perhaps: allowed are true and false"));
+  EXPECT_THAT(Refusal({"--max-context=99999999999"}), HasSubstr("whole numbers of 32 bits"));
+  EXPECT_THAT(Refusal({"--max-context="}), HasSubstr("--max_context=: allowed are"));
   EXPECT_THAT(Refusal({"--flagfile"}), HasSubstr("needs a value"));
 }
 

@@ -178,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"-s", "-1"}, "-s=-1: allowed are sizes from 1"},
         BadInput{{"-n", "-1"}, "-n -1: must be from 0 to 100000000"},
         BadInput{{"-n", "100000001"}, "-n 100000001: must be"},
-        BadInput{{"-n", "many"}, "-n=many: not a value of type int64"},
+        BadInput{{"-n", "many"}, "-n=many: allowed are whole numbers of 64 bits"},
         BadInput{{"-n"}, "-n: needs a value"},
         BadInput{{"-w", "-2"}, "-w -2: must be from -1 to 100000000"},
         BadInput{{"-O", "0"}, "-O 0: must be from 1 to 1024"},

@@ -32,7 +32,7 @@ expect_the_cpus() { # NAME CPU-ARGUMENTS -- GPU-ARGUMENTS
   fi
 }
 
-draft=(--draft_model=models/draft --speculation=always --ngram_lookup=off --max_draft_wait=60s)
+draft=(--draft_model=models/draft --speculation=always --ngram_lookup=false --max_draft_wait=60s)
 rejection=("${draft[@]}" --temperature=1 --seed=7 --verification=rejection "--sampled_tree=2,1")
 expect_the_cpus greedy -- --cuda_graphs
 expect_the_cpus "sampled, two ranks" --temperature=1 --seed=3 -- --temperature=1 --seed=3 \

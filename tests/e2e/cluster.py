@@ -86,6 +86,11 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = 30.0) 
         time.sleep(0.05)
 
 
+def with_test_hooks(hooks: str) -> dict[str, str]:
+    """This process's environment, with SPECFABRIC_TEST_HOOKS where there are any."""
+    return {**os.environ, **({"SPECFABRIC_TEST_HOOKS": hooks} if hooks else {})}
+
+
 @dataclass
 class Process:
     """One started process, its output in `log`."""
@@ -95,11 +100,15 @@ class Process:
     popen: subprocess.Popen[bytes]
 
     @classmethod
-    def start(cls, arguments: Sequence[str], log: Path) -> Process:
+    def start(cls, arguments: Sequence[str], log: Path, test_hooks: str = "") -> Process:
         command = [str(BINARY), *arguments]
         with log.open("wb") as errors:
             popen = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=with_test_hooks(test_hooks),
             )
         return cls(command, log, popen)
 
@@ -280,14 +289,14 @@ def start_cluster(
     drafts: int = 2,
     dtype: str = "float32",
     speculation: str = "always",
-    ngram_lookup: str = "off",
+    ngram_lookup: bool = False,
     extra: Sequence[str] = (),
+    test_hooks: str = "",
 ) -> Iterator[Cluster]:
     """A cluster that is ready for requests; on leaving, it must end by itself with status 0.
 
     By default every round waits for its draft, whatever that costs, and nothing else proposes
-    tokens: most
-    tests want the draft verified.
+    tokens: most tests want the draft verified. `test_hooks`: see docs/development.md.
     """
     arguments = up_arguments(
         model,
@@ -297,9 +306,13 @@ def start_cluster(
         targets=targets,
         drafts=drafts,
         dtype=dtype,
-        extra=[f"--speculation={speculation}", f"--ngram_lookup={ngram_lookup}", *extra],
+        extra=[
+            f"--speculation={speculation}",
+            f"--ngram_lookup={str(ngram_lookup).lower()}",
+            *extra,
+        ],
     )
-    process = Process.start(arguments, log)
+    process = Process.start(arguments, log, test_hooks)
     try:
         roles = {
             role: [Member(m["pid"], m["listen"], m["admin"]) for m in members]
@@ -323,9 +336,9 @@ def start_cluster(
 
 
 @contextlib.contextmanager
-def started(log: Path, arguments: Sequence[str]) -> Iterator[Process]:
+def started(log: Path, arguments: Sequence[str], test_hooks: str = "") -> Iterator[Process]:
     """One process, which must end with status 0 when it is asked to."""
-    process = Process.start(arguments, log)
+    process = Process.start(arguments, log, test_hooks)
     try:
         yield process
     except BaseException:
@@ -335,7 +348,9 @@ def started(log: Path, arguments: Sequence[str]) -> Iterator[Process]:
     assert process.stop() == 0, process.log_text()
 
 
-def run(arguments: Sequence[str], seconds: float = 60) -> subprocess.CompletedProcess[str]:
+def run(
+    arguments: Sequence[str], seconds: float = 60, test_hooks: str = ""
+) -> subprocess.CompletedProcess[str]:
     """Runs the binary to its end."""
     return subprocess.run(
         [str(BINARY), *arguments],
@@ -344,4 +359,5 @@ def run(arguments: Sequence[str], seconds: float = 60) -> subprocess.CompletedPr
         text=True,
         timeout=seconds,
         check=False,
+        env=with_test_hooks(test_hooks),
     )

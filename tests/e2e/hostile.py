@@ -53,7 +53,7 @@ def cluster_with(
                 f"--admin_listen={target_admin}",
                 f"--drafts={draft}",
                 "--speculation=always",
-                "--ngram_lookup=off",
+                "--ngram_lookup=false",
                 *flags,
             ],
         ) as target,

@@ -18,9 +18,9 @@ from cluster import DRAFT, TARGET, Cluster, Process, free_address, run, wait_unt
 CONTEXT = 2048
 
 
-def refusal(arguments: list[str], status: int = 2) -> str:
+def refusal(arguments: list[str], status: int = 2, test_hooks: str = "") -> str:
     """The one line on standard error with which the program refuses `arguments`."""
-    result = run(arguments)
+    result = run(arguments, test_hooks=test_hooks)
     assert result.returncode == status, f"{result.returncode}\n{result.stderr}"
     assert result.stdout == ""
     lines = result.stderr.strip().splitlines()
@@ -274,27 +274,68 @@ def test_a_build_for_cpus_says_so_where_a_gpu_is_asked_for() -> None:
         (["perf-test"], "did you mean perftest?"),
         (["--model=x"], "'--model=x' is not a role; `specfabric help` lists them"),
         (["perftest", "--vocabs=3"], "--vocabs: no such flag; did you mean --vocab?"),
-        (["perftest", "--require-rdma=perhaps"], "--require_rdma=perhaps: not a value"),
+        (
+            ["perftest", "--require-rdma=perhaps"],
+            "--require_rdma=perhaps: allowed are true and false",
+        ),
         (["generate", f"--model={TARGET}", "--prompt=x", "--max_tokens=-1"], "-1"),
         (["generate", f"--model={TARGET}", "--prompt=x", "--temperature=-2"], "-2"),
         (["up", f"--model={TARGET}", "--num_drafts=1"], "draft_model"),
-        (["target", f"--model={TARGET}", "--inject_faults=drop=2"], "'drop=2'"),
-        (["draft", f"--model={DRAFT}", "--inject_faults=lose=.1"], "'lose=.1'"),
-        (["up", f"--model={TARGET}", "--inject_faults=delay=5"], "'delay=5'"),
         (["generate", f"--model={TARGET}", "--prompt=x", "--simulated_rtt=-1ms"], "-1"),
         (
             ["gateway", f"--model={TARGET}", "--targets=a:1", "--simulated_rtt=2s"],
             "--simulated_rtt=2s: allowed are durations from 0 to 1s",
         ),
-        (["draft", f"--model={DRAFT}", "--silence_timeout=-1s"], "allowed are durations from 0 to 24h with their unit"),
-        (["gateway", f"--model={TARGET}", "--targets=a:1", "--spin=x"], "with their unit, such as 50ms or 5s, or auto"),
+        (
+            ["draft", f"--model={DRAFT}", "--silence_timeout=-1s"],
+            "allowed are durations from 0 to 24h with their unit",
+        ),
+        (
+            ["gateway", f"--model={TARGET}", "--targets=a:1", "--spin=x"],
+            "with their unit, such as 50ms or 5s, or auto",
+        ),
         (["target", f"--model={TARGET}", "--require_rdma=maybe"], "maybe"),
-        (["target", f"--model={TARGET}", "--ngram_lookup=maybe"], "maybe: allowed are on and off"),
-        (["target", f"--model={TARGET}", "--drafter_choice=oracle"], "hedge, ucb1, thompson and"),
+        (
+            ["target", f"--model={TARGET}", "--ngram_lookup=maybe"],
+            "maybe: allowed are true and false",
+        ),
     ],
 )
 def test_bad_flags(arguments: list[str], named: str) -> None:
     assert named in refusal(arguments)
+
+
+@pytest.mark.parametrize(
+    ("role", "hooks", "named"),
+    [
+        ("target", "faults=drop=2", "'drop=2'"),
+        ("draft", "faults=lose=.1", "'lose=.1'"),
+        ("up", "faults=delay=5", "'delay=5'"),
+        ("target", "drafter_choice=oracle", "allowed are hedge, ucb1, thompson and fixed"),
+        ("generate", "ahead=off", "allowed are likeliest, geometric and uniform"),
+        ("gateway", "drop=.1", "allowed are drafter_choice, ahead and faults"),
+    ],
+)
+def test_bad_test_hooks(role: str, hooks: str, named: str) -> None:
+    line = refusal([role, f"--model={TARGET}"], test_hooks=hooks)
+    assert f"SPECFABRIC_TEST_HOOKS: {hooks}: " in line
+    assert named in line
+
+
+@pytest.mark.parametrize(
+    "role", ["up", "gateway", "target", "rank", "draft", "generate", "simulate", "status"]
+)
+def test_help_is_short_and_says_where_the_rest_is(role: str) -> None:
+    def flags_of(*arguments: str) -> list[str]:
+        result = run(list(arguments))
+        assert result.returncode == 0, result.stderr
+        return [line.split()[0] for line in result.stdout.splitlines() if line.startswith("  --")]
+
+    common, every = flags_of(role, "--help"), flags_of(role, "--help=all")
+    assert 3 <= len(common) <= 25
+    assert set(common) <= set(every)
+    assert flags_of("help", role) == common
+    assert "--help=most: allowed is --help=all" in refusal([role, "--help=most"])
 
 
 def test_dashes_in_names_of_flags(tmp_path: Path) -> None:

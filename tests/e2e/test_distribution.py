@@ -74,20 +74,20 @@ class Arrangement:
     top_n: int = 0  # tokens of q that the draft keeps; 0: all
     ranks: int = 1
     verification: str = "coupled"  # of requests that ask for none
-    ngram_lookup: str = "off"
+    ngram_lookup: bool = False
     drafts: int = 2
 
     def __str__(self) -> str:
         parts = [self.draft, self.tree, self.draw]
         parts += [f"top{self.top_n}"] if self.top_n else []
         parts += [f"tp{self.ranks}"] if self.ranks > 1 else []
-        parts += ["ngram_lookup"] if self.ngram_lookup == "on" else []
+        parts += ["ngram_lookup"] if self.ngram_lookup else []
         parts += ["alone"] if self.drafts == 0 else []
         return "-".join(part for part in parts if part)
 
     @property
     def prompt(self) -> list[int]:
-        return PROMPT if self.ngram_lookup == "off" else REPETITIVE_PROMPT
+        return REPETITIVE_PROMPT if self.ngram_lookup else PROMPT
 
     @property
     def flags(self) -> list[str]:
@@ -117,8 +117,8 @@ WITH = Arrangement(draw="with_replacement")
 DETERMINISTIC = Arrangement(draw="deterministic")
 TRUNCATED_CHAIN = Arrangement("unrelated", "1,1,1", "without_replacement", top_n=3)
 TRUNCATED = Arrangement(draw="without_replacement", top_n=3)
-NGRAM_LOOKUP = Arrangement(ngram_lookup="on")
-NGRAM_LOOKUP_ALONE = Arrangement(draw="without_replacement", ngram_lookup="on", drafts=0)
+NGRAM_LOOKUP = Arrangement(ngram_lookup=True)
+NGRAM_LOOKUP_ALONE = Arrangement(draw="without_replacement", ngram_lookup=True, drafts=0)
 TWO_RANKS = Arrangement(draw="without_replacement", ranks=2)
 
 # What is served by one cluster stands together.
@@ -252,7 +252,7 @@ def test_texts_have_the_exact_distribution(
         before = ngram_lookup_accepted(cluster)
         samples = sampled(cluster, arrangement, verification, setting, seed)
         check_report(samples, verification)
-        if arrangement.ngram_lookup == "on":
+        if arrangement.ngram_lookup:
             assert ngram_lookup_accepted(cluster) > before + len(samples.tokens) / 50
         likelihood = distribution.g_test(samples.tokens[:, DRAFTED], expected)
         print(f"seed {seed}: p = {likelihood:.4f}, {dict(samples.speculation)}")

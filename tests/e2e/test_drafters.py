@@ -46,7 +46,7 @@ def all_tokens(cluster: Cluster, **more: Any) -> list[list[int]]:
 @pytest.fixture(scope="module")
 def plain_tokens(tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
     log = tmp_path_factory.mktemp("plain") / "up.log"
-    with start_cluster(log, drafts=0, ngram_lookup="off") as cluster:
+    with start_cluster(log, drafts=0, ngram_lookup=False) as cluster:
         tokens = all_tokens(cluster)
         assert value_of(cluster.targets[0].admin, "specfabric_accepted_tokens_total") == 0
     return tokens
@@ -58,7 +58,7 @@ def test_a_target_that_looks_up_says_the_same(
     plain_tokens: list[list[int]], drafts: int, speculation: str, tmp_path: Path
 ) -> None:
     with start_cluster(
-        tmp_path / "up.log", drafts=drafts, ngram_lookup="on", speculation=speculation
+        tmp_path / "up.log", drafts=drafts, ngram_lookup=True, speculation=speculation
     ) as cluster:
         assert all_tokens(cluster) == plain_tokens
         target = cluster.targets[0].admin
@@ -77,7 +77,7 @@ def test_draft_probabilities_with_ngram_lookup(tmp_path: Path) -> None:
     same.
     """
     flags = ["--request_verification=rejection,traversal"]
-    with start_cluster(tmp_path / "up.log", drafts=1, ngram_lookup="on", extra=flags) as cluster:
+    with start_cluster(tmp_path / "up.log", drafts=1, ngram_lookup=True, extra=flags) as cluster:
         target = cluster.targets[0].admin
         for verification in ("rejection", "traversal"):
             before = value_of(target, ACCEPTED, drafter="ngram_lookup")
@@ -104,9 +104,9 @@ def two_models(choice: str, folder: Path) -> Iterator[Cluster]:
             f"--drafts={','.join(drafts)}",
             "--speculation=always",
             "--max_draft_wait=2s",
-            f"--drafter_choice={choice}",
         ]
-        target = stack.enter_context(started(folder / "target-itself.log", arguments))
+        hooks = f"drafter_choice={choice}"
+        target = stack.enter_context(started(folder / "target-itself.log", arguments, hooks))
         arguments = ["gateway", f"--model={TARGET}", f"--listen={at}", f"--targets={target_at}"]
         gateway = stack.enter_context(started(folder / "gateway.log", arguments))
         cluster = Cluster(

@@ -70,7 +70,7 @@ def test_tokens_survive_what_drafts_lose_double_delay_and_falsify(
     plain_answers: list[list[int]], tmp_path: Path
 ) -> None:
     faults = "drop=.05,duplicate=.05,reorder=.2,corrupt=.02,delay=3ms:.2,seed=5"
-    with start_cluster(tmp_path / "up.log", extra=[f"--inject_faults={faults}"]) as cluster:
+    with start_cluster(tmp_path / "up.log", test_hooks=f"faults={faults}") as cluster:
         tokens, accepted = all_answers(cluster)
         for draft in cluster.drafts:
             assert value_of(draft.admin, "specfabric_fabric_injected_faults_total") > 0

@@ -94,7 +94,7 @@ def start_group(tmp_path: Path, drafts: int = 1, *extra: str, stages: int = 1) -
         f"--admin_listen={admin}",
         f"--drafts={','.join(drafts_at)}",
         "--speculation=always",
-        "--ngram_lookup=off",
+        "--ngram_lookup=false",
         "--step_timeout=10s",
         *extra,
     ]

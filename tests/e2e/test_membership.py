@@ -211,7 +211,7 @@ def units_of(
             f"--model={TARGET}",
             "--dtype=float32",
             "--speculation=always",
-            "--ngram_lookup=off",  # draft tokens come from drafts alone
+            "--ngram_lookup=false",  # draft tokens come from drafts alone
             f"--drafts={drafts or draft.listen}",
             *extra,
         ],

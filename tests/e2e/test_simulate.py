@@ -68,7 +68,7 @@ def test_the_table_has_a_row_for_each() -> None:
         ("--rate=1,x", "--rate=1,x: allowed are numbers from"),
         ("--num_targets=0", "--num_targets=0: allowed are numbers from 1"),
         ("--draft_router=best", "--draft_router=best: allowed are affinity, round_robin"),
-        ("--ahead=uniform", "--ahead=uniform: modelled are likeliest and off"),
+        ("--ahead=uniform", "--ahead=uniform: allowed are true and false"),
         ("--ahead_nodes=0", "--ahead_nodes=0: allowed are 1 to 255"),
         ("--num_drafts=-1", "--num_drafts=-1: allowed are numbers from 0"),
         ("--acceptance=1.5", "--acceptance=1.5: allowed are 0 to 1"),

@@ -73,7 +73,9 @@ def test_a_cluster_and_what_becomes_of_it(tmp_path: Path) -> None:
             "the lost draft has no route any more",
         )
     log = (tmp_path / "log").read_text()
-    line = re.search(r"specfabric status (--gateway_admin=\S+ --target_admin=\S+ --draft_admin=\S+)", log)
+    line = re.search(
+        r"specfabric status (--gateway_admin=\S+ --target_admin=\S+ --draft_admin=\S+)", log
+    )
     assert line is not None, "up logs the command that shows its cluster"
 
 

@@ -203,8 +203,9 @@ def test_a_stream_goes_on_when_drafts_and_its_target_die(verification: str, tmp_
 def test_what_goes_wrong_on_the_way_costs_no_token(tmp_path: Path) -> None:
     """Replies and distributions are lost, doubled, overtaken and falsified."""
     faults = "drop=.05,duplicate=.05,reorder=.2,corrupt=.02,delay=3ms:.2,seed=5"
-    extra = ["--verification=traversal", f"--inject_faults={faults}"]
-    with start_cluster(tmp_path / "up.log", extra=extra) as cluster:
+    extra = ["--verification=traversal"]
+    hooks = f"faults={faults}"
+    with start_cluster(tmp_path / "up.log", extra=extra, test_hooks=hooks) as cluster:
         (target,) = cluster.targets
         for seed in range(4):
             answer = cluster.complete(

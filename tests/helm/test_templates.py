@@ -233,7 +233,8 @@ def test_there_is_time_to_drain() -> None:
         [drain] = [a for a in container["args"] if a.startswith("--drain_timeout=")]
         pause = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
         assert (
-            pod_spec(document)["terminationGracePeriodSeconds"] > int(drain.split("=")[1].removesuffix("s")) + pause
+            pod_spec(document)["terminationGracePeriodSeconds"]
+            > int(drain.split("=")[1].removesuffix("s")) + pause
         )
     gateway = main_container(find(documents, "Deployment", "-gateway"))
     assert gateway["lifecycle"]["preStop"] == {"sleep": {"seconds": 7}}

@@ -218,7 +218,7 @@ def cluster_units(folder: Path, secret: Path) -> tuple[list[Unit], Unit, Unit]:
             joined,
             # Draft tokens are verified whatever they gain, and only those of the draft models.
             "--speculation=always",
-            "--ngram_lookup=off",
+            "--ngram_lookup=false",
             # A machine under tests is no reason to be alarmed.
             "--max_draft_wait=2s",
             "--draft_latency_warn=5s",
