@@ -7,12 +7,13 @@
 #include "gflags/gflags.h"
 
 DEFINE_string(model, "", "folder of the target's checkpoint (config.json, safetensors, tokenizer)");
-DEFINE_string(draft_model, "", "folder of the draft's checkpoint; empty: no drafts");
-DEFINE_string(served_model_name, "", "name in the API; empty: the checkpoint's folder name");
-DEFINE_string(dtype, "bfloat16", "weights and KV: float32 or bfloat16");
+DEFINE_string(draft_model, "", "folder of the draft model's checkpoint; empty: no draft workers");
+DEFINE_string(served_model_name, "", "model name in the API; empty: the checkpoint's folder name");
+DEFINE_string(dtype, "bfloat16", "type of weights and KV cache: float32 or bfloat16");
 DEFINE_string(listen, "",
-              "address host:port to serve on; port 0 takes a free one; empty: the role's default");
-DEFINE_string(admin_listen, "", "address of /metrics, /livez, /readyz, /debug; empty: none");
+              "address to serve on: host:port; port 0: any free port; empty: the role's default");
+DEFINE_string(admin_listen, "",
+              "address of /metrics, /livez, /readyz and /debug: host:port; empty: none");
 DEFINE_string(targets, "",
               "addresses of target groups: host:port or dns:///host:port, comma-separated");
 DEFINE_string(drafts, "",
@@ -31,150 +32,152 @@ DEFINE_string(
     "shape of draft trees: widths by depth such as 1,1,3,1,1, or best:NODES[:CHILDREN[:DEPTH]]");
 DEFINE_string(
     verification, "coupled",
-    "how draft tokens are accepted: coupled, rejection, traversal (all lossless) or typical "
-    "(lossy)");
+    "verification method: coupled, rejection, traversal (all lossless) or typical (lossy)");
 DEFINE_string(
     request_verification, "",
     "verification methods that a request may ask for besides --verification, comma-separated");
-DEFINE_bool(ahead, true, "drafts go on drafting while the target verifies");
-DEFINE_int32(ahead_nodes, 200, "nodes run ahead between two commits of a sequence, at most");
-DEFINE_int32(ahead_rows, 4, "of a pass ahead, or one for each sequence if those are more");
+DEFINE_bool(ahead, true, "drafts on while the target verifies");
+DEFINE_int32(ahead_nodes, 200, "most nodes drafted ahead between two commits of a sequence");
+DEFINE_int32(ahead_rows, 4, "rows of a pass that drafts ahead; at least one for each sequence");
 DEFINE_string(sampled_tree, "2,2,1,1",
               "shape of the trees of rejection and traversal: widths by depth");
 DEFINE_string(sampled_draw, "without_replacement",
-              "how their siblings are drawn: without_replacement, with_replacement or "
+              "how siblings of these trees are drawn: without_replacement, with_replacement or "
               "deterministic");
 DEFINE_string(rate, "1,2,4,8",
-              "requests a second; several, separated by commas, are tried in turn");
-DEFINE_string(trace, "",
-              "CSV of seconds, prompt tokens, output tokens for each request, instead of --rate");
+              "requests a second; several rates, separated by commas, are tried in turn");
+DEFINE_string(workload_trace, "",
+              "CSV file with seconds, prompt tokens and output tokens of each request; replaces "
+              "--rate");
 DEFINE_string(draft_router, "affinity",
-              "which draft worker a sequence uses: affinity (stays), round_robin (in turn, stays), "
-              "least_loaded or latency (moves where that clearly pays)");
+              "which draft worker a sequence uses: affinity (keeps one), round_robin (in turn, "
+              "keeps it), least_loaded or latency (moves where that clearly saves time)");
 DEFINE_string(draft_latency_warn, "50ms",
-              "a draft worker whose trees take longer is warned of; 0: never");
+              "logs a warning about a draft worker whose trees take longer; 0: never");
 DEFINE_string(log_level, "info", "debug, info, warning or error");
 DEFINE_string(prompt, "", "the prompt; - reads it from standard input");
-DEFINE_string(prompt_ids, "", "the prompt as token ids, comma-separated, instead of --prompt");
+DEFINE_string(prompt_ids, "", "the prompt as token ids, comma-separated; replaces --prompt");
 DEFINE_string(join_secret_file, "",
-              "file with the secret (16 to 4096 bytes) without which nobody joins this process's "
-              "peers; empty: anybody who has none either, but up and generate make their own");
+              "file with the secret (16 to 4096 bytes) that every process of the cluster must "
+              "have; empty: no secret, but up and generate make one of their own");
 DEFINE_int32(tensor_parallel, 1, "ranks of a target group, or of each of its pipeline stages");
 DEFINE_int32(pipeline_stages, 1,
-             "runs of the model's layers, each on --tensor_parallel ranks of its own");
+             "consecutive parts of the model's layers, each on --tensor_parallel ranks of its own");
 DEFINE_int32(group_processes, 1,
-             "processes that hold the ranks of the group: this one, and as many `specfabric rank` "
-             "as are missing");
-DEFINE_string(group_listen, "127.0.0.1:7300", "address host:port where rank processes join");
+             "processes that hold the ranks of the group: this one, the others are `specfabric "
+             "rank`");
+DEFINE_string(group_listen, "127.0.0.1:7300", "address where rank processes join: host:port");
 DEFINE_string(group_timeout, "5m",
-              "how long the rank processes of a group may take to join and to load");
-DEFINE_string(join, "", "address host:port of the leader: its --group_listen");
-DEFINE_int32(threads, 1, "threads inside one rank");
-DEFINE_int32(kv_blocks, 0, "KV blocks of the pool; 0: for max_sequences, within 1 GiB");
-DEFINE_int32(block_size, 16, "tokens a KV block");
-DEFINE_int32(max_context, 0, "prompt + output tokens of a sequence; 0: what the model allows");
-DEFINE_int32(max_sequences, 64, "sequences running at once");
-DEFINE_int32(max_step_tokens, 512, "rows of one forward pass");
-DEFINE_int32(max_queue, 1024, "sequences waiting at once; more are answered 429");
+              "how long the rank processes of a group may take to join and to load the model");
+DEFINE_string(join, "", "address of the group's leader, its --group_listen: host:port");
+DEFINE_int32(threads, 1, "CPU threads of each rank");
+DEFINE_int32(kv_blocks, 0, "blocks of the KV cache; 0: enough for max_sequences, within 1 GiB");
+DEFINE_int32(block_size, 16, "tokens of a KV block");
+DEFINE_int32(max_context, 0,
+             "most prompt and output tokens of a sequence; 0: what the model allows");
+DEFINE_int32(max_sequences, 64, "most sequences running at once");
+DEFINE_int32(max_step_tokens, 512, "most rows of one forward pass");
+DEFINE_int32(max_queue, 1024, "most sequences waiting at once; more are answered 429");
 DEFINE_int32(draft_top_n, 0,
-             "rejection, traversal: draw from the draft's n likeliest tokens only; 0: from all");
+             "rejection, traversal: draws from the draft's n most likely tokens; 0: from all");
 DEFINE_int32(draft_rows, 16,
              "rejection, traversal: nodes with children of the largest tree a draft may send");
 DEFINE_int32(requests, 500, "requests at each rate");
 DEFINE_int32(prompt_tokens, 500, "mean length of a prompt");
 DEFINE_int32(output_tokens, 200, "mean length of an output");
-DEFINE_int32(max_sessions, 64, "sequences a draft worker holds at once");
+DEFINE_int32(max_sessions, 64, "most sequences that a draft worker holds at once");
 DEFINE_int32(max_tokens, 128, "tokens to generate");
-DEFINE_int32(top_k, 0, "keep the k most likely tokens; 0: all");
-DEFINE_int32(repeat, 1, "answer the prompt so many times (one JSON line each with --json)");
+DEFINE_int32(top_k, 0, "keeps the k most likely tokens; 0: all");
+DEFINE_int32(repeat, 1, "answers the prompt so many times (with --json one line each)");
 DEFINE_int32(
     up_pid, 0,
-    "status without addresses: the `specfabric up` to show, by its pid; 0: the newest that "
-    "this user runs on this machine");
-DEFINE_int32(ready_fd, -1, "descriptor for one JSON line with the bound addresses once ready");
+    "without addresses: process id of the `specfabric up` to show; 0: the newest that this user "
+    "runs on this machine");
+DEFINE_int32(ready_fd, -1, "file descriptor for one JSON line with the bound addresses once ready");
 DEFINE_double(typical_epsilon, .09,
-              "typical: a draft token of at least this probability is accepted");
+              "typical: accepts a draft token with at least this target probability");
 DEFINE_double(typical_delta, .3,
-              "typical: or of at least this times exp(-entropy), if that is less");
-DEFINE_double(acceptance, .7, "mean chance of a first draft token, its parent being right");
-DEFINE_double(sibling_acceptance, .4, "share of what is left that each further sibling takes");
-DEFINE_double(acceptance_spread, .25, "by how much the chance varies from position to position");
+              "typical: or with at least this times exp(-entropy), if that is less");
+DEFINE_double(acceptance, .7,
+              "mean probability that a node's first child is accepted once the node is");
+DEFINE_double(sibling_acceptance, .4,
+              "part of the remaining probability that each further sibling takes");
+DEFINE_double(acceptance_spread, .25, "by how much acceptance varies between positions");
 DEFINE_string(step_fixed, "300us", "of a target's step: launching, planning, collectives");
 DEFINE_string(step_weights, "20ms", "of a target's step: reading the weights once");
-DEFINE_string(step_row, "60us", "of a target's step: arithmetic of a row, beside reading weights");
-DEFINE_string(step_context, "20ns", "of a target's step: the KV of one token of a sequence");
-DEFINE_string(draft_weights, "1.5ms", "of a draft's pass (a level of all its trees)");
-DEFINE_string(draft_row, "5us", "of a draft's pass: arithmetic of a row, beside reading weights");
-DEFINE_string(round_trip, "20us", "between target and draft");
-DEFINE_string(session_ttl, "5m", "idle draft sessions are dropped after this");
+DEFINE_string(step_row, "60us", "of a target's step: arithmetic of a row, while weights are read");
+DEFINE_string(step_context, "20ns", "of a target's step: reading the KV of one token");
+DEFINE_string(draft_weights, "1.5ms", "of a draft's pass (one level of all its trees)");
+DEFINE_string(draft_row, "5us", "of a draft's pass: arithmetic of a row, while weights are read");
+DEFINE_string(round_trip, "20us", "network round trip between target and draft");
+DEFINE_string(session_ttl, "5m", "draft sessions that are idle for so long are dropped");
 DEFINE_string(
     speculation, "goodput",
-    "how much is drafted: goodput (what is expected to yield most tokens a second, nothing "
-    "included) or always (the whole tree, in every round, and all wait for it)");
+    "how much is drafted: goodput (what is expected to give most tokens a second, which may be "
+    "nothing) or always (the whole tree in every round, and the target waits for it)");
 DEFINE_bool(ngram_lookup, true,
             "draft tokens from the sequence's own text: what followed where its last tokens "
             "occurred before; verified where that is expected to pay");
-DEFINE_string(max_draft_wait, "50ms", "longest wait for a draft before a round goes on plainly");
+DEFINE_string(max_draft_wait, "50ms",
+              "longest wait for a draft's tree before a round goes on without");
 DEFINE_string(step_timeout, "1m", "a step that takes longer ends the process");
 DEFINE_string(
     request_timeout, "0",
-    "a request that is not answered in full after this is cut off with 504; its own field "
-    "timeout may be shorter; 0: none");
+    "a request that takes longer is ended with 504; its own field timeout may be shorter; 0: no "
+    "limit");
 DEFINE_string(target_wait, "5s",
-              "how long a request waits for a target to come (back) before it is given up");
+              "how long a request waits for a target to connect before it is answered 503");
 DEFINE_string(stall_timeout, "30s",
-              "a target that has work and says nothing for so long, though connected, is left for "
-              "another; longer than any step takes; 0: never");
-DEFINE_string(slow_request, "0",
-              "requests that take longer are logged, with their trace's id; 0: none are");
-DEFINE_string(trace_file, "",
-              "appends what this process does, span by span, to this file, which Perfetto and "
-              "chrome://tracing open; processes may share it. Empty: no file");
+              "requests leave a connected target that has work and sends nothing for so long; "
+              "set it longer than any step takes; 0: never");
+DEFINE_string(slow_request, "0", "logs requests that take longer, with their trace's id; 0: none");
+DEFINE_string(span_file, "",
+              "appends the spans of this process to this file, which Perfetto and chrome://tracing "
+              "open; processes may share it; empty: none");
 DEFINE_string(otlp_endpoint, "",
               "sends the spans of requests to an OpenTelemetry collector: http://host:port, OTLP "
-              "over HTTP in JSON. Empty: to none");
+              "over HTTP in JSON; empty: none");
 DEFINE_double(trace_sample, 1,
-              "share of the requests that are traced, 0 to 1, among those whose client does not "
-              "say by `traceparent`; only gateways ask");
+              "part of the requests that a gateway traces, 0 to 1, among those whose client sends "
+              "no `traceparent`");
 DEFINE_string(dns_refresh, "5s", "how often dns:///host:port addresses are looked up");
 DEFINE_string(drain_timeout, "20s", "how long SIGTERM waits for running sequences");
 DEFINE_string(
     spin, "auto",
     "how long a thread polls the fabric before it sleeps; auto: 20us, or 0 on fewer than 8 cores");
 DEFINE_string(simulated_rtt, "0",
-              "half of it delays everything this process sends: give it to both ends (up and "
-              "generate do) to see the round trip of a far network");
+              "delays every frame that this process sends by half of it; set on both ends (as up "
+              "and generate do) it is the round trip of a far network");
 DEFINE_string(silence_timeout, "5s",
-              "a peer of which nothing was heard for so long is given up; 0: never");
-DEFINE_double(temperature, 0, "0 is greedy");
-DEFINE_double(top_p, 1, "keep the smallest set of tokens with this mass");
-DEFINE_double(min_p, 0, "keep tokens at least this likely, relative to the likeliest");
-DEFINE_uint64(seed, 0, "key of all random numbers of the answer");
+              "a peer that sends nothing for so long is disconnected; 0: never");
+DEFINE_double(temperature, 0, "0: greedy");
+DEFINE_double(top_p, 1, "keeps the smallest set of tokens with this probability");
+DEFINE_double(min_p, 0, "keeps tokens at least this likely, relative to the most likely one");
+DEFINE_uint64(seed, 0, "seed of all random numbers");
 DEFINE_bool(require_rdma, false,
-            "end rather than start without an RDMA device; refuse peers that meet over neither "
-            "RDMA nor one machine's shared memory");
-DEFINE_bool(require_gpudirect, false,
-            "end rather than start where GPU memory cannot be sent by RDMA");
+            "ends at start without an RDMA device; refuses peers over other wires than RDMA and "
+            "one machine's shared memory");
+DEFINE_bool(require_gpudirect, false, "ends at start where GPU memory cannot be sent by RDMA");
 DEFINE_bool(batch_invariant, true, "a token's logits do not depend on what else is in the batch");
-DEFINE_string(device, "cpu", "what the model runs on: cpu, or cuda, rank r on the r-th GPU seen");
+DEFINE_string(device, "cpu", "what the model runs on: cpu, or cuda (rank r on the r-th GPU)");
 DEFINE_bool(cuda_graphs, false,
-            "passes of up to 256 rows are captured as CUDA graphs and launched as one");
+            "captures passes of up to 256 rows as CUDA graphs and launches each as one");
 DEFINE_bool(flash_attention, false,
-            "attention by FlashInfer's kernels: in bfloat16, of heads of 64 and 128");
+            "attention by FlashInfer's kernels: bfloat16, heads of 64 and 128");
 DEFINE_bool(gpu_draft_probs, false,
-            "draft probabilities stay in GPU memory: made, sent, received and verified there");
+            "keeps draft probabilities in GPU memory: computed, sent, received and verified there");
 DEFINE_bool(
     peer_sums, false,
-    "GPUs that reach each other's memory add a small step's parts up by themselves, not by NCCL");
-DEFINE_bool(reference_kernels, false, "libtorch's plain operations instead of our kernels");
+    "GPUs that can read each other's memory sum the parts of a small step directly, not by NCCL");
+DEFINE_bool(reference_kernels, false, "libtorch's operations instead of our kernels");
 DEFINE_bool(
     use_generation_config, true,
-    "temperature, top_p, top_k, min_p, repetition_penalty and max_new_tokens of the model's "
-    "generation_config.json hold for requests that leave them out");
-DEFINE_bool(ignore_eos, false, "do not stop at the end-of-sequence token");
-DEFINE_bool(json, false, "print one JSON object instead of the text");
-DEFINE_bool(once, false, "status: print once, also on a terminal");
-DEFINE_bool(print_pids, false, "print one JSON line with every process, once all are ready");
+    "requests that leave them out get temperature, top_p, top_k, min_p, repetition_penalty and "
+    "max_new_tokens from the model's generation_config.json");
+DEFINE_bool(ignore_eos, false, "does not stop at the end-of-sequence token");
+DEFINE_bool(json, false, "prints JSON instead of text");
+DEFINE_bool(once, false, "prints once, also on a terminal");
+DEFINE_bool(print_pids, false, "prints one JSON line with every process, once all are ready");
 
 namespace specfabric::app {
 
@@ -197,7 +200,7 @@ struct Role {
 const std::vector<Group>& Groups() {
   static const auto* groups = new std::vector<Group>{
       {"every role", {"log_level", "flagfile"}},
-      {"traces", {}, {"trace_file", "otlp_endpoint", "trace_sample"}},
+      {"traces", {}, {"span_file", "otlp_endpoint", "trace_sample"}},
       {"fabric",
        {"join_secret_file", "require_rdma"},
        {"require_gpudirect", "silence_timeout", "spin", "simulated_rtt"}},
@@ -229,7 +232,8 @@ const std::vector<Group>& Groups() {
        {"draft_model", "num_drafts", "prompt", "max_tokens", "temperature", "top_k", "top_p",
         "seed", "json"},
        {"prompt_ids", "min_p", "ignore_eos", "repeat"}},
-      {"load", {"rate", "requests", "prompt_tokens", "output_tokens", "trace", "seed", "json"}},
+      {"load",
+       {"rate", "requests", "prompt_tokens", "output_tokens", "workload_trace", "seed", "json"}},
       {"status", {"gateway_admin", "target_admin", "draft_admin", "up_pid", "once", "json"}},
       {"modelled target",
        {"num_targets", "step_weights", "step_row", "max_sequences"},

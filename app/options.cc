@@ -140,7 +140,7 @@ absl::StatusOr<trace::RecorderOptions> TraceFlags() {
     }
   }
   return trace::RecorderOptions{
-      .file = FLAGS_trace_file, .endpoint = FLAGS_otlp_endpoint, .sample = FLAGS_trace_sample};
+      .file = FLAGS_span_file, .endpoint = FLAGS_otlp_endpoint, .sample = FLAGS_trace_sample};
 }
 
 absl::StatusOr<base::Nanos> LookupInterval() {

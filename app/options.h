@@ -32,7 +32,7 @@ absl::StatusOr<GatewayTimes> GatewayTimeFlags();
 // --use_generation_config=false.
 absl::StatusOr<gateway::SamplingDefaults> SamplingDefaultsOf(const std::string& model_dir);
 
-// --trace_file, --otlp_endpoint and --trace_sample.
+// --span_file, --otlp_endpoint and --trace_sample.
 absl::StatusOr<trace::RecorderOptions> TraceFlags();
 
 // --dns_refresh.

@@ -106,18 +106,20 @@ scheduler::AheadCost Ahead() {
 }
 
 absl::StatusOr<std::vector<scheduler::Arrival>> ReadTrace() {
-  std::ifstream file(FLAGS_trace);
+  std::ifstream file(FLAGS_workload_trace);
   if (!file) {
-    return absl::InvalidArgumentError(absl::StrCat("--trace=", FLAGS_trace, ": cannot be read"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--workload_trace=", FLAGS_workload_trace, ": cannot be read"));
   }
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   auto arrivals = scheduler::ParseArrivals(text);
   if (!arrivals.ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--trace=", FLAGS_trace, ": ", arrivals.status().message()));
+        absl::StrCat("--workload_trace=", FLAGS_workload_trace, ": ", arrivals.status().message()));
   }
   if (arrivals->empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("--trace=", FLAGS_trace, ": no request"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--workload_trace=", FLAGS_workload_trace, ": no request"));
   }
   return arrivals;
 }
@@ -214,7 +216,7 @@ absl::Status RunSimulate() {
   const auto router = DraftRouterFlag();
   if (!router.ok()) return router.status();
   std::vector<scheduler::Arrival> trace;
-  if (!FLAGS_trace.empty()) {
+  if (!FLAGS_workload_trace.empty()) {
     auto read = ReadTrace();
     if (!read.ok()) return read.status();
     trace = *std::move(read);
@@ -228,7 +230,7 @@ absl::Status RunSimulate() {
                 "drafts", "missed%");
   }
   for (double rate : *rates) {
-    if (FLAGS_trace.empty()) {
+    if (FLAGS_workload_trace.empty()) {
       trace = scheduler::PoissonArrivals(FLAGS_requests, rate, FLAGS_prompt_tokens,
                                          FLAGS_output_tokens, FLAGS_seed);
     }
@@ -239,12 +241,12 @@ absl::Status RunSimulate() {
         options.draft.ahead = Ahead();
         options.targets = static_cast<int32_t>(groups);
         options.drafts = static_cast<int32_t>(workers);
-        Print(FLAGS_trace.empty() ? rate : 0, options.targets, options.drafts,
+        Print(FLAGS_workload_trace.empty() ? rate : 0, options.targets, options.drafts,
               scheduler::Simulate(options, trace));
         std::fflush(stdout);
       }
     }
-    if (!FLAGS_trace.empty()) break;
+    if (!FLAGS_workload_trace.empty()) break;
   }
   return absl::OkStatus();
 }

@@ -56,7 +56,7 @@ std::vector<std::string> CommonArgs() {
           BoolArg("require_rdma", FLAGS_require_rdma),
           BoolArg("require_gpudirect", FLAGS_require_gpudirect),
           absl::StrCat("--simulated_rtt=", FLAGS_simulated_rtt),
-          absl::StrCat("--trace_file=", FLAGS_trace_file),
+          absl::StrCat("--span_file=", FLAGS_span_file),
           absl::StrCat("--otlp_endpoint=", FLAGS_otlp_endpoint),
           absl::StrCat("--trace_sample=", FLAGS_trace_sample),
           absl::StrCat("--drain_timeout=", FLAGS_drain_timeout)};

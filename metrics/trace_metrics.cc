@@ -6,7 +6,7 @@ namespace specfabric::metrics {
 
 TraceMetrics::TraceMetrics(Registry& registry, std::function<TraceCounters()> read)
     : recorded_(registry.AddCounter("specfabric_trace_spans_total",
-                                    "Spans taken for `--trace_file` and `--otlp_endpoint`")),
+                                    "Spans taken for `--span_file` and `--otlp_endpoint`")),
       dropped_(registry.AddCounter("specfabric_trace_dropped_spans_total",
                                    "Spans that came faster than they could be written")),
       lost_(registry.AddCounter("specfabric_trace_lost_spans_total",

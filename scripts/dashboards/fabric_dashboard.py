@@ -287,7 +287,7 @@ FABRIC = Dashboard(
                 Panel(
                     "Spans of traces",
                     "cps",
-                    "Spans a second taken for --trace_file and --otlp_endpoint, those that came "
+                    "Spans a second taken for --span_file and --otlp_endpoint, those that came "
                     "faster than they could be written, and those that the file or the collector "
                     "did not take.",
                     rates(

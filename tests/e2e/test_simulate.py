@@ -30,7 +30,7 @@ def test_more_drafts_at_every_rate() -> None:
 def test_a_trace_instead_of_a_rate(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("seconds,prompt,output\n0,10,5\n1.5,20,7\n")
-    done = run(["simulate", f"--trace={trace}", "--num_drafts=1", "--json"])
+    done = run(["simulate", f"--workload_trace={trace}", "--num_drafts=1", "--json"])
     assert done.returncode == 0, done.stderr
     (row,) = (json.loads(line) for line in done.stdout.splitlines())
     assert row["output_tokens"] == 12
@@ -74,7 +74,7 @@ def test_the_table_has_a_row_for_each() -> None:
         ("--acceptance=1.5", "--acceptance=1.5: allowed are 0 to 1"),
         ("--requests=0", "--requests=0: allowed are 1"),
         ("--tree=best:x", "--tree=best:x: tree policy"),
-        ("--trace=/nowhere", "--trace=/nowhere: cannot be read"),
+        ("--workload_trace=/nowhere", "--workload_trace=/nowhere: cannot be read"),
         ("--step_row=-1us", "--step_row=-1us: allowed are durations from 0 to 1h"),
         ("--kv_blocks=x", "kv_blocks"),
     ],
@@ -89,6 +89,6 @@ def test_bad_flags(flag: str, said: str) -> None:
 def test_a_bad_trace_names_its_line(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("0,10,5\n1,10\n")
-    done = run(["simulate", f"--trace={trace}"])
+    done = run(["simulate", f"--workload_trace={trace}"])
     assert done.returncode == 2
     assert "line 2 is '1,10'" in done.stderr

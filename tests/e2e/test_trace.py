@@ -84,7 +84,7 @@ def ask(cluster: Cluster, traceparent: str | None) -> None:
 def test_one_request_is_one_trace(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     with collector() as found:
-        flags = [f"--trace_file={file}", f"--otlp_endpoint=http://127.0.0.1:{found.port}"]
+        flags = [f"--span_file={file}", f"--otlp_endpoint=http://127.0.0.1:{found.port}"]
         with start_cluster(tmp_path / "up.log", drafts=1, extra=flags) as cluster:
             ask(cluster, f"00-{TRACE}-{CALLER}-01")
             ask(cluster, f"00-{TRACE[::-1]}-{CALLER}-00")  # the caller does not record it
@@ -141,7 +141,7 @@ def test_every_process_is_an_instance_of_its_own(tmp_path: Path) -> None:
 
 def test_no_more_requests_are_traced_than_the_sample_says(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
-    flags = [f"--trace_file={file}", "--trace_sample=0"]
+    flags = [f"--span_file={file}", "--trace_sample=0"]
     with start_cluster(tmp_path / "up.log", drafts=1, extra=flags) as cluster:
         ask(cluster, None)
     assert not [e for e in events_in(file) if e["ph"] == "b"]
