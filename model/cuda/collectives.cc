@@ -21,7 +21,8 @@ absl::Status NcclStatus(ncclResult_t result, const char* what) {
   return absl::InternalError(absl::StrCat("NCCL, ", what, ": ", ncclGetErrorString(result)));
 }
 
-// What rank `first` of those that meet drew. All ranks of the group call it, each for its own.
+// The id drawn by rank `first` of those that join. Called by all ranks of the group, each for its
+// own communicator.
 absl::StatusOr<ncclUniqueId> SharedId(Communicator* group, int first) {
   ncclUniqueId id = {};
   absl::Status drawn = absl::OkStatus();
@@ -48,8 +49,8 @@ absl::Status Settle(ncclResult_t result, ncclComm_t communicator, base::Nanos de
   return NcclStatus(result, what);
 }
 
-// Likewise, of a call that ranks of the whole group make at once: they ask each other how it goes,
-// so that one that has failed is not waited for by the others, and all come to the same end.
+// Likewise, for a call that all ranks of the group make at once: they exchange their states, so
+// that the others do not wait for a rank that failed, and all return the same result.
 absl::Status SettleTogether(Communicator* group, ncclResult_t result, ncclComm_t communicator,
                             base::Nanos deadline, const char* what) {
   constexpr base::Nanos kTurn = 500 * base::kMillisecond;
@@ -68,7 +69,7 @@ absl::Status SettleTogether(Communicator* group, ncclResult_t result, ncclComm_t
     group->AllReduceSum(absl::MakeSpan(votes));
     const auto all = static_cast<float>(group->size());
     if (failed) return status;
-    // In a group that has ended nobody adds to what is there.
+    // In a group that has ended no rank contributes any more.
     if (votes[kFailed] != 0 || votes[kHere] != all) {
       return absl::AbortedError("another rank of the group failed");
     }
@@ -79,7 +80,7 @@ absl::Status SettleTogether(Communicator* group, ncclResult_t result, ncclComm_t
   }
 }
 
-// How long a step takes is watched elsewhere.
+// StepWatchdog limits the time of a step.
 absl::Status Enqueued(ncclResult_t result, ncclComm_t communicator, const char* what) {
   return Settle(result, communicator, std::numeric_limits<base::Nanos>::max(), what);
 }
@@ -112,7 +113,7 @@ absl::StatusOr<std::unique_ptr<Collectives>> Collectives::Create(
   if (!met.ok()) return met;
   if (options.peer_sums && ranks > 1) {
     absl::StatusOr<std::unique_ptr<PeerSum>> peers = PeerSum::Create(stage, device);
-    // Stages ask apart, and go on together.
+    // Each stage joins on its own; then all continue together.
     if (absl::Status agreed = AgreeOn(group, peers.status()); !agreed.ok()) return agreed;
     made->peers_ = *std::move(peers);
   }
@@ -120,8 +121,8 @@ absl::StatusOr<std::unique_ptr<Collectives>> Collectives::Create(
 }
 
 Collectives::~Collectives() {
-  // Nothing is under way in a group that is well; in one that is not, ncclCommDestroy might wait
-  // for ranks that are gone.
+  // In a healthy group nothing is in progress; in a failed one ncclCommDestroy might wait for ranks
+  // that are gone.
   for (ncclComm* communicator : {communicator_, group_communicator_}) {
     if (communicator != nullptr) ncclCommAbort(communicator);
   }
@@ -146,7 +147,7 @@ absl::Status Collectives::Sum(float* data, int64_t count) {
   }
   const size_t bytes = ranks_ * size * sizeof(float);
   if (parts_.bytes() < bytes) {
-    // What was enqueued may still read the smaller one.
+    // Enqueued work may still use the smaller buffer.
     if (absl::Status done = device_->Finish(); !done.ok()) return done;
     if (absl::Status reserved = parts_.Reserve(bytes); !reserved.ok()) return reserved;
   }
@@ -157,7 +158,7 @@ absl::Status Collectives::Sum(float* data, int64_t count) {
   return status;
 }
 
-// Whatever the order of the sum, zeros change no bit of it.
+// Adding zeros changes no bit, whatever the order of the sum.
 absl::Status Collectives::Join(float* data, int64_t count) {
   if (group_communicator_ == nullptr) return Sum(data, count);
   return Enqueued(ncclAllReduce(data, data, static_cast<size_t>(count), ncclFloat32, ncclSum,
@@ -168,7 +169,7 @@ absl::Status Collectives::Join(float* data, int64_t count) {
 absl::Status Collectives::HandOver(const float* out, int64_t out_count, float* in,
                                    int64_t in_count) {
   if (out_count == 0 && in_count == 0) return absl::OkStatus();
-  // Together, or each would wait for the other's.
+  // In one NCCL group, or each rank would wait for the other's call.
   ncclResult_t result = ncclGroupStart();
   if (result == ncclSuccess && out_count > 0) {
     result = ncclSend(out, static_cast<size_t>(out_count), ncclFloat32, rank_ + ranks_,

@@ -1,9 +1,9 @@
 #ifndef SPECFABRIC_MODEL_CUDA_COLLECTIVES_H_
 #define SPECFABRIC_MODEL_CUDA_COLLECTIVES_H_
 
-// What the GPUs of a group tell each other: sums over those of a pipeline stage, by NCCL or in one
-// shot (peer_sum.h), and what goes from stage to stage. Owned by one rank's thread; the ranks of a
-// stage make the same sums in the same order, and all ranks everything else.
+// Collectives among the GPUs of a group: all-reduces within a pipeline stage, by NCCL or in one
+// shot (peer_sum.h), and transfers from stage to stage. Owned by one rank's thread. The ranks of a
+// stage make the same sums in the same order; all ranks make all other calls in the same order.
 
 #include <cstdint>
 #include <memory>
@@ -21,21 +21,21 @@ struct ncclComm;
 namespace specfabric::model::cuda {
 
 struct CollectivesOptions {
-  // Parts are gathered and added pairwise, as a binary tree over the ranks in order, whereas the
-  // order of NCCL's own sum depends on how much there is to add.
+  // Parts are gathered and added by a binary tree over the ranks in order; the order of NCCL's own
+  // sum depends on the number of elements.
   bool batch_invariant = true;
-  bool peer_sums = false;  // small ones in one shot, in that order, where the GPUs allow it
-  // How long ranks may take to meet. The group may span machines, and one that is not there must
-  // not hold up the others for ever.
+  bool peer_sums = false;  // small sums in one shot, in that order, where the GPUs allow it
+  // How long ranks may take to join. The group may span machines, and a missing rank must not block
+  // the others forever.
   base::Nanos join_timeout = 120 * base::kSecond;
 };
 
 class Collectives {
  public:
-  // Every rank's thread calls this at the same time; `group` tells the ranks how to find each
-  // other, and `stage`, which is Communicator::Split's or `group` itself, those of a stage. All
-  // outlive it. DeadlineExceeded: not all ranks have met. Aborted: another rank failed; all ranks
-  // do if one does.
+  // Called by every rank's thread at the same time. The ranks exchange NCCL's ids over `group` and,
+  // for a stage, over `stage`, which is Communicator::Split's or `group` itself. All arguments must
+  // outlive the result. DeadlineExceeded: not all ranks joined in time. Aborted: another rank
+  // failed; if one fails, all do.
   static absl::StatusOr<std::unique_ptr<Collectives>> Create(Communicator* group,
                                                              Communicator* stage,
                                                              const base::cuda::Device* device,
@@ -44,21 +44,22 @@ class Collectives {
   Collectives(const Collectives&) = delete;
   Collectives& operator=(const Collectives&) = delete;
 
-  // Takes the memory for sums of so many floats, of every rank alike. Nothing that was enqueued may
-  // still use what there was.
+  // Allocates the memory for sums of so many floats, the same number on every rank. No enqueued
+  // work may still use the old memory.
   absl::Status Reserve(int64_t count);
 
-  // All of these enqueue. A sum of more than what is reserved waits for what was enqueued first.
+  // All of these enqueue. A sum larger than reserved first waits for the enqueued work.
 
-  // data[i] becomes the sum over the stage's ranks. Nothing to do for one rank.
+  // data[i] becomes the sum over the stage's ranks.
   absl::Status Sum(float* data, int64_t count);
-  // data[i] becomes that of the one rank, of all stages, where it is not zero.
+  // data[i] becomes the value of the one rank, of all in the group, on which it is not zero.
   absl::Status Join(float* data, int64_t count);
-  // `out` becomes the `in` of the same rank of the next stage, whose size it must have; 0: nothing.
+  // Sends `out` to the same rank of the next stage, which receives it as `in`; the sizes must
+  // agree. 0: nothing is sent or received.
   absl::Status HandOver(const float* out, int64_t out_count, float* in, int64_t in_count);
-  // data becomes that of the last stage.
+  // data becomes the last stage's data.
   absl::Status FromLastStage(float* data, int64_t count);
-  // Small sums are made in one shot.
+  // Whether small sums are made in one shot.
   bool has_peer_sums() const { return peers_ != nullptr; }
 
  private:
@@ -72,8 +73,8 @@ class Collectives {
   const int rank_, group_ranks_;  // of the group
   const int ranks_;               // of a stage
   const CollectivesOptions options_;
-  ncclComm* communicator_ = nullptr;        // of the stage; null: it is one rank
-  ncclComm* group_communicator_ = nullptr;  // null: there is but one stage
+  ncclComm* communicator_ = nullptr;        // of the stage; null: it has one rank
+  ncclComm* group_communicator_ = nullptr;  // null: there is one stage
   base::cuda::DeviceBuffer parts_;          // [ranks][count]
   std::unique_ptr<PeerSum> peers_;
 };

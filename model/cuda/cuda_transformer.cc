@@ -22,7 +22,7 @@ using base::cuda::Device;
 using base::cuda::DeviceBuffer;
 using base::cuda::Upload;
 
-// Changes whenever the same weights would give other bits on the same GPU.
+// To be raised whenever a change of the code gives other bits for the same weights on the same GPU.
 constexpr uint64_t kNumericsVersion = 1;
 
 const float* OrNull(const DeviceBuffer& values) { return values.As<const float>(); }
@@ -98,7 +98,7 @@ absl::Status CudaTransformer::ReadCheckpoint(const std::string& model_dir) {
   weights_ = *std::move(weights);
   fingerprint_ = HashModel(checkpoint, config_, rope_);
   if (absl::Status made = MakeCache(); !made.ok()) return made;
-  // Now, rather than where a step needs it; and graphs name the places.
+  // At the start rather than in a step; and graphs depend on the addresses.
   const int32_t logit_rows = options_.cuda_graphs ? kMaxPaddedRows : 1;
   absl::Status reserved = ReserveRows(std::max(options_.max_rows, logit_rows), logit_rows);
   if (!reserved.ok()) return reserved;
@@ -121,7 +121,7 @@ absl::Status CudaTransformer::MakeAttention() {
   absl::StatusOr<FlashAttention> made = FlashAttention::Create(config);
   if (!made.ok()) return made.status();
   flash_ = *std::move(made);
-  // It multiplies by zero what a row does not see, which must be finite for that.
+  // It multiplies slots that a row does not see by 0, so they must be finite.
   return device_->Clear(cache_.As<void>(), cache_.bytes());
 }
 
@@ -129,7 +129,7 @@ uint64_t CudaTransformer::HashNumerics() const {
   uint64_t hash =
       HashKernels(absl::StrCat("cuda ", device_->name()), kNumericsVersion, options_.dtype);
   hash = base::Mix64(hash ^ static_cast<uint64_t>(partition_.ranks));
-  // The head's products have other shapes on other numbers of ranks.
+  // The shape of the head's product depends on the number of stages.
   hash = base::Mix64(hash ^ static_cast<uint64_t>(partition_.stages));
   hash = base::Mix64(hash ^ static_cast<uint64_t>(options_.flash_attention));
   if (options_.batch_invariant) return hash;
@@ -169,7 +169,7 @@ void CudaTransformer::MoveKv(absl::Span<const KvMove> moves) {
   if (moves.empty()) return;
   const size_t bytes = moves.size() * sizeof(KvMove);
   moved_.Update(device_->MakeCurrent());
-  if (moves_pending_) moved_.Update(device_->Finish());  // which read what is staged next
+  if (moves_pending_) moved_.Update(device_->Finish());  // it may still read the staging buffer
   moves_pending_ = true;
   moved_.Update(staged_moves_.Reserve(bytes));
   moved_.Update(moves_.Reserve(bytes));
@@ -186,7 +186,7 @@ void CudaTransformer::MoveKv(absl::Span<const KvMove> moves) {
                             device_->stream()));
 }
 
-// Everything that a pass needs of the batch and its plan, in one copy.
+// Copies all inputs of a pass, from the batch and its plan, at once.
 absl::StatusOr<PassInputs> CudaTransformer::CopyInputs(const Batch& batch, Upload* upload) {
   if (flash_.has_value()) {
     if (absl::Status planned = flash_->Plan(*device_, batch); !planned.ok()) return planned;
@@ -226,7 +226,7 @@ absl::Status CudaTransformer::ReserveRows(int32_t rows, int32_t logit_rows) {
       {&stage_inputs_, all * staged},
       {&incoming_, all * staged},
       {&stage_results_, kept * staged}};
-  // As many rows on every rank, and so as many changes of places.
+  // All ranks have the same numbers of rows, and so reallocate in the same passes.
   const bool moves = std::any_of(std::begin(buffers), std::end(buffers), [](const auto& place) {
     return place.second > place.first->bytes();
   });
@@ -253,7 +253,7 @@ absl::StatusOr<LogitShard> CudaTransformer::Forward(const Batch& batch) {
       ReserveRows(graph ? kMaxPaddedRows : batch.rows(), graph ? kMaxPaddedRows : logit_rows));
   if (!status.ok()) return status;
   status.Update(graph ? RunGraph(batch) : EnqueueBatch(batch));
-  // Even after an error: what was enqueued reads the staging buffer.
+  // Even after an error: enqueued work still reads the staging buffer.
   status.Update(device_->Finish());
   moves_pending_ = false;
   if (!status.ok()) return status;
@@ -288,12 +288,13 @@ absl::StatusOr<PassInputs> CudaTransformer::CopyPadded(const Batch& batch, const
   return padded_inputs_.Copy(*device_, arrays, size);
 }
 
-// The pass of a padded batch: captured, replayed, or as it is.
+// Runs the pass of a padded batch: captures it, replays a graph, or launches its kernels one by
+// one.
 absl::Status CudaTransformer::RunGraph(const Batch& batch) {
   const PassSize size = PaddedSize({batch.rows(), static_cast<int32_t>(batch.logit_rows.size())});
   absl::StatusOr<PassInputs> inputs = CopyPadded(batch, size);
   if (!inputs.ok()) return inputs.status();
-  // Weights and cache never move.
+  // The addresses of weights and cache never change.
   uint64_t places = base::Mix64(row_moves_) ^ padded_inputs_.moves();
   if (flash_.has_value()) places = base::Mix64(places) ^ flash_->moves();
   const bool worked = graphs_.failure().ok();
@@ -307,24 +308,24 @@ absl::Status CudaTransformer::RunGraph(const Batch& batch) {
   return status;
 }
 
-// Shows, before anybody waits for an answer, that passes can be captured here: some of one row,
-// whose keys go to a slot that nobody has yet.
+// Checks at the start that passes can be captured on this GPU, with passes of one row, which write
+// to a slot that is not used yet.
 absl::Status CudaTransformer::TryGraphs() {
   Batch batch;
   batch.tokens = batch.positions = batch.blocks = batch.logit_rows = {0};
   batch.sequences.push_back({.row_count = 1, .block_count = 1});
-  // What can fail on one rank alone does so before any waits for another's.
+  // Steps that can fail on a single rank come before any collective.
   absl::Status prepared = PlanAttention(batch);
   if (prepared.ok()) prepared = CopyPadded(batch, PaddedSize({1, 1})).status();
   prepared.Update(device_->Finish());
   if (prepared = AgreeOn(group_, prepared); !prepared.ok()) return prepared;
-  constexpr int kPasses = 2;  // as it is, captured
+  constexpr int kPasses = 2;  // without a graph, captured
   for (int pass = 0; pass < kPasses; ++pass) {
     const absl::StatusOr<LogitShard> done = Forward(batch);
     if (!done.ok() && graphs_.failure().ok()) return done.status();
   }
   const absl::Status& failure = graphs_.failure();
-  // Another rank knows why.
+  // Aborted: another rank reports the cause.
   if (failure.ok() || absl::IsAborted(failure)) return failure;
   return absl::FailedPreconditionError(
       absl::StrCat("passes cannot be captured as CUDA graphs here: ", failure.message()));
@@ -339,7 +340,7 @@ absl::Status CudaTransformer::EnqueueWhole(const PassInputs& inputs, const PassS
   return EnqueueHead(size.logit_rows);
 }
 
-// logits = the head's product of the normed rows.
+// logits = head * normed rows.
 absl::Status CudaTransformer::EnqueueHead(int32_t rows) {
   return products_->Multiply(options_.dtype, weights_.head, normed_.As<void>(), rows,
                              logits_.As<float>());
@@ -360,8 +361,8 @@ absl::Status CudaTransformer::EnqueueEmbeddings(const base::TokenId* tokens, int
   return status;
 }
 
-// The stage's layers on the residual stream; after the model's last, the rows whose logits are
-// wanted are left, and their final norm.
+// Applies the stage's layers to the residual stream. After the model's last layer only the rows
+// whose logits are wanted are left, with the final norm applied.
 absl::Status CudaTransformer::EnqueueLayers(const PassInputs& inputs, int32_t rows,
                                             int32_t logit_rows) {
   const std::vector<DeviceLayer>& layers = weights_.layers;
@@ -382,7 +383,8 @@ absl::Status CudaTransformer::EnqueueLayers(const PassInputs& inputs, int32_t ro
     status.Update(collectives_->Sum(projected, int64_t{rows} * config_.hidden));
     status.Update(AddAndNorm(&layers[i].output_bias, layers[i].mlp_norm, rows));
     status.Update(FeedForward(layers[i], rows));
-    // Of a stage's last layer but the model's, the norm is nobody's: the next stage has its own.
+    // After the last layer of a stage that is not the model's last, the norm's result is not used:
+    // the next stage computes it again.
     status.Update(AddAndNorm(&layers[i].down_bias,
                              last ? weights_.final_norm : layers[i + 1].attention_norm, rows));
     if (!status.ok()) return status;
@@ -448,7 +450,7 @@ absl::Status CudaTransformer::FeedForward(const DeviceLayer& layer, int32_t rows
   return status;
 }
 
-// residual += projected and the bias, but for the first time, when `bias` is null; normed = its
+// residual += projected + bias, except if `bias` is null (before the first layer); normed = its
 // norm.
 absl::Status CudaTransformer::AddAndNorm(const DeviceBuffer* bias, const DeviceBuffer& weight,
                                          int32_t rows) {

@@ -1,9 +1,9 @@
 #ifndef SPECFABRIC_MODEL_CUDA_CUDA_TRANSFORMER_H_
 #define SPECFABRIC_MODEL_CUDA_CUDA_TRANSFORMER_H_
 
-// The transformer of cpu_transformer.h on one GPU: the same rounding, and sums in other orders. A
-// pass copies the batch to the device once (of several pipeline stages, each micro-batch), enqueues
-// everything, and waits once. Logits stay there.
+// The transformer of cpu_transformer.h on one GPU: it rounds at the same places but sums in another
+// order. A pass copies the batch to the device once (with pipeline stages, once for each
+// micro-batch), enqueues all kernels, and waits once. The logits stay on the device.
 
 #include <memory>
 #include <optional>
@@ -36,7 +36,7 @@ class CudaTransformer : public RankModel {
 
   const ModelConfig& config() const override { return config_; }
   absl::StatusOr<LogitShard> Forward(const Batch& batch) override;
-  // Enqueues; an error comes out of the next Forward.
+  // Enqueues; the next Forward returns its error.
   void MoveKv(absl::Span<const KvMove> moves) override;
   uint64_t NumericsFingerprint() const override { return fingerprint_; }
   const base::cuda::Device* device() const override { return device_.get(); }
@@ -82,19 +82,19 @@ class CudaTransformer : public RankModel {
   const RankOptions options_;
   const Partition partition_;
   const RopeTable rope_;
-  Communicator* const group_;                   // of hosts, as is the stage's
-  const std::unique_ptr<Communicator> stage_;   // null: it is the group's
-  std::unique_ptr<base::cuda::Device> device_;  // destroyed after all that lies in its memory
+  Communicator* const group_;                   // among host threads, like the stage's
+  const std::unique_ptr<Communicator> stage_;   // null: the group is one stage
+  std::unique_ptr<base::cuda::Device> device_;  // destroyed after everything in its memory
   std::unique_ptr<MatrixProducts> products_;
   std::unique_ptr<Collectives> collectives_;
   DeviceWeights weights_;
   base::cuda::DeviceBuffer cache_;       // [layers][keys, values][slots][kv_heads][head_dim]
-  std::optional<FlashAttention> flash_;  // nothing: plain attention
+  std::optional<FlashAttention> flash_;  // nullopt: plain attention
   uint64_t fingerprint_ = 0;
-  absl::Status moved_;          // of MoveKv, since the last pass
+  absl::Status moved_;          // the status of MoveKv since the last pass
   bool moves_pending_ = false;  // enqueued since then
 
-  // Of one pass, kept between passes.
+  // Buffers of a pass, reused by the next.
   AttentionPlan plan_;
   std::vector<float> host_cosines_, host_sines_;
   base::cuda::Upload upload_;
@@ -103,16 +103,16 @@ class CudaTransformer : public RankModel {
   base::cuda::PinnedBuffer staged_moves_;
   base::cuda::DeviceBuffer moves_;
   std::optional<CudaLogits> device_logits_;  // once the device is opened
-  // [rows][...], as in cpu_transformer.h; residual_ and attended_ twice, for all rows and for those
-  // whose logits are wanted, which the last layer goes on with.
+  // [rows][...], as in cpu_transformer.h. residual_ and attended_ also for the rows whose logits
+  // are wanted, the only ones that the last layer needs after attention.
   base::cuda::DeviceBuffer residual_, kept_residual_, normed_, qkv_, queries_, attended_,
       kept_attended_;
   base::cuda::DeviceBuffer gate_up_, activated_, projected_, logits_;
-  // Of a pipeline: the embeddings, [rows][hidden], the rows that come from the stage before, and
-  // what the last stage ends with, [logit rows][hidden].
+  // Pipeline stages: the embeddings, [rows][hidden], the rows received from the previous stage, and
+  // the result of the last stage, [logit rows][hidden].
   base::cuda::DeviceBuffer stage_inputs_, incoming_, stage_results_;
   std::vector<base::cuda::Upload> part_uploads_;
-  uint64_t row_moves_ = 0;               // how often any of these has
+  uint64_t row_moves_ = 0;               // how often any of these has been reallocated
   float* stream_rows_ = nullptr;         // the residual stream, in one of the buffers
   const void* attended_rows_ = nullptr;  // attended_ or kept_attended_
 };

@@ -11,13 +11,13 @@ namespace {
 
 using base::cuda::Upload;
 
-// Of the rows that an H100 needs to be as long at arithmetic as at reading weights about as many;
-// see cpu_transformer.cc.
+// About the number of rows at which an H100 takes as long for arithmetic as for reading the
+// weights; see cpu_transformer.cc.
 constexpr int kMicroBatchRows = 256;
 
 }  // namespace
 
-// All rows at once, through one stage after the other.
+// Runs all rows at once, through one stage after another.
 absl::Status CudaTransformer::EnqueueStages(const PassInputs& inputs, const PassSize& size) {
   const int stage = partition_.stage, last_stage = partition_.stages - 1;
   const int64_t count = int64_t{size.rows} * config_.hidden;
@@ -35,8 +35,8 @@ absl::Status CudaTransformer::EnqueueStages(const PassInputs& inputs, const Pass
   return status;
 }
 
-// The logits of all rows that the last stage ends with. A rank that has failed calls it too: the
-// others wait for its part.
+// Computes the logits of all rows from the last stage's result. A rank that failed calls it too:
+// the others wait for its part.
 absl::Status CudaTransformer::EnqueueLastRows(int32_t logit_rows) {
   if (logit_rows == 0) return absl::OkStatus();
   stream_rows_ = stage_results_.As<float>();
@@ -51,8 +51,7 @@ std::vector<Batch> CudaTransformer::MicroBatches(const Batch& batch) const {
                     options_.micro_batch_rows == 0 ? kMicroBatchRows : options_.micro_batch_rows);
 }
 
-// As CpuTransformer::RunPipeline, but that no rank waits: what is handed over follows on the
-// streams.
+// As CpuTransformer::RunPipeline, but without waiting on the host: the streams order the transfers.
 absl::Status CudaTransformer::EnqueuePipeline(const Batch& batch, const std::vector<Batch>& parts) {
   const base::TokenId* tokens = nullptr;
   upload_.Add(absl::MakeConstSpan(batch.tokens), &tokens);
@@ -69,7 +68,7 @@ absl::Status CudaTransformer::EnqueueHandOvers(const std::vector<Batch>& parts) 
   const int stage = partition_.stage, last_stage = partition_.stages - 1;
   const int64_t hidden = config_.hidden;
   const auto rows_in = [&](int part) { return part < 0 || part >= count ? 0 : parts[part].rows(); };
-  // One for each part, since all are read after the last is enqueued.
+  // One for each part: the first may still be read when the last is enqueued.
   if (parts.size() > part_uploads_.size()) part_uploads_.resize(parts.size());
   float* embeddings = stage_inputs_.As<float>();
   float* results = stage_results_.As<float>();
@@ -96,7 +95,7 @@ absl::Status CudaTransformer::EnqueueHandOvers(const std::vector<Batch>& parts) 
   return status;
 }
 
-// This rank's layers on the residual stream of some of the batch's rows.
+// Applies this rank's layers to the residual stream of some of the batch's rows.
 absl::Status CudaTransformer::EnqueuePart(const Batch& part, Upload* upload) {
   if (absl::Status status = PlanAttention(part); !status.ok()) return status;
   absl::StatusOr<PassInputs> inputs = CopyInputs(part, upload);

@@ -29,7 +29,7 @@ absl::Status UploadVector(const Device& device, const std::vector<float>& values
   return CopyToDevice(device, values.data(), bytes, out->As<void>());
 }
 
-// Rows of `shape.inputs` values as the device has them.
+// Rows of `shape.inputs` values, converted to the device's type.
 class MatrixRows {
  public:
   MatrixRows(const LinearShape& shape, DataType dtype)

@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_MODEL_CUDA_DEVICE_WEIGHTS_H_
 #define SPECFABRIC_MODEL_CUDA_DEVICE_WEIGHTS_H_
 
-// One rank's shard of a checkpoint in the memory of its GPU (weights.h says what of it is whole and
-// what is split). Vectors are float32; those that a model does not have are empty.
+// One rank's shard of a checkpoint in the memory of its GPU (cpu/weights.h says which tensors are
+// split). Vectors are float32; those that the model does not have are empty.
 
 #include <vector>
 
@@ -27,10 +27,10 @@ struct DeviceWeights {
   Matrix embedding;  // outputs: this rank's tokens, inputs: hidden
   std::vector<DeviceLayer> layers;
   base::cuda::DeviceBuffer final_norm;
-  Matrix head;  // the embedding where the model ties them
+  Matrix head;  // the embedding if the model ties them
 };
 
-// Errors are those of LoadWeights; ResourceExhausted where they do not fit.
+// Errors are those of LoadWeights; ResourceExhausted if the weights do not fit.
 absl::StatusOr<DeviceWeights> LoadDeviceWeights(const Checkpoint& checkpoint,
                                                 const ModelConfig& config,
                                                 const Partition& partition, DataType dtype,

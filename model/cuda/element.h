@@ -27,7 +27,7 @@ __device__ inline BFloat16Bits Round<BFloat16Bits>(float value) {
   return base::RoundToBFloat16(value);
 }
 
-// Calls `run` with a value of the element type that `type` names.
+// Calls `run` with a value of the element type of `type`.
 template <typename Function>
 auto ForElement(DataType type, const Function& run) {
   return type == DataType::kFloat32 ? run(float{}) : run(BFloat16Bits{});

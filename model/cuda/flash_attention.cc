@@ -9,10 +9,11 @@ namespace {
 using base::cuda::Device;
 using base::cuda::Stream;
 
-// Of a sequence, that graphs are first made for; they are made anew when there are more.
+// Blocks of a sequence that graphs are first captured for; longer sequences need a new capture.
 constexpr int32_t kFirstSlots = 2048;
 
-// Raises *limit to what is needed, and beyond so that it is seldom. True: it was not enough.
+// Raises *limit to at least `needed`, with room to spare so that it happens rarely. True: it was
+// too low.
 bool Raise(int32_t needed, int32_t* limit) {
   if (needed <= *limit) return false;
   *limit = std::max(needed, 2 * *limit);
@@ -43,7 +44,7 @@ absl::StatusOr<bool> FlashAttention::Reserve(const Device& device, const Batch& 
   rules.max_blocks = std::min(rules.max_blocks, std::max(rules.blocks, blocks));
   larger |= Raise(batch.mask_words, &rules.max_mask_words);
   if (!larger && sized->attention.has_value()) return false;
-  // What was enqueued uses the memory of the one before.
+  // Enqueued work still uses the old memory.
   if (absl::Status done = device.Finish(); !done.ok()) return done;
   sized->attention.reset();
   absl::StatusOr<TreeAttention> made = TreeAttention::Create(sized->config);
@@ -69,7 +70,7 @@ absl::Status FlashAttention::PlanPadded(const Device& device, const Batch& batch
     TreeAttentionRules& rules = sized.config.rules;
     rules.fixed_grid = true;
     rules.max_rows = rules.max_sequences = rows;
-    // Thread blocks are launched for as many, whatever a batch has.
+    // The graph launches thread blocks for as many, whatever the batch has.
     rules.max_blocks = std::clamp(kFirstSlots / rules.block_size, 1, rules.blocks);
     rules.max_mask_words = 1;
   }

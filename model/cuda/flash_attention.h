@@ -1,9 +1,9 @@
 #ifndef SPECFABRIC_MODEL_CUDA_FLASH_ATTENTION_H_
 #define SPECFABRIC_MODEL_CUDA_FLASH_ATTENTION_H_
 
-// Tree attention (tree_attention.h) for the passes of a model: with memory for the largest batch so
-// far, which grows with them; and, for passes that are captured as graphs, with launches and memory
-// that are the same for all passes of one size.
+// Tree attention (tree_attention.h) for the passes of a model, with memory that grows to the
+// largest batch so far. For passes that are captured as graphs, launches and memory are the same
+// for all passes of one size.
 
 #include <cstdint>
 #include <map>
@@ -19,19 +19,19 @@ namespace specfabric::model::cuda {
 
 class FlashAttention {
  public:
-  // Of `config` the limits of a batch are not read. InvalidArgument: there is no kernel for such
+  // The limits of a batch in `config` are ignored. InvalidArgument: there is no kernel for these
   // heads.
   static absl::StatusOr<FlashAttention> Create(const TreeAttentionConfig& config);
 
-  // TreeAttention::Plan on the device's stream; if the batch is larger than all before, after what
-  // was enqueued there. Errors are those of TreeAttention.
+  // TreeAttention::Plan on the device's stream. If the batch is larger than all before, it first
+  // waits for the work enqueued there. Errors are those of TreeAttention.
   absl::Status Plan(const base::cuda::Device& device, const Batch& batch);
-  // The same for a graph of passes of `rows` rows, of which the batch has at most as many: what Run
-  // enqueues then is the same for all of them until moves() changes.
+  // The same for a graph of passes of `rows` rows; the batch has at most as many. What Run then
+  // enqueues is the same for all such passes until moves() changes.
   absl::Status PlanPadded(const base::cuda::Device& device, const Batch& batch, int32_t rows);
   // How often a graph's launches or memory have changed.
   uint64_t moves() const { return moves_; }
-  // TreeAttention::Run, of the batch last planned.
+  // TreeAttention::Run for the batch last planned.
   absl::Status Run(const LayerAttention& layer, base::cuda::Stream stream);
 
  private:
@@ -40,7 +40,7 @@ class FlashAttention {
     std::optional<TreeAttention> attention = std::nullopt;
   };
   explicit FlashAttention(const TreeAttentionConfig& config) : plain_{config} {}
-  // Makes room for the batch. True: what there was has gone.
+  // Makes room for the batch. True: the old memory was freed.
   static absl::StatusOr<bool> Reserve(const base::cuda::Device& device, const Batch& batch,
                                       Sized* sized);
 

@@ -42,7 +42,7 @@ absl::Status GraphCache::Run(const Device& device, const PassSize& size, uint64_
 
 absl::Status GraphCache::Capture(const Device& device, absl::FunctionRef<absl::Status()> enqueue,
                                  Entry* entry) const {
-  // Of this thread: other ranks of the process allocate as they like meanwhile.
+  // Only this thread is restricted: other ranks of the process may allocate meanwhile.
   absl::Status status =
       ToStatus(cudaStreamBeginCapture(device.stream(), cudaStreamCaptureModeThreadLocal),
                "beginning of a graph");
@@ -54,14 +54,14 @@ absl::Status GraphCache::Capture(const Device& device, absl::FunctionRef<absl::S
   if (status.ok()) status = ToStatus(cudaGraphInstantiate(&made, graph, 0), "making of a graph");
   if (graph != nullptr) cudaGraphDestroy(graph);
   if (!status.ok()) {
-    cudaGetLastError();  // it has been told
+    cudaGetLastError();  // clears the error, which is already reported
     return status;
   }
   entry->graph.reset(made);
   return absl::OkStatus();
 }
 
-// The one that was used least recently goes.
+// Evicts the least recently used one.
 void GraphCache::MakeRoom() {
   if (entries_.size() < most_) return;
   entries_.erase(std::min_element(entries_.begin(), entries_.end(),

@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_MODEL_CUDA_GRAPH_CACHE_H_
 #define SPECFABRIC_MODEL_CUDA_GRAPH_CACHE_H_
 
-// Passes as CUDA graphs: what hundreds of launches enqueue is captured once for each size of pass
-// and then launched as one. Owned by one rank's thread.
+// CUDA graphs of passes: hundreds of launches are captured once for each size of pass and then
+// launched as one. Owned by one rank's thread.
 
 #include <cstdint>
 #include <map>
@@ -23,25 +23,25 @@ struct DestroyGraph {
 
 class GraphCache {
  public:
-  // shared: the passes sum over several ranks, which have the same sizes and changes of places in
-  // the same order.
+  // shared: passes contain collectives over several ranks, which run the same sizes and the same
+  // changes of addresses in the same order.
   explicit GraphCache(bool shared = false, size_t most = 64) : shared_(shared), most_(most) {}
 
-  // Does on the device's stream what `enqueue` enqueues there, which must be the same for all
-  // passes of one size while `places` is: a number that tells apart where the memory lies which it
-  // works on. The first such pass runs as it is, so that whatever is allocated at first use is; the
-  // second is captured; later ones replay that. A pass that cannot be captured runs as it is, and
-  // so do all after it: failure() says why. Ranks must go on alike: `agree` is given what came of
-  // every capture and returns what came of all ranks'. Shared passes do not go on after a failure,
-  // since NCCL may not either. Errors are enqueue's, the failure, or Internal: the graph could not
-  // be launched.
+  // Runs the work of `enqueue` on the device's stream. That work must be the same for all passes of
+  // one size as long as `places`, a number that identifies the addresses it uses, is the same. The
+  // first such pass runs without a graph, so that first-time allocations happen; the second is
+  // captured; later ones replay the graph. After a pass that cannot be captured, it and all later
+  // ones run without graphs; failure() says why. All ranks must continue alike: `agree` takes the
+  // status of this rank's capture and returns that of all ranks. Shared passes end after a failure,
+  // since NCCL may not be usable any more. Errors are those of `enqueue`, the failure, or Internal:
+  // the graph could not be launched.
   absl::Status Run(const base::cuda::Device& device, const PassSize& size, uint64_t places,
                    absl::FunctionRef<absl::Status()> enqueue,
                    absl::FunctionRef<absl::Status(absl::Status)> agree);
 
-  // Before memory moves that graphs name.
+  // To be called before memory that graphs use is reallocated.
   void Clear() { entries_.clear(); }
-  // Of the first capture that failed.
+  // The status of the first capture that failed; OK if none did.
   const absl::Status& failure() const { return failure_; }
   int64_t captured() const { return captured_; }
   int64_t replayed() const { return replayed_; }
@@ -51,7 +51,7 @@ class GraphCache {
     uint64_t places = 0;
     bool known = false;  // has run
     std::unique_ptr<CUgraphExec_st, DestroyGraph> graph;
-    int64_t used = 0;  // by when
+    int64_t used = 0;  // the order of use
   };
   absl::Status Capture(const base::cuda::Device& device, absl::FunctionRef<absl::Status()> enqueue,
                        Entry* entry) const;

@@ -32,7 +32,8 @@ __global__ void Embed(EmbedArgs args) {
   }
 }
 
-// Grid: [rows]. A thread keeps to its own elements, so that it may read again what it wrote.
+// Grid: [rows]. A thread accesses only its own elements, so it may read what it wrote without a
+// barrier.
 template <typename Element>
 __global__ void AddAndNorm(NormArgs args) {
   const int64_t first = int64_t{blockIdx.x} * args.hidden;

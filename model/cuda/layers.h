@@ -1,11 +1,11 @@
 #ifndef SPECFABRIC_MODEL_CUDA_LAYERS_H_
 #define SPECFABRIC_MODEL_CUDA_LAYERS_H_
 
-// What a transformer's layer does between its matrix products, on the device. Pointers are device
-// memory; the residual stream, the results of matrix products and all arithmetic are float32, what
-// `type` names are the inputs of matrix products. Every row is computed by itself in one fixed
-// order, so that its bits do not depend on the other rows. Functions enqueue; the status is
-// launch.h's.
+// The kernels of a transformer layer between its matrix products. Pointers are to device memory.
+// The residual stream, the results of matrix products and all arithmetic are float32; the inputs of
+// matrix products have the type `type`. Every row is computed on its own in a fixed order, so that
+// its bits do not depend on the other rows. Functions enqueue; for their status see
+// base/cuda/launch.h.
 
 #include <cstdint>
 
@@ -16,13 +16,13 @@
 
 namespace specfabric::model::cuda {
 
-// residual[row] = the embedding of tokens[row], or zeros where another rank has it.
+// residual[row] = the embedding of tokens[row], or zeros if another rank has it.
 struct EmbedArgs {
   DataType type = DataType::kBFloat16;
   const void* table = nullptr;            // [count][hidden]
   const base::TokenId* tokens = nullptr;  // [rows]
   int32_t rows = 0, hidden = 0;
-  base::TokenId first = 0;  // this rank's tokens
+  base::TokenId first = 0;  // of this rank's tokens
   int32_t count = 0;
   float* residual = nullptr;  // [rows][hidden]
 };
@@ -35,7 +35,7 @@ struct NormArgs {
   int32_t rows = 0, hidden = 0;
   float epsilon = 0;
   float* residual = nullptr;      // [rows][hidden]
-  const float* added = nullptr;   // [rows][hidden]; null: nothing is added, the bias neither
+  const float* added = nullptr;   // [rows][hidden]; null: neither it nor the bias is added
   const float* bias = nullptr;    // [hidden]; null: none
   const float* weight = nullptr;  // [hidden]
   void* normed = nullptr;         // [rows][hidden]
@@ -62,8 +62,8 @@ struct KeepArgs {
 };
 absl::Status EnqueueKeepRows(const KeepArgs& args, base::cuda::Stream stream);
 
-// out[i] = the sum over `parts` of parts[p][i], pairwise, as a binary tree over the parts in order
-// (communicator.h). parts: [ranks][count], ranks at most kMaxSumParts.
+// out[i] = the sum over p of parts[p][i], by a binary tree over the parts in order
+// (communicator.h). parts: [ranks][count], at most kMaxSumParts ranks.
 constexpr int kMaxSumParts = 64;
 absl::Status EnqueueSumParts(const float* parts, int32_t ranks, int64_t count, float* out,
                              base::cuda::Stream stream);

@@ -11,8 +11,8 @@ namespace {
 
 using base::cuda::DeviceBuffer;
 
-// Of one size always: what cuBLAS would choose by itself may change with what else is allocated,
-// and with it the kernel. NVIDIA's guide recommends 32 MiB for Hopper.
+// A fixed size, since the one that cuBLAS chooses, and with it the kernel, may change with other
+// allocations. NVIDIA's guide recommends 32 MiB for Hopper.
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 
 absl::Status BlasStatus(cublasStatus_t status, const char* what) {

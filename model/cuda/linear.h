@@ -22,14 +22,14 @@ struct Matrix {
   std::shared_ptr<base::cuda::DeviceBuffer> weights;  // shared where an embedding is also the head
 };
 
-// Rows that a batch-invariant matrix product takes at once; buffers of rows that one reads or
-// writes have room for whole multiples of it.
+// Rows that a batch-invariant matrix product computes at once. Buffers that it reads or writes have
+// room for a multiple of so many rows.
 constexpr int32_t kInvariantRows = 64;
 constexpr int32_t PaddedRows(int32_t rows) {
   return (rows + kInvariantRows - 1) / kInvariantRows * kInvariantRows;
 }
 
-// Of one device, on its stream, by its thread.
+// The matrix products of one device, on its stream; used by its thread.
 class MatrixProducts {
  public:
   // The device must outlive it.
@@ -40,9 +40,9 @@ class MatrixProducts {
   MatrixProducts& operator=(const MatrixProducts&) = delete;
 
   // out[row] = matrix x[row]. x: [rows][inputs] of `type`, out: [rows][outputs] float32; sums are
-  // float32, without TensorFloat-32. Batch-invariant products compute kInvariantRows rows at a
-  // time, always, with one kernel, so that a row's bits do not depend on the others; weights are
-  // then read once for so many rows, and the rows up to the multiple are computed in vain.
+  // float32, without TensorFloat-32. Batch-invariant products always compute kInvariantRows rows at
+  // a time, with one kernel, so that a row's bits do not depend on the others. They read the
+  // weights once for so many rows, and compute padding rows up to the multiple.
   absl::Status Multiply(base::DataType type, const Matrix& matrix, const void* x, int32_t rows,
                         float* out) const;
 

@@ -16,8 +16,8 @@ constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kLaneElements = kMaxHeadDim / kWarp;
 
-// A warp each for a row's head: query heads first, then key heads, then value heads. Grid: [heads
-// by kWarps][rows].
+// One warp for each head of a row: query heads first, then key heads, then value heads. Grid:
+// [heads / kWarps][rows].
 template <typename Element>
 __global__ void Place(PlaceArgs args) {
   const LayerCache& cache = args.cache;
@@ -76,15 +76,15 @@ __global__ void Place(PlaceArgs args) {
   }
 }
 
-// Softmax over some of the slots so far, not divided by its sum yet (Milakov and Gimelshein,
+// Online softmax over some of the slots, not yet divided by its sum (Milakov and Gimelshein,
 // 1805.02867). A lane has the elements lane, lane + 32, ... of the head.
 struct Partial {
   float highest = -INFINITY, sum = 0;
   float out[kLaneElements] = {};
 };
 
-// The four warps of a block take turns over the slots that the row sees, then join in order. Grid:
-// [heads][rows].
+// The four warps of a block take the row's visible slots in turn; their results are then merged in
+// order. Grid: [heads][rows].
 template <typename Element>
 __global__ void Attend(AttendArgs args) {
   const LayerCache& cache = args.cache;
@@ -132,7 +132,7 @@ __global__ void Attend(AttendArgs args) {
   for (int w = 1; w < kWarps; ++w) top = fmaxf(top, highest[w]);
   float whole = 0, keep[kWarps];
   for (int w = 0; w < kWarps; ++w) {
-    keep[w] = expf(highest[w] - top);  // 0 of a warp that saw no slot
+    keep[w] = expf(highest[w] - top);  // 0 for a warp without slots
     whole = fmaf(sum[w], keep[w], whole);
   }
   Element* const to = static_cast<Element*>(args.out) + (int64_t{row} * cache.heads + head) * d;
@@ -143,8 +143,8 @@ __global__ void Attend(AttendArgs args) {
   }
 }
 
-// Every thread has an element of every slot to itself, so that moves follow each other in order
-// without a barrier. Grid: [parts of a slot][planes].
+// A thread alone accesses its element of every slot, so the moves happen in order without a
+// barrier. Grid: [parts of a slot][planes].
 template <typename Element>
 __global__ void Move(MoveArgs args) {
   const int32_t i = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);

@@ -1,10 +1,10 @@
 #ifndef SPECFABRIC_MODEL_CUDA_PAGED_ATTENTION_H_
 #define SPECFABRIC_MODEL_CUDA_PAGED_ATTENTION_H_
 
-// The paged KV cache on the device: writing, moving, and plain attention over it, which takes any
-// head size and both types and is the reference of faster kernels. A layer's keys, and its values,
-// are [slots][kv_heads][head_dim]. Pointers are device memory; functions enqueue; the status is
-// launch.h's.
+// The paged KV cache on the device: kernels that write it, move slots, and attend over it. The
+// attention here takes any head size and both types and is the reference for faster kernels. A
+// layer's keys, and its values, are [slots][kv_heads][head_dim]. Pointers are to device memory.
+// Functions enqueue; for their status see base/cuda/launch.h.
 
 #include <cstdint>
 
@@ -26,9 +26,9 @@ struct LayerCache {
   void* values = nullptr;
 };
 
-// From the product qkv, [rows][heads + 2 kv_heads][head_dim]: adds the bias, norms queries and keys
-// by head, rotates them (rope.h), scales queries, and writes keys and values to the rows' slots,
-// where they have one.
+// Takes the product qkv, [rows][heads + 2 kv_heads][head_dim]: adds the bias, normalises queries
+// and keys per head, rotates them (rope.h), scales the queries, and writes keys and values to the
+// rows' slots, if they have one.
 struct PlaceArgs {
   LayerCache cache;
   int32_t rows = 0;
@@ -42,13 +42,13 @@ struct PlaceArgs {
   const float* sines = nullptr;
   const RowView* views = nullptr;  // [rows]
   float* queries = nullptr;        // [rows][heads][head_dim]
-  // The same of the cache's type, and not scaled; not null: instead of `queries`.
+  // If not null, the queries are written here instead, in the cache's type and not scaled.
   void* rounded_queries = nullptr;
 };
 absl::Status EnqueuePlace(const PlaceArgs& args, base::cuda::Stream stream);
 
-// Attention of rows over the slots they see (attention_plan.h), scores and softmax in float32. A
-// row's bits depend on its own list of slots alone.
+// Attention of rows over their visible slots (attention_plan.h), scores and softmax in float32. A
+// row's bits depend only on its own list of slots.
 struct AttendArgs {
   LayerCache cache;
   int32_t rows = 0;
@@ -60,8 +60,8 @@ struct AttendArgs {
 };
 absl::Status EnqueueAttend(const AttendArgs& args, base::cuda::Stream stream);
 
-// Copies slots onto others, in order, in `planes` arrays of [slots][width] that lie one behind the
-// other: all keys and values of a rank.
+// Copies slots to other slots, in order, in `planes` consecutive arrays of [slots][width]: all keys
+// and values of a rank.
 struct MoveArgs {
   DataType type = DataType::kBFloat16;
   void* cache = nullptr;

@@ -17,7 +17,7 @@ int32_t PaddedCount(int32_t count) {
   return padded;
 }
 
-// Deals out places one after the other.
+// Assigns consecutive offsets.
 class Layout {
  public:
   template <typename T>
@@ -37,7 +37,7 @@ T* At(std::byte* memory, size_t place) {
   return reinterpret_cast<T*>(memory + place);
 }
 
-// [count] of which the first are `values`, `row` elements each; the rest repeat the first.
+// Writes [count] rows of `row` elements: first `values`, then repetitions of the first row.
 template <typename T>
 void FillRows(const std::vector<T>& values, size_t row, size_t count, T* to) {
   std::copy(values.begin(), values.end(), to);
@@ -59,12 +59,12 @@ absl::StatusOr<PassInputs> PaddedInputs::Copy(const Device& device, const PassAr
   const size_t tokens = layout.Add<base::TokenId>(rows);
   const size_t cosines = layout.Add<float>(rows * half), sines = layout.Add<float>(rows * half);
   const size_t views = layout.Add<RowView>(rows), logit_rows = layout.Add<int32_t>(kept);
-  // Last, because their lengths differ between batches of one size: one list, so that it has one
-  // place.
+  // Last, because their lengths differ between batches of one size. One list, so that its address
+  // does not depend on them.
   const size_t lists = layout.Add<int32_t>(plan.slots.size() + plan.extra.size());
   if (layout.end() > std::min(copied_.bytes(), staged_.bytes())) {
-    // Seldom, since every graph has to be captured again; even where it fails, for what there was
-    // has gone.
+    // Grows rarely, since every graph must then be captured again; also if it fails, since the old
+    // memory was freed.
     ++moves_;
     absl::Status grown = copied_.Reserve(2 * layout.end());
     grown.Update(staged_.Reserve(2 * layout.end()));

@@ -1,9 +1,9 @@
 #ifndef SPECFABRIC_MODEL_CUDA_PASS_INPUTS_H_
 #define SPECFABRIC_MODEL_CUDA_PASS_INPUTS_H_
 
-// What a pass reads of its batch, on the device: as long as the batch, wherever it fits (Upload);
-// or, for passes that are captured as graphs, padded to a size that many batches share, at places
-// that are the same for all batches of that size.
+// The inputs of a pass on the device: either as long as the batch, at any address (Upload); or, for
+// passes that are captured as graphs, padded to a size that many batches share, at addresses that
+// are the same for all batches of that size.
 
 #include <compare>
 #include <cstdint>
@@ -32,14 +32,14 @@ struct PassSize {
   auto operator<=>(const PassSize&) const = default;
 };
 
-// Passes of more rows are not captured: the device has enough to do for the host to keep up.
+// Passes of more rows are not captured: their kernels take longer than their launches.
 constexpr int32_t kMaxPaddedRows = 256;
 
-// The least of a few sizes that holds it: powers of two to 64, multiples of 64 after. Each number
-// at least 1 and at most kMaxPaddedRows.
+// Rounds both numbers up to a power of two, or above 64 to a multiple of 64. Each must be at least
+// 1 and at most kMaxPaddedRows.
 PassSize PaddedSize(const PassSize& size);
 
-// A rank's host arrays for one batch. The angles are [rows][half], half of a head's size.
+// A rank's host arrays for one batch. The angles are [rows][half], half: half of the head size.
 struct PassArrays {
   const Batch* batch = nullptr;
   const AttentionPlan* plan = nullptr;
@@ -50,13 +50,13 @@ struct PassArrays {
 
 class PaddedInputs {
  public:
-  // Enqueues one copy of arrays of `size`, which must be a PaddedSize that holds the batch, of at
-  // least one row and one logit row. Rows beyond the batch's are its first one's, but write no KV
-  // (write_slot -1); logit rows beyond are its first. Pointers are the same for all batches of one
-  // size until moves() changes. Nothing that was enqueued may still use the copy before.
+  // Enqueues one copy of arrays padded to `size`, which must be a PaddedSize that holds the batch;
+  // the batch has at least one row and one logit row. Padding rows repeat the first row but write
+  // no KV (write_slot -1); padding logit rows repeat the first. Pointers are the same for all
+  // batches of one size until moves() changes. No enqueued work may still use the previous copy.
   absl::StatusOr<PassInputs> Copy(const base::cuda::Device& device, const PassArrays& arrays,
                                   const PassSize& size);
-  // How often the arrays had to move, since they have grown.
+  // How often the arrays were reallocated to grow.
   uint64_t moves() const { return moves_; }
 
  private:

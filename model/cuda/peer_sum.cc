@@ -18,14 +18,14 @@ using base::cuda::ToStatus;
 constexpr size_t kFlagBytes = sizeof(uint32_t) * kPeerBlocks * kMaxPeers;
 constexpr size_t kCountBytes = sizeof(uint32_t) * kPeerBlocks;
 
-// What ranks tell each other.
+// What the ranks exchange.
 struct Introduction {
   int32_t ordinal;
   int32_t padding;
   void* memory;
 };
 
-// False: the GPU, which is the current one, cannot reach the other.
+// False: the current GPU cannot access the other's memory.
 absl::StatusOr<bool> Reach(int32_t mine, int32_t other) {
   int can = 0;
   absl::Status asked =
@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<PeerSum>> PeerSum::Create(Communicator* host, con
   if (most == 0) return nullptr;
   std::unique_ptr<PeerSum> sum(new PeerSum());
   PeerSumArgs& args = sum->args_;
-  // Rounds of all blocks, of which the last may be begun by some alone.
+  // Rounds of all blocks; in the last round some blocks may have nothing to do.
   const int64_t round = int64_t{kPeerBlocks} * kPeerThreads;
   args.floats_each = (most + round - 1) / round * kPeerThreads;
   args.rank = host->rank();
@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<PeerSum>> PeerSum::Create(Communicator* host, con
   }
   const std::vector<Introduction> all = FromAllRanks<Introduction>(
       host, {.ordinal = device->ordinal(), .padding = 0, .memory = sum->memory_.As<void>()});
-  // Nobody asks for access to memory that is not there.
+  // Access is enabled only to memory that exists.
   if (absl::Status agreed = AgreeOn(host, status); !agreed.ok()) return agreed;
   absl::StatusOr<bool> reached = ReachAll(all, args.rank);
   if (absl::Status agreed = AgreeOn(host, reached.status()); !agreed.ok()) return agreed;

@@ -3,16 +3,14 @@
 
 // One-shot sums over the GPUs of one process that reach each other's memory (NVLink, or PCIe with
 // peer access): for the few rows of a decode or verification step, where a collective's time is its
-// number of hops and not its bytes. Every GPU puts its part where all others can read it, tells
-// them, waits until they have told it, and adds all parts itself, as the binary tree over the ranks
-// that communicator.h says: the bits are those of the CPU, and of the gathered sum in
-// collectives.h.
+// number of hops and not its bytes. Every GPU writes its part where all others can read it, signals
+// them, waits for their signals, and adds all parts itself by the binary tree over the ranks of
+// communicator.h: the bits are those of the CPU, and of the gathered sum in collectives.h.
 //
-// A block works with the same block of the other GPUs and with no other one: it has flags, a count
-// of its sums, and a place for its part of its own. The place is double: a block that writes one
-// half again in its next sum but one has seen all others begin the sum between, so that they have
-// read what was in it. The counts are in the GPUs' memory, so that a captured graph can be run
-// again.
+// A block synchronises only with the same block of the other GPUs: it has its own flags, count of
+// sums, and buffer for its part. The buffer is double: when a block writes a half again, two sums
+// later, it has seen all others begin the sum in between, so they have finished reading that half.
+// The counts are in GPU memory, so that a captured graph can be replayed.
 
 #include <array>
 #include <cstdint>
@@ -29,35 +27,35 @@ namespace specfabric::model::cuda {
 constexpr int kMaxPeers = 8;
 constexpr int kPeerBlocks = 32, kPeerThreads = 256;
 
-// Up to so many floats one shot is quicker than a ring or a tree: 512 KiB for up to 4 GPUs, 256 KiB
-// for up to 8 (as vLLM's custom_all_reduce.cuh chooses where all are joined by NVLink). 0: never.
+// Up to so many floats one shot is faster than a ring or a tree: 512 KiB for up to 4 GPUs, 256 KiB
+// for up to 8 (the thresholds of vLLM's custom_all_reduce.cuh for GPUs joined by NVLink). 0: never.
 constexpr int64_t MostPeerFloats(int ranks) {
   return ranks > kMaxPeers ? 0 : (ranks > 4 ? 256 : 512) * 1024 / int64_t{sizeof(float)};
 }
 
-// What the kernel is given; memory of rank r's GPU at [r].
+// The kernel's argument; [r] is memory of rank r's GPU.
 struct PeerSumArgs {
   std::array<float*, kMaxPeers> parts = {};  // [2][kPeerBlocks][floats_each]
-  // [kPeerBlocks][kMaxPeers]: how many sums the block has begun on the GPU of which rank.
+  // [kPeerBlocks][kMaxPeers]: how many sums the block has begun on each rank's GPU.
   std::array<uint32_t*, kMaxPeers> begun = {};
   uint32_t* ended = nullptr;  // [kPeerBlocks] sums, on this GPU
   int64_t floats_each = 0;    // of a block
   int32_t rank = 0, ranks = 0;
 };
 
-// Owned by one rank's thread. All ranks must have finished what they enqueued before one of them
-// destroys its own.
+// Owned by one rank's thread. The enqueued work of all ranks must have finished before one of them
+// destroys its PeerSum.
 class PeerSum {
  public:
-  // Every rank's thread calls this at the same time. Null, on all ranks, where not every GPU can
-  // reach every other one, or there are too many.
+  // Called by every rank's thread at the same time. Null, on all ranks, if not every GPU can access
+  // every other one's memory, or if there are too many.
   static absl::StatusOr<std::unique_ptr<PeerSum>> Create(Communicator* host,
                                                          const base::cuda::Device* device);
 
   // The same for all ranks.
   bool Takes(int64_t count) const { return count <= MostPeerFloats(args_.ranks); }
   // Enqueues: data[i] becomes the sum over ranks. All ranks make the same calls in the same order.
-  // One that does not come is waited for without end, as in NCCL: see StepWatchdog.
+  // A rank that does not is waited for forever, as in NCCL: see StepWatchdog.
   absl::Status Sum(float* data, int64_t count, base::cuda::Stream stream) const;
 
  private:

@@ -8,14 +8,14 @@ namespace {
 using base::cuda::Launch;
 using base::cuda::Stream;
 
-// Tells rank `peer` that this block has begun its sum number `epoch`: what it wrote before is there
-// to read for whoever has seen that.
+// Signals rank `peer` that this block has begun its sum number `epoch`. Its earlier writes are
+// visible to whoever sees the signal.
 __device__ void Tell(const PeerSumArgs& args, int32_t peer, uint32_t epoch) {
   uint32_t* const mine = &args.begun[peer][int64_t{blockIdx.x} * kMaxPeers + args.rank];
   __nv_atomic_store_n(mine, epoch, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_SYSTEM);
 }
 
-// Waits until rank `peer` has told the same. Counts wrap; no rank is more than one sum ahead.
+// Waits for the same signal of rank `peer`. Counts wrap around; no rank is more than one sum ahead.
 __device__ void Await(const PeerSumArgs& args, int32_t peer, uint32_t epoch) {
   uint32_t* const theirs = &args.begun[args.rank][int64_t{blockIdx.x} * kMaxPeers + peer];
   const auto behind = [&] {
@@ -35,10 +35,10 @@ __global__ void Sum(PeerSumArgs args, float* data, int64_t count) {
   for (int64_t i = begin, at = thread; i < count; i += stride, at += kPeerThreads) {
     mine[at] = data[i];
   }
-  __threadfence_system();  // each thread's part, before one thread tells of them all
+  __threadfence_system();  // of every thread's writes, before one thread signals for all
   __syncthreads();
   if (thread < args.ranks) Tell(args, thread, epoch);
-  __syncthreads();  // nobody waits before all are told
+  __syncthreads();  // no thread waits before all signals are sent
   if (thread < args.ranks) Await(args, thread, epoch);
   __syncthreads();
   for (int64_t i = begin, at = thread; i < count; i += stride, at += kPeerThreads) {

@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_MODEL_CUDA_RANK_EXCHANGE_H_
 #define SPECFABRIC_MODEL_CUDA_RANK_EXCHANGE_H_
 
-// What ranks tell each other before their GPUs do. All ranks make the same calls in the same order.
+// Exchanges among the ranks' host threads. All ranks make the same calls in the same order.
 
 #include <cstring>
 #include <type_traits>
