@@ -62,10 +62,7 @@ std::vector<Event> StepInFlight::Commit(const StepResult& result, base::Nanos no
   sequences_.clear();
   std::erase_if(starting_, [&](Sequence* s) { return !Continues(s, &events); });
   const PrefillLoad prefill = CountPrefill(admission_->running(), options_.max_step_tokens);
-  rounds_->BeginStarts();
-  for (Sequence* sequence : starting_) {
-    rounds_->StartRound(admission_->running(), prefill, now, sequence, &events);
-  }
+  rounds_->StartRounds(starting_, admission_->running(), prefill, now, &events);
   return events;
 }
 

@@ -121,10 +121,6 @@ void Admission::Preempt(Sequence* sequence) {
   waiting_.Add(sequence);
 }
 
-void Admission::ChargeOutput(const Sequence& sequence, int64_t tokens) {
-  shares_.Charge(sequence.request.tenant, TenantShares::kOutputWeight * tokens);
-}
-
 void Admission::End(Sequence* sequence, std::vector<Event>* events) {
   SPECFABRIC_CHECK(!sequence->in_flight);
   const base::SequenceId id = sequence->request.id;

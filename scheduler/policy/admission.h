@@ -56,7 +56,9 @@ class Admission {
   uint64_t preemptions() const { return preemptions_; }
 
   // So many output tokens of the sequence count as service to its tenant.
-  void ChargeOutput(const Sequence& sequence, int64_t tokens);
+  void ChargeOutput(const Sequence& sequence, int64_t tokens) {
+    shares_.Charge(sequence.request.tenant, TenantShares::kOutputWeight * tokens);
+  }
 
   // Frees everything of a sequence that is not in flight, and the sequence itself. Appends its
   // SequenceEnded.

@@ -1,6 +1,7 @@
 #include "scheduler/policy/draft_orders.h"
 
 #include <algorithm>
+#include <cstdint>
 
 namespace specfabric::scheduler {
 
@@ -24,11 +25,8 @@ DraftOrder DraftOrders::Compute(speculation::VerificationMethod verification,
   return order;
 }
 
-const DraftOrder& DraftOrders::Take(speculation::VerificationMethod verification,
-                                    absl::Span<Sequence* const> running,
-                                    const PrefillLoad& prefill) {
-  std::optional<DraftOrder>& order = orders_[static_cast<size_t>(verification)];
-  if (!order) order = Compute(verification, running, prefill);
+const DraftOrder& DraftOrders::TakeOwn(speculation::VerificationMethod verification,
+                                       DraftOrder* order) {
   const bool probes = order->probers > 0 && order->probers-- > 0;
   const bool explores = !probes && order->explorer >= 0 && order->explorer-- == 0;
   if (!probes && !explores) return *order;

@@ -6,6 +6,7 @@
 // the orders of the few that probe or explore. Owned and called by DraftRounds.
 
 #include <array>
+#include <cstddef>
 #include <optional>
 
 #include "absl/types/span.h"
@@ -28,9 +29,16 @@ class DraftOrders {
   // The order of the next sequence of this verification method. Valid until the next call. running,
   // prefill: as they are when the round starts, the same for all sequences of the round.
   const DraftOrder& Take(speculation::VerificationMethod verification,
-                         absl::Span<Sequence* const> running, const PrefillLoad& prefill);
+                         absl::Span<Sequence* const> running, const PrefillLoad& prefill) {
+    std::optional<DraftOrder>& order = orders_[static_cast<size_t>(verification)];
+    if (!order) order = Compute(verification, running, prefill);
+    const bool same_for_all = order->probers == 0 && order->explorer < 0;
+    return same_for_all ? *order : TakeOwn(verification, &*order);
+  }
 
  private:
+  // The order of one sequence of a round in which some probe or explore.
+  const DraftOrder& TakeOwn(speculation::VerificationMethod verification, DraftOrder* order);
   DraftOrder Compute(speculation::VerificationMethod verification,
                      absl::Span<Sequence* const> running, const PrefillLoad& prefill);
   void SetReplyTimeout(speculation::VerificationMethod verification, DraftOrder* order) const;

@@ -16,6 +16,13 @@ bool IsRootedIn(const speculation::Draft& draft, const Sequence& sequence) {
 
 }  // namespace
 
+void DraftRounds::StartRounds(absl::Span<Sequence* const> sequences,
+                              absl::Span<Sequence* const> running, const PrefillLoad& prefill,
+                              base::Nanos now, std::vector<Event>* events) {
+  orders_.Clear();
+  for (Sequence* sequence : sequences) StartRound(running, prefill, now, sequence, events);
+}
+
 void DraftRounds::StartRound(absl::Span<Sequence* const> running, const PrefillLoad& prefill,
                              base::Nanos now, Sequence* sequence, std::vector<Event>* events) {
   const int32_t useful = sequence->useful_draft_nodes(options_.max_tree_nodes);

@@ -5,7 +5,7 @@
 // replies, gives up those that are late, and counts what came of every request. Tells
 // GoodputControl how long replies take. Whether a step waits for replies is Pacing's decision.
 //
-// Called by Scheduler (replies, GiveUpLate, Skip) and by StepInFlight (CatchUp, StartRound).
+// Called by Scheduler (replies, GiveUpLate, Skip) and by StepInFlight (CatchUp, StartRounds).
 
 #include <cstdint>
 #include <vector>
@@ -33,12 +33,10 @@ class DraftRounds {
   DraftRounds(const SchedulerOptions& options, GoodputControl* control)
       : options_(options), control_(control) {}
 
-  // Some of the sequences start their next round together: StartRound is called for each of them,
-  // with the same arguments but the sequence.
-  void BeginStarts() { orders_.Clear(); }
-  // Appends the sequence's DraftWanted, if it asks. running: all sequences that run.
-  void StartRound(absl::Span<Sequence* const> running, const PrefillLoad& prefill, base::Nanos now,
-                  Sequence* sequence, std::vector<Event>* events);
+  // These sequences start their next round together. Appends the DraftWanted of those that ask.
+  // running: all sequences that run, these included.
+  void StartRounds(absl::Span<Sequence* const> sequences, absl::Span<Sequence* const> running,
+                   const PrefillLoad& prefill, base::Nanos now, std::vector<Event>* events);
   // As DraftSelection::CatchUp.
   void CatchUp(Sequence* sequence) const { selection_.CatchUp(sequence); }
 
@@ -56,6 +54,8 @@ class DraftRounds {
   const DraftCounts& counts() const { return counts_; }
 
  private:
+  void StartRound(absl::Span<Sequence* const> running, const PrefillLoad& prefill, base::Nanos now,
+                  Sequence* sequence, std::vector<Event>* events);
   // The sequence's reply had not come after `waited`.
   void RecordSkipped(const Sequence& sequence, base::Nanos waited);
 
