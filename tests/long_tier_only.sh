@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # usage: tests/long_tier_only.sh COMMAND...
 # Runs the command in the long test tier (SPECFABRIC_TEST_TIER=long). In any other it exits with 77,
 # which CTest reports as skipped.

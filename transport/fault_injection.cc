@@ -8,7 +8,7 @@ FaultInjection::FaultInjection(EngineState& state, ConnectionTable& table, Sende
     : state_(state), table_(table), sender_(sender), injector_(state.options.faults) {}
 
 void FaultInjection::OnSend(Connection& connection, Outgoing frame) {
-  const FaultDecision decision = injector_.DrawDecision(frame.bytes);
+  const FaultDecision decision = injector_.Decide(frame.bytes);
   const base::Nanos now = base::Now();
   if (decision.faulty) ++state_.counters.faults;
   if (decision.copies == 0) return state_.peers.Release(connection.id, frame.bytes);

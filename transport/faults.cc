@@ -95,7 +95,7 @@ base::Nanos FaultInjector::ExtraDelay() {
   return (reordered ? options_.reorder_delay : 0) + (delayed ? options_.delay : 0);
 }
 
-FaultDecision FaultInjector::DrawDecision(uint32_t payload_bytes) {
+FaultDecision FaultInjector::Decide(uint32_t payload_bytes) {
   const bool drop = Chance(options_.drop);
   const bool duplicate = Chance(options_.duplicate);
   const bool corrupt = Chance(options_.corrupt);

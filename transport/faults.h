@@ -53,7 +53,7 @@ class FaultInjector {
  public:
   explicit FaultInjector(const FaultOptions& options);
   // A frame without payload is never corrupted.
-  FaultDecision DrawDecision(uint32_t payload_bytes);
+  FaultDecision Decide(uint32_t payload_bytes);
 
  private:
   // True with the probability given.

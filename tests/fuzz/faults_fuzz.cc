@@ -1,4 +1,4 @@
-// The text of the test hook `faults`, and what an injector makes of whatever it accepts.
+// The text of --inject_faults, and what an injector makes of whatever it accepts.
 
 #include "base/check.h"
 #include "tests/fuzz/target.h"
@@ -19,7 +19,7 @@ void CheckAccepted(const FaultOptions& faults) {
   SPECFABRIC_CHECK(faults.delay >= 0 && faults.delay <= transport::kMaxFaultDelay);
   transport::FaultInjector injector(faults);
   for (uint32_t payload_bytes = 0; payload_bytes < 8; ++payload_bytes) {
-    const transport::FaultDecision action = injector.DrawDecision(payload_bytes);
+    const transport::FaultDecision action = injector.Decide(payload_bytes);
     SPECFABRIC_CHECK(action.copies >= 0 && action.copies <= 2);
     SPECFABRIC_CHECK(action.delay >= 0 && action.copy_delay >= 0);
     if (action.corrupt) {

@@ -53,7 +53,7 @@ TEST(FabricFaultsTest, EachFrameGetsTheFaultsDecidedForIt) {
   uint64_t faulty = 0;
   for (int i = 0; i < kFrames; ++i) {
     Payload payload = FrameNumber(i);
-    const FaultDecision decision = injector.DrawDecision(static_cast<uint32_t>(payload.size()));
+    const FaultDecision decision = injector.Decide(static_cast<uint32_t>(payload.size()));
     if (decision.copies == 2) expected.push_back(payload);
     if (decision.corrupt) payload[decision.corrupt_at] ^= decision.corrupt_with;
     if (decision.copies > 0) expected.push_back(payload);
@@ -119,7 +119,7 @@ TEST(FabricFaultsTest, DelayedFramesAreOvertaken) {
   ASSERT_TRUE(pair.sender.WaitForOutcome(pair.to_receiver));
   for (int i = 0; i < 20; ++i) {
     Payload payload = FrameNumber(i);
-    const FaultDecision decision = injector.DrawDecision(static_cast<uint32_t>(payload.size()));
+    const FaultDecision decision = injector.Decide(static_cast<uint32_t>(payload.size()));
     (decision.delay > 0 ? held_back : expected).push_back(payload);
     ASSERT_TRUE(pair.sender.fabric().Send(pair.to_receiver, 1, std::move(payload)).ok());
   }

@@ -24,7 +24,7 @@ std::vector<FaultDecision> DecisionsOf(const FaultOptions& options, uint32_t pay
                                        int frames = kFrames) {
   FaultInjector injector(options);
   std::vector<FaultDecision> decisions;
-  for (int i = 0; i < frames; ++i) decisions.push_back(injector.DrawDecision(payload_bytes));
+  for (int i = 0; i < frames; ++i) decisions.push_back(injector.Decide(payload_bytes));
   return decisions;
 }
 

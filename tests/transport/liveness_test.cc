@@ -92,7 +92,7 @@ TEST(LivenessTest, AnIdlePairStaysOpen) {
     const FabricStats stats = node->fabric().stats();
     EXPECT_EQ(stats.silent_peers, 0u);
     EXPECT_EQ(stats.closed, 0u);
-    EXPECT_EQ(stats.frames_received, 1u) << "heartbeats are not counted as frames";
+    EXPECT_EQ(stats.frames_received, 1u) << "pings are not counted as frames";
   }
 }
 
