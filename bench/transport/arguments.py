@@ -1,4 +1,4 @@
-"""The command line that the benches of this folder have in common."""
+"""Command-line options shared by the benchmarks of this folder."""
 
 from __future__ import annotations
 

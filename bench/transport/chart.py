@@ -1,4 +1,4 @@
-"""The picture: latency over message size, log-log, a panel a transport, and the tree's bars."""
+"""The chart: latency over message size, log-log, one panel a transport, and bars for the tree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from bench.svg import Axis, Panel, decades, document, key, text  # noqa: E402
 
-# One a system, in their order, whether it was measured or not.
+# One for each system, in their order, also for those that were not measured.
 COLOURS = [
     "#bbbbbb",
     "#444444",

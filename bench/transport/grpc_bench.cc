@@ -1,5 +1,5 @@
-// gRPC C++, unary and bidirectional streaming, at its fastest: with a poller of our own, and with
-// the pairing of its programming interfaces that was fastest among those that sleep.
+// gRPC C++, unary and bidirectional streaming, at its fastest: polling a completion queue, and with
+// the fastest combination of its programming interfaces that sleeps.
 
 #include <memory>
 

@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_BENCH_TRANSPORT_GRPC_CONVERSATION_H_
 #define SPECFABRIC_BENCH_TRANSPORT_GRPC_CONVERSATION_H_
 
-// What the gRPC peer says, whichever of gRPC's programming interfaces says it: the echo of a
-// payload, and a draft's request answered by a tree.
+// The messages of the gRPC benchmark, for all of gRPC's programming interfaces: the echo of a
+// payload, and a draft request answered by a tree.
 
 #include <grpcpp/grpcpp.h>
 
@@ -18,7 +18,7 @@ namespace specfabric::bench {
 constexpr int kTreeNodes = 64;
 constexpr int kAppendedTokens = 8;  // what the last round committed
 
-// What a server answers. The payload is moved, not copied: `request` is left without it.
+// The server's answer. The payload is moved out of `request`, not copied.
 inline void Answer(proto::Payload& request, proto::Payload* reply) {
   reply->mutable_data()->swap(*request.mutable_data());
 }
@@ -38,8 +38,8 @@ inline void Answer(const proto::DraftRequest& request, proto::DraftReply* reply)
   }
 }
 
-// A conversation is the messages, the client's first, how it changes from round to round, whether
-// an answer is the right one, and the methods of the stub and the asynchronous service.
+// A conversation defines the messages, the client's first one, how it changes from round to round,
+// whether an answer is right, and the methods of the stub and the asynchronous service.
 struct Echo {
   using Request = proto::Payload;
   using Reply = proto::Payload;
@@ -112,17 +112,17 @@ inline constexpr char kTreeStream[] = "tree_stream";
 absl::Status ToAbsl(const grpc::Status& status);
 
 // A builder that listens at settings.address, and a stub connected to it, both for messages of
-// any size. Without a service the builder is of no use yet.
+// any size. The caller registers a service with the builder.
 void Configure(const Settings& settings, grpc::ServerBuilder& builder);
 std::unique_ptr<proto::Peers::Stub> Connect(const Settings& settings);
 
 // --wait=poll: the completion-queue interface. One thread does everything and never sleeps between
-// messages. Ends when a stream's client has gone; unary clients do not tell.
+// messages. Ends when a stream's client closes; not with unary clients, whose end is not reported.
 absl::Status ServePolling(const Settings& settings);
 absl::StatusOr<Latency> MeasurePolling(const Settings& settings);
 
 // --wait=block: gRPC as it is commonly used, a callback server and a synchronous client, the
-// fastest of the pairings that sleep. Does not end by itself.
+// fastest of the combinations that sleep. Does not end by itself.
 absl::Status ServeSleeping(const Settings& settings);
 absl::StatusOr<Latency> MeasureSleeping(const Settings& settings);
 

@@ -1,4 +1,4 @@
-// Only one call is in flight, so the code is straight: start an operation, await it.
+// Only one call is in flight: each operation is started and then awaited.
 
 #include <chrono>
 #include <memory>
@@ -9,7 +9,7 @@
 namespace specfabric::bench {
 namespace {
 
-// The operations outstanding on a completion queue. Who ended is never asked, only whether all did.
+// The operations outstanding on a completion queue, counted, not told apart.
 class Operations {
  public:
   explicit Operations(grpc::CompletionQueue* queue) : queue_(queue) {}

@@ -6,8 +6,8 @@
 namespace specfabric::bench {
 namespace {
 
-// Reads, answers and reads again until the client is done. gRPC owns it through the call, and says
-// by OnDone when it may go.
+// Reads and answers until the client is done. gRPC uses it during the call and calls OnDone at the
+// end, which deletes it.
 template <typename Conversation>
 class StreamReactor
     : public grpc::ServerBidiReactor<typename Conversation::Request, typename Conversation::Reply> {

@@ -1,9 +1,9 @@
 #ifndef SPECFABRIC_BENCH_TRANSPORT_MEASURE_H_
 #define SPECFABRIC_BENCH_TRANSPORT_MEASURE_H_
 
-// What the peers of the transport bench share: flags, pinning, warm-up, percentiles and output, so
-// that they differ in nothing but the library they send with. A process is a server (--listen) or
-// a client (--connect); the client measures and prints.
+// Shared by the programs of the transport benchmark: flags, pinning, warm-up, percentiles and
+// output, so that they differ only in the library they send with. A process is a server (--listen)
+// or a client (--connect); the client measures and prints.
 
 #include <chrono>
 #include <cstdint>
@@ -43,7 +43,7 @@ Latency Summarize(std::vector<int64_t> round_trips);
 absl::Status ErrnoError(const std::string& what);
 
 // Times settings.iterations calls of `round_trip`, which returns absl::Status, after the warm-up.
-// One clock reading an iteration: a round trip lasts from the end of the one before.
+// One clock reading per iteration: a round trip begins at the end of the one before.
 template <typename RoundTrip>
 absl::StatusOr<Latency> Measure(const Settings& settings, RoundTrip&& round_trip) {
   using Clock = std::chrono::steady_clock;
@@ -61,7 +61,7 @@ absl::StatusOr<Latency> Measure(const Settings& settings, RoundTrip&& round_trip
   return Summarize(std::move(round_trips));
 }
 
-// What a peer does in each role. `serve` returns when its client has gone, or never.
+// A program's two roles. `serve` returns when its client closes, or never.
 struct Peer {
   std::string name;
   std::vector<std::string> tests;  // the first is the default

@@ -1,4 +1,4 @@
-"""Runs a server and a client beside each other, and leaves nothing behind."""
+"""Runs a server and a client at the same time, and cleans up after them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Pair:
 
 
 def is_listening(where: int | Path) -> bool:
-    """Asked of the kernel's tables: a trial connection would be taken for the client."""
+    """From the kernel's tables: the server would take a trial connection for its client."""
     if isinstance(where, Path):
         rows = (line.split() for line in Path("/proc/net/unix").read_text().splitlines())
         return any(row[3] == UNIX_LISTEN and row[-1] == str(where) for row in rows)
@@ -86,7 +86,7 @@ def running(
 
 
 def child_environment(extra: dict[str, str]) -> dict[str, str]:
-    """Ours, without settings of UCX and gRPC that would make runs differ."""
+    """This process's, without settings of UCX and gRPC that would make runs differ."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("UCX_", "GRPC_"))}
     return {**inherited, **extra}
 

@@ -1,4 +1,4 @@
-"""From samples to medians, ratios, a CSV file and Markdown tables."""
+"""Computes medians and ratios from samples, and writes a CSV file and Markdown tables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_csv(path: Path, samples: list[Sample]) -> None:
 class Results:
     def __init__(self, samples: list[Sample]) -> None:
         self.samples = samples
-        # Ours have their place even where they were not measured.
+        # SpecFabric's rows are kept even where they were not measured.
         names = [UCX_POSIX_ALONE, UCX, OURS, OURS_THREADED, *(sample.system for sample in samples)]
         self.systems = list(dict.fromkeys(names))
 
@@ -54,7 +54,7 @@ class Results:
         return None if a is None or b is None else a / b
 
     def median_of_ratios(self, above: str, below: str, case: Case) -> float | None:
-        """Each repetition's own ratio: both sides met the machine in about the same mood."""
+        """By repetition: within one, both were measured shortly after each other."""
         a, b = self.by_repetition(above, case), self.by_repetition(below, case)
         ratios = [a[repetition] / b[repetition] for repetition in a.keys() & b.keys()]
         return median(ratios) if ratios else None
@@ -102,7 +102,7 @@ def message_table(results: Results, transport: str, sizes: list[int]) -> str:
 
 
 def tree_table(results: Results) -> str:
-    """Round trips, because the two ways differ in size."""
+    """Round trips, because the two directions differ in size."""
     cases = [Case(transport, TREE, 0) for transport in TRANSPORTS]
     rows = []
     for system in results.systems:
@@ -127,7 +127,7 @@ def tree_table(results: Results) -> str:
 
 
 def wire_lines(results: Results) -> str:
-    """Which wires were really used."""
+    """The wires that were used."""
     lines = []
     for transport in TRANSPORTS:
         wires = {system: results.wires(system, transport) for system in results.systems}

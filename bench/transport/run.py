@@ -31,7 +31,7 @@ CASES = [
     *(Case(transport, MESSAGE, size) for transport in TRANSPORTS for size in SIZES),
     *(Case(transport, TREE, 0) for transport in TRANSPORTS),
 ]
-# So many that a measurement takes a few tenths of a second.
+# Enough that a measurement takes a few tenths of a second.
 BYPASS_ITERATIONS = {0: 40_000, 8: 200_000, 4 << 10: 100_000, 256 << 10: 5_000, 4 << 20: 300}
 KERNEL_ITERATIONS = {0: 4_000, 8: 4_000, 4 << 10: 4_000, 256 << 10: 1_000, 4 << 20: 80}
 WARM_UP_SHARE = 10
@@ -39,7 +39,7 @@ WARM_UP_SHARE = 10
 
 @dataclass(frozen=True)
 class Plan:
-    """What all measurements of one call have in common."""
+    """Shared by all measurements of one call."""
 
     cores: tuple[int, int]
     scale: float
@@ -77,7 +77,7 @@ def rotated(systems: list[System], by: int) -> list[System]:
 
 
 def order(systems: list[System], repetition: int) -> list[System]:
-    """Those over UCX stay together, as their ratios are what counts; all else changes."""
+    """Keeps the systems over UCX together, because their ratios matter most; rotates the rest."""
     over_ucx = rotated([s for s in systems if s.bypasses_kernel], repetition)
     others = rotated([s for s in systems if not s.bypasses_kernel], repetition)
     return others + over_ucx if repetition % 2 else over_ucx + others
@@ -111,7 +111,7 @@ def check_binaries(systems: list[System]) -> None:
 
 
 def prepare_folder(path: Path) -> None:
-    """Before minutes of measuring, not after."""
+    """Checked before minutes of measuring, not after."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What is measured, and how each is started and read."""
+"""The systems that are measured: how each is started, and how its output is read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ UCX_COMMON = {
     "UCX_NET_DEVICES": "lo",
     "UCX_WARN_UNUSED_ENV_VARS": "n",
 }
-# tcp beside posix: a connection by address, which ucx_perftest does without, is made over it.
+# tcp beside posix, because SpecFabric's connections are made by address over it; ucx_perftest's are
+# not.
 UCX_TLS = {SHARED_MEMORY: "posix,tcp,self", TCP: "tcp,self"}
 UCX_TLS_POSIX_ALONE = "posix,self"
 
@@ -76,8 +77,8 @@ class System:
     pair: Callable[[Path, Run], Pair]
     read: Callable[[str, Case], Reading]
     cases: Callable[[Case], bool]
-    # On shared memory a round trip is that of kernel-bypassing memory copies: it takes many more
-    # iterations to last long enough.
+    # A round trip over shared memory does not enter the kernel: it takes many more iterations to
+    # measure for long enough.
     bypasses_kernel: bool = False
     ours: bool = False
 
@@ -114,10 +115,10 @@ def counts(run: Run) -> list[str]:
 
 
 def ucx_perftest(**settings: str) -> Callable[[Path, Run], Pair]:
-    """With these UCX settings before all others."""
+    """With these UCX settings overriding all others."""
 
     def pair(binary: Path, run: Run) -> Pair:
-        # -I: with wake-up, as a process that also sleeps must have it. -f -v: final figures as CSV.
+        # -I: with wake-up, which a process that also sleeps needs. -f -v: final figures as CSV.
         options = ["-t", "ucp_am_lat", "-s", str(run.case.bytes), *counts(run), "-I", "-f", "-v"]
         plain = ucx_style_pair(binary, run, options)
         return replace(plain, environment={**plain.environment, **settings})
@@ -126,7 +127,7 @@ def ucx_perftest(**settings: str) -> Callable[[Path, Run], Pair]:
 
 
 def read_ucx_perftest(text: str, tls: str) -> Reading:
-    """`tls`: the wires it was allowed, as it does not say which it took."""
+    """`tls`: the wires it was allowed, because it does not print the one it used."""
     # Iterations, padded, then the 50th percentile; log lines of UCX may come before.
     match = re.search(r"^ *\d+,([0-9.]+),[0-9.,]+$", text, re.MULTILINE)
     if match is None:
@@ -243,9 +244,9 @@ def all_systems(build: Path, ucx_perftest_binary: Path) -> list[System]:
         ),
         ucx(UCX, is_message),
         ours(OURS, perftest()),
-        # Four threads on two cores: left alone, and asleep at once, as the services are on machines
-        # with so few.
-        ours(OURS_THREADED, perftest("--threaded", "--spin=0", pin=False)),
+        # Four threads on two cores: not pinned and without spinning, as the services run on a
+        # machine with few cores.
+        ours(OURS_THREADED, perftest("--threaded", "--spin_us=0", pin=False)),
         grpc_system("stream", "poll", "polling"),
         grpc_system("unary", "poll", "polling"),
         grpc_system("stream", "block", "sleeping"),

@@ -1,5 +1,5 @@
-// The floor under anything that goes through the kernel: one TCP connection, nothing on top.
-// Messages have a fixed length that both sides know, so there is no framing to pay for.
+// The lower bound of everything that uses the kernel's network stack: one TCP connection, nothing
+// on top. Messages have a fixed length that both sides know, so there is no framing.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -22,7 +22,7 @@ from report import Results, Sample, number, size_name, table, write_csv
 from systems import MESSAGE, OURS, ROOT, UCX, Case
 
 VERBS = "verbs"
-# So many that a measurement takes about a second in a guest that is emulated.
+# Enough that a measurement takes about a second in an emulated guest.
 ITERATIONS = {8: 2_000, 4 << 10: 1_000, 256 << 10: 60, 4 << 20: 10}
 GUEST_SECONDS = 3_000
 
@@ -48,7 +48,7 @@ def read_sample(line: str) -> Sample:
 
 
 def measure(command: list[str]) -> list[Sample]:
-    """Prints what the guest says meanwhile."""
+    """Prints the guest's output while it runs."""
     machine = str(ROOT / "tests" / "transport" / "rdma_vm.sh")
     checked = subprocess.run([machine, "--check"], capture_output=True, text=True)
     if checked.returncode != 0:
@@ -76,8 +76,8 @@ def measure(command: list[str]) -> list[Sample]:
 
 
 def verbs_table(samples: list[Sample]) -> str:
-    """The best of a system is its least disturbed repetition: a guest that shares its cores with
-    other work stands still for milliseconds at a time."""
+    """Uses each system's best repetition: a guest that shares its cores with other work is paused
+    for milliseconds at a time."""
     results = Results(samples)
     cases = [Case(VERBS, MESSAGE, size) for size in ITERATIONS]
 

@@ -1,6 +1,6 @@
-// ZeroMQ: a pair of PAIR sockets, the pattern with the least between two processes. Its I/O thread
-// does the socket calls, so spinning in the application takes the core from it when the process is
-// pinned to one: --wait=block is the faster here.
+// ZeroMQ: two PAIR sockets, its cheapest pattern between two processes. Its I/O thread does the
+// socket calls, so when the process is pinned to one core, spinning in the application takes the
+// core from it: --wait=block is faster.
 
 #include <zmq.h>
 
@@ -48,7 +48,7 @@ absl::StatusOr<Endpoint> Open(const Settings& settings) {
   return endpoint;
 }
 
-// A message that frees its bytes unless they were handed to the library.
+// A message that frees its bytes unless the library owns them.
 class Message {
  public:
   Message() { zmq_msg_init(&message_); }
@@ -76,7 +76,7 @@ absl::Status Send(const Endpoint& endpoint, Message& message) {
   return absl::OkStatus();
 }
 
-// A PAIR socket does not learn that its client has gone: ends by a signal.
+// A PAIR socket is not told that its client closed, so this ends by a signal.
 absl::Status Serve(const Settings& settings) {
   const absl::StatusOr<Endpoint> endpoint = Open(settings);
   if (!endpoint.ok()) return endpoint.status();
@@ -85,7 +85,7 @@ absl::Status Serve(const Settings& settings) {
     if (absl::Status status = Receive(*endpoint, settings.poll, message); !status.ok()) {
       return status;
     }
-    // The received bytes are sent back as they lie: no copy.
+    // The received bytes are sent back without a copy.
     if (absl::Status status = Send(*endpoint, message); !status.ok()) return status;
   }
 }
