@@ -27,9 +27,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
-#include "base/logit_rules.h"
+#include "base/sequence_output.h"
 #include "base/types.h"
 #include "scheduler/policy/draft_wait.h"
+#include "scheduler/sequence_request.h"
 #include "scheduler/step_plan.h"
 #include "speculation/tree.h"
 
@@ -74,28 +75,6 @@ struct SchedulerOptions {
   CacheFaultInjection cache_fault_injection = {};
 };
 
-constexpr int32_t kMaxPriority = 100;
-
-struct SequenceRequest {
-  base::SequenceId id = 0;
-  std::vector<base::TokenId> prompt;     // at least one token
-  std::vector<base::TokenId> generated;  // emitted by an earlier attempt; the output continues it
-  base::SamplingParams sampling;
-  base::LogitRules rules;
-  // kCoupled if sampling is greedy: every method would accept the arg-max tokens.
-  speculation::VerificationMethod verification = speculation::VerificationMethod::kCoupled;
-  uint32_t attempt = 0;                 // of this request: see sampling::DrawNumber
-  int32_t max_tokens = 16;              // output tokens, `generated` included; 0 only scores
-  std::vector<base::TokenId> stop_ids;  // end the output, reason kStop; the id itself is emitted
-  bool score_prompt = false;            // report log-probabilities of prompt tokens (echo)
-  int32_t logprobs = -1;                // top log-probabilities a token; -1 none
-  bool speculate = true;                // false: never ask for drafts
-  int32_t priority = 0;                 // higher first; from -kMaxPriority to kMaxPriority
-  uint64_t tenant = 0;                  // tenants get equal shares
-  base::Nanos tpot_slo = 0;             // target for the time per output token; 0: none
-  uint64_t cache_salt = 0;  // only sequences of one salt (a tenant's) share cached prefixes
-};
-
 // kError: the step failed. kNotFinite: the model's logits for the next token are not all finite.
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kError, kNotFinite };
 
@@ -107,14 +86,9 @@ struct DraftTokenCounts {
   int32_t also_ngram_lookup = 0;  // those of by_drafter that the n-gram lookup proposed as well
 };
 
-// New tokens of one sequence, for the gateway. first_index counts output tokens, `generated`
-// included. May carry no token (prompt scores only, or the end alone).
-struct TokensEvent {
+// New tokens of one sequence, for the gateway.
+struct TokensEvent : base::SequenceOutput {
   base::SequenceId id = 0;
-  int32_t first_index = 0;
-  std::vector<base::TokenId> tokens;
-  std::vector<base::TokenLogprobs> logprobs;         // [tokens] if asked for
-  std::vector<base::TokenLogprobs> prompt_logprobs;  // tokens 1.. of the prompt, in order, once
   std::optional<FinishReason> finish;
   // Of this round: draft tokens verified and accepted (0 without a draft).
   int32_t drafted = 0;
