@@ -74,10 +74,10 @@ schemas::Submit MakeSubmit(uint64_t id, const std::vector<base::TokenId>& prompt
                            const tokenizer::Tokenizer& tokenizer) {
   schemas::Submit submit;
   submit.request_id = id;
-  submit.prompt = prompt;
-  submit.sampling = sampling;
-  submit.max_tokens = FLAGS_max_tokens;
-  if (!FLAGS_ignore_eos) submit.stop_ids = tokenizer.eos_ids();
+  submit.sequence.prompt = prompt;
+  submit.sequence.sampling = sampling;
+  submit.sequence.max_tokens = FLAGS_max_tokens;
+  if (!FLAGS_ignore_eos) submit.sequence.stop_ids = tokenizer.eos_ids();
   return submit;
 }
 
@@ -136,6 +136,7 @@ nlohmann::json Json(const std::optional<double>& figure) {
 
 // What is not known, as the rate of a single token, is left out.
 void Print(const Answer& answer, size_t prompt_tokens) {
+  const schemas::Speculation& speculation = answer.last.speculation;
   const double seconds = base::ToSeconds(answer.total);
   const double decode = base::ToSeconds(answer.total - answer.first_token);
   std::optional<double> first, rate;  // rate: of the tokens after the first
@@ -147,24 +148,24 @@ void Print(const Answer& answer, size_t prompt_tokens) {
         {"text", answer.text},
         {"finish_reason", answer.last.finish == schemas::Finish::kStop ? "stop" : "length"},
         {"prompt_tokens", prompt_tokens},
-        {"rounds", answer.last.rounds},
-        {"drafted", answer.last.drafted},
-        {"accepted", answer.last.accepted},
-        {"accepted_per_position", answer.last.accepted_at},
-        {"verification", schemas::Name(answer.last.verification)},
+        {"rounds", speculation.rounds},
+        {"drafted", speculation.drafted},
+        {"accepted", speculation.accepted},
+        {"accepted_per_position", speculation.accepted_at},
+        {"verification", schemas::Name(speculation.verification)},
         {"seconds", seconds},
         {"first_token_seconds", Json(first)},
         {"decode_tokens_per_second", Json(rate)},
-        {"exactness", Exactness(answer.last.verification)}};
+        {"exactness", Exactness(speculation.verification)}};
     std::puts(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
     return;
   }
   std::string figures = absl::StrCat(answer.ids.size(), " tokens");
   if (rate) absl::StrAppendFormat(&figures, ", %.1f tokens/s", *rate);
   if (first) absl::StrAppendFormat(&figures, ", first after %.1f ms", 1e3 * *first);
-  std::fprintf(stderr, "\n[%s; %s: %d rounds, %d drafted, %d accepted]\n", figures.c_str(),
-               schemas::Name(answer.last.verification), answer.last.rounds, answer.last.drafted,
-               answer.last.accepted);
+  std::fprintf(stderr, "\n[%s; %s: %ld rounds, %ld drafted, %ld accepted]\n", figures.c_str(),
+               schemas::Name(speculation.verification), speculation.rounds, speculation.drafted,
+               speculation.accepted);
 }
 
 // A target, its drafts, and a link that speaks to the target as a gateway would.

@@ -85,15 +85,15 @@ TokenEntry ChoiceText::Entry(const base::TokenLogprobs& logprobs) const {
   return entry;
 }
 
-absl::StatusOr<ChoiceText::Piece> ChoiceText::Echo(absl::Span<const base::TokenId> prompt,
-                                                   const std::string* text,
-                                                   absl::Span<const base::TokenLogprobs> logprobs) {
+absl::StatusOr<TextPiece> ChoiceText::Echo(absl::Span<const base::TokenId> prompt,
+                                           const std::string* text,
+                                           absl::Span<const base::TokenLogprobs> logprobs) {
   if (options_.with_logprobs && logprobs.size() + 1 != prompt.size()) {
     return absl::InternalError(absl::StrCat("the target scored ", logprobs.size(), " of ",
                                             prompt.size(),
                                             " prompt tokens, not all but the first"));
   }
-  Piece piece;
+  TextPiece piece;
   tokenizer::IncrementalDecoder decoder(tokenizer_, options_.skip_special_tokens);
   for (size_t i = 0; i < prompt.size(); ++i) {
     if (options_.with_logprobs) {
@@ -118,13 +118,13 @@ absl::StatusOr<ChoiceText::Piece> ChoiceText::Echo(absl::Span<const base::TokenI
   return piece;
 }
 
-absl::StatusOr<ChoiceText::Piece> ChoiceText::Append(
-    absl::Span<const base::TokenId> tokens, absl::Span<const base::TokenLogprobs> logprobs) {
+absl::StatusOr<TextPiece> ChoiceText::Append(absl::Span<const base::TokenId> tokens,
+                                             absl::Span<const base::TokenLogprobs> logprobs) {
   if (options_.with_logprobs && logprobs.size() != tokens.size()) {
     return absl::InternalError(absl::StrCat("the target sent ", logprobs.size(),
                                             " log-probabilities for ", tokens.size(), " tokens"));
   }
-  Piece piece;
+  TextPiece piece;
   for (size_t i = 0; i < tokens.size() && !stopped(); ++i) {
     if (options_.with_logprobs) piece.entries.push_back(Entry(logprobs[i]));
     piece.ids.push_back(tokens[i]);

@@ -29,12 +29,6 @@ class ChoiceText {
     int32_t min_tokens = 0;  // stop strings do not count in the text of so many first tokens
     bool with_logprobs = false;
   };
-  struct Piece {
-    std::string text;
-    std::vector<TokenEntry> entries;  // [ids] if with_logprobs
-    std::vector<base::TokenId> ids;   // output tokens, up to the one that completed a stop
-  };
-
   // The text of the output is what it adds behind `prompt`, so that a word after a prompt keeps the
   // space before it. `tokenizer` must outlive the object.
   static absl::StatusOr<ChoiceText> Create(const tokenizer::Tokenizer* tokenizer,
@@ -42,11 +36,12 @@ class ChoiceText {
 
   // The prompt itself as the first piece. `text`: as the client gave it, or null to decode it.
   // `logprobs`: of tokens 1.. if they are wanted. Before any Append.
-  absl::StatusOr<Piece> Echo(absl::Span<const base::TokenId> prompt, const std::string* text,
-                             absl::Span<const base::TokenLogprobs> logprobs);
-  // logprobs: [tokens] with Options::with_logprobs.
-  absl::StatusOr<Piece> Append(absl::Span<const base::TokenId> tokens,
-                               absl::Span<const base::TokenLogprobs> logprobs);
+  absl::StatusOr<TextPiece> Echo(absl::Span<const base::TokenId> prompt, const std::string* text,
+                                 absl::Span<const base::TokenLogprobs> logprobs);
+  // The text of output tokens, up to the one that completed a stop. logprobs: [tokens] with
+  // Options::with_logprobs.
+  absl::StatusOr<TextPiece> Append(absl::Span<const base::TokenId> tokens,
+                                   absl::Span<const base::TokenLogprobs> logprobs);
   // The output is over: the text that was held back.
   absl::StatusOr<std::string> Finish();
 

@@ -25,7 +25,7 @@ uint64_t Dispatcher::Start(schemas::Submit submit, ChoiceSink sink, base::Nanos 
   if (choices_.empty()) rate_.Begin(now);
   const uint64_t id = next_id_++;
   submit.request_id = id;
-  submit.attempt = 0;
+  submit.sequence.attempt = 0;
   auto choice = std::make_unique<Choice>(std::move(submit), std::move(sink), limit);
   PlaceOrWait(*choice, now);
   choices_.emplace(id, std::move(choice));
@@ -35,7 +35,8 @@ uint64_t Dispatcher::Start(schemas::Submit submit, ChoiceSink sink, base::Nanos 
 void Dispatcher::Cancel(uint64_t id) {
   Choice* choice = Find(id);
   if (choice == nullptr || choice->ended) return;
-  if (choice->target) sender_.cancel(*choice->target, {id, choice->replay.submit().attempt});
+  if (choice->target)
+    sender_.cancel(*choice->target, {id, choice->replay.submit().sequence.attempt});
   Release(*choice);
   rate_.Finish(now_);
   Erase(id);
@@ -92,27 +93,26 @@ void Dispatcher::OnTokens(PeerId peer, schemas::Tokens message, base::Nanos now)
   now_ = now;
   const uint64_t id = message.request_id;
   Choice* choice = Find(id);
-  std::optional<Progress> progress;
+  std::optional<schemas::Tokens> news;
   const uint32_t attempt = message.attempt;
   const bool goes_on = message.finish == Finish::kNone;
   const bool ours = choice != nullptr && choice->target == peer;
-  if (ours) progress = choice->replay.Apply(std::move(message));
-  if (!progress) {
+  if (ours) news = choice->replay.Apply(std::move(message));
+  if (!news) {
     metrics_->stale_tokens.Increment();
     // A target that does not know that nobody listens: the cancellation got lost, or crossed this.
-    const bool wanted = ours && choice->replay.submit().attempt == attempt;
+    const bool wanted = ours && choice->replay.submit().sequence.attempt == attempt;
     if (goes_on && !wanted) sender_.cancel(peer, {id, attempt});
     return;
   }
-  const Finish finish = progress->finish;
-  if (finish == Finish::kStop || finish == Finish::kLength) return End(id, *std::move(progress));
-  if (progress->has_prompt_logprobs || !progress->tokens.empty()) {
-    Progress refusal;
-    refusal.finish = std::exchange(progress->finish, Finish::kNone);
-    refusal.error = std::move(progress->error);
-    choice->sink.progress(*std::exchange(progress, std::move(refusal)));
+  const Finish finish = news->finish;
+  if (finish == Finish::kStop || finish == Finish::kLength) return End(id, *std::move(news));
+  const std::string error = std::move(news->error);
+  if (!news->prompt_logprobs.empty() || !news->tokens.empty()) {
+    news->finish = Finish::kNone;  // the client does not see the end of this attempt
+    choice->sink.tokens(*std::move(news));
   }
-  if (finish != Finish::kNone && Find(id) != nullptr) Refused(id, peer, *progress, now);
+  if (finish != Finish::kNone && Find(id) != nullptr) Refused(id, peer, finish, error, now);
 }
 
 void Dispatcher::Tick(base::Nanos now) {
@@ -220,24 +220,25 @@ void Dispatcher::Retry(uint64_t id, base::Nanos now) {
 bool Dispatcher::NextAttempt(uint64_t id, base::Nanos now) {
   Choice& choice = *Find(id);
   if (const auto finish = choice.replay.NextAttempt()) {
-    Progress end;
-    end.finish = *finish;
-    End(id, std::move(end));
+    schemas::Tokens last;
+    last.finish = *finish;
+    End(id, std::move(last));
     return false;
   }
   choice.deadline = now + options_.target_wait;
   return true;
 }
 
-void Dispatcher::Refused(uint64_t id, PeerId peer, const Progress& progress, base::Nanos now) {
+void Dispatcher::Refused(uint64_t id, PeerId peer, Finish finish, const std::string& error,
+                         base::Nanos now) {
   Choice& choice = *Find(id);
-  switch (progress.finish) {
+  switch (finish) {
     case Finish::kRejected:
-      return Fail(id, BadRequest("", progress.error));
+      return Fail(id, BadRequest("", error));
     case Finish::kOverloaded:
       choice.refused_by.insert(peer);
       if (!targets_.Choose(0, choice.refused_by)) {
-        return Fail(id, Overloaded(progress.error, RetryAfter(now)));
+        return Fail(id, Overloaded(error, RetryAfter(now)));
       }
       return Retry(id, now);
     case Finish::kDraining:
@@ -245,7 +246,7 @@ void Dispatcher::Refused(uint64_t id, PeerId peer, const Progress& progress, bas
       return Retry(id, now);
     default:  // kError, or a cancellation that nobody asked for
       if (choice.failed_on) {
-        return Fail(id, ServerError(absl::StrCat("the target failed: ", progress.error)));
+        return Fail(id, ServerError(absl::StrCat("the target failed: ", error)));
       }
       choice.failed_on = peer;
       metrics_->resubmissions.Increment();
@@ -253,12 +254,12 @@ void Dispatcher::Refused(uint64_t id, PeerId peer, const Progress& progress, bas
   }
 }
 
-void Dispatcher::End(uint64_t id, Progress progress) {
+void Dispatcher::End(uint64_t id, schemas::Tokens last) {
   Choice& choice = *Find(id);
   rate_.Finish(now_);
   Release(choice);
   choice.ended = true;
-  choice.sink.progress(std::move(progress));
+  choice.sink.tokens(std::move(last));
   Erase(id);
 }
 
@@ -274,14 +275,14 @@ void Dispatcher::Erase(uint64_t id) {
   auto node = choices_.extract(id);
   if (node.empty() || sender_.discard == nullptr) return;
   RequestReplay& replay = node.mapped()->replay;
-  if (replay.submit().prompt.size() > kLongPrompt) {
+  if (replay.submit().sequence.prompt.size() > kLongPrompt) {
     sender_.discard(std::move(replay).TakeSubmit());
   }
 }
 
 void Dispatcher::Expire(uint64_t id) {
   const Choice& choice = *Find(id);
-  if (choice.target) sender_.cancel(*choice.target, {id, choice.replay.submit().attempt});
+  if (choice.target) sender_.cancel(*choice.target, {id, choice.replay.submit().sequence.attempt});
   Fail(id, TimedOut(absl::StrCat("the request was not finished within ",
                                  base::ToSeconds(choice.limit.timeout), " s")));
 }

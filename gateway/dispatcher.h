@@ -52,16 +52,17 @@ struct TargetSender {
   std::function<void(schemas::Submit)> discard = nullptr;
 };
 
-// What the owner of a choice is told. After `failed`, or a progress with finish kStop or kLength,
-// nothing more comes and the choice's id is free. May call Dispatcher::Cancel of any choice.
+// What the owner of a choice is told: tokens in order, each once. After `failed`, or tokens with
+// finish kStop or kLength, nothing more comes and the choice's id is free. May call
+// Dispatcher::Cancel of any choice.
 struct ChoiceSink {
-  std::function<void(Progress)> progress;
+  std::function<void(schemas::Tokens)> tokens;
   std::function<void(ApiError)> failed;
 };
 
 // How the answer to one choice came about.
 struct ChoiceRecord {
-  Speculation speculation;
+  schemas::Speculation speculation;
   uint64_t fingerprint = 0;   // numerics of the target that began it; 0 if unknown
   bool exact = true;          // all its tokens came from those numerics
   int32_t cached_tokens = 0;  // of its prompt
@@ -72,7 +73,7 @@ Exactness ExactnessOf(const ChoiceRecord& record);
 // itself costs about as much as a thousand), and how much of it a turn is good for: some 100 us.
 constexpr size_t kSubmitsATurn = 64 << 10;
 inline size_t SubmitCost(const schemas::Submit& submit) {
-  return submit.prompt.size() + submit.generated.size() + 1000;
+  return submit.sequence.prompt.size() + submit.sequence.generated.size() + 1000;
 }
 
 class Dispatcher {
@@ -137,8 +138,9 @@ class Dispatcher {
   void Retry(uint64_t id, base::Nanos now);
   // Makes that attempt ready and leaves it to wait; false if only the end was missing.
   bool NextAttempt(uint64_t id, base::Nanos now);
-  void Refused(uint64_t id, link::PeerId peer, const Progress& progress, base::Nanos now);
-  void End(uint64_t id, Progress progress);
+  void Refused(uint64_t id, link::PeerId peer, schemas::Finish finish, const std::string& error,
+               base::Nanos now);
+  void End(uint64_t id, schemas::Tokens last);
   void Fail(uint64_t id, ApiError error);
   void Expire(uint64_t id);
   // It is over, and off the list.

@@ -1,7 +1,6 @@
 #include "gateway/generation.h"
 
 #include <algorithm>
-#include <iterator>
 #include <string>
 #include <utility>
 
@@ -20,17 +19,8 @@ constexpr size_t kLargeBytes = 256 << 10;
 constexpr size_t kEntryBytes = 1 << 10;
 
 // Whether a target has anything to do: tokens to generate, or a prompt's tokens to score.
-bool NeedsTarget(const schemas::Submit& submit) {
-  return submit.max_tokens > 0 || (submit.score_prompt && submit.prompt.size() > 1);
-}
-
-template <typename T>
-void MoveBehind(std::vector<T>& to, std::vector<T>&& from) {
-  if (to.empty()) {
-    to = std::move(from);
-  } else {
-    to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
-  }
+bool NeedsTarget(const schemas::SequenceRequest& sequence) {
+  return sequence.max_tokens > 0 || (sequence.score_prompt && sequence.prompt.size() > 1);
 }
 
 }  // namespace
@@ -39,9 +29,9 @@ struct Generation::Choice {
   Choice(ChoiceText text, const PreparedPrompt* prompt) : text(std::move(text)), prompt(prompt) {}
 
   // What one message makes of the text. On the io thread, or on an encoder's while `working`.
-  Outcome Work(Progress progress);
-  absl::Status Echo(absl::Span<const base::TokenLogprobs> logprobs, ChoiceText::Piece& piece);
-  size_t WorkOf(const Progress& progress) const;
+  Outcome Work(const schemas::Tokens& news);
+  absl::Status Echo(absl::Span<const base::TokenLogprobs> logprobs, TextPiece& piece);
+  size_t WorkOf(const schemas::Tokens& news) const;
 
   ChoiceText text;
   const PreparedPrompt* const prompt;  // of the Prepared that `prepared` keeps
@@ -52,8 +42,8 @@ struct Generation::Choice {
   uint64_t id = 0;  // the dispatcher's while it runs; 0: does not
   ChoicePart part;  // not taken yet
   bool has_news = false;
-  bool working = false;          // an encoder thread has it
-  std::vector<Progress> behind;  // what came meanwhile
+  bool working = false;                 // an encoder thread has it
+  std::vector<schemas::Tokens> behind;  // what came meanwhile
   ChoiceRecord record;
   int64_t tokens = 0;  // output
   base::Nanos first_token = 0, last_token = 0;
@@ -61,45 +51,41 @@ struct Generation::Choice {
 
 struct Generation::Outcome {
   absl::Status status;
-  ChoiceText::Piece piece;
+  TextPiece piece;
   const char* finish_reason = nullptr;  // null: goes on
 };
 
 absl::Status Generation::Choice::Echo(absl::Span<const base::TokenLogprobs> logprobs,
-                                      ChoiceText::Piece& piece) {
+                                      TextPiece& piece) {
   auto echo = text.Echo(prompt->ids, prompt->has_text ? &prompt->text : nullptr, logprobs);
   if (!echo.ok()) return echo.status();
-  piece.text += echo->text;
-  MoveBehind(piece.entries, std::move(echo->entries));
+  piece.Append(*std::move(echo));
   return absl::OkStatus();
 }
 
-size_t Generation::Choice::WorkOf(const Progress& progress) const {
+size_t Generation::Choice::WorkOf(const schemas::Tokens& news) const {
   const auto candidates = [](const std::vector<base::TokenLogprobs>& list) {
     return list.empty() ? 0 : list.size() * (1 + list.front().top.size());
   };
-  const size_t decoded = progress.tokens.size() + progress.prompt_logprobs.size() + held;
-  return decoded * kTokenWork + candidates(progress.logprobs) +
-         candidates(progress.prompt_logprobs);
+  const size_t decoded = news.tokens.size() + news.prompt_logprobs.size() + held;
+  return decoded * kTokenWork + candidates(news.logprobs) + candidates(news.prompt_logprobs);
 }
 
-Generation::Outcome Generation::Choice::Work(Progress progress) {
+Generation::Outcome Generation::Choice::Work(const schemas::Tokens& news) {
   Outcome outcome;
-  if (progress.has_prompt_logprobs) {
-    outcome.status = Echo(progress.prompt_logprobs, outcome.piece);
+  if (!news.prompt_logprobs.empty()) {
+    outcome.status = Echo(news.prompt_logprobs, outcome.piece);
     if (!outcome.status.ok()) return outcome;
   }
-  if (!progress.tokens.empty()) {
-    auto piece = text.Append(progress.tokens, progress.logprobs);
+  if (!news.tokens.empty()) {
+    auto piece = text.Append(news.tokens, news.logprobs);
     outcome.status = piece.status();
     if (!piece.ok()) return outcome;
     held = piece->text.empty() ? held + piece->ids.size() : 0;
-    outcome.piece.text += piece->text;
-    MoveBehind(outcome.piece.entries, std::move(piece->entries));
-    outcome.piece.ids = std::move(piece->ids);
+    outcome.piece.Append(*std::move(piece));
   }
-  if (progress.finish == Finish::kNone && !text.stopped()) return outcome;
-  const bool length = !text.stopped() && progress.finish == Finish::kLength;
+  if (news.finish == Finish::kNone && !text.stopped()) return outcome;
+  const bool length = !text.stopped() && news.finish == Finish::kLength;
   absl::StatusOr<std::string> rest = text.Finish();
   outcome.status = rest.status();
   if (!rest.ok()) return outcome;
@@ -131,7 +117,7 @@ absl::StatusOr<std::unique_ptr<Generation>> Generation::Make(
   }
   // What nobody needs any more.
   for (schemas::Submit& submit : generation->prepared_->submits) {
-    if (!NeedsTarget(submit)) submit = {};
+    if (!NeedsTarget(submit.sequence)) submit = {};
   }
   GenerationRequest& request = generation->prepared_->request;
   for (const std::string& stop : request.stop) generation->stop_bytes_ += stop.size();
@@ -149,16 +135,16 @@ absl::StatusOr<std::unique_ptr<Generation>> Generation::Make(
 absl::Status Generation::AddChoice(size_t index, const tokenizer::Tokenizer* tokenizer,
                                    const std::shared_ptr<const StopPatterns>& stops) {
   const GenerationRequest& request = prepared_->request;
-  const schemas::Submit& submit = prepared_->submits[index];
+  const schemas::SequenceRequest& sequence = prepared_->submits[index].sequence;
   ChoiceText::Options options;
   options.stop = stops;
-  options.stop_ids = submit.stop_ids;
+  options.stop_ids = sequence.stop_ids;
   options.include_stop = request.include_stop;
   options.skip_special_tokens = request.skip_special_tokens;
-  options.min_tokens = submit.rules.min_tokens;
+  options.min_tokens = sequence.rules.min_tokens;
   options.with_logprobs = request.logprobs >= 0;
   absl::StatusOr<ChoiceText> text =
-      ChoiceText::Create(tokenizer, submit.prompt, std::move(options));
+      ChoiceText::Create(tokenizer, sequence.prompt, std::move(options));
   if (!text.ok()) return text.status();
   const PreparedPrompt& prompt = prepared_->prompts[index / request.n];
   auto choice = std::make_shared<Choice>(*std::move(text), &prompt);
@@ -167,24 +153,21 @@ absl::Status Generation::AddChoice(size_t index, const tokenizer::Tokenizer* tok
   choice->part.with_logprobs = request.logprobs >= 0;
   choice->part.tokens_as_ids = request.tokens_as_ids;
   if (request.return_token_ids) {
-    choice->part.token_ids.emplace();
+    choice->part.with_token_ids = true;
     choice->part.prompt_token_ids = prompt.ids;
   }
   // Log-probabilities of a prompt come first; there is nothing to wait for without them.
-  const bool waits = submit.score_prompt && submit.prompt.size() > 1;
+  const bool waits = sequence.score_prompt && sequence.prompt.size() > 1;
   if (request.echo && !waits) {
-    ChoiceText::Piece piece;
-    if (absl::Status status = choice->Echo({}, piece); !status.ok()) return status;
-    choice->part.text = std::move(piece.text);
-    choice->part.entries = std::move(piece.entries);
+    if (absl::Status status = choice->Echo({}, choice->part.piece); !status.ok()) return status;
     choice->has_news = true;
   }
-  if (!NeedsTarget(submit)) {
-    Progress end;
-    end.finish = Finish::kLength;
-    Outcome outcome = choice->Work(std::move(end));
+  if (!NeedsTarget(sequence)) {
+    schemas::Tokens last;
+    last.finish = Finish::kLength;
+    Outcome outcome = choice->Work(last);
     if (!outcome.status.ok()) return outcome.status;
-    choice->part.text += outcome.piece.text;
+    choice->part.piece.Append(std::move(outcome.piece));
     choice->part.finish_reason = outcome.finish_reason;
     choice->has_news = true;
   } else {
@@ -197,8 +180,8 @@ absl::Status Generation::AddChoice(size_t index, const tokenizer::Tokenizer* tok
 void Generation::SetOwner(const base::TraceContext& trace, const Tenant& tenant) {
   for (schemas::Submit& submit : prepared_->submits) {
     submit.trace = trace;
-    submit.tenant = tenant.id;
-    submit.cache_salt = tenant.cache_salt;
+    submit.sequence.tenant = tenant.id;
+    submit.sequence.cache_salt = tenant.cache_salt;
   }
 }
 
@@ -209,7 +192,7 @@ bool Generation::Start(base::Nanos now) {
   size_t sent = 0;
   for (; next_ < choices_.size() && !error_; ++next_) {
     const schemas::Submit& submit = prepared_->submits[next_];
-    if (!NeedsTarget(submit)) continue;
+    if (!NeedsTarget(submit.sequence)) continue;
     const size_t cost = SubmitCost(submit);
     if (sent > 0 && sent + cost > kSubmitsATurn) return true;
     sent += cost;
@@ -220,7 +203,7 @@ bool Generation::Start(base::Nanos now) {
 
 void Generation::StartChoice(size_t index, base::Nanos now) {
   ChoiceSink sink;
-  sink.progress = [this, index](Progress progress) { OnProgress(index, std::move(progress)); };
+  sink.tokens = [this, index](schemas::Tokens news) { OnTokens(index, std::move(news)); };
   sink.failed = [this, index](ApiError error) {
     choices_[index]->id = 0;
     Fail(std::move(error));
@@ -230,16 +213,16 @@ void Generation::StartChoice(size_t index, base::Nanos now) {
                                                    std::move(sink), now, context_.limit);
 }
 
-void Generation::OnProgress(size_t index, Progress progress) {
+void Generation::OnTokens(size_t index, schemas::Tokens news) {
   Choice& choice = *choices_[index];
   choice.record = context_.dispatcher->Record(choice.id);
-  if (progress.finish != Finish::kNone) choice.id = 0;
-  if (choice.working || choice.WorkOf(progress) > kHeavy) {
-    choice.behind.push_back(std::move(progress));
+  if (news.finish != Finish::kNone) choice.id = 0;
+  if (choice.working || choice.WorkOf(news) > kHeavy) {
+    choice.behind.push_back(std::move(news));
     if (!choice.working) WorkElsewhere(index);
     return;
   }
-  Settle(index, choice.Work(std::move(progress)));
+  Settle(index, choice.Work(news));
 }
 
 // All that is behind, on an encoder thread.
@@ -247,9 +230,9 @@ void Generation::WorkElsewhere(size_t index) {
   const std::shared_ptr<Choice>& choice = choices_[index];
   choice->working = true;
   const auto outcomes = std::make_shared<std::vector<Outcome>>();
-  auto job = [choice, outcomes, messages = std::exchange(choice->behind, {})]() mutable {
-    for (Progress& message : messages) {
-      outcomes->push_back(choice->Work(std::move(message)));
+  auto job = [choice, outcomes, messages = std::exchange(choice->behind, {})] {
+    for (const schemas::Tokens& message : messages) {
+      outcomes->push_back(choice->Work(message));
       if (outcomes->back().finish_reason != nullptr || !outcomes->back().status.ok()) break;
     }
   };
@@ -277,21 +260,15 @@ void Generation::Worked(size_t index, std::vector<Outcome> outcomes) {
 
 void Generation::Settle(size_t index, Outcome outcome) {
   Choice& choice = *choices_[index];
-  ChoiceText::Piece& piece = outcome.piece;
   if (!outcome.status.ok()) {
     Fail(ServerError(std::string(outcome.status.message())));
     return context_.wake();
   }
-  if (!piece.ids.empty()) CountDelivery(choice, piece.ids.size());
-  if (choice.part.text.empty()) {
-    choice.part.text = std::move(piece.text);
-  } else {
-    choice.part.text += piece.text;
-  }
-  MoveBehind(choice.part.entries, std::move(piece.entries));
-  if (choice.part.token_ids) MoveBehind(*choice.part.token_ids, std::move(piece.ids));
-  choice.has_news = choice.has_news || !choice.part.text.empty() || !choice.part.entries.empty() ||
-                    choice.part.token_ids.has_value();
+  if (!outcome.piece.ids.empty()) CountDelivery(choice, outcome.piece.ids.size());
+  if (!choice.part.with_token_ids) outcome.piece.ids.clear();
+  choice.part.piece.Append(std::move(outcome.piece));
+  choice.has_news = choice.has_news || !choice.part.piece.text.empty() ||
+                    !choice.part.piece.entries.empty() || choice.part.with_token_ids;
   if (outcome.finish_reason != nullptr) {
     if (const uint64_t id = std::exchange(choice.id, 0); id != 0) context_.dispatcher->Cancel(id);
     --running_;
@@ -342,7 +319,7 @@ std::vector<ChoicePart> Generation::Take() {
     next.index = choice->part.index;
     next.with_logprobs = choice->part.with_logprobs;
     next.tokens_as_ids = choice->part.tokens_as_ids;
-    if (choice->part.token_ids) next.token_ids.emplace();
+    next.with_token_ids = choice->part.with_token_ids;
     news.push_back(std::exchange(choice->part, std::move(next)));
   }
   return news;
@@ -393,7 +370,8 @@ size_t Generation::HeldBytes() const {
     bytes += prompt.text.size() + prompt.ids.size() * sizeof(base::TokenId);
   }
   for (const auto& choice : choices_) {
-    bytes += sizeof(Choice) + choice->part.text.size() + choice->part.entries.size() * kEntryBytes;
+    bytes += sizeof(Choice) + choice->part.piece.text.size() +
+             choice->part.piece.entries.size() * kEntryBytes;
   }
   return bytes;
 }

@@ -78,7 +78,7 @@ class Generation {
   absl::Status AddChoice(size_t index, const tokenizer::Tokenizer* tokenizer,
                          const std::shared_ptr<const StopPatterns>& stops);
   void StartChoice(size_t index, base::Nanos now);
-  void OnProgress(size_t index, Progress progress);
+  void OnTokens(size_t index, schemas::Tokens news);
   void WorkElsewhere(size_t index);
   void Worked(size_t index, std::vector<Outcome> outcomes);
   void Settle(size_t index, Outcome outcome);

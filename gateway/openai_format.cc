@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "gateway/append.h"
 #include "gateway/json_fields.h"
 
 namespace specfabric::gateway {
@@ -78,15 +79,15 @@ Json ChatLogprobs(absl::Span<const TokenEntry> entries, bool as_ids) {
 
 Json Logprobs(bool chat, const ChoicePart& part) {
   if (!part.with_logprobs) return nullptr;
-  return chat ? ChatLogprobs(part.entries, part.tokens_as_ids)
-              : CompletionLogprobs(part.entries, part.tokens_as_ids);
+  return chat ? ChatLogprobs(part.piece.entries, part.tokens_as_ids)
+              : CompletionLogprobs(part.piece.entries, part.tokens_as_ids);
 }
 
 // The members that follow the text.
 void AddRest(bool chat, const ChoicePart& part, Json& choice) {
   choice["logprobs"] = Logprobs(chat, part);
   choice["finish_reason"] = part.finish_reason.empty() ? Json() : Json(part.finish_reason);
-  if (part.token_ids) choice["token_ids"] = *part.token_ids;
+  if (part.with_token_ids) choice["token_ids"] = part.piece.ids;
   if (part.prompt_token_ids) choice["prompt_token_ids"] = *part.prompt_token_ids;
 }
 
@@ -155,6 +156,16 @@ std::string TokenName(base::TokenId id, const std::string& bytes) {
   return name;
 }
 
+void TextPiece::Append(TextPiece next) {
+  if (text.empty()) {
+    text = std::move(next.text);
+  } else {
+    text += next.text;
+  }
+  AppendTo(entries, std::move(next.entries));
+  AppendTo(ids, std::move(next.ids));
+}
+
 std::string Answer(const AnswerHead& head, absl::Span<const ChoicePart> choices,
                    const Usage& usage) {
   Json json = Head(head, ObjectOf(head, false));
@@ -162,9 +173,10 @@ std::string Answer(const AnswerHead& head, absl::Span<const ChoicePart> choices,
   for (const ChoicePart& part : choices) {
     Json choice = {{"index", part.index}};
     if (head.chat) {
-      choice["message"] = {{"role", "assistant"}, {"content", part.text}, {"refusal", nullptr}};
+      choice["message"] = {
+          {"role", "assistant"}, {"content", part.piece.text}, {"refusal", nullptr}};
     } else {
-      choice["text"] = part.text;
+      choice["text"] = part.piece.text;
     }
     AddRest(head.chat, part, choice);
     json["choices"].push_back(std::move(choice));
@@ -178,9 +190,9 @@ std::string Chunk(const AnswerHead& head, const ChoicePart& part, bool usage_fol
   Json choice = {{"index", part.index}};
   if (head.chat) {
     choice["delta"] = Json::object();
-    if (!part.text.empty()) choice["delta"]["content"] = part.text;
+    if (!part.piece.text.empty()) choice["delta"]["content"] = part.piece.text;
   } else {
-    choice["text"] = part.text;
+    choice["text"] = part.piece.text;
   }
   AddRest(head.chat, part, choice);
   Json json = StreamEvent(head, std::move(choice), usage_follows);

@@ -12,7 +12,7 @@
 #include "absl/types/span.h"
 #include "base/types.h"
 #include "gateway/api_error.h"
-#include "gateway/request_replay.h"
+#include "schemas/messages.h"
 
 namespace specfabric::gateway {
 
@@ -33,15 +33,23 @@ struct TokenEntry {
   int64_t offset = 0;               // characters (code points) of the text before it
 };
 
+// Tokens of one choice and their text.
+struct TextPiece {
+  std::string text = {};
+  std::vector<TokenEntry> entries = {};  // [ids] if log-probabilities are requested
+  std::vector<base::TokenId> ids = {};   // of the output
+
+  void Append(TextPiece next);
+};
+
 // One choice of an answer, or what is new of it in a stream.
 struct ChoicePart {
   int index = 0;
-  std::string text = {};
+  TextPiece piece = {};
   bool with_logprobs = false;
   bool tokens_as_ids = false;  // entries name all tokens "token_id:N"
-  std::vector<TokenEntry> entries = {};
-  std::optional<std::vector<base::TokenId>> token_ids = {};         // if asked for
-  std::optional<std::vector<base::TokenId>> prompt_token_ids = {};  // if asked for, once
+  bool with_token_ids = false;
+  std::optional<std::vector<base::TokenId>> prompt_token_ids = {};  // if requested, once
   std::string finish_reason = {};  // "stop", "length", or not yet: empty
 };
 
@@ -62,7 +70,7 @@ struct AnswerHead {
 struct Usage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
-  Speculation speculation = {};
+  schemas::Speculation speculation = {};
   int64_t cached_tokens = 0;  // of prompt_tokens, not computed anew
 };
 

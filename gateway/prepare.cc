@@ -151,16 +151,17 @@ schemas::Submit MakeSubmit(const GenerationRequest& request, const Ids& prompt, 
                            int32_t max_tokens, uint64_t seed, OptionalMethod verification) {
   schemas::Submit submit;
   submit.verification = verification;
-  submit.prompt = prompt;
-  submit.sampling = request.sampling;
-  submit.sampling.seed = seed;
-  submit.rules = request.rules;
-  submit.max_tokens = max_tokens;
-  submit.stop_ids = stop_ids;
-  submit.logprobs = request.logprobs;
-  submit.priority = request.priority;
-  submit.tpot_slo = request.tpot_slo;
-  submit.score_prompt = request.echo && request.logprobs >= 0;
+  schemas::SequenceRequest& sequence = submit.sequence;
+  sequence.prompt = prompt;
+  sequence.sampling = request.sampling;
+  sequence.sampling.seed = seed;
+  sequence.rules = request.rules;
+  sequence.max_tokens = max_tokens;
+  sequence.stop_ids = stop_ids;
+  sequence.logprobs = request.logprobs;
+  sequence.priority = request.priority;
+  sequence.tpot_slo = request.tpot_slo;
+  sequence.score_prompt = request.echo && request.logprobs >= 0;
   return submit;
 }
 

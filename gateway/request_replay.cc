@@ -1,8 +1,9 @@
 #include "gateway/request_replay.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
+
+#include "gateway/append.h"
 
 namespace specfabric::gateway {
 
@@ -11,7 +12,7 @@ using schemas::Tokens;
 
 RequestReplay::RequestReplay(schemas::Submit submit) : submit_(std::move(submit)) {
   // A prompt of one token has no log-probabilities to wait for.
-  scored_ = !submit_.score_prompt || submit_.prompt.size() < 2;
+  scored_ = !submit_.sequence.score_prompt || submit_.sequence.prompt.size() < 2;
 }
 
 bool RequestReplay::Ready(const Tokens& message) const {
@@ -22,89 +23,92 @@ bool RequestReplay::Ready(const Tokens& message) const {
   return is_error || (has_scores && message.first_index <= static_cast<int32_t>(emitted_.size()));
 }
 
-void RequestReplay::Take(Tokens& message, Progress& progress) {
-  if (!scored_ && !message.prompt_logprobs.empty()) {
-    scored_ = true;
-    progress.has_prompt_logprobs = true;
-    progress.prompt_logprobs = std::move(message.prompt_logprobs);
+// Keeps of a message what is new.
+void RequestReplay::Emit(Tokens& message) {
+  if (std::exchange(scored_, scored_ || !message.prompt_logprobs.empty())) {
+    message.prompt_logprobs.clear();
   }
   const int32_t known = static_cast<int32_t>(emitted_.size()) - message.first_index;
-  const bool has_logprobs = message.logprobs.size() == message.tokens.size();
-  for (size_t i = std::max(known, 0); known >= 0 && i < message.tokens.size(); ++i) {
-    emitted_.push_back(message.tokens[i]);
-    progress.tokens.push_back(message.tokens[i]);
-    if (has_logprobs) progress.logprobs.push_back(std::move(message.logprobs[i]));
+  const int32_t count = static_cast<int32_t>(message.tokens.size());
+  const int32_t skipped = known < 0 ? count : std::min(known, count);
+  if (message.logprobs.size() == message.tokens.size()) {
+    message.logprobs.erase(message.logprobs.begin(), message.logprobs.begin() + skipped);
+  } else {
+    message.logprobs.clear();
   }
-  if (message.finish != Finish::kNone) {
-    finished_ = true;
-    progress.finish = message.finish;
-    progress.error = std::move(message.error);
+  message.tokens.erase(message.tokens.begin(), message.tokens.begin() + skipped);
+  message.first_index = static_cast<int32_t>(emitted_.size());
+  emitted_.insert(emitted_.end(), message.tokens.begin(), message.tokens.end());
+  finished_ = message.finish != Finish::kNone;
+}
+
+void RequestReplay::CountRounds(const Tokens& message) {
+  const schemas::Speculation& totals = message.speculation;
+  current_.rounds = std::max(current_.rounds, totals.rounds);
+  current_.drafted = std::max(current_.drafted, totals.drafted);
+  current_.accepted = std::max(current_.accepted, totals.accepted);
+  // Each total only grows: where messages overtook each other, the largest is the latest.
+  for (size_t i = 0; i < totals.accepted_at.size(); ++i) {
+    if (i == current_.accepted_at.size()) current_.accepted_at.push_back(0);
+    current_.accepted_at[i] = std::max(current_.accepted_at[i], totals.accepted_at[i]);
+  }
+  current_.verification = totals.verification;
+  // A later attempt also finds output tokens in the cache, which the client did not send.
+  if (submit_.sequence.generated.empty()) {
+    cached_tokens_ = std::max(cached_tokens_, message.cached_tokens);
   }
 }
 
-std::optional<Progress> RequestReplay::Apply(Tokens message) {
-  if (message.attempt != submit_.attempt || finished_) return std::nullopt;
-  current_.rounds = std::max<int64_t>(current_.rounds, message.rounds);
-  current_.drafted = std::max<int64_t>(current_.drafted, message.drafted);
-  current_.accepted = std::max<int64_t>(current_.accepted, message.accepted);
-  // The totals at each depth only grow: of two messages that overtook, the longer or later wins.
-  for (size_t i = 0; i < message.accepted_at.size(); ++i) {
-    if (i == current_.accepted_at.size()) current_.accepted_at.push_back(0);
-    current_.accepted_at[i] = std::max<int64_t>(current_.accepted_at[i], message.accepted_at[i]);
+std::optional<Tokens> RequestReplay::Apply(Tokens message) {
+  if (message.attempt != submit_.sequence.attempt || finished_) return std::nullopt;
+  CountRounds(message);
+  if (!Ready(message)) {
+    early_.emplace(message.first_index, std::move(message));
+    return Tokens();
   }
-  current_.verification = message.verification;
-  // Later attempts find what the client never asked for: tokens of the output.
-  if (submit_.generated.empty()) cached_tokens_ = std::max(cached_tokens_, message.cached_tokens);
-
-  Progress progress;
-  early_.emplace(message.first_index, std::move(message));
+  Emit(message);
   for (bool moved = true; moved && !finished_;) {
     moved = false;
     for (auto next = early_.begin(); next != early_.end() && !finished_;) {
       const auto here = next++;
       if (!Ready(here->second)) continue;
-      Tokens ready = std::move(here->second);
+      Tokens waited = std::move(here->second);
       early_.erase(here);
-      Take(ready, progress);
+      Emit(waited);
+      AppendTo(message.tokens, std::move(waited.tokens));
+      AppendTo(message.logprobs, std::move(waited.logprobs));
+      AppendTo(message.prompt_logprobs, std::move(waited.prompt_logprobs));
+      message.finish = waited.finish;
+      message.error = std::move(waited.error);
       moved = true;
     }
   }
-  return progress;
+  return message;
 }
 
 std::optional<Finish> RequestReplay::NextAttempt() {
   past_ = speculation();
   current_ = {};
   early_.clear();
-  const bool stopped =
-      !emitted_.empty() && std::find(submit_.stop_ids.begin(), submit_.stop_ids.end(),
-                                     emitted_.back()) != submit_.stop_ids.end();
-  const bool full = static_cast<int32_t>(emitted_.size()) >= submit_.max_tokens;
+  const bool stopped = !emitted_.empty() &&
+                       std::find(submit_.sequence.stop_ids.begin(), submit_.sequence.stop_ids.end(),
+                                 emitted_.back()) != submit_.sequence.stop_ids.end();
+  const bool full = static_cast<int32_t>(emitted_.size()) >= submit_.sequence.max_tokens;
   if (scored_ && (stopped || full) && !emitted_.empty()) {
     finished_ = true;
     return stopped ? Finish::kStop : Finish::kLength;
   }
   finished_ = false;
-  ++submit_.attempt;
-  submit_.generated = emitted_;
-  if (scored_ && submit_.max_tokens > 0) submit_.score_prompt = false;
+  ++submit_.sequence.attempt;
+  submit_.sequence.generated = emitted_;
+  if (scored_ && submit_.sequence.max_tokens > 0) submit_.sequence.score_prompt = false;
   return std::nullopt;
 }
 
-Speculation RequestReplay::speculation() const {
-  Speculation total = past_;
+schemas::Speculation RequestReplay::speculation() const {
+  schemas::Speculation total = past_;
   total.Add(current_);
   return total;
-}
-
-void Speculation::Add(const Speculation& other) {
-  rounds += other.rounds;
-  drafted += other.drafted;
-  accepted += other.accepted;
-  if (accepted_at.size() < other.accepted_at.size()) accepted_at.resize(other.accepted_at.size());
-  for (size_t i = 0; i < other.accepted_at.size(); ++i) accepted_at[i] += other.accepted_at[i];
-  // Their order is that of their promises: the same text, the same distribution, neither.
-  verification = std::max(verification, other.verification);
 }
 
 }  // namespace specfabric::gateway

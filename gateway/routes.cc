@@ -48,12 +48,12 @@ constexpr size_t kInline = 250, kShortFormat = 4000;
 constexpr size_t kPartCost = 10, kCandidateCost = 4, kBytesAMicrosecond = 250, kIdsAMicrosecond = 8;
 
 size_t FormatCost(const ChoicePart& part) {
-  size_t cost = kPartCost + part.text.size() / kBytesAMicrosecond;
-  if (!part.entries.empty()) {
+  size_t cost = kPartCost + part.piece.text.size() / kBytesAMicrosecond;
+  if (!part.piece.entries.empty()) {
     // As many as the last has; the first token of a prompt has none.
-    cost += part.entries.size() * (1 + part.entries.back().top.size()) * kCandidateCost;
+    cost += part.piece.entries.size() * (1 + part.piece.entries.back().top.size()) * kCandidateCost;
   }
-  if (part.token_ids) cost += part.token_ids->size() / kIdsAMicrosecond;
+  if (part.with_token_ids) cost += part.piece.ids.size() / kIdsAMicrosecond;
   if (part.prompt_token_ids) cost += part.prompt_token_ids->size() / kIdsAMicrosecond;
   return cost;
 }

@@ -1,5 +1,7 @@
 // Codecs of the messages between gateways and targets: Submit, TokensBatch.
 
+#include <algorithm>
+
 #include "schemas/wire.h"
 #include "schemas/wire_lists.h"
 
@@ -16,16 +18,24 @@ using wire::VerifiedTable;
 using wire::View;
 using wire::WriteLogprobs;
 
+// Counts of one sequence, which the context bounds.
+int32_t Count(int64_t count) { return static_cast<int32_t>(count); }
+
 Offset<wire::Tokens> WriteTokens(const Tokens& m, FlatBufferBuilder& builder) {
   const auto tokens = builder.CreateVector(m.tokens);
   const auto logprobs = WriteLogprobs(m.logprobs, builder);
   const auto prompt_logprobs = WriteLogprobs(m.prompt_logprobs, builder);
   const auto error = builder.CreateString(m.error);
-  const auto accepted_at = builder.CreateVector(m.accepted_at);
+  const Speculation& speculation = m.speculation;
+  int32_t* counts = nullptr;
+  const auto accepted_at =
+      builder.CreateUninitializedVector(speculation.accepted_at.size(), &counts);
+  std::transform(speculation.accepted_at.begin(), speculation.accepted_at.end(), counts, Count);
   return wire::CreateTokens(builder, m.request_id, m.attempt, m.first_index, tokens, logprobs,
-                            prompt_logprobs, static_cast<uint8_t>(m.finish), error, m.rounds,
-                            m.drafted, m.accepted, accepted_at,
-                            static_cast<uint8_t>(m.verification), m.cached_tokens);
+                            prompt_logprobs, static_cast<uint8_t>(m.finish), error,
+                            Count(speculation.rounds), Count(speculation.drafted),
+                            Count(speculation.accepted), accepted_at,
+                            static_cast<uint8_t>(speculation.verification), m.cached_tokens);
 }
 
 Tokens CheckedTokens(const wire::Tokens& t, Checker& check) {
@@ -54,11 +64,11 @@ Tokens CheckedTokens(const wire::Tokens& t, Checker& check) {
   m.tokens = Copy(tokens);
   m.finish = static_cast<schemas::Finish>(t.finish());
   m.error = error;
-  m.rounds = t.rounds();
-  m.drafted = t.drafted();
-  m.accepted = t.accepted();
-  m.accepted_at = Copy(accepted_at);
-  m.verification = static_cast<VerificationMethod>(t.verification());
+  m.speculation = {t.rounds(),
+                   t.drafted(),
+                   t.accepted(),
+                   {accepted_at.begin(), accepted_at.end()},
+                   static_cast<VerificationMethod>(t.verification())};
   m.cached_tokens = t.cached_tokens();
   return m;
 }
@@ -73,24 +83,36 @@ constexpr uint8_t kNoVerificationMethod = 255;
 
 }  // namespace
 
+void Speculation::Add(const Speculation& other) {
+  rounds += other.rounds;
+  drafted += other.drafted;
+  accepted += other.accepted;
+  if (accepted_at.size() < other.accepted_at.size()) accepted_at.resize(other.accepted_at.size());
+  for (size_t i = 0; i < other.accepted_at.size(); ++i) accepted_at[i] += other.accepted_at[i];
+  // The order of the methods is that of what they promise: the same text, the same distribution,
+  // neither.
+  verification = std::max(verification, other.verification);
+}
+
 std::vector<uint8_t> Encode(const Submit& m) {
-  FlatBufferBuilder builder(256 + (m.prompt.size() + m.generated.size() + m.stop_ids.size()) *
+  const SequenceRequest& q = m.sequence;
+  FlatBufferBuilder builder(256 + (q.prompt.size() + q.generated.size() + q.stop_ids.size()) *
                                       sizeof(base::TokenId));
-  const auto prompt = builder.CreateVector(m.prompt);
-  const auto generated = builder.CreateVector(m.generated);
-  const auto stop_ids = builder.CreateVector(m.stop_ids);
-  const auto sampling = wire::ToWire(m.sampling);
+  const auto prompt = builder.CreateVector(q.prompt);
+  const auto generated = builder.CreateVector(q.generated);
+  const auto stop_ids = builder.CreateVector(q.stop_ids);
+  const auto sampling = wire::ToWire(q.sampling);
   const auto trace = wire::ToWire(m.trace);
-  const wire::RuleLists rules = wire::WriteRules(m.rules, builder);
+  const wire::RuleLists rules = wire::WriteRules(q.rules, builder);
   return wire::Finish(
       builder,
       wire::CreateSubmit(
-          builder, m.request_id, m.attempt, prompt, generated, &sampling, m.max_tokens, stop_ids,
-          m.score_prompt, m.logprobs, m.speculate, m.rules.presence_penalty,
-          m.rules.frequency_penalty, m.rules.repetition_penalty, rules.bias_ids, rules.bias_values,
-          m.rules.min_tokens, rules.suppressed_token_ids,
+          builder, m.request_id, q.attempt, prompt, generated, &sampling, q.max_tokens, stop_ids,
+          q.score_prompt, q.logprobs, q.speculate, q.rules.presence_penalty,
+          q.rules.frequency_penalty, q.rules.repetition_penalty, rules.bias_ids, rules.bias_values,
+          q.rules.min_tokens, rules.suppressed_token_ids,
           m.verification ? static_cast<uint8_t>(*m.verification) : kNoVerificationMethod,
-          m.tpot_slo, m.tenant, m.cache_salt, m.priority, m.trace.traced() ? &trace : nullptr));
+          q.tpot_slo, q.tenant, q.cache_salt, q.priority, m.trace.traced() ? &trace : nullptr));
 }
 
 template <>
@@ -99,13 +121,14 @@ absl::StatusOr<Submit> Decode<Submit>(absl::Span<const uint8_t> payload) {
   if (!table.ok()) return table.status();
   const auto& t = *table;
   Submit m;
+  SequenceRequest& q = m.sequence;
   m.request_id = t->request_id();
-  m.attempt = t->attempt();
-  m.sampling = wire::FromWire(t->sampling());
-  m.max_tokens = t->max_tokens();
-  m.score_prompt = t->score_prompt();
-  m.logprobs = t->logprobs();
-  m.speculate = t->speculate();
+  q.attempt = t->attempt();
+  q.sampling = wire::FromWire(t->sampling());
+  q.max_tokens = t->max_tokens();
+  q.score_prompt = t->score_prompt();
+  q.logprobs = t->logprobs();
+  q.speculate = t->speculate();
 
   const auto prompt = View(t->prompt());
   const auto generated = View(t->generated());
@@ -115,29 +138,29 @@ absl::StatusOr<Submit> Decode<Submit>(absl::Span<const uint8_t> payload) {
   check.TokenIds("generated", generated);
   check.Size("stop_ids", stop_ids.size(), kMaxStopIds);
   check.TokenIds("stop_ids", stop_ids);
-  check.Sampling(m.sampling);
-  check.NonNegative("max_tokens", m.max_tokens);
-  if (m.logprobs < -1 || m.logprobs > kMaxTopLogprobs) {
-    check.Fail("logprobs", m.logprobs, absl::StrCat("in [-1, ", kMaxTopLogprobs, "]"));
+  check.Sampling(q.sampling);
+  check.NonNegative("max_tokens", q.max_tokens);
+  if (q.logprobs < -1 || q.logprobs > kMaxTopLogprobs) {
+    check.Fail("logprobs", q.logprobs, absl::StrCat("in [-1, ", kMaxTopLogprobs, "]"));
   }
-  m.tenant = t->tenant();
-  m.cache_salt = t->cache_salt();
-  m.priority = t->priority();
+  q.tenant = t->tenant();
+  q.cache_salt = t->cache_salt();
+  q.priority = t->priority();
   m.trace = wire::FromWire(t->trace());
-  check.Require(m.priority >= -kMaxPriority && m.priority <= kMaxPriority, "priority", m.priority,
+  check.Require(q.priority >= -kMaxPriority && q.priority <= kMaxPriority, "priority", q.priority,
                 "in [-100, 100]");
-  m.tpot_slo = t->tpot_slo();
-  check.NonNegative("tpot_slo", m.tpot_slo);
-  m.rules = wire::CheckedRules(*t.operator->(), check);
+  q.tpot_slo = t->tpot_slo();
+  check.NonNegative("tpot_slo", q.tpot_slo);
+  q.rules = wire::CheckedRules(*t.operator->(), check);
   if (t->verification() != kNoVerificationMethod) {
     check.AtMost("verification", t->verification(),
                  static_cast<uint8_t>(VerificationMethod::kTypical));
     m.verification = static_cast<VerificationMethod>(t->verification());
   }
   if (!check.ok()) return check.status();
-  m.prompt = Copy(prompt);
-  m.generated = Copy(generated);
-  m.stop_ids = Copy(stop_ids);
+  q.prompt = Copy(prompt);
+  q.generated = Copy(generated);
+  q.stop_ids = Copy(stop_ids);
   return m;
 }
 

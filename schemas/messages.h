@@ -14,9 +14,10 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
-#include "base/logit_rules.h"
+#include "base/sequence_output.h"
 #include "base/trace_context.h"
 #include "base/types.h"
+#include "scheduler/sequence_request.h"
 #include "scheduler/step_plan.h"
 #include "speculation/tree.h"
 #include "speculation/verification_method.h"
@@ -150,25 +151,14 @@ struct EndSession {
   base::SequenceId sequence = 0;
 };
 
+using scheduler::kMaxPriority;
+using scheduler::SequenceRequest;
+
 // One sequence for a target: prompt and what an earlier attempt has emitted stay apart, as tokens.
 struct Submit {
-  uint64_t request_id = 0;  // the gateway's; unique per (gateway incarnation)
-  uint32_t attempt = 0;
-  std::vector<base::TokenId> prompt;
-  std::vector<base::TokenId> generated;
-  base::SamplingParams sampling;
-  base::LogitRules rules;
-  int32_t max_tokens = 0;  // output, `generated` included
-  std::vector<base::TokenId> stop_ids;
-  bool score_prompt = false;
-  int32_t logprobs = -1;
-  bool speculate = true;
-  std::optional<VerificationMethod> verification;  // none: the target's own choice
-  // Whom the request is from: tenants share a target fairly. 0: nobody in particular.
-  uint64_t tenant = 0;
-  uint64_t cache_salt = 0;   // only requests of one salt share cached prefixes
-  int32_t priority = 0;      // higher first; at most kMaxPriority from 0, either way
-  base::Nanos tpot_slo = 0;  // wanted: at most this for each output token after the first; 0: any
+  uint64_t request_id = 0;                         // the gateway's; unique per gateway incarnation
+  std::optional<VerificationMethod> verification;  // requested; none: the target's own choice
+  SequenceRequest sequence;
   base::TraceContext trace = {};
 };
 
@@ -183,22 +173,24 @@ enum class Finish : uint8_t {
   kDraining = 7
 };
 
-// New tokens of one sequence, or its end. first_index counts output tokens.
-struct Tokens {
+// Totals of the rounds of a sequence.
+struct Speculation {
+  int64_t rounds = 0;
+  int64_t drafted = 0, accepted = 0;      // draft tokens
+  std::vector<int64_t> accepted_at = {};  // rounds that accepted a draft token at depth 1, 2, ...
+  // Of the sequence's trees; over several sequences the one that promises least.
+  VerificationMethod verification = VerificationMethod::kCoupled;
+
+  void Add(const Speculation& other);
+};
+
+// New tokens of one sequence, or its end.
+struct Tokens : base::SequenceOutput {
   uint64_t request_id = 0;
   uint32_t attempt = 0;
-  int32_t first_index = 0;
-  std::vector<base::TokenId> tokens;
-  std::vector<base::TokenLogprobs> logprobs;
-  std::vector<base::TokenLogprobs> prompt_logprobs;
   Finish finish = Finish::kNone;
-  std::string error;  // one line, with kError, kRejected and kOverloaded
-  // Totals of the sequence so far.
-  int32_t rounds = 0;
-  int32_t drafted = 0;
-  int32_t accepted = 0;
-  std::vector<int32_t> accepted_at;  // rounds that accepted a draft token at depth 1, 2, ...
-  VerificationMethod verification = VerificationMethod::kCoupled;  // that its trees are verified by
+  std::string error;          // one line, with kError, kRejected and kOverloaded
+  Speculation speculation;    // of this attempt so far
   int32_t cached_tokens = 0;  // of the prompt, whose KV the target had
 };
 
@@ -299,7 +291,6 @@ struct Collective {
 // Limits that decoders enforce before anything is allocated for a field.
 constexpr int kMaxTreeNodes = 256;
 constexpr int kMaxTokensPerMessage = 1 << 20;
-constexpr int kMaxPriority = 100;
 constexpr int kMaxStopIds = 4096;  // and LogitRules::suppressed_token_ids
 constexpr int kMaxLogitBias = 1024;
 constexpr int kMaxTopLogprobs = 128;      // of one token

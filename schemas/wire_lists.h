@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "base/logit_rules.h"
 #include "schemas/wire.h"
 
 namespace specfabric::schemas::wire {

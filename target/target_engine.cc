@@ -42,31 +42,6 @@ std::string NotFinite(int32_t at, int32_t prompt_size) {
                             at - prompt_size + 1);
 }
 
-static_assert(schemas::kMaxPriority == scheduler::kMaxPriority);
-
-scheduler::SequenceRequest ToRequest(base::SequenceId id,
-                                     speculation::VerificationMethod verification,
-                                     schemas::Submit submit) {
-  scheduler::SequenceRequest request;
-  request.id = id;
-  request.prompt = std::move(submit.prompt);
-  request.generated = std::move(submit.generated);
-  request.sampling = submit.sampling;
-  request.rules = std::move(submit.rules);
-  request.max_tokens = submit.max_tokens;
-  request.stop_ids = std::move(submit.stop_ids);
-  request.score_prompt = submit.score_prompt;
-  request.logprobs = submit.logprobs;
-  request.speculate = submit.speculate;
-  request.verification = verification;
-  request.attempt = submit.attempt;
-  request.tenant = submit.tenant;
-  request.cache_salt = submit.cache_salt;
-  request.priority = submit.priority;
-  request.tpot_slo = submit.tpot_slo;
-  return request;
-}
-
 std::string Names(uint32_t verification_methods) {
   std::vector<std::string> names;
   for (int c = 0; c < speculation::kVerificationMethods; ++c) {
@@ -238,57 +213,53 @@ void TargetEngine::ObserveDraft(base::SequenceId id, const DraftArrived::Times& 
   it->second.wanted_draft = 0;
 }
 
-void TargetEngine::Refuse(link::PeerId peer, const schemas::Submit& submit, Finish finish,
-                          std::string why) {
+void TargetEngine::Refuse(const RequestKey& key, uint32_t attempt, Finish finish, std::string why) {
   schemas::Tokens reply;
-  reply.request_id = submit.request_id;
-  reply.attempt = submit.attempt;
-  reply.first_index = static_cast<int32_t>(submit.generated.size());
+  reply.request_id = key.request_id;
+  reply.attempt = attempt;
   reply.finish = finish;
   reply.error = std::move(why);
-  tokens_.Add(peer, std::move(reply));
+  tokens_.Add(key.peer, std::move(reply));
 }
 
 void TargetEngine::OnSubmit(link::PeerId peer, schemas::Submit submit) {
+  scheduler::SequenceRequest& sequence = submit.sequence;
+  const RequestKey key{peer, submit.request_id};
+  const uint32_t attempt = sequence.attempt;
   if (asked_.load() != kRun) {
-    return Refuse(peer, submit, Finish::kDraining, "this target is draining");
+    return Refuse(key, attempt, Finish::kDraining, "this target is draining");
   }
   speculation::VerificationMethod verification =
       submit.verification.value_or(options_.verification);
   if ((options_.verification_methods & (1u << static_cast<int>(verification))) == 0) {
-    return Refuse(peer, submit, Finish::kRejected,
+    return Refuse(key, attempt, Finish::kRejected,
                   absl::StrCat("verification: ", Name(verification), " is not served; allowed are ",
                                Names(options_.verification_methods)));
   }
   // What all of them verify at temperature 0 is the arg-max, and shared noise allows any tree.
-  if (submit.sampling.greedy()) verification = speculation::VerificationMethod::kCoupled;
+  if (sequence.sampling.greedy()) verification = speculation::VerificationMethod::kCoupled;
   const base::SequenceId id = next_sequence_++;
   const base::TraceContext trace = submit.trace;
   const uint64_t span = trace.traced() ? trace::NewSpanId() : 0;
-  const DraftTerms terms = {submit.sampling, static_cast<int32_t>(submit.prompt.size()),
-                            verification, submit.attempt, trace::Below(trace, span)};
-  const RequestKey key{peer, submit.request_id};
-  const uint32_t attempt = submit.attempt;
+  const DraftTerms terms = {sequence.sampling, static_cast<int32_t>(sequence.prompt.size()),
+                            verification, attempt, trace::Below(trace, span)};
   if (sequences_.contains(key)) {
-    return Refuse(peer, submit, Finish::kRejected, "a request with this id is running already");
+    return Refuse(key, attempt, Finish::kRejected, "a request with this id is running already");
   }
-  // Add takes the request by value; a refusal still has to say which one it was.
-  schemas::Submit header;
-  header.request_id = submit.request_id;
-  header.attempt = attempt;
-  header.generated.resize(submit.generated.size());
-  absl::Status added = scheduler_.Add(ToRequest(id, verification, std::move(submit)), base::Now());
+  sequence.id = id;
+  sequence.verification = verification;
+  absl::Status added = scheduler_.Add(std::move(sequence), base::Now());
   if (!added.ok()) {
     const bool full = absl::IsResourceExhausted(added);
-    return Refuse(peer, header, full ? Finish::kOverloaded : Finish::kRejected,
+    return Refuse(key, attempt, full ? Finish::kOverloaded : Finish::kRejected,
                   base::Message(added));
   }
   metrics_->prompt_tokens.Increment(terms.prompt_length);
   clients_[id] = Client{.peer = peer,
                         .request_id = key.request_id,
                         .attempt = attempt,
-                        .verification = verification,
                         .prompt_size = terms.prompt_length,
+                        .speculation = {.verification = verification},
                         .trace = trace,
                         .span = span,
                         .submitted = base::Now()};
@@ -362,25 +333,24 @@ void TargetEngine::Emit(const scheduler::TokensEvent& event) {
   if (it == clients_.end()) return;
   Client& client = it->second;
   if (event.round) {
-    ++client.rounds;
-    client.drafted += event.drafted;
-    client.accepted += event.accepted;
+    schemas::Speculation& totals = client.speculation;
+    ++totals.rounds;
+    totals.drafted += event.drafted;
+    totals.accepted += event.accepted;
     const size_t depth = static_cast<size_t>(event.accepted);
-    if (client.accepted_at.size() < depth) client.accepted_at.resize(depth, 0);
-    for (size_t i = 0; i < depth; ++i) ++client.accepted_at[i];
+    if (totals.accepted_at.size() < depth) totals.accepted_at.resize(depth, 0);
+    for (size_t i = 0; i < depth; ++i) ++totals.accepted_at[i];
     CountDraftTokens(event);
-    metrics_->CountRound(static_cast<int>(client.verification), event.drafted, event.accepted);
+    metrics_->CountRound(static_cast<int>(client.speculation.verification), event.drafted,
+                         event.accepted);
   }
   client.cached_tokens = std::max(client.cached_tokens, event.cached_tokens);
   if (client.first_token == 0 && !event.tokens.empty()) client.first_token = base::Now();
   metrics_->output_tokens.Increment(static_cast<double>(event.tokens.size()));
   schemas::Tokens message;
+  static_cast<base::SequenceOutput&>(message) = event;
   message.request_id = client.request_id;
   message.attempt = client.attempt;
-  message.first_index = event.first_index;
-  message.tokens = event.tokens;
-  message.logprobs = event.logprobs;
-  message.prompt_logprobs = event.prompt_logprobs;
   message.finish = event.finish.has_value() ? ToFinish(*event.finish) : Finish::kNone;
   if (event.finish == scheduler::FinishReason::kNotFinite) {
     message.error = NotFinite(event.not_finite_at, client.prompt_size);
@@ -388,11 +358,7 @@ void TargetEngine::Emit(const scheduler::TokensEvent& event) {
   } else if (message.finish == Finish::kError) {
     message.error = "the step failed; see the target's log";
   }
-  message.rounds = client.rounds;
-  message.drafted = client.drafted;
-  message.accepted = client.accepted;
-  message.verification = client.verification;
-  message.accepted_at = client.accepted_at;
+  message.speculation = client.speculation;
   message.cached_tokens = client.cached_tokens;
   tokens_.Add(client.peer, std::move(message));
 }
@@ -450,9 +416,9 @@ void TargetEngine::TraceSequence(const Client& client) {
                       .end = now,
                       .attributes = {{"request", static_cast<int64_t>(client.request_id)},
                                      {"attempt", int64_t{client.attempt}},
-                                     {"rounds", int64_t{client.rounds}},
-                                     {"drafted", int64_t{client.drafted}},
-                                     {"accepted", int64_t{client.accepted}},
+                                     {"rounds", client.speculation.rounds},
+                                     {"drafted", client.speculation.drafted},
+                                     {"accepted", client.speculation.accepted},
                                      {"cached_tokens", int64_t{client.cached_tokens}}}};
   if (client.first_token != 0) {
     span.attributes.push_back(

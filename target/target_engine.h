@@ -124,14 +124,12 @@ class TargetEngine {
     link::PeerId peer = 0;
     uint64_t request_id = 0;
     uint32_t attempt = 0;
-    speculation::VerificationMethod verification = speculation::VerificationMethod::kCoupled;
     int32_t prompt_size = 0;
-    int32_t rounds = 0, drafted = 0, accepted = 0;
-    int32_t cached_tokens = 0;              // of its prompt
-    std::vector<int32_t> accepted_at = {};  // by depth
-    base::Nanos wanted_draft = 0;           // when its last DraftWanted was sent, 0: not waiting
-    base::TraceContext trace = {};          // the gateway's
-    uint64_t span = 0;                      // from its submission to its end
+    schemas::Speculation speculation = {};
+    int32_t cached_tokens = 0;      // of its prompt
+    base::Nanos wanted_draft = 0;   // when its last DraftWanted was sent, 0: not waiting
+    base::TraceContext trace = {};  // the gateway's
+    uint64_t span = 0;              // from its submission to its end
     base::Nanos submitted = 0, first_token = 0;
   };
   struct RequestKey {
@@ -164,8 +162,7 @@ class TargetEngine {
   absl::Span<const base::TokenId> Text(base::SequenceId id) const;
   void OnSubmit(link::PeerId peer, schemas::Submit submit);
   void OnCancel(link::PeerId peer, const schemas::Cancel& cancel);
-  void Refuse(link::PeerId peer, const schemas::Submit& submit, schemas::Finish finish,
-              std::string why);
+  void Refuse(const RequestKey& key, uint32_t attempt, schemas::Finish finish, std::string why);
   void RunStep(const scheduler::StepPlan& plan, base::Nanos planned);
   void Dispatch(const std::vector<scheduler::Event>& events);
   void Emit(const scheduler::TokensEvent& event);

@@ -18,7 +18,8 @@ size_t BytesOf(const std::vector<base::TokenLogprobs>& list) {
 }
 
 size_t BytesOf(const schemas::Tokens& tokens) {
-  return kEntryBytes + sizeof(int32_t) * (tokens.tokens.size() + tokens.accepted_at.size()) +
+  return kEntryBytes +
+         sizeof(int32_t) * (tokens.tokens.size() + tokens.speculation.accepted_at.size()) +
          tokens.error.size() + BytesOf(tokens.logprobs) + BytesOf(tokens.prompt_logprobs);
 }
 

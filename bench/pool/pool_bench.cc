@@ -100,8 +100,8 @@ class Gateway {
       for (int i = 0; i < FLAGS_sequences; ++i) {
         schemas::Submit submit;
         submit.request_id = ++id;
-        submit.prompt = {1};
-        submit.max_tokens = 1 << 19;
+        submit.sequence.prompt = {1};
+        submit.sequence.max_tokens = 1 << 19;
         if (const absl::Status sent = link_->Send(peer, submit); !sent.ok()) {
           OrDie(absl::StatusOr<int>(sent));
         }

@@ -303,8 +303,8 @@ void Measure(const Case& bench) {
   for (int i = 0; i < bench.sequences; ++i) {
     schemas::Submit submit;
     submit.request_id = i + 1;
-    submit.prompt = {TokenAt(0)};
-    submit.max_tokens = 1 << 19;
+    submit.sequence.prompt = {TokenAt(0)};
+    submit.sequence.max_tokens = 1 << 19;
     if (!gateway->Send(up, submit).ok()) std::exit(1);
   }
   SleepUntil(base::Now() + kWarmUp);

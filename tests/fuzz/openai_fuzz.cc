@@ -75,12 +75,12 @@ void CheckGeneration(const gateway::GenerationRequest& request) {
   SPECFABRIC_CHECK(request.stop.size() <= gateway::kMaxStops);
   SPECFABRIC_CHECK(!request.max_tokens || *request.max_tokens >= 0);
   schemas::Submit submit;
-  submit.prompt = {1};
-  submit.sampling = request.sampling;
-  submit.rules = request.rules;
-  submit.rules.suppressed_token_ids = request.stop_token_ids;
-  submit.priority = request.priority;
-  submit.tpot_slo = request.tpot_slo;
+  submit.sequence.prompt = {1};
+  submit.sequence.sampling = request.sampling;
+  submit.sequence.rules = request.rules;
+  submit.sequence.rules.suppressed_token_ids = request.stop_token_ids;
+  submit.sequence.priority = request.priority;
+  submit.sequence.tpot_slo = request.tpot_slo;
   SPECFABRIC_CHECK(schemas::Decode<schemas::Submit>(schemas::Encode(submit)).ok());
 }
 

@@ -36,7 +36,7 @@ std::string TextOf(ChoiceText text, absl::Span<const base::TokenId> ids, std::mt
   std::string all;
   while (!ids.empty()) {
     const size_t count = std::min<size_t>(ids.size(), 1 + random() % 3);
-    absl::StatusOr<ChoiceText::Piece> piece = text.Append(ids.first(count), {});
+    absl::StatusOr<TextPiece> piece = text.Append(ids.first(count), {});
     EXPECT_TRUE(piece.ok()) << piece.status();
     EXPECT_TRUE(IsUtf8(piece->text));
     all += piece->text;

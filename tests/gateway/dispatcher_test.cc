@@ -36,16 +36,17 @@ class DispatcherTest : public ::testing::Test {
   void Make(DispatcherOptions options) {
     dispatcher_.emplace(
         options,
-        TargetSender{[this](PeerId peer, const Submit& submit) {
-                       if (!send_status_.ok() && peer == broken_) return send_status_;
-                       sent_.emplace_back(peer, submit);
-                       return absl::OkStatus();
-                     },
-                     [this](PeerId peer, const schemas::Cancel& cancel) {
-                       cancelled_.emplace_back(peer, cancel.request_id, cancel.attempt);
-                     },
-                     [this](PeerId peer) { closed_.push_back(peer); },
-                     [this](Submit submit) { discarded_.push_back(std::move(submit.prompt)); }},
+        TargetSender{
+            [this](PeerId peer, const Submit& submit) {
+              if (!send_status_.ok() && peer == broken_) return send_status_;
+              sent_.emplace_back(peer, submit);
+              return absl::OkStatus();
+            },
+            [this](PeerId peer, const schemas::Cancel& cancel) {
+              cancelled_.emplace_back(peer, cancel.request_id, cancel.attempt);
+            },
+            [this](PeerId peer) { closed_.push_back(peer); },
+            [this](Submit submit) { discarded_.push_back(std::move(submit.sequence.prompt)); }},
         &metrics_);
   }
 
@@ -59,14 +60,14 @@ class DispatcherTest : public ::testing::Test {
 
   uint64_t Start(Outcome& outcome, base::Nanos now = 0, int max_tokens = 50, TimeLimit limit = {}) {
     Submit submit;
-    submit.prompt = prompt_;
-    submit.max_tokens = max_tokens;
+    submit.sequence.prompt = prompt_;
+    submit.sequence.max_tokens = max_tokens;
     auto id = std::make_shared<uint64_t>(0);
     ChoiceSink sink;
-    sink.progress = [this, &outcome, id](Progress progress) {
-      outcome.tokens.insert(outcome.tokens.end(), progress.tokens.begin(), progress.tokens.end());
-      outcome.finish = progress.finish;
-      if (progress.finish != Finish::kNone) {
+    sink.tokens = [this, &outcome, id](const Tokens& news) {
+      outcome.tokens.insert(outcome.tokens.end(), news.tokens.begin(), news.tokens.end());
+      outcome.finish = news.finish;
+      if (news.finish != Finish::kNone) {
         ++outcome.ends;
         outcome.record = dispatcher_->Record(*id);
       }
@@ -147,9 +148,9 @@ TEST_F(DispatcherTest, ALostTargetsWorkContinuesElsewhere) {
   dispatcher_->OnDown(1, 0);
   ASSERT_EQ(sent_.size(), 2u);
   EXPECT_EQ(sent_[1].first, 2u);
-  EXPECT_EQ(sent_[1].second.attempt, 1u);
-  EXPECT_EQ(sent_[1].second.generated, Ids({5, 6}));
-  EXPECT_EQ(sent_[1].second.sampling, sent_[0].second.sampling);
+  EXPECT_EQ(sent_[1].second.sequence.attempt, 1u);
+  EXPECT_EQ(sent_[1].second.sequence.generated, Ids({5, 6}));
+  EXPECT_EQ(sent_[1].second.sequence.sampling, sent_[0].second.sequence.sampling);
   Send(1, id, 0, 2, {99});  // late, of the lost target
   Send(2, id, 1, 2, {7}, Finish::kLength);
   EXPECT_EQ(outcome.tokens, Ids({5, 6, 7}));
@@ -247,7 +248,7 @@ TEST_F(DispatcherTest, AnErrorIsTriedOnceMore) {
   const uint64_t id = Start(outcome);
   Send(1, id, 0, 0, {5}, Finish::kError, "step failed");
   EXPECT_EQ(outcome.tokens, Ids({5}));
-  EXPECT_EQ(sent_.back().second.attempt, 1u);
+  EXPECT_EQ(sent_.back().second.sequence.attempt, 1u);
   Send(1, id, 1, 1, {}, Finish::kError, "step failed");
   EXPECT_EQ(outcome.error.value().status, 500);
   EXPECT_THAT(outcome.error->message, HasSubstr("step failed"));
@@ -278,7 +279,7 @@ TEST_F(DispatcherTest, ASilentTargetWithWorkIsLeft) {
   dispatcher_->Tick(11 * kSecond);
   EXPECT_THAT(closed_, ElementsAre(1));
   EXPECT_EQ(sent_.back().first, 2u);
-  EXPECT_EQ(sent_.back().second.generated, Ids({5}));
+  EXPECT_EQ(sent_.back().second.sequence.generated, Ids({5}));
   EXPECT_EQ(metrics_.stalled_targets.Value(), 1);
   // What it says after all, and that it is down, changes nothing.
   Send(1, id, 0, 1, {6}, Finish::kNone, "", 11 * kSecond);
@@ -457,8 +458,8 @@ TEST_F(DispatcherTest, ASinkMayCancelOthersWhileATargetIsLost) {
   Outcome other;
   uint64_t second = 0;
   Submit submit;
-  submit.prompt = {1};
-  submit.max_tokens = 5;
+  submit.sequence.prompt = {1};
+  submit.sequence.max_tokens = 5;
   ChoiceSink sink;
   sink.failed = [&](ApiError) { dispatcher_->Cancel(second); };
   dispatcher_->Start(submit, sink, 0);

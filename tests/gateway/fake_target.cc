@@ -105,20 +105,22 @@ base::TokenLogprobs FakeTarget::Scored(base::TokenId token, int count) const {
 }
 
 void FakeTarget::Answer(link::PeerId peer, const schemas::Submit& submit) {
-  Sequence sequence{peer, submit, {}, static_cast<int32_t>(submit.generated.size())};
+  Sequence sequence{peer, submit, {}, static_cast<int32_t>(submit.sequence.generated.size())};
   schemas::Tokens& message = sequence.message;
   message.request_id = submit.request_id;
-  message.attempt = submit.attempt;
+  message.attempt = submit.sequence.attempt;
   if (options_.refusal) {
     message.finish = *options_.refusal;
     message.error = "because the test says so";
     sender_->Send(peer, schemas::TokensBatch{{message}}).IgnoreError();
     return;
   }
-  message.verification = submit.verification.value_or(schemas::VerificationMethod::kCoupled);
-  if (submit.score_prompt) {
-    for (size_t i = 1; i < submit.prompt.size(); ++i) {
-      message.prompt_logprobs.push_back(Scored(submit.prompt[i], submit.logprobs));
+  message.speculation.verification =
+      submit.verification.value_or(schemas::VerificationMethod::kCoupled);
+  if (submit.sequence.score_prompt) {
+    for (size_t i = 1; i < submit.sequence.prompt.size(); ++i) {
+      message.prompt_logprobs.push_back(
+          Scored(submit.sequence.prompt[i], submit.sequence.logprobs));
     }
   }
   while (SendNext(sequence)) {
@@ -132,22 +134,22 @@ void FakeTarget::Answer(link::PeerId peer, const schemas::Submit& submit) {
 bool FakeTarget::SendNext(Sequence& sequence) {
   const schemas::Submit& submit = sequence.submit;
   schemas::Tokens& message = sequence.message;
-  const bool stalls = options_.stall_after >= 0 && submit.attempt == 0;
-  const int32_t end =
-      stalls ? std::min(submit.max_tokens, options_.stall_after) : submit.max_tokens;
+  const bool stalls = options_.stall_after >= 0 && submit.sequence.attempt == 0;
+  const int32_t end = stalls ? std::min(submit.sequence.max_tokens, options_.stall_after)
+                             : submit.sequence.max_tokens;
   message.first_index = sequence.next;
   for (; sequence.next < std::min(end, message.first_index + 3); ++sequence.next) {
-    message.tokens.push_back(TokenAt(submit.sampling.seed, sequence.next));
-    if (submit.logprobs >= 0) {
-      message.logprobs.push_back(Scored(message.tokens.back(), submit.logprobs));
+    message.tokens.push_back(TokenAt(submit.sequence.sampling.seed, sequence.next));
+    if (submit.sequence.logprobs >= 0) {
+      message.logprobs.push_back(Scored(message.tokens.back(), submit.sequence.logprobs));
     }
   }
-  ++message.rounds;
-  message.drafted += 4;
-  message.accepted += 2;
-  message.accepted_at = {message.rounds, message.rounds};
-  message.cached_tokens = std::min<int32_t>(options_.cached_tokens, submit.prompt.size());
-  if (sequence.next == submit.max_tokens) message.finish = Finish::kLength;
+  ++message.speculation.rounds;
+  message.speculation.drafted += 4;
+  message.speculation.accepted += 2;
+  message.speculation.accepted_at = {message.speculation.rounds, message.speculation.rounds};
+  message.cached_tokens = std::min<int32_t>(options_.cached_tokens, submit.sequence.prompt.size());
+  if (sequence.next == submit.sequence.max_tokens) message.finish = Finish::kLength;
   sender_->Send(sequence.peer, schemas::TokensBatch{{message}}).IgnoreError();
   message.tokens.clear();
   message.logprobs.clear();

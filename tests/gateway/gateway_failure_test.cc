@@ -95,9 +95,9 @@ TEST_F(GatewayFailureTest, ADeadTargetsTextGoesOnElsewhere) {
   EXPECT_EQ(got.ids, Json(targets_[0]->Output(5, 60)));
   const auto submits = targets_[1 - chosen]->submits();
   ASSERT_EQ(submits.size(), 1u);
-  EXPECT_EQ(submits[0].generated, targets_[0]->Output(5, 20));
-  EXPECT_EQ(submits[0].attempt, 1u);
-  EXPECT_EQ(submits[0].sampling.seed, 5u);
+  EXPECT_EQ(submits[0].sequence.generated, targets_[0]->Output(5, 20));
+  EXPECT_EQ(submits[0].sequence.attempt, 1u);
+  EXPECT_EQ(submits[0].sequence.sampling.seed, 5u);
   EXPECT_EQ(Metric("specfabric_gateway_resubmissions_total"), 1);
 }
 

@@ -136,7 +136,7 @@ TEST_F(GatewayOptionsTest, ATruncatedPromptIsWhatIsCountedAndEchoed) {
   EXPECT_EQ(answer["choices"][0]["prompt_token_ids"], Json(kept));
   EXPECT_THAT(answer["choices"][0]["text"].get<std::string>(),
               StartsWith(tokenizer_->Decode(kept, true).value()));
-  EXPECT_EQ(targets_[0]->submits()[0].prompt, kept);
+  EXPECT_EQ(targets_[0]->submits()[0].sequence.prompt, kept);
 }
 
 TEST_F(GatewayOptionsTest, ForeignOptionsAreRefusedByName) {
@@ -182,11 +182,11 @@ TEST_F(DefaultsTest, HoldForWhatARequestLeavesOut) {
   Complete(R"({"prompt": "no", "top_k": 0, "max_tokens": 4})");
   const auto submits = targets_[0]->submits();
   ASSERT_EQ(submits.size(), 2u);
-  EXPECT_EQ(submits[0].sampling.temperature, 0.5f);
-  EXPECT_EQ(submits[0].sampling.top_k, 20);
-  EXPECT_EQ(submits[1].sampling.temperature, 0.5f);
-  EXPECT_EQ(submits[1].sampling.top_k, 0);
-  EXPECT_EQ(submits[1].max_tokens, 4);
+  EXPECT_EQ(submits[0].sequence.sampling.temperature, 0.5f);
+  EXPECT_EQ(submits[0].sequence.sampling.top_k, 20);
+  EXPECT_EQ(submits[1].sequence.sampling.temperature, 0.5f);
+  EXPECT_EQ(submits[1].sequence.sampling.top_k, 0);
+  EXPECT_EQ(submits[1].sequence.max_tokens, 4);
 }
 
 }  // namespace

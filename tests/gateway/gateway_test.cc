@@ -67,13 +67,13 @@ TEST_F(GatewayTest, TargetsLearnWhoseARequestIs) {
   Ok(client.Post("/v1/completions", salted));
   const auto submits = target().submits();
   ASSERT_EQ(submits.size(), 4u);
-  EXPECT_EQ(submits[0].tenant, 0u);
-  EXPECT_EQ(submits[0].cache_salt, 0u);
-  EXPECT_EQ(submits[1].tenant, 0u);
-  EXPECT_NE(submits[2].tenant, 0u);
-  EXPECT_EQ(submits[2].tenant, submits[3].tenant);
+  EXPECT_EQ(submits[0].sequence.tenant, 0u);
+  EXPECT_EQ(submits[0].sequence.cache_salt, 0u);
+  EXPECT_EQ(submits[1].sequence.tenant, 0u);
+  EXPECT_NE(submits[2].sequence.tenant, 0u);
+  EXPECT_EQ(submits[2].sequence.tenant, submits[3].sequence.tenant);
   std::set<uint64_t> salts;
-  for (const schemas::Submit& submit : submits) salts.insert(submit.cache_salt);
+  for (const schemas::Submit& submit : submits) salts.insert(submit.sequence.cache_salt);
   EXPECT_EQ(salts.size(), 4u);
 }
 

@@ -39,7 +39,7 @@ TEST(TokenNameTest, BytesThatAreNoCharacters) {
 }
 
 TEST(FormatTest, Completion) {
-  const ChoicePart part{.index = 1, .text = "x", .finish_reason = "stop"};
+  const ChoicePart part{.index = 1, .piece = {.text = "x"}, .finish_reason = "stop"};
   const Json json = Read(Answer(Head(false), {part}, {3, 2, {4, 5, 6, {3, 2, 1}}, 1}));
   EXPECT_EQ(json["object"], "text_completion");
   EXPECT_EQ(json["id"], "id-1");
@@ -73,10 +73,10 @@ TEST(FormatTest, ExactnessIsNamed) {
 }
 
 TEST(FormatTest, CompletionLogprobs) {
-  ChoicePart part{.text = "ab", .with_logprobs = true};
-  part.entries = {Entry(1, "a", 0, 0), Entry(2, "b", -0.1f, 1)};
-  part.entries[0].scored = false;
-  part.entries[1].top = {{3, "c", -0.05f}, {4, "c", -0.07f}};
+  ChoicePart part{.piece = {.text = "ab"}, .with_logprobs = true};
+  part.piece.entries = {Entry(1, "a", 0, 0), Entry(2, "b", -0.1f, 1)};
+  part.piece.entries[0].scored = false;
+  part.piece.entries[1].top = {{3, "c", -0.05f}, {4, "c", -0.07f}};
   const Json logprobs = Read(Answer(Head(false), {part}, {}))["choices"][0]["logprobs"];
   EXPECT_EQ(logprobs["tokens"], Json({"a", "b"}));
   EXPECT_EQ(logprobs["text_offset"], Json({0, 1}));
@@ -93,19 +93,20 @@ TEST(FormatTest, CompletionLogprobs) {
 TEST(FormatTest, FloatsKeepTheirBits) {
   ChoicePart part{.with_logprobs = true};
   for (float value : {-1.0f / 3, -12.345678f, -1e-7f, -0.0f}) {
-    part.entries = {Entry(1, "a", value, 0)};
+    part.piece.entries = {Entry(1, "a", value, 0)};
     const Json json = Read(Answer(Head(false), {part}, {}));
     EXPECT_EQ(json["choices"][0]["logprobs"]["token_logprobs"][0].get<float>(), value);
   }
-  part.entries = {Entry(1, "a", -std::numeric_limits<float>::infinity(), 0)};
+  part.piece.entries = {Entry(1, "a", -std::numeric_limits<float>::infinity(), 0)};
   EXPECT_EQ(Read(Answer(Head(false), {part}, {}))["choices"][0]["logprobs"]["token_logprobs"][0],
             -9999.0);
 }
 
 TEST(FormatTest, ChatWithLogprobs) {
-  ChoicePart part{.text = "\xE6\xBC\xA2", .with_logprobs = true, .finish_reason = "length"};
-  part.entries = {Entry(1, "\xE6", -1, 0), Entry(2, "\xBC\xA2", -2, 0)};
-  part.entries[0].top = {{1, "\xE6", -1}};
+  ChoicePart part{
+      .piece = {.text = "\xE6\xBC\xA2"}, .with_logprobs = true, .finish_reason = "length"};
+  part.piece.entries = {Entry(1, "\xE6", -1, 0), Entry(2, "\xBC\xA2", -2, 0)};
+  part.piece.entries[0].top = {{1, "\xE6", -1}};
   const Json json = Read(Answer(Head(true), {part}, {1, 2, {}}));
   EXPECT_EQ(json["object"], "chat.completion");
   const Json& choice = json["choices"][0];
@@ -121,7 +122,8 @@ TEST(FormatTest, ChatWithLogprobs) {
 
 TEST(FormatTest, TokenIdsWhereAskedFor) {
   ChoicePart part;
-  part.token_ids = {4, 5};
+  part.with_token_ids = true;
+  part.piece.ids = {4, 5};
   part.prompt_token_ids = {1};
   const Json choice = Read(Answer(Head(false), {part}, {}))["choices"][0];
   EXPECT_EQ(choice["token_ids"], Json({4, 5}));
@@ -129,7 +131,7 @@ TEST(FormatTest, TokenIdsWhereAskedFor) {
 }
 
 TEST(FormatTest, Chunks) {
-  ChoicePart part{.text = "x"};
+  ChoicePart part{.piece = {.text = "x"}};
   Json json = Read(Chunk(Head(false), part, false));
   EXPECT_EQ(json["object"], "text_completion");
   EXPECT_EQ(json["choices"][0]["text"], "x");
@@ -167,8 +169,8 @@ TEST(FormatTest, AChatBeginsWithTheRoleAlone) {
 
 TEST(FormatTest, TokensByTheirIds) {
   ChoicePart part{.with_logprobs = true, .tokens_as_ids = true};
-  part.entries = {Entry(7, "a", -1, 0)};
-  part.entries[0].top = {{7, "a", -1}, {8, "b", -2}};
+  part.piece.entries = {Entry(7, "a", -1, 0)};
+  part.piece.entries[0].top = {{7, "a", -1}, {8, "b", -2}};
   const Json completion = Read(Answer(Head(false), {part}, {}))["choices"][0]["logprobs"];
   EXPECT_EQ(completion["tokens"], Json({"token_id:7"}));
   EXPECT_EQ(completion["top_logprobs"][0], Json({{"token_id:7", -1.0}, {"token_id:8", -2.0}}));

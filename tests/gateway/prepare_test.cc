@@ -52,17 +52,17 @@ TEST_F(PrepareTest, OneSequenceAChoice) {
                "temperature": 0.5, "stop_token_ids": [7], "slo_tpot_ms": 1e-9,
                "priority": 4})");
   ASSERT_EQ(prepared.submits.size(), 4u);
-  EXPECT_EQ(prepared.submits[0].prompt, tokenizer_->Encode("that", true).value());
-  EXPECT_EQ(prepared.submits[1].prompt, prepared.submits[0].prompt);
-  EXPECT_EQ(prepared.submits[2].prompt, tokenizer_->Encode("no", true).value());
-  EXPECT_EQ(prepared.submits[0].sampling.seed, 9u);
-  EXPECT_EQ(prepared.submits[1].sampling.seed, base::ChoiceSeed(9, 1));
-  EXPECT_EQ(prepared.submits[2].sampling.seed, 9u);
-  EXPECT_EQ(prepared.submits[0].sampling.temperature, 0.5f);
-  EXPECT_EQ(prepared.submits[0].max_tokens, 5);
-  EXPECT_EQ(prepared.submits[3].priority, -4);
-  EXPECT_EQ(prepared.submits[3].tpot_slo, 1);            // what was asked for is not forgotten
-  EXPECT_EQ(prepared.submits[0].stop_ids, Ids({0, 7}));  // with the end of text
+  EXPECT_EQ(prepared.submits[0].sequence.prompt, tokenizer_->Encode("that", true).value());
+  EXPECT_EQ(prepared.submits[1].sequence.prompt, prepared.submits[0].sequence.prompt);
+  EXPECT_EQ(prepared.submits[2].sequence.prompt, tokenizer_->Encode("no", true).value());
+  EXPECT_EQ(prepared.submits[0].sequence.sampling.seed, 9u);
+  EXPECT_EQ(prepared.submits[1].sequence.sampling.seed, base::ChoiceSeed(9, 1));
+  EXPECT_EQ(prepared.submits[2].sequence.sampling.seed, 9u);
+  EXPECT_EQ(prepared.submits[0].sequence.sampling.temperature, 0.5f);
+  EXPECT_EQ(prepared.submits[0].sequence.max_tokens, 5);
+  EXPECT_EQ(prepared.submits[3].sequence.priority, -4);
+  EXPECT_EQ(prepared.submits[3].sequence.tpot_slo, 1);  // what was asked for is not forgotten
+  EXPECT_EQ(prepared.submits[0].sequence.stop_ids, Ids({0, 7}));  // with the end of text
   EXPECT_EQ(prepared.prompt_tokens,
             static_cast<int64_t>(prepared.prompts[0].ids.size() + prepared.prompts[1].ids.size()));
   EXPECT_EQ(drawn_, 100u);
@@ -70,39 +70,41 @@ TEST_F(PrepareTest, OneSequenceAChoice) {
 
 TEST_F(PrepareTest, DrawsASeedForEachPrompt) {
   const Prepared prepared = Good(R"({"prompt": ["a", "b"], "n": 2})");
-  EXPECT_EQ(prepared.submits[0].sampling.seed, 101u);
-  EXPECT_EQ(prepared.submits[1].sampling.seed, base::ChoiceSeed(101, 1));
-  EXPECT_EQ(prepared.submits[2].sampling.seed, 102u);
+  EXPECT_EQ(prepared.submits[0].sequence.sampling.seed, 101u);
+  EXPECT_EQ(prepared.submits[1].sequence.sampling.seed, base::ChoiceSeed(101, 1));
+  EXPECT_EQ(prepared.submits[2].sequence.sampling.seed, 102u);
 }
 
 TEST_F(PrepareTest, IgnoringTheEndLeavesOnlyTheRequestsOwnStops) {
-  EXPECT_TRUE(Good(R"({"prompt": "a", "ignore_eos": true})").submits[0].stop_ids.empty());
+  EXPECT_TRUE(Good(R"({"prompt": "a", "ignore_eos": true})").submits[0].sequence.stop_ids.empty());
 }
 
 TEST_F(PrepareTest, NoEndBeforeTheFewestTokens) {
   const Prepared plain = Good(R"({"prompt": "a", "stop_token_ids": [7]})");
-  EXPECT_TRUE(plain.submits[0].rules.suppressed_token_ids.empty());
+  EXPECT_TRUE(plain.submits[0].sequence.rules.suppressed_token_ids.empty());
   const Prepared longer = Good(R"({"prompt": "a", "stop_token_ids": [7], "min_tokens": 3,
                                    "logit_bias": {"319": -1}, "presence_penalty": 1})");
-  EXPECT_EQ(longer.submits[0].rules.suppressed_token_ids, Ids({0, 7}));
-  EXPECT_EQ(longer.submits[0].rules.min_tokens, 3);
-  EXPECT_EQ(longer.submits[0].rules.presence_penalty, 1.0f);
-  EXPECT_EQ(longer.submits[0].rules.bias, (std::vector<base::LogitBias>{{319, -1.0f}}));
+  EXPECT_EQ(longer.submits[0].sequence.rules.suppressed_token_ids, Ids({0, 7}));
+  EXPECT_EQ(longer.submits[0].sequence.rules.min_tokens, 3);
+  EXPECT_EQ(longer.submits[0].sequence.rules.presence_penalty, 1.0f);
+  EXPECT_EQ(longer.submits[0].sequence.rules.bias, (std::vector<base::LogitBias>{{319, -1.0f}}));
   const Prepared ignoring =
       Good(R"({"prompt": "a", "stop_token_ids": [7], "min_tokens": 3, "ignore_eos": true})");
-  EXPECT_EQ(ignoring.submits[0].rules.suppressed_token_ids, Ids({0, 7}));
-  EXPECT_EQ(ignoring.submits[0].stop_ids, Ids({7}));
+  EXPECT_EQ(ignoring.submits[0].sequence.rules.suppressed_token_ids, Ids({0, 7}));
+  EXPECT_EQ(ignoring.submits[0].sequence.stop_ids, Ids({7}));
 }
 
 TEST_F(PrepareTest, OutputIsCutToTheContext) {
-  EXPECT_EQ(Good(R"({"prompt": [1, 2, 3], "max_tokens": 1000000000000})").submits[0].max_tokens,
-            17);
+  EXPECT_EQ(
+      Good(R"({"prompt": [1, 2, 3], "max_tokens": 1000000000000})").submits[0].sequence.max_tokens,
+      17);
 }
 
 TEST_F(PrepareTest, PromptsBeyondTheContext) {
   std::string ids = "1";
   for (int i = 1; i < 20; ++i) ids += ",1";
-  EXPECT_EQ(Good("{\"prompt\": [" + ids + "], \"max_tokens\": 0}").submits[0].max_tokens, 0);
+  EXPECT_EQ(Good("{\"prompt\": [" + ids + "], \"max_tokens\": 0}").submits[0].sequence.max_tokens,
+            0);
   ApiError error = Bad("{\"prompt\": [" + ids + "], \"max_tokens\": 1}");
   EXPECT_EQ(error.code, "context_length_exceeded");
   error = Bad("{\"prompt\": [" + ids + ",1], \"max_tokens\": 0}");
@@ -115,16 +117,16 @@ TEST_F(PrepareTest, PromptsBeyondTheContext) {
 TEST_F(PrepareTest, KeepsTheEndOfAPrompt) {
   const std::string ids = R"({"prompt": [1, 2, 3, 4, 5], "truncate_prompt_tokens": )";
   const Prepared three = Good(ids + "3}");
-  EXPECT_EQ(three.submits[0].prompt, Ids({3, 4, 5}));
+  EXPECT_EQ(three.submits[0].sequence.prompt, Ids({3, 4, 5}));
   EXPECT_EQ(three.prompts[0].ids, Ids({3, 4, 5}));
   EXPECT_EQ(three.prompt_tokens, 3);
-  EXPECT_EQ(three.submits[0].max_tokens, 16);
-  EXPECT_EQ(Good(ids + "5}").submits[0].prompt.size(), 5u);
-  EXPECT_EQ(Good(ids + "1e30}").submits[0].prompt.size(), 5u);
+  EXPECT_EQ(three.submits[0].sequence.max_tokens, 16);
+  EXPECT_EQ(Good(ids + "5}").submits[0].sequence.prompt.size(), 5u);
+  EXPECT_EQ(Good(ids + "1e30}").submits[0].sequence.prompt.size(), 5u);
   // Of a text, the given text is gone with its beginning; of a whole one it is not.
   const Prepared text = Good(R"({"prompt": "that he said", "truncate_prompt_tokens": 1})");
   Ids whole = tokenizer_->Encode("that he said", true).value();
-  EXPECT_EQ(text.submits[0].prompt, Ids({whole.back()}));
+  EXPECT_EQ(text.submits[0].sequence.prompt, Ids({whole.back()}));
   EXPECT_FALSE(text.prompts[0].has_text);
   EXPECT_TRUE(Good(R"({"prompt": "no", "truncate_prompt_tokens": 9})").prompts[0].has_text);
 }
@@ -135,8 +137,9 @@ TEST_F(PrepareTest, FitsAPromptToTheContext) {
   const std::string head = R"({"prompt": [)" + ids + R"(], "truncate_prompt_tokens": -1)";
   const auto kept = [&](const std::string& rest) {
     const Prepared prepared = Good(head + rest + "}");
-    EXPECT_EQ(prepared.submits[0].prompt.back(), 49);
-    return std::pair(prepared.submits[0].prompt.size(), prepared.submits[0].max_tokens);
+    EXPECT_EQ(prepared.submits[0].sequence.prompt.back(), 49);
+    return std::pair(prepared.submits[0].sequence.prompt.size(),
+                     prepared.submits[0].sequence.max_tokens);
   };
   EXPECT_EQ(kept(""), (std::pair<size_t, int32_t>(4, 16)));
   EXPECT_EQ(kept(R"(, "max_tokens": 5)"), (std::pair<size_t, int32_t>(15, 5)));
@@ -145,8 +148,8 @@ TEST_F(PrepareTest, FitsAPromptToTheContext) {
   const Prepared chat = Good(R"({"messages": [{"role": "user", "content": "that that that that"}],
                                  "truncate_prompt_tokens": -1})",
                              true);
-  EXPECT_EQ(chat.submits[0].prompt.size(), 19u);
-  EXPECT_EQ(chat.submits[0].max_tokens, 1);
+  EXPECT_EQ(chat.submits[0].sequence.prompt.size(), 19u);
+  EXPECT_EQ(chat.submits[0].sequence.max_tokens, 1);
   EXPECT_EQ(Bad(R"({"prompt": [1, 2], "truncate_prompt_tokens": 0})").param,
             "truncate_prompt_tokens");
 }
@@ -162,10 +165,11 @@ TEST_F(PrepareTest, TopPOfZeroIsTemperatureZero) {
 }
 
 TEST_F(PrepareTest, EchoWithLogprobsScores) {
-  EXPECT_TRUE(Good(R"({"prompt": "a", "echo": true, "logprobs": 0})").submits[0].score_prompt);
-  EXPECT_FALSE(Good(R"({"prompt": "a", "echo": true})").submits[0].score_prompt);
-  EXPECT_FALSE(Good(R"({"prompt": "a", "logprobs": 3})").submits[0].score_prompt);
-  EXPECT_EQ(Good(R"({"prompt": "a", "logprobs": 3})").submits[0].logprobs, 3);
+  EXPECT_TRUE(
+      Good(R"({"prompt": "a", "echo": true, "logprobs": 0})").submits[0].sequence.score_prompt);
+  EXPECT_FALSE(Good(R"({"prompt": "a", "echo": true})").submits[0].sequence.score_prompt);
+  EXPECT_FALSE(Good(R"({"prompt": "a", "logprobs": 3})").submits[0].sequence.score_prompt);
+  EXPECT_EQ(Good(R"({"prompt": "a", "logprobs": 3})").submits[0].sequence.logprobs, 3);
 }
 
 TEST_F(PrepareTest, WhatTheModelCannotTake) {
@@ -188,9 +192,9 @@ TEST_F(PrepareTest, ChatGoesThroughTheTemplate) {
   const Prepared prepared = Good("{\"messages\": " + messages + "}", true);
   const std::string rendered = tokenizer_->ApplyChatTemplate(messages, true).value();
   EXPECT_THAT(rendered, HasSubstr("that"));
-  EXPECT_EQ(prepared.submits[0].prompt, tokenizer_->Encode(rendered, false).value());
-  EXPECT_EQ(prepared.submits[0].max_tokens,
-            500 - static_cast<int32_t>(prepared.submits[0].prompt.size()));
+  EXPECT_EQ(prepared.submits[0].sequence.prompt, tokenizer_->Encode(rendered, false).value());
+  EXPECT_EQ(prepared.submits[0].sequence.max_tokens,
+            500 - static_cast<int32_t>(prepared.submits[0].sequence.prompt.size()));
 }
 
 TEST_F(PrepareTest, VariablesReachTheTemplate) {
@@ -208,8 +212,8 @@ TEST_F(PrepareTest, VariablesReachTheTemplate) {
     const Prepared prepared = Good(body, true);
     const Parsed<TokenizeRequest> tokenize = ParseTokenize(body);
     EXPECT_EQ(std::get<Ids>(Tokenize(std::get<TokenizeRequest>(tokenize), *tokenizer_)),
-              prepared.submits[0].prompt);
-    return tokenizer_->Decode(prepared.submits[0].prompt, false).value();
+              prepared.submits[0].sequence.prompt);
+    return tokenizer_->Decode(prepared.submits[0].sequence.prompt, false).value();
   };
   EXPECT_EQ(rendered(""), "that");
   EXPECT_EQ(rendered(R"(, "chat_template_kwargs": {"enable_thinking": false})"), "that no");
@@ -223,9 +227,10 @@ TEST_F(PrepareTest, SpecialTokensAroundAChatIfAskedFor) {
   model_.context = 500;
   const std::string messages = R"([{"role": "user", "content": "that"}])";
   const std::string text = tokenizer_->ApplyChatTemplate(messages, true).value();
-  EXPECT_EQ(
-      Good(R"({"add_special_tokens": true, "messages": )" + messages + "}", true).submits[0].prompt,
-      tokenizer_->Encode(text, true).value());
+  EXPECT_EQ(Good(R"({"add_special_tokens": true, "messages": )" + messages + "}", true)
+                .submits[0]
+                .sequence.prompt,
+            tokenizer_->Encode(text, true).value());
 }
 
 TEST_F(PrepareTest, LongNamesAreShownShort) {

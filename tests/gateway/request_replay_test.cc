@@ -18,9 +18,9 @@ using schemas::Tokens;
 Submit MakeSubmit(int max_tokens = 100) {
   Submit submit;
   submit.request_id = 5;
-  submit.prompt = {1, 2, 3};
-  submit.max_tokens = max_tokens;
-  submit.stop_ids = {9};
+  submit.sequence.prompt = {1, 2, 3};
+  submit.sequence.max_tokens = max_tokens;
+  submit.sequence.stop_ids = {9};
   return submit;
 }
 
@@ -95,9 +95,9 @@ TEST(RequestReplayTest, AnyOrderAndRepetitionGiveEveryTokenOnce) {
     RequestReplay replay(MakeSubmit());
     Ids got;
     for (const Tokens& message : messages) {
-      const auto progress = replay.Apply(message);
-      ASSERT_TRUE(progress.has_value());
-      got.insert(got.end(), progress->tokens.begin(), progress->tokens.end());
+      const auto news = replay.Apply(message);
+      ASSERT_TRUE(news.has_value());
+      got.insert(got.end(), news->tokens.begin(), news->tokens.end());
     }
     ASSERT_EQ(got, all);
     ASSERT_EQ(replay.emitted(), all);
@@ -112,9 +112,9 @@ TEST(RequestReplayTest, TheNextAttemptContinues) {
   replay.Apply(MakeTokens(0, {10, 11}));
   replay.Apply(MakeTokens(3, {13}));  // behind a gap: not emitted, so it is generated again
   EXPECT_EQ(replay.NextAttempt(), std::nullopt);
-  EXPECT_EQ(replay.submit().attempt, 1u);
-  EXPECT_EQ(replay.submit().generated, Ids({10, 11}));
-  EXPECT_EQ(replay.submit().prompt, Ids({1, 2, 3}));
+  EXPECT_EQ(replay.submit().sequence.attempt, 1u);
+  EXPECT_EQ(replay.submit().sequence.generated, Ids({10, 11}));
+  EXPECT_EQ(replay.submit().sequence.prompt, Ids({1, 2, 3}));
   EXPECT_FALSE(replay.Apply(MakeTokens(2, {12}, 0)).has_value()) << "of the lost attempt";
   EXPECT_EQ(replay.Apply(MakeTokens(2, {12}, 1))->tokens, Ids({12}));
   EXPECT_EQ(replay.emitted(), Ids({10, 11, 12}));
@@ -132,21 +132,21 @@ TEST(RequestReplayTest, OnlyTheEndWasLost) {
 TEST(RequestReplayTest, SpeculationAddsUpOverAttempts) {
   RequestReplay replay(MakeSubmit());
   Tokens message = MakeTokens(0, {10, 11});
-  message.rounds = 2;
-  message.drafted = 8;
-  message.accepted = 1;
-  message.accepted_at = {1};
+  message.speculation.rounds = 2;
+  message.speculation.drafted = 8;
+  message.speculation.accepted = 1;
+  message.speculation.accepted_at = {1};
   replay.Apply(message);
   message = MakeTokens(0, {});  // an older total that was overtaken
-  message.rounds = 1;
+  message.speculation.rounds = 1;
   replay.Apply(message);
   EXPECT_EQ(replay.speculation().rounds, 2);
   replay.NextAttempt();
   message = MakeTokens(2, {12}, 1);
-  message.rounds = 1;
-  message.drafted = 4;
-  message.accepted_at = {1, 1};
-  message.verification = schemas::VerificationMethod::kRejection;
+  message.speculation.rounds = 1;
+  message.speculation.drafted = 4;
+  message.speculation.accepted_at = {1, 1};
+  message.speculation.verification = schemas::VerificationMethod::kRejection;
   replay.Apply(message);
   EXPECT_EQ(replay.speculation().rounds, 3);
   EXPECT_EQ(replay.speculation().drafted, 12);
@@ -171,37 +171,36 @@ TEST(RequestReplayTest, CachedTokensAreThoseOfThePromptAlone) {
 
 TEST(RequestReplayTest, ScoresComeBeforeTokensAndOnce) {
   Submit submit = MakeSubmit();
-  submit.score_prompt = true;
-  submit.logprobs = 0;
+  submit.sequence.score_prompt = true;
+  submit.sequence.logprobs = 0;
   RequestReplay replay(submit);
   Tokens token = MakeTokens(0, {10});
   token.logprobs = {Scored(10, -1)};
   EXPECT_TRUE(replay.Apply(token)->tokens.empty());
   Tokens scores = MakeTokens(0, {});
   scores.prompt_logprobs = {Scored(2, -2), Scored(3, -3)};
-  const auto progress = replay.Apply(scores);
-  EXPECT_TRUE(progress->has_prompt_logprobs);
-  EXPECT_EQ(progress->prompt_logprobs.size(), 2u);
-  EXPECT_EQ(progress->tokens, Ids({10}));
-  EXPECT_EQ(progress->logprobs.size(), 1u);
-  EXPECT_FALSE(replay.Apply(scores)->has_prompt_logprobs);
+  const auto news = replay.Apply(scores);
+  EXPECT_EQ(news->prompt_logprobs.size(), 2u);
+  EXPECT_EQ(news->tokens, Ids({10}));
+  EXPECT_EQ(news->logprobs.size(), 1u);
+  EXPECT_TRUE(replay.Apply(scores)->prompt_logprobs.empty());
   replay.NextAttempt();
-  EXPECT_FALSE(replay.submit().score_prompt);
+  EXPECT_FALSE(replay.submit().sequence.score_prompt);
 }
 
 TEST(RequestReplayTest, LostScoresAreAskedForAgain) {
   Submit submit = MakeSubmit(0);
-  submit.score_prompt = true;
+  submit.sequence.score_prompt = true;
   RequestReplay replay(submit);
   EXPECT_EQ(replay.NextAttempt(), std::nullopt);
-  EXPECT_TRUE(replay.submit().score_prompt);
-  EXPECT_EQ(replay.submit().attempt, 1u);
+  EXPECT_TRUE(replay.submit().sequence.score_prompt);
+  EXPECT_EQ(replay.submit().sequence.attempt, 1u);
 }
 
 TEST(RequestReplayTest, APromptOfOneTokenHasNoScores) {
   Submit submit = MakeSubmit(0);
-  submit.prompt = {1};
-  submit.score_prompt = true;
+  submit.sequence.prompt = {1};
+  submit.sequence.score_prompt = true;
   RequestReplay replay(submit);
   EXPECT_EQ(replay.Apply(MakeTokens(0, {}, 0, Finish::kLength))->finish, Finish::kLength);
 }

@@ -111,19 +111,22 @@ TEST(LimitsTest, DraftRequest) {
   ExpectRefused<M>("prompt_length", [](M& m) { m.prompt_length = -1; });
 }
 
+base::SamplingParams& SamplingOf(DraftRequest& m) { return m.sampling; }
+base::SamplingParams& SamplingOf(Submit& m) { return m.sequence.sampling; }
+
 template <typename M>
 void ExpectSamplingChecked() {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinity = std::numeric_limits<float>::infinity();
   for (float bad : {-0.1f, nan, infinity}) {
-    ExpectRefused<M>("temperature", [bad](M& m) { m.sampling.temperature = bad; });
+    ExpectRefused<M>("temperature", [bad](M& m) { SamplingOf(m).temperature = bad; });
   }
-  ExpectRefused<M>("top_k", [](M& m) { m.sampling.top_k = -1; });
+  ExpectRefused<M>("top_k", [](M& m) { SamplingOf(m).top_k = -1; });
   for (float bad : {0.0f, 1.5f, nan}) {
-    ExpectRefused<M>("top_p", [bad](M& m) { m.sampling.top_p = bad; });
+    ExpectRefused<M>("top_p", [bad](M& m) { SamplingOf(m).top_p = bad; });
   }
   for (float bad : {-0.5f, 1.0f, nan}) {
-    ExpectRefused<M>("min_p", [bad](M& m) { m.sampling.min_p = bad; });
+    ExpectRefused<M>("min_p", [bad](M& m) { SamplingOf(m).min_p = bad; });
   }
 }
 
@@ -204,17 +207,17 @@ TEST(DraftReplyTest, TheTreeIsWholeButForTheTokenOfItsRoot) {
 
 TEST(LimitsTest, Submit) {
   using M = Submit;
-  ExpectRefused<M>("prompt", [](M& m) { m.prompt = {-1}; });
-  ExpectRefused<M>("prompt", [](M& m) { m.prompt.assign(kMaxTokensPerMessage + 1, 1); });
-  ExpectRefused<M>("generated", [](M& m) { m.generated = {0, -7}; });
-  ExpectRefused<M>("stop_ids", [](M& m) { m.stop_ids.assign(kMaxStopIds + 1, 1); });
-  ExpectRefused<M>("stop_ids", [](M& m) { m.stop_ids = {-2}; });
-  ExpectRefused<M>("max_tokens", [](M& m) { m.max_tokens = -1; });
-  ExpectRefused<M>("logprobs", [](M& m) { m.logprobs = -2; });
-  ExpectRefused<M>("logprobs", [](M& m) { m.logprobs = kMaxTopLogprobs + 1; });
-  ExpectRefused<M>("priority", [](M& m) { m.priority = kMaxPriority + 1; });
-  ExpectRefused<M>("priority", [](M& m) { m.priority = -kMaxPriority - 1; });
-  ExpectRefused<M>("tpot_slo", [](M& m) { m.tpot_slo = -1; });
+  ExpectRefused<M>("prompt", [](M& m) { m.sequence.prompt = {-1}; });
+  ExpectRefused<M>("prompt", [](M& m) { m.sequence.prompt.assign(kMaxTokensPerMessage + 1, 1); });
+  ExpectRefused<M>("generated", [](M& m) { m.sequence.generated = {0, -7}; });
+  ExpectRefused<M>("stop_ids", [](M& m) { m.sequence.stop_ids.assign(kMaxStopIds + 1, 1); });
+  ExpectRefused<M>("stop_ids", [](M& m) { m.sequence.stop_ids = {-2}; });
+  ExpectRefused<M>("max_tokens", [](M& m) { m.sequence.max_tokens = -1; });
+  ExpectRefused<M>("logprobs", [](M& m) { m.sequence.logprobs = -2; });
+  ExpectRefused<M>("logprobs", [](M& m) { m.sequence.logprobs = kMaxTopLogprobs + 1; });
+  ExpectRefused<M>("priority", [](M& m) { m.sequence.priority = kMaxPriority + 1; });
+  ExpectRefused<M>("priority", [](M& m) { m.sequence.priority = -kMaxPriority - 1; });
+  ExpectRefused<M>("tpot_slo", [](M& m) { m.sequence.tpot_slo = -1; });
 }
 
 TEST(TraceTest, ASpanOfNoTraceIsNone) {
@@ -238,13 +241,15 @@ TEST(LimitsTest, TokensBatch) {
   ExpectSequenceRefused("finish", [](M& m) { m.finish = static_cast<Finish>(8); });
   ExpectSequenceRefused("error", [](M& m) { m.error = std::string(kMaxErrorBytes + 1, 'e'); });
   ExpectSequenceRefused("error", [](M& m) { m.error = "a\tb"; });
-  ExpectSequenceRefused("rounds", [](M& m) { m.rounds = -1; });
-  ExpectSequenceRefused("drafted", [](M& m) { m.drafted = -1; });
-  ExpectSequenceRefused("accepted", [](M& m) { m.accepted = -1; });
-  ExpectSequenceRefused("accepted_at", [](M& m) { m.accepted_at = {3, -1}; });
-  ExpectSequenceRefused("accepted_at", [](M& m) { m.accepted_at.resize(kMaxTreeNodes + 1); });
+  ExpectSequenceRefused("rounds", [](M& m) { m.speculation.rounds = -1; });
+  ExpectSequenceRefused("drafted", [](M& m) { m.speculation.drafted = -1; });
+  ExpectSequenceRefused("accepted", [](M& m) { m.speculation.accepted = -1; });
+  ExpectSequenceRefused("accepted_at", [](M& m) { m.speculation.accepted_at = {3, -1}; });
+  ExpectSequenceRefused("accepted_at",
+                        [](M& m) { m.speculation.accepted_at.resize(kMaxTreeNodes + 1); });
   ExpectSequenceRefused("cached_tokens", [](M& m) { m.cached_tokens = -1; });
-  ExpectSequenceRefused("verification", [](M& m) { m.verification = VerificationMethod{4}; });
+  ExpectSequenceRefused("verification",
+                        [](M& m) { m.speculation.verification = VerificationMethod{4}; });
   const float nan = std::numeric_limits<float>::quiet_NaN();
   ExpectSequenceRefused("logprobs", [](M& m) { m.logprobs = {{-1, 0.0f, {}}}; });
   ExpectSequenceRefused("logprobs", [nan](M& m) { m.logprobs = {{1, nan, {}}}; });

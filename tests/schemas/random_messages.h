@@ -160,22 +160,22 @@ template <>
 inline Submit RandomMessage<Submit>(Rng& rng) {
   Submit m;
   m.request_id = rng();
-  m.attempt = static_cast<uint32_t>(rng());
-  m.prompt = RandomTokens(rng, 500);
-  m.generated = RandomTokens(rng, 100);
-  m.sampling = RandomSampling(rng);
-  m.rules = RandomRules(rng);
-  m.max_tokens = RandomInt(rng, 0, INT32_MAX);
-  m.stop_ids = RandomTokens(rng, 8);
-  m.score_prompt = RandomInt(rng, 0, 1) == 1;
-  m.logprobs = RandomInt(rng, -1, kMaxTopLogprobs);
-  m.speculate = RandomInt(rng, 0, 1) == 1;
+  m.sequence.attempt = static_cast<uint32_t>(rng());
+  m.sequence.prompt = RandomTokens(rng, 500);
+  m.sequence.generated = RandomTokens(rng, 100);
+  m.sequence.sampling = RandomSampling(rng);
+  m.sequence.rules = RandomRules(rng);
+  m.sequence.max_tokens = RandomInt(rng, 0, INT32_MAX);
+  m.sequence.stop_ids = RandomTokens(rng, 8);
+  m.sequence.score_prompt = RandomInt(rng, 0, 1) == 1;
+  m.sequence.logprobs = RandomInt(rng, -1, kMaxTopLogprobs);
+  m.sequence.speculate = RandomInt(rng, 0, 1) == 1;
   if (RandomInt(rng, 0, 1) == 1)
     m.verification = static_cast<VerificationMethod>(RandomInt(rng, 0, 3));
-  m.tenant = rng();
-  m.cache_salt = rng();
-  m.priority = RandomInt(rng, -kMaxPriority, kMaxPriority);
-  m.tpot_slo = static_cast<base::Nanos>(rng() >> 1);
+  m.sequence.tenant = rng();
+  m.sequence.cache_salt = rng();
+  m.sequence.priority = RandomInt(rng, -kMaxPriority, kMaxPriority);
+  m.sequence.tpot_slo = static_cast<base::Nanos>(rng() >> 1);
   return m;
 }
 inline Tokens RandomSequence(Rng& rng) {
@@ -188,12 +188,13 @@ inline Tokens RandomSequence(Rng& rng) {
   m.prompt_logprobs = RandomLogprobs(rng, 16);
   m.finish = static_cast<Finish>(RandomInt(rng, 0, 7));
   m.error = RandomText(rng, 300);
-  m.rounds = RandomInt(rng, 0, INT32_MAX);
-  m.drafted = RandomInt(rng, 0, INT32_MAX);
-  m.accepted = RandomInt(rng, 0, INT32_MAX);
-  m.accepted_at.resize(RandomInt(rng, 0, kMaxTreeNodes));
-  for (int32_t& count : m.accepted_at) count = RandomInt(rng, 0, INT32_MAX);
-  m.verification = static_cast<VerificationMethod>(RandomInt(rng, 0, 3));
+  Speculation& totals = m.speculation;
+  totals.rounds = RandomInt(rng, 0, INT32_MAX);
+  totals.drafted = RandomInt(rng, 0, INT32_MAX);
+  totals.accepted = RandomInt(rng, 0, INT32_MAX);
+  totals.accepted_at.resize(RandomInt(rng, 0, kMaxTreeNodes));
+  for (int64_t& count : totals.accepted_at) count = RandomInt(rng, 0, INT32_MAX);
+  totals.verification = static_cast<VerificationMethod>(RandomInt(rng, 0, 3));
   m.cached_tokens = RandomInt(rng, 0, INT32_MAX);
   return m;
 }
@@ -370,15 +371,17 @@ inline auto Fields(const DraftReply& m) {
                     m.free_sessions, m.sampling_tag, m.draft_probs_rows, m.draft_probs_entries);
 }
 inline auto Fields(const Submit& m) {
-  return std::tuple(m.request_id, m.attempt, m.prompt, m.generated, Fields(m.sampling),
-                    m.max_tokens, m.stop_ids, m.score_prompt, m.logprobs, m.speculate,
-                    Fields(m.rules), m.verification, m.tpot_slo, m.tenant, m.cache_salt,
-                    m.priority);
+  const SequenceRequest& q = m.sequence;
+  return std::tuple(m.request_id, q.attempt, q.prompt, q.generated, Fields(q.sampling),
+                    q.max_tokens, q.stop_ids, q.score_prompt, q.logprobs, q.speculate,
+                    Fields(q.rules), m.verification, q.tpot_slo, q.tenant, q.cache_salt,
+                    q.priority);
 }
 inline auto Fields(const Tokens& m) {
+  const Speculation& totals = m.speculation;
   return std::tuple(m.request_id, m.attempt, m.first_index, m.tokens, Fields(m.logprobs),
-                    Fields(m.prompt_logprobs), m.finish, m.error, m.rounds, m.drafted, m.accepted,
-                    m.accepted_at, m.verification, m.cached_tokens);
+                    Fields(m.prompt_logprobs), m.finish, m.error, totals.rounds, totals.drafted,
+                    totals.accepted, totals.accepted_at, totals.verification, m.cached_tokens);
 }
 inline auto Fields(const TokensBatch& m) { return std::tuple(Fields(m.sequences)); }
 inline auto Fields(const GroupPart& m) {

@@ -91,8 +91,8 @@ class TargetEngineTest : public ::testing::Test {
   void Submit(int32_t max_tokens, base::TokenId first = 1) {
     schemas::Submit submit;
     submit.request_id = ++requests_;
-    submit.prompt = {first, 2, 3};
-    submit.max_tokens = max_tokens;
+    submit.sequence.prompt = {first, 2, 3};
+    submit.sequence.max_tokens = max_tokens;
     ASSERT_TRUE(engine_.Post(PeerMessage{kGateway, std::move(submit)}));
   }
   // From now on, of the sequences whose prompts begin with it.
