@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_GATEWAY_API_ERROR_H_
 #define SPECFABRIC_GATEWAY_API_ERROR_H_
 
-// What a client is told when its request cannot be served: OpenAI's error object and its status.
+// OpenAI's error object and the HTTP status that goes with it.
 
 #include <string>
 #include <utility>
@@ -15,7 +15,7 @@ struct ApiError {
   std::string type = "invalid_request_error";
   std::string param = {};  // the field at fault, empty for none
   std::string code = {};   // for programs, empty for none
-  int retry_after = 0;     // s after which to try again; 0: says nothing of it
+  int retry_after = 0;     // seconds, for the Retry-After header; 0: no header
 };
 
 template <typename T>
@@ -25,7 +25,7 @@ inline ApiError BadRequest(std::string param, std::string message) {
   return {.message = std::move(message), .param = std::move(param)};
 }
 
-// The three of which a client should try again later; answered with Retry-After.
+// The three errors after which a client should try again; they carry Retry-After.
 inline ApiError Overloaded(std::string message, int retry_after) {
   return {.status = 429,
           .message = std::move(message),

@@ -9,8 +9,8 @@
 namespace specfabric::gateway {
 namespace {
 
-// Tokens at the end of a prompt that decide how the next one reads, and the most to look back over
-// for a token that decoding can start from.
+// The decoder starts this many tokens before the end of the prompt, or further back, up to
+// kMaxContextTokens, to find a token that decoding can start from.
 constexpr size_t kContextTokens = 4;
 constexpr size_t kMaxContextTokens = 64;
 
@@ -41,10 +41,10 @@ absl::StatusOr<ChoiceText> ChoiceText::Create(const tokenizer::Tokenizer* tokeni
 }
 
 absl::Status ChoiceText::Prime(absl::Span<const base::TokenId> prompt) {
-  // Such a decoder gives nothing before the end, so the prompt could not be told from the output.
+  // A decoder that returns all text at the end cannot tell the prompt from the output.
   if (tokenizer_->decoder_kind() == tokenizer::DecoderKind::kWhole) return absl::OkStatus();
   size_t count = std::min(prompt.size(), kContextTokens);
-  // A run of byte tokens is read as a whole, and skipped tokens have no text to stand behind.
+  // A run of byte tokens is decoded as a whole, and skipped tokens have no text.
   const auto can_start = [&](base::TokenId id) {
     const bool skipped = options_.skip_special_tokens && tokenizer_->IsSpecial(id);
     return !tokenizer_->IsByteFallback(id) && !skipped;
@@ -61,8 +61,8 @@ absl::Status ChoiceText::Prime(absl::Span<const base::TokenId> prompt) {
   return absl::OkStatus();
 }
 
-// Removes the prompt's own end from the first piece. Where that end was half a character which the
-// output completed, the piece differs from it and stays whole.
+// Removes the text of the prompt's end from the first piece. Where that end was a part of a
+// character that the output completed, the piece does not start with it and stays as it is.
 std::string ChoiceText::WithoutPrompt(std::string piece) {
   if (piece.empty() || prompt_rest_.empty()) return piece;
   if (piece.compare(0, prompt_rest_.size(), prompt_rest_) == 0) piece.erase(0, prompt_rest_.size());

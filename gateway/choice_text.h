@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_GATEWAY_CHOICE_TEXT_H_
 #define SPECFABRIC_GATEWAY_CHOICE_TEXT_H_
 
-// The text of one choice as its tokens come: decoded piece by piece, cut at stop strings, with the
-// log-probabilities that belong to it.
+// Turns the tokens of one choice into text as they arrive: decodes them, cuts the text at stop
+// strings, and adds the log-probabilities.
 
 #include <cstdint>
 #include <memory>
@@ -24,28 +24,28 @@ class ChoiceText {
   struct Options {
     std::shared_ptr<const StopPatterns> stop = nullptr;  // null: none
     std::vector<base::TokenId> stop_ids = {};            // end the output
-    bool include_stop = false;  // the stop that ended the output, string or token, is in its text
-    bool skip_special_tokens = true;  // these tokens have no text
-    int32_t min_tokens = 0;  // stop strings do not count in the text of so many first tokens
+    bool include_stop = false;  // the text includes the stop string or token that ended the output
+    bool skip_special_tokens = true;  // special tokens have no text
+    int32_t min_tokens = 0;           // stop strings in the text of the first tokens do not count
     bool with_logprobs = false;
   };
-  // The text of the output is what it adds behind `prompt`, so that a word after a prompt keeps the
-  // space before it. `tokenizer` must outlive the object.
+  // The output is decoded as the continuation of `prompt`, so that its first word keeps the space
+  // before it. `tokenizer` must outlive the object.
   static absl::StatusOr<ChoiceText> Create(const tokenizer::Tokenizer* tokenizer,
                                            absl::Span<const base::TokenId> prompt, Options options);
 
-  // The prompt itself as the first piece. `text`: as the client gave it, or null to decode it.
-  // `logprobs`: of tokens 1.. if they are wanted. Before any Append.
+  // The prompt as the first piece. `text`: as the client sent it, or null to decode it. `logprobs`:
+  // of tokens 1.. of the prompt, if requested. Call before any Append.
   absl::StatusOr<TextPiece> Echo(absl::Span<const base::TokenId> prompt, const std::string* text,
                                  absl::Span<const base::TokenLogprobs> logprobs);
   // The text of output tokens, up to the one that completed a stop. logprobs: [tokens] with
   // Options::with_logprobs.
   absl::StatusOr<TextPiece> Append(absl::Span<const base::TokenId> tokens,
                                    absl::Span<const base::TokenLogprobs> logprobs);
-  // The output is over: the text that was held back.
+  // At the end of the output: the text that was held back.
   absl::StatusOr<std::string> Finish();
 
-  // A stop string has come: the output is over, whatever the target still sends.
+  // A stop string was found: the output has ended, and later tokens are ignored.
   bool stopped() const { return stops_.matched(); }
 
  private:
@@ -59,7 +59,7 @@ class ChoiceText {
   Options options_;
   tokenizer::IncrementalDecoder decoder_;
   StopMatcher stops_;
-  std::string prompt_rest_;  // text of the prompt that the decoder still holds back
+  std::string prompt_rest_;  // text at the prompt's end that the decoder holds back
   int64_t tokens_ = 0;       // of the output
   int64_t offset_ = 0;       // characters decoded so far, an echoed prompt included
 };

@@ -10,7 +10,7 @@ using schemas::Finish;
 
 namespace {
 
-// Prompts beyond it are freed elsewhere.
+// Longer prompts (in tokens) are freed by TargetSender::discard.
 constexpr size_t kLongPrompt = 16 << 10;
 
 }  // namespace
@@ -100,7 +100,8 @@ void Dispatcher::OnTokens(PeerId peer, schemas::Tokens message, base::Nanos now)
   if (ours) news = choice->replay.Apply(std::move(message));
   if (!news) {
     metrics_->stale_tokens.Increment();
-    // A target that does not know that nobody listens: the cancellation got lost, or crossed this.
+    // The target still runs a request that was cancelled: the cancellation was lost, or is under
+    // way.
     const bool wanted = ours && choice->replay.submit().sequence.attempt == attempt;
     if (goes_on && !wanted) sender_.cancel(peer, {id, attempt});
     return;
@@ -153,14 +154,14 @@ void Dispatcher::PlaceWaiting(base::Nanos now) {
 
 void Dispatcher::LeaveStalled(base::Nanos now) {
   if (options_.stall_timeout == 0) return;
-  // This process may have been stopped itself: what came meanwhile has not been read yet.
+  // This process may itself have been stopped, with messages of its targets still unread.
   if (now - std::exchange(last_check_, now) > options_.stall_timeout / 2) targets_.AllHeard(now);
   for (const PeerId peer : targets_.SilentSince(now - options_.stall_timeout)) {
     spdlog::warn("gateway peer={}: target with work is silent for {} s: its work goes elsewhere",
                  peer, base::ToSeconds(options_.stall_timeout));
     metrics_->stalled_targets.Increment();
     targets_.RemoveStalled(peer);
-    sender_.close(peer);  // whose end will be told again, and be known
+    sender_.close(peer);  // causes a second OnDown, which finds nothing to do
     OnDown(peer, now);
   }
 }
@@ -168,7 +169,7 @@ void Dispatcher::LeaveStalled(base::Nanos now) {
 Exactness ExactnessOf(const ChoiceRecord& record) {
   const schemas::VerificationMethod verification = record.speculation.verification;
   if (!schemas::Lossless(verification)) return Exactness::kNone;
-  // Only shared noise makes of the drafts' guesses nothing but time.
+  // Only with coupled sampling do the tokens not depend on what the drafts proposed.
   const bool token = record.exact && verification == schemas::VerificationMethod::kCoupled;
   return token ? Exactness::kToken : Exactness::kDistribution;
 }
@@ -181,7 +182,7 @@ Dispatcher::Choice* Dispatcher::Find(uint64_t id) {
 bool Dispatcher::Place(Choice& choice) {
   const bool begun = !choice.replay.emitted().empty();
   std::set<PeerId> except = choice.refused_by;
-  // Rather anybody than the one whose step failed on it.
+  // The target whose step failed with this choice is the last one to try.
   if (choice.failed_on && except.insert(*choice.failed_on).second && !targets_.Choose(0, except)) {
     except.erase(*choice.failed_on);
   }

@@ -6,10 +6,10 @@
 namespace specfabric::gateway {
 namespace {
 
-constexpr double kMemory = 10;  // s in which a past finish comes to weigh 1 / e
+constexpr double kTimeConstant = 10;  // seconds, of the exponential decay of past finishes
 constexpr double kLongest = 60;
 
-double Weight(base::Nanos age) { return std::exp(-base::ToSeconds(age) / kMemory); }
+double Decay(base::Nanos age) { return std::exp(-base::ToSeconds(age) / kTimeConstant); }
 
 }  // namespace
 
@@ -19,15 +19,15 @@ void FinishRate::Begin(base::Nanos now) {
 }
 
 void FinishRate::Finish(base::Nanos now) {
-  finished_ = finished_ * Weight(now - last_) + 1;
+  finished_ = finished_ * Decay(now - last_) + 1;
   last_ = now;
 }
 
 int FinishRate::SecondsUntilDone(size_t pending, base::Nanos now) const {
-  // What one that finished all the time, one a second, would have come to.
-  const double window = kMemory * (1 - Weight(now - began_));
-  // And one that is about to.
-  const double finished = finished_ * Weight(now - last_) + 1;
+  // The value that finished_ would have at one finish a second since began_.
+  const double window = kTimeConstant * (1 - Decay(now - began_));
+  // Counts one more finish, so that the rate is never 0.
+  const double finished = finished_ * Decay(now - last_) + 1;
   const double seconds = std::ceil(static_cast<double>(pending) * window / finished);
   return static_cast<int>(std::clamp(seconds, 1.0, kLongest));
 }

@@ -1,7 +1,8 @@
 #ifndef SPECFABRIC_GATEWAY_FINISH_RATE_H_
 #define SPECFABRIC_GATEWAY_FINISH_RATE_H_
 
-// How fast choices finish, to tell those that found no room when to come back. Pure.
+// The recent rate at which choices finish, for the Retry-After of requests that found no room.
+// Pure.
 
 #include <cstddef>
 
@@ -11,7 +12,7 @@ namespace specfabric::gateway {
 
 class FinishRate {
  public:
-  // Work begins after there was none: what was before says nothing of now.
+  // Work begins after an idle time: forgets the rate before it.
   void Begin(base::Nanos now);
   // One has finished. Times may not go back.
   void Finish(base::Nanos now);
@@ -21,7 +22,7 @@ class FinishRate {
  private:
   base::Nanos began_ = 0;
   base::Nanos last_ = 0;
-  double finished_ = 0;  // until last_, each weighing less the longer ago it was
+  double finished_ = 0;  // finishes until last_, each decayed by its age
 };
 
 }  // namespace specfabric::gateway

@@ -35,9 +35,9 @@ constexpr Support kIgnored = Support::kIgnored;
 constexpr Support kRefused = Support::kRefused;
 using Row = RequestOption;
 
-// What changes the text, and what else a client would miss in the answer, is refused; what only
-// says how the request is to be carried, counted or logged is ignored, and so is what matters only
-// together with an option that is refused.
+// Fields that change the text, or whose result a client would miss in the answer, are refused.
+// Fields that only affect routing, accounting or logging are ignored, and so are those that only
+// have an effect together with a refused one.
 constexpr std::array kOptions = {
     Row{"adapter_id", kGenerate, kRefused, Never, ""},
     Row{"adapter_name", kGenerate, kRefused, Never, ""},

@@ -1,10 +1,11 @@
 #ifndef SPECFABRIC_GATEWAY_FOREIGN_OPTIONS_H_
 #define SPECFABRIC_GATEWAY_FOREIGN_OPTIONS_H_
 
-// Every request field of this server and of the servers whose clients it meets: OpenAI, vLLM,
-// SGLang, llama.cpp, TGI, TensorRT-LLM, LMDeploy, LiteLLM. A field that would change the answer and
-// that this server does not have is refused by name, unless it holds the value that changes
-// nothing; docs/api.md lists them, and a test holds that list, this one and the parser together.
+// All request fields of this server and of other servers whose clients it has to serve: OpenAI,
+// vLLM, SGLang, llama.cpp, TGI, TensorRT-LLM, LMDeploy, LiteLLM. A field that would change the
+// answer and is not supported is refused by name, unless it has the value that changes nothing.
+// docs/api.md lists the fields; a test checks that list, this one and the parser against each
+// other.
 
 #include <string>
 #include <string_view>
@@ -25,15 +26,15 @@ enum RequestKind : unsigned {
 enum class Support {
   kHonoured,  // read and checked by the parser
   kIgnored,   // accepted, whatever it holds: it does not change the text
-  kRefused,   // refused unless it holds its neutral value
+  kRefused,   // refused unless it has its neutral value
 };
 
 struct RequestOption {
   std::string_view name;
-  unsigned endpoints;  // of RequestKind: where this row holds
+  unsigned endpoints;  // set of RequestKind: where this row applies
   Support support;
-  // kRefused: whether a value changes nothing, what such a value is ("" where only absence is one),
-  // and the field that does the same here ("" for none).
+  // With kRefused: whether a value changes nothing and is accepted, the description of such a value
+  // ("": there is none), and the field of this server with the same effect ("": none).
   bool (*neutral)(const Json&) = nullptr;
   const char* allowed = "";
   const char* instead = "";
@@ -42,16 +43,16 @@ struct RequestOption {
 // Ascending by name; an option that differs by endpoint has several rows.
 absl::Span<const RequestOption> RequestOptions();
 
-// The row of a field; null if nobody has heard of it.
+// The row of a field; null for an unknown one.
 const RequestOption* FindOption(std::string_view name, RequestKind endpoint);
 
-// Refuses what is not supported. The names of unknown fields are added to `ignored`, in the order
-// of the request.
+// Refuses unsupported fields. Adds the names of unknown fields to `ignored`, in the order of the
+// request.
 void CheckOptions(const Json& request, RequestKind endpoint, Fields& fields,
                   std::vector<std::string>* ignored);
 
-// The value of the response header of that name: the first few of `names`, cut and in visible
-// ASCII, comma-separated. Empty if there are none.
+// Value of the response header kIgnoredFieldsHeader: the first few of `names`, shortened, in
+// visible ASCII, separated by commas. Empty if there are none.
 inline constexpr const char* kIgnoredFieldsHeader = "specfabric-ignored-fields";
 std::string IgnoredFieldsValue(const std::vector<std::string>& names);
 

@@ -42,12 +42,12 @@ namespace {
 
 constexpr std::chrono::milliseconds kTick{100};
 
-// How long the io thread handles what links have brought before whatever else is ready has its
-// turn, and how many sequences of a batch it takes between two looks at the clock.
+// How long the io thread handles events of links before it returns to Asio's queue, and after how
+// many sequences of a batch it checks the time.
 constexpr base::Nanos kTurn = 200 * base::kMicrosecond;
 constexpr size_t kSlice = 16;
 
-// CPU time of the calling thread: what it waited for, or lost to others, is not its own.
+// CPU time of the calling thread: excludes time in which it waited or was preempted.
 base::Nanos ThreadTime() {
   timespec time;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -58,7 +58,7 @@ int32_t VocabularyOf(const GatewayOptions& options) {
   return options.vocabulary > 0 ? options.vocabulary : options.tokenizer->vocab_size();
 }
 
-// Whether a peer is a target of our model.
+// OK if the peer is a target of this gateway's model.
 absl::Status Accept(const GatewayOptions& options, const schemas::Hello& hello) {
   if (hello.role != schemas::Role::kTarget) {
     return absl::FailedPreconditionError(
@@ -122,7 +122,7 @@ class Gateway::Impl {
   ServedModel Model() const;
   link::LinkHandler MakeLinkHandler();
   void RunIo();
-  // What links bring, in order. On the io thread but for Bring.
+  // Events of links, handled in order. All but Bring run on the io thread.
   void Bring(Event event);
   void HandleInTurns();
   void HandleNext();
@@ -138,7 +138,7 @@ class Gateway::Impl {
   Workers workers_{io_};
   // On the io thread.
   std::deque<Event> events_;
-  bool handling_ = false;  // somebody will come back to events_
+  bool handling_ = false;  // a HandleInTurns is running or posted
   Dispatcher dispatcher_;
   Routes routes_;
   asio::steady_timer tick_;
@@ -205,7 +205,7 @@ void Gateway::Impl::HandleInTurns() {
     HandleNext();
     if (events_.empty() && dispatcher_.backlog()) {
       events_.push_back({0, PlaceMore{}});
-      break;  // it takes a turn
+      break;  // PlaceMore takes a turn of its own
     }
   } while (!events_.empty() && base::Now() - begin < kTurn);
   handling_ = !events_.empty();
@@ -299,7 +299,7 @@ absl::Status Gateway::Impl::Start(metrics::Registry* registry) {
 Gateway::Impl::~Impl() {
   fabric_metrics_.reset();
   if (thread_.joinable()) {
-    // Everybody is told to end; the io thread ends when nobody is left.
+    // Cancels all operations; the io thread ends when none is left.
     asio::post(io_, [this] {
       stopping_ = true;
       tick_.cancel();

@@ -29,40 +29,40 @@ namespace specfabric::gateway {
 struct GatewayOptions {
   std::string listen = "127.0.0.1:8000";  // HTTP
   transport::SharedListenSocket socket;   // listens there already, or null
-  std::vector<std::string> targets;       // to keep connected: as link::LinkOptions::connect
-  base::Nanos lookup_interval = 5 * base::kSecond;  // of names among them
+  std::vector<std::string> targets;       // addresses to stay connected to: LinkOptions::connect
+  base::Nanos lookup_interval = 5 * base::kSecond;  // of DNS names among them
   std::string model_name;                           // what clients call the model
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
   SamplingDefaults sampling_defaults = {};  // for what a request leaves out
   int32_t vocabulary = 0;                   // the model's; 0: the tokenizer's
-  int32_t context = 0;                      // tokens a sequence may have; 0: what the targets serve
+  int32_t context = 0;                      // tokens of a sequence at most; 0: the targets' limit
   std::string version;
   transport::FabricOptions fabric;
-  size_t max_choices = 1024;      // under way at once; more are answered 429
+  size_t max_choices = 1024;      // running or waiting; more are answered 429
   size_t max_connections = 4096;  // more wait to be accepted
   uint64_t max_body_bytes = 16 << 20;
   base::Nanos target_wait = 5 * base::kSecond;     // for a target, before a request is answered 503
   base::Nanos stall_timeout = 30 * base::kSecond;  // of a target: DispatcherOptions
-  base::Nanos request_timeout = 0;      // for an answer, before it is cut off with 504; 0: none
-  base::Nanos slow_request = 0;         // longer ones are logged; 0: none are
-  trace::Recorder* recorder = nullptr;  // null: nothing is traced; must outlive the gateway
+  base::Nanos request_timeout = 0;      // of a whole answer, which then ends with 504; 0: none
+  base::Nanos slow_request = 0;         // requests that take longer are logged; 0: none are
+  trace::Recorder* recorder = nullptr;  // null: no tracing; must outlive the gateway
 };
 
 class Gateway {
  public:
   // `registry` must outlive the gateway. Fails, with the reason in one line, if the HTTP port is
-  // taken or the fabric cannot start. Targets need not be there yet.
+  // taken or the fabric cannot start. Targets may connect later.
   static absl::StatusOr<std::unique_ptr<Gateway>> Start(GatewayOptions options,
                                                         metrics::Registry* registry);
-  // Cuts off what is under way.
+  // Cancels running requests.
   ~Gateway();
 
   const std::string& listen_address() const;  // HTTP, as bound
 
-  // From now on new requests are answered 503 with Retry-After, and /readyz is 503; those under way
-  // go on. Any thread.
+  // From now on new requests and /readyz are answered 503, with Retry-After; running requests go
+  // on. Any thread.
   void Drain();
-  // Completions and chat requests under way. Any thread.
+  // Running completions and chat requests. Any thread.
   int in_flight() const;
 
  private:

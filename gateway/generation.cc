@@ -9,16 +9,16 @@ namespace {
 
 using schemas::Finish;
 
-// Messages of more work than this go through an encoder thread: some 200 us, in units of a
-// candidate's log-probability.
+// A message that takes more work than this is processed on an encoder thread: about 200 us. The
+// unit is the log-probability of one candidate token.
 constexpr size_t kHeavy = 2048;
-constexpr size_t kTokenWork = 16;  // decoding one
-// What holds more is freed on an encoder thread; a log-probability with its candidates counts as so
-// many bytes.
+constexpr size_t kTokenWork = 16;  // to decode one token
+// A generation that takes more memory is freed on an encoder thread; a log-probability with its
+// candidates counts as kEntryBytes.
 constexpr size_t kLargeBytes = 256 << 10;
 constexpr size_t kEntryBytes = 1 << 10;
 
-// Whether a target has anything to do: tokens to generate, or a prompt's tokens to score.
+// Whether there are tokens to generate, or prompt tokens to score.
 bool NeedsTarget(const schemas::SequenceRequest& sequence) {
   return sequence.max_tokens > 0 || (sequence.score_prompt && sequence.prompt.size() > 1);
 }
@@ -28,31 +28,31 @@ bool NeedsTarget(const schemas::SequenceRequest& sequence) {
 struct Generation::Choice {
   Choice(ChoiceText text, const PreparedPrompt* prompt) : text(std::move(text)), prompt(prompt) {}
 
-  // What one message makes of the text. On the io thread, or on an encoder's while `working`.
+  // Turns one message into text. On the io thread, or on an encoder thread while `working`.
   Outcome Work(const schemas::Tokens& news);
   absl::Status Echo(absl::Span<const base::TokenLogprobs> logprobs, TextPiece& piece);
   size_t WorkOf(const schemas::Tokens& news) const;
 
   ChoiceText text;
-  const PreparedPrompt* const prompt;  // of the Prepared that `prepared` keeps
+  const PreparedPrompt* const prompt;  // part of `prepared`
   std::shared_ptr<const Prepared> prepared;
-  size_t held = 0;  // tokens since the last text
+  size_t held = 0;  // tokens since the decoder last returned text
 
   // On the io thread.
-  uint64_t id = 0;  // the dispatcher's while it runs; 0: does not
-  ChoicePart part;  // not taken yet
+  uint64_t id = 0;  // the dispatcher's; 0 when the choice does not run
+  ChoicePart part;  // output that was not taken yet
   bool has_news = false;
-  bool working = false;                 // an encoder thread has it
-  std::vector<schemas::Tokens> behind;  // what came meanwhile
+  bool working = false;                 // an encoder thread processes its messages
+  std::vector<schemas::Tokens> behind;  // messages that arrived meanwhile
   ChoiceRecord record;
-  int64_t tokens = 0;  // output
+  int64_t tokens = 0;  // of the output
   base::Nanos first_token = 0, last_token = 0;
 };
 
 struct Generation::Outcome {
   absl::Status status;
   TextPiece piece;
-  const char* finish_reason = nullptr;  // null: goes on
+  const char* finish_reason = nullptr;  // null: the output goes on
 };
 
 absl::Status Generation::Choice::Echo(absl::Span<const base::TokenLogprobs> logprobs,
@@ -90,7 +90,7 @@ Generation::Outcome Generation::Choice::Work(const schemas::Tokens& news) {
   outcome.status = rest.status();
   if (!rest.ok()) return outcome;
   outcome.piece.text += *rest;
-  // What was held back at the end may have completed a stop string.
+  // The text that was held back until the end may have completed a stop string.
   outcome.finish_reason = length && !text.stopped() ? "length" : "stop";
   return outcome;
 }
@@ -115,7 +115,7 @@ absl::StatusOr<std::unique_ptr<Generation>> Generation::Make(
       return status;
     }
   }
-  // What nobody needs any more.
+  // The rest of this function frees what is not used any more.
   for (schemas::Submit& submit : generation->prepared_->submits) {
     if (!NeedsTarget(submit.sequence)) submit = {};
   }
@@ -156,7 +156,8 @@ absl::Status Generation::AddChoice(size_t index, const tokenizer::Tokenizer* tok
     choice->part.with_token_ids = true;
     choice->part.prompt_token_ids = prompt.ids;
   }
-  // Log-probabilities of a prompt come first; there is nothing to wait for without them.
+  // An echoed prompt is part of the output at once, unless its log-probabilities have to come
+  // first.
   const bool waits = sequence.score_prompt && sequence.prompt.size() > 1;
   if (request.echo && !waits) {
     if (absl::Status status = choice->Echo({}, choice->part.piece); !status.ok()) return status;
@@ -225,7 +226,7 @@ void Generation::OnTokens(size_t index, schemas::Tokens news) {
   Settle(index, choice.Work(news));
 }
 
-// All that is behind, on an encoder thread.
+// Processes the messages in `behind` on an encoder thread.
 void Generation::WorkElsewhere(size_t index) {
   const std::shared_ptr<Choice>& choice = choices_[index];
   choice->working = true;
@@ -336,8 +337,8 @@ Usage Generation::usage() const {
   return usage;
 }
 
-// Each prompt once, as prompt_tokens counts it: what all its choices found had been there before
-// any of them.
+// Counts each prompt once, as prompt_tokens does. The choices of a prompt may find blocks that one
+// of them has just written, so the minimum is what was cached before the request.
 int64_t Generation::CachedTokens() const {
   const int n = prepared_->request.n;
   int64_t total = 0;

@@ -1,13 +1,12 @@
 #ifndef SPECFABRIC_GATEWAY_GENERATION_H_
 #define SPECFABRIC_GATEWAY_GENERATION_H_
 
-// One completions or chat request under way: its choices from the first token to the last, and what
-// is new of them.
+// A running completions or chat request: its choices, and their output that was not taken yet.
 //
-// Made on an encoder thread, used on the io thread. What the io thread does here is bounded: long
-// prompts are sent one at a time, and messages that take long to turn into text (the scores of a
-// prompt, a long text that its decoder held back) go through an encoder thread, those of the same
-// choice behind them.
+// Made on an encoder thread, used on the io thread. Its work on the io thread is bounded: long
+// prompts are sent one a turn, and a message that takes long to turn into text (log-probabilities
+// of a prompt, a long text that the decoder held back) is processed on an encoder thread, and so
+// are the messages of the same choice that follow it.
 
 #include <cstdint>
 #include <functional>
@@ -28,31 +27,31 @@
 
 namespace specfabric::gateway {
 
-// What a generation works with; all of it must outlive it.
+// What a generation uses; all of it must outlive the generation.
 struct GenerationContext {
   Dispatcher* dispatcher = nullptr;
   metrics::GatewayMetrics* metrics = nullptr;
   Workers* workers = nullptr;
-  // Called when there is news, the end or an error; not from within a method of Generation.
+  // Called when there is new output, the end or an error; never from within a method of Generation.
   std::function<void()> wake;
   TimeLimit limit;
 };
 
 class Generation {
  public:
-  // Any thread; the work grows with prompts and choices. `tokenizer` must outlive the object.
+  // On any thread; the work grows with prompts and choices. `tokenizer` must outlive the object.
   static absl::StatusOr<std::unique_ptr<Generation>> Make(Prepared prepared,
                                                           const tokenizer::Tokenizer* tokenizer);
   Generation(const Generation&) = delete;
   Generation& operator=(const Generation&) = delete;
-  ~Generation();  // cancels what still runs
+  ~Generation();  // cancels the choices that still run
 
   size_t choices() const { return choices_.size(); }
-  // Before the first Start: whose the choices are.
+  // The trace and the tenant of the choices. Call before the first Start.
   void SetOwner(const base::TraceContext& trace, const Tenant& tenant);
   void SetContext(GenerationContext context) { context_ = std::move(context); }
-  // Sends choices to targets, as many as a turn of the io thread is good for. True: call again, in
-  // a later turn; until then the others wait.
+  // Sends choices to targets, up to the limit of one turn of the io thread. True: some are left;
+  // call again in a later turn.
   bool Start(base::Nanos now);
 
   // All choices have ended, or one failed and with it the request.
@@ -60,14 +59,14 @@ class Generation {
   const std::optional<ApiError>& error() const { return error_; }
 
   bool HasNews() const;
-  // What is new since the last call, one part a choice at most; after the end of a request that was
-  // never asked before, the whole answer in order.
+  // The output since the last call, at most one part for each choice, in their order. If first
+  // called after the end of the request: the whole answer.
   std::vector<ChoicePart> Take();
 
   Usage usage() const;
-  // Numerics of the target that began the first of the choices that have begun; 0 if none has.
+  // Numerics of the first target of the first choice that has one; 0 if none has.
   uint64_t fingerprint() const;
-  Exactness exactness() const;  // of the choice that promises least
+  Exactness exactness() const;  // the weakest of the choices
   const GenerationRequest& request() const { return prepared_->request; }
 
  private:
@@ -92,10 +91,10 @@ class Generation {
   GenerationContext context_;
   std::vector<std::shared_ptr<Choice>> choices_;  // [prompt][n]
   size_t stop_bytes_ = 0;                         // of stop strings
-  size_t next_ = 0;                               // the first that was not started
-  size_t running_ = 0;                            // have not ended
+  size_t next_ = 0;                               // the first choice that was not started
+  size_t running_ = 0;                            // choices that have not ended
   std::optional<ApiError> error_;
-  // Gone with the object: what encoder threads come back to.
+  // Expires with the object; encoder threads check it before they return their results.
   std::shared_ptr<Generation*> alive_;
 };
 

@@ -1,9 +1,9 @@
 #ifndef SPECFABRIC_GATEWAY_HTTP_BODY_H_
 #define SPECFABRIC_GATEWAY_HTTP_BODY_H_
 
-// A request's body as it is read: in blocks. A string that grows to 16 MB is moved several times,
-// each time for milliseconds in which the io thread serves nobody; blocks are put together by
-// whoever parses the body, on another thread.
+// A request's body, read into blocks. A string that grows to 16 MB would be copied several times,
+// each copy blocking the io thread for milliseconds; blocks are joined on the thread that parses
+// the body.
 
 #include <algorithm>
 #include <cstddef>
@@ -19,7 +19,7 @@ class HttpBody {
 
   void Append(const char* data, size_t size);
   size_t size() const { return size_; }
-  // The whole; work linear in its size, but for a body of one block.
+  // The whole body. Takes time linear in its size, or constant time for a body of one block.
   std::string Join() &&;
 
  private:

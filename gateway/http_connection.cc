@@ -26,16 +26,16 @@ using std::chrono::steady_clock;
 namespace {
 
 constexpr const char* kServer = "specfabric";
-// How long a refused client may go on sending what nobody reads. Closing at once would reset the
-// connection, and the client would never see why.
+// How long input is discarded after a refusal, before the connection is closed. Closing with unread
+// input would reset the connection, and the client might not see the refusal.
 constexpr std::chrono::seconds kLinger{5};
-// When a client that sends nothing more is first asked for a sign of life, since its request, and
-// how often from then on.
+// A client that sends nothing more is probed this long after its request, and then every
+// kProbeInterval.
 constexpr std::chrono::seconds kFirstProbe{1};
-// A client whose sending ends later than this behind its request is gone, most likely: it is asked
-// at once.
-constexpr std::chrono::milliseconds kHalfCloseDelay{100};
 constexpr std::chrono::seconds kProbeInterval{2};
+// If the end of input comes later than this after the request, the client has most likely closed
+// its connection: it is probed at once.
+constexpr std::chrono::milliseconds kHalfCloseDelay{100};
 
 // Beast's body type over HttpBody.
 struct BlockBody {
@@ -81,8 +81,8 @@ ApiError Unreadable(const error_code& ec, const HttpServerOptions& options) {
   return {.message = "the request is not HTTP: " + ec.message()};
 }
 
-// Whether it is the request's own fault, so that the client had better be told. Otherwise it is
-// gone, or too slow and cut off.
+// Whether the request is invalid, so that the client gets an answer. Otherwise the connection was
+// closed or timed out.
 bool IsRequestError(const error_code& ec) {
   return ec.category() == http::make_error_code(http::error::bad_target).category();
 }
@@ -124,7 +124,7 @@ asio::awaitable<void> HttpConnection::Serve(const HttpServer::Handler& handler,
   stream_.close();
 }
 
-// False: there is no request; what could be said about it has been.
+// False: there is no request, and a refusal was sent if possible.
 asio::awaitable<bool> HttpConnection::Read(Incoming& incoming, const HttpServer::Refuse& refuse) {
   auto& parser = incoming.parser;
   parser.header_limit(static_cast<uint32_t>(options_.max_header_bytes));
@@ -195,8 +195,8 @@ void HttpConnection::StartWatch(std::function<void()> on_change) {
   on_change_ = std::move(on_change);
   watching_ = true;
   watch_ended_.expires_at(steady_clock::time_point::max());
-  // Begins to read before anything is written: a time limit for a write would otherwise be one for
-  // the read as well.
+  // Starts the read before any write: a time limit set for a write would otherwise apply to the
+  // read as well.
   ReadAhead();
 }
 
@@ -236,7 +236,8 @@ void HttpConnection::AwaitReset() {
                               });
 }
 
-// Unless the watch was ended, which ends its operation with an error as well.
+// Ending the watch also ends its operation with an error, so that alone does not mean a lost
+// client.
 void HttpConnection::Gone() {
   if (!std::exchange(watching_, false)) return;
   gone_ = true;
@@ -295,7 +296,7 @@ asio::awaitable<bool> HttpConnection::WriteResponse(const HttpResponse& response
   const std::array<asio::const_buffer, 2> parts = {
       asio::buffer(header), head ? asio::const_buffer() : asio::buffer(response.body)};
   stream_.expires_after(options_.write_timeout);
-  // In pieces of 64 KiB: the kernel copies what it is given before it lets anything else go on.
+  // Writes 64 KiB at a time: the kernel copies what one call gives it, which blocks the io thread.
   auto [ec, count] = co_await asio::async_write(stream_, parts, kNoThrow);
   if (ec) gone_ = true;
   co_return !ec;
@@ -319,7 +320,7 @@ asio::awaitable<bool> HttpConnection::WriteStreamHeader(const char* content_type
 
 asio::awaitable<bool> HttpConnection::WriteChunk(const std::string& data, bool chunked) {
   if (data.empty()) co_return !gone_;  // an empty chunk would end the body
-  // It serves as a probe.
+  // Any write serves as a probe.
   if (input_ended_ && watching_) ScheduleProbe(steady_clock::now() + kProbeInterval);
   stream_.expires_after(options_.write_timeout);
   error_code ec;

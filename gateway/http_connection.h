@@ -3,15 +3,16 @@
 
 // One client's connection; only http_server.cc and http_connection.cc use it.
 //
-// How a client that goes away is told from one that has only said all it has to say: both end their
-// sending (FIN), and nothing tells them apart but what comes back when something is sent to them. A
-// client that is gone answers with RST; one that has shut down its sending side reads on. So the
-// end of input alone ends nothing. While an answer is made the connection waits for the RST, and
-// where nothing is written that could cause it (a whole answer, a stream between two tokens), the
-// handler is asked for a probe: something that clients have to ignore, "100 Continue" before an
-// answer and a comment within an event stream. A client that shuts down its sending side does so
-// right behind its request; it is not asked in the request's first second, within which most
-// answers come. One whose sending ends later is asked at once.
+// Closed connections and half-closed ones: a client that has closed its connection and one that has
+// only shut down its sending side both send FIN. The difference shows when something is sent to
+// them: the first answers with RST, the second one reads it. So the end of input alone does not
+// cancel a request. While an answer is generated the connection waits for an RST; as long as
+// nothing is written that could cause one (before a whole answer, or between two tokens of a
+// stream), the handler is asked to send a probe, which clients have to ignore: "100 Continue"
+// before an answer, a comment within an event stream. A client that shuts down its sending side
+// usually does so right after its request, so it is first probed after a second, by which time most
+// answers are sent. If the end of input comes later, the client has most likely closed its
+// connection and is probed at once.
 
 #include <chrono>
 #include <functional>
@@ -41,21 +42,20 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         probe_timer_(stream_.get_executor()),
         options_(options) {}
 
-  // Requests one after another until the connection ends.
+  // Serves requests, one after another, until the connection ends.
   boost::asio::awaitable<void> Serve(const HttpServer::Handler& handler,
                                      const HttpServer::Refuse& refuse);
   void Close();
 
-  // While an answer is made, somebody has to read, or a closed connection would go unnoticed. What
-  // is read is kept for the next request. `on_change` runs when gone() or probe_due() has become
-  // true.
+  // Reads while an answer is generated: otherwise a closed connection would not be noticed. What is
+  // read is kept for the next request. `on_change` runs when gone() or probe_due() becomes true.
   void StartWatch(std::function<void()> on_change);
   boost::asio::awaitable<void> StopWatch();
   bool gone() const { return gone_; }
   bool probe_due() const { return probe_due_; }
 
-  // To a client of HTTP/1.1 (`http11`) "100 Continue". One of HTTP/1.0 knows no such answers: it is
-  // taken for gone.
+  // Sends "100 Continue" to a client of HTTP/1.1 (`http11`). HTTP/1.0 has no interim answers: such
+  // a client is treated as gone.
   boost::asio::awaitable<void> Probe(bool http11);
 
   // `head`: the request was HEAD, which is answered with the header alone.
@@ -67,11 +67,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::asio::awaitable<bool> WriteLastChunk();
 
  private:
-  // Bytes of further requests that are taken in while an answer is made; past it nobody reads, and
-  // a client that goes away is noticed when something is sent to it.
+  // Bytes of later requests that are read while an answer is generated. After that the connection
+  // is not read, and a closed one is noticed only when something is sent.
   static constexpr size_t kMaxReadAhead = 64 << 10;
-  // Of a request, beside its header: what is read at once, and behind it what was read ahead.
-  // Bounds what has no other bound, such as extensions of chunks.
+  // Buffered bytes of a request besides its header: one read, and what was read ahead. Limits what
+  // has no limit of its own, such as chunk extensions.
   static constexpr size_t kMaxBuffered = 2 * kMaxReadAhead;
 
   struct Incoming;  // a request as it is read
@@ -94,9 +94,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   const HttpServerOptions& options_;
   std::chrono::steady_clock::time_point received_;  // the request that is being answered
   std::function<void()> on_change_;
-  bool watching_ = false;       // wanted
-  bool watch_running_ = false;  // a read or a wait for RST is under way
-  bool input_ended_ = false;    // the client sends nothing more; whether it still reads is open
+  bool watching_ = false;       // between StartWatch and StopWatch
+  bool watch_running_ = false;  // a read or a wait for RST is in progress
+  bool input_ended_ = false;    // the client sends nothing more, but may still read
   bool probe_due_ = false;
   bool gone_ = false;
 };

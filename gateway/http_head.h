@@ -1,7 +1,8 @@
 #ifndef SPECFABRIC_GATEWAY_HTTP_HEAD_H_
 #define SPECFABRIC_GATEWAY_HTTP_HEAD_H_
 
-// What RFC 9110 and 9112 ask of a request's header beyond its syntax, which Boost.Beast checks.
+// Checks of a request's header that RFC 9110 and 9112 require besides its syntax, which Boost.Beast
+// checks.
 
 #include <optional>
 

@@ -37,7 +37,7 @@ bool HttpExchange::gone() const { return connection_->gone(); }
 bool HttpExchange::probe_due() const { return connection_->probe_due(); }
 
 asio::awaitable<void> HttpExchange::Probe() {
-  // Versions of HTTP that know chunks know interim answers, too.
+  // A version of HTTP that has chunks has interim answers, too.
   co_await connection_->Probe(/*http11=*/chunked_);
 }
 

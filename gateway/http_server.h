@@ -1,9 +1,9 @@
 #ifndef SPECFABRIC_GATEWAY_HTTP_SERVER_H_
 #define SPECFABRIC_GATEWAY_HTTP_SERVER_H_
 
-// HTTP/1.1 on Boost.Beast and Asio coroutines: connections, limits, streamed answers, and clients
-// that go away or shut down their sending side. Knows nothing of what is served. Everything runs on
-// the one thread that runs the io_context.
+// HTTP/1.1 server on Boost.Beast and Asio coroutines: connections, limits, streamed answers,
+// clients that close their connection or shut down their sending side. Independent of what is
+// served. Everything runs on the thread that runs the io_context.
 
 #include <chrono>
 #include <cstdint>
@@ -41,33 +41,35 @@ struct HttpResponse {
 
 class HttpConnection;  // one client's connection; http_server.cc
 
-// One request and its answer. Lives as long as its handler runs. What its coroutines are given by
-// reference must be a variable of the caller, not a temporary: GCC 12 destroys temporaries of a
+// One request and its answer. Lives as long as its handler runs. Reference arguments of its
+// coroutines must be variables of the caller, not temporaries: GCC 12 destroys temporaries of a
 // co_await expression twice.
 class HttpExchange {
  public:
   HttpExchange(HttpConnection* connection, HttpRequest request, bool keep_alive, bool chunked);
 
   const HttpRequest& request() const { return request_; }
-  // For whoever parses it; request().body is empty afterwards.
+  // Moves the body out of request().
   HttpBody TakeBody() { return std::move(request_.body); }
 
-  // Until the handler returns, `on_change` runs as soon as gone() or probe_due() becomes true. At
-  // most once a request. What it refers to must live until the exchange ends or EndWatch returns.
+  // Until the handler returns, `on_change` runs as soon as gone() or probe_due() becomes true. Call
+  // at most once a request. What `on_change` refers to must live until the exchange ends or
+  // EndWatch returns.
   void WatchClient(std::function<void()> on_change);
   boost::asio::awaitable<void> EndWatch();
-  // The client has closed its connection. One that has only shut down its sending side has not.
+  // The client has closed its connection, and not just its sending side.
   bool gone() const;
-  // The client sends nothing more, and only an answer of its system to something sent would show
-  // whether it still reads. Before an answer has begun: Probe; within a stream: Send what its
-  // reader ignores. http_connection.h says why.
+  // The client has shut down its sending side, and only sending something shows whether it still
+  // reads. Call Probe before the answer; within a stream, Send something that clients ignore.
+  // http_connection.h explains this.
   bool probe_due() const;
   boost::asio::awaitable<void> Probe();
 
-  // The whole answer. Once, and not together with a stream. A request with HEAD gets its header.
+  // Sends the whole answer. Call it once, and not together with a stream. The answer to HEAD is the
+  // header alone.
   boost::asio::awaitable<void> Respond(const HttpResponse& response);
 
-  // An answer in pieces: Start, any number of Send, End. False: the client is gone.
+  // A streamed answer: StartStream, any number of Send, EndStream. False: the client is gone.
   boost::asio::awaitable<bool> StartStream(const char* content_type, const HttpHeaders& headers);
   boost::asio::awaitable<bool> Send(const std::string& data);
   boost::asio::awaitable<bool> EndStream();
@@ -89,9 +91,9 @@ struct HttpServerOptions {
   size_t max_connections = 4096;
   size_t max_header_bytes = 16 << 10;
   uint64_t max_body_bytes = 16 << 20;
-  std::chrono::seconds idle_timeout{75};   // for a request's header to come
-  std::chrono::seconds body_timeout{60};   // for its body
-  std::chrono::seconds write_timeout{60};  // for a client to take what is sent
+  std::chrono::seconds idle_timeout{75};   // until the header of the next request is read
+  std::chrono::seconds body_timeout{60};   // until the body is read
+  std::chrono::seconds write_timeout{60};  // of one write
 };
 
 class HttpServer {
@@ -110,8 +112,8 @@ class HttpServer {
   const std::string& address() const;  // as bound
   size_t connections() const;
 
-  // Takes no more connections and closes those there are; what runs in them is told that its client
-  // is gone. On the io thread.
+  // Closes all connections and accepts no more; their handlers see the client as gone. Call on the
+  // io thread.
   void Stop();
 
  private:

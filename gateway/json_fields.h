@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_GATEWAY_JSON_FIELDS_H_
 #define SPECFABRIC_GATEWAY_JSON_FIELDS_H_
 
-// Reading a client's JSON: strict about types and ranges, and always saying which field is wrong,
-// what it holds and what is allowed.
+// Reads the fields of a client's JSON and checks types and ranges. Error messages name the field,
+// its value and what is allowed.
 
 #include <cstdint>
 #include <limits>
@@ -15,7 +15,8 @@
 
 namespace specfabric::gateway {
 
-// The body as a JSON object. Refuses what is not UTF-8, not an object, or what ParseJson refuses.
+// The body as a JSON object. Refuses text that is not UTF-8, not an object, or invalid for
+// ParseJson.
 Parsed<Json> ParseBody(std::string_view body);
 
 // The first byte of `text` that is part of no well-formed UTF-8 character; nothing if all are.
@@ -23,11 +24,11 @@ std::optional<size_t> FirstInvalidUtf8(std::string_view text);
 
 // A value as it is shown in an error line: compact, cut after 40 bytes, whatever its size.
 std::string Shown(const Json& value);
-// A client's text as it is shown in an error line: as it is, cut where it is long.
+// A client's text as shown in an error message: cut if it is long.
 std::string ShownText(std::string_view text);
 
-// The fields of one object. Null counts as absent, as OpenAI's clients mean it. The first error
-// sticks; from then on every read returns its fallback.
+// The fields of one object. Null counts as absent, as OpenAI's clients mean it. Only the first
+// error is kept; after it every read returns its fallback.
 class Fields {
  public:
   static constexpr int64_t kAny = std::numeric_limits<int64_t>::max();  // no upper limit
@@ -36,10 +37,10 @@ class Fields {
 
   const Json* Find(const char* name) const;  // null if absent
   bool Bool(const char* name, bool fallback);
-  // In [low, high]. A whole number written with a fraction or an exponent is one too; beyond
-  // int64_t it counts as the nearest limit.
+  // In [low, high]. Whole numbers may be written with a fraction or an exponent (1.0, 1e3); a value
+  // beyond int64_t counts as the nearest int64_t.
   int64_t Integer(const char* name, int64_t fallback, int64_t low, int64_t high);
-  // `allowed` says the range in words; `ok` decides.
+  // `ok` checks the range, `allowed` is its description for the error message.
   template <typename Ok>
   double Number(const char* name, double fallback, const char* allowed, Ok ok) {
     const Json* value = Find(name);

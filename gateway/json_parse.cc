@@ -16,7 +16,7 @@ constexpr int kNumberOutOfRange = 406;
 
 using Member = std::pair<std::string, Json>;
 
-// Of equal keys, all but the first go, and that one takes the last one's value.
+// Of equal keys keeps the first one, with the value of the last.
 void MergeEqualKeys(std::vector<Member>& members) {
   std::vector<uint32_t> order(members.size());
   std::iota(order.begin(), order.end(), 0);
@@ -44,8 +44,8 @@ void MergeEqualKeys(std::vector<Member>& members) {
   members.erase(members.begin() + static_cast<ptrdiff_t>(kept), members.end());
 }
 
-// An ordered object's entries are pairs with a constant key, which a growing vector copies, values
-// and all; so they are made once their number is known.
+// An ordered object's entries are pairs with a constant key, which a growing vector would copy,
+// values included; so the object is made when its number of entries is known.
 Json MakeObject(std::vector<Member>& members) {
   if (members.size() > 1) MergeEqualKeys(members);
   Json value = Json::object();
@@ -57,7 +57,7 @@ Json MakeObject(std::vector<Member>& members) {
   return value;
 }
 
-// What nlohmann's parser tells of a text. A method that returns false ends the parsing.
+// Receives the SAX events of nlohmann's parser. A method that returns false ends the parsing.
 class Builder final : public nlohmann::json_sax<Json> {
  public:
   Builder(std::string_view text, const JsonLimits& limits) : text_(text), limits_(limits) {}
@@ -100,7 +100,7 @@ class Builder final : public nlohmann::json_sax<Json> {
       return Fail("the body holds a number that is out of range, before byte " +
                   std::to_string(position));
     }
-    // Positions count the bytes read, that of the error_text included.
+    // Positions count the bytes read, including the one that caused the error.
     return Fail(position > text_.size()
                     ? std::string("the body is not valid JSON: it ends too early")
                     : "the body is not valid JSON at byte " +
@@ -111,10 +111,10 @@ class Builder final : public nlohmann::json_sax<Json> {
   Json& value() { return value_; }
 
  private:
-  // A list or object whose end has not come.
+  // A list or object that has not ended yet.
   struct Level {
     bool is_object = false;
-    std::vector<Member> members;  // the last one's value is null until it has come
+    std::vector<Member> members;  // the value of the last one is null until it is parsed
     Json::array_t items;
   };
 
@@ -135,7 +135,7 @@ class Builder final : public nlohmann::json_sax<Json> {
       return Fail("the body nests more than " + std::to_string(limits_.depth) +
                   " levels deep; at most " + std::to_string(limits_.depth) + " are allowed");
     }
-    // Levels are kept for the next list or object at their depth.
+    // Levels keep their memory for the next list or object at the same depth.
     if (levels_.size() == depth_) levels_.emplace_back();
     levels_[depth_++].is_object = is_object;
     return true;
@@ -170,7 +170,7 @@ class Builder final : public nlohmann::json_sax<Json> {
 }  // namespace
 
 Parsed<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
-  // nlohmann's lexer takes it for the end of the text, whatever follows; nowhere is it valid.
+  // nlohmann's lexer ends at a NUL byte, whatever follows it; JSON never contains one.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
     return BadRequest("", "the body is not valid JSON at byte " + std::to_string(nul));
   }

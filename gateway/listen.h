@@ -10,7 +10,7 @@
 
 namespace specfabric::gateway {
 
-// Hands a port that listens over to an acceptor of Asio's.
+// Passes a listening socket to an Asio acceptor.
 inline absl::Status Listen(transport::ListenSocket socket,
                            boost::asio::ip::tcp::acceptor& acceptor) {
   using boost::asio::ip::tcp;

@@ -21,11 +21,11 @@ std::string Name(const TokenEntry::Candidate& token, bool as_id) {
   return as_id ? IdName(token.id) : TokenName(token.id, token.bytes);
 }
 
-// JSON has no infinities; vLLM's stand-in for the logarithm of zero.
+// JSON has no infinities; -9999 is what vLLM reports for the logarithm of zero.
 double Finite(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
 
-// The candidates as completions want them: an object from name to value that also holds the token
-// itself. Where two ids share a name, the later goes by its id.
+// The format of /v1/completions: an object from token name to log-probability that includes the
+// token itself. If two ids have the same name, the second is named by its id.
 Json TopByName(const TokenEntry& entry, bool as_ids) {
   Json top = Json::object();
   const auto add = [&](const TokenEntry::Candidate& token) {
@@ -83,7 +83,7 @@ Json Logprobs(bool chat, const ChoicePart& part) {
               : CompletionLogprobs(part.piece.entries, part.tokens_as_ids);
 }
 
-// The members that follow the text.
+// The members after the text.
 void AddRest(bool chat, const ChoicePart& part, Json& choice) {
   choice["logprobs"] = Logprobs(chat, part);
   choice["finish_reason"] = part.finish_reason.empty() ? Json() : Json(part.finish_reason);

@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_GATEWAY_OPENAI_FORMAT_H_
 #define SPECFABRIC_GATEWAY_OPENAI_FORMAT_H_
 
-// Answers as OpenAI's JSON. Pure.
+// Formats answers as OpenAI's JSON. Pure.
 
 #include <cstdint>
 #include <optional>
@@ -16,8 +16,8 @@
 
 namespace specfabric::gateway {
 
-// A token as clients see it: its bytes as text, or "bytes:\xNN..." where they are not whole
-// characters, or "token_id:N" where it has none.
+// A token's name in an answer: its text, or "bytes:\xNN..." if its bytes are not whole characters,
+// or "token_id:N" if it has none.
 std::string TokenName(base::TokenId id, const std::string& bytes);
 
 // One token's log-probabilities in an answer.
@@ -28,7 +28,7 @@ struct TokenEntry {
     float logprob = 0;
   };
   Candidate token = {};
-  bool scored = true;               // false for the first token of a prompt, which follows nothing
+  bool scored = true;               // false for the first token of a prompt
   std::vector<Candidate> top = {};  // most likely first
   int64_t offset = 0;               // characters (code points) of the text before it
 };
@@ -42,7 +42,7 @@ struct TextPiece {
   void Append(TextPiece next);
 };
 
-// One choice of an answer, or what is new of it in a stream.
+// One choice of an answer, or its new output in a stream.
 struct ChoicePart {
   int index = 0;
   TextPiece piece = {};
@@ -50,18 +50,18 @@ struct ChoicePart {
   bool tokens_as_ids = false;  // entries name all tokens "token_id:N"
   bool with_token_ids = false;
   std::optional<std::vector<base::TokenId>> prompt_token_ids = {};  // if requested, once
-  std::string finish_reason = {};  // "stop", "length", or not yet: empty
+  std::string finish_reason = {};  // "stop" or "length"; empty: the output goes on
 };
 
-// What is promised of an answer's text (docs/exactness.md): these very tokens; their distribution,
-// that of plain sampling; or neither.
+// The guarantee for an answer (docs/exactness.md): the same tokens as without speculation; the same
+// distribution; or neither.
 enum class Exactness : uint8_t { kToken, kDistribution, kNone };
 
-// What all parts of an answer share.
+// The fields that all parts of an answer share.
 struct AnswerHead {
   bool chat = false;
   std::string id;
-  int64_t created = 0;  // s since 1970
+  int64_t created = 0;  // Unix time in seconds
   std::string model;
   std::string system_fingerprint;  // of the target's numerics
   Exactness exactness = Exactness::kToken;
@@ -71,18 +71,18 @@ struct Usage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   schemas::Speculation speculation = {};
-  int64_t cached_tokens = 0;  // of prompt_tokens, not computed anew
+  int64_t cached_tokens = 0;  // prompt tokens found in the prefix cache
 };
 
-// The whole answer at once.
+// A whole answer.
 std::string Answer(const AnswerHead& head, absl::Span<const ChoicePart> choices,
                    const Usage& usage);
-// One event of a stream. `usage_follows`: the stream ends with usage, so its other events say
-// "usage": null.
+// One event of a stream. `usage_follows`: the stream ends with a usage event, so the other events
+// have "usage": null.
 std::string Chunk(const AnswerHead& head, const ChoicePart& part, bool usage_follows);
-// A chat's first event of each choice: the role alone. Clients take the first event's members as a
-// choice's beginning and add to them; the official JavaScript client adds that event's own
-// log-probabilities twice.
+// The first event of each choice of a chat: the role alone. Clients append later events to the
+// members of the first one; OpenAI's JavaScript client would add log-probabilities of the first
+// event twice.
 std::string RoleChunk(const AnswerHead& head, int index, bool usage_follows);
 std::string UsageChunk(const AnswerHead& head, const Usage& usage);
 

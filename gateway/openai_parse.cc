@@ -34,7 +34,7 @@ void ReadStreaming(Fields& fields, GenerationRequest& request) {
 }
 
 void ReadService(Fields& fields, GenerationRequest& request) {
-  // Lower first for clients, who know it from vLLM.
+  // For clients lower is first, as in vLLM.
   request.priority = -static_cast<int>(fields.Integer("priority", 0, -kMaxPriority, kMaxPriority));
   request.cache_salt = fields.String("cache_salt", "");
   if (fields.Find("cache_salt") != nullptr && request.cache_salt.empty()) {
@@ -45,7 +45,7 @@ void ReadService(Fields& fields, GenerationRequest& request) {
   if (timeout > 0) request.timeout = std::max<base::Nanos>(1, std::llround(timeout * 1e9));
   const double slo_ms = fields.Number("slo_tpot_ms", 0.0, "above 0, at most 3600000",
                                       [](double ms) { return ms > 0 && ms <= 3.6e6; });
-  // Above 0 as given, whatever it rounds to.
+  // A value above 0 must not be rounded to 0, which means no target.
   if (slo_ms > 0) request.tpot_slo = std::max<base::Nanos>(1, std::llround(slo_ms * 1e6));
 }
 
@@ -77,7 +77,7 @@ void ReadCommon(Fields& fields, const SamplingDefaults& defaults, GenerationRequ
 }
 
 void ReadMaxTokens(Fields& fields, GenerationRequest& request) {
-  // The newer name wins.
+  // max_completion_tokens is the newer name and takes precedence.
   for (const char* name : {"max_tokens", "max_completion_tokens"}) {
     if (fields.Find(name) != nullptr) request.max_tokens = fields.Integer(name, 0, 0, Fields::kAny);
   }
@@ -143,7 +143,7 @@ Parsed<GenerationRequest> ParseCompletion(std::string_view body, const SamplingD
   Fields fields(std::get<Json>(json));
   GenerationRequest request;
   ReadPrompts(fields, request);
-  request.max_tokens = 16;  // OpenAI's default here
+  request.max_tokens = 16;  // OpenAI's default for completions
   ReadMaxTokens(fields, request);
   ReadCommon(fields, defaults, request);
   request.echo = fields.Bool("echo", false);
@@ -167,7 +167,7 @@ Parsed<GenerationRequest> ParseChat(std::string_view body, const SamplingDefault
   ReadMaxTokens(fields, request);
   ReadCommon(fields, defaults, request);
   request.add_generation_prompt = fields.Bool("add_generation_prompt", true);
-  // A rendered template holds its own.
+  // A rendered chat template already has the special tokens.
   request.add_special_tokens = fields.Bool("add_special_tokens", false);
   ReadChatLogprobs(fields, request);
   CheckToolCount(fields);

@@ -1,9 +1,9 @@
 #ifndef SPECFABRIC_GATEWAY_OPENAI_PARSE_H_
 #define SPECFABRIC_GATEWAY_OPENAI_PARSE_H_
 
-// The bodies of OpenAI's requests as plain structs. Pure: no tokenizer, no model. What becomes of
-// fields that this server does not honour is said in foreign_options.h; those that nobody has heard
-// of are ignored, and their names kept for the answer.
+// The bodies of OpenAI's requests as plain structs. Pure: no tokenizer, no model.
+// foreign_options.h says which unsupported fields are refused and which ignored; unknown fields are
+// ignored, and their names are kept for the answer.
 
 #include <cstdint>
 #include <optional>
@@ -29,52 +29,52 @@ constexpr int kMaxStopTokenIds = 1024;
 constexpr int kMaxLogitBias = 512;
 constexpr int kMaxPriority = 100;
 
-// What /v1/completions and /v1/chat/completions have in common, and what each has of its own.
+// A request of /v1/completions or /v1/chat/completions.
 struct GenerationRequest {
   bool chat = false;
-  std::string model;  // empty: whatever is served
+  std::string model;  // empty: the model that is served
 
   std::vector<Prompt> prompts;     // completions: at least one
   std::string messages;            // chat: JSON, contents flattened to strings
   std::string template_variables;  // chat: a JSON object of them; empty: none
   bool add_generation_prompt = true;
   bool add_special_tokens = true;
-  // Only so many tokens of each prompt are kept, its last; kFitPrompt: as many as the context
-  // leaves beside the output asked for; 0: all.
+  // How many tokens at the end of each prompt are kept; kFitPrompt: as many as the context has room
+  // for besides max_tokens; 0: all.
   int64_t keep_prompt_tokens = 0;
 
-  int n = 1;                          // choices a prompt
-  std::optional<int64_t> max_tokens;  // at least 0; nothing means up to the context
+  int n = 1;                          // choices of each prompt
+  std::optional<int64_t> max_tokens;  // at least 0; without it the context is the limit
   bool ignore_eos = false;            // end tokens do not end the output
   std::vector<std::string> stop;
-  bool include_stop = false;  // the stop string or token that ended an output is part of its text
+  bool include_stop = false;  // the text includes the stop string or token that ended the output
   std::vector<base::TokenId> stop_token_ids;
 
   base::SamplingParams sampling;
-  base::LogitRules rules;    // suppressed_token_ids left to Prepare
-  bool has_seed = false;     // otherwise the caller draws sampling.seed
-  std::string verification;  // by name, unchecked; empty: the target's own
+  base::LogitRules rules;    // Prepare sets suppressed_token_ids
+  bool has_seed = false;     // false: the caller draws sampling.seed
+  std::string verification;  // name of the method, unchecked; empty: the target's own choice
 
-  int priority = 0;         // higher first, unlike in the request
+  int priority = 0;         // higher first; in the request, lower first
   std::string cache_salt;   // empty: none
   base::Nanos timeout = 0;  // for the whole answer; 0: none
-  // What is wanted of the time of an output token after the first, at most; 0: nothing.
+  // Target for the time of each output token after the first; 0: none.
   base::Nanos tpot_slo = 0;
 
   bool stream = false;
   bool include_usage = false;
   bool echo = false;  // completions
-  int logprobs = -1;  // most likely alternatives to report a token; -1 reports nothing
+  int logprobs = -1;  // top log-probabilities of each token; -1: none
   bool return_token_ids = false;
-  bool skip_special_tokens = true;  // they have no text
-  bool tokens_as_ids = false;       // log-probabilities name tokens by their ids
+  bool skip_special_tokens = true;  // special tokens have no text
+  bool tokens_as_ids = false;       // log-probabilities name tokens by id
 
   std::vector<std::string> ignored_fields;  // unknown ones
 };
 
 constexpr int64_t kFitPrompt = -1;
 
-// `defaults`: for what a request leaves out.
+// `defaults`: for fields that the request leaves out.
 Parsed<GenerationRequest> ParseCompletion(std::string_view body,
                                           const SamplingDefaults& defaults = {});
 Parsed<GenerationRequest> ParseChat(std::string_view body, const SamplingDefaults& defaults = {});

@@ -17,9 +17,9 @@ bool CountIsAllowed(Fields& fields, const char* name, size_t most) {
   return false;
 }
 
-// A message's content as one string; chat templates expect that. False if it is none. What calls
-// tools may have no content; elsewhere its absence is empty text, but a user who says nothing is a
-// client's mistake.
+// Makes a message's content one string, as chat templates expect. False if it cannot be one. A
+// message with tool calls needs no content, a user's message does; in all others a missing content
+// becomes an empty string.
 bool FlattenContent(Json& message) {
   const auto content = message.find("content");
   if (content == message.end() || content->is_null()) {
@@ -43,7 +43,7 @@ bool FlattenContent(Json& message) {
   return true;
 }
 
-// Arguments of the template's own call, which a client must not set as variables.
+// Arguments that the server passes to the template; clients cannot set variables of these names.
 constexpr std::array<std::string_view, 6> kReserved = {
     "messages", "tools",        "add_generation_prompt", "continue_final_message",
     "tokenize", "chat_template"};
@@ -75,8 +75,8 @@ void AddDocuments(Fields& fields, Json& variables) {
   variables[kName] = *documents;
 }
 
-// As vLLM and SGLang have it: a variable for templates that know levels, and on or off for those
-// that know only that, unless the client says so itself.
+// As in vLLM and SGLang: sets the variable reasoning_effort, and, unless the client sets it,
+// enable_thinking for templates that have no levels.
 void AddReasoningEffort(Fields& fields, Json& variables) {
   constexpr const char* kName = "reasoning_effort";
   constexpr std::array kLevels = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};

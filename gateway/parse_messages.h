@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_GATEWAY_PARSE_MESSAGES_H_
 #define SPECFABRIC_GATEWAY_PARSE_MESSAGES_H_
 
-// What a chat template is given: the conversation and further variables.
+// The input of a chat template: the conversation and further variables.
 
 #include <string>
 
@@ -17,11 +17,11 @@ constexpr size_t kMaxDocuments = 1024;
 // the same object. Changes the messages in place.
 std::string ReadMessages(Json& request, Fields& fields);
 
-// `chat_template_kwargs`, and `documents` and `reasoning_effort` as variables of their names, as
-// one JSON object; empty if there are none.
+// One JSON object of the variables: those of `chat_template_kwargs`, `documents` and
+// `reasoning_effort`. Empty if there are none.
 std::string ReadTemplateVariables(Fields& fields);
 
-// Refuses more tools than any client has, before anything looks at them.
+// Refuses a request with too many tools, before anything processes them.
 void CheckToolCount(Fields& fields);
 
 }  // namespace specfabric::gateway

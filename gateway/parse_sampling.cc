@@ -18,7 +18,7 @@ bool IsTokenId(const Json& value) {
               : value.get<int64_t>() >= 0);
 }
 
-// Doubles that are in range may round to floats that are not, which the targets would refuse.
+// A double in range may round to a float out of range, which targets would refuse.
 constexpr float kLeastFloat = std::numeric_limits<float>::min();
 constexpr float kBelowOne = 1.0f - std::numeric_limits<float>::epsilon() / 2;
 
@@ -35,7 +35,7 @@ std::optional<base::TokenId> TokenKey(const std::string& key) {
   return whole && id >= 0 ? std::optional(id) : std::nullopt;
 }
 
-// False if `value` is no map of biases. Entries of 0 change nothing and are left out.
+// False if `value` is not a map of biases. Entries of 0 have no effect and are left out.
 bool ReadBias(const Json& value, std::vector<base::LogitBias>* bias) {
   if (!value.is_object() || value.size() > kMaxLogitBias) return false;
   for (const auto& [key, entry] : value.items()) {
@@ -87,13 +87,13 @@ void ReadSampling(Fields& fields, const SamplingDefaults& defaults, GenerationRe
   sampling.temperature = static_cast<float>(
       Number(fields, "temperature", defaults.temperature.value_or(1.0), kTemperatures));
   const double top_p = Number(fields, "top_p", defaults.top_p.value_or(1.0), kTopPs);
-  // Of the most likely token alone, which is what temperature 0 means: the same request from here
-  // on, so that the two give the same text by construction.
+  // top_k of 1 is the same as temperature 0, and is turned into it, so that both take the same path
+  // and give the same text.
   if (top_p == 0) sampling.temperature = 0;
   sampling.top_p = top_p == 0 ? 1.0f : std::max(static_cast<float>(top_p), kLeastFloat);
   sampling.min_p = std::min(
       static_cast<float>(Number(fields, "min_p", defaults.min_p.value_or(0.0), kMinPs)), kBelowOne);
-  // -1 keeps all tokens for vLLM's clients, 0 for everybody else's.
+  // -1 (vLLM) and 0 (others) both keep all tokens.
   const int64_t top_k = fields.Integer("top_k", defaults.top_k.value_or(0), -1, kMaxTopK);
   sampling.top_k = top_k < 0 ? 0 : static_cast<int32_t>(top_k);
   request.has_seed = fields.Find("seed") != nullptr;

@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_GATEWAY_PARSE_SAMPLING_H_
 #define SPECFABRIC_GATEWAY_PARSE_SAMPLING_H_
 
-// The fields that say how tokens are chosen and where an output ends.
+// The fields for sampling and for the end of the output.
 
 #include <cstdint>
 #include <limits>
@@ -11,7 +11,7 @@
 
 namespace specfabric::gateway {
 
-// What a number may be, for requests and for generation_config.json.
+// Ranges of numbers, for requests and for generation_config.json.
 struct NumberRange {
   const char* allowed;
   bool (*ok)(double);

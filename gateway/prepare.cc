@@ -68,13 +68,13 @@ Parsed<PreparedPrompt> PrepareChat(const GenerationRequest& request,
   return prompt;
 }
 
-// Keeps only the end of the prompt, where the request wants that. What is left is no longer the
-// text that was given.
+// Keeps only the end of the prompt if the request asks for that. The text of the request then no
+// longer matches, so it is dropped.
 void Truncate(const GenerationRequest& request, const ServedModel& model, PreparedPrompt& prompt) {
   int64_t keep = request.keep_prompt_tokens;
   if (keep == 0) return;
   if (keep == kFitPrompt) {
-    // An output of unknown length gets one token at least.
+    // If max_tokens is not given, leaves room for at least one token.
     const int64_t output = std::min<int64_t>(request.max_tokens.value_or(1), model.context);
     keep = std::max<int64_t>(1, model.context - output);
   }
@@ -85,7 +85,7 @@ void Truncate(const GenerationRequest& request, const ServedModel& model, Prepar
   prompt.has_text = false;
 }
 
-// The output tokens a prompt of `length` may have.
+// The limit of output tokens after a prompt of `length`.
 Parsed<int32_t> Room(const GenerationRequest& request, int64_t length, const ServedModel& model) {
   const char* field = request.chat ? "messages" : "prompt";
   const int64_t asked = request.max_tokens.value_or(model.context);
@@ -123,8 +123,8 @@ std::optional<ApiError> CheckBias(const std::vector<base::LogitBias>& bias, int3
                                  "; the vocabulary has ids 0 to ", vocabulary - 1));
 }
 
-// What no choice may begin with for min_tokens, as vLLM has it: end tokens even where they are
-// ignored later. An end token that the model has no logit for needs no ban.
+// The tokens that are suppressed for the first min_tokens, as in vLLM: stop tokens and end tokens,
+// with ignore_eos as well. An end token without a logit in the model need not be suppressed.
 Ids SuppressedTokenIds(const GenerationRequest& request, const tokenizer::Tokenizer& tokenizer,
                        int32_t vocabulary) {
   if (request.rules.min_tokens == 0) return {};
@@ -136,7 +136,8 @@ Ids SuppressedTokenIds(const GenerationRequest& request, const tokenizer::Tokeni
 
 using OptionalMethod = std::optional<schemas::VerificationMethod>;
 
-// Which ones a target serves only it knows; its refusal is the client's answer then.
+// Checks the name only. Each target checks whether it serves the method; the client gets its
+// refusal.
 Parsed<OptionalMethod> ReadVerification(const std::string& name) {
   if (name.empty()) return OptionalMethod();
   const auto verification = schemas::ParseVerificationMethod(ShownText(name));

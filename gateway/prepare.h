@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_GATEWAY_PREPARE_H_
 #define SPECFABRIC_GATEWAY_PREPARE_H_
 
-// From a parsed request to the sequences a target is asked for.
+// Turns a parsed request into the sequences to generate.
 
 #include <cstdint>
 #include <functional>
@@ -18,13 +18,13 @@ namespace specfabric::gateway {
 
 struct ServedModel {
   std::string name;
-  int32_t context = 0;     // tokens a sequence may have, prompt and output
-  int32_t vocabulary = 0;  // ids below it
+  int32_t context = 0;     // limit of a sequence's tokens, prompt and output
+  int32_t vocabulary = 0;  // token ids are below it
 };
 
 struct PreparedPrompt {
   std::vector<base::TokenId> ids;
-  std::string text;  // as given, if it was given as text
+  std::string text;  // as in the request, if it has the prompt as text
   bool has_text = false;
 };
 
@@ -32,14 +32,14 @@ struct Prepared {
   GenerationRequest request;
   std::vector<PreparedPrompt> prompts;
   std::vector<schemas::Submit> submits;  // [prompt][n], request ids not yet given
-  int64_t prompt_tokens = 0;             // each prompt once
+  int64_t prompt_tokens = 0;             // counts each prompt once
 };
 
-// NotFound-like error (404) for another model's name; nothing for ours, or for none.
+// Error 404 for the name of another model; nothing for the served one's, or for an empty name.
 std::optional<ApiError> CheckModel(const std::string& asked, const ServedModel& model);
 
-// Encodes and checks the prompts, and cuts max_tokens down to what the context leaves. `draw_seed`
-// gives 64 random bits; it is asked once a prompt if the request has no seed.
+// Encodes and checks the prompts, and limits max_tokens to the room in the context. `draw_seed`
+// returns 64 random bits; it is called once for each prompt if the request has no seed.
 Parsed<Prepared> Prepare(GenerationRequest request, const tokenizer::Tokenizer& tokenizer,
                          const ServedModel& model, const std::function<uint64_t()>& draw_seed);
 

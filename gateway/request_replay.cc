@@ -11,13 +11,13 @@ using schemas::Finish;
 using schemas::Tokens;
 
 RequestReplay::RequestReplay(schemas::Submit submit) : submit_(std::move(submit)) {
-  // A prompt of one token has no log-probabilities to wait for.
+  // The first token of a prompt has no log-probability, so a prompt of one token has none.
   scored_ = !submit_.sequence.score_prompt || submit_.sequence.prompt.size() < 2;
 }
 
 bool RequestReplay::Ready(const Tokens& message) const {
   const bool has_scores = scored_ || !message.prompt_logprobs.empty();
-  // An error may come at any time; it needs nothing before it.
+  // An error is reported at once: the tokens before it do not matter any more.
   const bool is_error = message.finish != Finish::kNone && message.finish != Finish::kStop &&
                         message.finish != Finish::kLength;
   return is_error || (has_scores && message.first_index <= static_cast<int32_t>(emitted_.size()));

@@ -1,9 +1,9 @@
 #ifndef SPECFABRIC_GATEWAY_REQUEST_REPLAY_H_
 #define SPECFABRIC_GATEWAY_REQUEST_REPLAY_H_
 
-// What the gateway remembers of one choice, so that a target's death costs its client nothing: the
-// prompt, every token emitted so far, and which attempt is running. Messages may come late, twice
-// or out of order; what comes out is every token once, in order. Pure.
+// Request replay state of one choice, from which it continues on another target when its target is
+// lost: the prompt, every token emitted so far, and the number of the running attempt. Messages may
+// arrive late, twice or out of order; each token is returned once, in order. Pure.
 
 #include <cstdint>
 #include <map>
@@ -19,12 +19,12 @@ namespace specfabric::gateway {
 
 class RequestReplay {
  public:
-  // `submit`: the first attempt, nothing generated.
+  // `submit`: the first attempt, with nothing generated.
   explicit RequestReplay(schemas::Submit submit);
 
-  // What to send a target now.
+  // What to send to a target for the current attempt.
   const schemas::Submit& submit() const { return submit_; }
-  // The same at the end of the request, for whoever frees it.
+  // The same, moved out at the end of the request.
   schemas::Submit TakeSubmit() && { return std::move(submit_); }
 
   // Applies a message of this request. Returns it without the tokens that are known already and
@@ -32,13 +32,13 @@ class RequestReplay {
   // if it is of another attempt, or of this one after its end.
   std::optional<schemas::Tokens> Apply(schemas::Tokens message);
 
-  // The running attempt is lost: submit() becomes the next one, which continues after the tokens
-  // emitted. If those are all there can be, only the end was lost: returns it instead.
+  // The running attempt is lost: submit() becomes the next one, which continues after the emitted
+  // tokens. If the output was complete and only its end was lost, returns that end instead.
   std::optional<schemas::Finish> NextAttempt();
 
   const std::vector<base::TokenId>& emitted() const { return emitted_; }
   schemas::Speculation speculation() const;  // of all attempts
-  // Of the prompt, by the target that began it.
+  // Tokens of the prompt that the first attempt's target had in its prefix cache.
   int32_t cached_tokens() const { return cached_tokens_; }
 
  private:
@@ -48,8 +48,8 @@ class RequestReplay {
 
   schemas::Submit submit_;
   std::vector<base::TokenId> emitted_;
-  std::multimap<int32_t, schemas::Tokens> early_;  // by first_index: came before their turn
-  bool scored_ = false;                            // the prompt's log-probabilities have come
+  std::multimap<int32_t, schemas::Tokens> early_;  // by first_index: wait for earlier tokens
+  bool scored_ = false;  // the prompt's log-probabilities were received, or are not requested
   bool finished_ = false;
   schemas::Speculation past_, current_;  // of earlier attempts, of this one
   int32_t cached_tokens_ = 0;

@@ -21,7 +21,7 @@ int HexDigit(char c) {
 
 bool IsControl(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }
 
-// The part of an absolute-form target from its path on; nothing if it is not one.
+// The part of an absolute-form target that begins with its path; nothing for another form.
 bool CutAuthority(std::string_view* target) {
   for (const std::string_view scheme : {"http://", "https://"}) {
     const absl::string_view given(target->data(), std::min(target->size(), scheme.size()));

@@ -39,18 +39,18 @@ constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
 constexpr int kClientGone = 499;
 // Larger answers are freed on an encoder thread.
 constexpr size_t kLargeAnswer = 256 << 10;
-// Comment lines are ignored by readers of event streams.
+// A comment line, which readers of event streams ignore.
 constexpr const char* kProbe = ":\n\n";
 
-// What formatting takes, in microseconds or so: up to kInline on the io thread, so that ordinary
-// streams cost no change of threads, up to kShortFormat with short requests.
+// Estimated time to format, in microseconds. Up to kInline it is done on the io thread, so that
+// ordinary streams need no change of threads; up to kShortFormat on the thread for short work.
 constexpr size_t kInline = 250, kShortFormat = 4000;
 constexpr size_t kPartCost = 10, kCandidateCost = 4, kBytesAMicrosecond = 250, kIdsAMicrosecond = 8;
 
 size_t FormatCost(const ChoicePart& part) {
   size_t cost = kPartCost + part.piece.text.size() / kBytesAMicrosecond;
   if (!part.piece.entries.empty()) {
-    // As many as the last has; the first token of a prompt has none.
+    // Assumes the last entry's number of candidates for all; the first token of a prompt has none.
     cost += part.piece.entries.size() * (1 + part.piece.entries.back().top.size()) * kCandidateCost;
   }
   if (part.with_token_ids) cost += part.piece.ids.size() / kIdsAMicrosecond;
@@ -72,18 +72,18 @@ HttpResponse ErrorResponse(const ApiError& error) {
   return response;
 }
 
-// Of two times, of which 0 means none.
+// The shorter of two timeouts, of which 0 means none.
 base::Nanos Shorter(base::Nanos a, base::Nanos b) {
   return a == 0 ? b : b == 0 ? a : std::min(a, b);
 }
 
-// The names of what was not understood, for the answer.
+// The response header with the names of unknown fields.
 HttpHeaders IgnoredFields(const std::vector<std::string>& names) {
   if (names.empty()) return {};
   return {{kIgnoredFieldsHeader, IgnoredFieldsValue(names)}};
 }
 
-// A client's trace goes on to targets and drafts whether or not this gateway records it.
+// A client's trace context is passed on to targets and drafts even if this gateway does not record.
 base::TraceContext TraceOf(const std::string& traceparent, const trace::Recorder* recorder) {
   if (recorder != nullptr) return recorder->Begin(traceparent);
   const auto parent = trace::ParseTraceparent(traceparent);
@@ -119,13 +119,13 @@ struct Routes::Route {
 struct Routes::Made {
   std::unique_ptr<Generation> generation = nullptr;
   Tenant tenant = {};
-  HttpResponse refusal = {};  // without a generation
+  HttpResponse refusal = {};  // if there is no generation
 };
 
 struct Routes::Call {
   HttpExchange& exchange;
   Generation& generation;
-  asio::steady_timer& wake;  // never expires; cancelling it wakes who waits
+  asio::steady_timer& wake;  // never expires; cancelling it wakes the coroutine
   AnswerHead head;
 
   bool Changed() const { return generation.done() || exchange.gone() || exchange.probe_due(); }
@@ -134,7 +134,7 @@ struct Routes::Call {
   asio::awaitable<void> Until(const Condition& condition) {
     while (!condition()) co_await wake.async_wait(kAsTuple);
   }
-  // The head with what is known by now.
+  // The head, with the present fingerprint and exactness.
   const AnswerHead& Head() {
     head.system_fingerprint = absl::StrFormat("fp_%016x", generation.fingerprint());
     head.exactness = generation.exactness();
@@ -386,7 +386,7 @@ asio::awaitable<int> Routes::AnswerWhole(Call& call) {
   co_return call.exchange.gone() ? kClientGone : status;
 }
 
-// What `job` makes, here or on the encoder thread that work of this cost is for.
+// Runs `job` here or, depending on the cost, on one of the encoder threads.
 template <typename F>
 asio::awaitable<std::invoke_result_t<F&>> Routes::Format(size_t cost, F& job) {
   if (cost <= kInline) co_return job();
@@ -420,7 +420,7 @@ asio::awaitable<int> Routes::AnswerInPieces(Call& call) {
     co_await call.Until(has_something);
   }
   if (call.exchange.gone()) co_return kClientGone;
-  if (generation.error()) {  // before the stream began: an ordinary refusal
+  if (generation.error()) {  // before the stream has begun: an ordinary error answer
     const HttpResponse response = ErrorResponse(*generation.error());
     co_await call.exchange.Respond(response);
     co_return generation.error()->status;
@@ -433,7 +433,7 @@ asio::awaitable<int> Routes::AnswerInPieces(Call& call) {
     over = generation.done();
     std::string events = std::exchange(roles, {});
     std::string news = co_await NextEvents(call);
-    if (news.size() > kLargeAnswer) {  // too large to be copied behind or before anything
+    if (news.size() > kLargeAnswer) {  // too large to be copied into `events`
       if (!co_await call.exchange.Send(events) || !co_await call.exchange.Send(news)) {
         co_return kClientGone;
       }
@@ -457,8 +457,8 @@ asio::awaitable<int> Routes::AnswerInPieces(Call& call) {
   co_return generation.error() ? generation.error()->status : 200;
 }
 
-// How a streamed chat begins: every choice's role, in the order of choices whichever has news
-// first. OpenAI's Python client takes choices in the order in which they appear.
+// The first events of a streamed chat: the role of every choice, in the order of the choices.
+// OpenAI's Python client keeps choices in the order in which they first appear.
 std::string Routes::RoleEvents(Call& call) {
   std::string events;
   const AnswerHead& head = call.Head();
@@ -470,7 +470,7 @@ std::string Routes::RoleEvents(Call& call) {
   return events;
 }
 
-// What is new of the choices, formatted.
+// The new output of the choices, formatted as events.
 asio::awaitable<std::string> Routes::NextEvents(Call& call) {
   std::vector<ChoicePart> news = call.generation.Take();
   const size_t cost = FormatCost(news);

@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_GATEWAY_ROUTES_H_
 #define SPECFABRIC_GATEWAY_ROUTES_H_
 
-// Which path does what. On the io thread; whatever grows with a request or its answer is handed to
+// The HTTP endpoints. Runs on the io thread; work that grows with a request or its answer runs on
 // an encoder thread (gateway/workers.h).
 
 #include <cstddef>
@@ -28,10 +28,10 @@ namespace specfabric::gateway {
 
 class Generation;
 
-// What the routes work with; all of it must outlive them.
+// What the routes use; all of it must outlive them.
 struct RouteContext {
-  std::function<ServedModel()> model;  // as it is served now
-  int64_t created = 0;                 // s since 1970: when serving began
+  std::function<ServedModel()> model;  // as currently served
+  int64_t created = 0;                 // Unix time in seconds when serving began
   std::string version;
   const tokenizer::Tokenizer* tokenizer = nullptr;
   Dispatcher* dispatcher = nullptr;
@@ -42,7 +42,7 @@ struct RouteContext {
   Workers* workers = nullptr;
   std::function<bool()> draining;
   base::Nanos request_timeout = 0;  // 0: none
-  base::Nanos slow_request = 0;     // longer ones are logged; 0: none are
+  base::Nanos slow_request = 0;     // requests that take longer are logged; 0: none are
   trace::Recorder* recorder = nullptr;
 };
 
@@ -51,13 +51,13 @@ class Routes {
   explicit Routes(RouteContext context) : context_(std::move(context)) {}
 
   boost::asio::awaitable<void> Handle(HttpExchange& exchange);
-  // The answer to a request that could not be read.
+  // The answer to a request that HttpServer could not read.
   HttpResponse Unreadable(const ApiError& error) const;
 
  private:
   struct Route;
-  struct Call;  // a generation, its exchange and what wakes it
-  struct Made;  // a generation that can start, or why there is none
+  struct Call;  // a generation, its HTTP exchange and the timer that wakes its coroutine
+  struct Made;  // a generation that can start, or the error answer
 
   HttpResponse Models(const HttpRequest& request) const;
   HttpResponse Alive(const HttpRequest& request) const;
@@ -69,12 +69,12 @@ class Routes {
   HttpResponse Metrics(std::string body, const ServedModel& model) const;
 
   boost::asio::awaitable<void> AnswerElsewhere(HttpExchange& exchange, const Route& route);
-  // These return the status that counts: the one sent, 499 for a client that went away, or that of
-  // an error after a stream had begun.
+  // These return the status to report: the one that was sent, 499 if the client closed the
+  // connection, or that of an error after a stream had begun.
   boost::asio::awaitable<int> Generate(HttpExchange& exchange, bool chat, base::Nanos received);
   boost::asio::awaitable<int> Answer(Call& call);
   boost::asio::awaitable<Made> MakeGeneration(HttpExchange& exchange, bool chat);
-  // What is known of a request at its end goes to its trace, and to the log if it was slow.
+  // At the end of a request: records its span, and logs it if it was slow.
   void Report(const Call& call, const base::TraceContext& trace, uint64_t span, int code,
               base::Nanos received);
   boost::asio::awaitable<int> AnswerWhole(Call& call);
@@ -84,11 +84,11 @@ class Routes {
   boost::asio::awaitable<std::invoke_result_t<F&>> Format(size_t cost, F& job);
   static std::string RoleEvents(Call& call);
   boost::asio::awaitable<std::string> NextEvents(Call& call);
-  // Writes it and sees to it that nothing large is freed on the io thread.
+  // Sends the response; a large one is freed on an encoder thread.
   boost::asio::awaitable<void> Respond(HttpExchange& exchange, HttpResponse& response);
 
   RouteContext context_;
-  size_t starting_ = 0;  // choices of requests that have begun to start theirs
+  size_t starting_ = 0;  // choices of requests that are being started
 };
 
 }  // namespace specfabric::gateway

@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_GATEWAY_SAMPLING_DEFAULTS_H_
 #define SPECFABRIC_GATEWAY_SAMPLING_DEFAULTS_H_
 
-// What a checkpoint's generation_config.json recommends for requests that leave a field out.
+// Defaults from a checkpoint's generation_config.json for fields that a request leaves out.
 
 #include <cstdint>
 #include <optional>
@@ -11,24 +11,24 @@
 
 namespace specfabric::gateway {
 
-// Only what the file says; nothing means OpenAI's default.
+// The fields that the file has; the others have OpenAI's default.
 struct SamplingDefaults {
   std::optional<double> temperature = {};
   std::optional<double> top_p = {};
   std::optional<int32_t> top_k = {};
   std::optional<double> min_p = {};
   std::optional<double> repetition_penalty = {};
-  std::optional<int64_t> max_tokens = {};  // the file's max_new_tokens; chats, as in vLLM
+  std::optional<int64_t> max_tokens = {};  // max_new_tokens; for chats only, as in vLLM
 
   bool operator==(const SamplingDefaults&) const = default;
 };
 
-// Of the checkpoint in `model_dir`; all empty without the file. As in vLLM and SGLang the file's
-// `do_sample` is not read. InvalidArgument, in one line, for a file that is not a JSON object and
-// for a value that no request could ask for.
+// Reads the file in `model_dir`; without the file all fields are empty. As in vLLM and SGLang
+// `do_sample` is not read. InvalidArgument, in one line, if the file is not a JSON object or has a
+// value that a request could not have.
 absl::StatusOr<SamplingDefaults> ReadSamplingDefaults(const std::string& model_dir);
 
-// Those that differ from OpenAI's, as "temperature=0.6 top_k=20"; empty if none do.
+// The values that differ from OpenAI's defaults, as "temperature=0.6 top_k=20"; empty if none do.
 std::string Describe(const SamplingDefaults& defaults);
 
 }  // namespace specfabric::gateway

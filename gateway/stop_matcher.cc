@@ -85,7 +85,7 @@ std::string StopMatcher::Push(std::string_view piece, bool may_match) {
     state_ = patterns_->Unmatched(state_);
   }
   if (include_) return std::exchange(held_, {});
-  // What may belong to a stop string stays.
+  // Holds back what may belong to a stop string.
   std::string rest(held_, held_.size() - patterns_->depth(state_));
   held_.erase(held_.size() - rest.size());
   return std::exchange(held_, std::move(rest));

@@ -1,12 +1,12 @@
 #ifndef SPECFABRIC_GATEWAY_STOP_MATCHER_H_
 #define SPECFABRIC_GATEWAY_STOP_MATCHER_H_
 
-// Cuts a growing text at the first stop string, and never lets out text that may turn out to be
-// the beginning of one.
+// Cuts a growing text at the first stop string, and holds back text that may be the beginning of
+// one.
 //
-// The match that ends first wins, of those the longest; so the result does not depend on how the
-// text was cut into pieces. An Aho-Corasick automaton: the work a byte does not depend on how many
-// stop strings there are or how long they are.
+// The match that ends first is taken, the longest if several end there; so the result does not
+// depend on how the text was cut into pieces. An Aho-Corasick automaton: the time for each byte
+// does not depend on the number and length of the stop strings.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,32 +18,33 @@
 
 namespace specfabric::gateway {
 
-// The automaton of a list of stop strings, none of them empty; many texts may share it.
+// The automaton of a list of stop strings, none of them empty. Texts may share it.
 class StopPatterns {
  public:
   explicit StopPatterns(const std::vector<std::string>& stops);
 
   static constexpr int32_t kRoot = 0;
   bool empty() const { return nodes_.size() == 1; }
-  // The state after one more byte: the longest end of the text that begins a stop string.
+  // The state after one more byte. A state is the longest suffix of the text that is a prefix of a
+  // stop string.
   int32_t Step(int32_t state, char c) const;
   size_t depth(int32_t state) const { return nodes_[state].depth; }
   // The longest stop string that the text ends with; 0 if there is none.
   size_t match(int32_t state) const { return nodes_[state].match; }
-  // The state for a text that ends with stop strings which do not count: the longest end of it that
-  // may still become one.
+  // The state for a text that ends with stop strings which do not count: its longest suffix that is
+  // a proper prefix of a stop string.
   int32_t Unmatched(int32_t state) const;
 
  private:
   struct Node {
     int32_t first_child = 0, children = 0;  // adjacent, ascending by byte
-    int32_t fallback = kRoot;               // the next shorter end of the text that begins one
+    int32_t fallback = kRoot;               // the next shorter suffix that is a prefix of one
     uint32_t depth = 0, match = 0;          // bytes
     unsigned char byte = 0;
   };
 
  public:
-  // The memory that a byte of a stop string takes.
+  // Memory for each byte of a stop string.
   static constexpr size_t kBytesAByte = sizeof(Node);
 
  private:
@@ -56,15 +57,15 @@ class StopPatterns {
 
 class StopMatcher {
  public:
-  // Pieces and stops of whole UTF-8 characters give pieces of whole characters. `include`: the text
-  // is cut behind the stop string, not before it, so that nothing has to be held back.
+  // From pieces and stop strings of whole UTF-8 characters come pieces of whole characters.
+  // `include`: the text is cut after the stop string, not before it, so nothing is held back.
   explicit StopMatcher(std::shared_ptr<const StopPatterns> patterns, bool include = false)
       : patterns_(std::move(patterns)), include_(include) {}
 
-  // What may go out now that `piece` has come. Nothing goes out after a match. Stop strings that
-  // end in a piece with `may_match` false do not count.
+  // Adds `piece` and returns the text that is certain not to belong to a stop string. Returns
+  // nothing after a match. Stop strings that end in a piece with `may_match` false do not count.
   std::string Push(std::string_view piece, bool may_match = true);
-  // The text is over: what was held back.
+  // At the end of the text: the text that was held back.
   std::string Finish();
 
   bool matched() const { return matched_; }

@@ -32,7 +32,7 @@ Tenant Tenants::Of(std::string_view api_key, std::string_view cache_salt) const 
 
 uint64_t Tenants::Hash(std::string_view label, std::string_view api_key,
                        std::string_view salt) const {
-  // The length tells where the key ends.
+  // The length marks the end of the key, so that no other key and salt give the same text.
   std::string text = absl::StrCat(std::string(label), "\n", api_key.size(), "\n");
   text.append(api_key).append(salt);
   unsigned char digest[EVP_MAX_MD_SIZE];

@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_GATEWAY_TENANTS_H_
 #define SPECFABRIC_GATEWAY_TENANTS_H_
 
-// Whose a request is, in words of 64 bits that tell a target nothing else. Any key is a tenant's:
-// there is no list of them. Pure.
+// The tenant of a request, as 64-bit hashes from which a target cannot tell the API key. Every key
+// is a tenant: there is no list of keys. Pure.
 
 #include <cstdint>
 #include <string>
@@ -12,8 +12,8 @@
 namespace specfabric::gateway {
 
 struct Tenant {
-  uint64_t id = 0;          // 0: came without a key
-  uint64_t cache_salt = 0;  // 0: came without a key and without a salt
+  uint64_t id = 0;          // 0: the request has no key
+  uint64_t cache_salt = 0;  // 0: the request has neither key nor salt
 };
 
 // The key in a header "Bearer KEY", empty for anything else.
@@ -21,8 +21,8 @@ std::string_view ApiKeyOf(std::string_view authorization);
 
 class Tenants {
  public:
-  // Gateways of one secret tell a tenant alike; who does not know it cannot find a salt that gives
-  // another tenant's (HMAC with SHA-256).
+  // Gateways with the same secret give a tenant the same values. Without the secret nobody can
+  // choose a salt that results in another tenant's cache_salt (HMAC with SHA-256).
   explicit Tenants(std::string secret) : secret_(std::move(secret)) {}
 
   Tenant Of(std::string_view api_key, std::string_view cache_salt) const;

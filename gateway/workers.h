@@ -2,8 +2,8 @@
 #define SPECFABRIC_GATEWAY_WORKERS_H_
 
 // The gateway's encoder threads. All work that grows with a request or an answer is done here,
-// never on the io thread: parsing, templates, tokenisation, formatting, and freeing what is large.
-// Two threads, so that a text of megabytes does not hold up short requests.
+// never on the io thread: parsing, templates, tokenisation, formatting, and freeing large objects.
+// Two threads, so that a text of megabytes does not delay short requests.
 
 #include <cstddef>
 #include <functional>
@@ -19,10 +19,10 @@
 
 namespace specfabric::gateway {
 
-// Which thread: kShort for work of some milliseconds at most.
+// Selects the thread: kShort for work of at most some milliseconds.
 enum class Work { kShort, kLong };
 
-// Bodies beyond it are long work.
+// Larger bodies are long work.
 constexpr size_t kLongBody = 16 << 10;
 inline Work WorkOfBody(size_t bytes) { return bytes > kLongBody ? Work::kLong : Work::kShort; }
 
@@ -30,8 +30,8 @@ class Workers {
  public:
   explicit Workers(boost::asio::io_context& io) : io_(io) {}
 
-  // Runs `job` on an encoder thread and gives its result (default-constructible) on the io thread,
-  // which the coroutine runs on. `job` may refer to the coroutine's variables.
+  // Runs `job` on an encoder thread and returns its result (default-constructible) to the
+  // coroutine, on the io thread. `job` may refer to the coroutine's variables.
   template <typename F>
   boost::asio::awaitable<std::invoke_result_t<F&>> Run(Work work, F& job) {
     using Result = std::invoke_result_t<F&>;
@@ -42,8 +42,8 @@ class Workers {
     co_return co_await std::move(waiting);
   }
 
-  // The same for callers that are no coroutines: `job` there, then `done` on the io thread (never,
-  // once the gateway has stopped). `job` is destroyed on its thread.
+  // The same for callers that are not coroutines: runs `job`, then `done` on the io thread (not
+  // after the gateway has stopped). `job` is destroyed on the encoder thread.
   template <typename F, typename G>
   void Post(Work work, F job, G done) {
     boost::asio::post(work == Work::kLong ? long_ : short_,
@@ -53,7 +53,7 @@ class Workers {
                       });
   }
 
-  // Destroys something large elsewhere: giving memory back takes time, too.
+  // Destroys `value` on an encoder thread: freeing a large object takes time.
   template <typename T>
   void Discard(T value) {
     boost::asio::post(long_, [value = std::move(value)] {});
