@@ -23,6 +23,7 @@ void Sequence::Reserve(int32_t block_size) {
   committed.reserve(limit);
   blocks.reserve(limit / block_size + 1);
   keys.reserve(limit / block_size + 1);
+  moves.reserve(speculation::kMaxVerifyNodes);
 }
 
 void Sequence::Append(base::TokenId token) {

@@ -11,13 +11,21 @@ namespace specfabric::target {
 
 namespace {
 
+// With as much room as `from`, which the scheduler sizes once for all its plans.
+template <typename T>
+void Refill(const std::vector<T>& from, std::vector<T>* to) {
+  to->reserve(from.capacity());
+  *to = from;
+}
+
 void FillBatch(const scheduler::StepPlan& plan, model::Batch* batch) {
-  batch->tokens = plan.tokens;
-  batch->positions = plan.positions;
-  batch->ancestors = plan.ancestors;
-  batch->blocks = plan.blocks;
-  batch->logit_rows = plan.logit_rows;
+  Refill(plan.tokens, &batch->tokens);
+  Refill(plan.positions, &batch->positions);
+  Refill(plan.ancestors, &batch->ancestors);
+  Refill(plan.blocks, &batch->blocks);
+  Refill(plan.logit_rows, &batch->logit_rows);
   batch->sequences.clear();
+  batch->sequences.reserve(plan.sequences.capacity());
   for (const scheduler::PlanSequence& s : plan.sequences) {
     model::BatchSequence sequence;
     sequence.kv_len = s.kv_len;
@@ -189,6 +197,7 @@ absl::Status RankGroup::Impl::Execute(const scheduler::StepPlan& plan,
   draft_probs_ = draft_probs;
   FillBatch(plan, &batch_);
   moves_.clear();
+  moves_.reserve(plan.moves.capacity());
   for (const scheduler::SlotMove& move : plan.moves) moves_.push_back({move.from, move.to});
   verify_result_ = verify_result;
   if (ranks_.size() == 1) {
