@@ -71,14 +71,21 @@ endif()
 if(CMAKE_CROSSCOMPILING_EMULATOR)  # minutes of arithmetic that other tests do part of
   list(APPEND SPECFABRIC_TEST_ENVIRONMENT "GTEST_FILTER=-*OverTheWholeRange")
 endif()
+# Suppressions name functions, which Clang's sanitizers learn from a program of its version.
+find_program(SPECFABRIC_SYMBOLIZER NAMES llvm-symbolizer-16 llvm-symbolizer)
+set(symbolizer "")
+if(SPECFABRIC_SYMBOLIZER)
+  set(symbolizer ":external_symbolizer_path=${SPECFABRIC_SYMBOLIZER}")
+endif()
 if(SPECFABRIC_SANITIZE MATCHES "address")
   list(APPEND SPECFABRIC_TEST_ENVIRONMENT
+      "ASAN_OPTIONS=detect_leaks=1${symbolizer}"
       "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/suppressions/lsan.txt:print_suppressions=0")
 endif()
 if(SPECFABRIC_SANITIZE MATCHES "thread")
   list(APPEND SPECFABRIC_TEST_ENVIRONMENT
       "UCX_MEM_MMAP_HOOK_MODE=none"
-      "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/suppressions/tsan.txt")
+      "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/suppressions/tsan.txt${symbolizer}")
 endif()
 
 # specfabric_add_test(NAME link_tcp_test COMMAND link_test [ENVIRONMENT UCX_TLS=tcp] [TIMEOUT seconds])

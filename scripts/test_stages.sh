@@ -65,14 +65,15 @@ run_pytest() { "$venv/bin/python" -m pytest -q -rs --durations=10 "$@"; }
 # The short end-to-end set on a sanitizer's binaries. Its reports go to files: nobody asks for the
 # exit status of a process that a test kills.
 run_sanitized_smoke() {
-  local tree=$1 reports suppressions=$root/tests/suppressions status=0
+  local tree=$1 reports options suppressions=$root/tests/suppressions status=0
   reports=$(mktemp -d)
+  options=log_path=$reports/report:external_symbolizer_path=$(command -v llvm-symbolizer-16)
   (
     export SPECFABRIC_BINARY=$root/build-$tree/specfabric
-    export ASAN_OPTIONS=log_path=$reports/report UBSAN_OPTIONS=print_stacktrace=1
+    export ASAN_OPTIONS=$options UBSAN_OPTIONS=print_stacktrace=1
     export LSAN_OPTIONS=suppressions=$suppressions/lsan.txt:print_suppressions=0
     if [[ $tree == tsan ]]; then
-      export TSAN_OPTIONS=suppressions=$suppressions/tsan.txt:log_path=$reports/report
+      export TSAN_OPTIONS=suppressions=$suppressions/tsan.txt:$options
       export UCX_MEM_MMAP_HOOK_MODE=none
     fi
     run_pytest -m smoke tests/e2e
