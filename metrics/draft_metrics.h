@@ -8,12 +8,12 @@
 
 namespace specfabric::metrics {
 
-// Why a draft session was thrown out: its place was needed, it was idle for too long, or its
+// Why a draft session was evicted: another one needed its place, it was idle for too long, or its
 // target ended or restarted.
 enum class Eviction { kLru, kTtl, kPurge };
 constexpr int kEvictions = 3;
 
-// What became of a tree when the text went on: draft::Outcome.
+// The result of drafting ahead for a tree, once its round was verified: draft::Outcome.
 constexpr std::array<const char*, 4> kAheadOutcomeNames = {"hit", "not_grown", "not_candidate",
                                                            "not_reached"};
 
@@ -21,24 +21,24 @@ struct DraftMetrics {
   explicit DraftMetrics(Registry& registry);
 
   void CountEviction(Eviction reason) { evictions[static_cast<int>(reason)]->Increment(); }
-  void CountRequest(int status);  // the schemas::DraftStatus it was answered with
+  void CountRequest(int status);  // the schemas::DraftStatus of the reply
 
-  // Labelled by the outcome and the tokens accepted; made when first needed.
+  // Labelled with the outcome and the number of accepted tokens; created on first use.
   Counter* Outcomes(int outcome, int accepted);
 
   Gauge& sessions;
-  Gauge& capacity;  // sessions at once
+  Gauge& capacity;  // limit of open sessions
   std::array<Counter*, kEvictions> evictions;
   std::array<Counter*, kDraftStatusNames.size()> requests;
   Histogram& draft_seconds;  // from a request's receipt to its reply
   Counter& tree_nodes;       // sent
   Counter& passes;           // of the model, while a target waited
-  Counter& passes_ahead;     // ahead of the outcomes
-  Counter& nodes_ahead;      // run by those
+  Counter& passes_ahead;     // of the model, before the outcome of a round is known
+  Counter& nodes_ahead;      // computed by those passes
   Counter& replies_without_pass;
-  Counter& foreign_messages;   // of a target in another's name
-  Counter& dropped_messages;   // for which the inbox had no room
-  Counter& draft_probs_bytes;  // of the distributions that nodes were drawn from, sent beside them
+  Counter& foreign_messages;   // that name another target or incarnation
+  Counter& dropped_messages;   // because the inbox was full
+  Counter& draft_probs_bytes;  // sent with trees
 
  private:
   Registry& registry_;

@@ -19,18 +19,18 @@ constexpr const char* kMoves = "specfabric_target_worker_moves_total";
 DraftRouteMetrics::Series DraftRouteMetrics::Add(const Key& key) {
   const Labels labels = {{"worker", key.first}, {"model", key.second}};
   Series s;
-  s.latency = &registry_.AddGauge(kLatency,
-                                  "Smoothed time from a request to its draft; until one is known, "
-                                  "what the last reply took, with its prefill, 0 before the first; "
-                                  "series of a worker exist while it is connected",
-                                  labels);
+  s.latency = &registry_.AddGauge(
+      kLatency,
+      "Smoothed time from a request to its draft; until it is known, the time of the last reply, "
+      "prefill included, or 0 before the first; the series of a worker exist while it is connected",
+      labels);
   s.outstanding = &registry_.AddGauge(kOutstanding, "Draft requests without an outcome", labels);
   s.sequences = &registry_.AddGauge(kSequences, "Sequences that the worker drafts for", labels);
   s.in_service = &registry_.AddGauge(
       kInService, "1 while the worker gets requests; 0: it missed too many, or drains", labels);
   s.slow =
       &registry_.AddGauge(kSlow, "1 while its latency is above `--draft_latency_warn`", labels);
-  s.replies = &registry_.AddCounter(kReplies, "Drafts that came in time", labels);
+  s.replies = &registry_.AddCounter(kReplies, "Drafts that arrived in time", labels);
   s.misses = &registry_.AddCounter(kMisses, "Draft requests without a usable reply", labels);
   s.moves = &registry_.AddCounter(
       kMoves, "Sequences that moved to the worker because it was clearly better (`--draft_router`)",

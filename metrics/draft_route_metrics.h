@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_METRICS_DRAFT_ROUTE_METRICS_H_
 #define SPECFABRIC_METRICS_DRAFT_ROUTE_METRICS_H_
 
-// What a target knows of each of its draft workers: one set of series a worker, for as long as it
-// is connected, so that their number is bounded by that of the connections.
+// A target's metrics of each of its draft workers: one set of series for each worker, while it is
+// connected, so that the number of series is bounded by the number of connections.
 
 #include <cstdint>
 #include <map>
@@ -17,11 +17,11 @@ namespace specfabric::metrics {
 struct DraftRoute {
   std::string worker;  // its address
   std::string model;
-  double latency_seconds = 0;  // smoothed, from request to reply
-  int32_t outstanding = 0;     // requests without an outcome
-  int32_t sequences = 0;       // that it drafts for
-  bool in_service = false;     // gets requests, other than to see whether it is well again
-  bool slow = false;           // latency has passed --draft_latency_warn
+  double latency_seconds = 0;                   // smoothed, from request to reply
+  int32_t outstanding = 0;                      // requests without an outcome
+  int32_t sequences = 0;                        // for which it drafts
+  bool in_service = false;                      // gets requests other than probes
+  bool slow = false;                            // latency is above --draft_latency_warn
   uint64_t replies = 0, misses = 0, moves = 0;  // since it connected
 };
 
@@ -31,7 +31,7 @@ class DraftRouteMetrics {
   DraftRouteMetrics(const DraftRouteMetrics&) = delete;
   DraftRouteMetrics& operator=(const DraftRouteMetrics&) = delete;
 
-  // `routes`: of all workers that are connected. Series of others end. From one thread.
+  // `routes`: all connected workers. Removes the series of others. Call from one thread.
   void Update(const std::vector<DraftRoute>& routes);
 
  private:

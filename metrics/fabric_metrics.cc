@@ -13,7 +13,7 @@ constexpr const char* kPeerBytes = "specfabric_fabric_peer_bytes_total";
 
 using C = FabricCounters;
 
-// A counter of the fabric's, by which direction if it has two.
+// A counter of the fabric, with its direction if it has one.
 struct Total {
   const char* name;
   const char* help;
@@ -25,23 +25,25 @@ constexpr Total kTotals[] = {
     {"frames", "Frames sent and received", "received", &C::frames_received},
     {"bytes", "Payload bytes sent and received", "sent", &C::bytes_sent},
     {"bytes", "Payload bytes sent and received", "received", &C::bytes_received},
-    {"bytes_copied", "Payload bytes copied on their way", nullptr, &C::bytes_copied},
+    {"bytes_copied", "Payload bytes that the transport copied", nullptr, &C::bytes_copied},
     {"tensors", "Tensors sent and received, among the frames", "sent", &C::tensors_sent},
     {"tensors", "Tensors sent and received, among the frames", "received", &C::tensors_received},
-    {"stale_tensors", "Tensors nobody waited for any more", nullptr, &C::stale_tensors},
+    {"stale_tensors", "Tensors dropped because their round had ended", nullptr, &C::stale_tensors},
     {"refused_tensors", "Tensors without a slot to go to", nullptr, &C::refused_tensors},
-    {"late_tensors", "Tensors given up while under way", nullptr, &C::late_tensors},
+    {"late_tensors", "Tensors abandoned during their transfer", nullptr, &C::late_tensors},
     {"connections_opened", "Connections opened", nullptr, &C::opened},
     {"connections_closed", "Connections closed", nullptr, &C::closed},
     {"connect_failures", "Connections that could not be opened", nullptr, &C::connect_failures},
     {"refused_secrets", "Peers that did not prove the join secret", nullptr, &C::refused_secrets},
-    {"non_rdma_connections", "Connections closed for not being RDMA", nullptr,
+    {"non_rdma_connections", "Connections closed because they are not RDMA", nullptr,
      &C::non_rdma_connections},
-    {"silent_peers", "Connections closed for their peer's silence", nullptr, &C::silent_peers},
-    {"restarts", "Restarts of UCX after a peer that is gone blocked it", nullptr, &C::restarts},
-    {"refused_frames", "Frames refused for their size or form", nullptr, &C::refused_frames},
-    {"unattributed_frames", "Frames of no living connection", nullptr, &C::unattributed_frames},
-    {"send_errors", "Frames whose sending failed", nullptr, &C::send_errors},
+    {"silent_peers", "Connections closed because the peer sent nothing", nullptr, &C::silent_peers},
+    {"restarts", "Restarts of UCX after a lost peer had blocked it", nullptr, &C::restarts},
+    {"refused_frames", "Frames refused because of their size or format", nullptr,
+     &C::refused_frames},
+    {"unattributed_frames", "Frames that belong to no open connection", nullptr,
+     &C::unattributed_frames},
+    {"send_errors", "Frames that could not be sent", nullptr, &C::send_errors},
     {"back_pressure", "Frames refused because their peer is slow", nullptr, &C::back_pressure},
     {"injected_faults", "Frames that fault injection changed", nullptr, &C::faults},
     {"wakeups", "Times the progress thread woke from sleep", nullptr, &C::wakeups},
@@ -49,7 +51,7 @@ constexpr Total kTotals[] = {
     {"refused_hellos", "Peers whose handshake was refused", nullptr, &C::refused_hellos},
     {"malformed_messages", "Messages that did not decode", nullptr, &C::malformed},
     {"reconnects", "Connections opened again after a loss", nullptr, &C::reconnects},
-    {"lookup_failures", "Look-ups of a dns:/// name without an address", nullptr,
+    {"lookup_failures", "DNS queries of a dns:/// name that returned no address", nullptr,
      &C::lookup_failures},
 };
 
@@ -99,8 +101,8 @@ void FabricMetrics::Update() {
   for (const auto& [state, slots] : now.slots) {
     registry_
         .AddGauge("specfabric_fabric_slots",
-                  "Slots of that memory by what they do; `quarantined`: the peer is gone while UCX "
-                  "may still write to them",
+                  "Slots of that memory by state; `quarantined`: the peer is gone, but UCX may "
+                  "still write to them",
                   {{"state", state}})
         .Set(static_cast<double>(slots));
   }
@@ -115,10 +117,11 @@ void FabricMetrics::UpdateWires(const std::vector<PeerCounters>& peers) {
   for (const auto& [wire, connections] : wires) {
     Gauge*& gauge = wires_[wire];
     if (gauge == nullptr) {
-      gauge = &registry_.AddGauge("specfabric_fabric_connections",
-                                  "Open connections by what carries them, such as `posix/memory`, "
-                                  "`tcp/eth0`, `rc_mlx5/mlx5_0:1`",
-                                  {{"wire", wire}});
+      gauge =
+          &registry_.AddGauge("specfabric_fabric_connections",
+                              "Open connections by transport and device, such as `posix/memory`, "
+                              "`tcp/eth0`, `rc_mlx5/mlx5_0:1`",
+                              {{"wire", wire}});
     }
     gauge->Set(static_cast<double>(connections));
   }

@@ -13,14 +13,14 @@
 
 namespace specfabric::metrics {
 
-// An open connection, and the payload it has carried.
+// An open connection and its payload bytes.
 struct PeerCounters {
-  uint64_t connection = 0;  // its name, of no other of its fabric ever
+  uint64_t connection = 0;  // its id, unique in its fabric
   std::string peer, role, wire;
   uint64_t bytes_sent = 0, bytes_received = 0;
 };
 
-// Totals since start (but for those marked "now"), as the transport and the link count them.
+// Counters of the transport and the link: totals since start, except those marked "now".
 struct FabricCounters {
   uint64_t frames_sent = 0, frames_received = 0;
   uint64_t bytes_sent = 0, bytes_received = 0, bytes_copied = 0;
@@ -39,11 +39,11 @@ struct FabricCounters {
   std::map<std::string, int64_t> slots;              // now, by state
 };
 
-// For a process with several fabrics: *sum becomes that of all.
+// Adds `more` to *sum, for a process with several fabrics.
 void Add(const FabricCounters& more, FabricCounters* sum);
 
-// The fabric counts for itself; `read` is called when somebody asks for the metrics. Must be
-// destroyed before what `read` reads.
+// Publishes the fabric's own counters, which `read` returns when the metrics are rendered. Must be
+// destroyed before the objects that `read` uses.
 class FabricMetrics {
  public:
   FabricMetrics(Registry& registry, std::function<FabricCounters()> read);
@@ -72,13 +72,13 @@ class FabricMetrics {
   std::vector<Series> series_;
   Gauge& releasing_;
   Gauge& addresses_;
-  std::map<std::string, Gauge*> wires_;  // those that were ever seen
-  // Of what is connected. An address that connects again may have two connections for a moment.
+  std::map<std::string, Gauge*> wires_;  // all that have been seen
+  // Of the open connections. A peer that reconnects may have two for a moment.
   std::map<PeerKey, PeerSeries> peers_;
-  using Connection = std::pair<uint64_t, std::string>;  // and whose, since fabrics name them alike
+  using Connection = std::pair<uint64_t, std::string>;  // id and peer: fabrics may use the same ids
   std::map<Connection, SeenBytes> seen_;
   std::function<FabricCounters()> read_;
-  Registry::Refresh refresh_;  // last: ends before the others go
+  Registry::Refresh refresh_;  // last member: destroyed before those that it uses
 };
 
 }  // namespace specfabric::metrics

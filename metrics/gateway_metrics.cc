@@ -14,14 +14,15 @@ constexpr std::array<const char*, kEndpoints> kEndpointNames = {
 GatewayMetrics::GatewayMetrics(Registry& registry)
     : in_flight(registry.AddGauge("specfabric_gateway_requests_in_flight",
                                   "Completions and chat requests being answered")),
-      disconnects(registry.AddCounter("specfabric_gateway_client_disconnects_total",
-                                      "Clients that went away before the end of their answer")),
+      disconnects(
+          registry.AddCounter("specfabric_gateway_client_disconnects_total",
+                              "Clients that closed the connection before the end of their answer")),
       resubmissions(registry.AddCounter("specfabric_gateway_resubmissions_total",
                                         "Choices sent again because their target was lost")),
       stale_tokens(registry.AddCounter("specfabric_gateway_stale_messages_total",
-                                       "Token messages of an attempt that was over, dropped")),
+                                       "Token messages dropped because their attempt had ended")),
       stalled_targets(registry.AddCounter("specfabric_gateway_stalled_targets_total",
-                                          "Targets left because their engines said nothing")),
+                                          "Targets dropped because their engines sent nothing")),
       targets_up(registry.AddGauge("specfabric_gateway_targets_up", "Targets that take work")),
       prompt_tokens(registry.AddCounter("specfabric_gateway_tokens_total",
                                         "Prompt tokens accepted, output tokens emitted",
@@ -42,17 +43,17 @@ GatewayMetrics::GatewayMetrics(Registry& registry)
                                             "From request to the end of its answer",
                                             ExponentialBounds(1e-3, 2, 20))),
       // 1 ms, the most that an event should take, is one of the bounds.
-      io_event(registry.AddHistogram("specfabric_gateway_io_event_seconds",
-                                     "CPU time for which one event held the io thread, and with "
-                                     "it every stream",
-                                     ExponentialBounds(1e-3 / 64, 4, 9))),
+      io_event(
+          registry.AddHistogram("specfabric_gateway_io_event_seconds",
+                                "CPU time of one event on the io thread, which delays every stream",
+                                ExponentialBounds(1e-3 / 64, 4, 9))),
       io_event_max(registry.AddGauge("specfabric_gateway_io_event_max_seconds",
-                                     "The longest such time since the start")) {
+                                     "The longest of these times since the start")) {
   for (int endpoint = 0; endpoint < kEndpoints; ++endpoint) {
     for (size_t code = 0; code < kCodes.size(); ++code) {
       requests[endpoint][code] = &registry.AddCounter(
           "specfabric_gateway_requests_total",
-          "HTTP requests answered; code 499: the client went away first",
+          "HTTP requests answered; code 499: the client closed the connection first",
           {{"endpoint", kEndpointNames[endpoint]}, {"code", std::to_string(kCodes[code])}});
     }
   }

@@ -1,14 +1,15 @@
 #ifndef SPECFABRIC_METRICS_REGISTRY_H_
 #define SPECFABRIC_METRICS_REGISTRY_H_
 
-// The process's metrics, and their text exposition for Prometheus.
+// The metrics of the process, and their text exposition for Prometheus.
 //
-// Every series is created at start, with all its label values, so that hot paths increment through
-// a reference (an atomic add; a histogram takes a short lock) and a dashboard sees zeros instead of
-// gaps; only those that name a peer come and go with it. The families of each role are the plain
-// structs in the files beside this one.
+// Series are created at start, with all label values, so that hot paths increment through a
+// reference (an atomic add; a histogram takes a short lock) and dashboards show zeros instead of
+// gaps. Only series that name a peer are created and removed with it. The families of each role are
+// plain structs in the other files of this folder.
 //
-// Threads: series may be updated from any thread. The registry must outlive whatever uses them.
+// Threads: series may be updated from any thread. The registry must outlive all users of its
+// series.
 
 #include <cstdint>
 #include <functional>
@@ -33,7 +34,7 @@ using prometheus::Labels;
 
 class Registry {
  public:
-  // Removes its function when destroyed, and waits for a Render that is running it.
+  // Removes its function when destroyed, after waiting for a Render that is running it.
   class [[nodiscard]] Refresh {
    public:
     Refresh() = default;
@@ -56,21 +57,21 @@ class Registry {
   Registry(const Registry&) = delete;
   Registry& operator=(const Registry&) = delete;
 
-  // One series of the family `name`. The same name and labels give the same series again.
+  // A series of the family `name`. The same name and labels return the same series.
   Counter& AddCounter(const std::string& name, const std::string& help, const Labels& labels = {});
   Gauge& AddGauge(const std::string& name, const std::string& help, const Labels& labels = {});
   Histogram& AddHistogram(const std::string& name, const std::string& help,
                           const std::vector<double>& upper_bounds, const Labels& labels = {});
 
-  // Ends a series of the family `name`, which must not be used any more.
+  // Removes a series of the family `name`, which must not be used any more.
   void Remove(const std::string& name, Counter* series);
   void Remove(const std::string& name, Gauge* series);
 
   // `function` runs at the start of each Render, on its thread: for values that are kept elsewhere
-  // and only copied when somebody looks.
+  // and are copied only when the metrics are read.
   Refresh AddRefresh(std::function<void()> function);
 
-  // Sets specfabric_build_info, the series that says which version runs where.
+  // Sets specfabric_build_info, which has the version of the program as a label.
   void SetBuildInfo(const std::string& role, const std::string& version, const std::string& model);
 
   // Prometheus text exposition format 0.0.4.
@@ -82,11 +83,11 @@ class Registry {
   Refresh::Functions refreshes_;
 };
 
-// Brings a counter to a total that is kept elsewhere, of which it has `seen` so much. A total that
-// has become smaller counts from nothing.
+// Increments a counter up to a total that is kept elsewhere; `seen` is the total at the last call.
+// A total that has become smaller was restarted from 0.
 void AdvanceTo(uint64_t total, uint64_t* seen, Counter* counter);
 
-// `count` bounds from `first` on, each `factor` times the one before.
+// `count` bounds that start with `first`, each `factor` times the previous one.
 std::vector<double> ExponentialBounds(double first, double factor, int count);
 
 }  // namespace specfabric::metrics

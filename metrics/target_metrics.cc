@@ -10,8 +10,7 @@ constexpr std::array<const char*, kSpans> kSpanNames = {
     "draft_wait", "draft_compute", "transfer", "plan", "forward", "verify", "commit"};
 constexpr const char* kTokensHelp = "Prompt tokens prefilled, output tokens emitted";
 constexpr const char* kExactnessHelp =
-    "1 for what holds here of requests that ask for no verification method: `token`, "
-    "`distribution` or "
+    "1 for the guarantee of requests that name no verification method: `token`, `distribution` or "
     "`none`";
 
 DrafterMetrics DrafterSeries(Registry& registry, const std::string& drafter) {
@@ -27,7 +26,7 @@ DrafterMetrics DrafterSeries(Registry& registry, const std::string& drafter) {
       .share = nullptr};
 }
 
-// The labels vLLM's own series carry, so that its dashboards' filters match.
+// The labels of vLLM's series, so that the filters of its dashboards match.
 Labels VllmLabels(const std::string& model_name) {
   return {{"model_name", model_name}, {"engine", "0"}};
 }
@@ -50,29 +49,30 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
       output_tokens(
           registry.AddCounter("specfabric_tokens_total", kTokensHelp, {{"kind", "output"}})),
       draft_misses(registry.AddCounter("specfabric_draft_misses_total",
-                                       "Rounds that went without the draft they asked for")),
-      draft_skips(registry.AddCounter("specfabric_draft_skips_total",
-                                      "Rounds for which it did not pay to wait for the draft")),
+                                       "Rounds that ran without the draft they had requested")),
+      draft_skips(registry.AddCounter(
+          "specfabric_draft_skips_total",
+          "Rounds that did not wait for their draft because that was not expected to pay")),
       late_drafts(registry.AddCounter("specfabric_late_drafts_total",
-                                      "Drafts that came after their round had gone")),
+                                      "Drafts that arrived after their round had been planned")),
       cancelled(registry.AddCounter("specfabric_cancelled_total",
                                     "Sequences cancelled before their end")),
       not_finite(registry.AddCounter("specfabric_target_not_finite_total",
                                      "Sequences ended by logits that are not finite numbers")),
-      draft_probs(registry.AddCounter("specfabric_draft_probs_received_total",
-                                      "Tensors of draft distributions that trees were verified "
-                                      "by")),
-      draft_probs_bytes(
-          registry.AddCounter("specfabric_draft_probs_received_bytes_total",
-                              "Bytes of the tensors of draft distributions received")),
+      draft_probs(
+          registry.AddCounter("specfabric_draft_probs_received_total",
+                              "Tensors of draft probabilities that trees were verified with")),
+      draft_probs_bytes(registry.AddCounter("specfabric_draft_probs_received_bytes_total",
+                                            "Bytes of tensors of draft probabilities received")),
       scored_rounds(registry.AddCounter("specfabric_scored_rounds_total",
                                         "Rounds in which all drafters were asked, to compare "
                                         "them")),
       ngram_lookup(DrafterSeries(registry, "ngram_lookup")),
-      preemptions(registry.AddCounter("specfabric_preemptions_total",
-                                      "Sequences that gave up their KV blocks for others")),
+      preemptions(
+          registry.AddCounter("specfabric_preemptions_total",
+                              "Sequences preempted, which frees their KV blocks for others")),
       cache_queries(registry.AddCounter("specfabric_prefix_cache_queries_total",
-                                        "Tokens looked for in the prefix cache")),
+                                        "Tokens looked up in the prefix cache")),
       cache_hits(registry.AddCounter("specfabric_prefix_cache_hits_total",
                                      "Tokens found in the prefix cache")),
       vllm_preemptions(registry.AddCounter(
@@ -104,7 +104,7 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
       registry_(registry) {
   for (int span = 0; span < kSpans; ++span) {
     spans[span] = &registry.AddHistogram("specfabric_round_span_seconds",
-                                         "Time of a round by what it went into: draft_wait, "
+                                         "Time of a round by phase: draft_wait, "
                                          "draft_compute, transfer, plan, forward, verify, commit",
                                          ExponentialBounds(2e-6, 2, 21),  // 2 us to 2.1 s
                                          {{"span", kSpanNames[span]}});
@@ -146,7 +146,7 @@ DrafterMetrics TargetMetrics::AddDrafter(const std::string& model) {
   DrafterMetrics series = DrafterSeries(registry_, model);
   series.share = &registry_.AddGauge(
       "specfabric_drafter_share",
-      "Part of the last rounds for which this draft model was chosen",
+      "Share of recent rounds for which this draft model was chosen",
       {{"drafter", model}});
   return series;
 }

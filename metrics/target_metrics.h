@@ -12,11 +12,11 @@
 
 namespace specfabric::metrics {
 
-// What a draft worker answered, in the protocol's order of status values.
+// Status of a draft worker's reply, in the order of the protocol's values.
 constexpr std::array<const char*, 6> kDraftStatusNames = {"ok",          "need_resync", "busy",
                                                           "unsupported", "too_long",    "draining"};
 
-// How trees are verified, in the protocol's order of verification methods.
+// Verification methods, in the order of the protocol's values.
 constexpr std::array<const char*, 4> kVerificationMethodNames = {"coupled", "rejection",
                                                                  "traversal", "typical"};
 
@@ -25,66 +25,66 @@ constexpr std::array<const char*, 4> kVerificationMethodNames = {"coupled", "rej
 enum class Refusal { kSampling, kInvalid, kNoSlot };
 constexpr std::array<const char*, 3> kRefusalNames = {"sampling", "invalid", "no_slot"};
 
-// What is promised of the text (docs/exactness.md).
+// The guarantee for the text (docs/exactness.md).
 constexpr std::array<const char*, 3> kExactnessNames = {"token", "distribution", "none"};
 
-// Where the time of one round goes (design.md, One round).
+// The phases of a round (docs/design.md, One round).
 enum class Span { kDraftWait, kDraftCompute, kTransfer, kPlan, kForward, kVerify, kCommit };
 constexpr int kSpans = 7;
 
-// Of one drafter: a draft model, or the n-gram lookup in a sequence's own text.
+// Metrics of one drafter: a draft model, or the n-gram lookup in a sequence's own text.
 struct DrafterMetrics {
-  Counter& drafted_tokens;   // that were verified
-  Counter& accepted_tokens;  // of them
-  Gauge* share;  // of the last rounds, those it was chosen for; null for the n-gram lookup
+  Counter& drafted_tokens;  // verified
+  Counter& accepted_tokens;
+  Gauge* share;  // of recent rounds, for which it was chosen; null for the n-gram lookup
 };
 
 struct TargetMetrics {
-  // `positions`: the deepest tree a target verifies; deeper acceptances count in the last one.
+  // `positions`: the number of series of accepted tokens by depth; deeper ones count in the last.
   TargetMetrics(Registry& registry, const std::string& model_name, int positions);
 
   void ObserveSpan(Span span, base::Nanos duration) {
     spans[static_cast<int>(span)]->Observe(base::ToSeconds(duration));
   }
-  // One verification of one sequence: `drafted` nodes below the root, of which the accepted path
-  // took `accepted`. Feeds the vllm: aliases too. A plain decode drafts none.
+  // Counts one round of one sequence: a tree of `drafted` draft tokens, of which `accepted` were
+  // accepted. Plain decoding has none. Also counts in the vllm: aliases.
   void CountRound(int verification, int drafted, int accepted);
-  // What is promised of requests that ask for nothing else: an index of kExactnessNames.
+  // The guarantee of requests that name no verification method: an index of kExactnessNames.
   void SetExactness(int exactness);
   Counter& refused_drafts(Refusal reason) { return *refused[static_cast<int>(reason)]; }
   void CountDraftReply(int status);  // a schemas::DraftStatus
-  // Sequences preempted, and tokens looked for and found in the prefix cache. Feeds the vllm:
-  // aliases too.
+  // Preempted sequences, and tokens looked up and found in the prefix cache. Also counts in the
+  // vllm: aliases.
   void CountScheduling(uint64_t preempted, uint64_t queried, uint64_t found);
 
-  // The series of a draft model that has joined.
+  // Creates the series of a draft model.
   DrafterMetrics AddDrafter(const std::string& model);
 
   Gauge& running;
   Gauge& max_sequences;
   Gauge& waiting;
   Gauge& kv_blocks_used;
-  Gauge& kv_blocks_free;    // cached ones included
-  Gauge& kv_blocks_cached;  // free, kept for their content
+  Gauge& kv_blocks_free;    // including cached blocks
+  Gauge& kv_blocks_cached;  // free, but kept for their content
   Gauge& draft_workers;     // connected and taking requests
   Counter& prompt_tokens;
   Counter& output_tokens;
-  Counter& draft_misses;  // rounds that went without the draft they asked for
-  Counter& draft_skips;   // rounds that did not wait for theirs, since that did not pay
-  Counter& late_drafts;   // replies that came after their round had gone
+  Counter& draft_misses;  // rounds that ran without the draft they had requested
+  Counter& draft_skips;   // rounds that did not wait because that was not expected to pay
+  Counter& late_drafts;   // replies that arrived after their round had been planned
   Counter& cancelled;
   Counter& not_finite;  // sequences ended by logits that are not finite
   std::array<Histogram*, kSpans> spans;
   std::array<Counter*, kDraftStatusNames.size()> draft_replies;
-  Counter& draft_probs;        // tensors that were verified by
-  Counter& draft_probs_bytes;  // of them
+  Counter& draft_probs;  // tensors that trees were verified with
+  Counter& draft_probs_bytes;
   std::array<Gauge*, kExactnessNames.size()> exactness;
   std::array<Counter*, kRefusalNames.size()> refused;
 
-  Counter& scored_rounds;  // in which all drafters were asked
+  Counter& scored_rounds;  // rounds in which all drafters were asked
   DrafterMetrics ngram_lookup;
 
-  // Fed by CountScheduling.
+  // Updated by CountScheduling.
   Counter& preemptions;
   Counter& cache_queries;
   Counter& cache_hits;
@@ -92,7 +92,7 @@ struct TargetMetrics {
   Counter& vllm_cache_queries;
   Counter& vllm_cache_hits;
 
-  // Fed by CountRound.
+  // Updated by CountRound.
   Counter& rounds;
   Counter& drafted_tokens;
   Counter& accepted_tokens;

@@ -6,11 +6,11 @@ namespace specfabric::metrics {
 
 TraceMetrics::TraceMetrics(Registry& registry, std::function<TraceCounters()> read)
     : recorded_(registry.AddCounter("specfabric_trace_spans_total",
-                                    "Spans taken for `--span_file` and `--otlp_endpoint`")),
+                                    "Spans recorded for `--span_file` and `--otlp_endpoint`")),
       dropped_(registry.AddCounter("specfabric_trace_dropped_spans_total",
-                                   "Spans that came faster than they could be written")),
+                                   "Spans dropped because the queue was full")),
       lost_(registry.AddCounter("specfabric_trace_lost_spans_total",
-                                "Spans that the file or the collector did not take")),
+                                "Spans lost because the file or the collector failed")),
       read_(std::move(read)),
       refresh_(registry.AddRefresh([this] { Update(); })) {}
 

@@ -8,13 +8,13 @@
 
 namespace specfabric::metrics {
 
-// Spans since start.
+// Numbers of spans since start.
 struct TraceCounters {
   uint64_t recorded = 0, dropped = 0, lost = 0;
 };
 
-// The recorder counts for itself; `read` is called when somebody asks for the metrics. Must be
-// destroyed before what `read` reads.
+// Publishes the recorder's own counters, which `read` returns when the metrics are rendered. Must
+// be destroyed before the objects that `read` uses.
 class TraceMetrics {
  public:
   TraceMetrics(Registry& registry, std::function<TraceCounters()> read);
@@ -29,7 +29,7 @@ class TraceMetrics {
   Counter& lost_;
   std::function<TraceCounters()> read_;
   TraceCounters seen_;
-  Registry::Refresh refresh_;  // last: ends before the others go
+  Registry::Refresh refresh_;  // last member: destroyed before those that it uses
 };
 
 }  // namespace specfabric::metrics

@@ -1,13 +1,13 @@
 #ifndef SPECFABRIC_TOKENIZER_C_API_H_
 #define SPECFABRIC_TOKENIZER_C_API_H_
 
-// The C ABI of the Rust library in tokenizer/rust (its other side is rust/src/ffi.rs; change both
-// together). Only tokenizer.cc uses it; everybody else includes tokenizer/tokenizer.h.
+// The C ABI of the Rust library in tokenizer/rust. rust/src/ffi.rs implements it: change both
+// together. Only tokenizer.cc uses it; other code includes tokenizer/tokenizer.h.
 //
 // Every call that can fail returns 0 or an absl::StatusCode. On failure the bytes output holds the
-// message in UTF-8 instead of the result. Outputs are written on every return and belong to the
-// caller, who hands them back to the matching sf_tokenizer_free_* function. A Rust panic becomes
-// code 13 (internal). All calls on one handle may run at the same time, except destroy.
+// message in UTF-8 instead of the result. Outputs are written on every return; the caller frees
+// them with the matching sf_tokenizer_free_* function. A Rust panic becomes code 13 (internal).
+// Calls on one handle may run concurrently, except destroy.
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,14 +29,14 @@ typedef struct {
   size_t size;
 } SfIds;
 
-// What sf_tokenizer_token_flags knows of an id.
+// Bits that sf_tokenizer_token_flags returns.
 enum {
-  kSfTokenKnown = 1,    // the vocabulary has it
+  kSfTokenKnown = 1,    // in the vocabulary
   kSfTokenSpecial = 2,  // skipped by decode(skip_special_tokens)
   kSfTokenByte = 4,     // a byte-fallback token, "<0xNN>"
 };
 
-// How far decoding a prefix settles the text of that prefix; see incremental_decoder.h.
+// How much of the text of a prefix is final after it was decoded; see incremental_decoder.h.
 enum {
   kSfDecoderPerToken = 0,
   kSfDecoderByteLevel = 1,

@@ -8,8 +8,8 @@
 
 namespace specfabric::tokenizer {
 
-// FNV-1a over the bytes of the checkpoint's tokenizer.json: equal on every machine that has the
-// same file. NotFound without one. Needs no tokenizer library, so that any role can compare
+// FNV-1a hash of the bytes of the checkpoint's tokenizer.json: equal on all machines with the same
+// file. NotFound without the file. Needs no tokenizer library, so that every role can compare
 // vocabularies.
 absl::StatusOr<uint64_t> FingerprintOf(const std::string& model_dir);
 

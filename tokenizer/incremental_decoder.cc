@@ -11,7 +11,7 @@
 namespace specfabric::tokenizer {
 namespace {
 
-// The number of bytes of the UTF-8 character that `lead` starts, 0 where it starts none.
+// The number of bytes of the UTF-8 character that starts with `lead`; 0 if none does.
 size_t CharacterSize(uint8_t lead) {
   if (lead < 0x80) return 1;
   if (lead < 0xC2) return 0;
@@ -20,7 +20,7 @@ size_t CharacterSize(uint8_t lead) {
   return lead < 0xF5 ? 4 : 0;
 }
 
-// Whether `second` may follow `lead`: excludes overlong forms, surrogates and what lies beyond
+// Whether `second` may follow `lead`: excludes overlong forms, surrogates and code points beyond
 // U+10FFFF (Unicode, table 3-7).
 bool IsSecondByte(uint8_t lead, uint8_t second) {
   switch (lead) {
@@ -37,8 +37,7 @@ bool IsSecondByte(uint8_t lead, uint8_t second) {
   }
 }
 
-// The end of `bytes` that is the beginning of a character and not all of it; empty if there is
-// none.
+// The incomplete character at the end of `bytes`; empty if there is none.
 std::string_view UnfinishedCharacter(std::string_view bytes) {
   size_t length = 1;
   while (length <= 3 && length <= bytes.size()) {
@@ -86,7 +85,7 @@ absl::StatusOr<std::string> IncrementalDecoder::Finish() {
 }
 
 void IncrementalDecoder::Push(base::TokenId id) {
-  // Ids without text must not become the context that stands for a first token.
+  // Ids without text must not become the context: the next id would be decoded as a first token.
   if (!tokenizer_->IsKnown(id)) return;
   if (skip_special_tokens_ && tokenizer_->IsSpecial(id)) return;
   ids_.push_back(id);
@@ -96,7 +95,7 @@ void IncrementalDecoder::Push(base::TokenId id) {
   }
 }
 
-// Whether the text of ids_ begins the text of ids_ and any ids after them.
+// Whether the text of ids_ stays the same whatever ids follow.
 bool IncrementalDecoder::Settled() const {
   switch (tokenizer_->decoder_kind()) {
     case DecoderKind::kPerToken:
@@ -123,7 +122,7 @@ absl::StatusOr<std::string> IncrementalDecoder::Flush() {
   const absl::Span<const base::TokenId> latest = absl::MakeConstSpan(ids_).subspan(pending_);
   absl::StatusOr<std::string> latest_text = tokenizer_->Decode(latest, skip_special_tokens_);
   if (!latest_text.ok()) return latest_text.status();
-  // Ids that show no text alone may still leave the next one in the place of the first.
+  // After ids without text the next id may still be decoded as a first token.
   if (!latest_text->empty()) {
     ids_.erase(ids_.begin(), ids_.begin() + static_cast<ptrdiff_t>(pending_));
     context_text_ = *std::move(latest_text);

@@ -21,7 +21,7 @@ std::vector<base::TokenId> TakeIds(SfIds ids) {
   return copy;
 }
 
-// `bytes` is the message where `code` is an error.
+// `bytes` is the message if `code` is an error.
 absl::StatusOr<std::string> TakeResult(int32_t code, SfBytes bytes) {
   std::string text = TakeBytes(bytes);
   if (code != 0) return absl::Status(static_cast<absl::StatusCode>(code), text);

@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_TOKENIZER_TOKENIZER_H_
 #define SPECFABRIC_TOKENIZER_TOKENIZER_H_
 
-// Text to token ids and back, and conversations to prompts, as the Hugging Face libraries do it for
-// the same checkpoint. The work is done by the Rust crates behind tokenizer/c_api.h.
+// Converts text to token ids and back, and conversations to prompts, with the same results as the
+// Hugging Face libraries. Implemented by the Rust crates behind tokenizer/c_api.h.
 
 #include <cstdint>
 #include <memory>
@@ -19,32 +19,33 @@ struct SfTokenizer;  // tokenizer/c_api.h
 
 namespace specfabric::tokenizer {
 
-// How much of a text is settled once a prefix of its ids is known (IncrementalDecoder).
+// How much of the text is final after a prefix of the ids was decoded (IncrementalDecoder).
 enum class DecoderKind {
   kPerToken,      // each token adds its own text, but the first or last may lack a space
   kByteLevel,     // each token adds bytes, read as UTF-8
   kByteFallback,  // kPerToken, except that runs of "<0xNN>" tokens are read as UTF-8 run by run
-  kWhole,         // nothing is settled before the end
+  kWhole,         // nothing is final before the end
 };
 
 // One checkpoint's tokenizer. Immutable after Load, so every method may be called from any thread.
 //
-// Errors: InvalidArgument means bad input (or a malformed checkpoint, for Load) and its message is
-// fit for a client; Internal means a fault in the libraries below.
+// Errors: InvalidArgument means invalid input (for Load, a malformed checkpoint), with a message
+// that can be sent to a client; Internal means a fault in the Rust libraries.
 class Tokenizer {
  public:
-  // Reads tokenizer.json, which must be there (NotFound), and what the folder holds of
+  // Reads tokenizer.json, which is required (NotFound), and, if the folder has them,
   // tokenizer_config.json, special_tokens_map.json, chat_template.jinja, generation_config.json and
-  // config.json. Truncation and padding saved in tokenizer.json are switched off.
+  // config.json. Ignores truncation and padding settings of tokenizer.json.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& model_dir);
 
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
   ~Tokenizer();
 
-  // The ids of `utf8`; special tokens spelled out in it are recognised. `add_special_tokens` adds
-  // what the checkpoint puts around a plain text (often a beginning-of-sequence token); a rendered
-  // chat template holds its own already. InvalidArgument names the first byte that is not UTF-8.
+  // The ids of `utf8`; special tokens in the text are recognised. `add_special_tokens` adds the
+  // tokens that the checkpoint puts around plain text (often a beginning-of-sequence token); a
+  // rendered chat template already has them. InvalidArgument names the first byte that is not
+  // UTF-8.
   absl::StatusOr<std::vector<base::TokenId>> Encode(std::string_view utf8,
                                                     bool add_special_tokens) const;
 
@@ -57,9 +58,9 @@ class Tokenizer {
   // character. Empty for ids outside the vocabulary.
   std::string TokenBytes(base::TokenId id) const;
 
-  // A rendered prompt, to be encoded without special tokens. The order of the members of JSON
-  // objects shows in it where the template prints them, so callers must keep the client's.
-  //   messages_json  array of {"role": ..., "content": ...} and what else the template reads
+  // The rendered prompt, to be encoded without special tokens. Templates may print JSON objects with
+  // their members in order, so callers must keep the client's order.
+  //   messages_json  array of {"role": ..., "content": ...} and other members the template reads
   //   tools_json     array of tool definitions, or empty
   //   variables_json object of further template variables such as {"enable_thinking": false}, or
   //                  empty
@@ -71,13 +72,13 @@ class Tokenizer {
                                                 std::string_view variables_json = {}) const;
   bool has_chat_template() const;
 
-  // One more than the highest id; the model's own vocabulary may be padded beyond it.
+  // One more than the highest id; the model's vocabulary may be padded beyond it.
   int32_t vocab_size() const;
-  // Every id that ends a text, ascending: those of generation_config.json (else config.json) and
-  // the tokenizer's own eos_token.
+  // All ids that end a text, ascending: those of generation_config.json (or else config.json) and
+  // the tokenizer's eos_token.
   const std::vector<base::TokenId>& eos_ids() const { return eos_ids_; }
   std::optional<base::TokenId> bos_id() const;
-  bool IsKnown(base::TokenId id) const;    // the vocabulary has it
+  bool IsKnown(base::TokenId id) const;    // in the vocabulary
   bool IsSpecial(base::TokenId id) const;  // Decode(..., skip_special_tokens = true) leaves it out
   bool IsByteFallback(base::TokenId id) const;  // a "<0xNN>" token of a kByteFallback decoder
   DecoderKind decoder_kind() const { return decoder_kind_; }

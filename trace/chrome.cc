@@ -14,8 +14,8 @@ std::string Line(const Json& event) {
   return event.dump(-1, ' ', false, Json::error_handler_t::replace) + ",\n";
 }
 
-// What the viewer groups events by. Made from the instance, since files of several machines may be
-// joined, where process ids repeat.
+// The process id by which the viewer groups events. Derived from the instance, because real process
+// ids repeat when files of several machines are concatenated.
 int64_t ViewerPid(const ProcessInfo& process) {
   constexpr uint32_t kPositive = 0x7fffffff;
   return base::Fnv1a(process.instance) & kPositive;

@@ -1,9 +1,9 @@
 #ifndef SPECFABRIC_TRACE_CHROME_H_
 #define SPECFABRIC_TRACE_CHROME_H_
 
-// Spans as events of the Trace Event Format, which Perfetto and chrome://tracing open: one JSON
-// object a line, each followed by a comma, after a line with "[". The closing bracket may be
-// missing and files of several processes may be joined line by line.
+// Formats spans as events of the Trace Event Format, which Perfetto and chrome://tracing read: a
+// line with "[", then one JSON object a line, each followed by a comma. The format allows the
+// closing bracket to be missing, so files of several processes can be concatenated.
 
 #include <string>
 
@@ -13,8 +13,8 @@ namespace specfabric::trace {
 
 // The line that names the process.
 std::string ChromeHeader(const ProcessInfo& process);
-// A traced span as a pair of asynchronous events that are grouped by their trace; another one as a
-// complete event of the process' own row, where spans nest by time.
+// A span of a trace becomes a pair of asynchronous events, grouped by trace; any other span becomes
+// a complete event in the row of its process, where spans nest by time.
 std::string ChromeLines(const Span& span, const ProcessInfo& process);
 
 }  // namespace specfabric::trace

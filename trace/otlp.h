@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_TRACE_OTLP_H_
 #define SPECFABRIC_TRACE_OTLP_H_
 
-// The part of OpenTelemetry's protocol that a collector needs to take traces from us: OTLP/HTTP
-// with JSON bodies (opentelemetry-proto, ExportTraceServiceRequest), without compression or TLS.
+// Exports traces to an OpenTelemetry collector: OTLP/HTTP with JSON bodies (opentelemetry-proto,
+// ExportTraceServiceRequest), without compression or TLS.
 
 #include <string>
 #include <vector>
@@ -22,11 +22,11 @@ struct OtlpEndpoint {
 // InvalidArgument, in one line: another form.
 absl::StatusOr<OtlpEndpoint> ParseOtlpEndpoint(const std::string& url);
 
-// The traced ones of the spans.
+// The request body. Leaves out spans that belong to no trace.
 std::string OtlpBody(const std::vector<Span>& spans, const ProcessInfo& process);
 
-// Unavailable: not reached or not answered in time. FailedPrecondition: answered with another
-// status than 200.
+// Unavailable: the collector was not reached or did not answer in time. FailedPrecondition: it
+// answered with a status other than 200.
 absl::Status PostOtlp(const OtlpEndpoint& endpoint, std::string body, base::Nanos timeout);
 
 }  // namespace specfabric::trace

@@ -22,8 +22,8 @@ namespace specfabric::trace {
 namespace {
 
 constexpr size_t kQueue = 1 << 15;
-constexpr base::Nanos kInterval = base::kSecond / 2;     // between two looks into the queue
-constexpr base::Nanos kTestTimeout = 2 * base::kSecond;  // with a collector
+constexpr base::Nanos kInterval = base::kSecond / 2;     // at which the queue is emptied
+constexpr base::Nanos kSendTimeout = 2 * base::kSecond;  // of a request to the collector
 constexpr base::Nanos kComplain = 60 * base::kSecond;
 
 int64_t EpochNow() {
@@ -56,11 +56,11 @@ ProcessInfo ThisProcess(std::string role, std::string address, std::string versi
           .epoch = EpochNow()};
 }
 
-// Appends whole lines, each write at once, so that processes may share a file.
+// Appends whole lines with one write call, so that processes can share a file.
 class Recorder::File {
  public:
   static absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path) {
-    // Who makes the file begins the list.
+    // The process that creates the file writes the opening bracket.
     int fd = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     const bool made = fd >= 0;
     if (!made && errno == EEXIST) fd = open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
@@ -133,14 +133,14 @@ RecorderStats Recorder::stats() const {
 
 void Recorder::Run() {
   for (bool over = false; !over;) {
-    // Closed first: then what is taken now is all there will be.
+    // Closing first makes sure that nothing is queued after the last flush.
     over = queue_.closed();
     std::vector<Span> spans = queue_.PopAll(over ? 0 : base::Now() + kInterval);
     if (spans.empty()) continue;
     process_.epoch = EpochNow();
     if (file_ != nullptr) Write(spans);
     if (endpoint_) Export(std::move(spans));
-    // Spans come one by one: taken in batches they cost less.
+    // Waits, because writing spans in batches costs less than one by one.
     if (!over) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
 }
@@ -154,7 +154,7 @@ void Recorder::Write(const std::vector<Span>& spans) {
 void Recorder::Export(std::vector<Span> spans) {
   std::erase_if(spans, [](const Span& span) { return !span.parent.traced(); });
   if (spans.empty()) return;
-  const absl::Status status = PostOtlp(*endpoint_, OtlpBody(spans, process_), kTestTimeout);
+  const absl::Status status = PostOtlp(*endpoint_, OtlpBody(spans, process_), kSendTimeout);
   if (status.ok()) return;
   lost_ += spans.size();
   const base::Nanos now = base::Now();

@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_TRACE_RECORDER_H_
 #define SPECFABRIC_TRACE_RECORDER_H_
 
-// Takes spans from any thread and brings them to a file, a collector, or both, on a thread of its
-// own: who records never waits. What it cannot keep up with is dropped, and counted.
+// Takes spans from any thread and writes them to a file, a collector, or both, on its own thread.
+// Recording a span never blocks: when the queue is full, the span is dropped and counted.
 
 #include <atomic>
 #include <cstdint>
@@ -20,33 +20,33 @@
 
 namespace specfabric::trace {
 
-// Of this process; `epoch` as the clocks are now.
+// Information about this process, with the present `epoch`.
 ProcessInfo ThisProcess(std::string role, std::string address, std::string version);
 
 struct RecorderOptions {
-  std::string file = {};      // Trace Event Format (chrome.h), appended to; empty: none
-  std::string endpoint = {};  // of OTLP/HTTP; empty: none
-  // Share of the requests to trace, among those whose client does not say.
+  std::string file = {};      // to append to, in Trace Event Format (chrome.h); empty: none
+  std::string endpoint = {};  // of an OTLP/HTTP collector; empty: none
+  // Share of requests to trace among those whose client has not decided.
   double sample = 1.0;
   bool enabled() const { return !file.empty() || !endpoint.empty(); }
 };
 
 struct RecorderStats {
   uint64_t recorded = 0;
-  uint64_t dropped = 0;  // the queue was full
-  uint64_t lost = 0;     // neither written nor taken by the collector
+  uint64_t dropped = 0;  // because the queue was full
+  uint64_t lost = 0;     // because the file or the collector failed
 };
 
 class Recorder {
  public:
-  // InvalidArgument: the endpoint. Unavailable: the file cannot be written.
+  // InvalidArgument: the endpoint is malformed. Unavailable: the file cannot be written.
   static absl::StatusOr<std::unique_ptr<Recorder>> Start(const RecorderOptions& options,
                                                          ProcessInfo process);
-  ~Recorder();  // what is queued is still written
+  ~Recorder();  // writes the spans that are queued
 
   void Record(Span span);
-  // The context of a request that begins here: the client's, or a new one for `sample` of them; not
-  // traced otherwise. `traceparent`: the header, or empty.
+  // The context of a request that begins here: the client's if it decides, or else, for the share
+  // `sample` of requests, a new one. `traceparent`: the header, or empty.
   base::TraceContext Begin(std::string_view traceparent) const;
   RecorderStats stats() const;
 
@@ -58,7 +58,7 @@ class Recorder {
   void Export(std::vector<Span> spans);
 
   const double sample_;
-  ProcessInfo process_;  // Run's thread; its epoch follows the clock
+  ProcessInfo process_;  // used by Run's thread, which updates its epoch
   std::optional<OtlpEndpoint> endpoint_;
   std::unique_ptr<File> file_;
   base::BoundedQueue<Span> queue_;
@@ -67,9 +67,9 @@ class Recorder {
   std::thread thread_;
 };
 
-// A new span's id.
+// The id of a new span.
 uint64_t NewSpanId();
-// What belongs to span `id` of the trace of `parent`.
+// The context for children of span `id`, in the trace of `parent`.
 base::TraceContext Below(const base::TraceContext& parent, uint64_t id);
 
 }  // namespace specfabric::trace

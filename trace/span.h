@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_TRACE_SPAN_H_
 #define SPECFABRIC_TRACE_SPAN_H_
 
-// Something a process did from one time to another, and the process itself.
+// A span (an operation with its start and end), and the process that recorded it.
 
 #include <cstdint>
 #include <string>
@@ -14,15 +14,15 @@
 namespace specfabric::trace {
 
 struct Attribute {
-  const char* key = "";  // a literal
+  const char* key = "";  // a string literal
   std::variant<int64_t, double, std::string> value;
 };
 
 struct Span {
-  const char* name = "";  // a literal
+  const char* name = "";  // a string literal
   base::TraceContext parent =
       {};           // not traced: of this process alone, such as a step of many requests
-  uint64_t id = 0;  // of a traced span; its children's parent.span
+  uint64_t id = 0;  // of a span of a trace: parent.span of its children
   base::Nanos begin = 0, end = 0;  // base::Now()
   std::vector<Attribute> attributes = {};
 };
@@ -31,13 +31,12 @@ struct ProcessInfo {
   std::string role;     // "gateway", "target", "draft"
   std::string address;  // where it listens
   std::string version;
-  // A random UUID of this run of the process. Process ids do not tell processes apart: in
-  // containers they are alike.
+  // A random UUID of this run of the process: process ids are often the same in all containers.
   std::string instance;
   std::string host;
   int64_t pid = 0;
-  // Nanoseconds since 1970 at base::Now() == 0: puts the spans of all machines on one axis, as well
-  // as their clocks are synchronised.
+  // Unix time in nanoseconds at base::Now() == 0: converts spans of all machines to one time axis,
+  // as exactly as their clocks are synchronised.
   int64_t epoch = 0;
 };
 

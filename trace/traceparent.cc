@@ -7,7 +7,7 @@
 namespace specfabric::trace {
 namespace {
 
-// Lower-case hexadecimal digits alone, as the standard has it.
+// Only lower-case hexadecimal digits, as the standard requires.
 std::optional<uint64_t> Hex(std::string_view digits) {
   for (char c : digits) {
     if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'))) return std::nullopt;

@@ -16,8 +16,8 @@ struct Traceparent {
   bool sampled = false;  // the caller records this trace
 };
 
-// None if it is malformed or of version ff: then the header is to be ignored. Of a later version
-// the known fields are read.
+// Nothing if the header is malformed or has version ff, and so has to be ignored. Of a later
+// version the known fields are read.
 std::optional<Traceparent> ParseTraceparent(std::string_view header);
 std::string FormatTraceparent(const Traceparent& parent);
 

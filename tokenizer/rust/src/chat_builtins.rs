@@ -1,4 +1,4 @@
-//! What Transformers adds to Jinja for chat templates: `tojson` without HTML escapes,
+//! The functions that Transformers adds to Jinja for chat templates: `tojson` without HTML escapes,
 //! `raise_exception` and `strftime_now`.
 
 use std::error::Error as StdError;
@@ -18,7 +18,7 @@ pub fn environment() -> Environment<'static> {
     environment
 }
 
-/// The source of an error that the template raised on purpose.
+/// The source of an error that the template raised with `raise_exception`.
 #[derive(Debug)]
 pub struct Raised(pub String);
 
@@ -37,7 +37,7 @@ fn raise_exception(message: String) -> Result<Value, Error> {
     )
 }
 
-/// `json.dumps` behind a filter.
+/// `json.dumps` as a filter.
 fn to_json(_state: &mut State, args: &[Value]) -> Result<Value, Error> {
     let names = &["x", "ensure_ascii", "indent", "separators", "sort_keys"];
     let args = Args::new("tojson", args, names)?;
@@ -64,7 +64,7 @@ fn to_json(_state: &mut State, args: &[Value]) -> Result<Value, Error> {
     python_json::to_string(args.required(0)?, &style).map(Value::from)
 }
 
-/// The local time in C's notation, which is also Python's.
+/// The local time formatted by strftime, whose format C and Python share.
 fn strftime_now(format: String) -> Result<String, Error> {
     if format.is_empty() {
         return Ok(format);

@@ -1,5 +1,5 @@
-//! Conversations rendered by a checkpoint's chat template, as `apply_chat_template` of Hugging Face
-//! Transformers renders them.
+//! Renders conversations with a checkpoint's chat template, as `apply_chat_template` of Hugging
+//! Face Transformers does.
 
 use std::collections::BTreeMap;
 use std::error::Error as StdError;
@@ -20,7 +20,8 @@ const TOOL_TEMPLATE: &str = "tool_use";
 pub struct ChatTemplate {
     environment: Environment<'static>,
     special_tokens: BTreeMap<String, String>,
-    /// By name. One that could not be compiled says why: completions still work without it.
+    /// By name. For a template that does not compile the error is kept: completions work without
+    /// it.
     programs: BTreeMap<String, std::result::Result<Program, String>>,
 }
 
@@ -76,8 +77,7 @@ impl ChatTemplate {
         if causes(&failure).any(|cause| cause.is::<OutOfWork>()) {
             return Err(error);
         }
-        // Some templates write the arguments of tool calls as the text that they take them for, and
-        // fail on objects.
+        // Some templates expect the arguments of tool calls to be strings and fail on objects.
         let wishes = Wishes {
             arguments_as_text: true,
             ..wishes
@@ -148,7 +148,7 @@ fn causes(error: &minijinja::Error) -> impl Iterator<Item = &(dyn StdError + 'st
     std::iter::successors(error.source(), |&cause| cause.source())
 }
 
-/// The error and what caused it, in one line.
+/// The error and its causes, in one line.
 fn error_line(error: &minijinja::Error) -> String {
     let mut line = error.to_string();
     for cause in causes(error).filter(|cause| !cause.is::<OutOfWork>()) {
@@ -157,7 +157,7 @@ fn error_line(error: &minijinja::Error) -> String {
     line.replace('\n', " ")
 }
 
-/// One line for the client: what the template itself says, else what went wrong in it.
+/// One line for the client: the message that the template raised, or else the error in it.
 fn render_message(error: &minijinja::Error) -> String {
     match causes(error).find_map(|cause| cause.downcast_ref::<Raised>()) {
         Some(Raised(message)) => format!("the chat template refused the messages: {message}"),

@@ -1,4 +1,4 @@
-//! What a Hugging Face checkpoint says about its tokenizer, over the files it may be spread.
+//! Reads the tokenizer settings of a Hugging Face checkpoint from the files that may have them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,24 +19,24 @@ const SPECIAL_TOKEN_KEYS: [&str; 7] = [
     "mask_token",
 ];
 
-/// The folder of further named templates, a file each.
+/// The folder of additional named templates, one in each file.
 const ADDITIONAL_TEMPLATES: &str = "additional_chat_templates";
 
-/// The text of a chat template by name; "default" is the ordinary one.
+/// The texts of the chat templates by name; "default" is the one without tools.
 pub type ChatTemplates = BTreeMap<String, String>;
 
 pub struct Checkpoint {
     pub tokenizer_json: Vec<u8>,
     /// Key ("bos_token") to token; keys set to null or absent are left out.
     pub special_tokens: BTreeMap<String, String>,
-    /// The beginning-of-sequence id by number, where the tokenizer's own files do not speak of one.
+    /// The beginning-of-sequence id by number, if the tokenizer's own files have none.
     pub bos_id: Option<u32>,
     /// End-of-sequence ids by number, from generation_config.json or else config.json.
     pub eos_ids: Vec<u32>,
     pub chat_templates: ChatTemplates,
 }
 
-/// Reads the checkpoint in `dir`. Only tokenizer.json has to be there.
+/// Reads the checkpoint in `dir`. Only tokenizer.json is required.
 pub fn read(dir: &Path) -> Result<Checkpoint> {
     let tokenizer_json = read_file(dir, "tokenizer.json")?.ok_or_else(|| {
         Error::new(
@@ -58,7 +58,7 @@ pub fn read(dir: &Path) -> Result<Checkpoint> {
             special_tokens.insert(key.to_string(), content);
         }
     }
-    // "bos_token": null means that the model goes without one, whatever number config.json names.
+    // "bos_token": null means that the model has none, whatever number config.json has.
     let bos_is_settled = tokenizer_config.get("bos_token").is_some();
     let bos_id = if bos_is_settled {
         None
@@ -76,7 +76,7 @@ pub fn read(dir: &Path) -> Result<Checkpoint> {
     })
 }
 
-/// The bytes of a file, or None where there is none.
+/// The bytes of a file, or None if it does not exist.
 fn read_file(dir: &Path, name: &str) -> Result<Option<Vec<u8>>> {
     let path = dir.join(name);
     match fs::read(&path) {
@@ -89,7 +89,7 @@ fn read_file(dir: &Path, name: &str) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// A JSON object, or null where the file does not exist.
+/// A JSON object, or null if the file does not exist.
 fn read_json(dir: &Path, name: &str) -> Result<Value> {
     let Some(bytes) = read_file(dir, name)? else {
         return Ok(Value::Null);
@@ -143,8 +143,8 @@ fn model_ids(key: &str, generation_config: &Value, config: &Value) -> Result<Vec
         .collect()
 }
 
-/// A chat_template.jinja file replaces what tokenizer_config.json holds: one template, or a list of
-/// named ones.
+/// A chat_template.jinja file replaces the templates in tokenizer_config.json: one template, or a
+/// list of named ones.
 fn chat_templates(dir: &Path, tokenizer_config: &Value) -> Result<ChatTemplates> {
     let mut templates = ChatTemplates::new();
     match tokenizer_config.get("chat_template") {

@@ -1,23 +1,23 @@
-//! Messages of a request as chat templates expect them.
+//! Converts the messages of a request to the form that chat templates expect.
 //!
-//! Clients send what the OpenAI API defines; templates are written for what Transformers passes. The
-//! differences are members that are null, three names for the assistant's reasoning, and arguments of
-//! tool calls, which are a text of JSON in the API and an object in templates.
+//! Clients send messages of the OpenAI API; templates are written for messages of Transformers. The
+//! differences are members that are null, three names for the assistant's reasoning, and arguments
+//! of tool calls, which are a string of JSON in the API and an object in templates.
 
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 
 const REASONING_KEYS: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
-/// As deep as the gateway lets a request's JSON be.
+/// The depth to which the gateway limits the JSON of a request.
 const MAX_ARGUMENT_DEPTH: usize = 64;
 
-/// What a template wants where templates differ.
+/// Options for templates that differ from most others.
 #[derive(Clone, Copy)]
 pub struct Wishes {
-    /// An assistant's message without content has none instead of empty text.
+    /// An assistant's message without content gets none instead of an empty string.
     pub none_for_no_content: bool,
-    /// Arguments of tool calls stay the text that they came as.
+    /// Arguments of tool calls stay strings.
     pub arguments_as_text: bool,
 }
 
@@ -26,7 +26,7 @@ pub fn parse(what: &str, text: &str) -> Result<Value> {
         .map_err(|error| Error::invalid(format!("{what}: not valid JSON: {error}")))
 }
 
-/// The messages in the JSON text `messages`, made ready for a template.
+/// Parses the JSON text `messages` and converts the messages for a template.
 pub fn messages(messages: &str, wishes: Wishes) -> Result<Value> {
     let Value::Array(messages) = parse("messages", messages)? else {
         return Err(Error::invalid("messages: must be an array in JSON"));
@@ -52,13 +52,13 @@ fn normalized(
     index: usize,
     wishes: Wishes,
 ) -> Result<Map<String, Value>> {
-    // Clients write null for what a message lacks, but templates ask whether the member is there.
+    // Clients send null for missing members, but templates test whether the member exists.
     message.retain(|_, member| !member.is_null());
     alias_reasoning(&mut message);
     if message.get("role").and_then(Value::as_str) != Some("assistant") {
         return Ok(message);
     }
-    // A call of tools has no text of its own. Most templates print the content without asking.
+    // A message with tool calls may lack content. Most templates print the content without a test.
     if !message.contains_key("content") {
         let content = match wishes.none_for_no_content {
             true => Value::Null,
@@ -82,7 +82,7 @@ fn normalized(
     Ok(message)
 }
 
-/// The assistant's reasoning goes by three names, of which a template knows one.
+/// The assistant's reasoning has three names, of which a template reads one: sets all of them.
 fn alias_reasoning(message: &mut Map<String, Value>) {
     let reasoning = REASONING_KEYS.iter().find_map(|key| message.get(*key));
     if let Some(reasoning) = reasoning.cloned() {

@@ -1,4 +1,4 @@
-//! Errors as values with the code they have on the C++ side.
+//! Errors as values, with the codes of the C++ side.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! JSON written byte for byte as Python's `json.dumps` writes it: chat templates print tool
-//! definitions with it, so another spacing would be another prompt than the model was trained on.
+//! Writes JSON byte for byte as Python's `json.dumps` does: chat templates print tool definitions
+//! with it, so other spacing would give prompts that the model was not trained on.
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::Error;
@@ -8,7 +8,7 @@ use crate::jinja::{self, invalid};
 
 pub struct Style {
     pub ensure_ascii: bool,
-    /// What one level of nesting adds at the start of a line; None keeps all on one line.
+    /// The indentation of each level of nesting; None writes everything on one line.
     pub indent: Option<String>,
     pub item_separator: String,
     pub key_separator: String,
@@ -16,7 +16,7 @@ pub struct Style {
 }
 
 impl Style {
-    /// The separators that `json.dumps` picks when it is given none.
+    /// The default separators of `json.dumps`.
     pub fn new(indent: Option<String>) -> Self {
         Self {
             ensure_ascii: false,
@@ -101,7 +101,7 @@ fn write_object(out: &mut String, map: &Value, style: &Style, depth: usize) -> R
     Ok(())
 }
 
-/// Keys that are no texts become what they are as values.
+/// The text of a key; keys that are not strings get the text they have as values.
 fn key_text(key: &Value) -> Result<String, Error> {
     match key.kind() {
         ValueKind::String => Ok(key.as_str().unwrap_or_default().to_string()),

@@ -1,4 +1,4 @@
-//! Text to token ids and back, on top of the `tokenizers` crate.
+//! Converts text to token ids and back, with the `tokenizers` crate.
 
 use std::path::Path;
 
@@ -9,14 +9,14 @@ use crate::chat_template::ChatTemplate;
 use crate::checkpoint;
 use crate::error::{Code, Error, Result};
 
-/// Ids above this are refused at load: tables are indexed by id.
+/// Larger ids are refused at load: tables are indexed by id.
 const MAX_VOCAB_SIZE: usize = 1 << 24;
 
 pub const TOKEN_KNOWN: u8 = 1;
 pub const TOKEN_SPECIAL: u8 = 2;
 pub const TOKEN_BYTE: u8 = 4;
 
-/// What the text of a prefix of ids says about the text of all of them.
+/// How the text of a prefix of ids relates to the text of all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecoderKind {
     /// Each token adds its own text; only the first and the last may differ from the rest.
@@ -44,7 +44,7 @@ impl TextTokenizer {
         let mut tokenizer = Tokenizer::from_bytes(&checkpoint.tokenizer_json).map_err(|error| {
             Error::invalid(format!("{}: {error}", dir.join("tokenizer.json").display()))
         })?;
-        // A limit saved with the tokenizer would silently cut prompts.
+        // A truncation limit saved in the file would silently cut prompts.
         tokenizer.with_truncation(None).map_err(Error::invalid)?;
         tokenizer.with_padding(None);
 
@@ -116,7 +116,7 @@ impl TextTokenizer {
             }
             return Ok(fallback_byte(&token).into_iter().collect());
         }
-        // The same token before it takes the place of a first token, which decoders may strip.
+        // Decoders may strip the first token, so the same token is put before it.
         let once = self.decode_ids(&[id], false)?;
         let twice = self.decode_ids(&[id, id], false)?;
         Ok(match twice.strip_prefix(once.as_str()) {
@@ -166,7 +166,7 @@ impl TextTokenizer {
     }
 }
 
-/// `bytes` as text, or an error that says where the UTF-8 breaks off.
+/// `bytes` as text, or an error that gives the position of the first invalid byte.
 pub fn utf8<'a>(what: &str, bytes: &'a [u8]) -> Result<&'a str> {
     std::str::from_utf8(bytes).map_err(|error| {
         Error::invalid(format!(
@@ -230,7 +230,7 @@ fn decoder_kind(decoder: Option<&DecoderWrapper>) -> DecoderKind {
             {
                 kind
             }
-            // A step that sees the whole text, or one that is not known to work token by token.
+            // A decoder that needs the whole text, or one that is not known to work token by token.
             _ => return DecoderKind::Whole,
         };
     }
@@ -248,7 +248,7 @@ fn flatten<'a>(decoder: &'a DecoderWrapper, steps: &mut Vec<&'a DecoderWrapper>)
     }
 }
 
-/// The byte that a byte-fallback token such as "<0x0A>" stands for.
+/// The byte of a byte-fallback token such as "<0x0A>".
 fn fallback_byte(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     if digits.len() != 2 {

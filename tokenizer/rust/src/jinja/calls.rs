@@ -1,4 +1,5 @@
-//! Calls of filters, functions and methods: arguments by position and by name, as Python binds them.
+//! Calls of filters, functions and methods: binds arguments by position and by name, as Python
+//! does.
 
 use minijinja::value::{Kwargs, Rest, Value, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State};
@@ -68,7 +69,7 @@ impl Args {
         Ok(args)
     }
 
-    /// As most of Python's built-in methods: by position alone.
+    /// By position only, as in most of Python's built-in methods.
     pub fn positional(
         function: &'static str,
         args: &[Value],
@@ -127,7 +128,7 @@ impl Args {
             .map_or(Ok(default), |value| self.to_integer(value))
     }
 
-    /// None where the argument is absent or none.
+    /// None if the argument is absent or none.
     pub fn optional_integer(&self, index: usize) -> Result<Option<i64>, Error> {
         self.given(index)
             .map(|value| self.to_integer(value))
@@ -138,7 +139,7 @@ impl Args {
         self.get(index).map_or(default, Value::is_true)
     }
 
-    /// Beyond 64 bits all counts and positions act alike.
+    /// Counts and positions beyond 64 bits are all equivalent.
     fn to_integer(&self, value: &Value) -> Result<i64, Error> {
         let integer = integer(value).ok_or_else(|| {
             invalid(format!(

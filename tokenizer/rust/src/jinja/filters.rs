@@ -1,5 +1,5 @@
-//! Jinja's filters and tests for lists, dicts and values in general, where MiniJinja has none or
-//! takes other arguments.
+//! Jinja's filters and tests for lists, dicts and values in general that MiniJinja lacks or that
+//! have other arguments there.
 
 use minijinja::value::{Kwargs, Tuple, Value, ValueKind};
 use minijinja::{Environment, Error, State};
@@ -43,7 +43,7 @@ fn string(value: &Value) -> Result<Value, Error> {
     }
 }
 
-/// Jinja's undefined is empty.
+/// Undefined counts as empty, as in Jinja.
 fn length(value: &Value) -> Result<usize, Error> {
     if value.is_undefined() {
         return Ok(0);
@@ -72,7 +72,7 @@ fn items(value: &Value) -> Result<Value, Error> {
     DictView::items(value)
 }
 
-/// Attributes alone: a dict's items are none.
+/// Attributes only: items of a dict are not attributes.
 fn attr(value: &Value, name: &str) -> Result<Value, Error> {
     if is_dict(value) && !super::methods::is_dict_method(name) {
         return Ok(Value::UNDEFINED);
@@ -80,14 +80,13 @@ fn attr(value: &Value, name: &str) -> Result<Value, Error> {
     attribute(value, name)
 }
 
-/// Any item does: prompts that depend on chance cannot be compared anyway, but an equal request
-/// gives an equal prompt this way.
+/// Returns the same item each time, so that equal requests give equal prompts.
 fn random(value: &Value) -> Result<Value, Error> {
     let first = list(value)?.try_iter()?.next();
     Ok(first.unwrap_or(Value::UNDEFINED))
 }
 
-/// What `sort` compares of an item.
+/// The key of an item for `sort`.
 fn sort_key(item: &Value, paths: &[&str], case_sensitive: bool) -> Result<Vec<Value>, Error> {
     let folded = |value: Value| match value.as_str() {
         Some(text) if !case_sensitive => Value::from(text.to_lowercase()),
@@ -104,7 +103,7 @@ fn sort_key(item: &Value, paths: &[&str], case_sensitive: bool) -> Result<Vec<Va
     paths.iter().map(at).collect()
 }
 
-/// Sorts by keys that Python can put in order, each among its like.
+/// Sorts by keys, which Python must be able to order.
 fn sort_by_keys(mut keyed: Vec<(Vec<Value>, Value)>, reverse: bool) -> Result<Vec<Value>, Error> {
     for pair in keyed.windows(2) {
         for (left, right) in pair[0].0.iter().zip(&pair[1].0) {
@@ -219,7 +218,7 @@ fn is_iterable(value: &Value) -> bool {
     !value.is_none() && value.try_iter().is_ok()
 }
 
-/// Whatever has a length and items by position or key, so texts and dicts too.
+/// Whether the value has a length and items by position or key; strings and dicts do.
 fn is_sequence(value: &Value) -> bool {
     matches!(
         value.kind(),

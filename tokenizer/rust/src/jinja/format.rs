@@ -1,4 +1,4 @@
-//! Python's two ways to fill in a text: `pattern % values` and `pattern.format(values)`.
+//! Python's two ways to format strings: `pattern % values` and `pattern.format(values)`.
 
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::Error;
@@ -21,8 +21,8 @@ pub fn percent(pattern: &str, values: &Value) -> Result<String, Error> {
     Ok(out)
 }
 
-/// What is to the right of `%`: a tuple's items one after the other, else one value, which may be a
-/// mapping to take values from by name.
+/// The right operand of `%`: the items of a tuple in order, or else one value, which may be a
+/// mapping from names to values.
 struct Arguments<'a> {
     values: Vec<Value>,
     next: usize,
@@ -72,8 +72,8 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// Writes the conversion that `after` starts with, the text behind its percent sign. Returns what
-/// follows it.
+/// Writes the conversion at the start of `after`, the text after a percent sign. Returns the text
+/// that follows it.
 fn conversion<'a>(
     out: &mut String,
     after: &'a str,
@@ -130,7 +130,7 @@ fn conversion<'a>(
     Ok(&rest[kind.len_utf8()..])
 }
 
-/// Where what `text` begins in, within a pair of these, ends.
+/// The end of the bracketed part that `text` begins in.
 fn closing(text: &str, open: char, close: char) -> Option<usize> {
     let mut depth = 1;
     text.char_indices().find_map(|(at, c)| {
@@ -210,12 +210,12 @@ pub fn str_format(pattern: &str, args: &[Value]) -> Result<String, Error> {
 struct Fields<'a> {
     positional: &'a [Value],
     kwargs: Option<Kwargs>,
-    /// Of the fields without a number; None once one has a number.
+    /// The index of the next field without a number; None after a field with a number.
     next: Option<usize>,
 }
 
 impl Fields<'_> {
-    /// Fills in the fields of a pattern, or of a field's specification, which nests no further.
+    /// Replaces the fields of a pattern, or of a field's specification, which cannot nest further.
     fn fill(&mut self, pattern: &str, nests: bool) -> Result<String, Error> {
         let mut out = String::new();
         let mut rest = pattern;
@@ -267,7 +267,7 @@ impl Fields<'_> {
         }
     }
 
-    /// The value that a field names: a number or a keyword, and what follows of `[key]` and `.name`.
+    /// The value of a field: a number or a keyword, followed by any `[key]` and `.name`.
     fn value(&mut self, name: &str) -> Result<Value, Error> {
         let first = name.find(['[', '.']).unwrap_or(name.len());
         let mut value = self.argument(&name[..first])?;
@@ -311,7 +311,7 @@ fn numbering() -> Error {
     invalid("format: fields with and without numbers cannot be mixed")
 }
 
-/// The key that `[key]...` or `.name...` starts with, and what follows.
+/// The first key of `[key]...` or `.name...`, and the rest.
 fn field_key(text: &str) -> Result<(Value, &str), Error> {
     if let Some(name) = text.strip_prefix('.') {
         let end = name.find(['[', '.']).unwrap_or(name.len());
@@ -326,7 +326,7 @@ fn field_key(text: &str) -> Result<(Value, &str), Error> {
     Ok((key, after))
 }
 
-/// Keys in brackets may hold what ends a name elsewhere.
+/// Keys in brackets may contain characters that end a name elsewhere.
 fn field_name_end(field: &str) -> usize {
     let mut in_brackets = false;
     for (at, c) in field.char_indices() {

@@ -1,4 +1,4 @@
-//! Numbers and texts laid out as Python's format specifications say.
+//! Formats numbers and strings according to Python's format specifications.
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::Error;
@@ -6,23 +6,23 @@ use minijinja::Error;
 use super::values::{integer as to_integer, invalid, number as to_number, to_text, type_name};
 use crate::python_json::float_repr;
 
-/// Wider or more precise is a mistake, not a prompt.
+/// Larger widths and precisions are refused: no prompt needs them.
 const MAX_COUNT: usize = 100_000;
 
 #[derive(Clone)]
 pub struct Spec {
     pub fill: char,
-    /// One of `<>^=`; None is the type's own.
+    /// One of `<>^=`; None is the default of the type.
     pub align: Option<char>,
     pub default_align: char,
-    /// What stands before numbers that are not negative: `+`, a space, or `-` for nothing.
+    /// The sign of numbers that are not negative: `+`, a space, or `-` for none.
     pub sign: char,
     pub alternate: bool,
     pub zeros: bool,
     pub width: usize,
     pub grouping: Option<char>,
     pub precision: Option<usize>,
-    /// Of the `%` operator, where the precision of an integer is the digits it has at least.
+    /// From the `%` operator, where the precision of an integer is its minimal number of digits.
     pub is_percent_style: bool,
 }
 
@@ -50,7 +50,7 @@ impl Spec {
         }
     }
 
-    /// At most as many characters as the precision says.
+    /// The precision is the maximal number of characters.
     pub fn cut(&self, text: &str) -> String {
         match self.precision {
             Some(precision) => text.chars().take(precision).collect(),
@@ -77,7 +77,7 @@ pub fn pad(text: &str, spec: &Spec) -> String {
     fill(left) + text + &fill(missing - left)
 }
 
-/// Sign and digits brought to the width: zeros go between the two.
+/// Pads a number to the width, with zeros between sign and digits.
 fn pad_number(negative: bool, prefix: &str, digits: &str, spec: &Spec) -> String {
     let sign = match (negative, spec.sign) {
         (true, _) => "-",
@@ -160,7 +160,7 @@ pub fn float(value: f64, kind: char, spec: &Spec) -> String {
             'e' => scientific(magnitude, precision, spec.alternate),
             '%' => fixed(magnitude * 100.0, precision, spec.alternate) + "%",
             'g' => general(magnitude, precision, spec.alternate, false),
-            // No type: like repr, or with a precision like g, with a digit behind the point.
+            // No type: like repr, or with a precision like g, with at least one decimal.
             _ => match spec.precision {
                 None => float_repr(magnitude),
                 Some(precision) => general(magnitude, precision, spec.alternate, true),
@@ -175,7 +175,7 @@ pub fn float(value: f64, kind: char, spec: &Spec) -> String {
     }
     let negative = value.is_sign_negative() && !value.is_nan();
     let mut spec = spec.clone();
-    // C's printf, and so Python's %, pads what is not finite with spaces; format does not.
+    // C's printf, and so Python's %, pads infinities and NaN with spaces; format does not.
     spec.zeros &= value.is_finite() || !spec.is_percent_style;
     pad_number(negative, "", &digits, &spec)
 }
@@ -202,7 +202,7 @@ fn general(value: f64, precision: usize, alternate: bool, keep_digit: bool) -> S
         .split_once('e')
         .and_then(|parts| parts.1.parse().ok())
         .unwrap_or(0);
-    // With a digit behind the point to keep, one digit less fits before it.
+    // With one decimal to keep, there is room for one digit less before the point.
     let highest = precision as i64 - i64::from(keep_digit);
     if exponent < -4 || exponent >= highest {
         let text = scientific(value, precision - 1, alternate);

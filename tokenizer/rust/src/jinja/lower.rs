@@ -1,9 +1,8 @@
-//! Rebuilds a parsed template so that Python's operators stand where MiniJinja's differ.
+//! Rewrites a parsed template to use Python's operators where MiniJinja's differ.
 //!
-//! MiniJinja evaluates operators itself and cannot be told another meaning for them, but it calls
-//! filters by name. Here `a % b` becomes `a` through a filter named "%", and so on for every
-//! operator in which Python differs; `operators` defines those filters. Their names are no
-//! identifiers, so they do not hide anything.
+//! MiniJinja's operators cannot be redefined, but filters are called by name. So `a % b` becomes
+//! `a` with a filter named "%", and so on for every operator that differs in Python; `operators`
+//! defines those filters. Their names are not identifiers, so they hide no other filter.
 
 use minijinja::machinery::{ast, Span};
 use minijinja::value::Value;
@@ -14,7 +13,7 @@ use super::methods::is_method_name;
 
 #[derive(Default)]
 pub struct Lowering {
-    /// An `if` asks whether a member `content` is none: the template tells null from empty text.
+    /// An `if` tests whether a member `content` is none: the template distinguishes null from "".
     pub tests_content_for_none: bool,
     in_condition: bool,
 }
@@ -33,7 +32,7 @@ fn constant<'a>(value: Value, span: Span) -> Expr<'a> {
     Expr::Const(wrap(ast::Const { value }, span))
 }
 
-/// The filter that stands for an operator, where Python's meaning is another than MiniJinja's.
+/// The filter that replaces an operator, if Python's operator differs from MiniJinja's.
 fn operator_filter(op: BinOpKind) -> Option<&'static str> {
     Some(match op {
         BinOpKind::Lt => "<",
@@ -49,7 +48,7 @@ fn operator_filter(op: BinOpKind) -> Option<&'static str> {
     })
 }
 
-/// Filters that go through all items of their value.
+/// Filters that visit all items of their value.
 const ITERATING: [&str; 16] = [
     "batch",
     "groupby",
@@ -141,8 +140,8 @@ impl Lowering {
         }
     }
 
-    /// Statements that name another template. A chat template stands alone, so these fail when they
-    /// run, as in Transformers.
+    /// Statements that name another template. There is only one, so they fail when they run, as in
+    /// Transformers.
     fn other_template<'a>(&mut self, stmt: &Stmt<'a>) -> Stmt<'a> {
         match stmt {
             Stmt::Import(s) => {
@@ -246,7 +245,7 @@ impl Lowering {
         Expr::GetAttr(wrap(ast::GetAttr { expr, name }, s.span()))
     }
 
-    /// What is assigned to: names, attributes of namespaces, and tuples or lists of these.
+    /// The target of an assignment: names, attributes of namespaces, and tuples or lists of these.
     fn target<'a>(&mut self, target: &Expr<'a>) -> Expr<'a> {
         let span = target.span();
         match target {

@@ -1,5 +1,5 @@
-//! Methods of Python's lists and dicts, and which methods a value has. Those of text are in
-//! `text_methods`.
+//! Methods of Python's lists and dicts, and the table of which methods a value has. Methods of
+//! strings are in `text_methods`.
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
@@ -70,7 +70,7 @@ pub fn attribute(value: &Value, name: &str) -> Result<Value, Error> {
     value.get_attr(name)
 }
 
-/// Calls a method that MiniJinja's own values do not have.
+/// Calls a method that MiniJinja's values do not have.
 pub fn call(
     state: &mut State,
     value: &Value,

@@ -1,5 +1,5 @@
-//! Chat templates in the Jinja that Transformers gives them, on top of MiniJinja: its parser and its
-//! virtual machine, with Python's operators, methods, texts and JSON.
+//! Chat templates in Transformers' dialect of Jinja: MiniJinja's parser and virtual machine, with
+//! Python's operators, methods, strings and JSON.
 
 mod calls;
 mod filters;
@@ -31,7 +31,7 @@ pub use objects::is_dict;
 pub use operators::OutOfWork;
 pub use values::{float, invalid, pairs, type_name, MAX_DEPTH};
 
-/// The name by which errors speak of the template.
+/// The template's name in error messages.
 const NAME: &str = "template";
 
 pub fn environment() -> Environment<'static> {
@@ -105,7 +105,7 @@ impl Program {
         })
     }
 
-    /// Whether an `if` of the template asks if a message's content is none.
+    /// Whether an `if` of the template tests if a message's content is none.
     pub fn tests_content_for_none(&self) -> bool {
         self.tests_content_for_none
     }
@@ -129,13 +129,13 @@ impl Program {
 
 /// The source as Jinja's lexer sees it, with tags that MiniJinja does not know replaced.
 fn normalized(source: &str) -> String {
-    // Jinja takes every kind of line end for "\n", also within strings and raw blocks.
+    // Jinja converts all line ends to "\n", also within strings and raw blocks.
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
-    // `{% generation %}` marks the assistant's own text for training masks and prints nothing. As an
-    // always true `if` it keeps its effect on the whitespace around it.
+    // `{% generation %}` marks the assistant's text for training masks and prints nothing. It is
+    // replaced by an `if` that is always true, which has the same effect on white space around it.
     let opening = pattern(r"(\{%[-+]?\s*)generation(\s*[-+]?%\})");
     let closing = pattern(r"(\{%[-+]?\s*)endgeneration(\s*[-+]?%\})");
-    // The line end behind `{% raw %}` stays in Jinja, but MiniJinja removes it like others.
+    // Jinja keeps the line end after `{% raw %}`, but MiniJinja removes it as after other tags.
     let raw = pattern(r"(\{%[-+]?\s*raw\s*%\})\n");
     let source = opening.replace_all(&source, "${1}if true${2}");
     let source = closing.replace_all(&source, "${1}endif${2}");
@@ -146,7 +146,7 @@ fn pattern(text: &str) -> Regex {
     Regex::new(text).expect("constant pattern")
 }
 
-/// What JSON has arrays for: lists and tuples, and what stands for a list in MiniJinja.
+/// The values that become JSON arrays: lists and tuples, and MiniJinja's equivalents of lists.
 pub fn is_list(value: &Value) -> bool {
     values::is_list_like(value)
         && objects::view_name(value).is_none()

@@ -1,4 +1,4 @@
-//! Jinja's filters that make numbers of values.
+//! Jinja's filters that convert values to numbers.
 
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Environment, Error, State};
@@ -53,7 +53,7 @@ fn truncated(float: f64) -> Option<i128> {
     fits.then_some(float as i128)
 }
 
-/// Digits with single underscores between them, as Python's literals allow.
+/// Digits, with single underscores between them as in Python's literals.
 fn without_underscores(digits: &str) -> Option<String> {
     let misplaced = digits.starts_with('_') || digits.ends_with('_') || digits.contains("__");
     (!misplaced).then(|| digits.replace('_', ""))

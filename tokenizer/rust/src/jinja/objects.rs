@@ -1,4 +1,4 @@
-//! Python objects that MiniJinja has no counterpart of: views of dicts, ranges, methods as values,
+//! Python objects without a counterpart in MiniJinja: views of dicts, ranges, methods as values,
 //! and Jinja's `cycler` and `joiner`.
 
 use std::fmt;
@@ -21,14 +21,14 @@ pub fn register(environment: &mut Environment) {
     add_function(environment, "joiner", joiner);
 }
 
-/// A mapping as Python has it, not one of Jinja's objects with attributes.
+/// Whether the value is a dict of Python, not one of Jinja's objects with attributes.
 pub fn is_dict(value: &Value) -> bool {
     let engine_types = ["Namespace", "Loop", "Module", "Macro"];
     value.kind() == ValueKind::Map
         && type_of_object(value).is_some_and(|name| !engine_types.contains(&name))
 }
 
-/// The name of the Rust type behind an object, by which MiniJinja's own are known.
+/// The name of an object's Rust type, which identifies MiniJinja's own types.
 pub fn type_of_object(value: &Value) -> Option<&'static str> {
     value.as_object()?.type_name().rsplit("::").next()
 }
@@ -111,7 +111,7 @@ impl Object for Range {
     }
 }
 
-/// Sequences whose text is not that of a list.
+/// Sequences that are not printed as a list.
 pub fn prints_itself(value: &Value) -> bool {
     value.downcast_object_ref::<Range>().is_some()
 }
@@ -142,7 +142,7 @@ fn range(_state: &mut State, args: &[Value]) -> Result<Value, Error> {
     }))
 }
 
-/// A method named without being called.
+/// A method that is named but not called.
 #[derive(Debug)]
 pub struct BoundMethod {
     pub value: Value,

@@ -1,4 +1,4 @@
-//! Python's operators, as filters that `lower` puts in place of MiniJinja's.
+//! Python's operators, as filters that `lower` substitutes for MiniJinja's operators.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -10,19 +10,19 @@ use super::format;
 use super::methods;
 use super::values::{float, integer, invalid, is_list_like, number, to_text, type_name, undefined};
 
-/// How many bytes of text one rendering may copy or go through. Templates that append to a text in a
-/// loop, or that loop over all messages for each message, take time that grows with the square of
-/// the messages: this ends them after about a second.
+/// Limit of the bytes of text that one rendering may copy or read. Templates that append to a
+/// string in a loop, or that loop over all messages for each message, take time quadratic in the
+/// number of messages: the limit ends them after about a second.
 const MAX_WORK: u64 = 4 << 30;
-/// Items of a list count as the bytes that are copied in the time that they take: to copy one, and to
-/// go on to it in a loop or a filter.
+/// The cost of a list item in bytes of text that take the same time: to copy it, and to visit it in
+/// a loop or a filter.
 const ITEM_COPY: usize = 256;
 const ITEM_VISIT: usize = 1024;
 const MAX_REPEATED_BYTES: usize = 100_000_000;
 
 struct Work(u64);
 
-/// The cause of the error that ends a rendering which has done all the work it may do.
+/// The cause of the error that ends a rendering at the limit.
 #[derive(Debug)]
 pub struct OutOfWork;
 
@@ -34,7 +34,7 @@ impl fmt::Display for OutOfWork {
 
 impl std::error::Error for OutOfWork {}
 
-/// Counts `bytes` of text against what this rendering may do.
+/// Counts `bytes` of text towards the limit of this rendering.
 pub fn charge(state: &mut State, bytes: usize) -> Result<(), Error> {
     let work = state.get_or_insert_extension(Work(0));
     work.0 = work.0.saturating_add(bytes as u64);
@@ -120,7 +120,7 @@ fn escaped_unless_safe(value: &Value, text: &str) -> String {
 fn add(state: &mut State, left: &Value, right: &Value) -> Result<Value, Error> {
     if let (Some(a), Some(b)) = (left.as_str(), right.as_str()) {
         charge(state, a.len() + b.len())?;
-        // Text marked as safe takes in other text escaped.
+        // Other text is escaped when it is added to text marked as safe.
         if left.is_safe() || right.is_safe() {
             let text = escaped_unless_safe(left, a) + &escaped_unless_safe(right, b);
             return Ok(Value::from_safe_string(text));
@@ -248,7 +248,7 @@ fn negate(value: &Value) -> Result<Value, Error> {
     }
 }
 
-/// Whether Python orders the two: numbers, texts, lists and tuples each among themselves.
+/// Whether Python can order the two: both must be numbers, strings, lists or tuples.
 pub fn are_ordered(left: &Value, right: &Value) -> bool {
     let both = |is: &dyn Fn(&Value) -> bool| is(left) && is(right);
     both(&|value| number(value).is_some())
@@ -256,7 +256,7 @@ pub fn are_ordered(left: &Value, right: &Value) -> bool {
         || (both(&is_list_like) && left.is_tuple() == right.is_tuple())
 }
 
-/// `Value`'s own order, which puts bools before all numbers, with Python's view of bools.
+/// The order of `Value`, except that bools are numbers, as in Python.
 pub fn order(left: &Value, right: &Value) -> Ordering {
     let as_number = |value: &Value| match value.kind() {
         ValueKind::Bool => Value::from(value.is_true() as i64),
@@ -307,8 +307,8 @@ fn contained(state: &mut State, item: &Value, container: &Value) -> Result<bool,
     contains(container, item)
 }
 
-/// What a loop or a filter goes through. None cannot be, though MiniJinja would take it for an empty
-/// list.
+/// The items that a loop or a filter visits. An error for None, which MiniJinja would treat as an
+/// empty list.
 fn iterated(state: &mut State, value: &Value) -> Result<Value, Error> {
     if value.is_none() {
         return Err(invalid("none is not iterable"));
@@ -317,8 +317,7 @@ fn iterated(state: &mut State, value: &Value) -> Result<Value, Error> {
     Ok(value.clone())
 }
 
-/// `value[start:stop:step]`. As for all items that cannot be had, the result is undefined where the
-/// value has no slices.
+/// `value[start:stop:step]`. Undefined if the value cannot be sliced, as for other missing items.
 fn slice(
     state: &mut State,
     value: &Value,
@@ -379,7 +378,7 @@ struct Slice {
 }
 
 impl Slice {
-    /// First index and the one before which to stop, in the direction of the step.
+    /// The first index and the one to stop before, in the direction of the step.
     fn bounds(&self, length: usize) -> (i128, i128) {
         let length = length as i128;
         let (lowest, highest) = if self.step > 0 {

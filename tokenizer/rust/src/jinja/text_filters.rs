@@ -1,4 +1,4 @@
-//! Jinja's filters for text, where MiniJinja has none or takes other arguments.
+//! Jinja's filters for strings that MiniJinja lacks or that have other arguments there.
 
 use std::sync::LazyLock;
 
@@ -146,7 +146,7 @@ fn word_count(value: &Value) -> Result<usize, Error> {
     Ok(WORD.find_iter(&to_text(value)?).count())
 }
 
-/// Text without tags and comments, runs of spaces as one.
+/// Removes tags and comments, and replaces runs of spaces by one space.
 fn strip_tags(value: &Value) -> Result<Value, Error> {
     static TAG: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"(?s)<!--.*?-->|<[^>]*>").expect("constant pattern"));
@@ -179,7 +179,7 @@ fn quoted(text: &str, safe: &str, space: &str) -> String {
     out
 }
 
-/// Text for a path, or a query of pairs.
+/// Escapes a string for a path, or pairs for a query.
 fn url_encode(value: &Value) -> Result<Value, Error> {
     let entries = match value.kind() {
         ValueKind::Map => pairs(value)?,

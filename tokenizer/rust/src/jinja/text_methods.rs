@@ -56,7 +56,7 @@ pub const NAMES: [&str; 43] = [
     "zfill",
 ];
 
-/// Padding and tabs beyond this are a mistake, not a prompt.
+/// Wider padding and tabs are refused: no prompt needs them.
 const MAX_WIDTH: i64 = 1_000_000;
 
 pub fn call(state: &mut State, text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
@@ -204,7 +204,7 @@ fn pad(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let left = match method {
         "ljust" => 0,
         "rjust" => missing,
-        // Python puts the odd one on the left if the width is odd.
+        // If the padding is odd, Python puts the extra character on the left for an odd width.
         _ => missing / 2 + (missing & width & 1),
     };
     Ok(Value::from(
@@ -295,7 +295,7 @@ fn strip(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
 
 fn split(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let args = Args::new("split", args, &["sep", "maxsplit"])?;
-    // A negative limit is none.
+    // A negative limit means no limit.
     let limit = usize::try_from(args.integer_or(1, -1)?).unwrap_or(usize::MAX);
     let separator = match args.given(0) {
         Some(_) => Some(args.text(0)?),

@@ -1,5 +1,4 @@
-//! Positions in text as Python counts them, in characters, and the splitting that has rules of its
-//! own.
+//! Positions in text, counted in characters as in Python, and the methods that split text.
 
 use minijinja::Error;
 
@@ -11,12 +10,12 @@ const MAX_REPLACED_BYTES: usize = 100_000_000;
 /// A part of a text, from Python's start to its end.
 pub struct Range<'a> {
     pub text: &'a str,
-    /// How many characters come before.
+    /// The number of characters before it.
     start: usize,
 }
 
 impl<'a> Range<'a> {
-    /// None where the start lies behind the end or the text: there nothing is found, not even "".
+    /// None if the start is after the end or beyond the text: then nothing is found, not even "".
     pub fn of(text: &'a str, start: Option<i64>, end: Option<i64>) -> Option<Self> {
         if start.is_none() && end.is_none() {
             return Some(Self { text, start: 0 });
@@ -58,7 +57,7 @@ impl<'a> Range<'a> {
     }
 }
 
-/// `text.split(None, limit)`: runs of spaces separate, and at the ends they do not count.
+/// `text.split(None, limit)`: splits at runs of spaces and ignores spaces at both ends.
 pub fn split_space(text: &str, limit: usize) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text.trim_start_matches(is_space);
@@ -109,7 +108,7 @@ pub fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
     lines
 }
 
-/// `text.replace(old, new, count)`; a negative count is none.
+/// `text.replace(old, new, count)`; a negative count means no limit.
 pub fn replace(text: &str, old: &str, new: &str, count: i64) -> Result<String, Error> {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let found = text.matches(old).take(count).count();

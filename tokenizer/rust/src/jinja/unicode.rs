@@ -1,4 +1,4 @@
-//! Python's classes of characters where Rust's standard library has others.
+//! Python's character classes where Rust's standard library differs.
 //!
 //! General categories come from the `regex` crate's tables; the lists hold what Python takes from
 //! Unicode's numeric types and from its mappings to title case.
@@ -25,7 +25,7 @@ character_class!(is_printable_or_space, r"[^\p{C}\p{Z}]| ");
 character_class!(is_identifier_start, r"[\p{XID_Start}_]");
 character_class!(is_identifier_continue, r"\p{XID_Continue}");
 
-/// First and last of the characters that have a digit's value and are no decimal digits.
+/// Ranges (first, last) of characters that have the value of a digit but are not decimal digits.
 const DIGITS: [(u32, u32); 20] = [
     (0xb2, 0xb3),
     (0xb9, 0xb9),
@@ -49,7 +49,7 @@ const DIGITS: [(u32, u32); 20] = [
     (0x1f100, 0x1f10a),
 ];
 
-/// Ideographs that are numerals.
+/// Ideographs with a numeric value.
 const NUMERALS: [u32; 81] = [
     0x3405, 0x3483, 0x382a, 0x3b4d, 0x4e00, 0x4e03, 0x4e07, 0x4e09, 0x4e5d, 0x4e8c, 0x4e94, 0x4e96,
     0x4ebf, 0x4ec0, 0x4edf, 0x4ee8, 0x4f0d, 0x4f70, 0x5104, 0x5146, 0x5169, 0x516b, 0x516d, 0x5341,
@@ -82,7 +82,7 @@ pub fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\x1c'..='\x1f')
 }
 
-/// Where `str.splitlines` ends a line.
+/// The characters at which `str.splitlines` ends a line.
 pub fn is_line_end(c: char) -> bool {
     matches!(
         c,

@@ -1,4 +1,4 @@
-//! Python's view of template values: `str()`, `repr()`, types by name.
+//! Template values as Python has them: `str()`, `repr()`, names of types.
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
@@ -24,7 +24,7 @@ pub fn float(value: &Value) -> Option<f64> {
     f64::try_from(value.clone()).ok()
 }
 
-/// An int, or a bool as the int that Python takes it for.
+/// An int, or a bool as an int, as in Python.
 pub fn integer(value: &Value) -> Option<i128> {
     match value.kind() {
         ValueKind::Bool => Some(value.is_true().into()),
@@ -37,7 +37,7 @@ pub fn number(value: &Value) -> Option<f64> {
     float(value).or_else(|| integer(value).map(|integer| integer as f64))
 }
 
-/// Text of a string value, else an error that says what wanted one.
+/// The text of a string value, or an error that names the function that requires one.
 pub fn text<'a>(value: &'a Value, what: &str) -> Result<&'a str, Error> {
     value
         .as_str()
@@ -48,7 +48,7 @@ pub fn is_sequence(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Seq)
 }
 
-/// A list or what MiniJinja produces where Python has a list or an iterator.
+/// A list, or a value that MiniJinja produces for a list or an iterator of Python.
 pub fn is_list_like(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable)
 }
