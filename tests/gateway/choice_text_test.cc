@@ -31,7 +31,7 @@ ChoiceText Make(const Tokenizer& tokenizer, absl::Span<const base::TokenId> prom
   return *std::move(text);
 }
 
-// The output's text, its tokens given in pieces of up to three.
+// The text of the output, appended in pieces of up to three tokens.
 std::string TextOf(ChoiceText text, absl::Span<const base::TokenId> ids, std::mt19937& random) {
   std::string all;
   while (!ids.empty()) {
@@ -80,11 +80,9 @@ void CheckThatPromptAndOutputMakeTheWhole(bool skip_special_tokens) {
   EXPECT_GT(checked, 1000);
 }
 
-TEST(ChoiceTextTest, PromptAndOutputMakeTheWholeText) {
-  CheckThatPromptAndOutputMakeTheWhole(true);
-}
+TEST(ChoiceTextTest, PiecesAddUpToTheWholeText) { CheckThatPromptAndOutputMakeTheWhole(true); }
 
-TEST(ChoiceTextTest, SpecialTokensShowWhereTheyAreNotSkipped) {
+TEST(ChoiceTextTest, SpecialTokensHaveTextIfNotSkipped) {
   CheckThatPromptAndOutputMakeTheWhole(false);
   const auto tokenizer = LoadFixture("byte_level_words");
   const Ids ids = tokenizer->Encode("he<|end|>he", false).value();
@@ -94,7 +92,7 @@ TEST(ChoiceTextTest, SpecialTokensShowWhereTheyAreNotSkipped) {
             "he<|end|>he");
 }
 
-TEST(ChoiceTextTest, ADecoderOfWholeTextsGivesItAtTheEnd) {
+TEST(ChoiceTextTest, AWholeTextDecoderReturnsAllTextAtTheEnd) {
   std::mt19937 random(5);
   const auto tokenizer = LoadFixture("whole_text");
   ASSERT_EQ(tokenizer->decoder_kind(), DecoderKind::kWhole);
@@ -103,7 +101,7 @@ TEST(ChoiceTextTest, ADecoderOfWholeTextsGivesItAtTheEnd) {
             tokenizer->Decode(ids, true).value());
 }
 
-TEST(ChoiceTextTest, StopStringsCutInsideTokens) {
+TEST(ChoiceTextTest, StopStringsCutTextInsideTokens) {
   const auto tokenizer = LoadFixture("byte_level_words");
   const Ids ids = tokenizer->Encode("that is right, he said", false).value();
   ChoiceText text = Make(*tokenizer, {}, {.stop = Stops({"ght, h"})});
@@ -126,7 +124,7 @@ TEST(ChoiceTextTest, AStopStringInThePromptDoesNotCount) {
   EXPECT_EQ(text.Finish().value(), "x");
 }
 
-TEST(ChoiceTextTest, AStopTokenHasNoTextAndIsReported) {
+TEST(ChoiceTextTest, AStopTokenIsReportedWithoutText) {
   const auto tokenizer = LoadFixture("byte_level_words");
   const Ids word = tokenizer->Encode("that", false).value();
   Ids ids = word;
@@ -137,7 +135,7 @@ TEST(ChoiceTextTest, AStopTokenHasNoTextAndIsReported) {
   EXPECT_EQ(piece.ids, Ids({word.back()}));
 }
 
-TEST(ChoiceTextTest, StopsCanBePartOfTheText) {
+TEST(ChoiceTextTest, TheTextCanIncludeTheStop) {
   const auto tokenizer = LoadFixture("byte_level_words");
   const Ids ids = tokenizer->Encode("that is right, he said", false).value();
   const std::string whole = tokenizer->Decode(ids, true).value();
@@ -148,7 +146,7 @@ TEST(ChoiceTextTest, StopsCanBePartOfTheText) {
   EXPECT_EQ(by_token.Append(ids, {}).value().text + by_token.Finish().value(), whole);
 }
 
-TEST(ChoiceTextTest, LogprobsStandBesideTheirText) {
+TEST(ChoiceTextTest, LogprobsHaveTheOffsetsOfTheirTokens) {
   const auto tokenizer = LoadFixture("byte_level_words");
   const std::string given = "na\u00EFve \u6F22 ok";
   const Ids ids = tokenizer->Encode(given, false).value();
@@ -158,7 +156,7 @@ TEST(ChoiceTextTest, LogprobsStandBesideTheirText) {
   ASSERT_EQ(piece.entries.size(), ids.size());
   std::string bytes;
   for (const TokenEntry& entry : piece.entries) {
-    // As many characters are whole before the token as its offset says.
+    // The offset is the number of complete characters before the token.
     int64_t characters = 0;
     const size_t end = whole.compare(0, bytes.size(), bytes) == 0 ? bytes.size() : 0;
     for (size_t i = 0; i < end; ++i) {
@@ -175,7 +173,7 @@ TEST(ChoiceTextTest, LogprobsStandBesideTheirText) {
   EXPECT_EQ(bytes, whole);
 }
 
-TEST(ChoiceTextTest, EchoScoresAllButTheFirst) {
+TEST(ChoiceTextTest, EchoScoresAllPromptTokensButTheFirst) {
   const auto tokenizer = LoadFixture("byte_level_words");
   const Ids prompt = tokenizer->Encode("that he said", false).value();
   const Ids output = tokenizer->Encode("no", false).value();
@@ -194,7 +192,7 @@ TEST(ChoiceTextTest, EchoScoresAllButTheFirst) {
   EXPECT_EQ(piece.entries[0].offset, static_cast<int64_t>(given.size()));
 }
 
-TEST(ChoiceTextTest, StopStringsWaitForTheFewestTokens) {
+TEST(ChoiceTextTest, StopStringsDoNotCountBeforeMinTokens) {
   const auto tokenizer = LoadFixture("byte_level_words");
   const Ids letter = tokenizer->Encode("x", false).value();
   ASSERT_EQ(letter.size(), 1u);
@@ -208,7 +206,7 @@ TEST(ChoiceTextTest, StopStringsWaitForTheFewestTokens) {
   }
 }
 
-TEST(ChoiceTextTest, MissingLogprobsAreTheTargetsError) {
+TEST(ChoiceTextTest, MissingLogprobsAreAnInternalError) {
   const auto tokenizer = LoadFixture("byte_level_words");
   ChoiceText text = Make(*tokenizer, {}, {.with_logprobs = true});
   EXPECT_EQ(text.Append(Ids({40}), {}).status().code(), absl::StatusCode::kInternal);

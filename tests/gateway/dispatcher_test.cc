@@ -20,7 +20,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Ids = std::vector<base::TokenId>;
 
-// A dispatcher between recorded targets and recorded choices.
+// A dispatcher whose messages and results are recorded.
 class DispatcherTest : public ::testing::Test {
  protected:
   struct Outcome {
@@ -104,7 +104,7 @@ class DispatcherTest : public ::testing::Test {
   PeerId broken_ = 0;
 };
 
-TEST_F(DispatcherTest, TokensThenTheEnd) {
+TEST_F(DispatcherTest, PassesOnTokensAndTheEnd) {
   Up(1);
   Outcome outcome;
   const uint64_t id = Start(outcome);
@@ -121,7 +121,7 @@ TEST_F(DispatcherTest, TokensThenTheEnd) {
   EXPECT_EQ(dispatcher_->choices(), 0u);
 }
 
-TEST_F(DispatcherTest, SpreadsOverTargetsByWhatTheyHave) {
+TEST_F(DispatcherTest, PicksTheTargetWithTheFewestSequences) {
   Up(1);
   Up(2);
   std::vector<Outcome> outcomes(6);
@@ -139,7 +139,7 @@ TEST_F(DispatcherTest, SpreadsOverTargetsByWhatTheyHave) {
   EXPECT_EQ(sent_[5].first, 1u);
 }
 
-TEST_F(DispatcherTest, ALostTargetsWorkContinuesElsewhere) {
+TEST_F(DispatcherTest, WorkOfALostTargetContinuesOnAnother) {
   Up(1);
   Outcome outcome;
   const uint64_t id = Start(outcome);
@@ -159,7 +159,7 @@ TEST_F(DispatcherTest, ALostTargetsWorkContinuesElsewhere) {
   EXPECT_EQ(metrics_.stale_tokens.Value(), 1);
 }
 
-TEST_F(DispatcherTest, PrefersTheNumericsItBeganWith) {
+TEST_F(DispatcherTest, PrefersTargetsWithTheFirstOnesNumerics) {
   Up(1, 7);
   Outcome outcome;
   const uint64_t id = Start(outcome);
@@ -174,7 +174,7 @@ TEST_F(DispatcherTest, PrefersTheNumericsItBeganWith) {
   EXPECT_FALSE(outcome.record.exact);
 }
 
-TEST_F(DispatcherTest, ATargetWithoutAFingerprintKeepsOnlyTheDistribution) {
+TEST_F(DispatcherTest, WithoutAFingerprintOnlyTheDistributionIsExact) {
   Up(1, 0);
   Outcome outcome;
   const uint64_t id = Start(outcome);
@@ -182,7 +182,7 @@ TEST_F(DispatcherTest, ATargetWithoutAFingerprintKeepsOnlyTheDistribution) {
   EXPECT_FALSE(outcome.record.exact);
 }
 
-TEST_F(DispatcherTest, WaitsForATargetAndGivesUp) {
+TEST_F(DispatcherTest, FailsIfNoTargetConnectsInTime) {
   Outcome patient, timed_out;
   Start(patient, 0);
   EXPECT_TRUE(sent_.empty());
@@ -199,7 +199,7 @@ TEST_F(DispatcherTest, WaitsForATargetAndGivesUp) {
   EXPECT_EQ(timed_out.ends, 1);
 }
 
-TEST_F(DispatcherTest, AnOverloadedTargetSendsItOn) {
+TEST_F(DispatcherTest, AnOverloadedTargetsRequestGoesToAnother) {
   Up(1);
   Up(2);
   Outcome outcome;
@@ -215,7 +215,7 @@ TEST_F(DispatcherTest, AnOverloadedTargetSendsItOn) {
   EXPECT_EQ(outcome.ends, 1);
 }
 
-TEST_F(DispatcherTest, ADrainingTargetGetsNothingNewAndKeepsWhatItHas) {
+TEST_F(DispatcherTest, ADrainingTargetFinishesItsSequences) {
   Up(1);
   Outcome old_one, new_one, given_back;
   const uint64_t id = Start(old_one);
@@ -233,7 +233,7 @@ TEST_F(DispatcherTest, ADrainingTargetGetsNothingNewAndKeepsWhatItHas) {
   EXPECT_EQ(sent_.back().second.request_id, last);
 }
 
-TEST_F(DispatcherTest, ARejectionIsTheClientsFault) {
+TEST_F(DispatcherTest, ARejectionIsABadRequest) {
   Up(1);
   Outcome outcome;
   const uint64_t id = Start(outcome);
@@ -242,7 +242,7 @@ TEST_F(DispatcherTest, ARejectionIsTheClientsFault) {
   EXPECT_EQ(outcome.error->message, "logprobs: at most 5");
 }
 
-TEST_F(DispatcherTest, AnErrorIsTriedOnceMore) {
+TEST_F(DispatcherTest, ARequestIsRetriedOnceAfterAnError) {
   Up(1);
   Outcome outcome;
   const uint64_t id = Start(outcome);
@@ -254,7 +254,7 @@ TEST_F(DispatcherTest, AnErrorIsTriedOnceMore) {
   EXPECT_THAT(outcome.error->message, HasSubstr("step failed"));
 }
 
-TEST_F(DispatcherTest, AfterAnErrorAnotherTargetIsTriedFirst) {
+TEST_F(DispatcherTest, ARetryPrefersAnotherTarget) {
   Up(1);
   Up(2);
   Outcome outcome, other;
@@ -267,7 +267,7 @@ TEST_F(DispatcherTest, AfterAnErrorAnotherTargetIsTriedFirst) {
   EXPECT_TRUE(outcome.error.has_value()) << "it is the request's";
 }
 
-TEST_F(DispatcherTest, ASilentTargetWithWorkIsLeft) {
+TEST_F(DispatcherTest, ASilentTargetWithWorkIsDropped) {
   Make({.stall_timeout = 8 * kSecond});
   Up(1);
   Outcome outcome;
@@ -281,19 +281,19 @@ TEST_F(DispatcherTest, ASilentTargetWithWorkIsLeft) {
   EXPECT_EQ(sent_.back().first, 2u);
   EXPECT_EQ(sent_.back().second.sequence.generated, Ids({5}));
   EXPECT_EQ(metrics_.stalled_targets.Value(), 1);
-  // What it says after all, and that it is down, changes nothing.
+  // Its late messages and the loss of its connection change nothing.
   Send(1, id, 0, 1, {6}, Finish::kNone, "", 11 * kSecond);
   dispatcher_->OnDown(1, 11 * kSecond);
   EXPECT_EQ(outcome.tokens, Ids({5}));
   EXPECT_EQ(sent_.size(), 2u);
   Send(2, id, 1, 1, {9}, Finish::kStop, "", 12 * kSecond);
   EXPECT_EQ(outcome.tokens, Ids({5, 9}));
-  // Idle ones may be silent.
+  // Idle targets may be silent.
   for (base::Nanos now = 12 * kSecond; now <= 60 * kSecond; now += kSecond) dispatcher_->Tick(now);
   EXPECT_THAT(closed_, ElementsAre(1));
 }
 
-TEST_F(DispatcherTest, AStalledTargetGetsNothingBeforeItIsHeardAgain) {
+TEST_F(DispatcherTest, AStalledTargetGetsNoWorkBeforeItSendsAgain) {
   Make({.target_wait = 100 * kSecond, .stall_timeout = 8 * kSecond});
   Up(1);
   Outcome outcome;
@@ -301,7 +301,7 @@ TEST_F(DispatcherTest, AStalledTargetGetsNothingBeforeItIsHeardAgain) {
   for (base::Nanos now = 0; now <= 9 * kSecond; now += kSecond) dispatcher_->Tick(now);
   ASSERT_THAT(closed_, ElementsAre(1));
   dispatcher_->OnDown(1, 9 * kSecond);
-  Up(2, 7, 10 * kSecond);  // the same incarnation again: its link lives
+  Up(2, 7, 10 * kSecond);  // the same incarnation reconnects: its link still works
   EXPECT_EQ(sent_.size(), 1u);
   EXPECT_EQ(dispatcher_->targets().Available(), 0);
   dispatcher_->OnBatch(2, {}, 11 * kSecond);
@@ -312,7 +312,7 @@ TEST_F(DispatcherTest, AStalledTargetGetsNothingBeforeItIsHeardAgain) {
   EXPECT_EQ(outcome.tokens, Ids({5}));
 }
 
-TEST_F(DispatcherTest, HeartbeatsKeepASlowTarget) {
+TEST_F(DispatcherTest, HeartbeatsPreventAStallTimeout) {
   Make({.stall_timeout = 8 * kSecond});
   Up(1);
   Outcome outcome;
@@ -324,7 +324,7 @@ TEST_F(DispatcherTest, HeartbeatsKeepASlowTarget) {
   EXPECT_THAT(closed_, ElementsAre());
 }
 
-TEST_F(DispatcherTest, AGatewayThatWasStoppedItselfDoesNotBlameItsTargets) {
+TEST_F(DispatcherTest, NoStallTimeoutAfterTheGatewayWasSuspended) {
   Make({.stall_timeout = 8 * kSecond});
   Up(1);
   Outcome outcome;
@@ -335,7 +335,7 @@ TEST_F(DispatcherTest, AGatewayThatWasStoppedItselfDoesNotBlameItsTargets) {
   EXPECT_THAT(closed_, ElementsAre());
 }
 
-TEST_F(DispatcherTest, ARequestThatKillsTargetsIsGivenUp) {
+TEST_F(DispatcherTest, ARequestThatCrashesTargetsFails) {
   Make({.max_attempts = 3});
   Outcome outcome;
   Up(1);
@@ -348,7 +348,7 @@ TEST_F(DispatcherTest, ARequestThatKillsTargetsIsGivenUp) {
   EXPECT_EQ(outcome.error.value().status, 500);
 }
 
-TEST_F(DispatcherTest, CancelTellsTheTarget) {
+TEST_F(DispatcherTest, CancelIsSentToTheTarget) {
   Up(1);
   Outcome outcome;
   const uint64_t id = Start(outcome);
@@ -360,7 +360,7 @@ TEST_F(DispatcherTest, CancelTellsTheTarget) {
   EXPECT_TRUE(outcome.tokens.empty());
 }
 
-TEST_F(DispatcherTest, TokensThatNobodyWantsAreCancelledAgain) {
+TEST_F(DispatcherTest, TokensOfACancelledRequestCauseAnotherCancel) {
   Up(1);
   Up(2);
   Outcome outcome;
@@ -370,9 +370,9 @@ TEST_F(DispatcherTest, TokensThatNobodyWantsAreCancelledAgain) {
   cancelled_.clear();
   Send(first, id, 0, 0, {5});
   EXPECT_THAT(cancelled_, ElementsAre(std::tuple(first, id, 0u)));
-  Send(first, id, 0, 1, {6}, Finish::kCancelled);  // it is over: nothing to cancel
+  Send(first, id, 0, 1, {6}, Finish::kCancelled);  // has ended: nothing to cancel
   EXPECT_EQ(cancelled_.size(), 1u);
-  // An attempt that has gone on elsewhere.
+  // An attempt that was replaced by one on another target.
   Outcome moved;
   const uint64_t other = Start(moved);
   const PeerId left = sent_.back().first;
@@ -383,7 +383,7 @@ TEST_F(DispatcherTest, TokensThatNobodyWantsAreCancelledAgain) {
   EXPECT_TRUE(moved.tokens.empty());
 }
 
-TEST_F(DispatcherTest, ARequestThatTakesTooLongIsCutOff) {
+TEST_F(DispatcherTest, ARequestBeyondItsTimeLimitFails) {
   Up(1);
   Outcome slow, patient;
   const TimeLimit limit = {.received = kSecond, .timeout = 3 * kSecond};
@@ -404,7 +404,7 @@ TEST_F(DispatcherTest, ARequestThatTakesTooLongIsCutOff) {
   EXPECT_EQ(dispatcher_->choices(), 1u);
 }
 
-TEST_F(DispatcherTest, TheLimitHoldsWithoutATargetToo) {
+TEST_F(DispatcherTest, TheTimeLimitIncludesTheWaitForATarget) {
   Outcome outcome;
   Start(outcome, 0, 50, {.received = 0, .timeout = kSecond});
   dispatcher_->Tick(kSecond);
@@ -416,7 +416,7 @@ TEST_F(DispatcherTest, RetryAfterFollowsTheRateOfFinishing) {
   Up(1);
   std::vector<Outcome> outcomes(101);
   base::Nanos now = 0;
-  for (int i = 0; i < 100; ++i) {  // two a second, twenty under way
+  for (int i = 0; i < 100; ++i) {  // two finish each second, twenty run
     const uint64_t id = Start(outcomes[i], now);
     if (i >= 20) Send(1, id - 20, 0, 0, {}, Finish::kLength, "", now += kSecond / 2);
   }
@@ -429,7 +429,7 @@ TEST_F(DispatcherTest, RetryAfterFollowsTheRateOfFinishing) {
   EXPECT_NEAR(outcomes[100].error->retry_after, seconds, 1);
 }
 
-TEST_F(DispatcherTest, ATargetThatCannotBeSentToIsPassedOver) {
+TEST_F(DispatcherTest, ATargetThatRefusesASendIsSkipped) {
   Up(1);
   Up(2);
   broken_ = 1;
@@ -452,7 +452,7 @@ TEST_F(DispatcherTest, MessagesOfAnotherPeerAreDropped) {
   EXPECT_EQ(metrics_.stale_tokens.Value(), 1);
 }
 
-TEST_F(DispatcherTest, ASinkMayCancelOthersWhileATargetIsLost) {
+TEST_F(DispatcherTest, ASinkMayCancelOtherChoices) {
   Make({.max_attempts = 1});
   Up(1);
   Outcome other;
@@ -469,7 +469,7 @@ TEST_F(DispatcherTest, ASinkMayCancelOthersWhileATargetIsLost) {
   EXPECT_EQ(other.ends, 0);
 }
 
-TEST_F(DispatcherTest, RoomIsBounded) {
+TEST_F(DispatcherTest, TheNumberOfChoicesIsLimited) {
   Make({.max_choices = 3});
   Up(1);
   Outcome outcome;
@@ -478,8 +478,8 @@ TEST_F(DispatcherTest, RoomIsBounded) {
   EXPECT_FALSE(dispatcher_->HasRoom(3));
 }
 
-// What a target leaves behind, or one that comes finds, is sent on in turns of the io thread.
-TEST_F(DispatcherTest, LongPromptsAreSentInTurns) {
+// Choices of a lost target, and those that waited for one, are sent over several turns.
+TEST_F(DispatcherTest, LongPromptsAreSentOverSeveralTurns) {
   prompt_ = Ids(30'000, 1);
   std::vector<Outcome> outcomes(10);
   for (Outcome& outcome : outcomes) Start(outcome);
@@ -507,7 +507,7 @@ TEST_F(DispatcherTest, LongPromptsAreSentInTurns) {
   EXPECT_EQ(discarded_[0], prompt_);
 }
 
-TEST_F(DispatcherTest, ManyShortChoicesAreSentInTurns) {
+TEST_F(DispatcherTest, ManyShortChoicesAreSentOverSeveralTurns) {
   std::vector<Outcome> outcomes(1000);
   for (Outcome& outcome : outcomes) Start(outcome);
   Up(1);

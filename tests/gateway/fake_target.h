@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_TESTS_GATEWAY_FAKE_TARGET_H_
 #define SPECFABRIC_TESTS_GATEWAY_FAKE_TARGET_H_
 
-// A target without a model: a real link that answers Submit with tokens known beforehand.
+// A target without a model: a real link that answers Submit with predetermined tokens.
 
 #include <condition_variable>
 #include <cstdint>
@@ -21,18 +21,18 @@
 namespace specfabric::gateway {
 
 struct FakeTargetOptions {
-  std::vector<base::TokenId> corpus;  // what it says, over and over
+  std::vector<base::TokenId> corpus;  // its output, repeated
   int32_t vocabulary = 0;
   int32_t context = 500;
   uint64_t tokenizer_fingerprint = 0;
   uint64_t numerics_fingerprint = 1;
   std::string listen = "127.0.0.1:0";
   int32_t cached_tokens = 0;  // of every prompt
-  // Tokens of a first attempt after which it says nothing more; -1 goes on to the end.
+  // Tokens of a first attempt after which it sends nothing more; -1: no limit.
   int32_t stall_after = -1;
-  // Between two messages of a sequence; 0 sends all at once.
+  // Time between two messages of a sequence; 0: sends all at once.
   base::Nanos pace = 0;
-  // Answers every Submit with this instead.
+  // Answers every Submit with this refusal.
   std::optional<schemas::Finish> refusal;
 };
 
@@ -42,12 +42,12 @@ class FakeTarget {
   ~FakeTarget();
 
   const std::string& address() const { return address_; }
-  void Die() { link_.reset(); }  // as a crash looks from outside
-  size_t peers() const;          // connected, as this side knows; the gateway may know sooner
+  void Die() { link_.reset(); }  // looks like a crash to its peers
+  size_t peers() const;          // connected peers, as seen by this side
   void SendDrain();
 
-  // The output token at `index` of a sequence with this seed; every fake target with the same
-  // corpus says the same.
+  // The output token at `index` of a sequence with this seed: the same on all fake targets with the
+  // same corpus.
   base::TokenId TokenAt(uint64_t seed, int32_t index) const;
   std::vector<base::TokenId> Output(uint64_t seed, int32_t count) const;
 
@@ -68,7 +68,7 @@ class FakeTarget {
   // False after its last message.
   bool SendNext(Sequence& sequence);
   void SendInPace();
-  // With `count` candidates, itself the first.
+  // With `count` candidates, of which `token` is the first.
   base::TokenLogprobs Scored(base::TokenId token, int count) const;
 
   const FakeTargetOptions options_;
@@ -81,9 +81,9 @@ class FakeTarget {
   std::condition_variable ending_;
   bool ended_ = false;
   std::thread pacer_;
-  // What callbacks use: they may still run while the link is being destroyed.
+  // For callbacks, which may still run while the link is being destroyed.
   link::Link* sender_ = nullptr;
-  std::unique_ptr<link::Link> link_;  // last: its callbacks use the rest
+  std::unique_ptr<link::Link> link_;  // last member: its callbacks use the others
 };
 
 }  // namespace specfabric::gateway

@@ -8,7 +8,7 @@ namespace {
 using base::kMillisecond;
 using base::kSecond;
 
-TEST(FinishRateTest, FollowsThePresentRate) {
+TEST(FinishRateTest, FollowsTheRecentRate) {
   FinishRate rate;
   base::Nanos now = 5 * kSecond;
   rate.Begin(now);
@@ -18,7 +18,7 @@ TEST(FinishRateTest, FollowsThePresentRate) {
   EXPECT_NEAR(rate.SecondsUntilDone(20, now), 20, 3);
 }
 
-TEST(FinishRateTest, KnowsFromTheFirstSecondOn) {
+TEST(FinishRateTest, IsUsableFromTheFirstSecondOn) {
   FinishRate rate;
   base::Nanos now = 0;
   rate.Begin(now);
@@ -36,7 +36,7 @@ TEST(FinishRateTest, StaysWithinItsLimits) {
   EXPECT_EQ(rate.SecondsUntilDone(1, now), 1);
 }
 
-TEST(FinishRateTest, BeginsAnewAfterAnIdleTime) {
+TEST(FinishRateTest, ForgetsTheRateAfterAnIdleTime) {
   FinishRate rate;
   base::Nanos now = 0;
   rate.Begin(now);

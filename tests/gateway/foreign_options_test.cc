@@ -34,7 +34,7 @@ Outcome Read(Parsed<T> parsed) {
 
 constexpr RequestKind kEndpoints[] = {kCompletions, kChat, kTokenize, kDetokenize};
 
-// What a minimal request of the endpoint comes to with `field` set.
+// The result of a minimal request of the endpoint with `field` set.
 Outcome Try(RequestKind endpoint, std::string_view field, const Json& value) {
   static const std::map<RequestKind, const char*> bodies = {
       {kCompletions, R"({"prompt": "a"})"},
@@ -42,7 +42,7 @@ Outcome Try(RequestKind endpoint, std::string_view field, const Json& value) {
       {kTokenize, R"({"prompt": "a"})"},
       {kDetokenize, R"({"tokens": [1]})"}};
   Json body = Json::parse(bodies.at(endpoint));
-  // The fields of conversations are looked at only where there is one.
+  // Some fields are read only if there are messages.
   const bool of_chats = field == "add_generation_prompt" || field == "chat_template_kwargs" ||
                         field == "documents" || field == "reasoning_effort";
   if (endpoint == kTokenize && of_chats) body = Json::parse(bodies.at(kChat));
@@ -60,7 +60,7 @@ Outcome Try(RequestKind endpoint, std::string_view field, const Json& value) {
   }
 }
 
-// One of these is a wrong value, and one that changes nothing, of whatever option.
+// For every option, at least one of these is invalid and one is neutral.
 const std::vector<Json>& Values() {
   static const auto* values = new std::vector<Json>{"x",
                                                     7,
@@ -84,7 +84,7 @@ const std::vector<Json>& Values() {
   return *values;
 }
 
-TEST(ForeignOptionsTest, WhatIsHonouredIsReadAndChecked) {
+TEST(ForeignOptionsTest, HonouredFieldsAreReadAndChecked) {
   for (const RequestOption& option : RequestOptions()) {
     if (option.support != Support::kHonoured) continue;
     for (const RequestKind endpoint : kEndpoints) {
@@ -98,7 +98,7 @@ TEST(ForeignOptionsTest, WhatIsHonouredIsReadAndChecked) {
   }
 }
 
-TEST(ForeignOptionsTest, WhatIsRefusedIsRefusedByNameUnlessItIsNeutral) {
+TEST(ForeignOptionsTest, RefusedFieldsAreNamedUnlessNeutral) {
   for (const RequestOption& option : RequestOptions()) {
     if (option.support != Support::kRefused) continue;
     for (const RequestKind endpoint : kEndpoints) {
@@ -131,7 +131,7 @@ TEST(ForeignOptionsTest, WhatIsRefusedIsRefusedByNameUnlessItIsNeutral) {
   }
 }
 
-TEST(ForeignOptionsTest, WhatIsIgnoredMayHoldAnything) {
+TEST(ForeignOptionsTest, IgnoredFieldsMayHaveAnyValue) {
   for (const RequestOption& option : RequestOptions()) {
     if (option.support != Support::kIgnored) continue;
     for (const RequestKind endpoint : kEndpoints) {
@@ -145,7 +145,7 @@ TEST(ForeignOptionsTest, WhatIsIgnoredMayHoldAnything) {
   }
 }
 
-TEST(ForeignOptionsTest, WhatNobodyHasHeardOfIsNamed) {
+TEST(ForeignOptionsTest, UnknownFieldsAreNamed) {
   for (const RequestKind endpoint : kEndpoints) {
     const Outcome outcome = Try(endpoint, "no_such_option", 1);
     EXPECT_TRUE(outcome.accepted) << outcome.error.message;
@@ -154,7 +154,7 @@ TEST(ForeignOptionsTest, WhatNobodyHasHeardOfIsNamed) {
 }
 
 // Fields that change the answer on other servers and were ignored here.
-TEST(ForeignOptionsTest, ChangesOfTheAnswerAreNotIgnored) {
+TEST(ForeignOptionsTest, FieldsThatChangeTheAnswerAreNotIgnored) {
   const std::vector<std::pair<std::string, Json>> cases = {
       {"allowed_token_ids", {1, 2}},
       {"regex", "a+"},
@@ -183,7 +183,7 @@ TEST(ForeignOptionsTest, ChangesOfTheAnswerAreNotIgnored) {
   }
 }
 
-TEST(ForeignOptionsTest, OneLineSaysWhatIsAllowedAndWhatToUse) {
+TEST(ForeignOptionsTest, TheErrorNamesAllowedValuesAndAlternatives) {
   EXPECT_EQ(Try(kChat, "repeat_penalty", 1.1).error.message,
             "'repeat_penalty' is not supported here; it may only be left out or 1 "
             "('repetition_penalty' is), got 1.1");
@@ -191,7 +191,7 @@ TEST(ForeignOptionsTest, OneLineSaysWhatIsAllowedAndWhatToUse) {
             "'regex' is not supported here; it may only be left out, got \"a\"");
 }
 
-TEST(IgnoredFieldsTest, TheHeaderIsBoundedAndVisible) {
+TEST(IgnoredFieldsTest, TheHeaderIsShortAndVisibleAscii) {
   EXPECT_EQ(IgnoredFieldsValue({}), "");
   EXPECT_EQ(IgnoredFieldsValue({"a", "b"}), "a, b");
   EXPECT_EQ(IgnoredFieldsValue({"a\r\nSet-Cookie: x", "\xC3\xA9,\x7F", ""}),
@@ -222,7 +222,7 @@ std::string WhereText(unsigned endpoints) {
   return text;
 }
 
-// The part of docs/api.md that is made from the table.
+// The part of docs/api.md that is generated from the table.
 std::string Reference() {
   // [endpoints, what is allowed] -> names
   std::map<std::pair<unsigned, std::string>, std::string> refused;
@@ -278,7 +278,7 @@ TEST(ApiPageTest, TheReferenceIsUpToDate) {
   EXPECT_EQ(page.substr(at, end - at), Reference()) << "run scripts/update_docs";
 }
 
-TEST(ApiPageTest, ItsTableOfOptionsHasAllThatAreHonoured) {
+TEST(ApiPageTest, TheTableOfOptionsIsComplete) {
   const std::string page = Page();
   const size_t begin = page.find("\n## Options\n");
   ASSERT_NE(begin, std::string::npos);

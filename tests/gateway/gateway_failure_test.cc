@@ -1,4 +1,4 @@
-// What the gateway does when clients, targets or itself go away.
+// The gateway when clients or targets disconnect, fail or drain, and when it ends itself.
 
 #include <memory>
 #include <string>
@@ -32,7 +32,7 @@ class GatewayFailureTest : public GatewayFixture {
       text += choice["text"].get<std::string>();
       for (const Json& id : choice["token_ids"]) ids.push_back(id);
     }
-    // To the end; returns the last event before [DONE].
+    // Reads to the end; returns the last event before [DONE].
     std::string TakeAll(HttpClient& client) {
       std::string last;
       for (std::string event = client.NextEvent(); event != "[DONE]"; event = client.NextEvent()) {
@@ -48,7 +48,7 @@ class GatewayFailureTest : public GatewayFixture {
   };
 };
 
-TEST_F(GatewayFailureTest, AClientThatLeavesAStreamCancels) {
+TEST_F(GatewayFailureTest, ClosingAStreamCancelsIt) {
   FakeTarget& target = AddStalling(6);
   StartGateway();
   HttpClient client = Client();
@@ -65,7 +65,7 @@ TEST_F(GatewayFailureTest, AClientThatLeavesAStreamCancels) {
             1);
 }
 
-TEST_F(GatewayFailureTest, AClientThatLeavesBeforeItsAnswerCancels) {
+TEST_F(GatewayFailureTest, ClosingBeforeTheAnswerCancelsIt) {
   FakeTarget& target = AddStalling(0);
   StartGateway();
   HttpClient client = Client();
@@ -78,7 +78,7 @@ TEST_F(GatewayFailureTest, AClientThatLeavesBeforeItsAnswerCancels) {
   WaitFor([&] { return !target.cancels().empty(); }, "the target is told");
 }
 
-TEST_F(GatewayFailureTest, ADeadTargetsTextGoesOnElsewhere) {
+TEST_F(GatewayFailureTest, TextOfALostTargetContinuesOnAnother) {
   AddStalling(20);
   AddStalling(20);
   StartGateway();
@@ -101,7 +101,7 @@ TEST_F(GatewayFailureTest, ADeadTargetsTextGoesOnElsewhere) {
   EXPECT_EQ(Metric("specfabric_gateway_resubmissions_total"), 1);
 }
 
-TEST_F(GatewayFailureTest, ATargetThatHangsIsLeftThoughItsConnectionLives) {
+TEST_F(GatewayFailureTest, AHungTargetIsDroppedDespiteItsConnection) {
   AddStalling(20);
   AddStalling(20);
   GatewayOptions options;
@@ -115,13 +115,13 @@ TEST_F(GatewayFailureTest, ATargetThatHangsIsLeftThoughItsConnectionLives) {
   EXPECT_EQ(got.ids, Json(targets_[0]->Output(5, 60)));
   EXPECT_EQ(Metric("specfabric_gateway_stalled_targets_total"), 1);
   EXPECT_EQ(Metric("specfabric_gateway_resubmissions_total"), 1);
-  // Its link answers again, but nothing is entrusted to it.
+  // Its link reconnects, but it gets no work.
   WaitFor([&] { return Metric("specfabric_fabric_reconnects_total") == 1; }, "it is connected");
   EXPECT_EQ(Metric("specfabric_gateway_targets_up"), 1);
   EXPECT_EQ(targets_[0]->submits().size() + targets_[1]->submits().size(), 2u);
 }
 
-TEST_F(GatewayFailureTest, ATargetThatComesBackGoesOn) {
+TEST_F(GatewayFailureTest, ARestartedTargetContinuesTheText) {
   FakeTarget& target = AddStalling(20);
   GatewayOptions options;
   options.target_wait = 60 * base::kSecond;
@@ -133,7 +133,7 @@ TEST_F(GatewayFailureTest, ATargetThatComesBackGoesOn) {
   while (got.ids.size() < 20) got.Take(client.NextEvent());
   FakeTargetOptions again = TargetOptions();
   again.listen = target.address();
-  again.numerics_fingerprint = 2;  // another build: the distribution holds, the bits may not
+  again.numerics_fingerprint = 2;  // another build: exact in distribution only
   target.Die();
   AddTarget(std::move(again));
   const std::string last = got.TakeAll(client);
@@ -141,7 +141,7 @@ TEST_F(GatewayFailureTest, ATargetThatComesBackGoesOn) {
   EXPECT_EQ(Json::parse(last)["exactness"], "distribution");
 }
 
-TEST_F(GatewayFailureTest, WithoutATargetItSaysSo) {
+TEST_F(GatewayFailureTest, WithoutATargetAnswersAre503) {
   GatewayOptions options;
   options.context = 100;
   options.target_wait = 200 * base::kMillisecond;
@@ -157,7 +157,7 @@ TEST_F(GatewayFailureTest, WithoutATargetItSaysSo) {
   EXPECT_EQ(Client().Get("/livez").status, 200);
 }
 
-TEST_F(GatewayFailureTest, ATargetLostForGoodEndsTheStreamWithAnError) {
+TEST_F(GatewayFailureTest, TheStreamEndsWithAnErrorIfNoTargetReturns) {
   FakeTarget& target = AddStalling(6);
   GatewayOptions options;
   options.target_wait = 200 * base::kMillisecond;
@@ -186,7 +186,7 @@ TEST_F(GatewayFailureTest, ADrainingGatewayRefusesAndFinishes) {
   ErrorOf(Client().Get("/readyz"), 503);
 }
 
-TEST_F(GatewayFailureTest, FullIsFull) {
+TEST_F(GatewayFailureTest, RequestsBeyondTheLimitAreRefused) {
   AddStalling(0);
   GatewayOptions options;
   options.max_choices = 2;
@@ -210,8 +210,8 @@ TEST_F(GatewayFailureTest, ARequestThatTakesTooLongEndsWith504) {
   HttpClient client = Client();
   const auto head =
       client.Open("/v1/completions", R"({"prompt": "no", "stream": true, "timeout": 0.2})");
-  EXPECT_EQ(head.status, 504);  // nothing had come that a stream could begin with
-  // Counted when the answer has gone out, which the client may see first.
+  EXPECT_EQ(head.status, 504);  // there was no output to begin a stream with
+  // Counted after the answer was sent, so the client may see the answer first.
   const std::string counted =
       "specfabric_gateway_requests_total{code=\"504\",endpoint=\"/v1/completions\"}";
   WaitFor([&] { return Metric(counted) == 2; }, "both are counted");
@@ -236,7 +236,7 @@ TEST_F(GatewayFailureTest, AStreamThatTakesTooLongEndsWithAnError) {
   WaitFor([&] { return !targets_[0]->cancels().empty(); }, "the target is told");
 }
 
-TEST_F(GatewayFailureTest, WhatTargetsRefuse) {
+TEST_F(GatewayFailureTest, RefusalsOfTargets) {
   FakeTargetOptions options = TargetOptions();
   options.refusal = schemas::Finish::kOverloaded;
   AddTarget(options);
@@ -252,7 +252,7 @@ TEST_F(GatewayFailureTest, WhatTargetsRefuse) {
               HasSubstr("because the test says so"));
 }
 
-TEST_F(GatewayFailureTest, ADrainingTargetGetsNothingNew) {
+TEST_F(GatewayFailureTest, ADrainingTargetGetsNoNewRequests) {
   FakeTarget& first = AddTarget();
   FakeTarget& second = AddTarget();
   StartGateway();
@@ -264,7 +264,7 @@ TEST_F(GatewayFailureTest, ADrainingTargetGetsNothingNew) {
   EXPECT_EQ(second.submits().size(), 4u);
 }
 
-TEST_F(GatewayFailureTest, ATargetOfAnotherVocabularyIsNotTaken) {
+TEST_F(GatewayFailureTest, ATargetOfAnotherVocabularyIsRefused) {
   FakeTargetOptions options = TargetOptions();
   options.vocabulary += 1;
   AddTarget(std::move(options));
@@ -275,7 +275,7 @@ TEST_F(GatewayFailureTest, ATargetOfAnotherVocabularyIsNotTaken) {
   EXPECT_TRUE(targets_[0]->submits().empty());
 }
 
-TEST_F(GatewayFailureTest, BodiesTooLarge) {
+TEST_F(GatewayFailureTest, LargeBodiesAreRefused) {
   AddTarget();
   GatewayOptions options;
   options.max_body_bytes = 1 << 20;
@@ -291,7 +291,7 @@ TEST_F(GatewayFailureTest, BodiesTooLarge) {
   ErrorOf(chunked.ReadResponse(), 413);
 }
 
-TEST_F(GatewayFailureTest, ItEndsWhileItStreams) {
+TEST_F(GatewayFailureTest, TheGatewayCanStopDuringStreams) {
   AddStalling(6);
   StartGateway();
   HttpClient streaming = Client(), waiting = Client(), idle = Client();
@@ -306,7 +306,7 @@ TEST_F(GatewayFailureTest, ItEndsWhileItStreams) {
   EXPECT_EQ(waiting.ReadResponse().status, 0);
 }
 
-TEST_F(GatewayFailureTest, NoDescriptorForAClientTakesNoCpuAndIsLoggedOnce) {
+TEST_F(GatewayFailureTest, WithoutDescriptorsItNeitherSpinsNorFloodsTheLog) {
   if (!base::kRunsWithoutDescriptors) GTEST_SKIP() << "UBSan needs descriptors of its own";
   AddTarget();
   StartGateway();

@@ -36,7 +36,7 @@ class GatewayFixture : public ::testing::Test {
   }
   FakeTarget& AddTarget() { return AddTarget(TargetOptions()); }
 
-  // A gateway with all targets so far, once it knows `up` of them.
+  // Starts a gateway with all targets and waits until `up` of them are connected.
   void StartGateway(GatewayOptions options, int up) {
     options.listen = "127.0.0.1:0";
     if (options.model_name.empty()) options.model_name = "m";
@@ -72,19 +72,19 @@ class GatewayFixture : public ::testing::Test {
     return json["error"]["message"].get<std::string>();
   }
 
-  // What a fake target's first `count` tokens read as behind `prompt`.
+  // The text of a fake target's first `count` tokens after `prompt`.
   std::string TextOf(uint64_t seed, int32_t count) const {
     return tokenizer_->Decode(targets_[0]->Output(seed, count), true).value();
   }
 
-  // The sample called `name`, labels included; -1 if there is none.
+  // The value of the series `name`, labels included; -1 if there is none.
   double Metric(const std::string& name) {
     const std::string text = "\n" + registry_.Render();
     const size_t at = text.find("\n" + name + " ");
     return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));
   }
 
-  // Only how long to wait before calling it broken.
+  // Time limit after which the test fails.
   static void WaitFor(const std::function<bool()>& condition, const char* what) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     while (!condition()) {

@@ -1,4 +1,4 @@
-// Options of requests through the whole gateway: what a client sees of them, and what a target.
+// Options of requests through the whole gateway: their effect on answers and on submits.
 
 #include <string>
 #include <vector>
@@ -22,7 +22,7 @@ class GatewayOptionsTest : public GatewayFixture {
     StartGateway();
   }
 
-  // The events of a streamed answer but for the last.
+  // The events of a streamed answer without the last one.
   std::vector<Json> Events(const std::string& path, const std::string& body) const {
     HttpClient client = Client();
     EXPECT_EQ(client.Open(path, body).status, 200);
@@ -87,7 +87,7 @@ TEST_F(GatewayOptionsTest, EachChoiceOfAStreamedChatBeginsWithItsRoleAlone) {
   }
 }
 
-TEST_F(GatewayOptionsTest, AChatOfNoTokensBeginsWithTheRoleToo) {
+TEST_F(GatewayOptionsTest, AChatWithoutTokensBeginsWithTheRole) {
   const auto events = Events("/v1/chat/completions",
                              R"({"messages": [{"role": "user", "content": "no"}], "max_tokens": 0,
                                  "stream": true})");
@@ -96,7 +96,7 @@ TEST_F(GatewayOptionsTest, AChatOfNoTokensBeginsWithTheRoleToo) {
   EXPECT_EQ(events[1]["choices"][0]["finish_reason"], "length");
 }
 
-TEST_F(GatewayOptionsTest, StopsCanBePartOfTheText) {
+TEST_F(GatewayOptionsTest, TheTextCanIncludeTheStop) {
   const std::string whole = TextOf(2, 60);
   const std::string stop = whole.substr(12, 5);
   const std::string body = R"({"prompt": "no", "max_tokens": 100, "seed": 2, "stop": ["1","2","3",)"
@@ -112,7 +112,7 @@ TEST_F(GatewayOptionsTest, StopsCanBePartOfTheText) {
   EXPECT_EQ(text, answer["choices"][0]["text"]);
 }
 
-TEST_F(GatewayOptionsTest, TokensByTheirIds) {
+TEST_F(GatewayOptionsTest, TokensNamedByIds) {
   const Json answer = Complete(
       R"({"prompt": "no", "max_tokens": 3, "seed": 4, "logprobs": 1,
           "return_tokens_as_token_ids": true, "return_token_ids": true})");
@@ -127,7 +127,7 @@ TEST_F(GatewayOptionsTest, TokensByTheirIds) {
   }
 }
 
-TEST_F(GatewayOptionsTest, ATruncatedPromptIsWhatIsCountedAndEchoed) {
+TEST_F(GatewayOptionsTest, ATruncatedPromptIsCountedAndEchoed) {
   const Json answer = Complete(R"({"prompt": "that he said", "max_tokens": 2, "echo": true,
       "truncate_prompt_tokens": 2, "return_token_ids": true, "seed": 1})");
   const auto ids = tokenizer_->Encode("that he said", true).value();
@@ -155,7 +155,7 @@ class SpecialTokensTest : public GatewayFixture {
   }
 };
 
-TEST_F(SpecialTokensTest, TheyShowOnRequest) {
+TEST_F(SpecialTokensTest, TheyHaveTextOnRequest) {
   const std::string body =
       R"({"prompt": "no", "max_tokens": 9, "seed": 4, "ignore_eos": true, "skip_special_tokens": )";
   const auto ids = targets_[0]->Output(4, 9);
@@ -175,7 +175,7 @@ class DefaultsTest : public GatewayFixture {
   }
 };
 
-TEST_F(DefaultsTest, HoldForWhatARequestLeavesOut) {
+TEST_F(DefaultsTest, ApplyToFieldsThatARequestLeavesOut) {
   const std::string chat = R"({"messages": [{"role": "user", "content": "no"}])";
   const Json answer = Ok(Client().Post("/v1/chat/completions", chat + "}"));
   EXPECT_EQ(answer["usage"]["completion_tokens"], 3);

@@ -56,7 +56,7 @@ TEST_F(GatewayTest, TheRequestedVerificationIsSubmittedAndReported) {
   EXPECT_EQ(lossy["exactness"], "none");
 }
 
-TEST_F(GatewayTest, TargetsLearnWhoseARequestIs) {
+TEST_F(GatewayTest, SubmitsHaveTenantAndSalt) {
   const std::string plain = R"({"prompt": "no", "max_tokens": 3})";
   const std::string salted = R"({"prompt": "no", "max_tokens": 3, "cache_salt": "s"})";
   Complete(plain);
@@ -77,7 +77,7 @@ TEST_F(GatewayTest, TargetsLearnWhoseARequestIs) {
   EXPECT_EQ(salts.size(), 4u);
 }
 
-TEST_F(GatewayTest, StreamedCompletionEqualsTheWhole) {
+TEST_F(GatewayTest, AStreamedCompletionEqualsAWholeOne) {
   HttpClient client = Client();
   const auto head = client.Open("/v1/completions",
                                 R"({"prompt": "no", "max_tokens": 50, "seed": 4, "stream": true,
@@ -100,7 +100,7 @@ TEST_F(GatewayTest, StreamedCompletionEqualsTheWhole) {
     EXPECT_EQ(event["choices"][0]["finish_reason"].is_null(), i + 1 < events.size());
   }
   EXPECT_EQ(text, TextOf(4, 50));
-  // The connection is good for another request.
+  // The connection can be used for another request.
   EXPECT_EQ(client.Get("/livez").status, 200);
 }
 
@@ -114,7 +114,7 @@ class CachedPromptTest : public GatewayFixture {
   }
 };
 
-TEST_F(CachedPromptTest, EachPromptsCachedTokensAreToldOnce) {
+TEST_F(CachedPromptTest, CachedTokensCountEachPromptOnce) {
   const std::string prompt = R"({"prompt": [[1, 2, 3], [4]], "n": 2, "max_tokens": 4)";
   const Json whole = Complete(prompt + "}");
   EXPECT_EQ(whole["usage"]["prompt_tokens"], 4);
@@ -128,7 +128,7 @@ TEST_F(CachedPromptTest, EachPromptsCachedTokensAreToldOnce) {
   EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], 3);
 }
 
-TEST_F(CachedPromptTest, ChatsTellThemToo) {
+TEST_F(CachedPromptTest, ChatsReportThem) {
   const Json answer = Ok(Client().Post(
       "/v1/chat/completions",
       R"({"messages": [{"role": "user", "content": "no"}], "max_completion_tokens": 5})"));
@@ -173,7 +173,7 @@ TEST_F(GatewayTest, ChoicesAndPrompts) {
   for (int i = 0; i < 4; ++i) EXPECT_EQ(texts[i], answer["choices"][i]["text"]);
 }
 
-TEST_F(GatewayTest, AStopStringCutsAndCancels) {
+TEST_F(GatewayTest, AStopStringEndsTheTextAndCancels) {
   const std::string whole = TextOf(2, 60);
   const std::string stop = whole.substr(12, 5);
   const std::string body =
@@ -215,7 +215,7 @@ TEST_F(GatewayTest, EchoScoresThePrompt) {
   EXPECT_EQ(more["choices"][0]["logprobs"]["tokens"].size(), ids.size() + 3);
 }
 
-TEST_F(GatewayTest, NothingWantedNeedsNoTarget) {
+TEST_F(GatewayTest, ARequestForNoTokensNeedsNoTarget) {
   const Json answer = Complete(R"({"prompt": "no", "max_tokens": 0})");
   EXPECT_EQ(answer["choices"][0]["text"], "");
   EXPECT_EQ(answer["choices"][0]["finish_reason"], "length");
@@ -225,8 +225,8 @@ TEST_F(GatewayTest, NothingWantedNeedsNoTarget) {
   EXPECT_EQ(client.RestOfEvents().size(), 2u);
 }
 
-TEST_F(GatewayTest, LongPromptsAreServedToo) {
-  const std::string prompt(20 << 10, 'n');  // encoded away from the io thread
+TEST_F(GatewayTest, LongPrompts) {
+  const std::string prompt(20 << 10, 'n');  // encoded on the thread for long work
   EXPECT_THAT(ErrorOf(Client().Post("/v1/completions", "{\"prompt\": \"" + prompt + "\"}"), 400),
               HasSubstr("maximum context length is 500 tokens"));
 }
@@ -282,7 +282,7 @@ TEST_F(GatewayTest, BrokenHttp) {
   EXPECT_EQ(Client().Get("/livez").status, 200);
 }
 
-TEST_F(GatewayTest, RequestsOneBehindTheOther) {
+TEST_F(GatewayTest, PipelinedRequests) {
   HttpClient client = Client();
   const std::string body = R"({"prompt": "no", "max_tokens": 4, "seed": 4})";
   const std::string post =
@@ -295,7 +295,7 @@ TEST_F(GatewayTest, RequestsOneBehindTheOther) {
   EXPECT_EQ(client.ReadResponse().body, "ok\n");
 }
 
-TEST_F(GatewayTest, OldClientsAndCarefulClients) {
+TEST_F(GatewayTest, Http10AndExpectContinue) {
   const std::string body = R"({"prompt": "no", "max_tokens": 9, "seed": 4, "stream": true})";
   const std::string length = std::to_string(body.size());
   HttpClient old_client = Client();

@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_TESTS_GATEWAY_HTTP_CLIENT_H_
 #define SPECFABRIC_TESTS_GATEWAY_HTTP_CLIENT_H_
 
-// A blocking HTTP client for tests. Faults of the connection are reported in `status` (0), never
-// thrown. A read that takes a minute counts as one.
+// A blocking HTTP client for tests. Errors of the connection are reported as `status` 0, never
+// thrown. A read that takes longer than a minute is an error.
 
 #include <map>
 #include <memory>
@@ -22,28 +22,28 @@ class HttpClient {
   explicit HttpClient(const std::string& address);  // "127.0.0.1:port"
   ~HttpClient();
 
-  // Of all requests from now on: "Name: value".
+  // A header of all later requests: "Name: value".
   void SetHeader(const std::string& line);
-  // One request on the connection, which is kept.
+  // Sends a request and reads the answer. The connection stays open.
   ClientResponse Get(const std::string& path);
   ClientResponse Post(const std::string& path, const std::string& body);
   ClientResponse Request(const std::string& method, const std::string& path,
                          const std::string& body);
 
-  // A streamed answer: Open sends the request and reads the header, NextEvent gives the data of one
-  // server-sent event after another and "" at the end of the body.
+  // A streamed answer: Open sends the request and reads the header, NextEvent returns the data of
+  // the next server-sent event, or "" at the end of the body.
   ClientResponse Open(const std::string& path, const std::string& body);
   std::string NextEvent();
   std::vector<std::string> RestOfEvents();
 
-  // Bytes as they are.
+  // Sends raw bytes.
   void SendRaw(const std::string& bytes);
   ClientResponse ReadResponse();
-  ClientResponse ReadHeadResponse();  // to HEAD: whatever its Content-Length, no body follows
-  std::string ReadAll();              // to the end of the connection
-  void ShutdownSending();             // a half-close: nothing more comes, answers are still read
+  ClientResponse ReadHeadResponse();  // to HEAD: no body follows, whatever Content-Length says
+  std::string ReadAll();              // until the connection ends
+  void ShutdownSending();             // a half-close: answers can still be read
 
-  void Close();  // at once, whatever is under way
+  void Close();  // at once, also during an answer
 
  private:
   struct Impl;

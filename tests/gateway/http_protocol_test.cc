@@ -1,5 +1,4 @@
-// What HTTP itself asks of the gateway: HEAD, request targets, the ends of messages and
-// connections.
+// The gateway's HTTP: HEAD, request targets, ends of messages and of connections.
 
 #include <string>
 #include <thread>
@@ -34,7 +33,7 @@ class HttpProtocolTest : public GatewayFixture {
   void Start() { Start(TargetOptions()); }
   FakeTarget& target() { return *targets_[0]; }
 
-  // The answer to bytes as they are.
+  // The answer to raw bytes.
   ClientResponse Answer(const std::string& bytes) {
     HttpClient client = Client();
     client.SendRaw(bytes);
@@ -54,7 +53,7 @@ TEST_F(HttpProtocolTest, HeadIsGetWithoutTheBody) {
     EXPECT_EQ(head.status, 200) << path;
     EXPECT_EQ(get.status, 200) << path;
     EXPECT_EQ(head.headers.at("content-type"), get.headers.at("content-type"));
-    if (path != std::string("/metrics")) {  // whose length changes as it counts
+    if (path != std::string("/metrics")) {  // its length changes with the counts
       EXPECT_EQ(head.headers.at("content-length"), get.headers.at("content-length")) << path;
     }
   }
@@ -81,7 +80,7 @@ TEST_F(HttpProtocolTest, HeadIsRefusedWithoutABody) {
   EXPECT_EQ(client.Request("OPTIONS", "/livez", "").status, 405);
 }
 
-TEST_F(HttpProtocolTest, HeadThatCannotBeReadGetsNoBodyEither) {
+TEST_F(HttpProtocolTest, AMalformedHeadRequestGetsNoBody) {
   Start();
   for (const std::string& bytes :
        {std::string("HEAD /livez HTTP/1.1\r\n\r\n"), std::string("HEAD livez HTTP/1.1\r\n\r\n"),
@@ -97,7 +96,7 @@ TEST_F(HttpProtocolTest, HeadThatCannotBeReadGetsNoBodyEither) {
   }
 }
 
-TEST_F(HttpProtocolTest, NamesOfModelsAreDecoded) {
+TEST_F(HttpProtocolTest, ModelNamesInPathsAreDecoded) {
   AddTarget();
   GatewayOptions options;
   options.model_name = "Org/My-Model";
@@ -142,8 +141,8 @@ TEST_F(HttpProtocolTest, Host) {
   ErrorOf(Answer("GET /livez HTTP/1.2\r\nHost: x\r\n\r\n"), 505);
 }
 
-// Where a body ends must not be a matter of opinion: a proxy in front that sees it end elsewhere
-// takes part of it for a request of somebody else.
+// The end of a body must not be ambiguous: a proxy that sees another end would treat a part of the
+// body as the request of another client (request smuggling).
 TEST_F(HttpProtocolTest, BodiesWhoseEndIsUnclear) {
   Start();
   const std::string chunks =
@@ -186,7 +185,7 @@ TEST_F(HttpProtocolTest, BodiesWhoseEndIsUnclear) {
   EXPECT_EQ(target().submits().size(), 2u);
 }
 
-TEST_F(HttpProtocolTest, WhatHasNoEndIsCutOff) {
+TEST_F(HttpProtocolTest, EndlessInputIsCutOff) {
   Start();
   const std::string start =
       "POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -194,7 +193,7 @@ TEST_F(HttpProtocolTest, WhatHasNoEndIsCutOff) {
   ErrorOf(Answer(start + "0\r\nX: " + std::string(1 << 20, 'e')), 431);
 }
 
-TEST_F(HttpProtocolTest, ABodyShorterOrLongerThanItSays) {
+TEST_F(HttpProtocolTest, BodiesShorterOrLongerThanContentLength) {
   Start();
   HttpClient shorter = Client();
   shorter.SendRaw("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n" +
@@ -220,7 +219,7 @@ TEST_F(HttpProtocolTest, CompressedBodies) {
   Ok(Answer(PostOf(kPrompt, "Host: x\r\nContent-Type: application/x-www-form-urlencoded\r\n")));
 }
 
-// Clients that shut down their sending side behind a request (nc -N, socket.shutdown) read on.
+// Clients that shut down their sending side after a request (nc -N, socket.shutdown) still read.
 TEST_F(HttpProtocolTest, AHalfClosedClientIsAnswered) {
   Start();
   const std::string stream = R"({"prompt": "no", "max_tokens": 9, "seed": 4, "stream": true})";
@@ -247,8 +246,8 @@ TEST_F(HttpProtocolTest, AHalfClosedClientIsAnswered) {
   EXPECT_TRUE(target().cancels().empty());
 }
 
-// An answer that takes longer than a second: the client is asked for a sign of life in between.
-TEST_F(HttpProtocolTest, AHalfClosedClientMayWait) {
+// An answer that takes longer than a second: the client is probed meanwhile.
+TEST_F(HttpProtocolTest, AHalfClosedClientGetsALateAnswer) {
   FakeTargetOptions options = TargetOptions();
   options.pace = 700 * base::kMillisecond;  // messages of three tokens
   Start(std::move(options));
@@ -270,7 +269,7 @@ TEST_F(HttpProtocolTest, AHalfClosedClientMayWait) {
   EXPECT_TRUE(target().cancels().empty());
 }
 
-TEST_F(HttpProtocolTest, AClientThatClosesIsNoticedWhateverItWaitsFor) {
+TEST_F(HttpProtocolTest, AClosedConnectionIsAlwaysNoticed) {
   FakeTargetOptions options = TargetOptions();
   options.stall_after = 0;
   Start(std::move(options));
@@ -294,8 +293,8 @@ TEST_F(HttpProtocolTest, AClientThatClosesIsNoticedWhateverItWaitsFor) {
   EXPECT_EQ(Metric("specfabric_gateway_client_disconnects_total"), clients);
 }
 
-// Half-closed first, gone later.
-TEST_F(HttpProtocolTest, AHalfClosedClientThatClosesIsNoticed) {
+// Half-closed first, closed later.
+TEST_F(HttpProtocolTest, ClosingAfterAHalfCloseIsNoticed) {
   FakeTargetOptions options = TargetOptions();
   options.stall_after = 3;
   Start(std::move(options));

@@ -1,6 +1,6 @@
-// How long the gateway's io thread is held up: by 100 streams, and by whatever hostile clients send
-// meanwhile. What one event takes is CPU time (specfabric_gateway_io_event_seconds), which other
-// processes of a busy machine do not change much; round trips of /livez show the same from outside.
+// How long events block the gateway's io thread, with 100 streams and with hostile requests
+// besides. The time of an event is CPU time (specfabric_gateway_io_event_seconds), on which other
+// processes have little influence; round trips of /livez show the same from outside.
 
 #include <algorithm>
 #include <atomic>
@@ -23,11 +23,11 @@ namespace {
 
 constexpr int kStreams = 100;
 constexpr int kContext = 100'000;
-// What no event may take. Events of ordinary load take well below 1 ms; the rest is for machines
-// whose caches and memory others use at the same time.
+// Limit for every event. Events of ordinary load take well below 1 ms; the rest is a margin for
+// machines whose caches and memory other processes use as well.
 constexpr double kLongestEvent = 8e-3;
 constexpr base::Nanos kLongestRoundTrip = 5 * base::kSecond;
-// Sanitizers make everything slower; under them only that nothing breaks is tested, with less.
+// Sanitizers make everything slower: with them the test runs a smaller load, without the limit.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int kPart = 20;
 #else
@@ -41,7 +41,7 @@ std::string Repeated(const std::string& text, size_t count) {
   return all;
 }
 
-// `count` times what `make` makes of 0, 1, ..., with commas between.
+// The values of `make` for 0, 1, ... `count` - 1, separated by commas.
 std::string List(int count, const std::function<std::string(int)>& make) {
   std::string all;
   for (int i = 0; i < count; ++i) absl::StrAppend(&all, i == 0 ? "" : ",", make(i));
@@ -67,7 +67,7 @@ class IoThreadTest : public GatewayFixture {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  // Streams that are read for as long as the test runs.
+  // Streams that are read throughout the test.
   void StartStreams() {
     threads_.emplace_back([this] {
       std::list<HttpClient> streams;
@@ -114,7 +114,7 @@ class IoThreadTest : public GatewayFixture {
     return bucket("+Inf") - bucket(bound);
   }
 
-  // Runs `hostile` beside the streams and prints what it cost them.
+  // Runs `hostile` in parallel with the streams and prints the effect on them.
   void Measure(const char* name, const std::function<std::string()>& hostile) {
     const double ms = Above("0.001"), four_ms = Above("0.004");
     longest_trip_ = 0;
@@ -135,7 +135,7 @@ class IoThreadTest : public GatewayFixture {
   std::string Post(const char* path, const std::string& body) {
     return Served(Client().Post(path, body).status);
   }
-  // What is allowed to come of hostile requests: an answer or one line that refuses them.
+  // Hostile requests must get an answer, or an error message of one line.
   std::string Served(int status) {
     EXPECT_TRUE(status == 200 || (status >= 400 && status < 500)) << status;
     return std::to_string(status);
@@ -148,7 +148,7 @@ class IoThreadTest : public GatewayFixture {
   std::vector<std::thread> threads_;
 };
 
-TEST_F(IoThreadTest, HostileRequestsBesideStreams) {
+TEST_F(IoThreadTest, HostileRequestsDoNotDelayStreams) {
   StartStreams();
   StartProbe();
   Measure("streams alone", [] {

@@ -30,7 +30,7 @@ std::string Bad(std::string_view text, const JsonLimits& limits = {}) {
   return std::get<ApiError>(std::move(parsed)).message;
 }
 
-TEST(JsonParseTest, GivesWhatNlohmannsOwnParserGives) {
+TEST(JsonParseTest, AgreesWithNlohmannsParser) {
   for (const std::string text :
        {"null", "true", "0", "-1", "18446744073709551615", "1.5e3", "\"\\u00e9\\ud83d\\ude00\"",
         "[]", "{}", "[[],[{}],{\"a\":[1,{\"b\":null}]}]",
@@ -41,12 +41,12 @@ TEST(JsonParseTest, GivesWhatNlohmannsOwnParserGives) {
   }
 }
 
-TEST(JsonParseTest, TheLastOfEqualKeysCountsAtThePlaceOfTheFirst) {
+TEST(JsonParseTest, TheLastOfEqualKeysCounts) {
   EXPECT_EQ(Good(R"({"a": 1, "b": 2, "a": 3, "c": 4, "a": [5]})").dump(),
             R"({"a":[5],"b":2,"c":4})");
 }
 
-TEST(JsonParseTest, WhiteSpaceAloneMayFollow) {
+TEST(JsonParseTest, OnlyWhiteSpaceMayFollow) {
   EXPECT_EQ(Good("{} \r\n\t"), Json::object());
   for (const std::string& text :
        {std::string("{}x"), std::string("{}{}"), std::string("{}\0", 3), std::string("{} \0{", 5),
@@ -61,7 +61,7 @@ TEST(JsonParseTest, AByteOrderMarkMayComeFirst) {
   EXPECT_EQ(Good("\xEF\xBB\xBF{\"a\": 1}"), Json({{"a", 1}}));
 }
 
-TEST(JsonParseTest, WhatIsNoJson) {
+TEST(JsonParseTest, InvalidJson) {
   EXPECT_EQ(Bad(""), "the body is not valid JSON: it ends too early");
   EXPECT_EQ(Bad("{\"a\": 1"), "the body is not valid JSON: it ends too early");
   EXPECT_EQ(Bad("{\"a\": x}"), "the body is not valid JSON at byte 6");
@@ -74,8 +74,8 @@ TEST(JsonParseTest, WhatIsNoJson) {
   }
 }
 
-// They are no characters: a tokenizer must never see them.
-TEST(JsonParseTest, HalvesOfSurrogatePairs) {
+// They are not characters: a tokenizer must never get them.
+TEST(JsonParseTest, UnpairedSurrogates) {
   for (const char* text : {R"("\ud800")", R"("\udc00")", R"("\ud800\ud800")", R"("\ud800x")",
                            R"("\udc00\ud800")", R"({"\ud800": 1})", R"("\uD83D \uDE00")"}) {
     Bad(text);
@@ -83,11 +83,11 @@ TEST(JsonParseTest, HalvesOfSurrogatePairs) {
   EXPECT_EQ(Good(R"("\uD83D\uDE00")"), "\xF0\x9F\x98\x80");
 }
 
-TEST(JsonParseTest, ANulMayBeWrittenInAString) {
+TEST(JsonParseTest, ANulMayBeEscapedInAString) {
   EXPECT_EQ(Good(R"("a\u0000b")"), std::string("a\0b", 3));
 }
 
-TEST(JsonParseTest, DepthIsBounded) {
+TEST(JsonParseTest, DepthIsLimited) {
   const auto nested = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
   EXPECT_TRUE(Good(nested(64)).is_array());
   EXPECT_EQ(Bad(nested(65)), "the body nests more than 64 levels deep; at most 64 are allowed");
@@ -97,7 +97,7 @@ TEST(JsonParseTest, DepthIsBounded) {
   Bad(objects + "1" + std::string(65, '}'));
 }
 
-TEST(JsonParseTest, KeysOfAnObjectAreBounded) {
+TEST(JsonParseTest, KeysOfAnObjectAreLimited) {
   const auto object = [](int keys) {
     std::string text = "{";
     for (int i = 0; i < keys; ++i) {
@@ -112,15 +112,15 @@ TEST(JsonParseTest, KeysOfAnObjectAreBounded) {
   EXPECT_EQ(Good("[" + object(1024) + "," + object(1024) + "]").size(), 2u);  // each for itself
 }
 
-TEST(JsonParseTest, ValuesAreBounded) {
+TEST(JsonParseTest, ValuesAreLimited) {
   const JsonLimits limits = {.values = 4};
   EXPECT_EQ(Good("[1,[2]]", limits).size(), 2u);
   EXPECT_EQ(Good(R"({"a":{"b":1},"c":2})", limits).size(), 2u);
   EXPECT_EQ(Bad("[1,[2],3]", limits), "the body has more than 4 values; at most 4 are allowed");
 }
 
-// Objects that an ordered map would copy, values and all, at each level that grows.
-TEST(JsonParseTest, LargeValuesBelowManyGrowingObjects) {
+// An ordered map would copy the values at each level when it grows.
+TEST(JsonParseTest, LargeValuesInManyNestedObjects) {
   std::string text = "[0";
   for (int i = 0; i < 100000; ++i) text += ",0";
   text += "]";

@@ -32,7 +32,7 @@ TokenEntry Entry(base::TokenId id, std::string bytes, float logprob, int64_t off
   return {.token = {id, std::move(bytes), logprob}, .offset = offset};
 }
 
-TEST(TokenNameTest, BytesThatAreNoCharacters) {
+TEST(TokenNameTest, BytesThatAreNotCharacters) {
   EXPECT_EQ(TokenName(1, " the"), " the");
   EXPECT_EQ(TokenName(1, "\xE6\xBC"), "bytes:\\xe6\\xbc");
   EXPECT_EQ(TokenName(17, ""), "token_id:17");
@@ -120,7 +120,7 @@ TEST(FormatTest, ChatWithLogprobs) {
   EXPECT_TRUE(content[1]["top_logprobs"].is_array());
 }
 
-TEST(FormatTest, TokenIdsWhereAskedFor) {
+TEST(FormatTest, TokenIdsIfRequested) {
   ChoicePart part;
   part.with_token_ids = true;
   part.piece.ids = {4, 5};
@@ -167,7 +167,7 @@ TEST(FormatTest, AChatBeginsWithTheRoleAlone) {
   EXPECT_FALSE(Read(RoleChunk(Head(true), 0, false)).contains("usage"));
 }
 
-TEST(FormatTest, TokensByTheirIds) {
+TEST(FormatTest, TokensNamedByIds) {
   ChoicePart part{.with_logprobs = true, .tokens_as_ids = true};
   part.piece.entries = {Entry(7, "a", -1, 0)};
   part.piece.entries[0].top = {{7, "a", -1}, {8, "b", -2}};

@@ -74,7 +74,7 @@ TEST(ParseCompletionTest, EveryField) {
   EXPECT_EQ(request.ignored_fields, std::vector<std::string>({"unheard_of"}));
 }
 
-TEST(ParseCompletionTest, NeutralRulesAreNone) {
+TEST(ParseCompletionTest, NeutralRulesAreLeftOut) {
   const auto request = Good(ParseCompletion(R"({"prompt": "a", "presence_penalty": 0,
     "frequency_penalty": 0.0, "repetition_penalty": 1, "logit_bias": {"4": 0}, "min_tokens": 0})"));
   EXPECT_EQ(request.rules, base::LogitRules{});
@@ -89,7 +89,7 @@ TEST(ParseCompletionTest, RepetitionPenaltiesBeyondAFloatStayInRange) {
   }
 }
 
-TEST(ParseCompletionTest, AtMostAsManyTokensAsAreAsked) {
+TEST(ParseCompletionTest, MaxTokensUnderBothNames) {
   EXPECT_EQ(Good(ParseCompletion(R"({"prompt": "a", "min_tokens": 16})")).rules.min_tokens, 16);
   const auto error = Bad(ParseCompletion(R"({"prompt": "a", "max_tokens": 5, "min_tokens": 6})"));
   EXPECT_EQ(error.message, "'min_tokens' must be at most 'max_tokens', 5, got 6");
@@ -99,7 +99,7 @@ TEST(ParseCompletionTest, AtMostAsManyTokensAsAreAsked) {
             INT32_MAX);
 }
 
-TEST(ParseCompletionTest, BoundsListsOfIds) {
+TEST(ParseCompletionTest, ListsOfIdsAreLimited) {
   std::string ids = "1", biases = "\"0\": 1";
   for (int i = 1; i <= kMaxStopTokenIds; ++i) ids += ",1";
   for (int i = 1; i <= kMaxLogitBias; ++i) biases += ",\"" + std::to_string(i) + "\": 1";
@@ -118,7 +118,7 @@ TEST(ParseCompletionTest, PromptsOfIds) {
   EXPECT_EQ(std::get<Ids>(two.prompts.at(1)), Ids({2, 3}));
 }
 
-TEST(ParseCompletionTest, NumbersAsPeopleWriteThem) {
+TEST(ParseCompletionTest, NumbersInDifferentNotations) {
   const auto request = Good(ParseCompletion(
       R"({"prompt": "a", "max_tokens": 1e300, "n": 2.0, "seed": -3, "top_k": -1})"));
   EXPECT_EQ(request.max_tokens, INT64_MAX);
@@ -128,7 +128,7 @@ TEST(ParseCompletionTest, NumbersAsPeopleWriteThem) {
   EXPECT_EQ(Good(ParseCompletion(R"({"prompt": "a", "max_tokens": null})")).max_tokens, 16);
 }
 
-// All 64 bits; what is beyond them is refused rather than taken for the nearest (above).
+// All 64 bits; larger values are refused and not clamped (see above).
 TEST(ParseCompletionTest, SeedsHave64Bits) {
   const std::vector<std::pair<std::string, uint64_t>> cases = {
       {"0", 0},
@@ -152,8 +152,8 @@ TEST(ParseCompletionTest, SeedsHave64Bits) {
   EXPECT_FALSE(Good(ParseCompletion(R"({"prompt": "a", "seed": null})")).has_seed);
 }
 
-// Integers that do not fit keep their meaning: as many as there are, or out of range.
-TEST(ParseCompletionTest, IntegersBeyond64BitsAreNotTakenForOthers) {
+// Integers beyond 64 bits keep their meaning: no limit, or out of range.
+TEST(ParseCompletionTest, IntegersBeyond64BitsKeepTheirMeaning) {
   const std::string huge = "99999999999999999999999";
   const auto request = Good(ParseCompletion(R"({"prompt": "a", "truncate_prompt_tokens": )" + huge +
                                             R"(, "max_tokens": )" + huge + "}"));
@@ -190,7 +190,7 @@ TEST(ParseCompletionTest, NegativeZerosAreZeros) {
   }
 }
 
-TEST(ParseCompletionTest, ManyStopStringsUpToABound) {
+TEST(ParseCompletionTest, StopStringsAreLimited) {
   const auto body = [](size_t count, size_t size) {
     std::string stops;
     for (size_t i = 0; i < count; ++i) {
@@ -207,7 +207,7 @@ TEST(ParseCompletionTest, ManyStopStringsUpToABound) {
   EXPECT_EQ(Bad(ParseCompletion(body(1, kMaxStopBytes + 1))).param, "stop");
 }
 
-TEST(ParseCompletionTest, DefaultsHoldForWhatIsLeftOut) {
+TEST(ParseCompletionTest, DefaultsApplyToFieldsLeftOut) {
   const SamplingDefaults defaults = {.temperature = 0.5,
                                      .top_p = 0.75,
                                      .top_k = 20,
@@ -234,7 +234,7 @@ TEST(ParseCompletionTest, DefaultsHoldForWhatIsLeftOut) {
   }
 }
 
-TEST(ParseCompletionTest, StreamOptionsOfOthers) {
+TEST(ParseCompletionTest, StreamOptionsOfOtherServers) {
   const std::string head = R"({"prompt": "a", "stream": true, "stream_options": )";
   const auto request = Good(ParseCompletion(
       head + R"({"include_usage": true, "continuous_usage_stats": false, "new": 1}})"));
@@ -252,7 +252,7 @@ TEST(ParseCompletionTest, NumbersThatRoundToTheirLimitsStayInRange) {
   EXPECT_LT(request.sampling.min_p, 1.0f);
 }
 
-TEST(ParseCompletionTest, NamesTheFieldAndWhatItHolds) {
+TEST(ParseCompletionTest, ErrorsNameTheFieldAndItsValue) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"prompt", "5"},
       {"prompt", "[]"},
@@ -352,7 +352,7 @@ TEST(ParseCompletionTest, NamesTheFieldAndWhatItHolds) {
   }
 }
 
-TEST(ParseCompletionTest, BoundsTheChoicesOfAllPrompts) {
+TEST(ParseCompletionTest, TheChoicesOfAllPromptsAreLimited) {
   const auto error = Bad(ParseCompletion(R"({"prompt": ["a", "b", "c"], "n": 50})"));
   EXPECT_THAT(error.message, HasSubstr("150 choices; at most 128"));
 }
@@ -395,7 +395,7 @@ TEST(ParseBodyTest, MalformedBodies) {
               HasSubstr("UTF-8 at byte 12"));
 }
 
-TEST(ParseBodyTest, LongValuesAreShownShort) {
+TEST(ParseBodyTest, LongValuesAreCutInErrors) {
   const auto error =
       Bad(ParseCompletion(R"({"prompt": "a", "n": ")" + std::string(5000, 'x') + "\"}"));
   EXPECT_LT(error.message.size(), 200u);

@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_TESTS_GATEWAY_PARSED_H_
 #define SPECFABRIC_TESTS_GATEWAY_PARSED_H_
 
-// What a parser must have accepted or refused; otherwise the test fails and goes on.
+// Results that a parser must have accepted or refused; otherwise the test fails and continues.
 
 #include <utility>
 #include <variant>

@@ -54,7 +54,7 @@ TEST(RequestReplayTest, InOrder) {
   EXPECT_EQ(replay.emitted(), Ids({10, 11, 12}));
 }
 
-TEST(RequestReplayTest, TheEndWaitsForWhatIsBeforeIt) {
+TEST(RequestReplayTest, TheEndWaitsForTheTokensBeforeIt) {
   RequestReplay replay(MakeSubmit());
   const auto early = replay.Apply(MakeTokens(2, {12}, 0, Finish::kStop));
   EXPECT_TRUE(early->tokens.empty());
@@ -64,7 +64,7 @@ TEST(RequestReplayTest, TheEndWaitsForWhatIsBeforeIt) {
   EXPECT_EQ(late->finish, Finish::kStop);
 }
 
-TEST(RequestReplayTest, AnErrorWaitsForNothing) {
+TEST(RequestReplayTest, AnErrorIsReportedAtOnce) {
   RequestReplay replay(MakeSubmit());
   Tokens error = MakeTokens(7, {}, 0, Finish::kError);
   error.error = "broken";
@@ -84,7 +84,7 @@ TEST(RequestReplayTest, AnyOrderAndRepetitionGiveEveryTokenOnce) {
       messages.push_back(MakeTokens(static_cast<int32_t>(all.size()), some));
       all.insert(all.end(), some.begin(), some.end());
     }
-    // Overlapping copies, as a confused sender would make them.
+    // Overlapping copies, as a faulty sender would make them.
     for (int copy = 0; copy < 4; ++copy) {
       const size_t first = random() % (all.size() + 1);
       const size_t count = random() % (all.size() - first + 1);
@@ -110,7 +110,7 @@ TEST(RequestReplayTest, AnyOrderAndRepetitionGiveEveryTokenOnce) {
 TEST(RequestReplayTest, TheNextAttemptContinues) {
   RequestReplay replay(MakeSubmit());
   replay.Apply(MakeTokens(0, {10, 11}));
-  replay.Apply(MakeTokens(3, {13}));  // behind a gap: not emitted, so it is generated again
+  replay.Apply(MakeTokens(3, {13}));  // after a gap: not emitted, so it is generated again
   EXPECT_EQ(replay.NextAttempt(), std::nullopt);
   EXPECT_EQ(replay.submit().sequence.attempt, 1u);
   EXPECT_EQ(replay.submit().sequence.generated, Ids({10, 11}));
@@ -137,7 +137,7 @@ TEST(RequestReplayTest, SpeculationAddsUpOverAttempts) {
   message.speculation.accepted = 1;
   message.speculation.accepted_at = {1};
   replay.Apply(message);
-  message = MakeTokens(0, {});  // an older total that was overtaken
+  message = MakeTokens(0, {});  // an older message that arrives later
   message.speculation.rounds = 1;
   replay.Apply(message);
   EXPECT_EQ(replay.speculation().rounds, 2);
@@ -155,9 +155,9 @@ TEST(RequestReplayTest, SpeculationAddsUpOverAttempts) {
   EXPECT_EQ(replay.speculation().verification, schemas::VerificationMethod::kRejection);
 }
 
-TEST(RequestReplayTest, CachedTokensAreThoseOfThePromptAlone) {
+TEST(RequestReplayTest, CachedTokensCountThePromptOnly) {
   RequestReplay replay(MakeSubmit());
-  Tokens message = MakeTokens(2, {12});  // comes first
+  Tokens message = MakeTokens(2, {12});  // arrives first
   message.cached_tokens = 1;
   replay.Apply(message);
   replay.Apply(MakeTokens(0, {10, 11}));
@@ -188,7 +188,7 @@ TEST(RequestReplayTest, ScoresComeBeforeTokensAndOnce) {
   EXPECT_FALSE(replay.submit().sequence.score_prompt);
 }
 
-TEST(RequestReplayTest, LostScoresAreAskedForAgain) {
+TEST(RequestReplayTest, LostScoresAreRequestedAgain) {
   Submit submit = MakeSubmit(0);
   submit.sequence.score_prompt = true;
   RequestReplay replay(submit);

@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The path, or "400: " and the error's line.
+// The path, or "400: " and the error message.
 std::string PathOrError(std::string_view target) {
   const Parsed<std::string> path = PathOf(target);
   if (const auto* error = std::get_if<ApiError>(&path)) {
@@ -43,14 +43,14 @@ TEST(RequestTargetTest, Paths) {
   for (const auto& [target, path] : cases) EXPECT_EQ(PathOrError(target), path) << target;
 }
 
-TEST(RequestTargetTest, WhatIsNoPath) {
+TEST(RequestTargetTest, TargetsWithoutAPath) {
   for (const char* target : {"", "*", "livez", "host:443", "http:///livez", "http://", "ftp://h/x",
                              "?x", "http:/livez"}) {
     EXPECT_THAT(PathOrError(target), HasSubstr("400: the request target is '")) << target;
   }
 }
 
-TEST(RequestTargetTest, EscapesThatAreNone) {
+TEST(RequestTargetTest, InvalidEscapes) {
   for (const char* target : {"/%", "/a%2", "/%zz", "/%2", "/%%41", "/%4/"}) {
     EXPECT_THAT(PathOrError(target), HasSubstr("two hexadecimal digits")) << target;
   }
@@ -63,7 +63,7 @@ TEST(RequestTargetTest, ControlCharacters) {
   EXPECT_THAT(PathOrError("/a%7F"), HasSubstr("0x7f"));
 }
 
-TEST(RequestTargetTest, ErrorsQuoteLittle) {
+TEST(RequestTargetTest, ErrorsCutLongTargets) {
   EXPECT_LT(PathOrError(std::string(15000, 'x')).size(), 300u);
   EXPECT_EQ(ShownTarget("a\n\xE6"), "a%0A%E6");
 }

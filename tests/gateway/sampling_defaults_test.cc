@@ -23,11 +23,11 @@ class SamplingDefaultsTest : public ::testing::Test {
   const base::TempDir folder_;
 };
 
-TEST_F(SamplingDefaultsTest, WithoutAFileThereAreNone) {
+TEST_F(SamplingDefaultsTest, WithoutAFileThereAreNoDefaults) {
   EXPECT_EQ(ReadSamplingDefaults(folder_.path()).value(), SamplingDefaults());
 }
 
-TEST_F(SamplingDefaultsTest, WhatTheFileSays) {
+TEST_F(SamplingDefaultsTest, ReadsTheFile) {
   const auto defaults = Read(R"({"bos_token_id": 1, "do_sample": false, "eos_token_id": [2, 3],
       "temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.0, "repetition_penalty": 1.05,
       "max_new_tokens": 2048, "transformers_version": "4.51.0"})");
@@ -42,7 +42,7 @@ TEST_F(SamplingDefaultsTest, WhatTheFileSays) {
             "temperature=0.6 top_p=0.95 top_k=20 repetition_penalty=1.05 max_new_tokens=2048");
 }
 
-TEST_F(SamplingDefaultsTest, OrdinaryDefaultsAreNotDescribed) {
+TEST_F(SamplingDefaultsTest, OpenAiDefaultsAreNotDescribed) {
   const auto defaults = Read(R"({"temperature": 1.0, "top_p": 1, "top_k": 0, "min_p": null,
                                  "repetition_penalty": 1.0, "max_new_tokens": null})");
   ASSERT_TRUE(defaults.ok()) << defaults.status();

@@ -23,7 +23,7 @@ struct Cut {
   bool operator==(const Cut&) const = default;
 };
 
-TEST(StopMatcherTest, DoesNotCountWhatEndsTooEarly) {
+TEST(StopMatcherTest, IgnoresMatchesThatEndTooEarly) {
   StopMatcher matcher = Matcher({"aa", "b"});
   std::string text = matcher.Push("caab", /*may_match=*/false);
   EXPECT_FALSE(matcher.matched());
@@ -57,7 +57,7 @@ Cut Reference(const std::vector<std::string>& stops, const std::string& text,
   return {text, false};
 }
 
-TEST(StopMatcherTest, WithoutStopsEverythingPasses) {
+TEST(StopMatcherTest, WithoutStopsAllTextPasses) {
   StopMatcher matcher = Matcher({});
   EXPECT_EQ(matcher.Push("abc"), "abc");
   EXPECT_EQ(matcher.Push(""), "");
@@ -65,7 +65,7 @@ TEST(StopMatcherTest, WithoutStopsEverythingPasses) {
   EXPECT_FALSE(matcher.matched());
 }
 
-TEST(StopMatcherTest, HoldsBackOnlyWhatMayBeAStop) {
+TEST(StopMatcherTest, HoldsBackOnlyPossibleStops) {
   StopMatcher matcher = Matcher({"END"});
   EXPECT_EQ(matcher.Push("aE"), "a");
   EXPECT_EQ(matcher.Push(""), "");
@@ -77,7 +77,7 @@ TEST(StopMatcherTest, HoldsBackOnlyWhatMayBeAStop) {
   EXPECT_FALSE(matcher.matched());
 }
 
-TEST(StopMatcherTest, NothingComesAfterAMatch) {
+TEST(StopMatcherTest, ReturnsNothingAfterAMatch) {
   StopMatcher matcher = Matcher({"END"});
   EXPECT_EQ(matcher.Push("text EN"), "text ");
   EXPECT_EQ(matcher.Push("D and more"), "");
@@ -86,7 +86,7 @@ TEST(StopMatcherTest, NothingComesAfterAMatch) {
   EXPECT_EQ(matcher.Finish(), "");
 }
 
-TEST(StopMatcherTest, AnIncludedStopHoldsNothingBack) {
+TEST(StopMatcherTest, IncludedStopsHoldNothingBack) {
   StopMatcher matcher = Matcher({"END"}, /*include=*/true);
   EXPECT_EQ(matcher.Push("text E"), "text E");
   EXPECT_EQ(matcher.Push("N"), "N");
@@ -100,7 +100,7 @@ TEST(StopMatcherTest, TheMatchThatEndsFirstWins) {
   EXPECT_EQ(CutOf({"abc", "c"}, {"xabc"}), (Cut{"x", true}));
 }
 
-TEST(StopMatcherTest, BorderOfAStopIsFollowed) {
+TEST(StopMatcherTest, FollowsTheBorderOfAStop) {
   EXPECT_EQ(CutOf({"aab"}, {"a", "a", "a", "b"}), (Cut{"a", true}));
   EXPECT_EQ(CutOf({"abcabd"}, {"abcabcabd"}), (Cut{"abc", true}));
 }
@@ -111,7 +111,7 @@ TEST(StopMatcherTest, CharactersStayWhole) {
   EXPECT_EQ(matcher.Push("\xE6\xBC\xA3"), "\xE6\xBC\xA2\xE6\xBC\xA3");  // shares two bytes with it
 }
 
-TEST(StopMatcherTest, RandomTextsAndCutsAgreeWithTheDefinition) {
+TEST(StopMatcherTest, RandomTextsAgreeWithTheDefinition) {
   std::mt19937 random(7);
   const auto word = [&](int longest) {
     std::string text(1 + random() % longest, 'a');

@@ -7,7 +7,7 @@
 namespace specfabric::gateway {
 namespace {
 
-TEST(ApiKeyTest, OfABearerAlone) {
+TEST(ApiKeyTest, OnlyBearerHeadersHaveAKey) {
   EXPECT_EQ(ApiKeyOf("Bearer sk-1"), "sk-1");
   EXPECT_EQ(ApiKeyOf("bearer  sk-1 "), "sk-1");
   EXPECT_EQ(ApiKeyOf("Basic dXNlcg=="), "");
@@ -16,13 +16,13 @@ TEST(ApiKeyTest, OfABearerAlone) {
   EXPECT_EQ(ApiKeyOf(""), "");
 }
 
-TEST(TenantsTest, WhoComesWithNothingIsNobody) {
+TEST(TenantsTest, WithoutAKeyTheTenantIsZero) {
   const Tenant nobody = Tenants("secret").Of("", "");
   EXPECT_EQ(nobody.id, 0u);
   EXPECT_EQ(nobody.cache_salt, 0u);
 }
 
-TEST(TenantsTest, KeysAndSaltsAreKeptApart) {
+TEST(TenantsTest, DifferentKeysAndSaltsGiveDifferentTenants) {
   const Tenants tenants("secret");
   std::set<uint64_t> salts, ids;
   for (const auto& [key, salt] :
@@ -36,7 +36,7 @@ TEST(TenantsTest, KeysAndSaltsAreKeptApart) {
   EXPECT_EQ(tenants.Of("a", "").id, tenants.Of("a", "salt").id);
 }
 
-TEST(TenantsTest, TheSecretIsPartOfIt) {
+TEST(TenantsTest, TenantsDependOnTheSecret) {
   const Tenant one = Tenants("secret").Of("a", "s");
   const Tenant same = Tenants("secret").Of("a", "s");
   const Tenant other = Tenants("").Of("a", "s");

@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_TESTS_METRICS_METRICS_REFERENCE_H_
 #define SPECFABRIC_TESTS_METRICS_METRICS_REFERENCE_H_
 
-// docs/metrics.md, from the metrics themselves: a table a role, with each family's name, its labels
-// and its help text, which say what a reader has to know.
+// Generates docs/metrics.md from the metrics: a table for each role, with the name, labels and help
+// text of each family.
 
 #include <string>
 

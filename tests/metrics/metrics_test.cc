@@ -51,7 +51,7 @@ TEST(MetricsTest, TheReferenceIsUpToDate) {
   EXPECT_GT(std::count(reference.begin(), reference.end(), '\n'), 80);
 }
 
-TEST(MetricsTest, CountersHaveTheirSuffixAndSeriesStartAtZero) {
+TEST(MetricsTest, CountersEndInTotalAndStartAtZero) {
   Registry registry;
   GatewayMetrics gateway(registry);
   TargetMetrics target(registry, "m", 2);
@@ -66,7 +66,7 @@ TEST(MetricsTest, CountersHaveTheirSuffixAndSeriesStartAtZero) {
   EXPECT_THAT(text, HasSubstr("specfabric_draft_evictions_total{reason=\"ttl\"} 0\n"));
 }
 
-TEST(MetricsTest, WorkersHaveSeriesWhileTheyAreConnected) {
+TEST(MetricsTest, WorkersHaveSeriesWhileConnected) {
   Registry registry;
   DraftRouteMetrics routes(registry);
   DraftRoute a = {.worker = "a:1", .model = "d", .latency_seconds = 0.5, .misses = 3};
@@ -78,7 +78,7 @@ TEST(MetricsTest, WorkersHaveSeriesWhileTheyAreConnected) {
   EXPECT_THAT(text, HasSubstr("worker_latency_seconds{model=\"d\",worker=\"a:1\"} 0.5\n"));
   EXPECT_THAT(text, HasSubstr("worker_misses_total{model=\"d\",worker=\"a:1\"} 5\n"));
   EXPECT_THAT(text, HasSubstr("worker_misses_total{model=\"d\",worker=\"b:1\"} 1\n"));
-  a.misses = 2;  // connected again
+  a.misses = 2;  // reconnected
   routes.Update({a});
   text = registry.Render();
   EXPECT_THAT(text, HasSubstr("worker_misses_total{model=\"d\",worker=\"a:1\"} 7\n"));
@@ -98,12 +98,12 @@ TEST(MetricsTest, GatewayCountsByEndpointAndCode) {
   EXPECT_THAT(text, HasSubstr("{code=\"500\",endpoint=\"other\"} 1\n"));
 }
 
-TEST(MetricsTest, RoundsFeedTheAliasesToo) {
+TEST(MetricsTest, RoundsCountInTheAliases) {
   Registry registry;
   TargetMetrics metrics(registry, "m", 3);
   metrics.CountRound(0, 0, 0);
   metrics.CountRound(0, 7, 2);
-  metrics.CountRound(2, 7, 5);  // deeper than the positions counted
+  metrics.CountRound(2, 7, 5);  // deeper than the number of positions
   EXPECT_EQ(metrics.rounds.Value(), 3);
   EXPECT_EQ(metrics.drafted_tokens.Value(), 14);
   EXPECT_EQ(metrics.accepted_tokens.Value(), 7);
@@ -121,7 +121,7 @@ TEST(MetricsTest, RoundsFeedTheAliasesToo) {
                               "model_name=\"m\",position=\"2\"} 3\n"));
 }
 
-TEST(MetricsTest, SchedulingFeedsTheAliasesToo) {
+TEST(MetricsTest, SchedulingCountsInTheAliases) {
   Registry registry;
   TargetMetrics metrics(registry, "m", 1);
   metrics.CountScheduling(1, 100, 64);
@@ -172,7 +172,7 @@ TEST(MetricsTest, UnknownStatusesAreNotCounted) {
   EXPECT_EQ(metrics.requests[5]->Value(), 0);
 }
 
-TEST(MetricsTest, FabricTotalsAreCopiedWhenLookedAt) {
+TEST(MetricsTest, FabricTotalsAreCopiedAtRender) {
   Registry registry;
   FabricCounters totals;
   {
@@ -186,11 +186,11 @@ TEST(MetricsTest, FabricTotalsAreCopiedWhenLookedAt) {
     EXPECT_THAT(text, HasSubstr("specfabric_fabric_frames_total{direction=\"sent\"} 12\n"));
     EXPECT_THAT(text, HasSubstr("specfabric_fabric_malformed_messages_total 1\n"));
   }
-  totals.frames_sent = 99;  // nobody reads it any more
+  totals.frames_sent = 99;  // not read any more
   EXPECT_THAT(registry.Render(), Not(HasSubstr("99")));
 }
 
-// Two fabrics of one process, whose connections may have one name.
+// Two fabrics of one process, whose connections may have the same id.
 TEST(MetricsTest, FabricsAddUp) {
   FabricCounters sum, more;
   sum.frames_sent = 5;
@@ -263,7 +263,7 @@ TEST(MetricsTest, EveryFabricTotalHasASeriesOfItsOwn) {
   }
 }
 
-TEST(MetricsTest, WiresComeAndGo) {
+TEST(MetricsTest, WiresAreShownWhileInUse) {
   Registry registry;
   FabricCounters totals;
   FabricMetrics metrics(registry, [&] { return totals; });
@@ -282,7 +282,7 @@ TEST(MetricsTest, WiresComeAndGo) {
   EXPECT_THAT(text, HasSubstr("specfabric_fabric_connections{wire=\"posix/memory\"} 0\n"));
 }
 
-TEST(MetricsTest, PeersComeAndGoWithTheirBytes) {
+TEST(MetricsTest, PeersHaveSeriesWhileConnected) {
   Registry registry;
   FabricCounters totals;
   FabricMetrics metrics(registry, [&] { return totals; });
@@ -300,7 +300,7 @@ TEST(MetricsTest, PeersComeAndGoWithTheirBytes) {
   again.connection = 2;
   again.bytes_sent = 3;
   again.bytes_received = 0;
-  totals.peers = {peer, again};  // the old connection is still there
+  totals.peers = {peer, again};  // the old connection is still open
   EXPECT_THAT(registry.Render(),
               AllOf(HasSubstr(line("sent", 13)), HasSubstr(line("received", 20))));
   again.bytes_sent = 5;

@@ -36,7 +36,7 @@ struct Recorder {
   }
 };
 
-TEST(TokenBatchesTest, OneMessageAPeer) {
+TEST(TokenBatchesTest, OneMessageForEachPeer) {
   TokenBatches batches;
   Recorder recorder;
   batches.Add(1, Entry(10));
@@ -50,7 +50,7 @@ TEST(TokenBatchesTest, OneMessageAPeer) {
   EXPECT_EQ(recorder.sent.size(), 2u);  // nothing was left
 }
 
-TEST(TokenBatchesTest, SplitsWhatIsTooLarge) {
+TEST(TokenBatchesTest, SplitsLargeBatches) {
   TokenBatches batches(2000);
   Recorder recorder;
   batches.Add(1, Entry(1, 200));
@@ -95,7 +95,7 @@ TEST(TokenBatchesTest, EveryBatchDecodes) {
   EXPECT_EQ(next, 2 * schemas::kMaxBatchSequences + 1);
 }
 
-TEST(TokenBatchesTest, AfterAnErrorNothingMoreGoesToThatPeer) {
+TEST(TokenBatchesTest, AfterAnErrorThePeerGetsNothingMore) {
   TokenBatches batches(1);
   Recorder recorder;
   recorder.answer = absl::NotFoundError("gone");

@@ -45,7 +45,7 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, GoldenChatTest,
                          testing::Values("byte_level_split", "byte_level_words"),
                          [](const auto& info) { return info.param; });
 
-TEST(ChatTemplateTest, PassesOnWhatTheTemplateRaises) {
+TEST(ChatTemplateTest, ReportsExceptionsOfTheTemplate) {
   const std::unique_ptr<Tokenizer> tokenizer = LoadFixture("byte_level_split");
   const absl::Status status =
       tokenizer
@@ -58,7 +58,7 @@ TEST(ChatTemplateTest, PassesOnWhatTheTemplateRaises) {
             "Roles must alternate: user, assistant, user, ...");
 }
 
-TEST(ChatTemplateTest, RefusesWhatIsNotAConversation) {
+TEST(ChatTemplateTest, RefusesInvalidConversations) {
   const std::unique_ptr<Tokenizer> tokenizer = LoadFixture("byte_level_split");
   for (const char* messages :
        {"", "{", "{}", "7", "\"hi\"", "null", "[1", "\xFF", "[]", "[7]", "[{}, []]"}) {
@@ -71,12 +71,12 @@ TEST(ChatTemplateTest, RefusesWhatIsNotAConversation) {
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(tokenizer->ApplyChatTemplate(hello, true, {}, "[]").status().code(),
             absl::StatusCode::kInvalidArgument);
-  // Nested beyond what any conversation needs.
+  // Nested deeper than any conversation needs.
   EXPECT_EQ(tokenizer->ApplyChatTemplate(std::string(100000, '['), true).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST(ChatTemplateTest, SaysThatTheModelHasNone) {
+TEST(ChatTemplateTest, ReportsAMissingTemplate) {
   const std::unique_ptr<Tokenizer> tokenizer = LoadFixture("plain_words");
   EXPECT_FALSE(tokenizer->has_chat_template());
   const absl::Status status = tokenizer->ApplyChatTemplate("[{}]", true).status();
@@ -107,7 +107,7 @@ TEST(ChatTemplateTest, RenderingErrorsAreOneLine) {
   }
 }
 
-TEST(ChatTemplateTest, TextOfAMessageIsNeverATemplate) {
+TEST(ChatTemplateTest, MessagesAreNotTemplates) {
   EXPECT_EQ(RenderTemplate("{{ messages[0].x }}", R"([{"x":"{{ 1 + 1 }}{% if %} <&>"}])").value(),
             "{{ 1 + 1 }}{% if %} <&>");
 }
@@ -120,7 +120,7 @@ std::unique_ptr<TempDir> WithConfigTemplate(const Json& chat_template) {
   return dir;
 }
 
-TEST(ChatTemplateTest, LineEndsAreAlikeWhereverTheTemplateStands) {
+TEST(ChatTemplateTest, LineEndsAreTheSameInAllFiles) {
   constexpr char kMessages[] = R"([{"role":"user","content":"a\r\nb"}])";
   const std::string unix_lines =
       "{% for message in messages %}\n<{{ message.role }}>\n{{ message.content }}{{ '\n' }}"
@@ -129,7 +129,7 @@ TEST(ChatTemplateTest, LineEndsAreAlikeWhereverTheTemplateStands) {
     SCOPED_TRACE(Json(end).dump());
     std::string source;
     for (const char c : unix_lines) source += c == '\n' ? end : std::string(1, c);
-    // Only the template's line ends are changed, not those of the messages.
+    // Only line ends of the template are changed, not those of the messages.
     const std::string text = "<user>\na\r\nb\n";
     EXPECT_EQ(RenderTemplate(source, kMessages).value(), text);
     EXPECT_EQ(LoadFrom(*WithConfigTemplate(source))->ApplyChatTemplate(kMessages, false).value(),
@@ -153,7 +153,7 @@ TEST(ChatTemplateTest, FilesReplaceTheConfigsTemplates) {
   EXPECT_EQ(LoadFrom(*dir)->ApplyChatTemplate("[{}]", false, "[{}]").value(), "file for tools");
 }
 
-TEST(ChatTemplateTest, KnowsTheDate) {
+TEST(ChatTemplateTest, FormatsTheDate) {
   const auto year = [] {
     const std::time_t now = std::time(nullptr);
     std::tm fields;

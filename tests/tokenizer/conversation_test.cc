@@ -1,4 +1,4 @@
-// What the library makes of an API's messages before a template sees them.
+// Conversion of API messages to the form that templates expect.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ TEST(ConversationTest, NoArgumentsAreAnEmptyObject) {
             "{}");
 }
 
-TEST(ConversationTest, ArgumentsThatAreNoJsonAreRefused) {
+TEST(ConversationTest, InvalidArgumentsAreRefused) {
   for (const char* arguments : {R"("{\"city\": ")", R"("city")", R"("{} x")", R"("\u0000")"}) {
     const absl::Status status = Arguments("{{ a }}", arguments).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << arguments;
@@ -56,11 +56,11 @@ TEST(ConversationTest, ArgumentsThatAreNoJsonAreRefused) {
   }
 }
 
-// Such templates are written for arguments that stayed text, and would fail on objects.
+// Some templates expect arguments to be strings and would fail on objects.
 TEST(ConversationTest, TemplatesThatConcatenateArgumentsGetText) {
   EXPECT_EQ(Arguments("{{ 'json: ' + a }}", Quoted(R"({"b":1})")).value(), R"(json: {"b":1})");
   EXPECT_EQ(Arguments("{{ 'json: ' + a }}", "null").value(), "json: {}");
-  // Where text does not help either, the error is that with objects.
+  // If the template fails with strings as well, the error is the one with objects.
   EXPECT_THAT(Arguments("{{ a + 1 }}", Quoted("{}")).status().ToString(),
               HasSubstr("dict and int"));
 }
@@ -75,7 +75,7 @@ TEST(ConversationTest, DeepArgumentsAreRefused) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), HasSubstr("deeper than 64 levels"));
   }
-  // Brackets within texts do not nest.
+  // Brackets within strings do not count.
   EXPECT_TRUE(Arguments("{{ a }}", Quoted("{\"b\":\"" + std::string(100, '[') + "\"}")).ok());
   EXPECT_TRUE(Arguments("{{ a }}", Quoted("{\"b\\\"\":\"" + std::string(100, '{') + "\"}")).ok());
 }
@@ -91,13 +91,13 @@ TEST(ConversationTest, AnAssistantWithoutContentHasEmptyText) {
         R"([{"role":"assistant","content":""}])"}) {
     EXPECT_EQ(RenderTemplate(kSource, message).value(), "[|True|False|True]") << message;
   }
-  // Others keep what they lack, as in Transformers.
+  // Other messages stay without content, as in Transformers.
   EXPECT_EQ(RenderTemplate(kSource, R"([{"role":"user","content":null}])").value(),
             "[|False|False|False]");
 }
 
-// Such templates have a branch for calls, which empty text would lead past.
-TEST(ConversationTest, TemplatesThatAskForNoneGetNone) {
+// Such templates have a branch for tool calls that an empty string would not take.
+TEST(ConversationTest, TemplatesThatTestForNoneGetNone) {
   for (const char* condition :
        {"m['content'] is none", "m.role == 'assistant' and m.content is none",
         "not m.content is not none"}) {
@@ -115,7 +115,7 @@ TEST(ConversationTest, AnEmptyListOfCallsIsNone) {
             "False");
 }
 
-TEST(ConversationTest, OddCallsDoNotBreakIt) {
+TEST(ConversationTest, MalformedCallsAreKept) {
   for (const char* calls : {"7", "{}", "[7]", "[{}]", "[{\"function\":7}]", "[[]]", "\"x\""}) {
     const std::string messages =
         R"([{"role":"assistant","tool_calls":)" + std::string(calls) + "}]";
@@ -123,7 +123,7 @@ TEST(ConversationTest, OddCallsDoNotBreakIt) {
   }
 }
 
-// Properties that are called as dicts' methods are.
+// Properties that have the names of dict methods.
 TEST(ConversationTest, MethodsAreNotHiddenByItemsOfTheirName) {
   constexpr char kMessages[] = R"([{"items":{"keys":1},"keys":2,"get":3,"values":4}])";
   EXPECT_EQ(
@@ -143,8 +143,8 @@ std::string Conversation(int messages, int bytes) {
   return json.dump();
 }
 
-// Each goes through at least 16,384 times 8,192 messages, or copies as much text.
-TEST(LimitTest, WorkThatGrowsWithTheSquareOfTheMessagesEnds) {
+// Each template visits at least 16,384 times 8,192 messages, or copies as much text.
+TEST(LimitTest, QuadraticWorkEndsInAnError) {
   const std::string messages = Conversation(16384, 100);
   for (const char* work :
        {"{% set ns.text = ns.text + m.content %}", "{% set ns.text = ns.text ~ m.content %}",
@@ -165,9 +165,8 @@ TEST(LimitTest, WorkThatGrowsWithTheSquareOfTheMessagesEnds) {
   }
 }
 
-// A template that fails on arguments as objects is rendered once more, but not with another such
-// amount of work.
-TEST(LimitTest, WorkIsNotBegunAgainWithArgumentsAsText) {
+// A template that fails on arguments as objects is rendered a second time, within the same limit.
+TEST(LimitTest, TheLimitHoldsForTheSecondRendering) {
   const absl::Status status =
       RenderTemplate(
           "{% if messages[0].tool_calls[0].function.arguments is mapping %}"

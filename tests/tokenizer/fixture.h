@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_TESTS_TOKENIZER_FIXTURE_H_
 #define SPECFABRIC_TESTS_TOKENIZER_FIXTURE_H_
 
-// The small checkpoints that make_fixtures.py wrote, with what Hugging Face's libraries make of
-// them.
+// The small checkpoints that make_fixtures.py wrote, with reference results of Hugging Face's
+// libraries.
 
 #include <memory>
 #include <random>
@@ -16,7 +16,7 @@
 
 namespace specfabric::tokenizer {
 
-// Keeps the order of members, which templates print.
+// Keeps the order of members, because templates print them in order.
 using Json = nlohmann::ordered_json;
 
 std::vector<std::string> FixtureNames();
@@ -32,17 +32,17 @@ class TempDir : public base::TempDir {
   void CopyTokenizer(const std::string& fixture) const;
 };
 
-// LoadFixture for a folder of the test's own.
+// LoadFixture for another folder.
 std::unique_ptr<Tokenizer> LoadFrom(const TempDir& dir);
 
-// The text of a template of the test's own for `messages`.
+// Renders `template` for `messages`.
 absl::StatusOr<std::string> RenderTemplate(const std::string& source, const std::string& messages,
                                            const std::string& variables = "");
 
 // Up to `max_length` characters of all UTF-8 lengths, scripts, spaces and controls.
 std::string RandomText(std::mt19937& rng, int max_length);
 
-// By nlohmann's strict check, which is not the code under test.
+// Uses nlohmann's strict check, which is independent of the code under test.
 bool IsUtf8(std::string_view text);
 
 }  // namespace specfabric::tokenizer

@@ -38,7 +38,7 @@ class IncrementalDecoderTest : public testing::TestWithParam<std::string> {
   std::mt19937 rng_{23};
 };
 
-TEST_P(IncrementalDecoderTest, PiecesJoinToTheGoldenTexts) {
+TEST_P(IncrementalDecoderTest, PiecesAddUpToTheGoldenTexts) {
   const Json golden = LoadGolden(GetParam());
   for (const Json& entry : golden["encodings"]) {
     const auto ids = entry["ids_with_special"].get<std::vector<TokenId>>();
@@ -51,11 +51,11 @@ TEST_P(IncrementalDecoderTest, PiecesJoinToTheGoldenTexts) {
   }
 }
 
-TEST_P(IncrementalDecoderTest, PiecesOfRandomIdsJoinToTheWhole) {
+TEST_P(IncrementalDecoderTest, PiecesOfRandomIdsAddUp) {
   const int32_t size = tokenizer_->vocab_size() + 2;
   for (int round = 0; round < 600; ++round) {
     std::vector<TokenId> ids(rng_() % 24);
-    // A narrow range now and then, for long runs of byte tokens and of special ones.
+    // Sometimes a narrow range, for long runs of byte tokens and of special tokens.
     const int32_t range = round % 3 == 0 ? std::min(size, 12) : size;
     const int32_t base = round % 6 == 0 ? 0 : static_cast<int32_t>(rng_() % (size - range + 1));
     for (TokenId& id : ids) id = base + static_cast<int32_t>(rng_() % range);
@@ -67,7 +67,7 @@ TEST_P(IncrementalDecoderTest, PiecesOfRandomIdsJoinToTheWhole) {
   }
 }
 
-TEST_P(IncrementalDecoderTest, PiecesOfRandomTextsJoinToTheWhole) {
+TEST_P(IncrementalDecoderTest, PiecesOfRandomTextsAddUp) {
   for (int round = 0; round < 200; ++round) {
     const std::vector<TokenId> ids = tokenizer_->Encode(RandomText(rng_, 40), true).value();
     ASSERT_EQ(DecodePiecewise(*tokenizer_, ids, true, rng_), tokenizer_->Decode(ids, true).value())
@@ -75,7 +75,7 @@ TEST_P(IncrementalDecoderTest, PiecesOfRandomTextsJoinToTheWhole) {
   }
 }
 
-TEST_P(IncrementalDecoderTest, FinishStartsAnew) {
+TEST_P(IncrementalDecoderTest, FinishResetsTheDecoder) {
   IncrementalDecoder decoder(tokenizer_.get(), true);
   const std::vector<TokenId> ids = tokenizer_->Encode("the dog 日 does", false).value();
   std::string first, second;
@@ -103,7 +103,7 @@ TEST(IncrementalDecoderByteLevelTest, ReturnsTextAsSoonAsItIsCertain) {
   EXPECT_EQ(feed(0xE4), "");
   EXPECT_EQ(feed(0xBD), "");
   EXPECT_EQ(feed(0xA0), "\u4f60");
-  // Bytes that cannot become a character are settled at once, those that can are held back.
+  // Bytes that cannot become a character are returned at once, those that can are held back.
   EXPECT_EQ(feed(0x80), "\ufffd");
   EXPECT_EQ(feed(0xFF), "\ufffd");
   EXPECT_EQ(feed(0xF0), "");
@@ -133,14 +133,14 @@ TEST(IncrementalDecoderByteFallbackTest, HoldsARunOfBytesUntilItEnds) {
   EXPECT_EQ(decoder.Append(letter).value(),
             "\u4f60"
             "e");
-  // One bad byte makes replacements of the whole run.
+  // One invalid byte turns the whole run into replacement characters.
   EXPECT_EQ(decoder.Append({first_byte + 'x', first_byte + 0xFF}).value(), "");
   EXPECT_EQ(decoder.Append(letter).value(),
             "\ufffd\ufffd"
             "e");
 }
 
-TEST(IncrementalDecoderErrorTest, RefusesNegativeIdsAndGoesOn) {
+TEST(IncrementalDecoderErrorTest, RefusesNegativeIdsAndContinues) {
   const std::unique_ptr<Tokenizer> tokenizer = LoadFixture("byte_level_words");
   const std::vector<TokenId> ids = tokenizer->Encode("dog", false).value();
   IncrementalDecoder decoder(tokenizer.get(), true);

@@ -7,7 +7,7 @@
 namespace specfabric::tokenizer {
 namespace {
 
-// What make_template_golden.py wrote: small templates and what Jinja2 makes of them.
+// The file that make_template_golden.py wrote: small templates and Jinja2's results.
 Json Golden() {
   std::ifstream file("tests/tokenizer/template_golden.json");
   return Json::parse(file);
@@ -33,8 +33,8 @@ TEST(TemplateGoldenTest, RendersLikeJinja) {
   }
 }
 
-// A difference that is gone is to be struck from docs/tokenizer.md too.
-TEST(TemplateGoldenTest, TheKnownDifferencesAreThere) {
+// When a difference no longer exists, remove it from docs/tokenizer.md as well.
+TEST(TemplateGoldenTest, TheKnownDifferencesStillExist) {
   const Json golden = Golden();
   for (const Json& one : golden["differs"]) {
     EXPECT_FALSE(IsAsJinja(Rendered(golden, one), one)) << one.dump();

@@ -69,7 +69,7 @@ TEST(TokenizerTest, RefusesNegativeIds) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("-7"));
 }
 
-TEST(TokenizerTest, TokenBytesOfByteLevelTokensJoinToTheText) {
+TEST(TokenizerTest, TokenBytesOfByteLevelTokensAddUpToTheText) {
   const std::unique_ptr<Tokenizer> tokenizer = LoadFixture("byte_level_split");
   const Json golden = LoadGolden("byte_level_split");
   for (const Json& entry : golden["encodings"]) {
@@ -79,7 +79,7 @@ TEST(TokenizerTest, TokenBytesOfByteLevelTokensJoinToTheText) {
   }
 }
 
-TEST(TokenizerTest, TokenBytesOfByteFallbackJoinToTheTextBehindASpace) {
+TEST(TokenizerTest, TokenBytesOfByteFallbackAddUpToTheTextAfterASpace) {
   const std::unique_ptr<Tokenizer> tokenizer = LoadFixture("byte_fallback_prefix");
   for (const char* text : {"Hello, world!", "你好 😀 x", "  two", "a\nb"}) {
     std::string bytes;
@@ -116,8 +116,9 @@ TEST(TokenizerTest, TokensBeyondTheVocabularyHaveNoBytes) {
   EXPECT_EQ(tokenizer->Decode({320, 100000}, false).value(), "");
 }
 
-TEST(TokenizerTest, ReadsSpecialIdsFromWhereverTheyAre) {
-  // Its own files name the tokens; generation_config.json adds an id and hides config.json's.
+TEST(TokenizerTest, ReadsSpecialIdsFromAllFiles) {
+  // The tokenizer's files name the tokens; generation_config.json adds an id and has precedence
+  // over config.json.
   const std::unique_ptr<Tokenizer> split = LoadFixture("byte_level_split");
   const TokenId begin = split->Encode("<|begin|>", false).value().at(0);
   const TokenId end = split->Encode("<|end|>", false).value().at(0);
@@ -128,17 +129,17 @@ TEST(TokenizerTest, ReadsSpecialIdsFromWhereverTheyAre) {
   EXPECT_FALSE(split->IsSpecial(tool));
   EXPECT_FALSE(split->IsSpecial(0));
 
-  // "bos_token": null wins over a number in config.json; eos_token is an object.
+  // "bos_token": null has precedence over a number in config.json; eos_token is an object.
   const std::unique_ptr<Tokenizer> words = LoadFixture("byte_level_words");
   EXPECT_EQ(words->bos_id(), std::nullopt);
   EXPECT_THAT(words->eos_ids(), ElementsAre(0));
 
-  // special_tokens_map.json stands in for tokenizer_config.json.
+  // special_tokens_map.json instead of tokenizer_config.json.
   const std::unique_ptr<Tokenizer> prefix = LoadFixture("byte_fallback_prefix");
   EXPECT_EQ(prefix->bos_id(), 1);
   EXPECT_THAT(prefix->eos_ids(), ElementsAre(2));
 
-  // Only config.json, and only in its text part.
+  // Only config.json has the ids, and only in its text part.
   const std::unique_ptr<Tokenizer> bare = LoadFixture("byte_fallback_bare");
   EXPECT_THAT(bare->eos_ids(), ElementsAre(2));
 
@@ -158,7 +159,7 @@ TEST(TokenizerTest, FingerprintIsThatOfTheFile) {
   EXPECT_EQ(FingerprintOf("no/such/folder").status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST(TokenizerTest, LoadSaysWhatIsWrong) {
+TEST(TokenizerTest, LoadReportsErrors) {
   TempDir dir;
   absl::Status status = Tokenizer::Load(dir.path()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
@@ -202,7 +203,7 @@ TEST(TokenizerTest, LoadRefusesIdsThatWouldNeedHugeTables) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("4000000000"));
 }
 
-// A byte-level text survives whatever it holds.
+// Byte-level tokenizers keep every text.
 TEST(TokenizerTest, RandomTextsSurviveTheRoundTrip) {
   for (const char* name : {"byte_level_split", "byte_level_words", "byte_fallback_bare"}) {
     const std::unique_ptr<Tokenizer> tokenizer = LoadFixture(name);

@@ -27,7 +27,7 @@ using ::testing::MatchesRegex;
 
 constexpr const char* kHeader = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-TEST(TraceparentTest, IsReadAndWritten) {
+TEST(TraceparentTest, ReadsAndWrites) {
   const auto parent = ParseTraceparent(kHeader);
   ASSERT_TRUE(parent.has_value());
   EXPECT_EQ(parent->context.trace_high, 0x0af7651916cd43ddu);
@@ -41,12 +41,12 @@ TEST(TraceparentTest, IsReadAndWritten) {
   EXPECT_FALSE(unsampled->sampled);
 }
 
-TEST(TraceparentTest, OfALaterVersionTheKnownFieldsAreRead) {
+TEST(TraceparentTest, ReadsTheKnownFieldsOfALaterVersion) {
   EXPECT_TRUE(ParseTraceparent("cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-what"));
   EXPECT_FALSE(ParseTraceparent("cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01what"));
 }
 
-TEST(TraceparentTest, WhatIsMalformedIsIgnored) {
+TEST(TraceparentTest, IgnoresMalformedHeaders) {
   for (const char* header : {"", "00", "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
                              "00-00000000000000000000000000000000-b7ad6b7169203331-01",
                              "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
@@ -77,7 +77,7 @@ Span Traced() {
           .attributes = {{"code", int64_t{200}}, {"ms", 1.5}, {"id", std::string("a\"\xff")}}};
 }
 
-// Lines that end with commas, as they are found in a file.
+// The objects of lines that end with commas, as in a file.
 std::vector<Json> Events(const std::string& lines) {
   std::vector<Json> events;
   std::istringstream stream(lines);
@@ -89,7 +89,7 @@ std::vector<Json> Events(const std::string& lines) {
   return events;
 }
 
-TEST(ChromeTest, ATracedSpanIsAPairOfItsTrace) {
+TEST(ChromeTest, ASpanOfATraceIsAPairOfEvents) {
   const auto events = Events(ChromeLines(Traced(), Process()));
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(events[0]["ph"], "b");
@@ -106,8 +106,8 @@ TEST(ChromeTest, ATracedSpanIsAPairOfItsTrace) {
   EXPECT_EQ(events[0]["args"]["code"], 200);
 }
 
-// As in containers of several machines, whose files are joined.
-TEST(ChromeTest, ProcessesWithTheSamePidHaveRowsOfTheirOwn) {
+// As in containers of several machines whose files are concatenated.
+TEST(ChromeTest, ProcessesWithTheSamePidHaveSeparateRows) {
   ProcessInfo other = Process();
   other.instance = "1bf76519-16cd-43dd-8448-eb211c80319c";
   const auto header = Events(ChromeHeader(Process())), others = Events(ChromeHeader(other));
@@ -127,7 +127,7 @@ TEST(ChromeTest, OtherSpansAreCompleteEvents) {
   EXPECT_FALSE(events[0]["args"].contains("trace_id"));
 }
 
-TEST(OtlpTest, BodiesAreAsTheProtocolHasThem) {
+TEST(OtlpTest, BodiesFollowTheProtocol) {
   Span untraced = Traced();
   untraced.parent = {};
   Span root = Traced();
@@ -154,7 +154,7 @@ TEST(OtlpTest, BodiesAreAsTheProtocolHasThem) {
   EXPECT_FALSE(spans[1].contains("parentSpanId"));
 }
 
-TEST(ThisProcessTest, EveryRunIsAnInstanceOfItsOwn) {
+TEST(ThisProcessTest, EveryRunHasItsOwnInstance) {
   std::set<std::string> seen;
   for (int i = 0; i < 100; ++i) {
     const std::string id = ThisProcess("draft", "127.0.0.1:0", "1").instance;
@@ -164,7 +164,7 @@ TEST(ThisProcessTest, EveryRunIsAnInstanceOfItsOwn) {
   }
 }
 
-TEST(OtlpTest, EndpointsAreRead) {
+TEST(OtlpTest, ParsesEndpoints) {
   const auto plain = ParseOtlpEndpoint("http://collector:4318");
   ASSERT_TRUE(plain.ok()) << plain.status();
   EXPECT_EQ(plain->host, "collector");
@@ -214,7 +214,7 @@ TEST_F(RecorderTest, ProcessesShareAFile) {
   EXPECT_EQ(Events(text).size(), 2u * (1 + 2 * 300));
 }
 
-TEST_F(RecorderTest, SaysWhatIsWrongWithItsTargets) {
+TEST_F(RecorderTest, ReportsInvalidOptions) {
   const auto nowhere =
       Recorder::Start({.file = "/no/such/folder/t.json"}, ThisProcess("target", "a:1", "1"));
   EXPECT_EQ(nowhere.status().code(), absl::StatusCode::kUnavailable);
@@ -223,7 +223,7 @@ TEST_F(RecorderTest, SaysWhatIsWrongWithItsTargets) {
   EXPECT_EQ(wrong.status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(RecorderTest, ACollectorThatIsNotThereCostsItsSpansAlone) {
+TEST_F(RecorderTest, AMissingCollectorLosesOnlyItsSpans) {
   {
     auto recorder = Recorder::Start({.file = path_, .endpoint = "http://127.0.0.1:1"},
                                     ThisProcess("target", "a:1", "1"));
@@ -237,7 +237,7 @@ TEST_F(RecorderTest, ACollectorThatIsNotThereCostsItsSpansAlone) {
   EXPECT_EQ(Events(Text()).size(), 3u) << "the file has it";
 }
 
-TEST_F(RecorderTest, TheClientDecidesOrTheSample) {
+TEST_F(RecorderTest, SamplesUnlessTheClientDecides) {
   const auto start = [&](double sample) {
     return *Recorder::Start({.file = path_, .sample = sample}, ThisProcess("gateway", "a:1", "1"));
   };
