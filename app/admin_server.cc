@@ -160,7 +160,7 @@ asio::awaitable<void> AdminServer::Impl::Serve(tcp::socket socket) {
     auto response = Answer(request);
     keep_alive = response.keep_alive();
     http::response_serializer<http::string_body> serializer(response);
-    // HEAD is GET without the body: its client would take one for the next answer.
+    // No body on HEAD: the client would read it as the next answer.
     if (request.method() == http::verb::head) {
       co_await http::async_write_header(stream, serializer,
                                         asio::redirect_error(asio::use_awaitable, error));

@@ -1,10 +1,9 @@
 #ifndef SPECFABRIC_APP_ADMIN_SERVER_H_
 #define SPECFABRIC_APP_ADMIN_SERVER_H_
 
-// The small HTTP server that every role has beside its work: what Prometheus, Kubernetes probes and
-// people with curl ask. One thread of its own, one request at a time, GET and HEAD only. It listens
-// before there is anything to tell, so that its port is not found to be taken after minutes of
-// loading: until then every page answers 503.
+// The HTTP server of a role's admin pages, for Prometheus, Kubernetes probes and people with curl.
+// One thread of its own, one request at a time, GET and HEAD only. It listens before the role loads
+// its model, so that a port in use is an error at once; until then every page answers 503.
 
 #include <functional>
 #include <map>
@@ -24,7 +23,7 @@ struct AdminOptions {
   metrics::Registry* registry = nullptr;  // must outlive the server
 };
 
-// What there is to tell once the role serves.
+// The pages of a role that serves.
 struct AdminPages {
   std::function<std::string()> live;                          // text of /livez; none: "ok"
   std::function<bool()> ready;                                // /readyz: 200 or 503

@@ -45,7 +45,7 @@ struct Pipe {
   Fd read, write;
 };
 
-// Its descriptors are none of the child's, so that moving one there overwrites no other.
+// A pipe with descriptors above those of the child, so that moving one there overwrites no other.
 absl::StatusOr<Pipe> OpenPipe() {
   int fds[2];
   if (pipe2(fds, O_CLOEXEC) != 0) {
@@ -60,7 +60,7 @@ absl::StatusOr<Pipe> OpenPipe() {
   return pipe;
 }
 
-// A pipe that holds `text`, which is far shorter than a pipe may hold, and nothing more.
+// The read end of a pipe that holds `text`, which must fit a pipe's buffer.
 absl::StatusOr<Fd> PipeContaining(const std::string& text) {
   auto pipe = OpenPipe();
   if (!pipe.ok()) return pipe.status();
@@ -132,7 +132,7 @@ absl::StatusOr<Child> StartChild(const std::string& role, const std::vector<std:
   std::string line;
   const bool ready = ReadLine(ready_pipe->read.get(), base::Now() + timeout, &line);
   if (!ready) {
-    // Ended by itself (then this signal finds nobody), or too slow.
+    // It has ended by itself, or is too slow and is killed after a second.
     int status = 0;
     for (int i = 0; i < 200 && waitpid(*pid, &status, WNOHANG) == 0; ++i) {
       if (i == 100) kill(*pid, SIGKILL);

@@ -24,9 +24,8 @@ struct Child {
 
 // Starts this same program as `role` with `args` and waits for its ready line. `secret` is handed
 // over as --join_secret_file by a pipe that is empty once read: it is in no file, argument or
-// variable. A child that ends
-// before gives its exit status as the error (it has said why itself); one that takes longer than
-// `timeout` is killed. Nothing is forked after the fabric has started: this is posix_spawn.
+// variable. A child that ends before it is ready gives its exit status as the error, and has
+// printed why; one that takes longer than `timeout` is killed. Uses posix_spawn, never fork.
 absl::StatusOr<Child> StartChild(const std::string& role, const std::vector<std::string>& args,
                                  const std::string& secret, base::Nanos timeout);
 

@@ -57,23 +57,23 @@ bool IsBool(const CommandLine& line, const std::string& name) {
          info.type == "bool";
 }
 
-// A flag's value as it was given; not set yet.
+// A flag's value as given, before it is set.
 struct Assignment {
   std::string name, value;
 };
 struct Arguments {
   std::vector<Assignment> assignments;
-  std::vector<std::string> words;  // that are no flag
+  std::vector<std::string> words;  // arguments that are no flag
 };
 
-// The switch that `name` turns off: "nojson", "no_json".
+// The boolean flag that `name` turns off ("nojson", "no_json"); empty if none.
 std::string TurnedOff(const CommandLine& line, absl::string_view name) {
   if (!absl::ConsumePrefix(&name, "no")) return "";
   absl::ConsumePrefix(&name, "_");
   return IsBool(line, std::string(name)) ? std::string(name) : "";
 }
 
-// One argument, or two: --name=value, --name value, --switch, --noswitch, or a word that is no
+// One argument, or two: --name=value, --name value, --name, --noname, or a word that is no
 // flag. Advances *i.
 absl::Status ParseArgument(const CommandLine& line, const std::vector<std::string>& args, size_t* i,
                            Arguments* read) {
@@ -163,7 +163,7 @@ std::string FlagFileOf(const std::vector<Assignment>& assignments) {
   return value == nullptr ? "" : value;
 }
 
-// Insertions, deletions, replacements and swaps of neighbours that make `a` of `b`.
+// Edit distance: insertions, deletions, replacements and swaps of neighbours.
 size_t Distance(absl::string_view a, absl::string_view b) {
   std::vector<size_t> before, last, row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -196,13 +196,13 @@ absl::StatusOr<std::vector<std::string>> ReadFlags(const CommandLine& line,
 }
 
 absl::string_view Nearest(absl::string_view given, const std::vector<absl::string_view>& known) {
-  // More than a third of another word is another word.
+  // With more than a third of its letters changed it is another word, not a misspelling.
   const size_t most = given.size() <= 3 ? 1 : std::max<size_t>(2, given.size() / 3);
   size_t least = most + 1;
   absl::string_view nearest;
   for (absl::string_view word : known) {
     const size_t longer = std::max(word.size(), given.size());
-    // Also bounds the work, which grows with the product of the lengths.
+    // Also bounds the time, which grows with the product of the lengths.
     if (longer - std::min(word.size(), given.size()) > most) continue;
     const size_t distance = Distance(given, word);
     if (distance >= least || distance == longer) continue;

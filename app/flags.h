@@ -115,9 +115,8 @@ DECLARE_bool(print_pids);
 
 namespace specfabric::app {
 
-// Reads flagfile, environment and `args` (what follows the role on the command line). A flag that
-// the role does not have, or a value that does not parse, is InvalidArgument: one line with what
-// was given and what is allowed.
+// Sets the role's flags from flagfile, environment and `args` (what follows the role on the command
+// line). Errors: as ReadFlags (command_line.h).
 absl::Status ParseFlags(absl::string_view role, const std::vector<std::string>& args);
 
 enum class HelpScope { kCommon, kAll };
@@ -129,7 +128,7 @@ std::string Overview();
 std::string Help(absl::string_view role, HelpScope scope);
 std::vector<std::string> RoleNames();
 bool IsRole(absl::string_view role);
-// One line: that it is not a role, and which one it may have been meant to be.
+// One line: `given` is not a role, and the role with the nearest name.
 std::string NoSuchRole(absl::string_view given);
 
 }  // namespace specfabric::app

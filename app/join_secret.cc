@@ -17,7 +17,7 @@ namespace {
 // 64 hexadecimal digits, so that nothing in it looks like the end of a line.
 std::string RandomSecret() {
   std::array<char, 32> bytes;
-  // So few bytes are never cut short, and only an old kernel's early boot could fail.
+  // A read of up to 256 bytes is never short, and fails only early in the boot of old kernels.
   SPECFABRIC_CHECK(getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
   return absl::BytesToHexString(absl::string_view(bytes.data(), bytes.size()));
 }

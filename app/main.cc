@@ -21,7 +21,7 @@
 namespace specfabric::app {
 namespace {
 
-// What a help argument asks for; nothing if `arg` is none.
+// What `arg` asks for, if it is a help argument.
 std::optional<HelpScope> HelpAsked(absl::string_view arg) {
   if (arg == "--help=all" || arg == "-help=all") return HelpScope::kAll;
   if (arg == "--help" || arg == "-help" || arg == "-h") return HelpScope::kCommon;
@@ -38,7 +38,7 @@ std::optional<HelpScope> HelpAsked(const std::vector<std::string>& args) {
 }
 
 int Fail(const std::string& role, const absl::Status& status) {
-  // A child that did not start has printed its line already; a second one would say less.
+  // A child that did not start has already printed why.
   if (const auto code = ChildExitCode(status)) return *code;
   std::fprintf(stderr, "specfabric %s: %s\n", role.c_str(), std::string(status.message()).c_str());
   return ExitCode(status);

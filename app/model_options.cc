@@ -35,7 +35,7 @@ absl::Status CheckFlashAttention(model::DeviceKind device, model::DataType dtype
   return absl::InvalidArgumentError(absl::StrCat("--flash_attention=true with ", with));
 }
 
-// What a service checks as it starts, here so that a bad flag and a bad model are told alike.
+// The service checks this too; here it becomes an error of the same form as that of a bad flag.
 absl::StatusOr<int32_t> ServedContext(const std::string& model_dir,
                                       const model::ModelConfig& config) {
   auto context = model::ServedContext(config, FLAGS_max_context);
@@ -54,7 +54,7 @@ int LogContext(const std::string& model_dir, const model::ModelConfig& config) {
     spdlog::info("--max_context={} cuts the context of {} tokens that {} allows", FLAGS_max_context,
                  config.context, model_dir);
   }
-  // Not ServedContext: what a model cannot serve, its targets refuse.
+  // Not ServedContext, which fails for a model that cannot be served: its targets refuse it.
   return FLAGS_max_context == 0 ? config.context : std::min(FLAGS_max_context, config.context);
 }
 

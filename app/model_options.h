@@ -15,18 +15,17 @@ namespace specfabric::app {
 
 // flag: the one that names the folder.
 absl::Status CheckModelFlags(const std::string& flag, const std::string& model_dir);
-// The context that --max_context leaves of a model's; says in the log where that is not the flag's
-// or not the model's own.
+// The context that is served: the model's, limited by --max_context. Logs where the two differ.
 int LogContext(const std::string& model_dir, const model::ModelConfig& config);
-// Whether the weights of model_dir are there and are what its config.json says, by their names and
-// shapes.
+// Checks that the weights of model_dir exist and have the names and shapes that its config.json
+// implies.
 absl::Status CheckModelFiles(const std::string& model_dir);
-// The same, of a model that this process runs, and what is to be said about its context and files.
+// The same for a model that this process runs; logs notes about its context and files.
 absl::Status LogModel(const std::string& model_dir);
-// sequences: that are to fit in the cache, where --kv_blocks says nothing.
+// sequences: how many the KV cache holds without --kv_blocks.
 absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
                                                   const std::string& model_dir, int sequences);
-// Of a target: whether --model splits into --tensor_parallel and --pipeline_stages.
+// Checks that a target's --model splits into --tensor_parallel and --pipeline_stages.
 absl::Status CheckRanks();
 // How the ranks are spread over processes.
 absl::StatusOr<target::GroupOptions> GroupFlags();

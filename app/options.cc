@@ -30,8 +30,8 @@ constexpr DurationRange kSpinRange = {.most = absl::Seconds(1)};
 // A longer round trip would outlast the handshake's timeout.
 constexpr DurationRange kRoundTripRange = {.most = absl::Seconds(1)};
 
-// Polling pays only where a core can be spared for it: on a small machine it takes the core from
-// the thread that is waited for.
+// Polling needs a core of its own: on a small machine it takes the core from the thread whose
+// message it waits for.
 absl::StatusOr<base::Nanos> SpinFlag() {
   if (FLAGS_spin == "auto") {
     return std::thread::hardware_concurrency() < 8 ? 0 : 20 * base::kMicrosecond;

@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_APP_OPTIONS_H_
 #define SPECFABRIC_APP_OPTIONS_H_
 
-// From flags to the structs that the layers take, checked: every error is one line with what was
-// given and what is allowed.
+// Parses and checks flags into the options structs of the layers below. Every error is one line:
+// what was given and what is allowed.
 
 #include <string>
 #include <vector>
@@ -19,17 +19,16 @@
 
 namespace specfabric::app {
 
-// How long a gateway waits for what; 0: for ever.
+// Timeouts of a gateway; 0: none.
 struct GatewayTimes {
   base::Nanos request_timeout = 0;
-  base::Nanos target_wait = 0;  // 0: not at all
+  base::Nanos target_wait = 0;  // 0: does not wait
   base::Nanos stall_timeout = 0;
   base::Nanos slow_request = 0;
 };
 absl::StatusOr<GatewayTimes> GatewayTimeFlags();
 
-// What the checkpoint in `model_dir` recommends for requests that leave a field out; nothing with
-// --use_generation_config=false.
+// Sampling defaults of the checkpoint in `model_dir`; none with --use_generation_config=false.
 absl::StatusOr<gateway::SamplingDefaults> SamplingDefaultsOf(const std::string& model_dir);
 
 // --span_file, --otlp_endpoint and --trace_sample.
@@ -51,13 +50,13 @@ absl::StatusOr<target::RankServiceOptions> RankServiceFlags();
 absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model_dir);
 absl::StatusOr<base::SamplingParams> SamplingOptions();
 
-// What all roles have in common.
+// The flags of the fabric, which all roles have.
 absl::StatusOr<transport::FabricOptions> FabricFlags();
 
 // --served_model_name, or the last part of the checkpoint's path.
 std::string ServedModelName();
-// "a:1,b:2" as a list. Every entry must be OK by `check`, which says what is allowed: peers may be
-// found by name (link::CheckPeerAddress), others not (transport::CheckAddress).
+// "a:1,b:2" as a list. Every entry must pass `check`: link::CheckPeerAddress where dns:/// names
+// are allowed, transport::CheckAddress where they are not.
 absl::StatusOr<std::vector<std::string>> Addresses(
     const std::string& flag, const std::string& value,
     absl::FunctionRef<absl::Status(const std::string&)> check);
@@ -66,7 +65,7 @@ absl::StatusOr<int> Count(const std::string& flag, const std::string& value, int
                           int least, int most);
 // Hash of tokenizer.json's bytes; 0 if there is none.
 uint64_t TokenizerFingerprint(const std::string& model_dir);
-// InvalidArgument if draft and target do not speak the same tokens.
+// InvalidArgument if draft and target differ in vocabulary or tokenizer.
 absl::Status CheckPair(const std::string& model_dir, const std::string& draft_dir);
 
 }  // namespace specfabric::app

@@ -72,7 +72,7 @@ void ReportReady(const std::string& role, const std::string& listen, const std::
   const nlohmann::json line = {
       {"role", role}, {"pid", getpid()}, {"listen", listen}, {"admin", admin}};
   const std::string text = line.dump() + "\n";
-  // A parent that is gone has closed the pipe; then there is nobody to tell.
+  // Fails if the parent has ended, which closes the pipe.
   if (write(FLAGS_ready_fd, text.data(), text.size()) < 0) {
     spdlog::warn("--ready_fd={}: {}", FLAGS_ready_fd, strerror(errno));
   }

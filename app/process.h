@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_APP_PROCESS_H_
 #define SPECFABRIC_APP_PROCESS_H_
 
-// What every role's process does alike: signals, logs, the ready line.
+// What the processes of all roles share: signals, logs, the ready line.
 
 #include <optional>
 #include <string>
@@ -16,9 +16,9 @@ namespace specfabric::app {
 void BlockSignals();
 // A supervised process gets SIGTERM when its supervisor is gone, however that ended.
 void EndWithParent();
-// Returns the signal's name.
+// Waits for SIGTERM or SIGINT and returns its name.
 std::string WaitForSignal();
-// The same for at most `timeout`; nothing then.
+// The same for at most `timeout`; nullopt after it.
 std::optional<std::string> WaitForSignal(base::Nanos timeout);
 
 // Logs to standard error. `level` is checked: InvalidArgument names the allowed ones.
@@ -27,8 +27,7 @@ absl::Status StartLogging(const std::string& role, const std::string& level);
 // Writes {"role":..,"pid":..,"listen":..,"admin":..} and a newline to --ready_fd, if given.
 void ReportReady(const std::string& role, const std::string& listen, const std::string& admin);
 
-// base::kExitOk, kExitUsage for what the caller can mend in flags or files, else
-// kExitSurroundings.
+// base::kExitOk; kExitUsage for errors in flags or files; else kExitSurroundings.
 int ExitCode(const absl::Status& status);
 
 }  // namespace specfabric::app

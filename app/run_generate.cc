@@ -1,5 +1,5 @@
-// `specfabric generate`: one prompt through a target and its drafts, all inside this process but
-// joined by the same fabric as a cluster.
+// `specfabric generate`: answers one prompt with a target and its drafts, all inside this process
+// and connected by the same fabric as a cluster.
 
 #include <condition_variable>
 #include <cstdio>
@@ -31,7 +31,7 @@ namespace specfabric::app {
 
 namespace {
 
-// What the client learns from the link's thread.
+// What the link's thread hands to the client.
 struct Inbox {
   std::mutex mutex;
   std::condition_variable changed;
@@ -122,7 +122,7 @@ absl::StatusOr<Answer> Ask(link::Link* link, Inbox* inbox, const schemas::Submit
   return answer;
 }
 
-// docs/exactness.md.
+// Names as in docs/exactness.md.
 const char* Exactness(schemas::VerificationMethod verification) {
   if (!schemas::Lossless(verification)) return "none";
   return verification == schemas::VerificationMethod::kCoupled && FLAGS_batch_invariant
@@ -134,7 +134,7 @@ nlohmann::json Json(const std::optional<double>& figure) {
   return figure ? nlohmann::json(*figure) : nlohmann::json(nullptr);
 }
 
-// What is not known, as the rate of a single token, is left out.
+// Leaves out what is unknown, such as the rate of a single token.
 void Print(const Answer& answer, size_t prompt_tokens) {
   const schemas::Speculation& speculation = answer.last.speculation;
   const double seconds = base::ToSeconds(answer.total);
@@ -168,7 +168,7 @@ void Print(const Answer& answer, size_t prompt_tokens) {
                speculation.accepted);
 }
 
-// A target, its drafts, and a link that speaks to the target as a gateway would.
+// A target, its drafts, and a link to the target like a gateway's.
 struct LocalCluster {
   std::string secret;
   metrics::Registry draft_registry, registry;
@@ -248,7 +248,7 @@ absl::Status ConnectClient(LocalCluster* cluster) {
 }  // namespace
 
 absl::Status RunGenerate() {
-  // Only what goes wrong gets a line between the answer's.
+  // Only warnings and errors are logged between the answer's lines.
   if (FLAGS_log_level == "info") spdlog::set_level(spdlog::level::warn);
   auto sampling = SamplingOptions();
   if (!sampling.ok()) return sampling.status();
@@ -262,7 +262,7 @@ absl::Status RunGenerate() {
   auto prompt = PromptIds(**tokenizer);
   if (!prompt.ok()) return prompt.status();
   if (absl::Status connected = ConnectClient(&cluster); !connected.ok()) return connected;
-  // Drafts join on their own; a wait lets the first round have one.
+  // Drafts connect on their own; without this wait the first round would have none.
   if (!cluster.drafts.empty()) cluster.target->WaitForDrafts(10 * base::kSecond);
   for (int i = 0; i < FLAGS_repeat; ++i) {
     auto answer = Ask(cluster.client.get(), &cluster.inbox,

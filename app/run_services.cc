@@ -37,7 +37,7 @@ std::string ListenOr(const char* fallback) {
   return FLAGS_listen.empty() ? fallback : FLAGS_listen;
 }
 
-// The ports that a role was told to take, taken before anything that lasts.
+// A role's listening sockets, opened before anything that takes long.
 struct Ports {
   transport::SharedListenSocket listen;  // null where the role has none
   std::unique_ptr<AdminServer> admin;    // null without --admin_listen
@@ -76,7 +76,7 @@ absl::Status OpenGroupPort(target::GroupOptions* group) {
   return absl::OkStatus();
 }
 
-// Shows a role's pages for as long as this lives, which is no longer than what they tell of.
+// Shows a role's admin pages while this lives; must not outlive what they read.
 class ShownPages {
  public:
   ShownPages(AdminServer* admin, AdminPages pages) : admin_(admin) {
@@ -92,7 +92,7 @@ class ShownPages {
   AdminServer* const admin_;
 };
 
-// Anybody who can reach the fabric may join it: somebody must have meant that.
+// Without a secret every peer that reaches the address may join; that may be a mistake.
 void WarnIfOpen(const std::string& listen, const transport::FabricOptions& fabric) {
   if (!fabric.join_secret.empty()) return;
   const auto address = transport::ResolveAddress(listen);
@@ -100,12 +100,12 @@ void WarnIfOpen(const std::string& listen, const transport::FabricOptions& fabri
   spdlog::warn("listening on {} without --join_secret_file: whoever reaches it may join", listen);
 }
 
-// What `specfabric status` cannot tell from the metrics.
+// /debug/status: what `specfabric status` cannot read from the metrics.
 std::function<std::string()> AboutPage(const nlohmann::json& about) {
   return [text = about.dump()] { return text; };
 }
 
-// What a process records of what it does, and how much of it; nothing without a flag.
+// The recorder of spans (null without --span_file and --otlp_endpoint) and its metrics.
 struct Traces {
   std::unique_ptr<trace::Recorder> recorder;
   std::unique_ptr<metrics::TraceMetrics> metrics;
@@ -232,7 +232,7 @@ absl::Status RunTarget() {
   options->recorder = traces->recorder.get();
   options->group.give_up = [] { return WaitForSignal(0).has_value(); };
   auto service = target::TargetService::Start(*options, &registry);
-  // Asked to end while it waited for its group.
+  // A signal came while it waited for its group.
   if (absl::IsCancelled(service.status())) return absl::OkStatus();
   if (!service.ok()) return service.status();
   target::TargetService* target = service->get();

@@ -1,5 +1,5 @@
-// specfabric simulate: the scheduler and the draft router against modelled costs, a row for each
-// number of targets and of drafts at each load.
+// `specfabric simulate`: runs the scheduler and the draft router with modelled times and prints a
+// row for each load, number of targets and number of drafts.
 
 #include <algorithm>
 #include <cstdio>

@@ -1,4 +1,4 @@
-// specfabric status: what the processes of a cluster do, once or every second.
+// `specfabric status`: what the processes of a cluster do, once or every second.
 
 #include <unistd.h>
 
@@ -73,7 +73,7 @@ absl::StatusOr<ClusterAddresses> AddressFlags() {
 }
 
 void Print(const ClusterView& view, bool over) {
-  // Home, then what was there line by line, so that nothing flickers.
+  // Moves the cursor home and clears below it.
   if (over) std::fputs("\x1b[H\x1b[J", stdout);
   std::fputs((FLAGS_json ? absl::StrCat(ToJson(view), "\n") : ToText(view)).c_str(), stdout);
   std::fflush(stdout);

@@ -137,8 +137,8 @@ std::vector<std::string> GatewayArgs(const std::vector<std::string>& targets) {
           absl::StrCat("--admin_listen=", GatewayAdmin())};
 }
 
-// Everything that can be said about the request before a process is started, so that a mistake is
-// one line and not one for each child.
+// Checks all flags before a process is started, so that a mistake is one line and not one for each
+// child.
 absl::Status Check(int drafts) {
   if (auto options = TargetOptions(); !options.ok()) return options.status();
   if (auto times = GatewayTimeFlags(); !times.ok()) return times.status();
@@ -177,8 +177,8 @@ std::vector<std::string> Addresses(const std::vector<Child>& children, std::stri
   return addresses;
 }
 
-// The ports that are not any free one. The gateway takes them itself, but starts last, so they are
-// only bound here: whoever asks whether the cluster is up is refused until it is.
+// The gateway's ports. It opens them itself, but starts last, so they are bound here, without
+// listening: connections are refused until the gateway is ready.
 struct ReservedPorts {
   transport::ListenSocket listen, admin;
 };
@@ -216,7 +216,7 @@ absl::Status StartAll(int targets, int drafts, ReservedPorts ports, Cluster* clu
   return status;
 }
 
-// The line that shows this cluster, whoever asks.
+// The command that shows this cluster, for any user.
 std::string StatusCommand(const ClusterAddresses& admin) {
   std::string line =
       absl::StrCat("specfabric status --gateway_admin=", absl::StrJoin(admin.gateways, ","),
@@ -227,7 +227,7 @@ std::string StatusCommand(const ClusterAddresses& admin) {
   return line;
 }
 
-// Lets `specfabric status` find this cluster for as long as what is returned lives.
+// Lets `specfabric status` find this cluster while the returned file lives.
 std::optional<LocalClusterFile> Announce(const Cluster& cluster) {
   const ClusterAddresses admin = {Addresses(cluster.gateways, &Child::admin),
                                   Addresses(cluster.targets, &Child::admin),
@@ -253,15 +253,15 @@ void PrintPids(const Cluster& cluster) {
   std::fflush(stdout);
 }
 
-// Until a signal comes or a process without which nothing works is gone. A lost draft costs speed
-// only.
+// Returns on a signal, or with an error when the last process of a role has ended; a cluster
+// without drafts is only slower.
 absl::Status Supervise(Cluster* cluster) {
   sigset_t set;
   sigemptyset(&set);
   for (int s : {SIGTERM, SIGINT, SIGCHLD}) sigaddset(&set, s);
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   for (;;) {
-    // Bounded, because a child may end before SIGCHLD is blocked.
+    // With a timeout, because a child may end before SIGCHLD is blocked.
     const timespec bound{1, 0};
     const int caught = sigtimedwait(&set, nullptr, &bound);
     if (caught == SIGTERM || caught == SIGINT) return absl::OkStatus();
@@ -285,7 +285,7 @@ absl::Status Supervise(Cluster* cluster) {
 
 void EndAll(const Cluster& cluster) {
   const base::Nanos grace = cluster.drain_timeout + 5 * base::kSecond;
-  // From the clients inward, so that nobody loses a peer it still needs.
+  // Gateways first, so that no process loses a peer that it still needs.
   for (const Child& child : cluster.all()) {
     if (!EndChild(child, grace))
       spdlog::warn("{} pid={} did not end cleanly", child.role, child.pid);

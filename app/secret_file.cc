@@ -23,7 +23,7 @@ absl::StatusOr<std::string> ReadJoinSecret(const std::string& path) {
   };
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return refused("cannot read: ", strerror(errno));
-  // Room for one byte too many, and for a line end.
+  // One byte more than allowed, and a line end.
   std::string secret(kMaxBytes + 3, '\0');
   size_t size = 0;
   ssize_t received = 0;

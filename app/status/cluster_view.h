@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_APP_STATUS_CLUSTER_VIEW_H_
 #define SPECFABRIC_APP_STATUS_CLUSTER_VIEW_H_
 
-// What an operator wants to know of a cluster, from what its processes' admin pages say. Rates are
+// The state of a cluster as an operator reads it, from its processes' admin pages. Rates are
 // over the time between two snapshots.
 
 #include <map>
@@ -46,7 +46,7 @@ struct GroupView {
   double running = 0, waiting = 0, drafts = 0;
   double kv_used = 0;  // share of the blocks
   std::optional<double> tokens_per_second;
-  std::optional<double> accepted_per_round;  // guesses, of rounds of any kind
+  std::optional<double> accepted_per_round;  // draft tokens, of rounds of any kind
   std::optional<double> acceptance;          // accepted draft tokens, of those verified
   std::map<std::string, double> span_ms;     // mean of each span of a round
 };
@@ -54,7 +54,7 @@ struct DraftView {
   std::string admin, listen, model;
   double sessions = 0, capacity = 0;
   std::optional<double> nodes_per_second, requests_per_second, draft_ms;
-  std::optional<double> hit_rate;  // of commits whose next root had been guessed and run
+  std::optional<double> hit_rate;  // of commits whose next root had been drafted ahead
 };
 struct RouteView {
   std::string target, draft, model;  // addresses of the fabric, where known

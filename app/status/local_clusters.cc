@@ -29,7 +29,7 @@ constexpr size_t kMaxFileBytes = 1 << 20;
 
 std::string RunDirectory() {
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-  // As it is named after a change of users, it is often another's.
+  // After a change of users (sudo) the variable often names another user's.
   if (runtime != nullptr && *runtime == '/' && access(runtime, W_OK | X_OK) == 0) {
     return absl::StrCat(runtime, "/specfabric");
   }
@@ -38,7 +38,7 @@ std::string RunDirectory() {
   return absl::StrCat(given ? temporary : "/tmp", "/specfabric-", geteuid());
 }
 
-// Whether the directory is this user's alone: in /tmp anybody may have made it.
+// Whether the directory is this user's alone: in /tmp any user may have created it.
 absl::Status CheckOwned(const std::string& directory) {
   struct stat info = {};
   if (lstat(directory.c_str(), &info) != 0) {

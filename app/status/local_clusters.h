@@ -24,7 +24,7 @@ struct LocalCluster {
   ClusterAddresses admin;
 };
 
-// A cluster's file, which is removed with this.
+// The file of a cluster; removed with this object.
 class LocalClusterFile {
  public:
   // Of this process. Makes the run directory (0700) where it is missing, and removes files of
@@ -43,8 +43,8 @@ class LocalClusterFile {
   std::string path_;
 };
 
-// Those that run, the newest first. What is not a cluster's file, or one of an `up` that has ended,
-// is passed over.
+// The running clusters, the newest first. Skips files that are no cluster's, or one whose `up` has
+// ended.
 std::vector<LocalCluster> LocalClusters();
 
 }  // namespace specfabric::app

@@ -1,6 +1,6 @@
 // The cluster as text of at most 80 columns, and as JSON. In the text every process has a short
 // name
-// ("t1"), because two addresses of IPv6 do not fit a line.
+// ("t1"), because two IPv6 addresses do not fit a line.
 
 #include <map>
 #include <utility>
@@ -28,7 +28,7 @@ std::string Or(const std::string& text, const std::string& fallback) {
   return text.empty() ? fallback : text;
 }
 
-// The short names, and the table that says whose they are.
+// The short names, and the table that explains them.
 class Names {
  public:
   explicit Names(const ClusterView& view) {
@@ -37,7 +37,7 @@ class Names {
       Add('t', "target", Or(g.listen, g.admin), {g.model, g.verification});
     }
     for (const DraftView& d : view.drafts) Add('d', "draft", Or(d.listen, d.admin), {d.model});
-    // Drafts that the targets use and nobody asked about.
+    // Drafts that the targets use and that were not given by an address.
     for (const RouteView& r : view.routes) Add('d', "draft", r.draft, {r.model});
   }
   std::string Of(char kind, const std::string& address) const {
