@@ -2,8 +2,8 @@
 #define SPECFABRIC_BASE_LOGIT_RULES_H_
 
 // What a request changes of the target's logits before temperature and filters. Kept apart from
-// SamplingParams because drafts are not told: their draft tokens are checked against the changed logits,
-// whatever they were drawn from.
+// SamplingParams because drafts are not told: their draft tokens are checked against the changed
+// logits, whatever they were drawn from.
 
 #include <cstdint>
 #include <vector>

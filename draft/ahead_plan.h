@@ -39,7 +39,8 @@ struct AheadNode {
 
 class AheadPlan {
  public:
-  // A tree was sent. acceptance: the recent acceptance rate of a draft token; for the geometric fan-out.
+  // A tree was sent. acceptance: the recent acceptance rate of a draft token; for the geometric
+  // fan-out.
   void Start(const AheadOptions& options, const SpeculationCache& speculation_cache,
              double acceptance);
   void Stop();

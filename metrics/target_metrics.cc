@@ -144,10 +144,9 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
 
 DrafterMetrics TargetMetrics::AddDrafter(const std::string& model) {
   DrafterMetrics series = DrafterSeries(registry_, model);
-  series.share = &registry_.AddGauge(
-      "specfabric_drafter_share",
-      "Share of recent rounds for which this draft model was chosen",
-      {{"drafter", model}});
+  series.share = &registry_.AddGauge("specfabric_drafter_share",
+                                     "Share of recent rounds for which this draft model was chosen",
+                                     {{"drafter", model}});
   return series;
 }
 

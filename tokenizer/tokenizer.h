@@ -58,8 +58,8 @@ class Tokenizer {
   // character. Empty for ids outside the vocabulary.
   std::string TokenBytes(base::TokenId id) const;
 
-  // The rendered prompt, to be encoded without special tokens. Templates may print JSON objects with
-  // their members in order, so callers must keep the client's order.
+  // The rendered prompt, to be encoded without special tokens. Templates may print JSON objects
+  // with their members in order, so callers must keep the client's order.
   //   messages_json  array of {"role": ..., "content": ...} and other members the template reads
   //   tools_json     array of tool definitions, or empty
   //   variables_json object of further template variables such as {"enable_thinking": false}, or

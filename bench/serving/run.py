@@ -2,7 +2,8 @@
 """Load generator: asks an OpenAI-compatible server for completions at a set rate, and measures.
 
 Prints the table of `vllm bench serve`, by its definitions (bench/serving/metrics.py says which).
-Requests arrive at --request_rate, or as --workload_trace says, or at once; --max_concurrency keeps more than
+Requests arrive at --request_rate, or as --workload_trace says, or at once; --max_concurrency keeps
+more than
 so many from being under way. Prompts are pieces of a text (--prompts FILE), best one that the model
 was not trained on, or random tokens.
 
@@ -109,7 +110,9 @@ def parse_arguments() -> argparse.Namespace:
         "--burstiness", type=number(0, above=True), default=1.0, help="1: Poisson; less: bursts"
     )
     parser.add_argument("--max_concurrency", type=count)
-    parser.add_argument("--workload_trace", type=Path, help="CSV: seconds,prompt tokens,output tokens")
+    parser.add_argument(
+        "--workload_trace", type=Path, help="CSV: seconds,prompt tokens,output tokens"
+    )
     add_workload(parser, prompt_tokens=128, output_tokens=128)
     parser.add_argument("--warmups", type=int, default=1, help="requests sent before measuring")
     parser.add_argument(

@@ -60,7 +60,8 @@ def lengths(count: int, mean: int, range_ratio: float, random: np.random.Generat
 
 
 def read_trace(path: Path) -> list[Arrival]:
-    """A CSV of seconds, prompt tokens, output tokens: what `specfabric simulate --workload_trace` reads.
+    """A CSV of seconds, prompt tokens, output tokens: what `specfabric simulate --workload_trace`
+    reads.
 
     A first line that does not start with a number is a heading.
     """

@@ -1,5 +1,5 @@
-// Host time of the n-gram lookup: a token learned, and a proposal, in texts that repeat themselves and
-// in such that do not.
+// Host time of the n-gram lookup: a token learned, and a proposal, in texts that repeat themselves
+// and in such that do not.
 
 #include <random>
 
