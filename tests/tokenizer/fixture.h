@@ -35,7 +35,7 @@ class TempDir : public base::TempDir {
 // LoadFixture for another folder.
 std::unique_ptr<Tokenizer> LoadFrom(const TempDir& dir);
 
-// Renders `template` for `messages`.
+// Renders the template `source` for `messages`.
 absl::StatusOr<std::string> RenderTemplate(const std::string& source, const std::string& messages,
                                            const std::string& variables = "");
 
