@@ -18,7 +18,7 @@ using wire::VerifiedTable;
 using wire::View;
 using wire::WriteLogprobs;
 
-// Counts of one sequence, which the context bounds.
+// The counts of one sequence are limited by its context, so they fit 32 bits.
 int32_t Count(int64_t count) { return static_cast<int32_t>(count); }
 
 Offset<wire::Tokens> WriteTokens(const Tokens& m, FlatBufferBuilder& builder) {
@@ -73,7 +73,7 @@ Tokens CheckedTokens(const wire::Tokens& t, Checker& check) {
   return m;
 }
 
-// Of the lists of one entry, as they lie in the buffer.
+// Bytes that the lists of one entry take in the buffer.
 size_t BytesOf(const wire::Tokens& t) {
   return sizeof(int32_t) * (View(t.tokens()).size() + View(t.accepted_at()).size()) +
          View(t.error()).size() + BytesOf(t.logprobs()) + BytesOf(t.prompt_logprobs());
@@ -89,8 +89,7 @@ void Speculation::Add(const Speculation& other) {
   accepted += other.accepted;
   if (accepted_at.size() < other.accepted_at.size()) accepted_at.resize(other.accepted_at.size());
   for (size_t i = 0; i < other.accepted_at.size(); ++i) accepted_at[i] += other.accepted_at[i];
-  // The order of the methods is that of what they promise: the same text, the same distribution,
-  // neither.
+  // Methods are ordered by their guarantee: the same tokens, the same distribution, neither.
   verification = std::max(verification, other.verification);
 }
 

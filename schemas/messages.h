@@ -154,9 +154,9 @@ struct EndSession {
 using scheduler::kMaxPriority;
 using scheduler::SequenceRequest;
 
-// One sequence for a target: prompt and what an earlier attempt has emitted stay apart, as tokens.
+// Asks a target to generate one sequence, or to continue it after an earlier attempt.
 struct Submit {
-  uint64_t request_id = 0;                         // the gateway's; unique per gateway incarnation
+  uint64_t request_id = 0;                         // unique for each gateway incarnation
   std::optional<VerificationMethod> verification;  // requested; none: the target's own choice
   SequenceRequest sequence;
   base::TraceContext trace = {};
@@ -173,12 +173,12 @@ enum class Finish : uint8_t {
   kDraining = 7
 };
 
-// Totals of the rounds of a sequence.
+// Totals over the rounds of a sequence.
 struct Speculation {
   int64_t rounds = 0;
   int64_t drafted = 0, accepted = 0;      // draft tokens
   std::vector<int64_t> accepted_at = {};  // rounds that accepted a draft token at depth 1, 2, ...
-  // Of the sequence's trees; over several sequences the one that promises least.
+  // Of the trees; for several sequences, the method with the weakest guarantee.
   VerificationMethod verification = VerificationMethod::kCoupled;
 
   void Add(const Speculation& other);
@@ -191,11 +191,11 @@ struct Tokens : base::SequenceOutput {
   Finish finish = Finish::kNone;
   std::string error;          // one line, with kError, kRejected and kOverloaded
   Speculation speculation;    // of this attempt so far
-  int32_t cached_tokens = 0;  // of the prompt, whose KV the target had
+  int32_t cached_tokens = 0;  // tokens of the prompt found in the prefix cache
 };
 
-// Everything that a step of a target has for one gateway: a message a sequence would be hundreds a
-// step, more than a connection takes.
+// The results of one step for all sequences of one gateway. One message for each sequence would be
+// hundreds a step, more than a connection takes. Without sequences it is a heartbeat.
 struct TokensBatch {
   std::vector<Tokens> sequences;
 };

@@ -24,7 +24,7 @@ namespace specfabric::target {
 
 namespace {
 
-// Who may speak to a target: gateways and tools of the same text, drafts of the same vocabulary.
+// OK for gateways and tools with the same tokenizer, and for drafts with the same vocabulary.
 absl::Status AcceptPeer(const schemas::Hello& ours, const schemas::Hello& theirs) {
   if (theirs.role == schemas::Role::kTarget) {
     return absl::InvalidArgumentError("targets do not speak to targets");
@@ -52,7 +52,7 @@ int ExactnessOf(schemas::VerificationMethod verification, bool batch_invariant) 
   return verification == schemas::VerificationMethod::kCoupled && batch_invariant ? 0 : 1;
 }
 
-// What came in UCX's own buffer lasts for the callback only.
+// Copies a tensor in a buffer of UCX, which is valid only during the callback.
 DraftProbsTensor KeepDraftProbs(transport::Tensor&& tensor) {
   DraftProbsTensor kept;
   kept.fields = tensor.fields;
@@ -80,7 +80,7 @@ class TargetService::Impl {
   void StopThreads();
 
   TargetServiceOptions options_;
-  std::unique_ptr<GroupLeader> group_;  // where the group spans processes; its ranks use it
+  std::unique_ptr<GroupLeader> group_;  // if the group spans processes; its ranks use it
   std::unique_ptr<RankGroup> ranks_;
   std::unique_ptr<metrics::TargetMetrics> metrics_;
   std::unique_ptr<TargetEngine> engine_;
@@ -99,7 +99,7 @@ class TargetService::Impl {
 absl::Status TargetService::Impl::StartRanks() {
   RankGroupOptions options = options_.ranks;
   if (options_.group.processes > 1) {
-    // As for a hung collective: what the group was doing cannot be taken up again (design.md).
+    // As for a hung collective: the group cannot resume its step (docs/design.md).
     const auto on_lost = [](const absl::Status& why) {
       spdlog::critical("the group is lost: ending the process: {}", base::Message(why));
       std::_Exit(base::kExitBroken);
@@ -164,7 +164,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   hello.incarnation = base::RandomNonzero64();
   hello.model = options.model_name;
   hello.tokenizer_fingerprint = options.tokenizer_fingerprint;
-  // 0 tells gateways that only the distribution of the text is promised.
+  // 0 tells gateways that only the distribution of the text is guaranteed.
   const bool exact = options.ranks.rank.token_exact();
   hello.numerics_fingerprint = exact ? ranks_->NumericsFingerprint() : 0;
   hello.vocabulary = config.vocabulary;
@@ -205,7 +205,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   TargetOutbox outbox;
   outbox.tokens = [this](link::PeerId peer, const schemas::TokensBatch& batch) {
     absl::Status sent = link_->Send(peer, batch);
-    // A stream with a hole is useless: the gateway resubmits what it has.
+    // A stream that misses tokens is useless. When the connection is closed, the gateway resubmits.
     if (absl::IsResourceExhausted(sent)) link_->Close(peer);
     return sent;
   };
@@ -235,7 +235,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
     engine_->Post(PeerUp{peer, theirs, address});
   };
   handler.on_message = [this](link::PeerId peer, link::Message message) {
-    // Full means the leader is hopelessly behind: dropping the peer is bounded, queueing is not.
+    // The inbox is full: the leader is far behind. Disconnecting the peer limits the queued work.
     if (engine_->Post(PeerMessage{peer, std::move(message)})) return;
     if (link::Link* link = open_link_.load()) link->Close(peer);
   };
@@ -251,7 +251,8 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
     return fields.fence.incarnation == ours;
   };
   handler.on_tensor = [this](link::PeerId peer, transport::Tensor&& tensor) {
-    // Full: its slot is free again, and its round goes on without a draft once its deadline passes.
+    // The inbox is full: the slot is freed, and the round goes on without a draft after its
+    // deadline.
     if (engine_->Post(PeerDraftProbs{peer, KeepDraftProbs(std::move(tensor))})) return;
     spdlog::warn("target peer={}: draft probabilities dropped: the leader is behind", peer);
   };
@@ -259,7 +260,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
                               const absl::Status& why) {
     spdlog::warn("target peer={} sequence={} round={}: draft probabilities refused: {}", peer,
                  fields.tag, fields.fence.round, base::Message(why));
-    // Full: the round goes on once its deadline passes.
+    // The inbox is full: the round goes on after its deadline.
     if (engine_->Post(DraftProbsRefused{peer, fields})) return;
     spdlog::warn("target peer={}: a refusal of draft probabilities dropped: the leader is behind",
                  peer);
@@ -281,12 +282,12 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   return absl::OkStatus();
 }
 
-// One pool for each rank, so that draft_probs land near the owner of their sequence. Before the
-// leader runs: nobody is asked for draft_probs yet.
+// Adds one pool for each rank, so that draft probabilities are received near the rank that owns the
+// sequence. Call before the leader runs and asks for draft probabilities.
 absl::Status TargetService::Impl::AddDraftProbsPools(size_t slot_bytes) {
   if (slot_bytes == 0) return absl::OkStatus();
   const int ranks = options_.ranks.shape().ranks();
-  // Of one round each, and some that come late.
+  // One for the round of each sequence, and some for late tensors.
   const int32_t slots = options_.scheduler.max_sequences / ranks + kSpareSlots;
   const auto kind =
       options_.gpu_draft_probs ? transport::MemoryKind::kCuda : transport::MemoryKind::kHost;
@@ -298,12 +299,13 @@ absl::Status TargetService::Impl::AddDraftProbsPools(size_t slot_bytes) {
   return absl::OkStatus();
 }
 
-// What a GPU does after an error of its own is not known, and ranks one of which has failed are no
-// longer at the same place. Gateways resubmit elsewhere (design.md).
+// Ends the process if a step has failed in a way that it cannot recover from: the state of a GPU
+// after an error is unknown, and if one rank has failed, the ranks are no longer in the same state.
+// Gateways resubmit to other targets (docs/design.md).
 void TargetService::Impl::EndIfBroken(const absl::Status& step) const {
   const bool on_gpus = options_.ranks.rank.device == model::DeviceKind::kCuda;
   const bool broken = absl::IsInternal(step) || absl::IsAborted(step);
-  // A batch that is refused is so by all ranks; whatever else one of several says, it says alone.
+  // All ranks refuse an invalid batch alike; any other error may be that of one rank alone.
   const bool alone = options_.ranks.shape().ranks() > 1 && !absl::IsInvalidArgument(step);
   if (!on_gpus || !(broken || alone)) return;
   spdlog::critical("a step has failed for good: ending the process: {}", base::Message(step));
@@ -315,7 +317,7 @@ void TargetService::Impl::Watch() {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     const base::Nanos started = engine_->step_started();
     if (started == 0 || base::Now() - started < options_.step_timeout) continue;
-    // A hung collective cannot be cancelled; the gateways resubmit elsewhere (design.md).
+    // A hung collective cannot be cancelled. Gateways resubmit to other targets (docs/design.md).
     spdlog::critical("a step has run for more than {} s: ending the process",
                      base::ToSeconds(options_.step_timeout));
     std::_Exit(base::kExitBroken);
@@ -330,7 +332,7 @@ void TargetService::Impl::StopThreads() {
 }
 
 TargetService::Impl::~Impl() {
-  // The leader sends through the link, so it ends first; then the link, which posts to the engine.
+  // The leader thread uses the link, so it ends first; then the link, which posts to the engine.
   StopThreads();
   open_link_ = nullptr;
   fabric_metrics_.reset();
@@ -401,7 +403,7 @@ void TargetService::Drain(base::Nanos timeout) {
   while (!impl_->engine_->finished() && base::Now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
-  // The last tokens may have been sent a moment ago.
+  // The last tokens may still be in the send queue.
   impl_->link_->Flush(kFlushTimeout);
 }
 

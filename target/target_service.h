@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_TARGET_TARGET_SERVICE_H_
 #define SPECFABRIC_TARGET_TARGET_SERVICE_H_
 
-// One target group as a process sees it: ranks, leader thread, watchdog and the link that joins
-// them to gateways and drafts.
+// The target role of a process: ranks, leader thread, watchdog, and the link to gateways and
+// drafts.
 
 #include <memory>
 #include <string>
@@ -24,33 +24,33 @@ namespace specfabric::target {
 
 struct TargetServiceOptions {
   RankGroupOptions ranks;
-  GroupOptions group;  // of the processes that hold the ranks
+  GroupOptions group;  // the processes that run the ranks
   scheduler::SchedulerOptions
       scheduler;  // vocabulary and block numbers are filled in from the model
   std::string model_name;
   uint64_t tokenizer_fingerprint = 0;
   std::string listen = "127.0.0.1:0";
   transport::SharedListenSocket socket;  // listens there already, or null
-  std::vector<std::string> drafts;       // to keep connected: as link::LinkOptions::connect
-  base::Nanos lookup_interval = 5 * base::kSecond;  // of names among them
+  std::vector<std::string> drafts;       // addresses to stay connected to: LinkOptions::connect
+  base::Nanos lookup_interval = 5 * base::kSecond;  // of DNS names among them
   transport::FabricOptions fabric;
   speculation::VerificationMethod verification =
-      speculation::VerificationMethod::kCoupled;  // where a request asks for none
+      speculation::VerificationMethod::kCoupled;  // for requests that name none
   uint32_t verification_methods =
-      1;  // bit set, 1 << VerificationMethod, of those that a request may ask for
+      1;  // set of bits 1 << VerificationMethod: those that a request may name
   int32_t draft_probs_rows =
-      0;  // of draft draft_probs that a slot takes; 0 where no verification method reads them
-  bool gpu_draft_probs = false;          // the slots are in the memory of the GPU of the only rank
-  scheduler::DraftRouterOptions router;  // its salt is filled in
+      0;  // rows of draft probabilities in a slot; 0 if no verification method reads them
+  bool gpu_draft_probs = false;          // the slots are in memory of the GPU of the only rank
+  scheduler::DraftRouterOptions router;  // Start sets its salt
   base::Nanos draft_latency_warn = 50 * base::kMillisecond;  // 0: no warning
   speculation::ChoiceOptions drafter_choice;
   base::Nanos step_timeout = 60 * base::kSecond;  // a longer step ends the process
-  trace::Recorder* recorder = nullptr;  // null: nothing is traced; must outlive the service
+  trace::Recorder* recorder = nullptr;            // null: no tracing; must outlive the service
 };
 
 class TargetService {
  public:
-  // Loads the model, gathers the group where it spans processes, and starts to listen. Errors are
+  // Loads the model, gathers the group if it spans processes, and starts to listen. Errors are
   // RankModel::Load's, GroupLeader::Gather's and Link::Create's and Start's.
   static absl::StatusOr<std::unique_ptr<TargetService>> Start(const TargetServiceOptions& options,
                                                               metrics::Registry* registry);
@@ -60,12 +60,12 @@ class TargetService {
   const model::ModelConfig& config() const;
   // False while draining.
   bool ready() const;
-  // One line for /livez: of the step in flight, if there is one, and seconds since the last one
-  // ended, if there was one.
+  // One line for /livez: about the step in flight, if any, and the seconds since the end of the
+  // last one, if any.
   std::string Liveness() const;
-  // Until every draft of options.drafts is up, or `timeout` has passed.
+  // Waits until all drafts of options.drafts are connected, for at most `timeout`.
   void WaitForDrafts(base::Nanos timeout);
-  // Refuses new work, waits for running sequences up to `timeout`, tells the peers.
+  // Refuses new work, tells the peers, and waits for running sequences for at most `timeout`.
   void Drain(base::Nanos timeout);
 
  private:

@@ -8,7 +8,7 @@
 namespace specfabric::target {
 namespace {
 
-// A table, its offsets and the lengths of its lists.
+// Size of an entry without the contents of its lists: the table, offsets, list lengths.
 constexpr size_t kEntryBytes = 128;
 
 size_t BytesOf(const std::vector<base::TokenLogprobs>& list) {
@@ -41,7 +41,7 @@ void TokenBatches::Send(const SendTokens& send) {
     for (const Batch& batch : batches) {
       const absl::Status sent = send(peer, batch.message);
       if (sent.ok()) continue;
-      // A gateway that cannot take tokens is going down; its sequences are cancelled then.
+      // A gateway that takes no tokens is about to be disconnected; that cancels its sequences.
       spdlog::warn("target peer={}: tokens of {} sequences not sent: {}", peer,
                    batch.message.sequences.size(), base::Message(sent));
       break;

@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_TARGET_TOKEN_BATCHES_H_
 #define SPECFABRIC_TARGET_TOKEN_BATCHES_H_
 
-// What a step has for its gateways: one message a gateway, however many sequences it has.
+// Collects the new tokens of a step and sends one message to each gateway, for all its sequences.
 
 #include <cstddef>
 #include <functional>
@@ -18,13 +18,14 @@ using SendTokens = std::function<absl::Status(link::PeerId, const schemas::Token
 
 class TokenBatches {
  public:
-  // A batch ends before it would be larger than `max_bytes` (of content, about what the message
-  // takes) or schemas::kMaxBatchSequences. An entry that is larger alone goes alone.
+  // A gateway gets several messages if one would have more than schemas::kMaxBatchSequences
+  // entries, or more than `max_bytes` of content (about the size of the message). A larger entry is
+  // sent alone.
   explicit TokenBatches(size_t max_bytes = 1 << 20) : max_bytes_(max_bytes) {}
 
   void Add(link::PeerId peer, schemas::Tokens tokens);
-  // Sends everything, each peer's in the order it was added, and forgets it. After an error nothing
-  // more goes to that peer this time; it is logged.
+  // Sends and removes all entries, those of each peer in the order in which they were added. After
+  // an error, which is logged, the peer's other messages are dropped.
   void Send(const SendTokens& send);
 
  private:

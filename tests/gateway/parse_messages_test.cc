@@ -30,7 +30,7 @@ TEST(ParseChatTest, FlattensTextParts) {
   EXPECT_TRUE(request.add_generation_prompt);
 }
 
-TEST(ParseChatTest, WithoutALimitGoesOnToTheContext) {
+TEST(ParseChatTest, WithoutMaxTokensTheContextIsTheLimit) {
   const auto request = Good(ParseChat(R"({"messages": [{"role": "user", "content": "a"}]})"));
   EXPECT_EQ(request.max_tokens, std::nullopt);
   EXPECT_EQ(request.logprobs, -1);
@@ -65,7 +65,7 @@ TEST(ParseChatTest, MessagesWithoutContent) {
             "{\"role\":\"user\",\"content\":null}");
 }
 
-TEST(ParseChatTest, BoundsItsLists) {
+TEST(ParseChatTest, ListsAreLimited) {
   const auto list = [](const char* entry, size_t count) {
     std::string text = "[";
     for (size_t i = 0; i < count; ++i) text += std::string(i == 0 ? "" : ",") + entry;
@@ -118,7 +118,7 @@ TEST(ParseChatTest, VariablesForTheTemplate) {
   EXPECT_EQ(std::get<TokenizeRequest>(tokenize).template_variables, R"({"a":1})");
 }
 
-TEST(ParseChatTest, SpecialTokensAroundTheTemplateIfAskedFor) {
+TEST(ParseChatTest, SpecialTokensAroundTheTemplateIfRequested) {
   EXPECT_TRUE(Good(ParseChat(R"({"messages": [{"role": "user", "content": "a"}],
                                  "add_special_tokens": true})"))
                   .add_special_tokens);

@@ -46,7 +46,7 @@ class PrepareTest : public ::testing::Test {
   uint64_t drawn_ = 100;
 };
 
-TEST_F(PrepareTest, OneSequenceAChoice) {
+TEST_F(PrepareTest, OneSequenceForEachChoice) {
   const Prepared prepared =
       Good(R"({"model": "m", "prompt": ["that", "no"], "n": 2, "seed": 9, "max_tokens": 5,
                "temperature": 0.5, "stop_token_ids": [7], "slo_tpot_ms": 1e-9,
@@ -61,7 +61,7 @@ TEST_F(PrepareTest, OneSequenceAChoice) {
   EXPECT_EQ(prepared.submits[0].sequence.sampling.temperature, 0.5f);
   EXPECT_EQ(prepared.submits[0].sequence.max_tokens, 5);
   EXPECT_EQ(prepared.submits[3].sequence.priority, -4);
-  EXPECT_EQ(prepared.submits[3].sequence.tpot_slo, 1);  // what was asked for is not forgotten
+  EXPECT_EQ(prepared.submits[3].sequence.tpot_slo, 1);            // not rounded to 0
   EXPECT_EQ(prepared.submits[0].sequence.stop_ids, Ids({0, 7}));  // with the end of text
   EXPECT_EQ(prepared.prompt_tokens,
             static_cast<int64_t>(prepared.prompts[0].ids.size() + prepared.prompts[1].ids.size()));
@@ -75,11 +75,11 @@ TEST_F(PrepareTest, DrawsASeedForEachPrompt) {
   EXPECT_EQ(prepared.submits[2].sequence.sampling.seed, 102u);
 }
 
-TEST_F(PrepareTest, IgnoringTheEndLeavesOnlyTheRequestsOwnStops) {
+TEST_F(PrepareTest, IgnoreEosKeepsTheRequestsStops) {
   EXPECT_TRUE(Good(R"({"prompt": "a", "ignore_eos": true})").submits[0].sequence.stop_ids.empty());
 }
 
-TEST_F(PrepareTest, NoEndBeforeTheFewestTokens) {
+TEST_F(PrepareTest, EndTokensAreSuppressedBeforeMinTokens) {
   const Prepared plain = Good(R"({"prompt": "a", "stop_token_ids": [7]})");
   EXPECT_TRUE(plain.submits[0].sequence.rules.suppressed_token_ids.empty());
   const Prepared longer = Good(R"({"prompt": "a", "stop_token_ids": [7], "min_tokens": 3,
@@ -94,7 +94,7 @@ TEST_F(PrepareTest, NoEndBeforeTheFewestTokens) {
   EXPECT_EQ(ignoring.submits[0].sequence.stop_ids, Ids({7}));
 }
 
-TEST_F(PrepareTest, OutputIsCutToTheContext) {
+TEST_F(PrepareTest, MaxTokensIsLimitedByTheContext) {
   EXPECT_EQ(
       Good(R"({"prompt": [1, 2, 3], "max_tokens": 1000000000000})").submits[0].sequence.max_tokens,
       17);
@@ -123,7 +123,7 @@ TEST_F(PrepareTest, KeepsTheEndOfAPrompt) {
   EXPECT_EQ(three.submits[0].sequence.max_tokens, 16);
   EXPECT_EQ(Good(ids + "5}").submits[0].sequence.prompt.size(), 5u);
   EXPECT_EQ(Good(ids + "1e30}").submits[0].sequence.prompt.size(), 5u);
-  // Of a text, the given text is gone with its beginning; of a whole one it is not.
+  // A truncated prompt has no text any more; a complete one has.
   const Prepared text = Good(R"({"prompt": "that he said", "truncate_prompt_tokens": 1})");
   Ids whole = tokenizer_->Encode("that he said", true).value();
   EXPECT_EQ(text.submits[0].sequence.prompt, Ids({whole.back()}));
@@ -172,7 +172,7 @@ TEST_F(PrepareTest, EchoWithLogprobsScores) {
   EXPECT_EQ(Good(R"({"prompt": "a", "logprobs": 3})").submits[0].sequence.logprobs, 3);
 }
 
-TEST_F(PrepareTest, WhatTheModelCannotTake) {
+TEST_F(PrepareTest, RequestsThatTheModelCannotServe) {
   EXPECT_EQ(Bad(R"({"model": "other", "prompt": "a"})").status, 404);
   EXPECT_THAT(Bad(R"({"model": "other", "prompt": "a"})").message, HasSubstr("'other'"));
   const ApiError error = Bad(R"({"prompt": [1, 320]})");
@@ -186,7 +186,7 @@ TEST_F(PrepareTest, WhatTheModelCannotTake) {
             "'logit_bias' holds the token id 320; the vocabulary has ids 0 to 319");
 }
 
-TEST_F(PrepareTest, ChatGoesThroughTheTemplate) {
+TEST_F(PrepareTest, ChatsAreRenderedByTheTemplate) {
   model_.context = 500;
   const std::string messages = R"([{"role": "user", "content": "that"}])";
   const Prepared prepared = Good("{\"messages\": " + messages + "}", true);
@@ -223,7 +223,7 @@ TEST_F(PrepareTest, VariablesReachTheTemplate) {
   EXPECT_EQ(rendered(R"(, "documents": [{"text": "he"}, {"text": "is"}])"), "that he is");
 }
 
-TEST_F(PrepareTest, SpecialTokensAroundAChatIfAskedFor) {
+TEST_F(PrepareTest, SpecialTokensAroundAChatIfRequested) {
   model_.context = 500;
   const std::string messages = R"([{"role": "user", "content": "that"}])";
   const std::string text = tokenizer_->ApplyChatTemplate(messages, true).value();
@@ -233,7 +233,7 @@ TEST_F(PrepareTest, SpecialTokensAroundAChatIfAskedFor) {
             tokenizer_->Encode(text, true).value());
 }
 
-TEST_F(PrepareTest, LongNamesAreShownShort) {
+TEST_F(PrepareTest, LongNamesAreCutInErrors) {
   const std::string name(1 << 20, 'x');
   EXPECT_LT(Bad(R"({"prompt": "a", "model": ")" + name + "\"}").message.size(), 300u);
   EXPECT_LT(Bad(R"({"prompt": "a", "verification": ")" + name + "\"}").message.size(), 300u);
@@ -246,7 +246,7 @@ TEST_F(PrepareTest, WithoutATemplateThereIsNoChat) {
   EXPECT_EQ(error.param, "messages");
 }
 
-TEST_F(PrepareTest, VerificationMethodsGoByName) {
+TEST_F(PrepareTest, VerificationMethodsByName) {
   EXPECT_EQ(Good(R"({"prompt": "no"})").submits[0].verification, std::nullopt);
   EXPECT_EQ(Good(R"({"prompt": "no", "verification": "rejection"})").submits[0].verification,
             schemas::VerificationMethod::kRejection);

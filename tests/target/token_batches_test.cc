@@ -21,7 +21,7 @@ schemas::Tokens Entry(uint64_t request, size_t tokens = 1) {
   return entry;
 }
 
-// What was sent: the requests of each message, by peer.
+// Records the peer and the requests of each message.
 struct Recorder {
   std::vector<std::pair<PeerId, std::vector<uint64_t>>> sent;
   absl::Status answer;
@@ -47,7 +47,7 @@ TEST(TokenBatchesTest, OneMessageForEachPeer) {
   EXPECT_THAT(recorder.sent,
               UnorderedElementsAre(Pair(1, ElementsAre(10, 11, 10)), Pair(2, ElementsAre(20))));
   batches.Send(recorder.Function());
-  EXPECT_EQ(recorder.sent.size(), 2u);  // nothing was left
+  EXPECT_EQ(recorder.sent.size(), 2u);  // there was nothing left to send
 }
 
 TEST(TokenBatchesTest, SplitsLargeBatches) {
@@ -56,7 +56,7 @@ TEST(TokenBatchesTest, SplitsLargeBatches) {
   batches.Add(1, Entry(1, 200));
   batches.Add(1, Entry(2, 200));
   batches.Add(1, Entry(3, 200));
-  batches.Add(1, Entry(4, 10'000));  // too large for any: alone
+  batches.Add(1, Entry(4, 10'000));  // larger than the limit: alone
   batches.Add(1, Entry(5));
   batches.Send(recorder.Function());
   EXPECT_THAT(recorder.sent, ElementsAre(Pair(1, ElementsAre(1, 2)), Pair(1, ElementsAre(3)),
