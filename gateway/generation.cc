@@ -117,7 +117,9 @@ absl::StatusOr<std::unique_ptr<Generation>> Generation::Make(
   }
   // The rest of this function frees what is not used any more.
   for (schemas::Submit& submit : generation->prepared_->submits) {
-    if (!NeedsTarget(submit.sequence)) submit = {};
+    if (NeedsTarget(submit.sequence)) continue;
+    submit = {};
+    submit.sequence.max_tokens = 0;  // still needs no target
   }
   GenerationRequest& request = generation->prepared_->request;
   for (const std::string& stop : request.stop) generation->stop_bytes_ += stop.size();
