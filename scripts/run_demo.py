@@ -78,8 +78,8 @@ def cluster(
         f"--model={arguments.model}",
         f"--listen={listen}",
         f"--tensor_parallel={arguments.tensor_parallel}",
-        "--targets=1",
-        f"--drafts={drafts}",
+        "--num_targets=1",
+        f"--num_drafts={drafts}",
         f"--dtype={arguments.dtype}",
         f"--verification={arguments.verification}",
         "--log_level=warning",
@@ -88,7 +88,7 @@ def cluster(
     if drafts:
         command.append(f"--draft_model={arguments.draft_model}")
     else:
-        command.append("--ngram_lookup=off")
+        command.append("--ngram_lookup=false")
     # Its own session: Ctrl-C reaches this program alone, which then ends the cluster in order.
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True

@@ -246,7 +246,7 @@ def all_systems(build: Path, ucx_perftest_binary: Path) -> list[System]:
         ours(OURS, perftest()),
         # Four threads on two cores: not pinned and without spinning, as the services run on a
         # machine with few cores.
-        ours(OURS_THREADED, perftest("--threaded", "--spin_us=0", pin=False)),
+        ours(OURS_THREADED, perftest("--threaded", "--spin=0", pin=False)),
         grpc_system("stream", "poll", "polling"),
         grpc_system("unary", "poll", "polling"),
         grpc_system("stream", "block", "sleeping"),

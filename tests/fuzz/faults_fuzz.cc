@@ -1,4 +1,4 @@
-// The text of --inject_faults, and what an injector makes of whatever it accepts.
+// The text of the test hook `faults`, and what an injector makes of whatever it accepts.
 
 #include "base/check.h"
 #include "tests/fuzz/target.h"
