@@ -16,6 +16,9 @@ target_include_directories(specfabric_options INTERFACE "${PROJECT_SOURCE_DIR}")
 # bits of a logit; kernels say std::fma where they mean it.
 target_compile_options(specfabric_options INTERFACE
                        $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Werror;-ffp-contract=off>)
+# nlohmann-json 3.11 does not compile with Clang's three-way comparison.
+target_compile_definitions(specfabric_options INTERFACE
+                           $<$<COMPILE_LANG_AND_ID:CXX,Clang>:JSON_HAS_THREE_WAY_COMPARISON=0>)
 if(CMAKE_UNITY_BUILD)
   # Coroutine frames have members of unnamed types: harmless, but GCC says so outside main files.
   target_compile_options(specfabric_options INTERFACE

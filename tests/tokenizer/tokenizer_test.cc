@@ -227,7 +227,7 @@ TEST(TokenizerTest, ManyThreadsShareOneTokenizer) {
         for (const Json& entry : golden["encodings"]) {
           const auto ids = tokenizer->Encode(entry["text"].get<std::string>(), true);
           failed += !ids.ok() || *ids != Ids(entry["ids_with_special"]);
-          failed += tokenizer->Decode(*ids, true).value() != entry["decoded"];
+          failed += tokenizer->Decode(*ids, true).value() != entry["decoded"].get<std::string>();
         }
       }
     });

@@ -79,9 +79,9 @@ struct Conversation {
     for (int idle = 0; idle < 2;) {
       client.Turn();
       server.Turn();
-      const bool moved = Carry(to_client, to_server, true, from_client, meddle) |
-                         Carry(to_server, to_client, false, from_server, meddle);
-      idle = moved ? 0 : idle + 1;
+      const bool from_it = Carry(to_client, to_server, true, from_client, meddle);
+      const bool to_it = Carry(to_server, to_client, false, from_server, meddle);
+      idle = from_it || to_it ? 0 : idle + 1;
     }
     to_client.reset();
     to_server.reset();

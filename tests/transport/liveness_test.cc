@@ -211,7 +211,7 @@ TEST_P(NonReadingPeerTest, CostsBoundedMemoryAndIsClosed) {
   size_t most = before;
   bool pressed = false;
   absl::Status sent;
-  for (int i = 0; !absl::IsNotFound(sent) && std::chrono::steady_clock::now() < deadline; ++i) {
+  while (!absl::IsNotFound(sent) && std::chrono::steady_clock::now() < deadline) {
     sent = client.fabric().Send(peer, 1, std::vector<uint8_t>(bytes, 1));
     if (absl::IsResourceExhausted(sent)) {
       pressed = true;
