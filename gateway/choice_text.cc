@@ -65,7 +65,7 @@ absl::Status ChoiceText::Prime(absl::Span<const base::TokenId> prompt) {
 // character that the output completed, the piece does not start with it and stays as it is.
 std::string ChoiceText::WithoutPrompt(std::string piece) {
   if (piece.empty() || prompt_rest_.empty()) return piece;
-  if (piece.compare(0, prompt_rest_.size(), prompt_rest_) == 0) piece.erase(0, prompt_rest_.size());
+  if (piece.starts_with(prompt_rest_)) piece.erase(0, prompt_rest_.size());
   prompt_rest_.clear();
   return piece;
 }

@@ -35,6 +35,8 @@ class Workers {
   template <typename F>
   boost::asio::awaitable<std::invoke_result_t<F&>> Run(Work work, F& job) {
     using Result = std::invoke_result_t<F&>;
+    // `body` and `job` outlive the coroutine: this one awaits it.
+    // NOLINTNEXTLINE(cppcoreguidelines-avoid-capturing-lambda-coroutines)
     auto body = [&job]() -> boost::asio::awaitable<Result> { co_return job(); };
     boost::asio::awaitable<Result> running = body();
     boost::asio::awaitable<Result> waiting = boost::asio::co_spawn(

@@ -27,7 +27,7 @@ struct GrowthPolicy {
 
   // "1,1,3,1,1", "best:16" or "best:16:4:8" (budget, children, depth). InvalidArgument says what
   // was given and what is allowed.
-  static absl::StatusOr<GrowthPolicy> Parse(std::string_view text);
+  static absl::StatusOr<GrowthPolicy> Parse(std::string_view given);
   std::string ToString() const;
   // The same with at most `depth` levels, at least one.
   GrowthPolicy Shallower(int32_t depth) const;

@@ -46,7 +46,7 @@ std::string Names(uint32_t verification_methods) {
   std::vector<std::string> names;
   for (int c = 0; c < speculation::kVerificationMethods; ++c) {
     if (verification_methods & (1u << c))
-      names.push_back(Name(static_cast<speculation::VerificationMethod>(c)));
+      names.emplace_back(Name(static_cast<speculation::VerificationMethod>(c)));
   }
   return absl::StrJoin(names, ", ");
 }

@@ -150,8 +150,8 @@ class TargetEngine {
   void SendHeartbeats(base::Nanos now);
   void Handle(const PeerUp& up);
   void Handle(const PeerDown& down);
-  void Handle(PeerMessage& message);
-  void Handle(PeerDraftProbs& draft_probs);
+  void Handle(PeerMessage& input);
+  void Handle(PeerDraftProbs& input);
   void Handle(const DraftProbsRefused& refused);
   // Hand to the scheduler what the draft pool has found out.
   void OnDraftEvent(std::optional<DraftEvent> event, base::Nanos now);
@@ -163,7 +163,7 @@ class TargetEngine {
   void OnSubmit(link::PeerId peer, schemas::Submit submit);
   void OnCancel(link::PeerId peer, const schemas::Cancel& cancel);
   void Refuse(const RequestKey& key, uint32_t attempt, schemas::Finish finish, std::string why);
-  void RunStep(const scheduler::StepPlan& plan, base::Nanos planned);
+  void RunStep(const scheduler::StepPlan& plan, base::Nanos started);
   void Dispatch(const std::vector<scheduler::Event>& events);
   void Emit(const scheduler::TokensEvent& event);
   void LogNotFinite(base::SequenceId id, const Client& client, const std::string& what);

@@ -18,6 +18,7 @@ namespace {
 using CuResult = int;
 using CuDevice = int;
 using CuContext = void*;
+using CuPointer = unsigned long long;
 constexpr CuResult kCuSuccess = 0;
 
 struct Driver {
@@ -26,8 +27,8 @@ struct Driver {
   CuResult (*device)(CuDevice* device, int ordinal) = nullptr;
   CuResult (*retain)(CuContext* context, CuDevice device) = nullptr;
   CuResult (*set_current)(CuContext context) = nullptr;
-  CuResult (*copy_to_gpu)(uint64_t to, const void* from, size_t bytes) = nullptr;
-  CuResult (*copy_from_gpu)(void* to, uint64_t from, size_t bytes) = nullptr;
+  CuResult (*copy_to_gpu)(CuPointer to, const void* from, size_t bytes) = nullptr;
+  CuResult (*copy_from_gpu)(void* to, CuPointer from, size_t bytes) = nullptr;
   CuResult (*finish_stream)(void* stream) = nullptr;
 };
 
@@ -100,7 +101,7 @@ absl::Status CopyToGpu(const void* host, size_t bytes, void* gpu, const char* li
   if (absl::Status loaded = Load(library, &driver); !loaded.ok()) return loaded;
   // Such a copy may return before the bytes have arrived ("API synchronization behavior" of CUDA's
   // driver API), and no other stream would wait for them.
-  CuResult result = driver.copy_to_gpu(reinterpret_cast<uint64_t>(gpu), host, bytes);
+  CuResult result = driver.copy_to_gpu(reinterpret_cast<CuPointer>(gpu), host, bytes);
   if (result == kCuSuccess) result = driver.finish_stream(/*stream=*/nullptr);
   return Copied(result);
 }
@@ -108,7 +109,7 @@ absl::Status CopyToGpu(const void* host, size_t bytes, void* gpu, const char* li
 absl::Status CopyFromGpu(const void* gpu, size_t bytes, void* host, const char* library) {
   Driver driver;
   if (absl::Status loaded = Load(library, &driver); !loaded.ok()) return loaded;
-  return Copied(driver.copy_from_gpu(host, reinterpret_cast<uint64_t>(gpu), bytes));
+  return Copied(driver.copy_from_gpu(host, reinterpret_cast<CuPointer>(gpu), bytes));
 }
 
 GpuDirect FindGpuDirect(const std::string& root) {

@@ -32,7 +32,7 @@ class ListenSocket {
   int Release() { return socket_.Release(); }  // the descriptor is the caller's
 
  private:
-  static absl::StatusOr<ListenSocket> Bind(const std::string& address, bool listening);
+  static absl::StatusOr<ListenSocket> Bind(const std::string& text, bool listening);
 
   UniqueFd socket_;
   int family_ = 0;

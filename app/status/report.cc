@@ -98,7 +98,7 @@ void AddSpans(const ClusterView& view, const Names& names, std::string* out) {
   constexpr const char* kOrder[] = {"draft_wait", "draft_compute", "transfer", "plan",
                                     "forward",    "verify",        "commit"};
   std::vector<Row> rows = {{""}};
-  for (const char* span : kOrder) rows[0].push_back(span);
+  for (const char* span : kOrder) rows[0].emplace_back(span);
   for (const GroupView& group : view.groups) {
     if (group.span_ms.empty()) continue;
     Row row = {names.Of('t', Or(group.listen, group.admin))};

@@ -229,7 +229,7 @@ void GoodputControl::OnSkipped(VerificationMethod verification, const DraftOrder
                                base::Nanos waited) {
   PerMethod& c = by_method_[static_cast<size_t>(verification)];
   const double depth = std::min<double>(order.max_depth, c.deepest);
-  c.reply.ObserveAtLeast(order.askers, static_cast<int32_t>(depth + 0.5), waited);
+  c.reply.ObserveAtLeast(order.askers, static_cast<int32_t>(std::lround(depth)), waited);
 }
 
 // As TCP's retransmission timer (RFC 6298): four deviations above the mean.

@@ -26,15 +26,15 @@ class TenantShares {
   static constexpr size_t kMaxIdle = 1024;
 
   // A sequence of the tenant arrives, and waits.
-  void Arrive(uint64_t tenant);
+  void Arrive(uint64_t id);
   // A sequence that waited is admitted, or ends.
-  void StopWaiting(uint64_t tenant);
+  void StopWaiting(uint64_t id);
   // A sequence, which does not wait, ends.
-  void Leave(uint64_t tenant);
+  void Leave(uint64_t id);
   // The tenant, which has sequences, got this service: tokens times their weight.
-  void Charge(uint64_t tenant, int64_t service);
+  void Charge(uint64_t id, int64_t service);
 
-  int64_t served(uint64_t tenant) const;  // of a tenant that has sequences
+  int64_t served(uint64_t id) const;  // of a tenant that has sequences
   size_t known() const { return tenants_.size(); }
   // Ends the process if the counts are inconsistent.
   void Check() const;

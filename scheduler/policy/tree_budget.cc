@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 namespace specfabric::scheduler {
 namespace {
@@ -30,11 +31,11 @@ void GainHistogram::Add(const GainHistogram& other, double times) {
 RowAllocation AllocateRows(const GainHistogram& gains, const StepBase& base, const StepTime& time,
                            bool all) {
   const auto rate = [&](double tokens, double draft_tokens) {
-    const auto rows = static_cast<int32_t>(base.rows + draft_tokens + 0.5);
+    const auto rows = static_cast<int32_t>(std::lround(base.rows + draft_tokens));
     return tokens / static_cast<double>(base.delay + time.Predict(rows, base.context));
   };
   RowAllocation best = {.tokens = base.tokens, .rate = rate(base.tokens, 0)};
-  const auto rows = static_cast<int32_t>(base.rows + 0.5);
+  const auto rows = static_cast<int32_t>(std::lround(base.rows));
   const int32_t most = all ? base.max_rows : std::min(base.max_rows, time.Reach(rows));
   double tokens = base.tokens, draft_tokens = 0;
   for (int b = kGainBuckets - 1; b >= 0; --b) {

@@ -51,7 +51,7 @@ absl::StatusOr<std::vector<Arrival>> ParseArrivals(std::string_view csv) {
                       absl::SimpleAtoi(fields[2], &arrival.output) && seconds >= 0 &&
                       seconds < 1e9 && arrival.prompt > 0 && arrival.output > 0;
     if (!good && number == 1 && !absl::SimpleAtod(fields[0], &seconds)) continue;  // a header
-    arrival.time = static_cast<base::Nanos>(seconds * 1e9);
+    arrival.time = good ? static_cast<base::Nanos>(seconds * 1e9) : 0;
     if (!good || (!arrivals.empty() && arrival.time < arrivals.back().time)) {
       return absl::InvalidArgumentError(absl::StrCat(
           "line ", number, " is '", line,

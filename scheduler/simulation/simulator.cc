@@ -1,6 +1,7 @@
 #include "scheduler/simulation/simulator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
@@ -23,7 +24,7 @@ Percentiles PercentilesOf(std::vector<double> values) {
   if (values.empty()) return {};
   std::sort(values.begin(), values.end());
   const auto at = [&](double share) {
-    return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
+    return values[static_cast<size_t>(std::lround(share * static_cast<double>(values.size() - 1)))];
   };
   return {at(0.5), at(0.9), at(0.99)};
 }

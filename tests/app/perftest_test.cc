@@ -16,6 +16,7 @@
 #include "base/exit_code.h"
 #include "nlohmann/json.hpp"
 #include "tests/app/program.h"
+#include "tests/base/sanitizers.h"
 #include "tests/transport/network.h"
 
 namespace specfabric::perftest {
@@ -287,7 +288,7 @@ TEST_P(Ends, WithoutCudaInUcxBeforeItBothersTheServer) {
               AllOf(HasSubstr("of cuda memory: this UCX has no support for it")));
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they take terabytes
+#if !SPECFABRIC_SANITIZED  // they take terabytes
 constexpr char kLittleMemory[] = "ulimit -v 1000000; exec \"$@\"";
 
 TEST_P(Ends, WhenThereIsNoMemoryForTheSlots) {

@@ -14,11 +14,13 @@
 #include <cstdlib>
 #include <string>
 
+#include "tests/base/sanitizers.h"
+
 namespace specfabric::base {
 
 // UBSan, which is built with ASan here, looks at memory through a pipe: without descriptors it
 // takes sound objects for broken ones.
-#ifdef __SANITIZE_ADDRESS__
+#if SPECFABRIC_ADDRESS_SANITIZER
 constexpr bool kRunsWithoutDescriptors = false;
 #else
 constexpr bool kRunsWithoutDescriptors = true;

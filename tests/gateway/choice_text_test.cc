@@ -20,8 +20,8 @@ using tokenizer::LoadFixture;
 using tokenizer::Tokenizer;
 using Ids = std::vector<base::TokenId>;
 
-std::shared_ptr<const StopPatterns> Stops(std::vector<std::string> stops) {
-  return std::make_shared<const StopPatterns>(std::move(stops));
+std::shared_ptr<const StopPatterns> Stops(const std::vector<std::string>& stops) {
+  return std::make_shared<const StopPatterns>(stops);
 }
 
 ChoiceText Make(const Tokenizer& tokenizer, absl::Span<const base::TokenId> prompt,
@@ -158,7 +158,7 @@ TEST(ChoiceTextTest, LogprobsHaveTheOffsetsOfTheirTokens) {
   for (const TokenEntry& entry : piece.entries) {
     // The offset is the number of complete characters before the token.
     int64_t characters = 0;
-    const size_t end = whole.compare(0, bytes.size(), bytes) == 0 ? bytes.size() : 0;
+    const size_t end = whole.starts_with(bytes) ? bytes.size() : 0;
     for (size_t i = 0; i < end; ++i) {
       const bool starts = (static_cast<unsigned char>(whole[i]) & 0xC0) != 0x80;
       characters += starts;

@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "gtest/gtest.h"
+#include "tests/base/sanitizers.h"
 #include "tests/gateway/gateway_fixture.h"
 
 namespace specfabric::gateway {
@@ -28,7 +29,7 @@ constexpr int kContext = 100'000;
 constexpr double kLongestEvent = 8e-3;
 constexpr base::Nanos kLongestRoundTrip = 5 * base::kSecond;
 // Sanitizers make everything slower: with them the test runs a smaller load, without the limit.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if SPECFABRIC_SANITIZED
 constexpr int kPart = 20;
 #else
 constexpr int kPart = 1;

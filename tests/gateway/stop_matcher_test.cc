@@ -13,8 +13,8 @@
 namespace specfabric::gateway {
 namespace {
 
-StopMatcher Matcher(std::vector<std::string> stops, bool include = false) {
-  return StopMatcher(std::make_shared<const StopPatterns>(std::move(stops)), include);
+StopMatcher Matcher(const std::vector<std::string>& stops, bool include = false) {
+  return StopMatcher(std::make_shared<const StopPatterns>(stops), include);
 }
 
 struct Cut {

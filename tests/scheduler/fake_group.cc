@@ -47,7 +47,7 @@ StepResult FakeGroup::Execute(const StepPlan& plan, const Scheduler& scheduler) 
   CheckOwnership(plan, scheduler);
   CheckWrites(plan);
   CheckMoves(plan);
-  if (!errors_.empty() && errors_.front().rfind("shape", 0) == 0) return {};
+  if (!errors_.empty() && errors_.front().starts_with("shape")) return {};
   if (apply_moves_) Move(plan);
   // All rows of a step are written before any is read, as a forward pass does layer by layer.
   for (const PlanSequence& part : plan.sequences) {

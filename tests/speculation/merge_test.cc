@@ -165,7 +165,7 @@ TEST(MergeTest, AgreementIsDecidedWhereTheTreeEndsOrDiffers) {
   TokenTree tree = TokenTree::Root(1);
   const int two = tree.Add(0, 2, 0);
   tree.Add(two, 3, 0);
-  const auto agrees = [&](std::vector<TokenId> said) {
+  const auto agrees = [&](const std::vector<TokenId>& said) {
     const Agreement agreement = AgreesWith(tree, said);
     return std::pair(agreement.levels, agreement.decided);
   };

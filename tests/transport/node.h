@@ -88,14 +88,14 @@ class Node {
     return WaitFor([&] { return frames_.size() >= count; });
   }
   bool WaitForClose(PeerId peer) {
-    return WaitFor([&] { return closed_.count(peer) > 0; });
+    return WaitFor([&] { return closed_.contains(peer); });
   }
   // True: the connection opened. False: it failed, or nothing happened.
   bool WaitForOutcome(PeerId peer) {
     bool open = false;
     WaitFor([&] {
       for (const Opened& opened : opened_) open = open || opened.peer == peer;
-      return open || closed_.count(peer) > 0;
+      return open || closed_.contains(peer);
     });
     return open;
   }

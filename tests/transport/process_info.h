@@ -5,10 +5,12 @@
 
 #include <cstddef>
 
+#include "tests/base/sanitizers.h"
+
 namespace specfabric::transport {
 
 // Under sanitizers, which keep freed memory and shadow memory, resident memory is not meaningful.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if SPECFABRIC_SANITIZED
 constexpr bool kMemoryIsMeasurable = false;
 #else
 constexpr bool kMemoryIsMeasurable = true;

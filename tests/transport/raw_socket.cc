@@ -37,7 +37,7 @@ std::set<std::string> OwnSocketInodes() {
     const std::string link = std::string("/proc/self/fd/") + entry->d_name;
     if (readlink(link.c_str(), target, sizeof(target) - 1) <= 0) continue;
     const std::string text = target;
-    if (text.rfind("socket:[", 0) == 0) inodes.insert(text.substr(8, text.size() - 9));
+    if (text.starts_with("socket:[")) inodes.insert(text.substr(8, text.size() - 9));
   }
   closedir(directory);
   return inodes;
@@ -128,7 +128,7 @@ std::vector<uint16_t> OwnListeningPorts() {
       fields >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> uid >>
           timeout >> inode;
       constexpr const char* kListening = "0A";
-      if (state != kListening || inodes.count(inode) == 0) continue;
+      if (state != kListening || !inodes.contains(inode)) continue;
       ports.push_back(
           static_cast<uint16_t>(std::stoul(local.substr(local.rfind(':') + 1), nullptr, 16)));
     }

@@ -176,7 +176,7 @@ TEST(SlotPoolTest, AgreesWithAModel) {
         holders[b] = std::move(holders[a]);
         if (a == b) break;
         model.erase(b);
-        if (model.count(a) > 0) model[b] = model[a];
+        if (model.contains(a)) model[b] = model[a];
         model.erase(a);
     }
     ASSERT_EQ(Count(*pool, SlotState::kFilling), static_cast<int32_t>(model.size())) << step;

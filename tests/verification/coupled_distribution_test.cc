@@ -156,7 +156,7 @@ std::vector<double> PlainDistribution(const Models& models,
 
 // Children of every node down to kDepth, as `children` says.
 CoupledDrafter Grown(std::function<std::vector<TokenId>(const Models&, const Text&, Noise&)> f) {
-  return [=](const Models& models, const Text& text, Noise& noise, Outcomes&) {
+  return [f = std::move(f)](const Models& models, const Text& text, Noise& noise, Outcomes&) {
     speculation::TokenTree tree = speculation::TokenTree::Root(0);
     for (int node = 0; node < tree.size(); ++node) {
       const Text path = PathText(tree, node);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/bfloat16.h"
 #include "base/check.h"
@@ -213,13 +214,13 @@ VerifyInput OverTheWire(VerifyInput input, speculation::VerificationMethod verif
 }
 
 Drafter ThroughTheWire(Drafter drafter, speculation::VerificationMethod verification) {
-  return [=](const ToyPair& toy, Outcomes& outcomes) {
+  return [drafter = std::move(drafter), verification](const ToyPair& toy, Outcomes& outcomes) {
     return OverTheWire(drafter(toy, outcomes), verification);
   };
 }
 
 Drafter Draws(speculation::SiblingDraw draw, std::vector<int> widths) {
-  return [=](const ToyPair& toy, Outcomes& outcomes) {
+  return [draw, widths = std::move(widths)](const ToyPair& toy, Outcomes& outcomes) {
     VerifyInput input = EmptyInput(toy, draw);
     std::vector<int> level = {0};
     for (int width : widths) {

@@ -286,7 +286,7 @@ TEST(RowDistributionTest, TheDistributionStaysWhereNothingIsLeft) {
   const std::vector<uint16_t> whole = Rounded({1, 1, 0});
   const std::vector<TokenId> ids = {0, 1};
   for (const DraftDistribution& q :
-       {DraftDistribution{whole, {}, {}, 2}, DraftDistribution{{&whole[0], 2}, ids, {}, 2}}) {
+       {DraftDistribution{whole, {}, {}, 2}, DraftDistribution{{whole.data(), 2}, ids, {}, 2}}) {
     for (bool keep : {false, true}) {
       distribution.Open(logits, {}, keep);
       EXPECT_EQ(distribution.Subtract(1, q), 0);

@@ -10,7 +10,9 @@
 #include <random>
 #include <vector>
 
-#if defined(__SANITIZE_ADDRESS__)
+#include "tests/base/sanitizers.h"
+
+#if SPECFABRIC_ADDRESS_SANITIZER
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -31,13 +33,13 @@ constexpr int kWarp = 32;
 // What the sanitizer has to know when stacks change. `save` is null where a fiber ends.
 void BeforeSwitch([[maybe_unused]] void** save, [[maybe_unused]] const void* stack,
                   [[maybe_unused]] size_t bytes) {
-#if defined(__SANITIZE_ADDRESS__)
+#if SPECFABRIC_ADDRESS_SANITIZER
   __sanitizer_start_switch_fiber(save, stack, bytes);
 #endif
 }
 void AfterSwitch([[maybe_unused]] void* saved, [[maybe_unused]] const void** stack,
                  [[maybe_unused]] size_t* bytes) {
-#if defined(__SANITIZE_ADDRESS__)
+#if SPECFABRIC_ADDRESS_SANITIZER
   __sanitizer_finish_switch_fiber(saved, stack, bytes);
 #endif
 }
