@@ -7,11 +7,19 @@
 #include "model/cuda/paged_attention.h"
 #include "model/cuda/tree_attention.h"
 
-namespace specfabric::model::cuda {
+namespace specfabric::bench {
 namespace {
 
 using base::cuda::Device;
 using base::cuda::Stream;
+using model::AttentionPlan;
+using model::Batch;
+using model::DataType;
+using model::cuda::AttendArgs;
+using model::cuda::EnqueueAttend;
+using model::cuda::LayerAttention;
+using model::cuda::TreeAttention;
+using model::cuda::TreeAttentionConfig;
 
 constexpr int32_t kBlockSize = 16;
 
@@ -110,4 +118,4 @@ std::vector<Subject> AttentionSubjects(const Device& device, const BenchShape& s
   return subjects;
 }
 
-}  // namespace specfabric::model::cuda
+}  // namespace specfabric::bench

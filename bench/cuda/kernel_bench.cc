@@ -22,7 +22,7 @@ DEFINE_int32(head_dim, 128, "elements of a head");
 DEFINE_int64(copied, int64_t{1} << 30, "bytes of the copy");
 DEFINE_int32(repeats, 21, "timed runs of each kernel");
 
-namespace specfabric::model::cuda {
+namespace specfabric::bench {
 namespace {
 
 using base::cuda::Device;
@@ -92,10 +92,10 @@ void Run() {
 }
 
 }  // namespace
-}  // namespace specfabric::model::cuda
+}  // namespace specfabric::bench
 
 int main(int argc, char** argv) {
   gflags::ParseCommandLineFlags(&argc, &argv, true);
-  specfabric::model::cuda::Run();
+  specfabric::bench::Run();
   return 0;
 }

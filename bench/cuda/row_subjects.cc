@@ -10,7 +10,7 @@
 #include "verification/cuda/draft_rows.h"
 #include "verification/cuda/tree_verify.h"
 
-namespace specfabric::model::cuda {
+namespace specfabric::bench {
 namespace {
 
 using base::cuda::Device;
@@ -202,4 +202,4 @@ std::vector<Subject> DraftSubjects(const Device& device, const BenchShape& shape
            }}};
 }
 
-}  // namespace specfabric::model::cuda
+}  // namespace specfabric::bench

@@ -19,7 +19,7 @@
 #include "base/cuda/device.h"
 #include "base/cuda/memory.h"
 
-namespace specfabric::model::cuda {
+namespace specfabric::bench {
 
 struct BenchShape {
   int32_t vocabulary = 0;
@@ -79,6 +79,6 @@ class Arena {
   std::vector<base::cuda::DeviceBuffer> kept_;
 };
 
-}  // namespace specfabric::model::cuda
+}  // namespace specfabric::bench
 
 #endif  // SPECFABRIC_BENCH_CUDA_SUBJECTS_H_

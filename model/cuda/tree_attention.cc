@@ -127,8 +127,7 @@ absl::Status TreeAttention::Plan(const Batch& batch, Stream stream) {
   s.next_staging = (s.next_staging + 1) % kStagings;
   cudaError_t error = cudaEventSynchronize(staging.copied.get());  // at once if never recorded
   if (error != cudaSuccess) return ToStatus(error, "copy of an earlier attention plan");
-  const size_t size =
-      verification::cuda::Pack(s.plan, batch, s.layout, staging.memory.As<std::byte>());
+  const size_t size = Pack(s.plan, batch, s.layout, staging.memory.As<std::byte>());
   error = cudaMemcpyAsync(s.device_plan.As<void>(), staging.memory.As<void>(), size,
                           cudaMemcpyHostToDevice, stream);
   if (error == cudaSuccess) error = cudaEventRecord(staging.copied.get(), stream);

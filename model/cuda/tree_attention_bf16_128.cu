@@ -4,6 +4,6 @@ namespace specfabric::model::cuda {
 
 template absl::Status PrepareTreeAttention<AttentionType::kBFloat16, 128>();
 template absl::Status EnqueueTreeAttention<AttentionType::kBFloat16, 128>(
-    const TreeAttentionCall& call, Stream stream);
+    const TreeAttentionCall& call, base::cuda::Stream stream);
 
 }  // namespace specfabric::model::cuda

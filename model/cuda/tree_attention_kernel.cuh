@@ -167,7 +167,7 @@ struct TileKernel {
         cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared));
   }
 
-  static cudaError_t base::cuda::Launch(const TreeAttentionCall& call, base::cuda::Stream stream) {
+  static cudaError_t Launch(const TreeAttentionCall& call, base::cuda::Stream stream) {
     const dim3 grid(static_cast<unsigned>(call.wave.items), 1,
                     static_cast<unsigned>(call.kv_heads));
     flashinfer::BatchPrefillWithPagedKVCacheKernel<true, Traits, Params>
@@ -217,7 +217,7 @@ struct MergeKernel {
         cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared));
   }
 
-  static cudaError_t base::cuda::Launch(const TreeAttentionCall& call, base::cuda::Stream stream) {
+  static cudaError_t Launch(const TreeAttentionCall& call, base::cuda::Stream stream) {
     const int64_t blocks =
         std::min(int64_t{call.wave.rows} * call.heads, kBlocksAProcessor * call.processors);
     T* const out = static_cast<T*>(call.out) + int64_t{call.wave.first_row} * call.heads * kHeadDim;
