@@ -81,7 +81,7 @@ std::vector<std::string> ModelArgs(const std::string& model) {
 
 std::vector<std::string> DraftArgs() {
   std::vector<std::string> args = ModelArgs(FLAGS_draft_model);
-  args.push_back("--listen=127.0.0.1:0");
+  args.emplace_back("--listen=127.0.0.1:0");
   args.push_back(absl::StrCat("--tree=", FLAGS_tree));
   args.push_back(absl::StrCat("--sampled_tree=", FLAGS_sampled_tree));
   args.push_back(BoolArg("ahead", FLAGS_ahead));
@@ -96,7 +96,7 @@ std::vector<std::string> DraftArgs() {
 
 std::vector<std::string> TargetArgs(const std::vector<std::string>& drafts) {
   std::vector<std::string> args = ModelArgs(FLAGS_model);
-  args.push_back("--listen=127.0.0.1:0");
+  args.emplace_back("--listen=127.0.0.1:0");
   args.push_back(absl::StrCat("--drafts=", absl::StrJoin(drafts, ",")));
   args.push_back(absl::StrCat("--tensor_parallel=", FLAGS_tensor_parallel));
   args.push_back(absl::StrCat("--pipeline_stages=", FLAGS_pipeline_stages));

@@ -125,7 +125,7 @@ asio::awaitable<void> HttpServer::Impl::Accept() {
     error_code ignored;
     socket.set_option(tcp::no_delay(true), ignored);
     auto connection = std::make_shared<HttpConnection>(std::move(socket), options_);
-    asio::co_spawn(io_, Run(std::move(connection)), [](std::exception_ptr error) {
+    asio::co_spawn(io_, Run(std::move(connection)), [](const std::exception_ptr& error) {
       if (error) spdlog::error("http connection ended by an exception");
     });
   }

@@ -133,11 +133,11 @@ void ReadStops(Fields& fields, GenerationRequest& request) {
                             " strings, none of them empty, of " + std::to_string(kMaxStopBytes) +
                             " bytes together");
   }
-  if (const Json* ids = fields.Find("stop_token_ids")) {
-    if (ids->size() > kMaxStopTokenIds || !ReadTokenIds(*ids, &request.stop_token_ids)) {
-      fields.Fail("stop_token_ids",
-                  "must be a list of at most " + std::to_string(kMaxStopTokenIds) + " token ids");
-    }
+  const Json* ids = fields.Find("stop_token_ids");
+  if (ids != nullptr &&
+      (ids->size() > kMaxStopTokenIds || !ReadTokenIds(*ids, &request.stop_token_ids))) {
+    fields.Fail("stop_token_ids",
+                "must be a list of at most " + std::to_string(kMaxStopTokenIds) + " token ids");
   }
   request.include_stop = fields.Bool("include_stop_str_in_output", false);
 }

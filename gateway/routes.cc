@@ -108,7 +108,7 @@ struct Routes::Route {
   Endpoint endpoint;
   // One of them, or neither: generates.
   HttpResponse (Routes::*answer)(const HttpRequest&) const;
-  HttpResponse (Routes::*answer_elsewhere)(std::string body, const ServedModel&) const;
+  HttpResponse (Routes::*answer_elsewhere)(const std::string& body, const ServedModel&) const;
 
   bool Takes(std::string_view asked) const {
     return asked == method || (method == "GET" && asked == "HEAD");
@@ -225,7 +225,7 @@ HttpResponse Routes::Models(const HttpRequest& request) const {
   return {.body = ModelBody(info)};
 }
 
-HttpResponse Routes::Tokenize(std::string body, const ServedModel& model) const {
+HttpResponse Routes::Tokenize(const std::string& body, const ServedModel& model) const {
   Parsed<TokenizeRequest> parsed = ParseTokenize(body);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return ErrorResponse(*error);
   const auto& asked = std::get<TokenizeRequest>(parsed);
@@ -236,7 +236,7 @@ HttpResponse Routes::Tokenize(std::string body, const ServedModel& model) const 
           .headers = IgnoredFields(asked.ignored_fields)};
 }
 
-HttpResponse Routes::Detokenize(std::string body, const ServedModel& model) const {
+HttpResponse Routes::Detokenize(const std::string& body, const ServedModel& model) const {
   Parsed<DetokenizeRequest> parsed = ParseDetokenize(body);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return ErrorResponse(*error);
   const auto& asked = std::get<DetokenizeRequest>(parsed);
@@ -258,7 +258,7 @@ HttpResponse Routes::Ready(const HttpRequest& request) const {
   return Alive(request);
 }
 
-HttpResponse Routes::Metrics(std::string, const ServedModel&) const {
+HttpResponse Routes::Metrics(const std::string&, const ServedModel&) const {
   return {.body = context_.registry->Render(),
           .content_type = "text/plain; version=0.0.4; charset=utf-8"};
 }

@@ -64,9 +64,9 @@ class Routes {
   HttpResponse Ready(const HttpRequest& request) const;
   HttpResponse Version(const HttpRequest& request) const;
   // On an encoder thread.
-  HttpResponse Tokenize(std::string body, const ServedModel& model) const;
-  HttpResponse Detokenize(std::string body, const ServedModel& model) const;
-  HttpResponse Metrics(std::string body, const ServedModel& model) const;
+  HttpResponse Tokenize(const std::string& body, const ServedModel& model) const;
+  HttpResponse Detokenize(const std::string& body, const ServedModel& model) const;
+  HttpResponse Metrics(const std::string& body, const ServedModel& model) const;
 
   boost::asio::awaitable<void> AnswerElsewhere(HttpExchange& exchange, const Route& route);
   // These return the status to report: the one that was sent, 499 if the client closed the

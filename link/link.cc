@@ -226,7 +226,7 @@ class Link::Impl {
     } else if (!up || type == MessageType::kHello) {
       Malformed(peer, absl::InvalidArgumentError(up ? "a second Hello" : "no Hello"));
     } else {
-      OnMessage(peer, std::move(frame));
+      OnMessage(peer, frame);
     }
   }
 
@@ -274,7 +274,7 @@ class Link::Impl {
     return options_.accept ? options_.accept(hello) : absl::OkStatus();
   }
 
-  void OnMessage(PeerId peer, Frame frame) {
+  void OnMessage(PeerId peer, const Frame& frame) {
     auto message = DecodeMessage(frame);
     if (!message.ok()) return Malformed(peer, message.status());
     if (handler_.on_message) handler_.on_message(peer, *std::move(message));

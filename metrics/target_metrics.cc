@@ -178,8 +178,8 @@ void TargetMetrics::CountScheduling(uint64_t preempted, uint64_t queried, uint64
   add(cache_hits, vllm_cache_hits, found);
 }
 
-void TargetMetrics::SetExactness(int given) {
-  for (int i = 0; i < static_cast<int>(exactness.size()); ++i) exactness[i]->Set(i == given);
+void TargetMetrics::SetExactness(int index) {
+  for (int i = 0; i < static_cast<int>(exactness.size()); ++i) exactness[i]->Set(i == index);
 }
 
 void TargetMetrics::CountDraftReply(int status) {

@@ -50,7 +50,7 @@ struct TargetMetrics {
   // accepted. Plain decoding has none. Also counts in the vllm: aliases.
   void CountRound(int verification, int drafted, int accepted);
   // The guarantee of requests that name no verification method: an index of kExactnessNames.
-  void SetExactness(int exactness);
+  void SetExactness(int index);
   Counter& refused_drafts(Refusal reason) { return *refused[static_cast<int>(reason)]; }
   void CountDraftReply(int status);  // a schemas::DraftStatus
   // Preempted sequences, and tokens looked up and found in the prefix cache. Also counts in the

@@ -19,7 +19,7 @@ constexpr int kChunk = 4 * kLanes;
 // four, because compilers make single moves of the loop.
 SPECFABRIC_ALWAYS_INLINE void Transpose(const float* w0, const float* w1, const float* w2,
                                         const float* w3, float* out) {
-  typedef float Four __attribute__((vector_size(16)));
+  using Four __attribute__((vector_size(16))) = float;
   Four a, b, c, d;
   std::memcpy(&a, w0, sizeof(a));
   std::memcpy(&b, w1, sizeof(b));

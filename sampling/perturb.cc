@@ -154,8 +154,8 @@ std::vector<ScoredToken> PerturbedTopK(absl::Span<const float> logits,
 }
 
 void PerturbedTopK(absl::Span<const float> logits, absl::Span<const float> noise, float temperature,
-                   int k, std::vector<ScoredToken>* heap, bool* finite) {
-  std::vector<ScoredToken>& best = *heap;  // with the worst in front
+                   int k, std::vector<ScoredToken>* best_tokens, bool* finite) {
+  std::vector<ScoredToken>& best = *best_tokens;  // with the worst in front
   best.clear();
   if (k <= 0) return;
   best.reserve(std::min<size_t>(k, logits.size()));

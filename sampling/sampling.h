@@ -40,9 +40,9 @@ ScoredToken PerturbedArgMax(absl::Span<const float> logits, absl::Span<const flo
 std::vector<ScoredToken> PerturbedTopK(absl::Span<const float> logits,
                                        absl::Span<const float> noise, float temperature, int k,
                                        bool* finite = nullptr);
-// The same into *best, which keeps its memory.
+// The same into *best_tokens, which keeps its memory.
 void PerturbedTopK(absl::Span<const float> logits, absl::Span<const float> noise, float temperature,
-                   int k, std::vector<ScoredToken>* best, bool* finite = nullptr);
+                   int k, std::vector<ScoredToken>* best_tokens, bool* finite = nullptr);
 
 // Marks the tokens that temperature, top-k, top-p and min-p keep. logits: whole row, [vocabulary].
 // At least one token is kept, but none where the logits are not all finite. Exact and independent

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import os
 import re
@@ -193,8 +194,10 @@ def findings(reports: list[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for report in reports:
         starts = [match.start() for match in FINDING.finditer(report)]
-        for start, end in zip(starts, [*starts[1:], len(report)], strict=True):
+        for start, end in itertools.pairwise([*starts, len(report)]):
             text = report[start:end]
+            if not text.startswith(f"{ROOT}/"):  # a declaration of a library that a test defines
+                continue
             found.setdefault(text.split("\n", 1)[0], text)
     return found
 

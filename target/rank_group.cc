@@ -202,7 +202,7 @@ absl::Status RankGroup::Impl::Execute(const scheduler::StepPlan& plan,
   verify_result_ = verify_result;
   if (ranks_.size() == 1) {
     // A thread of its own would add two wake-ups to every step.
-    Step(&ranks_[0], alone_.get(), true);
+    Step(ranks_.data(), alone_.get(), true);
   } else {
     running_ = static_cast<int>(ranks_.size());
     const uint32_t before = done_.load(std::memory_order_acquire);

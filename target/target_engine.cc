@@ -348,7 +348,7 @@ void TargetEngine::Emit(const scheduler::TokensEvent& event) {
   if (client.first_token == 0 && !event.tokens.empty()) client.first_token = base::Now();
   metrics_->output_tokens.Increment(static_cast<double>(event.tokens.size()));
   schemas::Tokens message;
-  static_cast<base::SequenceOutput&>(message) = event;
+  static_cast<base::SequenceOutput&>(message) = static_cast<const base::SequenceOutput&>(event);
   message.request_id = client.request_id;
   message.attempt = client.attempt;
   message.finish = event.finish.has_value() ? ToFinish(*event.finish) : Finish::kNone;

@@ -34,9 +34,9 @@ absl::StatusOr<std::unique_ptr<PeerListener>> PeerListeners::Open(PeerId peer,
   if (status == UCS_OK) {
     listener->listener.reset(handle);
     status = ucp_listener_query(handle, &attributes);
-    if (status != UCS_OK) Withdraw(std::move(listener));
   }
   if (status != UCS_OK) {
+    if (handle != nullptr) Withdraw(std::move(listener));
     return StatusFromUcs(status, absl::StrCat(what, ": UCX cannot listen for it"));
   }
   listener->address = {attributes.sockaddr, local.size};

@@ -139,7 +139,7 @@ void ApplyUcxSettings(const FabricOptions& options) {
   static std::set<std::string> ours;  // the variables that an earlier call has set
   std::lock_guard lock(mutex);
   for (const auto& [name, value] : settings) {
-    if (std::getenv(name) != nullptr && ours.count(name) == 0) continue;
+    if (std::getenv(name) != nullptr && !ours.contains(name)) continue;
     if (value.empty()) {
       unsetenv(name);
     } else {

@@ -45,7 +45,7 @@ link::LinkOptions LinkAs(schemas::Role role);
 
 class DraftPeer {
  public:
-  // `options` must outlive it.
+  // `bench` must outlive it.
   explicit DraftPeer(const scheduler::SimulationOptions& options);
   ~DraftPeer();
   const std::string& address() const { return link_->listen_address(); }
@@ -58,7 +58,7 @@ class DraftPeer {
   void Serve();
   // Handles what has come since the last call. False: the peer is to end.
   bool TakeInput(bool wait);
-  void Send(scheduler::ModelledDraft::Reply reply);
+  void Send(scheduler::ModelledDraft::Reply grown);
 
   const scheduler::SimulationOptions& options_;
   const scheduler::ModelledText text_;
@@ -75,7 +75,7 @@ class DraftPeer {
 class TargetPeer {
  public:
   // `options` must outlive it; `incarnation`: its own among all targets.
-  TargetPeer(const scheduler::SimulationOptions& options, uint64_t incarnation,
+  TargetPeer(const scheduler::SimulationOptions& bench, uint64_t incarnation,
              const std::vector<std::string>& drafts);
   ~TargetPeer();
   const std::string& address() const { return link_->listen_address(); }

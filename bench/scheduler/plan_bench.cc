@@ -118,7 +118,7 @@ void BM_Round(benchmark::State& state) {
     allocated -= CountedAllocations();
     const double resume = Seconds();
     now += kStep;
-    std::vector<Event> events = scheduler->Commit(std::move(result), now);
+    std::vector<Event> events = scheduler->Commit(result, now);
     const double end = Seconds();
     allocated += CountedAllocations();
     state.SetIterationTime(mid - start + end - resume);

@@ -149,11 +149,11 @@ absl::StatusOr<Latency> MeasureClient(const Settings& settings) {
 }  // namespace specfabric::bench
 
 int main(int argc, char** argv) {
-  using namespace specfabric::bench;
-  return PeerMain(argc, argv,
-                  Peer{.name = "tcp_bench",
-                       .tests = {"echo"},
-                       .address_form = "IPv4:PORT",
-                       .serve = Serve,
-                       .measure = MeasureClient});
+  return specfabric::bench::PeerMain(
+      argc, argv,
+      specfabric::bench::Peer{.name = "tcp_bench",
+                              .tests = {"echo"},
+                              .address_form = "IPv4:PORT",
+                              .serve = specfabric::bench::Serve,
+                              .measure = specfabric::bench::MeasureClient});
 }

@@ -300,7 +300,7 @@ absl::Status CudaTransformer::RunGraph(const Batch& batch) {
   const bool worked = graphs_.failure().ok();
   absl::Status status = graphs_.Run(
       *device_, size, places, [&] { return EnqueueWhole(*inputs, size); },
-      [&](absl::Status captured) { return AgreeOn(group_, captured); });
+      [&](const absl::Status& captured) { return AgreeOn(group_, captured); });
   if (worked && !graphs_.failure().ok() && group_->size() == 1) {
     spdlog::warn("model: GPU {} of {}: passes are launched one kernel at a time from now on: {}",
                  device_->ordinal(), device_->name(), base::Message(graphs_.failure()));

@@ -143,9 +143,8 @@ void StepTime::Observe(int32_t rows, int64_t context, base::Nanos time) {
   // A step that something else held up (page faults, another process) is not learned from. After
   // kMaxOutliers in a row it is: steps of that size may take that long.
   const double expected = known() ? static_cast<double>(Predict(rows, context)) / 1e9 : seconds;
-  if (steps_ > 32) {
-    if (seconds > 4 * std::max(expected, scale_) && ++held_up_ <= kMaxOutliers) return;
-  }
+  const bool outlier = steps_ > 32 && seconds > 4 * std::max(expected, scale_);
+  if (outlier && ++held_up_ <= kMaxOutliers) return;
   held_up_ = 0;
   scale_ = steps_ == 0 ? seconds : scale_ + (seconds - scale_) / 16;
   // The very first maps its memory: it counts little once there is another.

@@ -81,7 +81,7 @@ TEST_F(GraphCacheTest, ACaptureThatFailedOnAnotherRankEndsSharedPasses) {
   for (int pass = 0; pass < 4; ++pass) {
     const absl::Status ran = graphs.Run(
         *device_, {1, 1}, 0, [&] { return EnqueueSum(parts, 2, out); },
-        [&](absl::Status captured) {
+        [&](const absl::Status& captured) {
           ++asked;
           EXPECT_TRUE(captured.ok()) << captured;
           return absl::AbortedError("another rank failed");

@@ -9,6 +9,8 @@
 #include "tests/fuzz/target.h"
 #include "transport/address.h"
 
+// The linker names them (--wrap).
+// NOLINTBEGIN(bugprone-reserved-identifier)
 extern "C" int __real_getaddrinfo(const char* host, const char* service, const addrinfo* hints,
                                   addrinfo** found);
 extern "C" int __wrap_getaddrinfo(const char* host, const char* service, const addrinfo* hints,
@@ -17,6 +19,7 @@ extern "C" int __wrap_getaddrinfo(const char* host, const char* service, const a
   numeric.ai_flags |= AI_NUMERICHOST;
   return __real_getaddrinfo(host, service, &numeric, found);
 }
+// NOLINTEND(bugprone-reserved-identifier)
 
 namespace specfabric {
 namespace {

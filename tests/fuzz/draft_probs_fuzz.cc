@@ -50,7 +50,9 @@ std::vector<fuzz::Bytes> fuzz::Seeds() {
 }  // namespace specfabric
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace specfabric;
+  using specfabric::CheckOpened;
+  using specfabric::kHeader;
+  using specfabric::speculation::DraftProbs;
   if (size < kHeader) return 0;
   int32_t header[3];
   std::memcpy(header, data, kHeader);

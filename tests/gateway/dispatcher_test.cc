@@ -461,7 +461,7 @@ TEST_F(DispatcherTest, ASinkMayCancelOtherChoices) {
   submit.sequence.prompt = {1};
   submit.sequence.max_tokens = 5;
   ChoiceSink sink;
-  sink.failed = [&](ApiError) { dispatcher_->Cancel(second); };
+  sink.failed = [&](const ApiError&) { dispatcher_->Cancel(second); };
   dispatcher_->Start(submit, sink, 0);
   second = Start(other);
   dispatcher_->OnDown(1, 0);

@@ -123,7 +123,7 @@ TEST(JsonParseTest, ValuesAreLimited) {
 TEST(JsonParseTest, LargeValuesInManyNestedObjects) {
   std::string text = "[0";
   for (int i = 0; i < 100000; ++i) text += ",0";
-  text += "]";
+  text += ']';
   for (int i = 0; i < 60; ++i) text = "{\"a\":" + text + ",\"b\":1,\"c\":2}";
   Json value = Good(text);
   for (int i = 0; i < 60; ++i) {

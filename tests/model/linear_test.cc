@@ -328,7 +328,7 @@ TEST(PackedLinearTest, AgreesWithLibtorch) {
   for (DataType dtype : kTypes) {
     const auto packed = Pack({kOutputs, kInputs, 2}, dtype, w.Reader(), &pool);
     auto torch =
-        reference::MakeLinear({kOutputs, kInputs, 2}, dtype, /*pad_rows=*/true, w.Reader());
+        reference::MakeLinear({kOutputs, kInputs, 2}, dtype, /*batch_invariant=*/true, w.Reader());
     ASSERT_TRUE(torch.ok()) << torch.status();
     const std::vector<float> a = Apply(*packed, x, kRows, kOutputs);
     const std::vector<float> b = Apply(**torch, x, kRows, kOutputs);

@@ -167,7 +167,7 @@ class StepAllocationTest : public testing::TestWithParam<Case> {
 };
 
 TEST_P(StepAllocationTest, NoneInTheSteadyState) {
-  const Case what = GetParam();
+  const Case& what = GetParam();
   if (what.speculates) {
     Case plain = what;
     plain.speculates = false;

@@ -9,7 +9,7 @@ namespace specfabric::tokenizer {
 namespace {
 
 [[noreturn]] void Die(const std::string& message) {
-  std::cerr << message << std::endl;
+  std::cerr << message << '\n';
   std::abort();
 }
 
