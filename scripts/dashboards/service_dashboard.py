@@ -63,7 +63,7 @@ SERVICE = Dashboard(
                 Panel(
                     "Answers by status",
                     "reqps",
-                    "HTTP answers a second. 499: the client went away first; 429: no room; 503: no "
+                    "HTTP answers a second. 499: the client closed first; 429: no room; 503: no "
                     "target, or draining; 504: its time was up.",
                     [Query(f"sum by (code) (rate({REQUESTS}{{$S}}[$R]))", "{{code}}")],
                     stacked=True,

@@ -102,7 +102,7 @@ def test_an_upgrade_rolls_and_can_be_taken_back(living: Space) -> None:
 @pytest.mark.parametrize("role", ["gateway", "target"])
 def test_an_upgrade_that_does_not_get_ready_takes_itself_back(living: Space, role: str) -> None:
     before = living.images(role)
-    # What is meant for people would be a comma's end for --set.
+    # The delay must arrive as text, hence --set-string.
     values = ["--set-string", f"{role}.{NEVER}", "--set", "image.tag=broken"]
     with Watch(living) as seen:
         done = living.helm(
