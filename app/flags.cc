@@ -6,7 +6,9 @@
 #include "app/command_line.h"
 #include "gflags/gflags.h"
 
-DEFINE_string(model, "", "folder of the target's checkpoint (config.json, safetensors, tokenizer)");
+DEFINE_string(model, "",
+              "folder of the checkpoint (config.json, safetensors, tokenizer); the target's where "
+              "there is a draft's too");
 DEFINE_string(draft_model, "", "folder of the draft model's checkpoint; empty: no draft workers");
 DEFINE_string(served_model_name, "", "model name in the API; empty: the checkpoint's folder name");
 DEFINE_string(dtype, "bfloat16", "type of weights and KV cache: float32 or bfloat16");
@@ -71,7 +73,9 @@ DEFINE_string(group_timeout, "5m",
               "how long the rank processes of a group may take to join and to load the model");
 DEFINE_string(join, "", "address of the group's leader, its --group_listen: host:port");
 DEFINE_int32(threads, 1, "CPU threads of each rank");
-DEFINE_int32(kv_blocks, 0, "blocks of the KV cache; 0: enough for max_sequences, within 1 GiB");
+DEFINE_int32(kv_blocks, 0,
+             "blocks of the KV cache; 0: enough for max_sequences in at most 1 GiB, but for one "
+             "whole context always");
 DEFINE_int32(block_size, 16, "tokens of a KV block");
 DEFINE_int32(max_context, 0,
              "most prompt and output tokens of a sequence; 0: what the model allows");

@@ -23,10 +23,10 @@ absl::StatusOr<AheadPolicy> ParseAheadPolicy(std::string_view text);
 
 struct AheadOptions {
   AheadPolicy policy = AheadPolicy::kLikeliest;
-  int32_t nodes = 200;          // run ahead between two commits of a sequence, at most
-  int32_t rows = 4;             // of one pass, or one for each sequence that goes ahead
+  int32_t nodes = 200;  // run ahead between two commits of a sequence, at most
+  int32_t rows = 4;     // of one pass, or one for each sequence that drafts ahead if those are more
   float least_chance = 0.003f;  // of being needed, below which a node gets no row
-  double falloff = 1.0;         // of the fan-outs: how missing falls with the number of candidates
+  double falloff = 1.0;  // kGeometric: F candidates miss the next token with chance F^-falloff
 };
 
 // A node to be run: the child of `parent` with this token.

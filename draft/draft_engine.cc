@@ -184,7 +184,7 @@ void DraftEngine::EndSession(const SessionKey& key) {
   sessions_.End(key);
 }
 
-void DraftEngine::PeerGone(uint64_t target_incarnation) {
+void DraftEngine::TargetGone(uint64_t target_incarnation) {
   std::erase_if(jobs_, [&](const std::unique_ptr<Job>& job) {
     if (job->session->key.target_incarnation != target_incarnation) return false;
     Leave(job.get(), false);

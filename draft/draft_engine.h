@@ -57,7 +57,7 @@ class PassLogits {
   absl::Span<const float> row(int32_t row) const {
     return shard_.row(place_.empty() ? row : place_[row]);
   }
-  // All of the pass's, of a model on a device.
+  // All logits of the pass, in device memory; only for a model on a device.
   base::cuda::LogitMatrix on_device() const { return shard_.device->matrix(); }
 
  private:
@@ -104,16 +104,20 @@ class DraftEngine {
   // Takes a request, or answers at once why not. A newer request of the same sequence supersedes
   // one that is still growing, which then gets no reply: the target has moved on.
   void Accept(uint64_t peer, const schemas::DraftRequest& request, base::Nanos now);
+  // The sequence has ended: drops its growing tree without a reply, and frees its session.
   void EndSession(const SessionKey& key);
-  void PeerGone(uint64_t target_incarnation);
+  // The target is not connected any more: the same for all its sequences.
+  void TargetGone(uint64_t target_incarnation);
+  // From now on every request is answered kDraining; growing trees are finished.
   void SetDraining() { draining_ = true; }
 
   // No target waits for a tree.
   bool idle() const { return jobs_.empty(); }
   // There are nodes to run ahead of the outcome while no target waits.
   bool can_go_ahead() const { return ahead_ > 0; }
-  // One forward pass: for all jobs, with replies for those that are complete or out of time, or if
-  // there are none ahead of the outcomes.
+  // At most one forward pass. Where targets wait: for all jobs, with replies for those that are
+  // complete or past their time budget; else of nodes ahead of the outcomes, if there are any. An
+  // error is the model's; the engine must not be used after it.
   absl::Status Step();
 
   SessionTable& sessions() { return sessions_; }
@@ -155,7 +159,8 @@ class DraftEngine {
   void AddPrefix(Job* job, int32_t rows, model::Batch* batch);
   // Nodes of the session's speculation cache, which get their slots.
   void AddNodes(Session* session, absl::Span<const int32_t> nodes, model::Batch* batch);
-  // Runs the pass. Of logits on a device, those rows stay there that `stays` says.
+  // Runs the pass. Logits on a device: row i is copied to the host unless stays[i]; `stays` empty:
+  // all are.
   absl::StatusOr<PassLogits> Run(const model::Batch& batch, const std::vector<bool>& stays = {});
   // Applies the pass to the job; `logit` counts through the rows of `logits`.
   void Absorb(Job* job, int32_t rows, const PassLogits& logits, int32_t* logit);
@@ -215,7 +220,7 @@ class DraftEngine {
   std::vector<model::KvMove> moves_;                                // before the next pass
   std::array<speculation::Confidence, speculation::kVerificationMethods> confidence_;
   std::vector<float> masked_;          // scratch: filtered logits
-  std::vector<uint16_t> cut_probs_;    // scratch: a row that is sent cut
+  std::vector<uint16_t> cut_probs_;    // scratch: the whole row from which a truncated one is made
   std::vector<DeviceNode> on_device_;  // of the pass at hand, each job's in the order of its rows
   base::Nanos pass_time_ = 0;          // of a level; 0: not known
   bool draining_ = false;

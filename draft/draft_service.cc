@@ -252,7 +252,7 @@ void DraftService::Impl::Handle(const DraftProbsWanted&) {
   }
 }
 
-void DraftService::Impl::Handle(const TargetGone& gone) { engine_->PeerGone(gone.incarnation); }
+void DraftService::Impl::Handle(const TargetGone& gone) { engine_->TargetGone(gone.incarnation); }
 
 void DraftService::Impl::Handle(const DebugQuery& query) {
   query.answer->set_value(engine_->sessions().DebugJson(base::Now()));

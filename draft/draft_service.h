@@ -30,8 +30,9 @@ struct DraftServiceOptions {
 
 class DraftService {
  public:
-  // Loads the model and starts to listen. Errors are RankModel::Load's, Link::Create's and Start's
-  // and, with gpu_draft_probs, Link::AddPool's.
+  // Loads the model and starts to listen. Errors are LoadModelConfig's, ServedContext's,
+  // RankModel::Load's, Link::Create's and Start's and, with gpu_draft_probs,
+  // DeviceDraftRows::Reserve's and Link::AddPool's.
   static absl::StatusOr<std::unique_ptr<DraftService>> Start(const DraftServiceOptions& options,
                                                              metrics::Registry* registry);
   ~DraftService();
@@ -39,9 +40,11 @@ class DraftService {
   const std::string& listen_address() const;
   const model::ModelConfig& config() const;
   bool ready() const;  // false while draining
-  // The session table as JSON, for /debug/sessions. Asks the engine thread.
+  // The session table as JSON, for /debug/sessions. Asks the engine thread, for at most 2 s;
+  // {"error": ...} if it does not answer. Any thread.
   std::string DebugSessions();
-  // Answers `draining` from now on, tells the targets, and finishes the trees that are growing.
+  // Answers `draining` from now on, tells the targets, and waits, for at most `timeout`, for the
+  // trees that are growing; then up to 1 s until they are sent. Any thread.
   void Drain(base::Nanos timeout);
 
  private:

@@ -2,8 +2,8 @@
 #define SPECFABRIC_DRAFT_NOISE_CACHE_H_
 
 // Gumbel noise by position of a text, of all sequences together: the nodes of one level share a
-// row, and so do rounds that come to the same position. What it takes is taken at once and does
-// not grow with the number of sequences. Owned by the draft engine; not thread-safe.
+// row, and so do rounds that come to the same position. The constructor allocates all its memory,
+// which does not grow with the number of sequences. Owned by the draft engine; not thread-safe.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace specfabric::draft {
 
 class NoiseCache {
  public:
-  // Of at least one row; `bytes` bounds what more there are.
+  // As many rows as fit into `bytes`, at least one.
   NoiseCache(size_t bytes, int32_t vocabulary);
 
   // [vocabulary], as sampling::GumbelNoise makes it. Valid until the next call.

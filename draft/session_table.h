@@ -83,7 +83,7 @@ struct SessionStats {
   int32_t busy = 0;
   int32_t free_blocks = 0;
   uint64_t evicted_lru = 0, expired_ttl = 0, purged = 0, ended = 0, resyncs = 0;
-  uint64_t reused_tree_slots = 0;  // accepted draft tokens whose KV was kept
+  uint64_t reused_tree_slots = 0;  // draft tokens, accepted or below those, whose KV was kept
   uint64_t truncated_tokens = 0;
 };
 

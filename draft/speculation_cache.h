@@ -60,9 +60,9 @@ class SpeculationCache {
     candidates_[node] = std::move(candidates);
   }
   void MarkSent(int node) { sent_[node] = 1; }
-  // Moves the root down along `tokens`. Slots of nodes that stay of use, ascending, the first
-  // `committed` of them those of the first tokens, are to be moved to the front in this order: they
-  // are then the slots of these tokens and, behind them, of the new tree.
+  // Moves the root down along `tokens`, the newly committed ones. Moved::slots: the slots whose KV
+  // is kept, ascending; the first `committed` of them belong to the first `committed` tokens, the
+  // others to the new tree. The caller moves their KV, in this order, to slots 0, 1, ...
   struct Moved {
     Outcome outcome = Outcome::kNotReached;
     int32_t committed = 0;

@@ -39,7 +39,7 @@ struct HttpResponse {
   HttpHeaders headers = {};
 };
 
-class HttpConnection;  // one client's connection; http_server.cc
+class HttpConnection;  // one client's connection; http_connection.h
 
 // One request and its answer. Lives as long as its handler runs. Reference arguments of its
 // coroutines must be variables of the caller, not temporaries: GCC 12 destroys temporaries of a

@@ -21,6 +21,7 @@ class TargetPool {
   void Remove(link::PeerId peer);
   // A message of its engine has arrived, so it is not stalled.
   void Heard(link::PeerId peer, base::Nanos now);
+  // This process itself had stopped, and has messages of all of them to read: none is stalled.
   void AllHeard(base::Nanos now);
   // Targets with work of ours whose engines have sent nothing since `before`.
   std::vector<link::PeerId> SilentSince(base::Nanos before) const;

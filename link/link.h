@@ -84,7 +84,7 @@ struct PeerStats {
   PeerId peer = 0;
   std::string address;
   schemas::Role role = schemas::Role::kGateway;
-  std::string wire;
+  std::string wire;  // as in Fabric::Transport: "posix/memory", "tcp/eth0"; empty: not known
   uint64_t bytes_sent = 0, bytes_received = 0;
 };
 

@@ -101,8 +101,8 @@ void FabricMetrics::Update() {
   for (const auto& [state, slots] : now.slots) {
     registry_
         .AddGauge("specfabric_fabric_slots",
-                  "Slots of that memory by state; `quarantined`: the peer is gone, but UCX may "
-                  "still write to them",
+                  "Slots of memory registered for tensors, by state; `quarantined`: the peer is "
+                  "gone, but UCX may still write to them",
                   {{"state", state}})
         .Set(static_cast<double>(slots));
   }

@@ -47,8 +47,9 @@ GatewayMetrics::GatewayMetrics(Registry& registry)
           registry.AddHistogram("specfabric_gateway_io_event_seconds",
                                 "CPU time of one event on the io thread, which delays every stream",
                                 ExponentialBounds(1e-3 / 64, 4, 9))),
-      io_event_max(registry.AddGauge("specfabric_gateway_io_event_max_seconds",
-                                     "The longest of these times since the start")) {
+      io_event_max(
+          registry.AddGauge("specfabric_gateway_io_event_max_seconds",
+                            "The longest time of one event on the io thread since the start")) {
   for (int endpoint = 0; endpoint < kEndpoints; ++endpoint) {
     for (size_t code = 0; code < kCodes.size(); ++code) {
       requests[endpoint][code] = &registry.AddCounter(

@@ -35,8 +35,9 @@ inline constexpr float kNotFinite = std::numeric_limits<float>::infinity();
 ScoredToken PerturbedArgMax(absl::Span<const float> logits, absl::Span<const float> noise,
                             float temperature, int32_t first);
 
-// The k best of the same scores, best first: the draft's children at a node (Gumbel top-k). What is
-// no number is never among them. *finite: whether all logits are; not if k is 0.
+// The k best of the same scores, best first: the draft's children at a node (Gumbel top-k). NaN
+// scores are never among them. *finite is set to whether all logits are finite, and left unchanged
+// if k is 0.
 std::vector<ScoredToken> PerturbedTopK(absl::Span<const float> logits,
                                        absl::Span<const float> noise, float temperature, int k,
                                        bool* finite = nullptr);

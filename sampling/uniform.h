@@ -10,7 +10,7 @@
 namespace specfabric::sampling {
 
 // Which draw of a sequence's life this round is: the `draw` of sampling::DrawSite, the same number
-// at the draft (DraftRequest::round). `attempt` counts the targets that the sequence was submitted
+// at the draft (DraftRequest::draw). `attempt` counts the targets that the sequence was submitted
 // to, `round` the drafts that its present target has asked for. A round is counted when its request
 // is made, answered or not: re-routing, preemption and resuming elsewhere never repeat a draw. A
 // repeated one would be lossy, since numbers that rejected a token once would meet it again.

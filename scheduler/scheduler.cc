@@ -98,7 +98,7 @@ std::vector<Event> Scheduler::Commit(const StepResult& result, base::Nanos now) 
   return impl_->step.Commit(result, now);
 }
 
-std::vector<Event> Scheduler::Abort(base::Nanos /*now*/) { return impl_->step.Abort(); }
+std::vector<Event> Scheduler::Abort() { return impl_->step.Abort(); }
 
 void Scheduler::Recycle(StepPlan plan) { impl_->planner.Recycle(std::move(plan)); }
 

@@ -49,14 +49,16 @@ enum class SpeculationPolicy : uint8_t {
             // prefill to do, and verifies all of them
 };
 
+// kv_blocks, block_size and vocabulary must be set; a value out of range is a programming error
+// (CHECK).
 struct SchedulerOptions {
   int32_t kv_blocks = 0;          // blocks in the pool
   int32_t block_size = 16;        // KV slots (tokens) of a block
   int32_t max_context = 2048;     // prompt + output tokens of a sequence
-  int32_t max_sequences = 64;     // running at once
+  int32_t max_sequences = 64;     // running at once; at most max_step_tokens
   int32_t max_step_tokens = 512;  // rows of one step, all sequences together
   int32_t max_waiting = 1024;     // bounded queue; Add() past it is ResourceExhausted
-  int32_t max_tree_nodes = 64;    // below the root + root, at most kMaxVerifyNodes
+  int32_t max_tree_nodes = 64;    // of one tree, root included; at most kMaxVerifyNodes
   int32_t vocabulary = 0;
   SpeculationPolicy speculation = SpeculationPolicy::kGoodput;
   // A reply counts as a miss when it takes longer than replies to such requests usually do. The
@@ -120,7 +122,7 @@ struct SequenceEnded {
 using Event = std::variant<TokensEvent, DraftWanted, SequenceEnded>;
 
 struct WaitUntil {
-  base::Nanos time = 0;  // call Plan again then, or after any Add, OnDraft or OnNoDraft
+  base::Nanos time = 0;  // call Plan again then, or after any Add, Cancel, OnDraft or OnNoDraft
 };
 
 struct SchedulerStats {
@@ -129,7 +131,8 @@ struct SchedulerStats {
   int32_t used_blocks = 0;    // shared ones count once
   int32_t cached_blocks = 0;  // without an owner, kept for their content
   // Rounds by what became of their draft: it came; it was late, wrong or unavailable; the step did
-  // not wait for it.
+  // not wait for it. One that comes after its deadline, but before its sequence is planned, is
+  // counted as a miss and as a hit.
   uint64_t draft_hits = 0, draft_misses = 0, draft_skips = 0;
   uint64_t late_drafts = 0;  // replies for rounds that were over
   uint64_t preemptions = 0;
@@ -152,11 +155,11 @@ class Scheduler {
   std::vector<Event> Cancel(base::SequenceId id);
 
   // A drafter's reply. Used if `round` is the sequence's current one and the sequence is not in
-  // flight; otherwise it counts as late, and only its time and tree are learned from. The tree must
-  // be Validate()d and drawn in a way that the sequence's verification method Allows; if its root
-  // is not the last committed token it is dropped and counts as a miss. It is merged with the
-  // n-gram lookup's tree where the verification method Merges; otherwise the tree is verified of
-  // which more tokens are expected to be accepted.
+  // flight; otherwise it counts as late, and only its time and tree are learned from. The tree has
+  // passed speculation::CheckStructure and CheckLimits, and is drawn in a way that the sequence's
+  // verification method Allows; if its root is not the last committed token it is dropped and
+  // counts as a miss. It is merged with the n-gram lookup's tree where the verification method
+  // Merges; otherwise the tree is verified of which more tokens are expected to be accepted.
   void OnDraft(base::SequenceId id, uint32_t round, speculation::Draft draft, base::Nanos now);
   // The tree of another drafter for the same round: merged with what is there where the
   // verification method Merges and the round is not planned yet, else dropped. No step waits for
@@ -172,7 +175,7 @@ class Scheduler {
   // in the prefix cache that no other one owns.
   std::vector<Event> Commit(const StepResult& result, base::Nanos now);
   // The step in flight failed as a whole: its sequences end with kError.
-  std::vector<Event> Abort(base::Nanos now);
+  std::vector<Event> Abort();
 
   // Gives back what Plan and Commit returned, once it is no longer needed. The next plan and events
   // reuse its memory, so that the steady state allocates nothing. Optional.

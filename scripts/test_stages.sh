@@ -103,7 +103,8 @@ install_clients() {
   "$root/scripts/setup" --clients || say "clients: not all could be installed; the rest is tested"
 }
 
-# A quarter of an hour of compiling. Without it its tests are skipped and say so.
+# In the long tier, for it is a quarter of an hour of compiling. Where it was never built its tests are
+# skipped and say so.
 build_control_plane() {
   [[ $SPECFABRIC_TEST_TIER != long ]] ||
     step "control plane" "$root/tests/kube/control-plane.sh" build >/dev/null

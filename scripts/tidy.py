@@ -7,7 +7,7 @@ sees that file. Whether they can is told from the names that they define at name
 that was not enough and the compiler reports an error, the batch is split. Compile flags are those
 of the builds that there are; sources that none of them compiles are counted and left out.
 
-    scripts/tidy.py [--build DIR]... [--jobs N] [SOURCE...]
+    $(scripts/setup --print-venv)/bin/python scripts/tidy.py [--build DIR]... [--jobs N] [SOURCE...]
 
 Prints each finding once, and exits 1 if there is any. The checks are those of .clang-tidy.
 """

@@ -4,10 +4,10 @@
 // Which of several drafters makes the next round's tree. Pure: what is random follows from a seed
 // and a counter, and there is no clock.
 //
-// A reward is in [0, 1]: of a round's tokens a second, as a part of the most there can be. Where
-// only the chosen drafter is seen, its reward alone teaches (kUcb1, kThompson). Where all drafted
-// and all are scored on the verified text (verification.md section 9), which costs a draft pass of
-// each, all teach: kHedge learns from nothing else, and says when it wants that.
+// A reward is in [0, 1]: a round's tokens a second, divided by the most that a round can reach.
+// Where only the chosen drafter is seen, its reward alone teaches (kUcb1, kThompson). Where all
+// drafted and all are scored on the verified text (verification.md section 9), which costs a draft
+// pass of each, all teach: kHedge learns from nothing else, and says when it wants that.
 //
 // The best drafter changes, from code to prose, so that what was learned fades: `memory` is about
 // the number of rounds that count, and no drafter's share falls to nothing.
@@ -27,7 +27,7 @@ enum class ChoicePolicy : uint8_t {
   kUcb1 = 1,      // Auer, Cesa-Bianchi and Fischer 2002; discounted as by Garivier, Moulines 2011
   kThompson = 2,  // Beta posteriors, discounted
   kFixed = 3,     // always the same
-  kOracle = 4,    // is told what comes (see Foresee): the best there can be, for comparison
+  kOracle = 4,    // takes the best of the rewards given to Foresee: an upper bound, for benches
 };
 
 // "hedge", "ucb1", "thompson", "fixed", "oracle".
@@ -71,8 +71,9 @@ class DrafterChoice {
   // What came of a round of this drafter, whoever else drafted: a drafter that did not come in time
   // has reward 0. Ignored by kHedge, which is told by Scored.
   void Rewarded(int32_t drafter, double reward);
-  // The rewards of a round that all drafted, [drafters]. One that could not keeps its part of the
-  // weight (sleeping experts: Freund, Schapire, Singer and Warmuth 1997).
+  // The rewards of a round that all drafted, [drafters]. A drafter that did not draft has nullopt,
+  // and keeps its share of the weight (sleeping experts: Freund, Schapire, Singer and Warmuth
+  // 1997).
   void Scored(absl::Span<const std::optional<double>> rewards);
   // kOracle: what each would be rewarded with in the next round: [drafters].
   void Foresee(absl::Span<const double> rewards);
@@ -89,7 +90,8 @@ class DrafterChoice {
   };
   int32_t Choose(const std::vector<bool>& usable);
   int32_t ByWeight(const std::vector<bool>& usable);
-  // What speaks for it where the highest is chosen; `all`: rounds of all arms, faded.
+  // The value by which kUcb1, kThompson, kFixed and kOracle choose; the highest wins. all: decayed
+  // rounds of all arms.
   double Merit(const Arm& arm, int32_t index, double all);
   double Uniform();
   double Normal();

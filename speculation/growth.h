@@ -120,10 +120,12 @@ class GrowthRound {
  public:
   // A tree begins to grow; cost_per_second: accepted tokens that a second costs its sequence.
   void Join(uint64_t sequence, float cost_per_second);
-  // It has been sent, or is not wanted any more. One that was sent waits for the others, until its
-  // sequence asks again; as it may not, it counts ever less.
+  // It has been sent, or is not wanted any more. A sent tree keeps counting until its sequence
+  // joins again, because the target waits for the other trees too; its cost decays with every Pays,
+  // because that Join may never come.
   void Leave(uint64_t sequence, bool sent);
-  // Asked once a pass. gain: of all that still grow.
+  // Call once before each pass: every call decays the costs of sent trees. gain: the sum of
+  // TreeGrower::Gain over the trees that still grow.
   bool Pays(float gain, double pass_seconds);
 
  private:

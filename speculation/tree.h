@@ -33,7 +33,7 @@ struct TokenTree {
   std::vector<float> scores;          // [nodes], draft log-probability of the node given its
                                       // parent (0 for the root); only used for estimates
   int size() const { return static_cast<int>(tokens.size()); }
-  // As a std::string becomes its view. NOLINTNEXTLINE(google-explicit-constructor)
+  // Implicit, as from std::string to std::string_view. NOLINTNEXTLINE(google-explicit-constructor)
   operator TreeView() const { return {parents, tokens}; }
 
   static TokenTree Root(base::TokenId token) { return {{-1}, {token}, {0.0f}}; }

@@ -55,9 +55,11 @@ class DraftPool {
   void Ended(base::SequenceId id);
 
   // Asks a worker of the chosen drafter for a tree; in a scored round a worker of each drafter.
+  // Returns the round where no worker can be asked.
   std::optional<NoDraft> Want(const scheduler::DraftWanted& want,
                               absl::Span<const base::TokenId> text, base::Nanos now);
-  // A reply that needs draft probabilities waits for them, and they wait for it.
+  // A tree and its draft probabilities may come in either order; the call that completes the pair
+  // returns the event.
   std::optional<DraftEvent> OnReply(PeerId peer, schemas::DraftReply reply,
                                     absl::Span<const base::TokenId> text, base::Nanos now);
   std::optional<DraftEvent> OnDraftProbs(PeerId peer, DraftProbsTensor tensor,
@@ -69,7 +71,7 @@ class DraftPool {
   // A step of the target took this long.
   void OnStep(base::Nanos time) { selection_.OnStep(time); }
 
-  // Those that the sequence's present tree was drawn from; null: it needs none.
+  // The draft probabilities that the sequence's present tree was drawn from; null: it needs none.
   const speculation::DraftProbs* draft_probs(base::SequenceId id) const;
   // The tree has been verified, or never will be: its slot is free again.
   void ReleaseDraftProbs(base::SequenceId id);
@@ -102,7 +104,7 @@ class DraftPool {
   // The session whose request in flight is of this round. If there is none, counts what came as
   // stale.
   Held FindRound(PeerId peer, base::SequenceId id, const transport::Fence& fence);
-  // Shows the selection the tree that has come, if one has.
+  // Passes the event's tree, if it has one, to selection_; returns the event.
   std::optional<DraftEvent> Noted(std::optional<DraftEvent> event,
                                   absl::Span<const base::TokenId> text, base::Nanos now);
 

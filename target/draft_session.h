@@ -76,8 +76,8 @@ class DraftSession {
   void GiveUp();
 
   // The worker does not hold the prefix that the request named. True: it is to be asked once more,
-  // from the longest of the points it knows or, the second time, from nothing. False: it has
-  // contradicted itself in this round.
+  // from the longest of the points it knows or, the second time, from nothing. False: it was the
+  // third such reply of the round; ask another worker.
   bool Resync(absl::Span<const schemas::PrefixPoint> known, absl::Span<const base::TokenId> text);
 
   // Keeps the part of a reply until the other is there; returns the reply as soon as it is

@@ -20,7 +20,7 @@ namespace {
 // A worker's latency. While it has only sent first replies of sequences, which are mostly prefill,
 // the time of the last of them. 0: not known.
 base::Nanos Known(const scheduler::DraftState& state) {
-  return state.latency != 0 ? state.latency : state.last_reply;
+  return state.latency != 0 ? state.latency : state.last_latency;
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ using DraftEvent = std::variant<DraftArrived, NoDraft>;
 struct DraftPoolStats {
   uint64_t requests = 0;
   uint64_t replies[6] = {};  // by schemas::DraftStatus
-  uint64_t misses = 0;       // no usable reply by the deadline
+  uint64_t misses = 0;       // requests without a usable reply: late, not sent, invalid, or lost
   // Replies to an earlier request, round or incarnation, or from a peer without the session.
   uint64_t stale = 0;
   uint64_t invalid = 0;      // replies whose tree or draft probabilities are not valid

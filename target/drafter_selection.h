@@ -4,15 +4,15 @@
 // Chooses, for each sequence and round, the drafter whose tree is verified, and learns from how the
 // trees agreed with the text (speculation/drafter_choice.h).
 //
-// A sequence starts with what all sequences before it taught, and goes on to learn for itself: one
-// text is code, another prose. Some rounds are scored: all drafters are asked, each tree is
-// compared with the text that follows, and where the verification method Merges, all of them are
-// verified together. In the other rounds only the chosen drafter is asked. With one drafter no
-// round is scored.
+// A sequence starts with a copy of what was learned from all sequences before it and then learns
+// its own, because the best drafter differs between texts. Some rounds are scored: all drafters are
+// asked, each tree is compared with the text that follows, and where the verification method
+// Merges, all of them are verified together. In the other rounds only the chosen drafter is asked.
+// With one drafter no round is scored.
 //
-// The reward of a round: (1 + levels of the tree that agree with the text), as a part of the most
-// that counts, times step / (step + latency): tokens a second, had the round waited for that
-// drafter.
+// The reward of a round: (1 + L) / 9 * step / (step + latency), L the levels of the tree that agree
+// with the text, at most 8: proportional to the tokens a second if the round had waited for that
+// drafter. 0 without a tree.
 //
 // Owned by DraftPool; leader thread only.
 

@@ -1,9 +1,11 @@
 #ifndef SPECFABRIC_TARGET_RANK_GROUP_H_
 #define SPECFABRIC_TARGET_RANK_GROUP_H_
 
-// The ranks of a tensor-parallel group that run in this process: a thread for each, which owns its
-// shard of the weights and of the KV cache and its verification buffers. The leader gives all of
-// them the same plan. Ranks in other processes: target/group_leader.h, target/rank_service.h.
+// The ranks of a tensor-parallel group that run in this process, each with a shard of the weights
+// and of the KV cache and with verification buffers. Of several ranks, each has a thread that owns
+// these. A single rank is loaded on a thread of its own and then runs its steps on the thread that
+// calls Run or Execute, which saves two wake-ups a step. The leader gives all of them the same
+// plan. Ranks in other processes: target/group_leader.h, target/rank_service.h.
 
 #include <memory>
 #include <string>

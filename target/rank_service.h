@@ -42,8 +42,8 @@ class RankService {
   // The service should have ended a while ago, but a rank is stuck, for instance in a collective
   // whose other GPUs are gone. That cannot be cancelled: the process has to be ended.
   bool hangs() const;
-  // InvalidArgument: the checkpoint is not the leader's. Unavailable: the leader is lost. Otherwise
-  // RankModel::Load's error, or that of a step.
+  // Only after finished() has returned true. InvalidArgument: the checkpoint is not the leader's.
+  // Unavailable: the leader is lost. Otherwise RankModel::Load's error, or that of a step.
   absl::Status result() const;
 
  private:

@@ -297,7 +297,7 @@ void TargetEngine::RunStep(const scheduler::StepPlan& plan, base::Nanos started)
   drafts_.OnStep(ran - planned);
   if (!executed.ok()) {
     spdlog::error("step={} rows={} failed: {}", plan.step, plan.rows(), base::Message(executed));
-    Dispatch(scheduler_.Abort(ran));
+    Dispatch(scheduler_.Abort());
     return tokens_.Send(outbox_.tokens);
   }
   metrics_->ObserveSpan(Span::kForward, times.forward);

@@ -119,7 +119,7 @@ class TargetEngine {
  private:
   enum Asked { kRun, kDrain, kStop };
 
-  // What a sequence is to the outside.
+  // Who asked for a sequence, and its totals for the gateway, metrics and traces.
   struct Client {
     link::PeerId peer = 0;
     uint64_t request_id = 0;
@@ -145,8 +145,8 @@ class TargetEngine {
   void Serve();
   void Ask(Asked what);
   void TakeInput(base::Nanos deadline);
-  // While there is work: tells gateways now and then that this thread lives (an empty TokensBatch),
-  // which the connection, another thread's, does not prove.
+  // Heartbeat to the gateways while there is work (an empty TokensBatch). An open connection proves
+  // only that the progress thread is alive, not this one.
   void SendHeartbeats(base::Nanos now);
   void Handle(const PeerUp& up);
   void Handle(const PeerDown& down);
@@ -168,7 +168,7 @@ class TargetEngine {
   void Emit(const scheduler::TokensEvent& event);
   void LogNotFinite(base::SequenceId id, const Client& client, const std::string& what);
   void OnEnded(base::SequenceId id);
-  // Of a step of many requests: of this process alone.
+  // Records the spans of a step. They belong to no request's trace, because a step serves many.
   void TraceStep(const scheduler::StepPlan& plan, base::Nanos started, base::Nanos planned,
                  const StepTimes& times, base::Nanos ran);
   void TraceSequence(const Client& client);

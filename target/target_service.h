@@ -51,7 +51,8 @@ struct TargetServiceOptions {
 class TargetService {
  public:
   // Loads the model, gathers the group if it spans processes, and starts to listen. Errors are
-  // RankModel::Load's, GroupLeader::Gather's and Link::Create's and Start's.
+  // LoadModelConfig's, CheckShape's, ServedContext's, RankModel::Load's, GroupLeader::Gather's and
+  // FinishLoading's, and Link::Create's, AddPool's and Start's.
   static absl::StatusOr<std::unique_ptr<TargetService>> Start(const TargetServiceOptions& options,
                                                               metrics::Registry* registry);
   ~TargetService();
@@ -63,7 +64,8 @@ class TargetService {
   // One line for /livez: about the step in flight, if any, and the seconds since the end of the
   // last one, if any.
   std::string Liveness() const;
-  // Waits until all drafts of options.drafts are connected, for at most `timeout`.
+  // Waits, for at most `timeout`, until as many draft workers are connected as options.drafts has
+  // entries (a dns:/// name is one).
   void WaitForDrafts(base::Nanos timeout);
   // Refuses new work, tells the peers, and waits for running sequences for at most `timeout`.
   void Drain(base::Nanos timeout);

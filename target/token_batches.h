@@ -2,6 +2,7 @@
 #define SPECFABRIC_TARGET_TOKEN_BATCHES_H_
 
 // Collects the new tokens of a step and sends one message to each gateway, for all its sequences.
+// Owned by TargetEngine; leader thread only.
 
 #include <cstddef>
 #include <functional>

@@ -58,7 +58,7 @@ int Fail(const absl::Status& status, base::ExitCode code) {
 
 int Main(const std::vector<std::string>& args) {
   for (const std::string& arg : args) {
-    if (arg == "--help" || arg == "-help" || arg == "-h") {
+    if (arg == "--help" || arg == "--help=all" || arg == "-help" || arg == "-h") {
       std::fputs(Help().c_str(), stdout);
       return base::kExitOk;
     }

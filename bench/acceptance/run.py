@@ -2,13 +2,12 @@
 """How many draft tokens are accepted a round, over HTTP, on the demo models; prints Markdown.
 
 First table: by verification method, temperature and tree, each with its standard error, until that
-is below
-one per cent (--max_waves ends it earlier). Beside chains stands what block verification (Sun et
-al., arXiv 2403.10444) accepts of the same draft, which is the most that a lossless verifier without
-memory of earlier rounds can: transformers plays its rounds from the same prompts, and each counts
-with the expectation over its coins. `traversal` on a chain is block verification and has to come to
-the same. The bound after it holds with memory too: the sum over depths of E_Q[min(1, P / Q)], P and
-Q the probabilities of the draft tokens down to there.
+is below one per cent (--max_waves ends it earlier). Beside chains stands what block verification
+(Sun et al., arXiv 2403.10444) accepts of the same draft, which is the most that a lossless
+verifier without memory of earlier rounds can: transformers plays its rounds from the same prompts,
+and each counts with the expectation over its coins. `traversal` on a chain is block verification
+and has to come to the same. The bound after it holds with memory too: the sum over depths of
+E_Q[min(1, P / Q)], P and Q the probabilities of the draft tokens down to there.
 
 Second table: by width of the tree and requests at once, as FlashSpec and SpecInfer check: what is
 accepted must not depend on the batch.

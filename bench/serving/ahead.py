@@ -10,7 +10,7 @@ target's own wait for drafts a round.
 
     python=$(scripts/setup --print-venv)/bin/python
     scripts/build && scripts/make_bench_pair.py
-    $python bench/serving/ahead.py --model models/bench --threads 2
+    $python bench/serving/ahead.py --model models/bench
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 
 For each of hostile_draft.cc's --ways one cluster whose only draft is that, beside one without any;
 both with the n-gram lookup in the text as --ngram_lookup says. After a warm-up, which is the time
-in which the
-target finds out, both answer the same requests in turn. Many short runs: where the machine's speed
-drifts, the two runs of a pair see the same machine, and the median of their ratios shows the cost.
+in which the target finds out, both answer the same requests in turn. Many short runs: where the
+machine's speed drifts, the two runs of a pair see the same machine, and the median of their ratios
+shows the cost.
 
     python=$(scripts/setup --print-venv)/bin/python
     scripts/build && scripts/make_bench_pair.py

@@ -3,9 +3,8 @@
 
 Prints the table of `vllm bench serve`, by its definitions (bench/serving/metrics.py says which).
 Requests arrive at --request_rate, or as --workload_trace says, or at once; --max_concurrency keeps
-more than
-so many from being under way. Prompts are pieces of a text (--prompts FILE), best one that the model
-was not trained on, or random tokens.
+more than so many from being under way. Prompts are pieces of a text (--prompts FILE), best one
+that the model was not trained on, or random tokens.
 
     build/specfabric up --model models/target --draft_model models/draft --num_drafts 2
     python=$(scripts/setup --print-venv)/bin/python

@@ -2,8 +2,8 @@
 """SpecFabric's transport beside ucx_perftest, gRPC, ZeroMQ and raw TCP, on one machine.
 
 Every measurement is a fresh pair of processes, one on each of two cores. Repetitions are
-interleaved and their order changes, so that a mood of the machine meets everyone. Prints Markdown
-tables of medians and writes transport.csv (every sample) and transport.svg.
+interleaved and their order changes, so that a change of the machine's speed meets everyone. Prints
+Markdown tables of medians and writes transport.csv (every sample) and transport.svg.
 
     scripts/setup --bench && scripts/build && bench/transport/run.py
 """

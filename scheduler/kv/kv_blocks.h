@@ -2,8 +2,8 @@
 #define SPECFABRIC_SCHEDULER_KV_KV_BLOCKS_H_
 
 // The pool of KV blocks: who owns each block, and which full blocks can be found again by their
-// tokens (the prefix cache). Only accounting: the memory belongs to the ranks. Single-threaded;
-// allocates nothing after the construction.
+// tokens (the prefix cache). Only accounting: the KV itself is in the model, of a target's ranks or
+// of a draft worker. Single-threaded; allocates nothing after the construction.
 //
 // A block is free, or owned (by all sequences that share it), or cached: published, without an
 // owner, and kept until the room is needed. A published block is never written again. Of the cached

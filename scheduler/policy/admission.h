@@ -9,8 +9,8 @@
 // sequence needs a block and none is available, the last one in queue order is preempted: it gives
 // back its blocks and waits again.
 //
-// Called by Scheduler (Add, Admit, End), StepPlanner (MakeRoom) and StepInFlight (ChargeOutput,
-// End).
+// Called by Scheduler (Add, Find, Admit, EndWithoutTokens), StepPlanner (MakeRoom) and StepInFlight
+// (ChargeOutput, End, EndWithoutTokens).
 
 #include <cstdint>
 #include <memory>

@@ -2,8 +2,9 @@
 #define SPECFABRIC_SCHEDULER_POLICY_DRAFT_WAIT_H_
 
 // The state of one sequence's draft request: whether it asks in a round, what it asked for, when,
-// and what came of it. Part of Sequence, changed by DraftRounds. How large a tree is asked for is
-// GoodputControl's decision, whether a step waits for it Pacing's.
+// and what came of it. Part of Sequence. Changed by DraftRounds; StepInFlight and, on preemption,
+// Admission end its round. How large a tree is asked for is GoodputControl's decision, whether a
+// step waits for it Pacing's.
 
 #include <array>
 #include <cstdint>
@@ -22,12 +23,13 @@ struct MissLimits {
   int32_t probe_rounds = 32;
 };
 
-// In every round: StartRound, then at most one of OnReply, OnUnavailable, OnSkipped and OnMiss,
-// then EndRound when the sequence is planned.
+// In every round: StartRound; then OnReply, OnUnavailable, OnSkipped or OnMiss; after one of the
+// last three OnReply may still follow until the sequence is planned; EndRound when it is planned or
+// preempted.
 class DraftWait {
  public:
-  // Starts a new round. Returns whether the sequence asks for a draft: if order.ask, and no probe
-  // is pending (see MissLimits). order.reply_timeout sets the deadline.
+  // Starts a new round. Returns whether the sequence asks for a draft: if order.ask, unless it
+  // skips this round after misses (see MissLimits). order.reply_timeout sets the deadline.
   bool StartRound(const DraftOrder& order, base::Nanos now);
   void EndRound() { state_ = State::kIdle; }
 

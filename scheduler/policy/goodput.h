@@ -4,8 +4,9 @@
 // Goodput control: what speculation costs and gains in this group at this load, learned from the
 // rounds so far, and what follows from it: how large a tree pays, and what each draft token is
 // expected to gain. Every decision is one comparison, of expected tokens a second. Owned by the
-// scheduler; DraftRounds asks it for orders and reports replies, Pacing and StepPlanner read the
-// step times, StepInFlight reports steps and accepted paths. One thread; time is an argument.
+// scheduler; DraftOrders asks it for orders, DraftSelection for expected gains, DraftRounds reports
+// replies, Pacing and StepPlanner read the step times, StepInFlight reports steps and accepted
+// paths. One thread; time is an argument.
 
 #include <array>
 #include <cstdint>

@@ -45,8 +45,8 @@ class Pacing {
   // The steps that could start, without their draft tokens.
   struct Candidates {
     StepBase apart, together;
-    GainHistogram gains;                    // draft tokens of the sequences that are ready
-    GainHistogram while_waiting;            // of those that wait, as far as they are there
+    GainHistogram gains;          // draft tokens of the sequences that are ready
+    GainHistogram while_waiting;  // draft tokens (the n-gram lookup's) that waiting sequences have
     base::Nanos deadline = base::kForever;  // the first of those that wait
     bool any_ready = false;
   };

@@ -185,8 +185,8 @@ void DraftRouter::Learn(DraftState* state, base::SequenceId sequence, base::Nano
     read = std::exchange(home->second.unread, 0);
   }
   if (!Fresh(*state, now)) state->latency = 0;
-  state->answered = now;
-  state->last_reply = latency;
+  state->measured_at = now;
+  state->last_latency = latency;
   if (read == 0) return Smooth(latency, state);
   const auto learn_prefill = [&](base::Nanos prefill) {
     const double sample = static_cast<double>(prefill) / read;
@@ -210,7 +210,7 @@ bool DraftRouter::Takes(const DraftState& state, base::Nanos now) const {
 }
 
 bool DraftRouter::Fresh(const DraftState& state, base::Nanos now) const {
-  return state.latency != 0 && now - state.answered < options_.latency_ttl;
+  return state.latency != 0 && now - state.measured_at < options_.latency_ttl;
 }
 
 double DraftRouter::ExpectedLatency(const DraftState& state, base::Nanos now) const {

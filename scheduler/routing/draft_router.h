@@ -58,21 +58,21 @@ struct DraftRouterOptions {
 // What the router knows of one worker.
 struct DraftState {
   DraftId id = 0;
-  int32_t capacity = 0;        // sessions at once
-  int32_t free_sessions = 0;   // as last reported, less what was assigned since
-  int32_t outstanding = 0;     // requests without an outcome
-  int32_t homes = 0;           // sequences whose home it is
-  base::Nanos latency = 0;     // smoothed, of replies; 0: not known
-  base::Nanos last_reply = 0;  // time of the last one, prefill included; 0 before the first
+  int32_t capacity = 0;          // sessions at once
+  int32_t free_sessions = 0;     // as last reported, less what was assigned since
+  int32_t outstanding = 0;       // requests without an outcome
+  int32_t homes = 0;             // sequences whose home it is
+  base::Nanos latency = 0;       // smoothed, of replies; 0: not known
+  base::Nanos last_latency = 0;  // of the last reply, not smoothed, prefill included; 0 before it
   int32_t consecutive_misses = 0;
-  bool draining = false;       // keeps no sequence and takes none
-  bool out = false;            // of service, after misses
-  bool probing = false;        // out: the probe has no outcome yet
-  base::Nanos probe_at = 0;    // out: the time of the next probe
-  base::Nanos backoff = 0;     // out: the interval before it
-  base::Nanos busy_until = 0;  // it refused because its sessions were taken: not asked before this
-  base::Nanos answered = 0;    // when its latency was last measured
-  base::Nanos joined = 0;      // when a sequence last moved to it
+  bool draining = false;        // keeps no sequence and takes none
+  bool out = false;             // of service, after misses
+  bool probing = false;         // out: the probe has no outcome yet
+  base::Nanos probe_at = 0;     // out: the time of the next probe
+  base::Nanos backoff = 0;      // out: the interval before it
+  base::Nanos busy_until = 0;   // it refused because its sessions were taken: not asked before this
+  base::Nanos measured_at = 0;  // when its latency was last measured
+  base::Nanos joined = 0;       // when a sequence last moved to it
   uint64_t replies = 0, misses = 0, moves = 0;  // since it came up; moves: of sequences to it
 };
 

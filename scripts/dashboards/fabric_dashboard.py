@@ -57,7 +57,7 @@ FABRIC = Dashboard(
                     width=6,
                 ),
                 Panel(
-                    "There and back",
+                    "Transfer time",
                     "s",
                     "A draft request's way to the draft and its reply's way back: what the fabric "
                     "takes of a round, with the time in queues at both ends.",
@@ -107,7 +107,7 @@ FABRIC = Dashboard(
                     [Query("specfabric_fabric_addresses{$S}", "{{instance}}")],
                 ),
                 Panel(
-                    "Coming and going",
+                    "Connections opened and closed",
                     "cps",
                     "Connections a second that opened, closed, could not be opened, or were "
                     "opened again after a loss.",
@@ -275,10 +275,10 @@ FABRIC = Dashboard(
                     "Dropped messages",
                     "cps",
                     "Messages a second that are of no use any more: tokens of an attempt that was "
-                    "over (gateway), and what a target said of an earlier life's sequences "
+                    "over (gateway), and what a target said of an earlier incarnation's sequences "
                     "(draft). And those for which a draft's queue had no room.",
                     rates(
-                        "of an earlier attempt|of an earlier life|queue full",
+                        "of an earlier attempt|of an earlier incarnation|queue full",
                         "specfabric_gateway_stale_messages_total",
                         "specfabric_draft_foreign_messages_total",
                         "specfabric_draft_dropped_messages_total",

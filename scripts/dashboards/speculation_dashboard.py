@@ -44,7 +44,7 @@ SPECULATION = Dashboard(
                 stat(
                     "Draft slots in use",
                     "percentunit",
-                    "Of the places for sequences at drafts, those in use. Scale the pool to keep "
+                    "Of the slots for sequences at drafts, those in use. Scale the pool to keep "
                     "it near 70 %.",
                     "sum(specfabric_draft_sessions{$S}) "
                     "/ sum(specfabric_draft_session_capacity{$S})",
@@ -209,10 +209,10 @@ SPECULATION = Dashboard(
                 Panel(
                     "Sessions",
                     "short",
-                    "Sequences that drafts hold, and the places they have for them.",
+                    "Sequences that drafts hold, and the slots they have for them.",
                     [
                         Query("sum(specfabric_draft_sessions{$S})", "in use"),
-                        Query("sum(specfabric_draft_session_capacity{$S})", "places"),
+                        Query("sum(specfabric_draft_session_capacity{$S})", "slots"),
                     ],
                 ),
                 Panel(
@@ -284,7 +284,7 @@ SPECULATION = Dashboard(
                     stacked=True,
                 ),
                 Panel(
-                    "Sessions thrown out",
+                    "Sessions evicted",
                     "cps",
                     "Sessions a second that ended before their sequence: their place was needed "
                     "(lru), idle for too long (ttl), their target ended (purge).",

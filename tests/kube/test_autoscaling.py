@@ -49,8 +49,8 @@ def test_the_pool_follows_its_used_slots(plane: ControlPlane, tmp_path: Path) ->
             busy = 150
             wait_for(4, scale, space, what="an upgrade leaves the replicas to the autoscaler")
             space.upgrade("--set", "image.tag=later")
-            # The autoscaler counts ready pods; where one is missing during the exchange, it asks for one
-            # less until the next look. Replicas that came of the values would be 1.
+            # The autoscaler counts ready pods: while one is missing it may ask for one less until
+            # its next look. Replicas of the values would be 1.
             assert asked_for(space) >= 3
         # Besides what is asked of every API that is aggregated.
         assert {asked for asked in metrics.asked if asked[0].startswith("namespaces/")} == {

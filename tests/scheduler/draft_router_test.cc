@@ -340,7 +340,7 @@ TEST(RoutePolicyTest, MostlyPrefillRepliesSayNothingAboutTheRound) {
   base::Nanos now = 10 * kSecond;
   Round(&router, 2, 1000, 40 * kMillisecond, now);
   EXPECT_EQ(StateOf(router, 1).latency, 0);
-  EXPECT_EQ(StateOf(router, 1).last_reply, 40 * kMillisecond);
+  EXPECT_EQ(StateOf(router, 1).last_latency, 40 * kMillisecond);
   EXPECT_LT(router.prefill_ns(), 0.9 * kMillisecond);
   Round(&router, 2, 1000, usual, now);
   EXPECT_EQ(StateOf(router, 1).latency, usual);

@@ -412,7 +412,7 @@ TEST(AbortTest, EndsOnlyTheSequencesOfTheStep) {
   rig.Step(0);  // 1 waits for its draft
   ASSERT_TRUE(rig.scheduler.Add(Request(2, 4, 40), 0).ok());
   rig.MustPlan(1);
-  const auto events = rig.scheduler.Abort(2);
+  const auto events = rig.scheduler.Abort();
   ASSERT_EQ(Of<TokensEvent>(events).size(), 1u);
   EXPECT_EQ(Of<TokensEvent>(events)[0].id, 2u);
   EXPECT_EQ(Of<TokensEvent>(events)[0].finish, FinishReason::kError);

@@ -257,7 +257,7 @@ class Trace {
     if (Chance(0.002)) {
       ++outcome_.aborts;
       for (const PlanSequence& part : plan.sequences) live_.at(part.id).cancelled = true;
-      Apply(scheduler_.Abort(now_));
+      Apply(scheduler_.Abort());
     } else {
       Apply(scheduler_.Commit(result, now_));
     }
