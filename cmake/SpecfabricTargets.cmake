@@ -32,9 +32,11 @@ if(SPECFABRIC_SANITIZE)
   # GCC 12 sees uninitialised members in libstdc++'s <regex> once the code is instrumented.
   target_compile_options(specfabric_options INTERFACE
                          $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+  # Not object-size, which AddressSanitizer watches as well, nor vptr, which needs type information of
+  # libraries that are not instrumented and a file descriptor of its own: together a fifth of the time.
   target_compile_options(specfabric_options INTERFACE
-                         -fsanitize=${SPECFABRIC_SANITIZE} -fno-omit-frame-pointer
-                         -fno-sanitize-recover=all)
+                         -fsanitize=${SPECFABRIC_SANITIZE} -fno-sanitize=object-size,vptr
+                         -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(specfabric_options INTERFACE -fsanitize=${SPECFABRIC_SANITIZE})
 endif()
 if(SPECFABRIC_SANITIZE MATCHES "thread")
@@ -54,6 +56,13 @@ function(specfabric_library)
   cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   if(ARG_SOURCES)
     add_library(${ARG_NAME} STATIC ${ARG_SOURCES})
+    # Coroutines and formatting, not arithmetic: with a sanitizer's checks Clang compiles them three
+    # times as fast where it need not optimise them.
+    cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY "${PROJECT_SOURCE_DIR}"
+               OUTPUT_VARIABLE folder)
+    if(SPECFABRIC_SANITIZE AND folder MATCHES "^(app|gateway|link|metrics|schemas|trace)$")
+      target_compile_options(${ARG_NAME} PRIVATE -O0)
+    endif()
     target_link_libraries(${ARG_NAME} PUBLIC specfabric_options ${ARG_DEPS}
                           PRIVATE ${ARG_PRIVATE_DEPS})
   else()
@@ -64,12 +73,13 @@ endfunction()
 
 # Under AddressSanitizer: what UCX itself keeps. Under ThreadSanitizer: the false positives of
 # libraries that are not instrumented, and no patching of mmap by UCX, which ThreadSanitizer's own
-# does not survive. Under both: no statistics over some hundred thousand draws, which take minutes
-# and run nothing that the tests beside them do not.
+# does not survive. Under both: no enumerations of every outcome and no statistics over some
+# hundred thousand draws, which take minutes and run nothing that the tests beside them do not; and not
+# the limits of templates, which are the work of code in Rust, not instrumented.
 set(SPECFABRIC_TEST_ENVIRONMENT "")
 if(SPECFABRIC_SANITIZE)
   list(APPEND SPECFABRIC_TEST_ENVIRONMENT
-       "GTEST_FILTER=-DistributionTest.*:CoupledDistributionTest.*:SampledDistributionTest.*:TreeVerifierDistributionTest.*:OracleTest.*")
+       "GTEST_FILTER=-DistributionTest.*:ExactDistributionTest.*:LimitTest.*:CoupledDistributionTest.*:SampledDistributionTest.*:TreeVerifierDistributionTest.*:OracleTest.*")
 endif()
 if(CMAKE_CROSSCOMPILING_EMULATOR)  # minutes of arithmetic that other tests do part of
   list(APPEND SPECFABRIC_TEST_ENVIRONMENT "GTEST_FILTER=-*OverTheWholeRange")

@@ -85,6 +85,13 @@ def parse_command(command: str) -> Flags:
     return Flags(tuple(options), tuple(defines), tuple(includes))
 
 
+def sources_of(compiled: Path) -> list[Path]:
+    """Those that a file of a unity build includes; else the file itself."""
+    if compiled.parent.name != "Unity":
+        return [compiled]
+    return [Path(name) for name in INCLUDE.findall(compiled.read_text())]
+
+
 def read_flags(builds: list[Path]) -> dict[Path, Flags]:
     """The flags of every source; those of the first build that compiles it."""
     found: dict[Path, Flags] = {}
@@ -93,7 +100,9 @@ def read_flags(builds: list[Path]) -> dict[Path, Flags]:
         if not database.is_file():
             continue
         for entry in json.loads(database.read_text()):
-            found.setdefault(Path(entry["file"]), parse_command(entry["command"]))
+            flags = parse_command(entry["command"])
+            for source in sources_of(Path(entry["file"])):
+                found.setdefault(source, flags)
     return found
 
 

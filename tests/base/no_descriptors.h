@@ -14,17 +14,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "tests/base/sanitizers.h"
-
 namespace specfabric::base {
-
-// UBSan, which is built with ASan here, looks at memory through a pipe: without descriptors it
-// takes sound objects for broken ones.
-#if SPECFABRIC_ADDRESS_SANITIZER
-constexpr bool kRunsWithoutDescriptors = false;
-#else
-constexpr bool kRunsWithoutDescriptors = true;
-#endif
 
 // While it lives, this process opens no descriptor.
 class NoDescriptors {

@@ -27,7 +27,7 @@ from cluster import Cluster, start_cluster
 from exposition import value_of
 from prompts import PROMPTS
 
-SAMPLES = int(os.environ.get("SPECFABRIC_DISTRIBUTION_SAMPLES", 10_000))
+SAMPLES = int(os.environ.get("SPECFABRIC_DISTRIBUTION_SAMPLES", 5_000))
 SEEDS = range(1, 1 + int(os.environ.get("SPECFABRIC_DISTRIBUTION_SEEDS", 1)))
 pytestmark = pytest.mark.timeout(300 + SAMPLES * len(SEEDS) // 50)
 

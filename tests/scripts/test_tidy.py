@@ -101,9 +101,21 @@ def test_a_batch_is_split_by_where_the_errors_are(tidy: ModuleType, tmp_path: Pa
 
 
 def test_a_finding_of_a_header_is_reported_once(tidy: ModuleType) -> None:
-    first = "/r/a.h:3:1: warning: bad [check]\n  int x;\n/r/a.h:1:1: note: here\n"
-    second = "/r/b.cc:4:1: warning: worse [check]\n"
-    assert tidy.findings([first + second, first]) == {
-        "/r/a.h:3:1: warning: bad [check]": first,
-        "/r/b.cc:4:1: warning: worse [check]": second,
-    }
+    header = f"{tidy.ROOT}/a.h:3:1: warning: bad [check]"
+    source = f"{tidy.ROOT}/b.cc:4:1: warning: worse [check]"
+    first = f"{header}\n  int x;\n{tidy.ROOT}/a.h:1:1: note: here\n"
+    second = f"{source}\n"
+    assert tidy.findings([first + second, first]) == {header: first, source: second}
+
+
+def test_reports_without_a_finding_of_ours(tidy: ModuleType) -> None:
+    assert tidy.findings([""]) == {}
+    assert tidy.findings(["/usr/include/a.h:3:1: warning: bad [check]\n"]) == {}
+
+
+def test_a_unity_file_stands_for_what_it_includes(tidy: ModuleType, tmp_path: Path) -> None:
+    unity = tmp_path / "Unity" / "unity_0_cxx.cxx"
+    unity.parent.mkdir()
+    unity.write_text('/* made */\n#include "/r/a.cc"\n#include "/r/b.cc"\n')
+    assert tidy.sources_of(unity) == [Path("/r/a.cc"), Path("/r/b.cc")]
+    assert tidy.sources_of(Path("/r/c.cc")) == [Path("/r/c.cc")]

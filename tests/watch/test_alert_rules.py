@@ -29,7 +29,7 @@ def test_unit_tests_of_the_rules_pass() -> None:
 def test_a_broken_alert_fails_its_unit_test(tmp_path: Path) -> None:
     """Alerts are made to be quiet for ever, one at a time: some case must notice.
 
-    A few of them; all, which takes five minutes, with SPECFABRIC_ALL_MUTANTS=1.
+    One of them; all, which takes ten minutes, with SPECFABRIC_ALL_MUTANTS=1, as in the long tier.
     """
     content = yaml.safe_load((RULES / "alerts.yaml").read_text())
     unit_tests = yaml.safe_load(UNIT_TESTS.read_text())
@@ -37,7 +37,7 @@ def test_a_broken_alert_fails_its_unit_test(tmp_path: Path) -> None:
     (tmp_path / "test.yaml").write_text(yaml.safe_dump(unit_tests))
     rules = [rule for group in content["groups"] for rule in group["rules"]]
     assert rules
-    for rule in rules if os.environ.get("SPECFABRIC_ALL_MUTANTS") else rules[::12]:
+    for rule in rules if os.environ.get("SPECFABRIC_ALL_MUTANTS") else rules[:1]:
         expr = rule["expr"]
         rule["expr"] = f"({expr}) and on () (vector(0) > 1)"
         (tmp_path / "alerts.yaml").write_text(yaml.safe_dump(content))
