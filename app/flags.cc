@@ -73,9 +73,10 @@ DEFINE_string(group_timeout, "5m",
               "how long the rank processes of a group may take to join and to load the model");
 DEFINE_string(join, "", "address of the group's leader, its --group_listen: host:port");
 DEFINE_int32(threads, 1, "CPU threads of each rank");
-DEFINE_int32(kv_blocks, 0,
-             "blocks of the KV cache; 0: enough for max_sequences in at most 1 GiB, but for one "
-             "whole context always");
+DEFINE_int32(
+    kv_blocks, 0,
+    "blocks of the KV cache; 0: enough for max_sequences contexts within 1 GiB, or for one "
+    "context if that is more");
 DEFINE_int32(block_size, 16, "tokens of a KV block");
 DEFINE_int32(max_context, 0,
              "most prompt and output tokens of a sequence; 0: what the model allows");

@@ -40,7 +40,7 @@ if(SPECFABRIC_SANITIZE)
   target_link_options(specfabric_options INTERFACE -fsanitize=${SPECFABRIC_SANITIZE})
 endif()
 if(SPECFABRIC_SANITIZE MATCHES "thread")
-  # GCC's ThreadSanitizer does not know fences. Asio's are beside its locks, which order its handlers.
+  # ThreadSanitizer does not know fences. Asio's are beside its locks, which order its handlers.
   target_compile_definitions(specfabric_options INTERFACE BOOST_ASIO_DISABLE_FENCED_BLOCK)
 endif()
 

@@ -118,16 +118,16 @@ void DraftPeer::Send(scheduler::ModelledDraft::Reply grown) {
   link_->Send(asked.peer, reply).IgnoreError();
 }
 
-TargetPeer::TargetPeer(const scheduler::SimulationOptions& bench, uint64_t incarnation,
+TargetPeer::TargetPeer(const scheduler::SimulationOptions& simulation, uint64_t incarnation,
                        const std::vector<std::string>& drafts)
-    : options_(bench),
+    : options_(simulation),
       incarnation_(incarnation),
-      text_(bench.acceptance, bench.seed),
+      text_(simulation.acceptance, simulation.seed),
       metrics_(registry_, "modelled", speculation::kMaxVerifyNodes - 1) {
   target::TargetEngineOptions options;
-  options.scheduler = bench.scheduler;
+  options.scheduler = simulation.scheduler;
   options.scheduler.vocabulary = scheduler::ModelledText::kVocabulary;
-  options.router = bench.router;
+  options.router = simulation.router;
   options.router.salt = incarnation;
   options.incarnation = incarnation;
   target::TargetOutbox outbox;

@@ -45,7 +45,7 @@ link::LinkOptions LinkAs(schemas::Role role);
 
 class DraftPeer {
  public:
-  // `bench` must outlive it.
+  // `simulation` must outlive it.
   explicit DraftPeer(const scheduler::SimulationOptions& options);
   ~DraftPeer();
   const std::string& address() const { return link_->listen_address(); }
@@ -75,7 +75,7 @@ class DraftPeer {
 class TargetPeer {
  public:
   // `options` must outlive it; `incarnation`: its own among all targets.
-  TargetPeer(const scheduler::SimulationOptions& bench, uint64_t incarnation,
+  TargetPeer(const scheduler::SimulationOptions& simulation, uint64_t incarnation,
              const std::vector<std::string>& drafts);
   ~TargetPeer();
   const std::string& address() const { return link_->listen_address(); }
