@@ -290,7 +290,7 @@ def test_the_g_test_tells_distributions_apart(models: Path) -> None:
 @pytest.mark.parametrize("verification", ["coupled", "traversal"])
 def test_speculation_passes_a_kolmogorov_smirnov_gate(verification: str, tmp_path: Path) -> None:
     """On the demo models, whose distribution is too large to write down: with drafts as without."""
-    count, tokens = SAMPLES // 10, 6
+    count, tokens = max(1_000, SAMPLES // 10), 6  # fewer would not tell of the change below
     found = {}
     for drafts, seed in ((0, 1), (1, 2)):
         log, extra = tmp_path / f"up{drafts}.log", [f"--verification={verification}"]
