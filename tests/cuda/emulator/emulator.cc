@@ -1,13 +1,13 @@
 #include "tests/cuda/emulator/emulator.h"
 
-#include <ucontext.h>
-
 #include <algorithm>
 #include <array>
+#include <boost/context/fiber.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "tests/base/sanitizers.h"
@@ -54,8 +54,13 @@ struct Warp {
 
 enum class State : uint8_t { kReady, kAtBarrier, kInExchange, kEnded };
 
+// A fiber's stack outlives it: the next block's threads run on it again.
+struct KeepStack {
+  void deallocate(boost::context::stack_context& /*stack*/) const {}
+};
+
 struct Fiber {
-  ucontext_t context = {};
+  boost::context::fiber context;  // empty while it runs, and once it has ended
   std::unique_ptr<char[]> stack;
   void* sanitizer = nullptr;
   uint3 thread = {};
@@ -72,7 +77,7 @@ class Block {
   void Shuffle(uint64_t seed) { random_.seed(seed); }
 
  private:
-  static void Enter();
+  void Enter();
   void Prepare(size_t index, uint3 thread);
   void Resume(size_t index);
   bool ReleaseBarrier();
@@ -83,7 +88,7 @@ class Block {
   std::vector<size_t> order_;
   size_t current_ = 0;
   const std::function<void()>* kernel_ = nullptr;
-  ucontext_t main_ = {};
+  boost::context::fiber main_;  // what resumed the thread that runs
   void* main_sanitizer_ = nullptr;
   const void* main_stack_ = nullptr;
   size_t main_bytes_ = 0;
@@ -93,10 +98,10 @@ class Block {
 thread_local Block the_block;
 
 void Block::Enter() {
-  AfterSwitch(nullptr, &the_block.main_stack_, &the_block.main_bytes_);
-  (*the_block.kernel_)();
-  the_block.fibers_[the_block.current_].state = State::kEnded;
-  BeforeSwitch(nullptr, the_block.main_stack_, the_block.main_bytes_);
+  AfterSwitch(nullptr, &main_stack_, &main_bytes_);
+  (*kernel_)();
+  fibers_[current_].state = State::kEnded;
+  BeforeSwitch(nullptr, main_stack_, main_bytes_);
 }
 
 void Block::Prepare(size_t index, uint3 thread) {
@@ -104,11 +109,16 @@ void Block::Prepare(size_t index, uint3 thread) {
   if (!fiber.stack) fiber.stack = std::make_unique<char[]>(kStackBytes);
   fiber.thread = thread;
   fiber.state = State::kReady;
-  getcontext(&fiber.context);
-  fiber.context.uc_stack.ss_sp = fiber.stack.get();
-  fiber.context.uc_stack.ss_size = kStackBytes;
-  fiber.context.uc_link = &main_;
-  makecontext(&fiber.context, &Block::Enter, 0);
+  boost::context::stack_context stack;
+  stack.sp = fiber.stack.get() + kStackBytes;
+  stack.size = kStackBytes;
+  const boost::context::preallocated whole(stack.sp, stack.size, stack);
+  fiber.context = boost::context::fiber(std::allocator_arg, whole, KeepStack(),
+                                        [this](boost::context::fiber&& main) {
+                                          main_ = std::move(main);
+                                          Enter();
+                                          return std::move(main_);
+                                        });
 }
 
 void Block::Resume(size_t index) {
@@ -116,7 +126,7 @@ void Block::Resume(size_t index) {
   Fiber& fiber = fibers_[index];
   threadIdx = fiber.thread;
   BeforeSwitch(&main_sanitizer_, fiber.stack.get(), kStackBytes);
-  swapcontext(&main_, &fiber.context);
+  fiber.context = std::move(fiber.context).resume();
   AfterSwitch(main_sanitizer_, nullptr, nullptr);
 }
 
@@ -124,7 +134,7 @@ void Block::Pause(State state) {
   Fiber& fiber = fibers_[current_];
   fiber.state = state;
   BeforeSwitch(&fiber.sanitizer, main_stack_, main_bytes_);
-  swapcontext(&fiber.context, &main_);
+  main_ = std::move(main_).resume();
   AfterSwitch(fiber.sanitizer, nullptr, nullptr);
 }
 
