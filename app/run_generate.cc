@@ -169,7 +169,7 @@ void Print(const Answer& answer, size_t prompt_tokens) {
 }
 
 // A target, its drafts, and a link to the target like a gateway's.
-struct LocalCluster {
+struct OwnCluster {
   std::string secret;
   metrics::Registry draft_registry, registry;
   std::vector<std::unique_ptr<draft::DraftService>> drafts;
@@ -178,7 +178,7 @@ struct LocalCluster {
   std::unique_ptr<link::Link> client;
 };
 
-absl::Status StartServices(LocalCluster* cluster) {
+absl::Status StartServices(OwnCluster* cluster) {
   auto target_options = TargetOptions();
   if (!target_options.ok()) return target_options.status();
   if (absl::Status logged = LogModel(FLAGS_model); !logged.ok()) return logged;
@@ -206,7 +206,7 @@ absl::Status StartServices(LocalCluster* cluster) {
   return absl::OkStatus();
 }
 
-absl::Status ConnectClient(LocalCluster* cluster) {
+absl::Status ConnectClient(OwnCluster* cluster) {
   Inbox* inbox = &cluster->inbox;
   auto fabric = FabricFlags();
   if (!fabric.ok()) return fabric.status();
@@ -254,7 +254,7 @@ absl::Status RunGenerate() {
   if (!sampling.ok()) return sampling.status();
   auto secret = JoinSecretOrRandom();
   if (!secret.ok()) return secret.status();
-  LocalCluster cluster;
+  OwnCluster cluster;
   cluster.secret = *std::move(secret);
   if (absl::Status started = StartServices(&cluster); !started.ok()) return started;
   auto tokenizer = tokenizer::Tokenizer::Load(FLAGS_model);

@@ -14,10 +14,10 @@
 namespace specfabric::sampling {
 namespace {
 
-constexpr float kExcludedLogit = -std::numeric_limits<float>::infinity();
-constexpr int kLine = 16;          // floats of a cache line
-constexpr int kLanes = 4 * kLine;  // so that several comparisons are under way
-constexpr int kChunk = 1024;       // scores at a time: stay in the first-level cache
+constexpr float kNoScore = -std::numeric_limits<float>::infinity();
+constexpr int kLine = 16;               // floats of a cache line
+constexpr int kScoreLanes = 4 * kLine;  // so that several comparisons are under way
+constexpr int kScoresAtOnce = 1024;     // scores at a time: stay in the first-level cache
 
 // The largest of logits[i] + temperature * noise[i], or of the logits alone; kNotFinite where one
 // of the logits is not finite.
@@ -27,18 +27,18 @@ SPECFABRIC_ALWAYS_INLINE float BestScoreBody(const float* logits, const float* n
   const auto score = [=](int i) __attribute__((always_inline)) {
     return kNoisy ? std::fma(temperature, noise[i], logits[i]) : logits[i];
   };
-  float best[kLanes];
-  uint32_t largest[kLanes];
-  for (int lane = 0; lane < kLanes; ++lane) {
-    best[lane] = kExcludedLogit;
+  float best[kScoreLanes];
+  uint32_t largest[kScoreLanes];
+  for (int lane = 0; lane < kScoreLanes; ++lane) {
+    best[lane] = kNoScore;
     largest[lane] = 0;
   }
   int i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int lane = 0; lane < kLanes; lane += kLine) {
-      base::PrefetchAhead(logits + i + lane, kChunk * sizeof(float));
+  for (; i + kScoreLanes <= n; i += kScoreLanes) {
+    for (int lane = 0; lane < kScoreLanes; lane += kLine) {
+      base::PrefetchAhead(logits + i + lane, kScoresAtOnce * sizeof(float));
     }
-    for (int lane = 0; lane < kLanes; ++lane) {
+    for (int lane = 0; lane < kScoreLanes; ++lane) {
       const float candidate = score(i + lane);
       best[lane] = candidate > best[lane] ? candidate : best[lane];
       largest[lane] = std::max(largest[lane], base::Magnitude(logits[i + lane]));
@@ -48,8 +48,8 @@ SPECFABRIC_ALWAYS_INLINE float BestScoreBody(const float* logits, const float* n
     best[0] = score(i) > best[0] ? score(i) : best[0];
     largest[0] = std::max(largest[0], base::Magnitude(logits[i]));
   }
-  const bool finite = *std::max_element(largest, largest + kLanes) < base::kLeastNotFinite;
-  return finite ? *std::max_element(best, best + kLanes) : kNotFinite;
+  const bool finite = *std::max_element(largest, largest + kScoreLanes) < base::kLeastNotFinite;
+  return finite ? *std::max_element(best, best + kScoreLanes) : kNotFinite;
 }
 
 // scores[i] = logits[i] + temperature * noise[i].
@@ -105,10 +105,10 @@ void ForEachChunk(absl::Span<const float> logits, absl::Span<const float> noise,
   const bool greedy = temperature == 0.0f;
   assert(greedy || noise.size() == logits.size());
   static const Kernels& kernels = BestKernels();
-  std::array<float, kChunk> scores;
+  std::array<float, kScoresAtOnce> scores;
   const int size = static_cast<int>(logits.size());
-  for (int begin = 0; begin < size; begin += kChunk) {
-    const int n = std::min(kChunk, size - begin);
+  for (int begin = 0; begin < size; begin += kScoresAtOnce) {
+    const int n = std::min(kScoresAtOnce, size - begin);
     const float* const chunk = logits.data() + begin;
     const float* const chunk_noise = greedy ? nullptr : noise.data() + begin;
     const auto best_of = greedy ? kernels.best_logit : kernels.best_score;
@@ -128,7 +128,7 @@ void ForEachChunk(absl::Span<const float> logits, absl::Span<const float> noise,
 ScoredToken PerturbedArgMax(absl::Span<const float> logits, absl::Span<const float> noise,
                             float temperature, int32_t first) {
   if (logits.empty()) return {};
-  ScoredToken winner{first, kExcludedLogit};
+  ScoredToken winner{first, kNoScore};
   ForEachChunk(
       logits, noise, temperature, [&](float best) { return best > winner.score; },
       [&](absl::Span<const float> scores, int begin, float best) {

@@ -1,15 +1,10 @@
 #include <algorithm>
 
 #include "verification/reference/acceptance.h"
+#include "verification/row_probs.h"
 
 namespace specfabric::verification {
 namespace {
-
-// The acceptance probability that a node keeps after a child was rejected: S / (S + 1 - pi). 0 / 0
-// occurs for p = q with pi = 1, where a rejection has probability 0.
-double KeptChance(double pi, double residual_mass) {
-  return pi == 1 ? 1 : residual_mass / (residual_mass + 1 - pi);
-}
 
 // Depth-first, siblings in draw order; a node is decided after all of its children.
 class Traversal {
