@@ -47,6 +47,11 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int other) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceEnablePeerAccess(int /*other*/, unsigned /*flags*/) { return cudaSuccess; }
+// Of shared memory beyond 48 KiB, which emulator.cc does not ask for.
+cudaError_t cudaFuncSetAttribute(const void* /*kernel*/, cudaFuncAttribute /*attribute*/,
+                                 int /*value*/) {
+  return cudaSuccess;
+}
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
   std::memset(memory, value, bytes);
