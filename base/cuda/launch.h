@@ -12,11 +12,22 @@
 
 namespace specfabric::base::cuda {
 
+// Whether launches may overlap: from Hopper on. The GPUs of a process are of one kind.
+inline bool LaunchesOverlap() {
+  static const bool overlap = [] {
+    int device = 0, major = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
+               cudaSuccess &&
+           major >= 9;
+  }();
+  return overlap;
+}
+
 // What a launch needs beyond its grid.
 struct LaunchOptions {
   size_t shared_bytes = 0;  // dynamic shared memory; beyond 48 KiB the kernel must allow it first
-  // The kernel may begin before earlier ones have ended, and calls AwaitInputs (tensor_core.h). Only
-  // on Hopper and later; nothing on other GPUs.
+  // The kernel may begin before earlier ones have ended, and calls AwaitInputs (tensor_core.h).
   bool overlaps = false;
 };
 
@@ -34,7 +45,7 @@ absl::Status Launch(const char* name, void (*kernel)(Parameters...), dim3 grid, 
   config.dynamicSmemBytes = options.shared_bytes;
   config.stream = stream;
   config.attrs = &overlap;
-  config.numAttrs = options.overlaps ? 1 : 0;
+  config.numAttrs = options.overlaps && LaunchesOverlap() ? 1 : 0;
   return ToStatus(cudaLaunchKernelEx(&config, kernel, arguments...), name);
 }
 

@@ -2,21 +2,20 @@
 #define SPECFABRIC_BASE_CUDA_TENSOR_CORE_H_
 
 // What a processor of a GPU has beside arithmetic, as functions: tensor cores, copies to shared
-// memory that run by themselves, and launches that overlap. PTX on a GPU (compute capability 8.0 and
-// on); for the emulator each has a twin in plain C++ (tests/cuda/emulator/tensor_core.h), which a
-// kernel sees in its place. For .cu files alone.
+// memory that run by themselves, and launches that overlap. PTX on a GPU (compute capability 8.0
+// and on); for the emulator each has a twin in plain C++ (tests/cuda/emulator/tensor_core.h), which
+// a kernel sees in its place. For .cu files alone.
 
 #include <cstdint>
 
+#include "base/bfloat16.h"
 #include "base/cuda/reduce.h"
+#include "base/cuda/tensor_type.h"
 
 namespace specfabric::base::cuda {
 
-// The type of a tensor core's operands, two of which are in a register.
-enum class TensorType : uint8_t { kFloat16, kBFloat16 };
-
-// Shared memory of a block on Hopper and Blackwell, and what the kernels here may ask of it: an A100
-// has 163 KiB, which one that asks for more cannot be launched on.
+// Shared memory of a block on Hopper and Blackwell, and what the kernels here may ask of it: an
+// A100 has 163 KiB, which one that asks for more cannot be launched on.
 constexpr int kMostSharedBytes = 227 << 10;
 
 #ifndef SPECFABRIC_EMULATED_GPU
@@ -43,6 +42,15 @@ __device__ inline void MultiplyAdd(const uint32_t (&a)[4], const uint32_t (&b)[2
   }
 }
 
+// The 16 bits of a value, rounded to nearest, ties to even.
+template <TensorType kType>
+__device__ inline uint16_t RoundTo(float value) {
+  if constexpr (kType == TensorType::kBFloat16) return RoundToBFloat16(value);
+  uint16_t bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+
 // 16 bytes of global memory that no kernel changes and that are read once a launch: past the
 // processor's cache, with a hint to fetch what lies beside them. Aligned to 16 bytes.
 __device__ inline uint4 LoadOnce(const void* from) {
@@ -53,8 +61,8 @@ __device__ inline uint4 LoadOnce(const void* from) {
   return value;
 }
 
-// Begins a copy of 16 bytes of global memory to shared memory, or of zeros if not `valid`; `from` is
-// then not read, but must be an address. Both are aligned to 16 bytes. No other thread, nor this
+// Begins a copy of 16 bytes of global memory to shared memory, or of zeros if not `valid`; `from`
+// is then not read, but must be an address. Both are aligned to 16 bytes. No other thread, nor this
 // one, sees the bytes before AwaitCopies and a barrier.
 __device__ inline void StartCopy16(void* to, const void* from, bool valid) {
   const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(to));
@@ -70,17 +78,17 @@ __device__ inline void AwaitCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Programmatic dependent launch (launch.h), on Hopper and later; nothing on an A100. A kernel that is
-// launched to overlap calls AwaitInputs before it reads anything that an earlier kernel wrote, and
-// before it writes anything that one may read: it returns once all earlier kernels of the stream
-// have ended and their writes are seen.
+// Programmatic dependent launch (launch.h), on Hopper and later; nothing on an A100. A kernel that
+// is launched to overlap calls AwaitInputs before it reads anything that an earlier kernel wrote,
+// and before it writes anything that one may read: it returns once all earlier kernels of the
+// stream have ended and their writes are seen.
 __device__ inline void AwaitInputs() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-// Lets the blocks of the stream's next kernel begin where there is room beside this one's, as far as
-// their own AwaitInputs. Without it they begin when this kernel's blocks have ended.
+// Lets the blocks of the stream's next kernel begin where there is room beside this one's, as far
+// as their own AwaitInputs. Without it they begin when this kernel's blocks have ended.
 __device__ inline void LetNextBegin() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

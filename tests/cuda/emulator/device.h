@@ -6,10 +6,12 @@
 // kernel under the sanitizers on machines without a GPU. No more of CUDA is here than the project's
 // kernels use.
 
-#define SPECFABRIC_EMULATED_GPU  // base/cuda/tensor_core.h leaves its functions to tensor_core.h here
+#define SPECFABRIC_EMULATED_GPU  // base/cuda/tensor_core.h leaves its functions to tensor_core.h
+                                 // here
 #define __shared__ static thread_local  // a thread of the process runs one block at a time
 
 #include <cuda_runtime_api.h>
+#include <vector_functions.h>
 
 #include <atomic>
 #include <bit>
@@ -108,6 +110,9 @@ template <typename T>
 T min(T a, T b) {
   return b < a ? b : a;
 }
+
+#undef __launch_bounds__  // a compiler for the CPU does not know the attribute
+#define __launch_bounds__(...)
 
 // As nvcc's <<<>>> and cudaLaunchKernelEx do, but at once: the kernel has ended on return, if it is
 // not captured.

@@ -36,6 +36,16 @@ cudaError_t cudaGetDeviceCount(int* count) {
 cudaError_t cudaSetDevice(int device) {
   return device < kDevices ? cudaSuccess : cudaErrorInvalidDevice;
 }
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+// The compute capability of an H100.
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*device*/) {
+  if (attribute != cudaDevAttrComputeCapabilityMajor) return cudaErrorInvalidValue;
+  *value = 9;
+  return cudaSuccess;
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) {
   *properties = {};
   std::strcpy(properties->name, "emulated");

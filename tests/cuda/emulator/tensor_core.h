@@ -6,36 +6,43 @@
 
 #include <array>
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 
 #include "base/bfloat16.h"
+#include "base/cuda/tensor_type.h"
 #include "tests/cuda/emulator/emulator.h"
 
-namespace specfabric::base::cuda {
+namespace specfabric::emulator {
 
-enum class TensorType : uint8_t;
+// What a lane holds of a tensor core's operands (base/cuda/tensor_core.h).
+struct Operands {
+  float a[4][2], b[2][2];
+};
+// Adds a lane's products, in the order of k, to its four sums. operands[lane] points to the lane's.
+// tensor_core.cc, which is optimised: this is most of what emulated kernels do.
+void AddProducts(const std::array<uint64_t, 32>& operands, int lane, float* sums);
+
+}  // namespace specfabric::emulator
+
+namespace specfabric::base::cuda {
 
 template <TensorType kType>
 float WidenHalf(uint32_t word, int half) {
   const auto bits = static_cast<uint16_t>(half == 0 ? word : word >> 16);
-  constexpr auto kBFloat16 = static_cast<TensorType>(1);
-  if constexpr (kType == kBFloat16) return WidenBFloat16(bits);
-  const int exponent = bits >> 10 & 0x1f, fraction = bits & 0x3ff;
-  const float size = exponent == 0      ? std::ldexp(static_cast<float>(fraction), -24)
-                     : exponent == 0x1f ? (fraction == 0 ? INFINITY : NAN)
-                                        : std::ldexp(static_cast<float>(fraction + 0x400),
-                                                     exponent - 25);
-  return (bits & 0x8000) == 0 ? size : -size;
+  if constexpr (kType == TensorType::kBFloat16) return WidenBFloat16(bits);
+  return static_cast<float>(std::bit_cast<_Float16>(bits));
 }
 
-// The products of a sum are added in the order of k.
+template <TensorType kType>
+uint16_t RoundTo(float value) {
+  if constexpr (kType == TensorType::kBFloat16) return RoundToBFloat16(value);
+  return std::bit_cast<uint16_t>(static_cast<_Float16>(value));
+}
+
 template <TensorType kType>
 void MultiplyAdd(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&d)[4]) {
-  struct Operands {
-    float a[4][2], b[2][2];
-  } mine;
+  emulator::Operands mine;
   for (int half = 0; half < 2; ++half) {
     for (int i = 0; i < 4; ++i) mine.a[i][half] = WidenHalf<kType>(a[i], half);
     for (int i = 0; i < 2; ++i) mine.b[i][half] = WidenHalf<kType>(b[i], half);
@@ -43,18 +50,7 @@ void MultiplyAdd(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&d)[4]) 
   constexpr unsigned kAll = ~0u;
   const auto& all =
       emulator::ExchangeAll(kAll, static_cast<uint64_t>(reinterpret_cast<uintptr_t>(&mine)));
-  const auto of = [&](int lane) {
-    return reinterpret_cast<const Operands*>(static_cast<uintptr_t>(all[lane]));
-  };
-  const int g = emulator::Lane() / 4, q = emulator::Lane() % 4;
-  for (int i = 0; i < 4; ++i) {
-    const int upper = i / 2, column = 2 * q + i % 2;
-    for (int k = 0; k < 16; ++k) {
-      const int holder = k % 8 / 2, high = k / 8;
-      d[i] = std::fma(of(4 * g + holder)->a[upper + 2 * high][k % 2],
-                      of(4 * column + holder)->b[high][k % 2], d[i]);
-    }
-  }
+  emulator::AddProducts(all, emulator::Lane(), d);
   emulator::ExchangeAll(kAll, 0);  // until every lane has read, the operands stay
 }
 
