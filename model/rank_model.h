@@ -52,6 +52,8 @@ struct RankOptions {
   bool peer_sums = false;    // small all-reduces by peer access: see cuda/peer_sum.h
   // How long ranks on GPUs may take to join their collectives.
   base::Nanos join_timeout = 120 * base::kSecond;
+  // How long a GPU may try kernels at the start (cuda/linear.h). 0: rules of thumb.
+  base::Nanos trial_budget = 3 * base::kSecond;
   bool reference = false;  // libtorch instead of the packed kernels; CPUs only
 
   // A token's logits have the same bits alone, in a batch, and on a path of a tree. FlashInfer's

@@ -1,6 +1,6 @@
-// The memory throughput of the kernels of verification and attention, beside that of a copy on the
-// device in the same run: all are memory-bound, so the ratio is what matters. Every repetition
-// times every kernel in turn; the bench prints medians.
+// The memory throughput of the kernels of verification, attention and matrix products, beside that
+// of a copy on the device in the same run: all but products of many rows are memory-bound, so the
+// ratio is what matters. Every repetition times every kernel in turn; the bench prints medians.
 //
 //   kernel_bench [--vocabulary=128256] [--rows=64] [--sequences=32] [--context=4096]
 
@@ -20,6 +20,7 @@ DEFINE_int32(heads, 32, "query heads");
 DEFINE_int32(kv_heads, 8, "KV heads");
 DEFINE_int32(head_dim, 128, "elements of a head");
 DEFINE_int64(copied, int64_t{1} << 30, "bytes of the copy");
+DEFINE_double(trial_seconds, 3, "how long kernels of matrix products may be tried");
 DEFINE_int32(repeats, 21, "timed runs of each kernel");
 
 namespace specfabric::bench {
@@ -69,17 +70,20 @@ void Report(const Device& device, std::vector<Subject>* subjects) {
 }
 
 void Run() {
-  const BenchShape shape = {.vocabulary = FLAGS_vocabulary,
-                            .rows = FLAGS_rows,
-                            .sequences = FLAGS_sequences,
-                            .nodes = FLAGS_nodes,
-                            .context = FLAGS_context,
-                            .heads = FLAGS_heads,
-                            .kv_heads = FLAGS_kv_heads,
-                            .head_dim = FLAGS_head_dim};
+  const BenchShape shape = {
+      .vocabulary = FLAGS_vocabulary,
+      .rows = FLAGS_rows,
+      .sequences = FLAGS_sequences,
+      .nodes = FLAGS_nodes,
+      .context = FLAGS_context,
+      .heads = FLAGS_heads,
+      .kv_heads = FLAGS_kv_heads,
+      .head_dim = FLAGS_head_dim,
+      .trials = static_cast<base::Nanos>(FLAGS_trial_seconds * base::kSecond)};
   const std::unique_ptr<Device> device = OrDie(Device::Open(0));
   std::vector<Subject> subjects = {CopyWithin(*device)};
-  for (auto* make : {&AttentionSubjects, &ChoiceSubjects, &VerificationSubjects, &DraftSubjects}) {
+  for (auto* make : {&ProductSubjects, &AttentionSubjects, &ChoiceSubjects, &VerificationSubjects,
+                     &DraftSubjects}) {
     for (Subject& subject : make(*device, shape)) subjects.push_back(std::move(subject));
   }
   for (int repeat = -1; repeat < FLAGS_repeats; ++repeat) {

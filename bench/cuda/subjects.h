@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/clock.h"
 #include "base/cuda/device.h"
 #include "base/cuda/memory.h"
 
@@ -28,6 +29,7 @@ struct BenchShape {
   int32_t nodes = 0;      // of each sequence: a chain of draft tokens
   int32_t context = 0;    // tokens of each sequence
   int32_t heads = 0, kv_heads = 0, head_dim = 0;
+  base::Nanos trials = 0;  // how long kernels of matrix products may be tried
 };
 
 struct Subject {
@@ -38,6 +40,7 @@ struct Subject {
 };
 
 std::vector<Subject> AttentionSubjects(const base::cuda::Device& device, const BenchShape& shape);
+std::vector<Subject> ProductSubjects(const base::cuda::Device& device, const BenchShape& shape);
 std::vector<Subject> ChoiceSubjects(const base::cuda::Device& device, const BenchShape& shape);
 std::vector<Subject> VerificationSubjects(const base::cuda::Device& device,
                                           const BenchShape& shape);

@@ -158,6 +158,16 @@ absl::Status Collectives::Sum(float* data, int64_t count) {
   return status;
 }
 
+absl::Status Collectives::SumAddAndNorm(NormArgs norm, float* added) {
+  norm.added = added;
+  if (ranks_ > 1 && peers_ != nullptr && peers_->TakesNorm(norm.rows, norm.hidden)) {
+    return peers_->SumAndNorm(norm, device_->stream());
+  }
+  absl::Status status = Sum(added, int64_t{norm.rows} * norm.hidden);
+  status.Update(EnqueueAddAndNorm(norm, device_->stream()));
+  return status;
+}
+
 // Adding zeros changes no bit, whatever the order of the sum.
 absl::Status Collectives::Join(float* data, int64_t count) {
   if (group_communicator_ == nullptr) return Sum(data, count);

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/cuda/device.h"
 #include "base/cuda/memory.h"
+#include "model/cuda/layers.h"
 #include "model/cuda/peer_sum.h"
 #include "model/parallel/communicator.h"
 
@@ -52,6 +53,9 @@ class Collectives {
 
   // data[i] becomes the sum over the stage's ranks.
   absl::Status Sum(float* data, int64_t count);
+  // EnqueueAddAndNorm of the sum over the stage's ranks of `added`, which may be written; in one
+  // kernel where peers make small sums, with the same bits. norm.added is not read.
+  absl::Status SumAddAndNorm(NormArgs norm, float* added);
   // data[i] becomes the value of the one rank, of all in the group, on which it is not zero.
   absl::Status Join(float* data, int64_t count);
   // Sends `out` to the same rank of the next stage, which receives it as `in`; the sizes must

@@ -23,7 +23,7 @@ using base::cuda::DeviceBuffer;
 using base::cuda::Upload;
 
 // To be raised whenever a change of the code gives other bits for the same weights on the same GPU.
-constexpr uint64_t kNumericsVersion = 1;
+constexpr uint64_t kNumericsVersion = 2;
 
 const float* OrNull(const DeviceBuffer& values) { return values.As<const float>(); }
 
@@ -97,12 +97,22 @@ absl::Status CudaTransformer::ReadCheckpoint(const std::string& model_dir) {
   if (!weights.ok()) return weights.status();
   weights_ = *std::move(weights);
   fingerprint_ = HashModel(checkpoint, config_, rope_);
+  if (absl::Status chosen = ChooseProducts(); !chosen.ok()) return chosen;
   if (absl::Status made = MakeCache(); !made.ok()) return made;
   // At the start rather than in a step; and graphs depend on the addresses.
   const int32_t logit_rows = options_.cuda_graphs ? kMaxPaddedRows : 1;
   absl::Status reserved = ReserveRows(std::max(options_.max_rows, logit_rows), logit_rows);
   if (!reserved.ok()) return reserved;
   return options_.flash_attention ? MakeAttention() : absl::OkStatus();
+}
+
+// Before there is a cache, whose memory the trials may use.
+absl::Status CudaTransformer::ChooseProducts() {
+  if (options_.dtype != DataType::kBFloat16 || options_.trial_budget == 0) return absl::OkStatus();
+  const DeviceLayer& layer = weights_.layers.front();
+  const Matrix* const matrices[] = {&layer.gate_up, &layer.down, &layer.qkv, &layer.output,
+                                    &weights_.head};
+  return products_->Choose(matrices, options_.trial_budget);
 }
 
 absl::Status CudaTransformer::MakeAttention() {
@@ -211,6 +221,9 @@ absl::Status CudaTransformer::ReserveRows(int32_t rows, int32_t logit_rows) {
   const size_t features = partition_.intermediate, floats = sizeof(float);
   const size_t elements = element_bytes();
   const size_t staged = partition_.stages > 1 ? hidden * floats : 0;
+  const bool gated_at_once = options_.dtype == DataType::kBFloat16 && options_.batch_invariant;
+  const size_t gate_up =
+      gated_at_once ? 0 : all * static_cast<size_t>(GatedOutputs(partition_.intermediate));
   const std::pair<DeviceBuffer*, size_t> buffers[] = {
       {&residual_, all * hidden * floats},
       {&kept_residual_, kept * hidden * floats},
@@ -219,7 +232,7 @@ absl::Status CudaTransformer::ReserveRows(int32_t rows, int32_t logit_rows) {
       {&queries_, all * heads * floats},
       {&attended_, all * heads * elements},
       {&kept_attended_, kept * heads * elements},
-      {&gate_up_, all * 2 * features * floats},
+      {&gate_up_, gate_up * floats},
       {&activated_, all * features * elements},
       {&projected_, all * hidden * floats},
       {&logits_, kept * partition_.vocabulary * floats},
@@ -367,7 +380,7 @@ absl::Status CudaTransformer::EnqueueLayers(const PassInputs& inputs, int32_t ro
                                             int32_t logit_rows) {
   const std::vector<DeviceLayer>& layers = weights_.layers;
   const bool last_stage = partition_.stage + 1 == partition_.stages;
-  absl::Status status = AddAndNorm(nullptr, layers.front().attention_norm, rows);
+  absl::Status status = Norm(layers.front().attention_norm, rows);
   for (size_t i = 0; i < layers.size(); ++i) {
     status.Update(Attend(inputs, static_cast<int32_t>(i), rows));
     const bool last = i + 1 == layers.size();
@@ -377,16 +390,14 @@ absl::Status CudaTransformer::EnqueueLayers(const PassInputs& inputs, int32_t ro
       if (rows == 0 || !status.ok()) return status;
       status.Update(KeepRows(inputs, rows));
     }
-    float* const projected = projected_.As<float>();
-    status.Update(
-        products_->Multiply(options_.dtype, layers[i].output, attended_rows_, rows, projected));
-    status.Update(collectives_->Sum(projected, int64_t{rows} * config_.hidden));
-    status.Update(AddAndNorm(&layers[i].output_bias, layers[i].mlp_norm, rows));
+    status.Update(products_->Multiply(options_.dtype, layers[i].output, attended_rows_, rows,
+                                      projected_.As<float>()));
+    status.Update(SumAddAndNorm(layers[i].output_bias, layers[i].mlp_norm, rows));
     status.Update(FeedForward(layers[i], rows));
     // After the last layer of a stage that is not the model's last, the norm's result is not used:
     // the next stage computes it again.
-    status.Update(AddAndNorm(&layers[i].down_bias,
-                             last ? weights_.final_norm : layers[i + 1].attention_norm, rows));
+    status.Update(SumAddAndNorm(layers[i].down_bias,
+                                last ? weights_.final_norm : layers[i + 1].attention_norm, rows));
     if (!status.ok()) return status;
   }
   return status;
@@ -433,37 +444,40 @@ absl::Status CudaTransformer::Attend(const PassInputs& inputs, int32_t layer, in
   return status;
 }
 
-// projected = down(silu(gate(x)) * up(x)), x the normed residual; its sum over ranks.
+// projected = down(silu(gate(x)) * up(x)), x the normed residual; this rank's part of it.
 absl::Status CudaTransformer::FeedForward(const DeviceLayer& layer, int32_t rows) {
-  absl::Status status = products_->Multiply(options_.dtype, layer.gate_up, normed_.As<void>(), rows,
-                                            gate_up_.As<float>());
-  status.Update(EnqueueGate({.type = options_.dtype,
-                             .rows = rows,
-                             .features = partition_.intermediate,
-                             .gate_up = gate_up_.As<float>(),
-                             .bias = OrNull(layer.gate_up_bias),
-                             .out = activated_.As<void>()},
-                            device_->stream()));
+  absl::Status status =
+      products_->MultiplyGated(options_.dtype, layer.gate_up, normed_.As<void>(), rows,
+                               {.features = partition_.intermediate,
+                                .bias = OrNull(layer.gate_up_bias),
+                                .out = activated_.As<void>(),
+                                .products = gate_up_.As<float>()});
   status.Update(products_->Multiply(options_.dtype, layer.down, activated_.As<void>(), rows,
                                     projected_.As<float>()));
-  status.Update(collectives_->Sum(projected_.As<float>(), int64_t{rows} * config_.hidden));
   return status;
 }
 
-// residual += projected + bias, except if `bias` is null (before the first layer); normed = its
-// norm.
-absl::Status CudaTransformer::AddAndNorm(const DeviceBuffer* bias, const DeviceBuffer& weight,
-                                         int32_t rows) {
-  return EnqueueAddAndNorm({.type = options_.dtype,
-                            .rows = rows,
-                            .hidden = config_.hidden,
-                            .epsilon = config_.rms_epsilon,
-                            .residual = stream_rows_,
-                            .added = bias != nullptr ? projected_.As<float>() : nullptr,
-                            .bias = bias != nullptr ? OrNull(*bias) : nullptr,
-                            .weight = weight.As<float>(),
-                            .normed = normed_.As<void>()},
-                           device_->stream());
+NormArgs CudaTransformer::NormOf(const DeviceBuffer& weight, int32_t rows) const {
+  return {.type = options_.dtype,
+          .rows = rows,
+          .hidden = config_.hidden,
+          .epsilon = config_.rms_epsilon,
+          .residual = stream_rows_,
+          .weight = weight.As<float>(),
+          .normed = normed_.As<void>()};
+}
+
+// normed = the residual's norm.
+absl::Status CudaTransformer::Norm(const DeviceBuffer& weight, int32_t rows) {
+  return EnqueueAddAndNorm(NormOf(weight, rows), device_->stream());
+}
+
+// residual += the sum over ranks of projected, + bias; normed = its norm.
+absl::Status CudaTransformer::SumAddAndNorm(const DeviceBuffer& bias, const DeviceBuffer& weight,
+                                            int32_t rows) {
+  NormArgs args = NormOf(weight, rows);
+  args.bias = OrNull(bias);
+  return collectives_->SumAddAndNorm(args, projected_.As<float>());
 }
 
 absl::Status CudaTransformer::KeepRows(const PassInputs& inputs, int32_t rows) {

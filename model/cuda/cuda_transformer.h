@@ -19,6 +19,7 @@
 #include "model/cuda/device_weights.h"
 #include "model/cuda/flash_attention.h"
 #include "model/cuda/graph_cache.h"
+#include "model/cuda/layers.h"
 #include "model/cuda/linear.h"
 #include "model/cuda/paged_attention.h"
 #include "model/cuda/pass_inputs.h"
@@ -48,6 +49,7 @@ class CudaTransformer : public RankModel {
   absl::Status LoadCheckpoint(const std::string& model_dir);
   absl::Status OpenDevice();
   absl::Status ReadCheckpoint(const std::string& model_dir);
+  absl::Status ChooseProducts();
   absl::Status MakeCache();
   absl::Status MakeAttention();
   uint64_t HashNumerics() const;
@@ -71,8 +73,10 @@ class CudaTransformer : public RankModel {
   absl::Status EnqueueLayers(const PassInputs& inputs, int32_t rows, int32_t logit_rows);
   absl::Status Attend(const PassInputs& inputs, int32_t layer, int32_t rows);
   absl::Status FeedForward(const DeviceLayer& layer, int32_t rows);
-  absl::Status AddAndNorm(const base::cuda::DeviceBuffer* bias,
-                          const base::cuda::DeviceBuffer& weight, int32_t rows);
+  NormArgs NormOf(const base::cuda::DeviceBuffer& weight, int32_t rows) const;
+  absl::Status Norm(const base::cuda::DeviceBuffer& weight, int32_t rows);
+  absl::Status SumAddAndNorm(const base::cuda::DeviceBuffer& bias,
+                             const base::cuda::DeviceBuffer& weight, int32_t rows);
   absl::Status KeepRows(const PassInputs& inputs, int32_t rows);
   LayerCache CacheOf(int32_t layer) const;
   size_t element_bytes() const { return options_.dtype == DataType::kFloat32 ? 4 : 2; }

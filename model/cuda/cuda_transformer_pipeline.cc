@@ -42,7 +42,7 @@ absl::Status CudaTransformer::EnqueueLastRows(int32_t logit_rows) {
   stream_rows_ = stage_results_.As<float>();
   absl::Status status =
       collectives_->FromLastStage(stream_rows_, int64_t{logit_rows} * config_.hidden);
-  status.Update(AddAndNorm(nullptr, weights_.final_norm, logit_rows));
+  status.Update(Norm(weights_.final_norm, logit_rows));
   return status.ok() ? EnqueueHead(logit_rows) : status;
 }
 

@@ -29,6 +29,18 @@ absl::Status UploadVector(const Device& device, const std::vector<float>& values
   return CopyToDevice(device, values.data(), bytes, out->As<void>());
 }
 
+// The shape of a layer's matrix on the device, and the row there of one of its outputs: gates and
+// ups lie side by side (product.h).
+LinearShape OnDevice(LinearShape shape) {
+  if (shape.gated) shape.outputs = GatedOutputs(shape.outputs / 2);
+  return shape;
+}
+int32_t DeviceRow(const LinearShape& shape, int32_t output) {
+  if (!shape.gated) return output;
+  const int32_t features = shape.outputs / 2;
+  return output < features ? GatedRow(output) : GatedRow(output - features) + kGatedRows;
+}
+
 // Rows of `shape.inputs` values, converted to the device's type.
 class MatrixRows {
  public:
@@ -109,13 +121,14 @@ absl::StatusOr<DeviceWeights> LoadDeviceWeights(const Checkpoint& checkpoint,
   absl::StatusOr<ModelWeightsOf<Matrix>> loaded = LoadWeights<Matrix>(
       checkpoint, config, partition,
       [&](const LinearShape& layer, const WeightReader& reader) -> absl::StatusOr<Matrix> {
-        MatrixRows rows(layer, dtype);
+        const LinearShape shape = OnDevice(layer);
+        MatrixRows rows(shape, dtype);
         std::vector<float> values(layer.inputs);
         for (int32_t output = 0; output < layer.outputs; ++output) {
           reader(output, values.data());
-          rows.Set(output, values.data());
+          rows.Set(DeviceRow(layer, output), values.data());
         }
-        return UploadMatrix(device, layer, rows);
+        return UploadMatrix(device, shape, rows);
       });
   if (!loaded.ok()) return loaded.status();
   for (LayerWeightsOf<Matrix>& host : loaded->layers) {

@@ -42,12 +42,13 @@ struct NormArgs {
 };
 absl::Status EnqueueAddAndNorm(const NormArgs& args, base::cuda::Stream stream);
 
-// out[row][i] = silu(gate[row][i]) * up[row][i], where a row of gate_up is the gates, then the ups.
+// out[row][i] = silu(gate[row][i]) * up[row][i]; gates and ups lie in gate_up as in a gated
+// product's weights (product.h).
 struct GateArgs {
   DataType type = DataType::kBFloat16;
   int32_t rows = 0, features = 0;
-  const float* gate_up = nullptr;  // [rows][2 * features]
-  const float* bias = nullptr;     // [2 * features]; null: none
+  const float* gate_up = nullptr;  // [rows][GatedOutputs(features)]
+  const float* bias = nullptr;     // [2 * features], gates, then ups; null: none
   void* out = nullptr;             // [rows][features]
 };
 absl::Status EnqueueGate(const GateArgs& args, base::cuda::Stream stream);

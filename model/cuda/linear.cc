@@ -2,22 +2,46 @@
 
 #include <cublas_v2.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "model/cuda/layers.h"
+#include "model/cuda/product_timer.h"
+#include "spdlog/spdlog.h"
 
 namespace specfabric::model::cuda {
 namespace {
 
 using base::cuda::DeviceBuffer;
+using base::cuda::TensorType;
 
 // A fixed size, since the one that cuBLAS chooses, and with it the kernel, may change with other
 // allocations. NVIDIA's guide recommends 32 MiB for Hopper.
-constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+constexpr size_t kBlasWorkspaceBytes = size_t{32} << 20;
+// For a product of 4,096 outputs and 512 rows in four slices.
+constexpr size_t kSumsBytes = size_t{32} << 20;
 
 absl::Status BlasStatus(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("cuBLAS, ", what, ": ", cublasGetStatusString(status)));
+}
+
+absl::Status Allocate(size_t bytes, DeviceBuffer* buffer) {
+  absl::StatusOr<DeviceBuffer> made = DeviceBuffer::Create(bytes);
+  if (!made.ok()) return made.status();
+  *buffer = *std::move(made);
+  return absl::OkStatus();
+}
+
+ProductArgs ArgsOf(const Matrix& matrix, const void* x, int32_t rows, void* out) {
+  return {.type = TensorType::kBFloat16,
+          .weights = matrix.weights->As<void>(),
+          .outputs = matrix.outputs,
+          .inputs = matrix.inputs,
+          .x = x,
+          .rows = rows,
+          .out = out};
 }
 
 }  // namespace
@@ -33,9 +57,12 @@ absl::Status MatrixProducts::Start() {
   absl::Status status = device_->MakeCurrent();
   if (!status.ok()) return status;
   if (status = BlasStatus(cublasCreate(&blas_), "a handle"); !status.ok()) return status;
-  absl::StatusOr<DeviceBuffer> workspace = DeviceBuffer::Create(kWorkspaceBytes);
-  if (!workspace.ok()) return workspace.status();
-  workspace_ = *std::move(workspace);
+  status.Update(Allocate(kBlasWorkspaceBytes, &blas_workspace_));
+  status.Update(Allocate(kSumsBytes, &sums_));
+  status.Update(Allocate(kProductCounters * sizeof(uint32_t), &counters_));
+  if (!status.ok()) return status;
+  status.Update(device_->Clear(counters_.As<void>(), counters_.bytes()));
+  status.Update(PrepareProducts());
   // Partial sums of a product in bfloat16 would have other bits than float32's.
   status.Update(BlasStatus(
       cublasSetMathMode(
@@ -43,8 +70,8 @@ absl::Status MatrixProducts::Start() {
                                            CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)),
       "its precision"));
   status.Update(BlasStatus(cublasSetStream(blas_, device_->stream()), "its stream"));
-  status.Update(BlasStatus(cublasSetWorkspace(blas_, workspace_.As<void>(), kWorkspaceBytes),
-                           "its workspace"));
+  status.Update(BlasStatus(
+      cublasSetWorkspace(blas_, blas_workspace_.As<void>(), kBlasWorkspaceBytes), "its workspace"));
   return status;
 }
 
@@ -52,8 +79,113 @@ MatrixProducts::~MatrixProducts() {
   if (blas_ != nullptr && device_->MakeCurrent().ok()) cublasDestroy(blas_);
 }
 
+absl::Status MatrixProducts::Choose(absl::Span<const Matrix* const> matrices, base::Nanos budget) {
+  absl::StatusOr<ProductTimer> timer = ProductTimer::Create(device_);
+  if (!timer.ok()) return timer.status();
+  const base::Nanos end = base::Now() + budget;
+  for (const Matrix* matrix : matrices) {
+    const bool known = std::any_of(chosen_.begin(), chosen_.end(), [&](const Chosen& c) {
+      return c.outputs == matrix->outputs && c.inputs == matrix->inputs;
+    });
+    if (known) continue;
+    Chosen chosen = {.outputs = matrix->outputs, .inputs = matrix->inputs, .choices = {}};
+    for (size_t i = 0; i < kRowClasses.size(); ++i) {
+      chosen.choices[i] = RuleOfThumb(kRowClasses[i], matrix->inputs);
+    }
+    if (base::Now() < end) {
+      if (absl::Status status = ChooseFor(*matrix, end, &*timer, &chosen); !status.ok()) {
+        return status;
+      }
+    }
+    chosen_.push_back(std::move(chosen));
+  }
+  return absl::OkStatus();
+}
+
+// Tries the classes of rows until the time has passed; those that there is no memory for keep what
+// they have.
+absl::Status MatrixProducts::ChooseFor(const Matrix& matrix, base::Nanos end, ProductTimer* timer,
+                                       Chosen* chosen) const {
+  std::string log;
+  for (size_t i = 0; i < kRowClasses.size() && base::Now() < end; ++i) {
+    const int32_t rows = kRowClasses[i];
+    const absl::Status room = timer->Prepare(ArgsOf(matrix, nullptr, rows, nullptr));
+    if (absl::IsResourceExhausted(room)) break;
+    if (!room.ok()) return room;
+    const auto run = [&](const ProductChoice& choice, const ProductArgs& args) {
+      return choice.blas ? MultiplyByBlas(base::DataType::kBFloat16, matrix, args.x, args.rows,
+                                          static_cast<float*>(args.out))
+                         : Run(choice, args);
+    };
+    const absl::StatusOr<ProductWinner> winner = FastestOf(
+        CandidatesFor(rows, matrix.inputs, !batch_invariant_),
+        {.same = [&](const ProductChoice& choice) { return timer->Same(choice, run); },
+         .microseconds = [&](const ProductChoice& choice) { return timer->Time(choice, run); }});
+    if (!winner.ok()) return winner.status();
+    for (const ProductChoice& wrong : winner->wrong) {
+      spdlog::error(
+          "model: GPU {} of {}: the product {} of {} rows by {} x {} has other bits than "
+          "{}; it is not used",
+          device_->ordinal(), device_->name(), Name(wrong), rows, matrix.outputs, matrix.inputs,
+          Name(RuleOfThumb(rows, matrix.inputs)));
+    }
+    chosen->choices[i] = winner->choice;
+    absl::StrAppend(&log, log.empty() ? "" : ", ", rows, ": ", Name(winner->choice), " ",
+                    static_cast<int>(winner->microseconds + 0.5f), " us");
+  }
+  spdlog::info("model: GPU {} of {}: products of {} x {} by rows: {}", device_->ordinal(),
+               device_->name(), matrix.outputs, matrix.inputs, log);
+  return absl::OkStatus();
+}
+
+ProductChoice MatrixProducts::ChoiceFor(const Matrix& matrix, int32_t rows) const {
+  for (const Chosen& chosen : chosen_) {
+    if (chosen.outputs == matrix.outputs && chosen.inputs == matrix.inputs) {
+      return chosen.choices[RowClassOf(rows)];
+    }
+  }
+  return RuleOfThumb(rows, matrix.inputs);
+}
+
+absl::Status MatrixProducts::Run(const ProductChoice& choice, const ProductArgs& args) const {
+  const ProductWorkspace workspace = {.sums = sums_.As<float>(),
+                                      .floats = kSumsBytes / sizeof(float),
+                                      .counters = counters_.As<uint32_t>()};
+  return EnqueueProduct(choice.kernel, choice.split, args, workspace, device_->stream());
+}
+
 absl::Status MatrixProducts::Multiply(base::DataType type, const Matrix& matrix, const void* x,
                                       int32_t rows, float* out) const {
+  const ProductChoice choice = ChoiceFor(matrix, rows);
+  if (type == base::DataType::kFloat32 || choice.blas) {
+    return MultiplyByBlas(type, matrix, x, rows, out);
+  }
+  return Run(choice, ArgsOf(matrix, x, rows, out));
+}
+
+absl::Status MatrixProducts::MultiplyGated(base::DataType type, const Matrix& matrix, const void* x,
+                                           int32_t rows, const GatedOutput& to) const {
+  const ProductChoice choice = ChoiceFor(matrix, rows);
+  if (type == base::DataType::kFloat32 || choice.blas) {
+    absl::Status status = MultiplyByBlas(type, matrix, x, rows, to.products);
+    if (!status.ok()) return status;
+    return EnqueueGate({.type = type,
+                        .rows = rows,
+                        .features = to.features,
+                        .gate_up = to.products,
+                        .bias = to.bias,
+                        .out = to.out},
+                       device_->stream());
+  }
+  ProductArgs args = ArgsOf(matrix, x, rows, to.out);
+  args.result = ProductResult::kGated;
+  args.features = to.features;
+  args.bias = to.bias;
+  return Run(choice, args);
+}
+
+absl::Status MatrixProducts::MultiplyByBlas(base::DataType type, const Matrix& matrix,
+                                            const void* x, int32_t rows, float* out) const {
   const bool is_float = type == base::DataType::kFloat32;
   const cudaDataType_t data = is_float ? CUDA_R_32F : CUDA_R_16BF;
   const size_t x_bytes = size_t(matrix.inputs) * (is_float ? sizeof(float) : sizeof(uint16_t));

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "base/cuda/error.h"
@@ -59,7 +60,9 @@ absl::StatusOr<std::unique_ptr<PeerSum>> PeerSum::Create(Communicator* host, con
   PeerSumArgs& args = sum->args_;
   // Rounds of all blocks; in the last round some blocks may have nothing to do.
   const int64_t round = int64_t{kPeerBlocks} * kPeerThreads;
-  args.floats_each = (most + round - 1) / round * kPeerThreads;
+  // And at least a row of the largest models, for sums of whole rows.
+  constexpr int64_t kLongestRow = 8192;
+  args.floats_each = std::max((most + round - 1) / round * kPeerThreads, kLongestRow);
   args.rank = host->rank();
   args.ranks = host->size();
   const size_t part_bytes = 2 * sizeof(float) * kPeerBlocks * args.floats_each;

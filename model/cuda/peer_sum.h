@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "base/cuda/device.h"
 #include "base/cuda/memory.h"
+#include "model/cuda/layers.h"
 #include "model/parallel/communicator.h"
 
 namespace specfabric::model::cuda {
@@ -43,6 +44,14 @@ struct PeerSumArgs {
   int32_t rank = 0, ranks = 0;
 };
 
+// peer_sum_kernel.cu
+absl::Status EnqueuePeerSum(const PeerSumArgs& args, float* data, int64_t count,
+                            base::cuda::Stream stream);
+// Whether a block's part holds its share of so many rows, and registers a row.
+bool SumsAndNorms(const PeerSumArgs& args, int32_t rows, int32_t hidden);
+absl::Status EnqueuePeerSumAndNorm(const PeerSumArgs& args, const NormArgs& norm,
+                                   base::cuda::Stream stream);
+
 // Owned by one rank's thread. The enqueued work of all ranks must have finished before one of them
 // destroys its PeerSum.
 class PeerSum {
@@ -57,6 +66,14 @@ class PeerSum {
   // Enqueues: data[i] becomes the sum over ranks. All ranks make the same calls in the same order.
   // A rank that does not is waited for forever, as in NCCL: see StepWatchdog.
   absl::Status Sum(float* data, int64_t count, base::cuda::Stream stream) const;
+  // The same for whole rows at once: norm.added is first summed over ranks, but not written; then
+  // as EnqueueAddAndNorm, with the same bits. False: it does not take so many, or such, rows.
+  bool TakesNorm(int32_t rows, int32_t hidden) const {
+    return Takes(int64_t{rows} * hidden) && SumsAndNorms(args_, rows, hidden);
+  }
+  absl::Status SumAndNorm(const NormArgs& norm, base::cuda::Stream stream) const {
+    return EnqueuePeerSumAndNorm(args_, norm, stream);
+  }
 
  private:
   PeerSum() = default;
@@ -64,10 +81,6 @@ class PeerSum {
   base::cuda::DeviceBuffer memory_;  // this rank's parts, flags and counts
   PeerSumArgs args_;
 };
-
-// peer_sum_kernel.cu
-absl::Status EnqueuePeerSum(const PeerSumArgs& args, float* data, int64_t count,
-                            base::cuda::Stream stream);
 
 }  // namespace specfabric::model::cuda
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -94,6 +95,45 @@ TEST_P(CollectivesTest, HasTheCpusBits) {
         EXPECT_TRUE(sum == expected) << count << " floats, in one shot: " << peer_sums;
       }
     });
+  }
+}
+
+// What a sum over ranks, residual and norm leave on a GPU.
+struct NormedRows {
+  std::vector<float> residual, normed;
+  bool operator==(const NormedRows&) const = default;
+};
+NormedRows SumAndNorm(Rank* rank, int32_t rows, int32_t hidden) {
+  const int64_t count = int64_t{rows} * hidden;
+  DeviceArray<float> added(Part(rank->host->rank(), 1, count)), residual(Part(100, 2, count));
+  DeviceArray<float> bias(Part(100, 3, hidden)), weight(Part(100, 4, hidden));
+  DeviceArray<float> normed(static_cast<size_t>(count));
+  const NormArgs args = {.type = DataType::kFloat32,
+                         .rows = rows,
+                         .hidden = hidden,
+                         .epsilon = 1e-5f,
+                         .residual = residual.data(),
+                         .bias = bias.data(),
+                         .weight = weight.data(),
+                         .normed = normed.data()};
+  EXPECT_TRUE(rank->sums->SumAddAndNorm(args, added.data()).ok());
+  EXPECT_TRUE(rank->device->Finish().ok());
+  return {residual.Read(), normed.Read()};
+}
+
+// In one kernel, where there are few rows, and in three: rows of every length of a thread's part,
+// and more rows than blocks.
+TEST_P(CollectivesTest, SumsAndNormsInOneKernelWithTheSameBits) {
+  const std::pair<int32_t, int32_t> shapes[] = {{1, 64}, {3, 2052}, {40, 128}, {2, 5000}, {2, 101}};
+  for (const auto& [rows, hidden] : shapes) {
+    std::vector<std::vector<NormedRows>> found(2, std::vector<NormedRows>(GetParam()));
+    for (const bool peer_sums : {false, true}) {
+      OnRanks(GetParam(), {.peer_sums = peer_sums}, [&, rows = rows, hidden = hidden](Rank* rank) {
+        found[peer_sums ? 1 : 0][rank->host->rank()] = SumAndNorm(rank, rows, hidden);
+      });
+    }
+    EXPECT_TRUE(found[0] == found[1]) << rows << " rows of " << hidden;
+    EXPECT_TRUE(found[0][0] == found[0].back());
   }
 }
 

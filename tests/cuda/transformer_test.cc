@@ -28,7 +28,11 @@ using base::cuda::DeviceTest;
 using base::cuda::Emulated;
 
 RankOptions Options(DataType dtype, bool batch_invariant = true) {
-  return {.dtype = dtype, .kv_blocks = 64, .block_size = 4, .batch_invariant = batch_invariant};
+  return {.dtype = dtype,
+          .kv_blocks = 64,
+          .block_size = 4,
+          .batch_invariant = batch_invariant,
+          .trial_budget = 0};
 }
 
 TestGroup LoadOrDie(absl::StatusOr<TestGroup> group) {

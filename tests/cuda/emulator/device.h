@@ -6,9 +6,12 @@
 // kernel under the sanitizers on machines without a GPU. No more of CUDA is here than the project's
 // kernels use.
 
+#define SPECFABRIC_EMULATED_GPU  // base/cuda/tensor_core.h leaves its functions to tensor_core.h
+                                 // here
 #define __shared__ static thread_local  // a thread of the process runs one block at a time
 
 #include <cuda_runtime_api.h>
+#include <vector_functions.h>
 
 #include <atomic>
 #include <bit>
@@ -20,6 +23,7 @@
 
 #include "tests/cuda/emulator/emulator.h"
 #include "tests/cuda/emulator/stream.h"
+#include "tests/cuda/emulator/tensor_core.h"
 
 inline void __syncthreads() { specfabric::emulator::SyncBlock(); }
 inline void __syncwarp(unsigned mask = 0xffffffffu) { specfabric::emulator::Exchange(mask, 0, 0); }
@@ -44,11 +48,18 @@ T __shfl_down_sync(unsigned mask, T value, int distance) {
 }
 
 inline unsigned __ballot_sync(unsigned mask, bool yes) {
+  const auto& all = specfabric::emulator::ExchangeAll(mask, yes ? 1 : 0);
   unsigned votes = 0;
   for (int lane = 0; lane < 32; ++lane) {
-    votes |= static_cast<unsigned>(specfabric::emulator::Exchange(mask, yes, lane)) << lane;
+    if ((mask >> lane & 1) != 0) votes |= static_cast<unsigned>(all[lane]) << lane;
   }
   return votes;
+}
+
+inline unsigned atomicAdd(unsigned* place, unsigned value) {
+  const unsigned old = *place;
+  *place += value;
+  return old;
 }
 
 inline unsigned long long atomicMax(unsigned long long* place, unsigned long long value) {
@@ -81,6 +92,7 @@ template <typename T>
 void __nv_atomic_store_n(T* place, T value, int /*release*/, int /*scope*/) {
   std::atomic_ref<T>(*place).store(value, std::memory_order_release);
 }
+inline void __threadfence() {}  // blocks run one after the other
 inline void __threadfence_system() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 inline void __nanosleep(unsigned /*nanoseconds*/) { std::this_thread::yield(); }
 
@@ -98,6 +110,9 @@ template <typename T>
 T min(T a, T b) {
   return b < a ? b : a;
 }
+
+#undef __launch_bounds__  // a compiler for the CPU does not know the attribute
+#define __launch_bounds__(...)
 
 // As nvcc's <<<>>> and cudaLaunchKernelEx do, but at once: the kernel has ended on return, if it is
 // not captured.

@@ -5,6 +5,8 @@
 #include <boost/context/fiber.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <deque>
 #include <memory>
 #include <random>
 #include <utility>
@@ -52,6 +54,11 @@ struct Warp {
   uint64_t exchanges = 0;
 };
 
+struct Copy {
+  void* to;
+  const void* from;
+};
+
 enum class State : uint8_t { kReady, kAtBarrier, kInExchange, kEnded };
 
 // A fiber's stack outlives it: the next block's threads run on it again.
@@ -65,6 +72,14 @@ struct Fiber {
   void* sanitizer = nullptr;
   uint3 thread = {};
   State state = State::kReady;
+  // Copies to shared memory: of the groups that have been made, and since the last.
+  std::deque<std::vector<Copy>> groups;
+  std::vector<Copy> begun;
+};
+
+constexpr std::align_val_t kSharedAlign{128};
+struct FreeShared {
+  void operator()(std::byte* memory) const { ::operator delete[](memory, kSharedAlign); }
 };
 
 class Block {
@@ -72,7 +87,12 @@ class Block {
   void Run(const cudaLaunchConfig_t& config, uint3 index, const std::function<void()>& kernel);
   void Pause(State state);
   void SyncBlock() { Pause(State::kAtBarrier); }
+  const std::array<uint64_t, kWarp>& ExchangeAll(unsigned mask, uint64_t bits);
   uint64_t Exchange(unsigned mask, uint64_t bits, int lane);
+  void* dynamic() const { return dynamic_.get(); }
+  void StartCopy(const Copy& copy) { fibers_[current_].begun.push_back(copy); }
+  void CommitCopies();
+  void AwaitCopies(size_t pending);
   int lane() const { return static_cast<int>(current_ % kWarp); }
   void Shuffle(uint64_t seed) { random_.seed(seed); }
 
@@ -86,6 +106,7 @@ class Block {
   std::vector<Fiber> fibers_;
   std::vector<Warp> warps_;
   std::vector<size_t> order_;
+  std::unique_ptr<std::byte[], FreeShared> dynamic_;
   size_t current_ = 0;
   const std::function<void()>* kernel_ = nullptr;
   boost::context::fiber main_;  // what resumed the thread that runs
@@ -109,6 +130,8 @@ void Block::Prepare(size_t index, uint3 thread) {
   if (!fiber.stack) fiber.stack = std::make_unique<char[]>(kStackBytes);
   fiber.thread = thread;
   fiber.state = State::kReady;
+  fiber.groups.clear();
+  fiber.begun.clear();
   boost::context::stack_context stack;
   stack.sp = fiber.stack.get() + kStackBytes;
   stack.size = kStackBytes;
@@ -160,14 +183,13 @@ void Block::EndExchange(size_t warp) {
 }
 
 // A warp makes one exchange at a time: the project's kernels split no warp over two of them.
-uint64_t Block::Exchange(unsigned mask, uint64_t bits, int lane) {
+const std::array<uint64_t, kWarp>& Block::ExchangeAll(unsigned mask, uint64_t bits) {
   const size_t index = current_ / kWarp;
   Warp& warp = warps_[index];
   const size_t lanes = std::min<size_t>(kWarp, fibers_.size() - index * kWarp);
   const uint32_t present = lanes == kWarp ? ~0u : (1u << lanes) - 1;
   const uint32_t me = 1u << this->lane();
   if ((mask & me) == 0) Die("a lane takes part in an exchange whose mask it is not in");
-  if ((present >> lane & mask >> lane & 1) == 0) Die("a lane reads from one outside the mask");
   auto& words = warp.words[warp.exchanges % 2];
   words[this->lane()] = bits;
   warp.arrived |= me;
@@ -176,7 +198,35 @@ uint64_t Block::Exchange(unsigned mask, uint64_t bits, int lane) {
   } else {
     Pause(State::kInExchange);
   }
-  return words[lane];
+  return words;
+}
+
+uint64_t Block::Exchange(unsigned mask, uint64_t bits, int lane) {
+  const size_t lanes = fibers_.size() - current_ / kWarp * kWarp;
+  if (static_cast<size_t>(lane) >= lanes || (mask >> lane & 1) == 0) {
+    Die("a lane reads from one outside the mask");
+  }
+  return ExchangeAll(mask, bits)[lane];
+}
+
+void Block::CommitCopies() {
+  Fiber& fiber = fibers_[current_];
+  fiber.groups.push_back(std::move(fiber.begun));
+  fiber.begun.clear();
+}
+
+void Block::AwaitCopies(size_t pending) {
+  constexpr size_t kBytes = 16;
+  auto& groups = fibers_[current_].groups;
+  for (; groups.size() > pending; groups.pop_front()) {
+    for (const Copy& copy : groups.front()) {
+      if (copy.from == nullptr) {
+        std::memset(copy.to, 0, kBytes);
+      } else {
+        std::memcpy(copy.to, copy.from, kBytes);
+      }
+    }
+  }
 }
 
 void Block::Run(const cudaLaunchConfig_t& config, uint3 index,
@@ -187,6 +237,9 @@ void Block::Run(const cudaLaunchConfig_t& config, uint3 index,
   blockIdx = index;
   blockDim = size;
   gridDim = config.gridDim;
+  constexpr int kPoison = 0xff;
+  dynamic_.reset(static_cast<std::byte*>(::operator new[](config.dynamicSmemBytes, kSharedAlign)));
+  std::memset(dynamic_.get(), kPoison, config.dynamicSmemBytes);
   fibers_.resize(threads);
   warps_.assign((threads + kWarp - 1) / kWarp, Warp{});
   order_.resize(threads);
@@ -221,15 +274,24 @@ uint64_t Exchange(unsigned mask, uint64_t bits, int lane) {
   return the_block.Exchange(mask, bits, lane);
 }
 
+const std::array<uint64_t, 32>& ExchangeAll(unsigned mask, uint64_t bits) {
+  return the_block.ExchangeAll(mask, bits);
+}
+void* DynamicShared() { return the_block.dynamic(); }
+void StartCopy16(void* to, const void* from) { the_block.StartCopy({to, from}); }
+void CommitCopies() { the_block.CommitCopies(); }
+void AwaitCopies(int pending) { the_block.AwaitCopies(static_cast<size_t>(pending)); }
+
 void Shuffle(uint64_t seed) { the_block.Shuffle(seed); }
 
 cudaError_t Run(const cudaLaunchConfig_t& config, const std::function<void()>& kernel) {
   const dim3 grid = config.gridDim, block = config.blockDim;
   constexpr unsigned kMostThreads = 1024, kMostHigh = 65535;
+  constexpr size_t kMostShared = size_t{227} << 10;
   const bool any =
       grid.x > 0 && grid.y > 0 && grid.z > 0 && block.x > 0 && block.y > 0 && block.z > 0;
   if (!any || block.x * block.y * block.z > kMostThreads || grid.y > kMostHigh ||
-      grid.z > kMostHigh) {
+      grid.z > kMostHigh || config.dynamicSmemBytes > kMostShared) {
     return cudaErrorInvalidConfiguration;
   }
   for (unsigned z = 0; z < grid.z; ++z) {

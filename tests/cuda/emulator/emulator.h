@@ -13,6 +13,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 
@@ -29,6 +30,16 @@ void SyncBlock();
 // Gives `bits` to the lanes of the warp in `mask`, all of which must come, and returns those that
 // `lane` gave.
 uint64_t Exchange(unsigned mask, uint64_t bits, int lane);
+// The same, returning what each lane gave, for lanes in `mask`; it stays until the calling lane's
+// next exchange but one.
+const std::array<uint64_t, 32>& ExchangeAll(unsigned mask, uint64_t bits);
+
+// The shared memory whose size the launch said; of a block, filled with bytes that make NaNs.
+void* DynamicShared();
+// Copies of the calling thread to shared memory, in groups; null copies zeros.
+void StartCopy16(void* to, const void* from);
+void CommitCopies();
+void AwaitCopies(int pending);
 
 // The order of a kernel's threads follows from it, in all kernels that the calling thread launches.
 void Shuffle(uint64_t seed);

@@ -1,0 +1,59 @@
+#ifndef SPECFABRIC_MODEL_CUDA_PRODUCT_CHOICE_H_
+#define SPECFABRIC_MODEL_CUDA_PRODUCT_CHOICE_H_
+
+// Which kernel makes a product of so many rows: by a rule of thumb, or by trying them on the GPU at
+// hand.
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/cuda/product.h"
+
+namespace specfabric::model::cuda {
+
+struct ProductChoice {
+  bool blas = false;  // cuBLAS's product; the others then say nothing
+  ProductKernel kernel = ProductKernel::kRows8;
+  bool split = true;
+  bool operator==(const ProductChoice&) const = default;
+};
+std::string Name(const ProductChoice& choice);
+
+// Row counts that are treated alike: up to kRowClasses[i] rows, and the last also for more.
+constexpr std::array<int32_t, 7> kRowClasses = {8, 16, 32, 64, 128, 256, 512};
+template <typename T>
+using RowClasses = std::array<T, kRowClasses.size()>;
+size_t RowClassOf(int32_t rows);
+
+// The smallest tile that takes all rows, or the largest.
+ProductChoice RuleOfThumb(int32_t rows, int32_t inputs);
+
+// What is worth a trial for a class of rows, the rule of thumb first. `blas`: cuBLAS may be taken.
+std::vector<ProductChoice> CandidatesFor(int32_t rows, int32_t inputs, bool blas);
+
+// How a trial is made; the calls for one candidate follow each other.
+struct ProductTrial {
+  // Whether the candidate's results are those of the first one, to the bit.
+  absl::FunctionRef<absl::StatusOr<bool>(const ProductChoice&)> same;
+  absl::FunctionRef<absl::StatusOr<float>(const ProductChoice&)> microseconds;
+};
+
+struct ProductWinner {
+  ProductChoice choice;
+  float microseconds = 0;
+  std::vector<ProductChoice> wrong;  // those with other bits, which are not taken
+};
+
+// The fastest candidate with the first one's bits; cuBLAS's need not have them. A later candidate
+// must be faster by 2 %, so that noise does not choose. Errors are those of the trial.
+absl::StatusOr<ProductWinner> FastestOf(const std::vector<ProductChoice>& candidates,
+                                        const ProductTrial& trial);
+
+}  // namespace specfabric::model::cuda
+
+#endif  // SPECFABRIC_MODEL_CUDA_PRODUCT_CHOICE_H_

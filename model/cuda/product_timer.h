@@ -1,0 +1,55 @@
+#ifndef SPECFABRIC_MODEL_CUDA_PRODUCT_TIMER_H_
+#define SPECFABRIC_MODEL_CUDA_PRODUCT_TIMER_H_
+
+// Trials of products on a device: the same bits, and how long one takes with the weights in memory
+// and not in the GPU's cache, as they are in a pass.
+
+#include <memory>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/cuda/device.h"
+#include "base/cuda/memory.h"
+#include "model/cuda/product.h"
+#include "model/cuda/product_choice.h"
+
+struct CUevent_st;
+
+namespace specfabric::model::cuda {
+
+struct DestroyEvent {
+  void operator()(CUevent_st* event) const;
+};
+
+// Used by the device's thread. Enqueues on the device's stream, and waits for it.
+class ProductTimer {
+ public:
+  using Run = absl::FunctionRef<absl::Status(const ProductChoice&, const ProductArgs&)>;
+
+  static absl::StatusOr<ProductTimer> Create(const base::cuda::Device* device);
+
+  // Makes x and room for results of a product of bfloat16; weights, outputs, inputs and rows are
+  // those of `args`. ResourceExhausted: there is no room, or results would take more than 256 MiB.
+  absl::Status Prepare(const ProductArgs& args);
+  // Whether the choice's result is that of the first one since Prepare.
+  absl::StatusOr<bool> Same(const ProductChoice& choice, Run run);
+  // The median of some runs.
+  absl::StatusOr<float> Time(const ProductChoice& choice, Run run);
+
+ private:
+  using Event = std::unique_ptr<CUevent_st, DestroyEvent>;
+  explicit ProductTimer(const base::cuda::Device* device) : device_(device) {}
+  absl::StatusOr<float> TimeOnce(const ProductChoice& choice, Run run);
+
+  const base::cuda::Device* device_;
+  Event begin_, end_;
+  base::cuda::DeviceBuffer x_, first_, other_, differing_, flushed_;
+  int64_t filled_ = 0;  // elements of x_ that have values
+  ProductArgs args_;
+  bool has_first_ = false;
+};
+
+}  // namespace specfabric::model::cuda
+
+#endif  // SPECFABRIC_MODEL_CUDA_PRODUCT_TIMER_H_
