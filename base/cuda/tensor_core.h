@@ -3,8 +3,8 @@
 
 // What a processor of a GPU has beside arithmetic, as functions: tensor cores, copies to shared
 // memory that run by themselves, and launches that overlap. PTX on a GPU (compute capability 8.0
-// and on); for the emulator each has a twin in plain C++ (tests/cuda/emulator/tensor_core.h), which
-// a kernel sees in its place. For .cu files alone.
+// and on); for the emulator each has a substitute in plain C++ (tests/cuda/emulator/tensor_core.h),
+// which a kernel sees in its place. For .cu files alone.
 
 #include <cstdint>
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a pass of a model must take on a GPU, kernel by kernel, from its shape alone: no GPU is needed.
+"""What a pass of a model must take on a GPU, kernel by kernel, from its shape. Needs no GPU.
 
 A kernel's time is that of the bytes it moves at the speed of memory, or the time that any kernel
 takes, if that is more. Products begin while the kernel before them ends (their first weights are on
@@ -86,7 +86,9 @@ def main() -> None:
     args = parser.parse_args()
     found = kernels(SHAPES[args.shape], args.rows, args.context, args.floor)
     print(f"{args.shape}, {args.rows} rows, context {args.context}, {args.bandwidth / 1e12} TB/s")
-    print(f"{'kernel':28} {'launches':>8} {'MB a launch':>12} {'us a launch':>12} {'ms a pass':>10}")
+    print(
+        f"{'kernel':28} {'launches':>8} {'MB a launch':>12} {'us a launch':>12} {'ms a pass':>10}"
+    )
     total = weights = 0.0
     for kernel in found:
         bound = kernel.moved / args.bandwidth

@@ -95,7 +95,7 @@ constexpr ProductKernel kProductKernels[] = {ProductKernel::kRows8, ProductKerne
                                              ProductKernel::kTile32, ProductKernel::kTile64,
                                              ProductKernel::kTile128};
 const char* Name(ProductKernel kernel);
-// kRows8 and kRows16 read rows of weights by 16 bytes.
+// kRows8 and kRows16 read the weights by 16 bytes.
 bool Takes(ProductKernel kernel, int32_t rows, int32_t inputs);
 
 // Memory for sums of slices that different blocks of a kernel make. The counters are zeros, and are

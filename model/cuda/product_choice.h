@@ -33,7 +33,8 @@ size_t RowClassOf(int32_t rows);
 // The smallest tile that takes all rows, or the largest.
 ProductChoice RuleOfThumb(int32_t rows, int32_t inputs);
 
-// What is worth a trial for a class of rows, the rule of thumb first. `blas`: cuBLAS may be taken.
+// The candidates of a trial for a class of rows, the rule of thumb first. `blas`: cuBLAS may be
+// taken.
 std::vector<ProductChoice> CandidatesFor(int32_t rows, int32_t inputs, bool blas);
 
 // How a trial is made; the calls for one candidate follow each other.

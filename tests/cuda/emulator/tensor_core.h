@@ -1,7 +1,7 @@
 #ifndef SPECFABRIC_TESTS_CUDA_EMULATOR_TENSOR_CORE_H_
 #define SPECFABRIC_TESTS_CUDA_EMULATOR_TENSOR_CORE_H_
 
-// The twins of base/cuda/tensor_core.h. What was copied to shared memory by StartCopy16 is seen
+// Substitutes for base/cuda/tensor_core.h. What was copied to shared memory by StartCopy16 is seen
 // from AwaitCopies on and not before, so that a kernel which does not wait reads what was there.
 
 #include <array>
