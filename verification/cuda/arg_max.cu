@@ -37,7 +37,7 @@ __device__ FourLogits LoadFour(const uint16_t* logits) {
           __uint_as_float(uint32_t{four.z} << 16), __uint_as_float(uint32_t{four.w} << 16)};
 }
 
-__global__ void Begin(PackedChoice* best, int32_t count) {
+__global__ __launch_bounds__(kThreads) void Begin(PackedChoice* best, int32_t count) {
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i < count) best[i] = 0;
 }
@@ -45,7 +45,7 @@ __global__ void Begin(PackedChoice* best, int32_t count) {
 // A thread takes whole Philox blocks b, the ids 4 b to 4 b + 3; at either end the shard may have
 // only some of them. Grid: [parts of a row][choices]. `aligned`: four logits load as one word.
 template <typename Logit>
-__global__ void ArgMax(LogitMatrix logits, bool aligned, const RowChoice* how,
+__global__ __launch_bounds__(kThreads) void ArgMax(LogitMatrix logits, bool aligned, const RowChoice* how,
                        const RowFilter* filters, PackedChoice* winners) {
   const RowChoice choice = how[blockIdx.y];
   const PackedChoice least = filters == nullptr ? 0 : filters[blockIdx.y].least;

@@ -84,7 +84,7 @@ __device__ double RunTotal(const uint16_t* run) {
 }
 
 // Grid: GridOfChunks.
-__global__ void ExpRuns(RoundBatch rows, RowsInWork work) {
+__global__ __launch_bounds__(kChunkThreads) void ExpRuns(RoundBatch rows, RowsInWork work) {
   const int run = ChunkOfWarp();
   if (run >= work.runs) return;
   const int32_t node = static_cast<int32_t>(blockIdx.y);
@@ -275,7 +275,7 @@ __device__ void RowInWork::Draw(DrawnRow* drawn) {
 }
 
 // Grid: [nodes].
-__global__ void DrawRows(DrawBatch batch, RowsInWork work, DrawnRow* all) {
+__global__ __launch_bounds__(kDrawThreads) void DrawRows(DrawBatch batch, RowsInWork work, DrawnRow* all) {
   const int32_t node = static_cast<int32_t>(blockIdx.x);
   RowInWork row(batch, work, node);
   if (batch.draws[node].top_n > 0) row.KeepLikeliest();
@@ -291,7 +291,7 @@ __global__ void DrawRows(DrawBatch batch, RowsInWork work, DrawnRow* all) {
 }
 
 // Grid: [rows].
-__global__ void ValidateRows(const uint8_t* bytes, DraftRowLayout layout, DraftRowFacts* facts) {
+__global__ __launch_bounds__(kValidateThreads) void ValidateRows(const uint8_t* bytes, DraftRowLayout layout, DraftRowFacts* facts) {
   __shared__ unsigned long long highest,
       last_after;  // last_after: entries from the first misplaced one on
   if (Thread() == 0) highest = last_after = 0;

@@ -42,12 +42,13 @@ inline int32_t ChunksOf(int32_t vocabulary) {
 }
 
 // Grid: [parts of a row][nodes], one warp for each chunk of each row.
+constexpr int kChunkWarps = 4;  // in a block, at most
+constexpr int kChunkThreads = kChunkWarps * base::cuda::kWarp;
 struct ChunkGrid {
   dim3 grid, block;
 };
 inline ChunkGrid GridOfChunks(int32_t nodes, int32_t chunks) {
-  constexpr int kMostWarps = 4;  // in a block
-  const int warps = std::min(chunks, kMostWarps);
+  const int warps = std::min(chunks, kChunkWarps);
   return {dim3((chunks + warps - 1) / warps, nodes), dim3(warps * base::cuda::kWarp)};
 }
 __device__ inline int Lane() { return base::cuda::Thread() % base::cuda::kWarp; }

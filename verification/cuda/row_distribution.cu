@@ -50,7 +50,7 @@ __device__ float ReferenceOf(const FilteredRow& row, const PackedChoice* bests, 
 }
 
 // Grid: GridOfChunks.
-__global__ void ComputeProbs(RoundBatch batch, RowDistributions distributions) {
+__global__ __launch_bounds__(kChunkThreads) void ComputeProbs(RoundBatch batch, RowDistributions distributions) {
   const int chunk = ChunkOfWarp();
   if (chunk >= distributions.chunks) return;
   const int32_t node = static_cast<int32_t>(blockIdx.y);

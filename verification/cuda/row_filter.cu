@@ -145,7 +145,7 @@ __device__ PackedChoice LeastKept(const FilterRow& row, const base::SamplingPara
 }
 
 // Grid: GridOfChunks.
-__global__ void FindBests(RoundBatch batch, RowFilters filters) {
+__global__ __launch_bounds__(kChunkThreads) void FindBests(RoundBatch batch, RowFilters filters) {
   const int chunk = ChunkOfWarp();
   if (chunk >= filters.chunks) return;
   const int32_t node = static_cast<int32_t>(blockIdx.y);
@@ -161,7 +161,7 @@ __global__ void FindBests(RoundBatch batch, RowFilters filters) {
 }
 
 // Grid: [nodes].
-__global__ void FilterRows(RoundBatch batch, RowFilters filters) {
+__global__ __launch_bounds__(kMostThreads) void FilterRows(RoundBatch batch, RowFilters filters) {
   const int32_t node = static_cast<int32_t>(blockIdx.x);
   const RoundRow row = RowOf(batch, node);
   const PackedChoice* const bests = filters.bests + int64_t{node} * filters.chunks;

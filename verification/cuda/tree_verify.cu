@@ -25,7 +25,8 @@ using speculation::SiblingDraw;
 using speculation::VerificationMethod;
 
 constexpr int kNodes = speculation::kMaxVerifyNodes;
-constexpr int kMostWarps = 32;  // a block
+// A block has this many at most, so that a thread may have 128 registers.
+constexpr int kMostWarps = 16;
 
 // One tree's round, on which all threads of a block work together: they take the same steps and
 // share the work on a row. Nodes are numbered within the tree.
@@ -258,7 +259,9 @@ __device__ Walked Round::Verify() {
 }
 
 // Grid: [sequences].
-__global__ void VerifyTrees(RoundBatch batch, RowDistributions distributions, Walked* verified) {
+__global__ __launch_bounds__(kMostWarps * kWarp) void VerifyTrees(RoundBatch batch,
+                                                                  RowDistributions distributions,
+                                                                  Walked* verified) {
   __shared__ Round::Shared shared;
   const int32_t sequence = static_cast<int32_t>(blockIdx.x);
   Round round(batch, distributions, sequence, &shared);

@@ -12,7 +12,7 @@ constexpr int kNodes = speculation::kMaxVerifyNodes;  // one thread each
 
 // A node is chosen if its token is its parent's choice, and no earlier sibling's is; it is on the
 // path if all its ancestors are chosen too.
-__global__ void Walk(TreeBatch trees, Walked* walked) {
+__global__ __launch_bounds__(kNodes) void Walk(TreeBatch trees, Walked* walked) {
   const int begin = trees.begin[blockIdx.x];
   const int nodes = trees.begin[blockIdx.x + 1] - begin;
   const int node = static_cast<int>(threadIdx.x);
