@@ -28,6 +28,8 @@ using verification::cuda::EnqueueTreeVerify;
 using verification::cuda::EnqueueValidate;
 using verification::cuda::PackedChoice;
 using verification::cuda::RoundBatch;
+using verification::cuda::RowJoin;
+using verification::cuda::RowJoinBytes;
 using verification::cuda::TreeRound;
 using verification::cuda::TreeVerifyBytes;
 using verification::cuda::Walked;
@@ -53,6 +55,15 @@ std::vector<float> Logits(const BenchShape& shape, int32_t rows, uint32_t seed) 
 
 LogitMatrix MatrixOf(const float* logits, const BenchShape& shape) {
   return {.logits = logits, .stride = shape.vocabulary, .size = shape.vocabulary};
+}
+
+// Device memory of zeros.
+void* NewJoins(int32_t rows, int32_t vocabulary, Arena* arena) {
+  const size_t bytes = RowJoinBytes(rows, vocabulary);
+  auto* const joins = arena->New<uint64_t>(bytes / sizeof(uint64_t));
+  Check(cudaMemset(joins, 0, bytes));
+  Check(cudaDeviceSynchronize());
+  return joins;
 }
 
 // The trees of a step, all chains, and the rows that their draft tokens were drawn from: the
@@ -107,13 +118,26 @@ class Chains {
               .nodes = begin.back(),
               .logits = arena->New(logits),
               .stride = shape.vocabulary,
-              .vocabulary = shape.vocabulary};
+              .vocabulary = shape.vocabulary,
+              .filtered = kSampling.filtered()};
   }
   const RoundBatch& batch() const { return batch_; }
 
  private:
   RoundBatch batch_;
 };
+
+// Chains of which not all was accepted.
+int64_t RejectedChains(const Walked* verified, const BenchShape& shape) {
+  std::vector<Walked> walked(shape.sequences);
+  Check(
+      cudaMemcpy(walked.data(), verified, walked.size() * sizeof(Walked), cudaMemcpyDeviceToHost));
+  int64_t rejected = 0;
+  for (const Walked& one : walked) {
+    if (one.last < shape.nodes - 1) ++rejected;
+  }
+  return rejected;
+}
 
 }  // namespace
 
@@ -128,13 +152,15 @@ std::vector<Subject> ChoiceSubjects(const Device& device, const BenchShape& shap
   }
   const LogitMatrix matrix = MatrixOf(arena->New(Logits(shape, shape.rows, 3)), shape);
   auto* const best = arena->New<PackedChoice>(shape.rows);
+  auto* const joins = NewJoins(shape.rows, shape.vocabulary, arena.get());
   std::vector<Subject> subjects;
   for (const auto& [name, how] :
        {std::pair{"arg-max", greedy}, std::pair{"arg-max of perturbed logits", sampled}}) {
     const RowChoice* const choices = arena->New(how);
     subjects.push_back({name, 4.0 * shape.rows * shape.vocabulary, [=, rows = shape.rows] {
                           (void)arena;
-                          Check(EnqueueArgMax(matrix, choices, nullptr, rows, best, stream));
+                          Check(EnqueueArgMax(matrix, choices, nullptr, rows,
+                                              static_cast<RowJoin*>(joins), best, stream));
                         }});
   }
   return subjects;
@@ -148,13 +174,20 @@ std::vector<Subject> VerificationSubjects(const Device& device, const BenchShape
     const auto arena = std::make_shared<Arena>();
     const RoundBatch batch = Chains(shape, verification, arena.get()).batch();
     auto* const workspace = arena->New<uint64_t>(TreeVerifyBytes(batch) / sizeof(uint64_t) + 1);
+    auto* const joins = NewJoins(batch.nodes, shape.vocabulary, arena.get());
     auto* const verified = arena->New<Walked>(shape.sequences);
-    // All logits must be read once.
-    subjects.push_back({std::string(speculation::Name(verification)) + " of chains",
-                        4.0 * batch.nodes * shape.vocabulary, [=] {
-                          (void)arena;
-                          Check(EnqueueTreeVerify(batch, workspace, verified, stream));
-                        }});
+    const auto verify = [=] {
+      (void)arena;
+      Check(EnqueueTreeVerify(batch, workspace, joins, verified, stream));
+    };
+    // All logits must be read once, and where a chain ends early, the row of the draft token whose
+    // rejection leaves the residual that the bonus token is drawn from.
+    verify();
+    Check(device.Finish());
+    const auto rows = static_cast<double>(RejectedChains(verified, shape));
+    const double bytes = (4.0 * batch.nodes + 2.0 * rows) * shape.vocabulary;
+    subjects.push_back(
+        {std::string(speculation::Name(verification)) + " of chains", bytes, verify});
   }
   return subjects;
 }
@@ -183,9 +216,12 @@ std::vector<Subject> DraftSubjects(const Device& device, const BenchShape& shape
                                     .nodes = shape.rows,
                                     .logits = arena->New(Logits(shape, shape.rows, 4)),
                                     .stride = shape.vocabulary,
-                                    .vocabulary = shape.vocabulary},
-                           .draws = arena->New(draws)};
+                                    .vocabulary = shape.vocabulary,
+                                    .filtered = kSampling.filtered()},
+                           .draws = arena->New(draws),
+                           .cut = false};
   auto* const workspace = arena->New<uint64_t>(DrawBytes(batch.rows) / sizeof(uint64_t) + 1);
+  auto* const joins = NewJoins(shape.rows, shape.vocabulary, arena.get());
   auto* const drawn = arena->New<DrawnRow>(shape.rows);
   auto* const facts = arena->New<sampling::DraftRowFacts>(shape.rows);
   const double elements = static_cast<double>(shape.rows) * shape.vocabulary;
@@ -193,7 +229,7 @@ std::vector<Subject> DraftSubjects(const Device& device, const BenchShape& shape
   return {{"draft rows made and drawn from", 6 * elements,
            [=] {
              (void)arena;
-             Check(EnqueueDraws(batch, workspace, drawn, stream));
+             Check(EnqueueDraws(batch, workspace, joins, drawn, stream));
            }},
           {"sent rows validated", 2 * elements, [=, rows = shape.rows] {
              (void)arena;

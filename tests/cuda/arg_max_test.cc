@@ -3,13 +3,17 @@
 #include "verification/cuda/arg_max.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <random>
+#include <utility>
 
 #include "sampling/gumbel.h"
 #include "sampling/sampling.h"
 #include "tests/cuda/device.h"
+#include "tests/cuda/row_joins.h"
+#include "tests/cuda/shuffle.h"
 
 namespace specfabric::verification::cuda {
 namespace {
@@ -54,11 +58,20 @@ struct HostShard {
                                 .size = size};
     DeviceArray<RowChoice> choices(how);
     DeviceArray<PackedChoice> packed(how.size());
-    EXPECT_EQ(EnqueueArgMax(matrix, choices.data(), nullptr, static_cast<int32_t>(how.size()),
-                            packed.data(), nullptr),
-              absl::OkStatus());
+    const auto count = static_cast<int32_t>(how.size());
+    RowJoins joins(count, size);
+    std::vector<PackedChoice> first_run;
+    for (const uint64_t seed : {1, 2}) {
+      base::cuda::ShuffleThreads(seed);
+      EXPECT_EQ(EnqueueArgMax(matrix, choices.data(), nullptr, count, joins.As<RowJoin>(),
+                              packed.data(), nullptr),
+                absl::OkStatus());
+      if (seed == 1) first_run = packed.Read();
+    }
+    EXPECT_EQ(packed.Read(), first_run);
+    EXPECT_TRUE(joins.AreZeros());
     std::vector<ScoredToken> winners;
-    for (PackedChoice choice : packed.Read()) winners.push_back(Unpack(choice));
+    for (PackedChoice choice : first_run) winners.push_back(Unpack(choice));
     return winners;
   }
 };
@@ -144,6 +157,52 @@ TEST_F(ArgMaxTest, LogitsThatAreNotFiniteShowAsOnTheCpu) {
   }
 }
 
+// Noise is made only where an upper bound of the score allows for the best one: the bound must hold
+// whatever the logits and temperatures.
+TEST_F(ArgMaxTest, NoBoundExcludesTheBest) {
+  std::mt19937 rng(3);
+  constexpr float kMax = std::numeric_limits<float>::max();
+  for (const auto& [spread, temperature] : std::vector<std::pair<float, float>>{{0, 1},
+                                                                                {0, 1e-3f},
+                                                                                {0, 1e30f},
+                                                                                {1e-3f, 100},
+                                                                                {30, 1},
+                                                                                {1e30f, 1},
+                                                                                {1e30f, 1e30f},
+                                                                                {3, 1e-20f},
+                                                                                {1, 1e-38f},
+                                                                                {kMax / 8, 0.7f},
+                                                                                {2, 5}}) {
+    HostShard shard = {.rows = 24, .size = 3001, .stride = 3001};
+    std::normal_distribution<float> normal(0, 1);
+    for (int64_t i = 0; i < shard.rows * shard.stride; ++i) {
+      // Some of the rows consist of few values, which the noise alone tells apart.
+      const float value = normal(rng);
+      shard.values.push_back(spread * (i / shard.stride % 2 == 0 ? value : std::round(value)));
+    }
+    std::vector<RowChoice> how;
+    for (int32_t row = 0; row < shard.rows; ++row) how.push_back({row, rng(), 7, temperature});
+    SCOPED_TRACE(testing::Message() << "spread " << spread << " temperature " << temperature);
+    ExpectSame(shard, how);
+  }
+}
+
+// More rows than blocks would be launched for one of them each; and so few ids that lanes have
+// none.
+TEST_F(ArgMaxTest, ManyRowsChooseAsTheCpuDoes) {
+  std::mt19937 rng(4);
+  std::normal_distribution<float> normal(0, 2);
+  for (int32_t size : {1, 5, 2051}) {
+    HostShard shard = {.rows = 513, .size = size, .stride = size};
+    std::vector<RowChoice> how;
+    for (int32_t row = 0; row < shard.rows; ++row) {
+      for (int32_t i = 0; i < size; ++i) shard.values.push_back(normal(rng));
+      how.push_back({row, rng(), static_cast<uint32_t>(row), row % 3 == 0 ? 0.0f : 1.0f});
+    }
+    ExpectSame(shard, how);
+  }
+}
+
 TEST_F(ArgMaxTest, ShardsTogetherChooseAsOne) {
   std::mt19937 rng(2);
   std::normal_distribution<float> normal(0, 2);
@@ -164,9 +223,9 @@ TEST_F(ArgMaxTest, ShardsTogetherChooseAsOne) {
 }
 
 TEST(PackedChoiceTest, InvalidSizesAreRefused) {
-  EXPECT_EQ(EnqueueArgMax({.size = 5}, nullptr, nullptr, 0, nullptr, nullptr).code(),
+  EXPECT_EQ(EnqueueArgMax({.size = 5}, nullptr, nullptr, 0, nullptr, nullptr, nullptr).code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(EnqueueArgMax({.size = 0}, nullptr, nullptr, 1, nullptr, nullptr).code(),
+  EXPECT_EQ(EnqueueArgMax({.size = 0}, nullptr, nullptr, 1, nullptr, nullptr, nullptr).code(),
             absl::StatusCode::kInvalidArgument);
 }
 

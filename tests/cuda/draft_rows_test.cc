@@ -4,6 +4,7 @@
 #include "verification/cuda/draft_rows.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "sampling/draft_row.h"
 #include "speculation/draft_probs.h"
 #include "tests/cuda/open_device.h"
+#include "tests/cuda/shuffle.h"
 #include "tests/verification/random_rounds.h"
 #include "verification/cuda/draft_row_maker.h"
 
@@ -143,8 +145,12 @@ class DraftRowsTest : public OpenDeviceTest {
   }
 
   void ExpectTheCpus(const std::vector<Row>& rows) {
+    base::cuda::ShuffleThreads(1);
     const absl::StatusOr<std::vector<Made>> made = OnDevice(rows);
     ASSERT_TRUE(made.ok()) << made.status();
+    base::cuda::ShuffleThreads(2);
+    const absl::StatusOr<std::vector<Made>> again = OnDevice(rows);
+    ASSERT_TRUE(again.ok() && *again == *made);
     for (size_t i = 0; i < rows.size(); ++i) {
       SCOPED_TRACE(testing::Message() << "row " << i << " of " << rows.size() << ", vocabulary "
                                       << rows[i].logits.size() << ", top_n " << rows[i].top_n);
@@ -163,9 +169,18 @@ class DraftRowsTest : public OpenDeviceTest {
     std::memcpy(slot.data(), bytes.data(), bytes.size());
     DeviceArray<uint64_t> there(slot);
     const auto* device = reinterpret_cast<const uint8_t*>(there.data());
-    std::vector<DraftRowFacts> facts(shape.rows);
-    ASSERT_TRUE(
-        maker_->Validate(device, shape.vocabulary, shape.entries, absl::MakeSpan(facts)).ok());
+    std::vector<DraftRowFacts> facts(shape.rows), again(shape.rows);
+    for (auto* found : {&facts, &again}) {
+      base::cuda::ShuffleThreads(found == &facts ? 1 : 2);
+      ASSERT_TRUE(
+          maker_->Validate(device, shape.vocabulary, shape.entries, absl::MakeSpan(*found)).ok());
+    }
+    for (int32_t row = 0; row < shape.rows; ++row) {
+      ASSERT_EQ(std::bit_cast<uint64_t>(again[row].total),
+                std::bit_cast<uint64_t>(facts[row].total));
+      ASSERT_EQ(again[row].highest, facts[row].highest);
+      ASSERT_EQ(again[row].misplaced, facts[row].misplaced);
+    }
     const auto on_device = DraftProbs::OpenOnDevice(shape, {device, bytes.size()}, facts);
     const auto here =
         DraftProbs::Open(shape, {reinterpret_cast<const uint8_t*>(slot.data()), bytes.size()});
@@ -194,6 +209,41 @@ TEST_F(DraftRowsTest, AreMadeAndDrawnFromAsOnTheCpu) {
       ASSERT_NO_FATAL_FAILURE(ExpectTheCpus(rows));
     }
   }
+}
+
+// Rows of more than one tile of a total, and of an odd length, so that most are not aligned.
+TEST_F(DraftRowsTest, LongRowsAreMadeAndValidatedAsOnTheCpu) {
+  std::mt19937 random(5);
+  constexpr int kVocabulary = 33'003;
+  std::vector<Row> rows;
+  std::vector<uint8_t> bytes;
+  for (int i = 0; i < 4; ++i) {
+    rows.push_back(RandomRow(&random, kVocabulary, 3.0f));
+    const Made made = OnCpu(rows.back());
+    bytes.insert(bytes.end(), made.bytes.begin(), made.bytes.end());
+  }
+  ASSERT_NO_FATAL_FAILURE(ExpectTheCpus(rows));
+  std::string refused;
+  ASSERT_NO_FATAL_FAILURE(ExpectValidatedAlike(rows[0].shape(4), bytes, &refused));
+  EXPECT_EQ(refused, "");
+}
+
+TEST_F(DraftRowsTest, ManyRowsAreMadeAndDrawnFromAsOnTheCpu) {
+  std::mt19937 random(6);
+  std::vector<Row> rows;
+  for (int i = 0; i < 513; ++i) rows.push_back(RandomRow(&random, 35, 2.0f));
+  ASSERT_NO_FATAL_FAILURE(ExpectTheCpus(rows));
+}
+
+// Until nothing is left.
+TEST_F(DraftRowsTest, AllTokensAreDrawnAsOnTheCpu) {
+  std::mt19937 random(7);
+  std::vector<Row> rows;
+  for (int i = 0; i < 8; ++i) {
+    rows.push_back(RandomRow(&random, 40, i % 2 == 0 ? 1.0f : 20.0f));
+    rows.back().siblings = 60;
+  }
+  ASSERT_NO_FATAL_FAILURE(ExpectTheCpus(rows));
 }
 
 TEST_F(DraftRowsTest, OddLogitsMatchTheCpu) {

@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 
 #include "sampling/sampling.h"
 #include "tests/cuda/device.h"
+#include "tests/cuda/row_joins.h"
+#include "tests/cuda/shuffle.h"
 #include "verification/cpu/row_distribution.h"
 #include "verification/row_probs.h"
 
@@ -30,21 +33,16 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 // One row, as a tree of one node.
 struct DeviceDistribution {
   RowFilter filter = {};
-  std::vector<float> values = {};
   std::vector<DistributionChunk> chunks = {};
+  DistributionTotals totals = {};
 
   double Total() const {
     double total = 0;
     for (const DistributionChunk& chunk : chunks) total += chunk.sum;
     return total;
   }
-  double Probability(int token) const {
-    return values[token] * chunks[token / kRowChunk].factor / Total();
-  }
   double InversePerplexity() const {
-    double sum = 0;
-    for (const DistributionChunk& chunk : chunks) sum += chunk.power_sum;
-    return verification::InversePerplexity(Total(), sum);
+    return verification::InversePerplexity(totals.sum, totals.power_sum);
   }
 };
 
@@ -53,13 +51,34 @@ struct Row {
   SamplingParams sampling = {};
 };
 
+double Probability(const Row& row, const DeviceDistribution& distribution, int token) {
+  const DistributionChunk& chunk = distribution.chunks[token / kRowChunk];
+  const float logit = row.logits[token];
+  const bool dropped =
+      Competitor(logit, static_cast<base::TokenId>(token)) < distribution.filter.least;
+  const float value =
+      dropped ? 0.0f
+              : base::ScaledExp(logit, chunk.reference, base::ScaleFor(row.sampling.temperature));
+  return value * chunk.factor / distribution.totals.sum;
+}
+
+// [count] values at `place` within the bytes that were read from device memory at `memory`.
+template <typename T>
+std::vector<T> Part(const std::vector<uint8_t>& bytes, const uint8_t* memory, const T* place,
+                    size_t count) {
+  std::vector<T> part(count);
+  const auto* const from = bytes.data() + (reinterpret_cast<const uint8_t*>(place) - memory);
+  std::memcpy(static_cast<void*>(part.data()), from, count * sizeof(T));
+  return part;
+}
+
 // All of one vocabulary.
 std::vector<DeviceDistribution> Distributions(const std::vector<Row>& rows) {
   const int32_t count = static_cast<int32_t>(rows.size());
   const int32_t vocabulary = static_cast<int32_t>(rows[0].logits.size());
   const int32_t chunks = (vocabulary + kRowChunk - 1) / kRowChunk;
-  const size_t parts = size_t(count) * chunks;
   std::vector<int32_t> begin = {0};
+  bool filtered = false;
   std::vector<TreeRound> rounds;
   std::vector<float> logits;
   for (const Row& row : rows) {
@@ -67,37 +86,41 @@ std::vector<DeviceDistribution> Distributions(const std::vector<Row>& rows) {
                       .sampling = row.sampling,
                       .first_logit = begin.back()});
     begin.push_back(begin.back() + 1);
+    filtered = filtered || row.sampling.filtered();
     logits.insert(logits.end(), row.logits.begin(), row.logits.end());
   }
   DeviceArray<int32_t> d_begin(begin);
   DeviceArray<TreeRound> d_rounds(rounds);
-  DeviceArray<float> d_logits(logits), d_values(parts * kRowChunk);
-  DeviceArray<DistributionChunk> d_chunks(parts);
-  DeviceArray<PackedChoice> d_bests(parts);
-  DeviceArray<RowFilter> d_filters(count);
+  DeviceArray<float> d_logits(logits);
   const RoundBatch batch = {.trees = {.sequences = count, .begin = d_begin.data()},
                             .rounds = d_rounds.data(),
                             .nodes = count,
                             .logits = d_logits.data(),
                             .stride = vocabulary,
-                            .vocabulary = vocabulary};
-  const RowDistributions distributions = {
-      .chunks = chunks,
-      .values = d_values.data(),
-      .distribution_chunks = d_chunks.data(),
-      .filters = {.chunks = chunks, .bests = d_bests.data(), .of_node = d_filters.data()}};
-  EXPECT_EQ(EnqueueRowDistributions(batch, distributions, nullptr), absl::OkStatus());
-  const std::vector<float> values = d_values.Read();
-  const std::vector<DistributionChunk> distribution_chunks = d_chunks.Read();
-  const std::vector<RowFilter> filters = d_filters.Read();
+                            .vocabulary = vocabulary,
+                            .filtered = filtered};
+  DeviceArray<uint8_t> workspace(RowDistributions::Bytes(batch));
+  RowJoins joins(count, vocabulary);
+  const auto distributions = RowDistributions::In(batch, workspace.data(), joins.As());
   std::vector<DeviceDistribution> result;
-  for (int32_t i = 0; i < count; ++i) {
-    const auto first = distribution_chunks.begin() + i * chunks;
-    const auto first_value = values.begin() + int64_t{i} * chunks * kRowChunk;
-    result.push_back({filters[i],
-                      {first_value, first_value + int64_t{chunks} * kRowChunk},
-                      {first, first + chunks}});
+  for (const uint64_t seed : {1, 2}) {
+    base::cuda::ShuffleThreads(seed);
+    EXPECT_EQ(EnqueueRowDistributions(batch, distributions, nullptr), absl::OkStatus());
+    const std::vector<uint8_t> bytes = workspace.Read();
+    const auto filters = Part(bytes, workspace.data(), distributions.filters.of_node, count);
+    const auto totals = Part(bytes, workspace.data(), distributions.totals, count);
+    for (int32_t i = 0; i < count; ++i) {
+      if (seed == 1) result.push_back({filters[i], {}, totals[i]});
+      EXPECT_EQ(filters[i].least, result[i].filter.least);
+      EXPECT_EQ(filters[i].best, result[i].filter.best);
+      if (!filters[i].finite()) continue;
+      EXPECT_EQ(std::bit_cast<uint64_t>(totals[i].sum),
+                std::bit_cast<uint64_t>(result[i].totals.sum));
+      result[i].chunks = Part(bytes, workspace.data(),
+                              distributions.distribution_chunks + int64_t{i} * chunks, chunks);
+    }
   }
+  EXPECT_TRUE(joins.AreZeros());
   return result;
 }
 
@@ -201,15 +224,15 @@ void ExpectTheBits(const Row& row, const DeviceDistribution& distribution) {
   const bool finite = expected.Open(row.logits, row.sampling, /*keep=*/false);
   ASSERT_EQ(distribution.filter.finite(), finite);
   if (!finite) return;
+  ASSERT_EQ(std::bit_cast<uint64_t>(distribution.totals.sum),
+            std::bit_cast<uint64_t>(distribution.Total()));
   ASSERT_EQ(std::bit_cast<uint64_t>(distribution.InversePerplexity()),
             std::bit_cast<uint64_t>(expected.InversePerplexity()));
   for (int x = 0; x < vocabulary; ++x) {
-    ASSERT_EQ(std::bit_cast<uint64_t>(distribution.Probability(x)),
+    ASSERT_EQ(std::bit_cast<uint64_t>(Probability(row, distribution, x)),
               std::bit_cast<uint64_t>(expected.Probability(x)))
         << x;
   }
-  for (size_t x = vocabulary; x < distribution.values.size(); ++x)
-    ASSERT_EQ(distribution.values[x], 0);
 }
 
 class RowDistributionTest : public DeviceTest {};
@@ -237,6 +260,34 @@ TEST_F(RowDistributionTest, HasTheBitsOfTheCpuOverWhatTheFiltersKeep) {
   }
   std::printf("rows: %d, tokens at the border of top-p that differ: %d\n", rows, at_the_border);
   EXPECT_LE(at_the_border, rows / 200);
+}
+
+TEST_F(RowDistributionTest, ManyRowsMatchTheCpu) {
+  std::mt19937 random(9);
+  std::vector<Row> batch;
+  for (int i = 0; i < 513; ++i) batch.push_back({RandomRow(&random, 67, i % 2 == 0), {}});
+  const std::vector<DeviceDistribution> distributions = Distributions(batch);
+  for (size_t i = 0; i < batch.size(); ++i) {
+    SCOPED_TRACE(i);
+    ASSERT_NO_FATAL_FAILURE(ExpectTheBits(batch[i], distributions[i]));
+  }
+}
+
+// Every chunk's logits are so much larger than those before that it needs a reference of its own.
+TEST_F(RowDistributionTest, RisingRowsMatchTheCpu) {
+  std::vector<Row> batch;
+  for (const float rise : {0.001f, 0.05f, -0.05f, 1.0f}) {
+    std::vector<float> logits(9 * kRowChunk + 77);
+    for (size_t i = 0; i < logits.size(); ++i) logits[i] = rise * static_cast<float>(i);
+    batch.push_back({logits, {}});
+    batch.push_back({logits, {.temperature = 2.0f, .top_k = 5000}});
+  }
+  const std::vector<DeviceDistribution> distributions = Distributions(batch);
+  for (size_t i = 0; i < batch.size(); ++i) {
+    SCOPED_TRACE(i);
+    ASSERT_TRUE(KeepsTheSame(batch[i], distributions[i]));
+    ASSERT_NO_FATAL_FAILURE(ExpectTheBits(batch[i], distributions[i]));
+  }
 }
 
 TEST_F(RowDistributionTest, OddRowsMatchTheCpu) {

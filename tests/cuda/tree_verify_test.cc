@@ -3,13 +3,18 @@
 #include "verification/cuda/tree_verify.h"
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <random>
 
 #include "base/bfloat16.h"
+#include "base/exp.h"
 #include "speculation/verification_method.h"
 #include "tests/cuda/device.h"
+#include "tests/cuda/row_joins.h"
+#include "tests/cuda/shuffle.h"
 #include "tests/verification/random_rounds.h"
 #include "verification/cpu/tree_verifier.h"
 
@@ -64,21 +69,37 @@ class DeviceRounds {
     DeviceArray<TreeRound> rounds(rounds_);
     DeviceArray<float> logits(logits_);
     const int32_t count = static_cast<int32_t>(rounds_.size());
-    const RoundBatch batch = {.trees = {.sequences = count,
-                                        .begin = begin.data(),
-                                        .parents = parents.data(),
-                                        .tokens = tokens.data()},
-                              .rounds = rounds.data(),
-                              .draft_row = row_of.data(),
-                              .nodes = begin_.back(),
-                              .logits = logits.data(),
-                              .stride = stride_,
-                              .vocabulary = vocabulary_};
+    RoundBatch batch = {.trees = {.sequences = count,
+                                  .begin = begin.data(),
+                                  .parents = parents.data(),
+                                  .tokens = tokens.data()},
+                        .rounds = rounds.data(),
+                        .draft_row = row_of.data(),
+                        .nodes = begin_.back(),
+                        .logits = logits.data(),
+                        .stride = stride_,
+                        .vocabulary = vocabulary_,
+                        .filtered = filtered_};
     DeviceArray<uint8_t> workspace(TreeVerifyBytes(batch));
+    RowJoins joins(batch.nodes, vocabulary_);
     DeviceArray<Walked> verified(count);
-    EXPECT_EQ(EnqueueTreeVerify(batch, workspace.data(), verified.data(), nullptr),
-              absl::OkStatus());
-    return verified.Read();
+    std::vector<Walked> first_run;
+    for (const uint64_t seed : {1, 2}) {
+      base::cuda::ShuffleThreads(seed);
+      // Residuals added up by all blocks beforehand have the bits of those that a tree's own adds
+      // up.
+      batch.whole_rows = seed == 1;
+      EXPECT_EQ(EnqueueTreeVerify(batch, workspace.data(), joins.As(), verified.data(), nullptr),
+                absl::OkStatus());
+      if (seed == 1) first_run = verified.Read();
+    }
+    const std::vector<Walked> second_run = verified.Read();
+    for (size_t i = 0; i < first_run.size(); ++i) {
+      EXPECT_EQ(second_run[i].path, first_run[i].path) << i;
+      EXPECT_EQ(second_run[i].bonus, first_run[i].bonus) << i;
+    }
+    EXPECT_TRUE(joins.AreZeros());
+    return first_run;
   }
 
  private:
@@ -94,6 +115,7 @@ class DeviceRounds {
   }
   void Add(const SitedCase& sited, size_t i, int32_t first_logit) {
     const Case& round = sited.round;
+    filtered_ = filtered_ || round.sampling.filtered();
     rounds_.push_back(
         {.site = sited.site,
          .verification = round.verification,
@@ -116,6 +138,7 @@ class DeviceRounds {
 
   const int32_t vocabulary_;
   const int64_t stride_;
+  bool filtered_ = false;
   std::vector<uint64_t> words_;
   std::vector<double> all_totals_;
   std::vector<size_t> first_word_, first_total_;
@@ -190,6 +213,12 @@ TEST_F(TreeVerifyTest, DecidesAsTheCpuOnSmallVocabularies) {
   ExpectDecisions(tally);
 }
 
+TEST_F(TreeVerifyTest, DecidesAsTheCpuWhereThereIsOneToken) {
+  Tally tally;
+  ExpectTheCpus(10, {.vocabulary = 1, .max_nodes = 6}, 8, &tally);
+  EXPECT_GT(tally.accepted, tally.rounds / 2);
+}
+
 TEST_F(TreeVerifyTest, DecidesAsTheCpuOnLargerVocabularies) {
   Tally tally;
   ExpectTheCpus(4, {.vocabulary = 512, .max_nodes = 64}, 3, &tally);
@@ -241,13 +270,55 @@ TEST_F(TreeVerifyTest, DecidesAsTheCpuOnSmallResidualsAndOddRows) {
   ExpectTheCpus(cases, &tally);
 }
 
+// More than 512 nodes at once, of trees with and without filters.
+TEST_F(TreeVerifyTest, DecidesManyTreesAtOnceAsTheCpu) {
+  std::mt19937 random(12);
+  for (const bool filtered : {false, true}) {
+    std::vector<SitedCase> cases;
+    int nodes = 0;
+    while (nodes <= 512) {
+      const Rule& rule = verification::kRules[cases.size() % std::size(verification::kRules)];
+      base::SamplingParams sampling = {.temperature = 0.8f};
+      if (filtered && cases.size() % 3 == 0) sampling.top_k = 9;
+      cases.push_back({verification::RandomCase(&random, rule.verification, rule.draw,
+                                                {.vocabulary = 37, .max_nodes = 24}, sampling),
+                       {.seed = random(), .draw = static_cast<uint32_t>(random())}});
+      nodes += cases.back().round.tree.size();
+    }
+    Tally tally;
+    ASSERT_NO_FATAL_FAILURE(ExpectTheCpus(cases, &tally));
+  }
+}
+
+// The bonus token where the random number lies so near to the border between two tokens that only
+// sums in the right order tell on which side it is.
+TEST_F(TreeVerifyTest, BordersBetweenTokensAreThoseOfTheCpu) {
+  const base::ExpScale scale = base::ScaleFor(1.0f);
+  Case round{.verification = VerificationMethod::kRejection, .draw = SiblingDraw::kDeterministic};
+  round.row_of = {0};
+  std::vector<SitedCase> cases;
+  for (uint32_t draw = 0; draw < 400'000 && cases.size() < 8; ++draw) {
+    const verification::RoundSite site = {.seed = 5, .position = 3, .draw = draw};
+    const double uniform = verification::ResidualUniform(site, 0, 0);
+    if (uniform > 0.5) continue;
+    const auto logit = static_cast<float>(std::log(uniform / (1 - uniform)));
+    const double value = base::ScaledExp(logit, 0, scale);
+    if (std::abs(uniform * (value + 1) - value) > 0x1p-41) continue;
+    round.logits.assign(1, {logit, 0.0f});
+    cases.push_back({round, site});
+  }
+  ASSERT_GE(cases.size(), 2u);
+  Tally tally;
+  ExpectTheCpus(cases, &tally);
+}
+
 TEST(RoundBatchTest, InvalidBatchesAreRefused) {
   for (const RoundBatch& batch :
        {RoundBatch{.vocabulary = 5},
         RoundBatch{.trees = {.sequences = 2}, .nodes = 1, .vocabulary = 5},
         RoundBatch{.trees = {.sequences = 1}, .nodes = 1},
         RoundBatch{.trees = {.sequences = 1}, .nodes = 1, .vocabulary = kMostVocabulary}}) {
-    EXPECT_EQ(EnqueueTreeVerify(batch, nullptr, nullptr, nullptr).code(),
+    EXPECT_EQ(EnqueueTreeVerify(batch, nullptr, nullptr, nullptr, nullptr).code(),
               absl::StatusCode::kInvalidArgument);
   }
 }

@@ -6,6 +6,7 @@
 
 #include "speculation/tree.h"
 #include "tests/cuda/device.h"
+#include "tests/cuda/shuffle.h"
 #include "verification/reference/acceptance.h"
 
 namespace specfabric::verification::cuda {
@@ -63,11 +64,17 @@ TEST_F(TreeWalkTest, AcceptsAsTheCpuDoes) {
   DeviceArray<int32_t> d_begin(begin), d_parents(parents), d_tokens(tokens);
   DeviceArray<uint64_t> d_ancestors(ancestors), d_choices(choices);
   DeviceArray<Walked> d_walked(kTrees);
-  ASSERT_EQ(EnqueueTreeWalk({kTrees, d_begin.data(), d_parents.data(), d_tokens.data(),
-                             d_ancestors.data(), d_choices.data()},
-                            d_walked.data(), nullptr),
-            absl::OkStatus());
-  const std::vector<Walked> walked = d_walked.Read();
+  std::vector<Walked> walked;
+  for (const uint64_t seed : {1, 2}) {
+    base::cuda::ShuffleThreads(seed);
+    ASSERT_EQ(EnqueueTreeWalk({kTrees, d_begin.data(), d_parents.data(), d_tokens.data(),
+                               d_ancestors.data(), d_choices.data()},
+                              d_walked.data(), nullptr),
+              absl::OkStatus());
+    const std::vector<Walked> run = d_walked.Read();
+    for (size_t i = 0; i < walked.size(); ++i) EXPECT_EQ(run[i].path, walked[i].path) << i;
+    walked = run;
+  }
   for (int i = 0; i < kTrees; ++i) {
     const speculation::Accepted expected = speculation::WalkCoupled(trees[i], chosen[i]);
     uint64_t path = 1;

@@ -17,6 +17,7 @@
 #include "base/isa.h"
 #include "base/types.h"
 #include "sampling/sampling.h"
+#include "verification/cuda/row_join.h"
 #include "verification/device_verifier.h"
 
 namespace specfabric::verification::cuda {
@@ -60,11 +61,12 @@ struct RowFilter {
 
 // Enqueues: best[i] becomes the choice from row how[i].row; it is not IsFinite() where one of the
 // row's logits is not finite. how and best: [count], device memory. filters: null, or [count] in
-// device memory, of the same rows, which then have the whole vocabulary. InvalidArgument: no rows
-// or no ids. Internal: an error of the device.
+// device memory, of the same rows, which then have the whole vocabulary. joins: [count]. Each logit
+// is read once, by as many blocks as fill a GPU even for one row. InvalidArgument: no rows or no
+// ids. Internal: an error of the device.
 absl::Status EnqueueArgMax(const base::cuda::LogitMatrix& logits, const RowChoice* how,
-                           const RowFilter* filters, int32_t count, PackedChoice* best,
-                           base::cuda::Stream stream);
+                           const RowFilter* filters, int32_t count, RowJoin* joins,
+                           PackedChoice* best, base::cuda::Stream stream);
 
 }  // namespace specfabric::verification::cuda
 

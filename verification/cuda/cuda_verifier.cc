@@ -41,6 +41,11 @@ void Append(absl::Span<const int32_t> values, std::vector<int32_t>* to) {
   to->insert(to->end(), values.begin(), values.end());
 }
 
+template <typename Is>
+bool AnyOf(absl::Span<const TreeRound> rounds, Is is) {
+  return std::any_of(rounds.begin(), rounds.end(), is);
+}
+
 void Read(const Walked& walked, const DeviceTree& tree, speculation::Accepted* accepted) {
   *accepted = {};
   constexpr uint64_t kRoot = 1;
@@ -97,11 +102,16 @@ void CudaVerifier::Collect(const LogitMatrix& logits, absl::Span<const DeviceTre
     group.Add(static_cast<int32_t>(i), trees[i]);
   }
   for (Group* group : {&plain_, &filtered_, &by_probs_}) {
-    group->batch = {.trees = {.sequences = group->size()},
-                    .nodes = group->begin.back(),
-                    .logits = static_cast<const float*>(logits.logits),
-                    .stride = logits.stride,
-                    .vocabulary = logits.size};
+    group->batch = {
+        .trees = {.sequences = group->size()},
+        .nodes = group->begin.back(),
+        .logits = static_cast<const float*>(logits.logits),
+        .stride = logits.stride,
+        .vocabulary = logits.size,
+        .filtered =
+            AnyOf(group->rounds, [](const TreeRound& round) { return round.sampling.filtered(); }),
+        .whole_rows = AnyOf(group->rounds,
+                            [&](const TreeRound& round) { return round.entries == logits.size; })};
   }
 }
 
@@ -125,11 +135,13 @@ void CudaVerifier::Stage(absl::Span<const DeviceTree> trees, Group* group) {
   upload_.Add(absl::MakeConstSpan(group->rounds), &group->batch.rounds);
 }
 
-absl::Status CudaVerifier::Reserve(size_t trees) {
+absl::Status CudaVerifier::Reserve(int32_t vocabulary, size_t trees) {
   const size_t chosen = std::max(plain_.choices.size(), filtered_.choices.size());
   const size_t workspace =
       std::max(RowFilters::Bytes(filtered_.batch), TreeVerifyBytes(by_probs_.batch));
-  absl::Status status = chosen_.Reserve(chosen * sizeof(PackedChoice));
+  const int32_t rows = std::max({plain_.batch.nodes, filtered_.batch.nodes, by_probs_.batch.nodes});
+  absl::Status status = ReserveRowJoins(*device_, rows, vocabulary, &joins_);
+  status.Update(chosen_.Reserve(chosen * sizeof(PackedChoice)));
   status.Update(workspace_.Reserve(workspace));
   status.Update(walked_.Reserve(trees * sizeof(Walked)));
   status.Update(host_walked_.Reserve(trees * sizeof(Walked)));
@@ -141,8 +153,8 @@ absl::Status CudaVerifier::EnqueueCoupled(const Group& group, const RowFilter* f
                                           Stream stream) {
   if (group.size() == 0) return absl::OkStatus();
   PackedChoice* const chosen = chosen_.As<PackedChoice>();
-  absl::Status status =
-      EnqueueArgMax(logits, group.device_choices, filters, group.batch.nodes, chosen, stream);
+  absl::Status status = EnqueueArgMax(logits, group.device_choices, filters, group.batch.nodes,
+                                      joins_.As<RowJoin>(), chosen, stream);
   if (!status.ok()) return status;
   TreeBatch trees = group.batch.trees;
   trees.choices = chosen;
@@ -154,14 +166,17 @@ absl::Status CudaVerifier::EnqueueFiltered(const LogitMatrix& logits, Walked* wa
   if (filtered_.size() == 0) return absl::OkStatus();
   absl::Status status = CheckRoundBatch(filtered_.batch);
   if (!status.ok()) return status;
-  const RowFilters filters = RowFilters::In(filtered_.batch, workspace_.As<void>());
-  if (status = EnqueueRowFilters(filtered_.batch, filters, stream); !status.ok()) return status;
+  const RowFilters filters =
+      RowFilters::In(filtered_.batch, workspace_.As<void>(), joins_.As<void>());
+  status = EnqueueRowFilters(filtered_.batch, filters, /*only_filtered=*/false, stream);
+  if (!status.ok()) return status;
   return EnqueueCoupled(filtered_, filters.of_node, logits, walked, stream);
 }
 
 absl::Status CudaVerifier::EnqueueVerify(Walked* walked, Stream stream) {
   if (by_probs_.size() == 0) return absl::OkStatus();
-  return EnqueueTreeVerify(by_probs_.batch, workspace_.As<void>(), walked, stream);
+  return EnqueueTreeVerify(by_probs_.batch, workspace_.As<void>(), joins_.As<void>(), walked,
+                           stream);
 }
 
 absl::Status CudaVerifier::Enqueue(const LogitMatrix& logits, Walked* walked, Stream stream) {
@@ -180,16 +195,18 @@ absl::Status CudaVerifier::Best(const LogitMatrix& logits, absl::Span<const RowC
   const size_t best_bytes = choices.size() * sizeof(PackedChoice);
   static_assert(sizeof(RowChoice) % alignof(PackedChoice) == 0);
   absl::Status status = device_->MakeCurrent();
+  const auto count = static_cast<int32_t>(choices.size());
   status.Update(host_best_.Reserve(how_bytes + best_bytes));
+  status.Update(ReserveRowJoins(*device_, count, logits.size, &joins_));
   status.Update(best_.Reserve(how_bytes + best_bytes));
   if (!status.ok()) return status;
   std::byte* const host = host_best_.As<std::byte>();
   std::byte* const there = best_.As<std::byte>();
   std::memcpy(host, choices.data(), how_bytes);
   status.Update(device_->ToDevice(host, how_bytes, there));
-  status.Update(EnqueueArgMax(
-      logits, best_.As<RowChoice>(), /*filters=*/nullptr, static_cast<int32_t>(choices.size()),
-      reinterpret_cast<PackedChoice*>(there + how_bytes), device_->stream()));
+  status.Update(
+      EnqueueArgMax(logits, best_.As<RowChoice>(), /*filters=*/nullptr, count, joins_.As<RowJoin>(),
+                    reinterpret_cast<PackedChoice*>(there + how_bytes), device_->stream()));
   status.Update(device_->ToHost(there + how_bytes, best_bytes, host + how_bytes));
   status.Update(device_->Finish());
   if (!status.ok()) return status;
@@ -205,7 +222,7 @@ absl::Status CudaVerifier::Verify(const LogitMatrix& logits, absl::Span<const De
   if (!status.ok()) return status;
   Collect(logits, trees);
   status.Update(device_->MakeCurrent());
-  status.Update(Reserve(trees.size()));
+  status.Update(Reserve(logits.size, trees.size()));
   if (!status.ok()) return status;
   for (Group* group : {&plain_, &filtered_, &by_probs_}) Stage(trees, group);
   if (status = upload_.Copy(*device_); !status.ok()) return status;

@@ -55,7 +55,7 @@ class CudaVerifier : public DeviceVerifier {
 
   void Collect(const base::cuda::LogitMatrix& logits, absl::Span<const DeviceTree> trees);
   void Stage(absl::Span<const DeviceTree> trees, Group* group);
-  absl::Status Reserve(size_t trees);
+  absl::Status Reserve(int32_t vocabulary, size_t trees);
   // walked: [trees], one group after another.
   absl::Status Enqueue(const base::cuda::LogitMatrix& logits, Walked* walked,
                        base::cuda::Stream stream);
@@ -74,6 +74,7 @@ class CudaVerifier : public DeviceVerifier {
   base::cuda::Upload upload_;
   base::cuda::DeviceBuffer chosen_;     // [nodes] of one group
   base::cuda::DeviceBuffer workspace_;  // of one group
+  base::cuda::DeviceBuffer joins_;      // of any group: each leaves it as it was
   base::cuda::DeviceBuffer walked_;     // [trees], one group after another
   base::cuda::PinnedBuffer host_walked_;
   base::cuda::DeviceBuffer best_;  // of Best: [choices] RowChoice, then [choices] PackedChoice

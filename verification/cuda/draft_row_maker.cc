@@ -33,6 +33,7 @@ absl::Status DraftRowMaker::Reserve(int32_t vocabulary, int32_t draws) {
   const size_t bytes = draws * sizeof(DrawnRow);
   absl::Status status = device_->MakeCurrent();
   status.Update(workspace_.Reserve(DrawBytes(rows)));
+  status.Update(ReserveRowJoins(*device_, draws, vocabulary, &joins_));
   status.Update(found_.Reserve(bytes));
   status.Update(host_found_.Reserve(bytes));
   return status;
@@ -53,7 +54,12 @@ absl::Status DraftRowMaker::Draw(const LogitMatrix& logits, absl::Span<const Row
                               .nodes = count,
                               .logits = static_cast<const float*>(logits.logits),
                               .stride = logits.stride,
-                              .vocabulary = logits.size}};
+                              .vocabulary = logits.size,
+                              .filtered = std::any_of(
+                                  draws.begin(), draws.end(),
+                                  [](const RowDraw& draw) { return draw.sampling.filtered(); })},
+                     .cut = std::any_of(draws.begin(), draws.end(),
+                                        [](const RowDraw& draw) { return draw.top_n > 0; })};
   const size_t bytes = draws.size() * sizeof(DrawnRow);
   absl::Status status = CheckRoundBatch(batch.rows);
   if (!status.ok()) return status;
@@ -64,7 +70,7 @@ absl::Status DraftRowMaker::Draw(const LogitMatrix& logits, absl::Span<const Row
   upload_.Add(draws, &batch.draws);
   if (status = upload_.Copy(*device_); !status.ok()) return status;
   DrawnRow* const found = found_.As<DrawnRow>();
-  status = EnqueueDraws(batch, workspace_.As<void>(), found, device_->stream());
+  status = EnqueueDraws(batch, workspace_.As<void>(), joins_.As<void>(), found, device_->stream());
   status.Update(device_->ToHost(found, bytes, host_found_.As<void>()));
   // Even after an error: enqueued work still reads the staging buffer.
   status.Update(device_->Finish());

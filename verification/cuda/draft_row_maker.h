@@ -36,7 +36,7 @@ class DraftRowMaker : public DeviceDraftRows {
  private:
   const base::cuda::Device* const device_;
   base::cuda::Upload upload_;
-  base::cuda::DeviceBuffer workspace_, found_;
+  base::cuda::DeviceBuffer workspace_, joins_, found_;
   base::cuda::PinnedBuffer host_found_, fetched_;
   std::vector<int32_t> begin_;
   std::vector<TreeRound> rounds_;

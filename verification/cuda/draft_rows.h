@@ -38,15 +38,17 @@ struct DraftRowLayout {
 struct DrawBatch {
   RoundBatch rows = {};
   const RowDraw* draws = nullptr;  // [rows.nodes]
+  bool cut = true;                 // whether any draw has a top_n; true is always right
 };
 
 // The size of EnqueueDraws' workspace in device memory, aligned to 16 bytes: a little more than
 // half the size of the rows' logits.
 size_t DrawBytes(const RoundBatch& rows);
 
-// Enqueues DeviceDraftRows::Draw. drawn: [nodes], device memory. The batch has passed
+// Enqueues DeviceDraftRows::Draw. drawn: [nodes], device memory. joins: RowJoinBytes of it
+// (row_join.h). The batch has passed
 // CheckRoundBatch. Internal: an error of the device.
-absl::Status EnqueueDraws(const DrawBatch& batch, void* workspace, DrawnRow* drawn,
+absl::Status EnqueueDraws(const DrawBatch& batch, void* workspace, void* joins, DrawnRow* drawn,
                           base::cuda::Stream stream);
 
 // Enqueues DeviceDraftRows::Validate. rows: 1 to 65535; facts: [rows], device memory. Internal: an

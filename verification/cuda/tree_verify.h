@@ -5,6 +5,13 @@
 // with every way of drawing siblings, and typical (verification/reference/acceptance.h). Decides
 // like verification::TreeVerifier, from the same random numbers and the same bits of p
 // (row_distribution.h), q and their residuals, without waiting for the host in between.
+//
+// Of a row of V tokens, bytes are read as follows:
+//   every node's logits, once (with filters up to four times)        4 V
+//   logits and draft row where a rejected draft token leaves a
+//   residual that decides about more than is known without it        4 V + 2 V
+//   (with siblings to come, the residual is written and read again   4 V + 4 V)
+//   the chunk that the bonus token is drawn from                     6 KiB
 
 #include <cstddef>
 
@@ -21,11 +28,11 @@ size_t TreeVerifyBytes(const RoundBatch& batch);
 
 // Enqueues: verified[s] becomes the accepted path of tree s; its bonus token is drawn from the
 // residual that the rejected children leave of p, or is kNoToken if the logits there are not all
-// finite. verified: [sequences], device memory. The batch and the workspace must not change until
-// this work has run. InvalidArgument: no trees, or too many nodes or tokens. Internal: an error of
-// the device.
-absl::Status EnqueueTreeVerify(const RoundBatch& batch, void* workspace, Walked* verified,
-                               base::cuda::Stream stream);
+// finite. verified: [sequences], device memory. joins: RowJoinBytes of it (row_join.h). The batch
+// and the workspace must not change until this work has run. InvalidArgument: no trees, or too many
+// nodes or tokens. Internal: an error of the device.
+absl::Status EnqueueTreeVerify(const RoundBatch& batch, void* workspace, void* joins,
+                               Walked* verified, base::cuda::Stream stream);
 
 }  // namespace specfabric::verification::cuda
 

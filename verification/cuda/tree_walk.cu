@@ -1,4 +1,5 @@
 #include "base/cuda/launch.h"
+#include "base/cuda/tensor_core.h"
 #include "speculation/tree.h"
 #include "verification/cuda/tree_walk.h"
 
@@ -12,7 +13,8 @@ constexpr int kNodes = speculation::kMaxVerifyNodes;  // one thread each
 
 // A node is chosen if its token is its parent's choice, and no earlier sibling's is; it is on the
 // path if all its ancestors are chosen too.
-__global__ void Walk(TreeBatch trees, Walked* walked) {
+__global__ __launch_bounds__(kNodes) void Walk(TreeBatch trees, Walked* walked) {
+  base::cuda::AwaitInputs();
   const int begin = trees.begin[blockIdx.x];
   const int nodes = trees.begin[blockIdx.x + 1] - begin;
   const int node = static_cast<int>(threadIdx.x);
@@ -47,7 +49,8 @@ absl::Status EnqueueTreeWalk(const TreeBatch& trees, Walked* walked, Stream stre
     return absl::InvalidArgumentError(
         absl::StrCat("a walk of ", trees.sequences, " trees: allowed are 1 and more"));
   }
-  return Launch("tree walk", Walk, dim3(trees.sequences), dim3(kNodes), stream, trees, walked);
+  return Launch("tree walk", Walk, dim3(trees.sequences), dim3(kNodes), {.overlaps = true}, stream,
+                trees, walked);
 }
 
 }  // namespace specfabric::verification::cuda

@@ -6,13 +6,13 @@
 // kernel under the sanitizers on machines without a GPU. No more of CUDA is here than the project's
 // kernels use.
 
-#define SPECFABRIC_EMULATED_GPU  // base/cuda/tensor_core.h leaves its functions to tensor_core.h
-                                 // here
+#define SPECFABRIC_EMULATED_GPU  // tensor_core.h here has what base/cuda/tensor_core.h then lacks
 #define __shared__ static thread_local  // a thread of the process runs one block at a time
 
 #include <cuda_runtime_api.h>
 #include <vector_functions.h>
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cmath>
@@ -45,6 +45,22 @@ template <typename T>
 T __shfl_down_sync(unsigned mask, T value, int distance) {
   const int lane = specfabric::emulator::Lane();
   return __shfl_sync(mask, value, lane + distance < 32 ? lane + distance : lane);
+}
+
+template <typename T>
+T __shfl_up_sync(unsigned mask, T value, int distance) {
+  const int lane = specfabric::emulator::Lane();
+  return __shfl_sync(mask, value, lane >= distance ? lane - distance : lane);
+}
+
+// Over the lanes in `mask`.
+inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
+  const auto& all = specfabric::emulator::ExchangeAll(mask, value);
+  unsigned largest = 0;
+  for (int lane = 0; lane < 32; ++lane) {
+    if ((mask >> lane & 1) != 0) largest = std::max(largest, static_cast<unsigned>(all[lane]));
+  }
+  return largest;
 }
 
 inline unsigned __ballot_sync(unsigned mask, bool yes) {
@@ -83,7 +99,9 @@ inline unsigned long long atomicOr(unsigned long long* place, unsigned long long
 // Other GPUs are other threads of the process.
 #define __NV_ATOMIC_ACQUIRE 0
 #define __NV_ATOMIC_RELEASE 1
+#define __NV_ATOMIC_RELAXED 2
 #define __NV_THREAD_SCOPE_SYSTEM 0
+#define __NV_THREAD_SCOPE_DEVICE 1
 template <typename T>
 T __nv_atomic_load_n(T* place, int /*acquire*/, int /*scope*/) {
   return std::atomic_ref<T>(*place).load(std::memory_order_acquire);
@@ -98,6 +116,14 @@ inline void __nanosleep(unsigned /*nanoseconds*/) { std::this_thread::yield(); }
 
 inline int __clzll(long long value) {
   return std::countl_zero(static_cast<unsigned long long>(value));
+}
+inline int __ffsll(long long value) {
+  return std::countr_zero(uint64_t(value)) % 64 + (value != 0);
+}
+inline int __ffs(int value) { return std::countr_zero(unsigned(value)) % 32 + (value != 0); }
+template <typename T>
+T __ldcg(const T* place) {
+  return *place;
 }
 inline int __popc(unsigned bits) { return std::popcount(bits); }
 inline uint32_t __float_as_uint(float value) { return std::bit_cast<uint32_t>(value); }
