@@ -10,6 +10,7 @@
 #define __shared__ static thread_local  // a thread of the process runs one block at a time
 
 #include <cuda_runtime_api.h>
+#include <vector_functions.h>
 
 #include <atomic>
 #include <bit>
@@ -98,6 +99,7 @@ inline int __clzll(long long value) {
   return std::countl_zero(static_cast<unsigned long long>(value));
 }
 inline int __popc(unsigned bits) { return std::popcount(bits); }
+inline int __popcll(unsigned long long bits) { return std::popcount(bits); }
 inline uint32_t __float_as_uint(float value) { return std::bit_cast<uint32_t>(value); }
 inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
 template <typename T>
@@ -108,6 +110,9 @@ template <typename T>
 T min(T a, T b) {
   return b < a ? b : a;
 }
+
+#undef __launch_bounds__  // a compiler for the CPU does not know the attribute
+#define __launch_bounds__(...)
 
 // As nvcc's <<<>>> and cudaLaunchKernelEx do, but at once: the kernel has ended on return, if it is
 // not captured.

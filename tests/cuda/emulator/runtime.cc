@@ -36,6 +36,17 @@ cudaError_t cudaGetDeviceCount(int* count) {
 cudaError_t cudaSetDevice(int device) {
   return device < kDevices ? cudaSuccess : cudaErrorInvalidDevice;
 }
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+// Only its streaming multiprocessors are asked for.
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*device*/) {
+  if (attribute != cudaDevAttrMultiProcessorCount) return cudaErrorInvalidValue;
+  constexpr int kProcessors = 4;
+  *value = kProcessors;
+  return cudaSuccess;
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) {
   *properties = {};
   std::strcpy(properties->name, "emulated");
@@ -105,6 +116,10 @@ cudaError_t cudaEventCreate(cudaEvent_t* event) {
   *event = nullptr;
   return cudaSuccess;
 }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) {
+  return cudaEventCreate(event);
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t /*event*/) { return RefuseInCapture(); }
 cudaError_t cudaEventDestroy(cudaEvent_t /*event*/) { return cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t /*event*/, cudaStream_t /*stream*/) {
   return RefuseInCapture();
