@@ -14,8 +14,6 @@ namespace {
 using base::cuda::DeviceBuffer;
 using base::cuda::Stream;
 
-bool IsAligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
-
 absl::Status Prepare(const TreeAttentionConfig& config) {
   const bool wide = config.rules.head_dim == 128;
   if (config.type == AttentionType::kFloat16) {
@@ -96,11 +94,7 @@ absl::Status TreeAttention::Plan(const Batch& batch, Stream stream) {
 absl::Status TreeAttention::Run(const LayerAttention& layer, Stream stream) {
   const State& s = *state_;
   if (!s.planned) return absl::FailedPreconditionError("tree attention: no batch is planned");
-  if (!IsAligned(layer.queries) || !IsAligned(layer.keys) || !IsAligned(layer.values) ||
-      !IsAligned(layer.out)) {
-    return absl::InvalidArgumentError(
-        "tree attention: memory that is not aligned; allowed: multiples of 16 bytes");
-  }
+  if (absl::Status status = CheckAligned(layer); !status.ok()) return status;
   const TreeAttentionRules& rules = s.config.rules;
   TreeAttentionCall call;
   call.queries = layer.queries;

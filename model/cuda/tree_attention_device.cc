@@ -20,6 +20,16 @@ absl::Status CountProcessors(int32_t* processors) {
   return ToStatus(error, "device of tree attention");
 }
 
+absl::Status CheckAligned(const LayerAttention& layer) {
+  for (const void* memory :
+       {layer.queries, layer.keys, layer.values, static_cast<const void*>(layer.out)}) {
+    if (reinterpret_cast<uintptr_t>(memory) % 16 == 0) continue;
+    return absl::InvalidArgumentError(
+        "tree attention: memory that is not aligned; allowed: multiples of 16 bytes");
+  }
+  return absl::OkStatus();
+}
+
 void PlanStaging::EventDestroy::operator()(CUevent_st* event) const { cudaEventDestroy(event); }
 
 absl::Status PlanStaging::Reserve(size_t bytes) {

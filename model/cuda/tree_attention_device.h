@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "base/cuda/memory.h"
 #include "base/cuda/stream.h"
+#include "model/cuda/tree_attention.h"
 
 struct CUevent_st;
 
@@ -18,6 +19,9 @@ namespace specfabric::model::cuda {
 // Sets `processors` to the current device's streaming multiprocessors. Internal: the device's
 // error.
 absl::Status CountProcessors(int32_t* processors);
+
+// InvalidArgument: memory that is not aligned to 16 bytes.
+absl::Status CheckAligned(const LayerAttention& layer);
 
 // The way of plans to the device: they are put together in two pieces of pinned memory in turn, so
 // that the next is made while the last is still being copied.

@@ -14,12 +14,6 @@ constexpr int32_t kChunkGranule = 256;                // whole steps of every ke
 constexpr int32_t kBlocksAProcessor = 2;              // that fit at the same time
 constexpr int64_t kPartialBytes = int64_t{64} << 20;  // of a wave, where the batch does not say
 
-int32_t CeilDivide(int64_t a, int64_t b) { return static_cast<int32_t>((a + b - 1) / b); }
-
-// Blocks that the heads of one row and KV head fill, and rows that fill one block otherwise.
-int32_t PartsOf(int32_t group, int32_t tile_q) { return CeilDivide(group, tile_q); }
-int32_t RowsOf(int32_t group, int32_t tile_q) { return std::max(1, tile_q / group); }
-
 // FlashInfer's rule.
 int32_t TileFor(int64_t rows, int64_t sequences, int32_t group) {
   const int64_t average = rows * group / std::max<int64_t>(1, sequences);
@@ -55,7 +49,7 @@ void CutTiles(const Batch& batch, int32_t group, TreeAttentionPlan* plan) {
 int32_t ChooseChunk(const TreeAttentionPlan& plan, int32_t parts, int32_t budget) {
   int32_t longest = 1;
   for (const AttentionTile& tile : plan.tiles) longest = std::max(longest, tile.walk);
-  int32_t low = 1, high = CeilDivide(longest, kChunkGranule);
+  int32_t low = 1, high = static_cast<int32_t>(CeilDivide(longest, kChunkGranule));
   while (low < high) {
     const int32_t middle = (low + high) / 2;
     int64_t items = 0;
@@ -76,7 +70,7 @@ void CutItems(int32_t parts, int32_t max_partial_rows, TreeAttentionPlan* plan) 
   AttentionWave* wave = nullptr;
   for (size_t t = 0; t < plan->tiles.size(); ++t) {
     const AttentionTile& tile = plan->tiles[t];
-    const int32_t chunks = CeilDivide(tile.walk, plan->chunk);
+    const auto chunks = static_cast<int32_t>(CeilDivide(tile.walk, plan->chunk));
     const int32_t partial_rows = tile.rows * chunks;
     if (wave == nullptr ||
         (plan->partial && wave->partial_rows + partial_rows > max_partial_rows)) {

@@ -4,6 +4,7 @@
 // The shapes and limits of tree attention on a device, and the checks of a batch against them that
 // every kernel's plan begins with.
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -31,6 +32,14 @@ struct TreeAttentionRules {
   // are launched for the largest batch, so the limits should be no larger than they must.
   bool fixed_grid = false;
 };
+
+constexpr int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+// Rows whose heads of a KV head, `group` each, fill a thread block of `lines` lines; and blocks
+// that those of one row fill.
+constexpr int32_t RowsOf(int32_t group, int32_t lines) { return std::max(1, lines / group); }
+constexpr int32_t PartsOf(int32_t group, int32_t lines) {
+  return static_cast<int32_t>(CeilDivide(group, lines));
+}
 
 absl::Status RulesError(const std::string& what);
 // InvalidArgument: a shape that there is no kernel for, or limits below 1.

@@ -24,8 +24,6 @@ using base::cuda::ToStatus;
 // more items in turn. A graph's launch has as many for every pass, and most may find no item.
 constexpr int64_t kBlocksAProcessor = 4;
 
-bool IsAligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
-
 int32_t MostItemsAtOnce(const TreeAttentionRules& rules) {
   constexpr int64_t kMostBlocks = 65535;  // of a grid's y
   const int64_t items =
@@ -121,11 +119,7 @@ absl::Status SplitAttention::Plan(const Batch& batch, Stream stream) {
 absl::Status SplitAttention::Run(const LayerAttention& layer, Stream stream) {
   const State& s = *state_;
   if (!s.planned) return absl::FailedPreconditionError("tree attention: no batch is planned");
-  if (!IsAligned(layer.queries) || !IsAligned(layer.keys) || !IsAligned(layer.values) ||
-      !IsAligned(layer.out)) {
-    return absl::InvalidArgumentError(
-        "tree attention: memory that is not aligned; allowed: multiples of 16 bytes");
-  }
+  if (absl::Status status = CheckAligned(layer); !status.ok()) return status;
   const TreeAttentionRules& rules = s.config.rules;
   const int32_t items =
       rules.fixed_grid ? s.capacity.items : static_cast<int32_t>(s.plan.items.size());

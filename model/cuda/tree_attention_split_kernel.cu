@@ -1,5 +1,6 @@
 #include "model/cuda/tree_attention_split_kernel.h"
 
+#include <algorithm>
 #include <type_traits>
 
 #include "base/cuda/error.h"
@@ -432,10 +433,17 @@ class Walk {
   float highest_[kTiles][2], sum_[kTiles][2];
 };
 
+// Blocks that a processor of Hopper or Blackwell runs at the same time: as many as its shared
+// memory has room for, with 1 KiB of the system's for each, but no more than have registers enough.
+template <int kHeadDim, int kTiles>
+constexpr int kBlocksAtOnce = std::min(
+    4, static_cast<int>((size_t{228} << 10) / (sizeof(SharedMemory<kHeadDim, kTiles>) + 1024)));
+
 // Grid: x the KV head, so that blocks beside each other read what lies together; y the items that
 // are taken at once.
 template <TensorType kType, int kHeadDim, int kTiles>
-__global__ void __launch_bounds__(kThreads) SplitAttend(SplitCall call) {
+__global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kHeadDim, kTiles>)
+    SplitAttend(SplitCall call) {
   const SplitHeader header = *reinterpret_cast<const SplitHeader*>(call.plan);
   const auto* const items = reinterpret_cast<const SplitItem*>(call.plan + sizeof(SplitHeader));
   for (auto i = static_cast<int32_t>(blockIdx.y); i < header.items;
@@ -456,7 +464,7 @@ absl::Status PrepareForm() {
 template <TensorType kType, int kHeadDim, int kTiles>
 absl::Status EnqueueForm(const SplitCall& call, int32_t items, Stream stream) {
   constexpr size_t kShared = sizeof(SharedMemory<kHeadDim, kTiles>);
-  static_assert(2 * (kShared + 1024) <= size_t{228} << 10);  // two blocks fit a processor
+  static_assert(kBlocksAtOnce<kHeadDim, kTiles> >= 2);
   return Launch("split-KV attention", SplitAttend<kType, kHeadDim, kTiles>,
                 dim3(call.kv_heads, items), dim3(kThreads),
                 {.shared_bytes = kShared, .overlaps = true}, stream, call);

@@ -18,16 +18,8 @@ constexpr int64_t kMostPartialBytes = int64_t{64} << 20;
 // From this many items a processor on, lists are walked whole: to cut them would only add folding.
 constexpr int64_t kItemsAProcessor = 8;
 
-int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-int32_t TilesFor(int64_t lines) {
+int32_t TilesOfLines(int64_t lines) {
   return lines <= kTileLines ? 1 : lines <= 2 * kTileLines ? 2 : kMostTiles;
-}
-
-// Rows that fill one block, and blocks that the heads of one row and KV head fill otherwise.
-int32_t RowsOf(int32_t group, int32_t tiles) { return std::max(1, kTileLines * tiles / group); }
-int32_t PartsOf(int32_t group, int32_t tiles) {
-  return static_cast<int32_t>(CeilDivide(group, kTileLines * tiles));
 }
 
 // Whether a tree's rows see all nodes before them, as causal rows do.
@@ -49,8 +41,8 @@ class Planner {
         rules_(rules),
         capacity_(capacity),
         plan_(*plan),
-        parts_(PartsOf(rules.heads / rules.kv_heads, plan->tiles)),
-        tile_rows_(RowsOf(rules.heads / rules.kv_heads, plan->tiles)) {}
+        parts_(PartsOf(rules.heads / rules.kv_heads, kTileLines * plan->tiles)),
+        tile_rows_(RowsOf(rules.heads / rules.kv_heads, kTileLines * plan->tiles)) {}
 
   void Run() {
     ChoosePieces();
@@ -211,7 +203,7 @@ absl::StatusOr<SplitCapacity> SplitCapacityOf(const TreeAttentionRules& rules) {
   const int64_t row_bytes = int64_t{rules.heads} * rules.head_dim * sizeof(float);
   const int64_t partial_rows = CeilDivide(
       std::min(kPartialBytesAProcessor * rules.processors, kMostPartialBytes), row_bytes);
-  const int64_t parts = PartsOf(static_cast<int32_t>(group), 1);
+  const int64_t parts = PartsOf(static_cast<int32_t>(group), kTileLines);
   // A leaf a piece, and of a tree's row as many more as its own nodes and a leaf's rest fill.
   const int64_t pieces = CeilDivide(slots, kLeafSlots) + rules.max_mask_words + 1;
   // Each item has a row for itself, or a partial one.
@@ -229,7 +221,7 @@ absl::StatusOr<SplitCapacity> SplitCapacityOf(const TreeAttentionRules& rules) {
                                    " bytes; allowed: ", kMost, " of each"));
   }
   SplitCapacity capacity;
-  capacity.tiles = rules.fixed_grid ? TilesFor(rows * group) : 0;
+  capacity.tiles = rules.fixed_grid ? TilesOfLines(rows * group) : 0;
   capacity.items = static_cast<int32_t>(items);
   capacity.partial_rows = static_cast<int32_t>(partial_rows);
   capacity.counters =
@@ -245,7 +237,7 @@ absl::Status MakeSplitPlan(const Batch& batch, const TreeAttentionRules& rules,
   int32_t widest = 0;
   for (int32_t i : plan->order) widest = std::max(widest, batch.sequences[i].row_count);
   const int64_t group = rules.heads / rules.kv_heads;
-  plan->tiles = capacity.tiles != 0 ? capacity.tiles : TilesFor(widest * group);
+  plan->tiles = capacity.tiles != 0 ? capacity.tiles : TilesOfLines(widest * group);
   Planner(batch, rules, capacity, plan).Run();
   return absl::OkStatus();
 }

@@ -55,10 +55,10 @@ struct Folded {
   std::map<int32_t, std::pair<int32_t, int32_t>> pieces;  // by number: first leaf, leaves
 };
 
-class Check {
+class PlanCheck {
  public:
-  Check(const SplitPlan& plan, const Batch& batch, const TreeAttentionRules& rules,
-        const SplitCapacity& capacity)
+  PlanCheck(const SplitPlan& plan, const Batch& batch, const TreeAttentionRules& rules,
+            const SplitCapacity& capacity)
       : plan_(plan), batch_(batch), rules_(rules), capacity_(capacity) {}
 
   void Run() {
@@ -144,7 +144,7 @@ TEST(SplitPlanTest, TakesEveryLeafOfEveryListOnce) {
     ASSERT_EQ(MakeSplitPlan(batch, rules, *capacity, &plan), absl::OkStatus());
     SCOPED_TRACE(testing::Message() << "round " << round << ", group " << group << ", tiles "
                                     << plan.tiles << ", processors " << rules.processors);
-    Check(plan, batch, rules, *capacity).Run();
+    PlanCheck(plan, batch, rules, *capacity).Run();
     EXPECT_TRUE(!rules.fixed_grid || plan.tiles == capacity->tiles);
   }
 }
@@ -177,7 +177,7 @@ SplitPlan PlanOf(const Batch& batch, TreeAttentionRules rules) {
   const SplitCapacity capacity = *SplitCapacityOf(rules);
   SplitPlan plan;
   EXPECT_EQ(MakeSplitPlan(batch, rules, capacity, &plan), absl::OkStatus());
-  Check(plan, batch, rules, capacity).Run();
+  PlanCheck(plan, batch, rules, capacity).Run();
   return plan;
 }
 
