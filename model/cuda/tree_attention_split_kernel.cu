@@ -29,7 +29,7 @@ using base::cuda::Thread;
 constexpr int kWarps = kSplitWarps;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kWarpSlots = kLeafSlots / kWarps;
-static_assert(kWarpSlots == 16);
+static_assert(kWarps == 4 && kWarpSlots == 16);
 constexpr int kSlotLeaves = 4;  // whose slots are in shared memory at a time
 
 // Keys, values and queries lie in shared memory in pieces of 16 bytes, of which a row has
@@ -57,8 +57,8 @@ struct SharedMemory {
   uint4 ring[kBuffers][kLeafSlots * kPieces];
   uint4 queries[kTiles * kTileLines * kPieces];
   uint4 weights[kTiles][kWarps][kWarp];  // of a warp's slots, as operands of the lanes
-  float highest[kWarps][kTiles * kTileLines];
-  float sums[kWarps][kTiles * kTileLines];
+  float4 highest[kTiles * kTileLines];   // of each warp
+  float4 sums[kTiles * kTileLines];
   float totals[kTiles][2 * Part<kHeadDim>::kRun][kThreads];  // a thread's own
   int32_t slots[kSlotLeaves][kLeafSlots];                    // of the cache; -1: none
   bool ends_last;
@@ -162,15 +162,19 @@ class Walk {
     const int32_t leaf = unit / 2;
     const bool values = unit % 2 != 0;
     if (leaf < view_.item().leaves) {
-      uint4* const to = shared_.ring[unit % Shared::kBuffers];
-      const uint4* const from = static_cast<const uint4*>(values ? call_.values : call_.keys);
-      const int piece = Thread() % kPieces;
+      // A thread copies the same piece of every kRows-th slot, to the same place of its row.
+      constexpr int kRows = kThreads / kPieces;
+      static_assert(kRows % 8 == 0);
+      const int first = Thread() / kPieces, piece = Thread() % kPieces;
+      uint4* const to = shared_.ring[unit % Shared::kBuffers] + first * kPieces +
+                        (values ? ValuePiece(first, piece) : KeyPiece(first, piece));
+      const uint4* const from = static_cast<const uint4*>(values ? call_.values : call_.keys) +
+                                kv_head_ * kPieces + piece;
+      const int64_t stride = int64_t{call_.kv_heads} * kPieces;
 #pragma unroll
-      for (int row = Thread() / kPieces; row < kLeafSlots; row += kThreads / kPieces) {
-        const int32_t slot = shared_.slots[leaf % kSlotLeaves][row];
-        const int64_t head = int64_t{max(slot, 0)} * call_.kv_heads + kv_head_;
-        StartCopy16(to + row * kPieces + (values ? ValuePiece(row, piece) : KeyPiece(row, piece)),
-                    from + head * kPieces + piece, slot >= 0);
+      for (int i = 0; i < kLeafSlots / kRows; ++i) {
+        const int32_t slot = shared_.slots[leaf % kSlotLeaves][first + i * kRows];
+        StartCopy16(to + i * kRows * kPieces, from + max(slot, 0) * stride, slot >= 0);
       }
     }
     CommitCopies();
@@ -180,16 +184,18 @@ class Walk {
   // in another order, such that 16 bytes that a lane reads are its operands of two.
   __device__ void Multiply(int32_t leaf, Scores* scores) const {
     const uint4* const keys = shared_.ring[2 * leaf % Shared::kBuffers];
-    const auto piece_at = [&](const uint4* rows, int row, int i) {
-      return rows[row * kPieces + KeyPiece(row, 4 * i + q_)];
+    // Row g and those at multiples of 8 from it have their pieces at the same places.
+    const int places[2] = {g_ * kPieces + KeyPiece(g_, q_), g_ * kPieces + KeyPiece(g_, 4 + q_)};
+    const auto piece_at = [&](const uint4* rows, int first_row, int i) {
+      return rows[first_row * kPieces + places[i % 2] + i / 2 * 8];
     };
 #pragma unroll
     for (int i = 0; i < kHeadDim / 32; ++i) {
-      const uint4 key[2] = {piece_at(keys, warp_ * kWarpSlots + g_, i),
-                            piece_at(keys, warp_ * kWarpSlots + 8 + g_, i)};
+      const uint4 key[2] = {piece_at(keys, warp_ * kWarpSlots, i),
+                            piece_at(keys, warp_ * kWarpSlots + 8, i)};
       ForTiles([&](int t) {
-        const uint4 low = piece_at(shared_.queries, LineOf(t, 0), i);
-        const uint4 high = piece_at(shared_.queries, LineOf(t, 1), i);
+        const uint4 low = piece_at(shared_.queries, t * kTileLines, i);
+        const uint4 high = piece_at(shared_.queries, t * kTileLines + 8, i);
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
           float(&sums)[4] = scores->of[t][n];
@@ -227,7 +233,7 @@ class Walk {
         for (int i = 1; i < 4; ++i) highest = fmaxf(highest, scores->At(t, half, i));
         highest = fmaxf(highest, __shfl_xor_sync(kAllLanes, highest, 1));
         highest = fmaxf(highest, __shfl_xor_sync(kAllLanes, highest, 2));
-        if (q_ == 0) shared_.highest[warp_][LineOf(t, half)] = highest;
+        if (q_ == 0) reinterpret_cast<float*>(&shared_.highest[LineOf(t, half)])[warp_] = highest;
       }
     });
   }
@@ -238,10 +244,9 @@ class Walk {
     ForTiles([&](int t) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int line = LineOf(t, half);
-        float highest = shared_.highest[0][line];
-        for (int w = 1; w < kWarps; ++w) highest = fmaxf(highest, shared_.highest[w][line]);
-        highest *= call_.scale_log2;
+        const float4 of_warps = shared_.highest[LineOf(t, half)];
+        const float highest =
+            fmaxf(fmaxf(of_warps.x, of_warps.y), fmaxf(of_warps.z, of_warps.w)) * call_.scale_log2;
         next->of[t].highest[half] = highest;
         float sum = 0;
 #pragma unroll
@@ -252,7 +257,7 @@ class Walk {
         }
         sum += __shfl_xor_sync(kAllLanes, sum, 1);
         sum += __shfl_xor_sync(kAllLanes, sum, 2);
-        if (q_ == 0) shared_.sums[warp_][line] = sum;
+        if (q_ == 0) reinterpret_cast<float*>(&shared_.sums[LineOf(t, half)])[warp_] = sum;
       }
       const auto& s = scores->of[t];
       shared_.weights[t][warp_][lane_] = {
@@ -263,22 +268,22 @@ class Walk {
 
   // A lane's consecutive values of a slot, kColumns of them.
   using Values = std::conditional_t<kHeadDim == 64, uint32_t, uint2>;
-  __device__ Values ValuesAt(const uint4* values, int row) const {
-    constexpr int kInPiece = sizeof(uint4) / sizeof(Values);
-    const int place = warp_ * 8 + g_;
-    const uint4* const piece = values + row * kPieces + ValuePiece(row, place / kInPiece);
-    return reinterpret_cast<const Values*>(piece)[place % kInPiece];
-  }
+  static constexpr int kRowValues = kPieces * static_cast<int>(sizeof(uint4) / sizeof(Values));
 
   // The sums of the leaf, and its values with the weights. Column g of eight j is value j of the
   // lanes with that g.
   __device__ void AddValues(int32_t leaf, Parts* next) const {
-    const uint4* const values = shared_.ring[(2 * leaf + 1) % Shared::kBuffers];
+    // Slots 2 q and 2 q + 1, and those at multiples of 8 from them, have their pieces at the same
+    // places.
+    constexpr int kInPiece = kRowValues / kPieces;
+    const int mine = warp_ * 8 + g_;
+    const Values* const values =
+        reinterpret_cast<const Values*>(shared_.ring[(2 * leaf + 1) % Shared::kBuffers]) +
+        2 * q_ * kRowValues + ValuePiece(2 * q_, mine / kInPiece) * kInPiece + mine % kInPiece;
 #pragma unroll
     for (int k = 0; k < kWarps; ++k) {
-      const int row = k * kWarpSlots + 2 * q_;
-      const Values of[4] = {ValuesAt(values, row), ValuesAt(values, row + 1),
-                            ValuesAt(values, row + 8), ValuesAt(values, row + 9)};
+      const Values* const row = values + k * kWarpSlots * kRowValues;
+      const Values of[4] = {row[0], row[kRowValues], row[8 * kRowValues], row[9 * kRowValues]};
       ForTiles([&](int t) {
         const uint4 weights = shared_.weights[t][k][lane_];
 #pragma unroll
@@ -292,9 +297,8 @@ class Walk {
     ForTiles([&](int t) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float sum = shared_.sums[0][LineOf(t, half)];
-        for (int w = 1; w < kWarps; ++w) sum += shared_.sums[w][LineOf(t, half)];
-        next->of[t].sum[half] = sum;
+        const float4 of_warps = shared_.sums[LineOf(t, half)];
+        next->of[t].sum[half] = of_warps.x + of_warps.y + of_warps.z + of_warps.w;
       }
     });
   }
