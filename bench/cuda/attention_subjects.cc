@@ -6,6 +6,7 @@
 #include "model/batch.h"
 #include "model/cuda/paged_attention.h"
 #include "model/cuda/tree_attention.h"
+#include "model/cuda/tree_attention_split.h"
 
 namespace specfabric::bench {
 namespace {
@@ -18,6 +19,7 @@ using model::DataType;
 using model::cuda::AttendArgs;
 using model::cuda::EnqueueAttend;
 using model::cuda::LayerAttention;
+using model::cuda::SplitAttention;
 using model::cuda::TreeAttention;
 using model::cuda::TreeAttentionConfig;
 
@@ -39,8 +41,9 @@ AttentionPlan PlanOfChains(const BenchShape& shape) {
   return plan;
 }
 
-// The same, as trees.
-Batch ChainsAsTrees(const BenchShape& shape) {
+// The same, as trees; `forked`: of which the last node is the second child of the first, so that
+// they are no chains.
+Batch Trees(const BenchShape& shape, bool forked) {
   Batch batch;
   const int32_t blocks = shape.context / kBlockSize;
   for (int32_t s = 0; s < shape.sequences; ++s) {
@@ -53,12 +56,27 @@ Batch ChainsAsTrees(const BenchShape& shape) {
     for (int32_t node = 0; node < shape.nodes; ++node) {
       batch.tokens.push_back(0);
       batch.positions.push_back(shape.context - shape.nodes + node);
-      batch.ancestors.push_back((uint64_t{2} << node) - 1);
+      const bool fork = forked && node > 1 && node + 1 == shape.nodes;
+      batch.ancestors.push_back(fork ? uint64_t{1} << node | 1 : (uint64_t{2} << node) - 1);
     }
   }
   batch.blocks.resize(size_t(shape.sequences) * blocks);
   std::iota(batch.blocks.begin(), batch.blocks.end(), 0);
   return batch;
+}
+
+TreeAttentionConfig ConfigOf(const BenchShape& shape, const Batch& batch) {
+  TreeAttentionConfig config;
+  config.rules.heads = shape.heads;
+  config.rules.kv_heads = shape.kv_heads;
+  config.rules.head_dim = shape.head_dim;
+  config.rules.block_size = kBlockSize;
+  config.rules.blocks = static_cast<int32_t>(batch.blocks.size());
+  config.rules.max_rows = batch.rows();
+  config.rules.max_sequences = shape.sequences;
+  config.rules.max_blocks = shape.context / kBlockSize;
+  config.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  return config;
 }
 
 }  // namespace
@@ -90,31 +108,27 @@ std::vector<Subject> AttentionSubjects(const Device& device, const BenchShape& s
                                       Check(EnqueueAttend(attend, stream));
                                     }}};
 
-  const Batch batch = ChainsAsTrees(shape);
   const LayerAttention layer = {
       .queries = arena->New(std::vector<uint16_t>(query, base::RoundToBFloat16(0.1f))),
       .keys = keys,
       .values = values,
       .out = out};
-  for (const bool batch_invariant : {false, true}) {
-    TreeAttentionConfig config;
-    config.rules.heads = shape.heads;
-    config.rules.kv_heads = shape.kv_heads;
-    config.rules.head_dim = shape.head_dim;
-    config.rules.block_size = kBlockSize;
-    config.rules.blocks = static_cast<int32_t>(batch.blocks.size());
-    config.rules.max_rows = batch.rows();
-    config.rules.max_sequences = shape.sequences;
-    config.rules.max_blocks = shape.context / kBlockSize;
-    config.rules.batch_invariant = batch_invariant;
-    config.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
-    auto attention = std::make_shared<TreeAttention>(OrDie(TreeAttention::Create(config)));
+  const Batch chains = Trees(shape, /*forked=*/false);
+  TreeAttentionConfig config = ConfigOf(shape, chains);
+  const auto add = [&]<typename Attention>(const std::string& name, const Batch& batch,
+                                           Attention made) {
+    auto attention = std::make_shared<Attention>(std::move(made));
     Check(attention->Plan(batch, stream));
     Check(device.Finish());
     subjects.push_back(
-        {batch_invariant ? "tree attention, batch-invariant" : "tree attention", bytes,
-         [arena, attention, layer, stream] { Check(attention->Run(layer, stream)); }});
-  }
+        {name, bytes, [arena, attention, layer, stream] { Check(attention->Run(layer, stream)); }});
+  };
+  add("split-KV attention", chains, OrDie(SplitAttention::Create(config)));
+  add("split-KV attention, trees", Trees(shape, /*forked=*/true),
+      OrDie(SplitAttention::Create(config)));
+  add("FlashInfer's attention", chains, OrDie(TreeAttention::Create(config)));
+  config.rules.batch_invariant = true;
+  add("FlashInfer's, batch-invariant", chains, OrDie(TreeAttention::Create(config)));
   return subjects;
 }
 

@@ -9,8 +9,10 @@ namespace {
 using base::cuda::Device;
 using base::cuda::Stream;
 
-// Blocks of a sequence that graphs are first captured for; longer sequences need a new capture.
+// Slots of a sequence that graphs are first captured for; longer sequences need a new capture.
 constexpr int32_t kFirstSlots = 2048;
+// Rows of a sequence.
+constexpr int64_t kLongPrefill = 256;
 
 // Raises *limit to at least `needed`, with room to spare so that it happens rarely. True: it was
 // too low.
@@ -23,17 +25,28 @@ bool Raise(int32_t needed, int32_t* limit) {
 }  // namespace
 
 absl::StatusOr<FlashAttention> FlashAttention::Create(const TreeAttentionConfig& config) {
-  FlashAttention made(config);
-  TreeAttentionRules& rules = made.plain_.config.rules;
+  TreeAttentionConfig smallest = config;
+  TreeAttentionRules& rules = smallest.rules;
   rules.max_rows = rules.max_sequences = rules.max_blocks = rules.max_mask_words = 1;
-  TreeAttentionRules trial = rules;
-  trial.processors = std::max(trial.processors, 1);
-  if (const auto capacity = CapacityOf(trial); !capacity.ok()) return capacity.status();
-  return made;
+  auto scratch = MakeSplitScratch(smallest);
+  if (!scratch.ok()) return scratch.status();
+  return FlashAttention(smallest, *std::move(scratch));
 }
 
+absl::Status FlashAttention::Make(Sized<SplitAttention>* sized) const {
+  auto made = SplitAttention::Create(sized->config, scratch_);
+  if (made.ok()) sized->attention = *std::move(made);
+  return made.status();
+}
+absl::Status FlashAttention::Make(Sized<TreeAttention>* sized) const {
+  auto made = TreeAttention::Create(sized->config);
+  if (made.ok()) sized->attention = *std::move(made);
+  return made.status();
+}
+
+template <typename Attention>
 absl::StatusOr<bool> FlashAttention::Reserve(const Device& device, const Batch& batch,
-                                             Sized* sized) {
+                                             Sized<Attention>* sized) const {
   TreeAttentionRules& rules = sized->config.rules;
   const TreeAttentionRules before = rules;
   int32_t blocks = 1;
@@ -47,30 +60,42 @@ absl::StatusOr<bool> FlashAttention::Reserve(const Device& device, const Batch& 
   // Enqueued work still uses the old memory.
   if (absl::Status done = device.Finish(); !done.ok()) return done;
   sized->attention.reset();
-  absl::StatusOr<TreeAttention> made = TreeAttention::Create(sized->config);
+  absl::Status made = Make(sized);
   if (!made.ok()) {
     rules = before;  // smaller batches may fit
-    return made.status();
+    return made;
   }
-  sized->attention = *std::move(made);
   return true;
 }
 
+template <typename Attention>
+absl::Status FlashAttention::PlanIn(const Device& device, const Batch& batch,
+                                    Sized<Attention>* sized) {
+  if (auto reserved = Reserve(device, batch, sized); !reserved.ok()) return reserved.status();
+  planned_ = &*sized->attention;
+  return sized->attention->Plan(batch, device.stream());
+}
+
+// Chunks of prompts that are long on average; a mixed batch of few rows goes the other way.
+bool FlashAttention::IsLongPrefill(const Batch& batch) const {
+  return batch.rows() >= kLongPrefill * std::max<int64_t>(1, batch.sequences.size());
+}
+
 absl::Status FlashAttention::Plan(const Device& device, const Batch& batch) {
-  planned_ = nullptr;
-  if (auto reserved = Reserve(device, batch, &plain_); !reserved.ok()) return reserved.status();
-  planned_ = &*plain_.attention;
-  return planned_->Plan(batch, device.stream());
+  planned_ = {};
+  if (!split_.config.rules.batch_invariant && IsLongPrefill(batch)) {
+    return PlanIn(device, batch, &prefill_);
+  }
+  return PlanIn(device, batch, &split_);
 }
 
 absl::Status FlashAttention::PlanPadded(const Device& device, const Batch& batch, int32_t rows) {
-  planned_ = nullptr;
-  Sized& sized = padded_.try_emplace(rows, Sized{plain_.config}).first->second;
+  planned_ = {};
+  auto& sized = padded_.try_emplace(rows, Sized<SplitAttention>{split_.config}).first->second;
   if (!sized.attention.has_value()) {
     TreeAttentionRules& rules = sized.config.rules;
     rules.fixed_grid = true;
     rules.max_rows = rules.max_sequences = rows;
-    // The graph launches thread blocks for as many, whatever the batch has.
     rules.max_blocks = std::clamp(kFirstSlots / rules.block_size, 1, rules.blocks);
     rules.max_mask_words = 1;
   }
@@ -78,14 +103,17 @@ absl::Status FlashAttention::PlanPadded(const Device& device, const Batch& batch
   if (!reserved.ok()) return reserved.status();
   moves_ += *reserved;
   planned_ = &*sized.attention;
-  return planned_->Plan(batch, device.stream());
+  return sized.attention->Plan(batch, device.stream());
 }
 
 absl::Status FlashAttention::Run(const LayerAttention& layer, Stream stream) {
-  if (planned_ == nullptr) {
-    return absl::FailedPreconditionError("tree attention: no batch is planned");
+  if (auto* const split = std::get_if<SplitAttention*>(&planned_)) {
+    return (*split)->Run(layer, stream);
   }
-  return planned_->Run(layer, stream);
+  if (auto* const prefill = std::get_if<TreeAttention*>(&planned_)) {
+    return (*prefill)->Run(layer, stream);
+  }
+  return absl::FailedPreconditionError("tree attention: no batch is planned");
 }
 
 }  // namespace specfabric::model::cuda

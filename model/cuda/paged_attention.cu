@@ -1,14 +1,19 @@
 #include "model/cuda/paged_attention.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "base/cuda/launch.h"
-#include "base/cuda/reduce.h"
+#include "base/cuda/tensor_core.h"
 #include "model/cuda/element.h"
 
 namespace specfabric::model::cuda {
 namespace {
 
+using base::cuda::AwaitInputs;
 using base::cuda::kWarp;
 using base::cuda::Launch;
+using base::cuda::LetNextBegin;
 using base::cuda::Stream;
 using base::cuda::WarpSum;
 
@@ -16,63 +21,211 @@ constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kLaneElements = kMaxHeadDim / kWarp;
 
-// One warp for each head of a row: query heads first, then key heads, then value heads. Grid:
-// [heads / kWarps][rows].
-template <typename Element>
-__global__ void Place(PlaceArgs args) {
+// 1 over the root mean square of a head's values with their bias. For all lanes of a warp.
+__device__ float NormScale(const float* from, const float* bias, int32_t d, float epsilon) {
+  float squares = 0;
+  for (int32_t i = static_cast<int32_t>(threadIdx.x) % kWarp; i < d; i += kWarp) {
+    const float value = bias != nullptr ? from[i] + bias[i] : from[i];
+    squares = fmaf(value, value, squares);
+  }
+  return 1.0f / sqrtf(WarpSum(squares) / static_cast<float>(d) + epsilon);
+}
+
+// A head of a row: query heads first, then key heads, then value heads.
+struct PlacedHead {
+  int32_t row = 0, head = 0;
+  const float* from = nullptr;
+  const float* bias = nullptr;  // null: none
+  const float* norm = nullptr;  // null: none
+  bool is_query = false, is_value = false;
+};
+__device__ PlacedHead HeadAt(const PlaceArgs& args, int32_t row, int32_t head) {
   const LayerCache& cache = args.cache;
-  const int32_t all = cache.heads + 2 * cache.kv_heads;
+  PlacedHead at = {.row = row, .head = head};
+  at.from = args.qkv + (int64_t{row} * (cache.heads + 2 * cache.kv_heads) + head) * cache.head_dim;
+  if (args.bias != nullptr) at.bias = args.bias + int64_t{head} * cache.head_dim;
+  at.is_query = head < cache.heads;
+  at.is_value = head >= cache.heads + cache.kv_heads;
+  if (!at.is_value) at.norm = at.is_query ? args.query_norm : args.key_norm;
+  return at;
+}
+
+// Where a key or value head is written.
+template <typename Element>
+__device__ Element* CachePlace(const LayerCache& cache, const PlacedHead& at, int64_t slot) {
+  void* const plane = at.is_value ? cache.values : cache.keys;
+  const int32_t head = at.head - cache.heads - (at.is_value ? cache.kv_heads : 0);
+  return static_cast<Element*>(plane) + (slot * cache.kv_heads + head) * cache.head_dim;
+}
+
+// For heads of every size, a warp for each; the reference of PlaceRuns. Grid: [heads /
+// kWarps][rows].
+template <typename Element>
+__global__ void __launch_bounds__(kThreads) Place(PlaceArgs args) {
+  const LayerCache& cache = args.cache;
   const int32_t head = static_cast<int32_t>(blockIdx.x * kWarps + threadIdx.x / kWarp);
-  if (head >= all) return;
+  if (head >= cache.heads + 2 * cache.kv_heads) return;
   const int32_t lane = static_cast<int32_t>(threadIdx.x % kWarp);
   const int32_t row = static_cast<int32_t>(blockIdx.y);
   const int32_t d = cache.head_dim, half = d / 2;
-  const float* const from = args.qkv + (int64_t{row} * all + head) * d;
-  const float* const bias = args.bias != nullptr ? args.bias + int64_t{head} * d : nullptr;
+  const PlacedHead at = HeadAt(args, row, head);
   const int64_t slot = args.views[row].write_slot;
-  if (slot < 0 && head >= cache.heads) return;
-  const auto value = [&](int32_t i) { return bias != nullptr ? from[i] + bias[i] : from[i]; };
-
-  const int32_t first_value = cache.heads + cache.kv_heads;
-  if (head >= first_value) {
-    Element* const to =
-        static_cast<Element*>(cache.values) + (slot * cache.kv_heads + head - first_value) * d;
+  if (slot < 0 && !at.is_query) return;
+  const auto value = [&](int32_t i) {
+    return at.bias != nullptr ? at.from[i] + at.bias[i] : at.from[i];
+  };
+  if (at.is_value) {
+    Element* const to = CachePlace<Element>(cache, at, slot);
     for (int32_t i = lane; i < d; i += kWarp) to[i] = Round<Element>(value(i));
     return;
   }
-  const bool is_query = head < cache.heads;
-  const float* const norm = is_query ? args.query_norm : args.key_norm;
-  float shrink = 1;
-  if (norm != nullptr) {
-    float squares = 0;
-    for (int32_t i = lane; i < d; i += kWarp) squares = fmaf(value(i), value(i), squares);
-    shrink = 1.0f / sqrtf(WarpSum(squares) / static_cast<float>(d) + args.epsilon);
-  }
+  const float shrink = at.norm != nullptr ? NormScale(at.from, at.bias, d, args.epsilon) : 1.0f;
   const auto normed = [&](int32_t i) {
-    return norm != nullptr ? value(i) * shrink * norm[i] : value(i);
+    return at.norm != nullptr ? value(i) * shrink * at.norm[i] : value(i);
   };
   const float* const cosines = args.cosines + int64_t{row} * half;
   const float* const sines = args.sines + int64_t{row} * half;
-  float* const query = args.queries + (int64_t{row} * cache.heads + head) * d;
-  Element* const rounded =
-      args.rounded_queries == nullptr
-          ? nullptr
-          : static_cast<Element*>(args.rounded_queries) + (int64_t{row} * cache.heads + head) * d;
-  Element* const key =
-      static_cast<Element*>(cache.keys) + (slot * cache.kv_heads + head - cache.heads) * d;
+  const int64_t query = (int64_t{row} * cache.heads + head) * d;
+  Element* const rounded = static_cast<Element*>(args.rounded_queries);
   for (int32_t i = lane; i < half; i += kWarp) {
     const float a = normed(i), b = normed(i + half);
     const float low = a * cosines[i] - b * sines[i], high = b * cosines[i] + a * sines[i];
-    if (is_query && rounded != nullptr) {
-      rounded[i] = Round<Element>(low);
-      rounded[i + half] = Round<Element>(high);
-    } else if (is_query) {
-      query[i] = low * args.scale;
-      query[i + half] = high * args.scale;
+    if (at.is_query && rounded != nullptr) {
+      rounded[query + i] = Round<Element>(low);
+      rounded[query + i + half] = Round<Element>(high);
+    } else if (at.is_query) {
+      args.queries[query + i] = low * args.scale;
+      args.queries[query + i + half] = high * args.scale;
     } else {
+      Element* const key = CachePlace<Element>(cache, at, slot);
       key[i] = Round<Element>(low);
       key[i + half] = Round<Element>(high);
     }
+  }
+}
+
+// Consecutive floats that a thread takes of each half of a head. What is in memory is aligned to 16
+// bytes.
+constexpr int kRun = 8;
+struct Run {
+  float values[kRun];
+};
+__device__ Run LoadRun(const float* from) {
+  Run run;
+#pragma unroll
+  for (int i = 0; i < kRun; i += 4) {
+    const float4 four = *reinterpret_cast<const float4*>(from + i);
+    run.values[i] = four.x;
+    run.values[i + 1] = four.y;
+    run.values[i + 2] = four.z;
+    run.values[i + 3] = four.w;
+  }
+  return run;
+}
+__device__ void StoreRun(const Run& run, float* to) {
+#pragma unroll
+  for (int i = 0; i < kRun; i += 4) {
+    *reinterpret_cast<float4*>(to + i) = {run.values[i], run.values[i + 1], run.values[i + 2],
+                                          run.values[i + 3]};
+  }
+}
+__device__ void StoreRun(const Run& run, BFloat16Bits* to) {
+  uint32_t words[kRun / 2];
+#pragma unroll
+  for (int i = 0; i < kRun / 2; ++i) {
+    words[i] = Round<BFloat16Bits>(run.values[2 * i]) |
+               uint32_t{Round<BFloat16Bits>(run.values[2 * i + 1])} << 16;
+  }
+  *reinterpret_cast<uint4*>(to) = {words[0], words[1], words[2], words[3]};
+}
+
+// The two halves of a head, as far as a thread has them.
+struct Halves {
+  Run low, high;
+};
+__device__ Halves LoadHalves(const float* from, int32_t half) {
+  return {LoadRun(from), LoadRun(from + half)};
+}
+template <typename Element>
+__device__ void StoreHalves(const Halves& halves, int32_t half, Element* to) {
+  StoreRun(halves.low, to);
+  StoreRun(halves.high, to + half);
+}
+
+__device__ void Rotate(const Run& cosines, const Run& sines, Halves* halves) {
+#pragma unroll
+  for (int i = 0; i < kRun; ++i) {
+    const float a = halves->low.values[i], b = halves->high.values[i];
+    halves->low.values[i] = a * cosines.values[i] - b * sines.values[i];
+    halves->high.values[i] = b * cosines.values[i] + a * sines.values[i];
+  }
+}
+
+// Applies `change(value, factor)` to all values and those of a head's weight or bias.
+template <typename Function>
+__device__ void ForValues(const Halves& factors, Halves* halves, const Function& change) {
+#pragma unroll
+  for (int i = 0; i < kRun; ++i) {
+    change(halves->low.values[i], factors.low.values[i]);
+    change(halves->high.values[i], factors.high.values[i]);
+  }
+}
+
+// The scale of the norm of the calling thread's head, of which kParts threads have each a part. The
+// warp's heads are added up one after the other, in the order of Place.
+template <int kParts>
+__device__ float ScaleOf(const PlaceArgs& args, int32_t warp_first, int32_t pairs, int32_t heads) {
+  float scale = 1;
+  for (int32_t h = 0; h < kWarp / kParts && warp_first + h < pairs; ++h) {
+    const PlacedHead at = HeadAt(args, (warp_first + h) / heads, (warp_first + h) % heads);
+    if (at.norm == nullptr) continue;
+    const float found = NormScale(at.from, at.bias, args.cache.head_dim, args.epsilon);
+    if (static_cast<int32_t>(threadIdx.x) % kWarp / kParts == h) scale = found;
+  }
+  return scale;
+}
+
+// For heads of 16 kParts values, which as many threads share: the bits of Place, in loads and
+// stores of 16 bytes. Grid: all heads of all rows, kThreads / kParts a block.
+template <typename Element, int kParts>
+__global__ void __launch_bounds__(kThreads) PlaceRuns(PlaceArgs args) {
+  const LayerCache& cache = args.cache;
+  const int32_t heads = cache.heads + 2 * cache.kv_heads, pairs = args.rows * heads;
+  const int32_t thread = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);
+  // Threads behind the last head do as those of the last, but write nothing.
+  const int32_t pair = min(thread / kParts, pairs - 1);
+  constexpr int32_t kHalf = kParts * kRun;
+  const int32_t first = thread % kParts * kRun;
+  const PlacedHead at = HeadAt(args, pair / heads, pair % heads);
+  const int64_t slot = args.views[at.row].write_slot;
+  const Run cosines = LoadRun(args.cosines + int64_t{at.row} * kHalf + first);
+  const Run sines = LoadRun(args.sines + int64_t{at.row} * kHalf + first);
+  AwaitInputs();
+  LetNextBegin();
+  Halves values = LoadHalves(at.from + first, kHalf);
+  if (at.bias != nullptr) {
+    ForValues(LoadHalves(at.bias + first, kHalf), &values,
+              [](float& value, float bias) { value += bias; });
+  }
+  if (args.query_norm != nullptr || args.key_norm != nullptr) {
+    const int32_t warp_first = thread / kWarp * kWarp / kParts;
+    const float scale = ScaleOf<kParts>(args, warp_first, pairs, heads);
+    if (at.norm != nullptr) {
+      ForValues(LoadHalves(at.norm + first, kHalf), &values,
+                [&](float& value, float weight) { value = value * scale * weight; });
+    }
+  }
+  if (thread / kParts >= pairs) return;
+  if (!at.is_value) Rotate(cosines, sines, &values);
+  const int64_t query = (int64_t{at.row} * cache.heads + at.head) * 2 * kHalf + first;
+  if (!at.is_query) {
+    if (slot < 0) return;
+    StoreHalves(values, kHalf, CachePlace<Element>(cache, at, slot) + first);
+  } else if (args.rounded_queries != nullptr) {
+    StoreHalves(values, kHalf, static_cast<Element*>(args.rounded_queries) + query);
+  } else {
+    ForValues({}, &values, [&](float& value, float) { value *= args.scale; });
+    StoreHalves(values, kHalf, args.queries + query);
   }
 }
 
@@ -156,14 +309,49 @@ __global__ void Move(MoveArgs args) {
   }
 }
 
+bool IsAligned(const void* memory) { return reinterpret_cast<uintptr_t>(memory) % 16 == 0; }
+
+// Runs of half a head; 0 if the memory is not aligned as runs are read.
+int32_t RunsOf(const PlaceArgs& args) {
+  const void* const places[] = {args.cache.keys, args.cache.values,   args.qkv,     args.bias,
+                                args.query_norm, args.key_norm,       args.cosines, args.sines,
+                                args.queries,    args.rounded_queries};
+  const bool aligned = std::all_of(std::begin(places), std::end(places), IsAligned);
+  return aligned && args.cache.head_dim % (2 * kRun) == 0 ? args.cache.head_dim / (2 * kRun) : 0;
+}
+
+template <int kParts>
+absl::Status EnqueuePlaceRuns(const PlaceArgs& args, Stream stream) {
+  const int64_t threads =
+      int64_t{args.rows} * (args.cache.heads + 2 * args.cache.kv_heads) * kParts;
+  return ForElement(args.cache.type, [&](auto element) {
+    return Launch("placing of queries and keys", PlaceRuns<decltype(element), kParts>,
+                  dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads)), dim3(kThreads),
+                  {.overlaps = true}, stream, args);
+  });
+}
+
 }  // namespace
 
-absl::Status EnqueuePlace(const PlaceArgs& args, Stream stream) {
+absl::Status EnqueuePlaceReference(const PlaceArgs& args, Stream stream) {
   const int32_t heads = args.cache.heads + 2 * args.cache.kv_heads;
   return ForElement(args.cache.type, [&](auto element) {
     return Launch("placing of queries and keys", Place<decltype(element)>,
                   dim3((heads + kWarps - 1) / kWarps, args.rows), dim3(kThreads), stream, args);
   });
+}
+
+absl::Status EnqueuePlace(const PlaceArgs& args, Stream stream) {
+  switch (RunsOf(args)) {
+    case 4:
+      return EnqueuePlaceRuns<4>(args, stream);
+    case 8:
+      return EnqueuePlaceRuns<8>(args, stream);
+    case 16:
+      return EnqueuePlaceRuns<16>(args, stream);
+    default:
+      return EnqueuePlaceReference(args, stream);
+  }
 }
 
 absl::Status EnqueueAttend(const AttendArgs& args, Stream stream) {

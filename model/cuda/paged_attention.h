@@ -46,6 +46,9 @@ struct PlaceArgs {
   void* rounded_queries = nullptr;
 };
 absl::Status EnqueuePlace(const PlaceArgs& args, base::cuda::Stream stream);
+// The same bits, by a kernel without wide loads, which EnqueuePlace falls back to for heads that
+// are not of 64, 128 or 256 values and for memory that is not aligned to 16 bytes.
+absl::Status EnqueuePlaceReference(const PlaceArgs& args, base::cuda::Stream stream);
 
 // Attention of rows over their visible slots (attention_plan.h), scores and softmax in float32. A
 // row's bits depend only on its own list of slots.

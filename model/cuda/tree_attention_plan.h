@@ -32,27 +32,9 @@
 #include "absl/status/statusor.h"
 #include "base/isa.h"
 #include "model/batch.h"
+#include "model/cuda/tree_attention_rules.h"
 
 namespace specfabric::model::cuda {
-
-struct TreeAttentionRules {
-  int32_t heads = 0;     // of this rank; a multiple of kv_heads
-  int32_t kv_heads = 0;  // of this rank
-  int32_t head_dim = 0;  // 64 or 128
-  int32_t blocks = 0;    // of the cache
-  int32_t block_size = 0;
-  // What one batch may have at most.
-  int32_t max_rows = 0;
-  int32_t max_sequences = 0;
-  int32_t max_blocks = 0;  // of a sequence
-  int32_t max_mask_words = 1;
-  int32_t processors = 0;  // streaming multiprocessors of the device
-  bool batch_invariant = false;
-  int32_t chunk = 1024;  // slots, if batch_invariant; a multiple of 128
-  // Every batch has the same launches on the same addresses, as a CUDA graph needs. Thread blocks
-  // are launched for the largest batch, so the limits should be no larger than they must.
-  bool fixed_grid = false;
-};
 
 // The most that a plan can need.
 struct TreeAttentionCapacity {

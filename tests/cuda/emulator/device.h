@@ -126,6 +126,7 @@ T __ldcg(const T* place) {
   return *place;
 }
 inline int __popc(unsigned bits) { return std::popcount(bits); }
+inline int __popcll(unsigned long long bits) { return std::popcount(bits); }
 inline uint32_t __float_as_uint(float value) { return std::bit_cast<uint32_t>(value); }
 inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
 template <typename T>

@@ -294,10 +294,14 @@ cudaError_t Run(const cudaLaunchConfig_t& config, const std::function<void()>& k
       grid.z > kMostHigh || config.dynamicSmemBytes > kMostShared) {
     return cudaErrorInvalidConfiguration;
   }
-  for (unsigned z = 0; z < grid.z; ++z) {
-    for (unsigned y = 0; y < grid.y; ++y) {
-      for (unsigned x = 0; x < grid.x; ++x) the_block.Run(config, {x, y, z}, kernel);
-    }
+  const bool reversed = std::getenv("EMULATED_BLOCKS_REVERSED") != nullptr;
+  const size_t blocks = size_t{grid.x} * grid.y * grid.z;
+  for (size_t i = 0; i < blocks; ++i) {
+    const size_t at = reversed ? blocks - 1 - i : i;
+    the_block.Run(config,
+                  {static_cast<unsigned>(at % grid.x), static_cast<unsigned>(at / grid.x % grid.y),
+                   static_cast<unsigned>(at / grid.x / grid.y)},
+                  kernel);
   }
   return cudaSuccess;
 }

@@ -1,7 +1,8 @@
 #ifndef SPECFABRIC_TESTS_CUDA_EMULATOR_EMULATOR_H_
 #define SPECFABRIC_TESTS_CUDA_EMULATOR_EMULATOR_H_
 
-// Runs kernels on the CPU. The blocks of a grid run one after the other; the threads of a block are
+// Runs kernels on the CPU. The blocks of a grid run one after the other, or with
+// EMULATED_BLOCKS_REVERSED in the environment the last first; the threads of a block are
 // fibers, which run in a shuffled order from one barrier to the next, so that a result that depends
 // on the order shows as one that changes with the seed. A barrier that not all threads reach ends
 // the process and says so. The runtime library, which runtime.cc supplies, does all at once,

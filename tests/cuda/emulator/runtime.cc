@@ -40,10 +40,12 @@ cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;
 }
-// The compute capability of an H100.
+// The compute capability of an H100, with fewer processors.
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*device*/) {
-  if (attribute != cudaDevAttrComputeCapabilityMajor) return cudaErrorInvalidValue;
-  *value = 9;
+  constexpr int kMajor = 9, kProcessors = 4;
+  const bool asks_major = attribute == cudaDevAttrComputeCapabilityMajor;
+  if (!asks_major && attribute != cudaDevAttrMultiProcessorCount) return cudaErrorInvalidValue;
+  *value = asks_major ? kMajor : kProcessors;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) {
@@ -115,6 +117,10 @@ cudaError_t cudaEventCreate(cudaEvent_t* event) {
   *event = nullptr;
   return cudaSuccess;
 }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) {
+  return cudaEventCreate(event);
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t /*event*/) { return RefuseInCapture(); }
 cudaError_t cudaEventDestroy(cudaEvent_t /*event*/) { return cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t /*event*/, cudaStream_t /*stream*/) {
   return RefuseInCapture();

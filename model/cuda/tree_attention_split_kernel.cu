@@ -1,0 +1,514 @@
+#include "model/cuda/tree_attention_split_kernel.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "base/cuda/error.h"
+#include "base/cuda/launch.h"
+#include "base/cuda/tensor_core.h"
+#include "model/cuda/tree_attention_split_item.cuh"
+#include "model/cuda/tree_attention_split_part.cuh"
+
+namespace specfabric::model::cuda {
+namespace {
+
+using base::cuda::AwaitCopies;
+using base::cuda::AwaitInputs;
+using base::cuda::CommitCopies;
+using base::cuda::DynamicShared;
+using base::cuda::kAllLanes;
+using base::cuda::kWarp;
+using base::cuda::Launch;
+using base::cuda::LetNextBegin;
+using base::cuda::MultiplyAdd;
+using base::cuda::StartCopy16;
+using base::cuda::Stream;
+using base::cuda::TensorType;
+using base::cuda::Thread;
+
+constexpr int kWarps = kSplitWarps;
+constexpr int kThreads = kWarps * kWarp;
+constexpr int kWarpSlots = kLeafSlots / kWarps;
+static_assert(kWarps == 4 && kWarpSlots == 16);
+constexpr int kSlotLeaves = 4;  // whose slots are in shared memory at a time
+
+// Keys, values and queries lie in shared memory in pieces of 16 bytes, of which a row has
+// kHeadDim / 8. Where piece p of a row lies depends on the row, such that no two of the lanes that
+// are served at once meet in a bank: eight lanes that read four pieces of each of two successive
+// rows, or lanes that read 32 bytes of each of four rows, every second one.
+__device__ inline int KeyPiece(int row, int piece) { return piece ^ (row & 1) << 2; }
+__device__ inline int ValuePiece(int row, int piece) { return piece ^ (row >> 1 & 3) << 1; }
+
+// Value j of two slots, of each of which a lane has two or four.
+__device__ inline uint32_t PairOf(uint32_t a, uint32_t b, int j) {
+  return j % 2 == 0 ? (a & 0xffffu) | b << 16 : a >> 16 | (b & 0xffff0000u);
+}
+__device__ inline uint32_t PairOf(uint2 a, uint2 b, int j) {
+  return j < 2 ? PairOf(a.x, b.x, j) : PairOf(a.y, b.y, j);
+}
+
+// kTiles: sixteens of lines.
+template <int kHeadDim, int kTiles>
+struct SharedMemory {
+  static constexpr int kPieces = kHeadDim / 8;
+  // Of the keys, or the values, of a leaf. Two blocks of the largest kernel fit a processor.
+  static constexpr int kBuffers = kHeadDim == 64 ? 4 : 3;
+
+  uint4 ring[kBuffers][kLeafSlots * kPieces];
+  uint4 queries[kTiles * kTileLines * kPieces];
+  uint4 weights[kTiles][kWarps][kWarp];  // of a warp's slots, as operands of the lanes
+  float4 highest[kTiles * kTileLines];   // of each warp
+  float4 sums[kTiles * kTileLines];
+  float totals[kTiles][2 * Part<kHeadDim>::kRun][kThreads];  // a thread's own
+  int32_t slots[kSlotLeaves][kLeafSlots];                    // of the cache; -1: none
+  bool ends_last;
+};
+
+// What a block does for an item and a KV head.
+template <TensorType kType, int kHeadDim, int kTiles>
+class Walk {
+ public:
+  __device__ Walk(const SplitCall& call, const SplitHeader& header, const SplitItem& item,
+                  int32_t kv_head)
+      : call_(call),
+        view_(call, header, item, kv_head, kTiles * kTileLines),
+        shared_(*static_cast<Shared*>(DynamicShared())),
+        kv_head_(kv_head),
+        warp_(Thread() / kWarp),
+        lane_(Thread() % kWarp),
+        g_(lane_ / 4),
+        q_(lane_ % 4),
+        tiles_(view_.TilesOf(view_.rows(), kTiles)) {}
+
+  __device__ void Run() {
+    __syncthreads();  // the item before may still read shared memory
+    for (int i = Thread(); i < (kSlotLeaves - 1) * kLeafSlots; i += kThreads) {
+      shared_.slots[i / kLeafSlots][i % kLeafSlots] = view_.SlotOf(i);
+    }
+    int32_t ahead = view_.SlotOf((kSlotLeaves - 1) * kLeafSlots + Thread() % kLeafSlots);
+    __syncthreads();
+    AwaitInputs();
+    LetNextBegin();
+    StartQueries();
+    for (int unit = 0; unit < Shared::kBuffers - 1; ++unit) StartUnit(unit);
+
+    Parts chunk;
+    const int32_t first_leaf = view_.item().first_leaf, leaves = view_.item().leaves;
+    for (int32_t leaf = 0; leaf < leaves; ++leaf) {
+      if (leaf > 0 && (first_leaf + leaf) % kChunkLeaves == 0) EndChunk(&chunk);
+      Scores scores;
+      AwaitCopies<Shared::kBuffers - 2>();
+      __syncthreads();
+      Multiply(leaf, &scores);
+      Mask((first_leaf + leaf) * kLeafSlots, &scores);
+      ShowHighest(&scores);
+      __syncthreads();  // the keys have been read, and the values of the leaf before
+      StartUnit(2 * leaf - 1 + Shared::kBuffers);
+      StartUnit(2 * leaf + Shared::kBuffers);
+      if (Thread() < kLeafSlots) {
+        shared_.slots[(leaf + kSlotLeaves - 1) % kSlotLeaves][Thread()] = ahead;
+        ahead = view_.SlotOf((leaf + kSlotLeaves) * kLeafSlots + Thread());
+      }
+      Parts next;
+      Weigh(&scores, &next);
+      AwaitCopies<Shared::kBuffers - 1>();
+      __syncthreads();
+      AddValues(leaf, &next);
+      ForTiles([&](int t) { Fold(next.of[t], &chunk.of[t]); });
+    }
+    Finish(chunk);
+  }
+
+ private:
+  using Shared = SharedMemory<kHeadDim, kTiles>;
+  static constexpr int kPieces = Shared::kPieces;
+
+  struct Parts {
+    Part<kHeadDim> of[kTiles];
+  };
+  // of[t][n]: of sixteen lines t and the warp's n-th eight slots, as MultiplyAdd leaves them: value
+  // e of a lane is line g + e / 2 * 8 and slot 2 q + e % 2.
+  struct Scores {
+    __device__ float& At(int t, int half, int i) { return of[t][i / 2][2 * half + i % 2]; }
+    float of[kTiles][2][4] = {};
+  };
+
+  // For all sixteens of lines that have a row. The loop is unrolled, so that they are in registers.
+  template <typename Function>
+  __device__ void ForTiles(const Function& run) const {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      if (t < tiles_) run(t);
+    }
+  }
+  __device__ int LineOf(int t, int half) const { return t * kTileLines + 8 * half + g_; }
+
+  // The copies of the queries belong to the group of the first keys.
+  __device__ void StartQueries() {
+    const uint4* const queries = static_cast<const uint4*>(call_.queries);
+    for (int i = Thread(); i < tiles_ * kTileLines * kPieces; i += kThreads) {
+      const int row = i / kPieces, piece = i % kPieces;
+      const ItemView::Line line = view_.LineAt(row, view_.rows());
+      const int64_t from = int64_t{view_.item().first_row} + view_.first_row() + line.row;
+      StartCopy16(&shared_.queries[row * kPieces + KeyPiece(row, piece)],
+                  queries + (line.valid ? (from * call_.heads + line.head) * kPieces + piece : 0),
+                  line.valid);
+    }
+  }
+
+  // Units are the keys and the values of the leaves in turn. Makes a group of copies also where
+  // there are no more, so that they can be counted.
+  __device__ void StartUnit(int32_t unit) {
+    const int32_t leaf = unit / 2;
+    const bool values = unit % 2 != 0;
+    if (leaf < view_.item().leaves) {
+      // A thread copies the same piece of every kRows-th slot, to the same place of its row.
+      constexpr int kRows = kThreads / kPieces;
+      static_assert(kRows % 8 == 0);
+      const int first = Thread() / kPieces, piece = Thread() % kPieces;
+      uint4* const to = shared_.ring[unit % Shared::kBuffers] + first * kPieces +
+                        (values ? ValuePiece(first, piece) : KeyPiece(first, piece));
+      const uint4* const from = static_cast<const uint4*>(values ? call_.values : call_.keys) +
+                                kv_head_ * kPieces + piece;
+      const int64_t stride = int64_t{call_.kv_heads} * kPieces;
+#pragma unroll
+      for (int i = 0; i < kLeafSlots / kRows; ++i) {
+        const int32_t slot = shared_.slots[leaf % kSlotLeaves][first + i * kRows];
+        StartCopy16(to + i * kRows * kPieces, from + max(slot, 0) * stride, slot >= 0);
+      }
+    }
+    CommitCopies();
+  }
+
+  // Queries times the keys of the warp's slots. Within 32 values of a head the products take them
+  // in another order, such that 16 bytes that a lane reads are its operands of two.
+  __device__ void Multiply(int32_t leaf, Scores* scores) const {
+    const uint4* const keys = shared_.ring[2 * leaf % Shared::kBuffers];
+    // Row g and those at multiples of 8 from it have their pieces at the same places.
+    const int places[2] = {g_ * kPieces + KeyPiece(g_, q_), g_ * kPieces + KeyPiece(g_, 4 + q_)};
+    const auto piece_at = [&](const uint4* rows, int first_row, int i) {
+      return rows[first_row * kPieces + places[i % 2] + i / 2 * 8];
+    };
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 32; ++i) {
+      const uint4 key[2] = {piece_at(keys, warp_ * kWarpSlots, i),
+                            piece_at(keys, warp_ * kWarpSlots + 8, i)};
+      ForTiles([&](int t) {
+        const uint4 low = piece_at(shared_.queries, t * kTileLines, i);
+        const uint4 high = piece_at(shared_.queries, t * kTileLines + 8, i);
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          float(&sums)[4] = scores->of[t][n];
+          MultiplyAdd<kType>({low.x, high.x, low.y, high.y}, {key[n].x, key[n].y}, sums);
+          MultiplyAdd<kType>({low.z, high.z, low.w, high.w}, {key[n].z, key[n].w}, sums);
+        }
+      });
+    }
+  }
+
+  // Takes out the scores of slots that are behind a row's list, in a leaf whose first is `first`.
+  __device__ void Mask(int32_t first, Scores* scores) const {
+    if (first + kLeafSlots <= view_.shortest()) return;
+    ForTiles([&](int t) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        int32_t seen = view_.shortest();
+        if (view_.causal()) seen += view_.LineAt(LineOf(t, half), view_.rows()).row;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int32_t slot = first + warp_ * kWarpSlots + i / 2 * 8 + 2 * q_ + i % 2;
+          if (slot >= seen) scores->At(t, half, i) = -INFINITY;
+        }
+      }
+    });
+  }
+
+  // Writes the highest score of the warp's slots for all warps to read.
+  __device__ void ShowHighest(Scores* scores) {
+    ForTiles([&](int t) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float highest = scores->At(t, half, 0);
+#pragma unroll
+        for (int i = 1; i < 4; ++i) highest = fmaxf(highest, scores->At(t, half, i));
+        highest = fmaxf(highest, __shfl_xor_sync(kAllLanes, highest, 1));
+        highest = fmaxf(highest, __shfl_xor_sync(kAllLanes, highest, 2));
+        if (q_ == 0) reinterpret_cast<float*>(&shared_.highest[LineOf(t, half)])[warp_] = highest;
+      }
+    });
+  }
+
+  // Writes the exponentials of the warp's scores, and their sums, for all warps to read. From here
+  // on scores are in units of log2(e).
+  __device__ void Weigh(Scores* scores, Parts* next) {
+    ForTiles([&](int t) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float4 of_warps = shared_.highest[LineOf(t, half)];
+        const float highest =
+            fmaxf(fmaxf(of_warps.x, of_warps.y), fmaxf(of_warps.z, of_warps.w)) * call_.scale_log2;
+        next->of[t].highest[half] = highest;
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float& score = scores->At(t, half, i);
+          score = Exp2(fmaf(score, call_.scale_log2, -Reference(highest)));
+          sum += score;
+        }
+        sum += __shfl_xor_sync(kAllLanes, sum, 1);
+        sum += __shfl_xor_sync(kAllLanes, sum, 2);
+        if (q_ == 0) reinterpret_cast<float*>(&shared_.sums[LineOf(t, half)])[warp_] = sum;
+      }
+      const auto& s = scores->of[t];
+      shared_.weights[t][warp_][lane_] = {
+          RoundPair<kType>(s[0][0], s[0][1]), RoundPair<kType>(s[0][2], s[0][3]),
+          RoundPair<kType>(s[1][0], s[1][1]), RoundPair<kType>(s[1][2], s[1][3])};
+    });
+  }
+
+  // A lane's consecutive values of a slot, kColumns of them.
+  using Values = std::conditional_t<kHeadDim == 64, uint32_t, uint2>;
+  static constexpr int kRowValues = kPieces * static_cast<int>(sizeof(uint4) / sizeof(Values));
+
+  // The sums of the leaf, and its values with the weights. Column g of eight j is value j of the
+  // lanes with that g.
+  __device__ void AddValues(int32_t leaf, Parts* next) const {
+    // Slots 2 q and 2 q + 1, and those at multiples of 8 from them, have their pieces at the same
+    // places.
+    constexpr int kInPiece = kRowValues / kPieces;
+    const int mine = warp_ * 8 + g_;
+    const Values* const values =
+        reinterpret_cast<const Values*>(shared_.ring[(2 * leaf + 1) % Shared::kBuffers]) +
+        2 * q_ * kRowValues + ValuePiece(2 * q_, mine / kInPiece) * kInPiece + mine % kInPiece;
+#pragma unroll
+    for (int k = 0; k < kWarps; ++k) {
+      const Values* const row = values + k * kWarpSlots * kRowValues;
+      const Values of[4] = {row[0], row[kRowValues], row[8 * kRowValues], row[9 * kRowValues]};
+      ForTiles([&](int t) {
+        const uint4 weights = shared_.weights[t][k][lane_];
+#pragma unroll
+        for (int j = 0; j < kColumns<kHeadDim>; ++j) {
+          MultiplyAdd<kType>({weights.x, weights.y, weights.z, weights.w},
+                             {PairOf(of[0], of[1], j), PairOf(of[2], of[3], j)},
+                             next->of[t].out[j]);
+        }
+      });
+    }
+    ForTiles([&](int t) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float4 of_warps = shared_.sums[LineOf(t, half)];
+        next->of[t].sum[half] = of_warps.x + of_warps.y + of_warps.z + of_warps.w;
+      }
+    });
+  }
+
+  // The chunk that has just been walked, folded with those before it, if there are any.
+  __device__ Part<kHeadDim> WithEarlier(int t, const Part<kHeadDim>& chunk) const {
+    if (!chunks_) return chunk;
+    Part<kHeadDim> whole;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      whole.highest[half] = highest_[t][half];
+      whole.sum[half] = sum_[t][half];
+#pragma unroll
+      for (int i = 0; i < whole.kRun; ++i) {
+        whole.At(half, i) = shared_.totals[t][half * whole.kRun + i][Thread()];
+      }
+    }
+    Fold(chunk, &whole);
+    return whole;
+  }
+  __device__ void EndChunk(Parts* chunk) {
+    ForTiles([&](int t) {
+      const Part<kHeadDim> whole = WithEarlier(t, chunk->of[t]);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        highest_[t][half] = whole.highest[half];
+        sum_[t][half] = whole.sum[half];
+#pragma unroll
+        for (int i = 0; i < whole.kRun; ++i) {
+          shared_.totals[t][half * whole.kRun + i][Thread()] = whole.At(half, i);
+        }
+      }
+      chunk->of[t] = {};
+    });
+    chunks_ = true;
+  }
+
+  // Where a lane's values of a line begin, of those of all heads of row `row`.
+  __device__ int64_t PlaceOf(int64_t row, int32_t head) const {
+    return (row * call_.heads + head) * kHeadDim + warp_ * (kHeadDim / kWarps) +
+           q_ * Part<kHeadDim>::kRun;
+  }
+
+  __device__ void Finish(const Parts& last) {
+    if (view_.item().items == 1) {
+      ForTiles([&](int t) { WriteOut(t, WithEarlier(t, last.of[t])); });
+      return;
+    }
+    ForTiles([&](int t) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const ItemView::Line line = view_.LineAt(LineOf(t, half), view_.rows());
+        if (!line.valid) continue;
+        const int64_t row = view_.PartialRow(view_.item().piece, view_.first_row() + line.row);
+        StorePart(last.of[t], half, /*leads=*/warp_ == 0 && q_ == 0,
+                  call_.partials + PlaceOf(row, line.head),
+                  call_.stats + 2 * (row * call_.heads + line.head));
+      }
+    });
+    if (EndsLast()) FoldPieces();
+  }
+
+  // For an item, or a fold, of all rows of the tile.
+  __device__ void WriteOut(int t, const Part<kHeadDim>& part) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const ItemView::Line line = view_.LineAt(LineOf(t, half), view_.item().rows);
+      if (!line.valid) continue;
+      StoreOut<kType>(part, half,
+                      static_cast<uint16_t*>(call_.out) +
+                          PlaceOf(view_.item().first_row + line.row, line.head));
+    }
+  }
+
+  // Whether all other items of the tile's part have ended. Then their results are seen, and the
+  // counter is ready for the next launch.
+  __device__ bool EndsLast() {
+    __threadfence();
+    __syncthreads();
+    if (Thread() == 0) {
+      uint32_t* const counter = view_.Counter();
+      shared_.ends_last = atomicAdd(counter, 1u) + 1 == static_cast<uint32_t>(view_.item().items);
+      if (shared_.ends_last) *counter = 0;
+    }
+    __syncthreads();
+    if (shared_.ends_last) __threadfence();
+    return shared_.ends_last;
+  }
+
+  // Folds the tile's pieces in the order of the plan's header, and writes the output.
+  __device__ void FoldPieces() const {
+    const int32_t tiles = view_.TilesOf(view_.item().rows, kTiles);
+#pragma unroll 1
+    for (int t = 0; t < tiles; ++t) {
+      ItemView::Line lines[2];
+      int32_t pieces[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        lines[half] = view_.LineAt(LineOf(t, half), view_.item().rows);
+        pieces[half] = lines[half].valid ? view_.PiecesOf(lines[half].row) : 0;
+      }
+      Part<kHeadDim> whole, chunk;
+      constexpr int kAhead = 4;  // pieces that are read at a time
+      for (int32_t begin = 0; begin < max(pieces[0], pieces[1]); begin += kAhead) {
+        Part<kHeadDim> next[kAhead];
+#pragma unroll
+        for (int i = 0; i < 2 * kAhead; ++i) {
+          const int32_t piece = begin + i / 2, half = i % 2;
+          if (piece >= pieces[half]) continue;
+          const int64_t row = view_.PartialRow(piece, lines[half].row);
+          LoadPart(call_.partials + PlaceOf(row, lines[half].head),
+                   call_.stats + 2 * (row * call_.heads + lines[half].head), half, &next[i / 2]);
+        }
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+          if (begin + i > 0 && view_.FirstLeaf(begin + i) % kChunkLeaves == 0) {
+            Fold(chunk, &whole);
+            chunk = {};
+          }
+          Fold(next[i], &chunk);
+        }
+      }
+      Fold(chunk, &whole);
+      WriteOut(t, whole);
+    }
+  }
+
+  const SplitCall& call_;
+  const ItemView view_;
+  Shared& shared_;
+  const int32_t kv_head_;
+  const int32_t warp_, lane_, g_, q_;
+  const int32_t tiles_;  // sixteens of lines with a row
+  // Of the chunks that have ended, if any, with what is in shared memory.
+  bool chunks_ = false;
+  float highest_[kTiles][2], sum_[kTiles][2];
+};
+
+// Blocks that a processor of Hopper or Blackwell runs at the same time: as many as its shared
+// memory has room for, with 1 KiB of the system's for each, but no more than have registers enough.
+template <int kHeadDim, int kTiles>
+constexpr int kBlocksAtOnce = std::min(
+    4, static_cast<int>((size_t{228} << 10) / (sizeof(SharedMemory<kHeadDim, kTiles>) + 1024)));
+
+// Grid: x the KV head, so that blocks beside each other read what lies together; y the items that
+// are taken at once.
+template <TensorType kType, int kHeadDim, int kTiles>
+__global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kHeadDim, kTiles>)
+    SplitAttend(SplitCall call) {
+  const SplitHeader header = *reinterpret_cast<const SplitHeader*>(call.plan);
+  const auto* const items = reinterpret_cast<const SplitItem*>(call.plan + sizeof(SplitHeader));
+  for (auto i = static_cast<int32_t>(blockIdx.y); i < header.items;
+       i += static_cast<int32_t>(gridDim.y)) {
+    Walk<kType, kHeadDim, kTiles>(call, header, items[i], static_cast<int32_t>(blockIdx.x)).Run();
+  }
+}
+
+template <TensorType kType, int kHeadDim, int kTiles>
+absl::Status PrepareForm() {
+  return base::cuda::ToStatus(
+      cudaFuncSetAttribute(reinterpret_cast<const void*>(&SplitAttend<kType, kHeadDim, kTiles>),
+                           cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           static_cast<int>(sizeof(SharedMemory<kHeadDim, kTiles>))),
+      "kernel of split-KV attention");
+}
+
+template <TensorType kType, int kHeadDim, int kTiles>
+absl::Status EnqueueForm(const SplitCall& call, int32_t items, Stream stream) {
+  constexpr size_t kShared = sizeof(SharedMemory<kHeadDim, kTiles>);
+  static_assert(kBlocksAtOnce<kHeadDim, kTiles> >= 2);
+  return Launch("split-KV attention", SplitAttend<kType, kHeadDim, kTiles>,
+                dim3(call.kv_heads, items), dim3(kThreads),
+                {.shared_bytes = kShared, .overlaps = true}, stream, call);
+}
+
+// Calls `run` with a type and a head size that are known when this is compiled.
+template <typename Function>
+absl::Status ForShape(AttentionType type, int32_t head_dim, const Function& run) {
+  const auto for_type = [&](auto tensor_type) {
+    return head_dim == 64 ? run(tensor_type, std::integral_constant<int, 64>{})
+                          : run(tensor_type, std::integral_constant<int, 128>{});
+  };
+  return type == AttentionType::kFloat16
+             ? for_type(std::integral_constant<TensorType, TensorType::kFloat16>{})
+             : for_type(std::integral_constant<TensorType, TensorType::kBFloat16>{});
+}
+
+}  // namespace
+
+absl::Status PrepareSplitAttention(AttentionType type, int32_t head_dim) {
+  return ForShape(type, head_dim, [](auto tensor_type, auto dim) {
+    absl::Status status = PrepareForm<tensor_type(), dim(), 1>();
+    status.Update(PrepareForm<tensor_type(), dim(), 2>());
+    status.Update(PrepareForm<tensor_type(), dim(), 4>());
+    return status;
+  });
+}
+
+absl::Status EnqueueSplitAttention(const SplitForm& form, const SplitCall& call, int32_t items,
+                                   Stream stream) {
+  return ForShape(form.type, form.head_dim, [&](auto tensor_type, auto dim) {
+    switch (form.tiles) {
+      case 1:
+        return EnqueueForm<tensor_type(), dim(), 1>(call, items, stream);
+      case 2:
+        return EnqueueForm<tensor_type(), dim(), 2>(call, items, stream);
+      default:
+        return EnqueueForm<tensor_type(), dim(), 4>(call, items, stream);
+    }
+  });
+}
+
+}  // namespace specfabric::model::cuda
