@@ -7,17 +7,20 @@
 //
 //   numerics_bench --model=DIR [--dtype=bfloat16] [--ranks=2] --device=cuda
 //   numerics_bench --model=DIR --reference       # libtorch's plain operations, on CPUs
+//
+// Each line is printed once it is known, progress goes to standard error, and --budget ends the run
+// early.
 
 #include <gflags/gflags.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <numeric>
 #include <random>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -30,11 +33,12 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/hash.h"
+#include "bench/model/random_model.h"
 #include "model/rank_model.h"
 #include "sampling/gumbel.h"
 #include "sampling/sampling.h"
 
-DEFINE_string(model, "models/bench", "checkpoint folder");
+DEFINE_string(model, "models/bench", "checkpoint folder, or random:NAME as for step_bench");
 DEFINE_string(device, "cpu", "cpu or cuda");
 DEFINE_string(dtype, "bfloat16", "float32 or bfloat16");
 DEFINE_string(batches, "1,8,64", "sequences of a batch, separated by commas");
@@ -42,6 +46,7 @@ DEFINE_int32(context, 64, "tokens of a text before those that are compared");
 DEFINE_int32(tokens, 40, "tokens of a text that are compared, in fives");
 DEFINE_int32(ranks, 1, "tensor-parallel ranks");
 DEFINE_int32(threads, 1, "threads of a rank");
+DEFINE_double(budget, 0, "seconds after which no further texts are gone through; 0: no limit");
 DEFINE_bool(reference, false, "libtorch's plain operations instead of the packed kernels");
 
 namespace specfabric::model {
@@ -77,6 +82,16 @@ struct Watched {
   int row = 0;
 };
 
+uint64_t HashRow(absl::Span<const float> row) {
+  uint64_t hash = row.size();
+  for (const float value : row) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, &value, sizeof(bits));
+    hash = base::Mix64(hash ^ bits);
+  }
+  return hash;
+}
+
 double Median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
   return values[values.size() / 2];
@@ -92,19 +107,19 @@ class Texts {
     return (FLAGS_context + FLAGS_tokens + kDepth * kSiblings) / block_size + 1;
   }
 
-  // Every text in full, sampled, a token a pass.
+  // Every text in full, sampled, a token of each in a pass.
   absl::Status Write(RankModel& model, Communicator& ranks) {
     for (int s = 0; s < size(); ++s) {
       tokens_[s] = {static_cast<base::TokenId>(s * 37 + 11) % model.config().vocabulary};
-      while (static_cast<int>(tokens_[s].size()) < FLAGS_context + FLAGS_tokens) {
-        const int last = static_cast<int>(tokens_[s].size()) - 1;
-        Batch batch;
-        std::vector<Watched> watched = {AddChain(s, last, 1, &batch)};
-        const absl::StatusOr<std::vector<Outcome>> outcomes =
-            Pass(model, ranks, batch, watched, nullptr);
-        if (!outcomes.ok()) return outcomes.status();
-        tokens_[s].push_back(outcomes->front().sampled);
-      }
+    }
+    for (int last = 0; last + 1 < FLAGS_context + FLAGS_tokens; ++last) {
+      Batch batch;
+      std::vector<Watched> watched;
+      for (int s = 0; s < size(); ++s) watched.push_back(AddChain(s, last, 1, &batch));
+      const absl::StatusOr<std::vector<Outcome>> outcomes =
+          Pass(model, ranks, batch, watched, nullptr);
+      if (!outcomes.ok()) return outcomes.status();
+      for (int s = 0; s < size(); ++s) tokens_[s].push_back((*outcomes)[s].sampled);
     }
     return absl::OkStatus();
   }
@@ -221,8 +236,7 @@ class Texts {
     noise_.resize(logits->width);
     for (size_t i = 0; i < watched.size(); ++i) {
       const absl::Span<const float> row = logits->row(watched[i].row);
-      outcomes[i].hash = base::Fnv1a(
-          std::string_view(reinterpret_cast<const char*>(row.data()), row.size() * sizeof(float)));
+      outcomes[i].hash = HashRow(row);
       sampling::GumbelNoise(watched[i].sequence, watched[i].position, logits->first,
                             absl::MakeSpan(noise_));
       best.push_back(sampling::PerturbedArgMax(row, noise_, 0.0f, logits->first));
@@ -272,49 +286,78 @@ void Compare(const Outcomes& alone, const Outcomes& now, Communicator& ranks,
 
 struct Settings {
   RankOptions options;
+  std::string folder;  // the checkpoint's
   std::vector<Form> forms;
   int sequences = 1;
+  base::Nanos end = 0;  // no further form is begun after it; 0: never
 };
 
-// [form][batch_invariant, not] On one rank.
-using Table = std::vector<std::pair<Comparison, Comparison>>;
-absl::StatusOr<Table> RunRank(const Settings& settings, Communicator& ranks) {
-  std::unique_ptr<RankModel> models[2];
+void ReportHeading() {
+  std::printf("%5s %5s %5s %-15s %9s %6s %9s %9s %9s\n", "batch", "form", "rows", "batch_invariant",
+              "ms a pass", "ratio", "logits %", "greedy %", "sampled %");
+}
+
+void Report(const Form& form, const Comparison& invariant, const Comparison& free) {
+  for (const Comparison* c : {&invariant, &free}) {
+    std::printf("%5d %5s %5d %-15s %9.3f %6.2f %9.2f %9.2f %9.2f\n", form.batch,
+                form.tree ? "tree" : "plain", c->rows, c == &invariant ? "yes" : "no", c->ms,
+                c->ms / free.ms, 100 * c->logits, 100 * c->greedy, 100 * c->sampled);
+  }
+  std::fflush(stdout);
+}
+
+void Progress(Communicator& ranks, const std::string& text) {
+  if (ranks.rank() == 0) std::fprintf(stderr, "numerics_bench: %s\n", text.c_str());
+}
+
+// Whether all ranks go on, which the first of them decides.
+bool GoOn(Communicator& ranks, base::Nanos end) {
+  float over = ranks.rank() == 0 && end != 0 && base::Now() > end ? 1.0f : 0.0f;
+  ranks.AllReduceSum(absl::MakeSpan(&over, 1));
+  return over == 0.0f;
+}
+
+struct Models {
+  std::unique_ptr<RankModel> of[2];  // batch-invariant, not
+};
+
+absl::StatusOr<Models> LoadModels(const Settings& settings, Communicator& ranks) {
+  Models models;
   for (int m = 0; m < 2; ++m) {
     RankOptions options = settings.options;
     options.batch_invariant = m == 0;
-    auto model = RankModel::Load(FLAGS_model, options, &ranks);
+    auto model = RankModel::Load(settings.folder, options, &ranks);
     if (!model.ok()) return model.status();
-    models[m] = *std::move(model);
+    models.of[m] = *std::move(model);
   }
+  return models;
+}
+
+// On one rank; the first one prints.
+absl::Status RunRank(const Settings& settings, Communicator& ranks) {
+  const auto models = LoadModels(settings, ranks);
+  if (!models.ok()) return models.status();
+  Progress(ranks, absl::StrCat("loaded; writing ", settings.sequences, " texts"));
   Texts texts(settings.sequences, settings.options.block_size);
-  if (absl::Status status = texts.Write(*models[0], ranks); !status.ok()) return status;
+  if (absl::Status status = texts.Write(*models->of[0], ranks); !status.ok()) return status;
+  if (ranks.rank() == 0) ReportHeading();
   Outcomes alone[2];
-  Table table;
-  for (const Form& form : settings.forms) {
+  for (size_t i = 0; i < settings.forms.size(); ++i) {
+    if (!GoOn(ranks, settings.end)) {
+      Progress(ranks, absl::StrCat("over its budget, ", settings.forms.size() - i, " forms left"));
+      break;
+    }
+    const Form& form = settings.forms[i];
     Comparison comparisons[2];
     for (int m = 0; m < 2; ++m) {
-      absl::StatusOr<Outcomes> now = texts.Read(*models[m], ranks, form, &comparisons[m]);
+      absl::StatusOr<Outcomes> now = texts.Read(*models->of[m], ranks, form, &comparisons[m]);
       if (!now.ok()) return now.status();
       if (alone[m].empty()) alone[m] = *now;
       Compare(alone[m], *now, ranks, &comparisons[m]);
     }
-    table.emplace_back(comparisons[0], comparisons[1]);
+    if (ranks.rank() == 0) Report(form, comparisons[0], comparisons[1]);
   }
-  return table;
-}
-
-void Report(const std::vector<Form>& forms, const Table& table) {
-  std::printf("%5s %5s %5s %-15s %9s %6s %9s %9s %9s\n", "batch", "form", "rows", "batch_invariant",
-              "ms a pass", "ratio", "logits %", "greedy %", "sampled %");
-  for (size_t i = 0; i < forms.size(); ++i) {
-    const auto& [invariant, free] = table[i];
-    for (const Comparison* c : {&invariant, &free}) {
-      std::printf("%5d %5s %5d %-15s %9.3f %6.2f %9.2f %9.2f %9.2f\n", forms[i].batch,
-                  forms[i].tree ? "tree" : "plain", c->rows, c == &invariant ? "yes" : "no", c->ms,
-                  c->ms / free.ms, 100 * c->logits, 100 * c->greedy, 100 * c->sampled);
-    }
-  }
+  return absl::OkStatus();
 }
 
 // The first form is what the others are held against.
@@ -362,19 +405,23 @@ absl::StatusOr<Settings> ParseSettings() {
 }
 
 absl::Status Run() {
-  const absl::StatusOr<Settings> settings = ParseSettings();
+  const base::Nanos begin = base::Now();
+  absl::StatusOr<Settings> settings = ParseSettings();
   if (!settings.ok()) return settings.status();
+  if (FLAGS_budget > 0) settings->end = begin + static_cast<base::Nanos>(FLAGS_budget * 1e9);
+  const auto checkpoint = BenchCheckpoint::Open(FLAGS_model);
+  if (!checkpoint.ok()) return checkpoint.status();
+  settings->folder = (*checkpoint)->folder();
   const auto communicators = MakeThreadCommunicators(FLAGS_ranks);
-  std::vector<absl::StatusOr<Table>> tables(FLAGS_ranks, absl::UnknownError("not run"));
+  std::vector<absl::Status> statuses(FLAGS_ranks, absl::UnknownError("not run"));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < FLAGS_ranks; ++rank) {
-    threads.emplace_back([&, rank] { tables[rank] = RunRank(*settings, *communicators[rank]); });
+    threads.emplace_back([&, rank] { statuses[rank] = RunRank(*settings, *communicators[rank]); });
   }
   for (std::thread& thread : threads) thread.join();
-  for (const auto& of_rank : tables) {
-    if (!of_rank.ok()) return of_rank.status();
+  for (const absl::Status& status : statuses) {
+    if (!status.ok()) return status;
   }
-  Report(settings->forms, *tables[0]);
   return absl::OkStatus();
 }
 
