@@ -94,15 +94,7 @@ class Block {
   void CommitCopies();
   void AwaitCopies(size_t pending);
   int lane() const { return static_cast<int>(current_ % kWarp); }
-  const std::array<uint64_t, 32>& ExchangeAll(unsigned mask, uint64_t bits) {
-  return the_block.ExchangeAll(mask, bits);
-}
-void* DynamicShared() { return the_block.dynamic(); }
-void StartCopy16(void* to, const void* from) { the_block.StartCopy({to, from}); }
-void CommitCopies() { the_block.CommitCopies(); }
-void AwaitCopies(int pending) { the_block.AwaitCopies(static_cast<size_t>(pending)); }
-
-void Shuffle(uint64_t seed) { random_.seed(seed); }
+  void Shuffle(uint64_t seed) { random_.seed(seed); }
 
  private:
   void Enter();
