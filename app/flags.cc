@@ -75,8 +75,8 @@ DEFINE_string(join, "", "address of the group's leader, its --group_listen: host
 DEFINE_int32(threads, 1, "CPU threads of each rank");
 DEFINE_int32(
     kv_blocks, 0,
-    "blocks of the KV cache; 0: enough for max_sequences contexts within 1 GiB, or for one "
-    "context if that is more");
+    "blocks of the KV cache; 0: on GPUs, what --gpu_memory_fraction leaves it; on CPUs, enough "
+    "for max_sequences contexts within 1 GiB, or for one context if that is more");
 DEFINE_int32(block_size, 16, "tokens of a KV block");
 DEFINE_int32(max_context, 0,
              "most prompt and output tokens of a sequence; 0: what the model allows");
@@ -165,15 +165,12 @@ DEFINE_bool(require_rdma, false,
 DEFINE_bool(require_gpudirect, false, "ends at start where GPU memory cannot be sent by RDMA");
 DEFINE_bool(batch_invariant, true, "a token's logits do not depend on what else is in the batch");
 DEFINE_string(device, "cpu", "what the model runs on: cpu, or cuda (rank r on the r-th GPU)");
-DEFINE_bool(cuda_graphs, false,
-            "captures passes of up to 256 rows as CUDA graphs and launches each as one");
-DEFINE_bool(flash_attention, false,
-            "attention by FlashInfer's kernels: bfloat16, heads of 64 and 128");
-DEFINE_bool(gpu_draft_probs, false,
-            "keeps draft probabilities in GPU memory: computed, sent, received and verified there");
-DEFINE_bool(
-    peer_sums, false,
-    "GPUs that can read each other's memory sum the parts of a small step directly, not by NCCL");
+DEFINE_string(disable_features, "",
+              "features of GPUs not to use, separated by commas: cuda_graphs, flash_attention, "
+              "gpu_draft_probs, peer_sums; the others are used where they work");
+DEFINE_double(gpu_memory_fraction, 0.9,
+              "part of a GPU's memory that may be in use, by all its processes, once the KV cache "
+              "is there; for --kv_blocks=0");
 DEFINE_bool(reference_kernels, false, "libtorch's operations instead of our kernels");
 DEFINE_bool(
     use_generation_config, true,
@@ -212,8 +209,8 @@ const std::vector<Group>& Groups() {
       {"process", {"listen", "admin_listen", "drain_timeout"}, {"ready_fd"}},
       {"model",
        {"model", "device", "dtype", "threads", "kv_blocks", "max_context"},
-       {"max_step_tokens", "block_size", "batch_invariant", "cuda_graphs", "flash_attention",
-        "gpu_draft_probs", "peer_sums", "reference_kernels"}},
+       {"max_step_tokens", "block_size", "batch_invariant", "gpu_memory_fraction",
+        "disable_features", "reference_kernels"}},
       {"target",
        {"tensor_parallel", "verification", "max_sequences", "ngram_lookup"},
        {"pipeline_stages", "request_verification", "draft_rows", "typical_epsilon", "typical_delta",

@@ -16,23 +16,24 @@ namespace {
 
 constexpr int64_t kDefaultKvBytes = int64_t{1} << 30;
 
-// Blocks for `sequences` full contexts, but no more than about 1 GiB of KV.
+// What a draft takes of the memory that is left on its GPU, which it may share with a target that
+// starts later and can make more of it: a session that a draft has no room for costs a prefill.
+constexpr double kDraftKvShare = 0.2;
+
+// For a whole context, and some for the draft tokens past its end.
+int32_t BlocksPerSequence(int context) {
+  return (context + FLAGS_block_size - 1) / FLAGS_block_size + 4;
+}
+
+// On CPUs: blocks for `sequences` full contexts, but no more than about 1 GiB of KV.
 int32_t DefaultKvBlocks(const model::ModelConfig& config, model::DataType dtype, int context,
                         int sequences) {
   const int64_t element = dtype == model::DataType::kFloat32 ? 4 : 2;
   const int64_t token_bytes = 2 * element * config.layers * config.kv_heads * config.head_dim;
-  const int64_t per_sequence = (context + FLAGS_block_size - 1) / FLAGS_block_size + 4;
+  const int64_t per_sequence = BlocksPerSequence(context);
   const int64_t affordable = kDefaultKvBytes / (token_bytes * FLAGS_block_size);
   return static_cast<int32_t>(
       std::max(std::min(per_sequence * sequences, affordable), per_sequence));
-}
-
-absl::Status CheckFlashAttention(model::DeviceKind device, model::DataType dtype) {
-  std::string with;
-  if (dtype != model::DataType::kBFloat16) with = "--dtype=float32: the kernels are of bfloat16";
-  if (device == model::DeviceKind::kCpu) with = "--device=cpu: the kernels are GPUs'";
-  if (with.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--flash_attention=true with ", with));
 }
 
 // The service checks this too; here it becomes an error of the same form as that of a bad flag.
@@ -83,7 +84,8 @@ absl::Status CheckModelFlags(const std::string& flag, const std::string& model_d
        {InRange("threads", FLAGS_threads, 1, 256), InRange("block_size", FLAGS_block_size, 1, 256),
         InRange("kv_blocks", FLAGS_kv_blocks, 0, 1 << 26),
         InRange("max_context", FLAGS_max_context, 0, 1 << 24),
-        InRange("max_step_tokens", FLAGS_max_step_tokens, 64, 1 << 16)}) {
+        InRange("max_step_tokens", FLAGS_max_step_tokens, 64, 1 << 16),
+        InRange("gpu_memory_fraction", FLAGS_gpu_memory_fraction, 0.01, 1.0)}) {
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -106,20 +108,8 @@ absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
     return absl::InvalidArgumentError(
         "--reference_kernels=true with --device=cuda: the reference kernels are CPUs'");
   }
-  if (*device == model::DeviceKind::kCpu && FLAGS_peer_sums) {
-    return absl::InvalidArgumentError(
-        "--peer_sums=true with --device=cpu: it is GPUs' memory that is read");
-  }
-  if (*device == model::DeviceKind::kCpu && FLAGS_cuda_graphs) {
-    return absl::InvalidArgumentError("--cuda_graphs=true with --device=cpu: graphs are GPUs'");
-  }
-  if (*device == model::DeviceKind::kCpu && FLAGS_gpu_draft_probs) {
-    return absl::InvalidArgumentError(
-        "--gpu_draft_probs=true with --device=cpu: draft probabilities lie in GPU memory");
-  }
-  if (FLAGS_flash_attention) {
-    if (absl::Status fits = CheckFlashAttention(*device, *dtype); !fits.ok()) return fits;
-  }
+  const auto features = FeatureFlags();
+  if (!features.ok()) return features.status();
   auto config = model::LoadModelConfig(model_dir);
   if (!config.ok()) return config.status();
   const auto context = ServedContext(model_dir, *config);
@@ -131,13 +121,30 @@ absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
   rank.max_rows = FLAGS_max_step_tokens;
   rank.threads = FLAGS_threads;
   rank.batch_invariant = FLAGS_batch_invariant;
-  rank.cuda_graphs = FLAGS_cuda_graphs;
-  rank.flash_attention = FLAGS_flash_attention;
-  rank.peer_sums = FLAGS_peer_sums;
+  const bool on_gpus = *device == model::DeviceKind::kCuda;
+  rank.cuda_graphs = on_gpus && features->cuda_graphs;
+  rank.flash_attention = on_gpus && features->flash_attention;
+  rank.peer_sums = on_gpus && features->peer_sums;
   rank.reference = FLAGS_reference_kernels;
-  rank.kv_blocks = FLAGS_kv_blocks != 0 ? FLAGS_kv_blocks
-                                        : DefaultKvBlocks(*config, *dtype, *context, sequences);
+  rank.kv_blocks = FLAGS_kv_blocks;
+  rank.kv_sizing.memory_fraction = FLAGS_gpu_memory_fraction;
+  rank.kv_sizing.least = BlocksPerSequence(*context);
+  if (rank.kv_blocks == 0 && !on_gpus) {
+    rank.kv_blocks = DefaultKvBlocks(*config, *dtype, *context, sequences);
+  }
   return rank;
+}
+
+void LimitDraftCache(int sessions, model::KvSizing* sizing) {
+  sizing->share = kDraftKvShare;
+  const int64_t useful = int64_t{sizing->least} * sessions;
+  sizing->most = static_cast<int32_t>(std::min<int64_t>(sizing->most, useful));
+}
+
+absl::StatusOr<model::Features> FeatureFlags() {
+  auto features = model::AllFeaturesBut(FLAGS_disable_features);
+  if (features.ok()) return features;
+  return Flag("disable_features", FLAGS_disable_features, features.status());
 }
 
 absl::Status CheckRanks() {
@@ -171,11 +178,6 @@ absl::StatusOr<target::GroupOptions> GroupFlags() {
   }
   absl::Status listen = transport::CheckAddress(group.listen);
   if (!listen.ok()) return Flag("group_listen", group.listen, listen);
-  if (FLAGS_peer_sums) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--peer_sums=true with --group_processes=", group.processes,
-                     ": GPUs of other processes are not reached"));
-  }
   return group;
 }
 

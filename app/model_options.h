@@ -8,6 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/checkpoint/config.h"
+#include "model/features.h"
+#include "model/kv_size.h"
 #include "model/rank_model.h"
 #include "target/group_leader.h"
 
@@ -22,9 +24,15 @@ int LogContext(const std::string& model_dir, const model::ModelConfig& config);
 absl::Status CheckModelFiles(const std::string& model_dir);
 // The same for a model that this process runs; logs notes about its context and files.
 absl::Status LogModel(const std::string& model_dir);
-// sequences: how many the KV cache holds without --kv_blocks.
+// sequences: how many the KV cache holds on CPUs without --kv_blocks.
 absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
                                                   const std::string& model_dir, int sequences);
+// For a draft's cache on a GPU without --kv_blocks: no more than `sessions` whole contexts, nor
+// than a part of the memory that is left, so that a target has room on the same GPU. After
+// RankOptionsFor.
+void LimitDraftCache(int sessions, model::KvSizing* sizing);
+// Those that --disable_features does not name.
+absl::StatusOr<model::Features> FeatureFlags();
 // Checks that a target's --model splits into --tensor_parallel and --pipeline_stages.
 absl::Status CheckRanks();
 // How the ranks are spread over processes.

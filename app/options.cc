@@ -206,12 +206,9 @@ absl::Status SetVerification(target::TargetServiceOptions* options) {
   options->verification_methods = methods;
   const bool uses_draft_probs = (methods & speculation::kMethodsUsingDraftProbs) != 0;
   options->draft_probs_rows = uses_draft_probs ? FLAGS_draft_rows : 0;
-  options->gpu_draft_probs = FLAGS_gpu_draft_probs;
-  if (const int ranks = options->ranks.shape().ranks(); FLAGS_gpu_draft_probs && ranks > 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--gpu_draft_probs=true with ", ranks,
-        " ranks: several bring whole rows to the host, where draft probabilities are read"));
-  }
+  const auto features = FeatureFlags();
+  if (!features.ok()) return features.status();
+  options->gpu_draft_probs = features->gpu_draft_probs;
   return absl::OkStatus();
 }
 
@@ -324,6 +321,7 @@ absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model
   draft::DraftServiceOptions options;
   options.model_dir = model_dir;
   options.rank = *rank;
+  LimitDraftCache(FLAGS_max_sessions, &options.rank.kv_sizing);
   options.engine.growth = *growth;
   const auto hooks = ReadTestHooks();
   if (!hooks.ok()) return hooks.status();
@@ -333,7 +331,9 @@ absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model
   options.engine.sampled_growth = *std::move(sampled);
   options.engine.sampled_draw = *draw;
   options.engine.top_n = FLAGS_draft_top_n;
-  options.gpu_draft_probs = FLAGS_gpu_draft_probs;
+  const auto features = FeatureFlags();
+  if (!features.ok()) return features.status();
+  options.gpu_draft_probs = features->gpu_draft_probs;
   options.engine.max_step_tokens = FLAGS_max_step_tokens;
   options.engine.sessions.max_sessions = FLAGS_max_sessions;
   options.engine.sessions.context = FLAGS_max_context;

@@ -71,16 +71,14 @@ std::vector<std::string> ModelArgs(const std::string& model) {
           absl::StrCat("--max_context=", FLAGS_max_context),
           absl::StrCat("--max_step_tokens=", FLAGS_max_step_tokens),
           BoolArg("batch_invariant", FLAGS_batch_invariant),
-          BoolArg("cuda_graphs", FLAGS_cuda_graphs),
-          BoolArg("flash_attention", FLAGS_flash_attention),
-          BoolArg("gpu_draft_probs", FLAGS_gpu_draft_probs),
-          BoolArg("peer_sums", FLAGS_peer_sums),
+          absl::StrCat("--disable_features=", FLAGS_disable_features),
           BoolArg("reference_kernels", FLAGS_reference_kernels),
           "--admin_listen=127.0.0.1:0"};
 }
 
 std::vector<std::string> DraftArgs() {
   std::vector<std::string> args = ModelArgs(FLAGS_draft_model);
+  args.push_back(absl::StrCat("--gpu_memory_fraction=", FLAGS_gpu_memory_fraction));
   args.emplace_back("--listen=127.0.0.1:0");
   args.push_back(absl::StrCat("--tree=", FLAGS_tree));
   args.push_back(absl::StrCat("--sampled_tree=", FLAGS_sampled_tree));
@@ -202,11 +200,24 @@ absl::StatusOr<ReservedPorts> ReservePorts() {
   return ReservedPorts{*std::move(listen), *std::move(admin)};
 }
 
+// All processes see the same GPUs. Drafts, which start first, leave targets most of the memory
+// (LimitDraftCache); target i of n may use it up to (i + 1) / n of --gpu_memory_fraction.
+absl::Status StartTargets(int targets, const std::vector<std::string>& drafts, Cluster* cluster) {
+  for (int i = 0; i < targets; ++i) {
+    std::vector<std::string> args = TargetArgs(drafts);
+    const double fraction = FLAGS_gpu_memory_fraction * (i + 1) / targets;
+    args.push_back(absl::StrCat("--gpu_memory_fraction=", fraction));
+    absl::Status started =
+        StartMany("target", 1, std::move(args), cluster->secret, &cluster->targets);
+    if (!started.ok()) return started;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status StartAll(int targets, int drafts, ReservedPorts ports, Cluster* cluster) {
   absl::Status status = StartMany("draft", drafts, DraftArgs(), cluster->secret, &cluster->drafts);
   if (status.ok()) {
-    status = StartMany("target", targets, TargetArgs(Addresses(cluster->drafts, &Child::listen)),
-                       cluster->secret, &cluster->targets);
+    status = StartTargets(targets, Addresses(cluster->drafts, &Child::listen), cluster);
   }
   ports = {};
   if (status.ok()) {

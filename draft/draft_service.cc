@@ -16,9 +16,11 @@
 #include "base/random.h"
 #include "base/status.h"
 #include "link/fabric_counters.h"
+#include "link/gpu_slots.h"
 #include "link/link.h"
 #include "metrics/draft_metrics.h"
 #include "metrics/fabric_metrics.h"
+#include "model/features.h"
 #include "spdlog/spdlog.h"
 
 namespace specfabric::draft {
@@ -43,6 +45,26 @@ struct DebugQuery {
   std::shared_ptr<std::promise<std::string>> answer;
 };
 using Input = std::variant<PeerMessage, DraftProbsWanted, TargetGone, DebugQuery>;
+
+void LogGpuDraftProbs(const absl::Status& able) {
+  spdlog::info(
+      "{}", model::Describe(model::kGpuDraftProbs, {.on = able.ok(), .why = base::Message(able)}));
+}
+
+// Slots for the draft probabilities of as many trees as are sent at once.
+transport::SlotPoolOptions DraftProbsSlots(const DraftEngineOptions& engine, int32_t vocabulary) {
+  return {transport::MemoryKind::kHost, DraftEngine::DraftProbsSlotBytes(engine, vocabulary),
+          std::min(engine.sessions.max_sessions, kMaxDraftProbsSlots)};
+}
+
+// Whether draft probabilities may lie in GPU memory, before the model is loaded.
+absl::Status CheckGpuDraftProbs(const DraftServiceOptions& options, size_t slot_bytes) {
+  if (!options.gpu_draft_probs) return absl::FailedPreconditionError(model::kDisabled);
+  if (slot_bytes == 0) {
+    return absl::FailedPreconditionError("this draft sends no draft probabilities");
+  }
+  return link::CheckGpuSlots(options.fabric);
+}
 
 }  // namespace
 
@@ -69,10 +91,14 @@ class DraftService::Impl {
   void UpdateMetrics();
   void ReportEngine();
   link::LinkHandler MakeHandler();
+  absl::Status LoadModel(const DraftServiceOptions& options);
+  void AddGpuSlots();
 
   model::ModelConfig config_;
   std::unique_ptr<model::Communicator> communicator_;
-  std::unique_ptr<DraftEngine> engine_;  // engine thread only, once it runs
+  std::unique_ptr<model::RankModel> model_;                    // until it is the engine's
+  std::unique_ptr<verification::DeviceDraftRows> draft_rows_;  // likewise; null: on the host
+  std::unique_ptr<DraftEngine> engine_;                        // engine thread only, once it runs
   std::unique_ptr<metrics::DraftMetrics> metrics_;
   std::unique_ptr<link::Link> link_;
   transport::SlotPoolOptions draft_probs_slots_;
@@ -120,23 +146,60 @@ link::LinkHandler DraftService::Impl::MakeHandler() {
   return handler;
 }
 
+// A draft that runs on a GPU keeps draft probabilities there if it can: their slots' memory is left
+// free by the KV cache and taken at once. Otherwise they are on the host.
+absl::Status DraftService::Impl::LoadModel(const DraftServiceOptions& options) {
+  const bool on_gpu = options.rank.device == model::DeviceKind::kCuda;
+  const auto config = model::LoadModelConfig(options.model_dir);
+  if (!config.ok()) return config.status();
+  draft_probs_slots_ = DraftProbsSlots(options.engine, config->vocabulary);
+  const auto slot_bytes = draft_probs_slots_.slot_bytes;
+  absl::Status able = on_gpu ? CheckGpuDraftProbs(options, slot_bytes) : absl::OkStatus();
+  model::RankOptions rank = options.rank;
+  if (on_gpu && able.ok()) {
+    rank.kv_sizing.reserved_bytes += static_cast<int64_t>(slot_bytes) * draft_probs_slots_.slots;
+  }
+  auto model = model::RankModel::Load(options.model_dir, rank, communicator_.get());
+  if (!model.ok()) return model.status();
+  model_ = *std::move(model);
+  config_ = model_->config();
+  if (!on_gpu) return absl::OkStatus();
+  if (able.ok()) {
+    // Each row of a pass may need a row of draft probabilities.
+    draft_rows_ = verification::DeviceDraftRows::Create(model_->device());
+    able = draft_rows_->Reserve(config_.vocabulary, options.engine.max_step_tokens);
+  }
+  if (able.ok()) {
+    draft_probs_slots_.kind = transport::MemoryKind::kCuda;
+  } else {
+    draft_rows_.reset();
+    LogGpuDraftProbs(able);
+  }
+  return absl::OkStatus();
+}
+
+// Takes the slots in GPU memory at once; on the host, if they cannot be had, when a target needs
+// them.
+void DraftService::Impl::AddGpuSlots() {
+  auto pool = link_->AddPool(kDraftProbsPool, draft_probs_slots_);
+  LogGpuDraftProbs(pool.status());
+  if (pool.ok()) {
+    draft_probs_pool_ = *std::move(pool);
+  } else {
+    draft_probs_slots_.kind = transport::MemoryKind::kHost;
+  }
+}
+
 absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
                                        metrics::Registry* registry) {
   communicator_ = std::move(model::MakeThreadCommunicators(1)[0]);
-  auto model = model::RankModel::Load(options.model_dir, options.rank, communicator_.get());
-  if (!model.ok()) return model.status();
-  config_ = (*model)->config();
-  std::unique_ptr<verification::DeviceDraftRows> draft_rows;
-  if (options.gpu_draft_probs) {
-    // Each row of a pass may need a row of draft probabilities.
-    draft_rows = verification::DeviceDraftRows::Create((*model)->device());
-    absl::Status reserved = draft_rows->Reserve(config_.vocabulary, options.engine.max_step_tokens);
-    if (!reserved.ok()) return reserved;
-  }
+  if (absl::Status loaded = LoadModel(options); !loaded.ok()) return loaded;
+  const bool on_gpu = draft_probs_slots_.kind == transport::MemoryKind::kCuda;
+  const model::RankOptions& rank = model_->options();
 
   link::LinkOptions link_options;
   link_options.fabric = options.fabric;
-  if (options.gpu_draft_probs) link_options.fabric.gpu = 0;  // the only rank's
+  if (on_gpu) link_options.fabric.gpu = 0;  // the only rank's
   link_options.listen = options.listen;
   link_options.socket = options.socket;
   schemas::Hello& hello = link_options.hello;
@@ -144,7 +207,7 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
   hello.incarnation = base::RandomNonzero64();
   hello.model = options.model_name;
   hello.tokenizer_fingerprint = options.tokenizer_fingerprint;
-  hello.numerics_fingerprint = (*model)->NumericsFingerprint();
+  hello.numerics_fingerprint = model_->NumericsFingerprint();
   hello.vocabulary = config_.vocabulary;
   hello.context = options.engine.sessions.context;
   hello.verification_methods = (1u << speculation::kVerificationMethods) - 1;
@@ -158,8 +221,11 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
 
   metrics_ = std::make_unique<metrics::DraftMetrics>(*registry);
   metrics_->capacity.Set(options.engine.sessions.max_sessions);
+  metrics_->kv_tokens.Set(static_cast<double>(int64_t{rank.kv_blocks} * rank.block_size));
+  DraftEngineOptions engine = options.engine;
+  engine.sessions.kv_blocks = rank.kv_blocks;
   engine_ = std::make_unique<DraftEngine>(
-      options.engine, *std::move(model), std::move(draft_rows),
+      engine, std::move(model_), std::move(draft_rows_),
       [this](const transport::Fence& fence) -> absl::StatusOr<transport::Lease> {
         if (draft_probs_pool_ == nullptr)
           return absl::UnavailableError("no memory for draft probabilities");
@@ -168,20 +234,10 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
       [this](link::PeerId peer, schemas::DraftReply reply, OutgoingDraftProbs draft_probs) {
         SendReply(peer, std::move(reply), std::move(draft_probs));
       });
-  const DraftEngineOptions& engine = options.engine;
-  draft_probs_slots_ = {
-      options.gpu_draft_probs ? transport::MemoryKind::kCuda : transport::MemoryKind::kHost,
-      DraftEngine::DraftProbsSlotBytes(engine, config_.vocabulary),
-      std::min(engine.sessions.max_sessions, kMaxDraftProbsSlots)};
   auto link = link::Link::Create(std::move(link_options), MakeHandler());
   if (!link.ok()) return link.status();
   link_ = *std::move(link);
-  if (options.gpu_draft_probs) {
-    // At once, so that starting fails if the GPU's memory cannot be registered.
-    auto pool = link_->AddPool(kDraftProbsPool, draft_probs_slots_);
-    if (!pool.ok()) return pool.status();
-    draft_probs_pool_ = *std::move(pool);
-  }
+  if (on_gpu) AddGpuSlots();
   fabric_metrics_ = std::make_unique<metrics::FabricMetrics>(
       *registry, [this] { return link::ReadCounters(*link_); });
   if (absl::Status started = link_->Start(); !started.ok()) return started;
@@ -352,7 +408,6 @@ absl::StatusOr<std::unique_ptr<DraftService>> DraftService::Start(
   if (!config.ok()) return config.status();
   DraftServiceOptions filled = options;
   SessionTableOptions& sessions = filled.engine.sessions;
-  sessions.kv_blocks = options.rank.kv_blocks;
   sessions.block_size = options.rank.block_size;
   auto context = model::ServedContext(*config, sessions.context);
   if (!context.ok()) return context.status();

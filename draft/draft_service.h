@@ -24,15 +24,15 @@ struct DraftServiceOptions {
   std::string listen = "127.0.0.1:0";
   transport::SharedListenSocket socket;  // already listens on `listen`; may be null
   transport::FabricOptions fabric;
-  // Draft probabilities are computed in, and sent from, the memory of the rank's GPU.
+  // Draft probabilities are computed in, and sent from, the memory of the rank's GPU, if there is
+  // one that UCX can use.
   bool gpu_draft_probs = false;
 };
 
 class DraftService {
  public:
   // Loads the model and starts to listen. Errors are LoadModelConfig's, ServedContext's,
-  // RankModel::Load's, Link::Create's and Start's and, with gpu_draft_probs,
-  // DeviceDraftRows::Reserve's and Link::AddPool's.
+  // RankModel::Load's, and Link::Create's and Start's.
   static absl::StatusOr<std::unique_ptr<DraftService>> Start(const DraftServiceOptions& options,
                                                              metrics::Registry* registry);
   ~DraftService();

@@ -13,6 +13,8 @@ constexpr std::array<const char*, kEvictions> kEvictionNames = {"lru", "ttl", "p
 DraftMetrics::DraftMetrics(Registry& registry)
     : sessions(registry.AddGauge("specfabric_draft_sessions", "Open sessions")),
       capacity(registry.AddGauge("specfabric_draft_session_capacity", "Limit of open sessions")),
+      kv_tokens(
+          registry.AddGauge("specfabric_draft_kv_tokens", "Tokens that the KV cache has room for")),
       draft_seconds(registry.AddHistogram("specfabric_draft_seconds",
                                           "From the receipt of a draft request to its reply",
                                           ExponentialBounds(2e-6, 2, 21))),

@@ -27,7 +27,8 @@ struct DraftMetrics {
   Counter* Outcomes(int outcome, int accepted);
 
   Gauge& sessions;
-  Gauge& capacity;  // limit of open sessions
+  Gauge& capacity;   // limit of open sessions
+  Gauge& kv_tokens;  // that the KV cache has room for
   std::array<Counter*, kEvictions> evictions;
   std::array<Counter*, kDraftStatusNames.size()> requests;
   Histogram& draft_seconds;  // from a request's receipt to its reply

@@ -42,6 +42,8 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
       kv_blocks_free(registry.AddGauge("specfabric_target_kv_blocks_free", "KV blocks free")),
       kv_blocks_cached(registry.AddGauge("specfabric_target_kv_blocks_cached",
                                          "Free KV blocks kept for their content")),
+      kv_tokens(registry.AddGauge("specfabric_target_kv_tokens",
+                                  "Tokens that the KV cache has room for")),
       draft_workers(registry.AddGauge("specfabric_target_draft_workers",
                                       "Draft workers connected and taking requests")),
       prompt_tokens(

@@ -66,6 +66,7 @@ struct TargetMetrics {
   Gauge& kv_blocks_used;
   Gauge& kv_blocks_free;    // including cached blocks
   Gauge& kv_blocks_cached;  // free, but kept for their content
+  Gauge& kv_tokens;         // that the blocks have room for
   Gauge& draft_workers;     // connected and taking requests
   Counter& prompt_tokens;
   Counter& output_tokens;

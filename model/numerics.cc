@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "base/hash.h"
+#include "model/checkpoint/stored_rows.h"
 
 namespace specfabric::model {
 namespace {
@@ -25,7 +26,7 @@ uint64_t HashConfig(const ModelConfig& config, const RopeTable& rope) {
 }  // namespace
 
 uint64_t HashModel(const Checkpoint& checkpoint, const ModelConfig& config, const RopeTable& rope) {
-  return base::Mix64(checkpoint.ContentHash() ^ HashConfig(config, rope));
+  return base::Mix64(checkpoint.ContentHash(ReadingThreads()) ^ HashConfig(config, rope));
 }
 
 uint64_t HashKernels(std::string_view name, uint64_t version, DataType dtype) {

@@ -13,7 +13,7 @@
 namespace specfabric::model {
 
 // Weights, and everything of a configuration that decides bits but is in no tensor. Reads the whole
-// checkpoint once.
+// checkpoint once, with ReadingThreads() threads.
 uint64_t HashModel(const Checkpoint& checkpoint, const ModelConfig& config, const RopeTable& rope);
 
 // What runs them: kernels by name, and their version, which changes whenever the same weights would

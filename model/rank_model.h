@@ -19,6 +19,7 @@
 #include "model/batch.h"
 #include "model/checkpoint/config.h"
 #include "model/device_logits.h"
+#include "model/kv_size.h"
 #include "model/parallel/communicator.h"
 #include "model/parallel/partition.h"
 
@@ -35,10 +36,11 @@ struct RankOptions {
   // kCuda: the r-th rank of a process takes GPU r of those that the process sees.
   DeviceKind device = DeviceKind::kCpu;
   DataType dtype = DataType::kBFloat16;  // of weights, activations between layers, and KV
-  int32_t kv_blocks = 0;
+  int32_t kv_blocks = 0;                 // 0, on GPUs alone: as many as kv_sizing says
   int32_t block_size = 16;
-  int32_t max_rows = 0;  // of a pass; a GPU allocates memory for so many at the start
-  int32_t threads = 1;   // inside one rank; CPUs only
+  KvSizing kv_sizing = {};  // in a group rank 0's counts, and the smallest result of all ranks
+  int32_t max_rows = 0;     // of a pass; a GPU allocates memory for so many at the start
+  int32_t threads = 1;      // inside one rank; CPUs only
   // pipeline_stages must divide the group's number of ranks. micro_batch_rows: the fewest rows of a
   // micro-batch; 0: a default for the device.
   int32_t pipeline_stages = 1;
@@ -46,10 +48,10 @@ struct RankOptions {
   // A row's logits do not depend on the other rows of the batch. This always holds for the packed
   // kernels; the reference path and GPUs process a fixed number of rows at a time to achieve it.
   bool batch_invariant = true;
-  // FlashInfer's attention kernels, for bfloat16 and heads of 64 or 128: see cuda/tree_attention.h.
-  bool flash_attention = false;
-  bool cuda_graphs = false;  // capture and replay passes of few rows: see cuda/graph_cache.h
-  bool peer_sums = false;    // small all-reduces by peer access: see cuda/peer_sum.h
+  // Features of GPUs (features.h) that may be used: each is if it works on all ranks.
+  bool flash_attention = false;  // FlashInfer's attention: see cuda/tree_attention.h
+  bool cuda_graphs = false;      // capture and replay passes of few rows: see cuda/graph_cache.h
+  bool peer_sums = false;        // small all-reduces by peer access: see cuda/peer_sum.h
   // How long ranks on GPUs may take to join their collectives.
   base::Nanos join_timeout = 120 * base::kSecond;
   // How long a GPU may try kernels at the start (cuda/linear.h). 0: rules of thumb.
@@ -91,13 +93,16 @@ class RankModel {
   // model. InvalidArgument: heads or KV heads do not divide by the number of ranks (the message
   // says which numbers of ranks do), tensors of other shapes than config.json says, truncated
   // files. NotFound: missing files or tensors. FailedPrecondition: no such GPU, or a build without
-  // kernels for GPUs.
+  // kernels for GPUs. ResourceExhausted: weights or KV cache do not fit.
   static absl::StatusOr<std::unique_ptr<RankModel>> Load(const std::string& model_dir,
                                                          const RankOptions& options,
                                                          Communicator* communicator);
   virtual ~RankModel() = default;
 
   virtual const ModelConfig& config() const = 0;
+  // Those of Load, with what loading has found out: kv_blocks is set, and features that do not work
+  // here are off. The same on all ranks of a group.
+  virtual const RankOptions& options() const = 0;
   // Writes KV for all rows and returns the logits of batch.logit_rows, in their order.
   virtual absl::StatusOr<LogitShard> Forward(const Batch& batch) = 0;
   // Moves in order; both slots must be of this cache.

@@ -76,7 +76,8 @@ absl::StatusOr<GroupPart> Decode<GroupPart>(absl::Span<const uint8_t> payload) {
                 t->first_rank(), "within the group");
   check.Require(t->join_timeout() >= 1 && t->join_timeout() <= kMaxJoinTimeout, "join_timeout",
                 t->join_timeout(), "in nanoseconds, at most a day");
-  check.Require(t->kv_blocks() >= 1, "kv_blocks", t->kv_blocks(), "at least 1");
+  check.Require(t->kv_blocks() >= (t->cuda() ? 0 : 1), "kv_blocks", t->kv_blocks(),
+                "at least 1, or 0 on GPUs");
   check.Require(t->block_size() >= 1 && t->block_size() <= 256, "block_size", t->block_size(),
                 "in [1, 256]");
   for (double share : {t->typical_epsilon(), t->typical_delta()}) {

@@ -212,13 +212,13 @@ struct GroupPart {
   int32_t pipeline_stages = 1;
   int32_t first_rank = 0;
   int32_t rank_count = 1;
-  bool cuda = false;     // on GPUs; else on CPUs
-  bool bfloat16 = true;  // weights and KV; else float32
-  int32_t kv_blocks = 1;
+  bool cuda = false;      // on GPUs; else on CPUs
+  bool bfloat16 = true;   // weights and KV; else float32
+  int32_t kv_blocks = 1;  // 0, on GPUs alone: as many as the ranks agree on
   int32_t block_size = 16;
   bool batch_invariant = true;
   bool reference = false;
-  bool cuda_graphs = false;
+  bool cuda_graphs = false;  // may be used, as may the next
   bool flash_attention = false;
   int32_t max_rows = 0;                      // of a pass; 0: not known
   base::Nanos join_timeout = base::kSecond;  // of GPUs' ranks, to find each other

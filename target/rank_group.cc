@@ -247,6 +247,7 @@ absl::StatusOr<speculation::DraftProbs> RankGroup::OpenOnDevice(
 }
 
 const model::ModelConfig& RankGroup::config() const { return impl_->first().config(); }
+const model::RankOptions& RankGroup::rank_options() const { return impl_->first().options(); }
 uint64_t RankGroup::NumericsFingerprint() const { return impl_->first().NumericsFingerprint(); }
 
 }  // namespace specfabric::target

@@ -67,6 +67,8 @@ class RankGroup {
                                                        absl::Span<const uint8_t> bytes);
 
   const model::ModelConfig& config() const;
+  // As RankModel::options.
+  const model::RankOptions& rank_options() const;
   uint64_t NumericsFingerprint() const;
 
  private:

@@ -273,7 +273,6 @@ absl::Status RankService::Impl::RunStep(const schemas::Step& step, const RankRan
 void RankService::Impl::Serve() {
   if (const auto part = Take(&part_)) {
     const RankRange here = {part->ranks, part->first_rank, part->rank_count};
-    const int64_t slots = int64_t{part->kv_blocks} * part->block_size;
     size_ = here.ranks;
     spdlog::info("loading ranks {} to {} of {}", here.first, here.first + here.count - 1,
                  here.ranks);
@@ -283,6 +282,7 @@ void RankService::Impl::Serve() {
       ready_ = ExchangeReady();
     }
     while (const auto step = Take(&step_)) {
+      const int64_t slots = int64_t{ranks_->rank_options().kv_blocks} * part->block_size;
       if (absl::Status ran = RunStep(*step, here, slots); !ran.ok()) End(ran);
     }
   }

@@ -14,9 +14,11 @@
 #include "base/random.h"
 #include "base/status.h"
 #include "link/fabric_counters.h"
+#include "link/gpu_slots.h"
 #include "link/link.h"
 #include "metrics/fabric_metrics.h"
 #include "metrics/target_metrics.h"
+#include "model/features.h"
 #include "spdlog/spdlog.h"
 #include "target/target_engine.h"
 
@@ -74,6 +76,8 @@ class TargetService::Impl {
 
   absl::Status StartRanks();
   schemas::GroupPart PartOfGroup() const;
+  void SettleGpuDraftProbs();
+  int32_t DraftProbsSlots() const;
   absl::Status AddDraftProbsPools(size_t slot_bytes);
   void EndIfBroken(const absl::Status& step) const;
   void Watch();
@@ -149,12 +153,15 @@ schemas::GroupPart TargetService::Impl::PartOfGroup() const {
 absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
                                         metrics::Registry* registry) {
   options_ = options;
+  SettleGpuDraftProbs();
   if (absl::Status ranks = StartRanks(); !ranks.ok()) return ranks;
   const model::ModelConfig& config = ranks_->config();
+  const model::RankOptions& rank = ranks_->rank_options();
+  options_.scheduler.kv_blocks = rank.kv_blocks;
 
   link::LinkOptions link_options;
   link_options.fabric = options.fabric;
-  if (options.gpu_draft_probs) link_options.fabric.gpu = 0;  // the only rank's
+  if (options_.gpu_draft_probs) link_options.fabric.gpu = 0;  // the only rank's
   link_options.listen = options.listen;
   link_options.socket = options.socket;
   link_options.connect = options.drafts;
@@ -165,7 +172,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   hello.model = options.model_name;
   hello.tokenizer_fingerprint = options.tokenizer_fingerprint;
   // 0 tells gateways that only the distribution of the text is guaranteed.
-  const bool exact = options.ranks.rank.token_exact();
+  const bool exact = rank.token_exact();
   hello.numerics_fingerprint = exact ? ranks_->NumericsFingerprint() : 0;
   hello.vocabulary = config.vocabulary;
   hello.context = options.scheduler.max_context;
@@ -178,13 +185,14 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   metrics_ = std::make_unique<metrics::TargetMetrics>(*registry, options.model_name,
                                                       speculation::kMaxVerifyNodes - 1);
   metrics_->SetExactness(ExactnessOf(options.verification, exact));
+  metrics_->kv_tokens.Set(static_cast<double>(int64_t{rank.kv_blocks} * rank.block_size));
   if ((options.verification_methods &
        (1u << static_cast<int>(schemas::VerificationMethod::kTypical))) != 0) {
     spdlog::warn(
         "verification method typical is served: its texts do not have the target's distribution");
   }
   TargetEngineOptions engine_options;
-  engine_options.scheduler = options.scheduler;
+  engine_options.scheduler = options_.scheduler;
   engine_options.incarnation = hello.incarnation;
   engine_options.router = options.router;
   engine_options.router.salt = hello.incarnation;
@@ -197,7 +205,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   const speculation::DraftProbsShape slot = {options.draft_probs_rows, config.vocabulary,
                                              config.vocabulary};
   engine_options.draft_probs_bytes = static_cast<uint32_t>(slot.bytes());
-  if (options.gpu_draft_probs) {
+  if (options_.gpu_draft_probs) {
     engine_options.open_on_device = [this](const auto& shape, auto bytes) {
       return ranks_->OpenOnDevice(shape, bytes);
     };
@@ -287,16 +295,51 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
 absl::Status TargetService::Impl::AddDraftProbsPools(size_t slot_bytes) {
   if (slot_bytes == 0) return absl::OkStatus();
   const int ranks = options_.ranks.shape().ranks();
-  // One for the round of each sequence, and some for late tensors.
-  const int32_t slots = options_.scheduler.max_sequences / ranks + kSpareSlots;
-  const auto kind =
-      options_.gpu_draft_probs ? transport::MemoryKind::kCuda : transport::MemoryKind::kHost;
+  transport::SlotPoolOptions slots = {transport::MemoryKind::kHost, slot_bytes, DraftProbsSlots()};
+  if (options_.gpu_draft_probs) slots.kind = transport::MemoryKind::kCuda;
   for (int rank = 0; rank < ranks; ++rank) {
-    auto pool = link_->AddPool(static_cast<uint8_t>(rank), {kind, slot_bytes, slots});
+    auto pool = link_->AddPool(static_cast<uint8_t>(rank), slots);
+    if (!pool.ok() && options_.gpu_draft_probs) {
+      spdlog::warn("{}", model::Describe(model::kGpuDraftProbs,
+                                         {.on = false, .why = base::Message(pool.status())}));
+      slots.kind = transport::MemoryKind::kHost;
+      pool = link_->AddPool(static_cast<uint8_t>(rank), slots);
+    }
     if (!pool.ok()) return pool.status();
     draft_probs_pools_.push_back(*std::move(pool));
   }
   return absl::OkStatus();
+}
+
+// In a rank's pool: one for the round of each sequence, and some for late tensors.
+int32_t TargetService::Impl::DraftProbsSlots() const {
+  return options_.scheduler.max_sequences / options_.ranks.shape().ranks() + kSpareSlots;
+}
+
+// Before the ranks load, which leave the slots' memory free.
+void TargetService::Impl::SettleGpuDraftProbs() {
+  if (options_.ranks.rank.device == model::DeviceKind::kCpu) {
+    options_.gpu_draft_probs = false;
+    return;
+  }
+  model::FeatureState state;
+  if (options_.draft_probs_rows == 0) {
+    state.why = "no verification method served here reads draft probabilities";
+  } else if (const int ranks = options_.ranks.shape().ranks(); ranks > 1) {
+    state.why = absl::StrCat(ranks, " ranks gather whole rows on the host");
+  } else if (!options_.gpu_draft_probs) {
+    state.why = model::kDisabled;
+  } else {
+    const absl::Status able = link::CheckGpuSlots(options_.fabric);
+    state = {.on = able.ok(), .why = base::Message(able)};
+  }
+  spdlog::info("{}", model::Describe(model::kGpuDraftProbs, state));
+  options_.gpu_draft_probs = state.on;
+  if (!state.on) return;
+  const int32_t vocabulary = options_.scheduler.vocabulary;
+  const speculation::DraftProbsShape slot = {options_.draft_probs_rows, vocabulary, vocabulary};
+  options_.ranks.rank.kv_sizing.reserved_bytes +=
+      static_cast<int64_t>(slot.bytes()) * DraftProbsSlots();
 }
 
 // Ends the process if a step has failed in a way that it cannot recover from: the state of a GPU
@@ -350,7 +393,6 @@ absl::StatusOr<std::unique_ptr<TargetService>> TargetService::Start(
   if (!split.ok()) return split;
   TargetServiceOptions filled = options;
   filled.scheduler.vocabulary = config->vocabulary;
-  filled.scheduler.kv_blocks = options.ranks.rank.kv_blocks;
   filled.scheduler.block_size = options.ranks.rank.block_size;
   auto context = model::ServedContext(*config, options.scheduler.max_context);
   if (!context.ok()) return context.status();
@@ -362,6 +404,7 @@ absl::StatusOr<std::unique_ptr<TargetService>> TargetService::Start(
 
 const std::string& TargetService::listen_address() const { return impl_->link_->listen_address(); }
 const model::ModelConfig& TargetService::config() const { return impl_->ranks_->config(); }
+bool TargetService::token_exact() const { return impl_->ranks_->rank_options().token_exact(); }
 bool TargetService::ready() const { return !impl_->engine_->draining(); }
 
 std::string TargetService::Liveness() const {

@@ -40,8 +40,9 @@ struct TargetServiceOptions {
       1;  // set of bits 1 << VerificationMethod: those that a request may name
   int32_t draft_probs_rows =
       0;  // rows of draft probabilities in a slot; 0 if no verification method reads them
-  bool gpu_draft_probs = false;          // the slots are in memory of the GPU of the only rank
-  scheduler::DraftRouterOptions router;  // Start sets its salt
+  // The slots are in memory of the GPU of the only rank, if there is one that UCX can use.
+  bool gpu_draft_probs = false;
+  scheduler::DraftRouterOptions router;                      // Start sets its salt
   base::Nanos draft_latency_warn = 50 * base::kMillisecond;  // 0: no warning
   speculation::ChoiceOptions drafter_choice;
   base::Nanos step_timeout = 60 * base::kSecond;  // a longer step ends the process
@@ -59,6 +60,8 @@ class TargetService {
 
   const std::string& listen_address() const;
   const model::ModelConfig& config() const;
+  // RankOptions::token_exact of its ranks.
+  bool token_exact() const;
   // False while draining.
   bool ready() const;
   // One line for /livez: about the step in flight, if any, and the seconds since the end of the

@@ -36,6 +36,14 @@ absl::Status Device::MakeCurrent() const {
   return ToStatus(cudaSetDevice(ordinal_), "choice of the device");
 }
 
+absl::StatusOr<Device::Memory> Device::ReadMemory() const {
+  size_t free = 0, total = 0;
+  absl::Status status = MakeCurrent();
+  status.Update(ToStatus(cudaMemGetInfo(&free, &total), "asking for free memory"));
+  if (!status.ok()) return status;
+  return Memory{static_cast<int64_t>(free), static_cast<int64_t>(total)};
+}
+
 absl::Status Device::Finish() const {
   return ToStatus(cudaStreamSynchronize(stream_), "what was enqueued");
 }

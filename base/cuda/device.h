@@ -28,6 +28,11 @@ class Device {
   int32_t ordinal() const { return ordinal_; }
   Stream stream() const { return stream_; }
   const std::string& name() const { return name_; }
+  // In bytes. What other processes use is not free.
+  struct Memory {
+    int64_t free = 0, total = 0;
+  };
+  absl::StatusOr<Memory> ReadMemory() const;
   // Waits for everything that was enqueued and returns its errors.
   absl::Status Finish() const;
 

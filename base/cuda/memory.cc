@@ -28,6 +28,7 @@ absl::StatusOr<Buffer<Free>> Buffer<Free>::Create(size_t bytes) {
   void* memory = nullptr;
   if (cudaError_t error = Allocate(&buffer, &memory, std::max<size_t>(bytes, 1));
       error != cudaSuccess) {
+    cudaGetLastError();  // else the next launch would report it
     return ToStatus(error, absl::StrCat(bytes, " bytes of ", NameOf(&buffer)).c_str());
   }
   buffer.memory_.reset(memory);

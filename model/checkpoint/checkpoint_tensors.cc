@@ -30,7 +30,7 @@ std::optional<std::string_view> NameInLayer(std::string_view name, int32_t layer
   return name.substr(number.ptr + 1 - name.data());
 }
 
-// The names inside a layer that LoadWeights reads.
+// The names inside a layer that LoadLayers reads.
 std::unordered_set<std::string_view> LayerNames(const ModelConfig& c) {
   std::unordered_set<std::string_view> names = {
       "input_layernorm.weight",  "post_attention_layernorm.weight",

@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_MODEL_CHECKPOINT_LOAD_WEIGHTS_H_
 #define SPECFABRIC_MODEL_CHECKPOINT_LOAD_WEIGHTS_H_
 
-// LoadWeights, for the files that instantiate it. How checkpoints name their tensors, and which
-// part of each a rank has.
+// LoadLayers and LoadHead, for the files that instantiate them. How checkpoints name their tensors,
+// and which part of each a rank has.
 
 #include <memory>
 #include <string>
@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/checkpoint_tensors.h"
+#include "model/checkpoint/stored_rows.h"
 #include "model/cpu/weights.h"
 
 namespace specfabric::model {
@@ -51,24 +52,20 @@ class Loader {
   // columns.
   absl::Status Layer(const std::vector<MatrixShard>& shards, int32_t parts, Matrix* out,
                      bool gated = false) const {
-    std::vector<const StoredTensor*> tensors;
-    LinearShape shape{
-        .outputs = 0, .inputs = shards.front().column_count, .parts = parts, .gated = gated};
+    StoredRows rows(shards.front().column_count);
     for (const MatrixShard& shard : shards) {
       absl::StatusOr<const StoredTensor*> tensor =
           checkpoint_.Find(shard.name, {shard.rows, shard.columns});
       if (!tensor.ok()) return tensor.status();
-      tensors.push_back(*tensor);
-      shape.outputs += shard.row_count;
+      rows.Add({.tensor = *tensor,
+                .columns = shard.columns,
+                .first_row = shard.first_row,
+                .row_count = shard.row_count,
+                .first_column = shard.first_column});
     }
-    const WeightReader read = [&](int32_t output, float* weights) {
-      size_t i = 0;
-      while (output >= shards[i].row_count) output -= shards[i++].row_count;
-      const MatrixShard& shard = shards[i];
-      const int64_t first = int64_t{shard.first_row + output} * shard.columns + shard.first_column;
-      ReadFloats(*tensors[i], first, shard.column_count, weights);
-    };
-    absl::StatusOr<Matrix> matrix = make_matrix_(shape, read);
+    const LinearShape shape = {
+        .outputs = rows.rows(), .inputs = rows.inputs(), .parts = parts, .gated = gated};
+    absl::StatusOr<Matrix> matrix = make_matrix_(shape, rows);
     if (!matrix.ok()) return matrix.status();
     *out = *std::move(matrix);
     return absl::OkStatus();
@@ -144,10 +141,10 @@ absl::Status LoadMlp(const Loader<Matrix>& loader, const ModelConfig& c, const P
 }  // namespace loading
 
 template <typename Matrix>
-absl::StatusOr<ModelWeightsOf<Matrix>> LoadWeights(const Checkpoint& checkpoint,
-                                                   const ModelConfig& config,
-                                                   const Partition& partition,
-                                                   const MatrixFactory<Matrix>& make_matrix) {
+absl::StatusOr<ModelWeightsOf<Matrix>> LoadLayers(const Checkpoint& checkpoint,
+                                                  const ModelConfig& config,
+                                                  const Partition& partition,
+                                                  const MatrixFactory<Matrix>& make_matrix) {
   const loading::Loader<Matrix> loader(checkpoint, make_matrix);
   ModelWeightsOf<Matrix> weights;
   for (int32_t i = 0; i < partition.layers; ++i) {
@@ -162,15 +159,23 @@ absl::StatusOr<ModelWeightsOf<Matrix>> LoadWeights(const Checkpoint& checkpoint,
     if (!status.ok()) return status;
     weights.layers.push_back(std::move(layer));
   }
-
   absl::Status status = loader.Vector(kNormName, config.hidden, &weights.final_norm);
-  const char* head_name =
-      config.tied_embeddings ? EmbeddingName(checkpoint, /*tied=*/true) : kHeadName;
-  const loading::MatrixShard head = loading::RowShard(head_name, config.vocabulary, config.hidden,
-                                                      partition.first_token, partition.vocabulary);
-  status.Update(loader.Layer({head}, /*parts=*/1, &weights.head));
   if (!status.ok()) return status;
   return weights;
+}
+
+template <typename Matrix>
+absl::StatusOr<Matrix> LoadHead(const Checkpoint& checkpoint, const ModelConfig& config,
+                                const Partition& partition,
+                                const MatrixFactory<Matrix>& make_matrix) {
+  const char* name = config.tied_embeddings ? EmbeddingName(checkpoint, /*tied=*/true) : kHeadName;
+  const loading::MatrixShard shard = loading::RowShard(name, config.vocabulary, config.hidden,
+                                                       partition.first_token, partition.vocabulary);
+  Matrix head;
+  absl::Status status =
+      loading::Loader<Matrix>(checkpoint, make_matrix).Layer({shard}, /*parts=*/1, &head);
+  if (!status.ok()) return status;
+  return head;
 }
 
 }  // namespace specfabric::model

@@ -7,11 +7,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <limits>
 #include <optional>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -333,12 +336,26 @@ absl::StatusOr<const StoredTensor*> Checkpoint::Find(const std::string& name,
   return &tensor;
 }
 
-uint64_t Checkpoint::ContentHash() const {
+uint64_t Checkpoint::ContentHash(int threads) const {
+  std::vector<std::pair<const std::string*, const StoredTensor*>> all;
+  for (const auto& [name, tensor] : tensors_) all.emplace_back(&name, tensor);
+  std::vector<uint64_t> contents(all.size());
+  std::atomic<size_t> next = 0;
+  const auto work = [&] {
+    for (size_t i = next++; i < all.size(); i = next++) {
+      contents[i] = HashBytes(all[i].second->data, all[i].second->bytes);
+    }
+  };
+  std::vector<std::thread> helpers;
+  for (int i = 1; i < threads; ++i) helpers.emplace_back(work);
+  work();
+  for (std::thread& helper : helpers) helper.join();
   uint64_t hash = 0;
-  for (const auto& [name, tensor] : tensors_) {
-    hash = base::Mix64(hash ^ base::Fnv1a(absl::StrCat(name, " ", tensor->type_name, " ",
+  for (size_t i = 0; i < all.size(); ++i) {
+    const auto& [name, tensor] = all[i];
+    hash = base::Mix64(hash ^ base::Fnv1a(absl::StrCat(*name, " ", tensor->type_name, " ",
                                                        ShapeText(tensor->shape))));
-    hash = base::Mix64(hash ^ HashBytes(tensor->data, tensor->bytes));
+    hash = base::Mix64(hash ^ contents[i]);
   }
   return hash;
 }
@@ -354,6 +371,27 @@ void ReadFloats(const StoredTensor& tensor, int64_t first, int64_t count, float*
     uint16_t bits;
     std::memcpy(&bits, from + i * 2, sizeof(bits));
     out[i] = bfloat16 ? WidenBFloat16(bits) : WidenFloat16(bits);
+  }
+}
+
+void ReadElements(const StoredTensor& tensor, int64_t first, int64_t count, base::DataType type,
+                  std::byte* out) {
+  if (type == base::DataType::kFloat32) {
+    ReadFloats(tensor, first, count, reinterpret_cast<float*>(out));
+    return;
+  }
+  if (tensor.type == StoredType::kBFloat16) {
+    std::memcpy(out, tensor.data + first * 2, count * 2);
+    return;
+  }
+  // In pieces that stay in the innermost cache.
+  constexpr int64_t kPiece = 1024;
+  std::array<float, kPiece> values;
+  auto* const rounded = reinterpret_cast<uint16_t*>(out);
+  for (int64_t at = 0; at < count; at += kPiece) {
+    const int64_t piece = std::min(kPiece, count - at);
+    ReadFloats(tensor, first + at, piece, values.data());
+    for (int64_t i = 0; i < piece; ++i) rounded[at + i] = RoundToBFloat16(values[i]);
   }
 }
 

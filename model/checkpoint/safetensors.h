@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/data_type.h"
 
 namespace specfabric::model {
 
@@ -65,8 +66,8 @@ class Checkpoint {
   absl::StatusOr<const StoredTensor*> Find(const std::string& name,
                                            const std::vector<int64_t>& shape) const;
   // A hash of every tensor's name, dtype, shape and bytes; the same however tensors are spread over
-  // files. Reads the whole checkpoint once.
-  uint64_t ContentHash() const;
+  // files. Reads the whole checkpoint once, with `threads` threads.
+  uint64_t ContentHash(int threads = 1) const;
 
  private:
   absl::Status AddFile(const std::string& name);
@@ -79,8 +80,15 @@ class Checkpoint {
   std::vector<std::string> notes_;
 };
 
+// Of one element of a tensor of F32, BF16 or F16.
+constexpr int ElementBytes(StoredType type) { return type == StoredType::kFloat32 ? 4 : 2; }
+
 // Converts `count` elements, from element `first` on, to float32.
 void ReadFloats(const StoredTensor& tensor, int64_t first, int64_t count, float* out);
+// The same to either type: a plain copy where they are stored as `type`; bfloat16 is rounded to
+// nearest. `out` is aligned for it.
+void ReadElements(const StoredTensor& tensor, int64_t first, int64_t count, base::DataType type,
+                  std::byte* out);
 
 }  // namespace specfabric::model
 

@@ -113,12 +113,18 @@ absl::Status CpuTransformer::LoadCheckpoint(const std::string& model_dir) {
       ReadEmbedding(checkpoint, config_, partition_,
                     [this](int32_t index, const float* row) { embedding_.Set(index, row); });
   if (!status.ok()) return status;
-  absl::StatusOr<ModelWeights> weights = LoadWeights<std::unique_ptr<Linear>>(
-      checkpoint, config_, partition_, [this](const LinearShape& shape, const WeightReader& read) {
-        return MakeLinear(shape, read);
-      });
+  const MatrixFactory<std::unique_ptr<Linear>> make = [this](const LinearShape& shape,
+                                                             const StoredRows& rows) {
+    return MakeLinear(shape, [&](int32_t output, float* weights) {
+      rows.Read(output, 1, DataType::kFloat32, reinterpret_cast<std::byte*>(weights));
+    });
+  };
+  absl::StatusOr<ModelWeights> weights = LoadLayers(checkpoint, config_, partition_, make);
   if (!weights.ok()) return weights.status();
   weights_ = *std::move(weights);
+  absl::StatusOr<std::unique_ptr<Linear>> head = LoadHead(checkpoint, config_, partition_, make);
+  if (!head.ok()) return head.status();
+  weights_.head = *std::move(head);
   fingerprint_ =
       HashModel(checkpoint, config_, rope_) ^ HashNumerics(options_, kernels_, partition_);
   return absl::OkStatus();

@@ -33,6 +33,7 @@ class CpuTransformer : public RankModel {
                                                               Communicator* communicator);
 
   const ModelConfig& config() const override { return config_; }
+  const RankOptions& options() const override { return options_; }
   absl::StatusOr<LogitShard> Forward(const Batch& batch) override;
   void MoveKv(absl::Span<const KvMove> moves) override;
   uint64_t NumericsFingerprint() const override { return fingerprint_; }

@@ -9,20 +9,34 @@
 
 namespace specfabric::model {
 
-template absl::StatusOr<ModelWeights> LoadWeights(
+template absl::StatusOr<ModelWeights> LoadLayers(
     const Checkpoint& checkpoint, const ModelConfig& config, const Partition& partition,
     const MatrixFactory<std::unique_ptr<Linear>>& make_matrix);
+template absl::StatusOr<std::unique_ptr<Linear>> LoadHead(
+    const Checkpoint& checkpoint, const ModelConfig& config, const Partition& partition,
+    const MatrixFactory<std::unique_ptr<Linear>>& make_matrix);
+
+absl::StatusOr<StoredRows> FindEmbedding(const Checkpoint& checkpoint, const ModelConfig& config,
+                                         const Partition& partition) {
+  absl::StatusOr<const StoredTensor*> tensor = checkpoint.Find(
+      EmbeddingName(checkpoint, config.tied_embeddings), {config.vocabulary, config.hidden});
+  if (!tensor.ok()) return tensor.status();
+  StoredRows rows(config.hidden);
+  rows.Add({.tensor = *tensor,
+            .columns = config.hidden,
+            .first_row = partition.first_token,
+            .row_count = partition.vocabulary});
+  return rows;
+}
 
 absl::Status ReadEmbedding(const Checkpoint& checkpoint, const ModelConfig& config,
                            const Partition& partition,
                            absl::FunctionRef<void(int32_t index, const float* row)> row) {
-  absl::StatusOr<const StoredTensor*> tensor = checkpoint.Find(
-      EmbeddingName(checkpoint, config.tied_embeddings), {config.vocabulary, config.hidden});
-  if (!tensor.ok()) return tensor.status();
+  const absl::StatusOr<StoredRows> rows = FindEmbedding(checkpoint, config, partition);
+  if (!rows.ok()) return rows.status();
   std::vector<float> values(config.hidden);
-  for (int32_t i = 0; i < partition.vocabulary; ++i) {
-    ReadFloats(**tensor, int64_t{partition.first_token + i} * config.hidden, config.hidden,
-               values.data());
+  for (int32_t i = 0; i < rows->rows(); ++i) {
+    rows->Read(i, 1, base::DataType::kFloat32, reinterpret_cast<std::byte*>(values.data()));
     row(i, values.data());
   }
   return absl::OkStatus();

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/safetensors.h"
+#include "model/checkpoint/stored_rows.h"
 #include "model/linear.h"
 #include "model/parallel/partition.h"
 
@@ -42,16 +43,26 @@ struct ModelWeightsOf {
 
 template <typename Matrix>
 using MatrixFactory =
-    std::function<absl::StatusOr<Matrix>(const LinearShape& shape, const WeightReader& read)>;
+    std::function<absl::StatusOr<Matrix>(const LinearShape& shape, const StoredRows& rows)>;
 
-// Everything but the embedding. `config` with tied_embeddings as OpenCheckpoint says. Errors are
-// those of Checkpoint::Find and of the factory. Defined for the matrices of CPUs and of GPUs
-// (load_weights.h).
+// Everything but the embedding and the head. Errors are those of Checkpoint::Find and of the
+// factory. Defined for the matrices of CPUs and of GPUs (load_weights.h), as is LoadHead.
 template <typename Matrix>
-absl::StatusOr<ModelWeightsOf<Matrix>> LoadWeights(const Checkpoint& checkpoint,
-                                                   const ModelConfig& config,
-                                                   const Partition& partition,
-                                                   const MatrixFactory<Matrix>& make_matrix);
+absl::StatusOr<ModelWeightsOf<Matrix>> LoadLayers(const Checkpoint& checkpoint,
+                                                  const ModelConfig& config,
+                                                  const Partition& partition,
+                                                  const MatrixFactory<Matrix>& make_matrix);
+
+// The head, made of the embedding if `config` ties them; its tied_embeddings is as OpenCheckpoint
+// says.
+template <typename Matrix>
+absl::StatusOr<Matrix> LoadHead(const Checkpoint& checkpoint, const ModelConfig& config,
+                                const Partition& partition,
+                                const MatrixFactory<Matrix>& make_matrix);
+
+// The embedding of this rank's tokens, [tokens][hidden].
+absl::StatusOr<StoredRows> FindEmbedding(const Checkpoint& checkpoint, const ModelConfig& config,
+                                         const Partition& partition);
 
 // Calls `row` with the embedding, [hidden], of this rank's tokens, in order.
 absl::Status ReadEmbedding(const Checkpoint& checkpoint, const ModelConfig& config,

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "model/cuda/feature_checks.h"
 #include "model/cuda/layers.h"
 #include "model/cuda/rank_exchange.h"
 
@@ -111,13 +112,27 @@ absl::StatusOr<std::unique_ptr<Collectives>> Collectives::Create(
     met = made->Meet(group, group->rank() - stage->rank(), ranks, &made->communicator_);
   }
   if (!met.ok()) return met;
-  if (options.peer_sums && ranks > 1) {
-    absl::StatusOr<std::unique_ptr<PeerSum>> peers = PeerSum::Create(stage, device);
-    // Each stage joins on its own; then all continue together.
-    if (absl::Status agreed = AgreeOn(group, peers.status()); !agreed.ok()) return agreed;
-    made->peers_ = *std::move(peers);
-  }
+  if (absl::Status peers = made->MakePeerSums(group, stage); !peers.ok()) return peers;
   return made;
+}
+
+// Without them where they do not work. Each stage tries on its own; then all continue alike.
+absl::Status Collectives::MakePeerSums(Communicator* group, Communicator* stage) {
+  const bool spans_processes = group->size() > 1 && SpansProcesses(group);
+  if (ranks_ == 1) {
+    peer_sums_.why = "no sums are over several GPUs";
+  } else if (spans_processes) {
+    peer_sums_.why = "the ranks are in several processes";
+  } else if (!options_.peer_sums) {
+    peer_sums_.why = kDisabled;
+  } else {
+    absl::StatusOr<std::unique_ptr<PeerSum>> peers = PeerSum::Create(stage, device_);
+    absl::StatusOr<FeatureState> state = AgreeOnFeature(group, peers.status());
+    if (!state.ok()) return state.status();
+    peer_sums_ = *std::move(state);
+    if (peer_sums_.on) peers_ = *std::move(peers);
+  }
+  return absl::OkStatus();
 }
 
 Collectives::~Collectives() {

@@ -15,6 +15,7 @@
 #include "base/cuda/memory.h"
 #include "model/cuda/layers.h"
 #include "model/cuda/peer_sum.h"
+#include "model/features.h"
 #include "model/parallel/communicator.h"
 
 struct ncclComm;
@@ -25,7 +26,7 @@ struct CollectivesOptions {
   // Parts are gathered and added by a binary tree over the ranks in order; the order of NCCL's own
   // sum depends on the number of elements.
   bool batch_invariant = true;
-  bool peer_sums = false;  // small sums in one shot, in that order, where the GPUs allow it
+  bool peer_sums = false;  // small sums in one shot, in that order, where a trial shows it works
   // How long ranks may take to join. The group may span machines, and a missing rank must not block
   // the others forever.
   base::Nanos join_timeout = 120 * base::kSecond;
@@ -63,8 +64,8 @@ class Collectives {
   absl::Status HandOver(const float* out, int64_t out_count, float* in, int64_t in_count);
   // data becomes the last stage's data.
   absl::Status FromLastStage(float* data, int64_t count);
-  // Whether small sums are made in one shot.
-  bool has_peer_sums() const { return peers_ != nullptr; }
+  // Whether small sums are made in one shot, and why not. The same on all ranks.
+  const FeatureState& peer_sums() const { return peer_sums_; }
 
  private:
   Collectives(const base::cuda::Device* device, int rank, int group_ranks, int ranks,
@@ -72,6 +73,7 @@ class Collectives {
       : device_(device), rank_(rank), group_ranks_(group_ranks), ranks_(ranks), options_(options) {}
 
   absl::Status Meet(Communicator* group, int first, int ranks, ncclComm** communicator) const;
+  absl::Status MakePeerSums(Communicator* group, Communicator* stage);
 
   const base::cuda::Device* const device_;
   const int rank_, group_ranks_;  // of the group
@@ -81,6 +83,7 @@ class Collectives {
   ncclComm* group_communicator_ = nullptr;  // null: there is one stage
   base::cuda::DeviceBuffer parts_;          // [ranks][count]
   std::unique_ptr<PeerSum> peers_;
+  FeatureState peer_sums_;
 };
 
 }  // namespace specfabric::model::cuda

@@ -3,166 +3,23 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <random>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "base/status.h"
-#include "model/checkpoint/checkpoint_tensors.h"
 #include "model/cuda/layers.h"
 #include "model/cuda/rank_exchange.h"
-#include "model/numerics.h"
 #include "spdlog/spdlog.h"
 
 namespace specfabric::model::cuda {
 namespace {
 
-using base::cuda::Device;
 using base::cuda::DeviceBuffer;
 using base::cuda::Upload;
-
-// To be raised whenever a change of the code gives other bits for the same weights on the same GPU.
-constexpr uint64_t kNumericsVersion = 2;
 
 const float* OrNull(const DeviceBuffer& values) { return values.As<const float>(); }
 
 }  // namespace
-
-CudaTransformer::CudaTransformer(ModelConfig config, const RankOptions& options,
-                                 const Partition& partition, Communicator* group,
-                                 std::unique_ptr<Communicator> stage)
-    : config_(std::move(config)),
-      options_(options),
-      partition_(partition),
-      rope_(MakeRopeTable(config_.rope, config_.head_dim)),
-      group_(group),
-      stage_(std::move(stage)),
-      graphs_(/*shared=*/group->size() > 1) {}
-
-absl::StatusOr<std::unique_ptr<CudaTransformer>> CudaTransformer::Load(const std::string& model_dir,
-                                                                       const RankOptions& options,
-                                                                       Communicator* communicator) {
-  absl::StatusOr<ModelConfig> config = LoadModelConfig(model_dir);
-  if (!config.ok()) return config.status();
-  const absl::StatusOr<GroupShape> shape = ShapeOf(communicator->size(), options.pipeline_stages);
-  if (!shape.ok()) return shape.status();
-  if (absl::Status status = CheckShape(*config, *shape); !status.ok()) return status;
-  if (config->head_dim > kMaxHeadDim) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("heads of ", config->head_dim, "; allowed on GPUs: at most ", kMaxHeadDim));
-  }
-  absl::StatusOr<std::unique_ptr<Communicator>> stage = SplitStages(communicator, shape->stages);
-  if (!stage.ok()) return stage.status();
-  const Partition partition = MakePartition(*config, *shape, communicator->rank());
-  std::unique_ptr<CudaTransformer> model(
-      new CudaTransformer(*std::move(config), options, partition, communicator, *std::move(stage)));
-  if (absl::Status status = model->LoadCheckpoint(model_dir); !status.ok()) return status;
-  return model;
-}
-
-absl::Status CudaTransformer::LoadCheckpoint(const std::string& model_dir) {
-  if (absl::Status opened = AgreeOn(group_, OpenDevice()); !opened.ok()) return opened;
-  absl::StatusOr<std::unique_ptr<Collectives>> collectives =
-      Collectives::Create(group_, stage_ == nullptr ? group_ : stage_.get(), device_.get(),
-                          {.batch_invariant = options_.batch_invariant,
-                           .peer_sums = options_.peer_sums,
-                           .join_timeout = options_.join_timeout});
-  if (!collectives.ok()) return collectives.status();
-  collectives_ = *std::move(collectives);
-  if (absl::Status read = AgreeOn(group_, ReadCheckpoint(model_dir)); !read.ok()) return read;
-  fingerprint_ ^= HashNumerics();
-  return options_.cuda_graphs ? AgreeOn(group_, TryGraphs()) : absl::OkStatus();
-}
-
-absl::Status CudaTransformer::OpenDevice() {
-  absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(group_->local_rank());
-  if (!device.ok()) return device.status();
-  device_ = *std::move(device);
-  absl::StatusOr<std::unique_ptr<MatrixProducts>> products =
-      MatrixProducts::Create(device_.get(), options_.batch_invariant);
-  if (!products.ok()) return products.status();
-  products_ = *std::move(products);
-  device_logits_.emplace(device_.get());
-  return absl::OkStatus();
-}
-
-absl::Status CudaTransformer::ReadCheckpoint(const std::string& model_dir) {
-  absl::StatusOr<OpenedCheckpoint> opened = OpenCheckpoint(model_dir, config_);
-  if (!opened.ok()) return opened.status();
-  const Checkpoint& checkpoint = opened->checkpoint;
-  config_.tied_embeddings = opened->tied_embeddings;
-  absl::StatusOr<DeviceWeights> weights =
-      LoadDeviceWeights(checkpoint, config_, partition_, options_.dtype, *device_);
-  if (!weights.ok()) return weights.status();
-  weights_ = *std::move(weights);
-  fingerprint_ = HashModel(checkpoint, config_, rope_);
-  if (absl::Status chosen = ChooseProducts(); !chosen.ok()) return chosen;
-  if (absl::Status made = MakeCache(); !made.ok()) return made;
-  // At the start rather than in a step; and graphs depend on the addresses.
-  const int32_t logit_rows = options_.cuda_graphs ? kMaxPaddedRows : 1;
-  absl::Status reserved = ReserveRows(std::max(options_.max_rows, logit_rows), logit_rows);
-  if (!reserved.ok()) return reserved;
-  return options_.flash_attention ? MakeAttention() : absl::OkStatus();
-}
-
-// Before there is a cache, whose memory the trials may use.
-absl::Status CudaTransformer::ChooseProducts() {
-  if (options_.dtype != DataType::kBFloat16 || options_.trial_budget == 0) return absl::OkStatus();
-  const DeviceLayer& layer = weights_.layers.front();
-  const Matrix* const matrices[] = {&layer.gate_up, &layer.down, &layer.qkv, &layer.output,
-                                    &weights_.head};
-  return products_->Choose(matrices, options_.trial_budget);
-}
-
-absl::Status CudaTransformer::MakeAttention() {
-  if (options_.dtype != DataType::kBFloat16) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("FlashInfer's attention with ", Name(options_.dtype), "; allowed: bfloat16"));
-  }
-  TreeAttentionConfig config;
-  config.rules.heads = partition_.heads;
-  config.rules.kv_heads = partition_.kv_heads;
-  config.rules.head_dim = config_.head_dim;
-  config.rules.blocks = options_.kv_blocks;
-  config.rules.block_size = options_.block_size;
-  config.rules.batch_invariant = options_.batch_invariant;
-  config.scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
-  absl::StatusOr<FlashAttention> made = FlashAttention::Create(config);
-  if (!made.ok()) return made.status();
-  flash_ = *std::move(made);
-  // It multiplies slots that a row does not see by 0, so they must be finite.
-  return device_->Clear(cache_.As<void>(), cache_.bytes());
-}
-
-uint64_t CudaTransformer::HashNumerics() const {
-  uint64_t hash =
-      HashKernels(absl::StrCat("cuda ", device_->name()), kNumericsVersion, options_.dtype);
-  hash = base::Mix64(hash ^ static_cast<uint64_t>(partition_.ranks));
-  // The shape of the head's product depends on the number of stages.
-  hash = base::Mix64(hash ^ static_cast<uint64_t>(partition_.stages));
-  hash = base::Mix64(hash ^ static_cast<uint64_t>(options_.flash_attention));
-  if (options_.batch_invariant) return hash;
-  std::random_device random;
-  const uint64_t drawn = uint64_t{random()} << 32 | random();
-  return base::Mix64(hash ^ FromAllRanks(group_, drawn)[0]);
-}
-
-int64_t CudaTransformer::KvBlockBytes() const {
-  return int64_t{2} * partition_.layers * options_.block_size * partition_.kv_heads *
-         config_.head_dim * static_cast<int64_t>(element_bytes());
-}
-
-absl::Status CudaTransformer::MakeCache() {
-  absl::StatusOr<DeviceBuffer> cache =
-      DeviceBuffer::Create(static_cast<size_t>(KvBlockBytes()) * options_.kv_blocks);
-  if (!cache.ok()) {
-    return absl::Status(cache.status().code(), absl::StrCat("KV cache of ", options_.kv_blocks,
-                                                            " blocks: ", cache.status().message()));
-  }
-  cache_ = *std::move(cache);
-  return absl::OkStatus();
-}
 
 LayerCache CudaTransformer::CacheOf(int32_t layer) const {
   const size_t plane = size_t(slots()) * partition_.kv_heads * config_.head_dim * element_bytes();
@@ -319,29 +176,6 @@ absl::Status CudaTransformer::RunGraph(const Batch& batch) {
                  device_->ordinal(), device_->name(), base::Message(graphs_.failure()));
   }
   return status;
-}
-
-// Checks at the start that passes can be captured on this GPU, with passes of one row, which write
-// to a slot that is not used yet.
-absl::Status CudaTransformer::TryGraphs() {
-  Batch batch;
-  batch.tokens = batch.positions = batch.blocks = batch.logit_rows = {0};
-  batch.sequences.push_back({.row_count = 1, .block_count = 1});
-  // Steps that can fail on a single rank come before any collective.
-  absl::Status prepared = PlanAttention(batch);
-  if (prepared.ok()) prepared = CopyPadded(batch, PaddedSize({1, 1})).status();
-  prepared.Update(device_->Finish());
-  if (prepared = AgreeOn(group_, prepared); !prepared.ok()) return prepared;
-  constexpr int kPasses = 2;  // without a graph, captured
-  for (int pass = 0; pass < kPasses; ++pass) {
-    const absl::StatusOr<LogitShard> done = Forward(batch);
-    if (!done.ok() && graphs_.failure().ok()) return done.status();
-  }
-  const absl::Status& failure = graphs_.failure();
-  // Aborted: another rank reports the cause.
-  if (failure.ok() || absl::IsAborted(failure)) return failure;
-  return absl::FailedPreconditionError(
-      absl::StrCat("passes cannot be captured as CUDA graphs here: ", failure.message()));
 }
 
 absl::Status CudaTransformer::EnqueueWhole(const PassInputs& inputs, const PassSize& size) {

@@ -23,6 +23,7 @@
 #include "model/cuda/linear.h"
 #include "model/cuda/paged_attention.h"
 #include "model/cuda/pass_inputs.h"
+#include "model/features.h"
 #include "model/parallel/partition.h"
 #include "model/rank_model.h"
 #include "model/rope.h"
@@ -36,6 +37,7 @@ class CudaTransformer : public RankModel {
                                                                Communicator* communicator);
 
   const ModelConfig& config() const override { return config_; }
+  const RankOptions& options() const override { return options_; }
   absl::StatusOr<LogitShard> Forward(const Batch& batch) override;
   // Enqueues; the next Forward returns its error.
   void MoveKv(absl::Span<const KvMove> moves) override;
@@ -47,11 +49,22 @@ class CudaTransformer : public RankModel {
   CudaTransformer(ModelConfig config, const RankOptions& options, const Partition& partition,
                   Communicator* group, std::unique_ptr<Communicator> stage);
   absl::Status LoadCheckpoint(const std::string& model_dir);
+  // cuda_transformer_load.cc: these make up LoadCheckpoint, on all ranks in the same order.
   absl::Status OpenDevice();
+  absl::Status MeetRanks();
   absl::Status ReadCheckpoint(const std::string& model_dir);
+  void ShareFingerprint();
   absl::Status ChooseProducts();
+  absl::Status MakeBuffers();
   absl::Status MakeCache();
-  absl::Status MakeAttention();
+  absl::StatusOr<FeatureState> TryFlashAttention(int32_t kv_blocks);
+  TreeAttentionConfig AttentionConfig(int32_t kv_blocks) const;
+  absl::Status MakeAttention(int32_t kv_blocks);
+  absl::StatusOr<FeatureState> TryGraphs();
+  absl::Status CapturePass(absl::Status* captured);
+  absl::StatusOr<int32_t> BlocksThatFit(const KvSizing& sizing) const;
+  absl::Status SizeCache();
+  void LogStart(const FeatureState& flash, const FeatureState& graphs) const;
   uint64_t HashNumerics() const;
 
   absl::StatusOr<PassInputs> CopyInputs(const Batch& batch, base::cuda::Upload* upload);
@@ -60,7 +73,6 @@ class CudaTransformer : public RankModel {
   absl::Status EnqueueBatch(const Batch& batch);
   absl::StatusOr<PassInputs> CopyPadded(const Batch& batch, const PassSize& size);
   absl::Status RunGraph(const Batch& batch);
-  absl::Status TryGraphs();
   absl::Status EnqueueWhole(const PassInputs& inputs, const PassSize& size);
   absl::Status EnqueueStages(const PassInputs& inputs, const PassSize& size);
   std::vector<Batch> MicroBatches(const Batch& batch) const;
@@ -82,8 +94,8 @@ class CudaTransformer : public RankModel {
   size_t element_bytes() const { return options_.dtype == DataType::kFloat32 ? 4 : 2; }
   int64_t slots() const { return int64_t{options_.kv_blocks} * options_.block_size; }
 
-  ModelConfig config_;  // fixed once the checkpoint is loaded
-  const RankOptions options_;
+  ModelConfig config_;   // fixed once the checkpoint is loaded
+  RankOptions options_;  // fixed once loaded; until then as asked for
   const Partition partition_;
   const RopeTable rope_;
   Communicator* const group_;                   // among host threads, like the stage's

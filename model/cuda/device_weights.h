@@ -30,7 +30,7 @@ struct DeviceWeights {
   Matrix head;  // the embedding if the model ties them
 };
 
-// Errors are those of LoadWeights; ResourceExhausted if the weights do not fit.
+// Errors are those of LoadLayers; ResourceExhausted if the weights do not fit.
 absl::StatusOr<DeviceWeights> LoadDeviceWeights(const Checkpoint& checkpoint,
                                                 const ModelConfig& config,
                                                 const Partition& partition, DataType dtype,

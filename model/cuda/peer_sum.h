@@ -56,8 +56,11 @@ absl::Status EnqueuePeerSumAndNorm(const PeerSumArgs& args, const NormArgs& norm
 // destroys its PeerSum.
 class PeerSum {
  public:
-  // Called by every rank's thread at the same time. Null, on all ranks, if not every GPU can access
-  // every other one's memory, or if there are too many.
+  // Called by every rank's thread at the same time; makes one sum and compares it with the CPU's.
+  // FailedPrecondition, on a rank whose GPU cannot access another one's memory, or if there are too
+  // many; Internal: the sum is wrong; ResourceExhausted: no memory. Aborted: another rank failed;
+  // if one fails, all do. Should the GPUs wait for each other forever, the log's last line says
+  // what to turn off.
   static absl::StatusOr<std::unique_ptr<PeerSum>> Create(Communicator* host,
                                                          const base::cuda::Device* device);
 
@@ -77,6 +80,7 @@ class PeerSum {
 
  private:
   PeerSum() = default;
+  absl::Status Check(Communicator* host, const base::cuda::Device& device) const;
 
   base::cuda::DeviceBuffer memory_;  // this rank's parts, flags and counts
   PeerSumArgs args_;

@@ -86,7 +86,7 @@ TEST_P(CollectivesTest, HasTheCpusBits) {
                                        8192, 8193, 40'000, most, most + 1};
   for (bool peer_sums : {false, true}) {
     OnRanks(GetParam(), {.batch_invariant = true, .peer_sums = peer_sums}, [&](Rank* rank) {
-      EXPECT_EQ(rank->sums->has_peer_sums(), peer_sums);
+      EXPECT_EQ(rank->sums->peer_sums().on, peer_sums);
       int call = 0;
       for (int64_t count : counts) {
         std::vector<float> expected;
@@ -140,7 +140,7 @@ TEST_P(CollectivesTest, SumsAndNormsInOneKernelWithTheSameBits) {
 // Ranks come late in turn, and no call waits for the end of the one before on the others.
 TEST_P(CollectivesTest, ManyInARowOfRanksThatComeLate) {
   OnRanks(GetParam(), {.peer_sums = true}, [&](Rank* rank) {
-    ASSERT_TRUE(rank->sums->has_peer_sums());
+    ASSERT_TRUE(rank->sums->peer_sums().on);
     std::mt19937 sizes(5), naps(rank->host->rank());
     constexpr int kCalls = 60;
     std::vector<std::vector<float>> parts;
@@ -165,7 +165,8 @@ TEST_P(CollectivesTest, GpusThatDoNotReachEachOtherSumByNccl) {
   if (!Emulated()) GTEST_SKIP() << "these may reach each other";
   setenv("EMULATED_GPUS_APART", "", /*overwrite=*/1);
   OnRanks(GetParam(), {.peer_sums = true}, [&](Rank* rank) {
-    EXPECT_FALSE(rank->sums->has_peer_sums());
+    EXPECT_FALSE(rank->sums->peer_sums().on);
+    EXPECT_EQ(rank->sums->peer_sums().why, "rank 0: GPU 0 cannot access the memory of GPU 1");
     std::vector<float> expected;
     const std::vector<float> sum = Sum(rank, Part(rank->host->rank(), 1, 1000), &expected);
     EXPECT_TRUE(sum == expected);

@@ -240,13 +240,6 @@ def test_the_watchdog_ends_a_group_that_nobody_misses(tmp_path: Path) -> None:
             ["target", *MODEL, "--tensor_parallel=2", "--pipeline_stages=3", "--group_processes=2"],
             "a process holds whole stages",
         ),
-        (
-            [
-                *["target", *MODEL, "--tensor_parallel=2", "--group_processes=2"],
-                *["--device=cuda", "--peer_sums"],
-            ],
-            "--peer_sums=true with --group_processes=2",
-        ),
         (["rank", f"--model={TARGET}"], "--join=: "),
         (["rank", "--join=127.0.0.1:7300"], "--model is missing"),
         (["rank", *MODEL, "--join=127.0.0.1:7300"], "--dtype: no such flag"),

@@ -291,7 +291,11 @@ TEST(LimitsTest, GroupPart) {
   ExpectRefused<M>("join_timeout", [](M& m) { m.join_timeout = INT64_MAX; });
   ExpectRefused<M>("max_rows", [](M& m) { m.max_rows = -1; });
   ExpectRefused<M>("max_rows", [](M& m) { m.max_rows = (1 << 16) + 1; });
-  ExpectRefused<M>("kv_blocks", [](M& m) { m.kv_blocks = 0; });
+  ExpectRefused<M>("kv_blocks", [](M& m) {
+    m.cuda = false;
+    m.kv_blocks = 0;
+  });
+  ExpectRefused<M>("kv_blocks", [](M& m) { m.kv_blocks = -1; });
   ExpectRefused<M>("block_size", [](M& m) { m.block_size = 257; });
   ExpectRefused<M>("typical", [](M& m) { m.typical_delta = 1.5; });
 }

@@ -4,9 +4,13 @@
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include "base/bfloat16.h"
@@ -17,6 +21,20 @@ using specfabric::emulator::RefuseInCapture;
 namespace {
 
 constexpr int kDevices = 4;
+thread_local int current_device = 0;
+
+// Memory of the emulated GPUs that is taken. Tests set how much each has (EMULATED_GPU_BYTES), and
+// how much of what it reports as free another process takes first (EMULATED_GPU_TAKEN_BYTES).
+constexpr size_t kDeviceBytes = size_t{256} << 20;
+std::mutex memory_mutex;
+size_t taken[kDevices] = {};
+std::map<void*, std::pair<int, size_t>> places;  // device, bytes
+
+size_t BytesOf(const char* variable, size_t otherwise) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
 // Two of them make a bfloat16 that is no number, four a float.
 constexpr int kPoison = 0xff;
 
@@ -34,7 +52,15 @@ cudaError_t cudaGetDeviceCount(int* count) {
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
-  return device < kDevices ? cudaSuccess : cudaErrorInvalidDevice;
+  if (device >= kDevices) return cudaErrorInvalidDevice;
+  current_device = device;
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  const std::lock_guard lock(memory_mutex);
+  *total = BytesOf("EMULATED_GPU_BYTES", kDeviceBytes);
+  *free = *total - std::min(taken[current_device], *total);
+  return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
   *device = 0;
@@ -78,20 +104,39 @@ const char* cudaGetErrorString(cudaError_t error) {
 }
 cudaError_t cudaDeviceSynchronize() { return RefuseInCapture(); }
 
-cudaError_t cudaMalloc(void** memory, size_t bytes) {
+cudaError_t cudaMallocHost(void** memory, size_t bytes) {
   if (const cudaError_t error = RefuseInCapture(); error != cudaSuccess) return error;
   constexpr size_t kAlign = 256;
   if (posix_memalign(memory, kAlign, bytes) != 0) return cudaErrorMemoryAllocation;
   std::memset(*memory, kPoison, bytes);
   return cudaSuccess;
 }
-cudaError_t cudaFree(void* memory) {
+cudaError_t cudaFreeHost(void* memory) {
   if (const cudaError_t error = RefuseInCapture(); error != cudaSuccess) return error;
   std::free(memory);
   return cudaSuccess;
 }
-cudaError_t cudaMallocHost(void** memory, size_t bytes) { return cudaMalloc(memory, bytes); }
-cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
+cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  const std::lock_guard lock(memory_mutex);
+  const size_t others = BytesOf("EMULATED_GPU_TAKEN_BYTES", 0);
+  if (taken[current_device] + bytes + others > BytesOf("EMULATED_GPU_BYTES", kDeviceBytes)) {
+    return cudaErrorMemoryAllocation;
+  }
+  if (const cudaError_t error = cudaMallocHost(memory, bytes); error != cudaSuccess) return error;
+  taken[current_device] += bytes;
+  places[*memory] = {current_device, bytes};
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* memory) {
+  if (memory == nullptr) return RefuseInCapture();
+  const std::lock_guard lock(memory_mutex);
+  if (const cudaError_t error = cudaFreeHost(memory); error != cudaSuccess) return error;
+  const auto place = places.find(memory);
+  if (place == places.end()) return cudaErrorInvalidValue;
+  taken[place->second.first] -= place->second.second;
+  places.erase(place);
+  return cudaSuccess;
+}
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind /*kind*/) {
   if (const cudaError_t error = RefuseInCapture(); error != cudaSuccess) return error;
