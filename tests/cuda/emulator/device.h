@@ -7,13 +7,10 @@
 // kernels use.
 
 #define SPECFABRIC_EMULATED_GPU  // base/cuda/tensor_core.h leaves its functions to tensor_core.h here
-#undef __launch_bounds__  // a compiler for the CPU does not know the attribute
-#define __launch_bounds__(...)
 #define __shared__ static thread_local  // a thread of the process runs one block at a time
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cmath>
@@ -59,7 +56,8 @@ inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
   const auto& all = specfabric::emulator::ExchangeAll(mask, value);
   unsigned largest = 0;
   for (int lane = 0; lane < 32; ++lane) {
-    if ((mask >> lane & 1) != 0) largest = std::max(largest, static_cast<unsigned>(all[lane]));
+    const auto given = static_cast<unsigned>(all[lane]);
+    if ((mask >> lane & 1) != 0 && given > largest) largest = given;
   }
   return largest;
 }
@@ -137,6 +135,9 @@ template <typename T>
 T min(T a, T b) {
   return b < a ? b : a;
 }
+
+#undef __launch_bounds__  // a compiler for the CPU does not know the attribute
+#define __launch_bounds__(...)
 
 // As nvcc's <<<>>> and cudaLaunchKernelEx do, but at once: the kernel has ended on return, if it is
 // not captured.
