@@ -22,12 +22,12 @@ using base::cuda::ToStatus;
 
 // Blocks that are launched for a processor at most, about as many as run there at once; they take
 // more items in turn. A graph's launch has as many for every pass, and most may find no item.
-constexpr int64_t kBlocksAProcessor = 4;
+constexpr int64_t kSplitBlocksAProcessor = 4;
 
 int32_t MostItemsAtOnce(const TreeAttentionRules& rules) {
   constexpr int64_t kMostBlocks = 65535;  // of a grid's y
   const int64_t items =
-      (kBlocksAProcessor * rules.processors + rules.kv_heads - 1) / rules.kv_heads;
+      (kSplitBlocksAProcessor * rules.processors + rules.kv_heads - 1) / rules.kv_heads;
   return static_cast<int32_t>(std::min(items, kMostBlocks));
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -243,6 +244,22 @@ TEST_F(DraftRowsTest, AllTokensAreDrawnAsOnTheCpu) {
     rows.push_back(RandomRow(&random, 40, i % 2 == 0 ? 1.0f : 20.0f));
     rows.back().siblings = 60;
   }
+  ASSERT_NO_FATAL_FAILURE(ExpectTheCpus(rows));
+}
+
+// Tokens where the random number lies so near to the border between two that only sums in the right
+// order tell on which side it is: of a million equal ones, one number in a million does.
+TEST_F(DraftRowsTest, BordersBetweenTokensAreThoseOfTheCpu) {
+  constexpr int kVocabulary = 1'000'003;
+  Row row = {
+      .logits = Logits(kVocabulary, 0.0f), .draw = SiblingDraw::kWithReplacement, .siblings = 1};
+  std::vector<Row> rows;
+  for (uint32_t draw = 0; draw < 8'000'000 && rows.size() < 2; ++draw) {
+    row.site.draw = draw;
+    const double wanted = kVocabulary * sampling::SiblingUniform(row.sampling.seed, row.site, 0);
+    if (std::abs(wanted - std::round(wanted)) < kVocabulary * 0x1p-40) rows.push_back(row);
+  }
+  ASSERT_FALSE(rows.empty());
   ASSERT_NO_FATAL_FAILURE(ExpectTheCpus(rows));
 }
 

@@ -29,7 +29,7 @@ using speculation::VerificationMethod;
 
 constexpr int kNodes = speculation::kMaxVerifyNodes;
 // A block has this many at most, so that a thread may have all registers that it can use.
-constexpr int kMostWarps = 8;
+constexpr int kMostWarps = 8, kMostThreads = kMostWarps * kWarp;
 
 // One tree's round, on which all threads of a block work together: they take the same steps and
 // share the work on a row. Nodes are numbered within the tree.
@@ -393,9 +393,9 @@ __device__ Walked Round::Verify() {
 }
 
 // Grid: [sequences].
-__global__ __launch_bounds__(kMostWarps* kWarp) void VerifyTrees(RoundBatch batch,
-                                                                 RowDistributions distributions,
-                                                                 Walked* verified) {
+__global__ __launch_bounds__(kMostThreads, 1) void VerifyTrees(RoundBatch batch,
+                                                               RowDistributions distributions,
+                                                               Walked* verified) {
   AwaitInputs();
   __shared__ Round::Shared shared;
   const int32_t sequence = static_cast<int32_t>(blockIdx.x);

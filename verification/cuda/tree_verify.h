@@ -23,7 +23,7 @@
 namespace specfabric::verification::cuda {
 
 // The size of EnqueueTreeVerify's workspace in device memory, aligned to 16 bytes: about that of
-// the logits of the batch's nodes.
+// the logits of the batch's nodes, and of a row more for each tree.
 size_t TreeVerifyBytes(const RoundBatch& batch);
 
 // Enqueues: verified[s] becomes the accepted path of tree s; its bonus token is drawn from the

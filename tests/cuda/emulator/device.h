@@ -12,7 +12,6 @@
 #include <cuda_runtime_api.h>
 #include <vector_functions.h>
 
-#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cmath>
@@ -58,7 +57,8 @@ inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
   const auto& all = specfabric::emulator::ExchangeAll(mask, value);
   unsigned largest = 0;
   for (int lane = 0; lane < 32; ++lane) {
-    if ((mask >> lane & 1) != 0) largest = std::max(largest, static_cast<unsigned>(all[lane]));
+    const auto given = static_cast<unsigned>(all[lane]);
+    if ((mask >> lane & 1) != 0 && given > largest) largest = given;
   }
   return largest;
 }
