@@ -25,18 +25,18 @@ using base::cuda::Device;
 using base::cuda::DeviceBuffer;
 using base::cuda::PinnedBuffer;
 
-enum Verdict : int32_t { kGone, kFailed, kFailedWithOthers, kWorks };
+enum Outcome : int32_t { kGone, kFailed, kFailedWithOthers, kWorks };
 
 // What the ranks exchange about a feature.
 struct Report {
-  Verdict verdict;
+  Outcome outcome;
   std::array<char, 252> why;  // ends with a 0
 };
 
 Report ReportOf(const absl::Status& status) {
   Report report = {kWorks, {}};
   if (status.ok()) return report;
-  report.verdict = absl::IsAborted(status) ? kFailedWithOthers : kFailed;
+  report.outcome = absl::IsAborted(status) ? kFailedWithOthers : kFailed;
   const std::string why = base::Message(status);
   std::memcpy(report.why.data(), why.data(), std::min(why.size(), report.why.size() - 1));
   return report;
@@ -46,9 +46,9 @@ Report ReportOf(const absl::Status& status) {
 
 absl::StatusOr<FeatureState> AgreeOnFeature(Communicator* group, const absl::Status& mine) {
   const std::vector<Report> all = FromAllRanks(group, ReportOf(mine));
-  const auto first = [&](Verdict verdict) {
+  const auto first = [&](Outcome outcome) {
     return std::find_if(all.begin(), all.end(),
-                        [&](const Report& report) { return report.verdict == verdict; });
+                        [&](const Report& report) { return report.outcome == outcome; });
   };
   if (first(kGone) != all.end()) return absl::AbortedError("another rank of the group failed");
   auto failed = first(kFailed);
