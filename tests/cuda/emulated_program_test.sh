@@ -43,7 +43,7 @@ expect_the_cpus "sampled, two ranks" --temperature=1 --seed=3 -- --temperature=1
 expect_the_cpus "two stages" -- --pipeline_stages=2
 expect_the_cpus "with a draft" -- "${draft[@]}"
 expect_the_cpus "verified with draft probabilities" "${rejection[@]}" -- "${rejection[@]}"
-EMULATED_NO_GRAPHS=1 expect_the_cpus "without graphs" -- --tensor_parallel=2
+EMULATED_NO_GRAPHS="" expect_the_cpus "without graphs" -- --tensor_parallel=2
 
 # What a start logs: `up` and `target` show it; `generate` does from --log_level=debug on.
 expect_logged() { # LINE ARGUMENT...
@@ -65,7 +65,7 @@ expect_logged "feature peer_sums: off: it is disabled" --tensor_parallel=2 \
 expect_logged "feature gpu_draft_probs: off: .*GPU" "${rejection[@]}"
 # A draft takes no more than its sessions need: 2 of 16 blocks and 4 to spare.
 expect_logged "KV cache: 640 tokens in 40 blocks" "${draft[@]}" --max_sessions=2
-EMULATED_NO_GRAPHS=1 expect_logged "feature cuda_graphs: off: rank 0: " --tensor_parallel=2
+EMULATED_NO_GRAPHS=1 expect_logged "feature cuda_graphs: off: rank 1: " --tensor_parallel=2
 EMULATED_GPUS_APART=1 expect_logged \
   "feature peer_sums: off: rank 0: GPU 0 cannot access the memory of GPU 1" --tensor_parallel=2
 if generate cuda --gpu_memory_fraction=.02 >/dev/null || ! grep -q "no room for the KV cache" "$log"

@@ -246,6 +246,27 @@ TEST_F(StartTest, GraphsThatDoNotWorkAreOffAndChangeNothing) {
   }
 }
 
+// The first rank's capture succeeds, and is not launched.
+TEST_F(StartTest, WhatOneRankCannotDoNoneDoes) {
+  const TempDir dir;
+  WriteCheckpoint(dir.path(), SmallConfig(), 1);
+  auto plain = Load(dir.path(), Plain(), 2);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  for (const auto& [name, value] :
+       {std::pair{"EMULATED_NO_GRAPHS", "1"}, {"EMULATED_MOST_GRAPH_NODES", "3@1"}}) {
+    const Fault fault(name, value);
+    RankOptions options = Plain();
+    options.cuda_graphs = options.peer_sums = true;
+    auto group = Load(dir.path(), options, 2);
+    ASSERT_TRUE(group.ok()) << group.status();
+    for (int rank = 0; rank < 2; ++rank) {
+      EXPECT_FALSE(group->rank(rank).options().cuda_graphs) << name;
+      EXPECT_TRUE(group->rank(rank).options().peer_sums) << name;
+    }
+    EXPECT_EQ(LogitsOfAText(*group), LogitsOfAText(*plain)) << name;
+  }
+}
+
 TEST_F(StartTest, GpusApartSumByNcclToTheSameBits) {
   const TempDir dir;
   WriteCheckpoint(dir.path(), SmallConfig(), 1);

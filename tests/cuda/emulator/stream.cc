@@ -23,6 +23,13 @@ struct Capture {
 };
 thread_local Capture capture;
 
+// Whether a fault is the current GPU's: `on` names it, or is empty for all.
+bool IsHere(const char* on) {
+  int device = 0;
+  cudaGetDevice(&device);
+  return *on == 0 || std::atoi(on) == device;
+}
+
 }  // namespace
 
 cudaError_t Enqueue(std::function<cudaError_t()> work) {
@@ -41,13 +48,16 @@ cudaError_t RefuseInCapture() {
 
 using specfabric::emulator::Capture;
 using specfabric::emulator::capture;
+using specfabric::emulator::IsHere;
 
 extern "C" {
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t /*stream*/, cudaStreamCaptureMode /*mode*/) {
   if (capture.on) return cudaErrorIllegalState;
   // A process starts with the former.
-  if (std::getenv("EMULATED_NO_GRAPHS") != nullptr) return cudaErrorStreamCaptureUnsupported;
+  if (const char* on = std::getenv("EMULATED_NO_GRAPHS"); on != nullptr && IsHere(on)) {
+    return cudaErrorStreamCaptureUnsupported;
+  }
   capture.on = true;
   return cudaSuccess;
 }
@@ -57,10 +67,13 @@ cudaError_t cudaStreamEndCapture(cudaStream_t /*stream*/, cudaGraph_t* graph) {
   const Capture ended = std::exchange(capture, {});
   *graph = nullptr;
   if (ended.broken) return cudaErrorStreamCaptureInvalidated;
-  // Only small graphs, where a test asks for it.
-  const char* const most = std::getenv("EMULATED_MOST_GRAPH_NODES");
-  if (most != nullptr && ended.works.size() > std::strtoull(most, nullptr, 10)) {
-    return cudaErrorMemoryAllocation;
+  // Only small graphs, where a test asks for it, as in "3" or, for the second GPU, "3@1".
+  if (const char* const most = std::getenv("EMULATED_MOST_GRAPH_NODES"); most != nullptr) {
+    char* rest = nullptr;
+    const size_t nodes = std::strtoull(most, &rest, 10);
+    if (ended.works.size() > nodes && IsHere(*rest == '@' ? rest + 1 : rest)) {
+      return cudaErrorMemoryAllocation;
+    }
   }
   *graph = new CUgraph_st{ended.works};
   return cudaSuccess;
