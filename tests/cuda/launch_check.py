@@ -285,7 +285,8 @@ def table_faults(
 ) -> list[str]:
     """Where the tables do not tell what the sources and the kernels are like."""
     found = []
-    for entry in (*launches, *arrays):
+    entries: list[Launch | LocalArray] = [*launches, *arrays]
+    for entry in entries:
         table_name = "LAUNCHES" if isinstance(entry, Launch) else "LOCAL_ARRAYS"
         if squeezed(entry.evidence) not in squeezed(sources.get(entry.source, "")):
             found.append(f"{entry.source} no longer says '{entry.evidence}': see {table_name}")
