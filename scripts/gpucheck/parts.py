@@ -289,18 +289,20 @@ def summarise_profile(lines: Sequence[str]) -> list[tuple[str, int, float, float
     begin = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     if begin is None:
         return []
-    units = {"nsecond": 1e-3, "ns": 1e-3, "usecond": 1.0, "us": 1.0, "msecond": 1e3, "ms": 1e3}
-    sizes = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
+    # By the letter that its unit begins with: nsecond or ns, byte, Kbyte, ...
+    micros = {"n": 1e-3, "u": 1.0, "m": 1e3, "s": 1e6}
+    sizes = {"b": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
     kernels_found: dict[str, list[float]] = {}
     for entry in csv.DictReader(lines[begin:]):
         name = re.sub(r"\(.*", "", entry["Kernel Name"]).split("::")[-1]
         totals = kernels_found.setdefault(name, [0, 0.0, 0.0])
         value = float(entry["Metric Value"].replace(",", ""))
+        unit = entry["Metric Unit"][0].lower()
         if entry["Metric Name"].startswith("gpu__time_duration"):
             totals[0] += 1
-            totals[1] += value * units[entry["Metric Unit"]]
+            totals[1] += value * micros[unit]
         else:
-            totals[2] += value * sizes[entry["Metric Unit"]]
+            totals[2] += value * sizes[unit]
     summary = [(name, int(n), us, b) for name, (n, us, b) in kernels_found.items()]
     return sorted(summary, key=lambda entry: -entry[2])
 
