@@ -7,6 +7,7 @@
 
 #include <ucp/api/ucp.h>
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <list>
@@ -115,6 +116,8 @@ struct Connection {
   std::vector<Outgoing> unsent;  // frames that wait for the connection to open
   boost::intrusive::list<SendOp> sends;
   Counter bytes_sent;
+  // Of large tensors out of memory of each MemoryKind, once one has been sent; else empty.
+  std::array<std::string, 2> payload_wires;
 
   // Receiver.
   bool heard = false;  // a frame of the peer's has arrived

@@ -173,6 +173,12 @@ std::string ConnectionTable::Wire(PeerId peer) const {
   return connection->wire;
 }
 
+std::string ConnectionTable::PayloadWires(PeerId peer, MemoryKind kind) const {
+  const Connection* connection = Find(peer);
+  if (connection == nullptr || connection->state != ConnectionState::kOpen) return "";
+  return connection->payload_wires[static_cast<size_t>(kind)];
+}
+
 std::vector<ConnectionStats> ConnectionTable::OpenConnections() const {
   std::vector<ConnectionStats> stats;
   std::lock_guard lock(open_mutex_);

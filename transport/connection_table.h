@@ -74,6 +74,8 @@ class ConnectionTable {
   void Clear();
 
   std::string Wire(PeerId peer) const;  // empty: not open
+  // As Fabric::PayloadTransport.
+  std::string PayloadWires(PeerId peer, MemoryKind kind) const;
   std::vector<ConnectionStats> OpenConnections() const;
 
   static void OnEndpointError(void* connection, ucp_ep_h endpoint, ucs_status_t status);

@@ -99,6 +99,10 @@ class Engine {
     return pools_.Add(id, options);
   }
   std::string Transport(PeerId peer) const { return table_.Wire(peer); }
+  // As Fabric::PayloadTransport.
+  std::string PayloadTransport(PeerId peer, MemoryKind kind) const {
+    return table_.PayloadWires(peer, kind);
+  }
   // Any thread.
   std::vector<ConnectionStats> OpenConnections() const { return table_.OpenConnections(); }
   std::vector<PoolStats> Pools() const { return pools_.Stats(); }

@@ -112,6 +112,10 @@ class Fabric::Impl {
     return OnProgressThread([&] { return engine_->Transport(peer); });
   }
 
+  std::string PayloadTransport(PeerId peer, MemoryKind kind) {
+    return OnProgressThread([&] { return engine_->PayloadTransport(peer, kind); });
+  }
+
   std::vector<ConnectionStats> Connections() const { return engine_->OpenConnections(); }
   std::vector<PoolStats> Pools() const { return engine_->Pools(); }
   FabricStats stats() const { return counters_.Read(); }
@@ -252,6 +256,10 @@ bool Fabric::Flush(base::Nanos timeout) { return impl_->Flush(timeout); }
 void Fabric::Close(PeerId peer) { impl_->Close(peer); }
 
 std::string Fabric::Transport(PeerId peer) const { return impl_->Transport(peer); }
+
+std::string Fabric::PayloadTransport(PeerId peer, MemoryKind kind) const {
+  return impl_->PayloadTransport(peer, kind);
+}
 
 std::vector<ConnectionStats> Fabric::Connections() const { return impl_->Connections(); }
 std::vector<PoolStats> Fabric::Pools() const { return impl_->Pools(); }

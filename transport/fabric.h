@@ -184,6 +184,10 @@ class Fabric {
   // The wire UCX chose for this peer, e.g. "posix/memory" or "tcp/eth0"; empty if not known. Waits
   // for the progress thread's next turn.
   std::string Transport(PeerId peer) const;
+  // The wires that carried the bytes of large tensors sent to this peer out of such memory, e.g.
+  // "cuda_ipc/cuda", which need not be the one above. Empty: none has been sent yet, or this UCX
+  // does not tell (before 1.16). Waits likewise.
+  std::string PayloadTransport(PeerId peer, MemoryKind kind) const;
   // The open connections and the pools.
   std::vector<ConnectionStats> Connections() const;
   std::vector<PoolStats> Pools() const;

@@ -1,6 +1,11 @@
 #include "transport/sender.h"
 
+#include <string>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
+#include "transport/payload_path.h"
 #include "transport/slot_access.h"
 
 namespace specfabric::transport {
@@ -187,11 +192,29 @@ ucs_status_ptr_t Sender::SendHeaded(Connection& connection, SendOp& op) {
                          HeaderBytes(op.header.kind), frame.data, frame.bytes, &params);
 }
 
+// The first large tensor of a connection tells which wires all of its kind of memory take.
+void Sender::NotePath(const SendOp& op) {
+  const Outgoing& frame = op.frame;
+  if (frame.memory == nullptr || frame.bytes < kInSlotBytes || op.request == nullptr) return;
+  // Registered memory without headroom is GPU memory.
+  const MemoryKind kind = frame.headroom ? MemoryKind::kHost : MemoryKind::kCuda;
+  std::string& wires = op.connection->payload_wires[static_cast<size_t>(kind)];
+  if (!wires.empty()) return;
+  PayloadPath path = PathOfSend(op.request);
+  if (path.wires.empty()) return;
+  spdlog::info("transport peer={} tensors of {} memory leave over {}: {}", op.connection->address,
+               Name(kind), path.wires, path.protocol);
+  wires = std::move(path.wires);
+}
+
 void Sender::Finish(SendOp& op, ucs_status_t status) {
   Connection& connection = *op.connection;
   Outgoing& frame = op.frame;
   if (IsReserved(frame)) state_.peers.Release(connection.id, frame.bytes);
-  if (status == UCS_OK) Count(connection, frame.kind, frame.bytes);
+  if (status == UCS_OK) {
+    Count(connection, frame.kind, frame.bytes);
+    NotePath(op);
+  }
   if (op.request != nullptr) ucp_request_free(op.request);
   const PostDone done = std::exchange(frame.done, nullptr);
   void* const argument = frame.done_argument;

@@ -66,6 +66,7 @@ class Sender {
   void Await(SendOp& op, ucs_status_ptr_t result);
   void Count(Connection& connection, FrameKind kind, uint32_t bytes);
   void Finish(SendOp& op, ucs_status_t status);
+  void NotePath(const SendOp& op);
   static void OnSent(void* request, ucs_status_t status, void* op);
 
   EngineState& state_;

@@ -74,6 +74,10 @@ absl::Status InlinePort::Accept() { return AwaitOpen(); }
 
 std::string InlinePort::Wire() const { return engine_->Transport(peer_); }
 
+std::string InlinePort::PayloadWire(transport::MemoryKind kind) const {
+  return engine_->PayloadTransport(peer_, kind);
+}
+
 absl::Status InlinePort::Prepare(const transport::SlotPoolOptions& options) {
   auto pool = engine_->AddPool(kPool, options);
   if (!pool.ok()) return pool.status();

@@ -35,6 +35,7 @@ class InlinePort {
   absl::Status Connect(const std::string& address);
   absl::Status Accept();
   std::string Wire() const;
+  std::string PayloadWire(transport::MemoryKind kind) const;  // as Fabric::PayloadTransport
 
   // Slots to receive into, and one registered buffer to send from.
   absl::Status Prepare(const transport::SlotPoolOptions& options);

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "schemas/messages.h"
 #include "transport/gpu.h"
+#include "transport/ucx_context.h"
 
 namespace specfabric::perftest {
 namespace {
@@ -268,9 +269,6 @@ absl::StatusOr<Samples> RunClient(Port& port, const Plan& plan) {
   }
   Samples samples;
   samples.wire = port.Wire();
-  if (plan.memory == transport::MemoryKind::kCuda) {
-    samples.gpudirect = transport::FindGpuDirect().description;
-  }
   samples.payload_bytes = plan.bytes;
   absl::Status status;
   const uint64_t copied = port.bytes_copied();
@@ -289,6 +287,10 @@ absl::StatusOr<Samples> RunClient(Port& port, const Plan& plan) {
   samples.bytes_copied = port.bytes_copied() - copied;
   if (plan.test != TestKind::kTree) status = CheckData(port, plan);
   if (!status.ok()) return status;
+  samples.payload_wire = port.PayloadWire(plan.memory);
+  if (plan.memory == transport::MemoryKind::kCuda && transport::IsRdma(samples.payload_wire)) {
+    samples.gpudirect = transport::FindGpuDirect().description;
+  }
   return samples;
 }
 

@@ -13,8 +13,9 @@
 namespace specfabric::perftest {
 
 struct Samples {
-  std::string wire;
-  std::string gpudirect;           // of GPU memory: how RDMA comes at it, or why not
+  std::string wire;                // of the connection
+  std::string payload_wire;        // that carried the tensors' bytes; empty: not known
+  std::string gpudirect;           // where RDMA carried GPU memory: how it comes at it
   uint64_t payload_bytes = 0;      // of one message; of kTree request and reply together
   std::vector<double> one_way_us;  // one an iteration: half its round trip; empty for kBandwidth
   double seconds = 0;              // all iterations

@@ -71,6 +71,7 @@ nlohmann::ordered_json Fields(const Plan& plan, const Samples& samples) {
   };
   return {{"test", Name(plan.test)},
           {"transport", samples.wire},
+          {"payload_transport", samples.payload_wire},
           {"memory", Name(plan.memory)},
           {"bytes", samples.payload_bytes},
           {"iterations", plan.iterations},
@@ -88,10 +89,12 @@ nlohmann::ordered_json Fields(const Plan& plan, const Samples& samples) {
 
 std::string Table(const Plan& plan, const Samples& samples) {
   const Summary summary = Summarise(plan, samples);
+  const std::string payload =
+      samples.payload_wire.empty() ? "" : absl::StrCat(" (bytes: ", samples.payload_wire, ")");
   const std::string gpudirect =
       samples.gpudirect.empty() ? "" : absl::StrCat(" (GPUDirect: ", samples.gpudirect, ")");
-  const std::string title = absl::StrFormat("# %s over %s, %s memory%s; ", Name(plan.test),
-                                            samples.wire, Name(plan.memory), gpudirect);
+  const std::string title = absl::StrFormat("# %s over %s%s, %s memory%s; ", Name(plan.test),
+                                            samples.wire, payload, Name(plan.memory), gpudirect);
   if (!summary.latencies) {
     return absl::StrFormat(
         "%smicroseconds from message to message, MB = 2^20 bytes\n"

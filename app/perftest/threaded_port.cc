@@ -86,6 +86,10 @@ absl::Status ThreadedPort::Accept() {
 
 std::string ThreadedPort::Wire() const { return fabric_->Transport(peer_); }
 
+std::string ThreadedPort::PayloadWire(transport::MemoryKind kind) const {
+  return fabric_->PayloadTransport(peer_, kind);
+}
+
 absl::Status ThreadedPort::Prepare(const transport::SlotPoolOptions& options) {
   auto pool = fabric_->AddPool(kPool, options);
   if (!pool.ok()) return pool.status();

@@ -33,6 +33,7 @@ class ThreadedPort {
   absl::Status Connect(const std::string& address);
   absl::Status Accept();
   std::string Wire() const;
+  std::string PayloadWire(transport::MemoryKind kind) const;  // as Fabric::PayloadTransport
   absl::Status Prepare(const transport::SlotPoolOptions& options);
   void Post(uint32_t bytes);
   absl::Status SendSlot(uint32_t bytes, absl::Span<const uint8_t> data = {});

@@ -61,7 +61,7 @@ def peaks(part: Part, settings: Settings) -> None:
         settings.env,
     )
     if status == 3:
-        raise Missing("torch finds no GPU")
+        raise Missing("no torch that finds a GPU")
     facts, results = part.results.facts, part.results
     for line in found:
         facts["device"] = line["device"]
@@ -104,7 +104,14 @@ def sanitizer(part: Part, settings: Settings) -> None:
     clean, bad = 0, []
     try:
         for test in tests:
-            command = [memcheck, "--error-exitcode", "9", "--report-api-errors", "no", test]
+            command: list[str | Path] = [
+                memcheck,
+                "--error-exitcode",
+                "9",
+                "--report-api-errors",
+                "no",
+                test,
+            ]
             if part.run([*command, "--gtest_brief=1"], env=settings.env) == 0:
                 clean += 1
             else:
@@ -131,7 +138,13 @@ def texts(part: Part, settings: Settings) -> None:
 
     def generate(device: str, prompt: str, arguments: Sequence[str]) -> str:
         said: list[str] = []
-        command = [program, "generate", f"--model={target}", "--dtype=float32", "--max_tokens=48"]
+        command: list[str | Path] = [
+            program,
+            "generate",
+            f"--model={target}",
+            "--dtype=float32",
+            "--max_tokens=48",
+        ]
         command += [f"--device={device}", "--ignore_eos", "--log_level=error", "--json"]
         part.check([*command, f"--prompt={prompt}", *arguments], said.append, settings.env, True)
         answers = [json.loads(line) for line in said if line.startswith("{")]
@@ -178,7 +191,7 @@ def torch_passes(part: Part, settings: Settings) -> None:
     """Passes as torch operations in a CUDA graph, which `passes` is held against."""
     script = settings.programs.script("gpucheck", "torch_pass.py")
     if "copy_gb_per_s" not in part.results.facts and settings.device == "cuda":
-        raise Missing("torch has no GPU here")
+        raise Missing("no torch that finds a GPU")
     known: dict[str, float] = part.results.facts.setdefault("torch_ms", {})
 
     def take(line: str) -> None:
@@ -188,7 +201,7 @@ def torch_passes(part: Part, settings: Settings) -> None:
             known[f"{fields['model']} {fields['rows']}"] = fields["median_ms"]
 
     for model in settings.models:
-        command = [sys.executable, script, f"--device={settings.device}"]
+        command: list[str | Path] = [sys.executable, script, f"--device={settings.device}"]
         command += ["--model", model.removeprefix("random:")]
         rows = [str(n) for n in settings.rows if n in (1, 8, 64, 512)]
         part.check([*command, "--rows", ",".join(rows)], take, settings.env)
@@ -217,7 +230,11 @@ def add_pass(results: Results, found: dict[str, Any]) -> None:
 def passes(part: Part, settings: Settings, model: str) -> None:
     """A pass by its rows, and a prompt."""
     found: list[dict[str, Any]] = []
-    command = [settings.programs.find("step_bench"), f"--device={settings.device}", "--json"]
+    command: list[str | Path] = [
+        settings.programs.find("step_bench"),
+        f"--device={settings.device}",
+        "--json",
+    ]
     command += [f"--model={model}", "--rows=" + ",".join(map(str, settings.rows))]
     command += [f"--prefill={settings.prefill}"]
     command += [f"--budget={max(part.left() - MARGIN_SECONDS, 1):.1f}"]
@@ -237,7 +254,10 @@ def passes(part: Part, settings: Settings, model: str) -> None:
 
 def numerics(part: Part, settings: Settings) -> None:
     """How often logits depend on their batch, and what it costs that they do not."""
-    command = [settings.programs.find("numerics_bench"), f"--device={settings.device}"]
+    command: list[str | Path] = [
+        settings.programs.find("numerics_bench"),
+        f"--device={settings.device}",
+    ]
     command += [f"--model={settings.models[0]}", *settings.numerics]
     command += [f"--budget={max(part.left() - MARGIN_SECONDS, 1):.1f}"]
     worst, costs = 0.0, []
@@ -269,18 +289,20 @@ def summarise_profile(lines: Sequence[str]) -> list[tuple[str, int, float, float
     begin = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     if begin is None:
         return []
-    units = {"nsecond": 1e-3, "ns": 1e-3, "usecond": 1.0, "us": 1.0, "msecond": 1e3, "ms": 1e3}
-    sizes = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
+    # By the letter that its unit begins with: nsecond or ns, byte, Kbyte, ...
+    micros = {"n": 1e-3, "u": 1.0, "m": 1e3, "s": 1e6}
+    sizes = {"b": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
     kernels_found: dict[str, list[float]] = {}
     for entry in csv.DictReader(lines[begin:]):
         name = re.sub(r"\(.*", "", entry["Kernel Name"]).split("::")[-1]
         totals = kernels_found.setdefault(name, [0, 0.0, 0.0])
         value = float(entry["Metric Value"].replace(",", ""))
+        unit = entry["Metric Unit"][0].lower()
         if entry["Metric Name"].startswith("gpu__time_duration"):
             totals[0] += 1
-            totals[1] += value * units[entry["Metric Unit"]]
+            totals[1] += value * micros[unit]
         else:
-            totals[2] += value * sizes[entry["Metric Unit"]]
+            totals[2] += value * sizes[unit]
     summary = [(name, int(n), us, b) for name, (n, us, b) in kernels_found.items()]
     return sorted(summary, key=lambda entry: -entry[2])
 

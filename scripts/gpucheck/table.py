@@ -21,7 +21,9 @@ class Row:
     note: str = ""
 
     def __post_init__(self) -> None:
-        if self.ratio is None and self.limit:
+        if self.limit is None:
+            self.against = ""
+        elif self.ratio is None and self.limit:
             self.ratio = self.figure / self.limit
 
 

@@ -20,8 +20,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-import torch.nn.functional as F
+try:
+    import torch
+    import torch.nn.functional as F
+except ImportError:
+    print("torch_pass: this Python has no torch", file=sys.stderr)
+    sys.exit(3)
 
 
 @dataclass(frozen=True)

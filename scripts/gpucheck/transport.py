@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +25,9 @@ LOGITS = {"logits of 4.1 MB": (16, 128_256), "logits of 33.6 MB": (128, 131_072)
 WIRES = {"UCX_TLS": "cuda_copy,cuda_ipc,sm,tcp"}
 
 
-@dataclass
-class Server:
-    """The far end, while it runs."""
-
-    port: int
-    log: Path
-
-
 @contextlib.contextmanager
-def server(command: Sequence[str | Path], env: dict[str, str], port: int) -> Iterator[Server]:
+def server(command: Sequence[str | Path], env: dict[str, str]) -> Iterator[Path]:
+    """The far end, while it runs: what it says."""
     with tempfile.NamedTemporaryFile("w+", suffix=".log") as log:
         process = subprocess.Popen(
             [str(word) for word in command],
@@ -47,7 +39,7 @@ def server(command: Sequence[str | Path], env: dict[str, str], port: int) -> Ite
             start_new_session=True,
         )
         try:
-            yield Server(port, Path(log.name))
+            yield Path(log.name)
         finally:
             end_group(process)
 
@@ -61,15 +53,29 @@ def await_text(part: Part, log: Path, pattern: str) -> str:
         time.sleep(0.05)
 
 
+def await_listener(part: Part, port: int) -> None:
+    """Until a process listens on the port: a connection would be taken for the client."""
+    local = f":{port:04X}"
+    while True:
+        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+            for line in Path(table).read_text().splitlines()[1:]:
+                words = line.split()
+                if words[1].endswith(local) and words[3] == "0A":
+                    return
+        part.left()
+        time.sleep(0.05)
+
+
 def ours(
     part: Part, program: Path, memory: str, shape: tuple[int, int], env: dict[str, str]
 ) -> dict[str, Any]:
     """perftest's figures, as it tells them in JSON."""
     found: list[str] = []
-    with server([program, "-p", "0"], env, 0) as far:
-        port = await_text(part, far.log, r"listening on \S*?:(\d+)")
-        command = [program, "127.0.0.1", "-p", port, "-t", "logits", "--nodes", str(shape[0])]
-        command += ["--vocab", str(shape[1]), "-m", memory, "-n", "100", "-w", "20", "--json"]
+    with server([program, "-p", "0"], env) as log:
+        port = await_text(part, log, r"listening on \S*?:(\d+)")
+        command: list[str | Path] = [program, "127.0.0.1", "-p", port, "-t", "logits"]
+        command += ["--nodes", str(shape[0]), "--vocab", str(shape[1]), "-m", memory]
+        command += ["-n", "100", "-w", "20", "--json"]
         status = part.run(command, found.append, env)
     lines = [line for line in found if line.startswith("{")]
     if status != 0 or not lines:
@@ -77,8 +83,10 @@ def ours(
     return dict(json.loads(lines[-1]))
 
 
-def rendezvous_wires(lines: Sequence[str]) -> list[str]:
-    """The wires of the largest messages, of UCX's tables of protocols (UCX_PROTO_INFO)."""
+def rendezvous_wires(lines: Sequence[str], memory: str) -> list[str]:
+    """The wires of the largest messages out of such memory, by UCX's tables (UCX_PROTO_INFO): what
+    the sender expects of the receiver.
+    """
     found, title = [], ""
     for line in lines:
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
@@ -86,9 +94,9 @@ def rendezvous_wires(lines: Sequence[str]) -> list[str]:
             continue
         if not re.fullmatch(r"\d+[KMG]?(\.\.(\d+[KMG]?|inf))?", cells[0]):
             title = title if cells[0] == "Range" else cells[-1]
-        elif "rendezvous data" in title and cells[0].endswith("inf") and cells[-1] not in found:
+        elif cells[0].endswith("inf") and "rendezvous" in cells[-2] and f" from {memory}" in title:
             found.append(cells[-1])
-    return found
+    return list(dict.fromkeys(found))
 
 
 def theirs(
@@ -98,8 +106,8 @@ def theirs(
     port = str(free_port())
     found: list[str] = []
     env = {**env, "UCX_PROTO_INFO": "y"}
-    with server([program, "-p", port], env, int(port)) as far:
-        await_text(part, far.log, r"(Waiting for connection)")
+    with server([program, "-p", port], env):
+        await_listener(part, int(port))
         command = [program, "127.0.0.1", "-p", port, "-t", "ucp_am_lat", "-s", str(size)]
         command += ["-m", memory, "-n", "100", "-w", "20", "-f"]
         status = part.run(command, found.append, env, quiet=True)
@@ -107,7 +115,7 @@ def theirs(
         # Without its frame: iterations, 50th percentile, average, overall, ...
         words = line.replace("Final:", "").split()
         if len(words) >= 4 and all(re.fullmatch(r"[\d.]+", word) for word in words[:4]):
-            return float(words[1]), rendezvous_wires(found)
+            return float(words[1]), rendezvous_wires(found, memory)
     raise Failed(f"ucx_perftest: {found[-1] if found else f'ended with {status}'}")
 
 
@@ -149,7 +157,7 @@ def shared_memory(part: Part, settings: Settings, size: int) -> None:
     """What a copy between two processes' memory takes by CUDA alone: below that no wire comes."""
     found: list[dict[str, Any]] = []
     script = settings.programs.script("gpucheck", "torch_pass.py")
-    command = [sys.executable, script, f"--shared={size}"]
+    command: list[str | Path] = [sys.executable, script, f"--shared={size}"]
     status = part.run(command, objects(found), settings.env)
     if status != 0 or not found:
         part.results.add(Row("CUDA shares memory between processes", 0, note="no: cuda_ipc cannot"))

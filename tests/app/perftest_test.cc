@@ -18,6 +18,7 @@
 #include "tests/app/program.h"
 #include "tests/base/sanitizers.h"
 #include "tests/transport/network.h"
+#include "transport/ucx_context.h"
 
 namespace specfabric::perftest {
 namespace {
@@ -111,6 +112,9 @@ TEST_P(Pairs, MeasureOverTheWire) {
   } else {
     EXPECT_EQ(json["bytes"], test == "logits" ? 16 * 32000 * 2 : 4096);
     EXPECT_EQ(json["bytes_copied"], 0) << "tensors go as they are";
+  }
+  if (test == "logits" && transport::HasMatureProtocols()) {
+    EXPECT_THAT(json["payload_transport"].get<std::string>(), HasSubstr(transport::TestWire()));
   }
 }
 

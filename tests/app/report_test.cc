@@ -51,6 +51,17 @@ std::vector<std::string> Words(const std::string& line) {
   return {std::istream_iterator<std::string>(stream), {}};
 }
 
+TEST(Report, NamesTheWireOfThePayload) {
+  const Plan plan = PlanOf(TestKind::kLogits, 10);
+  Samples samples = Counting(10);
+  EXPECT_EQ(Json(plan, samples)["payload_transport"], "");
+  EXPECT_THAT(Report(plan, samples, Format::kTable), HasSubstr("over posix/memory, "));
+  samples.payload_wire = "cuda_ipc/cuda";
+  EXPECT_EQ(Json(plan, samples)["payload_transport"], "cuda_ipc/cuda");
+  EXPECT_THAT(Report(plan, samples, Format::kTable),
+              HasSubstr("over posix/memory (bytes: cuda_ipc/cuda), "));
+}
+
 TEST(Report, OfGpuMemorySaysHowRdmaComesAtIt) {
   Plan plan = PlanOf(TestKind::kLogits, 10);
   Samples samples = Counting(10);
@@ -124,7 +135,8 @@ TEST(Report, BandwidthHasNoLatencies) {
   EXPECT_THAT(Words(lines[1]),
               ElementsAre("#bytes", "#iterations", "us/message", "MB/s", "messages/s"));
   EXPECT_THAT(Words(lines[2]), ElementsAre("4096", "1000", "500.000", "7.81", "2000"));
-  EXPECT_THAT(Report(plan, samples, Format::kCsv), HasSubstr("tcp/lo,host,4096,1000,,,,500.0,,,,"));
+  EXPECT_THAT(Report(plan, samples, Format::kCsv),
+              HasSubstr("tcp/lo,,host,4096,1000,,,,500.0,,,,"));
 }
 
 TEST(Report, TableHasTheColumnsOfUcxPerftest) {

@@ -22,7 +22,13 @@ def main(step_bench: str, numerics_bench: str) -> int:
         (build / "step_bench").symlink_to(step_bench)
         (build / "numerics_bench").symlink_to(numerics_bench)
         out = build / "out.json"
-        command = [sys.executable, ROOT / "scripts" / "gpu_check", build, "--out", out]
+        command: list[str | Path] = [
+            sys.executable,
+            ROOT / "scripts" / "gpu_check",
+            build,
+            "--out",
+            out,
+        ]
         command += ["--only=passes,numerics", "--models=random:tiny", "--rows=1,9"]
         command += ["--prefill=40", "--numerics=--batches=1,2 --tokens=5 --context=4"]
         command += ["--total=1100", "--budget=550"]

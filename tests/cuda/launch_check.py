@@ -167,8 +167,17 @@ def read_object(cuobjdump: str, path: Path) -> list[Kernel]:
     """The kernels of a compiled .cu file, of all its architectures."""
     kernels = []
     with tempfile.TemporaryDirectory() as folder:
-        run = [cuobjdump, "-xelf", "all", str(path)]
-        subprocess.run(run, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        extracted = subprocess.run(
+            [cuobjdump, "-xelf", "all", str(path.resolve())],
+            cwd=folder,
+            check=False,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        if "does not contain device code" in extracted.stdout:
+            return []
+        extracted.check_returncode()
         for cubin in sorted(Path(folder).iterdir()):
             arch = re.search(r"sm_\d+[a-z]?", cubin.name)
             if arch is None:
@@ -285,7 +294,8 @@ def table_faults(
 ) -> list[str]:
     """Where the tables do not tell what the sources and the kernels are like."""
     found = []
-    for entry in (*launches, *arrays):
+    entries: list[Launch | LocalArray] = [*launches, *arrays]
+    for entry in entries:
         table_name = "LAUNCHES" if isinstance(entry, Launch) else "LOCAL_ARRAYS"
         if squeezed(entry.evidence) not in squeezed(sources.get(entry.source, "")):
             found.append(f"{entry.source} no longer says '{entry.evidence}': see {table_name}")
@@ -343,6 +353,9 @@ def main() -> int:
     objects = compiled_objects(args.build)
     if not objects:
         print(f"launch_check: {args.build} compiles no kernels with nvcc", file=sys.stderr)
+        return 2
+    if missing := [path for path in objects if not path.is_file()]:
+        print(f"launch_check: {missing[0]} is not built yet: build all first", file=sys.stderr)
         return 2
     with ThreadPoolExecutor(2) as pool:
         read = pool.map(lambda path: read_object(args.cuobjdump, path), objects)

@@ -54,7 +54,8 @@ class Run:
 
     def __init__(self, build: Path, *arguments: str, timeout: float = 60) -> None:
         self.out = build / "out.json"
-        command = [sys.executable, ROOT / "scripts" / "gpu_check", build, "--out", self.out]
+        script = ROOT / "scripts" / "gpu_check"
+        command: list[str | Path] = [sys.executable, script, build, "--out", self.out]
         done = subprocess.run(
             [*command, "--models=random:tiny", *arguments],
             text=True,
@@ -265,14 +266,16 @@ bytes=$(sed -E 's/.* --nodes ([0-9]+) --vocab ([0-9]+) .*/2 * \\1 * \\2/' <<<"$*
 echo "{\\"p50_us\\": $((bytes / 100000)), \\"transport\\": \\"sysv/memory\\","\
 " \\"payload_transport\\": \\"cuda_ipc/cuda\\"}"
 """
-UCX_PERFTEST = """#!/bin/bash
-if [[ $1 == -p ]]; then
-  echo "Waiting for connection..."
-  exec sleep 300
-fi
-echo "[1.2] [host:7:0] | perftest self cfg#1 rkey cfg#0 | rendezvous data fetch into cuda/GPU0 |"
-echo "[1.2] [host:7:0] |                       0..inf | zero-copy read | cuda_ipc/cuda |"
-echo "Final:                100     20.500   21.000   21.000   1000.0 1000.0 100 100"
+UCX_PERFTEST = """#!/usr/bin/env python3
+import socket, sys, time
+
+if sys.argv[1] == "-p":
+    server = socket.create_server(("127.0.0.1", int(sys.argv[2])))
+    time.sleep(300)
+prefix = "[1.2] [host:7:0] |"
+print(prefix, "active message by ucp_am_send* from cuda/GPU0 |")
+print(prefix, "0..inf | (?) rendezvous zero-copy read from remote | cuda_ipc/cuda |")
+print("Final:                100     20.500   21.000   21.000   1000.0 1000.0 100 100")
 """
 
 
@@ -288,27 +291,27 @@ def test_transport_beside_ucx(tmp_path: Path) -> None:
 
 
 def test_wires_are_read_from_tables_of_protocols() -> None:
-    # As UCX 1.22 prints them: title in two rows, and a heading.
+    # As UCX 1.22 prints them: a title in two rows, a heading, rows by size.
     lines = [
         "+------------------------------------------------------------+",
-        "| ep_cfg[2] perftest                                         |",
-        "| active message by ucp_am_send*(rndv) from cuda/GPU0        |",
+        "| perftest intra-node cfg#0                                  |",
+        "| active message by ucp_am_send* from cuda/GPU0              |",
         "+---------+-------------------------------+------------------+",
         "|  Range  |          Description          |      Config      |",
         "+---------+-------------------------------+------------------+",
-        "|  0..inf | (?) rendezvous zero-copy read | cuda_ipc/cuda    |",
+        "| 0..8184 | multi-frag copy-in            | sysv/memory      |",
+        "| 8K..inf | (?) rendezvous zero-copy read | cuda_ipc/cuda    |",
         "+---------+-------------------------------+------------------+",
-        "| ep_cfg[2] rkey_cfg[1]                                      |",
-        "| rendezvous data fetch into cuda/GPU0 from cuda/dev[0]      |",
+        "| perftest intra-node cfg#0                                  |",
+        "| active message by ucp_am_send*(multi) from host memory     |",
         "+---------+-------------------------------+------------------+",
         "|  Range  |          Description          |      Config      |",
-        "| 0..8184 | fragmented                    | sysv/memory      |",
-        "| 8K..inf | zero-copy read from remote    | cuda_ipc/cuda    |",
+        "| 8K..inf | (?) rendezvous zero-copy read | cma/memory       |",
         "+---------+-------------------------------+------------------+",
     ]
-    # The heading stands between the title and the rows.
-    assert rendezvous_wires(lines) == ["cuda_ipc/cuda"]
-    assert rendezvous_wires(lines[:8]) == []
+    prefixed = [f"[1795725233.249587] [vm:20081:0]   {line}" for line in lines]
+    assert rendezvous_wires(prefixed, "cuda") == ["cuda_ipc/cuda"]
+    assert rendezvous_wires(prefixed * 2, "host") == ["cma/memory"]
 
 
 def test_passes_are_held_against_the_peaks() -> None:
@@ -325,7 +328,8 @@ def test_passes_are_held_against_the_peaks() -> None:
 
 def test_torch_passes_run_on_a_cpu() -> None:
     script = ROOT / "scripts" / "gpucheck" / "torch_pass.py"
-    command = [sys.executable, script, "--device=cpu", "--model=tiny", "--rows=1,3", "--context=5"]
+    command: list[str | Path] = [sys.executable, script, "--device=cpu", "--model=tiny"]
+    command += ["--rows=1,3", "--context=5"]
     done = subprocess.run(
         [*command, "--peaks", "--copied=1048576", "--width=64"],
         text=True,

@@ -6,6 +6,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/transport/node.h"
+#include "tests/transport/tensor_node.h"
+#include "transport/ucx_context.h"
 
 namespace specfabric::transport {
 namespace {
@@ -80,6 +82,32 @@ TEST(WireTest, SharedMemoryCanBeSwitchedOff) {
   FabricOptions options = LoopbackOptions();
   options.shared_memory = false;
   ExpectCounts(options, "tcp/lo");
+}
+
+// The bytes of a tensor, and not of the active messages that announce it: the wire that was left
+// for them is named.
+TEST(WireTest, NamesTheWireOfATensorsBytes) {
+  for (const auto& [allowed, used] :
+       {std::pair("tcp", "tcp/lo"), std::pair("tcp,posix", "posix/memory"),
+        std::pair("tcp,sysv", "sysv/memory")}) {
+    const ScopedEnvironment wires("UCX_TLS", allowed);
+    TensorPair pair(TensorNode::Settings{});
+    ASSERT_TRUE(pair.ok());
+    const auto path = [&](MemoryKind kind) {
+      return pair.sender.fabric().PayloadTransport(pair.to_receiver, kind);
+    };
+    const TensorFields fields = {.pool = TensorNode::kPool, .tag = 1};
+    ASSERT_TRUE(pair.sender.SendPattern(pair.to_receiver, 1, fields, 100).ok());
+    ASSERT_TRUE(pair.receiver.WaitForTensors(1) && pair.sender.WaitForAllFree());
+    EXPECT_EQ(path(MemoryKind::kHost), "");
+    ASSERT_TRUE(pair.sender.SendPattern(pair.to_receiver, 1, fields, 1 << 20).ok());
+    ASSERT_TRUE(pair.receiver.WaitForTensors(2) && pair.sender.WaitForAllFree());
+    EXPECT_EQ(path(MemoryKind::kHost), HasMatureProtocols() ? used : "");
+    EXPECT_EQ(path(MemoryKind::kCuda), "");
+    pair.sender.fabric().Close(pair.to_receiver);
+    ASSERT_TRUE(pair.sender.node().WaitForCloses(1));
+    EXPECT_EQ(path(MemoryKind::kHost), "");
+  }
 }
 
 TEST(WireTest, ConnectionsThatFailAreNotCounted) {
