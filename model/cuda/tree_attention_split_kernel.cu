@@ -110,7 +110,7 @@ class Walk {
         ahead = view_.SlotOf((leaf + kSlotLeaves) * kLeafSlots + Thread());
       }
       Parts next;
-      Weigh(&scores, &next);
+      Exponentiate(&scores, &next);
       AwaitCopies<Shared::kBuffers - 1>();
       __syncthreads();
       AddValues(leaf, &next);
@@ -168,13 +168,15 @@ class Walk {
       const int first = Thread() / kPieces, piece = Thread() % kPieces;
       uint4* const to = shared_.ring[unit % Shared::kBuffers] + first * kPieces +
                         (values ? ValuePiece(first, piece) : KeyPiece(first, piece));
-      const uint4* const from = static_cast<const uint4*>(values ? call_.values : call_.keys) +
-                                kv_head_ * kPieces + piece;
-      const int64_t stride = int64_t{call_.kv_heads} * kPieces;
+      const auto* const from = reinterpret_cast<const char*>(
+          static_cast<const uint4*>(values ? call_.values : call_.keys) + kv_head_ * kPieces +
+          piece);
+      const uint32_t stride = static_cast<uint32_t>(call_.kv_heads) * kPieces * sizeof(uint4);
 #pragma unroll
       for (int i = 0; i < kLeafSlots / kRows; ++i) {
         const int32_t slot = shared_.slots[leaf % kSlotLeaves][first + i * kRows];
-        StartCopy16(to + i * kRows * kPieces, from + max(slot, 0) * stride, slot >= 0);
+        const uint64_t offset = uint64_t{stride} * static_cast<uint32_t>(max(slot, 0));
+        StartCopy16(to + i * kRows * kPieces, from + offset, slot >= 0);
       }
     }
     CommitCopies();
@@ -240,7 +242,7 @@ class Walk {
 
   // Writes the exponentials of the warp's scores, and their sums, for all warps to read. From here
   // on scores are in units of log2(e).
-  __device__ void Weigh(Scores* scores, Parts* next) {
+  __device__ void Exponentiate(Scores* scores, Parts* next) {
     ForTiles([&](int t) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
