@@ -185,10 +185,13 @@ __device__ float ScaleOf(const PlaceArgs& args, int32_t warp_first, int32_t pair
   return scale;
 }
 
+// Blocks on a processor at once, with 80 registers a thread. Left to itself the compiler spills.
+constexpr int kPlaceBlocks = 6;
+
 // For heads of 16 kParts values, which as many threads share: the bits of Place, in loads and
 // stores of 16 bytes. Grid: all heads of all rows, kThreads / kParts a block.
 template <typename Element, int kParts>
-__global__ void __launch_bounds__(kThreads) PlaceRuns(PlaceArgs args) {
+__global__ void __launch_bounds__(kThreads, kPlaceBlocks) PlaceRuns(PlaceArgs args) {
   const LayerCache& cache = args.cache;
   const int32_t heads = cache.heads + 2 * cache.kv_heads, pairs = args.rows * heads;
   const int32_t thread = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);

@@ -1,6 +1,5 @@
 #include "model/cuda/tree_attention_split_kernel.h"
 
-#include <algorithm>
 #include <type_traits>
 
 #include "base/cuda/error.h"
@@ -8,6 +7,7 @@
 #include "base/cuda/tensor_core.h"
 #include "model/cuda/tree_attention_split_item.cuh"
 #include "model/cuda/tree_attention_split_part.cuh"
+#include "model/cuda/tree_attention_split_shared.cuh"
 
 namespace specfabric::model::cuda {
 namespace {
@@ -27,42 +27,7 @@ using base::cuda::TensorType;
 using base::cuda::Thread;
 
 constexpr int kWarps = kSplitWarps;
-constexpr int kThreads = kWarps * kWarp;
-constexpr int kWarpSlots = kLeafSlots / kWarps;
-static_assert(kWarps == 4 && kWarpSlots == 16);
-constexpr int kSlotLeaves = 4;  // whose slots are in shared memory at a time
-
-// Keys, values and queries lie in shared memory in pieces of 16 bytes, of which a row has
-// kHeadDim / 8. Where piece p of a row lies depends on the row, such that no two of the lanes that
-// are served at once meet in a bank: eight lanes that read four pieces of each of two successive
-// rows, or lanes that read 32 bytes of each of four rows, every second one.
-__device__ inline int KeyPiece(int row, int piece) { return piece ^ (row & 1) << 2; }
-__device__ inline int ValuePiece(int row, int piece) { return piece ^ (row >> 1 & 3) << 1; }
-
-// Value j of two slots, of each of which a lane has two or four.
-__device__ inline uint32_t PairOf(uint32_t a, uint32_t b, int j) {
-  return j % 2 == 0 ? (a & 0xffffu) | b << 16 : a >> 16 | (b & 0xffff0000u);
-}
-__device__ inline uint32_t PairOf(uint2 a, uint2 b, int j) {
-  return j < 2 ? PairOf(a.x, b.x, j) : PairOf(a.y, b.y, j);
-}
-
-// kTiles: sixteens of lines.
-template <int kHeadDim, int kTiles>
-struct SharedMemory {
-  static constexpr int kPieces = kHeadDim / 8;
-  // Of the keys, or the values, of a leaf. Two blocks of the largest kernel fit a processor.
-  static constexpr int kBuffers = kHeadDim == 64 ? 4 : 3;
-
-  uint4 ring[kBuffers][kLeafSlots * kPieces];
-  uint4 queries[kTiles * kTileLines * kPieces];
-  uint4 weights[kTiles][kWarps][kWarp];  // of a warp's slots, as operands of the lanes
-  float4 highest[kTiles * kTileLines];   // of each warp
-  float4 sums[kTiles * kTileLines];
-  float totals[kTiles][2 * Part<kHeadDim>::kRun][kThreads];  // a thread's own
-  int32_t slots[kSlotLeaves][kLeafSlots];                    // of the cache; -1: none
-  bool ends_last;
-};
+constexpr int kThreads = kSplitThreads;
 
 // What a block does for an item and a KV head.
 template <TensorType kType, int kHeadDim, int kTiles>
@@ -110,7 +75,7 @@ class Walk {
         ahead = view_.SlotOf((leaf + kSlotLeaves) * kLeafSlots + Thread());
       }
       Parts next;
-      Weigh(&scores, &next);
+      Exponentiate(&scores, &next);
       AwaitCopies<Shared::kBuffers - 1>();
       __syncthreads();
       AddValues(leaf, &next);
@@ -168,13 +133,15 @@ class Walk {
       const int first = Thread() / kPieces, piece = Thread() % kPieces;
       uint4* const to = shared_.ring[unit % Shared::kBuffers] + first * kPieces +
                         (values ? ValuePiece(first, piece) : KeyPiece(first, piece));
-      const uint4* const from = static_cast<const uint4*>(values ? call_.values : call_.keys) +
-                                kv_head_ * kPieces + piece;
-      const int64_t stride = int64_t{call_.kv_heads} * kPieces;
+      const auto* const from = reinterpret_cast<const char*>(
+          static_cast<const uint4*>(values ? call_.values : call_.keys) + kv_head_ * kPieces +
+          piece);
+      const uint32_t stride = static_cast<uint32_t>(call_.kv_heads) * kPieces * sizeof(uint4);
 #pragma unroll
       for (int i = 0; i < kLeafSlots / kRows; ++i) {
         const int32_t slot = shared_.slots[leaf % kSlotLeaves][first + i * kRows];
-        StartCopy16(to + i * kRows * kPieces, from + max(slot, 0) * stride, slot >= 0);
+        const uint64_t offset = uint64_t{stride} * static_cast<uint32_t>(max(slot, 0));
+        StartCopy16(to + i * kRows * kPieces, from + offset, slot >= 0);
       }
     }
     CommitCopies();
@@ -240,7 +207,7 @@ class Walk {
 
   // Writes the exponentials of the warp's scores, and their sums, for all warps to read. From here
   // on scores are in units of log2(e).
-  __device__ void Weigh(Scores* scores, Parts* next) {
+  __device__ void Exponentiate(Scores* scores, Parts* next) {
     ForTiles([&](int t) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -436,12 +403,6 @@ class Walk {
   bool chunks_ = false;
   float highest_[kTiles][2], sum_[kTiles][2];
 };
-
-// Blocks that a processor of Hopper or Blackwell runs at the same time: as many as its shared
-// memory has room for, with 1 KiB of the system's for each, but no more than have registers enough.
-template <int kHeadDim, int kTiles>
-constexpr int kBlocksAtOnce = std::min(
-    4, static_cast<int>((size_t{228} << 10) / (sizeof(SharedMemory<kHeadDim, kTiles>) + 1024)));
 
 // Grid: x the KV head, so that blocks beside each other read what lies together; y the items that
 // are taken at once.
