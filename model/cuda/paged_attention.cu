@@ -242,7 +242,7 @@ struct Partial {
 // The four warps of a block take the row's visible slots in turn; their results are then merged in
 // order. Grid: [heads][rows].
 template <typename Element>
-__global__ void Attend(AttendArgs args) {
+__global__ void __launch_bounds__(kThreads) Attend(AttendArgs args) {
   const LayerCache& cache = args.cache;
   const int32_t d = cache.head_dim;
   const int32_t head = static_cast<int32_t>(blockIdx.x), row = static_cast<int32_t>(blockIdx.y);
@@ -302,7 +302,7 @@ __global__ void Attend(AttendArgs args) {
 // A thread alone accesses its element of every slot, so the moves happen in order without a
 // barrier. Grid: [parts of a slot][planes].
 template <typename Element>
-__global__ void Move(MoveArgs args) {
+__global__ void __launch_bounds__(kThreads) Move(MoveArgs args) {
   const int32_t i = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);
   if (i >= args.width) return;
   Element* const plane = static_cast<Element*>(args.cache) + blockIdx.y * args.slots * args.width;

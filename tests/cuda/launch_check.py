@@ -75,6 +75,20 @@ LAUNCHES = (
         " static constexpr uint32_t kStages = 4;",
         threads=128,
     ),
+    # Two blocks, with what the system reserves, take at most a processor's.
+    Launch(
+        "model/cuda/tree_attention_split_kernel.cu",
+        "SplitAttend",
+        (228 << 10) // 2 - 1024,
+        "static_assert(kBlocksAtOnce<kHeadDim, kTiles> >= 2);",
+    ),
+    # Of the largest tile three stages of 256 lines of 64 bytes, and a float for each sum.
+    Launch(
+        "model/cuda/tiled_product.cu",
+        "TiledProduct",
+        3 * 256 * 64 + 128 * 128 * 4,
+        "using Tile128 = TileShape<128, 128, 64, 64, 3>;",
+    ),
 )
 
 
@@ -88,10 +102,7 @@ class LocalArray:
     evidence: str  # likewise
 
 
-LOCAL_ARRAYS = (
-    LocalArray("model/cuda/layers.cu", "SumParts", 256, "float sums[kMaxSumParts];"),
-    LocalArray("model/cuda/peer_sum_kernel.cu", "Sum", 32, "float parts[kMaxPeers];"),
-)
+LOCAL_ARRAYS: tuple[LocalArray, ...] = ()
 
 
 @dataclass(frozen=True)
