@@ -66,10 +66,6 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   *free = *total - std::min(taken[current_device], *total);
   return cudaSuccess;
 }
-cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
-  return cudaSuccess;
-}
 // The compute capability of an H100, with fewer processors.
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*device*/) {
   constexpr int kMajor = 9, kProcessors = 4;
