@@ -57,7 +57,11 @@ ModelConfig SmallConfig() {
 }
 
 RankOptions Plain(DataType dtype = DataType::kBFloat16) {
-  return {.device = DeviceKind::kCuda, .dtype = dtype, .kv_blocks = 32, .block_size = 4};
+  return {.device = DeviceKind::kCuda,
+          .dtype = dtype,
+          .kv_blocks = 32,
+          .block_size = 4,
+          .trial_budget = 0};
 }
 
 RankOptions WithAllFeatures(DataType dtype = DataType::kBFloat16) {
@@ -87,7 +91,7 @@ class StartTest : public DeviceTest {
 TEST_F(StartTest, TheCacheTakesTheMemoryThatIsLeft) {
   const TempDir dir;
   WriteCheckpoint(dir.path(), SmallConfig(), 1);
-  const Fault size("EMULATED_GPU_BYTES", std::to_string(64 * kMib));
+  const Fault size("EMULATED_GPU_BYTES", std::to_string(128 * kMib));
   for (const int ranks : {1, 2}) {
     RankOptions options = WithAllFeatures();
     options.kv_blocks = 0;
@@ -118,7 +122,7 @@ TEST_F(StartTest, TheCacheTakesTheMemoryThatIsLeft) {
 TEST_F(StartTest, TheSmallestRankDecidesHowManyBlocks) {
   const TempDir dir;
   WriteCheckpoint(dir.path(), SmallConfig(), 1);
-  const Fault size("EMULATED_GPU_BYTES", std::to_string(64 * kMib));
+  const Fault size("EMULATED_GPU_BYTES", std::to_string(128 * kMib));
   RankOptions options = Plain();
   options.kv_blocks = 0;
   int64_t block_bytes = 0;
@@ -142,7 +146,7 @@ TEST_F(StartTest, TheSmallestRankDecidesHowManyBlocks) {
 TEST_F(StartTest, AContextThatDoesNotFitIsRefusedOnAllRanks) {
   const TempDir dir;
   WriteCheckpoint(dir.path(), SmallConfig(), 1);
-  const Fault size("EMULATED_GPU_BYTES", std::to_string(64 * kMib));
+  const Fault size("EMULATED_GPU_BYTES", std::to_string(128 * kMib));
   RankOptions options = Plain();
   options.kv_blocks = 0;
   options.kv_sizing.least = 1 << 20;
@@ -156,7 +160,7 @@ TEST_F(StartTest, AContextThatDoesNotFitIsRefusedOnAllRanks) {
 TEST_F(StartTest, MemoryThatIsGoneAfterAllMakesTheCacheSmaller) {
   const TempDir dir;
   WriteCheckpoint(dir.path(), SmallConfig(), 1);
-  const Fault size("EMULATED_GPU_BYTES", std::to_string(64 * kMib));
+  const Fault size("EMULATED_GPU_BYTES", std::to_string(128 * kMib));
   RankOptions options = WithAllFeatures();
   options.kv_blocks = 0;
   auto whole = Load(dir.path(), options);
@@ -164,7 +168,7 @@ TEST_F(StartTest, MemoryThatIsGoneAfterAllMakesTheCacheSmaller) {
   const int32_t blocks = whole->rank(0).options().kv_blocks;
   const LogitRows expected = LogitsOfAText(*whole);
   whole = absl::UnknownError("gone");
-  const Fault taken("EMULATED_GPU_TAKEN_BYTES", std::to_string(8 * kMib));
+  const Fault taken("EMULATED_GPU_TAKEN_BYTES", std::to_string(16 * kMib));
   auto smaller = Load(dir.path(), options);
   ASSERT_TRUE(smaller.ok()) << smaller.status();
   EXPECT_EQ(smaller->rank(0).options().kv_blocks, blocks / 4 * 3);
