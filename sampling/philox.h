@@ -51,7 +51,11 @@ SPECFABRIC_HOST_DEVICE inline PhiloxBlock PhiloxCounter(const DrawSite& site, ui
 // The 32-bit word for one vocabulary (or draw) index.
 SPECFABRIC_HOST_DEVICE inline uint32_t PhiloxWord(uint64_t seed, const DrawSite& site,
                                                   uint32_t index) {
-  return Philox4x32(seed, PhiloxCounter(site, index / 4))[index % 4];
+  const PhiloxBlock words = Philox4x32(seed, PhiloxCounter(site, index / 4));
+  // Chosen and not indexed, which would take a GPU's local memory.
+  const uint32_t low = index % 2 == 0 ? words[0] : words[1];
+  const uint32_t high = index % 2 == 0 ? words[2] : words[3];
+  return index % 4 < 2 ? low : high;
 }
 
 }  // namespace specfabric::sampling
