@@ -396,7 +396,7 @@ void DraftService::Impl::Drain(base::Nanos timeout) {
   while (busy_.load() && base::Now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  link_->Flush(base::kSecond);  // the last trees
+  link_->Flush(link::kLastMessagesTimeout);  // the last trees
 }
 
 DraftService::DraftService(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -28,11 +28,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/clock.h"
 #include "link/name_watch.h"
 #include "schemas/messages.h"
 #include "transport/fabric.h"
 
 namespace specfabric::link {
+
+// How long a role that ends waits for its last messages to leave (Flush).
+constexpr base::Nanos kLastMessagesTimeout = base::kSecond;
 
 using transport::PeerId;
 

@@ -43,12 +43,8 @@ std::vector<Event> StepInFlight::Commit(const StepResult& result, base::Nanos no
   for (size_t i = 0; i < sequences_.size(); ++i) {
     Sequence* sequence = sequences_[i];
     if (i + kPrefetchSequence < sequences_.size()) sequences_[i + kPrefetchSequence]->Prefetch();
-    if (const size_t soon = i + kPrefetchContents; soon < sequences_.size()) {
-      sequences_[soon]->PrefetchForCommit();
-      __builtin_prefetch(result.sequences[soon].accepted.tokens.data());
-      if (spare_tokens_.size() > kPrefetchContents) {
-        __builtin_prefetch(spare_tokens_.end()[-1 - int{kPrefetchContents}].data(), 1);
-      }
+    if (i + kPrefetchContents < sequences_.size()) {
+      sequences_[i + kPrefetchContents]->PrefetchForCommit();
     }
     sequence->in_flight = false;
     if (sequence->cancelled) {

@@ -22,7 +22,6 @@ namespace specfabric::target {
 
 namespace {
 
-constexpr base::Nanos kRanksFlushTimeout = base::kSecond;
 constexpr auto kPollInterval = std::chrono::milliseconds(100);
 
 // A rank process that has joined. It sends a message of one kind only after the previous one of
@@ -127,7 +126,7 @@ GroupLeader::Impl::~Impl() {
   open_link_ = nullptr;
   if (link_ == nullptr) return;
   for (link::PeerId peer : peers) link_->Send(peer, schemas::Drain{}).IgnoreError();
-  link_->Flush(kRanksFlushTimeout);
+  link_->Flush(link::kLastMessagesTimeout);
   link_.reset();
 }
 

@@ -46,7 +46,6 @@ absl::Status AcceptPeer(const schemas::Hello& ours, const schemas::Hello& theirs
 }
 
 constexpr int32_t kSpareSlots = 4;
-constexpr base::Nanos kFlushTimeout = base::kSecond;
 
 // An index of metrics::kExactnessNames.
 int ExactnessOf(schemas::VerificationMethod verification, bool batch_invariant) {
@@ -447,7 +446,7 @@ void TargetService::Drain(base::Nanos timeout) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   // The last tokens may still be in the send queue.
-  impl_->link_->Flush(kFlushTimeout);
+  impl_->link_->Flush(link::kLastMessagesTimeout);
 }
 
 }  // namespace specfabric::target

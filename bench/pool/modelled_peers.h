@@ -45,7 +45,7 @@ link::LinkOptions LinkAs(schemas::Role role);
 
 class DraftPeer {
  public:
-  // `simulation` must outlive it.
+  // `options` must outlive it.
   explicit DraftPeer(const scheduler::SimulationOptions& options);
   ~DraftPeer();
   const std::string& address() const { return link_->listen_address(); }
@@ -74,7 +74,7 @@ class DraftPeer {
 
 class TargetPeer {
  public:
-  // `options` must outlive it; `incarnation`: its own among all targets.
+  // `simulation` must outlive it; `incarnation`: its own among all targets.
   TargetPeer(const scheduler::SimulationOptions& simulation, uint64_t incarnation,
              const std::vector<std::string>& drafts);
   ~TargetPeer();
