@@ -24,6 +24,7 @@ using model::cuda::TreeAttention;
 using model::cuda::TreeAttentionConfig;
 
 constexpr int32_t kBlockSize = 16;
+constexpr int32_t kShortContext = 192;
 
 // Every sequence has slots of its own, in consecutive ranges.
 AttentionPlan PlanOfChains(const BenchShape& shape) {
@@ -129,6 +130,18 @@ std::vector<Subject> AttentionSubjects(const Device& device, const BenchShape& s
   add("FlashInfer's attention", chains, OrDie(TreeAttention::Create(config)));
   config.rules.batch_invariant = true;
   add("FlashInfer's, batch-invariant", chains, OrDie(TreeAttention::Create(config)));
+  for (const int32_t head_dim : {64, 128}) {
+    for (const int32_t rows : {1, 4, 8, 16, 64}) {
+      BenchShape one = shape;
+      one.sequences = 1;
+      one.nodes = rows;
+      one.head_dim = head_dim;
+      one.context = kShortContext + kBlockSize * ((rows + kBlockSize - 1) / kBlockSize);
+      const Batch batch = Trees(one, /*forked=*/false);
+      add(std::to_string(rows) + " rows, short, heads of " + std::to_string(head_dim), batch,
+          OrDie(SplitAttention::Create(ConfigOf(one, batch))));
+    }
+  }
   return subjects;
 }
 

@@ -20,6 +20,7 @@ DEFINE_int32(heads, 32, "query heads");
 DEFINE_int32(kv_heads, 8, "KV heads");
 DEFINE_int32(head_dim, 128, "elements of a head");
 DEFINE_int64(copied, int64_t{1} << 30, "bytes of the copy");
+DEFINE_int64(flushed, int64_t{256} << 20, "bytes that are written before each run");
 DEFINE_double(trial_seconds, 3, "how long kernels of matrix products may be tried");
 DEFINE_int32(repeats, 21, "timed runs of each kernel");
 
@@ -28,7 +29,11 @@ namespace {
 
 using base::cuda::Device;
 
-float TimeOnce(const Device& device, const std::function<void()>& enqueue) {
+// Of what is read once, none is in the cache of the device: `flushed`, which is larger, was written
+// last. While that runs, the host enqueues what is timed.
+float TimeOnce(const Device& device, const std::function<void()>& enqueue,
+               const base::cuda::DeviceBuffer& flushed) {
+  Check(device.Clear(flushed.As<void>(), flushed.bytes()));
   cudaEvent_t begin = nullptr, end = nullptr;
   Check(cudaEventCreate(&begin));
   Check(cudaEventCreate(&end));
@@ -86,9 +91,10 @@ void Run() {
                      &DraftSubjects}) {
     for (Subject& subject : make(*device, shape)) subjects.push_back(std::move(subject));
   }
+  const auto flushed = OrDie(base::cuda::DeviceBuffer::Create(static_cast<size_t>(FLAGS_flushed)));
   for (int repeat = -1; repeat < FLAGS_repeats; ++repeat) {
     for (Subject& subject : subjects) {
-      const float ms = TimeOnce(*device, subject.enqueue);
+      const float ms = TimeOnce(*device, subject.enqueue, flushed);
       if (repeat >= 0) subject.ms.push_back(ms);
     }
   }

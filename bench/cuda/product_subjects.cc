@@ -18,7 +18,9 @@ using model::cuda::EnqueueAddAndNorm;
 using model::cuda::GatedOutputs;
 using model::cuda::Matrix;
 using model::cuda::MatrixProducts;
+using model::cuda::MatrixWeights;
 using model::cuda::NormArgs;
+using model::cuda::PackedElements;
 
 constexpr int32_t kRows[] = {1, 8, 16, 32, 64, 512};
 constexpr int32_t kMostRows = 512;
@@ -35,9 +37,10 @@ struct Layer {
 };
 
 Matrix Zeros(const Device& device, int32_t outputs, int32_t inputs) {
-  auto weights = std::make_shared<DeviceBuffer>(
-      OrDie(DeviceBuffer::Create(size_t(outputs) * inputs * sizeof(uint16_t))));
-  Check(device.Clear(weights->As<void>(), weights->bytes()));
+  auto weights = std::make_shared<MatrixWeights>();
+  const auto elements = static_cast<size_t>(PackedElements(outputs, inputs));
+  weights->memory = OrDie(DeviceBuffer::Create(elements * sizeof(uint16_t)));
+  Check(device.Clear(weights->memory.As<void>(), weights->memory.bytes()));
   return {outputs, inputs, std::move(weights)};
 }
 
@@ -57,7 +60,7 @@ std::shared_ptr<Layer> MakeLayer(const Device& device, const BenchShape& shape, 
   Check(cudaMemset(layer->inputs, 0, size_t(kMostRows) * layer->hidden * sizeof(uint16_t)));
   layer->products = OrDie(MatrixProducts::Create(&device, /*batch_invariant=*/true));
   const Matrix* const matrices[] = {&layer->qkv, &layer->output, &layer->gate_up, &layer->down};
-  Check(layer->products->Choose(matrices, shape.trials));
+  Check(layer->products->Prepare(matrices, shape.trials));
   return layer;
 }
 
@@ -95,7 +98,7 @@ std::vector<Subject> ProductSubjects(const Device& device, const BenchShape& sha
   const std::shared_ptr<Layer> layer = MakeLayer(device, shape, arena.get());
   double bytes = 0;
   for (const Matrix* matrix : {&layer->qkv, &layer->output, &layer->gate_up, &layer->down}) {
-    bytes += static_cast<double>(matrix->weights->bytes());
+    bytes += static_cast<double>(matrix->weights->memory.bytes());
   }
   std::vector<Subject> subjects;
   for (const int32_t rows : kRows) {

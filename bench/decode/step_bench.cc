@@ -35,6 +35,7 @@ DEFINE_int32(prefill, 0, "tokens of a prompt that is timed as well; 0: none");
 DEFINE_int32(prefill_rows, 512, "rows of a pass of the prompt");
 DEFINE_int32(ranks, 1, "tensor-parallel ranks");
 DEFINE_int32(threads, 1, "threads of a rank");
+DEFINE_double(trial_seconds, 3, "on GPUs: how long kernels of matrix products may be tried");
 DEFINE_int32(repeats, 11, "timed passes of each number of rows");
 DEFINE_double(budget, 0, "seconds after which no further repetition begins; 0: no limit");
 DEFINE_bool(flash_attention, true, "on GPUs: attention by FlashInfer's kernels, in bfloat16");
@@ -161,6 +162,7 @@ absl::StatusOr<RankOptions> ReadOptions() {
   const bool on_gpu = *device == DeviceKind::kCuda;
   options.cuda_graphs = on_gpu && FLAGS_cuda_graphs;
   options.flash_attention = on_gpu && FLAGS_flash_attention && *dtype == DataType::kBFloat16;
+  options.trial_budget = static_cast<base::Nanos>(FLAGS_trial_seconds * base::kSecond);
   options.kv_blocks = std::max(FLAGS_context + 512, FLAGS_prefill) / options.block_size + 1;
   return options;
 }

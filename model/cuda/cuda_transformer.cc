@@ -196,7 +196,8 @@ absl::Status CudaTransformer::EnqueueHead(int32_t rows) {
 absl::Status CudaTransformer::EnqueueEmbeddings(const base::TokenId* tokens, int32_t rows,
                                                 float* embeddings) {
   absl::Status status = EnqueueEmbed({.type = options_.dtype,
-                                      .table = weights_.embedding.weights->As<void>(),
+                                      .table = weights_.embedding.weights->memory.As<void>(),
+                                      .packed = weights_.embedding.weights->packed,
                                       .tokens = tokens,
                                       .rows = rows,
                                       .hidden = config_.hidden,

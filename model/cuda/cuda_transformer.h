@@ -54,7 +54,7 @@ class CudaTransformer : public RankModel {
   absl::Status MeetRanks();
   absl::Status ReadCheckpoint(const std::string& model_dir);
   void ShareFingerprint();
-  absl::Status ChooseProducts();
+  absl::Status PrepareProducts();
   absl::Status MakeBuffers();
   absl::Status MakeCache();
   absl::StatusOr<FeatureState> TryFlashAttention(int32_t kv_blocks);

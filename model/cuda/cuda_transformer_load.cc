@@ -154,16 +154,18 @@ absl::Status CudaTransformer::ReadCheckpoint(const std::string& model_dir) {
   if (hash.valid()) fingerprint_ = hash.get();
   if (!weights.ok()) return weights.status();
   weights_ = *std::move(weights);
-  return ChooseProducts();
+  return PrepareProducts();
 }
 
 // Before there is a cache, whose memory the trials may use.
-absl::Status CudaTransformer::ChooseProducts() {
-  if (options_.dtype != DataType::kBFloat16 || options_.trial_budget == 0) return absl::OkStatus();
-  const DeviceLayer& layer = weights_.layers.front();
-  const Matrix* const matrices[] = {&layer.gate_up, &layer.down, &layer.qkv, &layer.output,
-                                    &weights_.head};
-  return products_->Choose(matrices, options_.trial_budget);
+absl::Status CudaTransformer::PrepareProducts() {
+  if (options_.dtype != DataType::kBFloat16) return absl::OkStatus();
+  std::vector<const Matrix*> matrices;
+  for (const DeviceLayer& layer : weights_.layers) {
+    matrices.insert(matrices.end(), {&layer.gate_up, &layer.down, &layer.qkv, &layer.output});
+  }
+  matrices.push_back(&weights_.head);
+  return products_->Prepare(matrices, options_.trial_budget);
 }
 
 void CudaTransformer::ShareFingerprint() {

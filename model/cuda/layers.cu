@@ -34,11 +34,12 @@ __global__ void __launch_bounds__(kThreads) Embed(EmbedArgs args) {
   const int32_t row = static_cast<int32_t>(blockIdx.x);
   const int32_t token = args.tokens[row] - args.first;
   const bool mine = token >= 0 && token < args.count;
-  const Element* const from =
-      static_cast<const Element*>(args.table) + int64_t{token} * args.hidden;
+  const Element* const table = static_cast<const Element*>(args.table);
   float* const to = args.residual + int64_t{row} * args.hidden;
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < args.hidden; i += kThreads) {
-    to[i] = mine ? Widen(from[i]) : 0.0f;
+  for (int32_t i = Thread(); i < args.hidden; i += kThreads) {
+    const int64_t at =
+        args.packed ? PackedIndex(args.hidden, token, i) : int64_t{token} * args.hidden + i;
+    to[i] = mine ? Widen(table[at]) : 0.0f;
   }
 }
 

@@ -19,7 +19,8 @@ namespace specfabric::model::cuda {
 // residual[row] = the embedding of tokens[row], or zeros if another rank has it.
 struct EmbedArgs {
   DataType type = DataType::kBFloat16;
-  const void* table = nullptr;            // [count][hidden]
+  const void* table = nullptr;  // [count][hidden], or packed (product.h)
+  bool packed = false;
   const base::TokenId* tokens = nullptr;  // [rows]
   int32_t rows = 0, hidden = 0;
   base::TokenId first = 0;  // of this rank's tokens

@@ -3,6 +3,8 @@
 #include <cublas_v2.h>
 
 #include <algorithm>
+#include <cmath>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -34,14 +36,19 @@ absl::Status Allocate(size_t bytes, DeviceBuffer* buffer) {
   return absl::OkStatus();
 }
 
-ProductArgs ArgsOf(const Matrix& matrix, const void* x, int32_t rows, void* out) {
+ProductArgs ArgsOf(const Matrix& matrix, const void* packed, const void* x, int32_t rows,
+                   void* out) {
   return {.type = TensorType::kBFloat16,
-          .weights = matrix.weights->As<void>(),
+          .weights = packed,
           .outputs = matrix.outputs,
           .inputs = matrix.inputs,
           .x = x,
           .rows = rows,
           .out = out};
+}
+
+size_t PackedBytes(const Matrix& matrix) {
+  return static_cast<size_t>(PackedElements(matrix.outputs, matrix.inputs)) * sizeof(uint16_t);
 }
 
 }  // namespace
@@ -79,94 +86,148 @@ MatrixProducts::~MatrixProducts() {
   if (blas_ != nullptr && device_->MakeCurrent().ok()) cublasDestroy(blas_);
 }
 
-absl::Status MatrixProducts::Choose(absl::Span<const Matrix* const> matrices, base::Nanos budget) {
+MatrixProducts::Chosen* MatrixProducts::Find(const Matrix& matrix) {
+  for (Chosen& chosen : chosen_) {
+    if (chosen.outputs == matrix.outputs && chosen.inputs == matrix.inputs) return &chosen;
+  }
+  return nullptr;
+}
+
+absl::Status MatrixProducts::Prepare(absl::Span<const Matrix* const> matrices, base::Nanos budget) {
   absl::StatusOr<ProductTimer> timer = ProductTimer::Create(device_);
   if (!timer.ok()) return timer.status();
+  size_t largest = 0;
+  for (const Matrix* matrix : matrices) largest = std::max(largest, PackedBytes(*matrix));
+  DeviceBuffer scratch;
+  if (absl::Status status = Allocate(largest, &scratch); !status.ok()) return status;
   const base::Nanos end = base::Now() + budget;
   for (const Matrix* matrix : matrices) {
-    const bool known = std::any_of(chosen_.begin(), chosen_.end(), [&](const Chosen& c) {
-      return c.outputs == matrix->outputs && c.inputs == matrix->inputs;
-    });
-    if (known) continue;
-    Chosen chosen = {.outputs = matrix->outputs, .inputs = matrix->inputs, .choices = {}};
-    for (size_t i = 0; i < kRowClasses.size(); ++i) {
-      chosen.choices[i] = RuleOfThumb(kRowClasses[i], matrix->inputs);
+    if (matrix->weights->packed) continue;
+    if (Find(*matrix) == nullptr) {
+      absl::Status status = EnqueuePack(matrix->weights->memory.As<void>(), matrix->outputs,
+                                        matrix->inputs, scratch.As<void>(), device_->stream());
+      if (!status.ok()) return status;
+      absl::StatusOr<Chosen> chosen = ChooseFor(*matrix, scratch.As<void>(), end, &*timer);
+      if (!chosen.ok()) return chosen.status();
+      chosen_.push_back(*std::move(chosen));
     }
-    if (base::Now() < end) {
-      if (absl::Status status = ChooseFor(*matrix, end, &*timer, &chosen); !status.ok()) {
-        return status;
-      }
-    }
-    chosen_.push_back(std::move(chosen));
+    if (!Find(*matrix)->packs) continue;
+    if (absl::Status status = Pack(*matrix, scratch.As<void>()); !status.ok()) return status;
   }
-  return absl::OkStatus();
+  return device_->Finish();
+}
+
+absl::Status MatrixProducts::Pack(const Matrix& matrix, void* scratch) const {
+  void* const memory = matrix.weights->memory.As<void>();
+  const size_t plain = size_t(matrix.outputs) * matrix.inputs * sizeof(uint16_t);
+  absl::Status status = device_->Copy(memory, plain, scratch);
+  status.Update(EnqueuePack(scratch, matrix.outputs, matrix.inputs, memory, device_->stream()));
+  matrix.weights->packed = status.ok();
+  return status;
+}
+
+absl::StatusOr<MatrixProducts::Chosen> MatrixProducts::ChooseFor(const Matrix& matrix,
+                                                                 const void* packed,
+                                                                 base::Nanos end,
+                                                                 ProductTimer* timer) const {
+  Chosen chosen = {.outputs = matrix.outputs, .inputs = matrix.inputs, .kernels = {}};
+  for (size_t i = 0; i < kRowClasses.size(); ++i) {
+    chosen.kernels[i] = RuleOfThumb(kRowClasses[i], matrix.inputs);
+  }
+  if (base::Now() >= end) return chosen;
+  if (absl::Status status = ChooseKernels(matrix, packed, end, timer, &chosen); !status.ok()) {
+    return status;
+  }
+  if (!batch_invariant_) {
+    const absl::StatusOr<bool> blas = BlasIsFaster(matrix, chosen, end, timer);
+    if (!blas.ok()) return blas.status();
+    chosen.packs = !*blas;
+  }
+  std::string log;
+  for (size_t i = 0; i < kRowClasses.size() && chosen.microseconds[i] > 0; ++i) {
+    absl::StrAppend(&log, log.empty() ? "" : ", ", kRowClasses[i], ": ", Name(chosen.kernels[i]),
+                    " ", static_cast<int>(chosen.microseconds[i] + 0.5f), " us");
+  }
+  spdlog::info("model: GPU {} of {}: products of {} x {} by rows: {}{}", device_->ordinal(),
+               device_->name(), matrix.outputs, matrix.inputs, log,
+               chosen.packs ? "" : "; cuBLAS is faster and taken");
+  return chosen;
 }
 
 // Tries the classes of rows until the time has passed; those that there is no memory for keep what
 // they have.
-absl::Status MatrixProducts::ChooseFor(const Matrix& matrix, base::Nanos end, ProductTimer* timer,
-                                       Chosen* chosen) const {
-  std::string log;
+absl::Status MatrixProducts::ChooseKernels(const Matrix& matrix, const void* packed,
+                                           base::Nanos end, ProductTimer* timer,
+                                           Chosen* chosen) const {
   for (size_t i = 0; i < kRowClasses.size() && base::Now() < end; ++i) {
     const int32_t rows = kRowClasses[i];
-    const absl::Status room = timer->Prepare(ArgsOf(matrix, nullptr, rows, nullptr));
+    const absl::Status room = timer->Prepare(ArgsOf(matrix, packed, nullptr, rows, nullptr));
     if (absl::IsResourceExhausted(room)) break;
     if (!room.ok()) return room;
-    const auto run = [&](const ProductChoice& choice, const ProductArgs& args) {
-      return choice.blas ? MultiplyByBlas(base::DataType::kBFloat16, matrix, args.x, args.rows,
-                                          static_cast<float*>(args.out))
-                         : Run(choice, args);
+    const auto run_by = [&](ProductKernel kernel) {
+      return [this, kernel](const ProductArgs& args) { return Run(kernel, args); };
     };
     const absl::StatusOr<ProductWinner> winner = FastestOf(
-        CandidatesFor(rows, matrix.inputs, !batch_invariant_),
-        {.same = [&](const ProductChoice& choice) { return timer->Same(choice, run); },
-         .microseconds = [&](const ProductChoice& choice) { return timer->Time(choice, run); }});
+        CandidatesFor(rows, matrix.inputs),
+        {.same = [&](ProductKernel kernel) { return timer->Same(run_by(kernel)); },
+         .microseconds = [&](ProductKernel kernel) { return timer->Time(run_by(kernel)); }});
     if (!winner.ok()) return winner.status();
-    for (const ProductChoice& wrong : winner->wrong) {
+    for (const ProductKernel wrong : winner->wrong) {
       spdlog::error(
           "model: GPU {} of {}: the product {} of {} rows by {} x {} has other bits than "
           "{}; it is not used",
           device_->ordinal(), device_->name(), Name(wrong), rows, matrix.outputs, matrix.inputs,
           Name(RuleOfThumb(rows, matrix.inputs)));
     }
-    chosen->choices[i] = winner->choice;
-    absl::StrAppend(&log, log.empty() ? "" : ", ", rows, ": ", Name(winner->choice), " ",
-                    static_cast<int>(winner->microseconds + 0.5f), " us");
+    chosen->kernels[i] = winner->kernel;
+    chosen->microseconds[i] = winner->microseconds;
   }
-  spdlog::info("model: GPU {} of {}: products of {} x {} by rows: {}", device_->ordinal(),
-               device_->name(), matrix.outputs, matrix.inputs, log);
   return absl::OkStatus();
 }
 
-ProductChoice MatrixProducts::ChoiceFor(const Matrix& matrix, int32_t rows) const {
+absl::StatusOr<bool> MatrixProducts::BlasIsFaster(const Matrix& matrix, const Chosen& chosen,
+                                                  base::Nanos end, ProductTimer* timer) const {
+  double logarithms = 0;
+  for (size_t i = 0; i < kRowClasses.size() && base::Now() < end; ++i) {
+    if (chosen.microseconds[i] <= 0) break;
+    absl::Status room = timer->Prepare(ArgsOf(matrix, nullptr, nullptr, kRowClasses[i], nullptr));
+    if (!room.ok()) return room;
+    const absl::StatusOr<float> took = timer->Time([&](const ProductArgs& args) {
+      return MultiplyByBlas(base::DataType::kBFloat16, matrix, args.x, args.rows,
+                            static_cast<float*>(args.out));
+    });
+    if (!took.ok()) return took.status();
+    logarithms += std::log(*took / chosen.microseconds[i]);
+  }
+  return logarithms < 0;
+}
+
+ProductKernel MatrixProducts::KernelFor(const Matrix& matrix, int32_t rows) const {
   for (const Chosen& chosen : chosen_) {
     if (chosen.outputs == matrix.outputs && chosen.inputs == matrix.inputs) {
-      return chosen.choices[RowClassOf(rows)];
+      return chosen.kernels[RowClassOf(rows)];
     }
   }
   return RuleOfThumb(rows, matrix.inputs);
 }
 
-absl::Status MatrixProducts::Run(const ProductChoice& choice, const ProductArgs& args) const {
+absl::Status MatrixProducts::Run(ProductKernel kernel, const ProductArgs& args) const {
   const ProductWorkspace workspace = {.sums = sums_.As<float>(),
                                       .floats = kSumsBytes / sizeof(float),
                                       .counters = counters_.As<uint32_t>()};
-  return EnqueueProduct(choice.kernel, choice.split, args, workspace, device_->stream());
+  return EnqueueProduct(kernel, args, workspace, device_->stream());
 }
 
 absl::Status MatrixProducts::Multiply(base::DataType type, const Matrix& matrix, const void* x,
                                       int32_t rows, float* out) const {
-  const ProductChoice choice = ChoiceFor(matrix, rows);
-  if (type == base::DataType::kFloat32 || choice.blas) {
-    return MultiplyByBlas(type, matrix, x, rows, out);
-  }
-  return Run(choice, ArgsOf(matrix, x, rows, out));
+  if (!matrix.weights->packed) return MultiplyByBlas(type, matrix, x, rows, out);
+  return Run(KernelFor(matrix, rows),
+             ArgsOf(matrix, matrix.weights->memory.As<void>(), x, rows, out));
 }
 
 absl::Status MatrixProducts::MultiplyGated(base::DataType type, const Matrix& matrix, const void* x,
                                            int32_t rows, const GatedOutput& to) const {
-  const ProductChoice choice = ChoiceFor(matrix, rows);
-  if (type == base::DataType::kFloat32 || choice.blas) {
+  if (!matrix.weights->packed) {
     absl::Status status = MultiplyByBlas(type, matrix, x, rows, to.products);
     if (!status.ok()) return status;
     return EnqueueGate({.type = type,
@@ -177,11 +238,11 @@ absl::Status MatrixProducts::MultiplyGated(base::DataType type, const Matrix& ma
                         .out = to.out},
                        device_->stream());
   }
-  ProductArgs args = ArgsOf(matrix, x, rows, to.out);
+  ProductArgs args = ArgsOf(matrix, matrix.weights->memory.As<void>(), x, rows, to.out);
   args.result = ProductResult::kGated;
   args.features = to.features;
   args.bias = to.bias;
-  return Run(choice, args);
+  return Run(KernelFor(matrix, rows), args);
 }
 
 absl::Status MatrixProducts::MultiplyByBlas(base::DataType type, const Matrix& matrix,
@@ -195,7 +256,7 @@ absl::Status MatrixProducts::MultiplyByBlas(base::DataType type, const Matrix& m
     // cuBLAS counts by columns: there it is out' = matrix' x', of [inputs][rows].
     const cublasStatus_t status = cublasGemmEx(
         blas_, CUBLAS_OP_T, CUBLAS_OP_N, matrix.outputs, step, matrix.inputs, &one,
-        matrix.weights->As<void>(), data, matrix.inputs,
+        matrix.weights->memory.As<void>(), data, matrix.inputs,
         static_cast<const std::byte*>(x) + row * x_bytes, data, matrix.inputs, &zero,
         out + size_t(row) * matrix.outputs, CUDA_R_32F, matrix.outputs,
         is_float ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);

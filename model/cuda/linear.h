@@ -24,10 +24,15 @@ namespace specfabric::model::cuda {
 
 class ProductTimer;
 
-// Outputs of a linear layer on the device: [outputs][inputs].
+// Weights on the device: [outputs][inputs], or in the order of product.h's PackedIndex. Memory of
+// 16-bit weights has room for both.
+struct MatrixWeights {
+  base::cuda::DeviceBuffer memory;
+  bool packed = false;
+};
 struct Matrix {
   int32_t outputs = 0, inputs = 0;
-  std::shared_ptr<base::cuda::DeviceBuffer> weights;  // shared where an embedding is also the head
+  std::shared_ptr<MatrixWeights> weights;  // shared where an embedding is also the head
 };
 
 // Rows of a product of float32 that is the same bits for each row: buffers that it reads or writes
@@ -55,15 +60,18 @@ class MatrixProducts {
   MatrixProducts(const MatrixProducts&) = delete;
   MatrixProducts& operator=(const MatrixProducts&) = delete;
 
-  // Tries the kernels on matrices of bfloat16, each shape once, and keeps the fastest for each
-  // class of row counts: one line in the log for each shape, with what was found. Begins no trial
-  // once `budget` has passed; what was not tried, for want of time or of memory for 512 rows, keeps
-  // the rule of thumb. Internal: an error of the device.
-  absl::Status Choose(absl::Span<const Matrix* const> matrices, base::Nanos budget);
+  // Packs matrices of bfloat16, and tries the kernels on the first of each shape: the fastest is
+  // kept for each class of row counts, with a line in the log for each shape. Begins no trial once
+  // `budget` has passed; what was not tried, for want of time or of memory for 512 rows, keeps the
+  // rule of thumb. Where a row's bits may depend on other rows and cuBLAS is faster, matrices of
+  // that shape are not packed, and are cuBLAS's. ResourceExhausted: there is no memory for another
+  // copy of the largest matrix. Internal: an error of the device.
+  absl::Status Prepare(absl::Span<const Matrix* const> matrices, base::Nanos budget);
 
-  // out[row] = matrix x[row]. x: [rows][inputs] of `type`, out: [rows][outputs] float32; sums are
-  // float32, without TensorFloat-32. If batch_invariant, a row's bits depend on that row alone: in
-  // float32 because cuBLAS always computes kInvariantRows rows at a time.
+  // out[row] = matrix x[row], by cuBLAS unless the matrix is packed. x: [rows][inputs] of `type`,
+  // out: [rows][outputs] float32; sums are float32, without TensorFloat-32. If batch_invariant, a
+  // row's bits depend on that row alone: in float32 because cuBLAS always computes kInvariantRows
+  // rows at a time.
   absl::Status Multiply(base::DataType type, const Matrix& matrix, const void* x, int32_t rows,
                         float* out) const;
   // The same, and then silu(gate) * up of two products each.
@@ -71,18 +79,29 @@ class MatrixProducts {
                              const GatedOutput& to) const;
 
  private:
+  // Of a shape.
   struct Chosen {
     int32_t outputs = 0, inputs = 0;
-    RowClasses<ProductChoice> choices;
+    RowClasses<ProductKernel> kernels;
+    RowClasses<float> microseconds = {};  // 0: not tried
+    bool packs = true;
   };
 
   MatrixProducts(const base::cuda::Device* device, bool batch_invariant)
       : device_(device), batch_invariant_(batch_invariant) {}
   absl::Status Start();
-  ProductChoice ChoiceFor(const Matrix& matrix, int32_t rows) const;
-  absl::Status ChooseFor(const Matrix& matrix, base::Nanos end, ProductTimer* timer,
-                         Chosen* chosen) const;
-  absl::Status Run(const ProductChoice& choice, const ProductArgs& args) const;
+  Chosen* Find(const Matrix& matrix);
+  ProductKernel KernelFor(const Matrix& matrix, int32_t rows) const;
+  // packed: the matrix's weights in that order.
+  absl::StatusOr<Chosen> ChooseFor(const Matrix& matrix, const void* packed, base::Nanos end,
+                                   ProductTimer* timer) const;
+  absl::Status ChooseKernels(const Matrix& matrix, const void* packed, base::Nanos end,
+                             ProductTimer* timer, Chosen* chosen) const;
+  // Whether cuBLAS is faster, as the mean of the logarithms over what was tried says.
+  absl::StatusOr<bool> BlasIsFaster(const Matrix& matrix, const Chosen& chosen, base::Nanos end,
+                                    ProductTimer* timer) const;
+  absl::Status Pack(const Matrix& matrix, void* scratch) const;
+  absl::Status Run(ProductKernel kernel, const ProductArgs& args) const;
   absl::Status MultiplyByBlas(base::DataType type, const Matrix& matrix, const void* x,
                               int32_t rows, float* out) const;
 

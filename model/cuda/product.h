@@ -16,6 +16,10 @@
 //   adds 16 terms.
 // * The sums of slices are added from the first to the last in float32.
 // Terms beyond `inputs` are products of zeros.
+//
+// Weights lie in memory in the order in which tensor cores take them (PackedIndex): a warp reads
+// those of 16 outputs and a block of inputs as 1,024 bytes in a row, each lane 16 bytes that are an
+// operand as they are.
 
 #include <cstddef>
 #include <cstdint>
@@ -52,6 +56,26 @@ SPECFABRIC_HOST_DEVICE constexpr ProductSlices SlicesOf(int32_t outputs, int32_t
   return {blocks, each, (blocks + each - 1) / each};
 }
 
+// Where the weight of an output and an input is among packed weights, whose tiles of kTileOutputs
+// outputs and blocks of kProductBlock inputs follow each other, all blocks of a tile first. A block
+// has two operands of a tensor core, for the inputs with k % 8 < 4 and for the others, of which
+// each lane has eight weights (base/cuda/tensor_core.h, MultiplyAdd's a). What fills the last
+// tile and the last block is zeros.
+constexpr int32_t kOperandElements = 8 * 32;
+SPECFABRIC_HOST_DEVICE constexpr int64_t PackedIndex(int32_t inputs, int32_t output, int32_t k) {
+  const int32_t blocks = (inputs + kProductBlock - 1) / kProductBlock;
+  const int32_t tile = output / kTileOutputs, o = output % kTileOutputs;
+  const int32_t block = k / kProductBlock, q = k % kProductBlock / 8, j = k % 8;
+  const int32_t lane = o % 8 * 4 + q, word = o / 8 + j % 4 / 2 * 2;
+  const int64_t operand = (int64_t{tile} * blocks + block) * 2 + j / 4;
+  return operand * kOperandElements + lane * 8 + word * 2 + j % 2;
+}
+SPECFABRIC_HOST_DEVICE constexpr int64_t PackedElements(int32_t outputs, int32_t inputs) {
+  const int64_t tiles = (outputs + kTileOutputs - 1) / kTileOutputs;
+  const int64_t blocks = (inputs + kProductBlock - 1) / kProductBlock;
+  return tiles * blocks * kTileOutputs * kProductBlock;
+}
+
 // What becomes of the sums.
 enum class ProductResult : uint8_t {
   kFloat,  // out[row][o] in float32
@@ -70,11 +94,11 @@ constexpr int32_t GatedOutputs(int32_t features) {
   return (features + kGatedRows - 1) / kGatedRows * 2 * kGatedRows;
 }
 
-// Pointers are to device memory; weights and x are aligned to 16 bytes.
+// Pointers are to device memory, aligned to 16 bytes.
 struct ProductArgs {
   base::cuda::TensorType type = base::cuda::TensorType::kBFloat16;
   ProductResult result = ProductResult::kFloat;
-  const void* weights = nullptr;  // [outputs][inputs]
+  const void* weights = nullptr;  // packed
   int32_t outputs = 0, inputs = 0;
   const void* x = nullptr;  // [rows][inputs]
   int32_t rows = 0;
@@ -85,17 +109,21 @@ struct ProductArgs {
 
 // The kernels; all give the same bits.
 enum class ProductKernel : uint8_t {
-  kRows8,   // up to 8 rows: weights go straight to registers, and the warps of a block take a slice
-  kRows16,  // up to 16 rows, likewise
-  kTile32,  // blocks of 32, 64 or 128 rows and 128 outputs, which a block's warps share
-  kTile64,
+  kRows8,   // up to 8 rows: weights go straight to registers, and each warp of a block has a slice
+  kRows16,  // up to 16, 32 or 64 rows: the same, but a block's warps share a slice's x
+  kRows32,
+  kRows32Wide,  // and a warp has twice as many outputs
+  kRows64,
+  kRows64Wide,
+  kTile64,  // blocks of 64 or 128 rows and 128 outputs, which a block's warps share
   kTile128,
 };
-constexpr ProductKernel kProductKernels[] = {ProductKernel::kRows8, ProductKernel::kRows16,
-                                             ProductKernel::kTile32, ProductKernel::kTile64,
-                                             ProductKernel::kTile128};
+constexpr ProductKernel kProductKernels[] = {ProductKernel::kRows8,  ProductKernel::kRows16,
+                                             ProductKernel::kRows32, ProductKernel::kRows32Wide,
+                                             ProductKernel::kRows64, ProductKernel::kRows64Wide,
+                                             ProductKernel::kTile64, ProductKernel::kTile128};
 const char* Name(ProductKernel kernel);
-// kRows8 and kRows16 read the weights by 16 bytes.
+// All but kTile64 read x by 16 bytes.
 bool Takes(ProductKernel kernel, int32_t rows, int32_t inputs);
 
 // Memory for sums of slices that different blocks of a kernel make. The counters are zeros, and are
@@ -108,18 +136,22 @@ struct ProductWorkspace {
 constexpr int32_t kProductCounters = 1024;
 
 // Enqueues; for its status see base/cuda/launch.h. InvalidArgument: the kernel does not take these
-// rows. `split`: blocks of kTile* share out the slices where there are few tiles and the workspace
-// is large enough.
-absl::Status EnqueueProduct(ProductKernel kernel, bool split, const ProductArgs& args,
+// rows. ResourceExhausted: the workspace has no room for the sums of even the fewest rows.
+absl::Status EnqueueProduct(ProductKernel kernel, const ProductArgs& args,
                             const ProductWorkspace& workspace, base::cuda::Stream stream);
-// Loads the kernels to the current device and lets them have the shared memory that they need; to
-// be called once for a device.
+// Lets the kernels have the shared memory that they need; to be called once for a device.
 absl::Status PrepareProducts();
 
-// What EnqueueProduct is made of: small_product.cu and tiled_product.cu.
-absl::Status EnqueueSmallProduct(ProductKernel kernel, const ProductArgs& args,
-                                 base::cuda::Stream stream);
-absl::Status EnqueueTiledProduct(ProductKernel kernel, bool split, const ProductArgs& args,
+// packed: PackedElements(outputs, inputs) elements of 16 bits; plain: [outputs][inputs].
+absl::Status EnqueuePack(const void* plain, int32_t outputs, int32_t inputs, void* packed,
+                         base::cuda::Stream stream);
+
+// What EnqueueProduct is made of: small_product.cu, streamed_product.cu and tiled_product.cu.
+absl::Status EnqueueSmallProduct(const ProductArgs& args, base::cuda::Stream stream);
+absl::Status EnqueueStreamedProduct(ProductKernel kernel, const ProductArgs& args,
+                                    const ProductWorkspace& workspace, base::cuda::Stream stream);
+absl::Status PrepareStreamedProducts();
+absl::Status EnqueueTiledProduct(ProductKernel kernel, const ProductArgs& args,
                                  const ProductWorkspace& workspace, base::cuda::Stream stream);
 absl::Status PrepareTiledProducts();
 

@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -16,43 +15,34 @@
 
 namespace specfabric::model::cuda {
 
-struct ProductChoice {
-  bool blas = false;  // cuBLAS's product; the others then say nothing
-  ProductKernel kernel = ProductKernel::kRows8;
-  bool split = true;
-  bool operator==(const ProductChoice&) const = default;
-};
-std::string Name(const ProductChoice& choice);
-
 // Row counts that are treated alike: up to kRowClasses[i] rows, and the last also for more.
 constexpr std::array<int32_t, 7> kRowClasses = {8, 16, 32, 64, 128, 256, 512};
 template <typename T>
 using RowClasses = std::array<T, kRowClasses.size()>;
 size_t RowClassOf(int32_t rows);
 
-// The smallest tile that takes all rows, or the largest.
-ProductChoice RuleOfThumb(int32_t rows, int32_t inputs);
+// The kernel of the fewest rows that takes them all, or the one of the largest tiles.
+ProductKernel RuleOfThumb(int32_t rows, int32_t inputs);
 
-// The candidates of a trial for a class of rows, the rule of thumb first. `blas`: cuBLAS may be
-// taken.
-std::vector<ProductChoice> CandidatesFor(int32_t rows, int32_t inputs, bool blas);
+// The candidates of a trial for a class of rows, the rule of thumb first.
+std::vector<ProductKernel> CandidatesFor(int32_t rows, int32_t inputs);
 
 // How a trial is made; the calls for one candidate follow each other.
 struct ProductTrial {
   // Whether the candidate's results are those of the first one, to the bit.
-  absl::FunctionRef<absl::StatusOr<bool>(const ProductChoice&)> same;
-  absl::FunctionRef<absl::StatusOr<float>(const ProductChoice&)> microseconds;
+  absl::FunctionRef<absl::StatusOr<bool>(ProductKernel)> same;
+  absl::FunctionRef<absl::StatusOr<float>(ProductKernel)> microseconds;
 };
 
 struct ProductWinner {
-  ProductChoice choice;
+  ProductKernel kernel = ProductKernel::kTile64;
   float microseconds = 0;
-  std::vector<ProductChoice> wrong;  // those with other bits, which are not taken
+  std::vector<ProductKernel> wrong;  // those with other bits, which are not taken
 };
 
-// The fastest candidate with the first one's bits; cuBLAS's need not have them. A later candidate
-// must be faster by 2 %, so that noise does not choose. Errors are those of the trial.
-absl::StatusOr<ProductWinner> FastestOf(const std::vector<ProductChoice>& candidates,
+// The fastest candidate with the first one's bits. A later candidate must be faster by 2 %, so that
+// noise does not choose. Errors are those of the trial.
+absl::StatusOr<ProductWinner> FastestOf(const std::vector<ProductKernel>& candidates,
                                         const ProductTrial& trial);
 
 }  // namespace specfabric::model::cuda

@@ -1,36 +1,93 @@
 #ifndef SPECFABRIC_MODEL_CUDA_PRODUCT_PARTS_CUH_
 #define SPECFABRIC_MODEL_CUDA_PRODUCT_PARTS_CUH_
 
-// What the kernels of product.h have in common: the places of terms in a tensor core, and what
-// becomes of a sum.
+// What the kernels of product.h have in common: the places of terms in a tensor core, how the sums
+// of slices become one, and what becomes of that.
 
 #include <cstdint>
 
+#include "base/cuda/reduce.h"
 #include "base/cuda/tensor_core.h"
 #include "model/cuda/gated.h"
 #include "model/cuda/product.h"
 
 namespace specfabric::model::cuda {
 
-// A lane's part of one block of kProductBlock inputs: 16 bytes of a row, inputs 8 q to 8 q + 7 of
-// the block, where q = lane % 4. Lane 4 g + q holds rows g and g + 8 of a tile of weights and row g
-// of a tile of x. So a block's terms are read with one instruction for each row, and are the
-// operands of two of a tensor core's products without being moved: k % 8 in 0 to 3 stand in the
-// first at the columns 2 q, 2 q + 1, 2 q + 8 and 2 q + 9, and those in 4 to 7 in the second.
-struct TileOfWeights {
-  uint4 rows[2];
-};
-
-template <base::cuda::TensorType kType>
-__device__ inline void MultiplyBlock(const TileOfWeights& weights, const uint4& x,
-                                     float (&sums)[4]) {
-  const uint4 &low = weights.rows[0], &high = weights.rows[1];
-  base::cuda::MultiplyAdd<kType>({low.x, high.x, low.y, high.y}, {x.x, x.y}, sums);
-  base::cuda::MultiplyAdd<kType>({low.z, high.z, low.w, high.w}, {x.z, x.w}, sums);
-}
+// Bytes of a block of kProductBlock inputs: of a row of x, and of a tile of weights.
+constexpr int kElementBytes = 2;
+constexpr int kLineBytes = kProductBlock * kElementBytes;
+constexpr int kOperandBytes = kOperandElements * kElementBytes, kTileBytes = 2 * kOperandBytes;
 
 __device__ inline int GroupOf(int lane) { return lane / 4; }
 __device__ inline int PartOf(int lane) { return lane % 4; }
+
+// A lane's part of a tile of weights, for one block of inputs (PackedIndex).
+struct TileOfWeights {
+  uint4 operands[2];
+};
+
+// x: of a row g = lane / 4 of a tile of rows the inputs 8 q to 8 q + 7 of the block, q = lane % 4.
+// So they are read with one instruction and are the operands of two products without being moved:
+// those with k % 8 < 4 stand in the first at the columns 2 q, 2 q + 1, 2 q + 8 and 2 q + 9.
+template <base::cuda::TensorType kType>
+__device__ inline void MultiplyBlock(const TileOfWeights& weights, const uint4& x,
+                                     float (&sums)[4]) {
+  const uint4 &first = weights.operands[0], &second = weights.operands[1];
+  base::cuda::MultiplyAdd<kType>({first.x, first.y, first.z, first.w}, {x.x, x.y}, sums);
+  base::cuda::MultiplyAdd<kType>({second.x, second.y, second.z, second.w}, {x.z, x.w}, sums);
+}
+
+// The sums of a warp's tiles, as tensor cores leave them: lane 4 g + q has, of each tile of 16
+// outputs and 8 rows, outputs g and g + 8 of rows 2 q and 2 q + 1.
+template <int kOutputTiles, int kRowTiles>
+struct WarpSums {
+  static constexpr int kCount = kOutputTiles * kRowTiles * 4;  // of a thread
+  float of[kOutputTiles][kRowTiles][4] = {};
+
+  // Calls run(i, sum) for all, i the number of the sum among the thread's.
+  template <typename Function>
+  __device__ void ForEach(const Function& run) {
+#pragma unroll
+    for (int o = 0; o < kOutputTiles; ++o) {
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) run((o * kRowTiles + r) * 4 + i, of[o][r][i]);
+      }
+    }
+  }
+};
+
+// Leaves the sums of one slice, which a block has made, in the workspace. In the block that ends
+// last of the `slices` with the same tile, true, with the sums of all slices; the others are done.
+template <int kThreads, typename Sums>
+__device__ bool JoinSlices(const ProductWorkspace& workspace, int tile, int slices, int slice,
+                           Sums* sums) {
+  using base::cuda::Thread;
+  const auto place = [&](int of_slice) {
+    return workspace.sums + (int64_t{tile} * slices + of_slice) * Sums::kCount * kThreads +
+           Thread();
+  };
+  float* const mine = place(slice);
+  sums->ForEach([&](int i, float& sum) { mine[i * kThreads] = sum; });
+  __threadfence();
+  __shared__ bool last;
+  __syncthreads();
+  if (Thread() == 0) {
+    const auto before = atomicAdd(&workspace.counters[tile], 1U);
+    last = before + 1 == static_cast<unsigned>(slices);
+    if (last) workspace.counters[tile] = 0;
+  }
+  __syncthreads();
+  if (!last) return false;
+  __threadfence();
+  sums->ForEach([&](int i, float& sum) { sum = place(0)[i * kThreads]; });
+  for (int s = 1; s < slices; ++s) {
+    const float* const next = place(s);
+    sums->ForEach([&](int i, float& sum) { sum += next[i * kThreads]; });
+  }
+  return true;
+}
 
 __device__ inline void StoreFloat(const ProductArgs& args, int32_t row, int32_t output, float sum) {
   static_cast<float*>(args.out)[int64_t{row} * args.outputs + output] = sum;
@@ -45,6 +102,34 @@ __device__ inline void StoreGated(const ProductArgs& args, int32_t row, int32_t 
   }
   static_cast<uint16_t*>(args.out)[int64_t{row} * args.features + feature] =
       base::cuda::RoundTo<kType>(Gated(gate, up));
+}
+
+// Stores a warp's sums, those of its first tile being of `first_output` and `first_row`.
+template <base::cuda::TensorType kType, int kOutputTiles, int kRowTiles>
+__device__ void Store(const ProductArgs& args, int32_t first_output, int32_t first_row,
+                      const WarpSums<kOutputTiles, kRowTiles>& sums) {
+  const int lane = base::cuda::Thread() % base::cuda::kWarp;
+#pragma unroll
+  for (int o = 0; o < kOutputTiles; ++o) {
+    const int32_t tile = first_output + o * kTileOutputs;
+    const int32_t output = tile + GroupOf(lane);
+    const int32_t feature = tile / 2 + GroupOf(lane);
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const int32_t row = first_row + r * kTileRows + 2 * PartOf(lane) + odd;
+        if (row >= args.rows) continue;
+        const float low = sums.of[o][r][odd], high = sums.of[o][r][2 + odd];
+        if (args.result == ProductResult::kGated) {
+          if (feature < args.features) StoreGated<kType>(args, row, feature, low, high);
+          continue;
+        }
+        if (output < args.outputs) StoreFloat(args, row, output, low);
+        if (output + kTileRows < args.outputs) StoreFloat(args, row, output + kTileRows, high);
+      }
+    }
+  }
 }
 
 }  // namespace specfabric::model::cuda

@@ -82,10 +82,10 @@ absl::Status ProductTimer::Prepare(const ProductArgs& args) {
   return status;
 }
 
-absl::StatusOr<bool> ProductTimer::Same(const ProductChoice& choice, Run run) {
+absl::StatusOr<bool> ProductTimer::Same(Run run) {
   ProductArgs args = args_;
   args.out = has_first_ ? other_.As<void>() : first_.As<void>();
-  absl::Status status = run(choice, args);
+  absl::Status status = run(args);
   if (!has_first_) {
     has_first_ = true;
     status.Update(device_->Finish());
@@ -103,13 +103,13 @@ absl::StatusOr<bool> ProductTimer::Same(const ProductChoice& choice, Run run) {
   return differing == 0;
 }
 
-absl::StatusOr<float> ProductTimer::TimeOnce(const ProductChoice& choice, Run run) {
+absl::StatusOr<float> ProductTimer::TimeOnce(Run run) {
   ProductArgs args = args_;
   args.out = other_.As<void>();
   absl::Status status;
   if (flushed_.bytes() > 0) status = device_->Clear(flushed_.As<void>(), flushed_.bytes());
   status.Update(ToStatus(cudaEventRecord(begin_.get(), device_->stream()), "an event"));
-  status.Update(run(choice, args));
+  status.Update(run(args));
   status.Update(ToStatus(cudaEventRecord(end_.get(), device_->stream()), "an event"));
   status.Update(device_->Finish());
   float milliseconds = 0;
@@ -118,10 +118,10 @@ absl::StatusOr<float> ProductTimer::TimeOnce(const ProductChoice& choice, Run ru
   return milliseconds * 1000;
 }
 
-absl::StatusOr<float> ProductTimer::Time(const ProductChoice& choice, Run run) {
+absl::StatusOr<float> ProductTimer::Time(Run run) {
   std::array<float, 5> times = {};
   for (float& time : times) {
-    const absl::StatusOr<float> took = TimeOnce(choice, run);
+    const absl::StatusOr<float> took = TimeOnce(run);
     if (!took.ok()) return took.status();
     time = *took;
   }

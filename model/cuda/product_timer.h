@@ -25,22 +25,23 @@ struct DestroyEvent {
 // Used by the device's thread. Enqueues on the device's stream, and waits for it.
 class ProductTimer {
  public:
-  using Run = absl::FunctionRef<absl::Status(const ProductChoice&, const ProductArgs&)>;
+  // Enqueues the product.
+  using Run = absl::FunctionRef<absl::Status(const ProductArgs&)>;
 
   static absl::StatusOr<ProductTimer> Create(const base::cuda::Device* device);
 
   // Makes x and room for results of a product of bfloat16; weights, outputs, inputs and rows are
   // those of `args`. ResourceExhausted: there is no room, or results would take more than 256 MiB.
   absl::Status Prepare(const ProductArgs& args);
-  // Whether the choice's result is that of the first one since Prepare.
-  absl::StatusOr<bool> Same(const ProductChoice& choice, Run run);
-  // The median of some runs.
-  absl::StatusOr<float> Time(const ProductChoice& choice, Run run);
+  // Whether its result is that of the first call since Prepare.
+  absl::StatusOr<bool> Same(Run run);
+  // Microseconds, the median of some runs.
+  absl::StatusOr<float> Time(Run run);
 
  private:
   using Event = std::unique_ptr<CUevent_st, DestroyEvent>;
   explicit ProductTimer(const base::cuda::Device* device) : device_(device) {}
-  absl::StatusOr<float> TimeOnce(const ProductChoice& choice, Run run);
+  absl::StatusOr<float> TimeOnce(Run run);
 
   const base::cuda::Device* device_;
   Event begin_, end_;

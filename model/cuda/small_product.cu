@@ -1,4 +1,4 @@
-// Products of few rows, whose time is that of reading the weights: kRows8 and kRows16.
+// Products of up to 8 rows, whose time is that of reading the weights: kRows8.
 //
 // A warp makes the sums of one slice for 16 outputs and all rows. It keeps kAhead blocks of its
 // weights on the way from memory to its registers, with no stop in shared memory, and asks for the
@@ -30,20 +30,20 @@ constexpr int kMostWarps = kMostSlices;
 // Blocks of weights that are on their way: 8 KiB a warp, 64 KiB with eight warps on a processor. An
 // H100 has under way what 4 TB/s bring in a microsecond: 30 KiB a processor.
 constexpr int kAhead = 8;
+constexpr int kInputsAhead = 4;  // they come from a near cache
 
 // Which outputs and which blocks of inputs are this warp's.
 struct WarpShare {
-  int group = 0;  // of outputs, within the block
+  int32_t tile = 0;  // of outputs
   int slice = 0;
-  int32_t first_output = 0;
   int32_t first = 0, count = 0;  // blocks of inputs
 };
 
 __device__ WarpShare ShareOf(const ProductSlices& slices, int groups) {
   const int warp = Thread() / kWarp;
-  WarpShare share = {.group = warp / slices.count, .slice = warp % slices.count};
-  const auto tile = static_cast<int32_t>(blockIdx.x) * groups + share.group;
-  share.first_output = tile * kTileOutputs;
+  WarpShare share;
+  share.tile = static_cast<int32_t>(blockIdx.x) * groups + warp / slices.count;
+  share.slice = warp % slices.count;
   share.first = share.slice * slices.each;
   share.count = min(slices.each, slices.blocks - share.first);
   return share;
@@ -52,37 +52,27 @@ __device__ WarpShare ShareOf(const ProductSlices& slices, int groups) {
 // Reads this lane's parts of blocks of weights.
 class WeightsReader {
  public:
-  __device__ WeightsReader(const ProductArgs& args, const WarpShare& share)
-      : inputs_(args.inputs), k_(share.first * kProductBlock + 8 * PartOf(Thread() % kWarp)) {
-    for (int half = 0; half < 2; ++half) {
-      // Outputs beyond the last are made of the last one's weights, and not stored.
-      const int32_t output = share.first_output + GroupOf(Thread() % kWarp) + half * kTileRows;
-      rows_[half] = static_cast<const uint16_t*>(args.weights) +
-                    int64_t{min(output, args.outputs - 1)} * inputs_;
-    }
+  // A tile beyond the last is made of the last one's weights, and not stored.
+  __device__ WeightsReader(const ProductArgs& args, const WarpShare& share, int32_t blocks) {
+    const int32_t tile = min(share.tile, (args.outputs - 1) / kTileOutputs);
+    from_ = static_cast<const uint8_t*>(args.weights) +
+            (int64_t{tile} * blocks + share.first) * kTileBytes + Thread() % kWarp * sizeof(uint4);
   }
   __device__ TileOfWeights Read(int32_t block) const {
-    TileOfWeights tile = {};
-    const int32_t k = k_ + block * kProductBlock;
-    if (k < inputs_) {
-      tile.rows[0] = LoadOnce(rows_[0] + k);
-      tile.rows[1] = LoadOnce(rows_[1] + k);
-    }
-    return tile;
+    const uint8_t* const from = from_ + int64_t{block} * kTileBytes;
+    return {{LoadOnce(from), LoadOnce(from + kOperandBytes)}};
   }
 
  private:
-  const int32_t inputs_;
-  const int32_t k_;
-  const uint16_t* rows_[2];
+  const uint8_t* from_;
 };
 
-// The same of x, for a tile of rows.
+// The same of x.
 class InputsReader {
  public:
-  __device__ InputsReader(const ProductArgs& args, const WarpShare& share, int tile)
+  __device__ InputsReader(const ProductArgs& args, const WarpShare& share)
       : inputs_(args.inputs), k_(share.first * kProductBlock + 8 * PartOf(Thread() % kWarp)) {
-    const int32_t row = tile * kTileRows + GroupOf(Thread() % kWarp);
+    const int32_t row = GroupOf(Thread() % kWarp);
     if (row < args.rows) row_ = static_cast<const uint16_t*>(args.x) + int64_t{row} * inputs_;
   }
   __device__ uint4 Read(int32_t block) const {
@@ -97,13 +87,11 @@ class InputsReader {
   const uint16_t* row_ = nullptr;
 };
 
-// The sums of the warp's slice: lane 4 g + q has, for each tile of rows, those of outputs g and
-// g + 8 and of rows 2 q and 2 q + 1, as the tensor core leaves them.
-template <TensorType kType, int kTiles>
-__device__ void SumSlice(const ProductArgs& args, const WarpShare& share,
-                         float (&sums)[kTiles][4]) {
-  constexpr int kInputsAhead = 4 / kTiles;  // they come from a near cache
-  const WeightsReader weights(args, share);
+// The sums of the warp's slice.
+template <TensorType kType>
+__device__ void SumSlice(const ProductArgs& args, const WarpShare& share, int32_t blocks,
+                         float (&sums)[4]) {
+  const WeightsReader weights(args, share, blocks);
   TileOfWeights ahead[kAhead];
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) {
@@ -111,51 +99,39 @@ __device__ void SumSlice(const ProductArgs& args, const WarpShare& share,
   }
   // No kernel writes the weights; what they are multiplied with is another's output.
   AwaitInputs();
-  uint4 inputs[kInputsAhead][kTiles];
-  const auto read_inputs = [&](int32_t block, uint4(&to)[kTiles]) {
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      to[tile] = InputsReader(args, share, tile).Read(block);
-    }
-  };
+  const InputsReader inputs(args, share);
+  uint4 x[kInputsAhead];
 #pragma unroll
   for (int i = 0; i < kInputsAhead; ++i) {
-    if (i < share.count) read_inputs(i, inputs[i]);
+    if (i < share.count) x[i] = inputs.Read(i);
   }
   for (int32_t first = 0; first < share.count; first += kAhead) {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       const int32_t block = first + i;
       if (block >= share.count) break;
-      uint4(&x)[kTiles] = inputs[i % kInputsAhead];
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) MultiplyBlock<kType>(ahead[i], x[tile], sums[tile]);
+      uint4& mine = x[i % kInputsAhead];
+      MultiplyBlock<kType>(ahead[i], mine, sums);
       if (block + kAhead < share.count) ahead[i] = weights.Read(block + kAhead);
-      if (block + kInputsAhead < share.count) read_inputs(block + kInputsAhead, x);
+      if (block + kInputsAhead < share.count) mine = inputs.Read(block + kInputsAhead);
     }
   }
 }
 
 // Grid: [tiles of outputs / groups of a block]. Block: groups * slices warps.
-template <TensorType kType, int kTiles>
+template <TensorType kType>
 __global__ void __launch_bounds__(kMostWarps* kWarp) SmallProduct(ProductArgs args, int groups) {
-  constexpr int kRows = kTiles * kTileRows;
   // By warp, that is by group and slice.
-  __shared__ float parts[kMostWarps][kRows][kTileOutputs];
+  __shared__ float parts[kMostWarps][kTileRows][kTileOutputs];
   LetNextBegin();
   const ProductSlices slices = SlicesOf(args.outputs, args.inputs);
-  const WarpShare share = ShareOf(slices, groups);
-  float sums[kTiles][4] = {};
-  SumSlice<kType, kTiles>(args, share, sums);
+  float sums[4] = {};
+  SumSlice<kType>(args, ShareOf(slices, groups), slices.blocks, sums);
 
   const int lane = Thread() % kWarp, warp = Thread() / kWarp;
 #pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = tile * kTileRows + 2 * PartOf(lane) + i % 2;
-      parts[warp][row][GroupOf(lane) + i / 2 * kTileRows] = sums[tile][i];
-    }
+  for (int i = 0; i < 4; ++i) {
+    parts[warp][2 * PartOf(lane) + i % 2][GroupOf(lane) + i / 2 * kTileRows] = sums[i];
   }
   __syncthreads();
   const auto total = [&](int group, int row, int output) {
@@ -181,28 +157,21 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) SmallProduct(ProductArgs ar
   }
 }
 
-template <TensorType kType, int kTiles>
+template <TensorType kType>
 absl::Status Enqueue(const ProductArgs& args, Stream stream) {
   const ProductSlices slices = SlicesOf(args.outputs, args.inputs);
   const int tiles = (args.outputs + kTileOutputs - 1) / kTileOutputs;
   const int groups = std::max(kLeastWarps / slices.count, 1);
   const int blocks = (tiles + groups - 1) / groups, warps = groups * slices.count;
-  return Launch("a product of few rows", SmallProduct<kType, kTiles>, dim3(blocks),
-                dim3(warps * kWarp), {.overlaps = true}, stream, args, groups);
-}
-
-template <TensorType kType>
-absl::Status EnqueueOfType(ProductKernel kernel, const ProductArgs& args, Stream stream) {
-  return kernel == ProductKernel::kRows8 ? Enqueue<kType, 1>(args, stream)
-                                         : Enqueue<kType, 2>(args, stream);
+  return Launch("a product of few rows", SmallProduct<kType>, dim3(blocks), dim3(warps * kWarp),
+                {.overlaps = true}, stream, args, groups);
 }
 
 }  // namespace
 
-absl::Status EnqueueSmallProduct(ProductKernel kernel, const ProductArgs& args, Stream stream) {
-  return args.type == TensorType::kBFloat16
-             ? EnqueueOfType<TensorType::kBFloat16>(kernel, args, stream)
-             : EnqueueOfType<TensorType::kFloat16>(kernel, args, stream);
+absl::Status EnqueueSmallProduct(const ProductArgs& args, Stream stream) {
+  return args.type == TensorType::kBFloat16 ? Enqueue<TensorType::kBFloat16>(args, stream)
+                                            : Enqueue<TensorType::kFloat16>(args, stream);
 }
 
 }  // namespace specfabric::model::cuda

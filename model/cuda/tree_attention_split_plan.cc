@@ -15,8 +15,9 @@ constexpr int32_t kMostTiles = 4;
 // Memory for partial results, a processor's share and all; what finds no room there is not cut.
 constexpr int64_t kPartialBytesAProcessor = int64_t{512} << 10;
 constexpr int64_t kMostPartialBytes = int64_t{64} << 20;
-// From this many items a processor on, lists are walked whole: to cut them would only add folding.
-constexpr int64_t kItemsAProcessor = 8;
+// From this many items for two processors on, lists are walked whole: to cut them would only add
+// the time in which a block has begun and nothing has come yet, and folding.
+constexpr int64_t kItemsForTwoProcessors = 3;
 
 int32_t TilesOfLines(int64_t lines) {
   return lines <= kTileLines ? 1 : lines <= 2 * kTileLines ? 2 : kMostTiles;
@@ -73,7 +74,7 @@ class Planner {
     }
     const int64_t blocks = int64_t{parts_} * rules_.kv_heads;
     piece_leaves_ = chunks * blocks < rules_.processors ? 1 : kChunkLeaves;
-    walk_whole_ = tiles * blocks >= kItemsAProcessor * rules_.processors;
+    walk_whole_ = 2 * tiles * blocks >= kItemsForTwoProcessors * rules_.processors;
   }
 
   // Whether there is room for partial results; then it is taken.

@@ -31,11 +31,16 @@ constexpr double kGigabyte = 1e9;
 
 absl::StatusOr<Matrix> WeightUpload::Add(const LinearShape& shape, const StoredRows& rows) {
   const int32_t outputs = DeviceRows(shape);
-  const size_t bytes = size_t(outputs) * shape.inputs * base::Bytes(type_);
+  // Those that are multiplied are packed once they are there.
+  const auto elements = base::Bytes(type_) == sizeof(uint16_t)
+                            ? static_cast<size_t>(PackedElements(outputs, shape.inputs))
+                            : size_t(outputs) * shape.inputs;
+  const size_t bytes = elements * base::Bytes(type_);
   absl::StatusOr<DeviceBuffer> memory = DeviceBuffer::Create(bytes);
   if (!memory.ok()) return memory.status();
-  Matrix matrix = {outputs, shape.inputs, std::make_shared<DeviceBuffer>(*std::move(memory))};
-  sources_.push_back({shape, rows, matrix.weights->As<std::byte>()});
+  Matrix matrix = {outputs, shape.inputs, std::make_shared<MatrixWeights>()};
+  matrix.weights->memory = *std::move(memory);
+  sources_.push_back({shape, rows, matrix.weights->memory.As<std::byte>()});
   return matrix;
 }
 

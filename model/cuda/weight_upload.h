@@ -39,7 +39,8 @@ class WeightUpload {
   WeightUpload(const base::cuda::Device* device, base::DataType type)
       : device_(device), type_(type) {}
 
-  // Allocates a matrix, [rows][inputs], which Run fills. ResourceExhausted: it does not fit.
+  // Allocates a matrix, which Run fills: [rows][inputs], not packed. ResourceExhausted: it does not
+  // fit.
   absl::StatusOr<Matrix> Add(const LinearShape& shape, const StoredRows& rows);
   // Copies all that was added, and logs progress every few seconds. Blocks until it is there; the
   // checkpoint must be open. Once.

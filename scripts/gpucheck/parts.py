@@ -308,11 +308,11 @@ def summarise_profile(lines: Sequence[str]) -> list[tuple[str, int, float, float
 
 
 def profile(part: Part, settings: Settings) -> None:
-    """Nsight Compute's times of a pass by kernel, at its lower clocks: shares count."""
-    command: list[str | Path] = [tool("ncu"), "--csv", "--graph-profiling", "node"]
-    command += ["--metrics", "gpu__time_duration.sum,dram__bytes.sum", "--launch-count", "300"]
+    """Nsight Compute's times by kernel of a start without trials and three passes: shares count."""
+    command: list[str | Path] = [tool("ncu"), "--csv", "--graph-profiling", "node", "--clock-control", "none"]
+    command += ["--metrics", "gpu__time_duration.sum,dram__bytes.sum", "--launch-count", "600"]
     command += [settings.programs.find("step_bench"), f"--device={settings.device}"]
-    command += [f"--model={settings.models[0]}", "--rows=1", "--repeats=1", "--prefill=0"]
+    command += [f"--model={settings.models[0]}", "--rows=1", "--repeats=1", "--trial_seconds=0"]
     lines: list[str] = []
     status = part.run(command, lines.append, settings.env, quiet=True)
     summary = summarise_profile(lines)

@@ -10,6 +10,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/bfloat16.h"
@@ -36,6 +37,17 @@ std::vector<uint16_t> RandomValues(int64_t count, uint64_t seed) {
   std::vector<uint16_t> values(static_cast<size_t>(count));
   for (uint16_t& value : values) value = base::RoundToBFloat16(normal(random));
   return values;
+}
+
+// Weights of [outputs][inputs] as PackedIndex places them, with zeros in between.
+std::vector<uint16_t> Packed(const Shape& shape, const std::vector<uint16_t>& plain) {
+  std::vector<uint16_t> packed(static_cast<size_t>(PackedElements(shape.outputs, shape.inputs)));
+  for (int32_t o = 0; o < shape.outputs; ++o) {
+    for (int32_t k = 0; k < shape.inputs; ++k) {
+      packed[PackedIndex(shape.inputs, o, k)] = plain[size_t(o) * shape.inputs + k];
+    }
+  }
+  return packed;
 }
 
 // A product's sum in the order that product.h promises, with the terms of 16 added one after the
@@ -75,7 +87,7 @@ class ProductTest : public base::cuda::OpenDeviceTest, public ::testing::WithPar
     shape_ = GetParam();
     host_weights_ = RandomValues(int64_t{shape_.outputs} * shape_.inputs, 1);
     host_x_ = RandomValues(int64_t{kMostRows} * shape_.inputs, 2);
-    weights_.emplace(host_weights_);
+    weights_.emplace(Packed(shape_, host_weights_));
     x_.emplace(host_x_);
     counters_.emplace(std::vector<uint32_t>(kProductCounters, 0));
     sums_.emplace(size_t{1} << 20);
@@ -89,17 +101,16 @@ class ProductTest : public base::cuda::OpenDeviceTest, public ::testing::WithPar
             .x = x_->data() + int64_t{first_row} * shape_.inputs,
             .rows = rows};
   }
-  void Enqueue(ProductKernel kernel, bool split, const ProductArgs& args) {
+  void Enqueue(ProductKernel kernel, const ProductArgs& args) {
     const ProductWorkspace workspace = {sums_->data(), size_t{1} << 20, counters_->data()};
-    const absl::Status status = EnqueueProduct(kernel, split, args, workspace, device_->stream());
+    const absl::Status status = EnqueueProduct(kernel, args, workspace, device_->stream());
     ASSERT_TRUE(status.ok()) << status;
   }
-  std::vector<float> Multiply(ProductKernel kernel, bool split, int32_t rows,
-                              int32_t first_row = 0) {
+  std::vector<float> Multiply(ProductKernel kernel, int32_t rows, int32_t first_row = 0) {
     DeviceArray<float> out(size_t(rows) * shape_.outputs);
     ProductArgs args = Args(rows, first_row);
     args.out = out.data();
-    Enqueue(kernel, split, args);
+    Enqueue(kernel, args);
     return out.Read();
   }
   bool CountersAreZero() {
@@ -116,7 +127,7 @@ class ProductTest : public base::cuda::OpenDeviceTest, public ::testing::WithPar
 
 TEST_P(ProductTest, IsTheSumInItsOrder) {
   const int32_t rows = 9;
-  const std::vector<float> found = Multiply(ProductKernel::kTile32, true, rows);
+  const std::vector<float> found = Multiply(ProductKernel::kTile64, rows);
   for (int32_t row = 0; row < rows; ++row) {
     for (int32_t o = 0; o < shape_.outputs; ++o) {
       const float expected = ReferenceSum(shape_, host_weights_.data() + int64_t{o} * shape_.inputs,
@@ -132,19 +143,17 @@ TEST_P(ProductTest, IsTheSumInItsOrder) {
 }
 
 TEST_P(ProductTest, HasTheSameBitsByEveryKernelAndForAnyNumberOfRows) {
-  const std::vector<float> all = Multiply(ProductKernel::kTile128, true, kMostRows);
+  const std::vector<float> all = Multiply(ProductKernel::kTile64, kMostRows);
   for (const ProductKernel kernel : kProductKernels) {
-    for (const bool split : {true, false}) {
-      for (const int32_t rows : kRowCounts) {
-        if (!Takes(kernel, rows, shape_.inputs)) continue;
-        // The first rows of all, or the last ones, which are then in other places of the tiles.
-        for (const int32_t first : {0, kMostRows - rows}) {
-          if (first > 0 && rows > 65) continue;
-          const std::vector<float> found = Multiply(kernel, split, rows, first);
-          const auto* const expected = all.data() + size_t(first) * shape_.outputs;
-          ASSERT_TRUE(std::equal(found.begin(), found.end(), expected))
-              << Name(kernel) << (split ? ", split, " : ", ") << rows << " rows from " << first;
-        }
+    for (const int32_t rows : kRowCounts) {
+      if (!Takes(kernel, rows, shape_.inputs)) continue;
+      // The first rows of all, or the last ones, which are then in other places of the tiles.
+      for (const int32_t first : {0, kMostRows - rows}) {
+        if (first > 0 && rows > 65) continue;
+        const std::vector<float> found = Multiply(kernel, rows, first);
+        const auto* const expected = all.data() + size_t(first) * shape_.outputs;
+        ASSERT_TRUE(std::equal(found.begin(), found.end(), expected))
+            << Name(kernel) << ", " << rows << " rows from " << first;
       }
     }
   }
@@ -162,7 +171,7 @@ std::vector<uint16_t> ToFloat16(const std::vector<uint16_t>& values) {
 TEST_P(ProductTest, TakesFloat16) {
   const int32_t rows = 5;
   const std::vector<uint16_t> host_weights = ToFloat16(host_weights_), host_x = ToFloat16(host_x_);
-  DeviceArray<uint16_t> weights(host_weights), x(host_x);
+  DeviceArray<uint16_t> weights(Packed(shape_, host_weights)), x(host_x);
   std::vector<std::vector<float>> results;
   for (const ProductKernel kernel : kProductKernels) {
     if (!Takes(kernel, rows, shape_.inputs)) continue;
@@ -172,7 +181,7 @@ TEST_P(ProductTest, TakesFloat16) {
     args.weights = weights.data();
     args.x = x.data();
     args.out = out.data();
-    Enqueue(kernel, true, args);
+    Enqueue(kernel, args);
     results.push_back(out.Read());
     ASSERT_EQ(results.back(), results.front()) << Name(kernel);
   }
@@ -210,9 +219,9 @@ TEST_P(ProductTest, GatesAtOnceAsAfterwards) {
       args.features = features;
       args.bias = biased ? bias.data() : nullptr;
       args.out = out.data();
-      Enqueue(kernel, true, args);
+      Enqueue(kernel, args);
       const std::vector<uint16_t> found = out.Read();
-      const std::vector<float> sums = Multiply(kernel, true, rows);
+      const std::vector<float> sums = Multiply(kernel, rows);
       for (int32_t row = 0; row < rows; ++row) {
         for (int32_t i = 0; i < features; ++i) {
           const float* const of_row = sums.data() + size_t(row) * shape_.outputs;
@@ -238,6 +247,37 @@ INSTANTIATE_TEST_SUITE_P(Shapes, ProductTest,
                            return std::to_string(info.param.outputs) + "x" +
                                   std::to_string(info.param.inputs);
                          });
+
+TEST_P(ProductTest, PackingPlacesEveryWeight) {
+  DeviceArray<uint16_t> plain(host_weights_);
+  DeviceArray<uint16_t> packed(
+      std::vector<uint16_t>(static_cast<size_t>(PackedElements(shape_.outputs, shape_.inputs)), 1));
+  ASSERT_TRUE(
+      EnqueuePack(plain.data(), shape_.outputs, shape_.inputs, packed.data(), device_->stream())
+          .ok());
+  EXPECT_EQ(packed.Read(), weights_->Read());
+}
+
+TEST_P(ProductTest, TakesAsManyRowsAtATimeAsSumsHaveRoom) {
+  const int32_t rows = 200;
+  const std::vector<float> expected = Multiply(ProductKernel::kTile64, rows);
+  const ProductSlices slices = SlicesOf(shape_.outputs, shape_.inputs);
+  if (slices.count == 1) GTEST_SKIP() << "one slice needs no room";
+  // Two tiles of 64 rows.
+  const size_t tile = size_t(64) * 128 * ((shape_.outputs + 127) / 128) * slices.count;
+  for (const auto& [floats, works] : {std::pair{2 * tile, true}, std::pair{tile - 1, false}}) {
+    DeviceArray<float> out(size_t(rows) * shape_.outputs);
+    ProductArgs args = Args(rows);
+    args.out = out.data();
+    const ProductWorkspace workspace = {sums_->data(), floats, counters_->data()};
+    const absl::Status status =
+        EnqueueProduct(ProductKernel::kTile64, args, workspace, device_->stream());
+    EXPECT_EQ(status.ok(), works) << status;
+    if (works) {
+      EXPECT_EQ(out.Read(), expected);
+    }
+  }
+}
 
 TEST(ProductSlicesTest, CoverAllBlocksOnce) {
   for (const int32_t outputs : {1, 16, 700, 4096, 28672, 128256}) {
@@ -270,12 +310,11 @@ TEST_F(ProductErrorTest, RefusesWhatAKernelDoesNotTake) {
   EXPECT_FALSE(Takes(ProductKernel::kRows8, 9, 64));
   EXPECT_FALSE(Takes(ProductKernel::kRows16, 16, 63));
   const ProductArgs args = {.outputs = 16, .inputs = 64, .rows = 9};
-  const absl::Status status =
-      EnqueueProduct(ProductKernel::kRows8, true, args, {}, device_->stream());
+  const absl::Status status = EnqueueProduct(ProductKernel::kRows8, args, {}, device_->stream());
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), "a product of 9 rows and 64 inputs by rows8");
   const ProductArgs none = {.outputs = 16, .inputs = 64, .rows = 0};
-  EXPECT_EQ(EnqueueProduct(ProductKernel::kTile32, true, none, {}, device_->stream()).code(),
+  EXPECT_EQ(EnqueueProduct(ProductKernel::kTile64, none, {}, device_->stream()).code(),
             absl::StatusCode::kInvalidArgument);
 }
 

@@ -362,8 +362,9 @@ TEST_F(WeightUploadTest, CopiesEveryRow) {
     }
     ASSERT_TRUE(upload.Run().ok());
     for (const auto& [matrix, rows] : added) {
-      std::vector<std::byte> found(matrix.weights->bytes()), expected(found.size());
-      Check(cudaMemcpy(found.data(), matrix.weights->As<void>(), found.size(),
+      std::vector<std::byte> found(size_t(matrix.outputs) * matrix.inputs * sizeof(uint16_t)),
+          expected(found.size());
+      Check(cudaMemcpy(found.data(), matrix.weights->memory.As<void>(), found.size(),
                        cudaMemcpyDeviceToHost),
             "copy");
       rows.Read(0, rows.rows(), DataType::kBFloat16, expected.data());
