@@ -137,9 +137,13 @@ std::vector<Subject> AttentionSubjects(const Device& device, const BenchShape& s
       one.nodes = rows;
       one.head_dim = head_dim;
       one.context = kShortContext + kBlockSize * ((rows + kBlockSize - 1) / kBlockSize);
-      const Batch batch = Trees(one, /*forked=*/false);
-      add(std::to_string(rows) + " rows, short, heads of " + std::to_string(head_dim), batch,
-          OrDie(SplitAttention::Create(ConfigOf(one, batch))));
+      for (const bool forked : {false, true}) {
+        const Batch batch = Trees(one, forked);
+        if (forked && rows < 4) continue;
+        add(std::to_string(rows) + (forked ? " rows of a tree" : " rows") + ", heads of " +
+                std::to_string(head_dim),
+            batch, OrDie(SplitAttention::Create(ConfigOf(one, batch))));
+      }
     }
   }
   return subjects;

@@ -10,6 +10,7 @@
 #include <cstdio>
 
 #include "bench/cuda/subjects.h"
+#include "model/cuda/compare.h"
 
 DEFINE_int32(vocabulary, 128256, "logits of a row");
 DEFINE_int32(rows, 64, "rows of the arg-max, and that a draft draws from");
@@ -20,7 +21,7 @@ DEFINE_int32(heads, 32, "query heads");
 DEFINE_int32(kv_heads, 8, "KV heads");
 DEFINE_int32(head_dim, 128, "elements of a head");
 DEFINE_int64(copied, int64_t{1} << 30, "bytes of the copy");
-DEFINE_int64(flushed, int64_t{256} << 20, "bytes that are written before each run");
+DEFINE_int64(flushed, int64_t{256} << 20, "bytes that are read before each run");
 DEFINE_double(trial_seconds, 3, "how long kernels of matrix products may be tried");
 DEFINE_int32(repeats, 21, "timed runs of each kernel");
 
@@ -28,15 +29,36 @@ namespace specfabric::bench {
 namespace {
 
 using base::cuda::Device;
+using base::cuda::DeviceBuffer;
 
-// Of what is read once, none is in the cache of the device: `flushed`, which is larger, was written
-// last. While that runs, the host enqueues what is timed.
-float TimeOnce(const Device& device, const std::function<void()>& enqueue,
-               const base::cuda::DeviceBuffer& flushed) {
-  Check(device.Clear(flushed.As<void>(), flushed.bytes()));
+// Reads memory larger than the device's cache, so that nothing of what is timed next is there; and
+// while that runs, the host enqueues it. Memory that is written would be written back meanwhile.
+class Flush {
+ public:
+  explicit Flush(const Device& device)
+      : device_(device),
+        read_(OrDie(DeviceBuffer::Create(static_cast<size_t>(FLAGS_flushed)))),
+        differing_(OrDie(DeviceBuffer::Create(sizeof(uint32_t)))) {
+    Check(device.Clear(read_.As<void>(), read_.bytes()));
+    Check(device.Clear(differing_.As<void>(), differing_.bytes()));
+  }
+  void Enqueue() const {
+    const auto half = static_cast<int64_t>(read_.bytes() / sizeof(uint32_t) / 2);
+    const auto* const words = read_.As<uint32_t>();
+    Check(model::cuda::EnqueueCountDifferent(words, words + half, half, differing_.As<uint32_t>(),
+                                             device_.stream()));
+  }
+
+ private:
+  const Device& device_;
+  DeviceBuffer read_, differing_;
+};
+
+float TimeOnce(const Device& device, const Flush& flush, const std::function<void()>& enqueue) {
   cudaEvent_t begin = nullptr, end = nullptr;
   Check(cudaEventCreate(&begin));
   Check(cudaEventCreate(&end));
+  flush.Enqueue();
   Check(cudaEventRecord(begin, device.stream()));
   enqueue();
   Check(cudaEventRecord(end, device.stream()));
@@ -91,10 +113,10 @@ void Run() {
                      &DraftSubjects}) {
     for (Subject& subject : make(*device, shape)) subjects.push_back(std::move(subject));
   }
-  const auto flushed = OrDie(base::cuda::DeviceBuffer::Create(static_cast<size_t>(FLAGS_flushed)));
+  const Flush flush(*device);
   for (int repeat = -1; repeat < FLAGS_repeats; ++repeat) {
     for (Subject& subject : subjects) {
-      const float ms = TimeOnce(*device, subject.enqueue, flushed);
+      const float ms = TimeOnce(*device, flush, subject.enqueue);
       if (repeat >= 0) subject.ms.push_back(ms);
     }
   }

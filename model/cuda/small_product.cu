@@ -24,6 +24,7 @@ using base::cuda::LoadOnce;
 using base::cuda::Stream;
 using base::cuda::TensorType;
 using base::cuda::Thread;
+using base::cuda::Threads;
 
 constexpr int kLeastWarps = 8;
 constexpr int kMostWarps = kMostSlices;
@@ -55,16 +56,18 @@ class WeightsReader {
   // A tile beyond the last is made of the last one's weights, and not stored.
   __device__ WeightsReader(const ProductArgs& args, const WarpShare& share, int32_t blocks) {
     const int32_t tile = min(share.tile, (args.outputs - 1) / kTileOutputs);
-    from_ = static_cast<const uint8_t*>(args.weights) +
-            (int64_t{tile} * blocks + share.first) * kTileBytes + Thread() % kWarp * sizeof(uint4);
+    first_ = static_cast<const uint8_t*>(args.weights) +
+             (int64_t{tile} * blocks + share.first) * kTileBytes;
+    from_ = first_ + Thread() % kWarp * sizeof(uint4);
   }
+  __device__ const uint8_t* first() const { return first_; }
   __device__ TileOfWeights Read(int32_t block) const {
     const uint8_t* const from = from_ + int64_t{block} * kTileBytes;
     return {{LoadOnce(from), LoadOnce(from + kOperandBytes)}};
   }
 
  private:
-  const uint8_t* from_;
+  const uint8_t *first_, *from_;  // of the warp, and of this lane
 };
 
 // The same of x.
@@ -97,6 +100,7 @@ __device__ void SumSlice(const ProductArgs& args, const WarpShare& share, int32_
   for (int i = 0; i < kAhead; ++i) {
     if (i < share.count) ahead[i] = weights.Read(i);
   }
+  FetchWeights<kAhead>(weights.first(), share.count, int64_t{gridDim.x} * (Threads() / kWarp));
   // No kernel writes the weights; what they are multiplied with is another's output.
   AwaitInputs();
   const InputsReader inputs(args, share);
@@ -144,7 +148,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) SmallProduct(ProductArgs ar
   const int each = gated ? kGatedRows : kTileOutputs, across = groups * each;
   const int32_t first = static_cast<int32_t>(blockIdx.x) * across;
   const int32_t end = gated ? args.features : args.outputs;
-  for (int i = Thread(); i < args.rows * across; i += base::cuda::Threads()) {
+  for (int i = Thread(); i < args.rows * across; i += Threads()) {
     const int row = i / across, at = i % across;
     if (first + at >= end) continue;
     const int group = at / each, output = at % each;

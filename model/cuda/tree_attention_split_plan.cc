@@ -18,6 +18,12 @@ constexpr int64_t kMostPartialBytes = int64_t{64} << 20;
 // From this many items for two processors on, lists are walked whole: to cut them would only add
 // the time in which a block has begun and nothing has come yet, and folding.
 constexpr int64_t kItemsForTwoProcessors = 3;
+// Up to so many leaves are walked whole as well: a block takes half a microsecond for a leaf, and
+// for a result that is left in memory and folded by another block some four.
+constexpr int64_t kFewLeaves = 6;
+// Rows of trees with few leaves are walked one by one, each with all its leaves, while these are no
+// more blocks for a processor: beyond that, reading shared leaves once takes less time.
+constexpr int64_t kTreeRowsAProcessor = 4;
 
 int32_t TilesOfLines(int64_t lines) {
   return lines <= kTileLines ? 1 : lines <= 2 * kTileLines ? 2 : kMostTiles;
@@ -42,10 +48,11 @@ class Planner {
         rules_(rules),
         capacity_(capacity),
         plan_(*plan),
-        parts_(PartsOf(rules.heads / rules.kv_heads, kTileLines * plan->tiles)),
-        tile_rows_(RowsOf(rules.heads / rules.kv_heads, kTileLines * plan->tiles)) {}
+        group_(rules.heads / rules.kv_heads),
+        parts_(PartsOf(group_, kTileLines * plan->tiles)) {}
 
   void Run() {
+    ChooseTileRows();
     ChoosePieces();
     for (int32_t i : plan_.order) {
       const BatchSequence& s = batch_.sequences[i];
@@ -54,6 +61,8 @@ class Planner {
         const int32_t rows = std::min(tile_rows_, s.row_count - first);
         if (causal) {
           AddCausal(s, first, rows);
+        } else if (tree_rows_) {
+          for (int32_t r = first; r < first + rows; ++r) AddTreeRow(s, r);
         } else {
           AddTree(s, first, rows);
         }
@@ -62,19 +71,43 @@ class Planner {
   }
 
  private:
+  // Blocks for all tiles of so many lines, if each is walked whole.
+  int64_t BlocksFor(int32_t lines) const {
+    int64_t tiles = 0;
+    for (int32_t i : plan_.order) {
+      tiles += CeilDivide(batch_.sequences[i].row_count, RowsOf(group_, lines));
+    }
+    return tiles * parts_ * rules_.kv_heads;
+  }
+
+  // Tiles smaller than a block may have where that gives more processors work, as keys and values
+  // come from the cache for all but the first; but no row is parted for that.
+  void ChooseTileRows() {
+    int32_t lines = kTileLines * plan_.tiles;
+    while (lines > kTileLines && lines / 2 >= group_ && BlocksFor(lines) < rules_.processors) {
+      lines /= 2;
+    }
+    tile_rows_ = RowsOf(group_, lines);
+  }
+
   // Single leaves where whole chunks would leave processors without work.
   void ChoosePieces() {
-    int64_t tiles = 0, chunks = 0;
+    int64_t tiles = 0, chunks = 0, most_leaves = 0, rows = 0;
     for (int32_t i : plan_.order) {
       const BatchSequence& s = batch_.sequences[i];
       const int64_t of_sequence = CeilDivide(s.row_count, tile_rows_);
       const int64_t slots = int64_t{s.kv_len} + s.tree_first + s.row_count;
       tiles += of_sequence;
       chunks += of_sequence * CeilDivide(slots, kLeafSlots * kChunkLeaves);
+      most_leaves = std::max(most_leaves, CeilDivide(slots, kLeafSlots));
+      rows += s.row_count;
     }
     const int64_t blocks = int64_t{parts_} * rules_.kv_heads;
     piece_leaves_ = chunks * blocks < rules_.processors ? 1 : kChunkLeaves;
-    walk_whole_ = 2 * tiles * blocks >= kItemsForTwoProcessors * rules_.processors;
+    walk_whole_ = most_leaves <= kFewLeaves ||
+                  2 * tiles * blocks >= kItemsForTwoProcessors * rules_.processors;
+    tree_rows_ =
+        most_leaves <= kFewLeaves && rows * blocks <= kTreeRowsAProcessor * rules_.processors;
   }
 
   // Whether there is room for partial results; then it is taken.
@@ -180,9 +213,11 @@ class Planner {
   const TreeAttentionRules& rules_;
   const SplitCapacity& capacity_;
   SplitPlan& plan_;
-  const int32_t parts_, tile_rows_;
+  const int32_t group_, parts_;
+  int32_t tile_rows_ = 1;
   int32_t piece_leaves_ = 1;
-  bool walk_whole_ = false;
+  bool walk_whole_ = false;  // the lists of causal tiles
+  bool tree_rows_ = false;   // rows of trees are items by themselves
   int64_t used_partials_ = 0;
   int32_t used_counters_ = 0;  // each of a tile's parts
 };
