@@ -61,16 +61,6 @@ __device__ inline uint4 LoadOnce(const void* from) {
   return value;
 }
 
-// Asks for memory to be in the GPU's cache soon; nothing on an A100. Both are multiples of 16.
-__device__ inline void FetchToCache(const void* from, uint32_t bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-#else
-  (void)from;
-  (void)bytes;
-#endif
-}
-
 // Begins a copy of 16 bytes of global memory to shared memory, or of zeros if not `valid`; `from`
 // is then not read, but must be an address. Both are aligned to 16 bytes. No other thread, nor this
 // one, sees the bytes before AwaitCopies and a barrier.

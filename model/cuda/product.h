@@ -35,10 +35,6 @@ constexpr int32_t kProductBlock = 32;
 // Outputs and rows that one tensor core's product takes.
 constexpr int32_t kTileOutputs = 16, kTileRows = 8;
 constexpr int32_t kMostSlices = 16;
-// What a product asks for before its inputs are there, of its weights, beyond what is on the way to
-// its registers: while the kernels before it leave the memory idle, as attention and norms of few
-// rows do. A third of an H100's cache.
-constexpr int32_t kFetchedBytes = 16 << 20;
 
 struct ProductSlices {
   int32_t blocks = 0;  // of kProductBlock inputs

@@ -5,7 +5,7 @@
 namespace specfabric::model::cuda {
 namespace {
 
-constexpr float kClearlyFaster = 0.98f;
+constexpr float kClearlyFaster = 0.95f;
 
 }  // namespace
 

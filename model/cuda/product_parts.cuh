@@ -37,16 +37,6 @@ __device__ inline void MultiplyBlock(const TileOfWeights& weights, const uint4& 
   base::cuda::MultiplyAdd<kType>({second.x, second.y, second.z, second.w}, {x.z, x.w}, sums);
 }
 
-// Called by a warp that reads `blocks` blocks of a tile from `first` on, of which kAhead are on
-// their way already; `warps`: of the product, whose share is what is asked for.
-template <int kAhead>
-__device__ inline void FetchWeights(const uint8_t* first, int32_t blocks, int64_t warps) {
-  if (base::cuda::Thread() % base::cuda::kWarp != 0) return;
-  const auto share = static_cast<int32_t>(kFetchedBytes / kTileBytes / warps);
-  const int32_t count = min(blocks - kAhead, share);
-  if (count > 0) base::cuda::FetchToCache(first + kAhead * kTileBytes, count * kTileBytes);
-}
-
 // The sums of a warp's tiles, as tensor cores leave them: lane 4 g + q has, of each tile of 16
 // outputs and 8 rows, outputs g and g + 8 of rows 2 q and 2 q + 1.
 template <int kOutputTiles, int kRowTiles>

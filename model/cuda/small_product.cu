@@ -56,18 +56,16 @@ class WeightsReader {
   // A tile beyond the last is made of the last one's weights, and not stored.
   __device__ WeightsReader(const ProductArgs& args, const WarpShare& share, int32_t blocks) {
     const int32_t tile = min(share.tile, (args.outputs - 1) / kTileOutputs);
-    first_ = static_cast<const uint8_t*>(args.weights) +
-             (int64_t{tile} * blocks + share.first) * kTileBytes;
-    from_ = first_ + Thread() % kWarp * sizeof(uint4);
+    from_ = static_cast<const uint8_t*>(args.weights) +
+            (int64_t{tile} * blocks + share.first) * kTileBytes + Thread() % kWarp * sizeof(uint4);
   }
-  __device__ const uint8_t* first() const { return first_; }
   __device__ TileOfWeights Read(int32_t block) const {
     const uint8_t* const from = from_ + int64_t{block} * kTileBytes;
     return {{LoadOnce(from), LoadOnce(from + kOperandBytes)}};
   }
 
  private:
-  const uint8_t *first_, *from_;  // of the warp, and of this lane
+  const uint8_t* from_;
 };
 
 // The same of x.
@@ -100,7 +98,6 @@ __device__ void SumSlice(const ProductArgs& args, const WarpShare& share, int32_
   for (int i = 0; i < kAhead; ++i) {
     if (i < share.count) ahead[i] = weights.Read(i);
   }
-  FetchWeights<kAhead>(weights.first(), share.count, int64_t{gridDim.x} * (Threads() / kWarp));
   // No kernel writes the weights; what they are multiplied with is another's output.
   AwaitInputs();
   const InputsReader inputs(args, share);

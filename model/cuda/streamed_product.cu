@@ -107,12 +107,10 @@ class WeightsReader {
     const int32_t last = (args.outputs - 1) / kTileOutputs;
 #pragma unroll
     for (int t = 0; t < Shape::kWarpTiles; ++t) {
-      first_[t] = static_cast<const uint8_t*>(args.weights) +
-                  (int64_t{min(first_tile + t, last)} * blocks + share.first) * kTileBytes;
-      from_[t] = first_[t] + Thread() % kWarp * sizeof(uint4);
+      from_[t] = static_cast<const uint8_t*>(args.weights) + Thread() % kWarp * sizeof(uint4) +
+                 (int64_t{min(first_tile + t, last)} * blocks + share.first) * kTileBytes;
     }
   }
-  __device__ const uint8_t* first(int tile) const { return first_[tile]; }
   __device__ void Read(int32_t block, TileOfWeights (&to)[Shape::kWarpTiles]) const {
 #pragma unroll
     for (int t = 0; t < Shape::kWarpTiles; ++t) {
@@ -122,7 +120,7 @@ class WeightsReader {
   }
 
  private:
-  const uint8_t *first_[Shape::kWarpTiles], *from_[Shape::kWarpTiles];  // of the warp; of this lane
+  const uint8_t* from_[Shape::kWarpTiles];
 };
 
 template <TensorType kType, typename Shape>
@@ -134,11 +132,6 @@ __device__ void SumSlice(const ProductArgs& args, const SliceShare& share, int32
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) {
     if (i < share.count) weights.Read(i, ahead[i]);
-  }
-#pragma unroll
-  for (int t = 0; t < Shape::kWarpTiles; ++t) {
-    FetchWeights<kAhead>(weights.first(t), share.count,
-                         int64_t{gridDim.x} * gridDim.y * kWarps * Shape::kWarpTiles);
   }
   // No kernel writes the weights; what they are multiplied with is another's output.
   AwaitInputs();

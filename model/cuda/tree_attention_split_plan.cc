@@ -18,9 +18,10 @@ constexpr int64_t kMostPartialBytes = int64_t{64} << 20;
 // From this many items for two processors on, lists are walked whole: to cut them would only add
 // the time in which a block has begun and nothing has come yet, and folding.
 constexpr int64_t kItemsForTwoProcessors = 3;
-// Up to so many leaves are walked whole as well: a block takes half a microsecond for a leaf, and
-// for a result that is left in memory and folded by another block some four.
-constexpr int64_t kFewLeaves = 6;
+// Up to so many leaves are walked whole as well: a block takes a microsecond or two for a leaf, and
+// for a result that is left in memory and folded by another block some four. Where most processors
+// have an item even so, up to kSomeLeaves are.
+constexpr int64_t kFewLeaves = 4, kSomeLeaves = 16;
 // Rows of trees with few leaves are walked one by one, each with all its leaves, while these are no
 // more blocks for a processor: beyond that, reading shared leaves once takes less time.
 constexpr int64_t kTreeRowsAProcessor = 4;
@@ -104,8 +105,10 @@ class Planner {
     }
     const int64_t blocks = int64_t{parts_} * rules_.kv_heads;
     piece_leaves_ = chunks * blocks < rules_.processors ? 1 : kChunkLeaves;
+    const int64_t items = tiles * blocks;
     walk_whole_ = most_leaves <= kFewLeaves ||
-                  2 * tiles * blocks >= kItemsForTwoProcessors * rules_.processors;
+                  (most_leaves <= kSomeLeaves && 4 * items >= 3 * rules_.processors) ||
+                  2 * items >= kItemsForTwoProcessors * rules_.processors;
     tree_rows_ =
         most_leaves <= kFewLeaves && rows * blocks <= kTreeRowsAProcessor * rules_.processors;
   }

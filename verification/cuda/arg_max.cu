@@ -232,13 +232,14 @@ __global__ __launch_bounds__(kThreads, 2) void ArgMax(LogitMatrix logits, bool a
 template <typename Logit, int kVectors>
 absl::Status LaunchArgMax(const LogitMatrix& logits, const RowChoice* how, const RowFilter* filters,
                           int32_t count, RowJoin* joins, PackedChoice* best, Stream stream) {
-  // A row's parts are as long as it takes for about this many blocks, if it has as many ids.
-  constexpr int64_t kBlocks = 2048;
+  // A row's parts are as long as it takes for at most about this many blocks, which a GPU's
+  // processors run at the same time: a block's beginning and end take as long as a part.
+  constexpr int64_t kBlocks = 512;
   const auto place = reinterpret_cast<uintptr_t>(logits.logits);
   const bool aligned =
       logits.first % kIds == 0 && logits.stride % kIds == 0 && place % (kIds * sizeof(Logit)) == 0;
   const int64_t steps = logits.size / (kThreads * kVectors * kIds) + 1;  // of all blocks together
-  const int64_t each = std::max<int64_t>(1, steps * count / kBlocks);
+  const int64_t each = (steps * count + kBlocks - 1) / kBlocks;
   const dim3 grid(static_cast<unsigned>((steps + each - 1) / each), static_cast<unsigned>(count));
   return Launch("arg-max", ArgMax<Logit, kVectors>, grid, dim3(kThreads), {.overlaps = true},
                 stream, logits, aligned, how, filters, joins, best);

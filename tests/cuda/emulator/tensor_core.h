@@ -60,8 +60,6 @@ inline uint4 LoadOnce(const void* from) {
   return value;
 }
 
-inline void FetchToCache(const void*, uint32_t) {}
-
 inline void StartCopy16(void* to, const void* from, bool valid) {
   emulator::StartCopy16(to, valid ? from : nullptr);
 }
