@@ -50,11 +50,40 @@ class ItemView {
   __device__ int32_t end() const { return end_; }
   __device__ int32_t shortest() const { return causal() ? item_.visible : end_; }
 
-  // The slot of the cache at place `i` of the item's part of its list; -1 behind its end.
+  // Leaf n of the item: the row whose it is, or -1 if it is all rows', and which of their lists.
+  struct Leaf {
+    int32_t row, index;
+  };
+  __device__ Leaf LeafAt(int32_t n) const {
+    if (item_.row != kSharedLeavesAndTails || n < item_.shared_leaves) {
+      return {-1, item_.first_leaf + n};
+    }
+    n -= item_.shared_leaves;
+    int32_t row = 0;
+    for (int32_t tail = TailOf(row); n >= tail; tail = TailOf(row)) {
+      n -= tail;
+      ++row;
+    }
+    return {row, item_.shared_leaves + n};
+  }
+  // Slots that a row of the tile sees.
+  __device__ int32_t Visible(int32_t row) const {
+    if (causal()) return item_.visible + row;
+    // A row of a tree sees kv_len slots and the nodes in its mask.
+    int32_t seen = item_.visible;
+    for (int32_t w = 0; w < header_.mask_words; ++w) seen += __popcll(Mask(row)[w]);
+    return seen;
+  }
+
+  // The slot of the cache at place `i` of the item's part of its lists; -1 behind their end.
   __device__ int32_t SlotOf(int32_t i) const {
-    int32_t slot = item_.first_leaf * kLeafSlots + i;
-    if (slot >= end_ || i >= item_.leaves * kLeafSlots) return -1;
-    if (!causal() && slot >= item_.visible) slot = item_.visible + NodeAt(slot - item_.visible);
+    if (i >= item_.leaves * kLeafSlots) return -1;
+    const Leaf leaf = LeafAt(i / kLeafSlots);
+    int32_t slot = leaf.index * kLeafSlots + i % kLeafSlots;
+    if (slot >= (leaf.row < 0 ? end_ : Visible(leaf.row))) return -1;
+    if (!causal() && slot >= item_.visible) {
+      slot = item_.visible + NodeAt(max(leaf.row, item_.row), slot - item_.visible);
+    }
     const auto* const blocks =
         reinterpret_cast<const int32_t*>(call_.plan + header_.blocks) + item_.first_block;
     return blocks[slot / call_.block_size] * call_.block_size + slot % call_.block_size;
@@ -79,12 +108,9 @@ class ItemView {
   }
 
  private:
-  // A row of a tree sees kv_len slots and the nodes in its mask.
-  __device__ int32_t Visible(int32_t row) const {
-    if (causal()) return item_.visible + row;
-    int32_t seen = item_.visible;
-    for (int32_t w = 0; w < header_.mask_words; ++w) seen += __popcll(Mask(row)[w]);
-    return seen;
+  // Leaves of a row of a tree behind those that all share.
+  __device__ int32_t TailOf(int32_t row) const {
+    return (Visible(row) + kLeafSlots - 1) / kLeafSlots - item_.shared_leaves;
   }
   __device__ const unsigned long long* Mask(int32_t row) const {
     return reinterpret_cast<const unsigned long long*>(call_.plan + header_.ancestors) +
@@ -94,9 +120,9 @@ class ItemView {
     if (!causal() && item_.row < 0) return item_.visible;
     return Visible(item_.row < 0 ? item_.rows - 1 : item_.row);
   }
-  // The n-th node that the item's row of a tree sees.
-  __device__ int32_t NodeAt(int32_t n) const {
-    const unsigned long long* mask = Mask(item_.row);
+  // The n-th node that a row of a tree sees.
+  __device__ int32_t NodeAt(int32_t row, int32_t n) const {
+    const unsigned long long* mask = Mask(row);
     int32_t first = 0;
     for (int32_t here = __popcll(*mask); n >= here; here = __popcll(*mask)) {
       n -= here;

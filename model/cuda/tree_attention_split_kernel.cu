@@ -58,14 +58,21 @@ class Walk {
     for (int unit = 0; unit < Shared::kBuffers - 1; ++unit) StartUnit(unit);
 
     Parts chunk;
-    const int32_t first_leaf = view_.item().first_leaf, leaves = view_.item().leaves;
+    const int32_t leaves = view_.item().leaves;
     for (int32_t leaf = 0; leaf < leaves; ++leaf) {
-      if (leaf > 0 && (first_leaf + leaf) % kChunkLeaves == 0) EndChunk(&chunk);
+      const ItemView::Leaf at = view_.LeafAt(leaf);
+      if (leaf > 0 && at.index % kChunkLeaves == 0) {
+        // The first leaf of the first tail ends all rows' chunk, which is then ended for the
+        // others.
+        const bool ended = at.row > 0 && at.index == view_.item().shared_leaves;
+        const bool all = at.row < 0 || at.index == view_.item().shared_leaves;
+        if (!ended) EndChunk(all ? -1 : at.row, &chunk);
+      }
       Scores scores;
       AwaitCopies<Shared::kBuffers - 2>();
       __syncthreads();
       Multiply(leaf, &scores);
-      Mask((first_leaf + leaf) * kLeafSlots, &scores);
+      Mask(at, &scores);
       ShowHighest(&scores);
       __syncthreads();  // the keys have been read, and the values of the leaf before
       StartUnit(2 * leaf - 1 + Shared::kBuffers);
@@ -79,7 +86,7 @@ class Walk {
       AwaitCopies<Shared::kBuffers - 1>();
       __syncthreads();
       AddValues(leaf, &next);
-      ForTiles([&](int t) { Fold(next.of[t], &chunk.of[t]); });
+      ForTiles([&](int t) { Fold(next.of[t], &chunk.of[t], LinesOf(t, at.row)); });
     }
     Finish(chunk);
   }
@@ -107,6 +114,16 @@ class Walk {
     }
   }
   __device__ int LineOf(int t, int half) const { return t * kTileLines + 8 * half + g_; }
+  // The lane's lines that are the row's; -1: all.
+  __device__ Lines LinesOf(int t, int32_t row) const {
+    Lines lines;
+    if (row < 0) return lines;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      lines.of[half] = view_.LineAt(LineOf(t, half), view_.rows()).row == row;
+    }
+    return lines;
+  }
 
   // The copies of the queries belong to the group of the first keys.
   __device__ void StartQueries() {
@@ -173,13 +190,16 @@ class Walk {
     }
   }
 
-  // Takes out the scores of slots that are behind a row's list, in a leaf whose first is `first`.
-  __device__ void Mask(int32_t first, Scores* scores) const {
-    if (first + kLeafSlots <= view_.shortest()) return;
+  // Takes out the scores of slots that are behind a row's list. Those of other rows than the leaf's
+  // are not used.
+  __device__ void Mask(ItemView::Leaf leaf, Scores* scores) const {
+    const int32_t first = leaf.index * kLeafSlots;
+    const int32_t shortest = leaf.row < 0 ? view_.shortest() : view_.Visible(leaf.row);
+    if (first + kLeafSlots <= shortest) return;
     ForTiles([&](int t) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        int32_t seen = view_.shortest();
+        int32_t seen = shortest;
         if (view_.causal()) seen += view_.LineAt(LineOf(t, half), view_.rows()).row;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -286,11 +306,24 @@ class Walk {
     Fold(chunk, &whole);
     return whole;
   }
-  __device__ void EndChunk(Parts* chunk) {
+  // The chunk of a row ends, or of all, if it is -1.
+  __device__ void EndChunk(int32_t row, Parts* chunk) {
     ForTiles([&](int t) {
-      const Part<kHeadDim> whole = WithEarlier(t, chunk->of[t]);
+      const Lines lines = LinesOf(t, row);
+      // Where no chunk has ended, those before it are nothing.
+      Part<kHeadDim> ended;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
+        if (!lines.of[half]) continue;
+        ended.highest[half] = chunk->of[t].highest[half];
+        ended.sum[half] = chunk->of[t].sum[half];
+#pragma unroll
+        for (int i = 0; i < ended.kRun; ++i) ended.At(half, i) = chunk->of[t].At(half, i);
+      }
+      const Part<kHeadDim> whole = WithEarlier(t, ended);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (chunks_ && !lines.of[half]) continue;
         highest_[t][half] = whole.highest[half];
         sum_[t][half] = whole.sum[half];
 #pragma unroll
@@ -298,7 +331,14 @@ class Walk {
           shared_.totals[t][half * whole.kRun + i][Thread()] = whole.At(half, i);
         }
       }
-      chunk->of[t] = {};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (!lines.of[half]) continue;
+        chunk->of[t].highest[half] = -INFINITY;
+        chunk->of[t].sum[half] = 0;
+#pragma unroll
+        for (int i = 0; i < whole.kRun; ++i) chunk->of[t].At(half, i) = 0;
+      }
     });
     chunks_ = true;
   }

@@ -58,12 +58,18 @@ __device__ inline float Exp2(float x) {
 // 0 where there was no score, so that differences from it are no NaN.
 __device__ inline float Reference(float highest) { return highest == -INFINITY ? 0.0f : highest; }
 
+// Whether something is done to a lane's two lines.
+struct Lines {
+  bool of[2] = {true, true};
+};
+
 // Joins the result of slots with that of those before them. If either is of no slots, the other's
 // bits come out: its factor is 2^0, which is 1, and what is added is 0.
 template <int kHeadDim>
-__device__ void Fold(const Part<kHeadDim>& next, Part<kHeadDim>* whole) {
+__device__ void Fold(const Part<kHeadDim>& next, Part<kHeadDim>* whole, Lines lines = {}) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
+    if (!lines.of[half]) continue;
     const float highest = fmaxf(whole->highest[half], next.highest[half]);
     const float keep = Exp2(whole->highest[half] - Reference(highest));
     const float weight = Exp2(next.highest[half] - Reference(highest));

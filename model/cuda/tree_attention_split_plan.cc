@@ -149,14 +149,20 @@ class Planner {
   void AddTree(const BatchSequence& s, int32_t first, int32_t rows) {
     SplitItem tile = TileOf(s, first, rows);
     tile.shared_leaves = s.kv_len / kLeafSlots;
-    SetPieces(piece_leaves_, &tile);
-    tile.items = tile.pieces;
-    int32_t most = 0;
+    int32_t most = 0, tails = 0;
     for (int32_t r = 0; r < rows; ++r) {
       const int32_t tail = LeavesOf(VisibleTo(s, first + r)) - tile.shared_leaves;
       most = std::max(most, tail);
-      tile.items += tail;
+      tails += tail;
     }
+    if (walk_whole_ && tile.shared_leaves > 0) {
+      SetPieces(tile.shared_leaves, &tile);
+      tile.leaves = tile.shared_leaves + tails;
+      AddWhole(&tile);
+      return;
+    }
+    SetPieces(piece_leaves_, &tile);
+    tile.items = tile.pieces + tails;
     if (tile.shared_leaves == 0 || !Take(int64_t{tile.pieces + most} * rows, &tile)) {
       for (int32_t r = 0; r < rows; ++r) AddTreeRow(s, first + r);
       return;
@@ -164,6 +170,13 @@ class Planner {
     AddShared(&tile);
     for (tile.row = 0; tile.row < rows; ++tile.row) AddTail(s, first + tile.row, &tile);
     ++used_counters_;
+  }
+
+  // All rows' lists, by one item.
+  void AddWhole(SplitItem* tile) {
+    tile->row = kSharedLeavesAndTails;
+    tile->items = 1;
+    Add(tile);
   }
 
   // A row of a tree by itself, whose list is walked whole.
@@ -174,7 +187,7 @@ class Planner {
   }
 
   void AddShared(SplitItem* tile) {
-    tile->row = -1;
+    tile->row = kSharedLeaves;
     for (tile->piece = 0; tile->piece < tile->pieces; ++tile->piece) {
       tile->first_leaf = tile->piece * tile->piece_leaves;
       tile->leaves = std::min(tile->piece_leaves, tile->shared_leaves - tile->first_leaf);
@@ -219,8 +232,8 @@ class Planner {
   const int32_t group_, parts_;
   int32_t tile_rows_ = 1;
   int32_t piece_leaves_ = 1;
-  bool walk_whole_ = false;  // the lists of causal tiles
-  bool tree_rows_ = false;   // rows of trees are items by themselves
+  bool walk_whole_ = false;
+  bool tree_rows_ = false;  // rows of trees are items by themselves
   int64_t used_partials_ = 0;
   int32_t used_counters_ = 0;  // each of a tile's parts
 };

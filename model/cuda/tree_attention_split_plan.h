@@ -39,6 +39,9 @@ namespace specfabric::model::cuda {
 
 constexpr int32_t kLeafSlots = 64;
 constexpr int32_t kChunkLeaves = 8;
+// SplitItem::row of items that all rows of the tile share, and of those that also take the rows'
+// tails, one after the other.
+constexpr int32_t kSharedLeaves = -1, kSharedLeavesAndTails = -2;
 
 // What a thread block does for one KV head; the device reads it. A tile's results are numbered by
 // pieces, from its shared leaves' on: piece p of row r is partial row first_partial + p rows + r.
@@ -57,7 +60,7 @@ struct alignas(16) SplitItem {
   int32_t items = 0;  // of each part of the tile; the last to end folds all. 1: nothing to fold
   // The item.
   int32_t part = 0;  // 0, but where one row's heads of a KV head fill several blocks
-  int32_t row = 0;   // of the tile, whose own leaves these are; -1: leaves that all rows share
+  int32_t row = 0;   // of the tile, whose own leaves these are; or one of the above
   int32_t first_leaf = 0;
   int32_t leaves = 0;  // of one chunk if its result is a piece
   int32_t piece = 0;

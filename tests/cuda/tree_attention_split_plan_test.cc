@@ -59,7 +59,11 @@ class PlanCheck {
  public:
   PlanCheck(const SplitPlan& plan, const Batch& batch, const TreeAttentionRules& rules,
             const SplitCapacity& capacity)
-      : plan_(plan), batch_(batch), rules_(rules), capacity_(capacity) {}
+      : plan_(plan),
+        batch_(batch),
+        rules_(rules),
+        capacity_(capacity),
+        lengths_(ListLengths(batch)) {}
 
   void Run() {
     EXPECT_LE(static_cast<int32_t>(plan_.items.size()), capacity_.items);
@@ -84,10 +88,13 @@ class PlanCheck {
       ++ended_[counter];
       EXPECT_TRUE(expected_.try_emplace(counter, item.items).first->second == item.items);
     }
+    if (item.row == kSharedLeavesAndTails) ExpectAllTails(item);
     for (int32_t r = 0; r < item.rows; ++r) {
       if (item.row >= 0 && item.row != r) continue;
       Folded& folded = rows_[{item.first_row + r, item.part}];
-      const bool first = folded.pieces.try_emplace(item.piece, item.first_leaf, item.leaves).second;
+      const int32_t leaves =
+          item.row == kSharedLeavesAndTails ? LeavesOf(lengths_[item.first_row + r]) : item.leaves;
+      const bool first = folded.pieces.try_emplace(item.piece, item.first_leaf, leaves).second;
       EXPECT_TRUE(first) << "row " << item.first_row + r << ", piece " << item.piece;
       if (alone) continue;
       const int32_t partial = item.first_partial + item.piece * item.rows + r;
@@ -96,9 +103,18 @@ class PlanCheck {
     }
   }
 
+  void ExpectAllTails(const SplitItem& item) {
+    EXPECT_EQ(item.items, 1);
+    EXPECT_GT(item.shared_leaves, 0);
+    int32_t leaves = item.shared_leaves;
+    for (int32_t r = 0; r < item.rows; ++r) {
+      leaves += LeavesOf(lengths_[item.first_row + r]) - item.shared_leaves;
+    }
+    EXPECT_EQ(item.leaves, leaves);
+  }
+
   // A causal row's last leaves may have none of its slots, but of a later row's.
   void ExpectWholeLists() {
-    const std::vector<int32_t> lengths = ListLengths(batch_);
     const int32_t group = rules_.heads / rules_.kv_heads, lines = 16 * plan_.tiles;
     const int32_t parts = (group + lines - 1) / lines;
     EXPECT_EQ(rows_.size(), size_t(batch_.rows()) * parts);
@@ -109,8 +125,8 @@ class PlanCheck {
         EXPECT_EQ(leaves.first, next_leaf);
         next_leaf += leaves.second;
       }
-      EXPECT_GE(next_leaf, LeavesOf(lengths[row.first])) << "row " << row.first;
-      EXPECT_LE(next_leaf, LeavesOf(lengths[row.first] + 63)) << "row " << row.first;
+      EXPECT_GE(next_leaf, LeavesOf(lengths_[row.first])) << "row " << row.first;
+      EXPECT_LE(next_leaf, LeavesOf(lengths_[row.first] + 63)) << "row " << row.first;
     }
   }
 
@@ -118,6 +134,7 @@ class PlanCheck {
   const Batch& batch_;
   const TreeAttentionRules& rules_;
   const SplitCapacity& capacity_;
+  const std::vector<int32_t> lengths_;
   std::map<std::pair<int32_t, int32_t>, Folded> rows_;  // by row and part
   std::map<int32_t, int32_t> ended_, expected_;         // items, by counter
   std::set<std::pair<int32_t, int32_t>> partials_;      // with the part
@@ -189,12 +206,16 @@ constexpr TreeAttentionRules kLlama = {.heads = 32,
                                        .processors = 132};
 
 TEST(SplitPlanTest, CutsAsTheGpuNeeds) {
-  // One row of 200 slots: a block for each leaf.
-  EXPECT_EQ(PlanOf(EvenBatch(1, 1, 199, true), kLlama).items.size(), 4u);
-  // 32 sequences of 8 rows and 4,096 slots: a block for each chunk, 2,048 over the KV heads.
-  EXPECT_EQ(PlanOf(EvenBatch(32, 8, 4088, true), kLlama).items.size(), 32u * 8);
+  // One row of 200 slots is walked whole; of 500, there is a block for each leaf.
+  EXPECT_EQ(PlanOf(EvenBatch(1, 1, 199, true), kLlama).items.size(), 1u);
+  EXPECT_EQ(PlanOf(EvenBatch(1, 1, 499, true), kLlama).items.size(), 8u);
+  // 4 sequences of 8 rows and 4,096 slots: a block for each chunk.
+  EXPECT_EQ(PlanOf(EvenBatch(4, 8, 4088, true), kLlama).items.size(), 4u * 2 * 8);
   // Their trees: and one for the tail of each row.
-  EXPECT_EQ(PlanOf(EvenBatch(32, 8, 4088, false), kLlama).items.size(), 32u * 8 + 32u * 8);
+  EXPECT_EQ(PlanOf(EvenBatch(4, 8, 4088, false), kLlama).items.size(), 4u * 2 * 8 + 4u * 8);
+  // 32 of them are enough as they are, also trees.
+  EXPECT_EQ(PlanOf(EvenBatch(32, 8, 4088, true), kLlama).items.size(), 32u);
+  EXPECT_EQ(PlanOf(EvenBatch(32, 8, 4088, false), kLlama).items.size(), 32u);
   // A prompt of 8,192 tokens: its tiles alone are enough.
   const SplitPlan prompt = PlanOf(EvenBatch(1, 8192, 0, true), kLlama);
   EXPECT_EQ(prompt.tiles, 4);
@@ -207,18 +228,18 @@ TEST(SplitPlanTest, ChainsAreCausal) {
   for (size_t i = 0; i < batch.ancestors.size(); ++i) batch.ancestors[i] = (2u << i % 5) - 1;
   for (const SplitItem& item : PlanOf(batch, kLlama).items) {
     EXPECT_EQ(item.first_word, -1);
-    EXPECT_EQ(item.visible, 201);
+    EXPECT_EQ(item.visible, 201 + item.first_row % 5);
     EXPECT_EQ(item.row, -1);
   }
 }
 
 TEST(SplitPlanTest, WhatFindsNoRoomIsWalkedWhole) {
   TreeAttentionRules rules = kLlama;
-  rules.heads = 1024;  // 16 partial rows of a processor's share
-  rules.processors = 8;
+  rules.heads = 1024;  // 2 partial rows of a processor's share
+  rules.processors = 64;
   for (bool causal : {false, true}) {
     const SplitPlan plan =
-        PlanOf(causal ? EvenBatch(3, 1, 4000, true) : EvenBatch(6, 2, 4000, false), rules);
+        PlanOf(causal ? EvenBatch(3, 1, 40000, true) : EvenBatch(2, 2, 40000, false), rules);
     int32_t cut = 0, whole = 0;
     for (const SplitItem& item : plan.items) ++(item.items > 1 ? cut : whole);
     EXPECT_GT(cut, 0);
