@@ -40,7 +40,7 @@ struct ProductWinner {
   std::vector<ProductKernel> wrong;  // those with other bits, which are not taken
 };
 
-// The fastest candidate with the first one's bits. A later candidate must be faster by 5 %, so that
+// The fastest candidate with the first one's bits. A later candidate must be faster by 2 %, so that
 // noise does not choose. Errors are those of the trial.
 absl::StatusOr<ProductWinner> FastestOf(const std::vector<ProductKernel>& candidates,
                                         const ProductTrial& trial);

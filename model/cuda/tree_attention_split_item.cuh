@@ -41,6 +41,11 @@ class ItemView {
     const int32_t flat = first_line_ + line;
     return {flat / group_, kv_head_ * group_ + flat % group_, flat < rows * group_};
   }
+  // Whether a line of the block is of that row.
+  __device__ bool IsOf(int32_t line, int32_t row) const {
+    const int32_t head = first_line_ + line - row * group_;
+    return head >= 0 && head < group_;
+  }
   // Sixteens of lines that `rows` rows fill from the block's first on, which has `most` of them.
   __device__ int32_t TilesOf(int32_t rows, int32_t most) const {
     return min((rows * group_ - first_line_ + kTileLines - 1) / kTileLines, most);
@@ -54,10 +59,10 @@ class ItemView {
   struct Leaf {
     int32_t row, index;
   };
+  // kTails: the item has the tails of its rows.
+  template <bool kTails>
   __device__ Leaf LeafAt(int32_t n) const {
-    if (item_.row != kSharedLeavesAndTails || n < item_.shared_leaves) {
-      return {-1, item_.first_leaf + n};
-    }
+    if (!kTails || n < item_.shared_leaves) return {-1, item_.first_leaf + n};
     n -= item_.shared_leaves;
     int32_t row = 0;
     for (int32_t tail = TailOf(row); n >= tail; tail = TailOf(row)) {
@@ -76,9 +81,10 @@ class ItemView {
   }
 
   // The slot of the cache at place `i` of the item's part of its lists; -1 behind their end.
+  template <bool kTails>
   __device__ int32_t SlotOf(int32_t i) const {
     if (i >= item_.leaves * kLeafSlots) return -1;
-    const Leaf leaf = LeafAt(i / kLeafSlots);
+    const Leaf leaf = LeafAt<kTails>(i / kLeafSlots);
     int32_t slot = leaf.index * kLeafSlots + i % kLeafSlots;
     if (slot >= (leaf.row < 0 ? end_ : Visible(leaf.row))) return -1;
     if (!causal() && slot >= item_.visible) {

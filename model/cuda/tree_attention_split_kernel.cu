@@ -46,11 +46,31 @@ class Walk {
         tiles_(view_.TilesOf(view_.rows(), kTiles)) {}
 
   __device__ void Run() {
+    if (view_.item().row == kSharedLeavesAndTails) {
+      WalkLeaves<true>();
+    } else {
+      WalkLeaves<false>();
+    }
+  }
+
+ private:
+  using Shared = SharedMemory<kHeadDim, kTiles>;
+  static constexpr int kPieces = Shared::kPieces;
+
+  struct Parts {
+    Part<kHeadDim> of[kTiles];
+  };
+
+  // kTails: leaves are also those of single rows; what is done for these is kept out of the other
+  // walks.
+  template <bool kTails>
+  __device__ void WalkLeaves() {
     __syncthreads();  // the item before may still read shared memory
     for (int i = Thread(); i < (kSlotLeaves - 1) * kLeafSlots; i += kThreads) {
-      shared_.slots[i / kLeafSlots][i % kLeafSlots] = view_.SlotOf(i);
+      shared_.slots[i / kLeafSlots][i % kLeafSlots] = view_.SlotOf<kTails>(i);
     }
-    int32_t ahead = view_.SlotOf((kSlotLeaves - 1) * kLeafSlots + Thread() % kLeafSlots);
+    int32_t ahead = view_.SlotOf<kTails>((kSlotLeaves - 1) * kLeafSlots + Thread() % kLeafSlots);
+    for (int i = 0; i < kSlotLeaves - 1; ++i) KeepLeaf<kTails>(i);
     __syncthreads();
     AwaitInputs();
     LetNextBegin();
@@ -60,13 +80,15 @@ class Walk {
     Parts chunk;
     const int32_t leaves = view_.item().leaves;
     for (int32_t leaf = 0; leaf < leaves; ++leaf) {
-      const ItemView::Leaf at = view_.LeafAt(leaf);
+      const ItemView::Leaf at = LeafAt<kTails>(leaf);
       if (leaf > 0 && at.index % kChunkLeaves == 0) {
-        // The first leaf of the first tail ends all rows' chunk, which is then ended for the
-        // others.
-        const bool ended = at.row > 0 && at.index == view_.item().shared_leaves;
-        const bool all = at.row < 0 || at.index == view_.item().shared_leaves;
-        if (!ended) EndChunk(all ? -1 : at.row, &chunk);
+        if (!kTails || at.row < 0) {
+          EndChunk(&chunk);
+        } else if (at.index > view_.item().shared_leaves) {
+          EndChunkOf(at.row, &chunk);
+        } else if (at.row == 0) {  // all rows' at once
+          EndChunk(&chunk);
+        }
       }
       Scores scores;
       AwaitCopies<Shared::kBuffers - 2>();
@@ -79,25 +101,21 @@ class Walk {
       StartUnit(2 * leaf + Shared::kBuffers);
       if (Thread() < kLeafSlots) {
         shared_.slots[(leaf + kSlotLeaves - 1) % kSlotLeaves][Thread()] = ahead;
-        ahead = view_.SlotOf((leaf + kSlotLeaves) * kLeafSlots + Thread());
+        ahead = view_.SlotOf<kTails>((leaf + kSlotLeaves) * kLeafSlots + Thread());
       }
+      KeepLeaf<kTails>(leaf + kSlotLeaves - 1);
       Parts next;
       Exponentiate(&scores, &next);
       AwaitCopies<Shared::kBuffers - 1>();
       __syncthreads();
       AddValues(leaf, &next);
-      ForTiles([&](int t) { Fold(next.of[t], &chunk.of[t], LinesOf(t, at.row)); });
+      ForTiles([&](int t) {
+        Fold(next.of[t], &chunk.of[t], kTails ? LinesOf(t, LeafAt<kTails>(leaf).row) : Lines{});
+      });
     }
     Finish(chunk);
   }
 
- private:
-  using Shared = SharedMemory<kHeadDim, kTiles>;
-  static constexpr int kPieces = Shared::kPieces;
-
-  struct Parts {
-    Part<kHeadDim> of[kTiles];
-  };
   // of[t][n]: of sixteen lines t and the warp's n-th eight slots, as MultiplyAdd leaves them: value
   // e of a lane is line g + e / 2 * 8 and slot 2 q + e % 2.
   struct Scores {
@@ -120,9 +138,20 @@ class Walk {
     if (row < 0) return lines;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      lines.of[half] = view_.LineAt(LineOf(t, half), view_.rows()).row == row;
+      lines.of[half] = view_.IsOf(LineOf(t, half), row);
     }
     return lines;
+  }
+
+  // Of the item, those near the one that is walked; to find one among tails takes a while.
+  template <bool kTails>
+  __device__ void KeepLeaf(int32_t leaf) {
+    if (!kTails || Thread() != kLeafSlots || leaf >= view_.item().leaves) return;
+    shared_.leaves[leaf % kSlotLeaves] = view_.LeafAt<kTails>(leaf);
+  }
+  template <bool kTails>
+  __device__ ItemView::Leaf LeafAt(int32_t leaf) const {
+    return kTails ? shared_.leaves[leaf % kSlotLeaves] : view_.LeafAt<false>(leaf);
   }
 
   // The copies of the queries belong to the group of the first keys.
@@ -306,38 +335,45 @@ class Walk {
     Fold(chunk, &whole);
     return whole;
   }
-  // The chunk of a row ends, or of all, if it is -1.
-  __device__ void EndChunk(int32_t row, Parts* chunk) {
+  __device__ void KeepTotals(int t, int half, const Part<kHeadDim>& whole) {
+    highest_[t][half] = whole.highest[half];
+    sum_[t][half] = whole.sum[half];
+#pragma unroll
+    for (int i = 0; i < whole.kRun; ++i) {
+      shared_.totals[t][half * whole.kRun + i][Thread()] = whole.At(half, i);
+    }
+  }
+  __device__ void EndChunk(Parts* chunk) {
+    ForTiles([&](int t) {
+      const Part<kHeadDim> whole = WithEarlier(t, chunk->of[t]);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) KeepTotals(t, half, whole);
+      chunk->of[t] = {};
+    });
+    chunks_ = true;
+  }
+  // The chunk of one row ends; where none has ended before, those of other rows are nothing.
+  __device__ void EndChunkOf(int32_t row, Parts* chunk) {
     ForTiles([&](int t) {
       const Lines lines = LinesOf(t, row);
-      // Where no chunk has ended, those before it are nothing.
       Part<kHeadDim> ended;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         if (!lines.of[half]) continue;
         ended.highest[half] = chunk->of[t].highest[half];
         ended.sum[half] = chunk->of[t].sum[half];
+        chunk->of[t].highest[half] = -INFINITY;
+        chunk->of[t].sum[half] = 0;
 #pragma unroll
-        for (int i = 0; i < ended.kRun; ++i) ended.At(half, i) = chunk->of[t].At(half, i);
+        for (int i = 0; i < ended.kRun; ++i) {
+          ended.At(half, i) = chunk->of[t].At(half, i);
+          chunk->of[t].At(half, i) = 0;
+        }
       }
       const Part<kHeadDim> whole = WithEarlier(t, ended);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        if (chunks_ && !lines.of[half]) continue;
-        highest_[t][half] = whole.highest[half];
-        sum_[t][half] = whole.sum[half];
-#pragma unroll
-        for (int i = 0; i < whole.kRun; ++i) {
-          shared_.totals[t][half * whole.kRun + i][Thread()] = whole.At(half, i);
-        }
-      }
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (!lines.of[half]) continue;
-        chunk->of[t].highest[half] = -INFINITY;
-        chunk->of[t].sum[half] = 0;
-#pragma unroll
-        for (int i = 0; i < whole.kRun; ++i) chunk->of[t].At(half, i) = 0;
+        if (lines.of[half] || !chunks_) KeepTotals(t, half, whole);
       }
     });
     chunks_ = true;

@@ -47,6 +47,7 @@ struct SharedMemory {
   float4 sums[kTiles * kTileLines];
   float totals[kTiles][2 * Part<kHeadDim>::kRun][kSplitThreads];  // a thread's own
   int32_t slots[kSlotLeaves][kLeafSlots];                         // of the cache; -1: none
+  ItemView::Leaf leaves[kSlotLeaves];  // whose slots these are; for walks with tails
   bool ends_last;
 };
 

@@ -56,22 +56,22 @@ struct Faults {
 };
 
 TEST(FastestTest, IsTheRuleOfThumbUnlessAnotherIsClearlyFaster) {
-  const auto by_rule = Faults{.microseconds = {{"tile64", 96}}, .wrong = {}}.Fastest(8);
+  const auto by_rule = Faults{.microseconds = {{"rows32", 99}}, .wrong = {}}.Fastest(8);
   ASSERT_TRUE(by_rule.ok());
   EXPECT_EQ(by_rule->kernel, ProductKernel::kRows8);
   EXPECT_EQ(by_rule->microseconds, 100);
-  const auto faster = Faults{.microseconds = {{"tile64", 90}}, .wrong = {}}.Fastest(8);
+  const auto faster = Faults{.microseconds = {{"rows32", 90}}, .wrong = {}}.Fastest(8);
   ASSERT_TRUE(faster.ok());
-  EXPECT_EQ(faster->kernel, ProductKernel::kTile64);
+  EXPECT_EQ(faster->kernel, ProductKernel::kRows32);
 }
 
 TEST(FastestTest, IsNeverOneWithOtherBits) {
   const auto found =
-      Faults{.microseconds = {{"tile64", 10}, {"rows16", 50}}, .wrong = {"tile64"}}.Fastest(8);
+      Faults{.microseconds = {{"rows32", 10}, {"rows16", 50}}, .wrong = {"rows32"}}.Fastest(8);
   ASSERT_TRUE(found.ok());
   EXPECT_EQ(found->kernel, ProductKernel::kRows16);
   ASSERT_EQ(found->wrong.size(), 1u);
-  EXPECT_EQ(found->wrong[0], ProductKernel::kTile64);
+  EXPECT_EQ(found->wrong[0], ProductKernel::kRows32);
 }
 
 TEST(FastestTest, PassesTheDevicesErrorOn) {
