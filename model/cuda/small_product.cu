@@ -124,10 +124,10 @@ template <TensorType kType>
 __global__ void __launch_bounds__(kMostWarps* kWarp) SmallProduct(ProductArgs args, int groups) {
   // By warp, that is by group and slice.
   __shared__ float parts[kMostWarps][kTileRows][kTileOutputs];
-  LetNextBegin();
   const ProductSlices slices = SlicesOf(args.outputs, args.inputs);
   float sums[4] = {};
   SumSlice<kType>(args, ShareOf(slices, groups), slices.blocks, sums);
+  LetNextBegin();
 
   const int lane = Thread() % kWarp, warp = Thread() / kWarp;
 #pragma unroll

@@ -166,7 +166,6 @@ __device__ void SumSlice(const ProductArgs& args, const SliceShare& share, int32
 template <TensorType kType, typename Shape>
 __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
     StreamedProduct(ProductArgs args, ProductWorkspace workspace) {
-  LetNextBegin();
   const ProductSlices slices = SlicesOf(args.outputs, args.inputs);
   const auto slice = static_cast<int>(blockIdx.y);
   const int32_t first_tile =
@@ -174,6 +173,7 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
   const SliceShare share(slices, slice);
   typename Shape::Sums sums;
   SumSlice<kType, Shape>(args, share, slices.blocks, first_tile, &sums);
+  LetNextBegin();
   if (slices.count > 1 &&
       !JoinSlices<kThreads>(workspace, static_cast<int>(blockIdx.x), slices.count, slice, &sums)) {
     return;

@@ -212,11 +212,11 @@ __device__ void SumSlice(const ProductArgs& args, const BlockShare& share, int32
 template <TensorType kType, typename Shape, bool kWhole>
 __global__ void __launch_bounds__(Shape::kThreads)
     TiledProduct(ProductArgs args, ProductWorkspace workspace) {
-  LetNextBegin();
   const ProductSlices slices = SlicesOf(args.outputs, args.inputs);
   const BlockShare share = ShareOf<Shape>(slices);
   typename Shape::Sums sums;
   SumSlice<kType, Shape, kWhole>(args, share, slices.blocks, &sums);
+  LetNextBegin();
   const auto tile = static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x);
   if (slices.count > 1 &&
       !JoinSlices<Shape::kThreads>(workspace, tile, slices.count, share.slice, &sums))
