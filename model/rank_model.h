@@ -45,11 +45,12 @@ struct RankOptions {
   // micro-batch; 0: a default for the device.
   int32_t pipeline_stages = 1;
   int32_t micro_batch_rows = 0;
-  // A row's logits do not depend on the other rows of the batch. This always holds for the packed
-  // kernels; the reference path and GPUs process a fixed number of rows at a time to achieve it.
+  // A token's logits have the same bits alone, in a batch, and on a path of a tree. This always
+  // holds for the CPUs' packed kernels; the reference path processes a fixed number of rows at a
+  // time to achieve it, and GPUs leave out kernels that are not so.
   bool batch_invariant = true;
   // Features of GPUs (features.h) that may be used: each is if it works on all ranks.
-  bool flash_attention = false;  // FlashInfer's attention: see cuda/tree_attention.h
+  bool flash_attention = false;  // on tensor cores: see cuda/flash_attention.h
   bool cuda_graphs = false;      // capture and replay passes of few rows: see cuda/graph_cache.h
   bool peer_sums = false;        // small all-reduces by peer access: see cuda/peer_sum.h
   // How long ranks on GPUs may take to join their collectives.
@@ -57,10 +58,6 @@ struct RankOptions {
   // How long a GPU may try kernels at the start (cuda/linear.h). 0: rules of thumb.
   base::Nanos trial_budget = 3 * base::kSecond;
   bool reference = false;  // libtorch instead of the packed kernels; CPUs only
-
-  // A token's logits have the same bits alone, in a batch, and on a path of a tree. FlashInfer's
-  // kernels do not guarantee the last: a tree's siblings lie between the path's slots.
-  bool token_exact() const { return batch_invariant && !flash_attention; }
 };
 
 // This rank's part of the logits: float32, [rows][width], of ids first .. first + width. Valid

@@ -75,7 +75,7 @@ class TargetService::Impl {
 
   absl::Status StartRanks();
   schemas::GroupPart PartOfGroup() const;
-  void SettleGpuDraftProbs();
+  std::string SettleGpuDraftProbs();
   int32_t DraftProbsSlots() const;
   absl::Status AddDraftProbsPools(size_t slot_bytes);
   void EndIfBroken(const absl::Status& step) const;
@@ -152,8 +152,9 @@ schemas::GroupPart TargetService::Impl::PartOfGroup() const {
 absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
                                         metrics::Registry* registry) {
   options_ = options;
-  SettleGpuDraftProbs();
+  const std::string gpu_draft_probs = SettleGpuDraftProbs();
   if (absl::Status ranks = StartRanks(); !ranks.ok()) return ranks;
+  if (!gpu_draft_probs.empty()) spdlog::info("{}", gpu_draft_probs);
   const model::ModelConfig& config = ranks_->config();
   const model::RankOptions& rank = ranks_->rank_options();
   options_.scheduler.kv_blocks = rank.kv_blocks;
@@ -171,7 +172,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   hello.model = options.model_name;
   hello.tokenizer_fingerprint = options.tokenizer_fingerprint;
   // 0 tells gateways that only the distribution of the text is guaranteed.
-  const bool exact = rank.token_exact();
+  const bool exact = rank.batch_invariant;
   hello.numerics_fingerprint = exact ? ranks_->NumericsFingerprint() : 0;
   hello.vocabulary = config.vocabulary;
   hello.context = options.scheduler.max_context;
@@ -315,11 +316,11 @@ int32_t TargetService::Impl::DraftProbsSlots() const {
   return options_.scheduler.max_sequences / options_.ranks.shape().ranks() + kSpareSlots;
 }
 
-// Before the ranks load, which leave the slots' memory free.
-void TargetService::Impl::SettleGpuDraftProbs() {
+// Before the ranks load, which leave the slots' memory free. Returns a line for the log, on GPUs.
+std::string TargetService::Impl::SettleGpuDraftProbs() {
   if (options_.ranks.rank.device == model::DeviceKind::kCpu) {
     options_.gpu_draft_probs = false;
-    return;
+    return "";
   }
   model::FeatureState state;
   if (options_.draft_probs_rows == 0) {
@@ -332,13 +333,14 @@ void TargetService::Impl::SettleGpuDraftProbs() {
     const absl::Status able = link::CheckGpuSlots(options_.fabric);
     state = {.on = able.ok(), .why = base::Message(able)};
   }
-  spdlog::info("{}", model::Describe(model::kGpuDraftProbs, state));
   options_.gpu_draft_probs = state.on;
-  if (!state.on) return;
+  std::string told = model::Describe(model::kGpuDraftProbs, state);
+  if (!state.on) return told;
   const int32_t vocabulary = options_.scheduler.vocabulary;
   const speculation::DraftProbsShape slot = {options_.draft_probs_rows, vocabulary, vocabulary};
   options_.ranks.rank.kv_sizing.reserved_bytes +=
       static_cast<int64_t>(slot.bytes()) * DraftProbsSlots();
+  return told;
 }
 
 // Ends the process if a step has failed in a way that it cannot recover from: the state of a GPU
@@ -403,7 +405,7 @@ absl::StatusOr<std::unique_ptr<TargetService>> TargetService::Start(
 
 const std::string& TargetService::listen_address() const { return impl_->link_->listen_address(); }
 const model::ModelConfig& TargetService::config() const { return impl_->ranks_->config(); }
-bool TargetService::token_exact() const { return impl_->ranks_->rank_options().token_exact(); }
+bool TargetService::token_exact() const { return impl_->ranks_->rank_options().batch_invariant; }
 bool TargetService::ready() const { return !impl_->engine_->draining(); }
 
 std::string TargetService::Liveness() const {

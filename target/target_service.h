@@ -60,7 +60,7 @@ class TargetService {
 
   const std::string& listen_address() const;
   const model::ModelConfig& config() const;
-  // RankOptions::token_exact of its ranks.
+  // Whether texts depend on nothing else (RankOptions::batch_invariant).
   bool token_exact() const;
   // False while draining.
   bool ready() const;

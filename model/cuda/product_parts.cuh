@@ -21,8 +21,10 @@ constexpr int kOperandBytes = kOperandElements * kElementBytes, kTileBytes = 2 *
 __device__ inline int GroupOf(int lane) { return lane / 4; }
 __device__ inline int PartOf(int lane) { return lane % 4; }
 
-// The kernels let the next one begin once their sums are made, and not before: its blocks would take
-// what room there is, two on one processor and none on another, and stay there.
+// The kernels let the next one begin once their sums are made, and not before: its blocks would
+// take what room there is, two on one processor and none on another, and stay there. For the same
+// reason products of more rows than this do not begin before the kernel before them has ended.
+constexpr int32_t kMostOverlappedRows = 16;
 
 // A lane's part of a tile of weights, for one block of inputs (PackedIndex).
 struct TileOfWeights {

@@ -246,10 +246,11 @@ absl::Status Enqueue(ProductArgs args, const ProductWorkspace& workspace, Stream
   for (int32_t row = 0; row < all && status.ok(); row += most) {
     args.rows = std::min(all - row, most);
     const int tiles = (args.rows + Shape::kRows - 1) / Shape::kRows;
-    status.Update(Launch("a product of many rows", TiledProduct<kType, Shape, kWhole>,
-                         dim3(tiles, down, slices.count), dim3(Shape::kThreads),
-                         {.shared_bytes = Shape::kSharedBytes, .overlaps = true}, stream, args,
-                         workspace));
+    status.Update(
+        Launch("a product of many rows", TiledProduct<kType, Shape, kWhole>,
+               dim3(tiles, down, slices.count), dim3(Shape::kThreads),
+               {.shared_bytes = Shape::kSharedBytes, .overlaps = args.rows <= kMostOverlappedRows},
+               stream, args, workspace));
     args.x = static_cast<const uint16_t*>(args.x) + int64_t{most} * args.inputs;
     const int64_t width = args.result == ProductResult::kGated
                               ? int64_t{args.features} * kElementBytes

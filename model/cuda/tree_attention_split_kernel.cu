@@ -8,6 +8,7 @@
 #include "model/cuda/tree_attention_split_item.cuh"
 #include "model/cuda/tree_attention_split_part.cuh"
 #include "model/cuda/tree_attention_split_shared.cuh"
+#include "model/cuda/tree_attention_split_totals.cuh"
 
 namespace specfabric::model::cuda {
 namespace {
@@ -43,7 +44,8 @@ class Walk {
         lane_(Thread() % kWarp),
         g_(lane_ / 4),
         q_(lane_ % 4),
-        tiles_(view_.TilesOf(view_.rows(), kTiles)) {}
+        tiles_(view_.TilesOf(view_.rows(), kTiles)),
+        totals_(&shared_) {}
 
   __device__ void Run() {
     if (view_.item().row == kSharedLeavesAndTails) {
@@ -73,7 +75,6 @@ class Walk {
     for (int i = 0; i < kSlotLeaves - 1; ++i) KeepLeaf<kTails>(i);
     __syncthreads();
     AwaitInputs();
-    LetNextBegin();
     StartQueries();
     for (int unit = 0; unit < Shared::kBuffers - 1; ++unit) StartUnit(unit);
 
@@ -109,10 +110,10 @@ class Walk {
       AwaitCopies<Shared::kBuffers - 1>();
       __syncthreads();
       AddValues(leaf, &next);
-      ForTiles([&](int t) {
-        Fold(next.of[t], &chunk.of[t], kTails ? LinesOf(t, LeafAt<kTails>(leaf).row) : Lines{});
-      });
+      ForTiles(
+          [&](int t) { Fold(next.of[t], &chunk.of[t], kTails ? LinesOf(t, at.row) : Lines{}); });
     }
+    LetNextBegin();
     Finish(chunk);
   }
 
@@ -319,64 +320,13 @@ class Walk {
     });
   }
 
-  // The chunk that has just been walked, folded with those before it, if there are any.
-  __device__ Part<kHeadDim> WithEarlier(int t, const Part<kHeadDim>& chunk) const {
-    if (!chunks_) return chunk;
-    Part<kHeadDim> whole;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      whole.highest[half] = highest_[t][half];
-      whole.sum[half] = sum_[t][half];
-#pragma unroll
-      for (int i = 0; i < whole.kRun; ++i) {
-        whole.At(half, i) = shared_.totals[t][half * whole.kRun + i][Thread()];
-      }
-    }
-    Fold(chunk, &whole);
-    return whole;
-  }
-  __device__ void KeepTotals(int t, int half, const Part<kHeadDim>& whole) {
-    highest_[t][half] = whole.highest[half];
-    sum_[t][half] = whole.sum[half];
-#pragma unroll
-    for (int i = 0; i < whole.kRun; ++i) {
-      shared_.totals[t][half * whole.kRun + i][Thread()] = whole.At(half, i);
-    }
-  }
   __device__ void EndChunk(Parts* chunk) {
-    ForTiles([&](int t) {
-      const Part<kHeadDim> whole = WithEarlier(t, chunk->of[t]);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) KeepTotals(t, half, whole);
-      chunk->of[t] = {};
-    });
-    chunks_ = true;
+    ForTiles([&](int t) { totals_.End(t, &chunk->of[t]); });
+    totals_.HaveAny();
   }
-  // The chunk of one row ends; where none has ended before, those of other rows are nothing.
   __device__ void EndChunkOf(int32_t row, Parts* chunk) {
-    ForTiles([&](int t) {
-      const Lines lines = LinesOf(t, row);
-      Part<kHeadDim> ended;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (!lines.of[half]) continue;
-        ended.highest[half] = chunk->of[t].highest[half];
-        ended.sum[half] = chunk->of[t].sum[half];
-        chunk->of[t].highest[half] = -INFINITY;
-        chunk->of[t].sum[half] = 0;
-#pragma unroll
-        for (int i = 0; i < ended.kRun; ++i) {
-          ended.At(half, i) = chunk->of[t].At(half, i);
-          chunk->of[t].At(half, i) = 0;
-        }
-      }
-      const Part<kHeadDim> whole = WithEarlier(t, ended);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (lines.of[half] || !chunks_) KeepTotals(t, half, whole);
-      }
-    });
-    chunks_ = true;
+    ForTiles([&](int t) { totals_.EndOf(t, LinesOf(t, row), &chunk->of[t]); });
+    totals_.HaveAny();
   }
 
   // Where a lane's values of a line begin, of those of all heads of row `row`.
@@ -387,7 +337,7 @@ class Walk {
 
   __device__ void Finish(const Parts& last) {
     if (view_.item().items == 1) {
-      ForTiles([&](int t) { WriteOut(t, WithEarlier(t, last.of[t])); });
+      ForTiles([&](int t) { WriteOut(t, totals_.With(t, last.of[t])); });
       return;
     }
     ForTiles([&](int t) {
@@ -475,9 +425,7 @@ class Walk {
   const int32_t kv_head_;
   const int32_t warp_, lane_, g_, q_;
   const int32_t tiles_;  // sixteens of lines with a row
-  // Of the chunks that have ended, if any, with what is in shared memory.
-  bool chunks_ = false;
-  float highest_[kTiles][2], sum_[kTiles][2];
+  ChunkTotals<kHeadDim, kTiles> totals_;
 };
 
 // Grid: x the KV head, so that blocks beside each other read what lies together; y the items that

@@ -55,7 +55,9 @@ struct SharedMemory {
 // memory has room for, with 1 KiB of the system's for each, but no more than have registers enough.
 template <int kHeadDim, int kTiles>
 constexpr int kBlocksAtOnce = std::min(
-    kTiles == 4 ? 2 : 4,
+    kTiles == 4   ? 2
+    : kTiles == 2 ? 3
+                  : 4,
     static_cast<int>((size_t{228} << 10) / (sizeof(SharedMemory<kHeadDim, kTiles>) + 1024)));
 
 }  // namespace specfabric::model::cuda

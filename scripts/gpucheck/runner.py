@@ -73,9 +73,13 @@ class Part:
         on_line: Callable[[str], None] | None = None,
         env: Mapping[str, str] | None = None,
         quiet: bool = False,
+        limit: float | None = None,
     ) -> int:
-        """The program's exit status; `on_line` gets each line of its output as it comes."""
+        """The program's exit status; `on_line` gets each line of its output as it comes. Failed
+        where it takes more than `limit` seconds.
+        """
         self.left()
+        end = None if limit is None else time.monotonic() + limit
         process = subprocess.Popen(
             [str(word) for word in command],
             stdin=subprocess.DEVNULL,
@@ -91,6 +95,8 @@ class Part:
         heard = time.monotonic()
         try:
             while True:
+                if end is not None and time.monotonic() > end:
+                    raise Failed(f"{Path(command[0]).name} did not end in {limit:.0f} s")
                 wait = min(self.left(), max(0.1, heard + SILENCE_SECONDS - time.monotonic()))
                 try:
                     line = lines.get(timeout=wait)

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,29 @@ from gpucheck.table import Row
 
 # Logits in bfloat16 by rows and tokens: a step's, and so many that the wire's bandwidth shows.
 LOGITS = {"logits of 4.1 MB": (16, 128_256), "logits of 33.6 MB": (128, 131_072)}
+THEIRS_SECONDS = 8.0
 WIRES = {"UCX_TLS": "cuda_copy,cuda_ipc,sm,tcp"}
 
 
+@dataclass
+class Server:
+    """The far end."""
+
+    process: subprocess.Popen[str]
+    log: Path
+
+    def said(self) -> str:
+        """Failed where it has ended: nothing more will come of it."""
+        text = self.log.read_text(errors="replace")
+        if self.process.poll() is not None:
+            lines = text.strip().splitlines() or ["without a word"]
+            raise Failed(f"the server ended: {lines[-1]}")
+        return text
+
+
 @contextlib.contextmanager
-def server(command: Sequence[str | Path], env: dict[str, str]) -> Iterator[Path]:
-    """The far end, while it runs: what it says."""
+def server(command: Sequence[str | Path], env: dict[str, str]) -> Iterator[Server]:
+    """The far end, while it runs."""
     with tempfile.NamedTemporaryFile("w+", suffix=".log") as log:
         process = subprocess.Popen(
             [str(word) for word in command],
@@ -39,24 +57,24 @@ def server(command: Sequence[str | Path], env: dict[str, str]) -> Iterator[Path]
             start_new_session=True,
         )
         try:
-            yield Path(log.name)
+            yield Server(process, Path(log.name))
         finally:
             end_group(process)
 
 
-def await_text(part: Part, log: Path, pattern: str) -> str:
+def await_text(part: Part, far: Server, pattern: str) -> str:
     while True:
-        text = log.read_text(errors="replace")
-        if match := re.search(pattern, text):
+        if match := re.search(pattern, far.said()):
             return match[1]
         part.left()
         time.sleep(0.05)
 
 
-def await_listener(part: Part, port: int) -> None:
-    """Until a process listens on the port: a connection would be taken for the client."""
+def await_listener(part: Part, far: Server, port: int) -> None:
+    """Until it listens on the port: a connection would be taken for the client."""
     local = f":{port:04X}"
     while True:
+        far.said()
         for table in ("/proc/net/tcp", "/proc/net/tcp6"):
             for line in Path(table).read_text().splitlines()[1:]:
                 words = line.split()
@@ -71,8 +89,8 @@ def ours(
 ) -> dict[str, Any]:
     """perftest's figures, as it tells them in JSON."""
     found: list[str] = []
-    with server([program, "-p", "0"], env) as log:
-        port = await_text(part, log, r"listening on \S*?:(\d+)")
+    with server([program, "-p", "0"], env) as far:
+        port = await_text(part, far, r"listening on \S*?:(\d+)")
         command: list[str | Path] = [program, "127.0.0.1", "-p", port, "-t", "logits"]
         command += ["--nodes", str(shape[0]), "--vocab", str(shape[1]), "-m", memory]
         command += ["-n", "100", "-w", "20", "--json"]
@@ -106,11 +124,11 @@ def theirs(
     port = str(free_port())
     found: list[str] = []
     env = {**env, "UCX_PROTO_INFO": "y"}
-    with server([program, "-p", port], env):
-        await_listener(part, int(port))
+    with server([program, "-p", port], env) as far:
+        await_listener(part, far, int(port))
         command = [program, "127.0.0.1", "-p", port, "-t", "ucp_am_lat", "-s", str(size)]
         command += ["-m", memory, "-n", "100", "-w", "20", "-f"]
-        status = part.run(command, found.append, env, quiet=True)
+        status = part.run(command, found.append, env, quiet=True, limit=THEIRS_SECONDS)
     for line in found:
         # Without its frame: iterations, 50th percentile, average, overall, ...
         words = line.replace("Final:", "").split()
@@ -130,10 +148,10 @@ def transport(part: Part, settings: Settings) -> None:
     program = settings.programs.find("specfabric-perftest")
     memory = "cuda" if settings.device == "cuda" else "host"
     env = {**settings.env, **WIRES} if memory == "cuda" else settings.env
+    measured = {name: ours(part, program, memory, shape, env) for name, shape in LOGITS.items()}
     micros: dict[int, float] = {}
-    for name, shape in LOGITS.items():
-        size = 2 * shape[0] * shape[1]
-        figures = ours(part, program, memory, shape, env)
+    for name, figures in measured.items():
+        size = 2 * LOGITS[name][0] * LOGITS[name][1]
         micros[size] = us = float(figures["p50_us"])
         wire = f"over {figures.get('payload_transport') or figures['transport']}"
         limit = None

@@ -82,12 +82,19 @@ LAUNCHES = (
         (228 << 10) // 2 - 1024,
         "static_assert(kBlocksAtOnce<kHeadDim, kTiles> >= 2);",
     ),
-    # Of the largest tile three stages of 256 lines of 64 bytes, and a float for each sum.
+    # Of the largest tile four stages of 256 lines of 64 bytes.
     Launch(
         "model/cuda/tiled_product.cu",
         "TiledProduct",
-        3 * 256 * 64 + 128 * 128 * 4,
-        "using Tile128 = TileShape<128, 128, 64, 64, 3>;",
+        4 * 256 * 64,
+        "using Tile128 = TileShape<128, 128, 64, 64, 4>;",
+    ),
+    # Three stages of 64 rows and five blocks of inputs, 64 bytes of each.
+    Launch(
+        "model/cuda/streamed_product.cu",
+        "StreamedProduct",
+        3 * 5 * 64 * 64,
+        "using Rows64 = StreamShape<64, 1, 5>;",
     ),
 )
 

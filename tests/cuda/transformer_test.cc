@@ -237,6 +237,39 @@ TEST_P(CudaTransformerTest, FlashAttentionIsAttention) {
   expect_close(one);
 }
 
+// With either attention: a node has the logits of its path's tokens, one after the other.
+TEST_P(CudaTransformerTest, ATreesPathHasTheBitsOfAChain) {
+  const TempDir dir;
+  WriteCheckpoint(dir.path(), FlashConfig(), 4);
+  const std::vector<int32_t> prompt = RandomTokens(70, 2), nodes = RandomTokens(6, 4);
+  const auto prompt_length = static_cast<int32_t>(prompt.size());
+  for (const bool flash : {false, true}) {
+    if (flash && GetParam() == DataType::kFloat32) continue;
+    RankOptions options = Options(GetParam());
+    options.flash_attention = flash;
+    TestGroup device = OnDevice(dir.path(), options);
+    Batch before, tree;
+    AddChain(&before, prompt, 0, Iota(0, 20));
+    Logits(device, before);
+    AddTree(&tree, nodes, {-1, 0, 0, 1, 2, 2}, prompt_length, Iota(0, 20));
+    tree.logit_rows = {0, 1, 2, 3, 4, 5};
+    const LogitRows of_nodes = Logits(device, tree);
+    for (const std::vector<int>& path : {std::vector<int>{0, 1, 3}, {0, 2, 4}, {0, 2, 5}}) {
+      std::vector<int32_t> tokens;
+      for (int node : path) tokens.push_back(nodes[node]);
+      Batch again, chain;
+      AddChain(&again, prompt, 0, Iota(30, 20));
+      Logits(device, again);
+      AddChain(&chain, tokens, prompt_length, Iota(30, 20));
+      chain.logit_rows = {0, 1, 2};
+      const LogitRows of_chain = Logits(device, chain);
+      for (size_t i = 0; i < path.size(); ++i) {
+        EXPECT_EQ(of_chain[i], of_nodes[path[i]]) << "node " << path[i] << ", flash " << flash;
+      }
+    }
+  }
+}
+
 // Texts that grow past what a graph was first made for, in passes of sizes that come again.
 TEST_P(CudaTransformerTest, GraphsOfFlashAttentionChangeNothing) {
   if (GetParam() != DataType::kBFloat16) GTEST_SKIP() << "FlashInfer's kernels are of bfloat16";
