@@ -80,6 +80,33 @@ TreeAttentionConfig ConfigOf(const BenchShape& shape, const Batch& batch) {
   return config;
 }
 
+// Attention of one sequence after a few tokens, which is not a matter of bytes.
+Subject ShortSubject(const Device& device, BenchShape shape, int32_t head_dim, int32_t rows,
+                     bool forked) {
+  shape.sequences = 1;
+  shape.nodes = rows;
+  shape.head_dim = head_dim;
+  shape.context = kShortContext + kBlockSize * ((rows + kBlockSize - 1) / kBlockSize);
+  const auto arena = std::make_shared<Arena>();
+  const Stream stream = device.stream();
+  const size_t plane = size_t(shape.context) * shape.kv_heads * head_dim;
+  const size_t query = size_t(rows) * shape.heads * head_dim;
+  const LayerAttention layer = {
+      .queries = arena->New(std::vector<uint16_t>(query, base::RoundToBFloat16(0.1f))),
+      .keys = arena->New(std::vector<uint16_t>(plane, 0)),
+      .values = arena->New(std::vector<uint16_t>(plane, 0)),
+      .out = arena->New<uint16_t>(query)};
+  const Batch batch = Trees(shape, forked);
+  auto attention =
+      std::make_shared<SplitAttention>(OrDie(SplitAttention::Create(ConfigOf(shape, batch))));
+  Check(attention->Plan(batch, stream));
+  Check(device.Finish());
+  return {std::to_string(rows) + (forked ? " rows of a tree" : " rows") + ", heads of " +
+              std::to_string(head_dim),
+          2.0 * sizeof(uint16_t) * static_cast<double>(plane),
+          [arena, attention, layer, stream] { Check(attention->Run(layer, stream)); }};
+}
+
 }  // namespace
 
 std::vector<Subject> AttentionSubjects(const Device& device, const BenchShape& shape) {
@@ -132,17 +159,9 @@ std::vector<Subject> AttentionSubjects(const Device& device, const BenchShape& s
   add("FlashInfer's, batch-invariant", chains, OrDie(TreeAttention::Create(config)));
   for (const int32_t head_dim : {64, 128}) {
     for (const int32_t rows : {1, 4, 8, 16, 64}) {
-      BenchShape one = shape;
-      one.sequences = 1;
-      one.nodes = rows;
-      one.head_dim = head_dim;
-      one.context = kShortContext + kBlockSize * ((rows + kBlockSize - 1) / kBlockSize);
       for (const bool forked : {false, true}) {
-        const Batch batch = Trees(one, forked);
         if (forked && rows < 4) continue;
-        add(std::to_string(rows) + (forked ? " rows of a tree" : " rows") + ", heads of " +
-                std::to_string(head_dim),
-            batch, OrDie(SplitAttention::Create(ConfigOf(one, batch))));
+        subjects.push_back(ShortSubject(device, shape, head_dim, rows, forked));
       }
     }
   }

@@ -200,7 +200,7 @@ absl::Status Enqueue(const ProductArgs& args, const ProductWorkspace& workspace,
 using Rows16 = StreamShape<16, 1, 8>;
 using Rows32 = StreamShape<32, 1, 8>;
 using Rows32Wide = StreamShape<32, 2, 4>;
-using Rows64 = StreamShape<64, 1, 5>;
+using Rows64 = StreamShape<64, 1, 6>;
 using Rows64Wide = StreamShape<64, 2, 4>;
 
 template <TensorType kType>
