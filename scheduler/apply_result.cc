@@ -64,14 +64,15 @@ void CompactPath(const std::vector<int32_t>& path, int32_t block_size, Sequence*
   }
 }
 
-void ApplyPrefill(const SequenceResult& result, Sequence* sequence, TokensEvent* event) {
+void ApplyPrefill(Sequence* sequence, SequenceResult* result, TokensEvent* event) {
   sequence->kv_written += sequence->planned_rows;
   sequence->settled = sequence->kv_written;
   if (sequence->scores()) {
     sequence->prompt_logprobs.insert(sequence->prompt_logprobs.end(),
-                                     result.prompt_logprobs.begin(), result.prompt_logprobs.end());
+                                     result->prompt_logprobs.begin(),
+                                     result->prompt_logprobs.end());
   }
-  if (!result.accepted.finite) {
+  if (!result->accepted.finite) {
     const auto scored = static_cast<int32_t>(sequence->prompt_logprobs.size());
     const bool in_prompt = sequence->scores() && scored + 1 < sequence->prompt_size();
     event->not_finite_at = in_prompt ? scored + 1 : sequence->committed_size();
@@ -79,7 +80,7 @@ void ApplyPrefill(const SequenceResult& result, Sequence* sequence, TokensEvent*
     return;
   }
   if (sequence->kv_written < sequence->committed_size()) {
-    SPECFABRIC_CHECK(result.accepted.tokens.empty());
+    SPECFABRIC_CHECK(result->accepted.tokens.empty());
     return;
   }
   event->prompt_logprobs = std::exchange(sequence->prompt_logprobs, {});
@@ -90,9 +91,9 @@ void ApplyPrefill(const SequenceResult& result, Sequence* sequence, TokensEvent*
     event->finish = FinishReason::kLength;
     return;
   }
-  SPECFABRIC_CHECK(result.accepted.path.empty() && result.accepted.tokens.size() == 1);
-  AppendUntilFinished(result.accepted.tokens, sequence, &event->finish);
-  event->tokens.assign(result.accepted.tokens.begin(), result.accepted.tokens.end());
+  SPECFABRIC_CHECK(result->accepted.path.empty() && result->accepted.tokens.size() == 1);
+  AppendUntilFinished(result->accepted.tokens, sequence, &event->finish);
+  event->tokens.swap(result->accepted.tokens);
   sequence->phase = Phase::kRunning;
 }
 
@@ -105,9 +106,8 @@ void CountSource(speculation::Source source, DraftTokenCounts* counts) {
   }
 }
 
-void ApplyTree(const SequenceResult& result, int32_t block_size, Sequence* sequence,
-               TokensEvent* event) {
-  const speculation::Accepted& accepted = result.accepted;
+void ApplyTree(int32_t block_size, Sequence* sequence, SequenceResult* result, TokensEvent* event) {
+  speculation::Accepted& accepted = result->accepted;
   const speculation::Draft& planned = sequence->planned;
   CheckAccepted(accepted, planned.tree);
   event->round = true;
@@ -116,7 +116,8 @@ void ApplyTree(const SequenceResult& result, int32_t block_size, Sequence* seque
     CountSource(planned.source(node), &event->drafted_by);
   }
   const int32_t appended = AppendUntilFinished(accepted.tokens, sequence, &event->finish);
-  event->tokens.assign(accepted.tokens.begin(), accepted.tokens.begin() + appended);
+  event->tokens.swap(accepted.tokens);
+  event->tokens.resize(appended);
   event->accepted = std::min(appended, static_cast<int32_t>(accepted.path.size()));
   for (int i = 0; i < event->accepted; ++i) {
     CountSource(planned.source(accepted.path[i]), &event->accepted_by);
@@ -134,19 +135,19 @@ void ApplyTree(const SequenceResult& result, int32_t block_size, Sequence* seque
 
 }  // namespace
 
-void ApplyResult(const SequenceResult& result, int32_t block_size, Sequence* sequence,
+void ApplyResult(int32_t block_size, Sequence* sequence, SequenceResult* result,
                  TokensEvent* event) {
-  SPECFABRIC_CHECK(result.id == sequence->request.id);
+  SPECFABRIC_CHECK(result->id == sequence->request.id);
   event->id = sequence->request.id;
   event->first_index = sequence->output_size();
   if (sequence->phase == Phase::kPrefill) {
-    ApplyPrefill(result, sequence, event);
+    ApplyPrefill(sequence, result, event);
   } else {
-    ApplyTree(result, block_size, sequence, event);
+    ApplyTree(block_size, sequence, result, event);
   }
   if (sequence->request.logprobs >= 0) {
-    const size_t count = std::min(result.logprobs.size(), event->tokens.size());
-    event->logprobs.assign(result.logprobs.begin(), result.logprobs.begin() + count);
+    const size_t count = std::min(result->logprobs.size(), event->tokens.size());
+    event->logprobs.assign(result->logprobs.begin(), result->logprobs.begin() + count);
   }
 }
 

@@ -94,7 +94,7 @@ std::variant<StepPlan, WaitUntil> Scheduler::Plan(base::Nanos now) {
   return plan;
 }
 
-std::vector<Event> Scheduler::Commit(const StepResult& result, base::Nanos now) {
+std::vector<Event> Scheduler::Commit(StepResult* result, base::Nanos now) {
   return impl_->step.Commit(result, now);
 }
 

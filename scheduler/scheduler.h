@@ -172,8 +172,9 @@ class Scheduler {
   // Plan without Commit is a programming error (CHECK).
   std::variant<StepPlan, WaitUntil> Plan(base::Nanos now);
   // Applies the result of the step in flight. A sequence that ends with kNotFinite leaves nothing
-  // in the prefix cache that no other one owns.
-  std::vector<Event> Commit(const StepResult& result, base::Nanos now);
+  // in the prefix cache that no other one owns. The tokens become the events'; in their place
+  // *result gets memory of events that were given back.
+  std::vector<Event> Commit(StepResult* result, base::Nanos now);
   // The step in flight failed as a whole: its sequences end with kError.
   std::vector<Event> Abort();
 

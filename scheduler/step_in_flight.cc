@@ -30,9 +30,9 @@ void StepInFlight::Begin(absl::Span<Sequence* const> sequences, base::Nanos now,
   }
 }
 
-std::vector<Event> StepInFlight::Commit(const StepResult& result, base::Nanos now) {
-  SPECFABRIC_CHECK(any_ && result.step == number_);
-  SPECFABRIC_CHECK(result.sequences.size() == sequences_.size());
+std::vector<Event> StepInFlight::Commit(StepResult* result, base::Nanos now) {
+  SPECFABRIC_CHECK(any_ && result->step == number_);
+  SPECFABRIC_CHECK(result->sequences.size() == sequences_.size());
   any_ = false;
   control_->OnStep(rows_, context_, now - started_);
   starting_.clear();
@@ -53,9 +53,9 @@ std::vector<Event> StepInFlight::Commit(const StepResult& result, base::Nanos no
     }
     if (sequence->planned.tree.size() > 1 && i % stride == number_ % stride) {
       control_->OnVerified(sequence->request.verification, sequence->planned,
-                           result.sequences[i].accepted.path);
+                           result->sequences[i].accepted.path);
     }
-    Apply(result.sequences[i], now, sequence, &events);
+    Apply(now, sequence, &result->sequences[i], &events);
     blocks_->Prefetch(sequence);
     starting_.push_back(sequence);
   }
@@ -67,12 +67,9 @@ std::vector<Event> StepInFlight::Commit(const StepResult& result, base::Nanos no
 }
 
 std::vector<base::TokenId> StepInFlight::SpareTokens() {
-  std::vector<base::TokenId> tokens;
-  if (!spare_tokens_.empty()) {
-    tokens = std::move(spare_tokens_.back());
-    spare_tokens_.pop_back();
-  }
-  tokens.reserve(options_.max_tree_nodes);
+  if (spare_tokens_.empty()) return {};
+  std::vector<base::TokenId> tokens = std::move(spare_tokens_.back());
+  spare_tokens_.pop_back();
   return tokens;
 }
 
@@ -86,11 +83,11 @@ void StepInFlight::KeepTokens(std::vector<base::TokenId> tokens) {
   spare_tokens_.push_back(std::move(tokens));
 }
 
-void StepInFlight::Apply(const SequenceResult& result, base::Nanos now, Sequence* sequence,
+void StepInFlight::Apply(base::Nanos now, Sequence* sequence, SequenceResult* result,
                          std::vector<Event>* events) {
   auto& event = std::get<TokensEvent>(events->emplace_back(std::in_place_type<TokensEvent>));
-  if (!result.accepted.tokens.empty()) event.tokens = SpareTokens();
-  ApplyResult(result, options_.block_size, sequence, &event);
+  if (!result->accepted.tokens.empty()) event.tokens = SpareTokens();
+  ApplyResult(options_.block_size, sequence, result, &event);
   if (sequence->first_token == 0 && !event.tokens.empty()) sequence->first_token = now;
   admission_->ChargeOutput(*sequence, static_cast<int64_t>(event.tokens.size()));
   sequence->finish = event.finish;

@@ -35,16 +35,16 @@ class StepInFlight {
   bool any() const { return any_; }
   // The plan, whose sequences these are, is handed out now. Numbers it.
   void Begin(absl::Span<Sequence* const> sequences, base::Nanos now, StepPlan* plan);
-  std::vector<Event> Commit(const StepResult& result, base::Nanos now);
+  std::vector<Event> Commit(StepResult* result, base::Nanos now);
   std::vector<Event> Abort();
   // Events that nobody needs any more: the next Commit uses their memory.
   void Recycle(std::vector<Event> events);
 
  private:
-  // Empty, with room for the tokens of one round.
+  // Empty; with memory if events were given back.
   std::vector<base::TokenId> SpareTokens();
   void KeepTokens(std::vector<base::TokenId> tokens);
-  void Apply(const SequenceResult& result, base::Nanos now, Sequence* sequence,
+  void Apply(base::Nanos now, Sequence* sequence, SequenceResult* result,
              std::vector<Event>* events);
   bool Continues(Sequence* sequence, std::vector<Event>* events);
 

@@ -302,7 +302,7 @@ void TargetEngine::RunStep(const scheduler::StepPlan& plan, base::Nanos started)
   }
   metrics_->ObserveSpan(Span::kForward, times.forward);
   metrics_->ObserveSpan(Span::kVerify, times.verify);
-  std::vector<scheduler::Event> events = scheduler_.Commit(result_, ran);
+  std::vector<scheduler::Event> events = scheduler_.Commit(&result_, ran);
   Dispatch(events);
   tokens_.Send(outbox_.tokens);
   metrics_->ObserveSpan(Span::kCommit, base::Now() - ran);

@@ -39,13 +39,17 @@ speculation::TokenTree Draft(base::TokenId root, int nodes) {
   return tree;
 }
 
-// Accepts the first child three times, if there is one.
-StepResult Verify(const StepPlan& plan) {
-  StepResult result;
-  result.step = plan.step;
-  for (const PlanSequence& part : plan.sequences) {
-    SequenceResult sequence;
+// Accepts the first child three times, if there is one. As in a target, the result keeps its
+// memory.
+void Verify(const StepPlan& plan, StepResult* result) {
+  result->step = plan.step;
+  result->sequences.Resize(plan.sequences.size());
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    const PlanSequence& part = plan.sequences[i];
+    SequenceResult& sequence = result->sequences[i];
     sequence.id = part.id;
+    sequence.accepted.path.clear();
+    sequence.accepted.tokens.clear();
     int node = 0;
     for (int child = 1; part.kind == RowsKind::kTree && child < part.row_count; ++child) {
       if (plan.parents[part.first_row + child] != node || sequence.accepted.path.size() == 3) {
@@ -56,9 +60,7 @@ StepResult Verify(const StepPlan& plan) {
       node = child;
     }
     if (part.samples) sequence.accepted.tokens.push_back(7);
-    result.sequences.push_back(std::move(sequence));
   }
-  return result;
 }
 
 void Fill(int sequences, Scheduler* scheduler, base::Nanos* now, std::vector<DraftWanted>* wanted) {
@@ -72,10 +74,12 @@ void Fill(int sequences, Scheduler* scheduler, base::Nanos* now, std::vector<Dra
     if (!scheduler->Add(std::move(request), *now).ok()) std::abort();
   }
   wanted->clear();
+  StepResult result;
   while (scheduler->stats().waiting > 0) {
     const auto plan = scheduler->Plan(*now);
     *now += kStep;
-    for (const Event& event : scheduler->Commit(Verify(std::get<StepPlan>(plan)), *now)) {
+    Verify(std::get<StepPlan>(plan), &result);
+    for (const Event& event : scheduler->Commit(&result, *now)) {
       if (const auto* draft = std::get_if<DraftWanted>(&event)) wanted->push_back(*draft);
     }
   }
@@ -93,6 +97,7 @@ void BM_Round(benchmark::State& state) {
   const int sequences = static_cast<int>(state.range(0)), nodes = static_cast<int>(state.range(1));
   std::unique_ptr<Scheduler> scheduler;
   std::vector<DraftWanted> wanted;
+  StepResult result;
   base::Nanos now = 0;
   int64_t rows = 0, plans = 0, allocated = 0;
   double plan_seconds = 0;
@@ -114,11 +119,11 @@ void BM_Round(benchmark::State& state) {
     StepPlan& plan = std::get<StepPlan>(planned);
     rows += plan.rows();
     ++plans;
-    StepResult result = Verify(plan);
+    Verify(plan, &result);
     allocated -= CountedAllocations();
     const double resume = Seconds();
     now += kStep;
-    std::vector<Event> events = scheduler->Commit(result, now);
+    std::vector<Event> events = scheduler->Commit(&result, now);
     const double end = Seconds();
     allocated += CountedAllocations();
     state.SetIterationTime(mid - start + end - resume);

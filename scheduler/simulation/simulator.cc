@@ -162,7 +162,8 @@ void Simulation::TakeEvents() {
     Target& target = *targets_[timed.index];
     if (timed.what == Timer::kStepEnds) {
       StepPlan plan = *std::exchange(target.step, std::nullopt);
-      Dispatch(&target, target.scheduler.Commit(text_.Verify(plan), now_));
+      StepResult result = text_.Verify(plan);
+      Dispatch(&target, target.scheduler.Commit(&result, now_));
       target.scheduler.Recycle(std::move(plan));
       target.touched = true;
     } else if (timed.time == target.wake) {

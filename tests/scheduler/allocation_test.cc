@@ -65,7 +65,7 @@ class AllocationTest : public testing::TestWithParam<SpeculationPolicy> {
     StepResult result = group_->Execute(plan, *scheduler_);
     now_ += kStep;
     const int64_t before_commit = CountedAllocations();
-    std::vector<Event> events = scheduler_->Commit(result, now_);
+    std::vector<Event> events = scheduler_->Commit(&result, now_);
     allocated += CountedAllocations() - before_commit;
     for (const Event& event : events) {
       if (const auto* wanted = std::get_if<DraftWanted>(&event)) {

@@ -20,7 +20,7 @@ std::vector<Event> CommitSpoilt(const StepPlan& plan, base::SequenceId id,
     one.accepted.finite = false;
     spoil(&one);
   }
-  std::vector<Event> events = rig->scheduler.Commit(result, 0);
+  std::vector<Event> events = rig->scheduler.Commit(&result, 0);
   EXPECT_THAT(rig->group.errors(), IsEmpty());
   for (const SequenceEnded& ended : Of<SequenceEnded>(events)) rig->group.OnEnded(ended.id);
   rig->scheduler.Check();

@@ -65,7 +65,8 @@ struct Rig {
     return wait == nullptr ? std::nullopt : std::optional<base::Nanos>(wait->time);
   }
   std::vector<Event> Commit(const StepPlan& plan, base::Nanos now) {
-    std::vector<Event> events = scheduler.Commit(group.Execute(plan, scheduler), now);
+    StepResult result = group.Execute(plan, scheduler);
+    std::vector<Event> events = scheduler.Commit(&result, now);
     EXPECT_THAT(group.errors(), testing::IsEmpty());
     for (const SequenceEnded& ended : Of<SequenceEnded>(events)) group.OnEnded(ended.id);
     return events;

@@ -82,7 +82,8 @@ class RoundDraftTest : public testing::Test {
     }
     now_ += base::kMillisecond;
     wanted_.clear();
-    for (const Event& event : scheduler_->Commit({plan.step, {std::move(result)}}, now_)) {
+    StepResult results{plan.step, {std::move(result)}};
+    for (const Event& event : scheduler_->Commit(&results, now_)) {
       if (const auto* want = std::get_if<DraftWanted>(&event)) wanted_.push_back(*want);
       if (const auto* tokens = std::get_if<TokensEvent>(&event)) last_ = *tokens;
     }
@@ -126,7 +127,8 @@ TEST_F(RoundDraftTest, RequestWithoutSpeculationHasNoDraft) {
   request.speculate = false;
   ASSERT_TRUE(scheduler.Add(std::move(request), now_).ok());
   const StepPlan prefill = std::get<StepPlan>(scheduler.Plan(now_));
-  scheduler.Commit({prefill.step, {{kId, {{}, {1}}, {}, {}}}}, now_);
+  StepResult first{prefill.step, {{kId, {{}, {1}}, {}, {}}}};
+  scheduler.Commit(&first, now_);
   EXPECT_EQ(std::get<StepPlan>(scheduler.Plan(now_)).rows(), 1);
 }
 
@@ -210,8 +212,8 @@ TEST_F(RoundDraftTest, RejectedNgramLookupIsVerifiedRarely) {
     const TokenId next = phase == 3 ? 10 + round % 900 : 1 + phase;
     // None of the draft tokens is accepted, not even the right ones.
     now_ += base::kMillisecond * (4 + plan.rows()) / 5;
-    const std::vector<Event> events =
-        scheduler.Commit({plan.step, {{kId, {{}, {next}}, {}, {}}}}, now_);
+    StepResult result{plan.step, {{kId, {{}, {next}}, {}, {}}}};
+    const std::vector<Event> events = scheduler.Commit(&result, now_);
     for (const DraftWanted& want : Of<DraftWanted>(events)) scheduler.OnNoDraft(kId, want.round);
     for (const TokensEvent& tokens : Of<TokensEvent>(events)) {
       (round < 750 ? drafted_early : drafted_late) += tokens.drafted;

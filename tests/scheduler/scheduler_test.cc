@@ -421,13 +421,14 @@ TEST(AbortTest, EndsOnlyTheSequencesOfTheStep) {
 
 TEST(SchedulerDeathTest, MisuseEndsTheProcess) {
   Rig rig;
-  EXPECT_DEATH(rig.scheduler.Commit({}, 0), "check failed");
+  StepResult none;
+  EXPECT_DEATH(rig.scheduler.Commit(&none, 0), "check failed");
   ASSERT_TRUE(rig.scheduler.Add(Request(1, 4, 40), 0).ok());
   const StepPlan plan = rig.MustPlan(0);
   EXPECT_DEATH(rig.scheduler.Plan(0), "check failed");
   StepResult wrong = rig.group.Execute(plan, rig.scheduler);
   wrong.sequences[0].accepted.path = {1};
-  EXPECT_DEATH(rig.scheduler.Commit(wrong, 0), "check failed");
+  EXPECT_DEATH(rig.scheduler.Commit(&wrong, 0), "check failed");
 }
 
 // parts[0] is the only sequence of the step.

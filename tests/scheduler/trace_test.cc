@@ -248,7 +248,7 @@ class Trace {
     Digest(plan);
     for (base::SequenceId id : plan.preempted) live_.at(id).preempted = true;
     outcome_.tree_moves += static_cast<int64_t>(plan.moves.size());
-    const StepResult result = group_.Execute(plan, scheduler_);
+    StepResult result = group_.Execute(plan, scheduler_);
     if (!group_.errors().empty()) return;
     if (result.sequences.empty()) std::exit(3);
     now_ += Pick(1, 1500) * base::kMicrosecond;
@@ -259,7 +259,7 @@ class Trace {
       for (const PlanSequence& part : plan.sequences) live_.at(part.id).cancelled = true;
       Apply(scheduler_.Abort());
     } else {
-      Apply(scheduler_.Commit(result, now_));
+      Apply(scheduler_.Commit(&result, now_));
     }
     Check();
   }

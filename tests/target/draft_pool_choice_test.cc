@@ -142,7 +142,7 @@ class DraftPoolChoiceTest : public testing::Test {
     }
     pool_->OnStep(base::kMillisecond);
     now_ += base::kMillisecond;
-    for (const scheduler::Event& event : scheduler_->Commit(result, now_)) {
+    for (const scheduler::Event& event : scheduler_->Commit(&result, now_)) {
       if (const auto* want = std::get_if<scheduler::DraftWanted>(&event)) {
         Deliver(pool_->Want(*want, *scheduler_->Committed(want->id), now_), scheduler_.get());
       }

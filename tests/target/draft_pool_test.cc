@@ -92,7 +92,7 @@ class DraftPoolTest : public testing::Test {
     scheduler::StepResult result;
     result.step = plan.step;
     result.sequences = {{1, std::move(accepted), {}, {}}};
-    for (const scheduler::Event& event : scheduler_.Commit(result, now_)) {
+    for (const scheduler::Event& event : scheduler_.Commit(&result, now_)) {
       if (const auto* want = std::get_if<scheduler::DraftWanted>(&event)) Want(*want, now_);
     }
     return plan;
@@ -133,7 +133,8 @@ TEST_F(DraftPoolTest, AReplyAfterItsRoundAcknowledgesThePrefixOfThatRound) {
   StartSequence();
   scheduler_.OnNoDraft(1, sent_[0].second.round);
   const auto plan = std::get<scheduler::StepPlan>(scheduler_.Plan(now_));
-  const auto events = scheduler_.Commit({plan.step, {{1, {{}, {51}}, {}, {}}}}, now_);
+  scheduler::StepResult result{plan.step, {{1, {{}, {51}}, {}, {}}}};
+  const auto events = scheduler_.Commit(&result, now_);
   Reply(5, Chain(sent_[0].second, {60, 61}), now_);
   for (const scheduler::Event& event : events) {
     if (const auto* want = std::get_if<scheduler::DraftWanted>(&event)) Want(*want, now_);

@@ -116,7 +116,7 @@ class StepAllocationTest : public testing::TestWithParam<Case> {
     StepTimes times;
     const absl::Status ran = ranks_->Run(plan, given_, &times, &result_);
     now_ += base::kMillisecond;
-    std::vector<scheduler::Event> events = scheduler_->Commit(result_, now_);
+    std::vector<scheduler::Event> events = scheduler_->Commit(&result_, now_);
     int64_t allocated = CountedAllocations() - before;
     EXPECT_TRUE(ran.ok()) << ran;
     rows_ += plan.rows();
