@@ -27,6 +27,13 @@ if(UCX_ROOT AND NOT EXISTS "${UCX_ROOT}/include/ucp/api/ucp.h")
   message(FATAL_ERROR "no UCX in '${UCX_ROOT}' (UCX_ROOT): a folder with include/ucp/api/ucp.h and "
                       "lib/libucp.so is needed; scripts/setup --ucx installs one")
 endif()
+# A build tree that is configured for another UCX must not keep what was found of the one before.
+if(DEFINED SPECFABRIC_UCX_OF AND NOT SPECFABRIC_UCX_OF STREQUAL "${UCX_ROOT}")
+  unset(SPECFABRIC_UCX_INCLUDE CACHE)
+  unset(SPECFABRIC_UCP CACHE)
+  unset(SPECFABRIC_UCS CACHE)
+endif()
+set(SPECFABRIC_UCX_OF "${UCX_ROOT}" CACHE INTERNAL "Where SPECFABRIC_UCX_* were looked for")
 find_path(SPECFABRIC_UCX_INCLUDE ucp/api/ucp.h HINTS "${UCX_ROOT}/include" REQUIRED)
 find_library(SPECFABRIC_UCP ucp HINTS "${UCX_ROOT}/lib" REQUIRED)
 find_library(SPECFABRIC_UCS ucs HINTS "${UCX_ROOT}/lib" REQUIRED)
