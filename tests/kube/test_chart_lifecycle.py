@@ -28,7 +28,9 @@ def test_a_profile_comes_and_goes(plane: ControlPlane, name: str) -> None:
             wanted = space.get(kind, workload)["spec"]["replicas"]
             assert wanted >= 1
             wait_for(wanted, space.ready, kind, workload, what=f"{wanted} of {workload} are ready")
-        assert space.members("-targets") == space.ready("statefulset", "-target")
+        # A service's list of members follows readiness, a moment later.
+        targets = space.ready("statefulset", "-target")
+        wait_for(targets, space.members, "-targets", what=f"{targets} targets are members")
         told = space.must("test", RELEASE, "--timeout=120s")
         assert told.count("Phase:          Succeeded") == 4, told
         assert space.everything() > before
