@@ -154,7 +154,7 @@ absl::Status WriteWeights(const Layout& layout, int file) {
   if (mapped == MAP_FAILED) return Failed(absl::StrCat("mmap of ", bytes, " bytes"));
   auto* const to = static_cast<uint8_t*>(mapped);
   std::memcpy(to, &header_bytes, sizeof(header_bytes));
-  std::memcpy(to + sizeof(header_bytes), header.data(), header.size());
+  header.copy(static_cast<char*>(mapped) + sizeof(header_bytes), header.size());
   // The last word may end beyond the file, but not beyond its last page.
   Fill(reinterpret_cast<uint64_t*>(to + begin), (layout.bytes + 7) / 8);
   for (const auto& [first, last] : layout.vectors) {

@@ -35,13 +35,15 @@ absl::StatusOr<FlashAttention> FlashAttention::Create(const TreeAttentionConfig&
 
 absl::Status FlashAttention::Make(Sized<SplitAttention>* sized) const {
   auto made = SplitAttention::Create(sized->config, scratch_);
-  if (made.ok()) sized->attention = *std::move(made);
-  return made.status();
+  if (!made.ok()) return made.status();
+  sized->attention = *std::move(made);
+  return absl::OkStatus();
 }
 absl::Status FlashAttention::Make(Sized<TreeAttention>* sized) const {
   auto made = TreeAttention::Create(sized->config);
-  if (made.ok()) sized->attention = *std::move(made);
-  return made.status();
+  if (!made.ok()) return made.status();
+  sized->attention = *std::move(made);
+  return absl::OkStatus();
 }
 
 template <typename Attention>

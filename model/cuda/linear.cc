@@ -146,7 +146,7 @@ absl::StatusOr<MatrixProducts::Chosen> MatrixProducts::ChooseFor(const Matrix& m
   std::string log;
   for (size_t i = 0; i < kRowClasses.size() && chosen.microseconds[i] > 0; ++i) {
     absl::StrAppend(&log, log.empty() ? "" : ", ", kRowClasses[i], ": ", Name(chosen.kernels[i]),
-                    " ", static_cast<int>(chosen.microseconds[i] + 0.5f), " us");
+                    " ", std::lround(chosen.microseconds[i]), " us");
   }
   spdlog::info("model: GPU {} of {}: products of {} x {} by rows: {}{}", device_->ordinal(),
                device_->name(), matrix.outputs, matrix.inputs, log,

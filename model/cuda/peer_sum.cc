@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <vector>
 
@@ -124,7 +125,11 @@ absl::Status PeerSum::Check(Communicator* host, const Device& device) const {
   status.Update(Sum(data->As<float>(), kCount, device.stream()));
   status.Update(device.ToHost(data->As<void>(), kBytes, staged->As<void>()));
   status.Update(device.Finish());
-  if (status.ok() && std::memcmp(staged->As<void>(), expected.data(), kBytes) != 0) {
+  const auto same_bits = [](float sum, uint32_t bits) {
+    return std::bit_cast<uint32_t>(sum) == bits;
+  };
+  if (status.ok() &&
+      !std::equal(expected.begin(), expected.end(), staged->As<uint32_t>(), same_bits)) {
     status = absl::InternalError("a sum over the GPUs' memory is wrong");
   }
   return AgreeOn(host, status);
