@@ -26,13 +26,16 @@
 namespace specfabric::transport {
 namespace {
 
+// What the test reads; logs, which go to standard output too, go to standard error instead.
+std::FILE* told = nullptr;
+
 std::atomic<int> times_woken{0};
 
 void WakeUp(int) { ++times_woken; }
 
 void Say(const std::string& line) {
-  std::printf("%s\n", line.c_str());
-  std::fflush(stdout);
+  std::fprintf(told, "%s\n", line.c_str());
+  std::fflush(told);
 }
 
 class FaultPeer {
@@ -86,6 +89,8 @@ class FaultPeer {
 };
 
 int Main(const std::string& address, int silence_ms) {
+  told = fdopen(dup(STDOUT_FILENO), "w");
+  if (told == nullptr || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) return 1;
   struct sigaction wake_up = {};
   wake_up.sa_handler = &WakeUp;
   sigaction(SIGUSR1, &wake_up, nullptr);
