@@ -123,10 +123,11 @@ absl::StatusOr<Answer> Ask(link::Link* link, Inbox* inbox, const schemas::Submit
 }
 
 // Names as in docs/exactness.md.
-const char* Exactness(schemas::VerificationMethod verification, bool token_exact) {
+const char* Exactness(schemas::VerificationMethod verification) {
   if (!schemas::Lossless(verification)) return "none";
-  return verification == schemas::VerificationMethod::kCoupled && token_exact ? "token"
-                                                                              : "distribution";
+  return verification == schemas::VerificationMethod::kCoupled && FLAGS_batch_invariant
+             ? "token"
+             : "distribution";
 }
 
 nlohmann::json Json(const std::optional<double>& figure) {
@@ -134,7 +135,7 @@ nlohmann::json Json(const std::optional<double>& figure) {
 }
 
 // Leaves out what is unknown, such as the rate of a single token.
-void Print(const Answer& answer, size_t prompt_tokens, bool token_exact) {
+void Print(const Answer& answer, size_t prompt_tokens) {
   const schemas::Speculation& speculation = answer.last.speculation;
   const double seconds = base::ToSeconds(answer.total);
   const double decode = base::ToSeconds(answer.total - answer.first_token);
@@ -155,7 +156,7 @@ void Print(const Answer& answer, size_t prompt_tokens, bool token_exact) {
         {"seconds", seconds},
         {"first_token_seconds", Json(first)},
         {"decode_tokens_per_second", Json(rate)},
-        {"exactness", Exactness(speculation.verification, token_exact)}};
+        {"exactness", Exactness(speculation.verification)}};
     std::puts(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
     return;
   }
@@ -267,7 +268,7 @@ absl::Status RunGenerate() {
     auto answer = Ask(cluster.client.get(), &cluster.inbox,
                       MakeSubmit(i + 1, *prompt, *sampling, **tokenizer), **tokenizer);
     if (!answer.ok()) return answer.status();
-    Print(*answer, prompt->size(), cluster.target->token_exact());
+    Print(*answer, prompt->size());
   }
   cluster.client.reset();
   return absl::OkStatus();

@@ -405,7 +405,6 @@ absl::StatusOr<std::unique_ptr<TargetService>> TargetService::Start(
 
 const std::string& TargetService::listen_address() const { return impl_->link_->listen_address(); }
 const model::ModelConfig& TargetService::config() const { return impl_->ranks_->config(); }
-bool TargetService::token_exact() const { return impl_->ranks_->rank_options().batch_invariant; }
 bool TargetService::ready() const { return !impl_->engine_->draining(); }
 
 std::string TargetService::Liveness() const {

@@ -60,8 +60,6 @@ class TargetService {
 
   const std::string& listen_address() const;
   const model::ModelConfig& config() const;
-  // Whether texts depend on nothing else (RankOptions::batch_invariant).
-  bool token_exact() const;
   // False while draining.
   bool ready() const;
   // One line for /livez: about the step in flight, if any, and the seconds since the end of the
