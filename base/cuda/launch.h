@@ -31,6 +31,15 @@ struct LaunchOptions {
   bool overlaps = false;
 };
 
+// Lets a kernel be launched on the current device with more dynamic shared memory than 48 KiB.
+template <typename... Parameters>
+absl::Status AllowShared(void (*kernel)(Parameters...), size_t bytes, const char* what) {
+  return ToStatus(
+      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                           cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+      what);
+}
+
 // Enqueues a kernel. Internal: the launch failed, or an earlier one of this thread did.
 template <typename... Parameters>
 absl::Status Launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,

@@ -1,41 +1,25 @@
 #include "base/cuda/staged_copies.h"
 
-#include <utility>
+#include <cstring>
 
 #include "base/cuda/error.h"
 
 namespace specfabric::base::cuda {
 
-void DestroyEvent::operator()(CUevent_st* event) const { cudaEventDestroy(event); }
-void DestroyStream::operator()(CUstream_st* stream) const { cudaStreamDestroy(stream); }
-
-absl::StatusOr<StagedCopies> StagedCopies::Create(const Device& device, size_t bytes, int count) {
-  if (absl::Status current = device.MakeCurrent(); !current.ok()) return current;
-  StagedCopies copies;
-  cudaStream_t stream = nullptr;
-  absl::Status status =
-      ToStatus(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream for copies");
-  if (!status.ok()) return status;
-  copies.stream_.reset(stream);
+absl::StatusOr<PinnedRing> PinnedRing::Create(size_t bytes, int count) {
+  PinnedRing ring;
   for (int i = 0; i < count; ++i) {
     absl::StatusOr<PinnedBuffer> memory = PinnedBuffer::Create(bytes);
     if (!memory.ok()) return memory.status();
-    cudaEvent_t event = nullptr;
-    status =
-        ToStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "an event of a copy");
-    if (!status.ok()) return status;
-    copies.buffers_.push_back(
-        {*std::move(memory), std::unique_ptr<CUevent_st, DestroyEvent>(event)});
+    absl::StatusOr<Event> copied = MakeEvent(EventUse::kOrder);
+    if (!copied.ok()) return copied.status();
+    std::memset(memory->As<void>(), 0, bytes);
+    ring.buffers_.push_back({*std::move(memory), *std::move(copied)});
   }
-  return copies;
+  return ring;
 }
 
-// The buffers must not be freed while the device reads them.
-StagedCopies::~StagedCopies() {
-  if (!buffers_.empty()) (void)Finish();
-}
-
-absl::StatusOr<std::byte*> StagedCopies::Next() {
+absl::StatusOr<std::byte*> PinnedRing::Next() {
   current_ = (current_ + 1) % buffers_.size();
   Buffer& buffer = buffers_[current_];
   // At once if nothing has been copied from it yet.
@@ -44,14 +28,32 @@ absl::StatusOr<std::byte*> StagedCopies::Next() {
   return buffer.memory.As<std::byte>();
 }
 
-absl::Status StagedCopies::Copy(size_t bytes, void* to) {
-  Buffer& buffer = buffers_[current_];
-  absl::Status status = ToStatus(
-      cudaMemcpyAsync(to, buffer.memory.As<void>(), bytes, cudaMemcpyHostToDevice, stream_.get()),
-      "a copy to the device");
-  status.Update(
-      ToStatus(cudaEventRecord(buffer.copied.get(), stream_.get()), "an event of a copy"));
-  return status;
+absl::Status PinnedRing::Copy(size_t bytes, void* to, Stream stream) {
+  const Buffer& buffer = buffers_[current_];
+  cudaError_t error =
+      cudaMemcpyAsync(to, buffer.memory.As<void>(), bytes, cudaMemcpyHostToDevice, stream);
+  if (error == cudaSuccess) error = cudaEventRecord(buffer.copied.get(), stream);
+  return ToStatus(error, "a copy to the device");
+}
+
+void DestroyStream::operator()(CUstream_st* stream) const { cudaStreamDestroy(stream); }
+
+absl::StatusOr<StagedCopies> StagedCopies::Create(const Device& device, size_t bytes, int count) {
+  if (absl::Status current = device.MakeCurrent(); !current.ok()) return current;
+  absl::StatusOr<PinnedRing> ring = PinnedRing::Create(bytes, count);
+  if (!ring.ok()) return ring.status();
+  StagedCopies copies(*std::move(ring));
+  cudaStream_t stream = nullptr;
+  absl::Status status =
+      ToStatus(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream for copies");
+  copies.stream_.reset(stream);
+  if (!status.ok()) return status;
+  return copies;
+}
+
+// The buffers must not be freed while the device reads them.
+StagedCopies::~StagedCopies() {
+  if (stream_ != nullptr) (void)Finish();
 }
 
 absl::Status StagedCopies::Finish() {

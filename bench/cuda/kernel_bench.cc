@@ -10,7 +10,7 @@
 #include <cstdio>
 
 #include "bench/cuda/subjects.h"
-#include "model/cuda/compare.h"
+#include "model/cuda/cold_timer.h"
 
 DEFINE_int32(vocabulary, 128256, "logits of a row");
 DEFINE_int32(rows, 64, "rows of the arg-max, and that a draft draws from");
@@ -29,46 +29,7 @@ namespace specfabric::bench {
 namespace {
 
 using base::cuda::Device;
-using base::cuda::DeviceBuffer;
-
-// Reads memory larger than the device's cache, so that nothing of what is timed next is there; and
-// while that runs, the host enqueues it. Memory that is written would be written back meanwhile.
-class Flush {
- public:
-  explicit Flush(const Device& device)
-      : device_(device),
-        read_(OrDie(DeviceBuffer::Create(static_cast<size_t>(FLAGS_flushed)))),
-        differing_(OrDie(DeviceBuffer::Create(sizeof(uint32_t)))) {
-    Check(device.Clear(read_.As<void>(), read_.bytes()));
-    Check(device.Clear(differing_.As<void>(), differing_.bytes()));
-  }
-  void Enqueue() const {
-    const auto half = static_cast<int64_t>(read_.bytes() / sizeof(uint32_t) / 2);
-    const auto* const words = read_.As<uint32_t>();
-    Check(model::cuda::EnqueueCountDifferent(words, words + half, half, differing_.As<uint32_t>(),
-                                             device_.stream()));
-  }
-
- private:
-  const Device& device_;
-  DeviceBuffer read_, differing_;
-};
-
-float TimeOnce(const Device& device, const Flush& flush, const std::function<void()>& enqueue) {
-  cudaEvent_t begin = nullptr, end = nullptr;
-  Check(cudaEventCreate(&begin));
-  Check(cudaEventCreate(&end));
-  flush.Enqueue();
-  Check(cudaEventRecord(begin, device.stream()));
-  enqueue();
-  Check(cudaEventRecord(end, device.stream()));
-  Check(device.Finish());
-  float ms = 0;
-  Check(cudaEventElapsedTime(&ms, begin, end));
-  Check(cudaEventDestroy(begin));
-  Check(cudaEventDestroy(end));
-  return ms;
-}
+using model::cuda::ColdTimer;
 
 Subject CopyWithin(const Device& device) {
   const auto bytes = static_cast<size_t>(FLAGS_copied);
@@ -113,10 +74,13 @@ void Run() {
                      &DraftSubjects}) {
     for (Subject& subject : make(*device, shape)) subjects.push_back(std::move(subject));
   }
-  const Flush flush(*device);
+  auto timer = OrDie(ColdTimer::Create(device.get(), static_cast<size_t>(FLAGS_flushed)));
   for (int repeat = -1; repeat < FLAGS_repeats; ++repeat) {
     for (Subject& subject : subjects) {
-      const float ms = TimeOnce(*device, flush, subject.enqueue);
+      const float ms = OrDie(timer.Milliseconds([&] {
+        subject.enqueue();
+        return absl::OkStatus();
+      }));
       if (repeat >= 0) subject.ms.push_back(ms);
     }
   }

@@ -12,11 +12,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/bfloat16.h"
 #include "base/cuda/memory.h"
-#include "base/hash.h"
 #include "base/status.h"
 #include "model/cuda/flash_attention.h"
 #include "model/cuda/graph_cache.h"
 #include "model/cuda/rank_exchange.h"
+#include "model/cuda/some_values.h"
 
 namespace specfabric::model::cuda {
 namespace {
@@ -148,9 +148,7 @@ struct Array {
   void Fill(uint64_t seed, float scale) {
     uint16_t* const out = host.As<uint16_t>();
     for (size_t i = 0; i < host.bytes() / sizeof(uint16_t); ++i) {
-      const auto drawn = static_cast<int32_t>(base::Mix64(seed + i) >> 40);  // 24 bits
-      const float value = (static_cast<float>(drawn) / float{1 << 23} - 1) * scale;
-      out[i] = base::RoundToBFloat16(value);
+      out[i] = SomeValue(seed + i, scale);
     }
   }
   float at(size_t i) const { return base::WidenBFloat16(host.As<uint16_t>()[i]); }

@@ -86,8 +86,8 @@ MatrixProducts::~MatrixProducts() {
   if (blas_ != nullptr && device_->MakeCurrent().ok()) cublasDestroy(blas_);
 }
 
-MatrixProducts::Chosen* MatrixProducts::Find(const Matrix& matrix) {
-  for (Chosen& chosen : chosen_) {
+const MatrixProducts::Chosen* MatrixProducts::Find(const Matrix& matrix) const {
+  for (const Chosen& chosen : chosen_) {
     if (chosen.outputs == matrix.outputs && chosen.inputs == matrix.inputs) return &chosen;
   }
   return nullptr;
@@ -104,9 +104,6 @@ absl::Status MatrixProducts::Prepare(absl::Span<const Matrix* const> matrices, b
   for (const Matrix* matrix : matrices) {
     if (matrix->weights->packed) continue;
     if (Find(*matrix) == nullptr) {
-      absl::Status status = EnqueuePack(matrix->weights->memory.As<void>(), matrix->outputs,
-                                        matrix->inputs, scratch.As<void>(), device_->stream());
-      if (!status.ok()) return status;
       absl::StatusOr<Chosen> chosen = ChooseFor(*matrix, scratch.As<void>(), end, &*timer);
       if (!chosen.ok()) return chosen.status();
       chosen_.push_back(*std::move(chosen));
@@ -127,17 +124,17 @@ absl::Status MatrixProducts::Pack(const Matrix& matrix, void* scratch) const {
 }
 
 absl::StatusOr<MatrixProducts::Chosen> MatrixProducts::ChooseFor(const Matrix& matrix,
-                                                                 const void* packed,
-                                                                 base::Nanos end,
+                                                                 void* scratch, base::Nanos end,
                                                                  ProductTimer* timer) const {
   Chosen chosen = {.outputs = matrix.outputs, .inputs = matrix.inputs, .kernels = {}};
   for (size_t i = 0; i < kRowClasses.size(); ++i) {
     chosen.kernels[i] = RuleOfThumb(kRowClasses[i], matrix.inputs);
   }
   if (base::Now() >= end) return chosen;
-  if (absl::Status status = ChooseKernels(matrix, packed, end, timer, &chosen); !status.ok()) {
-    return status;
-  }
+  absl::Status status = EnqueuePack(matrix.weights->memory.As<void>(), matrix.outputs,
+                                    matrix.inputs, scratch, device_->stream());
+  if (status.ok()) status = ChooseKernels(matrix, scratch, end, timer, &chosen);
+  if (!status.ok()) return status;
   if (!batch_invariant_) {
     const absl::StatusOr<bool> blas = BlasIsFaster(matrix, chosen, end, timer);
     if (!blas.ok()) return blas.status();
@@ -203,12 +200,8 @@ absl::StatusOr<bool> MatrixProducts::BlasIsFaster(const Matrix& matrix, const Ch
 }
 
 ProductKernel MatrixProducts::KernelFor(const Matrix& matrix, int32_t rows) const {
-  for (const Chosen& chosen : chosen_) {
-    if (chosen.outputs == matrix.outputs && chosen.inputs == matrix.inputs) {
-      return chosen.kernels[RowClassOf(rows)];
-    }
-  }
-  return RuleOfThumb(rows, matrix.inputs);
+  const Chosen* const chosen = Find(matrix);
+  return chosen != nullptr ? chosen->kernels[RowClassOf(rows)] : RuleOfThumb(rows, matrix.inputs);
 }
 
 absl::Status MatrixProducts::Run(ProductKernel kernel, const ProductArgs& args) const {

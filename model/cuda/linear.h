@@ -90,10 +90,10 @@ class MatrixProducts {
   MatrixProducts(const base::cuda::Device* device, bool batch_invariant)
       : device_(device), batch_invariant_(batch_invariant) {}
   absl::Status Start();
-  Chosen* Find(const Matrix& matrix);
+  const Chosen* Find(const Matrix& matrix) const;
   ProductKernel KernelFor(const Matrix& matrix, int32_t rows) const;
-  // packed: the matrix's weights in that order.
-  absl::StatusOr<Chosen> ChooseFor(const Matrix& matrix, const void* packed, base::Nanos end,
+  // scratch: room for the matrix packed.
+  absl::StatusOr<Chosen> ChooseFor(const Matrix& matrix, void* scratch, base::Nanos end,
                                    ProductTimer* timer) const;
   absl::Status ChooseKernels(const Matrix& matrix, const void* packed, base::Nanos end,
                              ProductTimer* timer, Chosen* chosen) const;

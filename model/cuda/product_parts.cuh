@@ -4,8 +4,11 @@
 // What the kernels of product.h have in common: the places of terms in a tensor core, how the sums
 // of slices become one, and what becomes of that.
 
+#include <cstddef>
 #include <cstdint>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "base/cuda/reduce.h"
 #include "base/cuda/tensor_core.h"
 #include "model/cuda/gated.h"
@@ -16,6 +19,9 @@ namespace specfabric::model::cuda {
 // Bytes of a block of kProductBlock inputs: of a row of x, and of a tile of weights.
 constexpr int kElementBytes = 2;
 constexpr int kLineBytes = kProductBlock * kElementBytes;
+// x comes by pieces of 16 bytes.
+constexpr int kPieceBytes = 16, kPieceElements = kPieceBytes / kElementBytes;
+constexpr int kLinePieces = kLineBytes / kPieceBytes;
 constexpr int kOperandBytes = kOperandElements * kElementBytes, kTileBytes = 2 * kOperandBytes;
 
 __device__ inline int GroupOf(int lane) { return lane / 4; }
@@ -26,9 +32,50 @@ __device__ inline int PartOf(int lane) { return lane % 4; }
 // reason products of more rows than this do not begin before the kernel before them has ended.
 constexpr int32_t kMostOverlappedRows = 16;
 
+// The blocks of inputs of a slice.
+struct SliceShare {
+  int32_t first = 0, count = 0;
+  __device__ SliceShare(const ProductSlices& slices, int slice)
+      : first(slice * slices.each), count(min(slices.each, slices.blocks - first)) {}
+};
+
+// Where a tile's blocks of weights begin, from block `first` on; of a tile beyond the last, whose
+// sums are not stored, the last one's.
+__device__ inline const uint8_t* WeightsOf(const ProductArgs& args, int32_t blocks, int32_t tile,
+                                           int32_t first) {
+  const int32_t last = (args.outputs - 1) / kTileOutputs;
+  return static_cast<const uint8_t*>(args.weights) +
+         (int64_t{min(tile, last)} * blocks + first) * kTileBytes;
+}
+
 // A lane's part of a tile of weights, for one block of inputs (PackedIndex).
 struct TileOfWeights {
   uint4 operands[2];
+};
+
+// Reads this lane's parts of the warp's kTiles tiles, from `first_tile` on, straight from memory.
+template <int kTiles>
+class WeightsReader {
+ public:
+  __device__ WeightsReader(const ProductArgs& args, int32_t blocks, int32_t first_tile,
+                           int32_t first_block) {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      from_[t] = WeightsOf(args, blocks, first_tile + t, first_block) +
+                 base::cuda::Thread() % base::cuda::kWarp * sizeof(uint4);
+    }
+  }
+  // Of a block, counted from first_block.
+  __device__ void Read(int32_t block, TileOfWeights (&to)[kTiles]) const {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      const uint8_t* const from = from_[t] + int64_t{block} * kTileBytes;
+      to[t] = {{base::cuda::LoadOnce(from), base::cuda::LoadOnce(from + kOperandBytes)}};
+    }
+  }
+
+ private:
+  const uint8_t* from_[kTiles];
 };
 
 // x: of a row g = lane / 4 of a tile of rows the inputs 8 q to 8 q + 7 of the block, q = lane % 4.
@@ -93,6 +140,14 @@ __device__ bool JoinSlices(const ProductWorkspace& workspace, int tile, int slic
   }
   return true;
 }
+
+// ResourceExhausted: a product's sums of slices find no room in the workspace.
+inline absl::Status NoRoomForSums(size_t needed, const ProductWorkspace& workspace) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("a product's sums need ", needed, " floats, ", workspace.floats, " are there"));
+}
+
+constexpr char kProductShared[] = "shared memory of products";
 
 __device__ inline void StoreFloat(const ProductArgs& args, int32_t row, int32_t output, float sum) {
   static_cast<float*>(args.out)[int64_t{row} * args.outputs + output] = sum;

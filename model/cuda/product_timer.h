@@ -4,23 +4,19 @@
 // Trials of products on a device: the same bits, and how long one takes with the weights in memory
 // and not in the GPU's cache, as they are in a pass.
 
-#include <memory>
+#include <cstdint>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/cuda/device.h"
 #include "base/cuda/memory.h"
+#include "model/cuda/cold_timer.h"
 #include "model/cuda/product.h"
 #include "model/cuda/product_choice.h"
 
-struct CUevent_st;
-
 namespace specfabric::model::cuda {
-
-struct DestroyEvent {
-  void operator()(CUevent_st* event) const;
-};
 
 // Used by the device's thread. Enqueues on the device's stream, and waits for it.
 class ProductTimer {
@@ -39,13 +35,12 @@ class ProductTimer {
   absl::StatusOr<float> Time(Run run);
 
  private:
-  using Event = std::unique_ptr<CUevent_st, DestroyEvent>;
-  explicit ProductTimer(const base::cuda::Device* device) : device_(device) {}
-  absl::StatusOr<float> TimeOnce(Run run);
+  ProductTimer(const base::cuda::Device* device, ColdTimer timer)
+      : device_(device), timer_(std::move(timer)) {}
 
   const base::cuda::Device* device_;
-  Event begin_, end_;
-  base::cuda::DeviceBuffer x_, first_, other_, differing_, flushed_;
+  ColdTimer timer_;
+  base::cuda::DeviceBuffer x_, first_, other_, differing_;
   int64_t filled_ = 0;  // elements of x_ that have values
   ProductArgs args_;
   bool has_first_ = false;

@@ -20,7 +20,6 @@ using base::cuda::AwaitInputs;
 using base::cuda::kWarp;
 using base::cuda::Launch;
 using base::cuda::LetNextBegin;
-using base::cuda::LoadOnce;
 using base::cuda::Stream;
 using base::cuda::TensorType;
 using base::cuda::Thread;
@@ -33,45 +32,10 @@ constexpr int kMostWarps = kMostSlices;
 constexpr int kAhead = 8;
 constexpr int kInputsAhead = 4;  // they come from a near cache
 
-// Which outputs and which blocks of inputs are this warp's.
-struct WarpShare {
-  int32_t tile = 0;  // of outputs
-  int slice = 0;
-  int32_t first = 0, count = 0;  // blocks of inputs
-};
-
-__device__ WarpShare ShareOf(const ProductSlices& slices, int groups) {
-  const int warp = Thread() / kWarp;
-  WarpShare share;
-  share.tile = static_cast<int32_t>(blockIdx.x) * groups + warp / slices.count;
-  share.slice = warp % slices.count;
-  share.first = share.slice * slices.each;
-  share.count = min(slices.each, slices.blocks - share.first);
-  return share;
-}
-
-// Reads this lane's parts of blocks of weights.
-class WeightsReader {
- public:
-  // A tile beyond the last is made of the last one's weights, and not stored.
-  __device__ WeightsReader(const ProductArgs& args, const WarpShare& share, int32_t blocks) {
-    const int32_t tile = min(share.tile, (args.outputs - 1) / kTileOutputs);
-    from_ = static_cast<const uint8_t*>(args.weights) +
-            (int64_t{tile} * blocks + share.first) * kTileBytes + Thread() % kWarp * sizeof(uint4);
-  }
-  __device__ TileOfWeights Read(int32_t block) const {
-    const uint8_t* const from = from_ + int64_t{block} * kTileBytes;
-    return {{LoadOnce(from), LoadOnce(from + kOperandBytes)}};
-  }
-
- private:
-  const uint8_t* from_;
-};
-
-// The same of x.
+// Reads this lane's parts of blocks of x.
 class InputsReader {
  public:
-  __device__ InputsReader(const ProductArgs& args, const WarpShare& share)
+  __device__ InputsReader(const ProductArgs& args, const SliceShare& share)
       : inputs_(args.inputs), k_(share.first * kProductBlock + 8 * PartOf(Thread() % kWarp)) {
     const int32_t row = GroupOf(Thread() % kWarp);
     if (row < args.rows) row_ = static_cast<const uint16_t*>(args.x) + int64_t{row} * inputs_;
@@ -90,13 +54,13 @@ class InputsReader {
 
 // The sums of the warp's slice.
 template <TensorType kType>
-__device__ void SumSlice(const ProductArgs& args, const WarpShare& share, int32_t blocks,
-                         float (&sums)[4]) {
-  const WeightsReader weights(args, share, blocks);
-  TileOfWeights ahead[kAhead];
+__device__ void SumSlice(const ProductArgs& args, const SliceShare& share, int32_t blocks,
+                         int32_t tile, float (&sums)[4]) {
+  const WeightsReader<1> weights(args, blocks, tile, share.first);
+  TileOfWeights ahead[kAhead][1];
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) {
-    if (i < share.count) ahead[i] = weights.Read(i);
+    if (i < share.count) weights.Read(i, ahead[i]);
   }
   // No kernel writes the weights; what they are multiplied with is another's output.
   AwaitInputs();
@@ -112,8 +76,8 @@ __device__ void SumSlice(const ProductArgs& args, const WarpShare& share, int32_
       const int32_t block = first + i;
       if (block >= share.count) break;
       uint4& mine = x[i % kInputsAhead];
-      MultiplyBlock<kType>(ahead[i], mine, sums);
-      if (block + kAhead < share.count) ahead[i] = weights.Read(block + kAhead);
+      MultiplyBlock<kType>(ahead[i][0], mine, sums);
+      if (block + kAhead < share.count) weights.Read(block + kAhead, ahead[i]);
       if (block + kInputsAhead < share.count) mine = inputs.Read(block + kInputsAhead);
     }
   }
@@ -125,11 +89,12 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) SmallProduct(ProductArgs ar
   // By warp, that is by group and slice.
   __shared__ float parts[kMostWarps][kTileRows][kTileOutputs];
   const ProductSlices slices = SlicesOf(args.outputs, args.inputs);
+  const int lane = Thread() % kWarp, warp = Thread() / kWarp;
+  const int32_t tile = static_cast<int32_t>(blockIdx.x) * groups + warp / slices.count;
   float sums[4] = {};
-  SumSlice<kType>(args, ShareOf(slices, groups), slices.blocks, sums);
+  SumSlice<kType>(args, SliceShare(slices, warp % slices.count), slices.blocks, tile, sums);
   LetNextBegin();
 
-  const int lane = Thread() % kWarp, warp = Thread() / kWarp;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     parts[warp][2 * PartOf(lane) + i % 2][GroupOf(lane) + i / 2 * kTileRows] = sums[i];

@@ -8,7 +8,6 @@
 
 #include <cstdint>
 
-#include "absl/strings/str_cat.h"
 #include "base/cuda/launch.h"
 #include "base/cuda/reduce.h"
 #include "base/cuda/tensor_core.h"
@@ -18,6 +17,7 @@
 namespace specfabric::model::cuda {
 namespace {
 
+using base::cuda::AllowShared;
 using base::cuda::AwaitCopies;
 using base::cuda::AwaitInputs;
 using base::cuda::CommitCopies;
@@ -25,16 +25,13 @@ using base::cuda::DynamicShared;
 using base::cuda::kWarp;
 using base::cuda::Launch;
 using base::cuda::LetNextBegin;
-using base::cuda::LoadOnce;
 using base::cuda::StartCopy16;
 using base::cuda::Stream;
 using base::cuda::TensorType;
 using base::cuda::Thread;
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
-constexpr int kPieceBytes = 16, kPieceElements = kPieceBytes / kElementBytes;
-constexpr int kPieces = kLineBytes / kPieceBytes;  // of a row, in a block of inputs
-constexpr int kStages = 3;                         // of x
+constexpr int kStages = 3;  // of x
 
 // Rows of a block, tiles of outputs of a warp, and the blocks of inputs whose weights are on their
 // way, some 8 KiB a warp. A stage has x for as many.
@@ -44,19 +41,12 @@ struct StreamShape {
   static constexpr int kWarpTiles = kWarpTilesOf;
   static constexpr int kTiles = kWarps * kWarpTiles;  // of a block
   static constexpr int kAhead = kAheadOf;             // blocks of inputs
-  static constexpr int kStagePieces = kAhead * kRows * kPieces;
+  static constexpr int kStagePieces = kAhead * kRows * kLinePieces;
   static constexpr int kStageBytes = kStagePieces * kPieceBytes;
   static constexpr int kSharedBytes = kStages * kStageBytes;
   static constexpr int kBlocks = kWarpTiles == 1 ? 2 : 1;  // at least, on a processor
   using Sums = WarpSums<kWarpTiles, kRowTiles>;
   static_assert(kStagePieces % kThreads == 0);
-};
-
-// The blocks of inputs of this block's slice.
-struct SliceShare {
-  int32_t first = 0, count = 0;
-  __device__ SliceShare(const ProductSlices& slices, int slice)
-      : first(slice * slices.each), count(min(slices.each, slices.blocks - first)) {}
 };
 
 // Fills the stages with x. Lines of 64 bytes: the rows of a block of inputs, then those of the
@@ -74,8 +64,9 @@ class InputStages {
 #pragma unroll
     for (int i = 0; i < Shape::kStagePieces / kThreads; ++i) {
       const int at = i * kThreads + Thread();
-      const int piece = at % kPieces, row = at / kPieces % Shape::kRows;
-      const int32_t block = share_.first + stage * Shape::kAhead + at / (kPieces * Shape::kRows);
+      const int piece = at % kLinePieces, row = at / kLinePieces % Shape::kRows;
+      const int32_t block =
+          share_.first + stage * Shape::kAhead + at / (kLinePieces * Shape::kRows);
       const int32_t k = block * kProductBlock + piece * kPieceElements;
       const bool valid = row < args_.rows && k < args_.inputs;
       const auto* const from = static_cast<const uint16_t*>(args_.x);
@@ -97,37 +88,11 @@ class InputStages {
   uint8_t* const memory_;
 };
 
-// Reads this lane's parts of the warp's tiles.
-template <typename Shape>
-class WeightsReader {
- public:
-  // A tile beyond the last is made of the last one's weights, and not stored.
-  __device__ WeightsReader(const ProductArgs& args, const SliceShare& share, int32_t blocks,
-                           int32_t first_tile) {
-    const int32_t last = (args.outputs - 1) / kTileOutputs;
-#pragma unroll
-    for (int t = 0; t < Shape::kWarpTiles; ++t) {
-      from_[t] = static_cast<const uint8_t*>(args.weights) + Thread() % kWarp * sizeof(uint4) +
-                 (int64_t{min(first_tile + t, last)} * blocks + share.first) * kTileBytes;
-    }
-  }
-  __device__ void Read(int32_t block, TileOfWeights (&to)[Shape::kWarpTiles]) const {
-#pragma unroll
-    for (int t = 0; t < Shape::kWarpTiles; ++t) {
-      const uint8_t* const from = from_[t] + int64_t{block} * kTileBytes;
-      to[t] = {{LoadOnce(from), LoadOnce(from + kOperandBytes)}};
-    }
-  }
-
- private:
-  const uint8_t* from_[Shape::kWarpTiles];
-};
-
 template <TensorType kType, typename Shape>
 __device__ void SumSlice(const ProductArgs& args, const SliceShare& share, int32_t blocks,
                          int32_t first_tile, typename Shape::Sums* sums) {
   constexpr int kAhead = Shape::kAhead;
-  const WeightsReader<Shape> weights(args, share, blocks, first_tile);
+  const WeightsReader<Shape::kWarpTiles> weights(args, blocks, first_tile, share.first);
   TileOfWeights ahead[kAhead][Shape::kWarpTiles];
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) {
@@ -188,8 +153,7 @@ absl::Status Enqueue(const ProductArgs& args, const ProductWorkspace& workspace,
   const int across = (args.outputs + kOutputs - 1) / kOutputs;
   const size_t needed = size_t(across) * slices.count * kOutputs * Shape::kRows;
   if (slices.count > 1 && (needed > workspace.floats || across > kProductCounters)) {
-    return absl::ResourceExhaustedError(absl::StrCat("a product's sums need ", needed, " floats, ",
-                                                     workspace.floats, " are there"));
+    return NoRoomForSums(needed, workspace);
   }
   return Launch("a product of some rows", StreamedProduct<kType, Shape>, dim3(across, slices.count),
                 dim3(kThreads),
@@ -220,22 +184,16 @@ absl::Status EnqueueOfType(ProductKernel kernel, const ProductArgs& args,
   }
 }
 
-template <TensorType kType, typename Shape>
-absl::Status AllowShared() {
-  const auto* const kernel = reinterpret_cast<const void*>(StreamedProduct<kType, Shape>);
-  return base::cuda::ToStatus(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           Shape::kSharedBytes),
-      "shared memory of products");
-}
-
 template <TensorType kType>
 absl::Status PrepareType() {
-  absl::Status status = AllowShared<kType, Rows16>();
-  status.Update(AllowShared<kType, Rows32>());
-  status.Update(AllowShared<kType, Rows32Wide>());
-  status.Update(AllowShared<kType, Rows64>());
-  status.Update(AllowShared<kType, Rows64Wide>());
+  absl::Status status =
+      AllowShared(StreamedProduct<kType, Rows16>, Rows16::kSharedBytes, kProductShared);
+  status.Update(AllowShared(StreamedProduct<kType, Rows32>, Rows32::kSharedBytes, kProductShared));
+  status.Update(
+      AllowShared(StreamedProduct<kType, Rows32Wide>, Rows32Wide::kSharedBytes, kProductShared));
+  status.Update(AllowShared(StreamedProduct<kType, Rows64>, Rows64::kSharedBytes, kProductShared));
+  status.Update(
+      AllowShared(StreamedProduct<kType, Rows64Wide>, Rows64Wide::kSharedBytes, kProductShared));
   return status;
 }
 

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "absl/strings/str_cat.h"
 #include "base/cuda/launch.h"
 #include "base/cuda/reduce.h"
 #include "base/cuda/tensor_core.h"
@@ -19,6 +18,7 @@
 namespace specfabric::model::cuda {
 namespace {
 
+using base::cuda::AllowShared;
 using base::cuda::AwaitCopies;
 using base::cuda::AwaitInputs;
 using base::cuda::CommitCopies;
@@ -31,8 +31,7 @@ using base::cuda::Stream;
 using base::cuda::TensorType;
 using base::cuda::Thread;
 
-constexpr int kPieceBytes = 16, kPieceElements = kPieceBytes / kElementBytes;
-constexpr int kLinePieces = kLineBytes / kPieceBytes, kTilePieces = kTileBytes / kPieceBytes;
+constexpr int kTilePieces = kTileBytes / kPieceBytes;
 
 // A shape of tiles: outputs and rows of a block, and of a warp, and how many stages of shared
 // memory hold a block of inputs: its tiles of weights, then a line of each row. Lines of 64 bytes,
@@ -60,45 +59,33 @@ struct TileShape {
 using Tile64 = TileShape<128, 64, 64, 32, 4>;
 using Tile128 = TileShape<128, 128, 64, 64, 4>;
 
-// Which sums this block makes, and of which blocks of inputs.
-struct BlockShare {
-  int32_t first_output = 0, first_row = 0;
-  int slice = 0;
-  int32_t first = 0, count = 0;
-};
-
+// The first sums that this block makes.
 template <typename Shape>
-__device__ BlockShare ShareOf(const ProductSlices& slices) {
-  BlockShare share;
-  share.first_row = static_cast<int32_t>(blockIdx.x) * Shape::kRows;
-  share.first_output = static_cast<int32_t>(blockIdx.y) * Shape::kOutputs;
-  share.slice = static_cast<int>(blockIdx.z);
-  share.first = share.slice * slices.each;
-  share.count = min(slices.each, slices.blocks - share.first);
-  return share;
-}
+struct BlockPlace {
+  int32_t output = 0, row = 0;
+  __device__ BlockPlace()
+      : output(static_cast<int32_t>(blockIdx.y) * Shape::kOutputs),
+        row(static_cast<int32_t>(blockIdx.x) * Shape::kRows) {}
+};
 
 // Fills the stages, one block of inputs after the other. kWhole: rows of x are whole pieces of 16
 // bytes, which are copied beside the arithmetic; otherwise a thread copies them element by element.
 template <typename Shape, bool kWhole>
 class Stages {
  public:
-  __device__ Stages(const ProductArgs& args, const BlockShare& share, int32_t blocks)
+  __device__ Stages(const ProductArgs& args, const SliceShare& share, int32_t blocks)
       : args_(args), memory_(static_cast<uint8_t*>(DynamicShared())), count_(share.count) {
-    const int32_t last = (args.outputs - 1) / kTileOutputs;
+    const BlockPlace<Shape> place;
 #pragma unroll
     for (int i = 0; i < Shape::kWeightPieces; ++i) {
       const int at = i * Shape::kThreads + Thread();
-      // A tile beyond the last is made of the last one's weights, and not stored.
-      const int32_t tile = min(share.first_output / kTileOutputs + at / kTilePieces, last);
-      weights_[i] = static_cast<const uint8_t*>(args.weights) +
-                    (int64_t{tile} * blocks + share.first) * kTileBytes +
-                    at % kTilePieces * kPieceBytes;
+      const int32_t tile = place.output / kTileOutputs + at / kTilePieces;
+      weights_[i] = WeightsOf(args, blocks, tile, share.first) + at % kTilePieces * kPieceBytes;
     }
 #pragma unroll
     for (int i = 0; i < Shape::kInputPieces; ++i) {
       const int at = i * Shape::kThreads + Thread();
-      const int32_t row = share.first_row + at / kLinePieces;
+      const int32_t row = place.row + at / kLinePieces;
       // Lines beyond the last row are the last row, and not stored.
       x_[i] = static_cast<const uint16_t*>(args.x) +
               int64_t{min(row, args.rows - 1)} * args.inputs + share.first * kProductBlock +
@@ -188,7 +175,7 @@ __device__ void MultiplyStage(const uint8_t* stage, typename Shape::Sums* sums) 
 }
 
 template <TensorType kType, typename Shape, bool kWhole>
-__device__ void SumSlice(const ProductArgs& args, const BlockShare& share, int32_t blocks,
+__device__ void SumSlice(const ProductArgs& args, const SliceShare& share, int32_t blocks,
                          typename Shape::Sums* sums) {
   Stages<Shape, kWhole> stages(args, share, blocks);
   // No kernel writes the weights; what they are multiplied with is another's output.
@@ -213,16 +200,18 @@ template <TensorType kType, typename Shape, bool kWhole>
 __global__ void __launch_bounds__(Shape::kThreads)
     TiledProduct(ProductArgs args, ProductWorkspace workspace) {
   const ProductSlices slices = SlicesOf(args.outputs, args.inputs);
-  const BlockShare share = ShareOf<Shape>(slices);
+  const auto slice = static_cast<int>(blockIdx.z);
   typename Shape::Sums sums;
-  SumSlice<kType, Shape, kWhole>(args, share, slices.blocks, &sums);
+  SumSlice<kType, Shape, kWhole>(args, SliceShare(slices, slice), slices.blocks, &sums);
   LetNextBegin();
   const auto tile = static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x);
   if (slices.count > 1 &&
-      !JoinSlices<Shape::kThreads>(workspace, tile, slices.count, share.slice, &sums))
+      !JoinSlices<Shape::kThreads>(workspace, tile, slices.count, slice, &sums)) {
     return;
-  const WarpPlace<Shape> place;
-  Store<kType>(args, share.first_output + place.output, share.first_row + place.row, sums);
+  }
+  const BlockPlace<Shape> block;
+  const WarpPlace<Shape> warp;
+  Store<kType>(args, block.output + warp.output, block.row + warp.row, sums);
 }
 
 // As many rows at a time as the workspace has room for.
@@ -236,8 +225,7 @@ absl::Status Enqueue(ProductArgs args, const ProductWorkspace& workspace, Stream
     const auto room = static_cast<int>(std::min<size_t>(
         {workspace.floats / needed, size_t(kProductCounters / down), size_t(across)}));
     if (room == 0) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "a product's sums need ", needed, " floats, ", workspace.floats, " are there"));
+      return NoRoomForSums(needed, workspace);
     }
     across = room;
   }
@@ -270,20 +258,14 @@ absl::Status EnqueueOfType(ProductKernel kernel, const ProductArgs& args,
                                           : Enqueue<kType, Tile128, true>(args, workspace, stream);
 }
 
-template <TensorType kType, typename Shape, bool kWhole>
-absl::Status AllowShared() {
-  const auto* const kernel = reinterpret_cast<const void*>(TiledProduct<kType, Shape, kWhole>);
-  return base::cuda::ToStatus(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           Shape::kSharedBytes),
-      "shared memory of products");
-}
-
 template <TensorType kType>
 absl::Status PrepareType() {
-  absl::Status status = AllowShared<kType, Tile64, true>();
-  status.Update(AllowShared<kType, Tile64, false>());
-  status.Update(AllowShared<kType, Tile128, true>());
+  absl::Status status =
+      AllowShared(TiledProduct<kType, Tile64, true>, Tile64::kSharedBytes, kProductShared);
+  status.Update(
+      AllowShared(TiledProduct<kType, Tile64, false>, Tile64::kSharedBytes, kProductShared));
+  status.Update(
+      AllowShared(TiledProduct<kType, Tile128, true>, Tile128::kSharedBytes, kProductShared));
   return status;
 }
 

@@ -83,12 +83,11 @@ absl::Status TreeAttention::Plan(const Batch& batch, Stream stream) {
   if (!status.ok()) return status;
   if (!s.config.rules.fixed_grid) s.layout = LayoutOf(s.plan, batch);
 
-  std::byte* memory = nullptr;
-  status = s.staging.Next(&memory);
-  if (status.ok()) status = s.staging.Copy(Pack(s.plan, batch, s.layout, memory), stream);
-  if (!status.ok()) return status;
-  s.planned = true;
-  return absl::OkStatus();
+  const absl::StatusOr<std::byte*> memory = s.staging.Next();
+  if (!memory.ok()) return memory.status();
+  status = s.staging.Copy(Pack(s.plan, batch, s.layout, *memory), stream);
+  s.planned = status.ok();
+  return status;
 }
 
 absl::Status TreeAttention::Run(const LayerAttention& layer, Stream stream) {

@@ -109,9 +109,9 @@ absl::Status SplitAttention::Plan(const Batch& batch, Stream stream) {
   s.planned = false;
   absl::Status status = MakeSplitPlan(batch, s.config.rules, s.capacity, &s.plan);
   if (!status.ok()) return status;
-  std::byte* memory = nullptr;
-  status = s.staging.Next(&memory);
-  if (status.ok()) status = s.staging.Copy(PackSplitPlan(s.plan, batch, memory), stream);
+  const absl::StatusOr<std::byte*> memory = s.staging.Next();
+  if (!memory.ok()) return memory.status();
+  status = s.staging.Copy(PackSplitPlan(s.plan, batch, *memory), stream);
   s.planned = status.ok();
   return status;
 }

@@ -443,11 +443,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kHeadDim, kTiles>)
 
 template <TensorType kType, int kHeadDim, int kTiles>
 absl::Status PrepareForm() {
-  return base::cuda::ToStatus(
-      cudaFuncSetAttribute(reinterpret_cast<const void*>(&SplitAttend<kType, kHeadDim, kTiles>),
-                           cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           static_cast<int>(sizeof(SharedMemory<kHeadDim, kTiles>))),
-      "kernel of split-KV attention");
+  return base::cuda::AllowShared(SplitAttend<kType, kHeadDim, kTiles>,
+                                 sizeof(SharedMemory<kHeadDim, kTiles>),
+                                 "kernel of split-KV attention");
 }
 
 template <TensorType kType, int kHeadDim, int kTiles>
