@@ -63,13 +63,6 @@ absl::StatusOr<double> TimeOnce(RankModel& model, const Subject& subject) {
   return static_cast<double>(base::Now() - begin) / 1e6;
 }
 
-// Whether all ranks begin another repetition, which the first of them decides.
-bool GoOn(Communicator& ranks, base::Nanos end) {
-  float stop = ranks.rank() == 0 && end != 0 && base::Now() > end ? 1.0f : 0.0f;
-  ranks.AllReduceSum(absl::MakeSpan(&stop, 1));
-  return stop == 0.0f;
-}
-
 // The first two repetitions, in which a graph is captured, are not counted.
 absl::StatusOr<Times> TimeSubjects(RankModel& model, Communicator& ranks,
                                    const std::vector<Subject>& subjects, base::Nanos end) {

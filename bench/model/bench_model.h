@@ -5,8 +5,11 @@
 
 #include <numeric>
 
+#include "absl/types/span.h"
+#include "base/clock.h"
 #include "model/batch.h"
 #include "model/checkpoint/config.h"
+#include "model/parallel/communicator.h"
 
 namespace specfabric::model {
 
@@ -23,6 +26,13 @@ inline ModelConfig BenchConfig() {
   config.context = 4096;
   config.tied_embeddings = true;
   return config;
+}
+
+// Whether all ranks go on, until `end` (0: always) by the clock of the first, which decides.
+inline bool GoOn(Communicator& ranks, base::Nanos end) {
+  float over = ranks.rank() == 0 && end != 0 && base::Now() > end ? 1.0f : 0.0f;
+  ranks.AllReduceSum(absl::MakeSpan(&over, 1));
+  return over == 0.0f;
 }
 
 // A chain of rows after `context` tokens in the first `blocks` blocks; all logits are wanted.

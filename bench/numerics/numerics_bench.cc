@@ -33,6 +33,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/hash.h"
+#include "bench/model/bench_model.h"
 #include "bench/model/random_model.h"
 #include "model/rank_model.h"
 #include "sampling/gumbel.h"
@@ -308,13 +309,6 @@ void Report(const Form& form, const Comparison& invariant, const Comparison& fre
 
 void Progress(Communicator& ranks, const std::string& text) {
   if (ranks.rank() == 0) std::fprintf(stderr, "numerics_bench: %s\n", text.c_str());
-}
-
-// Whether all ranks go on, which the first of them decides.
-bool GoOn(Communicator& ranks, base::Nanos end) {
-  float over = ranks.rank() == 0 && end != 0 && base::Now() > end ? 1.0f : 0.0f;
-  ranks.AllReduceSum(absl::MakeSpan(&over, 1));
-  return over == 0.0f;
 }
 
 struct Models {
