@@ -81,47 +81,42 @@ def peaks(part: Part, settings: Settings) -> None:
         raise Failed(f"torch_pass.py ended with {status}")
 
 
-def kernel_tests(part: Part, settings: Settings) -> None:
-    """Kernels and whole passes against the CPU's."""
-    tests = sorted(settings.programs.tests(), key=lambda path: path.name == SLOWEST_TEST)
-    passed, bad = 0, []
+def run_tests(
+    part: Part,
+    settings: Settings,
+    tests: Sequence[Path],
+    row: tuple[str, str],
+    under: Sequence[str],
+) -> None:
+    """Each under a command; `row`: what is counted, and its unit."""
+    good, bad = 0, []
     try:
         for test in tests:
-            if part.run([test, "--gtest_brief=1"], env=settings.env) == 0:
-                passed += 1
+            if part.run([*under, test, "--gtest_brief=1"], env=settings.env) == 0:
+                good += 1
             else:
                 bad.append(test.name)
     finally:
-        part.results.add(Row("tests of kernels and passes", passed, "passed", len(tests), "in all"))
+        part.results.add(Row(row[0], good, row[1], len(tests), "in all"))
     if bad:
         raise Failed(", ".join(bad))
+
+
+def kernel_tests(part: Part, settings: Settings) -> None:
+    """Kernels and whole passes against the CPU's."""
+    tests = sorted(settings.programs.tests(), key=lambda path: path.name == SLOWEST_TEST)
+    run_tests(part, settings, tests, ("tests of kernels and passes", "passed"), [])
 
 
 def sanitizer(part: Part, settings: Settings) -> None:
     """graph_cache_test breaks a capture on purpose, so errors of API calls are not reported."""
-    memcheck = tool("compute-sanitizer")
-    tests = settings.programs.tests()
+    memcheck = [tool("compute-sanitizer"), "--error-exitcode", "9", "--report-api-errors", "no"]
     # The captures first, then as many as there is time for.
-    tests.sort(key=lambda path: (path.name != "cuda_graph_cache_test", path.stat().st_size))
-    clean, bad = 0, []
-    try:
-        for test in tests:
-            command: list[str | Path] = [
-                memcheck,
-                "--error-exitcode",
-                "9",
-                "--report-api-errors",
-                "no",
-                test,
-            ]
-            if part.run([*command, "--gtest_brief=1"], env=settings.env) == 0:
-                clean += 1
-            else:
-                bad.append(test.name)
-    finally:
-        part.results.add(Row("tests under compute-sanitizer", clean, "clean", len(tests), "in all"))
-    if bad:
-        raise Failed(", ".join(bad))
+    tests = sorted(
+        settings.programs.tests(),
+        key=lambda path: (path.name != "cuda_graph_cache_test", path.stat().st_size),
+    )
+    run_tests(part, settings, tests, ("tests under compute-sanitizer", "clean"), memcheck)
 
 
 def texts(part: Part, settings: Settings) -> None:
@@ -271,9 +266,7 @@ def numerics(part: Part, settings: Settings) -> None:
             return
         if words[3] == "yes":
             costs.append(float(words[5]))
-            # A tree's path may have other bits than a chain where attention is not plain.
-            if words[1] == "plain":
-                worst = max(worst, float(words[6]))
+            worst = max(worst, float(words[6]))
 
     part.check(command, take, settings.env)
     if not costs:
