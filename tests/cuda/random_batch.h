@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "model/batch.h"
+#include "model/cuda/tree_attention_rules.h"
 
 namespace specfabric::model::cuda {
 
@@ -72,6 +73,21 @@ inline Batch RandomBatch(std::mt19937& rng, const BatchForm& form) {
   batch.positions.resize(batch.tokens.size());
   std::shuffle(batch.sequences.begin(), batch.sequences.end(), rng);
   return batch;
+}
+
+// Limits that a batch of this form keeps to.
+inline TreeAttentionRules RulesFor(const BatchForm& form, int32_t heads, int32_t kv_heads,
+                                   int32_t processors = 132) {
+  return {.heads = heads,
+          .kv_heads = kv_heads,
+          .head_dim = 64,
+          .blocks = form.blocks,
+          .block_size = form.block_size,
+          .max_rows = form.sequences * std::max({form.max_prefill, form.max_tree, 1}),
+          .max_sequences = form.sequences,
+          .max_blocks = (form.max_kv + 320) / form.block_size + 2,
+          .max_mask_words = form.mask_words,
+          .processors = processors};
 }
 
 }  // namespace specfabric::model::cuda

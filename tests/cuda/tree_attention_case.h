@@ -22,6 +22,7 @@
 
 namespace specfabric::model::cuda {
 
+using base::cuda::Check;
 using base::cuda::DeviceArray;
 
 constexpr uint16_t kNan = 0x7fff;  // of both types
@@ -194,6 +195,43 @@ inline void ExpectNear(const Case& c, const std::vector<uint16_t>& out) {
       }
     }
   }
+}
+
+// One capture, made with the `largest` case of `rows` rows, serves those that next(round) gives:
+// each is launched so often, as for as many layers, and gives what is right.
+template <typename Attention, typename Next>
+void ExpectOneCaptureServes(const Case& largest, const TreeAttentionConfig& config, int32_t rows,
+                            int rounds, int launches, const Next& next) {
+  absl::StatusOr<Attention> attention = Attention::Create(config);
+  ASSERT_EQ(attention.status(), absl::OkStatus());
+  const size_t width = size_t(largest.shape.heads()) * largest.shape.head_dim;
+  DeviceArray<uint16_t> queries(rows * width), out(rows * width);
+  DeviceArray<uint16_t> keys(largest.keys.size()), values(largest.values.size());
+  cudaStream_t stream = nullptr;
+  Check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
+  ASSERT_EQ(attention->Plan(largest.batch, stream), absl::OkStatus());
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t ready = nullptr;
+  Check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "a capture");
+  EXPECT_EQ(attention->Run({queries.data(), keys.data(), values.data(), out.data()}, stream),
+            absl::OkStatus());
+  Check(cudaStreamEndCapture(stream, &graph), "a capture");
+  Check(cudaGraphInstantiate(&ready, graph, 0), "a graph");
+  for (int round = 0; round < rounds; ++round) {
+    const Case c = next(round);
+    const auto copy = [](DeviceArray<uint16_t>& to, const std::vector<uint16_t>& from) {
+      Check(cudaMemcpy(to.data(), from.data(), from.size() * 2, cudaMemcpyHostToDevice), "copy");
+    };
+    copy(queries, c.queries);
+    copy(keys, c.keys);
+    copy(values, c.values);
+    ASSERT_EQ(attention->Plan(c.batch, stream), absl::OkStatus());
+    for (int i = 0; i < launches; ++i) Check(cudaGraphLaunch(ready, stream), "a graph");
+    ExpectNear(c, out.Read());
+  }
+  Check(cudaGraphExecDestroy(ready), "a graph");
+  Check(cudaGraphDestroy(graph), "a graph");
+  Check(cudaStreamDestroy(stream), "a stream");
 }
 
 // The same queries and cache, but a batch of one sequence, without its first `drop` rows: of a

@@ -16,19 +16,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TreeAttentionRules RulesFor(const BatchForm& form, int32_t heads, int32_t kv_heads) {
-  return {.heads = heads,
-          .kv_heads = kv_heads,
-          .head_dim = 64,
-          .blocks = form.blocks,
-          .block_size = form.block_size,
-          .max_rows = form.sequences * std::max({form.max_prefill, form.max_tree, 1}),
-          .max_sequences = form.sequences,
-          .max_blocks = (form.max_kv + 320) / form.block_size + 2,
-          .max_mask_words = form.mask_words,
-          .processors = 132};
-}
-
 // Items of one tile: each part with each chunk, once.
 void ExpectWholeTile(const TreeAttentionPlan& plan, const TreeAttentionRules& rules, int32_t t,
                      const std::vector<std::pair<int32_t, int32_t>>& items) {

@@ -19,20 +19,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TreeAttentionRules RulesFor(const BatchForm& form, int32_t heads, int32_t kv_heads,
-                            int32_t processors) {
-  return {.heads = heads,
-          .kv_heads = kv_heads,
-          .head_dim = 64,
-          .blocks = form.blocks,
-          .block_size = form.block_size,
-          .max_rows = form.sequences * std::max({form.max_prefill, form.max_tree, 1}),
-          .max_sequences = form.sequences,
-          .max_blocks = (form.max_kv + 320) / form.block_size + 2,
-          .max_mask_words = form.mask_words,
-          .processors = processors};
-}
-
 int32_t LeavesOf(int32_t slots) { return (slots + kLeafSlots - 1) / kLeafSlots; }
 
 // Slots that each row of the batch sees, as batch.h says.

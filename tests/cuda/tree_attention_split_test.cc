@@ -248,38 +248,10 @@ TEST_F(SplitAttentionTest, OneCaptureServesEveryBatch) {
   TreeAttentionConfig config = ConfigFor(largest, kRows, kSequences);
   config.rules.fixed_grid = true;
   config.rules.processors = 16;  // few sequences in leaves, more in chunks
-  absl::StatusOr<SplitAttention> attention = SplitAttention::Create(config);
-  ASSERT_EQ(attention.status(), absl::OkStatus());
-  const size_t width = size_t(shape.heads()) * shape.head_dim;
-  DeviceArray<uint16_t> queries(kRows * width), out(kRows * width);
-  DeviceArray<uint16_t> keys(largest.keys.size()), values(largest.values.size());
-  cudaStream_t stream = nullptr;
-  Check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
-  ASSERT_EQ(attention->Plan(largest.batch, stream), absl::OkStatus());
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t ready = nullptr;
-  Check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "a capture");
-  EXPECT_EQ(attention->Run({queries.data(), keys.data(), values.data(), out.data()}, stream),
-            absl::OkStatus());
-  Check(cudaStreamEndCapture(stream, &graph), "a capture");
-  Check(cudaGraphInstantiate(&ready, graph, 0), "a graph");
-  for (int round = 0; round < 6; ++round) {
-    const Case c = RandomCase(rng_, shape, form_of(1 + round % kSequences, 30 << round));
-    const auto copy = [](DeviceArray<uint16_t>& to, const std::vector<uint16_t>& from) {
-      Check(cudaMemcpy(to.data(), from.data(), from.size() * 2, cudaMemcpyHostToDevice), "copy");
-    };
-    copy(queries, c.queries);
-    copy(keys, c.keys);
-    copy(values, c.values);
-    ASSERT_EQ(attention->Plan(c.batch, stream), absl::OkStatus());
-    // Twice, as two layers: the first leaves the counters as it found them.
-    Check(cudaGraphLaunch(ready, stream), "a graph");
-    Check(cudaGraphLaunch(ready, stream), "a graph");
-    ExpectNear(c, out.Read());
-  }
-  Check(cudaGraphExecDestroy(ready), "a graph");
-  Check(cudaGraphDestroy(graph), "a graph");
-  Check(cudaStreamDestroy(stream), "a stream");
+  // Twice: the first launch leaves the counters as it found them.
+  ExpectOneCaptureServes<SplitAttention>(largest, config, kRows, 6, 2, [&](int round) {
+    return RandomCase(rng_, shape, form_of(1 + round % kSequences, 30 << round));
+  });
 }
 
 TEST_F(SplitAttentionTest, RefusesWhatItCannotRun) {

@@ -88,37 +88,10 @@ TEST_F(TreeAttentionTest, OneCaptureServesEveryBatch) {
   const Case largest = RandomCase(rng_, shape, form);
   TreeAttentionConfig config = ConfigFor(largest, 6 * 64, 6);
   config.rules.fixed_grid = true;
-  absl::StatusOr<TreeAttention> attention = TreeAttention::Create(config);
-  ASSERT_EQ(attention.status(), absl::OkStatus());
-  const size_t width = size_t(shape.heads()) * shape.head_dim;
-  DeviceArray<uint16_t> queries(6 * 64 * width), out(6 * 64 * width);
-  DeviceArray<uint16_t> keys(largest.keys.size()), values(largest.values.size());
-  cudaStream_t stream = nullptr;
-  Check(cudaStreamCreate(&stream), "a stream");
-  ASSERT_EQ(attention->Plan(largest.batch, stream), absl::OkStatus());
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t ready = nullptr;
-  Check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "a capture");
-  EXPECT_EQ(attention->Run({queries.data(), keys.data(), values.data(), out.data()}, stream),
-            absl::OkStatus());
-  Check(cudaStreamEndCapture(stream, &graph), "a capture");
-  Check(cudaGraphInstantiate(&ready, graph, 0), "a graph");
-  for (int round = 0; round < 5; ++round) {
+  ExpectOneCaptureServes<TreeAttention>(largest, config, 6 * 64, 5, 1, [&](int round) {
     const BatchForm smaller = {.sequences = 1 + round, .blocks = 1024, .max_kv = 100 << round};
-    const Case c = RandomCase(rng_, shape, smaller);
-    const auto copy = [](DeviceArray<uint16_t>& to, const std::vector<uint16_t>& from) {
-      Check(cudaMemcpy(to.data(), from.data(), from.size() * 2, cudaMemcpyHostToDevice), "copy");
-    };
-    copy(queries, c.queries);
-    copy(keys, c.keys);
-    copy(values, c.values);
-    ASSERT_EQ(attention->Plan(c.batch, stream), absl::OkStatus());
-    Check(cudaGraphLaunch(ready, stream), "a graph");
-    ExpectNear(c, out.Read());
-  }
-  Check(cudaGraphExecDestroy(ready), "a graph");
-  Check(cudaGraphDestroy(graph), "a graph");
-  Check(cudaStreamDestroy(stream), "a stream");
+    return RandomCase(rng_, shape, smaller);
+  });
 }
 
 TEST_F(TreeAttentionTest, RefusesWhatItCannotRun) {

@@ -20,23 +20,16 @@
 #include <utility>
 #include <vector>
 
+#include "tests/transport/child_output.h"
 #include "tests/transport/network.h"
 #include "transport/fabric.h"
 
 namespace specfabric::transport {
 namespace {
 
-// What the test reads; logs, which go to standard output too, go to standard error instead.
-std::FILE* told = nullptr;
-
 std::atomic<int> times_woken{0};
 
 void WakeUp(int) { ++times_woken; }
-
-void Say(const std::string& line) {
-  std::fprintf(told, "%s\n", line.c_str());
-  std::fflush(told);
-}
 
 class FaultPeer {
  public:
@@ -89,8 +82,7 @@ class FaultPeer {
 };
 
 int Main(const std::string& address, int silence_ms) {
-  told = fdopen(dup(STDOUT_FILENO), "w");
-  if (told == nullptr || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) return 1;
+  if (!TakeOutput()) return 1;
   struct sigaction wake_up = {};
   wake_up.sa_handler = &WakeUp;
   sigaction(SIGUSR1, &wake_up, nullptr);

@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "base/status.h"
+#include "tests/transport/child_output.h"
 #include "tests/transport/network.h"
 #include "tests/transport/pattern.h"
 #include "transport/fabric.h"
@@ -27,16 +28,8 @@
 namespace specfabric::transport {
 namespace {
 
-// What the test reads; logs, which go to standard output too, go to standard error instead.
-std::FILE* told = nullptr;
-
 constexpr uint8_t kPool = 1;
 constexpr size_t kTensorBytes = 4 << 20;
-
-void Say(const std::string& line) {
-  std::fprintf(told, "%s\n", line.c_str());
-  std::fflush(told);
-}
 
 // Calls `send` for the peer repeatedly until `stop`.
 template <typename Send>
@@ -77,8 +70,7 @@ void KeepConnected(Fabric& fabric, const std::string& address, const std::atomic
 }
 
 int Main(const std::string& mode, const std::string& address, int silence_ms) {
-  told = fdopen(dup(STDOUT_FILENO), "w");
-  if (told == nullptr || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) return 1;
+  if (!TakeOutput()) return 1;
   std::promise<Fabric*> promise;
   const std::shared_future<Fabric*> created = promise.get_future().share();
   std::atomic<bool> connected{false};
