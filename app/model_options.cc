@@ -28,8 +28,8 @@ int32_t BlocksPerSequence(int context) {
 // On CPUs: blocks for `sequences` full contexts, but no more than about 1 GiB of KV.
 int32_t DefaultKvBlocks(const model::ModelConfig& config, model::DataType dtype, int context,
                         int sequences) {
-  const int64_t element = dtype == model::DataType::kFloat32 ? 4 : 2;
-  const int64_t token_bytes = 2 * element * config.layers * config.kv_heads * config.head_dim;
+  const int64_t token_bytes =
+      int64_t{2} * base::Bytes(dtype) * config.layers * config.kv_heads * config.head_dim;
   const int64_t per_sequence = BlocksPerSequence(context);
   const int64_t affordable = kDefaultKvBytes / (token_bytes * FLAGS_block_size);
   return static_cast<int32_t>(

@@ -38,7 +38,7 @@ DEFINE_int32(threads, 1, "threads of a rank");
 DEFINE_double(trial_seconds, 3, "on GPUs: how long kernels of matrix products may be tried");
 DEFINE_int32(repeats, 11, "timed passes of each number of rows");
 DEFINE_double(budget, 0, "seconds after which no further repetition begins; 0: no limit");
-DEFINE_bool(flash_attention, true, "on GPUs: attention by FlashInfer's kernels, in bfloat16");
+DEFINE_bool(flash_attention, true, "on GPUs: attention on tensor cores, in bfloat16");
 DEFINE_bool(cuda_graphs, true, "on GPUs: passes of few rows are captured and replayed");
 DEFINE_bool(reference, false, "libtorch's plain operations instead of the packed kernels");
 DEFINE_bool(json, false, "prints one JSON object a line instead of a table");

@@ -33,7 +33,7 @@ void BM_PackedLinear(benchmark::State& state, DataType dtype) {
     benchmark::DoNotOptimize(y.data());
   }
   const double weights = double(shape.outputs) * shape.inputs;
-  const double bytes = weights * (dtype == DataType::kFloat32 ? 4 : 2);
+  const double bytes = weights * base::Bytes(dtype);
   state.counters["weight_B/s"] =
       benchmark::Counter(bytes, benchmark::Counter::kIsIterationInvariantRate);
   state.counters["FMA/s"] =

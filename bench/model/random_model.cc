@@ -135,8 +135,6 @@ void Fill(uint64_t* words, uint64_t count) {
   for (std::thread& worker : workers) worker.join();
 }
 
-int64_t ElementBytes(DataType dtype) { return dtype == DataType::kFloat32 ? 4 : 2; }
-
 absl::Status Failed(absl::string_view what) {
   return absl::ResourceExhaustedError(
       absl::StrCat("random weights: ", what, ": ", std::strerror(errno)));
@@ -206,14 +204,14 @@ BenchCheckpoint::~BenchCheckpoint() {
 }
 
 int64_t HeadBytes(const ModelConfig& config, DataType dtype) {
-  return int64_t{config.vocabulary} * config.hidden * ElementBytes(dtype);
+  return int64_t{config.vocabulary} * config.hidden * base::Bytes(dtype);
 }
 
 int64_t PassWeightBytes(const ModelConfig& config, DataType dtype) {
   const int64_t queries = int64_t{config.heads} * config.head_dim;
   const int64_t keys = int64_t{config.kv_heads} * config.head_dim;
   const int64_t layer = config.hidden * (2 * queries + 2 * keys + int64_t{3} * config.intermediate);
-  return config.layers * layer * ElementBytes(dtype) + HeadBytes(config, dtype);
+  return config.layers * layer * base::Bytes(dtype) + HeadBytes(config, dtype);
 }
 
 }  // namespace specfabric::model

@@ -24,7 +24,7 @@ struct KvShape {
 
   int32_t stride() const { return (head_dim + 15) / 16 * 16; }
   int64_t slots() const { return int64_t{blocks} * block_size; }
-  int element_bytes() const { return dtype == DataType::kFloat32 ? 4 : 2; }
+  int element_bytes() const { return base::Bytes(dtype); }
   int64_t block_bytes() const {
     return int64_t{2} * layers * kv_heads * block_size * stride() * element_bytes();
   }

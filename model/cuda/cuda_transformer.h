@@ -91,7 +91,7 @@ class CudaTransformer : public RankModel {
                              const base::cuda::DeviceBuffer& weight, int32_t rows);
   absl::Status KeepRows(const PassInputs& inputs, int32_t rows);
   LayerCache CacheOf(int32_t layer) const;
-  size_t element_bytes() const { return options_.dtype == DataType::kFloat32 ? 4 : 2; }
+  size_t element_bytes() const { return base::Bytes(options_.dtype); }
   int64_t slots() const { return int64_t{options_.kv_blocks} * options_.block_size; }
 
   ModelConfig config_;   // fixed once the checkpoint is loaded
