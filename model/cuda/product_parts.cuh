@@ -122,21 +122,13 @@ __device__ bool JoinSlices(const ProductWorkspace& workspace, int tile, int slic
   };
   float* const mine = place(slice);
   sums->ForEach([&](int i, float& sum) { mine[i * kThreads] = sum; });
-  __threadfence();
-  __shared__ bool last;
-  __syncthreads();
-  if (Thread() == 0) {
-    const auto before = atomicAdd(&workspace.counters[tile], 1U);
-    last = before + 1 == static_cast<unsigned>(slices);
-    if (last) workspace.counters[tile] = 0;
+  if (!base::cuda::LastToArrive(&workspace.counters[tile], static_cast<unsigned>(slices))) {
+    return false;
   }
-  __syncthreads();
-  if (!last) return false;
-  __threadfence();
-  sums->ForEach([&](int i, float& sum) { sum = place(0)[i * kThreads]; });
+  sums->ForEach([&](int i, float& sum) { sum = __ldcg(place(0) + i * kThreads); });
   for (int s = 1; s < slices; ++s) {
     const float* const next = place(s);
-    sums->ForEach([&](int i, float& sum) { sum += next[i * kThreads]; });
+    sums->ForEach([&](int i, float& sum) { sum += __ldcg(next + i * kThreads); });
   }
   return true;
 }

@@ -19,6 +19,7 @@ using base::cuda::CommitCopies;
 using base::cuda::DynamicShared;
 using base::cuda::kAllLanes;
 using base::cuda::kWarp;
+using base::cuda::LastToArrive;
 using base::cuda::Launch;
 using base::cuda::LetNextBegin;
 using base::cuda::MultiplyAdd;
@@ -351,7 +352,8 @@ class Walk {
                   call_.stats + 2 * (row * call_.heads + line.head));
       }
     });
-    if (EndsLast()) FoldPieces();
+    const auto items = static_cast<unsigned>(view_.item().items);
+    if (LastToArrive(view_.Counter(), items)) FoldPieces();
   }
 
   // For an item, or a fold, of all rows of the tile.
@@ -364,21 +366,6 @@ class Walk {
                       static_cast<uint16_t*>(call_.out) +
                           PlaceOf(view_.item().first_row + line.row, line.head));
     }
-  }
-
-  // Whether all other items of the tile's part have ended. Then their results are seen, and the
-  // counter is ready for the next launch.
-  __device__ bool EndsLast() {
-    __threadfence();
-    __syncthreads();
-    if (Thread() == 0) {
-      uint32_t* const counter = view_.Counter();
-      shared_.ends_last = atomicAdd(counter, 1u) + 1 == static_cast<uint32_t>(view_.item().items);
-      if (shared_.ends_last) *counter = 0;
-    }
-    __syncthreads();
-    if (shared_.ends_last) __threadfence();
-    return shared_.ends_last;
   }
 
   // Folds the tile's pieces in the order of the plan's header, and writes the output.

@@ -120,12 +120,12 @@ __device__ void StorePart(const Part<kHeadDim>& part, int half, bool leads, floa
 }
 template <int kHeadDim>
 __device__ void LoadPart(const float* values, const float* stats, int half, Part<kHeadDim>* part) {
-  const float2 both = *reinterpret_cast<const float2*>(stats);
+  const float2 both = __ldcg(reinterpret_cast<const float2*>(stats));
   part->highest[half] = both.x;
   part->sum[half] = both.y;
 #pragma unroll
   for (int i = 0; i < Part<kHeadDim>::kRun; i += 4) {
-    const float4 four = *reinterpret_cast<const float4*>(values + i);
+    const float4 four = __ldcg(reinterpret_cast<const float4*>(values + i));
     part->At(half, i) = four.x;
     part->At(half, i + 1) = four.y;
     part->At(half, i + 2) = four.z;

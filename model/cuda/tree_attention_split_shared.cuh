@@ -48,7 +48,6 @@ struct SharedMemory {
   float totals[kTiles][2 * Part<kHeadDim>::kRun][kSplitThreads];  // a thread's own
   int32_t slots[kSlotLeaves][kLeafSlots];                         // of the cache; -1: none
   ItemView::Leaf leaves[kSlotLeaves];  // whose slots these are; for walks with tails
-  bool ends_last;
 };
 
 // Blocks that a processor of Hopper or Blackwell runs at the same time: as many as its shared
