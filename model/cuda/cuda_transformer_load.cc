@@ -33,6 +33,14 @@ constexpr int32_t kTrialBlocks = 1;
 // How often a cache that turns out not to fit is made smaller.
 constexpr int kCacheAttempts = 8;
 
+// For trials: one row, in the cache's first slot.
+Batch OneRow() {
+  Batch batch;
+  batch.tokens = batch.positions = batch.blocks = batch.logit_rows = {0};
+  batch.sequences.push_back({.row_count = 1, .block_count = 1});
+  return batch;
+}
+
 // Rank 0's, but for what each process reserves for itself.
 KvSizing SharedSizing(Communicator* group, const KvSizing& mine) {
   struct Counts {
@@ -219,9 +227,7 @@ absl::Status CudaTransformer::MakeAttention(int32_t kv_blocks) {
   absl::Status status = device_->Clear(cache_.As<void>(), cache_.bytes());
   if (!options_.cuda_graphs) return status;
   // Its memory for passes of each size that is captured, before the rest is given to the cache.
-  Batch batch;
-  batch.tokens = batch.positions = batch.blocks = {0};
-  batch.sequences.push_back({.row_count = 1, .block_count = 1});
+  const Batch batch = OneRow();
   for (int32_t rows = 1; rows <= kMaxPaddedRows; rows = PaddedSize({rows + 1, 1}).rows) {
     status.Update(flash_->PlanPadded(*device_, batch, rows));
     if (rows == kMaxPaddedRows) break;
@@ -259,9 +265,7 @@ absl::StatusOr<FeatureState> CudaTransformer::TryGraphs() {
 // invariance, a replay may sum in another order). *captured: what is wrong with graphs. The result
 // is the status of the passes themselves.
 absl::Status CudaTransformer::CapturePass(absl::Status* captured) {
-  Batch batch;
-  batch.tokens = batch.positions = batch.blocks = batch.logit_rows = {0};
-  batch.sequences.push_back({.row_count = 1, .block_count = 1});
+  Batch batch = OneRow();
   // Steps that can fail on a single rank come before any collective.
   absl::Status prepared = PlanAttention(batch);
   if (prepared.ok()) prepared = CopyPadded(batch, PaddedSize({1, 1})).status();

@@ -53,8 +53,8 @@ __global__ void __launch_bounds__(kThreads) AddAndNorm(NormArgs args) {
                   [&](int64_t at) { return ReadFour(args.added + at); });
 }
 
-// The same for rows that RowNorm does not take. A thread accesses only its own
-// elements, so it may read what it wrote without a barrier.
+// The same for rows that RowNorm does not take. A thread accesses only its own elements, so it may
+// read what it wrote without a barrier.
 template <typename Element>
 __global__ void __launch_bounds__(kThreads) AddAndNormAny(NormArgs args) {
   LetNextBegin();

@@ -29,13 +29,6 @@ absl::Status BlasStatus(cublasStatus_t status, const char* what) {
   return absl::InternalError(absl::StrCat("cuBLAS, ", what, ": ", cublasGetStatusString(status)));
 }
 
-absl::Status Allocate(size_t bytes, DeviceBuffer* buffer) {
-  absl::StatusOr<DeviceBuffer> made = DeviceBuffer::Create(bytes);
-  if (!made.ok()) return made.status();
-  *buffer = *std::move(made);
-  return absl::OkStatus();
-}
-
 ProductArgs ArgsOf(const Matrix& matrix, const void* packed, const void* x, int32_t rows,
                    void* out) {
   return {.type = TensorType::kBFloat16,
@@ -64,9 +57,9 @@ absl::Status MatrixProducts::Start() {
   absl::Status status = device_->MakeCurrent();
   if (!status.ok()) return status;
   if (status = BlasStatus(cublasCreate(&blas_), "a handle"); !status.ok()) return status;
-  status.Update(Allocate(kBlasWorkspaceBytes, &blas_workspace_));
-  status.Update(Allocate(kSumsBytes, &sums_));
-  status.Update(Allocate(kProductCounters * sizeof(uint32_t), &counters_));
+  status.Update(blas_workspace_.Reserve(kBlasWorkspaceBytes));
+  status.Update(sums_.Reserve(kSumsBytes));
+  status.Update(counters_.Reserve(kProductCounters * sizeof(uint32_t)));
   if (!status.ok()) return status;
   status.Update(device_->Clear(counters_.As<void>(), counters_.bytes()));
   status.Update(PrepareProducts());
@@ -99,7 +92,7 @@ absl::Status MatrixProducts::Prepare(absl::Span<const Matrix* const> matrices, b
   size_t largest = 0;
   for (const Matrix* matrix : matrices) largest = std::max(largest, PackedBytes(*matrix));
   DeviceBuffer scratch;
-  if (absl::Status status = Allocate(largest, &scratch); !status.ok()) return status;
+  if (absl::Status status = scratch.Reserve(largest); !status.ok()) return status;
   const base::Nanos end = base::Now() + budget;
   for (const Matrix* matrix : matrices) {
     if (matrix->weights->packed) continue;

@@ -9,11 +9,10 @@
 // That is so by construction, because every kernel adds the terms of an output in one order:
 // * k is cut into blocks of kProductBlock, and the blocks into `count` slices of consecutive blocks
 //   (SlicesOf), by the shape of the weights.
-// * The sum of a slice begins with 0 in an accumulator of a tensor core, to which each block in
-// turn
-//   adds two products of 16 terms: those with k % 8 < 4, then those with k % 8 >= 4. A term has the
-//   same place in them in every kernel (ProductOperands), whatever the order is in which the GPU
-//   adds 16 terms.
+// * The sum of a slice begins with 0 in an accumulator of a tensor core, to which each block in its
+//   turn adds two products of 16 terms: those with k % 8 < 4, then those with k % 8 >= 4. A term
+//   has the same place in them in every kernel (MultiplyBlock), whatever the order is in which the
+//   GPU adds 16 terms.
 // * The sums of slices are added from the first to the last in float32.
 // Terms beyond `inputs` are products of zeros.
 //

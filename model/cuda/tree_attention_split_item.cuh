@@ -11,8 +11,6 @@
 
 namespace specfabric::model::cuda {
 
-constexpr int kTileLines = 16;
-
 class ItemView {
  public:
   // lines: of the block.

@@ -10,7 +10,6 @@
 namespace specfabric::model::cuda {
 namespace {
 
-constexpr int32_t kTileLines = 16;
 constexpr int32_t kMostTiles = 4;
 // Memory for partial results, a processor's share and all; what finds no room there is not cut.
 constexpr int64_t kPartialBytesAProcessor = int64_t{512} << 10;
@@ -30,13 +29,19 @@ int32_t TilesOfLines(int64_t lines) {
   return lines <= kTileLines ? 1 : lines <= 2 * kTileLines ? 2 : kMostTiles;
 }
 
+// Of a tree, that a row sees.
+int32_t NodesSeen(const Batch& batch, const BatchSequence& s, int32_t row) {
+  const uint64_t* words = &batch.ancestors[size_t(s.first_row + row) * batch.mask_words];
+  int32_t seen = 0;
+  for (int32_t w = 0; w < batch.mask_words; ++w) seen += std::popcount(words[w]);
+  return seen;
+}
+
 // Whether a tree's rows see all nodes before them, as causal rows do.
 bool IsChain(const Batch& batch, const BatchSequence& s) {
-  const uint64_t* words = &batch.ancestors[size_t(s.first_row) * batch.mask_words];
-  for (int32_t i = 0; i < s.row_count; ++i, words += batch.mask_words) {
-    int32_t seen = 0;
-    for (int32_t w = 0; w < batch.mask_words; ++w) seen += std::popcount(words[w]);
-    if (seen != s.tree_first + i + 1) return false;  // its own is the last that it sees
+  for (int32_t i = 0; i < s.row_count; ++i) {
+    // Its own is the last that it sees.
+    if (NodesSeen(batch, s, i) != s.tree_first + i + 1) return false;
   }
   return true;
 }
@@ -219,10 +224,7 @@ class Planner {
   }
   // Slots of the list of a tree's row.
   int32_t VisibleTo(const BatchSequence& s, int32_t row) const {
-    const uint64_t* words = &batch_.ancestors[size_t(s.first_row + row) * batch_.mask_words];
-    int32_t seen = s.kv_len;
-    for (int32_t w = 0; w < batch_.mask_words; ++w) seen += std::popcount(words[w]);
-    return seen;
+    return s.kv_len + NodesSeen(batch_, s, row);
   }
 
   const Batch& batch_;

@@ -13,8 +13,7 @@
 //   the highest score, the sum of the exponentials of the others less it, and the values weighted
 //   with these: one block computes it, by the same products and sums whatever else the block has.
 // * A chunk is kChunkLeaves leaves that begin at a multiple of that number. Their results are
-// folded
-//   (Fold of the kernel) from the first to the last, starting with nothing.
+//   folded (Fold of the kernel) from the first to the last, starting with nothing.
 // * The chunks of the list are folded likewise; the row is that result over its sum.
 // Folding with the result of no slots changes no bit. So whether a block takes one leaf, a chunk or
 // a whole list, whether results are folded in its registers or by the last block from memory, and
@@ -22,9 +21,9 @@
 // its query and on the keys and values of its list, not on where these lie, nor on the other rows.
 //
 // Queries are packed as in tree_attention_plan.h: a tile is whole rows of one sequence, times the
-// heads of a KV head, in at most 16 `tiles` lines of a block. The rows of a causal tile have lists
-// that are beginnings of one another, and share every leaf; those of a tree share the leaves that
-// lie before kv_len as a whole, and each has the rest, its tail, for itself.
+// heads of a KV head, in at most kTileLines * `tiles` lines of a block. The rows of a causal tile
+// have lists that are beginnings of one another, and share every leaf; those of a tree share the
+// leaves that lie before kv_len as a whole, and each has the rest, its tail, for itself.
 
 #include <cstddef>
 #include <cstdint>
@@ -37,6 +36,7 @@
 
 namespace specfabric::model::cuda {
 
+constexpr int32_t kTileLines = 16;
 constexpr int32_t kLeafSlots = 64;
 constexpr int32_t kChunkLeaves = 8;
 // SplitItem::row of items that all rows of the tile share, and of those that also take the rows'

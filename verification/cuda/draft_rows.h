@@ -46,8 +46,7 @@ struct DrawBatch {
 size_t DrawBytes(const RoundBatch& rows);
 
 // Enqueues DeviceDraftRows::Draw. drawn: [nodes], device memory. joins: RowJoinBytes of it
-// (row_join.h). The batch has passed
-// CheckRoundBatch. Internal: an error of the device.
+// (row_join.h). The batch has passed CheckRoundBatch. Internal: an error of the device.
 absl::Status EnqueueDraws(const DrawBatch& batch, void* workspace, void* joins, DrawnRow* drawn,
                           base::cuda::Stream stream);
 

@@ -351,8 +351,10 @@ __device__ void Round::Plan() {
     const double chance = Chance(DistributionAt(node), pi, q, child);
     const bool leaf = shared_.children[child] == 0;
     const bool goes_on = traverses && !leaf ? chance > 0 : Accept(child, chance);
-    if (leaf && goes_on) wanted = 0;
-    if (leaf && goes_on) break;
+    if (leaf && goes_on) {
+      wanted = 0;
+      break;
+    }
     const bool asks = traverses ? !IsLost(node, pi, q, chance) : !goes_on;
     if (asks && q.whole() && NextChild(node, child) < 0) wanted |= 1ULL << node;
     if (Thread() == 0) shared_.pi[node] = pi;
