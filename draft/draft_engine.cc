@@ -13,6 +13,15 @@ using schemas::DraftStatus;
 
 namespace {
 
+// What is predicted without knowing the tokens before it is of no use once these are committed, nor
+// can a draft go on from it.
+DraftEngineOptions For(DraftEngineOptions options, base::TokenId mask_token) {
+  if (mask_token == base::kNoToken) return options;
+  options.sessions.keeps_speculated = false;
+  options.ahead.policy = AheadPolicy::kOff;
+  return options;
+}
+
 // Of noise: for so many positions to come of each session, within a limit that counts where the
 // vocabulary is large. What is not kept is made again.
 constexpr size_t kNoiseRowsEach = 16, kMostNoiseBytes = size_t{256} << 20;
@@ -27,14 +36,15 @@ size_t NoiseBytes(const SessionTableOptions& options, int32_t vocabulary) {
 DraftEngine::DraftEngine(const DraftEngineOptions& options, std::unique_ptr<model::RankModel> model,
                          std::unique_ptr<verification::DeviceDraftRows> draft_rows,
                          AcquireSlot acquire_slot, Reply reply)
-    : options_(options),
+    : options_(For(options, model->config().mask_token)),
       model_(std::move(model)),
       draft_rows_(std::move(draft_rows)),
       acquire_slot_(std::move(acquire_slot)),
       reply_(std::move(reply)),
-      sessions_(options.sessions),
+      sessions_(options_.sessions),
       noise_(NoiseBytes(options.sessions, model_->config().vocabulary),
-             model_->config().vocabulary) {}
+             model_->config().vocabulary),
+      mask_token_(model_->config().mask_token) {}
 
 size_t DraftEngine::DraftProbsSlotBytes(const DraftEngineOptions& options, int32_t vocabulary) {
   const int32_t rows = options.sampled_growth.MaxNodesWithChildren();
@@ -130,6 +140,9 @@ void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos
       .session = session,
       .grower = speculation::TreeGrower(growth, session->tokens.back(), max_nodes, cost_per_row),
       .started = now});
+  if (mask_token_ != base::kNoToken) {
+    job->most_masks = std::min(growth.Depth(), max_nodes) - 1;
+  }
   if (absl::Status prepared = PrepareDraftProbs(request, job.get()); !prepared.ok()) {
     const bool busy = absl::IsResourceExhausted(prepared);
     return reply_(peer, ReplyTo(request, busy ? DraftStatus::kBusy : DraftStatus::kUnsupported),

@@ -139,6 +139,10 @@ class DraftEngine {
     std::vector<int32_t> node_of = {0};  // [nodes of the tree] the session's cache node that it is
     std::vector<int32_t> frontier = {};  // nodes in the batch at hand; empty while prefilling
     int32_t passes = 0;                  // that it took part in
+    // Of a parallel draft model: rows of masks behind the prefix in the batch at hand, which give
+    // the tokens of as many further levels; and the most that the tree has a use for.
+    int32_t masks = 0, most_masks = 0;
+    int32_t first_logit = 0;  // of the pass: the prefix's, then those of the masks
 
     bool on_device() const {
       return slot && slot.pool()->options().kind == transport::MemoryKind::kCuda;
@@ -156,7 +160,7 @@ class DraftEngine {
   absl::Status StepJobs();
   absl::Status StepAhead();
   void AddRows(Job* job, int32_t budget, model::Batch* batch);
-  void AddPrefix(Job* job, int32_t rows, model::Batch* batch);
+  void AddPrefix(Job* job, int32_t rows, int32_t budget, model::Batch* batch);
   // Nodes of the session's speculation cache, which get their slots.
   void AddNodes(Session* session, absl::Span<const int32_t> nodes, model::Batch* batch);
   // Runs the pass. Logits on a device: row i is copied to the host unless stays[i]; `stays` empty:
@@ -165,6 +169,9 @@ class DraftEngine {
   // Applies the pass to the job; `logit` counts through the rows of `logits`.
   void Absorb(Job* job, int32_t rows, const PassLogits& logits, int32_t* logit);
   void ExpandNode(Job* job, int node, const PassLogits& logits, int32_t logit);
+  // Expands the nodes of the levels that the prefix and the masks behind it give, whose rows do not
+  // depend on the path. On a device, one level at a time: true if there are nodes to draw for.
+  bool ExpandLevels(Job* job, const PassLogits& logits);
   // Expands the nodes that the session's speculation cache knows; those that need a pass stay in
   // the frontier.
   void ExpandKnown(Job* job);
@@ -224,7 +231,8 @@ class DraftEngine {
   std::vector<DeviceNode> on_device_;  // of the pass at hand, each job's in the order of its rows
   base::Nanos pass_time_ = 0;          // of a level; 0: not known
   bool draining_ = false;
-  int32_t ahead_ = 0;      // sessions with a plan to go ahead
+  const base::TokenId mask_token_;  // kNoToken: the model predicts one token a row
+  int32_t ahead_ = 0;               // sessions with a plan to go ahead
   double acceptance_ = 0;  // recent acceptance rate of a draft token whose parent was accepted
   DraftEngineStats stats_;
 };

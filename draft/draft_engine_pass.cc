@@ -33,20 +33,21 @@ Candidate Drawn(base::TokenId token, uint16_t prob, double total) {
 
 }  // namespace
 
-void DraftEngine::AddPrefix(Job* job, int32_t rows, model::Batch* batch) {
+void DraftEngine::AddPrefix(Job* job, int32_t rows, int32_t budget, model::Batch* batch) {
   Session* session = job->session;
+  const bool whole = session->kv_len + rows == session->length();
+  job->masks = whole ? std::clamp(budget - rows, 0, job->most_masks) : 0;
   model::BatchSequence sequence;
   sequence.kv_len = session->kv_len;
   sequence.first_row = batch->rows();
-  sequence.row_count = rows;
+  sequence.row_count = rows + job->masks;
   sequence.causal = true;
-  for (int32_t i = session->kv_len; i < session->kv_len + rows; ++i) {
-    batch->tokens.push_back(session->tokens[i]);
+  // The keys of masks are written behind the prefix, where the next tokens' take their place.
+  for (int32_t i = session->kv_len; i < session->kv_len + sequence.row_count; ++i) {
+    batch->tokens.push_back(i < session->length() ? session->tokens[i] : mask_token_);
     batch->positions.push_back(i);
     batch->ancestors.insert(batch->ancestors.end(), kMaskWords, 0);
-  }
-  if (session->kv_len + rows == session->length()) {
-    batch->logit_rows.push_back(batch->rows() - 1);
+    if (whole && i + 1 >= session->length()) batch->logit_rows.push_back(batch->rows() - 1);
   }
   batch->sequences.push_back(sequence);
   NameBlocks(*session, batch);
@@ -83,7 +84,7 @@ void DraftEngine::AddRows(Job* job, int32_t budget, model::Batch* batch) {
   if (budget <= 0) return;
   Session* session = job->session;
   const int32_t missing = session->length() - session->kv_len;
-  if (missing > 0) return AddPrefix(job, std::min(missing, budget), batch);
+  if (missing > 0) return AddPrefix(job, std::min(missing, budget), budget, batch);
   const int32_t room =
       std::min(budget, SpeculationCache::kSlots - session->speculation_cache.slots_used());
   job->frontier = job->grower.Frontier();
@@ -300,12 +301,31 @@ void DraftEngine::ExpandNode(Job* job, int node, const PassLogits& logits, int32
   Expand(job, node, DrawnTokens(job, node, logits.row(logit)));
 }
 
+bool DraftEngine::ExpandLevels(Job* job, const PassLogits& logits) {
+  bool draws = false;
+  for (bool grown = true; grown;) {
+    grown = false;
+    for (const int32_t node : job->grower.Frontier()) {
+      const int32_t depth = speculation::DepthOf(job->grower.tree(), node);
+      if (depth > job->masks || !job->grower.Expandable(node)) continue;
+      ExpandNode(job, node, logits, job->first_logit + depth);
+      (job->on_device() ? draws : grown) = true;
+    }
+    if (grown) job->grower.Refill();
+  }
+  return draws;
+}
+
 void DraftEngine::Absorb(Job* job, int32_t rows, const PassLogits& logits, int32_t* logit) {
   Session* session = job->session;
   ++job->passes;
   if (job->frontier.empty()) {
-    session->kv_len += rows;
-    if (session->kv_len == session->length()) ExpandNode(job, 0, logits, (*logit)++);
+    session->kv_len += rows - job->masks;
+    if (session->kv_len == session->length()) {
+      job->first_logit = *logit;
+      *logit += 1 + job->masks;
+      ExpandLevels(job, logits);
+    }
   } else {
     for (const int32_t node : job->frontier) ExpandNode(job, node, logits, (*logit)++);
   }
@@ -338,7 +358,19 @@ absl::Status DraftEngine::StepJobs() {
   if (!logits.ok()) return logits.status();
   int32_t logit = 0;
   for (auto [job, rows] : stepped) Absorb(job, rows, *logits, &logit);
-  if (absl::Status drawn = DrawOnDevice(*logits); !drawn.ok()) return drawn;
+  for (bool draws = true; draws;) {
+    if (absl::Status drawn = DrawOnDevice(*logits); !drawn.ok()) return drawn;
+    draws = false;
+    if (mask_token_ == base::kNoToken) break;
+    for (auto [job, rows] : stepped) {
+      if (job->session->kv_len < job->session->length()) continue;
+      if (job->on_device() && ExpandLevels(job, *logits)) {
+        draws = true;
+      } else {
+        job->grower.Stop();  // further levels would take a pass for each token
+      }
+    }
+  }
   const bool reads_prompts = std::any_of(stepped.begin(), stepped.end(), [](const auto& part) {
     return part.first->frontier.empty() && part.second > 1;
   });

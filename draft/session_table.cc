@@ -196,7 +196,7 @@ Applied SessionTable::Apply(const DraftRequest& request, base::Nanos now) {
                                    request.sampling.seed);
   const bool changed = std::exchange(session->candidates_tag, tag) != tag;
   // Where siblings are drawn at random, they are drawn anew in each round.
-  if (changed || speculation::UsesDraftProbs(request.verification)) {
+  if (changed || !options_.keeps_speculated || speculation::UsesDraftProbs(request.verification)) {
     session->speculation_cache.Reset(session->tokens.back());
   }
   session->verification = request.verification;

@@ -66,6 +66,9 @@ struct SessionTableOptions {
   int32_t block_size = 16;
   int32_t max_sessions = 64;
   int32_t context = 2048;
+  // Whether what was speculated below a node says anything once that is committed: not if it was
+  // predicted without knowing it (PARD).
+  bool keeps_speculated = true;
   base::Nanos time_to_live = 300 * base::kSecond;
   // A session that was used within this time is alive: it makes no room for others of its target.
   base::Nanos alive = base::kSecond;

@@ -87,6 +87,10 @@ GrowthPolicy GrowthPolicy::Shallower(int32_t depth) const {
   return policy;
 }
 
+int GrowthPolicy::Depth() const {
+  return widths.empty() ? max_depth : static_cast<int>(widths.size());
+}
+
 int GrowthPolicy::MaxNodes() const {
   return widths.empty() ? budget : static_cast<int>(NodesOf(widths));
 }

@@ -31,6 +31,7 @@ struct GrowthPolicy {
   std::string ToString() const;
   // The same with at most `depth` levels, at least one.
   GrowthPolicy Shallower(int32_t depth) const;
+  int Depth() const;                 // levels below the root, at most
   int MaxNodes() const;              // below the root
   int MaxNodesWithChildren() const;  // the root included; of an expansion configuration
 };

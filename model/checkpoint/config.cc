@@ -132,6 +132,17 @@ int32_t SlidingWindow(Fields& fields, const FamilyDefaults& family, const ModelC
   return fields.CountOr("max_window_layers", 28, /*least=*/0) < config.layers ? window : 0;
 }
 
+// By either of the names that exports of PARD have for it.
+base::TokenId MaskToken(Fields& fields, int32_t vocabulary) {
+  for (const char* const name : {"pard_token", "ptd_token_id"}) {
+    if (fields.Find(name) == nullptr) continue;
+    const int32_t token = fields.CountOr(name, 0, /*least=*/0);
+    if (token < vocabulary) return token;
+    fields.Fail(name, absl::StrCat("is ", token, "; allowed: ids below vocab_size, ", vocabulary));
+  }
+  return base::kNoToken;
+}
+
 DataType CheckpointType(Fields& fields) {
   const std::string name = fields.TextOr("dtype", fields.TextOr("torch_dtype", "float32"));
   // float16 checkpoints are held as float32: bfloat16 would lose three of their bits.
@@ -204,6 +215,7 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
   if (!fields.status().ok()) return fields.status();
   config.sliding_window = SlidingWindow(fields, *family, config);
   config.checkpoint_type = CheckpointType(fields);
+  config.mask_token = MaskToken(fields, config.vocabulary);
   absl::Status eos = ReadEosIds(fields, *family, model_dir, &config.eos_ids);
   if (!eos.ok()) return eos;
 

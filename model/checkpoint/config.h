@@ -54,6 +54,9 @@ struct ModelConfig {
   RopeConfig rope;
   DataType checkpoint_type = DataType::kFloat32;
   std::vector<base::TokenId> eos_ids;
+  // Of a parallel draft model (PARD, 2504.18583), which predicts several tokens in one pass: what
+  // stands for those that are not known yet. kNoToken: of other models.
+  base::TokenId mask_token = base::kNoToken;
 };
 
 // Reads <model_dir>/config.json. NotFound: no such folder or file. InvalidArgument: not JSON, or a

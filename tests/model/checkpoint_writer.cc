@@ -16,24 +16,26 @@ namespace {
 using Json = nlohmann::json;
 
 Json ConfigJson(const ModelConfig& c) {
-  return {{"architectures", {c.architecture}},
-          {"vocab_size", c.vocabulary},
-          {"hidden_size", c.hidden},
-          {"intermediate_size", c.intermediate},
-          {"num_hidden_layers", c.layers},
-          {"num_attention_heads", c.heads},
-          {"num_key_value_heads", c.kv_heads},
-          {"head_dim", c.head_dim},
-          {"max_position_embeddings", c.context},
-          {"rms_norm_eps", c.rms_epsilon},
-          {"tie_word_embeddings", c.tied_embeddings},
-          {"attention_bias", c.output_bias},
-          {"mlp_bias", c.mlp_bias},
-          {"hidden_act", "silu"},
-          {"rope_theta", c.rope.theta},
-          {"sliding_window", nullptr},
-          {"eos_token_id", nullptr},
-          {"dtype", Name(c.checkpoint_type)}};
+  Json json = {{"architectures", {c.architecture}},
+               {"vocab_size", c.vocabulary},
+               {"hidden_size", c.hidden},
+               {"intermediate_size", c.intermediate},
+               {"num_hidden_layers", c.layers},
+               {"num_attention_heads", c.heads},
+               {"num_key_value_heads", c.kv_heads},
+               {"head_dim", c.head_dim},
+               {"max_position_embeddings", c.context},
+               {"rms_norm_eps", c.rms_epsilon},
+               {"tie_word_embeddings", c.tied_embeddings},
+               {"attention_bias", c.output_bias},
+               {"mlp_bias", c.mlp_bias},
+               {"hidden_act", "silu"},
+               {"rope_theta", c.rope.theta},
+               {"sliding_window", nullptr},
+               {"eos_token_id", nullptr},
+               {"dtype", Name(c.checkpoint_type)}};
+  if (c.mask_token != base::kNoToken) json["pard_token"] = c.mask_token;
+  return json;
 }
 
 }  // namespace
