@@ -13,13 +13,9 @@ using schemas::DraftStatus;
 
 namespace {
 
-// What is predicted without knowing the tokens before it is of no use once these are committed, nor
-// can a draft go on from it.
-DraftEngineOptions For(DraftEngineOptions options, base::TokenId mask_token) {
-  if (mask_token == base::kNoToken) return options;
-  options.sessions.keeps_speculated = false;
-  options.ahead.policy = AheadPolicy::kOff;
-  return options;
+SessionTableOptions For(SessionTableOptions sessions, base::TokenId mask_token) {
+  sessions.parallel_draft = mask_token != base::kNoToken;
+  return sessions;
 }
 
 // Of noise: for so many positions to come of each session, within a limit that counts where the
@@ -36,12 +32,12 @@ size_t NoiseBytes(const SessionTableOptions& options, int32_t vocabulary) {
 DraftEngine::DraftEngine(const DraftEngineOptions& options, std::unique_ptr<model::RankModel> model,
                          std::unique_ptr<verification::DeviceDraftRows> draft_rows,
                          AcquireSlot acquire_slot, Reply reply)
-    : options_(For(options, model->config().mask_token)),
+    : options_(options),
       model_(std::move(model)),
       draft_rows_(std::move(draft_rows)),
       acquire_slot_(std::move(acquire_slot)),
       reply_(std::move(reply)),
-      sessions_(options_.sessions),
+      sessions_(For(options.sessions, model_->config().mask_token)),
       noise_(NoiseBytes(options.sessions, model_->config().vocabulary),
              model_->config().vocabulary),
       mask_token_(model_->config().mask_token) {}
@@ -81,13 +77,13 @@ void DraftEngine::LearnFrom(const DraftRequest& request) {
       {.target_incarnation = request.target_incarnation, .sequence = request.sequence});
   if (session == nullptr || session->length() != request.base_length) return;
   const SpeculationCache& speculation_cache = session->speculation_cache;
-  int node = 0;
+  int node = 0, level = 0;
   for (const base::TokenId token : request.append_tokens) {
     if (node < 0 || node >= speculation_cache.size()) return;
     std::vector<sampling::ScoredToken> among;
     for (const Candidate& candidate : speculation_cache.candidates(node))
       among.push_back(candidate.scored);
-    confidence(session->verification).Observe(among, token);
+    confidence(session->verification, level++).Observe(among, token);
     node = speculation_cache.Child(node, token);
   }
 }
@@ -140,8 +136,11 @@ void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos
       .session = session,
       .grower = speculation::TreeGrower(growth, session->tokens.back(), max_nodes, cost_per_row),
       .started = now});
-  if (mask_token_ != base::kNoToken) {
-    job->most_masks = std::min(growth.Depth(), max_nodes) - 1;
+  if (parallel()) {
+    // One level more than the tree has: the last draft token's next ones, which are run ahead.
+    const bool goes_ahead = any_tree && options_.ahead.policy != AheadPolicy::kOff;
+    const int levels = std::min(growth.Depth(), max_nodes);
+    job->most_masks = std::max(0, goes_ahead ? levels : levels - 1);
   }
   if (absl::Status prepared = PrepareDraftProbs(request, job.get()); !prepared.ok()) {
     const bool busy = absl::IsResourceExhausted(prepared);
@@ -218,8 +217,15 @@ void DraftEngine::Finish(Job* job, base::Nanos now) {
   Session* session = job->session;
   job->grower.Fill();
   const int nodes = job->grower.tree().size();
-  for (int node = 0; node < nodes; ++node)
-    session->speculation_cache.MarkSent(CacheNodeOf(job, node));
+  for (int node = 0; node < nodes; ++node) {
+    const int cache_node = CacheNodeOf(job, node);
+    session->speculation_cache.MarkSent(cache_node);
+    if (parallel()) {
+      const absl::Span<const Candidate> known = KnownCandidates(job, node);
+      session->speculation_cache.SetCandidates(cache_node, {known.begin(), known.end()});
+    }
+  }
+  session->masks = job->most_masks;
   const auto depths = speculation::DepthArray(job->grower.tree());
   session->sent_levels = *std::max_element(depths.begin(), depths.begin() + nodes);
   reply.tree = std::move(job->grower).Take();

@@ -10,6 +10,7 @@
 // registered memory. They are written there directly, on the model's device if the slot is in its
 // memory.
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -140,7 +141,7 @@ class DraftEngine {
     std::vector<int32_t> frontier = {};  // nodes in the batch at hand; empty while prefilling
     int32_t passes = 0;                  // that it took part in
     // Of a parallel draft model: rows of masks behind the prefix in the batch at hand, which give
-    // the tokens of as many further levels; and the most that the tree has a use for.
+    // the tokens of as many further levels; and the most that there is a use for.
     int32_t masks = 0, most_masks = 0;
     int32_t first_logit = 0;  // of the pass: the prefix's, then those of the masks
 
@@ -159,6 +160,16 @@ class DraftEngine {
   // draft_engine_pass.cc: what a pass holds, and what is made of its logits.
   absl::Status StepJobs();
   absl::Status StepAhead();
+  // draft_engine_ahead.cc: what is run while no target waits.
+  struct AheadShare {
+    Session* session = nullptr;
+    std::vector<int32_t> nodes = {};  // of its speculation cache, parents first
+    std::vector<int32_t> roots = {};  // of a parallel draft model: those with masks behind them
+  };
+  std::vector<AheadShare> ChooseAhead();
+  bool RoomAhead(const AheadShare& share);
+  void AddMasks(const AheadShare& share, model::Batch* batch);
+  void AbsorbAhead(const AheadShare& share, const PassLogits& logits, int32_t* logit);
   void AddRows(Job* job, int32_t budget, model::Batch* batch);
   void AddPrefix(Job* job, int32_t rows, int32_t budget, model::Batch* batch);
   // Nodes of the session's speculation cache, which get their slots.
@@ -166,12 +177,17 @@ class DraftEngine {
   // Runs the pass. Logits on a device: row i is copied to the host unless stays[i]; `stays` empty:
   // all are.
   absl::StatusOr<PassLogits> Run(const model::Batch& batch, const std::vector<bool>& stays = {});
+  // What a parallel draft model's rows say of the levels from `cache_node` on; `rows` of `logits`,
+  // the node's own first.
+  SpeculationCache::Levels LevelsFrom(Session* session, int cache_node, const PassLogits& logits,
+                                      absl::Span<const int32_t> rows);
   // Applies the pass to the job; `logit` counts through the rows of `logits`.
   void Absorb(Job* job, int32_t rows, const PassLogits& logits, int32_t* logit);
+  void AbsorbPrefix(Job* job, const PassLogits& logits);
   void ExpandNode(Job* job, int node, const PassLogits& logits, int32_t logit);
-  // Expands the nodes of the levels that the prefix and the masks behind it give, whose rows do not
-  // depend on the path. On a device, one level at a time: true if there are nodes to draw for.
-  bool ExpandLevels(Job* job, const PassLogits& logits);
+  // Draws for the nodes of the levels that the prefix and the masks behind it give, whose rows do
+  // not depend on the path. On a device, one level at a time: true if there are nodes to draw for.
+  bool DrawLevels(Job* job, const PassLogits& logits);
   // Expands the nodes that the session's speculation cache knows; those that need a pass stay in
   // the frontier.
   void ExpandKnown(Job* job);
@@ -179,8 +195,11 @@ class DraftEngine {
   int CacheNodeOf(Job* job, int node);
   // Sets the candidates after a cache node and their estimated probabilities.
   void SetNodeCandidates(Session* session, int cache_node, absl::Span<const float> logits);
+  // The candidates of a node of the job's tree, as far as the speculation cache knows them.
+  absl::Span<const Candidate> KnownCandidates(Job* job, int node);
   // The best scores under the noise that verification will use; without noise the likeliest tokens.
-  std::vector<Candidate> BestTokens(Session* session, int32_t position, int width,
+  // `level`: predicted with so many masks between.
+  std::vector<Candidate> BestTokens(Session* session, int32_t position, int width, int level,
                                     absl::Span<const float> logits);
   // Drawn from the row of draft probabilities that this adds to the job's slot.
   std::vector<Candidate> DrawnTokens(Job* job, int node, absl::Span<const float> logits);
@@ -195,9 +214,12 @@ class DraftEngine {
   void CountOutcome(const Applied& applied, int32_t levels);
   // Learns from what the target chose where this worker had proposed tokens.
   void LearnFrom(const schemas::DraftRequest& request);
-  speculation::Confidence& confidence(speculation::VerificationMethod verification) {
-    return confidence_[static_cast<size_t>(verification)];
+  // Of a parallel draft model the level counts: what it predicts farther off it knows less well.
+  speculation::Confidence& confidence(speculation::VerificationMethod verification, int level) {
+    const int of = parallel() ? std::min(level, kConfidenceLevels - 1) : 0;
+    return confidence_[static_cast<size_t>(verification)][of];
   }
+  bool parallel() const { return mask_token_ != base::kNoToken; }
   void NotePassTime(base::Nanos pass);
   static uint64_t TargetOf(const Job& job) { return job.session->key.target_incarnation; }
   static float CostPerSecond(const Job& job) {
@@ -225,7 +247,10 @@ class DraftEngine {
   std::vector<std::unique_ptr<Job>> jobs_;                          // oldest first
   absl::flat_hash_map<uint64_t, speculation::GrowthRound> rounds_;  // by target incarnation
   std::vector<model::KvMove> moves_;                                // before the next pass
-  std::array<speculation::Confidence, speculation::kVerificationMethods> confidence_;
+  static constexpr int kConfidenceLevels = 16;
+  std::array<std::array<speculation::Confidence, kConfidenceLevels>,
+             speculation::kVerificationMethods>
+      confidence_;
   std::vector<float> masked_;          // scratch: filtered logits
   std::vector<uint16_t> cut_probs_;    // scratch: the whole row from which a truncated one is made
   std::vector<DeviceNode> on_device_;  // of the pass at hand, each job's in the order of its rows

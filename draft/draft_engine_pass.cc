@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "base/bfloat16.h"
@@ -16,7 +17,7 @@ namespace {
 
 // Of a node: of how many a draft says how sure it is of them.
 constexpr int kCandidates = 8;
-constexpr int kMaskWords = SpeculationCache::kSlots / 64;
+constexpr int kMaskWords = SpeculationCache::kMaskWords;
 
 void NameBlocks(const Session& session, model::Batch* batch) {
   model::BatchSequence& sequence = batch->sequences.back();
@@ -36,6 +37,7 @@ Candidate Drawn(base::TokenId token, uint16_t prob, double total) {
 void DraftEngine::AddPrefix(Job* job, int32_t rows, int32_t budget, model::Batch* batch) {
   Session* session = job->session;
   const bool whole = session->kv_len + rows == session->length();
+  // Where the last rows of the prefix fill the pass, the masks behind them are fewer.
   job->masks = whole ? std::clamp(budget - rows, 0, job->most_masks) : 0;
   model::BatchSequence sequence;
   sequence.kv_len = session->kv_len;
@@ -55,7 +57,6 @@ void DraftEngine::AddPrefix(Job* job, int32_t rows, int32_t budget, model::Batch
 
 void DraftEngine::AddNodes(Session* session, absl::Span<const int32_t> nodes, model::Batch* batch) {
   SpeculationCache& speculation_cache = session->speculation_cache;
-  const speculation::TokenTree& tree = speculation_cache.tree();
   model::BatchSequence sequence;
   sequence.kv_len = session->length();
   sequence.tree_first = speculation_cache.slots_used();
@@ -65,12 +66,8 @@ void DraftEngine::AddNodes(Session* session, absl::Span<const int32_t> nodes, mo
   for (const int32_t node : nodes) {
     speculation_cache.TakeSlot(node);
     uint64_t mask[kMaskWords] = {};
-    int32_t depth = 0;
-    // The root is a committed slot, so the mask names only what lies below it.
-    for (int32_t a = node; a > 0; a = tree.parents[a], ++depth) {
-      mask[speculation_cache.slot(a) / 64] |= uint64_t{1} << (speculation_cache.slot(a) % 64);
-    }
-    batch->tokens.push_back(tree.tokens[node]);
+    const int32_t depth = speculation_cache.SeePath(node, mask);
+    batch->tokens.push_back(speculation_cache.tree().tokens[node]);
     batch->positions.push_back(session->length() - 1 + depth);
     batch->ancestors.insert(batch->ancestors.end(), mask, mask + kMaskWords);
     batch->logit_rows.push_back(batch->rows() - 1);
@@ -127,7 +124,7 @@ absl::StatusOr<PassLogits> DraftEngine::Run(const model::Batch& batch,
 }
 
 std::vector<Candidate> DraftEngine::BestTokens(Session* session, int32_t position, int width,
-                                               absl::Span<const float> logits) {
+                                               int level, absl::Span<const float> logits) {
   const base::SamplingParams& sampling = session->sampling;
   const bool shared = session->verification == speculation::VerificationMethod::kCoupled;
   const absl::Span<const float> noise = shared && !sampling.greedy()
@@ -145,7 +142,7 @@ std::vector<Candidate> DraftEngine::BestTokens(Session* session, int32_t positio
   std::vector<sampling::ScoredToken> best = sampling::PerturbedTopK(
       logits, noise, noise.empty() ? 0 : sampling.temperature, std::max(width, kCandidates));
   std::erase_if(best, [](const auto& c) { return !std::isfinite(c.score); });
-  const std::vector<float> logprobs = confidence(session->verification).LogProbs(best);
+  const std::vector<float> logprobs = confidence(session->verification, level).LogProbs(best);
   std::vector<Candidate> candidates;
   for (size_t i = 0; i < best.size(); ++i) candidates.push_back({best[i], logprobs[i]});
   return candidates;
@@ -258,7 +255,29 @@ void DraftEngine::SetNodeCandidates(Session* session, int cache_node,
   const int32_t position =
       session->length() + speculation::DepthOf(session->speculation_cache.tree(), cache_node);
   session->speculation_cache.SetCandidates(
-      cache_node, BestTokens(session, position, options_.growth.max_children, logits));
+      cache_node, BestTokens(session, position, options_.growth.max_children, /*level=*/0, logits));
+}
+
+SpeculationCache::Levels DraftEngine::LevelsFrom(Session* session, int cache_node,
+                                                 const PassLogits& logits,
+                                                 absl::Span<const int32_t> rows) {
+  const int32_t position =
+      session->length() + speculation::DepthOf(session->speculation_cache.tree(), cache_node);
+  SpeculationCache::Levels levels;
+  for (const int32_t row : rows) {
+    const auto level = static_cast<int32_t>(levels.size());
+    levels.push_back(BestTokens(session, position + level, options_.growth.max_children, level,
+                                logits.row(row)));
+  }
+  return levels;
+}
+
+absl::Span<const Candidate> DraftEngine::KnownCandidates(Job* job, int node) {
+  const SpeculationCache& speculation_cache = job->session->speculation_cache;
+  if (!parallel()) return speculation_cache.candidates(CacheNodeOf(job, node));
+  const auto level = static_cast<size_t>(speculation::DepthOf(job->grower.tree(), node));
+  const SpeculationCache::Levels& levels = speculation_cache.levels(0);
+  return level < levels.size() ? absl::MakeConstSpan(levels[level]) : absl::Span<const Candidate>();
 }
 
 void DraftEngine::Expand(Job* job, int node, absl::Span<const Candidate> candidates) {
@@ -273,12 +292,10 @@ void DraftEngine::Expand(Job* job, int node, absl::Span<const Candidate> candida
 
 void DraftEngine::ExpandKnown(Job* job) {
   if (job->slot) return;  // drawn anew in each round
-  Session* session = job->session;
   for (bool grown = true; grown;) {
     grown = false;
     for (const int32_t node : job->grower.Frontier()) {
-      const absl::Span<const Candidate> known =
-          session->speculation_cache.candidates(CacheNodeOf(job, node));
+      const absl::Span<const Candidate> known = KnownCandidates(job, node);
       if (known.empty() || !job->grower.Expandable(node)) continue;
       Expand(job, node, known);
       grown = true;
@@ -301,7 +318,7 @@ void DraftEngine::ExpandNode(Job* job, int node, const PassLogits& logits, int32
   Expand(job, node, DrawnTokens(job, node, logits.row(logit)));
 }
 
-bool DraftEngine::ExpandLevels(Job* job, const PassLogits& logits) {
+bool DraftEngine::DrawLevels(Job* job, const PassLogits& logits) {
   bool draws = false;
   for (bool grown = true; grown;) {
     grown = false;
@@ -316,6 +333,18 @@ bool DraftEngine::ExpandLevels(Job* job, const PassLogits& logits) {
   return draws;
 }
 
+void DraftEngine::AbsorbPrefix(Job* job, const PassLogits& logits) {
+  if (!parallel()) return ExpandNode(job, 0, logits, job->first_logit);
+  if (job->slot) {
+    DrawLevels(job, logits);
+    return;
+  }
+  std::vector<int32_t> rows(1 + job->masks);
+  std::iota(rows.begin(), rows.end(), job->first_logit);
+  SpeculationCache& speculation_cache = job->session->speculation_cache;
+  speculation_cache.SetLevels(0, LevelsFrom(job->session, 0, logits, rows));
+}
+
 void DraftEngine::Absorb(Job* job, int32_t rows, const PassLogits& logits, int32_t* logit) {
   Session* session = job->session;
   ++job->passes;
@@ -324,7 +353,7 @@ void DraftEngine::Absorb(Job* job, int32_t rows, const PassLogits& logits, int32
     if (session->kv_len == session->length()) {
       job->first_logit = *logit;
       *logit += 1 + job->masks;
-      ExpandLevels(job, logits);
+      AbsorbPrefix(job, logits);
     }
   } else {
     for (const int32_t node : job->frontier) ExpandNode(job, node, logits, (*logit)++);
@@ -361,10 +390,10 @@ absl::Status DraftEngine::StepJobs() {
   for (bool draws = true; draws;) {
     if (absl::Status drawn = DrawOnDevice(*logits); !drawn.ok()) return drawn;
     draws = false;
-    if (mask_token_ == base::kNoToken) break;
+    if (!parallel()) break;
     for (auto [job, rows] : stepped) {
       if (job->session->kv_len < job->session->length()) continue;
-      if (job->on_device() && ExpandLevels(job, *logits)) {
+      if (job->on_device() && DrawLevels(job, *logits)) {
         draws = true;
       } else {
         job->grower.Stop();  // further levels would take a pass for each token
@@ -377,61 +406,6 @@ absl::Status DraftEngine::StepJobs() {
   if (!reads_prompts) NotePassTime(base::Now() - before);
   ++stats_.passes;
   StopUnprofitableGrowth();
-  return absl::OkStatus();
-}
-
-// The likeliest of all sessions together.
-absl::Status DraftEngine::StepAhead() {
-  struct Share {
-    Session* session;
-    std::vector<int32_t> nodes;
-  };
-  std::vector<Share> shares;
-  sessions_.ForEach([&](Session* session) {
-    if (!session->busy && session->ahead.any()) shares.push_back({session, {}});
-  });
-  const auto best = [](const Share& share) {
-    return share.session->ahead.any() ? share.session->ahead.best()
-                                      : -std::numeric_limits<float>::infinity();
-  };
-  const auto less = [&](const Share& a, const Share& b) { return best(a) < best(b); };
-  const int32_t most =
-      std::min(options_.max_step_tokens, std::max<int32_t>(options_.ahead.rows, shares.size()));
-  for (int32_t rows = 0; rows < most && !shares.empty(); ++rows) {
-    Share& share = *std::max_element(shares.begin(), shares.end(), less);
-    Session* session = share.session;
-    if (!session->ahead.any()) break;
-    SpeculationCache& speculation_cache = session->speculation_cache;
-    const auto slots =
-        speculation_cache.slots_used() + static_cast<int32_t>(share.nodes.size()) + 1;
-    if (slots > SpeculationCache::kSlots ||
-        session->length() + slots >= options_.sessions.context ||
-        !sessions_.ReserveFree(session, session->length() + slots)) {
-      session->ahead.Stop();
-      continue;
-    }
-    const AheadNode node = session->ahead.Take();
-    share.nodes.push_back(speculation_cache.FindOrAdd(node.parent, node.token, node.logprob));
-  }
-  std::erase_if(shares, [](const Share& share) { return share.nodes.empty(); });
-  ahead_ = 0;
-  if (!shares.empty()) {
-    model::Batch batch;
-    batch.mask_words = kMaskWords;
-    for (Share& share : shares) AddNodes(share.session, share.nodes, &batch);
-    auto logits = Run(batch);
-    if (!logits.ok()) return logits.status();
-    int32_t logit = 0;
-    for (Share& share : shares) {
-      for (const int32_t node : share.nodes) {
-        SetNodeCandidates(share.session, node, logits->row(logit++));
-        share.session->ahead.OnRun(share.session->speculation_cache, node);
-      }
-    }
-    ++stats_.passes_ahead;
-    stats_.nodes_ahead += batch.rows();
-  }
-  sessions_.ForEach([&](Session* session) { ahead_ += session->ahead.any(); });
   return absl::OkStatus();
 }
 

@@ -155,6 +155,11 @@ void SessionTable::KeepSpeculated(Session* session, absl::Span<const base::Token
   session->kv_len += moved.committed;
   stats_.reused_tree_slots += moved.slots.size();
   if (!new_tokens.empty()) applied->outcome = moved.outcome;
+  if (!options_.parallel_draft) return;
+  session->speculation_cache.KeepRoot();
+  if (applied->outcome == Outcome::kHit && session->speculation_cache.candidates(0).empty()) {
+    applied->outcome = Outcome::kNotGrown;
+  }
 }
 
 Applied SessionTable::Apply(const DraftRequest& request, base::Nanos now) {
@@ -196,7 +201,7 @@ Applied SessionTable::Apply(const DraftRequest& request, base::Nanos now) {
                                    request.sampling.seed);
   const bool changed = std::exchange(session->candidates_tag, tag) != tag;
   // Where siblings are drawn at random, they are drawn anew in each round.
-  if (changed || !options_.keeps_speculated || speculation::UsesDraftProbs(request.verification)) {
+  if (changed || speculation::UsesDraftProbs(request.verification)) {
     session->speculation_cache.Reset(session->tokens.back());
   }
   session->verification = request.verification;

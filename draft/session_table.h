@@ -57,6 +57,7 @@ struct Session {
   base::Nanos last_used = 0;
   bool busy = false;  // a tree is growing for it: it cannot be evicted
   AheadPlan ahead;    // what is run while the target verifies
+  int32_t masks = 0;  // rows of masks behind each next root that is run ahead (PARD)
 
   int32_t length() const { return static_cast<int32_t>(tokens.size()); }
 };
@@ -66,9 +67,9 @@ struct SessionTableOptions {
   int32_t block_size = 16;
   int32_t max_sessions = 64;
   int32_t context = 2048;
-  // Whether what was speculated below a node says anything once that is committed: not if it was
-  // predicted without knowing it (PARD).
-  bool keeps_speculated = true;
+  // What was speculated below a node says nothing once that is committed, since it was predicted
+  // without knowing it; what follows a next root that was run is in its levels.
+  bool parallel_draft = false;
   base::Nanos time_to_live = 300 * base::kSecond;
   // A session that was used within this time is alive: it makes no room for others of its target.
   base::Nanos alive = base::kSecond;

@@ -14,7 +14,20 @@ void SpeculationCache::Reset(base::TokenId root) {
   sent_ = {1};
   candidates_.clear();
   candidates_.resize(1);
+  levels_.clear();
+  levels_.resize(1);
   slots_used_ = 0;
+}
+
+void SpeculationCache::KeepRoot() {
+  Levels levels = std::move(levels_[0]);
+  Reset(tree_.tokens[0]);
+  SetLevels(0, std::move(levels));
+}
+
+void SpeculationCache::SetLevels(int node, Levels levels) {
+  if (!levels.empty()) candidates_[node] = levels[0];
+  levels_[node] = std::move(levels);
 }
 
 int SpeculationCache::FindOrAdd(int parent, base::TokenId token, float logprob) {
@@ -23,12 +36,21 @@ int SpeculationCache::FindOrAdd(int parent, base::TokenId token, float logprob) 
   slot_.push_back(-1);
   sent_.push_back(0);
   candidates_.emplace_back();
+  levels_.emplace_back();
   return tree_.Add(parent, token, logprob);
 }
 
 int32_t SpeculationCache::TakeSlot(int node) {
   SPECFABRIC_CHECK(slots_used_ < kSlots);
   return slot_[node] = slots_used_++;
+}
+
+int32_t SpeculationCache::SeePath(int node, absl::Span<uint64_t> mask) const {
+  int32_t depth = 0;
+  for (int32_t a = node; a > 0; a = tree_.parents[a], ++depth) {
+    mask[slot_[a] / 64] |= uint64_t{1} << (slot_[a] % 64);
+  }
+  return depth;
 }
 
 Outcome SpeculationCache::MissAt(int parent, base::TokenId token) const {
@@ -64,6 +86,7 @@ void SpeculationCache::KeepBelow(int root, std::vector<int32_t>* slots) {
   SpeculationCache kept;
   kept.Reset(tree_.tokens[root]);
   kept.candidates_[0] = std::move(candidates_[root]);
+  kept.levels_[0] = std::move(levels_[root]);
   std::vector<int32_t> place(tree_.size(), -1);  // in `kept`
   std::vector<std::pair<int32_t, int32_t>> by_slot;
   place[root] = 0;
@@ -75,6 +98,7 @@ void SpeculationCache::KeepBelow(int root, std::vector<int32_t>* slots) {
     kept.slot_.push_back(-1);
     kept.sent_.push_back(0);
     kept.candidates_.push_back(std::move(candidates_[node]));
+    kept.levels_.push_back(std::move(levels_[node]));
     if (slot_[node] >= 0) by_slot.emplace_back(slot_[node], place[node]);
   }
   std::sort(by_slot.begin(), by_slot.end());

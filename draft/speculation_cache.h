@@ -34,9 +34,12 @@ class SpeculationCache {
  public:
   // Slots of a tree beyond the committed ones: what an ancestor mask of a draft can name.
   static constexpr int32_t kSlots = speculation::kMaxDraftNodes;
+  static constexpr int kMaskWords = kSlots / 64;
 
   // Nothing is known below this token.
   void Reset(base::TokenId root);
+  // Forgets all but the levels below the root.
+  void KeepRoot();
 
   int size() const { return tree_.size(); }
   const speculation::TokenTree& tree() const { return tree_; }
@@ -46,6 +49,9 @@ class SpeculationCache {
   bool run(int node) const { return node == 0 || slot_[node] >= 0; }
   int32_t slots_used() const { return slots_used_; }
   bool sent(int node) const { return sent_[node] != 0; }
+  // Sets the bits of the slots of the path to `node`, whose depth this returns. The root is a
+  // committed slot and has no bit.
+  int32_t SeePath(int node, absl::Span<uint64_t> mask) const;
   // Best first; empty where they are not known, or must be drawn anew in each round.
   absl::Span<const Candidate> candidates(int node) const { return candidates_[node]; }
 
@@ -59,6 +65,12 @@ class SpeculationCache {
   void SetCandidates(int node, std::vector<Candidate> candidates) {
     candidates_[node] = std::move(candidates);
   }
+  // A parallel draft model's pass over a node also gives the candidates of the levels below it,
+  // which are the same on all paths: levels[i] those of nodes i levels below. The first are the
+  // node's own.
+  using Levels = std::vector<std::vector<Candidate>>;
+  void SetLevels(int node, Levels levels);
+  const Levels& levels(int node) const { return levels_[node]; }
   void MarkSent(int node) { sent_[node] = 1; }
   // Moves the root down along `tokens`, the newly committed ones. Moved::slots: the slots whose KV
   // is kept, ascending; the first `committed` of them belong to the first `committed` tokens, the
@@ -79,6 +91,7 @@ class SpeculationCache {
   std::vector<int32_t> slot_;
   std::vector<uint8_t> sent_;
   std::vector<std::vector<Candidate>> candidates_;
+  std::vector<Levels> levels_;  // of a parallel draft model, else empty
   int32_t slots_used_ = 0;
 };
 

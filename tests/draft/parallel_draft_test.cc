@@ -27,6 +27,7 @@ class ParallelDraftTest : public ::testing::Test {
     model::WriteCheckpoint(dir_.path(), config, 5);
     options_.sessions = {.kv_blocks = 64, .block_size = kBlockSize, .max_sessions = 8};
     options_.sessions.context = 128;
+    options_.ahead.least_chance = 0;
   }
 
   void Open(std::vector<int32_t> widths) {
@@ -146,6 +147,32 @@ TEST_F(ParallelDraftTest, TakesNoMoreLevelsThanAreAskedFor) {
   const speculation::TokenTree tree = Draft(text, text.size(), /*max_nodes=*/3);
   EXPECT_EQ(tree.size(), 4);
   EXPECT_EQ(engine_->stats().passes, 1u);
+}
+
+// Each number of accepted tokens with the likeliest tokens after it is run ahead in one pass, so
+// that whichever comes true needs none.
+TEST_F(ParallelDraftTest, RunsNextRootsAhead) {
+  Open({1, 1, 1});
+  std::vector<TokenId> text = model::RandomTokens(9, 5);
+  size_t added = text.size();
+  for (const int accepted : {0, 3, 1, 2}) {
+    const speculation::TokenTree tree = Draft(text, added);
+    ASSERT_EQ(tree.size(), 4);
+    while (engine_->can_go_ahead()) ASSERT_TRUE(engine_->Step().ok());
+    // The likeliest token after the accepted ones that is not the tree's own.
+    const auto after = Levels(text, 4, 2);
+    for (int i = 0; i < accepted; ++i) text.push_back(tree.tokens[i + 1]);
+    text.push_back(after[accepted][accepted < 3 ? 1 : 0]);
+    added = accepted + 1;
+    const uint64_t passes = engine_->stats().passes;
+    const speculation::TokenTree next = Draft(text, added);
+    EXPECT_EQ(engine_->stats().passes, passes) << accepted;
+    const auto levels = Levels(text, 3, 1);
+    ASSERT_EQ(next.size(), 4);
+    for (int level = 0; level < 3; ++level) {
+      EXPECT_EQ(next.tokens[level + 1], levels[level][0]) << accepted << ", level " << level;
+    }
+  }
 }
 
 // A prompt that takes several passes has its masks behind the last.
