@@ -36,6 +36,10 @@ struct Batch {
   std::vector<BatchSequence> sequences;
   std::vector<int32_t> blocks;
   std::vector<int32_t> logit_rows;  // ascending rows whose logits are wanted
+  // [rows][hidden], for drafters that read hidden states (ModelConfig::states), else empty: beside
+  // the token of each row the fused state of the position before it (RankModel::FuseStates), or, of
+  // a drafted token, the state that its parent's row handed on (RankModel::next_states).
+  std::vector<float> states;
 
   int rows() const { return static_cast<int>(tokens.size()); }
 };

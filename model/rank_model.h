@@ -58,6 +58,10 @@ struct RankOptions {
   // How long a GPU may try kernels at the start (cuda/linear.h). 0: rules of thumb.
   base::Nanos trial_budget = 3 * base::kSecond;
   bool reference = false;  // libtorch instead of the packed kernels; CPUs only
+  // Of a drafter that reads its target's hidden states: the target's checkpoint folder, whose
+  // config.json says what the drafter's leaves out, and whose embedding or head stands in for one
+  // that the drafter does not have. Not needed where nothing is left out. Other models: empty.
+  std::string target_dir;
 };
 
 // This rank's part of the logits: float32, [rows][width], of ids first .. first + width. Valid
@@ -113,6 +117,30 @@ class RankModel {
   virtual const base::cuda::Device* device() const { return nullptr; }
   // The size in bytes of a KV cache block on this rank.
   virtual int64_t KvBlockBytes() const = 0;
+
+  // Of a target whose drafters read its hidden states: from now on Forward keeps, of every row, the
+  // residual streams at these boundaries (StateDrafter::layers); empty: none, which costs nothing.
+  // All ranks of a group keep the same. InvalidArgument: a boundary that the model does not have.
+  // Unimplemented: several pipeline stages, or a device that cannot.
+  virtual absl::Status KeepStates(std::vector<int32_t> boundaries) {
+    if (boundaries.empty()) return absl::OkStatus();
+    return absl::UnimplementedError(
+        "hidden states of a model on cuda are not supported; allowed: a model on cpu");
+  }
+  // What the last Forward kept, [rows][boundaries][hidden], with the same bits on all ranks. Empty
+  // if nothing is kept. Valid until the next Forward or KeepStates.
+  virtual absl::Span<const float> states() const { return {}; }
+
+  // Of a drafter that reads its target's hidden states (ModelConfig::states): turns those of `rows`
+  // positions, [rows][layers][target_hidden], into what Batch::states takes, [rows][hidden].
+  // InvalidArgument: another size. FailedPrecondition: any other model.
+  virtual absl::Status FuseStates(absl::Span<const float> /*states*/, int /*rows*/,
+                                  float* /*fused*/) {
+    return absl::FailedPreconditionError("this model does not read a target's hidden states");
+  }
+  // After Forward of such a drafter, [logit rows][hidden]: the state that each row hands to the
+  // rows of tokens drafted after it. Valid until the next Forward.
+  virtual absl::Span<const float> next_states() const { return {}; }
 };
 
 // A communicator of the ranks of this rank's pipeline stage, of `stages` in the group; null if the

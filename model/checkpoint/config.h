@@ -4,12 +4,15 @@
 // A Hugging Face config.json, as far as a dense decoder-only transformer needs it.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/data_type.h"
 #include "base/types.h"
+#include "model/checkpoint/drafter_config.h"
 
 namespace specfabric::model {
 
@@ -57,12 +60,19 @@ struct ModelConfig {
   // Of a parallel draft model (PARD, 2504.18583), which predicts several tokens in one pass: what
   // stands for those that are not known yet. kNoToken: of other models.
   base::TokenId mask_token = base::kNoToken;
+  // Of a drafter that reads its target's hidden states. Its `vocabulary` is the target's.
+  std::optional<StateDrafter> states;
 };
 
 // Reads <model_dir>/config.json. NotFound: no such folder or file. InvalidArgument: not JSON, or a
 // field is missing or senseless. Unimplemented: an architecture, activation or rope type that is
 // not among those supported (the message names the ones that are), or quantized weights.
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir);
+
+// Makes `drafter`, a checkpoint whose `states` are set, fit its target: fills in the layers if its
+// config.json names none. InvalidArgument: they do not fit (layers, hidden size or vocabulary); the
+// message says what is given and what is allowed.
+absl::Status ResolveDrafter(const ModelConfig& target, ModelConfig* drafter);
 
 // The longest sequence to serve: config.context, or `most` if that is less and not 0.
 // Unimplemented: some layer's window is shorter than that, so that it would matter; the message

@@ -92,6 +92,7 @@ CpuTransformer::CpuTransformer(ModelConfig config, const RankOptions& options,
       pool_(options.threads),
       rope_(MakeRopeTable(config_.rope, config_.head_dim)),
       attention_(kernels_, &pool_),
+      kept_(config_.hidden),
       cache_(std::move(cache)) {}
 
 absl::StatusOr<std::unique_ptr<Linear>> CpuTransformer::MakeLinear(const LinearShape& shape,
@@ -130,9 +131,18 @@ absl::Status CpuTransformer::LoadCheckpoint(const std::string& model_dir) {
   return absl::OkStatus();
 }
 
+absl::Status CpuTransformer::KeepStates(std::vector<int32_t> boundaries) {
+  if (partition_.stages > 1 && !boundaries.empty()) {
+    return absl::UnimplementedError(absl::StrCat("hidden states of a model in ", partition_.stages,
+                                                 " pipeline stages are not supported; allowed: 1"));
+  }
+  return kept_.Keep(std::move(boundaries), config_.layers);
+}
+
 absl::StatusOr<LogitShard> CpuTransformer::Forward(const Batch& batch) {
   if (absl::Status status = PlanAttention(batch); !status.ok()) return status;
   Embed(batch);
+  kept_.Begin(batch.rows());
   const absl::StatusOr<int> rows = partition_.stages == 1 ? RunLayers(batch) : RunPipeline(batch);
   if (!rows.ok()) return rows.status();
   Normalise(weights_.final_norm, *rows);
@@ -211,18 +221,22 @@ absl::StatusOr<int> CpuTransformer::RunLayers(const Batch& batch) {
   RopeAngles(rope_, batch.positions, &cosines_, &sines_);
   int rows = batch.rows();
   for (int layer = 0; layer < partition_.layers; ++layer) {
+    kept_.Copy(layer, residual_.data());
     if (absl::Status status = Attend(layer, rows); !status.ok()) return status;
     const LayerWeights& weights = weights_.layers[layer];
-    if (partition_.first_layer + layer + 1 == config_.layers) {
-      // After the last KV write only the rows whose logits are wanted are needed.
-      KeepRows(batch.logit_rows);
-      rows = static_cast<int>(batch.logit_rows.size());
-    }
+    const bool is_last = partition_.first_layer + layer + 1 == config_.layers;
+    // After the last KV write only the rows whose logits are wanted are needed, unless the last
+    // layer's output is kept for all.
+    if (is_last && !kept_.Keeps(config_.layers)) rows = KeepRows(batch.logit_rows);
     float* projected = Reserve(&projected_, static_cast<size_t>(rows) * config_.hidden);
     absl::Status status = weights.output->Forward(attended_.data(), rows, projected);
     if (!status.ok()) return status;
     AddProjected(weights.output_bias, rows);
     if (status = FeedForward(weights, rows); !status.ok()) return status;
+  }
+  if (kept_.Keeps(config_.layers)) {
+    kept_.Copy(config_.layers, residual_.data());
+    rows = KeepRows(batch.logit_rows);
   }
   return rows;
 }
@@ -355,8 +369,9 @@ void CpuTransformer::Normalise(const std::vector<float>& weight, int rows) {
   }
 }
 
-// Moves the given rows, ascending, of the residual and the attention's result to the front.
-void CpuTransformer::KeepRows(const std::vector<int32_t>& rows) {
+// Moves the given rows, ascending, of the residual and the attention's result to the front, and
+// returns their number.
+int CpuTransformer::KeepRows(const std::vector<int32_t>& rows) {
   const size_t hidden = config_.hidden;
   const size_t attended = static_cast<size_t>(partition_.heads) * config_.head_dim;
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -365,6 +380,7 @@ void CpuTransformer::KeepRows(const std::vector<int32_t>& rows) {
     std::copy_n(residual_.data() + row * hidden, hidden, residual_.data() + i * hidden);
     std::copy_n(attended_.data() + row * attended, attended, attended_.data() + i * attended);
   }
+  return static_cast<int>(rows.size());
 }
 
 void CpuTransformer::MoveKv(absl::Span<const KvMove> moves) {

@@ -17,6 +17,7 @@
 
 #include "model/attention_plan.h"
 #include "model/cpu/attention.h"
+#include "model/cpu/kept_states.h"
 #include "model/cpu/kv_cache.h"
 #include "model/cpu/thread_pool.h"
 #include "model/cpu/weights.h"
@@ -38,6 +39,8 @@ class CpuTransformer : public RankModel {
   void MoveKv(absl::Span<const KvMove> moves) override;
   uint64_t NumericsFingerprint() const override { return fingerprint_; }
   int64_t KvBlockBytes() const override { return cache_.shape().block_bytes(); }
+  absl::Status KeepStates(std::vector<int32_t> boundaries) override;
+  absl::Span<const float> states() const override { return kept_.values(); }
 
  private:
   CpuTransformer(ModelConfig config, const RankOptions& options, Communicator* communicator,
@@ -59,7 +62,7 @@ class CpuTransformer : public RankModel {
   absl::Status GateApart(const LayerWeights& weights, int rows, float* projected);
   void AddProjected(const std::vector<float>& bias, int rows);
   void Normalise(const std::vector<float>& weight, int rows);
-  void KeepRows(const std::vector<int32_t>& rows);
+  int KeepRows(const std::vector<int32_t>& rows);
 
   ModelConfig config_;  // fixed once the checkpoint is loaded
   const RankOptions options_;
@@ -71,6 +74,7 @@ class CpuTransformer : public RankModel {
   ThreadPool pool_;
   const RopeTable rope_;
   cpu::Attention attention_;
+  cpu::KeptStates kept_;
   KvCache cache_;
   EmbeddingTable embedding_;
   ModelWeights weights_;
