@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "model/checkpoint/drafter_fields.h"
 #include "model/checkpoint/json_fields.h"
 #include "model/checkpoint/quantization.h"
 #include "model/checkpoint/rope_config.h"
@@ -37,9 +38,10 @@ constexpr FamilyDefaults kFamilies[] = {{"LlamaForCausalLM", 2048, 0, 0, 0, 2},
                                         {"Qwen3ForCausalLM", 32768, 32, 128, 4096, 0}};
 
 std::string Architectures() {
-  return absl::StrJoin(kFamilies, ", ", [](std::string* out, const FamilyDefaults& family) {
+  const auto name = [](std::string* out, const FamilyDefaults& family) {
     absl::StrAppend(out, family.architecture);
-  });
+  };
+  return absl::StrCat(absl::StrJoin(kFamilies, ", ", name), ", ", DrafterArchitectures());
 }
 
 const FamilyDefaults* FindFamily(const std::string& architecture) {
@@ -59,8 +61,8 @@ std::string Architecture(Fields& fields) {
 }
 
 // What differs between the four families apart from numbers.
-void ReadFamily(Fields& fields, ModelConfig* config) {
-  const std::string& name = config->architecture;
+void ReadFamily(Fields& fields, const FamilyDefaults& family, ModelConfig* config) {
+  const std::string name = family.architecture;
   const bool attention_bias = fields.FlagOr("attention_bias", false);
   if (name == "LlamaForCausalLM") {
     config->qkv_bias = config->output_bias = attention_bias;
@@ -117,7 +119,7 @@ void ReadShape(Fields& fields, const FamilyDefaults& family, ModelConfig* config
 // The window that some layer really has, or 0. Only Mistral and the Qwens look at these fields.
 int32_t SlidingWindow(Fields& fields, const FamilyDefaults& family, const ModelConfig& config) {
   if (family.sliding_window == 0) return 0;
-  const bool optional = config.architecture != "MistralForCausalLM";
+  const bool optional = family.architecture != std::string("MistralForCausalLM");
   if (optional && !fields.FlagOr("use_sliding_window", false)) return 0;
   // null is none.
   const int32_t otherwise = fields.IsAbsent("sliding_window") ? family.sliding_window : 0;
@@ -184,6 +186,25 @@ absl::Status ReadEosIds(Fields& fields, const FamilyDefaults& family, const std:
   return absl::OkStatus();
 }
 
+// What any model's layers have.
+absl::Status ReadLayers(Fields& fields, const FamilyDefaults& family, ModelConfig* config) {
+  ReadFamily(fields, family, config);
+  ReadShape(fields, family, config);
+  if (!fields.status().ok()) return fields.status();
+  config->sliding_window = SlidingWindow(fields, family, *config);
+  config->mask_token = MaskToken(fields, config->vocabulary);
+  if (!fields.status().ok()) return fields.status();
+
+  const int32_t positions = config->context;
+  absl::StatusOr<RopeConfig> rope = ReadRope(fields, positions, fields.where());
+  if (!rope.ok()) return rope.status();
+  config->rope = *rope;
+  absl::StatusOr<int32_t> context = ContextOf(config->rope, positions, fields.where());
+  if (!context.ok()) return context.status();
+  config->context = *context;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<DataType> ParseDataType(const std::string& name) {
@@ -202,30 +223,31 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
   absl::StatusOr<Json> json = ReadJsonObject(path);
   if (!json.ok()) return json.status();
 
-  Fields fields(*json, path);
+  Fields top(*json, path);
   ModelConfig config;
-  config.architecture = Architecture(fields);
-  if (!fields.status().ok()) return fields.status();
-  const FamilyDefaults* family = FindFamily(config.architecture);
-  if (family == nullptr) fields.Unsupported("architecture", config.architecture, Architectures());
-  if (!fields.status().ok()) return fields.status();
+  config.architecture = Architecture(top);
+  if (!top.status().ok()) return top.status();
+  LayerFields layers = {&*json, path, config.architecture};
+  const DrafterLayout* layout = FindDrafterLayout(config.architecture);
+  if (layout != nullptr) {
+    absl::StatusOr<LayerFields> found = FindLayerFields(*layout, *json, path);
+    if (!found.ok()) return found.status();
+    layers = *std::move(found);
+  }
+  const FamilyDefaults* family = FindFamily(layers.architecture);
+  if (family == nullptr) top.Unsupported("architecture", config.architecture, Architectures());
+  if (!top.status().ok()) return top.status();
   if (absl::Status status = CheckNotQuantized(*json, model_dir); !status.ok()) return status;
-  ReadFamily(fields, &config);
-  ReadShape(fields, *family, &config);
-  if (!fields.status().ok()) return fields.status();
-  config.sliding_window = SlidingWindow(fields, *family, config);
-  config.checkpoint_type = CheckpointType(fields);
-  config.mask_token = MaskToken(fields, config.vocabulary);
+  Fields fields(*layers.object, layers.where);
+  if (absl::Status status = ReadLayers(fields, *family, &config); !status.ok()) return status;
+  config.checkpoint_type = CheckpointType(top);
+  if (!top.status().ok()) return top.status();
   absl::Status eos = ReadEosIds(fields, *family, model_dir, &config.eos_ids);
   if (!eos.ok()) return eos;
-
-  const int32_t positions = config.context;
-  absl::StatusOr<RopeConfig> rope = ReadRope(fields, positions, path);
-  if (!rope.ok()) return rope.status();
-  config.rope = *rope;
-  absl::StatusOr<int32_t> context = ContextOf(config.rope, positions, path);
-  if (!context.ok()) return context.status();
-  config.context = *context;
+  if (layout != nullptr) {
+    absl::Status status = ReadStateDrafter(*layout, *json, path, &config);
+    if (!status.ok()) return status;
+  }
   return config;
 }
 

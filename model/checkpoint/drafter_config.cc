@@ -1,5 +1,7 @@
 #include "model/checkpoint/drafter_config.h"
 
+#include <array>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/config.h"
@@ -27,7 +29,8 @@ absl::Status ResolveDrafter(const ModelConfig& target, ModelConfig* drafter) {
     return differs("vocabulary", drafter->vocabulary, target.vocabulary);
   }
   // What is meant where nothing is said: near the first layer, in the middle, near the last.
-  if (states.layers.empty()) states.layers = {2, target.layers / 2, target.layers - 3};
+  const std::array<int32_t, kDefaultStateLayers> usual = {2, target.layers / 2, target.layers - 3};
+  if (states.layers.empty()) states.layers.assign(usual.begin(), usual.end());
   for (int32_t layer : states.layers) {
     if (layer >= 0 && layer <= target.layers) continue;
     return absl::InvalidArgumentError(

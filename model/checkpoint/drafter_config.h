@@ -9,6 +9,9 @@
 
 namespace specfabric::model {
 
+// As many hidden states of a target are read where config.json does not say which.
+inline constexpr int32_t kDefaultStateLayers = 3;
+
 enum class DrafterKind : uint8_t { kEagle3 };
 const char* Name(DrafterKind kind);  // "eagle3"
 

@@ -36,6 +36,7 @@ class Fields {
       : object_(object), where_(std::move(where)) {}
 
   const absl::Status& status() const { return status_; }
+  const std::string& where() const { return where_; }
 
   bool IsAbsent(const char* name) const { return !object_.contains(name); }
   // Null where it is absent or null.

@@ -32,6 +32,18 @@ void CheckAccepted(const model::ModelConfig& config) {
                              rope.beta_fast, rope.beta_slow}) {
     SPECFABRIC_CHECK(std::isfinite(value) && value > 0);
   }
+  if (!config.states) return;
+  const model::StateDrafter& states = *config.states;
+  SPECFABRIC_CHECK(states.target_hidden >= 1);
+  SPECFABRIC_CHECK(states.draft_vocabulary >= 1 && states.draft_vocabulary <= config.vocabulary);
+  for (const int32_t layer : states.layers) SPECFABRIC_CHECK(layer >= 0);
+  model::ModelConfig target, drafter = config;
+  target.vocabulary = config.vocabulary;
+  target.hidden = states.target_hidden;
+  target.layers = 8;
+  if (!model::ResolveDrafter(target, &drafter).ok()) return;
+  SPECFABRIC_CHECK(!drafter.states->layers.empty());
+  for (const int32_t layer : drafter.states->layers) SPECFABRIC_CHECK(layer <= target.layers);
 }
 
 }  // namespace
@@ -52,6 +64,13 @@ std::vector<fuzz::Bytes> fuzz::Seeds() {
       R"("head_dim":16,"rope_parameters":{"rope_type":"yarn","rope_theta":10000.0,"factor":4.0,)"
       R"("original_max_position_embeddings":64,"mscale":0.7,"mscale_all_dim":1.0,)"
       R"("beta_fast":32,"beta_slow":1,"truncate":false})";
+  const std::string drafter =
+      R"("draft_vocab_size":32,"target_hidden_size":96,"norm_before_fc":true,"bias":true,)"
+      R"("eagle_config":{"eagle_aux_hidden_state_layer_ids":[1,4,7],"norm_output":true})";
+  const std::string nested =
+      R"({"architectures":["Eagle3DraftModel"],"draft_vocab_size":32,"norm_before_residual":true,)"
+      R"("eagle_aux_hidden_state_layer_ids":[2,4,8],"fc_norm":true,"transformer_layer_config":{)" +
+      shape + R"("model_type":"qwen3"}})";
   Bytes with_generation = config("Qwen2ForCausalLM", R"("use_sliding_window":true,)"
                                                      R"("sliding_window":512,"eos_token_id":0)");
   const Bytes generation = ToBytes(R"({"eos_token_id":[7,8]})");
@@ -66,6 +85,9 @@ std::vector<fuzz::Bytes> fuzz::Seeds() {
           ToBytes(R"({"architectures":["Qwen3ForCausalLM"],"vocab_size":8,"hidden_size":64,)"
                   R"("intermediate_size":8,"num_hidden_layers":1,"num_attention_heads":32,)"
                   R"("use_sliding_window":true,"max_window_layers":0,"text_config":{}})"),
+          config("LlamaForCausalLMEagle3", drafter),
+          config("Qwen3Eagle3Model", R"("target_layer_ids":[1,3,5,7])"),
+          ToBytes(nested),
           with_generation};
 }
 
