@@ -12,6 +12,15 @@ uint64_t HashDouble(uint64_t hash, double value) {
   return base::Mix64(hash ^ std::bit_cast<uint64_t>(value));
 }
 
+uint64_t HashStates(uint64_t hash, const StateDrafter& states) {
+  for (bool flag : {states.norm_before_fc, states.fc_norm, states.fc_bias,
+                    states.norm_before_residual, states.norm_output}) {
+    hash = HashDouble(hash, double(flag));
+  }
+  for (int32_t layer : states.layers) hash = HashDouble(hash, double(layer));
+  return hash;
+}
+
 uint64_t HashConfig(const ModelConfig& config, const RopeTable& rope) {
   uint64_t hash = base::Fnv1a(config.architecture);
   for (double value : {double(config.heads), double(config.kv_heads), double(config.head_dim),
@@ -20,13 +29,20 @@ uint64_t HashConfig(const ModelConfig& config, const RopeTable& rope) {
     hash = HashDouble(hash, value);
   }
   for (float frequency : rope.inverse_frequencies) hash = HashDouble(hash, frequency);
-  return hash;
+  return config.states ? HashStates(hash, *config.states) : hash;
 }
 
 }  // namespace
 
 uint64_t HashModel(const Checkpoint& checkpoint, const ModelConfig& config, const RopeTable& rope) {
   return base::Mix64(checkpoint.ContentHash(ReadingThreads()) ^ HashConfig(config, rope));
+}
+
+uint64_t HashModel(const OpenedDrafter& drafter, const ModelConfig& config, const RopeTable& rope) {
+  uint64_t hash = HashModel(drafter.own.checkpoint, config, rope);
+  if (!drafter.target) return hash;
+  hash = base::Mix64(hash ^ ContentHash(*drafter.embedding));
+  return base::Mix64(hash ^ ContentHash(*drafter.head));
 }
 
 uint64_t HashKernels(std::string_view name, uint64_t version, DataType dtype) {

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "model/checkpoint/config.h"
+#include "model/checkpoint/drafter_tensors.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/rope.h"
 
@@ -15,6 +16,9 @@ namespace specfabric::model {
 // Weights, and everything of a configuration that decides bits but is in no tensor. Reads the whole
 // checkpoint once, with ReadingThreads() threads.
 uint64_t HashModel(const Checkpoint& checkpoint, const ModelConfig& config, const RopeTable& rope);
+
+// The same of a drafter that reads hidden states, with what it has of its target.
+uint64_t HashModel(const OpenedDrafter& drafter, const ModelConfig& config, const RopeTable& rope);
 
 // What runs them: kernels by name, and their version, which changes whenever the same weights would
 // give other bits: order of sums, rounding, layout.

@@ -15,19 +15,29 @@
 namespace specfabric::model {
 namespace {
 
-constexpr std::string_view kLayerPrefix = "model.layers.";
+// Some exports of drafters have their only layer, or their first, under this name.
+constexpr char kMiddleLayer[] = "midlayer.";
 constexpr int64_t kPiece = 1 << 16;  // elements converted at once
 
-// The name inside its layer of a tensor of one of `layers` layers.
-std::optional<std::string_view> NameInLayer(std::string_view name, int32_t layers) {
-  if (!name.starts_with(kLayerPrefix)) return std::nullopt;
-  name.remove_prefix(kLayerPrefix.size());
+// The place of a tensor of one of the model's layers.
+struct PlaceInLayer {
+  int32_t layer = 0;
+  std::string_view name;  // inside the layer
+};
+
+std::optional<PlaceInLayer> PlaceOf(std::string_view name, const ModelConfig& config) {
+  const std::string_view middle = kMiddleLayer, layers = NamesOf(config).layers;
+  if (config.states && name.starts_with(middle)) {
+    return PlaceInLayer{0, name.substr(middle.size())};
+  }
+  if (!name.starts_with(layers)) return std::nullopt;
+  name.remove_prefix(layers.size());
   int32_t layer = 0;
   const char* end = name.data() + name.size();
   const auto number = std::from_chars(name.data(), end, layer);
   if (number.ec != std::errc() || number.ptr == end || *number.ptr != '.') return std::nullopt;
-  if (layer < 0 || layer >= layers) return std::nullopt;
-  return name.substr(number.ptr + 1 - name.data());
+  if (layer < 0 || layer >= config.layers) return std::nullopt;
+  return PlaceInLayer{layer, name.substr(number.ptr + 1 - name.data())};
 }
 
 // The names inside a layer that LoadLayers reads.
@@ -56,14 +66,37 @@ bool IsStoredBuffer(std::string_view name) {
   return false;
 }
 
-// Whether a model of so many layers would compute something else with this tensor. Further layers,
-// which are for predicting several tokens, and other modalities' parts do not change it.
-bool IsOwnPart(std::string_view name, int32_t layers) {
+// Whether a model would compute something else with this tensor. Further layers, which are for
+// predicting several tokens, and other modalities' parts do not change it.
+bool IsOwnPart(std::string_view name, const ModelConfig& config) {
   for (const char* start : {"lm_head.", "model.norm.", "model.embed_tokens."}) {
     if (name.starts_with(start)) return true;
   }
   if (name.find("lora_") != std::string_view::npos) return true;
-  return NameInLayer(name, layers).has_value();
+  return PlaceOf(name, config).has_value();
+}
+
+// The same of a drafter, which has no such parts. What it keeps of its training: which ids of the
+// target the head has, and the target's own norm and head.
+bool IsOwnPartOfDrafter(std::string_view name, const ModelConfig& config) {
+  if (name == "t2d" || name.starts_with("verifier_")) return false;
+  const std::optional<PlaceInLayer> place = PlaceOf(name, config);
+  return !place || place->layer == 0 || place->name != kStateNormName;
+}
+
+// The tensors above all layers that are read.
+std::unordered_set<std::string> NamesAboveLayers(const ModelConfig& c) {
+  const TensorNames& names = NamesOf(c);
+  std::unordered_set<std::string> all = {names.embedding, names.head, names.norm};
+  if (!c.states) return all;
+  all.insert({kFuseName, kDraftIdsName});
+  if (c.states->fc_bias) all.insert(kFuseBiasName);
+  if (c.states->norm_before_fc) all.insert(kFuseNormName);
+  const size_t layers = c.states->layers.empty() ? kDefaultStateLayers : c.states->layers.size();
+  for (size_t i = 0; c.states->fc_norm && i < layers; ++i) {
+    all.insert(FuseNormName(static_cast<int32_t>(i)));
+  }
+  return all;
 }
 
 int64_t Elements(const StoredTensor& tensor) {
@@ -115,23 +148,37 @@ struct Names {
 // Adds a note about the tensors that are ignored, if any are.
 absl::Status CheckUnread(const ModelConfig& config, OpenedCheckpoint* opened) {
   const std::unordered_set<std::string_view> layer_names = LayerNames(config);
-  const auto is_read = [&](std::string_view name) {
-    if (name == kEmbeddingName || name == kHeadName || name == kNormName) return true;
-    const std::optional<std::string_view> inside = NameInLayer(name, config.layers);
-    return inside && layer_names.contains(*inside);
+  const std::unordered_set<std::string> other_names = NamesAboveLayers(config);
+  const std::string first_layer = LayerPrefix(opened->checkpoint, config, 0);
+  const auto is_read = [&](const std::string& name) {
+    if (other_names.contains(name)) return true;
+    const std::optional<PlaceInLayer> place = PlaceOf(name, config);
+    if (!place) return false;
+    if (place->layer == 0 && !name.starts_with(first_layer)) return false;
+    if (config.states && place->layer == 0 && place->name == kStateNormName) return true;
+    return layer_names.contains(place->name);
   };
+  const auto is_own = [&](const std::string& name) {
+    return config.states ? IsOwnPartOfDrafter(name, config) : IsOwnPart(name, config);
+  };
+  const std::string where = absl::StrCat("model folder '", opened->checkpoint.model_dir(), "': ");
+  if (config.states && opened->checkpoint.Contains("mask_hidden")) {
+    return absl::UnimplementedError(absl::StrCat(
+        where,
+        "tensor 'mask_hidden' belongs to a drafter that predicts in parallel (P-EAGLE), "
+        "which is not supported; allowed: EAGLE-3"));
+  }
   Names quantized, own, ignored;
   for (const auto& [name, tensor] : opened->checkpoint.tensors()) {
     if (is_read(name) || IsStoredBuffer(name)) continue;
     if (IsQuantizationTensor(name)) {
       quantized.Add(name);
-    } else if (IsOwnPart(name, config.layers) && !IsZeroBias(name, *tensor)) {
+    } else if (is_own(name) && !IsZeroBias(name, *tensor)) {
       own.Add(name);
     } else {
       ignored.Add(name);
     }
   }
-  const std::string where = absl::StrCat("model folder '", opened->checkpoint.model_dir(), "': ");
   if (quantized.count > 0) {
     return absl::UnimplementedError(
         absl::StrCat(where, quantized.Text(), quantized.count == 1 ? " belongs" : " belong",
@@ -176,6 +223,18 @@ absl::Status ResolveHead(const ModelConfig& config, OpenedCheckpoint* opened) {
 
 }  // namespace
 
+std::string FuseNormName(int32_t layer) { return absl::StrCat("fc_norm.", layer, ".weight"); }
+
+std::string LayerPrefix(const Checkpoint& checkpoint, const ModelConfig& config, int32_t layer) {
+  if (config.states && layer == 0) {
+    const auto middle = checkpoint.tensors().lower_bound(kMiddleLayer);
+    if (middle != checkpoint.tensors().end() && middle->first.starts_with(kMiddleLayer)) {
+      return kMiddleLayer;
+    }
+  }
+  return absl::StrCat(NamesOf(config).layers, layer, ".");
+}
+
 absl::StatusOr<OpenedCheckpoint> OpenCheckpoint(const std::string& model_dir,
                                                 const ModelConfig& config) {
   absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(model_dir);
@@ -184,6 +243,7 @@ absl::StatusOr<OpenedCheckpoint> OpenCheckpoint(const std::string& model_dir,
       .checkpoint = *std::move(checkpoint), .tied_embeddings = false, .notes = {}};
   opened.notes = opened.checkpoint.notes();
   if (absl::Status status = CheckUnread(config, &opened); !status.ok()) return status;
+  if (config.states) return opened;
   if (absl::Status status = ResolveHead(config, &opened); !status.ok()) return status;
   return opened;
 }

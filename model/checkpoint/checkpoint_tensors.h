@@ -27,15 +27,39 @@ struct OpenedCheckpoint {
   std::vector<std::string> notes;
 };
 
+// How the tensors of a model are named: those above all layers, and how each layer's begin.
+struct TensorNames {
+  const char* embedding;
+  const char* head;
+  const char* norm;  // the last, before the head
+  const char* layers;
+};
+constexpr TensorNames kModelNames = {kEmbeddingName, kHeadName, kNormName, "model.layers."};
+constexpr TensorNames kDrafterNames = {"embed_tokens.weight", kHeadName, "norm.weight", "layers."};
+inline const TensorNames& NamesOf(const ModelConfig& config) {
+  return config.states ? kDrafterNames : kModelNames;
+}
+
+// What only drafters that read hidden states have (config.h).
+constexpr char kFuseName[] = "fc.weight";
+constexpr char kFuseBiasName[] = "fc.bias";
+constexpr char kFuseNormName[] = "input_norm.weight";    // over all of fc's inputs
+std::string FuseNormName(int32_t layer);                 // over one layer's
+constexpr char kStateNormName[] = "hidden_norm.weight";  // in the first layer
+constexpr char kDraftIdsName[] = "d2t";
+
+// What the names of a layer's tensors begin with.
+std::string LayerPrefix(const Checkpoint& checkpoint, const ModelConfig& config, int32_t layer);
+
 // The tensor of the embedding: the head's, where a tied checkpoint stores that alone.
 inline const char* EmbeddingName(const Checkpoint& checkpoint, bool tied) {
   const bool head_alone = !checkpoint.Contains(kEmbeddingName) && checkpoint.Contains(kHeadName);
   return tied && head_alone ? kHeadName : kEmbeddingName;
 }
 
-// Opens the checkpoint of a folder. Errors are Checkpoint::Open's; NotFound: it has no head;
-// Unimplemented: it holds tensors that are not read although they would change the result: others
-// of the model's own layers, or scales of quantized weights.
+// Opens the checkpoint of a folder. Errors are Checkpoint::Open's; NotFound: it has no head, and no
+// target either that has one; Unimplemented: it holds tensors that are not read although they would
+// change the result: others of the model's own layers, or scales of quantized weights.
 absl::StatusOr<OpenedCheckpoint> OpenCheckpoint(const std::string& model_dir,
                                                 const ModelConfig& config);
 

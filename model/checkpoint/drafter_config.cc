@@ -18,6 +18,11 @@ const char* Name(DrafterKind kind) {
 
 absl::Status ResolveDrafter(const ModelConfig& target, ModelConfig* drafter) {
   StateDrafter& states = *drafter->states;
+  if (target.states) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the drafter's target is a ", target.architecture,
+                     ", a drafter too; allowed: a model with layers to read"));
+  }
   const auto differs = [](const char* what, int32_t given, int32_t allowed) {
     return absl::InvalidArgumentError(absl::StrCat("the drafter is for a target with ", what, " ",
                                                    given, "; allowed: the target's, ", allowed));

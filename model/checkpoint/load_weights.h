@@ -86,15 +86,17 @@ inline MatrixShard ColumnShard(const std::string& name, int32_t rows, int32_t co
   return {name, rows, columns, 0, rows, first, count};
 }
 
+// inputs: of the query, key and value heads.
 template <typename Matrix>
 absl::Status LoadAttention(const Loader<Matrix>& loader, const ModelConfig& c, const Partition& p,
-                           const std::string& prefix, LayerWeightsOf<Matrix>* layer) {
+                           const std::string& prefix, int32_t inputs,
+                           LayerWeightsOf<Matrix>* layer) {
   const int32_t d = c.head_dim;
   const int32_t q_rows = c.heads * d, kv_rows = c.kv_heads * d;
   const std::vector<MatrixShard> qkv = {
-      RowShard(prefix + "q_proj.weight", q_rows, c.hidden, p.first_head * d, p.heads * d),
-      RowShard(prefix + "k_proj.weight", kv_rows, c.hidden, p.first_kv_head * d, p.kv_heads * d),
-      RowShard(prefix + "v_proj.weight", kv_rows, c.hidden, p.first_kv_head * d, p.kv_heads * d)};
+      RowShard(prefix + "q_proj.weight", q_rows, inputs, p.first_head * d, p.heads * d),
+      RowShard(prefix + "k_proj.weight", kv_rows, inputs, p.first_kv_head * d, p.kv_heads * d),
+      RowShard(prefix + "v_proj.weight", kv_rows, inputs, p.first_kv_head * d, p.kv_heads * d)};
   absl::Status status = loader.Layer(qkv, /*parts=*/1, &layer->qkv);
   if (c.qkv_bias) {
     status.Update(loader.VectorShard(prefix + "q_proj.bias", q_rows, p.first_head * d, p.heads * d,
@@ -148,18 +150,21 @@ absl::StatusOr<ModelWeightsOf<Matrix>> LoadLayers(const Checkpoint& checkpoint,
   const loading::Loader<Matrix> loader(checkpoint, make_matrix);
   ModelWeightsOf<Matrix> weights;
   for (int32_t i = 0; i < partition.layers; ++i) {
-    const std::string prefix = absl::StrCat("model.layers.", partition.first_layer + i, ".");
+    const std::string prefix = LayerPrefix(checkpoint, config, partition.first_layer + i);
+    // A drafter's first layer reads a hidden state beside each embedding.
+    const int32_t inputs = config.states && i == 0 ? 2 * config.hidden : config.hidden;
     LayerWeightsOf<Matrix> layer;
     absl::Status status =
         loader.Vector(prefix + "input_layernorm.weight", config.hidden, &layer.attention_norm);
-    status.Update(loading::LoadAttention(loader, config, partition, prefix + "self_attn.", &layer));
+    status.Update(
+        loading::LoadAttention(loader, config, partition, prefix + "self_attn.", inputs, &layer));
     status.Update(
         loader.Vector(prefix + "post_attention_layernorm.weight", config.hidden, &layer.mlp_norm));
     status.Update(loading::LoadMlp(loader, config, partition, prefix + "mlp.", &layer));
     if (!status.ok()) return status;
     weights.layers.push_back(std::move(layer));
   }
-  absl::Status status = loader.Vector(kNormName, config.hidden, &weights.final_norm);
+  absl::Status status = loader.Vector(NamesOf(config).norm, config.hidden, &weights.final_norm);
   if (!status.ok()) return status;
   return weights;
 }

@@ -266,6 +266,12 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& model_dir) {
     return checkpoint;
   }
   if (!has_index) {
+    for (const char* other : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+      if (!std::filesystem::exists(absl::StrCat(model_dir, "/", other), error)) continue;
+      return absl::UnimplementedError(absl::StrCat("model folder '", model_dir, "' holds ", other,
+                                                   ", which is not supported; allowed: ", kSingle,
+                                                   " or ", kIndex));
+    }
     return absl::NotFoundError(
         absl::StrCat("model folder '", model_dir, "' holds neither ", kSingle, " nor ", kIndex));
   }
@@ -358,6 +364,11 @@ uint64_t Checkpoint::ContentHash(int threads) const {
     hash = base::Mix64(hash ^ contents[i]);
   }
   return hash;
+}
+
+uint64_t ContentHash(const StoredTensor& tensor) {
+  const uint64_t kind = base::Fnv1a(absl::StrCat(tensor.type_name, " ", ShapeText(tensor.shape)));
+  return base::Mix64(kind ^ HashBytes(tensor.data, tensor.bytes));
 }
 
 void ReadFloats(const StoredTensor& tensor, int64_t first, int64_t count, float* out) {

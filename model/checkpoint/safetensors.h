@@ -53,6 +53,7 @@ class SafetensorsFile {
 // model.safetensors.index.json names.
 class Checkpoint {
  public:
+  // Errors are SafetensorsFile::Open's; Unimplemented: the folder has files of another format.
   static absl::StatusOr<Checkpoint> Open(const std::string& model_dir);
 
   const std::string& model_dir() const { return model_dir_; }
@@ -79,6 +80,9 @@ class Checkpoint {
   std::map<std::string, const StoredTensor*> tensors_;
   std::vector<std::string> notes_;
 };
+
+// A hash of a tensor's dtype, shape and bytes.
+uint64_t ContentHash(const StoredTensor& tensor);
 
 // Of one element of a tensor of F32, BF16 or F16.
 constexpr int ElementBytes(StoredType type) { return type == StoredType::kFloat32 ? 4 : 2; }

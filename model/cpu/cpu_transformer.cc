@@ -64,6 +64,10 @@ absl::StatusOr<std::unique_ptr<CpuTransformer>> CpuTransformer::Load(const std::
   const absl::StatusOr<GroupShape> shape = ShapeOf(communicator->size(), options.pipeline_stages);
   if (!shape.ok()) return shape.status();
   if (absl::Status status = CheckShape(*config, *shape); !status.ok()) return status;
+  if (config->states && shape->ranks() != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(shape->ranks(), " ranks for a drafter of kind ",
+                                                   Name(config->states->kind), "; allowed: 1"));
+  }
   if (options.threads < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.threads, " threads in a rank; allowed: at least 1"));
@@ -103,23 +107,25 @@ absl::StatusOr<std::unique_ptr<Linear>> CpuTransformer::MakeLinear(const LinearS
   return cpu::PackedLinear::Create(shape, options_.dtype, read, kernels_, &pool_);
 }
 
-absl::Status CpuTransformer::LoadCheckpoint(const std::string& model_dir) {
-  if (options_.reference) reference::SetThreads(options_.threads);
-  absl::StatusOr<OpenedCheckpoint> opened = OpenCheckpoint(model_dir, config_);
-  if (!opened.ok()) return opened.status();
-  const Checkpoint& checkpoint = opened->checkpoint;
-  config_.tied_embeddings = opened->tied_embeddings;
-  embedding_ = EmbeddingTable(partition_.vocabulary, config_.hidden, options_.dtype);
-  absl::Status status =
-      ReadEmbedding(checkpoint, config_, partition_,
-                    [this](int32_t index, const float* row) { embedding_.Set(index, row); });
-  if (!status.ok()) return status;
-  const MatrixFactory<std::unique_ptr<Linear>> make = [this](const LinearShape& shape,
-                                                             const StoredRows& rows) {
+MatrixFactory<std::unique_ptr<Linear>> CpuTransformer::LinearFactory() {
+  return [this](const LinearShape& shape, const StoredRows& rows) {
     return MakeLinear(shape, [&](int32_t output, float* weights) {
       rows.Read(output, 1, DataType::kFloat32, reinterpret_cast<std::byte*>(weights));
     });
   };
+}
+
+absl::Status CpuTransformer::LoadCheckpoint(const std::string& model_dir) {
+  if (options_.reference) reference::SetThreads(options_.threads);
+  if (config_.states) return LoadDrafter(model_dir);
+  absl::StatusOr<OpenedCheckpoint> opened = OpenCheckpoint(model_dir, config_);
+  if (!opened.ok()) return opened.status();
+  const Checkpoint& checkpoint = opened->checkpoint;
+  config_.tied_embeddings = opened->tied_embeddings;
+  const absl::StatusOr<StoredRows> embedding = FindEmbedding(checkpoint, config_, partition_);
+  if (!embedding.ok()) return embedding.status();
+  embedding_ = EmbeddingTable(*embedding, options_.dtype);
+  const MatrixFactory<std::unique_ptr<Linear>> make = LinearFactory();
   absl::StatusOr<ModelWeights> weights = LoadLayers(checkpoint, config_, partition_, make);
   if (!weights.ok()) return weights.status();
   weights_ = *std::move(weights);
@@ -131,6 +137,33 @@ absl::Status CpuTransformer::LoadCheckpoint(const std::string& model_dir) {
   return absl::OkStatus();
 }
 
+absl::Status CpuTransformer::LoadDrafter(const std::string& model_dir) {
+  const absl::StatusOr<OpenedDrafter> opened =
+      OpenDrafter(model_dir, options_.target_dir, &config_);
+  if (!opened.ok()) return opened.status();
+  const auto rows_of = [this](const StoredTensor* tensor, int32_t count) {
+    StoredRows rows(config_.hidden);
+    rows.Add({.tensor = tensor, .columns = config_.hidden, .row_count = count});
+    return rows;
+  };
+  embedding_ = EmbeddingTable(rows_of(opened->embedding, config_.vocabulary), options_.dtype);
+  const MatrixFactory<std::unique_ptr<Linear>> make = LinearFactory();
+  absl::StatusOr<ModelWeights> weights =
+      LoadLayers(opened->own.checkpoint, config_, partition_, make);
+  if (!weights.ok()) return weights.status();
+  weights_ = *std::move(weights);
+  const int32_t count = config_.states->draft_vocabulary;
+  absl::StatusOr<std::unique_ptr<Linear>> head =
+      make({.outputs = count, .inputs = config_.hidden}, rows_of(opened->head, count));
+  if (!head.ok()) return head.status();
+  weights_.head = *std::move(head);
+  absl::StatusOr<cpu::Eagle3> eagle = cpu::Eagle3::Load(*opened, config_, make, kernels_);
+  if (!eagle.ok()) return eagle.status();
+  eagle_.emplace(*std::move(eagle));
+  fingerprint_ = HashModel(*opened, config_, rope_) ^ HashNumerics(options_, kernels_, partition_);
+  return absl::OkStatus();
+}
+
 absl::Status CpuTransformer::KeepStates(std::vector<int32_t> boundaries) {
   if (partition_.stages > 1 && !boundaries.empty()) {
     return absl::UnimplementedError(absl::StrCat("hidden states of a model in ", partition_.stages,
@@ -139,18 +172,36 @@ absl::Status CpuTransformer::KeepStates(std::vector<int32_t> boundaries) {
   return kept_.Keep(std::move(boundaries), config_.layers);
 }
 
+absl::Status CpuTransformer::FuseStates(absl::Span<const float> states, int rows, float* fused) {
+  if (!eagle_) return RankModel::FuseStates(states, rows, fused);
+  return eagle_->Fuse(states, rows, fused);
+}
+
+absl::Status CpuTransformer::CheckStates(const Batch& batch) const {
+  const size_t wanted = eagle_ ? batch.tokens.size() * config_.hidden : 0;
+  if (batch.states.size() == wanted) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("fused states of ", batch.states.size(),
+                                                 " values for ", batch.rows(), " rows of a ",
+                                                 config_.architecture, "; allowed: ", wanted));
+}
+
 absl::StatusOr<LogitShard> CpuTransformer::Forward(const Batch& batch) {
+  if (absl::Status status = CheckStates(batch); !status.ok()) return status;
   if (absl::Status status = PlanAttention(batch); !status.ok()) return status;
   Embed(batch);
   kept_.Begin(batch.rows());
   const absl::StatusOr<int> rows = partition_.stages == 1 ? RunLayers(batch) : RunPipeline(batch);
   if (!rows.ok()) return rows.status();
   Normalise(weights_.final_norm, *rows);
-  float* logits = Reserve(&logits_, static_cast<size_t>(*rows) * partition_.vocabulary);
+  const int32_t width = eagle_ ? config_.states->draft_vocabulary : partition_.vocabulary;
+  float* logits = Reserve(&logits_, static_cast<size_t>(*rows) * width);
   if (absl::Status status = weights_.head->Forward(normed_.data(), *rows, logits); !status.ok()) {
     return status;
   }
-  return LogitShard{logits, *rows, partition_.vocabulary, partition_.first_token};
+  if (!eagle_) return LogitShard{logits, *rows, partition_.vocabulary, partition_.first_token};
+  next_states_ = {config_.states->norm_output ? normed_.data() : residual_.data(),
+                  static_cast<size_t>(*rows) * config_.hidden};
+  return LogitShard{eagle_->Spread(logits, *rows), *rows, config_.vocabulary, 0};
 }
 
 // Runs all layers of all stages: replaces the residual of all rows by the last layer's output for
@@ -222,7 +273,7 @@ absl::StatusOr<int> CpuTransformer::RunLayers(const Batch& batch) {
   int rows = batch.rows();
   for (int layer = 0; layer < partition_.layers; ++layer) {
     kept_.Copy(layer, residual_.data());
-    if (absl::Status status = Attend(layer, rows); !status.ok()) return status;
+    if (absl::Status status = Attend(layer, batch); !status.ok()) return status;
     const LayerWeights& weights = weights_.layers[layer];
     const bool is_last = partition_.first_layer + layer + 1 == config_.layers;
     // After the last KV write only the rows whose logits are wanted are needed, unless the last
@@ -261,24 +312,32 @@ void CpuTransformer::Embed(const Batch& batch) {
 }
 
 // attended = attention over the normed residual; writes the rows' keys and values.
-absl::Status CpuTransformer::Attend(int layer, int rows) {
+absl::Status CpuTransformer::Attend(int layer, const Batch& batch) {
   const LayerWeights& weights = weights_.layers[layer];
-  Normalise(weights.attention_norm, rows);
+  const int rows = batch.rows();
+  const float* inputs = nullptr;
+  if (eagle_ && layer == 0) {
+    inputs = eagle_->Join(batch.states.data(), rows, weights.attention_norm, residual_.data());
+  } else {
+    Normalise(weights.attention_norm, rows);
+    inputs = normed_.data();
+  }
   const size_t width = (partition_.heads + 2 * partition_.kv_heads) * config_.head_dim;
   float* qkv = Reserve(&qkv_, rows * width);
-  if (absl::Status status = weights.qkv->Forward(normed_.data(), rows, qkv); !status.ok()) {
+  if (absl::Status status = weights.qkv->Forward(inputs, rows, qkv); !status.ok()) {
     return status;
   }
   PlaceQueriesAndKeys(layer, rows);
 
-  AttentionInputs inputs;
-  inputs.plan = &plan_;
-  inputs.cache = &cache_;
-  inputs.layer = layer;
-  inputs.heads = partition_.heads;
-  inputs.queries = queries_.data();
+  AttentionInputs attention;
+  attention.plan = &plan_;
+  attention.cache = &cache_;
+  attention.layer = layer;
+  attention.heads = partition_.heads;
+  attention.queries = queries_.data();
   float* out = Reserve(&attended_, static_cast<size_t>(rows) * partition_.heads * config_.head_dim);
-  return options_.reference ? reference::Attention(inputs, out) : attention_.Forward(inputs, out);
+  return options_.reference ? reference::Attention(attention, out)
+                            : attention_.Forward(attention, out);
 }
 
 // From qkv: bias, per-head norms and rotation; queries into queries_, keys and values into the

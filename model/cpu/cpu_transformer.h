@@ -10,13 +10,18 @@
 // head. A pass of many rows is split into micro-batches, so that the stages work at the same time.
 // A pass of few rows is not split: its time goes into reading the weights, which every micro-batch
 // would read again.
+//
+// A drafter that reads hidden states is such a transformer too, on one rank, of which Eagle3 makes
+// the first layer's inputs and the logits.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "model/attention_plan.h"
 #include "model/cpu/attention.h"
+#include "model/cpu/eagle3.h"
 #include "model/cpu/kept_states.h"
 #include "model/cpu/kv_cache.h"
 #include "model/cpu/thread_pool.h"
@@ -41,6 +46,8 @@ class CpuTransformer : public RankModel {
   int64_t KvBlockBytes() const override { return cache_.shape().block_bytes(); }
   absl::Status KeepStates(std::vector<int32_t> boundaries) override;
   absl::Span<const float> states() const override { return kept_.values(); }
+  absl::Status FuseStates(absl::Span<const float> states, int rows, float* fused) override;
+  absl::Span<const float> next_states() const override { return next_states_; }
 
  private:
   CpuTransformer(ModelConfig config, const RankOptions& options, Communicator* communicator,
@@ -48,7 +55,9 @@ class CpuTransformer : public RankModel {
 
   absl::StatusOr<std::unique_ptr<Linear>> MakeLinear(const LinearShape& shape,
                                                      const WeightReader& read);
+  MatrixFactory<std::unique_ptr<Linear>> LinearFactory();
   absl::Status LoadCheckpoint(const std::string& model_dir);
+  absl::Status LoadDrafter(const std::string& model_dir);
 
   void Embed(const Batch& batch);
   absl::StatusOr<int> RunPipeline(const Batch& batch);
@@ -56,7 +65,8 @@ class CpuTransformer : public RankModel {
   absl::Status PlanAttention(const Batch& batch);
   absl::StatusOr<int> RunPart(const Batch& batch);
   absl::StatusOr<int> RunLayers(const Batch& batch);
-  absl::Status Attend(int layer, int rows);
+  absl::Status CheckStates(const Batch& batch) const;
+  absl::Status Attend(int layer, const Batch& batch);
   void PlaceQueriesAndKeys(int layer, int rows);
   absl::Status FeedForward(const LayerWeights& weights, int rows);
   absl::Status GateApart(const LayerWeights& weights, int rows, float* projected);
@@ -75,6 +85,7 @@ class CpuTransformer : public RankModel {
   const RopeTable rope_;
   cpu::Attention attention_;
   cpu::KeptStates kept_;
+  std::optional<cpu::Eagle3> eagle_;  // of such a drafter
   KvCache cache_;
   EmbeddingTable embedding_;
   ModelWeights weights_;
@@ -95,7 +106,8 @@ class CpuTransformer : public RankModel {
   std::vector<float> gate_up_;          // [rows][2 * intermediate]
   std::vector<float> activated_;        // [rows][intermediate]
   std::vector<float> projected_;        // [rows][hidden]
-  std::vector<float> logits_;           // [logit rows][vocabulary]
+  std::vector<float> logits_;  // [logit rows][vocabulary], a drafter's [.][draft vocabulary]
+  absl::Span<const float> next_states_;  // in normed_ or residual_
 };
 
 }  // namespace specfabric::model

@@ -29,25 +29,17 @@ absl::StatusOr<StoredRows> FindEmbedding(const Checkpoint& checkpoint, const Mod
   return rows;
 }
 
-absl::Status ReadEmbedding(const Checkpoint& checkpoint, const ModelConfig& config,
-                           const Partition& partition,
-                           absl::FunctionRef<void(int32_t index, const float* row)> row) {
-  const absl::StatusOr<StoredRows> rows = FindEmbedding(checkpoint, config, partition);
-  if (!rows.ok()) return rows.status();
-  std::vector<float> values(config.hidden);
-  for (int32_t i = 0; i < rows->rows(); ++i) {
-    rows->Read(i, 1, base::DataType::kFloat32, reinterpret_cast<std::byte*>(values.data()));
-    row(i, values.data());
-  }
-  return absl::OkStatus();
-}
-
-EmbeddingTable::EmbeddingTable(int32_t tokens, int32_t hidden, DataType dtype) : hidden_(hidden) {
-  const size_t size = static_cast<size_t>(tokens) * hidden;
+EmbeddingTable::EmbeddingTable(const StoredRows& rows, DataType dtype) : hidden_(rows.inputs()) {
+  const size_t size = static_cast<size_t>(rows.rows()) * hidden_;
   if (dtype == DataType::kFloat32) {
     float32_.resize(size);
   } else {
     bfloat16_.resize(size);
+  }
+  std::vector<float> row(hidden_);
+  for (int32_t token = 0; token < rows.rows(); ++token) {
+    rows.Read(token, 1, DataType::kFloat32, reinterpret_cast<std::byte*>(row.data()));
+    Set(token, row.data());
   }
 }
 

@@ -9,7 +9,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/safetensors.h"
@@ -64,11 +63,6 @@ absl::StatusOr<Matrix> LoadHead(const Checkpoint& checkpoint, const ModelConfig&
 absl::StatusOr<StoredRows> FindEmbedding(const Checkpoint& checkpoint, const ModelConfig& config,
                                          const Partition& partition);
 
-// Calls `row` with the embedding, [hidden], of this rank's tokens, in order.
-absl::Status ReadEmbedding(const Checkpoint& checkpoint, const ModelConfig& config,
-                           const Partition& partition,
-                           absl::FunctionRef<void(int32_t index, const float* row)> row);
-
 using LayerWeights = LayerWeightsOf<std::unique_ptr<Linear>>;
 using ModelWeights = ModelWeightsOf<std::unique_ptr<Linear>>;
 
@@ -76,11 +70,12 @@ using ModelWeights = ModelWeightsOf<std::unique_ptr<Linear>>;
 class EmbeddingTable {
  public:
   EmbeddingTable() = default;
-  EmbeddingTable(int32_t tokens, int32_t hidden, DataType dtype);
-  void Set(int32_t token, const float* row);
+  EmbeddingTable(const StoredRows& rows, DataType dtype);
   void Get(int32_t token, float* row) const;
 
  private:
+  void Set(int32_t token, const float* row);
+
   int32_t hidden_ = 0;
   std::vector<float> float32_;
   std::vector<uint16_t> bfloat16_;

@@ -74,6 +74,10 @@ absl::StatusOr<std::unique_ptr<CudaTransformer>> CudaTransformer::Load(const std
                                                                        Communicator* communicator) {
   absl::StatusOr<ModelConfig> config = LoadModelConfig(model_dir);
   if (!config.ok()) return config.status();
+  if (config->states) {
+    return absl::UnimplementedError(absl::StrCat("a drafter of kind ", Name(config->states->kind),
+                                                 " on cuda is not supported; allowed: on cpu"));
+  }
   const absl::StatusOr<GroupShape> shape = ShapeOf(communicator->size(), options.pipeline_stages);
   if (!shape.ok()) return shape.status();
   if (absl::Status status = CheckShape(*config, *shape); !status.ok()) return status;

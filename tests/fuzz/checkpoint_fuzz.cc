@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "model/checkpoint/checkpoint_tensors.h"
+#include "model/checkpoint/drafter_tensors.h"
 #include "model/checkpoint/safetensors.h"
 #include "tests/fuzz/target.h"
 #include "tests/fuzz/temporary_folder.h"
@@ -48,6 +49,28 @@ model::ModelConfig SmallConfig() {
   return config;
 }
 
+model::ModelConfig SmallDrafter() {
+  model::ModelConfig config;
+  config.architecture = "LlamaForCausalLMEagle3";
+  config.vocabulary = 4;
+  config.hidden = 2;
+  config.layers = 1;
+  config.states = {.layers = {0}, .target_hidden = 2, .draft_vocabulary = 2};
+  return config;
+}
+
+void OpenSmallDrafter(const std::string& folder) {
+  model::ModelConfig config = SmallDrafter();
+  const auto opened = model::OpenDrafter(folder, "", &config);
+  if (!opened.ok()) return;
+  for (const model::StoredTensor* tensor : {opened->embedding, opened->head}) {
+    SPECFABRIC_CHECK(tensor->shape.size() == 2 && tensor->shape[1] == config.hidden);
+  }
+  SPECFABRIC_CHECK(opened->target_ids.size() == 2);
+  for (const base::TokenId id : opened->target_ids) SPECFABRIC_CHECK(id >= 0 && id < 4);
+  SPECFABRIC_CHECK(opened->target_ids[0] != opened->target_ids[1]);
+}
+
 void ReadAll(const model::StoredTensor& tensor) {
   int64_t elements = 1;
   for (const int64_t extent : tensor.shape) elements *= extent;
@@ -76,8 +99,20 @@ std::vector<fuzz::Bytes> fuzz::Seeds() {
       R"("lm_head.weight":{"dtype":"BF16","shape":[2,2],"data_offsets":[16,24]},)"
       R"("model.layers.0.mlp.up_proj.bias":{"dtype":"F16","shape":[2],"data_offsets":[24,28]},)"
       R"("model.layers.1.x_scale":{"dtype":"U8","shape":[4],"data_offsets":[28,32]}})";
-  return {ToBytes('\0' + GoodFile()), ToBytes('\0' + Safetensors("{}", 0)),
-          ToBytes('\0' + Safetensors(names, 32)), ToBytes('\1' + index),
+  std::string drafter = Safetensors(
+      R"({"embed_tokens.weight":{"dtype":"F16","shape":[4,2],"data_offsets":[0,16]},)"
+      R"("lm_head.weight":{"dtype":"F16","shape":[2,2],"data_offsets":[16,24]},)"
+      R"("d2t":{"dtype":"I64","shape":[2],"data_offsets":[24,40]},)"
+      R"("midlayer.mlp.up_proj.weight":{"dtype":"F16","shape":[1],"data_offsets":[40,42]}})",
+      42);
+  // The second draft token is the target's last.
+  std::fill(drafter.end() - 18, drafter.end() - 2, '\0');
+  drafter[drafter.size() - 10] = '\2';
+  return {ToBytes('\0' + drafter),
+          ToBytes('\0' + GoodFile()),
+          ToBytes('\0' + Safetensors("{}", 0)),
+          ToBytes('\0' + Safetensors(names, 32)),
+          ToBytes('\1' + index),
           ToBytes('\1' + two_shards)};
 }
 
@@ -101,5 +136,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (checkpoint.ok()) fuzz::Use(checkpoint->ContentHash());
   const auto opened = model::OpenCheckpoint(folder.path(), SmallConfig());
   SPECFABRIC_CHECK(!opened.ok() || checkpoint.ok());
+  OpenSmallDrafter(folder.path());
   return 0;
 }

@@ -5,8 +5,10 @@
 #include <fstream>
 #include <random>
 #include <sstream>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "model/checkpoint/checkpoint_tensors.h"
 #include "model/checkpoint/float16.h"
 #include "nlohmann/json.hpp"
 
@@ -35,6 +37,17 @@ Json ConfigJson(const ModelConfig& c) {
                {"eos_token_id", nullptr},
                {"dtype", Name(c.checkpoint_type)}};
   if (c.mask_token != base::kNoToken) json["pard_token"] = c.mask_token;
+  if (c.states) {
+    const StateDrafter& states = *c.states;
+    json.update({{"eagle_aux_hidden_state_layer_ids", states.layers},
+                 {"target_hidden_size", states.target_hidden},
+                 {"draft_vocab_size", states.draft_vocabulary},
+                 {"norm_before_fc", states.norm_before_fc},
+                 {"fc_norm", states.fc_norm},
+                 {"bias", states.fc_bias},
+                 {"norm_before_residual", states.norm_before_residual},
+                 {"norm_output", states.norm_output}});
+  }
   return json;
 }
 
@@ -64,9 +77,12 @@ void WriteSafetensors(const std::string& path, const std::vector<NamedTensor>& t
         data.append(reinterpret_cast<const char*>(&bits), sizeof(bits));
       }
     }
+    data.append(reinterpret_cast<const char*>(tensor.integers.data()),
+                tensor.integers.size() * sizeof(int64_t));
     header[tensor.name] = {{"dtype", dtype == DataType::kFloat32 ? "F32" : "BF16"},
                            {"shape", tensor.shape},
                            {"data_offsets", {begin, data.size()}}};
+    if (!tensor.integers.empty()) header[tensor.name]["dtype"] = "I64";
   }
   const std::string text = header.dump();
   const uint64_t length = text.size();
@@ -89,14 +105,16 @@ std::vector<NamedTensor> RandomTensors(const ModelConfig& c, uint32_t seed) {
     add(name, {rows, columns}, 0.0f, 1.5f / std::sqrt(static_cast<float>(columns)));
   };
   const int32_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
-  add("model.embed_tokens.weight", {c.vocabulary, c.hidden}, 0.0f, 1.0f);
+  const TensorNames& names = NamesOf(c);
+  add(names.embedding, {c.vocabulary, c.hidden}, 0.0f, 1.0f);
   for (int32_t i = 0; i < c.layers; ++i) {
-    const std::string layer = absl::StrCat("model.layers.", i, ".");
+    const std::string layer = absl::StrCat(names.layers, i, ".");
+    const int32_t inputs = c.states && i == 0 ? 2 * c.hidden : c.hidden;
     add(layer + "input_layernorm.weight", {c.hidden}, 1.0f, 0.2f);
     add(layer + "post_attention_layernorm.weight", {c.hidden}, 1.0f, 0.2f);
-    matrix(layer + "self_attn.q_proj.weight", q, c.hidden);
-    matrix(layer + "self_attn.k_proj.weight", kv, c.hidden);
-    matrix(layer + "self_attn.v_proj.weight", kv, c.hidden);
+    matrix(layer + "self_attn.q_proj.weight", q, inputs);
+    matrix(layer + "self_attn.k_proj.weight", kv, inputs);
+    matrix(layer + "self_attn.v_proj.weight", kv, inputs);
     matrix(layer + "self_attn.o_proj.weight", c.hidden, q);
     matrix(layer + "mlp.gate_proj.weight", c.intermediate, c.hidden);
     matrix(layer + "mlp.up_proj.weight", c.intermediate, c.hidden);
@@ -117,8 +135,25 @@ std::vector<NamedTensor> RandomTensors(const ModelConfig& c, uint32_t seed) {
       add(layer + "self_attn.k_norm.weight", {c.head_dim}, 1.0f, 0.2f);
     }
   }
-  add("model.norm.weight", {c.hidden}, 1.0f, 0.2f);
-  if (!c.tied_embeddings) matrix("lm_head.weight", c.vocabulary, c.hidden);
+  add(names.norm, {c.hidden}, 1.0f, 0.2f);
+  const int32_t tokens = c.states ? c.states->draft_vocabulary : c.vocabulary;
+  if (!c.tied_embeddings) matrix(names.head, tokens, c.hidden);
+  if (!c.states) return tensors;
+  const StateDrafter& states = *c.states;
+  const auto layers = static_cast<int32_t>(states.layers.size());
+  matrix(kFuseName, c.hidden, layers * states.target_hidden);
+  if (states.fc_bias) add(kFuseBiasName, {c.hidden}, 0.0f, 0.3f);
+  if (states.norm_before_fc) add(kFuseNormName, {layers * states.target_hidden}, 1.0f, 0.2f);
+  for (int32_t i = 0; states.fc_norm && i < layers; ++i) {
+    add(FuseNormName(i), {states.target_hidden}, 1.0f, 0.2f);
+  }
+  add(absl::StrCat(names.layers, "0.", kStateNormName), {c.hidden}, 1.0f, 0.2f);
+  if (tokens == c.vocabulary) return tensors;
+  NamedTensor offsets = {kDraftIdsName, {tokens}, {}};
+  for (int64_t i = 0; i < tokens; ++i) {
+    offsets.integers.push_back(i * c.vocabulary / tokens - i);
+  }
+  tensors.push_back(std::move(offsets));
   return tensors;
 }
 
@@ -139,6 +174,18 @@ ModelConfig OddConfig() {
   config.head_dim = 10;
   config.context = 512;
   config.rms_epsilon = 1e-5f;
+  return config;
+}
+
+ModelConfig OddDrafterConfig() {
+  ModelConfig config = OddConfig();
+  config.architecture = "LlamaForCausalLMEagle3";
+  config.layers = 1;
+  StateDrafter states;
+  states.layers = {0, 3, 1};
+  states.target_hidden = config.hidden;
+  states.draft_vocabulary = 37;
+  config.states = states;
   return config;
 }
 
