@@ -61,7 +61,9 @@ struct RankOptions {
   // Of a drafter that reads its target's hidden states: the target's checkpoint folder, whose
   // config.json says what the drafter's leaves out, and whose embedding or head stands in for one
   // that the drafter does not have. Not needed where nothing is left out. Other models: empty.
-  std::string target_dir;
+  std::string target_dir = {};
+  // Instead of the boundaries that such a drafter's config.json names; empty: those.
+  std::vector<int32_t> state_layers = {};
 };
 
 // This rank's part of the logits: float32, [rows][width], of ids first .. first + width. Valid

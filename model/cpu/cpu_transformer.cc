@@ -61,6 +61,9 @@ absl::StatusOr<std::unique_ptr<CpuTransformer>> CpuTransformer::Load(const std::
                                                                      Communicator* communicator) {
   absl::StatusOr<ModelConfig> config = LoadModelConfig(model_dir);
   if (!config.ok()) return config.status();
+  if (config->states && !options.state_layers.empty()) {
+    config->states->layers = options.state_layers;
+  }
   const absl::StatusOr<GroupShape> shape = ShapeOf(communicator->size(), options.pipeline_stages);
   if (!shape.ok()) return shape.status();
   if (absl::Status status = CheckShape(*config, *shape); !status.ok()) return status;
