@@ -26,6 +26,8 @@ absl::StatusOr<Message> DecodeMessage(const transport::Frame& frame) {
       return DecodeAs<schemas::DraftReply>(frame.payload);
     case schemas::MessageType::kEndSession:
       return DecodeAs<schemas::EndSession>(frame.payload);
+    case schemas::MessageType::kHiddenStates:
+      return DecodeAs<schemas::HiddenStates>(frame.payload);
     case schemas::MessageType::kSubmit:
       return DecodeAs<schemas::Submit>(frame.payload);
     case schemas::MessageType::kTokensBatch:

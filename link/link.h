@@ -44,7 +44,8 @@ using transport::PeerId;
 using Message =
     std::variant<schemas::Drain, schemas::DraftRequest, schemas::DraftReply, schemas::EndSession,
                  schemas::Submit, schemas::TokensBatch, schemas::Cancel, schemas::GroupPart,
-                 schemas::GroupReady, schemas::Step, schemas::StepDone, schemas::Collective>;
+                 schemas::GroupReady, schemas::Step, schemas::StepDone, schemas::Collective,
+                 schemas::HiddenStates>;
 
 struct LinkOptions {
   transport::FabricOptions fabric;

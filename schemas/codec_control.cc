@@ -6,6 +6,7 @@
 namespace specfabric::schemas {
 
 using wire::Checker;
+using wire::Copy;
 using wire::FlatBufferBuilder;
 using wire::VerifiedTable;
 using wire::View;
@@ -14,10 +15,12 @@ std::vector<uint8_t> Encode(const Hello& m) {
   FlatBufferBuilder builder(512);
   const auto model = builder.CreateString(m.model);
   const auto build = builder.CreateString(m.build);
-  return wire::Finish(builder, wire::CreateHello(builder, m.protocol, static_cast<uint8_t>(m.role),
-                                                 m.incarnation, model, m.tokenizer_fingerprint,
-                                                 m.numerics_fingerprint, m.vocabulary, m.context,
-                                                 m.verification_methods, m.capacity, build));
+  const auto state_layers = builder.CreateVector(m.state_layers);
+  return wire::Finish(
+      builder, wire::CreateHello(builder, m.protocol, static_cast<uint8_t>(m.role), m.incarnation,
+                                 model, m.tokenizer_fingerprint, m.numerics_fingerprint,
+                                 m.vocabulary, m.context, m.verification_methods, m.capacity, build,
+                                 state_layers, m.state_rows, m.state_pool));
 }
 
 template <>
@@ -32,6 +35,13 @@ absl::StatusOr<Hello> Decode<Hello>(absl::Span<const uint8_t> payload) {
   check.NonNegative("vocabulary", t->vocabulary());
   check.NonNegative("context", t->context());
   check.NonNegative("capacity", t->capacity());
+  const auto state_layers = View(t->state_layers());
+  check.Size("state_layers", state_layers.size(), kMaxStateLayers);
+  if (check.ok()) {
+    for (const int32_t layer : state_layers) check.NonNegative("state_layers", layer);
+  }
+  check.Require(t->state_rows() >= (state_layers.empty() ? 0 : 1), "state_rows", t->state_rows(),
+                "at least 1 where state_layers are named");
   if (!check.ok()) return check.status();
   Hello m;
   m.protocol = t->protocol();
@@ -45,6 +55,9 @@ absl::StatusOr<Hello> Decode<Hello>(absl::Span<const uint8_t> payload) {
   m.verification_methods = t->verification_methods();
   m.capacity = t->capacity();
   m.build = View(t->build());
+  m.state_layers = Copy(state_layers);
+  m.state_rows = t->state_rows();
+  m.state_pool = t->state_pool();
   return m;
 }
 

@@ -1,4 +1,4 @@
-// Codecs of the messages between targets and draft workers: DraftRequest, DraftReply.
+// Codecs of the messages between targets and draft workers: DraftRequest, DraftReply, HiddenStates.
 
 #include <algorithm>
 #include <bit>
@@ -74,6 +74,25 @@ std::vector<PrefixPoint> CheckedPrefixes(
     result.push_back({point.length(), point.hash()});
   }
   return result;
+}
+
+std::vector<StateRun> CheckedRuns(const flatbuffers::Vector<const wire::StateRun*>* packed,
+                                  Checker& check) {
+  std::vector<StateRun> runs;
+  if (packed == nullptr) return runs;
+  check.Size("runs", packed->size(), kMaxStateRuns);
+  if (!check.ok()) return runs;
+  runs.reserve(packed->size());
+  for (size_t i = 0; i < packed->size() && check.ok(); ++i) {
+    wire::StateRun run;  // copied out, as the points of CheckedPrefixes are
+    std::memcpy(&run, packed->Data() + i * sizeof(run), sizeof(run));
+    check.NonNegative("first_position", run.first_position());
+    check.Require(run.count() > 0, "count", run.count(), "at least 1");
+    check.AtMost("first_position + count", int64_t{run.first_position()} + run.count(),
+                 std::numeric_limits<int32_t>::max());
+    runs.push_back({run.sequence(), run.first_position(), run.count()});
+  }
+  return runs;
 }
 
 }  // namespace
@@ -205,6 +224,29 @@ absl::StatusOr<DraftReply> Decode<DraftReply>(absl::Span<const uint8_t> payload)
   m.draft_probs_rows = t->draft_probs_rows();
   m.draft_probs_entries = t->draft_probs_entries();
   return m;
+}
+
+std::vector<uint8_t> Encode(const HiddenStates& m) {
+  FlatBufferBuilder builder(64 + m.runs.size() * sizeof(wire::StateRun));
+  std::vector<wire::StateRun> packed;
+  packed.reserve(m.runs.size());
+  for (const StateRun& run : m.runs) {
+    packed.emplace_back(run.sequence, run.first_position, run.count);
+  }
+  const auto runs = builder.CreateVectorOfStructs(packed);
+  return wire::Finish(builder,
+                      wire::CreateHiddenStates(builder, m.target_incarnation, m.number, runs));
+}
+
+template <>
+absl::StatusOr<HiddenStates> Decode<HiddenStates>(absl::Span<const uint8_t> payload) {
+  auto table = VerifiedTable<wire::HiddenStates>::Open(payload, "HiddenStates");
+  if (!table.ok()) return table.status();
+  const auto& t = *table;
+  Checker check("HiddenStates");
+  std::vector<StateRun> runs = CheckedRuns(t->runs(), check);
+  if (!check.ok()) return check.status();
+  return HiddenStates{t->target_incarnation(), t->number(), std::move(runs)};
 }
 
 }  // namespace specfabric::schemas

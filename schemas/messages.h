@@ -32,6 +32,7 @@ enum class MessageType : uint16_t {
   kDraftRequest = 10,
   kDraftReply = 11,
   kEndSession = 12,
+  kHiddenStates = 13,
   kSubmit = 20,
   kCancel = 22,
   kTokensBatch = 23,
@@ -45,7 +46,8 @@ const char* Name(MessageType type);
 
 // Tensors go apart from messages, from slot to slot; the message that one belongs to describes it.
 enum class TensorType : uint16_t {
-  kDraftProbs = 1,  // what the nodes of a DraftReply were drawn from
+  kDraftProbs = 1,    // what the nodes of a DraftReply were drawn from
+  kHiddenStates = 2,  // of the target, of the tokens that a HiddenStates names
 };
 
 // kRank: a process that holds some ranks of a target's group, and speaks to its leader only.
@@ -64,7 +66,14 @@ struct Hello {
   uint32_t verification_methods = 0;  // bit set, 1 << VerificationMethod
   int32_t capacity = 0;               // sessions (draft) or sequences (target) at once
   std::string build;                  // version of the program
+  // Of a draft that reads its target's hidden states: the boundaries between the target's layers
+  // whose residual streams it wants (StateRun), in the order in which a row holds them; how many
+  // rows a tensor may have; and the pool that tensors go to. No layers: it reads none.
+  std::vector<int32_t> state_layers;
+  int32_t state_rows = 0;
+  uint8_t state_pool = 0;
 };
+constexpr size_t kMaxStateLayers = 64;
 
 struct Drain {};
 
@@ -145,6 +154,28 @@ struct DraftReply {
   int32_t draft_probs_rows = 0;
   int32_t draft_probs_entries = 0;
 };
+
+// Hidden states of consecutive committed tokens of one sequence: of position first_position, the
+// residual stream behind each of the draft's Hello::state_layers, and so on for `count` positions.
+// Boundary v is the input of the target's layer v, the last one what leaves its last layer, before
+// the final norm. They do not depend on when or in which batch they were computed, so the text of a
+// sequence being what it is, (incarnation, sequence, position) says which they are.
+struct StateRun {
+  base::SequenceId sequence = 0;
+  int32_t first_position = 0;
+  int32_t count = 0;
+  friend bool operator==(const StateRun&, const StateRun&) = default;
+};
+
+// Describes a tensor of states, [all runs' positions][layers][hidden] in bfloat16, whose fence is
+// the target's incarnation and `number`, and which may come before or after this message. Each
+// draft worker is sent its own numbers, 1, 2, ...; one that is missing is lost.
+struct HiddenStates {
+  uint64_t target_incarnation = 0;
+  uint32_t number = 0;
+  std::vector<StateRun> runs = {};  // in the tensor's order
+};
+constexpr size_t kMaxStateRuns = 4096;
 
 struct EndSession {
   uint64_t target_incarnation = 0;
@@ -310,6 +341,7 @@ constexpr int kMaxStepBlocks = 1 << 26;  // Step::plan.blocks
   X(DraftRequest)              \
   X(DraftReply)                \
   X(EndSession)                \
+  X(HiddenStates)              \
   X(Submit) X(TokensBatch) X(Cancel) X(GroupPart) X(GroupReady) X(Step) X(StepDone) X(Collective)
 
 template <typename M>

@@ -18,7 +18,7 @@ class RoundTripTest : public ::testing::Test {};
 
 using AllMessages =
     ::testing::Types<Hello, Drain, DraftRequest, DraftReply, EndSession, Submit, TokensBatch,
-                     Cancel, GroupPart, GroupReady, Step, StepDone, Collective>;
+                     Cancel, GroupPart, GroupReady, Step, StepDone, Collective, HiddenStates>;
 TYPED_TEST_SUITE(RoundTripTest, AllMessages);
 
 TYPED_TEST(RoundTripTest, RandomMessagesSurviveUnchanged) {
@@ -85,6 +85,21 @@ TEST(LimitsTest, Hello) {
   ExpectRefused<Hello>("vocabulary", [](Hello& m) { m.vocabulary = -1; });
   ExpectRefused<Hello>("context", [](Hello& m) { m.context = -1; });
   ExpectRefused<Hello>("capacity", [](Hello& m) { m.capacity = -1; });
+  ExpectRefused<Hello>("state_layers",
+                       [](Hello& m) { m.state_layers.assign(kMaxStateLayers + 1, 2); });
+  ExpectRefused<Hello>("state_layers", [](Hello& m) { m.state_layers = {3, -1}; });
+  ExpectRefused<Hello>("state_rows", [](Hello& m) {
+    m.state_layers = {2};
+    m.state_rows = 0;
+  });
+}
+
+TEST(LimitsTest, HiddenStates) {
+  using M = HiddenStates;
+  ExpectRefused<M>("runs", [](M& m) { m.runs.assign(kMaxStateRuns + 1, {1, 0, 1}); });
+  ExpectRefused<M>("first_position", [](M& m) { m.runs = {{1, -1, 1}}; });
+  ExpectRefused<M>("count", [](M& m) { m.runs = {{1, 0, 0}}; });
+  ExpectRefused<M>("first_position + count", [](M& m) { m.runs = {{1, INT32_MAX, 1}}; });
 }
 
 TEST(LimitsTest, DraftRequest) {

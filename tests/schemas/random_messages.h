@@ -92,6 +92,19 @@ inline Hello RandomMessage<Hello>(Rng& rng) {
   m.verification_methods = static_cast<uint32_t>(rng());
   m.capacity = RandomInt(rng, 0, INT32_MAX);
   m.build = RandomText(rng, kMaxNameBytes);
+  m.state_layers.resize(RandomInt(rng, 0, kMaxStateLayers));
+  for (int32_t& layer : m.state_layers) layer = RandomInt(rng, 0, INT32_MAX);
+  m.state_rows = RandomInt(rng, 1, INT32_MAX);
+  m.state_pool = static_cast<uint8_t>(rng());
+  return m;
+}
+template <>
+inline HiddenStates RandomMessage<HiddenStates>(Rng& rng) {
+  HiddenStates m = {rng(), static_cast<uint32_t>(rng()), {}};
+  m.runs.resize(RandomInt(rng, 0, 20));
+  for (StateRun& run : m.runs) {
+    run = {rng(), RandomInt(rng, 0, INT32_MAX / 2), RandomInt(rng, 1, INT32_MAX / 2)};
+  }
   return m;
 }
 template <>
@@ -346,9 +359,13 @@ auto Fields(const std::vector<T>& list) {
 inline auto Fields(const Hello& m) {
   return std::tuple(m.protocol, m.role, m.incarnation, m.model, m.tokenizer_fingerprint,
                     m.numerics_fingerprint, m.vocabulary, m.context, m.verification_methods,
-                    m.capacity, m.build);
+                    m.capacity, m.build, m.state_layers, m.state_rows, m.state_pool);
 }
 inline auto Fields(const Drain&) { return std::tuple(); }
+inline auto Fields(const StateRun& r) { return std::tuple(r.sequence, r.first_position, r.count); }
+inline auto Fields(const HiddenStates& m) {
+  return std::tuple(m.target_incarnation, m.number, Fields(m.runs));
+}
 inline auto Fields(const EndSession& m) { return std::tuple(m.target_incarnation, m.sequence); }
 inline auto Fields(const Cancel& m) { return std::tuple(m.request_id, m.attempt); }
 inline auto Fields(const base::SamplingParams& s) {
