@@ -13,9 +13,16 @@ using schemas::DraftStatus;
 
 namespace {
 
-SessionTableOptions For(SessionTableOptions sessions, base::TokenId mask_token) {
-  sessions.parallel_draft = mask_token != base::kNoToken;
+SessionTableOptions For(SessionTableOptions sessions, const model::ModelConfig& model) {
+  if (model.mask_token != base::kNoToken) sessions.keeps = SessionTableOptions::Keeps::kLevels;
+  if (model.states) sessions.keeps = SessionTableOptions::Keeps::kNothing;
   return sessions;
+}
+
+// A drafter that reads states knows none of what is not committed.
+DraftEngineOptions For(DraftEngineOptions options, const model::ModelConfig& model) {
+  if (model.states) options.ahead.policy = AheadPolicy::kOff;
+  return options;
 }
 
 // Of noise: for so many positions to come of each session, within a limit that counts where the
@@ -32,12 +39,12 @@ size_t NoiseBytes(const SessionTableOptions& options, int32_t vocabulary) {
 DraftEngine::DraftEngine(const DraftEngineOptions& options, std::unique_ptr<model::RankModel> model,
                          std::unique_ptr<verification::DeviceDraftRows> draft_rows,
                          AcquireSlot acquire_slot, Reply reply)
-    : options_(options),
+    : options_(For(options, model->config())),
       model_(std::move(model)),
       draft_rows_(std::move(draft_rows)),
       acquire_slot_(std::move(acquire_slot)),
       reply_(std::move(reply)),
-      sessions_(For(options.sessions, model_->config().mask_token)),
+      sessions_(For(options.sessions, model_->config())),
       noise_(NoiseBytes(options.sessions, model_->config().vocabulary),
              model_->config().vocabulary),
       mask_token_(model_->config().mask_token) {}
@@ -148,6 +155,7 @@ void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos
                   {});
   }
   session->busy = true;
+  starved_ = false;
   rounds_[request.target_incarnation].Join(request.sequence, CostPerSecond(*job));
   ExpandKnown(job.get());
   jobs_.push_back(std::move(job));

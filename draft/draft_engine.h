@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "draft/noise_cache.h"
 #include "draft/session_table.h"
+#include "draft/state_inbox.h"
 #include "model/rank_model.h"
 #include "schemas/messages.h"
 #include "speculation/confidence.h"
@@ -74,6 +75,10 @@ struct DraftEngineStats {
   uint64_t passes = 0, passes_ahead = 0;
   uint64_t nodes_ahead = 0;  // run before it was known whether they are needed
   uint64_t replies_without_pass = 0;
+  uint64_t state_bytes = 0;     // of hidden states that have come,
+  uint64_t states = 0;          // and their positions,
+  uint64_t invalid_states = 0;  // of these: not finite, or of another shape,
+  uint64_t refused_states = 0;  // and those for which there was no room
   // What became of trees, by the tokens accepted.
   std::array<std::array<uint64_t, kOutcomes>, kOutcomeLevels> outcomes = {};
 };
@@ -105,6 +110,11 @@ class DraftEngine {
   // Takes a request, or answers at once why not. A newer request of the same sequence supersedes
   // one that is still growing, which then gets no reply: the target has moved on.
   void Accept(uint64_t peer, const schemas::DraftRequest& request, base::Nanos now);
+  // Of a drafter that reads its target's hidden states: those of committed tokens have come.
+  // `peer` as in Accept; what does not fit the drafter, or is not finite, is dropped and counted.
+  // An error is the model's, as Step's.
+  absl::Status AddStates(uint64_t target_incarnation, const ArrivedStates& arrived,
+                         base::Nanos now);
   // The sequence has ended: drops its growing tree without a reply, and frees its session.
   void EndSession(const SessionKey& key);
   // The target is not connected any more: the same for all its sequences.
@@ -116,6 +126,8 @@ class DraftEngine {
   bool idle() const { return jobs_.empty(); }
   // There are nodes to run ahead of the outcome while no target waits.
   bool can_go_ahead() const { return ahead_ > 0; }
+  // Step has something to do: not all trees wait for states of the target.
+  bool can_step() const { return (!jobs_.empty() && !starved_) || ahead_ > 0; }
   // At most one forward pass. Where targets wait: for all jobs, with replies for those that are
   // complete or past their time budget; else of nodes ahead of the outcomes, if there are any. An
   // error is the model's; the engine must not be used after it.
@@ -172,6 +184,9 @@ class DraftEngine {
   void AbsorbAhead(const AheadShare& share, const PassLogits& logits, int32_t* logit);
   void AddRows(Job* job, int32_t budget, model::Batch* batch);
   void AddPrefix(Job* job, int32_t rows, int32_t budget, model::Batch* batch);
+  // The position at which a model runs the token: a drafter that reads states runs it beside the
+  // state of the token before it, at that one's.
+  int32_t PositionOf(int32_t token) const { return token - (reads_states() ? 1 : 0); }
   // Nodes of the session's speculation cache, which get their slots.
   void AddNodes(Session* session, absl::Span<const int32_t> nodes, model::Batch* batch);
   // Runs the pass. Logits on a device: row i is copied to the host unless stays[i]; `stays` empty:
@@ -220,6 +235,12 @@ class DraftEngine {
     return confidence_[static_cast<size_t>(verification)][of];
   }
   bool parallel() const { return mask_token_ != base::kNoToken; }
+  bool reads_states() const { return model_->config().states.has_value(); }
+  // draft_engine_states.cc: the committed tokens from kv_len on whose states are there. Where those
+  // before them are lost, the session starts cold.
+  int32_t RowsWithStates(Session* session);
+  void AddState(absl::Span<const float> state, model::Batch* batch);
+  void KeepState(Session* session, int cache_node, int32_t logit);
   void NotePassTime(base::Nanos pass);
   static uint64_t TargetOf(const Job& job) { return job.session->key.target_incarnation; }
   static float CostPerSecond(const Job& job) {
@@ -252,10 +273,12 @@ class DraftEngine {
              speculation::kVerificationMethods>
       confidence_;
   std::vector<float> masked_;          // scratch: filtered logits
+  std::vector<float> states_, fused_;  // scratch: those that have come
   std::vector<uint16_t> cut_probs_;    // scratch: the whole row from which a truncated one is made
   std::vector<DeviceNode> on_device_;  // of the pass at hand, each job's in the order of its rows
   base::Nanos pass_time_ = 0;          // of a level; 0: not known
   bool draining_ = false;
+  bool starved_ = false;            // all jobs wait for states
   const base::TokenId mask_token_;  // kNoToken: the model predicts one token a row
   int32_t ahead_ = 0;               // sessions with a plan to go ahead
   double acceptance_ = 0;  // recent acceptance rate of a draft token whose parent was accepted

@@ -40,15 +40,16 @@ void DraftEngine::AddPrefix(Job* job, int32_t rows, int32_t budget, model::Batch
   // Where the last rows of the prefix fill the pass, the masks behind them are fewer.
   job->masks = whole ? std::clamp(budget - rows, 0, job->most_masks) : 0;
   model::BatchSequence sequence;
-  sequence.kv_len = session->kv_len;
+  sequence.kv_len = session->kv_len - session->origin;
   sequence.first_row = batch->rows();
   sequence.row_count = rows + job->masks;
   sequence.causal = true;
   // The keys of masks are written behind the prefix, where the next tokens' take their place.
   for (int32_t i = session->kv_len; i < session->kv_len + sequence.row_count; ++i) {
     batch->tokens.push_back(i < session->length() ? session->tokens[i] : mask_token_);
-    batch->positions.push_back(i);
+    batch->positions.push_back(PositionOf(i));
     batch->ancestors.insert(batch->ancestors.end(), kMaskWords, 0);
+    if (reads_states()) AddState(session->states.at(i - 1), batch);
     if (whole && i + 1 >= session->length()) batch->logit_rows.push_back(batch->rows() - 1);
   }
   batch->sequences.push_back(sequence);
@@ -58,7 +59,7 @@ void DraftEngine::AddPrefix(Job* job, int32_t rows, int32_t budget, model::Batch
 void DraftEngine::AddNodes(Session* session, absl::Span<const int32_t> nodes, model::Batch* batch) {
   SpeculationCache& speculation_cache = session->speculation_cache;
   model::BatchSequence sequence;
-  sequence.kv_len = session->length();
+  sequence.kv_len = session->length() - session->origin;
   sequence.tree_first = speculation_cache.slots_used();
   sequence.first_row = batch->rows();
   sequence.row_count = static_cast<int32_t>(nodes.size());
@@ -68,8 +69,11 @@ void DraftEngine::AddNodes(Session* session, absl::Span<const int32_t> nodes, mo
     uint64_t mask[kMaskWords] = {};
     const int32_t depth = speculation_cache.SeePath(node, mask);
     batch->tokens.push_back(speculation_cache.tree().tokens[node]);
-    batch->positions.push_back(session->length() - 1 + depth);
+    batch->positions.push_back(PositionOf(session->length() - 1 + depth));
     batch->ancestors.insert(batch->ancestors.end(), mask, mask + kMaskWords);
+    if (reads_states()) {
+      AddState(speculation_cache.state(speculation_cache.tree().parents[node]), batch);
+    }
     batch->logit_rows.push_back(batch->rows() - 1);
   }
   batch->sequences.push_back(sequence);
@@ -81,7 +85,10 @@ void DraftEngine::AddRows(Job* job, int32_t budget, model::Batch* batch) {
   if (budget <= 0) return;
   Session* session = job->session;
   const int32_t missing = session->length() - session->kv_len;
-  if (missing > 0) return AddPrefix(job, std::min(missing, budget), budget, batch);
+  if (missing > 0) {
+    const int32_t ready = reads_states() ? RowsWithStates(session) : missing;
+    return ready > 0 ? AddPrefix(job, std::min(ready, budget), budget, batch) : void();
+  }
   const int32_t room =
       std::min(budget, SpeculationCache::kSlots - session->speculation_cache.slots_used());
   job->frontier = job->grower.Frontier();
@@ -334,6 +341,10 @@ bool DraftEngine::DrawLevels(Job* job, const PassLogits& logits) {
 }
 
 void DraftEngine::AbsorbPrefix(Job* job, const PassLogits& logits) {
+  if (reads_states()) {
+    KeepState(job->session, 0, job->first_logit);
+    job->session->states.DropBefore(job->session->length() - 2);
+  }
   if (!parallel()) return ExpandNode(job, 0, logits, job->first_logit);
   if (job->slot) {
     DrawLevels(job, logits);
@@ -356,7 +367,10 @@ void DraftEngine::Absorb(Job* job, int32_t rows, const PassLogits& logits, int32
       AbsorbPrefix(job, logits);
     }
   } else {
-    for (const int32_t node : job->frontier) ExpandNode(job, node, logits, (*logit)++);
+    for (const int32_t node : job->frontier) {
+      if (reads_states()) KeepState(session, CacheNodeOf(job, node), *logit);
+      ExpandNode(job, node, logits, (*logit)++);
+    }
   }
   ExpandKnown(job);
 }
@@ -381,7 +395,8 @@ absl::Status DraftEngine::StepJobs() {
     if (batch.rows() > before) stepped.emplace_back(job.get(), batch.rows() - before);
     stays.resize(batch.logit_rows.size(), job->on_device());
   }
-  if (batch.rows() == 0) return absl::OkStatus();
+  starved_ = batch.rows() == 0;
+  if (starved_) return absl::OkStatus();
   const base::Nanos before = base::Now();
   auto logits = Run(batch, stays);
   if (!logits.ok()) return logits.status();
@@ -400,8 +415,10 @@ absl::Status DraftEngine::StepJobs() {
       }
     }
   }
-  const bool reads_prompts = std::any_of(stepped.begin(), stepped.end(), [](const auto& part) {
-    return part.first->frontier.empty() && part.second > 1;
+  // A drafter that reads states runs the tokens that a round has committed.
+  const int32_t most_rows = reads_states() ? kOutcomeLevels : 1;
+  const bool reads_prompts = std::any_of(stepped.begin(), stepped.end(), [&](const auto& part) {
+    return part.first->frontier.empty() && part.second > most_rows;
   });
   if (!reads_prompts) NotePassTime(base::Now() - before);
   ++stats_.passes;

@@ -5,12 +5,15 @@
 #include <chrono>
 #include <future>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/exit_code.h"
 #include "base/queue.h"
 #include "base/random.h"
@@ -30,6 +33,10 @@ namespace {
 constexpr size_t kInboxSize = 1 << 14;
 constexpr base::Nanos kExpireInterval = base::kSecond;
 constexpr uint8_t kDraftProbsPool = 0;
+constexpr uint8_t kStatePool = 1;
+// Of hidden states that are received: a slot takes as many positions as fit.
+constexpr size_t kStateSlotBytes = size_t{1} << 20;
+constexpr int32_t kMostStateRows = 256, kStateSlots = 32;
 constexpr int32_t kMaxDraftProbsSlots = 64;
 
 struct PeerMessage {
@@ -41,10 +48,22 @@ struct DraftProbsWanted {};
 struct TargetGone {
   uint64_t incarnation = 0;
 };
+struct PeerStates {
+  link::PeerId peer = 0;
+  transport::Fence fence;
+  std::optional<StateTensor> tensor;  // none: the fabric did not receive it
+};
 struct DebugQuery {
   std::shared_ptr<std::promise<std::string>> answer;
 };
-using Input = std::variant<PeerMessage, DraftProbsWanted, TargetGone, DebugQuery>;
+using Input = std::variant<PeerMessage, DraftProbsWanted, TargetGone, PeerStates, DebugQuery>;
+
+// A pass that failed would fail again on the same rows. Targets go on without this worker.
+void EndIfBroken(const absl::Status& failed) {
+  if (failed.ok()) return;
+  spdlog::critical("draft step failed: {}", base::Message(failed));
+  std::_Exit(base::kExitBroken);
+}
 
 void LogGpuDraftProbs(const absl::Status& able) {
   spdlog::info(
@@ -84,6 +103,7 @@ class DraftService::Impl {
   void Handle(PeerMessage& input);
   void Handle(const DraftProbsWanted&);
   void Handle(const TargetGone& gone);
+  void Handle(PeerStates& states);
   void Handle(const DebugQuery& query);
   // Whether the incarnation is the peer's own: no target may use or end the sessions of another.
   bool IsOf(link::PeerId peer, uint64_t target_incarnation);
@@ -106,12 +126,16 @@ class DraftService::Impl {
   std::shared_ptr<transport::SlotPool> draft_probs_pool_;
   std::unique_ptr<metrics::FabricMetrics> fabric_metrics_;
   base::BoundedQueue<Input> inbox_{kInboxSize};
+  StateInboxes states_{[this](uint64_t incarnation, const ArrivedStates& arrived) {
+    return engine_->AddStates(incarnation, arrived, base::Now());
+  }};  // engine thread
   std::thread thread_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> draining_{false};
   std::atomic<bool> busy_{false};
   SessionStats reported_;
   DraftEngineStats reported_engine_;
+  uint64_t reported_lost_states_ = 0;
   std::mutex peers_mutex_;
   absl::flat_hash_map<link::PeerId, uint64_t> peers_;  // guarded: incarnation of each target
 };
@@ -142,6 +166,20 @@ link::LinkHandler DraftService::Impl::MakeHandler() {
       }
     }
     inbox_.PushAlways(TargetGone{incarnation});
+  };
+  handler.admit_tensor = [this](link::PeerId peer, const transport::TensorFields& fields) {
+    std::lock_guard lock(peers_mutex_);
+    const auto its = peers_.find(peer);
+    return its != peers_.end() && its->second == fields.fence.incarnation;
+  };
+  handler.on_tensor = [this](link::PeerId peer, transport::Tensor&& tensor) {
+    const transport::Fence fence = tensor.fields.fence;
+    if (inbox_.Push(PeerStates{peer, fence, KeepTensor(std::move(tensor))})) return;
+    metrics_->dropped_messages.Increment();
+  };
+  handler.on_refused = [this](link::PeerId peer, const transport::TensorFields& fields,
+                              const absl::Status&) {
+    inbox_.PushAlways(PeerStates{peer, fields.fence, std::nullopt});
   };
   return handler;
 }
@@ -212,6 +250,18 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
   hello.context = options.engine.sessions.context;
   hello.verification_methods = (1u << speculation::kVerificationMethods) - 1;
   hello.capacity = options.engine.sessions.max_sessions;
+  if (config_.states) {
+    const size_t row_bytes = config_.states->layers.size() * config_.states->target_hidden * 2;
+    if (row_bytes > kStateSlotBytes) {
+      return absl::UnimplementedError(absl::StrCat("a position's hidden states have ", row_bytes,
+                                                   " bytes; allowed: up to ", kStateSlotBytes));
+    }
+    hello.state_layers = config_.states->layers;
+    spdlog::info("{} reads the target's hidden states at boundaries {} of its layers",
+                 model::Name(config_.states->kind), absl::StrJoin(hello.state_layers, ", "));
+    hello.state_rows = std::min(kMostStateRows, static_cast<int32_t>(kStateSlotBytes / row_bytes));
+    hello.state_pool = kStatePool;
+  }
   link_options.accept = [vocabulary = config_.vocabulary](const schemas::Hello& theirs) {
     if (theirs.role == schemas::Role::kTarget && theirs.vocabulary != vocabulary) {
       return absl::InvalidArgumentError("the target's vocabulary has another size");
@@ -238,6 +288,11 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
   if (!link.ok()) return link.status();
   link_ = *std::move(link);
   if (on_gpu) AddGpuSlots();
+  if (config_.states) {
+    auto pool =
+        link_->AddPool(kStatePool, {transport::MemoryKind::kHost, kStateSlotBytes, kStateSlots});
+    if (!pool.ok()) return pool.status();
+  }
   fabric_metrics_ = std::make_unique<metrics::FabricMetrics>(
       *registry, [this] { return link::ReadCounters(*link_); });
   if (absl::Status started = link_->Start(); !started.ok()) return started;
@@ -291,6 +346,9 @@ void DraftService::Impl::Handle(PeerMessage& input) {
   } else if (auto* end = std::get_if<schemas::EndSession>(&input.message)) {
     if (!IsOf(input.peer, end->target_incarnation)) return;
     engine_->EndSession({end->target_incarnation, end->sequence});
+  } else if (auto* states = std::get_if<schemas::HiddenStates>(&input.message)) {
+    if (!IsOf(input.peer, states->target_incarnation)) return;
+    EndIfBroken(states_.Add(std::move(*states)));
   } else if (!std::holds_alternative<schemas::Drain>(input.message)) {
     spdlog::warn("draft peer={}: message of a kind drafts do not take", input.peer);
   }
@@ -308,7 +366,15 @@ void DraftService::Impl::Handle(const DraftProbsWanted&) {
   }
 }
 
-void DraftService::Impl::Handle(const TargetGone& gone) { engine_->TargetGone(gone.incarnation); }
+void DraftService::Impl::Handle(const TargetGone& gone) {
+  engine_->TargetGone(gone.incarnation);
+  states_.TargetGone(gone.incarnation);
+}
+
+void DraftService::Impl::Handle(PeerStates& states) {
+  if (!IsOf(states.peer, states.fence.incarnation)) return;
+  EndIfBroken(states_.Add(states.fence, std::move(states.tensor)));
+}
 
 void DraftService::Impl::Handle(const DebugQuery& query) {
   query.answer->set_value(engine_->sessions().DebugJson(base::Now()));
@@ -341,6 +407,11 @@ void DraftService::Impl::ReportEngine() {
   count(now.nodes_ahead, &reported_engine_.nodes_ahead, &metrics_->nodes_ahead);
   count(now.replies_without_pass, &reported_engine_.replies_without_pass,
         &metrics_->replies_without_pass);
+  count(now.states, &reported_engine_.states, &metrics_->states);
+  count(now.state_bytes, &reported_engine_.state_bytes, &metrics_->state_bytes);
+  count(now.invalid_states, &reported_engine_.invalid_states, &metrics_->invalid_states);
+  count(now.refused_states, &reported_engine_.refused_states, &metrics_->refused_states);
+  count(states_.lost(), &reported_lost_states_, &metrics_->lost_states);
   for (int level = 0; level < kOutcomeLevels; ++level) {
     for (int outcome = 0; outcome < kOutcomes; ++outcome) {
       uint64_t* reported = &reported_engine_.outcomes[level][outcome];
@@ -353,17 +424,12 @@ void DraftService::Impl::ReportEngine() {
 void DraftService::Impl::Run() {
   base::Nanos expire_at = base::Now() + kExpireInterval;
   while (!stopping_.load()) {
-    const bool idle = engine_->idle() && !engine_->can_go_ahead();
-    for (Input& input : inbox_.PopAll(idle ? expire_at : 0)) {
+    for (Input& input : inbox_.PopAll(engine_->can_step() ? 0 : expire_at)) {
       busy_ = true;
       std::visit([this](auto& i) { Handle(i); }, input);
     }
     if (draining_.load()) engine_->SetDraining();
-    if (absl::Status stepped = engine_->Step(); !stepped.ok()) {
-      // A pass that failed would fail again on the same rows. Targets go on without this worker.
-      spdlog::critical("draft step failed: {}", base::Message(stepped));
-      std::_Exit(base::kExitBroken);
-    }
+    EndIfBroken(engine_->Step());
     busy_ = !engine_->idle();
     if (base::Now() >= expire_at) {
       engine_->sessions().Expire(base::Now());

@@ -136,6 +136,20 @@ std::vector<schemas::PrefixPoint> SessionTable::KnownPoints(const Session& sessi
   return points;
 }
 
+void SessionTable::KeepSlots(const SpeculationCache::Moved& moved, Session* session,
+                             std::vector<model::KvMove>* moves) {
+  // In ascending order a source is never behind its destination, so in-order moves are safe.
+  const int32_t behind = session->length() - session->origin;
+  int32_t to = behind;
+  for (const int32_t slot : moved.slots) {
+    const int32_t from = behind + slot;
+    if (from != to) moves->push_back({Physical(*session, from), Physical(*session, to)});
+    ++to;
+  }
+  session->kv_len += moved.committed;
+  stats_.reused_tree_slots += moved.slots.size();
+}
+
 void SessionTable::KeepSpeculated(Session* session, absl::Span<const base::TokenId> new_tokens,
                                   Applied* applied) {
   const int32_t length = session->length();
@@ -145,17 +159,11 @@ void SessionTable::KeepSpeculated(Session* session, absl::Span<const base::Token
     return;
   }
   const SpeculationCache::Moved moved = session->speculation_cache.Follow(new_tokens);
-  // In ascending order a source is never behind its destination, so in-order moves are safe.
-  int32_t to = length;
-  for (const int32_t slot : moved.slots) {
-    const int32_t from = length + slot;
-    if (from != to) applied->moves.push_back({Physical(*session, from), Physical(*session, to)});
-    ++to;
-  }
-  session->kv_len += moved.committed;
-  stats_.reused_tree_slots += moved.slots.size();
   if (!new_tokens.empty()) applied->outcome = moved.outcome;
-  if (!options_.parallel_draft) return;
+  if (options_.keeps != SessionTableOptions::Keeps::kNothing) {
+    KeepSlots(moved, session, &applied->moves);
+  }
+  if (options_.keeps == SessionTableOptions::Keeps::kNodes) return;
   session->speculation_cache.KeepRoot();
   if (applied->outcome == Outcome::kHit && session->speculation_cache.candidates(0).empty()) {
     applied->outcome = Outcome::kNotGrown;
@@ -194,6 +202,7 @@ Applied SessionTable::Apply(const DraftRequest& request, base::Nanos now) {
   } else {
     stats_.truncated_tokens += session->length() - common;
     session->kv_len = std::min(session->kv_len, common);
+    session->states.Truncate(common);
     session->speculation_cache.Reset(append.empty() ? session->tokens[common - 1] : append.back());
   }
   Commit(session, common, append);
@@ -213,6 +222,12 @@ Applied SessionTable::Apply(const DraftRequest& request, base::Nanos now) {
   session->last_used = now;
   applied.session = session;
   return applied;
+}
+
+Session* SessionTable::ForStates(const SessionKey& key, base::Nanos now) {
+  Session* session = FindOrOpen(key, now);
+  if (session != nullptr) session->last_used = now;
+  return session;
 }
 
 const Session* SessionTable::Find(const SessionKey& key) const {

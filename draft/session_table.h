@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "draft/ahead_plan.h"
+#include "draft/session_states.h"
 #include "draft/speculation_cache.h"
 #include "model/batch.h"
 #include "scheduler/kv/kv_blocks.h"
@@ -39,14 +40,19 @@ struct SessionKey {
   }
 };
 
-// One sequence's committed prefix, KV and speculation cache. Slot s of the session holds the KV of
-// tokens[s] for s < kv_len. The KV of the speculation cache's nodes follows that of the committed
-// tokens: node i is in slot tokens.size() + speculation_cache.slot(i).
+// One sequence's committed prefix, KV and speculation cache. Slot t - origin of the session holds
+// the KV of tokens[t] for origin <= t < kv_len. The KV of the speculation cache's nodes follows
+// that of the committed tokens: node i is in slot tokens.size() - origin +
+// speculation_cache.slot(i).
 struct Session {
   SessionKey key;
   std::vector<base::TokenId> tokens;
   std::vector<uint64_t> hashes = {base::kEmptyPrefixHash};  // [tokens + 1], of every prefix
   int32_t kv_len = 0;
+  // Tokens that are not run: of a drafter that reads states the first one, whose state belongs to
+  // the second, and those before a cold start.
+  int32_t origin = 0;
+  SessionStates states;
   std::vector<int32_t> blocks;
   SpeculationCache speculation_cache;
   int32_t sent_levels = 0;  // levels of the last tree that was sent
@@ -67,9 +73,12 @@ struct SessionTableOptions {
   int32_t block_size = 16;
   int32_t max_sessions = 64;
   int32_t context = 2048;
-  // What was speculated below a node says nothing once that is committed, since it was predicted
-  // without knowing it; what follows a next root that was run is in its levels.
-  bool parallel_draft = false;
+  // What is kept of the nodes below a root that is committed. Of a parallel draft model none are:
+  // they were predicted without knowing it, and what follows it is in the levels of a root that was
+  // run ahead. A drafter that reads states runs the committed tokens again: their keys came from
+  // states of its own, and the true ones are better (formats: EAGLE-3).
+  enum class Keeps : uint8_t { kNodes, kLevels, kNothing };
+  Keeps keeps = Keeps::kNodes;
   base::Nanos time_to_live = 300 * base::kSecond;
   // A session that was used within this time is alive: it makes no room for others of its target.
   base::Nanos alive = base::kSecond;
@@ -114,6 +123,10 @@ class SessionTable {
   // longer than the context. A failed request leaves the session as it was.
   Applied Apply(const schemas::DraftRequest& request, base::Nanos now);
 
+  // The session of states that have come, opened if it is new: they come before the first request.
+  // Null: there is no room for it.
+  Session* ForStates(const SessionKey& key, base::Nanos now);
+
   // Makes the session's blocks cover `slots`, evicting idle sessions if necessary. False: there is
   // no room that its target may take.
   bool Reserve(Session* session, int32_t slots, base::Nanos now);
@@ -153,7 +166,10 @@ class SessionTable {
   std::vector<schemas::PrefixPoint> KnownPoints(const Session& session) const;
   // The KV slot of the session's slot s in the model.
   int32_t Physical(const Session& session, int32_t s) const;
-  // Keeps the nodes of the speculation cache that are on, or below, the path of the new tokens.
+  void KeepSlots(const SpeculationCache::Moved& moved, Session* session,
+                 std::vector<model::KvMove>* moves);
+  // Keeps the nodes of the speculation cache that are on, or below, the path of the new tokens, as
+  // far as options_.keeps says.
   void KeepSpeculated(Session* session, absl::Span<const base::TokenId> new_tokens,
                       Applied* applied);
 

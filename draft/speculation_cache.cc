@@ -16,6 +16,8 @@ void SpeculationCache::Reset(base::TokenId root) {
   candidates_.resize(1);
   levels_.clear();
   levels_.resize(1);
+  states_.clear();
+  states_.resize(1);
   slots_used_ = 0;
 }
 
@@ -37,6 +39,7 @@ int SpeculationCache::FindOrAdd(int parent, base::TokenId token, float logprob) 
   sent_.push_back(0);
   candidates_.emplace_back();
   levels_.emplace_back();
+  states_.emplace_back();
   return tree_.Add(parent, token, logprob);
 }
 
@@ -87,6 +90,7 @@ void SpeculationCache::KeepBelow(int root, std::vector<int32_t>* slots) {
   kept.Reset(tree_.tokens[root]);
   kept.candidates_[0] = std::move(candidates_[root]);
   kept.levels_[0] = std::move(levels_[root]);
+  kept.states_[0] = std::move(states_[root]);
   std::vector<int32_t> place(tree_.size(), -1);  // in `kept`
   std::vector<std::pair<int32_t, int32_t>> by_slot;
   place[root] = 0;
@@ -99,6 +103,7 @@ void SpeculationCache::KeepBelow(int root, std::vector<int32_t>* slots) {
     kept.sent_.push_back(0);
     kept.candidates_.push_back(std::move(candidates_[node]));
     kept.levels_.push_back(std::move(levels_[node]));
+    kept.states_.push_back(std::move(states_[node]));
     if (slot_[node] >= 0) by_slot.emplace_back(slot_[node], place[node]);
   }
   std::sort(by_slot.begin(), by_slot.end());

@@ -71,6 +71,11 @@ class SpeculationCache {
   using Levels = std::vector<std::vector<Candidate>>;
   void SetLevels(int node, Levels levels);
   const Levels& levels(int node) const { return levels_[node]; }
+  // What a drafter that reads states hands from a node that was run to those below it, [hidden].
+  void SetState(int node, absl::Span<const float> state) {
+    states_[node].assign(state.begin(), state.end());
+  }
+  absl::Span<const float> state(int node) const { return states_[node]; }
   void MarkSent(int node) { sent_[node] = 1; }
   // Moves the root down along `tokens`, the newly committed ones. Moved::slots: the slots whose KV
   // is kept, ascending; the first `committed` of them belong to the first `committed` tokens, the
@@ -91,7 +96,8 @@ class SpeculationCache {
   std::vector<int32_t> slot_;
   std::vector<uint8_t> sent_;
   std::vector<std::vector<Candidate>> candidates_;
-  std::vector<Levels> levels_;  // of a parallel draft model, else empty
+  std::vector<Levels> levels_;              // of a parallel draft model, else empty
+  std::vector<std::vector<float>> states_;  // of a drafter that reads states, else empty
   int32_t slots_used_ = 0;
 };
 

@@ -8,6 +8,10 @@ namespace {
 
 constexpr std::array<const char*, kEvictions> kEvictionNames = {"lru", "ttl", "purge"};
 
+constexpr char kStatesDroppedHelp[] =
+    "Positions whose hidden states were received in vain: `invalid` (not finite, or of another "
+    "shape), `no_room`";
+
 }  // namespace
 
 DraftMetrics::DraftMetrics(Registry& registry)
@@ -36,6 +40,16 @@ DraftMetrics::DraftMetrics(Registry& registry)
                                            "Messages dropped because the inbox was full")),
       draft_probs_bytes(registry.AddCounter("specfabric_draft_probs_bytes_total",
                                             "Bytes of draft probabilities sent with trees")),
+      states(registry.AddCounter("specfabric_draft_hidden_states_total",
+                                 "Positions whose hidden states were received from a target")),
+      state_bytes(registry.AddCounter("specfabric_draft_hidden_states_bytes_total",
+                                      "Bytes of hidden states received from targets")),
+      invalid_states(registry.AddCounter("specfabric_draft_hidden_states_dropped_total",
+                                         kStatesDroppedHelp, {{"reason", "invalid"}})),
+      refused_states(registry.AddCounter("specfabric_draft_hidden_states_dropped_total",
+                                         kStatesDroppedHelp, {{"reason", "no_room"}})),
+      lost_states(registry.AddCounter("specfabric_draft_hidden_states_lost_total",
+                                      "Tensors of hidden states that did not arrive")),
       registry_(registry) {
   for (int reason = 0; reason < kEvictions; ++reason) {
     evictions[reason] =

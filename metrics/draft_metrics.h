@@ -40,6 +40,11 @@ struct DraftMetrics {
   Counter& foreign_messages;   // that name another target or incarnation
   Counter& dropped_messages;   // because the inbox was full
   Counter& draft_probs_bytes;  // sent with trees
+  Counter& states;             // positions whose hidden states have come,
+  Counter& state_bytes;
+  Counter& invalid_states;  // of these: not finite, or of another shape,
+  Counter& refused_states;  // and those for which there was no room
+  Counter& lost_states;     // tensors of states that never came
 
  private:
   Registry& registry_;
