@@ -23,7 +23,8 @@ DrafterMetrics DrafterSeries(Registry& registry, const std::string& drafter) {
                               labels),
       .accepted_tokens = registry.AddCounter("specfabric_drafter_accepted_tokens_total",
                                              "Draft tokens accepted, by proposal source", labels),
-      .share = nullptr};
+      .share = nullptr,
+      .first_accepted = nullptr};
 }
 
 // The labels of vLLM's series, so that the filters of its dashboards match.
@@ -66,6 +67,14 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
                               "Tensors of draft probabilities that trees were verified with")),
       draft_probs_bytes(registry.AddCounter("specfabric_draft_probs_received_bytes_total",
                                             "Bytes of tensors of draft probabilities received")),
+      states_sent(registry.AddCounter("specfabric_hidden_states_sent_total",
+                                      "Positions whose hidden states were sent to a draft worker")),
+      states_sent_bytes(registry.AddCounter("specfabric_hidden_states_sent_bytes_total",
+                                            "Bytes of hidden states sent to draft workers")),
+      states_dropped(registry.AddCounter(
+          "specfabric_hidden_states_dropped_total",
+          "Positions whose hidden states were not sent: no slot was free, or too much was on its "
+          "way to the worker")),
       scored_rounds(registry.AddCounter("specfabric_scored_rounds_total",
                                         "Rounds in which all drafters were asked, to compare "
                                         "them")),
@@ -149,6 +158,10 @@ DrafterMetrics TargetMetrics::AddDrafter(const std::string& model) {
   series.share = &registry_.AddGauge("specfabric_drafter_share",
                                      "Share of recent rounds for which this draft model was chosen",
                                      {{"drafter", model}});
+  series.first_accepted = &registry_.AddGauge("specfabric_drafter_first_token_acceptance",
+                                              "Share of this draft model's recent trees of which "
+                                              "the first token was accepted; 0: not known",
+                                              {{"drafter", model}});
   return series;
 }
 

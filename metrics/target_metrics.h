@@ -36,7 +36,10 @@ constexpr int kSpans = 7;
 struct DrafterMetrics {
   Counter& drafted_tokens;  // verified
   Counter& accepted_tokens;
-  Gauge* share;  // of recent rounds, for which it was chosen; null for the n-gram lookup
+  // Null for the n-gram lookup: the part of recent rounds for which it was chosen, and how often
+  // the first token of its trees was accepted.
+  Gauge* share;
+  Gauge* first_accepted;
 };
 
 struct TargetMetrics {
@@ -79,6 +82,9 @@ struct TargetMetrics {
   std::array<Counter*, kDraftStatusNames.size()> draft_replies;
   Counter& draft_probs;  // tensors that trees were verified with
   Counter& draft_probs_bytes;
+  Counter& states_sent;  // positions whose hidden states went to a draft worker
+  Counter& states_sent_bytes;
+  Counter& states_dropped;  // positions of which they did not
   std::array<Gauge*, kExactnessNames.size()> exactness;
   std::array<Counter*, kRefusalNames.size()> refused;
 

@@ -32,6 +32,7 @@ void DraftPool::PeerUp(PeerId peer, const schemas::Hello& hello) {
                                                 : static_cast<uint8_t>(known - names_.begin());
   drafter_of_[peer] = drafter;
   drafters_[drafter].router().OnUp(peer, hello.capacity);
+  drafters_[drafter].set_reads_states(!hello.state_layers.empty());
 }
 
 std::vector<NoDraft> DraftPool::PeerDown(PeerId peer) {
@@ -99,10 +100,28 @@ std::optional<NoDraft> DraftPool::Want(const scheduler::DraftWanted& want,
 std::optional<NoDraft> DraftPool::Ask(uint8_t drafter, const scheduler::DraftWanted& want,
                                       bool extra, absl::Span<const TokenId> text, base::Nanos now,
                                       Sequence* sequence) {
+  return drafters_[drafter].Ask(want, extra, text, now, SessionOf(drafter, sequence));
+}
+
+DraftSession* DraftPool::SessionOf(uint8_t drafter, Sequence* sequence) {
   if (sequence->sessions.size() <= drafter) sequence->sessions.resize(drafters_.size());
   std::optional<DraftSession>& session = sequence->sessions[drafter];
   if (!session) session.emplace(sequence->terms);
-  return drafters_[drafter].Ask(want, extra, text, now, &*session);
+  return &*session;
+}
+
+std::vector<PeerId> DraftPool::StateReaders(base::SequenceId id, int32_t committed,
+                                            base::Nanos now) {
+  std::vector<PeerId> readers;
+  const auto it = sequences_.find(id);
+  if (it == sequences_.end()) return readers;
+  for (size_t d = 0; d < drafters_.size(); ++d) {
+    if (!drafters_[d].reads_states()) continue;
+    const PeerId reader = drafters_[d].StateReader(id, committed, now,
+                                                   SessionOf(static_cast<uint8_t>(d), &it->second));
+    if (reader != 0) readers.push_back(reader);
+  }
+  return readers;
 }
 
 DraftPool::Held DraftPool::FindHeld(PeerId peer, base::SequenceId id, uint64_t incarnation) {

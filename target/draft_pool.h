@@ -58,6 +58,9 @@ class DraftPool {
   // Returns the round where no worker can be asked.
   std::optional<NoDraft> Want(const scheduler::DraftWanted& want,
                               absl::Span<const base::TokenId> text, base::Nanos now);
+  // The workers that read the hidden states of this sequence: of each drafter that reads any, the
+  // one that has, or will have, the sequence's session.
+  std::vector<PeerId> StateReaders(base::SequenceId id, int32_t committed, base::Nanos now);
   // A tree and its draft probabilities may come in either order; the call that completes the pair
   // returns the event.
   std::optional<DraftEvent> OnReply(PeerId peer, schemas::DraftReply reply,
@@ -81,6 +84,7 @@ class DraftPool {
   const std::vector<scheduler::DraftState>& routes();  // of all workers
   // By drafter: its model's name, and the part of the last rounds for which it was chosen.
   const std::vector<std::string>& names() const { return names_; }
+  bool reads_states(size_t drafter) const { return drafters_[drafter].reads_states(); }
   const std::vector<double>& shares() const { return selection_.shares(); }
   uint64_t scored_rounds() const { return selection_.scored_rounds(); }
 
@@ -97,6 +101,7 @@ class DraftPool {
   };
 
   uint8_t AddDrafter(const std::string& name);
+  DraftSession* SessionOf(uint8_t drafter, Sequence* sequence);
   std::optional<NoDraft> Ask(uint8_t drafter, const scheduler::DraftWanted& want, bool extra,
                              absl::Span<const base::TokenId> text, base::Nanos now,
                              Sequence* sequence);

@@ -51,6 +51,15 @@ std::optional<NoDraft> Drafter::Ask(const scheduler::DraftWanted& want, bool ext
   return SendRequest(*worker, text, now, session);
 }
 
+PeerId Drafter::StateReader(base::SequenceId id, int32_t committed, base::Nanos now,
+                            DraftSession* session) {
+  if (session->worker() == 0) {
+    const std::optional<scheduler::DraftId> worker = router_.Settle(id, committed, now);
+    if (worker) session->MoveTo(*worker);
+  }
+  return session->worker();
+}
+
 std::optional<NoDraft> Drafter::SendRequest(PeerId worker, absl::Span<const TokenId> text,
                                             base::Nanos now, DraftSession* session) {
   if (worker != session->worker()) {

@@ -78,6 +78,13 @@ class Drafter {
   scheduler::DraftRouter& router() { return router_; }
   const scheduler::DraftRouter& router() const { return router_; }
   bool has_worker() const;  // one that is not draining
+  // Whether its workers read the target's hidden states.
+  bool reads_states() const { return reads_states_; }
+  void set_reads_states(bool reads) { reads_states_ = reads; }
+  // The worker that the states of the session's sequence go to, which will be asked for its trees;
+  // 0: none can be. `committed`: tokens of its text.
+  PeerId StateReader(base::SequenceId id, int32_t committed, base::Nanos now,
+                     DraftSession* session);
 
   // `text`: the committed tokens (prompt and output) of the session's sequence.
 
@@ -123,6 +130,7 @@ class Drafter {
   const DraftOutbox* const outbox_;
   DraftPoolStats* const stats_;
   scheduler::DraftRouter router_;
+  bool reads_states_ = false;
   uint64_t next_request_ = 1;
 };
 

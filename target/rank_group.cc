@@ -74,6 +74,11 @@ class RankGroup::Impl {
     return done;
   }
   model::RankModel& first() const { return *ranks_[0].model; }
+  absl::Status KeepStates(const std::vector<int32_t>& boundaries) {
+    absl::Status kept;
+    for (Rank& rank : ranks_) kept.Update(rank.model->KeepStates(boundaries));
+    return kept;
+  }
   verification::DeviceDraftRows& draft_rows() const { return *ranks_[0].draft_rows; }
 
  private:
@@ -246,6 +251,10 @@ absl::StatusOr<speculation::DraftProbs> RankGroup::OpenOnDevice(
   return speculation::DraftProbs::OpenOnDevice(shape, bytes, facts);
 }
 
+absl::Status RankGroup::KeepStates(const std::vector<int32_t>& boundaries) {
+  return impl_->KeepStates(boundaries);
+}
+absl::Span<const float> RankGroup::states() const { return impl_->first().states(); }
 const model::ModelConfig& RankGroup::config() const { return impl_->first().config(); }
 const model::RankOptions& RankGroup::rank_options() const { return impl_->first().options(); }
 uint64_t RankGroup::NumericsFingerprint() const { return impl_->first().NumericsFingerprint(); }

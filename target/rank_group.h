@@ -66,6 +66,11 @@ class RankGroup {
   absl::StatusOr<speculation::DraftProbs> OpenOnDevice(const speculation::DraftProbsShape& shape,
                                                        absl::Span<const uint8_t> bytes);
 
+  // As RankModel's, on all ranks here. The states are rank 0's, of the last run. For the caller of
+  // Run, between runs.
+  absl::Status KeepStates(const std::vector<int32_t>& boundaries);
+  absl::Span<const float> states() const;
+
   const model::ModelConfig& config() const;
   // As RankModel::options.
   const model::RankOptions& rank_options() const;

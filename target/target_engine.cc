@@ -67,6 +67,7 @@ TargetEngine::TargetEngine(const TargetEngineOptions& options, ExecuteStep execu
                .choice = options.drafter_choice},
               {outbox_.draft_request, outbox_.end_session}),
       watch_(options.draft_latency_warn, &metrics->draft_routes),
+      states_(options.incarnation, options.states.hidden, outbox_.states),
       inbox_(kInboxSize) {
   metrics_->max_sequences.Set(options.scheduler.max_sequences);
 }
@@ -126,6 +127,8 @@ void TargetEngine::Handle(const PeerUp& up) {
   if (up.hello.role != schemas::Role::kDraft) return;
   drafts_.PeerUp(up.peer, up.hello);
   watch_.Up(up.peer, up.address, up.hello.model);
+  states_.PeerUp(up.peer, up.hello);
+  KeepStates();
 }
 
 void TargetEngine::Handle(const PeerDown& down) {
@@ -135,6 +138,8 @@ void TargetEngine::Handle(const PeerDown& down) {
   peers_.erase(it);
   if (role == schemas::Role::kDraft) {
     for (const NoDraft& none : drafts_.PeerDown(down.peer)) OnNoDraft(none);
+    states_.PeerDown(down.peer);
+    KeepStates();
     return watch_.Down(down.peer);
   }
   // Nobody is left to read what these sequences would say.
@@ -303,11 +308,26 @@ void TargetEngine::RunStep(const scheduler::StepPlan& plan, base::Nanos started)
   metrics_->ObserveSpan(Span::kForward, times.forward);
   metrics_->ObserveSpan(Span::kVerify, times.verify);
   std::vector<scheduler::Event> events = scheduler_.Commit(&result_, ran);
+  if (!states_.layers().empty()) SendStates(plan, ran);
   Dispatch(events);
   tokens_.Send(outbox_.tokens);
   metrics_->ObserveSpan(Span::kCommit, base::Now() - ran);
   if (options_.recorder != nullptr) TraceStep(plan, started, planned, times, ran);
   scheduler_.Recycle(std::move(events));
+}
+
+void TargetEngine::KeepStates() {
+  if (!options_.states.keep) return;
+  const absl::Status kept = options_.states.keep(states_.layers());
+  if (!kept.ok()) spdlog::error("hidden states are not kept: {}", base::Message(kept));
+}
+
+void TargetEngine::SendStates(const scheduler::StepPlan& plan, base::Nanos now) {
+  states_.Send(plan, result_, options_.states.states(), [&](base::SequenceId id) {
+    const absl::Span<const base::TokenId> text = Text(id);
+    return text.empty() ? std::vector<PeerId>()
+                        : drafts_.StateReaders(id, static_cast<int32_t>(text.size()), now);
+  });
 }
 
 void TargetEngine::Dispatch(const std::vector<scheduler::Event>& events) {
@@ -388,101 +408,6 @@ void TargetEngine::OnEnded(base::SequenceId id) {
   TraceSequence(it->second);
   sequences_.erase({it->second.peer, it->second.request_id});
   clients_.erase(it);
-}
-
-void TargetEngine::TraceStep(const scheduler::StepPlan& plan, base::Nanos started,
-                             base::Nanos planned, const StepTimes& times, base::Nanos ran) {
-  trace::Recorder& recorder = *options_.recorder;
-  const base::Nanos forward_ends = planned + times.forward, ended = base::Now();
-  recorder.Record({.name = "step",
-                   .begin = started,
-                   .end = ended,
-                   .attributes = {{"step", static_cast<int64_t>(plan.step)},
-                                  {"rows", int64_t{plan.rows()}},
-                                  {"sequences", static_cast<int64_t>(plan.sequences.size())}}});
-  recorder.Record({.name = "plan", .begin = started, .end = planned});
-  recorder.Record({.name = "forward", .begin = planned, .end = forward_ends});
-  recorder.Record({.name = "verify", .begin = forward_ends, .end = forward_ends + times.verify});
-  recorder.Record({.name = "commit", .begin = ran, .end = ended});
-}
-
-void TargetEngine::TraceSequence(const Client& client) {
-  if (options_.recorder == nullptr || !client.trace.traced()) return;
-  const base::Nanos now = base::Now();
-  trace::Span span = {.name = "sequence",
-                      .parent = client.trace,
-                      .id = client.span,
-                      .begin = client.submitted,
-                      .end = now,
-                      .attributes = {{"request", static_cast<int64_t>(client.request_id)},
-                                     {"attempt", int64_t{client.attempt}},
-                                     {"rounds", client.speculation.rounds},
-                                     {"drafted", client.speculation.drafted},
-                                     {"accepted", client.speculation.accepted},
-                                     {"cached_tokens", int64_t{client.cached_tokens}}}};
-  if (client.first_token != 0) {
-    span.attributes.push_back(
-        {"first_token_ms", 1e3 * base::ToSeconds(client.first_token - client.submitted)});
-  }
-  options_.recorder->Record(std::move(span));
-}
-
-void TargetEngine::CountDraftTokens(const scheduler::TokensEvent& event) {
-  const scheduler::DraftTokenCounts &drafted = event.drafted_by, &accepted = event.accepted_by;
-  const auto count = [](metrics::DrafterMetrics& of, int32_t drafted, int32_t accepted) {
-    if (drafted == 0) return;
-    of.drafted_tokens.Increment(drafted);
-    of.accepted_tokens.Increment(accepted);
-  };
-  count(metrics_->ngram_lookup, drafted.by_ngram_lookup + drafted.also_ngram_lookup,
-        accepted.by_ngram_lookup + accepted.also_ngram_lookup);
-  for (size_t d = 0; d < drafter_metrics_.size(); ++d) {
-    count(drafter_metrics_[d], drafted.by_drafter[d], accepted.by_drafter[d]);
-  }
-}
-
-void TargetEngine::UpdateDrafters() {
-  for (size_t d = drafter_metrics_.size(); d < drafts_.names().size(); ++d) {
-    drafter_metrics_.push_back(metrics_->AddDrafter(drafts_.names()[d]));
-  }
-  for (size_t d = 0; d < drafter_metrics_.size(); ++d) {
-    drafter_metrics_[d].share->Set(drafts_.shares()[d]);
-  }
-  const uint64_t scored = drafts_.scored_rounds();
-  metrics_->scored_rounds.Increment(static_cast<double>(scored - reported_scored_));
-  reported_scored_ = scored;
-}
-
-void TargetEngine::UpdateGauges() {
-  UpdateDrafters();
-  const scheduler::SchedulerStats stats = scheduler_.stats();
-  metrics_->running.Set(stats.running);
-  metrics_->waiting.Set(stats.waiting);
-  metrics_->kv_blocks_used.Set(stats.used_blocks);
-  metrics_->kv_blocks_free.Set(stats.free_blocks);
-  metrics_->kv_blocks_cached.Set(stats.cached_blocks);
-  metrics_->draft_workers.Set(drafts_.workers());
-  watch_.Update(drafts_.routes(), base::Now());
-  const auto add = [](metrics::Counter& counter, uint64_t now, uint64_t before) {
-    counter.Increment(static_cast<double>(now - before));
-  };
-  add(metrics_->draft_misses, stats.draft_misses, reported_.draft_misses);
-  add(metrics_->draft_skips, stats.draft_skips, reported_.draft_skips);
-  add(metrics_->late_drafts, stats.late_drafts, reported_.late_drafts);
-  metrics_->CountScheduling(stats.preemptions - reported_.preemptions,
-                            stats.cache_queries - reported_.cache_queries,
-                            stats.cache_hits - reported_.cache_hits);
-  reported_ = stats;
-  const DraftPoolStats& drafts = drafts_.stats();
-  using metrics::Refusal;
-  const DraftPoolStats& before = reported_drafts_;
-  add(metrics_->refused_drafts(Refusal::kSampling), drafts.mismatched, before.mismatched);
-  add(metrics_->refused_drafts(Refusal::kInvalid), drafts.invalid, before.invalid);
-  add(metrics_->refused_drafts(Refusal::kNoSlot), drafts.refused_draft_probs,
-      before.refused_draft_probs);
-  add(metrics_->draft_probs, drafts.draft_probs, before.draft_probs);
-  add(metrics_->draft_probs_bytes, drafts.draft_probs_bytes, before.draft_probs_bytes);
-  reported_drafts_ = drafts;
 }
 
 }  // namespace specfabric::target

@@ -23,11 +23,20 @@
 #include "scheduler/scheduler.h"
 #include "target/draft_pool.h"
 #include "target/draft_watch.h"
+#include "target/first_token_watch.h"
 #include "target/rank_group.h"
+#include "target/state_stream.h"
 #include "target/token_batches.h"
 #include "trace/recorder.h"
 
 namespace specfabric::target {
+
+// The target's hidden states, as RankGroup's; unset: drafters that read them are not served.
+struct StateSource {
+  int32_t hidden = 0;
+  std::function<absl::Status(const std::vector<int32_t>&)> keep = {};
+  std::function<absl::Span<const float>()> states = {};
+};
 
 struct TargetEngineOptions {
   scheduler::SchedulerOptions scheduler;
@@ -45,6 +54,7 @@ struct TargetEngineOptions {
   base::Nanos draft_latency_warn = 50 * base::kMillisecond;
   speculation::ChoiceOptions drafter_choice;
   trace::Recorder* recorder = nullptr;  // null: nothing is traced
+  StateSource states = {};
 };
 
 // Runs one step: RankGroup::Run, or what stands for it in a bench.
@@ -57,6 +67,7 @@ struct TargetOutbox {
   SendTokens tokens;
   std::function<absl::Status(link::PeerId, const schemas::DraftRequest&)> draft_request;
   std::function<void(link::PeerId, const schemas::EndSession&)> end_session;
+  StateOutbox states = {};
 };
 
 struct PeerUp {
@@ -164,6 +175,9 @@ class TargetEngine {
   void OnCancel(link::PeerId peer, const schemas::Cancel& cancel);
   void Refuse(const RequestKey& key, uint32_t attempt, schemas::Finish finish, std::string why);
   void RunStep(const scheduler::StepPlan& plan, base::Nanos started);
+  // The states that drafters want now are kept from the next step on.
+  void KeepStates();
+  void SendStates(const scheduler::StepPlan& plan, base::Nanos now);
   void Dispatch(const std::vector<scheduler::Event>& events);
   void Emit(const scheduler::TokensEvent& event);
   void LogNotFinite(base::SequenceId id, const Client& client, const std::string& what);
@@ -173,6 +187,7 @@ class TargetEngine {
                  const StepTimes& times, base::Nanos ran);
   void TraceSequence(const Client& client);
   void CountDraftTokens(const scheduler::TokensEvent& event);
+  void WatchFirstToken(size_t drafter, bool accepted);
   void UpdateDrafters();
   void UpdateGauges();
 
@@ -186,6 +201,7 @@ class TargetEngine {
   scheduler::StepResult result_;
   DraftPool drafts_;
   DraftWatch watch_;
+  StateStream states_;
   TokenBatches tokens_;  // since the last step, or the last input
   base::BoundedQueue<TargetInput> inbox_;
   absl::flat_hash_map<base::SequenceId, Client> clients_;
@@ -197,8 +213,10 @@ class TargetEngine {
   int64_t not_finite_unsaid_ = 0;
   scheduler::SchedulerStats reported_;
   DraftPoolStats reported_drafts_;
+  StateStreamStats reported_states_;
   uint64_t reported_scored_ = 0;
   std::vector<metrics::DrafterMetrics> drafter_metrics_;  // by drafter
+  std::vector<FirstTokenWatch> first_tokens_;             // likewise
   std::atomic<int> asked_{kRun};
   std::atomic<base::Nanos> step_started_{0};
   std::atomic<base::Nanos> last_step_ended_{0};

@@ -20,30 +20,13 @@
 #include "metrics/target_metrics.h"
 #include "model/features.h"
 #include "spdlog/spdlog.h"
+#include "target/accept_peer.h"
+#include "target/state_outbox.h"
 #include "target/target_engine.h"
 
 namespace specfabric::target {
 
 namespace {
-
-// OK for gateways and tools with the same tokenizer, and for drafts with the same vocabulary.
-absl::Status AcceptPeer(const schemas::Hello& ours, const schemas::Hello& theirs) {
-  if (theirs.role == schemas::Role::kTarget) {
-    return absl::InvalidArgumentError("targets do not speak to targets");
-  }
-  if (theirs.role == schemas::Role::kRank) {
-    return absl::InvalidArgumentError("rank processes join a target's --group_listen");
-  }
-  if (theirs.role == schemas::Role::kDraft && theirs.vocabulary != ours.vocabulary) {
-    return absl::InvalidArgumentError(absl::StrCat("the draft's vocabulary has ", theirs.vocabulary,
-                                                   " tokens, the target's ", ours.vocabulary));
-  }
-  if (theirs.tokenizer_fingerprint != 0 && ours.tokenizer_fingerprint != 0 &&
-      theirs.tokenizer_fingerprint != ours.tokenizer_fingerprint) {
-    return absl::InvalidArgumentError("its tokenizer.json differs from the target's");
-  }
-  return absl::OkStatus();
-}
 
 constexpr int32_t kSpareSlots = 4;
 
@@ -178,8 +161,14 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   hello.context = options.scheduler.max_context;
   hello.verification_methods = options.verification_methods;
   hello.capacity = options.scheduler.max_sequences;
-  link_options.accept = [ours = hello](const schemas::Hello& theirs) {
-    return AcceptPeer(ours, theirs);
+  // Asked once: whether this model keeps states at all.
+  absl::Status keeps_states = ranks_->KeepStates({0});
+  if (keeps_states.ok()) keeps_states = ranks_->KeepStates({});
+  link_options.accept = [ours = hello, keeps_states,
+                         layers = config.layers](const schemas::Hello& theirs) {
+    absl::Status accepted = AcceptPeer(ours, theirs);
+    accepted.Update(AcceptStateReader(theirs, layers, keeps_states));
+    return accepted;
   };
 
   metrics_ = std::make_unique<metrics::TargetMetrics>(*registry, options.model_name,
@@ -210,7 +199,14 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
       return ranks_->OpenOnDevice(shape, bytes);
     };
   }
+  if (keeps_states.ok()) {
+    engine_options.states = {
+        .hidden = config.hidden,
+        .keep = [this](const auto& boundaries) { return ranks_->KeepStates(boundaries); },
+        .states = [this] { return ranks_->states(); }};
+  }
   TargetOutbox outbox;
+  outbox.states = MakeStateOutbox([this] { return link_.get(); });
   outbox.tokens = [this](link::PeerId peer, const schemas::TokensBatch& batch) {
     absl::Status sent = link_->Send(peer, batch);
     // A stream that misses tokens is useless. When the connection is closed, the gateway resubmits.

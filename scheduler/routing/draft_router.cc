@@ -11,7 +11,7 @@ namespace {
 bool ById(const DraftState& state, DraftId id) { return state.id < id; }
 
 // A request has its outcome; it may have been sent before the worker restarted.
-void Settle(DraftState* state) { state->outstanding = std::max(0, state->outstanding - 1); }
+void HasOutcome(DraftState* state) { state->outstanding = std::max(0, state->outstanding - 1); }
 
 // The worker has answered, whatever it said: it is in service again.
 void Alive(DraftState* state) {
@@ -97,11 +97,22 @@ std::optional<DraftId> DraftRouter::Route(base::SequenceId sequence, int32_t len
   return state->id;
 }
 
+std::optional<DraftId> DraftRouter::Settle(base::SequenceId sequence, int32_t length,
+                                           base::Nanos now) {
+  const auto home = homes_.find(sequence);
+  DraftState* state = home == homes_.end() ? nullptr : Find(home->second.draft);
+  if (state != nullptr && Serves(*state)) return state->id;
+  state = Choose(now);
+  if (state == nullptr) return std::nullopt;
+  SetHome(sequence, length, now, state);
+  return state->id;
+}
+
 void DraftRouter::OnReply(DraftId draft, base::SequenceId sequence, base::Nanos latency,
                           int32_t free_sessions, base::Nanos now) {
   DraftState* state = Find(draft);
   if (state == nullptr) return;
-  Settle(state);
+  HasOutcome(state);
   Learn(state, sequence, latency, now);
   state->free_sessions = free_sessions;
   ++state->replies;
@@ -111,14 +122,14 @@ void DraftRouter::OnReply(DraftId draft, base::SequenceId sequence, base::Nanos 
 void DraftRouter::OnRefused(DraftId draft) {
   DraftState* state = Find(draft);
   if (state == nullptr) return;
-  Settle(state);
+  HasOutcome(state);
   Alive(state);
 }
 
 void DraftRouter::OnMiss(DraftId draft, base::Nanos now) {
   DraftState* state = Find(draft);
   if (state == nullptr) return;
-  Settle(state);
+  HasOutcome(state);
   ++state->misses;
   ++state->consecutive_misses;
   if (!state->out && state->consecutive_misses < options_.max_misses) return;
@@ -134,7 +145,7 @@ void DraftRouter::OnMiss(DraftId draft, base::Nanos now) {
 void DraftRouter::OnBusy(DraftId draft, base::SequenceId sequence, base::Nanos now) {
   DraftState* state = Find(draft);
   if (state == nullptr) return;
-  Settle(state);
+  HasOutcome(state);
   if (Home(sequence) == draft) ClearHome(sequence);
   Alive(state);
   state->free_sessions = 0;
@@ -155,7 +166,7 @@ void DraftRouter::OnLateReply(DraftId draft, base::SequenceId sequence, base::Na
 }
 
 void DraftRouter::OnAbandoned(DraftId draft) {
-  if (DraftState* state = Find(draft)) Settle(state);
+  if (DraftState* state = Find(draft)) HasOutcome(state);
 }
 
 void DraftRouter::OnEnd(base::SequenceId sequence) { ClearHome(sequence); }

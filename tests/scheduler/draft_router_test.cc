@@ -51,6 +51,21 @@ TEST(DraftRouterTest, SequenceStaysAtHome) {
   EXPECT_FALSE(router.Home(9));
 }
 
+TEST(DraftRouterTest, SettlesWithoutARequest) {
+  DraftRouter router;
+  EXPECT_FALSE(router.Settle(9, 10, 0));
+  router.OnUp(1, 4);
+  router.OnUp(2, 4);
+  const DraftId home = *router.Settle(9, 10, 0);
+  EXPECT_EQ(router.Settle(9, 10, 0), home);
+  EXPECT_EQ(StateOf(router, home).outstanding, 0);
+  EXPECT_EQ(StateOf(router, home).homes, 1);
+  EXPECT_NE(router.Settle(10, 10, 0), home);
+  EXPECT_EQ(router.Route(9, 10, 0), home);
+  router.OnDrain(home);
+  EXPECT_NE(router.Settle(9, 10, 0), home);
+}
+
 TEST(DraftRouterTest, NewSequencesSpreadByCapacity) {
   DraftRouter router;
   router.OnUp(1, 30);

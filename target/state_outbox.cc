@@ -1,0 +1,39 @@
+#include "target/state_outbox.h"
+
+#include <memory>
+#include <utility>
+
+namespace specfabric::target {
+namespace {
+
+// Those of draft probabilities are numbered from 0 on.
+constexpr uint8_t kStatePool = 127;
+
+}  // namespace
+
+StateOutbox MakeStateOutbox(std::function<link::Link*()> link) {
+  StateOutbox outbox;
+  // The slots are taken when the first states are sent.
+  outbox.slot = [link, pool = std::shared_ptr<transport::SlotPool>()](
+                    const transport::Fence& fence) mutable -> absl::StatusOr<transport::Lease> {
+    if (pool == nullptr) {
+      auto added = link()->AddPool(
+          kStatePool, {transport::MemoryKind::kHost, StateStream::kSlotBytes, StateStream::kSlots});
+      if (!added.ok()) return added.status();
+      pool = *std::move(added);
+    }
+    return pool->Acquire(fence);
+  };
+  outbox.send = [link](PeerId peer, const schemas::HiddenStates& described, uint8_t pool,
+                       transport::Lease lease, uint32_t bytes) {
+    const transport::TensorFields fields = {
+        {described.target_incarnation, described.number}, pool, described.number};
+    absl::Status sent = link()->SendTensor(peer, schemas::TensorType::kHiddenStates, fields,
+                                           std::move(lease), bytes);
+    if (sent.ok()) sent = link()->Send(peer, described);
+    return sent;
+  };
+  return outbox;
+}
+
+}  // namespace specfabric::target

@@ -1,0 +1,90 @@
+#ifndef SPECFABRIC_TARGET_STATE_STREAM_H_
+#define SPECFABRIC_TARGET_STATE_STREAM_H_
+
+// Sends the hidden states of committed tokens to the draft workers that read them: of every step
+// the rows of prompt chunks, and those of the accepted path of each tree. A tensor goes to each
+// worker, or several where it would not fit a slot; what finds no free slot is left out and
+// counted, so that a step never waits for a draft. A worker that misses some starts cold after
+// them. Leader thread only.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "scheduler/step_plan.h"
+#include "schemas/messages.h"
+#include "target/draft_session.h"
+#include "transport/slot_pool.h"
+
+namespace specfabric::target {
+
+struct StateOutbox {
+  // A slot to send from. ResourceExhausted: none is free.
+  std::function<absl::StatusOr<transport::Lease>(const transport::Fence&)> slot;
+  std::function<absl::Status(PeerId, const schemas::HiddenStates&, uint8_t pool, transport::Lease,
+                             uint32_t bytes)>
+      send;
+};
+
+// Since start.
+struct StateStreamStats {
+  uint64_t sent = 0, bytes = 0;  // positions
+  uint64_t dropped = 0;          // for want of a slot, or because the worker did not take them
+};
+
+class StateStream {
+ public:
+  static constexpr size_t kSlotBytes = size_t{1} << 20;
+  static constexpr int32_t kSlots = 32;
+
+  // hidden: the width of the target's residual stream.
+  StateStream(uint64_t incarnation, int32_t hidden, StateOutbox outbox)
+      : incarnation_(incarnation), hidden_(hidden), outbox_(std::move(outbox)) {}
+
+  void PeerUp(PeerId peer, const schemas::Hello& hello);
+  void PeerDown(PeerId peer);
+  // The boundaries that some worker reads, ascending.
+  const std::vector<int32_t>& layers() const { return layers_; }
+
+  // After a step: `states` are [plan.rows][layers][hidden]; `readers` gives the workers that read
+  // the states of a sequence, none if it is over.
+  void Send(const scheduler::StepPlan& plan, const scheduler::StepResult& result,
+            absl::Span<const float> states,
+            const std::function<std::vector<PeerId>(base::SequenceId)>& readers);
+
+  const StateStreamStats& stats() const { return stats_; }
+
+ private:
+  struct Reader {
+    std::vector<int32_t> boundaries;    // in the order of its rows
+    std::vector<int32_t> columns = {};  // the same, as indices of layers_
+    int32_t slot_rows = 0;              // of a tensor, at most
+    uint8_t pool = 0;
+    uint32_t sent = 0;  // the number of the last tensor
+  };
+  // A committed token of the step.
+  struct Row {
+    base::SequenceId sequence = 0;
+    int32_t position = 0;
+    int32_t row = 0;  // of the plan
+  };
+  void UpdateLayers();
+  void SendRows(PeerId peer, absl::Span<const Row> rows, absl::Span<const float> states,
+                Reader* reader);
+
+  const uint64_t incarnation_;
+  const int32_t hidden_;
+  const StateOutbox outbox_;
+  std::map<PeerId, Reader> readers_;
+  std::vector<int32_t> layers_;
+  std::map<PeerId, std::vector<Row>> rows_;  // scratch: of the step at hand
+  StateStreamStats stats_;
+};
+
+}  // namespace specfabric::target
+
+#endif  // SPECFABRIC_TARGET_STATE_STREAM_H_

@@ -1,0 +1,218 @@
+#include "target/state_stream.h"
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/bfloat16.h"
+#include "gtest/gtest.h"
+
+namespace specfabric::target {
+namespace {
+
+constexpr int32_t kHidden = 3;
+constexpr uint64_t kIncarnation = 5;
+
+struct Sent {
+  PeerId peer = 0;
+  schemas::HiddenStates described;
+  std::vector<float> values;
+};
+
+class StateStreamTest : public ::testing::Test {
+ protected:
+  StateStreamTest()
+      : stream_(kIncarnation, kHidden,
+                {.slot = [this](const transport::Fence& fence) { return pool_->Acquire(fence); },
+                 .send =
+                     [this](PeerId peer, const schemas::HiddenStates& described, uint8_t pool,
+                            transport::Lease lease, uint32_t bytes) {
+                       return Take(peer, described, pool, lease, bytes);
+                     }}) {}
+
+  absl::Status Take(PeerId peer, const schemas::HiddenStates& described, uint8_t pool,
+                    const transport::Lease& lease, uint32_t bytes) {
+    EXPECT_EQ(pool, peer + 10);
+    EXPECT_EQ(lease.fence(), (transport::Fence{kIncarnation, described.number}));
+    if (refuses_) return absl::ResourceExhaustedError("too many sends outstanding");
+    Sent sent = {peer, described, {}};
+    for (uint32_t i = 0; i < bytes; i += 2) {
+      const auto bits = static_cast<uint16_t>(lease.data()[i] | lease.data()[i + 1] << 8);
+      sent.values.push_back(base::WidenBFloat16(bits));
+    }
+    sent_.push_back(std::move(sent));
+    return absl::OkStatus();
+  }
+
+  void Up(PeerId peer, std::vector<int32_t> layers, int32_t slot_rows = 256) {
+    schemas::Hello hello;
+    hello.state_layers = std::move(layers);
+    hello.state_rows = slot_rows;
+    hello.state_pool = static_cast<uint8_t>(peer + 10);
+    stream_.PeerUp(peer, hello);
+  }
+
+  // A prompt's chunk of positions [first, first + count), or a tree below the token at `first`, of
+  // whose nodes `path` are accepted; its depths are positions.
+  void AddPrompt(base::SequenceId id, int32_t first, int32_t count) {
+    Add(id, scheduler::RowsKind::kPrefill);
+    for (int32_t i = 0; i < count; ++i) plan_.positions.push_back(first + i);
+    Close({});
+  }
+  void AddTree(base::SequenceId id, const std::vector<int32_t>& positions,
+               std::vector<int32_t> path) {
+    Add(id, scheduler::RowsKind::kTree);
+    plan_.positions.insert(plan_.positions.end(), positions.begin(), positions.end());
+    Close(std::move(path));
+  }
+  void Add(base::SequenceId id, scheduler::RowsKind kind) {
+    plan_.sequences.emplace_back();
+    plan_.sequences.back().id = id;
+    plan_.sequences.back().kind = kind;
+    plan_.sequences.back().first_row = static_cast<int32_t>(plan_.positions.size());
+  }
+  void Close(std::vector<int32_t> path) {
+    scheduler::PlanSequence& sequence = plan_.sequences.back();
+    sequence.row_count = static_cast<int32_t>(plan_.positions.size()) - sequence.first_row;
+    result_.sequences.Resize(plan_.sequences.size());
+    result_.sequences[plan_.sequences.size() - 1].accepted.path = std::move(path);
+  }
+  // Of row `row` of the plan, at boundary v; whole numbers that bfloat16 has.
+  static float Value(int32_t row, int32_t boundary, int32_t i) {
+    return static_cast<float>(16 * row + 4 * boundary + i);
+  }
+  void Send() {
+    std::vector<float> states;
+    for (size_t row = 0; row < plan_.positions.size(); ++row) {
+      for (const int32_t boundary : stream_.layers()) {
+        for (int32_t i = 0; i < kHidden; ++i) {
+          states.push_back(Value(static_cast<int32_t>(row), boundary, i));
+        }
+      }
+    }
+    stream_.Send(plan_, result_, states, [this](base::SequenceId id) { return readers_[id]; });
+    plan_ = {};
+    result_.sequences.Resize(0);
+  }
+  static std::vector<float> Values(const std::vector<int32_t>& rows,
+                                   const std::vector<int32_t>& boundaries) {
+    std::vector<float> values;
+    for (const int32_t row : rows) {
+      for (const int32_t boundary : boundaries) {
+        for (int32_t i = 0; i < kHidden; ++i) values.push_back(Value(row, boundary, i));
+      }
+    }
+    return values;
+  }
+
+  std::shared_ptr<transport::SlotPool> MakePool(int32_t slots) {
+    const transport::SlotPoolOptions options = {transport::MemoryKind::kHost,
+                                                StateStream::kSlotBytes, slots};
+    const size_t bytes = transport::SlotPool::Stride(options) * slots;
+    return std::make_shared<transport::SlotPool>(
+        options,
+        transport::Slab{transport::MemoryKind::kHost, static_cast<uint8_t*>(std::malloc(bytes)),
+                        bytes},
+        [](const transport::Slab& slab) { std::free(slab.data); });
+  }
+
+  std::shared_ptr<transport::SlotPool> pool_ = MakePool(2);
+  std::vector<Sent> sent_;
+  bool refuses_ = false;
+  std::map<base::SequenceId, std::vector<PeerId>> readers_;
+  scheduler::StepPlan plan_;
+  scheduler::StepResult result_;
+  StateStream stream_;
+};
+
+using Runs = std::vector<schemas::StateRun>;
+
+TEST_F(StateStreamTest, SendsPromptsAndAcceptedPaths) {
+  Up(1, {4, 2});
+  readers_ = {{7, {1}}, {8, {1}}, {9, {}}};
+  AddPrompt(7, 10, 3);                           // rows 0 to 2
+  AddTree(9, {5, 6}, {1});                       // rows 3, 4: nobody reads it
+  AddTree(8, {20, 21, 21, 22, 22, 23}, {2, 4});  // rows 5 to 10
+  Send();
+  ASSERT_EQ(sent_.size(), 1u);
+  EXPECT_EQ(sent_[0].described.target_incarnation, kIncarnation);
+  EXPECT_EQ(sent_[0].described.number, 1u);
+  EXPECT_EQ(sent_[0].described.runs, (Runs{{7, 10, 3}, {8, 20, 3}}));
+  EXPECT_EQ(sent_[0].values, Values({0, 1, 2, 5, 7, 9}, {4, 2}));
+  EXPECT_EQ(stream_.stats().sent, 6u);
+  EXPECT_EQ(stream_.stats().bytes, 6u * 2 * kHidden * 2);
+}
+
+TEST_F(StateStreamTest, EachWorkerGetsTheLayersItReads) {
+  Up(1, {4, 2});
+  Up(2, {0, 2, 6});
+  EXPECT_EQ(stream_.layers(), (std::vector<int32_t>{0, 2, 4, 6}));
+  readers_ = {{7, {1, 2}}, {8, {2}}};
+  AddPrompt(7, 0, 2);
+  AddTree(8, {3}, {});
+  Send();
+  ASSERT_EQ(sent_.size(), 2u);
+  EXPECT_EQ(sent_[0].peer, 1u);
+  EXPECT_EQ(sent_[0].described.runs, (Runs{{7, 0, 2}}));
+  EXPECT_EQ(sent_[0].values, Values({0, 1}, {4, 2}));
+  EXPECT_EQ(sent_[1].peer, 2u);
+  EXPECT_EQ(sent_[1].described.runs, (Runs{{7, 0, 2}, {8, 3, 1}}));
+  EXPECT_EQ(sent_[1].values, Values({0, 1, 2}, {0, 2, 6}));
+  stream_.PeerDown(2);
+  EXPECT_EQ(stream_.layers(), (std::vector<int32_t>{2, 4}));
+  AddPrompt(7, 2, 1);  // the pool has not been told yet that worker 2 is gone
+  Send();
+  ASSERT_EQ(sent_.size(), 3u);
+  EXPECT_EQ(sent_[2].described.number, 2u);
+  EXPECT_EQ(sent_[2].values, Values({0}, {4, 2}));
+  stream_.PeerDown(1);
+  EXPECT_TRUE(stream_.layers().empty());
+}
+
+TEST_F(StateStreamTest, CutsWhatASlotDoesNotTake) {
+  Up(1, {1}, /*slot_rows=*/4);
+  readers_ = {{7, {1}}, {8, {1}}};
+  AddPrompt(7, 0, 6);
+  AddPrompt(8, 30, 4);
+  Send();
+  ASSERT_EQ(sent_.size(), 3u);
+  EXPECT_EQ(sent_[0].described.runs, (Runs{{7, 0, 4}}));
+  EXPECT_EQ(sent_[1].described.runs, (Runs{{7, 4, 2}, {8, 30, 2}}));
+  EXPECT_EQ(sent_[2].described.runs, (Runs{{8, 32, 2}}));
+  EXPECT_EQ(sent_[2].values, Values({8, 9}, {1}));
+  for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(sent_[i].described.number, i + 1);
+}
+
+TEST_F(StateStreamTest, LeavesOutWhatCannotBeSentNow) {
+  Up(1, {1});
+  readers_ = {{7, {1}}};
+  {
+    const auto first = *pool_->Acquire({}), second = *pool_->Acquire({});
+    AddPrompt(7, 0, 2);
+    Send();
+    EXPECT_TRUE(sent_.empty());
+    EXPECT_EQ(stream_.stats().dropped, 2u);
+  }
+  refuses_ = true;
+  AddPrompt(7, 2, 3);
+  Send();
+  EXPECT_EQ(stream_.stats().dropped, 5u);
+  refuses_ = false;
+  AddPrompt(7, 5, 1);
+  Send();
+  ASSERT_EQ(sent_.size(), 1u);
+  EXPECT_EQ(sent_[0].described.runs, (Runs{{7, 5, 1}}));
+  // A part of what was refused may have been sent: its number is not used again.
+  EXPECT_EQ(sent_[0].described.number, 2u);
+  EXPECT_EQ(stream_.stats().sent, 1u);
+}
+
+TEST_F(StateStreamTest, AWorkerWhosePositionsFitNoSlotGetsNone) {
+  Up(1, std::vector<int32_t>(StateStream::kSlotBytes / (2 * kHidden) + 1, 3));
+  EXPECT_TRUE(stream_.layers().empty());
+}
+
+}  // namespace
+}  // namespace specfabric::target
