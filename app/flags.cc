@@ -10,6 +10,12 @@ DEFINE_string(model, "",
               "folder of the checkpoint (config.json, safetensors, tokenizer); the target's where "
               "there is a draft's too");
 DEFINE_string(draft_model, "", "folder of the draft model's checkpoint; empty: no draft workers");
+DEFINE_string(target_model, "",
+              "folder of the target's checkpoint, for a drafter that shares its embedding or head, "
+              "or whose config.json does not name the target's layers that it reads");
+DEFINE_string(state_layers, "",
+              "the target's layers whose input a drafter of hidden states reads, comma-separated; "
+              "empty: those of its config.json");
 DEFINE_string(served_model_name, "", "model name in the API; empty: the checkpoint's folder name");
 DEFINE_string(dtype, "bfloat16", "type of weights and KV cache: float32 or bfloat16");
 DEFINE_string(listen, "",
@@ -221,8 +227,9 @@ const std::vector<Group>& Groups() {
       {"rank", {"join", "model", "threads", "admin_listen"}, {"ready_fd"}},
       {"draft",
        {"tree", "max_sessions"},
-       {"ahead", "ahead_nodes", "ahead_rows", "sampled_tree", "sampled_draw", "draft_top_n",
-        "session_ttl"}},
+       {"state_layers", "ahead", "ahead_nodes", "ahead_rows", "sampled_tree", "sampled_draw",
+        "draft_top_n", "session_ttl"}},
+      {"drafter", {"target_model"}},
       {"gateway",
        {"model", "served_model_name", "targets", "max_context", "use_generation_config",
         "request_timeout", "target_wait"},
@@ -265,7 +272,7 @@ const std::vector<Role>& Roles() {
        {"rank", "fabric", "every role"}},
       {"draft",
        "propose token trees to targets",
-       {"draft", "model", "process", "fabric", "traces", "every role"}},
+       {"drafter", "draft", "model", "process", "fabric", "traces", "every role"}},
       {"generate",
        "answer one prompt with a target (and drafts) inside this process",
        {"generate", "model", "target", "draft", "fabric", "every role"}},

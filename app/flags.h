@@ -14,6 +14,8 @@
 
 DECLARE_string(model);
 DECLARE_string(draft_model);
+DECLARE_string(target_model);
+DECLARE_string(state_layers);
 DECLARE_string(served_model_name);
 DECLARE_string(dtype);
 DECLARE_string(listen);

@@ -290,7 +290,26 @@ absl::StatusOr<target::RankServiceOptions> RankServiceFlags() {
   return options;
 }
 
-absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model_dir) {
+namespace {
+
+absl::StatusOr<std::vector<int32_t>> StateLayersFlag() {
+  std::vector<int32_t> layers;
+  for (const absl::string_view part : absl::StrSplit(FLAGS_state_layers, ',', absl::SkipEmpty())) {
+    int32_t layer = 0;
+    if (!absl::SimpleAtoi(part, &layer) || layer < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--state_layers=", FLAGS_state_layers,
+                       ": allowed are whole numbers from 0 on, separated by commas"));
+    }
+    layers.push_back(layer);
+  }
+  return layers;
+}
+
+}  // namespace
+
+absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model_dir,
+                                                        const std::string& target_dir) {
   for (absl::Status status :
        {InRange("max_sessions", FLAGS_max_sessions, 1, 1 << 16),
         InRange("ahead_nodes", FLAGS_ahead_nodes, 1, draft::SpeculationCache::kSlots - 1),
@@ -321,6 +340,10 @@ absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model
   draft::DraftServiceOptions options;
   options.model_dir = model_dir;
   options.rank = *rank;
+  options.rank.target_dir = target_dir;
+  auto state_layers = StateLayersFlag();
+  if (!state_layers.ok()) return state_layers.status();
+  options.rank.state_layers = *std::move(state_layers);
   LimitDraftCache(FLAGS_max_sessions, &options.rank.kv_sizing);
   options.engine.growth = *growth;
   const auto hooks = ReadTestHooks();

@@ -46,8 +46,10 @@ absl::StatusOr<scheduler::SpeculationPolicy> SpeculationFlag();
 absl::StatusOr<scheduler::RoutePolicy> DraftRouterFlag();
 absl::StatusOr<target::TargetServiceOptions> TargetOptions();
 absl::StatusOr<target::RankServiceOptions> RankServiceFlags();
-// `model_dir`: --model in a draft process, --draft_model in `generate`.
-absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model_dir);
+// `model_dir`: --model in a draft process, --draft_model elsewhere; `target_dir`: --target_model in
+// a draft process, --model elsewhere.
+absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model_dir,
+                                                        const std::string& target_dir);
 absl::StatusOr<base::SamplingParams> SamplingOptions();
 
 // The flags of the fabric, which all roles have.

@@ -189,7 +189,7 @@ absl::Status StartServices(OwnCluster* cluster) {
   if (!count.ok()) return count.status();
   if (*count > 0) {
     if (absl::Status pair = CheckPair(FLAGS_model, FLAGS_draft_model); !pair.ok()) return pair;
-    auto draft_options = DraftOptions(FLAGS_draft_model);
+    auto draft_options = DraftOptions(FLAGS_draft_model, FLAGS_model);
     if (!draft_options.ok()) return draft_options.status();
     if (absl::Status logged = LogModel(FLAGS_draft_model); !logged.ok()) return logged;
     draft_options->fabric.join_secret = cluster->secret;

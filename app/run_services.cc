@@ -282,7 +282,7 @@ absl::Status RunRank() {
 }
 
 absl::Status RunDraft() {
-  auto options = DraftOptions(FLAGS_model);
+  auto options = DraftOptions(FLAGS_model, FLAGS_target_model);
   if (!options.ok()) return options.status();
   const auto drain_timeout = DrainTimeoutFlag();
   if (!drain_timeout.ok()) return drain_timeout.status();

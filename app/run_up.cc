@@ -80,6 +80,8 @@ std::vector<std::string> DraftArgs() {
   std::vector<std::string> args = ModelArgs(FLAGS_draft_model);
   args.push_back(absl::StrCat("--gpu_memory_fraction=", FLAGS_gpu_memory_fraction));
   args.emplace_back("--listen=127.0.0.1:0");
+  args.push_back(absl::StrCat("--target_model=", FLAGS_model));
+  args.push_back(absl::StrCat("--state_layers=", FLAGS_state_layers));
   args.push_back(absl::StrCat("--tree=", FLAGS_tree));
   args.push_back(absl::StrCat("--sampled_tree=", FLAGS_sampled_tree));
   args.push_back(BoolArg("ahead", FLAGS_ahead));
@@ -147,7 +149,8 @@ absl::Status Check(int drafts) {
     return absl::InvalidArgumentError(
         absl::StrCat("--num_drafts=", drafts, " needs --draft_model=<folder of a checkpoint>"));
   }
-  if (auto options = DraftOptions(FLAGS_draft_model); !options.ok()) return options.status();
+  if (auto options = DraftOptions(FLAGS_draft_model, FLAGS_model); !options.ok())
+    return options.status();
   return CheckPair(FLAGS_model, FLAGS_draft_model);
 }
 

@@ -139,6 +139,10 @@ DraftView ToDraft(const ProcessSnapshot& snapshot, const Metrics& m) {
   constexpr const char* kOutcomes = "specfabric_draft_ahead_outcomes_total";
   const auto outcomes = m.Growth(kOutcomes), hits = m.Growth(kOutcomes, {{"outcome", "hit"}});
   if (outcomes && hits && *outcomes > 0) view.hit_rate = *hits / *outcomes;
+  if (m.Value("specfabric_draft_hidden_states_total") > 0) {
+    view.states_per_second = m.Rate("specfabric_draft_hidden_states_total");
+    view.state_bytes_per_second = m.Rate("specfabric_draft_hidden_states_bytes_total");
+  }
   return view;
 }
 

@@ -55,6 +55,8 @@ struct DraftView {
   double sessions = 0, capacity = 0;
   std::optional<double> nodes_per_second, requests_per_second, draft_ms;
   std::optional<double> hit_rate;  // of commits whose next root had been drafted ahead
+  // Hidden states received; none of a draft that reads none.
+  std::optional<double> states_per_second = {}, state_bytes_per_second = {};
 };
 struct RouteView {
   std::string target, draft, model;  // addresses of the fabric, where known

@@ -112,12 +112,16 @@ void AddSpans(const ClusterView& view, const Names& names, std::string* out) {
 }
 
 void AddDrafts(const ClusterView& view, const Names& names, std::string* out) {
-  std::vector<Row> rows = {{"", "sessions", "requests/s", "nodes/s", "ms a tree", "ahead"}};
+  std::vector<Row> rows = {
+      {"", "sessions", "requests/s", "nodes/s", "ms a tree", "ahead", "states/s", "MB/s"}};
   for (const DraftView& d : view.drafts) {
+    std::optional<double> megabytes = d.state_bytes_per_second;
+    if (megabytes) *megabytes /= 1e6;
     rows.push_back({names.Of('d', Or(d.listen, d.admin)),
                     absl::StrCat(Number(d.sessions), "/", Number(d.capacity)),
                     Number(d.requests_per_second, 1), Number(d.nodes_per_second, 1),
-                    Number(d.draft_ms, 2), Percent(d.hit_rate)});
+                    Number(d.draft_ms, 2), Percent(d.hit_rate), Number(d.states_per_second, 1),
+                    Number(megabytes, 2)});
   }
   AddTable("DRAFTS", rows, 1, out);
 }
@@ -201,7 +205,9 @@ std::string ToJson(const ClusterView& view) {
                               {"requests_per_second", Json(d.requests_per_second)},
                               {"nodes_per_second", Json(d.nodes_per_second)},
                               {"draft_ms", Json(d.draft_ms)},
-                              {"hit_rate", Json(d.hit_rate)}});
+                              {"hit_rate", Json(d.hit_rate)},
+                              {"states_per_second", Json(d.states_per_second)},
+                              {"state_bytes_per_second", Json(d.state_bytes_per_second)}});
   }
   for (const RouteView& r : view.routes) {
     json["routes"].push_back({{"target", r.target},
