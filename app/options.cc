@@ -99,18 +99,15 @@ absl::Status CheckPair(const std::string& model_dir, const std::string& draft_di
   if (!target.ok()) return target.status();
   auto draft = model::LoadModelConfig(draft_dir);
   if (!draft.ok()) return draft.status();
-  if (target->vocabulary != draft->vocabulary) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("draft and target must have one vocabulary: the target's has ",
-                     target->vocabulary, " tokens, the draft's ", draft->vocabulary));
-  }
-  const uint64_t a = TokenizerFingerprint(model_dir), b = TokenizerFingerprint(draft_dir);
-  if (a != 0 && b != 0 && a != b) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("draft and target must have one tokenizer: ", draft_dir,
-                     "/tokenizer.json differs from ", model_dir, "/tokenizer.json"));
-  }
-  return absl::OkStatus();
+  schemas::Hello of_target, of_draft;
+  of_target.tokenizer_fingerprint = TokenizerFingerprint(model_dir);
+  of_target.vocabulary = target->vocabulary;
+  of_draft.tokenizer_fingerprint = TokenizerFingerprint(draft_dir);
+  of_draft.vocabulary = draft->vocabulary;
+  const absl::Status pair = schemas::CheckPair(of_target, of_draft);
+  if (pair.ok()) return pair;
+  return absl::InvalidArgumentError(
+      absl::StrCat(draft_dir, " cannot draft for ", model_dir, ": ", pair.message()));
 }
 
 absl::StatusOr<GatewayTimes> GatewayTimeFlags() {

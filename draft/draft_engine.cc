@@ -122,6 +122,9 @@ void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos
   }
   moves_.insert(moves_.end(), applied.moves.begin(), applied.moves.end());
   Session* session = applied.session;
+  const auto vocabulary = vocabularies_.find(request.target_incarnation);
+  session->vocabulary =
+      vocabulary == vocabularies_.end() ? model_->config().vocabulary : vocabulary->second;
   const bool any_tree = !speculation::UsesDraftProbs(request.verification);
   if (any_tree && applied.outcome) CountOutcome(applied, session->sent_levels);
   session->ahead.Stop();
@@ -187,7 +190,10 @@ absl::Status DraftEngine::PrepareDraftProbs(const DraftRequest& request, Job* jo
       break;
   }
   if (!speculation::NeedsDraftRows(request.verification, job->draw)) return absl::OkStatus();
-  job->shape = speculation::ShapeFor(1, model_->config().vocabulary, options_.top_n);
+  if (draft_rows_ != nullptr && job->session->vocabulary != model_->config().vocabulary) {
+    return absl::UnimplementedError("rows made on a device have the draft's vocabulary");
+  }
+  job->shape = speculation::ShapeFor(1, job->session->vocabulary, options_.top_n);
   auto slot = acquire_slot_({request.target_incarnation, request.round});
   if (!slot.ok()) return slot.status();
   job->slot = *std::move(slot);
@@ -211,6 +217,7 @@ void DraftEngine::TargetGone(uint64_t target_incarnation) {
     return true;
   });
   rounds_.erase(target_incarnation);
+  vocabularies_.erase(target_incarnation);
   sessions_.Purge(target_incarnation);
 }
 

@@ -107,6 +107,12 @@ class DraftEngine {
   // Bytes of the draft probabilities of the largest tree of sampled_growth.
   static size_t DraftProbsSlotBytes(const DraftEngineOptions& options, int32_t vocabulary);
 
+  // A target of this vocabulary is connected. It may have more tokens than the draft, or fewer,
+  // where one tokenizer's ids are padded to different numbers; what only one of the two has is not
+  // drafted.
+  void TargetUp(uint64_t target_incarnation, int32_t vocabulary) {
+    vocabularies_[target_incarnation] = vocabulary;
+  }
   // Takes a request, or answers at once why not. A newer request of the same sequence supersedes
   // one that is still growing, which then gets no reply: the target has moved on.
   void Accept(uint64_t peer, const schemas::DraftRequest& request, base::Nanos now);
@@ -216,6 +222,8 @@ class DraftEngine {
   // `level`: predicted with so many masks between.
   std::vector<Candidate> BestTokens(Session* session, int32_t position, int width, int level,
                                     absl::Span<const float> logits);
+  // Makes a row of draft probabilities of the target's vocabulary.
+  void MakeDraftProbs(const Job& job, absl::Span<const float> logits, absl::Span<uint16_t> probs);
   // Drawn from the row of draft probabilities that this adds to the job's slot.
   std::vector<Candidate> DrawnTokens(Job* job, int node, absl::Span<const float> logits);
   sampling::DrawSite SiteOf(const Job& job, int node) const;
@@ -267,6 +275,7 @@ class DraftEngine {
   NoiseCache noise_;
   std::vector<std::unique_ptr<Job>> jobs_;                          // oldest first
   absl::flat_hash_map<uint64_t, speculation::GrowthRound> rounds_;  // by target incarnation
+  absl::flat_hash_map<uint64_t, int32_t> vocabularies_;             // likewise
   std::vector<model::KvMove> moves_;                                // before the next pass
   static constexpr int kConfidenceLevels = 16;
   std::array<std::array<speculation::Confidence, kConfidenceLevels>,

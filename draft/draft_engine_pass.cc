@@ -134,9 +134,10 @@ std::vector<Candidate> DraftEngine::BestTokens(Session* session, int32_t positio
                                                int level, absl::Span<const float> logits) {
   const base::SamplingParams& sampling = session->sampling;
   const bool shared = session->verification == speculation::VerificationMethod::kCoupled;
-  const absl::Span<const float> noise = shared && !sampling.greedy()
-                                            ? noise_.Row(sampling.seed, position)
-                                            : absl::Span<const float>();
+  logits = logits.first(std::min<size_t>(logits.size(), session->vocabulary));
+  const absl::Span<const float> noise =
+      shared && !sampling.greedy() ? noise_.Row(sampling.seed, position).first(logits.size())
+                                   : absl::Span<const float>();
   // What the target's filters would surely drop is not proposed.
   if (!sampling.greedy() && sampling.filtered()) {
     const std::vector<uint8_t> keep = sampling::FilterMask(logits, sampling);
@@ -163,15 +164,30 @@ sampling::DrawSite DraftEngine::SiteOf(const Job& job, int node) const {
           .node = static_cast<uint32_t>(node)};
 }
 
+void DraftEngine::MakeDraftProbs(const Job& job, absl::Span<const float> logits,
+                                 absl::Span<uint16_t> probs) {
+  const size_t common = std::min(logits.size(), probs.size());
+  logits = logits.first(common);
+  std::fill(probs.begin() + static_cast<std::ptrdiff_t>(common), probs.end(), uint16_t{0});
+  if (reads_states()) {
+    // Of a reduced vocabulary the other tokens have no score, which would make the row look broken.
+    constexpr float kNever = std::numeric_limits<float>::lowest();
+    masked_.assign(logits.begin(), logits.end());
+    std::replace(masked_.begin(), masked_.end(), -std::numeric_limits<float>::infinity(), kNever);
+    logits = masked_;
+  }
+  sampling::MakeDraftProbs(logits, job.request.sampling, options_.top_n, probs.first(common));
+}
+
 std::vector<Candidate> DraftEngine::DrawnTokens(Job* job, int node,
                                                 absl::Span<const float> logits) {
   std::vector<Candidate> drawn;
   if (job->rows == job->shape.rows) return drawn;
   speculation::DraftProbsWriter writer(job->shape, job->slot.data());
-  cut_probs_.resize(logits.size());
+  cut_probs_.resize(job->shape.vocabulary);
   const absl::Span<uint16_t> draft_probs =
       job->shape.whole() ? writer.WholeRow(job->rows) : absl::MakeSpan(cut_probs_);
-  sampling::MakeDraftProbs(logits, job->request.sampling, options_.top_n, draft_probs);
+  MakeDraftProbs(*job, logits, draft_probs);
   const sampling::DrawSite site = SiteOf(*job, node);
   const uint64_t seed = job->request.sampling.seed;
   const int width = job->grower.Width(speculation::DepthOf(job->grower.tree(), node));

@@ -45,6 +45,10 @@ struct PeerMessage {
 };
 // A target has connected that may ask for draft probabilities: slots to send them from are needed.
 struct DraftProbsWanted {};
+struct TargetUp {
+  uint64_t incarnation = 0;
+  int32_t vocabulary = 0;
+};
 struct TargetGone {
   uint64_t incarnation = 0;
 };
@@ -56,7 +60,8 @@ struct PeerStates {
 struct DebugQuery {
   std::shared_ptr<std::promise<std::string>> answer;
 };
-using Input = std::variant<PeerMessage, DraftProbsWanted, TargetGone, PeerStates, DebugQuery>;
+using Input =
+    std::variant<PeerMessage, DraftProbsWanted, TargetUp, TargetGone, PeerStates, DebugQuery>;
 
 // A pass that failed would fail again on the same rows. Targets go on without this worker.
 void EndIfBroken(const absl::Status& failed) {
@@ -102,6 +107,7 @@ class DraftService::Impl {
   void Run();
   void Handle(PeerMessage& input);
   void Handle(const DraftProbsWanted&);
+  void Handle(const TargetUp& up) { engine_->TargetUp(up.incarnation, up.vocabulary); }
   void Handle(const TargetGone& gone);
   void Handle(PeerStates& states);
   void Handle(const DebugQuery& query);
@@ -145,6 +151,7 @@ link::LinkHandler DraftService::Impl::MakeHandler() {
   handler.on_up = [this](link::PeerId peer, const schemas::Hello& hello, const std::string&) {
     std::lock_guard lock(peers_mutex_);
     peers_[peer] = hello.incarnation;
+    inbox_.PushAlways(TargetUp{hello.incarnation, hello.vocabulary});
     if ((hello.verification_methods & speculation::kMethodsUsingDraftProbs) != 0)
       inbox_.PushAlways(DraftProbsWanted{});
   };
@@ -262,11 +269,9 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
     hello.state_rows = std::min(kMostStateRows, static_cast<int32_t>(kStateSlotBytes / row_bytes));
     hello.state_pool = kStatePool;
   }
-  link_options.accept = [vocabulary = config_.vocabulary](const schemas::Hello& theirs) {
-    if (theirs.role == schemas::Role::kTarget && theirs.vocabulary != vocabulary) {
-      return absl::InvalidArgumentError("the target's vocabulary has another size");
-    }
-    return absl::OkStatus();
+  link_options.accept = [ours = hello](const schemas::Hello& theirs) {
+    return theirs.role == schemas::Role::kTarget ? schemas::CheckPair(theirs, ours)
+                                                 : absl::OkStatus();
   };
 
   metrics_ = std::make_unique<metrics::DraftMetrics>(*registry);

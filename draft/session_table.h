@@ -59,7 +59,8 @@ struct Session {
   speculation::VerificationMethod verification =
       speculation::VerificationMethod::kCoupled;  // of the last request
   base::SamplingParams sampling;                  // of the last request
-  uint64_t candidates_tag = 0;                    // of the sampling of the cache's candidates
+  int32_t vocabulary = 0;       // of its target, whose draft probabilities have rows of so many
+  uint64_t candidates_tag = 0;  // of the sampling of the cache's candidates
   base::Nanos last_used = 0;
   bool busy = false;  // a tree is growing for it: it cannot be evicted
   AheadPlan ahead;    // what is run while the target verifies

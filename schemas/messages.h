@@ -75,6 +75,11 @@ struct Hello {
 };
 constexpr size_t kMaxStateLayers = 64;
 
+// Whether the draft's token ids mean what the target's do: their tokenizers have one fingerprint,
+// or one of them has none and the vocabularies are of one size. With one tokenizer the sizes may
+// differ, since checkpoints pad them (Qwen2.5: 151,936 or 152,064). InvalidArgument in one line.
+absl::Status CheckPair(const Hello& target, const Hello& draft);
+
 struct Drain {};
 
 using speculation::Lossless;

@@ -23,10 +23,7 @@ absl::Status AcceptPeer(const schemas::Hello& ours, const schemas::Hello& theirs
   if (theirs.role == schemas::Role::kRank) {
     return absl::InvalidArgumentError("rank processes join a target's --group_listen");
   }
-  if (theirs.role == schemas::Role::kDraft && theirs.vocabulary != ours.vocabulary) {
-    return absl::InvalidArgumentError(absl::StrCat("the draft's vocabulary has ", theirs.vocabulary,
-                                                   " tokens, the target's ", ours.vocabulary));
-  }
+  if (theirs.role == schemas::Role::kDraft) return schemas::CheckPair(ours, theirs);
   if (theirs.tokenizer_fingerprint != 0 && ours.tokenizer_fingerprint != 0 &&
       theirs.tokenizer_fingerprint != ours.tokenizer_fingerprint) {
     return absl::InvalidArgumentError("its tokenizer.json differs from the target's");
