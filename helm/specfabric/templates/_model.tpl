@@ -1,12 +1,13 @@
 {{/*
-Where a model comes from. All take a dict: root, role, config, model. Without a source, which
-validate.yaml refuses, they render nothing: `helm lint` goes on after a refusal.
-From a hub, an init container brings it into the pod; gateways ask for the tokenizer's files alone.
+Where a model comes from. All take a dict: root, role, config, model, volume (the name of its volume)
+and folder (where it is mounted). Without a source, which validate.yaml refuses, they render nothing:
+`helm lint` goes on after a refusal. From a hub, an init container brings it into the pod; gateways ask
+for the tokenizer's files alone.
 */}}
 
 {{- define "specfabric.modelVolume" -}}
 {{- $model := .model -}}
-- name: model
+- name: {{ .volume }}
 {{- if $model.pvc }}
   persistentVolumeClaim:
     claimName: {{ $model.pvc.claimName }}
@@ -22,8 +23,8 @@ From a hub, an init container brings it into the pod; gateways ask for the token
 {{- end -}}
 
 {{- define "specfabric.modelMount" -}}
-- name: model
-  mountPath: /models/{{ .model.name }}
+- name: {{ .volume }}
+  mountPath: {{ .folder }}
   readOnly: true
 {{- if .model.pvc }}
 {{- with .model.pvc.path }}
@@ -33,45 +34,44 @@ From a hub, an init container brings it into the pod; gateways ask for the token
 {{- end -}}
 
 {{- define "specfabric.modelInit" -}}
-{{- with .model.hub }}
-initContainers:
-  - name: fetch-model
-    image: {{ include "specfabric.image" $.root }}
-    imagePullPolicy: {{ $.root.Values.image.pullPolicy }}
-    command: [python3, /opt/scripts/fetch_model.py]
-    args:
-      - --endpoint={{ .endpoint }}
-      - --repository={{ .repository }}
-      - --revision={{ default "main" .revision }}
-      - --folder=/models/{{ $.model.name }}
-      {{- if eq $.role "gateway" }}
-      - --without_weights
-      {{- end }}
-    env:
-      {{- with $.root.Values.commonEnv }}
-      {{- toYaml . | nindent 6 }}
-      {{- end }}
-      - name: HUB_TOKEN
-      {{- if .tokenSecret }}
-        valueFrom:
-          secretKeyRef:
-            name: {{ .tokenSecret.name }}
-            key: {{ default "token" .tokenSecret.key }}
-      {{- else }}
-        value: ""
-      {{- end }}
-    resources:
-      {{- toYaml $.config.resources | nindent 6 }}
-    securityContext:
-      allowPrivilegeEscalation: false
-      readOnlyRootFilesystem: true
-      capabilities:
-        drop: [ALL]
-    volumeMounts:
-      - name: model
-        mountPath: /models/{{ $.model.name }}
-      - name: scripts
-        mountPath: /opt/scripts
-        readOnly: true
+{{- with .model.hub -}}
+- name: fetch-{{ $.volume }}
+  image: {{ include "specfabric.image" $.root }}
+  imagePullPolicy: {{ $.root.Values.image.pullPolicy }}
+  command: [python3, /opt/scripts/fetch_model.py]
+  args:
+    - --endpoint={{ .endpoint }}
+    - --repository={{ .repository }}
+    - --revision={{ default "main" .revision }}
+    - --folder={{ $.folder }}
+    {{- if eq $.role "gateway" }}
+    - --without_weights
+    {{- end }}
+  env:
+    {{- with $.root.Values.commonEnv }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+    - name: HUB_TOKEN
+    {{- if .tokenSecret }}
+      valueFrom:
+        secretKeyRef:
+          name: {{ .tokenSecret.name }}
+          key: {{ default "token" .tokenSecret.key }}
+    {{- else }}
+      value: ""
+    {{- end }}
+  resources:
+    {{- toYaml $.config.resources | nindent 4 }}
+  securityContext:
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    capabilities:
+      drop: [ALL]
+  volumeMounts:
+    - name: {{ $.volume }}
+      mountPath: {{ $.folder }}
+    - name: scripts
+      mountPath: /opt/scripts
+      readOnly: true
 {{- end }}
 {{- end -}}

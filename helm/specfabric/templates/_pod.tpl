@@ -11,6 +11,10 @@ is taken out of its service.
 */}}
 {{- define "specfabric.podTemplate" -}}
 {{- $values := .root.Values -}}
+{{- $own := dict "root" .root "role" .role "config" .config "model" .model "volume" "model" "folder" (print "/models/" (default "" .model.name)) -}}
+{{- $models := list $own -}}
+{{- $fetches := list -}}
+{{- range $models -}}{{- if .model.hub -}}{{- $fetches = append $fetches . -}}{{- end -}}{{- end -}}
 metadata:
   labels:
     {{- include "specfabric.podLabels" . | nindent 4 }}
@@ -34,8 +38,11 @@ spec:
   {{- with include "specfabric.placement" . | trim }}
   {{- . | nindent 2 }}
   {{- end }}
-  {{- with include "specfabric.modelInit" . }}
-  {{- . | nindent 2 }}
+  {{- with $fetches }}
+  initContainers:
+    {{- range . }}
+    {{- include "specfabric.modelInit" . | nindent 4 }}
+    {{- end }}
   {{- end }}
   containers:
     - name: {{ .role }}
@@ -85,7 +92,9 @@ spec:
       securityContext:
         {{- include "specfabric.securityContext" . | nindent 8 }}
       volumeMounts:
+        {{- range $models }}
         {{- include "specfabric.modelMount" . | nindent 8 }}
+        {{- end }}
         - name: join
           mountPath: /etc/specfabric/join
           readOnly: true
@@ -96,7 +105,9 @@ spec:
           mountPath: /dev/shm
         {{- end }}
   volumes:
+    {{- range $models }}
     {{- include "specfabric.modelVolume" . | nindent 4 }}
+    {{- end }}
     - name: join
       secret:
         secretName: {{ include "specfabric.joinSecretName" .root }}
@@ -113,7 +124,7 @@ spec:
         medium: Memory
         sizeLimit: {{ . }}
     {{- end }}
-    {{- if .model.hub }}
+    {{- if $fetches }}
     - name: scripts
       configMap:
         name: {{ include "specfabric.fullname" .root }}-scripts
