@@ -31,7 +31,7 @@ DEFAULTS: Document = yaml.safe_load((CHART / "values.yaml").read_text())
 EVERYTHING: Document = {
     "rdma": {"enabled": True, "resourceName": "rdma/hca", "networks": ["net"], "memlock": "cap"},
     "gateway": {"ingress": {"enabled": True}},
-    "draft": {"pools": {"small": {"autoscaling": {"kind": "hpa"}}}},
+    "draft": {"pools": {"small": {"drafter": "eagle3", "autoscaling": {"kind": "hpa"}}}},
     "monitoring": {
         "podMonitor": {"enabled": True},
         "prometheusRule": {"enabled": True},

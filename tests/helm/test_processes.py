@@ -52,11 +52,20 @@ def secret(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_the_program_takes_the_arguments(name: str, secret: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("drafter", ["model", "eagle3"])
+def test_the_program_takes_the_arguments(
+    name: str, drafter: str, secret: Path, tmp_path: Path
+) -> None:
     """All flags are read before the model is looked for, which is then what is missing."""
-    documents = render(name)
+    documents = render(name, {"draft": {"defaults": {"drafter": drafter}}})
     assert {main_container(d)["name"] for d in roles(documents)} == {"gateway", "target", "draft"}
-    stand = Stand({"/etc/specfabric/join/join_secret": str(secret), "/models/": f"{tmp_path}/"})
+    stand = Stand(
+        {
+            "/etc/specfabric/join/join_secret": str(secret),
+            "=/models/": f"={tmp_path}/",
+            "=/target/": f"={tmp_path}/",
+        }
+    )
     for document in roles(documents):
         done = run(stand.in_place(main_container(document)["args"]))
         assert done.returncode == 2, done.stderr

@@ -21,6 +21,7 @@ from rendered_chart import (
 )
 
 GOLDEN = Path(__file__).parent / "golden"
+SOURCE = "---\n# Source: "  # begins each object that Helm prints
 # Each of these has tests of its own; here they would be changed by what is packed into them.
 UNPACKED = {"monitoring": {"prometheusRule": {"enabled": False}, "dashboards": {"enabled": False}}}
 EVERYTHING = {
@@ -50,6 +51,10 @@ EVERYTHING = {
                 "model": {"name": "large", "hostPath": {"path": "/srv/large"}},
                 "autoscaling": {"kind": "hpa"},
             },
+            "eagle": {
+                "drafter": "eagle3",
+                "model": {"name": "eagle", "pvc": {"claimName": "models", "path": "eagle"}},
+            },
         }
     },
     "networkPolicy": {"clients": [{"namespaceSelector": {}}]},
@@ -59,6 +64,10 @@ EVERYTHING = {
         "dashboards": {"enabled": True},
     },
 }
+
+
+def hub(name: str) -> dict[str, Any]:
+    return {"endpoint": "https://hub.example", "repository": f"org/{name}", "size": "50Gi"}
 
 
 def kubeconform(manifests: str) -> tuple[int, str]:
@@ -127,6 +136,13 @@ def test_the_schemas_refuse_what_is_unknown() -> None:
         assert status == 1, told
 
 
+def compare(came: str, agreed: str, request: pytest.FixtureRequest) -> None:
+    golden = GOLDEN / f"{agreed}.yaml"
+    if request.config.getoption("--update-golden", default=False):
+        golden.write_text(came)
+    assert came == golden.read_text(), "if that is meant: pytest tests/helm --update-golden"
+
+
 # A group larger than a node: two pods of four GPUs each, a pipeline stage in each.
 GROUPS = {"target": {"tensorParallel": 4, "pipelineStages": 2, "processes": 2}}
 
@@ -141,11 +157,29 @@ def test_profile_renders_as_agreed(
     status, out, errors = template(name, merged(SECRET, UNPACKED, values))
     assert status == 0, errors
     # The scripts are compared where they lie.
-    parts = out.split("---\n# Source: ")
+    parts = out.split(SOURCE)
     kept = [part for part in parts if not part.startswith("specfabric/templates/scripts.yaml")]
     assert len(kept) == len(parts) - 1
-    came = "---\n# Source: ".join(kept)
-    golden = GOLDEN / f"{agreed}.yaml"
-    if request.config.getoption("--update-golden", default=False):
-        golden.write_text(came)
-    assert came == golden.read_text(), "if that is meant: pytest tests/helm --update-golden"
+    compare(SOURCE.join(kept), agreed, request)
+
+
+# These change draft.yaml, and where targets and gateways have the target's model from.
+EAGLE: dict[str, Any] = {"draft": {"pools": {"small": {"drafter": "eagle3"}}}}
+HUBS: dict[str, Any] = {
+    "target": {"model": {"hostPath": None, "hub": hub("target")}},
+    "draft": {"pools": {"small": {"model": {"hostPath": None, "hub": hub("eagle3")}}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "agreed"),
+    [("gpu-node", EAGLE, "eagle3-pvc"), ("laptop", merged(EAGLE, HUBS), "eagle3-hub")],
+)
+def test_eagle3_pool_renders_as_agreed(
+    name: str, values: dict[str, Any], agreed: str, request: pytest.FixtureRequest
+) -> None:
+    status, out, errors = template(name, merged(SECRET, values))
+    assert status == 0, errors
+    parts = [part for part in out.split(SOURCE) if part.startswith("specfabric/templates/draft.")]
+    assert parts
+    compare("".join(SOURCE + part for part in parts), agreed, request)

@@ -104,6 +104,26 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
         {"draft": {"pools": {"small": {"autoscaling": {"kind": "keda"}}}}},
         ["draft.pools.small.autoscaling.prometheusAddress is missing"],
     ),
+    (
+        "an unknown drafter",
+        {"draft": {"pools": {"small": {"drafter": "eagle2"}}}},
+        ["/draft/pools/small/drafter", "'model', 'pard', 'eagle3'"],
+    ),
+    (
+        "an unknown drafter by default",
+        {"draft": {"defaults": {"drafter": ""}}},
+        ["/draft/defaults/drafter", "'model', 'pard', 'eagle3'"],
+    ),
+    (
+        "the target's model by hand",
+        {"draft": {"pools": {"small": {"drafter": "eagle3", "flags": {"target_model": "/m"}}}}},
+        ["draft.pools.small.flags.target_model: with drafter=eagle3 the chart sets --target_model"],
+    ),
+    (
+        "the target's model by hand for all pools",
+        {"draft": {"defaults": {"drafter": "eagle3", "flags": {"target_model": "/m"}}}},
+        ["draft.pools.small.flags.target_model: with drafter=eagle3 the chart sets --target_model"],
+    ),
     ("RDMA without a resource", {"rdma": {"enabled": True}}, ["rdma.resourceName is missing"]),
     (
         "RDMA required, not given",

@@ -74,7 +74,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 listen admin_listen ready_fd model targets drafts tensor_parallel pipeline_stages group_processes group_listen group_timeout join join_secret_file drain_timeout served_model_name require_rdma require_gpudirect flagfile
 {{- end -}}
 
-{{/* What every role is given: root, role, port, config, model. */}}
+{{/* What every role is given: root, role, port, config, model, targetModel (or none). */}}
 {{- define "specfabric.args" -}}
 {{- $values := .root.Values -}}
 - {{ .role }}
@@ -83,6 +83,9 @@ listen admin_listen ready_fd model targets drafts tensor_parallel pipeline_stage
 {{- end }}
 - --admin_listen={{ $values.listenAddress | trimPrefix "[" | trimSuffix "]" }}:{{ $values.ports.admin }}
 - --model=/models/{{ .model.name }}
+{{- with .targetModel }}
+- --target_model={{ include "specfabric.targetModelFolder" . }}
+{{- end }}
 - --join_secret_file={{ include "specfabric.joinSecretFile" .root }}
 {{- if .port }}
 - --drain_timeout={{ .config.drainTimeoutSeconds }}s

@@ -1,9 +1,14 @@
 {{/*
-Where a model comes from. All take a dict: root, role, config, model, volume (the name of its volume)
-and folder (where it is mounted). Without a source, which validate.yaml refuses, they render nothing:
-`helm lint` goes on after a refusal. From a hub, an init container brings it into the pod; gateways ask
-for the tokenizer's files alone.
+Where a model comes from. All but targetModelFolder take a dict: root, role, config, model, volume (the
+name of its volume) and folder (where it is mounted). Without a source, which validate.yaml refuses,
+they render nothing: `helm lint` goes on after a refusal. From a hub, an init container brings it into
+the pod; gateways ask for the tokenizer's files alone.
 */}}
+
+{{/* Where a draft has the target's model: apart from its own, in /models, which may have that name. */}}
+{{- define "specfabric.targetModelFolder" -}}
+/target/{{ .name }}
+{{- end -}}
 
 {{- define "specfabric.modelVolume" -}}
 {{- $model := .model -}}

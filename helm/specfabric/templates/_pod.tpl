@@ -1,7 +1,7 @@
 {{/*
-The pod template of a role. A dict: root, role, pool (or ""), group (of ranks), config, model, port
-(its own, with its name; ranks have none), args (further ones, YAML), readiness (name of the port that
-is asked /readyz).
+The pod template of a role. A dict: root, role, pool (or ""), group (of ranks), config, model,
+targetModel (of a draft that reads the target's too), port (its own, with its name; ranks have none),
+args (further ones, YAML), readiness (name of the port that is asked /readyz).
 
 Start-up, liveness and readiness are three questions. Every page of the admin port answers 503 until
 the weights are loaded, so a 200 from /livez ends the start-up, for which startupSeconds are given; a
@@ -13,6 +13,17 @@ is taken out of its service.
 {{- $values := .root.Values -}}
 {{- $own := dict "root" .root "role" .role "config" .config "model" .model "volume" "model" "folder" (print "/models/" (default "" .model.name)) -}}
 {{- $models := list $own -}}
+{{- $volumes := list $own -}}
+{{- with .targetModel -}}
+{{- $target := dict "root" $.root "role" $.role "config" $.config "model" . "volume" "target-model" "folder" (include "specfabric.targetModelFolder" .) -}}
+{{- $models = append $models $target -}}
+{{- /* A kubelet does not start a pod that has two volumes of one claim. */ -}}
+{{- if and .pvc $own.model.pvc (eq .pvc.claimName $own.model.pvc.claimName) -}}
+{{- $_ := set $target "volume" $own.volume -}}
+{{- else -}}
+{{- $volumes = append $volumes $target -}}
+{{- end -}}
+{{- end -}}
 {{- $fetches := list -}}
 {{- range $models -}}{{- if .model.hub -}}{{- $fetches = append $fetches . -}}{{- end -}}{{- end -}}
 metadata:
@@ -105,7 +116,7 @@ spec:
           mountPath: /dev/shm
         {{- end }}
   volumes:
-    {{- range $models }}
+    {{- range $volumes }}
     {{- include "specfabric.modelVolume" . | nindent 4 }}
     {{- end }}
     - name: join
