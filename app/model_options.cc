@@ -150,6 +150,12 @@ absl::StatusOr<model::Features> FeatureFlags() {
 absl::Status CheckRanks() {
   auto config = model::LoadModelConfig(FLAGS_model);
   if (!config.ok()) return config.status();
+  if (config->states) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--model=", FLAGS_model, " is a drafter of kind ", model::Name(config->states->kind),
+        ": allowed is a model that has hidden "
+        "states of its own (drafters: --draft_model, or `specfabric draft`)"));
+  }
   const absl::Status split =
       model::CheckShape(*config, {FLAGS_tensor_parallel, FLAGS_pipeline_stages});
   if (!split.ok()) {

@@ -170,7 +170,7 @@ absl::Status CheckUnread(const ModelConfig& config, OpenedCheckpoint* opened) {
   }
   Names quantized, own, ignored;
   for (const auto& [name, tensor] : opened->checkpoint.tensors()) {
-    if (is_read(name) || IsStoredBuffer(name)) continue;
+    if (is_read(name) || IsStoredBuffer(name) || (config.states && name == "t2d")) continue;
     if (IsQuantizationTensor(name)) {
       quantized.Add(name);
     } else if (is_own(name) && !IsZeroBias(name, *tensor)) {
