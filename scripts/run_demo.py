@@ -86,7 +86,7 @@ def cluster(
         "--print_pids",
     ]
     if drafts:
-        command.append(f"--draft_model={arguments.draft_model}")
+        command.append(f"--draft_model={ROOT / 'models' / arguments.drafter}")
     else:
         command.append("--ngram_lookup=false")
     # Its own session: Ctrl-C reaches this program alone, which then ends the cluster in order.
@@ -240,7 +240,12 @@ def main() -> None:
     parser.add_argument("--serve", action="store_true", help="stay up and print a line to try")
     parser.add_argument("--listen", default="127.0.0.1:8000", help="address of --serve")
     parser.add_argument("--model", type=Path, help="default: the benchmark target, made if missing")
-    parser.add_argument("--draft_model", type=Path, default=ROOT / "models" / "draft")
+    parser.add_argument(
+        "--drafter",
+        choices=("draft", "pard", "eagle3"),
+        default="draft",
+        help="which of the demo target's drafters proposes (docs/drafters.md)",
+    )
     parser.add_argument("--tensor_parallel", type=int, default=2)
     parser.add_argument("--drafts", type=int, default=2)
     parser.add_argument("--dtype", default="bfloat16")

@@ -3,7 +3,8 @@
 
 Data is the Python standard library's own source (PSF licence), so every machine has it. Both
 models are written in Hugging Face form (config.json, model.safetensors, tokenizer.json) under
-models/target and models/draft, and what was done is recorded in models/README.md.
+models/target and models/draft, and what was done is recorded in models/README.md. Drafters in
+other layouts (PARD, EAGLE-3) are scripts/train_demo_drafters.py's, from the target made here.
 
 The learning-rate schedule follows elapsed time, not steps: training shares its machine with
 other work, and a run that is slowed down still ends when it said it would.
@@ -23,6 +24,7 @@ import platform
 import sysconfig
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -243,7 +245,46 @@ def describe(shape: Shape, parameters: int, result: dict[str, float]) -> str:
     )
 
 
-def write_record(out: Path, record: dict[str, dict[str, float]]) -> None:
+DRAFTERS_TEXT = """
+## Drafters in other layouts
+
+Made by `scripts/train_demo_drafters.py`: distilled from `target`, half of each batch from the same
+files and half what the target generates from their fragments.
+
+{drafters}
+
+By depth, the n-th draft token of a round, greedy, on held-out files:
+- *agreement*: how often it is what the target finds likeliest, given the file up to there.
+- *accepted*: how often the target, generating greedily, accepts it and all before it. The sum is
+  the mean number of draft tokens that a round gives.
+
+{figures}
+"""
+
+
+def describe_drafters(drafters: dict[str, Any]) -> str:
+    """What scripts/train_demo_drafters.py made, if it ran: one line each, and figures by depth."""
+    if not drafters:
+        return ""
+    depths = range(1, 1 + max(len(d["accepted"]) for d in drafters.values()))
+    lines = [
+        f"- `{name}`: {d['about']}; {d['parameters'] / 1e6:.2f} M parameters; {d['steps']} steps."
+        for name, d in drafters.items()
+    ]
+    table = [
+        "| drafter | figure | " + " | ".join(f"{depth}" for depth in depths) + " | sum |",
+        "|---|---|" + "---|" * (len(depths) + 1),
+    ]
+    for name, d in drafters.items():
+        for figure in ("agreement", "accepted"):
+            cells = [f"{value:.2f}" for value in d[figure]]
+            cells += [""] * (len(depths) - len(cells))
+            cells.append(f"{d['accepted_tokens']:.2f}" if figure == "accepted" else "")
+            table.append(f"| `{name}` | {figure} | " + " | ".join(cells) + " |")
+    return DRAFTERS_TEXT.format(drafters="\n".join(lines), figures="\n".join(table))
+
+
+def write_record(out: Path, record: dict[str, dict[str, Any]]) -> None:
     """training.json, for the next run, and README.md, for people."""
     (out / "training.json").write_text(json.dumps(record, indent=2) + "\n")
     target = describe(TARGET, int(record["target"]["parameters"]), record["target"])
@@ -267,6 +308,7 @@ Made by `scripts/train_demo_models.py`, nothing else; random initial weights, se
 Both are stored in bfloat16. They know the look of Python code and little else: they exist so that
 the demo and the tests run real checkpoints with a realistic draft.
 """
+        + describe_drafters(record.get("drafters", {}))
     )
 
 
