@@ -134,6 +134,15 @@ std::string AddressOf(const std::unique_ptr<AdminServer>& admin) {
   return admin == nullptr ? "" : admin->listen_address();
 }
 
+// The layers below do not know the flag by which a drafter's target is given.
+absl::Status NamingTarget(const absl::Status& failed) {
+  const auto config = model::LoadModelConfig(FLAGS_model);
+  const bool without = config.ok() && config->states && FLAGS_target_model.empty();
+  if (!without || !absl::IsInvalidArgument(failed)) return failed;
+  return absl::InvalidArgumentError(
+      absl::StrCat(failed.message(), " (--target_model=<its folder>)"));
+}
+
 }  // namespace
 
 absl::Status RunGateway() {
@@ -300,7 +309,7 @@ absl::Status RunDraft() {
   if (!traces.ok()) return traces.status();
   options->engine.recorder = traces->recorder.get();
   auto service = draft::DraftService::Start(*options, &registry);
-  if (!service.ok()) return service.status();
+  if (!service.ok()) return NamingTarget(service.status());
   draft::DraftService* draft = service->get();
   WarnIfOpen(draft->listen_address(), options->fabric);
   AdminPages pages;

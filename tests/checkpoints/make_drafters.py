@@ -22,6 +22,7 @@ from huggingface_hub import save_torch_state_dict
 import make
 
 TARGETS = {
+    "tiny": make.SHAPES["llama-tiny-vocabulary"],
     "tied": make.SHAPES["llama-gqa-tied-shards"],
     # As many layers as five boundaries need, and an output head of its own.
     "deep": make.Shape(
@@ -85,6 +86,23 @@ class Drafter:
 
 
 DRAFTERS: dict[str, Drafter] = {
+    # For a target of so few tokens that the distribution of its texts can be written down.
+    "tiny-vocabulary": Drafter(
+        target="tiny",
+        architecture="LlamaForCausalLMEagle3",
+        family="llama",
+        layers={
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+        },
+        config={"eagle_aux_hidden_state_layer_ids": [1, 0]},
+        boundaries=[1, 0],
+        draft_vocabulary=6,
+        spread=0.4,
+    ),
     # As SafeAILab and SGLang store it; the layers are the usual ones, the embedding the target's.
     "flat-middle-layer": Drafter(
         target="tied",

@@ -12,7 +12,9 @@ The long form, an hour or so:
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ import pytest
 
 import distribution
 import make
+import make_drafters
 from cluster import Cluster, start_cluster
 from exposition import value_of
 from prompts import PROMPTS
@@ -68,7 +71,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 class Arrangement:
     """A cluster: which draft, and how it draws."""
 
-    draft: str = "half"  # or "unrelated"
+    draft: str = "half"  # or "unrelated", "pard" or "eagle3"
     tree: str = "2,2,1"
     draw: str = ""  # of verification methods that read q; none: the cluster serves `coupled` alone
     top_n: int = 0  # tokens of q that the draft keeps; 0: all
@@ -119,6 +122,8 @@ TRUNCATED_CHAIN = Arrangement("unrelated", "1,1,1", "without_replacement", top_n
 TRUNCATED = Arrangement(draw="without_replacement", top_n=3)
 NGRAM_LOOKUP = Arrangement(ngram_lookup=True)
 NGRAM_LOOKUP_ALONE = Arrangement(draw="without_replacement", ngram_lookup=True, drafts=0)
+PARD = Arrangement("pard", draw="without_replacement")
+EAGLE = Arrangement("eagle3", draw="without_replacement")
 TWO_RANKS = Arrangement(draw="without_replacement", ranks=2)
 
 # What is served by one cluster stands together.
@@ -136,6 +141,11 @@ CASES = [
     (NGRAM_LOOKUP, "coupled", ["top_p"]),
     (NGRAM_LOOKUP_ALONE, "rejection", ["plain"]),
     (NGRAM_LOOKUP_ALONE, "traversal", ["plain"]),
+    (PARD, "coupled", ["plain"]),
+    (PARD, "traversal", ["plain"]),
+    (EAGLE, "coupled", ["plain"]),
+    (EAGLE, "rejection", ["plain"]),
+    (EAGLE, "traversal", ["top_p"]),
     (TWO_RANKS, "rejection", ["plain"]),
     (TWO_RANKS, "traversal", ["top_p"]),
 ]
@@ -151,6 +161,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     target = make.make("llama-tiny-vocabulary", folder / "target")
     assert 0.45 < distribution.make_draft(target, folder / "half", PROMPT, 0.5) < 0.55
+    make_drafters.make_drafter("tiny-vocabulary", folder / "eagle3")
+    shutil.copytree(folder / "half", folder / "pard")
+    config = json.loads((folder / "half" / "config.json").read_text())
+    (folder / "pard" / "config.json").write_text(json.dumps(config | {"pard_token": 7}))
     unrelated = make.make_noisy(target, folder / "unrelated", 1.0)
     assert (
         distribution.disagreement(distribution.load(target), distribution.load(unrelated), PROMPT)

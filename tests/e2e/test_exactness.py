@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster import Cluster, start_cluster, wait_until
+from cluster import DRAFTERS, Cluster, start_cluster, wait_until
 from exposition import value_of
 from prompts import PROMPTS
 
@@ -55,22 +55,30 @@ def differing(some: list[list[int]], others: list[list[int]]) -> list[int]:
     return [i for i, (a, b) in enumerate(zip(some, others, strict=True)) if a != b]
 
 
-@pytest.mark.parametrize(("ranks", "drafts"), [(1, 2), (2, 0), (2, 2)])
+@pytest.mark.parametrize(
+    ("ranks", "drafts", "kind"),
+    [(1, 2, "draft"), (2, 0, "draft"), (2, 2, "draft"), (2, 2, "pard"), (2, 2, "eagle3")],
+)
 def test_tokens_are_the_same_in_every_arrangement(
-    plain_answers: list[list[int]], ranks: int, drafts: int, tmp_path: Path
+    plain_answers: list[list[int]], ranks: int, drafts: int, kind: str, tmp_path: Path
 ) -> None:
-    with start_cluster(tmp_path / "up.log", tensor_parallel=ranks, drafts=drafts) as cluster:
+    with start_cluster(
+        tmp_path / "up.log", draft_model=DRAFTERS[kind], tensor_parallel=ranks, drafts=drafts
+    ) as cluster:
         tokens, accepted = all_answers(cluster)
     assert differing(tokens, plain_answers) == []
     # Nothing would be tested if no draft had ever been accepted.
     assert (accepted > 0) == (drafts > 0)
 
 
+@pytest.mark.parametrize("kind", DRAFTERS)
 def test_tokens_survive_what_drafts_lose_double_delay_and_falsify(
-    plain_answers: list[list[int]], tmp_path: Path
+    plain_answers: list[list[int]], kind: str, tmp_path: Path
 ) -> None:
     faults = "drop=.05,duplicate=.05,reorder=.2,corrupt=.02,delay=3ms:.2,seed=5"
-    with start_cluster(tmp_path / "up.log", test_hooks=f"faults={faults}") as cluster:
+    with start_cluster(
+        tmp_path / "up.log", draft_model=DRAFTERS[kind], test_hooks=f"faults={faults}"
+    ) as cluster:
         tokens, accepted = all_answers(cluster)
         for draft in cluster.drafts:
             assert value_of(draft.admin, "specfabric_fabric_injected_faults_total") > 0
@@ -95,8 +103,8 @@ def test_tokens_survive_a_long_way_to_the_drafts(
     assert seconds > 0.015 * trips > 0
 
 
-@pytest.mark.parametrize("killed", [1, 2])
-def test_text_survives_the_death_of_draft_workers(killed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("killed", "kind"), [(1, "draft"), (2, "draft"), (1, "eagle3")])
+def test_text_survives_the_death_of_draft_workers(killed: int, kind: str, tmp_path: Path) -> None:
     body: dict[str, Any] = {
         "prompt": PROMPTS[0],
         "max_tokens": 300,
@@ -104,7 +112,7 @@ def test_text_survives_the_death_of_draft_workers(killed: int, tmp_path: Path) -
         "seed": 99,
         "ignore_eos": True,
     }
-    with start_cluster(tmp_path / "up.log", drafts=2) as cluster:
+    with start_cluster(tmp_path / "up.log", draft_model=DRAFTERS[kind], drafts=2) as cluster:
         whole = cluster.complete(**body)["choices"][0]["text"]
         pieces = []
         for count, event in enumerate(cluster.stream(**body)):
@@ -118,7 +126,8 @@ def test_text_survives_the_death_of_draft_workers(killed: int, tmp_path: Path) -
         assert cluster.complete(**body)["choices"][0]["text"] == whole
 
 
-def test_text_survives_the_death_of_a_target(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", DRAFTERS)
+def test_text_survives_the_death_of_a_target(kind: str, tmp_path: Path) -> None:
     """The gateway hands the sequence, with the tokens so far, to the other target."""
     body: dict[str, Any] = {
         "prompt": PROMPTS[2],
@@ -128,7 +137,9 @@ def test_text_survives_the_death_of_a_target(tmp_path: Path) -> None:
         "ignore_eos": True,
         "return_token_ids": True,
     }
-    with start_cluster(tmp_path / "up.log", targets=2, drafts=1) as cluster:
+    with start_cluster(
+        tmp_path / "up.log", draft_model=DRAFTERS[kind], targets=2, drafts=1
+    ) as cluster:
         whole = cluster.complete(**body)["choices"][0]
         text, tokens = "", []
         for count, event in enumerate(cluster.stream(**body)):
