@@ -124,7 +124,7 @@ class RankModel {
   // residual streams at these boundaries (StateDrafter::layers); empty: none, which costs nothing.
   // All ranks of a group keep the same. InvalidArgument: a boundary that the model does not have.
   // Unimplemented: several pipeline stages, or a device that cannot.
-  virtual absl::Status KeepStates(std::vector<int32_t> boundaries) {
+  virtual absl::Status KeepStates(const std::vector<int32_t>& boundaries) {
     if (boundaries.empty()) return absl::OkStatus();
     return absl::UnimplementedError(
         "hidden states of a model on cuda are not supported; allowed: a model on cpu");

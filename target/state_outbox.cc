@@ -11,7 +11,7 @@ constexpr uint8_t kStatePool = 127;
 
 }  // namespace
 
-StateOutbox MakeStateOutbox(std::function<link::Link*()> link) {
+StateOutbox MakeStateOutbox(const std::function<link::Link*()>& link) {
   StateOutbox outbox;
   // The slots are taken when the first states are sent.
   outbox.slot = [link, pool = std::shared_ptr<transport::SlotPool>()](

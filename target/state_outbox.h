@@ -11,7 +11,7 @@
 namespace specfabric::target {
 
 // `link` is called when states are sent, on the leader thread.
-StateOutbox MakeStateOutbox(std::function<link::Link*()> link);
+StateOutbox MakeStateOutbox(const std::function<link::Link*()>& link);
 
 }  // namespace specfabric::target
 

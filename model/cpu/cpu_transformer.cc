@@ -167,12 +167,12 @@ absl::Status CpuTransformer::LoadDrafter(const std::string& model_dir) {
   return absl::OkStatus();
 }
 
-absl::Status CpuTransformer::KeepStates(std::vector<int32_t> boundaries) {
+absl::Status CpuTransformer::KeepStates(const std::vector<int32_t>& boundaries) {
   if (partition_.stages > 1 && !boundaries.empty()) {
     return absl::UnimplementedError(absl::StrCat("hidden states of a model in ", partition_.stages,
                                                  " pipeline stages are not supported; allowed: 1"));
   }
-  return kept_.Keep(std::move(boundaries), config_.layers);
+  return kept_.Keep(boundaries, config_.layers);
 }
 
 absl::Status CpuTransformer::FuseStates(absl::Span<const float> states, int rows, float* fused) {

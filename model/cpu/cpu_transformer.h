@@ -44,7 +44,7 @@ class CpuTransformer : public RankModel {
   void MoveKv(absl::Span<const KvMove> moves) override;
   uint64_t NumericsFingerprint() const override { return fingerprint_; }
   int64_t KvBlockBytes() const override { return cache_.shape().block_bytes(); }
-  absl::Status KeepStates(std::vector<int32_t> boundaries) override;
+  absl::Status KeepStates(const std::vector<int32_t>& boundaries) override;
   absl::Span<const float> states() const override { return kept_.values(); }
   absl::Status FuseStates(absl::Span<const float> states, int rows, float* fused) override;
   absl::Span<const float> next_states() const override { return next_states_; }
