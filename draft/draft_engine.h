@@ -175,6 +175,8 @@ class DraftEngine {
     bool drawn = false;  // in the draw at hand
   };
 
+  static constexpr int kMaskWords = SpeculationCache::kMaskWords;
+
   // draft_engine_pass.cc: what a pass holds, and what is made of its logits.
   absl::Status StepJobs();
   absl::Status StepAhead();

@@ -8,8 +8,6 @@
 
 namespace specfabric::draft {
 
-constexpr int kMaskWords = SpeculationCache::kMaskWords;
-
 bool DraftEngine::RoomAhead(const AheadShare& share) {
   Session* session = share.session;
   const auto rows = static_cast<int32_t>(share.nodes.size() + share.roots.size() * session->masks);

@@ -17,7 +17,6 @@ namespace {
 
 // Of a node: of how many a draft says how sure it is of them.
 constexpr int kCandidates = 8;
-constexpr int kMaskWords = SpeculationCache::kMaskWords;
 
 void NameBlocks(const Session& session, model::Batch* batch) {
   model::BatchSequence& sequence = batch->sequences.back();
