@@ -271,7 +271,7 @@ void DraftEngine::Finish(Job* job, base::Nanos now) {
   }
   reply_(job->peer, std::move(reply), std::move(draft_probs));
   if (!speculation::UsesDraftProbs(session->verification)) {
-    // With its masks a next root takes as many rows, each of which must be worth it.
+    // With its masks a next root takes as many rows, and each of them must pay.
     AheadOptions ahead = options_.ahead;
     ahead.least_chance *= static_cast<float>(1 + session->masks);
     session->ahead.Start(ahead, session->speculation_cache, acceptance_);

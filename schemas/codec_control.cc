@@ -100,10 +100,11 @@ absl::StatusOr<Cancel> Decode<Cancel>(absl::Span<const uint8_t> payload) {
 absl::Status CheckPair(const Hello& target, const Hello& draft) {
   const uint64_t a = target.tokenizer_fingerprint, b = draft.tokenizer_fingerprint;
   if (a != 0 && b != 0) {
-    return a == b ? absl::OkStatus()
-                  : absl::InvalidArgumentError(
-                        "the draft's tokenizer.json differs from the target's; a draft must have "
-                        "been trained with the target's tokenizer");
+    if (a == b) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("the draft's tokenizer.json differs from the target's (vocabularies of ",
+                     draft.vocabulary, " and ", target.vocabulary,
+                     " tokens); a draft must have been trained with the target's tokenizer"));
   }
   if (target.vocabulary == draft.vocabulary) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
