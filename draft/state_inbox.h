@@ -40,8 +40,9 @@ struct ArrivedStates {
 
 class StateInbox {
  public:
-  // A number that is missing while so many later ones are complete is lost.
-  static constexpr size_t kMostAhead = 4;
+  // A number that is missing while more later ones than these are complete is lost. Trees wait
+  // meanwhile, and a target takes a worker that misses a few in a row out of service.
+  static constexpr size_t kMostAhead = 2;
   // Of numbers of which one part has come, at most; the oldest is given up.
   static constexpr size_t kMostWaiting = 64;
 

@@ -39,7 +39,7 @@ TEST(StateInboxTest, PutsPartsInOrder) {
       const auto now = Take(&inbox);
       taken.insert(taken.end(), now.begin(), now.end());
     }
-    EXPECT_EQ(taken, (std::vector<uint32_t>{1, 2, 3, 4}));
+    EXPECT_EQ(taken, (std::vector<uint32_t>{1, 2}));
     EXPECT_EQ(inbox.lost(), 0u);
     EXPECT_EQ(inbox.stale(), 0u);
   }
@@ -66,9 +66,9 @@ TEST(StateInboxTest, WaitsNoLongerThanAFewOthersTake) {
     inbox.Add(number, Tensor(number));
     EXPECT_EQ(Take(&inbox), std::vector<uint32_t>{}) << number;
   }
-  inbox.Add(Described(8));
-  inbox.Add(8, Tensor(8));
-  EXPECT_EQ(Take(&inbox), (std::vector<uint32_t>{4, 5, 6, 7, 8}));
+  inbox.Add(Described(6));
+  inbox.Add(6, Tensor(6));
+  EXPECT_EQ(Take(&inbox), (std::vector<uint32_t>{4, 5, 6}));
   EXPECT_EQ(inbox.lost(), 3u);
 }
 
