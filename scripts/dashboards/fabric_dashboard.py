@@ -277,7 +277,7 @@ FABRIC = Dashboard(
                     "Messages a second that are of no use any more: tokens of an attempt that was "
                     "over (gateway), and what a target said of an earlier incarnation's sequences "
                     "(draft). Those for which a draft's queue had no room. And positions whose "
-                    "hidden states did not leave, came in vain, or were in tensors that never came.",
+                    "hidden states did not leave, came in vain, or were in tensors that got lost.",
                     rates(
                         "of an earlier attempt|of an earlier incarnation|queue full|"
                         "states not sent|states in vain|tensors of states lost",
