@@ -55,7 +55,7 @@ struct TargetGone {
 struct PeerStates {
   link::PeerId peer = 0;
   transport::Fence fence;
-  std::optional<StateTensor> tensor;  // none: the fabric did not receive it
+  std::optional<transport::KeptTensor> tensor;  // none: the fabric did not receive it
 };
 struct DebugQuery {
   std::shared_ptr<std::promise<std::string>> answer;
@@ -181,7 +181,7 @@ link::LinkHandler DraftService::Impl::MakeHandler() {
   };
   handler.on_tensor = [this](link::PeerId peer, transport::Tensor&& tensor) {
     const transport::Fence fence = tensor.fields.fence;
-    if (inbox_.Push(PeerStates{peer, fence, KeepTensor(std::move(tensor))})) return;
+    if (inbox_.Push(PeerStates{peer, fence, transport::Keep(std::move(tensor))})) return;
     metrics_->dropped_messages.Increment();
   };
   handler.on_refused = [this](link::PeerId peer, const transport::TensorFields& fields,

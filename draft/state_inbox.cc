@@ -5,17 +5,6 @@
 
 namespace specfabric::draft {
 
-StateTensor KeepTensor(transport::Tensor&& tensor) {
-  StateTensor kept;
-  if (tensor.lease) {
-    kept.lease = std::move(tensor.lease);
-    kept.lease_bytes = static_cast<uint32_t>(tensor.bytes.size());
-  } else {
-    kept.copy.assign(tensor.bytes.begin(), tensor.bytes.end());
-  }
-  return kept;
-}
-
 StateInbox::Parts* StateInbox::Find(uint32_t number) {
   if (number < next_) {
     ++stale_;
@@ -34,7 +23,7 @@ void StateInbox::Add(schemas::HiddenStates described) {
   }
 }
 
-void StateInbox::Add(uint32_t number, StateTensor tensor) {
+void StateInbox::Add(uint32_t number, transport::KeptTensor tensor) {
   Parts* const parts = Find(number);
   if (parts == nullptr) return;
   if (parts->tensor.has_value()) {
@@ -98,7 +87,8 @@ absl::Status StateInboxes::Add(schemas::HiddenStates described) {
   return DeliverNext(incarnation);
 }
 
-absl::Status StateInboxes::Add(const transport::Fence& fence, std::optional<StateTensor> tensor) {
+absl::Status StateInboxes::Add(const transport::Fence& fence,
+                               std::optional<transport::KeptTensor> tensor) {
   StateInbox& inbox = inboxes_[fence.incarnation];
   if (tensor) {
     inbox.Add(fence.round, *std::move(tensor));

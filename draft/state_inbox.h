@@ -13,29 +13,15 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "schemas/messages.h"
 #include "transport/fabric.h"
-#include "transport/slot_pool.h"
+#include "transport/kept_tensor.h"
 
 namespace specfabric::draft {
 
-// The bytes of a tensor: in a registered slot, or a copy of a small one.
-struct StateTensor {
-  transport::Lease lease = {};
-  uint32_t lease_bytes = 0;
-  std::vector<uint8_t> copy = {};
-  absl::Span<const uint8_t> bytes() const {
-    return lease ? absl::MakeConstSpan(lease.data(), lease_bytes) : absl::MakeConstSpan(copy);
-  }
-};
-
-// Keeps a tensor beyond its callback.
-StateTensor KeepTensor(transport::Tensor&& tensor);
-
 struct ArrivedStates {
   std::vector<schemas::StateRun> runs;
-  StateTensor tensor;
+  transport::KeptTensor tensor;
 };
 
 class StateInbox {
@@ -47,7 +33,7 @@ class StateInbox {
   static constexpr size_t kMostWaiting = 64;
 
   void Add(schemas::HiddenStates described);
-  void Add(uint32_t number, StateTensor tensor);
+  void Add(uint32_t number, transport::KeptTensor tensor);
   // The fabric did not receive it.
   void Lost(uint32_t number);
   // The next in order that is complete; none: not yet.
@@ -59,7 +45,7 @@ class StateInbox {
  private:
   struct Parts {
     std::optional<std::vector<schemas::StateRun>> runs;
-    std::optional<StateTensor> tensor;
+    std::optional<transport::KeptTensor> tensor;
     bool lost = false;
     bool complete() const { return runs.has_value() && tensor.has_value(); }
   };
@@ -81,7 +67,7 @@ class StateInboxes {
   // What these complete is delivered, in order. Errors are the delivery's.
   absl::Status Add(schemas::HiddenStates described);
   // None: the fabric did not receive it.
-  absl::Status Add(const transport::Fence& fence, std::optional<StateTensor> tensor);
+  absl::Status Add(const transport::Fence& fence, std::optional<transport::KeptTensor> tensor);
   void TargetGone(uint64_t target_incarnation);
   uint64_t lost() const;  // tensors
 

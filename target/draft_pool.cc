@@ -168,7 +168,7 @@ std::optional<DraftEvent> DraftPool::OnReply(PeerId peer, schemas::DraftReply re
   return Noted(held.drafter->OnReply(std::move(reply), text, now, held.session), text, now);
 }
 
-std::optional<DraftEvent> DraftPool::OnDraftProbs(PeerId peer, DraftProbsTensor tensor,
+std::optional<DraftEvent> DraftPool::OnDraftProbs(PeerId peer, transport::KeptTensor tensor,
                                                   absl::Span<const TokenId> text, base::Nanos now) {
   const Held held = FindRound(peer, tensor.fields.tag, tensor.fields.fence);
   if (held.session == nullptr) return std::nullopt;

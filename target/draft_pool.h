@@ -24,7 +24,6 @@
 #include "schemas/messages.h"
 #include "speculation/draft_probs.h"
 #include "speculation/drafter_choice.h"
-#include "target/draft_probs_tensor.h"
 #include "target/draft_session.h"
 #include "target/drafter.h"
 #include "target/drafter_selection.h"
@@ -65,7 +64,7 @@ class DraftPool {
   // returns the event.
   std::optional<DraftEvent> OnReply(PeerId peer, schemas::DraftReply reply,
                                     absl::Span<const base::TokenId> text, base::Nanos now);
-  std::optional<DraftEvent> OnDraftProbs(PeerId peer, DraftProbsTensor tensor,
+  std::optional<DraftEvent> OnDraftProbs(PeerId peer, transport::KeptTensor tensor,
                                          absl::Span<const base::TokenId> text, base::Nanos now);
   // The fabric had no slot for the draft probabilities of a round.
   std::optional<NoDraft> OnDraftProbsRefused(PeerId peer, const transport::TensorFields& fields);

@@ -117,7 +117,7 @@ std::optional<DraftReply> DraftSession::Join(DraftReply reply) {
   return std::nullopt;
 }
 
-std::optional<DraftReply> DraftSession::Join(DraftProbsTensor tensor) {
+std::optional<DraftReply> DraftSession::Join(transport::KeptTensor tensor) {
   early_tensor_ = std::move(tensor);
   return std::exchange(early_reply_, std::nullopt);
 }
@@ -129,7 +129,7 @@ absl::Status DraftSession::OpenDraftProbs(const DraftSessionOptions& options,
     return absl::InvalidArgumentError(absl::StrCat(
         "draft_probs: ", reply.draft_probs_rows, " rows for ", rows, " nodes that have children"));
   }
-  DraftProbsTensor& tensor = *early_tensor_;
+  transport::KeptTensor& tensor = *early_tensor_;
   const speculation::DraftProbsShape shape = {rows, options.vocabulary, reply.draft_probs_entries};
   auto opened = tensor.on_device() ? options.open_on_device(shape, tensor.bytes())
                                    : speculation::DraftProbs::Open(shape, tensor.bytes());

@@ -7,6 +7,7 @@
 // It neither sends nor chooses workers: DraftPool does, which owns it. Leader thread only.
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "absl/status/statusor.h"
@@ -19,11 +20,16 @@
 #include "schemas/messages.h"
 #include "speculation/draft_probs.h"
 #include "speculation/tree.h"
-#include "target/draft_probs_tensor.h"
+#include "transport/kept_tensor.h"
 
 namespace specfabric::target {
 
 using PeerId = uint64_t;
+
+// Does for draft probabilities in a device's memory what speculation::DraftProbs::Open does for
+// those in the host's.
+using OpenOnDevice = std::function<absl::StatusOr<speculation::DraftProbs>(
+    const speculation::DraftProbsShape&, absl::Span<const uint8_t>)>;
 
 // The same for all sessions of a target.
 struct DraftSessionOptions {
@@ -83,7 +89,7 @@ class DraftSession {
   // Keeps the part of a reply until the other is there; returns the reply as soon as it is
   // complete.
   std::optional<schemas::DraftReply> Join(schemas::DraftReply reply);
-  std::optional<schemas::DraftReply> Join(DraftProbsTensor tensor);
+  std::optional<schemas::DraftReply> Join(transport::KeptTensor tensor);
   // Takes the tree out of the complete reply to the request in flight, which then is answered: the
   // worker holds the text up to want().committed. InvalidArgument: the tree is not what the request
   // allows, or its draft probabilities are not valid.
@@ -116,7 +122,7 @@ class DraftSession {
 
  private:
   struct ReceivedDraftProbs {
-    DraftProbsTensor tensor;
+    transport::KeptTensor tensor;
     speculation::DraftProbs rows;  // of `tensor`
   };
 
@@ -139,7 +145,7 @@ class DraftSession {
   int resyncs_ = 0;
   bool missed_ = false;
   std::optional<schemas::DraftReply> early_reply_;
-  std::optional<DraftProbsTensor> early_tensor_;
+  std::optional<transport::KeptTensor> early_tensor_;
   std::optional<ReceivedDraftProbs> draft_probs_;
 
   base::Nanos unanswered_since_ = 0;  // the first request since the worker's last reply; 0: none

@@ -193,7 +193,7 @@ std::optional<DraftEvent> Drafter::OnOk(DraftReply reply, absl::Span<const Token
   return OnComplete(*std::move(complete), text, now, session);
 }
 
-std::optional<DraftEvent> Drafter::OnDraftProbs(DraftProbsTensor tensor,
+std::optional<DraftEvent> Drafter::OnDraftProbs(transport::KeptTensor tensor,
                                                 absl::Span<const TokenId> text, base::Nanos now,
                                                 DraftSession* session) {
   std::optional<DraftReply> complete = session->Join(std::move(tensor));

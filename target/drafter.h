@@ -96,7 +96,7 @@ class Drafter {
   std::optional<DraftEvent> OnReply(schemas::DraftReply reply, absl::Span<const base::TokenId> text,
                                     base::Nanos now, DraftSession* session);
   // Draft probabilities of the round that is in flight.
-  std::optional<DraftEvent> OnDraftProbs(DraftProbsTensor tensor,
+  std::optional<DraftEvent> OnDraftProbs(transport::KeptTensor tensor,
                                          absl::Span<const base::TokenId> text, base::Nanos now,
                                          DraftSession* session);
   // The session's round gets no tree. None in an extra round, which nobody waits for.

@@ -87,7 +87,7 @@ struct PeerMessage {
 };
 struct PeerDraftProbs {
   link::PeerId peer = 0;
-  DraftProbsTensor tensor;
+  transport::KeptTensor tensor;
   base::Nanos arrived = base::Now();
 };
 struct DraftProbsRefused {

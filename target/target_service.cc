@@ -36,19 +36,6 @@ int ExactnessOf(schemas::VerificationMethod verification, bool batch_invariant) 
   return verification == schemas::VerificationMethod::kCoupled && batch_invariant ? 0 : 1;
 }
 
-// Copies a tensor in a buffer of UCX, which is valid only during the callback.
-DraftProbsTensor KeepDraftProbs(transport::Tensor&& tensor) {
-  DraftProbsTensor kept;
-  kept.fields = tensor.fields;
-  if (tensor.lease) {
-    kept.lease = std::move(tensor.lease);
-    kept.lease_bytes = static_cast<uint32_t>(tensor.bytes.size());
-  } else {
-    kept.copy.assign(tensor.bytes.begin(), tensor.bytes.end());
-  }
-  return kept;
-}
-
 }  // namespace
 
 class TargetService::Impl {
@@ -257,7 +244,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   handler.on_tensor = [this](link::PeerId peer, transport::Tensor&& tensor) {
     // The inbox is full: the slot is freed, and the round goes on without a draft after its
     // deadline.
-    if (engine_->Post(PeerDraftProbs{peer, KeepDraftProbs(std::move(tensor))})) return;
+    if (engine_->Post(PeerDraftProbs{peer, transport::Keep(std::move(tensor))})) return;
     spdlog::warn("target peer={}: draft probabilities dropped: the leader is behind", peer);
   };
   handler.on_refused = [this](link::PeerId peer, const transport::TensorFields& fields,

@@ -13,7 +13,7 @@ namespace {
 schemas::HiddenStates Described(uint32_t number) {
   return {.target_incarnation = 1, .number = number, .runs = {{7, static_cast<int>(number), 1}}};
 }
-StateTensor Tensor(uint32_t number) { return {.copy = {static_cast<uint8_t>(number)}}; }
+transport::KeptTensor Tensor(uint32_t number) { return {.copy = {static_cast<uint8_t>(number)}}; }
 
 // The numbers that come out, in order; each with the parts that belong together.
 std::vector<uint32_t> Take(StateInbox* inbox) {

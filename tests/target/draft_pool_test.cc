@@ -62,7 +62,7 @@ class DraftPoolTest : public testing::Test {
     const auto text = Text(reply.sequence);
     return Deliver(pool_.OnReply(peer, std::move(reply), text, now), now, &scheduler_);
   }
-  bool DraftProbs(PeerId peer, DraftProbsTensor tensor, base::Nanos now) {
+  bool DraftProbs(PeerId peer, transport::KeptTensor tensor, base::Nanos now) {
     const auto text = Text(tensor.fields.tag);
     return Deliver(pool_.OnDraftProbs(peer, std::move(tensor), text, now), now, &scheduler_);
   }
@@ -410,9 +410,9 @@ class PoolDraftProbsTest : public DraftPoolTest {
   }
 
   // Rows of equal draft_probs.
-  DraftProbsTensor Rows(int32_t rows) {
+  transport::KeptTensor Rows(int32_t rows) {
     const DraftRequest& request = sent_.back().second;
-    DraftProbsTensor tensor;
+    transport::KeptTensor tensor;
     tensor.fields = {
         {request.target_incarnation, request.round}, request.draft_probs_pool, request.sequence};
     tensor.copy.resize(rows * 200);
@@ -457,7 +457,7 @@ TEST_F(PoolDraftProbsTest, TheNextRoundForgetsThem) {
   Step({{}, {51}});
   EXPECT_EQ(pool_.draft_probs(1), nullptr);
   // What belongs to the round before counts as stale, in either order.
-  DraftProbsTensor late = Rows(1);
+  transport::KeptTensor late = Rows(1);
   --late.fields.fence.round;
   EXPECT_FALSE(DraftProbs(5, std::move(late), now_));
   EXPECT_EQ(pool_.stats().stale, 1u);
@@ -465,7 +465,7 @@ TEST_F(PoolDraftProbsTest, TheNextRoundForgetsThem) {
 
 TEST_F(PoolDraftProbsTest, FromAnotherPeerOrIncarnationAreStale) {
   EXPECT_FALSE(DraftProbs(6, Rows(1), now_));
-  DraftProbsTensor other = Rows(1);
+  transport::KeptTensor other = Rows(1);
   ++other.fields.fence.incarnation;
   EXPECT_FALSE(DraftProbs(5, std::move(other), now_));
   other = Rows(1);

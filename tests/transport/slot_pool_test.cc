@@ -8,13 +8,17 @@
 #include <random>
 #include <set>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "transport/kept_tensor.h"
 
 namespace specfabric::transport {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 int slabs_freed = 0;
@@ -129,6 +133,34 @@ TEST(SlotPoolTest, MovingTransfersTheSlot) {
   third = std::move(itself);
   EXPECT_EQ(third.data(), data);
   EXPECT_EQ(third.state(), SlotState::kFilling);
+}
+
+TEST(KeptTensorTest, OutlivesTheBytesItCameIn) {
+  const auto pool = MakePool(1, 100);
+  const TensorFields fields = {{7, 9}, 3, 11};
+  std::vector<uint8_t> small = {1, 2, 3};
+  Tensor eager;
+  eager.fields = fields;
+  eager.bytes = small;
+  const KeptTensor copied = Keep(std::move(eager));
+  small.assign({4, 5, 6});
+  EXPECT_THAT(copied.bytes(), ElementsAre(1, 2, 3));
+  EXPECT_EQ(copied.fields.tag, 11u);
+  EXPECT_FALSE(copied.on_device());
+  {
+    Tensor received;
+    received.fields = fields;
+    received.lease = pool->Acquire(fields.fence).value();
+    received.bytes = {received.lease.data(), 2};
+    received.lease.data()[1] = 8;
+    const KeptTensor kept = Keep(std::move(received));
+    EXPECT_EQ(kept.bytes().data(), kept.lease.data());
+    EXPECT_THAT(kept.bytes(), ElementsAre(0, 8));
+    EXPECT_EQ(kept.fields.fence, fields.fence);
+    EXPECT_FALSE(kept.on_device());
+    EXPECT_EQ(Count(*pool, SlotState::kFree), 0);
+  }
+  EXPECT_EQ(Count(*pool, SlotState::kFree), 1);
 }
 
 TEST(SlotPoolTest, MemoryIsKeptUntilTheLastLease) {
