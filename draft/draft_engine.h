@@ -184,7 +184,8 @@ class DraftEngine {
   struct AheadShare {
     Session* session = nullptr;
     std::vector<int32_t> nodes = {};  // of its speculation cache, parents first
-    std::vector<int32_t> roots = {};  // of a parallel draft model: those with masks behind them
+    // Of a parallel draft model: places in `nodes` of those with masks behind them.
+    std::vector<int32_t> roots = {};
   };
   std::vector<AheadShare> ChooseAhead();
   bool RoomAhead(const AheadShare& share);

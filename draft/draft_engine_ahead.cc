@@ -49,7 +49,7 @@ std::vector<DraftEngine::AheadShare> DraftEngine::ChooseAhead() {
     if (speculation_cache.sent(share.nodes.back())) {
       session->ahead.OnRun(speculation_cache, share.nodes.back());
     } else {
-      share.roots.push_back(share.nodes.back());
+      share.roots.push_back(static_cast<int32_t>(share.nodes.size()) - 1);
       rows += session->masks;
     }
   }
@@ -64,7 +64,7 @@ void DraftEngine::AddMasks(const AheadShare& share, model::Batch* batch) {
   int32_t slot = speculation_cache.slots_used();
   for (const int32_t root : share.roots) {
     uint64_t sees[kMaskWords] = {};
-    const int32_t depth = speculation_cache.SeePath(root, sees);
+    const int32_t depth = speculation_cache.SeePath(share.nodes[root], sees);
     for (int32_t mask = 1; mask <= share.session->masks; ++mask, ++slot) {
       sees[slot / 64] |= uint64_t{1} << (slot % 64);
       batch->tokens.push_back(mask_token_);
@@ -87,10 +87,10 @@ void DraftEngine::AbsorbAhead(const AheadShare& share, const PassLogits& logits,
     return;
   }
   for (const int32_t root : share.roots) {
-    const auto place = std::find(share.nodes.begin(), share.nodes.end(), root);
-    std::vector<int32_t> rows = {first + static_cast<int32_t>(place - share.nodes.begin())};
+    std::vector<int32_t> rows = {first + root};
     for (int32_t mask = 0; mask < share.session->masks; ++mask) rows.push_back((*logit)++);
-    speculation_cache.SetLevels(root, LevelsFrom(share.session, root, logits, rows));
+    const int32_t node = share.nodes[root];
+    speculation_cache.SetLevels(node, LevelsFrom(share.session, node, logits, rows));
   }
 }
 

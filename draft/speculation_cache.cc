@@ -9,58 +9,45 @@ namespace specfabric::draft {
 
 void SpeculationCache::Reset(base::TokenId root) {
   tree_ = speculation::TokenTree::Root(root);
-  path_ = {0.0f};
-  slot_ = {-1};
-  sent_ = {1};
-  candidates_.clear();
-  candidates_.resize(1);
-  levels_.clear();
-  levels_.resize(1);
-  states_.clear();
-  states_.resize(1);
+  nodes_.assign(1, {.sent = true});
   slots_used_ = 0;
 }
 
 void SpeculationCache::KeepRoot() {
-  Levels levels = std::move(levels_[0]);
+  Levels levels = std::move(nodes_[0].levels);
   Reset(tree_.tokens[0]);
   SetLevels(0, std::move(levels));
 }
 
 void SpeculationCache::SetLevels(int node, Levels levels) {
-  if (!levels.empty()) candidates_[node] = levels[0];
-  levels_[node] = std::move(levels);
+  if (!levels.empty()) nodes_[node].candidates = levels[0];
+  nodes_[node].levels = std::move(levels);
 }
 
 int SpeculationCache::FindOrAdd(int parent, base::TokenId token, float logprob) {
   if (const int child = Child(parent, token); child >= 0) return child;
-  path_.push_back(path_[parent] + logprob);
-  slot_.push_back(-1);
-  sent_.push_back(0);
-  candidates_.emplace_back();
-  levels_.emplace_back();
-  states_.emplace_back();
+  nodes_.push_back({.path = path(parent) + logprob});
   return tree_.Add(parent, token, logprob);
 }
 
 int32_t SpeculationCache::TakeSlot(int node) {
   SPECFABRIC_CHECK(slots_used_ < kSlots);
-  return slot_[node] = slots_used_++;
+  return nodes_[node].slot = slots_used_++;
 }
 
 int32_t SpeculationCache::SeePath(int node, absl::Span<uint64_t> mask) const {
   int32_t depth = 0;
   for (int32_t a = node; a > 0; a = tree_.parents[a], ++depth) {
-    mask[slot_[a] / 64] |= uint64_t{1} << (slot_[a] % 64);
+    mask[slot(a) / 64] |= uint64_t{1} << (slot(a) % 64);
   }
   return depth;
 }
 
 Outcome SpeculationCache::MissAt(int parent, base::TokenId token) const {
-  if (candidates_[parent].empty()) return Outcome::kNotReached;
-  const bool is_candidate =
-      std::any_of(candidates_[parent].begin(), candidates_[parent].end(),
-                  [&](const Candidate& c) { return c.scored.token == token; });
+  const auto known = candidates(parent);
+  if (known.empty()) return Outcome::kNotReached;
+  const bool is_candidate = std::any_of(
+      known.begin(), known.end(), [&](const Candidate& c) { return c.scored.token == token; });
   return is_candidate ? Outcome::kNotGrown : Outcome::kNotCandidate;
 }
 
@@ -77,20 +64,27 @@ SpeculationCache::Moved SpeculationCache::Follow(absl::Span<const base::TokenId>
       return moved;
     }
     node = child;
-    moved.slots.push_back(slot_[node]);
+    moved.slots.push_back(slot(node));
     ++moved.committed;
   }
-  moved.outcome = candidates_[node].empty() ? Outcome::kNotGrown : Outcome::kHit;
+  moved.outcome = candidates(node).empty() ? Outcome::kNotGrown : Outcome::kHit;
   KeepBelow(node, &moved.slots);
   return moved;
+}
+
+// A node below another root: neither run nor sent there.
+SpeculationCache::Node SpeculationCache::MovedTo(float path, Node* from) {
+  return {.path = path,
+          .candidates = std::move(from->candidates),
+          .levels = std::move(from->levels),
+          .state = std::move(from->state)};
 }
 
 void SpeculationCache::KeepBelow(int root, std::vector<int32_t>* slots) {
   SpeculationCache kept;
   kept.Reset(tree_.tokens[root]);
-  kept.candidates_[0] = std::move(candidates_[root]);
-  kept.levels_[0] = std::move(levels_[root]);
-  kept.states_[0] = std::move(states_[root]);
+  kept.nodes_[0] = MovedTo(0.0f, &nodes_[root]);
+  kept.nodes_[0].sent = true;
   std::vector<int32_t> place(tree_.size(), -1);  // in `kept`
   std::vector<std::pair<int32_t, int32_t>> by_slot;
   place[root] = 0;
@@ -98,18 +92,13 @@ void SpeculationCache::KeepBelow(int root, std::vector<int32_t>* slots) {
     const int parent = place[tree_.parents[node]];
     if (parent < 0) continue;
     place[node] = kept.tree_.Add(parent, tree_.tokens[node], tree_.scores[node]);
-    kept.path_.push_back(path_[node] - path_[root]);
-    kept.slot_.push_back(-1);
-    kept.sent_.push_back(0);
-    kept.candidates_.push_back(std::move(candidates_[node]));
-    kept.levels_.push_back(std::move(levels_[node]));
-    kept.states_.push_back(std::move(states_[node]));
-    if (slot_[node] >= 0) by_slot.emplace_back(slot_[node], place[node]);
+    if (slot(node) >= 0) by_slot.emplace_back(slot(node), place[node]);
+    kept.nodes_.push_back(MovedTo(path(node) - path(root), &nodes_[node]));
   }
   std::sort(by_slot.begin(), by_slot.end());
   for (const auto& [slot, node] : by_slot) {
     slots->push_back(slot);
-    kept.slot_[node] = kept.slots_used_++;
+    kept.nodes_[node].slot = kept.slots_used_++;
   }
   *this = std::move(kept);
 }

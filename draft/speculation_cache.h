@@ -43,17 +43,17 @@ class SpeculationCache {
 
   int size() const { return tree_.size(); }
   const speculation::TokenTree& tree() const { return tree_; }
-  float path(int node) const { return path_[node]; }  // log-probability from the root
+  float path(int node) const { return nodes_[node].path; }  // log-probability from the root
   // -1 if it was not run; the root's KV is a committed slot.
-  int32_t slot(int node) const { return slot_[node]; }
-  bool run(int node) const { return node == 0 || slot_[node] >= 0; }
+  int32_t slot(int node) const { return nodes_[node].slot; }
+  bool run(int node) const { return node == 0 || nodes_[node].slot >= 0; }
   int32_t slots_used() const { return slots_used_; }
-  bool sent(int node) const { return sent_[node] != 0; }
+  bool sent(int node) const { return nodes_[node].sent; }
   // Sets the bits of the slots of the path to `node`, whose depth this returns. The root is a
   // committed slot and has no bit.
   int32_t SeePath(int node, absl::Span<uint64_t> mask) const;
   // Best first; empty where they are not known, or must be drawn anew in each round.
-  absl::Span<const Candidate> candidates(int node) const { return candidates_[node]; }
+  absl::Span<const Candidate> candidates(int node) const { return nodes_[node].candidates; }
 
   // The child of `node` with this token, or -1.
   int Child(int node, base::TokenId token) const {
@@ -63,20 +63,20 @@ class SpeculationCache {
   // A slot for the node, which is about to be run (again).
   int32_t TakeSlot(int node);
   void SetCandidates(int node, std::vector<Candidate> candidates) {
-    candidates_[node] = std::move(candidates);
+    nodes_[node].candidates = std::move(candidates);
   }
   // A parallel draft model's pass over a node also gives the candidates of the levels below it,
   // which are the same on all paths: levels[i] those of nodes i levels below. The first are the
   // node's own.
   using Levels = std::vector<std::vector<Candidate>>;
   void SetLevels(int node, Levels levels);
-  const Levels& levels(int node) const { return levels_[node]; }
+  const Levels& levels(int node) const { return nodes_[node].levels; }
   // What a drafter that reads states hands from a node that was run to those below it, [hidden].
   void SetState(int node, absl::Span<const float> state) {
-    states_[node].assign(state.begin(), state.end());
+    nodes_[node].state.assign(state.begin(), state.end());
   }
-  absl::Span<const float> state(int node) const { return states_[node]; }
-  void MarkSent(int node) { sent_[node] = 1; }
+  absl::Span<const float> state(int node) const { return nodes_[node].state; }
+  void MarkSent(int node) { nodes_[node].sent = true; }
   // Moves the root down along `tokens`, the newly committed ones. Moved::slots: the slots whose KV
   // is kept, ascending; the first `committed` of them belong to the first `committed` tokens, the
   // others to the new tree. The caller moves their KV, in this order, to slots 0, 1, ...
@@ -88,16 +88,20 @@ class SpeculationCache {
   Moved Follow(absl::Span<const base::TokenId> tokens);
 
  private:
+  struct Node {
+    float path = 0.0f;
+    int32_t slot = -1;
+    bool sent = false;
+    std::vector<Candidate> candidates = {};
+    Levels levels = {};             // of a parallel draft model, else empty
+    std::vector<float> state = {};  // of a drafter that reads states, else empty
+  };
+  static Node MovedTo(float path, Node* from);
   Outcome MissAt(int parent, base::TokenId token) const;
   void KeepBelow(int root, std::vector<int32_t>* slots);
 
   speculation::TokenTree tree_;
-  std::vector<float> path_;
-  std::vector<int32_t> slot_;
-  std::vector<uint8_t> sent_;
-  std::vector<std::vector<Candidate>> candidates_;
-  std::vector<Levels> levels_;              // of a parallel draft model, else empty
-  std::vector<std::vector<float>> states_;  // of a drafter that reads states, else empty
+  std::vector<Node> nodes_;  // of tree_
   int32_t slots_used_ = 0;
 };
 
