@@ -34,9 +34,7 @@ constexpr size_t kInboxSize = 1 << 14;
 constexpr base::Nanos kExpireInterval = base::kSecond;
 constexpr uint8_t kDraftProbsPool = 0;
 constexpr uint8_t kStatePool = 1;
-// Of hidden states that are received: a slot takes as many positions as fit.
-constexpr size_t kStateSlotBytes = size_t{1} << 20;
-constexpr int32_t kMostStateRows = 256, kStateSlots = 32;
+constexpr int32_t kMostStateRows = 256;  // of a tensor of hidden states, where so many fit
 constexpr int32_t kMaxDraftProbsSlots = 64;
 
 struct PeerMessage {
@@ -186,7 +184,9 @@ link::LinkHandler DraftService::Impl::MakeHandler() {
   };
   handler.on_refused = [this](link::PeerId peer, const transport::TensorFields& fields,
                               const absl::Status&) {
-    inbox_.PushAlways(PeerStates{peer, fields.fence, std::nullopt});
+    // Where the inbox is full, those that come later show that this one is lost.
+    if (inbox_.Push(PeerStates{peer, fields.fence, std::nullopt})) return;
+    metrics_->dropped_messages.Increment();
   };
   return handler;
 }
@@ -259,14 +259,16 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
   hello.capacity = options.engine.sessions.max_sessions;
   if (config_.states) {
     const size_t row_bytes = config_.states->layers.size() * config_.states->target_hidden * 2;
-    if (row_bytes > kStateSlotBytes) {
+    if (row_bytes > schemas::kStateSlotBytes) {
       return absl::UnimplementedError(absl::StrCat("a position's hidden states have ", row_bytes,
-                                                   " bytes; allowed: up to ", kStateSlotBytes));
+                                                   " bytes; allowed: up to ",
+                                                   schemas::kStateSlotBytes));
     }
     hello.state_layers = config_.states->layers;
     spdlog::info("{} reads the target's hidden states at boundaries {} of its layers",
                  model::Name(config_.states->kind), absl::StrJoin(hello.state_layers, ", "));
-    hello.state_rows = std::min(kMostStateRows, static_cast<int32_t>(kStateSlotBytes / row_bytes));
+    hello.state_rows =
+        std::min(kMostStateRows, static_cast<int32_t>(schemas::kStateSlotBytes / row_bytes));
     hello.state_pool = kStatePool;
   }
   link_options.accept = [ours = hello](const schemas::Hello& theirs) {
@@ -294,8 +296,8 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
   link_ = *std::move(link);
   if (on_gpu) AddGpuSlots();
   if (config_.states) {
-    auto pool =
-        link_->AddPool(kStatePool, {transport::MemoryKind::kHost, kStateSlotBytes, kStateSlots});
+    auto pool = link_->AddPool(
+        kStatePool, {transport::MemoryKind::kHost, schemas::kStateSlotBytes, schemas::kStateSlots});
     if (!pool.ok()) return pool.status();
   }
   fabric_metrics_ = std::make_unique<metrics::FabricMetrics>(

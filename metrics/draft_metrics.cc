@@ -36,8 +36,10 @@ DraftMetrics::DraftMetrics(Registry& registry)
       foreign_messages(registry.AddCounter(
           "specfabric_draft_foreign_messages_total",
           "Messages dropped because they name sequences of another target or incarnation")),
-      dropped_messages(registry.AddCounter("specfabric_draft_dropped_messages_total",
-                                           "Messages dropped because the inbox was full")),
+      dropped_messages(
+          registry.AddCounter("specfabric_draft_dropped_messages_total",
+                              "Messages, tensors and refusals of tensors dropped because "
+                              "the inbox was full")),
       draft_probs_bytes(registry.AddCounter("specfabric_draft_probs_bytes_total",
                                             "Bytes of draft probabilities sent with trees")),
       states(registry.AddCounter("specfabric_draft_hidden_states_total",

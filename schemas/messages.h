@@ -181,6 +181,9 @@ struct HiddenStates {
   std::vector<StateRun> runs = {};  // in the tensor's order
 };
 constexpr size_t kMaxStateRuns = 4096;
+// The slots that a target sends these tensors from, and that a draft receives them in.
+constexpr size_t kStateSlotBytes = size_t{1} << 20;
+constexpr int32_t kStateSlots = 32;
 
 struct EndSession {
   uint64_t target_incarnation = 0;

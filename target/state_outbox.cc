@@ -17,8 +17,8 @@ StateOutbox MakeStateOutbox(const std::function<link::Link*()>& link) {
   outbox.slot = [link, pool = std::shared_ptr<transport::SlotPool>()](
                     const transport::Fence& fence) mutable -> absl::StatusOr<transport::Lease> {
     if (pool == nullptr) {
-      auto added = link()->AddPool(
-          kStatePool, {transport::MemoryKind::kHost, StateStream::kSlotBytes, StateStream::kSlots});
+      auto added = link()->AddPool(kStatePool, {transport::MemoryKind::kHost,
+                                                schemas::kStateSlotBytes, schemas::kStateSlots});
       if (!added.ok()) return added.status();
       pool = *std::move(added);
     }

@@ -1,7 +1,6 @@
 #include "target/state_stream.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/bfloat16.h"
@@ -16,11 +15,12 @@ void StateStream::PeerUp(PeerId peer, const schemas::Hello& hello) {
   if (hello.state_layers.empty()) return;
   const size_t row_bytes = hello.state_layers.size() * hidden_ * sizeof(uint16_t);
   Reader reader = {.boundaries = hello.state_layers, .pool = hello.state_pool};
-  reader.slot_rows = std::min({hello.state_rows, static_cast<int32_t>(kSlotBytes / row_bytes),
-                               static_cast<int32_t>(schemas::kMaxStateRuns)});
+  reader.slot_rows =
+      std::min({hello.state_rows, static_cast<int32_t>(schemas::kStateSlotBytes / row_bytes),
+                static_cast<int32_t>(schemas::kMaxStateRuns)});
   if (reader.slot_rows == 0) {
     spdlog::warn("draft peer={} model={}: a position's hidden states have {} bytes; at most {} fit",
-                 peer, hello.model, row_bytes, kSlotBytes);
+                 peer, hello.model, row_bytes, schemas::kStateSlotBytes);
     return;
   }
   readers_[peer] = std::move(reader);
@@ -50,14 +50,16 @@ void StateStream::UpdateLayers() {
 void StateStream::Send(const scheduler::StepPlan& plan, const scheduler::StepResult& result,
                        absl::Span<const float> states,
                        const std::function<std::vector<PeerId>(base::SequenceId)>& readers) {
-  for (auto& [peer, rows] : rows_) rows.clear();
+  for (auto& [peer, reader] : readers_) reader.rows.clear();
   for (size_t s = 0; s < plan.sequences.size(); ++s) {
     const PlanSequence& sequence = plan.sequences[s];
     const std::vector<PeerId> peers = readers(sequence.id);
     const auto add = [&](int32_t row) {
       row += sequence.first_row;
       for (const PeerId peer : peers) {
-        rows_[peer].push_back({sequence.id, plan.positions[row], row});
+        const auto reader = readers_.find(peer);
+        if (reader == readers_.end()) continue;
+        reader->second.rows.push_back({sequence.id, plan.positions[row], row});
       }
     };
     if (sequence.kind == scheduler::RowsKind::kPrefill) {
@@ -67,13 +69,11 @@ void StateStream::Send(const scheduler::StepPlan& plan, const scheduler::StepRes
       for (const int32_t node : result.sequences[s].accepted.path) add(node);
     }
   }
-  for (auto& [peer, rows] : rows_) {
-    const auto reader = readers_.find(peer);
-    if (reader == readers_.end()) continue;
-    absl::Span<const Row> left = rows;
+  for (auto& [peer, reader] : readers_) {
+    absl::Span<const Row> left = reader.rows;
     while (!left.empty()) {
-      const auto some = left.first(std::min<size_t>(left.size(), reader->second.slot_rows));
-      SendRows(peer, some, states, &reader->second);
+      const auto some = left.first(std::min<size_t>(left.size(), reader.slot_rows));
+      SendRows(peer, some, states, &reader);
       left.remove_prefix(some.size());
     }
   }
@@ -88,8 +88,8 @@ void StateStream::SendRows(PeerId peer, absl::Span<const Row> rows, absl::Span<c
   }
   // Counted even if it fails: a part of it may be on its way.
   schemas::HiddenStates described = {.target_incarnation = incarnation_, .number = ++reader->sent};
-  std::vector<uint16_t> packed(hidden_);
-  uint8_t* to = slot->data();
+  auto* const begin = reinterpret_cast<uint16_t*>(slot->data());
+  uint16_t* to = begin;
   for (const Row& row : rows) {
     schemas::StateRun* const run = described.runs.empty() ? nullptr : &described.runs.back();
     if (run != nullptr && run->sequence == row.sequence &&
@@ -100,12 +100,10 @@ void StateStream::SendRows(PeerId peer, absl::Span<const Row> rows, absl::Span<c
     }
     for (const int32_t column : reader->columns) {
       const auto from = states.subspan((row.row * layers_.size() + column) * hidden_, hidden_);
-      std::transform(from.begin(), from.end(), packed.begin(), base::RoundToBFloat16);
-      to = std::copy_n(reinterpret_cast<const uint8_t*>(packed.data()),
-                       packed.size() * sizeof(uint16_t), to);
+      to = std::transform(from.begin(), from.end(), to, base::RoundToBFloat16);
     }
   }
-  const auto bytes = static_cast<uint32_t>(to - slot->data());
+  const auto bytes = static_cast<uint32_t>((to - begin) * sizeof(uint16_t));
   const absl::Status sent = outbox_.send(peer, described, reader->pool, *std::move(slot), bytes);
   if (!sent.ok()) {
     spdlog::debug("target peer={}: hidden states not sent: {}", peer, base::Message(sent));

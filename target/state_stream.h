@@ -38,9 +38,6 @@ struct StateStreamStats {
 
 class StateStream {
  public:
-  static constexpr size_t kSlotBytes = size_t{1} << 20;
-  static constexpr int32_t kSlots = 32;
-
   // hidden: the width of the target's residual stream.
   StateStream(uint64_t incarnation, int32_t hidden, StateOutbox outbox)
       : incarnation_(incarnation), hidden_(hidden), outbox_(std::move(outbox)) {}
@@ -59,20 +56,22 @@ class StateStream {
   const StateStreamStats& stats() const { return stats_; }
 
  private:
-  struct Reader {
-    std::vector<int32_t> boundaries;    // in the order of its rows
-    std::vector<int32_t> columns = {};  // the same, as indices of layers_
-    int32_t slot_rows = 0;              // of a tensor, at most
-    uint8_t pool = 0;
-    uint32_t sent = 0;  // the number of the last tensor
-  };
   // A committed token of the step.
   struct Row {
     base::SequenceId sequence = 0;
     int32_t position = 0;
     int32_t row = 0;  // of the plan
   };
+  struct Reader {
+    std::vector<int32_t> boundaries;    // in the order of its rows
+    std::vector<int32_t> columns = {};  // the same, as indices of layers_
+    int32_t slot_rows = 0;              // of a tensor, at most
+    uint8_t pool = 0;
+    uint32_t sent = 0;           // the number of the last tensor
+    std::vector<Row> rows = {};  // scratch: of the step at hand
+  };
   void UpdateLayers();
+  // At most reader->slot_rows.
   void SendRows(PeerId peer, absl::Span<const Row> rows, absl::Span<const float> states,
                 Reader* reader);
 
@@ -81,7 +80,6 @@ class StateStream {
   const StateOutbox outbox_;
   std::map<PeerId, Reader> readers_;
   std::vector<int32_t> layers_;
-  std::map<PeerId, std::vector<Row>> rows_;  // scratch: of the step at hand
   StateStreamStats stats_;
 };
 

@@ -109,7 +109,7 @@ class StateStreamTest : public ::testing::Test {
 
   std::shared_ptr<transport::SlotPool> MakePool(int32_t slots) {
     const transport::SlotPoolOptions options = {transport::MemoryKind::kHost,
-                                                StateStream::kSlotBytes, slots};
+                                                schemas::kStateSlotBytes, slots};
     const size_t bytes = transport::SlotPool::Stride(options) * slots;
     return std::make_shared<transport::SlotPool>(
         options,
@@ -160,15 +160,36 @@ TEST_F(StateStreamTest, EachWorkerGetsTheLayersItReads) {
   EXPECT_EQ(sent_[1].peer, 2u);
   EXPECT_EQ(sent_[1].described.runs, (Runs{{7, 0, 2}, {8, 3, 1}}));
   EXPECT_EQ(sent_[1].values, Values({0, 1, 2}, {0, 2, 6}));
+}
+
+TEST_F(StateStreamTest, AWorkerThatIsGoneGetsNone) {
+  Up(1, {4, 2});
+  Up(2, {0, 2, 6});
+  readers_ = {{7, {1, 2}}};
+  AddPrompt(7, 0, 2);
+  Send();
+  ASSERT_EQ(sent_.size(), 2u);
   stream_.PeerDown(2);
   EXPECT_EQ(stream_.layers(), (std::vector<int32_t>{2, 4}));
   AddPrompt(7, 2, 1);  // the pool has not been told yet that worker 2 is gone
   Send();
   ASSERT_EQ(sent_.size(), 3u);
+  EXPECT_EQ(sent_[2].peer, 1u);
   EXPECT_EQ(sent_[2].described.number, 2u);
   EXPECT_EQ(sent_[2].values, Values({0}, {4, 2}));
+  EXPECT_EQ(stream_.stats().dropped, 0u);
   stream_.PeerDown(1);
   EXPECT_TRUE(stream_.layers().empty());
+  // Another connection counts from the start, and gets nothing that was meant for the one before.
+  Up(2, {2});
+  AddPrompt(8, 0, 1);
+  AddPrompt(7, 3, 1);
+  Send();
+  ASSERT_EQ(sent_.size(), 4u);
+  EXPECT_EQ(sent_[3].peer, 2u);
+  EXPECT_EQ(sent_[3].described.number, 1u);
+  EXPECT_EQ(sent_[3].described.runs, (Runs{{7, 3, 1}}));
+  EXPECT_EQ(sent_[3].values, Values({1}, {2}));
 }
 
 TEST_F(StateStreamTest, CutsWhatASlotDoesNotTake) {
@@ -210,7 +231,7 @@ TEST_F(StateStreamTest, LeavesOutWhatCannotBeSentNow) {
 }
 
 TEST_F(StateStreamTest, AWorkerWhosePositionsFitNoSlotGetsNone) {
-  Up(1, std::vector<int32_t>(StateStream::kSlotBytes / (2 * kHidden) + 1, 3));
+  Up(1, std::vector<int32_t>(schemas::kStateSlotBytes / (2 * kHidden) + 1, 3));
   EXPECT_TRUE(stream_.layers().empty());
 }
 
