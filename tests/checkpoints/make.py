@@ -16,7 +16,7 @@ import json
 import shutil
 import string
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -521,17 +521,24 @@ def make_broken(source: Path, folder: Path, change: Callable[[dict[str, Any]], N
     return folder
 
 
+def parse_arguments(doc: str | None, allowed: Iterable[str]) -> tuple[Path, list[str]]:
+    """The folder to write to, and the names of what to make: all, where none is given."""
+    allowed = list(allowed)
+    parser = argparse.ArgumentParser(description=doc.split("\n")[0] if doc else None)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(allowed)}")
+    args = parser.parse_args()
+    unknown = sorted(set(args.names) - set(allowed))
+    if unknown:
+        parser.error(f"unknown name {unknown[0]}; allowed: {', '.join(allowed)}")
+    return args.out, args.names or allowed
+
+
 def main() -> None:
     logging.disable_progress_bar()
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(SHAPES)}")
-    args = parser.parse_args()
-    unknown = sorted(set(args.names) - set(SHAPES))
-    if unknown:
-        parser.error(f"unknown shape {unknown[0]}; allowed: {', '.join(SHAPES)}")
-    for name in args.names or SHAPES:
-        print(make(name, args.out / name))
+    out, names = parse_arguments(__doc__, SHAPES)
+    for name in names:
+        print(make(name, out / name))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ so that a reader of the files can be compared with it. Weights are as in make.py
 
 from __future__ import annotations
 
-import argparse
 import json
 import zlib
 from dataclasses import dataclass, field
@@ -338,16 +337,10 @@ def make_target(name: str, folder: Path) -> Path:
 
 def main() -> None:
     make.logging.disable_progress_bar()
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(DRAFTERS)}")
-    args = parser.parse_args()
-    unknown = sorted(set(args.names) - set(DRAFTERS))
-    if unknown:
-        parser.error(f"unknown drafter {unknown[0]}; allowed: {', '.join(DRAFTERS)}")
-    for name in args.names or DRAFTERS:
+    out, names = make.parse_arguments(__doc__, DRAFTERS)
+    for name in names:
         target = DRAFTERS[name].target
-        print(make_drafter(name, args.out / name), make_target(target, args.out / target))
+        print(make_drafter(name, out / name), make_target(target, out / target))
 
 
 if __name__ == "__main__":

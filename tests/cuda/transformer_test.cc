@@ -27,7 +27,7 @@ using base::cuda::Devices;
 using base::cuda::DeviceTest;
 using base::cuda::Emulated;
 
-RankOptions Options(DataType dtype, bool batch_invariant = true) {
+RankOptions CudaOptions(DataType dtype, bool batch_invariant = true) {
   return {.dtype = dtype,
           .kv_blocks = 64,
           .block_size = 4,
@@ -77,8 +77,8 @@ TEST_P(CudaTransformerTest, AgreesWithTheCpu) {
   for (const ModelConfig& config : Configs()) {
     const TempDir dir;
     WriteCheckpoint(dir.path(), config, 1);
-    TestGroup device = OnDevice(dir.path(), Options(GetParam()));
-    TestGroup cpu = OnCpu(dir.path(), Options(GetParam()));
+    TestGroup device = OnDevice(dir.path(), CudaOptions(GetParam()));
+    TestGroup cpu = OnCpu(dir.path(), CudaOptions(GetParam()));
 
     Batch prompts;
     AddChain(&prompts, RandomTokens(11, 1), 0, Iota(0, 5));
@@ -97,8 +97,8 @@ TEST_P(CudaTransformerTest, AgreesWithTheCpu) {
 TEST_P(CudaTransformerTest, MovesSlotsInOrder) {
   const TempDir dir;
   WriteCheckpoint(dir.path(), OddConfig(), 2);
-  TestGroup device = OnDevice(dir.path(), Options(GetParam()));
-  TestGroup cpu = OnCpu(dir.path(), Options(GetParam()));
+  TestGroup device = OnDevice(dir.path(), CudaOptions(GetParam()));
+  TestGroup cpu = OnCpu(dir.path(), CudaOptions(GetParam()));
   const std::vector<KvMove> moves = {{6, 5}, {9, 6}, {6, 7}};
   for (TestGroup* group : {&device, &cpu}) {
     Batch tree;
@@ -121,7 +121,7 @@ TEST_P(CudaTransformerTest, ARowsBitsDoNotDependOnTheOthers) {
   config.layers = 1;  // emulated attention over so many rows takes its time
   const TempDir dir;
   WriteCheckpoint(dir.path(), config, 3);
-  TestGroup device = OnDevice(dir.path(), Options(GetParam()));
+  TestGroup device = OnDevice(dir.path(), CudaOptions(GetParam()));
   const std::vector<int32_t> text = RandomTokens(70, 7);
   Batch whole;
   AddChain(&whole, text, 0, Iota(0, 20));
@@ -142,14 +142,14 @@ TEST_P(CudaTransformerTest, RanksChangeLittle) {
   config.intermediate = 4 * 19;
   const TempDir dir;
   WriteCheckpoint(dir.path(), config, 4);
-  TestGroup cpu = OnCpu(dir.path(), Options(GetParam()));
+  TestGroup cpu = OnCpu(dir.path(), CudaOptions(GetParam()));
   Batch batch;
   AddChain(&batch, RandomTokens(11, 8), 0, Iota(3, 3));
   const LogitRows expected = Logits(cpu, batch);
   for (bool batch_invariant : {true, false}) {
     for (int ranks : {2, 4}) {
       if (ranks > Devices()) continue;
-      TestGroup device = OnDevice(dir.path(), Options(GetParam(), batch_invariant), ranks);
+      TestGroup device = OnDevice(dir.path(), CudaOptions(GetParam(), batch_invariant), ranks);
       EXPECT_LT(MaxDifference(Logits(device, batch), expected), Tolerance(GetParam()));
     }
   }
@@ -167,7 +167,7 @@ TEST_P(CudaTransformerTest, GraphsChangeNothing) {
     // For the emulator's sake: what a graph holds does not depend on the type.
     if (shape.ranks() == 2 && GetParam() == DataType::kBFloat16) continue;
     SCOPED_TRACE(testing::Message() << shape.tensor_parallel << " x " << shape.stages);
-    RankOptions options = Options(GetParam());
+    RankOptions options = CudaOptions(GetParam());
     options.kv_blocks = 80;
     options.pipeline_stages = shape.stages;
     TestGroup plain = OnDevice(dir.path(), options, shape.ranks());
@@ -212,11 +212,11 @@ TEST_P(CudaTransformerTest, GraphsChangeNothing) {
 TEST_P(CudaTransformerTest, FlashAttentionIsAttention) {
   const TempDir dir;
   WriteCheckpoint(dir.path(), FlashConfig(), 4);
-  RankOptions options = Options(GetParam());
+  RankOptions options = CudaOptions(GetParam());
   options.flash_attention = true;
   if (GetParam() == DataType::kFloat32) GTEST_SKIP() << "its kernels are of bfloat16";
   TestGroup flash = OnDevice(dir.path(), options);
-  TestGroup plain = OnDevice(dir.path(), Options(GetParam()));
+  TestGroup plain = OnDevice(dir.path(), CudaOptions(GetParam()));
   EXPECT_NE(flash.rank(0).NumericsFingerprint(), plain.rank(0).NumericsFingerprint());
   const auto expect_close = [&](const Batch& batch) {
     const LogitRows a = Logits(flash, batch), b = Logits(plain, batch);
@@ -245,7 +245,7 @@ TEST_P(CudaTransformerTest, ATreesPathHasTheBitsOfAChain) {
   const auto prompt_length = static_cast<int32_t>(prompt.size());
   for (const bool flash : {false, true}) {
     if (flash && GetParam() == DataType::kFloat32) continue;
-    RankOptions options = Options(GetParam());
+    RankOptions options = CudaOptions(GetParam());
     options.flash_attention = flash;
     TestGroup device = OnDevice(dir.path(), options);
     Batch before, tree;
@@ -275,7 +275,7 @@ TEST_P(CudaTransformerTest, GraphsOfFlashAttentionChangeNothing) {
   if (GetParam() != DataType::kBFloat16) GTEST_SKIP() << "FlashInfer's kernels are of bfloat16";
   const TempDir dir;
   WriteCheckpoint(dir.path(), FlashConfig(), 4);
-  RankOptions options = Options(GetParam());
+  RankOptions options = CudaOptions(GetParam());
   options.flash_attention = true;
   TestGroup plain = OnDevice(dir.path(), options);
   options.cuda_graphs = true;
@@ -300,7 +300,7 @@ TEST_P(CudaTransformerTest, StagesChangeLittle) {
   if (Devices() < 2) GTEST_SKIP() << "two stages need two GPUs";
   const TempDir dir;
   WriteCheckpoint(dir.path(), Configs()[1], 4);
-  RankOptions options = Options(GetParam());
+  RankOptions options = CudaOptions(GetParam());
   TestGroup cpu = OnCpu(dir.path(), options);
   Batch prompts, step;
   AddChain(&prompts, RandomTokens(20, 8), 0, Iota(3, 7));
@@ -337,7 +337,7 @@ TEST_P(CudaTransformerTest, ProcessesChangeNothing) {
   AddChain(&batch, RandomTokens(11, 8), 0, Iota(3, 3));
   for (const auto& [batch_invariant, graphs] :
        {std::pair{true, false}, {false, false}, {true, true}}) {
-    RankOptions options = Options(GetParam(), batch_invariant);
+    RankOptions options = CudaOptions(GetParam(), batch_invariant);
     options.cuda_graphs = graphs;
     for (const int here : {1, 2}) {
       TestGroup threads = OnDevice(dir.path(), options, 2 * here);
@@ -368,7 +368,7 @@ TEST_P(CudaTransformerTest, ARankThatFailsToLoadFailsThemAll) {
     (host->rank() == 0 ? first : second) = model.status();
     return model;
   };
-  EXPECT_FALSE(TestGroup::Load(dir.path(), Options(GetParam()), 2, load).ok());
+  EXPECT_FALSE(TestGroup::Load(dir.path(), CudaOptions(GetParam()), 2, load).ok());
   EXPECT_EQ(first.code(), absl::StatusCode::kAborted) << first;
   EXPECT_EQ(second.code(), absl::StatusCode::kNotFound) << second;
 }
@@ -390,7 +390,7 @@ TEST_P(CudaTransformerTest, ALostProcessFailsTheLoading) {
     return model;
   };
   EXPECT_FALSE(
-      TestGroup::Load(dir.path(), Options(GetParam()), std::move(processes.communicators), load)
+      TestGroup::Load(dir.path(), CudaOptions(GetParam()), std::move(processes.communicators), load)
           .ok());
   EXPECT_EQ(first.code(), absl::StatusCode::kAborted) << first;
 }
@@ -398,7 +398,7 @@ TEST_P(CudaTransformerTest, ALostProcessFailsTheLoading) {
 TEST_P(CudaTransformerTest, ABatchWithoutLogitsWritesItsKeys) {
   const TempDir dir;
   WriteCheckpoint(dir.path(), OddConfig(), 5);
-  TestGroup device = OnDevice(dir.path(), Options(GetParam()));
+  TestGroup device = OnDevice(dir.path(), CudaOptions(GetParam()));
   const std::vector<int32_t> text = RandomTokens(9, 9);
   Batch whole;
   AddChain(&whole, text, 0, Iota(0, 3));
@@ -416,7 +416,7 @@ TEST_P(CudaTransformerTest, ABatchWithoutLogitsWritesItsKeys) {
 TEST_P(CudaTransformerTest, GivesTheRowsAndDecidesTheTreesThatAreAskedFor) {
   const TempDir dir;
   WriteCheckpoint(dir.path(), OddConfig(), 7);
-  TestGroup device = OnDevice(dir.path(), Options(GetParam()));
+  TestGroup device = OnDevice(dir.path(), CudaOptions(GetParam()));
   Batch step;
   AddChain(&step, RandomTokens(3, 1), 0, Iota(0, 5));
   AddTree(&step, RandomTokens(4, 2), {-1, 0, 0, 2}, 0, Iota(8, 3));
@@ -450,7 +450,9 @@ TEST_P(CudaTransformerTest, WithoutBatchInvarianceNoFingerprintIsTheSame) {
   const TempDir dir;
   WriteCheckpoint(dir.path(), OddConfig(), 6);
   const auto fingerprint = [&](bool batch_invariant) {
-    return OnDevice(dir.path(), Options(GetParam(), batch_invariant)).rank(0).NumericsFingerprint();
+    return OnDevice(dir.path(), CudaOptions(GetParam(), batch_invariant))
+        .rank(0)
+        .NumericsFingerprint();
   };
   EXPECT_EQ(fingerprint(true), fingerprint(true));
   EXPECT_NE(fingerprint(false), fingerprint(false));
@@ -459,7 +461,7 @@ TEST_P(CudaTransformerTest, WithoutBatchInvarianceNoFingerprintIsTheSame) {
 TEST_P(CudaTransformerTest, RefusesBatchesThatCannotBe) {
   const TempDir dir;
   WriteCheckpoint(dir.path(), OddConfig(), 6);
-  TestGroup device = OnDevice(dir.path(), Options(GetParam()));
+  TestGroup device = OnDevice(dir.path(), CudaOptions(GetParam()));
   Batch batch;
   AddChain(&batch, {1, 2, 3}, 0, {64});
   EXPECT_EQ(device.Forward(batch).status().code(), absl::StatusCode::kInvalidArgument);

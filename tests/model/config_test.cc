@@ -7,13 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "nlohmann/json.hpp"
 #include "tests/model/checkpoint_writer.h"
+#include "tests/model/config_json.h"
 
 namespace specfabric::model {
 namespace {
 
-using Json = nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -23,23 +22,6 @@ Json LlamaJson() {
     "architectures": ["LlamaForCausalLM"], "vocab_size": 1000, "hidden_size": 96,
     "intermediate_size": 200, "num_hidden_layers": 2, "num_attention_heads": 6,
     "num_key_value_heads": 2, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5})");
-}
-
-absl::StatusOr<ModelConfig> Load(const Json& json) {
-  const TempDir dir;
-  WriteFile(dir.File("config.json"), json.dump());
-  return LoadModelConfig(dir.path());
-}
-
-ModelConfig LoadOrDie(const Json& json) {
-  absl::StatusOr<ModelConfig> config = Load(json);
-  EXPECT_TRUE(config.ok()) << config.status();
-  return config.value_or(ModelConfig{});
-}
-
-Json With(Json json, const char* patch) {
-  json.merge_patch(Json::parse(patch));
-  return json;
 }
 
 TEST(ConfigTest, ReadsLlama) {

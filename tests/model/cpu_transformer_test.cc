@@ -23,20 +23,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-RankOptions Options(DataType dtype) {
-  RankOptions options;
-  options.dtype = dtype;
-  options.kv_blocks = 64;
-  options.block_size = 4;
-  return options;
-}
-
-TestGroup LoadOrDie(const std::string& dir, const RankOptions& options, int ranks = 1) {
-  absl::StatusOr<TestGroup> group = TestGroup::Load(dir, options, ranks);
-  EXPECT_TRUE(group.ok()) << group.status();
-  return *std::move(group);
-}
-
 std::vector<int32_t> Slice(const std::vector<int32_t>& v, size_t begin, size_t end) {
   return {v.begin() + begin, v.begin() + std::min(end, v.size())};
 }

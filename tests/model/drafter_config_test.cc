@@ -10,13 +10,11 @@
 #include <vector>
 
 #include "model/checkpoint/config.h"
-#include "nlohmann/json.hpp"
-#include "tests/model/checkpoint_writer.h"
+#include "tests/model/config_json.h"
 
 namespace specfabric::model {
 namespace {
 
-using Json = nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -50,32 +48,19 @@ Json DeepSpecJson() {
     "ttt_length": 7})");
 }
 
-absl::StatusOr<ModelConfig> Load(const Json& json) {
-  const TempDir dir;
-  WriteFile(dir.File("config.json"), json.dump());
-  return LoadModelConfig(dir.path());
-}
-
-ModelConfig LoadOrDie(const Json& json) {
-  absl::StatusOr<ModelConfig> config = Load(json);
-  EXPECT_TRUE(config.ok()) << config.status();
-  ModelConfig loaded = config.value_or(ModelConfig{});
+ModelConfig LoadDrafter(const Json& json) {
+  ModelConfig loaded = LoadOrDie(json);
   EXPECT_TRUE(loaded.states.has_value());
   if (!loaded.states) loaded.states.emplace();
   return loaded;
 }
 
-Json With(Json json, const char* patch) {
-  json.merge_patch(Json::parse(patch));
-  return json;
-}
-
 std::vector<int32_t> LayersOf(const Json& json, const char* patch) {
-  return LoadOrDie(With(json, patch)).states->layers;
+  return LoadDrafter(With(json, patch)).states->layers;
 }
 
 TEST(DrafterConfigTest, ReadsFlatConfigs) {
-  const ModelConfig config = LoadOrDie(FlatJson());
+  const ModelConfig config = LoadDrafter(FlatJson());
   EXPECT_EQ(config.vocabulary, 1000);
   EXPECT_EQ(config.layers, 1);
   EXPECT_EQ(config.head_dim, 20);
@@ -89,14 +74,14 @@ TEST(DrafterConfigTest, ReadsFlatConfigs) {
   EXPECT_EQ(states.draft_vocabulary, 300);
   EXPECT_FALSE(states.norm_before_residual || states.norm_before_fc || states.fc_norm ||
                states.norm_output || states.fc_bias);
-  EXPECT_EQ(LoadOrDie(With(FlatJson(), R"({"draft_vocab_size": null})")).states->draft_vocabulary,
+  EXPECT_EQ(LoadDrafter(With(FlatJson(), R"({"draft_vocab_size": null})")).states->draft_vocabulary,
             1000);
-  EXPECT_EQ(LoadOrDie(With(FlatJson(), R"({"target_hidden_size": 128})")).states->target_hidden,
+  EXPECT_EQ(LoadDrafter(With(FlatJson(), R"({"target_hidden_size": 128})")).states->target_hidden,
             128);
 }
 
 TEST(DrafterConfigTest, ReadsNestedConfigs) {
-  const ModelConfig config = LoadOrDie(NestedJson());
+  const ModelConfig config = LoadDrafter(NestedJson());
   EXPECT_EQ(config.vocabulary, 1000);
   EXPECT_EQ(config.layers, 2);
   EXPECT_EQ(config.head_dim, 16);
@@ -104,17 +89,17 @@ TEST(DrafterConfigTest, ReadsNestedConfigs) {
   EXPECT_EQ(config.checkpoint_type, DataType::kBFloat16);
   EXPECT_EQ(config.states->target_hidden, 96);
   EXPECT_FALSE(config.states->norm_before_residual);
-  EXPECT_TRUE(LoadOrDie(With(NestedJson(), R"({"norm_before_residual": null})"))
+  EXPECT_TRUE(LoadDrafter(With(NestedJson(), R"({"norm_before_residual": null})"))
                   .states->norm_before_residual)
       << "as servers take it that is not said";
-  const ModelConfig qwen3 = LoadOrDie(With(NestedJson(), R"({
+  const ModelConfig qwen3 = LoadDrafter(With(NestedJson(), R"({
       "architectures": ["Eagle3Speculator"], "transformer_layer_config": {"model_type": "qwen3"}})"));
   EXPECT_TRUE(qwen3.qk_norm);
   EXPECT_EQ(qwen3.head_dim, 128) << "Qwen3's default";
 }
 
 TEST(DrafterConfigTest, ReadsDeepSpecConfigs) {
-  const ModelConfig config = LoadOrDie(DeepSpecJson());
+  const ModelConfig config = LoadDrafter(DeepSpecJson());
   EXPECT_TRUE(config.qk_norm);
   EXPECT_EQ(config.states->draft_vocabulary, 1000);
   EXPECT_THAT(config.states->layers, ElementsAre(2, 10, 18, 26, 34));
@@ -122,12 +107,12 @@ TEST(DrafterConfigTest, ReadsDeepSpecConfigs) {
 
 TEST(DrafterConfigTest, FlagsAreAlsoInEagleConfig) {
   const StateDrafter at_top =
-      *LoadOrDie(With(NestedJson(), R"({"norm_before_residual": true, "norm_before_fc": true,
+      *LoadDrafter(With(NestedJson(), R"({"norm_before_residual": true, "norm_before_fc": true,
                                         "norm_output": true})"))
            .states;
   EXPECT_TRUE(at_top.norm_before_residual && at_top.norm_before_fc && at_top.norm_output);
   const StateDrafter nested =
-      *LoadOrDie(With(FlatJson(), R"({"bias": true, "eagle_config": {"norm_before_residual": true,
+      *LoadDrafter(With(FlatJson(), R"({"bias": true, "eagle_config": {"norm_before_residual": true,
                                       "fc_norm": true, "return_hidden_post_norm": true}})"))
            .states;
   EXPECT_TRUE(nested.norm_before_residual && nested.fc_norm && nested.norm_output);
@@ -247,10 +232,10 @@ ModelConfig Target() {
 }
 
 TEST(ResolveDrafterTest, FillsInTheUsualLayers) {
-  ModelConfig drafter = LoadOrDie(FlatJson());
+  ModelConfig drafter = LoadDrafter(FlatJson());
   EXPECT_TRUE(ResolveDrafter(Target(), &drafter).ok());
   EXPECT_THAT(drafter.states->layers, ElementsAre(2, 18, 33));
-  ModelConfig says = LoadOrDie(DeepSpecJson());
+  ModelConfig says = LoadDrafter(DeepSpecJson());
   EXPECT_TRUE(ResolveDrafter(Target(), &says).ok());
   EXPECT_THAT(says.states->layers, ElementsAre(2, 10, 18, 26, 34));
 }
@@ -261,7 +246,7 @@ TEST(ResolveDrafterTest, WhatDoesNotFitIsOneClearLine) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), HasSubstr(says));
   };
-  const ModelConfig drafter = LoadOrDie(FlatJson());
+  const ModelConfig drafter = LoadDrafter(FlatJson());
   ModelConfig target = Target();
   target.hidden = 128;
   expect(target, drafter, "hidden size 96; allowed: the target's, 128");

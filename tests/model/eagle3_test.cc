@@ -29,20 +29,6 @@ using ::testing::Not;
 
 using Tensors = std::vector<NamedTensor>;
 
-RankOptions Options(DataType dtype = DataType::kFloat32) {
-  RankOptions options;
-  options.dtype = dtype;
-  options.kv_blocks = 64;
-  options.block_size = 4;
-  return options;
-}
-
-TestGroup LoadOrDie(const std::string& dir, const RankOptions& options) {
-  absl::StatusOr<TestGroup> group = TestGroup::Load(dir, options, 1);
-  EXPECT_TRUE(group.ok()) << group.status();
-  return *std::move(group);
-}
-
 // The plain drafter, and one of everything that is optional.
 std::vector<ModelConfig> Configs() {
   ModelConfig full = OddDrafterConfig();

@@ -18,20 +18,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-RankOptions Options(DataType dtype) {
-  RankOptions options;
-  options.dtype = dtype;
-  options.kv_blocks = 64;
-  options.block_size = 4;
-  return options;
-}
-
-TestGroup LoadOrDie(const std::string& dir, const RankOptions& options, int ranks = 1) {
-  absl::StatusOr<TestGroup> group = TestGroup::Load(dir, options, ranks);
-  EXPECT_TRUE(group.ok()) << group.status();
-  return *std::move(group);
-}
-
 void Keep(TestGroup& group, int ranks, const std::vector<int32_t>& boundaries) {
   for (int rank = 0; rank < ranks; ++rank) {
     const absl::Status status = group.rank(rank).KeepStates(boundaries);

@@ -10,11 +10,24 @@
 #include <cstdint>
 #include <numeric>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/model/group.h"
 
 namespace specfabric::model {
+
+// A KV cache of 64 blocks of four tokens.
+inline RankOptions Options(DataType dtype = DataType::kFloat32) {
+  return {.dtype = dtype, .kv_blocks = 64, .block_size = 4};
+}
+
+inline TestGroup LoadOrDie(const std::string& dir, const RankOptions& options, int ranks = 1) {
+  absl::StatusOr<TestGroup> group = TestGroup::Load(dir, options, ranks);
+  EXPECT_TRUE(group.ok()) << group.status();
+  return *std::move(group);
+}
 
 inline LogitRows Logits(TestGroup& group, const Batch& batch) {
   absl::StatusOr<LogitRows> rows = group.Forward(batch);
