@@ -63,7 +63,7 @@ absl::Status CheckSequence(const Batch& batch, const BatchLimits& limits, const 
       return Error(absl::StrCat("block ", block, "; allowed: 0 to ", limits.blocks - 1));
     }
   }
-  if (s.causal) return absl::OkStatus();
+  if (s.causal || s.block) return absl::OkStatus();
   if (batch.ancestors.empty()) return Error("a tree without ancestor masks");
   if (s.tree_first + s.row_count > batch.mask_words * 64) {
     return Error(absl::StrCat("a tree of ", s.tree_first + s.row_count,
@@ -125,7 +125,9 @@ absl::Status MakeAttentionPlan(const Batch& batch, const BatchLimits& limits, At
       const int32_t node = s.tree_first + i;
       view.write_slot = plan->slots[first_slot + s.kv_len + node];
       view.run_first = first_slot;
-      if (s.causal) {
+      if (s.block) {
+        view.run_count = s.kv_len + s.tree_first + s.row_count;
+      } else if (s.causal) {
         view.run_count = s.kv_len + node + 1;
       } else {
         view.run_count = s.kv_len;
@@ -143,6 +145,30 @@ absl::Status MakeAttentionPlan(const Batch& batch, const BatchLimits& limits, At
       return Error(absl::StrCat("row ", row, " is in no sequence"));
   }
   return absl::OkStatus();
+}
+
+void LimitPlan(const Batch& batch, const AttentionLimits& limits, const AttentionPlan& whole,
+               AttentionPlan* limited) {
+  *limited = whole;
+  limited->max_visible = 0;
+  for (const BatchSequence& s : batch.sequences) {
+    for (int32_t i = 0; i < s.row_count; ++i) {
+      RowView& view = limited->rows[s.first_row + i];
+      // The row's place among the slots that it sees, as if they were all of its sequence.
+      const int32_t own = s.block ? s.kv_len + s.tree_first + i : view.visible() - 1;
+      if (s.block && limits.causal_blocks) view.run_count = own + 1;
+      if (limits.window > 0) {
+        view.run_count = std::min(view.run_count, own + limits.window);
+        const int32_t unseen = std::max(0, own + 1 - limits.window);
+        const int32_t of_run = std::min(unseen, view.run_count);
+        view.run_first += of_run;
+        view.run_count -= of_run;
+        view.extra_first += unseen - of_run;
+        view.extra_count -= unseen - of_run;
+      }
+      limited->max_visible = std::max(limited->max_visible, view.visible());
+    }
+  }
 }
 
 }  // namespace specfabric::model

@@ -36,6 +36,19 @@ struct BatchLimits {
   int32_t block_size = 0;
 };
 
+// What the rows of a layer see, where that is less than all that their sequences have.
+struct AttentionLimits {
+  int32_t window = 0;          // positions, the last of them the row's own; 0: all
+  bool causal_blocks = false;  // rows of a block do not see those behind them
+  bool operator==(const AttentionLimits&) const = default;
+};
+
+// The plan of a layer with such limits. whole: MakeAttentionPlan's of the batch. A sequence's slots
+// are of consecutive positions, but for those of a tree, where a row's depth counts. A block's row
+// sees as far forward as back.
+void LimitPlan(const Batch& batch, const AttentionLimits& limits, const AttentionPlan& whole,
+               AttentionPlan* limited);
+
 // Checks the batch and fills `plan`, reusing its memory. The only check of a batch: later code
 // relies on it. InvalidArgument: a token id, position, block, mask or row range out of bounds.
 absl::Status MakeAttentionPlan(const Batch& batch, const BatchLimits& limits, AttentionPlan* plan);

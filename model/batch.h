@@ -25,6 +25,9 @@ struct BatchSequence {
   int32_t first_block = 0;  // into Batch::blocks
   int32_t block_count = 0;
   bool causal = true;  // false: ancestor masks apply
+  // Rows of a block drafter (StateDrafter::block), which all see each other, unless the layer is
+  // one of its causal ones. `causal` does not count then.
+  bool block = false;
 };
 
 struct Batch {
@@ -38,7 +41,8 @@ struct Batch {
   std::vector<int32_t> logit_rows;  // ascending rows whose logits are wanted
   // [rows][hidden], for drafters that read hidden states (ModelConfig::states), else empty: beside
   // the token of each row the fused state of the position before it (RankModel::FuseStates), or, of
-  // a drafted token, the state that its parent's row handed on (RankModel::next_states).
+  // a drafted token, the state that its parent's row handed on (RankModel::next_states). Of a block
+  // drafter only RankModel::WriteContext reads them.
   std::vector<float> states;
 
   int rows() const { return static_cast<int>(tokens.size()); }

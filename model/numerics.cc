@@ -12,13 +12,23 @@ uint64_t HashDouble(uint64_t hash, double value) {
   return base::Mix64(hash ^ std::bit_cast<uint64_t>(value));
 }
 
+uint64_t HashBlock(uint64_t hash, const BlockDrafter& block) {
+  for (bool causal : block.causal) hash = HashDouble(hash, double(causal));
+  for (double value :
+       {double(block.rows), double(block.from_anchor), double(static_cast<int>(block.markov))}) {
+    hash = HashDouble(hash, value);
+  }
+  return hash;
+}
+
 uint64_t HashStates(uint64_t hash, const StateDrafter& states) {
   for (bool flag : {states.norm_before_fc, states.fc_norm, states.fc_bias,
                     states.norm_before_residual, states.norm_output}) {
     hash = HashDouble(hash, double(flag));
   }
   for (int32_t layer : states.layers) hash = HashDouble(hash, double(layer));
-  return hash;
+  for (int32_t window : states.windows) hash = HashDouble(hash, double(window));
+  return states.block ? HashBlock(hash, *states.block) : hash;
 }
 
 uint64_t HashConfig(const ModelConfig& config, const RopeTable& rope) {

@@ -90,6 +90,12 @@ inline absl::Status FetchRows(LogitShard* shard) {
   return absl::OkStatus();
 }
 
+// A token to be drafted in a block whose drafter has a sequential head (BlockDrafter::sequential).
+struct BlockNode {
+  int32_t row = 0;           // of the logits of the last Forward
+  base::TokenId before = 0;  // the token before it: the anchor, or a drafted one
+};
+
 class RankModel {
  public:
   // Reads this rank's shards from <model_dir>/model*.safetensors. `communicator` must outlive the
@@ -140,9 +146,28 @@ class RankModel {
                                   float* /*fused*/) {
     return absl::FailedPreconditionError("this model does not read a target's hidden states");
   }
-  // After Forward of such a drafter, [logit rows][hidden]: the state that each row hands to the
-  // rows of tokens drafted after it. Valid until the next Forward.
+  // After Forward of an EAGLE-3 drafter, [logit rows][hidden]: the state that each row hands to the
+  // rows of tokens drafted after it. After ContinueBlock, [nodes][markov_rank] if the head is
+  // recurrent. Valid until the next Forward or ContinueBlock.
   virtual absl::Span<const float> next_states() const { return {}; }
+
+  // Of a block drafter (StateDrafter::block). Writes keys and values of committed positions, which
+  // are made of batch.states; the tokens do not count. There are no logits.
+  // FailedPrecondition: any other model.
+  virtual absl::Status WriteContext(const Batch& /*batch*/) {
+    return absl::FailedPreconditionError("this model does not draft blocks");
+  }
+  // Of a block drafter with a sequential head, after the Forward of the block's rows: the logits of
+  // nodes, corrected for the token before each. states: what next_states() gave for the node of
+  // that token, and zeros for the anchor, [nodes][markov_rank] if the head is recurrent, else
+  // empty. FailedPrecondition: any other model.
+  virtual absl::StatusOr<LogitShard> ContinueBlock(absl::Span<const BlockNode> /*nodes*/,
+                                                   absl::Span<const float> /*states*/) {
+    return absl::FailedPreconditionError("this model has no sequential head");
+  }
+  // After ContinueBlock, [nodes]: how likely the likeliest token of each node is accepted, if that
+  // before it is. Empty if the drafter does not say it.
+  virtual absl::Span<const float> confidences() const { return {}; }
 };
 
 // A communicator of the ranks of this rank's pipeline stage, of `stages` in the group; null if the

@@ -84,6 +84,17 @@ bool IsOwnPartOfDrafter(std::string_view name, const ModelConfig& config) {
   return !place || place->layer == 0 || place->name != kStateNormName;
 }
 
+void InsertBlockNames(const BlockDrafter& block, std::unordered_set<std::string>* names) {
+  const auto insert_layer = [&](const char* name) {
+    names->insert({absl::StrCat(name, "weight"), absl::StrCat(name, "bias")});
+  };
+  names->insert(kStateNormName);
+  if (block.markov != MarkovKind::kNone) names->insert({kMarkovTokensName, kMarkovScoresName});
+  if (block.markov == MarkovKind::kGated) insert_layer(kMarkovGateName);
+  if (block.markov == MarkovKind::kRecurrent) insert_layer(kMarkovJointName);
+  if (block.confidence) insert_layer(kConfidenceName);
+}
+
 // The tensors above all layers that are read.
 std::unordered_set<std::string> NamesAboveLayers(const ModelConfig& c) {
   const TensorNames& names = NamesOf(c);
@@ -92,6 +103,7 @@ std::unordered_set<std::string> NamesAboveLayers(const ModelConfig& c) {
   all.insert({kFuseName, kDraftIdsName});
   if (c.states->fc_bias) all.insert(kFuseBiasName);
   if (c.states->norm_before_fc) all.insert(kFuseNormName);
+  if (c.states->block) InsertBlockNames(*c.states->block, &all);
   const size_t layers = c.states->layers.empty() ? kDefaultStateLayers : c.states->layers.size();
   for (size_t i = 0; c.states->fc_norm && i < layers; ++i) {
     all.insert(FuseNormName(static_cast<int32_t>(i)));
@@ -155,7 +167,7 @@ absl::Status CheckUnread(const ModelConfig& config, OpenedCheckpoint* opened) {
     const std::optional<PlaceInLayer> place = PlaceOf(name, config);
     if (!place) return false;
     if (place->layer == 0 && !name.starts_with(first_layer)) return false;
-    if (config.states && place->layer == 0 && place->name == kStateNormName) return true;
+    if (JoinsStates(config) && place->layer == 0 && place->name == kStateNormName) return true;
     return layer_names.contains(place->name);
   };
   const auto is_own = [&](const std::string& name) {

@@ -40,13 +40,24 @@ inline const TensorNames& NamesOf(const ModelConfig& config) {
   return config.states ? kDrafterNames : kModelNames;
 }
 
+// Whether the first layer reads pairs of an embedding and a fused state.
+inline bool JoinsStates(const ModelConfig& config) {
+  return config.states && !config.states->block;
+}
+
 // What only drafters that read hidden states have (config.h).
 constexpr char kFuseName[] = "fc.weight";
 constexpr char kFuseBiasName[] = "fc.bias";
 constexpr char kFuseNormName[] = "input_norm.weight";    // over all of fc's inputs
 std::string FuseNormName(int32_t layer);                 // over one layer's
-constexpr char kStateNormName[] = "hidden_norm.weight";  // in the first layer
+constexpr char kStateNormName[] = "hidden_norm.weight";  // in the first layer; of blocks, above all
 constexpr char kDraftIdsName[] = "d2t";
+// Of block drafters' heads.
+constexpr char kMarkovTokensName[] = "markov_head.markov_w1.weight";  // [vocabulary][rank]
+constexpr char kMarkovScoresName[] = "markov_head.markov_w2.weight";  // [draft vocabulary][rank]
+constexpr char kMarkovGateName[] = "markov_head.gate_proj.";          // kGated; weight and bias
+constexpr char kMarkovJointName[] = "markov_head.joint_proj.";        // kRecurrent; likewise
+constexpr char kConfidenceName[] = "confidence_head.proj.";           // likewise
 
 // What the names of a layer's tensors begin with.
 std::string LayerPrefix(const Checkpoint& checkpoint, const ModelConfig& config, int32_t layer);

@@ -245,7 +245,7 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
   absl::Status eos = ReadEosIds(fields, *family, model_dir, &config.eos_ids);
   if (!eos.ok()) return eos;
   if (layout != nullptr) {
-    absl::Status status = ReadStateDrafter(*layout, *json, path, &config);
+    absl::Status status = ReadStateDrafter(*layout, layers, *json, path, &config);
     if (!status.ok()) return status;
   }
   return config;

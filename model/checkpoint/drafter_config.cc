@@ -1,6 +1,7 @@
 #include "model/checkpoint/drafter_config.h"
 
-#include <array>
+#include <cmath>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -12,9 +13,32 @@ const char* Name(DrafterKind kind) {
   switch (kind) {
     case DrafterKind::kEagle3:
       return "eagle3";
+    case DrafterKind::kDFlash:
+      return "dflash";
+    case DrafterKind::kDSpark:
+      return "dspark";
   }
   return "";
 }
+
+namespace {
+
+// What is meant where nothing is said. EAGLE-3: near the first layer, in the middle, near the last.
+// Block drafters: as many as they have layers, evenly from the second to the third from the end.
+std::vector<int32_t> UsualLayers(const StateDrafter& states, int32_t layers,
+                                 int32_t target_layers) {
+  if (!states.block) return {2, target_layers / 2, target_layers - 3};
+  if (layers == 1) return {target_layers / 2 + 1};
+  std::vector<int32_t> usual;
+  for (int32_t i = 0; i < layers; ++i) {
+    const double after = 1.0 + double(i) * (target_layers - 4) / (layers - 1);
+    // To the even one of two that are equally near, as Python rounds.
+    usual.push_back(static_cast<int32_t>(std::nearbyint(after)) + 1);
+  }
+  return usual;
+}
+
+}  // namespace
 
 absl::Status ResolveDrafter(const ModelConfig& target, ModelConfig* drafter) {
   StateDrafter& states = *drafter->states;
@@ -33,9 +57,7 @@ absl::Status ResolveDrafter(const ModelConfig& target, ModelConfig* drafter) {
   if (drafter->vocabulary != target.vocabulary) {
     return differs("vocabulary", drafter->vocabulary, target.vocabulary);
   }
-  // What is meant where nothing is said: near the first layer, in the middle, near the last.
-  const std::array<int32_t, kDefaultStateLayers> usual = {2, target.layers / 2, target.layers - 3};
-  if (states.layers.empty()) states.layers.assign(usual.begin(), usual.end());
+  if (states.layers.empty()) states.layers = UsualLayers(states, drafter->layers, target.layers);
   for (int32_t layer : states.layers) {
     if (layer >= 0 && layer <= target.layers) continue;
     return absl::InvalidArgumentError(

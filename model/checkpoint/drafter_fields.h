@@ -17,8 +17,10 @@ namespace specfabric::model {
 // A layout in which such drafters are published.
 struct DrafterLayout {
   const char* architecture;  // in config.json's `architectures`
-  // The architecture whose layers the drafter has, and whose fields describe them. Null: they are
-  // in an object of their own (see NestedLayers), whose model_type says which.
+  DrafterKind kind;
+  // The architecture whose layers the drafter has, and whose fields describe them, in config.json
+  // itself. Null, or where config.json says that `speculators` wrote it: they are in an object of
+  // their own, whose model_type says which.
   const char* layers_of;
   bool norm_before_residual;  // what it means if config.json does not say it
   bool one_layer;             // further ones would read the embeddings again
@@ -38,9 +40,11 @@ struct LayerFields {
 absl::StatusOr<LayerFields> FindLayerFields(const DrafterLayout& layout,
                                             const nlohmann::json& config, const std::string& where);
 
-// Sets config->states, once everything else of `config` is read. json: config.json.
-absl::Status ReadStateDrafter(const DrafterLayout& layout, const nlohmann::json& json,
-                              const std::string& where, ModelConfig* config);
+// Sets config->states, and of a block drafter config->mask_token, once everything else of `config`
+// is read. json: config.json, at the path `where`.
+absl::Status ReadStateDrafter(const DrafterLayout& layout, const LayerFields& layers,
+                              const nlohmann::json& json, const std::string& where,
+                              ModelConfig* config);
 
 }  // namespace specfabric::model
 

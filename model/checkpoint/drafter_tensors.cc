@@ -1,6 +1,7 @@
 #include "model/checkpoint/drafter_tensors.h"
 
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -106,6 +107,13 @@ absl::StatusOr<OpenedDrafter> OpenDrafter(const std::string& model_dir,
                                           const std::string& target_dir, ModelConfig* config) {
   absl::StatusOr<OpenedCheckpoint> own = OpenCheckpoint(model_dir, *config);
   if (!own.ok()) return own.status();
+  std::error_code error;
+  if (config->states->block && std::filesystem::exists(model_dir + "/mask_embedding.pt", error)) {
+    return absl::UnimplementedError(
+        absl::StrCat(Where(model_dir),
+                     "mask_embedding.pt, an embedding of its own for masks, is not supported; "
+                     "allowed: that of mask_token_id"));
+  }
   OpenedDrafter opened = {.own = *std::move(own), .target = {}, .target_ids = {}};
   Shared shared(target_dir, *config, &opened);
   if (absl::Status status = shared.LoadConfig(); !status.ok()) return status;

@@ -151,8 +151,7 @@ absl::StatusOr<ModelWeightsOf<Matrix>> LoadLayers(const Checkpoint& checkpoint,
   ModelWeightsOf<Matrix> weights;
   for (int32_t i = 0; i < partition.layers; ++i) {
     const std::string prefix = LayerPrefix(checkpoint, config, partition.first_layer + i);
-    // A drafter's first layer reads a hidden state beside each embedding.
-    const int32_t inputs = config.states && i == 0 ? 2 * config.hidden : config.hidden;
+    const int32_t inputs = JoinsStates(config) && i == 0 ? 2 * config.hidden : config.hidden;
     LayerWeightsOf<Matrix> layer;
     absl::Status status =
         loader.Vector(prefix + "input_layernorm.weight", config.hidden, &layer.attention_norm);

@@ -83,6 +83,7 @@ absl::StatusOr<std::unique_ptr<CpuTransformer>> CpuTransformer::Load(const std::
   std::unique_ptr<CpuTransformer> model(new CpuTransformer(
       *std::move(config), options, communicator, *std::move(stage), partition, *std::move(cache)));
   if (absl::Status status = model->LoadCheckpoint(model_dir); !status.ok()) return status;
+  model->fingerprint_ ^= HashNumerics(options, model->kernels_, partition);
   return model;
 }
 
@@ -100,7 +101,8 @@ CpuTransformer::CpuTransformer(ModelConfig config, const RankOptions& options,
       rope_(MakeRopeTable(config_.rope, config_.head_dim)),
       attention_(kernels_, &pool_),
       kept_(config_.hidden),
-      cache_(std::move(cache)) {}
+      cache_(std::move(cache)),
+      plans_(config_) {}
 
 absl::StatusOr<std::unique_ptr<Linear>> CpuTransformer::MakeLinear(const LinearShape& shape,
                                                                    const WeightReader& read) {
@@ -135,35 +137,7 @@ absl::Status CpuTransformer::LoadCheckpoint(const std::string& model_dir) {
   absl::StatusOr<std::unique_ptr<Linear>> head = LoadHead(checkpoint, config_, partition_, make);
   if (!head.ok()) return head.status();
   weights_.head = *std::move(head);
-  fingerprint_ =
-      HashModel(checkpoint, config_, rope_) ^ HashNumerics(options_, kernels_, partition_);
-  return absl::OkStatus();
-}
-
-absl::Status CpuTransformer::LoadDrafter(const std::string& model_dir) {
-  const absl::StatusOr<OpenedDrafter> opened =
-      OpenDrafter(model_dir, options_.target_dir, &config_);
-  if (!opened.ok()) return opened.status();
-  const auto rows_of = [this](const StoredTensor* tensor, int32_t count) {
-    StoredRows rows(config_.hidden);
-    rows.Add({.tensor = tensor, .columns = config_.hidden, .row_count = count});
-    return rows;
-  };
-  embedding_ = EmbeddingTable(rows_of(opened->embedding, config_.vocabulary), options_.dtype);
-  const MatrixFactory<std::unique_ptr<Linear>> make = LinearFactory();
-  absl::StatusOr<ModelWeights> weights =
-      LoadLayers(opened->own.checkpoint, config_, partition_, make);
-  if (!weights.ok()) return weights.status();
-  weights_ = *std::move(weights);
-  const int32_t count = config_.states->draft_vocabulary;
-  absl::StatusOr<std::unique_ptr<Linear>> head =
-      make({.outputs = count, .inputs = config_.hidden}, rows_of(opened->head, count));
-  if (!head.ok()) return head.status();
-  weights_.head = *std::move(head);
-  absl::StatusOr<cpu::Eagle3> eagle = cpu::Eagle3::Load(*opened, config_, make, kernels_);
-  if (!eagle.ok()) return eagle.status();
-  eagle_.emplace(*std::move(eagle));
-  fingerprint_ = HashModel(*opened, config_, rope_) ^ HashNumerics(options_, kernels_, partition_);
+  fingerprint_ = HashModel(checkpoint, config_, rope_);
   return absl::OkStatus();
 }
 
@@ -175,36 +149,24 @@ absl::Status CpuTransformer::KeepStates(const std::vector<int32_t>& boundaries) 
   return kept_.Keep(boundaries, config_.layers);
 }
 
-absl::Status CpuTransformer::FuseStates(absl::Span<const float> states, int rows, float* fused) {
-  if (!eagle_) return RankModel::FuseStates(states, rows, fused);
-  return eagle_->Fuse(states, rows, fused);
-}
-
-absl::Status CpuTransformer::CheckStates(const Batch& batch) const {
-  const size_t wanted = eagle_ ? batch.tokens.size() * config_.hidden : 0;
-  if (batch.states.size() == wanted) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("fused states of ", batch.states.size(),
-                                                 " values for ", batch.rows(), " rows of a ",
-                                                 config_.architecture, "; allowed: ", wanted));
-}
-
 absl::StatusOr<LogitShard> CpuTransformer::Forward(const Batch& batch) {
-  if (absl::Status status = CheckStates(batch); !status.ok()) return status;
-  if (absl::Status status = PlanAttention(batch); !status.ok()) return status;
+  absl::Status status = CheckStates(batch, drafter_ && drafter_->eagle);
+  if (!status.ok()) return status;
+  if (status = PlanAttention(batch); !status.ok()) return status;
   Embed(batch);
   kept_.Begin(batch.rows());
   const absl::StatusOr<int> rows = partition_.stages == 1 ? RunLayers(batch) : RunPipeline(batch);
   if (!rows.ok()) return rows.status();
   Normalise(weights_.final_norm, *rows);
-  const int32_t width = eagle_ ? config_.states->draft_vocabulary : partition_.vocabulary;
+  const int32_t width = drafter_ ? config_.states->draft_vocabulary : partition_.vocabulary;
   float* logits = Reserve(&logits_, static_cast<size_t>(*rows) * width);
-  if (absl::Status status = weights_.head->Forward(normed_.data(), *rows, logits); !status.ok()) {
-    return status;
+  if (status = weights_.head->Forward(normed_.data(), *rows, logits); !status.ok()) return status;
+  if (!drafter_) return LogitShard{logits, *rows, partition_.vocabulary, partition_.first_token};
+  if (drafter_->eagle) {
+    next_states_ = {config_.states->norm_output ? normed_.data() : residual_.data(),
+                    static_cast<size_t>(*rows) * config_.hidden};
   }
-  if (!eagle_) return LogitShard{logits, *rows, partition_.vocabulary, partition_.first_token};
-  next_states_ = {config_.states->norm_output ? normed_.data() : residual_.data(),
-                  static_cast<size_t>(*rows) * config_.hidden};
-  return LogitShard{eagle_->Spread(logits, *rows), *rows, config_.vocabulary, 0};
+  return LogitShard{drafter_->vocabulary.Spread(logits, *rows), *rows, config_.vocabulary, 0};
 }
 
 // Runs all layers of all stages: replaces the residual of all rows by the last layer's output for
@@ -260,8 +222,7 @@ void CpuTransformer::HandOver(int rows_out, int rows_in) {
 }
 
 absl::Status CpuTransformer::PlanAttention(const Batch& batch) {
-  return MakeAttentionPlan(batch, {config_.vocabulary, options_.kv_blocks, options_.block_size},
-                           &plan_);
+  return plans_.Make(batch, {config_.vocabulary, options_.kv_blocks, options_.block_size});
 }
 
 absl::StatusOr<int> CpuTransformer::RunPart(const Batch& batch) {
@@ -319,8 +280,9 @@ absl::Status CpuTransformer::Attend(int layer, const Batch& batch) {
   const LayerWeights& weights = weights_.layers[layer];
   const int rows = batch.rows();
   const float* inputs = nullptr;
-  if (eagle_ && layer == 0) {
-    inputs = eagle_->Join(batch.states.data(), rows, weights.attention_norm, residual_.data());
+  if (drafter_ && drafter_->eagle && layer == 0) {
+    inputs =
+        drafter_->eagle->Join(batch.states.data(), rows, weights.attention_norm, residual_.data());
   } else {
     Normalise(weights.attention_norm, rows);
     inputs = normed_.data();
@@ -333,7 +295,7 @@ absl::Status CpuTransformer::Attend(int layer, const Batch& batch) {
   PlaceQueriesAndKeys(layer, rows);
 
   AttentionInputs attention;
-  attention.plan = &plan_;
+  attention.plan = &plans_.of(partition_.first_layer + layer);
   attention.cache = &cache_;
   attention.layer = layer;
   attention.heads = partition_.heads;
@@ -353,11 +315,6 @@ void CpuTransformer::PlaceQueriesAndKeys(int layer, int rows) {
   const float scale = 1.0f / std::sqrt(static_cast<float>(d));
   float* queries = Reserve(&queries_, static_cast<size_t>(rows) * heads * stride);
 
-  const auto norm_and_rotate = [&](int row, const std::vector<float>& norm, float* head) {
-    if (!norm.empty()) kernels_.rms_norm(head, norm.data(), config_.rms_epsilon, d, head);
-    const size_t angle = static_cast<size_t>(row) * (d / 2);
-    Rotate(&cosines_[angle], &sines_[angle], d, head);
-  };
   pool_.Run(rows, [&](int, int begin, int end) {
     for (int row = begin; row < end; ++row) {
       float* q = qkv_.data() + row * width;
@@ -365,16 +322,29 @@ void CpuTransformer::PlaceQueriesAndKeys(int layer, int rows) {
       const float* v = k + kv_heads * d;
       for (size_t i = 0; i < weights.qkv_bias.size(); ++i) q[i] += weights.qkv_bias[i];
       for (int h = 0; h < heads; ++h) {
-        norm_and_rotate(row, weights.query_norm, q + h * d);
+        NormAndRotate(row, weights.query_norm, q + h * d);
         float* out = queries + (static_cast<size_t>(row) * heads + h) * stride;
         for (int i = 0; i < d; ++i) out[i] = q[h * d + i] * scale;
       }
-      for (int h = 0; h < kv_heads; ++h) {
-        norm_and_rotate(row, weights.key_norm, k + h * d);
-        cache_.Write(layer, h, plan_.rows[row].write_slot, k + h * d, v + h * d);
-      }
+      PlaceKeys(layer, row, k, v);
     }
   });
+}
+
+void CpuTransformer::NormAndRotate(int row, const std::vector<float>& norm, float* head) const {
+  const int d = config_.head_dim;
+  if (!norm.empty()) kernels_.rms_norm(head, norm.data(), config_.rms_epsilon, d, head);
+  const size_t angle = static_cast<size_t>(row) * (d / 2);
+  Rotate(&cosines_[angle], &sines_[angle], d, head);
+}
+
+// keys and values: [kv_heads][head_dim], with their biases.
+void CpuTransformer::PlaceKeys(int layer, int row, float* keys, const float* values) {
+  const int d = config_.head_dim, slot = plans_.whole().rows[row].write_slot;
+  for (int h = 0; h < partition_.kv_heads; ++h) {
+    NormAndRotate(row, weights_.layers[layer].key_norm, keys + h * d);
+    cache_.Write(layer, h, slot, keys + h * d, values + h * d);
+  }
 }
 
 // residual += down(silu(gate(x)) * up(x)), x the normed residual.

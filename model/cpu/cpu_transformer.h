@@ -11,19 +11,19 @@
 // A pass of few rows is not split: its time goes into reading the weights, which every micro-batch
 // would read again.
 //
-// A drafter that reads hidden states is such a transformer too, on one rank, of which Eagle3 makes
-// the first layer's inputs and the logits.
+// A drafter that reads hidden states is such a transformer too, on one rank, with parts of its own
+// (cpu_drafter.h).
 
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "model/attention_plan.h"
 #include "model/cpu/attention.h"
-#include "model/cpu/eagle3.h"
+#include "model/cpu/cpu_drafter.h"
 #include "model/cpu/kept_states.h"
 #include "model/cpu/kv_cache.h"
+#include "model/cpu/layer_plans.h"
 #include "model/cpu/thread_pool.h"
 #include "model/cpu/weights.h"
 #include "model/parallel/partition.h"
@@ -48,6 +48,12 @@ class CpuTransformer : public RankModel {
   absl::Span<const float> states() const override { return kept_.values(); }
   absl::Status FuseStates(absl::Span<const float> states, int rows, float* fused) override;
   absl::Span<const float> next_states() const override { return next_states_; }
+  absl::Status WriteContext(const Batch& batch) override;
+  absl::StatusOr<LogitShard> ContinueBlock(absl::Span<const BlockNode> nodes,
+                                           absl::Span<const float> states) override;
+  absl::Span<const float> confidences() const override {
+    return drafter_ && drafter_->head ? drafter_->head->confidences() : absl::Span<const float>();
+  }
 
  private:
   CpuTransformer(ModelConfig config, const RankOptions& options, Communicator* communicator,
@@ -65,9 +71,11 @@ class CpuTransformer : public RankModel {
   absl::Status PlanAttention(const Batch& batch);
   absl::StatusOr<int> RunPart(const Batch& batch);
   absl::StatusOr<int> RunLayers(const Batch& batch);
-  absl::Status CheckStates(const Batch& batch) const;
+  absl::Status CheckStates(const Batch& batch, bool wanted) const;
   absl::Status Attend(int layer, const Batch& batch);
   void PlaceQueriesAndKeys(int layer, int rows);
+  void NormAndRotate(int row, const std::vector<float>& norm, float* head) const;
+  void PlaceKeys(int layer, int row, float* keys, const float* values);
   absl::Status FeedForward(const LayerWeights& weights, int rows);
   absl::Status GateApart(const LayerWeights& weights, int rows, float* projected);
   void AddProjected(const std::vector<float>& bias, int rows);
@@ -85,7 +93,7 @@ class CpuTransformer : public RankModel {
   const RopeTable rope_;
   cpu::Attention attention_;
   cpu::KeptStates kept_;
-  std::optional<cpu::Eagle3> eagle_;  // of such a drafter
+  std::optional<cpu::CpuDrafter> drafter_;  // of a drafter that reads states
   KvCache cache_;
   EmbeddingTable embedding_;
   ModelWeights weights_;
@@ -93,7 +101,7 @@ class CpuTransformer : public RankModel {
 
   // Buffers of one pass, kept between passes so that steady passes allocate nothing. Sizes are this
   // rank's.
-  AttentionPlan plan_;
+  cpu::LayerPlans plans_;
   std::vector<float> cosines_, sines_;  // [rows][head_dim / 2]
   std::vector<float> residual_;         // [rows][hidden]
   std::vector<float> stage_inputs_;     // [rows][hidden], the first stage's embeddings

@@ -147,6 +147,13 @@ TEST(DrafterConfigTest, LayerIdsMeanWhatTheirFieldSays) {
               ElementsAre(2, 15, 27));
 }
 
+TEST(DrafterConfigTest, LayersHaveWindows) {
+  const ModelConfig config = LoadDrafter(With(NestedJson(), R"({"transformer_layer_config": {
+      "sliding_window": 512, "layer_types": ["full_attention", "sliding_attention"]}})"));
+  EXPECT_THAT(config.states->windows, ElementsAre(0, 512));
+  EXPECT_THAT(config.sliding_window, 0);
+}
+
 TEST(DrafterConfigTest, OtherModelsAreNone) {
   const absl::StatusOr<ModelConfig> config =
       Load(With(FlatJson(), R"({"architectures": ["LlamaForCausalLM"]})"));
@@ -206,8 +213,8 @@ TEST(DrafterConfigTest, BadInputIsOneClearLine) {
        kUnimplemented,
        {"model_type 'qwen3_next'", "llama, qwen3"}},
       {nested(R"({"transformer_layer_config": {"layer_types": ["sliding_attention"]}})"),
-       kUnimplemented,
-       {"sliding_attention", "full_attention"}},
+       kInvalid,
+       {"transformer_layer_config: layer_types", "2 layers"}},
       {flat(R"({"architectures": ["PEagleSpeculator"]})"),
        kUnimplemented,
        {"PEagleSpeculator", "LlamaForCausalLMEagle3", "Eagle3DraftModel", "Qwen3Eagle3Model"}},

@@ -3,11 +3,17 @@
 //
 //   drafter_logits --target DIR --drafter DIR --ids 1,2,3,4 --chain 5,6 --tree 7,8,9 --parents
 //   -1,0,0
+//   drafter_logits --target DIR --drafter DIR --ids 1,2,3,4,5,6 --anchors 2,5 --chain 7,8,9
 //
 // The target reads all ids but the last, the drafter all but the first, each beside the state of
 // the one before; then the chain behind them, and the tree instead of the chain, level by level.
 // A line for the layers that are read, and two for each row, in this order: logits, and the state
 // that the row hands on.
+//
+// A block drafter runs a block for each anchor, a position of --ids, one after the other: it reads
+// the states of the positions before it, those since the anchor before in one pass. The chain is
+// what is drafted, but for the last level. A line `logits` for each level of a block, and one
+// `confidence` for all if the drafter has such a head.
 
 #include <gflags/gflags.h>
 
@@ -27,6 +33,7 @@ DEFINE_string(drafter, "", "checkpoint folder of the drafter");
 DEFINE_string(ids, "", "comma-separated token ids, at least two");
 DEFINE_string(chain, "", "token ids to draft one after the other");
 DEFINE_string(tree, "", "token ids of a tree's nodes, level by level");
+DEFINE_string(anchors, "", "of a block drafter: ascending positions of --ids");
 DEFINE_string(parents, "", "the parent of each node, -1 for the first");
 
 namespace specfabric::model {
@@ -53,20 +60,30 @@ class Run {
 
   // Fills prefix_ and prefix_states_.
   absl::Status ReadPrefix(TestGroup& target, const std::vector<int32_t>& ids) {
-    const std::vector<int32_t>& layers = drafter_.config().states->layers;
-    std::printf("layers %s\n", absl::StrJoin(layers, " ").c_str());
-    if (absl::Status kept = target.rank(0).KeepStates(layers); !kept.ok()) return kept;
-    Batch read;
-    AddChain(&read, {ids.begin(), ids.end() - 1}, 0, Blocks());
-    if (absl::StatusOr<LogitRows> rows = target.Forward(read); !rows.ok()) return rows.status();
+    absl::StatusOr<std::vector<float>> states = FusedStates(target, ids);
+    if (!states.ok()) return states.status();
     Batch batch;
     AddChain(&batch, {ids.begin() + 1, ids.end()}, 0, Blocks());
-    batch.states.resize(static_cast<size_t>(batch.rows()) * drafter_.config().hidden);
-    absl::Status fused =
-        drafter_.rank(0).FuseStates(target.rank(0).states(), batch.rows(), batch.states.data());
-    if (!fused.ok()) return fused;
+    batch.states = *std::move(states);
     kv_len_ = batch.rows();
     return Forward(batch, &last_);
+  }
+
+  absl::Status RunBlocks(TestGroup& target, const std::vector<int32_t>& ids,
+                         const std::vector<int32_t>& anchors, const std::vector<int32_t>& path) {
+    absl::StatusOr<std::vector<float>> states = FusedStates(target, ids);
+    if (!states.ok()) return states.status();
+    const size_t hidden = drafter_.config().hidden;
+    for (const int32_t anchor : anchors) {
+      Batch context;
+      AddChain(&context, {ids.begin() + kv_len_, ids.begin() + anchor}, kv_len_, Blocks());
+      context.states.assign(states->begin() + kv_len_ * hidden, states->begin() + anchor * hidden);
+      absl::Status status = drafter_.rank(0).WriteContext(context);
+      kv_len_ = anchor;
+      if (status.ok()) status = Block(ids[anchor], path);
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
   }
 
   absl::Status Chain(const std::vector<int32_t>& ids) {
@@ -110,6 +127,56 @@ class Run {
   }
 
  private:
+  // Those of all positions but the last: [positions][hidden]
+  absl::StatusOr<std::vector<float>> FusedStates(TestGroup& target,
+                                                 const std::vector<int32_t>& ids) {
+    const std::vector<int32_t>& layers = drafter_.config().states->layers;
+    std::printf("layers %s\n", absl::StrJoin(layers, " ").c_str());
+    if (absl::Status kept = target.rank(0).KeepStates(layers); !kept.ok()) return kept;
+    Batch read;
+    AddChain(&read, {ids.begin(), ids.end() - 1}, 0, Blocks());
+    if (absl::StatusOr<LogitRows> rows = target.Forward(read); !rows.ok()) return rows.status();
+    std::vector<float> fused(static_cast<size_t>(read.rows()) * drafter_.config().hidden);
+    absl::Status status =
+        drafter_.rank(0).FuseStates(target.rank(0).states(), read.rows(), fused.data());
+    if (!status.ok()) return status;
+    return fused;
+  }
+
+  absl::Status Block(int32_t anchor, const std::vector<int32_t>& path) {
+    const BlockDrafter& block = *drafter_.config().states->block;
+    if (static_cast<int32_t>(path.size()) + 1 != block.levels()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--chain has ", path.size(), " tokens; allowed: ", block.levels() - 1));
+    }
+    std::vector<int32_t> tokens(block.rows, drafter_.config().mask_token);
+    tokens[0] = anchor;
+    Batch batch;
+    AddChain(&batch, tokens, kv_len_, Blocks());
+    batch.sequences[0].block = true;
+    batch.logit_rows.resize(block.levels());
+    std::iota(batch.logit_rows.begin(), batch.logit_rows.end(), block.from_anchor ? 0 : 1);
+    const absl::StatusOr<LogitRows> rows = drafter_.Forward(batch);
+    if (!rows.ok()) return rows.status();
+    if (!block.sequential()) {
+      for (const std::vector<float>& row : *rows) PrintRow("logits", row);
+      return absl::OkStatus();
+    }
+    std::vector<float> state(block.markov == MarkovKind::kRecurrent ? block.markov_rank : 0);
+    std::vector<float> confidences;
+    for (int32_t level = 0; level < block.levels(); ++level) {
+      const BlockNode node = {level, level == 0 ? anchor : path[level - 1]};
+      RankModel& model = drafter_.rank(0);
+      const absl::StatusOr<LogitShard> logits = model.ContinueBlock({node}, state);
+      if (!logits.ok()) return logits.status();
+      PrintRow("logits", logits->row(0));
+      if (!state.empty()) state.assign(model.next_states().begin(), model.next_states().end());
+      for (const float said : model.confidences()) confidences.push_back(said);
+    }
+    if (!confidences.empty()) PrintRow("confidence", confidences);
+    return absl::OkStatus();
+  }
+
   // Prints all rows, and stores the last one's state.
   absl::Status Forward(const Batch& batch, std::vector<float>* state) {
     const absl::StatusOr<LogitRows> rows = drafter_.Forward(batch);
@@ -134,17 +201,24 @@ absl::Status RunFlags() {
   absl::StatusOr<std::vector<int32_t>> chain = ParseList("chain", FLAGS_chain);
   absl::StatusOr<std::vector<int32_t>> tree = ParseList("tree", FLAGS_tree);
   absl::StatusOr<std::vector<int32_t>> parents = ParseList("parents", FLAGS_parents);
-  for (const auto* list : {&ids, &chain, &tree, &parents}) {
+  absl::StatusOr<std::vector<int32_t>> anchors = ParseList("anchors", FLAGS_anchors);
+  for (const auto* list : {&ids, &chain, &tree, &parents, &anchors}) {
     if (!list->ok()) return list->status();
   }
   if (ids->size() < 2 || tree->size() != parents->size()) {
     return absl::InvalidArgumentError("allowed: at least two --ids, as many --parents as --tree");
+  }
+  for (const int32_t anchor : *anchors) {
+    if (anchor > 0 && anchor < static_cast<int32_t>(ids->size())) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("anchor ", anchor, "; allowed: 1 to ", ids->size() - 1));
   }
   absl::StatusOr<TestGroup> target = TestGroup::Load(FLAGS_target, Run::RunOptions(), 1);
   if (!target.ok()) return target.status();
   absl::StatusOr<TestGroup> drafter = TestGroup::Load(FLAGS_drafter, Run::RunOptions(), 1);
   if (!drafter.ok()) return drafter.status();
   Run run(*std::move(drafter));
+  if (!anchors->empty()) return run.RunBlocks(*target, *ids, *anchors, *chain);
   absl::Status status = run.ReadPrefix(*target, *ids);
   if (status.ok()) status = run.Chain(*chain);
   if (status.ok()) status = run.Tree(*tree, *parents);
