@@ -91,6 +91,10 @@ void DraftEngine::LearnFrom(const DraftRequest& request) {
     for (const Candidate& candidate : speculation_cache.candidates(node))
       among.push_back(candidate.scored);
     confidence(session->verification, level++).Observe(among, token);
+    if (const std::optional<float> said = speculation_cache.said(node); said && !among.empty()) {
+      calibrated_[static_cast<size_t>(session->verification)].Observe(*said,
+                                                                      among[0].token == token);
+    }
     node = speculation_cache.Child(node, token);
   }
 }
@@ -134,8 +138,10 @@ void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos
   speculation::GrowthPolicy growth =
       speculation::UsesDraftProbs(request.verification) ? options_.sampled_growth : options_.growth;
   growth = growth.Shallower(request.max_depth > 0 ? std::min(room, request.max_depth) : room);
+  if (block() != nullptr) growth = growth.Shallower(block()->levels());
+  const int32_t rows = block() != nullptr ? block()->rows : max_nodes;
   const int32_t slots =
-      std::min(session->speculation_cache.slots_used() + max_nodes, SpeculationCache::kSlots);
+      std::min(session->speculation_cache.slots_used() + rows, SpeculationCache::kSlots);
   if (!sessions_.Reserve(session, session->length() + slots, now)) {
     return reply_(peer, ReplyTo(request, DraftStatus::kBusy), {});
   }
@@ -235,7 +241,7 @@ void DraftEngine::Finish(Job* job, base::Nanos now) {
   for (int node = 0; node < nodes; ++node) {
     const int cache_node = CacheNodeOf(job, node);
     session->speculation_cache.MarkSent(cache_node);
-    if (parallel()) {
+    if (shares_levels()) {
       const absl::Span<const Candidate> known = KnownCandidates(job, node);
       session->speculation_cache.SetCandidates(cache_node, {known.begin(), known.end()});
     }

@@ -27,6 +27,7 @@
 #include "draft/state_inbox.h"
 #include "model/rank_model.h"
 #include "schemas/messages.h"
+#include "speculation/calibrated_chance.h"
 #include "speculation/confidence.h"
 #include "speculation/draft_probs.h"
 #include "speculation/growth.h"
@@ -162,6 +163,10 @@ class DraftEngine {
     // the tokens of as many further levels; and the most that there is a use for.
     int32_t masks = 0, most_masks = 0;
     int32_t first_logit = 0;  // of the pass: the prefix's, then those of the masks
+    // Of a block drafter: positions whose keys the pass at hand writes, and whether it holds the
+    // block's rows.
+    int32_t context_rows = 0;
+    bool runs_block = false;
 
     bool on_device() const {
       return slot && slot.pool()->options().kind == transport::MemoryKind::kCuda;
@@ -192,10 +197,17 @@ class DraftEngine {
   void AddMasks(const AheadShare& share, model::Batch* batch);
   void AbsorbAhead(const AheadShare& share, const PassLogits& logits, int32_t* logit);
   void AddRows(Job* job, int32_t budget, model::Batch* batch);
+  // draft_engine_block.cc: of a block drafter, the same as AddRows, Absorb and what follows it.
+  void AddBlock(Job* job, int32_t budget, model::Batch* batch);
+  void AddContext(const Session& session, int32_t rows);
+  void AbsorbBlock(Job* job, const PassLogits& logits, int32_t* logit);
+  // Drafts the levels of all jobs' blocks, token by token, where the drafter has a head for that.
+  absl::Status ContinueBlocks(absl::Span<Job* const> jobs);
   void AddPrefix(Job* job, int32_t rows, int32_t budget, model::Batch* batch);
   // The position at which a model runs the token: a drafter that reads states runs it beside the
   // state of the token before it, at that one's.
   int32_t PositionOf(int32_t token) const { return token - (reads_states() ? 1 : 0); }
+  static void NameBlocks(const Session& session, model::Batch* batch);
   // Nodes of the session's speculation cache, which get their slots.
   void AddNodes(Session* session, absl::Span<const int32_t> nodes, model::Batch* batch);
   // Runs the pass. Logits on a device: row i is copied to the host unless stays[i]; `stays` empty:
@@ -203,11 +215,15 @@ class DraftEngine {
   absl::StatusOr<PassLogits> Run(const model::Batch& batch, const std::vector<bool>& stays = {});
   // What a parallel draft model's rows say of the levels from `cache_node` on; `rows` of `logits`,
   // the node's own first.
+  void ApplySaid(const Session& session, float said, std::vector<Candidate>* candidates) const;
   SpeculationCache::Levels LevelsFrom(Session* session, int cache_node, const PassLogits& logits,
                                       absl::Span<const int32_t> rows);
   // Applies the pass to the job; `logit` counts through the rows of `logits`.
   void Absorb(Job* job, int32_t rows, const PassLogits& logits, int32_t* logit);
   void AbsorbPrefix(Job* job, const PassLogits& logits);
+  // Of a model whose candidates of a level are the same on all paths: those of the prefix's row and
+  // the masks behind it.
+  void AbsorbLevels(Job* job, const PassLogits& logits);
   void ExpandNode(Job* job, int node, const PassLogits& logits, int32_t logit);
   // Draws for the nodes of the levels that the prefix and the masks behind it give, whose rows do
   // not depend on the path. On a device, one level at a time: true if there are nodes to draw for.
@@ -232,6 +248,7 @@ class DraftEngine {
   sampling::DrawSite SiteOf(const Job& job, int node) const;
   // Expands the nodes whose rows are made on the device, in slots there, all jobs' at once.
   absl::Status DrawOnDevice(const PassLogits& logits);
+  absl::Status DrawAllOnDevice(absl::Span<Job* const> jobs, const PassLogits& logits);
   // The next draws of `on_device_`, and their slots; drops nodes that need none.
   std::vector<verification::RowDraw> NextDraws();
   void ExpandDrawn(absl::Span<const verification::DrawnRow> drawn);
@@ -246,6 +263,15 @@ class DraftEngine {
     return confidence_[static_cast<size_t>(verification)][of];
   }
   bool parallel() const { return mask_token_ != base::kNoToken; }
+  // Null: not a block drafter.
+  const model::BlockDrafter* block() const {
+    const std::optional<model::StateDrafter>& states = model_->config().states;
+    return states && states->block ? &*states->block : nullptr;
+  }
+  // The candidates of a level are the same on all paths.
+  bool shares_levels() const {
+    return parallel() && (block() == nullptr || !block()->sequential());
+  }
   bool reads_states() const { return model_->config().states.has_value(); }
   // draft_engine_states.cc: the committed tokens from kv_len on whose states are there. Where those
   // before them are lost, the session starts cold.
@@ -284,6 +310,8 @@ class DraftEngine {
   std::array<std::array<speculation::Confidence, kConfidenceLevels>,
              speculation::kVerificationMethods>
       confidence_;
+  std::array<speculation::CalibratedChance, speculation::kVerificationMethods> calibrated_;
+  model::Batch context_;               // scratch: of a block drafter, beside the batch at hand
   std::vector<float> masked_;          // scratch: filtered logits
   std::vector<float> states_, fused_;  // scratch: those that have come
   std::vector<uint16_t> cut_probs_;    // scratch: the whole row from which a truncated one is made

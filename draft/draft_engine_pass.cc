@@ -18,13 +18,6 @@ namespace {
 // Of a node: of how many a draft says how sure it is of them.
 constexpr int kCandidates = 8;
 
-void NameBlocks(const Session& session, model::Batch* batch) {
-  model::BatchSequence& sequence = batch->sequences.back();
-  sequence.first_block = static_cast<int32_t>(batch->blocks.size());
-  sequence.block_count = static_cast<int32_t>(session.blocks.size());
-  batch->blocks.insert(batch->blocks.end(), session.blocks.begin(), session.blocks.end());
-}
-
 // A token drawn from a row whose entries sum to `total`.
 Candidate Drawn(base::TokenId token, uint16_t prob, double total) {
   const float logprob = static_cast<float>(std::log(base::WidenBFloat16(prob) / total));
@@ -32,6 +25,13 @@ Candidate Drawn(base::TokenId token, uint16_t prob, double total) {
 }
 
 }  // namespace
+
+void DraftEngine::NameBlocks(const Session& session, model::Batch* batch) {
+  model::BatchSequence& sequence = batch->sequences.back();
+  sequence.first_block = static_cast<int32_t>(batch->blocks.size());
+  sequence.block_count = static_cast<int32_t>(session.blocks.size());
+  batch->blocks.insert(batch->blocks.end(), session.blocks.begin(), session.blocks.end());
+}
 
 void DraftEngine::AddPrefix(Job* job, int32_t rows, int32_t budget, model::Batch* batch) {
   Session* session = job->session;
@@ -81,6 +81,7 @@ void DraftEngine::AddNodes(Session* session, absl::Span<const int32_t> nodes, mo
 
 void DraftEngine::AddRows(Job* job, int32_t budget, model::Batch* batch) {
   job->frontier.clear();
+  if (block() != nullptr) return AddBlock(job, budget, batch);
   if (budget <= 0) return;
   Session* session = job->session;
   const int32_t missing = session->length() - session->kv_len;
@@ -274,10 +275,25 @@ void DraftEngine::ExpandDrawn(absl::Span<const verification::DrawnRow> drawn) {
 
 void DraftEngine::SetNodeCandidates(Session* session, int cache_node,
                                     absl::Span<const float> logits) {
+  SpeculationCache& speculation_cache = session->speculation_cache;
   const int32_t position =
-      session->length() + speculation::DepthOf(session->speculation_cache.tree(), cache_node);
-  session->speculation_cache.SetCandidates(
-      cache_node, BestTokens(session, position, options_.growth.max_children, /*level=*/0, logits));
+      session->length() + speculation::DepthOf(speculation_cache.tree(), cache_node);
+  std::vector<Candidate> candidates =
+      BestTokens(session, position, options_.growth.max_children, /*level=*/0, logits);
+  const std::optional<float> said = speculation_cache.said(cache_node);
+  if (said) ApplySaid(*session, *said, &candidates);
+  speculation_cache.SetCandidates(cache_node, std::move(candidates));
+}
+
+// The first one's chance is what the drafter says; the others share what is left.
+void DraftEngine::ApplySaid(const Session& session, float said,
+                            std::vector<Candidate>* candidates) const {
+  if (candidates->empty()) return;
+  const float chance = calibrated_[static_cast<size_t>(session.verification)].Of(said);
+  const float left = std::max(1 - std::exp(candidates->front().logprob), 1e-6f);
+  const float more = std::log1p(-chance) - std::log(left);
+  for (Candidate& candidate : *candidates) candidate.logprob += more;
+  candidates->front().logprob = std::log(chance);
 }
 
 SpeculationCache::Levels DraftEngine::LevelsFrom(Session* session, int cache_node,
@@ -296,7 +312,7 @@ SpeculationCache::Levels DraftEngine::LevelsFrom(Session* session, int cache_nod
 
 absl::Span<const Candidate> DraftEngine::KnownCandidates(Job* job, int node) {
   const SpeculationCache& speculation_cache = job->session->speculation_cache;
-  if (!parallel()) return speculation_cache.candidates(CacheNodeOf(job, node));
+  if (!shares_levels()) return speculation_cache.candidates(CacheNodeOf(job, node));
   const auto level = static_cast<size_t>(speculation::DepthOf(job->grower.tree(), node));
   const SpeculationCache::Levels& levels = speculation_cache.levels(0);
   return level < levels.size() ? absl::MakeConstSpan(levels[level]) : absl::Span<const Candidate>();
@@ -361,6 +377,10 @@ void DraftEngine::AbsorbPrefix(Job* job, const PassLogits& logits) {
     job->session->states.DropBefore(job->session->length() - 2);
   }
   if (!parallel()) return ExpandNode(job, 0, logits, job->first_logit);
+  AbsorbLevels(job, logits);
+}
+
+void DraftEngine::AbsorbLevels(Job* job, const PassLogits& logits) {
   if (job->slot) {
     DrawLevels(job, logits);
     return;
@@ -374,6 +394,7 @@ void DraftEngine::AbsorbPrefix(Job* job, const PassLogits& logits) {
 void DraftEngine::Absorb(Job* job, int32_t rows, const PassLogits& logits, int32_t* logit) {
   Session* session = job->session;
   ++job->passes;
+  if (block() != nullptr) return AbsorbBlock(job, logits, logit);
   if (job->frontier.empty()) {
     session->kv_len += rows - job->masks;
     if (session->kv_len == session->length()) {
@@ -402,42 +423,65 @@ void DraftEngine::NotePassTime(base::Nanos pass) {
 absl::Status DraftEngine::StepJobs() {
   model::Batch batch;
   batch.mask_words = kMaskWords;
-  std::vector<std::pair<Job*, int32_t>> stepped;
-  std::vector<bool> stays;  // [logit rows]
+  context_ = {};
+  std::vector<Job*> stepped;
+  std::vector<int32_t> rows;  // [stepped]
+  std::vector<bool> stays;    // [logit rows]
   for (auto& job : jobs_) {
-    const int32_t before = batch.rows();
+    const int32_t before = batch.rows() + context_.rows();
     AddRows(job.get(), options_.max_step_tokens - before, &batch);
-    if (batch.rows() > before) stepped.emplace_back(job.get(), batch.rows() - before);
     stays.resize(batch.logit_rows.size(), job->on_device());
+    const int32_t added = batch.rows() + context_.rows() - before;
+    if (added == 0) continue;
+    stepped.push_back(job.get());
+    rows.push_back(added);
   }
-  starved_ = batch.rows() == 0;
+  starved_ = stepped.empty();
   if (starved_) return absl::OkStatus();
   const base::Nanos before = base::Now();
-  auto logits = Run(batch, stays);
+  if (context_.rows() > 0) {
+    if (absl::Status written = model_->WriteContext(context_); !written.ok()) return written;
+  }
+  absl::StatusOr<PassLogits> logits = PassLogits(model::LogitShard());
+  if (batch.rows() > 0) logits = Run(batch, stays);
   if (!logits.ok()) return logits.status();
   int32_t logit = 0;
-  for (auto [job, rows] : stepped) Absorb(job, rows, *logits, &logit);
-  for (bool draws = true; draws;) {
-    if (absl::Status drawn = DrawOnDevice(*logits); !drawn.ok()) return drawn;
-    draws = false;
-    if (!parallel()) break;
-    for (auto [job, rows] : stepped) {
-      if (job->session->kv_len < job->session->length()) continue;
-      if (job->on_device() && DrawLevels(job, *logits)) {
-        draws = true;
-      } else {
-        job->grower.Stop();  // further levels would take a pass for each token
-      }
-    }
+  for (size_t i = 0; i < stepped.size(); ++i) Absorb(stepped[i], rows[i], *logits, &logit);
+  if (parallel() && !shares_levels()) {
+    if (absl::Status drafted = ContinueBlocks(stepped); !drafted.ok()) return drafted;
   }
+  if (absl::Status drawn = DrawAllOnDevice(stepped, *logits); !drawn.ok()) return drawn;
   // A drafter that reads states runs the tokens that a round has committed.
-  const int32_t most_rows = reads_states() ? kOutcomeLevels : 1;
-  const bool reads_prompts = std::any_of(stepped.begin(), stepped.end(), [&](const auto& part) {
-    return part.first->frontier.empty() && part.second > most_rows;
-  });
+  const int32_t most_rows =
+      (reads_states() ? kOutcomeLevels : 1) + (block() != nullptr ? block()->rows : 0);
+  bool reads_prompts = false;
+  for (size_t i = 0; i < stepped.size(); ++i) {
+    reads_prompts = reads_prompts || (stepped[i]->frontier.empty() && rows[i] > most_rows);
+  }
   if (!reads_prompts) NotePassTime(base::Now() - before);
   ++stats_.passes;
   StopUnprofitableGrowth();
+  return absl::OkStatus();
+}
+
+// Also ends the growth of the trees of parallel models, all of whose levels there are: further ones
+// would take a pass for each token.
+absl::Status DraftEngine::DrawAllOnDevice(absl::Span<Job* const> jobs, const PassLogits& logits) {
+  for (bool draws = true; draws;) {
+    if (absl::Status drawn = DrawOnDevice(logits); !drawn.ok()) return drawn;
+    draws = false;
+    if (!parallel()) break;
+    for (Job* const job : jobs) {
+      const bool runs =
+          block() == nullptr ? job->session->kv_len == job->session->length() : job->runs_block;
+      if (!runs) continue;
+      if (job->on_device() && DrawLevels(job, logits)) {
+        draws = true;
+      } else {
+        job->grower.Stop();
+      }
+    }
+  }
   return absl::OkStatus();
 }
 

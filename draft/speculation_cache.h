@@ -7,6 +7,7 @@
 // the session; pure.
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -76,6 +77,10 @@ class SpeculationCache {
     nodes_[node].state.assign(state.begin(), state.end());
   }
   absl::Span<const float> state(int node) const { return nodes_[node].state; }
+  // What the drafter's confidence head says of the node's first candidate; none: it has no such
+  // head.
+  void SetSaid(int node, float chance) { nodes_[node].said = chance; }
+  std::optional<float> said(int node) const { return nodes_[node].said; }
   void MarkSent(int node) { nodes_[node].sent = true; }
   // Moves the root down along `tokens`, the newly committed ones. Moved::slots: the slots whose KV
   // is kept, ascending; the first `committed` of them belong to the first `committed` tokens, the
@@ -95,6 +100,7 @@ class SpeculationCache {
     std::vector<Candidate> candidates = {};
     Levels levels = {};             // of a parallel draft model, else empty
     std::vector<float> state = {};  // of a drafter that reads states, else empty
+    std::optional<float> said = {};
   };
   static Node MovedTo(float path, Node* from);
   Outcome MissAt(int parent, base::TokenId token) const;

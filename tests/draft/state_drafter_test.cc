@@ -1,52 +1,27 @@
 // A drafter that reads its target's hidden states. The model is played: what a row gives is a hash
 // of all that it sees, so that a wrong state, token, position or key anywhere shows in the tokens.
 
-#include <algorithm>
-#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "base/bfloat16.h"
-#include "base/hash.h"
-#include "draft/draft_engine.h"
 #include "gtest/gtest.h"
+#include "tests/draft/state_engine.h"
 
 namespace specfabric::draft {
 namespace {
 
 using base::TokenId;
 
-constexpr int32_t kVocabulary = 997, kHidden = 2, kLayers = 3, kBlockSize = 4, kContext = 256;
-
-// States are small whole numbers, which bfloat16 has.
-float StateAt(int32_t position, int32_t i) { return static_cast<float>((position * 7 + i) % 128); }
-uint64_t Mixed(uint64_t a, uint64_t b) { return base::Mix64(a ^ base::Mix64(b)); }
-
 // What a row writes to its slot.
 uint64_t KeyOf(TokenId token, float state, int32_t position) {
   return Mixed(Mixed(token, static_cast<uint64_t>(state * 1024)), position);
 }
-// What it gives, `seen` being the sum of the keys that it sees, its own included.
-TokenId TokenOf(uint64_t seen) { return static_cast<TokenId>(base::Mix64(seen) % kVocabulary); }
+// What it hands on, `seen` being the sum of the keys that it sees, its own included.
 float NextStateOf(uint64_t seen) { return static_cast<float>(base::Mix64(seen + 1) % 4096); }
-float FusedOf(int32_t position) {
-  float sum = 0;
-  for (int32_t i = 0; i < kLayers; ++i) sum += StateAt(position, i);
-  return sum;
-}
 
-class PlayedDrafter : public model::RankModel {
+class PlayedEagle : public PlayedModel {
  public:
-  explicit PlayedDrafter(int32_t blocks) : slots_(blocks * kBlockSize) {
-    config_.vocabulary = kVocabulary;
-    config_.hidden = kHidden;
-    config_.states.emplace();
-    config_.states->layers = {0, 1, 2};
-    config_.states->target_hidden = 1;
-  }
-  const model::ModelConfig& config() const override { return config_; }
-  const model::RankOptions& options() const override { return options_; }
   absl::StatusOr<model::LogitShard> Forward(const model::Batch& batch) override {
     std::vector<uint64_t> seen(batch.rows());
     for (const model::BatchSequence& sequence : batch.sequences) {
@@ -65,28 +40,12 @@ class PlayedDrafter : public model::RankModel {
                              .rows = static_cast<int32_t>(batch.logit_rows.size()),
                              .width = kVocabulary};
   }
-  absl::Status FuseStates(absl::Span<const float> states, int rows, float* fused) override {
-    for (int row = 0; row < rows; ++row) {
-      const auto its = states.subspan(row * kLayers, kLayers);
-      fused[row * kHidden] = its[0] + its[1] + its[2];
-      fused[row * kHidden + 1] = 0;
-    }
-    return absl::OkStatus();
-  }
   absl::Span<const float> next_states() const override { return next_states_; }
-  void MoveKv(absl::Span<const model::KvMove> moves) override {
-    for (const model::KvMove& move : moves) slots_[move.to] = slots_[move.from];
-  }
-  uint64_t NumericsFingerprint() const override { return 1; }
-  int64_t KvBlockBytes() const override { return 0; }
 
  private:
   uint64_t RunRow(const model::Batch& batch, const model::BatchSequence& sequence, int32_t row) {
     const int32_t at = sequence.first_row + row;
-    const auto slot = [&](int32_t s) -> uint64_t& {
-      const int32_t block = batch.blocks[sequence.first_block + s / kBlockSize];
-      return slots_[block * kBlockSize + s % kBlockSize];
-    };
+    const auto slot = [&](int32_t s) -> uint64_t& { return Slot(batch, sequence, s); };
     slot(sequence.kv_len + sequence.tree_first + row) =
         KeyOf(batch.tokens[at], batch.states[at * kHidden], batch.positions[at]);
     uint64_t seen = 0;
@@ -99,96 +58,26 @@ class PlayedDrafter : public model::RankModel {
     return seen;
   }
 
-  model::ModelConfig config_;
-  model::RankOptions options_;
-  std::vector<uint64_t> slots_;
   std::vector<float> logits_, next_states_;
 };
 
-class StateDrafterTest : public ::testing::Test {
+class StateDrafterTest : public StateEngineTest {
  protected:
-  StateDrafterTest() {
-    options_.sessions = {.kv_blocks = 256, .block_size = kBlockSize, .max_sessions = 8};
-    options_.sessions.context = kContext;
-    options_.growth.widths = {1, 1, 1};
-    engine_ = std::make_unique<DraftEngine>(
-        options_, std::make_unique<PlayedDrafter>(256), nullptr,
-        [](const transport::Fence&) -> absl::StatusOr<transport::Lease> {
-          return absl::UnavailableError("no slots");
-        },
-        [this](uint64_t /*peer*/, schemas::DraftReply reply, OutgoingDraftProbs /*probs*/) {
-          replies_.push_back(std::move(reply));
-        });
-  }
-
-  void SendStates(int32_t first, int32_t count, base::SequenceId sequence = 1) {
-    ArrivedStates arrived = {.runs = {{sequence, first, count}}, .tensor = {}};
-    for (int32_t position = first; position < first + count; ++position) {
-      for (int32_t i = 0; i < kLayers; ++i) {
-        const uint16_t bits = base::RoundToBFloat16(StateAt(position, i));
-        arrived.tensor.copy.push_back(bits & 0xFF);
-        arrived.tensor.copy.push_back(bits >> 8);
-      }
-    }
-    ASSERT_TRUE(engine_->AddStates(3, arrived, base::Now()).ok());
-  }
-
-  // Asks for a tree after text_, of which the draft has been told all but the last `added` tokens.
-  void Ask(size_t added, base::SequenceId sequence = 1) {
-    schemas::DraftRequest request;
-    request.target_incarnation = 3;
-    request.sequence = sequence;
-    request.round = ++round_;
-    request.base_length = static_cast<int32_t>(text_.size() - added);
-    request.base_hash = base::ExtendPrefixHash(
-        base::kEmptyPrefixHash, absl::MakeConstSpan(text_).subspan(0, text_.size() - added));
-    request.append_tokens.assign(text_.end() - static_cast<std::ptrdiff_t>(added), text_.end());
-    request.max_nodes = 16;
-    request.time_budget = base::kSecond;
-    request.verification = speculation::VerificationMethod::kCoupled;
-    request.sampling.temperature = 0;
-    replies_.clear();
-    engine_->Accept(1, request, base::Now());
-    Step();
-  }
-  void Step() {
-    for (int i = 0; i < 99 && engine_->can_step(); ++i) ASSERT_TRUE(engine_->Step().ok());
-    EXPECT_FALSE(engine_->can_step());
-    std::string why;
-    EXPECT_TRUE(engine_->sessions().Check(&why)) << why;
-  }
+  StateDrafterTest() { Start(std::make_unique<PlayedEagle>()); }
 
   // The chain that the model gives where it has read the states from `first` on.
-  std::vector<TokenId> Chain(int32_t first, int length) {
+  std::vector<base::TokenId> Chain(int32_t first, int length) {
     const auto last = static_cast<int32_t>(text_.size()) - 1;
     uint64_t seen = 0;
     for (int32_t t = first + 1; t <= last; ++t) seen += KeyOf(text_[t], FusedOf(t - 1), t - 1);
-    std::vector<TokenId> chain;
+    std::vector<base::TokenId> chain;
     for (int i = 0; i < length; ++i) {
       chain.push_back(TokenOf(seen));
       seen += KeyOf(chain.back(), NextStateOf(seen), last + i);
     }
     return chain;
   }
-  void ExpectChain(int32_t first) {
-    ASSERT_EQ(replies_.size(), 1u);
-    ASSERT_EQ(replies_[0].status, schemas::DraftStatus::kOk);
-    const auto& tokens = replies_[0].tree.tokens;
-    EXPECT_EQ(std::vector<TokenId>(tokens.begin() + 1, tokens.end()), Chain(first, 3));
-  }
-  // The target accepts so many of the tree's tokens, and chooses another one after them.
-  size_t Accepted(int accepted) {
-    const auto tokens = replies_.at(0).tree.tokens;
-    for (int i = 0; i < accepted; ++i) text_.push_back(tokens[i + 1]);
-    text_.push_back(static_cast<TokenId>(text_.size()));
-    return accepted + 1;
-  }
-
-  DraftEngineOptions options_;
-  std::unique_ptr<DraftEngine> engine_;
-  std::vector<schemas::DraftReply> replies_;
-  std::vector<TokenId> text_ = {5, 6, 7, 8, 9, 10, 11};
-  uint32_t round_ = 0;
+  void ExpectChain(int32_t first) { ExpectTree(Chain(first, 3)); }
 };
 
 TEST_F(StateDrafterTest, DraftsFromStatesThatCameBeforeTheRequest) {
