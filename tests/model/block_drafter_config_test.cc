@@ -50,10 +50,10 @@ Json DeepSpecJson() {
 }
 
 StateDrafter StatesOf(const Json& json) {
-  const ModelConfig loaded = LoadOrDie(json);
-  EXPECT_TRUE(loaded.states && loaded.states->block);
-  return loaded.states && loaded.states->block ? *loaded.states
-                                               : StateDrafter{.block = BlockDrafter()};
+  StateDrafter states = LoadOrDie(json).states.value_or(StateDrafter());
+  EXPECT_TRUE(states.block.has_value()) << json;
+  if (!states.block) states.block.emplace();
+  return states;
 }
 BlockDrafter BlockOf(const Json& json, const char* patch) {
   return *StatesOf(With(json, patch)).block;
