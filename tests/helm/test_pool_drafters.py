@@ -50,6 +50,14 @@ def mounted(spec: Document, container: Document, folder: str) -> tuple[Document,
     return mount, volume
 
 
+@pytest.mark.parametrize("drafter", ["dflash", "dspark", "mtp"])
+def test_drafters_that_read_states_are_alike_to_the_chart(drafter: str) -> None:
+    like = eagle3("pvc", "pvc")
+    other = eagle3("pvc", "pvc")
+    other["draft"]["pools"]["small"]["drafter"] = drafter
+    assert draft_of(other) == draft_of(like)
+
+
 @pytest.mark.parametrize(("own", "target"), PAIRS)
 def test_an_eagle3_pool_has_both_models(own: str, target: str) -> None:
     spec = draft_of(eagle3(own, target))

@@ -107,12 +107,12 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     (
         "an unknown drafter",
         {"draft": {"pools": {"small": {"drafter": "eagle2"}}}},
-        ["/draft/pools/small/drafter", "'model', 'pard', 'eagle3'"],
+        ["/draft/pools/small/drafter", "'model', 'pard', 'eagle3', 'dflash', 'dspark', 'mtp'"],
     ),
     (
         "an unknown drafter by default",
         {"draft": {"defaults": {"drafter": ""}}},
-        ["/draft/defaults/drafter", "'model', 'pard', 'eagle3'"],
+        ["/draft/defaults/drafter", "'model', 'pard', 'eagle3', 'dflash', 'dspark', 'mtp'"],
     ),
     (
         "the target's model by hand",

@@ -224,3 +224,9 @@ specfabric/group: {{ . | quote }}
 {{- end -}}
 {{- toYaml (mergeOverwrite $annotations (default dict .config.podAnnotations)) -}}
 {{- end -}}
+
+{{- /* Of a pool's configuration: whether its drafter reads the target's hidden states, and may share
+weights of the target's checkpoint. */}}
+{{- define "specfabric.readsTarget" -}}
+{{- if has .drafter (list "eagle3" "dflash" "dspark" "mtp") }}true{{ end }}
+{{- end }}
