@@ -19,6 +19,7 @@
 #include "model/batch.h"
 #include "model/checkpoint/config.h"
 #include "model/device_logits.h"
+#include "model/hidden_states.h"
 #include "model/kv_size.h"
 #include "model/parallel/communicator.h"
 #include "model/parallel/partition.h"
@@ -129,14 +130,20 @@ class RankModel {
   // Of a target whose drafters read its hidden states: from now on Forward keeps, of every row, the
   // residual streams at these boundaries (StateDrafter::layers); empty: none, which costs nothing.
   // All ranks of a group keep the same. InvalidArgument: a boundary that the model does not have.
-  // Unimplemented: several pipeline stages, or a device that cannot.
+  // Unimplemented: several pipeline stages. ResourceExhausted: a GPU has no memory for them;
+  // nothing is kept then.
   virtual absl::Status KeepStates(const std::vector<int32_t>& boundaries) {
     if (boundaries.empty()) return absl::OkStatus();
-    return absl::UnimplementedError(
-        "hidden states of a model on cuda are not supported; allowed: a model on cpu");
+    return absl::UnimplementedError("this model does not keep hidden states");
   }
-  // What the last Forward kept, [rows][boundaries][hidden], with the same bits on all ranks. Empty
-  // if nothing is kept. Valid until the next Forward or KeepStates.
+  // Copies some of what the last Forward kept, rounded to bfloat16, for all of `copies` at once: a
+  // GPU is waited for once. It has the same bits on all ranks. Before the next Forward or
+  // KeepStates. ResourceExhausted or Internal: the device failed.
+  virtual absl::Status CopyStates(absl::Span<const StateCopy> /*copies*/) {
+    return absl::FailedPreconditionError("this model does not keep hidden states");
+  }
+  // On CPUs all of it, as it was: [rows][boundaries][hidden]. Empty on GPUs, which keep bfloat16,
+  // and if nothing is kept. Valid until the next Forward or KeepStates.
   virtual absl::Span<const float> states() const { return {}; }
 
   // Of a drafter that reads its target's hidden states (ModelConfig::states): turns those of `rows`
@@ -145,6 +152,12 @@ class RankModel {
   virtual absl::Status FuseStates(absl::Span<const float> /*states*/, int /*rows*/,
                                   float* /*fused*/) {
     return absl::FailedPreconditionError("this model does not read a target's hidden states");
+  }
+  // The same of states as a target sends them, in bfloat16, that lie in the memory of device().
+  // False: some are not finite.
+  virtual absl::StatusOr<bool> FuseDeviceStates(absl::Span<const uint8_t> /*states*/, int /*rows*/,
+                                                float* /*fused*/) {
+    return absl::FailedPreconditionError("this model does not read hidden states of a device");
   }
   // After Forward of an EAGLE-3 drafter, [logit rows][hidden]: the state that each row hands to the
   // rows of tokens drafted after it. After ContinueBlock, [nodes][markov_rank] if the head is

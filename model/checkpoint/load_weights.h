@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_MODEL_CHECKPOINT_LOAD_WEIGHTS_H_
 #define SPECFABRIC_MODEL_CHECKPOINT_LOAD_WEIGHTS_H_
 
-// LoadLayers and LoadHead, for the files that instantiate them. How checkpoints name their tensors,
-// and which part of each a rank has.
+// LoadLayers, LoadHead and LoadFuseWeights, for the files that instantiate them. How checkpoints
+// name their tensors, and which part of each a rank has.
 
 #include <memory>
 #include <string>
@@ -180,6 +180,33 @@ absl::StatusOr<Matrix> LoadHead(const Checkpoint& checkpoint, const ModelConfig&
       loading::Loader<Matrix>(checkpoint, make_matrix).Layer({shard}, /*parts=*/1, &head);
   if (!status.ok()) return status;
   return head;
+}
+
+template <typename Matrix>
+absl::StatusOr<FuseWeightsOf<Matrix>> LoadFuseWeights(const Checkpoint& checkpoint,
+                                                      const ModelConfig& config,
+                                                      const MatrixFactory<Matrix>& make_matrix) {
+  const StateDrafter& states = *config.states;
+  const auto layers = static_cast<int32_t>(states.layers.size());
+  const int32_t inputs = layers * states.target_hidden;
+  const loading::Loader<Matrix> loader(checkpoint, make_matrix);
+  FuseWeightsOf<Matrix> weights;
+  absl::Status status =
+      loader.Layer({loading::RowShard(kFuseName, config.hidden, inputs, 0, config.hidden)},
+                   /*parts=*/1, &weights.fuse);
+  if (states.fc_bias) {
+    status.Update(loader.Vector(kFuseBiasName, config.hidden, &weights.fuse_bias));
+  }
+  if (states.norm_before_fc) {
+    status.Update(loader.Vector(kFuseNormName, inputs, &weights.fuse_norm));
+  }
+  for (int32_t i = 0; states.fc_norm && i < layers; ++i) {
+    status.Update(loader.Vector(FuseNormName(i), states.target_hidden, &weights.fuse_norm));
+  }
+  const std::string in = JoinsStates(config) ? LayerPrefix(checkpoint, config, 0) : "";
+  status.Update(loader.Vector(in + kStateNormName, config.hidden, &weights.state_norm));
+  if (!status.ok()) return status;
+  return weights;
 }
 
 }  // namespace specfabric::model

@@ -1,21 +1,23 @@
 #include "model/cpu/cpu_drafter.h"
 
 #include <utility>
+#include <vector>
+
+#include "model/checkpoint/load_weights.h"
 
 namespace specfabric::model::cpu {
 
 absl::StatusOr<CpuDrafter> LoadCpuDrafter(const OpenedDrafter& drafter, const ModelConfig& config,
                                           const MatrixFactory<std::unique_ptr<Linear>>& make_matrix,
                                           const Kernels& kernels) {
-  absl::StatusOr<StateFuser> fuser = StateFuser::Load(drafter, config, make_matrix, kernels);
-  if (!fuser.ok()) return fuser.status();
-  CpuDrafter parts = {.fuser = *std::move(fuser),
+  absl::StatusOr<FuseWeights> fuse = LoadFuseWeights(drafter.own.checkpoint, config, make_matrix);
+  if (!fuse.ok()) return fuse.status();
+  std::vector<float> state_norm = fuse->state_norm;
+  CpuDrafter parts = {.fuser = {config, *std::move(fuse), kernels},
                       .vocabulary = {drafter.target_ids, config.vocabulary}};
   const std::optional<BlockDrafter>& block = config.states->block;
   if (!block) {
-    absl::StatusOr<Eagle3> eagle = Eagle3::Load(drafter, config, kernels);
-    if (!eagle.ok()) return eagle.status();
-    parts.eagle = *std::move(eagle);
+    parts.eagle.emplace(config, std::move(state_norm), kernels);
     return parts;
   }
   absl::StatusOr<ContextKeys> context = ContextKeys::Load(drafter, config, make_matrix);

@@ -67,10 +67,7 @@ absl::StatusOr<std::unique_ptr<CpuTransformer>> CpuTransformer::Load(const std::
   const absl::StatusOr<GroupShape> shape = ShapeOf(communicator->size(), options.pipeline_stages);
   if (!shape.ok()) return shape.status();
   if (absl::Status status = CheckShape(*config, *shape); !status.ok()) return status;
-  if (config->states && shape->ranks() != 1) {
-    return absl::InvalidArgumentError(absl::StrCat(shape->ranks(), " ranks for a drafter of kind ",
-                                                   Name(config->states->kind), "; allowed: 1"));
-  }
+  if (absl::Status status = CheckDrafterShape(*config, *shape); !status.ok()) return status;
   if (options.threads < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.threads, " threads in a rank; allowed: at least 1"));
@@ -142,15 +139,18 @@ absl::Status CpuTransformer::LoadCheckpoint(const std::string& model_dir) {
 }
 
 absl::Status CpuTransformer::KeepStates(const std::vector<int32_t>& boundaries) {
-  if (partition_.stages > 1 && !boundaries.empty()) {
-    return absl::UnimplementedError(absl::StrCat("hidden states of a model in ", partition_.stages,
-                                                 " pipeline stages are not supported; allowed: 1"));
-  }
-  return kept_.Keep(boundaries, config_.layers);
+  absl::Status sound = CheckBoundaries(boundaries, config_.layers, partition_.stages);
+  if (sound.ok()) kept_.Keep(boundaries);
+  return sound;
+}
+
+absl::Status CpuTransformer::CopyStates(absl::Span<const StateCopy> copies) {
+  for (const StateCopy& copy : copies) kept_.Gather(copy);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<LogitShard> CpuTransformer::Forward(const Batch& batch) {
-  absl::Status status = CheckStates(batch, drafter_ && drafter_->eagle);
+  absl::Status status = CheckFusedStates(config_, JoinsStates(config_), batch);
   if (!status.ok()) return status;
   if (status = PlanAttention(batch); !status.ok()) return status;
   Embed(batch);

@@ -45,6 +45,7 @@ class CpuTransformer : public RankModel {
   uint64_t NumericsFingerprint() const override { return fingerprint_; }
   int64_t KvBlockBytes() const override { return cache_.shape().block_bytes(); }
   absl::Status KeepStates(const std::vector<int32_t>& boundaries) override;
+  absl::Status CopyStates(absl::Span<const StateCopy> copies) override;
   absl::Span<const float> states() const override { return kept_.values(); }
   absl::Status FuseStates(absl::Span<const float> states, int rows, float* fused) override;
   absl::Span<const float> next_states() const override { return next_states_; }
@@ -71,7 +72,6 @@ class CpuTransformer : public RankModel {
   absl::Status PlanAttention(const Batch& batch);
   absl::StatusOr<int> RunPart(const Batch& batch);
   absl::StatusOr<int> RunLayers(const Batch& batch);
-  absl::Status CheckStates(const Batch& batch, bool wanted) const;
   absl::Status Attend(int layer, const Batch& batch);
   void PlaceQueriesAndKeys(int layer, int rows);
   void NormAndRotate(int row, const std::vector<float>& norm, float* head) const;

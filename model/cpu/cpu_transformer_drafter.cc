@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "model/checkpoint/drafter_tensors.h"
 #include "model/cpu/cpu_transformer.h"
 #include "model/numerics.h"
@@ -41,17 +40,10 @@ absl::Status CpuTransformer::FuseStates(absl::Span<const float> states, int rows
   return drafter_->fuser.Fuse(states, rows, fused);
 }
 
-absl::Status CpuTransformer::CheckStates(const Batch& batch, bool wanted) const {
-  const size_t values = wanted ? batch.tokens.size() * config_.hidden : 0;
-  if (batch.states.size() == values) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("fused states of ", batch.states.size(),
-                                                 " values for ", batch.rows(), " rows of a ",
-                                                 config_.architecture, "; allowed: ", values));
-}
-
 absl::Status CpuTransformer::WriteContext(const Batch& batch) {
   if (!drafter_ || !drafter_->context) return RankModel::WriteContext(batch);
-  if (absl::Status status = CheckStates(batch, /*wanted=*/true); !status.ok()) return status;
+  if (absl::Status status = CheckFusedStates(config_, /*wanted=*/true, batch); !status.ok())
+    return status;
   if (absl::Status status = PlanAttention(batch); !status.ok()) return status;
   RopeAngles(rope_, batch.positions, &cosines_, &sines_);
   absl::StatusOr<float*> projected = drafter_->context->Project(batch.states.data(), batch.rows());

@@ -2,22 +2,7 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
-#include "model/checkpoint/stored_rows.h"
-
 namespace specfabric::model::cpu {
-
-absl::StatusOr<Eagle3> Eagle3::Load(const OpenedDrafter& drafter, const ModelConfig& config,
-                                    const Kernels& kernels) {
-  const Checkpoint& checkpoint = drafter.own.checkpoint;
-  const absl::StatusOr<const StoredTensor*> norm = checkpoint.Find(
-      absl::StrCat(LayerPrefix(checkpoint, config, 0), kStateNormName), {config.hidden});
-  if (!norm.ok()) return norm.status();
-  Eagle3 eagle(config, kernels);
-  eagle.state_norm_.resize(config.hidden);
-  ReadFloats(**norm, 0, config.hidden, eagle.state_norm_.data());
-  return eagle;
-}
 
 const float* Eagle3::Join(const float* states, int rows, const std::vector<float>& embedding_norm,
                           float* residual) {

@@ -4,20 +4,23 @@
 // What the first layer of an EAGLE-3 drafter reads (see StateDrafter). Used by the rank's thread.
 
 #include <cstdint>
-#include <memory>
+#include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "model/checkpoint/drafter_tensors.h"
+#include "model/checkpoint/config.h"
 #include "model/cpu/kernels.h"
 
 namespace specfabric::model::cpu {
 
 class Eagle3 {
  public:
-  // Errors are those of Checkpoint::Find.
-  static absl::StatusOr<Eagle3> Load(const OpenedDrafter& drafter, const ModelConfig& config,
-                                     const Kernels& kernels);
+  // state_norm: [hidden], the norm of fused states. `kernels` must outlive it.
+  Eagle3(const ModelConfig& config, std::vector<float> state_norm, const Kernels& kernels)
+      : norm_before_residual_(config.states->norm_before_residual),
+        hidden_(config.hidden),
+        epsilon_(config.rms_epsilon),
+        kernels_(&kernels),
+        state_norm_(std::move(state_norm)) {}
 
   // What the first layer's attention reads, [rows][2 * hidden]: the embeddings, normed by
   // `embedding_norm`, and the fused states, normed. residual, [rows][hidden]: the embeddings; what
@@ -26,17 +29,11 @@ class Eagle3 {
                     float* residual);
 
  private:
-  Eagle3(const ModelConfig& config, const Kernels& kernels)
-      : norm_before_residual_(config.states->norm_before_residual),
-        hidden_(config.hidden),
-        epsilon_(config.rms_epsilon),
-        kernels_(&kernels) {}
-
   bool norm_before_residual_;
   int32_t hidden_;
   float epsilon_;
   const Kernels* kernels_;
-  std::vector<float> state_norm_;  // [hidden]
+  std::vector<float> state_norm_;
   std::vector<float> joined_;  // [rows][2 * hidden], kept so that steady passes allocate nothing
 };
 

@@ -3,19 +3,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "base/bfloat16.h"
 
 namespace specfabric::model::cpu {
 
-absl::Status KeptStates::Keep(std::vector<int32_t> boundaries, int32_t layers) {
-  for (int32_t boundary : boundaries) {
-    if (boundary >= 0 && boundary <= layers) continue;
-    return absl::InvalidArgumentError(absl::StrCat("hidden states at boundary ", boundary, " of ",
-                                                   layers, " layers; allowed: 0 to ", layers));
-  }
+void KeptStates::Keep(std::vector<int32_t> boundaries) {
   boundaries_ = std::move(boundaries);
   rows_ = 0;
-  return absl::OkStatus();
 }
 
 bool KeptStates::Keeps(int32_t boundary) const {
@@ -34,6 +28,16 @@ void KeptStates::Copy(int32_t boundary, const float* residual) {
     if (boundaries_[i] != boundary) continue;
     for (size_t row = 0; row < static_cast<size_t>(rows_); ++row) {
       std::copy_n(residual + row * hidden, hidden, &values_[(row * boundaries + i) * hidden]);
+    }
+  }
+}
+
+void KeptStates::Gather(const StateCopy& copy) const {
+  uint16_t* to = copy.to;
+  for (const int32_t row : copy.rows) {
+    for (const int32_t column : copy.columns) {
+      const float* from = &values_[(row * boundaries_.size() + column) * hidden_];
+      to = std::transform(from, from + hidden_, to, base::RoundToBFloat16);
     }
   }
 }

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "model/hidden_states.h"
 
 namespace specfabric::model::cpu {
 
@@ -16,14 +16,16 @@ class KeptStates {
  public:
   explicit KeptStates(int32_t hidden) : hidden_(hidden) {}
 
-  // InvalidArgument: a boundary that a model of so many layers does not have.
-  absl::Status Keep(std::vector<int32_t> boundaries, int32_t layers);
+  // Boundaries that the model has (CheckBoundaries).
+  void Keep(std::vector<int32_t> boundaries);
   bool Keeps(int32_t boundary) const;
 
   // A pass of `rows` rows begins.
   void Begin(int rows);
   // residual: [rows][hidden], at this boundary. Does nothing if it is not kept.
   void Copy(int32_t boundary, const float* residual);
+  // Rounds what the pass has kept into `copy`, whose memory is the host's.
+  void Gather(const StateCopy& copy) const;
   // [rows][boundaries][hidden]
   absl::Span<const float> values() const;
 

@@ -40,12 +40,24 @@ struct ModelWeightsOf {
   Matrix head;                    // hidden -> this rank's vocabulary
 };
 
+// What a drafter that reads hidden states fuses them with (StateDrafter).
+template <typename Matrix>
+struct FuseWeightsOf {
+  Matrix fuse;  // layers * target_hidden -> hidden
+  std::vector<float> fuse_bias;
+  // The norms over runs of fc's inputs, one behind the other: of one run, of one a layer, or none.
+  std::vector<float> fuse_norm;
+  // [hidden], of what fc gives: what EAGLE-3's first layer reads, and block drafters' fused states.
+  std::vector<float> state_norm;
+};
+
 template <typename Matrix>
 using MatrixFactory =
     std::function<absl::StatusOr<Matrix>(const LinearShape& shape, const StoredRows& rows)>;
 
 // Everything but the embedding and the head. Errors are those of Checkpoint::Find and of the
-// factory. Defined for the matrices of CPUs and of GPUs (load_weights.h), as is LoadHead.
+// factory. Defined for the matrices of CPUs and of GPUs (load_weights.h), as are LoadHead and
+// LoadFuseWeights.
 template <typename Matrix>
 absl::StatusOr<ModelWeightsOf<Matrix>> LoadLayers(const Checkpoint& checkpoint,
                                                   const ModelConfig& config,
@@ -59,12 +71,18 @@ absl::StatusOr<Matrix> LoadHead(const Checkpoint& checkpoint, const ModelConfig&
                                 const Partition& partition,
                                 const MatrixFactory<Matrix>& make_matrix);
 
+template <typename Matrix>
+absl::StatusOr<FuseWeightsOf<Matrix>> LoadFuseWeights(const Checkpoint& checkpoint,
+                                                      const ModelConfig& config,
+                                                      const MatrixFactory<Matrix>& make_matrix);
+
 // The embedding of this rank's tokens, [tokens][hidden].
 absl::StatusOr<StoredRows> FindEmbedding(const Checkpoint& checkpoint, const ModelConfig& config,
                                          const Partition& partition);
 
 using LayerWeights = LayerWeightsOf<std::unique_ptr<Linear>>;
 using ModelWeights = ModelWeightsOf<std::unique_ptr<Linear>>;
+using FuseWeights = FuseWeightsOf<std::unique_ptr<Linear>>;
 
 // The embedding rows of this rank's tokens, [tokens][hidden], in the model's dtype.
 class EmbeddingTable {

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "model/cuda/layers.h"
 #include "model/cuda/rank_exchange.h"
+#include "model/hidden_states.h"
 #include "spdlog/spdlog.h"
 
 namespace specfabric::model::cuda {
@@ -67,6 +68,7 @@ absl::StatusOr<PassInputs> CudaTransformer::CopyInputs(const Batch& batch, Uploa
   upload->Add(absl::MakeConstSpan(plan_.slots), &inputs.slots);
   upload->Add(absl::MakeConstSpan(plan_.extra), &inputs.extra);
   upload->Add(absl::MakeConstSpan(batch.logit_rows), &inputs.logit_rows);
+  upload->Add(absl::MakeConstSpan(batch.states), &inputs.states);
   if (absl::Status status = upload->Copy(*device_); !status.ok()) return status;
   return inputs;
 }
@@ -81,7 +83,8 @@ absl::Status CudaTransformer::ReserveRows(int32_t rows, int32_t logit_rows) {
   const bool gated_at_once = options_.dtype == DataType::kBFloat16 && options_.batch_invariant;
   const size_t gate_up =
       gated_at_once ? 0 : all * static_cast<size_t>(GatedOutputs(partition_.intermediate));
-  const std::pair<DeviceBuffer*, size_t> buffers[] = {
+  const size_t scored = eagle_ ? config_.states->draft_vocabulary : partition_.vocabulary;
+  std::vector<std::pair<DeviceBuffer*, size_t>> buffers = {
       {&residual_, all * hidden * floats},
       {&kept_residual_, kept * hidden * floats},
       {&normed_, all * hidden * elements},
@@ -92,18 +95,23 @@ absl::Status CudaTransformer::ReserveRows(int32_t rows, int32_t logit_rows) {
       {&gate_up_, gate_up * floats},
       {&activated_, all * features * elements},
       {&projected_, all * hidden * floats},
-      {&logits_, kept * partition_.vocabulary * floats},
+      {&logits_, kept * scored * floats},
       {&stage_inputs_, all * staged},
       {&incoming_, all * staged},
       {&stage_results_, kept * staged}};
+  if (eagle_) {
+    const auto more = eagle_->Buffers(all, kept);
+    buffers.insert(buffers.end(), more.begin(), more.end());
+  }
   // All ranks have the same numbers of rows, and so reallocate in the same passes.
-  const bool moves = std::any_of(std::begin(buffers), std::end(buffers), [](const auto& place) {
+  const bool moves = std::any_of(buffers.begin(), buffers.end(), [](const auto& place) {
     return place.second > place.first->bytes();
   });
-  if (!moves) return absl::OkStatus();
+  if (!moves && kept_states_.Fits(rows)) return absl::OkStatus();
   ++row_moves_;
   graphs_.Clear();
   absl::Status status = collectives_->Reserve(static_cast<int64_t>(all * hidden));
+  status.Update(kept_states_.Reserve(rows));
   for (const auto& [buffer, bytes] : buffers) status.Update(buffer->Reserve(bytes));
   return status;
 }
@@ -115,6 +123,8 @@ absl::Status CudaTransformer::PlanAttention(const Batch& batch) {
 
 absl::StatusOr<LogitShard> CudaTransformer::Forward(const Batch& batch) {
   if (!moved_.ok()) return std::exchange(moved_, absl::OkStatus());
+  if (absl::Status status = CheckFusedStates(config_, JoinsStates(config_), batch); !status.ok())
+    return status;
   if (absl::Status status = PlanAttention(batch); !status.ok()) return status;
   const auto logit_rows = static_cast<int32_t>(batch.logit_rows.size());
   absl::Status status = device_->MakeCurrent();
@@ -123,11 +133,14 @@ absl::StatusOr<LogitShard> CudaTransformer::Forward(const Batch& batch) {
       ReserveRows(graph ? kMaxPaddedRows : batch.rows(), graph ? kMaxPaddedRows : logit_rows));
   if (!status.ok()) return status;
   status.Update(graph ? RunGraph(batch) : EnqueueBatch(batch));
+  if (eagle_ && status.ok()) {
+    status.Update(eagle_->EnqueueNextStates(kept_residual_.As<float>(), logit_rows));
+  }
   // Even after an error: enqueued work still reads the staging buffer.
   status.Update(device_->Finish());
   moves_pending_ = false;
   if (!status.ok()) return status;
-  device_logits_->Set({.logits = logits_.As<void>(),
+  device_logits_->Set({.logits = eagle_ ? eagle_->logits(logits_.As<void>()) : logits_.As<void>(),
                        .type = DataType::kFloat32,
                        .stride = partition_.vocabulary,
                        .first = partition_.first_token,
@@ -189,8 +202,12 @@ absl::Status CudaTransformer::EnqueueWhole(const PassInputs& inputs, const PassS
 
 // logits = head * normed rows.
 absl::Status CudaTransformer::EnqueueHead(int32_t rows) {
-  return products_->Multiply(options_.dtype, weights_.head, normed_.As<void>(), rows,
-                             logits_.As<float>());
+  absl::Status status = products_->Multiply(options_.dtype, weights_.head, normed_.As<void>(), rows,
+                                            logits_.As<float>());
+  if (eagle_) {
+    status.Update(eagle_->EnqueueTail(logits_.As<float>(), NormOf(weights_.final_norm, rows)));
+  }
+  return status;
 }
 
 absl::Status CudaTransformer::EnqueueEmbeddings(const base::TokenId* tokens, int32_t rows,
@@ -215,11 +232,16 @@ absl::Status CudaTransformer::EnqueueLayers(const PassInputs& inputs, int32_t ro
                                             int32_t logit_rows) {
   const std::vector<DeviceLayer>& layers = weights_.layers;
   const bool last_stage = partition_.stage + 1 == partition_.stages;
-  absl::Status status = Norm(layers.front().attention_norm, rows);
+  const bool all_rows = kept_states_.Keeps(config_.layers);  // of the last layer's output too
+  const auto keep = [&](size_t boundary) {
+    return kept_states_.EnqueueKeep(*device_, static_cast<int32_t>(boundary), stream_rows_, rows);
+  };
+  absl::Status status = EnqueueFirstNorm(inputs, rows);
   for (size_t i = 0; i < layers.size(); ++i) {
+    status.Update(keep(i));
     status.Update(Attend(inputs, static_cast<int32_t>(i), rows));
     const bool last = i + 1 == layers.size();
-    if (last && last_stage) {
+    if (last && last_stage && !all_rows) {
       // Past the last KV write, only rows whose logits are wanted matter.
       rows = logit_rows;
       if (rows == 0 || !status.ok()) return status;
@@ -235,15 +257,28 @@ absl::Status CudaTransformer::EnqueueLayers(const PassInputs& inputs, int32_t ro
                                 last ? weights_.final_norm : layers[i + 1].attention_norm, rows));
     if (!status.ok()) return status;
   }
+  if (!all_rows) return status;
+  status.Update(keep(layers.size()));
+  rows = logit_rows;
+  if (rows == 0) return status;
+  status.Update(KeepResidual(inputs, rows));
+  status.Update(Norm(weights_.final_norm, rows));
   return status;
+}
+
+// Of the stage's first layer.
+absl::Status CudaTransformer::EnqueueFirstNorm(const PassInputs& inputs, int32_t rows) {
+  if (eagle_) return eagle_->EnqueueJoin(inputs.states, rows, stream_rows_);
+  return Norm(weights_.layers.front().attention_norm, rows);
 }
 
 // attended = attention over the normed residual; writes the rows' keys and values.
 absl::Status CudaTransformer::Attend(const PassInputs& inputs, int32_t layer, int32_t rows) {
   const DeviceLayer& weights = weights_.layers[layer];
   const LayerCache cache = CacheOf(layer);
+  const void* normed = eagle_ && layer == 0 ? eagle_->joined() : normed_.As<void>();
   absl::Status status =
-      products_->Multiply(options_.dtype, weights.qkv, normed_.As<void>(), rows, qkv_.As<float>());
+      products_->Multiply(options_.dtype, weights.qkv, normed, rows, qkv_.As<float>());
   status.Update(
       EnqueuePlace({.cache = cache,
                     .rows = rows,
@@ -315,7 +350,8 @@ absl::Status CudaTransformer::SumAddAndNorm(const DeviceBuffer& bias, const Devi
   return collectives_->SumAddAndNorm(args, projected_.As<float>());
 }
 
-absl::Status CudaTransformer::KeepRows(const PassInputs& inputs, int32_t rows) {
+// The residual stream becomes that of the rows whose logits are wanted.
+absl::Status CudaTransformer::KeepResidual(const PassInputs& inputs, int32_t rows) {
   absl::Status status = EnqueueKeepRows({.type = DataType::kFloat32,
                                          .index = inputs.logit_rows,
                                          .rows = rows,
@@ -323,6 +359,13 @@ absl::Status CudaTransformer::KeepRows(const PassInputs& inputs, int32_t rows) {
                                          .from = stream_rows_,
                                          .to = kept_residual_.As<void>()},
                                         device_->stream());
+  stream_rows_ = kept_residual_.As<float>();
+  return status;
+}
+
+// And so does the attention's result.
+absl::Status CudaTransformer::KeepRows(const PassInputs& inputs, int32_t rows) {
+  absl::Status status = KeepResidual(inputs, rows);
   status.Update(EnqueueKeepRows({.type = options_.dtype,
                                  .index = inputs.logit_rows,
                                  .rows = rows,
@@ -330,9 +373,39 @@ absl::Status CudaTransformer::KeepRows(const PassInputs& inputs, int32_t rows) {
                                  .from = attended_.As<void>(),
                                  .to = kept_attended_.As<void>()},
                                 device_->stream()));
-  stream_rows_ = kept_residual_.As<float>();
   attended_rows_ = kept_attended_.As<void>();
   return status;
+}
+
+// Passes that are captured have work for what is kept.
+absl::Status CudaTransformer::KeepStates(const std::vector<int32_t>& boundaries) {
+  absl::Status status = CheckBoundaries(boundaries, config_.layers, partition_.stages);
+  if (!status.ok() || boundaries == kept_states_.boundaries()) return status;
+  if (status = device_->MakeCurrent(); !status.ok()) return status;
+  graphs_.Clear();
+  return kept_states_.Keep(boundaries, std::max(options_.max_rows, kMaxPaddedRows));
+}
+
+absl::Status CudaTransformer::CopyStates(absl::Span<const StateCopy> copies) {
+  return kept_states_.Gather(*device_, copies);
+}
+
+absl::Status CudaTransformer::FuseStates(absl::Span<const float> states, int rows, float* fused) {
+  if (!eagle_) return RankModel::FuseStates(states, rows, fused);
+  const absl::Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(states.data()),
+                                        states.size() * sizeof(float));
+  return eagle_->Fuse({.type = DataType::kFloat32, .bytes = bytes, .rows = rows}, fused).status();
+}
+
+absl::StatusOr<bool> CudaTransformer::FuseDeviceStates(absl::Span<const uint8_t> states, int rows,
+                                                       float* fused) {
+  if (!eagle_) return RankModel::FuseDeviceStates(states, rows, fused);
+  return eagle_->Fuse(
+      {.type = DataType::kBFloat16, .bytes = states, .on_device = true, .rows = rows}, fused);
+}
+
+absl::Span<const float> CudaTransformer::next_states() const {
+  return eagle_ ? eagle_->next_states() : absl::Span<const float>();
 }
 
 }  // namespace specfabric::model::cuda

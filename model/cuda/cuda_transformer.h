@@ -17,8 +17,10 @@
 #include "model/cuda/collectives.h"
 #include "model/cuda/cuda_logits.h"
 #include "model/cuda/device_weights.h"
+#include "model/cuda/eagle3.h"
 #include "model/cuda/flash_attention.h"
 #include "model/cuda/graph_cache.h"
+#include "model/cuda/kept_states.h"
 #include "model/cuda/layers.h"
 #include "model/cuda/linear.h"
 #include "model/cuda/paged_attention.h"
@@ -44,6 +46,12 @@ class CudaTransformer : public RankModel {
   uint64_t NumericsFingerprint() const override { return fingerprint_; }
   const base::cuda::Device* device() const override { return device_.get(); }
   int64_t KvBlockBytes() const override;
+  absl::Status KeepStates(const std::vector<int32_t>& boundaries) override;
+  absl::Status CopyStates(absl::Span<const StateCopy> copies) override;
+  absl::Status FuseStates(absl::Span<const float> states, int rows, float* fused) override;
+  absl::StatusOr<bool> FuseDeviceStates(absl::Span<const uint8_t> states, int rows,
+                                        float* fused) override;
+  absl::Span<const float> next_states() const override;
 
  private:
   CudaTransformer(ModelConfig config, const RankOptions& options, const Partition& partition,
@@ -53,6 +61,8 @@ class CudaTransformer : public RankModel {
   absl::Status OpenDevice();
   absl::Status MeetRanks();
   absl::Status ReadCheckpoint(const std::string& model_dir);
+  absl::Status ReadModel(const std::string& model_dir);
+  absl::Status ReadDrafter(const std::string& model_dir);
   void ShareFingerprint();
   absl::Status PrepareProducts();
   absl::Status MakeBuffers();
@@ -82,6 +92,7 @@ class CudaTransformer : public RankModel {
   absl::Status EnqueuePart(const Batch& part, base::cuda::Upload* upload);
   absl::Status EnqueueEmbeddings(const base::TokenId* tokens, int32_t rows, float* embeddings);
   absl::Status EnqueueHead(int32_t rows);
+  absl::Status EnqueueFirstNorm(const PassInputs& inputs, int32_t rows);
   absl::Status EnqueueLayers(const PassInputs& inputs, int32_t rows, int32_t logit_rows);
   absl::Status Attend(const PassInputs& inputs, int32_t layer, int32_t rows);
   absl::Status FeedForward(const DeviceLayer& layer, int32_t rows);
@@ -90,6 +101,7 @@ class CudaTransformer : public RankModel {
   absl::Status SumAddAndNorm(const base::cuda::DeviceBuffer& bias,
                              const base::cuda::DeviceBuffer& weight, int32_t rows);
   absl::Status KeepRows(const PassInputs& inputs, int32_t rows);
+  absl::Status KeepResidual(const PassInputs& inputs, int32_t rows);
   LayerCache CacheOf(int32_t layer) const;
   size_t element_bytes() const { return base::Bytes(options_.dtype); }
   int64_t slots() const { return int64_t{options_.kv_blocks} * options_.block_size; }
@@ -104,8 +116,10 @@ class CudaTransformer : public RankModel {
   std::unique_ptr<MatrixProducts> products_;
   std::unique_ptr<Collectives> collectives_;
   DeviceWeights weights_;
+  std::optional<Eagle3> eagle_;          // of such a drafter
   base::cuda::DeviceBuffer cache_;       // [layers][keys, values][slots][kv_heads][head_dim]
   std::optional<FlashAttention> flash_;  // nullopt: plain attention
+  KeptStates kept_states_;
   uint64_t fingerprint_ = 0;
   absl::Status moved_;          // the status of MoveKv since the last pass
   bool moves_pending_ = false;  // enqueued since then

@@ -34,8 +34,9 @@ constexpr int32_t kTrialBlocks = 1;
 constexpr int kCacheAttempts = 8;
 
 // For trials: one row, in the cache's first slot.
-Batch OneRow() {
+Batch OneRow(const ModelConfig& config) {
   Batch batch;
+  if (config.states) batch.states.assign(config.hidden, 0.5f);
   batch.tokens = batch.positions = batch.blocks = batch.logit_rows = {0};
   batch.sequences.push_back({.row_count = 1, .block_count = 1});
   return batch;
@@ -67,6 +68,7 @@ CudaTransformer::CudaTransformer(ModelConfig config, const RankOptions& options,
       rope_(MakeRopeTable(config_.rope, config_.head_dim)),
       group_(group),
       stage_(std::move(stage)),
+      kept_states_(config_.hidden),
       graphs_(/*shared=*/group->size() > 1) {}
 
 absl::StatusOr<std::unique_ptr<CudaTransformer>> CudaTransformer::Load(const std::string& model_dir,
@@ -74,13 +76,21 @@ absl::StatusOr<std::unique_ptr<CudaTransformer>> CudaTransformer::Load(const std
                                                                        Communicator* communicator) {
   absl::StatusOr<ModelConfig> config = LoadModelConfig(model_dir);
   if (!config.ok()) return config.status();
-  if (config->states) {
+  if (config->states && config->states->kind != DrafterKind::kEagle3) {
     return absl::UnimplementedError(absl::StrCat("a drafter of kind ", Name(config->states->kind),
                                                  " on cuda is not supported; allowed: on cpu"));
+  }
+  if (config->states && !config->states->windows.empty()) {
+    return absl::UnimplementedError(
+        "a drafter whose layers attend within a window is not supported on cuda; allowed: cpu");
+  }
+  if (config->states && !options.state_layers.empty()) {
+    config->states->layers = options.state_layers;
   }
   const absl::StatusOr<GroupShape> shape = ShapeOf(communicator->size(), options.pipeline_stages);
   if (!shape.ok()) return shape.status();
   if (absl::Status status = CheckShape(*config, *shape); !status.ok()) return status;
+  if (absl::Status status = CheckDrafterShape(*config, *shape); !status.ok()) return status;
   if (config->head_dim > kMaxHeadDim) {
     return absl::InvalidArgumentError(
         absl::StrCat("heads of ", config->head_dim, "; allowed on GPUs: at most ", kMaxHeadDim));
@@ -150,9 +160,14 @@ absl::Status CudaTransformer::MeetRanks() {
   return absl::OkStatus();
 }
 
+absl::Status CudaTransformer::ReadCheckpoint(const std::string& model_dir) {
+  absl::Status read = config_.states ? ReadDrafter(model_dir) : ReadModel(model_dir);
+  return read.ok() ? PrepareProducts() : read;
+}
+
 // The first rank of each process also hashes the checkpoint, for all of them, while the weights are
 // on their way.
-absl::Status CudaTransformer::ReadCheckpoint(const std::string& model_dir) {
+absl::Status CudaTransformer::ReadModel(const std::string& model_dir) {
   absl::StatusOr<OpenedCheckpoint> opened = OpenCheckpoint(model_dir, config_);
   if (!opened.ok()) return opened.status();
   const Checkpoint& checkpoint = opened->checkpoint;
@@ -166,7 +181,22 @@ absl::Status CudaTransformer::ReadCheckpoint(const std::string& model_dir) {
   if (hash.valid()) fingerprint_ = hash.get();
   if (!weights.ok()) return weights.status();
   weights_ = *std::move(weights);
-  return PrepareProducts();
+  return absl::OkStatus();
+}
+
+absl::Status CudaTransformer::ReadDrafter(const std::string& model_dir) {
+  const absl::StatusOr<OpenedDrafter> opened =
+      OpenDrafter(model_dir, options_.target_dir, &config_);
+  if (!opened.ok()) return opened.status();
+  std::future<uint64_t> hash =
+      std::async(std::launch::async, [&] { return HashModel(*opened, config_, rope_); });
+  absl::StatusOr<DeviceWeights> weights =
+      LoadDeviceWeights(*opened, config_, partition_, options_.dtype, *device_);
+  fingerprint_ = hash.get();
+  if (!weights.ok()) return weights.status();
+  weights_ = *std::move(weights);
+  eagle_.emplace(config_, options_.dtype, &weights_, device_.get(), products_.get());
+  return absl::OkStatus();
 }
 
 // Before there is a cache, whose memory the trials may use.
@@ -176,6 +206,7 @@ absl::Status CudaTransformer::PrepareProducts() {
   for (const DeviceLayer& layer : weights_.layers) {
     matrices.insert(matrices.end(), {&layer.gate_up, &layer.down, &layer.qkv, &layer.output});
   }
+  if (weights_.drafter) matrices.push_back(&weights_.drafter->fuse);
   matrices.push_back(&weights_.head);
   return products_->Prepare(matrices, options_.trial_budget);
 }
@@ -231,7 +262,7 @@ absl::Status CudaTransformer::MakeAttention(int32_t kv_blocks) {
   absl::Status status = device_->Clear(cache_.As<void>(), cache_.bytes());
   if (!options_.cuda_graphs) return status;
   // Its memory for passes of each size that is captured, before the rest is given to the cache.
-  const Batch batch = OneRow();
+  const Batch batch = OneRow(config_);
   for (int32_t rows = 1; rows <= kMaxPaddedRows; rows = PaddedSize({rows + 1, 1}).rows) {
     status.Update(flash_->PlanPadded(*device_, batch, rows));
     if (rows == kMaxPaddedRows) break;
@@ -269,7 +300,7 @@ absl::StatusOr<FeatureState> CudaTransformer::TryGraphs() {
 // invariance, a replay may sum in another order). *captured: what is wrong with graphs. The result
 // is the status of the passes themselves.
 absl::Status CudaTransformer::CapturePass(absl::Status* captured) {
-  Batch batch = OneRow();
+  Batch batch = OneRow(config_);
   // Steps that can fail on a single rank come before any collective.
   absl::Status prepared = PlanAttention(batch);
   if (prepared.ok()) prepared = CopyPadded(batch, PaddedSize({1, 1})).status();

@@ -17,10 +17,10 @@ absl::Status CopyToDevice(const Device& device, const void* host, size_t bytes, 
   return device.Finish();
 }
 
-absl::Status UploadVector(const Device& device, const std::vector<float>& values,
-                          DeviceBuffer* out) {
+template <typename T>
+absl::Status UploadVector(const Device& device, const std::vector<T>& values, DeviceBuffer* out) {
   if (values.empty()) return absl::OkStatus();
-  const size_t bytes = values.size() * sizeof(float);
+  const size_t bytes = values.size() * sizeof(T);
   absl::StatusOr<DeviceBuffer> buffer = DeviceBuffer::Create(bytes);
   if (!buffer.ok()) return buffer.status();
   *out = *std::move(buffer);
@@ -47,6 +47,58 @@ absl::StatusOr<DeviceLayer> UploadLayer(const Device& device, LayerWeightsOf<Mat
   return layer;
 }
 
+MatrixFactory<Matrix> FactoryOf(WeightUpload* upload) {
+  return [upload](const LinearShape& shape, const StoredRows& rows) {
+    return upload->Add(shape, rows);
+  };
+}
+
+absl::StatusOr<Matrix> AddRows(WeightUpload* upload, const StoredRows& rows) {
+  return upload->Add({.outputs = rows.rows(), .inputs = rows.inputs()}, rows);
+}
+
+absl::Status LoadLayersInto(const Checkpoint& checkpoint, const ModelConfig& config,
+                            const Partition& partition, const Device& device, WeightUpload* upload,
+                            DeviceWeights* weights) {
+  absl::StatusOr<ModelWeightsOf<Matrix>> loaded =
+      LoadLayers(checkpoint, config, partition, FactoryOf(upload));
+  if (!loaded.ok()) return loaded.status();
+  for (LayerWeightsOf<Matrix>& host : loaded->layers) {
+    absl::StatusOr<DeviceLayer> layer = UploadLayer(device, std::move(host));
+    if (!layer.ok()) return layer.status();
+    weights->layers.push_back(*std::move(layer));
+  }
+  return UploadVector(device, loaded->final_norm, &weights->final_norm);
+}
+
+// Where the head has the score of each of the target's ids.
+std::vector<int32_t> PlacesOf(const std::vector<base::TokenId>& target_ids, int32_t vocabulary) {
+  if (target_ids.empty()) return {};
+  std::vector<int32_t> places(vocabulary, -1);
+  for (size_t i = 0; i < target_ids.size(); ++i) {
+    places[target_ids[i]] = static_cast<int32_t>(i);
+  }
+  return places;
+}
+
+absl::StatusOr<DeviceDrafter> LoadDrafter(const OpenedDrafter& opened, const ModelConfig& config,
+                                          const Device& device, WeightUpload* upload) {
+  absl::StatusOr<FuseWeightsOf<Matrix>> host =
+      LoadFuseWeights(opened.own.checkpoint, config, FactoryOf(upload));
+  if (!host.ok()) return host.status();
+  DeviceDrafter drafter = {.fuse = std::move(host->fuse),
+                           .fuse_norm = {},
+                           .state_norm = {},
+                           .fuse_bias = std::move(host->fuse_bias),
+                           .places = {}};
+  absl::Status status = UploadVector(device, host->fuse_norm, &drafter.fuse_norm);
+  status.Update(UploadVector(device, host->state_norm, &drafter.state_norm));
+  status.Update(
+      UploadVector(device, PlacesOf(opened.target_ids, config.vocabulary), &drafter.places));
+  if (!status.ok()) return status;
+  return drafter;
+}
+
 }  // namespace
 
 absl::StatusOr<DeviceWeights> LoadDeviceWeights(const Checkpoint& checkpoint,
@@ -54,30 +106,49 @@ absl::StatusOr<DeviceWeights> LoadDeviceWeights(const Checkpoint& checkpoint,
                                                 const Partition& partition, DataType dtype,
                                                 const Device& device) {
   WeightUpload upload(&device, dtype);
-  const MatrixFactory<Matrix> add = [&](const LinearShape& shape, const StoredRows& rows) {
-    return upload.Add(shape, rows);
-  };
   DeviceWeights weights;
   absl::StatusOr<StoredRows> embedding = FindEmbedding(checkpoint, config, partition);
   if (!embedding.ok()) return embedding.status();
-  const LinearShape shape = {.outputs = embedding->rows(), .inputs = embedding->inputs()};
-  absl::StatusOr<Matrix> table = upload.Add(shape, *embedding);
+  absl::StatusOr<Matrix> table = AddRows(&upload, *embedding);
   if (!table.ok()) return table.status();
   weights.embedding = *std::move(table);
   weights.head = weights.embedding;
   if (!config.tied_embeddings) {
-    absl::StatusOr<Matrix> head = LoadHead(checkpoint, config, partition, add);
+    absl::StatusOr<Matrix> head = LoadHead(checkpoint, config, partition, FactoryOf(&upload));
     if (!head.ok()) return head.status();
     weights.head = *std::move(head);
   }
-  absl::StatusOr<ModelWeightsOf<Matrix>> loaded = LoadLayers(checkpoint, config, partition, add);
-  if (!loaded.ok()) return loaded.status();
-  for (LayerWeightsOf<Matrix>& host : loaded->layers) {
-    absl::StatusOr<DeviceLayer> layer = UploadLayer(device, std::move(host));
-    if (!layer.ok()) return layer.status();
-    weights.layers.push_back(*std::move(layer));
+  absl::Status status = LoadLayersInto(checkpoint, config, partition, device, &upload, &weights);
+  if (status.ok()) status = upload.Run();
+  if (!status.ok()) return status;
+  return weights;
+}
+
+absl::StatusOr<DeviceWeights> LoadDeviceWeights(const OpenedDrafter& opened,
+                                                const ModelConfig& config,
+                                                const Partition& partition, DataType dtype,
+                                                const Device& device) {
+  WeightUpload upload(&device, dtype);
+  const auto add = [&](const StoredTensor* tensor, int32_t count) {
+    StoredRows rows(config.hidden);
+    rows.Add({.tensor = tensor, .columns = config.hidden, .row_count = count});
+    return AddRows(&upload, rows);
+  };
+  DeviceWeights weights;
+  absl::StatusOr<Matrix> embedding = add(opened.embedding, config.vocabulary);
+  if (!embedding.ok()) return embedding.status();
+  weights.embedding = *std::move(embedding);
+  weights.head = weights.embedding;
+  if (opened.head != opened.embedding) {
+    absl::StatusOr<Matrix> head = add(opened.head, config.states->draft_vocabulary);
+    if (!head.ok()) return head.status();
+    weights.head = *std::move(head);
   }
-  absl::Status status = UploadVector(device, loaded->final_norm, &weights.final_norm);
+  absl::StatusOr<DeviceDrafter> drafter = LoadDrafter(opened, config, device, &upload);
+  if (!drafter.ok()) return drafter.status();
+  weights.drafter = *std::move(drafter);
+  absl::Status status =
+      LoadLayersInto(opened.own.checkpoint, config, partition, device, &upload, &weights);
   if (status.ok()) status = upload.Run();
   if (!status.ok()) return status;
   return weights;

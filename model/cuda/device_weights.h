@@ -4,12 +4,14 @@
 // One rank's shard of a checkpoint in the memory of its GPU (cpu/weights.h says which tensors are
 // split). Vectors are float32; those that the model does not have are empty.
 
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/cuda/device.h"
 #include "base/cuda/memory.h"
 #include "model/checkpoint/config.h"
+#include "model/checkpoint/drafter_tensors.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/cuda/linear.h"
 #include "model/parallel/partition.h"
@@ -23,15 +25,31 @@ struct DeviceLayer {
   Matrix qkv, output, gate_up, down;
 };
 
+// Of an EAGLE-3 drafter (FuseWeightsOf).
+struct DeviceDrafter {
+  Matrix fuse;
+  base::cuda::DeviceBuffer fuse_norm, state_norm;
+  std::vector<float> fuse_bias;  // on the host
+  // [vocabulary], int32: where the head has the score of each of the target's ids, or -1. Empty if
+  // it has all, in order.
+  base::cuda::DeviceBuffer places;
+};
+
 struct DeviceWeights {
   Matrix embedding;  // outputs: this rank's tokens, inputs: hidden
   std::vector<DeviceLayer> layers;
   base::cuda::DeviceBuffer final_norm;
   Matrix head;  // the embedding if the model ties them
+  std::optional<DeviceDrafter> drafter;
 };
 
 // Errors are those of LoadLayers; ResourceExhausted if the weights do not fit.
 absl::StatusOr<DeviceWeights> LoadDeviceWeights(const Checkpoint& checkpoint,
+                                                const ModelConfig& config,
+                                                const Partition& partition, DataType dtype,
+                                                const base::cuda::Device& device);
+// The same of a drafter that reads hidden states, which one rank has whole.
+absl::StatusOr<DeviceWeights> LoadDeviceWeights(const OpenedDrafter& opened,
                                                 const ModelConfig& config,
                                                 const Partition& partition, DataType dtype,
                                                 const base::cuda::Device& device);

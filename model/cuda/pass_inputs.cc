@@ -59,6 +59,8 @@ absl::StatusOr<PassInputs> PaddedInputs::Copy(const Device& device, const PassAr
   const size_t tokens = layout.Add<base::TokenId>(rows);
   const size_t cosines = layout.Add<float>(rows * half), sines = layout.Add<float>(rows * half);
   const size_t views = layout.Add<RowView>(rows), logit_rows = layout.Add<int32_t>(kept);
+  const size_t hidden = batch.states.size() / batch.tokens.size();
+  const size_t states = layout.Add<float>(rows * hidden);
   // Last, because their lengths differ between batches of one size. One list, so that its address
   // does not depend on them.
   const size_t lists = layout.Add<int32_t>(plan.slots.size() + plan.extra.size());
@@ -76,6 +78,7 @@ absl::StatusOr<PassInputs> PaddedInputs::Copy(const Device& device, const PassAr
   FillRows(*arrays.cosines, half, rows, At<float>(host, cosines));
   FillRows(*arrays.sines, half, rows, At<float>(host, sines));
   FillRows(batch.logit_rows, 1, kept, At<int32_t>(host, logit_rows));
+  if (hidden > 0) FillRows(batch.states, hidden, rows, At<float>(host, states));
   RowView* const view = At<RowView>(host, views);
   FillRows(plan.rows, 1, rows, view);
   for (size_t i = 0; i < rows; ++i) {
@@ -95,7 +98,8 @@ absl::StatusOr<PassInputs> PaddedInputs::Copy(const Device& device, const PassAr
                     .views = At<RowView>(there, views),
                     .slots = At<int32_t>(there, lists),
                     .extra = At<int32_t>(there, lists),
-                    .logit_rows = At<int32_t>(there, logit_rows)};
+                    .logit_rows = At<int32_t>(there, logit_rows),
+                    .states = At<float>(there, states)};
 }
 
 }  // namespace specfabric::model::cuda

@@ -25,6 +25,7 @@ struct PassInputs {
   const int32_t* slots = nullptr;       // AttentionPlan::slots
   const int32_t* extra = nullptr;       // AttentionPlan::extra
   const int32_t* logit_rows = nullptr;  // [logit rows]
+  const float* states = nullptr;        // Batch::states
 };
 
 struct PassSize {

@@ -3,12 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/bfloat16.h"
 #include "tests/model/checkpoint_writer.h"
 #include "tests/model/group.h"
 #include "tests/model/passes.h"
@@ -143,6 +146,36 @@ TEST_P(KeptStatesTest, RanksChangeNoBitAndKeepingChangesNoLogit) {
   Keep(plain, 1, {});
   EXPECT_EQ(Logits(plain, batch), want);
   EXPECT_TRUE(States(plain).empty());
+}
+
+TEST_P(KeptStatesTest, CopiesAreRounded) {
+  const ModelConfig config = OddConfig();
+  const size_t hidden = config.hidden;
+  const TempDir dir;
+  WriteCheckpoint(dir.path(), config, 2);
+  TestGroup group = LoadOrDie(dir.path(), Options(GetParam()));
+  Keep(group, 1, {3, 0, 1});
+  Logits(group, ChainAndTree());
+  const std::vector<float> states = States(group);
+  const std::vector<std::vector<int32_t>> rows = {{16, 2, 2}, {}, {5}},
+                                          columns = {{2, 0}, {1}, {1}};
+  std::vector<std::vector<uint16_t>> copied(rows.size());
+  std::vector<StateCopy> copies;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    copied[i].resize(rows[i].size() * columns[i].size() * hidden);
+    copies.push_back({.rows = rows[i], .columns = columns[i], .to = copied[i].data()});
+  }
+  ASSERT_TRUE(group.rank(0).CopyStates(copies).ok());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    std::vector<uint16_t> want;
+    for (int32_t row : rows[i]) {
+      for (int32_t column : columns[i]) {
+        const float* from = &states[(row * 3 + column) * hidden];
+        std::transform(from, from + hidden, std::back_inserter(want), base::RoundToBFloat16);
+      }
+    }
+    EXPECT_EQ(copied[i], want);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, KeptStatesTest,

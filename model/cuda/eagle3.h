@@ -1,0 +1,93 @@
+#ifndef SPECFABRIC_MODEL_CUDA_EAGLE3_H_
+#define SPECFABRIC_MODEL_CUDA_EAGLE3_H_
+
+// cpu/eagle3.h on a GPU: what an EAGLE-3 drafter has before and behind its layers that other models
+// do not have. Used by the rank's thread. The states that rows hand on and the fused ones are on
+// the host: they are a row's hidden size, of as many rows as a tree has nodes.
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/cuda/device.h"
+#include "base/cuda/memory.h"
+#include "base/cuda/upload.h"
+#include "model/checkpoint/config.h"
+#include "model/cuda/device_weights.h"
+#include "model/cuda/layers.h"
+#include "model/cuda/linear.h"
+
+namespace specfabric::model::cuda {
+
+// Hidden states of `rows` positions, [rows][layers][target_hidden], of the given type.
+struct StateRows {
+  DataType type = DataType::kFloat32;
+  absl::Span<const uint8_t> bytes;
+  bool on_device = false;
+  int32_t rows = 0;
+};
+
+class Eagle3 {
+ public:
+  // The device and the products must outlive it. `weights`: those of a drafter, with `drafter`.
+  Eagle3(const ModelConfig& config, DataType dtype, const DeviceWeights* weights,
+         const base::cuda::Device* device, const MatrixProducts* products)
+      : config_(config),
+        dtype_(dtype),
+        weights_(*weights),
+        device_(*device),
+        products_(*products) {}
+
+  // Buffers of a pass and how many bytes they need; [logit_rows] alone for those behind the layers.
+  std::vector<std::pair<base::cuda::DeviceBuffer*, size_t>> Buffers(size_t rows, size_t logit_rows);
+
+  // Enqueues: joined(), which the first layer's attention reads, [rows][2 * hidden]: the
+  // embeddings, normed, and the fused states, normed. residual, [rows][hidden]: the embeddings;
+  // what the residual stream begins as takes their place.
+  absl::Status EnqueueJoin(const float* states, int32_t rows, float* residual) const;
+  const void* joined() const { return joined_.As<void>(); }
+
+  // Enqueues what comes behind the head: logits() and the states that rows hand on. `norm`: the
+  // last norm of these rows, whose result is computed again if it is handed on.
+  absl::Status EnqueueTail(const float* logits, const NormArgs& norm) const;
+  // Of the target's vocabulary, [rows][vocabulary], of those of the draft's.
+  void* logits(void* of_draft) const { return spreads() ? spread_.As<void>() : of_draft; }
+  // Enqueues their copy to the host. residual: of the rows whose logits are wanted.
+  absl::Status EnqueueNextStates(const float* residual, int32_t rows);
+  // [rows][hidden], once the device has finished.
+  absl::Span<const float> next_states() const {
+    return {fetched_next_.As<float>(), next_rows_ * static_cast<size_t>(config_.hidden)};
+  }
+
+  // As RankModel::FuseStates. False: some states are not finite.
+  absl::StatusOr<bool> Fuse(const StateRows& states, float* fused);
+
+ private:
+  bool spreads() const { return weights_.drafter->places.bytes() > 0; }
+  absl::Status EnqueueFuse(const StateRows& states);
+
+  const ModelConfig& config_;
+  const DataType dtype_;
+  const DeviceWeights& weights_;
+  const base::cuda::Device& device_;
+  const MatrixProducts& products_;
+  // Of a pass.
+  base::cuda::DeviceBuffer joined_;  // [rows][2 * hidden]
+  base::cuda::DeviceBuffer spread_;  // [logit rows][vocabulary]
+  base::cuda::DeviceBuffer normed_;  // [logit rows][hidden], where it is handed on
+  base::cuda::PinnedBuffer fetched_next_;
+  size_t next_rows_ = 0;
+  // Of Fuse.
+  base::cuda::Upload upload_;
+  base::cuda::DeviceBuffer fuse_inputs_;  // [rows][layers * target_hidden]
+  // A word that is not 0 if some state is not finite, then from kFusedPlace on [rows][hidden].
+  base::cuda::DeviceBuffer fused_;
+  base::cuda::PinnedBuffer fetched_;
+};
+
+}  // namespace specfabric::model::cuda
+
+#endif  // SPECFABRIC_MODEL_CUDA_EAGLE3_H_

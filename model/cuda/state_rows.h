@@ -1,0 +1,76 @@
+#ifndef SPECFABRIC_MODEL_CUDA_STATE_ROWS_H_
+#define SPECFABRIC_MODEL_CUDA_STATE_ROWS_H_
+
+// The kernels of hidden states: what a target keeps of a pass and copies from it, and what an
+// EAGLE-3 drafter does with them before and behind its layers (cpu/eagle3.h). Pointers are to
+// device memory. Every row is computed on its own in a fixed order. Functions enqueue; for their
+// status see base/cuda/launch.h.
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "base/cuda/stream.h"
+#include "model/checkpoint/config.h"
+
+namespace specfabric::model::cuda {
+
+// kept[row][column] = residual[row], rounded to bfloat16.
+struct KeepStateArgs {
+  const float* residual = nullptr;  // [rows][hidden]
+  int32_t rows = 0, hidden = 0;
+  int32_t columns = 0, column = 0;
+  uint16_t* kept = nullptr;  // [rows][columns][hidden]
+};
+absl::Status EnqueueKeepState(const KeepStateArgs& args, base::cuda::Stream stream);
+
+// to[i][j] = kept[rows[i]][columns[j]].
+struct GatherStatesArgs {
+  const uint16_t* kept = nullptr;  // [.][kept_columns][hidden]
+  int32_t kept_columns = 0, hidden = 0;
+  const int32_t* rows = nullptr;     // [row_count]
+  const int32_t* columns = nullptr;  // [column_count]
+  int32_t row_count = 0, column_count = 0;
+  uint16_t* to = nullptr;  // [row_count][column_count][hidden]
+};
+absl::Status EnqueueGatherStates(const GatherStatesArgs& args, base::cuda::Stream stream);
+
+// The inputs of a drafter's layer fc: states of the type `from_type`, rounded to `type`, with a
+// norm over each run of a row.
+struct FuseInputsArgs {
+  DataType from_type = DataType::kBFloat16, type = DataType::kBFloat16;
+  int32_t rows = 0, runs = 0, run = 0;
+  float epsilon = 0;
+  const void* from = nullptr;     // [rows][runs][run]
+  const float* weight = nullptr;  // [runs][run]; null: no norm
+  void* out = nullptr;            // [rows][runs][run]
+  int32_t* not_finite = nullptr;  // set to 1 if some state is not a finite number
+};
+absl::Status EnqueueFuseInputs(const FuseInputsArgs& args, base::cuda::Stream stream);
+
+// What a drafter's first layer attends over: a token's embedding, normed, and a state, normed. The
+// residual stream begins as the state, or as the normed one.
+struct JoinStatesArgs {
+  DataType type = DataType::kBFloat16;
+  int32_t rows = 0, hidden = 0;
+  float epsilon = 0;
+  const float* states = nullptr;            // [rows][hidden]
+  const float* embedding_weight = nullptr;  // [hidden]
+  const float* state_weight = nullptr;      // [hidden]
+  bool begins_normed = false;
+  float* residual = nullptr;  // [rows][hidden]; before: the embeddings
+  void* joined = nullptr;     // [rows][2][hidden]
+};
+absl::Status EnqueueJoinStates(const JoinStatesArgs& args, base::cuda::Stream stream);
+
+// out[row][id] = logits[row][places[id]], or minus infinity where the place is -1.
+struct SpreadLogitsArgs {
+  int32_t rows = 0, scored = 0, vocabulary = 0;
+  const float* logits = nullptr;    // [rows][scored]
+  const int32_t* places = nullptr;  // [vocabulary]
+  float* out = nullptr;             // [rows][vocabulary]
+};
+absl::Status EnqueueSpreadLogits(const SpreadLogitsArgs& args, base::cuda::Stream stream);
+
+}  // namespace specfabric::model::cuda
+
+#endif  // SPECFABRIC_MODEL_CUDA_STATE_ROWS_H_
