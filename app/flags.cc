@@ -173,7 +173,7 @@ DEFINE_bool(batch_invariant, true, "a token's logits do not depend on what else 
 DEFINE_string(device, "cpu", "what the model runs on: cpu, or cuda (rank r on the r-th GPU)");
 DEFINE_string(disable_features, "",
               "features of GPUs not to use, separated by commas: cuda_graphs, flash_attention, "
-              "gpu_draft_probs, peer_sums; the others are used where they work");
+              "gpu_draft_probs, gpu_states, peer_sums; the others are used where they work");
 DEFINE_double(gpu_memory_fraction, 0.9,
               "part of a GPU's memory that may be in use, by all its processes, once the KV cache "
               "is there; for --kv_blocks=0");

@@ -211,6 +211,7 @@ absl::Status SetVerification(target::TargetServiceOptions* options) {
   const auto features = FeatureFlags();
   if (!features.ok()) return features.status();
   options->gpu_draft_probs = features->gpu_draft_probs;
+  options->gpu_states = features->gpu_states;
   return absl::OkStatus();
 }
 
@@ -359,6 +360,7 @@ absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model
   const auto features = FeatureFlags();
   if (!features.ok()) return features.status();
   options.gpu_draft_probs = features->gpu_draft_probs;
+  options.gpu_states = features->gpu_states;
   options.engine.max_step_tokens = FLAGS_max_step_tokens;
   options.engine.sessions.max_sessions = FLAGS_max_sessions;
   options.engine.sessions.context = FLAGS_max_context;

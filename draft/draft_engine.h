@@ -276,6 +276,7 @@ class DraftEngine {
   // draft_engine_states.cc: the committed tokens from kv_len on whose states are there. Where those
   // before them are lost, the session starts cold.
   int32_t RowsWithStates(Session* session);
+  absl::StatusOr<bool> Fuse(const transport::KeptTensor& tensor, int count);
   void AddState(absl::Span<const float> state, model::Batch* batch);
   void KeepState(Session* session, int cache_node, int32_t logit);
   void NotePassTime(base::Nanos pass);

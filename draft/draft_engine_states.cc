@@ -37,18 +37,17 @@ absl::Status DraftEngine::AddStates(uint64_t target_incarnation, const ArrivedSt
   const auto count =
       std::accumulate(arrived.runs.begin(), arrived.runs.end(), int64_t{0},
                       [](int64_t sum, const schemas::StateRun& run) { return sum + run.count; });
-  const absl::Span<const uint8_t> bytes = arrived.tensor.bytes();
+  const size_t bytes = arrived.tensor.bytes().size();
   stats_.states += count;
-  stats_.state_bytes += bytes.size();
-  if (static_cast<uint64_t>(count) * width * sizeof(uint16_t) != bytes.size() ||
-      !Widen(bytes, &states_)) {
+  stats_.state_bytes += bytes;
+  absl::StatusOr<bool> valid = count * width * sizeof(uint16_t) == bytes;
+  if (*valid) valid = Fuse(arrived.tensor, static_cast<int>(count));
+  if (!valid.ok()) return valid.status();
+  if (!*valid) {
     stats_.invalid_states += count;
     return absl::OkStatus();
   }
   const auto hidden = static_cast<size_t>(config.hidden);
-  fused_.resize(count * hidden);
-  absl::Status fused = model_->FuseStates(states_, static_cast<int>(count), fused_.data());
-  if (!fused.ok()) return fused;
   size_t held = 0;
   sessions_.ForEach([&](Session* session) { held += session->states.bytes(); });
   absl::Span<const float> rows = fused_;
@@ -68,6 +67,17 @@ absl::Status DraftEngine::AddStates(uint64_t target_incarnation, const ArrivedSt
   }
   starved_ = false;
   return absl::OkStatus();
+}
+
+// fused_ = the states of `count` positions, fused. False: some are not finite.
+absl::StatusOr<bool> DraftEngine::Fuse(const transport::KeptTensor& tensor, int count) {
+  fused_.resize(static_cast<size_t>(count) * model_->config().hidden);
+  if (tensor.on_device()) return model_->FuseDeviceStates(tensor.bytes(), count, fused_.data());
+  if (!Widen(tensor.bytes(), &states_)) return false;
+  if (absl::Status fused = model_->FuseStates(states_, count, fused_.data()); !fused.ok()) {
+    return fused;
+  }
+  return true;
 }
 
 int32_t DraftEngine::RowsWithStates(Session* session) {

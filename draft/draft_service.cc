@@ -68,24 +68,14 @@ void EndIfBroken(const absl::Status& failed) {
   std::_Exit(base::kExitBroken);
 }
 
-void LogGpuDraftProbs(const absl::Status& able) {
-  spdlog::info(
-      "{}", model::Describe(model::kGpuDraftProbs, {.on = able.ok(), .why = base::Message(able)}));
+void LogFeature(const char* feature, const absl::Status& able) {
+  spdlog::info("{}", model::Describe(feature, {.on = able.ok(), .why = base::Message(able)}));
 }
 
 // Slots for the draft probabilities of as many trees as are sent at once.
 transport::SlotPoolOptions DraftProbsSlots(const DraftEngineOptions& engine, int32_t vocabulary) {
   return {transport::MemoryKind::kHost, DraftEngine::DraftProbsSlotBytes(engine, vocabulary),
           std::min(engine.sessions.max_sessions, kMaxDraftProbsSlots)};
-}
-
-// Whether draft probabilities may lie in GPU memory, before the model is loaded.
-absl::Status CheckGpuDraftProbs(const DraftServiceOptions& options, size_t slot_bytes) {
-  if (!options.gpu_draft_probs) return absl::FailedPreconditionError(model::kDisabled);
-  if (slot_bytes == 0) {
-    return absl::FailedPreconditionError("this draft sends no draft probabilities");
-  }
-  return link::CheckGpuSlots(options.fabric);
 }
 
 }  // namespace
@@ -116,7 +106,11 @@ class DraftService::Impl {
   void ReportEngine();
   link::LinkHandler MakeHandler();
   absl::Status LoadModel(const DraftServiceOptions& options);
+  absl::Status GpuSlots(const DraftServiceOptions& options);
+  absl::Status CheckGpuDraftProbs(const DraftServiceOptions& options);
+  void SettleStateSlots(const DraftServiceOptions& options, model::RankOptions* rank);
   void AddGpuSlots();
+  absl::Status AddStateSlots();
 
   model::ModelConfig config_;
   std::unique_ptr<model::Communicator> communicator_;
@@ -125,7 +119,10 @@ class DraftService::Impl {
   std::unique_ptr<DraftEngine> engine_;                        // engine thread only, once it runs
   std::unique_ptr<metrics::DraftMetrics> metrics_;
   std::unique_ptr<link::Link> link_;
+  std::optional<absl::Status> gpu_slots_;
   transport::SlotPoolOptions draft_probs_slots_;
+  transport::SlotPoolOptions state_slots_ = {transport::MemoryKind::kHost, schemas::kStateSlotBytes,
+                                             schemas::kStateSlots};
   // Engine thread; null until the first target needs it.
   std::shared_ptr<transport::SlotPool> draft_probs_pool_;
   std::unique_ptr<metrics::FabricMetrics> fabric_metrics_;
@@ -191,6 +188,46 @@ link::LinkHandler DraftService::Impl::MakeHandler() {
   return handler;
 }
 
+// Whether slots can lie in GPU memory: asked once.
+absl::Status DraftService::Impl::GpuSlots(const DraftServiceOptions& options) {
+  if (!gpu_slots_) gpu_slots_ = link::CheckGpuSlots(options.fabric);
+  return *gpu_slots_;
+}
+
+// Whether draft probabilities may lie in GPU memory, before the model is loaded.
+absl::Status DraftService::Impl::CheckGpuDraftProbs(const DraftServiceOptions& options) {
+  if (!options.gpu_draft_probs) return absl::FailedPreconditionError(model::kDisabled);
+  if (draft_probs_slots_.slot_bytes == 0) {
+    return absl::FailedPreconditionError("this draft sends no draft probabilities");
+  }
+  return GpuSlots(options);
+}
+
+// Hidden states are received in GPU memory by a draft that runs on a GPU, if they can be. Before
+// the model is loaded, whose KV cache leaves that memory free.
+void DraftService::Impl::SettleStateSlots(const DraftServiceOptions& options,
+                                          model::RankOptions* rank) {
+  if (rank->device == model::DeviceKind::kCpu) return;
+  const absl::Status able =
+      options.gpu_states ? GpuSlots(options) : absl::FailedPreconditionError(model::kDisabled);
+  LogFeature(model::kGpuStates, able);
+  if (!able.ok()) return;
+  state_slots_.kind = transport::MemoryKind::kCuda;
+  rank->kv_sizing.reserved_bytes +=
+      static_cast<int64_t>(state_slots_.slot_bytes) * state_slots_.slots;
+}
+
+// In the host's memory, if those in GPU memory cannot be had after all.
+absl::Status DraftService::Impl::AddStateSlots() {
+  auto pool = link_->AddPool(kStatePool, state_slots_);
+  if (!pool.ok() && state_slots_.kind == transport::MemoryKind::kCuda) {
+    LogFeature(model::kGpuStates, pool.status());
+    state_slots_.kind = transport::MemoryKind::kHost;
+    pool = link_->AddPool(kStatePool, state_slots_);
+  }
+  return pool.status();
+}
+
 // A draft that runs on a GPU keeps draft probabilities there if it can: their slots' memory is left
 // free by the KV cache and taken at once. Otherwise they are on the host.
 absl::Status DraftService::Impl::LoadModel(const DraftServiceOptions& options) {
@@ -199,8 +236,9 @@ absl::Status DraftService::Impl::LoadModel(const DraftServiceOptions& options) {
   if (!config.ok()) return config.status();
   draft_probs_slots_ = DraftProbsSlots(options.engine, config->vocabulary);
   const auto slot_bytes = draft_probs_slots_.slot_bytes;
-  absl::Status able = on_gpu ? CheckGpuDraftProbs(options, slot_bytes) : absl::OkStatus();
+  absl::Status able = on_gpu ? CheckGpuDraftProbs(options) : absl::OkStatus();
   model::RankOptions rank = options.rank;
+  if (config->states) SettleStateSlots(options, &rank);
   if (on_gpu && able.ok()) {
     rank.kv_sizing.reserved_bytes += static_cast<int64_t>(slot_bytes) * draft_probs_slots_.slots;
   }
@@ -218,7 +256,7 @@ absl::Status DraftService::Impl::LoadModel(const DraftServiceOptions& options) {
     draft_probs_slots_.kind = transport::MemoryKind::kCuda;
   } else {
     draft_rows_.reset();
-    LogGpuDraftProbs(able);
+    LogFeature(model::kGpuDraftProbs, able);
   }
   return absl::OkStatus();
 }
@@ -227,7 +265,7 @@ absl::Status DraftService::Impl::LoadModel(const DraftServiceOptions& options) {
 // them.
 void DraftService::Impl::AddGpuSlots() {
   auto pool = link_->AddPool(kDraftProbsPool, draft_probs_slots_);
-  LogGpuDraftProbs(pool.status());
+  LogFeature(model::kGpuDraftProbs, pool.status());
   if (pool.ok()) {
     draft_probs_pool_ = *std::move(pool);
   } else {
@@ -239,12 +277,13 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
                                        metrics::Registry* registry) {
   communicator_ = std::move(model::MakeThreadCommunicators(1)[0]);
   if (absl::Status loaded = LoadModel(options); !loaded.ok()) return loaded;
-  const bool on_gpu = draft_probs_slots_.kind == transport::MemoryKind::kCuda;
+  const bool draft_probs_on_gpu = draft_probs_slots_.kind == transport::MemoryKind::kCuda;
+  const bool states_on_gpu = state_slots_.kind == transport::MemoryKind::kCuda;
   const model::RankOptions& rank = model_->options();
 
   link::LinkOptions link_options;
   link_options.fabric = options.fabric;
-  if (on_gpu) link_options.fabric.gpu = 0;  // the only rank's
+  if (draft_probs_on_gpu || states_on_gpu) link_options.fabric.gpu = 0;  // the only rank's
   link_options.listen = options.listen;
   link_options.socket = options.socket;
   schemas::Hello& hello = link_options.hello;
@@ -294,11 +333,9 @@ absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
   auto link = link::Link::Create(std::move(link_options), MakeHandler());
   if (!link.ok()) return link.status();
   link_ = *std::move(link);
-  if (on_gpu) AddGpuSlots();
+  if (draft_probs_on_gpu) AddGpuSlots();
   if (config_.states) {
-    auto pool = link_->AddPool(
-        kStatePool, {transport::MemoryKind::kHost, schemas::kStateSlotBytes, schemas::kStateSlots});
-    if (!pool.ok()) return pool.status();
+    if (absl::Status added = AddStateSlots(); !added.ok()) return added;
   }
   fabric_metrics_ = std::make_unique<metrics::FabricMetrics>(
       *registry, [this] { return link::ReadCounters(*link_); });

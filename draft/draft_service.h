@@ -27,6 +27,8 @@ struct DraftServiceOptions {
   // Draft probabilities are computed in, and sent from, the memory of the rank's GPU, if there is
   // one that UCX can use.
   bool gpu_draft_probs = false;
+  // And hidden states are received there.
+  bool gpu_states = false;
 };
 
 class DraftService {

@@ -16,6 +16,7 @@ absl::StatusOr<Features> AllFeaturesBut(std::string_view disabled) {
   const std::pair<const char*, bool*> known[] = {{kCudaGraphs, &features.cuda_graphs},
                                                  {kFlashAttention, &features.flash_attention},
                                                  {kGpuDraftProbs, &features.gpu_draft_probs},
+                                                 {kGpuStates, &features.gpu_states},
                                                  {kPeerSums, &features.peer_sums}};
   const absl::string_view names(disabled.data(), disabled.size());
   for (absl::string_view part : absl::StrSplit(names, ',')) {
@@ -26,7 +27,7 @@ absl::StatusOr<Features> AllFeaturesBut(std::string_view disabled) {
     if (found == std::end(known)) {
       return absl::InvalidArgumentError(absl::StrCat("'", name, "': allowed are ", kCudaGraphs,
                                                      ", ", kFlashAttention, ", ", kGpuDraftProbs,
-                                                     " and ", kPeerSums));
+                                                     ", ", kGpuStates, " and ", kPeerSums));
     }
     *found->second = false;
   }

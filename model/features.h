@@ -5,7 +5,7 @@
 // it works on this machine, and off otherwise, with the reason in the log; an operator can only
 // turn them off. Who decides: cuda_graphs, flash_attention and peer_sums are decided while a model
 // is loaded, by all ranks of a group together (cuda/feature_checks.h): what one rank cannot do,
-// none does. gpu_draft_probs is decided by each target and each draft for itself
+// none does. gpu_draft_probs and gpu_states are decided by each target and each draft for itself
 // (link/gpu_slots.h).
 
 #include <string>
@@ -18,6 +18,7 @@ namespace specfabric::model {
 inline constexpr char kCudaGraphs[] = "cuda_graphs";          // cuda/graph_cache.h
 inline constexpr char kFlashAttention[] = "flash_attention";  // cuda/flash_attention.h
 inline constexpr char kGpuDraftProbs[] = "gpu_draft_probs";   // draft probabilities in GPU memory
+inline constexpr char kGpuStates[] = "gpu_states";            // hidden states in GPU memory
 inline constexpr char kPeerSums[] = "peer_sums";              // cuda/peer_sum.h
 
 // Those that may be used.
@@ -25,6 +26,7 @@ struct Features {
   bool cuda_graphs = true;
   bool flash_attention = true;
   bool gpu_draft_probs = true;
+  bool gpu_states = true;
   bool peer_sums = true;
 };
 

@@ -77,6 +77,9 @@ class RankGroup::Impl {
   absl::Status KeepStates(const std::vector<int32_t>& boundaries) {
     absl::Status kept;
     for (Rank& rank : ranks_) kept.Update(rank.model->KeepStates(boundaries));
+    if (!kept.ok()) {
+      for (Rank& rank : ranks_) kept.Update(rank.model->KeepStates({}));
+    }
     return kept;
   }
   verification::DeviceDraftRows& draft_rows() const { return *ranks_[0].draft_rows; }
@@ -254,7 +257,9 @@ absl::StatusOr<speculation::DraftProbs> RankGroup::OpenOnDevice(
 absl::Status RankGroup::KeepStates(const std::vector<int32_t>& boundaries) {
   return impl_->KeepStates(boundaries);
 }
-absl::Span<const float> RankGroup::states() const { return impl_->first().states(); }
+absl::Status RankGroup::CopyStates(absl::Span<const model::StateCopy> copies) {
+  return impl_->first().CopyStates(copies);
+}
 const model::ModelConfig& RankGroup::config() const { return impl_->first().config(); }
 const model::RankOptions& RankGroup::rank_options() const { return impl_->first().options(); }
 uint64_t RankGroup::NumericsFingerprint() const { return impl_->first().NumericsFingerprint(); }

@@ -66,10 +66,10 @@ class RankGroup {
   absl::StatusOr<speculation::DraftProbs> OpenOnDevice(const speculation::DraftProbsShape& shape,
                                                        absl::Span<const uint8_t> bytes);
 
-  // As RankModel's, on all ranks here. The states are rank 0's, of the last run. For the caller of
-  // Run, between runs.
+  // As RankModel's, on all ranks here; if one of them fails, none keeps any. The states are rank
+  // 0's, of the last run. For the caller of Run, between runs. Unimplemented: several processes.
   absl::Status KeepStates(const std::vector<int32_t>& boundaries);
-  absl::Span<const float> states() const;
+  absl::Status CopyStates(absl::Span<const model::StateCopy> copies);
 
   const model::ModelConfig& config() const;
   // As RankModel::options.

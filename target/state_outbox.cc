@@ -3,22 +3,37 @@
 #include <memory>
 #include <utility>
 
+#include "base/status.h"
+#include "model/features.h"
+#include "spdlog/spdlog.h"
+
 namespace specfabric::target {
 namespace {
 
 // Those of draft probabilities are numbered from 0 on.
 constexpr uint8_t kStatePool = 127;
 
+absl::StatusOr<std::shared_ptr<transport::SlotPool>> AddPool(link::Link* link,
+                                                             transport::MemoryKind kind) {
+  const auto add = [&](transport::MemoryKind of) {
+    return link->AddPool(kStatePool, {of, schemas::kStateSlotBytes, schemas::kStateSlots});
+  };
+  auto pool = add(kind);
+  if (pool.ok() || kind == transport::MemoryKind::kHost) return pool;
+  const model::FeatureState off = {.on = false, .why = base::Message(pool.status())};
+  spdlog::warn("{}", model::Describe(model::kGpuStates, off));
+  return add(transport::MemoryKind::kHost);
+}
+
 }  // namespace
 
-StateOutbox MakeStateOutbox(const std::function<link::Link*()>& link) {
+StateOutbox MakeStateOutbox(const std::function<link::Link*()>& link, transport::MemoryKind kind) {
   StateOutbox outbox;
   // The slots are taken when the first states are sent.
-  outbox.slot = [link, pool = std::shared_ptr<transport::SlotPool>()](
+  outbox.slot = [link, kind, pool = std::shared_ptr<transport::SlotPool>()](
                     const transport::Fence& fence) mutable -> absl::StatusOr<transport::Lease> {
     if (pool == nullptr) {
-      auto added = link()->AddPool(kStatePool, {transport::MemoryKind::kHost,
-                                                schemas::kStateSlotBytes, schemas::kStateSlots});
+      auto added = AddPool(link(), kind);
       if (!added.ok()) return added.status();
       pool = *std::move(added);
     }

@@ -10,8 +10,9 @@
 
 namespace specfabric::target {
 
-// `link` is called when states are sent, on the leader thread.
-StateOutbox MakeStateOutbox(const std::function<link::Link*()>& link);
+// `link` is called when states are sent, on the leader thread. kind: of the slots they are sent
+// from; those in GPU memory are in the host's if they cannot be had.
+StateOutbox MakeStateOutbox(const std::function<link::Link*()>& link, transport::MemoryKind kind);
 
 }  // namespace specfabric::target
 

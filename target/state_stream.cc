@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/bfloat16.h"
 #include "base/status.h"
 #include "spdlog/spdlog.h"
 
@@ -47,9 +46,8 @@ void StateStream::UpdateLayers() {
   }
 }
 
-void StateStream::Send(const scheduler::StepPlan& plan, const scheduler::StepResult& result,
-                       absl::Span<const float> states,
-                       const std::function<std::vector<PeerId>(base::SequenceId)>& readers) {
+void StateStream::CollectRows(const scheduler::StepPlan& plan, const scheduler::StepResult& result,
+                              const std::function<std::vector<PeerId>(base::SequenceId)>& readers) {
   for (auto& [peer, reader] : readers_) reader.rows.clear();
   for (size_t s = 0; s < plan.sequences.size(); ++s) {
     const PlanSequence& sequence = plan.sequences[s];
@@ -69,49 +67,79 @@ void StateStream::Send(const scheduler::StepPlan& plan, const scheduler::StepRes
       for (const int32_t node : result.sequences[s].accepted.path) add(node);
     }
   }
-  for (auto& [peer, reader] : readers_) {
-    absl::Span<const Row> left = reader.rows;
-    while (!left.empty()) {
-      const auto some = left.first(std::min<size_t>(left.size(), reader.slot_rows));
-      SendRows(peer, some, states, &reader);
-      left.remove_prefix(some.size());
-    }
-  }
 }
 
-void StateStream::SendRows(PeerId peer, absl::Span<const Row> rows, absl::Span<const float> states,
-                           Reader* reader) {
+void StateStream::Prepare(PeerId peer, absl::Span<const Row> rows, Reader* reader) {
   absl::StatusOr<transport::Lease> slot = outbox_.slot({incarnation_, reader->sent + 1});
   if (!slot.ok()) {
     stats_.dropped += rows.size();
     return;
   }
   // Counted even if it fails: a part of it may be on its way.
-  schemas::HiddenStates described = {.target_incarnation = incarnation_, .number = ++reader->sent};
-  auto* const begin = reinterpret_cast<uint16_t*>(slot->data());
-  uint16_t* to = begin;
+  Outgoing outgoing = {.peer = peer,
+                       .reader = reader,
+                       .described = {.target_incarnation = incarnation_, .number = ++reader->sent},
+                       .slot = *std::move(slot)};
+  std::vector<schemas::StateRun>& runs = outgoing.described.runs;
   for (const Row& row : rows) {
-    schemas::StateRun* const run = described.runs.empty() ? nullptr : &described.runs.back();
-    if (run != nullptr && run->sequence == row.sequence &&
-        run->first_position + run->count == row.position) {
-      ++run->count;
+    if (!runs.empty() && runs.back().sequence == row.sequence &&
+        runs.back().first_position + runs.back().count == row.position) {
+      ++runs.back().count;
     } else {
-      described.runs.push_back({row.sequence, row.position, 1});
+      runs.push_back({row.sequence, row.position, 1});
     }
-    for (const int32_t column : reader->columns) {
-      const auto from = states.subspan((row.row * layers_.size() + column) * hidden_, hidden_);
-      to = std::transform(from.begin(), from.end(), to, base::RoundToBFloat16);
-    }
+    outgoing.rows.push_back(row.row);
   }
-  const auto bytes = static_cast<uint32_t>((to - begin) * sizeof(uint16_t));
-  const absl::Status sent = outbox_.send(peer, described, reader->pool, *std::move(slot), bytes);
+  outgoing_.push_back(std::move(outgoing));
+}
+
+model::StateCopy StateStream::CopyOf(const Outgoing& outgoing) const {
+  const transport::SlotPool& pool = *outgoing.slot.pool();
+  return {.rows = outgoing.rows,
+          .columns = outgoing.reader->columns,
+          .to = reinterpret_cast<uint16_t*>(outgoing.slot.data()),
+          .on_device = pool.options().kind == transport::MemoryKind::kCuda};
+}
+
+void StateStream::Send(Outgoing outgoing) {
+  const size_t rows = outgoing.rows.size(), columns = outgoing.reader->columns.size();
+  const auto bytes = static_cast<uint32_t>(rows * columns * hidden_ * sizeof(uint16_t));
+  const absl::Status sent = outbox_.send(outgoing.peer, outgoing.described, outgoing.reader->pool,
+                                         std::move(outgoing.slot), bytes);
   if (!sent.ok()) {
-    spdlog::debug("target peer={}: hidden states not sent: {}", peer, base::Message(sent));
-    stats_.dropped += rows.size();
+    spdlog::debug("target peer={}: hidden states not sent: {}", outgoing.peer, base::Message(sent));
+    stats_.dropped += rows;
     return;
   }
-  stats_.sent += rows.size();
+  stats_.sent += rows;
   stats_.bytes += bytes;
+}
+
+void StateStream::Send(const scheduler::StepPlan& plan, const scheduler::StepResult& result,
+                       const CopyStates& copy,
+                       const std::function<std::vector<PeerId>(base::SequenceId)>& readers) {
+  CollectRows(plan, result, readers);
+  for (auto& [peer, reader] : readers_) {
+    absl::Span<const Row> left = reader.rows;
+    while (!left.empty()) {
+      const auto some = left.first(std::min<size_t>(left.size(), reader.slot_rows));
+      Prepare(peer, some, &reader);
+      left.remove_prefix(some.size());
+    }
+  }
+  if (outgoing_.empty()) return;
+  std::vector<model::StateCopy> copies;
+  for (const Outgoing& outgoing : outgoing_) copies.push_back(CopyOf(outgoing));
+  const absl::Status copied = copy(copies);
+  if (!copied.ok()) spdlog::error("hidden states are not copied: {}", base::Message(copied));
+  for (Outgoing& outgoing : outgoing_) {
+    if (copied.ok()) {
+      Send(std::move(outgoing));
+    } else {
+      stats_.dropped += outgoing.rows.size();
+    }
+  }
+  outgoing_.clear();
 }
 
 }  // namespace specfabric::target

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "model/hidden_states.h"
 #include "scheduler/step_plan.h"
 #include "schemas/messages.h"
 #include "target/draft_session.h"
@@ -30,10 +31,14 @@ struct StateOutbox {
       send;
 };
 
+// RankModel::CopyStates of the states that the step at hand has kept.
+using CopyStates = std::function<absl::Status(absl::Span<const model::StateCopy>)>;
+
 // Since start.
 struct StateStreamStats {
   uint64_t sent = 0, bytes = 0;  // positions
-  uint64_t dropped = 0;          // for want of a slot, or because the worker did not take them
+  // For want of a slot, because the worker did not take them, or because they could not be copied.
+  uint64_t dropped = 0;
 };
 
 class StateStream {
@@ -47,10 +52,10 @@ class StateStream {
   // The boundaries that some worker reads, ascending.
   const std::vector<int32_t>& layers() const { return layers_; }
 
-  // After a step: `states` are [plan.rows][layers][hidden]; `readers` gives the workers that read
-  // the states of a sequence, none if it is over.
+  // After a step that kept its rows' states at layers(): `copy` is called at most once, with copies
+  // to slots; `readers` gives the workers that read the states of a sequence, none if it is over.
   void Send(const scheduler::StepPlan& plan, const scheduler::StepResult& result,
-            absl::Span<const float> states,
+            const CopyStates& copy,
             const std::function<std::vector<PeerId>(base::SequenceId)>& readers);
 
   const StateStreamStats& stats() const { return stats_; }
@@ -70,16 +75,28 @@ class StateStream {
     uint32_t sent = 0;           // the number of the last tensor
     std::vector<Row> rows = {};  // scratch: of the step at hand
   };
+  // A tensor to fill and send.
+  struct Outgoing {
+    PeerId peer = 0;
+    const Reader* reader = nullptr;
+    schemas::HiddenStates described = {};
+    std::vector<int32_t> rows = {};  // of the plan
+    transport::Lease slot = {};
+  };
   void UpdateLayers();
-  // At most reader->slot_rows.
-  void SendRows(PeerId peer, absl::Span<const Row> rows, absl::Span<const float> states,
-                Reader* reader);
+  void CollectRows(const scheduler::StepPlan& plan, const scheduler::StepResult& result,
+                   const std::function<std::vector<PeerId>(base::SequenceId)>& readers);
+  // Takes a slot for these rows, at most reader->slot_rows.
+  void Prepare(PeerId peer, absl::Span<const Row> rows, Reader* reader);
+  model::StateCopy CopyOf(const Outgoing& outgoing) const;
+  void Send(Outgoing outgoing);
 
   const uint64_t incarnation_;
   const int32_t hidden_;
   const StateOutbox outbox_;
   std::map<PeerId, Reader> readers_;
   std::vector<int32_t> layers_;
+  std::vector<Outgoing> outgoing_;  // of the step at hand
   StateStreamStats stats_;
 };
 

@@ -308,7 +308,7 @@ void TargetEngine::RunStep(const scheduler::StepPlan& plan, base::Nanos started)
   metrics_->ObserveSpan(Span::kForward, times.forward);
   metrics_->ObserveSpan(Span::kVerify, times.verify);
   std::vector<scheduler::Event> events = scheduler_.Commit(&result_, ran);
-  if (!states_.layers().empty()) SendStates(plan, ran);
+  if (keeps_states_) SendStates(plan, ran);
   Dispatch(events);
   tokens_.Send(outbox_.tokens);
   metrics_->ObserveSpan(Span::kCommit, base::Now() - ran);
@@ -319,11 +319,12 @@ void TargetEngine::RunStep(const scheduler::StepPlan& plan, base::Nanos started)
 void TargetEngine::KeepStates() {
   if (!options_.states.keep) return;
   const absl::Status kept = options_.states.keep(states_.layers());
+  keeps_states_ = kept.ok() && !states_.layers().empty();
   if (!kept.ok()) spdlog::error("hidden states are not kept: {}", base::Message(kept));
 }
 
 void TargetEngine::SendStates(const scheduler::StepPlan& plan, base::Nanos now) {
-  states_.Send(plan, result_, options_.states.states(), [&](base::SequenceId id) {
+  states_.Send(plan, result_, options_.states.copy, [&](base::SequenceId id) {
     const absl::Span<const base::TokenId> text = Text(id);
     return text.empty() ? std::vector<PeerId>()
                         : drafts_.StateReaders(id, static_cast<int32_t>(text.size()), now);

@@ -35,7 +35,7 @@ namespace specfabric::target {
 struct StateSource {
   int32_t hidden = 0;
   std::function<absl::Status(const std::vector<int32_t>&)> keep = {};
-  std::function<absl::Span<const float>()> states = {};
+  CopyStates copy = {};
 };
 
 struct TargetEngineOptions {
@@ -202,6 +202,7 @@ class TargetEngine {
   DraftPool drafts_;
   DraftWatch watch_;
   StateStream states_;
+  bool keeps_states_ = false;
   TokenBatches tokens_;  // since the last step, or the last input
   base::BoundedQueue<TargetInput> inbox_;
   absl::flat_hash_map<base::SequenceId, Client> clients_;

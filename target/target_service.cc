@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -45,7 +46,10 @@ class TargetService::Impl {
 
   absl::Status StartRanks();
   schemas::GroupPart PartOfGroup() const;
+  absl::Status GpuSlots();
   std::string SettleGpuDraftProbs();
+  std::string SettleGpuStates();
+  absl::Status KeepsStates();
   int32_t DraftProbsSlots() const;
   absl::Status AddDraftProbsPools(size_t slot_bytes);
   void EndIfBroken(const absl::Status& step) const;
@@ -57,6 +61,7 @@ class TargetService::Impl {
   std::unique_ptr<RankGroup> ranks_;
   std::unique_ptr<metrics::TargetMetrics> metrics_;
   std::unique_ptr<TargetEngine> engine_;
+  std::optional<absl::Status> gpu_slots_;
   std::unique_ptr<link::Link> link_;
   // For callbacks, which may run while link_ is being destroyed.
   std::atomic<link::Link*> open_link_{nullptr};
@@ -122,16 +127,18 @@ schemas::GroupPart TargetService::Impl::PartOfGroup() const {
 absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
                                         metrics::Registry* registry) {
   options_ = options;
-  const std::string gpu_draft_probs = SettleGpuDraftProbs();
+  const std::string settled[] = {SettleGpuDraftProbs(), SettleGpuStates()};
   if (absl::Status ranks = StartRanks(); !ranks.ok()) return ranks;
-  if (!gpu_draft_probs.empty()) spdlog::info("{}", gpu_draft_probs);
+  for (const std::string& feature : settled) {
+    if (!feature.empty()) spdlog::info("{}", feature);
+  }
   const model::ModelConfig& config = ranks_->config();
   const model::RankOptions& rank = ranks_->rank_options();
   options_.scheduler.kv_blocks = rank.kv_blocks;
 
   link::LinkOptions link_options;
   link_options.fabric = options.fabric;
-  if (options_.gpu_draft_probs) link_options.fabric.gpu = 0;  // the only rank's
+  if (options_.gpu_draft_probs || options_.gpu_states) link_options.fabric.gpu = 0;  // rank 0's
   link_options.listen = options.listen;
   link_options.socket = options.socket;
   link_options.connect = options.drafts;
@@ -148,9 +155,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   hello.context = options.scheduler.max_context;
   hello.verification_methods = options.verification_methods;
   hello.capacity = options.scheduler.max_sequences;
-  // Asked once: whether this model keeps states at all.
-  absl::Status keeps_states = ranks_->KeepStates({0});
-  if (keeps_states.ok()) keeps_states = ranks_->KeepStates({});
+  const absl::Status keeps_states = KeepsStates();
   link_options.accept = [ours = hello, keeps_states,
                          layers = config.layers](const schemas::Hello& theirs) {
     absl::Status accepted = AcceptPeer(ours, theirs);
@@ -190,10 +195,12 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
     engine_options.states = {
         .hidden = config.hidden,
         .keep = [this](const auto& boundaries) { return ranks_->KeepStates(boundaries); },
-        .states = [this] { return ranks_->states(); }};
+        .copy = [this](auto copies) { return ranks_->CopyStates(copies); }};
   }
   TargetOutbox outbox;
-  outbox.states = MakeStateOutbox([this] { return link_.get(); });
+  outbox.states = MakeStateOutbox(
+      [this] { return link_.get(); },
+      options_.gpu_states ? transport::MemoryKind::kCuda : transport::MemoryKind::kHost);
   outbox.tokens = [this](link::PeerId peer, const schemas::TokensBatch& batch) {
     absl::Status sent = link_->Send(peer, batch);
     // A stream that misses tokens is useless. When the connection is closed, the gateway resubmits.
@@ -299,6 +306,40 @@ int32_t TargetService::Impl::DraftProbsSlots() const {
   return options_.scheduler.max_sequences / options_.ranks.shape().ranks() + kSpareSlots;
 }
 
+// Whether slots can lie in GPU memory: asked once.
+absl::Status TargetService::Impl::GpuSlots() {
+  if (!gpu_slots_) gpu_slots_ = link::CheckGpuSlots(options_.fabric);
+  return *gpu_slots_;
+}
+
+// Whether this model keeps hidden states at all.
+absl::Status TargetService::Impl::KeepsStates() {
+  if (group_ != nullptr) {
+    return absl::UnimplementedError(absl::StrCat("hidden states of a model in ",
+                                                 options_.group.processes,
+                                                 " processes are not supported; allowed: 1"));
+  }
+  absl::Status keeps = ranks_->KeepStates({0});
+  if (keeps.ok()) keeps = ranks_->KeepStates({});
+  return keeps;
+}
+
+// As SettleGpuDraftProbs.
+std::string TargetService::Impl::SettleGpuStates() {
+  model::RankOptions& rank = options_.ranks.rank;
+  if (rank.device == model::DeviceKind::kCpu) {
+    options_.gpu_states = false;
+    return "";
+  }
+  const absl::Status able =
+      options_.gpu_states ? GpuSlots() : absl::FailedPreconditionError(model::kDisabled);
+  options_.gpu_states = able.ok();
+  if (able.ok()) {
+    rank.kv_sizing.reserved_bytes += int64_t{schemas::kStateSlotBytes} * schemas::kStateSlots;
+  }
+  return model::Describe(model::kGpuStates, {.on = able.ok(), .why = base::Message(able)});
+}
+
 // Before the ranks load, which leave the slots' memory free. Returns a line for the log, on GPUs.
 std::string TargetService::Impl::SettleGpuDraftProbs() {
   if (options_.ranks.rank.device == model::DeviceKind::kCpu) {
@@ -313,7 +354,7 @@ std::string TargetService::Impl::SettleGpuDraftProbs() {
   } else if (!options_.gpu_draft_probs) {
     state.why = model::kDisabled;
   } else {
-    const absl::Status able = link::CheckGpuSlots(options_.fabric);
+    const absl::Status able = GpuSlots();
     state = {.on = able.ok(), .why = base::Message(able)};
   }
   options_.gpu_draft_probs = state.on;

@@ -42,6 +42,8 @@ struct TargetServiceOptions {
       0;  // rows of draft probabilities in a slot; 0 if no verification method reads them
   // The slots are in memory of the GPU of the only rank, if there is one that UCX can use.
   bool gpu_draft_probs = false;
+  // Hidden states are sent from memory of rank 0's GPU, likewise.
+  bool gpu_states = false;
   scheduler::DraftRouterOptions router;                      // Start sets its salt
   base::Nanos draft_latency_warn = 50 * base::kMillisecond;  // 0: no warning
   speculation::ChoiceOptions drafter_choice;

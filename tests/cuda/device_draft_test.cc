@@ -1,15 +1,18 @@
 // A draft that computes its draft_probs in device memory sends the same bytes as one that computes
-// them on the host, and a target's device validates them with the same result.
+// them on the host, and a target's device validates them with the same result; likewise one that
+// receives hidden states there.
 
 #include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/bfloat16.h"
 #include "base/hash.h"
 #include "draft/draft_engine.h"
 #include "model/cuda/cuda_transformer.h"
@@ -26,6 +29,7 @@ using model::cuda::CudaTransformer;
 using transport::MemoryKind;
 
 constexpr int32_t kVocabulary = 101, kSlots = 6;
+constexpr uint64_t kIncarnation = 9;  // the target's
 
 // The reply to one request.
 struct Sent {
@@ -70,6 +74,31 @@ class Draft {
         [this](uint64_t /*peer*/, const schemas::DraftReply& reply,
                OutgoingDraftProbs draft_probs) { Note(reply, draft_probs); });
   }
+
+  // Receives the hidden states, [positions][width], of a sequence's first positions.
+  void AddStates(uint64_t sequence, int32_t positions, const std::vector<uint16_t>& states) {
+    const size_t bytes = states.size() * sizeof(uint16_t);
+    ArrivedStates arrived = {.runs = {{sequence, 0, positions}}, .tensor = {}};
+    const transport::SlotPoolOptions slot = {MemoryKind::kCuda, bytes, 1};
+    const size_t slab_bytes = transport::SlotPool::Stride(slot);
+    DeviceArray<uint8_t> memory(slab_bytes);
+    if (kind_ == MemoryKind::kHost) {
+      const auto* const from = reinterpret_cast<const uint8_t*>(states.data());
+      arrived.tensor.copy.assign(from, from + bytes);
+    } else {
+      const auto pool = std::make_shared<transport::SlotPool>(
+          slot, transport::Slab{kind_, memory.data(), slab_bytes, nullptr},
+          [](const transport::Slab&) {});
+      arrived.tensor.lease = *pool->Acquire({});
+      arrived.tensor.lease_bytes = static_cast<uint32_t>(bytes);
+      base::cuda::Check(
+          cudaMemcpy(arrived.tensor.lease.data(), states.data(), bytes, cudaMemcpyHostToDevice),
+          "copy");
+    }
+    const absl::Status added = engine_->AddStates(kIncarnation, arrived, base::Now());
+    ASSERT_TRUE(added.ok()) << added;
+  }
+  const DraftEngineStats& stats() const { return engine_->stats(); }
 
   // The replies to the requests, by sequence.
   std::map<uint64_t, Sent> Answer(const std::vector<schemas::DraftRequest>& requests) {
@@ -130,7 +159,7 @@ class Draft {
 schemas::DraftRequest Request(uint64_t sequence, int32_t prompt,
                               schemas::VerificationMethod verification) {
   schemas::DraftRequest request;
-  request.target_incarnation = 9;
+  request.target_incarnation = kIncarnation;
   request.sequence = sequence;
   request.round = request.draw = 1;
   request.request_id = sequence;
@@ -198,6 +227,49 @@ TEST_F(DeviceDraftTest, SendsTheBytesThatTheHostWouldCompute) {
     EXPECT_EQ(expected.at(5).tokens.size(), 1u + 5u);
     EXPECT_EQ(expected.at(6).rows, 2);
     EXPECT_EQ(expected.at(8).status, schemas::DraftStatus::kOk);
+  }
+}
+
+// Its head scores a part of the vocabulary.
+TEST_F(DeviceDraftTest, ReadsStatesWhereTheyWereReceived) {
+  const model::ModelConfig config = model::OddDrafterConfig();
+  const size_t width = config.states->layers.size() * config.states->target_hidden;
+  const model::TempDir dir;
+  model::WriteCheckpoint(dir.path(), config, 5);
+  DraftEngineOptions options;
+  options.sessions = {.kv_blocks = 128, .block_size = 4, .max_sessions = 16, .context = 256};
+  options.growth.widths = {2, 2};
+  options.sampled_growth.widths = {3, 2};
+  Draft on_host(dir.path(), options, MemoryKind::kHost);
+  Draft on_device(dir.path(), options, MemoryKind::kCuda);
+  using schemas::VerificationMethod;
+  const std::vector<schemas::DraftRequest> requests = {
+      Request(1, 5, VerificationMethod::kRejection), Request(2, 3, VerificationMethod::kTraversal),
+      Request(3, 4, VerificationMethod::kCoupled)};
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  for (const schemas::DraftRequest& request : requests) {
+    const int32_t positions = request.prompt_length - 1;
+    std::vector<uint16_t> states(positions * width);
+    for (uint16_t& bits : states) bits = base::RoundToBFloat16(normal(random));
+    for (Draft* draft : {&on_host, &on_device}) {
+      draft->AddStates(request.sequence, positions, states);
+    }
+  }
+  const std::map<uint64_t, Sent> expected = on_host.Answer(requests);
+  const std::map<uint64_t, Sent> sent = on_device.Answer(requests);
+  ASSERT_EQ(expected.size(), requests.size());
+  EXPECT_TRUE(sent == expected);
+  EXPECT_EQ(expected.at(1).rows, 1 + 3);
+  EXPECT_EQ(expected.at(3).status, schemas::DraftStatus::kOk);
+  EXPECT_GT(expected.at(3).tokens.size(), 2u);
+
+  const std::vector<uint16_t> bad(width, 0x7F80);
+  for (Draft* draft : {&on_host, &on_device}) {
+    draft->AddStates(4, 1, bad);                                       // infinities
+    draft->AddStates(4, 1, std::vector<uint16_t>(width - 1, 0x3F80));  // of another shape
+    EXPECT_EQ(draft->stats().invalid_states, 2u);
+    EXPECT_EQ(draft->stats().states, 4u + 2 + 3 + 2);
   }
 }
 

@@ -23,19 +23,16 @@ using base::cuda::DeviceTest;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-RankOptions Options(DataType dtype) {
-  return {.dtype = dtype, .kv_blocks = 64, .block_size = 4, .trial_budget = 0};
+RankOptions CudaOptions(DataType dtype) {
+  RankOptions options = Options(dtype);
+  options.trial_budget = 0;
+  return options;
 }
 
-TestGroup LoadOrDie(absl::StatusOr<TestGroup> group) {
+TestGroup OnDevice(const std::string& dir, const RankOptions& options, int ranks = 1) {
+  absl::StatusOr<TestGroup> group = TestGroup::Load(dir, options, ranks, CudaTransformer::Load);
   EXPECT_TRUE(group.ok()) << group.status();
   return *std::move(group);
-}
-TestGroup OnDevice(const std::string& dir, const RankOptions& options, int ranks = 1) {
-  return LoadOrDie(TestGroup::Load(dir, options, ranks, CudaTransformer::Load));
-}
-TestGroup OnCpu(const std::string& dir, const RankOptions& options) {
-  return LoadOrDie(TestGroup::Load(dir, options, 1));
 }
 
 double Tolerance(DataType dtype) { return dtype == DataType::kFloat32 ? 2e-4 : 0.25; }
@@ -97,10 +94,10 @@ TEST_P(CudaStatesTest, AreTheCpusAndChangeNoLogit) {
   const Batch batch = ChainAndTree();
   Batch silent = batch;
   silent.logit_rows.clear();
-  TestGroup cpu = OnCpu(dir.path(), Options(GetParam()));
+  TestGroup cpu = LoadOrDie(dir.path(), Options(GetParam()));
   for (int ranks : {1, 2}) {
     if (ranks > Devices()) continue;
-    TestGroup device = OnDevice(dir.path(), Options(GetParam()), ranks);
+    TestGroup device = OnDevice(dir.path(), CudaOptions(GetParam()), ranks);
     const LogitRows want = Logits(device, batch);
     for (const std::vector<int32_t>& boundaries : {std::vector<int32_t>{1}, {3, 0, 2}}) {
       Keep(device, ranks, boundaries);
@@ -127,7 +124,7 @@ TEST_P(CudaStatesTest, GraphsChangeNothing) {
   config.layers = 1;
   const TempDir dir;
   WriteCheckpoint(dir.path(), config, 2);
-  RankOptions options = Options(GetParam());
+  RankOptions options = CudaOptions(GetParam());
   TestGroup plain = OnDevice(dir.path(), options);
   options.cuda_graphs = true;
   TestGroup graphs = OnDevice(dir.path(), options);
@@ -155,7 +152,7 @@ TEST_P(CudaStatesTest, CopiesWhatIsAskedFor) {
     config.hidden = hidden;
     const TempDir dir;
     WriteCheckpoint(dir.path(), config, 3);
-    TestGroup device = OnDevice(dir.path(), Options(GetParam()));
+    TestGroup device = OnDevice(dir.path(), CudaOptions(GetParam()));
     Keep(device, 1, {2, 0, 1});
     const Batch batch = ChainAndTree();
     Logits(device, batch);
@@ -248,8 +245,8 @@ TEST_P(CudaStatesTest, DraftersAreTheCpus) {
   for (const ModelConfig& config : DrafterConfigs()) {
     const TempDir dir;
     WriteCheckpoint(dir.path(), config, 4);
-    RankOptions options = Options(GetParam());
-    TestGroup cpu = OnCpu(dir.path(), options);
+    RankOptions options = CudaOptions(GetParam());
+    TestGroup cpu = LoadOrDie(dir.path(), options);
     TestGroup device = OnDevice(dir.path(), options);
     options.cuda_graphs = true;
     TestGroup graphs = OnDevice(dir.path(), options);
@@ -290,7 +287,7 @@ TEST_P(CudaStatesTest, FusesWhatLiesInTheDevicesMemory) {
   for (const ModelConfig& config : DrafterConfigs()) {
     const TempDir dir;
     WriteCheckpoint(dir.path(), config, 4);
-    TestGroup group = OnDevice(dir.path(), Options(GetParam()));
+    TestGroup group = OnDevice(dir.path(), CudaOptions(GetParam()));
     RankModel& model = group.rank(0);
     const int width = static_cast<int>(config.states->layers.size()) * config.states->target_hidden;
     const std::vector<float> states = RandomStates(5, width, 6);
@@ -330,7 +327,7 @@ TEST(CudaKeepStatesTest, WhatCannotBeIsOneClearLine) {
   const TempDir dir, drafter;
   WriteCheckpoint(dir.path(), OddConfig(), 3);
   WriteCheckpoint(drafter.path(), OddDrafterConfig(), 3);
-  RankOptions options = Options(DataType::kFloat32);
+  RankOptions options = CudaOptions(DataType::kFloat32);
   EXPECT_EQ(TestGroup::Load(drafter.path(), options, 2, CudaTransformer::Load).status().code(),
             absl::StatusCode::kInvalidArgument);
   TestGroup group = OnDevice(dir.path(), options);

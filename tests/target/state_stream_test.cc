@@ -83,16 +83,27 @@ class StateStreamTest : public ::testing::Test {
   static float Value(int32_t row, int32_t boundary, int32_t i) {
     return static_cast<float>(16 * row + 4 * boundary + i);
   }
-  void Send() {
-    std::vector<float> states;
-    for (size_t row = 0; row < plan_.positions.size(); ++row) {
-      for (const int32_t boundary : stream_.layers()) {
-        for (int32_t i = 0; i < kHidden; ++i) {
-          states.push_back(Value(static_cast<int32_t>(row), boundary, i));
+  // What a model would copy.
+  absl::Status Copy(absl::Span<const model::StateCopy> copies) {
+    ++copied_;
+    if (!kept_.ok()) return kept_;
+    for (const model::StateCopy& copy : copies) {
+      EXPECT_EQ(copy.on_device, kind_ == transport::MemoryKind::kCuda);
+      uint16_t* to = copy.to;
+      for (const int32_t row : copy.rows) {
+        for (const int32_t column : copy.columns) {
+          for (int32_t i = 0; i < kHidden; ++i) {
+            *to++ = base::RoundToBFloat16(Value(row, stream_.layers()[column], i));
+          }
         }
       }
     }
-    stream_.Send(plan_, result_, states, [this](base::SequenceId id) { return readers_[id]; });
+    return absl::OkStatus();
+  }
+  void Send() {
+    stream_.Send(
+        plan_, result_, [this](auto copies) { return Copy(copies); },
+        [this](base::SequenceId id) { return readers_[id]; });
     plan_ = {};
     result_.sequences.Resize(0);
   }
@@ -108,17 +119,17 @@ class StateStreamTest : public ::testing::Test {
   }
 
   std::shared_ptr<transport::SlotPool> MakePool(int32_t slots) {
-    const transport::SlotPoolOptions options = {transport::MemoryKind::kHost,
-                                                schemas::kStateSlotBytes, slots};
+    const transport::SlotPoolOptions options = {kind_, schemas::kStateSlotBytes, slots};
     const size_t bytes = transport::SlotPool::Stride(options) * slots;
     return std::make_shared<transport::SlotPool>(
-        options,
-        transport::Slab{transport::MemoryKind::kHost, static_cast<uint8_t*>(std::malloc(bytes)),
-                        bytes},
+        options, transport::Slab{kind_, static_cast<uint8_t*>(std::malloc(bytes)), bytes},
         [](const transport::Slab& slab) { std::free(slab.data); });
   }
 
+  transport::MemoryKind kind_ = transport::MemoryKind::kHost;
   std::shared_ptr<transport::SlotPool> pool_ = MakePool(2);
+  absl::Status kept_;
+  int copied_ = 0;  // how often
   std::vector<Sent> sent_;
   bool refuses_ = false;
   std::map<base::SequenceId, std::vector<PeerId>> readers_;
@@ -193,6 +204,7 @@ TEST_F(StateStreamTest, AWorkerThatIsGoneGetsNone) {
 }
 
 TEST_F(StateStreamTest, CutsWhatASlotDoesNotTake) {
+  pool_ = MakePool(3);
   Up(1, {1}, /*slot_rows=*/4);
   readers_ = {{7, {1}}, {8, {1}}};
   AddPrompt(7, 0, 6);
@@ -228,6 +240,30 @@ TEST_F(StateStreamTest, LeavesOutWhatCannotBeSentNow) {
   // A part of what was refused may have been sent: its number is not used again.
   EXPECT_EQ(sent_[0].described.number, 2u);
   EXPECT_EQ(stream_.stats().sent, 1u);
+}
+
+TEST_F(StateStreamTest, CopiesOnceAStep) {
+  for (const auto kind : {transport::MemoryKind::kHost, transport::MemoryKind::kCuda}) {
+    kind_ = kind;
+    pool_ = MakePool(2);
+    copied_ = 0;
+    Up(1, {4, 2});
+    Up(2, {0, 2, 6});
+    readers_ = {{7, {1, 2}}};
+    AddPrompt(7, 0, 2);
+    Send();
+    EXPECT_EQ(copied_, 1);
+    AddPrompt(8, 0, 2);  // nobody reads it
+    Send();
+    EXPECT_EQ(copied_, 1);
+  }
+  EXPECT_EQ(sent_.size(), 4u);
+  kept_ = absl::InternalError("lost");
+  AddPrompt(7, 2, 3);
+  Send();
+  EXPECT_EQ(sent_.size(), 4u);
+  EXPECT_EQ(stream_.stats().dropped, 6u);
+  EXPECT_EQ(pool_->CountStates()[static_cast<size_t>(transport::SlotState::kFree)], 2);
 }
 
 TEST_F(StateStreamTest, AWorkerWhosePositionsFitNoSlotGetsNone) {
