@@ -1,10 +1,9 @@
 #include "model/cuda/state_rows.h"
 
-#include <limits>
-
 #include "base/cuda/launch.h"
 #include "base/cuda/reduce.h"
 #include "base/cuda/tensor_core.h"
+#include "base/finite.h"
 #include "model/cuda/element.h"
 #include "model/cuda/norm_row.cuh"
 
@@ -63,8 +62,6 @@ __device__ float NormScale(float squares, int32_t width, float epsilon) {
   return 1.0f / sqrtf(BlockSum<kThreads>(squares) / static_cast<float>(width) + epsilon);
 }
 
-__device__ bool Finite(float value) { return fabsf(value) <= std::numeric_limits<float>::max(); }
-
 // Grid: [runs][rows].
 template <typename From, typename Element>
 __global__ void __launch_bounds__(kThreads) FuseInputs(FuseInputsArgs args) {
@@ -78,7 +75,7 @@ __global__ void __launch_bounds__(kThreads) FuseInputs(FuseInputsArgs args) {
   for (int32_t i = Thread(); i < args.run; i += kThreads) {
     const float value = Widen(from[i]);
     squares = fmaf(value, value, squares);
-    finite = finite && Finite(value);
+    finite = finite && base::IsFinite(value);
   }
   if (!finite) *args.not_finite = 1;
   const float* const weight =
@@ -122,8 +119,9 @@ __global__ void __launch_bounds__(kThreads) SpreadLogits(SpreadLogitsArgs args) 
   if (id >= args.vocabulary) return;
   const int64_t row = blockIdx.y;
   const int32_t place = args.places[id];
-  args.out[row * args.vocabulary + id] =
-      place < 0 ? -std::numeric_limits<float>::infinity() : args.logits[row * args.scored + place];
+  float logit = kNeverScored;
+  if (place >= 0) logit = args.logits[row * args.scored + place];
+  args.out[row * args.vocabulary + id] = logit;
 }
 
 bool InFours(int32_t hidden, const void* to) {

@@ -7,6 +7,7 @@
 // status see base/cuda/launch.h.
 
 #include <cstdint>
+#include <limits>
 
 #include "absl/status/status.h"
 #include "base/cuda/stream.h"
@@ -62,7 +63,9 @@ struct JoinStatesArgs {
 };
 absl::Status EnqueueJoinStates(const JoinStatesArgs& args, base::cuda::Stream stream);
 
-// out[row][id] = logits[row][places[id]], or minus infinity where the place is -1.
+// out[row][id] = logits[row][places[id]], or kNeverScored where the place is -1: the lowest number,
+// since kernels take a row with an infinite logit for a model's error.
+constexpr float kNeverScored = std::numeric_limits<float>::lowest();
 struct SpreadLogitsArgs {
   int32_t rows = 0, scored = 0, vocabulary = 0;
   const float* logits = nullptr;    // [rows][scored]

@@ -258,8 +258,10 @@ TEST_F(DeviceDraftTest, ReadsStatesWhereTheyWereReceived) {
   }
   const std::map<uint64_t, Sent> expected = on_host.Answer(requests);
   const std::map<uint64_t, Sent> sent = on_device.Answer(requests);
-  ASSERT_EQ(expected.size(), requests.size());
-  EXPECT_TRUE(sent == expected);
+  ASSERT_EQ(sent.size(), requests.size());
+  for (const auto& [sequence, reply] : expected) {
+    EXPECT_TRUE(sent.at(sequence) == reply) << sequence;
+  }
   EXPECT_EQ(expected.at(1).rows, 1 + 3);
   EXPECT_EQ(expected.at(3).status, schemas::DraftStatus::kOk);
   EXPECT_GT(expected.at(3).tokens.size(), 2u);
