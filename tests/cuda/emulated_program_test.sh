@@ -43,6 +43,14 @@ expect_the_cpus "sampled, two ranks" --temperature=1 --seed=3 -- --temperature=1
 expect_the_cpus "two stages" -- --pipeline_stages=2
 expect_the_cpus "with a draft" -- "${draft[@]}"
 expect_the_cpus "verified with draft probabilities" "${rejection[@]}" -- "${rejection[@]}"
+# Its text would be the same whatever it drafts.
+reader=("${draft[@]}" --draft_model=models/eagle3)
+expect_the_cpus "with a drafter that reads hidden states" "${reader[@]}" -- "${reader[@]}"
+if ! grep -Eq ' [1-9][0-9]* accepted' "$log"; then
+  echo "nothing that it drafts is accepted"
+  cat "$log"
+  failed=1
+fi
 EMULATED_NO_GRAPHS="" expect_the_cpus "without graphs" -- --tensor_parallel=2
 
 # What a start logs: `up` and `target` show it; `generate` does from --log_level=debug on.
@@ -63,6 +71,7 @@ expect_logged "feature flash_attention: off: its kernels do not take float32"
 expect_logged "feature peer_sums: off: it is disabled" --tensor_parallel=2 \
   --disable_features=peer_sums,cuda_graphs
 expect_logged "feature gpu_draft_probs: off: .*GPU" "${rejection[@]}"
+expect_logged "feature gpu_states: off: .*GPU" "${reader[@]}"
 # A draft takes no more than its sessions need: 2 of 16 blocks and 4 to spare.
 expect_logged "KV cache: 640 tokens in 40 blocks" "${draft[@]}" --max_sessions=2
 EMULATED_NO_GRAPHS=1 expect_logged "feature cuda_graphs: off: rank 1: " --tensor_parallel=2
