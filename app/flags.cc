@@ -118,7 +118,21 @@ DEFINE_string(step_fixed, "300us", "of a target's step: launching, planning, col
 DEFINE_string(step_weights, "20ms", "of a target's step: reading the weights once");
 DEFINE_string(step_row, "60us", "of a target's step: arithmetic of a row, while weights are read");
 DEFINE_string(step_context, "20ns", "of a target's step: reading the KV of one token");
-DEFINE_string(draft_weights, "1.5ms", "of a draft's pass (one level of all its trees)");
+DEFINE_string(drafter, "model",
+              "kind of the drafter: model (a pass a level of its trees), pard (a pass a tree), or "
+              "of those that read hidden states eagle3 (a pass a level) and dspark or DFlash (a "
+              "pass a tree)");
+DEFINE_bool(colocated, false,
+            "the drafter runs on its target's own device, in turns with the target's steps; "
+            "--num_drafts is then 0 or --num_targets");
+DEFINE_string(state_shape, "3x4096",
+              "what a drafter of hidden states reads of a token: layers x hidden size, bfloat16");
+DEFINE_string(state_latency, "155us",
+              "of a step's hidden states from target to draft, besides the time of their bytes");
+DEFINE_string(state_bandwidth, "46GiB",
+              "bytes a second of hidden states from target to draft; 0: no limit");
+DEFINE_string(draft_weights, "1.5ms",
+              "of a draft's pass (a level of all its trees, or the whole trees)");
 DEFINE_string(draft_row, "5us", "of a draft's pass: arithmetic of a row, while weights are read");
 DEFINE_string(round_trip, "20us", "network round trip between target and draft");
 DEFINE_string(session_ttl, "5m", "draft sessions that are idle for so long are dropped");
@@ -249,9 +263,10 @@ const std::vector<Group>& Groups() {
        {"step_fixed", "step_context", "max_step_tokens", "kv_blocks", "block_size", "speculation",
         "max_draft_wait"}},
       {"modelled drafts",
-       {"num_drafts", "tree", "acceptance", "draft_weights", "round_trip", "max_sessions"},
-       {"draft_router", "sibling_acceptance", "acceptance_spread", "draft_row", "ahead",
-        "ahead_nodes", "ahead_rows"}},
+       {"num_drafts", "drafter", "colocated", "tree", "acceptance", "draft_weights", "round_trip",
+        "max_sessions"},
+       {"state_shape", "state_latency", "state_bandwidth", "draft_router", "sibling_acceptance",
+        "acceptance_spread", "draft_row", "ahead", "ahead_nodes", "ahead_rows"}},
   };
   return *groups;
 }

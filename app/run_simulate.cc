@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -41,6 +42,29 @@ absl::StatusOr<std::vector<double>> Numbers(const std::string& flag, const std::
   return numbers;
 }
 
+// The numbers of targets and drafts of each row.
+absl::StatusOr<std::vector<std::pair<int32_t, int32_t>>> Sizes() {
+  const auto targets =
+      Numbers("num_targets", FLAGS_num_targets.empty() ? "1" : FLAGS_num_targets, 1, 256);
+  if (!targets.ok()) return targets.status();
+  std::vector<std::pair<int32_t, int32_t>> sizes;
+  for (const double number : *targets) {
+    const auto groups = static_cast<int32_t>(number);
+    const std::string usual = FLAGS_colocated ? absl::StrCat("0,", groups) : "0,1,2,4";
+    const auto drafts =
+        Numbers("num_drafts", FLAGS_num_drafts.empty() ? usual : FLAGS_num_drafts, 0, 4096);
+    if (!drafts.ok()) return drafts.status();
+    for (const double workers : *drafts) {
+      sizes.emplace_back(groups, static_cast<int32_t>(workers));
+      if (!FLAGS_colocated || workers == 0 || sizes.back().second == groups) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("--num_drafts=", FLAGS_num_drafts, " with --num_targets=", groups,
+                       " and --colocated: allowed are 0 and ", groups));
+    }
+  }
+  return sizes;
+}
+
 struct Limit {
   const char* flag;
   double value, least, most;
@@ -73,6 +97,7 @@ struct ModelledTimes {
   base::Nanos max_draft_wait = 0;
   scheduler::StepCost step;
   scheduler::DraftCost draft;
+  scheduler::StateCost states;
 };
 
 // A flag's duration in nanoseconds and their fractions: costs of a row are multiplied by many rows.
@@ -91,13 +116,38 @@ absl::StatusOr<ModelledTimes> TimeFlags() {
              {"step_fixed", FLAGS_step_fixed, &times.step.fixed, kModelledRange},
              {"step_weights", FLAGS_step_weights, &times.step.weights, kModelledRange},
              {"draft_weights", FLAGS_draft_weights, &times.draft.weights, kModelledRange},
-             {"round_trip", FLAGS_round_trip, &times.draft.round_trip, kModelledRange}}),
+             {"round_trip", FLAGS_round_trip, &times.draft.round_trip, kModelledRange},
+             {"state_latency", FLAGS_state_latency, &times.states.latency, kModelledRange}}),
         ParseRowCost("step_row", FLAGS_step_row, &times.step.row_ns),
         ParseRowCost("step_context", FLAGS_step_context, &times.step.context_ns),
         ParseRowCost("draft_row", FLAGS_draft_row, &times.draft.row_ns)}) {
     if (!status.ok()) return status;
   }
   return times;
+}
+
+// "3x4096" as layers and hidden size.
+absl::Status ParseStateShape(const std::string& value, scheduler::StateCost* states) {
+  const std::vector<std::string> sides = absl::StrSplit(value, 'x');
+  if (sides.size() == 2 && absl::SimpleAtoi(sides[0], &states->layers) &&
+      absl::SimpleAtoi(sides[1], &states->hidden) && states->layers >= 1 &&
+      states->layers <= 1024 && states->hidden >= 1 && states->hidden <= 1 << 20) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--state_shape=", value,
+                   ": allowed are LAYERSxHIDDEN, with 1 to 1024 layers of 1 to 1048576"));
+}
+
+absl::Status DrafterFlags(ModelledTimes* times) {
+  const auto kind = scheduler::ParseDrafterKind(FLAGS_drafter);
+  if (!kind.ok()) return Flag("drafter", FLAGS_drafter, kind.status());
+  times->draft.kind = *kind;
+  const auto bandwidth =
+      ParseSizeFlag("state_bandwidth", FLAGS_state_bandwidth, 0, uint64_t{1} << 50);
+  if (!bandwidth.ok()) return bandwidth.status();
+  times->states.bytes_per_second = static_cast<double>(*bandwidth);
+  return ParseStateShape(FLAGS_state_shape, &times->states);
 }
 
 // Other policies of drafting ahead differ by a few hundredths of the hits, and are not modelled.
@@ -148,6 +198,8 @@ scheduler::SimulationOptions Options(const std::vector<scheduler::Arrival>& arri
   s.min_draft_wait = std::min(s.min_draft_wait, s.max_draft_wait);
   options.step = times.step;
   options.draft = times.draft;
+  options.states = times.states;
+  options.colocated = FLAGS_colocated;
   options.draft.tree = tree;
   options.draft_sessions = FLAGS_max_sessions;
   options.acceptance = {.first = FLAGS_acceptance,
@@ -159,6 +211,15 @@ scheduler::SimulationOptions Options(const std::vector<scheduler::Arrival>& arri
 
 nlohmann::json ToJson(const scheduler::Percentiles& p) {
   return {{"p50", p.p50}, {"p90", p.p90}, {"p99", p.p99}};
+}
+
+void PrintHeader() {
+  std::printf("%8s %7s %6s %9s %26s %26s %8s %13s %7s %8s %8s\n", "", "", "", "",
+              "time to first token, ms", "time a token after it, ms", "accepted", "busy, %",
+              "drafts", "exposed", "states");
+  std::printf("%8s %7s %6s %9s %8s %8s %8s %8s %8s %8s %8s %6s %6s %7s %8s %8s\n", "rate",
+              "targets", "drafts", "tokens/s", "p50", "p90", "p99", "p50", "p90", "p99", "a round",
+              "target", "drafts", "missed%", "ms", "MB/s");
 }
 
 void Print(double rate, int targets, int drafts, const scheduler::SimulationReport& report) {
@@ -179,25 +240,32 @@ void Print(double rate, int targets, int drafts, const scheduler::SimulationRepo
                                  {"draft_hits", report.draft_hits},
                                  {"draft_misses", report.draft_misses},
                                  {"draft_skips", report.draft_skips},
-                                 {"draft_moves", report.draft_moves}};
+                                 {"draft_moves", report.draft_moves},
+                                 {"exposed_draft_seconds", report.exposed_draft},
+                                 {"states_sent", report.states_sent},
+                                 {"state_bytes", report.state_bytes}};
     std::puts(line.dump().c_str());
     return;
   }
   std::printf(
-      "%8.4g %7d %6d %9.1f %8.1f %8.1f %8.1f %8.2f %8.2f %8.2f %8.2f %6.0f %6.0f %7.0f\n", rate,
-      targets, drafts, report.tokens_per_second, 1e3 * report.ttft.p50, 1e3 * report.ttft.p90,
+      "%8.4g %7d %6d %9.1f %8.1f %8.1f %8.1f %8.2f %8.2f %8.2f %8.2f %6.0f %6.0f %7.0f %8.2f "
+      "%8.1f\n",
+      rate, targets, drafts, report.tokens_per_second, 1e3 * report.ttft.p50, 1e3 * report.ttft.p90,
       1e3 * report.ttft.p99, 1e3 * report.tpot.p50, 1e3 * report.tpot.p90, 1e3 * report.tpot.p99,
       report.accepted_per_round, 100 * report.target_busy, 100 * report.drafts_busy,
       100.0 * static_cast<double>(report.draft_misses) /
-          std::max<double>(1, static_cast<double>(report.draft_hits + report.draft_misses)));
+          std::max<double>(1, static_cast<double>(report.draft_hits + report.draft_misses)),
+      1e3 * report.exposed_draft,
+      1e-6 * static_cast<double>(report.state_bytes) / std::max(1e-9, report.duration));
 }
 
 }  // namespace
 
 absl::Status RunSimulate() {
   if (absl::Status checked = CheckLimits(); !checked.ok()) return checked;
-  const auto times = TimeFlags();
+  auto times = TimeFlags();
   if (!times.ok()) return times.status();
+  if (absl::Status drafter = DrafterFlags(&*times); !drafter.ok()) return drafter;
   auto tree = speculation::GrowthPolicy::Parse(FLAGS_tree);
   if (!tree.ok()) {
     return absl::InvalidArgumentError(
@@ -207,12 +275,8 @@ absl::Status RunSimulate() {
   if (!policy.ok()) return policy.status();
   const auto rates = Numbers("rate", FLAGS_rate, 1e-6, 1e9);
   if (!rates.ok()) return rates.status();
-  const std::string wanted = FLAGS_num_drafts.empty() ? "0,1,2,4" : FLAGS_num_drafts;
-  const auto drafts = Numbers("num_drafts", wanted, 0, 4096);
-  if (!drafts.ok()) return drafts.status();
-  const auto targets =
-      Numbers("num_targets", FLAGS_num_targets.empty() ? "1" : FLAGS_num_targets, 1, 256);
-  if (!targets.ok()) return targets.status();
+  const auto sizes = Sizes();
+  if (!sizes.ok()) return sizes.status();
   const auto router = DraftRouterFlag();
   if (!router.ok()) return router.status();
   std::vector<scheduler::Arrival> trace;
@@ -221,30 +285,21 @@ absl::Status RunSimulate() {
     if (!read.ok()) return read.status();
     trace = *std::move(read);
   }
-  if (!FLAGS_json) {
-    std::printf("%8s %7s %6s %9s %26s %26s %8s %13s %7s\n", "", "", "", "",
-                "time to first token, ms", "time a token after it, ms", "accepted", "busy, %",
-                "drafts");
-    std::printf("%8s %7s %6s %9s %8s %8s %8s %8s %8s %8s %8s %6s %6s %7s\n", "rate", "targets",
-                "drafts", "tokens/s", "p50", "p90", "p99", "p50", "p90", "p99", "a round", "target",
-                "drafts", "missed%");
-  }
+  if (!FLAGS_json) PrintHeader();
   for (double rate : *rates) {
     if (FLAGS_workload_trace.empty()) {
       trace = scheduler::PoissonArrivals(FLAGS_requests, rate, FLAGS_prompt_tokens,
                                          FLAGS_output_tokens, FLAGS_seed);
     }
-    for (double groups : *targets) {
-      for (double workers : *drafts) {
-        scheduler::SimulationOptions options = Options(trace, *tree, *policy, *times);
-        options.router.policy = *router;
-        options.draft.ahead = Ahead();
-        options.targets = static_cast<int32_t>(groups);
-        options.drafts = static_cast<int32_t>(workers);
-        Print(FLAGS_workload_trace.empty() ? rate : 0, options.targets, options.drafts,
-              scheduler::Simulate(options, trace));
-        std::fflush(stdout);
-      }
+    for (const auto& [targets, drafts] : *sizes) {
+      scheduler::SimulationOptions options = Options(trace, *tree, *policy, *times);
+      options.router.policy = *router;
+      options.draft.ahead = Ahead();
+      options.targets = targets;
+      options.drafts = drafts;
+      Print(FLAGS_workload_trace.empty() ? rate : 0, targets, drafts,
+            scheduler::Simulate(options, trace));
+      std::fflush(stdout);
     }
     if (!FLAGS_workload_trace.empty()) break;
   }

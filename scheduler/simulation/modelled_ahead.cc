@@ -31,11 +31,28 @@ ModelledAhead::Node ModelledAhead::Child(const ModelledText& text, uint64_t sequ
 
 void ModelledAhead::Start(const ModelledText& text, uint64_t sequence, const AheadCost& cost,
                           int children) {
+  Clear(cost);
+  children_ = children;
+  if (left_ > 0) Offer(text, sequence, root_);
+}
+
+void ModelledAhead::Clear(const AheadCost& cost) {
   next_.clear();
   left_ = cost.nodes;
-  children_ = children;
   least_chance_ = cost.least_chance;
-  if (left_ > 0) Offer(text, sequence, root_);
+}
+
+void ModelledAhead::OfferRoots(const ModelledText& text, uint64_t sequence, const Node& parent,
+                               int children) {
+  for (int index = children; left_ > 0 && index < kCandidates; ++index) {
+    const Node root = Child(text, sequence, parent, index);
+    if (root.chance >= least_chance_ && !Ran(root)) Push(root);
+  }
+}
+
+void ModelledAhead::Push(const Node& node) {
+  next_.push_back(node);
+  std::push_heap(next_.begin(), next_.end(), LessLikely);
 }
 
 ModelledAhead::Node ModelledAhead::Take() {
@@ -59,8 +76,7 @@ void ModelledAhead::Offer(const ModelledText& text, uint64_t sequence, const Nod
       Offer(text, sequence, child);
       continue;
     }
-    next_.push_back(child);
-    std::push_heap(next_.begin(), next_.end(), LessLikely);
+    Push(child);
   }
 }
 

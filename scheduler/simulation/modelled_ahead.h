@@ -40,16 +40,25 @@ class ModelledAhead {
 
   // The tree was sent: the nodes below it are to be run next.
   void Start(const ModelledText& text, uint64_t sequence, const AheadCost& cost, int children);
+  // The same of a drafter that drafts in one pass, which is run at roots of next trees alone: first
+  // Clear, then OfferRoots for each node of the tree that was sent, with its number of children
+  // there. A next root is a token that the tree does not have below such a node.
+  void Clear(const AheadCost& cost);
+  void OfferRoots(const ModelledText& text, uint64_t sequence, const Node& parent, int children);
   bool any() const { return !next_.empty(); }
   double best() const { return next_.front().chance; }
   // Removes the likeliest node, which counts as run from now on.
   Node Take();
-  // A pass has run the node.
+  // A pass has run the node: its children are to be run next.
   void OnRun(const ModelledText& text, uint64_t sequence, const Node& node);
 
  private:
   // Adds the children of a node that was run to those to be run next, or if they were run, theirs.
   void Offer(const ModelledText& text, uint64_t sequence, const Node& node);
+  void Push(const Node& node);
+
+  // Tokens after a node that may be the next root: as many as a draft worker keeps candidates.
+  static constexpr int kCandidates = 8;
 
   Node root_;
   int32_t committed_ = 0;

@@ -50,6 +50,7 @@ std::vector<ModelledDraft::Reply> ModelledDraft::Answer() {
 }
 
 base::Nanos ModelledDraft::TimeOf(int64_t rows) const {
+  if (!cost_.measured.empty()) return Interpolate(cost_.measured, rows);
   const auto arithmetic = static_cast<base::Nanos>(cost_.row_ns * static_cast<double>(rows));
   return std::max<base::Nanos>(1, std::max(cost_.weights, arithmetic));
 }
@@ -61,6 +62,7 @@ void ModelledDraft::StartPass(base::Nanos now) {
   int64_t rows = 0;
   for (const Job& job : jobs_) {
     rows += job.prefix > 0 ? job.prefix : static_cast<int64_t>(job.grower.Frontier().size());
+    if (one_pass()) rows += cost_.tree.Shallower(job.want.max_depth).Depth() - 1;  // masks
   }
   pass_ = TimeOf(rows);
   busy_ += pass_;
@@ -84,7 +86,8 @@ void ModelledDraft::StartAhead(base::Nanos now) {
     if (likeliest == going.end() || !likeliest->second->ahead.any()) break;
     run_ahead_.emplace_back(likeliest->first, likeliest->second->ahead.Take());
   }
-  ends_ = now + TimeOf(static_cast<int64_t>(run_ahead_.size()));
+  const int64_t rows_each = one_pass() ? cost_.tree.Depth() : 1;  // with masks
+  ends_ = now + TimeOf(rows_each * static_cast<int64_t>(run_ahead_.size()));
 }
 
 std::vector<ModelledDraft::Reply> ModelledDraft::EndPass() {
@@ -93,7 +96,11 @@ std::vector<ModelledDraft::Reply> ModelledDraft::EndPass() {
     const auto it = sessions_.find(id);
     if (it == sessions_.end()) continue;
     Session& session = it->second;
-    session.ahead.OnRun(text_, id, node);
+    if (one_pass()) {
+      session.ahead.NoteRun(node);
+    } else {
+      session.ahead.OnRun(text_, id, node);
+    }
     Note(session.asked, &session);
   }
   if (jobs_.empty()) return {};
@@ -113,13 +120,26 @@ std::vector<ModelledDraft::Reply> ModelledDraft::TakeDone() {
     rounds_.at(job.target).Leave(job.want.id, true);
     const auto it = sessions_.find(job.want.id);
     if (goes_ahead() && it != sessions_.end()) {
-      it->second.ahead.Start(text_, job.want.id, cost_.ahead, MostChildren());
+      PlanAhead(&job, &it->second);
       Note(false, &it->second);
     }
     replies.push_back({job.want, std::move(job.grower).Take()});
   }
   jobs_ = std::move(left);
   return replies;
+}
+
+void ModelledDraft::PlanAhead(Job* job, Session* session) const {
+  const uint64_t sequence = job->want.id;
+  if (!one_pass()) return session->ahead.Start(text_, sequence, cost_.ahead, MostChildren());
+  session->ahead.Clear(cost_.ahead);
+  const speculation::TokenTree& tree = job->grower.tree();
+  std::vector<int> children(tree.size(), 0);
+  for (int32_t node = 1; node < tree.size(); ++node) ++children[tree.parents[node]];
+  for (int32_t node = 0; node < tree.size(); ++node) {
+    const ModelledAhead::Node parent = PlaceOf(node, job);
+    session->ahead.OfferRoots(text_, sequence, parent, children[node]);
+  }
 }
 
 int ModelledDraft::MostChildren() const {
@@ -163,6 +183,10 @@ void ModelledDraft::ExpandNode(int32_t node, Job* job) const {
 void ModelledDraft::ExpandKnown(Job* job) const {
   const auto it = sessions_.find(job->want.id);
   if (!goes_ahead() || it == sessions_.end() || job->prefix > 0) return;
+  if (one_pass()) {
+    if (it->second.ahead.Ran(job->places[0])) ExpandWhole(job);
+    return;
+  }
   for (bool grown = true; grown;) {
     grown = false;
     for (int32_t node : job->grower.Frontier()) {
@@ -174,14 +198,25 @@ void ModelledDraft::ExpandKnown(Job* job) const {
   }
 }
 
+void ModelledDraft::ExpandFrontier(Job* job) const {
+  for (int32_t node : job->grower.Frontier()) {
+    if (job->grower.Expandable(node)) ExpandNode(node, job);
+  }
+}
+
+void ModelledDraft::ExpandWhole(Job* job) const {
+  while (!job->grower.Frontier().empty()) ExpandFrontier(job);
+}
+
 void ModelledDraft::Expand(Job* job) {
   // A prefill yields the root's children too, as in a real draft.
   job->prefix = 0;
+  if (one_pass()) return ExpandWhole(job);
   const auto it = sessions_.find(job->want.id);
-  for (int32_t node : job->grower.Frontier()) {
-    if (goes_ahead() && it != sessions_.end()) it->second.ahead.NoteRun(PlaceOf(node, job));
-    if (job->grower.Expandable(node)) ExpandNode(node, job);
+  if (goes_ahead() && it != sessions_.end()) {
+    for (int32_t node : job->grower.Frontier()) it->second.ahead.NoteRun(PlaceOf(node, job));
   }
+  ExpandFrontier(job);
   ExpandKnown(job);
 }
 

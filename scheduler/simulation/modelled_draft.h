@@ -2,9 +2,10 @@
 #define SPECFABRIC_SCHEDULER_SIMULATION_MODELLED_DRAFT_H_
 
 // A draft worker without a model, for simulation and benchmarks. It grows all requested trees
-// together: a pass takes the missing prefix or the frontier of each. When there is none to grow it
-// drafts ahead, if that is on. The results of a pass are available when it ends. Pure: time is an
-// argument, and the owner calls EndPass at the time ends().
+// together: a pass takes the missing prefix or the frontier of each, and of a drafter that drafts
+// in one pass all levels with it. When there is none to grow it drafts ahead, if that is on. The
+// results of a pass are available when it ends. Pure: time is an argument, and the owner calls
+// EndPass at the time ends().
 
 #include <cstdint>
 #include <map>
@@ -13,8 +14,10 @@
 
 #include "base/clock.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/simulation/drafter_kind.h"
 #include "scheduler/simulation/modelled_ahead.h"
 #include "scheduler/simulation/modelled_text.h"
+#include "scheduler/simulation/step_cost.h"
 #include "speculation/growth.h"
 #include "speculation/tree.h"
 
@@ -25,7 +28,9 @@ struct DraftCost {
   base::Nanos weights = 0;  // of one pass (a level of all trees that a worker grows, or a prefill)
   double row_ns = 0;
   speculation::GrowthPolicy tree;
-  AheadCost ahead = {};
+  AheadCost ahead = {};  // not of drafters that read states
+  DrafterKind kind = DrafterKind::kModel;
+  std::vector<PassTime> measured = {};  // if any, in place of `weights` and `row_ns`
 };
 
 class ModelledDraft {
@@ -69,15 +74,21 @@ class ModelledDraft {
     bool asked = false;
     bool going_ahead = false;  // not asked, and there are nodes to run ahead
   };
-  bool goes_ahead() const { return cost_.ahead.nodes > 0; }
+  bool goes_ahead() const { return cost_.ahead.nodes > 0 && !ReadsStates(cost_.kind); }
+  bool one_pass() const { return DraftsInOnePass(cost_.kind); }
   int MostChildren() const;
   const ModelledAhead::Node& PlaceOf(int32_t node, Job* job) const;
   void ExpandNode(int32_t node, Job* job) const;
   // Expands the nodes that were run ahead.
   void ExpandKnown(Job* job) const;
+  void ExpandFrontier(Job* job) const;
+  // Of a drafter that drafts in one pass: the tree as far as it grows.
+  void ExpandWhole(Job* job) const;
   void Expand(Job* job);
   void StopUnprofitableGrowth();
   std::vector<Reply> TakeDone();
+  // The job's tree is about to be sent: what is to be run ahead below it.
+  void PlanAhead(Job* job, Session* session) const;
   void StartAhead(base::Nanos now);
   void Note(bool asked, Session* session);
   base::Nanos TimeOf(int64_t rows) const;

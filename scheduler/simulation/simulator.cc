@@ -29,6 +29,15 @@ Percentiles PercentilesOf(std::vector<double> values) {
   return {at(0.5), at(0.9), at(0.99)};
 }
 
+// A drafter on its target's own device has no network between them, and no time to draft ahead in.
+SimulationOptions Placed(SimulationOptions options) {
+  if (options.colocated) {
+    options.draft.round_trip = 0;
+    options.draft.ahead.nodes = 0;
+  }
+  return options;
+}
+
 // A request, as its client sees it, and its draft request.
 struct Client {
   Nanos arrived = 0, first = 0, last = 0;
@@ -48,6 +57,11 @@ struct Target {
   std::map<base::SequenceId, Client> live;
   std::optional<StepPlan> step;
   Nanos busy = 0;
+  int64_t steps = 0;
+  std::optional<Nanos> waits_since;  // it has sequences, and runs no step
+  Nanos waited = 0;
+  ModelledStates states;
+  Nanos states_here = 0;        // when those that were sent last have arrived
   Nanos wake = base::kForever;  // when it plans again, if nothing happens before
   uint64_t last_chosen = 0;     // the last request that arrived here
   bool touched = false;         // something has happened since it planned
@@ -64,6 +78,13 @@ class Simulation {
     DraftId worker = 0;
     ModelledDraft::Reply reply;
     bool operator>(const Delivery& other) const { return time > other.time; }
+  };
+  // A draft request that goes to its worker once the states of what was committed are there.
+  struct Request {
+    Nanos time = 0;
+    DraftId worker = 0;
+    DraftWanted want;
+    bool operator>(const Request& other) const { return time > other.time; }
   };
   // Timers of the same time are handled in this order.
   enum class Timer { kPassEnds, kStepEnds, kWake };
@@ -86,6 +107,12 @@ class Simulation {
   void Deliver(Delivery delivery);
   void Dispatch(Target* target, const std::vector<Event>& events);
   void Want(Target* target, const DraftWanted& want);
+  void Ask(const Request& request);
+  void EndStep(Target* target);
+  void SendStates(const StepPlan& plan, const StepResult& result, Target* target);
+  // What shares a device takes turns on it.
+  bool Drafts(size_t target) const;
+  bool Steps(size_t worker) const;
   void Count(const TokensEvent& tokens, Client* client);
   void End(Target* target, base::SequenceId id);
   void Expire(Target* target);
@@ -98,6 +125,7 @@ class Simulation {
   std::vector<std::unique_ptr<Target>> targets_;
   std::vector<ModelledDraft> workers_;  // DraftId - 1
   Agenda<Delivery> deliveries_;
+  Agenda<Request> requests_;
   Agenda<Timed> timers_;
   std::map<base::SequenceId, size_t> home_;  // the target of each live sequence
   std::vector<Client> done_;
@@ -109,9 +137,10 @@ class Simulation {
 };
 
 Simulation::Simulation(const SimulationOptions& options, const std::vector<Arrival>& arrivals)
-    : options_(options), arrivals_(arrivals), text_(options.acceptance, options.seed) {
+    : options_(Placed(options)), arrivals_(arrivals), text_(options.acceptance, options.seed) {
   SchedulerOptions scheduling = options.scheduler;
   scheduling.vocabulary = ModelledText::kVocabulary;
+  SPECFABRIC_CHECK(!options.colocated || options.drafts == 0 || options.drafts == options.targets);
   workers_.reserve(options.drafts);
   for (int32_t d = 0; d < options.drafts; ++d) workers_.emplace_back(options_.draft, text_);
   for (int32_t t = 0; t < options.targets; ++t) {
@@ -119,6 +148,7 @@ Simulation::Simulation(const SimulationOptions& options, const std::vector<Arriv
     routing.salt = t;
     targets_.push_back(std::make_unique<Target>(scheduling, routing));
     for (int32_t d = 0; d < options.drafts; ++d) {
+      if (options.colocated && d != t) continue;
       targets_.back()->router.OnUp(d + 1, options.draft_sessions);
     }
   }
@@ -128,6 +158,7 @@ Nanos Simulation::NextEvent() const {
   Nanos next = base::kForever;
   if (next_arrival_ < arrivals_.size()) next = arrivals_[next_arrival_].time;
   if (!deliveries_.empty()) next = std::min(next, deliveries_.top().time);
+  if (!requests_.empty()) next = std::min(next, requests_.top().time);
   if (!timers_.empty()) next = std::min(next, timers_.top().time);
   return next;
 }
@@ -161,22 +192,51 @@ void Simulation::TakeEvents() {
     if (timed.what == Timer::kPassEnds) continue;
     Target& target = *targets_[timed.index];
     if (timed.what == Timer::kStepEnds) {
-      StepPlan plan = *std::exchange(target.step, std::nullopt);
-      StepResult result = text_.Verify(plan);
-      Dispatch(&target, target.scheduler.Commit(&result, now_));
-      target.scheduler.Recycle(std::move(plan));
-      target.touched = true;
+      EndStep(&target);
     } else if (timed.time == target.wake) {
       target.touched = true;
     }
   }
+  for (; !requests_.empty() && requests_.top().time <= now_; requests_.pop()) Ask(requests_.top());
   for (size_t w = 0; w < workers_.size(); ++w) {
-    if (workers_[w].running()) continue;
+    if (workers_[w].running() || Steps(w)) continue;
     for (ModelledDraft::Reply& reply : workers_[w].Answer()) Send(w, std::move(reply));
     if (!workers_[w].wants_pass()) continue;
     workers_[w].StartPass(now_);
     timers_.push({workers_[w].ends(), Timer::kPassEnds, w});
   }
+}
+
+void Simulation::EndStep(Target* target) {
+  StepPlan plan = *std::exchange(target->step, std::nullopt);
+  StepResult result = text_.Verify(plan);
+  target->waits_since = now_;
+  if (options_.drafts > 0 && !options_.colocated && ReadsStates(options_.draft.kind)) {
+    SendStates(plan, result, target);
+  }
+  Dispatch(target, target->scheduler.Commit(&result, now_));
+  if (target->live.empty()) target->waits_since.reset();
+  target->scheduler.Recycle(std::move(plan));
+  target->touched = true;
+}
+
+// Those of all rows of prompts, of the last committed token and of the accepted path.
+void Simulation::SendStates(const StepPlan& plan, const StepResult& result, Target* target) {
+  int64_t tokens = 0;
+  for (size_t s = 0; s < plan.sequences.size(); ++s) {
+    const PlanSequence& part = plan.sequences[s];
+    const auto accepted = static_cast<int64_t>(result.sequences[s].accepted.path.size());
+    tokens += part.kind == RowsKind::kPrefill ? part.row_count : 1 + accepted;
+  }
+  target->states_here = target->states.Send(options_.states, tokens, now_);
+}
+
+bool Simulation::Drafts(size_t target) const {
+  return options_.colocated && target < workers_.size() && workers_[target].running();
+}
+
+bool Simulation::Steps(size_t worker) const {
+  return options_.colocated && targets_[worker]->step.has_value();
 }
 
 // As in a gateway: to the target with the fewest sequences, among equals the one that was chosen
@@ -222,7 +282,17 @@ void Simulation::Want(Target* target, const DraftWanted& want) {
     return target->scheduler.OnNoDraft(want.id, want.round);
   }
   client.answered = false;
-  draft.Ask(want, home_.at(want.id));
+  const Request request = {std::max(now_, target->states_here), *worker, want};
+  if (request.time == now_) return Ask(request);
+  requests_.push(request);
+}
+
+void Simulation::Ask(const Request& request) {
+  const auto home = home_.find(request.want.id);
+  if (home == home_.end()) return;
+  const Client& client = targets_[home->second]->live.at(request.want.id);
+  if (client.worker != request.worker || client.round != request.want.round) return;
+  workers_[request.worker - 1].Ask(request.want, home->second);
 }
 
 void Simulation::Send(size_t worker, ModelledDraft::Reply reply) {
@@ -299,7 +369,7 @@ void Simulation::Dispatch(Target* target, const std::vector<Event>& events) {
 
 void Simulation::Plan(size_t index) {
   Target& target = *targets_[index];
-  if (target.step || !std::exchange(target.touched, false)) return;
+  if (target.step || Drafts(index) || !std::exchange(target.touched, false)) return;
   Expire(&target);
   auto planned = target.scheduler.Plan(now_);
   if (auto* plan = std::get_if<StepPlan>(&planned)) {
@@ -307,6 +377,9 @@ void Simulation::Plan(size_t index) {
     const auto time =
         std::max<Nanos>(1, static_cast<Nanos>(usual * options_.noise.Factor(now_, options_.seed)));
     target.busy += time;
+    ++target.steps;
+    if (target.waits_since)
+      target.waited += now_ - *std::exchange(target.waits_since, std::nullopt);
     target.step = std::move(*plan);
     target.wake = base::kForever;
     timers_.push({now_ + time, Timer::kStepEnds, index});
@@ -349,7 +422,12 @@ SimulationReport Simulation::Report() const {
   report.duration = base::ToSeconds(end - arrivals_.front().time);
   report.tokens_per_second = static_cast<double>(output_) / report.duration;
   report.accepted_per_round = rounds_ == 0 ? 0 : static_cast<double>(accepted_) / rounds_;
+  int64_t steps = 0;
   for (const auto& target : targets_) {
+    report.exposed_draft += base::ToSeconds(target->waited);
+    steps += target->steps;
+    report.states_sent += target->states.tokens();
+    report.state_bytes += target->states.bytes();
     report.target_busy += base::ToSeconds(target->busy) / report.duration / targets_.size();
     const SchedulerStats stats = target->scheduler.stats();
     report.draft_hits += stats.draft_hits;
@@ -357,6 +435,7 @@ SimulationReport Simulation::Report() const {
     report.draft_skips += stats.draft_skips;
     for (const DraftState& state : target->router.States()) report.draft_moves += state.moves;
   }
+  report.exposed_draft /= static_cast<double>(steps);
   for (const ModelledDraft& worker : workers_) {
     report.drafts_busy += base::ToSeconds(worker.busy()) / report.duration / workers_.size();
   }

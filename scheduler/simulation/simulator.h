@@ -14,6 +14,7 @@
 #include "scheduler/scheduler.h"
 #include "scheduler/simulation/arrivals.h"
 #include "scheduler/simulation/modelled_draft.h"
+#include "scheduler/simulation/modelled_states.h"
 #include "scheduler/simulation/modelled_text.h"
 #include "scheduler/simulation/step_cost.h"
 
@@ -25,6 +26,11 @@ struct SimulationOptions {
   StepCost step;
   StepNoise noise;
   DraftCost draft;
+  // Of a drafter that reads hidden states; a link a target.
+  StateCost states;
+  // Each target's drafter runs on its own device, in turns with its steps: no network between them,
+  // and nothing drafted ahead. `drafts` is then 0 or `targets`.
+  bool colocated = false;
   int32_t targets = 1;          // an arrival goes to the one with the fewest sequences
   int32_t drafts = 0;           // workers, shared by all targets; 0: no speculation
   int32_t draft_sessions = 64;  // of each worker; more are refused (busy)
@@ -47,6 +53,10 @@ struct SimulationReport {
   double accepted_per_round = 0;
   double target_busy = 0;  // share of the duration, mean over the targets
   double drafts_busy = 0;  // the same, mean over the workers
+  // Time between two steps of a target that has sequences, mean over the steps: it waits for
+  // drafts, or its device drafts. What is drafted while it runs a step is not in it.
+  double exposed_draft = 0;
+  int64_t states_sent = 0, state_bytes = 0;  // hidden states: tokens, and what they take
   uint64_t draft_hits = 0, draft_misses = 0, draft_skips = 0;
   uint64_t draft_moves = 0;  // of sequences to a better worker
 };

@@ -7,11 +7,27 @@
 
 namespace specfabric::scheduler {
 
+base::Nanos Interpolate(absl::Span<const PassTime> measured, int64_t rows) {
+  const auto more = std::find_if(measured.begin(), measured.end(),
+                                 [rows](const PassTime& pass) { return pass.rows >= rows; });
+  if (more == measured.begin()) return more->time;
+  const PassTime& least = *(more - 1);
+  if (more == measured.end()) {
+    return static_cast<base::Nanos>(static_cast<double>(least.time) * static_cast<double>(rows) /
+                                    static_cast<double>(least.rows));
+  }
+  const double part =
+      static_cast<double>(rows - least.rows) / static_cast<double>(more->rows - least.rows);
+  return least.time + static_cast<base::Nanos>(part * static_cast<double>(more->time - least.time));
+}
+
 base::Nanos StepCost::Of(const StepPlan& plan) const {
   double context = 0;
   for (const PlanSequence& part : plan.sequences) context += part.kv_len + part.row_count;
-  const auto rows = static_cast<base::Nanos>(row_ns * plan.rows());
-  return fixed + std::max(weights, rows) + static_cast<base::Nanos>(context_ns * context);
+  const base::Nanos pass = measured.empty()
+                               ? std::max(weights, static_cast<base::Nanos>(row_ns * plan.rows()))
+                               : Interpolate(measured, plan.rows());
+  return fixed + pass + static_cast<base::Nanos>(context_ns * context);
 }
 
 double StepNoise::Factor(base::Nanos now, uint64_t seed) const {

@@ -105,6 +105,115 @@ TEST(SimulatorTest, TooSlowADraftIsNotWaitedForAndCostsLittle) {
   EXPECT_LT(report.tpot.p50, 0.013);
 }
 
+TEST(SimulatorTest, MeasuredPassesAreInterpolated) {
+  const std::vector<PassTime> measured = {{1, 400}, {8, 470}, {64, 1030}};
+  EXPECT_EQ(Interpolate(measured, 1), 400);
+  EXPECT_EQ(Interpolate(measured, 4), 430);
+  EXPECT_EQ(Interpolate(measured, 8), 470);
+  EXPECT_EQ(Interpolate(measured, 36), 750);
+  EXPECT_EQ(Interpolate(measured, 128), 2060);
+  StepPlan plan;
+  plan.tokens.resize(36);
+  EXPECT_EQ((StepCost{.fixed = 5, .weights = 9999, .measured = measured}).Of(plan), 5 + 750);
+}
+
+// Per token layers x hidden x 2 bytes; what a step sends waits for what the step before has sent.
+TEST(SimulatorTest, StatesTakeTheirBytesOverTheLink) {
+  const StateCost eagle3_8b = {.layers = 3, .hidden = 4096, .latency = 155 * kMicrosecond};
+  EXPECT_EQ(eagle3_8b.BytesPerToken(), 24 * 1024);
+  EXPECT_EQ((StateCost{.layers = 5, .hidden = 7168}).BytesPerToken(), 71'680);
+  StateCost cost = eagle3_8b;
+  cost.bytes_per_second = 24.576e9;  // a token a microsecond
+  ModelledStates states;
+  EXPECT_EQ(states.Send(cost, 100, 1000 * kMicrosecond), (1000 + 100 + 155) * kMicrosecond);
+  EXPECT_EQ(states.Send(cost, 4, 1040 * kMicrosecond), (1100 + 4 + 155) * kMicrosecond);
+  EXPECT_EQ(states.Send(cost, 1, 2000 * kMicrosecond), (2000 + 1 + 155) * kMicrosecond);
+  EXPECT_EQ(states.tokens(), 105);
+  EXPECT_EQ(states.bytes(), 105 * 24 * 1024);
+}
+
+// A round of a chain of three that is always accepted, after a prompt in a step of its own. Every
+// wait for a draft is the same, but for the first, whose prompt has more states.
+struct Exposed {
+  DrafterKind kind;
+  bool colocated;
+  base::Nanos wait;  // in each round
+};
+
+TEST(SimulatorTest, ExposedDraftTimeIsPassesAndWire) {
+  constexpr base::Nanos kPass = 100 * kMicrosecond, kRoundTrip = 30 * kMicrosecond;
+  constexpr base::Nanos kLatency = 50 * kMicrosecond;
+  constexpr int64_t kRoundTokens = 4, kPrompt = 10;
+  constexpr base::Nanos kToken = 2 * kMicrosecond;  // on the link
+  constexpr base::Nanos kStates = kLatency + kRoundTokens * kToken;
+  for (const Exposed& expected :
+       {Exposed{DrafterKind::kModel, false, 3 * kPass + kRoundTrip},
+        Exposed{DrafterKind::kPard, false, kPass + kRoundTrip},
+        Exposed{DrafterKind::kEagle3, false, 3 * kPass + kRoundTrip + kStates},
+        Exposed{DrafterKind::kDspark, false, kPass + kRoundTrip + kStates},
+        Exposed{DrafterKind::kModel, true, 3 * kPass}, Exposed{DrafterKind::kPard, true, kPass},
+        Exposed{DrafterKind::kEagle3, true, 3 * kPass},
+        Exposed{DrafterKind::kDspark, true, kPass}}) {
+    SimulationOptions options = Options();
+    options.scheduler.speculation = SpeculationPolicy::kAlways;
+    options.drafts = 1;
+    options.colocated = expected.colocated;
+    options.draft.kind = expected.kind;
+    options.draft.weights = kPass;
+    options.draft.round_trip = kRoundTrip;
+    options.states = {.layers = 1,
+                      .hidden = 500,
+                      .latency = kLatency,
+                      .bytes_per_second = 1000 / base::ToSeconds(kToken)};
+    options.acceptance = {.first = 0.99, .further = 0, .spread = 0};
+    const int rounds = 10;  // short of the first token that no draft proposes
+    const SimulationReport report = Simulate(options, Alone(1, 1 + kRoundTokens * rounds));
+    ASSERT_EQ(report.accepted_per_round, 3);
+    const bool sends = ReadsStates(expected.kind) && !expected.colocated;
+    const base::Nanos waited =
+        rounds * expected.wait + (sends ? (kPrompt - kRoundTokens) * kToken : 0);
+    EXPECT_NEAR(report.exposed_draft * (rounds + 1), base::ToSeconds(waited), 1e-9)
+        << Name(expected.kind) << (expected.colocated ? " co-located" : " remote");
+    EXPECT_EQ(report.states_sent, sends ? kPrompt + kRoundTokens * rounds : 0);
+    EXPECT_EQ(report.state_bytes, 1000 * report.states_sent);
+  }
+}
+
+TEST(SimulatorTest, AParallelDraftGoesAheadAtNextRoots) {
+  SimulationOptions options = Options();
+  options.drafts = 1;
+  options.draft.kind = DrafterKind::kPard;
+  options.draft.weights = 2 * kMillisecond;
+  options.acceptance = {.first = 0.7, .further = 0.9, .spread = 0};
+  const SimulationReport in_time = Simulate(options, Alone(20, 900));
+  options.draft.ahead.nodes = 40;
+  const SimulationReport ahead = Simulate(options, Alone(20, 900));
+  EXPECT_NEAR(ahead.accepted_per_round, in_time.accepted_per_round, 0.1);
+  EXPECT_NEAR(in_time.exposed_draft, 0.002, 1e-4);
+  EXPECT_LT(ahead.exposed_draft, 0.25 * in_time.exposed_draft);
+}
+
+// Drafts of half of the sequences while the other half is verified, as below: what shares a device
+// takes turns, and is busy no longer than the time there is.
+TEST(SimulatorTest, ACoLocatedDrafterTakesTurnsWithItsTarget) {
+  SimulationOptions options = Options();
+  options.targets = options.drafts = 2;
+  options.step = {
+      .fixed = 200 * kMicrosecond, .weights = 1 * kMillisecond, .row_ns = 200'000, .context_ns = 0};
+  options.draft.weights = 1500 * kMicrosecond;
+  options.acceptance = {.first = 0.9, .further = 0, .spread = 0.05};
+  const std::vector<Arrival> arrivals(16, Arrival{0, 10, 300});
+  const SimulationReport apart = Simulate(options, arrivals);
+  EXPECT_GT(apart.target_busy + apart.drafts_busy, 1.02);
+  options.colocated = true;
+  options.scheduler.speculation = SpeculationPolicy::kAlways;
+  options.draft.ahead.nodes = 200;
+  const SimulationReport shared = Simulate(options, arrivals);
+  EXPECT_EQ(shared.requests, 16);
+  EXPECT_GT(shared.accepted_per_round, 1);
+  EXPECT_LE(shared.target_busy + shared.drafts_busy, 1 + 1e-9);
+}
+
 // Where arithmetic bounds a step, half of the sequences are verified while drafts of the other half
 // are on their way.
 TEST(SimulatorTest, TwoCohortsHideTheDrafts) {
