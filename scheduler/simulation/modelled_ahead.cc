@@ -29,10 +29,8 @@ ModelledAhead::Node ModelledAhead::Child(const ModelledText& text, uint64_t sequ
           .chance = parent.chance * text.Chance(sequence, parent.position, index)};
 }
 
-void ModelledAhead::Start(const ModelledText& text, uint64_t sequence, const AheadCost& cost,
-                          int children) {
+void ModelledAhead::Start(const ModelledText& text, uint64_t sequence, const AheadCost& cost) {
   Clear(cost);
-  children_ = children;
   if (left_ > 0) Offer(text, sequence, root_);
 }
 
@@ -69,7 +67,7 @@ void ModelledAhead::OnRun(const ModelledText& text, uint64_t sequence, const Nod
 }
 
 void ModelledAhead::Offer(const ModelledText& text, uint64_t sequence, const Node& node) {
-  for (int index = 0; index < children_; ++index) {
+  for (int index = 0; index < kCandidates; ++index) {
     const Node child = Child(text, sequence, node, index);
     if (child.chance < least_chance_) continue;
     if (Ran(child)) {

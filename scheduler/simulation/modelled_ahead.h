@@ -39,7 +39,7 @@ class ModelledAhead {
   void NoteRun(const Node& node) { ran_.emplace(node.path, node.position); }
 
   // The tree was sent: the nodes below it are to be run next.
-  void Start(const ModelledText& text, uint64_t sequence, const AheadCost& cost, int children);
+  void Start(const ModelledText& text, uint64_t sequence, const AheadCost& cost);
   // The same of a drafter that drafts in one pass, which is run at roots of next trees alone: first
   // Clear, then OfferRoots for each node of the tree that was sent, with its number of children
   // there. A next root is a token that the tree does not have below such a node.
@@ -57,7 +57,7 @@ class ModelledAhead {
   void Offer(const ModelledText& text, uint64_t sequence, const Node& node);
   void Push(const Node& node);
 
-  // Tokens after a node that may be the next root: as many as a draft worker keeps candidates.
+  // Children of a node that may be run: as many as a draft worker keeps candidates.
   static constexpr int kCandidates = 8;
 
   Node root_;
@@ -65,7 +65,6 @@ class ModelledAhead {
   std::unordered_map<uint64_t, int32_t> ran_;  // positions, by path
   std::vector<Node> next_;                     // a heap, the likeliest first
   int32_t left_ = 0;                           // nodes that may still be run
-  int children_ = 0;
   double least_chance_ = 0;
 };
 

@@ -131,7 +131,7 @@ std::vector<ModelledDraft::Reply> ModelledDraft::TakeDone() {
 
 void ModelledDraft::PlanAhead(Job* job, Session* session) const {
   const uint64_t sequence = job->want.id;
-  if (!one_pass()) return session->ahead.Start(text_, sequence, cost_.ahead, MostChildren());
+  if (!one_pass()) return session->ahead.Start(text_, sequence, cost_.ahead);
   session->ahead.Clear(cost_.ahead);
   const speculation::TokenTree& tree = job->grower.tree();
   std::vector<int> children(tree.size(), 0);
@@ -140,11 +140,6 @@ void ModelledDraft::PlanAhead(Job* job, Session* session) const {
     const ModelledAhead::Node parent = PlaceOf(node, job);
     session->ahead.OfferRoots(text_, sequence, parent, children[node]);
   }
-}
-
-int ModelledDraft::MostChildren() const {
-  const std::vector<int32_t>& widths = cost_.tree.widths;
-  return widths.empty() ? cost_.tree.max_children : *std::max_element(widths.begin(), widths.end());
 }
 
 void ModelledDraft::StopUnprofitableGrowth() {

@@ -76,7 +76,6 @@ class ModelledDraft {
   };
   bool goes_ahead() const { return cost_.ahead.nodes > 0 && !ReadsStates(cost_.kind); }
   bool one_pass() const { return DraftsInOnePass(cost_.kind); }
-  int MostChildren() const;
   const ModelledAhead::Node& PlaceOf(int32_t node, Job* job) const;
   void ExpandNode(int32_t node, Job* job) const;
   // Expands the nodes that were run ahead.
