@@ -5,11 +5,14 @@ Clusters of one target stay up side by side, each with one draft worker of anoth
 without drafts. All answer the same held-out text, one after the other, one request at a time, in an
 order that rotates from repetition to repetition. Printed for each are medians: tokens a second
 against those of the cluster without drafts from the same repetition, draft tokens accepted a round,
-the worker's time from request to reply, and its passes a reply.
+the worker's time from request to reply, and its passes a reply; and the rounds without the draft
+they had asked for, in %: on a machine that does other work some replies come too late.
 
-Then how a drafter that reads hidden states recovers from a cold start: each prompt is asked twice,
-the second time from the target's prefix cache, whose states nobody has; printed are the tokens
-accepted a round by how many rounds came before.
+Then the same of trees of all --trees, drafted just in time (nothing is ready before it is asked
+for), and of those the acceptance at equal draft time: for each drafter the tree of which most is
+accepted among those whose reply takes no longer than each of --budgets_ms, in the median.
+
+Then how drafters recover that have lost what they knew of a text (recovery.py).
 
     python=$(scripts/setup --print-venv)/bin/python
     scripts/build && scripts/make_bench_pair.py
@@ -23,21 +26,21 @@ import contextlib
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT), str(ROOT / "tests" / "e2e"), str(ROOT / "scripts")]
 
+from bench.serving.recovery import layers_read, print_cached, print_killed  # noqa: E402
 from cluster import DRAFTERS, TARGET, Cluster, start_cluster  # noqa: E402
 from exposition import value_of  # noqa: E402
 from train_demo_models import read_corpus  # noqa: E402
 
 PLAIN = "plain"
-# Bounds of rounds that the recovery is averaged over.
-ROUNDS = (0, 1, 2, 4, 8, 16, 32)
+PARTS = ("side_by_side", "equal_time", "recovery")
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Sample:
     accepted_per_round: float
     reply_ms: float
     passes_per_reply: float
+    missed: float  # of the rounds
 
 
 def prompts_of(count: int, characters: int) -> list[str]:
@@ -64,10 +68,12 @@ def prompts_of(count: int, characters: int) -> list[str]:
 
 def counters(cluster: Cluster) -> dict[str, float]:
     names = ("draft_seconds_sum", "draft_seconds_count", "draft_passes_total")
-    return {
+    found = {
         name: sum(value_of(draft.admin, f"specfabric_{name}") for draft in cluster.drafts)
         for name in names
     }
+    found["misses"] = value_of(cluster.targets[0].admin, "specfabric_draft_misses_total")
+    return found
 
 
 def measure(
@@ -97,46 +103,14 @@ def measure(
         accepted / max(1, rounds),
         1e3 * grown["draft_seconds_sum"] / replies,
         grown["draft_passes_total"] / replies,
+        grown["misses"] / max(1, rounds) if cluster.drafts else 0.0,
     )
-
-
-def tokens_by_round(cluster: Cluster, prompt: str, arguments: argparse.Namespace) -> list[int]:
-    """The accepted draft tokens of each round; each event of a lone stream is one."""
-    return [
-        len(event["choices"][0]["token_ids"]) - 1
-        for event in cluster.stream(
-            prompt=prompt,
-            max_tokens=arguments.max_tokens,
-            temperature=arguments.temperature,
-            seed=1,
-            ignore_eos=True,
-            return_token_ids=True,
-        )
-        if event["choices"] and event["choices"][0]["token_ids"]
-    ]
-
-
-def print_recovery(
-    kind: str, cluster: Cluster, prompts: list[str], arguments: argparse.Namespace
-) -> None:
-    warm, cold = (
-        [tokens_by_round(cluster, prompt, arguments) for prompt in prompts] for _ in range(2)
-    )
-    print(f"\n{kind}: draft tokens accepted a round, by the rounds before")
-    print(f"{'rounds':>10} {'warm':>6} {'cold':>6}")
-    for first, last in zip(ROUNDS, (*ROUNDS[1:], 10**6), strict=True):
-        row = [
-            [count for counts in start for count in counts[first + 1 : last + 1]]
-            for start in (warm, cold)
-        ]
-        if all(row):
-            name = f"{first}+" if last == 10**6 else f"{first} to {last - 1}"
-            print(f"{name:>10} {mean(row[0]):6.2f} {mean(row[1]):6.2f}")
 
 
 def print_table(samples: list[Sample]) -> None:
     plain = {s.repetition: s.tokens_per_second for s in samples if s.kind == PLAIN}
-    print(f"{'drafter':>8} {'tokens/s':>9} {'/ plain':>8} {'accepted':>9} {'ms':>6} {'passes':>7}")
+    columns = {"drafter": 8, "tokens/s": 9, "/ plain": 8, "accepted": 9, "ms": 6, "passes": 7}
+    print(" ".join(f"{name:>{width}}" for name, width in {**columns, "missed": 7}.items()))
     for kind in dict.fromkeys(s.kind for s in samples):
         own = [s for s in samples if s.kind == kind]
         ratio = median(s.tokens_per_second / plain[s.repetition] for s in own)
@@ -144,16 +118,18 @@ def print_table(samples: list[Sample]) -> None:
             f"{kind:>8} {median(s.tokens_per_second for s in own):9.1f} {ratio:8.2f} "
             f"{median(s.accepted_per_round for s in own):9.2f} "
             f"{median(s.reply_ms for s in own):6.2f} "
-            f"{median(s.passes_per_reply for s in own):7.2f}"
+            f"{median(s.passes_per_reply for s in own):7.2f} "
+            f"{median(s.missed for s in own):7.1%}"
         )
 
 
 @contextlib.contextmanager
-def clusters(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Cluster]]:
+def clusters(
+    kinds: list[str], arguments: argparse.Namespace, folder: Path, extra: Sequence[str] = ()
+) -> Iterator[dict[str, Cluster]]:
     with contextlib.ExitStack() as stack:
-        up = {}
-        for kind in (PLAIN, *arguments.drafters):
-            up[kind] = stack.enter_context(
+        yield {
+            kind: stack.enter_context(
                 start_cluster(
                     folder / f"{kind}.log",
                     arguments.model,
@@ -161,34 +137,115 @@ def clusters(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, 
                     drafts=0 if kind == PLAIN else 1,
                     dtype="bfloat16",
                     speculation=arguments.speculation,
+                    extra=extra,
                 )
             )
-        yield up
+            for kind in kinds
+        }
+
+
+def side_by_side(prompts: list[str], arguments: argparse.Namespace, folder: Path) -> None:
+    kinds = [PLAIN, *arguments.drafters]
+    with clusters(kinds, arguments, folder) as up:
+        samples = []
+        for repetition in range(arguments.repetitions):
+            turn = repetition % len(kinds)
+            for kind in kinds[turn:] + kinds[:turn]:
+                samples.append(measure(kind, repetition, up[kind], prompts, arguments))
+    print_table(samples)
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A shape of trees, as one drafter drafts it."""
+
+    shape: str
+    reply_ms: float
+    accepted_per_round: float
+    missed: float
+
+
+def measure_trees(
+    prompts: list[str], arguments: argparse.Namespace, folder: Path
+) -> dict[str, list[Tree]]:
+    found: dict[str, list[Tree]] = {kind: [] for kind in arguments.drafters}
+    for shape in arguments.trees:
+        extra = [f"--tree={shape}", "--ahead=false"]
+        with clusters(arguments.drafters, arguments, folder, extra) as up:
+            for kind, cluster in up.items():
+                samples = [
+                    measure(kind, repetition, cluster, prompts, arguments)
+                    for repetition in range(arguments.repetitions)
+                ]
+                found[kind].append(
+                    Tree(
+                        shape,
+                        median(s.reply_ms for s in samples),
+                        median(s.accepted_per_round for s in samples),
+                        median(s.missed for s in samples),
+                    )
+                )
+    return found
+
+
+def print_trees(found: dict[str, list[Tree]], budgets_ms: list[float]) -> None:
+    print(f"\n{'drafter':>8} {'tree':>14} {'ms':>6} {'accepted':>9} {'/ ms':>6} {'missed':>7}")
+    for kind, trees in found.items():
+        for tree in trees:
+            print(
+                f"{kind:>8} {tree.shape:>14} {tree.reply_ms:6.2f} "
+                f"{tree.accepted_per_round:9.2f} {tree.accepted_per_round / tree.reply_ms:6.2f} "
+                f"{tree.missed:7.1%}"
+            )
+    print("\nmost accepted a round within a draft time")
+    print(f"{'ms':>8} " + " ".join(f"{kind:>22}" for kind in found))
+    for budget in budgets_ms:
+        cells = []
+        for trees in found.values():
+            within = [tree for tree in trees if tree.reply_ms <= budget]
+            best = max(within, key=lambda tree: tree.accepted_per_round, default=None)
+            cells.append(f"{best.accepted_per_round:.2f} ({best.shape})" if best else "")
+        print(f"{budget:8.2f} " + " ".join(f"{cell:>22}" for cell in cells), flush=True)
+
+
+def recovery(prompts: list[str], arguments: argparse.Namespace, folder: Path) -> None:
+    for kind in arguments.drafters:
+        if layers_read(DRAFTERS[kind]) > 0:
+            with clusters([kind], arguments, folder) as up:
+                print_cached(kind, up[kind], prompts, arguments)
+        print_killed(kind, DRAFTERS[kind], folder, prompts, arguments)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    here = [kind for kind, folder in DRAFTERS.items() if (folder / "config.json").is_file()]
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--model", type=Path, default=TARGET)
-    parser.add_argument("--drafters", nargs="+", choices=DRAFTERS, default=list(DRAFTERS))
+    parser.add_argument("--drafters", nargs="+", choices=here, default=here)
     parser.add_argument("--prompts", type=int, default=12)
     parser.add_argument("--prompt_characters", type=int, default=1500)
     parser.add_argument("--max_tokens", type=int, default=96)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--speculation", choices=("goodput", "always"), default="always")
+    parser.add_argument(
+        "--trees",
+        nargs="+",
+        default=["1", "1,1", "1,1,1", "1,1,1,1,1", "1,1,1,1,1,1,1", "best:8:4:4", "best:16:4:8"],
+    )
+    parser.add_argument("--budgets_ms", type=float, nargs="+", default=[0.5, 0.75, 1, 1.5, 2, 3])
     arguments = parser.parse_args()
     prompts = prompts_of(arguments.prompts, arguments.prompt_characters)
-    with tempfile.TemporaryDirectory() as folder, clusters(arguments, Path(folder)) as up:
-        kinds, samples = list(up), []
-        for kind in kinds:
-            if kind == "eagle3":  # before the prompts are in any cache
-                print_recovery(kind, up[kind], prompts, arguments)
-        for repetition in range(arguments.repetitions):
-            turn = repetition % len(kinds)
-            for kind in kinds[turn:] + kinds[:turn]:
-                samples.append(measure(kind, repetition, up[kind], prompts, arguments))
-        print()
-        print_table(samples)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if "side_by_side" in arguments.parts:
+            side_by_side(prompts, arguments, folder)
+        if "equal_time" in arguments.parts:
+            print_trees(measure_trees(prompts, arguments, folder), arguments.budgets_ms)
+        if "recovery" in arguments.parts:
+            recovery(prompts, arguments, folder)
 
 
 if __name__ == "__main__":
