@@ -120,8 +120,8 @@ DEFINE_string(step_row, "60us", "of a target's step: arithmetic of a row, while 
 DEFINE_string(step_context, "20ns", "of a target's step: reading the KV of one token");
 DEFINE_string(drafter, "model",
               "kind of the drafter: model (a pass a level of its trees), pard (a pass a tree), or "
-              "of those that read hidden states eagle3 (a pass a level) and dspark or DFlash (a "
-              "pass a tree)");
+              "of those that read hidden states eagle3 (a pass a level) and dspark (a pass a tree, "
+              "as of DFlash)");
 DEFINE_bool(colocated, false,
             "the drafter runs on its target's own device, in turns with the target's steps; "
             "--num_drafts is then 0 or --num_targets");
