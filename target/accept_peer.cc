@@ -4,14 +4,15 @@
 
 namespace specfabric::target {
 
-absl::Status AcceptStateReader(const schemas::Hello& theirs, int32_t layers,
+absl::Status AcceptStateReader(const schemas::Hello& theirs, int32_t last_boundary,
                                const absl::Status& able) {
   if (theirs.state_layers.empty()) return absl::OkStatus();
   if (!able.ok()) return able;
   for (const int32_t boundary : theirs.state_layers) {
-    if (boundary <= layers) continue;
+    if (boundary <= last_boundary) continue;
     return absl::InvalidArgumentError(absl::StrCat("it reads hidden states at boundary ", boundary,
-                                                   "; the target has boundaries 0 to ", layers));
+                                                   "; the target keeps boundaries 0 to ",
+                                                   last_boundary));
   }
   return absl::OkStatus();
 }

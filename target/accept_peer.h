@@ -14,9 +14,9 @@ namespace specfabric::target {
 // OK for gateways and tools with the same tokenizer, and for drafts with the same vocabulary.
 absl::Status AcceptPeer(const schemas::Hello& ours, const schemas::Hello& theirs);
 
-// Whether the target has the hidden states that a draft reads, if it reads any. layers: the
-// target's; `able`: why its model cannot keep states, if it cannot.
-absl::Status AcceptStateReader(const schemas::Hello& theirs, int32_t layers,
+// Whether the target has the hidden states that a draft reads, if it reads any. `able`: why its
+// model cannot keep states, if it cannot.
+absl::Status AcceptStateReader(const schemas::Hello& theirs, int32_t last_boundary,
                                const absl::Status& able);
 
 }  // namespace specfabric::target

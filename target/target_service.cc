@@ -156,10 +156,12 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   hello.verification_methods = options.verification_methods;
   hello.capacity = options.scheduler.max_sequences;
   const absl::Status keeps_states = KeepsStates();
-  link_options.accept = [ours = hello, keeps_states,
-                         layers = config.layers](const schemas::Hello& theirs) {
+  // Keeping what comes after the last layer takes rows through it that are else left out, which the
+  // processes of other ranks do not know of.
+  const int32_t last_boundary = config.layers - (group_ == nullptr ? 0 : 1);
+  link_options.accept = [ours = hello, keeps_states, last_boundary](const schemas::Hello& theirs) {
     absl::Status accepted = AcceptPeer(ours, theirs);
-    accepted.Update(AcceptStateReader(theirs, layers, keeps_states));
+    accepted.Update(AcceptStateReader(theirs, last_boundary, keeps_states));
     return accepted;
   };
 
@@ -314,11 +316,6 @@ absl::Status TargetService::Impl::GpuSlots() {
 
 // Whether this model keeps hidden states at all.
 absl::Status TargetService::Impl::KeepsStates() {
-  if (group_ != nullptr) {
-    return absl::UnimplementedError(absl::StrCat("hidden states of a model in ",
-                                                 options_.group.processes,
-                                                 " processes are not supported; allowed: 1"));
-  }
   absl::Status keeps = ranks_->KeepStates({0});
   if (keeps.ok()) keeps = ranks_->KeepStates({});
   return keeps;

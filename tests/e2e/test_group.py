@@ -17,6 +17,7 @@ import pytest
 import plain_http
 from cluster import (
     DRAFT,
+    DRAFTERS,
     TARGET,
     Cluster,
     Member,
@@ -86,7 +87,9 @@ def ended(processes: list[Process]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def start_group(tmp_path: Path, drafts: int = 1, *extra: str, stages: int = 1) -> Iterator[Group]:
+def start_group(
+    tmp_path: Path, drafts: int = 1, *extra: str, stages: int = 1, kind: str = "draft"
+) -> Iterator[Group]:
     join, listen, admin, gateway = (free_address() for _ in range(4))
     drafts_at = [free_address() for _ in range(drafts)]
     target = [
@@ -108,7 +111,8 @@ def start_group(tmp_path: Path, drafts: int = 1, *extra: str, stages: int = 1) -
         leader = start("leader", target)
         ranks = [start(f"rank{i}", rank_arguments(join)) for i in range(RANKS - 1)]
         for i, at in enumerate(drafts_at):
-            start(f"draft{i}", ["draft", f"--model={DRAFT}", "--dtype=float32", f"--listen={at}"])
+            draft = ["draft", f"--model={DRAFTERS[kind]}", f"--target_model={TARGET}"]
+            start(f"draft{i}", [*draft, "--dtype=float32", f"--listen={at}"])
         start(
             "gateway",
             ["gateway", f"--model={TARGET}", f"--listen={gateway}", f"--targets={listen}"],
@@ -147,15 +151,17 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
         return [answers(cluster, settings) for settings in SETTINGS]
 
 
-@pytest.mark.parametrize("stages", [1, RANKS])
+@pytest.mark.parametrize(("stages", "kind"), [(1, "draft"), (RANKS, "draft"), (1, "eagle3")])
 def test_a_group_of_processes_says_the_same(
-    stages: int, tmp_path: Path, expected: list[list[Any]]
+    stages: int, kind: str, tmp_path: Path, expected: list[list[Any]]
 ) -> None:
-    with start_group(tmp_path, stages=stages) as group:
+    with start_group(tmp_path, stages=stages, kind=kind) as group:
         for settings, want in zip(SETTINGS, expected, strict=True):
             assert answers(group.cluster, settings) == want, settings
         (target,) = group.cluster.targets
         assert value_of(target.admin, "specfabric_verifications_total", verification="coupled") > 0
+        sent = value_of(target.admin, "specfabric_hidden_states_sent_total")
+        assert (sent > 0) == (kind == "eagle3")
         assert group.leader.stop() == 0, group.leader.log_text()
         for rank in group.ranks:
             assert rank.popen.wait(10) == 0, rank.log_text()
