@@ -10,6 +10,7 @@ namespace specfabric::model {
 namespace {
 
 constexpr int32_t kMostRows = 64;  // of a block
+constexpr int32_t kMostLayers = 128;
 
 // What would make another model of it.
 void RefuseOthers(NestedFields& fields) {
@@ -75,6 +76,11 @@ void ReadMarkov(NestedFields& fields, BlockDrafter* block) {
 
 void ReadBlockDrafter(NestedFields& fields, ModelConfig* config, StateDrafter* states) {
   RefuseOthers(fields);
+  if (config->layers > kMostLayers) {
+    fields.top().Fail("num_hidden_layers", absl::StrCat("is ", config->layers, "; allowed: 1 to ",
+                                                        kMostLayers, " of a block drafter"));
+    return;
+  }
   BlockDrafter block;
   block.rows = fields.With("block_size").CountOr("block_size", 0, /*least=*/0);
   if (block.rows < 2 || block.rows > kMostRows) {

@@ -37,6 +37,16 @@ void CheckAccepted(const model::ModelConfig& config) {
   SPECFABRIC_CHECK(states.target_hidden >= 1);
   SPECFABRIC_CHECK(states.draft_vocabulary >= 1 && states.draft_vocabulary <= config.vocabulary);
   for (const int32_t layer : states.layers) SPECFABRIC_CHECK(layer >= 0);
+  const auto layers = static_cast<size_t>(config.layers);
+  SPECFABRIC_CHECK(states.windows.empty() || states.windows.size() == layers);
+  for (const int32_t window : states.windows) SPECFABRIC_CHECK(window >= 0);
+  if (states.block) {
+    SPECFABRIC_CHECK(states.block->rows >= 2 && states.block->causal.size() == layers);
+    SPECFABRIC_CHECK(config.mask_token >= 0 && config.mask_token < config.vocabulary);
+    const bool markov = states.block->markov != model::MarkovKind::kNone;
+    SPECFABRIC_CHECK(markov == (states.block->markov_rank > 0));
+    SPECFABRIC_CHECK(markov || !states.block->confidence_reads_markov);
+  }
   model::ModelConfig target, drafter = config;
   target.vocabulary = config.vocabulary;
   target.hidden = states.target_hidden;
@@ -71,6 +81,15 @@ std::vector<fuzz::Bytes> fuzz::Seeds() {
       R"({"architectures":["Eagle3DraftModel"],"draft_vocab_size":32,"norm_before_residual":true,)"
       R"("eagle_aux_hidden_state_layer_ids":[2,4,8],"fc_norm":true,"transformer_layer_config":{)" +
       shape + R"("model_type":"qwen3"}})";
+  const std::string block =
+      R"("block_size":7,"is_causal":false,"sliding_window":64,"layer_types":["full_attention",)"
+      R"("sliding_attention"],"dflash_config":{"mask_token_id":127,"target_layer_ids":[-1,2,5],)"
+      R"("markov_rank":8,"markov_head_type":"rnn","enable_confidence_head":true,)"
+      R"("confidence_head_with_markov":true})";
+  const std::string nested_block =
+      R"({"architectures":["DFlashDraftModel"],"speculators_model_type":"dflash","block_size":4,)"
+      R"("mask_token_id":3,"sample_from_anchor":false,"transformer_layer_config":{)" +
+      shape + R"("model_type":"qwen3"}})";
   Bytes with_generation = config("Qwen2ForCausalLM", R"("use_sliding_window":true,)"
                                                      R"("sliding_window":512,"eos_token_id":0)");
   const Bytes generation = ToBytes(R"({"eos_token_id":[7,8]})");
@@ -88,6 +107,8 @@ std::vector<fuzz::Bytes> fuzz::Seeds() {
           config("LlamaForCausalLMEagle3", drafter),
           config("Qwen3Eagle3Model", R"("target_layer_ids":[1,3,5,7])"),
           ToBytes(nested),
+          config("DSparkDraftModel", block),
+          ToBytes(nested_block),
           with_generation};
 }
 

@@ -160,6 +160,8 @@ TEST(BlockDrafterConfigTest, BadInputIsOneClearLine) {
   const auto flat = [](const char* patch) { return With(FlatJson(), patch); };
   const auto deep = [](const char* patch) { return With(DeepSpecJson(), patch); };
   const std::vector<Case> cases = {
+      {flat(R"({"num_hidden_layers": 129, "layer_types": null})"),
+       {"num_hidden_layers is 129", "allowed: 1 to 128"}},
       {flat(R"({"block_size": null})"), {"block_size is 0", "allowed: 2 to"}},
       {flat(R"({"block_size": 1})"), {"block_size is 1", "allowed: 2 to"}},
       {flat(R"({"block_size": 4096})"), {"block_size is 4096", "allowed: 2 to"}},
