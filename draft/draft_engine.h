@@ -202,6 +202,12 @@ class DraftEngine {
   void AddContext(const Session& session, int32_t rows);
   void AbsorbBlock(Job* job, const PassLogits& logits, int32_t* logit);
   // Drafts the levels of all jobs' blocks, token by token, where the drafter has a head for that.
+  struct BlockNodes {
+    std::vector<std::pair<Job*, int32_t>> of;
+    std::vector<model::BlockNode> rows;  // [of]
+    std::vector<float> states;           // [of][markov_rank] if the head is recurrent
+  };
+  BlockNodes NextBlockNodes(absl::Span<Job* const> jobs);
   absl::Status ContinueBlocks(absl::Span<Job* const> jobs);
   void AddPrefix(Job* job, int32_t rows, int32_t budget, model::Batch* batch);
   // The position at which a model runs the token: a drafter that reads states runs it beside the
@@ -267,6 +273,9 @@ class DraftEngine {
   const model::BlockDrafter* block() const {
     const std::optional<model::StateDrafter>& states = model_->config().states;
     return states && states->block ? &*states->block : nullptr;
+  }
+  bool recurs() const {
+    return block() != nullptr && block()->markov == model::MarkovKind::kRecurrent;
   }
   // The candidates of a level are the same on all paths.
   bool shares_levels() const {

@@ -58,42 +58,44 @@ void DraftEngine::AbsorbBlock(Job* job, const PassLogits& logits, int32_t* logit
   ExpandKnown(job);
 }
 
-absl::Status DraftEngine::ContinueBlocks(absl::Span<Job* const> jobs) {
-  const bool recurs = block()->markov == model::MarkovKind::kRecurrent;
-  std::vector<std::pair<Job*, int32_t>> drafted;
-  std::vector<model::BlockNode> nodes;
-  std::vector<float> states;
-  for (;;) {
-    drafted.clear(), nodes.clear(), states.clear();
-    for (Job* const job : jobs) {
-      for (const int32_t node : job->grower.Frontier()) {
-        const speculation::TokenTree& tree = job->grower.tree();
-        const int32_t depth = speculation::DepthOf(tree, node);
-        if (!job->runs_block || depth > job->masks || !job->grower.Expandable(node)) continue;
-        drafted.emplace_back(job, node);
-        nodes.push_back({.row = job->first_logit + depth, .before = tree.tokens[node]});
-        if (!recurs) continue;
-        states.resize(states.size() + block()->markov_rank);
-        if (node == 0) continue;
-        const auto state =
-            job->session->speculation_cache.state(CacheNodeOf(job, tree.parents[node]));
-        std::copy(state.begin(), state.end(), states.end() - block()->markov_rank);
-      }
+// The nodes to draft after next, one level of each tree, with what their head reads.
+DraftEngine::BlockNodes DraftEngine::NextBlockNodes(absl::Span<Job* const> jobs) {
+  const size_t rank = recurs() ? block()->markov_rank : 0;
+  BlockNodes next;
+  for (Job* const job : jobs) {
+    if (!job->runs_block) continue;
+    const speculation::TokenTree& tree = job->grower.tree();
+    for (const int32_t node : job->grower.Frontier()) {
+      const int32_t depth = speculation::DepthOf(tree, node);
+      if (depth > job->masks || !job->grower.Expandable(node)) continue;
+      next.of.emplace_back(job, node);
+      next.rows.push_back({.row = job->first_logit + depth, .before = tree.tokens[node]});
+      next.states.resize(next.states.size() + rank);
+      if (rank == 0 || node == 0) continue;
+      const absl::Span<const float> state =
+          job->session->speculation_cache.state(CacheNodeOf(job, tree.parents[node]));
+      std::copy(state.begin(), state.end(), next.states.end() - rank);
     }
-    if (nodes.empty()) return absl::OkStatus();
-    const absl::StatusOr<model::LogitShard> logits = model_->ContinueBlock(nodes, states);
-    if (!logits.ok()) return logits.status();
-    for (size_t i = 0; i < drafted.size(); ++i) {
-      const auto [job, node] = drafted[i];
-      const int cache_node = CacheNodeOf(job, node);
+  }
+  return next;
+}
+
+absl::Status DraftEngine::ContinueBlocks(absl::Span<Job* const> jobs) {
+  for (;;) {
+    const BlockNodes next = NextBlockNodes(jobs);
+    if (next.of.empty()) return absl::OkStatus();
+    const absl::StatusOr<model::LogitShard> shard = model_->ContinueBlock(next.rows, next.states);
+    if (!shard.ok()) return shard.status();
+    const PassLogits logits(*shard);
+    const absl::Span<const float> said = model_->confidences(), states = model_->next_states();
+    const size_t rank = recurs() ? block()->markov_rank : 0;
+    for (size_t i = 0; i < next.of.size(); ++i) {
+      const auto [job, node] = next.of[i];
       SpeculationCache& speculation_cache = job->session->speculation_cache;
-      const absl::Span<const float> said = model_->confidences(), next = model_->next_states();
+      const int cache_node = CacheNodeOf(job, node);
       if (!said.empty()) speculation_cache.SetSaid(cache_node, said[i]);
-      if (recurs) {
-        const size_t rank = block()->markov_rank;
-        speculation_cache.SetState(cache_node, next.subspan(i * rank, rank));
-      }
-      ExpandNode(job, node, PassLogits(*logits), static_cast<int32_t>(i));
+      if (rank > 0) speculation_cache.SetState(cache_node, states.subspan(i * rank, rank));
+      ExpandNode(job, node, logits, static_cast<int32_t>(i));
     }
   }
 }
