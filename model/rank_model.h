@@ -142,8 +142,8 @@ class RankModel {
   virtual absl::Status CopyStates(absl::Span<const StateCopy> /*copies*/) {
     return absl::FailedPreconditionError("this model does not keep hidden states");
   }
-  // On CPUs all of it, as it was: [rows][boundaries][hidden]. Empty on GPUs, which keep bfloat16,
-  // and if nothing is kept. Valid until the next Forward or KeepStates.
+  // Of a float32 model on CPUs all of it, as it was: [rows][boundaries][hidden]. Empty of others,
+  // which keep bfloat16, and if nothing is kept. Valid until the next Forward or KeepStates.
   virtual absl::Span<const float> states() const { return {}; }
 
   // Of a drafter that reads its target's hidden states (ModelConfig::states): turns those of `rows`

@@ -137,8 +137,10 @@ class Stepper {
     const base::Nanos begin = Now();
     if (const auto logits = model_.Forward(step.batch); !logits.ok()) return logits.status();
     if (streams) {
-      stream_.Send(step.plan, step.result, model_.states(),
-                   [](base::SequenceId) { return std::vector<PeerId>{kPeer}; });
+      stream_.Send(
+          step.plan, step.result,
+          [&](absl::Span<const model::StateCopy> copies) { return model_.CopyStates(copies); },
+          [](base::SequenceId) { return std::vector<PeerId>{kPeer}; });
     }
     return static_cast<double>(Now() - begin) / 1e6;
   }

@@ -97,7 +97,7 @@ CpuTransformer::CpuTransformer(ModelConfig config, const RankOptions& options,
       pool_(options.threads),
       rope_(MakeRopeTable(config_.rope, config_.head_dim)),
       attention_(kernels_, &pool_),
-      kept_(config_.hidden),
+      kept_(config_.hidden, options.dtype, kernels_),
       cache_(std::move(cache)),
       plans_(config_) {}
 

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/bfloat16.h"
-
 namespace specfabric::model::cpu {
 
 void KeptStates::Keep(std::vector<int32_t> boundaries) {
@@ -19,7 +17,11 @@ bool KeptStates::Keeps(int32_t boundary) const {
 void KeptStates::Begin(int rows) {
   rows_ = rows;
   const size_t count = static_cast<size_t>(rows) * boundaries_.size() * hidden_;
-  if (values_.size() < count) values_.resize(count);
+  if (dtype_ == DataType::kBFloat16) {
+    if (rounded_.size() < count) rounded_.resize(count);
+  } else if (values_.size() < count) {
+    values_.resize(count);
+  }
 }
 
 void KeptStates::Copy(int32_t boundary, const float* residual) {
@@ -27,7 +29,13 @@ void KeptStates::Copy(int32_t boundary, const float* residual) {
   for (size_t i = 0; i < boundaries; ++i) {
     if (boundaries_[i] != boundary) continue;
     for (size_t row = 0; row < static_cast<size_t>(rows_); ++row) {
-      std::copy_n(residual + row * hidden, hidden, &values_[(row * boundaries + i) * hidden]);
+      const float* from = residual + row * hidden;
+      const size_t to = (row * boundaries + i) * hidden;
+      if (dtype_ == DataType::kBFloat16) {
+        kernels_->round_bfloat16(from, hidden_, &rounded_[to]);
+      } else {
+        std::copy_n(from, hidden, &values_[to]);
+      }
     }
   }
 }
@@ -36,13 +44,19 @@ void KeptStates::Gather(const StateCopy& copy) const {
   uint16_t* to = copy.to;
   for (const int32_t row : copy.rows) {
     for (const int32_t column : copy.columns) {
-      const float* from = &values_[(row * boundaries_.size() + column) * hidden_];
-      to = std::transform(from, from + hidden_, to, base::RoundToBFloat16);
+      const size_t from = (row * boundaries_.size() + column) * hidden_;
+      if (dtype_ == DataType::kBFloat16) {
+        std::copy_n(&rounded_[from], hidden_, to);
+      } else {
+        kernels_->round_bfloat16(&values_[from], hidden_, to);
+      }
+      to += hidden_;
     }
   }
 }
 
 absl::Span<const float> KeptStates::values() const {
+  if (dtype_ == DataType::kBFloat16) return {};
   return {values_.data(), static_cast<size_t>(rows_) * boundaries_.size() * hidden_};
 }
 

@@ -28,16 +28,27 @@ void Keep(TestGroup& group, int ranks, const std::vector<int32_t>& boundaries) {
   }
 }
 
-std::vector<float> States(TestGroup& group, int rank = 0) {
-  const absl::Span<const float> states = group.rank(rank).states();
-  return {states.begin(), states.end()};
-}
-
 Batch ChainAndTree() {
   Batch batch;
   AddChain(&batch, RandomTokens(11, 1), 0, Iota(0, 3));
   AddTree(&batch, RandomTokens(6, 2), {-1, 0, 0, 1, 2, 2}, 0, Iota(10, 2));
   return batch;
+}
+
+// What the group has kept of ChainAndTree at so many boundaries, rounded unless it is a float32
+// model's.
+std::vector<float> States(TestGroup& group, size_t boundaries, int rank = 0) {
+  RankModel& model = group.rank(rank);
+  const absl::Span<const float> states = model.states();
+  if (!states.empty() || boundaries == 0) return {states.begin(), states.end()};
+  const std::vector<int32_t> rows = Iota(0, ChainAndTree().rows());
+  const std::vector<int32_t> columns = Iota(0, static_cast<int>(boundaries));
+  std::vector<uint16_t> rounded(rows.size() * boundaries * model.config().hidden);
+  const StateCopy copy = {.rows = rows, .columns = columns, .to = rounded.data()};
+  EXPECT_TRUE(model.CopyStates({copy}).ok());
+  std::vector<float> wide(rounded.size());
+  std::transform(rounded.begin(), rounded.end(), wide.begin(), base::WidenBFloat16);
+  return wide;
 }
 
 const NamedTensor& Tensor(const std::vector<NamedTensor>& tensors, const std::string& name) {
@@ -92,7 +103,7 @@ TEST_P(KeptStatesTest, AreWhatAModelOfFewerLayersEndsWith) {
   Keep(whole, 1, {3, 0, 2, 1});
   const Batch batch = ChainAndTree();
   Logits(whole, batch);
-  const std::vector<float> states = States(whole);
+  const std::vector<float> states = States(whole, 4);
   ASSERT_EQ(states.size(), batch.rows() * 4 * hidden);
   const auto state = [&](int row, int place) { return &states[(row * 4 + place) * hidden]; };
 
@@ -106,7 +117,7 @@ TEST_P(KeptStatesTest, AreWhatAModelOfFewerLayersEndsWith) {
     TestGroup group = LoadOrDie(lower_dir.path(), Options(GetParam()));
     Keep(group, 1, {layers});
     const LogitRows logits = Logits(group, batch);
-    const std::vector<float> last = States(group);
+    const std::vector<float> last = States(group, 1);
     for (int row = 0; row < batch.rows(); ++row) {
       const std::vector<float> got(state(row, place), state(row, place) + hidden);
       EXPECT_EQ(got, std::vector<float>(&last[row * hidden], &last[row * hidden] + hidden));
@@ -131,21 +142,21 @@ TEST_P(KeptStatesTest, RanksChangeNoBitAndKeepingChangesNoLogit) {
   batch.logit_rows = {0, 5, 16};
   TestGroup plain = LoadOrDie(dir.path(), Options(GetParam()));
   const LogitRows want = Logits(plain, batch);
-  EXPECT_TRUE(States(plain).empty());
+  EXPECT_TRUE(States(plain, 0).empty());
   for (const std::vector<int32_t>& boundaries : {std::vector<int32_t>{1}, {2, 0}, {1, 3, 1}}) {
     Keep(plain, 1, boundaries);
     EXPECT_EQ(Logits(plain, batch), want);
-    const std::vector<float> states = States(plain);
+    const std::vector<float> states = States(plain, boundaries.size());
     EXPECT_EQ(states.size(), batch.rows() * boundaries.size() * config.hidden);
     TestGroup two = LoadOrDie(dir.path(), Options(GetParam()), 2);
     Keep(two, 2, boundaries);
     EXPECT_EQ(Logits(two, batch), want);
-    EXPECT_EQ(States(two, 0), states);
-    EXPECT_EQ(States(two, 1), states);
+    EXPECT_EQ(States(two, boundaries.size(), 0), states);
+    EXPECT_EQ(States(two, boundaries.size(), 1), states);
   }
   Keep(plain, 1, {});
   EXPECT_EQ(Logits(plain, batch), want);
-  EXPECT_TRUE(States(plain).empty());
+  EXPECT_TRUE(States(plain, 0).empty());
 }
 
 TEST_P(KeptStatesTest, CopiesAreRounded) {
@@ -156,7 +167,7 @@ TEST_P(KeptStatesTest, CopiesAreRounded) {
   TestGroup group = LoadOrDie(dir.path(), Options(GetParam()));
   Keep(group, 1, {3, 0, 1});
   Logits(group, ChainAndTree());
-  const std::vector<float> states = States(group);
+  const std::vector<float> states = States(group, 3);
   const std::vector<std::vector<int32_t>> rows = {{16, 2, 2}, {}, {5}},
                                           columns = {{2, 0}, {1}, {1}};
   std::vector<std::vector<uint16_t>> copied(rows.size());
