@@ -122,14 +122,16 @@ def sanitizer(part: Part, settings: Settings) -> None:
 def texts(part: Part, settings: Settings) -> None:
     """Greedy, sampled and speculative texts in float32: the same on the GPU and on the CPU."""
     target, draft = settings.programs.model("target"), settings.programs.model("draft")
+    reader = settings.programs.model("eagle3")  # of hidden states
     program = settings.programs.find("specfabric")
-    speculative = [f"--draft_model={draft}", "--speculation=always", "--ngram_lookup=false"]
-    speculative.append("--max_draft_wait=60s")
+    always = ["--speculation=always", "--ngram_lookup=false", "--max_draft_wait=60s"]
+    speculative = [f"--draft_model={draft}", *always]
     sampled = ["--temperature=1", "--seed=7"]
     forms = {
         "greedy": [],
         "sampled": sampled,
         "with a draft": speculative,
+        "with a reader of hidden states": [f"--draft_model={reader}", *always],
         "rejection": [*speculative, *sampled, "--verification=rejection", "--sampled_tree=2,1"],
     }
 
