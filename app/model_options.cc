@@ -59,14 +59,14 @@ int LogContext(const std::string& model_dir, const model::ModelConfig& config) {
   return FLAGS_max_context == 0 ? config.context : std::min(FLAGS_max_context, config.context);
 }
 
-absl::Status CheckModelFiles(const std::string& model_dir) {
-  auto config = model::LoadModelConfig(model_dir);
+absl::Status CheckModelFiles(const std::string& model_dir, const std::string& target_dir) {
+  auto config = model::LoadDraftConfig(model_dir, target_dir);
   if (!config.ok()) return config.status();
   return model::OpenCheckpoint(model_dir, *config).status();
 }
 
-absl::Status LogModel(const std::string& model_dir) {
-  auto config = model::LoadModelConfig(model_dir);
+absl::Status LogModel(const std::string& model_dir, const std::string& target_dir) {
+  auto config = model::LoadDraftConfig(model_dir, target_dir);
   if (!config.ok()) return config.status();
   auto checkpoint = model::OpenCheckpoint(model_dir, *config);
   if (!checkpoint.ok()) return checkpoint.status();
@@ -92,7 +92,8 @@ absl::Status CheckModelFlags(const std::string& flag, const std::string& model_d
 }
 
 absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
-                                                  const std::string& model_dir, int sequences) {
+                                                  const std::string& model_dir, int sequences,
+                                                  const std::string& target_dir) {
   if (absl::Status checked = CheckModelFlags(flag, model_dir); !checked.ok()) return checked;
   auto dtype = model::ParseDataType(FLAGS_dtype);
   if (!dtype.ok()) {
@@ -110,11 +111,12 @@ absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
   }
   const auto features = FeatureFlags();
   if (!features.ok()) return features.status();
-  auto config = model::LoadModelConfig(model_dir);
+  auto config = model::LoadDraftConfig(model_dir, target_dir);
   if (!config.ok()) return config.status();
   const auto context = ServedContext(model_dir, *config);
   if (!context.ok()) return context.status();
   model::RankOptions rank;
+  rank.target_dir = target_dir;
   rank.device = *device;
   rank.dtype = *dtype;
   rank.block_size = FLAGS_block_size;

@@ -20,13 +20,14 @@ absl::Status CheckModelFlags(const std::string& flag, const std::string& model_d
 // The context that is served: the model's, limited by --max_context. Logs where the two differ.
 int LogContext(const std::string& model_dir, const model::ModelConfig& config);
 // Checks that the weights of model_dir exist and have the names and shapes that its config.json
-// implies.
-absl::Status CheckModelFiles(const std::string& model_dir);
+// implies. target_dir, here and below: of a draft's model, the target's folder.
+absl::Status CheckModelFiles(const std::string& model_dir, const std::string& target_dir = "");
 // The same for a model that this process runs; logs notes about its context and files.
-absl::Status LogModel(const std::string& model_dir);
+absl::Status LogModel(const std::string& model_dir, const std::string& target_dir = "");
 // sequences: how many the KV cache holds on CPUs without --kv_blocks.
 absl::StatusOr<model::RankOptions> RankOptionsFor(const std::string& flag,
-                                                  const std::string& model_dir, int sequences);
+                                                  const std::string& model_dir, int sequences,
+                                                  const std::string& target_dir = "");
 // For a draft's cache on a GPU without --kv_blocks: no more than `sessions` whole contexts, nor
 // than a part of the memory that is left, so that a target has room on the same GPU. After
 // RankOptionsFor.

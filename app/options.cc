@@ -97,7 +97,7 @@ uint64_t TokenizerFingerprint(const std::string& model_dir) {
 absl::Status CheckPair(const std::string& model_dir, const std::string& draft_dir) {
   auto target = model::LoadModelConfig(model_dir);
   if (!target.ok()) return target.status();
-  auto draft = model::LoadModelConfig(draft_dir);
+  auto draft = model::LoadDraftConfig(draft_dir, model_dir);
   if (!draft.ok()) return draft.status();
   if (draft->states && FLAGS_pipeline_stages > 1) {
     return absl::InvalidArgumentError(
@@ -338,12 +338,11 @@ absl::StatusOr<draft::DraftServiceOptions> DraftOptions(const std::string& model
   }
   auto fabric = FabricFlags();
   if (!fabric.ok()) return fabric.status();
-  auto rank = RankOptionsFor("model", model_dir, FLAGS_max_sessions);
+  auto rank = RankOptionsFor("model", model_dir, FLAGS_max_sessions, target_dir);
   if (!rank.ok()) return rank.status();
   draft::DraftServiceOptions options;
   options.model_dir = model_dir;
   options.rank = *rank;
-  options.rank.target_dir = target_dir;
   auto state_layers = StateLayersFlag();
   if (!state_layers.ok()) return state_layers.status();
   options.rank.state_layers = *std::move(state_layers);

@@ -191,7 +191,7 @@ absl::Status StartServices(OwnCluster* cluster) {
     if (absl::Status pair = CheckPair(FLAGS_model, FLAGS_draft_model); !pair.ok()) return pair;
     auto draft_options = DraftOptions(FLAGS_draft_model, FLAGS_model);
     if (!draft_options.ok()) return draft_options.status();
-    if (absl::Status logged = LogModel(FLAGS_draft_model); !logged.ok()) return logged;
+    if (absl::Status logged = LogModel(FLAGS_draft_model, FLAGS_model); !logged.ok()) return logged;
     draft_options->fabric.join_secret = cluster->secret;
     for (int i = 0; i < *count; ++i) {
       auto draft = draft::DraftService::Start(*draft_options, &cluster->draft_registry);

@@ -303,7 +303,7 @@ absl::Status RunDraft() {
   // Before the weights, which take minutes to load.
   const absl::Status able = transport::Fabric::CheckRequirements(options->fabric);
   if (!able.ok()) return able;
-  if (absl::Status logged = LogModel(FLAGS_model); !logged.ok()) return logged;
+  if (absl::Status logged = LogModel(FLAGS_model, FLAGS_target_model); !logged.ok()) return logged;
   registry.SetBuildInfo("draft", kVersion, options->model_name);
   auto traces = StartTraces("draft", options->listen, &registry);
   if (!traces.ok()) return traces.status();

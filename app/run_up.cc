@@ -156,7 +156,7 @@ absl::Status Check(int drafts) {
 
 absl::Status CheckFiles(int drafts) {
   absl::Status files = CheckModelFiles(FLAGS_model);
-  if (files.ok() && drafts > 0) files = CheckModelFiles(FLAGS_draft_model);
+  if (files.ok() && drafts > 0) files = CheckModelFiles(FLAGS_draft_model, FLAGS_model);
   return files;
 }
 

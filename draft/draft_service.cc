@@ -232,7 +232,7 @@ absl::Status DraftService::Impl::AddStateSlots() {
 // free by the KV cache and taken at once. Otherwise they are on the host.
 absl::Status DraftService::Impl::LoadModel(const DraftServiceOptions& options) {
   const bool on_gpu = options.rank.device == model::DeviceKind::kCuda;
-  const auto config = model::LoadModelConfig(options.model_dir);
+  const auto config = model::LoadDraftConfig(options.model_dir, options.rank.target_dir);
   if (!config.ok()) return config.status();
   draft_probs_slots_ = DraftProbsSlots(options.engine, config->vocabulary);
   const auto slot_bytes = draft_probs_slots_.slot_bytes;
@@ -514,7 +514,7 @@ DraftService::~DraftService() = default;
 
 absl::StatusOr<std::unique_ptr<DraftService>> DraftService::Start(
     const DraftServiceOptions& options, metrics::Registry* registry) {
-  auto config = model::LoadModelConfig(options.model_dir);
+  auto config = model::LoadDraftConfig(options.model_dir, options.rank.target_dir);
   if (!config.ok()) return config.status();
   DraftServiceOptions filled = options;
   SessionTableOptions& sessions = filled.engine.sessions;

@@ -33,7 +33,7 @@ struct DraftServiceOptions {
 
 class DraftService {
  public:
-  // Loads the model and starts to listen. Errors are LoadModelConfig's, ServedContext's,
+  // Loads the model and starts to listen. Errors are LoadDraftConfig's, ServedContext's,
   // RankModel::Load's, and Link::Create's and Start's.
   static absl::StatusOr<std::unique_ptr<DraftService>> Start(const DraftServiceOptions& options,
                                                              metrics::Registry* registry);

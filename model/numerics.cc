@@ -28,6 +28,10 @@ uint64_t HashStates(uint64_t hash, const StateDrafter& states) {
   }
   for (int32_t layer : states.layers) hash = HashDouble(hash, double(layer));
   for (int32_t window : states.windows) hash = HashDouble(hash, double(window));
+  if (states.mtp) {
+    hash = HashDouble(hash, double(states.mtp->in_target));
+    hash = HashDouble(hash, double(states.mtp->state_first));
+  }
   return states.block ? HashBlock(hash, *states.block) : hash;
 }
 
@@ -51,6 +55,9 @@ uint64_t HashModel(const Checkpoint& checkpoint, const ModelConfig& config, cons
 uint64_t HashModel(const OpenedDrafter& drafter, const ModelConfig& config, const RopeTable& rope) {
   uint64_t hash = HashModel(drafter.own.checkpoint, config, rope);
   if (!drafter.target) return hash;
+  if (drafter.target_norm != nullptr) {
+    hash = base::Mix64(hash ^ ContentHash(*drafter.target_norm));
+  }
   hash = base::Mix64(hash ^ ContentHash(*drafter.embedding));
   return base::Mix64(hash ^ ContentHash(*drafter.head));
 }

@@ -54,6 +54,9 @@ std::unordered_set<std::string_view> LayerNames(const ModelConfig& c) {
   if (c.output_bias) names.insert("self_attn.o_proj.bias");
   if (c.qk_norm) names.insert({"self_attn.q_norm.weight", "self_attn.k_norm.weight"});
   if (c.mlp_bias) names.insert({"mlp.gate_proj.bias", "mlp.up_proj.bias", "mlp.down_proj.bias"});
+  if (c.states && c.states->mtp) {
+    names.insert({kMtpTokenNormName, kMtpStateNormName, kMtpInputName});
+  }
   return names;
 }
 
@@ -81,7 +84,15 @@ bool IsOwnPart(std::string_view name, const ModelConfig& config) {
 bool IsOwnPartOfDrafter(std::string_view name, const ModelConfig& config) {
   if (name == "t2d" || name.starts_with("verifier_")) return false;
   const std::optional<PlaceInLayer> place = PlaceOf(name, config);
+  // Of an MTP drafter's layers the first is run.
+  if (config.states->mtp && !place && name.starts_with(NamesOf(config).layers)) return false;
   return !place || place->layer == 0 || place->name != kStateNormName;
+}
+
+// Whether a tensor beside a drafter's is of the target whose checkpoint both are in.
+bool IsOfTarget(std::string_view name, const ModelConfig& config) {
+  const bool in_target = config.states && config.states->mtp && config.states->mtp->in_target;
+  return in_target && !name.starts_with(NamesOf(config).layers);
 }
 
 void InsertBlockNames(const BlockDrafter& block, std::unordered_set<std::string>* names) {
@@ -99,7 +110,7 @@ void InsertBlockNames(const BlockDrafter& block, std::unordered_set<std::string>
 std::unordered_set<std::string> NamesAboveLayers(const ModelConfig& c) {
   const TensorNames& names = NamesOf(c);
   std::unordered_set<std::string> all = {names.embedding, names.head, names.norm};
-  if (!c.states) return all;
+  if (!c.states || c.states->mtp) return all;
   all.insert({kFuseName, kDraftIdsName});
   if (c.states->fc_bias) all.insert(kFuseBiasName);
   if (c.states->norm_before_fc) all.insert(kFuseNormName);
@@ -183,6 +194,7 @@ absl::Status CheckUnread(const ModelConfig& config, OpenedCheckpoint* opened) {
   Names quantized, own, ignored;
   for (const auto& [name, tensor] : opened->checkpoint.tensors()) {
     if (is_read(name) || IsStoredBuffer(name) || (config.states && name == "t2d")) continue;
+    if (IsOfTarget(name, config)) continue;
     if (IsQuantizationTensor(name)) {
       quantized.Add(name);
     } else if (is_own(name) && !IsZeroBias(name, *tensor)) {

@@ -36,13 +36,20 @@ struct TensorNames {
 };
 constexpr TensorNames kModelNames = {kEmbeddingName, kHeadName, kNormName, "model.layers."};
 constexpr TensorNames kDrafterNames = {"embed_tokens.weight", kHeadName, "norm.weight", "layers."};
+// The first of an MTP checkpoint's layers, whose last norm is among its tensors.
+constexpr TensorNames kMtpNames = {kDrafterNames.embedding, kHeadName,
+                                   "mtp_layers.0.final_layernorm.weight", "mtp_layers."};
+constexpr TensorNames kTargetMtpNames = {
+    kEmbeddingName, kHeadName, "model.mtp_layers.0.final_layernorm.weight", "model.mtp_layers."};
 inline const TensorNames& NamesOf(const ModelConfig& config) {
-  return config.states ? kDrafterNames : kModelNames;
+  if (!config.states) return kModelNames;
+  if (!config.states->mtp) return kDrafterNames;
+  return config.states->mtp->in_target ? kTargetMtpNames : kMtpNames;
 }
 
 // Whether the first layer reads pairs of an embedding and a fused state.
 inline bool JoinsStates(const ModelConfig& config) {
-  return config.states && !config.states->block;
+  return config.states && config.states->kind == DrafterKind::kEagle3;
 }
 
 // What only drafters that read hidden states have (config.h).
@@ -52,6 +59,10 @@ constexpr char kFuseNormName[] = "input_norm.weight";    // over all of fc's inp
 std::string FuseNormName(int32_t layer);                 // over one layer's
 constexpr char kStateNormName[] = "hidden_norm.weight";  // in the first layer; of blocks, above all
 constexpr char kDraftIdsName[] = "d2t";
+// Of an MTP drafter's layer.
+constexpr char kMtpTokenNormName[] = "token_layernorm.weight";
+constexpr char kMtpStateNormName[] = "hidden_layernorm.weight";
+constexpr char kMtpInputName[] = "input_proj.weight";  // [hidden][2 * hidden]
 // Of block drafters' heads.
 constexpr char kMarkovTokensName[] = "markov_head.markov_w1.weight";  // [vocabulary][rank]
 constexpr char kMarkovScoresName[] = "markov_head.markov_w2.weight";  // [draft vocabulary][rank]

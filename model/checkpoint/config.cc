@@ -35,6 +35,7 @@ struct FamilyDefaults {
 constexpr FamilyDefaults kFamilies[] = {{"LlamaForCausalLM", 2048, 0, 0, 0, 2},
                                         {"MistralForCausalLM", 131072, 8, 0, 4096, 2},
                                         {"Qwen2ForCausalLM", 32768, 32, 0, 4096, 0},
+                                        {"MiMoForCausalLM", 32768, 32, 0, 4096, 0},
                                         {"Qwen3ForCausalLM", 32768, 32, 128, 4096, 0}};
 
 std::string Architectures() {
@@ -60,14 +61,15 @@ std::string Architecture(Fields& fields) {
   return list->front().get<std::string>();
 }
 
-// What differs between the four families apart from numbers.
+// What differs between the families apart from numbers. A MiMo is a Qwen2, with layers behind its
+// own that predict several tokens.
 void ReadFamily(Fields& fields, const FamilyDefaults& family, ModelConfig* config) {
   const std::string name = family.architecture;
   const bool attention_bias = fields.FlagOr("attention_bias", false);
   if (name == "LlamaForCausalLM") {
     config->qkv_bias = config->output_bias = attention_bias;
     config->mlp_bias = fields.FlagOr("mlp_bias", false);
-  } else if (name == "Qwen2ForCausalLM") {
+  } else if (name == "Qwen2ForCausalLM" || name == "MiMoForCausalLM") {
     config->qkv_bias = true;
   } else if (name == "Qwen3ForCausalLM") {
     config->qkv_bias = config->output_bias = attention_bias;
@@ -205,6 +207,50 @@ absl::Status ReadLayers(Fields& fields, const FamilyDefaults& family, ModelConfi
   return absl::OkStatus();
 }
 
+// Layers of a checkpoint, behind its own, that predict several tokens.
+constexpr char kMtpLayers[] = "num_nextn_predict_layers";
+
+std::string ConfigPath(const std::string& model_dir) { return model_dir + "/config.json"; }
+
+absl::StatusOr<Json> ReadConfig(const std::string& model_dir) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(model_dir, error)) {
+    return absl::NotFoundError(absl::StrCat("model folder '", model_dir, "' does not exist"));
+  }
+  return ReadJsonObject(ConfigPath(model_dir));
+}
+
+// A model of this architecture; layout: of a drafter that reads states, or null.
+absl::StatusOr<ModelConfig> ReadModel(const Json& json, const std::string& model_dir,
+                                      const std::string& architecture,
+                                      const DrafterLayout* layout) {
+  const std::string path = ConfigPath(model_dir);
+  Fields top(json, path);
+  ModelConfig config;
+  config.architecture = architecture;
+  LayerFields layers = {&json, path, architecture};
+  if (layout != nullptr) {
+    absl::StatusOr<LayerFields> found = FindLayerFields(*layout, json, path);
+    if (!found.ok()) return found.status();
+    layers = *std::move(found);
+  }
+  const FamilyDefaults* family = FindFamily(layers.architecture);
+  if (family == nullptr) top.Unsupported("architecture", config.architecture, Architectures());
+  if (!top.status().ok()) return top.status();
+  if (absl::Status status = CheckNotQuantized(json, model_dir); !status.ok()) return status;
+  Fields fields(*layers.object, layers.where);
+  if (absl::Status status = ReadLayers(fields, *family, &config); !status.ok()) return status;
+  config.checkpoint_type = CheckpointType(top);
+  if (!top.status().ok()) return top.status();
+  absl::Status eos = ReadEosIds(fields, *family, model_dir, &config.eos_ids);
+  if (!eos.ok()) return eos;
+  if (layout != nullptr) {
+    absl::Status status = ReadStateDrafter(*layout, layers, json, path, &config);
+    if (!status.ok()) return status;
+  }
+  return config;
+}
+
 }  // namespace
 
 absl::StatusOr<DataType> ParseDataType(const std::string& name) {
@@ -215,40 +261,33 @@ absl::StatusOr<DataType> ParseDataType(const std::string& name) {
 }
 
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
-  std::error_code error;
-  if (!std::filesystem::is_directory(model_dir, error)) {
-    return absl::NotFoundError(absl::StrCat("model folder '", model_dir, "' does not exist"));
-  }
-  const std::string path = model_dir + "/config.json";
-  absl::StatusOr<Json> json = ReadJsonObject(path);
+  const absl::StatusOr<Json> json = ReadConfig(model_dir);
   if (!json.ok()) return json.status();
+  Fields top(*json, ConfigPath(model_dir));
+  const std::string architecture = Architecture(top);
+  if (!top.status().ok()) return top.status();
+  return ReadModel(*json, model_dir, architecture, FindDrafterLayout(architecture));
+}
 
-  Fields top(*json, path);
-  ModelConfig config;
-  config.architecture = Architecture(top);
+absl::StatusOr<ModelConfig> LoadDraftConfig(const std::string& model_dir,
+                                            const std::string& target_dir) {
+  absl::StatusOr<ModelConfig> config = LoadModelConfig(model_dir);
+  if (!config.ok() || config->states || target_dir.empty()) return config;
+  const absl::StatusOr<Json> json = ReadConfig(model_dir);
+  if (!json.ok()) return json.status();
+  Fields top(*json, ConfigPath(model_dir));
+  const int32_t further = top.CountOr(kMtpLayers, 0, /*least=*/0);
   if (!top.status().ok()) return top.status();
-  LayerFields layers = {&*json, path, config.architecture};
-  const DrafterLayout* layout = FindDrafterLayout(config.architecture);
-  if (layout != nullptr) {
-    absl::StatusOr<LayerFields> found = FindLayerFields(*layout, *json, path);
-    if (!found.ok()) return found.status();
-    layers = *std::move(found);
-  }
-  const FamilyDefaults* family = FindFamily(layers.architecture);
-  if (family == nullptr) top.Unsupported("architecture", config.architecture, Architectures());
-  if (!top.status().ok()) return top.status();
-  if (absl::Status status = CheckNotQuantized(*json, model_dir); !status.ok()) return status;
-  Fields fields(*layers.object, layers.where);
-  if (absl::Status status = ReadLayers(fields, *family, &config); !status.ok()) return status;
-  config.checkpoint_type = CheckpointType(top);
-  if (!top.status().ok()) return top.status();
-  absl::Status eos = ReadEosIds(fields, *family, model_dir, &config.eos_ids);
-  if (!eos.ok()) return eos;
-  if (layout != nullptr) {
-    absl::Status status = ReadStateDrafter(*layout, layers, *json, path, &config);
-    if (!status.ok()) return status;
-  }
-  return config;
+  if (further == 0) return config;
+  const absl::StatusOr<Json> of_target = ReadConfig(target_dir);
+  if (!of_target.ok()) return of_target.status();
+  if (*json != *of_target) return config;
+  const DrafterLayout* layout = FindMtpLayout(config->architecture);
+  if (layout != nullptr) return ReadModel(*json, model_dir, config->architecture, layout);
+  top.Unsupported(kMtpLayers, absl::StrCat(further),
+                  absl::StrCat("0 in a ", config->architecture,
+                               " that drafts for itself, or the layers of a MiMoForCausalLM"));
+  return top.status();
 }
 
 absl::StatusOr<int32_t> ServedContext(const ModelConfig& config, int32_t most) {

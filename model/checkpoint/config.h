@@ -69,6 +69,13 @@ struct ModelConfig {
 // not among those supported (the message names the ones that are), or quantized weights.
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir);
 
+// The same of a draft's model, whose target's folder is `target_dir` (may be empty). It differs for
+// the checkpoint of a target with layers that predict several tokens (MTP): where the target's
+// config.json is the same, they are the draft's model, with `states`. Errors are also those of the
+// target's file; Unimplemented: such layers of an architecture whose layers cannot be run.
+absl::StatusOr<ModelConfig> LoadDraftConfig(const std::string& model_dir,
+                                            const std::string& target_dir);
+
 // Makes `drafter`, a checkpoint whose `states` are set, fit its target: fills in the layers if its
 // config.json names none. InvalidArgument: they do not fit (layers, hidden size or vocabulary); the
 // message says what is given and what is allowed.

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "model/checkpoint/config.h"
 
 namespace specfabric::model {
@@ -17,6 +18,8 @@ const char* Name(DrafterKind kind) {
       return "dflash";
     case DrafterKind::kDSpark:
       return "dspark";
+    case DrafterKind::kMtp:
+      return "mtp";
   }
   return "";
 }
@@ -56,6 +59,12 @@ absl::Status ResolveDrafter(const ModelConfig& target, ModelConfig* drafter) {
   }
   if (drafter->vocabulary != target.vocabulary) {
     return differs("vocabulary", drafter->vocabulary, target.vocabulary);
+  }
+  if (states.mtp && states.layers != std::vector<int32_t>{target.layers}) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the drafter reads the target's hidden state at boundary ",
+                     absl::StrJoin(states.layers, ","), "; allowed: that after its last layer, ",
+                     target.layers));
   }
   if (states.layers.empty()) states.layers = UsualLayers(states, drafter->layers, target.layers);
   for (int32_t layer : states.layers) {

@@ -13,8 +13,8 @@ namespace specfabric::model {
 // As many hidden states of a target are read where config.json does not say which.
 inline constexpr int32_t kDefaultStateLayers = 3;
 
-enum class DrafterKind : uint8_t { kEagle3, kDFlash, kDSpark };
-const char* Name(DrafterKind kind);  // "eagle3", "dflash", "dspark"
+enum class DrafterKind : uint8_t { kEagle3, kDFlash, kDSpark, kMtp };
+const char* Name(DrafterKind kind);  // "eagle3", "dflash", "dspark", "mtp"
 
 // What a block drafter's sequential head reads, beside the token before, to correct the scores that
 // the rows of a block have by themselves (DSpark, arXiv 2607.05147). kVanilla: nothing else;
@@ -41,11 +41,20 @@ struct BlockDrafter {
   int32_t levels() const { return from_anchor ? rows : rows - 1; }
 };
 
+// One layer that predicts a further token from the target's last hidden state (multi-token
+// prediction). The pair of that state behind the target's final norm and the embedding of the token
+// after it, each normed, is projected to the residual stream that the layer then reads.
+struct MtpDrafter {
+  bool in_target = false;    // it is part of its target's own checkpoint
+  bool state_first = false;  // of the projection's inputs; else the embedding is
+};
+
 // A drafter that reads states, in the order of a pass. Of every position the target's hidden states
 // are joined and projected to the drafter's width by a layer "fc": the fused state. In EAGLE-3
 // (arXiv 2503.01840) the first layer attends over pairs of a token's embedding and the fused state
 // of the position before it; its residual stream begins as that state. Further layers are ordinary
-// ones. For block drafters see above.
+// ones. An MTP drafter has no "fc": its fused state is the target's state behind the final norm.
+// For block drafters see above.
 struct StateDrafter {
   DrafterKind kind = DrafterKind::kEagle3;
   // The boundaries of the target whose residual stream is read, in the order of fc's inputs.
@@ -63,6 +72,7 @@ struct StateDrafter {
   bool norm_before_residual = false;  // the residual stream begins as the normed state
   bool norm_output = false;  // the next row gets the last norm's output, not the residual stream
   std::optional<BlockDrafter> block = {};  // of DFlash and DSpark
+  std::optional<MtpDrafter> mtp = {};
 };
 
 }  // namespace specfabric::model

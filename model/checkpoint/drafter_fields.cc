@@ -24,6 +24,7 @@ constexpr char kLayerConfig[] = "transformer_layer_config";
 constexpr auto kEagle3 = DrafterKind::kEagle3;
 constexpr auto kDFlash = DrafterKind::kDFlash;
 constexpr auto kDSpark = DrafterKind::kDSpark;
+constexpr auto kMtp = DrafterKind::kMtp;
 constexpr DrafterLayout kLayouts[] = {
     {"LlamaForCausalLMEagle3", kEagle3, "LlamaForCausalLM", false, false},
     {"Eagle3LlamaForCausalLM", kEagle3, "LlamaForCausalLM", false, false},
@@ -34,7 +35,11 @@ constexpr DrafterLayout kLayouts[] = {
     {"DFlashSpeculator", kDFlash, nullptr, false, false},
     {"DSparkDraftModel", kDSpark, "Qwen3ForCausalLM", false, false},
     {"Qwen3DSparkModel", kDSpark, "Qwen3ForCausalLM", false, false},
-    {"DSparkSpeculator", kDSpark, nullptr, false, false}};
+    {"DSparkSpeculator", kDSpark, nullptr, false, false},
+    {"MTPDraftModel", kMtp, nullptr, false, false}};
+
+constexpr DrafterLayout kMtpLayouts[] = {
+    {"MiMoForCausalLM", kMtp, "MiMoForCausalLM", false, false}};
 
 // What would make another model of it.
 void RefuseOthers(NestedFields& fields, const DrafterLayout& layout, const ModelConfig& config) {
@@ -108,6 +113,20 @@ absl::Status ReadWindows(Fields& fields, int32_t layers, std::vector<int32_t>* w
   return fields.status();
 }
 
+// The fields of the layers are the target's, their number too: a drafter has one like its first.
+// The same layer predicts all tokens, each from what the one before put out, whatever number of
+// layers the checkpoint has for further ones.
+void ReadMtp(const DrafterLayout& layout, ModelConfig* config, StateDrafter* states) {
+  const bool in_target = layout.layers_of != nullptr;
+  states->mtp = MtpDrafter{.in_target = in_target, .state_first = in_target};
+  states->layers = {config->layers};
+  states->target_hidden = config->hidden;
+  states->norm_output = true;
+  config->layers = 1;
+  config->mask_token = base::kNoToken;
+  if (!states->windows.empty()) states->windows = {states->windows.front()};
+}
+
 absl::Status CheckSizes(NestedFields& fields, const StateDrafter& states,
                         const ModelConfig& config) {
   if (states.norm_before_fc && states.fc_norm) {
@@ -132,6 +151,13 @@ const DrafterLayout* FindDrafterLayout(const std::string& architecture) {
       std::begin(kLayouts), std::end(kLayouts),
       [&](const DrafterLayout& layout) { return architecture == layout.architecture; });
   return it == std::end(kLayouts) ? nullptr : it;
+}
+
+const DrafterLayout* FindMtpLayout(const std::string& architecture) {
+  const auto it = std::find_if(
+      std::begin(kMtpLayouts), std::end(kMtpLayouts),
+      [&](const DrafterLayout& layout) { return architecture == layout.architecture; });
+  return it == std::end(kMtpLayouts) ? nullptr : it;
 }
 
 std::string DrafterArchitectures() {
@@ -175,8 +201,10 @@ absl::Status ReadStateDrafter(const DrafterLayout& layout, const LayerFields& la
                       states.kind == DrafterKind::kEagle3 ? kEagleConfig : kDFlashConfig);
   states.target_hidden = fields.top().CountOr("target_hidden_size", config->hidden);
   states.draft_vocabulary = fields.top().CountOr("draft_vocab_size", config->vocabulary);
-  if (states.kind == DrafterKind::kEagle3) {
+  if (states.kind == kEagle3) {
     ReadEagle3(layout, fields, *config, &states);
+  } else if (states.kind == kMtp) {
+    ReadMtp(layout, config, &states);
   } else {
     ReadBlockDrafter(fields, config, &states);
   }

@@ -29,6 +29,8 @@ struct DrafterLayout {
 // Null: no such drafter.
 const DrafterLayout* FindDrafterLayout(const std::string& architecture);
 std::string DrafterArchitectures();  // for messages
+// Of the layers that predict several tokens in checkpoints of a target. Null: none are supported.
+const DrafterLayout* FindMtpLayout(const std::string& architecture);
 
 // The fields that describe a drafter's layers, and the architecture that has such fields.
 struct LayerFields {

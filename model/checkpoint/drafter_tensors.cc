@@ -37,7 +37,9 @@ class Shared {
                                            const OfTarget& of_target) {
     const Checkpoint& own = opened_.own.checkpoint;
     const int32_t hidden = drafter_.hidden;
-    if (own.Contains(name)) return own.Find(name, {rows, hidden});
+    const std::optional<MtpDrafter>& mtp = drafter_.states->mtp;
+    const bool in_target = mtp && mtp->in_target;
+    if (own.Contains(name) && !in_target) return own.Find(name, {rows, hidden});
     const std::string missing = absl::StrCat(Where(own.model_dir()), "no tensor '", name, "'");
     if (!config_) {
       return absl::InvalidArgumentError(
@@ -50,15 +52,30 @@ class Shared {
           missing, ", and the target's, of ", config_->vocabulary, " tokens and hidden size ",
           config_->hidden, ", cannot stand in for it: allowed: ", rows, " tokens and ", hidden));
     }
-    if (!opened_.target) {
-      absl::StatusOr<OpenedCheckpoint> target = OpenCheckpoint(target_dir_, *config_);
-      if (!target.ok()) return target.status();
-      opened_.target.emplace(*std::move(target));
-    }
+    if (absl::Status status = OpenTarget(); !status.ok()) return status;
     return opened_.target->checkpoint.Find(of_target(*opened_.target), {rows, hidden});
   }
 
+  // The target's last norm, [hidden], which a drafter of its last states needs.
+  absl::StatusOr<const StoredTensor*> FindNorm() {
+    if (!config_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Where(opened_.own.checkpoint.model_dir()), "'", kNormName,
+                       "' of the target's checkpoint, which is needed, is not given"));
+    }
+    if (absl::Status status = OpenTarget(); !status.ok()) return status;
+    return opened_.target->checkpoint.Find(kNormName, {drafter_.hidden});
+  }
+
  private:
+  absl::Status OpenTarget() {
+    if (opened_.target) return absl::OkStatus();
+    absl::StatusOr<OpenedCheckpoint> target = OpenCheckpoint(target_dir_, *config_);
+    if (!target.ok()) return target.status();
+    opened_.target.emplace(*std::move(target));
+    return absl::OkStatus();
+  }
+
   const std::string& target_dir_;
   const ModelConfig& drafter_;
   OpenedDrafter& opened_;
@@ -126,18 +143,25 @@ absl::StatusOr<OpenedDrafter> OpenDrafter(const std::string& model_dir,
                      "read: it follows from the target's checkpoint, which is "
                      "needed and not given"));
   }
+  const TensorNames& names = NamesOf(*config);
   absl::StatusOr<const StoredTensor*> embedding =
-      shared.Find(kDrafterNames.embedding, config->vocabulary, [](const OpenedCheckpoint& target) {
+      shared.Find(names.embedding, config->vocabulary, [](const OpenedCheckpoint& target) {
         return EmbeddingName(target.checkpoint, target.tied_embeddings);
       });
   if (!embedding.ok()) return embedding.status();
   opened.embedding = *embedding;
-  absl::StatusOr<const StoredTensor*> head = shared.Find(
-      kDrafterNames.head, config->states->draft_vocabulary, [](const OpenedCheckpoint& target) {
+  absl::StatusOr<const StoredTensor*> head =
+      shared.Find(names.head, config->states->draft_vocabulary, [](const OpenedCheckpoint& target) {
         return target.tied_embeddings ? EmbeddingName(target.checkpoint, /*tied=*/true) : kHeadName;
       });
   if (!head.ok()) return head.status();
   opened.head = *head;
+  if (config->states->mtp) {
+    absl::StatusOr<const StoredTensor*> norm = shared.FindNorm();
+    if (!norm.ok()) return norm.status();
+    opened.target_norm = *norm;
+    opened.target_epsilon = shared.config()->rms_epsilon;
+  }
   absl::StatusOr<std::vector<base::TokenId>> ids = ReadTargetIds(opened.own.checkpoint, *config);
   if (!ids.ok()) return ids.status();
   opened.target_ids = *std::move(ids);

@@ -20,6 +20,9 @@ struct OpenedDrafter {
   std::optional<OpenedCheckpoint> target;   // where something of it is used
   const StoredTensor* embedding = nullptr;  // [vocabulary][hidden]
   const StoredTensor* head = nullptr;       // [draft_vocabulary][hidden]
+  // Of an MTP drafter: the norm of its target that is before the target's head, [hidden].
+  const StoredTensor* target_norm = nullptr;
+  float target_epsilon = 0;  // of that norm
   // [draft_vocabulary], all different: the target's ids of the tokens that the head scores. Empty:
   // the same.
   std::vector<base::TokenId> target_ids;

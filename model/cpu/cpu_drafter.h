@@ -12,6 +12,7 @@
 #include "model/cpu/draft_vocabulary.h"
 #include "model/cpu/eagle3.h"
 #include "model/cpu/kernels.h"
+#include "model/cpu/mtp.h"
 #include "model/cpu/sequential_head.h"
 #include "model/cpu/state_fuser.h"
 
@@ -21,8 +22,12 @@ struct CpuDrafter {
   StateFuser fuser;
   DraftVocabulary vocabulary;
   std::optional<Eagle3> eagle = {};         // of EAGLE-3
+  std::optional<Mtp> mtp = {};              // of MTP
   std::optional<ContextKeys> context = {};  // of block drafters
   std::optional<SequentialHead> head = {};  // of those that have one
+
+  // Each row of a pass has a state, and hands one on.
+  bool joins_states() const { return eagle || mtp; }
 };
 
 // config.states is set. Errors are those of Checkpoint::Find and of the factory.

@@ -59,7 +59,7 @@ uint64_t HashNumerics(const RankOptions& options, const cpu::Kernels& kernels,
 absl::StatusOr<std::unique_ptr<CpuTransformer>> CpuTransformer::Load(const std::string& model_dir,
                                                                      const RankOptions& options,
                                                                      Communicator* communicator) {
-  absl::StatusOr<ModelConfig> config = LoadModelConfig(model_dir);
+  absl::StatusOr<ModelConfig> config = LoadDraftConfig(model_dir, options.target_dir);
   if (!config.ok()) return config.status();
   if (config->states && !options.state_layers.empty()) {
     config->states->layers = options.state_layers;
@@ -150,10 +150,14 @@ absl::Status CpuTransformer::CopyStates(absl::Span<const StateCopy> copies) {
 }
 
 absl::StatusOr<LogitShard> CpuTransformer::Forward(const Batch& batch) {
-  absl::Status status = CheckFusedStates(config_, JoinsStates(config_), batch);
+  absl::Status status = CheckFusedStates(config_, drafter_ && drafter_->joins_states(), batch);
   if (!status.ok()) return status;
   if (status = PlanAttention(batch); !status.ok()) return status;
   Embed(batch);
+  if (drafter_ && drafter_->mtp) {
+    status = drafter_->mtp->Join(batch.states.data(), batch.rows(), residual_.data());
+    if (!status.ok()) return status;
+  }
   kept_.Begin(batch.rows());
   const absl::StatusOr<int> rows = partition_.stages == 1 ? RunLayers(batch) : RunPipeline(batch);
   if (!rows.ok()) return rows.status();
@@ -162,7 +166,7 @@ absl::StatusOr<LogitShard> CpuTransformer::Forward(const Batch& batch) {
   float* logits = Reserve(&logits_, static_cast<size_t>(*rows) * width);
   if (status = weights_.head->Forward(normed_.data(), *rows, logits); !status.ok()) return status;
   if (!drafter_) return LogitShard{logits, *rows, partition_.vocabulary, partition_.first_token};
-  if (drafter_->eagle) {
+  if (drafter_->joins_states()) {
     next_states_ = {config_.states->norm_output ? normed_.data() : residual_.data(),
                     static_cast<size_t>(*rows) * config_.hidden};
   }

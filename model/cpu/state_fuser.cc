@@ -1,17 +1,19 @@
 #include "model/cpu/state_fuser.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "model/hidden_states.h"
 
 namespace specfabric::model::cpu {
 
-StateFuser::StateFuser(const ModelConfig& config, FuseWeights weights, const Kernels& kernels)
+StateFuser::StateFuser(const ModelConfig& config, FuseWeights weights, float epsilon,
+                       const Kernels& kernels)
     : states_(*config.states),
       width_(states_.layers.size() * states_.target_hidden),
       run_(states_.fc_norm ? states_.target_hidden : width_),
       hidden_(config.hidden),
-      epsilon_(config.rms_epsilon),
+      epsilon_(epsilon),
       kernels_(&kernels),
       weights_(std::move(weights)) {}
 
@@ -27,11 +29,15 @@ absl::Status StateFuser::Fuse(absl::Span<const float> states, int rows, float* f
     }
     inputs = inputs_.data();
   }
-  if (status = weights_.fuse->Forward(inputs, rows, fused); !status.ok()) return status;
+  if (weights_.fuse == nullptr) {
+    std::copy(states.begin(), states.end(), fused);
+  } else if (status = weights_.fuse->Forward(inputs, rows, fused); !status.ok()) {
+    return status;
+  }
   for (int row = 0; row < rows; ++row) {
     float* out = fused + static_cast<size_t>(row) * hidden_;
     for (size_t i = 0; i < weights_.fuse_bias.size(); ++i) out[i] += weights_.fuse_bias[i];
-    if (states_.block) {
+    if (states_.block || states_.mtp) {
       kernels_->rms_norm(out, weights_.state_norm.data(), epsilon_, hidden_, out);
     }
   }

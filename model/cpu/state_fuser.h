@@ -2,7 +2,7 @@
 #define SPECFABRIC_MODEL_CPU_STATE_FUSER_H_
 
 // The layer "fc" of a drafter that reads hidden states (see StateDrafter), with the norms around
-// it. Used by the rank's thread.
+// it; of an MTP drafter its target's final norm alone. Used by the rank's thread.
 
 #include <cstdint>
 #include <vector>
@@ -16,8 +16,8 @@ namespace specfabric::model::cpu {
 
 class StateFuser {
  public:
-  // `kernels` must outlive it.
-  StateFuser(const ModelConfig& config, FuseWeights weights, const Kernels& kernels);
+  // epsilon: of the norms. `kernels` must outlive it.
+  StateFuser(const ModelConfig& config, FuseWeights weights, float epsilon, const Kernels& kernels);
 
   // As RankModel::FuseStates.
   absl::Status Fuse(absl::Span<const float> states, int rows, float* fused);

@@ -43,11 +43,12 @@ struct ModelWeightsOf {
 // What a drafter that reads hidden states fuses them with (StateDrafter).
 template <typename Matrix>
 struct FuseWeightsOf {
-  Matrix fuse;  // layers * target_hidden -> hidden
+  Matrix fuse;  // layers * target_hidden -> hidden; null: of an MTP drafter
   std::vector<float> fuse_bias;
   // The norms over runs of fc's inputs, one behind the other: of one run, of one a layer, or none.
   std::vector<float> fuse_norm;
   // [hidden], of what fc gives: what EAGLE-3's first layer reads, and block drafters' fused states.
+  // Of an MTP drafter the target's final norm, of its last states.
   std::vector<float> state_norm;
 };
 

@@ -74,7 +74,7 @@ CudaTransformer::CudaTransformer(ModelConfig config, const RankOptions& options,
 absl::StatusOr<std::unique_ptr<CudaTransformer>> CudaTransformer::Load(const std::string& model_dir,
                                                                        const RankOptions& options,
                                                                        Communicator* communicator) {
-  absl::StatusOr<ModelConfig> config = LoadModelConfig(model_dir);
+  absl::StatusOr<ModelConfig> config = LoadDraftConfig(model_dir, options.target_dir);
   if (!config.ok()) return config.status();
   if (config->states && config->states->kind != DrafterKind::kEagle3) {
     return absl::UnimplementedError(absl::StrCat("a drafter of kind ", Name(config->states->kind),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 import torch
@@ -39,10 +40,21 @@ def run(target: Path, drafter: Path, **tokens: list[int]) -> dict[str, torch.Ten
     return {kind: torch.tensor(values) for kind, values in rows.items()}
 
 
+class Model(Protocol):
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        states: torch.Tensor,
+        visible: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits of each row, and what it hands to the next."""
+
+
 class Rows:
     """The rows of one sequence as it is drafted. A row sees itself and what its parent sees."""
 
-    def __init__(self, model: Eagle3, tokens: list[int], states: torch.Tensor) -> None:
+    def __init__(self, model: Model, tokens: list[int], states: torch.Tensor) -> None:
         self.model = model
         self.tokens = torch.tensor(tokens)
         self.positions = torch.arange(len(tokens))
@@ -83,6 +95,18 @@ def test_logits_and_states_equal_the_plain_implementation(name: str, tmp_path: P
     target = Target(target_folder)
     model = Eagle3(folder, drafter, target)
     states = model.fuse(target.states(ids[:-1], drafter.boundaries))
+    check_passes(found, model, states, ids, chain, tree)
+
+
+def check_passes(
+    found: dict[str, torch.Tensor],
+    model: Model,
+    states: torch.Tensor,
+    ids: list[int],
+    chain: list[int],
+    tree: list[int],
+) -> None:
+    """states: the fused ones of all ids but the last."""
     prefix = Rows(model, ids[1:], states)
     logits, handed_on = [prefix.logits], [prefix.next]
     last = parent = PREFIX - 1

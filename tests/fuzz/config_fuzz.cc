@@ -90,6 +90,12 @@ std::vector<fuzz::Bytes> fuzz::Seeds() {
       R"({"architectures":["DFlashDraftModel"],"speculators_model_type":"dflash","block_size":4,)"
       R"("mask_token_id":3,"sample_from_anchor":false,"transformer_layer_config":{)" +
       shape + R"("model_type":"qwen3"}})";
+  const std::string mtp =
+      R"({"architectures":["MTPDraftModel"],"speculators_model_type":"mtp",)"
+      R"("transformer_layer_config":{)" +
+      shape +
+      R"("model_type":"qwen3","layer_types":["sliding_attention","full_attention"],)"
+      R"("sliding_window":64}})";
   Bytes with_generation = config("Qwen2ForCausalLM", R"("use_sliding_window":true,)"
                                                      R"("sliding_window":512,"eos_token_id":0)");
   const Bytes generation = ToBytes(R"({"eos_token_id":[7,8]})");
@@ -109,6 +115,8 @@ std::vector<fuzz::Bytes> fuzz::Seeds() {
           ToBytes(nested),
           config("DSparkDraftModel", block),
           ToBytes(nested_block),
+          ToBytes(mtp),
+          config("MiMoForCausalLM", R"("num_nextn_predict_layers":1,"pard_token":3)"),
           with_generation};
 }
 
@@ -127,5 +135,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   const auto config = model::LoadModelConfig(folder.path());
   if (config.ok()) CheckAccepted(*config);
+  const auto draft = model::LoadDraftConfig(folder.path(), folder.path());
+  SPECFABRIC_CHECK(config.ok() || !draft.ok());
+  if (draft.ok()) CheckAccepted(*draft);
   return 0;
 }

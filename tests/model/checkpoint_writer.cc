@@ -109,7 +109,7 @@ std::vector<NamedTensor> RandomTensors(const ModelConfig& c, uint32_t seed) {
   add(names.embedding, {c.vocabulary, c.hidden}, 0.0f, 1.0f);
   for (int32_t i = 0; i < c.layers; ++i) {
     const std::string layer = absl::StrCat(names.layers, i, ".");
-    const int32_t inputs = c.states && i == 0 ? 2 * c.hidden : c.hidden;
+    const int32_t inputs = JoinsStates(c) && i == 0 ? 2 * c.hidden : c.hidden;
     add(layer + "input_layernorm.weight", {c.hidden}, 1.0f, 0.2f);
     add(layer + "post_attention_layernorm.weight", {c.hidden}, 1.0f, 0.2f);
     matrix(layer + "self_attn.q_proj.weight", q, inputs);
@@ -140,6 +140,13 @@ std::vector<NamedTensor> RandomTensors(const ModelConfig& c, uint32_t seed) {
   if (!c.tied_embeddings) matrix(names.head, tokens, c.hidden);
   if (!c.states) return tensors;
   const StateDrafter& states = *c.states;
+  if (states.mtp) {
+    const std::string layer = absl::StrCat(names.layers, "0.");
+    add(layer + kMtpTokenNormName, {c.hidden}, 1.0f, 0.2f);
+    add(layer + kMtpStateNormName, {c.hidden}, 1.0f, 0.2f);
+    matrix(layer + kMtpInputName, c.hidden, 2 * c.hidden);
+    return tensors;
+  }
   const auto layers = static_cast<int32_t>(states.layers.size());
   matrix(kFuseName, c.hidden, layers * states.target_hidden);
   if (states.fc_bias) add(kFuseBiasName, {c.hidden}, 0.0f, 0.3f);

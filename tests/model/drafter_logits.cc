@@ -122,7 +122,6 @@ class Run {
     RankOptions options;
     options.dtype = DataType::kFloat32;
     options.kv_blocks = 16;
-    options.target_dir = FLAGS_target;
     return options;
   }
 
@@ -213,9 +212,11 @@ absl::Status RunFlags() {
     return absl::InvalidArgumentError(
         absl::StrCat("anchor ", anchor, "; allowed: 1 to ", ids->size() - 1));
   }
-  absl::StatusOr<TestGroup> target = TestGroup::Load(FLAGS_target, Run::RunOptions(), 1);
+  RankOptions options = Run::RunOptions();
+  absl::StatusOr<TestGroup> target = TestGroup::Load(FLAGS_target, options, 1);
   if (!target.ok()) return target.status();
-  absl::StatusOr<TestGroup> drafter = TestGroup::Load(FLAGS_drafter, Run::RunOptions(), 1);
+  options.target_dir = FLAGS_target;
+  absl::StatusOr<TestGroup> drafter = TestGroup::Load(FLAGS_drafter, options, 1);
   if (!drafter.ok()) return drafter.status();
   Run run(*std::move(drafter));
   if (!anchors->empty()) return run.RunBlocks(*target, *ids, *anchors, *chain);
