@@ -217,14 +217,10 @@ void DraftService::Impl::SettleStateSlots(const DraftServiceOptions& options,
       static_cast<int64_t>(state_slots_.slot_bytes) * state_slots_.slots;
 }
 
-// In the host's memory, if those in GPU memory cannot be had after all.
 absl::Status DraftService::Impl::AddStateSlots() {
-  auto pool = link_->AddPool(kStatePool, state_slots_);
-  if (!pool.ok() && state_slots_.kind == transport::MemoryKind::kCuda) {
-    LogFeature(model::kGpuStates, pool.status());
-    state_slots_.kind = transport::MemoryKind::kHost;
-    pool = link_->AddPool(kStatePool, state_slots_);
-  }
+  absl::Status gpu;
+  const auto pool = link::AddPoolOrHosts(*link_, kStatePool, state_slots_, &gpu);
+  if (!gpu.ok()) LogFeature(model::kGpuStates, gpu);
   return pool.status();
 }
 

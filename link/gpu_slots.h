@@ -1,8 +1,14 @@
 #ifndef SPECFABRIC_LINK_GPU_SLOTS_H_
 #define SPECFABRIC_LINK_GPU_SLOTS_H_
 
+#include <cstdint>
+#include <memory>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "link/link.h"
 #include "transport/fabric.h"
+#include "transport/slot_pool.h"
 
 namespace specfabric::link {
 
@@ -11,6 +17,11 @@ namespace specfabric::link {
 // UCX's variables. FailedPrecondition, in one line: UCX has no support for GPU memory, there is no
 // GPU, or UCX cannot register its memory.
 absl::Status CheckGpuSlots(transport::FabricOptions options);
+
+// Adds a pool to a link; in the host's memory if slots of kCuda cannot be had, and then *gpu says
+// why. Errors are Link::AddPool's.
+absl::StatusOr<std::shared_ptr<transport::SlotPool>> AddPoolOrHosts(
+    Link& link, uint8_t id, transport::SlotPoolOptions slots, absl::Status* gpu);
 
 }  // namespace specfabric::link
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "link/gpu_slots.h"
 #include "model/features.h"
 #include "spdlog/spdlog.h"
 
@@ -13,18 +14,6 @@ namespace {
 // Those of draft probabilities are numbered from 0 on.
 constexpr uint8_t kStatePool = 127;
 
-absl::StatusOr<std::shared_ptr<transport::SlotPool>> AddPool(link::Link* link,
-                                                             transport::MemoryKind kind) {
-  const auto add = [&](transport::MemoryKind of) {
-    return link->AddPool(kStatePool, {of, schemas::kStateSlotBytes, schemas::kStateSlots});
-  };
-  auto pool = add(kind);
-  if (pool.ok() || kind == transport::MemoryKind::kHost) return pool;
-  const model::FeatureState off = {.on = false, .why = base::Message(pool.status())};
-  spdlog::warn("{}", model::Describe(model::kGpuStates, off));
-  return add(transport::MemoryKind::kHost);
-}
-
 }  // namespace
 
 StateOutbox MakeStateOutbox(const std::function<link::Link*()>& link, transport::MemoryKind kind) {
@@ -33,7 +22,12 @@ StateOutbox MakeStateOutbox(const std::function<link::Link*()>& link, transport:
   outbox.slot = [link, kind, pool = std::shared_ptr<transport::SlotPool>()](
                     const transport::Fence& fence) mutable -> absl::StatusOr<transport::Lease> {
     if (pool == nullptr) {
-      auto added = AddPool(link(), kind);
+      absl::Status gpu;
+      auto added = link::AddPoolOrHosts(
+          *link(), kStatePool, {kind, schemas::kStateSlotBytes, schemas::kStateSlots}, &gpu);
+      if (!gpu.ok())
+        spdlog::warn("{}",
+                     model::Describe(model::kGpuStates, {.on = false, .why = base::Message(gpu)}));
       if (!added.ok()) return added.status();
       pool = *std::move(added);
     }

@@ -290,12 +290,11 @@ absl::Status TargetService::Impl::AddDraftProbsPools(size_t slot_bytes) {
   transport::SlotPoolOptions slots = {transport::MemoryKind::kHost, slot_bytes, DraftProbsSlots()};
   if (options_.gpu_draft_probs) slots.kind = transport::MemoryKind::kCuda;
   for (int rank = 0; rank < ranks; ++rank) {
-    auto pool = link_->AddPool(static_cast<uint8_t>(rank), slots);
-    if (!pool.ok() && options_.gpu_draft_probs) {
-      spdlog::warn("{}", model::Describe(model::kGpuDraftProbs,
-                                         {.on = false, .why = base::Message(pool.status())}));
-      slots.kind = transport::MemoryKind::kHost;
-      pool = link_->AddPool(static_cast<uint8_t>(rank), slots);
+    absl::Status gpu;
+    auto pool = link::AddPoolOrHosts(*link_, static_cast<uint8_t>(rank), slots, &gpu);
+    if (!gpu.ok()) {
+      spdlog::warn(
+          "{}", model::Describe(model::kGpuDraftProbs, {.on = false, .why = base::Message(gpu)}));
     }
     if (!pool.ok()) return pool.status();
     draft_probs_pools_.push_back(*std::move(pool));
