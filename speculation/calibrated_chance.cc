@@ -5,8 +5,8 @@
 namespace specfabric::speculation {
 namespace {
 
-constexpr double kDecay = 0.998;   // about 500 tokens of a bin count
-constexpr double kSaidCounts = 8;  // as so many tokens that were seen
+constexpr double kBinDecay = 0.998;  // about 500 tokens of a bin count
+constexpr double kSaidCounts = 8;    // as so many tokens that were seen
 constexpr float kLeast = 0.001f;
 
 }  // namespace
@@ -25,8 +25,8 @@ float CalibratedChance::Of(float said) const {
 
 void CalibratedChance::Observe(float said, bool accepted) {
   Bin& bin = bins_[BinOf(said)];
-  bin.seen = kDecay * bin.seen + 1;
-  bin.accepted = kDecay * bin.accepted + (accepted ? 1 : 0);
+  bin.seen = kBinDecay * bin.seen + 1;
+  bin.accepted = kBinDecay * bin.accepted + (accepted ? 1 : 0);
 }
 
 }  // namespace specfabric::speculation
