@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "base/status.h"
 #include "model/cuda/layers.h"
@@ -381,6 +382,12 @@ absl::Status CudaTransformer::KeepRows(const PassInputs& inputs, int32_t rows) {
 absl::Status CudaTransformer::KeepStates(const std::vector<int32_t>& boundaries) {
   absl::Status status = CheckBoundaries(boundaries, config_.layers, partition_.stages);
   if (!status.ok() || boundaries == kept_states_.boundaries()) return status;
+  if (processes_ > 1 && options_.cuda_graphs) {
+    // All ranks capture a pass together, and those of other processes are not told.
+    return absl::UnimplementedError(absl::StrCat(
+        "hidden states of a model on cuda in ", processes_,
+        " processes are not supported; allowed: 1, or --disable_features=", kCudaGraphs));
+  }
   if (status = device_->MakeCurrent(); !status.ok()) return status;
   graphs_.Clear();
   return kept_states_.Keep(boundaries, std::max(options_.max_rows, kMaxPaddedRows));

@@ -112,6 +112,7 @@ class CudaTransformer : public RankModel {
   const RopeTable rope_;
   Communicator* const group_;                   // among host threads, like the stage's
   const std::unique_ptr<Communicator> stage_;   // null: the group is one stage
+  int processes_ = 1;                           // of the group's ranks
   std::unique_ptr<base::cuda::Device> device_;  // destroyed after everything in its memory
   std::unique_ptr<MatrixProducts> products_;
   std::unique_ptr<Collectives> collectives_;

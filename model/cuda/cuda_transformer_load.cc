@@ -212,6 +212,8 @@ absl::Status CudaTransformer::PrepareProducts() {
 }
 
 void CudaTransformer::ShareFingerprint() {
+  const std::vector<int> places = FromAllRanks(group_, group_->local_rank());
+  processes_ = static_cast<int>(std::count(places.begin(), places.end(), 0));
   const int first_here = group_->rank() - group_->local_rank();
   fingerprint_ = FromAllRanks(group_, fingerprint_)[first_here];
 }

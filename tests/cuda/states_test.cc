@@ -15,6 +15,7 @@
 #include "tests/model/checkpoint_writer.h"
 #include "tests/model/group.h"
 #include "tests/model/passes.h"
+#include "tests/model/played_processes.h"
 
 namespace specfabric::model::cuda {
 namespace {
@@ -22,6 +23,7 @@ namespace {
 using base::cuda::DeviceArray;
 using base::cuda::Devices;
 using base::cuda::DeviceTest;
+using base::cuda::Emulated;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -319,6 +321,34 @@ TEST_P(CudaStatesTest, FusesWhatLiesInTheDevicesMemory) {
 INSTANTIATE_TEST_SUITE_P(Types, CudaStatesTest,
                          ::testing::Values(DataType::kFloat32, DataType::kBFloat16),
                          [](const auto& info) { return Name(info.param); });
+
+// Ranks of other processes are not told what is kept.
+TEST(CudaKeepStatesTest, RanksOfSeveralProcesses) {
+  if (!Emulated()) GTEST_SKIP() << "two processes of this one would share GPUs";
+  const TempDir dir;
+  WriteCheckpoint(dir.path(), OddConfig(), 4);
+  Batch batch;
+  AddChain(&batch, RandomTokens(3, 8), 0, {3});
+  RankOptions options = CudaOptions(DataType::kFloat32);
+  TestGroup one = OnDevice(dir.path(), options, 2);
+  Keep(one, 1, {1});
+  const LogitRows want = Logits(one, batch);
+  for (const bool graphs : {false, true}) {
+    options.cuda_graphs = graphs;
+    PlayedProcesses processes({1, 1});
+    absl::StatusOr<TestGroup> group = TestGroup::Load(
+        dir.path(), options, std::move(processes.communicators), CudaTransformer::Load);
+    ASSERT_TRUE(group.ok()) << group.status();
+    const absl::Status kept = group->rank(0).KeepStates({1});
+    if (graphs) {
+      EXPECT_EQ(kept.code(), absl::StatusCode::kUnimplemented);
+      continue;
+    }
+    ASSERT_TRUE(kept.ok()) << kept;
+    EXPECT_EQ(Logits(*group, batch), want);
+    EXPECT_EQ(AllStates(*group, batch, 1), AllStates(one, batch, 1));
+  }
+}
 
 TEST(CudaKeepStatesTest, WhatCannotBeIsOneClearLine) {
   if (Devices() < 2) GTEST_SKIP() << "two stages need two GPUs";
