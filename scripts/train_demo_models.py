@@ -4,7 +4,7 @@
 Data is the Python standard library's own source (PSF licence), so every machine has it. Both
 models are written in Hugging Face form (config.json, model.safetensors, tokenizer.json) under
 models/target and models/draft, and what was done is recorded in models/README.md. Drafters in
-other layouts (PARD, EAGLE-3) are scripts/train_demo_drafters.py's, from the target made here.
+other layouts (PARD, EAGLE-3, DSpark) are made from the target by scripts/train_demo_drafters.py.
 
 The learning-rate schedule follows elapsed time, not steps: training shares its machine with
 other work, and a run that is slowed down still ends when it said it would.
