@@ -242,7 +242,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="default: the benchmark target, made if missing")
     parser.add_argument(
         "--drafter",
-        choices=("draft", "pard", "eagle3"),
+        choices=("draft", "pard", "eagle3", "dspark"),
         default="draft",
         help="which of the demo target's drafters proposes (docs/drafters.md)",
     )

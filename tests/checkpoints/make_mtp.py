@@ -109,6 +109,19 @@ DRAFTERS: dict[str, Drafter] = {
         },
         shard_size=30_000,
     ),
+    # For a target of so few tokens that the distribution of its texts can be written down.
+    "tiny-vocabulary": Drafter(
+        target=TARGETS["tiny"],
+        family="llama",
+        layers={
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+        },
+        spread=0.4,
+    ),
     # The same of a Llama's layer, for a target with a tied embedding.
     "nested-llama": Drafter(
         target=TARGETS["tied"],

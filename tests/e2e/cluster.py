@@ -30,7 +30,7 @@ BINARY = Path(os.environ.get("SPECFABRIC_BINARY", ROOT / "build" / "specfabric")
 TARGET = ROOT / "models" / "target"
 DRAFT = ROOT / "models" / "draft"
 # For the demo target: one of each kind (docs/drafters.md).
-DRAFTERS = {kind: ROOT / "models" / kind for kind in ("draft", "pard", "eagle3")}
+DRAFTERS = {kind: ROOT / "models" / kind for kind in ("draft", "pard", "eagle3", "dspark")}
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0

@@ -25,7 +25,9 @@ import pytest
 
 import distribution
 import make
+import make_dflash
 import make_drafters
+import make_mtp
 from cluster import Cluster, start_cluster
 from exposition import value_of
 from prompts import PROMPTS
@@ -71,7 +73,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 class Arrangement:
     """A cluster: which draft, and how it draws."""
 
-    draft: str = "half"  # or "unrelated", "pard" or "eagle3"
+    draft: str = "half"  # or "unrelated", "pard", "eagle3", "dspark" or "mtp"
     tree: str = "2,2,1"
     draw: str = ""  # of verification methods that read q; none: the cluster serves `coupled` alone
     top_n: int = 0  # tokens of q that the draft keeps; 0: all
@@ -124,6 +126,8 @@ NGRAM_LOOKUP = Arrangement(ngram_lookup=True)
 NGRAM_LOOKUP_ALONE = Arrangement(draw="without_replacement", ngram_lookup=True, drafts=0)
 PARD = Arrangement("pard", draw="without_replacement")
 EAGLE = Arrangement("eagle3", draw="without_replacement")
+DSPARK = Arrangement("dspark", draw="without_replacement")
+MTP = Arrangement("mtp", draw="without_replacement")
 TWO_RANKS = Arrangement(draw="without_replacement", ranks=2)
 
 # What is served by one cluster stands together.
@@ -146,6 +150,11 @@ CASES = [
     (EAGLE, "coupled", ["plain"]),
     (EAGLE, "rejection", ["plain"]),
     (EAGLE, "traversal", ["top_p"]),
+    (DSPARK, "coupled", ["plain"]),
+    (DSPARK, "rejection", ["top_p"]),
+    (DSPARK, "traversal", ["plain"]),
+    (MTP, "coupled", ["plain"]),
+    (MTP, "traversal", ["plain"]),
     (TWO_RANKS, "rejection", ["plain"]),
     (TWO_RANKS, "traversal", ["top_p"]),
 ]
@@ -162,6 +171,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = make.make("llama-tiny-vocabulary", folder / "target")
     assert 0.45 < distribution.make_draft(target, folder / "half", PROMPT, 0.5) < 0.55
     make_drafters.make_drafter("tiny-vocabulary", folder / "eagle3")
+    make_dflash.make_drafter("dspark-tiny-vocabulary", folder / "dspark")
+    shutil.move(make_mtp.make_mtp("tiny-vocabulary", folder / "of_mtp").drafter, folder / "mtp")
     shutil.copytree(folder / "half", folder / "pard")
     config = json.loads((folder / "half" / "config.json").read_text())
     (folder / "pard" / "config.json").write_text(json.dumps(config | {"pard_token": 7}))

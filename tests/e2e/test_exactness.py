@@ -57,7 +57,7 @@ def differing(some: list[list[int]], others: list[list[int]]) -> list[int]:
 
 @pytest.mark.parametrize(
     ("ranks", "drafts", "kind"),
-    [(1, 2, "draft"), (2, 0, "draft"), (2, 2, "draft"), (2, 2, "pard"), (2, 2, "eagle3")],
+    [(1, 2, "draft"), (2, 0, "draft"), *((2, 2, kind) for kind in DRAFTERS)],
 )
 def test_tokens_are_the_same_in_every_arrangement(
     plain_answers: list[list[int]], ranks: int, drafts: int, kind: str, tmp_path: Path
@@ -103,7 +103,9 @@ def test_tokens_survive_a_long_way_to_the_drafts(
     assert seconds > 0.015 * trips > 0
 
 
-@pytest.mark.parametrize(("killed", "kind"), [(1, "draft"), (2, "draft"), (1, "eagle3")])
+@pytest.mark.parametrize(
+    ("killed", "kind"), [(1, "draft"), (2, "draft"), (1, "eagle3"), (1, "dspark")]
+)
 def test_text_survives_the_death_of_draft_workers(killed: int, kind: str, tmp_path: Path) -> None:
     body: dict[str, Any] = {
         "prompt": PROMPTS[0],

@@ -26,14 +26,18 @@ from exposition import value_of
 from prompts import PROMPTS
 
 EAGLE = DRAFTERS["eagle3"]
+KINDS = ("eagle3", "dspark")
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "return_token_ids": True}
 LONG_PROMPT = "".join(PROMPTS)[:3000]
 
 
-def row_bytes() -> int:
+def row_bytes(kind: str) -> int:
     """Of a position's states: of each layer that the drafter reads, in bfloat16."""
-    config = json.loads((EAGLE / "config.json").read_text())
-    layers = config["eagle_aux_hidden_state_layer_ids"]
+    config = json.loads((DRAFTERS[kind] / "config.json").read_text())
+    if kind == "eagle3":
+        layers = config["eagle_aux_hidden_state_layer_ids"]
+    else:
+        layers = config["dflash_config"]["target_layer_ids"]
     return 2 * len(layers) * json.loads((TARGET / "config.json").read_text())["hidden_size"]
 
 
@@ -68,8 +72,11 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
         }
 
 
-def test_each_committed_token_travels_once(plain: dict[str, list[int]], tmp_path: Path) -> None:
-    with start_cluster(tmp_path / "up.log", draft_model=EAGLE, drafts=1) as cluster:
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_committed_token_travels_once(
+    plain: dict[str, list[int]], kind: str, tmp_path: Path
+) -> None:
+    with start_cluster(tmp_path / "up.log", draft_model=DRAFTERS[kind], drafts=1) as cluster:
         (target,), (draft,) = cluster.targets, cluster.drafts
         answer = cluster.complete(prompt=LONG_PROMPT, max_tokens=60, **GREEDY)
         positions, size = sent(target)
@@ -84,12 +91,15 @@ def test_each_committed_token_travels_once(plain: dict[str, list[int]], tmp_path
     # The last round's tokens end the text: nobody drafts after them.
     whole = answer["usage"]["prompt_tokens"] + 60
     assert whole - 12 <= positions < whole
-    assert size == positions * row_bytes()
+    assert size == positions * row_bytes(kind)
     assert accepted_a_round(answer) > 0.5
 
 
-def test_a_cached_prefix_starts_cold(plain: dict[str, list[int]], tmp_path: Path) -> None:
-    with start_cluster(tmp_path / "up.log", draft_model=EAGLE, drafts=1) as cluster:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cached_prefix_starts_cold(
+    plain: dict[str, list[int]], kind: str, tmp_path: Path
+) -> None:
+    with start_cluster(tmp_path / "up.log", draft_model=DRAFTERS[kind], drafts=1) as cluster:
         answers = [cluster.complete(prompt=LONG_PROMPT, max_tokens=60, **GREEDY) for _ in range(2)]
     cached = answers[1]["usage"]["prompt_tokens_details"]["cached_tokens"]
     assert cached > 0.9 * answers[1]["usage"]["prompt_tokens"]
@@ -106,21 +116,27 @@ def all_at_once(cluster: Cluster) -> dict[str, list[int]]:
         return {prompt: tokens(answer) for prompt, answer in zip(PROMPTS, answers, strict=False)}
 
 
-def test_preempted_sequences_go_on(plain: dict[str, list[int]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_preempted_sequences_go_on(plain: dict[str, list[int]], kind: str, tmp_path: Path) -> None:
     extra = ["--kv_blocks=24", "--max_context=256"]
-    with start_cluster(tmp_path / "up.log", draft_model=EAGLE, drafts=1, extra=extra) as cluster:
+    with start_cluster(
+        tmp_path / "up.log", draft_model=DRAFTERS[kind], drafts=1, extra=extra
+    ) as cluster:
         answers = all_at_once(cluster)
         assert value_of(cluster.targets[0].admin, "specfabric_preemptions_total") > 0
     assert answers == {prompt: plain[prompt] for prompt in PROMPTS[:8]}
 
 
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_worker_killed_while_a_prompt_is_read(
-    plain: dict[str, list[int]], tmp_path: Path
+    plain: dict[str, list[int]], kind: str, tmp_path: Path
 ) -> None:
     """Its states are gone with it; the other worker starts cold."""
     extra = ["--max_step_tokens=64"]  # many steps for the prompt
     with (
-        start_cluster(tmp_path / "up.log", draft_model=EAGLE, drafts=2, extra=extra) as cluster,
+        start_cluster(
+            tmp_path / "up.log", draft_model=DRAFTERS[kind], drafts=2, extra=extra
+        ) as cluster,
         ThreadPoolExecutor(1) as pool,
     ):
         (target,) = cluster.targets
@@ -190,14 +206,20 @@ def test_a_target_of_several_stages_refuses_it_in_one_line(tmp_path: Path) -> No
         wait_until(lambda: "2 pipeline stages" in process.log_text(), "the target says why")
 
 
-def test_a_target_that_sends_wrong_states_is_drafted_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_target_that_sends_wrong_states_is_drafted_for(kind: str, tmp_path: Path) -> None:
     listen, admin = free_address(), free_address()
     vocabulary = json.loads((TARGET / "config.json").read_text())["vocab_size"]
-    command = ["draft", f"--model={EAGLE}", f"--target_model={TARGET}", f"--listen={listen}"]
+    command = [
+        "draft",
+        f"--model={DRAFTERS[kind]}",
+        f"--target_model={TARGET}",
+        f"--listen={listen}",
+    ]
     hostile = BINARY.parent / "tests" / "e2e" / "hostile_states"
     with started(tmp_path / "draft.log", [*command, f"--admin_listen={admin}"]):
         ended = subprocess.run(
-            [str(hostile), listen, str(vocabulary), str(row_bytes() // 2)],
+            [str(hostile), listen, str(vocabulary), str(row_bytes(kind) // 2)],
             capture_output=True,
             text=True,
             timeout=90,
