@@ -30,11 +30,22 @@ void RefuseOthers(NestedFields& fields) {
   }
 }
 
+// Some exports say beside the layers how long a window is.
+void ReadWindow(NestedFields& fields, std::vector<int32_t>* windows) {
+  if (windows->empty() && fields.nested().FlagOr("use_swa", false)) {
+    fields.nested().Unsupported("use_swa", "true", "true beside layer_types that say where");
+  }
+  const int32_t window = fields.nested().CountOr("swa_window_size", 0, /*least=*/0);
+  for (int32_t& of_layer : *windows) {
+    if (of_layer > 0 && window > 0) of_layer = window;
+  }
+}
+
 // Which layers of a block's rows do not see those behind them: those with a window, unless
 // config.json says it of all.
 std::vector<bool> CausalLayers(NestedFields& fields, int32_t layers,
                                const std::vector<int32_t>& windows) {
-  for (const char* name : {"causal", "is_causal"}) {
+  for (const char* name : {"is_causal", "causal"}) {
     if (fields.With(name).Find(name) == nullptr) continue;
     return std::vector<bool>(layers, fields.FlagOr(name, false));
   }
@@ -87,6 +98,7 @@ void ReadBlockDrafter(NestedFields& fields, ModelConfig* config, StateDrafter* s
     fields.With("block_size")
         .Fail("block_size", absl::StrCat("is ", block.rows, "; allowed: 2 to ", kMostRows));
   }
+  ReadWindow(fields, &states->windows);
   const bool dspark = states->kind == DrafterKind::kDSpark;
   block.from_anchor = fields.FlagOr("sample_from_anchor", dspark);
   block.causal = CausalLayers(fields, config->layers, states->windows);

@@ -135,6 +135,10 @@ TEST(BlockDrafterConfigTest, LayersHaveWindows) {
   EXPECT_THAT(BlockOf(sliding, R"({"dflash_config": {"causal": true}})").causal,
               ElementsAre(true, true, true));
   EXPECT_THAT(BlockOf(sliding, R"({"is_causal": false})").causal, ElementsAre(false, false, false));
+  EXPECT_THAT(BlockOf(sliding, R"({"is_causal": true, "dflash_config": {"causal": false}})").causal,
+              ElementsAre(true, true, true));
+  EXPECT_THAT(StatesOf(With(sliding, R"({"dflash_config": {"swa_window_size": 512}})")).windows,
+              ElementsAre(512, 0, 512));
 }
 
 TEST(BlockDrafterConfigTest, FillsInTheUsualLayers) {
@@ -173,6 +177,7 @@ TEST(BlockDrafterConfigTest, BadInputIsOneClearLine) {
        {"chunked_attention", "full_attention, sliding_attention"}},
       {flat(R"({"layer_types": ["sliding_attention", "full_attention", "full_attention"]})"),
        {"sliding_window is missing"}},
+      {flat(R"({"dflash_config": {"use_swa": true}})"), {"use_swa 'true'", "layer_types"}},
       {flat(R"({"dflash_config": {"conv_kernel_size": 2}})"), {"conv_kernel_size", "DFlash2"}},
       {flat(R"({"dflash_config": {"attention_sink_bias": true}})"), {"attention_sink_bias"}},
       {flat(R"({"dflash_config": {"target_layer_ids": ["x"]}})"), {"target_layer_ids"}},
