@@ -17,7 +17,7 @@ LayerPlans::LayerPlans(const ModelConfig& config) {
 }
 
 absl::Status LayerPlans::Make(const Batch& batch, const BatchLimits& limits) {
-  if (absl::Status made = MakeAttentionPlan(batch, limits, &plans_[0]); !made.ok()) return made;
+  if (absl::Status made = MakeAttentionPlan(batch, limits, plans_.data()); !made.ok()) return made;
   for (size_t i = 1; i < plans_.size(); ++i) LimitPlan(batch, limits_[i], plans_[0], &plans_[i]);
   return absl::OkStatus();
 }

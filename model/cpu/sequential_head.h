@@ -35,7 +35,7 @@ class SequentialHead {
   absl::Span<const float> confidences() const { return confidences_; }  // [nodes], or empty
 
  private:
-  SequentialHead(const ModelConfig& config)
+  explicit SequentialHead(const ModelConfig& config)
       : block_(*config.states->block),
         hidden_(config.hidden),
         draft_vocabulary_(config.states->draft_vocabulary) {}
