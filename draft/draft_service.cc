@@ -82,7 +82,9 @@ transport::SlotPoolOptions DraftProbsSlots(const DraftEngineOptions& engine, int
 
 class DraftService::Impl {
  public:
-  absl::Status Start(const DraftServiceOptions& options, metrics::Registry* registry);
+  // config: of the model that the options name.
+  absl::Status Start(const DraftServiceOptions& options, const model::ModelConfig& config,
+                     metrics::Registry* registry);
   ~Impl();
   std::string DebugSessions();
   void Drain(base::Nanos timeout);
@@ -105,10 +107,10 @@ class DraftService::Impl {
   void UpdateMetrics();
   void ReportEngine();
   link::LinkHandler MakeHandler();
-  absl::Status LoadModel(const DraftServiceOptions& options);
-  absl::Status GpuSlots(const DraftServiceOptions& options);
-  absl::Status CheckGpuDraftProbs(const DraftServiceOptions& options);
-  void SettleStateSlots(const DraftServiceOptions& options, model::RankOptions* rank);
+  absl::Status LoadModel(const DraftServiceOptions& options, const model::ModelConfig& config);
+  absl::Status CheckGpuDraftProbs(const DraftServiceOptions& options, link::GpuSlots* gpu_slots);
+  void SettleStateSlots(const DraftServiceOptions& options, link::GpuSlots* gpu_slots,
+                        model::RankOptions* rank);
   void AddGpuSlots();
   absl::Status AddStateSlots();
 
@@ -119,7 +121,6 @@ class DraftService::Impl {
   std::unique_ptr<DraftEngine> engine_;                        // engine thread only, once it runs
   std::unique_ptr<metrics::DraftMetrics> metrics_;
   std::unique_ptr<link::Link> link_;
-  std::optional<absl::Status> gpu_slots_;
   transport::SlotPoolOptions draft_probs_slots_;
   transport::SlotPoolOptions state_slots_ = {transport::MemoryKind::kHost, schemas::kStateSlotBytes,
                                              schemas::kStateSlots};
@@ -188,28 +189,23 @@ link::LinkHandler DraftService::Impl::MakeHandler() {
   return handler;
 }
 
-// Whether slots can lie in GPU memory: asked once.
-absl::Status DraftService::Impl::GpuSlots(const DraftServiceOptions& options) {
-  if (!gpu_slots_) gpu_slots_ = link::CheckGpuSlots(options.fabric);
-  return *gpu_slots_;
-}
-
 // Whether draft probabilities may lie in GPU memory, before the model is loaded.
-absl::Status DraftService::Impl::CheckGpuDraftProbs(const DraftServiceOptions& options) {
+absl::Status DraftService::Impl::CheckGpuDraftProbs(const DraftServiceOptions& options,
+                                                    link::GpuSlots* gpu_slots) {
   if (!options.gpu_draft_probs) return absl::FailedPreconditionError(model::kDisabled);
   if (draft_probs_slots_.slot_bytes == 0) {
     return absl::FailedPreconditionError("this draft sends no draft probabilities");
   }
-  return GpuSlots(options);
+  return gpu_slots->Check();
 }
 
 // Hidden states are received in GPU memory by a draft that runs on a GPU, if they can be. Before
 // the model is loaded, whose KV cache leaves that memory free.
 void DraftService::Impl::SettleStateSlots(const DraftServiceOptions& options,
-                                          model::RankOptions* rank) {
+                                          link::GpuSlots* gpu_slots, model::RankOptions* rank) {
   if (rank->device == model::DeviceKind::kCpu) return;
   const absl::Status able =
-      options.gpu_states ? GpuSlots(options) : absl::FailedPreconditionError(model::kDisabled);
+      options.gpu_states ? gpu_slots->Check() : absl::FailedPreconditionError(model::kDisabled);
   LogFeature(model::kGpuStates, able);
   if (!able.ok()) return;
   state_slots_.kind = transport::MemoryKind::kCuda;
@@ -226,15 +222,15 @@ absl::Status DraftService::Impl::AddStateSlots() {
 
 // A draft that runs on a GPU keeps draft probabilities there if it can: their slots' memory is left
 // free by the KV cache and taken at once. Otherwise they are on the host.
-absl::Status DraftService::Impl::LoadModel(const DraftServiceOptions& options) {
+absl::Status DraftService::Impl::LoadModel(const DraftServiceOptions& options,
+                                           const model::ModelConfig& config) {
   const bool on_gpu = options.rank.device == model::DeviceKind::kCuda;
-  const auto config = model::LoadDraftConfig(options.model_dir, options.rank.target_dir);
-  if (!config.ok()) return config.status();
-  draft_probs_slots_ = DraftProbsSlots(options.engine, config->vocabulary);
+  link::GpuSlots gpu_slots(options.fabric);
+  draft_probs_slots_ = DraftProbsSlots(options.engine, config.vocabulary);
   const auto slot_bytes = draft_probs_slots_.slot_bytes;
-  absl::Status able = on_gpu ? CheckGpuDraftProbs(options) : absl::OkStatus();
+  absl::Status able = on_gpu ? CheckGpuDraftProbs(options, &gpu_slots) : absl::OkStatus();
   model::RankOptions rank = options.rank;
-  if (config->states) SettleStateSlots(options, &rank);
+  if (config.states) SettleStateSlots(options, &gpu_slots, &rank);
   if (on_gpu && able.ok()) {
     rank.kv_sizing.reserved_bytes += static_cast<int64_t>(slot_bytes) * draft_probs_slots_.slots;
   }
@@ -270,9 +266,10 @@ void DraftService::Impl::AddGpuSlots() {
 }
 
 absl::Status DraftService::Impl::Start(const DraftServiceOptions& options,
+                                       const model::ModelConfig& config,
                                        metrics::Registry* registry) {
   communicator_ = std::move(model::MakeThreadCommunicators(1)[0]);
-  if (absl::Status loaded = LoadModel(options); !loaded.ok()) return loaded;
+  if (absl::Status loaded = LoadModel(options, config); !loaded.ok()) return loaded;
   const bool draft_probs_on_gpu = draft_probs_slots_.kind == transport::MemoryKind::kCuda;
   const bool states_on_gpu = state_slots_.kind == transport::MemoryKind::kCuda;
   const model::RankOptions& rank = model_->options();
@@ -519,7 +516,7 @@ absl::StatusOr<std::unique_ptr<DraftService>> DraftService::Start(
   if (!context.ok()) return context.status();
   sessions.context = *context;
   auto impl = std::make_unique<Impl>();
-  if (absl::Status status = impl->Start(filled, registry); !status.ok()) return status;
+  if (absl::Status status = impl->Start(filled, *config, registry); !status.ok()) return status;
   return std::unique_ptr<DraftService>(new DraftService(std::move(impl)));
 }
 

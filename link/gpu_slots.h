@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,6 +18,20 @@ namespace specfabric::link {
 // UCX's variables. FailedPrecondition, in one line: UCX has no support for GPU memory, there is no
 // GPU, or UCX cannot register its memory.
 absl::Status CheckGpuSlots(transport::FabricOptions options);
+
+// The same of one process, which asks for several kinds of slots: found out the first time.
+class GpuSlots {
+ public:
+  explicit GpuSlots(const transport::FabricOptions& options) : options_(options) {}
+  const absl::Status& Check() {
+    if (!able_) able_ = CheckGpuSlots(options_);
+    return *able_;
+  }
+
+ private:
+  transport::FabricOptions options_;
+  std::optional<absl::Status> able_;
+};
 
 // Adds a pool to a link; in the host's memory if slots of kCuda cannot be had, and then *gpu says
 // why. Errors are Link::AddPool's.

@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <utility>
 
@@ -46,9 +45,8 @@ class TargetService::Impl {
 
   absl::Status StartRanks();
   schemas::GroupPart PartOfGroup() const;
-  absl::Status GpuSlots();
-  std::string SettleGpuDraftProbs();
-  std::string SettleGpuStates();
+  std::string SettleGpuDraftProbs(link::GpuSlots* gpu_slots);
+  std::string SettleGpuStates(link::GpuSlots* gpu_slots);
   absl::Status KeepsStates();
   int32_t DraftProbsSlots() const;
   absl::Status AddDraftProbsPools(size_t slot_bytes);
@@ -61,7 +59,6 @@ class TargetService::Impl {
   std::unique_ptr<RankGroup> ranks_;
   std::unique_ptr<metrics::TargetMetrics> metrics_;
   std::unique_ptr<TargetEngine> engine_;
-  std::optional<absl::Status> gpu_slots_;
   std::unique_ptr<link::Link> link_;
   // For callbacks, which may run while link_ is being destroyed.
   std::atomic<link::Link*> open_link_{nullptr};
@@ -127,7 +124,8 @@ schemas::GroupPart TargetService::Impl::PartOfGroup() const {
 absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
                                         metrics::Registry* registry) {
   options_ = options;
-  const std::string settled[] = {SettleGpuDraftProbs(), SettleGpuStates()};
+  link::GpuSlots gpu_slots(options.fabric);
+  const std::string settled[] = {SettleGpuDraftProbs(&gpu_slots), SettleGpuStates(&gpu_slots)};
   if (absl::Status ranks = StartRanks(); !ranks.ok()) return ranks;
   for (const std::string& feature : settled) {
     if (!feature.empty()) spdlog::info("{}", feature);
@@ -307,12 +305,6 @@ int32_t TargetService::Impl::DraftProbsSlots() const {
   return options_.scheduler.max_sequences / options_.ranks.shape().ranks() + kSpareSlots;
 }
 
-// Whether slots can lie in GPU memory: asked once.
-absl::Status TargetService::Impl::GpuSlots() {
-  if (!gpu_slots_) gpu_slots_ = link::CheckGpuSlots(options_.fabric);
-  return *gpu_slots_;
-}
-
 // Whether this model keeps hidden states at all.
 absl::Status TargetService::Impl::KeepsStates() {
   absl::Status keeps = ranks_->KeepStates({0});
@@ -321,14 +313,14 @@ absl::Status TargetService::Impl::KeepsStates() {
 }
 
 // As SettleGpuDraftProbs.
-std::string TargetService::Impl::SettleGpuStates() {
+std::string TargetService::Impl::SettleGpuStates(link::GpuSlots* gpu_slots) {
   model::RankOptions& rank = options_.ranks.rank;
   if (rank.device == model::DeviceKind::kCpu) {
     options_.gpu_states = false;
     return "";
   }
   const absl::Status able =
-      options_.gpu_states ? GpuSlots() : absl::FailedPreconditionError(model::kDisabled);
+      options_.gpu_states ? gpu_slots->Check() : absl::FailedPreconditionError(model::kDisabled);
   options_.gpu_states = able.ok();
   if (able.ok()) {
     rank.kv_sizing.reserved_bytes += int64_t{schemas::kStateSlotBytes} * schemas::kStateSlots;
@@ -337,7 +329,7 @@ std::string TargetService::Impl::SettleGpuStates() {
 }
 
 // Before the ranks load, which leave the slots' memory free. Returns a line for the log, on GPUs.
-std::string TargetService::Impl::SettleGpuDraftProbs() {
+std::string TargetService::Impl::SettleGpuDraftProbs(link::GpuSlots* gpu_slots) {
   if (options_.ranks.rank.device == model::DeviceKind::kCpu) {
     options_.gpu_draft_probs = false;
     return "";
@@ -350,7 +342,7 @@ std::string TargetService::Impl::SettleGpuDraftProbs() {
   } else if (!options_.gpu_draft_probs) {
     state.why = model::kDisabled;
   } else {
-    const absl::Status able = GpuSlots();
+    const absl::Status able = gpu_slots->Check();
     state = {.on = able.ok(), .why = base::Message(able)};
   }
   options_.gpu_draft_probs = state.on;
