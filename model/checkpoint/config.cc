@@ -251,6 +251,14 @@ absl::StatusOr<ModelConfig> ReadModel(const Json& json, const std::string& model
   return config;
 }
 
+// A model, or a drafter, of the architecture that it names.
+absl::StatusOr<ModelConfig> ReadNamed(const Json& json, const std::string& model_dir) {
+  Fields top(json, ConfigPath(model_dir));
+  const std::string architecture = Architecture(top);
+  if (!top.status().ok()) return top.status();
+  return ReadModel(json, model_dir, architecture, FindDrafterLayout(architecture));
+}
+
 }  // namespace
 
 absl::StatusOr<DataType> ParseDataType(const std::string& name) {
@@ -263,18 +271,15 @@ absl::StatusOr<DataType> ParseDataType(const std::string& name) {
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
   const absl::StatusOr<Json> json = ReadConfig(model_dir);
   if (!json.ok()) return json.status();
-  Fields top(*json, ConfigPath(model_dir));
-  const std::string architecture = Architecture(top);
-  if (!top.status().ok()) return top.status();
-  return ReadModel(*json, model_dir, architecture, FindDrafterLayout(architecture));
+  return ReadNamed(*json, model_dir);
 }
 
 absl::StatusOr<ModelConfig> LoadDraftConfig(const std::string& model_dir,
                                             const std::string& target_dir) {
-  absl::StatusOr<ModelConfig> config = LoadModelConfig(model_dir);
-  if (!config.ok() || config->states || target_dir.empty()) return config;
   const absl::StatusOr<Json> json = ReadConfig(model_dir);
   if (!json.ok()) return json.status();
+  absl::StatusOr<ModelConfig> config = ReadNamed(*json, model_dir);
+  if (!config.ok() || config->states || target_dir.empty()) return config;
   Fields top(*json, ConfigPath(model_dir));
   const int32_t further = top.CountOr(kMtpLayers, 0, /*least=*/0);
   if (!top.status().ok()) return top.status();

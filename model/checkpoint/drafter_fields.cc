@@ -1,12 +1,12 @@
 #include "model/checkpoint/drafter_fields.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "model/checkpoint/block_drafter_fields.h"
 #include "model/checkpoint/nested_fields.h"
 
@@ -40,6 +40,14 @@ constexpr DrafterLayout kLayouts[] = {
 
 constexpr DrafterLayout kMtpLayouts[] = {
     {"MiMoForCausalLM", kMtp, "MiMoForCausalLM", false, false}};
+
+const DrafterLayout* Find(absl::Span<const DrafterLayout> layouts,
+                          const std::string& architecture) {
+  const auto it = std::find_if(layouts.begin(), layouts.end(), [&](const DrafterLayout& layout) {
+    return architecture == layout.architecture;
+  });
+  return it == layouts.end() ? nullptr : &*it;
+}
 
 // What would make another model of it.
 void RefuseOthers(NestedFields& fields, const DrafterLayout& layout, const ModelConfig& config) {
@@ -147,17 +155,11 @@ absl::Status CheckSizes(NestedFields& fields, const StateDrafter& states,
 }  // namespace
 
 const DrafterLayout* FindDrafterLayout(const std::string& architecture) {
-  const auto it = std::find_if(
-      std::begin(kLayouts), std::end(kLayouts),
-      [&](const DrafterLayout& layout) { return architecture == layout.architecture; });
-  return it == std::end(kLayouts) ? nullptr : it;
+  return Find(kLayouts, architecture);
 }
 
 const DrafterLayout* FindMtpLayout(const std::string& architecture) {
-  const auto it = std::find_if(
-      std::begin(kMtpLayouts), std::end(kMtpLayouts),
-      [&](const DrafterLayout& layout) { return architecture == layout.architecture; });
-  return it == std::end(kMtpLayouts) ? nullptr : it;
+  return Find(kMtpLayouts, architecture);
 }
 
 std::string DrafterArchitectures() {
