@@ -85,7 +85,7 @@ absl::Status CudaTransformer::ReserveRows(int32_t rows, int32_t logit_rows) {
   const size_t gate_up =
       gated_at_once ? 0 : all * static_cast<size_t>(GatedOutputs(partition_.intermediate));
   const size_t scored = eagle_ ? config_.states->draft_vocabulary : partition_.vocabulary;
-  std::vector<std::pair<DeviceBuffer*, size_t>> buffers = {
+  const std::pair<DeviceBuffer*, size_t> buffers[] = {
       {&residual_, all * hidden * floats},
       {&kept_residual_, kept * hidden * floats},
       {&normed_, all * hidden * elements},
@@ -100,19 +100,17 @@ absl::Status CudaTransformer::ReserveRows(int32_t rows, int32_t logit_rows) {
       {&stage_inputs_, all * staged},
       {&incoming_, all * staged},
       {&stage_results_, kept * staged}};
-  if (eagle_) {
-    const auto more = eagle_->Buffers(all, kept);
-    buffers.insert(buffers.end(), more.begin(), more.end());
-  }
   // All ranks have the same numbers of rows, and so reallocate in the same passes.
-  const bool moves = std::any_of(buffers.begin(), buffers.end(), [](const auto& place) {
+  const bool moves = std::any_of(std::begin(buffers), std::end(buffers), [](const auto& place) {
     return place.second > place.first->bytes();
   });
-  if (!moves && kept_states_.Fits(rows)) return absl::OkStatus();
+  const bool fits = kept_states_.Fits(rows) && (!eagle_ || eagle_->Fits(all, kept));
+  if (!moves && fits) return absl::OkStatus();
   ++row_moves_;
   graphs_.Clear();
   absl::Status status = collectives_->Reserve(static_cast<int64_t>(all * hidden));
   status.Update(kept_states_.Reserve(rows));
+  if (eagle_) status.Update(eagle_->Reserve(all, kept));
   for (const auto& [buffer, bytes] : buffers) status.Update(buffer->Reserve(bytes));
   return status;
 }

@@ -13,12 +13,27 @@ constexpr size_t kFusedPlace = 16;  // bytes, so that rows are aligned
 
 }  // namespace
 
-std::vector<std::pair<base::cuda::DeviceBuffer*, size_t>> Eagle3::Buffers(size_t rows,
-                                                                          size_t logit_rows) {
+// Of a pass, with the bytes that they need.
+std::array<std::pair<base::cuda::DeviceBuffer*, size_t>, 3> Eagle3::Buffers(size_t rows,
+                                                                            size_t logit_rows) {
   const size_t hidden = config_.hidden;
-  return {{&joined_, rows * 2 * hidden * base::Bytes(dtype_)},
-          {&spread_, spreads() ? logit_rows * config_.vocabulary * sizeof(float) : 0},
-          {&normed_, config_.states->norm_output ? logit_rows * hidden * sizeof(float) : 0}};
+  return {{{&joined_, rows * 2 * hidden * base::Bytes(dtype_)},
+           {&spread_, spreads() ? logit_rows * config_.vocabulary * sizeof(float) : 0},
+           {&normed_, config_.states->norm_output ? logit_rows * hidden * sizeof(float) : 0}}};
+}
+
+bool Eagle3::Fits(size_t rows, size_t logit_rows) {
+  for (const auto& [buffer, bytes] : Buffers(rows, logit_rows)) {
+    if (bytes > buffer->bytes()) return false;
+  }
+  return true;
+}
+
+absl::Status Eagle3::Reserve(size_t rows, size_t logit_rows) {
+  absl::Status status;
+  for (const auto& [buffer, bytes] : Buffers(rows, logit_rows))
+    status.Update(buffer->Reserve(bytes));
+  return status;
 }
 
 absl::Status Eagle3::EnqueueJoin(const float* states, int32_t rows, float* residual) const {

@@ -5,9 +5,9 @@
 // do not have. Used by the rank's thread. The states that rows hand on and the fused ones are on
 // the host: they are a row's hidden size, of as many rows as a tree has nodes.
 
+#include <array>
 #include <cstdint>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -41,8 +41,9 @@ class Eagle3 {
         device_(*device),
         products_(*products) {}
 
-  // Buffers of a pass and how many bytes they need; [logit_rows] alone for those behind the layers.
-  std::vector<std::pair<base::cuda::DeviceBuffer*, size_t>> Buffers(size_t rows, size_t logit_rows);
+  // Whether there is room for a pass of so many rows, padded; Reserve makes it.
+  bool Fits(size_t rows, size_t logit_rows);
+  absl::Status Reserve(size_t rows, size_t logit_rows);
 
   // Enqueues: joined(), which the first layer's attention reads, [rows][2 * hidden]: the
   // embeddings, normed, and the fused states, normed. residual, [rows][hidden]: the embeddings;
@@ -66,6 +67,8 @@ class Eagle3 {
   absl::StatusOr<bool> Fuse(const StateRows& states, float* fused);
 
  private:
+  std::array<std::pair<base::cuda::DeviceBuffer*, size_t>, 3> Buffers(size_t rows,
+                                                                      size_t logit_rows);
   bool spreads() const { return weights_.drafter->places.bytes() > 0; }
   absl::Status EnqueueFuse(const StateRows& states);
 
