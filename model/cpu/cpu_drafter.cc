@@ -1,7 +1,7 @@
 #include "model/cpu/cpu_drafter.h"
 
+#include <optional>
 #include <utility>
-#include <vector>
 
 #include "model/checkpoint/load_weights.h"
 
@@ -24,10 +24,12 @@ absl::StatusOr<CpuDrafter> LoadCpuDrafter(const OpenedDrafter& drafter, const Mo
                                           const Kernels& kernels) {
   absl::StatusOr<FuseWeights> fuse = LoadFuse(drafter, config, make_matrix);
   if (!fuse.ok()) return fuse.status();
-  std::vector<float> state_norm = fuse->state_norm;
+  std::optional<Eagle3> eagle;
+  if (JoinsStates(config)) eagle.emplace(config, std::move(fuse->state_norm), kernels);
   const float epsilon = config.states->mtp ? drafter.target_epsilon : config.rms_epsilon;
   CpuDrafter parts = {.fuser = {config, *std::move(fuse), epsilon, kernels},
-                      .vocabulary = {drafter.target_ids, config.vocabulary}};
+                      .vocabulary = {drafter.target_ids, config.vocabulary},
+                      .eagle = std::move(eagle)};
   if (config.states->mtp) {
     absl::StatusOr<Mtp> mtp = Mtp::Load(drafter, config, make_matrix, kernels);
     if (!mtp.ok()) return mtp.status();
@@ -35,10 +37,7 @@ absl::StatusOr<CpuDrafter> LoadCpuDrafter(const OpenedDrafter& drafter, const Mo
     return parts;
   }
   const std::optional<BlockDrafter>& block = config.states->block;
-  if (!block) {
-    parts.eagle.emplace(config, std::move(state_norm), kernels);
-    return parts;
-  }
+  if (!block) return parts;
   absl::StatusOr<ContextKeys> context = ContextKeys::Load(drafter, config, make_matrix);
   if (!context.ok()) return context.status();
   parts.context = *std::move(context);
