@@ -201,13 +201,13 @@ class DraftEngine {
   void AddBlock(Job* job, int32_t budget, model::Batch* batch);
   void AddContext(const Session& session, int32_t rows);
   void AbsorbBlock(Job* job, const PassLogits& logits, int32_t* logit);
-  // Drafts the levels of all jobs' blocks, token by token, where the drafter has a head for that.
   struct BlockNodes {
     std::vector<std::pair<Job*, int32_t>> of;
     std::vector<model::BlockNode> rows;  // [of]
     std::vector<float> states;           // [of][markov_rank] if the head is recurrent
   };
   BlockNodes NextBlockNodes(absl::Span<Job* const> jobs);
+  // Drafts the levels of all jobs' blocks, token by token, where the drafter has a head for that.
   absl::Status ContinueBlocks(absl::Span<Job* const> jobs);
   void AddPrefix(Job* job, int32_t rows, int32_t budget, model::Batch* batch);
   // The position at which a model runs the token: a drafter that reads states runs it beside the
@@ -221,7 +221,6 @@ class DraftEngine {
   absl::StatusOr<PassLogits> Run(const model::Batch& batch, const std::vector<bool>& stays = {});
   // What a parallel draft model's rows say of the levels from `cache_node` on; `rows` of `logits`,
   // the node's own first.
-  void ApplySaid(const Session& session, float said, std::vector<Candidate>* candidates) const;
   SpeculationCache::Levels LevelsFrom(Session* session, int cache_node, const PassLogits& logits,
                                       absl::Span<const int32_t> rows);
   // Applies the pass to the job; `logit` counts through the rows of `logits`.
@@ -241,6 +240,7 @@ class DraftEngine {
   int CacheNodeOf(Job* job, int node);
   // Sets the candidates after a cache node and their estimated probabilities.
   void SetNodeCandidates(Session* session, int cache_node, absl::Span<const float> logits);
+  void ApplySaid(const Session& session, float said, std::vector<Candidate>* candidates) const;
   // The candidates of a node of the job's tree, as far as the speculation cache knows them.
   absl::Span<const Candidate> KnownCandidates(Job* job, int node);
   // The best scores under the noise that verification will use; without noise the likeliest tokens.
@@ -254,6 +254,7 @@ class DraftEngine {
   sampling::DrawSite SiteOf(const Job& job, int node) const;
   // Expands the nodes whose rows are made on the device, in slots there, all jobs' at once.
   absl::Status DrawOnDevice(const PassLogits& logits);
+  // The same of all levels of a parallel model.
   absl::Status DrawAllOnDevice(absl::Span<Job* const> jobs, const PassLogits& logits);
   // The next draws of `on_device_`, and their slots; drops nodes that need none.
   std::vector<verification::RowDraw> NextDraws();
@@ -285,6 +286,7 @@ class DraftEngine {
   // draft_engine_states.cc: the committed tokens from kv_len on whose states are there. Where those
   // before them are lost, the session starts cold.
   int32_t RowsWithStates(Session* session);
+  // fused_ = the states of `count` positions, fused. False: some are not finite.
   absl::StatusOr<bool> Fuse(const transport::KeptTensor& tensor, int count);
   void AddState(absl::Span<const float> state, model::Batch* batch);
   void KeepState(Session* session, int cache_node, int32_t logit);
@@ -321,7 +323,7 @@ class DraftEngine {
              speculation::kVerificationMethods>
       confidence_;
   std::array<speculation::CalibratedChance, speculation::kVerificationMethods> calibrated_;
-  model::Batch context_;               // scratch: of a block drafter, beside the batch at hand
+  model::Batch context_;               // of a block drafter: positions whose keys the pass writes
   std::vector<float> masked_;          // scratch: filtered logits
   std::vector<float> states_, fused_;  // scratch: those that have come
   std::vector<uint16_t> cut_probs_;    // scratch: the whole row from which a truncated one is made

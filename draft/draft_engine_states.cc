@@ -69,7 +69,6 @@ absl::Status DraftEngine::AddStates(uint64_t target_incarnation, const ArrivedSt
   return absl::OkStatus();
 }
 
-// fused_ = the states of `count` positions, fused. False: some are not finite.
 absl::StatusOr<bool> DraftEngine::Fuse(const transport::KeptTensor& tensor, int count) {
   fused_.resize(static_cast<size_t>(count) * model_->config().hidden);
   if (tensor.on_device()) return model_->FuseDeviceStates(tensor.bytes(), count, fused_.data());
