@@ -223,6 +223,24 @@ def measure(propose: Propose, held_out: HeldOut) -> dict[str, Any]:
     }
 
 
+def train_and_measure(
+    drafter: torch.nn.Module,
+    loss_of_batch: Callable[[], Tensor],
+    propose: Propose,
+    held_out: HeldOut,
+    steps: int,
+    peak_lr: float,
+    name: str,
+) -> dict[str, Any]:
+    """In place; what was reached."""
+
+    def figures() -> dict[str, Any]:
+        return measure(propose, held_out)
+
+    train(drafter, loss_of_batch, steps, peak_lr, name, lambda: show(figures()))
+    return figures()
+
+
 def show(figures: dict[str, Any]) -> str:
     by_depth = " ".join(f"{a:.2f}" for a in figures["agreement"])
     accepted = " ".join(f"{a:.2f}" for a in figures["accepted"])

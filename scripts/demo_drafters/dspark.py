@@ -24,13 +24,11 @@ from demo_drafters.distill import (
     HeldOut,
     Text,
     distill_loss,
-    measure,
     save_drafter,
-    show,
     states_of,
-    train,
+    train_and_measure,
 )
-from demo_drafters.layers import Mlp, rotate
+from demo_drafters.layers import Mlp, Projections, rotate
 from train_demo_models import VOCABULARY, batch_of
 
 BLOCK = 7  # rows, and tokens of a pass
@@ -51,25 +49,11 @@ LONG_SHARE = 0.3
 BLOCKS = 768  # of a batch, among its texts
 
 
-class Attention(nn.Module):
+class Attention(Projections):
     def __init__(self, config: LlamaConfig) -> None:
-        super().__init__()
-        self.head_dim = config.head_dim
-        self.groups = config.num_attention_heads // config.num_key_value_heads
-        self.theta = config.rope_parameters["rope_theta"]
-        width, kv_width = (
-            n * config.head_dim for n in (config.num_attention_heads, config.num_key_value_heads)
-        )
-        self.q_proj = nn.Linear(config.hidden_size, width, bias=False)
-        self.k_proj = nn.Linear(config.hidden_size, kv_width, bias=False)
-        self.v_proj = nn.Linear(config.hidden_size, kv_width, bias=False)
-        self.o_proj = nn.Linear(width, config.hidden_size, bias=False)
+        super().__init__(config, config.hidden_size)
         self.q_norm = nn.RMSNorm(config.head_dim, config.rms_norm_eps)
         self.k_norm = nn.RMSNorm(config.head_dim, config.rms_norm_eps)
-
-    def split(self, x: Tensor) -> Tensor:
-        """[batch, rows, width] to [batch, heads, rows, head_dim]."""
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     def keys_values(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         k = rotate(self.k_norm(self.split(self.k_proj(x))), positions, self.theta)
@@ -273,17 +257,14 @@ def train_dspark(
     target: LlamaForCausalLM, dspark: DSpark, text: Text, held_out: HeldOut, steps: int
 ) -> dict[str, Any]:
     """In place; what was reached."""
-
-    def figures() -> dict[str, Any]:
-        return measure(lambda rows, first: propose(target, dspark, rows, first), held_out)
-
-    train(
+    figures = train_and_measure(
         dspark,
         lambda: loss_of_batch(target, dspark, text),
+        lambda rows, first: propose(target, dspark, rows, first),
+        held_out,
         steps,
         2e-3,
         "dspark",
-        lambda: show(figures()),
     )
     about = (
         f"DSpark, a block of {BLOCK} rows in {LAYERS} layers on the states behind the target's "
@@ -291,7 +272,7 @@ def train_dspark(
     )
     return (
         {"about": about}
-        | figures()
+        | figures
         | {"confidence_error": confidence_error(target, dspark, held_out)}
     )
 

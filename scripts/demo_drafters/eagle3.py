@@ -22,13 +22,11 @@ from demo_drafters.distill import (
     HeldOut,
     Text,
     distill_loss,
-    measure,
     save_drafter,
-    show,
     states_of,
-    train,
+    train_and_measure,
 )
-from demo_drafters.layers import Mlp, rotate
+from demo_drafters.layers import Mlp, Projections, rotate
 from train_demo_models import VOCABULARY
 
 STATES = [1, 3, 5]  # inputs of these layers of the target, of six
@@ -39,25 +37,11 @@ LENGTH = 128
 ROWS = 16
 
 
-class Attention(nn.Module):
+class Attention(Projections):
     """Over [embedding, hidden], each of which is H wide."""
 
     def __init__(self, config: LlamaConfig) -> None:
-        super().__init__()
-        self.head_dim = config.head_dim
-        self.groups = config.num_attention_heads // config.num_key_value_heads
-        self.theta = config.rope_parameters["rope_theta"]
-        width, kv_width = (
-            n * config.head_dim for n in (config.num_attention_heads, config.num_key_value_heads)
-        )
-        self.q_proj = nn.Linear(2 * config.hidden_size, width, bias=False)
-        self.k_proj = nn.Linear(2 * config.hidden_size, kv_width, bias=False)
-        self.v_proj = nn.Linear(2 * config.hidden_size, kv_width, bias=False)
-        self.o_proj = nn.Linear(width, config.hidden_size, bias=False)
-
-    def split(self, x: Tensor) -> Tensor:
-        """[batch, rows, width] to [batch, heads, rows, head_dim]."""
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        super().__init__(config, 2 * config.hidden_size)
 
     def forward(self, x: Tensor, step: int, keys: list[Tensor], values: list[Tensor]) -> Tensor:
         """Appends this step's keys and values; the first step's are the text's rows."""
@@ -213,20 +197,17 @@ def train_eagle3(
     target: LlamaForCausalLM, eagle: Eagle3, text: Text, held_out: HeldOut, steps: int
 ) -> dict[str, Any]:
     """In place; what was reached."""
-
-    def figures() -> dict[str, Any]:
-        return measure(lambda rows, first: propose(target, eagle, rows, first), held_out)
-
-    train(
+    figures = train_and_measure(
         eagle,
         lambda: loss_of_batch(target, eagle, text),
+        lambda rows, first: propose(target, eagle, rows, first),
+        held_out,
         steps,
         2e-3,
         "eagle3",
-        lambda: show(figures()),
     )
     about = (
         f"EAGLE-3, one layer on the inputs of the target's layers {STATES}, "
         f"draft vocabulary of {DRAFT_VOCABULARY}"
     )
-    return {"about": about} | figures()
+    return {"about": about} | figures

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from demo_drafters.distill import HeldOut, Text, distill_loss, measure, show, train
+from demo_drafters.distill import HeldOut, Text, distill_loss, train_and_measure
 from train_demo_models import VOCABULARY
 
 LEVELS = 8  # tokens of a pass
@@ -101,18 +101,15 @@ def train_pard(
     target: LlamaForCausalLM, draft: LlamaForCausalLM, text: Text, held_out: HeldOut, steps: int
 ) -> dict[str, Any]:
     """In place; what was reached."""
-
-    def figures() -> dict[str, Any]:
-        return measure(lambda rows, first: propose(draft, rows, first), held_out)
-
-    train(
+    figures = train_and_measure(
         draft,
         lambda: loss_of_batch(target, draft, text),
+        lambda rows, first: propose(draft, rows, first),
+        held_out,
         steps,
         1e-3,
         "pard",
-        lambda: show(figures()),
     )
     draft.config.pard_token = MASK
     about = f"a parallel draft model (PARD), {LEVELS} tokens a pass, begun as `draft`"
-    return {"about": about} | figures()
+    return {"about": about} | figures

@@ -8,18 +8,15 @@ The shapes are those of dflash_shapes.py. Weights are as in make.py.
 
 from __future__ import annotations
 
-import argparse
-import json
 import zlib
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import save_torch_state_dict
 
 import make
 from dflash_shapes import DRAFTERS, Drafter
-from make_drafters import make_target
+from make_drafters import draft_ids, make_target, random_tensor, write_checkpoint
 
 
 def _config(drafter: Drafter) -> dict[str, Any]:
@@ -104,32 +101,18 @@ def make_drafter(name: str, folder: Path) -> Path:
     for key, shape in sorted(_shapes(drafter).items()):
         # The correction of the logits is to be about as large as they are.
         spread = drafter.spread * (4 if "markov_w" in key else 1)
-        noise = torch.randn(shape, generator=generator) * spread
-        tensors[key] = (1 + noise if "norm" in key else noise).to(drafter.dtype)
+        tensors[key] = random_tensor(key, shape, spread, drafter.dtype, generator)
     if drafter.draft_vocabulary is not None:
-        chosen = torch.randperm(drafter.vocabulary, generator=generator)
-        ids = chosen[: drafter.draft_vocabulary].sort().values
-        tensors["d2t"] = ids - torch.arange(len(ids))
-        tensors["t2d"] = torch.zeros(drafter.vocabulary, dtype=torch.bool)
-        tensors["t2d"][ids] = True
-    folder.mkdir(parents=True, exist_ok=True)
-    save_torch_state_dict(tensors, folder, max_shard_size=drafter.shard_size)
-    (folder / "config.json").write_text(json.dumps(_config(drafter), indent=2) + "\n")
-    return folder
+        tensors |= draft_ids(drafter.vocabulary, drafter.draft_vocabulary, generator)
+    return write_checkpoint(tensors, _config(drafter), folder, drafter.shard_size)
 
 
 def main() -> None:
     make.logging.disable_progress_bar()
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(DRAFTERS)}")
-    args = parser.parse_args()
-    unknown = sorted(set(args.names) - set(DRAFTERS))
-    if unknown:
-        parser.error(f"unknown drafter {unknown[0]}; allowed: {', '.join(DRAFTERS)}")
-    for name in args.names or DRAFTERS:
+    out, names = make.parse_arguments(__doc__, DRAFTERS)
+    for name in names:
         target = DRAFTERS[name].target
-        print(make_drafter(name, args.out / name), make_target(target, args.out / target))
+        print(make_drafter(name, out / name), make_target(target, out / target))
 
 
 if __name__ == "__main__":

@@ -311,24 +311,46 @@ def _shapes(drafter: Drafter) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def random_tensor(
+    key: str,
+    shape: tuple[int, ...],
+    spread: float,
+    dtype: torch.dtype,
+    generator: torch.Generator,
+) -> torch.Tensor:
+    noise = torch.randn(shape, generator=generator) * spread
+    return (1 + noise if "norm" in key else noise).to(dtype)
+
+
+def draft_ids(vocabulary: int, count: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    """The tensors that say which ids of the target a smaller vocabulary has."""
+    ids = torch.randperm(vocabulary, generator=generator)[:count].sort().values
+    t2d = torch.zeros(vocabulary, dtype=torch.bool)
+    t2d[ids] = True
+    return {"d2t": ids - torch.arange(len(ids)), "t2d": t2d}
+
+
+def write_checkpoint(
+    tensors: dict[str, torch.Tensor], config: dict[str, Any], folder: Path, shard_size: int
+) -> Path:
+    """Returns `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_torch_state_dict(tensors, folder, max_shard_size=shard_size)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    return folder
+
+
 def make_drafter(name: str, folder: Path) -> Path:
     """Writes the drafter called `name` into `folder`, and returns `folder`."""
     drafter = DRAFTERS[name]
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-    tensors = {}
-    for key, shape in sorted(_shapes(drafter).items()):
-        noise = torch.randn(shape, generator=generator) * drafter.spread
-        tensors[key] = (1 + noise if "norm" in key else noise).to(drafter.dtype)
+    tensors = {
+        key: random_tensor(key, shape, drafter.spread, drafter.dtype, generator)
+        for key, shape in sorted(_shapes(drafter).items())
+    }
     if drafter.draft_vocabulary is not None:
-        chosen = torch.randperm(drafter.vocabulary, generator=generator)
-        ids = chosen[: drafter.draft_vocabulary].sort().values
-        tensors["d2t"] = ids - torch.arange(len(ids))
-        tensors["t2d"] = torch.zeros(drafter.vocabulary, dtype=torch.bool)
-        tensors["t2d"][ids] = True
-    folder.mkdir(parents=True, exist_ok=True)
-    save_torch_state_dict(tensors, folder, max_shard_size=drafter.shard_size)
-    (folder / "config.json").write_text(json.dumps(_config(drafter), indent=2) + "\n")
-    return folder
+        tensors |= draft_ids(drafter.vocabulary, drafter.draft_vocabulary, generator)
+    return write_checkpoint(tensors, _config(drafter), folder, drafter.shard_size)
 
 
 def make_target(name: str, folder: Path) -> Path:

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import save_torch_state_dict
 from safetensors.torch import load_file
 
 import make
-from make_drafters import TARGETS
+from make_drafters import TARGETS, random_tensor, write_checkpoint
 
 
 @dataclass(frozen=True)
@@ -183,18 +182,10 @@ def _tensors(name: str) -> dict[str, torch.Tensor]:
     tensors = {}
     for i in range(1 + drafter.further_layers):
         for key, shape in sorted(_layer_shapes(drafter).items()):
-            noise = torch.randn(shape, generator=generator) * drafter.spread
-            value = 1 + noise if "norm" in key else noise
-            tensors[f"{drafter.prefix}{i}.{key}"] = value.to(drafter.dtype)
+            tensors[f"{drafter.prefix}{i}.{key}"] = random_tensor(
+                key, shape, drafter.spread, drafter.dtype, generator
+            )
     return tensors
-
-
-def _save(
-    tensors: dict[str, torch.Tensor], config: dict[str, Any], folder: Path, size: int
-) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    save_torch_state_dict(tensors, folder, max_shard_size=size)
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def make_mtp(name: str, folder: Path) -> Folders:
@@ -210,7 +201,7 @@ def make_mtp(name: str, folder: Path) -> Folders:
             "model_type": "mimo",
             "num_nextn_predict_layers": 1 + drafter.further_layers,
         }
-        _save(tensors | _tensors(name), config, whole, drafter.shard_size)
+        write_checkpoint(tensors | _tensors(name), config, whole, drafter.shard_size)
         make.save_tokenizer(drafter.vocabulary, whole)
         return Folders(plain, whole, whole)
     config = {
@@ -220,7 +211,7 @@ def make_mtp(name: str, folder: Path) -> Folders:
         "dtype": str(drafter.dtype).removeprefix("torch."),
         "transformer_layer_config": {"model_type": drafter.family, **layer_fields(drafter)},
     }
-    _save(_tensors(name), config, folder / "drafter", drafter.shard_size)
+    write_checkpoint(_tensors(name), config, folder / "drafter", drafter.shard_size)
     return Folders(plain, plain, folder / "drafter")
 
 
