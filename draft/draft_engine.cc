@@ -159,9 +159,12 @@ void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos
     job->most_masks = std::max(0, goes_ahead ? levels : levels - 1);
   }
   if (absl::Status prepared = PrepareDraftProbs(request, job.get()); !prepared.ok()) {
-    const bool busy = absl::IsResourceExhausted(prepared);
-    return reply_(peer, ReplyTo(request, busy ? DraftStatus::kBusy : DraftStatus::kUnsupported),
-                  {});
+    // Without a free slot this round has no draft. `busy` would send the sequence to a worker that
+    // knows nothing of it, with the next one as short of slots.
+    const bool no_slot = absl::IsResourceExhausted(prepared);
+    DraftReply reply = ReplyTo(request, no_slot ? DraftStatus::kOk : DraftStatus::kUnsupported);
+    reply.draw = job->draw;
+    return reply_(peer, std::move(reply), {});
   }
   session->busy = true;
   starved_ = false;

@@ -35,7 +35,6 @@ constexpr base::Nanos kExpireInterval = base::kSecond;
 constexpr uint8_t kDraftProbsPool = 0;
 constexpr uint8_t kStatePool = 1;
 constexpr int32_t kMostStateRows = 256;  // of a tensor of hidden states, where so many fit
-constexpr int32_t kMaxDraftProbsSlots = 64;
 
 struct PeerMessage {
   link::PeerId peer = 0;
@@ -72,10 +71,14 @@ void LogFeature(const char* feature, const absl::Status& able) {
   spdlog::info("{}", model::Describe(feature, {.on = able.ok(), .why = base::Message(able)}));
 }
 
-// Slots for the draft probabilities of as many trees as are sent at once.
+// Slots for the draft probabilities of as many trees as are sent at once: of every session where
+// they are small.
 transport::SlotPoolOptions DraftProbsSlots(const DraftEngineOptions& engine, int32_t vocabulary) {
-  return {transport::MemoryKind::kHost, DraftEngine::DraftProbsSlotBytes(engine, vocabulary),
-          std::min(engine.sessions.max_sessions, kMaxDraftProbsSlots)};
+  constexpr size_t kManySlots = 64, kSmallBytes = size_t{64} << 20;
+  const size_t bytes = DraftEngine::DraftProbsSlotBytes(engine, vocabulary);
+  const size_t most = std::max(kManySlots, kSmallBytes / std::max<size_t>(bytes, 1));
+  return {transport::MemoryKind::kHost, bytes,
+          static_cast<int32_t>(std::min<size_t>(engine.sessions.max_sessions, most))};
 }
 
 }  // namespace

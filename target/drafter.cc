@@ -63,9 +63,7 @@ PeerId Drafter::StateReader(base::SequenceId id, int32_t committed, base::Nanos 
 std::optional<NoDraft> Drafter::SendRequest(PeerId worker, absl::Span<const TokenId> text,
                                             base::Nanos now, DraftSession* session) {
   if (worker != session->worker()) {
-    if (session->worker() != 0) {
-      outbox_->end_session(session->worker(), {options_->incarnation, session->want().id});
-    }
+    Leave(session);
     session->MoveTo(worker);
   }
   ++stats_->requests;
@@ -74,6 +72,12 @@ std::optional<NoDraft> Drafter::SendRequest(PeerId worker, absl::Span<const Toke
   CountMiss(now, session);
   session->Forget();
   return GiveUp(session);
+}
+
+void Drafter::Leave(DraftSession* session) {
+  if (session->worker() == 0) return;
+  outbox_->end_session(session->worker(), {options_->incarnation, session->want().id});
+  session->Forget();
 }
 
 std::optional<NoDraft> Drafter::GiveUp(DraftSession* session) {
@@ -157,7 +161,7 @@ std::optional<NoDraft> Drafter::OnRefusal(DraftStatus status, base::Nanos now,
     // The worker is well; it only cannot serve this sequence now.
     router_.OnRefused(session->worker());
   }
-  session->Forget();
+  Leave(session);
   return GiveUp(session);
 }
 
@@ -168,7 +172,7 @@ std::optional<NoDraft> Drafter::Resync(const DraftReply& reply, absl::Span<const
   if (session->Resync(reply.known, text)) return SendRequest(worker, text, now, session);
   // This worker contradicts itself; another may not.
   router_.OnBusy(worker, session->want().id, now);
-  session->Forget();
+  Leave(session);
   const auto other = router_.Route(session->want().id, session->want().committed, now);
   if (!other) return GiveUp(session);
   return SendRequest(*other, text, now, session);

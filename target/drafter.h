@@ -110,6 +110,8 @@ class Drafter {
   // The next ones give the round up where they cannot go on.
   std::optional<NoDraft> SendRequest(PeerId worker, absl::Span<const base::TokenId> text,
                                      base::Nanos now, DraftSession* session);
+  // Tells the session's worker, if it has one, to forget the sequence, and forgets the worker.
+  void Leave(DraftSession* session);
   std::optional<NoDraft> Resync(const schemas::DraftReply& reply,
                                 absl::Span<const base::TokenId> text, base::Nanos now,
                                 DraftSession* session);

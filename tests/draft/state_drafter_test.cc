@@ -160,6 +160,18 @@ TEST_F(StateDrafterTest, SequencesShareAPass) {
   EXPECT_EQ(engine_->stats().passes, passes + 3);
 }
 
+// Its session, and with it the states of the text so far, is to stay where it is.
+TEST_F(StateDrafterTest, WithoutASlotForDraftProbsARoundHasNoDraftAndTheSessionStays) {
+  SendStates(0, 6);
+  verification_ = speculation::VerificationMethod::kRejection;
+  Ask(text_.size());
+  ExpectTree({});
+  EXPECT_EQ(replies_[0].draft_probs_rows, 0);
+  verification_ = speculation::VerificationMethod::kCoupled;
+  Ask(0);
+  ExpectChain(0);
+}
+
 TEST_F(StateDrafterTest, DropsStatesThatAreOfNoUse) {
   const auto add = [&](std::vector<schemas::StateRun> runs, std::vector<uint8_t> bytes) {
     const ArrivedStates arrived = {.runs = std::move(runs), .tensor = {.copy = std::move(bytes)}};

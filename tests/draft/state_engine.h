@@ -82,7 +82,7 @@ class StateEngineTest : public ::testing::Test {
     engine_ = std::make_unique<DraftEngine>(
         options_, std::move(model), nullptr,
         [](const transport::Fence&) -> absl::StatusOr<transport::Lease> {
-          return absl::UnavailableError("no slots");
+          return absl::ResourceExhaustedError("no slot is free");
         },
         [this](uint64_t /*peer*/, schemas::DraftReply reply, OutgoingDraftProbs /*probs*/) {
           replies_.push_back(std::move(reply));
@@ -118,8 +118,9 @@ class StateEngineTest : public ::testing::Test {
     request.append_tokens.assign(text_.end() - static_cast<std::ptrdiff_t>(added), text_.end());
     request.max_nodes = 16;
     request.time_budget = base::kSecond;
-    request.verification = speculation::VerificationMethod::kCoupled;
-    request.sampling.temperature = 0;
+    request.verification = verification_;
+    request.sampling.temperature =
+        verification_ == speculation::VerificationMethod::kCoupled ? 0 : 1;
     request.cost_per_row = cost_per_row_;
     engine_->Accept(1, request, base::Now());
   }
@@ -149,6 +150,7 @@ class StateEngineTest : public ::testing::Test {
   std::vector<schemas::DraftReply> replies_;
   std::vector<base::TokenId> text_ = {5, 6, 7, 8, 9, 10, 11};
   float cost_per_row_ = 0;
+  speculation::VerificationMethod verification_ = speculation::VerificationMethod::kCoupled;
   uint32_t round_ = 0;
 };
 

@@ -234,6 +234,7 @@ TEST_F(DraftPoolTest, ThirdResyncGoesToAnotherWorker) {
   ASSERT_EQ(sent_.size(), 4u);
   EXPECT_NE(sent_[3].first, first);
   EXPECT_EQ(sent_[3].second.append_tokens.size(), 41u);
+  EXPECT_EQ(ended_, (std::vector<std::pair<PeerId, base::SequenceId>>{{first, 1}}));
 }
 
 class RefusedRound : public DraftPoolTest, public testing::WithParamInterface<DraftStatus> {};
@@ -244,6 +245,16 @@ TEST_P(RefusedRound, GoesOnWithoutDraftAtOnce) {
   Reply(5, ReplyTo(sent_[0].second, GetParam()), now_);
   EXPECT_EQ(pool_.stats().replies[static_cast<int>(GetParam())], 1u);
   EXPECT_EQ(Step({{}, {51}}).rows(), 1);
+}
+
+// Whether it opened a session before it refused is the worker's matter: none is left behind.
+TEST_P(RefusedRound, LeavesNoSessionBehind) {
+  Up(5);
+  StartSequence();
+  Reply(5, ReplyTo(sent_[0].second, GetParam()), now_);
+  EXPECT_EQ(ended_, (std::vector<std::pair<PeerId, base::SequenceId>>{{5, 1}}));
+  pool_.Ended(1);
+  EXPECT_EQ(ended_.size(), 1u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Statuses, RefusedRound,
