@@ -1,8 +1,8 @@
 #ifndef SPECFABRIC_MODEL_CHECKPOINT_LOAD_WEIGHTS_H_
 #define SPECFABRIC_MODEL_CHECKPOINT_LOAD_WEIGHTS_H_
 
-// LoadLayers, LoadHead and LoadFuseWeights, for the files that instantiate them. How checkpoints
-// name their tensors, and which part of each a rank has.
+// LoadLayers, LoadHead, LoadFuseWeights and LoadMtpWeights, for the files that instantiate them.
+// How checkpoints name their tensors, and which part of each a rank has.
 
 #include <memory>
 #include <string>
@@ -183,14 +183,22 @@ absl::StatusOr<Matrix> LoadHead(const Checkpoint& checkpoint, const ModelConfig&
 }
 
 template <typename Matrix>
-absl::StatusOr<FuseWeightsOf<Matrix>> LoadFuseWeights(const Checkpoint& checkpoint,
+absl::StatusOr<FuseWeightsOf<Matrix>> LoadFuseWeights(const OpenedDrafter& drafter,
                                                       const ModelConfig& config,
                                                       const MatrixFactory<Matrix>& make_matrix) {
   const StateDrafter& states = *config.states;
+  FuseWeightsOf<Matrix> weights;
+  if (states.mtp) {
+    weights.fuse_norm.resize(config.hidden);
+    ReadFloats(*drafter.target_norm, 0, config.hidden, weights.fuse_norm.data());
+    weights.epsilon = drafter.target_epsilon;
+    return weights;
+  }
+  weights.epsilon = config.rms_epsilon;
   const auto layers = static_cast<int32_t>(states.layers.size());
   const int32_t inputs = layers * states.target_hidden;
+  const Checkpoint& checkpoint = drafter.own.checkpoint;
   const loading::Loader<Matrix> loader(checkpoint, make_matrix);
-  FuseWeightsOf<Matrix> weights;
   absl::Status status =
       loader.Layer({loading::RowShard(kFuseName, config.hidden, inputs, 0, config.hidden)},
                    /*parts=*/1, &weights.fuse);
@@ -205,6 +213,24 @@ absl::StatusOr<FuseWeightsOf<Matrix>> LoadFuseWeights(const Checkpoint& checkpoi
   }
   const std::string in = JoinsStates(config) ? LayerPrefix(checkpoint, config, 0) : "";
   status.Update(loader.Vector(in + kStateNormName, config.hidden, &weights.state_norm));
+  if (!status.ok()) return status;
+  return weights;
+}
+
+template <typename Matrix>
+absl::StatusOr<MtpWeightsOf<Matrix>> LoadMtpWeights(const OpenedDrafter& drafter,
+                                                    const ModelConfig& config,
+                                                    const MatrixFactory<Matrix>& make_matrix) {
+  const Checkpoint& checkpoint = drafter.own.checkpoint;
+  const loading::Loader<Matrix> loader(checkpoint, make_matrix);
+  const std::string layer = LayerPrefix(checkpoint, config, 0);
+  const int32_t hidden = config.hidden;
+  MtpWeightsOf<Matrix> weights;
+  absl::Status status = loader.Vector(layer + kMtpTokenNormName, hidden, &weights.token_norm);
+  status.Update(loader.Vector(layer + kMtpStateNormName, hidden, &weights.state_norm));
+  status.Update(
+      loader.Layer({loading::RowShard(layer + kMtpInputName, hidden, 2 * hidden, 0, hidden)},
+                   /*parts=*/1, &weights.projection));
   if (!status.ok()) return status;
   return weights;
 }

@@ -6,34 +6,21 @@
 #include "model/checkpoint/load_weights.h"
 
 namespace specfabric::model::cpu {
-namespace {
-
-absl::StatusOr<FuseWeights> LoadFuse(const OpenedDrafter& drafter, const ModelConfig& config,
-                                     const MatrixFactory<std::unique_ptr<Linear>>& make_matrix) {
-  if (!config.states->mtp) return LoadFuseWeights(drafter.own.checkpoint, config, make_matrix);
-  FuseWeights weights;
-  weights.state_norm.resize(config.hidden);
-  ReadFloats(*drafter.target_norm, 0, config.hidden, weights.state_norm.data());
-  return weights;
-}
-
-}  // namespace
 
 absl::StatusOr<CpuDrafter> LoadCpuDrafter(const OpenedDrafter& drafter, const ModelConfig& config,
                                           const MatrixFactory<std::unique_ptr<Linear>>& make_matrix,
                                           const Kernels& kernels) {
-  absl::StatusOr<FuseWeights> fuse = LoadFuse(drafter, config, make_matrix);
+  absl::StatusOr<FuseWeights> fuse = LoadFuseWeights(drafter, config, make_matrix);
   if (!fuse.ok()) return fuse.status();
   std::optional<Eagle3> eagle;
   if (JoinsStates(config)) eagle.emplace(config, std::move(fuse->state_norm), kernels);
-  const float epsilon = config.states->mtp ? drafter.target_epsilon : config.rms_epsilon;
-  CpuDrafter parts = {.fuser = {config, *std::move(fuse), epsilon, kernels},
+  CpuDrafter parts = {.fuser = {config, *std::move(fuse), kernels},
                       .vocabulary = {drafter.target_ids, config.vocabulary},
                       .eagle = std::move(eagle)};
   if (config.states->mtp) {
-    absl::StatusOr<Mtp> mtp = Mtp::Load(drafter, config, make_matrix, kernels);
+    absl::StatusOr<MtpWeights> mtp = LoadMtpWeights(drafter, config, make_matrix);
     if (!mtp.ok()) return mtp.status();
-    parts.mtp = *std::move(mtp);
+    parts.mtp.emplace(config, *std::move(mtp), kernels);
     return parts;
   }
   const std::optional<BlockDrafter>& block = config.states->block;

@@ -1,27 +1,6 @@
 #include "model/cpu/mtp.h"
 
-#include <string>
-
-#include "model/checkpoint/load_weights.h"
-
 namespace specfabric::model::cpu {
-
-absl::StatusOr<Mtp> Mtp::Load(const OpenedDrafter& drafter, const ModelConfig& config,
-                              const MatrixFactory<std::unique_ptr<Linear>>& make_matrix,
-                              const Kernels& kernels) {
-  const Checkpoint& checkpoint = drafter.own.checkpoint;
-  const loading::Loader<std::unique_ptr<Linear>> loader(checkpoint, make_matrix);
-  const std::string layer = LayerPrefix(checkpoint, config, 0);
-  const int32_t hidden = config.hidden;
-  Mtp mtp(config, kernels);
-  absl::Status status = loader.Vector(layer + kMtpTokenNormName, hidden, &mtp.token_norm_);
-  status.Update(loader.Vector(layer + kMtpStateNormName, hidden, &mtp.state_norm_));
-  status.Update(
-      loader.Layer({loading::RowShard(layer + kMtpInputName, hidden, 2 * hidden, 0, hidden)},
-                   /*parts=*/1, &mtp.projection_));
-  if (!status.ok()) return status;
-  return mtp;
-}
 
 absl::Status Mtp::Join(const float* states, int rows, float* residual) {
   const size_t hidden = hidden_;
@@ -30,10 +9,11 @@ absl::Status Mtp::Join(const float* states, int rows, float* residual) {
     float* inputs = &joined_[row * 2 * hidden];
     float* state = state_first_ ? inputs : inputs + hidden;
     float* token = state_first_ ? inputs + hidden : inputs;
-    kernels_->rms_norm(states + row * hidden, state_norm_.data(), epsilon_, hidden_, state);
-    kernels_->rms_norm(residual + row * hidden, token_norm_.data(), epsilon_, hidden_, token);
+    kernels_->rms_norm(states + row * hidden, weights_.state_norm.data(), epsilon_, hidden_, state);
+    kernels_->rms_norm(residual + row * hidden, weights_.token_norm.data(), epsilon_, hidden_,
+                       token);
   }
-  return projection_->Forward(joined_.data(), rows, residual);
+  return weights_.projection->Forward(joined_.data(), rows, residual);
 }
 
 }  // namespace specfabric::model::cpu

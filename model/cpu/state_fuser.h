@@ -16,8 +16,8 @@ namespace specfabric::model::cpu {
 
 class StateFuser {
  public:
-  // epsilon: of the norms. `kernels` must outlive it.
-  StateFuser(const ModelConfig& config, FuseWeights weights, float epsilon, const Kernels& kernels);
+  // `kernels` must outlive it.
+  StateFuser(const ModelConfig& config, FuseWeights weights, const Kernels& kernels);
 
   // As RankModel::FuseStates.
   absl::Status Fuse(absl::Span<const float> states, int rows, float* fused);
@@ -27,7 +27,6 @@ class StateFuser {
   size_t width_;  // of fc's inputs
   size_t run_;    // that one norm is over
   int32_t hidden_;
-  float epsilon_;
   const Kernels* kernels_;
   FuseWeights weights_;
   std::vector<float> inputs_;  // [rows][width], kept so that steady passes allocate nothing

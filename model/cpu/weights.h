@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "model/checkpoint/config.h"
+#include "model/checkpoint/drafter_tensors.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/checkpoint/stored_rows.h"
 #include "model/linear.h"
@@ -46,10 +47,18 @@ struct FuseWeightsOf {
   Matrix fuse;  // layers * target_hidden -> hidden; null: of an MTP drafter
   std::vector<float> fuse_bias;
   // The norms over runs of fc's inputs, one behind the other: of one run, of one a layer, or none.
-  std::vector<float> fuse_norm;
-  // [hidden], of what fc gives: what EAGLE-3's first layer reads, and block drafters' fused states.
   // Of an MTP drafter the target's final norm, of its last states.
+  std::vector<float> fuse_norm;
+  float epsilon = 0;  // of the norms
+  // [hidden], of what fc gives: what EAGLE-3's first layer reads, and block drafters' fused states.
   std::vector<float> state_norm;
+};
+
+// What an MTP drafter joins a state and an embedding with (MtpDrafter).
+template <typename Matrix>
+struct MtpWeightsOf {
+  std::vector<float> token_norm, state_norm;  // [hidden]
+  Matrix projection;                          // 2 * hidden -> hidden
 };
 
 template <typename Matrix>
@@ -57,8 +66,8 @@ using MatrixFactory =
     std::function<absl::StatusOr<Matrix>(const LinearShape& shape, const StoredRows& rows)>;
 
 // Everything but the embedding and the head. Errors are those of Checkpoint::Find and of the
-// factory. Defined for the matrices of CPUs and of GPUs (load_weights.h), as are LoadHead and
-// LoadFuseWeights.
+// factory. Defined for the matrices of CPUs and of GPUs (load_weights.h), as are LoadHead,
+// LoadFuseWeights and LoadMtpWeights.
 template <typename Matrix>
 absl::StatusOr<ModelWeightsOf<Matrix>> LoadLayers(const Checkpoint& checkpoint,
                                                   const ModelConfig& config,
@@ -73,9 +82,14 @@ absl::StatusOr<Matrix> LoadHead(const Checkpoint& checkpoint, const ModelConfig&
                                 const MatrixFactory<Matrix>& make_matrix);
 
 template <typename Matrix>
-absl::StatusOr<FuseWeightsOf<Matrix>> LoadFuseWeights(const Checkpoint& checkpoint,
+absl::StatusOr<FuseWeightsOf<Matrix>> LoadFuseWeights(const OpenedDrafter& drafter,
                                                       const ModelConfig& config,
                                                       const MatrixFactory<Matrix>& make_matrix);
+
+template <typename Matrix>
+absl::StatusOr<MtpWeightsOf<Matrix>> LoadMtpWeights(const OpenedDrafter& drafter,
+                                                    const ModelConfig& config,
+                                                    const MatrixFactory<Matrix>& make_matrix);
 
 // The embedding of this rank's tokens, [tokens][hidden].
 absl::StatusOr<StoredRows> FindEmbedding(const Checkpoint& checkpoint, const ModelConfig& config,
@@ -84,6 +98,7 @@ absl::StatusOr<StoredRows> FindEmbedding(const Checkpoint& checkpoint, const Mod
 using LayerWeights = LayerWeightsOf<std::unique_ptr<Linear>>;
 using ModelWeights = ModelWeightsOf<std::unique_ptr<Linear>>;
 using FuseWeights = FuseWeightsOf<std::unique_ptr<Linear>>;
+using MtpWeights = MtpWeightsOf<std::unique_ptr<Linear>>;
 
 // The embedding rows of this rank's tokens, [tokens][hidden], in the model's dtype.
 class EmbeddingTable {

@@ -83,8 +83,7 @@ std::vector<int32_t> PlacesOf(const std::vector<base::TokenId>& target_ids, int3
 
 absl::StatusOr<DeviceDrafter> LoadDrafter(const OpenedDrafter& opened, const ModelConfig& config,
                                           const Device& device, WeightUpload* upload) {
-  absl::StatusOr<FuseWeightsOf<Matrix>> host =
-      LoadFuseWeights(opened.own.checkpoint, config, FactoryOf(upload));
+  absl::StatusOr<FuseWeightsOf<Matrix>> host = LoadFuseWeights(opened, config, FactoryOf(upload));
   if (!host.ok()) return host.status();
   DeviceDrafter drafter = {.fuse = std::move(host->fuse),
                            .fuse_norm = {},
