@@ -396,16 +396,16 @@ absl::Status CudaTransformer::CopyStates(absl::Span<const StateCopy> copies) {
 }
 
 absl::Status CudaTransformer::FuseStates(absl::Span<const float> states, int rows, float* fused) {
-  if (!eagle_) return RankModel::FuseStates(states, rows, fused);
+  if (!fuser_) return RankModel::FuseStates(states, rows, fused);
   const absl::Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(states.data()),
                                         states.size() * sizeof(float));
-  return eagle_->Fuse({.type = DataType::kFloat32, .bytes = bytes, .rows = rows}, fused).status();
+  return fuser_->Fuse({.type = DataType::kFloat32, .bytes = bytes, .rows = rows}, fused).status();
 }
 
 absl::StatusOr<bool> CudaTransformer::FuseDeviceStates(absl::Span<const uint8_t> states, int rows,
                                                        float* fused) {
-  if (!eagle_) return RankModel::FuseDeviceStates(states, rows, fused);
-  return eagle_->Fuse(
+  if (!fuser_) return RankModel::FuseDeviceStates(states, rows, fused);
+  return fuser_->Fuse(
       {.type = DataType::kBFloat16, .bytes = states, .on_device = true, .rows = rows}, fused);
 }
 

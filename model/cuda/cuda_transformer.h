@@ -25,6 +25,7 @@
 #include "model/cuda/linear.h"
 #include "model/cuda/paged_attention.h"
 #include "model/cuda/pass_inputs.h"
+#include "model/cuda/state_fuser.h"
 #include "model/features.h"
 #include "model/parallel/partition.h"
 #include "model/rank_model.h"
@@ -118,6 +119,7 @@ class CudaTransformer : public RankModel {
   std::unique_ptr<Collectives> collectives_;
   DeviceWeights weights_;
   std::optional<Eagle3> eagle_;          // of such a drafter
+  std::optional<StateFuser> fuser_;      // of a drafter that reads states
   base::cuda::DeviceBuffer cache_;       // [layers][keys, values][slots][kv_heads][head_dim]
   std::optional<FlashAttention> flash_;  // nullopt: plain attention
   KeptStates kept_states_;

@@ -88,6 +88,7 @@ absl::StatusOr<DeviceDrafter> LoadDrafter(const OpenedDrafter& opened, const Mod
   DeviceDrafter drafter = {.fuse = std::move(host->fuse),
                            .fuse_norm = {},
                            .state_norm = {},
+                           .fuse_epsilon = host->epsilon,
                            .fuse_bias = std::move(host->fuse_bias),
                            .places = {}};
   absl::Status status = UploadVector(device, host->fuse_norm, &drafter.fuse_norm);

@@ -29,6 +29,7 @@ struct DeviceLayer {
 struct DeviceDrafter {
   Matrix fuse;
   base::cuda::DeviceBuffer fuse_norm, state_norm;
+  float fuse_epsilon = 0;
   std::vector<float> fuse_bias;  // on the host
   // [vocabulary], int32: where the head has the score of each of the target's ids, or -1. Empty if
   // it has all, in order.

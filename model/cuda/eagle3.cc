@@ -1,17 +1,8 @@
 #include "model/cuda/eagle3.h"
 
-#include <algorithm>
-#include <cstring>
-
 #include "model/cuda/state_rows.h"
-#include "model/hidden_states.h"
 
 namespace specfabric::model::cuda {
-namespace {
-
-constexpr size_t kFusedPlace = 16;  // bytes, so that rows are aligned
-
-}  // namespace
 
 // Of a pass, with the bytes that they need.
 std::array<std::pair<base::cuda::DeviceBuffer*, size_t>, 3> Eagle3::Buffers(size_t rows,
@@ -79,63 +70,6 @@ absl::Status Eagle3::EnqueueNextStates(const float* residual, int32_t rows) {
   status = device_.ToHost(from, bytes, fetched_next_.As<void>());
   if (status.ok()) next_rows_ = rows;
   return status;
-}
-
-// fused_ = fc of the states, without its bias, and whether these are finite.
-absl::Status Eagle3::EnqueueFuse(const StateRows& states) {
-  const StateDrafter& drafter = *config_.states;
-  const auto layers = static_cast<int32_t>(drafter.layers.size());
-  const bool one_run = drafter.norm_before_fc;
-  FuseInputsArgs inputs = {.from_type = states.type,
-                           .type = dtype_,
-                           .rows = states.rows,
-                           .runs = one_run ? 1 : layers,
-                           .run = (one_run ? layers : 1) * drafter.target_hidden,
-                           .epsilon = config_.rms_epsilon,
-                           .from = states.bytes.data(),
-                           .weight = weights_.drafter->fuse_norm.As<float>(),
-                           .out = fuse_inputs_.As<void>(),
-                           .not_finite = fused_.As<int32_t>()};
-  absl::Status status;
-  if (!states.on_device) {
-    const uint8_t* copied = nullptr;
-    upload_.Add(states.bytes, &copied);
-    status = upload_.Copy(device_);
-    inputs.from = copied;
-  }
-  status.Update(device_.Clear(fused_.As<void>(), kFusedPlace));
-  if (!status.ok()) return status;
-  status.Update(EnqueueFuseInputs(inputs, device_.stream()));
-  auto* const out = reinterpret_cast<float*>(fused_.As<std::byte>() + kFusedPlace);
-  status.Update(products_.Multiply(dtype_, weights_.drafter->fuse, fuse_inputs_.As<void>(),
-                                   states.rows, out));
-  return status;
-}
-
-absl::StatusOr<bool> Eagle3::Fuse(const StateRows& states, float* fused) {
-  const size_t hidden = config_.hidden, count = states.bytes.size() / base::Bytes(states.type);
-  if (absl::Status size = CheckStateRows(*config_.states, count, states.rows); !size.ok()) {
-    return size;
-  }
-  if (states.rows == 0) return true;
-  const size_t padded = PaddedRows(states.rows), width = count / states.rows;
-  const size_t bytes = kFusedPlace + states.rows * hidden * sizeof(float);
-  absl::Status status = device_.MakeCurrent();
-  status.Update(fuse_inputs_.Reserve(padded * width * base::Bytes(dtype_)));
-  status.Update(fused_.Reserve(kFusedPlace + padded * hidden * sizeof(float)));
-  status.Update(fetched_.Reserve(bytes));
-  if (!status.ok()) return status;
-  status.Update(EnqueueFuse(states));
-  if (status.ok()) status.Update(device_.ToHost(fused_.As<void>(), bytes, fetched_.As<void>()));
-  // Even after an error: enqueued work still reads the staging buffer.
-  status.Update(device_.Finish());
-  if (!status.ok()) return status;
-  std::memcpy(fused, fetched_.As<std::byte>() + kFusedPlace, bytes - kFusedPlace);
-  const std::vector<float>& bias = weights_.drafter->fuse_bias;
-  for (int32_t row = 0; row < states.rows; ++row) {
-    for (size_t i = 0; i < bias.size(); ++i) fused[row * hidden + i] += bias[i];
-  }
-  return *fetched_.As<int32_t>() == 0;
 }
 
 }  // namespace specfabric::model::cuda

@@ -2,44 +2,29 @@
 #define SPECFABRIC_MODEL_CUDA_EAGLE3_H_
 
 // cpu/eagle3.h on a GPU: what an EAGLE-3 drafter has before and behind its layers that other models
-// do not have. Used by the rank's thread. The states that rows hand on and the fused ones are on
-// the host: they are a row's hidden size, of as many rows as a tree has nodes.
+// do not have. Used by the rank's thread. The states that rows hand on are on the host: they are a
+// row's hidden size, of as many rows as a tree has nodes.
 
 #include <array>
 #include <cstdint>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/cuda/device.h"
 #include "base/cuda/memory.h"
-#include "base/cuda/upload.h"
 #include "model/checkpoint/config.h"
 #include "model/cuda/device_weights.h"
 #include "model/cuda/layers.h"
-#include "model/cuda/linear.h"
 
 namespace specfabric::model::cuda {
 
-// Hidden states of `rows` positions, [rows][layers][target_hidden], of the given type.
-struct StateRows {
-  DataType type = DataType::kFloat32;
-  absl::Span<const uint8_t> bytes;
-  bool on_device = false;
-  int32_t rows = 0;
-};
-
 class Eagle3 {
  public:
-  // The device and the products must outlive it. `weights`: those of a drafter, with `drafter`.
-  Eagle3(const ModelConfig& config, DataType dtype, const DeviceWeights* weights,
-         const base::cuda::Device* device, const MatrixProducts* products)
-      : config_(config),
-        dtype_(dtype),
-        weights_(*weights),
-        device_(*device),
-        products_(*products) {}
+  // All of it must outlive it. `weights`: those of a drafter, with `drafter`.
+  Eagle3(const ModelConfig* config, DataType dtype, const DeviceWeights* weights,
+         const base::cuda::Device* device)
+      : config_(*config), dtype_(dtype), weights_(*weights), device_(*device) {}
 
   // Whether there is room for a pass of so many rows, padded; Reserve makes it.
   bool Fits(size_t rows, size_t logit_rows);
@@ -63,32 +48,21 @@ class Eagle3 {
     return {fetched_next_.As<float>(), next_rows_ * static_cast<size_t>(config_.hidden)};
   }
 
-  // As RankModel::FuseStates. False: some states are not finite.
-  absl::StatusOr<bool> Fuse(const StateRows& states, float* fused);
-
  private:
   std::array<std::pair<base::cuda::DeviceBuffer*, size_t>, 3> Buffers(size_t rows,
                                                                       size_t logit_rows);
   bool spreads() const { return weights_.drafter->places.bytes() > 0; }
-  absl::Status EnqueueFuse(const StateRows& states);
 
   const ModelConfig& config_;
   const DataType dtype_;
   const DeviceWeights& weights_;
   const base::cuda::Device& device_;
-  const MatrixProducts& products_;
   // Of a pass.
   base::cuda::DeviceBuffer joined_;  // [rows][2 * hidden]
   base::cuda::DeviceBuffer spread_;  // [logit rows][vocabulary]
   base::cuda::DeviceBuffer normed_;  // [logit rows][hidden], where it is handed on
   base::cuda::PinnedBuffer fetched_next_;
   size_t next_rows_ = 0;
-  // Of Fuse.
-  base::cuda::Upload upload_;
-  base::cuda::DeviceBuffer fuse_inputs_;  // [rows][layers * target_hidden]
-  // A word that is not 0 if some state is not finite, then from kFusedPlace on [rows][hidden].
-  base::cuda::DeviceBuffer fused_;
-  base::cuda::PinnedBuffer fetched_;
 };
 
 }  // namespace specfabric::model::cuda
