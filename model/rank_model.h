@@ -159,9 +159,9 @@ class RankModel {
                                                 float* /*fused*/) {
     return absl::FailedPreconditionError("this model does not read hidden states of a device");
   }
-  // After Forward of an EAGLE-3 drafter, [logit rows][hidden]: the state that each row hands to the
-  // rows of tokens drafted after it. After ContinueBlock, [nodes][markov_rank] if the head is
-  // recurrent. Valid until the next Forward or ContinueBlock.
+  // After Forward of an EAGLE-3 or MTP drafter, [logit rows][hidden]: the state that each row hands
+  // to the rows of tokens drafted after it. After ContinueBlock, [nodes][markov_rank] if the head
+  // is recurrent. Valid until the next Forward or ContinueBlock.
   virtual absl::Span<const float> next_states() const { return {}; }
 
   // Of a block drafter (StateDrafter::block). Writes keys and values of committed positions, which

@@ -122,7 +122,7 @@ absl::Status CudaTransformer::PlanAttention(const Batch& batch) {
 
 absl::StatusOr<LogitShard> CudaTransformer::Forward(const Batch& batch) {
   if (!moved_.ok()) return std::exchange(moved_, absl::OkStatus());
-  if (absl::Status status = CheckFusedStates(config_, JoinsStates(config_), batch); !status.ok())
+  if (absl::Status status = CheckFusedStates(config_, eagle_.has_value(), batch); !status.ok())
     return status;
   if (absl::Status status = PlanAttention(batch); !status.ok()) return status;
   const auto logit_rows = static_cast<int32_t>(batch.logit_rows.size());
@@ -267,7 +267,9 @@ absl::Status CudaTransformer::EnqueueLayers(const PassInputs& inputs, int32_t ro
 
 // Of the stage's first layer.
 absl::Status CudaTransformer::EnqueueFirstNorm(const PassInputs& inputs, int32_t rows) {
-  if (eagle_) return eagle_->EnqueueJoin(inputs.states, rows, stream_rows_);
+  absl::Status status;
+  if (eagle_) status = eagle_->EnqueueJoin(inputs.states, rows, stream_rows_);
+  if (JoinsStates(config_) || !status.ok()) return status;  // the layer reads what is joined
   return Norm(weights_.layers.front().attention_norm, rows);
 }
 
@@ -275,7 +277,8 @@ absl::Status CudaTransformer::EnqueueFirstNorm(const PassInputs& inputs, int32_t
 absl::Status CudaTransformer::Attend(const PassInputs& inputs, int32_t layer, int32_t rows) {
   const DeviceLayer& weights = weights_.layers[layer];
   const LayerCache cache = CacheOf(layer);
-  const void* normed = eagle_ && layer == 0 ? eagle_->joined() : normed_.As<void>();
+  const bool reads_pairs = JoinsStates(config_) && layer == 0;
+  const void* normed = reads_pairs ? eagle_->joined() : normed_.As<void>();
   absl::Status status =
       products_->Multiply(options_.dtype, weights.qkv, normed, rows, qkv_.As<float>());
   status.Update(

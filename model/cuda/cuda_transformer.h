@@ -118,7 +118,7 @@ class CudaTransformer : public RankModel {
   std::unique_ptr<MatrixProducts> products_;
   std::unique_ptr<Collectives> collectives_;
   DeviceWeights weights_;
-  std::optional<Eagle3> eagle_;          // of such a drafter
+  std::optional<Eagle3> eagle_;          // of such a drafter, and of MTP
   std::optional<StateFuser> fuser_;      // of a drafter that reads states
   base::cuda::DeviceBuffer cache_;       // [layers][keys, values][slots][kv_heads][head_dim]
   std::optional<FlashAttention> flash_;  // nullopt: plain attention

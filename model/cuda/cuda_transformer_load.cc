@@ -76,7 +76,7 @@ absl::StatusOr<std::unique_ptr<CudaTransformer>> CudaTransformer::Load(const std
                                                                        Communicator* communicator) {
   absl::StatusOr<ModelConfig> config = LoadDraftConfig(model_dir, options.target_dir);
   if (!config.ok()) return config.status();
-  if (config->states && config->states->kind != DrafterKind::kEagle3) {
+  if (config->states && config->states->block) {
     return absl::UnimplementedError(absl::StrCat("a drafter of kind ", Name(config->states->kind),
                                                  " on cuda is not supported; allowed: on cpu"));
   }
@@ -195,7 +195,7 @@ absl::Status CudaTransformer::ReadDrafter(const std::string& model_dir) {
   fingerprint_ = hash.get();
   if (!weights.ok()) return weights.status();
   weights_ = *std::move(weights);
-  eagle_.emplace(&config_, options_.dtype, &weights_, device_.get());
+  eagle_.emplace(&config_, options_.dtype, &weights_, device_.get(), products_.get());
   fuser_.emplace(&config_, options_.dtype, &*weights_.drafter, device_.get(), products_.get());
   return absl::OkStatus();
 }
@@ -207,7 +207,11 @@ absl::Status CudaTransformer::PrepareProducts() {
   for (const DeviceLayer& layer : weights_.layers) {
     matrices.insert(matrices.end(), {&layer.gate_up, &layer.down, &layer.qkv, &layer.output});
   }
-  if (weights_.drafter) matrices.push_back(&weights_.drafter->fuse);
+  if (weights_.drafter) {
+    for (const Matrix* matrix : {&weights_.drafter->fuse, &weights_.drafter->projection}) {
+      if (matrix->weights != nullptr) matrices.push_back(matrix);
+    }
+  }
   matrices.push_back(&weights_.head);
   return products_->Prepare(matrices, options_.trial_budget);
 }

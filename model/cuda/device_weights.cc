@@ -81,20 +81,31 @@ std::vector<int32_t> PlacesOf(const std::vector<base::TokenId>& target_ids, int3
   return places;
 }
 
+absl::Status LoadMtp(const OpenedDrafter& opened, const ModelConfig& config, const Device& device,
+                     WeightUpload* upload, DeviceDrafter* drafter) {
+  absl::StatusOr<MtpWeightsOf<Matrix>> host = LoadMtpWeights(opened, config, FactoryOf(upload));
+  if (!host.ok()) return host.status();
+  drafter->projection = std::move(host->projection);
+  absl::Status status = UploadVector(device, host->state_norm, &drafter->state_norm);
+  status.Update(UploadVector(device, host->token_norm, &drafter->token_norm));
+  return status;
+}
+
 absl::StatusOr<DeviceDrafter> LoadDrafter(const OpenedDrafter& opened, const ModelConfig& config,
                                           const Device& device, WeightUpload* upload) {
   absl::StatusOr<FuseWeightsOf<Matrix>> host = LoadFuseWeights(opened, config, FactoryOf(upload));
   if (!host.ok()) return host.status();
   DeviceDrafter drafter = {.fuse = std::move(host->fuse),
                            .fuse_norm = {},
-                           .state_norm = {},
                            .fuse_epsilon = host->epsilon,
                            .fuse_bias = std::move(host->fuse_bias),
+                           .state_norm = {},
                            .places = {}};
   absl::Status status = UploadVector(device, host->fuse_norm, &drafter.fuse_norm);
   status.Update(UploadVector(device, host->state_norm, &drafter.state_norm));
   status.Update(
       UploadVector(device, PlacesOf(opened.target_ids, config.vocabulary), &drafter.places));
+  if (config.states->mtp) status.Update(LoadMtp(opened, config, device, upload, &drafter));
   if (!status.ok()) return status;
   return drafter;
 }

@@ -25,12 +25,16 @@ struct DeviceLayer {
   Matrix qkv, output, gate_up, down;
 };
 
-// Of an EAGLE-3 drafter (FuseWeightsOf).
+// Of a drafter whose rows read states (FuseWeightsOf, MtpWeightsOf).
 struct DeviceDrafter {
-  Matrix fuse;
-  base::cuda::DeviceBuffer fuse_norm, state_norm;
+  Matrix fuse;  // null: of an MTP drafter
+  base::cuda::DeviceBuffer fuse_norm;
   float fuse_epsilon = 0;
   std::vector<float> fuse_bias;  // on the host
+  // The norm of fused states. An MTP drafter has one of embeddings too, and the projection of both;
+  // in EAGLE-3 the first layer's attention has them.
+  base::cuda::DeviceBuffer state_norm, token_norm = {};
+  Matrix projection = {};
   // [vocabulary], int32: where the head has the score of each of the target's ids, or -1. Empty if
   // it has all, in order.
   base::cuda::DeviceBuffer places;

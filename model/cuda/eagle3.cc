@@ -1,5 +1,7 @@
 #include "model/cuda/eagle3.h"
 
+#include <optional>
+
 #include "model/cuda/state_rows.h"
 
 namespace specfabric::model::cuda {
@@ -28,17 +30,25 @@ absl::Status Eagle3::Reserve(size_t rows, size_t logit_rows) {
 }
 
 absl::Status Eagle3::EnqueueJoin(const float* states, int32_t rows, float* residual) const {
-  return EnqueueJoinStates({.type = dtype_,
-                            .rows = rows,
-                            .hidden = config_.hidden,
-                            .epsilon = config_.rms_epsilon,
-                            .states = states,
-                            .embedding_weight = weights_.layers.front().attention_norm.As<float>(),
-                            .state_weight = weights_.drafter->state_norm.As<float>(),
-                            .begins_normed = config_.states->norm_before_residual,
-                            .residual = residual,
-                            .joined = joined_.As<void>()},
-                           device_.stream());
+  const std::optional<MtpDrafter>& mtp = config_.states->mtp;
+  const base::cuda::DeviceBuffer& embedding_norm =
+      mtp ? weights_.drafter->token_norm : weights_.layers.front().attention_norm;
+  absl::Status status = EnqueueJoinStates({.type = dtype_,
+                                           .rows = rows,
+                                           .hidden = config_.hidden,
+                                           .epsilon = config_.rms_epsilon,
+                                           .embeddings = residual,
+                                           .states = states,
+                                           .embedding_weight = embedding_norm.As<float>(),
+                                           .state_weight = weights_.drafter->state_norm.As<float>(),
+                                           .state_first = mtp && mtp->state_first,
+                                           .joined = joined_.As<void>(),
+                                           .residual = mtp ? nullptr : residual,
+                                           .begins_normed = config_.states->norm_before_residual},
+                                          device_.stream());
+  if (!mtp || !status.ok()) return status;
+  return products_.Multiply(dtype_, weights_.drafter->projection, joined_.As<void>(), rows,
+                            residual);
 }
 
 absl::Status Eagle3::EnqueueTail(const float* logits, const NormArgs& norm) const {

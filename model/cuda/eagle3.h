@@ -1,9 +1,10 @@
 #ifndef SPECFABRIC_MODEL_CUDA_EAGLE3_H_
 #define SPECFABRIC_MODEL_CUDA_EAGLE3_H_
 
-// cpu/eagle3.h on a GPU: what an EAGLE-3 drafter has before and behind its layers that other models
-// do not have. Used by the rank's thread. The states that rows hand on are on the host: they are a
-// row's hidden size, of as many rows as a tree has nodes.
+// cpu/eagle3.h and cpu/mtp.h on a GPU: what drafters whose rows each join a state and hand one on
+// have before and behind their layers that other models do not have. Used by the rank's thread. The
+// states that rows hand on are on the host: they are a row's hidden size, of as many rows as a tree
+// has nodes.
 
 #include <array>
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include "model/checkpoint/config.h"
 #include "model/cuda/device_weights.h"
 #include "model/cuda/layers.h"
+#include "model/cuda/linear.h"
 
 namespace specfabric::model::cuda {
 
@@ -23,16 +25,20 @@ class Eagle3 {
  public:
   // All of it must outlive it. `weights`: those of a drafter, with `drafter`.
   Eagle3(const ModelConfig* config, DataType dtype, const DeviceWeights* weights,
-         const base::cuda::Device* device)
-      : config_(*config), dtype_(dtype), weights_(*weights), device_(*device) {}
+         const base::cuda::Device* device, const MatrixProducts* products)
+      : config_(*config),
+        dtype_(dtype),
+        weights_(*weights),
+        device_(*device),
+        products_(*products) {}
 
   // Whether there is room for a pass of so many rows, padded; Reserve makes it.
   bool Fits(size_t rows, size_t logit_rows);
   absl::Status Reserve(size_t rows, size_t logit_rows);
 
-  // Enqueues: joined(), which the first layer's attention reads, [rows][2 * hidden]: the
-  // embeddings, normed, and the fused states, normed. residual, [rows][hidden]: the embeddings;
-  // what the residual stream begins as takes their place.
+  // Enqueues: joined(), [rows][2 * hidden]: the embeddings, normed, and the fused states, normed;
+  // the first layer's attention reads it in EAGLE-3. residual, [rows][hidden]: the embeddings; what
+  // the residual stream begins as takes their place.
   absl::Status EnqueueJoin(const float* states, int32_t rows, float* residual) const;
   const void* joined() const { return joined_.As<void>(); }
 
@@ -57,6 +63,7 @@ class Eagle3 {
   const DataType dtype_;
   const DeviceWeights& weights_;
   const base::cuda::Device& device_;
+  const MatrixProducts& products_;
   // Of a pass.
   base::cuda::DeviceBuffer joined_;  // [rows][2 * hidden]
   base::cuda::DeviceBuffer spread_;  // [logit rows][vocabulary]

@@ -13,20 +13,22 @@ constexpr size_t kFusedPlace = 16;  // bytes, so that rows are aligned
 
 }  // namespace
 
-// fused_ = fc of the states, without its bias, and whether these are finite.
+// fused_ = fc of the states, without its bias, or where there is no fc their norm; and whether the
+// states are finite.
 absl::Status StateFuser::EnqueueFuse(const StateRows& states) {
   const StateDrafter& drafter = *config_.states;
   const auto layers = static_cast<int32_t>(drafter.layers.size());
   const bool one_run = drafter.norm_before_fc;
+  auto* const out = reinterpret_cast<float*>(fused_.As<std::byte>() + kFusedPlace);
   FuseInputsArgs inputs = {.from_type = states.type,
-                           .type = dtype_,
+                           .type = has_fc() ? dtype_ : DataType::kFloat32,
                            .rows = states.rows,
                            .runs = one_run ? 1 : layers,
                            .run = (one_run ? layers : 1) * drafter.target_hidden,
                            .epsilon = weights_.fuse_epsilon,
                            .from = states.bytes.data(),
                            .weight = weights_.fuse_norm.As<float>(),
-                           .out = inputs_.As<void>(),
+                           .out = has_fc() ? inputs_.As<void>() : out,
                            .not_finite = fused_.As<int32_t>()};
   absl::Status status;
   if (!states.on_device) {
@@ -38,7 +40,7 @@ absl::Status StateFuser::EnqueueFuse(const StateRows& states) {
   status.Update(device_.Clear(fused_.As<void>(), kFusedPlace));
   if (!status.ok()) return status;
   status.Update(EnqueueFuseInputs(inputs, device_.stream()));
-  auto* const out = reinterpret_cast<float*>(fused_.As<std::byte>() + kFusedPlace);
+  if (!has_fc()) return status;
   status.Update(products_.Multiply(dtype_, weights_.fuse, inputs_.As<void>(), states.rows, out));
   return status;
 }
@@ -52,7 +54,7 @@ absl::StatusOr<bool> StateFuser::Fuse(const StateRows& states, float* fused) {
   const size_t padded = PaddedRows(states.rows), width = count / states.rows;
   const size_t bytes = kFusedPlace + states.rows * hidden * sizeof(float);
   absl::Status status = device_.MakeCurrent();
-  status.Update(inputs_.Reserve(padded * width * base::Bytes(dtype_)));
+  if (has_fc()) status.Update(inputs_.Reserve(padded * width * base::Bytes(dtype_)));
   status.Update(fused_.Reserve(kFusedPlace + padded * hidden * sizeof(float)));
   status.Update(fetched_.Reserve(bytes));
   if (!status.ok()) return status;

@@ -41,6 +41,7 @@ class StateFuser {
   absl::StatusOr<bool> Fuse(const StateRows& states, float* fused);
 
  private:
+  bool has_fc() const { return weights_.fuse.weights != nullptr; }
   absl::Status EnqueueFuse(const StateRows& states);
 
   const ModelConfig& config_;
@@ -49,7 +50,7 @@ class StateFuser {
   const base::cuda::Device& device_;
   const MatrixProducts& products_;
   base::cuda::Upload upload_;
-  base::cuda::DeviceBuffer inputs_;  // [rows][layers * target_hidden]
+  base::cuda::DeviceBuffer inputs_;  // of fc, [rows][layers * target_hidden]
   // A word that is not 0 if some state is not finite, then from kFusedPlace on [rows][hidden].
   base::cuda::DeviceBuffer fused_;
   base::cuda::PinnedBuffer fetched_;

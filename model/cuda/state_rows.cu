@@ -87,27 +87,32 @@ __global__ void __launch_bounds__(kThreads) FuseInputs(FuseInputsArgs args) {
   }
 }
 
-// A thread accesses only its own elements of the residual. Grid: [rows].
+// A thread accesses only its own elements, so that the residual may be the embeddings. Grid:
+// [rows].
 template <typename Element>
 __global__ void __launch_bounds__(kThreads) JoinStates(JoinStatesArgs args) {
   LetNextBegin();
   AwaitInputs();
   const int32_t hidden = args.hidden;
-  float* const residual = args.residual + int64_t{blockIdx.x} * hidden;
-  const float* const state = args.states + int64_t{blockIdx.x} * hidden;
-  Element* const joined = static_cast<Element*>(args.joined) + 2 * int64_t{blockIdx.x} * hidden;
+  const int64_t first = int64_t{blockIdx.x} * hidden;
+  const float* const embedding = args.embeddings + first;
+  const float* const state = args.states + first;
+  Element* const joined = static_cast<Element*>(args.joined) + 2 * first;
+  Element* const joined_embedding = args.state_first ? joined + hidden : joined;
+  Element* const joined_state = args.state_first ? joined : joined + hidden;
+  float* const residual = args.residual == nullptr ? nullptr : args.residual + first;
   float of_embedding = 0, of_state = 0;
   for (int32_t i = Thread(); i < hidden; i += kThreads) {
-    of_embedding = fmaf(residual[i], residual[i], of_embedding);
+    of_embedding = fmaf(embedding[i], embedding[i], of_embedding);
     of_state = fmaf(state[i], state[i], of_state);
   }
   const float embedding_scale = NormScale(of_embedding, hidden, args.epsilon);
   const float state_scale = NormScale(of_state, hidden, args.epsilon);
   for (int32_t i = Thread(); i < hidden; i += kThreads) {
     const float normed = state[i] * state_scale * args.state_weight[i];
-    joined[i] = Round<Element>(residual[i] * embedding_scale * args.embedding_weight[i]);
-    joined[hidden + i] = Round<Element>(normed);
-    residual[i] = args.begins_normed ? normed : state[i];
+    joined_embedding[i] = Round<Element>(embedding[i] * embedding_scale * args.embedding_weight[i]);
+    joined_state[i] = Round<Element>(normed);
+    if (residual != nullptr) residual[i] = args.begins_normed ? normed : state[i];
   }
 }
 

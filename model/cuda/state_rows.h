@@ -1,10 +1,10 @@
 #ifndef SPECFABRIC_MODEL_CUDA_STATE_ROWS_H_
 #define SPECFABRIC_MODEL_CUDA_STATE_ROWS_H_
 
-// The kernels of hidden states: what a target keeps of a pass and copies from it, and what an
-// EAGLE-3 drafter does with them before and behind its layers (cpu/eagle3.h). Pointers are to
-// device memory. Every row is computed on its own in a fixed order. Functions enqueue; for their
-// status see base/cuda/launch.h.
+// The kernels of hidden states: what a target keeps of a pass and copies from it, and what EAGLE-3
+// and MTP drafters do with them before and behind their layers (cpu/eagle3.h, cpu/mtp.h). Pointers
+// are to device memory. Every row is computed on its own in a fixed order. Functions enqueue; for
+// their status see base/cuda/launch.h.
 
 #include <cstdint>
 #include <limits>
@@ -35,8 +35,8 @@ struct GatherStatesArgs {
 };
 absl::Status EnqueueGatherStates(const GatherStatesArgs& args, base::cuda::Stream stream);
 
-// The inputs of a drafter's layer fc: states of the type `from_type`, rounded to `type`, with a
-// norm over each run of a row.
+// The inputs of a drafter's layer fc, or an MTP drafter's fused states: states of the type
+// `from_type`, rounded to `type`, with a norm over each run of a row.
 struct FuseInputsArgs {
   DataType from_type = DataType::kBFloat16, type = DataType::kBFloat16;
   int32_t rows = 0, runs = 0, run = 0;
@@ -48,18 +48,22 @@ struct FuseInputsArgs {
 };
 absl::Status EnqueueFuseInputs(const FuseInputsArgs& args, base::cuda::Stream stream);
 
-// What a drafter's first layer attends over: a token's embedding, normed, and a state, normed. The
-// residual stream begins as the state, or as the normed one.
+// Pairs of a token's embedding, normed, and a state, normed: what an EAGLE-3 drafter's first layer
+// attends over, and an MTP drafter projects.
 struct JoinStatesArgs {
   DataType type = DataType::kBFloat16;
   int32_t rows = 0, hidden = 0;
   float epsilon = 0;
+  const float* embeddings = nullptr;        // [rows][hidden]
   const float* states = nullptr;            // [rows][hidden]
   const float* embedding_weight = nullptr;  // [hidden]
   const float* state_weight = nullptr;      // [hidden]
+  bool state_first = false;                 // of a pair; else the embedding is
+  void* joined = nullptr;                   // [rows][2][hidden]
+  // What the residual stream begins as, [rows][hidden]: the states, or the normed ones. May be
+  // `embeddings`; null: it does not begin so.
+  float* residual = nullptr;
   bool begins_normed = false;
-  float* residual = nullptr;  // [rows][hidden]; before: the embeddings
-  void* joined = nullptr;     // [rows][2][hidden]
 };
 absl::Status EnqueueJoinStates(const JoinStatesArgs& args, base::cuda::Stream stream);
 

@@ -1,6 +1,8 @@
 // A draft that computes its draft_probs in device memory sends the same bytes as one that computes
 // them on the host, and a target's device validates them with the same result; likewise one that
-// receives hidden states there.
+// receives hidden states there, whose trees are those of a CPU too.
+
+#include <gmock/gmock.h>
 
 #include <algorithm>
 #include <cstring>
@@ -15,9 +17,12 @@
 #include "base/bfloat16.h"
 #include "base/hash.h"
 #include "draft/draft_engine.h"
+#include "model/cpu/cpu_transformer.h"
 #include "model/cuda/cuda_transformer.h"
 #include "tests/cuda/device.h"
 #include "tests/model/checkpoint_writer.h"
+#include "tests/model/group.h"
+#include "tests/model/mtp_checkpoints.h"
 #include "tests/model/passes.h"
 #include "verification/cuda/draft_row_maker.h"
 
@@ -42,15 +47,22 @@ struct Sent {
   bool operator==(const Sent&) const = default;
 };
 
+// A checkpoint's folder, and its target's if something of that is read.
+struct Folders {
+  std::string draft, target = {};
+};
+
 // An engine, and slots in memory of this kind that are not registered with a transport.
 class Draft {
  public:
-  Draft(const std::string& model_dir, const DraftEngineOptions& options, MemoryKind kind)
+  Draft(const Folders& folders, const DraftEngineOptions& options, MemoryKind kind,
+        const model::RankLoader& load = CudaTransformer::Load)
       : kind_(kind), communicators_(model::MakeThreadCommunicators(1)) {
     const model::RankOptions rank = {.dtype = model::DataType::kFloat32,
                                      .kv_blocks = options.sessions.kv_blocks,
-                                     .block_size = options.sessions.block_size};
-    auto model = CudaTransformer::Load(model_dir, rank, communicators_[0].get());
+                                     .block_size = options.sessions.block_size,
+                                     .target_dir = folders.target};
+    auto model = load(folders.draft, rank, communicators_[0].get());
     EXPECT_TRUE(model.ok()) << model.status();
     std::unique_ptr<verification::DeviceDraftRows> draft_rows;
     if (kind == MemoryKind::kCuda) {
@@ -206,8 +218,8 @@ TEST_F(DeviceDraftTest, SendsTheBytesThatTheHostWouldCompute) {
     options.sampled_draw = draw;
     options.top_n = top_n;
     options.ahead.policy = AheadPolicy::kOff;
-    Draft on_host(dir.path(), options, MemoryKind::kHost);
-    Draft on_device(dir.path(), options, MemoryKind::kCuda);
+    Draft on_host({dir.path()}, options, MemoryKind::kHost);
+    Draft on_device({dir.path()}, options, MemoryKind::kCuda);
     const std::vector<schemas::DraftRequest> requests = Requests(options);
     const std::map<uint64_t, Sent> expected = on_host.Answer(requests);
     std::map<uint64_t, Sent> sent = on_device.Answer(requests);
@@ -230,18 +242,24 @@ TEST_F(DeviceDraftTest, SendsTheBytesThatTheHostWouldCompute) {
   }
 }
 
-// Its head scores a part of the vocabulary.
-TEST_F(DeviceDraftTest, ReadsStatesWhereTheyWereReceived) {
-  const model::ModelConfig config = model::OddDrafterConfig();
-  const size_t width = config.states->layers.size() * config.states->target_hidden;
-  const model::TempDir dir;
-  model::WriteCheckpoint(dir.path(), config, 5);
+// On a CPU the draft probabilities differ in their last bits.
+void ExpectSameTree(const Sent& sent, const Sent& on_cpu) {
+  EXPECT_EQ(sent.status, on_cpu.status);
+  EXPECT_EQ(sent.parents, on_cpu.parents);
+  EXPECT_EQ(sent.tokens, on_cpu.tokens);
+  EXPECT_EQ(sent.rows, on_cpu.rows);
+  EXPECT_THAT(sent.scores, ::testing::Pointwise(::testing::FloatNear(1e-3f), on_cpu.scores));
+}
+
+// width: of a position's states.
+void ExpectReadsStatesWhereTheyWereReceived(const Folders& folders, size_t width) {
   DraftEngineOptions options;
   options.sessions = {.kv_blocks = 128, .block_size = 4, .max_sessions = 16, .context = 256};
   options.growth.widths = {2, 2};
   options.sampled_growth.widths = {3, 2};
-  Draft on_host(dir.path(), options, MemoryKind::kHost);
-  Draft on_device(dir.path(), options, MemoryKind::kCuda);
+  Draft on_cpu(folders, options, MemoryKind::kHost, model::CpuTransformer::Load);
+  Draft on_host(folders, options, MemoryKind::kHost);
+  Draft on_device(folders, options, MemoryKind::kCuda);
   using schemas::VerificationMethod;
   const std::vector<schemas::DraftRequest> requests = {
       Request(1, 5, VerificationMethod::kRejection), Request(2, 3, VerificationMethod::kTraversal),
@@ -252,15 +270,17 @@ TEST_F(DeviceDraftTest, ReadsStatesWhereTheyWereReceived) {
     const int32_t positions = request.prompt_length - 1;
     std::vector<uint16_t> states(positions * width);
     for (uint16_t& bits : states) bits = base::RoundToBFloat16(normal(random));
-    for (Draft* draft : {&on_host, &on_device}) {
+    for (Draft* draft : {&on_cpu, &on_host, &on_device}) {
       draft->AddStates(request.sequence, positions, states);
     }
   }
+  const std::map<uint64_t, Sent> cpus = on_cpu.Answer(requests);
   const std::map<uint64_t, Sent> expected = on_host.Answer(requests);
   const std::map<uint64_t, Sent> sent = on_device.Answer(requests);
   ASSERT_EQ(sent.size(), requests.size());
   for (const auto& [sequence, reply] : expected) {
     EXPECT_TRUE(sent.at(sequence) == reply) << sequence;
+    ExpectSameTree(reply, cpus.at(sequence));
   }
   EXPECT_EQ(expected.at(1).rows, 1 + 3);
   EXPECT_EQ(expected.at(3).status, schemas::DraftStatus::kOk);
@@ -272,6 +292,26 @@ TEST_F(DeviceDraftTest, ReadsStatesWhereTheyWereReceived) {
     draft->AddStates(4, 1, std::vector<uint16_t>(width - 1, 0x3F80));  // of another shape
     EXPECT_EQ(draft->stats().invalid_states, 2u);
     EXPECT_EQ(draft->stats().states, 4u + 2 + 3 + 2);
+  }
+}
+
+// Its head scores a part of the vocabulary.
+TEST_F(DeviceDraftTest, Eagle3ReadsStatesWhereTheyWereReceived) {
+  const model::ModelConfig config = model::OddDrafterConfig();
+  const model::TempDir dir;
+  model::WriteCheckpoint(dir.path(), config, 5);
+  ExpectReadsStatesWhereTheyWereReceived(
+      {dir.path()}, config.states->layers.size() * config.states->target_hidden);
+}
+
+TEST_F(DeviceDraftTest, MtpReadsStatesWhereTheyWereReceived) {
+  const model::TempDir mimo, target, drafter;
+  model::WriteMimo(mimo.path(), model::OddMimoConfig(), 5);
+  model::WriteCheckpoint(target.path(), model::OddConfig(), 6);
+  model::WriteCheckpoint(drafter.path(), model::OddMtpConfig(), 7);
+  for (const Folders& folders :
+       {Folders{mimo.path(), mimo.path()}, {drafter.path(), target.path()}}) {
+    ExpectReadsStatesWhereTheyWereReceived(folders, model::OddConfig().hidden);
   }
 }
 

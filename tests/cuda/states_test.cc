@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "model/cuda/cuda_transformer.h"
 #include "model/cuda/state_rows.h"
 #include "tests/cuda/device.h"
+#include "tests/cuda/drafter_states.h"
 #include "tests/model/checkpoint_writer.h"
 #include "tests/model/group.h"
 #include "tests/model/passes.h"
@@ -26,20 +26,6 @@ using base::cuda::DeviceTest;
 using base::cuda::Emulated;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-RankOptions CudaOptions(DataType dtype) {
-  RankOptions options = Options(dtype);
-  options.trial_budget = 0;
-  return options;
-}
-
-TestGroup OnDevice(const std::string& dir, const RankOptions& options, int ranks = 1) {
-  absl::StatusOr<TestGroup> group = TestGroup::Load(dir, options, ranks, CudaTransformer::Load);
-  EXPECT_TRUE(group.ok()) << group.status();
-  return *std::move(group);
-}
-
-double Tolerance(DataType dtype) { return dtype == DataType::kFloat32 ? 2e-4 : 0.25; }
 
 void Keep(TestGroup& group, int ranks, const std::vector<int32_t>& boundaries) {
   for (int rank = 0; rank < ranks; ++rank) {
@@ -62,12 +48,6 @@ Bits ToHost(RankModel& model, const std::vector<int32_t>& rows, const std::vecto
 Bits AllStates(TestGroup& group, const Batch& batch, size_t boundaries, int rank = 0) {
   return ToHost(group.rank(rank), Iota(0, batch.rows()), Iota(0, static_cast<int>(boundaries)),
                 group.config().hidden);
-}
-
-std::vector<float> Widened(const Bits& bits) {
-  std::vector<float> values;
-  for (uint16_t value : bits) values.push_back(base::WidenBFloat16(value));
-  return values;
 }
 
 // Rounding may go the other way where the values themselves differ a little.
@@ -210,28 +190,6 @@ std::vector<ModelConfig> DrafterConfigs() {
   return {part, deep, normed};
 }
 
-std::vector<float> RandomStates(int rows, int width, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> states(static_cast<size_t>(rows) * width);
-  // As they are sent.
-  for (float& value : states) value = base::WidenBFloat16(base::RoundToBFloat16(normal(random)));
-  return states;
-}
-
-LogitRows Fused(RankModel& model, const std::vector<float>& states, int rows) {
-  const size_t hidden = model.config().hidden;
-  std::vector<float> fused(rows * hidden);
-  const absl::Status status = model.FuseStates(states, rows, fused.data());
-  EXPECT_TRUE(status.ok()) << status;
-  return {fused};
-}
-
-LogitRows NextStates(TestGroup& group) {
-  const absl::Span<const float> states = group.rank(0).next_states();
-  return {{states.begin(), states.end()}};
-}
-
 // With another value for what the head never scores, which is minus infinity on CPUs.
 LogitRows Scored(LogitRows rows, float never) {
   for (std::vector<float>& row : rows) std::replace(row.begin(), row.end(), never, -1e6f);
@@ -257,8 +215,7 @@ TEST_P(CudaStatesTest, DraftersAreTheCpus) {
       EXPECT_EQ(Logits(graphs, batch), logits);
       EXPECT_EQ(NextStates(graphs), NextStates(device));
     };
-    const int width = static_cast<int>(config.states->layers.size()) * config.states->target_hidden;
-    const std::vector<float> states = RandomStates(7, width, 6);
+    const std::vector<float> states = RandomStates(7, StateWidth(config), 6);
     const LogitRows fused = Fused(cpu.rank(0), states, 7);
     EXPECT_LT(MaxDifference(Fused(device.rank(0), states, 7), fused), tolerance);
     Batch prompt;
@@ -288,33 +245,7 @@ TEST_P(CudaStatesTest, FusesWhatLiesInTheDevicesMemory) {
     const TempDir dir;
     WriteCheckpoint(dir.path(), config, 4);
     TestGroup group = OnDevice(dir.path(), CudaOptions(GetParam()));
-    RankModel& model = group.rank(0);
-    const int width = static_cast<int>(config.states->layers.size()) * config.states->target_hidden;
-    const std::vector<float> states = RandomStates(5, width, 6);
-    Bits bits;
-    for (float value : states) bits.push_back(base::RoundToBFloat16(value));
-    ASSERT_EQ(Widened(bits), states);
-    const auto fuse = [&](std::vector<float>* fused) {
-      DeviceArray<uint16_t> there(bits);
-      fused->resize(size_t{5} * config.hidden);
-      return model.FuseDeviceStates(
-          {reinterpret_cast<const uint8_t*>(there.data()), bits.size() * sizeof(uint16_t)}, 5,
-          fused->data());
-    };
-    std::vector<float> fused;
-    absl::StatusOr<bool> finite = fuse(&fused);
-    ASSERT_TRUE(finite.ok()) << finite.status();
-    EXPECT_TRUE(*finite);
-    EXPECT_EQ(LogitRows{fused}, Fused(model, states, 5));
-    for (float bad : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
-      const uint16_t before = std::exchange(bits[width + 3], base::RoundToBFloat16(bad));
-      finite = fuse(&fused);
-      ASSERT_TRUE(finite.ok()) << finite.status();
-      EXPECT_FALSE(*finite);
-      bits[width + 3] = before;
-    }
-    bits.pop_back();
-    EXPECT_EQ(fuse(&fused).status().code(), absl::StatusCode::kInvalidArgument);
+    ExpectFusesDeviceStates(group.rank(0));
   }
 }
 

@@ -37,7 +37,15 @@ Json ConfigJson(const ModelConfig& c) {
                {"eos_token_id", nullptr},
                {"dtype", Name(c.checkpoint_type)}};
   if (c.mask_token != base::kNoToken) json["pard_token"] = c.mask_token;
-  if (c.states) {
+  if (c.states && c.states->mtp) {
+    json.update({{"model_type", c.qk_norm ? "qwen3" : "llama"},
+                 {"num_hidden_layers", c.states->layers.front()}});
+    json = {{"architectures", {c.architecture}},
+            {"speculators_model_type", "mtp"},
+            {"num_nextn_predict_layers", 1},
+            {"dtype", Name(c.checkpoint_type)},
+            {"transformer_layer_config", json}};
+  } else if (c.states) {
     const StateDrafter& states = *c.states;
     json.update({{"eagle_aux_hidden_state_layer_ids", states.layers},
                  {"target_hidden_size", states.target_hidden},

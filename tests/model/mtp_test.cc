@@ -16,6 +16,7 @@
 #include "tests/model/checkpoint_writer.h"
 #include "tests/model/config_json.h"
 #include "tests/model/group.h"
+#include "tests/model/mtp_checkpoints.h"
 #include "tests/model/passes.h"
 
 namespace specfabric::model {
@@ -133,29 +134,11 @@ TEST(MtpConfigTest, WhatIsNotSupportedIsOneClearLine) {
              "hidden state at boundary 2; allowed: that after its last layer, 36");
 }
 
-ModelConfig TargetConfig() {
-  ModelConfig config = OddConfig();
-  config.architecture = "MiMoForCausalLM";
-  config.qkv_bias = true;
-  return config;
-}
-
 // A target with such layers, as one checkpoint.
 class MimoFolder {
  public:
   explicit MimoFolder(const std::function<void(Tensors*)>& change = {}, int layers = 1) {
-    WriteCheckpoint(dir_.path(), TargetConfig(), 1);
-    Json json = Json::parse(ReadFile(dir_.File("config.json")));
-    json["num_nextn_predict_layers"] = layers;
-    WriteFile(dir_.File("config.json"), json.dump());
-    const absl::StatusOr<ModelConfig> drafter = LoadDraftConfig(path(), path());
-    EXPECT_TRUE(drafter.ok()) << drafter.status();
-    Tensors tensors = RandomTensors(TargetConfig(), 1);
-    for (NamedTensor& tensor : RandomTensors(*drafter, 2)) {
-      if (tensor.name.starts_with("model.mtp_layers.")) tensors.push_back(std::move(tensor));
-    }
-    if (change) change(&tensors);
-    WriteSafetensors(dir_.File("model.safetensors"), tensors, DataType::kFloat32);
+    WriteMimo(dir_.path(), OddMimoConfig(), 1, {.layers = layers, .change = change});
   }
 
   const std::string& path() const { return dir_.path(); }
@@ -204,7 +187,7 @@ INSTANTIATE_TEST_SUITE_P(Types, MtpTest,
 TEST(MtpTargetTest, ComputesWhatItComputesWithoutThem) {
   const MimoFolder checkpoint;
   const TempDir plain;
-  ModelConfig qwen2 = TargetConfig();
+  ModelConfig qwen2 = OddMimoConfig();
   qwen2.architecture = "Qwen2ForCausalLM";
   WriteCheckpoint(plain.path(), qwen2, 1);
   TestGroup with = LoadOrDie(checkpoint.path(), Options());
