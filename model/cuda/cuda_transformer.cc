@@ -84,7 +84,7 @@ absl::Status CudaTransformer::ReserveRows(int32_t rows, int32_t logit_rows) {
   const bool gated_at_once = options_.dtype == DataType::kBFloat16 && options_.batch_invariant;
   const size_t gate_up =
       gated_at_once ? 0 : all * static_cast<size_t>(GatedOutputs(partition_.intermediate));
-  const size_t scored = eagle_ ? config_.states->draft_vocabulary : partition_.vocabulary;
+  const size_t scored = joiner_ ? config_.states->draft_vocabulary : partition_.vocabulary;
   const std::pair<DeviceBuffer*, size_t> buffers[] = {
       {&residual_, all * hidden * floats},
       {&kept_residual_, kept * hidden * floats},
@@ -104,13 +104,13 @@ absl::Status CudaTransformer::ReserveRows(int32_t rows, int32_t logit_rows) {
   const bool moves = std::any_of(std::begin(buffers), std::end(buffers), [](const auto& place) {
     return place.second > place.first->bytes();
   });
-  const bool fits = kept_states_.Fits(rows) && (!eagle_ || eagle_->Fits(all, kept));
+  const bool fits = kept_states_.Fits(rows) && (!joiner_ || joiner_->Fits(all, kept));
   if (!moves && fits) return absl::OkStatus();
   ++row_moves_;
   graphs_.Clear();
   absl::Status status = collectives_->Reserve(static_cast<int64_t>(all * hidden));
   status.Update(kept_states_.Reserve(rows));
-  if (eagle_) status.Update(eagle_->Reserve(all, kept));
+  if (joiner_) status.Update(joiner_->Reserve(all, kept));
   for (const auto& [buffer, bytes] : buffers) status.Update(buffer->Reserve(bytes));
   return status;
 }
@@ -122,7 +122,7 @@ absl::Status CudaTransformer::PlanAttention(const Batch& batch) {
 
 absl::StatusOr<LogitShard> CudaTransformer::Forward(const Batch& batch) {
   if (!moved_.ok()) return std::exchange(moved_, absl::OkStatus());
-  if (absl::Status status = CheckFusedStates(config_, eagle_.has_value(), batch); !status.ok())
+  if (absl::Status status = CheckFusedStates(config_, joiner_.has_value(), batch); !status.ok())
     return status;
   if (absl::Status status = PlanAttention(batch); !status.ok()) return status;
   const auto logit_rows = static_cast<int32_t>(batch.logit_rows.size());
@@ -132,14 +132,14 @@ absl::StatusOr<LogitShard> CudaTransformer::Forward(const Batch& batch) {
       ReserveRows(graph ? kMaxPaddedRows : batch.rows(), graph ? kMaxPaddedRows : logit_rows));
   if (!status.ok()) return status;
   status.Update(graph ? RunGraph(batch) : EnqueueBatch(batch));
-  if (eagle_ && status.ok()) {
-    status.Update(eagle_->EnqueueNextStates(kept_residual_.As<float>(), logit_rows));
+  if (joiner_ && status.ok()) {
+    status.Update(joiner_->EnqueueNextStates(kept_residual_.As<float>(), logit_rows));
   }
   // Even after an error: enqueued work still reads the staging buffer.
   status.Update(device_->Finish());
   moves_pending_ = false;
   if (!status.ok()) return status;
-  device_logits_->Set({.logits = eagle_ ? eagle_->logits(logits_.As<void>()) : logits_.As<void>(),
+  device_logits_->Set({.logits = joiner_ ? joiner_->logits(logits_.As<void>()) : logits_.As<void>(),
                        .type = DataType::kFloat32,
                        .stride = partition_.vocabulary,
                        .first = partition_.first_token,
@@ -203,8 +203,8 @@ absl::Status CudaTransformer::EnqueueWhole(const PassInputs& inputs, const PassS
 absl::Status CudaTransformer::EnqueueHead(int32_t rows) {
   absl::Status status = products_->Multiply(options_.dtype, weights_.head, normed_.As<void>(), rows,
                                             logits_.As<float>());
-  if (eagle_) {
-    status.Update(eagle_->EnqueueTail(logits_.As<float>(), NormOf(weights_.final_norm, rows)));
+  if (joiner_) {
+    status.Update(joiner_->EnqueueTail(logits_.As<float>(), NormOf(weights_.final_norm, rows)));
   }
   return status;
 }
@@ -268,7 +268,7 @@ absl::Status CudaTransformer::EnqueueLayers(const PassInputs& inputs, int32_t ro
 // Of the stage's first layer.
 absl::Status CudaTransformer::EnqueueFirstNorm(const PassInputs& inputs, int32_t rows) {
   absl::Status status;
-  if (eagle_) status = eagle_->EnqueueJoin(inputs.states, rows, stream_rows_);
+  if (joiner_) status = joiner_->EnqueueJoin(inputs.states, rows, stream_rows_);
   if (JoinsStates(config_) || !status.ok()) return status;  // the layer reads what is joined
   return Norm(weights_.layers.front().attention_norm, rows);
 }
@@ -278,7 +278,7 @@ absl::Status CudaTransformer::Attend(const PassInputs& inputs, int32_t layer, in
   const DeviceLayer& weights = weights_.layers[layer];
   const LayerCache cache = CacheOf(layer);
   const bool reads_pairs = JoinsStates(config_) && layer == 0;
-  const void* normed = reads_pairs ? eagle_->joined() : normed_.As<void>();
+  const void* normed = reads_pairs ? joiner_->joined() : normed_.As<void>();
   absl::Status status =
       products_->Multiply(options_.dtype, weights.qkv, normed, rows, qkv_.As<float>());
   status.Update(
@@ -413,7 +413,7 @@ absl::StatusOr<bool> CudaTransformer::FuseDeviceStates(absl::Span<const uint8_t>
 }
 
 absl::Span<const float> CudaTransformer::next_states() const {
-  return eagle_ ? eagle_->next_states() : absl::Span<const float>();
+  return joiner_ ? joiner_->next_states() : absl::Span<const float>();
 }
 
 }  // namespace specfabric::model::cuda

@@ -17,7 +17,6 @@
 #include "model/cuda/collectives.h"
 #include "model/cuda/cuda_logits.h"
 #include "model/cuda/device_weights.h"
-#include "model/cuda/eagle3.h"
 #include "model/cuda/flash_attention.h"
 #include "model/cuda/graph_cache.h"
 #include "model/cuda/kept_states.h"
@@ -26,6 +25,7 @@
 #include "model/cuda/paged_attention.h"
 #include "model/cuda/pass_inputs.h"
 #include "model/cuda/state_fuser.h"
+#include "model/cuda/state_joiner.h"
 #include "model/features.h"
 #include "model/parallel/partition.h"
 #include "model/rank_model.h"
@@ -118,8 +118,8 @@ class CudaTransformer : public RankModel {
   std::unique_ptr<MatrixProducts> products_;
   std::unique_ptr<Collectives> collectives_;
   DeviceWeights weights_;
-  std::optional<Eagle3> eagle_;          // of such a drafter, and of MTP
   std::optional<StateFuser> fuser_;      // of a drafter that reads states
+  std::optional<StateJoiner> joiner_;    // of one whose rows join them and hand them on
   base::cuda::DeviceBuffer cache_;       // [layers][keys, values][slots][kv_heads][head_dim]
   std::optional<FlashAttention> flash_;  // nullopt: plain attention
   KeptStates kept_states_;

@@ -195,8 +195,8 @@ absl::Status CudaTransformer::ReadDrafter(const std::string& model_dir) {
   fingerprint_ = hash.get();
   if (!weights.ok()) return weights.status();
   weights_ = *std::move(weights);
-  eagle_.emplace(&config_, options_.dtype, &weights_, device_.get(), products_.get());
   fuser_.emplace(&config_, options_.dtype, &*weights_.drafter, device_.get(), products_.get());
+  joiner_.emplace(&config_, options_.dtype, &weights_, device_.get(), products_.get());
   return absl::OkStatus();
 }
 

@@ -1,5 +1,5 @@
-#ifndef SPECFABRIC_MODEL_CUDA_EAGLE3_H_
-#define SPECFABRIC_MODEL_CUDA_EAGLE3_H_
+#ifndef SPECFABRIC_MODEL_CUDA_STATE_JOINER_H_
+#define SPECFABRIC_MODEL_CUDA_STATE_JOINER_H_
 
 // cpu/eagle3.h and cpu/mtp.h on a GPU: what drafters whose rows each join a state and hand one on
 // have before and behind their layers that other models do not have. Used by the rank's thread. The
@@ -21,11 +21,11 @@
 
 namespace specfabric::model::cuda {
 
-class Eagle3 {
+class StateJoiner {
  public:
   // All of it must outlive it. `weights`: those of a drafter, with `drafter`.
-  Eagle3(const ModelConfig* config, DataType dtype, const DeviceWeights* weights,
-         const base::cuda::Device* device, const MatrixProducts* products)
+  StateJoiner(const ModelConfig* config, DataType dtype, const DeviceWeights* weights,
+              const base::cuda::Device* device, const MatrixProducts* products)
       : config_(*config),
         dtype_(dtype),
         weights_(*weights),
@@ -74,4 +74,4 @@ class Eagle3 {
 
 }  // namespace specfabric::model::cuda
 
-#endif  // SPECFABRIC_MODEL_CUDA_EAGLE3_H_
+#endif  // SPECFABRIC_MODEL_CUDA_STATE_JOINER_H_

@@ -1,4 +1,4 @@
-#include "model/cuda/eagle3.h"
+#include "model/cuda/state_joiner.h"
 
 #include <optional>
 
@@ -7,29 +7,29 @@
 namespace specfabric::model::cuda {
 
 // Of a pass, with the bytes that they need.
-std::array<std::pair<base::cuda::DeviceBuffer*, size_t>, 3> Eagle3::Buffers(size_t rows,
-                                                                            size_t logit_rows) {
+std::array<std::pair<base::cuda::DeviceBuffer*, size_t>, 3> StateJoiner::Buffers(
+    size_t rows, size_t logit_rows) {
   const size_t hidden = config_.hidden;
   return {{{&joined_, rows * 2 * hidden * base::Bytes(dtype_)},
            {&spread_, spreads() ? logit_rows * config_.vocabulary * sizeof(float) : 0},
            {&normed_, config_.states->norm_output ? logit_rows * hidden * sizeof(float) : 0}}};
 }
 
-bool Eagle3::Fits(size_t rows, size_t logit_rows) {
+bool StateJoiner::Fits(size_t rows, size_t logit_rows) {
   for (const auto& [buffer, bytes] : Buffers(rows, logit_rows)) {
     if (bytes > buffer->bytes()) return false;
   }
   return true;
 }
 
-absl::Status Eagle3::Reserve(size_t rows, size_t logit_rows) {
+absl::Status StateJoiner::Reserve(size_t rows, size_t logit_rows) {
   absl::Status status;
   for (const auto& [buffer, bytes] : Buffers(rows, logit_rows))
     status.Update(buffer->Reserve(bytes));
   return status;
 }
 
-absl::Status Eagle3::EnqueueJoin(const float* states, int32_t rows, float* residual) const {
+absl::Status StateJoiner::EnqueueJoin(const float* states, int32_t rows, float* residual) const {
   const std::optional<MtpDrafter>& mtp = config_.states->mtp;
   const base::cuda::DeviceBuffer& embedding_norm =
       mtp ? weights_.drafter->token_norm : weights_.layers.front().attention_norm;
@@ -51,7 +51,7 @@ absl::Status Eagle3::EnqueueJoin(const float* states, int32_t rows, float* resid
                             residual);
 }
 
-absl::Status Eagle3::EnqueueTail(const float* logits, const NormArgs& norm) const {
+absl::Status StateJoiner::EnqueueTail(const float* logits, const NormArgs& norm) const {
   absl::Status status;
   if (spreads()) {
     status.Update(EnqueueSpreadLogits({.rows = norm.rows,
@@ -71,7 +71,7 @@ absl::Status Eagle3::EnqueueTail(const float* logits, const NormArgs& norm) cons
   return status;
 }
 
-absl::Status Eagle3::EnqueueNextStates(const float* residual, int32_t rows) {
+absl::Status StateJoiner::EnqueueNextStates(const float* residual, int32_t rows) {
   next_rows_ = 0;
   const size_t bytes = static_cast<size_t>(rows) * config_.hidden * sizeof(float);
   absl::Status status = fetched_next_.Reserve(bytes);
