@@ -122,9 +122,10 @@ DEFINE_string(drafter, "model",
               "kind of the drafter: model (a pass a level of its trees), pard (a pass a tree), or "
               "of those that read hidden states eagle3 (a pass a level) and dspark (a pass a tree, "
               "as of DFlash)");
-DEFINE_bool(colocated, false,
-            "the drafter runs on its target's own device, in turns with the target's steps; "
-            "--num_drafts is then 0 or --num_targets");
+DEFINE_string(draft_place, "apart",
+              "of the drafters: apart (on devices of their own), or on their target's, in turns "
+              "with its steps (turns) or at once, both slower (shared); --num_drafts is then 0 or "
+              "--num_targets");
 DEFINE_string(state_shape, "3x4096",
               "what a drafter of hidden states reads of a token: layers x hidden size, bfloat16");
 DEFINE_string(state_latency, "155us",
@@ -263,7 +264,7 @@ const std::vector<Group>& Groups() {
        {"step_fixed", "step_context", "max_step_tokens", "kv_blocks", "block_size", "speculation",
         "max_draft_wait"}},
       {"modelled drafts",
-       {"num_drafts", "drafter", "colocated", "tree", "acceptance", "draft_weights", "round_trip",
+       {"num_drafts", "drafter", "draft_place", "tree", "acceptance", "draft_weights", "round_trip",
         "max_sessions"},
        {"state_shape", "state_latency", "state_bandwidth", "draft_router", "sibling_acceptance",
         "acceptance_spread", "draft_row", "ahead", "ahead_nodes", "ahead_rows"}},

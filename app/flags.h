@@ -78,7 +78,7 @@ DECLARE_string(step_weights);
 DECLARE_string(step_row);
 DECLARE_string(step_context);
 DECLARE_string(drafter);
-DECLARE_bool(colocated);
+DECLARE_string(draft_place);
 DECLARE_string(state_shape);
 DECLARE_string(state_latency);
 DECLARE_string(state_bandwidth);

@@ -43,23 +43,24 @@ absl::StatusOr<std::vector<double>> Numbers(const std::string& flag, const std::
 }
 
 // The numbers of targets and drafts of each row.
-absl::StatusOr<std::vector<std::pair<int32_t, int32_t>>> Sizes() {
+absl::StatusOr<std::vector<std::pair<int32_t, int32_t>>> Sizes(scheduler::DraftPlace place) {
+  const bool apart = place == scheduler::DraftPlace::kApart;
   const auto targets =
       Numbers("num_targets", FLAGS_num_targets.empty() ? "1" : FLAGS_num_targets, 1, 256);
   if (!targets.ok()) return targets.status();
   std::vector<std::pair<int32_t, int32_t>> sizes;
   for (const double number : *targets) {
     const auto groups = static_cast<int32_t>(number);
-    const std::string usual = FLAGS_colocated ? absl::StrCat("0,", groups) : "0,1,2,4";
+    const std::string usual = apart ? "0,1,2,4" : absl::StrCat("0,", groups);
     const auto drafts =
         Numbers("num_drafts", FLAGS_num_drafts.empty() ? usual : FLAGS_num_drafts, 0, 4096);
     if (!drafts.ok()) return drafts.status();
     for (const double workers : *drafts) {
       sizes.emplace_back(groups, static_cast<int32_t>(workers));
-      if (!FLAGS_colocated || workers == 0 || sizes.back().second == groups) continue;
+      if (apart || workers == 0 || sizes.back().second == groups) continue;
       return absl::InvalidArgumentError(
           absl::StrCat("--num_drafts=", FLAGS_num_drafts, " with --num_targets=", groups,
-                       " and --colocated: allowed are 0 and ", groups));
+                       " and --draft_place=", FLAGS_draft_place, ": allowed are 0 and ", groups));
     }
   }
   return sizes;
@@ -98,6 +99,7 @@ struct ModelledTimes {
   scheduler::StepCost step;
   scheduler::DraftCost draft;
   scheduler::StateCost states;
+  scheduler::DraftPlace place = scheduler::DraftPlace::kApart;
 };
 
 // A flag's duration in nanoseconds and their fractions: costs of a row are multiplied by many rows.
@@ -143,6 +145,9 @@ absl::Status DrafterFlags(ModelledTimes* times) {
   const auto kind = scheduler::ParseDrafterKind(FLAGS_drafter);
   if (!kind.ok()) return Flag("drafter", FLAGS_drafter, kind.status());
   times->draft.kind = *kind;
+  const auto place = scheduler::ParseDraftPlace(FLAGS_draft_place);
+  if (!place.ok()) return Flag("draft_place", FLAGS_draft_place, place.status());
+  times->place = *place;
   const auto bandwidth =
       ParseSizeFlag("state_bandwidth", FLAGS_state_bandwidth, 0, uint64_t{1} << 50);
   if (!bandwidth.ok()) return bandwidth.status();
@@ -199,7 +204,7 @@ scheduler::SimulationOptions Options(const std::vector<scheduler::Arrival>& arri
   options.step = times.step;
   options.draft = times.draft;
   options.states = times.states;
-  options.colocated = FLAGS_colocated;
+  options.place = times.place;
   options.draft.tree = tree;
   options.draft_sessions = FLAGS_max_sessions;
   options.acceptance = {.first = FLAGS_acceptance,
@@ -275,7 +280,7 @@ absl::Status RunSimulate() {
   if (!policy.ok()) return policy.status();
   const auto rates = Numbers("rate", FLAGS_rate, 1e-6, 1e9);
   if (!rates.ok()) return rates.status();
-  const auto sizes = Sizes();
+  const auto sizes = Sizes(times->place);
   if (!sizes.ok()) return sizes.status();
   const auto router = DraftRouterFlag();
   if (!router.ok()) return router.status();

@@ -26,6 +26,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "bench/scheduler/modelled_h200.h"
 #include "scheduler/simulation/simulator.h"
 
 DEFINE_string(sequences, "1,8,32", "at each target, all from the beginning on");
@@ -44,65 +45,6 @@ namespace {
 
 using base::kMicrosecond;
 using base::Nanos;
-
-// The 8B target and the 1B draft model: Llama shapes in bfloat16 on one H200, measured
-// (docs/benchmarks.md, One GPU).
-const std::vector<PassTime> kPass8B = {{1, 4580 * kMicrosecond},    {8, 4620 * kMicrosecond},
-                                       {16, 5080 * kMicrosecond},   {32, 5210 * kMicrosecond},
-                                       {64, 6030 * kMicrosecond},   {128, 7570 * kMicrosecond},
-                                       {256, 13000 * kMicrosecond}, {512, 25600 * kMicrosecond}};
-const std::vector<PassTime> kPass1B = {{1, 980 * kMicrosecond},    {8, 1040 * kMicrosecond},
-                                       {16, 1160 * kMicrosecond},  {32, 1280 * kMicrosecond},
-                                       {64, 1580 * kMicrosecond},  {128, 2100 * kMicrosecond},
-                                       {256, 3090 * kMicrosecond}, {512, 6190 * kMicrosecond}};
-// Its head took 255 us (docs/gpu.md, Launch check). 55 to 280 us pass between two passes.
-constexpr Nanos kHead8B = 255 * kMicrosecond, kBetweenSteps = 100 * kMicrosecond;
-constexpr int32_t kLayers8B = 32, kHidden8B = 4096;
-// Bytes: a layer's weights, and a square of the hidden size; the head, of 128,256 tokens.
-constexpr double kLayerBytes = 436e6, kSquareBytes = 2.0 * kHidden8B * kHidden8B;
-constexpr double kHeadBytes = 1051e6, kWeights8B = 16.06e9, kWeights1B = 2.47e9;
-constexpr double kKvToken8B = 128 * 1024, kKvToken1B = 32 * 1024;
-constexpr double kMemory = 0.9 * 141e9;  // of an H200, as --gpu_memory_fraction takes it by default
-constexpr double kBytesPerSecond = 4.3e12;  // that a copy reads, for the KV of a context
-
-// Drafters of the target's width have not run on a GPU yet: their passes are those of the target,
-// by the bytes of weights that they read of its layers and its head. `fixed`: besides.
-std::vector<PassTime> PassesOf(double layer_bytes, double head_bytes, Nanos fixed) {
-  std::vector<PassTime> passes;
-  for (const PassTime& pass : kPass8B) {
-    const double layers = static_cast<double>(pass.time - kHead8B) / kLayers8B;
-    const double time = layers * layer_bytes / kLayerBytes + kHead8B * head_bytes / kHeadBytes;
-    passes.push_back({pass.rows, fixed + static_cast<Nanos>(time)});
-  }
-  return passes;
-}
-
-struct Drafter {
-  DrafterKind kind;
-  std::vector<PassTime> passes;
-  int32_t state_layers;  // of the target, that it reads
-  double weights, kv_token;
-};
-
-std::vector<Drafter> Drafters() {
-  // One layer whose q, k and v read twice the width (50 MB more), the projection of three states,
-  // and a head of 32,000 tokens.
-  const double eagle_layers = kLayerBytes + 50.4e6 + 3 * kSquareBytes;
-  const double eagle_head = 2.0 * 32'000 * kHidden8B;
-  // Layers as the target's, the projection of five states, and the target's head. Each of a block's
-  // seven tokens then takes a correction by the one before it (rank 256) and an arg-max, which took
-  // 23 us (docs/benchmarks.md).
-  const double block_layers = FLAGS_block_layers * kLayerBytes + 5 * kSquareBytes;
-  const double correction = kHead8B * (2.0 * 256 * 128'256) / kHeadBytes;
-  const Nanos block_tokens = 7 * (static_cast<Nanos>(correction) + 23 * kMicrosecond);
-  const double kv_layer = kKvToken8B / kLayers8B;
-  return {{DrafterKind::kModel, kPass1B, 0, kWeights1B, kKvToken1B},
-          {DrafterKind::kPard, kPass1B, 0, kWeights1B, kKvToken1B},
-          {DrafterKind::kEagle3, PassesOf(eagle_layers, eagle_head, 0), 3,
-           eagle_layers + eagle_head, kv_layer},
-          {DrafterKind::kDspark, PassesOf(block_layers, kHeadBytes, block_tokens), 5, block_layers,
-           kv_layer * FLAGS_block_layers}};
-}
 
 // The first byte of GPU memory reached another process after 155 us on one card, the rest at 1.6
 // TB/s (docs/benchmarks.md, One GPU). Between machines the wire's own limit, and the same latency,
@@ -130,7 +72,7 @@ std::vector<double> Numbers(const std::string& flag, const std::string& text, do
   return numbers;
 }
 
-int64_t KvTokens(const Drafter* beside) {
+int64_t KvTokens(const MeasuredDrafter* beside) {
   if (beside == nullptr) return static_cast<int64_t>((kMemory - kWeights8B) / kKvToken8B);
   return static_cast<int64_t>((kMemory - kWeights8B - beside->weights) /
                               (kKvToken8B + beside->kv_token));
@@ -145,9 +87,7 @@ SimulationOptions Options(int sequences, double acceptance, int64_t kv_tokens) {
   s.max_waiting = sequences;
   s.kv_blocks = static_cast<int32_t>(kv_tokens / s.block_size);
   s.prefix_cache = false;
-  options.step.fixed = kBetweenSteps;
-  options.step.context_ns = 1e9 * kKvToken8B / kBytesPerSecond;
-  options.step.measured = kPass8B;
+  options.step = StepOf8B();
   options.acceptance = {.first = acceptance, .spread = 0.15};
   return options;
 }
@@ -194,13 +134,13 @@ void PrintRow(double acceptance, int sequences, const char* drafter, const char*
 void Compare(double acceptance, int sequences) {
   const double plain =
       Run(Options(sequences, acceptance, KvTokens(nullptr)), sequences).tokens_per_second;
-  for (const Drafter& drafter : Drafters()) {
+  for (const MeasuredDrafter& drafter : MeasuredDrafters(FLAGS_block_layers)) {
     for (const Place& place : kPlaces) {
       const int64_t kv_tokens = KvTokens(place.colocated ? &drafter : nullptr);
       SimulationOptions options = Options(sequences, acceptance, kv_tokens);
       options.drafts = 1;
       options.targets = place.colocated ? 1 : FLAGS_targets;
-      options.colocated = place.colocated;
+      options.place = place.colocated ? DraftPlace::kTurns : DraftPlace::kApart;
       options.draft.kind = drafter.kind;
       options.draft.measured = drafter.passes;
       options.draft.round_trip = static_cast<Nanos>(FLAGS_round_trip_us * kMicrosecond);

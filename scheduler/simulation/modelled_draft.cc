@@ -64,9 +64,17 @@ void ModelledDraft::StartPass(base::Nanos now) {
     rows += job.prefix > 0 ? job.prefix : static_cast<int64_t>(job.grower.Frontier().size());
     if (one_pass()) rows += cost_.tree.Shallower(job.want.max_depth).Depth() - 1;  // masks
   }
-  pass_ = TimeOf(rows);
-  busy_ += pass_;
-  ends_ = now + pass_;
+  began_ = now;
+  ends_ = now + TimeOf(rows);
+}
+
+// As DraftEngine's.
+void ModelledDraft::NotePassTime(base::Nanos pass) {
+  if (pass_time_ == 0) {
+    pass_time_ = pass;
+  } else {
+    pass_time_ += pass > pass_time_ ? pass_time_ / 16 : -pass_time_ / 8;
+  }
 }
 
 // Starts a pass over the likeliest nodes of all sessions.
@@ -91,7 +99,7 @@ void ModelledDraft::StartAhead(base::Nanos now) {
 }
 
 std::vector<ModelledDraft::Reply> ModelledDraft::EndPass() {
-  ends_ = 0;
+  const base::Nanos pass = std::exchange(ends_, 0) - began_;
   for (const auto& [id, node] : std::exchange(run_ahead_, {})) {
     const auto it = sessions_.find(id);
     if (it == sessions_.end()) continue;
@@ -104,6 +112,8 @@ std::vector<ModelledDraft::Reply> ModelledDraft::EndPass() {
     Note(session.asked, &session);
   }
   if (jobs_.empty()) return {};
+  NotePassTime(pass);
+  busy_ += pass;
   for (Job& job : jobs_) Expand(&job);
   StopUnprofitableGrowth();
   return TakeDone();
@@ -146,7 +156,7 @@ void ModelledDraft::StopUnprofitableGrowth() {
   std::map<uint64_t, float> gains;
   for (const Job& job : jobs_) gains[job.target] += job.grower.Gain();
   for (const auto& [target, gain] : gains) {
-    if (rounds_.at(target).Pays(gain, base::ToSeconds(pass_))) continue;
+    if (rounds_.at(target).Pays(gain, base::ToSeconds(pass_time_))) continue;
     for (Job& job : jobs_) {
       if (job.target == target) job.grower.Stop();
     }

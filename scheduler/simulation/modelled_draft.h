@@ -52,8 +52,9 @@ class ModelledDraft {
   bool running() const { return ends_ != 0; }  // a pass
   bool idle() const { return waiting_.empty() && jobs_.empty(); }
   bool wants_pass() const { return !idle() || going_ahead_ > 0; }
-  base::Nanos ends() const { return ends_; }  // when the running pass ends
-  base::Nanos busy() const { return busy_; }  // time of all passes but those ahead
+  base::Nanos ends() const { return ends_; }      // when the running pass ends
+  void EndAt(base::Nanos ends) { ends_ = ends; }  // its speed changes
+  base::Nanos busy() const { return busy_; }      // time of all passes but those ahead
 
   // The requested trees that need no further pass, or none that pays. While no pass runs.
   std::vector<Reply> Answer();
@@ -91,6 +92,7 @@ class ModelledDraft {
   void StartAhead(base::Nanos now);
   void Note(bool asked, Session* session);
   base::Nanos TimeOf(int64_t rows) const;
+  void NotePassTime(base::Nanos pass);
 
   const DraftCost& cost_;
   const ModelledText& text_;
@@ -100,7 +102,8 @@ class ModelledDraft {
   int32_t going_ahead_ = 0;                                          // sessions
   std::vector<std::pair<uint64_t, ModelledAhead::Node>> run_ahead_;  // by the running pass
   base::Nanos ends_ = 0;
-  base::Nanos pass_ = 0;  // time of the last pass
+  base::Nanos began_ = 0;      // the pass that runs, if it grows trees
+  base::Nanos pass_time_ = 0;  // of those, about the lower third; 0: not known
   base::Nanos busy_ = 0;
 };
 

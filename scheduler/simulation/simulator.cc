@@ -29,13 +29,16 @@ Percentiles PercentilesOf(std::vector<double> values) {
   return {at(0.5), at(0.9), at(0.99)};
 }
 
-// A drafter on its target's own device has no network between them, and no time to draft ahead in.
 SimulationOptions Placed(SimulationOptions options) {
-  if (options.colocated) {
-    options.draft.round_trip = 0;
-    options.draft.ahead.nodes = 0;
-  }
+  if (options.place != DraftPlace::kApart) options.draft.round_trip = 0;
+  if (options.place == DraftPlace::kTurns) options.draft.ahead.nodes = 0;
   return options;
+}
+
+// When what was to end at `ends` does if it goes on at another speed from `now` on: `faster` times
+// the present one.
+Nanos EndAt(Nanos ends, double faster, Nanos now) {
+  return now + static_cast<Nanos>(static_cast<double>(ends - now) / faster);
 }
 
 // A request, as its client sees it, and its draft request.
@@ -56,6 +59,7 @@ struct Target {
   DraftRouter router;
   std::map<base::SequenceId, Client> live;
   std::optional<StepPlan> step;
+  Nanos step_began = 0, step_ends = 0;
   Nanos busy = 0;
   int64_t steps = 0;
   std::optional<Nanos> waits_since;  // it has sequences, and runs no step
@@ -110,9 +114,15 @@ class Simulation {
   void Ask(const Request& request);
   void EndStep(Target* target);
   void SendStates(const StepPlan& plan, const StepResult& result, Target* target);
-  // What shares a device takes turns on it.
+  bool apart() const { return options_.place == DraftPlace::kApart; }
+  // Whether the target has to wait for its turn, or the worker.
   bool Drafts(size_t target) const;
   bool Steps(size_t worker) const;
+  // Whether both run now, on one device.
+  bool Shares(size_t worker) const;
+  // The worker's device begins to run a step and a pass at once, or ends to.
+  void ChangeSpeed(size_t worker, bool at_once);
+  void StartPass(size_t worker);
   void Count(const TokensEvent& tokens, Client* client);
   void End(Target* target, base::SequenceId id);
   void Expire(Target* target);
@@ -140,7 +150,7 @@ Simulation::Simulation(const SimulationOptions& options, const std::vector<Arriv
     : options_(Placed(options)), arrivals_(arrivals), text_(options.acceptance, options.seed) {
   SchedulerOptions scheduling = options.scheduler;
   scheduling.vocabulary = ModelledText::kVocabulary;
-  SPECFABRIC_CHECK(!options.colocated || options.drafts == 0 || options.drafts == options.targets);
+  SPECFABRIC_CHECK(apart() || options.drafts == 0 || options.drafts == options.targets);
   workers_.reserve(options.drafts);
   for (int32_t d = 0; d < options.drafts; ++d) workers_.emplace_back(options_.draft, text_);
   for (int32_t t = 0; t < options.targets; ++t) {
@@ -148,7 +158,7 @@ Simulation::Simulation(const SimulationOptions& options, const std::vector<Arriv
     routing.salt = t;
     targets_.push_back(std::make_unique<Target>(scheduling, routing));
     for (int32_t d = 0; d < options.drafts; ++d) {
-      if (options.colocated && d != t) continue;
+      if (!apart() && d != t) continue;
       targets_.back()->router.OnUp(d + 1, options.draft_sessions);
     }
   }
@@ -178,7 +188,8 @@ void Simulation::TakeEvents() {
   }
   const std::vector<Timed> due = DueTimers();
   for (const Timed& timed : due) {
-    if (timed.what != Timer::kPassEnds) continue;
+    if (timed.what != Timer::kPassEnds || workers_[timed.index].ends() != timed.time) continue;
+    if (Shares(timed.index)) ChangeSpeed(timed.index, false);
     for (ModelledDraft::Reply& reply : workers_[timed.index].EndPass()) {
       Send(timed.index, std::move(reply));
     }
@@ -192,6 +203,8 @@ void Simulation::TakeEvents() {
     if (timed.what == Timer::kPassEnds) continue;
     Target& target = *targets_[timed.index];
     if (timed.what == Timer::kStepEnds) {
+      if (!target.step || target.step_ends != timed.time) continue;
+      if (Shares(timed.index)) ChangeSpeed(timed.index, false);
       EndStep(&target);
     } else if (timed.time == target.wake) {
       target.touched = true;
@@ -201,17 +214,33 @@ void Simulation::TakeEvents() {
   for (size_t w = 0; w < workers_.size(); ++w) {
     if (workers_[w].running() || Steps(w)) continue;
     for (ModelledDraft::Reply& reply : workers_[w].Answer()) Send(w, std::move(reply));
-    if (!workers_[w].wants_pass()) continue;
-    workers_[w].StartPass(now_);
-    timers_.push({workers_[w].ends(), Timer::kPassEnds, w});
+    if (workers_[w].wants_pass()) StartPass(w);
   }
+}
+
+void Simulation::StartPass(size_t worker) {
+  workers_[worker].StartPass(now_);
+  if (Shares(worker)) return ChangeSpeed(worker, true);
+  timers_.push({workers_[worker].ends(), Timer::kPassEnds, worker});
+}
+
+// Timers of before are told by their times.
+void Simulation::ChangeSpeed(size_t worker, bool at_once) {
+  ModelledDraft& draft = workers_[worker];
+  Target& target = *targets_[worker];
+  const auto faster = [at_once](double speed) { return at_once ? speed : 1 / speed; };
+  draft.EndAt(EndAt(draft.ends(), faster(options_.draft_speed), now_));
+  target.step_ends = EndAt(target.step_ends, faster(options_.target_speed), now_);
+  timers_.push({draft.ends(), Timer::kPassEnds, worker});
+  timers_.push({target.step_ends, Timer::kStepEnds, worker});
 }
 
 void Simulation::EndStep(Target* target) {
   StepPlan plan = *std::exchange(target->step, std::nullopt);
   StepResult result = text_.Verify(plan);
+  target->busy += now_ - target->step_began;
   target->waits_since = now_;
-  if (options_.drafts > 0 && !options_.colocated && ReadsStates(options_.draft.kind)) {
+  if (options_.drafts > 0 && apart() && ReadsStates(options_.draft.kind)) {
     SendStates(plan, result, target);
   }
   Dispatch(target, target->scheduler.Commit(&result, now_));
@@ -232,11 +261,17 @@ void Simulation::SendStates(const StepPlan& plan, const StepResult& result, Targ
 }
 
 bool Simulation::Drafts(size_t target) const {
-  return options_.colocated && target < workers_.size() && workers_[target].running();
+  return options_.place == DraftPlace::kTurns && target < workers_.size() &&
+         workers_[target].running();
 }
 
 bool Simulation::Steps(size_t worker) const {
-  return options_.colocated && targets_[worker]->step.has_value();
+  return options_.place == DraftPlace::kTurns && targets_[worker]->step.has_value();
+}
+
+bool Simulation::Shares(size_t worker) const {
+  return options_.place == DraftPlace::kShared && worker < workers_.size() &&
+         workers_[worker].running() && targets_[worker]->step.has_value();
 }
 
 // As in a gateway: to the target with the fewest sequences, among equals the one that was chosen
@@ -376,13 +411,15 @@ void Simulation::Plan(size_t index) {
     const auto usual = static_cast<double>(options_.step.Of(*plan));
     const auto time =
         std::max<Nanos>(1, static_cast<Nanos>(usual * options_.noise.Factor(now_, options_.seed)));
-    target.busy += time;
     ++target.steps;
     if (target.waits_since)
       target.waited += now_ - *std::exchange(target.waits_since, std::nullopt);
     target.step = std::move(*plan);
+    target.step_began = now_;
+    target.step_ends = now_ + time;
     target.wake = base::kForever;
-    timers_.push({now_ + time, Timer::kStepEnds, index});
+    if (Shares(index)) return ChangeSpeed(index, true);
+    timers_.push({target.step_ends, Timer::kStepEnds, index});
   } else {
     target.wake = std::get<WaitUntil>(planned).time;
     if (target.wake != base::kForever) timers_.push({target.wake, Timer::kWake, index});

@@ -13,6 +13,7 @@
 #include "scheduler/routing/draft_router.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/simulation/arrivals.h"
+#include "scheduler/simulation/draft_place.h"
 #include "scheduler/simulation/modelled_draft.h"
 #include "scheduler/simulation/modelled_states.h"
 #include "scheduler/simulation/modelled_text.h"
@@ -28,9 +29,9 @@ struct SimulationOptions {
   DraftCost draft;
   // Of a drafter that reads hidden states; a link a target.
   StateCost states;
-  // Each target's drafter runs on its own device, in turns with its steps: no network between them,
-  // and nothing drafted ahead. `drafts` is then 0 or `targets`.
-  bool colocated = false;
+  DraftPlace place = DraftPlace::kApart;  // of others, `drafts` is 0 or `targets`
+  // kShared: the part of its speed that a pass has while the other process runs one too.
+  double target_speed = 0.5, draft_speed = 0.5;
   int32_t targets = 1;          // an arrival goes to the one with the fewest sequences
   int32_t drafts = 0;           // workers, shared by all targets; 0: no speculation
   int32_t draft_sessions = 64;  // of each worker; more are refused (busy)

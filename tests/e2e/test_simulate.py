@@ -64,16 +64,17 @@ def test_the_table_has_a_row_for_each() -> None:
 def test_a_drafter_of_states_on_its_targets_device_and_beyond() -> None:
     load = [*FAST, "--rate=1", "--drafter=eagle3", "--state_shape=5x1024", "--json"]
     rows = []
-    for placement in ("--colocated", "--colocated=false"):
-        done = run(["simulate", *load, "--num_drafts=1", placement])
+    for place in ("turns", "shared", "apart"):
+        done = run(["simulate", *load, "--num_drafts=1", f"--draft_place={place}"])
         assert done.returncode == 0, done.stderr
         rows.append(json.loads(done.stdout))
-    shared, remote = rows
-    assert shared["accepted_per_round"] > 0.5
-    assert shared["states_sent"] == 0
+    turns, shared, remote = rows
+    for beside in (turns, shared):
+        assert beside["accepted_per_round"] > 0.5
+        assert beside["states_sent"] == 0
     assert remote["state_bytes"] == remote["states_sent"] * 5 * 1024 * 2
     assert remote["states_sent"] > remote["output_tokens"]
-    assert remote["exposed_draft_seconds"] > shared["exposed_draft_seconds"] > 0
+    assert remote["exposed_draft_seconds"] > turns["exposed_draft_seconds"] > 0
 
 
 @pytest.mark.parametrize(
@@ -87,6 +88,7 @@ def test_a_drafter_of_states_on_its_targets_device_and_beyond() -> None:
         ("--ahead_nodes=0", "--ahead_nodes=0: allowed are 1 to 255"),
         ("--num_drafts=-1", "--num_drafts=-1: allowed are numbers from 0"),
         ("--drafter=mtp", "--drafter=mtp: allowed are model, pard, eagle3 and dspark"),
+        ("--draft_place=near", "--draft_place=near: allowed are apart, turns and shared"),
         ("--state_shape=3", "--state_shape=3: allowed are LAYERSxHIDDEN"),
         ("--state_bandwidth=x", "--state_bandwidth=x: allowed are"),
         ("--acceptance=1.5", "--acceptance=1.5: allowed are 0 to 1"),
@@ -105,9 +107,10 @@ def test_bad_flags(flag: str, said: str) -> None:
 
 
 def test_a_target_has_one_drafter_on_its_device() -> None:
-    done = run(["simulate", "--colocated", "--num_targets=2", "--num_drafts=3"])
+    done = run(["simulate", "--draft_place=turns", "--num_targets=2", "--num_drafts=3"])
     assert done.returncode == 2
-    assert "--num_drafts=3 with --num_targets=2 and --colocated: allowed are 0 and 2" in done.stderr
+    said = "--num_drafts=3 with --num_targets=2 and --draft_place=turns: allowed are 0 and 2"
+    assert said in done.stderr
 
 
 def test_a_bad_trace_names_its_line(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ TEST(SimulatorTest, ExposedDraftTimeIsPassesAndWire) {
     SimulationOptions options = Options();
     options.scheduler.speculation = SpeculationPolicy::kAlways;
     options.drafts = 1;
-    options.colocated = expected.colocated;
+    options.place = expected.colocated ? DraftPlace::kTurns : DraftPlace::kApart;
     options.draft.kind = expected.kind;
     options.draft.weights = kPass;
     options.draft.round_trip = kRoundTrip;
@@ -205,13 +205,37 @@ TEST(SimulatorTest, ACoLocatedDrafterTakesTurnsWithItsTarget) {
   const std::vector<Arrival> arrivals(16, Arrival{0, 10, 300});
   const SimulationReport apart = Simulate(options, arrivals);
   EXPECT_GT(apart.target_busy + apart.drafts_busy, 1.02);
-  options.colocated = true;
+  options.place = DraftPlace::kTurns;
   options.scheduler.speculation = SpeculationPolicy::kAlways;
   options.draft.ahead.nodes = 200;
   const SimulationReport shared = Simulate(options, arrivals);
   EXPECT_EQ(shared.requests, 16);
   EXPECT_GT(shared.accepted_per_round, 1);
   EXPECT_LE(shared.target_busy + shared.drafts_busy, 1 + 1e-9);
+}
+
+// A round of one sequence: three passes while the target waits, and a step, in most of which the
+// draft worker runs ahead, where it does.
+TEST(SimulatorTest, PassesOnOneDeviceAtOnceAreSlower) {
+  SimulationOptions options = Options();
+  options.scheduler.speculation = SpeculationPolicy::kAlways;
+  options.drafts = 1;
+  options.draft.round_trip = 0;
+  options.draft.weights = 1 * kMillisecond;
+  options.acceptance = {.first = 0.5, .further = 0, .spread = 0};
+  const std::vector<Arrival> alone = Alone(1, 400);
+  const auto duration = [&](DraftPlace place, int32_t ahead) {
+    options.place = place;
+    options.draft.ahead.nodes = ahead;
+    return Simulate(options, alone).duration;
+  };
+  // Nothing runs at once where nothing is drafted ahead.
+  EXPECT_NEAR(duration(DraftPlace::kShared, 0), duration(DraftPlace::kApart, 0), 1e-6);
+  const double apart = duration(DraftPlace::kApart, 200);
+  const double shared = duration(DraftPlace::kShared, 200);
+  EXPECT_GT(shared, 1.4 * apart);
+  options.target_speed = options.draft_speed = 1;
+  EXPECT_NEAR(duration(DraftPlace::kShared, 200), apart, 1e-6);
 }
 
 // Where arithmetic bounds a step, half of the sequences are verified while drafts of the other half
