@@ -219,6 +219,8 @@ class DraftEngine {
   // Runs the pass. Logits on a device: row i is copied to the host unless stays[i]; `stays` empty:
   // all are.
   absl::StatusOr<PassLogits> Run(const model::Batch& batch, const std::vector<bool>& stays = {});
+  // The same of the logits that a model has returned.
+  static absl::StatusOr<PassLogits> Fetch(model::LogitShard logits, const std::vector<bool>& stays);
   // What a parallel draft model's rows say of the levels from `cache_node` on; `rows` of `logits`,
   // the node's own first.
   SpeculationCache::Levels LevelsFrom(Session* session, int cache_node, const PassLogits& logits,
@@ -279,9 +281,9 @@ class DraftEngine {
     return block() != nullptr && block()->markov == model::MarkovKind::kRecurrent;
   }
   // The candidates of a level are the same on all paths.
-  bool shares_levels() const {
-    return parallel() && (block() == nullptr || !block()->sequential());
-  }
+  bool shares_levels() const { return parallel() && !continues_blocks(); }
+  // Of a block drafter, whose head corrects the rows of a pass; these are of no use by themselves.
+  bool continues_blocks() const { return block() != nullptr && block()->sequential(); }
   bool reads_states() const { return model_->config().states.has_value(); }
   // draft_engine_states.cc: the committed tokens from kv_len on whose states are there. Where those
   // before them are lost, the session starts cold.

@@ -86,7 +86,10 @@ absl::Status DraftEngine::ContinueBlocks(absl::Span<Job* const> jobs) {
     if (next.of.empty()) return absl::OkStatus();
     const absl::StatusOr<model::LogitShard> shard = model_->ContinueBlock(next.rows, next.states);
     if (!shard.ok()) return shard.status();
-    const PassLogits logits(*shard);
+    std::vector<bool> stays;
+    for (const auto& [job, node] : next.of) stays.push_back(job->on_device());
+    const absl::StatusOr<PassLogits> logits = Fetch(*shard, stays);
+    if (!logits.ok()) return logits.status();
     const absl::Span<const float> said = model_->confidences(), states = model_->next_states();
     const size_t rank = recurs() ? block()->markov_rank : 0;
     for (size_t i = 0; i < next.of.size(); ++i) {
@@ -95,8 +98,9 @@ absl::Status DraftEngine::ContinueBlocks(absl::Span<Job* const> jobs) {
       const int cache_node = CacheNodeOf(job, node);
       if (!said.empty()) speculation_cache.SetSaid(cache_node, said[i]);
       if (rank > 0) speculation_cache.SetState(cache_node, states.subspan(i * rank, rank));
-      ExpandNode(job, node, logits, static_cast<int32_t>(i));
+      ExpandNode(job, node, *logits, static_cast<int32_t>(i));
     }
+    if (absl::Status drawn = DrawOnDevice(*logits); !drawn.ok()) return drawn;
   }
 }
 

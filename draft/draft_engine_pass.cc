@@ -114,20 +114,25 @@ absl::StatusOr<PassLogits> DraftEngine::Run(const model::Batch& batch,
                                             const std::vector<bool>& stays) {
   model_->MoveKv(moves_);
   moves_.clear();
-  absl::StatusOr<model::LogitShard> logits = model_->Forward(batch);
+  const absl::StatusOr<model::LogitShard> logits = model_->Forward(batch);
   if (!logits.ok()) return logits.status();
-  if (logits->device == nullptr) return PassLogits(*logits);
-  std::vector<int32_t> wanted, place(logits->rows, 0);
-  for (int32_t row = 0; row < logits->rows; ++row) {
+  return Fetch(*logits, stays);
+}
+
+absl::StatusOr<PassLogits> DraftEngine::Fetch(model::LogitShard logits,
+                                              const std::vector<bool>& stays) {
+  if (logits.device == nullptr) return PassLogits(logits);
+  std::vector<int32_t> wanted, place(logits.rows, 0);
+  for (int32_t row = 0; row < logits.rows; ++row) {
     if (!stays.empty() && stays[row]) continue;
     place[row] = static_cast<int32_t>(wanted.size());
     wanted.push_back(row);
   }
-  if (wanted.empty()) return PassLogits(*logits);
-  absl::StatusOr<const float*> fetched = logits->device->Fetch(wanted);
+  if (wanted.empty()) return PassLogits(logits);
+  const absl::StatusOr<const float*> fetched = logits.device->Fetch(wanted);
   if (!fetched.ok()) return fetched.status();
-  logits->data = *fetched;
-  return PassLogits(*logits, std::move(place));
+  logits.data = *fetched;
+  return PassLogits(logits, std::move(place));
 }
 
 std::vector<Candidate> DraftEngine::BestTokens(Session* session, int32_t position, int width,
@@ -430,7 +435,7 @@ absl::Status DraftEngine::StepJobs() {
   for (auto& job : jobs_) {
     const int32_t before = batch.rows() + context_.rows();
     AddRows(job.get(), options_.max_step_tokens - before, &batch);
-    stays.resize(batch.logit_rows.size(), job->on_device());
+    stays.resize(batch.logit_rows.size(), job->on_device() || continues_blocks());
     const int32_t added = batch.rows() + context_.rows() - before;
     if (added == 0) continue;
     stepped.push_back(job.get());
@@ -447,7 +452,7 @@ absl::Status DraftEngine::StepJobs() {
   if (!logits.ok()) return logits.status();
   int32_t logit = 0;
   for (size_t i = 0; i < stepped.size(); ++i) Absorb(stepped[i], rows[i], *logits, &logit);
-  if (parallel() && !shares_levels()) {
+  if (continues_blocks()) {
     if (absl::Status drafted = ContinueBlocks(stepped); !drafted.ok()) return drafted;
   }
   if (absl::Status drawn = DrawAllOnDevice(stepped, *logits); !drawn.ok()) return drawn;
@@ -475,7 +480,7 @@ absl::Status DraftEngine::DrawAllOnDevice(absl::Span<Job* const> jobs, const Pas
       const bool runs =
           block() == nullptr ? job->session->kv_len == job->session->length() : job->runs_block;
       if (!runs) continue;
-      if (job->on_device() && DrawLevels(job, logits)) {
+      if (job->on_device() && shares_levels() && DrawLevels(job, logits)) {
         draws = true;
       } else {
         job->grower.Stop();

@@ -1,11 +1,12 @@
 #ifndef SPECFABRIC_MODEL_CHECKPOINT_LOAD_WEIGHTS_H_
 #define SPECFABRIC_MODEL_CHECKPOINT_LOAD_WEIGHTS_H_
 
-// LoadLayers, LoadHead, LoadFuseWeights and LoadMtpWeights, for the files that instantiate them.
-// How checkpoints name their tensors, and which part of each a rank has.
+// LoadLayers, LoadHead, LoadFuseWeights, LoadMtpWeights and LoadSequentialWeights, for the files
+// that instantiate them. How checkpoints name their tensors, and which part of each a rank has.
 
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -84,6 +85,40 @@ inline MatrixShard RowShard(const std::string& name, int32_t rows, int32_t colum
 inline MatrixShard ColumnShard(const std::string& name, int32_t rows, int32_t columns,
                                int32_t first, int32_t count) {
   return {name, rows, columns, 0, rows, first, count};
+}
+
+// Of the keys and values that a block drafter's layer has for committed positions.
+inline std::vector<MatrixShard> KeyValueShards(const Checkpoint& checkpoint,
+                                               const ModelConfig& config, int32_t layer) {
+  const std::string prefix = absl::StrCat(LayerPrefix(checkpoint, config, layer), "self_attn.");
+  const int32_t outputs = config.kv_heads * config.head_dim;
+  return {RowShard(prefix + "k_proj.weight", outputs, config.hidden, 0, outputs),
+          RowShard(prefix + "v_proj.weight", outputs, config.hidden, 0, outputs)};
+}
+
+// A layer with a bias, whole.
+template <typename Matrix>
+absl::Status LoadBiased(const Loader<Matrix>& loader, const char* name, int32_t outputs,
+                        int32_t inputs, Matrix* weights, std::vector<float>* bias) {
+  absl::Status status =
+      loader.Layer({RowShard(absl::StrCat(name, "weight"), outputs, inputs, 0, outputs)},
+                   /*parts=*/1, weights);
+  status.Update(loader.Vector(absl::StrCat(name, "bias"), outputs, bias));
+  return status;
+}
+
+// [1][inputs] and its bias, as floats.
+inline absl::Status LoadConfidence(const Checkpoint& checkpoint, int32_t inputs,
+                                   std::vector<float>* weights) {
+  weights->resize(inputs + 1);
+  for (const auto& [name, shape, at] : {std::tuple{"weight", std::vector<int64_t>{1, inputs}, 0},
+                                        std::tuple{"bias", std::vector<int64_t>{1}, inputs}}) {
+    const absl::StatusOr<const StoredTensor*> tensor =
+        checkpoint.Find(absl::StrCat(kConfidenceName, name), shape);
+    if (!tensor.ok()) return tensor.status();
+    ReadFloats(**tensor, 0, shape.back(), weights->data() + at);
+  }
+  return absl::OkStatus();
 }
 
 // inputs: of the query, key and value heads.
@@ -231,6 +266,40 @@ absl::StatusOr<MtpWeightsOf<Matrix>> LoadMtpWeights(const OpenedDrafter& drafter
   status.Update(
       loader.Layer({loading::RowShard(layer + kMtpInputName, hidden, 2 * hidden, 0, hidden)},
                    /*parts=*/1, &weights.projection));
+  if (!status.ok()) return status;
+  return weights;
+}
+
+template <typename Matrix>
+absl::StatusOr<SequentialWeightsOf<Matrix>> LoadSequentialWeights(
+    const Checkpoint& checkpoint, const ModelConfig& config,
+    const MatrixFactory<Matrix>& make_matrix) {
+  const BlockDrafter& block = *config.states->block;
+  const int32_t rank = block.markov_rank, hidden = config.hidden;
+  const loading::Loader<Matrix> loader(checkpoint, make_matrix);
+  SequentialWeightsOf<Matrix> weights;
+  absl::Status status;
+  if (block.markov != MarkovKind::kNone) {
+    const absl::StatusOr<const StoredTensor*> tokens =
+        checkpoint.Find(kMarkovTokensName, {config.vocabulary, rank});
+    if (!tokens.ok()) return tokens.status();
+    weights.tokens = StoredRows(rank);
+    weights.tokens.Add({.tensor = *tokens, .columns = rank, .row_count = config.vocabulary});
+    const int32_t count = config.states->draft_vocabulary;
+    status = loader.Layer({loading::RowShard(kMarkovScoresName, count, rank, 0, count)},
+                          /*parts=*/1, &weights.scores);
+  }
+  if (block.markov == MarkovKind::kGated) {
+    status.Update(loading::LoadBiased(loader, kMarkovGateName, rank, hidden + rank, &weights.joint,
+                                      &weights.joint_bias));
+  } else if (block.markov == MarkovKind::kRecurrent) {
+    status.Update(loading::LoadBiased(loader, kMarkovJointName, 3 * rank, hidden + 2 * rank,
+                                      &weights.joint, &weights.joint_bias));
+  }
+  if (block.confidence) {
+    const int32_t inputs = hidden + (block.confidence_reads_markov ? rank : 0);
+    status.Update(loading::LoadConfidence(checkpoint, inputs, &weights.confidence));
+  }
   if (!status.ok()) return status;
   return weights;
 }

@@ -1,8 +1,7 @@
 #include "model/cpu/context_keys.h"
 
-#include <string>
+#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "model/checkpoint/load_weights.h"
 
 namespace specfabric::model::cpu {
@@ -11,16 +10,14 @@ absl::StatusOr<ContextKeys> ContextKeys::Load(
     const OpenedDrafter& drafter, const ModelConfig& config,
     const MatrixFactory<std::unique_ptr<Linear>>& make_matrix) {
   const Checkpoint& checkpoint = drafter.own.checkpoint;
-  const int32_t outputs = config.kv_heads * config.head_dim;
   std::vector<loading::MatrixShard> shards;
   for (int32_t layer = 0; layer < config.layers; ++layer) {
-    const std::string prefix = absl::StrCat(LayerPrefix(checkpoint, config, layer), "self_attn.");
-    for (const char* name : {"k_proj.weight", "v_proj.weight"}) {
-      shards.push_back(loading::RowShard(prefix + name, outputs, config.hidden, 0, outputs));
+    for (loading::MatrixShard& shard : loading::KeyValueShards(checkpoint, config, layer)) {
+      shards.push_back(std::move(shard));
     }
   }
   ContextKeys context;
-  context.width_ = static_cast<size_t>(config.layers) * 2 * outputs;
+  context.width_ = static_cast<size_t>(config.layers) * 2 * config.kv_heads * config.head_dim;
   const loading::Loader<std::unique_ptr<Linear>> loader(checkpoint, make_matrix);
   absl::Status status = loader.Layer(shards, /*parts=*/1, &context.keys_and_values_);
   if (!status.ok()) return status;

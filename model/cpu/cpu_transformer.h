@@ -23,9 +23,9 @@
 #include "model/cpu/cpu_drafter.h"
 #include "model/cpu/kept_states.h"
 #include "model/cpu/kv_cache.h"
-#include "model/cpu/layer_plans.h"
 #include "model/cpu/thread_pool.h"
 #include "model/cpu/weights.h"
+#include "model/layer_plans.h"
 #include "model/parallel/partition.h"
 #include "model/rank_model.h"
 #include "model/rope.h"
@@ -101,7 +101,7 @@ class CpuTransformer : public RankModel {
 
   // Buffers of one pass, kept between passes so that steady passes allocate nothing. Sizes are this
   // rank's.
-  cpu::LayerPlans plans_;
+  LayerPlans plans_;
   std::vector<float> cosines_, sines_;  // [rows][head_dim / 2]
   std::vector<float> residual_;         // [rows][hidden]
   std::vector<float> stage_inputs_;     // [rows][hidden], the first stage's embeddings

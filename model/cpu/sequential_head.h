@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -35,10 +36,16 @@ class SequentialHead {
   absl::Span<const float> confidences() const { return confidences_; }  // [nodes], or empty
 
  private:
-  explicit SequentialHead(const ModelConfig& config)
+  SequentialHead(const ModelConfig& config, SequentialWeightsOf<std::unique_ptr<Linear>> weights)
       : block_(*config.states->block),
         hidden_(config.hidden),
-        draft_vocabulary_(config.states->draft_vocabulary) {}
+        draft_vocabulary_(config.states->draft_vocabulary),
+        weights_(std::move(weights)) {
+    if (block_.markov != MarkovKind::kNone) {
+      tokens_ = EmbeddingTable(weights_.tokens, DataType::kFloat32);
+      weights_.tokens = StoredRows(0);  // of the checkpoint, which is closed
+    }
+  }
 
   // What the correction is a projection of, [nodes][rank], from the embeddings of the tokens
   // before.
@@ -51,12 +58,8 @@ class SequentialHead {
 
   BlockDrafter block_;
   int32_t hidden_, draft_vocabulary_;
-  EmbeddingTable tokens_;           // [vocabulary][rank]
-  std::unique_ptr<Linear> scores_;  // rank -> draft vocabulary
-  // kGated: of [output; embedding]; kRecurrent: of [state; embedding; output].
-  std::unique_ptr<Linear> joint_;
-  std::vector<float> joint_bias_;
-  std::vector<float> confidence_;  // [hidden (+ rank)], and the bias behind it; or empty
+  SequentialWeightsOf<std::unique_ptr<Linear>> weights_;
+  EmbeddingTable tokens_;  // [vocabulary][rank]
 
   // Of a call, kept so that steady calls allocate nothing.
   std::vector<float> embeddings_, features_;  // [nodes][rank]

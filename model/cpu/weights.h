@@ -61,13 +61,24 @@ struct MtpWeightsOf {
   Matrix projection;                          // 2 * hidden -> hidden
 };
 
+// The head that a block drafter may have beside its output head (BlockDrafter::sequential).
+template <typename Matrix>
+struct SequentialWeightsOf {
+  StoredRows tokens{0};  // the embeddings of the tokens before, [vocabulary][rank]; or empty
+  Matrix scores;         // rank -> draft vocabulary
+  // kGated: of [output; embedding]; kRecurrent: of [state; embedding; output].
+  Matrix joint;
+  std::vector<float> joint_bias;
+  std::vector<float> confidence;  // [hidden (+ rank)], and the bias behind it; or empty
+};
+
 template <typename Matrix>
 using MatrixFactory =
     std::function<absl::StatusOr<Matrix>(const LinearShape& shape, const StoredRows& rows)>;
 
 // Everything but the embedding and the head. Errors are those of Checkpoint::Find and of the
 // factory. Defined for the matrices of CPUs and of GPUs (load_weights.h), as are LoadHead,
-// LoadFuseWeights and LoadMtpWeights.
+// LoadFuseWeights, LoadMtpWeights and LoadSequentialWeights.
 template <typename Matrix>
 absl::StatusOr<ModelWeightsOf<Matrix>> LoadLayers(const Checkpoint& checkpoint,
                                                   const ModelConfig& config,
@@ -90,6 +101,11 @@ template <typename Matrix>
 absl::StatusOr<MtpWeightsOf<Matrix>> LoadMtpWeights(const OpenedDrafter& drafter,
                                                     const ModelConfig& config,
                                                     const MatrixFactory<Matrix>& make_matrix);
+
+template <typename Matrix>
+absl::StatusOr<SequentialWeightsOf<Matrix>> LoadSequentialWeights(
+    const Checkpoint& checkpoint, const ModelConfig& config,
+    const MatrixFactory<Matrix>& make_matrix);
 
 // The embedding of this rank's tokens, [tokens][hidden].
 absl::StatusOr<StoredRows> FindEmbedding(const Checkpoint& checkpoint, const ModelConfig& config,

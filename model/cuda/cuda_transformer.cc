@@ -34,6 +34,23 @@ LayerCache CudaTransformer::CacheOf(int32_t layer) const {
           .values = keys + plane};
 }
 
+// Of the product qkv_.
+PlaceArgs CudaTransformer::PlaceOf(const PassInputs& inputs, int32_t layer, int32_t rows) const {
+  const DeviceLayer& weights = weights_.layers[layer];
+  return {.cache = CacheOf(layer),
+          .rows = rows,
+          .qkv = qkv_.As<float>(),
+          .bias = OrNull(weights.qkv_bias),
+          .query_norm = OrNull(weights.query_norm),
+          .key_norm = OrNull(weights.key_norm),
+          .epsilon = config_.rms_epsilon,
+          .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+          .cosines = inputs.cosines,
+          .sines = inputs.sines,
+          .views = inputs.views,
+          .queries = queries_.As<float>()};
+}
+
 void CudaTransformer::MoveKv(absl::Span<const KvMove> moves) {
   if (moves.empty()) return;
   const size_t bytes = moves.size() * sizeof(KvMove);
@@ -55,23 +72,34 @@ void CudaTransformer::MoveKv(absl::Span<const KvMove> moves) {
                             device_->stream()));
 }
 
+absl::Status CudaTransformer::PlanFlash(const Batch& batch) {
+  return flash_.has_value() ? flash_->Plan(*device_, batch) : absl::OkStatus();
+}
+
 // Copies all inputs of a pass, from the batch and its plan, at once.
 absl::StatusOr<PassInputs> CudaTransformer::CopyInputs(const Batch& batch, Upload* upload) {
-  if (flash_.has_value()) {
-    if (absl::Status planned = flash_->Plan(*device_, batch); !planned.ok()) return planned;
-  }
   RopeAngles(rope_, batch.positions, &host_cosines_, &host_sines_);
   PassInputs inputs;
   upload->Add(absl::MakeConstSpan(batch.tokens), &inputs.tokens);
   upload->Add(absl::MakeConstSpan(host_cosines_), &inputs.cosines);
   upload->Add(absl::MakeConstSpan(host_sines_), &inputs.sines);
-  upload->Add(absl::MakeConstSpan(plan_.rows), &inputs.views);
-  upload->Add(absl::MakeConstSpan(plan_.slots), &inputs.slots);
-  upload->Add(absl::MakeConstSpan(plan_.extra), &inputs.extra);
+  upload->Add(RowViews(), &inputs.views);
+  upload->Add(absl::MakeConstSpan(plans_.whole().slots), &inputs.slots);
+  upload->Add(absl::MakeConstSpan(plans_.whole().extra), &inputs.extra);
   upload->Add(absl::MakeConstSpan(batch.logit_rows), &inputs.logit_rows);
   upload->Add(absl::MakeConstSpan(batch.states), &inputs.states);
   if (absl::Status status = upload->Copy(*device_); !status.ok()) return status;
   return inputs;
+}
+
+// [plans][rows]
+absl::Span<const RowView> CudaTransformer::RowViews() {
+  if (plans_.all().size() == 1) return plans_.whole().rows;
+  host_views_.clear();
+  for (const AttentionPlan& plan : plans_.all()) {
+    host_views_.insert(host_views_.end(), plan.rows.begin(), plan.rows.end());
+  }
+  return host_views_;
 }
 
 absl::Status CudaTransformer::ReserveRows(int32_t rows, int32_t logit_rows) {
@@ -84,7 +112,7 @@ absl::Status CudaTransformer::ReserveRows(int32_t rows, int32_t logit_rows) {
   const bool gated_at_once = options_.dtype == DataType::kBFloat16 && options_.batch_invariant;
   const size_t gate_up =
       gated_at_once ? 0 : all * static_cast<size_t>(GatedOutputs(partition_.intermediate));
-  const size_t scored = joiner_ ? config_.states->draft_vocabulary : partition_.vocabulary;
+  const size_t scored = config_.states ? config_.states->draft_vocabulary : partition_.vocabulary;
   const std::pair<DeviceBuffer*, size_t> buffers[] = {
       {&residual_, all * hidden * floats},
       {&kept_residual_, kept * hidden * floats},
@@ -104,20 +132,21 @@ absl::Status CudaTransformer::ReserveRows(int32_t rows, int32_t logit_rows) {
   const bool moves = std::any_of(std::begin(buffers), std::end(buffers), [](const auto& place) {
     return place.second > place.first->bytes();
   });
-  const bool fits = kept_states_.Fits(rows) && (!joiner_ || joiner_->Fits(all, kept));
+  const bool fits = kept_states_.Fits(rows) && (!joiner_ || joiner_->Fits(all, kept)) &&
+                    (!block_ || block_->Fits(kept));
   if (!moves && fits) return absl::OkStatus();
   ++row_moves_;
   graphs_.Clear();
   absl::Status status = collectives_->Reserve(static_cast<int64_t>(all * hidden));
   status.Update(kept_states_.Reserve(rows));
   if (joiner_) status.Update(joiner_->Reserve(all, kept));
+  if (block_) status.Update(block_->Reserve(kept));
   for (const auto& [buffer, bytes] : buffers) status.Update(buffer->Reserve(bytes));
   return status;
 }
 
 absl::Status CudaTransformer::PlanAttention(const Batch& batch) {
-  return MakeAttentionPlan(batch, {config_.vocabulary, options_.kv_blocks, options_.block_size},
-                           &plan_);
+  return plans_.Make(batch, {config_.vocabulary, options_.kv_blocks, options_.block_size});
 }
 
 absl::StatusOr<LogitShard> CudaTransformer::Forward(const Batch& batch) {
@@ -139,15 +168,23 @@ absl::StatusOr<LogitShard> CudaTransformer::Forward(const Batch& batch) {
   status.Update(device_->Finish());
   moves_pending_ = false;
   if (!status.ok()) return status;
-  device_logits_->Set({.logits = joiner_ ? joiner_->logits(logits_.As<void>()) : logits_.As<void>(),
+  void* logits = logits_.As<void>();
+  if (joiner_) logits = joiner_->logits(logits);
+  if (block_) logits = block_->logits(logits);
+  return SharedLogits(logits, logit_rows);
+}
+
+// logits: [rows][vocabulary] on the device.
+LogitShard CudaTransformer::SharedLogits(void* logits, int32_t rows) {
+  device_logits_->Set({.logits = logits,
                        .type = DataType::kFloat32,
                        .stride = partition_.vocabulary,
                        .first = partition_.first_token,
                        .size = partition_.vocabulary});
-  return LogitShard{.rows = logit_rows,
-                    .width = partition_.vocabulary,
-                    .first = partition_.first_token,
-                    .device = &*device_logits_};
+  return {.rows = rows,
+          .width = partition_.vocabulary,
+          .first = partition_.first_token,
+          .device = &*device_logits_};
 }
 
 absl::Status CudaTransformer::EnqueueBatch(const Batch& batch) {
@@ -155,6 +192,7 @@ absl::Status CudaTransformer::EnqueueBatch(const Batch& batch) {
     const std::vector<Batch> parts = MicroBatches(batch);
     if (parts.size() > 1) return EnqueuePipeline(batch, parts);
   }
+  if (absl::Status planned = PlanFlash(batch); !planned.ok()) return planned;
   absl::StatusOr<PassInputs> inputs = CopyInputs(batch, &upload_);
   if (!inputs.ok()) return inputs.status();
   return EnqueueWhole(*inputs, {batch.rows(), static_cast<int32_t>(batch.logit_rows.size())});
@@ -166,7 +204,8 @@ absl::StatusOr<PassInputs> CudaTransformer::CopyPadded(const Batch& batch, const
     absl::Status planned = flash_->PlanPadded(*device_, batch, size.rows);
     if (!planned.ok()) return planned;
   }
-  const PassArrays arrays = {&batch, &plan_, &host_cosines_, &host_sines_, config_.head_dim / 2};
+  const PassArrays arrays = {&batch, &plans_.all(), &host_cosines_, &host_sines_,
+                             config_.head_dim / 2};
   return padded_inputs_.Copy(*device_, arrays, size);
 }
 
@@ -206,6 +245,7 @@ absl::Status CudaTransformer::EnqueueHead(int32_t rows) {
   if (joiner_) {
     status.Update(joiner_->EnqueueTail(logits_.As<float>(), NormOf(weights_.final_norm, rows)));
   }
+  if (block_) status.Update(block_->EnqueueTail(logits_.As<float>(), rows));
   return status;
 }
 
@@ -275,39 +315,28 @@ absl::Status CudaTransformer::EnqueueFirstNorm(const PassInputs& inputs, int32_t
 
 // attended = attention over the normed residual; writes the rows' keys and values.
 absl::Status CudaTransformer::Attend(const PassInputs& inputs, int32_t layer, int32_t rows) {
-  const DeviceLayer& weights = weights_.layers[layer];
-  const LayerCache cache = CacheOf(layer);
+  const int plan = plans_.index_of(partition_.first_layer + layer);
+  // It does not know of what limits layers.
+  const bool flash = flash_.has_value() && plan == 0;
   const bool reads_pairs = JoinsStates(config_) && layer == 0;
   const void* normed = reads_pairs ? joiner_->joined() : normed_.As<void>();
-  absl::Status status =
-      products_->Multiply(options_.dtype, weights.qkv, normed, rows, qkv_.As<float>());
-  status.Update(
-      EnqueuePlace({.cache = cache,
-                    .rows = rows,
-                    .qkv = qkv_.As<float>(),
-                    .bias = OrNull(weights.qkv_bias),
-                    .query_norm = OrNull(weights.query_norm),
-                    .key_norm = OrNull(weights.key_norm),
-                    .epsilon = config_.rms_epsilon,
-                    .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
-                    .cosines = inputs.cosines,
-                    .sines = inputs.sines,
-                    .views = inputs.views,
-                    .queries = queries_.As<float>(),
-                    .rounded_queries = flash_.has_value() ? queries_.As<void>() : nullptr},
-                   device_->stream()));
+  absl::Status status = products_->Multiply(options_.dtype, weights_.layers[layer].qkv, normed,
+                                            rows, qkv_.As<float>());
+  PlaceArgs place = PlaceOf(inputs, layer, rows);
+  if (flash) place.rounded_queries = queries_.As<void>();
+  status.Update(EnqueuePlace(place, device_->stream()));
   attended_rows_ = attended_.As<void>();
-  if (flash_.has_value()) {
+  if (flash) {
     status.Update(flash_->Run({.queries = queries_.As<void>(),
-                               .keys = cache.keys,
-                               .values = cache.values,
+                               .keys = place.cache.keys,
+                               .values = place.cache.values,
                                .out = attended_.As<void>()},
                               device_->stream()));
     return status;
   }
-  status.Update(EnqueueAttend({.cache = cache,
+  status.Update(EnqueueAttend({.cache = place.cache,
                                .rows = rows,
-                               .views = inputs.views,
+                               .views = inputs.views + ptrdiff_t{plan} * rows,
                                .slots = inputs.slots,
                                .extra = inputs.extra,
                                .queries = queries_.As<float>(),
@@ -413,6 +442,7 @@ absl::StatusOr<bool> CudaTransformer::FuseDeviceStates(absl::Span<const uint8_t>
 }
 
 absl::Span<const float> CudaTransformer::next_states() const {
+  if (block_ && block_->head() != nullptr) return block_->head()->states();
   return joiner_ ? joiner_->next_states() : absl::Span<const float>();
 }
 

@@ -13,7 +13,7 @@
 #include "base/cuda/device.h"
 #include "base/cuda/memory.h"
 #include "base/cuda/upload.h"
-#include "model/attention_plan.h"
+#include "model/cuda/block_parts.h"
 #include "model/cuda/collectives.h"
 #include "model/cuda/cuda_logits.h"
 #include "model/cuda/device_weights.h"
@@ -27,6 +27,7 @@
 #include "model/cuda/state_fuser.h"
 #include "model/cuda/state_joiner.h"
 #include "model/features.h"
+#include "model/layer_plans.h"
 #include "model/parallel/partition.h"
 #include "model/rank_model.h"
 #include "model/rope.h"
@@ -53,6 +54,11 @@ class CudaTransformer : public RankModel {
   absl::StatusOr<bool> FuseDeviceStates(absl::Span<const uint8_t> states, int rows,
                                         float* fused) override;
   absl::Span<const float> next_states() const override;
+  // cuda_transformer_drafter.cc: these, of a block drafter.
+  absl::Status WriteContext(const Batch& batch) override;
+  absl::StatusOr<LogitShard> ContinueBlock(absl::Span<const BlockNode> nodes,
+                                           absl::Span<const float> states) override;
+  absl::Span<const float> confidences() const override;
 
  private:
   CudaTransformer(ModelConfig config, const RankOptions& options, const Partition& partition,
@@ -79,9 +85,12 @@ class CudaTransformer : public RankModel {
   uint64_t HashNumerics() const;
 
   absl::StatusOr<PassInputs> CopyInputs(const Batch& batch, base::cuda::Upload* upload);
+  absl::Span<const RowView> RowViews();
   absl::Status ReserveRows(int32_t rows, int32_t logit_rows);
   absl::Status PlanAttention(const Batch& batch);
+  absl::Status PlanFlash(const Batch& batch);
   absl::Status EnqueueBatch(const Batch& batch);
+  absl::Status EnqueueContext(const Batch& batch);
   absl::StatusOr<PassInputs> CopyPadded(const Batch& batch, const PassSize& size);
   absl::Status RunGraph(const Batch& batch);
   absl::Status EnqueueWhole(const PassInputs& inputs, const PassSize& size);
@@ -104,6 +113,8 @@ class CudaTransformer : public RankModel {
   absl::Status KeepRows(const PassInputs& inputs, int32_t rows);
   absl::Status KeepResidual(const PassInputs& inputs, int32_t rows);
   LayerCache CacheOf(int32_t layer) const;
+  PlaceArgs PlaceOf(const PassInputs& inputs, int32_t layer, int32_t rows) const;
+  LogitShard SharedLogits(void* logits, int32_t rows);
   size_t element_bytes() const { return base::Bytes(options_.dtype); }
   int64_t slots() const { return int64_t{options_.kv_blocks} * options_.block_size; }
 
@@ -120,6 +131,7 @@ class CudaTransformer : public RankModel {
   DeviceWeights weights_;
   std::optional<StateFuser> fuser_;      // of a drafter that reads states
   std::optional<StateJoiner> joiner_;    // of one whose rows join them and hand them on
+  std::optional<BlockParts> block_;      // of one that drafts blocks
   base::cuda::DeviceBuffer cache_;       // [layers][keys, values][slots][kv_heads][head_dim]
   std::optional<FlashAttention> flash_;  // nullopt: plain attention
   KeptStates kept_states_;
@@ -128,7 +140,8 @@ class CudaTransformer : public RankModel {
   bool moves_pending_ = false;  // enqueued since then
 
   // Buffers of a pass, reused by the next.
-  AttentionPlan plan_;
+  LayerPlans plans_;
+  std::vector<RowView> host_views_;  // of all plans, where they are several
   std::vector<float> host_cosines_, host_sines_;
   base::cuda::Upload upload_;
   PaddedInputs padded_inputs_;

@@ -36,7 +36,7 @@ constexpr int kCacheAttempts = 8;
 // For trials: one row, in the cache's first slot.
 Batch OneRow(const ModelConfig& config) {
   Batch batch;
-  if (config.states) batch.states.assign(config.hidden, 0.5f);
+  if (config.states && !config.states->block) batch.states.assign(config.hidden, 0.5f);
   batch.tokens = batch.positions = batch.blocks = batch.logit_rows = {0};
   batch.sequences.push_back({.row_count = 1, .block_count = 1});
   return batch;
@@ -69,6 +69,7 @@ CudaTransformer::CudaTransformer(ModelConfig config, const RankOptions& options,
       group_(group),
       stage_(std::move(stage)),
       kept_states_(config_.hidden),
+      plans_(config_),
       graphs_(/*shared=*/group->size() > 1) {}
 
 absl::StatusOr<std::unique_ptr<CudaTransformer>> CudaTransformer::Load(const std::string& model_dir,
@@ -76,14 +77,6 @@ absl::StatusOr<std::unique_ptr<CudaTransformer>> CudaTransformer::Load(const std
                                                                        Communicator* communicator) {
   absl::StatusOr<ModelConfig> config = LoadDraftConfig(model_dir, options.target_dir);
   if (!config.ok()) return config.status();
-  if (config->states && config->states->block) {
-    return absl::UnimplementedError(absl::StrCat("a drafter of kind ", Name(config->states->kind),
-                                                 " on cuda is not supported; allowed: on cpu"));
-  }
-  if (config->states && !config->states->windows.empty()) {
-    return absl::UnimplementedError(
-        "a drafter whose layers attend within a window is not supported on cuda; allowed: cpu");
-  }
   if (config->states && !options.state_layers.empty()) {
     config->states->layers = options.state_layers;
   }
@@ -195,8 +188,16 @@ absl::Status CudaTransformer::ReadDrafter(const std::string& model_dir) {
   fingerprint_ = hash.get();
   if (!weights.ok()) return weights.status();
   weights_ = *std::move(weights);
-  fuser_.emplace(&config_, options_.dtype, &*weights_.drafter, device_.get(), products_.get());
-  joiner_.emplace(&config_, options_.dtype, &weights_, device_.get(), products_.get());
+  const DeviceDrafter* const parts = &*weights_.drafter;
+  fuser_.emplace(&config_, options_.dtype, parts, device_.get(), products_.get());
+  if (!config_.states->block) {
+    joiner_.emplace(&config_, options_.dtype, &weights_, device_.get(), products_.get());
+    return absl::OkStatus();
+  }
+  absl::StatusOr<BlockParts> block =
+      BlockParts::Load(*opened, config_, options_.dtype, parts, device_.get(), products_.get());
+  if (!block.ok()) return block.status();
+  block_ = *std::move(block);
   return absl::OkStatus();
 }
 
@@ -212,6 +213,7 @@ absl::Status CudaTransformer::PrepareProducts() {
       if (matrix->weights != nullptr) matrices.push_back(matrix);
     }
   }
+  if (block_) block_->AddMatrices(&matrices);
   matrices.push_back(&weights_.head);
   return products_->Prepare(matrices, options_.trial_budget);
 }
@@ -250,6 +252,9 @@ absl::StatusOr<FeatureState> CudaTransformer::TryFlashAttention(int32_t kv_block
   if (options_.dtype != DataType::kBFloat16) {
     works = absl::InvalidArgumentError(
         absl::StrCat("its kernels do not take ", Name(options_.dtype), "; allowed: bfloat16"));
+  } else if (plans_.limits_all_layers()) {
+    works = absl::InvalidArgumentError(
+        "all layers have a window or causal blocks, which its kernels do not take");
   } else {
     works = CheckFlashAttention(*device_, AttentionConfig(kv_blocks));
   }

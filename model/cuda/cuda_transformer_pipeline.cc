@@ -98,6 +98,7 @@ absl::Status CudaTransformer::EnqueueHandOvers(const std::vector<Batch>& parts) 
 // Applies this rank's layers to the residual stream of some of the batch's rows.
 absl::Status CudaTransformer::EnqueuePart(const Batch& part, Upload* upload) {
   if (absl::Status status = PlanAttention(part); !status.ok()) return status;
+  if (absl::Status planned = PlanFlash(part); !planned.ok()) return planned;
   absl::StatusOr<PassInputs> inputs = CopyInputs(part, upload);
   if (!inputs.ok()) return inputs.status();
   return EnqueueLayers(*inputs, part.rows(), static_cast<int32_t>(part.logit_rows.size()));

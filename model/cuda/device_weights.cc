@@ -112,6 +112,11 @@ absl::StatusOr<DeviceDrafter> LoadDrafter(const OpenedDrafter& opened, const Mod
 
 }  // namespace
 
+absl::Status UploadFloats(const Device& device, const std::vector<float>& values,
+                          DeviceBuffer* out) {
+  return UploadVector(device, values, out);
+}
+
 absl::StatusOr<DeviceWeights> LoadDeviceWeights(const Checkpoint& checkpoint,
                                                 const ModelConfig& config,
                                                 const Partition& partition, DataType dtype,

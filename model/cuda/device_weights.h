@@ -48,6 +48,11 @@ struct DeviceWeights {
   std::optional<DeviceDrafter> drafter;
 };
 
+// Makes *out a copy of these values; of none, nothing. Blocks until it is there. ResourceExhausted:
+// it does not fit.
+absl::Status UploadFloats(const base::cuda::Device& device, const std::vector<float>& values,
+                          base::cuda::DeviceBuffer* out);
+
 // Errors are those of LoadLayers; ResourceExhausted if the weights do not fit.
 absl::StatusOr<DeviceWeights> LoadDeviceWeights(const Checkpoint& checkpoint,
                                                 const ModelConfig& config,

@@ -22,6 +22,11 @@ bool Raise(int32_t needed, int32_t* limit) {
   return true;
 }
 
+bool HasBlocks(const Batch& batch) {
+  return std::any_of(batch.sequences.begin(), batch.sequences.end(),
+                     [](const BatchSequence& s) { return s.block; });
+}
+
 }  // namespace
 
 absl::StatusOr<FlashAttention> FlashAttention::Create(const TreeAttentionConfig& config) {
@@ -83,8 +88,30 @@ bool FlashAttention::IsLongPrefill(const Batch& batch) const {
   return batch.rows() >= kLongPrefill * std::max<int64_t>(1, batch.sequences.size());
 }
 
+const Batch& FlashAttention::WithMasks(const Batch& batch) {
+  masked_.tokens = batch.tokens;
+  masked_.positions = batch.positions;
+  masked_.sequences = batch.sequences;
+  masked_.blocks = batch.blocks;
+  masked_.ancestors = batch.ancestors;
+  masked_.mask_words = batch.mask_words;
+  masked_.ancestors.resize(size_t(batch.rows()) * batch.mask_words);
+  for (BatchSequence& s : masked_.sequences) {
+    if (!s.block) continue;
+    s.causal = false;
+    uint64_t* const words = &masked_.ancestors[size_t(s.first_row) * batch.mask_words];
+    const int32_t nodes = std::min(s.tree_first + s.row_count, 64 * batch.mask_words);
+    for (int32_t i = 0; i < s.row_count * nodes; ++i) {
+      const int32_t node = i % nodes;
+      words[i / nodes * batch.mask_words + node / 64] |= uint64_t{1} << (node % 64);
+    }
+  }
+  return masked_;
+}
+
 absl::Status FlashAttention::Plan(const Device& device, const Batch& batch) {
   planned_ = {};
+  if (HasBlocks(batch)) return PlanIn(device, WithMasks(batch), &split_);
   if (!split_.config.rules.batch_invariant && IsLongPrefill(batch)) {
     return PlanIn(device, batch, &prefill_);
   }
@@ -93,6 +120,7 @@ absl::Status FlashAttention::Plan(const Device& device, const Batch& batch) {
 
 absl::Status FlashAttention::PlanPadded(const Device& device, const Batch& batch, int32_t rows) {
   planned_ = {};
+  const Batch& masked = HasBlocks(batch) ? WithMasks(batch) : batch;
   auto& sized = padded_.try_emplace(rows, Sized<SplitAttention>{split_.config}).first->second;
   if (!sized.attention.has_value()) {
     TreeAttentionRules& rules = sized.config.rules;
@@ -101,11 +129,11 @@ absl::Status FlashAttention::PlanPadded(const Device& device, const Batch& batch
     rules.max_blocks = std::clamp(kFirstSlots / rules.block_size, 1, rules.blocks);
     rules.max_mask_words = 1;
   }
-  auto reserved = Reserve(device, batch, &sized);
+  auto reserved = Reserve(device, masked, &sized);
   if (!reserved.ok()) return reserved.status();
   moves_ += *reserved;
   planned_ = &*sized.attention;
-  return sized.attention->Plan(batch, device.stream());
+  return sized.attention->Plan(masked, device.stream());
 }
 
 absl::Status FlashAttention::Run(const LayerAttention& layer, Stream stream) {

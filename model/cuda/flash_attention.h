@@ -7,6 +7,8 @@
 // Two kernels: split-KV attention (tree_attention_split.h), which gives a row the same bits in
 // every batch, serves all passes of a batch-invariant model and all captured ones. Otherwise
 // FlashInfer's (tree_attention.h) serves long prefills.
+//
+// Rows of a block (BatchSequence::block) are the nodes of a tree that all see each other.
 
 #include <cstdint>
 #include <map>
@@ -60,12 +62,15 @@ class FlashAttention {
   absl::Status PlanIn(const base::cuda::Device& device, const Batch& batch,
                       Sized<Attention>* sized);
   bool IsLongPrefill(const Batch& batch) const;
+  // A copy of what plans read of the batch, with masks for its blocks of rows.
+  const Batch& WithMasks(const Batch& batch);
 
   std::shared_ptr<const SplitScratch> scratch_;
   Sized<SplitAttention> split_;
   Sized<TreeAttention> prefill_;
   std::map<int32_t, Sized<SplitAttention>> padded_;  // by rows
   uint64_t moves_ = 0;
+  Batch masked_;  // WithMasks's
   // The one that planned last, if it could.
   std::variant<std::monostate, SplitAttention*, TreeAttention*> planned_;
 };

@@ -53,12 +53,13 @@ PassSize PaddedSize(const PassSize& size) {
 absl::StatusOr<PassInputs> PaddedInputs::Copy(const Device& device, const PassArrays& arrays,
                                               const PassSize& size) {
   const Batch& batch = *arrays.batch;
-  const AttentionPlan& plan = *arrays.plan;
+  const AttentionPlan& plan = arrays.plans->front();
   const size_t rows = size.rows, kept = size.logit_rows, half = arrays.half;
   Layout layout;
   const size_t tokens = layout.Add<base::TokenId>(rows);
   const size_t cosines = layout.Add<float>(rows * half), sines = layout.Add<float>(rows * half);
-  const size_t views = layout.Add<RowView>(rows), logit_rows = layout.Add<int32_t>(kept);
+  const size_t views = layout.Add<RowView>(arrays.plans->size() * rows),
+               logit_rows = layout.Add<int32_t>(kept);
   const size_t hidden = batch.states.size() / batch.tokens.size();
   const size_t states = layout.Add<float>(rows * hidden);
   // Last, because their lengths differ between batches of one size. One list, so that its address
@@ -79,11 +80,13 @@ absl::StatusOr<PassInputs> PaddedInputs::Copy(const Device& device, const PassAr
   FillRows(*arrays.sines, half, rows, At<float>(host, sines));
   FillRows(batch.logit_rows, 1, kept, At<int32_t>(host, logit_rows));
   if (hidden > 0) FillRows(batch.states, hidden, rows, At<float>(host, states));
-  RowView* const view = At<RowView>(host, views);
-  FillRows(plan.rows, 1, rows, view);
-  for (size_t i = 0; i < rows; ++i) {
-    view[i].extra_first += static_cast<int32_t>(plan.slots.size());
-    if (i >= plan.rows.size()) view[i].write_slot = -1;
+  RowView* view = At<RowView>(host, views);
+  for (const AttentionPlan& of_layers : *arrays.plans) {
+    FillRows(of_layers.rows, 1, rows, view);
+    for (size_t i = 0; i < rows; ++i, ++view) {
+      view->extra_first += static_cast<int32_t>(plan.slots.size());
+      if (i >= plan.rows.size()) view->write_slot = -1;
+    }
   }
   int32_t* const list = At<int32_t>(host, lists);
   std::copy(plan.extra.begin(), plan.extra.end(),

@@ -21,9 +21,9 @@ struct PassInputs {
   const base::TokenId* tokens = nullptr;  // [rows]
   const float* cosines = nullptr;         // [rows][head_dim / 2]
   const float* sines = nullptr;
-  const RowView* views = nullptr;       // [rows]
-  const int32_t* slots = nullptr;       // AttentionPlan::slots
-  const int32_t* extra = nullptr;       // AttentionPlan::extra
+  const RowView* views = nullptr;       // [plans][rows], LayerPlans::all's
+  const int32_t* slots = nullptr;       // AttentionPlan::slots, the same of all plans
+  const int32_t* extra = nullptr;       // likewise
   const int32_t* logit_rows = nullptr;  // [logit rows]
   const float* states = nullptr;        // Batch::states
 };
@@ -43,7 +43,7 @@ PassSize PaddedSize(const PassSize& size);
 // A rank's host arrays for one batch. The angles are [rows][half], half: half of the head size.
 struct PassArrays {
   const Batch* batch = nullptr;
-  const AttentionPlan* plan = nullptr;
+  const std::vector<AttentionPlan>* plans = nullptr;  // LayerPlans::all
   const std::vector<float>* cosines = nullptr;
   const std::vector<float>* sines = nullptr;
   int32_t half = 0;

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "model/cuda/layers.h"
 #include "model/cuda/state_rows.h"
 #include "model/hidden_states.h"
 
@@ -13,8 +14,8 @@ constexpr size_t kFusedPlace = 16;  // bytes, so that rows are aligned
 
 }  // namespace
 
-// fused_ = fc of the states, without its bias, or where there is no fc their norm; and whether the
-// states are finite.
+// fused_ = the states fused, but for fc's bias (where there is no fc, only normed), and whether
+// they are finite.
 absl::Status StateFuser::EnqueueFuse(const StateRows& states) {
   const StateDrafter& drafter = *config_.states;
   const auto layers = static_cast<int32_t>(drafter.layers.size());
@@ -42,6 +43,16 @@ absl::Status StateFuser::EnqueueFuse(const StateRows& states) {
   status.Update(EnqueueFuseInputs(inputs, device_.stream()));
   if (!has_fc()) return status;
   status.Update(products_.Multiply(dtype_, weights_.fuse, inputs_.As<void>(), states.rows, out));
+  if (!drafter.block) return status;
+  // In place: a thread writes the elements that it has read.
+  status.Update(EnqueueAddAndNorm({.type = DataType::kFloat32,
+                                   .rows = states.rows,
+                                   .hidden = config_.hidden,
+                                   .epsilon = config_.rms_epsilon,
+                                   .residual = out,
+                                   .weight = weights_.state_norm.As<float>(),
+                                   .normed = out},
+                                  device_.stream()));
   return status;
 }
 
@@ -64,6 +75,7 @@ absl::StatusOr<bool> StateFuser::Fuse(const StateRows& states, float* fused) {
   status.Update(device_.Finish());
   if (!status.ok()) return status;
   std::memcpy(fused, fetched_.As<std::byte>() + kFusedPlace, bytes - kFusedPlace);
+  // Block drafters have none, whose norm would come after it.
   const std::vector<float>& bias = weights_.fuse_bias;
   for (int32_t row = 0; row < states.rows; ++row) {
     for (size_t i = 0; i < bias.size(); ++i) fused[row * hidden + i] += bias[i];

@@ -1,8 +1,10 @@
 #ifndef SPECFABRIC_MODEL_CUDA_STATE_FUSER_H_
 #define SPECFABRIC_MODEL_CUDA_STATE_FUSER_H_
 
-// cpu/state_fuser.h on a GPU. Used by the rank's thread. The fused states are on the host: they are
-// a row's hidden size, of as many rows as a prompt or a tree's accepted path has tokens.
+// cpu/state_fuser.h on a GPU: the layer "fc" of a drafter that reads hidden states, with the norms
+// around it, or the one norm that an MTP drafter has. Used by the rank's thread. The fused states
+// are on the host: they are a row's hidden size, of as many rows as a prompt or a tree's accepted
+// path has tokens.
 
 #include <cstdint>
 

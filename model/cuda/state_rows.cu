@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads) FuseInputs(FuseInputsArgs args) {
     squares = fmaf(value, value, squares);
     finite = finite && base::IsFinite(value);
   }
-  if (!finite) *args.not_finite = 1;
+  if (!finite && args.not_finite != nullptr) *args.not_finite = 1;
   const float* const weight =
       args.weight == nullptr ? nullptr : args.weight + int64_t{blockIdx.x} * args.run;
   const float scale = weight == nullptr ? 1.0f : NormScale(squares, args.run, args.epsilon);

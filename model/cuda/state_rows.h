@@ -44,7 +44,7 @@ struct FuseInputsArgs {
   const void* from = nullptr;     // [rows][runs][run]
   const float* weight = nullptr;  // [runs][run]; null: no norm
   void* out = nullptr;            // [rows][runs][run]
-  int32_t* not_finite = nullptr;  // set to 1 if some state is not a finite number
+  int32_t* not_finite = nullptr;  // set to 1 if some state is not a finite number; null: unasked
 };
 absl::Status EnqueueFuseInputs(const FuseInputsArgs& args, base::cuda::Stream stream);
 

@@ -201,6 +201,10 @@ absl::Status MakeTreeAttentionPlan(const Batch& batch, const TreeAttentionRules&
                                    const TreeAttentionCapacity& capacity, TreeAttentionPlan* plan) {
   Clear(plan);
   if (absl::Status status = CheckBatch(batch, rules, &plan->order); !status.ok()) return status;
+  if (std::any_of(batch.sequences.begin(), batch.sequences.end(),
+                  [](const BatchSequence& s) { return s.block; })) {
+    return RulesError("rows of a block; allowed: of trees and chains");  // walks end at a row's own
+  }
   const int32_t group = rules.heads / rules.kv_heads;
   plan->tile_q = capacity.tile_q != 0
                      ? capacity.tile_q

@@ -68,12 +68,13 @@ absl::Status CheckSequence(const Batch& batch, const TreeAttentionRules& rules,
                                    s.block_count, " blocks, of which ", rules.max_blocks,
                                    " at most"));
   }
+  if (s.block && s.causal) return BatchError("a block of rows without masks");
   if (s.causal) return absl::OkStatus();
   if (s.tree_first + s.row_count > batch.mask_words * 64) {
     return BatchError(absl::StrCat("a tree of ", s.tree_first + s.row_count,
                                    " nodes; allowed: ", batch.mask_words * 64));
   }
-  for (int32_t i = 0; i < s.row_count; ++i) {
+  for (int32_t i = 0; !s.block && i < s.row_count; ++i) {
     if (absl::Status status = CheckMask(batch, s, i); !status.ok()) return status;
   }
   return absl::OkStatus();

@@ -45,7 +45,8 @@ absl::Status RulesError(const std::string& what);
 // InvalidArgument: a shape that there is no kernel for, or limits below 1.
 absl::Status CheckRules(const TreeAttentionRules& rules);
 
-// Checks the batch and sets `order` to its sequences with rows, by their first row.
+// Checks the batch and sets `order` to its sequences with rows, by their first row. Those of a
+// block (BatchSequence::block) have masks, as trees do, which may hold nodes behind a row's own.
 // InvalidArgument: a batch beyond the limits, or one that MakeAttentionPlan refuses for its rows,
 // blocks or masks.
 absl::Status CheckBatch(const Batch& batch, const TreeAttentionRules& rules,

@@ -251,48 +251,80 @@ void ExpectSameTree(const Sent& sent, const Sent& on_cpu) {
   EXPECT_THAT(sent.scores, ::testing::Pointwise(::testing::FloatNear(1e-3f), on_cpu.scores));
 }
 
-// width: of a position's states.
-void ExpectReadsStatesWhereTheyWereReceived(const Folders& folders, size_t width) {
-  DraftEngineOptions options;
-  options.sessions = {.kv_blocks = 128, .block_size = 4, .max_sessions = 16, .context = 256};
-  options.growth.widths = {2, 2};
-  options.sampled_growth.widths = {3, 2};
-  Draft on_cpu(folders, options, MemoryKind::kHost, model::CpuTransformer::Load);
-  Draft on_host(folders, options, MemoryKind::kHost);
-  Draft on_device(folders, options, MemoryKind::kCuda);
-  using schemas::VerificationMethod;
-  const std::vector<schemas::DraftRequest> requests = {
-      Request(1, 5, VerificationMethod::kRejection), Request(2, 3, VerificationMethod::kTraversal),
-      Request(3, 4, VerificationMethod::kCoupled)};
-  std::mt19937 random(3);
-  std::normal_distribution<float> normal;
-  for (const schemas::DraftRequest& request : requests) {
-    const int32_t positions = request.prompt_length - 1;
-    std::vector<uint16_t> states(positions * width);
-    for (uint16_t& bits : states) bits = base::RoundToBFloat16(normal(random));
-    for (Draft* draft : {&on_cpu, &on_host, &on_device}) {
-      draft->AddStates(request.sequence, positions, states);
+// Drafts of one checkpoint that are given the same states, in the host's memory and in the GPU's;
+// and one on a CPU.
+class StateDrafts {
+ public:
+  // width: of a position's states.
+  StateDrafts(const Folders& folders, size_t width)
+      : width_(width),
+        on_cpu_(folders, Options(), MemoryKind::kHost, model::CpuTransformer::Load),
+        on_host_(folders, Options(), MemoryKind::kHost),
+        on_device_(folders, Options(), MemoryKind::kCuda) {}
+
+  // Expects all replies to be the same; returns them by sequence.
+  std::map<uint64_t, Sent> Answer() {
+    using schemas::VerificationMethod;
+    const std::vector<schemas::DraftRequest> requests = {
+        Request(1, 5, VerificationMethod::kRejection),
+        Request(2, 3, VerificationMethod::kTraversal), Request(3, 4, VerificationMethod::kCoupled)};
+    std::mt19937 random(3);
+    std::normal_distribution<float> normal;
+    for (const schemas::DraftRequest& request : requests) {
+      const int32_t positions = request.prompt_length - 1;
+      std::vector<uint16_t> states(positions * width_);
+      for (uint16_t& bits : states) bits = base::RoundToBFloat16(normal(random));
+      for (Draft* draft : {&on_cpu_, &on_host_, &on_device_}) {
+        draft->AddStates(request.sequence, positions, states);
+      }
+    }
+    const std::map<uint64_t, Sent> cpus = on_cpu_.Answer(requests);
+    std::map<uint64_t, Sent> expected = on_host_.Answer(requests);
+    const std::map<uint64_t, Sent> sent = on_device_.Answer(requests);
+    EXPECT_EQ(sent.size(), requests.size());
+    for (const auto& [sequence, reply] : expected) {
+      EXPECT_TRUE(sent.at(sequence) == reply) << sequence;
+      EXPECT_EQ(reply.status, schemas::DraftStatus::kOk);
+      ExpectSameTree(reply, cpus.at(sequence));
+    }
+    return expected;
+  }
+
+  void ExpectRefusesBadStates() {
+    const std::vector<uint16_t> bad(width_, 0x7F80);
+    for (Draft* draft : {&on_host_, &on_device_}) {
+      draft->AddStates(4, 1, bad);                                        // infinities
+      draft->AddStates(4, 1, std::vector<uint16_t>(width_ - 1, 0x3F80));  // of another shape
+      EXPECT_EQ(draft->stats().invalid_states, 2u);
+      EXPECT_EQ(draft->stats().states, 4u + 2 + 3 + 2);
     }
   }
-  const std::map<uint64_t, Sent> cpus = on_cpu.Answer(requests);
-  const std::map<uint64_t, Sent> expected = on_host.Answer(requests);
-  const std::map<uint64_t, Sent> sent = on_device.Answer(requests);
-  ASSERT_EQ(sent.size(), requests.size());
-  for (const auto& [sequence, reply] : expected) {
-    EXPECT_TRUE(sent.at(sequence) == reply) << sequence;
-    ExpectSameTree(reply, cpus.at(sequence));
-  }
-  EXPECT_EQ(expected.at(1).rows, 1 + 3);
-  EXPECT_EQ(expected.at(3).status, schemas::DraftStatus::kOk);
-  EXPECT_GT(expected.at(3).tokens.size(), 2u);
 
-  const std::vector<uint16_t> bad(width, 0x7F80);
-  for (Draft* draft : {&on_host, &on_device}) {
-    draft->AddStates(4, 1, bad);                                       // infinities
-    draft->AddStates(4, 1, std::vector<uint16_t>(width - 1, 0x3F80));  // of another shape
-    EXPECT_EQ(draft->stats().invalid_states, 2u);
-    EXPECT_EQ(draft->stats().states, 4u + 2 + 3 + 2);
+  uint64_t passes() const { return on_device_.stats().passes; }
+
+ private:
+  static DraftEngineOptions Options() {
+    DraftEngineOptions options;
+    options.sessions = {.kv_blocks = 128, .block_size = 4, .max_sessions = 16, .context = 256};
+    options.growth.widths = {2, 2};
+    options.sampled_growth.widths = {3, 2};
+    return options;
   }
+
+  const size_t width_;
+  Draft on_cpu_, on_host_, on_device_;
+};
+
+size_t StateWidth(const model::ModelConfig& config) {
+  return config.states->layers.size() * config.states->target_hidden;
+}
+
+void ExpectReadsStatesWhereTheyWereReceived(const Folders& folders, size_t width) {
+  StateDrafts drafts(folders, width);
+  const std::map<uint64_t, Sent> replies = drafts.Answer();
+  EXPECT_EQ(replies.at(1).rows, 1 + 3);
+  EXPECT_GT(replies.at(3).tokens.size(), 2u);
+  drafts.ExpectRefusesBadStates();
 }
 
 // Its head scores a part of the vocabulary.
@@ -300,8 +332,7 @@ TEST_F(DeviceDraftTest, Eagle3ReadsStatesWhereTheyWereReceived) {
   const model::ModelConfig config = model::OddDrafterConfig();
   const model::TempDir dir;
   model::WriteCheckpoint(dir.path(), config, 5);
-  ExpectReadsStatesWhereTheyWereReceived(
-      {dir.path()}, config.states->layers.size() * config.states->target_hidden);
+  ExpectReadsStatesWhereTheyWereReceived({dir.path()}, StateWidth(config));
 }
 
 TEST_F(DeviceDraftTest, MtpReadsStatesWhereTheyWereReceived) {
@@ -312,6 +343,27 @@ TEST_F(DeviceDraftTest, MtpReadsStatesWhereTheyWereReceived) {
   for (const Folders& folders :
        {Folders{mimo.path(), mimo.path()}, {drafter.path(), target.path()}}) {
     ExpectReadsStatesWhereTheyWereReceived(folders, model::OddConfig().hidden);
+  }
+}
+
+// Blocks of one pass, whose levels are drawn one after the other where a head corrects them.
+TEST_F(DeviceDraftTest, BlockDraftersReadStatesWhereTheyWereReceived) {
+  using model::MarkovKind;
+  for (const MarkovKind markov :
+       {MarkovKind::kNone, MarkovKind::kVanilla, MarkovKind::kGated, MarkovKind::kRecurrent}) {
+    SCOPED_TRACE(static_cast<int>(markov));
+    model::ModelConfig config = model::OddBlockConfig(markov);
+    const bool sequential = markov != MarkovKind::kNone;
+    config.states->block->confidence = config.states->block->confidence_reads_markov = sequential;
+    const model::TempDir dir;
+    model::WriteCheckpoint(dir.path(), config, 5);
+    StateDrafts drafts({dir.path()}, StateWidth(config));
+    const std::map<uint64_t, Sent> replies = drafts.Answer();
+    EXPECT_EQ(replies.at(1).rows, 1 + 3);
+    EXPECT_EQ(replies.at(1).tokens.size(), 1u + 3 + 6);
+    EXPECT_EQ(replies.at(3).tokens.size(), 1u + 2 + 4);
+    EXPECT_EQ(drafts.passes(), 1u);
+    drafts.ExpectRefusesBadStates();
   }
 }
 

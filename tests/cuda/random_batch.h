@@ -36,6 +36,18 @@ inline std::vector<uint64_t> RandomMasks(std::mt19937& rng, int32_t nodes, int32
   return masks;
 }
 
+// Makes blocks, whose rows all see each other, of the trees that begin with the batch's rows.
+inline void MakeBlocks(Batch* batch) {
+  for (BatchSequence& s : batch->sequences) {
+    if (s.causal || s.tree_first > 0) continue;
+    s.block = true;
+    for (int32_t i = 0; i < s.row_count * s.row_count; ++i) {
+      const int32_t row = s.first_row + i / s.row_count, node = i % s.row_count;
+      batch->ancestors[size_t(row) * batch->mask_words + node / 64] |= uint64_t{1} << (node % 64);
+    }
+  }
+}
+
 inline Batch RandomBatch(std::mt19937& rng, const BatchForm& form) {
   const auto up_to = [&rng](int32_t most) { return static_cast<int32_t>(rng() % (most + 1)); };
   std::vector<int32_t> free(form.blocks);

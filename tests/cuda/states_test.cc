@@ -170,8 +170,8 @@ TEST_P(CudaStatesTest, CopiesWhatIsAskedFor) {
   }
 }
 
-// One of what is optional, whose head has a part of the vocabulary; DeepSpec's layout; and one that
-// hands on what is normed.
+// One of what is optional, whose head has a part of the vocabulary; DeepSpec's layout; one that
+// hands on what is normed; and one whose layers attend within windows.
 std::vector<ModelConfig> DrafterConfigs() {
   ModelConfig part = OddDrafterConfig();
   part.qkv_bias = part.output_bias = true;
@@ -187,7 +187,10 @@ std::vector<ModelConfig> DrafterConfigs() {
   ModelConfig normed = OddDrafterConfig();
   normed.layers = 2;
   normed.states->norm_output = normed.states->fc_norm = true;
-  return {part, deep, normed};
+  ModelConfig windows = OddDrafterConfig();
+  windows.layers = 3;
+  windows.states->windows = {4, 0, 4};
+  return {part, deep, normed, windows};
 }
 
 // With another value for what the head never scores, which is minus infinity on CPUs.
@@ -204,6 +207,7 @@ TEST_P(CudaStatesTest, DraftersAreTheCpus) {
     WriteCheckpoint(dir.path(), config, 4);
     RankOptions options = CudaOptions(GetParam());
     TestGroup cpu = LoadOrDie(dir.path(), options);
+    ASSERT_EQ(cpu.config().states->windows, config.states->windows);
     TestGroup device = OnDevice(dir.path(), options);
     options.cuda_graphs = true;
     TestGroup graphs = OnDevice(dir.path(), options);

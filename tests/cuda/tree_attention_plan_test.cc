@@ -305,6 +305,12 @@ TEST(TreeAttentionPlanTest, RefusesBatchesThatCannotBe) {
   EXPECT_THAT(refusal([](Batch& b) { b.sequences[0].kv_len += 100'000; }), HasSubstr("slots"));
   EXPECT_THAT(refusal([](Batch& b) { b.sequences[0].causal = false; }),
               HasSubstr("row 0 is node 0, but the last that it sees is -1"));
+  EXPECT_THAT(refusal([](Batch& b) { b.sequences[0].block = true; }), HasSubstr("without masks"));
+  EXPECT_THAT(refusal([](Batch& b) {
+                b.sequences[0].block = true;
+                b.sequences[0].causal = false;
+              }),
+              HasSubstr("rows of a block; allowed: of trees and chains"));
   EXPECT_THAT(refusal([](Batch& b) { b.sequences[0].causal = false, b.ancestors[0] = 3; }),
               HasSubstr("the last that it sees is 1"));
   EXPECT_THAT(refusal([](Batch& b) {

@@ -1,5 +1,6 @@
 #include "tests/model/checkpoint_writer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -16,6 +17,54 @@ namespace specfabric::model {
 namespace {
 
 using Json = nlohmann::json;
+
+// Windows are all of one size.
+void AddWindows(const std::vector<int32_t>& windows, Json* json) {
+  for (const int32_t window : windows) {
+    (*json)["layer_types"].push_back(window == 0 ? "full_attention" : "sliding_attention");
+    if (window > 0) (*json)["sliding_window"] = window;
+  }
+}
+
+// Where layers differ, those that are causal are those with a window.
+void AddBlock(const ModelConfig& c, Json* json) {
+  const BlockDrafter& block = *c.states->block;
+  constexpr const char* kTypes[] = {"vanilla", "vanilla", "gated", "rnn"};
+  json->update({{"aux_hidden_state_layer_ids", c.states->layers},
+                {"mask_token_id", c.mask_token},
+                {"block_size", block.rows},
+                {"sample_from_anchor", block.from_anchor},
+                {"markov_rank", block.markov_rank},
+                {"markov_head_type", kTypes[static_cast<int>(block.markov)]},
+                {"enable_confidence_head", block.confidence},
+                {"confidence_head_with_markov", block.confidence_reads_markov}});
+  const bool first = block.causal.front();
+  const bool same = std::count(block.causal.begin(), block.causal.end(), first) == c.layers;
+  if (same) (*json)["is_causal"] = first;
+}
+
+// add and matrix: RandomTensors's.
+template <typename Add, typename AddMatrix>
+void AddSequentialHead(const ModelConfig& c, const Add& add, const AddMatrix& matrix) {
+  const BlockDrafter& block = *c.states->block;
+  const int32_t rank = block.markov_rank;
+  const auto biased = [&](const std::string& name, int32_t outputs, int32_t inputs) {
+    matrix(name + "weight", outputs, inputs);
+    add(name + "bias", {outputs}, 0.0f, 0.3f);
+  };
+  if (block.markov != MarkovKind::kNone) {
+    add(kMarkovTokensName, {c.vocabulary, rank}, 0.0f, 1.0f);
+    matrix(kMarkovScoresName, c.states->draft_vocabulary, rank);
+  }
+  if (block.markov == MarkovKind::kGated) {
+    biased(kMarkovGateName, rank, c.hidden + rank);
+  } else if (block.markov == MarkovKind::kRecurrent) {
+    biased(kMarkovJointName, 3 * rank, c.hidden + 2 * rank);
+  }
+  if (block.confidence) {
+    biased(kConfidenceName, 1, c.hidden + (block.confidence_reads_markov ? rank : 0));
+  }
+}
 
 Json ConfigJson(const ModelConfig& c) {
   Json json = {{"architectures", {c.architecture}},
@@ -36,7 +85,7 @@ Json ConfigJson(const ModelConfig& c) {
                {"sliding_window", nullptr},
                {"eos_token_id", nullptr},
                {"dtype", Name(c.checkpoint_type)}};
-  if (c.mask_token != base::kNoToken) json["pard_token"] = c.mask_token;
+  if (c.mask_token != base::kNoToken && !c.states) json["pard_token"] = c.mask_token;
   if (c.states && c.states->mtp) {
     json.update({{"model_type", c.qk_norm ? "qwen3" : "llama"},
                  {"num_hidden_layers", c.states->layers.front()}});
@@ -55,6 +104,8 @@ Json ConfigJson(const ModelConfig& c) {
                  {"bias", states.fc_bias},
                  {"norm_before_residual", states.norm_before_residual},
                  {"norm_output", states.norm_output}});
+    AddWindows(states.windows, &json);
+    if (states.block) AddBlock(c, &json);
   }
   return json;
 }
@@ -162,7 +213,9 @@ std::vector<NamedTensor> RandomTensors(const ModelConfig& c, uint32_t seed) {
   for (int32_t i = 0; states.fc_norm && i < layers; ++i) {
     add(FuseNormName(i), {states.target_hidden}, 1.0f, 0.2f);
   }
-  add(absl::StrCat(names.layers, "0.", kStateNormName), {c.hidden}, 1.0f, 0.2f);
+  const std::string in = JoinsStates(c) ? absl::StrCat(names.layers, "0.") : "";
+  add(in + kStateNormName, {c.hidden}, 1.0f, 0.2f);
+  if (states.block) AddSequentialHead(c, add, matrix);
   if (tokens == c.vocabulary) return tensors;
   NamedTensor offsets = {kDraftIdsName, {tokens}, {}};
   for (int64_t i = 0; i < tokens; ++i) {
@@ -201,6 +254,24 @@ ModelConfig OddDrafterConfig() {
   states.target_hidden = config.hidden;
   states.draft_vocabulary = 37;
   config.states = states;
+  return config;
+}
+
+ModelConfig OddBlockConfig(MarkovKind markov) {
+  ModelConfig config = OddDrafterConfig();
+  const bool dspark = markov != MarkovKind::kNone;
+  config.architecture = dspark ? "DSparkDraftModel" : "DFlashDraftModel";
+  config.layers = 3;
+  config.qk_norm = true;
+  config.mask_token = 99;
+  StateDrafter& states = *config.states;
+  states.kind = dspark ? DrafterKind::kDSpark : DrafterKind::kDFlash;
+  states.windows = {0, 5, 0};
+  states.block = BlockDrafter{.rows = 5,
+                              .from_anchor = dspark,
+                              .causal = {false, true, false},
+                              .markov = markov,
+                              .markov_rank = dspark ? 9 : 0};
   return config;
 }
 

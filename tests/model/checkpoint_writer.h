@@ -39,6 +39,9 @@ void WriteCheckpoint(const std::string& dir, const ModelConfig& config, uint32_t
 ModelConfig OddConfig();
 // An EAGLE-3 drafter for it.
 ModelConfig OddDrafterConfig();
+// A block drafter: DFlash, or DSpark with a head of this kind. The layer in the middle is causal
+// and has a window.
+ModelConfig OddBlockConfig(MarkovKind markov);
 
 }  // namespace specfabric::model
 

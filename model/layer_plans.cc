@@ -1,8 +1,8 @@
-#include "model/cpu/layer_plans.h"
+#include "model/layer_plans.h"
 
 #include <algorithm>
 
-namespace specfabric::model::cpu {
+namespace specfabric::model {
 
 LayerPlans::LayerPlans(const ModelConfig& config) {
   for (int32_t layer = 0; config.states && layer < config.layers; ++layer) {
@@ -22,4 +22,4 @@ absl::Status LayerPlans::Make(const Batch& batch, const BatchLimits& limits) {
   return absl::OkStatus();
 }
 
-}  // namespace specfabric::model::cpu
+}  // namespace specfabric::model
