@@ -44,13 +44,15 @@ expect_the_cpus "two stages" -- --pipeline_stages=2
 expect_the_cpus "with a draft" -- "${draft[@]}"
 expect_the_cpus "verified with draft probabilities" "${rejection[@]}" -- "${rejection[@]}"
 # Its text would be the same whatever it drafts.
-reader=("${draft[@]}" --draft_model=models/eagle3)
-expect_the_cpus "with a drafter that reads hidden states" "${reader[@]}" -- "${reader[@]}"
-if ! grep -Eq ' [1-9][0-9]* accepted' "$log"; then
-  echo "nothing that it drafts is accepted"
-  cat "$log"
-  failed=1
-fi
+for kind in dspark eagle3; do
+  reader=("${draft[@]}" "--draft_model=models/$kind")
+  expect_the_cpus "with a drafter that reads hidden states, $kind" "${reader[@]}" -- "${reader[@]}"
+  if ! grep -Eq ' [1-9][0-9]* accepted' "$log"; then
+    echo "nothing that it drafts is accepted"
+    cat "$log"
+    failed=1
+  fi
+done
 EMULATED_NO_GRAPHS="" expect_the_cpus "without graphs" -- --tensor_parallel=2
 
 # What a start logs: `up` and `target` show it; `generate` does from --log_level=debug on.
