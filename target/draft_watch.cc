@@ -25,12 +25,27 @@ base::Nanos Known(const scheduler::DraftState& state) {
 
 }  // namespace
 
-void DraftWatch::UpdateSlow(const scheduler::DraftState& state, Worker* worker) const {
+bool DraftWatch::BecomesSlow(const scheduler::DraftState& state, base::Nanos now,
+                             Worker* worker) const {
+  if (state.latency <= warn_) {
+    worker->above_since = -1;
+    return false;
+  }
+  if (worker->above_since < 0) {
+    worker->above_since = now;
+    worker->replies_before = state.replies;
+  }
+  return now - worker->above_since >= kSlowFor &&
+         state.replies - worker->replies_before >= kSlowReplies;
+}
+
+void DraftWatch::UpdateSlow(const scheduler::DraftState& state, base::Nanos now,
+                            Worker* worker) const {
   const base::Nanos known = Known(state);
   if (warn_ == 0 || known == 0) return;
   const double ms = 1e3 * base::ToSeconds(known);
   const double limit = 1e3 * base::ToSeconds(warn_);
-  if (!worker->slow && state.latency > warn_) {
+  if (!worker->slow && BecomesSlow(state, now, worker)) {
     worker->slow = true;
     spdlog::warn(
         "draft worker {} ({}) is slow: latency {:.3f} ms, above --draft_latency_warn "
@@ -38,6 +53,7 @@ void DraftWatch::UpdateSlow(const scheduler::DraftState& state, Worker* worker) 
         worker->address, worker->model, ms, limit);
   } else if (worker->slow && known <= warn_ / 4 * 3) {
     worker->slow = false;
+    worker->above_since = -1;
     spdlog::info(
         "draft worker {} ({}) is no longer slow: latency {:.3f} ms, below three quarters "
         "of --draft_latency_warn ({:.3f} ms)",
@@ -54,7 +70,7 @@ void DraftWatch::Update(const std::vector<scheduler::DraftState>& states, base::
     const auto it = workers_.find(state.id);
     if (it == workers_.end()) continue;
     Worker& worker = it->second;
-    UpdateSlow(state, &worker);
+    UpdateSlow(state, now, &worker);
     routes.push_back({.worker = worker.address,
                       .model = worker.model,
                       .latency_seconds = base::ToSeconds(Known(state)),

@@ -27,8 +27,13 @@ class DraftWatch {
   void Up(scheduler::DraftId draft, const std::string& address, const std::string& model);
   void Down(scheduler::DraftId draft);
 
-  // Call it whenever a state may have changed. A worker whose latency passes `warn` is logged once,
-  // and once more when it is back below three quarters of that.
+  // A worker is slow once its latency has been above `warn` for so many replies and so long: the
+  // first replies after a start, whose pages are cold, are not what a worker is.
+  static constexpr uint64_t kSlowReplies = 16;
+  static constexpr base::Nanos kSlowFor = base::kSecond;
+
+  // Call it whenever a state may have changed. A worker that becomes slow is logged once, and once
+  // more when it is back below three quarters of `warn`.
   void Update(const std::vector<scheduler::DraftState>& states, base::Nanos now);
   // When to call Update again if no state changes, because the metrics do not show the last states
   // yet; kForever: they do.
@@ -38,8 +43,13 @@ class DraftWatch {
   struct Worker {
     std::string address, model;
     bool slow = false;
+    // When its latency passed `warn`, and its replies until then; -1: it is not above that.
+    base::Nanos above_since = -1;
+    uint64_t replies_before = 0;
   };
-  void UpdateSlow(const scheduler::DraftState& state, Worker* worker) const;
+  // Whether the latency of a worker that was not slow makes it so.
+  bool BecomesSlow(const scheduler::DraftState& state, base::Nanos now, Worker* worker) const;
+  void UpdateSlow(const scheduler::DraftState& state, base::Nanos now, Worker* worker) const;
 
   const base::Nanos warn_;
   metrics::DraftRouteMetrics* const metrics_;

@@ -200,13 +200,15 @@ def test_bad_flags(run_directory: Path) -> None:
 def test_a_slow_draft_is_warned_of_once(tmp_path: Path) -> None:
     extra = ["--draft_latency_warn=10us", "--draft_router=latency"]
     with start_cluster(tmp_path / "log", drafts=2, extra=extra) as cluster:
-        for _ in range(4):
-            cluster.complete(prompt="import os\n", max_tokens=16, temperature=0)
-        routes = [route for route in status(cluster)["routes"] if (route["latency_ms"] or 0) > 0]
-        assert routes
-        assert all(route["slow"] for route in routes)
+
+        def slow_workers() -> int:
+            cluster.complete(prompt="import os\n", max_tokens=64, temperature=0)
+            return sum(bool(route["slow"]) for route in status(cluster)["routes"])
+
+        wait_until(lambda: slow_workers() > 0, "a worker is slow")
+        slow = slow_workers()
     log = (tmp_path / "log").read_text()
-    assert log.count("is slow: latency") == len(routes)
+    assert log.count("is slow: latency") == slow
 
 
 def test_every_router_gives_the_same_text(tmp_path: Path) -> None:

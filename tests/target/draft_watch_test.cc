@@ -20,12 +20,15 @@ class DraftWatchTest : public ::testing::Test {
  protected:
   DraftWatchTest() { watch_.Up(1, "a:1", "small"); }
 
-  // A second later, at this latency.
-  void See(base::Nanos latency) {
-    now_ += base::kSecond;
+  // For a second, in so many replies, the worker has this latency.
+  void See(base::Nanos latency, uint64_t replies = DraftWatch::kSlowReplies) {
     scheduler::DraftState state;
     state.id = 1;
     state.latency = latency;
+    state.replies = replies_;
+    watch_.Update({state}, now_ += DraftWatch::kInterval);
+    now_ += base::kSecond;
+    state.replies = replies_ += replies;
     watch_.Update({state}, now_);
   }
   int Lines(const std::string& what) const { return log_.Count(what); }
@@ -35,6 +38,7 @@ class DraftWatchTest : public ::testing::Test {
   metrics::DraftRouteMetrics metrics_{registry_};
   DraftWatch watch_{kWarn, &metrics_};
   base::Nanos now_ = 0;
+  uint64_t replies_ = 0;
 };
 
 TEST_F(DraftWatchTest, WarnsOnceWhenItPassesAndTellsOnceWhenItIsBack) {
@@ -52,6 +56,23 @@ TEST_F(DraftWatchTest, WarnsOnceWhenItPassesAndTellsOnceWhenItIsBack) {
   EXPECT_THAT(registry_.Render(), HasSubstr("worker_slow{model=\"small\",worker=\"a:1\"} 0\n"));
   See(51 * kMillisecond);
   EXPECT_EQ(Lines("is slow"), 2);
+}
+
+TEST_F(DraftWatchTest, AFewSlowRepliesOrAShortWhileAreNoReason) {
+  See(80 * kMillisecond, DraftWatch::kSlowReplies - 1);
+  See(40 * kMillisecond);
+  scheduler::DraftState state;
+  state.id = 1;
+  state.latency = 80 * kMillisecond;
+  for (int i = 0; i < 9; ++i) {
+    state.replies += 100;
+    watch_.Update({state}, now_ += DraftWatch::kInterval);
+  }
+  EXPECT_EQ(Lines("is slow"), 0);
+  EXPECT_THAT(registry_.Render(), HasSubstr("worker_slow{model=\"small\",worker=\"a:1\"} 0\n"));
+  state.replies += 100;
+  watch_.Update({state}, now_ += 2 * DraftWatch::kInterval);
+  EXPECT_EQ(Lines("is slow"), 1);
 }
 
 // A router that reset a latency knows none until the next reply.
@@ -75,7 +96,7 @@ TEST_F(DraftWatchTest, WhatTheRouterLearnsIsNeverNearZero) {
     now_ += base::kSecond;
     watch_.Update(router.States(), now_);
   };
-  reply(1, 10, 80 * kMillisecond);
+  for (uint64_t i = 0; i <= DraftWatch::kSlowReplies; ++i) reply(1, 10, 80 * kMillisecond);
   reply(2, 1000, base::kSecond);  // about 0.9 ms a token
   EXPECT_EQ(Lines("is slow"), 1);
   now_ += 20 * base::kSecond;  // what it took is forgotten, but for the prefill
