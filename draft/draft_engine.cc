@@ -174,6 +174,7 @@ void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos
 }
 
 void DraftEngine::StopUnprofitableGrowth() {
+  if (parallel() || block() != nullptr) return;  // all levels come with the first
   absl::flat_hash_map<uint64_t, float> gains;
   for (const auto& job : jobs_) gains[TargetOf(*job)] += job->grower.Gain();
   for (const auto& [target, gain] : gains) {

@@ -6,6 +6,11 @@
 #include <utility>
 
 namespace specfabric::scheduler {
+namespace {
+
+constexpr int32_t kMostOfARound = 16;  // tokens; what has more to read is a prompt
+
+}  // namespace
 
 void ModelledDraft::Ask(const DraftWanted& want, uint64_t target) {
   Session& session = sessions_[want.id];
@@ -60,7 +65,9 @@ void ModelledDraft::StartPass(base::Nanos now) {
   waiting_.clear();
   if (jobs_.empty()) return StartAhead(now);
   int64_t rows = 0;
+  reads_prompts_ = false;
   for (const Job& job : jobs_) {
+    reads_prompts_ = reads_prompts_ || job.prefix > kMostOfARound;
     rows += job.prefix > 0 ? job.prefix : static_cast<int64_t>(job.grower.Frontier().size());
     if (one_pass()) rows += cost_.tree.Shallower(job.want.max_depth).Depth() - 1;  // masks
   }
@@ -112,7 +119,7 @@ std::vector<ModelledDraft::Reply> ModelledDraft::EndPass() {
     Note(session.asked, &session);
   }
   if (jobs_.empty()) return {};
-  NotePassTime(pass);
+  if (!reads_prompts_) NotePassTime(pass);
   busy_ += pass;
   for (Job& job : jobs_) Expand(&job);
   StopUnprofitableGrowth();
@@ -153,6 +160,7 @@ void ModelledDraft::PlanAhead(Job* job, Session* session) const {
 }
 
 void ModelledDraft::StopUnprofitableGrowth() {
+  if (one_pass()) return;  // all levels come with the first
   std::map<uint64_t, float> gains;
   for (const Job& job : jobs_) gains[job.target] += job.grower.Gain();
   for (const auto& [target, gain] : gains) {

@@ -102,8 +102,10 @@ class ModelledDraft {
   int32_t going_ahead_ = 0;                                          // sessions
   std::vector<std::pair<uint64_t, ModelledAhead::Node>> run_ahead_;  // by the running pass
   base::Nanos ends_ = 0;
-  base::Nanos began_ = 0;      // the pass that runs, if it grows trees
-  base::Nanos pass_time_ = 0;  // of those, about the lower third; 0: not known
+  // Of the pass that runs, if it grows trees.
+  base::Nanos began_ = 0;
+  bool reads_prompts_ = false;
+  base::Nanos pass_time_ = 0;  // without prompts: about the lower third; 0: not known
   base::Nanos busy_ = 0;
 };
 

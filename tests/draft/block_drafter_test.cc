@@ -220,6 +220,19 @@ TEST_F(DFlashTest, StartsColdWhereStatesAreMissing) {
   ExpectChain(7);
 }
 
+// A pass that the first level alone would not pay for gives the others too.
+TEST_F(DFlashTest, GrowsWholeTreesWhateverTimeCosts) {
+  cost_per_second_ = 1e12f;
+  SendStates(0, 6);
+  Ask(text_.size());
+  ExpectChain(0);
+  const auto before = static_cast<int32_t>(text_.size());
+  const size_t added = Accepted(1);
+  SendStates(before - 1, 2);
+  Ask(added);  // the time of a pass is known
+  ExpectChain(0);
+}
+
 TEST_F(DFlashTest, SequencesShareAPass) {
   for (const base::SequenceId sequence : {1, 2, 3}) SendStates(0, 6, sequence);
   for (const base::SequenceId sequence : {1, 2, 3}) Request(text_.size(), sequence);

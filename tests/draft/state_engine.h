@@ -122,6 +122,7 @@ class StateEngineTest : public ::testing::Test {
     request.sampling.temperature =
         verification_ == speculation::VerificationMethod::kCoupled ? 0 : 1;
     request.cost_per_row = cost_per_row_;
+    request.cost_per_second = cost_per_second_;
     engine_->Accept(1, request, base::Now());
   }
   void Step() {
@@ -149,7 +150,7 @@ class StateEngineTest : public ::testing::Test {
   std::unique_ptr<DraftEngine> engine_;
   std::vector<schemas::DraftReply> replies_;
   std::vector<base::TokenId> text_ = {5, 6, 7, 8, 9, 10, 11};
-  float cost_per_row_ = 0;
+  float cost_per_row_ = 0, cost_per_second_ = 0;
   speculation::VerificationMethod verification_ = speculation::VerificationMethod::kCoupled;
   uint32_t round_ = 0;
 };
