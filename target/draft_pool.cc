@@ -110,8 +110,8 @@ DraftSession* DraftPool::SessionOf(uint8_t drafter, Sequence* sequence) {
   return &*session;
 }
 
-std::vector<PeerId> DraftPool::StateReaders(base::SequenceId id, int32_t committed,
-                                            base::Nanos now) {
+std::vector<PeerId> DraftPool::StateReadersOf(base::SequenceId id, int32_t committed,
+                                              base::Nanos now) {
   std::vector<PeerId> readers;
   const auto it = sequences_.find(id);
   if (it == sequences_.end()) return readers;
@@ -122,6 +122,12 @@ std::vector<PeerId> DraftPool::StateReaders(base::SequenceId id, int32_t committ
     if (reader != 0) readers.push_back(reader);
   }
   return readers;
+}
+
+void DraftPool::StatesLeftOut(PeerId peer, base::SequenceId id) {
+  if (const Held held = FindHeld(peer, id, options_.sessions.incarnation); held.session != nullptr) {
+    held.session->SetHasStates(false);
+  }
 }
 
 DraftPool::Held DraftPool::FindHeld(PeerId peer, base::SequenceId id, uint64_t incarnation) {

@@ -59,7 +59,10 @@ class DraftPool {
                               absl::Span<const base::TokenId> text, base::Nanos now);
   // The workers that read the hidden states of this sequence: of each drafter that reads any, the
   // one that has, or will have, the sequence's session.
-  std::vector<PeerId> StateReaders(base::SequenceId id, int32_t committed, base::Nanos now);
+  std::vector<PeerId> StateReadersOf(base::SequenceId id, int32_t committed, base::Nanos now);
+  // Some of the states that this worker was to get were left out: it is not asked before it has
+  // later ones.
+  void StatesLeftOut(PeerId peer, base::SequenceId id);
   // A tree and its draft probabilities may come in either order; the call that completes the pair
   // returns the event.
   std::optional<DraftEvent> OnReply(PeerId peer, schemas::DraftReply reply,

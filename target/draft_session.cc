@@ -73,6 +73,7 @@ void DraftSession::MoveTo(PeerId worker) {
 
 void DraftSession::Forget() {
   worker_ = 0;
+  has_states_ = false;
   acked_length_ = 0;
   acked_hash_ = base::kEmptyPrefixHash;
 }

@@ -78,6 +78,10 @@ class DraftSession {
   void MoveTo(PeerId worker);
   // No worker holds the session.
   void Forget();
+  // Of a drafter that reads hidden states: the worker was sent those of the last committed tokens,
+  // so that it can draft. False again once it is another.
+  bool has_states() const { return has_states_; }
+  void SetHasStates(bool has) { has_states_ = has; }
   // No reply will come for the present round, or none that can be used.
   void GiveUp();
 
@@ -134,6 +138,7 @@ class DraftSession {
 
   const DraftTerms terms_;
   PeerId worker_ = 0;
+  bool has_states_ = false;
   int32_t acked_length_ = 0;  // committed tokens that the worker is known to hold
   uint64_t acked_hash_ = base::kEmptyPrefixHash;
 

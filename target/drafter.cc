@@ -48,6 +48,16 @@ std::optional<NoDraft> Drafter::Ask(const scheduler::DraftWanted& want, bool ext
     ++stats_->unroutable;
     return GiveUp(session);
   }
+  if (reads_states_ && (*worker != session->worker() || !session->has_states())) {
+    // It could only wait for states that will not come. The next step sends it some.
+    router_.OnAbandoned(*worker);
+    if (*worker != session->worker()) {
+      Leave(session);
+      session->MoveTo(*worker);
+    }
+    ++stats_->unroutable;
+    return GiveUp(session);
+  }
   return SendRequest(*worker, text, now, session);
 }
 
@@ -57,6 +67,7 @@ PeerId Drafter::StateReader(base::SequenceId id, int32_t committed, base::Nanos 
     const std::optional<scheduler::DraftId> worker = router_.Settle(id, committed, now);
     if (worker) session->MoveTo(*worker);
   }
+  session->SetHasStates(session->worker() != 0);
   return session->worker();
 }
 

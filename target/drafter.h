@@ -59,7 +59,7 @@ struct DraftPoolStats {
   uint64_t draft_probs_bytes = 0;
   uint64_t refused_draft_probs = 0;  // announced, but no slot was free for them
   uint64_t resyncs = 0;
-  uint64_t unroutable = 0;  // rounds that no worker could take
+  uint64_t unroutable = 0;  // rounds that no worker could take, or none that has the states
 };
 
 // How a target's drafters reach their workers.
@@ -81,8 +81,8 @@ class Drafter {
   // Whether its workers read the target's hidden states.
   bool reads_states() const { return reads_states_; }
   void set_reads_states(bool reads) { reads_states_ = reads; }
-  // The worker that the states of the session's sequence go to, which will be asked for its trees;
-  // 0: none can be. `committed`: tokens of its text.
+  // The worker that the states of the session's sequence go to now, and that will be asked for its
+  // trees; 0: none can be. `committed`: tokens of its text.
   PeerId StateReader(base::SequenceId id, int32_t committed, base::Nanos now,
                      DraftSession* session);
 

@@ -69,12 +69,9 @@ void StateStream::CollectRows(const scheduler::StepPlan& plan, const scheduler::
   }
 }
 
-void StateStream::Prepare(PeerId peer, absl::Span<const Row> rows, Reader* reader) {
+bool StateStream::Prepare(PeerId peer, absl::Span<const Row> rows, Reader* reader) {
   absl::StatusOr<transport::Lease> slot = outbox_.slot({incarnation_, reader->sent + 1});
-  if (!slot.ok()) {
-    stats_.dropped += rows.size();
-    return;
-  }
+  if (!slot.ok()) return false;
   // Counted even if it fails: a part of it may be on its way.
   Outgoing outgoing = {.peer = peer,
                        .reader = reader,
@@ -91,6 +88,7 @@ void StateStream::Prepare(PeerId peer, absl::Span<const Row> rows, Reader* reade
     outgoing.rows.push_back(row.row);
   }
   outgoing_.push_back(std::move(outgoing));
+  return true;
 }
 
 model::StateCopy StateStream::CopyOf(const Outgoing& outgoing) const {
@@ -101,29 +99,31 @@ model::StateCopy StateStream::CopyOf(const Outgoing& outgoing) const {
           .on_device = pool.options().kind == transport::MemoryKind::kCuda};
 }
 
-void StateStream::Send(Outgoing outgoing) {
+bool StateStream::Send(Outgoing outgoing) {
   const size_t rows = outgoing.rows.size(), columns = outgoing.reader->columns.size();
   const auto bytes = static_cast<uint32_t>(rows * columns * hidden_ * sizeof(uint16_t));
   const absl::Status sent = outbox_.send(outgoing.peer, outgoing.described, outgoing.reader->pool,
                                          std::move(outgoing.slot), bytes);
   if (!sent.ok()) {
     spdlog::debug("target peer={}: hidden states not sent: {}", outgoing.peer, base::Message(sent));
-    stats_.dropped += rows;
-    return;
+    return false;
   }
   stats_.sent += rows;
   stats_.bytes += bytes;
+  return true;
 }
 
 void StateStream::Send(const scheduler::StepPlan& plan, const scheduler::StepResult& result,
-                       const CopyStates& copy,
-                       const std::function<std::vector<PeerId>(base::SequenceId)>& readers) {
-  CollectRows(plan, result, readers);
+                       const CopyStates& copy, const StateReaders& readers) {
+  CollectRows(plan, result, readers.of);
   for (auto& [peer, reader] : readers_) {
     absl::Span<const Row> left = reader.rows;
     while (!left.empty()) {
       const auto some = left.first(std::min<size_t>(left.size(), reader.slot_rows));
-      Prepare(peer, some, &reader);
+      if (!Prepare(peer, some, &reader)) {
+        stats_.dropped += some.size();
+        for (const Row& row : some) readers.left_out(peer, row.sequence);
+      }
       left.remove_prefix(some.size());
     }
   }
@@ -133,10 +133,12 @@ void StateStream::Send(const scheduler::StepPlan& plan, const scheduler::StepRes
   const absl::Status copied = copy(copies);
   if (!copied.ok()) spdlog::error("hidden states are not copied: {}", base::Message(copied));
   for (Outgoing& outgoing : outgoing_) {
-    if (copied.ok()) {
-      Send(std::move(outgoing));
-    } else {
-      stats_.dropped += outgoing.rows.size();
+    const std::vector<schemas::StateRun> runs = outgoing.described.runs;
+    const PeerId peer = outgoing.peer;
+    if (copied.ok() && Send(std::move(outgoing))) continue;
+    for (const schemas::StateRun& run : runs) {
+      stats_.dropped += run.count;
+      readers.left_out(peer, run.sequence);
     }
   }
   outgoing_.clear();

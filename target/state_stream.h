@@ -34,6 +34,14 @@ struct StateOutbox {
 // RankModel::CopyStates of the states that the step at hand has kept.
 using CopyStates = std::function<absl::Status(absl::Span<const model::StateCopy>)>;
 
+// Who reads the states of a step.
+struct StateReaders {
+  // The workers that read those of a sequence; none if it is over.
+  std::function<std::vector<PeerId>(base::SequenceId)> of;
+  // Some that the worker was to get were left out.
+  std::function<void(PeerId, base::SequenceId)> left_out;
+};
+
 // Since start.
 struct StateStreamStats {
   uint64_t sent = 0, bytes = 0;  // positions
@@ -53,10 +61,9 @@ class StateStream {
   const std::vector<int32_t>& layers() const { return layers_; }
 
   // After a step that kept its rows' states at layers(): `copy` is called at most once, with copies
-  // to slots; `readers` gives the workers that read the states of a sequence, none if it is over.
+  // to slots.
   void Send(const scheduler::StepPlan& plan, const scheduler::StepResult& result,
-            const CopyStates& copy,
-            const std::function<std::vector<PeerId>(base::SequenceId)>& readers);
+            const CopyStates& copy, const StateReaders& readers);
 
   const StateStreamStats& stats() const { return stats_; }
 
@@ -86,10 +93,11 @@ class StateStream {
   void UpdateLayers();
   void CollectRows(const scheduler::StepPlan& plan, const scheduler::StepResult& result,
                    const std::function<std::vector<PeerId>(base::SequenceId)>& readers);
-  // Takes a slot for these rows, at most reader->slot_rows.
-  void Prepare(PeerId peer, absl::Span<const Row> rows, Reader* reader);
+  // Takes a slot for these rows, at most reader->slot_rows. False: none is free.
+  bool Prepare(PeerId peer, absl::Span<const Row> rows, Reader* reader);
   model::StateCopy CopyOf(const Outgoing& outgoing) const;
-  void Send(Outgoing outgoing);
+  // False: the worker did not take it.
+  bool Send(Outgoing outgoing);
 
   const uint64_t incarnation_;
   const int32_t hidden_;

@@ -324,11 +324,15 @@ void TargetEngine::KeepStates() {
 }
 
 void TargetEngine::SendStates(const scheduler::StepPlan& plan, base::Nanos now) {
-  states_.Send(plan, result_, options_.states.copy, [&](base::SequenceId id) {
+  const auto readers = [&](base::SequenceId id) {
     const absl::Span<const base::TokenId> text = Text(id);
     return text.empty() ? std::vector<PeerId>()
-                        : drafts_.StateReaders(id, static_cast<int32_t>(text.size()), now);
-  });
+                        : drafts_.StateReadersOf(id, static_cast<int32_t>(text.size()), now);
+  };
+  states_.Send(plan, result_, options_.states.copy,
+               {.of = readers, .left_out = [this](PeerId peer, base::SequenceId id) {
+                  drafts_.StatesLeftOut(peer, id);
+                }});
 }
 
 void TargetEngine::Dispatch(const std::vector<scheduler::Event>& events) {

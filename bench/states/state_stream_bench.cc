@@ -140,7 +140,8 @@ class Stepper {
       stream_.Send(
           step.plan, step.result,
           [&](absl::Span<const model::StateCopy> copies) { return model_.CopyStates(copies); },
-          [](base::SequenceId) { return std::vector<PeerId>{kPeer}; });
+          {.of = [](base::SequenceId) { return std::vector<PeerId>{kPeer}; },
+           .left_out = [](PeerId, base::SequenceId) {}});
     }
     return static_cast<double>(Now() - begin) / 1e6;
   }

@@ -102,6 +102,8 @@ std::optional<DraftId> DraftRouter::Settle(base::SequenceId sequence, int32_t le
   const auto home = homes_.find(sequence);
   DraftState* state = home == homes_.end() ? nullptr : Find(home->second.draft);
   if (state != nullptr && Serves(*state)) return state->id;
+  // Without what it needs a worker would miss every probe.
+  if (const DraftState* probed = DueProbe(now)) return probed->id;
   state = Choose(now);
   if (state == nullptr) return std::nullopt;
   SetHome(sequence, length, now, state);

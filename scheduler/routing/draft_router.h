@@ -91,7 +91,8 @@ class DraftRouter {
   std::optional<DraftId> Route(base::SequenceId sequence, int32_t length, base::Nanos now);
 
   // Where the sequence's next request will go as far as is known now, without one being sent: its
-  // home, or the worker that becomes it. For what a worker is to have before the first request.
+  // home, the worker that becomes it, or one that is out of service and may be probed now. For what
+  // a worker is to have before the first request.
   std::optional<DraftId> Settle(base::SequenceId sequence, int32_t length, base::Nanos now);
 
   // The outcome of one routed request. Workers that are gone since are ignored.

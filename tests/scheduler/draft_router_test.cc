@@ -51,6 +51,24 @@ TEST(DraftRouterTest, SequenceStaysAtHome) {
   EXPECT_FALSE(router.Home(9));
 }
 
+// So that the probe finds there what it needs.
+TEST(DraftRouterTest, SettlesWithAWorkerThatMayBeProbed) {
+  DraftRouter router;
+  router.OnUp(1, 8);
+  base::Nanos now = 0;
+  for (int i = 0; i < DraftRouterOptions().max_misses; ++i) {
+    ASSERT_TRUE(router.Route(i, 10, now));
+    router.OnMiss(1, now);
+  }
+  EXPECT_FALSE(router.Settle(20, 10, now));
+  now += DraftRouterOptions().min_backoff;
+  EXPECT_EQ(router.Settle(20, 10, now), 1u);
+  EXPECT_EQ(router.Route(20, 10, now), 1u);
+  EXPECT_FALSE(router.Settle(21, 10, now)) << "one probe at a time";
+  router.OnReply(1, 20, base::kMillisecond, 7, now);
+  EXPECT_EQ(router.Settle(21, 10, now), 1u);
+}
+
 TEST(DraftRouterTest, SettlesWithoutARequest) {
   DraftRouter router;
   EXPECT_FALSE(router.Settle(9, 10, 0));

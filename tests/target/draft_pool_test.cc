@@ -47,8 +47,9 @@ class DraftPoolTest : public testing::Test {
     return options;
   }
 
-  void Up(PeerId peer) {
+  void Up(PeerId peer, std::vector<int32_t> state_layers = {}) {
     schemas::Hello hello;
+    hello.state_layers = std::move(state_layers);
     hello.role = schemas::Role::kDraft;
     hello.capacity = 8;
     pool_.PeerUp(peer, hello);
@@ -260,6 +261,40 @@ TEST_P(RefusedRound, LeavesNoSessionBehind) {
 INSTANTIATE_TEST_SUITE_P(Statuses, RefusedRound,
                          testing::Values(DraftStatus::kBusy, DraftStatus::kDraining,
                                          DraftStatus::kTooLong, DraftStatus::kUnsupported));
+
+// It would wait for states that do not come, and count as a miss of a worker that is well.
+TEST_F(DraftPoolTest, AWorkerIsAskedOnceItHasTheStatesOfTheLastTokens) {
+  const auto streams = [&](PeerId peer) {
+    const auto readers = pool_.StateReadersOf(1, 41, now_);
+    return readers == std::vector<PeerId>{peer};
+  };
+  Up(5, {1, 2});
+  StartSequence();
+  EXPECT_TRUE(sent_.empty());
+  EXPECT_TRUE(streams(5));
+  Step({{}, {51}});
+  ASSERT_EQ(sent_.size(), 1u);
+  EXPECT_EQ(sent_[0].first, 5u);
+  Reply(5, Chain(sent_[0].second, {60}), now_);
+  EXPECT_TRUE(streams(5));
+  pool_.StatesLeftOut(5, 1);
+  Step({{}, {52}});
+  EXPECT_EQ(sent_.size(), 1u);
+  EXPECT_EQ(pool_.stats().misses, 0u);
+  EXPECT_TRUE(streams(5));
+  Step({{}, {53}});
+  EXPECT_EQ(sent_.size(), 2u);
+  // Another worker knows nothing yet.
+  Up(6, {1, 2});
+  pool_.PeerDown(5);
+  scheduler_.OnNoDraft(1, sent_[1].second.round);
+  Step({{}, {54}});
+  EXPECT_EQ(sent_.size(), 2u);
+  EXPECT_TRUE(streams(6));
+  Step({{}, {55}});
+  ASSERT_EQ(sent_.size(), 3u);
+  EXPECT_EQ(sent_[2].first, 6u);
+}
 
 TEST_F(DraftPoolTest, StaleRepliesAreCountedAndDropped) {
   Up(5);

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <map>
+#include <set>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -103,7 +104,10 @@ class StateStreamTest : public ::testing::Test {
   void Send() {
     stream_.Send(
         plan_, result_, [this](auto copies) { return Copy(copies); },
-        [this](base::SequenceId id) { return readers_[id]; });
+        {.of = [this](base::SequenceId id) { return readers_[id]; },
+         .left_out = [this](PeerId peer, base::SequenceId id) {
+           left_out_.insert({peer, id});
+         }});
     plan_ = {};
     result_.sequences.Resize(0);
   }
@@ -133,6 +137,7 @@ class StateStreamTest : public ::testing::Test {
   std::vector<Sent> sent_;
   bool refuses_ = false;
   std::map<base::SequenceId, std::vector<PeerId>> readers_;
+  std::set<std::pair<PeerId, base::SequenceId>> left_out_;
   scheduler::StepPlan plan_;
   scheduler::StepResult result_;
   StateStream stream_;
@@ -227,11 +232,13 @@ TEST_F(StateStreamTest, LeavesOutWhatCannotBeSentNow) {
     Send();
     EXPECT_TRUE(sent_.empty());
     EXPECT_EQ(stream_.stats().dropped, 2u);
+    EXPECT_EQ(std::exchange(left_out_, {}), (std::set<std::pair<PeerId, base::SequenceId>>{{1, 7}}));
   }
   refuses_ = true;
   AddPrompt(7, 2, 3);
   Send();
   EXPECT_EQ(stream_.stats().dropped, 5u);
+  EXPECT_EQ(std::exchange(left_out_, {}), (std::set<std::pair<PeerId, base::SequenceId>>{{1, 7}}));
   refuses_ = false;
   AddPrompt(7, 5, 1);
   Send();
@@ -240,6 +247,7 @@ TEST_F(StateStreamTest, LeavesOutWhatCannotBeSentNow) {
   // A part of what was refused may have been sent: its number is not used again.
   EXPECT_EQ(sent_[0].described.number, 2u);
   EXPECT_EQ(stream_.stats().sent, 1u);
+  EXPECT_TRUE(left_out_.empty());
 }
 
 TEST_F(StateStreamTest, CopiesOnceAStep) {
