@@ -28,8 +28,7 @@ DraftRouteMetrics::Series DraftRouteMetrics::Add(const Key& key) {
   s.sequences = &registry_.AddGauge(kSequences, "Sequences that the worker drafts for", labels);
   s.in_service = &registry_.AddGauge(
       kInService, "1 while the worker gets requests; 0: it missed too many, or drains", labels);
-  s.slow =
-      &registry_.AddGauge(kSlow, "1 while its latency is above `--draft_latency_warn`", labels);
+  s.slow = &registry_.AddGauge(kSlow, "1 while it is slow: see `--draft_latency_warn`", labels);
   s.replies = &registry_.AddCounter(kReplies, "Drafts that arrived in time", labels);
   s.misses = &registry_.AddCounter(kMisses, "Draft requests without a usable reply", labels);
   s.moves = &registry_.AddCounter(

@@ -125,7 +125,8 @@ std::vector<PeerId> DraftPool::StateReadersOf(base::SequenceId id, int32_t commi
 }
 
 void DraftPool::StatesLeftOut(PeerId peer, base::SequenceId id) {
-  if (const Held held = FindHeld(peer, id, options_.sessions.incarnation); held.session != nullptr) {
+  if (const Held held = FindHeld(peer, id, options_.sessions.incarnation);
+      held.session != nullptr) {
     held.session->SetHasStates(false);
   }
 }

@@ -2,8 +2,8 @@
 
 #include <cstdlib>
 #include <map>
-#include <set>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -102,12 +102,12 @@ class StateStreamTest : public ::testing::Test {
     return absl::OkStatus();
   }
   void Send() {
-    stream_.Send(
-        plan_, result_, [this](auto copies) { return Copy(copies); },
-        {.of = [this](base::SequenceId id) { return readers_[id]; },
-         .left_out = [this](PeerId peer, base::SequenceId id) {
-           left_out_.insert({peer, id});
-         }});
+    stream_.Send(plan_, result_, [this](auto copies) { return Copy(copies); },
+                 {.of = [this](base::SequenceId id) { return readers_[id]; },
+                  .left_out =
+                      [this](PeerId peer, base::SequenceId id) {
+                        left_out_.insert({peer, id});
+                      }});
     plan_ = {};
     result_.sequences.Resize(0);
   }
@@ -232,7 +232,8 @@ TEST_F(StateStreamTest, LeavesOutWhatCannotBeSentNow) {
     Send();
     EXPECT_TRUE(sent_.empty());
     EXPECT_EQ(stream_.stats().dropped, 2u);
-    EXPECT_EQ(std::exchange(left_out_, {}), (std::set<std::pair<PeerId, base::SequenceId>>{{1, 7}}));
+    EXPECT_EQ(std::exchange(left_out_, {}),
+              (std::set<std::pair<PeerId, base::SequenceId>>{{1, 7}}));
   }
   refuses_ = true;
   AddPrompt(7, 2, 3);
