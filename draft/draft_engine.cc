@@ -178,7 +178,7 @@ void DraftEngine::StopUnprofitableGrowth() {
   absl::flat_hash_map<uint64_t, float> gains;
   for (const auto& job : jobs_) gains[TargetOf(*job)] += job->grower.Gain();
   for (const auto& [target, gain] : gains) {
-    if (rounds_[target].Pays(gain, base::ToSeconds(pass_time_))) continue;
+    if (rounds_[target].Pays(gain, pass_time_.seconds())) continue;
     for (const auto& job : jobs_) {
       const bool any_tree = !speculation::UsesDraftProbs(job->request.verification);
       if (any_tree && TargetOf(*job) == target) job->grower.Stop();

@@ -31,6 +31,7 @@
 #include "speculation/confidence.h"
 #include "speculation/draft_probs.h"
 #include "speculation/growth.h"
+#include "speculation/pass_time.h"
 #include "trace/recorder.h"
 #include "transport/slot_pool.h"
 #include "verification/device_draft_rows.h"
@@ -292,7 +293,6 @@ class DraftEngine {
   absl::StatusOr<bool> Fuse(const transport::KeptTensor& tensor, int count);
   void AddState(absl::Span<const float> state, model::Batch* batch);
   void KeepState(Session* session, int cache_node, int32_t logit);
-  void NotePassTime(base::Nanos pass);
   static uint64_t TargetOf(const Job& job) { return job.session->key.target_incarnation; }
   static float CostPerSecond(const Job& job) {
     return speculation::UsesDraftProbs(job.request.verification) ? 0.0f
@@ -330,7 +330,7 @@ class DraftEngine {
   std::vector<float> states_, fused_;  // scratch: those that have come
   std::vector<uint16_t> cut_probs_;    // scratch: the whole row from which a truncated one is made
   std::vector<DeviceNode> on_device_;  // of the pass at hand, each job's in the order of its rows
-  base::Nanos pass_time_ = 0;          // of a level; 0: not known
+  speculation::PassTime pass_time_;    // of a level
   bool draining_ = false;
   bool starved_ = false;            // all jobs wait for states
   const base::TokenId mask_token_;  // kNoToken: the model predicts one token a row

@@ -416,15 +416,6 @@ void DraftEngine::Absorb(Job* job, int32_t rows, const PassLogits& logits, int32
   ExpandKnown(job);
 }
 
-// The lower third of passes, so that one that was held up says little.
-void DraftEngine::NotePassTime(base::Nanos pass) {
-  if (pass_time_ == 0) {
-    pass_time_ = pass;
-  } else {
-    pass_time_ += pass > pass_time_ ? pass_time_ / 16 : -pass_time_ / 8;
-  }
-}
-
 absl::Status DraftEngine::StepJobs() {
   model::Batch batch;
   batch.mask_words = kMaskWords;
@@ -463,7 +454,7 @@ absl::Status DraftEngine::StepJobs() {
   for (size_t i = 0; i < stepped.size(); ++i) {
     reads_prompts = reads_prompts || (stepped[i]->frontier.empty() && rows[i] > most_rows);
   }
-  if (!reads_prompts) NotePassTime(base::Now() - before);
+  if (!reads_prompts) pass_time_.Note(base::Now() - before);
   ++stats_.passes;
   StopUnprofitableGrowth();
   return absl::OkStatus();

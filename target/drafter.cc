@@ -48,16 +48,6 @@ std::optional<NoDraft> Drafter::Ask(const scheduler::DraftWanted& want, bool ext
     ++stats_->unroutable;
     return GiveUp(session);
   }
-  if (reads_states_ && (*worker != session->worker() || !session->has_states())) {
-    // It could only wait for states that will not come. The next step sends it some.
-    router_.OnAbandoned(*worker);
-    if (*worker != session->worker()) {
-      Leave(session);
-      session->MoveTo(*worker);
-    }
-    ++stats_->unroutable;
-    return GiveUp(session);
-  }
   return SendRequest(*worker, text, now, session);
 }
 
@@ -76,6 +66,12 @@ std::optional<NoDraft> Drafter::SendRequest(PeerId worker, absl::Span<const Toke
   if (worker != session->worker()) {
     Leave(session);
     session->MoveTo(worker);
+  }
+  if (reads_states_ && !session->has_states()) {
+    // It could only wait for states that will not come. The next step sends it some.
+    router_.OnAbandoned(worker);
+    ++stats_->unroutable;
+    return GiveUp(session);
   }
   ++stats_->requests;
   const DraftRequest request = session->MakeRequest(*options_, text, next_request_++, now);

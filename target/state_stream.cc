@@ -69,14 +69,18 @@ void StateStream::CollectRows(const scheduler::StepPlan& plan, const scheduler::
   }
 }
 
-bool StateStream::Prepare(PeerId peer, absl::Span<const Row> rows, Reader* reader) {
-  absl::StatusOr<transport::Lease> slot = outbox_.slot({incarnation_, reader->sent + 1});
-  if (!slot.ok()) return false;
-  // Counted even if it fails: a part of it may be on its way.
-  Outgoing outgoing = {.peer = peer,
-                       .reader = reader,
-                       .described = {.target_incarnation = incarnation_, .number = ++reader->sent},
-                       .slot = *std::move(slot)};
+void StateStream::LeaveOut(PeerId peer, absl::Span<const schemas::StateRun> runs,
+                           const StateReaders& readers) {
+  for (const schemas::StateRun& run : runs) {
+    stats_.dropped += run.count;
+    readers.left_out(peer, run.sequence);
+  }
+}
+
+void StateStream::Prepare(PeerId peer, absl::Span<const Row> rows, const StateReaders& readers,
+                          Reader* reader) {
+  Outgoing outgoing = {
+      .peer = peer, .reader = reader, .described = {.target_incarnation = incarnation_}};
   std::vector<schemas::StateRun>& runs = outgoing.described.runs;
   for (const Row& row : rows) {
     if (!runs.empty() && runs.back().sequence == row.sequence &&
@@ -87,8 +91,12 @@ bool StateStream::Prepare(PeerId peer, absl::Span<const Row> rows, Reader* reade
     }
     outgoing.rows.push_back(row.row);
   }
+  absl::StatusOr<transport::Lease> slot = outbox_.slot({incarnation_, reader->sent + 1});
+  if (!slot.ok()) return LeaveOut(peer, runs, readers);
+  // Counted even if it fails: a part of it may be on its way.
+  outgoing.described.number = ++reader->sent;
+  outgoing.slot = *std::move(slot);
   outgoing_.push_back(std::move(outgoing));
-  return true;
 }
 
 model::StateCopy StateStream::CopyOf(const Outgoing& outgoing) const {
@@ -99,13 +107,14 @@ model::StateCopy StateStream::CopyOf(const Outgoing& outgoing) const {
           .on_device = pool.options().kind == transport::MemoryKind::kCuda};
 }
 
-bool StateStream::Send(Outgoing outgoing) {
-  const size_t rows = outgoing.rows.size(), columns = outgoing.reader->columns.size();
+bool StateStream::Send(Outgoing* outgoing) {
+  const size_t rows = outgoing->rows.size(), columns = outgoing->reader->columns.size();
   const auto bytes = static_cast<uint32_t>(rows * columns * hidden_ * sizeof(uint16_t));
-  const absl::Status sent = outbox_.send(outgoing.peer, outgoing.described, outgoing.reader->pool,
-                                         std::move(outgoing.slot), bytes);
+  const absl::Status sent = outbox_.send(outgoing->peer, outgoing->described,
+                                         outgoing->reader->pool, std::move(outgoing->slot), bytes);
   if (!sent.ok()) {
-    spdlog::debug("target peer={}: hidden states not sent: {}", outgoing.peer, base::Message(sent));
+    spdlog::debug("target peer={}: hidden states not sent: {}", outgoing->peer,
+                  base::Message(sent));
     return false;
   }
   stats_.sent += rows;
@@ -120,10 +129,7 @@ void StateStream::Send(const scheduler::StepPlan& plan, const scheduler::StepRes
     absl::Span<const Row> left = reader.rows;
     while (!left.empty()) {
       const auto some = left.first(std::min<size_t>(left.size(), reader.slot_rows));
-      if (!Prepare(peer, some, &reader)) {
-        stats_.dropped += some.size();
-        for (const Row& row : some) readers.left_out(peer, row.sequence);
-      }
+      Prepare(peer, some, readers, &reader);
       left.remove_prefix(some.size());
     }
   }
@@ -133,13 +139,8 @@ void StateStream::Send(const scheduler::StepPlan& plan, const scheduler::StepRes
   const absl::Status copied = copy(copies);
   if (!copied.ok()) spdlog::error("hidden states are not copied: {}", base::Message(copied));
   for (Outgoing& outgoing : outgoing_) {
-    const std::vector<schemas::StateRun> runs = outgoing.described.runs;
-    const PeerId peer = outgoing.peer;
-    if (copied.ok() && Send(std::move(outgoing))) continue;
-    for (const schemas::StateRun& run : runs) {
-      stats_.dropped += run.count;
-      readers.left_out(peer, run.sequence);
-    }
+    if (copied.ok() && Send(&outgoing)) continue;
+    LeaveOut(outgoing.peer, outgoing.described.runs, readers);
   }
   outgoing_.clear();
 }

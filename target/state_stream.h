@@ -93,11 +93,13 @@ class StateStream {
   void UpdateLayers();
   void CollectRows(const scheduler::StepPlan& plan, const scheduler::StepResult& result,
                    const std::function<std::vector<PeerId>(base::SequenceId)>& readers);
-  // Takes a slot for these rows, at most reader->slot_rows. False: none is free.
-  bool Prepare(PeerId peer, absl::Span<const Row> rows, Reader* reader);
+  void LeaveOut(PeerId peer, absl::Span<const schemas::StateRun> runs, const StateReaders& readers);
+  // Takes a slot for these rows, at most reader->slot_rows, or leaves them out.
+  void Prepare(PeerId peer, absl::Span<const Row> rows, const StateReaders& readers,
+               Reader* reader);
   model::StateCopy CopyOf(const Outgoing& outgoing) const;
-  // False: the worker did not take it.
-  bool Send(Outgoing outgoing);
+  // False: the worker did not take it. Its slot is gone all the same.
+  bool Send(Outgoing* outgoing);
 
   const uint64_t incarnation_;
   const int32_t hidden_;

@@ -75,15 +75,6 @@ void ModelledDraft::StartPass(base::Nanos now) {
   ends_ = now + TimeOf(rows);
 }
 
-// As DraftEngine's.
-void ModelledDraft::NotePassTime(base::Nanos pass) {
-  if (pass_time_ == 0) {
-    pass_time_ = pass;
-  } else {
-    pass_time_ += pass > pass_time_ ? pass_time_ / 16 : -pass_time_ / 8;
-  }
-}
-
 // Starts a pass over the likeliest nodes of all sessions.
 void ModelledDraft::StartAhead(base::Nanos now) {
   std::vector<std::pair<uint64_t, Session*>> going;
@@ -119,7 +110,7 @@ std::vector<ModelledDraft::Reply> ModelledDraft::EndPass() {
     Note(session.asked, &session);
   }
   if (jobs_.empty()) return {};
-  if (!reads_prompts_) NotePassTime(pass);
+  if (!reads_prompts_) pass_time_.Note(pass);
   busy_ += pass;
   for (Job& job : jobs_) Expand(&job);
   StopUnprofitableGrowth();
@@ -164,7 +155,7 @@ void ModelledDraft::StopUnprofitableGrowth() {
   std::map<uint64_t, float> gains;
   for (const Job& job : jobs_) gains[job.target] += job.grower.Gain();
   for (const auto& [target, gain] : gains) {
-    if (rounds_.at(target).Pays(gain, base::ToSeconds(pass_time_))) continue;
+    if (rounds_.at(target).Pays(gain, pass_time_.seconds())) continue;
     for (Job& job : jobs_) {
       if (job.target == target) job.grower.Stop();
     }

@@ -19,6 +19,7 @@
 #include "scheduler/simulation/modelled_text.h"
 #include "scheduler/simulation/step_cost.h"
 #include "speculation/growth.h"
+#include "speculation/pass_time.h"
 #include "speculation/tree.h"
 
 namespace specfabric::scheduler {
@@ -92,7 +93,6 @@ class ModelledDraft {
   void StartAhead(base::Nanos now);
   void Note(bool asked, Session* session);
   base::Nanos TimeOf(int64_t rows) const;
-  void NotePassTime(base::Nanos pass);
 
   const DraftCost& cost_;
   const ModelledText& text_;
@@ -105,7 +105,7 @@ class ModelledDraft {
   // Of the pass that runs, if it grows trees.
   base::Nanos began_ = 0;
   bool reads_prompts_ = false;
-  base::Nanos pass_time_ = 0;  // without prompts: about the lower third; 0: not known
+  speculation::PassTime pass_time_;
   base::Nanos busy_ = 0;
 };
 
