@@ -42,22 +42,15 @@ namespace {
 using base::kMicrosecond;
 using base::Nanos;
 
-struct Place {
-  const char* name;
-  DraftPlace place;
-};
-constexpr Place kPlaces[] = {
-    {"apart", DraftPlace::kApart}, {"turns", DraftPlace::kTurns}, {"shared", DraftPlace::kShared}};
+constexpr DraftPlace kPlaces[] = {DraftPlace::kApart, DraftPlace::kTurns, DraftPlace::kShared};
 constexpr int32_t kRequestsEach = 3;
-constexpr Nanos kStateLatency = 155 * kMicrosecond;  // docs/benchmarks.md, One GPU
-constexpr double kStateBytesPerSecond = 50e9;        // 400 Gb/s
-constexpr int32_t kAheadNodes = 200;                 // as --ahead_nodes
+constexpr int32_t kAheadNodes = 200;  // as --ahead_nodes
 constexpr const char* kDefaultTree = "best:32:4:12";
 constexpr const char* kTrees[] = {"1",          "1,1",         "1,1,1",         "1,1,1,1",
                                   "1,1,1,1,1",  "2,1,1,1",     "1,1,1,1,1,1,1", "2,2,1",
                                   "best:8:4:4", "best:16:4:8", "best:32:4:12"};
 
-SimulationOptions Options(const Place& place, const MeasuredDrafter& drafter, double acceptance,
+SimulationOptions Options(DraftPlace place, const MeasuredDrafter& drafter, double acceptance,
                           int32_t clients) {
   SimulationOptions options;
   SchedulerOptions& s = options.scheduler;
@@ -68,7 +61,7 @@ SimulationOptions Options(const Place& place, const MeasuredDrafter& drafter, do
   s.prefix_cache = false;
   options.step = StepOf8B();
   options.acceptance = {.first = acceptance, .spread = 0.15};
-  options.place = place.place;
+  options.place = place;
   options.drafts = 1;
   options.draft_sessions = clients;
   options.draft.kind = drafter.kind;
@@ -92,8 +85,7 @@ double Rate(SimulationOptions options, const char* tree, bool ahead, int32_t cli
   return Simulate(options, arrivals).tokens_per_second;
 }
 
-void Compare(const Place& place, const MeasuredDrafter& drafter, double acceptance,
-             int32_t clients) {
+void Compare(DraftPlace place, const MeasuredDrafter& drafter, double acceptance, int32_t clients) {
   const SimulationOptions defaults = Options(place, drafter, acceptance, clients);
   SimulationOptions fixed = defaults;
   fixed.scheduler.speculation = SpeculationPolicy::kAlways;
@@ -102,7 +94,7 @@ void Compare(const Place& place, const MeasuredDrafter& drafter, double acceptan
   const double plain = Rate(none, "1", false, clients);
   double best = plain;
   std::string by = "none";
-  const bool goes_ahead = !ReadsStates(drafter.kind) && place.place != DraftPlace::kTurns;
+  const bool goes_ahead = !ReadsStates(drafter.kind) && place != DraftPlace::kTurns;
   for (const char* tree : kTrees) {
     for (const bool ahead : {false, true}) {
       if (ahead && !goes_ahead) continue;
@@ -113,24 +105,22 @@ void Compare(const Place& place, const MeasuredDrafter& drafter, double acceptan
     }
   }
   const double ours = Rate(defaults, kDefaultTree, true, clients);
-  std::printf("%7s %7s %10.2f %7d %9.0f %9.0f %9.0f %7.3f %7.3f  %s\n", place.name,
-              std::string(Name(drafter.kind)).c_str(), acceptance, clients, plain, best, ours,
-              ours / best, ours / plain, by.c_str());
+  std::printf("%7s %7s %10.2f %7d %9.0f %9.0f %9.0f %7.3f %7.3f  %s\n",
+              std::string(Name(place)).c_str(), std::string(Name(drafter.kind)).c_str(), acceptance,
+              clients, plain, best, ours, ours / best, ours / plain, by.c_str());
   std::fflush(stdout);
 }
 
-std::vector<double> Numbers(const char* flag, const std::string& text, double least, double most) {
-  std::vector<double> numbers;
-  for (const std::string& part : std::vector<std::string>(absl::StrSplit(text, ','))) {
-    double number = 0;
-    if (!absl::SimpleAtod(part, &number) || number < least || number > most) {
-      std::fprintf(stderr, "--%s=%s: allowed are numbers from %g to %g, separated by commas\n",
-                   flag, text.c_str(), least, most);
-      std::exit(2);
-    }
-    numbers.push_back(number);
+// Whether the names all are some that `parse` knows.
+template <typename Parse>
+void CheckNames(const char* flag, const std::string& text, const Parse& parse) {
+  for (const std::string& name : std::vector<std::string>(absl::StrSplit(text, ','))) {
+    const auto parsed = parse(name);
+    if (parsed.ok()) continue;
+    std::fprintf(stderr, "--%s=%s: %s\n", flag, text.c_str(),
+                 std::string(parsed.status().message()).c_str());
+    std::exit(2);
   }
-  return numbers;
 }
 
 bool Named(const std::string& flag, std::string_view name) {
@@ -139,12 +129,14 @@ bool Named(const std::string& flag, std::string_view name) {
 }
 
 int Main() {
+  CheckNames("place", FLAGS_place, ParseDraftPlace);
+  CheckNames("drafter", FLAGS_drafter, ParseDrafterKind);
   const std::vector<double> acceptance = Numbers("acceptance", FLAGS_acceptance, 0, 1);
   const std::vector<double> clients = Numbers("clients", FLAGS_clients, 1, 512);
   std::printf("%7s %7s %10s %7s %9s %9s %9s %7s %7s  %s\n", "place", "drafter", "acceptance",
               "clients", "plain", "best", "default", "/best", "/plain", "the best setting");
-  for (const Place& place : kPlaces) {
-    if (!Named(FLAGS_place, place.name)) continue;
+  for (const DraftPlace place : kPlaces) {
+    if (!Named(FLAGS_place, Name(place))) continue;
     for (const MeasuredDrafter& drafter : MeasuredDrafters(/*block_layers=*/5)) {
       if (!Named(FLAGS_drafter, Name(drafter.kind))) continue;
       for (const double chance : acceptance) {

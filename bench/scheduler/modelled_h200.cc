@@ -1,6 +1,10 @@
 #include "bench/scheduler/modelled_h200.h"
 
-#include "base/clock.h"
+#include <cstdio>
+#include <cstdlib>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 
 namespace specfabric::scheduler {
 namespace {
@@ -41,6 +45,20 @@ StepCost StepOf8B() {
   return {.fixed = kBetweenSteps,
           .context_ns = 1e9 * kKvToken8B / kBytesPerSecond,
           .measured = kPass8B};
+}
+
+std::vector<double> Numbers(const char* flag, const std::string& text, double least, double most) {
+  std::vector<double> numbers;
+  for (const std::string& part : std::vector<std::string>(absl::StrSplit(text, ','))) {
+    double number = 0;
+    if (!absl::SimpleAtod(part, &number) || number < least || number > most) {
+      std::fprintf(stderr, "--%s=%s: allowed are numbers from %g to %g, separated by commas\n",
+                   flag, text.c_str(), least, most);
+      std::exit(2);
+    }
+    numbers.push_back(number);
+  }
+  return numbers;
 }
 
 std::vector<MeasuredDrafter> MeasuredDrafters(int32_t block_layers) {

@@ -5,8 +5,11 @@
 // in bfloat16, measured (docs/benchmarks.md, One GPU), and of drafters that have not run on a GPU
 // yet by the bytes that they read.
 
+#include <cstdint>
+#include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "scheduler/simulation/drafter_kind.h"
 #include "scheduler/simulation/step_cost.h"
 
@@ -24,7 +27,17 @@ struct MeasuredDrafter {
   double weights, kv_token;  // bytes
 };
 
+// Of hidden states: the first byte of GPU memory reached another process after 155 us on one card,
+// the rest at 1.6 TB/s (docs/benchmarks.md, One GPU). Between machines the limit of a 400 Gb/s
+// wire, and the same latency, though a few microseconds are published for GPUs over RDMA.
+constexpr base::Nanos kStateLatency = 155 * base::kMicrosecond;
+constexpr double kStateBytesPerSecond = 50e9;
+
 StepCost StepOf8B();
+// The numbers of a flag, separated by commas. Others end the program with a line that says what is
+// allowed.
+std::vector<double> Numbers(const char* flag, const std::string& text, double least, double most);
+
 // block_layers: of the block drafter.
 std::vector<MeasuredDrafter> MeasuredDrafters(int32_t block_layers);
 

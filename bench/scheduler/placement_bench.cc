@@ -46,31 +46,13 @@ namespace {
 using base::kMicrosecond;
 using base::Nanos;
 
-// The first byte of GPU memory reached another process after 155 us on one card, the rest at 1.6
-// TB/s (docs/benchmarks.md, One GPU). Between machines the wire's own limit, and the same latency,
-// though a few microseconds are published for GPUs over RDMA.
 struct Place {
   const char* name;
   bool colocated;
   double bytes_per_second;
 };
-constexpr Place kPlaces[] = {{"co-located", true, 0}, {"remote 400 Gb/s", false, 50e9}};
-constexpr Nanos kStateLatency = 155 * kMicrosecond;
-
-std::vector<double> Numbers(const std::string& flag, const std::string& text, double least,
-                            double most) {
-  std::vector<double> numbers;
-  for (const std::string& part : std::vector<std::string>(absl::StrSplit(text, ','))) {
-    double number = 0;
-    if (!absl::SimpleAtod(part, &number) || number < least || number > most) {
-      std::fprintf(stderr, "--%s=%s: allowed are numbers from %g to %g, separated by commas\n",
-                   flag.c_str(), text.c_str(), least, most);
-      std::exit(2);
-    }
-    numbers.push_back(number);
-  }
-  return numbers;
-}
+constexpr Place kPlaces[] = {{"co-located", true, 0},
+                             {"remote 400 Gb/s", false, kStateBytesPerSecond}};
 
 int64_t KvTokens(const MeasuredDrafter* beside) {
   if (beside == nullptr) return static_cast<int64_t>((kMemory - kWeights8B) / kKvToken8B);
