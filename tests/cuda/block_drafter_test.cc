@@ -7,10 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/bfloat16.h"
-#include "model/cuda/cuda_transformer.h"
 #include "model/cuda/state_rows.h"
 #include "tests/cuda/device.h"
+#include "tests/cuda/drafter_states.h"
 #include "tests/model/checkpoint_writer.h"
 #include "tests/model/group.h"
 #include "tests/model/passes.h"
@@ -18,24 +17,9 @@
 namespace specfabric::model::cuda {
 namespace {
 
-using base::cuda::DeviceArray;
 using base::cuda::DeviceTest;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-RankOptions CudaOptions(DataType dtype) {
-  RankOptions options = Options(dtype);
-  options.trial_budget = 0;
-  return options;
-}
-
-TestGroup OnDevice(const std::string& dir, const RankOptions& options) {
-  absl::StatusOr<TestGroup> group = TestGroup::Load(dir, options, 1, CudaTransformer::Load);
-  EXPECT_TRUE(group.ok()) << group.status();
-  return *std::move(group);
-}
-
-double Tolerance(DataType dtype) { return dtype == DataType::kFloat32 ? 2e-4 : 0.25; }
 
 // With another value for what the head never scores, which is minus infinity on CPUs.
 LogitRows Scored(LogitRows rows) {
@@ -44,22 +28,6 @@ LogitRows Scored(LogitRows rows) {
     std::replace(row.begin(), row.end(), -kInfinity, -1e6f);
   }
   return rows;
-}
-
-// Random, as states are sent.
-std::vector<float> RandomStates(const ModelConfig& config, int rows, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> states(rows * config.states->layers.size() * config.states->target_hidden);
-  for (float& value : states) value = base::WidenBFloat16(base::RoundToBFloat16(normal(random)));
-  return states;
-}
-
-std::vector<float> Fused(RankModel& model, const std::vector<float>& states, int rows) {
-  std::vector<float> fused(rows * model.config().hidden);
-  const absl::Status status = model.FuseStates(states, rows, fused.data());
-  EXPECT_TRUE(status.ok()) << status;
-  return fused;
 }
 
 // The sequences of these tests, whose blocks do not lie in order: how many positions they have, and
@@ -75,8 +43,9 @@ Texts ShortTexts() { return {{9, {5, 0, 7, 2}}, {6, {1, 9, 3, 8}}, {1, {4, 6}}};
 std::vector<std::vector<float>> RandomFused(RankModel& model, const Texts& texts) {
   std::vector<std::vector<float>> fused;
   for (const Text& text : texts) {
-    const std::vector<float> states = RandomStates(model.config(), text.length, text.length);
-    fused.push_back(Fused(model, states, text.length));
+    const std::vector<float> states =
+        RandomStates(text.length, StateWidth(model.config()), text.length);
+    fused.push_back(Fused(model, states, text.length).front());
   }
   return fused;
 }
@@ -261,17 +230,7 @@ TEST_P(CudaBlockTest, FusesWhatLiesInTheDevicesMemory) {
   const ModelConfig config = OddBlockConfig(MarkovKind::kNone);
   WriteCheckpoint(dir.path(), config, 4);
   TestGroup group = OnDevice(dir.path(), CudaOptions(GetParam()));
-  const std::vector<float> states = RandomStates(config, 5, 6);
-  std::vector<uint16_t> bits;
-  for (float value : states) bits.push_back(base::RoundToBFloat16(value));
-  DeviceArray<uint16_t> there(bits);
-  std::vector<float> fused(size_t{5} * config.hidden);
-  const absl::StatusOr<bool> finite = group.rank(0).FuseDeviceStates(
-      {reinterpret_cast<const uint8_t*>(there.data()), bits.size() * sizeof(uint16_t)}, 5,
-      fused.data());
-  ASSERT_TRUE(finite.ok()) << finite.status();
-  EXPECT_TRUE(*finite);
-  EXPECT_EQ(fused, Fused(group.rank(0), states, 5));
+  ExpectFusesDeviceStates(group.rank(0));
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, CudaBlockTest,

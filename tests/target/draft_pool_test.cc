@@ -296,6 +296,23 @@ TEST_F(DraftPoolTest, AWorkerIsAskedOnceItHasTheStatesOfTheLastTokens) {
   EXPECT_EQ(sent_[2].first, 6u);
 }
 
+TEST_F(DraftPoolTest, ThirdResyncAsksNoWorkerWithoutStates) {
+  Up(5, {1, 2});
+  Up(6, {1, 2});
+  StartSequence();
+  const PeerId first = pool_.StateReadersOf(1, 41, now_).at(0);
+  Step({{}, {51}});
+  ASSERT_EQ(sent_.size(), 1u);
+  for (int i = 0; i < 3; ++i) {
+    Reply(first, ReplyTo(sent_.back().second, DraftStatus::kNeedResync), now_);
+  }
+  EXPECT_EQ(sent_.size(), 3u);
+  EXPECT_NE(pool_.StateReadersOf(1, 42, now_).at(0), first);
+  Step({{}, {52}});
+  ASSERT_EQ(sent_.size(), 4u);
+  EXPECT_NE(sent_[3].first, first);
+}
+
 TEST_F(DraftPoolTest, StaleRepliesAreCountedAndDropped) {
   Up(5);
   StartSequence();
