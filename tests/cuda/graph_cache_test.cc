@@ -150,6 +150,19 @@ TEST_F(GraphCacheTest, APassThatCannotBeCapturedRunsAsItIs) {
   EXPECT_EQ(enqueued_, 5) << "once in vain";
 }
 
+// `view` reads from `slots`, a copy of the plan's lists, what `expected` reads from the plan's.
+void ExpectSameSlots(const AttentionPlan& plan, const RowView& expected,
+                     const std::vector<int32_t>& slots, const RowView& view) {
+  ASSERT_EQ(view.run_count, expected.run_count);
+  ASSERT_EQ(view.extra_count, expected.extra_count);
+  for (int32_t i = 0; i < view.run_count; ++i) {
+    ASSERT_EQ(slots[view.run_first + i], plan.slots[expected.run_first + i]);
+  }
+  for (int32_t i = 0; i < view.extra_count; ++i) {
+    ASSERT_EQ(slots[view.extra_first + i], plan.extra[expected.extra_first + i]);
+  }
+}
+
 // What a kernel would read, of padded inputs and of the batch's own.
 TEST_F(GraphCacheTest, PaddedInputsHoldTheBatch) {
   constexpr int32_t kHalf = 3;
@@ -167,14 +180,16 @@ TEST_F(GraphCacheTest, PaddedInputsHoldTheBatch) {
       batch.tokens[row] = static_cast<int32_t>(random() % 100);
       if (row == 0 || random() % 2 == 0) batch.logit_rows.push_back(row);
     }
-    AttentionPlan plan;
-    ASSERT_TRUE(MakeAttentionPlan(batch, {100, 512, 16}, &plan).ok());
+    std::vector<AttentionPlan> plans(2);  // of layers without limits, and of those with a window
+    const AttentionPlan& plan = plans[0];
+    ASSERT_TRUE(MakeAttentionPlan(batch, {100, 512, 16}, &plans[0]).ok());
+    LimitPlan(batch, {.window = 5}, plan, &plans[1]);
     std::vector<float> cosines(batch.rows() * kHalf), sines(batch.rows() * kHalf);
     for (float& x : cosines) x = static_cast<float>(random() % 1000);
     for (float& x : sines) x = static_cast<float>(random() % 1000);
     const PassSize size = PaddedSize({batch.rows(), static_cast<int32_t>(batch.logit_rows.size())});
     const absl::StatusOr<PassInputs> copied =
-        inputs.Copy(*device_, {&batch, &plan, &cosines, &sines, kHalf}, size);
+        inputs.Copy(*device_, {&batch, &plans, &cosines, &sines, kHalf}, size);
     ASSERT_TRUE(copied.ok()) << copied.status();
     ASSERT_TRUE(device_->Finish().ok());
     if (inputs.moves() != moves) places.clear();
@@ -189,7 +204,7 @@ TEST_F(GraphCacheTest, PaddedInputsHoldTheBatch) {
       return values;
     };
     const auto tokens = read(copied->tokens, size.rows);
-    const auto views = read(copied->views, size.rows);
+    const auto views = read(copied->views, plans.size() * size.rows);
     const auto wanted = read(copied->logit_rows, size.logit_rows);
     const auto there = read(copied->cosines, size.rows * kHalf);
     const auto slots = read(copied->slots, plan.slots.size() + plan.extra.size());
@@ -198,13 +213,10 @@ TEST_F(GraphCacheTest, PaddedInputsHoldTheBatch) {
       const int32_t of = row < batch.rows() ? row : 0;
       EXPECT_EQ(tokens[row], batch.tokens[of]);
       EXPECT_EQ(there[row * kHalf + 1], cosines[of * kHalf + 1]);
-      EXPECT_EQ(views[row].write_slot, row == of ? plan.rows[of].write_slot : -1);
-      ASSERT_EQ(views[row].visible(), plan.rows[of].visible());
-      for (int32_t i = 0; i < views[row].run_count; ++i) {
-        ASSERT_EQ(slots[views[row].run_first + i], plan.slots[plan.rows[of].run_first + i]);
-      }
-      for (int32_t i = 0; i < views[row].extra_count; ++i) {
-        ASSERT_EQ(slots[views[row].extra_first + i], plan.extra[plan.rows[of].extra_first + i]);
+      for (size_t i = 0; i < plans.size(); ++i) {
+        const RowView &view = views[i * size.rows + row], &expected = plans[i].rows[of];
+        EXPECT_EQ(view.write_slot, row == of ? expected.write_slot : -1);
+        ExpectSameSlots(plan, expected, slots, view);
       }
     }
     for (size_t i = 0; i < wanted.size(); ++i) {
