@@ -76,11 +76,22 @@ class Sample:
         return self.tokens / self.seconds
 
 
-def pin(pid: int, core: int) -> None:
+def pin(pid: int, *cores: int) -> None:
     """Binds all threads that a process has; those that they start are where they are."""
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(ProcessLookupError):
-            os.sched_setaffinity(int(thread.name), {core})
+            os.sched_setaffinity(int(thread.name), cores)
+
+
+@contextlib.contextmanager
+def pinned_here(*cores: int) -> Iterator[None]:
+    """Binds this process for a while."""
+    before = os.sched_getaffinity(0)
+    pin(os.getpid(), *cores)
+    try:
+        yield
+    finally:
+        pin(os.getpid(), *before)
 
 
 def totals(address: str) -> dict[str, float]:
@@ -158,12 +169,8 @@ def clusters(
             pin(cluster.gateway.pid, cores[OTHER_CORE])
             for draft in cluster.drafts:
                 pin(draft.pid, cores[TARGETS_CORE if place == COLOCATED else OTHER_CORE])
-        pin(os.getpid(), cores[OTHER_CORE])
-        try:
-            yield up
-        finally:
-            for thread in Path("/proc/self/task").iterdir():
-                os.sched_setaffinity(int(thread.name), set(cores))
+        stack.enter_context(pinned_here(cores[OTHER_CORE]))
+        yield up
 
 
 HEADER = (
