@@ -1,0 +1,101 @@
+"""Servers that answer the same requests in turn, and what their rates say of each other.
+
+In every round each server answers all requests of that round, one server after the other, in an
+order that rotates from round to round, so that a machine that slows down slows all. Ratios are of
+medians over rounds. Their intervals hold 95 % of the ratios of rounds drawn with replacement, those
+of two servers together because they met the machine in the same mood: with few rounds they are
+rough, and with one there is nothing to draw.
+
+The best of several is the one whose median is highest, found by the same rounds that it is then
+compared by. Noise makes that the luckier one: a ratio to the best is rather too low than too high.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from bench.serving.metrics import Summary
+
+DRAWS = 2000
+WARM_UP = -1  # the round that is not counted
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A ratio and the interval that holds 95 % of it."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+def turn(names: Sequence[str], number: int) -> list[str]:
+    """The order of round `number`."""
+    first = number % len(names)
+    return [*names[first:], *names[:first]]
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float], seed: int = 0) -> Interval:
+    """Of medians over the same rounds."""
+    if len(ours) != len(theirs) or not ours:
+        raise ValueError(f"{len(ours)} rounds beside {len(theirs)}; allowed: as many, from 1")
+    drawn = np.random.default_rng(seed).integers(len(ours), size=(DRAWS, len(ours)))
+    above, below = (np.median(np.asarray(rates)[drawn], axis=1) for rates in (ours, theirs))
+    low, high = np.percentile(above / below, [2.5, 97.5])
+    return Interval(median(ours) / median(theirs), float(low), float(high))
+
+
+def best(rates: Mapping[str, Sequence[float]], among: Collection[str]) -> str:
+    """The one with the highest median, of those that took part in every round."""
+    rounds = max(len(rates[name]) for name in among)
+    complete = [name for name in among if len(rates[name]) == rounds]
+    return max(complete, key=lambda name: median(rates[name]))
+
+
+def remaining(
+    rates: Mapping[str, Sequence[float]], always: Collection[str], share: float
+) -> list[str]:
+    """Who goes on: those in `always`, and those of whom a round reached `share` of the best median.
+
+    Who stopped before has fewer rounds and stays out.
+    """
+    rounds = max(len(values) for values in rates.values())
+    at_work = {name: values for name, values in rates.items() if len(values) == rounds}
+    if not rounds:
+        return list(at_work)
+    level = share * max(median(values) for values in at_work.values())
+    return [name for name, values in at_work.items() if name in always or max(values) >= level]
+
+
+async def take_turns(
+    names: Sequence[str],
+    measure: Callable[[str, int], Awaitable[Summary]],
+    rounds: int,
+    always: Collection[str],
+    share: float,
+) -> dict[str, list[Summary]]:
+    """The summaries of each by round; `measure(name, number)` answers the requests of one."""
+    found: dict[str, list[Summary]] = {name: [] for name in names}
+    going = list(names)
+    for number in range(WARM_UP, rounds):
+        for name in turn(going, number):
+            summary = await measure(name, number)
+            if number != WARM_UP:
+                found[name].append(summary)
+        going = remaining(rates_of(found), always, share)
+        if sys.stderr.isatty():
+            print(f"round {number + 1} of {rounds} done", file=sys.stderr)
+    return found
+
+
+def rates_of(found: Mapping[str, Sequence[Summary]]) -> dict[str, list[float]]:
+    """Tokens a second by round."""
+    return {name: [s.output_throughput for s in summaries] for name, summaries in found.items()}

@@ -1,0 +1,59 @@
+"""The defaults beside fixed settings: which settings there are, and cells that are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.serving import best_of, cells
+from bench.serving.cells import Cell, Found, seed_of
+
+CELL = Cell("shared", 0.0, "code", 4)
+
+
+def found(**rates: list[float]) -> Found:
+    return Found(CELL, rates, dict.fromkeys(rates, 0.0))
+
+
+def test_the_default_is_beside_the_best_of_the_others() -> None:
+    one = found(default=[9.0, 9.0], plain=[3.0, 3.0], lookup=[4.0, 4.0], slow=[99.0])
+    assert best_of.best_fixed(one) == "lookup"
+    assert "| lookup | 2.25 [2.25, 2.25] | 3.00 [3.00, 3.00] |" in best_of.row(one)
+
+
+def test_every_fixed_setting_is_there_and_the_default_has_no_flag() -> None:
+    settings = {setting.name: setting for setting in best_of.settings_of(("1,1", "best:8:4:4"))}
+    assert settings["default"].flags == ()
+    assert settings["best:8:4:4+ahead"].flags == ("--tree=best:8:4:4", "--ahead=true")
+    assert not settings["plain"].drafts
+    assert len(settings) == 5 + 2 * 2
+
+
+def test_cells_and_rounds_have_requests_of_their_own() -> None:
+    other_cells = [
+        Cell("apart", 0.0, "code", 4),
+        Cell("shared", 1.0, "code", 4),
+        Cell("shared", 0.0, "chat", 4),
+        Cell("shared", 0.0, "code", 1),
+    ]
+    seeds = [seed_of(cell, number, 3) for cell in [CELL, *other_cells] for number in (-1, 0, 1)]
+    assert len({tuple(seed) for seed in seeds}) == 15
+    assert min(min(seed) for seed in seeds) >= 0
+
+
+def test_a_run_that_was_cut_off_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    def record() -> cells.Record:
+        return cells.Record(tmp_path / "out" / "x.json", "header", best_of.row, best_of.picture)
+
+    first = record()
+    assert first.missing([CELL]) == [CELL]
+    first.add(found(default=[9.0, 8.0], plain=[3.0, 3.5]))
+    capsys.readouterr()
+    second = record()
+    assert second.found == first.found
+    assert second.missing([CELL, Cell("shared", 1.0, "code", 4)]) == [
+        Cell("shared", 1.0, "code", 4)
+    ]
+    assert capsys.readouterr().out.splitlines() == ["header", best_of.row(first.found[0])]
+    assert (tmp_path / "out" / "x.svg").read_text().startswith("<svg")
