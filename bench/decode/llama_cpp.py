@@ -58,7 +58,8 @@ def build(work: Path, jobs: int, *programs: str) -> list[Path]:
             "GGML_NATIVE": "ON",
             "LLAMA_BUILD_APP": "OFF",
             "LLAMA_BUILD_EXAMPLES": "ON",
-            "LLAMA_BUILD_SERVER": "OFF",
+            "LLAMA_BUILD_SERVER": "ON",
+            "LLAMA_USE_PREBUILT_UI": "OFF",  # a download
             "LLAMA_BUILD_TESTS": "OFF",
             "LLAMA_OPENSSL": "OFF",
         }
