@@ -162,9 +162,11 @@ def overview(found: Sequence[Found]) -> str:
 
 
 def picture(found: Sequence[Found]) -> str:
+    """A row of panels a temperature, with a column a place."""
     panels: dict[str, dict[str, dict[int, Interval]]] = {}
+    in_order = sorted(found, key=lambda f: (f.cell.temperature, PLACES.index(f.cell.place)))
     for what in ("best fixed", PLAIN):
-        for f in found:
+        for f in in_order:
             title = f"default / {what}: {f.cell.place}, temperature {f.cell.temperature:g}"
             over = f.over(DEFAULT, PLAIN if what == PLAIN else best_fixed(f))
             panels.setdefault(title, {}).setdefault(f.cell.workload, {})[f.cell.clients] = over

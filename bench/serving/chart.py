@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bench.serving.turns import Interval
-from bench.svg import Axis, Panel, document, from_zero, key, line
+from bench.svg import Axis, Panel, document, from_zero, key, line, text
 
 COLOURS = ["#d62728", "#444444", "#1f77b4", "#2ca02c"]
 WIDTH, HEIGHT, MARGIN, TOP = 400, 320, 60, 40
@@ -72,5 +72,6 @@ def ratios(panels: Mapping[str, Mapping[str, Curve]]) -> str:
     legend = TOP + rows * (RATIO_HEIGHT + MARGIN)
     for i, name in enumerate(names):
         parts += key(MARGIN + i * 160, legend, name, COLOURS[i % len(COLOURS)])
-    width = max(RATIO_COLUMNS * (RATIO_WIDTH + MARGIN) + MARGIN, MARGIN + 160 * len(names))
+    parts.append(text(MARGIN + len(names) * 160, legend, "over clients; intervals of 95 %"))
+    width = max(RATIO_COLUMNS * (RATIO_WIDTH + MARGIN) + MARGIN, MARGIN + 160 * len(names) + 240)
     return document(width, legend + 20, parts)
