@@ -11,9 +11,10 @@ stays below --drop of the cell's best median is not measured further.
 Places, on the cores that this process may use:
 
 - shared: target, draft, gateway and this client share all cores; the target has a thread for each.
-- apart: the draft, the gateway and this client are on the last core, the target on the others.
+- apart: the target is on the first half of them, the draft, the gateway and this client on the
+  other: of two cores one each.
 - remote: as apart, and every message takes half of --rtt_ms, to the gateway too. That is a draft
-  on another machine as far as its delay goes; its machine is no quicker than this one's core.
+  on another machine as far as its delay goes; the machine is no more than these cores.
 
 Without drafts, too, the target has the cores that it has in that place. Requests, prompts included,
 differ from cell to cell and from round to round (texts.py has the kinds), so that no prefix cache
@@ -84,11 +85,12 @@ def settings_of(trees: Sequence[str]) -> list[Setting]:
 
 
 def place_on_cores(cluster: Cluster, cores: Sequence[int]) -> None:
-    """The target on all but the last, everything else there."""
+    """The target on the first half, everything else on the other."""
+    half = len(cores) // 2
     for target in cluster.targets:
-        pin(target.pid, *cores[:-1])
+        pin(target.pid, *cores[:half])
     for member in [cluster.gateway, *cluster.drafts]:
-        pin(member.pid, cores[-1])
+        pin(member.pid, *cores[half:])
 
 
 @contextlib.contextmanager
@@ -97,7 +99,8 @@ def clusters(
 ) -> Iterator[dict[str, Server]]:
     """One for each setting, by its name."""
     cores = sorted(os.sched_getaffinity(0))
-    flags = [f"--threads={len(cores) - (place != SHARED)}", "--log_level=warning"]
+    threads = len(cores) if place == SHARED else len(cores) // 2
+    flags = [f"--threads={threads}", "--log_level=warning"]
     if (most := max(arguments.clients)) > MOST_CLIENTS:
         flags += [f"--max_sequences={most}", f"--max_sessions={most}"]
     if place == REMOTE:
@@ -122,7 +125,7 @@ def clusters(
                 place_on_cores(cluster, cores)
             servers[setting.name] = Server(cluster.url, cluster.model)
         if place != SHARED:
-            stack.enter_context(pinned_here(cores[-1]))
+            stack.enter_context(pinned_here(*cores[len(cores) // 2 :]))
         yield servers
 
 
