@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from bench.serving import peer_servers, peers
 from bench.serving.cells import Cell, Found
-from bench.serving.peer_servers import Pair, Way
+from bench.serving.client import ServerError, complete
+from bench.serving.peer_servers import Pair, Peer, Way
 from bench.serving.turns import Interval
+from cluster import descendants, is_alive, wait_until
 
 PAIR = Pair(Path("/m/target"), Path("/m/draft"), [0, 2], 16)
 CELL = Cell("shared", 0.0, "code", 4)
@@ -84,3 +89,62 @@ def test_goals_are_for_some_numbers_of_clients() -> None:
     assert peers.goal_of(16, Interval(1.5, 1.0, 2.0)) == "1.5: reached"
     assert peers.goal_of(4, Interval(1.99, 1.0, 3.0)) == "2: missed"
     assert peers.goal_of(7, Interval(9.0, 9.0, 9.0)) == ""
+
+
+# Answers every request with one token; has a child that only ends by a signal.
+SERVER = """
+import http.server, subprocess, sys
+subprocess.Popen(["sleep", "600"])
+BODY = (
+    b'data: {"choices": [{"text": "a"}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}'
+    b"\\n\\ndata: [DONE]\\n\\n"
+)
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(BODY)))
+        self.end_headers()
+        self.wfile.write(BODY)
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), Handler).serve_forever()
+"""
+
+
+def states_of(pids: list[int]) -> set[str]:
+    """As /proc tells them: T is stopped."""
+    stats = [Path(f"/proc/{pid}/stat").read_text() for pid in pids]
+    return {stat.rpartition(")")[2].split()[0] for stat in stats}
+
+
+def test_a_peer_is_stopped_between_its_turns_and_gone_with_all_its_processes(
+    tmp_path: Path,
+) -> None:
+    peer = Peer("vLLM", Way("draft", 5), [sys.executable, "-c", SERVER])
+    with peer_servers.started(peer, tmp_path) as running:
+        pids = [running.popen.pid, *descendants(running.popen.pid)]
+        assert len(pids) == 2
+        wait_until(lambda: states_of(pids) == {"T"}, "all are stopped")
+        running.resume()
+        assert asyncio.run(complete(running.server, [1], 1, {})).succeeded
+        running.pause()
+        wait_until(lambda: states_of(pids) == {"T"}, "all are stopped again")
+    wait_until(lambda: not any(map(is_alive, pids)), "all are gone")
+
+
+def test_a_peer_that_does_not_start_shows_its_log(tmp_path: Path) -> None:
+    peer = Peer("vLLM", Way("plain"), [sys.executable, "-c", "raise SystemExit('no such model')"])
+    with (
+        pytest.raises(ServerError, match="vLLM plain ended with 1: no such model"),
+        peer_servers.started(peer, tmp_path),
+    ):
+        pass
+
+
+def test_the_environment_is_added_to_this_one(tmp_path: Path) -> None:
+    say = "import os; raise SystemExit(os.environ['PATH'] + os.environ['ADDED'])"
+    peer = Peer("vLLM", Way("plain"), [sys.executable, "-c", say], {"ADDED": ":x"})
+    with (
+        pytest.raises(ServerError, match=f"{os.environ['PATH'][-20:]}:x"),
+        peer_servers.started(peer, tmp_path),
+    ):
+        pass
