@@ -154,7 +154,7 @@ void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos
       .started = now});
   if (parallel()) {
     // One level more than the tree has: the last draft token's next ones, which are run ahead.
-    const bool goes_ahead = any_tree && options_.ahead.policy != AheadPolicy::kOff;
+    const bool goes_ahead = any_tree && request.ahead && options_.ahead.policy != AheadPolicy::kOff;
     const int levels = std::min(growth.Depth(), max_nodes);
     job->most_masks = std::max(0, goes_ahead ? levels : levels - 1);
   }
@@ -280,7 +280,7 @@ void DraftEngine::Finish(Job* job, base::Nanos now) {
                                               {"passes", int64_t{job->passes}}}});
   }
   reply_(job->peer, std::move(reply), std::move(draft_probs));
-  if (!speculation::UsesDraftProbs(session->verification)) {
+  if (job->request.ahead && !speculation::UsesDraftProbs(session->verification)) {
     // With its masks a next root takes as many rows, and each of them must pay.
     AheadOptions ahead = options_.ahead;
     ahead.least_chance *= static_cast<float>(1 + session->masks);

@@ -31,7 +31,7 @@ SchedulerOptions Sound(SchedulerOptions options) {
 
 // The parts, each with its own state. In this order: a part is given those before it.
 struct Scheduler::Impl {
-  explicit Impl(const SchedulerOptions& given) : options(Sound(given)) {}
+  explicit Impl(const SchedulerOptions& given) : options(Sound(given)), control(options.profile) {}
 
   const SchedulerOptions options;
   SequenceBlocks blocks{options};
@@ -90,7 +90,7 @@ std::variant<StepPlan, WaitUntil> Scheduler::Plan(base::Nanos now) {
     impl_->planner.Recycle(std::move(plan));
     return WaitUntil{EarliestDeadline(running)};
   }
-  impl_->step.Begin(impl_->planner.planned(), now, &plan);
+  impl_->step.Begin(impl_->planner.planned(), impl_->planner.expected_tokens(), now, &plan);
   return plan;
 }
 

@@ -30,6 +30,7 @@
 #include "base/sequence_output.h"
 #include "base/types.h"
 #include "scheduler/policy/draft_wait.h"
+#include "scheduler/policy/step_time.h"
 #include "scheduler/sequence_request.h"
 #include "scheduler/step_plan.h"
 #include "speculation/tree.h"
@@ -71,6 +72,7 @@ struct SchedulerOptions {
   // text, ready when its round begins. They are verified when that is expected to pay, alone or
   // merged with a drafter's tree.
   bool ngram_lookup = false;
+  std::vector<StepSample> profile = {};  // steps that were measured before, ascending by rows
   bool prefix_cache = true;
   uint64_t model_salt = 0;                  // part of all keys of the prefix cache
   std::optional<uint64_t> cache_seed = {};  // of the secret of those keys, for tests; else random
@@ -112,6 +114,7 @@ struct DraftWanted {
   int32_t max_depth = 0;                         // levels
   double cost_per_second = 0, cost_per_row = 0;  // see DraftOrder
   base::Nanos deadline = 0;
+  bool ahead = true;  // see DraftOrder
 };
 
 // The sequence has ended: its blocks are free, and its draft session can be ended.

@@ -15,7 +15,34 @@ constexpr size_t kLearnedTrees = 32;  // trees of a step that are learned from, 
 
 }  // namespace
 
-void StepInFlight::Begin(absl::Span<Sequence* const> sequences, base::Nanos now, StepPlan* plan) {
+void StepInFlight::SurveyModes(double expected_tokens, const StepPlan& plan) {
+  mode_step_ = {.tokens = expected_tokens};
+  int64_t context = 0;
+  bool speculates = false;
+  for (const Sequence* sequence : admission_->running()) {
+    if (sequence->phase != Phase::kRunning) continue;
+    ++mode_step_.running;
+    context += sequence->kv_written;
+    speculates |= sequence->request.speculate;
+  }
+  if (!speculates) mode_step_.running = 0;  // tells nothing of drafters
+  int32_t prompts = 0;
+  for (const PlanSequence& part : plan.sequences) {
+    if (part.kind == RowsKind::kPrefill) prompts += part.row_count;
+  }
+  mode_step_.plain = control_->time_alone().Predict(mode_step_.running + prompts, context);
+}
+
+void StepInFlight::ReportModes(base::Nanos now) {
+  if (ended_ != 0 && mode_step_.running > 0) {
+    mode_step_.elapsed = now - ended_;
+    control_->OnModeStep(mode_step_, now);
+  }
+  ended_ = now;
+}
+
+void StepInFlight::Begin(absl::Span<Sequence* const> sequences, double expected_tokens,
+                         base::Nanos now, StepPlan* plan) {
   SPECFABRIC_CHECK(!any_ && sequences.size() == plan->sequences.size());
   any_ = true;
   plan->step = ++number_;
@@ -23,6 +50,7 @@ void StepInFlight::Begin(absl::Span<Sequence* const> sequences, base::Nanos now,
   rows_ = plan->rows();
   context_ = 0;
   for (const PlanSequence& part : plan->sequences) context_ += part.kv_len + part.row_count;
+  SurveyModes(expected_tokens, *plan);
   sequences_.assign(sequences.begin(), sequences.end());
   for (Sequence* sequence : sequences_) {
     sequence->in_flight = true;
@@ -35,6 +63,7 @@ std::vector<Event> StepInFlight::Commit(StepResult* result, base::Nanos now) {
   SPECFABRIC_CHECK(result->sequences.size() == sequences_.size());
   any_ = false;
   control_->OnStep(rows_, context_, now - started_);
+  ReportModes(now);
   starting_.clear();
   std::vector<Event> events = std::exchange(spare_events_, {});
   events.reserve(2 * sequences_.size());
@@ -61,6 +90,7 @@ std::vector<Event> StepInFlight::Commit(StepResult* result, base::Nanos now) {
   }
   sequences_.clear();
   std::erase_if(starting_, [&](Sequence* s) { return !Continues(s, &events); });
+  if (admission_->running().empty()) ended_ = 0;
   const PrefillLoad prefill = CountPrefill(admission_->running(), options_.max_step_tokens);
   rounds_->StartRounds(starting_, admission_->running(), prefill, now, &events);
   return events;

@@ -34,7 +34,9 @@ class StepInFlight {
 
   bool any() const { return any_; }
   // The plan, whose sequences these are, is handed out now. Numbers it.
-  void Begin(absl::Span<Sequence* const> sequences, base::Nanos now, StepPlan* plan);
+  // expected_tokens: output that is expected of it.
+  void Begin(absl::Span<Sequence* const> sequences, double expected_tokens, base::Nanos now,
+             StepPlan* plan);
   std::vector<Event> Commit(StepResult* result, base::Nanos now);
   std::vector<Event> Abort();
   // Events that nobody needs any more: the next Commit uses their memory.
@@ -44,6 +46,9 @@ class StepInFlight {
   // Empty; with memory if events were given back.
   std::vector<base::TokenId> SpareTokens();
   void KeepTokens(std::vector<base::TokenId> tokens);
+  // What DraftModes needs to know of the step.
+  void SurveyModes(double expected_tokens, const StepPlan& plan);
+  void ReportModes(base::Nanos now);
   void Apply(base::Nanos now, Sequence* sequence, SequenceResult* result,
              std::vector<Event>* events);
   bool Continues(Sequence* sequence, std::vector<Event>* events);
@@ -59,7 +64,9 @@ class StepInFlight {
   uint64_t number_ = 0;               // of this step or the last; the first is 1
   base::Nanos started_ = 0;
   int32_t rows_ = 0;
-  int64_t context_ = 0;  // tokens whose KV the step reads
+  int64_t context_ = 0;    // tokens whose KV the step reads
+  ModeStep mode_step_;     // as far as it is known before it ends
+  base::Nanos ended_ = 0;  // the last step, after which some still decode; 0: none
 
   std::vector<Sequence*> starting_;  // scratch of Commit: sequences that start their next round
   // Empty; the memory of events that were given back.

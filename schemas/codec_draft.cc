@@ -119,7 +119,7 @@ std::vector<uint8_t> Encode(const DraftRequest& m) {
                    m.base_hash, append_tokens, m.max_nodes, m.time_budget,
                    static_cast<uint8_t>(m.verification), &sampling, m.prompt_length, m.draw,
                    m.draft_probs_pool, m.draft_probs_bytes, m.max_depth, m.cost_per_second,
-                   m.cost_per_row, m.trace.traced() ? &trace : nullptr));
+                   m.cost_per_row, m.trace.traced() ? &trace : nullptr, m.ahead));
 }
 
 template <>
@@ -144,6 +144,7 @@ absl::StatusOr<DraftRequest> Decode<DraftRequest>(absl::Span<const uint8_t> payl
   m.max_depth = t->max_depth();
   m.cost_per_second = t->cost_per_second();
   m.cost_per_row = t->cost_per_row();
+  m.ahead = t->ahead();
   m.trace = wire::FromWire(t->trace());
 
   const auto append_tokens = View(t->append_tokens());

@@ -107,6 +107,7 @@ struct DraftRequest {
   // cost the target, in accepted tokens (speculation/growth.h). At least 0.
   float cost_per_second = 0.0f;
   float cost_per_row = 0.0f;
+  bool ahead = true;  // the draft may draft ahead once it has replied, as far as it does at all
   VerificationMethod verification = VerificationMethod::kCoupled;
   base::SamplingParams sampling;  // holds the seed
   int32_t prompt_length = 0;

@@ -54,6 +54,7 @@ DraftRequest DraftSession::MakeRequest(const DraftSessionOptions& options,
   request.trace = terms_.trace;
   request.cost_per_second = static_cast<float>(want_.cost_per_second);
   request.cost_per_row = static_cast<float>(want_.cost_per_row);
+  request.ahead = want_.ahead;
   request.time_budget = std::max<base::Nanos>(want_.deadline - now, 0);
   request.verification = terms_.verification;
   request.sampling = terms_.sampling;

@@ -21,6 +21,7 @@
 #include "model/features.h"
 #include "spdlog/spdlog.h"
 #include "target/accept_peer.h"
+#include "target/measure_steps.h"
 #include "target/state_outbox.h"
 #include "target/target_engine.h"
 
@@ -29,6 +30,7 @@ namespace specfabric::target {
 namespace {
 
 constexpr int32_t kSpareSlots = 4;
+constexpr base::Nanos kProfileBudget = base::kSecond;  // of a start
 
 // An index of metrics::kExactnessNames.
 int ExactnessOf(schemas::VerificationMethod verification, bool batch_invariant) {
@@ -221,6 +223,12 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
     if (!done.ok()) EndIfBroken(done);
     return done;
   };
+  if (options_.scheduler.speculation == scheduler::SpeculationPolicy::kGoodput) {
+    auto profile = MeasureSteps(options_.scheduler, execute, kProfileBudget);
+    if (!profile.ok()) return profile.status();
+    spdlog::info("{}", Describe(*profile));
+    engine_options.scheduler.profile = *std::move(profile);
+  }
   engine_ = std::make_unique<TargetEngine>(engine_options, execute, metrics_.get(), outbox);
 
   link::LinkHandler handler;

@@ -34,6 +34,7 @@ DEFINE_string(acceptance, ".4,.6,.8",
               "mean chance that a draft token is accepted once those before it are");
 DEFINE_int32(prompt_tokens, 500, "of a request");
 DEFINE_int32(output_tokens, 1000, "of a request");
+DEFINE_bool(fixed, true, "runs the fixed settings too; without, plain counts as the best");
 DEFINE_double(round_trip_us, 40, "of a draft request and its reply between machines");
 
 namespace specfabric::scheduler {
@@ -96,6 +97,7 @@ void Compare(DraftPlace place, const MeasuredDrafter& drafter, double acceptance
   std::string by = "none";
   const bool goes_ahead = !ReadsStates(drafter.kind) && place != DraftPlace::kTurns;
   for (const char* tree : kTrees) {
+    if (!FLAGS_fixed) break;
     for (const bool ahead : {false, true}) {
       if (ahead && !goes_ahead) continue;
       const double rate = Rate(fixed, tree, ahead, clients);

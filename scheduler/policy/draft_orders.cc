@@ -4,45 +4,56 @@
 #include <cstdint>
 
 namespace specfabric::scheduler {
+namespace {
+
+// What a step that waits for its drafts waits at most, in times of a step: few drafters gain more.
+constexpr base::Nanos kMostSteps = 2;
+
+}  // namespace
 
 DraftOrder DraftOrders::Compute(speculation::VerificationMethod verification,
-                                absl::Span<Sequence* const> running, const PrefillLoad& prefill) {
-  int32_t askers = 0;
+                                absl::Span<Sequence* const> running, const PrefillLoad& prefill,
+                                base::Nanos now) {
+  int32_t askers = 0, decoding = 0;
   StepBase step;
   for (const Sequence* sequence : running) {
     if (sequence->phase != Phase::kRunning) continue;
+    ++decoding;
     step.tokens += 1;
     step.rows += 1;
     step.context += sequence->kv_written;
     askers += sequence->request.verification == verification && sequence->request.speculate;
   }
-  prefill.AddTo(prefill.RowsBeside(static_cast<int32_t>(step.rows)), &step);
+  prefill.AddTo(prefill.RowsBeside(decoding), &step);
   DraftOrder order =
       options_.speculation == SpeculationPolicy::kAlways
           ? control_->Deepest(verification, {.askers = askers}, options_.max_tree_nodes)
-          : control_->Order(verification, askers, step, options_.max_tree_nodes);
-  SetReplyTimeout(verification, &order);
+          : control_->Order(verification, askers, decoding, step, options_.max_tree_nodes, now);
+  SetReplyTimeout(verification, step, &order);
   return order;
 }
 
 const DraftOrder& DraftOrders::TakeOwn(speculation::VerificationMethod verification,
                                        DraftOrder* order) {
-  const bool probes = order->probers > 0 && order->probers-- > 0;
-  const bool explores = !probes && order->explorer >= 0 && order->explorer-- == 0;
-  if (!probes && !explores) return *order;
-  other_order_ =
-      probes ? control_->Probe(verification, *order, options_.max_tree_nodes, order->probers)
-             : control_->Deepest(verification, *order, options_.max_tree_nodes);
-  SetReplyTimeout(verification, &other_order_);
+  if (order->explorer < 0 || order->explorer-- != 0) return *order;
+  const base::Nanos timeout = order->reply_timeout;
+  other_order_ = control_->Deeper(verification, *order, options_.max_tree_nodes);
+  SetReplyTimeout(verification, {}, &other_order_);
+  if (order->must_wait) other_order_.reply_timeout = timeout;
   return other_order_;
 }
 
 void DraftOrders::SetReplyTimeout(speculation::VerificationMethod verification,
-                                  DraftOrder* order) const {
-  order->reply_timeout = options_.speculation == SpeculationPolicy::kAlways
-                             ? options_.max_draft_wait
-                             : std::clamp(control_->ReplyTimeout(verification, *order),
-                                          options_.min_draft_wait, options_.max_draft_wait);
+                                  const StepBase& step, DraftOrder* order) const {
+  if (options_.speculation == SpeculationPolicy::kAlways) {
+    order->reply_timeout = options_.max_draft_wait;
+    return;
+  }
+  const base::Nanos timeout = order->must_wait
+                                  ? kMostSteps * control_->step_time().Predict(
+                                                     static_cast<int32_t>(step.rows), step.context)
+                                  : control_->ReplyTimeout(verification, *order);
+  order->reply_timeout = std::clamp(timeout, options_.min_draft_wait, options_.max_draft_wait);
 }
 
 }  // namespace specfabric::scheduler

@@ -3,7 +3,7 @@
 
 // What the sequences that start a round together ask of drafters: one order for each verification
 // method, computed by GoodputControl when the first sequence of that method asks, and apart from it
-// the orders of the few that probe or explore. Owned and called by DraftRounds.
+// the orders of the few that explore. Owned and called by DraftRounds.
 
 #include <array>
 #include <cstddef>
@@ -29,24 +29,26 @@ class DraftOrders {
   // The order of the next sequence of this verification method. Valid until the next call. running,
   // prefill: as they are when the round starts, the same for all sequences of the round.
   const DraftOrder& Take(speculation::VerificationMethod verification,
-                         absl::Span<Sequence* const> running, const PrefillLoad& prefill) {
+                         absl::Span<Sequence* const> running, const PrefillLoad& prefill,
+                         base::Nanos now) {
     std::optional<DraftOrder>& order = orders_[static_cast<size_t>(verification)];
-    if (!order) order = Compute(verification, running, prefill);
-    const bool same_for_all = order->probers == 0 && order->explorer < 0;
-    return same_for_all ? *order : TakeOwn(verification, &*order);
+    if (!order) order = Compute(verification, running, prefill, now);
+    return order->explorer < 0 ? *order : TakeOwn(verification, &*order);
   }
 
  private:
-  // The order of one sequence of a round in which some probe or explore.
+  // The order of one sequence of a round in which one explores.
   const DraftOrder& TakeOwn(speculation::VerificationMethod verification, DraftOrder* order);
   DraftOrder Compute(speculation::VerificationMethod verification,
-                     absl::Span<Sequence* const> running, const PrefillLoad& prefill);
-  void SetReplyTimeout(speculation::VerificationMethod verification, DraftOrder* order) const;
+                     absl::Span<Sequence* const> running, const PrefillLoad& prefill,
+                     base::Nanos now);
+  void SetReplyTimeout(speculation::VerificationMethod verification, const StepBase& step,
+                       DraftOrder* order) const;
 
   const SchedulerOptions& options_;
   GoodputControl* const control_;
   std::array<std::optional<DraftOrder>, speculation::kVerificationMethods> orders_;
-  DraftOrder other_order_;  // of a sequence that probes or explores
+  DraftOrder other_order_;  // of a sequence that explores
 };
 
 }  // namespace specfabric::scheduler

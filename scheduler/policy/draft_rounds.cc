@@ -26,12 +26,14 @@ void DraftRounds::StartRounds(absl::Span<Sequence* const> sequences,
 void DraftRounds::StartRound(absl::Span<Sequence* const> running, const PrefillLoad& prefill,
                              base::Nanos now, Sequence* sequence, std::vector<Event>* events) {
   const int32_t useful = sequence->useful_draft_nodes(options_.max_tree_nodes);
-  selection_.ProposeFromNgramLookup(sequence);
+  const float found = selection_.ProposeFromNgramLookup(sequence);
   static const DraftOrder kNone;
   const bool speculates = sequence->request.speculate && useful > 0;
   const DraftOrder& order =
-      speculates ? orders_.Take(sequence->request.verification, running, prefill) : kNone;
-  if (!sequence->wait.StartRound(order, now)) return;
+      speculates ? orders_.Take(sequence->request.verification, running, prefill, now) : kNone;
+  // Where the n-gram lookup has found more than a drafter would, its reply is not waited for.
+  if (!sequence->wait.StartRound(found > order.accepted ? kNone : order, now)) return;
+  control_->OnAsked();
   // Filled in place: copying a new DraftWanted would stall on the stores that have just made it.
   auto& wanted = std::get<DraftWanted>(events->emplace_back(std::in_place_type<DraftWanted>));
   wanted.id = sequence->request.id;
@@ -42,6 +44,7 @@ void DraftRounds::StartRound(absl::Span<Sequence* const> running, const PrefillL
   wanted.cost_per_second = order.cost_per_second;
   wanted.cost_per_row = order.cost_per_row;
   wanted.deadline = sequence->wait.deadline();
+  wanted.ahead = order.ahead;
 }
 
 void DraftRounds::OnDraft(uint32_t round, speculation::Draft draft, base::Nanos now,
@@ -63,6 +66,7 @@ void DraftRounds::OnDraft(uint32_t round, speculation::Draft draft, base::Nanos 
   counts_.late += stale;
   counts_.hits += !stale;
   if (!latency || draft.tree.size() == 0) return;
+  control_->OnAnswered();
   // Stale replies tell how long replies take as well. A reply before which the drafter had to read
   // more than one round's tokens, above all the prompt, does not.
   if (std::exchange(sequence->had_reply, true) && wait.CaughtUp(round)) {
@@ -97,8 +101,11 @@ void DraftRounds::GiveUpLate(absl::Span<Sequence* const> running, base::Nanos no
   for (Sequence* sequence : running) {
     DraftWait& wait = sequence->wait;
     if (!wait.waiting() || now < wait.deadline()) continue;
-    RecordSkipped(*sequence, wait.OnMiss(now, options_.misses));
     ++counts_.misses;
+    // A drafter that has yet to catch up may be late.
+    const bool counts = !wait.order().catches_up;
+    if (!counts) wait.OnSkipped();
+    RecordSkipped(*sequence, counts ? wait.OnMiss(now, options_.misses) : now - wait.asked_at());
   }
 }
 

@@ -56,10 +56,10 @@ void DraftSelection::CatchUp(Sequence* sequence) const {
   }
 }
 
-void DraftSelection::ProposeFromNgramLookup(Sequence* sequence) const {
+float DraftSelection::ProposeFromNgramLookup(Sequence* sequence) const {
   sequence->answered = false;
   const int32_t useful = UsefulNodes(*sequence);
-  if (!sequence->ngram_lookup || useful <= 0) return;
+  if (!sequence->ngram_lookup || useful <= 0) return 0;
   Draft draft = {
       .tree =
           sequence->ngram_lookup->Propose(std::min(kNgramLookupNodes, useful), kNgramLookupDepth),
@@ -69,6 +69,7 @@ void DraftSelection::ProposeFromNgramLookup(Sequence* sequence) const {
                                            .from_ngram_lookup = true});
   control_->EvaluateNgramLookup(sequence->request.verification, draft, &sequence->expected_gain);
   if (draft.tree.size() > 1) SetDraft(std::move(draft), sequence);
+  return Sum(sequence->expected_gain);
 }
 
 void DraftSelection::Take(Draft draft, Sequence* sequence) {

@@ -25,7 +25,8 @@ class DraftSelection {
   // whose KV is written) and not in it yet. Does nothing where the n-gram lookup is off.
   void CatchUp(Sequence* sequence) const;
   // The draft that the sequence has as its round begins: the n-gram lookup's, if it finds any.
-  void ProposeFromNgramLookup(Sequence* sequence) const;
+  // Returns how many of its tokens are expected to be accepted.
+  float ProposeFromNgramLookup(Sequence* sequence) const;
   // A drafter's reply for the round.
   void Take(speculation::Draft draft, Sequence* sequence);
   // A reply for an earlier round: it is only learned from.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
+#include <utility>
 
 #include "speculation/merge.h"
 
@@ -21,24 +21,17 @@ constexpr int32_t kNgramLookupRounds = 128;
 // A tree is larger than what is expected to be verified of it: which nodes are best is only known
 // when it is there.
 constexpr double kRequestHeadroom = 1.5;
-// Tokens a second over those of plain decoding, below which asking does not pay: it covers errors
-// of the estimates, and what they leave out, such as a draft worker that shares the target's
-// processors.
-constexpr double kMinSpeedup = 1.03;
 constexpr int32_t kFewAskers = 4;
-constexpr int32_t kFullProbeInterval = 4;  // one in so many probes is by all, if that can pay
-// In the first round of a probe the drafter reads the tokens that it was not asked for; the second
-// shows how long a reply takes.
-constexpr int32_t kProbeRounds = 2;
-// Least number of plain steps of this size that StepTime must remember (see StepTime::Known): plain
-// decoding is not measured while draft tokens are verified. It takes about one step in 350.
-constexpr double kMinPlainSamples = 0.5;
-// Above this advantage asking pays even if the time of a plain step was measured long ago.
-constexpr double kClearAdvantage = 2.5;
-// Orders in a row without it before a plain step is measured: loads that pass quickly need none.
-constexpr int32_t kMaxUnmeasuredOrders = 8;
+// Of what was learned of drafters, when they are tried again.
+constexpr double kForgotten = 25;
 
 }  // namespace
+
+// Whether a tree of some levels takes little longer than one level, so that it matters little that
+// the trees of those who ask together are of unequal depth.
+bool LevelsComeTogether(const ReplyTime& reply, int32_t askers) {
+  return reply.Expect(askers, 4) < 2 * reply.Expect(askers, 1);
+}
 
 GainHistogram GoodputControl::NgramLookupGains(const PerMethod& c, int32_t askers) {
   GainHistogram gains;
@@ -46,19 +39,29 @@ GainHistogram GoodputControl::NgramLookupGains(const PerMethod& c, int32_t asker
   return gains;
 }
 
+GoodputControl::GoodputControl(absl::Span<const StepSample> profile) {
+  for (StepTime& times : step_times_) {
+    for (const StepSample& step : profile) {
+      // Twice: of what StepTime has seen, the very first step counts little.
+      for (int i = 0; i < 2; ++i) times.Observe(step.rows, step.context, step.time);
+    }
+  }
+}
+
 DraftOrder GoodputControl::Best(const PerMethod& c, bool merges, int32_t askers,
                                 const StepBase& step, int32_t most) const {
   DraftOrder best;
   GainHistogram offered = NgramLookupGains(c, askers);
-  const RowAllocation plain = AllocateRows(offered, step, step_time_);
-  double best_rate = kMinSpeedup * plain.rate;
+  const RowAllocation plain = AllocateRows(offered, step, step_time());
+  double best_rate = 0, accepted = 0;
   if (!merges) offered = {};  // one tree is verified, the drafter's or the n-gram lookup's
   for (int depth = 1; depth <= kDepths && c.seen[depth - 1] > 0; ++depth) {
     if (c.gains[depth - 1].all == 0) break;  // no tree was that deep
     offered.Add(c.gains[depth - 1], askers);
+    accepted += c.gains[depth - 1].Sum();
     StepBase later = step;
-    later.delay += c.reply.Expect(askers, depth) + c.reply.Deviation(askers);
-    const RowAllocation allocation = AllocateRows(offered, later, step_time_);
+    later.delay += c.reply.Expect(askers, depth);
+    const RowAllocation allocation = AllocateRows(offered, later, step_time());
     if (allocation.draft_tokens == 0 || allocation.rate <= best_rate) continue;
     best_rate = allocation.rate;
     const double rows = allocation.draft_tokens / askers;
@@ -66,10 +69,10 @@ DraftOrder GoodputControl::Best(const PerMethod& c, bool merges, int32_t askers,
         .ask = true,
         .max_nodes = std::min(most, static_cast<int32_t>(std::ceil(kRequestHeadroom * rows)) + 1),
         .max_depth = depth,
-        .latency = later.delay - step.delay,
+        .latency = later.delay - step.delay + c.reply.Deviation(askers),
         .gain = std::max(0.0, allocation.tokens - plain.tokens) / askers,
         .rows = std::max(0.0, allocation.draft_tokens - plain.draft_tokens) / askers,
-        .advantage = allocation.rate / plain.rate};
+        .accepted = accepted};
   }
   return best;
 }
@@ -79,11 +82,11 @@ DraftOrder GoodputControl::Best(const PerMethod& c, bool merges, int32_t askers,
 void GoodputControl::SetCosts(double rate, const StepBase& step, int32_t most,
                               DraftOrder* order) const {
   const auto base_rows = static_cast<int32_t>(step.rows);
-  const auto base = static_cast<double>(step_time_.Predict(base_rows, step.context));
+  const auto base = static_cast<double>(step_time().Predict(base_rows, step.context));
   double least = std::numeric_limits<double>::infinity();
   for (int32_t draft_tokens = 1; draft_tokens <= most; draft_tokens *= 2) {
     const int32_t rows = draft_tokens * order->askers;
-    const auto with = static_cast<double>(step_time_.Predict(base_rows + rows, step.context));
+    const auto with = static_cast<double>(step_time().Predict(base_rows + rows, step.context));
     least = std::min(least, (with - base) / rows);
   }
   order->cost_per_second = rate * 1e9 / order->askers;
@@ -93,114 +96,71 @@ void GoodputControl::SetCosts(double rate, const StepBase& step, int32_t most,
 DraftOrder GoodputControl::BestCostLimited(const PerMethod& c, int32_t askers, const StepBase& step,
                                            int32_t most) const {
   GainHistogram offered = NgramLookupGains(c, askers);
-  const RowAllocation plain = AllocateRows(offered, step, step_time_);
+  const RowAllocation plain = AllocateRows(offered, step, step_time());
   offered.Add(c.cost_limited_gains, askers);
   StepBase later = step;
-  later.delay += c.reply.Expect(askers, c.deepest) + c.reply.Deviation(askers);
-  const RowAllocation allocation = AllocateRows(offered, later, step_time_);
-  DraftOrder order = {
-      .ask = allocation.draft_tokens > 0 && allocation.rate > kMinSpeedup * plain.rate,
-      .max_nodes = most,
-      .max_depth = kDepths,
-      .cost_limited = true,
-      .askers = askers,
-      .latency = later.delay - step.delay,
-      .gain = std::max(0.0, allocation.tokens - plain.tokens) / askers,
-      .rows = std::max(0.0, allocation.draft_tokens - plain.draft_tokens) / askers,
-      .advantage = allocation.rate / plain.rate};
+  later.delay += c.reply.Expect(askers, c.deepest);
+  const RowAllocation allocation = AllocateRows(offered, later, step_time());
+  DraftOrder order = {.ask = allocation.draft_tokens > 0,
+                      .max_nodes = most,
+                      .max_depth = kDepths,
+                      .cost_limited = true,
+                      .askers = askers,
+                      .latency = later.delay - step.delay + c.reply.Deviation(askers),
+                      .gain = std::max(0.0, allocation.tokens - plain.tokens) / askers,
+                      .rows = std::max(0.0, allocation.draft_tokens - plain.draft_tokens) / askers,
+                      .accepted = c.cost_limited_gains.Sum()};
   SetCosts(std::max(allocation.rate, plain.rate), step, most, &order);
   return order;
 }
 
-bool GoodputControl::PaysAtOnce(const PerMethod& c, bool merges, int32_t askers,
-                                const StepBase& step) const {
-  GainHistogram offered = NgramLookupGains(c, askers);
-  const double plain = AllocateRows(offered, step, step_time_).rate;
-  if (!merges) offered = {};
-  for (const GainHistogram& level : c.gains) offered.Add(level, askers);
-  return AllocateRows(offered, step, step_time_).rate > plain;
-}
-
-bool GoodputControl::MeasuresPlain(int32_t rows) {
-  if (step_time_.Known(rows) >= kMinPlainSamples) {
-    unmeasured_ = 0;
-    return false;
-  }
-  return ++unmeasured_ % kMaxUnmeasuredOrders == 0;
-}
-
-DraftOrder GoodputControl::Order(VerificationMethod verification, int32_t askers,
-                                 const StepBase& step, int32_t most) {
-  PerMethod& c = by_method_[static_cast<size_t>(verification)];
-  const bool cost_limited = askers <= kFewAskers && !speculation::UsesDraftProbs(verification);
-  if ((cost_limited ? c.cost_limited_seen : c.seen[0]) == 0 || !step_time_.known()) {
-    // Until more is known a tree is assumed to gain one token.
-    return Deepest(verification,
-                   {.cost_limited = cost_limited,
-                    .askers = askers,
-                    .gain = 1,
-                    .rows = static_cast<double>(most)},
-                   most);
-  }
-  const bool merges = speculation::Merges(verification);
-  DraftOrder order =
-      cost_limited ? BestCostLimited(c, askers, step, most) : Best(c, merges, askers, step, most);
-  order.askers = askers;
-  if (order.ask && order.advantage < kClearAdvantage &&
-      MeasuresPlain(static_cast<int32_t>(step.rows))) {
-    order.ask = false;
-    return order;
-  }
-  if (order.ask) {
-    c.paid = true;
-    c.probe_rounds = 0;
-    if (cost_limited) return order;
-    c.until_explored -= std::min(askers, kExploreInterval / 16);
-    if (c.until_explored <= 0) {
-      c.until_explored = kExploreInterval;
-      order.explorer = ++c.explored % askers;  // another sequence each time
+DraftOrder GoodputControl::Order(VerificationMethod verification, int32_t askers, int32_t running,
+                                 const StepBase& step, int32_t most, base::Nanos now) {
+  const DraftModes::Use use = modes_.Current(running, now);
+  const bool drafting = use.mode != DraftMode::kNone;
+  beside_ = use.mode == DraftMode::kAhead || use.one_level;
+  waits_ = use.must_wait;
+  if (drafting && !drafting_) {
+    for (int v = 0; v < speculation::kVerificationMethods; ++v) {
+      acceptance_.Decay(static_cast<VerificationMethod>(v), kForgotten);
     }
-    return order;
   }
-  BackOff(verification);
-  if (c.probe_rounds == 0) {
-    if (--c.until_probe > 0) return order;
-    c.probe_interval = std::min(2 * c.probe_interval, kLastProbe);
-    c.until_probe = c.probe_interval;
-    c.probe_rounds = kProbeRounds;
-    // Few sequences show what draft tokens gain; only all of them show how long replies to all
-    // take.
-    c.all_probe = c.probes++ % kFullProbeInterval == 0 && PaysAtOnce(c, merges, askers, step);
-  }
-  --c.probe_rounds;
-  const int32_t some = std::min(askers, std::max(kFewAskers, askers / 8));
-  order.askers = order.probers = c.all_probe ? askers : some;
-  order.mixed = c.all_probe && !cost_limited;
+  drafting_ = drafting;
+  if (!drafting) return {.askers = askers};
+  DraftOrder order = OrderOf(verification, askers, step, most, use);
+  order.askers = askers;
+  order.ahead = use.mode == DraftMode::kAhead;
+  order.must_wait = use.must_wait;
+  order.catches_up = use.catches_up;
   return order;
 }
 
-// Trees of all levels take about the same time each, which does not tell how long one level takes;
-// and one level may be all that pays.
-DraftOrder GoodputControl::Probe(VerificationMethod verification, DraftOrder order, int32_t most,
-                                 int32_t left) const {
-  DraftOrder probe = Deepest(verification, order, most);
-  if (order.mixed && left % 2 == 1) probe.max_depth = 1;
-  return probe;
-}
-
-// A drafter whose scores are high and whose tokens are rejected is probed ever more rarely, and
-// what was learned of it decays ever more slowly; otherwise probing it would cost a good part of
-// all rounds. A drafter whose tokens are accepted as expected is probed soon after it last paid,
-// and at least every kReliableProbe rounds.
-void GoodputControl::BackOff(VerificationMethod verification) {
+DraftOrder GoodputControl::OrderOf(VerificationMethod verification, int32_t askers,
+                                   const StepBase& step, int32_t most, const DraftModes::Use& use) {
   PerMethod& c = by_method_[static_cast<size_t>(verification)];
-  if (c.accepted > c.expected / 2) {
-    c.probe_interval = c.paid ? kFirstProbe : std::min(c.probe_interval, kReliableProbe);
-    c.until_probe = std::min(c.until_probe, c.probe_interval);
+  const bool few = askers == 1 || (askers <= kFewAskers && LevelsComeTogether(c.reply, askers));
+  const bool cost_limited = few && !speculation::UsesDraftProbs(verification);
+  const bool unknown =
+      (cost_limited ? c.cost_limited_seen : c.seen[1]) == 0 || !step_time().known();
+  if (unknown || use.one_level) {
+    // Until more is known a tree is assumed to gain one token.
+    DraftOrder order = Deepest(verification,
+                               {.cost_limited = cost_limited && !use.one_level,
+                                .askers = askers,
+                                .gain = 1,
+                                .rows = static_cast<double>(most)},
+                               most);
+    if (use.one_level) order.max_depth = 1;
+    return order;
   }
-  c.expected = c.accepted = 0;
-  c.paid = false;
-  acceptance_.Decay(verification, static_cast<double>(kFirstProbe) / c.probe_interval);
+  if (cost_limited) return BestCostLimited(c, askers, step, most);
+  DraftOrder order = Best(c, speculation::Merges(verification), askers, step, most);
+  c.until_explored -= std::min(askers, kExploreInterval / 16);
+  if (order.ask && c.until_explored <= 0) {
+    c.until_explored = kExploreInterval;
+    order.explorer = ++c.explored % askers;  // another sequence each time
+  }
+  return order;
 }
 
 DraftOrder GoodputControl::Deepest(VerificationMethod verification, DraftOrder order,
@@ -210,6 +170,15 @@ DraftOrder GoodputControl::Deepest(VerificationMethod verification, DraftOrder o
   order.max_nodes = most;
   order.max_depth = kDepths;
   order.latency = c.reply.Expect(order.askers, c.deepest) + c.reply.Deviation(order.askers);
+  return order;
+}
+
+DraftOrder GoodputControl::Deeper(VerificationMethod verification, DraftOrder order,
+                                  int32_t most) const {
+  const PerMethod& c = by_method_[static_cast<size_t>(verification)];
+  order.max_nodes = most;
+  order.max_depth = std::min(order.max_depth + 1, kDepths);
+  order.latency = c.reply.Expect(order.askers, order.max_depth) + c.reply.Deviation(order.askers);
   return order;
 }
 
@@ -244,10 +213,6 @@ base::Nanos GoodputControl::ReplyTimeout(VerificationMethod verification,
 
 void GoodputControl::OnVerified(VerificationMethod verification, const speculation::Draft& draft,
                                 absl::Span<const int32_t> path) {
-  PerMethod& c = by_method_[static_cast<size_t>(verification)];
-  acceptance_.PathChances(verification, draft, &chances_);
-  c.expected += std::accumulate(chances_.begin(), chances_.end(), 0.0);
-  c.accepted += static_cast<double>(path.size());
   acceptance_.Observe(verification, draft, path);
 }
 

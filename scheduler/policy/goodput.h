@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "scheduler/policy/acceptance_estimate.h"
+#include "scheduler/policy/draft_modes.h"
 #include "scheduler/policy/reply_time.h"
 #include "scheduler/policy/step_time.h"
 #include "scheduler/policy/tree_budget.h"
@@ -25,6 +26,7 @@ namespace specfabric::scheduler {
 
 // The tree that a sequence asks for in a round.
 struct DraftOrder {
+  static constexpr double kUnknown = 1e9;
   bool ask = false;
   int32_t max_nodes = 0;  // below the root
   int32_t max_depth = 0;  // levels
@@ -38,31 +40,51 @@ struct DraftOrder {
   base::Nanos reply_timeout = 0;  // after which the reply counts as a miss; set by DraftOrders
   double gain = 0;                // expected draft tokens accepted, if the reply comes in time
   double rows = 0;                // expected draft tokens verified
-  double advantage = 1;           // expected tokens a second, over those of plain decoding
+  double accepted = kUnknown;     // expected draft tokens accepted of the drafter's tree alone
   int32_t explorer = -1;          // which of the askers, from 0, asks for the largest tree instead,
                                   // to learn what deeper levels gain; -1: none
-  int32_t probers = 0;            // where asking does not pay: the first so many ask anyway
-  bool mixed = false;             // every other prober asks for one level only
+  bool ahead = true;              // the drafter may draft ahead after its reply
+  bool must_wait = false;         // a step waits for the reply until reply_timeout
+  bool catches_up = false;        // the drafter, perhaps, still: no reply is no miss
 };
 
 class GoodputControl {
  public:
+  // profile: steps that were measured before.
+  explicit GoodputControl(absl::Span<const StepSample> profile = {});
+
   // A step that ran, see StepTime::Observe.
   void OnStep(int32_t rows, int64_t context, base::Nanos time) {
-    if (time > 0) step_time_.Observe(rows, context, time);
+    if (time > 0) step_times_[beside_].Observe(rows, context, time);
   }
-  const StepTime& step_time() const { return step_time_; }
+  // Of steps in the present mode: drafters that draft ahead on the target's own device make its
+  // steps slower.
+  const StepTime& step_time() const {
+    const StepTime& own = step_times_[beside_];
+    return own.known() ? own : time_alone();
+  }
+  // Steps wait for their drafts, as last ordered.
+  bool waits() const { return waits_; }
+  // Of steps while no drafter was at work.
+  const StepTime& time_alone() const { return step_times_[!step_times_[0].known()]; }
 
-  // The order of the `askers` sequences of this verification method that start a round together.
-  // step: of all running sequences, without draft tokens. most: nodes of the largest tree.
-  DraftOrder Order(speculation::VerificationMethod verification, int32_t askers,
-                   const StepBase& step, int32_t most);
-  // The order of a prober. left: probers that follow it.
-  DraftOrder Probe(speculation::VerificationMethod verification, DraftOrder order, int32_t most,
-                   int32_t left) const;
+  // The order of the `askers` sequences of this verification method, of `running` ones, that start
+  // a round together. step: of all running sequences, without draft tokens. most: nodes of the
+  // largest tree.
+  DraftOrder Order(speculation::VerificationMethod verification, int32_t askers, int32_t running,
+                   const StepBase& step, int32_t most, base::Nanos now);
+  // A sequence has asked; was answered in time.
+  void OnAsked() { modes_.OnAsked(); }
+  void OnAnswered() { modes_.OnReply(); }
+  // A step, also reported to OnStep, beside which some sequence speculated.
+  void OnModeStep(const ModeStep& step, base::Nanos now) { modes_.OnStep(step, now); }
   // `order` for a tree of all levels.
   DraftOrder Deepest(speculation::VerificationMethod verification, DraftOrder order,
                      int32_t most) const;
+
+  // `order` for a tree of one level more, whatever that gains.
+  DraftOrder Deeper(speculation::VerificationMethod verification, DraftOrder order,
+                    int32_t most) const;
 
   // The reply to an order.
   void OnReply(speculation::VerificationMethod verification, const DraftOrder& order,
@@ -97,7 +119,6 @@ class GoodputControl {
 
  private:
   static constexpr int kDepths = 16;
-  static constexpr int32_t kFirstProbe = 16, kReliableProbe = 128, kLastProbe = 512;
   struct PerMethod {
     ReplyTime reply;
     // Average gains of a tree's nodes by depth - 1; seen: trees that were asked for that depth.
@@ -115,17 +136,10 @@ class GoodputControl {
     int32_t placed = 0;          // trees in that average
     int32_t until_explored = 0;  // trees
     int32_t explored = 0;
-    // Where asking does not pay, in rounds.
-    int32_t until_probe = kFirstProbe, probe_interval = kFirstProbe;
-    int32_t probes = 0;
-    int32_t probe_rounds = 0;  // left of the current probe
-    bool all_probe = false;    // the current probe is by all sequences
-    // Since the last round in which asking did not pay: whether it paid in some round, and the
-    // draft tokens verified that were expected to be accepted and that were.
-    bool paid = false;
-    double expected = 0, accepted = 0;
   };
 
+  DraftOrder OrderOf(speculation::VerificationMethod verification, int32_t askers,
+                     const StepBase& step, int32_t most, const DraftModes::Use& use);
   static GainHistogram NgramLookupGains(const PerMethod& c, int32_t askers);
   // The best order by depth. merges: a drafter's tree is verified together with the n-gram
   // lookup's.
@@ -136,20 +150,18 @@ class GoodputControl {
   // average, and it matters more that all come at the same time.
   DraftOrder BestCostLimited(const PerMethod& c, int32_t askers, const StepBase& step,
                              int32_t most) const;
-  // Whether asking would pay if replies came at once: if not, their latency need not be measured.
-  bool PaysAtOnce(const PerMethod& c, bool merges, int32_t askers, const StepBase& step) const;
-  // Asking does not pay in this round. What came of earlier rounds decides how soon it is probed.
-  void BackOff(speculation::VerificationMethod verification);
-  // Whether this round decodes plainly only to measure how long that takes.
-  bool MeasuresPlain(int32_t rows);
   void SetCosts(double rate, const StepBase& step, int32_t most, DraftOrder* order) const;
   void RecordGains(const speculation::Draft& draft, const DraftOrder& order, PerMethod* c) const;
   // Adds one round to an average of at most `most` rounds.
   static void Average(const GainHistogram& now, int32_t most, int32_t* seen,
                       GainHistogram* average);
 
-  StepTime step_time_;
-  int32_t unmeasured_ = 0;  // orders in a row for which the time of a plain step was not known
+  std::array<StepTime, 2> step_times_;  // alone, and beside drafters that are at work
+  DraftModes modes_;
+  // As last ordered:
+  bool beside_ = true;     // drafters work beside the steps
+  bool waits_ = false;     // steps wait for their drafts
+  bool drafting_ = false;  // drafters are used
   AcceptanceEstimate acceptance_;
   std::array<PerMethod, speculation::kVerificationMethods> by_method_;
   std::vector<float> chances_;  // scratch

@@ -7,13 +7,22 @@
 #include "scheduler/policy/step_time.h"
 
 namespace specfabric::scheduler {
+namespace {
+
+// Where steps wait for drafts, this part of them may be missing and is left to the comparison: of a
+// sequence that has just begun the drafter still reads the prompt.
+constexpr double kFewMissing = 0.12;
+
+}  // namespace
 
 StepStart Pacing::Decide(absl::Span<Sequence* const> running, const PrefillLoad& prefill,
                          bool cohorts, base::Nanos now) {
   StepStart start;
   if (AnyWaitsForDraft(running)) {
     if (now < hold_until_) return {.wait_until = hold_until_, .skip_drafts = false};
+    const base::Nanos must = MustWaitUntil(running, now);
     if (options_.speculation != SpeculationPolicy::kAlways) {
+      if (must > now) return {.wait_until = must, .skip_drafts = false};
       start = Compare(Survey(running, prefill, now), cohorts, now);
     } else if (!prefill.any()) {
       start.wait_until = EarliestDeadline(running);
@@ -21,6 +30,25 @@ StepStart Pacing::Decide(absl::Span<Sequence* const> running, const PrefillLoad&
   }
   if (!start.wait_until) hold_until_ = 0;
   return start;
+}
+
+// How long a step waits for the replies that it must wait for: twice what they usually take, or to
+// the deadline of drafters that have yet to catch up. 0: it need not, as most are there.
+base::Nanos Pacing::MustWaitUntil(absl::Span<Sequence* const> running, base::Nanos now) {
+  base::Nanos until = 0;
+  int32_t asked = 0, missing = 0;
+  for (const Sequence* sequence : running) {
+    const DraftWait& wait = sequence->wait;
+    if (sequence->phase != Phase::kRunning || !wait.asked() || !wait.order().must_wait) continue;
+    ++asked;
+    if (!wait.waiting()) continue;
+    base::Nanos ends = wait.deadline();
+    if (!wait.order().catches_up) ends = std::min(ends, wait.asked_at() + 2 * wait.order().latency);
+    if (ends <= now) continue;
+    ++missing;
+    until = until == 0 ? ends : std::min(until, ends);
+  }
+  return missing > kFewMissing * asked ? until : 0;
 }
 
 // A draft that is overdue is expected to take as long again as it is overdue.

@@ -51,6 +51,7 @@ class Pacing {
     bool any_ready = false;
   };
 
+  static base::Nanos MustWaitUntil(absl::Span<Sequence* const> running, base::Nanos now);
   StepStart Compare(const Candidates& candidates, bool cohorts, base::Nanos now);
   Candidates Survey(absl::Span<Sequence* const> running, const PrefillLoad& prefill,
                     base::Nanos now);

@@ -10,6 +10,7 @@ namespace specfabric::scheduler {
 
 StepPlan StepPlanner::Plan(const PrefillLoad& prefill, base::Nanos now) {
   planned_.clear();
+  expected_tokens_ = 0;
   StepPlan plan = EmptyPlan();
   PlanRunning(prefill, now, &plan);
   PlanPrefills(&plan);
@@ -91,7 +92,8 @@ void StepPlanner::PlanRunning(PrefillLoad prefill, base::Nanos now, StepPlan* pl
   StepBase step = ReadyStep(prefill, now, &gains);
   const StepTime& time = control_.step_time();
   const bool all = options_.speculation == SpeculationPolicy::kAlways;
-  if (!all && cohorts_.LeavesHalf(ready_, admission_->running(), prefill, gains, step, time)) {
+  if (!all && !control_.waits() &&
+      cohorts_.LeavesHalf(ready_, admission_->running(), prefill, gains, step, time)) {
     ready_.resize(ready_.size() / 2);  // the others stay ready
     gains = {};
     step = ReadyStep(prefill, now, &gains);
@@ -110,6 +112,8 @@ void StepPlanner::PlanRunning(PrefillLoad prefill, base::Nanos now, StepPlan* pl
     }
     const int32_t room = blocks_->SlotsWithin(*sequence) - sequence->kv_written;
     nodes_.resize(std::min<size_t>(nodes_.size(), room - 1));
+    expected_tokens_ += 1;
+    for (const int32_t node : nodes_) expected_tokens_ += sequence->expected_gain[node - 1];
     const auto rows = static_cast<int32_t>(nodes_.size()) + 1;
     SPECFABRIC_CHECK(blocks_->Grow(sequence->kv_written + rows, sequence));
     PlanTree(nodes_, options_.block_size, sequence, plan);

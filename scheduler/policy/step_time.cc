@@ -94,6 +94,14 @@ double StepTime::RowsAt(int knot) {
   return static_cast<double>(int64_t{4 + (knot - 3) % 4} << (knot - 3) / 4);
 }
 
+std::vector<int32_t> StepTime::Sizes(int32_t most) {
+  std::vector<int32_t> sizes;
+  for (int k = 0; k < kKnots && RowsAt(k) <= most; ++k) {
+    sizes.push_back(static_cast<int32_t>(RowsAt(k)));
+  }
+  return sizes;
+}
+
 StepTime::Place StepTime::At(int32_t rows) {
   const auto at = static_cast<uint32_t>(std::clamp(rows, 1, kMostRows));
   if (at < 4) return {static_cast<int>(at) - 1, 0};

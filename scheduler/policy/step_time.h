@@ -12,10 +12,18 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "base/clock.h"
 
 namespace specfabric::scheduler {
+
+// A step that ran.
+struct StepSample {
+  int32_t rows = 0;
+  int64_t context = 0;  // tokens whose KV it read, over all sequences
+  base::Nanos time = 0;
+};
 
 class StepTime {
  public:
@@ -29,6 +37,8 @@ class StepTime {
   // the other, each at most four times the one before: such a step shows where arithmetic begins to
   // bound the time, and costs less than a larger one.
   int32_t Reach(int32_t rows) const;
+  // The sizes at which f is known by itself, ascending, up to `most` rows.
+  static std::vector<int32_t> Sizes(int32_t most);
   // How many steps of about so many rows are remembered. Each counts 1 at first and decays.
   double Known(int32_t rows) const;
 

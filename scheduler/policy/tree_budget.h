@@ -15,6 +15,7 @@
 
 #include <array>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -39,6 +40,7 @@ struct GainHistogram {
     all += 1;
   }
   void Add(const GainHistogram& other, double times);
+  double Sum() const { return std::accumulate(sum.begin(), sum.end(), 0.0); }
 };
 
 // A step without its draft tokens.

@@ -128,7 +128,7 @@ std::vector<ModelledDraft::Reply> ModelledDraft::TakeDone() {
     rounds_.at(job.target).Leave(job.want.id, true);
     const auto it = sessions_.find(job.want.id);
     if (goes_ahead() && it != sessions_.end()) {
-      PlanAhead(&job, &it->second);
+      if (job.want.ahead) PlanAhead(&job, &it->second);
       Note(false, &it->second);
     }
     replies.push_back({job.want, std::move(job.grower).Take()});

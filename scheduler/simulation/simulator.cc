@@ -12,6 +12,7 @@
 #include <variant>
 
 #include "base/check.h"
+#include "scheduler/step_profile.h"
 #include "speculation/tree.h"
 
 namespace specfabric::scheduler {
@@ -150,6 +151,10 @@ Simulation::Simulation(const SimulationOptions& options, const std::vector<Arriv
     : options_(Placed(options)), arrivals_(arrivals), text_(options.acceptance, options.seed) {
   SchedulerOptions scheduling = options.scheduler;
   scheduling.vocabulary = ModelledText::kVocabulary;
+  for (const int32_t rows : ProfileSizes(scheduling)) {
+    const StepPlan plan = ProfileStep(scheduling, rows, 0);
+    scheduling.profile.push_back({rows, rows, options.step.Of(plan)});
+  }
   SPECFABRIC_CHECK(apart() || options.drafts == 0 || options.drafts == options.targets);
   workers_.reserve(options.drafts);
   for (int32_t d = 0; d < options.drafts; ++d) workers_.emplace_back(options_.draft, text_);

@@ -247,247 +247,176 @@ TEST(MakeNonIncreasingTest, NeverRisesAndKeepsTheSum) {
 
 // --- Goodput control -----------------------------------------------------------------------------
 
-// A group of four sequences where rows are free.
+// A group whose drafter's trees are chains whose tokens are accepted with the same chance, and as
+// many levels as are asked for. Rows are free, and a step takes 10 ms.
 struct Group {
   VerificationMethod verification = VerificationMethod::kCoupled;
-  GoodputControl control = {};
-  StepBase step = {.tokens = 4, .rows = 4, .context = 0, .delay = 0, .max_rows = 64};
-  DraftOrder Round(const speculation::Draft& draft, base::Nanos latency) {
-    for (int i = 0; i < 4; ++i) control.OnStep(4 + 4 * i, 0, 10 * base::kMillisecond);
+  int32_t sequences = 4;
+  float chance = 0.7f;
+  int levels = 6;         // at most
+  bool together = false;  // all levels take what one does
+  std::function<base::Nanos(int32_t rows)> step_time = [](int32_t) {
+    return 10 * base::kMillisecond;
+  };
+  GoodputControl control = GoodputControl();
+  base::Nanos now = 0;
+
+  StepBase step() const {
+    return {.tokens = static_cast<double>(sequences),
+            .rows = static_cast<double>(sequences),
+            .max_rows = 128};
+  }
+  DraftOrder Order() { return control.Order(verification, sequences, sequences, step(), 16, now); }
+  // level: what a level of the tree takes.
+  DraftOrder Round(base::Nanos level) {
+    for (int32_t rows = sequences; rows < 80; rows += 3) control.OnStep(rows, 0, step_time(rows));
     const DraftOrder order = Order();
+    const int deep = std::min(order.max_depth, levels);
+    const base::Nanos latency = together ? level : deep * level;
+    const speculation::Draft draft = {.tree = Chain(deep, std::log(chance)),
+                                      .draw = speculation::UsesDraftProbs(verification)
+                                                  ? SiblingDraw::kWithoutReplacement
+                                                  : SiblingDraw::kCoupledTopK};
+    double tokens = 1;
+    base::Nanos elapsed = step_time(sequences);
     std::vector<float> expected_gain;
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; order.ask && i < sequences; ++i) {
+      control.OnAsked();
+      control.OnAnswered();
       control.OnReply(verification, order, draft.tree, latency);
       control.Evaluate(verification, draft, order, 16, &expected_gain);
     }
+    if (order.ask) {
+      for (int d = 1; d <= deep; ++d) tokens += std::pow(chance, d);
+      elapsed = latency + step_time(sequences * (1 + deep));
+    }
+    now += elapsed;
+    control.OnModeStep({.running = sequences,
+                        .tokens = sequences * tokens,
+                        .plain = step_time(sequences),
+                        .elapsed = elapsed},
+                       now);
     return order;
   }
-  DraftOrder Order() { return control.Order(verification, 4, step, 16); }
+  // Of so many rounds, those that asked.
+  int Asked(int rounds, base::Nanos level) {
+    int asked = 0;
+    for (int i = 0; i < rounds; ++i) asked += Round(level).ask;
+    return asked;
+  }
 };
 
-TEST(GoodputControlTest, AsksForTheLargestTreeAtFirst) {
-  GoodputControl control;
-  const DraftOrder order =
-      control.Order(VerificationMethod::kCoupled, 4, {.tokens = 4, .rows = 4}, 16);
-  EXPECT_TRUE(order.ask);
-  EXPECT_EQ(order.max_nodes, 16);
-  EXPECT_GT(order.gain, 0);
-  EXPECT_EQ(control.ReplyTimeout(VerificationMethod::kCoupled, order), base::kForever);
+TEST(GoodputControlTest, AsksForOneLevelUntilDraftersReplyThenForAll) {
+  Group group;
+  const DraftOrder first = group.Order();
+  EXPECT_TRUE(first.ask);
+  EXPECT_EQ(first.max_nodes, 16);
+  EXPECT_EQ(first.max_depth, 1);
+  EXPECT_FALSE(first.must_wait);
+  EXPECT_TRUE(first.catches_up);
+  EXPECT_GT(first.gain, 0);
+  EXPECT_EQ(group.control.ReplyTimeout(VerificationMethod::kCoupled, first), base::kForever);
+  group.Round(base::kMillisecond);
+  const DraftOrder second = group.Order();
+  EXPECT_EQ(second.max_depth, 16) << "what deeper levels gain is not known";
+  EXPECT_TRUE(second.must_wait);
 }
 
 // Where growing a tree as far as it pays would change the output distribution, the number of levels
 // follows from past trees.
 TEST(GoodputControlTest, FasterRepliesGiveDeeperTrees) {
-  const speculation::Draft draft = {.tree = Chain(6, std::log(0.7f)),
-                                    .draw = SiblingDraw::kWithoutReplacement};
   Group quick{VerificationMethod::kRejection}, slow{VerificationMethod::kRejection},
       useless{VerificationMethod::kRejection};
-  for (int i = 0; i < 40; ++i) {
-    quick.Round(draft, 60 * base::kMicrosecond);
-    slow.Round(draft, 18 * base::kMillisecond);
-    useless.Round(draft, 600 * base::kMillisecond);
+  for (int i = 0; i < 60; ++i) {
+    quick.Round(10 * base::kMicrosecond);
+    slow.Round(3 * base::kMillisecond);
+    useless.Round(100 * base::kMillisecond);
   }
   EXPECT_EQ(quick.Order().max_depth, 6);
   EXPECT_TRUE(slow.Order().ask);
-  EXPECT_LT(slow.Order().max_depth, 6);
+  EXPECT_LT(slow.Order().max_depth, 4);
   EXPECT_GT(slow.Order().gain, 0.5);
-  int asked = 0;
-  for (int i = 0; i < 200; ++i) asked += useless.Order().probers > 0;
-  EXPECT_FALSE(useless.Order().ask);
-  EXPECT_LT(asked, 12);
-  EXPECT_GT(asked, 0);
+  // A trial of it costs seconds, of which hundreds must go by before the next.
+  EXPECT_LT(useless.Asked(400, 100 * base::kMillisecond), 40);
 }
 
-// Sixteen sequences where every row costs the same, or further rows are free: whether all ask in a
-// probe, which only serves to measure the time of such replies.
-TEST(GoodputControlTest, AllProbeOnlyWhereFastRepliesWouldPay) {
-  const speculation::Draft draft = {.tree = Chain(1, std::log(0.5f))};
-  const StepBase step = {.tokens = 16, .rows = 16, .max_rows = 256};
-  const auto all_probes = [&](double row_cost) {
-    GoodputControl control;
-    std::vector<float> expected_gain;
-    int probed = 0;  // rounds in a row
-    const auto round = [&] {
-      for (const int32_t rows : {16, 20, 24, 32}) {
-        const double time = 16e6 + row_cost * (rows - 16);
-        control.OnStep(rows, 0, static_cast<base::Nanos>(time));
-      }
-      const DraftOrder order = control.Order(VerificationMethod::kCoupled, 16, step, 16);
-      for (int i = 0; i < (order.ask ? 16 : order.probers); ++i) {
-        control.OnReply(VerificationMethod::kCoupled, order, draft.tree, 600 * base::kMillisecond);
-        control.Evaluate(VerificationMethod::kCoupled, draft, order, 16, &expected_gain);
-      }
-      return order;
-    };
-    for (int i = 0; i < 40; ++i) round();
-    int few = 0, all = 0, before = 0;
-    for (int i = 0; i < 1000; ++i) {
-      const DraftOrder order = round();
-      EXPECT_FALSE(order.ask);
-      // Twice in a row: in the first drafters may have to catch up.
-      EXPECT_TRUE(order.probers == 0 || before == 0 || order.probers == before);
-      EXPECT_TRUE(order.probers > 0 || before == 0 || probed == 2) << probed;
-      probed = order.probers > 0 ? probed + 1 : 0;
-      before = order.probers;
-      few += order.probers > 0 && order.probers < 16;
-      all += order.probers == 16;
-    }
-    EXPECT_GT(few, 0);
-    return all;
-  };
-  EXPECT_EQ(all_probes(/*row_cost=*/1e6), 0);
-  EXPECT_GT(all_probes(/*row_cost=*/0), 0);
-}
-
-// Trees of all levels do not show how long one level takes (oracle_test has a point that needs it).
-TEST(GoodputControlTest, HalfOfAProbeByAllAsksForOneLevel) {
-  const GoodputControl control;
-  const auto levels = [&](const DraftOrder& order) {
-    std::vector<int32_t> levels;
-    for (int32_t left = order.probers; left-- > 0;) {
-      levels.push_back(control.Probe(VerificationMethod::kCoupled, order, 16, left).max_depth);
-    }
-    return levels;
-  };
-  EXPECT_THAT(levels({.probers = 4, .mixed = true}), ElementsAre(1, 16, 1, 16));
-  EXPECT_THAT(levels({.probers = 2}), ElementsAre(16, 16));
+// A drafter whose tokens come too late is tried again when it is time, and used once it is quick.
+TEST(GoodputControlTest, DrafterThatBecomesQuickIsUsed) {
+  Group group;
+  group.Asked(100, 30 * base::kMillisecond);
+  EXPECT_LT(group.Asked(2000, 30 * base::kMillisecond), 200);
+  group.Asked(10'000, base::kMillisecond / 4);
+  EXPECT_GT(group.Asked(400, base::kMillisecond / 4), 300);
 }
 
 TEST(GoodputControlTest, CostPerSecondFollowsTheRate) {
-  const speculation::Draft draft = {.tree = Chain(6, std::log(0.7f))};
-  Group quick, slow, useless;
+  Group quick{.sequences = 1}, slow{.sequences = 1};
   for (int i = 0; i < 40; ++i) {
-    quick.Round(draft, 60 * base::kMicrosecond);
-    slow.Round(draft, 18 * base::kMillisecond);
-    useless.Round(draft, 600 * base::kMillisecond);
+    quick.Round(10 * base::kMicrosecond);
+    slow.Round(2 * base::kMillisecond);
   }
-  // Four sequences, ten milliseconds a step: 100 tokens a second each without drafts, and with them
-  // as many more as are accepted, as long as their replies take no time.
+  // Ten milliseconds a step: 100 tokens a second without drafts, and with them as many more as are
+  // accepted, as long as the replies take no time.
   EXPECT_EQ(quick.Order().max_depth, slow.Order().max_depth);
   EXPECT_NEAR(quick.Order().cost_per_second, 100 * (1 + quick.Order().gain), 10);
   EXPECT_GT(quick.Order().cost_per_second, slow.Order().cost_per_second);
   EXPECT_GT(slow.Order().cost_per_second, 100);
   EXPECT_NEAR(quick.Order().cost_per_row, 0, 1e-3) << "rows are free here";
-  int asked = 0;
-  for (int i = 0; i < 200; ++i) asked += useless.Order().probers > 0;
-  EXPECT_FALSE(useless.Order().ask);
-  EXPECT_LT(asked, 12);
-  EXPECT_GT(asked, 0);
 }
 
 TEST(GoodputControlTest, CostPerRowFollowsTheTimeOfARow) {
-  const speculation::Draft draft = {.tree = Chain(6, std::log(0.9f))};
-  Group group;
-  group.step.max_rows = 128;
-  for (int i = 0; i < 60; ++i) {
-    for (int rows = 4; rows < 80; rows += 4) {
-      group.control.OnStep(rows, 0, (10 + rows) * base::kMillisecond);
-    }
-    std::vector<float> expected_gain;
-    const DraftOrder order = group.Order();
-    for (int s = 0; s < 4; ++s) {
-      group.control.OnReply(VerificationMethod::kCoupled, order, draft.tree, base::kMicrosecond);
-      group.control.Evaluate(VerificationMethod::kCoupled, draft, order, 16, &expected_gain);
-    }
-  }
+  Group group{.sequences = 1, .chance = 0.9f};
+  group.step_time = [](int32_t rows) { return (10 + rows) * base::kMillisecond; };
+  for (int i = 0; i < 60; ++i) group.Round(base::kMicrosecond);
   const DraftOrder order = group.Order();
   EXPECT_TRUE(order.ask);
+  EXPECT_TRUE(order.cost_limited);
   // A row takes a millisecond.
-  EXPECT_NEAR(order.cost_per_row, 4 * order.cost_per_second * 1e-3, 0.05 * order.cost_per_row);
+  EXPECT_NEAR(order.cost_per_row, order.cost_per_second * 1e-3, 0.1 * order.cost_per_row);
 }
 
-// While it asks in every step it does not measure plain decoding, which may have become faster.
-TEST(GoodputControlTest, DecodesPlainlyNowAndThenToMeasureIt) {
-  const speculation::Draft draft = {.tree = Chain(6, std::log(0.4f))};
-  for (const VerificationMethod verification :
-       {VerificationMethod::kCoupled, VerificationMethod::kRejection}) {
-    Group group{verification};
-    for (int i = 0; i < 40; ++i) group.Round(draft, base::kMillisecond);
-    ASSERT_TRUE(group.Order().ask);
-    int plain = 0;
-    for (int i = 0; i < 4000; ++i) {
-      const bool asked = group.Order().ask;
-      group.control.OnStep(asked ? 12 : 4, 0, 10 * base::kMillisecond);
-      plain += !asked;
-    }
-    EXPECT_GE(plain, 4);
-    EXPECT_LE(plain, 12);
+// Where each level takes a pass, all trees have the same depth: the step would wait for the
+// deepest.
+TEST(GoodputControlTest, TreesOfSeveralGrowByThemselvesOnlyIfLevelsComeTogether) {
+  Group apart, together{.together = true};
+  for (int i = 0; i < 60; ++i) {
+    apart.levels = together.levels = 1 + i % 6;
+    apart.Round(base::kMillisecond);
+    together.Round(base::kMillisecond);
   }
+  EXPECT_TRUE(apart.Order().ask);
+  EXPECT_FALSE(apart.Order().cost_limited);
+  EXPECT_TRUE(together.Order().cost_limited);
 }
 
-TEST(GoodputControlTest, OneAskerExploresNowAndThen) {
-  const speculation::Draft draft = {.tree = Chain(6, std::log(0.7f)),
-                                    .draw = SiblingDraw::kWithoutReplacement};
+TEST(GoodputControlTest, OneAskerExploresOneLevelMoreNowAndThen) {
   Group group{VerificationMethod::kRejection};
   std::vector<int> explorers(4, 0);
   for (int i = 0; i < 400; ++i) {
-    const int explorer = group.Round(draft, base::kMillisecond).explorer;
-    ASSERT_LT(explorer, 4);
-    if (explorer >= 0) ++explorers[explorer];
+    const DraftOrder order = group.Round(2 * base::kMillisecond);
+    ASSERT_LT(order.explorer, 4);
+    if (order.explorer < 0) continue;
+    ++explorers[order.explorer];
+    const DraftOrder deeper = group.control.Deeper(group.verification, order, 16);
+    EXPECT_EQ(deeper.max_depth, order.max_depth + 1);
+    EXPECT_GT(deeper.latency, order.latency);
+    EXPECT_EQ(deeper.must_wait, order.must_wait);
   }
   for (int times : explorers) EXPECT_GT(times, 0);
   EXPECT_LT(explorers[0] + explorers[1] + explorers[2] + explorers[3], 60);
 }
 
-// A round of one sequence where a step takes 100 ms and 5 ms more for each draft token, and replies
-// come at once. Returns whether its draft tokens were verified.
-bool LinearRound(GoodputControl* control, const speculation::Draft& draft, bool right) {
-  const auto time = [](int32_t rows) { return (95 + 5 * rows) * base::kMillisecond; };
-  const StepBase step = {.tokens = 1, .rows = 1, .max_rows = 64};
-  for (int32_t rows = 1; rows <= 4; ++rows) control->OnStep(rows, 0, time(rows));
-  const DraftOrder order = control->Order(VerificationMethod::kCoupled, 1, step, 16);
-  if (!order.ask && order.probers == 0) return false;
-  control->OnReply(VerificationMethod::kCoupled, order, draft.tree, base::kMicrosecond);
-  std::vector<float> expected_gain;
-  control->Evaluate(VerificationMethod::kCoupled, draft, order, 16, &expected_gain);
-  GainHistogram gains;
-  for (float w : expected_gain) gains.Add(w);
-  if (AllocateRows(gains, step, control->step_time()).draft_tokens == 0) return false;
-  std::vector<int32_t> path;
-  if (right) path = {1, 2};
-  control->OnVerified(VerificationMethod::kCoupled, draft, path);
-  return true;
-}
-
-TEST(GoodputControlTest, RejectedDrafterIsProbedEverMoreRarelyAndRecovers) {
-  const speculation::Draft draft = {.tree = Chain(2, 0)};
-  GoodputControl control;
-  const auto verified = [&](int rounds, bool right) {
-    int trees = 0;
-    for (int i = 0; i < rounds; ++i) trees += LinearRound(&control, draft, right);
-    return trees;
-  };
-  verified(2000, /*right=*/false);
-  const int rarely = verified(4000, /*right=*/false);
-  EXPECT_GT(rarely, 0);
-  EXPECT_LT(rarely, 4000 / 12) << "a draft token costs 5%: less than 0.5% in all";
-  verified(600, /*right=*/true);
-  EXPECT_GT(verified(400, /*right=*/true), 380);
-}
-
-// Draft tokens that are accepted but come too late to pay.
-TEST(GoodputControlTest, AccurateButLateDrafterIsProbedRegularly) {
-  const speculation::Draft draft = {.tree = Chain(6, std::log(0.7f))};
-  Group late;
-  for (int i = 0; i < 40; ++i) late.Round(draft, 600 * base::kMillisecond);
-  std::vector<float> expected_gain;
-  const auto probed = [&](int rounds) {
-    int probes = 0;
-    for (int i = 0; i < rounds; ++i) {
-      const DraftOrder order = late.Order();
-      EXPECT_FALSE(order.ask);
-      if (order.probers == 0) continue;
-      ++probes;
-      late.control.OnReply(late.verification, order, draft.tree, 600 * base::kMillisecond);
-      late.control.Evaluate(late.verification, draft, order, 16, &expected_gain);
-      late.control.OnVerified(late.verification, draft, std::vector<int32_t>{1, 2, 3, 4});
-    }
-    return probes;
-  };
-  probed(1000);
-  const int probes = probed(4096);
-  EXPECT_GE(probes, 2 * 4096 / 130 - 2);
-  EXPECT_LE(probes, 2 * 4096 / 128 + 2);
+// What was measured before the first step counts from the first order on.
+TEST(GoodputControlTest, ProfileTellsWhatStepsTake) {
+  std::vector<StepSample> profile;
+  for (const int32_t rows : StepTime::Sizes(128)) {
+    profile.push_back({rows, rows, (rows <= 64 ? 5 : 5 * rows / 64) * base::kMillisecond});
+  }
+  const GoodputControl control(profile);
+  for (const int32_t rows : {1, 7, 33, 64}) {
+    EXPECT_NEAR(static_cast<double>(control.step_time().Predict(rows, 0)), 5e6, 0.2e6) << rows;
+  }
+  EXPECT_NEAR(static_cast<double>(control.step_time().Predict(128, 0)), 10e6, 0.3e6);
 }
 
 TEST(GoodputControlTest, DrawnTokensDoNotAffectTheirOwnTree) {

@@ -114,6 +114,24 @@ TEST_F(RoundDraftTest, NgramLookupProposesWithoutADrafter) {
   EXPECT_EQ(scheduler_->stats().draft_hits, 0u);
 }
 
+// A drafter's two tokens would add nothing to the dozen that the n-gram lookup finds.
+TEST_F(RoundDraftTest, DrafterIsNotAskedWhereTheNgramLookupFindsMore) {
+  for (const bool ngram_lookup : {false, true}) {
+    SchedulerOptions options = With(ngram_lookup);
+    options.speculation = SpeculationPolicy::kGoodput;
+    Start(options);
+    int asked = 0;
+    for (int round = 0; round < 24; ++round) {
+      if (!wanted_.empty()) {
+        asked += round >= 12;
+        Draft(Chain(2));
+      }
+      Step();
+    }
+    EXPECT_EQ(asked, ngram_lookup ? 0 : 12);
+  }
+}
+
 TEST_F(RoundDraftTest, DisabledNgramLookupProposesNothing) {
   Start(With(false));
   NoDraft();

@@ -91,7 +91,8 @@ TEST(SimulatorTest, SiblingsTakeTheirShare) {
   options.draft.tree = speculation::GrowthPolicy::Parse("3").value();
   options.acceptance = {.first = 0.5, .further = 0.4, .spread = 0};
   const SimulationReport report = Simulate(options, Alone(40, 900));
-  EXPECT_NEAR(report.accepted_per_round, 0.5 + 0.5 * 0.4 + 0.5 * 0.6 * 0.4, 0.01);
+  // A few rounds go without a draft, to find out what that yields.
+  EXPECT_NEAR(report.accepted_per_round, 0.5 + 0.5 * 0.4 + 0.5 * 0.6 * 0.4, 0.03);
 }
 
 TEST(SimulatorTest, TooSlowADraftIsNotWaitedForAndCostsLittle) {

@@ -140,6 +140,7 @@ inline DraftRequest RandomMessage<DraftRequest>(Rng& rng) {
   m.max_depth = RandomInt(rng, 0, 1 << 20);
   m.cost_per_second = static_cast<float>(RandomInt(rng, 0, 1 << 20)) / 8;
   m.cost_per_row = static_cast<float>(RandomInt(rng, 0, 64)) / 64;
+  m.ahead = RandomInt(rng, 0, 1) == 1;
   m.trace = RandomTrace(rng);
   return m;
 }
@@ -379,7 +380,7 @@ inline auto Fields(const DraftRequest& m) {
   return std::tuple(m.target_incarnation, m.sequence, m.round, m.request_id, m.base_length,
                     m.base_hash, m.append_tokens, m.max_nodes, m.time_budget, m.verification,
                     Fields(m.sampling), m.prompt_length, m.draw, m.draft_probs_pool,
-                    m.draft_probs_bytes, m.max_depth, m.cost_per_second, m.cost_per_row,
+                    m.draft_probs_bytes, m.max_depth, m.cost_per_second, m.cost_per_row, m.ahead,
                     m.trace.trace_high, m.trace.trace_low, m.trace.span);
 }
 inline auto Fields(const DraftReply& m) {

@@ -1,0 +1,161 @@
+// Which use of drafters is chosen, from the yields of steps.
+
+#include "scheduler/policy/draft_modes.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <functional>
+
+namespace specfabric::scheduler {
+namespace {
+
+using base::kMillisecond;
+using base::Nanos;
+
+// A group whose steps yield by mode as `yield` says: so many tokens of plain decoding a step of
+// 10 ms. Drafters reply to all, or to none.
+struct Group {
+  std::function<double(DraftMode)> yield;
+  int32_t running = 8;
+  bool replies = true;
+  DraftModes modes = {};
+  Nanos now = 0;
+  std::array<int, kDraftModes> steps = {};
+  Nanos spent_alone = 0, spent = 0;
+
+  DraftModes::Use Step() {
+    constexpr Nanos kPlain = 10 * kMillisecond;
+    const DraftModes::Use use = modes.Current(running, now);
+    ++steps[static_cast<size_t>(use.mode)];
+    if (use.mode != DraftMode::kNone) {
+      for (int i = 0; i < running; ++i) {
+        modes.OnAsked();
+        if (replies) modes.OnReply();
+      }
+    }
+    const Nanos elapsed = kPlain;
+    now += elapsed;
+    modes.OnStep({.running = running,
+                  .tokens = running * yield(use.mode),
+                  .plain = kPlain,
+                  .elapsed = elapsed},
+                 now);
+    return use;
+  }
+  // The share of steps in each mode, of so many.
+  std::array<double, kDraftModes> Shares(int count) {
+    steps = {};
+    for (int i = 0; i < count; ++i) Step();
+    std::array<double, kDraftModes> shares;
+    for (int m = 0; m < kDraftModes; ++m) shares[m] = static_cast<double>(steps[m]) / count;
+    return shares;
+  }
+};
+
+std::function<double(DraftMode)> Yields(double none, double just_in_time, double ahead) {
+  return [=](DraftMode mode) {
+    return mode == DraftMode::kNone ? none : mode == DraftMode::kAhead ? ahead : just_in_time;
+  };
+}
+
+TEST(DraftModesTest, UsesTheModeThatYieldsTheMost) {
+  for (const DraftMode best : {DraftMode::kNone, DraftMode::kJustInTime, DraftMode::kAhead}) {
+    Group group{[best](DraftMode mode) {
+      return mode == best ? 1.5 : mode == DraftMode::kNone ? 1.0 : 1.2;
+    }};
+    if (best == DraftMode::kNone) group.yield = Yields(1, 0.8, 0.7);
+    group.Shares(400);
+    EXPECT_GT(group.Shares(4000)[static_cast<size_t>(best)], 0.88) << static_cast<int>(best);
+  }
+}
+
+// Trials of the others cost one part in a hundred of the time.
+TEST(DraftModesTest, TrialsCostLittle) {
+  for (const double worse : {0.2, 0.5, 0.9}) {
+    Group group{Yields(1, worse, worse)};
+    group.Shares(2000);
+    double got = 0;
+    const int count = 20'000;
+    for (int i = 0; i < count; ++i) got += group.yield(group.Step().mode);
+    EXPECT_GT(got / count, 0.975) << worse;
+    EXPECT_LT(got / count, 1) << "it is tried at all";
+  }
+}
+
+TEST(DraftModesTest, FollowsAChange) {
+  Group group{Yields(1, 0.7, 0.7)};
+  group.Shares(1000);
+  group.yield = Yields(1, 1.5, 1.2);
+  group.Shares(6000);
+  EXPECT_GT(group.Shares(1000)[static_cast<size_t>(DraftMode::kJustInTime)], 0.9);
+  group.yield = Yields(1, 0.6, 0.6);
+  group.Shares(64);
+  EXPECT_GT(group.Shares(1000)[static_cast<size_t>(DraftMode::kNone)], 0.9);
+}
+
+TEST(DraftModesTest, OfModesThatYieldTheSameTheOneThatAsksLess) {
+  Group group{Yields(1, 1, 1)};
+  group.Shares(500);
+  EXPECT_GT(group.Shares(1000)[static_cast<size_t>(DraftMode::kNone)], 0.7);
+  Group drafts{Yields(1, 1.5, 1.5)};
+  drafts.Shares(500);
+  EXPECT_GT(drafts.Shares(1000)[static_cast<size_t>(DraftMode::kJustInTime)], 0.8);
+}
+
+// What a step yields at one load says little of another one.
+TEST(DraftModesTest, LoadsAreKnownApart) {
+  Group group{Yields(1, 1.5, 1.2)};
+  group.running = 1;
+  group.Shares(500);
+  group.yield = Yields(1, 0.8, 0.8);
+  group.running = 64;
+  group.Shares(500);
+  EXPECT_GT(group.Shares(500)[static_cast<size_t>(DraftMode::kNone)], 0.85);
+  group.yield = Yields(1, 1.5, 1.2);
+  group.running = 1;
+  EXPECT_GT(group.Shares(100)[static_cast<size_t>(DraftMode::kJustInTime)], 0.8) << "at once";
+}
+
+// Drafters read the texts first: one level is asked for, and no step waits, until they reply; then
+// steps wait, before they are measured.
+TEST(DraftModesTest, DraftersCatchUpBeforeTheyAreMeasured) {
+  Group group{Yields(1, 1.5, 1.2)};
+  group.replies = false;
+  for (int i = 0; i < 10; ++i) {
+    const DraftModes::Use use = group.Step();
+    EXPECT_TRUE(use.one_level && use.catches_up && !use.must_wait);
+  }
+  group.replies = true;
+  group.Step();
+  const DraftModes::Use settles = group.Step();
+  EXPECT_TRUE(!settles.one_level && settles.catches_up && settles.must_wait);
+  for (int i = 0; i < 3; ++i) group.Step();
+  const DraftModes::Use measured = group.Step();
+  EXPECT_TRUE(!measured.one_level && !measured.catches_up && measured.must_wait);
+  // Drafters that never reply do not hold it up for ever.
+  Group silent{Yields(1, 0.9, 0.9)};
+  silent.replies = false;
+  silent.Shares(1000);
+  EXPECT_GT(silent.Shares(1000)[static_cast<size_t>(DraftMode::kNone)], 0.75);
+}
+
+// A draft worker goes on drafting ahead until it is asked for something else.
+TEST(DraftModesTest, TheLastRequestBeforeNoneStopsDraftingAhead) {
+  Group group{Yields(1, 1.1, 1.5)};
+  group.Shares(600);
+  group.yield = Yields(1, 0.5, 0.5);
+  DraftModes::Use before = group.Step();
+  for (int i = 0; i < 300; ++i) {
+    const DraftModes::Use use = group.Step();
+    if (use.mode == DraftMode::kNone) {
+      EXPECT_EQ(before.mode, DraftMode::kJustInTime);
+      return;
+    }
+    before = use;
+  }
+  FAIL() << "it still drafts";
+}
+
+}  // namespace
+}  // namespace specfabric::scheduler
