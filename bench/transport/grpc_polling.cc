@@ -99,7 +99,7 @@ void Drain(grpc::CompletionQueue* queue) {
 }
 
 template <typename Conversation>
-absl::StatusOr<Latency> MeasureUnary(const Settings& settings, proto::Peers::Stub& stub) {
+absl::StatusOr<Latency> PollUnary(const Settings& settings, proto::Peers::Stub& stub) {
   grpc::CompletionQueue queue;
   Operations operations(&queue);
   typename Conversation::Request request = Conversation::First(settings);
@@ -118,7 +118,7 @@ absl::StatusOr<Latency> MeasureUnary(const Settings& settings, proto::Peers::Stu
 }
 
 template <typename Conversation>
-absl::StatusOr<Latency> MeasureStream(const Settings& settings, proto::Peers::Stub& stub) {
+absl::StatusOr<Latency> PollStream(const Settings& settings, proto::Peers::Stub& stub) {
   grpc::CompletionQueue queue;
   Operations operations(&queue);
   grpc::ClientContext context;
@@ -167,10 +167,10 @@ absl::Status ServePolling(const Settings& settings) {
 
 absl::StatusOr<Latency> MeasurePolling(const Settings& settings) {
   const std::unique_ptr<proto::Peers::Stub> stub = Connect(settings);
-  if (settings.test == kUnary) return MeasureUnary<Echo>(settings, *stub);
-  if (settings.test == kStream) return MeasureStream<Echo>(settings, *stub);
-  if (settings.test == kTreeUnary) return MeasureUnary<Draft>(settings, *stub);
-  return MeasureStream<Draft>(settings, *stub);
+  if (settings.test == kUnary) return PollUnary<Echo>(settings, *stub);
+  if (settings.test == kStream) return PollStream<Echo>(settings, *stub);
+  if (settings.test == kTreeUnary) return PollUnary<Draft>(settings, *stub);
+  return PollStream<Draft>(settings, *stub);
 }
 
 }  // namespace specfabric::bench
