@@ -12,8 +12,8 @@ namespace {
 
 using speculation::VerificationMethod;
 
-// One in so many trees is asked for all levels, to learn what the deeper ones gain by now; at most
-// one a round.
+// One in so many trees is asked for one level more, to learn what that gains by now; at most one in
+// sixteen rounds.
 constexpr int32_t kExploreInterval = 64;
 constexpr int32_t kAveragedTrees = 32;
 // More than kAveragedTrees: in most rounds the n-gram lookup proposes nothing, in some much.

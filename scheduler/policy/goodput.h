@@ -41,11 +41,11 @@ struct DraftOrder {
   double gain = 0;                // expected draft tokens accepted, if the reply comes in time
   double rows = 0;                // expected draft tokens verified
   double accepted = kUnknown;     // expected draft tokens accepted of the drafter's tree alone
-  int32_t explorer = -1;          // which of the askers, from 0, asks for the largest tree instead,
-                                  // to learn what deeper levels gain; -1: none
-  bool ahead = true;              // the drafter may draft ahead after its reply
-  bool must_wait = false;         // a step waits for the reply until reply_timeout
-  bool catches_up = false;        // the drafter, perhaps, still: no reply is no miss
+  int32_t explorer = -1;    // which of the askers, from 0, asks for one level more (Deeper), to
+                            // learn what that gains; -1: none
+  bool ahead = true;        // the drafter may draft ahead after its reply
+  bool must_wait = false;   // a step waits for the reply, see Pacing
+  bool catches_up = false;  // the drafter, perhaps, still: no reply is no miss
 };
 
 class GoodputControl {
