@@ -44,11 +44,12 @@ std::unique_ptr<proto::Peers::Stub> Connect(const Settings& settings) {
 }  // namespace specfabric::bench
 
 int main(int argc, char** argv) {
-  using namespace specfabric::bench;
-  return PeerMain(argc, argv,
-                  Peer{.name = "grpc_bench",
-                       .tests = {kUnary, kStream, kTreeUnary, kTreeStream},
-                       .address_form = "IPv4:PORT or unix:PATH",
-                       .serve = Serve,
-                       .measure = MeasureClient});
+  namespace bench = specfabric::bench;
+  return bench::PeerMain(
+      argc, argv,
+      bench::Peer{.name = "grpc_bench",
+                  .tests = {bench::kUnary, bench::kStream, bench::kTreeUnary, bench::kTreeStream},
+                  .address_form = "IPv4:PORT or unix:PATH",
+                  .serve = bench::Serve,
+                  .measure = bench::MeasureClient});
 }

@@ -31,8 +31,8 @@ class StreamReactor
   void OnDone() override { delete this; }
 
  private:
-  typename Conversation::Request request_;
-  typename Conversation::Reply reply_;
+  Conversation::Request request_;
+  Conversation::Reply reply_;
 };
 
 class Service : public proto::Peers::CallbackService {

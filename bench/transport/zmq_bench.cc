@@ -101,8 +101,9 @@ absl::StatusOr<Latency> MeasureClient(const Settings& settings) {
     if (absl::Status status = Send(*endpoint, message); !status.ok()) return status;
     return Receive(*endpoint, settings.poll, message);
   });
-  if (latency.ok() && (zmq_msg_size(message.get()) != payload.size() ||
-                       std::memcmp(zmq_msg_data(message.get()), payload.data(), payload.size()))) {
+  if (latency.ok() &&
+      (zmq_msg_size(message.get()) != payload.size() ||
+       std::memcmp(zmq_msg_data(message.get()), payload.data(), payload.size()) != 0)) {
     return absl::DataLossError("the echo differs");
   }
   return latency;
@@ -112,11 +113,11 @@ absl::StatusOr<Latency> MeasureClient(const Settings& settings) {
 }  // namespace specfabric::bench
 
 int main(int argc, char** argv) {
-  using namespace specfabric::bench;
-  return PeerMain(argc, argv,
-                  Peer{.name = "zmq_bench",
-                       .tests = {"echo"},
-                       .address_form = "tcp://IPv4:PORT or ipc://PATH",
-                       .serve = Serve,
-                       .measure = MeasureClient});
+  namespace bench = specfabric::bench;
+  return bench::PeerMain(argc, argv,
+                         bench::Peer{.name = "zmq_bench",
+                                     .tests = {"echo"},
+                                     .address_form = "tcp://IPv4:PORT or ipc://PATH",
+                                     .serve = bench::Serve,
+                                     .measure = bench::MeasureClient});
 }

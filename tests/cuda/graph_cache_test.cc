@@ -182,7 +182,7 @@ TEST_F(GraphCacheTest, PaddedInputsHoldTheBatch) {
     }
     std::vector<AttentionPlan> plans(2);  // of layers without limits, and of those with a window
     const AttentionPlan& plan = plans[0];
-    ASSERT_TRUE(MakeAttentionPlan(batch, {100, 512, 16}, &plans[0]).ok());
+    ASSERT_TRUE(MakeAttentionPlan(batch, {100, 512, 16}, plans.data()).ok());
     LimitPlan(batch, {.window = 5}, plan, &plans[1]);
     std::vector<float> cosines(batch.rows() * kHalf), sines(batch.rows() * kHalf);
     for (float& x : cosines) x = static_cast<float>(random() % 1000);

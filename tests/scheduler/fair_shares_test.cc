@@ -29,7 +29,7 @@ SchedulerOptions FewPlaces() {
 // A group with more demand than capacity, and the service that each tenant gets.
 class Load {
  public:
-  explicit Load(SchedulerOptions options = FewPlaces()) : rig_(options) {}
+  explicit Load(const SchedulerOptions& options = FewPlaces()) : rig_(options) {}
 
   base::SequenceId Send(uint64_t tenant, int prompt, int output, int priority = 0) {
     SequenceRequest request = Request(++last_, prompt, output);

@@ -49,7 +49,7 @@ std::vector<T> Of(const std::vector<Event>& events) {
 
 // A scheduler and a fake group without faults; one call executes a step.
 struct Rig {
-  explicit Rig(SchedulerOptions given = Options())
+  explicit Rig(const SchedulerOptions& given = Options())
       : options(given), scheduler(given), group(given) {}
 
   StepPlan MustPlan(base::Nanos now) {

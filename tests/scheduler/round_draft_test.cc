@@ -25,7 +25,7 @@ constexpr base::SequenceId kId = 1;
 // One sequence whose text repeats 1 2 3 4 5 6, and a target that continues it.
 class RoundDraftTest : public testing::Test {
  protected:
-  void Start(SchedulerOptions options,
+  void Start(const SchedulerOptions& options,
              VerificationMethod verification = VerificationMethod::kCoupled) {
     scheduler_ = std::make_unique<Scheduler>(options);
     SequenceRequest request;
