@@ -155,8 +155,4 @@ void DraftModes::EndWindow(base::Nanos now) {
   Begin(window.load, now);
 }
 
-double DraftModes::yield(DraftMode mode, int32_t running) const {
-  return loads_[LoadOf(running)][mode].yield;
-}
-
 }  // namespace specfabric::scheduler

@@ -51,17 +51,10 @@ class DraftModes {
     bool catches_up = false;  // drafters, perhaps, still
   };
   Use Current(int32_t running, base::Nanos now);
-  // No drafter is at work.
-  bool alone() const {
-    return window_.mode == DraftMode::kNone && window_.phase == Phase::kMeasuring;
-  }
   // Sequences that asked since the last step, and in-time replies.
   void OnAsked() { ++asked_; }
   void OnReply() { ++replied_; }
   void OnStep(const ModeStep& step, base::Nanos now);
-
-  // The yield of a mode at this load as far as it is known; 0: it is not.
-  double yield(DraftMode mode, int32_t running) const;
 
  private:
   static constexpr int kLoads = 12;

@@ -25,13 +25,13 @@ constexpr int32_t kFewAskers = 4;
 // Of what was learned of drafters, when they are tried again.
 constexpr double kForgotten = 25;
 
-}  // namespace
-
 // Whether a tree of some levels takes little longer than one level, so that it matters little that
 // the trees of those who ask together are of unequal depth.
 bool LevelsComeTogether(const ReplyTime& reply, int32_t askers) {
   return reply.Expect(askers, 4) < 2 * reply.Expect(askers, 1);
 }
+
+}  // namespace
 
 GainHistogram GoodputControl::NgramLookupGains(const PerMethod& c, int32_t askers) {
   GainHistogram gains;

@@ -20,8 +20,8 @@ StepStart Pacing::Decide(absl::Span<Sequence* const> running, const PrefillLoad&
   StepStart start;
   if (AnyWaitsForDraft(running)) {
     if (now < hold_until_) return {.wait_until = hold_until_, .skip_drafts = false};
-    const base::Nanos must = MustWaitUntil(running, now);
     if (options_.speculation != SpeculationPolicy::kAlways) {
+      const base::Nanos must = MustWaitUntil(running, now);
       if (must > now) return {.wait_until = must, .skip_drafts = false};
       start = Compare(Survey(running, prefill, now), cohorts, now);
     } else if (!prefill.any()) {
