@@ -58,6 +58,10 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
           "Rounds that did not wait for their draft because that was not expected to pay")),
       late_drafts(registry.AddCounter("specfabric_late_drafts_total",
                                       "Drafts that arrived after their round had been planned")),
+      trial_steps(registry.AddCounter(
+          "specfabric_drafting_trial_steps_total",
+          "Steps of `specfabric_drafting_steps_total` in a mode that is not the best known, to "
+          "measure what it yields by now")),
       cancelled(registry.AddCounter("specfabric_cancelled_total",
                                     "Sequences cancelled before their end")),
       not_finite(registry.AddCounter("specfabric_target_not_finite_total",
@@ -119,6 +123,18 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
                                          "draft_compute, transfer, plan, forward, verify, commit",
                                          ExponentialBounds(2e-6, 2, 21),  // 2 us to 2.1 s
                                          {{"span", kSpanNames[span]}});
+  }
+  for (size_t mode = 0; mode < kDraftModeNames.size(); ++mode) {
+    const Labels labels = {{"mode", kDraftModeNames[mode]}};
+    mode_steps[mode] = &registry.AddCounter(
+        "specfabric_drafting_steps_total",
+        "Steps by how drafters were used: `none` (not at all), `just_in_time` (asked, and waited "
+        "for), `ahead` (they draft on while the step runs)",
+        labels);
+    mode_yields[mode] = &registry.AddGauge("specfabric_drafting_yield",
+                                           "Measured tokens a second over plain decoding's, at the "
+                                           "present load, of each mode; 0: not known",
+                                           labels);
   }
   for (size_t status = 0; status < kDraftStatusNames.size(); ++status) {
     draft_replies[status] =

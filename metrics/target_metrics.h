@@ -20,6 +20,9 @@ constexpr std::array<const char*, 6> kDraftStatusNames = {"ok",          "need_r
 constexpr std::array<const char*, 4> kVerificationMethodNames = {"coupled", "rejection",
                                                                  "traversal", "typical"};
 
+// How drafters are used, in the order of scheduler::DraftMode.
+constexpr std::array<const char*, 3> kDraftModeNames = {"none", "just_in_time", "ahead"};
+
 // Why a draft's reply was not verified: made for other sampling than was asked for; a tree or
 // weights that are not sound; weights that no slot took.
 enum class Refusal { kSampling, kInvalid, kNoSlot };
@@ -76,6 +79,9 @@ struct TargetMetrics {
   Counter& draft_misses;  // rounds that ran without the draft they had requested
   Counter& draft_skips;   // rounds that did not wait because that was not expected to pay
   Counter& late_drafts;   // replies that arrived after their round had been planned
+  std::array<Counter*, kDraftModeNames.size()> mode_steps;
+  std::array<Gauge*, kDraftModeNames.size()> mode_yields;
+  Counter& trial_steps;  // in a mode that was tried
   Counter& cancelled;
   Counter& not_finite;  // sequences ended by logits that are not finite
   std::array<Histogram*, kSpans> spans;

@@ -121,6 +121,7 @@ SchedulerStats Scheduler::stats() const {
           .draft_misses = drafts.misses,
           .draft_skips = drafts.skips,
           .late_drafts = drafts.late,
+          .modes = impl_->control.mode_counts(),
           .preemptions = impl_->admission.preemptions(),
           .cache_queries = impl_->blocks.cache_queries(),
           .cache_hits = impl_->blocks.cache_hits()};

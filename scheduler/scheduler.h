@@ -29,6 +29,7 @@
 #include "base/clock.h"
 #include "base/sequence_output.h"
 #include "base/types.h"
+#include "scheduler/policy/draft_modes.h"
 #include "scheduler/policy/draft_wait.h"
 #include "scheduler/policy/step_time.h"
 #include "scheduler/sequence_request.h"
@@ -138,6 +139,7 @@ struct SchedulerStats {
   // counted as a miss and as a hit.
   uint64_t draft_hits = 0, draft_misses = 0, draft_skips = 0;
   uint64_t late_drafts = 0;  // replies for rounds that were over
+  DraftModeCounts modes;
   uint64_t preemptions = 0;
   // Tokens looked for in the prefix cache, once a sequence, and those found.
   uint64_t cache_queries = 0, cache_hits = 0;

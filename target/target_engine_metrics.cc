@@ -102,6 +102,11 @@ void TargetEngine::UpdateGauges() {
   };
   add(metrics_->draft_misses, stats.draft_misses, reported_.draft_misses);
   add(metrics_->draft_skips, stats.draft_skips, reported_.draft_skips);
+  for (size_t mode = 0; mode < stats.modes.steps.size(); ++mode) {
+    add(*metrics_->mode_steps[mode], stats.modes.steps[mode], reported_.modes.steps[mode]);
+    metrics_->mode_yields[mode]->Set(stats.modes.yields[mode]);
+  }
+  add(metrics_->trial_steps, stats.modes.trial_steps, reported_.modes.trial_steps);
   add(metrics_->late_drafts, stats.late_drafts, reported_.late_drafts);
   metrics_->CountScheduling(stats.preemptions - reported_.preemptions,
                             stats.cache_queries - reported_.cache_queries,

@@ -110,6 +110,8 @@ void DraftModes::OnStep(const ModeStep& step, base::Nanos now) {
   if (window_.load < 0 || step.running == 0) return;
   const double value = step.tokens / step.running * static_cast<double>(step.plain);
   const auto elapsed = static_cast<double>(step.elapsed);
+  ++steps_[static_cast<size_t>(window_.mode)];
+  trial_steps_ += window_.trial ? 1 : 0;
   ++window_.steps;
   window_.all_value += value;
   window_.all_time += elapsed;
@@ -130,6 +132,15 @@ void DraftModes::OnStep(const ModeStep& step, base::Nanos now) {
   const bool hopeless = window_.steps >= kLeastSteps && window_.trial &&
                         window_.value < kHopeless * best * window_.time;
   if (window_.steps >= kWindow || hopeless) EndWindow(now);
+}
+
+DraftModeCounts DraftModes::counts() const {
+  DraftModeCounts counts = {.steps = steps_, .trial_steps = trial_steps_};
+  if (window_.load < 0) return counts;
+  for (size_t m = 0; m < counts.yields.size(); ++m) {
+    counts.yields[m] = loads_[window_.load].of[m].yield;
+  }
+  return counts;
 }
 
 void DraftModes::EndWindow(base::Nanos now) {

@@ -41,6 +41,13 @@ struct ModeStep {
   base::Nanos elapsed = 0;  // since the step before it ended
 };
 
+struct DraftModeCounts {
+  std::array<uint64_t, kDraftModes> steps = {};  // in each mode, beside which some speculated
+  uint64_t trial_steps = 0;                      // those of them in a mode that was tried
+  // What each mode yields at the load of the last step; 0: not known.
+  std::array<double, kDraftModes> yields = {};
+};
+
 class DraftModes {
  public:
   // What the rounds that begin now do.
@@ -55,6 +62,7 @@ class DraftModes {
   void OnAsked() { ++asked_; }
   void OnReply() { ++replied_; }
   void OnStep(const ModeStep& step, base::Nanos now);
+  DraftModeCounts counts() const;
 
  private:
   static constexpr int kLoads = 12;
@@ -93,6 +101,8 @@ class DraftModes {
   std::array<Arms, kLoads> loads_ = {};
   Window window_;
   int32_t asked_ = 0, replied_ = 0;
+  std::array<uint64_t, kDraftModes> steps_ = {};  // see DraftModeCounts
+  uint64_t trial_steps_ = 0;
 };
 
 }  // namespace specfabric::scheduler

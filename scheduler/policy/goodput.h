@@ -78,6 +78,7 @@ class GoodputControl {
   void OnAnswered() { modes_.OnReply(); }
   // A step, also reported to OnStep, beside which some sequence speculated.
   void OnModeStep(const ModeStep& step, base::Nanos now) { modes_.OnStep(step, now); }
+  DraftModeCounts mode_counts() const { return modes_.counts(); }
   // `order` for a tree of all levels.
   DraftOrder Deepest(speculation::VerificationMethod verification, DraftOrder order,
                      int32_t most) const;

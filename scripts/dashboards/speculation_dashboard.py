@@ -134,6 +134,26 @@ SPECULATION = Dashboard(
                     stacked=True,
                 ),
                 Panel(
+                    "Steps by use of drafters",
+                    "cps",
+                    "Steps a second with drafters not used, asked just in time, or drafting ahead; "
+                    "and those of them that only measure what another use yields.",
+                    [
+                        Query(
+                            "sum by (mode) (rate(specfabric_drafting_steps_total{$S}[$R]))",
+                            "{{mode}}",
+                        ),
+                        *rates("trials", "specfabric_drafting_trial_steps_total"),
+                    ],
+                ),
+                Panel(
+                    "Yield of each use of drafters",
+                    "none",
+                    "Measured tokens a second over plain decoding's at the present load, mean of "
+                    "the targets.",
+                    [Query("avg by (mode) (specfabric_drafting_yield{$S} > 0)", "{{mode}}")],
+                ),
+                Panel(
                     "Rounds without draft tokens",
                     "cps",
                     "Why rounds a second went without the draft tokens of a "
