@@ -71,6 +71,8 @@ void Scheduler::OnExtraDraft(base::SequenceId id, uint32_t round, speculation::D
   impl_->rounds.OnExtraDraft(round, std::move(draft), impl_->admission.Find(id));
 }
 
+void Scheduler::SetDrafters(bool any) { impl_->rounds.SetDrafters(any); }
+
 void Scheduler::OnNoDraft(base::SequenceId id, uint32_t round) {
   if (impl_->rounds.OnNoDraft(round, impl_->admission.Find(id))) impl_->pacing.Reconsider();
 }
@@ -90,7 +92,7 @@ std::variant<StepPlan, WaitUntil> Scheduler::Plan(base::Nanos now) {
     impl_->planner.Recycle(std::move(plan));
     return WaitUntil{EarliestDeadline(running)};
   }
-  impl_->step.Begin(impl_->planner.planned(), impl_->planner.expected_tokens(), now, &plan);
+  impl_->step.Begin(impl_->planner.planned(), now, &plan);
   return plan;
 }
 

@@ -170,6 +170,8 @@ class Scheduler {
   // verification method Merges and the round is not planned yet, else dropped. No step waits for
   // it.
   void OnExtraDraft(base::SequenceId id, uint32_t round, speculation::Draft draft);
+  // Whether any draft worker is connected, as is assumed at first. While none is, no sequence asks.
+  void SetDrafters(bool any);
   // No draft will come for this round (busy, unreachable, unsupported): do not wait for it.
   void OnNoDraft(base::SequenceId id, uint32_t round);
 

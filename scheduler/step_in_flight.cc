@@ -15,22 +15,15 @@ constexpr size_t kLearnedTrees = 32;  // trees of a step that are learned from, 
 
 }  // namespace
 
-void StepInFlight::SurveyModes(double expected_tokens, const StepPlan& plan) {
-  mode_step_ = {.tokens = expected_tokens};
-  int64_t context = 0;
+void StepInFlight::SurveyModes() {
+  mode_step_ = control_->Expect(rows_, context_);
   bool speculates = false;
   for (const Sequence* sequence : admission_->running()) {
     if (sequence->phase != Phase::kRunning) continue;
     ++mode_step_.running;
-    context += sequence->kv_written;
     speculates |= sequence->request.speculate;
   }
-  if (!speculates) mode_step_.running = 0;  // tells nothing of drafters
-  int32_t prompts = 0;
-  for (const PlanSequence& part : plan.sequences) {
-    if (part.kind == RowsKind::kPrefill) prompts += part.row_count;
-  }
-  mode_step_.plain = control_->time_alone().Predict(mode_step_.running + prompts, context);
+  if (!speculates || !rounds_->any_drafters()) mode_step_.running = 0;  // tells nothing of drafters
 }
 
 void StepInFlight::ReportModes(base::Nanos now) {
@@ -41,8 +34,7 @@ void StepInFlight::ReportModes(base::Nanos now) {
   ended_ = now;
 }
 
-void StepInFlight::Begin(absl::Span<Sequence* const> sequences, double expected_tokens,
-                         base::Nanos now, StepPlan* plan) {
+void StepInFlight::Begin(absl::Span<Sequence* const> sequences, base::Nanos now, StepPlan* plan) {
   SPECFABRIC_CHECK(!any_ && sequences.size() == plan->sequences.size());
   any_ = true;
   plan->step = ++number_;
@@ -50,7 +42,7 @@ void StepInFlight::Begin(absl::Span<Sequence* const> sequences, double expected_
   rows_ = plan->rows();
   context_ = 0;
   for (const PlanSequence& part : plan->sequences) context_ += part.kv_len + part.row_count;
-  SurveyModes(expected_tokens, *plan);
+  SurveyModes();
   sequences_.assign(sequences.begin(), sequences.end());
   for (Sequence* sequence : sequences_) {
     sequence->in_flight = true;

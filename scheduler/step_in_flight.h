@@ -34,9 +34,7 @@ class StepInFlight {
 
   bool any() const { return any_; }
   // The plan, whose sequences these are, is handed out now. Numbers it.
-  // expected_tokens: output that is expected of it.
-  void Begin(absl::Span<Sequence* const> sequences, double expected_tokens, base::Nanos now,
-             StepPlan* plan);
+  void Begin(absl::Span<Sequence* const> sequences, base::Nanos now, StepPlan* plan);
   std::vector<Event> Commit(StepResult* result, base::Nanos now);
   std::vector<Event> Abort();
   // Events that nobody needs any more: the next Commit uses their memory.
@@ -47,7 +45,7 @@ class StepInFlight {
   std::vector<base::TokenId> SpareTokens();
   void KeepTokens(std::vector<base::TokenId> tokens);
   // What DraftModes needs to know of the step.
-  void SurveyModes(double expected_tokens, const StepPlan& plan);
+  void SurveyModes();
   void ReportModes(base::Nanos now);
   void Apply(base::Nanos now, Sequence* sequence, SequenceResult* result,
              std::vector<Event>* events);

@@ -69,6 +69,7 @@ TargetEngine::TargetEngine(const TargetEngineOptions& options, ExecuteStep execu
       watch_(options.draft_latency_warn, &metrics->draft_routes),
       states_(options.incarnation, options.states.hidden, outbox_.states),
       inbox_(kInboxSize) {
+  scheduler_.SetDrafters(false);  // yet
   metrics_->max_sequences.Set(options.scheduler.max_sequences);
 }
 
@@ -126,6 +127,7 @@ void TargetEngine::Handle(const PeerUp& up) {
   if (up.hello.role == schemas::Role::kGateway) outbox_.tokens(up.peer, {}).IgnoreError();
   if (up.hello.role != schemas::Role::kDraft) return;
   drafts_.PeerUp(up.peer, up.hello);
+  scheduler_.SetDrafters(drafts_.workers() > 0);
   watch_.Up(up.peer, up.address, up.hello.model);
   states_.PeerUp(up.peer, up.hello);
   KeepStates();
@@ -138,6 +140,7 @@ void TargetEngine::Handle(const PeerDown& down) {
   peers_.erase(it);
   if (role == schemas::Role::kDraft) {
     for (const NoDraft& none : drafts_.PeerDown(down.peer)) OnNoDraft(none);
+    scheduler_.SetDrafters(drafts_.workers() > 0);
     states_.PeerDown(down.peer);
     KeepStates();
     return watch_.Down(down.peer);

@@ -102,9 +102,9 @@ void TargetEngine::UpdateGauges() {
   };
   add(metrics_->draft_misses, stats.draft_misses, reported_.draft_misses);
   add(metrics_->draft_skips, stats.draft_skips, reported_.draft_skips);
-  for (size_t mode = 0; mode < stats.modes.steps.size(); ++mode) {
-    add(*metrics_->mode_steps[mode], stats.modes.steps[mode], reported_.modes.steps[mode]);
-    metrics_->mode_yields[mode]->Set(stats.modes.yields[mode]);
+  for (size_t mode = 0; mode < stats.modes.steps.of.size(); ++mode) {
+    add(*metrics_->mode_steps[mode], stats.modes.steps.of[mode], reported_.modes.steps.of[mode]);
+    metrics_->mode_yields[mode]->Set(stats.modes.yields.of[mode]);
   }
   add(metrics_->trial_steps, stats.modes.trial_steps, reported_.modes.trial_steps);
   add(metrics_->late_drafts, stats.late_drafts, reported_.late_drafts);

@@ -10,14 +10,17 @@ namespace {
 constexpr int32_t kWindow = 16;          // steps
 constexpr int32_t kMostCatchingUp = 32;  // steps
 constexpr int32_t kSettled = 3;          // steps
-constexpr double kCaughtUp = 0.75;       // of the sequences that asked were answered in time
-constexpr double kBudget = 0.01;         // of the time, for trials
-constexpr double kNewest = 0.35;         // the weight of a window in a yield, at least
+constexpr double kLeastBetween = 24;     // times the time of a trial, to the next one
+constexpr double kCaughtUp = 0.75;       // of the sequences that asked were answered
+constexpr double kBudget = 0.005;         // of the time, for trials
+constexpr double kNewest = 0.25;         // the weight of a window in a pace, at least
 // A trial is over early once it yields less than this part of the best.
 constexpr double kHopeless = 0.8;
 constexpr int32_t kLeastSteps = 4;
+// Plain decoding is not tried where even at this pace it would not be the best.
+constexpr double kMostPace = 1.2;
 // Of two modes that yield about the same, the one that asks less of drafters.
-constexpr double kMargin = 1.03;
+constexpr double kMargin = 1.02;
 
 }  // namespace
 
@@ -34,7 +37,7 @@ bool DraftModes::Holds(int32_t running) const {
 }
 
 bool DraftModes::Known(const Arms& arms) {
-  return std::any_of(arms.of.begin(), arms.of.end(),
+  return std::any_of(arms.of.of.begin(), arms.of.of.end(),
                      [](const Arm& arm) { return arm.windows > 0; });
 }
 
@@ -44,51 +47,54 @@ DraftModes::Arms& DraftModes::ArmsOf(int load) {
     for (const int near : {load - away, load + away}) {
       if (near < 0 || near >= kLoads || !Known(loads_[near])) continue;
       arms = loads_[near];
-      for (Arm& arm : arms.of) arm.windows = std::min(arm.windows, 1.0);
+      for (Arm& arm : arms.of.of) arm.windows = std::min(arm.windows, 1.0);
       break;
     }
   }
   return arms;
 }
 
-void DraftModes::ChooseBest(Arms* arms) {
-  for (int m = 0; m < kDraftModes; ++m) {
-    const auto mode = static_cast<DraftMode>(m);
-    const Arm &arm = (*arms)[mode], &best = (*arms)[arms->best];
-    if (arm.windows == 0) continue;
-    const bool better =
-        mode < arms->best ? arm.yield >= best.yield : arm.yield > kMargin * best.yield;
-    if (better) arms->best = mode;
+DraftMode DraftModes::Best(const Arms& arms) const {
+  DraftMode best = DraftMode::kNone;
+  for (const DraftMode mode : {DraftMode::kJustInTime, DraftMode::kAhead}) {
+    // The one that is in use need not win by the margin again.
+    const double margin = mode == arms.best ? 1 : kMargin;
+    if (Yield(arms, mode) > margin * Yield(arms, best)) best = mode;
   }
+  return best;
 }
 
-void DraftModes::Begin(int load, base::Nanos now) {
+void DraftModes::Choose(int32_t running, const ByMode<double>& rates, base::Nanos now) {
   const DraftMode before = window_.mode;
-  const bool first = window_.load < 0;
+  const int load = LoadOf(running);
+  rates_ = rates;
   Arms& arms = ArmsOf(load);
-  window_ = {.mode = arms.best, .load = load};
-  const DraftMode best = window_.mode;
+  arms.best = Best(arms);
+  window_ = {.mode = arms.best, .load = load, .over = false};
   for (const DraftMode mode : {DraftMode::kJustInTime, DraftMode::kAhead, DraftMode::kNone}) {
-    const Arm& arm = arms[mode];
-    if (mode == best || now < arm.next_try || !Known(arms)) continue;
+    if (mode == arms.best || now < next_try_[mode] || !Known(arms)) continue;
+    // What plain decoding yields is always known well.
+    if (mode == DraftMode::kNone && kMostPace * rates[mode] < Yield(arms, arms.best)) continue;
     window_.mode = mode;
     window_.trial = true;
     break;
   }
-  const bool unknown = arms[window_.mode].windows == 0;
-  if (window_.mode == before && !first && !unknown) return;
-  window_.phase = window_.mode != DraftMode::kNone && (before == DraftMode::kNone || first)
-                      ? Phase::kCatchingUp
-                      : Phase::kSettling;
+  const bool drafting = window_.mode != DraftMode::kNone;
+  if (drafting && !caught_up_) {
+    window_.phase = Phase::kCatchingUp;
+  } else if (window_.mode != before || arms.of[window_.mode].windows == 0) {
+    window_.phase = Phase::kSettling;
+  }
+  if (!drafting) caught_up_ = false;
 }
 
-DraftModes::Use DraftModes::Current(int32_t running, base::Nanos now) {
-  if (!Holds(running)) Begin(LoadOf(running), now);
-  Use use = {.mode = window_.mode};
+DraftModes::Use DraftModes::Current() const {
+  Use use = {.mode = window_.mode, .trial = window_.trial};
   if (use.mode == DraftMode::kNone) {
     // A request is what tells a draft worker to stop drafting ahead.
     if (window_.phase == Phase::kSettling && window_.steps == 0) {
-      return {.mode = DraftMode::kJustInTime, .one_level = true, .catches_up = true};
+      use.mode = DraftMode::kJustInTime;
+      use.one_level = use.catches_up = true;
     }
     return use;
   }
@@ -105,19 +111,30 @@ void DraftModes::NextPhase() {
 }
 
 void DraftModes::OnStep(const ModeStep& step, base::Nanos now) {
-  const int32_t asked = asked_, replied = replied_;
-  asked_ = replied_ = 0;
+  const int32_t asked = asked_, replied = replied_, in_time = std::min(in_time_, asked_);
+  asked_ = replied_ = in_time_ = 0;
   if (window_.load < 0 || step.running == 0) return;
-  const double value = step.tokens / step.running * static_cast<double>(step.plain);
+  // The part of the expected output that the replies which came make possible.
+  const double came = asked > 0 ? static_cast<double>(in_time) / asked : 1;
+  const double output = (1 + came * step.gain) / (1 + step.gain);
+  const double value =
+      output * static_cast<double>(step.time + (asked > 0 ? step.delay : base::Nanos{0}));
   const auto elapsed = static_cast<double>(step.elapsed);
-  ++steps_[static_cast<size_t>(window_.mode)];
-  trial_steps_ += window_.trial ? 1 : 0;
+  ++steps_[window_.mode];
   ++window_.steps;
-  window_.all_value += value;
   window_.all_time += elapsed;
+  const Arms& arms = loads_[window_.load];
+  const double best = Yield(arms, arms.best);
+  if (window_.trial) {
+    ++trial_steps_;
+    const DraftMode as = window_.phase == Phase::kCatchingUp ? DraftMode::kNone : window_.mode;
+    if (best > 0) window_.lost += elapsed - value * rates_[as] / best;
+  }
   switch (window_.phase) {
     case Phase::kCatchingUp:
-      if (replied >= kCaughtUp * asked || window_.steps >= kMostCatchingUp) NextPhase();
+      caught_up_ = replied >= kCaughtUp * asked;
+      if (caught_up_) return NextPhase();
+      if (window_.steps >= kMostCatchingUp) EndWindow(now);
       return;
     case Phase::kSettling:
       if (window_.steps >= kSettled) NextPhase();
@@ -127,43 +144,34 @@ void DraftModes::OnStep(const ModeStep& step, base::Nanos now) {
   }
   window_.value += value;
   window_.time += elapsed;
-  const Arms& arms = loads_[window_.load];
-  const double best = arms[arms.best].yield;
-  const bool hopeless = window_.steps >= kLeastSteps && window_.trial &&
-                        window_.value < kHopeless * best * window_.time;
+  const bool hopeless = window_.trial && window_.steps >= kLeastSteps &&
+                        rates_[window_.mode] * window_.value < kHopeless * best * window_.time;
   if (window_.steps >= kWindow || hopeless) EndWindow(now);
 }
 
-DraftModeCounts DraftModes::counts() const {
-  DraftModeCounts counts = {.steps = steps_, .trial_steps = trial_steps_};
-  if (window_.load < 0) return counts;
-  for (size_t m = 0; m < counts.yields.size(); ++m) {
-    counts.yields[m] = loads_[window_.load].of[m].yield;
+void DraftModes::EndWindow(base::Nanos now) {
+  Arm& arm = loads_[window_.load].of[window_.mode];
+  if (window_.time > 0) {
+    arm.windows += 1;
+    arm.pace += std::max(kNewest, 1 / arm.windows) * (window_.value / window_.time - arm.pace);
+  } else {
+    arm = {.pace = 0, .windows = 0};  // drafters did not catch up
   }
-  return counts;
+  if (window_.trial) {
+    next_try_[window_.mode] = now + static_cast<base::Nanos>(
+                             std::max(window_.lost / kBudget, kLeastBetween * window_.all_time));
+  }
+  window_.over = true;
 }
 
-void DraftModes::EndWindow(base::Nanos now) {
-  const Window window = window_;
-  Arms& arms = loads_[window.load];
-  Arm& arm = arms[window.mode];
-  const double yield = window.value / window.time;
-  if (!Known(arms)) {
-    // Plain decoding yields 1, as far as what it takes is known.
-    const double lost = std::max(0.0, 1 - 1 / yield) * window.time;
-    arms[DraftMode::kNone] = {
-        .yield = 1, .windows = 0.5, .next_try = now + static_cast<base::Nanos>(lost / kBudget)};
+DraftModeCounts DraftModes::counts() const {
+  DraftModeCounts counts = {.steps = steps_, .trial_steps = trial_steps_, .yields = {}};
+  if (window_.load < 0 || rates_[DraftMode::kNone] <= 0) return counts;
+  for (size_t m = 0; m < kDraftModes; ++m) {
+    counts.yields.of[m] = Yield(loads_[window_.load], static_cast<DraftMode>(m)) /
+                          rates_[DraftMode::kNone];
   }
-  arm.windows += 1;
-  arm.yield += std::max(kNewest, 1 / arm.windows) * (yield - arm.yield);
-  ChooseBest(&arms);
-  const double best = arms[arms.best].yield;
-  if (window.trial) {
-    // What it took beyond the time in which the best mode would have yielded as much.
-    const double lost = std::max(window.all_time - window.all_value / best, 0.0);
-    arm.next_try = now + static_cast<base::Nanos>(std::max(lost / kBudget, 8 * window.all_time));
-  }
-  Begin(window.load, now);
+  return counts;
 }
 
 }  // namespace specfabric::scheduler

@@ -1,25 +1,24 @@
 #ifndef SPECFABRIC_SCHEDULER_POLICY_DRAFT_MODES_H_
 #define SPECFABRIC_SCHEDULER_POLICY_DRAFT_MODES_H_
 
-// How a group uses its drafters: not at all, just in time, or with drafting ahead. What each yields
-// is measured, since what it costs cannot be told from the times of replies and steps: a draft
-// worker may run on its target's own device or cores, and be in the way of every step while it
-// drafts ahead.
+// How a group uses its drafters: not at all, just in time, or with drafting ahead. GoodputControl
+// expects a rate of each, in tokens a second, from what it has learned of drafts' gains and of the
+// times of steps and replies in that mode. What such an expectation leaves out (a host's work, other
+// users of a device, waits that cohorts hide, replies that do not come) is measured here: the pace
+// of a mode is
 //
-// Time is cut into windows of kWindow steps, all of one mode. The yield of a window is
+//   sum over steps of the value of (expected time of the step) / sum of their elapsed times,
 //
-//   sum over its steps of (tokens / running * plain) / sum of their elapsed times,
+// the value being the part of the expected output that the replies which came make possible. Texts
+// differ far more in what drafts gain than modes do, and a pace does not depend on the text. Paces
+// are kept apart for each load (powers of two of sequences), and a load that is new starts with
+// what is known of the nearest.
 //
-// tokens: the output that was expected of the step, which varies less than what came; running:
-// sequences; plain: what StepTime predicts for a step of all of them without draft tokens. So it is
-// the tokens a second over those of plain decoding, whatever the load and the rows of prompts, and
-// windows of different rounds compare. Yields are kept apart for each load (powers of two of
-// sequences), and a load that is new starts with what is known of the nearest.
-//
-// The mode of the best yield is used. Another one is tried for a window now and then, the more
-// rarely the more that costs: so that trials cost one part in a hundred of the time. Before a
-// trial is measured, drafters read what they were not asked for (kCatchingUp: they are asked for
-// one level, and no step waits), and show how long their replies take (kSettling: steps wait).
+// Time is cut into windows of kWindow steps, all of one mode: that of the highest rate times pace.
+// Another one is tried for a window now and then, the more rarely the more that costs: so that
+// trials cost one part in a hundred of the time. Before a trial is measured, drafters read what they
+// were not asked for (kCatchingUp: they are asked for one level, and no step waits), and show how
+// long their replies take (kSettling: steps wait).
 //
 // Owned by GoodputControl; one thread; time is an argument.
 
@@ -32,20 +31,29 @@ namespace specfabric::scheduler {
 
 enum class DraftMode : uint8_t { kNone, kJustInTime, kAhead };
 constexpr int kDraftModes = 3;
+template <typename T>
+struct ByMode {
+  std::array<T, kDraftModes> of = {};
+  T& operator[](DraftMode mode) { return of[static_cast<size_t>(mode)]; }
+  const T& operator[](DraftMode mode) const { return of[static_cast<size_t>(mode)]; }
+};
 
 // A step that has ended.
 struct ModeStep {
   int32_t running = 0;      // sequences that decode, in this step or not
-  double tokens = 0;        // expected output of the step
-  base::Nanos plain = 0;    // the time of a step of all `running` without draft tokens
   base::Nanos elapsed = 0;  // since the step before it ended
+  // As GoodputControl expects: the step's own time; how long it waits for replies; draft tokens
+  // accepted of a sequence whose reply comes in time.
+  base::Nanos time = 0, delay = 0;
+  double gain = 0;
 };
 
 struct DraftModeCounts {
-  std::array<uint64_t, kDraftModes> steps = {};  // in each mode, beside which some speculated
-  uint64_t trial_steps = 0;                      // those of them in a mode that was tried
-  // What each mode yields at the load of the last step; 0: not known.
-  std::array<double, kDraftModes> yields = {};
+  ByMode<uint64_t> steps;    // in each mode, beside which some sequence speculated
+  uint64_t trial_steps = 0;  // those of them in a mode that was tried
+  // Tokens a second over plain decoding's that each mode is expected to yield at the load of the
+  // last step, paces included; 0: not known.
+  ByMode<double> yields;
 };
 
 class DraftModes {
@@ -56,52 +64,69 @@ class DraftModes {
     bool one_level = false;   // is all that is asked for
     bool must_wait = false;   // for the replies
     bool catches_up = false;  // drafters, perhaps, still
+    bool trial = false;
   };
-  Use Current(int32_t running, base::Nanos now);
-  // Sequences that asked since the last step, and in-time replies.
+  // Whether a window is over, or was of another load, so that Choose is called before Current.
+  bool Due(int32_t running) const { return window_.over || !Holds(running); }
+  // Begins a window. rates: expected of each mode in tokens a nanosecond, without its pace.
+  void Choose(int32_t running, const ByMode<double>& rates, base::Nanos now);
+  Use Current() const;
+  // A sequence has asked. A reply has come, before its step was planned or later.
   void OnAsked() { ++asked_; }
-  void OnReply() { ++replied_; }
+  void OnReply(bool in_time) {
+    ++replied_;
+    in_time_ += in_time ? 1 : 0;
+  }
   void OnStep(const ModeStep& step, base::Nanos now);
+  // No drafter is left. Those that come have yet to read the texts.
+  void Restart() {
+    window_ = {};
+    caught_up_ = false;
+  }
   DraftModeCounts counts() const;
 
  private:
   static constexpr int kLoads = 12;
   enum class Phase : uint8_t { kCatchingUp, kSettling, kMeasuring };
   struct Arm {
-    double yield = 0;
-    double windows = 0;        // that count in it
-    base::Nanos next_try = 0;  // where it is not the best
+    double pace = 1;
+    double windows = 0;  // that count in it
   };
   // Of a load.
   struct Arms {
-    std::array<Arm, kDraftModes> of = {};
+    ByMode<Arm> of;
     DraftMode best = DraftMode::kJustInTime;
-    Arm& operator[](DraftMode mode) { return of[static_cast<size_t>(mode)]; }
-    const Arm& operator[](DraftMode mode) const { return of[static_cast<size_t>(mode)]; }
   };
   struct Window {
     DraftMode mode = DraftMode::kJustInTime;
     int load = -1;
+    bool over = true;
     bool trial = false;
     Phase phase = Phase::kMeasuring;
-    int32_t steps = 0;                   // of this phase
-    double value = 0, time = 0;          // of the steps that are measured
-    double all_value = 0, all_time = 0;  // of all steps
+    int32_t steps = 0;           // of this phase
+    double value = 0, time = 0;  // of the steps that are measured
+    double all_time = 0;         // of all steps
+    double lost = 0;             // by a trial: the time that the best mode would not have needed
   };
 
   static int LoadOf(int32_t running);
   bool Holds(int32_t running) const;
   static bool Known(const Arms& arms);
   Arms& ArmsOf(int load);
-  static void ChooseBest(Arms* arms);
-  void Begin(int load, base::Nanos now);
+  DraftMode Best(const Arms& arms) const;
+  double Yield(const Arms& arms, DraftMode mode) const {
+    return rates_[mode] * arms.of[mode].pace;
+  }
   void NextPhase();
   void EndWindow(base::Nanos now);
 
   std::array<Arms, kLoads> loads_ = {};
   Window window_;
-  int32_t asked_ = 0, replied_ = 0;
-  std::array<uint64_t, kDraftModes> steps_ = {};  // see DraftModeCounts
+  ByMode<double> rates_;  // as the window began
+  bool caught_up_ = false;        // drafters have read the texts
+  ByMode<base::Nanos> next_try_;  // where it is not the best
+  int32_t asked_ = 0, replied_ = 0, in_time_ = 0;
+  ByMode<uint64_t> steps_;  // see DraftModeCounts
   uint64_t trial_steps_ = 0;
 };
 

@@ -14,21 +14,21 @@ constexpr base::Nanos kMostSteps = 2;
 DraftOrder DraftOrders::Compute(speculation::VerificationMethod verification,
                                 absl::Span<Sequence* const> running, const PrefillLoad& prefill,
                                 base::Nanos now) {
-  int32_t askers = 0, decoding = 0;
-  StepBase step;
+  int32_t askers = 0;
+  StepBase decode = {.max_rows = options_.max_step_tokens};
   for (const Sequence* sequence : running) {
     if (sequence->phase != Phase::kRunning) continue;
-    ++decoding;
-    step.tokens += 1;
-    step.rows += 1;
-    step.context += sequence->kv_written;
+    decode.tokens += 1;
+    decode.rows += 1;
+    decode.context += sequence->kv_written;
     askers += sequence->request.verification == verification && sequence->request.speculate;
   }
-  prefill.AddTo(prefill.RowsBeside(decoding), &step);
+  StepBase step = decode;
+  prefill.AddTo(prefill.RowsBeside(static_cast<int32_t>(decode.rows)), &step);
   DraftOrder order =
       options_.speculation == SpeculationPolicy::kAlways
           ? control_->Deepest(verification, {.askers = askers}, options_.max_tree_nodes)
-          : control_->Order(verification, askers, decoding, step, options_.max_tree_nodes, now);
+          : control_->Order(verification, askers, decode, step, options_.max_tree_nodes, now);
   SetReplyTimeout(verification, step, &order);
   return order;
 }

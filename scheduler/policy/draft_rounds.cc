@@ -28,7 +28,7 @@ void DraftRounds::StartRound(absl::Span<Sequence* const> running, const PrefillL
   const int32_t useful = sequence->useful_draft_nodes(options_.max_tree_nodes);
   const float found = selection_.ProposeFromNgramLookup(sequence);
   static const DraftOrder kNone;
-  const bool speculates = sequence->request.speculate && useful > 0;
+  const bool speculates = any_drafters_ && sequence->request.speculate && useful > 0;
   const DraftOrder& order =
       speculates ? orders_.Take(sequence->request.verification, running, prefill, now) : kNone;
   // Where the n-gram lookup has found more than a drafter would, its reply is not waited for.
@@ -66,7 +66,7 @@ void DraftRounds::OnDraft(uint32_t round, speculation::Draft draft, base::Nanos 
   counts_.late += stale;
   counts_.hits += !stale;
   if (!latency || draft.tree.size() == 0) return;
-  control_->OnAnswered();
+  control_->OnAnswered(!stale);
   // Stale replies tell how long replies take as well. A reply before which the drafter had to read
   // more than one round's tokens, above all the prompt, does not.
   if (std::exchange(sequence->had_reply, true) && wait.CaughtUp(round)) {
@@ -86,6 +86,11 @@ void DraftRounds::OnExtraDraft(uint32_t round, speculation::Draft draft, Sequenc
     return;
   }
   selection_.Merge(std::move(draft), sequence);
+}
+
+void DraftRounds::SetDrafters(bool any) {
+  if (any_drafters_ && !any) control_->OnNoDrafters();
+  any_drafters_ = any;
 }
 
 bool DraftRounds::OnNoDraft(uint32_t round, Sequence* sequence) {

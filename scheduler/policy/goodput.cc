@@ -16,13 +16,14 @@ using speculation::VerificationMethod;
 // sixteen rounds.
 constexpr int32_t kExploreInterval = 64;
 constexpr int32_t kAveragedTrees = 32;
+constexpr int32_t kRememberedTrees = 8;  // of them, when drafters are tried again
 // More than kAveragedTrees: in most rounds the n-gram lookup proposes nothing, in some much.
 constexpr int32_t kNgramLookupRounds = 128;
 // A tree is larger than what is expected to be verified of it: which nodes are best is only known
 // when it is there.
 constexpr double kRequestHeadroom = 1.5;
 constexpr int32_t kFewAskers = 4;
-// Of what was learned of drafters, when they are tried again.
+// Of what was learned of acceptance, when they are tried again.
 constexpr double kForgotten = 25;
 
 // Whether a tree of some levels takes little longer than one level, so that it matters little that
@@ -40,38 +41,75 @@ GainHistogram GoodputControl::NgramLookupGains(const PerMethod& c, int32_t asker
 }
 
 GoodputControl::GoodputControl(absl::Span<const StepSample> profile) {
-  for (StepTime& times : step_times_) {
-    for (const StepSample& step : profile) {
-      // Twice: of what StepTime has seen, the very first step counts little.
-      for (int i = 0; i < 2; ++i) times.Observe(step.rows, step.context, step.time);
-    }
+  for (const StepSample& step : profile) {
+    // Twice: of what StepTime has seen, the very first step counts little.
+    for (int i = 0; i < 2; ++i) step_time_.Observe(step.rows, step.context, step.time);
   }
 }
 
-DraftOrder GoodputControl::Best(const PerMethod& c, bool merges, int32_t askers,
-                                const StepBase& step, int32_t most) const {
+void GoodputControl::OnStep(int32_t rows, int64_t context, base::Nanos time) {
+  // Beside drafters that are only tried steps may be slower, which is part of their pace.
+  if (time > 0 && !(trial_ && step_time_.known())) step_time_.Observe(rows, context, time);
+}
+
+void GoodputControl::OnNoDrafters() {
+  modes_.Restart();
+  mode_ = DraftMode::kNone;
+  one_level_ = trial_ = waits_ = false;
+  delay_ = 0;
+  gain_ = 0;
+}
+
+void GoodputControl::Doubt() {
+  for (int v = 0; v < speculation::kVerificationMethods; ++v) {
+    acceptance_.Decay(static_cast<VerificationMethod>(v), kForgotten);
+    PerMethod& c = by_method_[v];
+    for (int32_t& seen : c.seen) seen = std::min(seen, kRememberedTrees);
+    for (CostLimitedTrees& trees : c.cost_limited) {
+      trees.seen = std::min(trees.seen, kRememberedTrees);
+    }
+    c.placed = std::min(c.placed, kRememberedTrees);
+  }
+}
+
+bool GoodputControl::CostLimited(VerificationMethod verification, int32_t askers,
+                                 DraftMode mode) const {
+  if (speculation::UsesDraftProbs(verification)) return false;
+  const PerMethod& c = by_method_[static_cast<size_t>(verification)];
+  return askers == 1 ||
+         (askers <= kFewAskers && LevelsComeTogether(ReplyIn(mode, c), askers));
+}
+
+bool GoodputControl::Unknown(const PerMethod& c, bool cost_limited) const {
+  return (cost_limited ? CostLimitedIn(mode_, c).seen : c.seen[1]) == 0 || !step_time_.known();
+}
+
+DraftOrder GoodputControl::BestByDepth(DraftMode mode, const PerMethod& c, bool merges,
+                                       int32_t askers, const StepBase& step, int32_t most) const {
   DraftOrder best;
+  const ReplyTime& reply = ReplyIn(mode, c);
   GainHistogram offered = NgramLookupGains(c, askers);
-  const RowAllocation plain = AllocateRows(offered, step, step_time());
-  double best_rate = 0, accepted = 0;
+  const RowAllocation plain = AllocateRows(offered, step, step_time_);
+  double accepted = 0;
+  best.rate = 0;
   if (!merges) offered = {};  // one tree is verified, the drafter's or the n-gram lookup's
   for (int depth = 1; depth <= kDepths && c.seen[depth - 1] > 0; ++depth) {
     if (c.gains[depth - 1].all == 0) break;  // no tree was that deep
     offered.Add(c.gains[depth - 1], askers);
     accepted += c.gains[depth - 1].Sum();
     StepBase later = step;
-    later.delay += c.reply.Expect(askers, depth);
-    const RowAllocation allocation = AllocateRows(offered, later, step_time());
-    if (allocation.draft_tokens == 0 || allocation.rate <= best_rate) continue;
-    best_rate = allocation.rate;
+    later.delay += reply.Expect(askers, depth);
+    const RowAllocation allocation = AllocateRows(offered, later, step_time_);
+    if (allocation.draft_tokens == 0 || allocation.rate <= best.rate) continue;
     const double rows = allocation.draft_tokens / askers;
     best = {
         .ask = true,
         .max_nodes = std::min(most, static_cast<int32_t>(std::ceil(kRequestHeadroom * rows)) + 1),
         .max_depth = depth,
-        .latency = later.delay - step.delay + c.reply.Deviation(askers),
+        .latency = later.delay - step.delay + reply.Deviation(askers),
         .gain = std::max(0.0, allocation.tokens - plain.tokens) / askers,
         .rows = std::max(0.0, allocation.draft_tokens - plain.draft_tokens) / askers,
+        .rate = allocation.rate,
         .accepted = accepted};
   }
   return best;
@@ -82,67 +120,101 @@ DraftOrder GoodputControl::Best(const PerMethod& c, bool merges, int32_t askers,
 void GoodputControl::SetCosts(double rate, const StepBase& step, int32_t most,
                               DraftOrder* order) const {
   const auto base_rows = static_cast<int32_t>(step.rows);
-  const auto base = static_cast<double>(step_time().Predict(base_rows, step.context));
+  const auto base = static_cast<double>(step_time_.Predict(base_rows, step.context));
   double least = std::numeric_limits<double>::infinity();
   for (int32_t draft_tokens = 1; draft_tokens <= most; draft_tokens *= 2) {
     const int32_t rows = draft_tokens * order->askers;
-    const auto with = static_cast<double>(step_time().Predict(base_rows + rows, step.context));
+    const auto with = static_cast<double>(step_time_.Predict(base_rows + rows, step.context));
     least = std::min(least, (with - base) / rows);
   }
   order->cost_per_second = rate * 1e9 / order->askers;
   order->cost_per_row = rate * least;
 }
 
-DraftOrder GoodputControl::BestCostLimited(const PerMethod& c, int32_t askers, const StepBase& step,
-                                           int32_t most) const {
+DraftOrder GoodputControl::BestCostLimited(DraftMode mode, const PerMethod& c, int32_t askers,
+                                           const StepBase& step, int32_t most) const {
+  const ReplyTime& reply = ReplyIn(mode, c);
   GainHistogram offered = NgramLookupGains(c, askers);
-  const RowAllocation plain = AllocateRows(offered, step, step_time());
-  offered.Add(c.cost_limited_gains, askers);
+  const RowAllocation plain = AllocateRows(offered, step, step_time_);
+  const GainHistogram& gains = CostLimitedIn(mode, c).gains;
+  offered.Add(gains, askers);
   StepBase later = step;
-  later.delay += c.reply.Expect(askers, c.deepest);
-  const RowAllocation allocation = AllocateRows(offered, later, step_time());
+  later.delay += reply.Expect(askers, c.deepest);
+  const RowAllocation allocation = AllocateRows(offered, later, step_time_);
   DraftOrder order = {.ask = allocation.draft_tokens > 0,
                       .max_nodes = most,
                       .max_depth = kDepths,
                       .cost_limited = true,
                       .askers = askers,
-                      .latency = later.delay - step.delay + c.reply.Deviation(askers),
+                      .latency = later.delay - step.delay + reply.Deviation(askers),
                       .gain = std::max(0.0, allocation.tokens - plain.tokens) / askers,
                       .rows = std::max(0.0, allocation.draft_tokens - plain.draft_tokens) / askers,
-                      .accepted = c.cost_limited_gains.Sum()};
+                      .rate = allocation.rate,
+                      .accepted = gains.Sum()};
   SetCosts(std::max(allocation.rate, plain.rate), step, most, &order);
   return order;
 }
 
-DraftOrder GoodputControl::Order(VerificationMethod verification, int32_t askers, int32_t running,
-                                 const StepBase& step, int32_t most, base::Nanos now) {
-  const DraftModes::Use use = modes_.Current(running, now);
-  const bool drafting = use.mode != DraftMode::kNone;
-  beside_ = use.mode == DraftMode::kAhead || use.one_level;
-  waits_ = use.must_wait;
-  if (drafting && !drafting_) {
-    for (int v = 0; v < speculation::kVerificationMethods; ++v) {
-      acceptance_.Decay(static_cast<VerificationMethod>(v), kForgotten);
-    }
+DraftOrder GoodputControl::BestIn(DraftMode mode, VerificationMethod verification, int32_t askers,
+                                  const StepBase& step, int32_t most) const {
+  const PerMethod& c = by_method_[static_cast<size_t>(verification)];
+  if (CostLimited(verification, askers, mode)) {
+    return BestCostLimited(mode, c, askers, step, most);
   }
-  drafting_ = drafting;
-  if (!drafting) return {.askers = askers};
+  return BestByDepth(mode, c, speculation::Merges(verification), askers, step, most);
+}
+
+ByMode<double> GoodputControl::Rates(VerificationMethod verification, int32_t askers,
+                                     const StepBase& step, int32_t most) const {
+  const PerMethod& c = by_method_[static_cast<size_t>(verification)];
+  ByMode<double> rates;
+  const double plain =
+      AllocateRows(NgramLookupGains(c, askers), step, step_time_).rate;
+  rates[DraftMode::kNone] = plain;
+  for (const DraftMode mode : {DraftMode::kJustInTime, DraftMode::kAhead}) {
+    // Until more is known a tree is assumed to gain one token.
+    rates[mode] = 2 * plain;
+    if (askers == 0 || Unknown(c, CostLimited(verification, askers, mode))) continue;
+    const DraftOrder order = BestIn(mode, verification, askers, step, most);
+    rates[mode] = order.ask ? order.rate : plain;
+  }
+  return rates;
+}
+
+DraftOrder GoodputControl::Order(VerificationMethod verification, int32_t askers,
+                                 const StepBase& decode, const StepBase& step, int32_t most,
+                                 base::Nanos now) {
+  const auto running = static_cast<int32_t>(decode.rows);
+  if (modes_.Due(running)) {
+    modes_.Choose(running, Rates(verification, askers, decode, most), now);
+  }
+  const DraftModes::Use use = modes_.Current();
+  if (use.mode != DraftMode::kNone && mode_ == DraftMode::kNone) Doubt();
+  mode_ = use.mode;
+  one_level_ = use.one_level;
+  trial_ = use.trial;
+  waits_ = use.must_wait;
+  delay_ = 0;
+  gain_ = 0;
+  if (mode_ == DraftMode::kNone) return {.askers = askers};
   DraftOrder order = OrderOf(verification, askers, step, most, use);
   order.askers = askers;
-  order.ahead = use.mode == DraftMode::kAhead;
+  order.ahead = mode_ == DraftMode::kAhead;
   order.must_wait = use.must_wait;
   order.catches_up = use.catches_up;
+  if (order.ask && !one_level_) {
+    const PerMethod& c = by_method_[static_cast<size_t>(verification)];
+    delay_ = order.latency - ReplyIn(mode_, c).Deviation(askers);
+    gain_ = order.gain;
+  }
   return order;
 }
 
 DraftOrder GoodputControl::OrderOf(VerificationMethod verification, int32_t askers,
                                    const StepBase& step, int32_t most, const DraftModes::Use& use) {
   PerMethod& c = by_method_[static_cast<size_t>(verification)];
-  const bool few = askers == 1 || (askers <= kFewAskers && LevelsComeTogether(c.reply, askers));
-  const bool cost_limited = few && !speculation::UsesDraftProbs(verification);
-  const bool unknown =
-      (cost_limited ? c.cost_limited_seen : c.seen[1]) == 0 || !step_time().known();
-  if (unknown || use.one_level) {
+  const bool cost_limited = CostLimited(verification, askers, use.mode);
+  if (use.one_level || Unknown(c, cost_limited)) {
     // Until more is known a tree is assumed to gain one token.
     DraftOrder order = Deepest(verification,
                                {.cost_limited = cost_limited && !use.one_level,
@@ -153,8 +225,8 @@ DraftOrder GoodputControl::OrderOf(VerificationMethod verification, int32_t aske
     if (use.one_level) order.max_depth = 1;
     return order;
   }
-  if (cost_limited) return BestCostLimited(c, askers, step, most);
-  DraftOrder order = Best(c, speculation::Merges(verification), askers, step, most);
+  DraftOrder order = BestIn(use.mode, verification, askers, step, most);
+  if (cost_limited) return order;
   c.until_explored -= std::min(askers, kExploreInterval / 16);
   if (order.ask && c.until_explored <= 0) {
     c.until_explored = kExploreInterval;
@@ -169,7 +241,8 @@ DraftOrder GoodputControl::Deepest(VerificationMethod verification, DraftOrder o
   order.ask = true;
   order.max_nodes = most;
   order.max_depth = kDepths;
-  order.latency = c.reply.Expect(order.askers, c.deepest) + c.reply.Deviation(order.askers);
+  const ReplyTime& reply = ReplyIn(mode_, c);
+  order.latency = reply.Expect(order.askers, c.deepest) + reply.Deviation(order.askers);
   return order;
 }
 
@@ -178,7 +251,8 @@ DraftOrder GoodputControl::Deeper(VerificationMethod verification, DraftOrder or
   const PerMethod& c = by_method_[static_cast<size_t>(verification)];
   order.max_nodes = most;
   order.max_depth = std::min(order.max_depth + 1, kDepths);
-  order.latency = c.reply.Expect(order.askers, order.max_depth) + c.reply.Deviation(order.askers);
+  const ReplyTime& reply = ReplyIn(mode_, c);
+  order.latency = reply.Expect(order.askers, order.max_depth) + reply.Deviation(order.askers);
   return order;
 }
 
@@ -187,7 +261,11 @@ void GoodputControl::OnReply(VerificationMethod verification, const DraftOrder& 
   const auto depths = speculation::DepthArray(tree);
   const int32_t depth = *std::max_element(depths.begin(), depths.begin() + tree.size());
   PerMethod& c = by_method_[static_cast<size_t>(verification)];
-  c.reply.Observe(order.askers, depth, latency);
+  ReplyTime& reply = c.reply[Beside(ModeOf(order))];
+  // Drafters that are catching up take longer than they will.
+  if (!order.catches_up || !reply.known(order.askers)) {
+    reply.Observe(order.askers, depth, latency);
+  }
   if (order.max_depth < kDepths) return;
   const double levels = std::clamp(depth, 1, kDepths);
   c.deepest += (levels - c.deepest) / 4;
@@ -198,17 +276,19 @@ void GoodputControl::OnSkipped(VerificationMethod verification, const DraftOrder
                                base::Nanos waited) {
   PerMethod& c = by_method_[static_cast<size_t>(verification)];
   const double depth = std::min<double>(order.max_depth, c.deepest);
-  c.reply.ObserveAtLeast(order.askers, static_cast<int32_t>(std::lround(depth)), waited);
+  c.reply[Beside(ModeOf(order))].ObserveAtLeast(
+      order.askers, static_cast<int32_t>(std::lround(depth)), waited);
 }
 
 // As TCP's retransmission timer (RFC 6298): four deviations above the mean.
 base::Nanos GoodputControl::ReplyTimeout(VerificationMethod verification,
                                          const DraftOrder& order) const {
   const PerMethod& c = by_method_[static_cast<size_t>(verification)];
-  if (!c.reply.known(order.askers)) return base::kForever;
+  const ReplyTime& reply = ReplyIn(ModeOf(order), c);
+  if (!reply.known(order.askers)) return base::kForever;
   // A tree may be some levels deeper than any before it.
   const double depth = std::min<double>(order.max_depth, c.most_levels + 4);
-  return 2 * c.reply.Expect(order.askers, depth) + 4 * c.reply.Deviation(order.askers);
+  return 2 * reply.Expect(order.askers, depth) + 4 * reply.Deviation(order.askers);
 }
 
 void GoodputControl::OnVerified(VerificationMethod verification, const speculation::Draft& draft,
@@ -242,8 +322,10 @@ void GoodputControl::RecordGains(const speculation::Draft& draft, const DraftOrd
     const int32_t level = order.cost_limited ? 0 : depths[node] - 1;
     if (level < levels) now[level].Add(chances_[node - 1]);
   }
-  if (order.cost_limited)
-    return Average(now[0], kAveragedTrees, &c->cost_limited_seen, &c->cost_limited_gains);
+  if (order.cost_limited) {
+    CostLimitedTrees& trees = c->cost_limited[Beside(ModeOf(order))];
+    return Average(now[0], kAveragedTrees, &trees.seen, &trees.gains);
+  }
   for (int d = 0; d < levels; ++d) Average(now[d], kAveragedTrees, &c->seen[d], &c->gains[d]);
 }
 

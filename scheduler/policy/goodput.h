@@ -40,6 +40,7 @@ struct DraftOrder {
   base::Nanos reply_timeout = 0;  // after which the reply counts as a miss; set by DraftOrders
   double gain = 0;                // expected draft tokens accepted, if the reply comes in time
   double rows = 0;                // expected draft tokens verified
+  double rate = 0;                // expected tokens a nanosecond, of all sequences
   double accepted = kUnknown;     // expected draft tokens accepted of the drafter's tree alone
   int32_t explorer = -1;    // which of the askers, from 0, asks for one level more (Deeper), to
                             // learn what that gains; -1: none
@@ -54,30 +55,27 @@ class GoodputControl {
   explicit GoodputControl(absl::Span<const StepSample> profile = {});
 
   // A step that ran, see StepTime::Observe.
-  void OnStep(int32_t rows, int64_t context, base::Nanos time) {
-    if (time > 0) step_times_[beside_].Observe(rows, context, time);
-  }
-  // Of steps in the present mode: drafters that draft ahead on the target's own device make its
-  // steps slower.
-  const StepTime& step_time() const {
-    const StepTime& own = step_times_[beside_];
-    return own.known() ? own : time_alone();
-  }
+  void OnStep(int32_t rows, int64_t context, base::Nanos time);
+  const StepTime& step_time() const { return step_time_; }
   // Steps wait for their drafts, as last ordered.
   bool waits() const { return waits_; }
-  // Of steps while no drafter was at work.
-  const StepTime& time_alone() const { return step_times_[!step_times_[0].known()]; }
 
-  // The order of the `askers` sequences of this verification method, of `running` ones, that start
-  // a round together. step: of all running sequences, without draft tokens. most: nodes of the
-  // largest tree.
-  DraftOrder Order(speculation::VerificationMethod verification, int32_t askers, int32_t running,
-                   const StepBase& step, int32_t most, base::Nanos now);
-  // A sequence has asked; was answered in time.
+  // The order of the `askers` sequences of this verification method that start a round together.
+  // decode: a step of all running sequences, without draft tokens; step: the same with the prefill
+  // beside it. most: nodes of the largest tree.
+  DraftOrder Order(speculation::VerificationMethod verification, int32_t askers,
+                   const StepBase& decode, const StepBase& step, int32_t most, base::Nanos now);
+  // A sequence has asked. A reply has come, before its step was planned or later.
   void OnAsked() { modes_.OnAsked(); }
-  void OnAnswered() { modes_.OnReply(); }
+  void OnAnswered(bool in_time) { modes_.OnReply(in_time); }
+  // What is expected of a step of so many rows, as last ordered.
+  ModeStep Expect(int32_t rows, int64_t context) const {
+    return {.time = step_time().Predict(rows, context), .delay = delay_, .gain = gain_};
+  }
   // A step, also reported to OnStep, beside which some sequence speculated.
   void OnModeStep(const ModeStep& step, base::Nanos now) { modes_.OnStep(step, now); }
+  // No drafter is left.
+  void OnNoDrafters();
   DraftModeCounts mode_counts() const { return modes_.counts(); }
   // `order` for a tree of all levels.
   DraftOrder Deepest(speculation::VerificationMethod verification, DraftOrder order,
@@ -120,14 +118,17 @@ class GoodputControl {
 
  private:
   static constexpr int kDepths = 16;
+  // A drafter that drafts ahead has larger trees at the same costs.
+  struct CostLimitedTrees {
+    GainHistogram gains = {};  // average of all nodes
+    int32_t seen = 0;
+  };
   struct PerMethod {
-    ReplyTime reply;
+    std::array<ReplyTime, 2> reply;  // by Beside
+    std::array<CostLimitedTrees, 2> cost_limited = {};
     // Average gains of a tree's nodes by depth - 1; seen: trees that were asked for that depth.
     std::array<GainHistogram, kDepths> gains = {};
     std::array<int32_t, kDepths> seen = {};
-    // Average gains of all nodes of a cost_limited tree, and how many such trees were seen.
-    GainHistogram cost_limited_gains = {};
-    int32_t cost_limited_seen = 0;
     GainHistogram ngram_lookup = {};  // average gains of the n-gram lookup's draft tokens
     int32_t ngram_lookup_rounds = 0;  // rounds in that average
     // Levels of recent trees that were asked for all levels: the average and the maximum.
@@ -139,30 +140,59 @@ class GoodputControl {
     int32_t explored = 0;
   };
 
+  // Whether drafters are at work beside the steps.
+  static size_t Beside(DraftMode mode) { return mode == DraftMode::kAhead ? 1 : 0; }
+  // What is known of this mode, or else of the other.
+  static const ReplyTime& ReplyIn(DraftMode mode, const PerMethod& c) {
+    const ReplyTime& own = c.reply[Beside(mode)];
+    return own.any() ? own : c.reply[1 - Beside(mode)];
+  }
+  static const CostLimitedTrees& CostLimitedIn(DraftMode mode, const PerMethod& c) {
+    const CostLimitedTrees& own = c.cost_limited[Beside(mode)];
+    return own.seen > 0 ? own : c.cost_limited[1 - Beside(mode)];
+  }
+  static DraftMode ModeOf(const DraftOrder& order) {
+    return order.ahead ? DraftMode::kAhead : DraftMode::kJustInTime;
+  }
+  // What is learned of drafters' gains from now on counts more than what was learned before.
+  void Doubt();
+  bool CostLimited(speculation::VerificationMethod verification, int32_t askers,
+                   DraftMode mode) const;
+  // Nothing has been learned of what trees gain.
+  bool Unknown(const PerMethod& c, bool cost_limited) const;
+  // Expected in each mode, in tokens a nanosecond.
+  ByMode<double> Rates(speculation::VerificationMethod verification, int32_t askers,
+                       const StepBase& step, int32_t most) const;
   DraftOrder OrderOf(speculation::VerificationMethod verification, int32_t askers,
                      const StepBase& step, int32_t most, const DraftModes::Use& use);
+  // The best order in a mode.
+  DraftOrder BestIn(DraftMode mode, speculation::VerificationMethod verification, int32_t askers,
+                    const StepBase& step, int32_t most) const;
   static GainHistogram NgramLookupGains(const PerMethod& c, int32_t askers);
   // The best order by depth. merges: a drafter's tree is verified together with the n-gram
   // lookup's.
-  DraftOrder Best(const PerMethod& c, bool merges, int32_t askers, const StepBase& step,
-                  int32_t most) const;
+  DraftOrder BestByDepth(DraftMode mode, const PerMethod& c, bool merges, int32_t askers,
+                         const StepBase& step, int32_t most) const;
   // The order of trees that grow as far as they pay, for few askers where any subtree may be
   // verified: what pays then depends on the text at hand. The trees of many askers are alike on
   // average, and it matters more that all come at the same time.
-  DraftOrder BestCostLimited(const PerMethod& c, int32_t askers, const StepBase& step,
-                             int32_t most) const;
+  DraftOrder BestCostLimited(DraftMode mode, const PerMethod& c, int32_t askers,
+                             const StepBase& step, int32_t most) const;
   void SetCosts(double rate, const StepBase& step, int32_t most, DraftOrder* order) const;
   void RecordGains(const speculation::Draft& draft, const DraftOrder& order, PerMethod* c) const;
   // Adds one round to an average of at most `most` rounds.
   static void Average(const GainHistogram& now, int32_t most, int32_t* seen,
                       GainHistogram* average);
 
-  std::array<StepTime, 2> step_times_;  // alone, and beside drafters that are at work
+  StepTime step_time_;
   DraftModes modes_;
   // As last ordered:
-  bool beside_ = true;     // drafters work beside the steps
-  bool waits_ = false;     // steps wait for their drafts
-  bool drafting_ = false;  // drafters are used
+  DraftMode mode_ = DraftMode::kNone;
+  bool one_level_ = false;  // drafters read what they were not asked for
+  bool trial_ = false;      // of mode_
+  bool waits_ = false;      // steps wait for their drafts
+  base::Nanos delay_ = 0;   // until replies are expected
+  double gain_ = 0;         // expected, of one of them
   AcceptanceEstimate acceptance_;
   std::array<PerMethod, speculation::kVerificationMethods> by_method_;
   std::vector<float> chances_;  // scratch

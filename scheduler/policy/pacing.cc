@@ -40,6 +40,7 @@ base::Nanos Pacing::MustWaitUntil(absl::Span<Sequence* const> running, base::Nan
   for (const Sequence* sequence : running) {
     const DraftWait& wait = sequence->wait;
     if (sequence->phase != Phase::kRunning || !wait.asked() || !wait.order().must_wait) continue;
+    if (!sequence->had_reply && !wait.order().catches_up) continue;  // it reads the prompt
     ++asked;
     if (!wait.waiting()) continue;
     base::Nanos ends = wait.deadline();

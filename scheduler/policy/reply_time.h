@@ -21,22 +21,30 @@ class ReplyTime {
   void ObserveAtLeast(int32_t askers, int32_t depth, base::Nanos waited);
   // Whether enough replies of this load have come to bound the time of the next.
   bool known(int32_t askers) const;
+  bool any() const { return observed_; }
   // 0 before any reply.
   base::Nanos Expect(int32_t askers, double depth) const;
   // Mean absolute deviation from the expected time.
   base::Nanos Deviation(int32_t askers) const;
 
  private:
+  struct Line {
+    double fixed = 0, level = 0;  // microseconds
+  };
   // Sums of a least-squares fit of latency = fixed + level * depth, in microseconds; old replies
   // decay.
   struct Fit {
     double n = 0, d = 0, dd = 0, t = 0, dt = 0;
     double deviation = 0;
-    double Expect(double depth) const;
+    // fixed_share: of the time of one level, where the replies do not say.
+    Line Fitted(double fixed_share) const;
+    bool KnowsLevels() const;
   };
   static int Load(int32_t askers);
-  // The fit of this load, or of the nearest one that has replies.
-  const Fit& Nearest(int32_t askers) const;
+  // This load, or the nearest one that has replies.
+  int Nearest(int32_t askers) const;
+  double FixedShare(int load) const;
+  double ExpectUs(int32_t askers, double depth) const;
 
   static constexpr int kLoads = 12;
   std::array<Fit, kLoads> fits_ = {};

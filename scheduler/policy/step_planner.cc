@@ -10,7 +10,6 @@ namespace specfabric::scheduler {
 
 StepPlan StepPlanner::Plan(const PrefillLoad& prefill, base::Nanos now) {
   planned_.clear();
-  expected_tokens_ = 0;
   StepPlan plan = EmptyPlan();
   PlanRunning(prefill, now, &plan);
   PlanPrefills(&plan);
@@ -112,8 +111,6 @@ void StepPlanner::PlanRunning(PrefillLoad prefill, base::Nanos now, StepPlan* pl
     }
     const int32_t room = blocks_->SlotsWithin(*sequence) - sequence->kv_written;
     nodes_.resize(std::min<size_t>(nodes_.size(), room - 1));
-    expected_tokens_ += 1;
-    for (const int32_t node : nodes_) expected_tokens_ += sequence->expected_gain[node - 1];
     const auto rows = static_cast<int32_t>(nodes_.size()) + 1;
     SPECFABRIC_CHECK(blocks_->Grow(sequence->kv_written + rows, sequence));
     PlanTree(nodes_, options_.block_size, sequence, plan);

@@ -36,8 +36,6 @@ class StepPlanner {
   StepPlan Plan(const PrefillLoad& prefill, base::Nanos now);
   // The sequences of the last plan, in its order.
   absl::Span<Sequence* const> planned() const { return planned_; }
-  // Output that is expected of the last plan.
-  double expected_tokens() const { return expected_tokens_; }
   bool cohorts() const { return cohorts_.active(); }
   // A plan that nobody needs any more: the next one uses its memory.
   void Recycle(StepPlan plan);
@@ -57,7 +55,6 @@ class StepPlanner {
   Admission* const admission_;
   Cohorts cohorts_;
   std::vector<Sequence*> planned_;
-  double expected_tokens_ = 0;
   StepPlan spare_plan_;  // empty
 
   // Scratch of one Plan, kept for its memory.

@@ -266,7 +266,7 @@ struct Group {
             .rows = static_cast<double>(sequences),
             .max_rows = 128};
   }
-  DraftOrder Order() { return control.Order(verification, sequences, sequences, step(), 16, now); }
+  DraftOrder Order() { return control.Order(verification, sequences, step(), step(), 16, now); }
   // level: what a level of the tree takes.
   DraftOrder Round(base::Nanos level) {
     for (int32_t rows = sequences; rows < 80; rows += 3) control.OnStep(rows, 0, step_time(rows));
@@ -277,26 +277,34 @@ struct Group {
                                       .draw = speculation::UsesDraftProbs(verification)
                                                   ? SiblingDraw::kWithoutReplacement
                                                   : SiblingDraw::kCoupledTopK};
-    double tokens = 1;
     base::Nanos elapsed = step_time(sequences);
+    ModeStep step = control.Expect(sequences, 0);
     std::vector<float> expected_gain;
     for (int i = 0; order.ask && i < sequences; ++i) {
       control.OnAsked();
-      control.OnAnswered();
+      control.OnAnswered(true);
       control.OnReply(verification, order, draft.tree, latency);
       control.Evaluate(verification, draft, order, 16, &expected_gain);
     }
     if (order.ask) {
-      for (int d = 1; d <= deep; ++d) tokens += std::pow(chance, d);
+      step = control.Expect(sequences * (1 + deep), 0);
       elapsed = latency + step_time(sequences * (1 + deep));
     }
     now += elapsed;
-    control.OnModeStep({.running = sequences,
-                        .tokens = sequences * tokens,
-                        .plain = step_time(sequences),
-                        .elapsed = elapsed},
-                       now);
+    step.running = sequences;
+    step.elapsed = elapsed;
+    control.OnModeStep(step, now);
     return order;
+  }
+  // The first order that asks after so many rounds.
+  DraftOrder AskedAfter(int rounds, base::Nanos level) {
+    Asked(rounds, level);
+    for (int i = 0; i < 100; ++i) {
+      const DraftOrder order = Round(level);
+      if (order.ask && order.cost_limited && !order.catches_up) return order;
+    }
+    ADD_FAILURE() << "it does not ask";
+    return {};
   }
   // Of so many rounds, those that asked.
   int Asked(int rounds, base::Nanos level) {
@@ -351,17 +359,15 @@ TEST(GoodputControlTest, DrafterThatBecomesQuickIsUsed) {
 
 TEST(GoodputControlTest, CostPerSecondFollowsTheRate) {
   Group quick{.sequences = 1}, slow{.sequences = 1};
-  for (int i = 0; i < 40; ++i) {
-    quick.Round(10 * base::kMicrosecond);
-    slow.Round(2 * base::kMillisecond);
-  }
+  const DraftOrder of_quick = quick.AskedAfter(40, 10 * base::kMicrosecond);
+  const DraftOrder of_slow = slow.AskedAfter(40, 2 * base::kMillisecond);
   // Ten milliseconds a step: 100 tokens a second without drafts, and with them as many more as are
   // accepted, as long as the replies take no time.
-  EXPECT_EQ(quick.Order().max_depth, slow.Order().max_depth);
-  EXPECT_NEAR(quick.Order().cost_per_second, 100 * (1 + quick.Order().gain), 10);
-  EXPECT_GT(quick.Order().cost_per_second, slow.Order().cost_per_second);
-  EXPECT_GT(slow.Order().cost_per_second, 100);
-  EXPECT_NEAR(quick.Order().cost_per_row, 0, 1e-3) << "rows are free here";
+  EXPECT_EQ(of_quick.max_depth, of_slow.max_depth);
+  EXPECT_NEAR(of_quick.cost_per_second, 100 * (1 + of_quick.gain), 10);
+  EXPECT_GT(of_quick.cost_per_second, of_slow.cost_per_second);
+  EXPECT_GT(of_slow.cost_per_second, 100);
+  EXPECT_NEAR(of_quick.cost_per_row, 0, 1e-3) << "rows are free here";
 }
 
 TEST(GoodputControlTest, CostPerRowFollowsTheTimeOfARow) {

@@ -194,8 +194,7 @@ TEST(SimulatorTest, AParallelDraftGoesAheadAtNextRoots) {
   EXPECT_LT(ahead.exposed_draft, 0.25 * in_time.exposed_draft);
 }
 
-// Drafts of half of the sequences while the other half is verified, as below: what shares a device
-// takes turns, and is busy no longer than the time there is.
+// What shares a device takes turns, and is busy no longer than the time there is.
 TEST(SimulatorTest, ACoLocatedDrafterTakesTurnsWithItsTarget) {
   SimulationOptions options = Options();
   options.targets = options.drafts = 2;
@@ -203,12 +202,12 @@ TEST(SimulatorTest, ACoLocatedDrafterTakesTurnsWithItsTarget) {
       .fixed = 200 * kMicrosecond, .weights = 1 * kMillisecond, .row_ns = 200'000, .context_ns = 0};
   options.draft.weights = 1500 * kMicrosecond;
   options.acceptance = {.first = 0.9, .further = 0, .spread = 0.05};
+  options.scheduler.speculation = SpeculationPolicy::kAlways;
+  options.draft.ahead.nodes = 200;
   const std::vector<Arrival> arrivals(16, Arrival{0, 10, 300});
   const SimulationReport apart = Simulate(options, arrivals);
   EXPECT_GT(apart.target_busy + apart.drafts_busy, 1.02);
   options.place = DraftPlace::kTurns;
-  options.scheduler.speculation = SpeculationPolicy::kAlways;
-  options.draft.ahead.nodes = 200;
   const SimulationReport shared = Simulate(options, arrivals);
   EXPECT_EQ(shared.requests, 16);
   EXPECT_GT(shared.accepted_per_round, 1);
