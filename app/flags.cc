@@ -40,7 +40,8 @@ DEFINE_string(
     "shape of draft trees: widths by depth such as 1,1,3,1,1, or best:NODES[:CHILDREN[:DEPTH]]");
 DEFINE_string(
     verification, "coupled",
-    "verification method: coupled, rejection, traversal (all lossless) or typical (lossy)");
+    "verification method: coupled, rejection, traversal (all lossless), auto (for each request the "
+    "one of these that yields the most) or typical (lossy)");
 DEFINE_string(
     request_verification, "",
     "verification methods that a request may ask for besides --verification, comma-separated");

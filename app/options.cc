@@ -193,9 +193,16 @@ absl::Status CheckTargetRanges() {
 
 // --verification, --request_verification and what the methods that use draft probabilities need.
 absl::Status SetVerification(target::TargetServiceOptions* options) {
-  auto verification = speculation::ParseVerificationMethod(FLAGS_verification);
-  if (!verification.ok()) return Flag("verification", FLAGS_verification, verification.status());
+  const bool chooses = FLAGS_verification == "auto";
+  auto verification = chooses ? speculation::VerificationMethod::kCoupled
+                              : speculation::ParseVerificationMethod(FLAGS_verification);
+  if (!verification.ok()) {
+    return Flag("verification", FLAGS_verification,
+                absl::InvalidArgumentError(
+                    absl::StrCat(verification.status().message(), "; or auto")));
+  }
   uint32_t methods = 1u << static_cast<int>(*verification);
+  if (chooses) methods |= speculation::kMethodsUsingDraftProbs;
   for (absl::string_view name :
        absl::StrSplit(FLAGS_request_verification, ',', absl::SkipWhitespace())) {
     auto other = speculation::ParseVerificationMethod({name.data(), name.size()});
@@ -205,6 +212,7 @@ absl::Status SetVerification(target::TargetServiceOptions* options) {
     methods |= 1u << static_cast<int>(*other);
   }
   options->verification = *verification;
+  options->chooses_verification = chooses;
   options->verification_methods = methods;
   const bool uses_draft_probs = (methods & speculation::kMethodsUsingDraftProbs) != 0;
   options->draft_probs_rows = uses_draft_probs ? FLAGS_draft_rows : 0;

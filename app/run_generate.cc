@@ -125,7 +125,8 @@ absl::StatusOr<Answer> Ask(link::Link* link, Inbox* inbox, const schemas::Submit
 // Names as in docs/exactness.md.
 const char* Exactness(schemas::VerificationMethod verification) {
   if (!schemas::Lossless(verification)) return "none";
-  return verification == schemas::VerificationMethod::kCoupled && FLAGS_batch_invariant
+  const bool chosen = FLAGS_verification == "auto" && FLAGS_temperature > 0;
+  return verification == schemas::VerificationMethod::kCoupled && FLAGS_batch_invariant && !chosen
              ? "token"
              : "distribution";
 }

@@ -195,8 +195,9 @@ bool Dispatcher::Place(Choice& choice) {
     choice.target = peer;
     const uint64_t fingerprint = targets_.Fingerprint(*peer);
     if (!begun) choice.fingerprint = fingerprint;
-    choice.exact =
-        fingerprint != 0 && fingerprint == choice.fingerprint && (!begun || choice.exact);
+    choice.exact = fingerprint != 0 && fingerprint == choice.fingerprint &&
+                   (!begun || choice.exact) &&
+                   !targets_.ChoosesVerification(*peer, choice.replay.submit());
     return true;
   }
   return false;

@@ -78,6 +78,12 @@ uint64_t TargetPool::Fingerprint(PeerId peer) const {
   return found == targets_.end() ? 0 : found->second.hello.numerics_fingerprint;
 }
 
+bool TargetPool::ChoosesVerification(PeerId peer, const schemas::Submit& submit) const {
+  if (submit.verification || submit.sequence.sampling.greedy()) return false;
+  const auto found = targets_.find(peer);
+  return found != targets_.end() && found->second.hello.chooses_verification;
+}
+
 int TargetPool::Available() const {
   return static_cast<int>(std::count_if(targets_.begin(), targets_.end(), [](const auto& entry) {
     return !entry.second.draining && !entry.second.stalled;

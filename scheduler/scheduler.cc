@@ -38,13 +38,21 @@ struct Scheduler::Impl {
   GoodputControl control;
   Admission admission{options, &blocks};
   DraftRounds rounds{options, &control};
+  MethodChoice methods;
   Pacing pacing{options, control};
   StepPlanner planner{options, control, &blocks, &admission};
-  StepInFlight step{options, &blocks, &admission, &rounds, &control};
+  StepInFlight step{options, &blocks, &admission, &rounds, &control, &methods};
 };
 
 Scheduler::Scheduler(const SchedulerOptions& options) : impl_(std::make_unique<Impl>(options)) {}
 Scheduler::~Scheduler() = default;
+
+speculation::VerificationMethod Scheduler::ChooseVerification(uint32_t allowed,
+                                                              float temperature) {
+  if (!impl_->rounds.any_drafters()) return speculation::VerificationMethod::kCoupled;
+  const auto running = static_cast<int32_t>(impl_->admission.running().size());
+  return impl_->methods.Choose(allowed, temperature, running, impl_->control.step_time());
+}
 
 absl::Status Scheduler::Add(SequenceRequest request, base::Nanos now) {
   return impl_->admission.Add(std::move(request), now);

@@ -150,6 +150,9 @@ class Scheduler {
   explicit Scheduler(const SchedulerOptions& options);
   ~Scheduler();
 
+  // The lossless method, of a set of bits 1 << VerificationMethod, that a sequence is to use which
+  // samples at this temperature and leaves it to the target; see policy/method_choice.h.
+  speculation::VerificationMethod ChooseVerification(uint32_t allowed, float temperature);
   // InvalidArgument: empty prompt, ids or priority out of range, beyond the context, more blocks
   // than the pool has, nothing left to generate. ResourceExhausted: queue full. AlreadyExists: the
   // id is in use. now: the time of arrival, never before an earlier call's.

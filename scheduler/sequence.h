@@ -17,6 +17,7 @@
 #include "sampling/logit_changer.h"
 #include "scheduler/kv/prefix_hash.h"
 #include "scheduler/policy/draft_wait.h"
+#include "scheduler/policy/method_choice.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/step_plan.h"
 #include "speculation/ngram_lookup.h"
@@ -77,6 +78,7 @@ struct Sequence {
   QueueOrder queue_order;
   int32_t cached_tokens = 0;  // found in the prefix cache at the first prefill
   int32_t preemptions = 0;
+  MethodRounds method_rounds;
   // Over the first tokens of `committed`, see DraftSelection::CatchUp.
   std::optional<speculation::NgramLookup> ngram_lookup;
   std::vector<base::TokenLogprobs> prompt_logprobs;  // until the end of the prefill

@@ -111,6 +111,13 @@ void StepInFlight::Apply(base::Nanos now, Sequence* sequence, SequenceResult* re
   if (!result->accepted.tokens.empty()) event.tokens = SpareTokens();
   ApplyResult(options_.block_size, sequence, result, &event);
   if (sequence->first_token == 0 && !event.tokens.empty()) sequence->first_token = now;
+  if (event.round) {
+    MethodRounds& rounds = sequence->method_rounds;
+    ++rounds.rounds;
+    rounds.tokens += static_cast<int64_t>(event.tokens.size());
+    rounds.rows += sequence->planned.tree.size();
+    rounds.waited += sequence->wait.waited();
+  }
   admission_->ChargeOutput(*sequence, static_cast<int64_t>(event.tokens.size()));
   sequence->finish = event.finish;
   if (!sequence->finish && event.tokens.empty()) events->pop_back();
@@ -124,6 +131,12 @@ bool StepInFlight::Continues(Sequence* sequence, std::vector<Event>* events) {
     blocks_->Publish(sequence);
   }
   if (sequence->finish) {
+    const SequenceRequest& request = sequence->request;
+    if (request.speculate && !request.sampling.greedy() && rounds_->any_drafters()) {
+      methods_->OnEnd(request.verification, request.sampling.temperature,
+                      static_cast<int32_t>(admission_->running().size()) - 1,
+                      sequence->method_rounds);
+    }
     admission_->End(sequence, events);
     return false;
   }

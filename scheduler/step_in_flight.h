@@ -15,6 +15,7 @@
 #include "scheduler/policy/admission.h"
 #include "scheduler/policy/draft_rounds.h"
 #include "scheduler/policy/goodput.h"
+#include "scheduler/policy/method_choice.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/sequence.h"
 #include "scheduler/step_plan.h"
@@ -25,12 +26,13 @@ class StepInFlight {
  public:
   // All must outlive it.
   StepInFlight(const SchedulerOptions& options, SequenceBlocks* blocks, Admission* admission,
-               DraftRounds* rounds, GoodputControl* control)
+               DraftRounds* rounds, GoodputControl* control, MethodChoice* methods)
       : options_(options),
         blocks_(blocks),
         admission_(admission),
         rounds_(rounds),
-        control_(control) {}
+        control_(control),
+        methods_(methods) {}
 
   bool any() const { return any_; }
   // The plan, whose sequences these are, is handed out now. Numbers it.
@@ -56,6 +58,7 @@ class StepInFlight {
   Admission* const admission_;
   DraftRounds* const rounds_;
   GoodputControl* const control_;
+  MethodChoice* const methods_;
 
   bool any_ = false;
   std::vector<Sequence*> sequences_;  // as in the step's plan; empty if there is no step

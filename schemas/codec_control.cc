@@ -20,7 +20,7 @@ std::vector<uint8_t> Encode(const Hello& m) {
       builder, wire::CreateHello(builder, m.protocol, static_cast<uint8_t>(m.role), m.incarnation,
                                  model, m.tokenizer_fingerprint, m.numerics_fingerprint,
                                  m.vocabulary, m.context, m.verification_methods, m.capacity, build,
-                                 state_layers, m.state_rows, m.state_pool));
+                                 state_layers, m.state_rows, m.state_pool, m.chooses_verification));
 }
 
 template <>
@@ -58,6 +58,7 @@ absl::StatusOr<Hello> Decode<Hello>(absl::Span<const uint8_t> payload) {
   m.state_layers = Copy(state_layers);
   m.state_rows = t->state_rows();
   m.state_pool = t->state_pool();
+  m.chooses_verification = t->chooses_verification();
   return m;
 }
 

@@ -72,6 +72,8 @@ struct Hello {
   std::vector<int32_t> state_layers;
   int32_t state_rows = 0;
   uint8_t state_pool = 0;
+  // Of a target: requests that sample and name no verification method get one of several.
+  bool chooses_verification = false;
 };
 constexpr size_t kMaxStateLayers = 64;
 

@@ -244,8 +244,13 @@ void TargetEngine::OnSubmit(link::PeerId peer, schemas::Submit submit) {
                   absl::StrCat("verification: ", Name(verification), " is not served; allowed are ",
                                Names(options_.verification_methods)));
   }
-  // What all of them verify at temperature 0 is the arg-max, and shared noise allows any tree.
-  if (sequence.sampling.greedy()) verification = speculation::VerificationMethod::kCoupled;
+  if (sequence.sampling.greedy()) {
+    // What all of them verify is the arg-max, and shared noise allows any tree.
+    verification = speculation::VerificationMethod::kCoupled;
+  } else if (!submit.verification && options_.chooses_verification) {
+    verification = scheduler_.ChooseVerification(options_.verification_methods,
+                                                 sequence.sampling.temperature);
+  }
   const base::SequenceId id = next_sequence_++;
   const base::TraceContext trace = submit.trace;
   const uint64_t span = trace.traced() ? trace::NewSpanId() : 0;

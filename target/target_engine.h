@@ -44,6 +44,7 @@ struct TargetEngineOptions {
   uint64_t incarnation = 0;
   speculation::VerificationMethod verification =
       speculation::VerificationMethod::kCoupled;  // where a request asks for none
+  bool chooses_verification = false;              // instead, for each such request
   uint32_t verification_methods =
       1;  // bit set, 1 << VerificationMethod, of those that a request may ask for
   // As DraftSessionOptions.

@@ -154,6 +154,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   hello.vocabulary = config.vocabulary;
   hello.context = options.scheduler.max_context;
   hello.verification_methods = options.verification_methods;
+  hello.chooses_verification = options.chooses_verification;
   hello.capacity = options.scheduler.max_sequences;
   const absl::Status keeps_states = KeepsStates();
   // Keeping what comes after the last layer takes rows through it that are else left out, which the
@@ -167,7 +168,8 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
 
   metrics_ = std::make_unique<metrics::TargetMetrics>(*registry, options.model_name,
                                                       speculation::kMaxVerifyNodes - 1);
-  metrics_->SetExactness(ExactnessOf(options.verification, exact));
+  metrics_->SetExactness(
+      ExactnessOf(options.verification, exact && !options.chooses_verification));
   metrics_->kv_tokens.Set(static_cast<double>(int64_t{rank.kv_blocks} * rank.block_size));
   if ((options.verification_methods &
        (1u << static_cast<int>(schemas::VerificationMethod::kTypical))) != 0) {
@@ -181,6 +183,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   engine_options.router.salt = hello.incarnation;
   engine_options.draft_latency_warn = options.draft_latency_warn;
   engine_options.verification = options.verification;
+  engine_options.chooses_verification = options.chooses_verification;
   engine_options.verification_methods = options.verification_methods;
   engine_options.drafter_choice = options.drafter_choice;
   engine_options.recorder = options.recorder;

@@ -36,6 +36,7 @@ struct TargetServiceOptions {
   transport::FabricOptions fabric;
   speculation::VerificationMethod verification =
       speculation::VerificationMethod::kCoupled;  // for requests that name none
+  bool chooses_verification = false;              // instead, for each such request
   uint32_t verification_methods =
       1;  // set of bits 1 << VerificationMethod: those that a request may name
   int32_t draft_probs_rows =

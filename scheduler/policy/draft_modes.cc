@@ -8,7 +8,7 @@ namespace specfabric::scheduler {
 namespace {
 
 constexpr int32_t kWindow = 16;          // steps
-constexpr int32_t kMostCatchingUp = 32;  // steps
+constexpr int32_t kMostCatchingUp = 64;  // steps
 constexpr int32_t kSettled = 3;          // steps
 constexpr double kLeastBetween = 24;     // times the time of a trial, to the next one
 constexpr double kCaughtUp = 0.75;       // of the sequences that asked were answered

@@ -109,8 +109,7 @@ void DraftRounds::GiveUpLate(absl::Span<Sequence* const> running, base::Nanos no
     ++counts_.misses;
     // A drafter that has yet to catch up may be late.
     const bool counts = !wait.order().catches_up;
-    if (!counts) wait.OnSkipped();
-    RecordSkipped(*sequence, counts ? wait.OnMiss(now, options_.misses) : now - wait.asked_at());
+    RecordSkipped(*sequence, counts ? wait.OnMiss(now, options_.misses) : wait.OnSkipped(now));
   }
 }
 
@@ -118,8 +117,7 @@ void DraftRounds::Skip(absl::Span<Sequence* const> running, base::Nanos now) {
   for (Sequence* sequence : running) {
     DraftWait& wait = sequence->wait;
     if (!wait.waiting()) continue;
-    wait.OnSkipped();
-    RecordSkipped(*sequence, now - wait.asked_at());
+    RecordSkipped(*sequence, wait.OnSkipped(now));
     ++counts_.skips;
   }
 }

@@ -15,6 +15,7 @@ bool DraftWait::StartRound(const DraftOrder& order, base::Nanos now) {
   ++round_;
   asked_ <<= 1;
   state_ = State::kIdle;
+  waited_ = 0;
   base::Nanos& unanswered = unanswered_[round_ % unanswered_.size()];
   unanswered = kAnswered;
   if (!order.ask) return false;
@@ -34,7 +35,12 @@ base::Nanos DraftWait::OnReply(base::Nanos now) {
   state_ = State::kSettled;
   misses_ = 0;
   unanswered_[round_ % unanswered_.size()] = kAnswered;
-  return now - asked_at_;
+  return waited_ = now - asked_at_;
+}
+
+base::Nanos DraftWait::OnSkipped(base::Nanos now) {
+  state_ = State::kSettled;
+  return waited_ = now - asked_at_;
 }
 
 std::optional<base::Nanos> DraftWait::OnStaleReply(uint32_t round, base::Nanos now) {
@@ -50,7 +56,7 @@ base::Nanos DraftWait::OnMiss(base::Nanos now, const MissLimits& limits) {
   if (++misses_ >= limits.max_misses) {
     rounds_to_skip_ = limits.probe_rounds << std::min(misses_ - limits.max_misses, kMostDoublings);
   }
-  return now - asked_at_;
+  return waited_ = now - asked_at_;
 }
 
 }  // namespace specfabric::scheduler

@@ -49,10 +49,12 @@ class DraftWait {
   // A reply of another round; returns its latency if that was one of the last few.
   std::optional<base::Nanos> OnStaleReply(uint32_t round, base::Nanos now);
   void OnUnavailable() { state_ = State::kSettled; }
-  // The step does not wait for the reply: no miss.
-  void OnSkipped() { state_ = State::kSettled; }
+  // The step does not wait for the reply: no miss. Returns the time waited.
+  base::Nanos OnSkipped(base::Nanos now);
   // The deadline passed, or the reply was useless. Returns the time waited.
   base::Nanos OnMiss(base::Nanos now, const MissLimits& limits);
+  // In this round, until the reply came or was given up.
+  base::Nanos waited() const { return waited_; }
 
  private:
   enum class State : uint8_t { kIdle, kWaiting, kSettled };
@@ -60,7 +62,7 @@ class DraftWait {
   State state_ = State::kIdle;
   uint32_t round_ = 0;
   uint64_t asked_ = 0;  // bit n: it asked n rounds ago
-  base::Nanos asked_at_ = 0, deadline_ = 0;
+  base::Nanos asked_at_ = 0, deadline_ = 0, waited_ = 0;
   DraftOrder order_;
   // When each of the last 8 rounds asked, by round % 8; -1: it was answered or did not ask.
   std::array<base::Nanos, 8> unanswered_ = {-1, -1, -1, -1, -1, -1, -1, -1};

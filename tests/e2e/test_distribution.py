@@ -128,6 +128,7 @@ PARD = Arrangement("pard", draw="without_replacement")
 EAGLE = Arrangement("eagle3", draw="without_replacement")
 DSPARK = Arrangement("dspark", draw="without_replacement")
 MTP = Arrangement("mtp", draw="without_replacement")
+AUTO = Arrangement(draw="without_replacement", verification="auto")
 TWO_RANKS = Arrangement(draw="without_replacement", ranks=2)
 
 # What is served by one cluster stands together.
@@ -136,6 +137,7 @@ CASES = [
     (CHAIN, "coupled", ["top_p"]),
     (WITHOUT, "rejection", ["plain", "penalties"]),
     (WITHOUT, "traversal", ["plain", "bias"]),
+    (AUTO, "auto", ["plain"]),
     (WITH, "rejection", ["min_p"]),
     (DETERMINISTIC, "rejection", ["plain"]),
     (DETERMINISTIC, "traversal", ["penalties"]),
@@ -230,7 +232,7 @@ def sampled(
     cluster: Cluster, arrangement: Arrangement, verification: str, setting: str, seed: int
 ) -> distribution.Samples:
     body = dict(SETTINGS[setting]) | (
-        {} if verification == "coupled" else {"verification": verification}
+        {} if verification in ("coupled", "auto") else {"verification": verification}
     )
     body["max_tokens"] = MAX_TOKENS[arrangement.tree]
     return distribution.sample(cluster, arrangement.prompt, SAMPLES, seed, **body)
@@ -244,11 +246,18 @@ def ngram_lookup_accepted(cluster: Cluster) -> float:
     )
 
 
+def verified(cluster: Cluster, verification: str) -> float:
+    """Trees, by this method."""
+    name = "specfabric_verifications_total"
+    return sum(value_of(t.admin, name, verification=verification) for t in cluster.targets)
+
+
 EXACTNESS = {
     "coupled": "token",
     "rejection": "distribution",
     "traversal": "distribution",
     "typical": "none",
+    "auto": "distribution",
 }
 
 
@@ -258,7 +267,8 @@ def check_report(samples: distribution.Samples, verification: str) -> None:
     for answer in samples.answers:
         speculation = answer["usage"]["speculation"]
         assert answer["exactness"] == EXACTNESS[verification]
-        assert speculation["verification"] == verification
+        if verification != "auto":
+            assert speculation["verification"] == verification
         assert sum(speculation["accepted_per_position"]) == speculation["accepted"]
 
 
@@ -277,6 +287,8 @@ def test_texts_have_the_exact_distribution(
         before = ngram_lookup_accepted(cluster)
         samples = sampled(cluster, arrangement, verification, setting, seed)
         check_report(samples, verification)
+        if verification == "auto":
+            assert all(verified(cluster, m) > 0 for m in ("coupled", "rejection", "traversal"))
         if arrangement.ngram_lookup:
             assert ngram_lookup_accepted(cluster) > before + len(samples.tokens) / 50
         likelihood = distribution.g_test(samples.tokens[:, DRAFTED], expected)

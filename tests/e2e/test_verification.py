@@ -220,3 +220,21 @@ def test_what_goes_wrong_on_the_way_costs_no_token(tmp_path: Path) -> None:
         assert value_of(target.admin, "specfabric_draft_probs_received_total") > 0
         for draft in cluster.drafts:
             assert value_of(draft.admin, "specfabric_fabric_injected_faults_total") > 0
+
+
+def test_auto_chooses_for_requests_that_sample_and_name_none(tmp_path: Path) -> None:
+    """A repeated request may get another method: only the distribution is promised."""
+    log, extra = tmp_path / "up.log", ["--verification=auto", "--max_draft_wait=1s"]
+    with start_cluster(log, extra=extra) as cluster:
+        body: dict[str, Any] = {"prompt": PROMPTS[0], "max_tokens": 24, "ignore_eos": True}
+        answers = [cluster.complete(**body, temperature=1, seed=seed) for seed in range(12)]
+        used = {answer["usage"]["speculation"]["verification"] for answer in answers}
+        assert used <= {"coupled", "rejection", "traversal"}
+        assert len(used) > 1
+        assert {answer["exactness"] for answer in answers} == {"distribution"}
+        # At temperature 0 all verify the arg-max; and what is asked for by name is given.
+        greedy = cluster.complete(**body, temperature=0)
+        named = cluster.complete(**body, temperature=1, seed=1, verification="coupled")
+        for answer in (greedy, named):
+            assert answer["usage"]["speculation"]["verification"] == "coupled"
+            assert answer["exactness"] == "token"

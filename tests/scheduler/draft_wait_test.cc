@@ -83,7 +83,7 @@ TEST(DraftWaitTest, UnavailableAndSkippedDraftsAreNoMisses) {
     wait.OnUnavailable();
     EXPECT_FALSE(wait.waiting());
     EXPECT_TRUE(wait.StartRound(kOrder, 0));
-    wait.OnSkipped();
+    EXPECT_EQ(wait.OnSkipped(7), 7);
     EXPECT_FALSE(wait.waiting());
   }
 }
@@ -93,7 +93,8 @@ TEST(DraftWaitTest, ReportsTheLatencyOfARecentStaleReplyOnce) {
   EXPECT_TRUE(wait.StartRound(kOrder, 1 * kMillisecond));
   wait.OnMiss(2 * kMillisecond, kLimits);
   EXPECT_TRUE(wait.StartRound(kOrder, 3 * kMillisecond));
-  wait.OnSkipped();
+  EXPECT_EQ(wait.OnSkipped(4 * kMillisecond), 1 * kMillisecond);
+  EXPECT_EQ(wait.waited(), 1 * kMillisecond);
   EXPECT_FALSE(wait.StartRound({}, 5 * kMillisecond));
   EXPECT_EQ(wait.OnStaleReply(1, 9 * kMillisecond), 8 * kMillisecond);
   EXPECT_FALSE(wait.OnStaleReply(1, 9 * kMillisecond)) << "reported once";

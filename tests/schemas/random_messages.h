@@ -96,6 +96,7 @@ inline Hello RandomMessage<Hello>(Rng& rng) {
   for (int32_t& layer : m.state_layers) layer = RandomInt(rng, 0, INT32_MAX);
   m.state_rows = RandomInt(rng, 1, INT32_MAX);
   m.state_pool = static_cast<uint8_t>(rng());
+  m.chooses_verification = rng() % 2 == 1;
   return m;
 }
 template <>
@@ -360,7 +361,8 @@ auto Fields(const std::vector<T>& list) {
 inline auto Fields(const Hello& m) {
   return std::tuple(m.protocol, m.role, m.incarnation, m.model, m.tokenizer_fingerprint,
                     m.numerics_fingerprint, m.vocabulary, m.context, m.verification_methods,
-                    m.capacity, m.build, m.state_layers, m.state_rows, m.state_pool);
+                    m.capacity, m.build, m.state_layers, m.state_rows, m.state_pool,
+                    m.chooses_verification);
 }
 inline auto Fields(const Drain&) { return std::tuple(); }
 inline auto Fields(const StateRun& r) { return std::tuple(r.sequence, r.first_position, r.count); }

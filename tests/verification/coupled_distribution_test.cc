@@ -90,36 +90,18 @@ using CoupledDrafter =
 // Which noise a verifier uses for the tokens after a node of this depth.
 using Positions = std::function<int(int base, int depth)>;
 
-std::vector<double> GeneratedDistribution(const Models& models,
-                                          const NoiseDistribution& noise_distribution,
-                                          const CoupledDrafter& drafter,
-                                          const Positions& positions) {
+// One round after `text`.
+using Round = std::function<speculation::Accepted(const Text& text, Noise&, Outcomes&)>;
+
+// Of generations by rounds.
+std::vector<double> GeneratedDistribution(const NoiseDistribution& noise_distribution,
+                                          const Round& round) {
   std::vector<double> distribution(std::pow(kVocabulary, kLength), 0.0);
   Outcomes::ForEach([&](Outcomes& outcomes) {
     Noise noise(noise_distribution, outcomes);
     Text text;
     while (static_cast<int>(text.size()) < kLength) {
-      VerifyInput input{.tree = drafter(models, text, noise, outcomes),
-                        .draw = speculation::SiblingDraw::kCoupledTopK,
-                        .vocabulary = kVocabulary,
-                        .p = {},
-                        .q = {},
-                        .q_row = {}};
-      input = OverTheWire(std::move(input), speculation::VerificationMethod::kCoupled);
-      int depth = 0;
-      for (int node = 0; node < input.tree.size(); ++node) {
-        const Text path = PathText(input.tree, node);
-        depth = std::max(depth, static_cast<int>(path.size()));
-        const sampling::Distribution& p = models.p(Joined(text, path));
-        input.p.insert(input.p.end(), p.begin(), p.end());
-      }
-      std::vector<double> rows;
-      for (int d = 0; d <= depth; ++d) {
-        const std::vector<double>& g = noise.At(positions(static_cast<int>(text.size()), d));
-        rows.insert(rows.end(), g.begin(), g.end());
-      }
-      const speculation::Accepted accepted = AcceptCoupled(input, rows);
-      text = Joined(text, accepted.tokens);
+      text = Joined(text, round(text, noise, outcomes).tokens);
     }
     text.resize(kLength);
     size_t index = 0;
@@ -127,6 +109,71 @@ std::vector<double> GeneratedDistribution(const Models& models,
     distribution[index] += outcomes.probability();
   });
   return distribution;
+}
+
+speculation::Accepted CoupledRound(const Models& models, const CoupledDrafter& drafter,
+                                   const Positions& positions, const Text& text, Noise& noise,
+                                   Outcomes& outcomes) {
+  VerifyInput input{.tree = drafter(models, text, noise, outcomes),
+                    .draw = speculation::SiblingDraw::kCoupledTopK,
+                    .vocabulary = kVocabulary,
+                    .p = {},
+                    .q = {},
+                    .q_row = {}};
+  input = OverTheWire(std::move(input), speculation::VerificationMethod::kCoupled);
+  int depth = 0;
+  for (int node = 0; node < input.tree.size(); ++node) {
+    const Text path = PathText(input.tree, node);
+    depth = std::max(depth, static_cast<int>(path.size()));
+    const sampling::Distribution& p = models.p(Joined(text, path));
+    input.p.insert(input.p.end(), p.begin(), p.end());
+  }
+  std::vector<double> rows;
+  for (int d = 0; d <= depth; ++d) {
+    const std::vector<double>& g = noise.At(positions(static_cast<int>(text.size()), d));
+    rows.insert(rows.end(), g.begin(), g.end());
+  }
+  return AcceptCoupled(input, rows);
+}
+
+// Of the target's choice where its row is `row`.
+sampling::Distribution ChoiceDistribution(const sampling::Distribution& row,
+                                          const NoiseDistribution& noise) {
+  sampling::Distribution p(kVocabulary, 0.0);
+  for (int k = 0; k < kVectors; ++k) p[SortedByScore(row, noise.vectors[k])[0]] += noise.probs[k];
+  return p;
+}
+
+// A round by draft probabilities: two siblings, and a child of the first, drawn from q.
+speculation::Accepted SampledRound(const Models& models, const NoiseDistribution& noise,
+                                   const Verifier& verifier, const Text& text, Outcomes& outcomes) {
+  constexpr auto kDraw = speculation::SiblingDraw::kWithoutReplacement;
+  VerifyInput input{.tree = speculation::TokenTree::Root(0),
+                    .draw = kDraw,
+                    .vocabulary = kVocabulary,
+                    .p = {},
+                    .q = {},
+                    .q_row = {0}};
+  const auto draw = [&](int parent, int count, int row) {
+    const sampling::Distribution& q = models.q(Joined(text, PathText(input.tree, parent)));
+    input.q.insert(input.q.end(), q.begin(), q.end());
+    Text elder;
+    for (int i = 0; i < count; ++i) {
+      const TokenId token = DrawSibling(kDraw, q, elder, outcomes);
+      if (token == base::kNoToken) break;
+      elder.push_back(token);
+      input.tree.Add(parent, token, 0.0f);
+      input.q_row.push_back(row);
+    }
+  };
+  draw(0, 2, 0);
+  draw(1, 1, 1);
+  for (int node = 0; node < input.tree.size(); ++node) {
+    const auto p =
+        ChoiceDistribution(models.p(Joined(text, PathText(input.tree, node))), noise);
+    input.p.insert(input.p.end(), p.begin(), p.end());
+  }
+  return verifier(input, outcomes);
 }
 
 // Token by token, each with noise of its own.
@@ -138,11 +185,7 @@ std::vector<double> PlainDistribution(const Models& models,
     std::vector<double> longer;
     std::vector<Text> longer_texts;
     for (size_t i = 0; i < distribution.size(); ++i) {
-      sampling::Distribution p(kVocabulary, 0.0);
-      for (int k = 0; k < kVectors; ++k) {
-        p[SortedByScore(models.p(texts[i]), noise_distribution.vectors[k])[0]] +=
-            noise_distribution.probs[k];
-      }
+      const auto p = ChoiceDistribution(models.p(texts[i]), noise_distribution);
       for (int x = 0; x < kVocabulary; ++x) {
         longer.push_back(distribution[i] * p[x]);
         longer_texts.push_back(Joined(texts[i], {x}));
@@ -217,6 +260,14 @@ const std::vector<CoupledDrafter>& Drafters() {
   return *drafters;
 }
 
+std::vector<double> GeneratedDistribution(const Models& models, const NoiseDistribution& noise,
+                                          const CoupledDrafter& drafter,
+                                          const Positions& positions) {
+  return GeneratedDistribution(noise, [&](const Text& text, Noise& drawn, Outcomes& outcomes) {
+    return CoupledRound(models, drafter, positions, text, drawn, outcomes);
+  });
+}
+
 TEST(CoupledDistributionTest, AnyDraftGivesTheDistributionOfPlainSampling) {
   for (uint32_t seed = 1; seed <= 4; ++seed) {
     const Models models{ToyPair(seed, kVocabulary, 3, 0.1 * (seed - 1))};
@@ -239,6 +290,52 @@ TEST(CoupledDistributionTest, NoiseAtTheWrongPositionIsCaught) {
   for (const Positions& positions : broken) {
     EXPECT_GT(Error(GeneratedDistribution(models, noise, Drafters()[1], positions), plain), 1e-6);
   }
+}
+
+// --- Methods that change from round to round -----------------------------------------------------
+
+// Whether the round after `text` is coupled. `accepted`: draft tokens, in the round before; -1:
+// there was none.
+using Choice = std::function<bool(const Text& text, int accepted, Noise&)>;
+
+double ErrorOfMixed(uint32_t seed, const Verifier& other, const Choice& is_coupled) {
+  const Models models{ToyPair(seed, kVocabulary, 3, 0.1 * (seed - 1))};
+  const NoiseDistribution noise = RandomNoiseDistribution(seed);
+  int accepted = -1;
+  const auto mixed = [&](const Text& text, Noise& drawn, Outcomes& outcomes) {
+    if (text.empty()) accepted = -1;
+    const auto result =
+        is_coupled(text, accepted, drawn)
+            ? CoupledRound(models, Drafters()[1], Straight, text, drawn, outcomes)
+            : SampledRound(models, noise, other, text, outcomes);
+    accepted = static_cast<int>(result.path.size());
+    return result;
+  };
+  return Error(GeneratedDistribution(noise, mixed), PlainDistribution(models, noise));
+}
+
+TEST(MixedMethodsTest, AnyChoiceByThePastKeepsTheDistribution) {
+  const Choice choices[] = {
+      [](const Text& text, int, Noise&) { return text.empty(); },
+      [](const Text& text, int, Noise&) { return !text.empty(); },
+      [](const Text& text, int, Noise&) { return !text.empty() && text.back() == 0; },
+      [](const Text&, int accepted, Noise&) { return accepted == 0; },
+      [](const Text& text, int accepted, Noise&) { return accepted > 0 || text.empty(); },
+  };
+  for (uint32_t seed = 1; seed <= 3; ++seed) {
+    for (size_t i = 0; i < std::size(choices); ++i) {
+      EXPECT_LE(ErrorOfMixed(seed, AcceptByRejection, choices[i]), 1e-12) << "choice " << i;
+      EXPECT_LE(ErrorOfMixed(seed, AcceptByTraversal, choices[i]), 1e-12) << "choice " << i;
+    }
+  }
+}
+
+TEST(MixedMethodsTest, AChoiceByTheNoiseToComeIsCaught) {
+  const auto foresees = [](const Text& text, int, Noise& noise) {
+    const std::vector<double>& g = noise.At(static_cast<int>(text.size()));
+    return g[0] > g[1];
+  };
+  EXPECT_GT(ErrorOfMixed(1, AcceptByTraversal, foresees), 1e-6);
 }
 
 }  // namespace

@@ -1,0 +1,92 @@
+#include "scheduler/policy/method_choice.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace specfabric::scheduler {
+namespace {
+
+using speculation::VerificationMethod;
+
+constexpr double kForget = 1.0 / 32;  // of what was known, with each sequence
+constexpr double kFewSequences = 2;   // that are needed to judge a method
+// Sequences that try a method which yields less, as a part of all, times what they lose.
+constexpr double kBudget = 0.01;
+constexpr int32_t kLeastBetween = 8;   // sequences between two that try a method
+constexpr int32_t kLeastRounds = 4;    // of a sequence that tells something
+constexpr float kCool = 0.5, kWarm = 0.85;
+
+}  // namespace
+
+int MethodChoice::TemperatureOf(float temperature) {
+  return temperature < kCool ? 0 : temperature < kWarm ? 1 : 2;
+}
+
+// 1; 2 to 7; 8 to 31; 32 to 127; more.
+int MethodChoice::LoadOf(int32_t running) {
+  const auto width = std::bit_width(static_cast<uint32_t>(std::max(1, running)));
+  return std::min(static_cast<int>(width) / 2, kLoads - 1);
+}
+
+double MethodChoice::Rate(const Record& record, int32_t running, const StepTime& step) {
+  const double rows = running * record.rows / record.rounds;
+  const auto time = static_cast<double>(step.Predict(static_cast<int32_t>(rows + 0.5), 0));
+  return running * record.tokens / record.rounds / (record.waited / record.rounds + time);
+}
+
+const MethodChoice::Record& MethodChoice::Known(int method, int temperature, int load) const {
+  const auto& by_load = records_[temperature];
+  for (int away = 0; away < kLoads; ++away) {
+    for (const int near : {load - away, load + away}) {
+      if (near < 0 || near >= kLoads) continue;
+      if (by_load[near][method].sequences > 0) return by_load[near][method];
+    }
+  }
+  return by_load[load][method];
+}
+
+VerificationMethod MethodChoice::Choose(uint32_t allowed, float temperature, int32_t running,
+                                        const StepTime& step) {
+  const int t = TemperatureOf(temperature), load = LoadOf(running + 1);
+  Records& records = records_[t][load];
+  std::array<double, speculation::kVerificationMethods> rates = {};
+  int best = -1, unknown = -1;
+  for (int m = 0; m < speculation::kVerificationMethods; ++m) {
+    if ((allowed >> m & 1) == 0 || !speculation::Lossless(static_cast<VerificationMethod>(m))) {
+      continue;
+    }
+    const Record& known = Known(m, t, load);
+    // Sequences that have not ended yet tell nothing: one in a few tries what is unknown.
+    if (known.sequences < kFewSequences && unknown < 0 &&
+        (records[m].since_chosen == 0 || records[m].since_chosen >= kLeastBetween / 2)) {
+      unknown = m;
+    }
+    if (known.sequences > 0) rates[m] = Rate(known, running + 1, step);
+    if (best < 0 || rates[m] > rates[best]) best = m;
+  }
+  if (best < 0) return VerificationMethod::kCoupled;
+  int chosen = unknown >= 0 ? unknown : best;
+  for (int m = 0; unknown < 0 && m < speculation::kVerificationMethods; ++m) {
+    if (m == best || rates[m] <= 0) continue;
+    const double interval = std::max<double>(kLeastBetween, (1 - rates[m] / rates[best]) / kBudget);
+    if (records[m].since_chosen > interval) chosen = m;
+  }
+  for (Record& record : records) ++record.since_chosen;
+  records[chosen].since_chosen = 1;
+  return static_cast<VerificationMethod>(chosen);
+}
+
+void MethodChoice::OnEnd(VerificationMethod verification, float temperature, int32_t running,
+                         const MethodRounds& rounds) {
+  if (rounds.rounds < kLeastRounds) return;
+  Record& record = records_[TemperatureOf(temperature)][LoadOf(running + 1)]
+                           [static_cast<size_t>(verification)];
+  const double keep = 1 - kForget;
+  record.sequences = keep * record.sequences + 1;
+  record.rounds = keep * record.rounds + rounds.rounds;
+  record.tokens = keep * record.tokens + static_cast<double>(rounds.tokens);
+  record.rows = keep * record.rows + static_cast<double>(rounds.rows);
+  record.waited = keep * record.waited + static_cast<double>(rounds.waited);
+}
+
+}  // namespace specfabric::scheduler
