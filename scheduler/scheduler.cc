@@ -47,8 +47,7 @@ struct Scheduler::Impl {
 Scheduler::Scheduler(const SchedulerOptions& options) : impl_(std::make_unique<Impl>(options)) {}
 Scheduler::~Scheduler() = default;
 
-speculation::VerificationMethod Scheduler::ChooseVerification(uint32_t allowed,
-                                                              float temperature) {
+speculation::VerificationMethod Scheduler::ChooseVerification(uint32_t allowed, float temperature) {
   if (!impl_->rounds.any_drafters()) return speculation::VerificationMethod::kCoupled;
   const auto running = static_cast<int32_t>(impl_->admission.running().size());
   return impl_->methods.Choose(allowed, temperature, running, impl_->control.step_time());

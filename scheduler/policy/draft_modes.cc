@@ -12,7 +12,7 @@ constexpr int32_t kMostCatchingUp = 64;  // steps
 constexpr int32_t kSettled = 3;          // steps
 constexpr double kLeastBetween = 24;     // times the time of a trial, to the next one
 constexpr double kCaughtUp = 0.75;       // of the sequences that asked were answered
-constexpr double kBudget = 0.005;         // of the time, for trials
+constexpr double kBudget = 0.005;        // of the time, for trials
 constexpr double kNewest = 0.25;         // the weight of a window in a pace, at least
 // A trial is over early once it yields less than this part of the best.
 constexpr double kHopeless = 0.8;
@@ -158,8 +158,8 @@ void DraftModes::EndWindow(base::Nanos now) {
     arm = {.pace = 0, .windows = 0};  // drafters did not catch up
   }
   if (window_.trial) {
-    next_try_[window_.mode] = now + static_cast<base::Nanos>(
-                             std::max(window_.lost / kBudget, kLeastBetween * window_.all_time));
+    next_try_[window_.mode] = now + static_cast<base::Nanos>(std::max(
+                                        window_.lost / kBudget, kLeastBetween * window_.all_time));
   }
   window_.over = true;
 }
@@ -168,8 +168,8 @@ DraftModeCounts DraftModes::counts() const {
   DraftModeCounts counts = {.steps = steps_, .trial_steps = trial_steps_, .yields = {}};
   if (window_.load < 0 || rates_[DraftMode::kNone] <= 0) return counts;
   for (size_t m = 0; m < kDraftModes; ++m) {
-    counts.yields.of[m] = Yield(loads_[window_.load], static_cast<DraftMode>(m)) /
-                          rates_[DraftMode::kNone];
+    counts.yields.of[m] =
+        Yield(loads_[window_.load], static_cast<DraftMode>(m)) / rates_[DraftMode::kNone];
   }
   return counts;
 }

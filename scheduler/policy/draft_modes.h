@@ -3,9 +3,9 @@
 
 // How a group uses its drafters: not at all, just in time, or with drafting ahead. GoodputControl
 // expects a rate of each, in tokens a second, from what it has learned of drafts' gains and of the
-// times of steps and replies in that mode. What such an expectation leaves out (a host's work, other
-// users of a device, waits that cohorts hide, replies that do not come) is measured here: the pace
-// of a mode is
+// times of steps and replies in that mode. What such an expectation leaves out (a host's work,
+// other users of a device, waits that cohorts hide, replies that do not come) is measured here: the
+// pace of a mode is
 //
 //   sum over steps of the value of (expected time of the step) / sum of their elapsed times,
 //
@@ -16,9 +16,9 @@
 //
 // Time is cut into windows of kWindow steps, all of one mode: that of the highest rate times pace.
 // Another one is tried for a window now and then, the more rarely the more that costs: so that
-// trials cost one part in a hundred of the time. Before a trial is measured, drafters read what they
-// were not asked for (kCatchingUp: they are asked for one level, and no step waits), and show how
-// long their replies take (kSettling: steps wait).
+// trials cost one part in a hundred of the time. Before a trial is measured, drafters read what
+// they were not asked for (kCatchingUp: they are asked for one level, and no step waits), and show
+// how long their replies take (kSettling: steps wait).
 //
 // Owned by GoodputControl; one thread; time is an argument.
 
@@ -78,6 +78,8 @@ class DraftModes {
     in_time_ += in_time ? 1 : 0;
   }
   void OnStep(const ModeStep& step, base::Nanos now);
+  // What is expected has changed: a window without drafters ends.
+  void Reconsider() { window_.over |= window_.mode == DraftMode::kNone && !window_.trial; }
   // No drafter is left. Those that come have yet to read the texts.
   void Restart() {
     window_ = {};
@@ -114,15 +116,13 @@ class DraftModes {
   static bool Known(const Arms& arms);
   Arms& ArmsOf(int load);
   DraftMode Best(const Arms& arms) const;
-  double Yield(const Arms& arms, DraftMode mode) const {
-    return rates_[mode] * arms.of[mode].pace;
-  }
+  double Yield(const Arms& arms, DraftMode mode) const { return rates_[mode] * arms.of[mode].pace; }
   void NextPhase();
   void EndWindow(base::Nanos now);
 
   std::array<Arms, kLoads> loads_ = {};
   Window window_;
-  ByMode<double> rates_;  // as the window began
+  ByMode<double> rates_;          // as the window began
   bool caught_up_ = false;        // drafters have read the texts
   ByMode<base::Nanos> next_try_;  // where it is not the best
   int32_t asked_ = 0, replied_ = 0, in_time_ = 0;

@@ -29,6 +29,9 @@ void DraftRounds::StartRound(absl::Span<Sequence* const> running, const PrefillL
   const float found = selection_.ProposeFromNgramLookup(sequence);
   static const DraftOrder kNone;
   const bool speculates = any_drafters_ && sequence->request.speculate && useful > 0;
+  if (sequence->wait.round() == 0) {
+    control_->OnNewText(sequence->request.verification, static_cast<int32_t>(running.size()));
+  }
   const DraftOrder& order =
       speculates ? orders_.Take(sequence->request.verification, running, prefill, now) : kNone;
   // Where the n-gram lookup has found more than a drafter would, its reply is not waited for.

@@ -15,14 +15,12 @@ using speculation::VerificationMethod;
 // One in so many trees is asked for one level more, to learn what that gains by now; at most one in
 // sixteen rounds.
 constexpr int32_t kExploreInterval = 64;
-constexpr int32_t kAveragedTrees = 32;
-constexpr int32_t kRememberedTrees = 8;  // of them, when drafters are tried again
-// More than kAveragedTrees: in most rounds the n-gram lookup proposes nothing, in some much.
-constexpr int32_t kNgramLookupRounds = 128;
+constexpr int32_t kRememberedTrees = 8;  // of late, when drafters are tried again
 // A tree is larger than what is expected to be verified of it: which nodes are best is only known
 // when it is there.
 constexpr double kRequestHeadroom = 1.5;
 constexpr int32_t kFewAskers = 4;
+constexpr int32_t kFewTexts = 4;  // where a new one may change what pays
 // Of what was learned of acceptance, when they are tried again.
 constexpr double kForgotten = 25;
 
@@ -36,7 +34,7 @@ bool LevelsComeTogether(const ReplyTime& reply, int32_t askers) {
 
 GainHistogram GoodputControl::NgramLookupGains(const PerMethod& c, int32_t askers) {
   GainHistogram gains;
-  if (c.ngram_lookup_rounds > 0) gains.Add(c.ngram_lookup, askers);
+  gains.Add(c.ngram_lookup.of_late(), askers);
   return gains;
 }
 
@@ -64,24 +62,30 @@ void GoodputControl::Doubt() {
   for (int v = 0; v < speculation::kVerificationMethods; ++v) {
     acceptance_.Decay(static_cast<VerificationMethod>(v), kForgotten);
     PerMethod& c = by_method_[v];
-    for (int32_t& seen : c.seen) seen = std::min(seen, kRememberedTrees);
-    for (CostLimitedTrees& trees : c.cost_limited) {
-      trees.seen = std::min(trees.seen, kRememberedTrees);
-    }
+    for (AverageGains& gains : c.by_depth) gains.Doubt(kRememberedTrees);
+    for (AverageGains& gains : c.cost_limited) gains.Doubt(kRememberedTrees);
     c.placed = std::min(c.placed, kRememberedTrees);
   }
+}
+
+void GoodputControl::OnNewText(VerificationMethod verification, int32_t running) {
+  PerMethod& c = by_method_[static_cast<size_t>(verification)];
+  const double share = 1.0 / std::max(1, running);
+  for (AverageGains& gains : c.by_depth) gains.OnNewTexts(share);
+  for (AverageGains& gains : c.cost_limited) gains.OnNewTexts(share);
+  c.ngram_lookup.OnNewTexts(share);
+  if (running <= kFewTexts) modes_.Reconsider();
 }
 
 bool GoodputControl::CostLimited(VerificationMethod verification, int32_t askers,
                                  DraftMode mode) const {
   if (speculation::UsesDraftProbs(verification)) return false;
   const PerMethod& c = by_method_[static_cast<size_t>(verification)];
-  return askers == 1 ||
-         (askers <= kFewAskers && LevelsComeTogether(ReplyIn(mode, c), askers));
+  return askers == 1 || (askers <= kFewAskers && LevelsComeTogether(ReplyIn(mode, c), askers));
 }
 
 bool GoodputControl::Unknown(const PerMethod& c, bool cost_limited) const {
-  return (cost_limited ? CostLimitedIn(mode_, c).seen : c.seen[1]) == 0 || !step_time_.known();
+  return !(cost_limited ? CostLimitedIn(mode_, c) : c.by_depth[1]).known() || !step_time_.known();
 }
 
 DraftOrder GoodputControl::BestByDepth(DraftMode mode, const PerMethod& c, bool merges,
@@ -93,10 +97,11 @@ DraftOrder GoodputControl::BestByDepth(DraftMode mode, const PerMethod& c, bool 
   double accepted = 0;
   best.rate = 0;
   if (!merges) offered = {};  // one tree is verified, the drafter's or the n-gram lookup's
-  for (int depth = 1; depth <= kDepths && c.seen[depth - 1] > 0; ++depth) {
-    if (c.gains[depth - 1].all == 0) break;  // no tree was that deep
-    offered.Add(c.gains[depth - 1], askers);
-    accepted += c.gains[depth - 1].Sum();
+  for (int depth = 1; depth <= kDepths && c.by_depth[depth - 1].known(); ++depth) {
+    const GainHistogram& gains = c.by_depth[depth - 1].of_late();
+    if (gains.all == 0) break;  // no tree was that deep
+    offered.Add(gains, askers);
+    accepted += gains.Sum();
     StepBase later = step;
     later.delay += reply.Expect(askers, depth);
     const RowAllocation allocation = AllocateRows(offered, later, step_time_);
@@ -136,7 +141,7 @@ DraftOrder GoodputControl::BestCostLimited(DraftMode mode, const PerMethod& c, i
   const ReplyTime& reply = ReplyIn(mode, c);
   GainHistogram offered = NgramLookupGains(c, askers);
   const RowAllocation plain = AllocateRows(offered, step, step_time_);
-  const GainHistogram& gains = CostLimitedIn(mode, c).gains;
+  const GainHistogram& gains = CostLimitedIn(mode, c).of_late();
   offered.Add(gains, askers);
   StepBase later = step;
   later.delay += reply.Expect(askers, c.deepest);
@@ -168,8 +173,7 @@ ByMode<double> GoodputControl::Rates(VerificationMethod verification, int32_t as
                                      const StepBase& step, int32_t most) const {
   const PerMethod& c = by_method_[static_cast<size_t>(verification)];
   ByMode<double> rates;
-  const double plain =
-      AllocateRows(NgramLookupGains(c, askers), step, step_time_).rate;
+  const double plain = AllocateRows(NgramLookupGains(c, askers), step, step_time_).rate;
   rates[DraftMode::kNone] = plain;
   for (const DraftMode mode : {DraftMode::kJustInTime, DraftMode::kAhead}) {
     // Until more is known a tree is assumed to gain one token.
@@ -276,8 +280,8 @@ void GoodputControl::OnSkipped(VerificationMethod verification, const DraftOrder
                                base::Nanos waited) {
   PerMethod& c = by_method_[static_cast<size_t>(verification)];
   const double depth = std::min<double>(order.max_depth, c.deepest);
-  c.reply[Beside(ModeOf(order))].ObserveAtLeast(
-      order.askers, static_cast<int32_t>(std::lround(depth)), waited);
+  c.reply[Beside(ModeOf(order))].ObserveAtLeast(order.askers,
+                                                static_cast<int32_t>(std::lround(depth)), waited);
 }
 
 // As TCP's retransmission timer (RFC 6298): four deviations above the mean.
@@ -296,18 +300,6 @@ void GoodputControl::OnVerified(VerificationMethod verification, const speculati
   acceptance_.Observe(verification, draft, path);
 }
 
-void GoodputControl::Average(const GainHistogram& now, int32_t most, int32_t* seen,
-                             GainHistogram* average) {
-  *seen = std::min(*seen + 1, most);
-  if (now.all == 0 && average->all == 0) return;
-  const double share = 1.0 / *seen;
-  average->all += share * (now.all - average->all);
-  for (int b = 0; b < kGainBuckets; ++b) {
-    average->count[b] += share * (now.count[b] - average->count[b]);
-    average->sum[b] += share * (now.sum[b] - average->sum[b]);
-  }
-}
-
 void GoodputControl::RecordGains(const speculation::Draft& draft, const DraftOrder& order,
                                  PerMethod* c) const {
   const speculation::TokenTree& tree = draft.tree;
@@ -322,11 +314,8 @@ void GoodputControl::RecordGains(const speculation::Draft& draft, const DraftOrd
     const int32_t level = order.cost_limited ? 0 : depths[node] - 1;
     if (level < levels) now[level].Add(chances_[node - 1]);
   }
-  if (order.cost_limited) {
-    CostLimitedTrees& trees = c->cost_limited[Beside(ModeOf(order))];
-    return Average(now[0], kAveragedTrees, &trees.seen, &trees.gains);
-  }
-  for (int d = 0; d < levels; ++d) Average(now[d], kAveragedTrees, &c->seen[d], &c->gains[d]);
+  if (order.cost_limited) return c->cost_limited[Beside(ModeOf(order))].Add(now[0]);
+  for (int d = 0; d < levels; ++d) c->by_depth[d].Add(now[d]);
 }
 
 void GoodputControl::EvaluateNgramLookup(VerificationMethod verification,
@@ -337,7 +326,7 @@ void GoodputControl::EvaluateNgramLookup(VerificationMethod verification,
   if (!expected_gain->empty()) acceptance_.DecayNgramLookup(verification);
   GainHistogram now;
   for (float chance : *expected_gain) now.Add(chance);
-  Average(now, kNgramLookupRounds, &c.ngram_lookup_rounds, &c.ngram_lookup);
+  c.ngram_lookup.Add(now);
 }
 
 void GoodputControl::Evaluate(VerificationMethod verification, const speculation::Draft& draft,

@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "scheduler/policy/acceptance_estimate.h"
+#include "scheduler/policy/average_gains.h"
 #include "scheduler/policy/draft_modes.h"
 #include "scheduler/policy/reply_time.h"
 #include "scheduler/policy/step_time.h"
@@ -68,6 +69,8 @@ class GoodputControl {
   // A sequence has asked. A reply has come, before its step was planned or later.
   void OnAsked() { modes_.OnAsked(); }
   void OnAnswered(bool in_time) { modes_.OnReply(in_time); }
+  // One of `running` sequences begins to decode.
+  void OnNewText(speculation::VerificationMethod verification, int32_t running);
   // What is expected of a step of so many rows, as last ordered.
   ModeStep Expect(int32_t rows, int64_t context) const {
     return {.time = step_time().Predict(rows, context), .delay = delay_, .gain = gain_};
@@ -118,19 +121,18 @@ class GoodputControl {
 
  private:
   static constexpr int kDepths = 16;
-  // A drafter that drafts ahead has larger trees at the same costs.
-  struct CostLimitedTrees {
-    GainHistogram gains = {};  // average of all nodes
-    int32_t seen = 0;
-  };
+  static constexpr int32_t kAveragedTrees = 32;
+  // More than kAveragedTrees: in most rounds the n-gram lookup proposes nothing, in some much.
+  static constexpr int32_t kNgramLookupRounds = 128;
   struct PerMethod {
     std::array<ReplyTime, 2> reply;  // by Beside
-    std::array<CostLimitedTrees, 2> cost_limited = {};
-    // Average gains of a tree's nodes by depth - 1; seen: trees that were asked for that depth.
-    std::array<GainHistogram, kDepths> gains = {};
-    std::array<int32_t, kDepths> seen = {};
-    GainHistogram ngram_lookup = {};  // average gains of the n-gram lookup's draft tokens
-    int32_t ngram_lookup_rounds = 0;  // rounds in that average
+    // Of all nodes of cost_limited trees, by Beside: a drafter that drafts ahead has larger ones at
+    // the same costs.
+    std::array<AverageGains, 2> cost_limited = {AverageGains(kAveragedTrees),
+                                                AverageGains(kAveragedTrees)};
+    // Of a tree's nodes by depth - 1, of the trees that were asked for that depth.
+    std::vector<AverageGains> by_depth = {kDepths, AverageGains(kAveragedTrees)};
+    AverageGains ngram_lookup{kNgramLookupRounds};
     // Levels of recent trees that were asked for all levels: the average and the maximum.
     double deepest = kDepths, most_levels = kDepths;
     // Where draft probabilities are used: average chance of the path by place in draw order.
@@ -147,9 +149,9 @@ class GoodputControl {
     const ReplyTime& own = c.reply[Beside(mode)];
     return own.any() ? own : c.reply[1 - Beside(mode)];
   }
-  static const CostLimitedTrees& CostLimitedIn(DraftMode mode, const PerMethod& c) {
-    const CostLimitedTrees& own = c.cost_limited[Beside(mode)];
-    return own.seen > 0 ? own : c.cost_limited[1 - Beside(mode)];
+  static const AverageGains& CostLimitedIn(DraftMode mode, const PerMethod& c) {
+    const AverageGains& own = c.cost_limited[Beside(mode)];
+    return own.known() ? own : c.cost_limited[1 - Beside(mode)];
   }
   static DraftMode ModeOf(const DraftOrder& order) {
     return order.ahead ? DraftMode::kAhead : DraftMode::kJustInTime;
@@ -180,9 +182,6 @@ class GoodputControl {
                              const StepBase& step, int32_t most) const;
   void SetCosts(double rate, const StepBase& step, int32_t most, DraftOrder* order) const;
   void RecordGains(const speculation::Draft& draft, const DraftOrder& order, PerMethod* c) const;
-  // Adds one round to an average of at most `most` rounds.
-  static void Average(const GainHistogram& now, int32_t most, int32_t* seen,
-                      GainHistogram* average);
 
   StepTime step_time_;
   DraftModes modes_;

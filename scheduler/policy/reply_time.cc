@@ -30,8 +30,7 @@ ReplyTime::Line ReplyTime::Fit::Fitted(double fixed_share) const {
   const double mean = t / n, depth = d / n;
   // What the share says of the fixed time counts as some replies of no levels.
   const double prior = kPriorWeight * n;
-  const double fixed_prior =
-      mean * fixed_share / (fixed_share + (1 - fixed_share) * depth);
+  const double fixed_prior = mean * fixed_share / (fixed_share + (1 - fixed_share) * depth);
   const double nn = n + prior, tt = t + prior * fixed_prior;
   const double determinant = nn * dd - d * d;
   const Line line = {.fixed = (tt * dd - d * dt) / determinant,

@@ -28,6 +28,15 @@ void GainHistogram::Add(const GainHistogram& other, double times) {
   }
 }
 
+void GainHistogram::MoveTo(const GainHistogram& other, double share) {
+  if (all == 0 && other.all == 0) return;
+  all += share * (other.all - all);
+  for (int b = 0; b < kGainBuckets; ++b) {
+    count[b] += share * (other.count[b] - count[b]);
+    sum[b] += share * (other.sum[b] - sum[b]);
+  }
+}
+
 RowAllocation AllocateRows(const GainHistogram& gains, const StepBase& base, const StepTime& time,
                            bool all) {
   const auto rate = [&](double tokens, double draft_tokens) {

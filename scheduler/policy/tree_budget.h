@@ -40,6 +40,8 @@ struct GainHistogram {
     all += 1;
   }
   void Add(const GainHistogram& other, double times);
+  // By so much of the way.
+  void MoveTo(const GainHistogram& other, double share);
   double Sum() const { return std::accumulate(sum.begin(), sum.end(), 0.0); }
 };
 

@@ -357,6 +357,21 @@ TEST(GoodputControlTest, DrafterThatBecomesQuickIsUsed) {
   EXPECT_GT(group.Asked(400, base::kMillisecond / 4), 300);
 }
 
+// What trees gained in the last text says little of one that begins; with many beside it, little
+// changes.
+TEST(GoodputControlTest, ANewTextIsExpectedToGainTheUsual) {
+  Group group{.sequences = 1, .chance = 0.9f};
+  group.Asked(3000, base::kMillisecond / 4);
+  const double usual = group.AskedAfter(0, base::kMillisecond / 4).gain;
+  group.chance = 0.2f;
+  const double of_late = group.AskedAfter(40, base::kMillisecond / 4).gain;
+  ASSERT_LT(of_late, 0.6 * usual);
+  group.control.OnNewText(group.verification, 64);
+  EXPECT_LT(group.AskedAfter(0, base::kMillisecond / 4).gain, 0.6 * usual);
+  group.control.OnNewText(group.verification, 1);
+  EXPECT_GT(group.AskedAfter(0, base::kMillisecond / 4).gain, 0.8 * usual);
+}
+
 TEST(GoodputControlTest, CostPerSecondFollowsTheRate) {
   Group quick{.sequences = 1}, slow{.sequences = 1};
   const DraftOrder of_quick = quick.AskedAfter(40, 10 * base::kMicrosecond);
