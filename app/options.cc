@@ -197,9 +197,9 @@ absl::Status SetVerification(target::TargetServiceOptions* options) {
   auto verification = chooses ? speculation::VerificationMethod::kCoupled
                               : speculation::ParseVerificationMethod(FLAGS_verification);
   if (!verification.ok()) {
-    return Flag("verification", FLAGS_verification,
-                absl::InvalidArgumentError(
-                    absl::StrCat(verification.status().message(), "; or auto")));
+    return Flag(
+        "verification", FLAGS_verification,
+        absl::InvalidArgumentError(absl::StrCat(verification.status().message(), "; or auto")));
   }
   uint32_t methods = 1u << static_cast<int>(*verification);
   if (chooses) methods |= speculation::kMethodsUsingDraftProbs;

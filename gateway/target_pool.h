@@ -43,7 +43,7 @@ class TargetPool {
   uint64_t Fingerprint(link::PeerId peer) const;  // of its numerics; 0 if unknown
   // Whether it chooses the verification method of this request.
   bool ChoosesVerification(link::PeerId peer, const schemas::Submit& submit) const;
-  int Available() const;                          // number of targets that take new work
+  int Available() const;  // number of targets that take new work
   // The shortest context of the connected targets; 0 without any.
   int32_t Context() const;
 

@@ -248,8 +248,8 @@ void TargetEngine::OnSubmit(link::PeerId peer, schemas::Submit submit) {
     // What all of them verify is the arg-max, and shared noise allows any tree.
     verification = speculation::VerificationMethod::kCoupled;
   } else if (!submit.verification && options_.chooses_verification) {
-    verification = scheduler_.ChooseVerification(options_.verification_methods,
-                                                 sequence.sampling.temperature);
+    verification =
+        scheduler_.ChooseVerification(options_.verification_methods, sequence.sampling.temperature);
   }
   const base::SequenceId id = next_sequence_++;
   const base::TraceContext trace = submit.trace;

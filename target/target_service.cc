@@ -168,8 +168,7 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
 
   metrics_ = std::make_unique<metrics::TargetMetrics>(*registry, options.model_name,
                                                       speculation::kMaxVerifyNodes - 1);
-  metrics_->SetExactness(
-      ExactnessOf(options.verification, exact && !options.chooses_verification));
+  metrics_->SetExactness(ExactnessOf(options.verification, exact && !options.chooses_verification));
   metrics_->kv_tokens.Set(static_cast<double>(int64_t{rank.kv_blocks} * rank.block_size));
   if ((options.verification_methods &
        (1u << static_cast<int>(schemas::VerificationMethod::kTypical))) != 0) {

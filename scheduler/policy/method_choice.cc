@@ -9,11 +9,11 @@ namespace {
 using speculation::VerificationMethod;
 
 constexpr double kForget = 1.0 / 32;  // of what was known, with each sequence
-constexpr double kFewSequences = 2;   // that are needed to judge a method
+constexpr double kFewSequences = 2;   // that tell of a method
 // Sequences that try a method which yields less, as a part of all, times what they lose.
 constexpr double kBudget = 0.01;
-constexpr int32_t kLeastBetween = 8;   // sequences between two that try a method
-constexpr int32_t kLeastRounds = 4;    // of a sequence that tells something
+constexpr int32_t kLeastBetween = 8;  // sequences between two that try a method
+constexpr int32_t kLeastRounds = 4;   // of a sequence that tells something
 constexpr float kCool = 0.5, kWarm = 0.85;
 
 }  // namespace
@@ -79,8 +79,8 @@ VerificationMethod MethodChoice::Choose(uint32_t allowed, float temperature, int
 void MethodChoice::OnEnd(VerificationMethod verification, float temperature, int32_t running,
                          const MethodRounds& rounds) {
   if (rounds.rounds < kLeastRounds) return;
-  Record& record = records_[TemperatureOf(temperature)][LoadOf(running + 1)]
-                           [static_cast<size_t>(verification)];
+  Record& record =
+      records_[TemperatureOf(temperature)][LoadOf(running + 1)][static_cast<size_t>(verification)];
   const double keep = 1 - kForget;
   record.sequences = keep * record.sequences + 1;
   record.rounds = keep * record.rounds + rounds.rounds;

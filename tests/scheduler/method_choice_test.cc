@@ -85,8 +85,8 @@ TEST(MethodChoiceTest, WaitsAndRowsCount) {
   for (int i = 0; i < 200; ++i) {
     const auto method = target.choice.Choose(kLossless, 1, 0, target.step);
     const bool coupled = method == VerificationMethod::kCoupled;
-    target.choice.OnEnd(method, 1, 0,
-                        {.rounds = 10, .tokens = 24, .rows = 40, .waited = coupled ? 0 : 10 * kStep});
+    target.choice.OnEnd(
+        method, 1, 0, {.rounds = 10, .tokens = 24, .rows = 40, .waited = coupled ? 0 : 10 * kStep});
   }
   EXPECT_GT(Share(target.Shares(20), VerificationMethod::kCoupled), 0.7);
 }

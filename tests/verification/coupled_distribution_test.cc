@@ -169,8 +169,7 @@ speculation::Accepted SampledRound(const Models& models, const NoiseDistribution
   draw(0, 2, 0);
   draw(1, 1, 1);
   for (int node = 0; node < input.tree.size(); ++node) {
-    const auto p =
-        ChoiceDistribution(models.p(Joined(text, PathText(input.tree, node))), noise);
+    const auto p = ChoiceDistribution(models.p(Joined(text, PathText(input.tree, node))), noise);
     input.p.insert(input.p.end(), p.begin(), p.end());
   }
   return verifier(input, outcomes);
@@ -304,10 +303,9 @@ double ErrorOfMixed(uint32_t seed, const Verifier& other, const Choice& is_coupl
   int accepted = -1;
   const auto mixed = [&](const Text& text, Noise& drawn, Outcomes& outcomes) {
     if (text.empty()) accepted = -1;
-    const auto result =
-        is_coupled(text, accepted, drawn)
-            ? CoupledRound(models, Drafters()[1], Straight, text, drawn, outcomes)
-            : SampledRound(models, noise, other, text, outcomes);
+    const auto result = is_coupled(text, accepted, drawn)
+                            ? CoupledRound(models, Drafters()[1], Straight, text, drawn, outcomes)
+                            : SampledRound(models, noise, other, text, outcomes);
     accepted = static_cast<int>(result.path.size());
     return result;
   };
