@@ -13,7 +13,8 @@ constexpr double kFewSequences = 2;   // that tell of a method
 // Sequences that try a method which yields less, as a part of all, times what they lose.
 constexpr double kBudget = 0.01;
 constexpr int32_t kLeastBetween = 8;  // sequences between two that try a method
-constexpr int32_t kLeastRounds = 4;   // of a sequence that tells something
+constexpr int32_t kLongAgo = 1 << 20;
+constexpr int32_t kLeastRounds = 4;  // of a sequence that tells something
 constexpr float kCool = 0.5, kWarm = 0.85;
 
 }  // namespace
@@ -71,7 +72,9 @@ VerificationMethod MethodChoice::Choose(uint32_t allowed, float temperature, int
     const double interval = std::max<double>(kLeastBetween, (1 - rates[m] / rates[best]) / kBudget);
     if (records[m].since_chosen > interval) chosen = m;
   }
-  for (Record& record : records) ++record.since_chosen;
+  for (Record& record : records) {
+    record.since_chosen = std::min(record.since_chosen + 1, kLongAgo);
+  }
   records[chosen].since_chosen = 1;
   return static_cast<VerificationMethod>(chosen);
 }
