@@ -3,10 +3,8 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -36,15 +34,6 @@ void BlockSignals() {
   const sigset_t set = EndSignals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
-}
-
-void GiveWay() {
-  constexpr int kNice = 10;
-  // Whoever started it may have made it lower still.
-  const int now = getpriority(PRIO_PROCESS, 0);
-  if (now < kNice && setpriority(PRIO_PROCESS, 0, kNice) != 0) {
-    spdlog::debug("cannot lower the priority of this process: {}", std::strerror(errno));
-  }
 }
 
 void EndWithParent() { prctl(PR_SET_PDEATHSIG, SIGTERM); }

@@ -14,9 +14,6 @@ namespace specfabric::app {
 // SIGTERM and SIGINT are blocked in this thread and in all that it starts, so that only
 // WaitForSignal sees them. Call before any thread exists. SIGPIPE is ignored.
 void BlockSignals();
-// This thread and those that it starts get less of the cores that they share with others: a draft
-// worker's passes, where they run beside its target's step. Call before any thread exists.
-void GiveWay();
 // A supervised process gets SIGTERM when its supervisor is gone, however that ended.
 void EndWithParent();
 // Waits for SIGTERM or SIGINT and returns its name.

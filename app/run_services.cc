@@ -295,8 +295,6 @@ absl::Status RunDraft() {
   if (!options.ok()) return options.status();
   const auto drain_timeout = DrainTimeoutFlag();
   if (!drain_timeout.ok()) return drain_timeout.status();
-  // On a GPU its threads only launch work, and are waited for.
-  if (FLAGS_device == "cpu") GiveWay();
   metrics::Registry registry;
   auto ports = OpenPorts(ListenOr("127.0.0.1:7200"), &registry);
   if (!ports.ok()) return ports.status();

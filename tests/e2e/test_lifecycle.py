@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 from collections.abc import Iterator
@@ -168,13 +167,3 @@ def test_metrics_of_every_process(demo_cluster: Cluster) -> None:
     drafted = value_of(target.admin, "specfabric_drafted_tokens_total")
     assert drafted == value_of(target.admin, "vllm:spec_decode_num_draft_tokens_total")
     assert 0 < value_of(target.admin, "specfabric_accepted_tokens_total") <= drafted
-
-
-def test_a_draft_gives_way_to_its_target(tmp_path: Path) -> None:
-    """On cores that they share what it drafts ahead takes little from a step."""
-    with start_cluster(tmp_path / "up.log", drafts=1) as cluster:
-        (draft,), (target,) = cluster.drafts, cluster.targets
-        usual = os.getpriority(os.PRIO_PROCESS, target.pid)
-        assert usual == os.getpriority(os.PRIO_PROCESS, 0)
-        for thread in Path(f"/proc/{draft.pid}/task").iterdir():
-            assert os.getpriority(os.PRIO_PROCESS, int(thread.name)) == max(usual, 10)
