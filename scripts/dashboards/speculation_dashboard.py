@@ -150,8 +150,8 @@ SPECULATION = Dashboard(
                     "Yield of each use of drafters",
                     "none",
                     "Measured tokens a second over plain decoding's at the present load, mean of "
-                    "the targets.",
-                    [Query("avg by (mode) (specfabric_drafting_yield{$S} > 0)", "{{mode}}")],
+                    "the targets. 0: not known.",
+                    [Query("avg by (mode) (specfabric_drafting_yield{$S})", "{{mode}}")],
                 ),
                 Panel(
                     "Rounds without draft tokens",
