@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 namespace specfabric::scheduler {
 namespace {
@@ -31,7 +32,7 @@ int MethodChoice::LoadOf(int32_t running) {
 
 double MethodChoice::Rate(const Record& record, int32_t running, const StepTime& step) {
   const double rows = running * record.rows / record.rounds;
-  const auto time = static_cast<double>(step.Predict(static_cast<int32_t>(rows + 0.5), 0));
+  const auto time = static_cast<double>(step.Predict(static_cast<int32_t>(std::lround(rows)), 0));
   return running * record.tokens / record.rounds / (record.waited / record.rounds + time);
 }
 
