@@ -30,11 +30,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean
 
-import httpx
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,6 @@ sys.path += [str(ROOT)]
 sys.path += [str(ROOT / part) for part in ("tests/e2e", "tests/checkpoints", "scripts")]
 
 import make  # noqa: E402
-import plain_http  # noqa: E402
 from bench.serving import texts  # noqa: E402
 from bench.serving.cells import OPTIONS  # noqa: E402
 from bench.serving.client import Server, ServerError, events, tokenize  # noqa: E402
@@ -50,9 +49,11 @@ from bench.serving.clusters_bench import run_to_end  # noqa: E402
 from bench.serving.run import count, number  # noqa: E402
 from cluster import (  # noqa: E402
     DRAFT,
+    Cluster,
     Process,
     assert_built,
     free_address,
+    start_target,
     started,
     wait_until,
 )
@@ -232,33 +233,16 @@ async def live_through(
     return timeline
 
 
-@contextlib.contextmanager
 def target(
-    name: str, arguments: argparse.Namespace, folder: Path, flags: Sequence[str]
-) -> Iterator[tuple[Server, str]]:
-    """A gateway and a target, with the latter's admin address."""
-    at, target_at, admin = free_address(), free_address(), free_address()
-    model = f"--model={arguments.model}"
+    name: str,
+    arguments: argparse.Namespace,
+    folder: Path,
+    drafts: Sequence[str] = (),
+    flags: Sequence[str] = (),
+) -> AbstractContextManager[Cluster]:
     threads = f"--threads={len(os.sched_getaffinity(0))}"
-    addresses = [f"--listen={target_at}", f"--admin_listen={admin}"]
-    common = ["--dtype=bfloat16", threads, "--log_level=warning"]
-    with (
-        started(folder / f"{name}.target.log", ["target", model, *addresses, *common, *flags]),
-        started(
-            folder / f"{name}.gateway.log",
-            ["gateway", model, f"--listen={at}", f"--targets={target_at}"],
-        ),
-    ):
-        with plain_http.client(f"http://{at}") as client:
-
-            def ready() -> bool:
-                with contextlib.suppress(httpx.TransportError):
-                    return client.get("/readyz").status_code == 200
-                return False
-
-            wait_until(ready, "the gateway is ready")
-            served = client.get("/v1/models").json()["data"][0]["id"]
-        yield Server(f"http://{at}", served), admin
+    usual = ["--dtype=bfloat16", threads, "--log_level=warning"]
+    return start_target(folder, f"{name}.", arguments.model, drafts, [*usual, *flags])
 
 
 @dataclass(frozen=True)
@@ -277,7 +261,8 @@ def rates_of(timeline: Timeline, phase: int, arguments: argparse.Namespace) -> R
 def measure_plain(name: str, arguments: argparse.Namespace, folder: Path) -> dict[int, Rates]:
     """By number of clients."""
     loads = [Phase("plain", clients, "") for clients in (1, arguments.clients)]
-    with target(name, arguments, folder, ["--ngram_lookup=false"]) as (server, _):
+    with target(name, arguments, folder, flags=["--ngram_lookup=false"]) as cluster:
+        server = Server(cluster.url, cluster.model)
         timeline = asyncio.run(live_through(server, loads, lambda _: None, arguments))
     return {phase.clients: rates_of(timeline, i, arguments) for i, phase in enumerate(loads)}
 
@@ -285,10 +270,10 @@ def measure_plain(name: str, arguments: argparse.Namespace, folder: Path) -> dic
 @contextlib.contextmanager
 def changing(arguments: argparse.Namespace, folder: Path) -> Iterator[tuple[Server, Drafts]]:
     drafts = Drafts(arguments, folder)
-    flags = [f"--drafts={','.join(drafts.addresses.values())}"]
-    with target("default", arguments, folder, flags) as (server, drafts.admin):
+    with target("default", arguments, folder, list(drafts.addresses.values())) as cluster:
+        drafts.admin = cluster.targets[0].admin
         try:
-            yield server, drafts
+            yield Server(cluster.url, cluster.model), drafts
         finally:
             drafts.close()
 
@@ -313,10 +298,8 @@ def bench(arguments: argparse.Namespace) -> None:
     print("|---" * 6 + "|")
     rows = []
     for i, phase in enumerate(phases):
-        ours, plains = (
-            rates_of(timeline, i, arguments),
-            [before[phase.clients], after[phase.clients]],
-        )
+        ours = rates_of(timeline, i, arguments)
+        plains = [before[phase.clients], after[phase.clients]]
         plain = mean(rates.whole for rates in plains)
         windows = np.array([rates.windows for rates in plains])
         worst = float((ours.windows / windows.mean(axis=0)).min())

@@ -350,6 +350,38 @@ def started(log: Path, arguments: Sequence[str], test_hooks: str = "") -> Iterat
     assert process.stop() == 0, process.log_text()
 
 
+@contextlib.contextmanager
+def start_target(
+    folder: Path, name: str, model: Path, drafts: Sequence[str], flags: Sequence[str]
+) -> Iterator[Cluster]:
+    """A target that asks drafts at these addresses, which may come and go, and a gateway.
+
+    It is ready for requests. The last of repeated `flags` of the target counts.
+    """
+    at, target_at, admin = free_address(), free_address(), free_address()
+    arguments = ["target", f"--model={model}", f"--listen={target_at}", f"--admin_listen={admin}"]
+    if drafts:
+        arguments.append(f"--drafts={','.join(drafts)}")
+    gateway_arguments = [f"--model={model}", f"--listen={at}", f"--targets={target_at}"]
+    with (
+        started(folder / f"{name}target.log", [*arguments, *flags]) as target,
+        started(folder / f"{name}gateway.log", ["gateway", *gateway_arguments]) as gateway,
+    ):
+        cluster = Cluster(
+            gateway, Member(gateway.pid, at, at), [Member(target.pid, target_at, admin)], []
+        )
+        with cluster.client() as client:
+
+            def ready() -> bool:
+                with contextlib.suppress(httpx.TransportError):
+                    return client.get("/readyz").status_code == 200
+                return False
+
+            wait_until(ready, "the gateway is ready")
+            cluster.model = client.get("/v1/models").json()["data"][0]["id"]
+        yield cluster
+
+
 def run(
     arguments: Sequence[str], seconds: float = 60, test_hooks: str = ""
 ) -> subprocess.CompletedProcess[str]:

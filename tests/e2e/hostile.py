@@ -7,9 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
-
-from cluster import BINARY, Cluster, Member, free_address, started, wait_for_drafts, wait_until
+from cluster import BINARY, Cluster, start_target, wait_for_drafts
 
 HOSTILE = BINARY.parent / "tests" / "e2e" / "hostile_draft"
 
@@ -40,42 +38,10 @@ def cluster_with(
     way: str, model: Path, vocabulary: int, folder: Path, *flags: str
 ) -> Iterator[Cluster]:
     """A target whose only draft is hostile, and a gateway. The last of repeated flags counts."""
-    at, target_at, target_admin = free_address(), free_address(), free_address()
+    usual = ["--dtype=float32", "--speculation=always", "--ngram_lookup=false"]
     with (
         hostile_draft(way, vocabulary, folder / "draft.log") as draft,
-        started(
-            folder / "target.log",
-            [
-                "target",
-                f"--model={model}",
-                "--dtype=float32",
-                f"--listen={target_at}",
-                f"--admin_listen={target_admin}",
-                f"--drafts={draft}",
-                "--speculation=always",
-                "--ngram_lookup=false",
-                *flags,
-            ],
-        ) as target,
-        started(
-            folder / "gateway.log",
-            ["gateway", f"--model={model}", f"--listen={at}", f"--targets={target_at}"],
-        ) as gateway,
+        start_target(folder, "", model, [draft], [*usual, *flags]) as cluster,
     ):
-        cluster = Cluster(
-            gateway,
-            Member(gateway.pid, at, at),
-            [Member(target.pid, target_at, target_admin)],
-            [],
-        )
-        with cluster.client() as client:
-
-            def ready() -> bool:
-                with contextlib.suppress(httpx.TransportError):
-                    return client.get("/readyz").status_code == 200
-                return False
-
-            wait_until(ready, "the gateway is ready")
-            wait_for_drafts(cluster.targets[0], 1)
-            cluster.model = client.get("/v1/models").json()["data"][0]["id"]
+        wait_for_drafts(cluster.targets[0], 1)
         yield cluster
