@@ -131,10 +131,12 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
         "Steps by how drafters were used: `none` (not at all), `just_in_time` (asked, and waited "
         "for), `ahead` (they draft on while the step runs)",
         labels);
-    mode_yields[mode] = &registry.AddGauge("specfabric_drafting_yield",
-                                           "Measured tokens a second over plain decoding's, at the "
-                                           "present load, of each mode; 0: not known",
-                                           labels);
+    mode_yields[mode] =
+        &registry.AddGauge("specfabric_drafting_yield",
+                           "Tokens a second over plain decoding's that each mode is "
+                           "expected to yield at the present load, its measured "
+                           "pace included; 0: not known",
+                           labels);
   }
   for (size_t status = 0; status < kDraftStatusNames.size(); ++status) {
     draft_replies[status] =

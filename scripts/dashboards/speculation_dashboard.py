@@ -149,8 +149,8 @@ SPECULATION = Dashboard(
                 Panel(
                     "Yield of each use of drafters",
                     "none",
-                    "Measured tokens a second over plain decoding's at the present load, mean of "
-                    "the targets. 0: not known.",
+                    "Tokens a second over plain decoding's that are expected at the present load, "
+                    "mean of the targets. 0: not known.",
                     [Query("avg by (mode) (specfabric_drafting_yield{$S})", "{{mode}}")],
                 ),
                 Panel(
