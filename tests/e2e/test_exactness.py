@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -157,7 +158,12 @@ def test_text_survives_the_death_of_a_target(kind: str, tmp_path: Path) -> None:
                 cluster.kill(busy)
         assert tokens == whole["token_ids"]
         assert text == whole["text"]
-        assert value_of(cluster.gateway.admin, "specfabric_gateway_resubmissions_total") == 1
+        # A busy machine may keep the other target silent for so long that it is left as well; no
+        # other reason resubmits.
+        log = cluster.process.log_text()
+        lost = len(re.findall(r"gateway\[\d+\] link peer=\S+ down: (?!closed by this)", log))
+        resubmissions = value_of(cluster.gateway.admin, "specfabric_gateway_resubmissions_total")
+        assert 1 <= resubmissions <= lost, log
         assert cluster.complete(**body)["choices"][0]["text"] == whole["text"]
 
 
