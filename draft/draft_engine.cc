@@ -139,6 +139,7 @@ void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos
       speculation::UsesDraftProbs(request.verification) ? options_.sampled_growth : options_.growth;
   growth = growth.Shallower(request.max_depth > 0 ? std::min(room, request.max_depth) : room);
   if (block() != nullptr) growth = growth.Shallower(block()->levels());
+  growth = growth.Within(max_nodes);
   const int32_t rows = block() != nullptr ? block()->rows : max_nodes;
   const int32_t slots =
       std::min(session->speculation_cache.slots_used() + rows, SpeculationCache::kSlots);

@@ -87,6 +87,22 @@ GrowthPolicy GrowthPolicy::Shallower(int32_t depth) const {
   return policy;
 }
 
+GrowthPolicy GrowthPolicy::Within(int32_t nodes) const {
+  if (widths.empty()) return *this;
+  GrowthPolicy policy = Shallower(nodes);
+  std::vector<int32_t>& within = policy.widths;
+  std::fill(within.begin(), within.end(), 1);
+  for (size_t level = 0; level < within.size(); ++level) {
+    while (within[level] < widths[level]) {
+      ++within[level];
+      if (NodesOf(within) <= nodes) continue;
+      --within[level];
+      return policy;
+    }
+  }
+  return policy;
+}
+
 int GrowthPolicy::Depth() const {
   return widths.empty() ? max_depth : static_cast<int>(widths.size());
 }
