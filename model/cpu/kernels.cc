@@ -5,7 +5,8 @@ namespace {
 
 const Kernels* const kAll[] = {
 #if defined(__x86_64__)
-    &kAvx512Bf16Kernels, &kAvx512Kernels, &kAvx2Kernels,
+    &kAmxKernels,     &kAvx512Bf16Kernels,
+    &kAvx512Kernels,  &kAvx2Kernels,
 #endif
     &kGenericKernels, nullptr};
 

@@ -8,7 +8,8 @@
 // float32 results have the same bits on every instruction set, for any number of rows, at any place
 // in a batch. In bfloat16 the products of a pair of inputs are added odd one first, as AVX512-BF16
 // does; that instruction also takes denormals for zero, so the kernel's name is part of the
-// numerics fingerprint.
+// numerics fingerprint. AMX has an order of its own (tiles.inc), which does not depend on the other
+// rows either.
 //
 // This header is compiled under several instruction sets: plain types only, no inline functions.
 
@@ -20,7 +21,8 @@ constexpr int kLanes = 16;
 constexpr int kPanelOutputs = 32;  // outputs that a panel of packed weights holds
 constexpr int kTreeLevels = 4;     // of the tree that adds parts: at most 8 of them
 constexpr int kMaxPanelRows = 64;  // of one call
-constexpr int kMaxBlockRows = 12;  // of any Kernels
+constexpr int kMaxBlockRows = 16;  // of any Kernels
+constexpr int kTileSteps = 16;     // of a tile of inputs or weights
 
 // Compressed panels (see compressed_panels.h): a table, then for each two steps of a part, the last
 // one perhaps alone, a group: the low bytes of the one, of the other, and a byte for each place:
@@ -31,7 +33,7 @@ constexpr int kGroupBytes = 192;  // 3 x [64]
 constexpr int32_t kNoStep = 0x7FFFFFFF;
 
 // 32 outputs of a linear layer for `rows` rows, which are cut into `blocks` blocks: block b has
-// rows rows * b / blocks to rows * (b + 1) / blocks, at most Kernels::block_rows.
+// rows rows * b / blocks to rows * (b + 1) / blocks, at most Kernels::block_rows_*.
 struct PanelArgs {
   // float32: [parts][steps][32]. bfloat16: [parts][steps][32][2], a step being two inputs.
   // Compressed: a table, then [parts][groups].
@@ -40,12 +42,13 @@ struct PanelArgs {
   // their weights, [.][32][2].
   const int32_t* verbatim_steps;
   const void* verbatim;
-  // Block behind block, each, float32: [parts][steps][its rows]. bfloat16: the same of pairs.
+  // Block behind block, each, float32: [parts][steps][its rows]. bfloat16: the same of pairs, or in
+  // tiles: [parts][steps / 16][its rows][16] of pairs.
   const void* x;
   int rows;  // at most kMaxPanelRows
   int blocks;
-  int parts;  // a power of two, at most 8
-  int steps;
+  int parts;   // a power of two, at most 8
+  int steps;   // in tiles: a multiple of 16, the last ones perhaps zeros in x and weights
   float* out;  // [rows][out_stride], the first `outputs` of 32 are written
   int out_stride;
   int outputs;
@@ -81,7 +84,9 @@ struct AttentionArgs {
 struct Kernels {
   const char* name;
   bool (*supported)();
-  int block_rows;  // whose sums for a whole panel the registers hold
+  // Whose sums for a whole panel the registers hold.
+  int block_rows_float32, block_rows_bfloat16;
+  bool tiles;  // is how bfloat16 inputs lie
   void (*panel_float32)(const PanelArgs& args);
   void (*panel_bfloat16)(const PanelArgs& args);
   void (*panel_compressed)(const PanelArgs& args);  // null where this set has none
@@ -99,6 +104,7 @@ struct Kernels {
 };
 
 #if defined(__x86_64__)
+extern const Kernels kAmxKernels;
 extern const Kernels kAvx512Bf16Kernels;
 extern const Kernels kAvx512Kernels;
 extern const Kernels kAvx2Kernels;

@@ -9,8 +9,15 @@
 namespace specfabric::model::cpu {
 namespace {
 
-constexpr int kTileSteps = 64;             // of all rows of a block: they stay in L1
+constexpr int kTurnSteps = 64;  // of all rows of a block: they stay in L1
+static_assert(kTurnSteps % kTileSteps == 0);
 constexpr size_t kWordsToShare = 1 << 15;  // with the other threads; fewer are soon done
+
+int StepsOf(DataType dtype, int inputs, bool tiles) {
+  if (dtype == DataType::kFloat32) return inputs;
+  const int pairs = (inputs + 1) / 2;
+  return tiles ? (pairs + kTileSteps - 1) / kTileSteps * kTileSteps : pairs;
+}
 
 }  // namespace
 
@@ -19,11 +26,14 @@ PackedInputs::PackedInputs(DataType dtype, int parts, int part_inputs, const Ker
     : dtype_(dtype),
       kernels_(kernels),
       pool_(pool),
+      tiles_(dtype == DataType::kBFloat16 && kernels.tiles),
+      block_rows_(dtype == DataType::kFloat32 ? kernels.block_rows_float32
+                                              : kernels.block_rows_bfloat16),
       parts_(parts),
       part_inputs_(part_inputs),
-      steps_(dtype == DataType::kFloat32 ? part_inputs : (part_inputs + 1) / 2) {}
+      steps_(StepsOf(dtype, part_inputs, tiles_)) {}
 
-int PackedInputs::PartTiles() const { return (steps_ + kTileSteps - 1) / kTileSteps; }
+int PackedInputs::PartTurns() const { return (steps_ + kTurnSteps - 1) / kTurnSteps; }
 
 absl::Status PackedInputs::Pack(const float* x, int rows) {
   if (rows == 1 && dtype_ == DataType::kFloat32) {
@@ -40,11 +50,11 @@ absl::Status PackedInputs::Pack(const float* x, int rows) {
                          Step(row + first, count, /*step=*/0)});
     }
   }
-  const int tiles = parts_ * PartTiles();
+  const int turns = parts_ * PartTurns();
   const auto pack = [&](int, int begin, int end) {
-    for (int i = begin; i < end; ++i) PackTile(blocks_[i / tiles], i % tiles);
+    for (int i = begin; i < end; ++i) PackTurn(blocks_[i / turns], i % turns);
   };
-  const int items = static_cast<int>(blocks_.size()) * tiles;
+  const int items = static_cast<int>(blocks_.size()) * turns;
   if (rows * RowWords() < kWordsToShare) {
     pack(0, 0, items);
   } else {
@@ -65,25 +75,26 @@ absl::Status PackedInputs::Reserve(int rows) {
   return absl::OkStatus();
 }
 
-void PackedInputs::PackTile(const Block& block, int tile) const {
-  const int part = tile / PartTiles(), step = tile % PartTiles() * kTileSteps;
-  const int steps = std::min(kTileSteps, steps_ - step);
+void PackedInputs::PackTurn(const Block& block, int turn) const {
+  const int part = turn / PartTurns(), step = turn % PartTurns() * kTurnSteps;
+  const int steps = std::min(kTurnSteps, steps_ - step);
   const bool pairs = dtype_ == DataType::kBFloat16;
   const int inputs = pairs ? std::min(2 * steps, part_inputs_ - 2 * step) : steps;
-  uint32_t words[kMaxBlockRows][kTileSteps];
+  uint32_t words[kMaxBlockRows][kTurnSteps];
   for (int r = 0; r < block.rows; ++r) {
     const float* from = block.x + (size_t{1} * r * parts_ + part) * part_inputs_ +
                         size_t{1} * step * (pairs ? 2 : 1);
     if (pairs) {
-      words[r][steps - 1] = 0;  // the second of which may be none
+      std::fill(words[r] + inputs / 2, words[r] + steps, 0);
       kernels_.round_bfloat16(from, inputs, reinterpret_cast<uint16_t*>(words[r]));
     } else {
       std::memcpy(words[r], from, inputs * sizeof(float));
     }
   }
   uint32_t* out = block.out + (size_t{1} * part * steps_ + step) * block.rows;
-  for (int s = 0; s < steps; ++s) {
-    for (int r = 0; r < block.rows; ++r) *out++ = words[r][s];
+  const int together = tiles_ ? kTileSteps : 1;  // steps of a row
+  for (int s = 0; s < steps; s += together) {
+    for (int r = 0; r < block.rows; ++r) out = std::copy_n(words[r] + s, together, out);
   }
 }
 

@@ -2,8 +2,9 @@
 #define SPECFABRIC_MODEL_CPU_PACKED_INPUTS_H_
 
 // A layer's inputs as the panel kernels take them (cpu/kernels.h): the rows of a block next to each
-// other at every step, so that a kernel reads one stream whatever the rows' stride is. Rows a power
-// of two apart would otherwise share few sets of a cache. Owned by the layer.
+// other at every step, or every tile of steps, so that a kernel reads one stream whatever the rows'
+// stride is. Rows a power of two apart would otherwise share few sets of a cache. Owned by the
+// layer.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,10 +24,11 @@ class PackedInputs {
   PackedInputs(DataType dtype, int parts, int part_inputs, const Kernels& kernels,
                ThreadPool* pool);
 
-  // Steps of one part: an input each, or two in bfloat16.
+  // Steps of one part: an input each, or two in bfloat16; in tiles as many as fill the last one.
   int steps() const { return steps_; }
   // Into how many blocks the kernels cut the rows of one call, and which rows block b has.
-  int Blocks(int rows) const { return (rows + kernels_.block_rows - 1) / kernels_.block_rows; }
+  int Blocks(int rows) const { return (rows + block_rows_ - 1) / block_rows_; }
+  int block_rows() const { return block_rows_; }
   struct BlockRows {
     int first = 0, count = 0;
   };
@@ -56,12 +58,15 @@ class PackedInputs {
 
   size_t RowWords() const { return size_t{1} * parts_ * steps_; }
   uint32_t* Room() const { return static_cast<uint32_t*>(packed_.data()); }
-  int PartTiles() const;
-  void PackTile(const Block& block, int tile) const;
+  // In pieces of a block that stay in L1.
+  int PartTurns() const;
+  void PackTurn(const Block& block, int turn) const;
 
   const DataType dtype_;
   const Kernels& kernels_;
   ThreadPool* const pool_;
+  const bool tiles_;
+  const int block_rows_;
   const int parts_;
   const int part_inputs_;
   const int steps_;

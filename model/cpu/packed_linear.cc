@@ -15,7 +15,7 @@ PackedLinear::PackedLinear(const LinearShape& shape, DataType dtype, const Kerne
       pool_(pool),
       part_inputs_(shape.inputs / shape.parts),
       inputs_(dtype, shape.parts, part_inputs_, kernels, pool),
-      trials_(kernels.block_rows) {}
+      trials_(inputs_.block_rows()) {}
 
 absl::StatusOr<std::unique_ptr<Linear>> PackedLinear::Create(const LinearShape& shape,
                                                              DataType dtype,

@@ -67,7 +67,7 @@ class PackedLinear : public Linear {
   AlignedBuffer weights_;  // or
   std::optional<CompressedPanels> compressed_;
   PackedInputs inputs_;
-  std::vector<FetchTrial> trials_;  // of passes of 1, 2, ... Kernels::block_rows rows
+  std::vector<FetchTrial> trials_;  // of passes of 1, 2, ... rows of a block
 };
 
 }  // namespace specfabric::model::cpu

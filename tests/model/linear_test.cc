@@ -8,6 +8,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/checkpoint/float16.h"
@@ -63,6 +64,14 @@ std::vector<float> Apply(Linear& linear, const std::vector<float>& x, int rows, 
 
 float Stored(float x, DataType dtype) {
   return dtype == DataType::kFloat32 ? x : WidenBFloat16(RoundToBFloat16(x));
+}
+
+// What a row of parts adds up to, as a binary tree.
+float SumOfParts(std::vector<float> parts) {
+  for (; parts.size() > 1; parts.resize(parts.size() / 2)) {
+    for (size_t i = 0; i < parts.size() / 2; ++i) parts[i] = parts[2 * i] + parts[2 * i + 1];
+  }
+  return parts[0];
 }
 
 constexpr DataType kTypes[] = {DataType::kFloat32, DataType::kBFloat16};
@@ -125,11 +134,7 @@ TEST(PackedLinearTest, Float32BitsAreTheDefinitionOnEveryInstructionSet) {
           float& sum = parts[i / part_inputs];
           sum = std::fma(x[size_t(r) * s.inputs + i], w.values[size_t(o) * s.inputs + i], sum);
         }
-        while (parts.size() > 1) {
-          for (size_t i = 0; i < parts.size() / 2; ++i) parts[i] = parts[2 * i] + parts[2 * i + 1];
-          parts.resize(parts.size() / 2);
-        }
-        want[size_t(r) * s.outputs + o] = parts[0];
+        want[size_t(r) * s.outputs + o] = SumOfParts(std::move(parts));
       }
     }
     for (const cpu::Kernels* kernels : SupportedKernels()) {
@@ -140,14 +145,55 @@ TEST(PackedLinearTest, Float32BitsAreTheDefinitionOnEveryInstructionSet) {
   }
 }
 
+// The order of AMX: within 32 inputs even ones and odd ones apart.
+float SumOfTiles(const float* x, const float* w, int inputs) {
+  float sum = 0;
+  for (int first = 0; first < inputs; first += 32) {
+    float even = 0, odd = 0;
+    for (int i = first; i < std::min(first + 32, inputs); ++i) {
+      float& half = i % 2 == 0 ? even : odd;
+      half = std::fma(Stored(x[i], DataType::kBFloat16), Stored(w[i], DataType::kBFloat16), half);
+    }
+    sum += even + odd;
+  }
+  return sum;
+}
+
+TEST(PackedLinearTest, BFloat16BitsOfTilesAreTheirDefinition) {
+  ThreadPool pool(1);
+  const auto kernels = SupportedKernels();
+  const auto amx = std::find_if(kernels.begin(), kernels.end(), [](auto* k) { return k->tiles; });
+  if (amx == kernels.end()) GTEST_SKIP() << "this machine has no AMX";
+  for (const ShapeCase& s : Shapes()) {
+    const Matrix w(s.outputs, s.inputs, 5);
+    const std::vector<float> x = Normal(size_t(s.rows) * s.inputs, 6);
+    std::vector<float> want(size_t(s.rows) * s.outputs);
+    const int part_inputs = s.inputs / s.parts;
+    for (int r = 0; r < s.rows; ++r) {
+      for (int o = 0; o < s.outputs; ++o) {
+        std::vector<float> parts(s.parts);
+        for (int p = 0; p < s.parts; ++p) {
+          parts[p] = SumOfTiles(&x[size_t(r) * s.inputs + p * part_inputs],
+                                &w.values[size_t(o) * s.inputs + p * part_inputs], part_inputs);
+        }
+        want[size_t(r) * s.outputs + o] = SumOfParts(std::move(parts));
+      }
+    }
+    const auto linear =
+        Pack({s.outputs, s.inputs, s.parts}, DataType::kBFloat16, w.Reader(), &pool, **amx);
+    ASSERT_EQ(Apply(*linear, x, s.rows, s.outputs), want) << "rows " << s.rows;
+  }
+}
+
 // No denormals occur here, which are all that tells the instruction from its emulation.
-TEST(PackedLinearTest, BFloat16BitsAreEqualOnEveryInstructionSet) {
+TEST(PackedLinearTest, BFloat16BitsAreEqualOnEveryInstructionSetWithoutTiles) {
   ThreadPool pool(1);
   for (const ShapeCase& s : Shapes()) {
     const Matrix w(s.outputs, s.inputs, 5);
     const std::vector<float> x = Normal(size_t(s.rows) * s.inputs, 6);
     std::vector<float> want;
     for (const cpu::Kernels* kernels : SupportedKernels()) {
+      if (kernels->tiles) continue;
       const auto linear =
           Pack({s.outputs, s.inputs, s.parts}, DataType::kBFloat16, w.Reader(), &pool, *kernels);
       const std::vector<float> y = Apply(*linear, x, s.rows, s.outputs);
@@ -190,7 +236,9 @@ TEST(PackedLinearTest, HowWeightsAreFetchedChangesNoBit) {
   ThreadPool pool(1);
   for (const cpu::Kernels* kernels : SupportedKernels()) {
     for (DataType dtype : kTypes) {
-      for (int rows = 1; rows <= kernels->block_rows; ++rows) {
+      const int block_rows =
+          dtype == DataType::kFloat32 ? kernels->block_rows_float32 : kernels->block_rows_bfloat16;
+      for (int rows = 1; rows <= block_rows; ++rows) {
         const Matrix w(130, 600, 11);
         const std::vector<float> x = Normal(size_t(rows) * w.inputs, 12);
         const auto linear = Pack({w.outputs, w.inputs, 2}, dtype, w.Reader(), &pool, *kernels);
