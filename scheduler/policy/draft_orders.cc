@@ -21,7 +21,9 @@ DraftOrder DraftOrders::Compute(speculation::VerificationMethod verification,
     decode.tokens += 1;
     decode.rows += 1;
     decode.context += sequence->kv_written;
-    askers += sequence->request.verification == verification && sequence->request.speculate;
+    // Those of other methods, too: they ask the same drafters, and steps wait for all of them. What
+    // they gain is taken to be as much.
+    askers += sequence->request.speculate;
   }
   StepBase step = decode;
   prefill.AddTo(prefill.RowsBeside(static_cast<int32_t>(decode.rows)), &step);

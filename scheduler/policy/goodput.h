@@ -61,9 +61,9 @@ class GoodputControl {
   // Steps wait for their drafts, as last ordered.
   bool waits() const { return waits_; }
 
-  // The order of the `askers` sequences of this verification method that start a round together.
-  // decode: a step of all running sequences, without draft tokens; step: the same with the prefill
-  // beside it. most: nodes of the largest tree.
+  // The order of the sequences of this verification method, of the `askers` of any method that
+  // start a round together. decode: a step of all running sequences, without draft tokens; step:
+  // the same with the prefill beside it. most: nodes of the largest tree.
   DraftOrder Order(speculation::VerificationMethod verification, int32_t askers,
                    const StepBase& decode, const StepBase& step, int32_t most, base::Nanos now);
   // A sequence has asked. A reply has come, before its step was planned or later.
