@@ -93,10 +93,11 @@ GrowthPolicy GrowthPolicy::Within(int32_t nodes) const {
   std::vector<int32_t>& within = policy.widths;
   std::fill(within.begin(), within.end(), 1);
   for (size_t level = 0; level < within.size(); ++level) {
-    while (within[level] < widths[level]) {
+    while (within[level] < widths[level] && NodesOf(within) < nodes) {
       ++within[level];
       if (NodesOf(within) <= nodes) continue;
-      --within[level];
+      // Growth then ends in the middle of a level: of the last one, or this is too wide.
+      if (NodesOf({within.begin(), within.end() - 1}) >= nodes) --within[level];
       return policy;
     }
   }

@@ -31,9 +31,9 @@ struct GrowthPolicy {
   std::string ToString() const;
   // The same with at most `depth` levels, at least one.
   GrowthPolicy Shallower(int32_t depth) const;
-  // Of an expansion configuration, the largest that has at most `nodes` nodes, at least one: as
-  // deep as these allow, then as wide as they allow, from the root on. A level more gains more than
-  // second siblings do. Best-first growth bounds its nodes itself.
+  // Of an expansion configuration, the shape for `nodes` nodes, at least one: as deep as these
+  // allow, then as wide as they allow, from the root on; they may end within the last level. A
+  // level more gains more than second siblings do. Best-first growth bounds its nodes itself.
   GrowthPolicy Within(int32_t nodes) const;
   int Depth() const;                 // levels below the root, at most
   int MaxNodes() const;              // below the root

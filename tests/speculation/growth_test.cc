@@ -37,12 +37,15 @@ TEST(GrowthPolicyTest, WithinFewNodesIsDeepBeforeItIsWide) {
   const GrowthPolicy policy = Parsed("2,2,1,1");
   EXPECT_THAT(policy.Within(1).widths, ElementsAre(1));
   EXPECT_THAT(policy.Within(3).widths, ElementsAre(1, 1, 1));
-  EXPECT_THAT(policy.Within(7).widths, ElementsAre(1, 1, 1, 1));
+  EXPECT_THAT(policy.Within(6).widths, ElementsAre(1, 1, 1, 1));
+  EXPECT_THAT(policy.Within(7).widths, ElementsAre(2, 1, 1, 1));  // but for one of the last level
   EXPECT_THAT(policy.Within(8).widths, ElementsAre(2, 1, 1, 1));
-  EXPECT_THAT(policy.Within(13).widths, ElementsAre(2, 1, 1, 1));
+  EXPECT_THAT(policy.Within(10).widths, ElementsAre(2, 1, 1, 1));
+  EXPECT_THAT(policy.Within(11).widths, ElementsAre(2, 2, 1, 1));
   EXPECT_THAT(policy.Within(14).widths, ElementsAre(2, 2, 1, 1));
   EXPECT_THAT(policy.Within(255).widths, ElementsAre(2, 2, 1, 1));
-  EXPECT_THAT(Parsed("1,1,3,1").Within(5).widths, ElementsAre(1, 1, 1, 1));
+  EXPECT_THAT(Parsed("1,1,3,1").Within(4).widths, ElementsAre(1, 1, 1, 1));
+  EXPECT_THAT(Parsed("1,1,3,1").Within(5).widths, ElementsAre(1, 1, 2, 1));
   EXPECT_THAT(Parsed("1,1,3,1").Within(6).widths, ElementsAre(1, 1, 2, 1));
   EXPECT_EQ(Parsed("best:20:3:5").Within(2).ToString(), "best:20:3:5");
 }
