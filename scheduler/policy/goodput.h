@@ -44,7 +44,7 @@ struct DraftOrder {
   double rate = 0;                // expected tokens a nanosecond, of all sequences
   double accepted = kUnknown;     // expected draft tokens accepted of the drafter's tree alone
   int32_t explorer = -1;    // which of the askers, from 0, asks for one level more (Deeper), to
-                            // learn what that gains; -1: none
+                            // learn what that gains; -1: none. Nobody where fewer use this order
   bool ahead = true;        // the drafter may draft ahead after its reply
   bool must_wait = false;   // a step waits for the reply, see Pacing
   bool catches_up = false;  // the drafter, perhaps, still: no reply is no miss

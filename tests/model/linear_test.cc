@@ -119,24 +119,39 @@ TEST(PackedLinearTest, AgreesWithDoubleSums) {
   }
 }
 
+using SumOfPart = float (*)(const float* x, const float* w, int inputs);
+
+// Of every row and output: the parts, each as `sum_of_part` adds it, then a binary tree.
+std::vector<float> Definition(const ShapeCase& s, const Matrix& w, const std::vector<float>& x,
+                              SumOfPart sum_of_part) {
+  std::vector<float> sums;
+  const int part_inputs = s.inputs / s.parts;
+  for (int r = 0; r < s.rows; ++r) {
+    for (int o = 0; o < s.outputs; ++o) {
+      std::vector<float> parts(s.parts);
+      for (int p = 0; p < s.parts; ++p) {
+        parts[p] = sum_of_part(&x[size_t(r) * s.inputs + p * part_inputs],
+                               &w.values[size_t(o) * s.inputs + p * part_inputs], part_inputs);
+      }
+      sums.push_back(SumOfParts(std::move(parts)));
+    }
+  }
+  return sums;
+}
+
+float SumInOrder(const float* x, const float* w, int inputs) {
+  float sum = 0;
+  for (int i = 0; i < inputs; ++i) sum = std::fma(x[i], w[i], sum);
+  return sum;
+}
+
 // The definition of the sums: parts input by input with fused multiply-add, then a binary tree.
 TEST(PackedLinearTest, Float32BitsAreTheDefinitionOnEveryInstructionSet) {
   ThreadPool pool(1);
   for (const ShapeCase& s : Shapes()) {
     const Matrix w(s.outputs, s.inputs, 3);
     const std::vector<float> x = Normal(size_t(s.rows) * s.inputs, 4);
-    std::vector<float> want(size_t(s.rows) * s.outputs);
-    const int part_inputs = s.inputs / s.parts;
-    for (int r = 0; r < s.rows; ++r) {
-      for (int o = 0; o < s.outputs; ++o) {
-        std::vector<float> parts(s.parts, 0.0f);
-        for (int i = 0; i < s.inputs; ++i) {
-          float& sum = parts[i / part_inputs];
-          sum = std::fma(x[size_t(r) * s.inputs + i], w.values[size_t(o) * s.inputs + i], sum);
-        }
-        want[size_t(r) * s.outputs + o] = SumOfParts(std::move(parts));
-      }
-    }
+    const std::vector<float> want = Definition(s, w, x, SumInOrder);
     for (const cpu::Kernels* kernels : SupportedKernels()) {
       const auto linear =
           Pack({s.outputs, s.inputs, s.parts}, DataType::kFloat32, w.Reader(), &pool, *kernels);
@@ -167,18 +182,7 @@ TEST(PackedLinearTest, BFloat16BitsOfTilesAreTheirDefinition) {
   for (const ShapeCase& s : Shapes()) {
     const Matrix w(s.outputs, s.inputs, 5);
     const std::vector<float> x = Normal(size_t(s.rows) * s.inputs, 6);
-    std::vector<float> want(size_t(s.rows) * s.outputs);
-    const int part_inputs = s.inputs / s.parts;
-    for (int r = 0; r < s.rows; ++r) {
-      for (int o = 0; o < s.outputs; ++o) {
-        std::vector<float> parts(s.parts);
-        for (int p = 0; p < s.parts; ++p) {
-          parts[p] = SumOfTiles(&x[size_t(r) * s.inputs + p * part_inputs],
-                                &w.values[size_t(o) * s.inputs + p * part_inputs], part_inputs);
-        }
-        want[size_t(r) * s.outputs + o] = SumOfParts(std::move(parts));
-      }
-    }
+    const std::vector<float> want = Definition(s, w, x, SumOfTiles);
     const auto linear =
         Pack({s.outputs, s.inputs, s.parts}, DataType::kBFloat16, w.Reader(), &pool, **amx);
     ASSERT_EQ(Apply(*linear, x, s.rows, s.outputs), want) << "rows " << s.rows;
