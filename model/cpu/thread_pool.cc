@@ -28,14 +28,16 @@ void ThreadPool::Run(int items, absl::FunctionRef<void(int, int, int)> body) {
   body_ = &body;
   items_ = items;
   // Several ranges for each thread, so that one that is held up does not hold up all.
-  grain_ = std::max(1, items / (4 * threads()));
-  next_.store(0, std::memory_order_relaxed);
-  active_.store(static_cast<uint32_t>(workers_.size()), std::memory_order_relaxed);
-  round_.fetch_add(1, std::memory_order_release);
+  grain_.store(std::max(1, items / (4 * threads())), std::memory_order_relaxed);
+  done_.store(0, std::memory_order_relaxed);
+  const uint32_t round = round_.load(std::memory_order_relaxed) + 1;
+  open_.store(uint64_t{round} << 32 | static_cast<uint32_t>(items), std::memory_order_release);
+  round_.store(round, std::memory_order_release);
   round_.notify_all();
   TakeItems(0);
-  for (uint32_t left; (left = active_.load(std::memory_order_acquire)) != 0;) {
-    WaitWhileEqual(active_, left);
+  const uint32_t all = static_cast<uint32_t>(items);
+  for (uint32_t done; (done = done_.load(std::memory_order_acquire)) != all;) {
+    WaitWhileEqual(done_, done);
   }
 }
 
@@ -45,16 +47,26 @@ void ThreadPool::Work(int worker) {
     seen = round_.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_relaxed)) return;
     TakeItems(worker);
-    active_.fetch_sub(1, std::memory_order_release);
-    active_.notify_all();
   }
 }
 
 void ThreadPool::TakeItems(int worker) {
+  uint64_t open = open_.load(std::memory_order_acquire);
   for (;;) {
-    const int begin = next_.fetch_add(grain_, std::memory_order_relaxed);
-    if (begin >= items_) return;
-    (*body_)(worker, begin, std::min(begin + grain_, items_));
+    const int left = static_cast<int>(open & UINT32_MAX);
+    if (left == 0) return;
+    const int taken = std::min(left, grain_.load(std::memory_order_relaxed));
+    if (!open_.compare_exchange_weak(open, open - taken, std::memory_order_acq_rel,
+                                     std::memory_order_acquire)) {
+      continue;
+    }
+    // From here until these items are done the round cannot end: its fields stand still.
+    const int items = items_;
+    const int begin = items - left;
+    (*body_)(worker, begin, begin + taken);
+    const uint32_t done = done_.fetch_add(taken, std::memory_order_acq_rel) + taken;
+    if (done == static_cast<uint32_t>(items)) done_.notify_all();
+    open = open_.load(std::memory_order_acquire);
   }
 }
 

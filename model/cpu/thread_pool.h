@@ -2,7 +2,9 @@
 #define SPECFABRIC_MODEL_CPU_THREAD_POOL_H_
 
 // The threads inside one rank. The owner takes part in the work, so a pool of one has no thread of
-// its own. Which thread does which item is not fixed: work must not depend on it.
+// its own. Which thread does which item is not fixed: work must not depend on it. Nobody waits for
+// a thread that has taken no item: one that sleeps, or whose core another process has, costs its
+// share of the work and no more.
 
 #include <atomic>
 #include <cstdint>
@@ -32,12 +34,13 @@ class ThreadPool {
   void TakeItems(int worker);
 
   std::vector<std::thread> workers_;
+  // Of the round under way: written by the owner while no item is open, read by who took items.
   const absl::FunctionRef<void(int, int, int)>* body_ = nullptr;
   int items_ = 0;
-  int grain_ = 1;
-  std::atomic<int> next_{0};
-  std::atomic<uint32_t> round_{0};   // changes with every Run, and to stop
-  std::atomic<uint32_t> active_{0};  // workers that have not finished this round
+  std::atomic<int> grain_{1};
+  std::atomic<uint64_t> open_{0};   // the round above, items that nobody has taken below
+  std::atomic<uint32_t> done_{0};   // items done in this round
+  std::atomic<uint32_t> round_{0};  // changes with every Run, and to stop
   std::atomic<bool> stop_{false};
 };
 
