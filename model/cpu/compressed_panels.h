@@ -31,7 +31,7 @@ class CompressedPanels {
   static absl::StatusOr<std::optional<CompressedPanels>> Compress(const uint16_t* raw, int panels,
                                                                   int parts, int steps,
                                                                   ThreadPool* pool);
-  // Where Kernels::panel_compressed finds panel `panel`.
+  // Where Kernels::panels_compressed finds panel `panel`.
   void Fill(int panel, PanelArgs* args) const;
 
   size_t bytes() const { return groups_.bytes() + verbatim_.bytes(); }

@@ -23,6 +23,7 @@ constexpr int kTreeLevels = 4;     // of the tree that adds parts: at most 8 of 
 constexpr int kMaxPanelRows = 64;  // of one call
 constexpr int kMaxBlockRows = 16;  // of any Kernels
 constexpr int kTileSteps = 16;     // of a tile of inputs or weights
+constexpr int kMaxPanelsTogether = 4;
 
 // Compressed panels (see compressed_panels.h): a table, then for each two steps of a part, the last
 // one perhaps alone, a group: the low bytes of the one, of the other, and a byte for each place:
@@ -87,9 +88,11 @@ struct Kernels {
   // Whose sums for a whole panel the registers hold.
   int block_rows_float32, block_rows_bfloat16;
   bool tiles;  // is how bfloat16 inputs lie
-  void (*panel_float32)(const PanelArgs& args);
-  void (*panel_bfloat16)(const PanelArgs& args);
-  void (*panel_compressed)(const PanelArgs& args);  // null where this set has none
+  // Up to kMaxPanelsTogether panels of one layer, which differ in weights and outputs alone. Where
+  // inputs lie in tiles, they share what they read of x.
+  void (*panels_float32)(const PanelArgs* panels, int count);
+  void (*panels_bfloat16)(const PanelArgs* panels, int count);
+  void (*panels_compressed)(const PanelArgs* panels, int count);  // null where this set has none
   void (*attention_float32)(const AttentionArgs& args);
   void (*attention_bfloat16)(const AttentionArgs& args);
   // out = x / rms(x) * weight over `width` elements; in place is allowed.

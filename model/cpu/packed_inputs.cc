@@ -64,7 +64,7 @@ absl::Status PackedInputs::Pack(const float* x, int rows) {
 }
 
 absl::Status PackedInputs::Reserve(int rows) {
-  const size_t bytes = rows * RowWords() * sizeof(uint32_t);
+  const size_t bytes = Bytes(rows);
   if (packed_.bytes() < bytes) {
     absl::StatusOr<AlignedBuffer> larger =
         AlignedBuffer::Create(std::max(bytes, 2 * packed_.bytes()));

@@ -36,6 +36,8 @@ class PackedInputs {
     const int blocks = Blocks(rows), first = rows * b / blocks;
     return {first, rows * (b + 1) / blocks - first};
   }
+  bool tiles() const { return tiles_; }
+  size_t Bytes(int rows) const { return rows * RowWords() * sizeof(uint32_t); }
   // Takes x: [rows][parts * part_inputs], which must not change while it is used. bfloat16 rounds.
   // ResourceExhausted: no memory.
   absl::Status Pack(const float* x, int rows);

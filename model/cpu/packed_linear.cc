@@ -6,6 +6,12 @@
 #include "model/checkpoint/float16.h"
 
 namespace specfabric::model::cpu {
+namespace {
+
+// Bytes of a call's inputs that a core's L2 does not keep beside the weights: of 2 MiB or so.
+constexpr size_t kSharedInputs = 1 << 20;
+
+}  // namespace
 
 PackedLinear::PackedLinear(const LinearShape& shape, DataType dtype, const Kernels& kernels,
                            ThreadPool* pool)
@@ -39,7 +45,7 @@ absl::StatusOr<std::unique_ptr<Linear>> PackedLinear::Create(const LinearShape& 
 }
 
 absl::Status PackedLinear::Compress() {
-  if (dtype_ != DataType::kBFloat16 || kernels_.panel_compressed == nullptr) {
+  if (dtype_ != DataType::kBFloat16 || kernels_.panels_compressed == nullptr) {
     return absl::OkStatus();
   }
   auto compressed = CompressedPanels::Compress(static_cast<const uint16_t*>(weights_.data()),
@@ -80,8 +86,8 @@ void PackedLinear::PackOutput(int32_t output, const float* weights) {
   }
 }
 
-void PackedLinear::RunPanel(int place, int outputs, int row, int rows, float* out,
-                            int out_stride) const {
+PanelArgs PackedLinear::ArgsOf(int place, int outputs, int row, int rows, float* out,
+                               int out_stride) const {
   PanelArgs args;
   if (compressed_) {
     compressed_->Fill(place, &args);
@@ -99,13 +105,22 @@ void PackedLinear::RunPanel(int place, int outputs, int row, int rows, float* ou
   args.out_stride = out_stride;
   args.outputs = outputs;
   args.fetches = args.blocks > 1 || trials_[rows - 1].fetches();
+  return args;
+}
+
+void PackedLinear::RunKernel(const PanelArgs* panels, int count) const {
   if (dtype_ == DataType::kFloat32) {
-    kernels_.panel_float32(args);
+    kernels_.panels_float32(panels, count);
   } else if (compressed_) {
-    kernels_.panel_compressed(args);
+    kernels_.panels_compressed(panels, count);
   } else {
-    kernels_.panel_bfloat16(args);
+    kernels_.panels_bfloat16(panels, count);
   }
+}
+
+int PackedLinear::PanelsTogether(int rows) const {
+  if (!inputs_.tiles() || inputs_.Bytes(std::min(rows, kMaxPanelRows)) <= kSharedInputs) return 1;
+  return std::clamp(Panels() / pool_->threads(), 1, kMaxPanelsTogether);
 }
 
 void PackedLinear::RunPanels(int rows, int count,
@@ -124,10 +139,17 @@ void PackedLinear::RunPanels(int rows, int count,
 }
 
 void PackedLinear::MultiplyPacked(int rows, float* out) {
-  RunPanels(rows, Panels(), [&](int panel, int row, int of_call) {
-    const int first = panel * kPanelOutputs;
-    RunPanel(Place(panel), std::min(kPanelOutputs, shape_.outputs - first), row, of_call,
-             out + static_cast<size_t>(row) * shape_.outputs + first, shape_.outputs);
+  const int together = PanelsTogether(rows);
+  RunPanels(rows, (Panels() + together - 1) / together, [&](int group, int row, int of_call) {
+    PanelArgs panels[kMaxPanelsTogether];
+    int count = 0;
+    for (int p = group * together; p < std::min((group + 1) * together, Panels()); ++p) {
+      const int first = p * kPanelOutputs;
+      panels[count++] =
+          ArgsOf(Place(p), std::min(kPanelOutputs, shape_.outputs - first), row, of_call,
+                 out + static_cast<size_t>(row) * shape_.outputs + first, shape_.outputs);
+    }
+    RunKernel(panels, count);
   });
 }
 
@@ -146,8 +168,10 @@ bool PackedLinear::FusesGates(const Linear& gate_up) const {
 
 void PackedLinear::RunGatedPanel(int panel, int row, int rows, PackedInputs* next) const {
   float gates[kMaxPanelRows][kPanelOutputs], ups[kMaxPanelRows][kPanelOutputs];
-  RunPanel(2 * panel, kPanelOutputs, row, rows, gates[0], kPanelOutputs);
-  RunPanel(2 * panel + 1, kPanelOutputs, row, rows, ups[0], kPanelOutputs);
+  const PanelArgs panels[] = {
+      ArgsOf(2 * panel, kPanelOutputs, row, rows, gates[0], kPanelOutputs),
+      ArgsOf(2 * panel + 1, kPanelOutputs, row, rows, ups[0], kPanelOutputs)};
+  RunKernel(panels, 2);
   const bool pairs = dtype_ == DataType::kBFloat16;
   const auto gate = pairs ? kernels_.gate_bfloat16 : kernels_.gate_float32;
   const int64_t step = int64_t{panel} * kPanelOutputs / (pairs ? 2 : 1);

@@ -54,8 +54,11 @@ class PackedLinear : public Linear {
   void RunPanels(int rows, int count, absl::FunctionRef<void(int panel, int row, int rows)> run);
   // out = W x of the inputs that inputs_ holds.
   void MultiplyPacked(int rows, float* out);
-  // The outputs of the panel at `place` for at most kMaxPanelRows rows from `row` on.
-  void RunPanel(int place, int outputs, int row, int rows, float* out, int out_stride) const;
+  // How many panels share what they read of inputs of `rows` rows.
+  int PanelsTogether(int rows) const;
+  // The panel at `place` for at most kMaxPanelRows rows from `row` on.
+  PanelArgs ArgsOf(int place, int outputs, int row, int rows, float* out, int out_stride) const;
+  void RunKernel(const PanelArgs* panels, int count) const;
   // Writes what panel `panel` of gates and its ups give to `next`, whose inputs they are.
   void RunGatedPanel(int panel, int row, int rows, PackedInputs* next) const;
 

@@ -111,9 +111,9 @@ TEST(CompressedPanelsTest, LeavesWhatHasTooManyExponents) {
 TEST(CompressedPanelsTest, LinearLayersHaveTheBitsOfPlainWeights) {
   ThreadPool pool(1);
   for (const Kernels* const* k = AllKernels(); *k != nullptr; ++k) {
-    if (!(*k)->supported() || (*k)->panel_compressed == nullptr) continue;
+    if (!(*k)->supported() || (*k)->panels_compressed == nullptr) continue;
     Kernels plain = **k;
-    plain.panel_compressed = nullptr;
+    plain.panels_compressed = nullptr;
     for (const auto& [outputs, inputs, parts] :
          {std::array{70, 150, 2}, {130, 602, 2}, {64, 1200, 1}}) {
       const std::vector<uint16_t> words = Weights(size_t(outputs) * inputs, 64 * 60, 6);

@@ -179,7 +179,11 @@ TEST(PackedLinearTest, BFloat16BitsOfTilesAreTheirDefinition) {
   const auto kernels = SupportedKernels();
   const auto amx = std::find_if(kernels.begin(), kernels.end(), [](auto* k) { return k->tiles; });
   if (amx == kernels.end()) GTEST_SKIP() << "this machine has no AMX";
-  for (const ShapeCase& s : Shapes()) {
+  std::vector<ShapeCase> shapes = Shapes();
+  // Inputs that L2 does not keep: panels take turns on them, the last of them fewer panels.
+  shapes.push_back({20, 28000, 200, 2});
+  shapes.push_back({40, 14000, 200, 2});
+  for (const ShapeCase& s : shapes) {
     const Matrix w(s.outputs, s.inputs, 5);
     const std::vector<float> x = Normal(size_t(s.rows) * s.inputs, 6);
     const std::vector<float> want = Definition(s, w, x, SumOfTiles);
