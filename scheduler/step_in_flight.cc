@@ -29,7 +29,7 @@ void StepInFlight::SurveyModes() {
 void StepInFlight::ReportModes(base::Nanos now) {
   if (ended_ != 0 && mode_step_.running > 0) {
     mode_step_.elapsed = now - ended_;
-    control_->OnModeStep(mode_step_, now);
+    control_->OnModeStep(mode_step_);
   }
   ended_ = now;
 }

@@ -64,7 +64,7 @@ DraftMode DraftModes::Best(const Arms& arms) const {
   return best;
 }
 
-void DraftModes::Choose(int32_t running, const ByMode<double>& rates, base::Nanos now) {
+void DraftModes::Choose(int32_t running, const ByMode<double>& rates) {
   const DraftMode before = window_.mode;
   const int load = LoadOf(running);
   rates_ = rates;
@@ -72,7 +72,7 @@ void DraftModes::Choose(int32_t running, const ByMode<double>& rates, base::Nano
   arms.best = Best(arms);
   window_ = {.mode = arms.best, .load = load, .over = false};
   for (const DraftMode mode : {DraftMode::kJustInTime, DraftMode::kAhead, DraftMode::kNone}) {
-    if (mode == arms.best || now < next_try_[mode] || !Known(arms)) continue;
+    if (mode == arms.best || busy_ < next_try_[mode] || !Known(arms)) continue;
     // What plain decoding yields is always known well.
     if (mode == DraftMode::kNone && kMostPace * rates[mode] < Yield(arms, arms.best)) continue;
     window_.mode = mode;
@@ -110,7 +110,7 @@ void DraftModes::NextPhase() {
   window_.phase = window_.phase == Phase::kCatchingUp ? Phase::kSettling : Phase::kMeasuring;
 }
 
-void DraftModes::OnStep(const ModeStep& step, base::Nanos now) {
+void DraftModes::OnStep(const ModeStep& step) {
   const int32_t asked = asked_, replied = replied_, in_time = std::min(in_time_, asked_);
   asked_ = replied_ = in_time_ = 0;
   if (window_.load < 0 || step.running == 0) return;
@@ -120,6 +120,7 @@ void DraftModes::OnStep(const ModeStep& step, base::Nanos now) {
   const double value =
       output * static_cast<double>(step.time + (asked > 0 ? step.delay : base::Nanos{0}));
   const auto elapsed = static_cast<double>(step.elapsed);
+  busy_ += step.elapsed;
   ++steps_[window_.mode];
   ++window_.steps;
   window_.all_time += elapsed;
@@ -134,7 +135,7 @@ void DraftModes::OnStep(const ModeStep& step, base::Nanos now) {
     case Phase::kCatchingUp:
       caught_up_ = replied >= kCaughtUp * asked;
       if (caught_up_) return NextPhase();
-      if (window_.steps >= kMostCatchingUp) EndWindow(now);
+      if (window_.steps >= kMostCatchingUp) EndWindow();
       return;
     case Phase::kSettling:
       if (window_.steps >= kSettled) NextPhase();
@@ -146,10 +147,10 @@ void DraftModes::OnStep(const ModeStep& step, base::Nanos now) {
   window_.time += elapsed;
   const bool hopeless = window_.trial && window_.steps >= kLeastSteps &&
                         rates_[window_.mode] * window_.value < kHopeless * best * window_.time;
-  if (window_.steps >= kWindow || hopeless) EndWindow(now);
+  if (window_.steps >= kWindow || hopeless) EndWindow();
 }
 
-void DraftModes::EndWindow(base::Nanos now) {
+void DraftModes::EndWindow() {
   Arm& arm = loads_[window_.load].of[window_.mode];
   if (window_.time > 0) {
     arm.windows += 1;
@@ -158,8 +159,9 @@ void DraftModes::EndWindow(base::Nanos now) {
     arm = {.pace = 0, .windows = 0};  // drafters did not catch up
   }
   if (window_.trial) {
-    next_try_[window_.mode] = now + static_cast<base::Nanos>(std::max(
-                                        window_.lost / kBudget, kLeastBetween * window_.all_time));
+    next_try_[window_.mode] =
+        busy_ + static_cast<base::Nanos>(
+                    std::max(window_.lost / kBudget, kLeastBetween * window_.all_time));
   }
   window_.over = true;
 }

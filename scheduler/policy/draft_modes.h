@@ -16,11 +16,12 @@
 //
 // Time is cut into windows of kWindow steps, all of one mode: that of the highest rate times pace.
 // Another one is tried for a window now and then, the more rarely the more that costs: so that
-// trials cost one part in a hundred of the time. Before a trial is measured, drafters read what
+// trials cost one part in a hundred of the time. That is the time of steps: while a group is idle,
+// nothing becomes due. Before a trial is measured, drafters read what
 // they were not asked for (kCatchingUp: they are asked for one level, and no step waits), and show
 // how long their replies take (kSettling: steps wait).
 //
-// Owned by GoodputControl; one thread; time is an argument.
+// Owned by GoodputControl; one thread.
 
 #include <array>
 #include <cstdint>
@@ -69,7 +70,7 @@ class DraftModes {
   // Whether a window is over, or was of another load, so that Choose is called before Current.
   bool Due(int32_t running) const { return window_.over || !Holds(running); }
   // Begins a window. rates: expected of each mode in tokens a nanosecond, without its pace.
-  void Choose(int32_t running, const ByMode<double>& rates, base::Nanos now);
+  void Choose(int32_t running, const ByMode<double>& rates);
   Use Current() const;
   // A sequence has asked. A reply has come, before its step was planned or later.
   void OnAsked() { ++asked_; }
@@ -77,7 +78,7 @@ class DraftModes {
     ++replied_;
     in_time_ += in_time ? 1 : 0;
   }
-  void OnStep(const ModeStep& step, base::Nanos now);
+  void OnStep(const ModeStep& step);
   // What is expected has changed: a window without drafters ends.
   void Reconsider() { window_.over |= window_.mode == DraftMode::kNone && !window_.trial; }
   // No drafter is left. Those that come have yet to read the texts.
@@ -118,13 +119,14 @@ class DraftModes {
   DraftMode Best(const Arms& arms) const;
   double Yield(const Arms& arms, DraftMode mode) const { return rates_[mode] * arms.of[mode].pace; }
   void NextPhase();
-  void EndWindow(base::Nanos now);
+  void EndWindow();
 
   std::array<Arms, kLoads> loads_ = {};
   Window window_;
   ByMode<double> rates_;          // as the window began
   bool caught_up_ = false;        // drafters have read the texts
-  ByMode<base::Nanos> next_try_;  // where it is not the best
+  base::Nanos busy_ = 0;          // all steps' elapsed times
+  ByMode<base::Nanos> next_try_;  // in busy_, where it is not the best
   int32_t asked_ = 0, replied_ = 0, in_time_ = 0;
   ByMode<uint64_t> steps_;  // see DraftModeCounts
   uint64_t trial_steps_ = 0;

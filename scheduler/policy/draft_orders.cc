@@ -12,8 +12,7 @@ constexpr base::Nanos kMostSteps = 2;
 }  // namespace
 
 DraftOrder DraftOrders::Compute(speculation::VerificationMethod verification,
-                                absl::Span<Sequence* const> running, const PrefillLoad& prefill,
-                                base::Nanos now) {
+                                absl::Span<Sequence* const> running, const PrefillLoad& prefill) {
   int32_t askers = 0;
   StepBase decode = {.max_rows = options_.max_step_tokens};
   for (const Sequence* sequence : running) {
@@ -30,7 +29,7 @@ DraftOrder DraftOrders::Compute(speculation::VerificationMethod verification,
   DraftOrder order =
       options_.speculation == SpeculationPolicy::kAlways
           ? control_->Deepest(verification, {.askers = askers}, options_.max_tree_nodes)
-          : control_->Order(verification, askers, decode, step, options_.max_tree_nodes, now);
+          : control_->Order(verification, askers, decode, step, options_.max_tree_nodes);
   SetReplyTimeout(verification, step, &order);
   return order;
 }

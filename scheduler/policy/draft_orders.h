@@ -29,10 +29,9 @@ class DraftOrders {
   // The order of the next sequence of this verification method. Valid until the next call. running,
   // prefill: as they are when the round starts, the same for all sequences of the round.
   const DraftOrder& Take(speculation::VerificationMethod verification,
-                         absl::Span<Sequence* const> running, const PrefillLoad& prefill,
-                         base::Nanos now) {
+                         absl::Span<Sequence* const> running, const PrefillLoad& prefill) {
     std::optional<DraftOrder>& order = orders_[static_cast<size_t>(verification)];
-    if (!order) order = Compute(verification, running, prefill, now);
+    if (!order) order = Compute(verification, running, prefill);
     return order->explorer < 0 ? *order : TakeOwn(verification, &*order);
   }
 
@@ -40,8 +39,7 @@ class DraftOrders {
   // The order of one sequence of a round in which one explores.
   const DraftOrder& TakeOwn(speculation::VerificationMethod verification, DraftOrder* order);
   DraftOrder Compute(speculation::VerificationMethod verification,
-                     absl::Span<Sequence* const> running, const PrefillLoad& prefill,
-                     base::Nanos now);
+                     absl::Span<Sequence* const> running, const PrefillLoad& prefill);
   void SetReplyTimeout(speculation::VerificationMethod verification, const StepBase& step,
                        DraftOrder* order) const;
 

@@ -33,7 +33,7 @@ void DraftRounds::StartRound(absl::Span<Sequence* const> running, const PrefillL
     control_->OnNewText(sequence->request.verification, static_cast<int32_t>(running.size()));
   }
   const DraftOrder& order =
-      speculates ? orders_.Take(sequence->request.verification, running, prefill, now) : kNone;
+      speculates ? orders_.Take(sequence->request.verification, running, prefill) : kNone;
   // Where the n-gram lookup has found more than a drafter would, its reply is not waited for.
   if (!sequence->wait.StartRound(found > order.accepted ? kNone : order, now)) return;
   control_->OnAsked();

@@ -186,11 +186,10 @@ ByMode<double> GoodputControl::Rates(VerificationMethod verification, int32_t as
 }
 
 DraftOrder GoodputControl::Order(VerificationMethod verification, int32_t askers,
-                                 const StepBase& decode, const StepBase& step, int32_t most,
-                                 base::Nanos now) {
+                                 const StepBase& decode, const StepBase& step, int32_t most) {
   const auto running = static_cast<int32_t>(decode.rows);
   if (modes_.Due(running)) {
-    modes_.Choose(running, Rates(verification, askers, decode, most), now);
+    modes_.Choose(running, Rates(verification, askers, decode, most));
   }
   const DraftModes::Use use = modes_.Current();
   if (use.mode != DraftMode::kNone && mode_ == DraftMode::kNone) Doubt();

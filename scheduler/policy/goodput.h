@@ -65,7 +65,7 @@ class GoodputControl {
   // start a round together. decode: a step of all running sequences, without draft tokens; step:
   // the same with the prefill beside it. most: nodes of the largest tree.
   DraftOrder Order(speculation::VerificationMethod verification, int32_t askers,
-                   const StepBase& decode, const StepBase& step, int32_t most, base::Nanos now);
+                   const StepBase& decode, const StepBase& step, int32_t most);
   // A sequence has asked. A reply has come, before its step was planned or later.
   void OnAsked() { modes_.OnAsked(); }
   void OnAnswered(bool in_time) { modes_.OnReply(in_time); }
@@ -76,7 +76,7 @@ class GoodputControl {
     return {.time = step_time().Predict(rows, context), .delay = delay_, .gain = gain_};
   }
   // A step, also reported to OnStep, beside which some sequence speculated.
-  void OnModeStep(const ModeStep& step, base::Nanos now) { modes_.OnStep(step, now); }
+  void OnModeStep(const ModeStep& step) { modes_.OnStep(step); }
   // No drafter is left.
   void OnNoDrafters();
   DraftModeCounts mode_counts() const { return modes_.counts(); }

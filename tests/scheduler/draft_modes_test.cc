@@ -26,7 +26,7 @@ struct Group {
 
   DraftModes::Use Step() {
     constexpr Nanos kExpected = 10 * kMillisecond;
-    if (modes.Due(running)) modes.Choose(running, rates, now);
+    if (modes.Due(running)) modes.Choose(running, rates);
     const DraftModes::Use use = modes.Current();
     ++steps[static_cast<size_t>(use.mode)];
     if (use.mode != DraftMode::kNone) {
@@ -37,7 +37,7 @@ struct Group {
     }
     const auto elapsed = static_cast<Nanos>(kExpected / yield(use.mode));
     now += elapsed;
-    modes.OnStep({.running = running, .elapsed = elapsed, .time = kExpected}, now);
+    modes.OnStep({.running = running, .elapsed = elapsed, .time = kExpected});
     return use;
   }
   // The share of steps in each mode, of so many.
@@ -81,19 +81,17 @@ TEST(DraftModesTest, FollowsWhatIsExpected) {
 // Replies that do not come gain nothing, and count as what they were expected to gain.
 TEST(DraftModesTest, MissingRepliesCount) {
   DraftModes modes;
-  Nanos now = 0;
   int none = 0;
   for (int i = 0; i < 400; ++i) {
-    if (modes.Due(4)) modes.Choose(4, {{1, 1.6, 1.6}}, now);
+    if (modes.Due(4)) modes.Choose(4, {{1, 1.6, 1.6}});
     const bool asks = modes.Current().mode != DraftMode::kNone;
     none += asks ? 0 : 1;
     for (int s = 0; asks && s < 4; ++s) {
       modes.OnAsked();
       modes.OnReply(/*in_time=*/s == 0);
     }
-    now += 10 * kMillisecond;
-    modes.OnStep({.running = 4, .elapsed = 10 * kMillisecond, .time = 10 * kMillisecond, .gain = 1},
-                 now);
+    modes.OnStep(
+        {.running = 4, .elapsed = 10 * kMillisecond, .time = 10 * kMillisecond, .gain = 1});
   }
   EXPECT_GT(none, 250) << "a quarter of the replies comes: 1.6 * 1.25 / 2 is no gain";
 }

@@ -259,14 +259,13 @@ struct Group {
     return 10 * base::kMillisecond;
   };
   GoodputControl control = GoodputControl();
-  base::Nanos now = 0;
 
   StepBase step() const {
     return {.tokens = static_cast<double>(sequences),
             .rows = static_cast<double>(sequences),
             .max_rows = 128};
   }
-  DraftOrder Order() { return control.Order(verification, sequences, step(), step(), 16, now); }
+  DraftOrder Order() { return control.Order(verification, sequences, step(), step(), 16); }
   // level: what a level of the tree takes.
   DraftOrder Round(base::Nanos level) {
     for (int32_t rows = sequences; rows < 80; rows += 3) control.OnStep(rows, 0, step_time(rows));
@@ -290,10 +289,9 @@ struct Group {
       step = control.Expect(sequences * (1 + deep), 0);
       elapsed = latency + step_time(sequences * (1 + deep));
     }
-    now += elapsed;
     step.running = sequences;
     step.elapsed = elapsed;
-    control.OnModeStep(step, now);
+    control.OnModeStep(step);
     return order;
   }
   // The first order that asks after so many rounds.
