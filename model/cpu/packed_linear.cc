@@ -124,12 +124,12 @@ int PackedLinear::PanelsTogether(int rows) const {
 }
 
 void PackedLinear::RunPanels(int rows, int count,
-                             absl::FunctionRef<void(int panel, int row, int rows)> run) {
+                             absl::FunctionRef<void(int group, int row, int rows)> run) {
   const base::Nanos begin = base::Now();
   pool_->Run(count, [&](int, int first, int end) {
-    for (int panel = first; panel < end; ++panel) {
+    for (int group = first; group < end; ++group) {
       for (int row = 0; row < rows; row += kMaxPanelRows) {
-        run(panel, row, std::min(kMaxPanelRows, rows - row));
+        run(group, row, std::min(kMaxPanelRows, rows - row));
       }
     }
   });

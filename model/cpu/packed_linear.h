@@ -50,8 +50,8 @@ class PackedLinear : public Linear {
   // The place of a panel among them as they are kept, which is the order they are read in.
   int Place(int panel) const;
   size_t PanelOffset(int place) const { return place * PanelBytes(); }
-  // Splits `count` panels among the threads and runs each for the rows of every call.
-  void RunPanels(int rows, int count, absl::FunctionRef<void(int panel, int row, int rows)> run);
+  // Splits `count` groups of panels among the threads and runs each for the rows of every call.
+  void RunPanels(int rows, int count, absl::FunctionRef<void(int group, int row, int rows)> run);
   // out = W x of the inputs that inputs_ holds.
   void MultiplyPacked(int rows, float* out);
   // How many panels share what they read of inputs of `rows` rows.

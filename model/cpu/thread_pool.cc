@@ -30,9 +30,8 @@ void ThreadPool::Run(int items, absl::FunctionRef<void(int, int, int)> body) {
   // Several ranges for each thread, so that one that is held up does not hold up all.
   grain_.store(std::max(1, items / (4 * threads())), std::memory_order_relaxed);
   done_.store(0, std::memory_order_relaxed);
-  const uint32_t round = round_.load(std::memory_order_relaxed) + 1;
-  open_.store(uint64_t{round} << 32 | static_cast<uint32_t>(items), std::memory_order_release);
-  round_.store(round, std::memory_order_release);
+  left_.store(items, std::memory_order_release);
+  round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
   TakeItems(0);
   const uint32_t all = static_cast<uint32_t>(items);
@@ -51,12 +50,10 @@ void ThreadPool::Work(int worker) {
 }
 
 void ThreadPool::TakeItems(int worker) {
-  uint64_t open = open_.load(std::memory_order_acquire);
-  for (;;) {
-    const int left = static_cast<int>(open & UINT32_MAX);
-    if (left == 0) return;
+  for (int left = left_.load(std::memory_order_acquire); left != 0;) {
+    // Of an earlier round, perhaps, as `left` may be: what is taken is of the one under way.
     const int taken = std::min(left, grain_.load(std::memory_order_relaxed));
-    if (!open_.compare_exchange_weak(open, open - taken, std::memory_order_acq_rel,
+    if (!left_.compare_exchange_weak(left, left - taken, std::memory_order_acq_rel,
                                      std::memory_order_acquire)) {
       continue;
     }
@@ -66,7 +63,7 @@ void ThreadPool::TakeItems(int worker) {
     (*body_)(worker, begin, begin + taken);
     const uint32_t done = done_.fetch_add(taken, std::memory_order_acq_rel) + taken;
     if (done == static_cast<uint32_t>(items)) done_.notify_all();
-    open = open_.load(std::memory_order_acquire);
+    left = left_.load(std::memory_order_acquire);
   }
 }
 

@@ -34,11 +34,11 @@ class ThreadPool {
   void TakeItems(int worker);
 
   std::vector<std::thread> workers_;
-  // Of the round under way: written by the owner while no item is open, read by who took items.
+  // Of the round under way: written by the owner while none is left, read by who took items.
   const absl::FunctionRef<void(int, int, int)>* body_ = nullptr;
   int items_ = 0;
   std::atomic<int> grain_{1};
-  std::atomic<uint64_t> open_{0};   // the round above, items that nobody has taken below
+  std::atomic<int> left_{0};        // items that nobody has taken
   std::atomic<uint32_t> done_{0};   // items done in this round
   std::atomic<uint32_t> round_{0};  // changes with every Run, and to stop
   std::atomic<bool> stop_{false};

@@ -17,9 +17,9 @@
 // Time is cut into windows of kWindow steps, all of one mode: that of the highest rate times pace.
 // Another one is tried for a window now and then, the more rarely the more that costs: so that
 // trials cost one part in a hundred of the time. That is the time of steps: while a group is idle,
-// nothing becomes due. Before a trial is measured, drafters read what
-// they were not asked for (kCatchingUp: they are asked for one level, and no step waits), and show
-// how long their replies take (kSettling: steps wait).
+// nothing becomes due. Before a trial is measured, drafters read what they were not asked for
+// (kCatchingUp: they are asked for one level, and no step waits), and show how long their replies
+// take (kSettling: steps wait).
 //
 // Owned by GoodputControl; one thread.
 
