@@ -98,6 +98,10 @@ struct Sequence {
   // The weight of one of its tokens in the expected tokens a second; 1 by default. Higher with
   // priority, and while its time per output token is near or above tpot_slo.
   float Value(base::Nanos now) const;
+  // Whether a drafter reads its prompt, or is about to.
+  bool drafter_reads_prompt() const {
+    return request.speculate && !had_reply && wait.asks_of_late();
+  }
   // Draft tokens that could still be emitted: the last token of a round is never a draft token.
   int32_t useful_draft_nodes(int32_t max_tree_nodes) const;
   void Prefetch() const;

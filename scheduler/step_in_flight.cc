@@ -22,6 +22,7 @@ void StepInFlight::SurveyModes() {
     if (sequence->phase != Phase::kRunning) continue;
     ++mode_step_.running;
     speculates |= sequence->request.speculate;
+    mode_step_.reading |= sequence->drafter_reads_prompt();
   }
   if (!speculates || !rounds_->any_drafters()) mode_step_.running = 0;  // tells nothing of drafters
 }
@@ -54,7 +55,7 @@ std::vector<Event> StepInFlight::Commit(StepResult* result, base::Nanos now) {
   SPECFABRIC_CHECK(any_ && result->step == number_);
   SPECFABRIC_CHECK(result->sequences.size() == sequences_.size());
   any_ = false;
-  control_->OnStep(rows_, context_, now - started_);
+  control_->OnStep(rows_, context_, now - started_, mode_step_.reading);
   ReportModes(now);
   starting_.clear();
   std::vector<Event> events = std::exchange(spare_events_, {});

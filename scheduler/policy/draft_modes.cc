@@ -3,17 +3,26 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <utility>
 
 namespace specfabric::scheduler {
 namespace {
 
-constexpr int32_t kWindow = 16;          // steps
-constexpr int32_t kMostCatchingUp = 64;  // steps
-constexpr int32_t kSettled = 3;          // steps
-constexpr double kLeastBetween = 24;     // times the time of a trial, to the next one
-constexpr double kCaughtUp = 0.75;       // of the sequences that asked were answered
-constexpr double kBudget = 0.005;        // of the time, for trials
-constexpr double kNewest = 0.25;         // the weight of a window in a pace, at least
+// Steps:
+constexpr int32_t kWindow = 16;
+constexpr int32_t kMostCatchingUp = 64;
+constexpr int32_t kSettled = 3;
+constexpr int32_t kMostAtWork = 64;   // drafters, with what they were asked for before
+constexpr int32_t kMostReading = 32;  // one after the other; then it is no exception
+constexpr double kUnread = 96;        // for each text that drafters would have to read, but for
+constexpr int32_t kFewTexts = 4;      // so many, which are read soon
+// Windows:
+constexpr double kLeastOfBest = 2;    // before another mode is tried
+constexpr double kSureWindows = 4;    // fewer of a mode say little: its next trial comes sooner
+constexpr double kLeastBetween = 24;  // times the time of a trial, to the next one
+constexpr double kCaughtUp = 0.75;    // of the sequences that asked were answered
+constexpr double kBudget = 0.005;     // of the time, for trials
+constexpr double kNewest = 0.25;      // the weight of a window in a pace, at least
 // A trial is over early once it yields less than this part of the best.
 constexpr double kHopeless = 0.8;
 constexpr int32_t kLeastSteps = 4;
@@ -21,6 +30,8 @@ constexpr int32_t kLeastSteps = 4;
 constexpr double kMostPace = 1.2;
 // Of two modes that yield about the same, the one that asks less of drafters.
 constexpr double kMargin = 1.02;
+// The same where drafters would first have to read the texts.
+constexpr double kMarginUnread = 1.05;
 
 }  // namespace
 
@@ -58,34 +69,43 @@ DraftMode DraftModes::Best(const Arms& arms) const {
   DraftMode best = DraftMode::kNone;
   for (const DraftMode mode : {DraftMode::kJustInTime, DraftMode::kAhead}) {
     // The one that is in use need not win by the margin again.
-    const double margin = mode == arms.best ? 1 : kMargin;
+    const double margin = mode == arms.best ? 1 : caught_up_ ? kMargin : kMarginUnread;
     if (Yield(arms, mode) > margin * Yield(arms, best)) best = mode;
   }
   return best;
 }
 
-void DraftModes::Choose(int32_t running, const ByMode<double>& rates) {
+bool DraftModes::Exceptional(bool reading) const {
+  return reading && window_.mode != DraftMode::kNone && reading_steps_ < kMostReading;
+}
+
+void DraftModes::Choose(int32_t running, const ByMode<double>& rates, bool reading) {
   const DraftMode before = window_.mode;
+  const bool exceptional = Exceptional(reading);
+  const bool after_trial = window_.trial;  // of which drafters may still be at work
   const int load = LoadOf(running);
   rates_ = rates;
   Arms& arms = ArmsOf(load);
   arms.best = Best(arms);
-  window_ = {.mode = arms.best, .load = load, .over = false};
+  window_ = {.mode = exceptional ? before : arms.best, .load = load, .over = false};
   for (const DraftMode mode : {DraftMode::kJustInTime, DraftMode::kAhead, DraftMode::kNone}) {
-    if (mode == arms.best || busy_ < next_try_[mode] || !Known(arms)) continue;
+    if (exceptional || after_trial || arms.of[arms.best].windows < kLeastOfBest) break;
+    if (mode == arms.best || busy_ < next_try_[mode]) continue;
     // What plain decoding yields is always known well.
     if (mode == DraftMode::kNone && kMostPace * rates[mode] < Yield(arms, arms.best)) continue;
     window_.mode = mode;
     window_.trial = true;
     break;
   }
+  // What it does to steps is not known: that says nothing of steps in other modes.
+  window_.trial |= Known(arms) && arms.of[window_.mode].windows == 0;
   const bool drafting = window_.mode != DraftMode::kNone;
   if (drafting && !caught_up_) {
     window_.phase = Phase::kCatchingUp;
   } else if (window_.mode != before || arms.of[window_.mode].windows == 0) {
     window_.phase = Phase::kSettling;
   }
-  if (!drafting) caught_up_ = false;
+  if (!drafting) ForgetTexts(running);
 }
 
 DraftModes::Use DraftModes::Current() const {
@@ -105,6 +125,21 @@ DraftModes::Use DraftModes::Current() const {
   return use;
 }
 
+// Before drafters are asked again they must read the texts: a trial costs as much more.
+void DraftModes::ForgetTexts(int32_t running) {
+  if (!std::exchange(caught_up_, false) || rates_[DraftMode::kNone] <= 0) return;
+  const double step = running / rates_[DraftMode::kNone];  // ns
+  const base::Nanos next =
+      busy_ + static_cast<base::Nanos>(kUnread * std::max(0, running - kFewTexts) * step);
+  for (const DraftMode mode : {DraftMode::kJustInTime, DraftMode::kAhead}) {
+    next_try_[mode] = std::max(next_try_[mode], next);
+  }
+}
+
+bool DraftModes::AtRest() const {
+  return window_.mode != DraftMode::kNone || unanswered_ == 0 || window_.steps >= kMostAtWork;
+}
+
 void DraftModes::NextPhase() {
   window_.steps = 0;
   window_.phase = window_.phase == Phase::kCatchingUp ? Phase::kSettling : Phase::kMeasuring;
@@ -113,6 +148,7 @@ void DraftModes::NextPhase() {
 void DraftModes::OnStep(const ModeStep& step) {
   const int32_t asked = asked_, replied = replied_, in_time = std::min(in_time_, asked_);
   asked_ = replied_ = in_time_ = 0;
+  unanswered_ = std::max(0, (asked > 0 ? asked : unanswered_) - replied);
   if (window_.load < 0 || step.running == 0) return;
   // The part of the expected output that the replies which came make possible.
   const double came = asked > 0 ? static_cast<double>(in_time) / asked : 1;
@@ -122,6 +158,9 @@ void DraftModes::OnStep(const ModeStep& step) {
   const auto elapsed = static_cast<double>(step.elapsed);
   busy_ += step.elapsed;
   ++steps_[window_.mode];
+  const bool exceptional = Exceptional(step.reading);
+  reading_steps_ = step.reading ? reading_steps_ + 1 : 0;
+  if (exceptional && window_.phase != Phase::kCatchingUp) return;
   ++window_.steps;
   window_.all_time += elapsed;
   const Arms& arms = loads_[window_.load];
@@ -138,14 +177,15 @@ void DraftModes::OnStep(const ModeStep& step) {
       if (window_.steps >= kMostCatchingUp) EndWindow();
       return;
     case Phase::kSettling:
-      if (window_.steps >= kSettled) NextPhase();
+      if (window_.steps >= kSettled && AtRest()) NextPhase();
       return;
     case Phase::kMeasuring:
       break;
   }
   window_.value += value;
   window_.time += elapsed;
-  const bool hopeless = window_.trial && window_.steps >= kLeastSteps &&
+  const bool hopeless = window_.trial && window_.mode != DraftMode::kNone &&
+                        window_.steps >= kLeastSteps &&
                         rates_[window_.mode] * window_.value < kHopeless * best * window_.time;
   if (window_.steps >= kWindow || hopeless) EndWindow();
 }
@@ -159,9 +199,10 @@ void DraftModes::EndWindow() {
     arm = {.pace = 0, .windows = 0};  // drafters did not catch up
   }
   if (window_.trial) {
+    const double sure = std::min(1.0, arm.windows / kSureWindows);
     next_try_[window_.mode] =
         busy_ + static_cast<base::Nanos>(
-                    std::max(window_.lost / kBudget, kLeastBetween * window_.all_time));
+                    std::max(window_.lost / kBudget, sure * kLeastBetween * window_.all_time));
   }
   window_.over = true;
 }

@@ -17,9 +17,12 @@
 // Time is cut into windows of kWindow steps, all of one mode: that of the highest rate times pace.
 // Another one is tried for a window now and then, the more rarely the more that costs: so that
 // trials cost one part in a hundred of the time. That is the time of steps: while a group is idle,
-// nothing becomes due. Before a trial is measured, drafters read what they were not asked for
+// nothing becomes due. None begins before the best mode is known from more than one window, right
+// after another trial, or while drafters read prompts; steps beside which they do are not measured,
+// unless that never ends. Before a trial is measured, drafters read what they were not asked for
 // (kCatchingUp: they are asked for one level, and no step waits), and show how long their replies
-// take (kSettling: steps wait).
+// take (kSettling: steps wait); plain decoding is measured once they have finished what they were
+// asked for.
 //
 // Owned by GoodputControl; one thread.
 
@@ -42,6 +45,7 @@ struct ByMode {
 // A step that has ended.
 struct ModeStep {
   int32_t running = 0;      // sequences that decode, in this step or not
+  bool reading = false;     // drafters read the prompt of one of them
   base::Nanos elapsed = 0;  // since the step before it ended
   // As GoodputControl expects: the step's own time; how long it waits for replies; draft tokens
   // accepted of a sequence whose reply comes in time.
@@ -70,7 +74,8 @@ class DraftModes {
   // Whether a window is over, or was of another load, so that Choose is called before Current.
   bool Due(int32_t running) const { return window_.over || !Holds(running); }
   // Begins a window. rates: expected of each mode in tokens a nanosecond, without its pace.
-  void Choose(int32_t running, const ByMode<double>& rates);
+  // reading: as in ModeStep.
+  void Choose(int32_t running, const ByMode<double>& rates, bool reading);
   Use Current() const;
   // A sequence has asked. A reply has come, before its step was planned or later.
   void OnAsked() { ++asked_; }
@@ -86,6 +91,8 @@ class DraftModes {
     window_ = {};
     caught_up_ = false;
   }
+  // Whether a step, beside which drafters read prompts or do not, tells little of others.
+  bool Exceptional(bool reading) const;
   DraftModeCounts counts() const;
 
  private:
@@ -118,6 +125,9 @@ class DraftModes {
   Arms& ArmsOf(int load);
   DraftMode Best(const Arms& arms) const;
   double Yield(const Arms& arms, DraftMode mode) const { return rates_[mode] * arms.of[mode].pace; }
+  void ForgetTexts(int32_t running);
+  // Whether plain decoding can be measured.
+  bool AtRest() const;
   void NextPhase();
   void EndWindow();
 
@@ -127,6 +137,8 @@ class DraftModes {
   bool caught_up_ = false;        // drafters have read the texts
   base::Nanos busy_ = 0;          // all steps' elapsed times
   ByMode<base::Nanos> next_try_;  // in busy_, where it is not the best
+  int32_t unanswered_ = 0;        // requests, of the last step that asked
+  int32_t reading_steps_ = 0;     // one after the other
   int32_t asked_ = 0, replied_ = 0, in_time_ = 0;
   ByMode<uint64_t> steps_;  // see DraftModeCounts
   uint64_t trial_steps_ = 0;

@@ -14,6 +14,7 @@ constexpr base::Nanos kMostSteps = 2;
 DraftOrder DraftOrders::Compute(speculation::VerificationMethod verification,
                                 absl::Span<Sequence* const> running, const PrefillLoad& prefill) {
   int32_t askers = 0;
+  bool reading = false;
   StepBase decode = {.max_rows = options_.max_step_tokens};
   for (const Sequence* sequence : running) {
     if (sequence->phase != Phase::kRunning) continue;
@@ -23,13 +24,14 @@ DraftOrder DraftOrders::Compute(speculation::VerificationMethod verification,
     // Those of other methods, too: they ask the same drafters, and steps wait for all of them. What
     // they gain is taken to be as much.
     askers += sequence->request.speculate;
+    reading |= sequence->drafter_reads_prompt();
   }
   StepBase step = decode;
   prefill.AddTo(prefill.RowsBeside(static_cast<int32_t>(decode.rows)), &step);
   DraftOrder order =
       options_.speculation == SpeculationPolicy::kAlways
           ? control_->Deepest(verification, {.askers = askers}, options_.max_tree_nodes)
-          : control_->Order(verification, askers, decode, step, options_.max_tree_nodes);
+          : control_->Order(verification, askers, decode, step, options_.max_tree_nodes, reading);
   SetReplyTimeout(verification, step, &order);
   return order;
 }

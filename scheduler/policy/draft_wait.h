@@ -35,6 +35,8 @@ class DraftWait {
 
   uint32_t round() const { return round_; }
   bool asked() const { return state_ != State::kIdle; }
+  // In one of the last 64 rounds, or is about to for the first time.
+  bool asks_of_late() const { return asked_ != 0 || round_ == 0; }
   // Asked, and neither an answer nor a miss yet.
   bool waiting() const { return state_ == State::kWaiting; }
   base::Nanos deadline() const { return deadline_; }

@@ -45,15 +45,17 @@ GoodputControl::GoodputControl(absl::Span<const StepSample> profile) {
   }
 }
 
-void GoodputControl::OnStep(int32_t rows, int64_t context, base::Nanos time) {
-  // Beside drafters that are only tried steps may be slower, which is part of their pace.
-  if (time > 0 && !(trial_ && step_time_.known())) step_time_.Observe(rows, context, time);
+void GoodputControl::OnStep(int32_t rows, int64_t context, base::Nanos time, bool reading) {
+  // Beside drafters that are only tried, or read prompts, steps may be slower, which is part of
+  // their pace.
+  const bool differs = trial_ || catches_up_ || modes_.Exceptional(reading);
+  if (time > 0 && !(differs && step_time_.known())) step_time_.Observe(rows, context, time);
 }
 
 void GoodputControl::OnNoDrafters() {
   modes_.Restart();
   mode_ = DraftMode::kNone;
-  one_level_ = trial_ = waits_ = false;
+  one_level_ = trial_ = catches_up_ = waits_ = false;
   delay_ = 0;
   gain_ = 0;
 }
@@ -81,7 +83,8 @@ bool GoodputControl::CostLimited(VerificationMethod verification, int32_t askers
                                  DraftMode mode) const {
   if (speculation::UsesDraftProbs(verification)) return false;
   const PerMethod& c = by_method_[static_cast<size_t>(verification)];
-  return askers == 1 || (askers <= kFewAskers && LevelsComeTogether(ReplyIn(mode, c), askers));
+  return askers == 1 ||
+         (askers <= kFewAskers && LevelsComeTogether(ReplyIn(mode, reading_, c), askers));
 }
 
 bool GoodputControl::Unknown(const PerMethod& c, bool cost_limited) const {
@@ -91,7 +94,7 @@ bool GoodputControl::Unknown(const PerMethod& c, bool cost_limited) const {
 DraftOrder GoodputControl::BestByDepth(DraftMode mode, const PerMethod& c, bool merges,
                                        int32_t askers, const StepBase& step, int32_t most) const {
   DraftOrder best;
-  const ReplyTime& reply = ReplyIn(mode, c);
+  const ReplyTime& reply = ReplyIn(mode, reading_, c);
   GainHistogram offered = NgramLookupGains(c, askers);
   const RowAllocation plain = AllocateRows(offered, step, step_time_);
   double accepted = 0;
@@ -138,7 +141,7 @@ void GoodputControl::SetCosts(double rate, const StepBase& step, int32_t most,
 
 DraftOrder GoodputControl::BestCostLimited(DraftMode mode, const PerMethod& c, int32_t askers,
                                            const StepBase& step, int32_t most) const {
-  const ReplyTime& reply = ReplyIn(mode, c);
+  const ReplyTime& reply = ReplyIn(mode, reading_, c);
   GainHistogram offered = NgramLookupGains(c, askers);
   const RowAllocation plain = AllocateRows(offered, step, step_time_);
   const GainHistogram& gains = CostLimitedIn(mode, c).of_late();
@@ -178,7 +181,8 @@ ByMode<double> GoodputControl::Rates(VerificationMethod verification, int32_t as
   for (const DraftMode mode : {DraftMode::kJustInTime, DraftMode::kAhead}) {
     // Until more is known a tree is assumed to gain one token.
     rates[mode] = 2 * plain;
-    if (askers == 0 || Unknown(c, CostLimited(verification, askers, mode))) continue;
+    if (askers == 0 || !KnowsReplies(c)) continue;
+    if (Unknown(c, CostLimited(verification, askers, mode))) continue;
     const DraftOrder order = BestIn(mode, verification, askers, step, most);
     rates[mode] = order.ask ? order.rate : plain;
   }
@@ -186,16 +190,20 @@ ByMode<double> GoodputControl::Rates(VerificationMethod verification, int32_t as
 }
 
 DraftOrder GoodputControl::Order(VerificationMethod verification, int32_t askers,
-                                 const StepBase& decode, const StepBase& step, int32_t most) {
+                                 const StepBase& decode, const StepBase& step, int32_t most,
+                                 bool reading) {
   const auto running = static_cast<int32_t>(decode.rows);
+  reading_ = false;  // the choice of a mode is for longer
   if (modes_.Due(running)) {
-    modes_.Choose(running, Rates(verification, askers, decode, most));
+    modes_.Choose(running, Rates(verification, askers, decode, most), reading);
   }
   const DraftModes::Use use = modes_.Current();
   if (use.mode != DraftMode::kNone && mode_ == DraftMode::kNone) Doubt();
   mode_ = use.mode;
   one_level_ = use.one_level;
   trial_ = use.trial;
+  catches_up_ = use.catches_up;
+  reading_ = modes_.Exceptional(reading);
   waits_ = use.must_wait;
   delay_ = 0;
   gain_ = 0;
@@ -205,9 +213,10 @@ DraftOrder GoodputControl::Order(VerificationMethod verification, int32_t askers
   order.ahead = mode_ == DraftMode::kAhead;
   order.must_wait = use.must_wait;
   order.catches_up = use.catches_up;
+  order.reading = reading_;
   if (order.ask && !one_level_) {
     const PerMethod& c = by_method_[static_cast<size_t>(verification)];
-    delay_ = order.latency - ReplyIn(mode_, c).Deviation(askers);
+    delay_ = order.latency - ReplyIn(mode_, reading_, c).Deviation(askers);
     gain_ = order.gain;
   }
   return order;
@@ -229,6 +238,12 @@ DraftOrder GoodputControl::OrderOf(VerificationMethod verification, int32_t aske
     return order;
   }
   DraftOrder order = BestIn(use.mode, verification, askers, step, most);
+  if (!order.ask && !KnowsReplies(c)) {
+    // As fast as they reply while they read prompts it would not pay.
+    order = Deepest(verification, {.askers = askers, .gain = 1, .rows = 1}, most);
+    order.max_depth = 1;
+    return order;
+  }
   if (cost_limited) return order;
   c.until_explored -= std::min(askers, kExploreInterval / 16);
   if (order.ask && c.until_explored <= 0) {
@@ -244,7 +259,7 @@ DraftOrder GoodputControl::Deepest(VerificationMethod verification, DraftOrder o
   order.ask = true;
   order.max_nodes = most;
   order.max_depth = kDepths;
-  const ReplyTime& reply = ReplyIn(mode_, c);
+  const ReplyTime& reply = ReplyIn(mode_, reading_, c);
   order.latency = reply.Expect(order.askers, c.deepest) + reply.Deviation(order.askers);
   return order;
 }
@@ -254,7 +269,7 @@ DraftOrder GoodputControl::Deeper(VerificationMethod verification, DraftOrder or
   const PerMethod& c = by_method_[static_cast<size_t>(verification)];
   order.max_nodes = most;
   order.max_depth = std::min(order.max_depth + 1, kDepths);
-  const ReplyTime& reply = ReplyIn(mode_, c);
+  const ReplyTime& reply = ReplyIn(mode_, reading_, c);
   order.latency = reply.Expect(order.askers, order.max_depth) + reply.Deviation(order.askers);
   return order;
 }
@@ -264,7 +279,7 @@ void GoodputControl::OnReply(VerificationMethod verification, const DraftOrder& 
   const auto depths = speculation::DepthArray(tree);
   const int32_t depth = *std::max_element(depths.begin(), depths.begin() + tree.size());
   PerMethod& c = by_method_[static_cast<size_t>(verification)];
-  ReplyTime& reply = c.reply[Beside(ModeOf(order))];
+  ReplyTime& reply = order.reading ? c.reply_reading : c.reply[Beside(ModeOf(order))];
   // Drafters that are catching up take longer than they will.
   if (!order.catches_up || !reply.known(order.askers)) {
     reply.Observe(order.askers, depth, latency);
@@ -279,15 +294,15 @@ void GoodputControl::OnSkipped(VerificationMethod verification, const DraftOrder
                                base::Nanos waited) {
   PerMethod& c = by_method_[static_cast<size_t>(verification)];
   const double depth = std::min<double>(order.max_depth, c.deepest);
-  c.reply[Beside(ModeOf(order))].ObserveAtLeast(order.askers,
-                                                static_cast<int32_t>(std::lround(depth)), waited);
+  ReplyTime& reply = order.reading ? c.reply_reading : c.reply[Beside(ModeOf(order))];
+  reply.ObserveAtLeast(order.askers, static_cast<int32_t>(std::lround(depth)), waited);
 }
 
 // As TCP's retransmission timer (RFC 6298): four deviations above the mean.
 base::Nanos GoodputControl::ReplyTimeout(VerificationMethod verification,
                                          const DraftOrder& order) const {
   const PerMethod& c = by_method_[static_cast<size_t>(verification)];
-  const ReplyTime& reply = ReplyIn(ModeOf(order), c);
+  const ReplyTime& reply = ReplyIn(ModeOf(order), order.reading, c);
   if (!reply.known(order.askers)) return base::kForever;
   // A tree may be some levels deeper than any before it.
   const double depth = std::min<double>(order.max_depth, c.most_levels + 4);

@@ -48,6 +48,7 @@ struct DraftOrder {
   bool ahead = true;        // the drafter may draft ahead after its reply
   bool must_wait = false;   // a step waits for the reply, see Pacing
   bool catches_up = false;  // the drafter, perhaps, still: no reply is no miss
+  bool reading = false;     // drafters read prompts in this round
 };
 
 class GoodputControl {
@@ -55,17 +56,18 @@ class GoodputControl {
   // profile: steps that were measured before.
   explicit GoodputControl(absl::Span<const StepSample> profile = {});
 
-  // A step that ran, see StepTime::Observe.
-  void OnStep(int32_t rows, int64_t context, base::Nanos time);
+  // A step that ran, see StepTime::Observe. reading: as in ModeStep.
+  void OnStep(int32_t rows, int64_t context, base::Nanos time, bool reading);
   const StepTime& step_time() const { return step_time_; }
   // Steps wait for their drafts, as last ordered.
   bool waits() const { return waits_; }
 
   // The order of the sequences of this verification method, of the `askers` of any method that
   // start a round together. decode: a step of all running sequences, without draft tokens; step:
-  // the same with the prefill beside it. most: nodes of the largest tree.
+  // the same with the prefill beside it. most: nodes of the largest tree. reading: drafters read
+  // the prompt of one of them, or are about to.
   DraftOrder Order(speculation::VerificationMethod verification, int32_t askers,
-                   const StepBase& decode, const StepBase& step, int32_t most);
+                   const StepBase& decode, const StepBase& step, int32_t most, bool reading);
   // A sequence has asked. A reply has come, before its step was planned or later.
   void OnAsked() { modes_.OnAsked(); }
   void OnAnswered(bool in_time) { modes_.OnReply(in_time); }
@@ -126,6 +128,7 @@ class GoodputControl {
   static constexpr int32_t kNgramLookupRounds = 128;
   struct PerMethod {
     std::array<ReplyTime, 2> reply;  // by Beside
+    ReplyTime reply_reading;         // while drafters read prompts
     // Of all nodes of cost_limited trees, by Beside: a drafter that drafts ahead has larger ones at
     // the same costs.
     std::array<AverageGains, 2> cost_limited = {AverageGains(kAveragedTrees),
@@ -144,11 +147,14 @@ class GoodputControl {
 
   // Whether drafters are at work beside the steps.
   static size_t Beside(DraftMode mode) { return mode == DraftMode::kAhead ? 1 : 0; }
-  // What is known of this mode, or else of the other.
-  static const ReplyTime& ReplyIn(DraftMode mode, const PerMethod& c) {
+  // What is known of this mode, or else of the other; while drafters read prompts, what is known of
+  // such rounds.
+  static const ReplyTime& ReplyIn(DraftMode mode, bool reading, const PerMethod& c) {
+    if (c.reply_reading.any() && (reading || !KnowsReplies(c))) return c.reply_reading;
     const ReplyTime& own = c.reply[Beside(mode)];
     return own.any() ? own : c.reply[1 - Beside(mode)];
   }
+  static bool KnowsReplies(const PerMethod& c) { return c.reply[0].any() || c.reply[1].any(); }
   static const AverageGains& CostLimitedIn(DraftMode mode, const PerMethod& c) {
     const AverageGains& own = c.cost_limited[Beside(mode)];
     return own.known() ? own : c.cost_limited[1 - Beside(mode)];
@@ -187,11 +193,13 @@ class GoodputControl {
   DraftModes modes_;
   // As last ordered:
   DraftMode mode_ = DraftMode::kNone;
-  bool one_level_ = false;  // drafters read what they were not asked for
-  bool trial_ = false;      // of mode_
-  bool waits_ = false;      // steps wait for their drafts
-  base::Nanos delay_ = 0;   // until replies are expected
-  double gain_ = 0;         // expected, of one of them
+  bool one_level_ = false;   // drafters read what they were not asked for
+  bool trial_ = false;       // of mode_
+  bool catches_up_ = false;  // as in DraftModes::Use
+  bool reading_ = false;     // drafters read prompts, which is an exception
+  bool waits_ = false;       // steps wait for their drafts
+  base::Nanos delay_ = 0;    // until replies are expected
+  double gain_ = 0;          // expected, of one of them
   AcceptanceEstimate acceptance_;
   std::array<PerMethod, speculation::kVerificationMethods> by_method_;
   std::vector<float> chances_;  // scratch

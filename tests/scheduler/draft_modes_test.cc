@@ -20,13 +20,14 @@ struct Group {
   ByMode<double> rates = {{1, 1, 1}};
   int32_t running = 8;
   bool replies = true;
+  bool reading = false;
   DraftModes modes = {};
   Nanos now = 0;
   std::array<int, kDraftModes> steps = {};
 
   DraftModes::Use Step() {
     constexpr Nanos kExpected = 10 * kMillisecond;
-    if (modes.Due(running)) modes.Choose(running, rates);
+    if (modes.Due(running)) modes.Choose(running, rates, reading);
     const DraftModes::Use use = modes.Current();
     ++steps[static_cast<size_t>(use.mode)];
     if (use.mode != DraftMode::kNone) {
@@ -37,7 +38,7 @@ struct Group {
     }
     const auto elapsed = static_cast<Nanos>(kExpected / yield(use.mode));
     now += elapsed;
-    modes.OnStep({.running = running, .elapsed = elapsed, .time = kExpected});
+    modes.OnStep({.running = running, .reading = reading, .elapsed = elapsed, .time = kExpected});
     return use;
   }
   // The share of steps in each mode, of so many.
@@ -83,7 +84,7 @@ TEST(DraftModesTest, MissingRepliesCount) {
   DraftModes modes;
   int none = 0;
   for (int i = 0; i < 400; ++i) {
-    if (modes.Due(4)) modes.Choose(4, {{1, 1.6, 1.6}});
+    if (modes.Due(4)) modes.Choose(4, {{1, 1.6, 1.6}}, /*reading=*/false);
     const bool asks = modes.Current().mode != DraftMode::kNone;
     none += asks ? 0 : 1;
     for (int s = 0; asks && s < 4; ++s) {
@@ -191,6 +192,48 @@ TEST(DraftModesTest, TheLastRequestBeforeNoneStopsDraftingAhead) {
     before = use;
   }
   FAIL() << "it still drafts";
+}
+
+// Steps beside which drafters read prompts are slow in a mode that yields the most else.
+TEST(DraftModesTest, StepsBesidePromptsAreNotMeasured) {
+  Group group{Yields(1, 1.5, 1.2)};
+  group.Shares(400);
+  for (int burst = 0; burst < 20; ++burst) {
+    group.reading = true;
+    group.yield = Yields(1, 0.3, 0.3);
+    group.Shares(20);
+    group.reading = false;
+    group.yield = Yields(1, 1.5, 1.2);
+    EXPECT_GT(group.Shares(20)[static_cast<size_t>(DraftMode::kJustInTime)], 0.5) << burst;
+  }
+}
+
+// Where prompts are read all the time, that is what drafters yield.
+TEST(DraftModesTest, StepsBesidePromptsAreMeasuredWhereThatNeverEnds) {
+  Group group{Yields(1, 0.5, 0.5)};
+  group.reading = true;
+  group.Shares(200);
+  EXPECT_GT(group.Shares(1000)[static_cast<size_t>(DraftMode::kNone)], 0.8);
+}
+
+// Plain decoding is measured once drafters have done what they were asked for: until then steps are
+// as slow as beside drafters.
+TEST(DraftModesTest, PlainDecodingIsMeasuredAtRest) {
+  Group group{Yields(1, 0.9, 0.9)};
+  group.replies = false;
+  int since_asked = 0;
+  int plain = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const DraftModes::Use use = group.Step();
+    since_asked = use.mode == DraftMode::kNone ? since_asked + 1 : 0;
+    // They take thirty steps to finish.
+    group.yield = Yields(since_asked < 30 ? 0.4 : 1, 0.9, 0.9);
+    if (since_asked == 30) {
+      for (int s = 0; s < group.running; ++s) group.modes.OnReply(/*in_time=*/false);
+    }
+    plain += i >= 1000 && use.mode == DraftMode::kNone;
+  }
+  EXPECT_GT(plain, 800);
 }
 
 }  // namespace

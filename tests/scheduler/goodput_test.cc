@@ -255,6 +255,7 @@ struct Group {
   float chance = 0.7f;
   int levels = 6;         // at most
   bool together = false;  // all levels take what one does
+  bool reading = false;   // drafters read prompts
   std::function<base::Nanos(int32_t rows)> step_time = [](int32_t) {
     return 10 * base::kMillisecond;
   };
@@ -265,10 +266,11 @@ struct Group {
             .rows = static_cast<double>(sequences),
             .max_rows = 128};
   }
-  DraftOrder Order() { return control.Order(verification, sequences, step(), step(), 16); }
+  DraftOrder Order() { return control.Order(verification, sequences, step(), step(), 16, reading); }
   // level: what a level of the tree takes.
   DraftOrder Round(base::Nanos level) {
-    for (int32_t rows = sequences; rows < 80; rows += 3) control.OnStep(rows, 0, step_time(rows));
+    for (int32_t rows = sequences; rows < 80; rows += 3)
+      control.OnStep(rows, 0, step_time(rows), reading);
     const DraftOrder order = Order();
     const int deep = std::min(order.max_depth, levels);
     const base::Nanos latency = together ? level : deep * level;
@@ -290,6 +292,7 @@ struct Group {
       elapsed = latency + step_time(sequences * (1 + deep));
     }
     step.running = sequences;
+    step.reading = reading;
     step.elapsed = elapsed;
     control.OnModeStep(step);
     return order;
@@ -368,6 +371,41 @@ TEST(GoodputControlTest, ANewTextIsExpectedToGainTheUsual) {
   EXPECT_LT(group.AskedAfter(0, base::kMillisecond / 4).gain, 0.6 * usual);
   group.control.OnNewText(group.verification, 1);
   EXPECT_GT(group.AskedAfter(0, base::kMillisecond / 4).gain, 0.8 * usual);
+}
+
+// What replies take while drafters read prompts is not what they take else, or the reverse.
+TEST(GoodputControlTest, RepliesBesidePromptsAreKeptApart) {
+  Group group{.together = true};
+  group.Asked(40, base::kMillisecond);
+  const base::Nanos usual = group.Order().latency;
+  group.reading = true;
+  group.Asked(10, 5 * base::kMillisecond);
+  const DraftOrder beside = group.Order();
+  EXPECT_TRUE(beside.reading);
+  EXPECT_GT(beside.latency, 3 * usual);
+  group.reading = false;
+  EXPECT_EQ(group.Order().latency, usual);
+}
+
+// Drafters that read prompts as the first replies come would not pay if that went on.
+TEST(GoodputControlTest, SlowRepliesBesideTheFirstPromptsSayLittle) {
+  Group group{VerificationMethod::kRejection};
+  group.reading = true;
+  group.Asked(20, 100 * base::kMillisecond);
+  EXPECT_EQ(group.Order().max_depth, 1) << "it goes on to ask";
+  group.reading = false;
+  EXPECT_EQ(group.Asked(100, base::kMillisecond / 4), 100);
+}
+
+// A step beside which drafters read prompts is no slower step.
+TEST(GoodputControlTest, StepsBesidePromptsTeachNoStepTimes) {
+  Group group;
+  group.Asked(40, base::kMillisecond);
+  const base::Nanos usual = group.control.step_time().Predict(4, 0);
+  group.reading = true;
+  group.step_time = [](int32_t) { return 40 * base::kMillisecond; };
+  group.Asked(20, base::kMillisecond);
+  EXPECT_EQ(group.control.step_time().Predict(4, 0), usual);
 }
 
 TEST(GoodputControlTest, CostPerSecondFollowsTheRate) {
