@@ -7,7 +7,8 @@
 namespace specfabric::scheduler {
 namespace {
 
-constexpr double kReplyDecay = 0.98;  // about 50 replies count
+// So many rounds count, about: where many ask together, replies of one are of the same depth.
+constexpr double kRounds = 50;
 // A worker that was cold, or held up, is not so for ever; to hope too much costs one wait.
 constexpr double kMuchFaster = 0.5, kSlowDecay = 0.5;
 // Weight, as a share of a reply's, of what other loads say of the share of the fixed time, or that
@@ -79,7 +80,7 @@ void ReplyTime::Observe(int32_t askers, int32_t depth, base::Nanos latency) {
     fit.deviation = fit.n == 0 ? off : fit.deviation + (off - fit.deviation) / 16;
   }
   const bool much_faster = fit.n > 0 && us < kMuchFaster * ExpectUs(askers, levels);
-  const double forget = much_faster ? kSlowDecay : kReplyDecay;
+  const double forget = much_faster ? kSlowDecay : 1 - 1 / (kRounds * std::max(1, askers));
   fit.n = forget * fit.n + 1;
   fit.d = forget * fit.d + levels;
   fit.dd = forget * fit.dd + levels * levels;

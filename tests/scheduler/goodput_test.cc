@@ -85,6 +85,18 @@ TEST(ReplyTimeTest, SeparatesFixedTimeLevelsAndLoads) {
   EXPECT_LT(time.Deviation(1), 500 * base::kMicrosecond);
 }
 
+// The replies of a round are alike: they say nothing of what a level takes, rounds do.
+TEST(ReplyTimeTest, RemembersRoundsHoweverManyAsk) {
+  ReplyTime time;
+  for (int round = 0; round < 20; ++round) {
+    const int depth = 1 + round % 2;
+    for (int i = 0; i < 64; ++i) time.Observe(64, depth, 2 * base::kMillisecond + depth * 100'000);
+  }
+  EXPECT_NEAR(time.Expect(64, 1), 2.1e6, 0.2e6);
+  EXPECT_NEAR(time.Expect(64, 2), 2.2e6, 0.2e6);
+  EXPECT_NEAR(time.Expect(64, 3), 2.3e6, 0.3e6);
+}
+
 TEST(ReplyTimeTest, IsKnownOnceEnoughRepliesOfTheLoadHaveCome) {
   ReplyTime time;
   EXPECT_FALSE(time.known(1));
