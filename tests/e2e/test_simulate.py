@@ -62,7 +62,9 @@ def test_the_table_has_a_row_for_each() -> None:
 
 
 def test_a_drafter_of_states_on_its_targets_device_and_beyond() -> None:
-    load = [*FAST, "--rate=1", "--drafter=eagle3", "--state_shape=5x1024", "--json"]
+    # The same trees everywhere: by default they are as deep as pays in each place.
+    trees = ["--speculation=always", "--tree=1,1,1"]
+    load = [*FAST, *trees, "--rate=1", "--drafter=eagle3", "--state_shape=5x1024", "--json"]
     rows = []
     for place in ("turns", "shared", "apart"):
         done = run(["simulate", *load, "--num_drafts=1", f"--draft_place={place}"])
