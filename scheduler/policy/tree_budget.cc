@@ -10,6 +10,11 @@ namespace {
 constexpr uint32_t kShift = 21;  // two bits of a float's mantissa stay: quarters of an octave
 constexpr uint32_t kLowest = (127 - 11) << (23 - kShift);  // 2^-11
 
+// What a step is expected to yield must rise by so much for each time of the step without draft
+// tokens that these take: of many sizes the best is one whose time was underestimated, the more so
+// the further it is from the sizes that steps have.
+constexpr double kRisk = 0.03;
+
 }  // namespace
 
 int GainBucket(float expected_gain) {
@@ -39,11 +44,13 @@ void GainHistogram::MoveTo(const GainHistogram& other, double share) {
 
 RowAllocation AllocateRows(const GainHistogram& gains, const StepBase& base, const StepTime& time,
                            bool all) {
-  const auto rate = [&](double tokens, double draft_tokens) {
+  const auto with = [&](double draft_tokens) {
     const auto rows = static_cast<int32_t>(std::lround(base.rows + draft_tokens));
-    return tokens / static_cast<double>(base.delay + time.Predict(rows, base.context));
+    return static_cast<double>(base.delay + time.Predict(rows, base.context));
   };
-  RowAllocation best = {.tokens = base.tokens, .rate = rate(base.tokens, 0)};
+  const double without = with(0);
+  RowAllocation best = {.tokens = base.tokens, .rate = base.tokens / without};
+  double best_value = best.rate;
   const auto rows = static_cast<int32_t>(std::lround(base.rows));
   const int32_t most = all ? base.max_rows : std::min(base.max_rows, time.Reach(rows));
   double tokens = base.tokens, draft_tokens = 0;
@@ -54,13 +61,15 @@ RowAllocation AllocateRows(const GainHistogram& gains, const StepBase& base, con
     tokens += gains.sum[b] * (taken / gains.count[b]);
     draft_tokens += taken;
     const bool whole = taken == gains.count[b];
-    const double now = rate(tokens, draft_tokens);
-    if (all || now > best.rate) {
+    const double takes = with(draft_tokens);
+    const double value = tokens / takes / (1 + kRisk * (takes / without - 1));
+    if (all || value > best_value) {
+      best_value = value;
       best = {.bucket = whole ? b - 1 : b,
               .partial = whole ? 0 : static_cast<int32_t>(taken),
               .draft_tokens = draft_tokens,
               .tokens = tokens,
-              .rate = now};
+              .rate = tokens / takes};
     }
     if (!whole) break;
   }

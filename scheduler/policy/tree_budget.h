@@ -5,10 +5,10 @@
 // expected tokens a second,
 //   (sum over sequences of value * (1 + expected accepted draft tokens)) / (delay + time(rows,
 //   context)),
-// after TurboSpec (arXiv 2406.14066) and AdaServe (arXiv 2501.12162). The expected gain of a draft
-// token is the chance that its whole path is accepted, times its sequence's value; the highest are
-// taken first. A child's is never more than its parent's, so that the nodes above any gain form a
-// subtree. Pure.
+// less a margin for what they add to the step's time (kRisk in tree_budget.cc), after TurboSpec
+// (arXiv 2406.14066) and AdaServe (arXiv 2501.12162). The expected gain of a draft token is the
+// chance that its whole path is accepted, times its sequence's value; the highest are taken first.
+// A child's is never more than its parent's, so that the nodes above any gain form a subtree. Pure.
 //
 // Gains are sorted into buckets of a quarter of an octave, so that the allocation takes time in
 // proportion to the draft tokens and allocates no memory.

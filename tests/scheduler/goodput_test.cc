@@ -236,6 +236,24 @@ TEST(AllocateRowsTest, AllWhereRowsAreFreeUpToTheLimit) {
   EXPECT_EQ(AllocateRows(GainsOf(trees), base, time).draft_tokens, 0);
 }
 
+// Many rows that are expected to yield little more are as likely to yield less; where they take no
+// time there is nothing to lose.
+TEST(AllocateRowsTest, TakesNoManyRowsForALittle) {
+  const std::vector<int32_t> sizes = {1, 8, 16, 32, 64, 128};
+  const StepTime rising =
+      Learned([](int32_t rows, int64_t) { return 20e6 + 9.1e6 * rows; }, sizes, 600, 0);
+  const StepTime flat = Learned([](int32_t, int64_t) { return 20e6; }, sizes, 600, 0);
+  const StepBase step = {.tokens = 16, .rows = 16, .max_rows = 128};
+  GainHistogram gains;
+  for (int i = 0; i < 64; ++i) gains.Add(0.9f);
+  // 1.8 % more tokens a second in a step of 4.5 times the time.
+  EXPECT_EQ(AllocateRows(gains, step, rising).draft_tokens, 0);
+  EXPECT_EQ(AllocateRows(gains, step, flat).draft_tokens, 64);
+  GainHistogram few;
+  for (int i = 0; i < 2; ++i) few.Add(0.98f);
+  EXPECT_EQ(AllocateRows(few, step, rising).draft_tokens, 2);
+}
+
 TEST(AllocateRowsTest, HigherValueGetsMoreRows) {
   const StepTime time = Learned([](int32_t, int64_t) { return 1e6; }, {1, 8, 64}, 600, 0);
   const Tree tree = {Chain(3, 0), {0.5f, 0.25f, 0.125f}};
