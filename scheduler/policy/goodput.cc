@@ -48,14 +48,13 @@ GoodputControl::GoodputControl(absl::Span<const StepSample> profile) {
 void GoodputControl::OnStep(int32_t rows, int64_t context, base::Nanos time, bool reading) {
   // Beside drafters that are only tried, or read prompts, steps may be slower, which is part of
   // their pace.
-  const bool differs = trial_ || catches_up_ || modes_.Exceptional(reading);
+  const bool differs = use_.trial || use_.catches_up || modes_.Exceptional(reading);
   if (time > 0 && !(differs && step_time_.known())) step_time_.Observe(rows, context, time);
 }
 
 void GoodputControl::OnNoDrafters() {
   modes_.Restart();
-  mode_ = DraftMode::kNone;
-  one_level_ = trial_ = catches_up_ = waits_ = false;
+  use_ = {};
   delay_ = 0;
   gain_ = 0;
 }
@@ -88,7 +87,8 @@ bool GoodputControl::CostLimited(VerificationMethod verification, int32_t askers
 }
 
 bool GoodputControl::Unknown(const PerMethod& c, bool cost_limited) const {
-  return !(cost_limited ? CostLimitedIn(mode_, c) : c.by_depth[1]).known() || !step_time_.known();
+  return !(cost_limited ? CostLimitedIn(use_.mode, c) : c.by_depth[1]).known() ||
+         !step_time_.known();
 }
 
 DraftOrder GoodputControl::BestByDepth(DraftMode mode, const PerMethod& c, bool merges,
@@ -197,47 +197,43 @@ DraftOrder GoodputControl::Order(VerificationMethod verification, int32_t askers
   if (modes_.Due(running)) {
     modes_.Choose(running, Rates(verification, askers, decode, most), reading);
   }
-  const DraftModes::Use use = modes_.Current();
-  if (use.mode != DraftMode::kNone && mode_ == DraftMode::kNone) Doubt();
-  mode_ = use.mode;
-  one_level_ = use.one_level;
-  trial_ = use.trial;
-  catches_up_ = use.catches_up;
+  const bool drafted = use_.mode != DraftMode::kNone;
+  use_ = modes_.Current();
+  if (use_.mode != DraftMode::kNone && !drafted) Doubt();
   reading_ = modes_.Exceptional(reading);
-  waits_ = use.must_wait;
   delay_ = 0;
   gain_ = 0;
-  if (mode_ == DraftMode::kNone) return {.askers = askers};
-  DraftOrder order = OrderOf(verification, askers, step, most, use);
+  if (use_.mode == DraftMode::kNone) return {.askers = askers};
+  DraftOrder order = OrderOf(verification, askers, step, most);
   order.askers = askers;
-  order.ahead = mode_ == DraftMode::kAhead;
-  order.must_wait = use.must_wait;
-  order.catches_up = use.catches_up;
+  order.ahead = use_.mode == DraftMode::kAhead;
+  order.must_wait = use_.must_wait;
+  order.catches_up = use_.catches_up;
   order.reading = reading_;
-  if (order.ask && !one_level_) {
+  if (order.ask && !use_.one_level) {
     const PerMethod& c = by_method_[static_cast<size_t>(verification)];
-    delay_ = order.latency - ReplyIn(mode_, reading_, c).Deviation(askers);
+    delay_ = order.latency - ReplyIn(use_.mode, reading_, c).Deviation(askers);
     gain_ = order.gain;
   }
   return order;
 }
 
 DraftOrder GoodputControl::OrderOf(VerificationMethod verification, int32_t askers,
-                                   const StepBase& step, int32_t most, const DraftModes::Use& use) {
+                                   const StepBase& step, int32_t most) {
   PerMethod& c = by_method_[static_cast<size_t>(verification)];
-  const bool cost_limited = CostLimited(verification, askers, use.mode);
-  if (use.one_level || Unknown(c, cost_limited)) {
+  const bool cost_limited = CostLimited(verification, askers, use_.mode);
+  if (use_.one_level || Unknown(c, cost_limited)) {
     // Until more is known a tree is assumed to gain one token.
     DraftOrder order = Deepest(verification,
-                               {.cost_limited = cost_limited && !use.one_level,
+                               {.cost_limited = cost_limited && !use_.one_level,
                                 .askers = askers,
                                 .gain = 1,
                                 .rows = static_cast<double>(most)},
                                most);
-    if (use.one_level) order.max_depth = 1;
+    if (use_.one_level) order.max_depth = 1;
     return order;
   }
-  DraftOrder order = BestIn(use.mode, verification, askers, step, most);
+  DraftOrder order = BestIn(use_.mode, verification, askers, step, most);
   if (!order.ask && !KnowsReplies(c)) {
     // As fast as they reply while they read prompts it would not pay.
     order = Deepest(verification, {.askers = askers, .gain = 1, .rows = 1}, most);
@@ -259,7 +255,7 @@ DraftOrder GoodputControl::Deepest(VerificationMethod verification, DraftOrder o
   order.ask = true;
   order.max_nodes = most;
   order.max_depth = kDepths;
-  const ReplyTime& reply = ReplyIn(mode_, reading_, c);
+  const ReplyTime& reply = ReplyIn(use_.mode, reading_, c);
   order.latency = reply.Expect(order.askers, c.deepest) + reply.Deviation(order.askers);
   return order;
 }
@@ -269,7 +265,7 @@ DraftOrder GoodputControl::Deeper(VerificationMethod verification, DraftOrder or
   const PerMethod& c = by_method_[static_cast<size_t>(verification)];
   order.max_nodes = most;
   order.max_depth = std::min(order.max_depth + 1, kDepths);
-  const ReplyTime& reply = ReplyIn(mode_, reading_, c);
+  const ReplyTime& reply = ReplyIn(use_.mode, reading_, c);
   order.latency = reply.Expect(order.askers, order.max_depth) + reply.Deviation(order.askers);
   return order;
 }
@@ -279,7 +275,7 @@ void GoodputControl::OnReply(VerificationMethod verification, const DraftOrder& 
   const auto depths = speculation::DepthArray(tree);
   const int32_t depth = *std::max_element(depths.begin(), depths.begin() + tree.size());
   PerMethod& c = by_method_[static_cast<size_t>(verification)];
-  ReplyTime& reply = order.reading ? c.reply_reading : c.reply[Beside(ModeOf(order))];
+  ReplyTime& reply = RepliesLike(order, &c);
   // Drafters that are catching up take longer than they will.
   if (!order.catches_up || !reply.known(order.askers)) {
     reply.Observe(order.askers, depth, latency);
@@ -294,7 +290,7 @@ void GoodputControl::OnSkipped(VerificationMethod verification, const DraftOrder
                                base::Nanos waited) {
   PerMethod& c = by_method_[static_cast<size_t>(verification)];
   const double depth = std::min<double>(order.max_depth, c.deepest);
-  ReplyTime& reply = order.reading ? c.reply_reading : c.reply[Beside(ModeOf(order))];
+  ReplyTime& reply = RepliesLike(order, &c);
   reply.ObserveAtLeast(order.askers, static_cast<int32_t>(std::lround(depth)), waited);
 }
 

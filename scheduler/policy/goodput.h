@@ -60,7 +60,7 @@ class GoodputControl {
   void OnStep(int32_t rows, int64_t context, base::Nanos time, bool reading);
   const StepTime& step_time() const { return step_time_; }
   // Steps wait for their drafts, as last ordered.
-  bool waits() const { return waits_; }
+  bool waits() const { return use_.must_wait; }
 
   // The order of the sequences of this verification method, of the `askers` of any method that
   // start a round together. decode: a step of all running sequences, without draft tokens; step:
@@ -159,6 +159,10 @@ class GoodputControl {
     const AverageGains& own = c.cost_limited[Beside(mode)];
     return own.known() ? own : c.cost_limited[1 - Beside(mode)];
   }
+  // Which replies the one to this order tells of.
+  static ReplyTime& RepliesLike(const DraftOrder& order, PerMethod* c) {
+    return order.reading ? c->reply_reading : c->reply[Beside(ModeOf(order))];
+  }
   static DraftMode ModeOf(const DraftOrder& order) {
     return order.ahead ? DraftMode::kAhead : DraftMode::kJustInTime;
   }
@@ -172,7 +176,7 @@ class GoodputControl {
   ByMode<double> Rates(speculation::VerificationMethod verification, int32_t askers,
                        const StepBase& step, int32_t most) const;
   DraftOrder OrderOf(speculation::VerificationMethod verification, int32_t askers,
-                     const StepBase& step, int32_t most, const DraftModes::Use& use);
+                     const StepBase& step, int32_t most);
   // The best order in a mode.
   DraftOrder BestIn(DraftMode mode, speculation::VerificationMethod verification, int32_t askers,
                     const StepBase& step, int32_t most) const;
@@ -192,14 +196,10 @@ class GoodputControl {
   StepTime step_time_;
   DraftModes modes_;
   // As last ordered:
-  DraftMode mode_ = DraftMode::kNone;
-  bool one_level_ = false;   // drafters read what they were not asked for
-  bool trial_ = false;       // of mode_
-  bool catches_up_ = false;  // as in DraftModes::Use
-  bool reading_ = false;     // drafters read prompts, which is an exception
-  bool waits_ = false;       // steps wait for their drafts
-  base::Nanos delay_ = 0;    // until replies are expected
-  double gain_ = 0;          // expected, of one of them
+  DraftModes::Use use_;
+  bool reading_ = false;   // drafters read prompts, which is an exception
+  base::Nanos delay_ = 0;  // until replies are expected
+  double gain_ = 0;        // expected, of one of them
   AcceptanceEstimate acceptance_;
   std::array<PerMethod, speculation::kVerificationMethods> by_method_;
   std::vector<float> chances_;  // scratch
