@@ -15,8 +15,8 @@ constexpr size_t kLearnedTrees = 32;  // trees of a step that are learned from, 
 
 }  // namespace
 
-void StepInFlight::SurveyModes() {
-  mode_step_ = control_->Expect(rows_, context_);
+void StepInFlight::SurveyModes(const StepPlan& plan) {
+  mode_step_ = {};
   bool speculates = false;
   for (const Sequence* sequence : admission_->running()) {
     if (sequence->phase != Phase::kRunning) continue;
@@ -24,6 +24,19 @@ void StepInFlight::SurveyModes() {
     speculates |= sequence->request.speculate;
     mode_step_.reading |= sequence->drafter_reads_prompt();
   }
+  StepShape shape = {.all_rows = rows_, .all_context = context_};
+  int32_t decoding = 0;
+  for (size_t i = 0; i < sequences_.size(); ++i) {
+    if (sequences_[i]->phase != Phase::kRunning) continue;
+    ++decoding;
+    shape.rows += plan.sequences[i].row_count;
+    shape.context += plan.sequences[i].kv_len + plan.sequences[i].row_count;
+  }
+  if (decoding > 0) shape.share = static_cast<double>(decoding) / mode_step_.running;
+  const ModeStep expected = control_->Expect(shape);
+  mode_step_.time = expected.time;
+  mode_step_.delay = expected.delay;
+  mode_step_.gain = expected.gain;
   if (!speculates || !rounds_->any_drafters()) mode_step_.running = 0;  // tells nothing of drafters
 }
 
@@ -43,8 +56,8 @@ void StepInFlight::Begin(absl::Span<Sequence* const> sequences, base::Nanos now,
   rows_ = plan->rows();
   context_ = 0;
   for (const PlanSequence& part : plan->sequences) context_ += part.kv_len + part.row_count;
-  SurveyModes();
   sequences_.assign(sequences.begin(), sequences.end());
+  SurveyModes(*plan);
   for (Sequence* sequence : sequences_) {
     sequence->in_flight = true;
     sequence->wait.EndRound();

@@ -47,7 +47,7 @@ class StepInFlight {
   std::vector<base::TokenId> SpareTokens();
   void KeepTokens(std::vector<base::TokenId> tokens);
   // What DraftModes needs to know of the step.
-  void SurveyModes();
+  void SurveyModes(const StepPlan& plan);
   void ReportModes(base::Nanos now);
   void Apply(base::Nanos now, Sequence* sequence, SequenceResult* result,
              std::vector<Event>* events);

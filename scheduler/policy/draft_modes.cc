@@ -12,7 +12,7 @@ namespace {
 constexpr int32_t kWindow = 16;
 constexpr int32_t kMostCatchingUp = 64;
 constexpr int32_t kSettled = 3;
-constexpr int32_t kMostAtWork = 64;   // drafters, with what they were asked for before
+constexpr int32_t kMostAtWork = 512;  // drafters, with what they were asked for before
 constexpr int32_t kMostReading = 32;  // one after the other; then it is no exception
 constexpr double kUnread = 96;        // for each text that drafters would have to read, but for
 constexpr int32_t kFewTexts = 4;      // so many, which are read soon
@@ -30,8 +30,9 @@ constexpr int32_t kLeastSteps = 4;
 constexpr double kMostPace = 1.2;
 // Of two modes that yield about the same, the one that asks less of drafters.
 constexpr double kMargin = 1.02;
-// The same where drafters would first have to read the texts.
-constexpr double kMarginUnread = 1.05;
+// The same where drafters would first have to read the texts; and soon after many of them were left
+// unread, as what is expected may be wrong by that much.
+constexpr double kMarginUnread = 1.05, kMarginForgotten = 1.2;
 
 }  // namespace
 
@@ -65,11 +66,14 @@ DraftModes::Arms& DraftModes::ArmsOf(int load) {
   return arms;
 }
 
-DraftMode DraftModes::Best(const Arms& arms) const {
+DraftMode DraftModes::Best(int load) const {
+  const Arms& arms = loads_[load];
+  const bool forgotten = load >= forgotten_load_ && busy_ < forgotten_until_;
+  const double unread = forgotten ? kMarginForgotten : kMarginUnread;
   DraftMode best = DraftMode::kNone;
   for (const DraftMode mode : {DraftMode::kJustInTime, DraftMode::kAhead}) {
     // The one that is in use need not win by the margin again.
-    const double margin = mode == arms.best ? 1 : caught_up_ ? kMargin : kMarginUnread;
+    const double margin = mode == arms.best ? 1 : caught_up_ ? kMargin : unread;
     if (Yield(arms, mode) > margin * Yield(arms, best)) best = mode;
   }
   return best;
@@ -86,7 +90,7 @@ void DraftModes::Choose(int32_t running, const ByMode<double>& rates, bool readi
   const int load = LoadOf(running);
   rates_ = rates;
   Arms& arms = ArmsOf(load);
-  arms.best = Best(arms);
+  arms.best = Best(load);
   window_ = {.mode = exceptional ? before : arms.best, .load = load, .over = false};
   for (const DraftMode mode : {DraftMode::kJustInTime, DraftMode::kAhead, DraftMode::kNone}) {
     if (exceptional || after_trial || arms.of[arms.best].windows < kLeastOfBest) break;
@@ -105,16 +109,18 @@ void DraftModes::Choose(int32_t running, const ByMode<double>& rates, bool readi
   } else if (window_.mode != before || arms.of[window_.mode].windows == 0) {
     window_.phase = Phase::kSettling;
   }
-  if (!drafting) ForgetTexts(running);
+  window_.stops_drafters = !drafting && before == DraftMode::kAhead;
+  if (!drafting) ForgetTexts(running, load);
 }
 
 DraftModes::Use DraftModes::Current() const {
   Use use = {.mode = window_.mode, .trial = window_.trial};
   if (use.mode == DraftMode::kNone) {
+    use.catches_up = window_.phase == Phase::kSettling;
     // A request is what tells a draft worker to stop drafting ahead.
-    if (window_.phase == Phase::kSettling && window_.steps == 0) {
+    if (window_.stops_drafters && window_.steps == 0) {
       use.mode = DraftMode::kJustInTime;
-      use.one_level = use.catches_up = true;
+      use.one_level = true;
     }
     return use;
   }
@@ -126,7 +132,7 @@ DraftModes::Use DraftModes::Current() const {
 }
 
 // Before drafters are asked again they must read the texts: a trial costs as much more.
-void DraftModes::ForgetTexts(int32_t running) {
+void DraftModes::ForgetTexts(int32_t running, int load) {
   if (!std::exchange(caught_up_, false) || rates_[DraftMode::kNone] <= 0) return;
   const double step = running / rates_[DraftMode::kNone];  // ns
   const base::Nanos next =
@@ -134,6 +140,8 @@ void DraftModes::ForgetTexts(int32_t running) {
   for (const DraftMode mode : {DraftMode::kJustInTime, DraftMode::kAhead}) {
     next_try_[mode] = std::max(next_try_[mode], next);
   }
+  forgotten_until_ = next;
+  forgotten_load_ = load;
 }
 
 bool DraftModes::AtRest() const {
@@ -147,8 +155,8 @@ void DraftModes::NextPhase() {
 
 void DraftModes::OnStep(const ModeStep& step) {
   const int32_t asked = asked_, replied = replied_, in_time = std::min(in_time_, asked_);
-  asked_ = replied_ = in_time_ = 0;
-  unanswered_ = std::max(0, (asked > 0 ? asked : unanswered_) - replied);
+  unanswered_ = std::max(0, (asked > 0 ? asked : unanswered_) - replied - refused_);
+  asked_ = replied_ = in_time_ = refused_ = 0;
   if (window_.load < 0 || step.running == 0) return;
   // The part of the expected output that the replies which came make possible.
   const double came = asked > 0 ? static_cast<double>(in_time) / asked : 1;
@@ -191,12 +199,14 @@ void DraftModes::OnStep(const ModeStep& step) {
 }
 
 void DraftModes::EndWindow() {
-  Arm& arm = loads_[window_.load].of[window_.mode];
+  Arms& arms = loads_[window_.load];
+  Arm& arm = arms.of[window_.mode];
   if (window_.time > 0) {
     arm.windows += 1;
     arm.pace += std::max(kNewest, 1 / arm.windows) * (window_.value / window_.time - arm.pace);
   } else {
-    arm = {.pace = 0, .windows = 0};  // drafters did not catch up
+    // Drafters did not catch up, which they would not in another mode either.
+    arms.of[DraftMode::kJustInTime] = arms.of[DraftMode::kAhead] = {.pace = 0, .windows = 0};
   }
   if (window_.trial) {
     const double sure = std::min(1.0, arm.windows / kSureWindows);

@@ -22,7 +22,8 @@
 // unless that never ends. Before a trial is measured, drafters read what they were not asked for
 // (kCatchingUp: they are asked for one level, and no step waits), and show how long their replies
 // take (kSettling: steps wait); plain decoding is measured once they have finished what they were
-// asked for.
+// asked for. Beside plain decoding drafters read nothing, so that it costs time to go back to them:
+// for a while after they were last used with many texts, only a large gain pays for that.
 //
 // Owned by GoodputControl; one thread.
 
@@ -83,6 +84,8 @@ class DraftModes {
     ++replied_;
     in_time_ += in_time ? 1 : 0;
   }
+  // No reply will come.
+  void OnNoReply() { ++refused_; }
   void OnStep(const ModeStep& step);
   // What is expected has changed: a window without drafters ends.
   void Reconsider() { window_.over |= window_.mode == DraftMode::kNone && !window_.trial; }
@@ -112,6 +115,7 @@ class DraftModes {
     int load = -1;
     bool over = true;
     bool trial = false;
+    bool stops_drafters = false;  // that draft ahead
     Phase phase = Phase::kMeasuring;
     int32_t steps = 0;           // of this phase
     double value = 0, time = 0;  // of the steps that are measured
@@ -123,9 +127,9 @@ class DraftModes {
   bool Holds(int32_t running) const;
   static bool Known(const Arms& arms);
   Arms& ArmsOf(int load);
-  DraftMode Best(const Arms& arms) const;
+  DraftMode Best(int load) const;
   double Yield(const Arms& arms, DraftMode mode) const { return rates_[mode] * arms.of[mode].pace; }
-  void ForgetTexts(int32_t running);
+  void ForgetTexts(int32_t running, int load);
   // Whether plain decoding can be measured.
   bool AtRest() const;
   void NextPhase();
@@ -133,13 +137,16 @@ class DraftModes {
 
   std::array<Arms, kLoads> loads_ = {};
   Window window_;
-  ByMode<double> rates_;          // as the window began
-  bool caught_up_ = false;        // drafters have read the texts
+  ByMode<double> rates_;    // as the window began
+  bool caught_up_ = false;  // drafters have read the texts
+  // At this load or a higher one they are not read again before this time, in busy_, for a little.
+  int forgotten_load_ = 0;
+  base::Nanos forgotten_until_ = 0;
   base::Nanos busy_ = 0;          // all steps' elapsed times
   ByMode<base::Nanos> next_try_;  // in busy_, where it is not the best
   int32_t unanswered_ = 0;        // requests, of the last step that asked
   int32_t reading_steps_ = 0;     // one after the other
-  int32_t asked_ = 0, replied_ = 0, in_time_ = 0;
+  int32_t asked_ = 0, replied_ = 0, in_time_ = 0, refused_ = 0;
   ByMode<uint64_t> steps_;  // see DraftModeCounts
   uint64_t trial_steps_ = 0;
 };

@@ -97,6 +97,7 @@ void DraftRounds::SetDrafters(bool any) {
 }
 
 bool DraftRounds::OnNoDraft(uint32_t round, Sequence* sequence) {
+  control_->OnNoReply();
   if (sequence == nullptr || round != sequence->wait.round() || !sequence->wait.waiting()) {
     return false;
   }

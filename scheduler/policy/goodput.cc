@@ -52,6 +52,20 @@ void GoodputControl::OnStep(int32_t rows, int64_t context, base::Nanos time, boo
   if (time > 0 && !(differs && step_time_.known())) step_time_.Observe(rows, context, time);
 }
 
+// A step of some sequences leaves the others behind: what it yields is their share of a step of
+// all.
+ModeStep GoodputControl::Expect(const StepShape& step) const {
+  const auto of_all = [&](auto amount) { return std::lround(amount / step.share); };
+  const int64_t rows = of_all(step.rows), context = of_all(step.context);
+  const base::Nanos decode = step_time_.Predict(static_cast<int32_t>(rows), context);
+  const base::Nanos all = step_time_.Predict(static_cast<int32_t>(rows + step.all_rows - step.rows),
+                                             context + step.all_context - step.context);
+  const auto shared = [&](base::Nanos time) {
+    return static_cast<base::Nanos>(step.share * static_cast<double>(time));
+  };
+  return {.time = all - decode + shared(decode), .delay = shared(delay_), .gain = gain_};
+}
+
 void GoodputControl::OnNoDrafters() {
   modes_.Restart();
   use_ = {};
@@ -64,7 +78,7 @@ void GoodputControl::Doubt() {
     acceptance_.Decay(static_cast<VerificationMethod>(v), kForgotten);
     PerMethod& c = by_method_[v];
     for (AverageGains& gains : c.by_depth) gains.Doubt(kRememberedTrees);
-    for (AverageGains& gains : c.cost_limited) gains.Doubt(kRememberedTrees);
+    c.cost_limited.Doubt(kRememberedTrees);
     c.placed = std::min(c.placed, kRememberedTrees);
   }
 }
@@ -73,7 +87,7 @@ void GoodputControl::OnNewText(VerificationMethod verification, int32_t running)
   PerMethod& c = by_method_[static_cast<size_t>(verification)];
   const double share = 1.0 / std::max(1, running);
   for (AverageGains& gains : c.by_depth) gains.OnNewTexts(share);
-  for (AverageGains& gains : c.cost_limited) gains.OnNewTexts(share);
+  c.cost_limited.OnNewTexts(share);
   c.ngram_lookup.OnNewTexts(share);
   if (running <= kFewTexts) modes_.Reconsider();
 }
@@ -87,8 +101,7 @@ bool GoodputControl::CostLimited(VerificationMethod verification, int32_t askers
 }
 
 bool GoodputControl::Unknown(const PerMethod& c, bool cost_limited) const {
-  return !(cost_limited ? CostLimitedIn(use_.mode, c) : c.by_depth[1]).known() ||
-         !step_time_.known();
+  return !(cost_limited ? c.cost_limited.known() : c.by_depth[1].known()) || !step_time_.known();
 }
 
 DraftOrder GoodputControl::BestByDepth(DraftMode mode, const PerMethod& c, bool merges,
@@ -141,20 +154,20 @@ void GoodputControl::SetCosts(double rate, const StepBase& step, int32_t most,
 
 DraftOrder GoodputControl::BestCostLimited(DraftMode mode, const PerMethod& c, int32_t askers,
                                            const StepBase& step, int32_t most) const {
-  const ReplyTime& reply = ReplyIn(mode, reading_, c);
+  const Replies& replies = RepliesIn(mode, reading_, c);
   GainHistogram offered = NgramLookupGains(c, askers);
   const RowAllocation plain = AllocateRows(offered, step, step_time_);
-  const GainHistogram& gains = CostLimitedIn(mode, c).of_late();
+  const GainHistogram& gains = c.cost_limited.of_late();
   offered.Add(gains, askers);
   StepBase later = step;
-  later.delay += reply.Expect(askers, c.deepest);
+  later.delay += replies.time.Expect(askers, replies.deepest);
   const RowAllocation allocation = AllocateRows(offered, later, step_time_);
   DraftOrder order = {.ask = allocation.draft_tokens > 0,
                       .max_nodes = most,
                       .max_depth = kDepths,
                       .cost_limited = true,
                       .askers = askers,
-                      .latency = later.delay - step.delay + reply.Deviation(askers),
+                      .latency = later.delay - step.delay + replies.time.Deviation(askers),
                       .gain = std::max(0.0, allocation.tokens - plain.tokens) / askers,
                       .rows = std::max(0.0, allocation.draft_tokens - plain.draft_tokens) / askers,
                       .rate = allocation.rate,
@@ -255,8 +268,9 @@ DraftOrder GoodputControl::Deepest(VerificationMethod verification, DraftOrder o
   order.ask = true;
   order.max_nodes = most;
   order.max_depth = kDepths;
-  const ReplyTime& reply = ReplyIn(use_.mode, reading_, c);
-  order.latency = reply.Expect(order.askers, c.deepest) + reply.Deviation(order.askers);
+  const Replies& replies = RepliesIn(use_.mode, reading_, c);
+  order.latency =
+      replies.time.Expect(order.askers, replies.deepest) + replies.time.Deviation(order.askers);
   return order;
 }
 
@@ -275,34 +289,34 @@ void GoodputControl::OnReply(VerificationMethod verification, const DraftOrder& 
   const auto depths = speculation::DepthArray(tree);
   const int32_t depth = *std::max_element(depths.begin(), depths.begin() + tree.size());
   PerMethod& c = by_method_[static_cast<size_t>(verification)];
-  ReplyTime& reply = RepliesLike(order, &c);
+  Replies& replies = RepliesLike(order, &c);
   // Drafters that are catching up take longer than they will.
-  if (!order.catches_up || !reply.known(order.askers)) {
-    reply.Observe(order.askers, depth, latency);
+  if (!order.catches_up || !replies.time.known(order.askers)) {
+    replies.time.Observe(order.askers, depth, latency);
   }
   if (order.max_depth < kDepths) return;
   const double levels = std::clamp(depth, 1, kDepths);
-  c.deepest += (levels - c.deepest) / 4;
-  c.most_levels = std::max(levels, c.most_levels + (levels - c.most_levels) / 64);
+  replies.deepest += (levels - replies.deepest) / 4;
+  replies.most_levels = std::max(levels, replies.most_levels + (levels - replies.most_levels) / 64);
 }
 
 void GoodputControl::OnSkipped(VerificationMethod verification, const DraftOrder& order,
                                base::Nanos waited) {
   PerMethod& c = by_method_[static_cast<size_t>(verification)];
-  const double depth = std::min<double>(order.max_depth, c.deepest);
-  ReplyTime& reply = RepliesLike(order, &c);
-  reply.ObserveAtLeast(order.askers, static_cast<int32_t>(std::lround(depth)), waited);
+  Replies& replies = RepliesLike(order, &c);
+  const double depth = std::min<double>(order.max_depth, replies.deepest);
+  replies.time.ObserveAtLeast(order.askers, static_cast<int32_t>(std::lround(depth)), waited);
 }
 
 // As TCP's retransmission timer (RFC 6298): four deviations above the mean.
 base::Nanos GoodputControl::ReplyTimeout(VerificationMethod verification,
                                          const DraftOrder& order) const {
   const PerMethod& c = by_method_[static_cast<size_t>(verification)];
-  const ReplyTime& reply = ReplyIn(ModeOf(order), order.reading, c);
-  if (!reply.known(order.askers)) return base::kForever;
+  const Replies& replies = RepliesIn(ModeOf(order), order.reading, c);
+  if (!replies.time.known(order.askers)) return base::kForever;
   // A tree may be some levels deeper than any before it.
-  const double depth = std::min<double>(order.max_depth, c.most_levels + 4);
-  return 2 * reply.Expect(order.askers, depth) + 4 * reply.Deviation(order.askers);
+  const double depth = std::min<double>(order.max_depth, replies.most_levels + 4);
+  return 2 * replies.time.Expect(order.askers, depth) + 4 * replies.time.Deviation(order.askers);
 }
 
 void GoodputControl::OnVerified(VerificationMethod verification, const speculation::Draft& draft,
@@ -324,7 +338,7 @@ void GoodputControl::RecordGains(const speculation::Draft& draft, const DraftOrd
     const int32_t level = order.cost_limited ? 0 : depths[node] - 1;
     if (level < levels) now[level].Add(chances_[node - 1]);
   }
-  if (order.cost_limited) return c->cost_limited[Beside(ModeOf(order))].Add(now[0]);
+  if (order.cost_limited) return c->cost_limited.Add(now[0]);
   for (int d = 0; d < levels; ++d) c->by_depth[d].Add(now[d]);
 }
 

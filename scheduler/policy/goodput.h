@@ -51,6 +51,17 @@ struct DraftOrder {
   bool reading = false;     // drafters read prompts in this round
 };
 
+// A planned step.
+struct StepShape {
+  // Of the sequences that decode:
+  int32_t rows = 0;
+  int64_t context = 0;
+  double share = 1;  // of all that run, in (0, 1]; 1 where none decodes
+  // With the prefill:
+  int32_t all_rows = 0;
+  int64_t all_context = 0;
+};
+
 class GoodputControl {
  public:
   // profile: steps that were measured before.
@@ -71,12 +82,12 @@ class GoodputControl {
   // A sequence has asked. A reply has come, before its step was planned or later.
   void OnAsked() { modes_.OnAsked(); }
   void OnAnswered(bool in_time) { modes_.OnReply(in_time); }
+  // No reply will come.
+  void OnNoReply() { modes_.OnNoReply(); }
   // One of `running` sequences begins to decode.
   void OnNewText(speculation::VerificationMethod verification, int32_t running);
-  // What is expected of a step of so many rows, as last ordered.
-  ModeStep Expect(int32_t rows, int64_t context) const {
-    return {.time = step_time().Predict(rows, context), .delay = delay_, .gain = gain_};
-  }
+  // What is expected of a planned step, as last ordered.
+  ModeStep Expect(const StepShape& step) const;
   // A step, also reported to OnStep, beside which some sequence speculated.
   void OnModeStep(const ModeStep& step) { modes_.OnStep(step); }
   // No drafter is left.
@@ -126,18 +137,18 @@ class GoodputControl {
   static constexpr int32_t kAveragedTrees = 32;
   // More than kAveragedTrees: in most rounds the n-gram lookup proposes nothing, in some much.
   static constexpr int32_t kNgramLookupRounds = 128;
+  struct Replies {
+    ReplyTime time;
+    // Levels of recent trees that were asked for all levels: the average and the maximum.
+    double deepest = kDepths, most_levels = kDepths;
+  };
   struct PerMethod {
-    std::array<ReplyTime, 2> reply;  // by Beside
-    ReplyTime reply_reading;         // while drafters read prompts
-    // Of all nodes of cost_limited trees, by Beside: a drafter that drafts ahead has larger ones at
-    // the same costs.
-    std::array<AverageGains, 2> cost_limited = {AverageGains(kAveragedTrees),
-                                                AverageGains(kAveragedTrees)};
+    std::array<Replies, 2> reply;               // by Beside
+    Replies reply_reading;                      // while drafters read prompts
+    AverageGains cost_limited{kAveragedTrees};  // of all nodes of such trees
     // Of a tree's nodes by depth - 1, of the trees that were asked for that depth.
     std::vector<AverageGains> by_depth = {kDepths, AverageGains(kAveragedTrees)};
     AverageGains ngram_lookup{kNgramLookupRounds};
-    // Levels of recent trees that were asked for all levels: the average and the maximum.
-    double deepest = kDepths, most_levels = kDepths;
     // Where draft probabilities are used: average chance of the path by place in draw order.
     std::array<float, speculation::kMaxVerifyNodes> by_place = {};
     int32_t placed = 0;          // trees in that average
@@ -149,18 +160,19 @@ class GoodputControl {
   static size_t Beside(DraftMode mode) { return mode == DraftMode::kAhead ? 1 : 0; }
   // What is known of this mode, or else of the other; while drafters read prompts, what is known of
   // such rounds.
-  static const ReplyTime& ReplyIn(DraftMode mode, bool reading, const PerMethod& c) {
-    if (c.reply_reading.any() && (reading || !KnowsReplies(c))) return c.reply_reading;
-    const ReplyTime& own = c.reply[Beside(mode)];
-    return own.any() ? own : c.reply[1 - Beside(mode)];
+  static const Replies& RepliesIn(DraftMode mode, bool reading, const PerMethod& c) {
+    if (c.reply_reading.time.any() && (reading || !KnowsReplies(c))) return c.reply_reading;
+    const Replies& own = c.reply[Beside(mode)];
+    return own.time.any() ? own : c.reply[1 - Beside(mode)];
   }
-  static bool KnowsReplies(const PerMethod& c) { return c.reply[0].any() || c.reply[1].any(); }
-  static const AverageGains& CostLimitedIn(DraftMode mode, const PerMethod& c) {
-    const AverageGains& own = c.cost_limited[Beside(mode)];
-    return own.known() ? own : c.cost_limited[1 - Beside(mode)];
+  static const ReplyTime& ReplyIn(DraftMode mode, bool reading, const PerMethod& c) {
+    return RepliesIn(mode, reading, c).time;
+  }
+  static bool KnowsReplies(const PerMethod& c) {
+    return c.reply[0].time.any() || c.reply[1].time.any();
   }
   // Which replies the one to this order tells of.
-  static ReplyTime& RepliesLike(const DraftOrder& order, PerMethod* c) {
+  static Replies& RepliesLike(const DraftOrder& order, PerMethod* c) {
     return order.reading ? c->reply_reading : c->reply[Beside(ModeOf(order))];
   }
   static DraftMode ModeOf(const DraftOrder& order) {

@@ -221,7 +221,7 @@ TEST(DraftModesTest, StepsBesidePromptsAreMeasuredWhereThatNeverEnds) {
 TEST(DraftModesTest, PlainDecodingIsMeasuredAtRest) {
   Group group{Yields(1, 0.9, 0.9)};
   group.replies = false;
-  int since_asked = 0;
+  int since_asked = 100;
   int plain = 0;
   for (int i = 0; i < 2000; ++i) {
     const DraftModes::Use use = group.Step();
@@ -234,6 +234,66 @@ TEST(DraftModesTest, PlainDecodingIsMeasuredAtRest) {
     plain += i >= 1000 && use.mode == DraftMode::kNone;
   }
   EXPECT_GT(plain, 800);
+}
+
+// Until they have, steps teach nothing of steps without drafters, however long that takes.
+TEST(DraftModesTest, DraftersAtWorkAreSaidToCatchUp) {
+  Group group{Yields(1, 0.5, 0.5), {{1, 2, 2}}};
+  group.replies = false;
+  while (group.Step().mode != DraftMode::kNone) {
+  }
+  for (int i = 0; i < 200; ++i) ASSERT_TRUE(group.Step().catches_up) << i;
+  for (int s = 0; s < group.running; ++s) group.modes.OnReply(/*in_time=*/false);
+  group.Step();
+  EXPECT_FALSE(group.Step().catches_up);
+  // Nor are they who have said that no reply will come.
+  Group refusing{Yields(1, 0.5, 0.5), {{1, 2, 2}}};
+  refusing.replies = false;
+  while (refusing.Step().mode != DraftMode::kNone) {
+  }
+  for (int s = 0; s < refusing.running; ++s) refusing.modes.OnNoReply();
+  for (int i = 0; i < 3; ++i) refusing.Step();
+  EXPECT_FALSE(refusing.Step().catches_up);
+}
+
+// A request makes a drafter read the text: none is sent where there is nothing to stop.
+TEST(DraftModesTest, NobodyIsAskedWherePlainDecodingGoesOn) {
+  Group group{Yields(1, 0.5, 0.5)};
+  group.Shares(300);
+  while (group.Step().mode != DraftMode::kNone) {
+  }
+  for (int i = 0; i < 3; ++i) group.Step();
+  group.running = 64;  // a new load, of which nothing is known
+  EXPECT_EQ(group.Shares(16)[static_cast<size_t>(DraftMode::kNone)], 1);
+}
+
+// Drafters that do not catch up in one mode would not in the other.
+TEST(DraftModesTest, WhoDoesNotCatchUpIsNotAskedInTheOtherMode) {
+  Group group{Yields(1, 1, 1), {{1, 2, 2}}};
+  group.replies = false;
+  while (group.Step().mode != DraftMode::kNone) {
+  }
+  group.replies = true;
+  EXPECT_EQ(group.Shares(20)[static_cast<size_t>(DraftMode::kNone)], 1);
+}
+
+// Texts that were left unread are not read soon after for a gain that the reading may cost; of
+// fewer sequences, or for much, they are.
+TEST(DraftModesTest, ManyTextsAreNotReadForALittle) {
+  const auto asks_after_none = [](double rate, int32_t running) {
+    constexpr double kPlain = 64.0 / (10 * kMillisecond);
+    Group group{Yields(1, 1, 1), {{kPlain, 2 * kPlain, 2 * kPlain}}};
+    group.running = 64;
+    group.Shares(200);
+    group.rates = {{kPlain, 0.9 * kPlain, 0.9 * kPlain}};
+    group.Shares(100);
+    group.rates = {{kPlain, rate * kPlain, rate * kPlain}};
+    group.running = running;
+    return group.Shares(40)[static_cast<size_t>(DraftMode::kNone)] < 1;
+  };
+  EXPECT_FALSE(asks_after_none(1.1, 64));
+  EXPECT_TRUE(asks_after_none(1.1, 8));
+  EXPECT_TRUE(asks_after_none(1.3, 64));
 }
 
 }  // namespace

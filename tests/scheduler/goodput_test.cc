@@ -1,281 +1,19 @@
-// The parts of goodput control: chance of acceptance, reply time, allocation of rows, order.
+// Goodput control: what is ordered, from steps and replies.
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <random>
+#include <vector>
 
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/policy/acceptance_estimate.h"
 #include "scheduler/policy/goodput.h"
-#include "scheduler/policy/reply_time.h"
-#include "scheduler/policy/step_time.h"
-#include "scheduler/policy/tree_budget.h"
-#include "tests/scheduler/learned_step_time.h"
+#include "tests/scheduler/chain.h"
 
 namespace specfabric::scheduler {
 namespace {
 
 using speculation::SiblingDraw;
-using speculation::TokenTree;
 using speculation::VerificationMethod;
-using testing::ElementsAre;
-using testing::FloatNear;
-using testing::IsEmpty;
-using testing::Pointwise;
-
-TokenTree Chain(int nodes, float score) {
-  TokenTree tree = TokenTree::Root(1);
-  for (int i = 0; i < nodes; ++i) tree.Add(i, 2 + i, score);
-  return tree;
-}
-
-std::vector<float> PathChances(const AcceptanceEstimate& estimate, VerificationMethod verification,
-                               const speculation::Draft& draft) {
-  std::vector<float> chances;
-  estimate.PathChances(verification, draft, &chances);
-  return chances;
-}
-
-TEST(AcceptanceEstimateTest, StartsFromTheDraftersScoresAndDecaysBackToThem) {
-  AcceptanceEstimate estimate;
-  const speculation::Draft draft = {.tree = Chain(2, std::log(0.9f))};
-  EXPECT_THAT(PathChances(estimate, VerificationMethod::kCoupled, draft),
-              Pointwise(FloatNear(0.01), {0.9f, 0.81f}));
-  std::mt19937 random(2);
-  for (int i = 0; i < 3000; ++i) {
-    std::vector<int32_t> path;
-    while (path.size() < 2 && random() % 10 < 4) path.push_back(static_cast<int>(path.size()) + 1);
-    estimate.Observe(VerificationMethod::kCoupled, draft, path);
-  }
-  // The second is only tried if the first was accepted.
-  EXPECT_THAT(PathChances(estimate, VerificationMethod::kCoupled, draft),
-              Pointwise(FloatNear(0.05), {0.4f, 0.16f}));
-  // Other verification methods are estimated apart.
-  EXPECT_NEAR(PathChances(estimate, VerificationMethod::kTypical, draft)[0], 0.9, 0.01);
-  for (int i = 0; i < 500; ++i) estimate.Decay(VerificationMethod::kCoupled, 1);
-  EXPECT_NEAR(PathChances(estimate, VerificationMethod::kCoupled, draft)[0], 0.9, 0.01);
-}
-
-TEST(AcceptanceEstimateTest, DrawnTokensAreEstimatedByPositionAlone) {
-  AcceptanceEstimate estimate;
-  speculation::Draft draft = {.tree = Chain(2, -0.1f), .draw = SiblingDraw::kWithoutReplacement};
-  for (int i = 0; i < 500; ++i) {
-    estimate.Observe(VerificationMethod::kRejection, draft, {1});
-  }
-  const auto chances = PathChances(estimate, VerificationMethod::kRejection, draft);
-  EXPECT_GT(chances[0], 0.95);
-  EXPECT_LT(chances[1], 0.05);
-  for (float& score : draft.tree.scores) score = -9;
-  EXPECT_EQ(PathChances(estimate, VerificationMethod::kRejection, draft), chances);
-}
-
-TEST(ReplyTimeTest, SeparatesFixedTimeLevelsAndLoads) {
-  ReplyTime time;
-  EXPECT_EQ(time.Expect(1, 4), 0);
-  for (int i = 0; i < 300; ++i) {
-    const int depth = 1 + i % 6;
-    time.Observe(1, depth, 3 * base::kMillisecond + depth * base::kMillisecond);
-    time.Observe(64, depth, 10 * depth * base::kMillisecond);
-  }
-  EXPECT_NEAR(time.Expect(1, 10), 13e6, 1e6);
-  EXPECT_NEAR(time.Expect(64, 10), 100e6, 1e6);
-  EXPECT_EQ(time.Expect(80, 2), time.Expect(64, 2)) << "the nearest that is known";
-  EXPECT_LT(time.Deviation(1), 500 * base::kMicrosecond);
-}
-
-// The replies of a round are alike: they say nothing of what a level takes, rounds do.
-TEST(ReplyTimeTest, RemembersRoundsHoweverManyAsk) {
-  ReplyTime time;
-  for (int round = 0; round < 20; ++round) {
-    const int depth = 1 + round % 2;
-    for (int i = 0; i < 64; ++i) time.Observe(64, depth, 2 * base::kMillisecond + depth * 100'000);
-  }
-  EXPECT_NEAR(time.Expect(64, 1), 2.1e6, 0.2e6);
-  EXPECT_NEAR(time.Expect(64, 2), 2.2e6, 0.2e6);
-  EXPECT_NEAR(time.Expect(64, 3), 2.3e6, 0.3e6);
-}
-
-TEST(ReplyTimeTest, IsKnownOnceEnoughRepliesOfTheLoadHaveCome) {
-  ReplyTime time;
-  EXPECT_FALSE(time.known(1));
-  for (int i = 0; i < 8; ++i) time.Observe(1, 1, base::kMillisecond);
-  EXPECT_FALSE(time.known(1)) << "they may all have been ready";
-  for (int i = 0; i < 12; ++i) time.Observe(1, 1, base::kMillisecond);
-  EXPECT_TRUE(time.known(1));
-  EXPECT_FALSE(time.known(64));
-}
-
-TEST(ReplyTimeTest, WithOneDepthAllTimeIsTheLevels) {
-  ReplyTime time;
-  for (int i = 0; i < 100; ++i) time.Observe(1, 4, 8 * base::kMillisecond);
-  EXPECT_NEAR(time.Expect(1, 2), 4e6, 0.5e6);
-  time.ObserveAtLeast(1, 4, 2 * base::kMillisecond);
-  EXPECT_NEAR(time.Expect(1, 4), 8e6, 0.1e6) << "which was known";
-}
-
-// --- Allocation of rows --------------------------------------------------------------------------
-
-TEST(GainBucketTest, AscendsInQuarterOctaves) {
-  EXPECT_EQ(GainBucket(0), 0);
-  EXPECT_EQ(GainBucket(-1), 0);
-  EXPECT_EQ(GainBucket(NAN), 0);
-  EXPECT_EQ(GainBucket(1e-9f), 0);
-  EXPECT_EQ(GainBucket(1e9f), kGainBuckets - 1);
-  EXPECT_EQ(GainBucket(1.0f) - GainBucket(0.5f), 4);
-  for (float expected_gain = 1e-4f; expected_gain < 8; expected_gain *= 1.01f) {
-    ASSERT_LE(GainBucket(expected_gain), GainBucket(expected_gain * 1.01f));
-  }
-}
-
-struct Tree {
-  TokenTree tree;
-  std::vector<float> expected_gain;  // [nodes - 1]
-};
-
-// A child's expected gain is a share of its parent's.
-Tree RandomTree(std::mt19937* random, int nodes) {
-  Tree made{TokenTree::Root(0), {}};
-  for (int i = 0; i < nodes; ++i) {
-    const int parent = static_cast<int>((*random)() % made.tree.size());
-    made.tree.Add(parent, 1, 0);
-    made.expected_gain.push_back((parent > 0 ? made.expected_gain[parent - 1] : 1.0f) *
-                                 ((*random)() % 1000) / 1000.0f);
-  }
-  return made;
-}
-
-GainHistogram GainsOf(const std::vector<Tree>& trees, float value = 1) {
-  GainHistogram gains;
-  for (const Tree& tree : trees) {
-    for (float expected_gain : tree.expected_gain) gains.Add(value * expected_gain);
-  }
-  return gains;
-}
-
-std::vector<std::vector<int32_t>> Taken(const RowAllocation& allocation,
-                                        const std::vector<Tree>& trees) {
-  std::vector<std::vector<int32_t>> taken(trees.size());
-  int32_t left = allocation.partial;
-  for (size_t t = 0; t < trees.size(); ++t)
-    SelectNodes(allocation, trees[t].expected_gain, 1, &left, &taken[t]);
-  return taken;
-}
-
-// The reference: tries every number of draft tokens, best first.
-double BestRate(const std::vector<Tree>& trees, const StepBase& base, const StepTime& time) {
-  std::vector<float> all;
-  for (const Tree& tree : trees)
-    all.insert(all.end(), tree.expected_gain.begin(), tree.expected_gain.end());
-  std::sort(all.rbegin(), all.rend());
-  double tokens = base.tokens, best = 0;
-  for (size_t n = 0; n <= all.size(); ++n) {
-    const auto rows = static_cast<int32_t>(base.rows) + static_cast<int32_t>(n);
-    if (rows > base.max_rows) break;
-    best = std::max(best, tokens / static_cast<double>(base.delay + time.Predict(rows, 0)));
-    if (n < all.size()) tokens += all[n];
-  }
-  return best;
-}
-
-TEST(AllocateRowsTest, IsNearlyTheBestNumberOfDraftTokensAndTakesWholeSubtrees) {
-  std::mt19937 random(9);
-  for (int trial = 0; trial < 200; ++trial) {
-    const double row = 1e5 * (1 + random() % 30);
-    const StepTime time = Learned([&](int32_t rows, int64_t) { return std::max(1e6, row * rows); },
-                                  {1, 2, 3, 4, 6, 8, 12, 16, 20, 32}, 300, 0);
-    std::vector<Tree> trees;
-    for (int t = 0; t < 3; ++t) trees.push_back(RandomTree(&random, 2 + random() % 8));
-    const StepBase base = {.tokens = 3,
-                           .rows = 3,
-                           .delay = static_cast<base::Nanos>(random() % 1'000'000),
-                           .max_rows = 3 + static_cast<int32_t>(random() % 20)};
-    const RowAllocation allocation = AllocateRows(GainsOf(trees), base, time);
-    const auto taken = Taken(allocation, trees);
-    double tokens = base.tokens;
-    int32_t draft_tokens = 0;
-    for (size_t t = 0; t < trees.size(); ++t) {
-      for (int32_t node : taken[t]) {
-        const int32_t parent = trees[t].tree.parents[node];
-        ASSERT_TRUE(parent == 0 || std::count(taken[t].begin(), taken[t].end(), parent) == 1);
-        tokens += trees[t].expected_gain[node - 1];
-        ++draft_tokens;
-      }
-    }
-    ASSERT_LE(3 + draft_tokens, base.max_rows);
-    ASSERT_EQ(draft_tokens, allocation.draft_tokens);
-    const double rate =
-        tokens / static_cast<double>(base.delay + time.Predict(3 + draft_tokens, 0));
-    EXPECT_GE(rate, 0.97 * BestRate(trees, base, time));
-  }
-}
-
-TEST(AllocateRowsTest, NoneWhereEveryRowCostsTheSame) {
-  const StepTime time =
-      Learned([](int32_t rows, int64_t) { return 1e6 * rows; }, {1, 2, 4, 8, 16, 32}, 600, 0);
-  const std::vector<Tree> trees = {{Chain(3, 0), {0.9f, 0.81f, 0.73f}}};
-  const StepBase base = {.tokens = 1, .rows = 1, .max_rows = 64};
-  EXPECT_EQ(AllocateRows(GainsOf(trees), base, time).draft_tokens, 0);
-  EXPECT_THAT(Taken(AllocateRows(GainsOf(trees), base, time), trees)[0], IsEmpty());
-  EXPECT_EQ(AllocateRows(GainsOf(trees), base, time, true).draft_tokens, 3) << "if it must";
-}
-
-TEST(AllocateRowsTest, AllWhereRowsAreFreeUpToTheLimit) {
-  const StepTime time = Learned([](int32_t, int64_t) { return 1e6; }, {1, 8, 64}, 600, 0);
-  const std::vector<Tree> trees = {{Chain(3, 0), {0.01f, 0.01f, 0.01f}},
-                                   {Chain(3, 0), {0.01f, 0.01f, 0.01f}}};
-  StepBase base = {.tokens = 2, .rows = 2, .max_rows = 64};
-  EXPECT_THAT(Taken(AllocateRows(GainsOf(trees), base, time), trees),
-              ElementsAre(ElementsAre(1, 2, 3), ElementsAre(1, 2, 3)));
-  base.max_rows = 6;
-  EXPECT_THAT(Taken(AllocateRows(GainsOf(trees), base, time), trees),
-              ElementsAre(ElementsAre(1, 2, 3), ElementsAre(1)))
-      << "of equals the first";
-  base.max_rows = 1;
-  EXPECT_EQ(AllocateRows(GainsOf(trees), base, time).draft_tokens, 0);
-}
-
-// Many rows that are expected to yield little more are as likely to yield less; where they take no
-// time there is nothing to lose.
-TEST(AllocateRowsTest, TakesNoManyRowsForALittle) {
-  const std::vector<int32_t> sizes = {1, 8, 16, 32, 64, 128};
-  const StepTime rising =
-      Learned([](int32_t rows, int64_t) { return 20e6 + 9.1e6 * rows; }, sizes, 600, 0);
-  const StepTime flat = Learned([](int32_t, int64_t) { return 20e6; }, sizes, 600, 0);
-  const StepBase step = {.tokens = 16, .rows = 16, .max_rows = 128};
-  GainHistogram gains;
-  for (int i = 0; i < 64; ++i) gains.Add(0.9f);
-  // 1.8 % more tokens a second in a step of 4.5 times the time.
-  EXPECT_EQ(AllocateRows(gains, step, rising).draft_tokens, 0);
-  EXPECT_EQ(AllocateRows(gains, step, flat).draft_tokens, 64);
-  GainHistogram few;
-  for (int i = 0; i < 2; ++i) few.Add(0.98f);
-  EXPECT_EQ(AllocateRows(few, step, rising).draft_tokens, 2);
-}
-
-TEST(AllocateRowsTest, HigherValueGetsMoreRows) {
-  const StepTime time = Learned([](int32_t, int64_t) { return 1e6; }, {1, 8, 64}, 600, 0);
-  const Tree tree = {Chain(3, 0), {0.5f, 0.25f, 0.125f}};
-  GainHistogram gains = GainsOf({tree});
-  gains.Add(GainsOf({tree}, 8), 1);
-  const RowAllocation allocation =
-      AllocateRows(gains, {.tokens = 2, .rows = 2, .max_rows = 5}, time);
-  int32_t left = allocation.partial;
-  std::vector<int32_t> nodes;
-  SelectNodes(allocation, tree.expected_gain, 8, &left, &nodes);
-  EXPECT_THAT(nodes, ElementsAre(1, 2, 3));
-  SelectNodes(allocation, tree.expected_gain, 1, &left, &nodes);
-  EXPECT_THAT(nodes, IsEmpty());
-}
-
-TEST(MakeNonIncreasingTest, NeverRisesAndKeepsTheSum) {
-  std::vector<float> expected_gain = {0.6f, 0.1f, 0.4f, 0.4f, 0.05f};
-  MakeNonIncreasing(absl::MakeSpan(expected_gain));
-  EXPECT_THAT(expected_gain, Pointwise(FloatNear(1e-5f), {0.6f, 0.3f, 0.3f, 0.3f, 0.05f}));
-}
-
-// --- Goodput control -----------------------------------------------------------------------------
 
 // A group whose drafter's trees are chains whose tokens are accepted with the same chance, and as
 // many levels as are asked for. Rows are free, and a step takes 10 ms.
@@ -296,6 +34,7 @@ struct Group {
             .rows = static_cast<double>(sequences),
             .max_rows = 128};
   }
+  static StepShape OfAll(int32_t rows) { return {.rows = rows, .all_rows = rows}; }
   DraftOrder Order() { return control.Order(verification, sequences, step(), step(), 16, reading); }
   // level: what a level of the tree takes.
   DraftOrder Round(base::Nanos level) {
@@ -309,7 +48,7 @@ struct Group {
                                                   ? SiblingDraw::kWithoutReplacement
                                                   : SiblingDraw::kCoupledTopK};
     base::Nanos elapsed = step_time(sequences);
-    ModeStep step = control.Expect(sequences, 0);
+    ModeStep step = control.Expect(OfAll(sequences));
     std::vector<float> expected_gain;
     for (int i = 0; order.ask && i < sequences; ++i) {
       control.OnAsked();
@@ -318,7 +57,7 @@ struct Group {
       control.Evaluate(verification, draft, order, 16, &expected_gain);
     }
     if (order.ask) {
-      step = control.Expect(sequences * (1 + deep), 0);
+      step = control.Expect(OfAll(sequences * (1 + deep)));
       elapsed = latency + step_time(sequences * (1 + deep));
     }
     step.running = sequences;
@@ -436,6 +175,38 @@ TEST(GoodputControlTest, StepsBesidePromptsTeachNoStepTimes) {
   group.step_time = [](int32_t) { return 40 * base::kMillisecond; };
   group.Asked(20, base::kMillisecond);
   EXPECT_EQ(group.control.step_time().Predict(4, 0), usual);
+}
+
+// A step of some sequences yields their share of a step of all, beside its prefill.
+TEST(GoodputControlTest, AStepOfSomeYieldsTheirShare) {
+  GoodputControl control;
+  // Fixed and by the row, as far as steps of 64 rows are known.
+  for (int i = 0; i < 400; ++i) {
+    const int32_t rows = 1 + i % 64;
+    control.OnStep(rows, 0, (10 + rows) * base::kMillisecond, /*reading=*/false);
+  }
+  const auto expected = [&](const StepShape& step) {
+    return static_cast<double>(control.Expect(step).time) / base::kMillisecond;
+  };
+  EXPECT_NEAR(expected({.rows = 16, .all_rows = 16}), 26, 0.5);
+  EXPECT_NEAR(expected({.rows = 8, .share = 0.5, .all_rows = 8}), 13, 0.5);
+  EXPECT_NEAR(expected({.rows = 8, .share = 0.5, .all_rows = 28}), 33, 0.5);
+  EXPECT_NEAR(expected({.all_rows = 20}), 30, 0.5) << "a prefill alone";
+}
+
+// Of a drafter that drafts ahead other trees come than of one that does not, and at other times.
+TEST(GoodputControlTest, LevelsAreKeptApartByMode) {
+  GoodputControl control;
+  const auto reply = [&](bool ahead, int levels) {
+    const DraftOrder order = {.max_depth = 16, .ahead = ahead};
+    control.OnReply(VerificationMethod::kCoupled, order, Chain(levels, -1),
+                    levels * base::kMillisecond);
+  };
+  for (int i = 0; i < 40; ++i) reply(/*ahead=*/false, 7 + i % 3);
+  const base::Nanos latency = control.Deepest(VerificationMethod::kCoupled, {}, 64).latency;
+  EXPECT_GT(latency, 7 * base::kMillisecond);
+  for (int i = 0; i < 40; ++i) reply(/*ahead=*/true, 1 + i % 3);
+  EXPECT_EQ(control.Deepest(VerificationMethod::kCoupled, {}, 64).latency, latency);
 }
 
 TEST(GoodputControlTest, CostPerSecondFollowsTheRate) {
