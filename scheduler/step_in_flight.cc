@@ -16,13 +16,13 @@ constexpr size_t kLearnedTrees = 32;  // trees of a step that are learned from, 
 }  // namespace
 
 void StepInFlight::SurveyModes(const StepPlan& plan) {
-  mode_step_ = {};
-  bool speculates = false;
+  int32_t running = 0;
+  bool speculates = false, reading = false;
   for (const Sequence* sequence : admission_->running()) {
     if (sequence->phase != Phase::kRunning) continue;
-    ++mode_step_.running;
+    ++running;
     speculates |= sequence->request.speculate;
-    mode_step_.reading |= sequence->drafter_reads_prompt();
+    reading |= sequence->drafter_reads_prompt();
   }
   StepShape shape = {.all_rows = rows_, .all_context = context_};
   int32_t decoding = 0;
@@ -32,12 +32,11 @@ void StepInFlight::SurveyModes(const StepPlan& plan) {
     shape.rows += plan.sequences[i].row_count;
     shape.context += plan.sequences[i].kv_len + plan.sequences[i].row_count;
   }
-  if (decoding > 0) shape.share = static_cast<double>(decoding) / mode_step_.running;
-  const ModeStep expected = control_->Expect(shape);
-  mode_step_.time = expected.time;
-  mode_step_.delay = expected.delay;
-  mode_step_.gain = expected.gain;
-  if (!speculates || !rounds_->any_drafters()) mode_step_.running = 0;  // tells nothing of drafters
+  if (decoding > 0) shape.share = static_cast<double>(decoding) / running;
+  mode_step_ = control_->Expect(shape);
+  mode_step_.reading = reading;
+  // Else it tells nothing of drafters.
+  if (speculates && rounds_->any_drafters()) mode_step_.running = running;
 }
 
 void StepInFlight::ReportModes(base::Nanos now) {

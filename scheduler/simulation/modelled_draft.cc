@@ -22,6 +22,7 @@ void ModelledDraft::Ask(const DraftWanted& want, uint64_t target) {
              {}};
   rounds_[target].Join(want.id, static_cast<float>(want.cost_per_second));
   session.known = want.committed;
+  session.levels = std::max(1, cost_.tree.Shallower(want.max_depth).Depth());
   if (goes_ahead()) {
     session.ahead.Advance(text_, want.id, want.committed);
     Note(true, &session);
@@ -84,16 +85,18 @@ void ModelledDraft::StartAhead(base::Nanos now) {
   const auto best = [](const auto& entry) {
     return entry.second->ahead.any() ? entry.second->ahead.best() : 0;
   };
-  const size_t most = std::max<size_t>(cost_.ahead.rows, going.size());
-  while (run_ahead_.size() < most) {
+  int64_t most = std::max<int64_t>(cost_.ahead.rows, static_cast<int64_t>(going.size()));
+  if (one_pass()) most *= 1 + cost_.tree.Depth();
+  int64_t rows = 0;
+  while (rows < most) {
     const auto likeliest =
         std::max_element(going.begin(), going.end(),
                          [&](const auto& a, const auto& b) { return best(a) < best(b); });
     if (likeliest == going.end() || !likeliest->second->ahead.any()) break;
     run_ahead_.emplace_back(likeliest->first, likeliest->second->ahead.Take());
+    rows += one_pass() ? likeliest->second->levels : 1;  // with masks
   }
-  const int64_t rows_each = one_pass() ? cost_.tree.Depth() : 1;  // with masks
-  ends_ = now + TimeOf(rows_each * static_cast<int64_t>(run_ahead_.size()));
+  ends_ = now + TimeOf(rows);
 }
 
 std::vector<ModelledDraft::Reply> ModelledDraft::EndPass() {

@@ -73,6 +73,7 @@ class ModelledDraft {
   struct Session {
     int32_t known = 0;  // tokens that were prefilled
     ModelledAhead ahead;
+    int32_t levels = 1;  // that were asked for
     bool asked = false;
     bool going_ahead = false;  // not asked, and there are nodes to run ahead
   };
