@@ -1,6 +1,7 @@
 // The chance that draft tokens are accepted.
 
 #include <cmath>
+#include <random>
 #include <vector>
 
 #include "gmock/gmock.h"
