@@ -12,7 +12,7 @@ namespace {
 constexpr int32_t kWindow = 16;
 constexpr int32_t kMostCatchingUp = 64;
 constexpr int32_t kSettled = 3;
-constexpr int32_t kMostAtWork = 512;  // drafters, with what they were asked for before
+constexpr int32_t kMostAtWork = 256;  // drafters, with what they were asked for before
 constexpr int32_t kMostReading = 32;  // one after the other; then it is no exception
 constexpr double kUnread = 96;        // for each text that drafters would have to read, but for
 constexpr int32_t kFewTexts = 4;      // so many, which are read soon

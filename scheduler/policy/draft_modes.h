@@ -84,7 +84,7 @@ class DraftModes {
     ++replied_;
     in_time_ += in_time ? 1 : 0;
   }
-  // No reply will come.
+  // No reply will come, or one has that tells nothing.
   void OnNoReply() { ++refused_; }
   void OnStep(const ModeStep& step);
   // What is expected has changed: a window without drafters ends.

@@ -52,8 +52,9 @@ void DraftRounds::StartRound(absl::Span<Sequence* const> running, const PrefillL
 
 void DraftRounds::OnDraft(uint32_t round, speculation::Draft draft, base::Nanos now,
                           Sequence* sequence) {
-  if (sequence == nullptr) {
+  if (sequence == nullptr) {  // it has ended
     ++counts_.late;
+    control_->OnNoReply();
     return;
   }
   DraftWait& wait = sequence->wait;

@@ -82,7 +82,7 @@ class GoodputControl {
   // A sequence has asked. A reply has come, before its step was planned or later.
   void OnAsked() { modes_.OnAsked(); }
   void OnAnswered(bool in_time) { modes_.OnReply(in_time); }
-  // No reply will come.
+  // No reply will come, or one has that tells nothing.
   void OnNoReply() { modes_.OnNoReply(); }
   // One of `running` sequences begins to decode.
   void OnNewText(speculation::VerificationMethod verification, int32_t running);
