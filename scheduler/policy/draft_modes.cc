@@ -68,7 +68,7 @@ DraftModes::Arms& DraftModes::ArmsOf(int load) {
 
 DraftMode DraftModes::Best(int load) const {
   const Arms& arms = loads_[load];
-  const bool forgotten = load >= forgotten_load_ && busy_ < forgotten_until_;
+  const bool forgotten = load + 1 >= forgotten_load_ && busy_ < forgotten_until_;
   const double unread = forgotten ? kMarginForgotten : kMarginUnread;
   DraftMode best = DraftMode::kNone;
   for (const DraftMode mode : {DraftMode::kJustInTime, DraftMode::kAhead}) {
@@ -199,17 +199,20 @@ void DraftModes::OnStep(const ModeStep& step) {
 }
 
 void DraftModes::EndWindow() {
-  Arms& arms = loads_[window_.load];
-  Arm& arm = arms.of[window_.mode];
+  Arm& arm = loads_[window_.load].of[window_.mode];
   if (window_.time > 0) {
     arm.windows += 1;
     arm.pace += std::max(kNewest, 1 / arm.windows) * (window_.value / window_.time - arm.pace);
   } else {
-    // Drafters did not catch up, which they would not in another mode either.
-    arms.of[DraftMode::kJustInTime] = arms.of[DraftMode::kAhead] = {.pace = 0, .windows = 0};
+    // Drafters did not catch up, which they would not in another mode or with more texts either.
+    for (int load = window_.load; load < kLoads; ++load) {
+      if (load > window_.load && !Known(loads_[load])) continue;
+      ByMode<Arm>& of = loads_[load].of;
+      of[DraftMode::kJustInTime] = of[DraftMode::kAhead] = {.pace = 0, .windows = 0};
+    }
   }
   if (window_.trial) {
-    const double sure = std::min(1.0, arm.windows / kSureWindows);
+    const double sure = window_.time > 0 ? std::min(1.0, arm.windows / kSureWindows) : 1;
     next_try_[window_.mode] =
         busy_ + static_cast<base::Nanos>(
                     std::max(window_.lost / kBudget, sure * kLeastBetween * window_.all_time));

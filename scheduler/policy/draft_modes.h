@@ -139,7 +139,8 @@ class DraftModes {
   Window window_;
   ByMode<double> rates_;    // as the window began
   bool caught_up_ = false;  // drafters have read the texts
-  // At this load or a higher one they are not read again before this time, in busy_, for a little.
+  // At this load, half of it or a higher one they are not read again before this time, in busy_,
+  // for a little.
   int forgotten_load_ = 0;
   base::Nanos forgotten_until_ = 0;
   base::Nanos busy_ = 0;          // all steps' elapsed times

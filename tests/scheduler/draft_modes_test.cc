@@ -292,6 +292,7 @@ TEST(DraftModesTest, ManyTextsAreNotReadForALittle) {
     return group.Shares(40)[static_cast<size_t>(DraftMode::kNone)] < 1;
   };
   EXPECT_FALSE(asks_after_none(1.1, 64));
+  EXPECT_FALSE(asks_after_none(1.1, 40));
   EXPECT_TRUE(asks_after_none(1.1, 8));
   EXPECT_TRUE(asks_after_none(1.3, 64));
 }
