@@ -15,7 +15,7 @@ constexpr size_t kLearnedTrees = 32;  // trees of a step that are learned from, 
 
 }  // namespace
 
-void StepInFlight::SurveyModes(const StepPlan& plan) {
+void StepInFlight::Survey(const StepPlan& plan) {
   int32_t running = 0;
   bool speculates = false, reading = false;
   for (const Sequence* sequence : admission_->running()) {
@@ -24,14 +24,18 @@ void StepInFlight::SurveyModes(const StepPlan& plan) {
     speculates |= sequence->request.speculate;
     reading |= sequence->drafter_reads_prompt();
   }
-  StepShape shape = {.all_rows = rows_, .all_context = context_};
+  StepShape shape = {.all_rows = plan.rows()};
   int32_t decoding = 0;
   for (size_t i = 0; i < sequences_.size(); ++i) {
+    const PlanSequence& part = plan.sequences[i];
+    shape.all_context += part.kv_len + part.row_count;
     if (sequences_[i]->phase != Phase::kRunning) continue;
     ++decoding;
-    shape.rows += plan.sequences[i].row_count;
-    shape.context += plan.sequences[i].kv_len + plan.sequences[i].row_count;
+    shape.rows += part.row_count;
+    shape.context += part.kv_len + part.row_count;
   }
+  rows_ = shape.all_rows;
+  context_ = shape.all_context;
   if (decoding > 0) shape.share = static_cast<double>(decoding) / running;
   mode_step_ = control_->Expect(shape);
   mode_step_.reading = reading;
@@ -52,11 +56,8 @@ void StepInFlight::Begin(absl::Span<Sequence* const> sequences, base::Nanos now,
   any_ = true;
   plan->step = ++number_;
   started_ = now;
-  rows_ = plan->rows();
-  context_ = 0;
-  for (const PlanSequence& part : plan->sequences) context_ += part.kv_len + part.row_count;
   sequences_.assign(sequences.begin(), sequences.end());
-  SurveyModes(*plan);
+  Survey(*plan);
   for (Sequence* sequence : sequences_) {
     sequence->in_flight = true;
     sequence->wait.EndRound();

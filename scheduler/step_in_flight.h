@@ -46,8 +46,8 @@ class StepInFlight {
   // Empty; with memory if events were given back.
   std::vector<base::TokenId> SpareTokens();
   void KeepTokens(std::vector<base::TokenId> tokens);
-  // What DraftModes needs to know of the step.
-  void SurveyModes(const StepPlan& plan);
+  // What GoodputControl needs to know of the step.
+  void Survey(const StepPlan& plan);
   void ReportModes(base::Nanos now);
   void Apply(base::Nanos now, Sequence* sequence, SequenceResult* result,
              std::vector<Event>* events);
