@@ -23,13 +23,15 @@ constexpr double kLeastBetween = 24;  // times the time of a trial, to the next 
 constexpr double kCaughtUp = 0.75;    // of the sequences that asked were answered
 constexpr double kBudget = 0.005;     // of the time, for trials
 constexpr double kNewest = 0.25;      // the weight of a window in a pace, at least
-// A trial is over early once it yields less than this part of the best.
+// Drafting is over early once it yields less than this part of plain decoding, or, if it is only
+// tried, of the best.
 constexpr double kHopeless = 0.8;
 constexpr int32_t kLeastSteps = 4;
 // Plain decoding is not tried where even at this pace it would not be the best.
 constexpr double kMostPace = 1.2;
 // Of two modes that yield about the same, the one that asks less of drafters.
-constexpr double kMargin = 1.02;
+constexpr double kMarginInUse = 1.02;
+constexpr double kMargin = 1.03;
 // The same where drafters would first have to read the texts; and soon after many of them were left
 // unread, as what is expected may be wrong by that much.
 constexpr double kMarginUnread = 1.05, kMarginForgotten = 1.2;
@@ -73,7 +75,7 @@ DraftMode DraftModes::Best(int load) const {
   DraftMode best = DraftMode::kNone;
   for (const DraftMode mode : {DraftMode::kJustInTime, DraftMode::kAhead}) {
     // The one that is in use need not win by the margin again.
-    const double margin = mode == arms.best ? 1 : caught_up_ ? kMargin : unread;
+    const double margin = mode == arms.best ? kMarginInUse : caught_up_ ? kMargin : unread;
     if (Yield(arms, mode) > margin * Yield(arms, best)) best = mode;
   }
   return best;
@@ -192,9 +194,10 @@ void DraftModes::OnStep(const ModeStep& step) {
   }
   window_.value += value;
   window_.time += elapsed;
-  const bool hopeless = window_.trial && window_.mode != DraftMode::kNone &&
-                        window_.steps >= kLeastSteps &&
-                        rates_[window_.mode] * window_.value < kHopeless * best * window_.time;
+  // What plain decoding yields is known, if only as it is expected.
+  const double other = std::max(window_.trial ? best : 0, Yield(arms, DraftMode::kNone));
+  const bool hopeless = window_.mode != DraftMode::kNone && window_.steps >= kLeastSteps &&
+                        rates_[window_.mode] * window_.value < kHopeless * other * window_.time;
   if (window_.steps >= kWindow || hopeless) EndWindow();
 }
 

@@ -46,10 +46,12 @@ GoodputControl::GoodputControl(absl::Span<const StepSample> profile) {
 }
 
 void GoodputControl::OnStep(int32_t rows, int64_t context, base::Nanos time, bool reading) {
-  // Beside drafters that are only tried, or read prompts, steps may be slower, which is part of
-  // their pace.
-  const bool differs = use_.trial || use_.catches_up || modes_.Exceptional(reading);
-  if (time > 0 && !(differs && step_time_.known())) step_time_.Observe(rows, context, time);
+  // Beside drafters that are only tried, draft ahead or read prompts, steps may be slower, which is
+  // part of their pace. Else other modes would seem as slow.
+  bool differs = use_.trial || use_.catches_up || modes_.Exceptional(reading);
+  differs &= step_time_.known();
+  differs |= use_.mode == DraftMode::kAhead && step_time_.Known(rows) >= 1;
+  if (time > 0 && !differs) step_time_.Observe(rows, context, time);
 }
 
 // A step of some sequences leaves the others behind: what it yields is their share of a step of

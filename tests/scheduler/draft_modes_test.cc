@@ -105,6 +105,14 @@ TEST(DraftModesTest, NoDrafterIsLeft) {
   EXPECT_TRUE(group.Step().catches_up) << "those that come have yet to read";
 }
 
+// The first window of a mode is no trial, but what plain decoding yields is known all the same.
+TEST(DraftModesTest, DraftingThatIsFarWorseThanPlainDecodingEndsEarly) {
+  Group group{Yields(1, 0.5, 0.5)};
+  int steps = 0;
+  while (group.Step().mode != DraftMode::kNone) ++steps;
+  EXPECT_LT(steps, 24) << "both ways of drafting";
+}
+
 // Trials of the others cost one part in a hundred of the time.
 TEST(DraftModesTest, TrialsCostLittle) {
   for (const double worse : {0.2, 0.5, 0.9}) {

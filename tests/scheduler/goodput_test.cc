@@ -177,6 +177,25 @@ TEST(GoodputControlTest, StepsBesidePromptsTeachNoStepTimes) {
   EXPECT_EQ(group.control.step_time().Predict(4, 0), usual);
 }
 
+// Drafters that draft ahead on the cores of the target slow its steps down: that is no reason to
+// expect as slow ones without them.
+TEST(GoodputControlTest, StepsBesideDraftingAheadTeachNoStepTimes) {
+  Group group;
+  group.Asked(40, base::kMillisecond);
+  const base::Nanos usual = group.control.step_time().Predict(4, 0);
+  int ahead = 0;
+  for (int i = 0; i < 600; ++i) {
+    const bool beside = group.Order().ahead;
+    ahead += beside;
+    const base::Nanos time = beside ? 14 * base::kMillisecond : 10 * base::kMillisecond;
+    group.step_time = [time](int32_t) { return time; };
+    group.Round(beside ? base::kMillisecond / 10 : 3 * base::kMillisecond);
+  }
+  EXPECT_GT(ahead, 300);
+  EXPECT_NEAR(base::ToSeconds(group.control.step_time().Predict(4, 0)), base::ToSeconds(usual),
+              base::ToSeconds(base::kMillisecond / 10));
+}
+
 // A step of some sequences yields their share of a step of all, beside its prefill.
 TEST(GoodputControlTest, AStepOfSomeYieldsTheirShare) {
   GoodputControl control;
