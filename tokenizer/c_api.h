@@ -7,7 +7,7 @@
 // Every call that can fail returns 0 or an absl::StatusCode. On failure the bytes output holds the
 // message in UTF-8 instead of the result. Outputs are written on every return; the caller frees
 // them with the matching sf_tokenizer_free_* function. A Rust panic becomes code 13 (internal).
-// Calls on one handle may run concurrently, except destroy.
+// Calls on one handle may run concurrently, except destroy, and except those on a matcher.
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,6 +18,8 @@ extern "C" {
 #endif
 
 typedef struct SfTokenizer SfTokenizer;
+typedef struct SfGrammars SfGrammars;  // compiles grammars for one vocabulary
+typedef struct SfMatcher SfMatcher;    // where a text is in its grammar
 
 typedef struct {
   uint8_t* data;
@@ -66,7 +68,26 @@ int32_t sf_tokenizer_decoder_kind(const SfTokenizer* tokenizer);
 int32_t sf_tokenizer_vocab_size(const SfTokenizer* tokenizer);
 int32_t sf_tokenizer_bos_id(const SfTokenizer* tokenizer);  // -1: none
 bool sf_tokenizer_has_chat_template(const SfTokenizer* tokenizer);
+// The text of the chat template for conversations with tools; empty: there is none.
+void sf_tokenizer_tool_template(const SfTokenizer* tokenizer, SfBytes* text);
 void sf_tokenizer_eos_ids(const SfTokenizer* tokenizer, SfIds* ids);
+
+// Lives on without the tokenizer. FailedPrecondition (9): the tokenizer has no end token.
+int32_t sf_grammars_create(const SfTokenizer* tokenizer, SfGrammars** out, SfBytes* error);
+void sf_grammars_destroy(SfGrammars* grammars);
+// language: base::GrammarLanguage.
+int32_t sf_grammars_compile(const SfGrammars* grammars, int32_t language, const char* source,
+                            size_t source_size, SfMatcher** out, SfBytes* error);
+
+SfMatcher* sf_matcher_clone(const SfMatcher* matcher);  // null after an internal error
+void sf_matcher_destroy(SfMatcher* matcher);
+int32_t sf_matcher_consume(SfMatcher* matcher, const int32_t* ids, size_t ids_size, SfBytes* error);
+int32_t sf_matcher_rollback(SfMatcher* matcher, size_t count, SfBytes* error);
+size_t sf_matcher_allowed(SfMatcher* matcher, const int32_t* ids, size_t ids_size);
+int32_t sf_matcher_mask(SfMatcher* matcher, uint32_t* words, size_t words_size, SfBytes* error);
+void sf_matcher_forced(SfMatcher* matcher, SfIds* ids);
+bool sf_matcher_accepts(SfMatcher* matcher);
+bool sf_matcher_stopped(const SfMatcher* matcher);
 
 #ifdef __cplusplus
 }

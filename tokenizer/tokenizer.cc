@@ -107,6 +107,12 @@ absl::StatusOr<std::string> Tokenizer::ApplyChatTemplate(std::string_view messag
 
 bool Tokenizer::has_chat_template() const { return sf_tokenizer_has_chat_template(handle_); }
 
+std::string Tokenizer::ToolTemplate() const {
+  SfBytes text;
+  sf_tokenizer_tool_template(handle_, &text);
+  return TakeBytes(text);
+}
+
 int32_t Tokenizer::vocab_size() const { return sf_tokenizer_vocab_size(handle_); }
 
 std::optional<base::TokenId> Tokenizer::bos_id() const {

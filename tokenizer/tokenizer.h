@@ -71,6 +71,8 @@ class Tokenizer {
                                                 std::string_view tools_json = {},
                                                 std::string_view variables_json = {}) const;
   bool has_chat_template() const;
+  // The text of the template that conversations with tools are rendered by; empty if there is none.
+  std::string ToolTemplate() const;
 
   // One more than the highest id; the model's vocabulary may be padded beyond it.
   int32_t vocab_size() const;
@@ -85,6 +87,7 @@ class Tokenizer {
   uint64_t Fingerprint() const { return fingerprint_; }  // see fingerprint.h
 
  private:
+  friend class Grammars;  // tokenizer/grammar.h
   Tokenizer(SfTokenizer* handle, uint64_t fingerprint);
 
   SfTokenizer* const handle_;  // owned

@@ -23,6 +23,7 @@ pub struct ChatTemplate {
     /// By name. For a template that does not compile the error is kept: completions work without
     /// it.
     programs: BTreeMap<String, std::result::Result<Program, String>>,
+    sources: ChatTemplates,
 }
 
 impl ChatTemplate {
@@ -35,12 +36,21 @@ impl ChatTemplate {
                 .iter()
                 .map(|(name, source)| (name.clone(), compile(source)))
                 .collect(),
+            sources: templates.clone(),
         }
     }
 
     /// Whether there is a template for conversations without tools.
     pub fn exists(&self) -> bool {
         self.programs.contains_key(DEFAULT_TEMPLATE)
+    }
+
+    /// The text of the template for conversations with tools; empty if there is none.
+    pub fn tool_source(&self) -> &str {
+        [TOOL_TEMPLATE, DEFAULT_TEMPLATE]
+            .iter()
+            .find_map(|name| self.sources.get(*name))
+            .map_or("", String::as_str)
     }
 
     /// `tools` and `variables` are JSON texts or empty; `variables` is an object whose members the

@@ -55,7 +55,7 @@ unsafe fn free_raw<T>(data: *mut T, size: usize) {
 
 /// # Safety
 /// As said at the top of this file.
-unsafe fn view<'a, T>(data: *const T, size: usize) -> &'a [T] {
+pub(crate) unsafe fn view<'a, T>(data: *const T, size: usize) -> &'a [T] {
     if size == 0 {
         &[]
     } else {
@@ -63,8 +63,18 @@ unsafe fn view<'a, T>(data: *const T, size: usize) -> &'a [T] {
     }
 }
 
+/// # Safety
+/// As said at the top of this file; nothing else reads or writes the memory.
+pub(crate) unsafe fn view_mut<'a, T>(data: *mut T, size: usize) -> &'a mut [T] {
+    if size == 0 {
+        &mut []
+    } else {
+        slice::from_raw_parts_mut(data, size)
+    }
+}
+
 /// Runs `body`, turning a panic into an error: unwinding into C++ is undefined.
-fn guarded<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn guarded<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         Err(Error::new(
             Code::Internal,
@@ -87,7 +97,7 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
 ///
 /// # Safety
 /// `out` is writable.
-unsafe fn write_bytes(result: Result<Vec<u8>>, out: *mut SfBytes) -> i32 {
+pub(crate) unsafe fn write_bytes(result: Result<Vec<u8>>, out: *mut SfBytes) -> i32 {
     let (code, bytes) = match result {
         Ok(bytes) => (0, bytes),
         Err(error) => (error.code as i32, error.message.into_bytes()),
@@ -244,6 +254,17 @@ pub unsafe extern "C" fn sf_tokenizer_bos_id(tokenizer: *const TextTokenizer) ->
 #[no_mangle]
 pub unsafe extern "C" fn sf_tokenizer_has_chat_template(tokenizer: *const TextTokenizer) -> bool {
     (*tokenizer).chat_template().exists()
+}
+
+/// # Safety
+/// As said at the top of this file.
+#[no_mangle]
+pub unsafe extern "C" fn sf_tokenizer_tool_template(
+    tokenizer: *const TextTokenizer,
+    text: *mut SfBytes,
+) {
+    let source = (*tokenizer).chat_template().tool_source();
+    text.write(source.as_bytes().to_vec().into());
 }
 
 /// # Safety

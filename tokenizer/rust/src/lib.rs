@@ -1,8 +1,8 @@
-//! Hugging Face tokenizers and chat templates behind the C ABI of `tokenizer/c_api.h`.
+//! Hugging Face tokenizers, chat templates and grammars behind the C ABI of `tokenizer/c_api.h`.
 //!
 //! `checkpoint` reads a model folder, `text` encodes and decodes, `chat_template` renders
-//! conversations with `jinja` and the functions of `chat_builtins`. Unsafe code is in `ffi` and in
-//! the call of strftime.
+//! conversations with `jinja` and the functions of `chat_builtins`, `grammar` says which tokens may
+//! follow. Unsafe code is in `ffi`, `ffi_grammar` and in the call of strftime.
 
 mod chat_builtins;
 mod chat_template;
@@ -10,6 +10,8 @@ mod checkpoint;
 mod conversation;
 mod error;
 mod ffi;
+mod ffi_grammar;
+mod grammar;
 mod jinja;
 mod python_json;
 mod text;

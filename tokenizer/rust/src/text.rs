@@ -150,6 +150,11 @@ impl TextTokenizer {
         &self.eos_ids
     }
 
+    /// The underlying tokenizer, for encoders with other settings.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
     pub fn chat_template(&self) -> &ChatTemplate {
         &self.chat_template
     }
