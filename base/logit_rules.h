@@ -23,8 +23,9 @@ struct LogitBias {
 //   logit  = logit > 0 ? logit / repetition_penalty : logit * repetition_penalty,
 //            if the token is in the prompt or in the output
 //   logit -= n * frequency_penalty, and presence_penalty once if n > 0.
-// The suppressed token ids cannot be chosen (the lowest float32) as any of the first min_tokens
-// output tokens.
+// Then tokens that cannot be chosen get the lowest float32: those that a grammar does not allow
+// (`masked`: each row has a mask of those that it does), and the suppressed token ids as any of the
+// first min_tokens output tokens, except where the grammar allows nothing else.
 struct LogitRules {
   float presence_penalty = 0.0f;     // in [-2, 2]
   float frequency_penalty = 0.0f;    // in [-2, 2]
@@ -33,6 +34,7 @@ struct LogitRules {
   int32_t min_tokens = 0;
   std::vector<TokenId> suppressed_token_ids =
       {};  // end tokens and stop ids; needed where min_tokens > 0
+  bool masked = false;
 
   bool operator==(const LogitRules&) const = default;
   // Whether the text so far matters, and whether the prompt is a part of it.
@@ -42,7 +44,7 @@ struct LogitRules {
   bool counts_prompt() const { return repetition_penalty != 1.0f; }
   // Whether the logits of the output token after `output_size` others are changed.
   bool ChangeAt(int32_t output_size) const {
-    return penalises() || !bias.empty() || SuppressesAt(output_size);
+    return masked || penalises() || !bias.empty() || SuppressesAt(output_size);
   }
   bool SuppressesAt(int32_t output_size) const {
     return output_size < min_tokens && !suppressed_token_ids.empty();

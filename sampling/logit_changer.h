@@ -48,11 +48,15 @@ class LogitChanger {
 
   // The changed row, [vocabulary], valid until the next call. path: tokens after the committed text
   // up to the row's own. output_size: tokens of the output before the one that the row is about.
+  // mask: bit id % 32 of word id / 32 tells whether the grammar allows the token; one bit is set.
+  // Empty: all are allowed.
   absl::Span<const float> Change(absl::Span<const float> row, absl::Span<const base::TokenId> path,
-                                 int32_t output_size);
+                                 int32_t output_size, absl::Span<const uint32_t> mask = {});
 
  private:
   void Count(base::TokenId token, int32_t occurrences);
+  void Penalise(absl::Span<const base::TokenId> path);
+  void Exclude(base::TokenId token);
 
   const int32_t vocabulary_;
   const base::LogitRules* rules_ = nullptr;
@@ -63,11 +67,12 @@ class LogitChanger {
 };
 
 // The same rules word for word, in double precision, from the text itself: the oracle of the tests.
-// `output` holds the committed output and the path.
+// `output` holds the committed output and the path. allowed: [row], or empty: all are.
 std::vector<double> ChangedLogitsReference(absl::Span<const float> row,
                                            const base::LogitRules& rules,
                                            absl::Span<const base::TokenId> prompt,
-                                           absl::Span<const base::TokenId> output);
+                                           absl::Span<const base::TokenId> output,
+                                           const std::vector<bool>& allowed = {});
 
 }  // namespace specfabric::sampling
 

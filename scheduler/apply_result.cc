@@ -98,6 +98,10 @@ void ApplyPrefill(Sequence* sequence, SequenceResult* result, TokensEvent* event
 }
 
 void CountSource(speculation::Source source, DraftTokenCounts* counts) {
+  if (source.proposed_by == speculation::ProposalSource::kGrammar) {
+    ++counts->by_grammar;
+    return;
+  }
   if (source.proposed_by != speculation::ProposalSource::kNgramLookup)
     ++counts->by_drafter[source.drafter];
   if (source.proposed_by == speculation::ProposalSource::kNgramLookup) ++counts->by_ngram_lookup;

@@ -87,6 +87,7 @@ enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kError, kNotFini
 // counts for the first of them.
 struct DraftTokenCounts {
   std::array<int32_t, speculation::kMaxDrafters> by_drafter = {};
+  int32_t by_grammar = 0;         // forced, whoever proposed them besides
   int32_t by_ngram_lookup = 0;    // proposed by no drafter
   int32_t also_ngram_lookup = 0;  // those of by_drafter that the n-gram lookup proposed as well
 };

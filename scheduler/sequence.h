@@ -68,9 +68,10 @@ struct Sequence {
   std::vector<base::TokenId> committed;  // prompt + output; only Append adds to it
   DraftWait wait;
   std::vector<float> expected_gain;  // of the draft's nodes, see GoodputControl::Evaluate
-  // Of this round: the n-gram lookup's until a drafter replies.
+  // Of this round: the grammar's or the n-gram lookup's until a drafter replies.
   speculation::Draft draft;
-  speculation::Draft planned;  // in flight, without draft_row; no tree for a prefill
+  std::vector<base::TokenId> forced;  // by the grammar, after `committed`
+  speculation::Draft planned;         // in flight, without draft_row; no tree for a prefill
   std::vector<BlockKey> keys;  // of the first full blocks of `committed`, as far as needed so far
 
   sampling::TokenCounts counts;  // of `committed`, where the request's rules need them

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/grammar.h"
 #include "base/logit_rules.h"
 #include "base/types.h"
 #include "speculation/verification_method.h"
@@ -25,7 +26,8 @@ struct SequenceRequest {
   std::vector<base::TokenId> prompt;     // at least one token
   std::vector<base::TokenId> generated;  // emitted by an earlier attempt; the output continues it
   base::SamplingParams sampling;
-  base::LogitRules rules;
+  base::LogitRules rules;               // masked: exactly where there is a grammar
+  base::Grammar grammar;                // of the output; the scheduler does not read it
   uint32_t attempt = 0;                 // of this request: see sampling::DrawNumber
   int32_t max_tokens = 16;              // output tokens, `generated` included; 0 only scores
   std::vector<base::TokenId> stop_ids;  // end the output, reason kStop; the id itself is emitted

@@ -124,6 +124,7 @@ void StepInFlight::Apply(base::Nanos now, Sequence* sequence, SequenceResult* re
   auto& event = std::get<TokensEvent>(events->emplace_back(std::in_place_type<TokensEvent>));
   if (!result->accepted.tokens.empty()) event.tokens = SpareTokens();
   ApplyResult(options_.block_size, sequence, result, &event);
+  sequence->forced.swap(result->forced);
   if (sequence->first_token == 0 && !event.tokens.empty()) sequence->first_token = now;
   if (event.round) {
     MethodRounds& rounds = sequence->method_rounds;

@@ -79,6 +79,8 @@ struct SequenceResult {
   speculation::Accepted accepted;             // a prefill's last row gives path {} and one token
   std::vector<base::TokenLogprobs> logprobs;  // [accepted.tokens] if asked for
   std::vector<base::TokenLogprobs> prompt_logprobs;  // one for each scored row, in row order
+  // Tokens that the grammar forces after the accepted ones: the next draft tokens.
+  std::vector<base::TokenId> forced = {};
 };
 
 struct StepResult {

@@ -102,6 +102,7 @@ std::vector<uint8_t> Encode(const Submit& m) {
   const auto stop_ids = builder.CreateVector(q.stop_ids);
   const auto sampling = wire::ToWire(q.sampling);
   const auto trace = wire::ToWire(m.trace);
+  const auto grammar = builder.CreateString(q.grammar.source);
   const wire::RuleLists rules = wire::WriteRules(q.rules, builder);
   return wire::Finish(
       builder,
@@ -111,7 +112,8 @@ std::vector<uint8_t> Encode(const Submit& m) {
           q.rules.frequency_penalty, q.rules.repetition_penalty, rules.bias_ids, rules.bias_values,
           q.rules.min_tokens, rules.suppressed_token_ids,
           m.verification ? static_cast<uint8_t>(*m.verification) : kNoVerificationMethod,
-          q.tpot_slo, q.tenant, q.cache_salt, q.priority, m.trace.traced() ? &trace : nullptr));
+          q.tpot_slo, q.tenant, q.cache_salt, q.priority, m.trace.traced() ? &trace : nullptr,
+          static_cast<uint8_t>(q.grammar.language), grammar));
 }
 
 template <>
@@ -132,6 +134,7 @@ absl::StatusOr<Submit> Decode<Submit>(absl::Span<const uint8_t> payload) {
   const auto prompt = View(t->prompt());
   const auto generated = View(t->generated());
   const auto stop_ids = View(t->stop_ids());
+  const auto grammar = View(t->grammar());
   Checker check("Submit");
   check.TokenIds("prompt", prompt);
   check.TokenIds("generated", generated);
@@ -151,12 +154,16 @@ absl::StatusOr<Submit> Decode<Submit>(absl::Span<const uint8_t> payload) {
   q.tpot_slo = t->tpot_slo();
   check.NonNegative("tpot_slo", q.tpot_slo);
   q.rules = wire::CheckedRules(*t.operator->(), check);
+  check.AtMost("grammar_language", t->grammar_language(), base::kGrammarLanguages - 1);
+  check.Size("grammar", grammar.size(), base::kMaxGrammarBytes);
   if (t->verification() != kNoVerificationMethod) {
     check.AtMost("verification", t->verification(),
                  static_cast<uint8_t>(VerificationMethod::kTypical));
     m.verification = static_cast<VerificationMethod>(t->verification());
   }
   if (!check.ok()) return check.status();
+  q.grammar = {static_cast<base::GrammarLanguage>(t->grammar_language()), std::string(grammar)};
+  q.rules.masked = !q.grammar.empty();
   q.prompt = Copy(prompt);
   q.generated = Copy(generated);
   q.stop_ids = Copy(stop_ids);

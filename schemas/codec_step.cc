@@ -34,7 +34,7 @@ Offset<wire::PlanSequence> WriteSequence(const PlanSequence& s, FlatBufferBuilde
       s.prompt_size, static_cast<uint8_t>(s.verification), static_cast<uint8_t>(s.draw),
       s.draw_number, draft_row, s.rules.presence_penalty, s.rules.frequency_penalty,
       s.rules.repetition_penalty, rules.bias_ids, rules.bias_values, s.rules.min_tokens,
-      rules.suppressed_token_ids, all_counts);
+      rules.suppressed_token_ids, all_counts, s.rules.masked);
 }
 
 // Whether [first, first + count) lies in [0, size).
@@ -89,6 +89,7 @@ PlanSequence CheckedSequence(const wire::PlanSequence& t, const StepPlan& plan, 
   s.sampling = wire::FromWire(t.sampling());
   check.Sampling(s.sampling);
   s.rules = wire::CheckedRules(t, check);
+  s.rules.masked = t.masked();
   if (!check.ok()) return s;
   s.id = t.id();
   s.kind = static_cast<RowsKind>(t.kind());

@@ -24,7 +24,7 @@
 
 namespace specfabric::schemas {
 
-constexpr uint32_t kProtocolVersion = 3;
+constexpr uint32_t kProtocolVersion = 4;
 
 enum class MessageType : uint16_t {
   kHello = 1,

@@ -40,12 +40,18 @@ Draft Merge(Draft first, const Draft& second) {
     Source& source = sources[node];
     if (in_first < 0) source = second.source(in_second);
     if (in_first < 0 || in_second < 0) continue;
+    float& score = merged.tree.scores[node];
+    score = std::max(score, second.tree.scores[in_second]);
+    const bool is_forced = source.proposed_by == ProposalSource::kGrammar ||
+                           second.source(in_second).proposed_by == ProposalSource::kGrammar;
+    if (is_forced) {
+      source = {.proposed_by = ProposalSource::kGrammar};
+      continue;
+    }
     if (source.proposed_by == ProposalSource::kNgramLookup)
       source.drafter = second.source(in_second).drafter;
     source.from_ngram_lookup |= second.source(in_second).from_ngram_lookup;
     source.proposed_by = ProposalSource::kSeveral;
-    float& score = merged.tree.scores[node];
-    score = std::max(score, second.tree.scores[in_second]);
   }
   return {.tree = std::move(merged.tree),
           .draw = first.draw,

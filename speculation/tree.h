@@ -62,11 +62,11 @@ std::vector<uint64_t> AncestorMasks(const TokenTree& tree);
 constexpr int kMaxDrafters = 8;
 
 // Who proposed a node: one drafter alone, the n-gram lookup in the sequence's own text
-// (ngram_lookup.h) alone, or several of them.
-enum class ProposalSource : uint8_t { kDrafter = 0, kNgramLookup = 1, kSeveral = 2 };
-constexpr int kProposalSources = 3;
+// (ngram_lookup.h) alone, several of them, or the request's grammar, which forces the token.
+enum class ProposalSource : uint8_t { kDrafter = 0, kNgramLookup = 1, kSeveral = 2, kGrammar = 3 };
+constexpr int kProposalSources = 4;
 struct Source {
-  uint8_t drafter = 0;  // the first drafter that proposed it; 0 if only the n-gram lookup did
+  uint8_t drafter = 0;  // the first drafter that proposed it; 0 if none did
   ProposalSource proposed_by = ProposalSource::kDrafter;
   bool from_ngram_lookup = false;  // the n-gram lookup proposed it, alone or among several
 };

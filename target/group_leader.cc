@@ -55,9 +55,8 @@ class GroupLeader::Impl {
   absl::Status Gather(const transport::FabricOptions& fabric, const schemas::Hello& hello,
                       const schemas::GroupPart& part);
   absl::Status FinishLoading(const absl::StatusOr<std::unique_ptr<RankGroup>>& here);
-  absl::Status Run(RankGroup* here, const scheduler::StepPlan& plan,
-                   absl::Span<const speculation::DraftProbs* const> draft_probs, StepTimes* times,
-                   scheduler::StepResult* result);
+  absl::Status Run(RankGroup* here, const scheduler::StepPlan& plan, const VerifyInputs& inputs,
+                   StepTimes* times, scheduler::StepResult* result);
   bool Exchange(const std::vector<absl::Span<const uint8_t>>& mine,
                 std::vector<std::vector<uint8_t>>* all);
   metrics::FabricCounters counters() const { return link::ReadCounters(*link_); }
@@ -325,11 +324,11 @@ void GroupLeader::Impl::SendStep(const scheduler::StepPlan& plan,
 }
 
 absl::Status GroupLeader::Impl::Run(RankGroup* here, const scheduler::StepPlan& plan,
-                                    absl::Span<const speculation::DraftProbs* const> draft_probs,
-                                    StepTimes* times, scheduler::StepResult* result) {
-  SendStep(plan, draft_probs);
+                                    const VerifyInputs& inputs, StepTimes* times,
+                                    scheduler::StepResult* result) {
+  SendStep(plan, inputs.draft_probs);
   verify_result_.Reset(plan);
-  const absl::Status own = here->Execute(plan, draft_probs, &verify_result_, times);
+  const absl::Status own = here->Execute(plan, inputs, &verify_result_, times);
   const absl::Status theirs = Collect(plan, here->config().vocabulary);
   if (!own.ok()) return own;
   if (!theirs.ok()) return theirs;
@@ -406,9 +405,9 @@ absl::Status GroupLeader::FinishLoading(const absl::StatusOr<std::unique_ptr<Ran
   return impl_->FinishLoading(here);
 }
 absl::Status GroupLeader::Run(RankGroup* here, const scheduler::StepPlan& plan,
-                              absl::Span<const speculation::DraftProbs* const> draft_probs,
-                              StepTimes* times, scheduler::StepResult* result) {
-  return impl_->Run(here, plan, draft_probs, times, result);
+                              const VerifyInputs& inputs, StepTimes* times,
+                              scheduler::StepResult* result) {
+  return impl_->Run(here, plan, inputs, times, result);
 }
 metrics::FabricCounters GroupLeader::counters() const { return impl_->counters(); }
 bool GroupLeader::Exchange(const std::vector<absl::Span<const uint8_t>>& mine,

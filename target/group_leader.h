@@ -58,9 +58,8 @@ class GroupLeader : public model::ProcessExchange {
 
   // One step on all ranks: RankGroup::Run for a group that spans processes. After an error that not
   // every rank has, the group is lost.
-  absl::Status Run(RankGroup* here, const scheduler::StepPlan& plan,
-                   absl::Span<const speculation::DraftProbs* const> draft_probs, StepTimes* times,
-                   scheduler::StepResult* result);
+  absl::Status Run(RankGroup* here, const scheduler::StepPlan& plan, const VerifyInputs& inputs,
+                   StepTimes* times, scheduler::StepResult* result);
 
   // Counters of the link to the rank processes. From any thread, after Gather.
   metrics::FabricCounters counters() const;

@@ -46,7 +46,7 @@ absl::StatusOr<std::vector<StepSample>> MeasureSteps(const scheduler::SchedulerO
       draft_probs.assign(plan.sequences.size(), nullptr);
       StepTimes times;
       const base::Nanos began = base::Now();
-      absl::Status executed = execute(plan, draft_probs, &times, &result);
+      absl::Status executed = execute(plan, {.draft_probs = draft_probs}, &times, &result);
       if (!executed.ok()) return executed;
       sample.time = std::min(sample.time, base::Now() - began);
     }

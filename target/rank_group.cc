@@ -62,14 +62,12 @@ class RankGroup::Impl {
  public:
   absl::Status Start(const RankGroupOptions& options);
   ~Impl();
-  absl::Status Execute(const scheduler::StepPlan& plan,
-                       absl::Span<const speculation::DraftProbs* const> draft_probs,
+  absl::Status Execute(const scheduler::StepPlan& plan, const VerifyInputs& inputs,
                        VerifyResult* verify_result, StepTimes* times);
-  absl::Status Run(const scheduler::StepPlan& plan,
-                   absl::Span<const speculation::DraftProbs* const> draft_probs, StepTimes* times,
+  absl::Status Run(const scheduler::StepPlan& plan, const VerifyInputs& inputs, StepTimes* times,
                    scheduler::StepResult* result) {
     own_verify_result_.Reset(plan);
-    absl::Status done = Execute(plan, draft_probs, &own_verify_result_, times);
+    absl::Status done = Execute(plan, inputs, &own_verify_result_, times);
     if (done.ok()) Accept(plan, own_verify_result_, result);
     return done;
   }
@@ -113,7 +111,7 @@ class RankGroup::Impl {
   std::unique_ptr<RankVerifier> alone_;  // of a single rank, which runs on the caller's thread
   // Written by the leader before it raises step_, read by the ranks after.
   const scheduler::StepPlan* plan_ = nullptr;
-  absl::Span<const speculation::DraftProbs* const> draft_probs_;
+  VerifyInputs inputs_;
   model::Batch batch_;                // of the plan; kept for its memory
   std::vector<model::KvMove> moves_;  // likewise
   bool stop_ = false;
@@ -194,15 +192,14 @@ void RankGroup::Impl::Step(Rank* rank, RankVerifier* verifier, bool timed) {
   rank->status = logits.status();
   // Every rank refuses the same batches, so none is left waiting in a collective.
   if (!logits.ok()) return;
-  rank->status = verifier->Verify(*plan_, draft_probs_, *logits, verify_result_);
+  rank->status = verifier->Verify(*plan_, inputs_, *logits, verify_result_);
   if (timed) times_ = {forwarded - start, base::Now() - forwarded};
 }
 
-absl::Status RankGroup::Impl::Execute(const scheduler::StepPlan& plan,
-                                      absl::Span<const speculation::DraftProbs* const> draft_probs,
+absl::Status RankGroup::Impl::Execute(const scheduler::StepPlan& plan, const VerifyInputs& inputs,
                                       VerifyResult* verify_result, StepTimes* times) {
   plan_ = &plan;
-  draft_probs_ = draft_probs;
+  inputs_ = inputs;
   FillBatch(plan, &batch_);
   moves_.clear();
   moves_.reserve(plan.moves.capacity());
@@ -231,16 +228,14 @@ absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Start(const RankGroupOptio
   return std::unique_ptr<RankGroup>(new RankGroup(std::move(impl)));
 }
 
-absl::Status RankGroup::Run(const scheduler::StepPlan& plan,
-                            absl::Span<const speculation::DraftProbs* const> draft_probs,
+absl::Status RankGroup::Run(const scheduler::StepPlan& plan, const VerifyInputs& inputs,
                             StepTimes* times, scheduler::StepResult* result) {
-  return impl_->Run(plan, draft_probs, times, result);
+  return impl_->Run(plan, inputs, times, result);
 }
 
-absl::Status RankGroup::Execute(const scheduler::StepPlan& plan,
-                                absl::Span<const speculation::DraftProbs* const> draft_probs,
+absl::Status RankGroup::Execute(const scheduler::StepPlan& plan, const VerifyInputs& inputs,
                                 VerifyResult* verify_result, StepTimes* times) {
-  return impl_->Execute(plan, draft_probs, verify_result, times);
+  return impl_->Execute(plan, inputs, verify_result, times);
 }
 
 absl::StatusOr<speculation::DraftProbs> RankGroup::OpenOnDevice(

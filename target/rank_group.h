@@ -48,17 +48,14 @@ class RankGroup {
   ~RankGroup();  // joins the ranks
 
   // KV moves, forward pass and verification on all ranks; blocks until they are done. One caller at
-  // a time. draft_probs: [plan.sequences], of the drafts; see RankVerifier::Verify. *result keeps
-  // its memory.
-  absl::Status Run(const scheduler::StepPlan& plan,
-                   absl::Span<const speculation::DraftProbs* const> draft_probs, StepTimes* times,
+  // a time. *result keeps its memory.
+  absl::Status Run(const scheduler::StepPlan& plan, const VerifyInputs& inputs, StepTimes* times,
                    scheduler::StepResult* result);
 
   // The same for the ranks here of a group that spans processes: writes their part of
-  // verify_result, which must be Reset for the plan. draft_probs: null also for sequences that
-  // another process verifies.
-  absl::Status Execute(const scheduler::StepPlan& plan,
-                       absl::Span<const speculation::DraftProbs* const> draft_probs,
+  // verify_result, which must be Reset for the plan. Draft probabilities are null also for
+  // sequences that another process verifies.
+  absl::Status Execute(const scheduler::StepPlan& plan, const VerifyInputs& inputs,
                        VerifyResult* verify_result, StepTimes* times);
 
   // Opens draft probabilities that were received in GPU memory, for a group of one rank. Errors:

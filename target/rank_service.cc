@@ -255,8 +255,8 @@ absl::Status RankService::Impl::RunStep(const schemas::Step& step, const RankRan
   if (!draft_probs.ok()) return draft_probs.status();
   verify_result_.Reset(step.plan);
   StepTimes times;
-  const absl::Status ran =
-      ranks_->Execute(step.plan, draft_probs->by_sequence, &verify_result_, &times);
+  const absl::Status ran = ranks_->Execute(step.plan, {.draft_probs = draft_probs->by_sequence},
+                                           &verify_result_, &times);
   // If the service ended during a collective, the result lacks other ranks' parts.
   if (Ended()) return absl::OkStatus();
   schemas::StepDone done;

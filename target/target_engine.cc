@@ -68,7 +68,8 @@ TargetEngine::TargetEngine(const TargetEngineOptions& options, ExecuteStep execu
               {outbox_.draft_request, outbox_.end_session}),
       watch_(options.draft_latency_warn, &metrics->draft_routes),
       states_(options.incarnation, options.states.hidden, outbox_.states),
-      inbox_(kInboxSize) {
+      inbox_(kInboxSize),
+      grammars_(options.load_grammars, options.scheduler.vocabulary, options.grammar_helpers) {
   scheduler_.SetDrafters(false);  // yet
   metrics_->max_sequences.Set(options.scheduler.max_sequences);
 }
@@ -145,6 +146,7 @@ void TargetEngine::Handle(const PeerDown& down) {
     KeepStates();
     return watch_.Down(down.peer);
   }
+  absl::erase_if(compiling_, [&](const auto& one) { return one.first.peer == down.peer; });
   // Nobody is left to read what these sequences would say.
   std::vector<base::SequenceId> orphans;
   for (const auto& [id, client] : clients_) {
@@ -191,12 +193,22 @@ void TargetEngine::OnDraftEvent(std::optional<DraftEvent> event, base::Nanos now
   if (!event) return;
   if (const auto* none = std::get_if<NoDraft>(&*event)) return OnNoDraft(*none);
   auto& arrived = std::get<DraftArrived>(*event);
+  if (arrived.times || arrived.extra) PruneByGrammar(arrived.id, &arrived.draft);
   if (arrived.extra) {
     scheduler_.OnExtraDraft(arrived.id, arrived.round, std::move(arrived.draft));
   } else {
     scheduler_.OnDraft(arrived.id, arrived.round, std::move(arrived.draft), now);
   }
   if (arrived.times) ObserveDraft(arrived.id, *arrived.times);
+}
+
+// Where verification reads what draft tokens were drawn from, the distribution depends on their
+// being there: they stay, and are not accepted.
+void TargetEngine::PruneByGrammar(base::SequenceId id, speculation::Draft* draft) {
+  const auto it = clients_.find(id);
+  if (it == clients_.end()) return;
+  if (speculation::NeedsDraftRows(it->second.speculation.verification, draft->draw)) return;
+  grammars_.Prune(id, draft);
 }
 
 absl::Span<const base::TokenId> TargetEngine::Text(base::SequenceId id) const {
@@ -231,6 +243,33 @@ void TargetEngine::Refuse(const RequestKey& key, uint32_t attempt, Finish finish
 }
 
 void TargetEngine::OnSubmit(link::PeerId peer, schemas::Submit submit) {
+  if (submit.sequence.grammar.empty()) return Admit(peer, std::move(submit), nullptr);
+  const RequestKey key{peer, submit.request_id};
+  const uint32_t attempt = submit.sequence.attempt;
+  if (!compiling_.try_emplace(key, attempt).second) {
+    return Refuse(key, attempt, Finish::kRejected, "a request with this id is running already");
+  }
+  base::Grammar grammar = submit.sequence.grammar;
+  const auto done = [this, peer, submit = std::move(submit)](auto matcher) {
+    inbox_.PushAlways(GrammarCompiled{peer, submit, std::move(matcher)});
+  };
+  grammars_.Compile(std::move(grammar), done);
+}
+
+void TargetEngine::Handle(GrammarCompiled& compiled) {
+  const RequestKey key{compiled.peer, compiled.submit.request_id};
+  const uint32_t attempt = compiled.submit.sequence.attempt;
+  const auto waiting = compiling_.find(key);
+  if (waiting == compiling_.end() || waiting->second != attempt) return;  // cancelled meanwhile
+  compiling_.erase(waiting);
+  if (!compiled.matcher.ok()) {
+    return Refuse(key, attempt, Finish::kRejected, base::Message(compiled.matcher.status()));
+  }
+  Admit(compiled.peer, std::move(compiled.submit), &*compiled.matcher);
+}
+
+void TargetEngine::Admit(link::PeerId peer, schemas::Submit submit,
+                         tokenizer::GrammarMatcher* grammar) {
   scheduler::SequenceRequest& sequence = submit.sequence;
   const RequestKey key{peer, submit.request_id};
   const uint32_t attempt = sequence.attempt;
@@ -261,8 +300,13 @@ void TargetEngine::OnSubmit(link::PeerId peer, schemas::Submit submit) {
   }
   sequence.id = id;
   sequence.verification = verification;
+  if (grammar != nullptr) {
+    absl::Status opened = grammars_.Open(id, std::move(*grammar), sequence.generated);
+    if (!opened.ok()) return Refuse(key, attempt, Finish::kRejected, base::Message(opened));
+  }
   absl::Status added = scheduler_.Add(std::move(sequence), base::Now());
   if (!added.ok()) {
+    grammars_.Close(id);
     const bool full = absl::IsResourceExhausted(added);
     return Refuse(key, attempt, full ? Finish::kOverloaded : Finish::kRejected,
                   base::Message(added));
@@ -281,6 +325,11 @@ void TargetEngine::OnSubmit(link::PeerId peer, schemas::Submit submit) {
 }
 
 void TargetEngine::OnCancel(link::PeerId peer, const schemas::Cancel& cancel) {
+  const auto compiling = compiling_.find({peer, cancel.request_id});
+  if (compiling != compiling_.end() && compiling->second == cancel.attempt) {
+    compiling_.erase(compiling);
+    return metrics_->cancelled.Increment();
+  }
   const auto it = sequences_.find({peer, cancel.request_id});
   if (it == sequences_.end()) return;
   const auto client = clients_.find(it->second);
@@ -299,7 +348,13 @@ void TargetEngine::RunStep(const scheduler::StepPlan& plan, base::Nanos started)
       draft_probs_[s] = drafts_.draft_probs(plan.sequences[s].id);
   }
   StepTimes times;
-  const absl::Status executed = execute_(plan, draft_probs_, &times, &result_);
+  const TokenMasks* const masks = grammars_.Begin(plan);
+  const absl::Status executed =
+      execute_(plan, {.draft_probs = draft_probs_, .masks = masks}, &times, &result_);
+  if (masks != nullptr) {
+    grammars_.End();
+    if (executed.ok()) grammars_.Advance(&result_);
+  }
   for (const scheduler::PlanSequence& sequence : plan.sequences) {
     drafts_.ReleaseDraftProbs(sequence.id);
   }
@@ -386,8 +441,11 @@ void TargetEngine::Emit(const scheduler::TokensEvent& event) {
   message.attempt = client.attempt;
   message.finish = event.finish.has_value() ? ToFinish(*event.finish) : Finish::kNone;
   if (event.finish == scheduler::FinishReason::kNotFinite) {
-    message.error = NotFinite(event.not_finite_at, client.prompt_size);
-    LogNotFinite(event.id, client, message.error);
+    message.error = grammars_.Failure(event.id);
+    if (message.error.empty()) {
+      message.error = NotFinite(event.not_finite_at, client.prompt_size);
+      LogNotFinite(event.id, client, message.error);
+    }
   } else if (message.finish == Finish::kError) {
     message.error = "the step failed; see the target's log";
   }
@@ -416,6 +474,7 @@ void TargetEngine::LogNotFinite(base::SequenceId id, const Client& client,
 
 void TargetEngine::OnEnded(base::SequenceId id) {
   drafts_.Ended(id);
+  grammars_.Close(id);
   const auto it = clients_.find(id);
   if (it == clients_.end()) return;
   TraceSequence(it->second);

@@ -24,6 +24,7 @@
 #include "target/draft_pool.h"
 #include "target/draft_watch.h"
 #include "target/first_token_watch.h"
+#include "target/grammar_states.h"
 #include "target/rank_group.h"
 #include "target/state_stream.h"
 #include "target/token_batches.h"
@@ -56,12 +57,14 @@ struct TargetEngineOptions {
   speculation::ChoiceOptions drafter_choice;
   trace::Recorder* recorder = nullptr;  // null: nothing is traced
   StateSource states = {};
+  LoadGrammars load_grammars = nullptr;  // unset: requests with a grammar are refused
+  int grammar_helpers = 1;               // threads, see GrammarStates
 };
 
 // Runs one step: RankGroup::Run, or what stands for it in a bench.
-using ExecuteStep = std::function<absl::Status(
-    const scheduler::StepPlan&, absl::Span<const speculation::DraftProbs* const> draft_probs,
-    StepTimes* times, scheduler::StepResult* result)>;
+using ExecuteStep =
+    std::function<absl::Status(const scheduler::StepPlan&, const VerifyInputs& inputs,
+                               StepTimes* times, scheduler::StepResult* result)>;
 
 // How the engine speaks to its peers; the link in a process, a recorder in tests.
 struct TargetOutbox {
@@ -95,7 +98,14 @@ struct DraftProbsRefused {
   link::PeerId peer = 0;
   transport::TensorFields fields;
 };
-using TargetInput = std::variant<PeerUp, PeerDown, PeerMessage, PeerDraftProbs, DraftProbsRefused>;
+// The grammar of a request has been compiled, or could not be.
+struct GrammarCompiled {
+  link::PeerId peer = 0;
+  schemas::Submit submit;
+  absl::StatusOr<tokenizer::GrammarMatcher> matcher;
+};
+using TargetInput =
+    std::variant<PeerUp, PeerDown, PeerMessage, PeerDraftProbs, DraftProbsRefused, GrammarCompiled>;
 
 class TargetEngine {
  public:
@@ -165,14 +175,18 @@ class TargetEngine {
   void Handle(PeerMessage& input);
   void Handle(PeerDraftProbs& input);
   void Handle(const DraftProbsRefused& refused);
+  void Handle(GrammarCompiled& compiled);
   // Hand to the scheduler what the draft pool has found out.
   void OnDraftEvent(std::optional<DraftEvent> event, base::Nanos now);
   void OnNoDraft(const std::optional<NoDraft>& none);
+  void PruneByGrammar(base::SequenceId id, speculation::Draft* draft);
   // A sequence's tree has come in its round.
   void ObserveDraft(base::SequenceId id, const DraftArrived::Times& times);
   // Its committed tokens; empty if it is over.
   absl::Span<const base::TokenId> Text(base::SequenceId id) const;
   void OnSubmit(link::PeerId peer, schemas::Submit submit);
+  // grammar: null for a request without one.
+  void Admit(link::PeerId peer, schemas::Submit submit, tokenizer::GrammarMatcher* grammar);
   void OnCancel(link::PeerId peer, const schemas::Cancel& cancel);
   void Refuse(const RequestKey& key, uint32_t attempt, schemas::Finish finish, std::string why);
   void RunStep(const scheduler::StepPlan& plan, base::Nanos started);
@@ -208,6 +222,8 @@ class TargetEngine {
   base::BoundedQueue<TargetInput> inbox_;
   absl::flat_hash_map<base::SequenceId, Client> clients_;
   absl::flat_hash_map<RequestKey, base::SequenceId> sequences_;
+  // Requests whose grammar is being compiled, with their attempt.
+  absl::flat_hash_map<RequestKey, uint32_t> compiling_;
   absl::flat_hash_map<link::PeerId, schemas::Role> peers_;
   base::SequenceId next_sequence_ = 1;
   base::Nanos next_heartbeat_ = 0;
@@ -223,6 +239,7 @@ class TargetEngine {
   std::atomic<base::Nanos> step_started_{0};
   std::atomic<base::Nanos> last_step_ended_{0};
   std::atomic<bool> finished_{false};
+  GrammarStates grammars_;  // last: its helpers post to the inbox
 };
 
 }  // namespace specfabric::target

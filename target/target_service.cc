@@ -1,5 +1,6 @@
 #include "target/target_service.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -24,6 +25,8 @@
 #include "target/measure_steps.h"
 #include "target/state_outbox.h"
 #include "target/target_engine.h"
+#include "tokenizer/grammar.h"
+#include "tokenizer/tokenizer.h"
 
 namespace specfabric::target {
 
@@ -36,6 +39,18 @@ constexpr base::Nanos kProfileBudget = base::kSecond;  // of a start
 int ExactnessOf(schemas::VerificationMethod verification, bool batch_invariant) {
   if (!schemas::Lossless(verification)) return 2;
   return verification == schemas::VerificationMethod::kCoupled && batch_invariant ? 0 : 1;
+}
+
+absl::StatusOr<std::unique_ptr<tokenizer::Grammars>> LoadVocabulary(const std::string& model_dir) {
+  auto tokenizer = tokenizer::Tokenizer::Load(model_dir);
+  if (!tokenizer.ok()) return tokenizer.status();
+  return tokenizer::Grammars::Create(**tokenizer);
+}
+
+// Threads for masks: a mask takes up to a millisecond, so that a few are enough for the sequences
+// of a step; where the forward pass needs the cores, more would only be in its way.
+int GrammarHelpers() {
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 8, 1, 8);
 }
 
 }  // namespace
@@ -201,6 +216,8 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
         .keep = [this](const auto& boundaries) { return ranks_->KeepStates(boundaries); },
         .copy = [this](auto copies) { return ranks_->CopyStates(copies); }};
   }
+  engine_options.load_grammars = [dir = options.ranks.model_dir] { return LoadVocabulary(dir); };
+  engine_options.grammar_helpers = GrammarHelpers();
   TargetOutbox outbox;
   outbox.states = MakeStateOutbox(
       [this] { return link_.get(); },
@@ -217,11 +234,10 @@ absl::Status TargetService::Impl::Start(const TargetServiceOptions& options,
   outbox.end_session = [this](link::PeerId peer, const schemas::EndSession& end) {
     link_->Send(peer, end).IgnoreError();
   };
-  const ExecuteStep execute = [this](const auto& plan, auto draft_probs, StepTimes* times,
+  const ExecuteStep execute = [this](const auto& plan, const VerifyInputs& inputs, StepTimes* times,
                                      scheduler::StepResult* result) {
-    absl::Status done = group_ == nullptr
-                            ? ranks_->Run(plan, draft_probs, times, result)
-                            : group_->Run(ranks_.get(), plan, draft_probs, times, result);
+    absl::Status done = group_ == nullptr ? ranks_->Run(plan, inputs, times, result)
+                                          : group_->Run(ranks_.get(), plan, inputs, times, result);
     if (!done.ok()) EndIfBroken(done);
     return done;
   };

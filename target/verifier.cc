@@ -28,6 +28,7 @@ void Clear(scheduler::SequenceResult* result) {
   Clear(&result->accepted);
   result->logprobs.clear();
   result->prompt_logprobs.clear();
+  result->forced.clear();
 }
 
 }  // namespace
@@ -44,7 +45,7 @@ void VerifyResult::Reset(const StepPlan& plan) {
 }
 
 int OwnerOf(const PlanSequence& sequence, int ranks) {
-  return static_cast<int>(sequence.id % ranks);
+  return sequence.rules.masked ? 0 : static_cast<int>(sequence.id % ranks);
 }
 
 bool ReadsDraftProbs(const PlanSequence& sequence) {
@@ -373,6 +374,12 @@ bool RankVerifier::Mine(const PlanSequence& sequence) const {
   return OwnerOf(sequence, communicator_->size()) == communicator_->rank();
 }
 
+bool RankVerifier::HasMasks(const StepPlan& plan, int32_t s) const {
+  if (!plan.sequences[s].rules.masked) return true;
+  if (masks_ == nullptr || masks_->rows[s].empty()) return false;
+  return !masks_->wait || masks_->wait(s).ok();
+}
+
 absl::Span<const float> RankVerifier::Changed(const StepPlan& plan, int32_t s, int32_t logit) {
   const PlanSequence& sequence = plan.sequences[s];
   const absl::Span<const float> row = rows_[logit];
@@ -383,7 +390,9 @@ absl::Span<const float> RankVerifier::Changed(const StepPlan& plan, int32_t s, i
     changer_sequence_ = s;
   }
   PathTo(plan, sequence, logit, &path_);
-  return changer_.Change(row, path_, output_size);
+  absl::Span<const uint32_t> mask;
+  if (sequence.rules.masked) mask = masks_->row(s, logit - sequence.first_logit);
+  return changer_.Change(row, path_, output_size, mask);
 }
 
 base::TokenId RankVerifier::Choose(const StepPlan& plan, int32_t s, int32_t logit) {
@@ -398,7 +407,8 @@ void RankVerifier::FinishRow(const StepPlan& plan, const RowTask& task,
   const PlanSequence& sequence = plan.sequences[task.sequence];
   base::TokenId token = plan.score_tokens[task.logit];
   if (task.chooses) {
-    token = Choose(plan, task.sequence, task.logit);
+    const bool masks = HasMasks(plan, task.sequence);
+    token = masks ? Choose(plan, task.sequence, task.logit) : base::kNoToken;
     verify_result->chosen[task.logit] = token == base::kNoToken ? VerifyResult::kNotFinite : token;
   }
   if (token == base::kNoToken || (task.chooses && sequence.logprobs < 0)) return;
@@ -463,7 +473,9 @@ absl::Status RankVerifier::FinishTree(const StepPlan& plan, int32_t s,
     tree = tree.Root();  // nothing of it can be accepted
   }
   speculation::Accepted& accepted = verify_result->accepted[s];
-  if (VerifiesTree(sequence)) {
+  if (!HasMasks(plan, s)) {
+    accepted.finite = false;
+  } else if (VerifiesTree(sequence)) {
     VerifyTree(plan, s, tree, *here, &accepted);
   } else {
     Walk(plan, s, tree, &accepted);
@@ -479,10 +491,10 @@ absl::Status RankVerifier::FinishTree(const StepPlan& plan, int32_t s,
   return absl::OkStatus();
 }
 
-absl::Status RankVerifier::Verify(const StepPlan& plan,
-                                  absl::Span<const speculation::DraftProbs* const> draft_probs,
+absl::Status RankVerifier::Verify(const StepPlan& plan, const VerifyInputs& inputs,
                                   const model::LogitShard& logits, VerifyResult* verify_result) {
-  SplitWork(plan, draft_probs, logits.device != nullptr);
+  masks_ = inputs.masks;
+  SplitWork(plan, inputs.draft_probs, logits.device != nullptr);
   absl::Status status;
   if (!decided_.empty()) status = DecideOnDevice(plan, *logits.device, verify_result);
   // Every rank splits the plan alike, so all take part in the same collectives.
@@ -495,7 +507,8 @@ absl::Status RankVerifier::Verify(const StepPlan& plan,
     if (Mine(plan.sequences[task.sequence])) FinishRow(plan, task, verify_result);
   }
   for (int32_t s : trees_) {
-    if (Mine(plan.sequences[s])) status.Update(FinishTree(plan, s, draft_probs[s], verify_result));
+    if (!Mine(plan.sequences[s])) continue;
+    status.Update(FinishTree(plan, s, inputs.draft_probs[s], verify_result));
   }
   return status;
 }

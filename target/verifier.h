@@ -4,13 +4,16 @@
 // One rank's part of choosing a step's tokens from its logits (docs/verification.md).
 //
 // If the group is a single rank on a device, the device verifies all sequences, whatever their
-// verification method and filters, except those with penalties, bias or log-probabilities: only the
-// rows of these are copied to the host. If the vocabulary is split over ranks, a row of coupled
-// verification without filters, changed logits and log-probabilities crosses the ranks as one
-// (score, id) pair, which a device computes from its shard. All other rows are gathered on the
-// sequence's owner rank, which verifies them alone and reads no more of them than the accepted path
-// needs.
+// verification method and filters, except those with penalties, bias, a grammar or
+// log-probabilities: only the rows of these are copied to the host. If the vocabulary is split over
+// ranks, a row of coupled verification without filters, changed logits and log-probabilities
+// crosses the ranks as one (score, id) pair, which a device computes from its shard. All other rows
+// are gathered on the sequence's owner rank, which verifies them alone and reads no more of them
+// than the accepted path needs.
 
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "base/reused_vector.h"
@@ -48,7 +51,31 @@ struct VerifyResult {
 void Accept(const scheduler::StepPlan& plan, const VerifyResult& verify_result,
             scheduler::StepResult* result);
 
-// The rank that verifies the sequence, of so many ranks.
+// Which tokens the grammars of a step's sequences allow, as sampling::LogitChanger reads it. They
+// may be computed while the forward pass runs.
+struct TokenMasks {
+  size_t words = 0;  // of a row
+  // [plan.sequences] [logit rows of the sequence][words]; empty without a grammar.
+  std::vector<std::vector<uint32_t>> rows;
+  // Returns once the rows of this index in plan.sequences are there; an error: they never are.
+  // Called by the threads of ranks, of several sequences at a time. Unset: all are there.
+  std::function<absl::Status(int32_t sequence)> wait;
+
+  absl::Span<const uint32_t> row(int32_t sequence, int32_t logit) const {
+    return absl::MakeConstSpan(rows[sequence]).subspan(logit * words, words);
+  }
+};
+
+// What verification reads besides the plan and the logits.
+struct VerifyInputs {
+  // [plan.sequences]; where one is null although ReadsDraftProbs, no draft token is accepted.
+  absl::Span<const speculation::DraftProbs* const> draft_probs;
+  // Of the sequences that this process owns; null: none of them has a grammar.
+  const TokenMasks* masks = nullptr;
+};
+
+// The rank that verifies the sequence, of so many ranks. A sequence with a grammar is rank 0's,
+// which runs in the process where the grammar is.
 int OwnerOf(const scheduler::PlanSequence& sequence, int ranks);
 
 // Whether verifying this sequence's rows reads the draft probabilities.
@@ -71,12 +98,10 @@ class RankVerifier {
         changer_(vocabulary),
         trees_verifier_(vocabulary) {}
 
-  // Every rank of the group calls this with the same plan and its own shard of the logits.
-  // draft_probs: [sequences]; where one is null although ReadsDraftProbs, no draft token is
-  // accepted. An error is one of the device; verify_result is then invalid, but this rank has taken
-  // part in every collective.
-  absl::Status Verify(const scheduler::StepPlan& plan,
-                      absl::Span<const speculation::DraftProbs* const> draft_probs,
+  // Every rank of the group calls this with the same plan and its own shard of the logits. A
+  // sequence whose masks fail has the result of one whose logits are not finite. An error is one of
+  // the device; verify_result is then invalid, but this rank has taken part in every collective.
+  absl::Status Verify(const scheduler::StepPlan& plan, const VerifyInputs& inputs,
                       const model::LogitShard& logits, VerifyResult* verify_result);
 
  private:
@@ -100,6 +125,8 @@ class RankVerifier {
   absl::Status TakeRows(const model::LogitShard& logits);
   absl::Status GatherWhole(const scheduler::StepPlan& plan, const model::LogitShard& logits);
   bool Mine(const scheduler::PlanSequence& sequence) const;
+  // Whether the masks of this index in plan.sequences are there, or it needs none.
+  bool HasMasks(const scheduler::StepPlan& plan, int32_t s) const;
   // Returns kNoToken if the logits are not finite.
   base::TokenId Choose(const scheduler::StepPlan& plan, int32_t s, int32_t logit);
   void FinishRow(const scheduler::StepPlan& plan, const RowTask& task, VerifyResult* verify_result);
@@ -112,8 +139,8 @@ class RankVerifier {
             speculation::Accepted* accepted);
   void VerifyTree(const scheduler::StepPlan& plan, int32_t s, speculation::TreeView tree,
                   const speculation::DraftProbs* draft_probs, speculation::Accepted* accepted);
-  // The row with the request's penalties, bias and suppressed token ids applied; the row itself if
-  // it has none.
+  // The row with the request's penalties, bias, grammar and suppressed token ids applied; the row
+  // itself if it has none.
   absl::Span<const float> Changed(const scheduler::StepPlan& plan, int32_t s, int32_t logit);
   // The noise of one sequence and position for ids first .. first + width, computed once for all
   // nodes of the same depth.
@@ -123,6 +150,7 @@ class RankVerifier {
   model::Communicator* const communicator_;
   const int32_t vocabulary_;
   const verification::TypicalOptions typical_;
+  const TokenMasks* masks_ = nullptr;  // of the step in flight
   verification::DeviceVerifier* const device_;
   verification::DeviceDraftRows* const draft_rows_;
   std::vector<RowTask> sharded_;

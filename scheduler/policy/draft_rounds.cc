@@ -26,7 +26,7 @@ void DraftRounds::StartRounds(absl::Span<Sequence* const> sequences,
 void DraftRounds::StartRound(absl::Span<Sequence* const> running, const PrefillLoad& prefill,
                              base::Nanos now, Sequence* sequence, std::vector<Event>* events) {
   const int32_t useful = sequence->useful_draft_nodes(options_.max_tree_nodes);
-  const float found = selection_.ProposeFromNgramLookup(sequence);
+  const float found = selection_.Propose(sequence);
   static const DraftOrder kNone;
   const bool speculates = any_drafters_ && sequence->request.speculate && useful > 0;
   if (sequence->wait.round() == 0) {

@@ -40,6 +40,16 @@ void SetDraft(Draft draft, Sequence* sequence) {
   sequence->has_draft = true;
 }
 
+// A chain of the first tokens that the sequence's grammar forces.
+Draft Forced(const Sequence& sequence, int32_t most) {
+  Draft draft = {.tree = speculation::TokenTree::Root(sequence.committed.back()),
+                 .draw = speculation::SiblingDraw::kDeterministic};
+  const auto count = std::min(most, static_cast<int32_t>(sequence.forced.size()));
+  for (int32_t i = 0; i < count; ++i) draft.tree.Add(i, sequence.forced[i], 0.0f);
+  draft.sources.assign(draft.tree.size(), {.proposed_by = speculation::ProposalSource::kGrammar});
+  return draft;
+}
+
 float Sum(const std::vector<float>& expected_gain) {
   return std::accumulate(expected_gain.begin(), expected_gain.end(), 0.0f);
 }
@@ -56,10 +66,17 @@ void DraftSelection::CatchUp(Sequence* sequence) const {
   }
 }
 
-float DraftSelection::ProposeFromNgramLookup(Sequence* sequence) const {
+float DraftSelection::Propose(Sequence* sequence) const {
   sequence->answered = false;
   const int32_t useful = UsefulNodes(*sequence);
-  if (!sequence->ngram_lookup || useful <= 0) return 0;
+  if (!sequence->request.speculate || useful <= 0) return 0;
+  if (!sequence->forced.empty()) {
+    SetDraft(Forced(*sequence, useful), sequence);
+    control_->EvaluateExtra(sequence->request.verification, sequence->draft,
+                            &sequence->expected_gain);
+    return Sum(sequence->expected_gain);
+  }
+  if (!sequence->ngram_lookup) return 0;
   Draft draft = {
       .tree =
           sequence->ngram_lookup->Propose(std::min(kNgramLookupNodes, useful), kNgramLookupDepth),

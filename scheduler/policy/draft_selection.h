@@ -2,9 +2,9 @@
 #define SPECFABRIC_SCHEDULER_POLICY_DRAFT_SELECTION_H_
 
 // The draft tokens that a sequence may verify in its round (Sequence::draft) and their expected
-// gains: the n-gram lookup's as the round begins, then a drafter's once it has replied, either
-// merged or the better of both, where the verification method decides which. How many of them a
-// step verifies is StepPlanner's decision. Owned and called by DraftRounds.
+// gains: the grammar's or the n-gram lookup's as the round begins, then a drafter's once it has
+// replied, either merged or the better of both, where the verification method decides which. How
+// many of them a step verifies is StepPlanner's decision. Owned and called by DraftRounds.
 
 #include <vector>
 
@@ -24,9 +24,10 @@ class DraftSelection {
   // Appends to the sequence's n-gram lookup the tokens that are committed (while it prefills: those
   // whose KV is written) and not in it yet. Does nothing where the n-gram lookup is off.
   void CatchUp(Sequence* sequence) const;
-  // The draft that the sequence has as its round begins: the n-gram lookup's, if it finds any.
-  // Returns how many of its tokens are expected to be accepted.
-  float ProposeFromNgramLookup(Sequence* sequence) const;
+  // The draft that the sequence has as its round begins: the tokens that its grammar forces, or
+  // else what the n-gram lookup finds, if anything. Returns how many of its tokens are expected to
+  // be accepted.
+  float Propose(Sequence* sequence) const;
   // A drafter's reply for the round.
   void Take(speculation::Draft draft, Sequence* sequence);
   // A reply for an earlier round: it is only learned from.

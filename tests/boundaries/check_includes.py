@@ -53,6 +53,7 @@ ALLOWED: dict[str, set[str]] = {
         "scheduler",
         "schemas",
         "speculation",
+        "tokenizer",
         "trace",
         "transport",
         "verification",

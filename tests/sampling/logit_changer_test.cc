@@ -45,7 +45,24 @@ LogitRules RandomRules(std::mt19937* random) {
     rules.min_tokens = static_cast<int32_t>((*random)() % 12);
     rules.suppressed_token_ids = {0, 17, 30};
   }
+  rules.masked = coin();
   return rules;
+}
+
+// Of few tokens, so that those of them that are suppressed are now and then all.
+std::vector<bool> RandomAllowed(std::mt19937* random) {
+  std::vector<bool> allowed(kVocabulary);
+  for (int i = 0; i < 3; ++i) {
+    const uint32_t choice = (*random)() % 3;
+    allowed[choice == 0 ? 0 : choice == 1 ? 17 : (*random)() % kVocabulary] = true;
+  }
+  return allowed;
+}
+
+std::vector<uint32_t> MaskOf(const std::vector<bool>& allowed) {
+  std::vector<uint32_t> mask((allowed.size() + 31) / 32);
+  for (size_t i = 0; i < allowed.size(); ++i) mask[i / 32] |= uint32_t{allowed[i]} << (i % 32);
+  return mask;
 }
 
 TokenCounts CountsOf(const LogitRules& rules, const Ids& prompt, const Ids& output) {
@@ -92,8 +109,10 @@ TEST(LogitChangerTest, EqualsTheReferenceAtEveryNodeOfATree) {
       const Ids path = PathTo(tree, node);
       Ids text = output;
       text.insert(text.end(), path.begin(), path.end());
-      const auto changed = changer.Change(row, path, static_cast<int32_t>(text.size()));
-      const auto expected = ChangedLogitsReference(row, rules, prompt, text);
+      const std::vector<bool> allowed = rules.masked ? RandomAllowed(&random) : std::vector<bool>();
+      const std::vector<uint32_t> mask = MaskOf(allowed);
+      const auto changed = changer.Change(row, path, static_cast<int32_t>(text.size()), mask);
+      const auto expected = ChangedLogitsReference(row, rules, prompt, text, allowed);
       for (int i = 0; i < kVocabulary; ++i) {
         if (std::isinf(expected[i])) {
           ASSERT_EQ(changed[i], expected[i]) << "seed " << seed << " node " << node;
@@ -150,6 +169,20 @@ TEST(ChangedLogitsReferenceTest, KnownAnswers) {
               ElementsAre(4, -4, 4, -4, 4, 0));
 }
 
+TEST(LogitChangerTest, GrammarsComeBeforeSuppressedTokens) {
+  const std::vector<float> row = {4, 5, 6, 7};
+  const LogitRules rules{.min_tokens = 4, .suppressed_token_ids = {0, 3}, .masked = true};
+  const double never = std::numeric_limits<float>::lowest();
+  LogitChanger changer(4);
+  changer.Open(rules, {});
+  EXPECT_THAT(changer.Change(row, {}, 0, {0b1010u}), ElementsAre(never, 5, never, never));
+  EXPECT_THAT(changer.Change(row, {}, 0, {0b1001u}), ElementsAre(4, never, never, 7));
+  EXPECT_THAT(ChangedLogitsReference(row, rules, {}, {}, {false, true, false, true}),
+              ElementsAre(never, 5, never, never));
+  EXPECT_THAT(ChangedLogitsReference(row, rules, {}, {}, {true, false, false, true}),
+              ElementsAre(4, never, never, 7));
+}
+
 // So that a broken model shows in changed rows as in others, and nothing else does.
 TEST(LogitChangerTest, LogitsAreFiniteAfterwardsIfTheyWereBefore) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -179,6 +212,7 @@ TEST(LogitRulesTest, SaysWhetherARowChanges) {
   const LogitRules longer{.min_tokens = 3, .suppressed_token_ids = {1}};
   EXPECT_TRUE(longer.ChangeAt(2));
   EXPECT_FALSE(longer.ChangeAt(3));
+  EXPECT_TRUE((LogitRules{.masked = true}.ChangeAt(100)));
 }
 
 }  // namespace

@@ -191,6 +191,12 @@ inline Submit RandomMessage<Submit>(Rng& rng) {
   m.sequence.cache_salt = rng();
   m.sequence.priority = RandomInt(rng, -kMaxPriority, kMaxPriority);
   m.sequence.tpot_slo = static_cast<base::Nanos>(rng() >> 1);
+  if (RandomInt(rng, 0, 1) == 1) {
+    const auto language = RandomInt(rng, 0, base::kGrammarLanguages - 1);
+    m.sequence.grammar = {static_cast<base::GrammarLanguage>(language),
+                          "start:\n\t" + RandomText(rng, 300)};
+    m.sequence.rules.masked = true;
+  }
   return m;
 }
 inline Tokens RandomSequence(Rng& rng) {
@@ -279,6 +285,7 @@ inline void AddSequence(Rng& rng, scheduler::StepPlan* plan) {
   s.draw = static_cast<SiblingDraw>(RandomInt(rng, 0, 3));
   s.draw_number = static_cast<uint32_t>(rng());
   s.rules = RandomRules(rng);
+  s.rules.masked = RandomInt(rng, 0, 1) == 1;
   for (base::TokenId token : RandomTokens(rng, 20)) {
     s.counts.push_back({token, RandomInt(rng, 0, 1000)});
   }
@@ -376,7 +383,7 @@ inline auto Fields(const base::SamplingParams& s) {
 }
 inline auto Fields(const base::LogitRules& r) {
   return std::tuple(r.presence_penalty, r.frequency_penalty, r.repetition_penalty, Fields(r.bias),
-                    r.min_tokens, r.suppressed_token_ids);
+                    r.min_tokens, r.suppressed_token_ids, r.masked);
 }
 inline auto Fields(const DraftRequest& m) {
   return std::tuple(m.target_incarnation, m.sequence, m.round, m.request_id, m.base_length,
@@ -394,8 +401,8 @@ inline auto Fields(const Submit& m) {
   const SequenceRequest& q = m.sequence;
   return std::tuple(m.request_id, q.attempt, q.prompt, q.generated, Fields(q.sampling),
                     q.max_tokens, q.stop_ids, q.score_prompt, q.logprobs, q.speculate,
-                    Fields(q.rules), m.verification, q.tpot_slo, q.tenant, q.cache_salt,
-                    q.priority);
+                    Fields(q.rules), m.verification, q.tpot_slo, q.tenant, q.cache_salt, q.priority,
+                    q.grammar.language, q.grammar.source);
 }
 inline auto Fields(const Tokens& m) {
   const Speculation& totals = m.speculation;

@@ -103,7 +103,8 @@ class Cluster {
       const StepPlan& plan, const std::vector<const speculation::DraftProbs*>& draft_probs) {
     StepTimes times;
     scheduler::StepResult result;
-    absl::Status done = leader_->Run(ranks_.get(), plan, draft_probs, &times, &result);
+    absl::Status done =
+        leader_->Run(ranks_.get(), plan, {.draft_probs = draft_probs}, &times, &result);
     if (!done.ok()) return done;
     return result;
   }
@@ -236,7 +237,8 @@ absl::StatusOr<scheduler::StepResult> RunOn(RankGroup* ranks, const StepPlan& pl
                                             const TestDraftProbs& draft_probs) {
   StepTimes times;
   scheduler::StepResult result;
-  absl::Status done = ranks->Run(plan, draft_probs.For(plan), &times, &result);
+  const auto for_plan = draft_probs.For(plan);
+  absl::Status done = ranks->Run(plan, {.draft_probs = for_plan}, &times, &result);
   if (!done.ok()) return done;
   return result;
 }

@@ -114,7 +114,7 @@ class StepAllocationTest : public testing::TestWithParam<Case> {
       if (ReadsDraftProbs(plan.sequences[s])) given_[s] = &draft_probs_;
     }
     StepTimes times;
-    const absl::Status ran = ranks_->Run(plan, given_, &times, &result_);
+    const absl::Status ran = ranks_->Run(plan, {.draft_probs = given_}, &times, &result_);
     now_ += base::kMillisecond;
     std::vector<scheduler::Event> events = scheduler_->Commit(&result_, now_);
     int64_t allocated = CountedAllocations() - before;

@@ -105,7 +105,39 @@ StepPlan MixedPlan(std::mt19937* random) {
   AddSequence(&plan, 10, RowsKind::kTree, 7, tree, warm, -1, random);
   AddRules({.min_tokens = 6, .suppressed_token_ids = most}, {1, 2}, {3, 4, 5, 6, 7, 8}, &plan);
   AddSequence(&plan, 11, RowsKind::kPrefill, 0, {-1, 0}, filtered, -1, random);
+  AddSequence(&plan, 13, RowsKind::kTree, 7, tree, greedy, -1, random);
+  AddRules({.masked = true}, {}, {}, &plan);
+  AddSequence(&plan, 14, RowsKind::kTree, 7, tree, filtered, 2, random);
+  AddRules(
+      {.frequency_penalty = 1.5f, .min_tokens = 7, .suppressed_token_ids = most, .masked = true},
+      {1, 2}, {9, 4, 9, 9, 1, 9}, &plan);
+  AddSequence(&plan, 15, RowsKind::kPrefill, 0, {-1, 0, 1}, warm, -1, random);
+  AddRules({.masked = true}, {1, 2, 3}, {}, &plan);
   return plan;
+}
+
+// What some grammar might allow at a logit row.
+std::vector<bool> AllowedAt(int logit) {
+  std::mt19937 random(logit);
+  std::vector<bool> allowed(kVocabulary);
+  for (int i = 0; i < 12; ++i) allowed[random() % kVocabulary] = true;
+  return allowed;
+}
+
+TokenMasks MasksOf(const StepPlan& plan) {
+  TokenMasks masks = {.words = 2, .rows = {}, .wait = {}};
+  for (const PlanSequence& s : plan.sequences) {
+    std::vector<uint32_t>& rows = masks.rows.emplace_back();
+    if (!s.rules.masked) continue;
+    rows.resize(s.logit_count * masks.words);
+    for (int i = 0; i < s.logit_count; ++i) {
+      const std::vector<bool> allowed = AllowedAt(s.first_logit + i);
+      for (int t = 0; t < kVocabulary; ++t) {
+        rows[i * masks.words + t / 32] |= uint32_t{allowed[t]} << (t % 32);
+      }
+    }
+  }
+  return masks;
 }
 
 // [logit rows][vocabulary]
@@ -136,6 +168,7 @@ VerifyResult RunRanks(const StepPlan& plan, const std::vector<float>& logits, in
                       DraftProbsOfSequences draft_probs = {}, Logits where = Logits::kOnHost,
                       Asked* asked = nullptr) {
   draft_probs.resize(plan.sequences.size(), nullptr);
+  const TokenMasks masks = MasksOf(plan);
   auto communicators = model::MakeThreadCommunicators(ranks);
   VerifyResult verify_result;
   verify_result.Reset(plan);
@@ -160,7 +193,9 @@ VerifyResult RunRanks(const StepPlan& plan, const std::vector<float>& logits, in
       } else {
         here.device = &on_device;
       }
-      const absl::Status status = verifier.Verify(plan, draft_probs, here, &verify_result);
+      const absl::Status status =
+          verifier.Verify(plan, {.draft_probs = draft_probs, .masks = r == 0 ? &masks : nullptr},
+                          here, &verify_result);
       if (asked != nullptr && r == 0) *asked = {device.decided(), on_device.fetched_rows()};
       EXPECT_EQ(status.ok(), where != Logits::kOnBrokenDevice);
     });
@@ -184,7 +219,8 @@ std::vector<float> Ruled(const StepPlan& plan, const PlanSequence& s, absl::Span
       output.push_back(plan.tokens[s.first_row + node]);
     }
   }
-  const auto changed = sampling::ChangedLogitsReference(row, s.rules, prompt, output);
+  const std::vector<bool> allowed = s.rules.masked ? AllowedAt(logit) : std::vector<bool>();
+  const auto changed = sampling::ChangedLogitsReference(row, s.rules, prompt, output, allowed);
   return {changed.begin(), changed.end()};
 }
 
@@ -349,6 +385,30 @@ TEST(RankVerifier, LogitsThatAreNotFiniteEndTheirOwnSequenceBeforeThem) {
   }
   EXPECT_GT(ended, 500);
   EXPECT_GT(untouched, 500);
+}
+
+// A grammar that became too complex, say: its own sequence ends.
+TEST(RankVerifier, WithoutItsMasksASequenceEnds) {
+  std::mt19937 random(6);
+  const StepPlan plan = MixedPlan(&random);
+  const std::vector<float> logits = RandomLogits(plan, &random);
+  TokenMasks masks = MasksOf(plan);
+  masks.wait = [](int32_t) { return absl::InternalError("too complex"); };
+  VerifyResult verify_result;
+  verify_result.Reset(plan);
+  auto communicators = model::MakeThreadCommunicators(1);
+  RankVerifier verifier(communicators[0].get(), kVocabulary);
+  const DraftProbsOfSequences none(plan.sequences.size(), nullptr);
+  const model::LogitShard here = {.data = logits.data(),
+                                  .rows = static_cast<int32_t>(plan.logit_rows.size()),
+                                  .width = kVocabulary};
+  ASSERT_TRUE(
+      verifier.Verify(plan, {.draft_probs = none, .masks = &masks}, here, &verify_result).ok());
+  const scheduler::StepResult result = Accept(plan, verify_result);
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    EXPECT_EQ(result.sequences[i].accepted.finite, !plan.sequences[i].rules.masked) << i;
+    EXPECT_EQ(result.sequences[i].accepted.tokens.empty(), plan.sequences[i].rules.masked) << i;
+  }
 }
 
 TEST(RankVerifier, ADeviceErrorIsReturnedAndBlocksNoRank) {
