@@ -73,7 +73,9 @@ Exactness ExactnessOf(const ChoiceRecord& record);
 // as much as a thousand), and the limit of one turn: about 100 us.
 constexpr size_t kSubmitsATurn = 64 << 10;
 inline size_t SubmitCost(const schemas::Submit& submit) {
-  return submit.sequence.prompt.size() + submit.sequence.generated.size() + 1000;
+  const schemas::SequenceRequest& sequence = submit.sequence;
+  return sequence.prompt.size() + sequence.generated.size() +
+         sequence.grammar.source.size() / sizeof(base::TokenId) + 1000;
 }
 
 class Dispatcher {

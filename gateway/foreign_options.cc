@@ -25,10 +25,6 @@ bool IsLeft(const Json& value) { return value == "left"; }
 bool IsTextOnly(const Json& value) {
   return value.is_array() && value.size() == 1 && value[0] == "text";
 }
-bool IsTextFormat(const Json& value) {
-  return value.is_object() && value.size() == 1 && value.begin().key() == "type" &&
-         value.begin().value() == "text";
-}
 
 constexpr unsigned kGenerate = kCompletions | kChat;
 constexpr unsigned kAll = kGenerate | kTokenize | kDetokenize;
@@ -104,11 +100,11 @@ constexpr std::array kOptions = {
     Row{"grammar", kGenerate, kRefused, IsEmptyString, "an empty string"},
     Row{"grammar_lazy", kGenerate, kRefused, IsFalse, "false"},
     Row{"grammar_triggers", kGenerate, kRefused, IsEmptyList, "an empty list"},
-    Row{"guided_choice", kGenerate, kRefused, Never, ""},
+    Row{"guided_choice", kGenerate, kHonoured},
     Row{"guided_decoding_backend", kGenerate, kIgnored},
-    Row{"guided_grammar", kGenerate, kRefused, Never, ""},
-    Row{"guided_json", kGenerate, kRefused, Never, ""},
-    Row{"guided_regex", kGenerate, kRefused, Never, ""},
+    Row{"guided_grammar", kGenerate, kHonoured},
+    Row{"guided_json", kGenerate, kHonoured},
+    Row{"guided_regex", kGenerate, kHonoured},
     Row{"guided_whitespace_pattern", kGenerate, kIgnored},
     Row{"guideline", kGenerate, kRefused, IsEmptyString, "an empty string"},
     Row{"id_slot", kGenerate, kIgnored},
@@ -119,7 +115,7 @@ constexpr std::array kOptions = {
     Row{"injected_chat_template_kwargs", kGenerate, kRefused, IsEmptyList, "an empty list"},
     Row{"input_ids", kGenerate, kRefused, Never, ""},
     Row{"interactive_mode", kGenerate, kRefused, IsFalse, "false"},
-    Row{"json_schema", kGenerate, kRefused, Never, ""},
+    Row{"json_schema", kGenerate, kHonoured},
     Row{"kv_transfer_params", kGenerate, kRefused, IsEmptyObject, "an empty object"},
     Row{"length_penalty", kGenerate, kRefused, IsOne, "1"},
     Row{"logit_bias", kGenerate, kHonoured},
@@ -162,7 +158,8 @@ constexpr std::array kOptions = {
     Row{"ngram_corpus_id", kGenerate, kIgnored},
     Row{"no_stop_trim", kGenerate, kRefused, IsFalse, "false", "include_stop_str_in_output"},
     Row{"num_retries", kGenerate, kIgnored},
-    Row{"parallel_tool_calls", kGenerate, kIgnored},
+    Row{"parallel_tool_calls", kChat, kHonoured},
+    Row{"parallel_tool_calls", kCompletions, kIgnored},
     Row{"parse_special", kTokenize, kRefused, IsTrue, "true"},
     Row{"parse_tool_calls", kGenerate, kIgnored},
     Row{"post_sampling_probs", kGenerate, kRefused, IsFalse, "false"},
@@ -184,7 +181,7 @@ constexpr std::array kOptions = {
     Row{"reasoning_effort", kCompletions, kRefused, Never, ""},
     Row{"reasoning_format", kGenerate, kRefused, IsNoneOrAuto, "\"none\" or \"auto\""},
     Row{"reasoning_in_content", kGenerate, kIgnored},
-    Row{"regex", kGenerate, kRefused, Never, ""},
+    Row{"regex", kGenerate, kHonoured},
     Row{"repeat_last_n", kGenerate, kIgnored},
     Row{"repeat_penalty", kGenerate, kRefused, IsOne, "1", "repetition_penalty"},
     Row{"repetition_detection", kGenerate, kRefused, Never, ""},
@@ -193,7 +190,7 @@ constexpr std::array kOptions = {
     Row{"repetition_penalty", kGenerate, kHonoured},
     Row{"request_id", kGenerate, kIgnored},
     Row{"response_fields", kGenerate, kRefused, IsEmptyList, "an empty list"},
-    Row{"response_format", kGenerate, kRefused, IsTextFormat, "{\"type\": \"text\"}"},
+    Row{"response_format", kGenerate, kHonoured},
     Row{"return_cached_tokens_details", kGenerate, kRefused, IsFalse, "false"},
     Row{"return_context_logits", kGenerate, kRefused, IsFalse, "false"},
     Row{"return_full_text", kChat, kRefused, IsFalse, "false"},
@@ -239,7 +236,7 @@ constexpr std::array kOptions = {
     Row{"stream_options", kGenerate, kHonoured},
     Row{"stream_reasoning", kGenerate, kIgnored},
     Row{"structural_tag", kGenerate, kRefused, Never, ""},
-    Row{"structured_outputs", kGenerate, kRefused, Never, ""},
+    Row{"structured_outputs", kGenerate, kHonoured},
     Row{"suffix", kGenerate, kRefused, IsEmptyString, "an empty string"},
     Row{"t_max_predict_ms", kGenerate, kRefused, IsZero, "0", "timeout"},
     Row{"tags", kGenerate, kIgnored},
@@ -253,9 +250,11 @@ constexpr std::array kOptions = {
     Row{"timeout", kGenerate, kHonoured},
     Row{"timings_per_token", kGenerate, kRefused, IsFalse, "false"},
     Row{"tokens", kDetokenize, kHonoured},
-    Row{"tool_choice", kGenerate, kRefused, IsNoneOrAuto, "\"none\" or \"auto\""},
+    Row{"tool_choice", kChat, kHonoured},
+    Row{"tool_choice", kCompletions, kRefused, IsNoneOrAuto, "\"none\" or \"auto\""},
     Row{"tool_prompt", kGenerate, kIgnored},
-    Row{"tools", kGenerate, kRefused, IsEmptyList, "an empty list"},
+    Row{"tools", kChat, kHonoured},
+    Row{"tools", kCompletions, kRefused, IsEmptyList, "an empty list"},
     Row{"tools", kTokenize, kRefused, IsEmptyList, "an empty list"},
     Row{"top_k", kGenerate, kHonoured},
     Row{"top_logprobs", kChat, kHonoured},

@@ -135,6 +135,7 @@ class Gateway::Impl {
   const Tenants tenants_;
   metrics::GatewayMetrics metrics_;
   asio::io_context io_{1};
+  GrammarChecker grammars_{options_.tokenizer};
   Workers workers_{io_};
   // On the io thread.
   std::deque<Event> events_;
@@ -155,6 +156,7 @@ RouteContext Gateway::Impl::MakeContext(metrics::Registry* registry) {
   context.created = absl::ToUnixSeconds(absl::Now());
   context.version = options_.version;
   context.tokenizer = options_.tokenizer.get();
+  context.grammars = &grammars_;
   context.sampling_defaults = options_.sampling_defaults;
   context.dispatcher = &dispatcher_;
   context.tenants = &tenants_;

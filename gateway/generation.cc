@@ -1,6 +1,7 @@
 #include "gateway/generation.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -31,9 +32,12 @@ struct Generation::Choice {
   // Turns one message into text. On the io thread, or on an encoder thread while `working`.
   Outcome Work(const schemas::Tokens& news);
   absl::Status Echo(absl::Span<const base::TokenLogprobs> logprobs, TextPiece& piece);
+  // Takes the calls of tools out of the text; `ends`: nothing follows it.
+  void FindCalls(TextPiece& piece, bool ends);
   size_t WorkOf(const schemas::Tokens& news) const;
 
   ChoiceText text;
+  std::optional<ToolParser> tools;     // if the answer may call some
   const PreparedPrompt* const prompt;  // part of `prepared`
   std::shared_ptr<const Prepared> prepared;
   size_t held = 0;  // tokens since the decoder last returned text
@@ -63,6 +67,16 @@ absl::Status Generation::Choice::Echo(absl::Span<const base::TokenLogprobs> logp
   return absl::OkStatus();
 }
 
+void Generation::Choice::FindCalls(TextPiece& piece, bool ends) {
+  if (!tools) return;
+  ToolText found = tools->Push(piece.text);
+  piece.text = std::move(found.content);
+  piece.calls = std::move(found.calls);
+  if (!ends) return;
+  ToolText rest = tools->Finish();
+  piece.Append({.text = std::move(rest.content), .calls = std::move(rest.calls)});
+}
+
 size_t Generation::Choice::WorkOf(const schemas::Tokens& news) const {
   const auto candidates = [](const std::vector<base::TokenLogprobs>& list) {
     return list.empty() ? 0 : list.size() * (1 + list.front().top.size());
@@ -84,7 +98,10 @@ Generation::Outcome Generation::Choice::Work(const schemas::Tokens& news) {
     held = piece->text.empty() ? held + piece->ids.size() : 0;
     outcome.piece.Append(*std::move(piece));
   }
-  if (news.finish == Finish::kNone && !text.stopped()) return outcome;
+  if (news.finish == Finish::kNone && !text.stopped()) {
+    FindCalls(outcome.piece, /*ends=*/false);
+    return outcome;
+  }
   const bool length = !text.stopped() && news.finish == Finish::kLength;
   absl::StatusOr<std::string> rest = text.Finish();
   outcome.status = rest.status();
@@ -92,6 +109,8 @@ Generation::Outcome Generation::Choice::Work(const schemas::Tokens& news) {
   outcome.piece.text += *rest;
   // The text that was held back until the end may have completed a stop string.
   outcome.finish_reason = length && !text.stopped() ? "length" : "stop";
+  FindCalls(outcome.piece, /*ends=*/true);
+  if (!length && tools && tools->calls() > 0) outcome.finish_reason = "tool_calls";
   return outcome;
 }
 
@@ -151,6 +170,7 @@ absl::Status Generation::AddChoice(size_t index, const tokenizer::Tokenizer* tok
   const PreparedPrompt& prompt = prepared_->prompts[index / request.n];
   auto choice = std::make_shared<Choice>(*std::move(text), &prompt);
   choice->prepared = prepared_;
+  if (request.tool_use != ToolUse::kNone) choice->tools.emplace(request.tool_format);
   choice->part.index = static_cast<int>(index);
   choice->part.with_logprobs = request.logprobs >= 0;
   choice->part.tokens_as_ids = request.tokens_as_ids;
@@ -271,7 +291,8 @@ void Generation::Settle(size_t index, Outcome outcome) {
   if (!choice.part.with_token_ids) outcome.piece.ids.clear();
   choice.part.piece.Append(std::move(outcome.piece));
   choice.has_news = choice.has_news || !choice.part.piece.text.empty() ||
-                    !choice.part.piece.entries.empty() || choice.part.with_token_ids;
+                    !choice.part.piece.calls.empty() || !choice.part.piece.entries.empty() ||
+                    choice.part.with_token_ids;
   if (outcome.finish_reason != nullptr) {
     if (const uint64_t id = std::exchange(choice.id, 0); id != 0) context_.dispatcher->Cancel(id);
     --running_;

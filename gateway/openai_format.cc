@@ -91,6 +91,23 @@ void AddRest(bool chat, const ChoicePart& part, Json& choice) {
   if (part.prompt_token_ids) choice["prompt_token_ids"] = *part.prompt_token_ids;
 }
 
+// Of a choice, or in a stream what is new of them. The id is told with the name.
+Json ToolCalls(const AnswerHead& head, const ChoicePart& part, bool stream) {
+  Json calls = Json::array();
+  for (const ToolCallPart& call : part.piece.calls) {
+    Json json = Json::object();
+    if (stream) json["index"] = call.index;
+    if (!call.name.empty()) {
+      json["id"] = absl::StrCat("call_", head.id, "_", part.index, "_", call.index);
+      json["type"] = "function";
+      json["function"]["name"] = call.name;
+    }
+    json["function"]["arguments"] = call.arguments;
+    calls.push_back(std::move(json));
+  }
+  return calls;
+}
+
 Json Head(const AnswerHead& head, const char* object) {
   return {{"id", head.id},
           {"object", object},
@@ -162,6 +179,13 @@ void TextPiece::Append(TextPiece next) {
   } else {
     text += next.text;
   }
+  for (ToolCallPart& part : next.calls) {
+    if (part.name.empty() && !calls.empty() && calls.back().index == part.index) {
+      calls.back().arguments += part.arguments;
+    } else {
+      calls.push_back(std::move(part));
+    }
+  }
   AppendTo(entries, std::move(next.entries));
   AppendTo(ids, std::move(next.ids));
 }
@@ -173,8 +197,12 @@ std::string Answer(const AnswerHead& head, absl::Span<const ChoicePart> choices,
   for (const ChoicePart& part : choices) {
     Json choice = {{"index", part.index}};
     if (head.chat) {
-      choice["message"] = {
-          {"role", "assistant"}, {"content", part.piece.text}, {"refusal", nullptr}};
+      const bool calls = !part.piece.calls.empty();
+      const bool silent = calls && part.piece.text.empty();
+      choice["message"] = {{"role", "assistant"},
+                           {"content", silent ? Json() : Json(part.piece.text)},
+                           {"refusal", nullptr}};
+      if (calls) choice["message"]["tool_calls"] = ToolCalls(head, part, /*stream=*/false);
     } else {
       choice["text"] = part.piece.text;
     }
@@ -191,6 +219,9 @@ std::string Chunk(const AnswerHead& head, const ChoicePart& part, bool usage_fol
   if (head.chat) {
     choice["delta"] = Json::object();
     if (!part.piece.text.empty()) choice["delta"]["content"] = part.piece.text;
+    if (!part.piece.calls.empty()) {
+      choice["delta"]["tool_calls"] = ToolCalls(head, part, /*stream=*/true);
+    }
   } else {
     choice["text"] = part.piece.text;
   }

@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "base/types.h"
 #include "gateway/api_error.h"
+#include "gateway/tool_parser.h"
 #include "schemas/messages.h"
 
 namespace specfabric::gateway {
@@ -36,6 +37,7 @@ struct TokenEntry {
 // Tokens of one choice and their text.
 struct TextPiece {
   std::string text = {};
+  std::vector<ToolCallPart> calls = {};  // of tools, whose text is not in `text`
   std::vector<TokenEntry> entries = {};  // [ids] if log-probabilities are requested
   std::vector<base::TokenId> ids = {};   // of the output
 
@@ -50,7 +52,7 @@ struct ChoicePart {
   bool tokens_as_ids = false;  // entries name all tokens "token_id:N"
   bool with_token_ids = false;
   std::optional<std::vector<base::TokenId>> prompt_token_ids = {};  // if requested, once
-  std::string finish_reason = {};  // "stop" or "length"; empty: the output goes on
+  std::string finish_reason = {};  // "stop", "length" or "tool_calls"; empty: the output goes on
 };
 
 // The guarantee for an answer (docs/exactness.md): the same tokens as without speculation; the same

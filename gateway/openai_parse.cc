@@ -6,8 +6,10 @@
 
 #include "gateway/foreign_options.h"
 #include "gateway/json_fields.h"
+#include "gateway/parse_grammar.h"
 #include "gateway/parse_messages.h"
 #include "gateway/parse_sampling.h"
+#include "gateway/parse_tools.h"
 
 namespace specfabric::gateway {
 namespace {
@@ -72,6 +74,7 @@ void ReadCommon(Fields& fields, const SamplingDefaults& defaults, GenerationRequ
   ReadSampling(fields, defaults, request);
   ReadRules(fields, defaults, request);
   ReadStops(fields, request);
+  ReadGrammar(fields, request);
   ReadStreaming(fields, request);
   ReadService(fields, request);
 }
@@ -171,6 +174,7 @@ Parsed<GenerationRequest> ParseChat(std::string_view body, const SamplingDefault
   request.add_special_tokens = fields.Bool("add_special_tokens", false);
   ReadChatLogprobs(fields, request);
   CheckToolCount(fields);
+  ReadTools(fields, request);
   CheckOptions(std::get<Json>(json), kChat, fields, &request.ignored_fields);
   return Result(fields, std::move(request));
 }

@@ -13,14 +13,19 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/grammar.h"
 #include "base/logit_rules.h"
 #include "base/types.h"
 #include "gateway/api_error.h"
 #include "gateway/sampling_defaults.h"
+#include "gateway/tool_format.h"
 
 namespace specfabric::gateway {
 
 using Prompt = std::variant<std::string, std::vector<base::TokenId>>;
+
+// Whether the answer of a chat may call tools.
+enum class ToolUse : uint8_t { kNone, kAllowed, kRequired };
 
 constexpr size_t kMaxStops = 64;
 constexpr size_t kMaxStopBytes = 8192;  // of a request's stop strings together
@@ -38,6 +43,11 @@ struct GenerationRequest {
   std::string messages;            // chat: JSON, contents flattened to strings
   std::string template_variables;  // chat: a JSON object of them; empty: none
   bool add_generation_prompt = true;
+  std::string tools_json;   // chat: the request's tools for the template; empty: none
+  std::vector<Tool> tools;  // that may be called
+  ToolUse tool_use = ToolUse::kNone;
+  bool parallel_tool_calls = true;
+  ToolFormat tool_format = ToolFormat::kJson;  // Prepare sets it
   bool add_special_tokens = true;
   // How many tokens at the end of each prompt are kept; kFitPrompt: as many as the context has room
   // for besides max_tokens; 0: all.
@@ -51,9 +61,11 @@ struct GenerationRequest {
   std::vector<base::TokenId> stop_token_ids;
 
   base::SamplingParams sampling;
-  base::LogitRules rules;    // Prepare sets suppressed_token_ids
-  bool has_seed = false;     // false: the caller draws sampling.seed
-  std::string verification;  // name of the method, unchecked; empty: the target's own choice
+  base::LogitRules rules;     // Prepare sets suppressed_token_ids
+  bool has_seed = false;      // false: the caller draws sampling.seed
+  base::Grammar grammar;      // of the output,
+  std::string grammar_field;  // and the field that has it
+  std::string verification;   // name of the method, unchecked; empty: the target's own choice
 
   int priority = 0;         // higher first; in the request, lower first
   std::string cache_salt;   // empty: none
@@ -84,6 +96,7 @@ struct TokenizeRequest {
   std::string prompt;
   std::string messages;            // instead of prompt if not empty
   std::string template_variables;  // for messages: a JSON object; empty: none
+  std::string tools_json;          // likewise: a list; empty: none
   bool add_special_tokens = true;
   bool add_generation_prompt = true;
   std::vector<std::string> ignored_fields;

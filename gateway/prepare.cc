@@ -56,6 +56,7 @@ Parsed<PreparedPrompt> PrepareChat(const GenerationRequest& request,
   TokenizeRequest chat;
   chat.messages = request.messages;
   chat.template_variables = request.template_variables;
+  chat.tools_json = request.tools_json;
   chat.add_special_tokens = request.add_special_tokens;
   chat.add_generation_prompt = request.add_generation_prompt;
   Parsed<Ids> ids = Tokenize(chat, tokenizer);
@@ -109,7 +110,8 @@ Ids Unique(Ids ids) {
 
 Ids StopIds(const GenerationRequest& request, const tokenizer::Tokenizer& tokenizer) {
   Ids ids = request.stop_token_ids;
-  if (!request.ignore_eos) {
+  // A text that its grammar has ended cannot go on.
+  if (!request.ignore_eos || !request.grammar.empty()) {
     ids.insert(ids.end(), tokenizer.eos_ids().begin(), tokenizer.eos_ids().end());
   }
   return Unique(std::move(ids));
@@ -132,6 +134,31 @@ Ids SuppressedTokenIds(const GenerationRequest& request, const tokenizer::Tokeni
   ids.insert(ids.end(), tokenizer.eos_ids().begin(), tokenizer.eos_ids().end());
   std::erase_if(ids, [&](base::TokenId id) { return id >= vocabulary; });
   return Unique(std::move(ids));
+}
+
+// The token that a mark is, if it is one.
+std::optional<base::TokenId> MarkToken(const std::string& mark,
+                                       const tokenizer::Tokenizer& tokenizer) {
+  if (mark.empty()) return std::nullopt;
+  const auto ids = tokenizer.Encode(mark, /*add_special_tokens=*/false);
+  if (!ids.ok() || ids->size() != 1 || ids->front() == base::kNoToken) return std::nullopt;
+  const auto text = tokenizer.Decode(*ids, /*skip_special_tokens=*/false);
+  if (!text.ok() || *text != mark) return std::nullopt;
+  return ids->front();
+}
+
+// Marks that are special tokens must show in the text, where calls are looked for.
+void PrepareTools(GenerationRequest& request, const tokenizer::Tokenizer& tokenizer) {
+  if (request.tool_use == ToolUse::kNone) return;
+  request.tool_format = FormatOfTemplate(tokenizer.ToolTemplate());
+  const ToolMarks marks = MarksOf(request.tool_format);
+  const auto open = MarkToken(marks.open, tokenizer), close = MarkToken(marks.close, tokenizer);
+  if (open && tokenizer.IsSpecial(*open)) request.skip_special_tokens = false;
+  if (request.tool_use != ToolUse::kRequired) return;
+  request.grammar =
+      CallsOf(request.tool_format, request.tools, request.parallel_tool_calls, open, close);
+  request.grammar_field = "tools";
+  request.rules.masked = true;
 }
 
 using OptionalMethod = std::optional<schemas::VerificationMethod>;
@@ -157,6 +184,7 @@ schemas::Submit MakeSubmit(const GenerationRequest& request, const Ids& prompt, 
   sequence.sampling = request.sampling;
   sequence.sampling.seed = seed;
   sequence.rules = request.rules;
+  sequence.grammar = request.grammar;
   sequence.max_tokens = max_tokens;
   sequence.stop_ids = stop_ids;
   sequence.logprobs = request.logprobs;
@@ -184,6 +212,7 @@ Parsed<Prepared> Prepare(GenerationRequest request, const tokenizer::Tokenizer& 
     return *std::move(error);
   }
   if (auto error = CheckBias(request.rules.bias, model.vocabulary)) return *std::move(error);
+  PrepareTools(request, tokenizer);
   request.rules.suppressed_token_ids = SuppressedTokenIds(request, tokenizer, model.vocabulary);
   const Parsed<OptionalMethod> verification = ReadVerification(request.verification);
   if (const auto* error = std::get_if<ApiError>(&verification)) return *error;
@@ -220,7 +249,7 @@ Parsed<Ids> Tokenize(const TokenizeRequest& request, const tokenizer::Tokenizer&
     field = "messages";
     absl::StatusOr<std::string> rendered =
         tokenizer.ApplyChatTemplate(request.messages, request.add_generation_prompt,
-                                    /*tools_json=*/{}, request.template_variables);
+                                    request.tools_json, request.template_variables);
     if (!rendered.ok()) return FromStatus(rendered.status(), field);
     text = *std::move(rendered);
   }

@@ -287,7 +287,15 @@ asio::awaitable<Routes::Made> Routes::MakeGeneration(HttpExchange& exchange, boo
     }
     return {.generation = *std::move(made), .tenant = tenant};
   };
-  co_return co_await context_.workers->Run(work, job);
+  Made made = co_await context_.workers->Run(work, job);
+  if (made.generation == nullptr || made.generation->request().grammar.empty()) co_return made;
+  // How long a grammar takes does not follow from the size of the body.
+  auto check = [&] { return context_.grammars->Check(made.generation->request()); };
+  if (const auto error = co_await context_.workers->Run(Work::kLong, check)) {
+    context_.workers->Discard(std::move(made.generation));
+    made.refusal = ErrorResponse(*error);
+  }
+  co_return made;
 }
 
 asio::awaitable<int> Routes::Generate(HttpExchange& exchange, bool chat, base::Nanos received) {

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "boost/asio/awaitable.hpp"
 #include "gateway/dispatcher.h"
+#include "gateway/grammar_checker.h"
 #include "gateway/http_server.h"
 #include "gateway/prepare.h"
 #include "gateway/tenants.h"
@@ -34,6 +35,7 @@ struct RouteContext {
   int64_t created = 0;                 // Unix time in seconds when serving began
   std::string version;
   const tokenizer::Tokenizer* tokenizer = nullptr;
+  GrammarChecker* grammars = nullptr;
   Dispatcher* dispatcher = nullptr;
   const Tenants* tenants = nullptr;
   SamplingDefaults sampling_defaults = {};

@@ -308,9 +308,14 @@ def make_tokenizer(vocabulary: int) -> Tokenizer:
     return tokenizer
 
 
+def letters(vocabulary: int) -> list[str]:
+    """The text of each token of a small vocabulary; none of BEGIN and END."""
+    return ["", "", *string.ascii_lowercase[: vocabulary - 2]]
+
+
 def _make_letters(vocabulary: int) -> Tokenizer:
     """Reads and writes texts of the first letters; other characters are BEGIN."""
-    tokens = [BEGIN, END, *string.ascii_lowercase[: vocabulary - 2]]
+    tokens = [BEGIN, END, *letters(vocabulary)[2:]]
     tokenizer = Tokenizer(models.WordLevel({t: i for i, t in enumerate(tokens)}, unk_token=BEGIN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import regex  # type: ignore[import-untyped]
 import torch
 from transformers import (
     AutoModelForCausalLM,
@@ -57,13 +58,35 @@ def _penalised(
     return logits - settings.get("presence_penalty", 0.0) * (counts > 0)
 
 
+def _masked(
+    logits: torch.Tensor, texts: torch.Tensor, prompt: int, settings: dict[str, Any]
+) -> torch.Tensor:
+    """Without the tokens that no longer text of the regular expression has.
+
+    Tokens are make.py's letters; the expression may not match a text that is as short as these.
+    """
+    if "guided_regex" not in settings:
+        return logits
+    letters = make.letters(logits.shape[-1])
+    for row, text in enumerate(texts[:, prompt:].tolist()):
+        before = "".join(letters[token] or "?" for token in text)
+        for token, letter in enumerate(letters):
+            longer = letter and regex.fullmatch(
+                settings["guided_regex"], before + letter, partial=True
+            )
+            if not longer:
+                logits[row, token] = torch.finfo(logits.dtype).min
+    return logits
+
+
 def next_token_distribution(
     model: PreTrainedModel, texts: torch.Tensor, prompt: int, settings: dict[str, Any]
 ) -> torch.Tensor:
     """[texts, vocabulary]: what follows each text, by transformers' logits and filters."""
     with torch.no_grad():
         logits = model(texts).logits[:, -1].double()
-    logits = _penalised(logits, texts, prompt, settings) / settings.get("temperature", 1.0)
+    logits = _penalised(logits, texts, prompt, settings)
+    logits = _masked(logits, texts, prompt, settings) / settings.get("temperature", 1.0)
     if "top_k" in settings:
         logits = TopKLogitsWarper(settings["top_k"])(texts, logits)
     if "top_p" in settings:

@@ -66,6 +66,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "repetition_penalty": 1.3,
     },
     "bias": {"temperature": 1, "logit_bias": {"2": 1.5, "6": -2}},
+    # No text of the target's letters ends it.
+    "grammar": {"temperature": 1, "guided_regex": "([a-c][de]?|f[ab])+z"},
 }
 
 
@@ -133,10 +135,10 @@ TWO_RANKS = Arrangement(draw="without_replacement", ranks=2)
 
 # What is served by one cluster stands together.
 CASES = [
-    (COUPLED, "coupled", ["plain", "penalties"]),
+    (COUPLED, "coupled", ["plain", "penalties", "grammar"]),
     (CHAIN, "coupled", ["top_p"]),
-    (WITHOUT, "rejection", ["plain", "penalties"]),
-    (WITHOUT, "traversal", ["plain", "bias"]),
+    (WITHOUT, "rejection", ["plain", "penalties", "grammar"]),
+    (WITHOUT, "traversal", ["plain", "bias", "grammar"]),
     (AUTO, "auto", ["plain"]),
     (WITH, "rejection", ["min_p"]),
     (DETERMINISTIC, "rejection", ["plain"]),
@@ -144,7 +146,7 @@ CASES = [
     (TRUNCATED_CHAIN, "rejection", ["plain"]),
     (TRUNCATED_CHAIN, "traversal", ["plain"]),
     (TRUNCATED, "traversal", ["top_k"]),
-    (NGRAM_LOOKUP, "coupled", ["top_p"]),
+    (NGRAM_LOOKUP, "coupled", ["top_p", "grammar"]),
     (NGRAM_LOOKUP_ALONE, "rejection", ["plain"]),
     (NGRAM_LOOKUP_ALONE, "traversal", ["plain"]),
     (PARD, "coupled", ["plain"]),
@@ -158,7 +160,7 @@ CASES = [
     (MTP, "coupled", ["plain"]),
     (MTP, "traversal", ["plain"]),
     (TWO_RANKS, "rejection", ["plain"]),
-    (TWO_RANKS, "traversal", ["top_p"]),
+    (TWO_RANKS, "traversal", ["top_p", "grammar"]),
 ]
 FLAT_CASES = [
     (a, verification, setting) for a, verification, settings in CASES for setting in settings

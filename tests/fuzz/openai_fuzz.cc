@@ -78,6 +78,8 @@ void CheckGeneration(const gateway::GenerationRequest& request) {
   submit.sequence.prompt = {1};
   submit.sequence.sampling = request.sampling;
   submit.sequence.rules = request.rules;
+  SPECFABRIC_CHECK(request.grammar.empty() == request.grammar_field.empty());
+  submit.sequence.grammar = request.grammar;
   submit.sequence.rules.suppressed_token_ids = request.stop_token_ids;
   submit.sequence.priority = request.priority;
   submit.sequence.tpot_slo = request.tpot_slo;
@@ -133,6 +135,9 @@ std::vector<fuzz::Bytes> fuzz::Seeds() {
        R"({"prompt":"a","seed":-9223372036854775809,"include_stop_str_in_output":true,)"
        R"("skip_special_tokens":false,"return_tokens_as_token_ids":true,"regex":null,)"
        R"("modalities":["text"],"stream_options":{"continuous_usage_stats":false},"stream":true})"},
+      {1, R"({"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_schema",)"
+          R"("json_schema":{"name":"n","schema":{"type":"object"}}}})"},
+      {0, R"({"prompt":"a","structured_outputs":{"choice":["a","b"]},"guided_json":"{}"})"},
       {2, R"({"prompt":"text","add_special_tokens":false})"},
       {2, R"({"messages":[{"role":"user","content":"\u00e9\ud83d\ude00"}]})"},
       {3, R"({"model":"m","tokens":[0,1,2147483647]})"},

@@ -139,9 +139,23 @@ TEST_F(GatewayOptionsTest, ATruncatedPromptIsCountedAndEchoed) {
   EXPECT_EQ(targets_[0]->submits()[0].sequence.prompt, kept);
 }
 
+TEST_F(GatewayOptionsTest, AGrammarIsCheckedAndSentOn) {
+  const auto bad = Client().Post("/v1/completions", R"({"prompt": "no", "guided_regex": "["})");
+  EXPECT_THAT(ErrorOf(bad, 400), HasSubstr("'guided_regex': "));
+  EXPECT_TRUE(targets_[0]->submits().empty());
+  const auto good =
+      Client().Post("/v1/completions", R"({"prompt": "no", "guided_regex": "no|yes"})");
+  EXPECT_EQ(good.status, 200);
+  ASSERT_EQ(targets_[0]->submits().size(), 1u);
+  const schemas::SequenceRequest sequence = targets_[0]->submits()[0].sequence;
+  EXPECT_EQ(sequence.grammar.source, "no|yes");
+  EXPECT_EQ(sequence.grammar.language, base::GrammarLanguage::kRegex);
+  EXPECT_TRUE(sequence.rules.masked);
+}
+
 TEST_F(GatewayOptionsTest, ForeignOptionsAreRefusedByName) {
-  EXPECT_THAT(ErrorOf(Client().Post("/v1/completions", R"({"prompt": "no", "regex": "a+"})"), 400),
-              HasSubstr("'regex' is not supported"));
+  EXPECT_THAT(ErrorOf(Client().Post("/v1/completions", R"({"prompt": "no", "ebnf": "a+"})"), 400),
+              HasSubstr("'ebnf' is not supported"));
   EXPECT_TRUE(targets_[0]->submits().empty());
 }
 

@@ -1,0 +1,150 @@
+#include "gateway/parse_grammar.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace specfabric::gateway {
+namespace {
+
+using base::Grammar;
+using base::GrammarLanguage;
+
+const Json& AnyObject() {
+  static const Json schema = {{"type", "object"}};
+  return schema;
+}
+
+class GrammarReader {
+ public:
+  GrammarReader(Fields& fields, GenerationRequest& request) : fields_(fields), request_(request) {}
+
+  void Read() {
+    ReadResponseFormat();
+    ReadStructuredOutputs();
+    for (const char* name : {"guided_json", "json_schema"}) {
+      if (const Json* schema = fields_.Find(name)) TakeSchema(name, *schema);
+    }
+    for (const char* name : {"guided_regex", "regex"}) {
+      if (const Json* regex = fields_.Find(name)) {
+        TakeText(name, GrammarLanguage::kRegex, *regex);
+      }
+    }
+    if (const Json* choice = fields_.Find("guided_choice")) TakeChoice("guided_choice", *choice);
+    if (const Json* lark = fields_.Find("guided_grammar")) {
+      TakeText("guided_grammar", GrammarLanguage::kLark, *lark);
+    }
+  }
+
+ private:
+  void Take(const char* field, GrammarLanguage language, std::string source) {
+    if (!request_.grammar.empty()) {
+      return fields_.Fail(
+          BadRequest(field, absl::StrCat("'", request_.grammar_field, "' and '", field,
+                                         "' both describe the form of the answer; one may")));
+    }
+    request_.grammar = {language, std::move(source)};
+    request_.grammar_field = field;
+  }
+
+  // A schema, or the text of one.
+  void TakeSchema(const char* field, const Json& schema) {
+    if (schema.is_string()) {
+      return TakeText(field, GrammarLanguage::kJsonSchema, schema);
+    }
+    if (!schema.is_object() && !schema.is_boolean()) {
+      return fields_.Fail(field, "must be a JSON schema, or its text");
+    }
+    Take(field, GrammarLanguage::kJsonSchema, schema.dump());
+  }
+
+  void TakeText(const char* field, GrammarLanguage language, const Json& text) {
+    if (!text.is_string() || text.get_ref<const std::string&>().empty()) {
+      return fields_.Fail(field, "must be a string that is not empty");
+    }
+    Take(field, language, text.get<std::string>());
+  }
+
+  void TakeChoice(const char* field, const Json& choice) {
+    if (!choice.is_array() || choice.empty()) {
+      return fields_.Fail(field, "must be a list of at least one string");
+    }
+    for (const Json& one : choice) {
+      if (one.is_string() && !one.get_ref<const std::string&>().empty()) continue;
+      return fields_.Fail(field, "must hold strings that are not empty");
+    }
+    Take(field, GrammarLanguage::kChoice, choice.dump());
+  }
+
+  void ReadResponseFormat() {
+    constexpr const char* kField = "response_format";
+    constexpr const char* kRule =
+        "must be an object of type 'text', 'json_object' or 'json_schema'";
+    const Json* format = fields_.Find(kField);
+    if (format == nullptr) return;
+    const auto type = format->is_object() ? format->find("type") : format->end();
+    if (!format->is_object() || type == format->end()) return fields_.Fail(kField, kRule);
+    if (*type == "text") return;
+    const auto schema = format->find("schema");  // llama.cpp's place for it
+    if (*type == "json_object") {
+      return TakeSchema(kField, schema == format->end() ? AnyObject() : *schema);
+    }
+    if (*type != "json_schema") return fields_.Fail(kField, kRule);
+    const auto named = format->find("json_schema");
+    if (named != format->end() && named->is_object() && named->contains("schema")) {
+      return TakeSchema(kField, (*named)["schema"]);
+    }
+    if (schema != format->end()) return TakeSchema(kField, *schema);
+    fields_.Fail(kField, "of type 'json_schema' must have the schema as 'json_schema.schema'");
+  }
+
+  // vLLM's: one of several keys, and options of its implementations, which change nothing here.
+  void ReadStructuredOutputs() {
+    constexpr const char* kField = "structured_outputs";
+    const Json* outputs = fields_.Find(kField);
+    if (outputs == nullptr) return;
+    if (!outputs->is_object()) return fields_.Fail(kField, "must be an object");
+    for (const auto& [key, value] : outputs->items()) {
+      if (value.is_null() || value == false) continue;
+      if (key == "json") {
+        TakeSchema(kField, value);
+      } else if (key == "json_object") {
+        TakeSchema(kField, AnyObject());
+      } else if (key == "regex") {
+        TakeText(kField, GrammarLanguage::kRegex, value);
+      } else if (key == "choice") {
+        TakeChoice(kField, value);
+      } else if (key == "grammar") {
+        TakeText(kField, GrammarLanguage::kLark, value);
+      } else if (key != "disable_fallback" && key != "disable_any_whitespace") {
+        return fields_.Fail(kField,
+                            "may have one of 'json', 'json_object', 'regex', 'choice' and "
+                            "'grammar'");
+      }
+    }
+    if (request_.grammar.empty()) {
+      fields_.Fail(kField,
+                   "must have one of 'json', 'json_object', 'regex', 'choice' and 'grammar'");
+    }
+  }
+
+  Fields& fields_;
+  GenerationRequest& request_;
+};
+
+}  // namespace
+
+void ReadGrammar(Fields& fields, GenerationRequest& request) {
+  GrammarReader(fields, request).Read();
+  const size_t bytes = request.grammar.source.size();
+  if (bytes > base::kMaxGrammarBytes) {
+    fields.Fail(
+        BadRequest(request.grammar_field,
+                   absl::StrCat("'", request.grammar_field, "' has ", bytes, " bytes; at most ",
+                                base::kMaxGrammarBytes, " are allowed")));
+  }
+  request.rules.masked = !request.grammar.empty();
+}
+
+}  // namespace specfabric::gateway
