@@ -38,6 +38,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"temperature": 0.8, "seed": 11},
     {"temperature": 0.9, "seed": 12, "top_k": 20, "top_p": 0.9},
     {"temperature": 0.7, "seed": 13, "frequency_penalty": 0.5, "logprobs": 2},
+    {"temperature": 0.8, "seed": 14, "guided_regex": "([a-z_]+\\([a-z, ]*\\)\\n)+"},
 ]
 MODEL = [f"--model={TARGET}", "--dtype=float32"]
 BROKEN = 70  # base/exit_code.h
