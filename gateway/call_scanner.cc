@@ -7,8 +7,6 @@
 namespace specfabric::gateway {
 namespace {
 
-bool IsSpace(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
-
 // The value of a JSON string with its quotes; nothing if it is none.
 std::optional<std::string> Unquoted(const std::string& text) {
   const Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -31,7 +29,7 @@ CallScanner::State CallScanner::Push(char c) {
     default:
       break;
   }
-  if (IsSpace(c)) return State::kGoesOn;
+  if (IsJsonSpace(c)) return State::kGoesOn;
   switch (where_) {
     case Where::kOpen:
       where_ = Where::kFirstKey;
@@ -81,9 +79,9 @@ CallScanner::State CallScanner::Begin(char c) {
 }
 
 CallScanner::State CallScanner::Value(char c) {
-  if (is_scalar_ && (c == ',' || c == '}' || IsSpace(c))) {
+  if (is_scalar_ && (c == ',' || c == '}' || IsJsonSpace(c))) {
     const State ended = EndValue();
-    return ended == State::kBad || IsSpace(c) ? ended : AfterValue(c);
+    return ended == State::kBad || IsJsonSpace(c) ? ended : AfterValue(c);
   }
   const bool streams = IsArguments() && !is_string_ && !is_scalar_;
   if (streams) {

@@ -6,10 +6,6 @@
 namespace specfabric::gateway {
 namespace {
 
-constexpr std::string_view kSpaces = " \n\r\t";
-
-bool IsSpace(char c) { return kSpaces.find(c) != std::string_view::npos; }
-
 // Characters at the end of `text` that begin `mark`.
 size_t BegunAtEnd(std::string_view text, std::string_view mark) {
   for (size_t size = std::min(text.size(), mark.size() - 1); size > 0; --size) {
@@ -59,10 +55,10 @@ ToolText ToolParser::Finish() {
 // White space after a call is none, nor is what only calls follow.
 void ToolParser::Say(std::string_view content, ToolText* out) {
   if (after_call_)
-    content.remove_prefix(std::min(content.find_first_not_of(kSpaces), content.size()));
+    content.remove_prefix(std::min(content.find_first_not_of(kJsonSpaces), content.size()));
   if (content.empty()) return;
   after_call_ = false;
-  const size_t last = content.find_last_not_of(kSpaces);
+  const size_t last = content.find_last_not_of(kJsonSpaces);
   const size_t shown = last == std::string_view::npos ? 0 : last + 1;
   if (shown > 0) {
     out->content += std::exchange(spaces_, {});
@@ -83,7 +79,7 @@ bool ToolParser::ReadContent(ToolText* out) {
   const std::string_view rest = std::string_view(pending_).substr(at_);
   const bool unmarked = format_ == ToolFormat::kJson || format_ == ToolFormat::kLlama3;
   if (unmarked && !said_ && calls_ == 0) {
-    const size_t begin = rest.find_first_not_of(kSpaces);
+    const size_t begin = rest.find_first_not_of(kJsonSpaces);
     if (begin == std::string_view::npos) return false;
     if (rest[begin] == '{' || (InLists() && rest[begin] == '[')) {
       where_ = Where::kBefore;
@@ -121,7 +117,7 @@ bool ToolParser::ReadBefore(ToolText* out) {
   }
   held_ += c;
   ++at_;
-  if (IsSpace(c)) return true;
+  if (IsJsonSpace(c)) return true;
   if (c == '[' && InLists() && !in_list_) {
     in_list_ = true;
     return true;
@@ -180,7 +176,7 @@ bool ToolParser::ReadAfter() {
   }
   const char c = rest[0];
   ++at_;
-  if (IsSpace(c)) return true;
+  if (IsJsonSpace(c)) return true;
   const bool next = in_list_ ? c == ',' : format_ == ToolFormat::kLlama3 && (c == ';' || c == ',');
   if (next) {
     where_ = Where::kBefore;

@@ -1,22 +1,11 @@
 #include "tokenizer/grammar.h"
 
-#include <string>
-
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "tokenizer/c_api.h"
+#include "tokenizer/c_results.h"
 
 namespace specfabric::tokenizer {
-namespace {
-
-absl::Status TakeStatus(int32_t code, SfBytes message) {
-  const std::string text(reinterpret_cast<const char*>(message.data), message.size);
-  sf_tokenizer_free_bytes(message);
-  return code == 0 ? absl::OkStatus() : absl::Status(static_cast<absl::StatusCode>(code), text);
-}
-
-}  // namespace
-
 void GrammarMatcher::Destroy::operator()(SfMatcher* handle) const { sf_matcher_destroy(handle); }
 void Grammars::Destroy::operator()(SfGrammars* handle) const { sf_grammars_destroy(handle); }
 
@@ -51,9 +40,7 @@ absl::Status GrammarMatcher::Mask(absl::Span<uint32_t> words) {
 std::vector<base::TokenId> GrammarMatcher::Forced() {
   SfIds ids;
   sf_matcher_forced(handle_.get(), &ids);
-  std::vector<base::TokenId> forced(ids.data, ids.data + ids.size);
-  sf_tokenizer_free_ids(ids);
-  return forced;
+  return TakeIds(ids);
 }
 
 bool GrammarMatcher::Accepts() { return sf_matcher_accepts(handle_.get()); }

@@ -4,29 +4,11 @@
 
 #include "absl/status/status.h"
 #include "tokenizer/c_api.h"
+#include "tokenizer/c_results.h"
 #include "tokenizer/fingerprint.h"
 
 namespace specfabric::tokenizer {
 namespace {
-
-std::string TakeBytes(SfBytes bytes) {
-  std::string text(reinterpret_cast<const char*>(bytes.data), bytes.size);
-  sf_tokenizer_free_bytes(bytes);
-  return text;
-}
-
-std::vector<base::TokenId> TakeIds(SfIds ids) {
-  std::vector<base::TokenId> copy(ids.data, ids.data + ids.size);
-  sf_tokenizer_free_ids(ids);
-  return copy;
-}
-
-// `bytes` is the message if `code` is an error.
-absl::StatusOr<std::string> TakeResult(int32_t code, SfBytes bytes) {
-  std::string text = TakeBytes(bytes);
-  if (code != 0) return absl::Status(static_cast<absl::StatusCode>(code), text);
-  return text;
-}
 
 DecoderKind KindOf(int32_t kind) {
   switch (kind) {
@@ -47,7 +29,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& mo
   SfTokenizer* handle = nullptr;
   SfBytes message;
   const int32_t code = sf_tokenizer_load(model_dir.data(), model_dir.size(), &handle, &message);
-  absl::Status status = TakeResult(code, message).status();
+  absl::Status status = TakeStatus(code, message);
   if (!status.ok()) return status;
   absl::StatusOr<uint64_t> fingerprint = FingerprintOf(model_dir);
   if (!fingerprint.ok()) {
@@ -75,7 +57,7 @@ absl::StatusOr<std::vector<base::TokenId>> Tokenizer::Encode(std::string_view ut
   const int32_t code =
       sf_tokenizer_encode(handle_, utf8.data(), utf8.size(), add_special_tokens, &ids, &message);
   std::vector<base::TokenId> encoded = TakeIds(ids);
-  absl::Status status = TakeResult(code, message).status();
+  absl::Status status = TakeStatus(code, message);
   if (!status.ok()) return status;
   return encoded;
 }

@@ -108,6 +108,29 @@ pub(crate) unsafe fn write_bytes(result: Result<Vec<u8>>, out: *mut SfBytes) -> 
 
 /// # Safety
 /// As said at the top of this file.
+pub(crate) unsafe fn write_handle<T>(
+    result: Result<T>,
+    out: *mut *mut T,
+    error: *mut SfBytes,
+) -> i32 {
+    let (handle, result) = match result {
+        Ok(made) => (Box::into_raw(Box::new(made)), Ok(Vec::new())),
+        Err(error) => (ptr::null_mut(), Err(error)),
+    };
+    out.write(handle);
+    write_bytes(result, error)
+}
+
+/// # Safety
+/// As said at the top of this file.
+pub(crate) unsafe fn drop_handle<T>(handle: *mut T) {
+    if !handle.is_null() {
+        drop(Box::from_raw(handle));
+    }
+}
+
+/// # Safety
+/// As said at the top of this file.
 #[no_mangle]
 pub unsafe extern "C" fn sf_tokenizer_load(
     dir: *const u8,
@@ -119,21 +142,14 @@ pub unsafe extern "C" fn sf_tokenizer_load(
         let dir = utf8("model folder", view(dir, dir_size))?;
         TextTokenizer::load(Path::new(dir))
     });
-    let (handle, result) = match result {
-        Ok(tokenizer) => (Box::into_raw(Box::new(tokenizer)), Ok(Vec::new())),
-        Err(error) => (ptr::null_mut(), Err(error)),
-    };
-    out.write(handle);
-    write_bytes(result, error)
+    write_handle(result, out, error)
 }
 
 /// # Safety
 /// As said at the top of this file; no other call on the handle runs or follows.
 #[no_mangle]
 pub unsafe extern "C" fn sf_tokenizer_destroy(tokenizer: *mut TextTokenizer) {
-    if !tokenizer.is_null() {
-        drop(Box::from_raw(tokenizer));
-    }
+    drop_handle(tokenizer);
 }
 
 /// # Safety

@@ -2,29 +2,9 @@
 
 use std::ptr;
 
-use crate::error::Result;
-use crate::ffi::{guarded, view, view_mut, write_bytes, SfBytes, SfIds};
+use crate::ffi::{drop_handle, guarded, view, view_mut, write_bytes, write_handle, SfBytes, SfIds};
 use crate::grammar::{GrammarMatcher, Grammars, Language};
 use crate::text::{utf8, TextTokenizer};
-
-/// # Safety
-/// As said at the top of this file.
-unsafe fn write_handle<T>(result: Result<T>, out: *mut *mut T, error: *mut SfBytes) -> i32 {
-    let (handle, result) = match result {
-        Ok(made) => (Box::into_raw(Box::new(made)), Ok(Vec::new())),
-        Err(error) => (ptr::null_mut(), Err(error)),
-    };
-    out.write(handle);
-    write_bytes(result, error)
-}
-
-/// # Safety
-/// As said at the top of this file.
-unsafe fn drop_handle<T>(handle: *mut T) {
-    if !handle.is_null() {
-        drop(Box::from_raw(handle));
-    }
-}
 
 /// # Safety
 /// As said at the top of this file.
