@@ -13,6 +13,10 @@ namespace {
 constexpr std::array kFormats = {ToolFormat::kHermes, ToolFormat::kLlama3, ToolFormat::kMistral,
                                  ToolFormat::kJson};
 
+// Between the parts of a call, as in a schema of an answer (WHITE_SPACE in
+// tokenizer/rust/src/grammar.rs): with any white space a model can go on for ever.
+constexpr char kWhiteSpace[] = R"([ \t]|\r?\n[ \t]{0,40})";
+
 // A call as an object, for a schema. What the tool's schema defines for its references
 // ("#/$defs/...") moves with them to the top.
 Json CallSchema(const Tool& tool, const char* arguments) {
@@ -27,6 +31,7 @@ Json CallSchema(const Tool& tool, const char* arguments) {
   schema["properties"][arguments] = std::move(parameters);
   schema["required"] = {"name", arguments};
   schema["additionalProperties"] = false;
+  schema["x-guidance"] = {{"whitespace_pattern", kWhiteSpace}};
   return schema;
 }
 

@@ -91,6 +91,15 @@ def test_a_required_call_is_valid(client: openai.OpenAI, seed: int) -> None:
     assert_valid(call)
 
 
+def test_a_greedy_call_ends(client: openai.OpenAI) -> None:
+    """Whatever white space a model likes best."""
+    settings = {"tool_choice": "required", "parallel_tool_calls": False, "temperature": 0}
+    (choice,) = ask(client, **settings).choices
+    assert choice.finish_reason == "tool_calls"
+    for call in choice.message.tool_calls:
+        assert_valid(call)
+
+
 @pytest.mark.parametrize("name", list(SCHEMAS))
 def test_a_named_tool_is_called(client: openai.OpenAI, name: str) -> None:
     answer = ask(client, tool_choice={"type": "function", "function": {"name": name}}, n=2)
