@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -58,22 +60,50 @@ bool ReadList(Fields& fields, const Json& list, GenerationRequest& request) {
   return true;
 }
 
-// The only tool that may be called, by its name.
-void Choose(Fields& fields, const Json& choice, GenerationRequest& request) {
-  constexpr const char* kRule =
-      "must be 'none', 'auto', 'required' or {\"type\": \"function\", \"function\": {\"name\": "
-      "...}} with the name of a tool";
-  const auto function = choice.is_object() ? choice.find("function") : choice.end();
-  if (!choice.is_object() || function == choice.end() || !function->is_object() ||
-      !function->contains("name") || !(*function)["name"].is_string()) {
-    return fields.Fail("tool_choice", kRule);
-  }
-  const auto& name = (*function)["name"].get_ref<const std::string&>();
+constexpr char kChoiceRule[] =
+    R"(must be 'none', 'auto', 'required', {"type": "function", "function": {"name": ...}} with )"
+    R"(the name of a tool, or {"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": )"
+    R"([...]}} with 'auto' or 'required' and a list of such functions)";
+
+// The name in {"type": "function", "function": {"name": ...}}; empty where there is none.
+std::string_view NameIn(const Json& value) {
+  const auto function = value.is_object() ? value.find("function") : value.end();
+  if (function == value.end() || !function->is_object()) return {};
+  const auto name = function->find("name");
+  if (name == function->end() || !name->is_string()) return {};
+  return name->get_ref<const std::string&>();
+}
+
+// The only tool that may be called, by its name. The template sees all of them.
+bool Choose(const Json& choice, GenerationRequest& request) {
+  const std::string_view name = NameIn(choice);
   std::erase_if(request.tools, [&](const Tool& tool) { return tool.name != name; });
-  if (request.tools.empty()) return fields.Fail("tool_choice", kRule);
+  if (request.tools.empty()) return false;
   request.tools.resize(1);
   request.tool_use = ToolUse::kRequired;
   request.parallel_tool_calls = false;
+  return true;
+}
+
+// The tools of `list` that may be called, by their names, whether or not one must be. The template
+// sees no others: a model that calls by itself could call those.
+bool Allow(const Json& choice, const Json& list, GenerationRequest& request) {
+  const auto allowed = choice.find("allowed_tools");
+  if (allowed == choice.end() || !allowed->is_object()) return false;
+  const auto mode = allowed->find("mode"), tools = allowed->find("tools");
+  if (mode == allowed->end() || (*mode != "auto" && *mode != "required")) return false;
+  if (tools == allowed->end() || !tools->is_array()) return false;
+  std::set<std::string_view> names;
+  for (const Json& tool : *tools) names.insert(NameIn(tool));
+  std::erase_if(request.tools, [&](const Tool& tool) { return !names.contains(tool.name); });
+  if (request.tools.empty()) return false;
+  Json shown = Json::array();
+  for (const Json& tool : list) {
+    if (names.contains(NameIn(tool))) shown.push_back(tool);
+  }
+  request.tools_json = shown.dump();
+  if (*mode == "required") request.tool_use = ToolUse::kRequired;
+  return true;
 }
 
 }  // namespace
@@ -94,7 +124,11 @@ void ReadTools(Fields& fields, GenerationRequest& request) {
   if (choice != nullptr && *choice == "required") {
     request.tool_use = ToolUse::kRequired;
   } else if (choice != nullptr && *choice != "auto") {
-    Choose(fields, *choice, request);
+    const auto type = choice->is_object() ? choice->find("type") : choice->end();
+    const bool several = type != choice->end() && *type == "allowed_tools";
+    const bool good =
+        several ? Allow(*choice, *list, request) : choice->is_object() && Choose(*choice, request);
+    if (!good) return fields.Fail("tool_choice", kChoiceRule);
   }
   if (request.tool_use == ToolUse::kRequired && !request.grammar.empty()) {
     fields.Fail(BadRequest(

@@ -51,6 +51,20 @@ TEST(ParseToolsTest, Choices) {
   EXPECT_EQ(named.tools[0].name, "f-2.x");
   EXPECT_FALSE(named.parallel_tool_calls);
   EXPECT_THAT(named.tools_json, HasSubstr("get_weather")) << "the template sees all of them";
+  const auto allowed = [&](const std::string& mode) {
+    return with(R"("tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": ")" + mode +
+                R"(", "tools": [{"type": "function", "function": {"name": "f-2.x"}},
+                                {"type": "function", "function": {"name": "other"}}]}})");
+  };
+  for (const char* mode : {"auto", "required"}) {
+    const auto some = allowed(mode);
+    EXPECT_EQ(some.tool_use, mode[0] == 'a' ? ToolUse::kAllowed : ToolUse::kRequired);
+    ASSERT_EQ(some.tools.size(), 1u);
+    EXPECT_EQ(some.tools[0].name, "f-2.x");
+    EXPECT_TRUE(some.parallel_tool_calls);
+    EXPECT_THAT(some.tools_json, HasSubstr("f-2.x"));
+    EXPECT_THAT(some.tools_json, Not(HasSubstr("get_weather")));
+  }
   for (const char* harmless : {"\"none\"", "\"auto\"", "null"}) {
     const auto without = Good(ParseChat(Chat(std::string(R"(, "tool_choice": )") + harmless)));
     EXPECT_EQ(without.tool_use, ToolUse::kNone);
@@ -72,6 +86,14 @@ TEST(ParseToolsTest, WhatIsNoTool) {
                           R"(, "tool_choice": {"type": "function", "function": {"name": "g"}})"},
       {"tool_choice",
        std::string(R"("tools": )") + kTwo + R"(, "tool_choice": "required", "guided_regex": "a")"},
+      {"tool_choice",
+       std::string(R"("tools": )") + kTwo + R"(, "tool_choice": {"type": "allowed_tools"})"},
+      {"tool_choice", std::string(R"("tools": )") + kTwo +
+                          R"(, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode":
+                          "required", "tools": [{"type": "function", "function": {"name": "g"}}]}})"},
+      {"tool_choice", std::string(R"("tools": )") + kTwo +
+                          R"(, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode":
+                          "any", "tools": [{"type": "function", "function": {"name": "f-2.x"}}]}})"},
       {"parallel_tool_calls", R"("parallel_tool_calls": 1)"},
   };
   for (const auto& [param, fields] : cases) {
