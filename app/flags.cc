@@ -157,6 +157,10 @@ DEFINE_string(target_wait, "5s",
 DEFINE_string(stall_timeout, "30s",
               "requests leave a connected target that has work and sends nothing for so long; "
               "set it longer than any step takes; 0: never");
+DEFINE_string(
+    tool_parser, "auto",
+    "how the model writes calls of tools: hermes, llama3_json, mistral, json, or auto: as "
+    "the marks in its chat template say");
 DEFINE_string(slow_request, "0", "logs requests that take longer, with their trace's id; 0: none");
 DEFINE_string(span_file, "",
               "appends the spans of this process to this file, which Perfetto and chrome://tracing "
@@ -249,10 +253,11 @@ const std::vector<Group>& Groups() {
       {"gateway",
        {"model", "served_model_name", "targets", "max_context", "use_generation_config",
         "request_timeout", "target_wait"},
-       {"stall_timeout", "slow_request", "dns_refresh"}},
+       {"stall_timeout", "slow_request", "tool_parser", "dns_refresh"}},
       {"up",
        {"draft_model", "num_targets", "num_drafts", "served_model_name", "request_timeout"},
-       {"use_generation_config", "target_wait", "stall_timeout", "slow_request", "print_pids"}},
+       {"use_generation_config", "target_wait", "stall_timeout", "slow_request", "tool_parser",
+        "print_pids"}},
       {"generate",
        {"draft_model", "num_drafts", "prompt", "max_tokens", "temperature", "top_k", "top_p",
         "seed", "json"},

@@ -93,6 +93,7 @@ DECLARE_string(request_timeout);
 DECLARE_string(target_wait);
 DECLARE_string(stall_timeout);
 DECLARE_string(slow_request);
+DECLARE_string(tool_parser);
 DECLARE_string(span_file);
 DECLARE_string(otlp_endpoint);
 DECLARE_double(trace_sample);

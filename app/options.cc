@@ -126,6 +126,15 @@ absl::StatusOr<GatewayTimes> GatewayTimeFlags() {
   return times;
 }
 
+absl::StatusOr<std::optional<gateway::ToolFormat>> ToolParserFlag() {
+  if (FLAGS_tool_parser == "auto") return std::nullopt;
+  const auto format = gateway::ParseToolFormat(FLAGS_tool_parser);
+  if (format) return format;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--tool_parser=", FLAGS_tool_parser,
+                   ": allowed are auto, hermes, llama3_json, mistral and json"));
+}
+
 absl::StatusOr<gateway::SamplingDefaults> SamplingDefaultsOf(const std::string& model_dir) {
   if (!FLAGS_use_generation_config) return gateway::SamplingDefaults{};
   return gateway::ReadSamplingDefaults(model_dir);

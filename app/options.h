@@ -4,6 +4,7 @@
 // Parses and checks flags into the options structs of the layers below. Every error is one line:
 // what was given and what is allowed.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "base/types.h"
 #include "draft/draft_service.h"
 #include "gateway/sampling_defaults.h"
+#include "gateway/tool_format.h"
 #include "target/rank_service.h"
 #include "target/target_service.h"
 #include "trace/recorder.h"
@@ -29,6 +31,8 @@ struct GatewayTimes {
 absl::StatusOr<GatewayTimes> GatewayTimeFlags();
 
 // Sampling defaults of the checkpoint in `model_dir`; none with --use_generation_config=false.
+// Nothing: as the chat template says.
+absl::StatusOr<std::optional<gateway::ToolFormat>> ToolParserFlag();
 absl::StatusOr<gateway::SamplingDefaults> SamplingDefaultsOf(const std::string& model_dir);
 
 // --span_file, --otlp_endpoint and --trace_sample.

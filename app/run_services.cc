@@ -175,7 +175,10 @@ absl::Status RunGateway() {
   if (const std::string text = gateway::Describe(*defaults); !text.empty()) {
     spdlog::info("sampling defaults of {}/generation_config.json: {}", FLAGS_model, text);
   }
+  const auto tool_format = ToolParserFlag();
+  if (!tool_format.ok()) return tool_format.status();
   gateway::GatewayOptions options;
+  options.tool_format = *tool_format;
   options.listen = ports->listen->address();
   options.socket = ports->listen;
   options.sampling_defaults = *defaults;

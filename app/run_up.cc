@@ -134,6 +134,7 @@ std::vector<std::string> GatewayArgs(const std::vector<std::string>& targets) {
           absl::StrCat("--target_wait=", FLAGS_target_wait),
           absl::StrCat("--stall_timeout=", FLAGS_stall_timeout),
           absl::StrCat("--slow_request=", FLAGS_slow_request),
+          absl::StrCat("--tool_parser=", FLAGS_tool_parser),
           absl::StrCat("--admin_listen=", GatewayAdmin())};
 }
 
@@ -143,6 +144,7 @@ absl::Status Check(int drafts) {
   if (auto options = TargetOptions(); !options.ok()) return options.status();
   if (auto times = GatewayTimeFlags(); !times.ok()) return times.status();
   if (auto defaults = SamplingDefaultsOf(FLAGS_model); !defaults.ok()) return defaults.status();
+  if (auto tools = ToolParserFlag(); !tools.ok()) return tools.status();
   if (auto traces = TraceFlags(); !traces.ok()) return traces.status();
   if (drafts == 0) return absl::OkStatus();
   if (FLAGS_draft_model.empty()) {

@@ -7,6 +7,8 @@
 #include <utility>
 #include <variant>
 
+#include "absl/status/status.h"
+
 namespace specfabric::gateway {
 
 struct ApiError {
@@ -54,6 +56,13 @@ inline ApiError TimedOut(std::string message) {
 
 inline ApiError ServerError(std::string message) {
   return {.status = 500, .message = std::move(message), .type = "server_error"};
+}
+
+// Of a status that a client's text of the field `param` has led to, or a fault of the server.
+inline ApiError FromStatus(const absl::Status& status, std::string param) {
+  std::string message(status.message());
+  if (absl::IsInvalidArgument(status)) return BadRequest(std::move(param), std::move(message));
+  return ServerError(std::move(message));
 }
 
 }  // namespace specfabric::gateway

@@ -2,6 +2,7 @@
 #define SPECFABRIC_GATEWAY_APPEND_H_
 
 #include <iterator>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,14 @@ void AppendTo(std::vector<T>& to, std::vector<T>&& from) {
     to = std::move(from);
   } else {
     to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+  }
+}
+
+inline void AppendTo(std::string& to, std::string&& from) {
+  if (to.empty()) {
+    to = std::move(from);
+  } else {
+    to += from;
   }
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "gateway/json_parse.h"
+#include "gateway/text_marks.h"
 
 namespace specfabric::gateway {
 namespace {
@@ -29,7 +30,7 @@ CallScanner::State CallScanner::Push(char c) {
     default:
       break;
   }
-  if (IsJsonSpace(c)) return State::kGoesOn;
+  if (IsSpace(c)) return State::kGoesOn;
   switch (where_) {
     case Where::kOpen:
       where_ = Where::kFirstKey;
@@ -79,9 +80,9 @@ CallScanner::State CallScanner::Begin(char c) {
 }
 
 CallScanner::State CallScanner::Value(char c) {
-  if (is_scalar_ && (c == ',' || c == '}' || IsJsonSpace(c))) {
+  if (is_scalar_ && (c == ',' || c == '}' || IsSpace(c))) {
     const State ended = EndValue();
-    return ended == State::kBad || IsJsonSpace(c) ? ended : AfterValue(c);
+    return ended == State::kBad || IsSpace(c) ? ended : AfterValue(c);
   }
   const bool streams = IsArguments() && !is_string_ && !is_scalar_;
   if (streams) {

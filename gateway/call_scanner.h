@@ -5,13 +5,8 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
 
 namespace specfabric::gateway {
-
-// White space of JSON.
-inline constexpr std::string_view kJsonSpaces = " \n\r\t";
-inline bool IsJsonSpace(char c) { return kJsonSpaces.find(c) != std::string_view::npos; }
 
 class CallScanner {
  public:

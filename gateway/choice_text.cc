@@ -74,13 +74,16 @@ std::string ChoiceText::CutAtStop(const std::string& text) {
   return stops_.Push(text, /*may_match=*/tokens_ > options_.min_tokens);
 }
 
-TokenEntry ChoiceText::Entry(const base::TokenLogprobs& logprobs) const {
+TokenEntry ChoiceText::Entry(const base::TokenLogprobs& logprobs, int candidates) const {
   const auto candidate = [&](base::TokenId id, float logprob) {
     return TokenEntry::Candidate{id, tokenizer_->TokenBytes(id), logprob};
   };
   TokenEntry entry;
   entry.token = candidate(logprobs.token, logprobs.logprob);
-  for (const auto& [id, logprob] : logprobs.top) entry.top.push_back(candidate(id, logprob));
+  for (const auto& [id, logprob] : logprobs.top) {
+    if (entry.top.size() == static_cast<size_t>(candidates)) break;
+    entry.top.push_back(candidate(id, logprob));
+  }
   entry.offset = offset_;
   return entry;
 }
@@ -88,7 +91,7 @@ TokenEntry ChoiceText::Entry(const base::TokenLogprobs& logprobs) const {
 absl::StatusOr<TextPiece> ChoiceText::Echo(absl::Span<const base::TokenId> prompt,
                                            const std::string* text,
                                            absl::Span<const base::TokenLogprobs> logprobs) {
-  if (options_.with_logprobs && logprobs.size() + 1 != prompt.size()) {
+  if (options_.with_logprobs() && logprobs.size() + 1 != prompt.size()) {
     return absl::InternalError(absl::StrCat("the target scored ", logprobs.size(), " of ",
                                             prompt.size(),
                                             " prompt tokens, not all but the first"));
@@ -96,10 +99,10 @@ absl::StatusOr<TextPiece> ChoiceText::Echo(absl::Span<const base::TokenId> promp
   TextPiece piece;
   tokenizer::IncrementalDecoder decoder(tokenizer_, options_.skip_special_tokens);
   for (size_t i = 0; i < prompt.size(); ++i) {
-    if (options_.with_logprobs) {
+    if (options_.with_logprobs()) {
       base::TokenLogprobs first;
       first.token = prompt[0];
-      piece.entries.push_back(Entry(i == 0 ? first : logprobs[i - 1]));
+      piece.entries.push_back(Entry(i == 0 ? first : logprobs[i - 1], options_.logprobs));
       piece.entries.back().scored = i > 0;
     }
     absl::StatusOr<std::string> more = decoder.Append(prompt[i]);
@@ -118,15 +121,25 @@ absl::StatusOr<TextPiece> ChoiceText::Echo(absl::Span<const base::TokenId> promp
   return piece;
 }
 
+std::vector<TokenEntry> ChoiceText::PromptEntries(absl::Span<const base::TokenId> prompt,
+                                                  absl::Span<const base::TokenLogprobs> logprobs,
+                                                  int candidates) const {
+  std::vector<TokenEntry> entries(1);
+  entries[0].token.id = prompt[0];
+  entries[0].scored = false;
+  for (const base::TokenLogprobs& token : logprobs) entries.push_back(Entry(token, candidates));
+  return entries;
+}
+
 absl::StatusOr<TextPiece> ChoiceText::Append(absl::Span<const base::TokenId> tokens,
                                              absl::Span<const base::TokenLogprobs> logprobs) {
-  if (options_.with_logprobs && logprobs.size() != tokens.size()) {
+  if (options_.with_logprobs() && logprobs.size() != tokens.size()) {
     return absl::InternalError(absl::StrCat("the target sent ", logprobs.size(),
                                             " log-probabilities for ", tokens.size(), " tokens"));
   }
   TextPiece piece;
   for (size_t i = 0; i < tokens.size() && !stopped(); ++i) {
-    if (options_.with_logprobs) piece.entries.push_back(Entry(logprobs[i]));
+    if (options_.with_logprobs()) piece.entries.push_back(Entry(logprobs[i], options_.logprobs));
     piece.ids.push_back(tokens[i]);
     ++tokens_;
     const bool is_stop = std::find(options_.stop_ids.begin(), options_.stop_ids.end(), tokens[i]) !=

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/types.h"
-#include "gateway/openai_format.h"
+#include "gateway/answer.h"
 #include "gateway/stop_matcher.h"
 #include "tokenizer/incremental_decoder.h"
 #include "tokenizer/tokenizer.h"
@@ -27,7 +27,8 @@ class ChoiceText {
     bool include_stop = false;  // the text includes the stop string or token that ended the output
     bool skip_special_tokens = true;  // special tokens have no text
     int32_t min_tokens = 0;           // stop strings in the text of the first tokens do not count
-    bool with_logprobs = false;
+    int logprobs = -1;                // candidates of each token; -1: no log-probabilities
+    bool with_logprobs() const { return logprobs >= 0; }
   };
   // The output is decoded as the continuation of `prompt`, so that its first word keeps the space
   // before it. `tokenizer` must outlive the object.
@@ -38,8 +39,12 @@ class ChoiceText {
   // of tokens 1.. of the prompt, if requested. Call before any Append.
   absl::StatusOr<TextPiece> Echo(absl::Span<const base::TokenId> prompt, const std::string* text,
                                  absl::Span<const base::TokenLogprobs> logprobs);
+  // The log-probabilities of the prompt as they were given, with up to `candidates` each.
+  std::vector<TokenEntry> PromptEntries(absl::Span<const base::TokenId> prompt,
+                                        absl::Span<const base::TokenLogprobs> logprobs,
+                                        int candidates) const;
   // The text of output tokens, up to the one that completed a stop. logprobs: [tokens] with
-  // Options::with_logprobs.
+  // Options::logprobs.
   absl::StatusOr<TextPiece> Append(absl::Span<const base::TokenId> tokens,
                                    absl::Span<const base::TokenLogprobs> logprobs);
   // At the end of the output: the text that was held back.
@@ -47,13 +52,14 @@ class ChoiceText {
 
   // A stop string was found: the output has ended, and later tokens are ignored.
   bool stopped() const { return stops_.matched(); }
+  const std::string& stop() const { return stops_.match(); }  // that stop string
 
  private:
   ChoiceText(const tokenizer::Tokenizer* tokenizer, Options options);
   absl::Status Prime(absl::Span<const base::TokenId> prompt);
   std::string WithoutPrompt(std::string piece);
   std::string CutAtStop(const std::string& text);
-  TokenEntry Entry(const base::TokenLogprobs& logprobs) const;
+  TokenEntry Entry(const base::TokenLogprobs& logprobs, int candidates) const;
 
   const tokenizer::Tokenizer* tokenizer_;
   Options options_;

@@ -158,6 +158,7 @@ RouteContext Gateway::Impl::MakeContext(metrics::Registry* registry) {
   context.tokenizer = options_.tokenizer.get();
   context.grammars = &grammars_;
   context.sampling_defaults = options_.sampling_defaults;
+  context.chat_format = ChatFormatOf(*options_.tokenizer, options_.tool_format);
   context.dispatcher = &dispatcher_;
   context.tenants = &tenants_;
   context.registry = registry;

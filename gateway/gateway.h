@@ -13,12 +13,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "gateway/sampling_defaults.h"
+#include "gateway/tool_format.h"
 #include "metrics/registry.h"
 #include "tokenizer/tokenizer.h"
 #include "trace/recorder.h"
@@ -34,6 +36,7 @@ struct GatewayOptions {
   std::string model_name;                           // what clients call the model
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
   SamplingDefaults sampling_defaults = {};  // for what a request leaves out
+  std::optional<ToolFormat> tool_format;    // how calls are written; none: the template says it
   int32_t vocabulary = 0;                   // the model's; 0: the tokenizer's
   int32_t context = 0;                      // tokens of a sequence at most; 0: the targets' limit
   std::string version;

@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "gateway/append.h"
+
 namespace specfabric::gateway {
 namespace {
 
@@ -32,13 +34,15 @@ struct Generation::Choice {
   // Turns one message into text. On the io thread, or on an encoder thread while `working`.
   Outcome Work(const schemas::Tokens& news);
   absl::Status Echo(absl::Span<const base::TokenLogprobs> logprobs, TextPiece& piece);
-  // Takes the calls of tools out of the text; `ends`: nothing follows it.
-  void FindCalls(TextPiece& piece, bool ends);
+  // Takes reasoning and the calls of tools out of the text; `ends`: nothing follows it.
+  void Sort(TextPiece& piece, bool ends);
+  int64_t ReasoningTokens(absl::Span<const base::TokenId> tokens) const;
   size_t WorkOf(const schemas::Tokens& news) const;
 
   ChoiceText text;
-  std::optional<ToolParser> tools;     // if the answer may call some
-  const PreparedPrompt* const prompt;  // part of `prepared`
+  std::optional<ReasoningSplitter> reasoning;  // if the answer may have some
+  std::optional<ToolParser> tools;             // if the answer may call some
+  const PreparedPrompt* const prompt;          // part of `prepared`
   std::shared_ptr<const Prepared> prepared;
   size_t held = 0;  // tokens since the decoder last returned text
 
@@ -49,13 +53,16 @@ struct Generation::Choice {
   bool working = false;                 // an encoder thread processes its messages
   std::vector<schemas::Tokens> behind;  // messages that arrived meanwhile
   ChoiceRecord record;
-  int64_t tokens = 0;  // of the output
+  int64_t tokens = 0;            // of the output
+  int64_t reasoning_tokens = 0;  // among them
   base::Nanos first_token = 0, last_token = 0;
 };
 
 struct Generation::Outcome {
   absl::Status status;
   TextPiece piece;
+  int64_t reasoning_tokens = 0;
+  std::optional<std::vector<TokenEntry>> prompt_logprobs;
   const char* finish_reason = nullptr;  // null: the output goes on
 };
 
@@ -67,7 +74,17 @@ absl::Status Generation::Choice::Echo(absl::Span<const base::TokenLogprobs> logp
   return absl::OkStatus();
 }
 
-void Generation::Choice::FindCalls(TextPiece& piece, bool ends) {
+void Generation::Choice::Sort(TextPiece& piece, bool ends) {
+  if (reasoning) {
+    ReasonedText split = reasoning->Push(piece.text);
+    if (ends) {
+      ReasonedText rest = reasoning->Finish();
+      AppendTo(split.reasoning, std::move(rest.reasoning));
+      AppendTo(split.content, std::move(rest.content));
+    }
+    piece.text = std::move(split.content);
+    if (prepared->request.include_reasoning) piece.reasoning = std::move(split.reasoning);
+  }
   if (!tools) return;
   ToolText found = tools->Push(piece.text);
   piece.text = std::move(found.content);
@@ -75,6 +92,14 @@ void Generation::Choice::FindCalls(TextPiece& piece, bool ends) {
   if (!ends) return;
   ToolText rest = tools->Finish();
   piece.Append({.text = std::move(rest.content), .calls = std::move(rest.calls)});
+}
+
+// Tokens up to the closing mark. Where that is several tokens, those of the message that has it are
+// not counted. Call before their text is sorted.
+int64_t Generation::Choice::ReasoningTokens(absl::Span<const base::TokenId> tokens) const {
+  if (!reasoning || !reasoning->reasons()) return 0;
+  const auto close = prepared->request.reasoning->close;
+  return (close ? std::find(tokens.begin(), tokens.end(), *close) : tokens.end()) - tokens.begin();
 }
 
 size_t Generation::Choice::WorkOf(const schemas::Tokens& news) const {
@@ -87,11 +112,17 @@ size_t Generation::Choice::WorkOf(const schemas::Tokens& news) const {
 
 Generation::Outcome Generation::Choice::Work(const schemas::Tokens& news) {
   Outcome outcome;
-  if (!news.prompt_logprobs.empty()) {
+  const GenerationRequest& request = prepared->request;
+  if (!news.prompt_logprobs.empty() && request.prompt_logprobs >= 0) {
+    outcome.prompt_logprobs =
+        text.PromptEntries(prompt->ids, news.prompt_logprobs, request.prompt_logprobs);
+  }
+  if (!news.prompt_logprobs.empty() && request.echo) {
     outcome.status = Echo(news.prompt_logprobs, outcome.piece);
     if (!outcome.status.ok()) return outcome;
   }
   if (!news.tokens.empty()) {
+    outcome.reasoning_tokens = ReasoningTokens(news.tokens);
     auto piece = text.Append(news.tokens, news.logprobs);
     outcome.status = piece.status();
     if (!piece.ok()) return outcome;
@@ -99,7 +130,7 @@ Generation::Outcome Generation::Choice::Work(const schemas::Tokens& news) {
     outcome.piece.Append(*std::move(piece));
   }
   if (news.finish == Finish::kNone && !text.stopped()) {
-    FindCalls(outcome.piece, /*ends=*/false);
+    Sort(outcome.piece, /*ends=*/false);
     return outcome;
   }
   const bool length = !text.stopped() && news.finish == Finish::kLength;
@@ -109,7 +140,7 @@ Generation::Outcome Generation::Choice::Work(const schemas::Tokens& news) {
   outcome.piece.text += *rest;
   // The text that was held back until the end may have completed a stop string.
   outcome.finish_reason = length && !text.stopped() ? "length" : "stop";
-  FindCalls(outcome.piece, /*ends=*/true);
+  Sort(outcome.piece, /*ends=*/true);
   if (!length && tools && tools->calls() > 0) outcome.finish_reason = "tool_calls";
   return outcome;
 }
@@ -163,13 +194,14 @@ absl::Status Generation::AddChoice(size_t index, const tokenizer::Tokenizer* tok
   options.include_stop = request.include_stop;
   options.skip_special_tokens = request.skip_special_tokens;
   options.min_tokens = sequence.rules.min_tokens;
-  options.with_logprobs = request.logprobs >= 0;
+  options.logprobs = request.logprobs;
   absl::StatusOr<ChoiceText> text =
       ChoiceText::Create(tokenizer, sequence.prompt, std::move(options));
   if (!text.ok()) return text.status();
   const PreparedPrompt& prompt = prepared_->prompts[index / request.n];
   auto choice = std::make_shared<Choice>(*std::move(text), &prompt);
   choice->prepared = prepared_;
+  if (request.reasoning) choice->reasoning.emplace(*request.reasoning);
   if (request.tool_use != ToolUse::kNone) choice->tools.emplace(request.tool_format);
   choice->part.index = static_cast<int>(index);
   choice->part.with_logprobs = request.logprobs >= 0;
@@ -177,6 +209,9 @@ absl::Status Generation::AddChoice(size_t index, const tokenizer::Tokenizer* tok
   if (request.return_token_ids) {
     choice->part.with_token_ids = true;
     choice->part.prompt_token_ids = prompt.ids;
+  }
+  if (request.prompt_logprobs >= 0) {
+    choice->part.prompt_logprobs = choice->text.PromptEntries(prompt.ids, {}, 0);
   }
   // An echoed prompt is part of the output at once, unless its log-probabilities have to come
   // first.
@@ -192,6 +227,7 @@ absl::Status Generation::AddChoice(size_t index, const tokenizer::Tokenizer* tok
     if (!outcome.status.ok()) return outcome.status;
     choice->part.piece.Append(std::move(outcome.piece));
     choice->part.finish_reason = outcome.finish_reason;
+    choice->part.stop = choice->text.stop();
     choice->has_news = true;
   } else {
     ++running_;
@@ -289,14 +325,17 @@ void Generation::Settle(size_t index, Outcome outcome) {
   }
   if (!outcome.piece.ids.empty()) CountDelivery(choice, outcome.piece.ids.size());
   if (!choice.part.with_token_ids) outcome.piece.ids.clear();
+  choice.reasoning_tokens += outcome.reasoning_tokens;
+  if (outcome.prompt_logprobs) choice.part.prompt_logprobs = std::move(outcome.prompt_logprobs);
   choice.part.piece.Append(std::move(outcome.piece));
-  choice.has_news = choice.has_news || !choice.part.piece.text.empty() ||
-                    !choice.part.piece.calls.empty() || !choice.part.piece.entries.empty() ||
-                    choice.part.with_token_ids;
+  const TextPiece& piece = choice.part.piece;
+  choice.has_news = choice.has_news || !piece.reasoning.empty() || !piece.text.empty() ||
+                    !piece.calls.empty() || !piece.entries.empty() || choice.part.with_token_ids;
   if (outcome.finish_reason != nullptr) {
     if (const uint64_t id = std::exchange(choice.id, 0); id != 0) context_.dispatcher->Cancel(id);
     --running_;
     choice.part.finish_reason = outcome.finish_reason;
+    choice.part.stop = choice.text.stop();
     choice.has_news = true;
     if (choice.tokens > 1) {
       context_.metrics->per_output.Observe(base::ToSeconds(choice.last_token - choice.first_token) /
@@ -354,6 +393,7 @@ Usage Generation::usage() const {
   usage.prompt_tokens = prepared_->prompt_tokens;
   for (const auto& choice : choices_) {
     usage.completion_tokens += choice->tokens;
+    usage.reasoning_tokens += choice->reasoning_tokens;
     usage.speculation.Add(choice->record.speculation);
   }
   usage.cached_tokens = CachedTokens();
@@ -394,7 +434,7 @@ size_t Generation::HeldBytes() const {
     bytes += prompt.text.size() + prompt.ids.size() * sizeof(base::TokenId);
   }
   for (const auto& choice : choices_) {
-    bytes += sizeof(Choice) + choice->part.piece.text.size() +
+    bytes += sizeof(Choice) + choice->part.piece.reasoning.size() + choice->part.piece.text.size() +
              choice->part.piece.entries.size() * kEntryBytes;
   }
   return bytes;

@@ -16,9 +16,9 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "gateway/answer.h"
 #include "gateway/choice_text.h"
 #include "gateway/dispatcher.h"
-#include "gateway/openai_format.h"
 #include "gateway/prepare.h"
 #include "gateway/tenants.h"
 #include "gateway/workers.h"

@@ -5,15 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/hash.h"
 #include "gateway/append.h"
 #include "gateway/json_fields.h"
 
 namespace specfabric::gateway {
 namespace {
-
-std::string Dump(const Json& json) {
-  return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
-}
 
 std::string IdName(base::TokenId id) { return absl::StrCat("token_id:", id); }
 
@@ -57,7 +54,7 @@ Json CompletionLogprobs(absl::Span<const TokenEntry> entries, bool as_ids) {
           {"top_logprobs", std::move(top)}};
 }
 
-Json ChatToken(const TokenEntry::Candidate& token, bool as_id) {
+Json CandidateJson(const TokenEntry::Candidate& token, bool as_id) {
   Json bytes = Json::array();
   for (const char byte : token.bytes) bytes.push_back(static_cast<unsigned char>(byte));
   return {{"token", Name(token, as_id)},
@@ -67,14 +64,28 @@ Json ChatToken(const TokenEntry::Candidate& token, bool as_id) {
 
 Json ChatLogprobs(absl::Span<const TokenEntry> entries, bool as_ids) {
   Json content = Json::array();
-  for (const TokenEntry& entry : entries) {
-    Json token = ChatToken(entry.token, as_ids);
-    token["top_logprobs"] = Json::array();
-    for (const auto& candidate : entry.top)
-      token["top_logprobs"].push_back(ChatToken(candidate, as_ids));
-    content.push_back(std::move(token));
-  }
+  for (const TokenEntry& entry : entries) content.push_back(ChatToken(entry, as_ids));
   return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
+// As vLLM has them: for each token an object from ids to log-probabilities, the token's own among
+// them; null for the first one, which nothing precedes. A rank is known of candidates alone.
+Json PromptLogprobs(absl::Span<const TokenEntry> entries) {
+  Json list = Json::array();
+  for (const TokenEntry& entry : entries) {
+    Json token;
+    const auto add = [&](const TokenEntry::Candidate& candidate, const Json& rank) {
+      Json& json = token[std::to_string(candidate.id)];
+      if (!json.is_null()) return;
+      json = {{"logprob", Finite(candidate.logprob)},
+              {"rank", rank},
+              {"decoded_token", TokenName(candidate.id, candidate.bytes)}};
+    };
+    for (size_t i = 0; entry.scored && i < entry.top.size(); ++i) add(entry.top[i], i + 1);
+    if (entry.scored) add(entry.token, nullptr);
+    list.push_back(std::move(token));
+  }
+  return list;
 }
 
 Json Logprobs(bool chat, const ChoicePart& part) {
@@ -87,8 +98,13 @@ Json Logprobs(bool chat, const ChoicePart& part) {
 void AddRest(bool chat, const ChoicePart& part, Json& choice) {
   choice["logprobs"] = Logprobs(chat, part);
   choice["finish_reason"] = part.finish_reason.empty() ? Json() : Json(part.finish_reason);
+  // As in vLLM.
+  if (!part.finish_reason.empty()) {
+    choice["stop_reason"] = part.stop.empty() ? Json() : Json(part.stop);
+  }
   if (part.with_token_ids) choice["token_ids"] = part.piece.ids;
   if (part.prompt_token_ids) choice["prompt_token_ids"] = *part.prompt_token_ids;
+  if (part.prompt_logprobs) choice["prompt_logprobs"] = PromptLogprobs(*part.prompt_logprobs);
 }
 
 // Of a choice, or in a stream what is new of them. The id is told with the name.
@@ -98,7 +114,7 @@ Json ToolCalls(const AnswerHead& head, const ChoicePart& part, bool stream) {
     Json json = Json::object();
     if (stream) json["index"] = call.index;
     if (!call.name.empty()) {
-      json["id"] = absl::StrCat("call_", head.id, "_", part.index, "_", call.index);
+      json["id"] = CallId(head, part.index, call.index);
       json["type"] = "function";
       json["function"]["name"] = call.name;
     }
@@ -116,8 +132,10 @@ Json Head(const AnswerHead& head, const char* object) {
           {"system_fingerprint", head.system_fingerprint}};
 }
 
+bool IsChat(const AnswerHead& head) { return head.api != Api::kCompletions; }
+
 const char* ObjectOf(const AnswerHead& head, bool stream) {
-  if (!head.chat) return "text_completion";
+  if (!IsChat(head)) return "text_completion";
   return stream ? "chat.completion.chunk" : "chat.completion";
 }
 
@@ -133,12 +151,27 @@ Json UsageJson(const Usage& usage) {
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
           {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
-          {"speculation",
-           {{"rounds", usage.speculation.rounds},
-            {"drafted", usage.speculation.drafted},
-            {"accepted", usage.speculation.accepted},
-            {"verification", schemas::Name(usage.speculation.verification)},
-            {"accepted_per_position", usage.speculation.accepted_at}}}};
+          {"completion_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}},
+          {"speculation", SpeculationJson(usage)}};
+}
+
+Json ModelJson(const ModelInfo& model) {
+  return {{"id", model.name},
+          {"object", "model"},
+          {"created", model.created},
+          {"owned_by", "specfabric"},
+          {"max_model_len", model.context}};
+}
+
+}  // namespace
+
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
+std::string OneLine(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
 }
 
 const char* Name(Exactness exactness) {
@@ -153,15 +186,33 @@ const char* Name(Exactness exactness) {
   return "none";
 }
 
-Json ModelJson(const ModelInfo& model) {
-  return {{"id", model.name},
-          {"object", "model"},
-          {"created", model.created},
-          {"owned_by", "specfabric"},
-          {"max_model_len", model.context}};
+Json ChatToken(const TokenEntry& entry, bool as_ids) {
+  Json token = CandidateJson(entry.token, as_ids);
+  token["top_logprobs"] = Json::array();
+  for (const auto& candidate : entry.top) {
+    token["top_logprobs"].push_back(CandidateJson(candidate, as_ids));
+  }
+  return token;
 }
 
-}  // namespace
+Json SpeculationJson(const Usage& usage) {
+  return {{"rounds", usage.speculation.rounds},
+          {"drafted", usage.speculation.drafted},
+          {"accepted", usage.speculation.accepted},
+          {"verification", schemas::Name(usage.speculation.verification)},
+          {"accepted_per_position", usage.speculation.accepted_at}};
+}
+
+std::string CallId(const AnswerHead& head, int choice, int call) {
+  constexpr std::string_view kDigits = "0123456789abcdefghijklmnopqrstuvwxyz";
+  uint64_t bits = base::Mix64(base::Fnv1a(absl::StrCat(head.id, " ", choice, " ", call)));
+  std::string id(9, '0');
+  for (char& digit : id) {
+    digit = kDigits[bits % kDigits.size()];
+    bits /= kDigits.size();
+  }
+  return id;
+}
 
 std::string TokenName(base::TokenId id, const std::string& bytes) {
   if (bytes.empty()) return IdName(id);
@@ -174,11 +225,8 @@ std::string TokenName(base::TokenId id, const std::string& bytes) {
 }
 
 void TextPiece::Append(TextPiece next) {
-  if (text.empty()) {
-    text = std::move(next.text);
-  } else {
-    text += next.text;
-  }
+  AppendTo(reasoning, std::move(next.reasoning));
+  AppendTo(text, std::move(next.text));
   for (ToolCallPart& part : next.calls) {
     if (part.name.empty() && !calls.empty() && calls.back().index == part.index) {
       calls.back().arguments += part.arguments;
@@ -196,17 +244,20 @@ std::string Answer(const AnswerHead& head, absl::Span<const ChoicePart> choices,
   json["choices"] = Json::array();
   for (const ChoicePart& part : choices) {
     Json choice = {{"index", part.index}};
-    if (head.chat) {
+    if (IsChat(head)) {
       const bool calls = !part.piece.calls.empty();
-      const bool silent = calls && part.piece.text.empty();
+      const bool silent = part.piece.text.empty() && (calls || !part.piece.reasoning.empty());
       choice["message"] = {{"role", "assistant"},
                            {"content", silent ? Json() : Json(part.piece.text)},
                            {"refusal", nullptr}};
+      if (!part.piece.reasoning.empty()) {
+        choice["message"]["reasoning_content"] = part.piece.reasoning;
+      }
       if (calls) choice["message"]["tool_calls"] = ToolCalls(head, part, /*stream=*/false);
     } else {
       choice["text"] = part.piece.text;
     }
-    AddRest(head.chat, part, choice);
+    AddRest(IsChat(head), part, choice);
     json["choices"].push_back(std::move(choice));
   }
   json["usage"] = UsageJson(usage);
@@ -216,8 +267,9 @@ std::string Answer(const AnswerHead& head, absl::Span<const ChoicePart> choices,
 
 std::string Chunk(const AnswerHead& head, const ChoicePart& part, bool usage_follows) {
   Json choice = {{"index", part.index}};
-  if (head.chat) {
+  if (IsChat(head)) {
     choice["delta"] = Json::object();
+    if (!part.piece.reasoning.empty()) choice["delta"]["reasoning_content"] = part.piece.reasoning;
     if (!part.piece.text.empty()) choice["delta"]["content"] = part.piece.text;
     if (!part.piece.calls.empty()) {
       choice["delta"]["tool_calls"] = ToolCalls(head, part, /*stream=*/true);
@@ -225,7 +277,7 @@ std::string Chunk(const AnswerHead& head, const ChoicePart& part, bool usage_fol
   } else {
     choice["text"] = part.piece.text;
   }
-  AddRest(head.chat, part, choice);
+  AddRest(IsChat(head), part, choice);
   Json json = StreamEvent(head, std::move(choice), usage_follows);
   if (!part.finish_reason.empty()) json["exactness"] = Name(head.exactness);
   return Dump(json);
@@ -233,7 +285,7 @@ std::string Chunk(const AnswerHead& head, const ChoicePart& part, bool usage_fol
 
 std::string RoleChunk(const AnswerHead& head, int index, bool usage_follows) {
   Json choice = {{"index", index}, {"delta", {{"role", "assistant"}, {"content", ""}}}};
-  AddRest(head.chat, {}, choice);
+  AddRest(IsChat(head), {}, choice);
   return Dump(StreamEvent(head, std::move(choice), usage_follows));
 }
 
@@ -246,10 +298,8 @@ std::string UsageChunk(const AnswerHead& head, const Usage& usage) {
 }
 
 std::string ErrorBody(const ApiError& error) {
-  std::string line = error.message;
-  std::replace(line.begin(), line.end(), '\n', ' ');
   return Dump({{"error",
-                {{"message", std::move(line)},
+                {{"message", OneLine(error.message)},
                  {"type", error.type},
                  {"param", error.param.empty() ? Json() : Json(error.param)},
                  {"code", error.code.empty() ? Json() : Json(error.code)}}}});
@@ -269,8 +319,25 @@ std::string TokenizeBody(absl::Span<const base::TokenId> tokens, int32_t context
 
 std::string DetokenizeBody(const std::string& prompt) { return Dump({{"prompt", prompt}}); }
 
+std::string TokenizerInfoBody(const TokenizerInfo& info) {
+  const auto text = [](const std::string& value) { return value.empty() ? Json() : Json(value); };
+  // The class that Hugging Face's library has for any tokenizer.json.
+  return Dump({{"tokenizer_class", "PreTrainedTokenizerFast"},
+               {"bos_token", text(info.bos_token)},
+               {"eos_token", text(info.eos_token)},
+               {"pad_token", nullptr},
+               {"unk_token", nullptr},
+               {"chat_template", text(info.chat_template)},
+               {"vocab_size", info.vocabulary},
+               {"model_max_length", info.context}});
+}
+
 std::string VersionBody(const std::string& version) { return Dump({{"version", version}}); }
 
 std::string Event(const std::string& data) { return "data: " + data + "\n\n"; }
+
+std::string NamedEvent(const std::string& name, const std::string& data) {
+  return absl::StrCat("event: ", name, "\ndata: ", data, "\n\n");
+}
 
 }  // namespace specfabric::gateway

@@ -1,19 +1,16 @@
 #ifndef SPECFABRIC_GATEWAY_OPENAI_FORMAT_H_
 #define SPECFABRIC_GATEWAY_OPENAI_FORMAT_H_
 
-// Formats answers as OpenAI's JSON. Pure.
+// Formats answers of completions and chats as OpenAI's JSON, and what else has its form. Pure.
 
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/types/span.h"
 #include "base/types.h"
+#include "gateway/answer.h"
 #include "gateway/api_error.h"
-#include "gateway/tool_parser.h"
-#include "schemas/messages.h"
+#include "gateway/json_parse.h"
 
 namespace specfabric::gateway {
 
@@ -21,60 +18,15 @@ namespace specfabric::gateway {
 // or "token_id:N" if it has none.
 std::string TokenName(base::TokenId id, const std::string& bytes);
 
-// One token's log-probabilities in an answer.
-struct TokenEntry {
-  struct Candidate {
-    base::TokenId id = base::kNoToken;
-    std::string bytes;
-    float logprob = 0;
-  };
-  Candidate token = {};
-  bool scored = true;               // false for the first token of a prompt
-  std::vector<Candidate> top = {};  // most likely first
-  int64_t offset = 0;               // characters (code points) of the text before it
-};
-
-// Tokens of one choice and their text.
-struct TextPiece {
-  std::string text = {};
-  std::vector<ToolCallPart> calls = {};  // of tools, whose text is not in `text`
-  std::vector<TokenEntry> entries = {};  // [ids] if log-probabilities are requested
-  std::vector<base::TokenId> ids = {};   // of the output
-
-  void Append(TextPiece next);
-};
-
-// One choice of an answer, or its new output in a stream.
-struct ChoicePart {
-  int index = 0;
-  TextPiece piece = {};
-  bool with_logprobs = false;
-  bool tokens_as_ids = false;  // entries name all tokens "token_id:N"
-  bool with_token_ids = false;
-  std::optional<std::vector<base::TokenId>> prompt_token_ids = {};  // if requested, once
-  std::string finish_reason = {};  // "stop", "length" or "tool_calls"; empty: the output goes on
-};
-
-// The guarantee for an answer (docs/exactness.md): the same tokens as without speculation; the same
-// distribution; or neither.
-enum class Exactness : uint8_t { kToken, kDistribution, kNone };
-
-// The fields that all parts of an answer share.
-struct AnswerHead {
-  bool chat = false;
-  std::string id;
-  int64_t created = 0;  // Unix time in seconds
-  std::string model;
-  std::string system_fingerprint;  // of the target's numerics
-  Exactness exactness = Exactness::kToken;
-};
-
-struct Usage {
-  int64_t prompt_tokens = 0;
-  int64_t completion_tokens = 0;
-  schemas::Speculation speculation = {};
-  int64_t cached_tokens = 0;  // prompt tokens found in the prefix cache
-};
+// Parts that other formats have as well.
+std::string Dump(const Json& json);
+std::string OneLine(std::string text);
+const char* Name(Exactness exactness);
+// A token's log-probability and its candidates', as chats have it.
+Json ChatToken(const TokenEntry& entry, bool as_ids);
+Json SpeculationJson(const Usage& usage);
+// The id of a call of a tool: nine letters and digits, as Mistral's templates want it.
+std::string CallId(const AnswerHead& head, int choice, int call);
 
 // A whole answer.
 std::string Answer(const AnswerHead& head, absl::Span<const ChoicePart> choices,
@@ -99,10 +51,20 @@ std::string ModelBody(const ModelInfo& model);
 std::string ModelsBody(const ModelInfo& model);
 std::string TokenizeBody(absl::Span<const base::TokenId> tokens, int32_t context);
 std::string DetokenizeBody(const std::string& prompt);
+
+// What clients that tokenize by this server ask of its tokenizer. Texts are of the tokens; empty:
+// there is none.
+struct TokenizerInfo {
+  std::string bos_token, eos_token, chat_template;
+  int32_t vocabulary = 0;
+  int32_t context = 0;
+};
+std::string TokenizerInfoBody(const TokenizerInfo& info);
 std::string VersionBody(const std::string& version);
 
 // `data` as one server-sent event.
 std::string Event(const std::string& data);
+std::string NamedEvent(const std::string& name, const std::string& data);
 
 }  // namespace specfabric::gateway
 

@@ -64,6 +64,8 @@ void ReadCommon(Fields& fields, const SamplingDefaults& defaults, GenerationRequ
   request.n = static_cast<int>(fields.Integer("n", 1, 1, kMaxChoices));
   request.ignore_eos = fields.Bool("ignore_eos", false);
   request.return_token_ids = fields.Bool("return_token_ids", false);
+  request.prompt_logprobs =
+      static_cast<int>(fields.Integer("prompt_logprobs", -1, 0, kMaxTopLogprobs));
   request.tokens_as_ids = fields.Bool("return_tokens_as_token_ids", false);
   request.skip_special_tokens = fields.Bool("skip_special_tokens", true);
   const int64_t best_of = fields.Integer("best_of", request.n, 1, kMaxChoices);
@@ -76,6 +78,9 @@ void ReadCommon(Fields& fields, const SamplingDefaults& defaults, GenerationRequ
   ReadStops(fields, request);
   ReadGrammar(fields, request);
   ReadStreaming(fields, request);
+  if (request.stream && request.prompt_logprobs >= 0) {
+    fields.Fail("prompt_logprobs", "may not be given with 'stream': true");
+  }
   ReadService(fields, request);
 }
 
@@ -132,6 +137,29 @@ void ReadChatLogprobs(Fields& fields, GenerationRequest& request) {
   if (wanted) request.logprobs = top;
 }
 
+// Of a chat, or of its tokens: what follows the last message.
+template <typename T>
+void ReadContinuation(Fields& fields, T& request) {
+  constexpr const char* kName = "continue_final_message";
+  request.continue_final_message = fields.Bool(kName, false);
+  request.add_generation_prompt =
+      fields.Bool("add_generation_prompt", !request.continue_final_message);
+  if (request.continue_final_message && request.add_generation_prompt) {
+    fields.Fail(kName, "may only be true where 'add_generation_prompt' is not");
+  }
+}
+
+// SGLang's separate_reasoning, llama.cpp's reasoning_format, and vLLM's include_reasoning.
+void ReadReasoning(Fields& fields, GenerationRequest& request) {
+  request.split_reasoning = fields.Bool("separate_reasoning", true);
+  request.include_reasoning = fields.Bool("include_reasoning", true);
+  constexpr const char* kFormat = "reasoning_format";
+  const Json* format = fields.Find(kFormat);
+  if (format == nullptr || *format == "auto" || *format == "deepseek") return;
+  if (*format != "none") return fields.Fail(kFormat, "must be 'none', 'auto' or 'deepseek'");
+  request.split_reasoning = false;
+}
+
 template <typename T>
 Parsed<T> Result(const Fields& fields, T request) {
   if (!fields.ok()) return *fields.error();
@@ -161,21 +189,26 @@ Parsed<GenerationRequest> ParseCompletion(std::string_view body, const SamplingD
 Parsed<GenerationRequest> ParseChat(std::string_view body, const SamplingDefaults& defaults) {
   Parsed<Json> json = ParseBody(body);
   if (auto* error = std::get_if<ApiError>(&json)) return std::move(*error);
-  Fields fields(std::get<Json>(json));
+  return ParseChatFields(std::get<Json>(std::move(json)), defaults);
+}
+
+Parsed<GenerationRequest> ParseChatFields(Json body, const SamplingDefaults& defaults) {
+  Fields fields(body);
   GenerationRequest request;
-  request.chat = true;
-  request.messages = ReadMessages(std::get<Json>(json), fields);
+  request.api = Api::kChat;
+  request.messages = ReadMessages(body, fields);
   request.template_variables = ReadTemplateVariables(fields);
   request.max_tokens = defaults.max_tokens;
   ReadMaxTokens(fields, request);
   ReadCommon(fields, defaults, request);
-  request.add_generation_prompt = fields.Bool("add_generation_prompt", true);
+  ReadContinuation(fields, request);
+  ReadReasoning(fields, request);
   // A rendered chat template already has the special tokens.
   request.add_special_tokens = fields.Bool("add_special_tokens", false);
   ReadChatLogprobs(fields, request);
   CheckToolCount(fields);
   ReadTools(fields, request);
-  CheckOptions(std::get<Json>(json), kChat, fields, &request.ignored_fields);
+  CheckOptions(body, kChat, fields, &request.ignored_fields);
   return Result(fields, std::move(request));
 }
 
@@ -189,7 +222,7 @@ Parsed<TokenizeRequest> ParseTokenize(std::string_view body) {
     request.messages = ReadMessages(std::get<Json>(json), fields);
     request.template_variables = ReadTemplateVariables(fields);
     request.add_special_tokens = fields.Bool("add_special_tokens", false);
-    request.add_generation_prompt = fields.Bool("add_generation_prompt", true);
+    ReadContinuation(fields, request);
   } else {
     const Json* prompt = fields.Find("prompt");
     if (prompt == nullptr || !prompt->is_string()) fields.Fail("prompt", "must be a string");

@@ -16,7 +16,10 @@
 #include "base/grammar.h"
 #include "base/logit_rules.h"
 #include "base/types.h"
+#include "gateway/api.h"
 #include "gateway/api_error.h"
+#include "gateway/json_parse.h"
+#include "gateway/reasoning.h"
 #include "gateway/sampling_defaults.h"
 #include "gateway/tool_format.h"
 
@@ -34,20 +37,25 @@ constexpr int kMaxStopTokenIds = 1024;
 constexpr int kMaxLogitBias = 512;
 constexpr int kMaxPriority = 100;
 
-// A request of /v1/completions or /v1/chat/completions.
+// A request that generates, of any API; all but completions are chats.
 struct GenerationRequest {
-  bool chat = false;
+  Api api = Api::kCompletions;
+  bool chat() const { return api != Api::kCompletions; }
   std::string model;  // empty: the model that is served
 
   std::vector<Prompt> prompts;     // completions: at least one
   std::string messages;            // chat: JSON, contents flattened to strings
   std::string template_variables;  // chat: a JSON object of them; empty: none
   bool add_generation_prompt = true;
-  std::string tools_json;   // chat: the request's tools for the template; empty: none
-  std::vector<Tool> tools;  // that may be called
+  bool continue_final_message = false;  // chat: the answer goes on with its text
+  std::string tools_json;               // chat: the request's tools for the template; empty: none
+  std::vector<Tool> tools;              // that may be called
   ToolUse tool_use = ToolUse::kNone;
   bool parallel_tool_calls = true;
   ToolFormat tool_format = ToolFormat::kJson;  // Prepare sets it
+  // Chat: whether the answer tells reasoning apart from its text, and whether it tells it at all.
+  bool split_reasoning = true, include_reasoning = true;
+  std::optional<Reasoning> reasoning;  // Prepare sets it where there may be some to split
   bool add_special_tokens = true;
   // How many tokens at the end of each prompt are kept; kFitPrompt: as many as the context has room
   // for besides max_tokens; 0: all.
@@ -61,11 +69,12 @@ struct GenerationRequest {
   std::vector<base::TokenId> stop_token_ids;
 
   base::SamplingParams sampling;
-  base::LogitRules rules;     // Prepare sets suppressed_token_ids
-  bool has_seed = false;      // false: the caller draws sampling.seed
-  base::Grammar grammar;      // of the output,
-  std::string grammar_field;  // and the field that has it
-  std::string verification;   // name of the method, unchecked; empty: the target's own choice
+  base::LogitRules rules;             // Prepare sets suppressed_token_ids
+  bool has_seed = false;              // false: the caller draws sampling.seed
+  base::Grammar grammar;              // of the output,
+  std::string grammar_field;          // and the field that has it
+  bool grammar_of_reasoning = false;  // it describes reasoning before the text as well
+  std::string verification;  // name of the method, unchecked; empty: the target's own choice
 
   int priority = 0;         // higher first; in the request, lower first
   std::string cache_salt;   // empty: none
@@ -75,12 +84,14 @@ struct GenerationRequest {
 
   bool stream = false;
   bool include_usage = false;
-  bool echo = false;  // completions
-  int logprobs = -1;  // top log-probabilities of each token; -1: none
+  bool echo = false;         // completions
+  int logprobs = -1;         // top log-probabilities of each token; -1: none
+  int prompt_logprobs = -1;  // of each prompt token, as a list of its own; -1: none
   bool return_token_ids = false;
   bool skip_special_tokens = true;  // special tokens have no text
   bool tokens_as_ids = false;       // log-probabilities name tokens by id
 
+  std::string echoed;                       // responses: a JSON object that the answer repeats
   std::vector<std::string> ignored_fields;  // unknown ones
 };
 
@@ -90,6 +101,8 @@ constexpr int64_t kFitPrompt = -1;
 Parsed<GenerationRequest> ParseCompletion(std::string_view body,
                                           const SamplingDefaults& defaults = {});
 Parsed<GenerationRequest> ParseChat(std::string_view body, const SamplingDefaults& defaults = {});
+// The same of a chat's fields that were read already.
+Parsed<GenerationRequest> ParseChatFields(Json body, const SamplingDefaults& defaults);
 
 struct TokenizeRequest {
   std::string model;
@@ -99,6 +112,7 @@ struct TokenizeRequest {
   std::string tools_json;          // likewise: a list; empty: none
   bool add_special_tokens = true;
   bool add_generation_prompt = true;
+  bool continue_final_message = false;
   std::vector<std::string> ignored_fields;
 };
 Parsed<TokenizeRequest> ParseTokenize(std::string_view body);

@@ -2,8 +2,10 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "gateway/grammar_rules.h"
 
 namespace specfabric::gateway {
 namespace {
@@ -32,6 +34,7 @@ class GrammarReader {
       }
     }
     if (const Json* choice = fields_.Find("guided_choice")) TakeChoice("guided_choice", *choice);
+    if (const Json* words = fields_.Find("bad_words")) TakeBadWords("bad_words", *words);
     if (const Json* lark = fields_.Find("guided_grammar")) {
       TakeText("guided_grammar", GrammarLanguage::kLark, *lark);
     }
@@ -75,6 +78,26 @@ class GrammarReader {
       return fields_.Fail(field, "must hold strings that are not empty");
     }
     Take(field, GrammarLanguage::kChoice, choice.dump());
+  }
+
+  // A text that has none of them.
+  void TakeBadWords(const char* field, const Json& words) {
+    constexpr const char* kRule =
+        "must be a list of strings that are not empty, up to 64 of 8192 bytes together";
+    if (!words.is_array() || words.size() > kMaxStops) return fields_.Fail(field, kRule);
+    size_t bytes = 0;
+    std::vector<std::string> listed;
+    for (const Json& word : words) {
+      if (!word.is_string() || word.get_ref<const std::string&>().empty()) {
+        return fields_.Fail(field, kRule);
+      }
+      listed.push_back(word.get<std::string>());
+      bytes += listed.back().size();
+    }
+    if (bytes > kMaxStopBytes) return fields_.Fail(field, kRule);
+    if (listed.empty()) return;
+    Take(field, GrammarLanguage::kLark, TextWithout(listed));
+    request_.grammar_of_reasoning = true;
   }
 
   void ReadResponseFormat() {

@@ -16,12 +16,6 @@ namespace {
 
 using Ids = std::vector<base::TokenId>;
 
-ApiError FromStatus(const absl::Status& status, const char* param) {
-  std::string message(status.message());
-  if (absl::IsInvalidArgument(status)) return BadRequest(param, std::move(message));
-  return ServerError(std::move(message));
-}
-
 std::optional<ApiError> CheckIds(const Ids& ids, const char* field, int32_t vocabulary) {
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= vocabulary) {
@@ -51,21 +45,26 @@ Parsed<PreparedPrompt> PreparePrompt(const Prompt& given, bool add_special_token
   return prompt;
 }
 
-Parsed<PreparedPrompt> PrepareChat(const GenerationRequest& request,
+// Sets what of the request follows from the prompt.
+Parsed<PreparedPrompt> PrepareChat(GenerationRequest& request, const ChatFormat& format,
                                    const tokenizer::Tokenizer& tokenizer) {
   TokenizeRequest chat;
   chat.messages = request.messages;
   chat.template_variables = request.template_variables;
   chat.tools_json = request.tools_json;
-  chat.add_special_tokens = request.add_special_tokens;
   chat.add_generation_prompt = request.add_generation_prompt;
-  Parsed<Ids> ids = Tokenize(chat, tokenizer);
-  if (auto* error = std::get_if<ApiError>(&ids)) return std::move(*error);
-  PreparedPrompt prompt;
-  prompt.ids = std::get<Ids>(std::move(ids));
-  if (prompt.ids.empty()) {
+  chat.continue_final_message = request.continue_final_message;
+  const Parsed<std::string> text = RenderChat(chat, tokenizer);
+  if (const auto* error = std::get_if<ApiError>(&text)) return *error;
+  PrepareReasoning(format, std::get<std::string>(text), request);
+  absl::StatusOr<Ids> ids =
+      tokenizer.Encode(std::get<std::string>(text), request.add_special_tokens);
+  if (!ids.ok()) return FromStatus(ids.status(), "messages");
+  if (ids->empty()) {
     return BadRequest("messages", "'messages' give no token; at least one is needed");
   }
+  PreparedPrompt prompt;
+  prompt.ids = *std::move(ids);
   return prompt;
 }
 
@@ -88,7 +87,7 @@ void Truncate(const GenerationRequest& request, const ServedModel& model, Prepar
 
 // The limit of output tokens after a prompt of `length`.
 Parsed<int32_t> Room(const GenerationRequest& request, int64_t length, const ServedModel& model) {
-  const char* field = request.chat ? "messages" : "prompt";
+  const char* field = request.chat() ? "messages" : "prompt";
   const int64_t asked = request.max_tokens.value_or(model.context);
   const int64_t left = model.context - length;
   if (left < 0 || (left == 0 && asked > 0)) {
@@ -136,31 +135,6 @@ Ids SuppressedTokenIds(const GenerationRequest& request, const tokenizer::Tokeni
   return Unique(std::move(ids));
 }
 
-// The token that a mark is, if it is one.
-std::optional<base::TokenId> MarkToken(const std::string& mark,
-                                       const tokenizer::Tokenizer& tokenizer) {
-  if (mark.empty()) return std::nullopt;
-  const auto ids = tokenizer.Encode(mark, /*add_special_tokens=*/false);
-  if (!ids.ok() || ids->size() != 1 || ids->front() == base::kNoToken) return std::nullopt;
-  const auto text = tokenizer.Decode(*ids, /*skip_special_tokens=*/false);
-  if (!text.ok() || *text != mark) return std::nullopt;
-  return ids->front();
-}
-
-// Marks that are special tokens must show in the text, where calls are looked for.
-void PrepareTools(GenerationRequest& request, const tokenizer::Tokenizer& tokenizer) {
-  if (request.tool_use == ToolUse::kNone) return;
-  request.tool_format = FormatOfTemplate(tokenizer.ToolTemplate());
-  const ToolMarks marks = MarksOf(request.tool_format);
-  const auto open = MarkToken(marks.open, tokenizer), close = MarkToken(marks.close, tokenizer);
-  if (open && tokenizer.IsSpecial(*open)) request.skip_special_tokens = false;
-  if (request.tool_use != ToolUse::kRequired) return;
-  request.grammar =
-      CallsOf(request.tool_format, request.tools, request.parallel_tool_calls, open, close);
-  request.grammar_field = "tools";
-  request.rules.masked = true;
-}
-
 using OptionalMethod = std::optional<schemas::VerificationMethod>;
 
 // Checks the name only. Each target checks whether it serves the method; the client gets its
@@ -187,10 +161,10 @@ schemas::Submit MakeSubmit(const GenerationRequest& request, const Ids& prompt, 
   sequence.grammar = request.grammar;
   sequence.max_tokens = max_tokens;
   sequence.stop_ids = stop_ids;
-  sequence.logprobs = request.logprobs;
+  sequence.logprobs = std::max(request.logprobs, request.prompt_logprobs);
   sequence.priority = request.priority;
   sequence.tpot_slo = request.tpot_slo;
-  sequence.score_prompt = request.echo && request.logprobs >= 0;
+  sequence.score_prompt = (request.echo && request.logprobs >= 0) || request.prompt_logprobs >= 0;
   return submit;
 }
 
@@ -206,24 +180,25 @@ std::optional<ApiError> CheckModel(const std::string& asked, const ServedModel& 
 }
 
 Parsed<Prepared> Prepare(GenerationRequest request, const tokenizer::Tokenizer& tokenizer,
-                         const ServedModel& model, const std::function<uint64_t()>& draw_seed) {
+                         const ChatFormat& format, const ServedModel& model,
+                         const std::function<uint64_t()>& draw_seed) {
   if (auto error = CheckModel(request.model, model)) return *std::move(error);
   if (auto error = CheckIds(request.stop_token_ids, "stop_token_ids", model.vocabulary)) {
     return *std::move(error);
   }
   if (auto error = CheckBias(request.rules.bias, model.vocabulary)) return *std::move(error);
-  PrepareTools(request, tokenizer);
+  PrepareTools(format, request);
   request.rules.suppressed_token_ids = SuppressedTokenIds(request, tokenizer, model.vocabulary);
   const Parsed<OptionalMethod> verification = ReadVerification(request.verification);
   if (const auto* error = std::get_if<ApiError>(&verification)) return *error;
   Prepared prepared;
   const Ids stop_ids = StopIds(request, tokenizer);
-  const size_t prompts = request.chat ? 1 : request.prompts.size();
+  const size_t prompts = request.chat() ? 1 : request.prompts.size();
   for (size_t i = 0; i < prompts; ++i) {
     Parsed<PreparedPrompt> prompt =
-        request.chat ? PrepareChat(request, tokenizer)
-                     : PreparePrompt(request.prompts[i], request.add_special_tokens, tokenizer,
-                                     model.vocabulary);
+        request.chat() ? PrepareChat(request, format, tokenizer)
+                       : PreparePrompt(request.prompts[i], request.add_special_tokens, tokenizer,
+                                       model.vocabulary);
     if (auto* error = std::get_if<ApiError>(&prompt)) return std::move(*error);
     prepared.prompts.push_back(std::get<PreparedPrompt>(std::move(prompt)));
     Truncate(request, model, prepared.prompts.back());
@@ -243,18 +218,13 @@ Parsed<Prepared> Prepare(GenerationRequest request, const tokenizer::Tokenizer& 
 }
 
 Parsed<Ids> Tokenize(const TokenizeRequest& request, const tokenizer::Tokenizer& tokenizer) {
-  std::string text = request.prompt;
-  const char* field = "prompt";
-  if (!request.messages.empty()) {
-    field = "messages";
-    absl::StatusOr<std::string> rendered =
-        tokenizer.ApplyChatTemplate(request.messages, request.add_generation_prompt,
-                                    request.tools_json, request.template_variables);
-    if (!rendered.ok()) return FromStatus(rendered.status(), field);
-    text = *std::move(rendered);
-  }
-  absl::StatusOr<Ids> ids = tokenizer.Encode(text, request.add_special_tokens);
-  if (!ids.ok()) return FromStatus(ids.status(), field);
+  Parsed<std::string> text = request.prompt;
+  const bool chat = !request.messages.empty();
+  if (chat) text = RenderChat(request, tokenizer);
+  if (auto* error = std::get_if<ApiError>(&text)) return std::move(*error);
+  absl::StatusOr<Ids> ids =
+      tokenizer.Encode(std::get<std::string>(text), request.add_special_tokens);
+  if (!ids.ok()) return FromStatus(ids.status(), chat ? "messages" : "prompt");
   return *std::move(ids);
 }
 

@@ -11,6 +11,7 @@
 #include "base/types.h"
 #include "gateway/api_error.h"
 #include "gateway/openai_parse.h"
+#include "gateway/prepare_chat.h"
 #include "schemas/messages.h"
 #include "tokenizer/tokenizer.h"
 
@@ -41,7 +42,8 @@ std::optional<ApiError> CheckModel(const std::string& asked, const ServedModel& 
 // Encodes and checks the prompts, and limits max_tokens to the room in the context. `draw_seed`
 // returns 64 random bits; it is called once for each prompt if the request has no seed.
 Parsed<Prepared> Prepare(GenerationRequest request, const tokenizer::Tokenizer& tokenizer,
-                         const ServedModel& model, const std::function<uint64_t()>& draw_seed);
+                         const ChatFormat& format, const ServedModel& model,
+                         const std::function<uint64_t()>& draw_seed);
 
 // The token ids of a /tokenize request.
 Parsed<std::vector<base::TokenId>> Tokenize(const TokenizeRequest& request,

@@ -20,11 +20,15 @@
 #include "boost/asio/steady_timer.hpp"
 #include "boost/asio/this_coro.hpp"
 #include "boost/asio/use_awaitable.hpp"
+#include "gateway/answer_writer.h"
+#include "gateway/anthropic_format.h"
+#include "gateway/anthropic_parse.h"
 #include "gateway/foreign_options.h"
 #include "gateway/generation.h"
 #include "gateway/openai_format.h"
 #include "gateway/openai_parse.h"
 #include "gateway/request_target.h"
+#include "gateway/responses_parse.h"
 #include "spdlog/spdlog.h"
 #include "trace/traceparent.h"
 
@@ -53,6 +57,10 @@ size_t FormatCost(const ChoicePart& part) {
     // Assumes the last entry's number of candidates for all; the first token of a prompt has none.
     cost += part.piece.entries.size() * (1 + part.piece.entries.back().top.size()) * kCandidateCost;
   }
+  if (part.prompt_logprobs && !part.prompt_logprobs->empty()) {
+    const size_t candidates = 1 + part.prompt_logprobs->back().top.size();
+    cost += part.prompt_logprobs->size() * candidates * kCandidateCost;
+  }
   if (part.with_token_ids) cost += part.piece.ids.size() / kIdsAMicrosecond;
   if (part.prompt_token_ids) cost += part.prompt_token_ids->size() / kIdsAMicrosecond;
   return cost;
@@ -64,8 +72,8 @@ size_t FormatCost(const std::vector<ChoicePart>& parts) {
   return cost;
 }
 
-HttpResponse ErrorResponse(const ApiError& error) {
-  HttpResponse response{.status = error.status, .body = ErrorBody(error)};
+HttpResponse ErrorResponse(const ApiError& error, Api api = Api::kChat) {
+  HttpResponse response{.status = error.status, .body = ErrorBody(api, error)};
   if (error.retry_after > 0) {
     response.headers = {{"Retry-After", std::to_string(error.retry_after)}};
   }
@@ -90,14 +98,43 @@ base::TraceContext TraceOf(const std::string& traceparent, const trace::Recorder
   return parent && parent->sampled ? parent->context : base::TraceContext{};
 }
 
-Parsed<Prepared> ParseAndPrepare(const std::string& body, bool chat,
-                                 const SamplingDefaults& defaults,
-                                 const tokenizer::Tokenizer& tokenizer, const ServedModel& model) {
-  Parsed<GenerationRequest> request =
-      chat ? ParseChat(body, defaults) : ParseCompletion(body, defaults);
+Parsed<GenerationRequest> Parse(Api api, const std::string& body,
+                                const SamplingDefaults& defaults) {
+  switch (api) {
+    case Api::kCompletions:
+      return ParseCompletion(body, defaults);
+    case Api::kChat:
+      return ParseChat(body, defaults);
+    case Api::kResponses:
+      return ParseResponses(body, defaults);
+    case Api::kAnthropic:
+      break;
+  }
+  return ParseAnthropic(body, defaults);
+}
+
+Parsed<Prepared> ParseAndPrepare(const std::string& body, Api api, const SamplingDefaults& defaults,
+                                 const tokenizer::Tokenizer& tokenizer, const ChatFormat& format,
+                                 const ServedModel& model) {
+  Parsed<GenerationRequest> request = Parse(api, body, defaults);
   if (auto* error = std::get_if<ApiError>(&request)) return std::move(*error);
-  return Prepare(std::get<GenerationRequest>(std::move(request)), tokenizer, model,
+  return Prepare(std::get<GenerationRequest>(std::move(request)), tokenizer, format, model,
                  base::RandomNonzero64);
+}
+
+// How the ids of an API's answers begin.
+const char* IdPrefix(Api api) {
+  switch (api) {
+    case Api::kCompletions:
+      return "cmpl-";
+    case Api::kChat:
+      return "chatcmpl-";
+    case Api::kResponses:
+      return "resp_";
+    case Api::kAnthropic:
+      break;
+  }
+  return "msg_";
 }
 
 }  // namespace
@@ -109,6 +146,7 @@ struct Routes::Route {
   // One of them, or neither: generates.
   HttpResponse (Routes::*answer)(const HttpRequest&) const;
   HttpResponse (Routes::*answer_elsewhere)(const std::string& body, const ServedModel&) const;
+  Api api = Api::kChat;  // of what it generates, and of the form of errors
 
   bool Takes(std::string_view asked) const {
     return asked == method || (method == "GET" && asked == "HEAD");
@@ -126,6 +164,7 @@ struct Routes::Call {
   HttpExchange& exchange;
   Generation& generation;
   asio::steady_timer& wake;  // never expires; cancelling it wakes the coroutine
+  std::unique_ptr<AnswerWriter> writer;
   AnswerHead head;
 
   bool Changed() const { return generation.done() || exchange.gone() || exchange.probe_due(); }
@@ -144,8 +183,12 @@ struct Routes::Call {
 
 asio::awaitable<void> Routes::Handle(HttpExchange& exchange) {
   static constexpr std::array kRoutes = {
-      Route{"/v1/completions", "POST", Endpoint::kCompletions, nullptr, nullptr},
-      Route{"/v1/chat/completions", "POST", Endpoint::kChat, nullptr, nullptr},
+      Route{"/v1/completions", "POST", Endpoint::kCompletions, nullptr, nullptr, Api::kCompletions},
+      Route{"/v1/chat/completions", "POST", Endpoint::kChat, nullptr, nullptr, Api::kChat},
+      Route{"/v1/responses", "POST", Endpoint::kResponses, nullptr, nullptr, Api::kResponses},
+      Route{"/v1/messages", "POST", Endpoint::kMessages, nullptr, nullptr, Api::kAnthropic},
+      Route{"/v1/messages/count_tokens", "POST", Endpoint::kTokenize, nullptr, &Routes::CountTokens,
+            Api::kAnthropic},
       Route{"/v1/models", "GET", Endpoint::kModels, &Routes::Models, nullptr},
       Route{"/tokenize", "POST", Endpoint::kTokenize, nullptr, &Routes::Tokenize},
       Route{"/detokenize", "POST", Endpoint::kDetokenize, nullptr, &Routes::Detokenize},
@@ -153,6 +196,7 @@ asio::awaitable<void> Routes::Handle(HttpExchange& exchange) {
       Route{"/readyz", "GET", Endpoint::kOther, &Routes::Ready, nullptr},
       Route{"/health", "GET", Endpoint::kOther, &Routes::Ready, nullptr},
       Route{"/metrics", "GET", Endpoint::kOther, nullptr, &Routes::Metrics},
+      Route{"/tokenizer_info", "GET", Endpoint::kOther, &Routes::AboutTokenizer, nullptr},
       Route{"/version", "GET", Endpoint::kOther, &Routes::Version, nullptr},
   };
   const base::Nanos received = base::Now();
@@ -173,7 +217,8 @@ asio::awaitable<void> Routes::Handle(HttpExchange& exchange) {
     response = ErrorResponse(
         {.status = 405,
          .message = absl::StrCat(ShownTarget(request.path), " takes ", route->Allowed(), ", not ",
-                                 ShownTarget(request.method))});
+                                 ShownTarget(request.method))},
+        route->api);
     response.headers = {{"Allow", route->Allowed()}};
   } else if (route->answer != nullptr) {
     response = (this->*route->answer)(request);
@@ -181,7 +226,7 @@ asio::awaitable<void> Routes::Handle(HttpExchange& exchange) {
     co_return co_await AnswerElsewhere(exchange, *route);
   } else {
     context_.metrics->in_flight.Increment();
-    const int code = co_await Generate(exchange, route->endpoint == Endpoint::kChat, received);
+    const int code = co_await Generate(exchange, route->api, received);
     context_.metrics->in_flight.Decrement();
     context_.metrics->request_seconds.Observe(base::ToSeconds(base::Now() - received));
     if (code == kClientGone) context_.metrics->disconnects.Increment();
@@ -246,6 +291,18 @@ HttpResponse Routes::Detokenize(const std::string& body, const ServedModel& mode
   return {.body = DetokenizeBody(*text), .headers = IgnoredFields(asked.ignored_fields)};
 }
 
+HttpResponse Routes::CountTokens(const std::string& body, const ServedModel& model) const {
+  const auto refuse = [](const ApiError& error) { return ErrorResponse(error, Api::kAnthropic); };
+  Parsed<TokenizeRequest> parsed = ParseCountTokens(body);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return refuse(*error);
+  const auto& asked = std::get<TokenizeRequest>(parsed);
+  if (auto error = CheckModel(asked.model, model)) return refuse(*error);
+  const auto ids = gateway::Tokenize(asked, *context_.tokenizer);
+  if (const auto* error = std::get_if<ApiError>(&ids)) return refuse(*error);
+  const auto count = static_cast<int64_t>(std::get<std::vector<base::TokenId>>(ids).size());
+  return {.body = TokenCountBody(count), .headers = IgnoredFields(asked.ignored_fields)};
+}
+
 HttpResponse Routes::Alive(const HttpRequest&) const {
   return {.body = "ok\n", .content_type = "text/plain"};
 }
@@ -263,27 +320,42 @@ HttpResponse Routes::Metrics(const std::string&, const ServedModel&) const {
           .content_type = "text/plain; version=0.0.4; charset=utf-8"};
 }
 
+HttpResponse Routes::AboutTokenizer(const HttpRequest&) const {
+  const tokenizer::Tokenizer& tokenizer = *context_.tokenizer;
+  const ServedModel model = context_.model();
+  const auto text = [&](base::TokenId id) {
+    return tokenizer.Decode({id}, /*skip_special_tokens=*/false).value_or("");
+  };
+  TokenizerInfo info;
+  if (const auto bos = tokenizer.bos_id()) info.bos_token = text(*bos);
+  if (!tokenizer.eos_ids().empty()) info.eos_token = text(tokenizer.eos_ids().front());
+  info.chat_template = tokenizer.ToolTemplate();
+  info.vocabulary = tokenizer.vocab_size();
+  info.context = model.context;
+  return {.body = TokenizerInfoBody(info)};
+}
+
 HttpResponse Routes::Version(const HttpRequest&) const {
   return {.body = VersionBody(context_.version)};
 }
 
-asio::awaitable<Routes::Made> Routes::MakeGeneration(HttpExchange& exchange, bool chat) {
+asio::awaitable<Routes::Made> Routes::MakeGeneration(HttpExchange& exchange, Api api) {
   HttpBody body = exchange.TakeBody();
   const ServedModel model = context_.model();
   const Work work = WorkOfBody(body.size());
   const std::string_view key = ApiKeyOf(exchange.request().authorization);
   auto job = [&]() -> Made {
     const std::string text = std::move(body).Join();
-    Parsed<Prepared> prepared =
-        ParseAndPrepare(text, chat, context_.sampling_defaults, *context_.tokenizer, model);
+    Parsed<Prepared> prepared = ParseAndPrepare(text, api, context_.sampling_defaults,
+                                                *context_.tokenizer, context_.chat_format, model);
     if (const auto* error = std::get_if<ApiError>(&prepared)) {
-      return {.refusal = ErrorResponse(*error)};
+      return {.refusal = ErrorResponse(*error, api)};
     }
     const Tenant tenant =
         context_.tenants->Of(key, std::get<Prepared>(prepared).request.cache_salt);
     auto made = Generation::Make(std::get<Prepared>(std::move(prepared)), context_.tokenizer);
     if (!made.ok()) {
-      return {.refusal = ErrorResponse(ServerError(std::string(made.status().message())))};
+      return {.refusal = ErrorResponse(ServerError(std::string(made.status().message())), api)};
     }
     return {.generation = *std::move(made), .tenant = tenant};
   };
@@ -293,12 +365,12 @@ asio::awaitable<Routes::Made> Routes::MakeGeneration(HttpExchange& exchange, boo
   auto check = [&] { return context_.grammars->Check(made.generation->request()); };
   if (const auto error = co_await context_.workers->Run(Work::kLong, check)) {
     context_.workers->Discard(std::move(made.generation));
-    made.refusal = ErrorResponse(*error);
+    made.refusal = ErrorResponse(*error, api);
   }
   co_return made;
 }
 
-asio::awaitable<int> Routes::Generate(HttpExchange& exchange, bool chat, base::Nanos received) {
+asio::awaitable<int> Routes::Generate(HttpExchange& exchange, Api api, base::Nanos received) {
   std::optional<ApiError> error;
   Made made;
   if (context_.draining()) {
@@ -306,7 +378,7 @@ asio::awaitable<int> Routes::Generate(HttpExchange& exchange, bool chat, base::N
   } else if (context_.model().context == 0) {
     error = NoTarget("no target is connected");
   } else {
-    made = co_await MakeGeneration(exchange, chat);
+    made = co_await MakeGeneration(exchange, api);
   }
   if (made.generation != nullptr &&
       !context_.dispatcher->HasRoom(starting_ + made.generation->choices())) {
@@ -314,7 +386,7 @@ asio::awaitable<int> Routes::Generate(HttpExchange& exchange, bool chat, base::N
                                     " choices under way and room for no more"),
                        context_.dispatcher->RetryAfter(received));
   }
-  if (error) made.refusal = ErrorResponse(*error);
+  if (error) made.refusal = ErrorResponse(*error, api);
   if (error || made.generation == nullptr) {
     const int status = made.refusal.status;
     co_await Respond(exchange, made.refusal);
@@ -334,14 +406,15 @@ asio::awaitable<int> Routes::Generate(HttpExchange& exchange, bool chat, base::N
        .wake = [&wake] { wake.cancel(); },
        .limit = {received, Shorter(generation.request().timeout, context_.request_timeout)}});
   exchange.WatchClient([&wake] { wake.cancel(); });
-  Call call{exchange, generation, wake, {}};
-  call.head.chat = chat;
-  call.head.id = absl::StrFormat("%s-%016x", chat ? "chatcmpl" : "cmpl", base::RandomNonzero64());
+  Call call{exchange, generation, wake, MakeAnswerWriter(generation.request()), {}};
+  call.head.api = api;
+  call.head.id = absl::StrFormat("%s%016x", IdPrefix(api), base::RandomNonzero64());
   call.head.created = absl::ToUnixSeconds(absl::Now());
   call.head.model = context_.model().name;
   const int code = co_await Answer(call);
   co_await exchange.EndWatch();
   Report(call, trace, span, code, received);
+  if (call.writer->LastEventsRepeat()) context_.workers->Discard(std::move(call.writer));
   co_return code;
 }
 
@@ -403,7 +476,7 @@ asio::awaitable<std::invoke_result_t<F&>> Routes::Format(size_t cost, F& job) {
 
 asio::awaitable<HttpResponse> Routes::WholeAnswer(Call& call) {
   Generation& generation = call.generation;
-  if (generation.error()) co_return ErrorResponse(*generation.error());
+  if (generation.error()) co_return ErrorResponse(*generation.error(), call.head.api);
   std::vector<ChoicePart> parts;
   size_t cost = 0;
   for (ChoicePart& part : generation.Take()) {
@@ -413,8 +486,7 @@ asio::awaitable<HttpResponse> Routes::WholeAnswer(Call& call) {
   const AnswerHead& head = call.Head();
   const Usage usage = generation.usage();
   auto job = [&, parts = std::move(parts)]() mutable {
-    const auto taken = std::move(parts);  // freed on this thread
-    return HttpResponse{.body = gateway::Answer(head, taken, usage)};
+    return HttpResponse{.body = call.writer->Whole(head, std::move(parts), usage)};
   };
   co_return co_await Format(cost, job);
 }
@@ -429,18 +501,20 @@ asio::awaitable<int> Routes::AnswerInPieces(Call& call) {
   }
   if (call.exchange.gone()) co_return kClientGone;
   if (generation.error()) {  // before the stream has begun: an ordinary error answer
-    const HttpResponse response = ErrorResponse(*generation.error());
+    const HttpResponse response = ErrorResponse(*generation.error(), call.head.api);
     co_await call.exchange.Respond(response);
     co_return generation.error()->status;
   }
   const HttpHeaders headers = IgnoredFields(generation.request().ignored_fields);
   co_await call.exchange.StartStream("text/event-stream", headers);
-  std::string roles = RoleEvents(call);
+  std::string begin = call.writer->Begin(call.Head(), generation.choices(), generation.usage());
+  size_t sent = 0;
   for (bool over = false; !over;) {
     co_await call.Until(has_something);
     over = generation.done();
-    std::string events = std::exchange(roles, {});
+    std::string events = std::exchange(begin, {});
     std::string news = co_await NextEvents(call);
+    sent += news.size();
     if (news.size() > kLargeAnswer) {  // too large to be copied into `events`
       if (!co_await call.exchange.Send(events) || !co_await call.exchange.Send(news)) {
         co_return kClientGone;
@@ -450,12 +524,7 @@ asio::awaitable<int> Routes::AnswerInPieces(Call& call) {
     } else {
       events += news;
     }
-    if (over && generation.error()) {
-      events += Event(ErrorBody(*generation.error()));
-    } else if (over && generation.request().include_usage) {
-      events += Event(UsageChunk(call.Head(), generation.usage()));
-    }
-    if (over) events += Event("[DONE]");
+    if (over) events += co_await LastEvents(call, sent);
     if (events.empty() && call.exchange.probe_due()) events = kProbe;
     if (call.exchange.gone() || !co_await call.exchange.Send(events)) {
       co_return kClientGone;
@@ -465,17 +534,16 @@ asio::awaitable<int> Routes::AnswerInPieces(Call& call) {
   co_return generation.error() ? generation.error()->status : 200;
 }
 
-// The first events of a streamed chat: the role of every choice, in the order of the choices.
-// OpenAI's Python client keeps choices in the order in which they first appear.
-std::string Routes::RoleEvents(Call& call) {
-  std::string events;
+// The end of a stream. Some APIs repeat there what was sent before.
+asio::awaitable<std::string> Routes::LastEvents(Call& call, size_t sent) {
+  const Generation& generation = call.generation;
   const AnswerHead& head = call.Head();
-  if (!head.chat) return events;
-  const GenerationRequest& request = call.generation.request();
-  for (size_t i = 0; i < call.generation.choices(); ++i) {
-    events += Event(RoleChunk(head, static_cast<int>(i), request.include_usage));
-  }
-  return events;
+  const Usage usage = generation.usage();
+  auto job = [&] {
+    return generation.error() ? call.writer->Failed(head, *generation.error())
+                              : call.writer->End(head, usage);
+  };
+  co_return co_await Format(kPartCost + sent / kBytesAMicrosecond, job);
 }
 
 // The new output of the choices, formatted as events.
@@ -483,11 +551,12 @@ asio::awaitable<std::string> Routes::NextEvents(Call& call) {
   std::vector<ChoicePart> news = call.generation.Take();
   const size_t cost = FormatCost(news);
   const AnswerHead& head = call.Head();
-  const bool with_usage = call.generation.request().include_usage;
-  auto job = [&head, with_usage, news = std::move(news)]() mutable {
-    const auto taken = std::move(news);  // freed on this thread
+  auto job = [&, news = std::move(news)]() mutable {
     std::string events;
-    for (const ChoicePart& part : taken) events += Event(Chunk(head, part, with_usage));
+    // Freed on this thread.
+    for (ChoicePart& part : std::exchange(news, {})) {
+      events += call.writer->News(head, std::move(part));
+    }
     return events;
   };
   co_return co_await Format(cost, job);

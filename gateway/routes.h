@@ -39,6 +39,7 @@ struct RouteContext {
   Dispatcher* dispatcher = nullptr;
   const Tenants* tenants = nullptr;
   SamplingDefaults sampling_defaults = {};
+  ChatFormat chat_format = {};
   metrics::Registry* registry = nullptr;
   metrics::GatewayMetrics* metrics = nullptr;
   Workers* workers = nullptr;
@@ -64,18 +65,20 @@ class Routes {
   HttpResponse Models(const HttpRequest& request) const;
   HttpResponse Alive(const HttpRequest& request) const;
   HttpResponse Ready(const HttpRequest& request) const;
+  HttpResponse AboutTokenizer(const HttpRequest& request) const;
   HttpResponse Version(const HttpRequest& request) const;
   // On an encoder thread.
   HttpResponse Tokenize(const std::string& body, const ServedModel& model) const;
   HttpResponse Detokenize(const std::string& body, const ServedModel& model) const;
+  HttpResponse CountTokens(const std::string& body, const ServedModel& model) const;
   HttpResponse Metrics(const std::string& body, const ServedModel& model) const;
 
   boost::asio::awaitable<void> AnswerElsewhere(HttpExchange& exchange, const Route& route);
   // These return the status to report: the one that was sent, 499 if the client closed the
   // connection, or that of an error after a stream had begun.
-  boost::asio::awaitable<int> Generate(HttpExchange& exchange, bool chat, base::Nanos received);
+  boost::asio::awaitable<int> Generate(HttpExchange& exchange, Api api, base::Nanos received);
   boost::asio::awaitable<int> Answer(Call& call);
-  boost::asio::awaitable<Made> MakeGeneration(HttpExchange& exchange, bool chat);
+  boost::asio::awaitable<Made> MakeGeneration(HttpExchange& exchange, Api api);
   // At the end of a request: records its span, and logs it if it was slow.
   void Report(const Call& call, const base::TraceContext& trace, uint64_t span, int code,
               base::Nanos received);
@@ -84,8 +87,8 @@ class Routes {
   boost::asio::awaitable<HttpResponse> WholeAnswer(Call& call);
   template <typename F>
   boost::asio::awaitable<std::invoke_result_t<F&>> Format(size_t cost, F& job);
-  static std::string RoleEvents(Call& call);
   boost::asio::awaitable<std::string> NextEvents(Call& call);
+  boost::asio::awaitable<std::string> LastEvents(Call& call, size_t sent);
   // Sends the response; a large one is freed on an encoder thread.
   boost::asio::awaitable<void> Respond(HttpExchange& exchange, HttpResponse& response);
 

@@ -29,7 +29,7 @@ void StopPatterns::AddNodes(const std::vector<std::string_view>& sorted) {
       const auto byte = static_cast<unsigned char>(sorted[next][depth]);
       const size_t begin = next;
       while (next < end && static_cast<unsigned char>(sorted[next][depth]) == byte) ++next;
-      nodes_.push_back({.depth = depth + 1, .byte = byte});
+      nodes_.push_back({.parent = static_cast<int32_t>(at), .depth = depth + 1, .byte = byte});
       ranges.push_back({begin, next});
       ++nodes_[at].children;
     }
@@ -64,13 +64,22 @@ int32_t StopPatterns::Step(int32_t state, char c) const {
   }
 }
 
+std::string StopPatterns::MatchedText(int32_t state) const {
+  std::string text(nodes_[state].match, '\0');
+  // The state's own bytes, from the last one, end with the match.
+  for (size_t i = text.size(); i > 0; --i, state = nodes_[state].parent) {
+    text[i - 1] = static_cast<char>(nodes_[state].byte);
+  }
+  return text;
+}
+
 int32_t StopPatterns::Unmatched(int32_t state) const {
   while (state != kRoot && nodes_[state].children == 0) state = nodes_[state].fallback;
   return state;
 }
 
 std::string StopMatcher::Push(std::string_view piece, bool may_match) {
-  if (matched_) return {};
+  if (matched()) return {};
   if (patterns_->empty()) return std::string(piece);
   for (const char c : piece) {
     held_.push_back(c);
@@ -78,7 +87,7 @@ std::string StopMatcher::Push(std::string_view piece, bool may_match) {
     const size_t match = patterns_->match(state_);
     if (match == 0) continue;
     if (may_match) {
-      matched_ = true;
+      match_ = patterns_->MatchedText(state_);
       if (!include_) held_.erase(held_.size() - match);
       return std::exchange(held_, {});
     }

@@ -31,6 +31,8 @@ class StopPatterns {
   size_t depth(int32_t state) const { return nodes_[state].depth; }
   // The longest stop string that the text ends with; 0 if there is none.
   size_t match(int32_t state) const { return nodes_[state].match; }
+  // That string.
+  std::string MatchedText(int32_t state) const;
   // The state for a text that ends with stop strings which do not count: its longest suffix that is
   // a proper prefix of a stop string.
   int32_t Unmatched(int32_t state) const;
@@ -38,8 +40,9 @@ class StopPatterns {
  private:
   struct Node {
     int32_t first_child = 0, children = 0;  // adjacent, ascending by byte
-    int32_t fallback = kRoot;               // the next shorter suffix that is a prefix of one
-    uint32_t depth = 0, match = 0;          // bytes
+    int32_t parent = kRoot;
+    int32_t fallback = kRoot;       // the next shorter suffix that is a prefix of one
+    uint32_t depth = 0, match = 0;  // bytes
     unsigned char byte = 0;
   };
 
@@ -68,14 +71,15 @@ class StopMatcher {
   // At the end of the text: the text that was held back.
   std::string Finish();
 
-  bool matched() const { return matched_; }
+  bool matched() const { return !match_.empty(); }
+  const std::string& match() const { return match_; }  // the stop string; empty: none so far
 
  private:
   std::shared_ptr<const StopPatterns> patterns_;
   bool include_;
   int32_t state_ = StopPatterns::kRoot;
   std::string held_;
-  bool matched_ = false;
+  std::string match_;
 };
 
 }  // namespace specfabric::gateway

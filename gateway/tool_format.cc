@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "gateway/grammar_rules.h"
 #include "gateway/json_parse.h"
 
 namespace specfabric::gateway {
@@ -12,10 +13,6 @@ namespace {
 
 constexpr std::array kFormats = {ToolFormat::kHermes, ToolFormat::kLlama3, ToolFormat::kMistral,
                                  ToolFormat::kJson};
-
-// Between the parts of a call, as in a schema of an answer (WHITE_SPACE in
-// tokenizer/rust/src/grammar.rs): with any white space a model can go on for ever.
-constexpr char kWhiteSpace[] = R"([ \t]|\r?\n[ \t]{0,40})";
 
 // A call as an object, for a schema. What the tool's schema defines for its references
 // ("#/$defs/...") moves with them to the top.
@@ -31,20 +28,14 @@ Json CallSchema(const Tool& tool, const char* arguments) {
   schema["properties"][arguments] = std::move(parameters);
   schema["required"] = {"name", arguments};
   schema["additionalProperties"] = false;
-  schema["x-guidance"] = {{"whitespace_pattern", kWhiteSpace}};
   return schema;
-}
-
-// As a token or as text.
-std::string MarkRule(const std::string& text, std::optional<base::TokenId> token) {
-  return token ? absl::StrCat("<[", *token, "]>") : Json(text).dump();
 }
 
 // One of the calls.
 std::string CallRule(const std::vector<Tool>& tools, const char* arguments) {
   std::vector<std::string> rules;
   for (const Tool& tool : tools) {
-    rules.push_back(absl::StrCat("%json ", CallSchema(tool, arguments).dump()));
+    rules.push_back(JsonRule(CallSchema(tool, arguments)));
   }
   return absl::StrJoin(rules, " | ");
 }
@@ -97,13 +88,16 @@ ToolMarks MarksOf(ToolFormat format) {
 }
 
 base::Grammar CallsOf(ToolFormat format, const std::vector<Tool>& tools, bool parallel,
-                      std::optional<base::TokenId> open, std::optional<base::TokenId> close) {
+                      std::optional<base::TokenId> open, std::optional<base::TokenId> close,
+                      const base::Grammar* instead) {
   const ToolMarks marks = MarksOf(format);
   const bool wraps = format == ToolFormat::kHermes;
   const bool list = format == ToolFormat::kMistral || format == ToolFormat::kJson;
   const char* const one = wraps ? "wrapped" : "call";
   const char* const between = wraps ? "\"\\n\"" : list ? "\", \"" : "\"; \"";
-  std::string lark = "start:";
+  std::string lark = instead == nullptr ? "start: calls\n" : "start: calls | instead\n";
+  if (instead != nullptr) absl::StrAppend(&lark, "instead: ", RuleOf(*instead), "\n");
+  lark += "calls:";
   if (format == ToolFormat::kMistral) absl::StrAppend(&lark, " ", MarkRule(marks.open, open));
   if (list) lark += " \"[\"";
   absl::StrAppend(&lark, " ", one);

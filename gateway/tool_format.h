@@ -42,9 +42,11 @@ struct ToolMarks {
 ToolMarks MarksOf(ToolFormat format);
 
 // The texts that call at least one of the tools, and at most one if not `parallel`. open, close:
-// the tokens that MarksOf are; unset where they are several tokens, that is, plain text.
+// the tokens that MarksOf are; unset where they are several tokens, that is, plain text. `instead`:
+// what an answer without calls may be, or null where there must be one.
 base::Grammar CallsOf(ToolFormat format, const std::vector<Tool>& tools, bool parallel,
-                      std::optional<base::TokenId> open, std::optional<base::TokenId> close);
+                      std::optional<base::TokenId> open, std::optional<base::TokenId> close,
+                      const base::Grammar* instead = nullptr);
 
 }  // namespace specfabric::gateway
 

@@ -3,19 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "gateway/text_marks.h"
+
 namespace specfabric::gateway {
-namespace {
-
-// Characters at the end of `text` that begin `mark`.
-size_t BegunAtEnd(std::string_view text, std::string_view mark) {
-  for (size_t size = std::min(text.size(), mark.size() - 1); size > 0; --size) {
-    if (mark.starts_with(text.substr(text.size() - size))) return size;
-  }
-  return 0;
-}
-
-}  // namespace
-
 ToolText ToolParser::Push(std::string_view text) {
   ToolText out;
   pending_ += text;
@@ -55,10 +45,10 @@ ToolText ToolParser::Finish() {
 // White space after a call is none, nor is what only calls follow.
 void ToolParser::Say(std::string_view content, ToolText* out) {
   if (after_call_)
-    content.remove_prefix(std::min(content.find_first_not_of(kJsonSpaces), content.size()));
+    content.remove_prefix(std::min(content.find_first_not_of(kSpaces), content.size()));
   if (content.empty()) return;
   after_call_ = false;
-  const size_t last = content.find_last_not_of(kJsonSpaces);
+  const size_t last = content.find_last_not_of(kSpaces);
   const size_t shown = last == std::string_view::npos ? 0 : last + 1;
   if (shown > 0) {
     out->content += std::exchange(spaces_, {});
@@ -79,7 +69,7 @@ bool ToolParser::ReadContent(ToolText* out) {
   const std::string_view rest = std::string_view(pending_).substr(at_);
   const bool unmarked = format_ == ToolFormat::kJson || format_ == ToolFormat::kLlama3;
   if (unmarked && !said_ && calls_ == 0) {
-    const size_t begin = rest.find_first_not_of(kJsonSpaces);
+    const size_t begin = rest.find_first_not_of(kSpaces);
     if (begin == std::string_view::npos) return false;
     if (rest[begin] == '{' || (InLists() && rest[begin] == '[')) {
       where_ = Where::kBefore;
@@ -117,7 +107,7 @@ bool ToolParser::ReadBefore(ToolText* out) {
   }
   held_ += c;
   ++at_;
-  if (IsJsonSpace(c)) return true;
+  if (IsSpace(c)) return true;
   if (c == '[' && InLists() && !in_list_) {
     in_list_ = true;
     return true;
@@ -176,7 +166,7 @@ bool ToolParser::ReadAfter() {
   }
   const char c = rest[0];
   ++at_;
-  if (IsJsonSpace(c)) return true;
+  if (IsSpace(c)) return true;
   const bool next = in_list_ ? c == ',' : format_ == ToolFormat::kLlama3 && (c == ';' || c == ',');
   if (next) {
     where_ = Where::kBefore;

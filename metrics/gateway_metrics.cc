@@ -7,7 +7,8 @@ namespace specfabric::metrics {
 namespace {
 
 constexpr std::array<const char*, kEndpoints> kEndpointNames = {
-    "/v1/completions", "/v1/chat/completions", "/v1/models", "/tokenize", "/detokenize", "other"};
+    "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/models",
+    "/tokenize",       "/detokenize",          "other"};
 
 }  // namespace
 

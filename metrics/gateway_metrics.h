@@ -8,8 +8,17 @@
 
 namespace specfabric::metrics {
 
-enum class Endpoint { kCompletions, kChat, kModels, kTokenize, kDetokenize, kOther };
-constexpr int kEndpoints = 6;
+enum class Endpoint {
+  kCompletions,
+  kChat,
+  kResponses,
+  kMessages,
+  kModels,
+  kTokenize,
+  kDetokenize,
+  kOther
+};
+constexpr int kEndpoints = 8;
 
 struct GatewayMetrics {
   explicit GatewayMetrics(Registry& registry);

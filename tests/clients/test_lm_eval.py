@@ -81,7 +81,12 @@ def found(served: Cluster, hub: Path, tmp_path_factory: pytest.TempPathFactory) 
     (folder / "tasks").mkdir()
     write_tasks(folder / "tasks")
     model = {"model": served.model, "max_retries": 1}
-    completions = {**model, "base_url": f"{served.url}/v1/completions"}
+    completions = {
+        **model,
+        "base_url": f"{served.url}/v1/completions",
+        # With the server's own tokenizer, which it asks for, it takes one of id 0 for none.
+        "custom_prefix_token_id": AutoTokenizer.from_pretrained(TARGET).bos_token_id,
+    }
     every_task = {"model": "local-completions", "tasks": ["generate", "choose", "roll"]}
     runs: dict[str, Any] = {
         "one by one": {**every_task, "model_args": completions},

@@ -6,10 +6,12 @@
 #include <variant>
 
 #include "base/check.h"
+#include "gateway/anthropic_parse.h"
 #include "gateway/foreign_options.h"
 #include "gateway/json_fields.h"
 #include "gateway/openai_format.h"
 #include "gateway/openai_parse.h"
+#include "gateway/responses_parse.h"
 #include "schemas/messages.h"
 #include "tests/fuzz/target.h"
 
@@ -60,9 +62,9 @@ void CheckMessages(const std::string& messages) {
 }
 
 void CheckGeneration(const gateway::GenerationRequest& request) {
-  SPECFABRIC_CHECK(request.chat != request.messages.empty());
-  SPECFABRIC_CHECK(request.chat == request.prompts.empty());
-  if (request.chat) CheckMessages(request.messages);
+  SPECFABRIC_CHECK(request.chat() != request.messages.empty());
+  SPECFABRIC_CHECK(request.chat() == request.prompts.empty());
+  if (request.chat()) CheckMessages(request.messages);
   for (const gateway::Prompt& prompt : request.prompts) {
     if (const auto* tokens = std::get_if<std::vector<base::TokenId>>(&prompt)) CheckTokens(*tokens);
   }
@@ -109,6 +111,9 @@ constexpr Endpoint kEndpoints[] = {
     [](std::string_view body) { CheckParsed(gateway::ParseChat(body)); },
     [](std::string_view body) { CheckParsed(gateway::ParseTokenize(body)); },
     [](std::string_view body) { CheckParsed(gateway::ParseDetokenize(body)); },
+    [](std::string_view body) { CheckParsed(gateway::ParseResponses(body, {})); },
+    [](std::string_view body) { CheckParsed(gateway::ParseAnthropic(body, {})); },
+    [](std::string_view body) { CheckParsed(gateway::ParseCountTokens(body)); },
 };
 
 }  // namespace
@@ -141,6 +146,20 @@ std::vector<fuzz::Bytes> fuzz::Seeds() {
       {2, R"({"prompt":"text","add_special_tokens":false})"},
       {2, R"({"messages":[{"role":"user","content":"\u00e9\ud83d\ude00"}]})"},
       {3, R"({"model":"m","tokens":[0,1,2147483647]})"},
+      {4, R"({"input":"a","instructions":"i","max_output_tokens":3,"reasoning":{"effort":"low"},)"
+          R"("text":{"format":{"type":"json_schema","name":"n","schema":{}}},"include":[]})"},
+      {4, R"({"input":[{"role":"user","content":[{"type":"input_text","text":"a"}]},)"
+          R"({"type":"function_call","call_id":"c","name":"f","arguments":"{}"},)"
+          R"({"type":"function_call_output","call_id":"c","output":"o"},{"type":"reasoning"}],)"
+          R"("tools":[{"type":"function","name":"f"}],"tool_choice":{"type":"allowed_tools",)"
+          R"("mode":"auto","tools":[{"name":"f"}]}})"},
+      {5, R"({"max_tokens":3,"system":[{"type":"text","text":"s"}],"messages":[{"role":"user",)"
+          R"("content":"a"},{"role":"assistant","content":[{"type":"thinking","thinking":"t"},)"
+          R"({"type":"tool_use","id":"i","name":"f","input":{}}]},{"role":"user","content":[)"
+          R"({"type":"tool_result","tool_use_id":"i","content":"r"}]}],"stop_sequences":["x"],)"
+          R"("tools":[{"name":"f","input_schema":{}}],"tool_choice":{"type":"tool","name":"f"},)"
+          R"("thinking":{"type":"enabled"},"output_config":{"effort":"low"}})"},
+      {6, R"({"messages":[{"role":"user","content":[{"type":"text","text":"a"}]}],"system":"s"})"},
   };
   std::vector<Bytes> seeds;
   for (const auto& [endpoint, body] : bodies)

@@ -151,7 +151,7 @@ TEST(ChoiceTextTest, LogprobsHaveTheOffsetsOfTheirTokens) {
   const std::string given = "na\u00EFve \u6F22 ok";
   const Ids ids = tokenizer->Encode(given, false).value();
   const std::string whole = tokenizer->Decode(ids, true).value();
-  ChoiceText text = Make(*tokenizer, {}, {.with_logprobs = true});
+  ChoiceText text = Make(*tokenizer, {}, {.logprobs = 20});
   const auto piece = text.Append(ids, Scores(ids)).value();
   ASSERT_EQ(piece.entries.size(), ids.size());
   std::string bytes;
@@ -177,7 +177,7 @@ TEST(ChoiceTextTest, EchoScoresAllPromptTokensButTheFirst) {
   const auto tokenizer = LoadFixture("byte_level_words");
   const Ids prompt = tokenizer->Encode("that he said", false).value();
   const Ids output = tokenizer->Encode("no", false).value();
-  ChoiceText text = Make(*tokenizer, prompt, {.with_logprobs = true});
+  ChoiceText text = Make(*tokenizer, prompt, {.logprobs = 20});
   const std::string given = "that he said";
   auto scores = Scores(prompt);
   scores.erase(scores.begin());
@@ -208,7 +208,7 @@ TEST(ChoiceTextTest, StopStringsDoNotCountBeforeMinTokens) {
 
 TEST(ChoiceTextTest, MissingLogprobsAreAnInternalError) {
   const auto tokenizer = LoadFixture("byte_level_words");
-  ChoiceText text = Make(*tokenizer, {}, {.with_logprobs = true});
+  ChoiceText text = Make(*tokenizer, {}, {.logprobs = 20});
   EXPECT_EQ(text.Append(Ids({40}), {}).status().code(), absl::StatusCode::kInternal);
   EXPECT_EQ(text.Echo(Ids({40, 41}), nullptr, {}).status().code(), absl::StatusCode::kInternal);
 }

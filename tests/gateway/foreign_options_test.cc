@@ -44,7 +44,8 @@ Outcome Try(RequestKind endpoint, std::string_view field, const Json& value) {
   Json body = Json::parse(bodies.at(endpoint));
   // Some fields are read only if there are messages.
   const bool of_chats = field == "add_generation_prompt" || field == "chat_template_kwargs" ||
-                        field == "documents" || field == "reasoning_effort";
+                        field == "documents" || field == "reasoning_effort" ||
+                        field == "continue_final_message";
   if (endpoint == kTokenize && of_chats) body = Json::parse(bodies.at(kChat));
   body[std::string(field)] = value;
   const std::string text = body.dump();

@@ -129,9 +129,10 @@ std::string HttpClient::NextEvent() {
     const std::string& body = parser.get().body();
     const size_t end = body.find("\n\n", impl_->taken);
     if (end != std::string::npos) {
-      const std::string event = body.substr(impl_->taken, end - impl_->taken);
+      std::string event = body.substr(impl_->taken, end - impl_->taken);
       impl_->taken = end + 2;
       if (event.starts_with(':')) continue;  // a comment
+      if (event.starts_with("event: ")) event.erase(0, event.find('\n') + 1);
       return event.starts_with("data: ") ? event.substr(6) : "not an event: " + event;
     }
     if (parser.is_done()) return "";

@@ -20,7 +20,7 @@ Json Read(const std::string& text) {
 }
 
 AnswerHead Head(bool chat) {
-  return {.chat = chat,
+  return {.api = chat ? Api::kChat : Api::kCompletions,
           .id = "id-1",
           .created = 123,
           .model = "m",
@@ -118,6 +118,43 @@ TEST(FormatTest, ChatWithLogprobs) {
   EXPECT_EQ(content[0]["top_logprobs"][0]["logprob"], -1);
   EXPECT_EQ(content[1]["bytes"], Json({0xBC, 0xA2}));
   EXPECT_TRUE(content[1]["top_logprobs"].is_array());
+}
+
+TEST(FormatTest, PromptLogprobs) {
+  ChoicePart part;
+  part.prompt_logprobs = {Entry(1, "", 0, 0), Entry(2, "b", -1.5f, 0), Entry(3, "c", -0.5f, 0)};
+  (*part.prompt_logprobs)[0].scored = false;
+  (*part.prompt_logprobs)[1].top = {{4, "d", -0.25f}};
+  (*part.prompt_logprobs)[2].top = {{3, "c", -0.5f}};
+  const Json list = Read(Answer(Head(false), {part}, {}))["choices"][0]["prompt_logprobs"];
+  ASSERT_EQ(list.size(), 3u);
+  EXPECT_TRUE(list[0].is_null());
+  EXPECT_EQ(list[1]["4"], Json({{"logprob", -0.25}, {"rank", 1}, {"decoded_token", "d"}}));
+  EXPECT_EQ(list[1]["2"], Json({{"logprob", -1.5}, {"rank", nullptr}, {"decoded_token", "b"}}));
+  EXPECT_EQ(list[2].size(), 1u);
+  EXPECT_EQ(list[2]["3"]["rank"], 1);
+}
+
+TEST(FormatTest, ReasoningAndStops) {
+  ChoicePart part{.piece = {.reasoning = "r"}};
+  part.finish_reason = "stop";
+  part.stop = "END";
+  const Json choice = Read(Answer(Head(true), {part}, {}))["choices"][0];
+  EXPECT_EQ(choice["message"]["reasoning_content"], "r");
+  EXPECT_TRUE(choice["message"]["content"].is_null());
+  EXPECT_EQ(choice["stop_reason"], "END");
+  const Json chunk = Read(Chunk(Head(true), part, false))["choices"][0];
+  EXPECT_EQ(chunk["delta"], Json({{"reasoning_content", "r"}}));
+  part.stop.clear();
+  EXPECT_TRUE(Read(Answer(Head(true), {part}, {}))["choices"][0]["stop_reason"].is_null());
+}
+
+TEST(FormatTest, CallIdsAreNineLettersAndDigits) {
+  const std::string id = CallId(Head(true), 0, 1);
+  EXPECT_EQ(id.size(), 9u);
+  EXPECT_EQ(id, CallId(Head(true), 0, 1));
+  EXPECT_NE(id, CallId(Head(true), 1, 1));
+  EXPECT_EQ(id.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyz"), std::string::npos);
 }
 
 TEST(FormatTest, TokenIdsIfRequested) {

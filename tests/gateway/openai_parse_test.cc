@@ -20,7 +20,7 @@ using ::testing::Not;
 
 TEST(ParseCompletionTest, Defaults) {
   const auto request = Good(ParseCompletion(R"({"prompt": "a"})"));
-  EXPECT_FALSE(request.chat);
+  EXPECT_FALSE(request.chat());
   EXPECT_EQ(std::get<std::string>(request.prompts.at(0)), "a");
   EXPECT_EQ(request.max_tokens, 16);
   EXPECT_EQ(request.n, 1);
@@ -222,7 +222,7 @@ TEST(ParseCompletionTest, DefaultsApplyToFieldsLeftOut) {
     EXPECT_EQ(request.sampling.top_k, 20);
     EXPECT_EQ(request.sampling.min_p, 0.25f);
     EXPECT_EQ(request.rules.repetition_penalty, 1.5f);
-    EXPECT_EQ(request.max_tokens, request.chat ? 77 : 16);
+    EXPECT_EQ(request.max_tokens, request.chat() ? 77 : 16);
   }
   const std::string said = R"("temperature": 1, "top_p": 1, "top_k": -1, "min_p": 0,
                               "repetition_penalty": 1, "max_tokens": 5})";

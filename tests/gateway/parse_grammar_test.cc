@@ -77,6 +77,9 @@ TEST(ParseGrammarTest, WhatIsNoForm) {
       {"guided_choice", R"([""])"},
       {"guided_choice", "\"a\""},
       {"guided_grammar", "{}"},
+      {"bad_words", "\"a\""},
+      {"bad_words", R"(["a", ""])"},
+      {"bad_words", R"([1])"},
       {"guided_regex", "[]"},
   };
   for (const auto& [field, value] : cases) {

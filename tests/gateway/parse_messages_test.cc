@@ -21,7 +21,7 @@ TEST(ParseChatTest, FlattensTextParts) {
       {"role": "system", "content": "s"},
       {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
     ], "max_tokens": 3, "max_completion_tokens": 5, "logprobs": true, "top_logprobs": 2})"));
-  EXPECT_TRUE(request.chat);
+  EXPECT_TRUE(request.chat());
   EXPECT_EQ(request.messages,
             R"([{"role":"system","content":"s"},{"role":"user","content":"ab"}])");
   EXPECT_EQ(request.max_tokens, 5);

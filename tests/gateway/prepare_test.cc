@@ -21,8 +21,8 @@ class PrepareTest : public ::testing::Test {
   Parsed<Prepared> Try(const std::string& body, bool chat = false) {
     Parsed<GenerationRequest> request = chat ? ParseChat(body) : ParseCompletion(body);
     if (auto* error = std::get_if<ApiError>(&request)) return std::move(*error);
-    return Prepare(std::get<GenerationRequest>(std::move(request)), *tokenizer_, model_,
-                   [this] { return ++drawn_; });
+    return Prepare(std::get<GenerationRequest>(std::move(request)), *tokenizer_,
+                   ChatFormatOf(*tokenizer_), model_, [this] { return ++drawn_; });
   }
   Prepared Good(const std::string& body, bool chat = false) {
     Parsed<Prepared> prepared = Try(body, chat);

@@ -57,6 +57,18 @@ Cut Reference(const std::vector<std::string>& stops, const std::string& text,
   return {text, false};
 }
 
+TEST(StopMatcherTest, SaysWhichStopItWas) {
+  for (const bool include : {false, true}) {
+    StopMatcher matcher = Matcher({"abc", "bc", "x", "abcd"}, include);
+    EXPECT_EQ(matcher.match(), "");
+    for (const char* piece : {"za", "b", "c", "x"}) matcher.Push(piece);
+    EXPECT_EQ(matcher.match(), "abc");
+  }
+  StopMatcher within = Matcher({"abcd", "bc"});
+  within.Push("abc");
+  EXPECT_EQ(within.match(), "bc") << "the state is that of a longer string";
+}
+
 TEST(StopMatcherTest, WithoutStopsAllTextPasses) {
   StopMatcher matcher = Matcher({});
   EXPECT_EQ(matcher.Push("abc"), "abc");

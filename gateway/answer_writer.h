@@ -1,0 +1,45 @@
+#ifndef SPECFABRIC_GATEWAY_ANSWER_WRITER_H_
+#define SPECFABRIC_GATEWAY_ANSWER_WRITER_H_
+
+// Writes an answer in the form of the API that it was asked by.
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gateway/answer.h"
+#include "gateway/api_error.h"
+
+namespace specfabric::gateway {
+
+struct GenerationRequest;
+
+// Of one request. Its methods are called one after the other, on whatever thread formats: either
+// Whole alone; or, of a stream, Begin, News for all that is new, and then End or Failed.
+class AnswerWriter {
+ public:
+  virtual ~AnswerWriter() = default;
+
+  // The body of a whole answer.
+  virtual std::string Whole(const AnswerHead& head, std::vector<ChoicePart> parts,
+                            const Usage& usage) = 0;
+
+  // Events of a stream. `usage` of Begin knows the prompt's tokens alone.
+  virtual std::string Begin(const AnswerHead& head, size_t choices, const Usage& usage) = 0;
+  virtual std::string News(const AnswerHead& head, ChoicePart part) = 0;
+  virtual std::string End(const AnswerHead& head, const Usage& usage) = 0;
+  virtual std::string Failed(const AnswerHead& head, const ApiError& error) = 0;
+
+  // Whether the end of a stream has all of the text once more, so that the writer holds it.
+  virtual bool LastEventsRepeat() const { return false; }
+};
+
+std::unique_ptr<AnswerWriter> MakeAnswerWriter(const GenerationRequest& request);
+
+// The body of an answer that is an error.
+std::string ErrorBody(Api api, const ApiError& error);
+
+}  // namespace specfabric::gateway
+
+#endif  // SPECFABRIC_GATEWAY_ANSWER_WRITER_H_
