@@ -161,6 +161,13 @@ DEFINE_string(
     tool_parser, "auto",
     "how the model writes calls of tools: hermes, llama3_json, mistral, json, or auto: as "
     "the marks in its chat template say");
+DEFINE_string(cors_origins, "",
+              "web pages whose scripts may use the API: origins such as https://app.example.com, "
+              "comma-separated, or * for all; empty: none");
+DEFINE_string(api_key_file, "",
+              "file with the API keys that are accepted, one a line; read again when it changes; "
+              "empty: no key is asked for");
+DEFINE_bool(access_log, false, "logs one line for every HTTP request");
 DEFINE_string(slow_request, "0", "logs requests that take longer, with their trace's id; 0: none");
 DEFINE_string(span_file, "",
               "appends the spans of this process to this file, which Perfetto and chrome://tracing "
@@ -254,6 +261,8 @@ const std::vector<Group>& Groups() {
        {"model", "served_model_name", "targets", "max_context", "use_generation_config",
         "request_timeout", "target_wait"},
        {"stall_timeout", "slow_request", "tool_parser", "dns_refresh"}},
+      {"HTTP", {"cors_origins", "api_key_file"}, {"access_log"}},
+      {"HTTP of the gateway", {}, {"cors_origins", "api_key_file", "access_log"}},
       {"up",
        {"draft_model", "num_targets", "num_drafts", "served_model_name", "request_timeout"},
        {"use_generation_config", "target_wait", "stall_timeout", "slow_request", "tool_parser",
@@ -282,10 +291,11 @@ const std::vector<Role>& Roles() {
   static const auto* roles = new std::vector<Role>{
       {"up",
        "start a whole local cluster: gateway, targets and drafts as processes",
-       {"up", "process", "model", "target", "draft", "fabric", "traces", "every role"}},
+       {"up", "process", "model", "target", "draft", "fabric", "HTTP of the gateway", "traces",
+        "every role"}},
       {"gateway",
        "serve the OpenAI API and route requests to targets",
-       {"gateway", "process", "fabric", "traces", "every role"}},
+       {"gateway", "HTTP", "process", "fabric", "traces", "every role"}},
       {"target",
        "serve a model with a tensor-parallel group of ranks",
        {"cluster", "target", "group", "model", "process", "fabric", "traces", "every role"}},

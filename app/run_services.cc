@@ -13,6 +13,7 @@
 #include "app/admin_server.h"
 #include "app/flag_checks.h"
 #include "app/flags.h"
+#include "app/http_options.h"
 #include "app/model_options.h"
 #include "app/options.h"
 #include "app/process.h"
@@ -163,6 +164,8 @@ absl::Status RunGateway() {
   if (!lookups.ok()) return lookups.status();
   const auto drain_timeout = DrainTimeoutFlag();
   if (!drain_timeout.ok()) return drain_timeout.status();
+  gateway::GatewayOptions options;
+  if (absl::Status http = SetHttpOptions(&options); !http.ok()) return http;
   auto config = model::LoadModelConfig(FLAGS_model);
   if (!config.ok()) return config.status();
   metrics::Registry registry;
@@ -177,7 +180,6 @@ absl::Status RunGateway() {
   }
   const auto tool_format = ToolParserFlag();
   if (!tool_format.ok()) return tool_format.status();
-  gateway::GatewayOptions options;
   options.tool_format = *tool_format;
   options.listen = ports->listen->address();
   options.socket = ports->listen;

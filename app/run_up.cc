@@ -14,6 +14,7 @@
 #include "app/child.h"
 #include "app/flag_checks.h"
 #include "app/flags.h"
+#include "app/http_options.h"
 #include "app/join_secret.h"
 #include "app/model_options.h"
 #include "app/options.h"
@@ -135,6 +136,9 @@ std::vector<std::string> GatewayArgs(const std::vector<std::string>& targets) {
           absl::StrCat("--stall_timeout=", FLAGS_stall_timeout),
           absl::StrCat("--slow_request=", FLAGS_slow_request),
           absl::StrCat("--tool_parser=", FLAGS_tool_parser),
+          absl::StrCat("--cors_origins=", FLAGS_cors_origins),
+          absl::StrCat("--api_key_file=", FLAGS_api_key_file),
+          BoolArg("access_log", FLAGS_access_log),
           absl::StrCat("--admin_listen=", GatewayAdmin())};
 }
 
@@ -143,6 +147,8 @@ std::vector<std::string> GatewayArgs(const std::vector<std::string>& targets) {
 absl::Status Check(int drafts) {
   if (auto options = TargetOptions(); !options.ok()) return options.status();
   if (auto times = GatewayTimeFlags(); !times.ok()) return times.status();
+  gateway::GatewayOptions gateway;
+  if (absl::Status http = SetHttpOptions(&gateway); !http.ok()) return http;
   if (auto defaults = SamplingDefaultsOf(FLAGS_model); !defaults.ok()) return defaults.status();
   if (auto tools = ToolParserFlag(); !tools.ok()) return tools.status();
   if (auto traces = TraceFlags(); !traces.ok()) return traces.status();

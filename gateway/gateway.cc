@@ -26,6 +26,7 @@
 #include "boost/asio/use_awaitable.hpp"
 #include "gateway/dispatcher.h"
 #include "gateway/http_server.h"
+#include "gateway/middleware.h"
 #include "gateway/routes.h"
 #include "gateway/workers.h"
 #include "link/fabric_counters.h"
@@ -109,7 +110,14 @@ class Gateway::Impl {
                      [this](schemas::Submit submit) { workers_.Discard(std::move(submit)); }},
                     &metrics_),
         routes_(MakeContext(registry)),
-        tick_(io_) {}
+        middleware_(
+            {.routes = &routes_,
+             .metrics = &metrics_,
+             .cors_origins = options_.cors_origins,
+             .api_keys = options_.api_keys,
+             .access_log = options_.access_log ? std::make_unique<AccessLog>(&tenants_) : nullptr}),
+        tick_(io_),
+        reload_(io_) {}
   ~Impl();
 
   absl::Status Start(metrics::Registry* registry);
@@ -129,6 +137,7 @@ class Gateway::Impl {
   // False: the batch has more.
   bool HandleSlice(Event& event);
   asio::awaitable<void> Tick();
+  asio::awaitable<void> Reload();
 
   const GatewayOptions options_;
   std::atomic<bool> draining_ = false;
@@ -142,7 +151,9 @@ class Gateway::Impl {
   bool handling_ = false;  // a HandleInTurns is running or posted
   Dispatcher dispatcher_;
   Routes routes_;
+  Middleware middleware_;
   asio::steady_timer tick_;
+  asio::steady_timer reload_;
   bool stopping_ = false;
   std::unique_ptr<HttpServer> server_;
   std::unique_ptr<link::Link> link_;  // its callbacks only post to io_
@@ -265,15 +276,25 @@ asio::awaitable<void> Gateway::Impl::Tick() {
   }
 }
 
+asio::awaitable<void> Gateway::Impl::Reload() {
+  const auto job = [this] {
+    options_.api_keys->Reload();
+    return true;
+  };
+  while (!stopping_) {
+    reload_.expires_after(std::chrono::nanoseconds(options_.reload_interval));
+    co_await reload_.async_wait(asio::as_tuple(asio::use_awaitable));
+    if (!stopping_) co_await workers_.Run(Work::kLong, job);
+  }
+}
+
 absl::Status Gateway::Impl::Start(metrics::Registry* registry) {
   HttpServerOptions http;
   http.listen = options_.listen;
   http.socket = options_.socket;
   http.max_connections = options_.max_connections;
   http.max_body_bytes = options_.max_body_bytes;
-  auto server = HttpServer::Start(
-      io_, std::move(http), [this](HttpExchange& exchange) { return routes_.Handle(exchange); },
-      [this](const ApiError& error) { return routes_.Unreadable(error); });
+  auto server = HttpServer::Start(io_, std::move(http), middleware_.Service());
   if (!server.ok()) return server.status();
   server_ = *std::move(server);
 
@@ -295,6 +316,7 @@ absl::Status Gateway::Impl::Start(metrics::Registry* registry) {
   if (absl::Status started = link_->Start(); !started.ok()) return started;
 
   asio::co_spawn(io_, Tick(), asio::detached);
+  if (options_.api_keys != nullptr) asio::co_spawn(io_, Reload(), asio::detached);
   thread_ = std::thread([this] { RunIo(); });
   return absl::OkStatus();
 }
@@ -306,6 +328,7 @@ Gateway::Impl::~Impl() {
     asio::post(io_, [this] {
       stopping_ = true;
       tick_.cancel();
+      reload_.cancel();
       server_->Stop();
     });
     thread_.join();

@@ -19,6 +19,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "gateway/api_keys.h"
 #include "gateway/sampling_defaults.h"
 #include "gateway/tool_format.h"
 #include "metrics/registry.h"
@@ -41,6 +42,11 @@ struct GatewayOptions {
   int32_t context = 0;                      // tokens of a sequence at most; 0: the targets' limit
   std::string version;
   transport::FabricOptions fabric;
+  // The web pages that may read answers: Cors::Check.
+  std::vector<std::string> cors_origins;
+  std::shared_ptr<ApiKeyFile> api_keys;             // null: no key is asked for
+  base::Nanos reload_interval = 1 * base::kSecond;  // of files that may change: the keys
+  bool access_log = false;
   size_t max_choices = 1024;      // running or waiting; more are answered 429
   size_t max_connections = 4096;  // more wait to be accepted
   uint64_t max_body_bytes = 16 << 20;

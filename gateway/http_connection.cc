@@ -12,7 +12,9 @@
 
 #include "boost/asio/write.hpp"
 #include "boost/beast/http.hpp"
+#include "gateway/http_date.h"
 #include "gateway/http_head.h"
+#include "gateway/request_id.h"
 #include "gateway/request_target.h"
 
 namespace specfabric::gateway {
@@ -36,6 +38,8 @@ constexpr std::chrono::seconds kProbeInterval{2};
 // If the end of input comes later than this after the request, the client has most likely closed
 // its connection: it is probed at once.
 constexpr std::chrono::milliseconds kHalfCloseDelay{100};
+constexpr int kClientGone = 499;
+constexpr int kNoContent = 204;  // has no Content-Length
 
 // Beast's body type over HttpBody.
 struct BlockBody {
@@ -87,13 +91,18 @@ bool IsRequestError(const error_code& ec) {
   return ec.category() == http::make_error_code(http::error::bad_target).category();
 }
 
-HttpRequest RequestOf(http::request<BlockBody>& message, std::string path) {
+// The request without its body.
+HttpRequest RequestOf(const http::request<BlockBody>& message) {
   HttpRequest request;
   request.method = std::string(message.method_string());
-  request.path = std::move(path);
   request.authorization = std::string(message[http::field::authorization]);
+  request.x_api_key = std::string(message["x-api-key"]);
   request.traceparent = std::string(message["traceparent"]);
-  request.body = std::move(message.body());
+  request.origin = std::string(message[http::field::origin]);
+  request.requested_method = std::string(message[http::field::access_control_request_method]);
+  request.requested_headers = std::string(message[http::field::access_control_request_headers]);
+  const auto id = message["x-request-id"];
+  request.request_id = RequestIdOf({id.data(), id.size()});
   return request;
 }
 
@@ -101,22 +110,23 @@ HttpRequest RequestOf(http::request<BlockBody>& message, std::string path) {
 
 struct HttpConnection::Incoming {
   http::request_parser<BlockBody> parser;
-  std::string path;
+  HttpRequest request;
 };
 
-asio::awaitable<void> HttpConnection::Serve(const HttpServer::Handler& handler,
-                                            const HttpServer::Refuse& refuse) {
+asio::awaitable<void> HttpConnection::Serve(const HttpService& service) {
   for (bool open = true; open;) {
     Incoming incoming;
-    if (!co_await Read(incoming, refuse)) break;
+    if (!co_await Read(incoming, service)) break;
     received_ = steady_clock::now();
+    body_bytes_ = 0;
     auto& message = incoming.parser.get();
     const bool keep_alive = message.keep_alive();
-    HttpExchange exchange(this, RequestOf(message, std::move(incoming.path)), keep_alive,
-                          message.version() >= 11);
+    incoming.request.body = std::move(message.body());
+    HttpExchange exchange(this, std::move(incoming.request), keep_alive, message.version() >= 11);
     stream_.expires_never();
-    co_await handler(exchange);
+    co_await service.handle(exchange);
     co_await StopWatch();
+    ReportAnswer(service, exchange.request(), exchange.status());
     open = !gone_ && exchange.answered() && exchange.keep_alive();
   }
   error_code ignored;
@@ -124,38 +134,43 @@ asio::awaitable<void> HttpConnection::Serve(const HttpServer::Handler& handler,
   stream_.close();
 }
 
+void HttpConnection::ReportAnswer(const HttpService& service, const HttpRequest& request,
+                                  int status) {
+  if (service.answered == nullptr) return;
+  service.answered(request, {.status = gone_ ? kClientGone : status,
+                             .bytes = body_bytes_,
+                             .time = steady_clock::now() - received_});
+}
+
 // False: there is no request, and a refusal was sent if possible.
-asio::awaitable<bool> HttpConnection::Read(Incoming& incoming, const HttpServer::Refuse& refuse) {
+asio::awaitable<bool> HttpConnection::Read(Incoming& incoming, const HttpService& service) {
   auto& parser = incoming.parser;
   parser.header_limit(static_cast<uint32_t>(options_.max_header_bytes));
   parser.body_limit(options_.max_body_bytes);
   stream_.expires_after(options_.idle_timeout);
   auto [ec, count] = co_await http::async_read_header(stream_, buffer_, parser, kNoThrow);
   if (ec == http::error::end_of_stream) co_return false;
-  const bool head = parser.get().method() == http::verb::head;
+  incoming.request = RequestOf(parser.get());
+  const auto target = parser.get().target();
+  Parsed<std::string> path = PathOf({target.data(), target.size()});
+  auto* bad = std::get_if<ApiError>(&path);
+  if (bad == nullptr) incoming.request.path = std::get<std::string>(std::move(path));
   std::optional<ApiError> error;
   if (ec) {
     if (!IsRequestError(ec)) co_return false;
     error = Unreadable(ec, options_);
   } else {
     error = CheckHead(parser.get().base());
-    const auto target = parser.get().target();
-    Parsed<std::string> path = PathOf({target.data(), target.size()});
-    if (auto* bad = std::get_if<ApiError>(&path)) {
-      if (!error) error = std::move(*bad);
-    } else {
-      incoming.path = std::get<std::string>(std::move(path));
-    }
+    if (!error && bad != nullptr) error = std::move(*bad);
+    if (!error && service.admit != nullptr) error = service.admit(incoming.request);
   }
-  if (!error) co_return co_await ReadBody(incoming, refuse);
-  co_await RefuseRequest(*error, head, refuse);
+  if (!error) co_return co_await ReadBody(incoming, service);
+  co_await RefuseRequest(*error, incoming.request, service);
   co_return false;
 }
 
-asio::awaitable<bool> HttpConnection::ReadBody(Incoming& incoming,
-                                               const HttpServer::Refuse& refuse) {
+asio::awaitable<bool> HttpConnection::ReadBody(Incoming& incoming, const HttpService& service) {
   auto& parser = incoming.parser;
-  const bool head = parser.get().method() == http::verb::head;
   if (parser.get().version() >= 11 &&
       beast::iequals(parser.get()[http::field::expect], "100-continue")) {
     http::response<http::empty_body> proceed(http::status::continue_, 11);
@@ -167,15 +182,22 @@ asio::awaitable<bool> HttpConnection::ReadBody(Incoming& incoming,
   if (!ec) co_return true;
   if (IsRequestError(ec)) {
     const ApiError error = Unreadable(ec, options_);
-    co_await RefuseRequest(error, head, refuse);
+    co_await RefuseRequest(error, incoming.request, service);
   }
   co_return false;
 }
 
-asio::awaitable<void> HttpConnection::RefuseRequest(const ApiError& error, bool head,
-                                                    const HttpServer::Refuse& refuse) {
-  const HttpResponse response = refuse(error);
-  if (co_await WriteResponse(response, /*keep_alive=*/false, head)) co_await Linger();
+asio::awaitable<void> HttpConnection::RefuseRequest(const ApiError& error,
+                                                    const HttpRequest& request,
+                                                    const HttpService& service) {
+  received_ = steady_clock::now();
+  body_bytes_ = 0;
+  const HttpResponse response = service.refuse(error, request);
+  const HttpHeaders none;
+  const bool head = request.method == "HEAD";
+  const bool written = co_await WriteResponse(response, none, /*keep_alive=*/false, head);
+  ReportAnswer(service, request, response.status);
+  if (written) co_await Linger();
 }
 
 asio::awaitable<void> HttpConnection::Linger() {
@@ -282,14 +304,19 @@ asio::awaitable<bool> HttpConnection::Written(Serializer& serializer) {
   co_return !ec;
 }
 
-asio::awaitable<bool> HttpConnection::WriteResponse(const HttpResponse& response, bool keep_alive,
+asio::awaitable<bool> HttpConnection::WriteResponse(const HttpResponse& response,
+                                                    const HttpHeaders& headers, bool keep_alive,
                                                     bool head) {
   http::response<http::empty_body> message(static_cast<http::status>(response.status), 11);
   message.set(http::field::server, kServer);
-  message.set(http::field::content_type, response.content_type);
+  message.set(http::field::date, DateHeader());
+  if (!response.content_type.empty()) {
+    message.set(http::field::content_type, response.content_type);
+  }
+  for (const auto& [name, value] : headers) message.set(name, value);
   for (const auto& [name, value] : response.headers) message.set(name, value);
   message.keep_alive(keep_alive);
-  message.content_length(response.body.size());
+  if (response.status != kNoContent) message.content_length(response.body.size());
   std::ostringstream header_text;
   header_text << message.base();
   const std::string header = std::move(header_text).str();
@@ -298,6 +325,7 @@ asio::awaitable<bool> HttpConnection::WriteResponse(const HttpResponse& response
   stream_.expires_after(options_.write_timeout);
   // Writes 64 KiB at a time: the kernel copies what one call gives it, which blocks the io thread.
   auto [ec, count] = co_await asio::async_write(stream_, parts, kNoThrow);
+  body_bytes_ = count - std::min(count, header.size());
   if (ec) gone_ = true;
   co_return !ec;
 }
@@ -306,8 +334,10 @@ asio::awaitable<bool> HttpConnection::WriteStreamHeader(const char* content_type
                                                         const HttpHeaders& headers, bool chunked) {
   http::response<http::empty_body> message(http::status::ok, 11);
   message.set(http::field::server, kServer);
+  message.set(http::field::date, DateHeader());
   message.set(http::field::content_type, content_type);
   message.set(http::field::cache_control, "no-cache");
+  message.set("X-Accel-Buffering", "no");  // proxies such as nginx pass events on as they come
   for (const auto& [name, value] : headers) message.set(name, value);
   message.chunked(chunked);
   message.keep_alive(chunked);
@@ -320,6 +350,7 @@ asio::awaitable<bool> HttpConnection::WriteStreamHeader(const char* content_type
 
 asio::awaitable<bool> HttpConnection::WriteChunk(const std::string& data, bool chunked) {
   if (data.empty()) co_return !gone_;  // an empty chunk would end the body
+  body_bytes_ += data.size();
   // Any write serves as a probe.
   if (input_ended_ && watching_) ScheduleProbe(steady_clock::now() + kProbeInterval);
   stream_.expires_after(options_.write_timeout);

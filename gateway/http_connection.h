@@ -43,8 +43,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         options_(options) {}
 
   // Serves requests, one after another, until the connection ends.
-  boost::asio::awaitable<void> Serve(const HttpServer::Handler& handler,
-                                     const HttpServer::Refuse& refuse);
+  boost::asio::awaitable<void> Serve(const HttpService& service);
   void Close();
 
   // Reads while an answer is generated: otherwise a closed connection would not be noticed. What is
@@ -58,8 +57,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // a client is treated as gone.
   boost::asio::awaitable<void> Probe(bool http11);
 
-  // `head`: the request was HEAD, which is answered with the header alone.
-  boost::asio::awaitable<bool> WriteResponse(const HttpResponse& response, bool keep_alive,
+  // The response has `headers` besides its own. `head`: the request was HEAD, which is answered
+  // with the header alone.
+  boost::asio::awaitable<bool> WriteResponse(const HttpResponse& response,
+                                             const HttpHeaders& headers, bool keep_alive,
                                              bool head);
   boost::asio::awaitable<bool> WriteStreamHeader(const char* content_type,
                                                  const HttpHeaders& headers, bool chunked);
@@ -75,10 +76,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   static constexpr size_t kMaxBuffered = 2 * kMaxReadAhead;
 
   struct Incoming;  // a request as it is read
-  boost::asio::awaitable<bool> Read(Incoming& incoming, const HttpServer::Refuse& refuse);
-  boost::asio::awaitable<bool> ReadBody(Incoming& incoming, const HttpServer::Refuse& refuse);
-  boost::asio::awaitable<void> RefuseRequest(const ApiError& error, bool head,
-                                             const HttpServer::Refuse& refuse);
+  boost::asio::awaitable<bool> Read(Incoming& incoming, const HttpService& service);
+  boost::asio::awaitable<bool> ReadBody(Incoming& incoming, const HttpService& service);
+  boost::asio::awaitable<void> RefuseRequest(const ApiError& error, const HttpRequest& request,
+                                             const HttpService& service);
+  void ReportAnswer(const HttpService& service, const HttpRequest& request, int status);
   boost::asio::awaitable<void> Linger();
   void ReadAhead();
   void AwaitReset();
@@ -93,6 +95,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::asio::steady_timer probe_timer_;
   const HttpServerOptions& options_;
   std::chrono::steady_clock::time_point received_;  // the request that is being answered
+  uint64_t body_bytes_ = 0;                         // of its answer
   std::function<void()> on_change_;
   bool watching_ = false;       // between StartWatch and StopWatch
   bool watch_running_ = false;  // a read or a wait for RST is in progress

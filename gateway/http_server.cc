@@ -42,15 +42,16 @@ asio::awaitable<void> HttpExchange::Probe() {
 }
 
 asio::awaitable<void> HttpExchange::Respond(const HttpResponse& response) {
-  answered_ = true;
-  co_await connection_->WriteResponse(response, keep_alive_, request_.method == "HEAD");
+  status_ = response.status;
+  co_await connection_->WriteResponse(response, headers_, keep_alive_, request_.method == "HEAD");
 }
 
 asio::awaitable<bool> HttpExchange::StartStream(const char* content_type,
                                                 const HttpHeaders& headers) {
-  answered_ = true;
+  status_ = 200;
   keep_alive_ = keep_alive_ && chunked_;
-  co_return co_await connection_->WriteStreamHeader(content_type, headers, chunked_);
+  headers_.insert(headers_.end(), headers.begin(), headers.end());
+  co_return co_await connection_->WriteStreamHeader(content_type, headers_, chunked_);
 }
 
 asio::awaitable<bool> HttpExchange::Send(const std::string& data) {
@@ -64,11 +65,10 @@ asio::awaitable<bool> HttpExchange::EndStream() {
 
 class HttpServer::Impl {
  public:
-  Impl(asio::io_context& io, HttpServerOptions options, Handler handler, Refuse refuse)
+  Impl(asio::io_context& io, HttpServerOptions options, HttpService service)
       : io_(io),
         options_(std::move(options)),
-        handler_(std::move(handler)),
-        refuse_(std::move(refuse)),
+        service_(std::move(service)),
         acceptor_(io),
         pause_(io) {}
 
@@ -84,8 +84,7 @@ class HttpServer::Impl {
 
   asio::io_context& io_;
   HttpServerOptions options_;
-  const Handler handler_;
-  const Refuse refuse_;
+  const HttpService service_;
   tcp::acceptor acceptor_;
   asio::steady_timer pause_;
   transport::AcceptFailures accept_failures_;
@@ -138,7 +137,7 @@ asio::awaitable<void> HttpServer::Impl::Run(std::shared_ptr<HttpConnection> conn
     HttpConnection* connection;
     ~Leave() { connections.erase(connection); }
   } leave{connections_, connection.get()};
-  co_await connection->Serve(handler_, refuse_);
+  co_await connection->Serve(service_);
 }
 
 void HttpServer::Impl::Stop() {
@@ -154,8 +153,8 @@ HttpServer::~HttpServer() = default;
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(asio::io_context& io,
                                                               HttpServerOptions options,
-                                                              Handler handler, Refuse refuse) {
-  auto impl = std::make_unique<Impl>(io, std::move(options), std::move(handler), std::move(refuse));
+                                                              HttpService service) {
+  auto impl = std::make_unique<Impl>(io, std::move(options), std::move(service));
   if (absl::Status status = impl->Listen(); !status.ok()) return status;
   asio::co_spawn(io, impl->Accept(), asio::detached);
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));

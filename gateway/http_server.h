@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,9 +25,15 @@ namespace specfabric::gateway {
 
 struct HttpRequest {
   std::string method;
-  std::string path;           // percent-decoded, without the query
-  std::string authorization;  // of the header, empty for none
-  std::string traceparent;    // the same
+  std::string path;  // percent-decoded, without the query
+  // Of headers, empty for none.
+  std::string authorization;
+  std::string x_api_key;
+  std::string traceparent;
+  std::string origin;
+  std::string requested_method;   // Access-Control-Request-Method
+  std::string requested_headers;  // Access-Control-Request-Headers
+  std::string request_id;         // the client's x-request-id where it may be used, or one of ours
   HttpBody body;
 };
 
@@ -37,6 +44,13 @@ struct HttpResponse {
   std::string body = {};
   std::string content_type = "application/json";
   HttpHeaders headers = {};
+};
+
+// An answer that is over.
+struct HttpAnswered {
+  int status = 0;                    // 499: the client closed its connection before the end
+  uint64_t bytes = 0;                // of the body, as far as it was sent
+  std::chrono::nanoseconds time{0};  // since the request was read
 };
 
 class HttpConnection;  // one client's connection; http_connection.h
@@ -51,6 +65,8 @@ class HttpExchange {
   const HttpRequest& request() const { return request_; }
   // Moves the body out of request().
   HttpBody TakeBody() { return std::move(request_.body); }
+  // Headers of the answer besides those that Respond or StartStream is given.
+  void SetHeaders(HttpHeaders headers) { headers_ = std::move(headers); }
 
   // Until the handler returns, `on_change` runs as soon as gone() or probe_due() becomes true. Call
   // at most once a request. What `on_change` refers to must live until the exchange ends or
@@ -74,7 +90,8 @@ class HttpExchange {
   boost::asio::awaitable<bool> Send(const std::string& data);
   boost::asio::awaitable<bool> EndStream();
 
-  bool answered() const { return answered_; }
+  bool answered() const { return status_ != 0; }
+  int status() const { return status_; }  // of the answer; 0 before it
   bool keep_alive() const { return keep_alive_; }
 
  private:
@@ -82,7 +99,20 @@ class HttpExchange {
   HttpRequest request_;
   bool keep_alive_;
   bool chunked_;  // the client understands chunks; otherwise a stream ends with the connection
-  bool answered_ = false;
+  int status_ = 0;
+  HttpHeaders headers_;
+};
+
+// What is served. Called on the io thread.
+struct HttpService {
+  std::function<boost::asio::awaitable<void>(HttpExchange&)> handle;
+  // The answer to a request that cannot be read (malformed or too large) or is not admitted; of the
+  // request, what was read of its header.
+  std::function<HttpResponse(const ApiError&, const HttpRequest&)> refuse;
+  // May refuse a request before its body is read. Null: none is.
+  std::function<std::optional<ApiError>(const HttpRequest& head)> admit = nullptr;
+  // Told of every answer, refusals included. May be null.
+  std::function<void(const HttpRequest&, const HttpAnswered&)> answered = nullptr;
 };
 
 struct HttpServerOptions {
@@ -98,14 +128,10 @@ struct HttpServerOptions {
 
 class HttpServer {
  public:
-  using Handler = std::function<boost::asio::awaitable<void>(HttpExchange&)>;
-  // The answer to a request that cannot be read: malformed or too large.
-  using Refuse = std::function<HttpResponse(const ApiError&)>;
-
   // Errors are ListenSocket::Open's.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(boost::asio::io_context& io,
                                                            HttpServerOptions options,
-                                                           Handler handler, Refuse refuse);
+                                                           HttpService service);
   // Only after the io_context has stopped, or before it has started.
   ~HttpServer();
 

@@ -252,7 +252,7 @@ asio::awaitable<void> Routes::Respond(HttpExchange& exchange, HttpResponse& resp
   if (response.body.size() > kLargeAnswer) context_.workers->Discard(std::move(response.body));
 }
 
-HttpResponse Routes::Unreadable(const ApiError& error) const {
+HttpResponse Routes::Refuse(const ApiError& error) const {
   context_.metrics->CountRequest(Endpoint::kOther, error.status);
   HttpResponse response = ErrorResponse(error);
   if (error.status == 415) response.headers.emplace_back("Accept-Encoding", "identity");
@@ -343,7 +343,8 @@ asio::awaitable<Routes::Made> Routes::MakeGeneration(HttpExchange& exchange, Api
   HttpBody body = exchange.TakeBody();
   const ServedModel model = context_.model();
   const Work work = WorkOfBody(body.size());
-  const std::string_view key = ApiKeyOf(exchange.request().authorization);
+  const HttpRequest& request = exchange.request();
+  const std::string_view key = ApiKeyOf(request.authorization, request.x_api_key);
   auto job = [&]() -> Made {
     const std::string text = std::move(body).Join();
     Parsed<Prepared> prepared = ParseAndPrepare(text, api, context_.sampling_defaults,
@@ -435,9 +436,11 @@ void Routes::Report(const Call& call, const base::TraceContext& trace, uint64_t 
   const Usage usage = call.generation.usage();
   if (context_.slow_request > 0 && now - received > context_.slow_request) {
     spdlog::warn(
-        "gateway request={} took {:.3f} s: code={} prompt_tokens={} output_tokens={} trace={}",
+        "gateway request={} took {:.3f} s: code={} prompt_tokens={} output_tokens={} trace={} "
+        "request_id={}",
         call.head.id, base::ToSeconds(now - received), code, usage.prompt_tokens,
-        usage.completion_tokens, trace.traced() ? trace::TraceIdText(trace) : "none");
+        usage.completion_tokens, trace.traced() ? trace::TraceIdText(trace) : "none",
+        call.exchange.request().request_id);
   }
   if (context_.recorder == nullptr || !trace.traced()) return;
   context_.recorder->Record({.name = "request",
@@ -446,6 +449,7 @@ void Routes::Report(const Call& call, const base::TraceContext& trace, uint64_t 
                              .begin = received,
                              .end = now,
                              .attributes = {{"request", call.head.id},
+                                            {"request_id", call.exchange.request().request_id},
                                             {"http.response.status_code", int64_t{code}},
                                             {"prompt_tokens", usage.prompt_tokens},
                                             {"output_tokens", usage.completion_tokens}}});

@@ -54,8 +54,8 @@ class Routes {
   explicit Routes(RouteContext context) : context_(std::move(context)) {}
 
   boost::asio::awaitable<void> Handle(HttpExchange& exchange);
-  // The answer to a request that HttpServer could not read.
-  HttpResponse Unreadable(const ApiError& error) const;
+  // The answer to a request that gets to no route: it could not be read, or is not admitted.
+  HttpResponse Refuse(const ApiError& error) const;
 
  private:
   struct Route;

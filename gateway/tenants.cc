@@ -13,11 +13,15 @@
 
 namespace specfabric::gateway {
 
-std::string_view ApiKeyOf(std::string_view authorization) {
+std::string_view ApiKeyOf(std::string_view authorization, std::string_view x_api_key) {
   constexpr std::string_view kScheme = "bearer ";
-  const absl::string_view given(authorization.data(), authorization.size());
-  if (!absl::StartsWithIgnoreCase(given, {kScheme.data(), kScheme.size()})) return {};
-  const absl::string_view key = absl::StripAsciiWhitespace(given.substr(kScheme.size()));
+  absl::string_view key(authorization.data(), authorization.size());
+  if (absl::StartsWithIgnoreCase(key, {kScheme.data(), kScheme.size()})) {
+    key.remove_prefix(kScheme.size());
+  } else {
+    key = {x_api_key.data(), x_api_key.size()};
+  }
+  key = absl::StripAsciiWhitespace(key);
   return {key.data(), key.size()};
 }
 

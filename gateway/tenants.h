@@ -2,7 +2,7 @@
 #define SPECFABRIC_GATEWAY_TENANTS_H_
 
 // The tenant of a request, as 64-bit hashes from which a target cannot tell the API key. Every key
-// is a tenant: there is no list of keys. Pure.
+// is a tenant; which keys there are is api_keys.h's. Pure.
 
 #include <cstdint>
 #include <string>
@@ -16,8 +16,9 @@ struct Tenant {
   uint64_t cache_salt = 0;  // 0: the request has neither key nor salt
 };
 
-// The key in a header "Bearer KEY", empty for anything else.
-std::string_view ApiKeyOf(std::string_view authorization);
+// The key of a request: that of the header `Authorization: Bearer KEY`, or else the value of
+// `x-api-key`, which Anthropic's clients send. Empty for none.
+std::string_view ApiKeyOf(std::string_view authorization, std::string_view x_api_key);
 
 class Tenants {
  public:

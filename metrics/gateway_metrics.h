@@ -27,8 +27,8 @@ struct GatewayMetrics {
   void CountRequest(Endpoint endpoint, int code);
 
   // Status codes of answers; 499: the client closed the connection before its answer was complete.
-  static constexpr std::array<int, 13> kCodes = {200, 400, 404, 405, 413, 415, 429,
-                                                 431, 499, 500, 503, 504, 505};
+  static constexpr std::array<int, 16> kCodes = {200, 204, 400, 401, 403, 404, 405, 413,
+                                                 415, 429, 431, 499, 500, 503, 504, 505};
   std::array<std::array<Counter*, kCodes.size()>, kEndpoints> requests;
 
   Gauge& in_flight;            // completions and chat requests being answered

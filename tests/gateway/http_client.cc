@@ -59,6 +59,7 @@ HttpClient::HttpClient(const std::string& address) : impl_(std::make_unique<Impl
   setsockopt(impl_->socket.native_handle(), SOL_SOCKET, SO_RCVTIMEO, &minute, sizeof(minute));
 }
 
+HttpClient::HttpClient(HttpClient&& other) noexcept = default;
 HttpClient::~HttpClient() = default;
 
 void HttpClient::Close() {

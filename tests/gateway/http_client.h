@@ -20,6 +20,7 @@ struct ClientResponse {
 class HttpClient {
  public:
   explicit HttpClient(const std::string& address);  // "127.0.0.1:port"
+  HttpClient(HttpClient&& other) noexcept;
   ~HttpClient();
 
   // A header of all later requests: "Name: value".

@@ -8,12 +8,15 @@ namespace specfabric::gateway {
 namespace {
 
 TEST(ApiKeyTest, OnlyBearerHeadersHaveAKey) {
-  EXPECT_EQ(ApiKeyOf("Bearer sk-1"), "sk-1");
-  EXPECT_EQ(ApiKeyOf("bearer  sk-1 "), "sk-1");
-  EXPECT_EQ(ApiKeyOf("Basic dXNlcg=="), "");
-  EXPECT_EQ(ApiKeyOf("Bearer"), "");
-  EXPECT_EQ(ApiKeyOf("Bearer "), "");
-  EXPECT_EQ(ApiKeyOf(""), "");
+  EXPECT_EQ(ApiKeyOf("Bearer sk-1", ""), "sk-1");
+  EXPECT_EQ(ApiKeyOf("bearer  sk-1 ", ""), "sk-1");
+  EXPECT_EQ(ApiKeyOf("Basic dXNlcg==", ""), "");
+  EXPECT_EQ(ApiKeyOf("Bearer", ""), "");
+  EXPECT_EQ(ApiKeyOf("Bearer ", ""), "");
+  EXPECT_EQ(ApiKeyOf("", ""), "");
+  EXPECT_EQ(ApiKeyOf("", " sk-2 "), "sk-2");
+  EXPECT_EQ(ApiKeyOf("Basic dXNlcg==", "sk-2"), "sk-2");
+  EXPECT_EQ(ApiKeyOf("Bearer sk-1", "sk-2"), "sk-1");
 }
 
 TEST(TenantsTest, WithoutAKeyTheTenantIsZero) {
