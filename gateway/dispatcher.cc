@@ -42,6 +42,11 @@ void Dispatcher::Cancel(uint64_t id) {
   Erase(id);
 }
 
+bool Dispatcher::Placed(uint64_t id) const {
+  const auto found = choices_.find(id);
+  return found != choices_.end() && found->second->target.has_value();
+}
+
 ChoiceRecord Dispatcher::Record(uint64_t id) const {
   const auto found = choices_.find(id);
   if (found == choices_.end()) return {};

@@ -89,6 +89,8 @@ class Dispatcher {
   void Cancel(uint64_t id);
   // Seconds until the present choices will have finished, at the recent rate: for Retry-After.
   int RetryAfter(base::Nanos now) const { return rate_.SecondsUntilDone(choices_.size(), now); }
+  // Whether the live choice is at a target, and does not wait for one.
+  bool Placed(uint64_t id) const;
   // Of a live choice, or of one whose sink is being called with its end.
   ChoiceRecord Record(uint64_t id) const;
 

@@ -177,6 +177,8 @@ RouteContext Gateway::Impl::MakeContext(metrics::Registry* registry) {
   context.workers = &workers_;
   context.request_timeout = options_.request_timeout;
   context.slow_request = options_.slow_request;
+  context.stream_header_delay = options_.stream_header_delay;
+  context.stream_keep_alive = options_.stream_keep_alive;
   context.recorder = options_.recorder;
   context.draining = [this] { return draining_.load(); };
   return context;

@@ -52,8 +52,15 @@ struct GatewayOptions {
   uint64_t max_body_bytes = 16 << 20;
   base::Nanos target_wait = 5 * base::kSecond;     // for a target, before a request is answered 503
   base::Nanos stall_timeout = 30 * base::kSecond;  // of a target: DispatcherOptions
-  base::Nanos request_timeout = 0;      // of a whole answer, which then ends with 504; 0: none
-  base::Nanos slow_request = 0;         // requests that take longer are logged; 0: none are
+  base::Nanos request_timeout = 0;  // of a whole answer, which then ends with 504; 0: none
+  base::Nanos slow_request = 0;     // requests that take longer are logged; 0: none are
+  // Of a stream, before its first output: the header is sent once targets have had all of its
+  // choices for so long without refusing one. Until then an error has a status of its own, later it
+  // is an event.
+  base::Nanos stream_header_delay = 300 * base::kMillisecond;
+  // A stream without output for so long gets a comment, which keeps proxies from closing it. The
+  // header does not come later than this, either.
+  base::Nanos stream_keep_alive = 15 * base::kSecond;
   trace::Recorder* recorder = nullptr;  // null: no tracing; must outlive the gateway
 };
 

@@ -260,6 +260,13 @@ bool Generation::Start(base::Nanos now) {
   return false;
 }
 
+bool Generation::Placed() const {
+  return next_ == choices_.size() &&
+         std::all_of(choices_.begin(), choices_.end(), [this](const auto& choice) {
+           return choice->id == 0 || context_.dispatcher->Placed(choice->id);
+         });
+}
+
 void Generation::StartChoice(size_t index, base::Nanos now) {
   ChoiceSink sink;
   sink.tokens = [this, index](schemas::Tokens news) { OnTokens(index, std::move(news)); };

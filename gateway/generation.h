@@ -54,6 +54,9 @@ class Generation {
   // call again in a later turn.
   bool Start(base::Nanos now);
 
+  // Every choice that runs has been sent to a target.
+  bool Placed() const;
+
   // All choices have ended, or one failed and with it the request.
   bool done() const { return error_.has_value() || running_ == 0; }
   const std::optional<ApiError>& error() const { return error_; }

@@ -118,7 +118,9 @@ class ResponsesWriter : public AnswerWriter {
     const char* const code = error.status == 429 ? "rate_limit_exceeded" : "server_error";
     Json response = Response(head, "failed", nullptr);
     response["error"] = {{"code", code}, {"message", OneLine(error.message)}};
-    return Event("response.failed", {{"response", std::move(response)}});
+    // Clients want to hear of a response before anything about it.
+    std::string events = sequence_ == 0 ? Begin(head, 1, {}) : "";
+    return events += Event("response.failed", {{"response", std::move(response)}});
   }
 
   bool LastEventsRepeat() const override { return true; }

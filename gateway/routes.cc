@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -36,6 +37,7 @@ namespace specfabric::gateway {
 
 namespace asio = boost::asio;
 using metrics::Endpoint;
+using std::chrono::steady_clock;
 
 namespace {
 
@@ -45,6 +47,7 @@ constexpr int kClientGone = 499;
 constexpr size_t kLargeAnswer = 256 << 10;
 // A comment line, which readers of event streams ignore.
 constexpr const char* kProbe = ":\n\n";
+constexpr const char* kKeepAlive = ": keep-alive\n\n";
 
 // Estimated time to format, in microseconds. Up to kInline it is done on the io thread, so that
 // ordinary streams need no change of threads; up to kShortFormat on the thread for short work.
@@ -163,7 +166,7 @@ struct Routes::Made {
 struct Routes::Call {
   HttpExchange& exchange;
   Generation& generation;
-  asio::steady_timer& wake;  // never expires; cancelling it wakes the coroutine
+  asio::steady_timer& wake;  // cancelling it wakes the coroutine
   std::unique_ptr<AnswerWriter> writer;
   AnswerHead head;
 
@@ -171,7 +174,18 @@ struct Routes::Call {
 
   template <typename Condition>
   asio::awaitable<void> Until(const Condition& condition) {
+    wake.expires_at(steady_clock::time_point::max());
     while (!condition()) co_await wake.async_wait(kAsTuple);
+  }
+  // False: `due` came first.
+  template <typename Condition>
+  asio::awaitable<bool> Until(const Condition& condition, steady_clock::time_point due) {
+    while (!condition()) {
+      if (steady_clock::now() >= due) co_return false;
+      wake.expires_at(due);
+      co_await wake.async_wait(kAsTuple);
+    }
+    co_return true;
   }
   // The head, with the present fingerprint and exactness.
   const AnswerHead& Head() {
@@ -495,14 +509,27 @@ asio::awaitable<HttpResponse> Routes::WholeAnswer(Call& call) {
   co_return co_await Format(cost, job);
 }
 
+asio::awaitable<void> Routes::UntilStreamBegins(Call& call) {
+  Generation& generation = call.generation;
+  const auto has_something = [&] { return generation.HasNews() || call.Changed(); };
+  const auto begin = steady_clock::now();
+  const std::chrono::nanoseconds delay(context_.stream_header_delay);
+  const std::chrono::nanoseconds longest(context_.stream_keep_alive);
+  while (!generation.HasNews() && !generation.done() && !call.exchange.gone()) {
+    if (call.exchange.probe_due()) co_await call.exchange.Probe();
+    const bool placed = generation.Placed();
+    const auto due = steady_clock::now() + delay;
+    if (co_await call.Until(has_something, due)) continue;
+    // A target that has no room for it would have said so by now.
+    if (placed && generation.Placed()) co_return;
+    if (steady_clock::now() - begin >= longest) co_return;
+  }
+}
+
 asio::awaitable<int> Routes::AnswerInPieces(Call& call) {
   Generation& generation = call.generation;
   const auto has_something = [&] { return generation.HasNews() || call.Changed(); };
-  co_await call.Until(has_something);
-  while (!generation.HasNews() && !generation.done() && !call.exchange.gone()) {
-    co_await call.exchange.Probe();
-    co_await call.Until(has_something);
-  }
+  co_await UntilStreamBegins(call);
   if (call.exchange.gone()) co_return kClientGone;
   if (generation.error()) {  // before the stream has begun: an ordinary error answer
     const HttpResponse response = ErrorResponse(*generation.error(), call.head.api);
@@ -511,12 +538,17 @@ asio::awaitable<int> Routes::AnswerInPieces(Call& call) {
   }
   const HttpHeaders headers = IgnoredFields(generation.request().ignored_fields);
   co_await call.exchange.StartStream("text/event-stream", headers);
-  std::string begin = call.writer->Begin(call.Head(), generation.choices(), generation.usage());
+  bool begun = false;
   size_t sent = 0;
   for (bool over = false; !over;) {
-    co_await call.Until(has_something);
+    const auto due = steady_clock::now() + std::chrono::nanoseconds(context_.stream_keep_alive);
+    const bool changed = co_await call.Until(has_something, due);
     over = generation.done();
-    std::string events = std::exchange(begin, {});
+    std::string events;
+    if (!begun && generation.HasNews()) {
+      events = call.writer->Begin(call.Head(), generation.choices(), generation.usage());
+      begun = true;
+    }
     std::string news = co_await NextEvents(call);
     sent += news.size();
     if (news.size() > kLargeAnswer) {  // too large to be copied into `events`
@@ -529,6 +561,7 @@ asio::awaitable<int> Routes::AnswerInPieces(Call& call) {
       events += news;
     }
     if (over) events += co_await LastEvents(call, sent);
+    if (events.empty() && !changed) events = kKeepAlive;
     if (events.empty() && call.exchange.probe_due()) events = kProbe;
     if (call.exchange.gone() || !co_await call.exchange.Send(events)) {
       co_return kClientGone;

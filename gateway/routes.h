@@ -46,6 +46,9 @@ struct RouteContext {
   std::function<bool()> draining;
   base::Nanos request_timeout = 0;  // 0: none
   base::Nanos slow_request = 0;     // requests that take longer are logged; 0: none are
+  // Of streams: GatewayOptions.
+  base::Nanos stream_header_delay = 0;
+  base::Nanos stream_keep_alive = 0;
   trace::Recorder* recorder = nullptr;
 };
 
@@ -84,6 +87,8 @@ class Routes {
               base::Nanos received);
   boost::asio::awaitable<int> AnswerWhole(Call& call);
   boost::asio::awaitable<int> AnswerInPieces(Call& call);
+  // Until there is output, the end, or time to send a stream's header without.
+  boost::asio::awaitable<void> UntilStreamBegins(Call& call);
   boost::asio::awaitable<HttpResponse> WholeAnswer(Call& call);
   template <typename F>
   boost::asio::awaitable<std::invoke_result_t<F&>> Format(size_t cost, F& job);

@@ -176,6 +176,9 @@ TEST(ResponsesWriterTest, Failures) {
   EXPECT_EQ(events[0]["type"], "response.failed");
   EXPECT_EQ(events[0]["response"]["status"], "failed");
   EXPECT_EQ(events[0]["response"]["error"], Json({{"code", "server_error"}, {"message", "a b"}}));
+  const auto unbegun = WriterOf(Api::kResponses);
+  EXPECT_THAT(TypesOf(Events(unbegun->Failed(Head(Api::kResponses), ServerError("a")))),
+              ElementsAre("response.created", "response.in_progress", "response.failed"));
 }
 
 TEST(AnthropicWriterTest, WholeAnswers) {

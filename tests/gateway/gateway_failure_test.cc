@@ -203,7 +203,9 @@ TEST_F(GatewayFailureTest, RequestsBeyondTheLimitAreRefused) {
 
 TEST_F(GatewayFailureTest, ARequestThatTakesTooLongEndsWith504) {
   AddStalling(0);
-  StartGateway();
+  GatewayOptions options;
+  options.stream_header_delay = 60 * base::kSecond;
+  StartGateway(std::move(options), 1);
   const auto late = Client().Post("/v1/completions", R"({"prompt": "no", "timeout": 0.2})");
   EXPECT_THAT(ErrorOf(late, 504), HasSubstr("0.2 s"));
   WaitFor([&] { return !targets_[0]->cancels().empty(); }, "the target is told");

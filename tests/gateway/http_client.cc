@@ -125,6 +125,13 @@ ClientResponse HttpClient::Open(const std::string& path, const std::string& body
 }
 
 std::string HttpClient::NextEvent() {
+  for (;;) {
+    std::string next = NextEventOrComment();
+    if (!next.starts_with(':')) return next;
+  }
+}
+
+std::string HttpClient::NextEventOrComment() {
   auto& parser = *impl_->stream;
   for (;;) {
     const std::string& body = parser.get().body();
@@ -132,7 +139,7 @@ std::string HttpClient::NextEvent() {
     if (end != std::string::npos) {
       std::string event = body.substr(impl_->taken, end - impl_->taken);
       impl_->taken = end + 2;
-      if (event.starts_with(':')) continue;  // a comment
+      if (event.starts_with(':')) return event;
       if (event.starts_with("event: ")) event.erase(0, event.find('\n') + 1);
       return event.starts_with("data: ") ? event.substr(6) : "not an event: " + event;
     }

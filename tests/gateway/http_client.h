@@ -35,6 +35,8 @@ class HttpClient {
   // the next server-sent event, or "" at the end of the body.
   ClientResponse Open(const std::string& path, const std::string& body);
   std::string NextEvent();
+  // The same with the lines of one comment, as they are, where a comment comes first.
+  std::string NextEventOrComment();
   std::vector<std::string> RestOfEvents();
 
   // Sends raw bytes.
