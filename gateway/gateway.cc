@@ -28,11 +28,13 @@
 #include "gateway/http_server.h"
 #include "gateway/middleware.h"
 #include "gateway/routes.h"
+#include "gateway/target_loads.h"
 #include "gateway/workers.h"
 #include "link/fabric_counters.h"
 #include "link/link.h"
 #include "metrics/fabric_metrics.h"
 #include "metrics/gateway_metrics.h"
+#include "metrics/router_metrics.h"
 
 namespace specfabric::gateway {
 
@@ -97,6 +99,7 @@ class Gateway::Impl {
       : options_(std::move(options)),
         tenants_(options_.fabric.join_secret),
         metrics_(*registry),
+        router_metrics_(*registry, options_.model_name),
         dispatcher_({.max_choices = options_.max_choices,
                      .target_wait = options_.target_wait,
                      .stall_timeout = options_.stall_timeout},
@@ -143,6 +146,7 @@ class Gateway::Impl {
   std::atomic<bool> draining_ = false;
   const Tenants tenants_;
   metrics::GatewayMetrics metrics_;
+  metrics::RouterMetrics router_metrics_;
   asio::io_context io_{1};
   GrammarChecker grammars_{options_.tokenizer};
   Workers workers_{io_};
@@ -150,6 +154,7 @@ class Gateway::Impl {
   std::deque<Event> events_;
   bool handling_ = false;  // a HandleInTurns is running or posted
   Dispatcher dispatcher_;
+  TargetLoads loads_{&router_metrics_};
   Routes routes_;
   Middleware middleware_;
   asio::steady_timer tick_;
@@ -234,8 +239,10 @@ void Gateway::Impl::HandleNext() {
   if (std::holds_alternative<schemas::TokensBatch>(next.what)) {
     if (!HandleSlice(next)) return;
   } else if (const auto* up = std::get_if<Up>(&next.what)) {
+    loads_.Up(next.peer, up->hello);
     dispatcher_.OnUp(next.peer, up->hello, now);
   } else if (std::holds_alternative<Down>(next.what)) {
+    loads_.Down(next.peer);
     dispatcher_.OnDown(next.peer, now);
   } else if (std::holds_alternative<schemas::Drain>(next.what)) {
     dispatcher_.OnDrain(next.peer);
@@ -246,7 +253,9 @@ void Gateway::Impl::HandleNext() {
 }
 
 bool Gateway::Impl::HandleSlice(Event& event) {
-  auto& sequences = std::get<schemas::TokensBatch>(event.what).sequences;
+  auto& batch = std::get<schemas::TokensBatch>(event.what);
+  if (const auto load = std::exchange(batch.load, std::nullopt)) loads_.Report(event.peer, *load);
+  auto& sequences = batch.sequences;
   const auto begin = sequences.begin() + static_cast<ptrdiff_t>(event.next);
   event.next = std::min(event.next + kSlice, sequences.size());
   const auto end = sequences.begin() + static_cast<ptrdiff_t>(event.next);

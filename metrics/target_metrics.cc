@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "metrics/vllm_labels.h"
+
 namespace specfabric::metrics {
 namespace {
 
@@ -25,11 +27,6 @@ DrafterMetrics DrafterSeries(Registry& registry, const std::string& drafter) {
                                              "Draft tokens accepted, by proposal source", labels),
       .share = nullptr,
       .first_accepted = nullptr};
-}
-
-// The labels of vLLM's series, so that the filters of its dashboards match.
-Labels VllmLabels(const std::string& model_name) {
-  return {{"model_name", model_name}, {"engine", "0"}};
 }
 
 }  // namespace
@@ -102,13 +99,14 @@ TargetMetrics::TargetMetrics(Registry& registry, const std::string& model_name, 
                                           VllmLabels(model_name))),
       rounds(registry.AddCounter("specfabric_rounds_total",
                                  "Decode and verification rounds, one a sequence a step")),
+      drafts(registry.AddCounter("specfabric_drafts_total",
+                                 "Rounds that verified draft tokens, one a sequence a step")),
       drafted_tokens(
           registry.AddCounter("specfabric_drafted_tokens_total", "Draft tokens verified")),
       accepted_tokens(
           registry.AddCounter("specfabric_accepted_tokens_total", "Draft tokens accepted")),
       vllm_drafts(registry.AddCounter("vllm:spec_decode_num_drafts_total",
-                                      "Rounds with a draft, under the name vLLM's dashboards use",
-                                      VllmLabels(model_name))),
+                                      "`specfabric_drafts_total` again", VllmLabels(model_name))),
       vllm_draft_tokens(registry.AddCounter("vllm:spec_decode_num_draft_tokens_total",
                                             "`specfabric_drafted_tokens_total` again",
                                             VllmLabels(model_name))),
@@ -189,6 +187,7 @@ void TargetMetrics::CountRound(int verification, int drafted, int accepted) {
   if (verification >= 0 && verification < static_cast<int>(verifications.size())) {
     verifications[verification]->Increment();
   }
+  drafts.Increment();
   vllm_drafts.Increment();
   drafted_tokens.Increment(drafted);
   vllm_draft_tokens.Increment(drafted);

@@ -107,6 +107,7 @@ struct TargetMetrics {
 
   // Updated by CountRound.
   Counter& rounds;
+  Counter& drafts;  // rounds that verified draft tokens
   Counter& drafted_tokens;
   Counter& accepted_tokens;
   std::vector<Counter*> accepted_at;  // [positions]

@@ -81,6 +81,31 @@ size_t BytesOf(const wire::Tokens& t) {
 
 constexpr uint8_t kNoVerificationMethod = 255;
 
+Offset<wire::TargetLoad> WriteLoad(const TargetLoad& load, FlatBufferBuilder& builder) {
+  const auto accepted_at = builder.CreateVector(load.accepted_at);
+  return wire::CreateTargetLoad(builder, load.running, load.waiting, load.kv_blocks,
+                                load.kv_blocks_used, load.block_size, load.drafts, load.drafted,
+                                load.accepted, accepted_at);
+}
+
+TargetLoad CheckedLoad(const wire::TargetLoad& t, Checker& check) {
+  check.NonNegative("running", t.running());
+  check.NonNegative("waiting", t.waiting());
+  check.NonNegative("kv_blocks", t.kv_blocks());
+  check.NonNegative("kv_blocks_used", t.kv_blocks_used());
+  check.AtMost("kv_blocks_used", t.kv_blocks_used(), t.kv_blocks());
+  check.NonNegative("block_size", t.block_size());
+  check.NonNegative("drafts", t.drafts());
+  check.NonNegative("drafted", t.drafted());
+  check.NonNegative("accepted", t.accepted());
+  const auto accepted_at = View(t.accepted_at());
+  check.Size("accepted_at", accepted_at.size(), kMaxTreeNodes);
+  if (!check.ok()) return {};
+  for (const int64_t count : accepted_at) check.NonNegative("accepted_at", count);
+  return {t.running(), t.waiting(), t.kv_blocks(), t.kv_blocks_used(), t.block_size(),
+          t.drafts(),  t.drafted(), t.accepted(),  Copy(accepted_at)};
+}
+
 }  // namespace
 
 void Speculation::Add(const Speculation& other) {
@@ -175,7 +200,9 @@ std::vector<uint8_t> Encode(const TokensBatch& m) {
   std::vector<Offset<wire::Tokens>> sequences;
   sequences.reserve(m.sequences.size());
   for (const Tokens& tokens : m.sequences) sequences.push_back(WriteTokens(tokens, builder));
-  return wire::Finish(builder, wire::CreateTokensBatchDirect(builder, &sequences));
+  Offset<wire::TargetLoad> load;
+  if (m.load) load = WriteLoad(*m.load, builder);
+  return wire::Finish(builder, wire::CreateTokensBatchDirect(builder, &sequences, load));
 }
 
 template <>
@@ -184,6 +211,8 @@ absl::StatusOr<TokensBatch> Decode<TokensBatch>(absl::Span<const uint8_t> payloa
   if (!table.ok()) return table.status();
   Checker check("TokensBatch");
   TokensBatch m;
+  if (const auto* load = (*table)->load()) m.load = CheckedLoad(*load, check);
+  if (!check.ok()) return check.status();
   const auto* sequences = (*table)->sequences();
   if (sequences == nullptr) return m;
   wire::CheckEntries(

@@ -236,10 +236,22 @@ struct Tokens : base::SequenceOutput {
   int32_t cached_tokens = 0;  // tokens of the prompt found in the prefix cache
 };
 
+// What a target has to do, and totals since its start, for the metrics of its gateways.
+struct TargetLoad {
+  int32_t running = 0, waiting = 0;       // sequences, of all gateways
+  int32_t kv_blocks = 0;                  // of the KV cache
+  int32_t kv_blocks_used = 0;             // by running sequences, at most kv_blocks
+  int32_t block_size = 0;                 // tokens
+  int64_t drafts = 0;                     // rounds that verified draft tokens
+  int64_t drafted = 0, accepted = 0;      // draft tokens
+  std::vector<int64_t> accepted_at = {};  // at depth 1, 2, ...
+};
+
 // The results of one step for all sequences of one gateway. One message for each sequence would be
 // hundreds a step, more than a connection takes. Without sequences it is a heartbeat.
 struct TokensBatch {
-  std::vector<Tokens> sequences;
+  std::vector<Tokens> sequences = {};
+  std::optional<TargetLoad> load = {};  // in heartbeats
 };
 
 struct Cancel {

@@ -100,17 +100,20 @@ void TargetEngine::Serve() {
     }
     if (asked_.load() == kDrain && clients_.empty()) return;
     base::Nanos until = std::min(std::get<scheduler::WaitUntil>(next).time, watch_.due());
-    if (!clients_.empty()) until = std::min(until, next_heartbeat_);
+    if (heartbeat_due_ || !clients_.empty()) until = std::min(until, next_heartbeat_);
     TakeInput(until);
   }
 }
 
 void TargetEngine::SendHeartbeats(base::Nanos now) {
-  if (clients_.empty() || now < next_heartbeat_) return;
+  if (!heartbeat_due_ && clients_.empty()) return;
+  if (now < next_heartbeat_) return;
+  heartbeat_due_ = !clients_.empty();
   next_heartbeat_ = now + kHeartbeatInterval;
+  const schemas::TokensBatch heartbeat{.load = Load()};
   for (const auto& [peer, role] : peers_) {
     // One that cannot take it has tokens on their way to it.
-    if (role == schemas::Role::kGateway) outbox_.tokens(peer, {}).IgnoreError();
+    if (role == schemas::Role::kGateway) outbox_.tokens(peer, heartbeat).IgnoreError();
   }
 }
 
@@ -125,7 +128,9 @@ void TargetEngine::TakeInput(base::Nanos deadline) {
 void TargetEngine::Handle(const PeerUp& up) {
   peers_[up.peer] = up.hello.role;
   // A gateway that left because this thread had stalled waits for a sign that it goes on.
-  if (up.hello.role == schemas::Role::kGateway) outbox_.tokens(up.peer, {}).IgnoreError();
+  if (up.hello.role == schemas::Role::kGateway) {
+    outbox_.tokens(up.peer, {.load = Load()}).IgnoreError();
+  }
   if (up.hello.role != schemas::Role::kDraft) return;
   drafts_.PeerUp(up.peer, up.hello);
   scheduler_.SetDrafters(drafts_.workers() > 0);

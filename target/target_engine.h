@@ -167,9 +167,10 @@ class TargetEngine {
   void Serve();
   void Ask(Asked what);
   void TakeInput(base::Nanos deadline);
-  // Heartbeat to the gateways while there is work (an empty TokensBatch). An open connection proves
-  // only that the progress thread is alive, not this one.
+  // Heartbeat to the gateways while there is work, and once after it (a TokensBatch with the load
+  // alone). An open connection proves only that the progress thread is alive, not this one.
   void SendHeartbeats(base::Nanos now);
+  schemas::TargetLoad Load() const;
   void Handle(const PeerUp& up);
   void Handle(const PeerDown& down);
   void Handle(PeerMessage& input);
@@ -227,6 +228,7 @@ class TargetEngine {
   absl::flat_hash_map<link::PeerId, schemas::Role> peers_;
   base::SequenceId next_sequence_ = 1;
   base::Nanos next_heartbeat_ = 0;
+  bool heartbeat_due_ = false;  // there was work at the last one
   base::Nanos next_not_finite_line_ = 0;
   int64_t not_finite_unsaid_ = 0;
   scheduler::SchedulerStats reported_;

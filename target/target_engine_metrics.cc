@@ -87,6 +87,26 @@ void TargetEngine::UpdateDrafters() {
   reported_scored_ = scored;
 }
 
+schemas::TargetLoad TargetEngine::Load() const {
+  const scheduler::SchedulerStats stats = scheduler_.stats();
+  const auto total = [](const metrics::Counter& counter) {
+    return static_cast<int64_t>(counter.Value());
+  };
+  schemas::TargetLoad load;
+  load.running = stats.running;
+  load.waiting = stats.waiting;
+  load.kv_blocks = stats.used_blocks + stats.free_blocks;
+  load.kv_blocks_used = stats.used_blocks;
+  load.block_size = options_.scheduler.block_size;
+  load.drafts = total(metrics_->drafts);
+  load.drafted = total(metrics_->drafted_tokens);
+  load.accepted = total(metrics_->accepted_tokens);
+  for (const metrics::Counter* counter : metrics_->accepted_at) {
+    load.accepted_at.push_back(total(*counter));
+  }
+  return load;
+}
+
 void TargetEngine::UpdateGauges() {
   UpdateDrafters();
   const scheduler::SchedulerStats stats = scheduler_.stats();

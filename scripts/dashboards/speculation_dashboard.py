@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dashboard import Dashboard, Panel, Query, Row, percentiles, rates, share, stat
 
-DRAFTS = "vllm:spec_decode_num_drafts_total{$S}"
+DRAFTS = "specfabric_drafts_total{$S}"
 
 SPECULATION = Dashboard(
     "specfabric-speculation",

@@ -13,6 +13,7 @@
 #include "metrics/fabric_metrics.h"
 #include "metrics/gateway_metrics.h"
 #include "metrics/registry.h"
+#include "metrics/router_metrics.h"
 #include "metrics/target_metrics.h"
 #include "metrics/trace_metrics.h"
 
@@ -22,8 +23,8 @@ namespace {
 constexpr const char* kIntroduction = R"(# Metrics
 
 Every process answers `GET /metrics` in Prometheus' text format on its admin port, the gateway on its
-HTTP port too. All series exist from the start, with zero, but for those of peers, wires, draft models
-and draft workers, which appear with their first connection. Times are seconds. Written from the code by
+HTTP port too. All series exist from the start, with zero, but for those of peers, wires, targets'
+caches and depths, draft models and draft workers, which appear with their first connection. Times are seconds. Written from the code by
 `scripts/update_docs`; a test compares the two.
 )";
 
@@ -82,6 +83,9 @@ std::string MetricsReference() {
   TraceMetrics trace(common, [] { return TraceCounters{}; });
   absl::StrAppend(&text, Table("Every role", common));
   GatewayMetrics gateway(gateway_registry);
+  RouterMetrics router(gateway_registry, "m");
+  router.AcceptedAt(0);
+  router.SetCacheConfig(16, 100);
   absl::StrAppend(&text, Table("Gateway", gateway_registry));
   TargetMetrics target(target_registry, "m", 2);
   target.draft_routes.Update({{.worker = "a:1", .model = "d"}});

@@ -293,6 +293,21 @@ TEST(LimitsTest, TokensBatch) {
   });
   ExpectRefused<TokensBatch>("sequences",
                              [](TokensBatch& m) { m.sequences.resize(kMaxBatchSequences + 1); });
+  using Change = std::function<void(TargetLoad&)>;
+  const auto load_refused = [](const char* field, const Change& change) {
+    ExpectRefused<TokensBatch>(field, [&](TokensBatch& m) { change(m.load.emplace()); });
+  };
+  load_refused("running", [](TargetLoad& load) { load.running = -1; });
+  load_refused("waiting", [](TargetLoad& load) { load.waiting = -1; });
+  load_refused("kv_blocks", [](TargetLoad& load) { load.kv_blocks = -1; });
+  load_refused("kv_blocks_used", [](TargetLoad& load) { load.kv_blocks_used = 1; });
+  load_refused("block_size", [](TargetLoad& load) { load.block_size = -1; });
+  load_refused("drafts", [](TargetLoad& load) { load.drafts = -1; });
+  load_refused("drafted", [](TargetLoad& load) { load.drafted = -1; });
+  load_refused("accepted", [](TargetLoad& load) { load.accepted = -1; });
+  load_refused("accepted_at", [](TargetLoad& load) { load.accepted_at = {1, -1}; });
+  load_refused("accepted_at",
+               [](TargetLoad& load) { load.accepted_at.assign(kMaxTreeNodes + 1, 0); });
 }
 
 // A small message may not grow large: here 4,000 entries that are one.

@@ -223,6 +223,20 @@ template <>
 inline TokensBatch RandomMessage<TokensBatch>(Rng& rng) {
   TokensBatch m;
   for (int32_t i = RandomInt(rng, 1, 5); i > 0; --i) m.sequences.push_back(RandomSequence(rng));
+  if (RandomInt(rng, 0, 1) == 1) {
+    TargetLoad& load = m.load.emplace();
+    load.running = RandomInt(rng, 0, 64);
+    load.waiting = RandomInt(rng, 0, 1 << 20);
+    load.kv_blocks = RandomInt(rng, 0, 1 << 20);
+    load.kv_blocks_used = RandomInt(rng, 0, load.kv_blocks);
+    load.block_size = RandomInt(rng, 1, 64);
+    load.drafts = int64_t{RandomInt(rng, 0, 1 << 30)} << 20;
+    load.drafted = int64_t{RandomInt(rng, 0, 1 << 30)} << 20;
+    load.accepted = int64_t{RandomInt(rng, 0, 1 << 30)} << 20;
+    for (int32_t i = RandomInt(rng, 0, kMaxTreeNodes); i > 0; --i) {
+      load.accepted_at.push_back(int64_t{RandomInt(rng, 0, 1 << 30)} << 20);
+    }
+  }
   return m;
 }
 
@@ -410,7 +424,13 @@ inline auto Fields(const Tokens& m) {
                     Fields(m.prompt_logprobs), m.finish, m.error, totals.rounds, totals.drafted,
                     totals.accepted, totals.accepted_at, totals.verification, m.cached_tokens);
 }
-inline auto Fields(const TokensBatch& m) { return std::tuple(Fields(m.sequences)); }
+inline auto Fields(const TargetLoad& m) {
+  return std::tuple(m.running, m.waiting, m.kv_blocks, m.kv_blocks_used, m.block_size, m.drafts,
+                    m.drafted, m.accepted, m.accepted_at);
+}
+inline auto Fields(const TokensBatch& m) {
+  return std::tuple(Fields(m.sequences), m.load.has_value(), Fields(m.load.value_or(TargetLoad())));
+}
 inline auto Fields(const GroupPart& m) {
   return std::tuple(m.ranks, m.pipeline_stages, m.first_rank, m.rank_count, m.cuda, m.bfloat16,
                     m.kv_blocks, m.block_size, m.batch_invariant, m.reference, m.cuda_graphs,

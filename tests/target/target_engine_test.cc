@@ -52,6 +52,8 @@ class TargetEngineTest : public ::testing::Test {
     outbox.tokens = [this](link::PeerId peer, const schemas::TokensBatch& batch) {
       std::lock_guard lock(mutex_);
       (batch.sequences.empty() ? heartbeats_ : tokens_).push_back(peer);
+      if (batch.load) loads_.push_back(*batch.load);
+      EXPECT_EQ(batch.load.has_value(), batch.sequences.empty());
       for (const schemas::Tokens& tokens : batch.sequences) {
         if (tokens.finish != schemas::Finish::kNone) ends_[tokens.request_id] = tokens;
       }
@@ -128,6 +130,7 @@ class TargetEngineTest : public ::testing::Test {
   std::condition_variable changed_;
   std::vector<link::PeerId> heartbeats_,
       tokens_;                                // whom batches without and with sequences went to
+  std::vector<schemas::TargetLoad> loads_;    // of the heartbeats
   std::map<uint64_t, schemas::Tokens> ends_;  // the last message of each request
   base::TokenId spoilt_ = base::kNoToken;
   bool hangs_ = false;
@@ -151,6 +154,30 @@ TEST_F(TargetEngineTest, WhileThereIsWorkItIsToldAgainAndAgain) {
   Submit(1 << 15);  // a millisecond each at least
   ASSERT_TRUE(WaitForHeartbeats(kGateway, 3));
   EXPECT_TRUE(WaitForTokens(1));
+}
+
+TEST_F(TargetEngineTest, HeartbeatsSayWhatThereIsToDo) {
+  Up(kGateway, schemas::Role::kGateway);
+  ASSERT_TRUE(WaitForHeartbeats(kGateway, 1));
+  Submit(1500);
+  Submit(1500);
+  std::unique_lock lock(mutex_);
+  const auto said = [&](int32_t running) {
+    return changed_.wait_for(lock, kTestTimeout, [&] { return loads_.back().running == running; });
+  };
+  EXPECT_EQ(loads_.front().running, 0);
+  EXPECT_EQ(loads_.front().kv_blocks, 1 << 12);
+  EXPECT_EQ(loads_.front().kv_blocks_used, 0);
+  EXPECT_EQ(loads_.front().block_size, Options().scheduler.block_size);
+  ASSERT_TRUE(said(2));
+  EXPECT_GT(loads_.back().kv_blocks_used, 0);
+  EXPECT_LT(loads_.back().kv_blocks_used, 1 << 12);
+  EXPECT_EQ(loads_.back().waiting, 0);
+  EXPECT_EQ(loads_.back().accepted_at.size(), speculation::kMaxVerifyNodes - 1);
+  // Once more when it is done.
+  ASSERT_TRUE(said(0));
+  EXPECT_EQ(ends_.size(), 2u);
+  EXPECT_EQ(loads_.back().kv_blocks_used, 0);
 }
 
 TEST_F(TargetEngineTest, LogitsThatAreNotFiniteEndTheirRequestWithALineThatSaysWhere) {
