@@ -167,6 +167,10 @@ DEFINE_string(cors_origins, "",
 DEFINE_string(api_key_file, "",
               "file with the API keys that are accepted, one a line; read again when it changes; "
               "empty: no key is asked for");
+DEFINE_string(tls_cert, "",
+              "file with the certificate of the API's port and those that lead to its authority, "
+              "PEM; read again when it changes; empty: no TLS");
+DEFINE_string(tls_key, "", "file with the private key of --tls_cert, PEM without a passphrase");
 DEFINE_bool(access_log, false, "logs one line for every HTTP request");
 DEFINE_string(slow_request, "0", "logs requests that take longer, with their trace's id; 0: none");
 DEFINE_string(span_file, "",
@@ -261,8 +265,10 @@ const std::vector<Group>& Groups() {
        {"model", "served_model_name", "targets", "max_context", "use_generation_config",
         "request_timeout", "target_wait"},
        {"stall_timeout", "slow_request", "tool_parser", "dns_refresh"}},
-      {"HTTP", {"cors_origins", "api_key_file"}, {"access_log"}},
-      {"HTTP of the gateway", {}, {"cors_origins", "api_key_file", "access_log"}},
+      {"HTTP", {"cors_origins", "api_key_file", "tls_cert", "tls_key"}, {"access_log"}},
+      {"HTTP of the gateway",
+       {},
+       {"cors_origins", "api_key_file", "tls_cert", "tls_key", "access_log"}},
       {"up",
        {"draft_model", "num_targets", "num_drafts", "served_model_name", "request_timeout"},
        {"use_generation_config", "target_wait", "stall_timeout", "slow_request", "tool_parser",

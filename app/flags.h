@@ -94,6 +94,8 @@ DECLARE_string(target_wait);
 DECLARE_string(stall_timeout);
 DECLARE_string(cors_origins);
 DECLARE_string(api_key_file);
+DECLARE_string(tls_cert);
+DECLARE_string(tls_key);
 DECLARE_bool(access_log);
 DECLARE_string(slow_request);
 DECLARE_string(tool_parser);

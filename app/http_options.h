@@ -7,7 +7,7 @@
 namespace specfabric::app {
 
 // Sets what the flags of the gateway's HTTP say: --cors_origins, --api_key_file,
-// --access_log. InvalidArgument in one line.
+// --access_log, --tls_cert and --tls_key, whose files it reads. InvalidArgument in one line.
 absl::Status SetHttpOptions(gateway::GatewayOptions* options);
 
 }  // namespace specfabric::app

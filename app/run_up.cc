@@ -138,6 +138,8 @@ std::vector<std::string> GatewayArgs(const std::vector<std::string>& targets) {
           absl::StrCat("--tool_parser=", FLAGS_tool_parser),
           absl::StrCat("--cors_origins=", FLAGS_cors_origins),
           absl::StrCat("--api_key_file=", FLAGS_api_key_file),
+          absl::StrCat("--tls_cert=", FLAGS_tls_cert),
+          absl::StrCat("--tls_key=", FLAGS_tls_key),
           BoolArg("access_log", FLAGS_access_log),
           absl::StrCat("--admin_listen=", GatewayAdmin())};
 }
@@ -334,8 +336,9 @@ absl::Status RunUp() {
   cluster.secret = *std::move(secret);
   absl::Status status = StartAll(*targets, *drafts, *std::move(ports), &cluster);
   if (status.ok()) {
-    spdlog::info("cluster ready: http://{} targets={} drafts={}", cluster.gateways[0].listen,
-                 *targets, *drafts);
+    spdlog::info("cluster ready: {}://{} targets={} drafts={}",
+                 FLAGS_tls_cert.empty() ? "http" : "https", cluster.gateways[0].listen, *targets,
+                 *drafts);
     const auto announced = Announce(cluster);
     if (FLAGS_print_pids) PrintPids(cluster);
     status = Supervise(&cluster);

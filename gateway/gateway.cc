@@ -35,6 +35,7 @@
 #include "metrics/fabric_metrics.h"
 #include "metrics/gateway_metrics.h"
 #include "metrics/router_metrics.h"
+#include "spdlog/spdlog.h"
 
 namespace specfabric::gateway {
 
@@ -289,7 +290,8 @@ asio::awaitable<void> Gateway::Impl::Tick() {
 
 asio::awaitable<void> Gateway::Impl::Reload() {
   const auto job = [this] {
-    options_.api_keys->Reload();
+    if (options_.api_keys != nullptr) options_.api_keys->Reload();
+    if (options_.tls != nullptr) options_.tls->Reload();
     return true;
   };
   while (!stopping_) {
@@ -303,6 +305,8 @@ absl::Status Gateway::Impl::Start(metrics::Registry* registry) {
   HttpServerOptions http;
   http.listen = options_.listen;
   http.socket = options_.socket;
+  http.tls = options_.tls;
+  if (options_.tls != nullptr) spdlog::info("TLS: {}", options_.tls->Describe());
   http.max_connections = options_.max_connections;
   http.max_body_bytes = options_.max_body_bytes;
   auto server = HttpServer::Start(io_, std::move(http), middleware_.Service());
@@ -327,7 +331,9 @@ absl::Status Gateway::Impl::Start(metrics::Registry* registry) {
   if (absl::Status started = link_->Start(); !started.ok()) return started;
 
   asio::co_spawn(io_, Tick(), asio::detached);
-  if (options_.api_keys != nullptr) asio::co_spawn(io_, Reload(), asio::detached);
+  if (options_.api_keys != nullptr || options_.tls != nullptr) {
+    asio::co_spawn(io_, Reload(), asio::detached);
+  }
   thread_ = std::thread([this] { RunIo(); });
   return absl::OkStatus();
 }

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "gateway/api_keys.h"
 #include "gateway/sampling_defaults.h"
+#include "gateway/tls_files.h"
 #include "gateway/tool_format.h"
 #include "metrics/registry.h"
 #include "tokenizer/tokenizer.h"
@@ -45,7 +46,8 @@ struct GatewayOptions {
   // The web pages that may read answers: Cors::Check.
   std::vector<std::string> cors_origins;
   std::shared_ptr<ApiKeyFile> api_keys;             // null: no key is asked for
-  base::Nanos reload_interval = 1 * base::kSecond;  // of files that may change: the keys
+  std::shared_ptr<TlsFiles> tls;                    // null: plain HTTP
+  base::Nanos reload_interval = 1 * base::kSecond;  // of the files of these two
   bool access_log = false;
   size_t max_choices = 1024;      // running or waiting; more are answered 429
   size_t max_connections = 4096;  // more wait to be accepted

@@ -10,6 +10,9 @@
 #include <utility>
 #include <variant>
 
+#include "boost/asio/co_spawn.hpp"
+#include "boost/asio/post.hpp"
+#include "boost/asio/ssl/error.hpp"
 #include "boost/asio/write.hpp"
 #include "boost/beast/http.hpp"
 #include "gateway/http_date.h"
@@ -31,6 +34,8 @@ constexpr const char* kServer = "specfabric";
 // How long input is discarded after a refusal, before the connection is closed. Closing with unread
 // input would reset the connection, and the client might not see the refusal.
 constexpr std::chrono::seconds kLinger{5};
+// How long the end of a TLS connection may take.
+constexpr std::chrono::seconds kCloseNotify{1};
 // A client that sends nothing more is probed this long after its request, and then every
 // kProbeInterval.
 constexpr std::chrono::seconds kFirstProbe{1};
@@ -114,7 +119,9 @@ struct HttpConnection::Incoming {
 };
 
 asio::awaitable<void> HttpConnection::Serve(const HttpService& service) {
-  for (bool open = true; open;) {
+  bool established = true;
+  if (stream_.has_tls()) established = co_await Handshake();
+  for (bool open = established; open;) {
     Incoming incoming;
     if (!co_await Read(incoming, service)) break;
     received_ = steady_clock::now();
@@ -123,15 +130,48 @@ asio::awaitable<void> HttpConnection::Serve(const HttpService& service) {
     const bool keep_alive = message.keep_alive();
     incoming.request.body = std::move(message.body());
     HttpExchange exchange(this, std::move(incoming.request), keep_alive, message.version() >= 11);
-    stream_.expires_never();
+    stream_.tcp().expires_never();
     co_await service.handle(exchange);
     co_await StopWatch();
     ReportAnswer(service, exchange.request(), exchange.status());
     open = !gone_ && exchange.answered() && exchange.keep_alive();
   }
+  if (stream_.has_tls() && established && !gone_) {
+    stream_.tcp().expires_after(kCloseNotify);
+    co_await stream_.tls().async_shutdown(kNoThrow);
+  }
   error_code ignored;
   stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
-  stream_.close();
+  stream_.tcp().close();
+}
+
+asio::awaitable<bool> HttpConnection::Handshake() {
+  probe_timer_.expires_after(options_.handshake_timeout);
+  probe_timer_.async_wait([self = shared_from_this()](const error_code& ec) {
+    if (!ec) self->AbortHandshake();
+  });
+  in_handshake_ = true;
+  asio::awaitable<error_code> running = HandshakeElsewhere();
+  asio::awaitable<error_code> waiting =
+      asio::co_spawn(*handshakes_, std::move(running), asio::use_awaitable);
+  const error_code ec = co_await std::move(waiting);
+  in_handshake_ = false;
+  probe_timer_.cancel();
+  co_return !ec;
+}
+
+asio::awaitable<error_code> HttpConnection::HandshakeElsewhere() {
+  handshaking_ = true;
+  auto [ec] = co_await stream_.tls().async_handshake(HttpStream::Tls::server, kNoThrow);
+  handshaking_ = false;
+  co_return ec;
+}
+
+void HttpConnection::AbortHandshake() {
+  asio::post(*handshakes_, [self = shared_from_this()] {
+    error_code ignored;
+    if (self->handshaking_) self->stream_.socket().close(ignored);
+  });
 }
 
 void HttpConnection::ReportAnswer(const HttpService& service, const HttpRequest& request,
@@ -147,7 +187,7 @@ asio::awaitable<bool> HttpConnection::Read(Incoming& incoming, const HttpService
   auto& parser = incoming.parser;
   parser.header_limit(static_cast<uint32_t>(options_.max_header_bytes));
   parser.body_limit(options_.max_body_bytes);
-  stream_.expires_after(options_.idle_timeout);
+  stream_.tcp().expires_after(options_.idle_timeout);
   auto [ec, count] = co_await http::async_read_header(stream_, buffer_, parser, kNoThrow);
   if (ec == http::error::end_of_stream) co_return false;
   incoming.request = RequestOf(parser.get());
@@ -177,7 +217,7 @@ asio::awaitable<bool> HttpConnection::ReadBody(Incoming& incoming, const HttpSer
     http::response_serializer<http::empty_body> serializer(proceed);
     if (!co_await Written(serializer)) co_return false;
   }
-  stream_.expires_after(options_.body_timeout);
+  stream_.tcp().expires_after(options_.body_timeout);
   auto [ec, count] = co_await http::async_read(stream_, buffer_, parser, kNoThrow);
   if (!ec) co_return true;
   if (IsRequestError(ec)) {
@@ -203,15 +243,19 @@ asio::awaitable<void> HttpConnection::RefuseRequest(const ApiError& error,
 asio::awaitable<void> HttpConnection::Linger() {
   error_code ec;
   stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ec);
-  stream_.expires_after(kLinger);
+  stream_.tcp().expires_after(kLinger);
   std::string discarded(64 << 10, '\0');
   while (!ec) {
-    auto [read_ec, count] = co_await stream_.async_read_some(asio::buffer(discarded), kNoThrow);
+    auto [read_ec, count] =
+        co_await stream_.tcp().async_read_some(asio::buffer(discarded), kNoThrow);
     ec = read_ec;
   }
 }
 
-void HttpConnection::Close() { stream_.close(); }
+void HttpConnection::Close() {
+  if (in_handshake_) return AbortHandshake();
+  stream_.tcp().close();
+}
 
 void HttpConnection::StartWatch(std::function<void()> on_change) {
   on_change_ = std::move(on_change);
@@ -229,16 +273,16 @@ void HttpConnection::ReadAhead() {
     watch_ended_.cancel();
     return;
   }
-  stream_.async_read_some(buffer_.prepare(4096),
-                          [self = shared_from_this()](const error_code& ec, size_t count) {
-                            self->buffer_.commit(count);
-                            if (ec == asio::error::eof) {
-                              self->input_ended_ = true;
-                            } else if (ec) {
-                              self->Gone();
-                            }
-                            self->ReadAhead();
-                          });
+  stream_.async_read_some(
+      buffer_.prepare(4096), [self = shared_from_this()](const error_code& ec, size_t count) {
+        self->buffer_.commit(count);
+        if (ec == asio::error::eof || ec == asio::ssl::error::stream_truncated) {
+          self->input_ended_ = true;
+        } else if (ec) {
+          self->Gone();
+        }
+        self->ReadAhead();
+      });
 }
 
 void HttpConnection::AwaitReset() {
@@ -280,7 +324,7 @@ asio::awaitable<void> HttpConnection::StopWatch() {
   watching_ = false;
   probe_due_ = false;
   probe_timer_.cancel();
-  if (watch_running_) stream_.cancel();
+  if (watch_running_) stream_.tcp().cancel();
   while (watch_running_) co_await watch_ended_.async_wait(kNoThrow);
   on_change_ = nullptr;
 }
@@ -298,7 +342,7 @@ asio::awaitable<void> HttpConnection::Probe(bool http11) {
 
 template <typename Serializer>
 asio::awaitable<bool> HttpConnection::Written(Serializer& serializer) {
-  stream_.expires_after(options_.write_timeout);
+  stream_.tcp().expires_after(options_.write_timeout);
   auto [ec, count] = co_await http::async_write(stream_, serializer, kNoThrow);
   if (ec) gone_ = true;
   co_return !ec;
@@ -322,7 +366,7 @@ asio::awaitable<bool> HttpConnection::WriteResponse(const HttpResponse& response
   const std::string header = std::move(header_text).str();
   const std::array<asio::const_buffer, 2> parts = {
       asio::buffer(header), head ? asio::const_buffer() : asio::buffer(response.body)};
-  stream_.expires_after(options_.write_timeout);
+  stream_.tcp().expires_after(options_.write_timeout);
   // Writes 64 KiB at a time: the kernel copies what one call gives it, which blocks the io thread.
   auto [ec, count] = co_await asio::async_write(stream_, parts, kNoThrow);
   body_bytes_ = count - std::min(count, header.size());
@@ -342,7 +386,7 @@ asio::awaitable<bool> HttpConnection::WriteStreamHeader(const char* content_type
   message.chunked(chunked);
   message.keep_alive(chunked);
   http::response_serializer<http::empty_body> serializer(message);
-  stream_.expires_after(options_.write_timeout);
+  stream_.tcp().expires_after(options_.write_timeout);
   auto [ec, count] = co_await http::async_write_header(stream_, serializer, kNoThrow);
   if (ec) gone_ = true;
   co_return !ec;
@@ -353,7 +397,7 @@ asio::awaitable<bool> HttpConnection::WriteChunk(const std::string& data, bool c
   body_bytes_ += data.size();
   // Any write serves as a probe.
   if (input_ended_ && watching_) ScheduleProbe(steady_clock::now() + kProbeInterval);
-  stream_.expires_after(options_.write_timeout);
+  stream_.tcp().expires_after(options_.write_timeout);
   error_code ec;
   if (chunked) {
     const auto chunk = http::make_chunk(asio::buffer(data));
@@ -368,7 +412,7 @@ asio::awaitable<bool> HttpConnection::WriteChunk(const std::string& data, bool c
 }
 
 asio::awaitable<bool> HttpConnection::WriteLastChunk() {
-  stream_.expires_after(options_.write_timeout);
+  stream_.tcp().expires_after(options_.write_timeout);
   const auto last = http::make_chunk_last();
   auto [ec, count] = co_await asio::async_write(stream_, last, kNoThrow);
   if (ec) gone_ = true;

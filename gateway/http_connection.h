@@ -13,6 +13,11 @@
 // usually does so right after its request, so it is first probed after a second, by which time most
 // answers are sent. If the end of input comes later, the client has most likely closed its
 // connection and is probed at once.
+//
+// Under TLS the end of input is close_notify, or FIN without it; it says as little about whether
+// the client still reads, so all of this is the same. Different: a request that is cut off by a FIN
+// without close_notify is not answered, and an answer that is followed by the end of the connection
+// is followed by close_notify.
 
 #include <chrono>
 #include <functional>
@@ -22,11 +27,13 @@
 #include "boost/asio/awaitable.hpp"
 #include "boost/asio/ip/tcp.hpp"
 #include "boost/asio/steady_timer.hpp"
+#include "boost/asio/thread_pool.hpp"
 #include "boost/asio/use_awaitable.hpp"
 #include "boost/beast/core/flat_buffer.hpp"
-#include "boost/beast/core/tcp_stream.hpp"
 #include "gateway/http_body.h"
 #include "gateway/http_server.h"
+#include "gateway/http_stream.h"
+#include "gateway/tls_files.h"
 
 namespace specfabric::gateway {
 
@@ -35,8 +42,11 @@ constexpr auto kNoThrow = boost::asio::as_tuple(boost::asio::use_awaitable);
 
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
-  HttpConnection(boost::asio::ip::tcp::socket socket, const HttpServerOptions& options)
-      : stream_(std::move(socket)),
+  // `handshakes`: the thread for them under TLS, otherwise null.
+  HttpConnection(boost::asio::ip::tcp::socket socket, const HttpServerOptions& options,
+                 boost::asio::thread_pool* handshakes)
+      : stream_(std::move(socket), options.tls == nullptr ? nullptr : options.tls->context()),
+        handshakes_(handshakes),
         buffer_(kMaxBuffered + options.max_header_bytes),
         watch_ended_(stream_.get_executor()),
         probe_timer_(stream_.get_executor()),
@@ -75,6 +85,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // has no limit of its own, such as chunk extensions.
   static constexpr size_t kMaxBuffered = 2 * kMaxReadAhead;
 
+  // Under TLS. False: it failed.
+  boost::asio::awaitable<bool> Handshake();
+  boost::asio::awaitable<boost::system::error_code> HandshakeElsewhere();
+  void AbortHandshake();
+
   struct Incoming;  // a request as it is read
   boost::asio::awaitable<bool> Read(Incoming& incoming, const HttpService& service);
   boost::asio::awaitable<bool> ReadBody(Incoming& incoming, const HttpService& service);
@@ -89,7 +104,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   template <typename Serializer>
   boost::asio::awaitable<bool> Written(Serializer& serializer);
 
-  boost::beast::tcp_stream stream_;
+  HttpStream stream_;
+  // During a handshake its thread alone uses the stream.
+  boost::asio::thread_pool* const handshakes_;
+  bool in_handshake_ = false;  // on the io thread
+  bool handshaking_ = false;   // the same on the thread for handshakes
   boost::beast::flat_buffer buffer_;
   boost::asio::steady_timer watch_ended_;
   boost::asio::steady_timer probe_timer_;

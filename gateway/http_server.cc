@@ -1,5 +1,6 @@
 #include "gateway/http_server.h"
 
+#include <optional>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,7 @@
 #include "boost/asio/detached.hpp"
 #include "boost/asio/ip/tcp.hpp"
 #include "boost/asio/steady_timer.hpp"
+#include "boost/asio/thread_pool.hpp"
 #include "gateway/http_connection.h"
 #include "gateway/listen.h"
 #include "spdlog/spdlog.h"
@@ -70,7 +72,12 @@ class HttpServer::Impl {
         options_(std::move(options)),
         service_(std::move(service)),
         acceptor_(io),
-        pause_(io) {}
+        pause_(io) {
+    if (options_.tls != nullptr) handshakes_.emplace(1);
+  }
+  ~Impl() {
+    if (handshakes_) handshakes_->join();
+  }
 
   absl::Status Listen();
   asio::awaitable<void> Accept();
@@ -90,6 +97,7 @@ class HttpServer::Impl {
   transport::AcceptFailures accept_failures_;
   std::string address_;
   std::set<HttpConnection*> connections_;
+  std::optional<asio::thread_pool> handshakes_;  // of one thread
   bool stopping_ = false;
 };
 
@@ -123,7 +131,8 @@ asio::awaitable<void> HttpServer::Impl::Accept() {
     }
     error_code ignored;
     socket.set_option(tcp::no_delay(true), ignored);
-    auto connection = std::make_shared<HttpConnection>(std::move(socket), options_);
+    auto connection = std::make_shared<HttpConnection>(std::move(socket), options_,
+                                                       handshakes_ ? &*handshakes_ : nullptr);
     asio::co_spawn(io_, Run(std::move(connection)), [](const std::exception_ptr& error) {
       if (error) spdlog::error("http connection ended by an exception");
     });

@@ -3,7 +3,8 @@
 
 // HTTP/1.1 server on Boost.Beast and Asio coroutines: connections, limits, streamed answers,
 // clients that close their connection or shut down their sending side. Independent of what is
-// served. Everything runs on the thread that runs the io_context.
+// served. Everything runs on the thread that runs the io_context, but for TLS handshakes, which may
+// take milliseconds (RSA): they have a thread of their own.
 
 #include <chrono>
 #include <cstdint>
@@ -54,6 +55,7 @@ struct HttpAnswered {
 };
 
 class HttpConnection;  // one client's connection; http_connection.h
+class TlsFiles;        // tls_files.h
 
 // One request and its answer. Lives as long as its handler runs. Reference arguments of its
 // coroutines must be variables of the caller, not temporaries: GCC 12 destroys temporaries of a
@@ -118,12 +120,14 @@ struct HttpService {
 struct HttpServerOptions {
   std::string listen;                    // "host:port", "[ipv6]:port"; port 0 takes a free one
   transport::SharedListenSocket socket;  // listens there already, or null; the server takes it
+  std::shared_ptr<const TlsFiles> tls;   // null: plain HTTP
   size_t max_connections = 4096;
   size_t max_header_bytes = 16 << 10;
   uint64_t max_body_bytes = 16 << 20;
-  std::chrono::seconds idle_timeout{75};   // until the header of the next request is read
-  std::chrono::seconds body_timeout{60};   // until the body is read
-  std::chrono::seconds write_timeout{60};  // of one write
+  std::chrono::seconds handshake_timeout{10};  // of TLS
+  std::chrono::seconds idle_timeout{75};       // until the header of the next request is read
+  std::chrono::seconds body_timeout{60};       // until the body is read
+  std::chrono::seconds write_timeout{60};      // of one write
 };
 
 class HttpServer {
