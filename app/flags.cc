@@ -16,7 +16,9 @@ DEFINE_string(target_model, "",
 DEFINE_string(state_layers, "",
               "the target's layers whose input a drafter of hidden states reads, comma-separated; "
               "empty: those of its config.json");
-DEFINE_string(served_model_name, "", "model name in the API; empty: the checkpoint's folder name");
+DEFINE_string(served_model_name, "",
+              "names of the model in the API, comma-separated, of which answers have the first; "
+              "empty: the checkpoint's folder name");
 DEFINE_string(dtype, "bfloat16", "type of weights and KV cache: float32 or bfloat16");
 DEFINE_string(listen, "",
               "address to serve on: host:port; port 0: any free port; empty: the role's default");

@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -61,12 +62,19 @@ absl::StatusOr<transport::FabricOptions> FabricFlags() {
   return options;
 }
 
-std::string ServedModelName() {
-  if (!FLAGS_served_model_name.empty()) return FLAGS_served_model_name;
+std::vector<std::string> ServedModelNames() {
+  std::vector<std::string> names;
+  for (absl::string_view name :
+       absl::StrSplit(FLAGS_served_model_name, ',', absl::SkipWhitespace())) {
+    names.emplace_back(absl::StripAsciiWhitespace(name));
+  }
+  if (!names.empty()) return names;
   std::filesystem::path path = std::filesystem::path(FLAGS_model).lexically_normal();
   if (path.filename().empty()) path = path.parent_path();
-  return path.filename().string();
+  return {path.filename().string()};
 }
+
+std::string ServedModelName() { return ServedModelNames().front(); }
 
 absl::StatusOr<std::vector<std::string>> Addresses(
     const std::string& flag, const std::string& value,

@@ -59,7 +59,9 @@ absl::StatusOr<base::SamplingParams> SamplingOptions();
 // The flags of the fabric, which all roles have.
 absl::StatusOr<transport::FabricOptions> FabricFlags();
 
-// --served_model_name, or the last part of the checkpoint's path.
+// The names of --served_model_name, or the last part of the checkpoint's path; at least one.
+std::vector<std::string> ServedModelNames();
+// The first of them, which answers, metrics and other processes have.
 std::string ServedModelName();
 // "a:1,b:2" as a list. Every entry must pass `check`: link::CheckPeerAddress where dns:/// names
 // are allowed, transport::CheckAddress where they are not.

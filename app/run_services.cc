@@ -185,7 +185,9 @@ absl::Status RunGateway() {
   options.socket = ports->listen;
   options.sampling_defaults = *defaults;
   options.targets = *targets;
-  options.model_name = ServedModelName();
+  options.model_aliases = ServedModelNames();
+  options.model_name = options.model_aliases.front();
+  options.model_aliases.erase(options.model_aliases.begin());
   options.tokenizer = *std::move(tokenizer);
   options.vocabulary = config->vocabulary;
   options.context = LogContext(FLAGS_model, *config);

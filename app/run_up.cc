@@ -126,7 +126,7 @@ std::string GatewayAdmin() {
 
 std::vector<std::string> GatewayArgs(const std::vector<std::string>& targets) {
   return {absl::StrCat("--model=", FLAGS_model),
-          absl::StrCat("--served_model_name=", ServedModelName()),
+          absl::StrCat("--served_model_name=", absl::StrJoin(ServedModelNames(), ",")),
           absl::StrCat("--listen=", GatewayListen()),
           absl::StrCat("--targets=", absl::StrJoin(targets, ",")),
           absl::StrCat("--max_context=", FLAGS_max_context),

@@ -98,6 +98,7 @@ class Gateway::Impl {
 
   Impl(GatewayOptions options, metrics::Registry* registry)
       : options_(std::move(options)),
+        model_aliases_(std::make_shared<const std::vector<std::string>>(options_.model_aliases)),
         tenants_(options_.fabric.join_secret),
         metrics_(*registry),
         router_metrics_(*registry, options_.model_name),
@@ -144,6 +145,7 @@ class Gateway::Impl {
   asio::awaitable<void> Reload();
 
   const GatewayOptions options_;
+  const std::shared_ptr<const std::vector<std::string>> model_aliases_;
   std::atomic<bool> draining_ = false;
   const Tenants tenants_;
   metrics::GatewayMetrics metrics_;
@@ -195,7 +197,7 @@ ServedModel Gateway::Impl::Model() const {
   const int32_t context = options_.context == 0 ? served
                           : served == 0         ? options_.context
                                                 : std::min(options_.context, served);
-  return {options_.model_name, context, VocabularyOf(options_)};
+  return {options_.model_name, context, VocabularyOf(options_), model_aliases_};
 }
 
 link::LinkHandler Gateway::Impl::MakeLinkHandler() {

@@ -36,6 +36,7 @@ struct GatewayOptions {
   std::vector<std::string> targets;       // addresses to stay connected to: LinkOptions::connect
   base::Nanos lookup_interval = 5 * base::kSecond;  // of DNS names among them
   std::string model_name;                           // what clients call the model
+  std::vector<std::string> model_aliases;           // what they may call it besides
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
   SamplingDefaults sampling_defaults = {};  // for what a request leaves out
   std::optional<ToolFormat> tool_format;    // how calls are written; none: the template says it

@@ -307,8 +307,10 @@ std::string ErrorBody(const ApiError& error) {
 
 std::string ModelBody(const ModelInfo& model) { return Dump(ModelJson(model)); }
 
-std::string ModelsBody(const ModelInfo& model) {
-  return Dump({{"object", "list"}, {"data", Json::array({ModelJson(model)})}});
+std::string ModelsBody(const std::vector<ModelInfo>& models) {
+  Json data = Json::array();
+  for (const ModelInfo& model : models) data.push_back(ModelJson(model));
+  return Dump({{"object", "list"}, {"data", std::move(data)}});
 }
 
 std::string TokenizeBody(absl::Span<const base::TokenId> tokens, int32_t context) {

@@ -48,7 +48,7 @@ struct ModelInfo {
   int32_t context = 0;  // tokens, prompt and output
 };
 std::string ModelBody(const ModelInfo& model);
-std::string ModelsBody(const ModelInfo& model);
+std::string ModelsBody(const std::vector<ModelInfo>& models);
 std::string TokenizeBody(absl::Span<const base::TokenId> tokens, int32_t context);
 std::string DetokenizeBody(const std::string& prompt);
 

@@ -172,6 +172,10 @@ schemas::Submit MakeSubmit(const GenerationRequest& request, const Ids& prompt, 
 
 std::optional<ApiError> CheckModel(const std::string& asked, const ServedModel& model) {
   if (asked.empty() || asked == model.name) return std::nullopt;
+  if (model.aliases != nullptr &&
+      std::find(model.aliases->begin(), model.aliases->end(), asked) != model.aliases->end()) {
+    return std::nullopt;
+  }
   return ApiError{.status = 404,
                   .message = absl::StrCat("there is no model '", ShownText(asked),
                                           "'; this server has '", model.name, "'"),

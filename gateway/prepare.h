@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,8 @@ struct ServedModel {
   std::string name;
   int32_t context = 0;     // limit of a sequence's tokens, prompt and output
   int32_t vocabulary = 0;  // token ids are below it
+  // Other names that requests may call it by. Null: none.
+  std::shared_ptr<const std::vector<std::string>> aliases = nullptr;
 };
 
 struct PreparedPrompt {
@@ -36,7 +39,7 @@ struct Prepared {
   int64_t prompt_tokens = 0;             // counts each prompt once
 };
 
-// Error 404 for the name of another model; nothing for the served one's, or for an empty name.
+// Error 404 for the name of another model; nothing for a name of the served one, or an empty name.
 std::optional<ApiError> CheckModel(const std::string& asked, const ServedModel& model);
 
 // Encodes and checks the prompts, and limits max_tokens to the room in the context. `draw_seed`

@@ -276,11 +276,19 @@ HttpResponse Routes::Refuse(const ApiError& error) const {
 HttpResponse Routes::Models(const HttpRequest& request) const {
   constexpr std::string_view kPath = "/v1/models";
   const ServedModel model = context_.model();
-  const ModelInfo info{model.name, context_.created, model.context};
-  if (request.path.size() == kPath.size()) return {.body = ModelsBody(info)};
-  if (auto error = CheckModel(request.path.substr(kPath.size() + 1), model)) {
-    return ErrorResponse(*error);
+  ModelInfo info{model.name, context_.created, model.context};
+  if (request.path.size() == kPath.size()) {
+    std::vector<ModelInfo> all = {info};
+    if (model.aliases != nullptr) {
+      for (const std::string& name : *model.aliases) {
+        all.push_back({name, info.created, info.context});
+      }
+    }
+    return {.body = ModelsBody(all)};
   }
+  const std::string asked = request.path.substr(kPath.size() + 1);
+  if (auto error = CheckModel(asked, model)) return ErrorResponse(*error);
+  if (!asked.empty()) info.name = asked;
   return {.body = ModelBody(info)};
 }
 

@@ -96,6 +96,31 @@ TEST_F(GatewayOptionsTest, AChatWithoutTokensBeginsWithTheRole) {
   EXPECT_EQ(events[1]["choices"][0]["finish_reason"], "length");
 }
 
+using ModelNamesTest = GatewayFixture;
+
+TEST_F(ModelNamesTest, AModelMayHaveSeveralNames) {
+  AddTarget();
+  GatewayOptions options;
+  options.model_name = "m";
+  options.model_aliases = {"org/model", "latest"};
+  StartGateway(std::move(options), 1);
+  for (const char* name : {"m", "org/model", "latest"}) {
+    const Json answer =
+        Complete(std::string(R"({"prompt": "no", "max_tokens": 2, "model": ")") + name + "\"}");
+    EXPECT_EQ(answer["model"], "m") << name;
+    const Json model = Ok(Client().Get(std::string("/v1/models/") + name));
+    EXPECT_EQ(model["id"], name);
+    EXPECT_EQ(model["max_model_len"], 500);
+  }
+  const Json models = Ok(Client().Get("/v1/models"));
+  ASSERT_EQ(models["data"].size(), 3u);
+  EXPECT_EQ(models["data"][0]["id"], "m");
+  EXPECT_EQ(models["data"][1]["id"], "org/model");
+  EXPECT_EQ(models["data"][2]["id"], "latest");
+  ErrorOf(Client().Post("/v1/completions", R"({"prompt": "no", "model": "other"})"), 404);
+  ErrorOf(Client().Get("/v1/models/org"), 404);
+}
+
 TEST_F(GatewayOptionsTest, TheTextCanIncludeTheStop) {
   const std::string whole = TextOf(2, 60);
   const std::string stop = whole.substr(12, 5);

@@ -230,10 +230,11 @@ TEST(FormatTest, Errors) {
 }
 
 TEST(FormatTest, SmallBodies) {
-  const Json models = Read(ModelsBody({"m", 7, 2048}));
+  const Json models = Read(ModelsBody({{"m", 7, 2048}, {"alias", 7, 2048}}));
   EXPECT_EQ(models["object"], "list");
   EXPECT_EQ(models["data"][0]["id"], "m");
   EXPECT_EQ(models["data"][0]["max_model_len"], 2048);
+  EXPECT_EQ(models["data"][1]["id"], "alias");
   EXPECT_EQ(Read(ModelBody({"m", 7, 2048}))["object"], "model");
   EXPECT_EQ(Read(TokenizeBody({1, 2}, 9)),
             Json({{"count", 2}, {"max_model_len", 9}, {"tokens", {1, 2}}}));
