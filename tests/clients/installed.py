@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,17 @@ def client_dir(name: str) -> Path:
         _met[name] = "not installed, its tests are skipped: run scripts/setup --clients"
         pytest.skip(f"{name}: {_met[name]}")
     return folder
+
+
+def program(name: str) -> str:
+    """The path of a client that the system has. Skips the test where there is none."""
+    path = shutil.which(name)
+    if path is None:
+        _met[name] = f"not installed, its tests are skipped: apt-get install {name}"
+        pytest.skip(f"{name}: {_met[name]}")
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    met(name, version.stdout.strip())
+    return path
 
 
 def met(name: str, version: str) -> None:

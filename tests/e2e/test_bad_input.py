@@ -276,6 +276,22 @@ def test_a_build_for_cpus_says_so_where_a_gpu_is_asked_for() -> None:
             ["gateway", f"--model={TARGET}", "--targets=a:1", "--spin=x"],
             "with their unit, such as 50ms or 5s, or auto",
         ),
+        (
+            ["gateway", f"--model={TARGET}", "--targets=a:1", "--cors_origins=http://a, b.example"],
+            "--cors_origins: 'b.example' is no origin; allowed are scheme://host",
+        ),
+        (
+            ["gateway", f"--model={TARGET}", "--targets=a:1", "--api_key_file=/nowhere"],
+            "--api_key_file=/nowhere: cannot read: No such file",
+        ),
+        (
+            ["gateway", f"--model={TARGET}", "--targets=a:1", "--tls_cert=/nowhere"],
+            "--tls_key is missing: --tls_cert and --tls_key go together",
+        ),
+        (
+            ["up", f"--model={TARGET}", "--tls_cert=/nowhere", "--tls_key=/nowhere"],
+            "--tls_cert=/nowhere: cannot read: No such file",
+        ),
         (["target", f"--model={TARGET}", "--require_rdma=maybe"], "maybe"),
         (
             ["target", f"--model={TARGET}", "--ngram_lookup=maybe"],

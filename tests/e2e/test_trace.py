@@ -74,7 +74,9 @@ def events_in(file: Path) -> list[dict[str, Any]]:
 
 
 def ask(cluster: Cluster, traceparent: str | None) -> None:
-    headers = {} if traceparent is None else {"traceparent": traceparent}
+    headers = {"x-request-id": "asked"}
+    if traceparent is not None:
+        headers["traceparent"] = traceparent
     body = {"model": cluster.model, "prompt": "def main", "max_tokens": 24, "ignore_eos": True}
     with cluster.client() as client:
         answer = client.post("/v1/completions", json=body, headers=headers)
@@ -155,3 +157,4 @@ def test_slow_requests_are_logged_with_their_trace(tmp_path: Path) -> None:
         wait_until(lambda: f"trace={TRACE}" in log.read_text(), "the request is logged")
     [line] = [line for line in log.read_text().splitlines() if "trace=" in line]
     assert "output_tokens=24" in line and "code=200" in line
+    assert line.endswith("request_id=asked")
