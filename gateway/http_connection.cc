@@ -43,7 +43,6 @@ constexpr std::chrono::seconds kProbeInterval{2};
 // If the end of input comes later than this after the request, the client has most likely closed
 // its connection: it is probed at once.
 constexpr std::chrono::milliseconds kHalfCloseDelay{100};
-constexpr int kClientGone = 499;
 constexpr int kNoContent = 204;  // has no Content-Length
 
 // Beast's body type over HttpBody.

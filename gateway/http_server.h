@@ -47,9 +47,12 @@ struct HttpResponse {
   HttpHeaders headers = {};
 };
 
+// Reported of a request whose client closed its connection before the end.
+constexpr int kClientGone = 499;
+
 // An answer that is over.
 struct HttpAnswered {
-  int status = 0;                    // 499: the client closed its connection before the end
+  int status = 0;                    // or kClientGone
   uint64_t bytes = 0;                // of the body, as far as it was sent
   std::chrono::nanoseconds time{0};  // since the request was read
 };

@@ -68,14 +68,14 @@ asio::awaitable<void> Middleware::Handle(HttpExchange& exchange) {
   }
   Parsed<HttpResponse> answer = cors_.Preflight(exchange.request());
   const auto* error = std::get_if<ApiError>(&answer);
-  const HttpResponse response =
-      error != nullptr ? routes_.Refuse(*error) : std::get<HttpResponse>(std::move(answer));
+  const HttpResponse response = error != nullptr ? routes_.Refuse(*error, exchange.request())
+                                                 : std::get<HttpResponse>(std::move(answer));
   if (error == nullptr) metrics_.CountRequest(metrics::Endpoint::kOther, response.status);
   co_await exchange.Respond(response);
 }
 
 HttpResponse Middleware::Refuse(const ApiError& error, const HttpRequest& request) const {
-  HttpResponse response = routes_.Refuse(error);
+  HttpResponse response = routes_.Refuse(error, request);
   for (auto& header : Headers(request)) response.headers.push_back(std::move(header));
   if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;

@@ -29,6 +29,10 @@ namespace specfabric::gateway {
 
 class Generation;
 
+HttpResponse ErrorResponse(const ApiError& error, Api api = Api::kChat);
+// The response header with the names of unknown fields.
+HttpHeaders IgnoredFields(const std::vector<std::string>& names);
+
 // What the routes use; all of it must outlive them.
 struct RouteContext {
   std::function<ServedModel()> model;  // as currently served
@@ -58,7 +62,7 @@ class Routes {
 
   boost::asio::awaitable<void> Handle(HttpExchange& exchange);
   // The answer to a request that gets to no route: it could not be read, or is not admitted.
-  HttpResponse Refuse(const ApiError& error) const;
+  HttpResponse Refuse(const ApiError& error, const HttpRequest& request) const;
 
  private:
   struct Route;
