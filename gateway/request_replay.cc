@@ -45,6 +45,7 @@ void RequestReplay::Emit(Tokens& message) {
 void RequestReplay::CountRounds(const Tokens& message) {
   const schemas::Speculation& totals = message.speculation;
   current_.rounds = std::max(current_.rounds, totals.rounds);
+  current_.drafted_rounds = std::max(current_.drafted_rounds, totals.drafted_rounds);
   current_.drafted = std::max(current_.drafted, totals.drafted);
   current_.accepted = std::max(current_.accepted, totals.accepted);
   // Each total only grows: where messages overtook each other, the largest is the latest.

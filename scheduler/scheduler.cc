@@ -47,8 +47,9 @@ struct Scheduler::Impl {
 Scheduler::Scheduler(const SchedulerOptions& options) : impl_(std::make_unique<Impl>(options)) {}
 Scheduler::~Scheduler() = default;
 
-speculation::VerificationMethod Scheduler::ChooseVerification(uint32_t allowed, float temperature) {
-  if (!impl_->rounds.any_drafters()) return speculation::VerificationMethod::kCoupled;
+speculation::VerificationMethod Scheduler::ChooseVerification(uint32_t allowed, float temperature,
+                                                              const DraftSources& sources) {
+  if (!impl_->rounds.Asks(sources)) return speculation::VerificationMethod::kCoupled;
   const auto running = static_cast<int32_t>(impl_->admission.running().size());
   return impl_->methods.Choose(allowed, temperature, running, impl_->control.step_time());
 }
@@ -78,7 +79,7 @@ void Scheduler::OnExtraDraft(base::SequenceId id, uint32_t round, speculation::D
   impl_->rounds.OnExtraDraft(round, std::move(draft), impl_->admission.Find(id));
 }
 
-void Scheduler::SetDrafters(bool any) { impl_->rounds.SetDrafters(any); }
+void Scheduler::SetDrafters(uint32_t connected) { impl_->rounds.SetDrafters(connected); }
 
 void Scheduler::OnNoDraft(base::SequenceId id, uint32_t round) {
   if (impl_->rounds.OnNoDraft(round, impl_->admission.Find(id))) impl_->pacing.Reconsider();

@@ -152,8 +152,10 @@ class Scheduler {
   ~Scheduler();
 
   // The lossless method, of a set of bits 1 << VerificationMethod, that a sequence is to use which
-  // samples at this temperature and leaves it to the target; see policy/method_choice.h.
-  speculation::VerificationMethod ChooseVerification(uint32_t allowed, float temperature);
+  // samples at this temperature, has drafts from these sources and leaves it to the target; see
+  // policy/method_choice.h.
+  speculation::VerificationMethod ChooseVerification(uint32_t allowed, float temperature,
+                                                     const DraftSources& sources);
   // InvalidArgument: empty prompt, ids or priority out of range, beyond the context, more blocks
   // than the pool has, nothing left to generate. ResourceExhausted: queue full. AlreadyExists: the
   // id is in use. now: the time of arrival, never before an earlier call's.
@@ -174,8 +176,9 @@ class Scheduler {
   // verification method Merges and the round is not planned yet, else dropped. No step waits for
   // it.
   void OnExtraDraft(base::SequenceId id, uint32_t round, speculation::Draft draft);
-  // Whether any draft worker is connected, as is assumed at first. While none is, no sequence asks.
-  void SetDrafters(bool any);
+  // Which drafters have a worker that is connected: a bit set as DraftSources::drafters; at first
+  // all. A sequence asks while one of those that may draft for it is.
+  void SetDrafters(uint32_t connected);
   // No draft will come for this round (busy, unreachable, unsupported): do not wait for it.
   void OnNoDraft(base::SequenceId id, uint32_t round);
 

@@ -10,7 +10,10 @@
 namespace specfabric::scheduler {
 
 Sequence::Sequence(SequenceRequest given, int32_t max_context)
-    : committed(given.prompt), request(std::move(given)) {
+    : limited(given.limits_drafts()),
+      sources(given.allowed_sources()),
+      committed(given.prompt),
+      request(std::move(given)) {
   if (request.rules.counts_prompt()) {
     for (base::TokenId token : request.prompt) counts.AddPrompt(token);
   }
@@ -68,7 +71,9 @@ void Sequence::PrefetchForCommit() const {
 }
 
 int32_t Sequence::useful_draft_nodes(int32_t max_tree_nodes) const {
-  return std::max(0, std::min(max_tree_nodes - 1, limit - committed_size() - 1));
+  if (!sources.any()) return 0;
+  return std::max(
+      0, std::min({max_tree_nodes - 1, limit - committed_size() - 1, request.max_draft_tokens}));
 }
 
 int32_t SlotsNeeded(const Sequence& sequence) {

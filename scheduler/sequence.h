@@ -51,6 +51,8 @@ struct Sequence {
   bool publishes = true;               // false: the key of its next block is taken by other tokens
   bool had_reply = false;              // a drafter has replied in some round
   bool prefilled_once = false;         // its first prefill has ended and was reported
+  bool limited = false;                // SequenceRequest::limits_drafts
+  DraftSources sources;                // SequenceRequest::allowed_sources
   int32_t limit = 0;                   // size of `committed` at which it ends
 
   // KV slots [0, kv_written) hold the tokens of the same index. Running: committed.size() - 1.
@@ -99,11 +101,13 @@ struct Sequence {
   // The weight of one of its tokens in the expected tokens a second; 1 by default. Higher with
   // priority, and while its time per output token is near or above tpot_slo.
   float Value(base::Nanos now) const;
+  RoundKind round_kind() const { return {request.verification, limited}; }
   // Whether a drafter reads its prompt, or is about to.
   bool drafter_reads_prompt() const {
-    return request.speculate && !had_reply && wait.asks_of_late();
+    return sources.drafters != 0 && !had_reply && wait.asks_of_late();
   }
-  // Draft tokens that could still be emitted: the last token of a round is never a draft token.
+  // Draft tokens that the request allows in a round and that could still be emitted: the last token
+  // of a round is never a draft token.
   int32_t useful_draft_nodes(int32_t max_tree_nodes) const;
   void Prefetch() const;
   void PrefetchForPlan() const;

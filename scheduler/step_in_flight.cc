@@ -17,11 +17,11 @@ constexpr size_t kLearnedTrees = 32;  // trees of a step that are learned from, 
 
 void StepInFlight::Survey(const StepPlan& plan) {
   int32_t running = 0;
-  bool speculates = false, reading = false;
+  bool asks = false, reading = false;
   for (const Sequence* sequence : admission_->running()) {
     if (sequence->phase != Phase::kRunning) continue;
     ++running;
-    speculates |= sequence->request.speculate;
+    asks |= rounds_->Asks(sequence->sources);
     reading |= sequence->drafter_reads_prompt();
   }
   StepShape shape = {.all_rows = plan.rows()};
@@ -40,7 +40,7 @@ void StepInFlight::Survey(const StepPlan& plan) {
   mode_step_ = control_->Expect(shape);
   mode_step_.reading = reading;
   // Else it tells nothing of drafters.
-  if (speculates && rounds_->any_drafters()) mode_step_.running = running;
+  if (asks) mode_step_.running = running;
 }
 
 void StepInFlight::ReportModes(base::Nanos now) {
@@ -87,7 +87,7 @@ std::vector<Event> StepInFlight::Commit(StepResult* result, base::Nanos now) {
       continue;
     }
     if (sequence->planned.tree.size() > 1 && i % stride == number_ % stride) {
-      control_->OnVerified(sequence->request.verification, sequence->planned,
+      control_->OnVerified(sequence->round_kind(), sequence->planned,
                            result->sequences[i].accepted.path);
     }
     Apply(now, sequence, &result->sequences[i], &events);
@@ -147,7 +147,7 @@ bool StepInFlight::Continues(Sequence* sequence, std::vector<Event>* events) {
   }
   if (sequence->finish) {
     const SequenceRequest& request = sequence->request;
-    if (request.speculate && !request.sampling.greedy() && rounds_->any_drafters()) {
+    if (!sequence->limited && !request.sampling.greedy() && rounds_->Asks(sequence->sources)) {
       methods_->OnEnd(request.verification, request.sampling.temperature,
                       static_cast<int32_t>(admission_->running().size()) - 1,
                       sequence->method_rounds);

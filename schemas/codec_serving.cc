@@ -31,11 +31,11 @@ Offset<wire::Tokens> WriteTokens(const Tokens& m, FlatBufferBuilder& builder) {
   const auto accepted_at =
       builder.CreateUninitializedVector(speculation.accepted_at.size(), &counts);
   std::transform(speculation.accepted_at.begin(), speculation.accepted_at.end(), counts, Count);
-  return wire::CreateTokens(builder, m.request_id, m.attempt, m.first_index, tokens, logprobs,
-                            prompt_logprobs, static_cast<uint8_t>(m.finish), error,
-                            Count(speculation.rounds), Count(speculation.drafted),
-                            Count(speculation.accepted), accepted_at,
-                            static_cast<uint8_t>(speculation.verification), m.cached_tokens);
+  return wire::CreateTokens(
+      builder, m.request_id, m.attempt, m.first_index, tokens, logprobs, prompt_logprobs,
+      static_cast<uint8_t>(m.finish), error, Count(speculation.rounds), Count(speculation.drafted),
+      Count(speculation.accepted), accepted_at, static_cast<uint8_t>(speculation.verification),
+      m.cached_tokens, Count(speculation.drafted_rounds));
 }
 
 Tokens CheckedTokens(const wire::Tokens& t, Checker& check) {
@@ -46,6 +46,7 @@ Tokens CheckedTokens(const wire::Tokens& t, Checker& check) {
   check.AtMost("finish", t.finish(), static_cast<uint8_t>(schemas::Finish::kDraining));
   check.Text("error", error, kMaxErrorBytes);
   check.NonNegative("rounds", t.rounds());
+  check.NonNegative("drafted_rounds", t.drafted_rounds());
   check.NonNegative("drafted", t.drafted());
   check.NonNegative("accepted", t.accepted());
   const auto accepted_at = View(t.accepted_at());
@@ -68,7 +69,8 @@ Tokens CheckedTokens(const wire::Tokens& t, Checker& check) {
                    t.drafted(),
                    t.accepted(),
                    {accepted_at.begin(), accepted_at.end()},
-                   static_cast<VerificationMethod>(t.verification())};
+                   static_cast<VerificationMethod>(t.verification()),
+                   t.drafted_rounds()};
   m.cached_tokens = t.cached_tokens();
   return m;
 }
@@ -80,6 +82,7 @@ size_t BytesOf(const wire::Tokens& t) {
 }
 
 constexpr uint8_t kNoVerificationMethod = 255;
+static_assert(kMaxDraftTokens == 63, "the default of Submit.max_draft_tokens");
 
 Offset<wire::TargetLoad> WriteLoad(const TargetLoad& load, FlatBufferBuilder& builder) {
   const auto accepted_at = builder.CreateVector(load.accepted_at);
@@ -110,6 +113,7 @@ TargetLoad CheckedLoad(const wire::TargetLoad& t, Checker& check) {
 
 void Speculation::Add(const Speculation& other) {
   rounds += other.rounds;
+  drafted_rounds += other.drafted_rounds;
   drafted += other.drafted;
   accepted += other.accepted;
   if (accepted_at.size() < other.accepted_at.size()) accepted_at.resize(other.accepted_at.size());
@@ -128,6 +132,7 @@ std::vector<uint8_t> Encode(const Submit& m) {
   const auto sampling = wire::ToWire(q.sampling);
   const auto trace = wire::ToWire(m.trace);
   const auto grammar = builder.CreateString(q.grammar.source);
+  const auto drafter = builder.CreateString(q.drafter);
   const wire::RuleLists rules = wire::WriteRules(q.rules, builder);
   return wire::Finish(
       builder,
@@ -138,7 +143,7 @@ std::vector<uint8_t> Encode(const Submit& m) {
           q.rules.min_tokens, rules.suppressed_token_ids,
           m.verification ? static_cast<uint8_t>(*m.verification) : kNoVerificationMethod,
           q.tpot_slo, q.tenant, q.cache_salt, q.priority, m.trace.traced() ? &trace : nullptr,
-          static_cast<uint8_t>(q.grammar.language), grammar));
+          static_cast<uint8_t>(q.grammar.language), grammar, q.max_draft_tokens, drafter));
 }
 
 template <>
@@ -155,11 +160,13 @@ absl::StatusOr<Submit> Decode<Submit>(absl::Span<const uint8_t> payload) {
   q.score_prompt = t->score_prompt();
   q.logprobs = t->logprobs();
   q.speculate = t->speculate();
+  q.max_draft_tokens = t->max_draft_tokens();
 
   const auto prompt = View(t->prompt());
   const auto generated = View(t->generated());
   const auto stop_ids = View(t->stop_ids());
   const auto grammar = View(t->grammar());
+  const auto drafter = View(t->drafter());
   Checker check("Submit");
   check.TokenIds("prompt", prompt);
   check.TokenIds("generated", generated);
@@ -170,6 +177,9 @@ absl::StatusOr<Submit> Decode<Submit>(absl::Span<const uint8_t> payload) {
   if (q.logprobs < -1 || q.logprobs > kMaxTopLogprobs) {
     check.Fail("logprobs", q.logprobs, absl::StrCat("in [-1, ", kMaxTopLogprobs, "]"));
   }
+  check.Require(q.max_draft_tokens >= 0 && q.max_draft_tokens <= kMaxDraftTokens,
+                "max_draft_tokens", q.max_draft_tokens, "in [0, 63]");
+  check.Text("drafter", drafter, kMaxNameBytes);
   q.tenant = t->tenant();
   q.cache_salt = t->cache_salt();
   q.priority = t->priority();
@@ -189,6 +199,7 @@ absl::StatusOr<Submit> Decode<Submit>(absl::Span<const uint8_t> payload) {
   if (!check.ok()) return check.status();
   q.grammar = {static_cast<base::GrammarLanguage>(t->grammar_language()), std::string(grammar)};
   q.rules.masked = !q.grammar.empty();
+  q.drafter = drafter;
   q.prompt = Copy(prompt);
   q.generated = Copy(generated);
   q.stop_ids = Copy(stop_ids);

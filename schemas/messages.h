@@ -193,6 +193,7 @@ struct EndSession {
   base::SequenceId sequence = 0;
 };
 
+using scheduler::kMaxDraftTokens;
 using scheduler::kMaxPriority;
 using scheduler::SequenceRequest;
 
@@ -222,6 +223,7 @@ struct Speculation {
   std::vector<int64_t> accepted_at = {};  // rounds that accepted a draft token at depth 1, 2, ...
   // Of the trees; for several sequences, the method with the weakest guarantee.
   VerificationMethod verification = VerificationMethod::kCoupled;
+  int64_t drafted_rounds = 0;  // those that verified a draft token
 
   void Add(const Speculation& other);
 };
@@ -350,7 +352,7 @@ constexpr int kMaxLogitBias = 1024;
 constexpr int kMaxTopLogprobs = 128;      // of one token
 constexpr int kMaxBatchSequences = 4096;  // of a TokensBatch
 constexpr int kMaxPrefixPoints = 4096;    // DraftReply::known
-constexpr int kMaxNameBytes = 256;        // Hello::model, Hello::build
+constexpr int kMaxNameBytes = 256;        // Hello::model, Hello::build, SequenceRequest::drafter
 constexpr int kMaxErrorBytes = 4096;      // Tokens::error; texts hold no control characters
 constexpr int kMaxRanks = 64;             // of a group
 constexpr base::Nanos kMaxJoinTimeout = 24 * 3600 * base::kSecond;

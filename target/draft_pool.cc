@@ -59,9 +59,26 @@ void DraftPool::PeerDraining(PeerId peer) {
   if (it != drafter_of_.end()) drafters_[it->second].router().OnDrain(peer);
 }
 
-void DraftPool::Open(base::SequenceId id, const DraftTerms& terms) {
-  selection_.Open(id);
-  sequences_.insert_or_assign(id, Sequence{.terms = terms});
+scheduler::DraftSources DraftPool::SourcesOf(const std::string& drafter) const {
+  if (drafter.empty()) return {};
+  scheduler::DraftSources sources = scheduler::kNoDraftSources;
+  sources.ngram_lookup = drafter == kNgramLookupName;
+  for (size_t d = 0; d < names_.size(); ++d) {
+    if (names_[d] == drafter) sources.drafters = 1u << d;
+  }
+  return sources;
+}
+
+uint32_t DraftPool::connected() const {
+  uint32_t drafters = 0;
+  for (const auto& [peer, drafter] : drafter_of_) drafters |= 1u << drafter;
+  return drafters;
+}
+
+void DraftPool::Open(base::SequenceId id, const DraftTerms& terms, uint32_t drafters,
+                     bool teaches) {
+  selection_.Open(id, teaches);
+  sequences_.insert_or_assign(id, Sequence{.terms = terms, .drafters = drafters});
 }
 
 void DraftPool::Ended(base::SequenceId id) {
@@ -82,8 +99,10 @@ std::optional<NoDraft> DraftPool::Want(const scheduler::DraftWanted& want,
   Sequence& sequence = it->second;
   text = text.first(want.committed);
   std::vector<bool> present;
-  for (const Drafter& drafter : drafters_) present.push_back(drafter.has_worker());
-  const auto choice = selection_.Choose(want.id, want.round, text, present, now);
+  for (size_t d = 0; d < drafters_.size(); ++d) {
+    present.push_back(drafters_[d].has_worker() && (sequence.drafters >> d & 1) != 0);
+  }
+  const auto choice = Choose(want, sequence, text, present, now);
   if (!choice) {
     ++stats_.unroutable;
     return NoDraft{want.id, want.round};
@@ -95,6 +114,20 @@ std::optional<NoDraft> DraftPool::Want(const scheduler::DraftWanted& want,
     Ask(other, want, /*extra=*/true, text, now, &sequence);
   }
   return none;
+}
+
+// A drafter that the request names is not compared with others.
+std::optional<DrafterSelection::Choice> DraftPool::Choose(const scheduler::DraftWanted& want,
+                                                          const Sequence& sequence,
+                                                          absl::Span<const TokenId> text,
+                                                          const std::vector<bool>& present,
+                                                          base::Nanos now) {
+  if (sequence.drafters == scheduler::kAllDrafters) {
+    return selection_.Choose(want.id, want.round, text, present, now);
+  }
+  const auto found = std::find(present.begin(), present.end(), true);
+  if (found == present.end()) return std::nullopt;
+  return DrafterSelection::Choice{.drafter = static_cast<uint8_t>(found - present.begin())};
 }
 
 std::optional<NoDraft> DraftPool::Ask(uint8_t drafter, const scheduler::DraftWanted& want,
@@ -116,7 +149,7 @@ std::vector<PeerId> DraftPool::StateReadersOf(base::SequenceId id, int32_t commi
   const auto it = sequences_.find(id);
   if (it == sequences_.end()) return readers;
   for (size_t d = 0; d < drafters_.size(); ++d) {
-    if (!drafters_[d].reads_states()) continue;
+    if (!drafters_[d].reads_states() || (it->second.drafters >> d & 1) == 0) continue;
     const PeerId reader = drafters_[d].StateReader(id, committed, now,
                                                    SessionOf(static_cast<uint8_t>(d), &it->second));
     if (reader != 0) readers.push_back(reader);

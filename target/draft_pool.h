@@ -5,6 +5,9 @@
 // announce (Hello::model); the pool owns the drafters, their sessions for each sequence, and the
 // choice which of them is asked (DrafterSelection).
 //
+// A request may name the one source that drafts for it (SequenceRequest::drafter): a drafter by its
+// model's name, or kNgramLookupName. These are the names that metrics use.
+//
 // It does not know the scheduler: what it finds out is returned, and the target engine hands it on.
 // `text` is the committed tokens (prompt and output) of the sequence that a call is about. Leader
 // thread only.
@@ -31,6 +34,8 @@
 
 namespace specfabric::target {
 
+constexpr const char* kNgramLookupName = "ngram_lookup";
+
 struct DraftPoolOptions {
   DraftSessionOptions sessions;
   scheduler::DraftRouterOptions router;
@@ -49,8 +54,13 @@ class DraftPool {
   std::vector<NoDraft> PeerDown(PeerId peer);
   void PeerDraining(PeerId peer);
 
-  // A sequence starts, or is over.
-  void Open(base::SequenceId id, const DraftTerms& terms);
+  // The sources of a request that names this one; all if it is empty, none if it is not known
+  // (yet).
+  scheduler::DraftSources SourcesOf(const std::string& drafter) const;
+  // A sequence starts that only these drafters (a bit set) draft for, or is over. teaches: as
+  // DrafterSelection::Open. One that is not opened has no drafts.
+  void Open(base::SequenceId id, const DraftTerms& terms,
+            uint32_t drafters = scheduler::kAllDrafters, bool teaches = true);
   void Ended(base::SequenceId id);
 
   // Asks a worker of the chosen drafter for a tree; in a scored round a worker of each drafter.
@@ -83,6 +93,7 @@ class DraftPool {
 
   const DraftPoolStats& stats() const { return stats_; }
   int32_t workers() const { return static_cast<int32_t>(drafter_of_.size()); }
+  uint32_t connected() const;  // bit set of the drafters that have a worker, draining or not
   const std::vector<scheduler::DraftState>& routes();  // of all workers
   // By drafter: its model's name, and the part of the last rounds for which it was chosen.
   const std::vector<std::string>& names() const { return names_; }
@@ -93,6 +104,7 @@ class DraftPool {
  private:
   struct Sequence {
     DraftTerms terms;
+    uint32_t drafters = scheduler::kAllDrafters;             // that may draft for it
     uint8_t chosen = 0;                                      // drafter of the present round
     std::vector<std::optional<DraftSession>> sessions = {};  // by drafter; none: never asked
   };
@@ -103,6 +115,10 @@ class DraftPool {
   };
 
   uint8_t AddDrafter(const std::string& name);
+  std::optional<DrafterSelection::Choice> Choose(const scheduler::DraftWanted& want,
+                                                 const Sequence& sequence,
+                                                 absl::Span<const base::TokenId> text,
+                                                 const std::vector<bool>& present, base::Nanos now);
   DraftSession* SessionOf(uint8_t drafter, Sequence* sequence);
   std::optional<NoDraft> Ask(uint8_t drafter, const scheduler::DraftWanted& want, bool extra,
                              absl::Span<const base::TokenId> text, base::Nanos now,

@@ -37,11 +37,11 @@ void DrafterSelection::AddDrafter() {
   for (auto& [id, sequence] : sequences_) sequence.choice.AddDrafter();
 }
 
-void DrafterSelection::Open(base::SequenceId id) {
+void DrafterSelection::Open(base::SequenceId id, bool teaches) {
   // What is known by now, but its own random numbers.
   DrafterChoice choice = choice_;
   choice.Reseed(base::Mix64(options_.seed ^ base::Mix64(id)));
-  sequences_.insert_or_assign(id, Sequence{.choice = std::move(choice)});
+  sequences_.insert_or_assign(id, Sequence{.choice = std::move(choice), .teaches = teaches});
 }
 
 void DrafterSelection::Ended(base::SequenceId id) { sequences_.erase(id); }
@@ -136,6 +136,7 @@ void DrafterSelection::Settle(absl::Span<const base::TokenId> text, Sequence* se
     silence_[d].rounds += trial.proposals[d].asked && trial.proposals[d].tree.size() == 0;
   }
   for (DrafterChoice* choice : {&choice_, &sequence->choice}) {
+    if (choice == &choice_ && !sequence->teaches) continue;
     if (trial.scored) choice->Scored(rewards);
     for (size_t d = 0; d < rewards.size(); ++d) {
       if (rewards[d]) choice->Rewarded(static_cast<int32_t>(d), *rewards[d]);

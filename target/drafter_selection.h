@@ -35,7 +35,8 @@ class DrafterSelection {
 
   void AddDrafter();
   int32_t drafters() const { return choice_.drafters(); }
-  void Open(base::SequenceId id);
+  // teaches: its rounds tell what the drafters do for other sequences as well.
+  void Open(base::SequenceId id, bool teaches = true);
   void Ended(base::SequenceId id);
 
   struct Choice {
@@ -73,6 +74,7 @@ class DrafterSelection {
   };
   struct Sequence {
     speculation::DrafterChoice choice;
+    bool teaches = true;
     // Of the present round, or of an earlier scored one until it is decided.
     std::optional<Trial> trial = {};
   };

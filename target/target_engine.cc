@@ -70,7 +70,7 @@ TargetEngine::TargetEngine(const TargetEngineOptions& options, ExecuteStep execu
       states_(options.incarnation, options.states.hidden, outbox_.states),
       inbox_(kInboxSize),
       grammars_(options.load_grammars, options.scheduler.vocabulary, options.grammar_helpers) {
-  scheduler_.SetDrafters(false);  // yet
+  scheduler_.SetDrafters(0);  // yet
   metrics_->max_sequences.Set(options.scheduler.max_sequences);
 }
 
@@ -133,7 +133,7 @@ void TargetEngine::Handle(const PeerUp& up) {
   }
   if (up.hello.role != schemas::Role::kDraft) return;
   drafts_.PeerUp(up.peer, up.hello);
-  scheduler_.SetDrafters(drafts_.workers() > 0);
+  scheduler_.SetDrafters(drafts_.connected());
   watch_.Up(up.peer, up.address, up.hello.model);
   states_.PeerUp(up.peer, up.hello);
   KeepStates();
@@ -146,7 +146,7 @@ void TargetEngine::Handle(const PeerDown& down) {
   peers_.erase(it);
   if (role == schemas::Role::kDraft) {
     for (const NoDraft& none : drafts_.PeerDown(down.peer)) OnNoDraft(none);
-    scheduler_.SetDrafters(drafts_.workers() > 0);
+    scheduler_.SetDrafters(drafts_.connected());
     states_.PeerDown(down.peer);
     KeepStates();
     return watch_.Down(down.peer);
@@ -288,12 +288,15 @@ void TargetEngine::Admit(link::PeerId peer, schemas::Submit submit,
                   absl::StrCat("verification: ", Name(verification), " is not served; allowed are ",
                                Names(options_.verification_methods)));
   }
+  sequence.sources = drafts_.SourcesOf(sequence.drafter);
+  const scheduler::DraftSources sources = sequence.allowed_sources();
+  const bool limits_drafts = sequence.limits_drafts();
   if (sequence.sampling.greedy()) {
     // What all of them verify is the arg-max, and shared noise allows any tree.
     verification = speculation::VerificationMethod::kCoupled;
   } else if (!submit.verification && options_.chooses_verification) {
-    verification =
-        scheduler_.ChooseVerification(options_.verification_methods, sequence.sampling.temperature);
+    verification = scheduler_.ChooseVerification(options_.verification_methods,
+                                                 sequence.sampling.temperature, sources);
   }
   const base::SequenceId id = next_sequence_++;
   const base::TraceContext trace = submit.trace;
@@ -326,7 +329,7 @@ void TargetEngine::Admit(link::PeerId peer, schemas::Submit submit,
                         .span = span,
                         .submitted = base::Now()};
   sequences_[key] = id;
-  drafts_.Open(id, terms);
+  if (sources.drafters != 0) drafts_.Open(id, terms, sources.drafters, !limits_drafts);
 }
 
 void TargetEngine::OnCancel(link::PeerId peer, const schemas::Cancel& cancel) {
@@ -428,6 +431,7 @@ void TargetEngine::Emit(const scheduler::TokensEvent& event) {
   if (event.round) {
     schemas::Speculation& totals = client.speculation;
     ++totals.rounds;
+    totals.drafted_rounds += event.drafted > 0;
     totals.drafted += event.drafted;
     totals.accepted += event.accepted;
     const size_t depth = static_cast<size_t>(event.accepted);

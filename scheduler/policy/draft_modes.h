@@ -49,7 +49,7 @@ struct ModeStep {
   bool reading = false;     // drafters read the prompt of one of them
   base::Nanos elapsed = 0;  // since the step before it ended
   // As GoodputControl expects: the step's own time; how long it waits for replies; draft tokens
-  // accepted of a sequence whose reply comes in time.
+  // accepted, a sequence that decodes, if all replies come in time.
   base::Nanos time = 0, delay = 0;
   double gain = 0;
 };

@@ -19,8 +19,18 @@ bool IsRootedIn(const speculation::Draft& draft, const Sequence& sequence) {
 void DraftRounds::StartRounds(absl::Span<Sequence* const> sequences,
                               absl::Span<Sequence* const> running, const PrefillLoad& prefill,
                               base::Nanos now, std::vector<Event>* events) {
-  orders_.Clear();
-  for (Sequence* sequence : sequences) StartRound(running, prefill, now, sequence, events);
+  orders_.Clear(drafters_);
+  // The first order of a round decides how drafters are used: not that of a limited sequence where
+  // others ask too.
+  bool any_limited = false;
+  for (Sequence* sequence : sequences) {
+    any_limited |= sequence->limited;
+    if (!sequence->limited) StartRound(running, prefill, now, sequence, events);
+  }
+  if (!any_limited) return;
+  for (Sequence* sequence : sequences) {
+    if (sequence->limited) StartRound(running, prefill, now, sequence, events);
+  }
 }
 
 void DraftRounds::StartRound(absl::Span<Sequence* const> running, const PrefillLoad& prefill,
@@ -28,12 +38,11 @@ void DraftRounds::StartRound(absl::Span<Sequence* const> running, const PrefillL
   const int32_t useful = sequence->useful_draft_nodes(options_.max_tree_nodes);
   const float found = selection_.Propose(sequence);
   static const DraftOrder kNone;
-  const bool speculates = any_drafters_ && sequence->request.speculate && useful > 0;
-  if (sequence->wait.round() == 0) {
-    control_->OnNewText(sequence->request.verification, static_cast<int32_t>(running.size()));
+  const bool asks = Asks(sequence->sources) && useful > 0;
+  if (sequence->wait.round() == 0 && sequence->sources.any()) {
+    control_->OnNewText(sequence->round_kind(), static_cast<int32_t>(running.size()));
   }
-  const DraftOrder& order =
-      speculates ? orders_.Take(sequence->request.verification, running, prefill) : kNone;
+  const DraftOrder& order = asks ? orders_.Take(sequence->round_kind(), running, prefill) : kNone;
   // Where the n-gram lookup has found more than a drafter would, its reply is not waited for.
   if (!sequence->wait.StartRound(found > order.accepted ? kNone : order, now)) return;
   control_->OnAsked();
@@ -74,7 +83,7 @@ void DraftRounds::OnDraft(uint32_t round, speculation::Draft draft, base::Nanos 
   // Stale replies tell how long replies take as well. A reply before which the drafter had to read
   // more than one round's tokens, above all the prompt, does not.
   if (std::exchange(sequence->had_reply, true) && wait.CaughtUp(round)) {
-    control_->OnReply(sequence->request.verification, wait.order(), draft.tree, *latency);
+    control_->OnReply(sequence->round_kind(), wait.order(), draft.tree, *latency);
   }
   if (stale) {
     selection_.LearnFromStale(std::move(draft), *sequence);
@@ -92,9 +101,9 @@ void DraftRounds::OnExtraDraft(uint32_t round, speculation::Draft draft, Sequenc
   selection_.Merge(std::move(draft), sequence);
 }
 
-void DraftRounds::SetDrafters(bool any) {
-  if (any_drafters_ && !any) control_->OnNoDrafters();
-  any_drafters_ = any;
+void DraftRounds::SetDrafters(uint32_t connected) {
+  if (drafters_ != 0 && connected == 0) control_->OnNoDrafters();
+  drafters_ = connected;
 }
 
 bool DraftRounds::OnNoDraft(uint32_t round, Sequence* sequence) {
@@ -129,7 +138,7 @@ void DraftRounds::Skip(absl::Span<Sequence* const> running, base::Nanos now) {
 
 void DraftRounds::RecordSkipped(const Sequence& sequence, base::Nanos waited) {
   if (!sequence.wait.CaughtUp(sequence.wait.round())) return;
-  control_->OnSkipped(sequence.request.verification, sequence.wait.order(), waited);
+  control_->OnSkipped(sequence.round_kind(), sequence.wait.order(), waited);
 }
 
 }  // namespace specfabric::scheduler

@@ -43,8 +43,9 @@ class DraftRounds {
   // As Scheduler's functions of these names. A sequence that is unknown is null.
   void OnDraft(uint32_t round, speculation::Draft draft, base::Nanos now, Sequence* sequence);
   void OnExtraDraft(uint32_t round, speculation::Draft draft, Sequence* sequence) const;
-  void SetDrafters(bool any);
-  bool any_drafters() const { return any_drafters_; }
+  void SetDrafters(uint32_t connected);
+  // Whether a drafter is connected that may draft for a sequence of these sources.
+  bool Asks(const DraftSources& sources) const { return (sources.drafters & drafters_) != 0; }
   // Whether the sequence was waiting for this draft.
   bool OnNoDraft(uint32_t round, Sequence* sequence);
 
@@ -66,7 +67,7 @@ class DraftRounds {
   DraftOrders orders_{options_, control_};
   DraftSelection selection_{options_, control_};
   DraftCounts counts_;
-  bool any_drafters_ = true;
+  uint32_t drafters_ = kAllDrafters;  // connected
 };
 
 }  // namespace specfabric::scheduler

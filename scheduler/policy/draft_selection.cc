@@ -57,7 +57,7 @@ float Sum(const std::vector<float>& expected_gain) {
 }  // namespace
 
 void DraftSelection::CatchUp(Sequence* sequence) const {
-  if (!options_.ngram_lookup || !sequence->request.speculate) return;
+  if (!options_.ngram_lookup || !sequence->sources.ngram_lookup) return;
   if (!sequence->ngram_lookup) sequence->ngram_lookup.emplace();
   const int32_t known =
       sequence->phase == Phase::kRunning ? sequence->committed_size() : sequence->kv_written;
@@ -69,11 +69,10 @@ void DraftSelection::CatchUp(Sequence* sequence) const {
 float DraftSelection::Propose(Sequence* sequence) const {
   sequence->answered = false;
   const int32_t useful = UsefulNodes(*sequence);
-  if (!sequence->request.speculate || useful <= 0) return 0;
-  if (!sequence->forced.empty()) {
+  if (useful <= 0) return 0;
+  if (!sequence->forced.empty() && sequence->sources.grammar) {
     SetDraft(Forced(*sequence, useful), sequence);
-    control_->EvaluateExtra(sequence->request.verification, sequence->draft,
-                            &sequence->expected_gain);
+    control_->EvaluateExtra(sequence->round_kind(), sequence->draft, &sequence->expected_gain);
     return Sum(sequence->expected_gain);
   }
   if (!sequence->ngram_lookup) return 0;
@@ -84,24 +83,24 @@ float DraftSelection::Propose(Sequence* sequence) const {
   };
   draft.sources.assign(draft.tree.size(), {.proposed_by = speculation::ProposalSource::kNgramLookup,
                                            .from_ngram_lookup = true});
-  control_->EvaluateNgramLookup(sequence->request.verification, draft, &sequence->expected_gain);
+  control_->EvaluateNgramLookup(sequence->round_kind(), draft, &sequence->expected_gain);
   if (draft.tree.size() > 1) SetDraft(std::move(draft), sequence);
   return Sum(sequence->expected_gain);
 }
 
 void DraftSelection::Take(Draft draft, Sequence* sequence) {
-  const speculation::VerificationMethod verification = sequence->request.verification;
+  const RoundKind kind = sequence->round_kind();
   const DraftOrder& order = sequence->wait.order();
   const int32_t useful = UsefulNodes(*sequence);
   PruneTo(useful, &draft);
   sequence->answered = true;
-  if (sequence->has_draft && speculation::Merges(verification)) {
+  if (sequence->has_draft && speculation::Merges(kind.verification)) {
     draft = speculation::Merge(std::move(draft), sequence->draft);
-    control_->Evaluate(verification, draft, order, useful, &sequence->expected_gain);
+    control_->Evaluate(kind, draft, order, useful, &sequence->expected_gain);
     KeepBest(useful, &draft, &sequence->expected_gain);
     return SetDraft(std::move(draft), sequence);
   }
-  control_->Evaluate(verification, draft, order, useful, &spare_gain_);
+  control_->Evaluate(kind, draft, order, useful, &spare_gain_);
   // Choosing by these sums does not change the output distribution: neither depends on what the
   // drafter drew. What the n-gram lookup found follows from the text so far, and the expected gains
   // of a tree verified by draft probabilities are those of earlier trees.
@@ -113,15 +112,14 @@ void DraftSelection::Take(Draft draft, Sequence* sequence) {
 void DraftSelection::LearnFromStale(Draft draft, const Sequence& sequence) {
   const int32_t useful = UsefulNodes(sequence);
   PruneTo(useful, &draft);
-  control_->Evaluate(sequence.request.verification, draft, sequence.wait.order(), useful,
-                     &spare_gain_);
+  control_->Evaluate(sequence.round_kind(), draft, sequence.wait.order(), useful, &spare_gain_);
 }
 
 void DraftSelection::Merge(Draft draft, Sequence* sequence) const {
   const int32_t useful = UsefulNodes(*sequence);
   PruneTo(useful, &draft);
   if (sequence->has_draft) draft = speculation::Merge(std::move(sequence->draft), draft);
-  control_->EvaluateExtra(sequence->request.verification, draft, &sequence->expected_gain);
+  control_->EvaluateExtra(sequence->round_kind(), draft, &sequence->expected_gain);
   KeepBest(useful, &draft, &sequence->expected_gain);
   SetDraft(std::move(draft), sequence);
 }

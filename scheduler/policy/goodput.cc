@@ -32,7 +32,7 @@ bool LevelsComeTogether(const ReplyTime& reply, int32_t askers) {
 
 }  // namespace
 
-GainHistogram GoodputControl::NgramLookupGains(const PerMethod& c, int32_t askers) {
+GainHistogram GoodputControl::NgramLookupGains(const PerKind& c, int32_t askers) {
   GainHistogram gains;
   gains.Add(c.ngram_lookup.of_late(), askers);
   return gains;
@@ -78,15 +78,16 @@ void GoodputControl::OnNoDrafters() {
 void GoodputControl::Doubt() {
   for (int v = 0; v < speculation::kVerificationMethods; ++v) {
     acceptance_.Decay(static_cast<VerificationMethod>(v), kForgotten);
-    PerMethod& c = by_method_[v];
+  }
+  for (PerKind& c : by_kind_) {
     for (AverageGains& gains : c.by_depth) gains.Doubt(kRememberedTrees);
     c.cost_limited.Doubt(kRememberedTrees);
     c.placed = std::min(c.placed, kRememberedTrees);
   }
 }
 
-void GoodputControl::OnNewText(VerificationMethod verification, int32_t running) {
-  PerMethod& c = by_method_[static_cast<size_t>(verification)];
+void GoodputControl::OnNewText(RoundKind kind, int32_t running) {
+  PerKind& c = by_kind_[kind.index()];
   const double share = 1.0 / std::max(1, running);
   for (AverageGains& gains : c.by_depth) gains.OnNewTexts(share);
   c.cost_limited.OnNewTexts(share);
@@ -94,19 +95,18 @@ void GoodputControl::OnNewText(VerificationMethod verification, int32_t running)
   if (running <= kFewTexts) modes_.Reconsider();
 }
 
-bool GoodputControl::CostLimited(VerificationMethod verification, int32_t askers,
-                                 DraftMode mode) const {
-  if (speculation::UsesDraftProbs(verification)) return false;
-  const PerMethod& c = by_method_[static_cast<size_t>(verification)];
+bool GoodputControl::CostLimited(RoundKind kind, int32_t askers, DraftMode mode) const {
+  if (speculation::UsesDraftProbs(kind.verification)) return false;
+  const PerKind& c = by_kind_[kind.index()];
   return askers == 1 ||
          (askers <= kFewAskers && LevelsComeTogether(ReplyIn(mode, reading_, c), askers));
 }
 
-bool GoodputControl::Unknown(const PerMethod& c, bool cost_limited) const {
+bool GoodputControl::Unknown(const PerKind& c, bool cost_limited) const {
   return !(cost_limited ? c.cost_limited.known() : c.by_depth[1].known()) || !step_time_.known();
 }
 
-DraftOrder GoodputControl::BestByDepth(DraftMode mode, const PerMethod& c, bool merges,
+DraftOrder GoodputControl::BestByDepth(DraftMode mode, const PerKind& c, bool merges,
                                        int32_t askers, const StepBase& step, int32_t most) const {
   DraftOrder best;
   const ReplyTime& reply = ReplyIn(mode, reading_, c);
@@ -154,7 +154,7 @@ void GoodputControl::SetCosts(double rate, const StepBase& step, int32_t most,
   order->cost_per_row = rate * least;
 }
 
-DraftOrder GoodputControl::BestCostLimited(DraftMode mode, const PerMethod& c, int32_t askers,
+DraftOrder GoodputControl::BestCostLimited(DraftMode mode, const PerKind& c, int32_t askers,
                                            const StepBase& step, int32_t most) const {
   const Replies& replies = RepliesIn(mode, reading_, c);
   GainHistogram offered = NgramLookupGains(c, askers);
@@ -178,18 +178,18 @@ DraftOrder GoodputControl::BestCostLimited(DraftMode mode, const PerMethod& c, i
   return order;
 }
 
-DraftOrder GoodputControl::BestIn(DraftMode mode, VerificationMethod verification, int32_t askers,
+DraftOrder GoodputControl::BestIn(DraftMode mode, RoundKind kind, int32_t askers,
                                   const StepBase& step, int32_t most) const {
-  const PerMethod& c = by_method_[static_cast<size_t>(verification)];
-  if (CostLimited(verification, askers, mode)) {
+  const PerKind& c = by_kind_[kind.index()];
+  if (CostLimited(kind, askers, mode)) {
     return BestCostLimited(mode, c, askers, step, most);
   }
-  return BestByDepth(mode, c, speculation::Merges(verification), askers, step, most);
+  return BestByDepth(mode, c, speculation::Merges(kind.verification), askers, step, most);
 }
 
-ByMode<double> GoodputControl::Rates(VerificationMethod verification, int32_t askers,
-                                     const StepBase& step, int32_t most) const {
-  const PerMethod& c = by_method_[static_cast<size_t>(verification)];
+ByMode<double> GoodputControl::Rates(RoundKind kind, int32_t askers, const StepBase& step,
+                                     int32_t most) const {
+  const PerKind& c = by_kind_[kind.index()];
   ByMode<double> rates;
   const double plain = AllocateRows(NgramLookupGains(c, askers), step, step_time_).rate;
   rates[DraftMode::kNone] = plain;
@@ -197,49 +197,53 @@ ByMode<double> GoodputControl::Rates(VerificationMethod verification, int32_t as
     // Until more is known a tree is assumed to gain one token.
     rates[mode] = 2 * plain;
     if (askers == 0 || !KnowsReplies(c)) continue;
-    if (Unknown(c, CostLimited(verification, askers, mode))) continue;
-    const DraftOrder order = BestIn(mode, verification, askers, step, most);
+    if (Unknown(c, CostLimited(kind, askers, mode))) continue;
+    const DraftOrder order = BestIn(mode, kind, askers, step, most);
     rates[mode] = order.ask ? order.rate : plain;
   }
   return rates;
 }
 
-DraftOrder GoodputControl::Order(VerificationMethod verification, int32_t askers,
-                                 const StepBase& decode, const StepBase& step, int32_t most,
-                                 bool reading) {
+DraftOrder GoodputControl::Order(RoundKind kind, int32_t askers, const StepBase& decode,
+                                 const StepBase& step, int32_t most, bool reading, bool first) {
   const auto running = static_cast<int32_t>(decode.rows);
   reading_ = false;  // the choice of a mode is for longer
   if (modes_.Due(running)) {
-    modes_.Choose(running, Rates(verification, askers, decode, most), reading);
+    modes_.Choose(running, Rates(kind, askers, decode, most), reading);
   }
   const bool drafted = use_.mode != DraftMode::kNone;
   use_ = modes_.Current();
   if (use_.mode != DraftMode::kNone && !drafted) Doubt();
   reading_ = modes_.Exceptional(reading);
-  delay_ = 0;
-  gain_ = 0;
+  if (first) {
+    delay_ = 0;
+    gain_ = 0;
+  }
   if (use_.mode == DraftMode::kNone) return {.askers = askers};
-  DraftOrder order = OrderOf(verification, askers, step, most);
+  DraftOrder order = OrderOf(kind, askers, step, most);
   order.askers = askers;
   order.ahead = use_.mode == DraftMode::kAhead;
   order.must_wait = use_.must_wait;
   order.catches_up = use_.catches_up;
   order.reading = reading_;
   if (order.ask && !use_.one_level) {
-    const PerMethod& c = by_method_[static_cast<size_t>(verification)];
-    delay_ = order.latency - ReplyIn(use_.mode, reading_, c).Deviation(askers);
-    gain_ = order.gain;
+    const PerKind& c = by_kind_[kind.index()];
+    const base::Nanos delay = order.latency - ReplyIn(use_.mode, reading_, c).Deviation(askers);
+    delay_ = std::max(delay_, delay);
+    // Those that do not ask gain nothing.
+    const double share = static_cast<double>(askers) / std::max(1, running);
+    gain_ = std::max(gain_, order.gain * share);
   }
   return order;
 }
 
-DraftOrder GoodputControl::OrderOf(VerificationMethod verification, int32_t askers,
-                                   const StepBase& step, int32_t most) {
-  PerMethod& c = by_method_[static_cast<size_t>(verification)];
-  const bool cost_limited = CostLimited(verification, askers, use_.mode);
+DraftOrder GoodputControl::OrderOf(RoundKind kind, int32_t askers, const StepBase& step,
+                                   int32_t most) {
+  PerKind& c = by_kind_[kind.index()];
+  const bool cost_limited = CostLimited(kind, askers, use_.mode);
   if (use_.one_level || Unknown(c, cost_limited)) {
     // Until more is known a tree is assumed to gain one token.
-    DraftOrder order = Deepest(verification,
+    DraftOrder order = Deepest(kind,
                                {.cost_limited = cost_limited && !use_.one_level,
                                 .askers = askers,
                                 .gain = 1,
@@ -248,10 +252,10 @@ DraftOrder GoodputControl::OrderOf(VerificationMethod verification, int32_t aske
     if (use_.one_level) order.max_depth = 1;
     return order;
   }
-  DraftOrder order = BestIn(use_.mode, verification, askers, step, most);
+  DraftOrder order = BestIn(use_.mode, kind, askers, step, most);
   if (!order.ask && !KnowsReplies(c)) {
     // As fast as they reply while they read prompts it would not pay.
-    order = Deepest(verification, {.askers = askers, .gain = 1, .rows = 1}, most);
+    order = Deepest(kind, {.askers = askers, .gain = 1, .rows = 1}, most);
     order.max_depth = 1;
     return order;
   }
@@ -264,9 +268,8 @@ DraftOrder GoodputControl::OrderOf(VerificationMethod verification, int32_t aske
   return order;
 }
 
-DraftOrder GoodputControl::Deepest(VerificationMethod verification, DraftOrder order,
-                                   int32_t most) const {
-  const PerMethod& c = by_method_[static_cast<size_t>(verification)];
+DraftOrder GoodputControl::Deepest(RoundKind kind, DraftOrder order, int32_t most) const {
+  const PerKind& c = by_kind_[kind.index()];
   order.ask = true;
   order.max_nodes = most;
   order.max_depth = kDepths;
@@ -276,9 +279,8 @@ DraftOrder GoodputControl::Deepest(VerificationMethod verification, DraftOrder o
   return order;
 }
 
-DraftOrder GoodputControl::Deeper(VerificationMethod verification, DraftOrder order,
-                                  int32_t most) const {
-  const PerMethod& c = by_method_[static_cast<size_t>(verification)];
+DraftOrder GoodputControl::Deeper(RoundKind kind, DraftOrder order, int32_t most) const {
+  const PerKind& c = by_kind_[kind.index()];
   order.max_nodes = most;
   order.max_depth = std::min(order.max_depth + 1, kDepths);
   const ReplyTime& reply = ReplyIn(use_.mode, reading_, c);
@@ -286,11 +288,11 @@ DraftOrder GoodputControl::Deeper(VerificationMethod verification, DraftOrder or
   return order;
 }
 
-void GoodputControl::OnReply(VerificationMethod verification, const DraftOrder& order,
+void GoodputControl::OnReply(RoundKind kind, const DraftOrder& order,
                              const speculation::TokenTree& tree, base::Nanos latency) {
   const auto depths = speculation::DepthArray(tree);
   const int32_t depth = *std::max_element(depths.begin(), depths.begin() + tree.size());
-  PerMethod& c = by_method_[static_cast<size_t>(verification)];
+  PerKind& c = by_kind_[kind.index()];
   Replies& replies = RepliesLike(order, &c);
   // Drafters that are catching up take longer than they will.
   if (!order.catches_up || !replies.time.known(order.askers)) {
@@ -302,18 +304,16 @@ void GoodputControl::OnReply(VerificationMethod verification, const DraftOrder& 
   replies.most_levels = std::max(levels, replies.most_levels + (levels - replies.most_levels) / 64);
 }
 
-void GoodputControl::OnSkipped(VerificationMethod verification, const DraftOrder& order,
-                               base::Nanos waited) {
-  PerMethod& c = by_method_[static_cast<size_t>(verification)];
+void GoodputControl::OnSkipped(RoundKind kind, const DraftOrder& order, base::Nanos waited) {
+  PerKind& c = by_kind_[kind.index()];
   Replies& replies = RepliesLike(order, &c);
   const double depth = std::min<double>(order.max_depth, replies.deepest);
   replies.time.ObserveAtLeast(order.askers, static_cast<int32_t>(std::lround(depth)), waited);
 }
 
 // As TCP's retransmission timer (RFC 6298): four deviations above the mean.
-base::Nanos GoodputControl::ReplyTimeout(VerificationMethod verification,
-                                         const DraftOrder& order) const {
-  const PerMethod& c = by_method_[static_cast<size_t>(verification)];
+base::Nanos GoodputControl::ReplyTimeout(RoundKind kind, const DraftOrder& order) const {
+  const PerKind& c = by_kind_[kind.index()];
   const Replies& replies = RepliesIn(ModeOf(order), order.reading, c);
   if (!replies.time.known(order.askers)) return base::kForever;
   // A tree may be some levels deeper than any before it.
@@ -321,13 +321,13 @@ base::Nanos GoodputControl::ReplyTimeout(VerificationMethod verification,
   return 2 * replies.time.Expect(order.askers, depth) + 4 * replies.time.Deviation(order.askers);
 }
 
-void GoodputControl::OnVerified(VerificationMethod verification, const speculation::Draft& draft,
+void GoodputControl::OnVerified(RoundKind kind, const speculation::Draft& draft,
                                 absl::Span<const int32_t> path) {
-  acceptance_.Observe(verification, draft, path);
+  acceptance_.Observe(kind.verification, draft, path);
 }
 
 void GoodputControl::RecordGains(const speculation::Draft& draft, const DraftOrder& order,
-                                 PerMethod* c) const {
+                                 PerKind* c) const {
   const speculation::TokenTree& tree = draft.tree;
   const int32_t levels = order.cost_limited ? 1 : std::min(order.max_depth, kDepths);
   std::array<GainHistogram, kDepths> now;
@@ -344,23 +344,22 @@ void GoodputControl::RecordGains(const speculation::Draft& draft, const DraftOrd
   for (int d = 0; d < levels; ++d) c->by_depth[d].Add(now[d]);
 }
 
-void GoodputControl::EvaluateNgramLookup(VerificationMethod verification,
-                                         const speculation::Draft& ngram_lookup,
+void GoodputControl::EvaluateNgramLookup(RoundKind kind, const speculation::Draft& ngram_lookup,
                                          std::vector<float>* expected_gain) {
-  PerMethod& c = by_method_[static_cast<size_t>(verification)];
-  acceptance_.PathChances(verification, ngram_lookup, expected_gain);
-  if (!expected_gain->empty()) acceptance_.DecayNgramLookup(verification);
+  PerKind& c = by_kind_[kind.index()];
+  acceptance_.PathChances(kind.verification, ngram_lookup, expected_gain);
+  if (!expected_gain->empty()) acceptance_.DecayNgramLookup(kind.verification);
   GainHistogram now;
   for (float chance : *expected_gain) now.Add(chance);
   c.ngram_lookup.Add(now);
 }
 
-void GoodputControl::Evaluate(VerificationMethod verification, const speculation::Draft& draft,
+void GoodputControl::Evaluate(RoundKind kind, const speculation::Draft& draft,
                               const DraftOrder& order, int32_t most,
                               std::vector<float>* expected_gain) {
-  PerMethod& c = by_method_[static_cast<size_t>(verification)];
-  acceptance_.PathChances(verification, draft, &chances_);
-  if (!speculation::NeedsDraftRows(verification, draft.draw)) {
+  PerKind& c = by_kind_[kind.index()];
+  acceptance_.PathChances(kind.verification, draft, &chances_);
+  if (!speculation::NeedsDraftRows(kind.verification, draft.draw)) {
     *expected_gain = chances_;
     RecordGains(draft, order, &c);
     return;

@@ -9,6 +9,7 @@
 // paths. One thread; time is an argument.
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -24,6 +25,21 @@
 #include "speculation/verification_method.h"
 
 namespace specfabric::scheduler {
+
+// Sequences whose rounds teach about each other's: those of one verification method, and apart from
+// them those whose request limits what is drafted, whose trees gain less.
+struct RoundKind {
+  speculation::VerificationMethod verification;
+  bool limited = false;
+
+  // Implicit: a method alone is the usual kind. NOLINTNEXTLINE(google-explicit-constructor)
+  constexpr RoundKind(speculation::VerificationMethod method, bool is_limited = false)
+      : verification(method), limited(is_limited) {}
+  constexpr size_t index() const {
+    return static_cast<size_t>(verification) + (limited ? speculation::kVerificationMethods : 0);
+  }
+};
+constexpr size_t kRoundKinds = 2 * speculation::kVerificationMethods;
 
 // The tree that a sequence asks for in a round.
 struct DraftOrder {
@@ -73,19 +89,19 @@ class GoodputControl {
   // Steps wait for their drafts, as last ordered.
   bool waits() const { return use_.must_wait; }
 
-  // The order of the sequences of this verification method, of the `askers` of any method that
-  // start a round together. decode: a step of all running sequences, without draft tokens; step:
-  // the same with the prefill beside it. most: nodes of the largest tree. reading: drafters read
-  // the prompt of one of them, or are about to.
-  DraftOrder Order(speculation::VerificationMethod verification, int32_t askers,
-                   const StepBase& decode, const StepBase& step, int32_t most, bool reading);
+  // The order of the sequences of this kind, of the `askers` of any kind that start a round
+  // together. decode: a step of all running sequences, without draft tokens; step: the same with
+  // the prefill beside it. most: nodes of the largest tree. reading: drafters read the prompt of
+  // one of them, or are about to. first: of the kinds of this round.
+  DraftOrder Order(RoundKind kind, int32_t askers, const StepBase& decode, const StepBase& step,
+                   int32_t most, bool reading, bool first = true);
   // A sequence has asked. A reply has come, before its step was planned or later.
   void OnAsked() { modes_.OnAsked(); }
   void OnAnswered(bool in_time) { modes_.OnReply(in_time); }
   // No reply will come, or one has that tells nothing.
   void OnNoReply() { modes_.OnNoReply(); }
   // One of `running` sequences begins to decode.
-  void OnNewText(speculation::VerificationMethod verification, int32_t running);
+  void OnNewText(RoundKind kind, int32_t running);
   // What is expected of a planned step, as last ordered.
   ModeStep Expect(const StepShape& step) const;
   // A step, also reported to OnStep, beside which some sequence speculated.
@@ -94,43 +110,37 @@ class GoodputControl {
   void OnNoDrafters();
   DraftModeCounts mode_counts() const { return modes_.counts(); }
   // `order` for a tree of all levels.
-  DraftOrder Deepest(speculation::VerificationMethod verification, DraftOrder order,
-                     int32_t most) const;
+  DraftOrder Deepest(RoundKind kind, DraftOrder order, int32_t most) const;
 
   // `order` for a tree of one level more, whatever that gains.
-  DraftOrder Deeper(speculation::VerificationMethod verification, DraftOrder order,
-                    int32_t most) const;
+  DraftOrder Deeper(RoundKind kind, DraftOrder order, int32_t most) const;
 
   // The reply to an order.
-  void OnReply(speculation::VerificationMethod verification, const DraftOrder& order,
-               const speculation::TokenTree& tree, base::Nanos latency);
+  void OnReply(RoundKind kind, const DraftOrder& order, const speculation::TokenTree& tree,
+               base::Nanos latency);
   // The reply to an order had not come after `waited`.
-  void OnSkipped(speculation::VerificationMethod verification, const DraftOrder& order,
-                 base::Nanos waited);
+  void OnSkipped(RoundKind kind, const DraftOrder& order, base::Nanos waited);
   // How long a sequence waits for the reply before it counts as a miss.
-  base::Nanos ReplyTimeout(speculation::VerificationMethod verification,
-                           const DraftOrder& order) const;
+  base::Nanos ReplyTimeout(RoundKind kind, const DraftOrder& order) const;
 
   // The expected gain of each node (1..) of a drafter's tree: the chance that its whole path is
   // accepted, [nodes - 1]. Also records what trees gain that come for such an order. Where the
   // verification method uses draft probabilities it is an expectation for each place in draw order
   // instead, [most], which does not depend on this tree.
-  void Evaluate(speculation::VerificationMethod verification, const speculation::Draft& draft,
-                const DraftOrder& order, int32_t most, std::vector<float>* expected_gain);
+  void Evaluate(RoundKind kind, const speculation::Draft& draft, const DraftOrder& order,
+                int32_t most, std::vector<float>* expected_gain);
   // The same for the n-gram lookup's tree as a round begins, which may be the root alone. It costs
   // no waiting. Drafters are asked for what they add to it: where both trees are verified together
   // (Merges), the tokens that the n-gram lookup does not propose.
-  void EvaluateNgramLookup(speculation::VerificationMethod verification,
-                           const speculation::Draft& ngram_lookup,
+  void EvaluateNgramLookup(RoundKind kind, const speculation::Draft& ngram_lookup,
                            std::vector<float>* expected_gain);
   // The same for a tree that no order asked for, where any subtree may be verified.
-  void EvaluateExtra(speculation::VerificationMethod verification, const speculation::Draft& draft,
+  void EvaluateExtra(RoundKind kind, const speculation::Draft& draft,
                      std::vector<float>* expected_gain) const {
-    acceptance_.PathChances(verification, draft, expected_gain);
+    acceptance_.PathChances(kind.verification, draft, expected_gain);
   }
   // The accepted path of a tree that was verified, as speculation::Accepted::path.
-  void OnVerified(speculation::VerificationMethod verification, const speculation::Draft& draft,
-                  absl::Span<const int32_t> path);
+  void OnVerified(RoundKind kind, const speculation::Draft& draft, absl::Span<const int32_t> path);
 
  private:
   static constexpr int kDepths = 16;
@@ -142,7 +152,7 @@ class GoodputControl {
     // Levels of recent trees that were asked for all levels: the average and the maximum.
     double deepest = kDepths, most_levels = kDepths;
   };
-  struct PerMethod {
+  struct PerKind {
     std::array<Replies, 2> reply;               // by Beside
     Replies reply_reading;                      // while drafters read prompts
     AverageGains cost_limited{kAveragedTrees};  // of all nodes of such trees
@@ -160,19 +170,19 @@ class GoodputControl {
   static size_t Beside(DraftMode mode) { return mode == DraftMode::kAhead ? 1 : 0; }
   // What is known of this mode, or else of the other; while drafters read prompts, what is known of
   // such rounds.
-  static const Replies& RepliesIn(DraftMode mode, bool reading, const PerMethod& c) {
+  static const Replies& RepliesIn(DraftMode mode, bool reading, const PerKind& c) {
     if (c.reply_reading.time.any() && (reading || !KnowsReplies(c))) return c.reply_reading;
     const Replies& own = c.reply[Beside(mode)];
     return own.time.any() ? own : c.reply[1 - Beside(mode)];
   }
-  static const ReplyTime& ReplyIn(DraftMode mode, bool reading, const PerMethod& c) {
+  static const ReplyTime& ReplyIn(DraftMode mode, bool reading, const PerKind& c) {
     return RepliesIn(mode, reading, c).time;
   }
-  static bool KnowsReplies(const PerMethod& c) {
+  static bool KnowsReplies(const PerKind& c) {
     return c.reply[0].time.any() || c.reply[1].time.any();
   }
   // Which replies the one to this order tells of.
-  static Replies& RepliesLike(const DraftOrder& order, PerMethod* c) {
+  static Replies& RepliesLike(const DraftOrder& order, PerKind* c) {
     return order.reading ? c->reply_reading : c->reply[Beside(ModeOf(order))];
   }
   static DraftMode ModeOf(const DraftOrder& order) {
@@ -180,40 +190,38 @@ class GoodputControl {
   }
   // What is learned of drafters' gains from now on counts more than what was learned before.
   void Doubt();
-  bool CostLimited(speculation::VerificationMethod verification, int32_t askers,
-                   DraftMode mode) const;
+  bool CostLimited(RoundKind kind, int32_t askers, DraftMode mode) const;
   // Nothing has been learned of what trees gain.
-  bool Unknown(const PerMethod& c, bool cost_limited) const;
+  bool Unknown(const PerKind& c, bool cost_limited) const;
   // Expected in each mode, in tokens a nanosecond.
-  ByMode<double> Rates(speculation::VerificationMethod verification, int32_t askers,
-                       const StepBase& step, int32_t most) const;
-  DraftOrder OrderOf(speculation::VerificationMethod verification, int32_t askers,
-                     const StepBase& step, int32_t most);
+  ByMode<double> Rates(RoundKind kind, int32_t askers, const StepBase& step, int32_t most) const;
+  DraftOrder OrderOf(RoundKind kind, int32_t askers, const StepBase& step, int32_t most);
   // The best order in a mode.
-  DraftOrder BestIn(DraftMode mode, speculation::VerificationMethod verification, int32_t askers,
-                    const StepBase& step, int32_t most) const;
-  static GainHistogram NgramLookupGains(const PerMethod& c, int32_t askers);
+  DraftOrder BestIn(DraftMode mode, RoundKind kind, int32_t askers, const StepBase& step,
+                    int32_t most) const;
+  static GainHistogram NgramLookupGains(const PerKind& c, int32_t askers);
   // The best order by depth. merges: a drafter's tree is verified together with the n-gram
   // lookup's.
-  DraftOrder BestByDepth(DraftMode mode, const PerMethod& c, bool merges, int32_t askers,
+  DraftOrder BestByDepth(DraftMode mode, const PerKind& c, bool merges, int32_t askers,
                          const StepBase& step, int32_t most) const;
   // The order of trees that grow as far as they pay, for few askers where any subtree may be
   // verified: what pays then depends on the text at hand. The trees of many askers are alike on
   // average, and it matters more that all come at the same time.
-  DraftOrder BestCostLimited(DraftMode mode, const PerMethod& c, int32_t askers,
-                             const StepBase& step, int32_t most) const;
+  DraftOrder BestCostLimited(DraftMode mode, const PerKind& c, int32_t askers, const StepBase& step,
+                             int32_t most) const;
   void SetCosts(double rate, const StepBase& step, int32_t most, DraftOrder* order) const;
-  void RecordGains(const speculation::Draft& draft, const DraftOrder& order, PerMethod* c) const;
+  void RecordGains(const speculation::Draft& draft, const DraftOrder& order, PerKind* c) const;
 
   StepTime step_time_;
   DraftModes modes_;
   // As last ordered:
   DraftModes::Use use_;
-  bool reading_ = false;   // drafters read prompts, which is an exception
+  bool reading_ = false;  // drafters read prompts, which is an exception
+  // Of the round's kinds, the largest: a step waits for all of them.
   base::Nanos delay_ = 0;  // until replies are expected
-  double gain_ = 0;        // expected, of one of them
+  double gain_ = 0;        // expected, a sequence that decodes
   AcceptanceEstimate acceptance_;
-  std::array<PerMethod, speculation::kVerificationMethods> by_method_;
+  std::array<PerKind, kRoundKinds> by_kind_;
   std::vector<float> chances_;  // scratch
 };
 

@@ -162,7 +162,7 @@ Simulation::Simulation(const SimulationOptions& options, const std::vector<Arriv
     DraftRouterOptions routing = options.router;
     routing.salt = t;
     targets_.push_back(std::make_unique<Target>(scheduling, routing));
-    targets_.back()->scheduler.SetDrafters(options.drafts > 0);
+    targets_.back()->scheduler.SetDrafters(options.drafts > 0 ? 1 : 0);
     for (int32_t d = 0; d < options.drafts; ++d) {
       if (!apart() && d != t) continue;
       targets_.back()->router.OnUp(d + 1, options.draft_sessions);

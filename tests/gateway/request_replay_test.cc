@@ -133,6 +133,7 @@ TEST(RequestReplayTest, SpeculationAddsUpOverAttempts) {
   RequestReplay replay(MakeSubmit());
   Tokens message = MakeTokens(0, {10, 11});
   message.speculation.rounds = 2;
+  message.speculation.drafted_rounds = 2;
   message.speculation.drafted = 8;
   message.speculation.accepted = 1;
   message.speculation.accepted_at = {1};
@@ -144,11 +145,13 @@ TEST(RequestReplayTest, SpeculationAddsUpOverAttempts) {
   replay.NextAttempt();
   message = MakeTokens(2, {12}, 1);
   message.speculation.rounds = 1;
+  message.speculation.drafted_rounds = 1;
   message.speculation.drafted = 4;
   message.speculation.accepted_at = {1, 1};
   message.speculation.verification = schemas::VerificationMethod::kRejection;
   replay.Apply(message);
   EXPECT_EQ(replay.speculation().rounds, 3);
+  EXPECT_EQ(replay.speculation().drafted_rounds, 3);
   EXPECT_EQ(replay.speculation().drafted, 12);
   EXPECT_EQ(replay.speculation().accepted, 1);
   EXPECT_EQ(replay.speculation().accepted_at, (std::vector<int64_t>{2, 1}));

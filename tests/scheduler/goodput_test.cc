@@ -196,6 +196,67 @@ TEST(GoodputControlTest, StepsBesideDraftingAheadTeachNoStepTimes) {
               base::ToSeconds(base::kMillisecond / 10));
 }
 
+// Trees that a request keeps small, or that are of a drafter that it names, gain less.
+TEST(GoodputControlTest, LimitedRoundsTeachNothingAboutOthers) {
+  Group group{VerificationMethod::kRejection};
+  group.Asked(100, base::kMillisecond / 4);
+  const DraftOrder before = group.Order();
+  ASSERT_GT(before.max_depth, 3);
+  const RoundKind limited = {group.verification, /*is_limited=*/true};
+  const speculation::Draft poor = {.tree = Chain(1, std::log(0.01f)),
+                                   .draw = SiblingDraw::kWithoutReplacement};
+  std::vector<float> expected_gain;
+  for (int i = 0; i < 200; ++i) {
+    group.control.OnNewText(limited, group.sequences);
+    group.control.OnReply(limited, before, poor.tree, 80 * base::kMillisecond);
+    group.control.OnSkipped(limited, before, 80 * base::kMillisecond);
+    group.control.EvaluateNgramLookup(limited, {.tree = Chain(0, 0)}, &expected_gain);
+    group.control.Evaluate(limited, poor, before, 16, &expected_gain);
+  }
+  const DraftOrder after = group.Order();
+  EXPECT_EQ(after.max_depth, before.max_depth);
+  EXPECT_EQ(after.gain, before.gain);
+  EXPECT_EQ(after.latency, before.latency);
+  EXPECT_EQ(after.rate, before.rate);
+  // It is what is known of limited rounds.
+  const DraftOrder own =
+      group.control.Order(limited, group.sequences, group.step(), group.step(), 16, false);
+  EXPECT_LT(own.gain, 0.5 * before.gain);
+  EXPECT_EQ(own.max_depth, 1);
+  EXPECT_GT(own.latency, 40 * base::kMillisecond);
+  EXPECT_LT(before.latency, 10 * base::kMillisecond);
+}
+
+// A step waits for the replies of all kinds, and yields no less for the smaller trees among them.
+TEST(GoodputControlTest, OfTheKindsOfARoundTheLargestIsExpected) {
+  Group group{VerificationMethod::kRejection};
+  group.Asked(100, base::kMillisecond / 4);
+  const DraftOrder deep = group.Order();
+  ASSERT_TRUE(deep.ask);
+  const ModeStep alone = group.control.Expect(Group::OfAll(4));
+  ASSERT_GT(alone.delay, 0);
+  const RoundKind limited = {group.verification, /*is_limited=*/true};
+  group.control.Order(limited, group.sequences, group.step(), group.step(), 16, false,
+                      /*first=*/false);
+  EXPECT_GE(group.control.Expect(Group::OfAll(4)).delay, alone.delay);
+  EXPECT_GE(group.control.Expect(Group::OfAll(4)).gain, alone.gain);
+  group.control.Order(limited, group.sequences, group.step(), group.step(), 16, false);
+  EXPECT_LT(group.control.Expect(Group::OfAll(4)).delay, alone.delay) << "another round";
+}
+
+// What is expected of a step, a sequence that decodes: those that do not speculate gain nothing.
+TEST(GoodputControlTest, SequencesThatDoNotAskGainNothing) {
+  Group group{VerificationMethod::kRejection};
+  group.Asked(100, base::kMillisecond / 4);
+  const DraftOrder all = group.Order();
+  ASSERT_TRUE(all.ask);
+  EXPECT_DOUBLE_EQ(group.control.Expect(Group::OfAll(4)).gain, all.gain);
+  const DraftOrder one =
+      group.control.Order(group.verification, 1, group.step(), group.step(), 16, false);
+  ASSERT_TRUE(one.ask);
+  EXPECT_DOUBLE_EQ(group.control.Expect(Group::OfAll(4)).gain, one.gain / group.sequences);
+}
+
 // A step of some sequences yields their share of a step of all, beside its prefill.
 TEST(GoodputControlTest, AStepOfSomeYieldsTheirShare) {
   GoodputControl control;

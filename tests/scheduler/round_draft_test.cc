@@ -26,13 +26,16 @@ constexpr base::SequenceId kId = 1;
 class RoundDraftTest : public testing::Test {
  protected:
   void Start(const SchedulerOptions& options,
-             VerificationMethod verification = VerificationMethod::kCoupled) {
+             VerificationMethod verification = VerificationMethod::kCoupled,
+             int32_t max_draft_tokens = kMaxDraftTokens, const DraftSources& sources = {}) {
     scheduler_ = std::make_unique<Scheduler>(options);
     SequenceRequest request;
     request.id = kId;
     for (int i = 0; i < 15; ++i) request.prompt.push_back(Token(i));
     request.max_tokens = 400;
     request.verification = verification;
+    request.max_draft_tokens = max_draft_tokens;
+    request.sources = sources;
     ASSERT_TRUE(scheduler_->Add(std::move(request), now_).ok());
     Step();
   }
@@ -67,6 +70,7 @@ class RoundDraftTest : public testing::Test {
     const size_t size = scheduler_->Committed(kId)->size();
     SequenceResult result;
     result.id = kId;
+    result.forced = forced_;
     int node = 0;
     for (bool found = true; found;) {
       const TokenId next = Token(size + result.accepted.path.size());
@@ -101,6 +105,7 @@ class RoundDraftTest : public testing::Test {
   std::unique_ptr<Scheduler> scheduler_;
   base::Nanos now_ = base::kSecond;
   std::vector<DraftWanted> wanted_;
+  std::vector<TokenId> forced_;  // after the next step
   TokensEvent last_;
 };
 
@@ -205,6 +210,76 @@ TEST_F(RoundDraftTest, MethodsThatNeedDraftProbabilitiesUseOneSource) {
     EXPECT_EQ(plan.sequences[0].draw,
               from_ngram_lookup ? SiblingDraw::kDeterministic : SiblingDraw::kWithoutReplacement);
   }
+}
+
+TEST_F(RoundDraftTest, TheRequestsLimitHoldsWhoeverProposes) {
+  forced_ = {1, 2, 3, 4, 5};
+  Start(With(true), VerificationMethod::kCoupled, 3);
+  forced_.clear();
+  EXPECT_EQ(wanted_.at(0).max_nodes, 3);
+  NoDraft();
+  EXPECT_EQ(Step().rows(), 4) << "of the grammar's";
+  EXPECT_EQ(last_.drafted_by.by_grammar, 3);
+  NoDraft();
+  EXPECT_EQ(Step().rows(), 4) << "of the n-gram lookup's";
+  EXPECT_EQ(last_.drafted_by.by_ngram_lookup, 3);
+  TokenTree wide = TokenTree::Root(scheduler_->Committed(kId)->back());
+  for (int i = 0; i < 9; ++i) wide.Add(0, 20 + i, -3.0f);
+  Draft(wide);
+  EXPECT_EQ(Step().rows(), 4) << "of a drafter's and the n-gram lookup's";
+  EXPECT_EQ(last_.accepted, 3) << "the better draft tokens were kept";
+  scheduler_->OnExtraDraft(kId, wanted_.at(0).round, {.tree = Chain(6), .drafter = 5});
+  Draft(Chain(5));
+  EXPECT_EQ(Step().rows(), 4) << "of two drafters'";
+  EXPECT_EQ(wanted_.at(0).max_nodes, 3);
+}
+
+TEST_F(RoundDraftTest, TheRequestsLimitHoldsForTreesThatAreDrawn) {
+  Start(With(false), VerificationMethod::kRejection, 2);
+  Draft(Chain(6), SiblingDraw::kWithReplacement);
+  EXPECT_EQ(Step().rows(), 3);
+}
+
+TEST_F(RoundDraftTest, ALimitOfZeroIsPlainDecoding) {
+  forced_ = {1, 2};
+  Start(With(true), VerificationMethod::kCoupled, 0);
+  for (int round = 0; round < 4; ++round) {
+    EXPECT_THAT(wanted_, IsEmpty());
+    EXPECT_EQ(Step().rows(), 1);
+  }
+}
+
+TEST_F(RoundDraftTest, OnlyTheSourceThatTheRequestAllowsProposes) {
+  const DraftSources ngram_lookup = {.grammar = false, .ngram_lookup = true, .drafters = 0};
+  forced_ = {9, 9};
+  Start(With(true), VerificationMethod::kCoupled, kMaxDraftTokens, ngram_lookup);
+  EXPECT_THAT(wanted_, IsEmpty());
+  EXPECT_GT(Step().rows(), 8);
+  EXPECT_EQ(last_.drafted_by.by_ngram_lookup, last_.drafted);
+
+  const DraftSources third = {.grammar = false, .ngram_lookup = false, .drafters = 1 << 3};
+  Start(With(true), VerificationMethod::kCoupled, kMaxDraftTokens, third);
+  NoDraft();
+  EXPECT_EQ(Step().rows(), 1);
+  Draft(Chain(2));
+  EXPECT_EQ(Step().rows(), 3);
+  EXPECT_EQ(last_.drafted_by.by_drafter[3], 2);
+}
+
+TEST_F(RoundDraftTest, ASequenceAsksWhileADrafterOfItsOwnIsConnected) {
+  const DraftSources third = {.grammar = false, .ngram_lookup = false, .drafters = 1 << 3};
+  Start(With(false), VerificationMethod::kCoupled, kMaxDraftTokens, third);
+  NoDraft();
+  scheduler_->SetDrafters(1 << 2);
+  Step();
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_THAT(wanted_, IsEmpty()) << "another one is of no use";
+    EXPECT_EQ(Step().rows(), 1);
+  }
+  scheduler_->SetDrafters(1 << 3 | 1 << 2);
+  Step();
+  EXPECT_EQ(wanted_.size(), 1u);
+  EXPECT_EQ(scheduler_->stats().draft_misses, 1u) << "but for the first, nothing was missed";
 }
 
 // A text may stop repeating itself: draft tokens that are never accepted are no longer verified

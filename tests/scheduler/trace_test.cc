@@ -164,6 +164,13 @@ class Trace {
     request.score_prompt = Chance(0.2);
     if (Chance(0.3)) request.logprobs = 0;
     request.speculate = Chance(0.9);
+    if (Chance(0.2)) request.max_draft_tokens = Pick(0, 8);
+    if (Chance(0.2)) {
+      request.drafter = "one";
+      request.sources = Chance(0.5)
+                            ? DraftSources{.grammar = false, .ngram_lookup = true, .drafters = 0}
+                            : DraftSources{.grammar = false, .ngram_lookup = false, .drafters = 4};
+    }
     Live live{.request = request, .expected = RunAlone(request, options_), .output = {}};
     const absl::Status status = scheduler_.Add(std::move(request), now_);
     Check();
@@ -297,9 +304,18 @@ class Trace {
     if (event.accepted > event.drafted || event.drafted >= options_.max_tree_nodes) {
       Error("counts of draft tokens are wrong");
     }
-    outcome_.accepted += event.accepted;
-    outcome_.ngram_lookup_tokens +=
+    const DraftSources sources = live.request.allowed_sources();
+    if (event.drafted > (sources.any() ? live.request.max_draft_tokens : 0)) {
+      Error("more draft tokens than the request allows");
+    }
+    const int by_ngram_lookup =
         event.drafted_by.by_ngram_lookup + event.drafted_by.also_ngram_lookup;
+    if ((by_ngram_lookup > 0 && !sources.ngram_lookup) ||
+        (event.drafted_by.by_ngram_lookup < event.drafted && sources.drafters == 0)) {
+      Error("draft tokens of a source that the request does not allow");
+    }
+    outcome_.accepted += event.accepted;
+    outcome_.ngram_lookup_tokens += by_ngram_lookup;
     if (Sum(event.drafted_by) != event.drafted || Sum(event.accepted_by) != event.accepted) {
       Error("draft tokens without a source");
     }

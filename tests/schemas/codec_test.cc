@@ -248,6 +248,13 @@ TEST(LimitsTest, Submit) {
   ExpectRefused<M>("priority", [](M& m) { m.sequence.priority = kMaxPriority + 1; });
   ExpectRefused<M>("priority", [](M& m) { m.sequence.priority = -kMaxPriority - 1; });
   ExpectRefused<M>("tpot_slo", [](M& m) { m.sequence.tpot_slo = -1; });
+  ExpectRefused<M>("max_draft_tokens", [](M& m) { m.sequence.max_draft_tokens = -1; });
+  ExpectRefused<M>("max_draft_tokens",
+                   [](M& m) { m.sequence.max_draft_tokens = kMaxDraftTokens + 1; });
+  ExpectRefused<M>("drafter", [](M& m) { m.sequence.drafter.assign(kMaxNameBytes + 1, 'x'); });
+  for (const char* lines : {"a\nb", "\x1b[2J", "\x7f"}) {
+    ExpectRefused<M>("drafter", [&](M& m) { m.sequence.drafter = lines; });
+  }
 }
 
 TEST(TraceTest, ASpanOfNoTraceIsNone) {

@@ -185,6 +185,8 @@ inline Submit RandomMessage<Submit>(Rng& rng) {
   m.sequence.score_prompt = RandomInt(rng, 0, 1) == 1;
   m.sequence.logprobs = RandomInt(rng, -1, kMaxTopLogprobs);
   m.sequence.speculate = RandomInt(rng, 0, 1) == 1;
+  m.sequence.max_draft_tokens = RandomInt(rng, 0, kMaxDraftTokens);
+  if (RandomInt(rng, 0, 1) == 1) m.sequence.drafter = RandomText(rng, kMaxNameBytes);
   if (RandomInt(rng, 0, 1) == 1)
     m.verification = static_cast<VerificationMethod>(RandomInt(rng, 0, 3));
   m.sequence.tenant = rng();
@@ -211,6 +213,7 @@ inline Tokens RandomSequence(Rng& rng) {
   m.error = RandomText(rng, 300);
   Speculation& totals = m.speculation;
   totals.rounds = RandomInt(rng, 0, INT32_MAX);
+  totals.drafted_rounds = RandomInt(rng, 0, INT32_MAX);
   totals.drafted = RandomInt(rng, 0, INT32_MAX);
   totals.accepted = RandomInt(rng, 0, INT32_MAX);
   totals.accepted_at.resize(RandomInt(rng, 0, kMaxTreeNodes));
@@ -415,14 +418,15 @@ inline auto Fields(const Submit& m) {
   const SequenceRequest& q = m.sequence;
   return std::tuple(m.request_id, q.attempt, q.prompt, q.generated, Fields(q.sampling),
                     q.max_tokens, q.stop_ids, q.score_prompt, q.logprobs, q.speculate,
-                    Fields(q.rules), m.verification, q.tpot_slo, q.tenant, q.cache_salt, q.priority,
-                    q.grammar.language, q.grammar.source);
+                    q.max_draft_tokens, q.drafter, Fields(q.rules), m.verification, q.tpot_slo,
+                    q.tenant, q.cache_salt, q.priority, q.grammar.language, q.grammar.source);
 }
 inline auto Fields(const Tokens& m) {
   const Speculation& totals = m.speculation;
   return std::tuple(m.request_id, m.attempt, m.first_index, m.tokens, Fields(m.logprobs),
-                    Fields(m.prompt_logprobs), m.finish, m.error, totals.rounds, totals.drafted,
-                    totals.accepted, totals.accepted_at, totals.verification, m.cached_tokens);
+                    Fields(m.prompt_logprobs), m.finish, m.error, totals.rounds,
+                    totals.drafted_rounds, totals.drafted, totals.accepted, totals.accepted_at,
+                    totals.verification, m.cached_tokens);
 }
 inline auto Fields(const TargetLoad& m) {
   return std::tuple(m.running, m.waiting, m.kv_blocks, m.kv_blocks_used, m.block_size, m.drafts,

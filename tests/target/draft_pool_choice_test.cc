@@ -64,20 +64,27 @@ class DraftPoolChoiceTest : public testing::Test {
     hello.role = schemas::Role::kDraft;
     hello.capacity = 8;
     hello.model = model;
+    hello.state_layers = state_layers_;
     pool_->PeerUp(peer, hello);
     right_[peer] = right;
   }
-  void Start(base::SequenceId id, VerificationMethod verification = VerificationMethod::kCoupled) {
+  // drafter: the one source that drafts, by name; empty: any.
+  void Start(base::SequenceId id, VerificationMethod verification = VerificationMethod::kCoupled,
+             const std::string& drafter = "") {
     scheduler::SequenceRequest request;
     request.id = id;
     for (int i = 0; i < 10; ++i) request.prompt.push_back(Truth(i));
     request.max_tokens = 45'000;
     request.verification = verification;
+    request.drafter = drafter;
+    request.sources = pool_->SourcesOf(drafter);
+    const uint32_t drafters = request.sources.drafters;
+    scheduler_->SetDrafters(pool_->connected());
     ASSERT_TRUE(scheduler_->Add(std::move(request), now_).ok());
     DraftTerms terms;
     terms.prompt_length = 10;
     terms.verification = verification;
-    pool_->Open(id, terms);
+    if (drafters != 0) pool_->Open(id, terms, drafters, /*teaches=*/drafter.empty());
     Round();
   }
 
@@ -162,6 +169,7 @@ class DraftPoolChoiceTest : public testing::Test {
   std::map<PeerId, bool> silent_;
   std::map<std::pair<PeerId, base::SequenceId>, std::vector<TokenId>> held_;
   std::vector<PeerId> ended_;
+  std::vector<int32_t> state_layers_;  // of the workers that come
   int accepted_ = 0, widest_ = 0;
   std::unique_ptr<scheduler::Scheduler> scheduler_;
   std::unique_ptr<DraftPool> pool_;
@@ -305,6 +313,72 @@ TEST_F(DraftPoolChoiceTest, ASequenceStartsWithTheSharesThatOthersLearned) {
   Start(2);
   Rounds(30);
   EXPECT_GT(asked_[5], 25);
+}
+
+TEST_F(DraftPoolChoiceTest, SourcesByName) {
+  Make({});
+  const scheduler::DraftSources all, none = scheduler::kNoDraftSources;
+  EXPECT_EQ(pool_->SourcesOf(""), all);
+  EXPECT_EQ(pool_->SourcesOf("prose"), none);
+  EXPECT_EQ(pool_->connected(), 0u);
+  Up(5, "code", 4);
+  Up(6, "prose", 1);
+  EXPECT_EQ(pool_->connected(), 3u);
+  EXPECT_EQ(pool_->SourcesOf("prose"),
+            (scheduler::DraftSources{.grammar = false, .ngram_lookup = false, .drafters = 2}));
+  EXPECT_EQ(pool_->SourcesOf("ngram_lookup"),
+            (scheduler::DraftSources{.grammar = false, .ngram_lookup = true, .drafters = 0}));
+  EXPECT_EQ(pool_->SourcesOf("pros"), none);
+  Down(5);
+  EXPECT_EQ(pool_->connected(), 2u);
+}
+
+TEST_F(DraftPoolChoiceTest, ANamedDrafterAloneIsAsked) {
+  Make({.score_every = 2, .seed = 4});
+  Up(5, "code", 4);
+  Up(6, "prose", 1);
+  Start(1, VerificationMethod::kCoupled, "prose");
+  Rounds(50);
+  EXPECT_EQ(asked_[5], 0);
+  EXPECT_EQ(asked_[6], 51);
+  EXPECT_EQ(accepted_, 50) << "one a round";
+  EXPECT_EQ(pool_->scored_rounds(), 0u);
+  EXPECT_THAT(pool_->shares(), testing::ElementsAre(0.5, 0.5)) << "nothing was chosen";
+}
+
+// One that always names the worse drafter does not make others begin with it.
+TEST_F(DraftPoolChoiceTest, ASequenceThatNamesItsDrafterTeachesNoOther) {
+  Make({.seed = 6});
+  Up(5, "code", 4);
+  Up(6, "prose", 0);
+  Start(1);
+  Rounds(400);
+  pool_->Ended(1);
+  for (const scheduler::Event& event : scheduler_->Cancel(1)) (void)event;
+  inbox_.clear();
+  Start(2, VerificationMethod::kCoupled, "prose");
+  Rounds(400);
+  pool_->Ended(2);
+  for (const scheduler::Event& event : scheduler_->Cancel(2)) (void)event;
+  inbox_.clear();
+  asked_.clear();
+  Start(3);
+  Rounds(30);
+  EXPECT_GT(asked_[5], 25);
+}
+
+TEST_F(DraftPoolChoiceTest, HiddenStatesGoToTheNamedDrafterAlone) {
+  Make({});
+  state_layers_ = {1};
+  Up(5, "code", 4);
+  Up(6, "prose", 4);
+  const auto readers = [&](base::SequenceId id) { return pool_->StateReadersOf(id, 11, now_); };
+  Start(1);
+  EXPECT_THAT(readers(1), testing::UnorderedElementsAre(5, 6));
+  Start(2, VerificationMethod::kCoupled, "prose");
+  EXPECT_THAT(readers(2), testing::ElementsAre(6));
+  Start(3, VerificationMethod::kCoupled, "ngram_lookup");
+  EXPECT_THAT(readers(3), testing::IsEmpty());
 }
 
 TEST_F(DraftPoolChoiceTest, ModelsBeyondTheLimitAreNotUsed) {

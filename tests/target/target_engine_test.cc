@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -45,6 +46,8 @@ class TargetEngineTest : public ::testing::Test {
     options.scheduler.vocabulary = kVocabulary;
     options.scheduler.max_context = 1 << 20;
     options.scheduler.kv_blocks = 1 << 12;
+    options.scheduler.speculation = scheduler::SpeculationPolicy::kAlways;
+    options.scheduler.max_draft_wait = 2 * base::kMillisecond;
     return options;
   }
   TargetOutbox Outbox() {
@@ -60,8 +63,11 @@ class TargetEngineTest : public ::testing::Test {
       changed_.notify_all();
       return absl::OkStatus();
     };
-    outbox.draft_request = [](link::PeerId, const schemas::DraftRequest&) {
-      return absl::UnavailableError("no drafts here");
+    outbox.draft_request = [this](link::PeerId, const schemas::DraftRequest& request) {
+      std::lock_guard lock(mutex_);
+      ++drafts_wanted_;
+      most_nodes_ = std::max(most_nodes_, request.max_nodes);
+      return absl::OkStatus();  // and no reply ever comes
     };
     outbox.end_session = [](link::PeerId, const schemas::EndSession&) {};
     return outbox;
@@ -85,14 +91,18 @@ class TargetEngineTest : public ::testing::Test {
     return absl::OkStatus();
   }
 
-  void Up(link::PeerId peer, schemas::Role role) {
+  void Up(link::PeerId peer, schemas::Role role, const std::string& model = "") {
     schemas::Hello hello;
     hello.role = role;
+    hello.model = model;
+    hello.capacity = 8;
     engine_.Post(PeerUp{peer, hello});
   }
-  void Submit(int32_t max_tokens, base::TokenId first = 1) {
+  void Submit(int32_t max_tokens, base::TokenId first = 1,
+              const std::function<void(scheduler::SequenceRequest&)>& change = nullptr) {
     schemas::Submit submit;
     submit.request_id = ++requests_;
+    if (change) change(submit.sequence);
     submit.sequence.prompt = {first, 2, 3};
     submit.sequence.max_tokens = max_tokens;
     ASSERT_TRUE(engine_.Post(PeerMessage{kGateway, std::move(submit)}));
@@ -132,6 +142,8 @@ class TargetEngineTest : public ::testing::Test {
       tokens_;                                // whom batches without and with sequences went to
   std::vector<schemas::TargetLoad> loads_;    // of the heartbeats
   std::map<uint64_t, schemas::Tokens> ends_;  // the last message of each request
+  int drafts_wanted_ = 0;
+  int32_t most_nodes_ = 0;  // wanted of a draft
   base::TokenId spoilt_ = base::kNoToken;
   bool hangs_ = false;
   uint64_t requests_ = 0;
@@ -196,6 +208,34 @@ TEST_F(TargetEngineTest, LogitsThatAreNotFiniteEndTheirRequestWithALineThatSaysW
   }
   EXPECT_EQ(metrics_.not_finite.Value(), 1);
   EXPECT_EQ(metrics_.cancelled.Value(), 0);
+}
+
+TEST_F(TargetEngineTest, DraftsAreAskedForAsTheRequestAllows) {
+  Up(kGateway, schemas::Role::kGateway);
+  Up(kDraft, schemas::Role::kDraft, "small");
+  // How many trees are asked for while a sequence of ten tokens runs.
+  const auto wanted = [this](const std::function<void(scheduler::SequenceRequest&)>& change) {
+    std::unique_lock lock(mutex_);
+    drafts_wanted_ = most_nodes_ = 0;
+    lock.unlock();
+    Submit(10, 1, change);
+    lock.lock();
+    EXPECT_TRUE(changed_.wait_for(lock, kTestTimeout, [&] { return ends_.contains(requests_); }));
+    EXPECT_EQ(ends_[requests_].finish, schemas::Finish::kLength);
+    return drafts_wanted_;
+  };
+  EXPECT_EQ(wanted([](auto& request) { request.speculate = false; }), 0);
+  EXPECT_EQ(wanted([](auto& request) { request.max_draft_tokens = 0; }), 0);
+  EXPECT_EQ(wanted([](auto& request) { request.drafter = "large"; }), 0);
+  EXPECT_EQ(wanted([](auto& request) { request.drafter = "ngram_lookup"; }), 0);
+  EXPECT_GT(wanted([](auto& request) {
+              request.drafter = "small";
+              request.max_draft_tokens = 3;
+            }),
+            0);
+  EXPECT_EQ(most_nodes_, 3);
+  EXPECT_GT(wanted([](auto& request) { (void)request; }), 0);
+  EXPECT_GT(most_nodes_, 3);
 }
 
 // The leader hangs until its inbox is full, and the gateways it works for come and go meanwhile.
