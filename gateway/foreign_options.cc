@@ -226,6 +226,7 @@ constexpr std::array kOptions = {
     Row{"skip_special_tokens", kDetokenize, kRefused, IsFalse, "false"},
     Row{"slo_tpot_ms", kGenerate, kHonoured},
     Row{"spaces_between_special_tokens", kGenerate, kRefused, IsTrue, "true"},
+    Row{"speculation", kGenerate, kHonoured},
     Row{"speculative.n_max", kGenerate, kIgnored},
     Row{"speculative.n_min", kGenerate, kIgnored},
     Row{"speculative.p_min", kGenerate, kIgnored},

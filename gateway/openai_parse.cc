@@ -9,6 +9,7 @@
 #include "gateway/parse_grammar.h"
 #include "gateway/parse_messages.h"
 #include "gateway/parse_sampling.h"
+#include "gateway/parse_speculation.h"
 #include "gateway/parse_tools.h"
 
 namespace specfabric::gateway {
@@ -60,7 +61,7 @@ void ReadTruncation(Fields& fields, GenerationRequest& request) {
 
 void ReadCommon(Fields& fields, const SamplingDefaults& defaults, GenerationRequest& request) {
   request.model = fields.String("model", "");
-  request.verification = fields.String("verification", "");
+  ReadSpeculation(fields, request);
   request.n = static_cast<int>(fields.Integer("n", 1, 1, kMaxChoices));
   request.ignore_eos = fields.Bool("ignore_eos", false);
   request.return_token_ids = fields.Bool("return_token_ids", false);

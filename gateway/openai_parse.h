@@ -36,6 +36,7 @@ constexpr int kMaxTopLogprobs = 20;
 constexpr int kMaxStopTokenIds = 1024;
 constexpr int kMaxLogitBias = 512;
 constexpr int kMaxPriority = 100;
+constexpr int kMaxDraftTokens = 63;  // of a round
 
 // A request that generates, of any API; all but completions are chats.
 struct GenerationRequest {
@@ -74,7 +75,11 @@ struct GenerationRequest {
   base::Grammar grammar;              // of the output,
   std::string grammar_field;          // and the field that has it
   bool grammar_of_reasoning = false;  // it describes reasoning before the text as well
-  std::string verification;  // name of the method, unchecked; empty: the target's own choice
+  std::string verification;        // name of the method, unchecked; empty: the target's own choice
+  std::string verification_field;  // that names it
+  bool speculate = true;           // as schemas::SequenceRequest, as are the next two
+  int max_draft_tokens = kMaxDraftTokens;
+  std::string drafter;
 
   int priority = 0;         // higher first; in the request, lower first
   std::string cache_salt;   // empty: none

@@ -139,15 +139,16 @@ using OptionalMethod = std::optional<schemas::VerificationMethod>;
 
 // Checks the name only. Each target checks whether it serves the method; the client gets its
 // refusal.
-Parsed<OptionalMethod> ReadVerification(const std::string& name) {
+Parsed<OptionalMethod> ReadVerification(const GenerationRequest& request) {
+  const std::string& name = request.verification;
   if (name.empty()) return OptionalMethod();
   const auto verification = schemas::ParseVerificationMethod(ShownText(name));
   if (verification.ok()) return OptionalMethod(*verification);
-  return ApiError{
-      .status = 400, .message = base::Message(verification.status()), .param = "verification"};
+  return BadRequest(request.verification_field, base::Message(verification.status()));
 }
 
 static_assert(kMaxPriority == schemas::kMaxPriority);
+static_assert(kMaxDraftTokens == schemas::kMaxDraftTokens);
 
 schemas::Submit MakeSubmit(const GenerationRequest& request, const Ids& prompt, const Ids& stop_ids,
                            int32_t max_tokens, uint64_t seed, OptionalMethod verification) {
@@ -164,6 +165,9 @@ schemas::Submit MakeSubmit(const GenerationRequest& request, const Ids& prompt, 
   sequence.logprobs = std::max(request.logprobs, request.prompt_logprobs);
   sequence.priority = request.priority;
   sequence.tpot_slo = request.tpot_slo;
+  sequence.speculate = request.speculate;
+  sequence.max_draft_tokens = request.max_draft_tokens;
+  sequence.drafter = request.drafter;
   sequence.score_prompt = (request.echo && request.logprobs >= 0) || request.prompt_logprobs >= 0;
   return submit;
 }
@@ -193,7 +197,7 @@ Parsed<Prepared> Prepare(GenerationRequest request, const tokenizer::Tokenizer& 
   if (auto error = CheckBias(request.rules.bias, model.vocabulary)) return *std::move(error);
   PrepareTools(format, request);
   request.rules.suppressed_token_ids = SuppressedTokenIds(request, tokenizer, model.vocabulary);
-  const Parsed<OptionalMethod> verification = ReadVerification(request.verification);
+  const Parsed<OptionalMethod> verification = ReadVerification(request);
   if (const auto* error = std::get_if<ApiError>(&verification)) return *error;
   Prepared prepared;
   const Ids stop_ids = StopIds(request, tokenizer);

@@ -85,6 +85,8 @@ void CheckGeneration(const gateway::GenerationRequest& request) {
   submit.sequence.rules.suppressed_token_ids = request.stop_token_ids;
   submit.sequence.priority = request.priority;
   submit.sequence.tpot_slo = request.tpot_slo;
+  submit.sequence.max_draft_tokens = request.max_draft_tokens;
+  submit.sequence.drafter = request.drafter;
   SPECFABRIC_CHECK(schemas::Decode<schemas::Submit>(schemas::Encode(submit)).ok());
 }
 
@@ -143,6 +145,8 @@ std::vector<fuzz::Bytes> fuzz::Seeds() {
       {1, R"({"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_schema",)"
           R"("json_schema":{"name":"n","schema":{"type":"object"}}}})"},
       {0, R"({"prompt":"a","structured_outputs":{"choice":["a","b"]},"guided_json":"{}"})"},
+      {0, R"({"prompt":"a","verification":"coupled","speculation":{"enabled":true,"max_tokens":4,)"
+          R"("method":"coupled","drafter":"ngram_lookup"}})"},
       {2, R"({"prompt":"text","add_special_tokens":false})"},
       {2, R"({"messages":[{"role":"user","content":"\u00e9\ud83d\ude00"}]})"},
       {3, R"({"model":"m","tokens":[0,1,2147483647]})"},

@@ -255,6 +255,27 @@ TEST_F(PrepareTest, VerificationMethodsByName) {
   EXPECT_EQ(error.param, "verification");
   EXPECT_EQ(error.message,
             "verification is 'magic': allowed are coupled, rejection, traversal, typical");
+  EXPECT_EQ(
+      Good(R"({"prompt": "no", "speculation": {"method": "typical"}})").submits[0].verification,
+      schemas::VerificationMethod::kTypical);
+  const ApiError member = Bad(R"({"prompt": "no", "speculation": {"method": "magic"}})");
+  EXPECT_EQ(member.param, "speculation.method");
+  EXPECT_EQ(member.message, error.message);
+}
+
+TEST_F(PrepareTest, EverySequenceHasTheLimitsOfItsRequest) {
+  for (const schemas::Submit& submit : Good(R"({"prompt": ["no", "that"], "n": 2,
+                "speculation": {"max_tokens": 5, "drafter": "small"}})")
+                                           .submits) {
+    EXPECT_TRUE(submit.sequence.speculate);
+    EXPECT_EQ(submit.sequence.max_draft_tokens, 5);
+    EXPECT_EQ(submit.sequence.drafter, "small");
+  }
+  EXPECT_FALSE(
+      Good(R"({"prompt": "no", "speculation": {"enabled": false}})").submits[0].sequence.speculate);
+  const schemas::SequenceRequest plain = Good(R"({"prompt": "no"})").submits[0].sequence;
+  EXPECT_TRUE(plain.speculate);
+  EXPECT_FALSE(plain.limits_drafts());
 }
 
 }  // namespace
