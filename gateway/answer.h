@@ -72,6 +72,7 @@ struct Usage {
   schemas::Speculation speculation = {};
   int64_t cached_tokens = 0;     // prompt tokens found in the prefix cache
   int64_t reasoning_tokens = 0;  // of the completion's
+  size_t choices = 1;
 };
 
 }  // namespace specfabric::gateway

@@ -404,6 +404,7 @@ Usage Generation::usage() const {
     usage.speculation.Add(choice->record.speculation);
   }
   usage.cached_tokens = CachedTokens();
+  usage.choices = choices_.size();
   return usage;
 }
 

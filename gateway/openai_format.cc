@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/hash.h"
 #include "gateway/append.h"
+#include "gateway/format_speculation.h"
 #include "gateway/json_fields.h"
 
 namespace specfabric::gateway {
@@ -261,6 +262,7 @@ std::string Answer(const AnswerHead& head, absl::Span<const ChoicePart> choices,
     json["choices"].push_back(std::move(choice));
   }
   json["usage"] = UsageJson(usage);
+  json["metrics"] = MetricsJson(usage);
   json["exactness"] = Name(head.exactness);
   return Dump(json);
 }
@@ -293,6 +295,7 @@ std::string UsageChunk(const AnswerHead& head, const Usage& usage) {
   Json json = Head(head, ObjectOf(head, true));
   json["choices"] = Json::array();
   json["usage"] = UsageJson(usage);
+  json["metrics"] = MetricsJson(usage);
   json["exactness"] = Name(head.exactness);
   return Dump(json);
 }

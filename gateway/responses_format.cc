@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gateway/answer_blocks.h"
+#include "gateway/format_speculation.h"
 #include "gateway/openai_format.h"
 
 namespace specfabric::gateway {
@@ -156,7 +157,10 @@ class ResponsesWriter : public AnswerWriter {
     json["usage"] = usage == nullptr ? Json() : ResponsesUsageJson(*usage);
     json["system_fingerprint"] = head.system_fingerprint;
     json["exactness"] = Name(head.exactness);
-    if (usage != nullptr) json["speculation"] = SpeculationJson(*usage);
+    if (usage != nullptr) {
+      json["speculation"] = SpeculationJson(*usage);
+      json["metrics"] = MetricsJson(*usage);
+    }
     return json;
   }
 

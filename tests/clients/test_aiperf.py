@@ -75,6 +75,23 @@ def test_a_benchmark_runs(artifacts: tuple[Path, str, float], served: Cluster) -
         assert metrics["time_to_first_token"] > 0
 
 
+def test_what_speculation_did_is_read_from_the_answers(
+    artifacts: tuple[Path, str, float],
+) -> None:
+    """As vLLM's: the benchmark checks that the numbers fit together, or drops them."""
+    folder, _, _ = artifacts
+    for record in map(json.loads, (folder / "profile_export.jsonl").open()):
+        found = record["spec_decode_acceptance"]
+        histogram = {int(j): rounds for j, rounds in found["acceptance_histogram"].items()}
+        assert sum(histogram.values()) == found["num_spec_steps"] > 0
+        metrics = {key: value["value"] for key, value in record["metrics"].items()}
+        accepted = sum(j * rounds for j, rounds in histogram.items())
+        length = 1 + accepted / found["num_spec_steps"]
+        assert metrics["spec_decode_acceptance_length"] == pytest.approx(length)
+        # The first token is the prompt's; a round without a draft emits one.
+        assert accepted + found["num_spec_steps"] <= OUTPUT_TOKENS - 1
+
+
 def test_the_servers_metrics_are_found(artifacts: tuple[Path, str, float], served: Cluster) -> None:
     """By themselves, under the address that the requests go to."""
     folder, output, _ = artifacts

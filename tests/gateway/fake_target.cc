@@ -145,6 +145,7 @@ bool FakeTarget::SendNext(Sequence& sequence) {
     }
   }
   ++message.speculation.rounds;
+  ++message.speculation.drafted_rounds;
   message.speculation.drafted += 4;
   message.speculation.accepted += 2;
   message.speculation.accepted_at = {message.speculation.rounds, message.speculation.rounds};

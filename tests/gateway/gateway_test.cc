@@ -40,6 +40,9 @@ TEST_F(GatewayTest, Completion) {
                                                   {"accepted", 8},
                                                   {"verification", "coupled"},
                                                   {"accepted_per_position", {4, 4}}}));
+  const Json& metrics = answer["metrics"]["speculative_decoding"];
+  EXPECT_EQ(metrics["acceptance_histogram"], Json({0, 0, 4}));
+  EXPECT_EQ(metrics["mean_acceptance_length"], 3.0);
   EXPECT_EQ(answer["exactness"], "token");
   EXPECT_EQ(answer["system_fingerprint"], "fp_0000000000000001");
   EXPECT_THAT(answer["id"].get<std::string>(), StartsWith("cmpl-"));
