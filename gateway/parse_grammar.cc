@@ -4,7 +4,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "gateway/gbnf.h"
 #include "gateway/grammar_rules.h"
 
 namespace specfabric::gateway {
@@ -16,6 +19,10 @@ using base::GrammarLanguage;
 const Json& AnyObject() {
   static const Json schema = {{"type", "object"}};
   return schema;
+}
+
+bool IsEmptyText(const Json& value) {
+  return value.is_string() && value.get_ref<const std::string&>().empty();
 }
 
 class GrammarReader {
@@ -35,8 +42,13 @@ class GrammarReader {
     }
     if (const Json* choice = fields_.Find("guided_choice")) TakeChoice("guided_choice", *choice);
     if (const Json* words = fields_.Find("bad_words")) TakeBadWords("bad_words", *words);
-    if (const Json* lark = fields_.Find("guided_grammar")) {
-      TakeText("guided_grammar", GrammarLanguage::kLark, *lark);
+    if (const Json* grammar = fields_.Find("guided_grammar")) {
+      TakeGrammar("guided_grammar", *grammar);
+    }
+    if (const Json* gbnf = fields_.Find("ebnf")) TakeGbnf("ebnf", *gbnf);
+    // llama.cpp's clients send an empty one where they mean none.
+    if (const Json* gbnf = fields_.Find("grammar"); gbnf != nullptr && !IsEmptyText(*gbnf)) {
+      TakeGbnf("grammar", *gbnf);
     }
   }
 
@@ -49,6 +61,16 @@ class GrammarReader {
     }
     request_.grammar = {language, std::move(source)};
     request_.grammar_field = field;
+    CheckSize("has ");
+  }
+
+  void CheckSize(const char* has) {
+    const size_t bytes = request_.grammar.source.size();
+    if (bytes <= base::kMaxGrammarBytes) return;
+    fields_.Fail(
+        BadRequest(request_.grammar_field,
+                   absl::StrCat("'", request_.grammar_field, "' ", has, bytes, " bytes; at most ",
+                                base::kMaxGrammarBytes, " are allowed")));
   }
 
   // A schema, or the text of one.
@@ -67,6 +89,26 @@ class GrammarReader {
       return fields_.Fail(field, "must be a string that is not empty");
     }
     Take(field, language, text.get<std::string>());
+  }
+
+  void TakeGbnf(const char* field, const Json& text) {
+    TakeText(field, GrammarLanguage::kLark, text);
+    if (!fields_.ok()) return;
+    absl::StatusOr<std::string> lark = LarkOfGbnf(request_.grammar.source);
+    if (!lark.ok()) {
+      return fields_.Fail(
+          BadRequest(field, absl::StrCat("'", field, "': ", base::Message(lark.status()))));
+    }
+    request_.grammar.source = *std::move(lark);
+    CheckSize("becomes a grammar of ");
+  }
+
+  // vLLM's, which may be either.
+  void TakeGrammar(const char* field, const Json& text) {
+    if (text.is_string() && IsGbnf(text.get_ref<const std::string&>())) {
+      return TakeGbnf(field, text);
+    }
+    TakeText(field, GrammarLanguage::kLark, text);
   }
 
   void TakeChoice(const char* field, const Json& choice) {
@@ -139,7 +181,7 @@ class GrammarReader {
       } else if (key == "choice") {
         TakeChoice(kField, value);
       } else if (key == "grammar") {
-        TakeText(kField, GrammarLanguage::kLark, value);
+        TakeGrammar(kField, value);
       } else if (key != "disable_fallback" && key != "disable_any_whitespace") {
         return fields_.Fail(kField,
                             "may have one of 'json', 'json_object', 'regex', 'choice' and "
@@ -160,13 +202,6 @@ class GrammarReader {
 
 void ReadGrammar(Fields& fields, GenerationRequest& request) {
   GrammarReader(fields, request).Read();
-  const size_t bytes = request.grammar.source.size();
-  if (bytes > base::kMaxGrammarBytes) {
-    fields.Fail(
-        BadRequest(request.grammar_field,
-                   absl::StrCat("'", request.grammar_field, "' has ", bytes, " bytes; at most ",
-                                base::kMaxGrammarBytes, " are allowed")));
-  }
   request.rules.masked = !request.grammar.empty();
 }
 

@@ -3,7 +3,8 @@
 
 // What a request says about the form of the answer, in OpenAI's words (response_format), vLLM's
 // (structured_outputs, and guided_json, guided_regex, guided_choice, guided_grammar before them),
-// SGLang's (json_schema, regex) and llama.cpp's (json_schema, response_format with a schema).
+// SGLang's (json_schema, regex, ebnf) and llama.cpp's (json_schema, response_format with a schema,
+// grammar).
 
 #include "gateway/json_fields.h"
 #include "gateway/openai_parse.h"

@@ -96,6 +96,13 @@ def test_sampled_answers_are_valid(cluster: Cluster, verification: str) -> None:
 
 def test_every_way_to_ask(cluster: Cluster) -> None:
     lark = 'start: "(" start ")" | /[a-z]{1,3}/'
+    gbnf = r"""
+        root ::= "- " item (", " item){1,3} ending?
+        item ::= word | "(" item ")"   # recursive
+        word ::= [a-z]{2,8} | "END"
+        ending ::= [.!]
+    """
+    items = r"- (\(*([a-z]{2,8}|END)\)*(, |[.!]?$)){2,4}"
     cases: list[tuple[dict[str, Any], str]] = [
         ({"response_format": {"type": "json_object"}}, r"\{.*\}"),
         ({"structured_outputs": {"choice": ["left", "right"]}}, "left|right"),
@@ -103,6 +110,10 @@ def test_every_way_to_ask(cluster: Cluster) -> None:
         ({"guided_regex": "[0-9]{3}-[a-f]{2}"}, "[0-9]{3}-[a-f]{2}"),
         ({"guided_json": json.dumps({"enum": ["only"]})}, '"only"'),
         ({"guided_grammar": lark}, r"\(*[a-z]{1,3}\)*"),
+        ({"guided_grammar": gbnf}, items),
+        ({"structured_outputs": {"grammar": gbnf}}, items),
+        ({"ebnf": gbnf}, items),
+        ({"grammar": gbnf}, items),
     ]
     for body, expected in cases:
         answer = cluster.complete(
@@ -159,6 +170,9 @@ def test_log_probabilities_are_those_before_the_form(cluster: Cluster) -> None:
         ({"guided_json": "{"}, "guided_json"),
         ({"guided_regex": "("}, "guided_regex"),
         ({"guided_grammar": "start: missing"}, "guided_grammar"),
+        ({"guided_grammar": "root ::= missing"}, "guided_grammar"),
+        ({"grammar": "root ::= <nobody>"}, "grammar"),
+        ({"ebnf": 'root ::= "a'}, "ebnf"),
         ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice"),
     ],
 )

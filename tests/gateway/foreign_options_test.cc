@@ -158,14 +158,14 @@ TEST(ForeignOptionsTest, UnknownFieldsAreNamed) {
 TEST(ForeignOptionsTest, FieldsThatChangeTheAnswerAreNotIgnored) {
   const std::vector<std::pair<std::string, Json>> cases = {
       {"allowed_token_ids", {1, 2}},
-      {"grammar", "root ::= \"a\""},
+      {"grammar_lazy", true},
       {"function_call", {{"name", "f"}}},
       {"modalities", {"text", "audio"}},
       {"length_penalty", 0.5},
       {"logits_processors", {"a.b"}},
       {"spaces_between_special_tokens", false},
       {"early_stopping", true},
-      {"ebnf", "a"},
+      {"grammar_triggers", {"a"}},
       {"no_stop_trim", true},
       {"repeat_penalty", 1.1},
       {"n_predict", 5},
@@ -186,8 +186,8 @@ TEST(ForeignOptionsTest, TheErrorNamesAllowedValuesAndAlternatives) {
   EXPECT_EQ(Try(kChat, "repeat_penalty", 1.1).error.message,
             "'repeat_penalty' is not supported here; it may only be left out or 1 "
             "('repetition_penalty' is), got 1.1");
-  EXPECT_EQ(Try(kChat, "ebnf", "a").error.message,
-            "'ebnf' is not supported here; it may only be left out, got \"a\"");
+  EXPECT_EQ(Try(kChat, "structural_tag", "a").error.message,
+            "'structural_tag' is not supported here; it may only be left out, got \"a\"");
 }
 
 TEST(IgnoredFieldsTest, TheHeaderIsShortAndVisibleAscii) {

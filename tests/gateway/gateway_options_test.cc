@@ -178,9 +178,24 @@ TEST_F(GatewayOptionsTest, AGrammarIsCheckedAndSentOn) {
   EXPECT_TRUE(sequence.rules.masked);
 }
 
+TEST_F(GatewayOptionsTest, AGrammarInGbnfIsSentOnAsLark) {
+  const auto bad =
+      Client().Post("/v1/completions", R"({"prompt": "no", "grammar": "root ::= <nobody>"})");
+  EXPECT_THAT(ErrorOf(bad, 400), HasSubstr("'grammar': "));
+  EXPECT_TRUE(targets_[0]->submits().empty());
+  const auto good =
+      Client().Post("/v1/completions", R"({"prompt": "no", "ebnf": "root ::= \"no\" | [a-c]"})");
+  EXPECT_EQ(good.status, 200);
+  ASSERT_EQ(targets_[0]->submits().size(), 1u);
+  const schemas::SequenceRequest sequence = targets_[0]->submits()[0].sequence;
+  EXPECT_EQ(sequence.grammar.source, "start: r0\nr0: T2\nT2: \"no\" | /[a-c]/\n");
+  EXPECT_EQ(sequence.grammar.language, base::GrammarLanguage::kLark);
+}
+
 TEST_F(GatewayOptionsTest, ForeignOptionsAreRefusedByName) {
-  EXPECT_THAT(ErrorOf(Client().Post("/v1/completions", R"({"prompt": "no", "ebnf": "a+"})"), 400),
-              HasSubstr("'ebnf' is not supported"));
+  EXPECT_THAT(
+      ErrorOf(Client().Post("/v1/completions", R"({"prompt": "no", "structural_tag": "a"})"), 400),
+      HasSubstr("'structural_tag' is not supported"));
   EXPECT_TRUE(targets_[0]->submits().empty());
 }
 

@@ -20,6 +20,7 @@ std::string WithFields(const std::string& fields) { return R"({"prompt": "a", )"
 constexpr GrammarLanguage kSchema = GrammarLanguage::kJsonSchema;
 
 TEST(ParseGrammarTest, EveryWayToAskForAForm) {
+  const Grammar gbnf = {GrammarLanguage::kLark, "start: r0\nr0: \"a\"\n"};
   const std::vector<std::pair<std::string, Grammar>> cases = {
       {R"("response_format": {"type": "text"})", {}},
       {R"("response_format": null)", {}},
@@ -46,6 +47,13 @@ TEST(ParseGrammarTest, EveryWayToAskForAForm) {
       {R"("regex": "a")", {GrammarLanguage::kRegex, "a"}},
       {R"("guided_choice": ["x"])", {GrammarLanguage::kChoice, R"(["x"])"}},
       {R"("guided_grammar": "start: \"a\"")", {GrammarLanguage::kLark, "start: \"a\""}},
+      {R"("guided_grammar": "# x\nroot ::= \"a\"")", gbnf},
+      {R"("structured_outputs": {"grammar": "root ::= \"a\"\n"})", gbnf},
+      {R"("ebnf": "root ::= \"a\"")", gbnf},
+      {R"("grammar": "root ::= \"a\"")", gbnf},
+      {R"("grammar": "")", {}},
+      {R"("grammar": null, "ebnf": null)", {}},
+      {R"("grammar": "", "regex": "a")", {GrammarLanguage::kRegex, "a"}},
   };
   for (const auto& [fields, grammar] : cases) {
     SCOPED_TRACE(fields);
@@ -81,6 +89,15 @@ TEST(ParseGrammarTest, WhatIsNoForm) {
       {"bad_words", R"(["a", ""])"},
       {"bad_words", R"([1])"},
       {"guided_regex", "[]"},
+      {"guided_grammar", "\"root ::= b\""},
+      {"structured_outputs", R"({"grammar": "root ::= b"})"},
+      {"ebnf", "{}"},
+      {"ebnf", "\"\""},
+      {"ebnf", "\"a\""},
+      {"ebnf", R"("start: \"a\"")"},
+      {"grammar", "[]"},
+      {"grammar", "\" \""},
+      {"grammar", R"("start: \"a\"")"},
   };
   for (const auto& [field, value] : cases) {
     SCOPED_TRACE(value);
@@ -106,6 +123,25 @@ TEST(ParseGrammarTest, LongGrammarsAreRefused) {
   const std::string regex(base::kMaxGrammarBytes + 1, 'a');
   const ApiError error = Bad(ParseCompletion(WithFields(R"("regex": ")" + regex + "\"")));
   EXPECT_THAT(error.message, HasSubstr("at most 262144"));
+  const ApiError gbnf = Bad(ParseCompletion(WithFields(R"("ebnf": ")" + regex + "\"")));
+  EXPECT_EQ(gbnf.message, "'ebnf' has 262145 bytes; at most 262144 are allowed");
+}
+
+TEST(ParseGrammarTest, GbnfMayBecomeTooLong) {
+  std::string choices;
+  for (int i = 0; i < 40'000; ++i) choices += "[-]";
+  const ApiError error =
+      Bad(ParseCompletion(WithFields(R"("grammar": "root ::= )" + choices + "\"")));
+  EXPECT_EQ(error.param, "grammar");
+  EXPECT_THAT(error.message, HasSubstr("'grammar' becomes a grammar of "));
+  EXPECT_THAT(error.message, HasSubstr("at most 262144"));
+}
+
+TEST(ParseGrammarTest, ErrorsOfGbnfSayWhere) {
+  const ApiError error =
+      Bad(ParseCompletion(WithFields(R"("grammar": "root ::= item\nitems ::= \"a\"")")));
+  EXPECT_EQ(error.status, 400);
+  EXPECT_EQ(error.message, "'grammar': line 1, column 10: rule 'item' is not defined");
 }
 
 }  // namespace
