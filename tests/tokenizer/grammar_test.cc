@@ -248,6 +248,35 @@ TEST(GrammarTest, BadGrammarsAreRefusedInOneLine) {
   }
 }
 
+// As deep as grammars may be: they are read recursively.
+TEST(GrammarTest, LongChainsOfRulesAreRead) {
+  const Rig rig("byte_level_words");
+  constexpr int kLinks = 6000;
+  std::string rules = "start: a0\n", terminals = "start: A0\n", references = R"({"$defs": {)";
+  for (int i = 0; i < kLinks; ++i) {
+    const std::string here = std::to_string(i), next = std::to_string(i + 1);
+    rules += "a" + here + ": \"a\" a" + next + "\n";
+    terminals += "A" + here + ": \"a\" A" + next + "\n";
+    references += R"("a)" + here + R"(": {"$ref": "#/$defs/a)" + next + R"("}, )";
+  }
+  const std::string last = std::to_string(kLinks);
+  rules += "a" + last + ": \"b\"\n";
+  terminals += "A" + last + ": \"b\"\n";
+  references += "\"a" + last + R"(": {"enum": ["b"]}}, "$ref": "#/$defs/a0"})";
+  for (const Grammar& grammar : std::vector<Grammar>{{GrammarLanguage::kLark, rules},
+                                                     {GrammarLanguage::kLark, terminals},
+                                                     {GrammarLanguage::kJsonSchema, references}}) {
+    const auto compiled = rig.grammars->Compile(grammar);
+    ASSERT_TRUE(compiled.ok()) << compiled.status();
+    GrammarMatcher matcher = compiled->Clone();
+    const std::string text = grammar.source == references ? "\"b\"" : std::string(60, 'a');
+    const auto ids = rig.tokenizer->Encode(text, false);
+    EXPECT_EQ(matcher.Allowed(*ids), static_cast<int>(ids->size()));
+    EXPECT_TRUE(matcher.Consume(*ids).ok());
+    EXPECT_FALSE(rig.Allowed(&matcher).empty());
+  }
+}
+
 TEST(GrammarTest, NeedsAnEndToken) {
   const TempDir dir;
   dir.CopyTokenizer("byte_level_words");

@@ -1,6 +1,8 @@
 //! Which tokens may come next in a text that a grammar describes, with the `llguidance` crate.
 
+use std::panic;
 use std::sync::Arc;
+use std::thread;
 
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::{TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
@@ -13,6 +15,13 @@ use crate::text::{TextTokenizer, TOKEN_KNOWN, TOKEN_SPECIAL};
 
 /// Messages of the parser may repeat the whole grammar.
 const LONGEST_MESSAGE: usize = 400;
+
+/// Grammars are read recursively, as deeply as rules, terminals or references to schemas use each other:
+/// a stack for the longest chain that a grammar has room for. Memory is what is used of it.
+const STACK: usize = 256 << 20;
+
+/// Of grammars that are too short for a chain that another thread's stack might not hold.
+const SHORT: usize = 8 << 10;
 
 /// What a grammar is written in; the numbers of `c_api.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +119,20 @@ impl Grammars {
 
     /// A matcher at the beginning of a text. InvalidArgument: there is no such grammar.
     pub fn compile(&self, language: Language, source: &str) -> Result<GrammarMatcher> {
+        if source.len() <= SHORT {
+            return self.compile_here(language, source);
+        }
+        thread::scope(|scope| {
+            thread::Builder::new()
+                .stack_size(STACK)
+                .spawn_scoped(scope, || self.compile_here(language, source))
+                .map_err(|error| internal(format!("no thread for a grammar: {error}")))?
+                .join()
+                .unwrap_or_else(|panicked| panic::resume_unwind(panicked))
+        })
+    }
+
+    fn compile_here(&self, language: Language, source: &str) -> Result<GrammarMatcher> {
         let grammar = match language {
             Language::JsonSchema => TopLevelGrammar::from_json_schema(schema(source)?),
             Language::Regex => TopLevelGrammar::from_regex(source),
