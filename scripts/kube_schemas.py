@@ -27,6 +27,16 @@ CRDS = {
     ("github.com/kedacore/keda/v2", "KEDA_VERSION"): [
         "config/crd/bases/keda.sh_scaledobjects.yaml"
     ],
+    ("sigs.k8s.io/gateway-api", "GATEWAY_API_VERSION"): [
+        "config/crd/standard/gateway.networking.k8s.io_httproutes.yaml"
+    ],
+    ("sigs.k8s.io/gateway-api-inference-extension", "INFERENCE_EXTENSION_VERSION"): [
+        "config/crd/bases/inference.networking.k8s.io_inferencepools.yaml"
+    ],
+    ("sigs.k8s.io/lws", "LWS_VERSION"): [
+        "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
+        "config/crd/bases/disaggregatedset.x-k8s.io_disaggregatedsets.yaml",
+    ],
 }
 
 

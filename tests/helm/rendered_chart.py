@@ -52,9 +52,11 @@ def run_helm(*arguments: str | Path, values: Document | None = None) -> tuple[in
     return done.returncode, done.stdout, done.stderr
 
 
-def template(base: str | None, *over: Document) -> tuple[int, str, str]:
+def template(
+    base: str | None, *over: Document, kube_version: str = KUBE_VERSION
+) -> tuple[int, str, str]:
     arguments: list[str | Path] = ["template", RELEASE, CHART, "--namespace", NAMESPACE]
-    arguments += ["--kube-version", KUBE_VERSION]
+    arguments += ["--kube-version", kube_version]
     if base is not None:
         arguments += ["--values", profile(base)]
     return run_helm(*arguments, values=merged({}, *over))

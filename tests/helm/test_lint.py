@@ -30,13 +30,29 @@ DEFAULTS: Document = yaml.safe_load((CHART / "values.yaml").read_text())
 # The laptop's profile with all that is off by default.
 EVERYTHING: Document = {
     "rdma": {"enabled": True, "resourceName": "rdma/hca", "networks": ["net"], "memlock": "cap"},
-    "gateway": {"ingress": {"enabled": True}},
-    "draft": {"pools": {"small": {"drafter": "eagle3", "autoscaling": {"kind": "hpa"}}}},
+    "tracing": {"otlpEndpoint": "http://collector:4318"},
+    "gateway": {
+        "ingress": {"enabled": True},
+        "httpRoute": {"enabled": True, "parentRefs": [{"name": "front"}]},
+        "inferencePool": {"enabled": True, "endpointPicker": {"name": "picker"}},
+        "queue": {"system": "kueue", "name": "team"},
+    },
+    "target": {"queue": {"system": "volcano", "name": "team", "podGroup": "group"}},
+    "draft": {
+        "defaults": {"queue": {"system": "kai", "name": "team"}},
+        "pools": {"small": {"drafter": "eagle3", "autoscaling": {"kind": "hpa"}}},
+    },
     "monitoring": {
         "podMonitor": {"enabled": True},
         "prometheusRule": {"enabled": True},
         "dashboards": {"enabled": True},
     },
+}
+# What makes other objects than the above.
+DRA: Document = {"dra": {"enabled": True, "rdma": {"deviceClassName": "rdma.example"}}}
+SET: Document = {
+    "workloads": "disaggregatedset",
+    "draft": {"pools": {"small": {"autoscaling": {"kind": "none"}}}},
 }
 
 
@@ -64,7 +80,7 @@ def test_the_defaults_name_the_one_value_that_they_cannot_have() -> None:
 
 
 @pytest.mark.parametrize("name", PROFILES)
-@pytest.mark.parametrize("over", [{}, SECRET, EVERYTHING, GROUPS], ids=str)
+@pytest.mark.parametrize("over", [{}, SECRET, EVERYTHING, GROUPS, DRA, SET], ids=str)
 def test_nothing_is_found_in_the_profiles(name: str, over: Document) -> None:
     status, told = lint(name, values=over)
     assert status == 0, told
@@ -95,7 +111,8 @@ def null_at(path: tuple[str, ...]) -> Document:
 
 @pytest.mark.parametrize("path", list(paths(DEFAULTS)), ids=".".join)
 def test_a_value_set_to_null_is_left_out_or_missed_by_name(path: tuple[str, ...]) -> None:
-    status, out, errors = template("laptop", merged(SECRET, EVERYTHING, null_at(path)))
+    with_claims = DRA if path[0] == "dra" else {}
+    status, out, errors = template("laptop", merged(SECRET, EVERYTHING, with_claims, null_at(path)))
     assert_clear(out + errors)
     if status == 0:
         return

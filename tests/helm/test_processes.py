@@ -57,7 +57,8 @@ def test_the_program_takes_the_arguments(
     name: str, drafter: str, secret: Path, tmp_path: Path
 ) -> None:
     """All flags are read before the model is looked for, which is then what is missing."""
-    documents = render(name, {"draft": {"defaults": {"drafter": drafter}}})
+    tracing = {"otlpEndpoint": "http://127.0.0.1:4318", "sample": 0.5}
+    documents = render(name, {"draft": {"defaults": {"drafter": drafter}}, "tracing": tracing})
     assert {main_container(d)["name"] for d in roles(documents)} == {"gateway", "target", "draft"}
     stand = Stand(
         {

@@ -16,6 +16,7 @@ from rendered_chart import (
     TOOLS,
     merged,
     profile,
+    render,
     run_helm,
     template,
 )
@@ -108,6 +109,13 @@ def test_profile_is_valid_to_kubernetes(name: str) -> None:
     assert "Skipped: 0" in told, told
 
 
+@pytest.mark.parametrize("name", ["laptop", "gpu-node"])
+def test_a_plain_cluster_has_all_that_is_asked_of_it(name: str) -> None:
+    """No custom resources, and nothing that Kubernetes 1.30 lacks."""
+    apis = {document["apiVersion"].split("/")[0] for document in render(name)}
+    assert apis <= {"v1", "apps", "networking.k8s.io", "policy"}
+
+
 def test_everything_at_once_is_valid_to_kubernetes() -> None:
     status, out, errors = template("infiniband", SECRET, EVERYTHING)
     assert status == 0, errors
@@ -124,6 +132,88 @@ def test_groups_of_several_pods_are_valid_to_kubernetes() -> None:
     status, told = kubeconform(out)
     assert status == 0, told
     assert out.count("kind: StatefulSet\n") == 3
+
+
+# What the profiles do not make: objects of APIs that a cluster has to be given, or has since 1.34.
+CLAIMS: dict[str, Any] = {
+    "dra": {"enabled": True, "rdma": {"deviceClassName": "rdma.example"}},
+    "target": {"rdmaCount": 4},
+}
+GATEWAY_API: dict[str, Any] = {
+    "gateway": {
+        "ingress": {"enabled": False},
+        "httpRoute": {
+            "enabled": True,
+            "parentRefs": [{"name": "front", "namespace": "infra"}],
+            "hostnames": ["llm.example"],
+            "timeouts": {"request": "0s"},
+        },
+        "inferencePool": {"enabled": True, "endpointPicker": {"name": "picker"}},
+    }
+}
+LEADER_WORKER_SET: dict[str, Any] = {
+    "workloads": "leaderworkerset",
+    "target": {
+        "pipelineStages": 2,
+        "processes": 2,
+        "queue": {"system": "kueue", "name": "team"},
+    },
+}
+DISAGGREGATED_SET: dict[str, Any] = {
+    "workloads": "disaggregatedset",
+    "target": {"queue": {"system": "kai", "name": "team"}},
+    "draft": {
+        "pools": {
+            "small": {
+                "autoscaling": {"kind": "none"},
+                "queue": {"system": "volcano", "name": "team", "podGroup": "drafts"},
+            }
+        }
+    },
+}
+# The files that they change, and what these make.
+NEWER = [
+    ("claims", CLAIMS, "devices", ["ResourceClaimTemplate"]),
+    ("gateway-api", GATEWAY_API, "gatewayapi", ["HTTPRoute", "InferencePool"]),
+    ("leader-worker-set", LEADER_WORKER_SET, "target", ["LeaderWorkerSet", "Service"]),
+    ("disaggregated-set", DISAGGREGATED_SET, "disaggregatedset", ["DisaggregatedSet"]),
+]
+
+
+@pytest.mark.parametrize(("agreed", "values", "file", "kinds"), NEWER, ids=[n[0] for n in NEWER])
+def test_newer_objects_are_valid_and_render_as_agreed(
+    agreed: str, values: dict[str, Any], file: str, kinds: list[str], request: pytest.FixtureRequest
+) -> None:
+    status, out, errors = template("infiniband", SECRET, values)
+    assert status == 0, errors
+    status, told = kubeconform(out)
+    assert status == 0, told
+    assert "Skipped: 0" in told, told
+    of_file = f"specfabric/templates/{file}.yaml"
+    parts = [part for part in out.split(SOURCE) if part.startswith(of_file)]
+    for kind in kinds:
+        assert [part for part in parts if f"kind: {kind}\n" in part], kind
+    compare("".join(SOURCE + part for part in parts), agreed, request)
+
+
+@pytest.mark.parametrize(
+    ("values", "right", "wrong"),
+    [
+        (CLAIMS, "matchAttribute:", "matchAttributes:"),
+        (GATEWAY_API, "parentRefs:", "parentRef:"),
+        (GATEWAY_API, "failureMode: FailOpen", "failureMode: FailSoft"),
+        (LEADER_WORKER_SET, "restartPolicy: RecreateGroupOnPodRestart", "restartPolicy: Never"),
+        (DISAGGREGATED_SET, "leaderWorkerTemplate:", "template:"),
+    ],
+)
+def test_the_newer_schemas_refuse_what_is_unknown(
+    values: dict[str, Any], right: str, wrong: str
+) -> None:
+    status, out, errors = template("infiniband", SECRET, values)
+    assert status == 0, errors
+    assert right in out
+    status, told = kubeconform(out.replace(right, wrong))
+    assert status == 1, told
 
 
 def test_the_schemas_refuse_what_is_unknown() -> None:

@@ -155,6 +155,118 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
         ["rdma.netDevices=mlx5_0:1 with rdma.gateway=false", "such as mlx5_0:1,eth0"],
     ),
     (
+        "an unknown kind of workload",
+        {"workloads": "daemonset"},
+        ["/workloads", "'apps', 'leaderworkerset', 'disaggregatedset'"],
+    ),
+    (
+        "a set of groups of one pod",
+        {"workloads": "leaderworkerset"},
+        ["workloads=leaderworkerset with target.processes=1: a group of one pod needs none"],
+    ),
+    (
+        "a set without drafts",
+        {"workloads": "disaggregatedset", "draft": {"pools": None}},
+        ["workloads=disaggregatedset with 0 of draft.pools", "targets and 1 to 9 pools"],
+    ),
+    (
+        "a set whose drafts are scaled by another",
+        {
+            "workloads": "disaggregatedset",
+            "draft": {"pools": {"small": {"autoscaling": {"kind": "hpa"}}}},
+        },
+        ["draft.pools.small.autoscaling.kind=hpa with workloads=disaggregatedset", "none"],
+    ),
+    (
+        "a set with targets alone",
+        {"workloads": "disaggregatedset", "draft": {"pools": {"small": {"replicas": 0}}}},
+        ["draft.pools.small.replicas=0 with target.replicas=1: roles of a DisaggregatedSet"],
+    ),
+    (
+        "a set with names too long",
+        {
+            "workloads": "disaggregatedset",
+            "fullnameOverride": "a-name-of-twenty-eight-chars",
+            "draft": {
+                "pools": {"ten-letter": {"model": {"name": "m", "hostPath": {"path": "/m"}}}}
+            },
+        },
+        ["names of 54 characters, allowed are 52: shorten fullnameOverride (a-name-of-twenty-"],
+    ),
+    (
+        "a route to nowhere",
+        {"gateway": {"httpRoute": {"enabled": True}}},
+        ["gateway.httpRoute.parentRefs is missing", "such as [{name: my-gateway}]"],
+    ),
+    (
+        "a time-out in other units",
+        {"gateway": {"httpRoute": {"timeouts": {"request": "10 min"}}}},
+        ["/gateway/httpRoute/timeouts/request"],
+    ),
+    (
+        "a pool without its picker",
+        {"gateway": {"inferencePool": {"enabled": True}}},
+        ["gateway.inferencePool.endpointPicker.name is missing"],
+    ),
+    (
+        "an unknown failure mode",
+        {"gateway": {"inferencePool": {"endpointPicker": {"failureMode": "Retry"}}}},
+        ["/gateway/inferencePool/endpointPicker/failureMode", "'FailOpen', 'FailClose'"],
+    ),
+    (
+        "RDMA claims of no class",
+        {"dra": {"enabled": True}, "rdma": {"enabled": True}},
+        ["dra.rdma.deviceClassName is missing: the DeviceClass of RDMA devices"],
+    ),
+    (
+        "GPU claims of no class",
+        {"dra": {"enabled": True, "gpu": {"deviceClassName": ""}}},
+        ["dra.gpu.deviceClassName is missing", "such as gpu.nvidia.com"],
+    ),
+    (
+        "an attribute without its domain",
+        {"dra": {"matchAttribute": "pcieRoot"}},
+        ["/dra/matchAttribute"],
+    ),
+    (
+        "an unknown queue system",
+        {"gateway": {"queue": {"system": "slurm"}}},
+        ["/gateway/queue/system", "'none', 'kueue', 'kai', 'volcano'"],
+    ),
+    (
+        "a queue of nobody",
+        {"target": {"queue": {"name": "team"}}},
+        ["target.queue.name=team without target.queue.system: say whose queue that is"],
+    ),
+    (
+        "a system without its queue",
+        {"draft": {"pools": {"small": {"queue": {"system": "kueue"}}}}},
+        ["draft.pools.small.queue.name is missing: the queue of draft.pools.small.queue.system=k"],
+    ),
+    (
+        "another system's pod group",
+        {"gateway": {"queue": {"system": "kai", "name": "q", "podGroup": "pg"}}},
+        ["gateway.queue.podGroup=pg with gateway.queue.system=kai", "volcano alone"],
+    ),
+    (
+        "a collector over gRPC",
+        {"tracing": {"otlpEndpoint": "collector:4317"}},
+        ["/tracing/otlpEndpoint"],
+    ),
+    (
+        "a collector without a port",
+        {"tracing": {"otlpEndpoint": "http://collector"}},
+        ["/tracing/otlpEndpoint"],
+    ),
+    (
+        "two collectors",
+        {
+            "tracing": {"otlpEndpoint": "http://collector:4318"},
+            "gateway": {"flags": {"otlp_endpoint": "http://other:4318"}},
+        },
+        ["gateway.flags.otlp_endpoint: with tracing.otlpEndpoint the chart sets --otlp_endpoint"],
+    ),
+    (
         "nine draft models",
         {
             "draft": {

@@ -74,6 +74,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 listen admin_listen ready_fd model targets drafts tensor_parallel pipeline_stages group_processes group_listen group_timeout join join_secret_file drain_timeout served_model_name require_rdma require_gpudirect flagfile
 {{- end -}}
 
+{{/* Where spans go: root, role, config (its flags go before). Rank processes have none of their own. */}}
+{{- define "specfabric.tracingArgs" -}}
+{{- with .root.Values.tracing -}}
+{{- if and .otlpEndpoint (ne $.role "rank") }}
+- --otlp_endpoint={{ .otlpEndpoint }}
+{{- if eq $.role "gateway" }}
+- --trace_sample={{ toJson .sample }}
+{{- end }}
+{{- end }}
+{{- end -}}
+{{- end -}}
+
 {{/* What every role is given: root, role, port, config, model, targetModel (or none). */}}
 {{- define "specfabric.args" -}}
 {{- $values := .root.Values -}}
@@ -96,6 +108,7 @@ listen admin_listen ready_fd model targets drafts tensor_parallel pipeline_stage
 {{- if and $values.rdma.gpudirect (ne .role "gateway") }}
 - --require_gpudirect
 {{- end }}
+{{- include "specfabric.tracingArgs" . }}
 {{- end -}}
 
 {{- define "specfabric.furtherArgs" -}}
@@ -106,20 +119,6 @@ listen admin_listen ready_fd model targets drafts tensor_parallel pipeline_stage
 {{- range .extraArgs }}
 - {{ toJson . }}
 {{- end }}
-{{- end -}}
-
-{{/* Limits of the role's own with GPUs and RDMA devices added: root, role, config. */}}
-{{- define "specfabric.resources" -}}
-{{- $resources := deepCopy .config.resources -}}
-{{- $limits := default dict $resources.limits -}}
-{{- with .config.gpu -}}
-{{- if gt (int .count) 0 -}}{{- $_ := set $limits .resourceName (int .count) -}}{{- end -}}
-{{- end -}}
-{{- if include "specfabric.hasRdma" . -}}
-{{- $_ := set $limits (default "" .root.Values.rdma.resourceName) (int .root.Values.rdma.count) -}}
-{{- end -}}
-{{- if $limits -}}{{- $_ := set $resources "limits" $limits -}}{{- end -}}
-{{- toYaml $resources -}}
 {{- end -}}
 
 {{/* root, role. A pod whose memory is to be locked by a capability has to be root's. */}}
@@ -186,6 +185,47 @@ topologySpreadConstraints:
 {{- with .config.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
+{{- with include "specfabric.schedulerName" .config }}
+schedulerName: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{/* Of a role's configuration. KAI and Volcano look at pods of their own schedulers alone. */}}
+{{- define "specfabric.schedulerName" -}}
+{{- $system := (default dict .queue).system -}}
+{{- $ofQueue := dict "kai" "kai-scheduler" "volcano" "volcano" -}}
+{{- default (get $ofQueue (default "none" $system)) .schedulerName -}}
+{{- end -}}
+
+{{/* Labels of what makes a role's pods: root, role, pool, group, config. Kueue and KAI queue it as a whole. */}}
+{{- define "specfabric.workloadLabels" -}}
+{{ include "specfabric.roleLabels" . }}
+{{- include "specfabric.queueLabel" (dict "queue" .config.queue "systems" (list "kueue" "kai")) }}
+{{- end -}}
+
+{{/* queue, systems (those that are asked for) */}}
+{{- define "specfabric.queueLabel" -}}
+{{- with .queue -}}
+{{- $keys := dict "kueue" "kueue.x-k8s.io/queue-name" "kai" "kai.scheduler/queue" -}}
+{{- if has .system $.systems }}
+{{ get $keys .system }}: {{ .name | quote }}
+{{- end }}
+{{- end -}}
+{{- end -}}
+
+{{/* Volcano's, of pods and of LeaderWorkerSets: config. */}}
+{{- define "specfabric.queueAnnotations" -}}
+{{- $annotations := dict -}}
+{{- with .queue -}}
+{{- if eq (default "none" .system) "volcano" -}}
+{{- $_ := set $annotations "scheduling.volcano.sh/queue-name" .name -}}
+{{- with .podGroup -}}
+{{- $_ := set $annotations "scheduling.k8s.io/group-name" . -}}
+{{- $_ := set $annotations "scheduling.volcano.sh/group-name" . -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if $annotations -}}{{- toYaml $annotations -}}{{- end -}}
 {{- end -}}
 
 {{/* root, role, pool (or ""), group (of ranks) */}}
@@ -215,6 +255,7 @@ specfabric/group: {{ . | quote }}
 {{- with .root.Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}
+{{- include "specfabric.queueLabel" (dict "queue" .config.queue "systems" (list "kai")) }}
 {{- end -}}
 
 {{- define "specfabric.podAnnotations" -}}
@@ -222,7 +263,8 @@ specfabric/group: {{ . | quote }}
 {{- if and (include "specfabric.hasRdma" .) .root.Values.rdma.networks -}}
 {{- $_ := set $annotations "k8s.v1.cni.cncf.io/networks" (join "," .root.Values.rdma.networks) -}}
 {{- end -}}
-{{- toYaml (mergeOverwrite $annotations (default dict .config.podAnnotations)) -}}
+{{- $queue := include "specfabric.queueAnnotations" .config | fromYaml -}}
+{{- toYaml (mergeOverwrite $annotations $queue (default dict .config.podAnnotations)) -}}
 {{- end -}}
 
 {{- /* Of a pool's configuration: whether its drafter reads the target's hidden states, and may share

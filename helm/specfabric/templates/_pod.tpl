@@ -49,6 +49,9 @@ spec:
   {{- with include "specfabric.placement" . | trim }}
   {{- . | nindent 2 }}
   {{- end }}
+  {{- with include "specfabric.podClaims" . }}
+  {{- . | nindent 2 }}
+  {{- end }}
   {{- with $fetches }}
   initContainers:
     {{- range . }}
