@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A real Kubernetes control plane on loopback, without containers or kubelets: etcd, kube-apiserver,
 # kube-controller-manager and kube-scheduler, built from their Go modules, and kwok, which plays the
-# kubelets of nodes that are not there.
+# kubelets of nodes that are not there. Beside them lies lws, the controller of LeaderWorkerSets and
+# DisaggregatedSets, which tests start (tests/kube/lws.py).
 #
 #   control-plane.sh build      builds the programs, once (minutes); prints their folder
 #   control-plane.sh where      prints that folder, whether it is there yet or not
@@ -43,9 +44,12 @@ build_in() { # DIR
     echo "control plane: $s ..."
     go build -mod=mod -trimpath -ldflags "-s -w $v" -o "$1/" "k8s.io/kubernetes/cmd/$s"
   done
-  echo "control plane: etcd, kwok ..."
+  echo "control plane: etcd, kwok, lws ..."
   go build -mod=mod -trimpath -ldflags "-s -w" -o "$1/etcd" go.etcd.io/etcd/server/v3
   go install -trimpath -ldflags "-s -w" "sigs.k8s.io/kwok/cmd/kwok@v$KWOK_VERSION"
+  s=$(go mod download -json "sigs.k8s.io/lws@v$LWS_VERSION" | sed -n "$src")
+  GOWORK=off go build -C "$s" -trimpath -ldflags "-s -w" -o "$1/lws" ./cmd
+  cp "$s/config/webhook/manifests.yaml" "$1/lws-webhooks.yaml"; chmod u+w "$1/lws-webhooks.yaml"
   # kwok's own stages; completion by restartPolicy, not for Jobs only, and delays from annotations
   cd "$(go mod download -json "sigs.k8s.io/kwok@v$KWOK_VERSION" | sed -n "$src")/kustomize/stage"
   { sed -s '1i ---' node/fast/node-*.yaml node/heartbeat-with-lease/node-*.yaml \
@@ -61,7 +65,7 @@ build_in() { # DIR
   cp volume/fast/storage-class.yaml "$1/"; rm -r "$1/src"
 }
 cache=${KUBE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/specfabric/kube}
-bin=$cache/$({ echo "$KUBE_VERSION $KWOK_VERSION"; declare -f build_in; } | sha256sum | cut -c1-16)
+bin=$cache/$({ echo "$KUBE_VERSION $KWOK_VERSION $LWS_VERSION"; declare -f build_in; } | sha256sum | cut -c1-16)
 build() ( # -> $bin, one builder at a time
   mkdir -p "${bin%/*}"; exec 9>"$bin.lock"; flock 9
   [ ! -d "$bin" ] || exit 0

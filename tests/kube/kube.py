@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -151,6 +152,30 @@ class Space:
         return sum(
             endpoint["conditions"]["ready"] for s in slices for endpoint in s["endpoints"] or []
         )
+
+
+class Watch(threading.Thread):
+    """Remembers the fewest ready gateways and targets that there were."""
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        self.space = space
+        self.done = threading.Event()
+        self.gateways: list[int] = []
+        self.targets: list[int] = []
+
+    def run(self) -> None:
+        while not self.done.is_set():
+            self.gateways.append(self.space.members("-gateway"))
+            self.targets.append(self.space.members("-targets"))
+
+    def __enter__(self) -> Watch:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.done.set()
+        self.join()
 
 
 @contextlib.contextmanager

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import pytest
 
-from kube import ControlPlane, Space, wait_for, wait_until
+from kube import ControlPlane, Space, Watch, wait_for, wait_until
 from rendered_chart import CHART, PROFILES, RELEASE
 
 # Paths of the nodes are the one thing of the chart that needs more than nothing.
@@ -59,30 +58,6 @@ def test_the_draft_pool_is_scaled(living: Space) -> None:
         living.upgrade("--set", f"draft.pools.small.replicas={count}")
         wait_for(count, living.members, "-drafts", what=f"{count} drafts are found")
         assert living.ready("deployment", "-draft-small") == count
-
-
-class Watch(threading.Thread):
-    """Remembers the fewest ready gateways and targets that there were."""
-
-    def __init__(self, space: Space) -> None:
-        super().__init__()
-        self.space = space
-        self.done = threading.Event()
-        self.gateways: list[int] = []
-        self.targets: list[int] = []
-
-    def run(self) -> None:
-        while not self.done.is_set():
-            self.gateways.append(self.space.members("-gateway"))
-            self.targets.append(self.space.members("-targets"))
-
-    def __enter__(self) -> Watch:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.done.set()
-        self.join()
 
 
 def test_an_upgrade_rolls_and_can_be_taken_back(living: Space) -> None:
