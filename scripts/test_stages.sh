@@ -125,9 +125,10 @@ run_stage() {
       ;;
     smoke) run_pytest -m smoke tests/e2e ;;
     pytest)
-      install_clients && run_pytest --ignore=tests/helm --ignore=tests/kube --ignore=tests/watch
+      install_clients && run_pytest --ignore=tests/helm --ignore=tests/kube --ignore=tests/package \
+        --ignore=tests/watch
       ;;
-    deploy) build_control_plane && run_pytest tests/helm tests/kube tests/watch ;;
+    deploy) build_control_plane && run_pytest tests/helm tests/kube tests/package tests/watch ;;
     verbs) "$root/scripts/test-verbs" ;;
     asan | tsan) run_sanitizer "$1" ;;
     fuzz) "$root/scripts/fuzz" --seconds "$SPECFABRIC_FUZZ_SECONDS" ;;

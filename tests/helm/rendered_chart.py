@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +101,33 @@ def roles(documents: list[Document]) -> list[Document]:
     return [
         d for d in pods(documents) if "helm.sh/hook" not in d["metadata"].get("annotations", {})
     ]
+
+
+@dataclass
+class Stand:
+    """What a container's names are here."""
+
+    names: dict[str, str]
+
+    def in_place(self, arguments: list[str]) -> list[str]:
+        out = []
+        for argument in arguments:
+            for name, here in self.names.items():
+                argument = argument.replace(name, here)
+            out.append(argument)
+        return out
+
+
+def addresses_here(
+    container: Document, listen: dict[str, str], admin: dict[str, str]
+) -> dict[str, str]:
+    """What a role's addresses, and its peers' names, are where all pods share one network."""
+    role = container["name"]
+    ports = {p["name"]: p["containerPort"] for p in container["ports"]}
+    own = next(port for name, port in ports.items() if name != "admin")
+    return {
+        f"0.0.0.0:{own}": listen[role],
+        f"0.0.0.0:{ports['admin']}": admin[role],
+        "dns:///fabric-specfabric-targets:7100": listen["target"],
+        "dns:///fabric-specfabric-drafts:7200": listen["draft"],
+    }

@@ -1,6 +1,7 @@
-"""The container image, as far as it can be tested without an engine that builds it.
+"""What is in the container image, and the file that builds it, without building one.
 
-Its last step, scripts/install, runs for real; the file itself is read by hadolint and by us.
+The last step, scripts/install, runs for real; the file itself is read by hadolint and by us.
+tests/package builds and runs the image.
 """
 
 from __future__ import annotations

@@ -20,24 +20,20 @@ import pytest
 
 import plain_http
 from cluster import BINARY, DRAFT, TARGET, Process, free_address, free_port, wait_until
-from rendered_chart import CHART, PROFILES, Document, find, main_container, pod_spec, render, roles
+from rendered_chart import (
+    CHART,
+    PROFILES,
+    Document,
+    Stand,
+    addresses_here,
+    find,
+    main_container,
+    pod_spec,
+    render,
+    roles,
+)
 
 BENCH_SECONDS = 120
-
-
-@dataclass
-class Stand:
-    """What a container's names are here."""
-
-    names: dict[str, str]
-
-    def in_place(self, arguments: list[str]) -> list[str]:
-        out = []
-        for argument in arguments:
-            for name, here in self.names.items():
-                argument = argument.replace(name, here)
-            out.append(argument)
-        return out
 
 
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
@@ -113,14 +109,9 @@ def serving(tmp_path_factory: pytest.TempPathFactory, secret: Path) -> Iterator[
         for document in roles(documents):
             container = main_container(document)
             role = container["name"]
-            ports = {p["name"]: p["containerPort"] for p in container["ports"]}
-            own = next(port for name, port in ports.items() if name != "admin")
             stand = Stand(
                 {
-                    f"0.0.0.0:{own}": listen[role],
-                    f"0.0.0.0:{ports['admin']}": admin[role],
-                    "dns:///fabric-specfabric-targets:7100": listen["target"],
-                    "dns:///fabric-specfabric-drafts:7200": listen["draft"],
+                    **addresses_here(container, listen, admin),
                     "/models/target": str(TARGET),
                     "/models/draft": str(DRAFT),
                     "/etc/specfabric/join/join_secret": str(secret),
