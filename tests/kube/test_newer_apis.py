@@ -8,6 +8,7 @@ checked by the API server, by their definitions' schemas and rules.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,11 @@ from kube import ControlPlane, Space, Watch, wait_for, wait_until
 from lws import leader_worker_sets
 from rendered_chart import CHART, RELEASE, profile
 
+# What the schemas and goldens of tests/helm cannot show; a minute in all.
+LONG_TIER = pytest.mark.skipif(
+    os.environ.get("SPECFABRIC_TEST_TIER", "long") != "long",
+    reason="only in the long tier: SPECFABRIC_TEST_TIER=long",
+)
 GROUPS = "workloads=leaderworkerset,target.processes=2,target.pipelineStages=2,target.replicas=2"
 SET = "workloads=disaggregatedset,target.replicas=2"
 
@@ -47,6 +53,7 @@ def all_are(space: Space, image: set[str], counts: dict[str, int]) -> bool:
     )
 
 
+@LONG_TIER
 def test_a_leader_worker_set_lives_and_goes(sets: ControlPlane) -> None:
     with sets.namespace("leaders") as space:
         before = space.everything()
@@ -116,6 +123,7 @@ def loses_a_group_with_its_rank(space: Space) -> None:
     wait_for(2, space.members, "-targets", what="both groups are back")
 
 
+@LONG_TIER
 def test_a_disaggregated_set_lives_and_goes(sets: ControlPlane) -> None:
     with sets.namespace("both") as space:
         before = space.everything()
@@ -194,6 +202,7 @@ def claims(space: Space) -> int:
     return len(found) if all(found) else 0
 
 
+@LONG_TIER
 def test_devices_on_different_roots_are_no_pair_unless_that_is_allowed(plane: ControlPlane) -> None:
     """What shows that the scheduler looks at the roots."""
     far = "dra.rdma.deviceClassName=far-nic.example.com"
