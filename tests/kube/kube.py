@@ -195,7 +195,11 @@ def control_plane(folder: Path) -> Iterator[ControlPlane]:
         home = {"HELM_CACHE_HOME": f"{folder}/helm", "HELM_CONFIG_HOME": f"{folder}/helm"}
         plane = ControlPlane({**os.environ, "KUBECONFIG": exports[1], "PATH": path, **home})
         plane.kubectl("apply", "--server-side", "-f", f"{TOOLS}/crds")
-        plane.kubectl("wait", "--for=condition=Established", "crd", "--all")
+        # Of one that has no status yet kubectl says so, instead of waiting for it.
+        established = ("kubectl", "wait", "--for=condition=Established", "crd", "--all")
+        wait_until(
+            lambda: plane.run(*established).returncode == 0, "all custom resources are known"
+        )
         yield plane
     finally:
         subprocess.run([SCRIPT, "down", folder], check=True)
