@@ -13,7 +13,7 @@ constexpr const char* kRequestIdHeader = "x-request-id";
 constexpr size_t kMaxRequestId = 128;  // bytes
 
 // `given` if it has 1 to 128 bytes, all of them visible ASCII, so that it may stand in a log and in
-// a header; otherwise a new random id.
+// a header; otherwise a new one, which no other process gives.
 std::string RequestIdOf(std::string_view given);
 
 }  // namespace specfabric::gateway
