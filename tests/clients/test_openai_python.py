@@ -60,7 +60,7 @@ def test_what_is_not_there_at_all_is_not_found(client: OpenAI, served: Cluster) 
     with pytest.raises(openai.NotFoundError):
         client.embeddings.create(model=served.model, input="x")
     with pytest.raises(openai.NotFoundError):
-        client.responses.create(model=served.model, input="x")
+        client.batches.list()
 
 
 @pytest.mark.parametrize("choices", [1, 3])
