@@ -12,6 +12,7 @@ import pytest
 import installed
 from cluster import TARGET, Cluster, assert_built, start_cluster, wait_until
 from exposition import value_of
+from tools_template import serve_with_tools
 
 # Clients put it into paths, file names and look-ups at a hub, so that it has what names there have.
 MODEL = "Org/My-Model"
@@ -28,6 +29,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     log = tmp_path_factory.mktemp("clients") / "up.log"
     with start_cluster(log, drafts=1, extra=[f"--served_model_name={MODEL}"]) as cluster:
         assert cluster.model == MODEL
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def served_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The same with a chat template that shows tools."""
+    folder = tmp_path_factory.mktemp("clients-tools")
+    with serve_with_tools(folder, [f"--served_model_name={MODEL}"]) as cluster:
         yield cluster
 
 

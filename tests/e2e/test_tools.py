@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,16 +10,8 @@ import fastjsonschema
 import openai
 import pytest
 
-from cluster import DRAFT, TARGET, Cluster, start_cluster
-
-# As the templates of Hermes and Qwen look.
-TEMPLATE = """\
-{%- if tools %}{% for tool in tools %}{{ tool | tojson }}\\n{% endfor %}\
-Call as <tool_call>{"name": ..., "arguments": ...}</tool_call>\\n{% endif %}\
-{%- for message in messages %}{{ message.role }}: {{ message.content }}\
-{%- for call in message.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>\
-{%- endfor %}\\n{% endfor %}\
-{%- if add_generation_prompt %}assistant: {% endif %}"""
+from cluster import Cluster
+from tools_template import serve_with_tools
 
 WEATHER: dict[str, Any] = {
     "type": "object",
@@ -50,11 +41,7 @@ MESSAGES: list[Any] = [{"role": "user", "content": "What is the weather in Paris
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("tools")
-    for name, model in (("target", TARGET), ("draft", DRAFT)):
-        shutil.copytree(model, folder / name)
-        (folder / name / "chat_template.jinja").write_text(TEMPLATE)
-    with start_cluster(folder / "up.log", folder / "target", folder / "draft", drafts=1) as running:
+    with serve_with_tools(tmp_path_factory.mktemp("tools")) as running:
         yield running
 
 
