@@ -98,11 +98,13 @@ run_sanitizer() {
   return "$status"
 }
 
-# Other projects' clients, for tests/clients: a minute where there are none yet. Those that cannot be
-# installed are skipped there, by name.
+# Other projects' clients, for tests/clients: a minute and a half where there are none yet. Those
+# that cannot be installed are skipped there, by name.
 install_clients() {
+  local which=--clients
   [[ ${SPECFABRIC_CLIENTS:-1} == 0 ]] && return 0
-  "$root/scripts/setup" --clients || say "clients: not all could be installed; the rest is tested"
+  [[ $SPECFABRIC_TEST_TIER != long ]] || which=--all-clients
+  "$root/scripts/setup" "$which" || say "clients: not all could be installed; the rest is tested"
 }
 
 # In the long tier, for it is a quarter of an hour of compiling. Where it was never built its tests are

@@ -59,7 +59,12 @@ WORDS = [
     _word("judge", "validate, check", _part("judg(?:e|es|ed|ing|ement|ment)")),
     _word("verdict", "verify result", _part("verdicts?")),
     _word("worth", "expected gain", _part("worth(?:s|while|less)?")),
-    _word("price", "cost per second, cost per row", _part("pric(?:e|es|ed|ing)")),
+    _word(
+        "price",
+        "cost per second, cost per row",
+        _part("pric(?:e|es|ed|ing)"),
+        {"requirements/clients-": "a package's name"},
+    ),
     _word("rank (in a queue)", "queue order, priority", r"InsertByRank|admitted, by rank\b"),
     _word("beat, sign of life", "heartbeat", r"(?i)\bsigns? of life\b|\bBeats?\b|kBeat|next_beat"),
     _word("stranger", "unauthenticated peer", _part("strangers?")),

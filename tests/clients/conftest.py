@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import installed
+from client_cases import Client, run_program
 from cluster import TARGET, Cluster, assert_built, start_cluster, wait_until
 from exposition import value_of
 from tools_template import serve_with_tools
@@ -38,6 +41,19 @@ def served_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("clients-tools")
     with serve_with_tools(folder, [f"--served_model_name={MODEL}"]) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def found(
+    served_tools: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Client], dict[str, Any]]:
+    """What a client's program finds, which runs once."""
+
+    @functools.cache
+    def of(client: Client) -> dict[str, Any]:
+        return run_program(client, served_tools, tmp_path_factory.mktemp(client.folder))
+
+    return of
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ def client_dir(name: str) -> Path:
     """The folder of an installed client. Skips the test where it is not installed."""
     folder = setup_script.folder("clients") / name
     if not (folder / ".specfabric-client").is_file():
-        _met[name] = "not installed, its tests are skipped: run scripts/setup --clients"
+        _met[name] = "not installed, its tests are skipped: run scripts/setup --all-clients"
         pytest.skip(f"{name}: {_met[name]}")
     return folder
 
@@ -56,10 +56,11 @@ def environment(changes: Mapping[str, str]) -> dict[str, str]:
 
     No key is in it that a client would send, no proxy, and no other Python's modules.
     """
+    led_away = ("ANTHROPIC_", "OPENAI_", "HF_", "PYTHON")
     kept = {
         key: value
         for key, value in os.environ.items()
-        if not key.startswith(("OPENAI_", "HF_", "PYTHON")) and not key.lower().endswith("_proxy")
+        if not key.startswith(led_away) and not key.lower().endswith("_proxy")
     }
     return {**kept, **changes}
 

@@ -5,6 +5,8 @@
 'use strict';
 
 const {OpenAI} = require('openai');
+const {zodResponseFormat} = require('openai/helpers/zod');
+const {z} = require('zod');
 
 const [name, baseURL, model] = process.argv.slice(2);
 const client = new OpenAI({baseURL, apiKey: 'none', maxRetries: 0});
@@ -26,6 +28,25 @@ async function streamed(choices) {
   });
   stream.on('logprobs.content.delta', ({content}) => (seen.logprobs += content.length));
   return {whole, final: await stream.finalChatCompletion(), seen};
+}
+
+const weather = z.object({
+  city: z.enum(['Paris', 'Rome']), days: z.union([z.literal(1), z.literal(2)]), sunny: z.boolean(),
+});
+const asked = {model, messages, temperature: 0, max_tokens: 400};
+
+// A function whose name is asked for is called once: the helper asks no more after that.
+function runner(options) {
+  const calls = [];
+  const tools = [{
+    type: 'function',
+    function: {
+      name: 'get_weather', description: 'Tells the weather.', parse: (text) => weather.parse(JSON.parse(text)),
+      parameters: z.toJSONSchema(weather), function: (call) => (calls.push(call), 'It is warm.'),
+    },
+  }];
+  const tool_choice = {type: 'function', function: {name: 'get_weather'}};
+  return {calls, run: client.chat.completions.runTools({...asked, tools, tool_choice, ...options})};
 }
 
 const cases = {
@@ -59,6 +80,24 @@ const cases = {
     } catch (error) {
       return {isAbort: error instanceof OpenAI.APIUserAbortError};
     }
+  },
+
+  form: async () => {
+    const response_format = zodResponseFormat(weather, 'weather');
+    const whole = await client.chat.completions.parse({...asked, response_format});
+    const stream = client.chat.completions.stream({...asked, response_format});
+    const streamed = await stream.finalChatCompletion();
+    return [whole, streamed].map((answer) => answer.choices[0].message.parsed);
+  },
+
+  tools: async () => {
+    const {calls, run} = runner({});
+    return {calls, result: (await run.finalFunctionToolCallResult())};
+  },
+
+  'streamed-tools': async () => {
+    const {calls, run} = runner({stream: true});
+    return {calls, result: (await run.finalFunctionToolCallResult())};
   },
 
   completions: async () => {

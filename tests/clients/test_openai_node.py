@@ -97,3 +97,24 @@ def test_many_streams_of_one_client(modules: Path, served: Cluster) -> None:
     texts = case(modules, served, "many")
     assert len(texts) == 16
     assert all(texts)
+
+
+def assert_valid(call: Any) -> None:
+    assert set(call) == {"city", "days", "sunny"}
+    assert call["city"] in ("Paris", "Rome")
+    assert call["days"] in (1, 2)
+    assert call["sunny"] in (True, False)
+
+
+def test_a_form_is_parsed(modules: Path, served_tools: Cluster) -> None:
+    whole, streamed = case(modules, served_tools, "form")
+    assert_valid(whole)
+    assert streamed == whole
+
+
+@pytest.mark.parametrize("way", ["tools", "streamed-tools"])
+def test_a_function_is_called(modules: Path, served_tools: Cluster, way: str) -> None:
+    found = case(modules, served_tools, way)
+    (call,) = found["calls"]
+    assert_valid(call)
+    assert found["result"] == "It is warm."

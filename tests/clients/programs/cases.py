@@ -6,8 +6,7 @@ The answer: {"versions": {package: version}, "found": {case: what was found}, "f
 traceback}}. What is right is for the tests to say (tests/clients/test_frameworks.py).
 """
 
-from __future__ import annotations
-
+# No `annotations` from the future: LlamaIndex resolves none that are text.
 import importlib.metadata
 import json
 import sys
