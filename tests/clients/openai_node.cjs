@@ -5,7 +5,7 @@
 'use strict';
 
 const {OpenAI} = require('openai');
-const {zodResponseFormat} = require('openai/helpers/zod');
+const {zodResponseFormat, zodTextFormat} = require('openai/helpers/zod');
 const {z} = require('zod');
 
 const [name, baseURL, model] = process.argv.slice(2);
@@ -98,6 +98,34 @@ const cases = {
   'streamed-tools': async () => {
     const {calls, run} = runner({stream: true});
     return {calls, result: (await run.finalFunctionToolCallResult())};
+  },
+
+  responses: async () => {
+    const {max_tokens, ...rest} = ends;
+    const body = {model, input: messages, temperature: 0, max_output_tokens: max_tokens, ...rest};
+    const whole = await client.responses.create(body);
+    const stream = client.responses.stream(body);
+    let deltas = '';
+    stream.on('response.output_text.delta', ({delta}) => (deltas += delta));
+    const final = (await stream.finalResponse()).output_text;
+    return {whole: whole.output_text, deltas, final};
+  },
+
+  'responses-form': async () => {
+    const text = {format: zodTextFormat(weather, 'weather')};
+    const body = {model, input: messages, temperature: 0, max_output_tokens: 400, text};
+    const streamed = await client.responses.stream(body).finalResponse();
+    return [(await client.responses.parse(body)).output_parsed, streamed.output_parsed];
+  },
+
+  'responses-tools': async () => {
+    const parameters = z.toJSONSchema(weather);
+    const tools = [{type: 'function', name: 'get_weather', strict: true, parameters}];
+    const answer = await client.responses.create({
+      model, input: messages, temperature: 0, max_output_tokens: 400, tools,
+      tool_choice: {type: 'function', name: 'get_weather'},
+    });
+    return answer.output.map((item) => weather.parse(JSON.parse(item.arguments)));
   },
 
   completions: async () => {

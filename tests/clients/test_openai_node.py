@@ -118,3 +118,13 @@ def test_a_function_is_called(modules: Path, served_tools: Cluster, way: str) ->
     (call,) = found["calls"]
     assert_valid(call)
     assert found["result"] == "It is warm."
+
+
+def test_responses(modules: Path, served_tools: Cluster) -> None:
+    found = case(modules, served_tools, "responses")
+    assert found["whole"] == found["deltas"] == found["final"] != ""
+    whole, streamed = case(modules, served_tools, "responses-form")
+    assert_valid(whole)
+    assert streamed == whole
+    (call,) = case(modules, served_tools, "responses-tools")
+    assert_valid(call)
