@@ -114,7 +114,10 @@ def loses_a_group_with_its_rank(space: Space) -> None:
 
     old = identities()
     assert len(old) == 2
-    space.kubectl("delete", "pod", f"{leaders[1]}-1")
+    # The controller has to see it while it ends, which a kubelet takes longer for than kwok.
+    lost = f"{leaders[1]}-1"
+    space.kubectl("annotate", "pod", lost, "pod-delete.stage.kwok.x-k8s.io/delay=3s")
+    space.kubectl("delete", "pod", lost)
     wait_until(
         lambda: len(set(identities()) - set(old)) == 1 and identities()[0] == old[0],
         "the group's leader is another, the other group's is not",
