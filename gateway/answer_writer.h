@@ -31,10 +31,12 @@ class AnswerWriter {
   virtual std::string End(const AnswerHead& head, const Usage& usage) = 0;
   virtual std::string Failed(const AnswerHead& head, const ApiError& error) = 0;
 
-  // Whether the end of a stream has all of the text once more, so that the writer holds it.
-  virtual bool LastEventsRepeat() const { return false; }
+  // Bytes that whole answers, and the beginning and the end of streams, have besides what is new:
+  // of the request, and of what was told before.
+  virtual size_t RepeatedBytes() const { return 0; }
 };
 
+// Work grows with what answers repeat of the request.
 std::unique_ptr<AnswerWriter> MakeAnswerWriter(const GenerationRequest& request);
 
 // The body of an answer that is an error.

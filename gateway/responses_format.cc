@@ -79,7 +79,8 @@ Json ItemJson(const AnswerHead& head, const AnswerBlock& block, size_t index, co
 
 class ResponsesWriter : public AnswerWriter {
  public:
-  explicit ResponsesWriter(const std::string& echoed) : echoed_(Json::parse(echoed)) {}
+  explicit ResponsesWriter(const std::string& echoed)
+      : echoed_(Json::parse(echoed)), repeated_bytes_(echoed.size()) {}
 
   std::string Whole(const AnswerHead& head, std::vector<ChoicePart> parts,
                     const Usage& usage) override {
@@ -102,6 +103,7 @@ class ResponsesWriter : public AnswerWriter {
         if (news.block > 0) events += EndBlock(head, news.block - 1, kCompleted);
         events += BeginBlock(head, news.block);
       }
+      repeated_bytes_ += news.text.size();
       if (!news.text.empty()) events += Delta(head, std::move(news));
     }
     if (!part.finish_reason.empty()) finish_reason_ = part.finish_reason;
@@ -124,7 +126,7 @@ class ResponsesWriter : public AnswerWriter {
     return events += Event("response.failed", {{"response", std::move(response)}});
   }
 
-  bool LastEventsRepeat() const override { return true; }
+  size_t RepeatedBytes() const override { return repeated_bytes_; }
 
  private:
   std::string Event(const char* type, Json members) {
@@ -222,6 +224,7 @@ class ResponsesWriter : public AnswerWriter {
   }
 
   const Json echoed_;
+  size_t repeated_bytes_;
   AnswerBlocks blocks_;
   std::string finish_reason_;
   int64_t sequence_ = 0;

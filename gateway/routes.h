@@ -97,7 +97,8 @@ class Routes {
   template <typename F>
   boost::asio::awaitable<std::invoke_result_t<F&>> Format(size_t cost, F& job);
   boost::asio::awaitable<std::string> NextEvents(Call& call);
-  boost::asio::awaitable<std::string> LastEvents(Call& call, size_t sent);
+  boost::asio::awaitable<std::string> FirstEvents(Call& call);
+  boost::asio::awaitable<std::string> LastEvents(Call& call);
   // Sends the response; a large one is freed on an encoder thread.
   boost::asio::awaitable<void> Respond(HttpExchange& exchange, HttpResponse& response);
 

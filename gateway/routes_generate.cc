@@ -63,6 +63,13 @@ size_t FormatCost(const ChoicePart& part) {
   return cost;
 }
 
+// What is repeated is mostly JSON, which takes longer than text.
+constexpr size_t kRepeatedBytesAMicrosecond = 50;
+
+size_t RepeatCost(const AnswerWriter& writer) {
+  return kPartCost + writer.RepeatedBytes() / kRepeatedBytesAMicrosecond;
+}
+
 size_t FormatCost(const std::vector<ChoicePart>& parts) {
   size_t cost = 0;
   for (const ChoicePart& part : parts) cost += FormatCost(part);
@@ -124,6 +131,7 @@ const char* IdPrefix(Api api) {
 
 struct Routes::Made {
   std::unique_ptr<Generation> generation = nullptr;
+  std::unique_ptr<AnswerWriter> writer = nullptr;
   Tenant tenant = {};
   HttpResponse refusal = {};  // if there is no generation
 };
@@ -184,7 +192,8 @@ asio::awaitable<Routes::Made> Routes::MakeGeneration(HttpExchange& exchange, Api
     if (!made.ok()) {
       return {.refusal = ErrorResponse(ServerError(std::string(made.status().message())), api)};
     }
-    return {.generation = *std::move(made), .tenant = tenant};
+    auto writer = MakeAnswerWriter((*made)->request());
+    return {.generation = *std::move(made), .writer = std::move(writer), .tenant = tenant};
   };
   Made made = co_await context_.workers->Run(work, job);
   if (made.generation == nullptr || made.generation->request().grammar.empty()) co_return made;
@@ -233,7 +242,7 @@ asio::awaitable<int> Routes::Generate(HttpExchange& exchange, Api api, base::Nan
        .wake = [&wake] { wake.cancel(); },
        .limit = {received, Shorter(generation.request().timeout, context_.request_timeout)}});
   exchange.WatchClient([&wake] { wake.cancel(); });
-  Call call{exchange, generation, wake, MakeAnswerWriter(generation.request()), {}};
+  Call call{exchange, generation, wake, std::move(made.writer), {}};
   call.head.api = api;
   call.head.id = absl::StrFormat("%s%016x", IdPrefix(api), base::RandomNonzero64());
   call.head.created = absl::ToUnixSeconds(absl::Now());
@@ -241,7 +250,9 @@ asio::awaitable<int> Routes::Generate(HttpExchange& exchange, Api api, base::Nan
   const int code = co_await Answer(call);
   co_await exchange.EndWatch();
   Report(call, trace, span, code, received);
-  if (call.writer->LastEventsRepeat()) context_.workers->Discard(std::move(call.writer));
+  if (call.writer->RepeatedBytes() > kLargeAnswer) {
+    context_.workers->Discard(std::move(call.writer));
+  }
   co_return code;
 }
 
@@ -308,7 +319,7 @@ asio::awaitable<HttpResponse> Routes::WholeAnswer(Call& call) {
   Generation& generation = call.generation;
   if (generation.error()) co_return ErrorResponse(*generation.error(), call.head.api);
   std::vector<ChoicePart> parts;
-  size_t cost = 0;
+  size_t cost = RepeatCost(*call.writer);
   for (ChoicePart& part : generation.Take()) {
     cost += FormatCost(part);
     parts.push_back(std::move(part));
@@ -351,18 +362,16 @@ asio::awaitable<int> Routes::AnswerInPieces(Call& call) {
   const HttpHeaders headers = IgnoredFields(generation.request().ignored_fields);
   co_await call.exchange.StartStream("text/event-stream", headers);
   bool begun = false;
-  size_t sent = 0;
   for (bool over = false; !over;) {
     const auto due = steady_clock::now() + std::chrono::nanoseconds(context_.stream_keep_alive);
     const bool changed = co_await call.Until(has_something, due);
     over = generation.done();
     std::string events;
     if (!begun && generation.HasNews()) {
-      events = call.writer->Begin(call.Head(), generation.choices(), generation.usage());
+      events = co_await FirstEvents(call);
       begun = true;
     }
     std::string news = co_await NextEvents(call);
-    sent += news.size();
     if (news.size() > kLargeAnswer) {  // too large to be copied into `events`
       if (!co_await call.exchange.Send(events) || !co_await call.exchange.Send(news)) {
         co_return kClientGone;
@@ -372,7 +381,7 @@ asio::awaitable<int> Routes::AnswerInPieces(Call& call) {
     } else {
       events += news;
     }
-    if (over) events += co_await LastEvents(call, sent);
+    if (over) events += co_await LastEvents(call);
     if (events.empty() && !changed) events = kKeepAlive;
     if (events.empty() && call.exchange.probe_due()) events = kProbe;
     if (call.exchange.gone() || !co_await call.exchange.Send(events)) {
@@ -383,8 +392,16 @@ asio::awaitable<int> Routes::AnswerInPieces(Call& call) {
   co_return generation.error() ? generation.error()->status : 200;
 }
 
+asio::awaitable<std::string> Routes::FirstEvents(Call& call) {
+  const AnswerHead& head = call.Head();
+  const size_t choices = call.generation.choices();
+  const Usage usage = call.generation.usage();
+  auto job = [&] { return call.writer->Begin(head, choices, usage); };
+  co_return co_await Format(RepeatCost(*call.writer), job);
+}
+
 // The end of a stream. Some APIs repeat there what was sent before.
-asio::awaitable<std::string> Routes::LastEvents(Call& call, size_t sent) {
+asio::awaitable<std::string> Routes::LastEvents(Call& call) {
   const Generation& generation = call.generation;
   const AnswerHead& head = call.Head();
   const Usage usage = generation.usage();
@@ -392,7 +409,7 @@ asio::awaitable<std::string> Routes::LastEvents(Call& call, size_t sent) {
     return generation.error() ? call.writer->Failed(head, *generation.error())
                               : call.writer->End(head, usage);
   };
-  co_return co_await Format(kPartCost + sent / kBytesAMicrosecond, job);
+  co_return co_await Format(RepeatCost(*call.writer), job);
 }
 
 // The new output of the choices, formatted as events.
