@@ -29,10 +29,7 @@ class AnthropicReader {
     if (fields_.Find("mcp_servers") != nullptr && !fields_.Find("mcp_servers")->empty()) {
       fields_.Fail("mcp_servers", "is not supported");
     }
-    if (fields_.Integer("n", 1, 1, Fields::kAny) != 1) fields_.Fail("n", "may only be 1");
-    if (fields_.Find("prompt_logprobs") != nullptr) {
-      fields_.Fail("prompt_logprobs", "is a field of chats and completions");
-    }
+    RefuseChoices(fields_);
     if (fields_.Find("stop") != nullptr) fields_.Fail("stop", "is 'stop_sequences' here");
     if (!fields_.ok()) return;
     if (const auto stops = body_.find("stop_sequences"); stops != body_.end()) {
@@ -75,11 +72,7 @@ class AnthropicReader {
     if (messages == nullptr || !messages->is_array() || messages->empty()) {
       return fields_.Fail("messages", "must be a list of at least one message");
     }
-    if (messages->size() > kMaxMessages) {
-      return fields_.Fail(
-          BadRequest("messages", absl::StrCat("'messages' has ", messages->size(),
-                                              " entries; at most ", kMaxMessages, " are allowed")));
-    }
+    if (!CountIsAllowed(fields_, "messages", kMaxMessages)) return;
     for (size_t i = 0; i < messages->size() && fields_.ok(); ++i) {
       const Json& message = (*messages)[i];
       const std::string* const role = StringIn(message, "role");

@@ -52,15 +52,11 @@ std::optional<std::string> TextOf(const Json& content, std::initializer_list<con
   return text;
 }
 
-const Json& MemberOf(const Json& object, const char* name) {
-  static const Json none;
-  if (!object.is_object()) return none;
-  const auto member = object.find(name);
-  return member == object.end() ? none : *member;
-}
-
-const std::string* StringIn(const Json& object, const char* name) {
-  return MemberOf(object, name).get_ptr<const std::string*>();
+void RefuseChoices(Fields& fields) {
+  if (fields.Integer("n", 1, 1, Fields::kAny) != 1) fields.Fail("n", "may only be 1");
+  if (fields.Find("prompt_logprobs") != nullptr) {
+    fields.Fail("prompt_logprobs", "is a field of chats and completions");
+  }
 }
 
 }  // namespace specfabric::gateway

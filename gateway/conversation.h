@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "gateway/json_parse.h"
+#include "gateway/json_fields.h"
 
 namespace specfabric::gateway {
 
@@ -35,10 +35,9 @@ class Conversation {
 // Nothing if it is anything else.
 std::optional<std::string> TextOf(const Json& content, std::initializer_list<const char*> types);
 
-// The member; null if it is absent, or `object` none.
-const Json& MemberOf(const Json& object, const char* name);
-// The member as a string; null if it is absent or none.
-const std::string* StringIn(const Json& object, const char* name);
+// Fields of a chat that answers in other forms have no place for: several choices, and scores of
+// the prompt.
+void RefuseChoices(Fields& fields);
 
 }  // namespace specfabric::gateway
 

@@ -13,9 +13,6 @@ bool IsFalse(const Json& value) { return value == false; }
 bool IsZero(const Json& value) { return value.is_number() && value == 0; }
 bool IsOne(const Json& value) { return value.is_number() && value == 1; }
 bool IsMinusOne(const Json& value) { return value.is_number() && value == -1; }
-bool IsEmptyString(const Json& value) {
-  return value.is_string() && value.get_ref<const std::string&>().empty();
-}
 bool IsEmptyList(const Json& value) { return value.is_array() && value.empty(); }
 bool IsEmptyObject(const Json& value) { return value.is_object() && value.empty(); }
 bool IsEmptyCollection(const Json& value) { return value.is_structured() && value.empty(); }

@@ -55,6 +55,21 @@ Parsed<Json> ParseBody(std::string_view body) {
   return json;
 }
 
+const Json& MemberOf(const Json& object, const char* name) {
+  static const Json none;
+  if (!object.is_object()) return none;
+  const auto member = object.find(name);
+  return member == object.end() ? none : *member;
+}
+
+const std::string* StringIn(const Json& object, const char* name) {
+  return MemberOf(object, name).get_ptr<const std::string*>();
+}
+
+bool IsEmptyString(const Json& value) {
+  return value.is_string() && value.get_ref<const std::string&>().empty();
+}
+
 std::string Shown(const Json& value) {
   const auto large = [](const Json& part) {
     return part.is_structured()

@@ -22,6 +22,12 @@ Parsed<Json> ParseBody(std::string_view body);
 // The first byte of `text` that is part of no well-formed UTF-8 character; nothing if all are.
 std::optional<size_t> FirstInvalidUtf8(std::string_view text);
 
+// The member; null if it is absent, or `object` none.
+const Json& MemberOf(const Json& object, const char* name);
+// The member as a string; null if it is absent or none.
+const std::string* StringIn(const Json& object, const char* name);
+bool IsEmptyString(const Json& value);
+
 // A value as it is shown in an error line: compact, cut after 40 bytes, whatever its size.
 std::string Shown(const Json& value);
 // A client's text as shown in an error message: cut if it is long.

@@ -21,10 +21,6 @@ const Json& AnyObject() {
   return schema;
 }
 
-bool IsEmptyText(const Json& value) {
-  return value.is_string() && value.get_ref<const std::string&>().empty();
-}
-
 class GrammarReader {
  public:
   GrammarReader(Fields& fields, GenerationRequest& request) : fields_(fields), request_(request) {}
@@ -47,7 +43,7 @@ class GrammarReader {
     }
     if (const Json* gbnf = fields_.Find("ebnf")) TakeGbnf("ebnf", *gbnf);
     // llama.cpp's clients send an empty one where they mean none.
-    if (const Json* gbnf = fields_.Find("grammar"); gbnf != nullptr && !IsEmptyText(*gbnf)) {
+    if (const Json* gbnf = fields_.Find("grammar"); gbnf != nullptr && !IsEmptyString(*gbnf)) {
       TakeGbnf("grammar", *gbnf);
     }
   }

@@ -5,17 +5,10 @@
 #include <string_view>
 #include <utility>
 
+#include "gateway/conversation.h"
+
 namespace specfabric::gateway {
 namespace {
-
-// False, with an error, if `name` is a list of more than `most` entries.
-bool CountIsAllowed(Fields& fields, const char* name, size_t most) {
-  const Json* list = fields.Find(name);
-  if (list == nullptr || !list->is_array() || list->size() <= most) return true;
-  fields.Fail(BadRequest(name, std::string("'") + name + "' has " + std::to_string(list->size()) +
-                                   " entries; at most " + std::to_string(most) + " are allowed"));
-  return false;
-}
 
 // Makes a message's content one string, as chat templates expect. False if it cannot be one. A
 // message with tool calls needs no content, a user's message does; in all others a missing content
@@ -30,16 +23,9 @@ bool FlattenContent(Json& message) {
     return true;
   }
   if (content->is_string()) return true;
-  if (!content->is_array()) return false;
-  std::string text;
-  for (const Json& part : *content) {
-    if (!part.is_object()) return false;
-    const auto type = part.find("type"), piece = part.find("text");
-    if (type == part.end() || *type != "text") return false;
-    if (piece == part.end() || !piece->is_string()) return false;
-    text += piece->get_ref<const std::string&>();
-  }
-  *content = std::move(text);
+  auto text = TextOf(*content, {"text"});
+  if (!text) return false;
+  *content = *std::move(text);
   return true;
 }
 
@@ -95,6 +81,14 @@ void AddReasoningEffort(Fields& fields, Json& variables) {
 }
 
 }  // namespace
+
+bool CountIsAllowed(Fields& fields, const char* name, size_t most) {
+  const Json* list = fields.Find(name);
+  if (list == nullptr || !list->is_array() || list->size() <= most) return true;
+  fields.Fail(BadRequest(name, std::string("'") + name + "' has " + std::to_string(list->size()) +
+                                   " entries; at most " + std::to_string(most) + " are allowed"));
+  return false;
+}
 
 std::string ReadMessages(Json& request, Fields& fields) {
   const auto messages = request.find("messages");

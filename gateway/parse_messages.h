@@ -21,6 +21,9 @@ std::string ReadMessages(Json& request, Fields& fields);
 // `reasoning_effort`. Empty if there are none.
 std::string ReadTemplateVariables(Fields& fields);
 
+// False, with an error, if `name` is a list of more than `most` entries.
+bool CountIsAllowed(Fields& fields, const char* name, size_t most);
+
 // Refuses a request with too many tools, before anything processes them.
 void CheckToolCount(Fields& fields);
 

@@ -67,11 +67,8 @@ constexpr char kChoiceRule[] =
 
 // The name in {"type": "function", "function": {"name": ...}}; empty where there is none.
 std::string_view NameIn(const Json& value) {
-  const auto function = value.is_object() ? value.find("function") : value.end();
-  if (function == value.end() || !function->is_object()) return {};
-  const auto name = function->find("name");
-  if (name == function->end() || !name->is_string()) return {};
-  return name->get_ref<const std::string&>();
+  const std::string* const name = StringIn(MemberOf(value, "function"), "name");
+  return name == nullptr ? std::string_view() : *name;
 }
 
 // The only tool that may be called, by its name. The template sees all of them.
@@ -88,13 +85,11 @@ bool Choose(const Json& choice, GenerationRequest& request) {
 // The tools of `list` that may be called, by their names, whether or not one must be. The template
 // sees no others: a model that calls by itself could call those.
 bool Allow(const Json& choice, const Json& list, GenerationRequest& request) {
-  const auto allowed = choice.find("allowed_tools");
-  if (allowed == choice.end() || !allowed->is_object()) return false;
-  const auto mode = allowed->find("mode"), tools = allowed->find("tools");
-  if (mode == allowed->end() || (*mode != "auto" && *mode != "required")) return false;
-  if (tools == allowed->end() || !tools->is_array()) return false;
+  const Json& allowed = MemberOf(choice, "allowed_tools");
+  const Json &mode = MemberOf(allowed, "mode"), &tools = MemberOf(allowed, "tools");
+  if ((mode != "auto" && mode != "required") || !tools.is_array()) return false;
   std::set<std::string_view> names;
-  for (const Json& tool : *tools) names.insert(NameIn(tool));
+  for (const Json& tool : tools) names.insert(NameIn(tool));
   std::erase_if(request.tools, [&](const Tool& tool) { return !names.contains(tool.name); });
   if (request.tools.empty()) return false;
   Json shown = Json::array();
@@ -102,7 +97,7 @@ bool Allow(const Json& choice, const Json& list, GenerationRequest& request) {
     if (names.contains(NameIn(tool))) shown.push_back(tool);
   }
   request.tools_json = shown.dump();
-  if (*mode == "required") request.tool_use = ToolUse::kRequired;
+  if (mode == "required") request.tool_use = ToolUse::kRequired;
   return true;
 }
 
@@ -124,8 +119,7 @@ void ReadTools(Fields& fields, GenerationRequest& request) {
   if (choice != nullptr && *choice == "required") {
     request.tool_use = ToolUse::kRequired;
   } else if (choice != nullptr && *choice != "auto") {
-    const auto type = choice->is_object() ? choice->find("type") : choice->end();
-    const bool several = type != choice->end() && *type == "allowed_tools";
+    const bool several = MemberOf(*choice, "type") == "allowed_tools";
     const bool good =
         several ? Allow(*choice, *list, request) : choice->is_object() && Choose(*choice, request);
     if (!good) return fields.Fail("tool_choice", kChoiceRule);

@@ -21,8 +21,7 @@ std::optional<ReasoningMarks> ReasoningMarksOf(std::string_view chat_template) {
 }
 
 ReasoningStart ReasoningStartOf(std::string_view prompt, const ReasoningMarks& marks) {
-  const size_t last = prompt.find_last_not_of(kSpaces);
-  prompt = prompt.substr(0, last == std::string_view::npos ? 0 : last + 1);
+  prompt = prompt.substr(0, SizeWithoutEnd(prompt));
   if (prompt.ends_with(marks.open)) return ReasoningStart::kOpen;
   if (prompt.ends_with(marks.close)) return ReasoningStart::kClosed;
   return ReasoningStart::kMaybe;
@@ -97,13 +96,7 @@ void ReasoningSplitter::Reason(std::string_view text, ReasonedText* out) {
   if (!reasoned_) text.remove_prefix(std::min(text.find_first_not_of(kSpaces), text.size()));
   if (text.empty()) return;
   reasoned_ = true;
-  const size_t last = text.find_last_not_of(kSpaces);
-  const size_t told = last == std::string_view::npos ? 0 : last + 1;
-  if (told > 0) {
-    out->reasoning += std::exchange(spaces_, {});
-    out->reasoning += text.substr(0, told);
-  }
-  spaces_ += text.substr(told);
+  TellText(text, &spaces_, &out->reasoning);
 }
 
 base::Grammar AfterReasoning(const base::Grammar& grammar, const Reasoning& reasoning,

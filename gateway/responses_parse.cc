@@ -107,10 +107,7 @@ class ResponsesReader {
       if (fields_.Find(name) == nullptr) continue;
       fields_.Fail(name, "is a field of chats; here it is 'input' or 'max_output_tokens'");
     }
-    if (fields_.Integer("n", 1, 1, Fields::kAny) != 1) fields_.Fail("n", "may only be 1");
-    if (fields_.Find("prompt_logprobs") != nullptr) {
-      fields_.Fail("prompt_logprobs", "is a field of chats and completions");
-    }
+    RefuseChoices(fields_);
   }
 
   void ReadInput() {
@@ -119,11 +116,7 @@ class ResponsesReader {
       return fields_.Fail("input", "must be a string, or a list of at least one item");
     }
     if (input->is_string()) return conversation_.Say("user", input->get<std::string>());
-    if (input->size() > kMaxMessages) {
-      return fields_.Fail(
-          BadRequest("input", absl::StrCat("'input' has ", input->size(), " items; at most ",
-                                           kMaxMessages, " are allowed")));
-    }
+    if (!CountIsAllowed(fields_, "input", kMaxMessages)) return;
     for (size_t i = 0; i < input->size() && fields_.ok(); ++i) {
       const char* const rule = AddItem((*input)[i]);
       if (rule == nullptr) continue;

@@ -48,14 +48,7 @@ void ToolParser::Say(std::string_view content, ToolText* out) {
     content.remove_prefix(std::min(content.find_first_not_of(kSpaces), content.size()));
   if (content.empty()) return;
   after_call_ = false;
-  const size_t last = content.find_last_not_of(kSpaces);
-  const size_t shown = last == std::string_view::npos ? 0 : last + 1;
-  if (shown > 0) {
-    out->content += std::exchange(spaces_, {});
-    out->content += content.substr(0, shown);
-    said_ = true;
-  }
-  spaces_ += content.substr(shown);
+  if (TellText(content, &spaces_, &out->content)) said_ = true;
 }
 
 void ToolParser::GiveUp(ToolText* out) {
