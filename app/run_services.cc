@@ -188,6 +188,7 @@ absl::Status RunGateway() {
   options.model_aliases = ServedModelNames();
   options.model_name = options.model_aliases.front();
   options.model_aliases.erase(options.model_aliases.begin());
+  options.model_root = FLAGS_model;
   options.tokenizer = *std::move(tokenizer);
   options.vocabulary = config->vocabulary;
   options.context = LogContext(FLAGS_model, *config);

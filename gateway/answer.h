@@ -50,6 +50,8 @@ struct ChoicePart {
   std::optional<std::vector<TokenEntry>> prompt_logprobs = {};      // the same
   std::string finish_reason = {};  // "stop", "length" or "tool_calls"; empty: the output goes on
   std::string stop = {};           // the stop string that ended the output; empty: none did
+  int64_t prompt_tokens = 0;       // of the choice
+  int64_t completion_tokens = 0;   // the same, until the end of this part
 };
 
 // The guarantee for an answer (docs/exactness.md): the same tokens as without speculation; the same

@@ -13,7 +13,7 @@ namespace {
 // Completions and chats.
 class OpenAiWriter : public AnswerWriter {
  public:
-  explicit OpenAiWriter(bool with_usage) : with_usage_(with_usage) {}
+  explicit OpenAiWriter(EventUsage usage) : usage_(usage) {}
 
   std::string Whole(const AnswerHead& head, std::vector<ChoicePart> parts,
                     const Usage& usage) override {
@@ -21,22 +21,22 @@ class OpenAiWriter : public AnswerWriter {
   }
 
   // OpenAI's Python client keeps choices in the order in which they first appear.
-  std::string Begin(const AnswerHead& head, size_t choices, const Usage&) override {
+  std::string Begin(const AnswerHead& head, size_t choices, const Usage& usage) override {
     std::string events;
     if (head.api == Api::kCompletions) return events;
     for (size_t i = 0; i < choices; ++i) {
-      events += Event(RoleChunk(head, static_cast<int>(i), with_usage_));
+      events += Event(RoleChunk(head, static_cast<int>(i), usage.prompt_tokens, usage_));
     }
     return events;
   }
 
   std::string News(const AnswerHead& head, ChoicePart part) override {
-    return Event(Chunk(head, part, with_usage_));
+    return Event(Chunk(head, part, usage_));
   }
 
   std::string End(const AnswerHead& head, const Usage& usage) override {
-    const std::string events = with_usage_ ? Event(UsageChunk(head, usage)) : "";
-    return events + Event("[DONE]");
+    const bool told = usage_ != EventUsage::kAbsent;
+    return (told ? Event(UsageChunk(head, usage)) : "") + Event("[DONE]");
   }
 
   std::string Failed(const AnswerHead&, const ApiError& error) override {
@@ -44,8 +44,13 @@ class OpenAiWriter : public AnswerWriter {
   }
 
  private:
-  const bool with_usage_;
+  const EventUsage usage_;
 };
+
+EventUsage UsageIn(const GenerationRequest& request) {
+  if (!request.include_usage) return EventUsage::kAbsent;
+  return request.usage_in_each ? EventUsage::kSoFar : EventUsage::kNull;
+}
 
 }  // namespace
 
@@ -56,7 +61,7 @@ std::unique_ptr<AnswerWriter> MakeAnswerWriter(const GenerationRequest& request)
     case Api::kAnthropic:
       return MakeAnthropicWriter();
     default:
-      return std::make_unique<OpenAiWriter>(request.include_usage);
+      return std::make_unique<OpenAiWriter>(UsageIn(request));
   }
 }
 

@@ -174,6 +174,7 @@ RouteContext Gateway::Impl::MakeContext(metrics::Registry* registry) {
   context.model = [this] { return Model(); };
   context.created = absl::ToUnixSeconds(absl::Now());
   context.version = options_.version;
+  context.model_root = options_.model_root;
   context.tokenizer = options_.tokenizer.get();
   context.grammars = &grammars_;
   context.sampling_defaults = options_.sampling_defaults;

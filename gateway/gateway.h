@@ -37,6 +37,7 @@ struct GatewayOptions {
   base::Nanos lookup_interval = 5 * base::kSecond;  // of DNS names among them
   std::string model_name;                           // what clients call the model
   std::vector<std::string> model_aliases;           // what they may call it besides
+  std::string model_root;                           // where it is from: "root" of /v1/models
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
   SamplingDefaults sampling_defaults = {};  // for what a request leaves out
   std::optional<ToolFormat> tool_format;    // how calls are written; none: the template says it

@@ -390,6 +390,8 @@ std::vector<ChoicePart> Generation::Take() {
     next.with_logprobs = choice->part.with_logprobs;
     next.tokens_as_ids = choice->part.tokens_as_ids;
     next.with_token_ids = choice->part.with_token_ids;
+    choice->part.prompt_tokens = static_cast<int64_t>(choice->prompt->ids.size());
+    choice->part.completion_tokens = choice->tokens;
     news.push_back(std::exchange(choice->part, std::move(next)));
   }
   return news;

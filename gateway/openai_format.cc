@@ -140,20 +140,28 @@ const char* ObjectOf(const AnswerHead& head, bool stream) {
   return stream ? "chat.completion.chunk" : "chat.completion";
 }
 
-Json StreamEvent(const AnswerHead& head, Json choice, bool usage_follows) {
+Json TokensUsed(int64_t prompt, int64_t completion) {
+  return {{"prompt_tokens", prompt},
+          {"completion_tokens", completion},
+          {"total_tokens", prompt + completion}};
+}
+
+Json StreamEvent(const AnswerHead& head, Json choice, const ChoicePart& part, EventUsage usage) {
   Json json = Head(head, ObjectOf(head, true));
   json["choices"] = Json::array({std::move(choice)});
-  if (usage_follows) json["usage"] = nullptr;
+  if (usage == EventUsage::kNull) json["usage"] = nullptr;
+  if (usage == EventUsage::kSoFar) {
+    json["usage"] = TokensUsed(part.prompt_tokens, part.completion_tokens);
+  }
   return json;
 }
 
 Json UsageJson(const Usage& usage) {
-  return {{"prompt_tokens", usage.prompt_tokens},
-          {"completion_tokens", usage.completion_tokens},
-          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
-          {"completion_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}},
-          {"speculation", SpeculationJson(usage)}};
+  Json json = TokensUsed(usage.prompt_tokens, usage.completion_tokens);
+  json["prompt_tokens_details"] = {{"cached_tokens", usage.cached_tokens}};
+  json["completion_tokens_details"] = {{"reasoning_tokens", usage.reasoning_tokens}};
+  json["speculation"] = SpeculationJson(usage);
+  return json;
 }
 
 Json ModelJson(const ModelInfo& model) {
@@ -161,6 +169,8 @@ Json ModelJson(const ModelInfo& model) {
           {"object", "model"},
           {"created", model.created},
           {"owned_by", "specfabric"},
+          {"root", model.root},
+          {"parent", nullptr},
           {"max_model_len", model.context}};
 }
 
@@ -267,7 +277,7 @@ std::string Answer(const AnswerHead& head, absl::Span<const ChoicePart> choices,
   return Dump(json);
 }
 
-std::string Chunk(const AnswerHead& head, const ChoicePart& part, bool usage_follows) {
+std::string Chunk(const AnswerHead& head, const ChoicePart& part, EventUsage usage) {
   Json choice = {{"index", part.index}};
   if (IsChat(head)) {
     choice["delta"] = Json::object();
@@ -280,15 +290,16 @@ std::string Chunk(const AnswerHead& head, const ChoicePart& part, bool usage_fol
     choice["text"] = part.piece.text;
   }
   AddRest(IsChat(head), part, choice);
-  Json json = StreamEvent(head, std::move(choice), usage_follows);
+  Json json = StreamEvent(head, std::move(choice), part, usage);
   if (!part.finish_reason.empty()) json["exactness"] = Name(head.exactness);
   return Dump(json);
 }
 
-std::string RoleChunk(const AnswerHead& head, int index, bool usage_follows) {
+std::string RoleChunk(const AnswerHead& head, int index, int64_t prompt_tokens, EventUsage usage) {
+  const ChoicePart part = {.index = index, .prompt_tokens = prompt_tokens};
   Json choice = {{"index", index}, {"delta", {{"role", "assistant"}, {"content", ""}}}};
-  AddRest(IsChat(head), {}, choice);
-  return Dump(StreamEvent(head, std::move(choice), usage_follows));
+  AddRest(IsChat(head), part, choice);
+  return Dump(StreamEvent(head, std::move(choice), part, usage));
 }
 
 std::string UsageChunk(const AnswerHead& head, const Usage& usage) {

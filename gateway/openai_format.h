@@ -31,13 +31,16 @@ std::string CallId(const AnswerHead& head, int choice, int call);
 // A whole answer.
 std::string Answer(const AnswerHead& head, absl::Span<const ChoicePart> choices,
                    const Usage& usage);
-// One event of a stream. `usage_follows`: the stream ends with a usage event, so the other events
-// have "usage": null.
-std::string Chunk(const AnswerHead& head, const ChoicePart& part, bool usage_follows);
+// What the events of a stream say of its usage before its last one: nothing, null, or what their
+// choice has used until then.
+enum class EventUsage : uint8_t { kAbsent, kNull, kSoFar };
+
+// One event of a stream.
+std::string Chunk(const AnswerHead& head, const ChoicePart& part, EventUsage usage);
 // The first event of each choice of a chat: the role alone. Clients append later events to the
 // members of the first one; OpenAI's JavaScript client would add log-probabilities of the first
 // event twice.
-std::string RoleChunk(const AnswerHead& head, int index, bool usage_follows);
+std::string RoleChunk(const AnswerHead& head, int index, int64_t prompt_tokens, EventUsage usage);
 std::string UsageChunk(const AnswerHead& head, const Usage& usage);
 
 std::string ErrorBody(const ApiError& error);
@@ -45,6 +48,7 @@ std::string ErrorBody(const ApiError& error);
 struct ModelInfo {
   std::string name;
   int64_t created = 0;
+  std::string root;     // as in vLLM, the path of the checkpoint: clients load its tokenizer
   int32_t context = 0;  // tokens, prompt and output
 };
 std::string ModelBody(const ModelInfo& model);

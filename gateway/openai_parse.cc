@@ -25,12 +25,14 @@ void ReadStreaming(Fields& fields, GenerationRequest& request) {
   if (!request.stream) return fields.Fail("stream_options", "needs 'stream': true");
   Fields inner(*options);
   request.include_usage = inner.Bool("include_usage", false);
-  if (!inner.ok()) fields.Fail("stream_options", "must have true or false as 'include_usage'");
+  request.usage_in_each = inner.Bool("continuous_usage_stats", false);
+  if (!inner.ok()) {
+    fields.Fail("stream_options",
+                "must have true or false as 'include_usage' and 'continuous_usage_stats'");
+  }
   for (const auto& [name, value] : options->items()) {
-    if (name == "continuous_usage_stats") {
-      if (value.is_null() || value == false) continue;
-      fields.Fail("stream_options", "may only have false as 'continuous_usage_stats'");
-    } else if (name != "include_usage" && name != "include_obfuscation") {
+    if (name != "include_usage" && name != "continuous_usage_stats" &&
+        name != "include_obfuscation") {
       request.ignored_fields.push_back("stream_options." + name);
     }
   }

@@ -89,9 +89,10 @@ struct GenerationRequest {
 
   bool stream = false;
   bool include_usage = false;
-  bool echo = false;         // completions
-  int logprobs = -1;         // top log-probabilities of each token; -1: none
-  int prompt_logprobs = -1;  // of each prompt token, as a list of its own; -1: none
+  bool usage_in_each = false;  // event of a stream, where its last has the usage
+  bool echo = false;           // completions
+  int logprobs = -1;           // top log-probabilities of each token; -1: none
+  int prompt_logprobs = -1;    // of each prompt token, as a list of its own; -1: none
   bool return_token_ids = false;
   bool skip_special_tokens = true;  // special tokens have no text
   bool tokens_as_ids = false;       // log-probabilities name tokens by id

@@ -126,12 +126,12 @@ HttpResponse Routes::Refuse(const ApiError& error, const HttpRequest& request) c
 HttpResponse Routes::Models(const HttpRequest& request) const {
   constexpr std::string_view kPath = "/v1/models";
   const ServedModel model = context_.model();
-  ModelInfo info{model.name, context_.created, model.context};
+  ModelInfo info{model.name, context_.created, context_.model_root, model.context};
   if (request.path.size() == kPath.size()) {
     std::vector<ModelInfo> all = {info};
     if (model.aliases != nullptr) {
       for (const std::string& name : *model.aliases) {
-        all.push_back({name, info.created, info.context});
+        all.push_back({name, info.created, info.root, info.context});
       }
     }
     return {.body = ModelsBody(all)};

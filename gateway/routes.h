@@ -38,6 +38,7 @@ struct RouteContext {
   std::function<ServedModel()> model;  // as currently served
   int64_t created = 0;                 // Unix time in seconds when serving began
   std::string version;
+  std::string model_root;  // GatewayOptions
   const tokenizer::Tokenizer* tokenizer = nullptr;
   GrammarChecker* grammars = nullptr;
   Dispatcher* dispatcher = nullptr;

@@ -83,6 +83,29 @@ def test_streamed_completion_equals_the_whole(openai: OpenAI, demo_cluster: Clus
     assert all(c.usage is None for c in chunks[:-1])
 
 
+@pytest.mark.parametrize("path", ["completions", "chat/completions"])
+def test_each_event_of_a_stream_says_what_its_choice_has_used(
+    http: httpx.Client, path: str
+) -> None:
+    """Where `continuous_usage_stats` asks for it, as benchmarks do."""
+    said = {"prompt": PROMPT} if path == "completions" else {"messages": MESSAGES}
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {**said, "n": 2, "max_tokens": 12, "seed": 5, "stream": True, "stream_options": options}
+    answer = http.post(f"/v1/{path}", json={**body, "ignore_eos": True})
+    *events, last, done = [line[6:] for line in answer.text.splitlines() if line]
+    assert done == "[DONE]"
+    used: dict[int, list[int]] = {0: [], 1: []}
+    for event in map(json.loads, events):
+        usage = event["usage"]
+        used[event["choices"][0]["index"]].append(usage["completion_tokens"])
+        assert usage["prompt_tokens"] == json.loads(last)["usage"]["prompt_tokens"]
+        assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    for counts in used.values():
+        assert counts == sorted(counts)
+        assert counts[-1] == 12
+    assert json.loads(last)["usage"]["completion_tokens"] == 24
+
+
 def test_streamed_chat_equals_the_whole(openai: OpenAI, demo_cluster: Cluster) -> None:
     body = {
         "model": demo_cluster.model,

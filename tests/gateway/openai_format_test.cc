@@ -143,7 +143,7 @@ TEST(FormatTest, ReasoningAndStops) {
   EXPECT_EQ(choice["message"]["reasoning_content"], "r");
   EXPECT_TRUE(choice["message"]["content"].is_null());
   EXPECT_EQ(choice["stop_reason"], "END");
-  const Json chunk = Read(Chunk(Head(true), part, false))["choices"][0];
+  const Json chunk = Read(Chunk(Head(true), part, EventUsage::kAbsent))["choices"][0];
   EXPECT_EQ(chunk["delta"], Json({{"reasoning_content", "r"}}));
   part.stop.clear();
   EXPECT_TRUE(Read(Answer(Head(true), {part}, {}))["choices"][0]["stop_reason"].is_null());
@@ -169,23 +169,28 @@ TEST(FormatTest, TokenIdsIfRequested) {
 
 TEST(FormatTest, Chunks) {
   ChoicePart part{.piece = {.text = "x"}};
-  Json json = Read(Chunk(Head(false), part, false));
+  Json json = Read(Chunk(Head(false), part, EventUsage::kAbsent));
   EXPECT_EQ(json["object"], "text_completion");
   EXPECT_EQ(json["choices"][0]["text"], "x");
   EXPECT_TRUE(json["choices"][0]["finish_reason"].is_null());
   EXPECT_FALSE(json.contains("usage"));
   EXPECT_FALSE(json.contains("exactness"));
 
-  json = Read(Chunk(Head(true), part, true));
+  json = Read(Chunk(Head(true), part, EventUsage::kNull));
   EXPECT_EQ(json["object"], "chat.completion.chunk");
   EXPECT_EQ(json["choices"][0]["delta"], Json({{"content", "x"}}));
   EXPECT_TRUE(json["usage"].is_null());
 
   part = {.finish_reason = "stop"};
-  json = Read(Chunk(Head(true), part, true));
+  json = Read(Chunk(Head(true), part, EventUsage::kNull));
   EXPECT_EQ(json["choices"][0]["delta"], Json::object());
   EXPECT_EQ(json["choices"][0]["finish_reason"], "stop");
   EXPECT_EQ(json["exactness"], "token");
+
+  part = {.prompt_tokens = 9, .completion_tokens = 3};
+  json = Read(Chunk(Head(true), part, EventUsage::kSoFar));
+  EXPECT_EQ(json["usage"],
+            Json({{"prompt_tokens", 9}, {"completion_tokens", 3}, {"total_tokens", 12}}));
 
   json = Read(UsageChunk(Head(true), {1, 2, {}}));
   EXPECT_EQ(json["choices"], Json::array());
@@ -193,7 +198,7 @@ TEST(FormatTest, Chunks) {
 }
 
 TEST(FormatTest, AChatBeginsWithTheRoleAlone) {
-  const Json json = Read(RoleChunk(Head(true), 2, true));
+  const Json json = Read(RoleChunk(Head(true), 2, 9, EventUsage::kNull));
   EXPECT_EQ(json["object"], "chat.completion.chunk");
   EXPECT_EQ(json["choices"], Json::array({{{"index", 2},
                                            {"delta", {{"role", "assistant"}, {"content", ""}}},
@@ -201,7 +206,8 @@ TEST(FormatTest, AChatBeginsWithTheRoleAlone) {
                                            {"finish_reason", nullptr}}}));
   EXPECT_TRUE(json["usage"].is_null());
   EXPECT_FALSE(json.contains("exactness"));
-  EXPECT_FALSE(Read(RoleChunk(Head(true), 0, false)).contains("usage"));
+  EXPECT_FALSE(Read(RoleChunk(Head(true), 0, 9, EventUsage::kAbsent)).contains("usage"));
+  EXPECT_EQ(Read(RoleChunk(Head(true), 0, 9, EventUsage::kSoFar))["usage"]["total_tokens"], 9);
 }
 
 TEST(FormatTest, TokensNamedByIds) {
@@ -230,12 +236,13 @@ TEST(FormatTest, Errors) {
 }
 
 TEST(FormatTest, SmallBodies) {
-  const Json models = Read(ModelsBody({{"m", 7, 2048}, {"alias", 7, 2048}}));
+  const Json models = Read(ModelsBody({{"m", 7, "/srv/m", 2048}, {"alias", 7, "/srv/m", 2048}}));
   EXPECT_EQ(models["object"], "list");
   EXPECT_EQ(models["data"][0]["id"], "m");
   EXPECT_EQ(models["data"][0]["max_model_len"], 2048);
   EXPECT_EQ(models["data"][1]["id"], "alias");
-  EXPECT_EQ(Read(ModelBody({"m", 7, 2048}))["object"], "model");
+  EXPECT_EQ(models["data"][1]["root"], "/srv/m");
+  EXPECT_EQ(Read(ModelBody({"m", 7, "", 2048}))["object"], "model");
   EXPECT_EQ(Read(TokenizeBody({1, 2}, 9)),
             Json({{"count", 2}, {"max_model_len", 9}, {"tokens", {1, 2}}}));
   EXPECT_EQ(Read(DetokenizeBody("a\"b")), Json({{"prompt", "a\"b"}}));

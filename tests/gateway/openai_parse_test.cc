@@ -237,10 +237,12 @@ TEST(ParseCompletionTest, DefaultsApplyToFieldsLeftOut) {
 TEST(ParseCompletionTest, StreamOptionsOfOtherServers) {
   const std::string head = R"({"prompt": "a", "stream": true, "stream_options": )";
   const auto request = Good(ParseCompletion(
-      head + R"({"include_usage": true, "continuous_usage_stats": false, "new": 1}})"));
+      head + R"({"include_usage": true, "continuous_usage_stats": true, "new": 1}})"));
   EXPECT_TRUE(request.include_usage);
+  EXPECT_TRUE(request.usage_in_each);
   EXPECT_EQ(request.ignored_fields, std::vector<std::string>({"stream_options.new"}));
-  const auto error = Bad(ParseCompletion(head + R"({"continuous_usage_stats": true}})"));
+  EXPECT_FALSE(Good(ParseCompletion(head + R"({"include_usage": true}})")).usage_in_each);
+  const auto error = Bad(ParseCompletion(head + R"({"continuous_usage_stats": 1}})"));
   EXPECT_EQ(error.param, "stream_options");
   EXPECT_THAT(error.message, HasSubstr("'continuous_usage_stats'"));
 }
