@@ -20,9 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 _met: dict[str, str] = {}
 
 
-def client_dir(name: str) -> Path:
-    """The folder of an installed client. Skips the test where it is not installed."""
-    folder = setup_script.folder("clients") / name
+def client_dir(name: str, kind: str = "clients") -> Path:
+    """The folder of an installed client, or peer. Skips the test where it is not installed."""
+    folder = setup_script.folder(kind) / name
     if not (folder / ".specfabric-client").is_file():
         _met[name] = "not installed, its tests are skipped: run scripts/setup --all-clients"
         pytest.skip(f"{name}: {_met[name]}")

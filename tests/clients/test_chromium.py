@@ -1,4 +1,4 @@
-"""A page of another origin in a real browser: it streams a chat and reads an error."""
+"""A page of another origin in a real browser: it streams chats, calls a tool, reads an error."""
 
 from __future__ import annotations
 
@@ -12,10 +12,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import fastjsonschema
 import pytest
 
 import installed
 from cluster import start_cluster
+from tools_template import serve_with_tools
+
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"enum": [1, 2, 3]}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": WEATHER}}]
 
 PAGE = """<!doctype html><script>
 async function ask(path, body) {
@@ -26,19 +36,42 @@ async function ask(path, body) {
     body: JSON.stringify(body),
   });
 }
+async function stream(body) {
+  const answer = await ask("/v1/chat/completions", {...body, stream: true});
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (let part = await reader.read(); !part.done; part = await reader.read()) text += part.value;
+  const data = text.split("\\n").filter(line => line.startsWith("data: ")).map(l => l.slice(6));
+  const ended = data.pop() == "[DONE]";
+  const choices = data.map(event => JSON.parse(event).choices[0]);
+  return {status: answer.status, id: answer.headers.get("x-request-id"), ended, choices};
+}
+async function callTool(messages, tools) {
+  const asked = {messages, tools, temperature: 0, max_tokens: 200};
+  const called = await stream({...asked, tool_choice: "required", parallel_tool_calls: false});
+  const calls = [];
+  let deltas = 0;
+  for (const {delta} of called.choices) {
+    for (const part of delta.tool_calls ?? []) {
+      const called = calls[part.index] ??= {id: part.id, type: "function",
+                                            function: {name: part.function.name, arguments: ""}};
+      called.function.arguments += part.function.arguments ?? "";
+      ++deltas;
+    }
+  }
+  const results = calls.map(({id, function: {arguments: text}}) => (
+      {role: "tool", tool_call_id: id, content: String(JSON.parse(text).days * 7)}));
+  const told = [...messages, {role: "assistant", content: null, tool_calls: calls}, ...results];
+  const answered = await stream({...asked, messages: told, max_tokens: 8, ignore_eos: true,
+                                 tool_choice: "none"});
+  return {calls, deltas, reason: called.choices.at(-1).finish_reason, answered};
+}
 async function run() {
   const messages = [{role: "user", content: "def main"}];
-  const asked = {messages, max_tokens: 12, temperature: 0, stream: true, ignore_eos: true};
-  const answer = await ask("/v1/chat/completions", asked);
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let text = "", reads = 0;
-  for (let part = await reader.read(); !part.done; part = await reader.read()) {
-    text += part.value;
-    ++reads;
-  }
+  const chat = await stream({messages, max_tokens: 12, temperature: 0, ignore_eos: true});
   const refused = await ask("/v1/chat/completions", {messages: "none"});
-  return {status: answer.status, id: answer.headers.get("x-request-id"), text, reads,
-          refused: refused.status, why: (await refused.json()).error.message};
+  return {chat, called: await callTool(messages, %(tools)s), refused: refused.status,
+          why: (await refused.json()).error.message};
 }
 run().catch(error => ({failed: String(error)})).then(
     found => fetch("/found", {method: "POST", body: JSON.stringify(found)}));
@@ -97,23 +130,34 @@ def site() -> Iterator[Site]:
     site.server.server_close()
 
 
+def page(url: str) -> str:
+    return PAGE % {"url": url, "tools": json.dumps(TOOLS)}
+
+
 def test_a_page_streams_a_chat_where_it_may(site: Site, tmp_path: Path) -> None:
+    """And a call of a tool, whose result it tells."""
     installed.program("chromium")
-    flags = [f"--cors_origins={site.origin}"]
-    with start_cluster(tmp_path / "up.log", drafts=0, extra=flags) as cluster:
-        site.page = PAGE % {"url": cluster.url}
+    with serve_with_tools(tmp_path, [f"--cors_origins={site.origin}"]) as cluster:
+        site.page = page(cluster.url)
         found = site.visit(tmp_path / "allowed")
-        assert found["status"] == 200, found
-        assert found["id"] == "from-a-page"
-        events = [line for line in found["text"].splitlines() if line.startswith("data: ")]
-        assert events[-1] == "data: [DONE]"
-        assert len(events) > 2
-        assert found["refused"] == 400 and "messages" in found["why"]
+    assert "failed" not in found, found
+    assert found["refused"] == 400 and "messages" in found["why"]
+    called = found["called"]
+    for chat in (found["chat"], called["answered"]):
+        assert (chat["status"], chat["id"], chat["ended"]) == (200, "from-a-page", True)
+        assert "".join(choice["delta"].get("content") or "" for choice in chat["choices"])
+        assert chat["choices"][-1]["finish_reason"] == "length"
+    assert called["reason"] == "tool_calls"
+    assert called["deltas"] > 1
+    assert called["calls"]
+    for call in called["calls"]:
+        assert call["function"]["name"] == "get_weather"
+        fastjsonschema.validate(WEATHER, json.loads(call["function"]["arguments"]))
 
 
 def test_a_page_of_another_origin_reads_nothing(site: Site, tmp_path: Path) -> None:
     installed.program("chromium")
     flags = ["--cors_origins=https://another.example"]
     with start_cluster(tmp_path / "up.log", drafts=0, extra=flags) as cluster:
-        site.page = PAGE % {"url": cluster.url}
+        site.page = page(cluster.url)
         assert "Failed to fetch" in site.visit(tmp_path / "refused")["failed"]
