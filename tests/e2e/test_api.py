@@ -12,7 +12,7 @@ import pytest
 from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
-from cluster import DRAFT, Cluster, start_cluster
+from cluster import DRAFT, Cluster, events_of, start_cluster
 
 PROMPT = "def parse(self, "
 MESSAGES = [{"role": "user", "content": "Write a function that adds two numbers."}]
@@ -92,18 +92,17 @@ def test_each_event_of_a_stream_says_what_its_choice_has_used(
     options = {"include_usage": True, "continuous_usage_stats": True}
     body = {**said, "n": 2, "max_tokens": 12, "seed": 5, "stream": True, "stream_options": options}
     answer = http.post(f"/v1/{path}", json={**body, "ignore_eos": True})
-    *events, last, done = [line[6:] for line in answer.text.splitlines() if line]
-    assert done == "[DONE]"
+    *events, last = events_of(answer)
     used: dict[int, list[int]] = {0: [], 1: []}
-    for event in map(json.loads, events):
+    for event in events:
         usage = event["usage"]
         used[event["choices"][0]["index"]].append(usage["completion_tokens"])
-        assert usage["prompt_tokens"] == json.loads(last)["usage"]["prompt_tokens"]
+        assert usage["prompt_tokens"] == last["usage"]["prompt_tokens"]
         assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
     for counts in used.values():
         assert counts == sorted(counts)
         assert counts[-1] == 12
-    assert json.loads(last)["usage"]["completion_tokens"] == 24
+    assert last["usage"]["completion_tokens"] == 24
 
 
 def test_streamed_chat_equals_the_whole(openai: OpenAI, demo_cluster: Cluster) -> None:

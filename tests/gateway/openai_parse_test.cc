@@ -241,7 +241,10 @@ TEST(ParseCompletionTest, StreamOptionsOfOtherServers) {
   EXPECT_TRUE(request.include_usage);
   EXPECT_TRUE(request.usage_in_each);
   EXPECT_EQ(request.ignored_fields, std::vector<std::string>({"stream_options.new"}));
-  EXPECT_FALSE(Good(ParseCompletion(head + R"({"include_usage": true}})")).usage_in_each);
+  for (const char* none :
+       {"{}}", R"({"continuous_usage_stats": false}})", R"({"continuous_usage_stats": null}})"}) {
+    EXPECT_FALSE(Good(ParseCompletion(head + none)).usage_in_each) << none;
+  }
   const auto error = Bad(ParseCompletion(head + R"({"continuous_usage_stats": 1}})"));
   EXPECT_EQ(error.param, "stream_options");
   EXPECT_THAT(error.message, HasSubstr("'continuous_usage_stats'"));
