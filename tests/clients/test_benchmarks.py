@@ -48,7 +48,7 @@ def run_guidellm(served: Cluster, folder: Path, backend: Mapping[str, Any]) -> d
         "outputs": [{"kind": "json", "path": str(folder / "report.json")}],
     }
     (folder / "scenario.json").write_text(json.dumps({"spec": asked}))
-    command = [program, "run", "-c", folder / "scenario.json", "--disable-console"]
+    command = [str(program), "run", "-c", f"{folder}/scenario.json", "--disable-console"]
     installed.run_client(command, {"HF_HUB_OFFLINE": "1"}, folder, SECONDS)
     [benchmark] = json.loads((folder / "report.json").read_text())["benchmarks"]
     return benchmark
@@ -68,9 +68,9 @@ def test_guidellm(served: Cluster, tmp_path: Path, api: str) -> None:
 def run_vllm_bench(served: Cluster, folder: Path, *arguments: str) -> dict[str, Any]:
     """What it saves. Without a model it asks /v1/models, also where the tokenizer is."""
     place = installed.client_dir("vllm", "peers")
-    program = [place / "bin" / "python", Path(__file__).with_name("vllm_bench_run.py")]
     command = [
-        *program,
+        f"{place}/bin/python",
+        str(Path(__file__).with_name("vllm_bench_run.py")),
         f"--base-url={served.url}",
         "--dataset-name=random",
         f"--random-input-len={INPUT_TOKENS}",
