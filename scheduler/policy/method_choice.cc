@@ -9,10 +9,11 @@ namespace {
 
 using speculation::VerificationMethod;
 
-constexpr double kForget = 1.0 / 32;  // of what was known, with each sequence
-constexpr double kFewSequences = 2;   // that tell of a method
+constexpr double kForget = 1.0 / 32;    // of what was known, with each sequence
+constexpr int32_t kFewSequences = 2;    // that tell of a method
+constexpr int32_t kManySequences = 64;  // from here on kForget alone decides
 // Sequences that try a method which yields less, as a part of all, times what they lose.
-constexpr double kBudget = 0.01;
+constexpr double kBudget = 0.005;
 constexpr int32_t kLeastBetween = 8;  // sequences between two that try a method
 constexpr int32_t kLongAgo = 1 << 20;
 constexpr int32_t kLeastRounds = 4;  // of a sequence that tells something
@@ -85,8 +86,10 @@ void MethodChoice::OnEnd(VerificationMethod verification, float temperature, int
   if (rounds.rounds < kLeastRounds) return;
   Record& record =
       records_[TemperatureOf(temperature)][LoadOf(running + 1)][static_cast<size_t>(verification)];
-  const double keep = 1 - kForget;
-  record.sequences = keep * record.sequences + 1;
+  // The first few weigh as 1, 2, 3 and so on: what a method's trees yield is still learned in them.
+  const auto before = static_cast<double>(record.sequences);
+  const double keep = std::min(1 - kForget, before / (before + 2));
+  record.sequences = std::min(record.sequences + 1, kManySequences);
   record.rounds = keep * record.rounds + rounds.rounds;
   record.tokens = keep * record.tokens + static_cast<double>(rounds.tokens);
   record.rows = keep * record.rows + static_cast<double>(rounds.rows);

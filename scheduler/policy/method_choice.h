@@ -50,7 +50,7 @@ class MethodChoice {
   static constexpr int kTemperatures = 3, kLoads = 5;
   // Averages over the last sequences, by rounds.
   struct Record {
-    double sequences = 0;  // that count in it
+    int32_t sequences = 0;
     double rounds = 0, tokens = 0, rows = 0, waited = 0;
     int32_t since_chosen = 0;  // choices
   };

@@ -76,7 +76,7 @@ TEST(MethodChoiceTest, TrialsCostLittle) {
   for (int m = 0; m < 3; ++m) {
     lost += shares[m] * (1 - target.tokens(static_cast<VerificationMethod>(m)) / 3);
   }
-  EXPECT_LT(lost, 0.03);
+  EXPECT_LT(lost, 0.015);
 }
 
 TEST(MethodChoiceTest, WaitsAndRowsCount) {
@@ -89,6 +89,15 @@ TEST(MethodChoiceTest, WaitsAndRowsCount) {
         method, 1, 0, {.rounds = 10, .tokens = 24, .rows = 40, .waited = coupled ? 0 : 10 * kStep});
   }
   EXPECT_GT(Share(target.Shares(20), VerificationMethod::kCoupled), 0.7);
+}
+
+// While its trees are still learned, the best seems worse than another.
+TEST(MethodChoiceTest, TheFirstSequencesAreForgottenSoon) {
+  Target target{Tokens(2, 2.8, 2.7)};
+  target.Shares(8);
+  target.tokens = Tokens(3, 2.8, 2.7);
+  target.Shares(60);
+  EXPECT_GT(Share(target.Shares(200), VerificationMethod::kCoupled), 0.65);
 }
 
 TEST(MethodChoiceTest, FollowsAChange) {
