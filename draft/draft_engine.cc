@@ -155,9 +155,8 @@ void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos
       .started = now});
   if (parallel()) {
     // One level more than the tree has: the last draft token's next ones, which are run ahead.
-    const bool goes_ahead = any_tree && request.ahead && options_.ahead.policy != AheadPolicy::kOff;
     const int levels = std::min(growth.Depth(), max_nodes);
-    job->most_masks = std::max(0, goes_ahead ? levels : levels - 1);
+    job->most_masks = std::max(0, GoesAhead(request) ? levels : levels - 1);
   }
   if (absl::Status prepared = PrepareDraftProbs(request, job.get()); !prepared.ok()) {
     // Without a free slot this round has no draft. `busy` would send the sequence to a worker that
@@ -174,12 +173,21 @@ void DraftEngine::Accept(uint64_t peer, const DraftRequest& request, base::Nanos
   jobs_.push_back(std::move(job));
 }
 
+// After its reply.
+bool DraftEngine::GoesAhead(const DraftRequest& request) const {
+  return request.ahead && options_.ahead.policy != AheadPolicy::kOff &&
+         !speculation::UsesDraftProbs(request.verification);
+}
+
 void DraftEngine::StopUnprofitableGrowth() {
   if (parallel() || block() != nullptr) return;  // all levels come with the first
-  absl::flat_hash_map<uint64_t, float> gains;
-  for (const auto& job : jobs_) gains[TargetOf(*job)] += job->grower.Gain();
-  for (const auto& [target, gain] : gains) {
-    if (rounds_[target].Pays(gain, pass_time_.seconds())) continue;
+  absl::flat_hash_map<uint64_t, speculation::GrowthRound::Pass> passes;  // by target
+  for (const auto& job : jobs_) {
+    if (job->grower.Frontier().empty()) continue;
+    passes[TargetOf(*job)].Add(job->grower, GoesAhead(job->request));
+  }
+  for (const auto& [target, pass] : passes) {
+    if (rounds_[target].Pays(pass, pass_time_.seconds())) continue;
     for (const auto& job : jobs_) {
       const bool any_tree = !speculation::UsesDraftProbs(job->request.verification);
       if (any_tree && TargetOf(*job) == target) job->grower.Stop();
@@ -281,7 +289,7 @@ void DraftEngine::Finish(Job* job, base::Nanos now) {
                                               {"passes", int64_t{job->passes}}}});
   }
   reply_(job->peer, std::move(reply), std::move(draft_probs));
-  if (job->request.ahead && !speculation::UsesDraftProbs(session->verification)) {
+  if (GoesAhead(job->request)) {
     // With its masks a next root takes as many rows, and each of them must pay.
     AheadOptions ahead = options_.ahead;
     ahead.least_chance *= static_cast<float>(1 + session->masks);

@@ -298,6 +298,7 @@ class DraftEngine {
     return speculation::UsesDraftProbs(job.request.verification) ? 0.0f
                                                                  : job.request.cost_per_second;
   }
+  bool GoesAhead(const schemas::DraftRequest& request) const;
   void StopUnprofitableGrowth();
   // The job is over, whatever came of it.
   void Leave(Job* job, bool sent);

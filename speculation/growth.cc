@@ -241,7 +241,7 @@ void GrowthRound::Leave(uint64_t sequence, bool sent) {
   }
 }
 
-bool GrowthRound::Pays(float gain, double pass_seconds) {
+bool GrowthRound::Pays(const Pass& pass, double seconds) {
   float cost_per_second = 0;
   for (auto& [sequence, member] : members_) {
     cost_per_second += member.cost_per_second;
@@ -250,7 +250,7 @@ bool GrowthRound::Pays(float gain, double pass_seconds) {
   std::erase_if(members_, [](const auto& entry) {
     return !entry.second.growing && entry.second.cost_per_second < kMinSentCost;
   });
-  return gain >= cost_per_second * static_cast<float>(pass_seconds);
+  return pass.gain >= cost_per_second * static_cast<float>(seconds) * (1 + pass.spared);
 }
 
 }  // namespace specfabric::speculation

@@ -4,6 +4,7 @@
 // How a draft's tree grows, level by level. Pure: the draft engine runs the model, hands the
 // candidates of each expanded node to the grower, and asks which nodes to expand next.
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -123,15 +124,29 @@ class TreeGrower {
 // (Dinkelbach 1967): charged at the best rate of tokens, what pays at the margin raises that rate.
 class GrowthRound {
  public:
+  // What is known of one more pass over the trees that still grow.
+  struct Pass {
+    float gain = 0;  // accepted tokens, at most
+    // The chance that the next trees need a pass less if this one is left out: a drafter that
+    // drafts ahead makes it up while the target verifies, and it is of use if each of the trees is
+    // accepted as far as it would have gone on from.
+    float spared = 1;
+    void Add(const TreeGrower& tree, bool goes_ahead) {
+      const float tree_gain = tree.Gain();
+      gain += tree_gain;
+      // Without a first level there is nothing to accept.
+      spared *= goes_ahead && tree.tree().size() > 1 ? std::min(1.0f, tree_gain) : 0.0f;
+    }
+  };
+
   // A tree begins to grow; cost_per_second: accepted tokens that a second costs its sequence.
   void Join(uint64_t sequence, float cost_per_second);
   // It has been sent, or is not wanted any more. A sent tree keeps counting until its sequence
   // joins again, because the target waits for the other trees too; its cost decays with every Pays,
   // because that Join may never come.
   void Leave(uint64_t sequence, bool sent);
-  // Call once before each pass: every call decays the costs of sent trees. gain: the sum of
-  // TreeGrower::Gain over the trees that still grow.
-  bool Pays(float gain, double pass_seconds);
+  // Call once before each pass: every call decays the costs of sent trees.
+  bool Pays(const Pass& pass, double seconds);
 
  private:
   struct Member {

@@ -81,7 +81,7 @@ void GoodputControl::Doubt() {
   }
   for (PerKind& c : by_kind_) {
     for (AverageGains& gains : c.by_depth) gains.Doubt(kRememberedTrees);
-    c.cost_limited.Doubt(kRememberedTrees);
+    for (AverageGains& gains : c.cost_limited) gains.Doubt(kRememberedTrees);
     c.placed = std::min(c.placed, kRememberedTrees);
   }
 }
@@ -90,7 +90,7 @@ void GoodputControl::OnNewText(RoundKind kind, int32_t running) {
   PerKind& c = by_kind_[kind.index()];
   const double share = 1.0 / std::max(1, running);
   for (AverageGains& gains : c.by_depth) gains.OnNewTexts(share);
-  c.cost_limited.OnNewTexts(share);
+  for (AverageGains& gains : c.cost_limited) gains.OnNewTexts(share);
   c.ngram_lookup.OnNewTexts(share);
   if (running <= kFewTexts) modes_.Reconsider();
 }
@@ -102,8 +102,9 @@ bool GoodputControl::CostLimited(RoundKind kind, int32_t askers, DraftMode mode)
          (askers <= kFewAskers && LevelsComeTogether(ReplyIn(mode, reading_, c), askers));
 }
 
-bool GoodputControl::Unknown(const PerKind& c, bool cost_limited) const {
-  return !(cost_limited ? c.cost_limited.known() : c.by_depth[1].known()) || !step_time_.known();
+bool GoodputControl::Unknown(DraftMode mode, const PerKind& c, bool cost_limited) const {
+  const AverageGains& gains = cost_limited ? CostLimitedIn(mode, c) : c.by_depth[1];
+  return !gains.known() || !step_time_.known();
 }
 
 DraftOrder GoodputControl::BestByDepth(DraftMode mode, const PerKind& c, bool merges,
@@ -159,7 +160,7 @@ DraftOrder GoodputControl::BestCostLimited(DraftMode mode, const PerKind& c, int
   const Replies& replies = RepliesIn(mode, reading_, c);
   GainHistogram offered = NgramLookupGains(c, askers);
   const RowAllocation plain = AllocateRows(offered, step, step_time_);
-  const GainHistogram& gains = c.cost_limited.of_late();
+  const GainHistogram& gains = CostLimitedIn(mode, c).of_late();
   offered.Add(gains, askers);
   StepBase later = step;
   later.delay += replies.time.Expect(askers, replies.deepest);
@@ -197,7 +198,7 @@ ByMode<double> GoodputControl::Rates(RoundKind kind, int32_t askers, const StepB
     // Until more is known a tree is assumed to gain one token.
     rates[mode] = 2 * plain;
     if (askers == 0 || !KnowsReplies(c)) continue;
-    if (Unknown(c, CostLimited(kind, askers, mode))) continue;
+    if (Unknown(mode, c, CostLimited(kind, askers, mode))) continue;
     const DraftOrder order = BestIn(mode, kind, askers, step, most);
     rates[mode] = order.ask ? order.rate : plain;
   }
@@ -241,7 +242,7 @@ DraftOrder GoodputControl::OrderOf(RoundKind kind, int32_t askers, const StepBas
                                    int32_t most) {
   PerKind& c = by_kind_[kind.index()];
   const bool cost_limited = CostLimited(kind, askers, use_.mode);
-  if (use_.one_level || Unknown(c, cost_limited)) {
+  if (use_.one_level || Unknown(use_.mode, c, cost_limited)) {
     // Until more is known a tree is assumed to gain one token.
     DraftOrder order = Deepest(kind,
                                {.cost_limited = cost_limited && !use_.one_level,
@@ -340,7 +341,7 @@ void GoodputControl::RecordGains(const speculation::Draft& draft, const DraftOrd
     const int32_t level = order.cost_limited ? 0 : depths[node] - 1;
     if (level < levels) now[level].Add(chances_[node - 1]);
   }
-  if (order.cost_limited) return c->cost_limited.Add(now[0]);
+  if (order.cost_limited) return c->cost_limited[Beside(ModeOf(order))].Add(now[0]);
   for (int d = 0; d < levels; ++d) c->by_depth[d].Add(now[d]);
 }
 

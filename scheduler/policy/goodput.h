@@ -153,9 +153,11 @@ class GoodputControl {
     double deepest = kDepths, most_levels = kDepths;
   };
   struct PerKind {
-    std::array<Replies, 2> reply;               // by Beside
-    Replies reply_reading;                      // while drafters read prompts
-    AverageGains cost_limited{kAveragedTrees};  // of all nodes of such trees
+    std::array<Replies, 2> reply;  // by Beside
+    Replies reply_reading;         // while drafters read prompts
+    // Of all nodes of such trees, by Beside: a drafter that drafts ahead grows less of them.
+    std::array<AverageGains, 2> cost_limited = {AverageGains(kAveragedTrees),
+                                                AverageGains(kAveragedTrees)};
     // Of a tree's nodes by depth - 1, of the trees that were asked for that depth.
     std::vector<AverageGains> by_depth = {kDepths, AverageGains(kAveragedTrees)};
     AverageGains ngram_lookup{kNgramLookupRounds};
@@ -181,6 +183,11 @@ class GoodputControl {
   static bool KnowsReplies(const PerKind& c) {
     return c.reply[0].time.any() || c.reply[1].time.any();
   }
+  // What is known of this mode, or else of the other.
+  static const AverageGains& CostLimitedIn(DraftMode mode, const PerKind& c) {
+    const AverageGains& own = c.cost_limited[Beside(mode)];
+    return own.known() ? own : c.cost_limited[1 - Beside(mode)];
+  }
   // Which replies the one to this order tells of.
   static Replies& RepliesLike(const DraftOrder& order, PerKind* c) {
     return order.reading ? c->reply_reading : c->reply[Beside(ModeOf(order))];
@@ -192,7 +199,7 @@ class GoodputControl {
   void Doubt();
   bool CostLimited(RoundKind kind, int32_t askers, DraftMode mode) const;
   // Nothing has been learned of what trees gain.
-  bool Unknown(const PerKind& c, bool cost_limited) const;
+  bool Unknown(DraftMode mode, const PerKind& c, bool cost_limited) const;
   // Expected in each mode, in tokens a nanosecond.
   ByMode<double> Rates(RoundKind kind, int32_t askers, const StepBase& step, int32_t most) const;
   DraftOrder OrderOf(RoundKind kind, int32_t askers, const StepBase& step, int32_t most);

@@ -86,7 +86,7 @@ void MethodChoice::OnEnd(VerificationMethod verification, float temperature, int
   if (rounds.rounds < kLeastRounds) return;
   Record& record =
       records_[TemperatureOf(temperature)][LoadOf(running + 1)][static_cast<size_t>(verification)];
-  // The first few weigh as 1, 2, 3 and so on: what a method's trees yield is still learned in them.
+  // The first few count as 1, 2, 3 and so on: what a method's trees yield is still learned in them.
   const auto before = static_cast<double>(record.sequences);
   const double keep = std::min(1 - kForget, before / (before + 2));
   record.sequences = std::min(record.sequences + 1, kManySequences);

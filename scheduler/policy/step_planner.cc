@@ -81,6 +81,16 @@ StepBase StepPlanner::ReadyStep(const PrefillLoad& prefill, base::Nanos now,
   return step;
 }
 
+// How long the step waited for drafts. The round takes as much longer and yields less a second, so
+// that a row must gain less for its time: what is best for the step alone is too little.
+base::Nanos StepPlanner::Waited() const {
+  base::Nanos waited = 0;
+  for (const Sequence* sequence : ready_) {
+    if (sequence->has_draft) waited = std::max(waited, sequence->wait.waited());
+  }
+  return waited;
+}
+
 // Rows of the ready sequences: one for each, and the draft tokens that pay.
 void StepPlanner::PlanRunning(PrefillLoad prefill, base::Nanos now, StepPlan* plan) {
   CollectReady(plan);
@@ -97,6 +107,7 @@ void StepPlanner::PlanRunning(PrefillLoad prefill, base::Nanos now, StepPlan* pl
     gains = {};
     step = ReadyStep(prefill, now, &gains);
   }
+  if (!cohorts()) step.delay = Waited();
   const RowAllocation allocation = AllocateRows(gains, step, time, all);
   int32_t left = allocation.partial;
   for (size_t i = 0; i < ready_.size(); ++i) {

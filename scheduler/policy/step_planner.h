@@ -45,6 +45,7 @@ class StepPlanner {
   void PlanRunning(PrefillLoad prefill, base::Nanos now, StepPlan* plan);
   void CollectReady(StepPlan* plan);
   StepBase ReadyStep(const PrefillLoad& prefill, base::Nanos now, GainHistogram* gains) const;
+  base::Nanos Waited() const;
   void PlanPrefills(StepPlan* plan);
   bool WaitsForSharedPrefix(int32_t rows, Sequence* sequence);
   void RecordFilling(int32_t rows, Sequence* sequence);

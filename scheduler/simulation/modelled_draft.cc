@@ -154,11 +154,15 @@ void ModelledDraft::PlanAhead(Job* job, Session* session) const {
 }
 
 void ModelledDraft::StopUnprofitableGrowth() {
-  if (one_pass()) return;  // all levels come with the first
-  std::map<uint64_t, float> gains;
-  for (const Job& job : jobs_) gains[job.target] += job.grower.Gain();
-  for (const auto& [target, gain] : gains) {
-    if (rounds_.at(target).Pays(gain, pass_time_.seconds())) continue;
+  // Of one in one pass all levels come with the first.
+  if (one_pass()) return;
+  std::map<uint64_t, speculation::GrowthRound::Pass> passes;  // by target
+  for (const Job& job : jobs_) {
+    if (job.grower.Frontier().empty()) continue;
+    passes[job.target].Add(job.grower, goes_ahead() && job.want.ahead);
+  }
+  for (const auto& [target, pass] : passes) {
+    if (rounds_.at(target).Pays(pass, pass_time_.seconds())) continue;
     for (Job& job : jobs_) {
       if (job.target == target) job.grower.Stop();
     }

@@ -289,6 +289,29 @@ TEST(GoodputControlTest, LevelsAreKeptApartByMode) {
   EXPECT_EQ(control.Deepest(VerificationMethod::kCoupled, {}, 64).latency, latency);
 }
 
+// One that drafts ahead sends less, as it will have the rest soon: of that the other does not take
+// less to come.
+TEST(GoodputControlTest, GainsAreKeptApartByMode) {
+  Group group{.sequences = 1, .chance = 0.9f};
+  const DraftOrder order = group.AskedAfter(60, base::kMicrosecond);
+  ASSERT_TRUE(order.cost_limited);
+  DraftOrder other = order;
+  other.ahead = !order.ahead;
+  const speculation::Draft small = {.tree = Chain(1, std::log(0.9f)),
+                                    .draw = SiblingDraw::kCoupledTopK};
+  std::vector<float> expected_gain;
+  for (int i = 0; i < 100; ++i) {
+    group.control.Evaluate(group.verification, small, other, 16, &expected_gain);
+  }
+  const DraftOrder after = group.Order();
+  ASSERT_EQ(after.ahead, order.ahead);
+  EXPECT_NEAR(after.gain, order.gain, 0.1 * order.gain);
+  for (int i = 0; i < 100; ++i) {
+    group.control.Evaluate(group.verification, small, order, 16, &expected_gain);
+  }
+  EXPECT_LT(group.Order().gain, 0.5 * order.gain);
+}
+
 TEST(GoodputControlTest, CostPerSecondFollowsTheRate) {
   Group quick{.sequences = 1}, slow{.sequences = 1};
   const DraftOrder of_quick = quick.AskedAfter(40, 10 * base::kMicrosecond);

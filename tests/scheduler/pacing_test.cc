@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <optional>
 #include <variant>
 
@@ -17,10 +18,10 @@ using base::Nanos;
 
 constexpr Nanos kLearned = 350 * kMillisecond;  // before other uses of drafts are tried
 
-// Two sequences in a group whose steps take 10 ms. Sequence 1 speculates, and its replies have
-// taken 1 ms.
+// Two sequences in a group whose steps take 10 ms, and perhaps something for each row. Sequence 1
+// speculates, and its replies have taken 1 ms.
 struct Learned : Rig {
-  Learned() : Rig(ByGoodput()) {
+  explicit Learned(Nanos time_of_row = 0) : Rig(ByGoodput(time_of_row)), row(time_of_row) {
     EXPECT_TRUE(scheduler.Add(Request(1, 4, 400), 0).ok());
     SequenceRequest plain = Request(2, 4, 400);
     plain.speculate = false;
@@ -35,20 +36,24 @@ struct Learned : Rig {
     }
     EXPECT_TRUE(wanted) << "a draft that is always right pays";
   }
-  static SchedulerOptions ByGoodput() {
+  static SchedulerOptions ByGoodput(Nanos row) {
     SchedulerOptions options = Options();
     options.max_context = 1000;
     options.kv_blocks = 600;
     options.speculation = SpeculationPolicy::kGoodput;
+    for (int32_t rows = 1; rows <= 32; ++rows) {
+      options.profile.push_back({rows, rows, 10 * kMillisecond + rows * row});
+    }
     return options;
   }
   StepPlan Round() {
     const StepPlan plan = MustPlan(now);
-    now += 10 * kMillisecond;
+    now += 10 * kMillisecond + plan.rows() * row;
     wanted.reset();
     for (const DraftWanted& want : Of<DraftWanted>(Commit(plan, now))) wanted = want;
     return plan;
   }
+  const Nanos row;
   Nanos now = 0;
   std::optional<DraftWanted> wanted;
 };
@@ -62,6 +67,21 @@ TEST(PacingTest, ReadySequencesWaitForADraftWhileThatPays) {
   group.now += kMillisecond;
   group.scheduler.OnDraft(1, group.wanted->round, {group.Chain(1, 2)}, group.now);
   EXPECT_EQ(group.Round().rows(), 4);
+}
+
+// A round that waited longer yields less a second: a row must gain less for its time.
+TEST(PacingTest, AfterALongWaitMoreRowsPay) {
+  const auto rows_after = [](Nanos wait) {
+    Learned group(2 * kMillisecond);
+    group.now += wait;
+    // So unlikely a token has not come before: its chance is taken to be its score.
+    group.scheduler.OnDraft(1, group.wanted->round, {group.Chain(1, 8, std::log(0.6f))}, group.now);
+    return group.Round().rows();
+  };
+  const int soon = rows_after(kMillisecond), late = rows_after(40 * kMillisecond);
+  EXPECT_GT(soon, 2);
+  EXPECT_GE(late, soon + 2);
+  EXPECT_LT(late, 10) << "of the tree, not all";
 }
 
 TEST(PacingTest, LateDraftIsSkipped) {

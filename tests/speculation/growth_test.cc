@@ -250,23 +250,51 @@ TEST(TreeGrowerTest, GainIsTheChanceOfWhatIsToBeExpanded) {
 TEST(GrowthRoundTest, WaitedForSequencesAreComparedWithTheirGain) {
   GrowthRound round;
   round.Join(1, 100);
-  EXPECT_TRUE(round.Pays(0.11f, 1e-3));
-  EXPECT_FALSE(round.Pays(0.09f, 1e-3));
+  EXPECT_TRUE(round.Pays({.gain = 0.11f, .spared = 0}, 1e-3));
+  EXPECT_FALSE(round.Pays({.gain = 0.09f, .spared = 0}, 1e-3));
   round.Join(2, 100);
-  EXPECT_FALSE(round.Pays(0.11f, 1e-3)) << "the step waits for both";
+  EXPECT_FALSE(round.Pays({.gain = 0.11f, .spared = 0}, 1e-3)) << "the step waits for both";
   round.Leave(2, true);
-  EXPECT_FALSE(round.Pays(0.11f, 1e-3)) << "one that was sent still waits";
+  EXPECT_FALSE(round.Pays({.gain = 0.11f, .spared = 0}, 1e-3)) << "one that was sent still waits";
   round.Leave(1, true);
   round.Join(1, 100);
   round.Join(2, 0);
-  EXPECT_TRUE(round.Pays(0.11f, 1e-3)) << "a new round";
+  EXPECT_TRUE(round.Pays({.gain = 0.11f, .spared = 0}, 1e-3)) << "a new round";
   round.Join(2, 100);
   round.Leave(2, false);
-  EXPECT_TRUE(round.Pays(0.11f, 1e-3)) << "one that is not wanted any more does not wait";
+  EXPECT_TRUE(round.Pays({.gain = 0.11f, .spared = 0}, 1e-3))
+      << "one that is not wanted any more does not wait";
   round.Join(2, 100);
   round.Leave(2, true);
-  for (int pass = 0; pass < 300; ++pass) round.Pays(1, 1e-3);
-  EXPECT_TRUE(round.Pays(0.11f, 1e-3)) << "nor one that never asks again";
+  for (int pass = 0; pass < 300; ++pass) round.Pays({.gain = 1, .spared = 0}, 1e-3);
+  EXPECT_TRUE(round.Pays({.gain = 0.11f, .spared = 0}, 1e-3)) << "nor one that never asks again";
+}
+
+TEST(GrowthRoundTest, WhatIsMadeUpAheadMustGainMore) {
+  TreeGrower grower(Parsed("1,1,1"), 7, 100);
+  GrowthRound round;
+  round.Join(1, 500);
+  const auto pass = [&](bool goes_ahead) {
+    GrowthRound::Pass pass;
+    pass.Add(grower, goes_ahead);
+    return pass;
+  };
+  // A first level is not made up: the target goes on from its root.
+  EXPECT_FLOAT_EQ(pass(true).spared, 0);
+  grower.Expand(0, {{1, 3.0f}}, {std::log(0.8f)});
+  EXPECT_FLOAT_EQ(pass(true).gain, 0.8f);
+  EXPECT_FLOAT_EQ(pass(true).spared, 0.8f);
+  EXPECT_FLOAT_EQ(pass(false).spared, 0);
+  // Of a pass that takes as long as half a token: .8 is more than .5, and less than .5 * 1.8.
+  EXPECT_TRUE(round.Pays(pass(false), 1e-3));
+  EXPECT_FALSE(round.Pays(pass(true), 1e-3));
+  // It is needed again only if all trees are accepted that far.
+  GrowthRound::Pass both = pass(true);
+  both.Add(grower, true);
+  EXPECT_FLOAT_EQ(both.gain, 1.6f);
+  EXPECT_FLOAT_EQ(both.spared, 0.64f);
+  both.Add(grower, false);
+  EXPECT_FLOAT_EQ(both.spared, 0);
 }
 
 }  // namespace
