@@ -24,6 +24,14 @@ class AverageGains {
   }
   bool known() const { return seen_ > 0; }
   const GainHistogram& of_late() const { return of_late_; }
+  // What the usual text would have gained, where another average of the same texts has moved as
+  // far from its usual one as `other`.
+  GainHistogram UsualBeside(const AverageGains& other) const {
+    const double usual = other.usual_.Sum();
+    GainHistogram gains;
+    gains.Add(usual_, usual > 0 ? std::min(kMostMoved, other.of_late_.Sum() / usual) : 1);
+    return gains;
+  }
   // This share of the texts is new.
   void OnNewTexts(double share) {
     if (known()) of_late_.MoveTo(usual_, share);
@@ -33,6 +41,7 @@ class AverageGains {
 
  private:
   static constexpr int32_t kUsualTrees = 1024;
+  static constexpr double kMostMoved = 4;
   int32_t trees_;
   int32_t seen_ = 0, usual_seen_ = 0;
   GainHistogram of_late_, usual_;

@@ -102,9 +102,18 @@ bool GoodputControl::CostLimited(RoundKind kind, int32_t askers, DraftMode mode)
          (askers <= kFewAskers && LevelsComeTogether(ReplyIn(mode, reading_, c), askers));
 }
 
-bool GoodputControl::Unknown(DraftMode mode, const PerKind& c, bool cost_limited) const {
-  const AverageGains& gains = cost_limited ? CostLimitedIn(mode, c) : c.by_depth[1];
-  return !gains.known() || !step_time_.known();
+bool GoodputControl::Unknown(const PerKind& c, bool cost_limited) const {
+  const bool known =
+      cost_limited ? c.cost_limited[0].known() || c.cost_limited[1].known() : c.by_depth[1].known();
+  return !known || !step_time_.known();
+}
+
+GainHistogram GoodputControl::CostLimitedGains(DraftMode mode, const PerKind& c) const {
+  const AverageGains& own = c.cost_limited[Beside(mode)];
+  const AverageGains& other = c.cost_limited[1 - Beside(mode)];
+  if (!own.known()) return other.of_late();
+  const bool in_use = Beside(mode) == Beside(use_.mode);
+  return in_use || !other.known() ? own.of_late() : own.UsualBeside(other);
 }
 
 DraftOrder GoodputControl::BestByDepth(DraftMode mode, const PerKind& c, bool merges,
@@ -160,7 +169,7 @@ DraftOrder GoodputControl::BestCostLimited(DraftMode mode, const PerKind& c, int
   const Replies& replies = RepliesIn(mode, reading_, c);
   GainHistogram offered = NgramLookupGains(c, askers);
   const RowAllocation plain = AllocateRows(offered, step, step_time_);
-  const GainHistogram& gains = CostLimitedIn(mode, c).of_late();
+  const GainHistogram gains = CostLimitedGains(mode, c);
   offered.Add(gains, askers);
   StepBase later = step;
   later.delay += replies.time.Expect(askers, replies.deepest);
@@ -198,7 +207,7 @@ ByMode<double> GoodputControl::Rates(RoundKind kind, int32_t askers, const StepB
     // Until more is known a tree is assumed to gain one token.
     rates[mode] = 2 * plain;
     if (askers == 0 || !KnowsReplies(c)) continue;
-    if (Unknown(mode, c, CostLimited(kind, askers, mode))) continue;
+    if (Unknown(c, CostLimited(kind, askers, mode))) continue;
     const DraftOrder order = BestIn(mode, kind, askers, step, most);
     rates[mode] = order.ask ? order.rate : plain;
   }
@@ -242,7 +251,7 @@ DraftOrder GoodputControl::OrderOf(RoundKind kind, int32_t askers, const StepBas
                                    int32_t most) {
   PerKind& c = by_kind_[kind.index()];
   const bool cost_limited = CostLimited(kind, askers, use_.mode);
-  if (use_.one_level || Unknown(use_.mode, c, cost_limited)) {
+  if (use_.one_level || Unknown(c, cost_limited)) {
     // Until more is known a tree is assumed to gain one token.
     DraftOrder order = Deepest(kind,
                                {.cost_limited = cost_limited && !use_.one_level,

@@ -183,11 +183,9 @@ class GoodputControl {
   static bool KnowsReplies(const PerKind& c) {
     return c.reply[0].time.any() || c.reply[1].time.any();
   }
-  // What is known of this mode, or else of the other.
-  static const AverageGains& CostLimitedIn(DraftMode mode, const PerKind& c) {
-    const AverageGains& own = c.cost_limited[Beside(mode)];
-    return own.known() ? own : c.cost_limited[1 - Beside(mode)];
-  }
+  // Of such trees in this mode. Of one that is not in use it is what it usually gains, as much more
+  // or less as the text at hand gains in the other.
+  GainHistogram CostLimitedGains(DraftMode mode, const PerKind& c) const;
   // Which replies the one to this order tells of.
   static Replies& RepliesLike(const DraftOrder& order, PerKind* c) {
     return order.reading ? c->reply_reading : c->reply[Beside(ModeOf(order))];
@@ -199,7 +197,7 @@ class GoodputControl {
   void Doubt();
   bool CostLimited(RoundKind kind, int32_t askers, DraftMode mode) const;
   // Nothing has been learned of what trees gain.
-  bool Unknown(DraftMode mode, const PerKind& c, bool cost_limited) const;
+  bool Unknown(const PerKind& c, bool cost_limited) const;
   // Expected in each mode, in tokens a nanosecond.
   ByMode<double> Rates(RoundKind kind, int32_t askers, const StepBase& step, int32_t most) const;
   DraftOrder OrderOf(RoundKind kind, int32_t askers, const StepBase& step, int32_t most);
