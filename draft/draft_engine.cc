@@ -183,7 +183,7 @@ void DraftEngine::StopUnprofitableGrowth() {
   if (parallel() || block() != nullptr) return;  // all levels come with the first
   absl::flat_hash_map<uint64_t, speculation::GrowthRound::Pass> passes;  // by target
   for (const auto& job : jobs_) {
-    if (job->grower.Frontier().empty()) continue;
+    if (job->grower.complete()) continue;
     passes[TargetOf(*job)].Add(job->grower, GoesAhead(job->request));
   }
   for (const auto& [target, pass] : passes) {
@@ -243,7 +243,7 @@ void DraftEngine::TargetGone(uint64_t target_incarnation) {
 bool DraftEngine::Done(const Job& job, base::Nanos now) const {
   if (job.session->kv_len < job.session->length()) return false;
   const bool late = now - job.started >= job.request.time_budget;
-  return job.grower.Frontier().empty() || (late && job.grower.tree().size() > 1);
+  return job.grower.complete() || (late && job.grower.tree().size() > 1);
 }
 
 void DraftEngine::Finish(Job* job, base::Nanos now) {

@@ -61,6 +61,7 @@ class TreeGrower {
 
   // Nodes to expand in the next step, ascending; empty when the tree is complete.
   std::vector<int32_t> Frontier() const { return frontier_; }
+  bool complete() const { return frontier_.empty(); }
   // The most tokens that the next step may add to what is accepted: one below each node to expand.
   float Gain() const;
   void Stop() { frontier_.clear(); }

@@ -124,7 +124,7 @@ std::vector<ModelledDraft::Reply> ModelledDraft::TakeDone() {
   std::vector<Reply> replies;
   std::vector<Job> left;
   for (Job& job : jobs_) {
-    if (!job.grower.Frontier().empty()) {
+    if (!job.grower.complete()) {
       left.push_back(std::move(job));
       continue;
     }
@@ -154,11 +154,11 @@ void ModelledDraft::PlanAhead(Job* job, Session* session) const {
 }
 
 void ModelledDraft::StopUnprofitableGrowth() {
-  // Of one in one pass all levels come with the first.
-  if (one_pass()) return;
+  if (one_pass()) return;  // all levels come with the first
+
   std::map<uint64_t, speculation::GrowthRound::Pass> passes;  // by target
   for (const Job& job : jobs_) {
-    if (job.grower.Frontier().empty()) continue;
+    if (job.grower.complete()) continue;
     passes[job.target].Add(job.grower, goes_ahead() && job.want.ahead);
   }
   for (const auto& [target, pass] : passes) {
@@ -216,7 +216,7 @@ void ModelledDraft::ExpandFrontier(Job* job) const {
 }
 
 void ModelledDraft::ExpandWhole(Job* job) const {
-  while (!job->grower.Frontier().empty()) ExpandFrontier(job);
+  while (!job->grower.complete()) ExpandFrontier(job);
 }
 
 void ModelledDraft::Expand(Job* job) {

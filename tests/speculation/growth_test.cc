@@ -182,7 +182,7 @@ TEST(TreeGrowerTest, BestFirstUsesItsBudgetInTheStepsItMay) {
 TEST(TreeGrowerTest, BestFirstFollowsALikelyChainDown) {
   // The first child has nearly all the mass at every node: a chain results.
   TreeGrower grower(Parsed("best:6:3:6"), 7, 6);
-  while (!grower.Frontier().empty()) {
+  while (!grower.complete()) {
     for (int32_t node : grower.Frontier()) {
       grower.Expand(node, {{1, 3.0f}, {2, 2.0f}, {3, 1.0f}}, {-0.01f, -5.0f, -6.0f});
     }
@@ -192,7 +192,7 @@ TEST(TreeGrowerTest, BestFirstFollowsALikelyChainDown) {
 
 TEST(TreeGrowerTest, BestFirstSpreadsWhereNothingIsLikely) {
   TreeGrower grower(Parsed("best:3:3:3"), 7, 3);
-  while (!grower.Frontier().empty()) {
+  while (!grower.complete()) {
     for (int32_t node : grower.Frontier()) {
       grower.Expand(node, {{1, 3.0f}, {2, 2.0f}, {3, 1.0f}}, {-1.1f, -1.1f, -1.1f});
     }
@@ -227,7 +227,7 @@ TEST(TreeGrowerTest, LeavesOutNodesThatDoNotPayForTheirRow) {
   for (const auto& [cost_per_row, nodes] :
        {std::pair{0.0f, 8}, std::pair{0.3f, 1}, std::pair{0.2f, 2}, std::pair{0.6f, 0}}) {
     TreeGrower grower(Parsed("best:8:2:8"), 7, 8, cost_per_row);
-    while (!grower.Frontier().empty()) {
+    while (!grower.complete()) {
       for (int32_t node : grower.Frontier()) {
         grower.Expand(node, {{1, 3.0f}, {2, 2.0f}}, {std::log(0.5f), -9.0f});
       }
@@ -249,25 +249,25 @@ TEST(TreeGrowerTest, GainIsTheChanceOfWhatIsToBeExpanded) {
 
 TEST(GrowthRoundTest, WaitedForSequencesAreComparedWithTheirGain) {
   GrowthRound round;
+  const auto pays = [&](float gain) { return round.Pays({.gain = gain, .spared = 0}, 1e-3); };
   round.Join(1, 100);
-  EXPECT_TRUE(round.Pays({.gain = 0.11f, .spared = 0}, 1e-3));
-  EXPECT_FALSE(round.Pays({.gain = 0.09f, .spared = 0}, 1e-3));
+  EXPECT_TRUE(pays(0.11f));
+  EXPECT_FALSE(pays(0.09f));
   round.Join(2, 100);
-  EXPECT_FALSE(round.Pays({.gain = 0.11f, .spared = 0}, 1e-3)) << "the step waits for both";
+  EXPECT_FALSE(pays(0.11f)) << "the step waits for both";
   round.Leave(2, true);
-  EXPECT_FALSE(round.Pays({.gain = 0.11f, .spared = 0}, 1e-3)) << "one that was sent still waits";
+  EXPECT_FALSE(pays(0.11f)) << "one that was sent still waits";
   round.Leave(1, true);
   round.Join(1, 100);
   round.Join(2, 0);
-  EXPECT_TRUE(round.Pays({.gain = 0.11f, .spared = 0}, 1e-3)) << "a new round";
+  EXPECT_TRUE(pays(0.11f)) << "a new round";
   round.Join(2, 100);
   round.Leave(2, false);
-  EXPECT_TRUE(round.Pays({.gain = 0.11f, .spared = 0}, 1e-3))
-      << "one that is not wanted any more does not wait";
+  EXPECT_TRUE(pays(0.11f)) << "one that is not wanted any more does not wait";
   round.Join(2, 100);
   round.Leave(2, true);
-  for (int pass = 0; pass < 300; ++pass) round.Pays({.gain = 1, .spared = 0}, 1e-3);
-  EXPECT_TRUE(round.Pays({.gain = 0.11f, .spared = 0}, 1e-3)) << "nor one that never asks again";
+  for (int pass = 0; pass < 300; ++pass) pays(1);
+  EXPECT_TRUE(pays(0.11f)) << "nor one that never asks again";
 }
 
 TEST(GrowthRoundTest, WhatIsMadeUpAheadMustGainMore) {
