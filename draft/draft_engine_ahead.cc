@@ -22,8 +22,11 @@ bool DraftEngine::RoomAhead(const AheadShare& share) {
 // with the masks that give its levels, all in one pass.
 std::vector<DraftEngine::AheadShare> DraftEngine::ChooseAhead() {
   std::vector<AheadShare> shares;
+  int32_t masks = 0;
   sessions_.ForEach([&](Session* session) {
-    if (!session->busy && session->ahead.any()) shares.push_back({.session = session});
+    if (session->busy || !session->ahead.any()) return;
+    shares.push_back({.session = session});
+    masks = std::max(masks, session->masks);
   });
   const auto best = [](const AheadShare& share) {
     return share.session->ahead.any() ? share.session->ahead.best()
@@ -31,7 +34,7 @@ std::vector<DraftEngine::AheadShare> DraftEngine::ChooseAhead() {
   };
   const auto less = [&](const AheadShare& a, const AheadShare& b) { return best(a) < best(b); };
   int32_t most = std::max<int32_t>(options_.ahead.rows, shares.size());
-  if (parallel()) most *= 1 + options_.growth.Depth();
+  most *= 1 + masks;
   most = std::min(most, options_.max_step_tokens);
   for (int32_t rows = 0; rows < most && !shares.empty();) {
     AheadShare& share = *std::max_element(shares.begin(), shares.end(), less);

@@ -86,7 +86,9 @@ void ModelledDraft::StartAhead(base::Nanos now) {
     return entry.second->ahead.any() ? entry.second->ahead.best() : 0;
   };
   int64_t most = std::max<int64_t>(cost_.ahead.rows, static_cast<int64_t>(going.size()));
-  if (one_pass()) most *= 1 + cost_.tree.Depth();
+  int32_t levels = 0;
+  for (const auto& entry : going) levels = std::max(levels, entry.second->levels);
+  if (one_pass()) most *= 1 + levels;
   int64_t rows = 0;
   while (rows < most) {
     const auto likeliest =
@@ -94,7 +96,7 @@ void ModelledDraft::StartAhead(base::Nanos now) {
                          [&](const auto& a, const auto& b) { return best(a) < best(b); });
     if (likeliest == going.end() || !likeliest->second->ahead.any()) break;
     run_ahead_.emplace_back(likeliest->first, likeliest->second->ahead.Take());
-    rows += one_pass() ? likeliest->second->levels : 1;  // with masks
+    rows += one_pass() ? 1 + likeliest->second->levels : 1;  // with masks
   }
   ends_ = now + TimeOf(rows);
 }
@@ -143,7 +145,9 @@ std::vector<ModelledDraft::Reply> ModelledDraft::TakeDone() {
 void ModelledDraft::PlanAhead(Job* job, Session* session) const {
   const uint64_t sequence = job->want.id;
   if (!one_pass()) return session->ahead.Start(text_, sequence, cost_.ahead);
-  session->ahead.Clear(cost_.ahead);
+  AheadCost cost = cost_.ahead;
+  cost.least_chance *= 1 + session->levels;
+  session->ahead.Clear(cost);
   const speculation::TokenTree& tree = job->grower.tree();
   std::vector<int> children(tree.size(), 0);
   for (int32_t node = 1; node < tree.size(); ++node) ++children[tree.parents[node]];

@@ -100,5 +100,22 @@ TEST(ModelledDraftTest, DraftsAheadWithinTheNodeLimit) {
   EXPECT_FALSE(draft.wants_pass());
 }
 
+// A next root takes the rows of the levels that are asked for, not of the largest tree.
+TEST(ModelledDraftTest, APassAheadIsAsLargeAsWhatIsAskedFor) {
+  const ModelledText text = Text(0.7);
+  DraftCost cost = Cost(200);
+  cost.kind = DrafterKind::kPard;
+  cost.tree = speculation::GrowthPolicy::Parse("best:32:4:12").value();
+  cost.weights = 1;
+  cost.row_ns = 1;
+  cost.ahead.rows = 4;
+  ModelledDraft draft(cost, text);
+  draft.Ask(Want(kCommitted), kTarget);
+  draft.StartPass(0);
+  EXPECT_THAT(draft.EndPass(), SizeIs(1));
+  draft.StartPass(0);
+  EXPECT_EQ(draft.ends(), cost.ahead.rows * (1 + kLevels));
+}
+
 }  // namespace
 }  // namespace specfabric::scheduler
