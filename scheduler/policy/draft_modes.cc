@@ -14,7 +14,7 @@ constexpr int32_t kMostCatchingUp = 64;
 constexpr int32_t kSettled = 3;
 constexpr int32_t kMostAtWork = 256;  // drafters, with what they were asked for before
 constexpr int32_t kMostReading = 32;  // one after the other; then it is no exception
-constexpr double kUnread = 96;        // for each text that drafters would have to read, but for
+constexpr double kReading = 3;        // lost with each text that drafters have to read, but for
 constexpr int32_t kFewTexts = 4;      // so many, which are read soon
 // Windows:
 constexpr double kLeastOfBest = 2;    // before another mode is tried
@@ -32,8 +32,8 @@ constexpr double kMostPace = 1.2;
 // Of two modes that yield about the same, the one that asks less of drafters.
 constexpr double kMarginInUse = 1.02;
 constexpr double kMargin = 1.03;
-// The same where drafters would first have to read the texts; and soon after many of them were left
-// unread, as what is expected may be wrong by that much.
+// The same where drafters would first have to read the texts; and right after many of them were
+// left unread, as what is expected may be wrong by that much.
 constexpr double kMarginUnread = 1.05, kMarginForgotten = 1.2;
 
 }  // namespace
@@ -57,12 +57,16 @@ bool DraftModes::Known(const Arms& arms) {
 
 DraftModes::Arms& DraftModes::ArmsOf(int load) {
   Arms& arms = loads_[load];
-  for (int away = 1; away < kLoads && !Known(arms); ++away) {
-    for (const int near : {load - away, load + away}) {
-      if (near < 0 || near >= kLoads || !Known(loads_[near])) continue;
-      arms = loads_[near];
-      for (Arm& arm : arms.of.of) arm.windows = std::min(arm.windows, 1.0);
-      break;
+  for (size_t m = 0; m < kDraftModes; ++m) {
+    Arm& arm = arms.of.of[m];
+    for (int away = 1; away < kLoads && arm.windows == 0; ++away) {
+      for (const int near : {load - away, load + away}) {
+        if (near < 0 || near >= kLoads || loads_[near].of.of[m].windows == 0) continue;
+        if (!Known(arms)) arms.best = loads_[near].best;
+        arm = loads_[near].of.of[m];
+        arm.windows = std::min(arm.windows, 1.0);
+        break;
+      }
     }
   }
   return arms;
@@ -70,8 +74,7 @@ DraftModes::Arms& DraftModes::ArmsOf(int load) {
 
 DraftMode DraftModes::Best(int load) const {
   const Arms& arms = loads_[load];
-  const bool forgotten = load + 1 >= forgotten_load_ && busy_ < forgotten_until_;
-  const double unread = forgotten ? kMarginForgotten : kMarginUnread;
+  const double unread = load + 1 >= forgotten_load_ ? MarginUnread() : kMarginUnread;
   DraftMode best = DraftMode::kNone;
   for (const DraftMode mode : {DraftMode::kJustInTime, DraftMode::kAhead}) {
     // The one that is in use need not win by the margin again.
@@ -79,6 +82,12 @@ DraftMode DraftModes::Best(int load) const {
     if (Yield(arms, mode) > margin * Yield(arms, best)) best = mode;
   }
   return best;
+}
+
+// Of such a gain was lost since then what reading costs.
+double DraftModes::MarginUnread() const {
+  const double since = std::max(1.0, static_cast<double>(busy_ - forgotten_at_));
+  return std::clamp(1 + reading_cost_ / since, kMarginUnread, kMarginForgotten);
 }
 
 bool DraftModes::Exceptional(bool reading) const {
@@ -97,6 +106,7 @@ void DraftModes::Choose(int32_t running, const ByMode<double>& rates, bool readi
   for (const DraftMode mode : {DraftMode::kJustInTime, DraftMode::kAhead, DraftMode::kNone}) {
     if (exceptional || after_trial || arms.of[arms.best].windows < kLeastOfBest) break;
     if (mode == arms.best || busy_ < next_try_[mode]) continue;
+    if (mode != DraftMode::kNone && !caught_up_ && MarginUnread() > kMarginUnread) continue;
     // What plain decoding yields is always known well.
     if (mode == DraftMode::kNone && kMostPace * rates[mode] < Yield(arms, arms.best)) continue;
     window_.mode = mode;
@@ -137,12 +147,8 @@ DraftModes::Use DraftModes::Current() const {
 void DraftModes::ForgetTexts(int32_t running, int load) {
   if (!std::exchange(caught_up_, false) || rates_[DraftMode::kNone] <= 0) return;
   const double step = running / rates_[DraftMode::kNone];  // ns
-  const base::Nanos next =
-      busy_ + static_cast<base::Nanos>(kUnread * std::max(0, running - kFewTexts) * step);
-  for (const DraftMode mode : {DraftMode::kJustInTime, DraftMode::kAhead}) {
-    next_try_[mode] = std::max(next_try_[mode], next);
-  }
-  forgotten_until_ = next;
+  reading_cost_ = kReading * std::max(0, running - kFewTexts) * step;
+  forgotten_at_ = busy_;
   forgotten_load_ = load;
 }
 

@@ -11,8 +11,8 @@
 //
 // the value being the part of the expected output that the replies which came make possible. Texts
 // differ far more in what drafts gain than modes do, and a pace does not depend on the text. Paces
-// are kept apart for each load (powers of two of sequences), and a load that is new starts with
-// what is known of the nearest.
+// are kept apart for each load (powers of two of sequences), and a mode that is new at one starts
+// with what is known of it at the nearest.
 //
 // Time is cut into windows of kWindow steps, all of one mode: that of the highest rate times pace.
 // Another one is tried for a window now and then, the more rarely the more that costs: so that
@@ -23,7 +23,8 @@
 // (kCatchingUp: they are asked for one level, and no step waits), and show how long their replies
 // take (kSettling: steps wait); plain decoding is measured once they have finished what they were
 // asked for. Beside plain decoding drafters read nothing, so that it costs time to go back to them:
-// for a while after they were last used with many texts, only a large gain pays for that.
+// the sooner after they were last used with many texts, the larger a gain must be that pays for
+// that.
 //
 // Owned by GoodputControl; one thread.
 
@@ -129,6 +130,8 @@ class DraftModes {
   Arms& ArmsOf(int load);
   DraftMode Best(int load) const;
   double Yield(const Arms& arms, DraftMode mode) const { return rates_[mode] * arms.of[mode].pace; }
+  // By which drafters that have yet to read the texts must be better.
+  double MarginUnread() const;
   void ForgetTexts(int32_t running, int load);
   // Whether plain decoding can be measured.
   bool AtRest() const;
@@ -139,10 +142,11 @@ class DraftModes {
   Window window_;
   ByMode<double> rates_;    // as the window began
   bool caught_up_ = false;  // drafters have read the texts
-  // At this load, half of it or a higher one they are not read again before this time, in busy_,
-  // for a little.
+  // They were last left unread at this load and this time, in busy_; at this load, half of it or a
+  // higher one it takes so much time to read them again.
   int forgotten_load_ = 0;
-  base::Nanos forgotten_until_ = 0;
+  base::Nanos forgotten_at_ = 0;
+  double reading_cost_ = 0;
   base::Nanos busy_ = 0;          // all steps' elapsed times
   ByMode<base::Nanos> next_try_;  // in busy_, where it is not the best
   int32_t unanswered_ = 0;        // requests, of the last step that asked

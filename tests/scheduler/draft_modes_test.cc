@@ -161,6 +161,17 @@ TEST(DraftModesTest, LoadsAreKnownApart) {
   EXPECT_GT(group.Shares(100)[static_cast<size_t>(DraftMode::kJustInTime)], 0.8) << "at once";
 }
 
+// What was learned of a mode at one load is not learned anew at another that was in use before.
+TEST(DraftModesTest, AModeIsNewOnce) {
+  Group group{Yields(1, 1, 0.5), {{1, 1.2, 1.2}}};
+  group.Shares(24);  // a window just in time
+  group.running = 64;
+  EXPECT_GT(group.Shares(200)[static_cast<size_t>(DraftMode::kAhead)], 0);
+  group.running = 8;
+  group.rates = {{1, 1.2, 1.5}};
+  EXPECT_EQ(group.Shares(40)[static_cast<size_t>(DraftMode::kAhead)], 0);
+}
+
 // Drafters read the texts first: one level is asked for, and no step waits, until they reply; then
 // steps wait, before they are measured.
 TEST(DraftModesTest, DraftersCatchUpBeforeTheyAreMeasured) {
