@@ -17,12 +17,14 @@ constexpr size_t kLearnedTrees = 32;  // trees of a step that are learned from, 
 
 void StepInFlight::Survey(const StepPlan& plan) {
   int32_t running = 0;
-  bool asks = false, reading = false;
+  bool asks = false;
+  drafters_ = {};
   for (const Sequence* sequence : admission_->running()) {
     if (sequence->phase != Phase::kRunning) continue;
     ++running;
     asks |= rounds_->Asks(sequence->sources);
-    reading |= sequence->drafter_reads_prompt();
+    drafters_.read_prompts |= sequence->drafter_reads_prompt();
+    drafters_.draft |= sequence->wait.unanswered();
   }
   StepShape shape = {.all_rows = plan.rows()};
   int32_t decoding = 0;
@@ -38,7 +40,7 @@ void StepInFlight::Survey(const StepPlan& plan) {
   context_ = shape.all_context;
   if (decoding > 0) shape.share = static_cast<double>(decoding) / running;
   mode_step_ = control_->Expect(shape);
-  mode_step_.reading = reading;
+  mode_step_.reading = drafters_.read_prompts;
   // Else it tells nothing of drafters.
   if (asks) mode_step_.running = running;
 }
@@ -68,7 +70,7 @@ std::vector<Event> StepInFlight::Commit(StepResult* result, base::Nanos now) {
   SPECFABRIC_CHECK(any_ && result->step == number_);
   SPECFABRIC_CHECK(result->sequences.size() == sequences_.size());
   any_ = false;
-  control_->OnStep(rows_, context_, now - started_, mode_step_.reading);
+  control_->OnStep(rows_, context_, now - started_, drafters_);
   ReportModes(now);
   starting_.clear();
   std::vector<Event> events = std::exchange(spare_events_, {});

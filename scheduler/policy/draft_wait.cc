@@ -38,6 +38,11 @@ base::Nanos DraftWait::OnReply(base::Nanos now) {
   return waited_ = now - asked_at_;
 }
 
+void DraftWait::OnUnavailable() {
+  state_ = State::kSettled;
+  unanswered_[round_ % unanswered_.size()] = kAnswered;
+}
+
 base::Nanos DraftWait::OnSkipped(base::Nanos now) {
   state_ = State::kSettled;
   return waited_ = now - asked_at_;

@@ -39,6 +39,8 @@ class DraftWait {
   bool asks_of_late() const { return asked_ != 0 || round_ == 0; }
   // Asked, and neither an answer nor a miss yet.
   bool waiting() const { return state_ == State::kWaiting; }
+  // The drafter may still be at work on this round's reply, waited for or not.
+  bool unanswered() const { return unanswered_[round_ % unanswered_.size()] >= 0; }
   base::Nanos deadline() const { return deadline_; }
   base::Nanos asked_at() const { return asked_at_; }
   const DraftOrder& order() const { return order_; }  // of this round, or the last that asked
@@ -50,7 +52,7 @@ class DraftWait {
   base::Nanos OnReply(base::Nanos now);
   // A reply of another round; returns its latency if that was one of the last few.
   std::optional<base::Nanos> OnStaleReply(uint32_t round, base::Nanos now);
-  void OnUnavailable() { state_ = State::kSettled; }
+  void OnUnavailable();
   // The step does not wait for the reply: no miss. Returns the time waited.
   base::Nanos OnSkipped(base::Nanos now);
   // The deadline passed, or the reply was useless. Returns the time waited.

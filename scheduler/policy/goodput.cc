@@ -45,12 +45,12 @@ GoodputControl::GoodputControl(absl::Span<const StepSample> profile) {
   }
 }
 
-void GoodputControl::OnStep(int32_t rows, int64_t context, base::Nanos time, bool reading) {
-  // Beside drafters that are only tried, draft ahead or read prompts, steps may be slower, which is
+void GoodputControl::OnStep(int32_t rows, int64_t context, base::Nanos time, BesideStep drafters) {
+  // Beside drafters that are only tried, at work or reading prompts, steps may be slower, which is
   // part of their pace. Else other modes would seem as slow.
-  bool differs = use_.trial || use_.catches_up || modes_.Exceptional(reading);
+  bool differs = use_.trial || use_.catches_up || modes_.Exceptional(drafters.read_prompts);
   differs &= step_time_.known();
-  differs |= use_.mode == DraftMode::kAhead && step_time_.Known(rows) >= 1;
+  differs |= (drafters.draft || use_.mode == DraftMode::kAhead) && step_time_.Known(rows) >= 1;
   if (time > 0 && !differs) step_time_.Observe(rows, context, time);
 }
 

@@ -78,13 +78,19 @@ struct StepShape {
   int64_t all_context = 0;
 };
 
+// What drafters did as a step began.
+struct BesideStep {
+  bool read_prompts = false;  // as in ModeStep
+  bool draft = false;         // had yet to reply
+};
+
 class GoodputControl {
  public:
   // profile: steps that were measured before.
   explicit GoodputControl(absl::Span<const StepSample> profile = {});
 
-  // A step that ran, see StepTime::Observe. reading: as in ModeStep.
-  void OnStep(int32_t rows, int64_t context, base::Nanos time, bool reading);
+  // A step that ran, see StepTime::Observe, beside such drafters.
+  void OnStep(int32_t rows, int64_t context, base::Nanos time, BesideStep drafters);
   const StepTime& step_time() const { return step_time_; }
   // Steps wait for their drafts, as last ordered.
   bool waits() const { return use_.must_wait; }

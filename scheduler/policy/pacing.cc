@@ -21,7 +21,8 @@ StepStart Pacing::Decide(absl::Span<Sequence* const> running, const PrefillLoad&
   if (AnyWaitsForDraft(running)) {
     if (now < hold_until_) return {.wait_until = hold_until_, .skip_drafts = false};
     if (options_.speculation != SpeculationPolicy::kAlways) {
-      const base::Nanos must = MustWaitUntil(running, now);
+      // A step of prefill hides the wait: whether one pays is left to the comparison.
+      const base::Nanos must = prefill.any() ? 0 : MustWaitUntil(running, now);
       if (must > now) return {.wait_until = must, .skip_drafts = false};
       start = Compare(Survey(running, prefill, now), cohorts, now);
     } else if (!prefill.any()) {

@@ -13,7 +13,7 @@ constexpr uint32_t kLowest = (127 - 11) << (23 - kShift);  // 2^-11
 // What a step is expected to yield must rise by so much for each time of the step without draft
 // tokens that these take: of many sizes the best is one whose time was underestimated, the more so
 // the further it is from the sizes that steps have.
-constexpr double kRisk = 0.03;
+constexpr double kRisk = 0.02;
 
 }  // namespace
 

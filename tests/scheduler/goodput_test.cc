@@ -39,7 +39,7 @@ struct Group {
   // level: what a level of the tree takes.
   DraftOrder Round(base::Nanos level) {
     for (int32_t rows = sequences; rows < 80; rows += 3)
-      control.OnStep(rows, 0, step_time(rows), reading);
+      control.OnStep(rows, 0, step_time(rows), {.read_prompts = reading});
     const DraftOrder order = Order();
     const int deep = std::min(order.max_depth, levels);
     const base::Nanos latency = together ? level : deep * level;
@@ -257,13 +257,24 @@ TEST(GoodputControlTest, SequencesThatDoNotAskGainNothing) {
   EXPECT_DOUBLE_EQ(group.control.Expect(Group::OfAll(4)).gain, one.gain / group.sequences);
 }
 
+// A step beside drafters at work tells nothing of those that wait for them.
+TEST(GoodputControlTest, StepsBesideDraftersAtWorkAreNotLearnedFrom) {
+  GoodputControl control;
+  for (int i = 0; i < 100; ++i) control.OnStep(8, 0, 10 * base::kMillisecond, {});
+  for (int i = 0; i < 10; ++i) control.OnStep(8, 0, 20 * base::kMillisecond, {.draft = true});
+  EXPECT_NEAR(control.step_time().Predict(8, 0), 10 * base::kMillisecond, base::kMillisecond);
+  for (int i = 0; i < 10; ++i) control.OnStep(64, 0, 50 * base::kMillisecond, {.draft = true});
+  EXPECT_NEAR(control.step_time().Predict(64, 0), 50 * base::kMillisecond, 10 * base::kMillisecond)
+      << "unless nothing else is known";
+}
+
 // A step of some sequences yields their share of a step of all, beside its prefill.
 TEST(GoodputControlTest, AStepOfSomeYieldsTheirShare) {
   GoodputControl control;
   // Fixed and by the row, as far as steps of 64 rows are known.
   for (int i = 0; i < 400; ++i) {
     const int32_t rows = 1 + i % 64;
-    control.OnStep(rows, 0, (10 + rows) * base::kMillisecond, /*reading=*/false);
+    control.OnStep(rows, 0, (10 + rows) * base::kMillisecond, {});
   }
   const auto expected = [&](const StepShape& step) {
     return static_cast<double>(control.Expect(step).time) / base::kMillisecond;
