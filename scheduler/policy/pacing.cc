@@ -21,8 +21,10 @@ StepStart Pacing::Decide(absl::Span<Sequence* const> running, const PrefillLoad&
   if (AnyWaitsForDraft(running)) {
     if (now < hold_until_) return {.wait_until = hold_until_, .skip_drafts = false};
     if (options_.speculation != SpeculationPolicy::kAlways) {
-      // A step of prefill hides the wait: whether one pays is left to the comparison.
-      const base::Nanos must = prefill.any() ? 0 : MustWaitUntil(running, now);
+      // A step that prefill fills hides the wait, or has no rows to spare for draft tokens: whether
+      // one pays is left to the comparison.
+      const bool filled = 2 * prefill.RowsBeside(0) >= options_.max_step_tokens;
+      const base::Nanos must = filled ? 0 : MustWaitUntil(running, now);
       if (must > now) return {.wait_until = must, .skip_drafts = false};
       start = Compare(Survey(running, prefill, now), cohorts, now);
     } else if (!prefill.any()) {
