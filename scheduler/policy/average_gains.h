@@ -5,6 +5,7 @@
 // Texts differ: what trees gained in the last one says little of one that begins.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "scheduler/policy/tree_budget.h"
@@ -24,12 +25,16 @@ class AverageGains {
   }
   bool known() const { return seen_ > 0; }
   const GainHistogram& of_late() const { return of_late_; }
-  // What the usual text would have gained, where another average of the same texts has moved as
-  // far from its usual one as `other`.
-  GainHistogram UsualBeside(const AverageGains& other) const {
-    const double usual = other.usual_.Sum();
+  // What a tree of these gains of late, as seen by `other`, of the same texts: as much as those,
+  // times what the two usually differ by. Of few trees little is believed of that: they were of
+  // other texts, or came before the drafters' scores were calibrated.
+  GainHistogram LikeThose(const AverageGains& other) const {
+    const double own = usual_.Sum(), usual = other.usual_.Sum();
+    if (own <= 0 || usual <= 0) return other.of_late_;
+    const double trees = std::min(usual_seen_, other.usual_seen_);
+    const double differ = std::pow(own / usual, trees / (trees + kUnsureTrees));
     GainHistogram gains;
-    gains.Add(usual_, usual > 0 ? std::min(kMostMoved, other.of_late_.Sum() / usual) : 1);
+    gains.Add(usual_, std::min(kMostMoved, other.of_late_.Sum() * differ / own));
     return gains;
   }
   // This share of the texts is new.
@@ -42,6 +47,7 @@ class AverageGains {
  private:
   static constexpr int32_t kUsualTrees = 1024;
   static constexpr double kMostMoved = 4;
+  static constexpr double kUnsureTrees = 48;
   int32_t trees_;
   int32_t seen_ = 0, usual_seen_ = 0;
   GainHistogram of_late_, usual_;

@@ -22,7 +22,8 @@ constexpr double kSureWindows = 4;    // fewer of a mode say little: its next tr
 constexpr double kLeastBetween = 24;  // times the time of a trial, to the next one
 constexpr double kCaughtUp = 0.75;    // of the sequences that asked were answered
 constexpr double kBudget = 0.005;     // of the time, for trials
-constexpr double kNewest = 0.25;      // the weight of a window in a pace, at least
+constexpr double kNewest = 0.25;      // the weight of a window in a pace, at least; the first have
+                                      // more, each than those before it, when all was new
 // Drafting is over early once it yields less than this part of plain decoding, or, if it is only
 // tried, of the best.
 constexpr double kHopeless = 0.8;
@@ -211,7 +212,8 @@ void DraftModes::EndWindow() {
   Arm& arm = loads_[window_.load].of[window_.mode];
   if (window_.time > 0) {
     arm.windows += 1;
-    arm.pace += std::max(kNewest, 1 / arm.windows) * (window_.value / window_.time - arm.pace);
+    arm.pace +=
+        std::max(kNewest, 2 / (1 + arm.windows)) * (window_.value / window_.time - arm.pace);
   } else {
     // Drafters did not catch up, which they would not in another mode or with more texts either.
     for (int load = window_.load; load < kLoads; ++load) {

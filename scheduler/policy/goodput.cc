@@ -111,9 +111,8 @@ bool GoodputControl::Unknown(const PerKind& c, bool cost_limited) const {
 GainHistogram GoodputControl::CostLimitedGains(DraftMode mode, const PerKind& c) const {
   const AverageGains& own = c.cost_limited[Beside(mode)];
   const AverageGains& other = c.cost_limited[1 - Beside(mode)];
-  if (!own.known()) return other.of_late();
-  const bool in_use = Beside(mode) == Beside(use_.mode);
-  return in_use || !other.known() ? own.of_late() : own.UsualBeside(other);
+  const bool in_use = own.known() && Beside(mode) == Beside(use_.mode);
+  return in_use || !other.known() ? own.of_late() : own.LikeThose(other);
 }
 
 DraftOrder GoodputControl::BestByDepth(DraftMode mode, const PerKind& c, bool merges,

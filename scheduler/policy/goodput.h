@@ -189,8 +189,8 @@ class GoodputControl {
   static bool KnowsReplies(const PerKind& c) {
     return c.reply[0].time.any() || c.reply[1].time.any();
   }
-  // Of such trees in this mode. Of one that is not in use it is what it usually gains, as much more
-  // or less as the text at hand gains in the other.
+  // Of such trees in this mode; of one that is not in use as the text at hand lets expect by what
+  // it gains in the other.
   GainHistogram CostLimitedGains(DraftMode mode, const PerKind& c) const;
   // Which replies the one to this order tells of.
   static Replies& RepliesLike(const DraftOrder& order, PerKind* c) {
