@@ -21,7 +21,8 @@ class AverageGains {
     seen_ = std::min(seen_ + 1, trees_);
     usual_seen_ = std::min(usual_seen_ + 1, kUsualTrees);
     of_late_.MoveTo(tree, 1.0 / seen_);
-    usual_.MoveTo(tree, 1.0 / usual_seen_);
+    // The first came before the drafters' scores were calibrated, and count less.
+    usual_.MoveTo(tree, 2.0 / (1 + usual_seen_));
   }
   bool known() const { return seen_ > 0; }
   const GainHistogram& of_late() const { return of_late_; }
