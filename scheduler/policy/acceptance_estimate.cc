@@ -34,6 +34,13 @@ int AcceptanceEstimate::Bin(float draft_probability) {
   return std::min(kBins - 1, static_cast<int>(draft_probability * kBins));
 }
 
+size_t AcceptanceEstimate::MethodOf(VerificationMethod verification,
+                                    speculation::ProposalSource proposed_by) {
+  const bool alike = proposed_by == speculation::ProposalSource::kNgramLookup &&
+                     speculation::Lossless(verification);
+  return static_cast<size_t>(alike ? VerificationMethod::kCoupled : verification);
+}
+
 // Depth of each node, and its index among the children of its parent.
 struct AcceptanceEstimate::Places {
   explicit Places(const TokenTree& tree) : depth(speculation::DepthArray(tree)) {
@@ -56,14 +63,13 @@ void AcceptanceEstimate::PathChances(VerificationMethod verification,
                                      std::vector<float>* chances) const {
   const TokenTree& tree = draft.tree;
   chances->resize(tree.size() - 1);
-  const PerDrafters& drafters = by_method_[static_cast<size_t>(verification)];
   const auto path = [&](int node) { return node == 0 ? 1.0f : (*chances)[node - 1]; };
   if (EstimatedByScore(verification, draft.draw)) {
     for (int node = 1; node < tree.size(); ++node) {
       const float draft_probability = DraftProbability(tree.scores[node]);
       const speculation::Source source = draft.source(node);
-      const ByScore& scores =
-          drafters[source.drafter].by_score[static_cast<size_t>(source.proposed_by)];
+      const ByScore& scores = by_method_[MethodOf(verification, source.proposed_by)][source.drafter]
+                                  .by_score[static_cast<size_t>(source.proposed_by)];
       const Tally& tally = scores[Bin(draft_probability)];
       (*chances)[node - 1] =
           path(tree.parents[node]) * static_cast<float>(tally.Chance(draft_probability));
@@ -71,7 +77,7 @@ void AcceptanceEstimate::PathChances(VerificationMethod verification,
     return;
   }
   const Places places(tree);
-  const ByPlace& by_place = drafters[draft.drafter].by_place;
+  const ByPlace& by_place = by_method_[static_cast<size_t>(verification)][draft.drafter].by_place;
   for (int node = 1; node < tree.size(); ++node) {
     const Tally& tally = by_place[places.place(node)][places.order(node)];
     (*chances)[node - 1] = path(tree.parents[node]) *
@@ -82,7 +88,6 @@ void AcceptanceEstimate::PathChances(VerificationMethod verification,
 void AcceptanceEstimate::Observe(VerificationMethod verification, const speculation::Draft& draft,
                                  absl::Span<const int32_t> path) {
   const TokenTree& tree = draft.tree;
-  PerDrafters& drafters = by_method_[static_cast<size_t>(verification)];
   const bool by_score = EstimatedByScore(verification, draft.draw);
   std::optional<Places> places;
   if (!by_score) places.emplace(tree);
@@ -94,7 +99,9 @@ void AcceptanceEstimate::Observe(VerificationMethod verification, const speculat
     // Below a node that was not accepted nothing is learned.
     if (!accepted[tree.parents[node]]) continue;
     const speculation::Source source = draft.source(node);
-    PerDrafter& of = drafters[source.drafter];
+    const size_t method =
+        by_score ? MethodOf(verification, source.proposed_by) : static_cast<size_t>(verification);
+    PerDrafter& of = by_method_[method][source.drafter];
     Tally& tally = by_score ? of.by_score[static_cast<size_t>(source.proposed_by)]
                                          [Bin(DraftProbability(tree.scores[node]))]
                             : of.by_place[places->place(node)][places->order(node)];
@@ -125,7 +132,8 @@ void AcceptanceEstimate::Decay(VerificationMethod verification, double pace) {
 }
 
 void AcceptanceEstimate::DecayNgramLookup(VerificationMethod verification) {
-  PerDrafter& drafter = by_method_[static_cast<size_t>(verification)][0];
+  PerDrafter& drafter =
+      by_method_[MethodOf(verification, speculation::ProposalSource::kNgramLookup)][0];
   for (Tally& tally :
        drafter.by_score[static_cast<size_t>(speculation::ProposalSource::kNgramLookup)]) {
     tally.tried *= kNgramLookupDecay;

@@ -6,8 +6,9 @@
 // calibrated. Where the verification method uses draft probabilities it follows from the node's
 // place alone (depth and index among its siblings): a choice by what was drawn would change the
 // output distribution (verification.md section 3, Trimming). Each drafter is calibrated by itself,
-// and so are the n-gram lookup and the tokens that several sources propose. Owned by
-// GoodputControl; one thread; allocates nothing.
+// and so are the n-gram lookup and the tokens that several sources propose. What the n-gram lookup
+// proposes the lossless methods accept alike, as often as the target would have sampled it. Owned
+// by GoodputControl; one thread; allocates nothing.
 
 #include <array>
 #include <vector>
@@ -49,6 +50,9 @@ class AcceptanceEstimate {
   using PerDrafters = std::array<PerDrafter, speculation::kMaxDrafters>;
 
   static int Bin(float draft_probability);
+  // Whose tallies a method uses and adds to for the nodes of a source.
+  static size_t MethodOf(speculation::VerificationMethod verification,
+                         speculation::ProposalSource proposed_by);
 
   std::array<PerDrafters, speculation::kVerificationMethods> by_method_;
 };

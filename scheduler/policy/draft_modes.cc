@@ -75,7 +75,7 @@ DraftModes::Arms& DraftModes::ArmsOf(int load) {
 
 DraftMode DraftModes::Best(int load) const {
   const Arms& arms = loads_[load];
-  const double unread = load + 1 >= forgotten_load_ ? MarginUnread() : kMarginUnread;
+  const double unread = MarginUnread(load);
   DraftMode best = DraftMode::kNone;
   for (const DraftMode mode : {DraftMode::kJustInTime, DraftMode::kAhead}) {
     // The one that is in use need not win by the margin again.
@@ -86,7 +86,8 @@ DraftMode DraftModes::Best(int load) const {
 }
 
 // Of such a gain was lost since then what reading costs.
-double DraftModes::MarginUnread() const {
+double DraftModes::MarginUnread(int load) const {
+  if (load + 1 < forgotten_load_) return kMarginUnread;
   const double since = std::max(1.0, static_cast<double>(busy_ - forgotten_at_));
   return std::clamp(1 + reading_cost_ / since, kMarginUnread, kMarginForgotten);
 }
@@ -107,7 +108,7 @@ void DraftModes::Choose(int32_t running, const ByMode<double>& rates, bool readi
   for (const DraftMode mode : {DraftMode::kJustInTime, DraftMode::kAhead, DraftMode::kNone}) {
     if (exceptional || after_trial || arms.of[arms.best].windows < kLeastOfBest) break;
     if (mode == arms.best || busy_ < next_try_[mode]) continue;
-    if (mode != DraftMode::kNone && !caught_up_ && MarginUnread() > kMarginUnread) continue;
+    if (mode != DraftMode::kNone && !caught_up_ && MarginUnread(load) > kMarginUnread) continue;
     // What plain decoding yields is always known well.
     if (mode == DraftMode::kNone && kMostPace * rates[mode] < Yield(arms, arms.best)) continue;
     window_.mode = mode;

@@ -131,7 +131,7 @@ class DraftModes {
   DraftMode Best(int load) const;
   double Yield(const Arms& arms, DraftMode mode) const { return rates_[mode] * arms.of[mode].pace; }
   // By which drafters that have yet to read the texts must be better.
-  double MarginUnread() const;
+  double MarginUnread(int load) const;
   void ForgetTexts(int32_t running, int load);
   // Whether plain decoding can be measured.
   bool AtRest() const;

@@ -19,6 +19,14 @@ constexpr int32_t kLongAgo = 1 << 20;
 constexpr int32_t kLeastRounds = 4;  // of a sequence that tells something
 constexpr float kCool = 0.5, kWarm = 0.85;
 
+// Of the trees that rejection verifies, traversal accepts as much or more (arXiv 2505.12398).
+bool Considered(int method, uint32_t allowed) {
+  const auto has = [&](int m) { return (allowed >> m & 1) != 0; };
+  if (!has(method) || !speculation::Lossless(static_cast<VerificationMethod>(method))) return false;
+  return method != static_cast<int>(VerificationMethod::kRejection) ||
+         !has(static_cast<int>(VerificationMethod::kTraversal));
+}
+
 }  // namespace
 
 int MethodChoice::TemperatureOf(float temperature) {
@@ -55,9 +63,7 @@ VerificationMethod MethodChoice::Choose(uint32_t allowed, float temperature, int
   std::array<double, speculation::kVerificationMethods> rates = {};
   int best = -1, unknown = -1;
   for (int m = 0; m < speculation::kVerificationMethods; ++m) {
-    if ((allowed >> m & 1) == 0 || !speculation::Lossless(static_cast<VerificationMethod>(m))) {
-      continue;
-    }
+    if (!Considered(m, allowed)) continue;
     const Record& known = Known(m, t, load);
     // Sequences that have not ended yet tell nothing: one in a few tries what is unknown.
     if (known.sequences < kFewSequences && unknown < 0 &&

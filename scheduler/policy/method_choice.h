@@ -39,7 +39,8 @@ struct MethodRounds {
 class MethodChoice {
  public:
   // The method of a sequence that is added now, beside which `running` others run. allowed: a set
-  // of bits 1 << VerificationMethod; those that are not lossless are left out.
+  // of bits 1 << VerificationMethod; those that are not lossless are left out, and rejection where
+  // traversal is allowed.
   speculation::VerificationMethod Choose(uint32_t allowed, float temperature, int32_t running,
                                          const StepTime& step);
   // A sequence has ended that sampled at this temperature beside `running` others.
