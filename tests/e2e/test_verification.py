@@ -229,8 +229,7 @@ def test_auto_chooses_for_requests_that_sample_and_name_none(tmp_path: Path) -> 
         body: dict[str, Any] = {"prompt": PROMPTS[0], "max_tokens": 24, "ignore_eos": True}
         answers = [cluster.complete(**body, temperature=1, seed=seed) for seed in range(12)]
         used = {answer["usage"]["speculation"]["verification"] for answer in answers}
-        assert used <= {"coupled", "rejection", "traversal"}
-        assert len(used) > 1
+        assert used == {"coupled", "traversal"}
         assert {answer["exactness"] for answer in answers} == {"distribution"}
         # At temperature 0 all verify the arg-max; and what is asked for by name is given.
         greedy = cluster.complete(**body, temperature=0)
