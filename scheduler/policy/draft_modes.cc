@@ -85,7 +85,8 @@ DraftMode DraftModes::Best(int load) const {
   return best;
 }
 
-// Of such a gain was lost since then what reading costs.
+// A gain of so much has been missed since then for as long as reading takes to pay: who waits until
+// then loses no more than twice what the best choice would.
 double DraftModes::MarginUnread(int load) const {
   if (load + 1 < forgotten_load_) return kMarginUnread;
   const double since = std::max(1.0, static_cast<double>(busy_ - forgotten_at_));
