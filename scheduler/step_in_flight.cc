@@ -17,14 +17,14 @@ constexpr size_t kLearnedTrees = 32;  // trees of a step that are learned from, 
 
 void StepInFlight::Survey(const StepPlan& plan) {
   int32_t running = 0;
-  bool asks = false;
-  drafters_ = {};
+  bool asks = false, reading = false;
+  drafting_ = false;
   for (const Sequence* sequence : admission_->running()) {
     if (sequence->phase != Phase::kRunning) continue;
     ++running;
     asks |= rounds_->Asks(sequence->sources);
-    drafters_.read_prompts |= sequence->drafter_reads_prompt();
-    drafters_.draft |= sequence->wait.unanswered();
+    reading |= sequence->drafter_reads_prompt();
+    drafting_ |= sequence->wait.unanswered();
   }
   StepShape shape = {.all_rows = plan.rows()};
   int32_t decoding = 0;
@@ -40,7 +40,7 @@ void StepInFlight::Survey(const StepPlan& plan) {
   context_ = shape.all_context;
   if (decoding > 0) shape.share = static_cast<double>(decoding) / running;
   mode_step_ = control_->Expect(shape);
-  mode_step_.reading = drafters_.read_prompts;
+  mode_step_.reading = reading;
   // Else it tells nothing of drafters.
   if (asks) mode_step_.running = running;
 }
@@ -70,7 +70,8 @@ std::vector<Event> StepInFlight::Commit(StepResult* result, base::Nanos now) {
   SPECFABRIC_CHECK(any_ && result->step == number_);
   SPECFABRIC_CHECK(result->sequences.size() == sequences_.size());
   any_ = false;
-  control_->OnStep(rows_, context_, now - started_, drafters_);
+  control_->OnStep(rows_, context_, now - started_,
+                   {.read_prompts = mode_step_.reading, .draft = drafting_});
   ReportModes(now);
   starting_.clear();
   std::vector<Event> events = std::exchange(spare_events_, {});

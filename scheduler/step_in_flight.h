@@ -65,8 +65,8 @@ class StepInFlight {
   uint64_t number_ = 0;               // of this step or the last; the first is 1
   base::Nanos started_ = 0;
   int32_t rows_ = 0;
-  int64_t context_ = 0;  // tokens whose KV the step reads
-  BesideStep drafters_;
+  int64_t context_ = 0;    // tokens whose KV the step reads
+  bool drafting_ = false;  // drafters had yet to reply as it began
   ModeStep mode_step_;     // as far as it is known before it ends
   base::Nanos ended_ = 0;  // the last step, after which some still decode; 0: none
 

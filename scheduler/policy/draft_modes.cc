@@ -56,19 +56,25 @@ bool DraftModes::Known(const Arms& arms) {
                      [](const Arm& arm) { return arm.windows > 0; });
 }
 
+const DraftModes::Arms& DraftModes::Nearest(int load, size_t mode) const {
+  for (int away = 0; away < kLoads; ++away) {
+    for (const int near : {load - away, load + away}) {
+      if (near < 0 || near >= kLoads) continue;
+      if (loads_[near].of.of[mode].windows > 0) return loads_[near];
+    }
+  }
+  return loads_[load];
+}
+
 DraftModes::Arms& DraftModes::ArmsOf(int load) {
   Arms& arms = loads_[load];
   for (size_t m = 0; m < kDraftModes; ++m) {
     Arm& arm = arms.of.of[m];
-    for (int away = 1; away < kLoads && arm.windows == 0; ++away) {
-      for (const int near : {load - away, load + away}) {
-        if (near < 0 || near >= kLoads || loads_[near].of.of[m].windows == 0) continue;
-        if (!Known(arms)) arms.best = loads_[near].best;
-        arm = loads_[near].of.of[m];
-        arm.windows = std::min(arm.windows, 1.0);
-        break;
-      }
-    }
+    if (arm.windows > 0) continue;
+    const Arms& nearest = Nearest(load, m);
+    if (!Known(arms)) arms.best = nearest.best;
+    arm = nearest.of.of[m];
+    arm.windows = std::min(arm.windows, 1.0);
   }
   return arms;
 }

@@ -127,6 +127,8 @@ class DraftModes {
   static int LoadOf(int32_t running);
   bool Holds(int32_t running) const;
   static bool Known(const Arms& arms);
+  // Of this load, or else of the nearest, at which the mode was in use.
+  const Arms& Nearest(int load, size_t mode) const;
   Arms& ArmsOf(int load);
   DraftMode Best(int load) const;
   double Yield(const Arms& arms, DraftMode mode) const { return rates_[mode] * arms.of[mode].pace; }
