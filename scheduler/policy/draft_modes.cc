@@ -5,6 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include "scheduler/policy/nearest_load.h"
+
 namespace specfabric::scheduler {
 namespace {
 
@@ -57,13 +59,8 @@ bool DraftModes::Known(const Arms& arms) {
 }
 
 const DraftModes::Arms& DraftModes::Nearest(int load, size_t mode) const {
-  for (int away = 0; away < kLoads; ++away) {
-    for (const int near : {load - away, load + away}) {
-      if (near < 0 || near >= kLoads) continue;
-      if (loads_[near].of.of[mode].windows > 0) return loads_[near];
-    }
-  }
-  return loads_[load];
+  const auto used = [&](int l) { return loads_[l].of.of[mode].windows > 0; };
+  return loads_[NearestLoad(load, kLoads, used).value_or(load)];
 }
 
 DraftModes::Arms& DraftModes::ArmsOf(int load) {

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cmath>
 
+#include "scheduler/policy/nearest_load.h"
+
 namespace specfabric::scheduler {
 namespace {
 
@@ -47,13 +49,8 @@ double MethodChoice::Rate(const Record& record, int32_t running, const StepTime&
 
 const MethodChoice::Record& MethodChoice::Known(int method, int temperature, int load) const {
   const auto& by_load = records_[temperature];
-  for (int away = 0; away < kLoads; ++away) {
-    for (const int near : {load - away, load + away}) {
-      if (near < 0 || near >= kLoads) continue;
-      if (by_load[near][method].sequences > 0) return by_load[near][method];
-    }
-  }
-  return by_load[load][method];
+  const auto used = [&](int l) { return by_load[l][method].sequences > 0; };
+  return by_load[NearestLoad(load, kLoads, used).value_or(load)][method];
 }
 
 VerificationMethod MethodChoice::Choose(uint32_t allowed, float temperature, int32_t running,

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cmath>
 
+#include "scheduler/policy/nearest_load.h"
+
 namespace specfabric::scheduler {
 namespace {
 
@@ -47,23 +49,15 @@ bool ReplyTime::Fit::KnowsLevels() const {
 
 // As it is at the nearest load where trees were of several depths.
 double ReplyTime::FixedShare(int load) const {
-  for (int away = 0; away < kLoads; ++away) {
-    for (const int near : {load - away, load + away}) {
-      if (near < 0 || near >= kLoads || !fits_[near].KnowsLevels()) continue;
-      const Line line = fits_[near].Fitted(0);
-      return line.fixed / (line.fixed + line.level);
-    }
-  }
-  return 0;
+  const auto near = NearestLoad(load, kLoads, [&](int l) { return fits_[l].KnowsLevels(); });
+  if (!near) return 0;
+  const Line line = fits_[*near].Fitted(0);
+  return line.fixed / (line.fixed + line.level);
 }
 
 int ReplyTime::Nearest(int32_t askers) const {
   const int load = Load(askers);
-  for (int away = 0; away < kLoads; ++away) {
-    if (load - away >= 0 && fits_[load - away].n > 0) return load - away;
-    if (load + away < kLoads && fits_[load + away].n > 0) return load + away;
-  }
-  return load;
+  return NearestLoad(load, kLoads, [&](int l) { return fits_[l].n > 0; }).value_or(load);
 }
 
 double ReplyTime::ExpectUs(int32_t askers, double depth) const {
