@@ -51,6 +51,12 @@ constexpr bool Lossless(VerificationMethod verification) {
   return verification != VerificationMethod::kTypical;
 }
 
+// One method for all that accept alike what the n-gram lookup proposes: the lossless ones, as often
+// as the target would have sampled it.
+constexpr VerificationMethod OfNgramLookup(VerificationMethod verification) {
+  return Lossless(verification) ? VerificationMethod::kCoupled : verification;
+}
+
 // Whether the verification method reads draft probabilities for siblings drawn like this, so that
 // they must come with the reply. For deterministic siblings none are needed.
 constexpr bool NeedsDraftRows(VerificationMethod verification, SiblingDraw draw) {

@@ -36,9 +36,8 @@ int AcceptanceEstimate::Bin(float draft_probability) {
 
 size_t AcceptanceEstimate::MethodOf(VerificationMethod verification,
                                     speculation::ProposalSource proposed_by) {
-  const bool alike = proposed_by == speculation::ProposalSource::kNgramLookup &&
-                     speculation::Lossless(verification);
-  return static_cast<size_t>(alike ? VerificationMethod::kCoupled : verification);
+  const bool lookup = proposed_by == speculation::ProposalSource::kNgramLookup;
+  return static_cast<size_t>(lookup ? speculation::OfNgramLookup(verification) : verification);
 }
 
 // Depth of each node, and its index among the children of its parent.

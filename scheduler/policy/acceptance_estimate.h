@@ -6,9 +6,9 @@
 // calibrated. Where the verification method uses draft probabilities it follows from the node's
 // place alone (depth and index among its siblings): a choice by what was drawn would change the
 // output distribution (verification.md section 3, Trimming). Each drafter is calibrated by itself,
-// and so are the n-gram lookup and the tokens that several sources propose. What the n-gram lookup
-// proposes the lossless methods accept alike, as often as the target would have sampled it. Owned
-// by GoodputControl; one thread; allocates nothing.
+// and so are the n-gram lookup and the tokens that several sources propose. Of the n-gram
+// lookup the methods that accept alike learn together (OfNgramLookup). Owned by GoodputControl; one
+// thread; allocates nothing.
 
 #include <array>
 #include <vector>

@@ -32,9 +32,9 @@ bool LevelsComeTogether(const ReplyTime& reply, int32_t askers) {
 
 }  // namespace
 
-GainHistogram GoodputControl::NgramLookupGains(const PerKind& c, int32_t askers) {
+GainHistogram GoodputControl::NgramLookupGains(RoundKind kind, int32_t askers) const {
   GainHistogram gains;
-  gains.Add(c.ngram_lookup.of_late(), askers);
+  gains.Add(ngram_lookup_[OfNgramLookup(kind)].of_late(), askers);
   return gains;
 }
 
@@ -91,7 +91,7 @@ void GoodputControl::OnNewText(RoundKind kind, int32_t running) {
   const double share = 1.0 / std::max(1, running);
   for (AverageGains& gains : c.by_depth) gains.OnNewTexts(share);
   for (AverageGains& gains : c.cost_limited) gains.OnNewTexts(share);
-  c.ngram_lookup.OnNewTexts(share);
+  ngram_lookup_[OfNgramLookup(kind)].OnNewTexts(share);
   if (running <= kFewTexts) modes_.Reconsider();
 }
 
@@ -115,15 +115,16 @@ GainHistogram GoodputControl::CostLimitedGains(DraftMode mode, const PerKind& c)
   return in_use || !other.known() ? own.of_late() : own.LikeThose(other);
 }
 
-DraftOrder GoodputControl::BestByDepth(DraftMode mode, const PerKind& c, bool merges,
-                                       int32_t askers, const StepBase& step, int32_t most) const {
+DraftOrder GoodputControl::BestByDepth(DraftMode mode, RoundKind kind, int32_t askers,
+                                       const StepBase& step, int32_t most) const {
   DraftOrder best;
+  const PerKind& c = by_kind_[kind.index()];
   const ReplyTime& reply = ReplyIn(mode, reading_, c);
-  GainHistogram offered = NgramLookupGains(c, askers);
+  GainHistogram offered = NgramLookupGains(kind, askers);
   const RowAllocation plain = AllocateRows(offered, step, step_time_);
   double accepted = 0;
   best.rate = 0;
-  if (!merges) offered = {};  // one tree is verified, the drafter's or the n-gram lookup's
+  if (!speculation::Merges(kind.verification)) offered = {};  // one tree is verified, the drafter's or the n-gram lookup's
   for (int depth = 1; depth <= kDepths && c.by_depth[depth - 1].known(); ++depth) {
     const GainHistogram& gains = c.by_depth[depth - 1].of_late();
     if (gains.all == 0) break;  // no tree was that deep
@@ -163,10 +164,11 @@ void GoodputControl::SetCosts(double rate, const StepBase& step, int32_t most,
   order->cost_per_row = rate * least;
 }
 
-DraftOrder GoodputControl::BestCostLimited(DraftMode mode, const PerKind& c, int32_t askers,
+DraftOrder GoodputControl::BestCostLimited(DraftMode mode, RoundKind kind, int32_t askers,
                                            const StepBase& step, int32_t most) const {
+  const PerKind& c = by_kind_[kind.index()];
   const Replies& replies = RepliesIn(mode, reading_, c);
-  GainHistogram offered = NgramLookupGains(c, askers);
+  GainHistogram offered = NgramLookupGains(kind, askers);
   const RowAllocation plain = AllocateRows(offered, step, step_time_);
   const GainHistogram gains = CostLimitedGains(mode, c);
   offered.Add(gains, askers);
@@ -189,18 +191,15 @@ DraftOrder GoodputControl::BestCostLimited(DraftMode mode, const PerKind& c, int
 
 DraftOrder GoodputControl::BestIn(DraftMode mode, RoundKind kind, int32_t askers,
                                   const StepBase& step, int32_t most) const {
-  const PerKind& c = by_kind_[kind.index()];
-  if (CostLimited(kind, askers, mode)) {
-    return BestCostLimited(mode, c, askers, step, most);
-  }
-  return BestByDepth(mode, c, speculation::Merges(kind.verification), askers, step, most);
+  if (CostLimited(kind, askers, mode)) return BestCostLimited(mode, kind, askers, step, most);
+  return BestByDepth(mode, kind, askers, step, most);
 }
 
 ByMode<double> GoodputControl::Rates(RoundKind kind, int32_t askers, const StepBase& step,
                                      int32_t most) const {
   const PerKind& c = by_kind_[kind.index()];
   ByMode<double> rates;
-  const double plain = AllocateRows(NgramLookupGains(c, askers), step, step_time_).rate;
+  const double plain = AllocateRows(NgramLookupGains(kind, askers), step, step_time_).rate;
   rates[DraftMode::kNone] = plain;
   for (const DraftMode mode : {DraftMode::kJustInTime, DraftMode::kAhead}) {
     // Until more is known a tree is assumed to gain one token.
@@ -355,12 +354,11 @@ void GoodputControl::RecordGains(const speculation::Draft& draft, const DraftOrd
 
 void GoodputControl::EvaluateNgramLookup(RoundKind kind, const speculation::Draft& ngram_lookup,
                                          std::vector<float>* expected_gain) {
-  PerKind& c = by_kind_[kind.index()];
   acceptance_.PathChances(kind.verification, ngram_lookup, expected_gain);
   if (!expected_gain->empty()) acceptance_.DecayNgramLookup(kind.verification);
   GainHistogram now;
   for (float chance : *expected_gain) now.Add(chance);
-  c.ngram_lookup.Add(now);
+  ngram_lookup_[OfNgramLookup(kind)].Add(now);
 }
 
 void GoodputControl::Evaluate(RoundKind kind, const speculation::Draft& draft,

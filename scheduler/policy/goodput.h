@@ -166,7 +166,6 @@ class GoodputControl {
                                                 AverageGains(kAveragedTrees)};
     // Of a tree's nodes by depth - 1, of the trees that were asked for that depth.
     std::vector<AverageGains> by_depth = {kDepths, AverageGains(kAveragedTrees)};
-    AverageGains ngram_lookup{kNgramLookupRounds};
     // Where draft probabilities are used: average chance of the path by place in draw order.
     std::array<float, speculation::kMaxVerifyNodes> by_place = {};
     int32_t placed = 0;          // trees in that average
@@ -210,15 +209,17 @@ class GoodputControl {
   // The best order in a mode.
   DraftOrder BestIn(DraftMode mode, RoundKind kind, int32_t askers, const StepBase& step,
                     int32_t most) const;
-  static GainHistogram NgramLookupGains(const PerKind& c, int32_t askers);
-  // The best order by depth. merges: a drafter's tree is verified together with the n-gram
-  // lookup's.
-  DraftOrder BestByDepth(DraftMode mode, const PerKind& c, bool merges, int32_t askers,
-                         const StepBase& step, int32_t most) const;
+  static size_t OfNgramLookup(RoundKind kind) {
+    return RoundKind(speculation::OfNgramLookup(kind.verification), kind.limited).index();
+  }
+  GainHistogram NgramLookupGains(RoundKind kind, int32_t askers) const;
+  // The best order by depth.
+  DraftOrder BestByDepth(DraftMode mode, RoundKind kind, int32_t askers, const StepBase& step,
+                         int32_t most) const;
   // The order of trees that grow as far as they pay, for few askers where any subtree may be
   // verified: what pays then depends on the text at hand. The trees of many askers are alike on
   // average, and it matters more that all come at the same time.
-  DraftOrder BestCostLimited(DraftMode mode, const PerKind& c, int32_t askers, const StepBase& step,
+  DraftOrder BestCostLimited(DraftMode mode, RoundKind kind, int32_t askers, const StepBase& step,
                              int32_t most) const;
   void SetCosts(double rate, const StepBase& step, int32_t most, DraftOrder* order) const;
   void RecordGains(const speculation::Draft& draft, const DraftOrder& order, PerKind* c) const;
@@ -233,6 +234,8 @@ class GoodputControl {
   double gain_ = 0;        // expected, a sequence that decodes
   AcceptanceEstimate acceptance_;
   std::array<PerKind, kRoundKinds> by_kind_;
+  // By OfNgramLookup.
+  std::vector<AverageGains> ngram_lookup_ = {kRoundKinds, AverageGains(kNgramLookupRounds)};
   std::vector<float> chances_;  // scratch
 };
 
