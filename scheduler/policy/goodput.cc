@@ -13,8 +13,9 @@ namespace {
 using speculation::VerificationMethod;
 
 // One in so many trees is asked for one level more, to learn what that gains by now; at most one in
-// sixteen rounds.
-constexpr int32_t kExploreInterval = 64;
+// sixteen rounds. The first follow each other sooner, twice as many apart each time: what the very
+// first tree promised at each depth came before scores were calibrated.
+constexpr int32_t kExploreInterval = 64, kFirstInterval = 4;
 constexpr int32_t kRememberedTrees = 8;  // of late, when drafters are tried again
 // A tree is larger than what is expected to be verified of it: which nodes are best is only known
 // when it is there.
@@ -270,7 +271,7 @@ DraftOrder GoodputControl::OrderOf(RoundKind kind, int32_t askers, const StepBas
   if (cost_limited) return order;
   c.until_explored -= std::min(askers, kExploreInterval / 16);
   if (order.ask && c.until_explored <= 0) {
-    c.until_explored = kExploreInterval;
+    c.until_explored = std::min(kExploreInterval, kFirstInterval << std::min(c.explored, 8));
     order.explorer = ++c.explored % askers;  // another sequence each time
   }
   return order;
