@@ -4,9 +4,10 @@
 For each place of the draft a cluster in every setting stays up: the defaults as a user has them;
 plain decoding; n-gram lookup alone; and drafts that are asked for, waited for and verified in every
 round, with each of --trees, drafting ahead or not, without lookup. Two more leave a part of the
-defaults out (no-lookup, no-ahead). All answer the same requests in turn (turns.py says how, and
-what the intervals are); only the one whose turn it is has work. A fixed setting whose best round
-stays below --drop of the cell's best median is not measured further.
+defaults out (no-lookup, no-ahead), two verify by another method (traversal, auto), and one is the
+defaults again: what two servers of the same setting differ by. All answer the same requests in turn
+(turns.py says how, and what the intervals are); only the one whose turn it is has work. A fixed
+setting whose best round stays below --drop of the cell's best median is not measured further.
 
 Places, on the cores that this process may use:
 
@@ -53,7 +54,8 @@ from bench.serving.run import number  # noqa: E402
 from bench.serving.turns import Interval, best  # noqa: E402
 from cluster import Cluster, assert_built, start_cluster  # noqa: E402
 
-DEFAULT, PLAIN = "default", "plain"
+DEFAULT, AGAIN, PLAIN = "default", "again", "plain"
+TRAVERSAL, AUTO = "traversal", "auto"
 TREES = ("1", "1,1,1", "1,1,1,1,1", "best:8:4:4", "best:24:4:12")
 MOST_CLIENTS = 64  # as --max_sequences and --max_sessions are by default
 
@@ -72,10 +74,13 @@ class Setting:
 def settings_of(trees: Sequence[str]) -> list[Setting]:
     found = [
         Setting(DEFAULT),
+        Setting(AGAIN),
         Setting(PLAIN, drafts=False, ngram_lookup=False),
         Setting("lookup", drafts=False),
         Setting("no-lookup", ngram_lookup=False),
         Setting("no-ahead", flags=("--ahead=false",)),
+        Setting(TRAVERSAL, flags=("--verification=traversal",)),
+        Setting(AUTO, flags=("--verification=auto",)),
     ]
     for tree, ahead in product(trees, (False, True)):
         name = f"{tree}+ahead" if ahead else tree
@@ -131,12 +136,12 @@ def clusters(
 
 HEADER = (
     "| place | temperature | workload | clients | default, tokens/s | plain | best fixed | by "
-    "| default / best | default / plain |\n" + "|---" * 10 + "|"
+    "| default / best | by round | default / plain | again / default |\n" + "|---" * 12 + "|"
 )
 
 
 def best_fixed(found: Found) -> str:
-    return best(found.rates, [name for name in found.rates if name != DEFAULT])
+    return best(found.rates, [name for name in found.rates if name not in (DEFAULT, AGAIN)])
 
 
 def row(found: Found) -> str:
@@ -150,7 +155,9 @@ def row(found: Found) -> str:
         *(f"{rate:.1f}" for rate in rates),
         fixed,
         str(found.over(DEFAULT, fixed)),
+        str(found.over_by_round(DEFAULT, fixed)),
         str(found.over(DEFAULT, PLAIN)),
+        str(found.over_by_round(AGAIN, DEFAULT)) if AGAIN in found.rates else "",
     ]
     return "| " + " | ".join(values) + " |"
 
@@ -158,10 +165,13 @@ def row(found: Found) -> str:
 def overview(found: Sequence[Found]) -> str:
     over_best = {f.cell: f.over(DEFAULT, best_fixed(f)).value for f in found}
     over_plain = {f.cell: f.over(DEFAULT, PLAIN).value for f in found}
-    return "\n".join(
-        cells.least_and_mean(f"default / {name}", ratios)
-        for name, ratios in (("best fixed", over_best), (PLAIN, over_plain))
-    )
+    lines = {"default / best fixed": over_best, "default / plain": over_plain}
+    chose = [f for f in found if f.cell.temperature > 0 and {TRAVERSAL, AUTO} <= f.rates.keys()]
+    if chose:  # between the default, which is coupled, and traversal
+        lines["auto / the better method"] = {
+            f.cell: f.over_by_round(AUTO, best(f.rates, [DEFAULT, TRAVERSAL])).value for f in chose
+        }
+    return "\n".join(cells.least_and_mean(name, ratios) for name, ratios in lines.items())
 
 
 def picture(found: Sequence[Found]) -> str:
@@ -215,7 +225,7 @@ def bench(arguments: argparse.Namespace) -> None:
             continue
         with clusters(place, arguments.chosen, arguments) as servers:
             for cell in missing:
-                always = (DEFAULT, PLAIN)
+                always = [name for name in (DEFAULT, AGAIN, PLAIN) if name in servers]
                 measured = cells.measure_cell(cell, servers, always, servers[PLAIN], arguments)
                 record.add(asyncio.run(measured))
     print(overview(record.found))

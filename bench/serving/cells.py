@@ -21,7 +21,7 @@ from bench.serving.client import Server, tokenize
 from bench.serving.metrics import Summary
 from bench.serving.run import count, number
 from bench.serving.sweep import Load, measure
-from bench.serving.turns import Interval, rates_of, ratio, take_turns
+from bench.serving.turns import Interval, rates_of, ratio, ratio_by_round, take_turns
 from bench.serving.workload import Planned
 from cluster import DRAFT
 
@@ -54,6 +54,9 @@ class Found:
 
     def over(self, ours: str, theirs: str) -> Interval:
         return ratio(self.rates[ours], self.rates[theirs])
+
+    def over_by_round(self, ours: str, theirs: str) -> Interval:
+        return ratio_by_round(self.rates[ours], self.rates[theirs])
 
 
 def seed_of(cell: Cell, number_of_round: int, seed: int) -> list[int]:

@@ -4,7 +4,9 @@ In every round each server answers all requests of that round, one server after 
 order that rotates from round to round, so that a machine that slows down slows all. Ratios are of
 medians over rounds. Their intervals hold 95 % of the ratios of rounds drawn with replacement, those
 of two servers together because they met the machine in the same mood: with few rounds they are
-rough, and with one there is nothing to draw.
+rough, and with one there is nothing to draw. Where rounds differ in what they ask, such as texts
+that drafts foresee more or less of, two medians may be of different rounds; the median of each
+round's own ratio is not.
 
 The best of several is the one whose median is highest, found by the same rounds that it is then
 compared by. Noise makes that the luckier one: a ratio to the best is rather too low than too high.
@@ -43,14 +45,30 @@ def turn(names: Sequence[str], number: int) -> list[str]:
     return [*names[first:], *names[:first]]
 
 
-def ratio(ours: Sequence[float], theirs: Sequence[float], seed: int = 0) -> Interval:
-    """Of medians over the same rounds."""
+def draw(ours: Sequence[float], theirs: Sequence[float], seed: int) -> np.ndarray:
+    """Rounds, with replacement, `DRAWS` times."""
     if len(ours) != len(theirs) or not ours:
         raise ValueError(f"{len(ours)} rounds beside {len(theirs)}; allowed: as many, from 1")
-    drawn = np.random.default_rng(seed).integers(len(ours), size=(DRAWS, len(ours)))
+    return np.random.default_rng(seed).integers(len(ours), size=(DRAWS, len(ours)))
+
+
+def interval(value: float, drawn: np.ndarray) -> Interval:
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return Interval(value, float(low), float(high))
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float], seed: int = 0) -> Interval:
+    """Of medians over the same rounds."""
+    drawn = draw(ours, theirs, seed)
     above, below = (np.median(np.asarray(rates)[drawn], axis=1) for rates in (ours, theirs))
-    low, high = np.percentile(above / below, [2.5, 97.5])
-    return Interval(median(ours) / median(theirs), float(low), float(high))
+    return interval(median(ours) / median(theirs), above / below)
+
+
+def ratio_by_round(ours: Sequence[float], theirs: Sequence[float], seed: int = 0) -> Interval:
+    """The median of each round's own ratio."""
+    drawn = draw(ours, theirs, seed)
+    ratios = np.asarray(ours) / np.asarray(theirs)
+    return interval(float(np.median(ratios)), np.median(ratios[drawn], axis=1))
 
 
 def best(rates: Mapping[str, Sequence[float]], among: Collection[str]) -> str:

@@ -19,7 +19,24 @@ def found(**rates: list[float]) -> Found:
 def test_the_default_is_beside_the_best_of_the_others() -> None:
     one = found(default=[9.0, 9.0], plain=[3.0, 3.0], lookup=[4.0, 4.0], slow=[99.0])
     assert best_of.best_fixed(one) == "lookup"
-    assert "| lookup | 2.25 [2.25, 2.25] | 3.00 [3.00, 3.00] |" in best_of.row(one)
+    over = "2.25 [2.25, 2.25]"
+    assert f"| lookup | {over} | {over} | 3.00 [3.00, 3.00] |  |" in best_of.row(one)
+
+
+def test_the_defaults_again_are_no_fixed_setting() -> None:
+    one = found(default=[9.0, 9.0], again=[18.0, 18.0], plain=[3.0, 3.0])
+    assert best_of.best_fixed(one) == "plain"
+    assert best_of.row(one).endswith("| 2.00 [2.00, 2.00] |")
+
+
+def test_auto_is_beside_the_better_of_its_two_methods() -> None:
+    rates = {"default": [9.0], "plain": [3.0], "traversal": [10.0], "auto": [8.0]}
+    greedy, sampled = (
+        Found(Cell("shared", temperature, "code", 4), rates, dict.fromkeys(rates, 0.0))
+        for temperature in (0.0, 1.0)
+    )
+    assert "auto /" not in best_of.overview([greedy])
+    assert "auto / the better method: geometric mean 0.80" in best_of.overview([greedy, sampled])
 
 
 def test_every_fixed_setting_is_there_and_the_default_has_no_flag() -> None:
@@ -27,7 +44,7 @@ def test_every_fixed_setting_is_there_and_the_default_has_no_flag() -> None:
     assert settings["default"].flags == ()
     assert settings["best:8:4:4+ahead"].flags == ("--tree=best:8:4:4", "--ahead=true")
     assert not settings["plain"].drafts
-    assert len(settings) == 5 + 2 * 2
+    assert len(settings) == 8 + 2 * 2
 
 
 def test_cells_and_rounds_have_requests_of_their_own() -> None:

@@ -14,6 +14,7 @@ from bench.serving.turns import (
     best,
     rates_of,
     ratio,
+    ratio_by_round,
     remaining,
     take_turns,
     turn,
@@ -30,6 +31,13 @@ def test_everyone_is_once_in_every_place() -> None:
 
 def test_a_ratio_is_of_medians() -> None:
     assert ratio([2, 30, 4], [1, 1, 100]).value == 4.0
+
+
+def test_a_ratio_by_round_does_not_see_what_rounds_differ_by() -> None:
+    # Of medians it would be 9 / 10.
+    found = ratio_by_round([9, 30, 4], [10, 25, 5])
+    assert (found.low, found.value, found.high) == (0.8, 0.9, 1.2)
+    assert ratio_by_round([2.0, 20.0], [1.0, 10.0]) == Interval(2.0, 2.0, 2.0)
 
 
 def test_a_machine_that_slows_down_both_leaves_the_interval_narrow() -> None:
