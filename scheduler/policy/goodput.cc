@@ -125,7 +125,8 @@ DraftOrder GoodputControl::BestByDepth(DraftMode mode, RoundKind kind, int32_t a
   const RowAllocation plain = AllocateRows(offered, step, step_time_);
   double accepted = 0;
   best.rate = 0;
-  if (!speculation::Merges(kind.verification)) offered = {};  // one tree is verified, the drafter's or the n-gram lookup's
+  // One tree is verified, the drafter's or the n-gram lookup's.
+  if (!speculation::Merges(kind.verification)) offered = {};
   for (int depth = 1; depth <= kDepths && c.by_depth[depth - 1].known(); ++depth) {
     const GainHistogram& gains = c.by_depth[depth - 1].of_late();
     if (gains.all == 0) break;  // no tree was that deep
