@@ -12,8 +12,9 @@ namespace {
 constexpr double kStepDecay = 0.998;  // of what is known, at every step: about 500 steps count
 constexpr double kLocalDecay = 0.93;  // at every step of about as many rows: about 14 count
 constexpr double kInitialDecay = 1e-4;
-constexpr int kMaxOutliers = 2;  // in a row
-constexpr int kFirstSteps = 16;  // after each of which it is solved anew
+constexpr double kOutlier = 2.5;  // times what is expected
+constexpr int kMaxOutliers = 2;   // in a row
+constexpr int kFirstSteps = 16;   // after each of which it is solved anew
 constexpr int kLearning = 256, kSolveOften = 8;
 constexpr int kSolveEvery = 32;
 // It is solved at once after a step of a size with fewer samples than kFewSamples whose time
@@ -148,10 +149,11 @@ void StepTime::Matrix::Solve(Vector* v) const {
 
 void StepTime::Observe(int32_t rows, int64_t context, base::Nanos time) {
   const double seconds = static_cast<double>(time) / 1e9;
-  // A step that something else held up (page faults, another process) is not learned from. After
-  // kMaxOutliers in a row it is: steps of that size may take that long.
+  // A step that something else held up (page faults, another process) is not learned from: one such
+  // step would be all that is known of a size that is seldom seen. After kMaxOutliers in a row it
+  // is: steps of that size may take that long.
   const double expected = known() ? static_cast<double>(Predict(rows, context)) / 1e9 : seconds;
-  const bool outlier = steps_ > 32 && seconds > 4 * std::max(expected, scale_);
+  const bool outlier = steps_ > kFirstSteps && seconds > kOutlier * std::max(expected, scale_);
   if (outlier && ++held_up_ <= kMaxOutliers) return;
   held_up_ = 0;
   scale_ = steps_ == 0 ? seconds : scale_ + (seconds - scale_) / 16;

@@ -109,6 +109,16 @@ TEST(StepTimeTest, OneOutlierIsIgnored) {
   EXPECT_EQ(time.Predict(20, 0), before);
 }
 
+// The first step of many sequences, beside their clients and a gateway at work.
+TEST(StepTimeTest, OneOutlierOfANewSizeIsIgnored) {
+  StepTime time;
+  for (const int32_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 10}) {
+    for (int i = 0; i < 2; ++i) time.Observe(rows, 0, Linear(rows, 0));
+  }
+  time.Observe(115, 0, 3 * Linear(115, 0));
+  EXPECT_NEAR(static_cast<double>(time.Predict(115, 0)), Linear(115, 0), 0.1 * Linear(115, 0));
+}
+
 // Rows that were never tried may cost far more than expected.
 TEST(StepTimeTest, RepeatedOutliersAreLearned) {
   StepTime time = Learned(Linear, {1, 2, 3}, 200, 0.01);
