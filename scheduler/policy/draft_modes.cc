@@ -1,11 +1,8 @@
 #include "scheduler/policy/draft_modes.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <utility>
-
-#include "scheduler/policy/nearest_load.h"
 
 namespace specfabric::scheduler {
 namespace {
@@ -40,11 +37,6 @@ constexpr double kMargin = 1.03;
 constexpr double kMarginUnread = 1.05, kMarginForgotten = 1.2;
 
 }  // namespace
-
-int DraftModes::LoadOf(int32_t running) {
-  const auto width = std::bit_width(static_cast<uint32_t>(std::max(1, running)));
-  return std::min(static_cast<int>(width) - 1, kLoads - 1);
-}
 
 // A little more or less is the same load still.
 bool DraftModes::Holds(int32_t running) const {

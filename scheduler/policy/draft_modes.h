@@ -32,6 +32,7 @@
 #include <cstdint>
 
 #include "base/clock.h"
+#include "scheduler/policy/loads.h"
 
 namespace specfabric::scheduler {
 
@@ -100,7 +101,6 @@ class DraftModes {
   DraftModeCounts counts() const;
 
  private:
-  static constexpr int kLoads = 12;
   enum class Phase : uint8_t { kCatchingUp, kSettling, kMeasuring };
   struct Arm {
     double pace = 1;
@@ -124,7 +124,6 @@ class DraftModes {
     double lost = 0;             // by a trial: the time that the best mode would not have needed
   };
 
-  static int LoadOf(int32_t running);
   bool Holds(int32_t running) const;
   static bool Known(const Arms& arms);
   // Of this load, or else of the nearest, at which the mode was in use.

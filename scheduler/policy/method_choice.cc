@@ -1,10 +1,9 @@
 #include "scheduler/policy/method_choice.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
-#include "scheduler/policy/nearest_load.h"
+#include "scheduler/policy/loads.h"
 
 namespace specfabric::scheduler {
 namespace {
@@ -36,9 +35,8 @@ int MethodChoice::TemperatureOf(float temperature) {
 }
 
 // 1; 2 to 7; 8 to 31; 32 to 127; more.
-int MethodChoice::LoadOf(int32_t running) {
-  const auto width = std::bit_width(static_cast<uint32_t>(std::max(1, running)));
-  return std::min(static_cast<int>(width) / 2, kLoads - 1);
+int MethodChoice::WideLoadOf(int32_t running) {
+  return std::min((LoadOf(running) + 1) / 2, kWideLoads - 1);
 }
 
 double MethodChoice::Rate(const Record& record, int32_t running, const StepTime& step) {
@@ -50,12 +48,12 @@ double MethodChoice::Rate(const Record& record, int32_t running, const StepTime&
 const MethodChoice::Record& MethodChoice::Known(int method, int temperature, int load) const {
   const auto& by_load = records_[temperature];
   const auto used = [&](int l) { return by_load[l][method].sequences > 0; };
-  return by_load[NearestLoad(load, kLoads, used).value_or(load)][method];
+  return by_load[NearestLoad(load, kWideLoads, used).value_or(load)][method];
 }
 
 VerificationMethod MethodChoice::Choose(uint32_t allowed, float temperature, int32_t running,
                                         const StepTime& step) {
-  const int t = TemperatureOf(temperature), load = LoadOf(running + 1);
+  const int t = TemperatureOf(temperature), load = WideLoadOf(running + 1);
   Records& records = records_[t][load];
   std::array<double, speculation::kVerificationMethods> rates = {};
   int best = -1, unknown = -1;
@@ -87,8 +85,8 @@ VerificationMethod MethodChoice::Choose(uint32_t allowed, float temperature, int
 void MethodChoice::OnEnd(VerificationMethod verification, float temperature, int32_t running,
                          const MethodRounds& rounds) {
   if (rounds.rounds < kLeastRounds) return;
-  Record& record =
-      records_[TemperatureOf(temperature)][LoadOf(running + 1)][static_cast<size_t>(verification)];
+  Record& record = records_[TemperatureOf(temperature)][WideLoadOf(running + 1)]
+                           [static_cast<size_t>(verification)];
   // The first few count as 1, 2, 3 and so on: what a method's trees yield is still learned in them.
   const auto before = static_cast<double>(record.sequences);
   const double keep = std::min(1 - kForget, before / (before + 2));

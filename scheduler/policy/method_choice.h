@@ -48,7 +48,7 @@ class MethodChoice {
              const MethodRounds& rounds);
 
  private:
-  static constexpr int kTemperatures = 3, kLoads = 5;
+  static constexpr int kTemperatures = 3, kWideLoads = 5;
   // Averages over the last sequences, by rounds.
   struct Record {
     int32_t sequences = 0;
@@ -58,12 +58,12 @@ class MethodChoice {
   using Records = std::array<Record, speculation::kVerificationMethods>;
 
   static int TemperatureOf(float temperature);
-  static int LoadOf(int32_t running);
+  static int WideLoadOf(int32_t running);
   static double Rate(const Record& record, int32_t running, const StepTime& step);
   // What is known of this load, or else of the nearest at which the method was used.
   const Record& Known(int method, int temperature, int load) const;
 
-  std::array<std::array<Records, kLoads>, kTemperatures> records_ = {};
+  std::array<std::array<Records, kWideLoads>, kTemperatures> records_ = {};
 };
 
 }  // namespace specfabric::scheduler

@@ -1,10 +1,7 @@
 #include "scheduler/policy/reply_time.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-
-#include "scheduler/policy/nearest_load.h"
 
 namespace specfabric::scheduler {
 namespace {
@@ -22,11 +19,6 @@ constexpr double kKnownVariance = 0.1;
 constexpr double kEnoughReplies = 16;
 
 }  // namespace
-
-int ReplyTime::Load(int32_t askers) {
-  return std::min(static_cast<int>(std::bit_width(static_cast<uint32_t>(std::max(1, askers)))) - 1,
-                  kLoads - 1);
-}
 
 ReplyTime::Line ReplyTime::Fit::Fitted(double fixed_share) const {
   if (n == 0) return {};
@@ -56,7 +48,7 @@ double ReplyTime::FixedShare(int load) const {
 }
 
 int ReplyTime::Nearest(int32_t askers) const {
-  const int load = Load(askers);
+  const int load = LoadOf(askers);
   return NearestLoad(load, kLoads, [&](int l) { return fits_[l].n > 0; }).value_or(load);
 }
 
@@ -67,7 +59,7 @@ double ReplyTime::ExpectUs(int32_t askers, double depth) const {
 }
 
 void ReplyTime::Observe(int32_t askers, int32_t depth, base::Nanos latency) {
-  Fit& fit = fits_[Load(askers)];
+  Fit& fit = fits_[LoadOf(askers)];
   const double us = static_cast<double>(latency) / 1e3, levels = std::max(1, depth);
   if (observed_) {
     const double off = std::abs(us - ExpectUs(askers, levels));
@@ -87,7 +79,7 @@ void ReplyTime::ObserveAtLeast(int32_t askers, int32_t depth, base::Nanos waited
   if (waited > Expect(askers, depth)) Observe(askers, depth, waited);
 }
 
-bool ReplyTime::known(int32_t askers) const { return fits_[Load(askers)].n >= kEnoughReplies; }
+bool ReplyTime::known(int32_t askers) const { return fits_[LoadOf(askers)].n >= kEnoughReplies; }
 
 base::Nanos ReplyTime::Expect(int32_t askers, double depth) const {
   return static_cast<base::Nanos>(1e3 * ExpectUs(askers, std::max(1.0, depth)));

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "base/clock.h"
+#include "scheduler/policy/loads.h"
 
 namespace specfabric::scheduler {
 
@@ -40,13 +41,11 @@ class ReplyTime {
     Line Fitted(double fixed_share) const;
     bool KnowsLevels() const;
   };
-  static int Load(int32_t askers);
   // This load, or the nearest one that has replies.
   int Nearest(int32_t askers) const;
   double FixedShare(int load) const;
   double ExpectUs(int32_t askers, double depth) const;
 
-  static constexpr int kLoads = 12;
   std::array<Fit, kLoads> fits_ = {};
   bool observed_ = false;
 };
