@@ -34,9 +34,10 @@ def test_a_ratio_is_of_medians() -> None:
 
 
 def test_a_ratio_by_round_does_not_see_what_rounds_differ_by() -> None:
-    # Of medians it would be 9 / 10.
-    found = ratio_by_round([9, 30, 4], [10, 25, 5])
-    assert (found.low, found.value, found.high) == (0.8, 0.9, 1.2)
+    ours, theirs = [8, 20, 6], [10, 16, 5]
+    assert ratio(ours, theirs).value == 0.8, "8 and 10 are of one round, but not of a typical one"
+    found = ratio_by_round(ours, theirs)
+    assert (found.low, found.value, found.high) == (0.8, 1.2, 1.25)
     assert ratio_by_round([2.0, 20.0], [1.0, 10.0]) == Interval(2.0, 2.0, 2.0)
 
 
