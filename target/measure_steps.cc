@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -29,37 +30,51 @@ bool BoundByArithmetic(const std::vector<StepSample>& samples) {
   return false;
 }
 
+bool IsPowerOf2(int32_t rows) { return std::has_single_bit(static_cast<uint32_t>(rows)); }
+
+// number: of the last step.
+absl::StatusOr<StepSample> Measure(const scheduler::SchedulerOptions& options,
+                                   const ExecuteStep& execute, int32_t rows, uint64_t* number) {
+  StepSample sample = {.rows = rows, .context = rows, .time = base::kForever};
+  scheduler::StepResult result;
+  for (int run = 0; run < kRuns; ++run) {
+    const scheduler::StepPlan plan = scheduler::ProfileStep(options, rows, ++*number);
+    const std::vector<const speculation::DraftProbs*> draft_probs(plan.sequences.size(), nullptr);
+    StepTimes times;
+    const base::Nanos began = base::Now();
+    absl::Status executed = execute(plan, {.draft_probs = draft_probs}, &times, &result);
+    if (!executed.ok()) return executed;
+    sample.time = std::min(sample.time, base::Now() - began);
+  }
+  return sample;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<StepSample>> MeasureSteps(const scheduler::SchedulerOptions& options,
                                                      const ExecuteStep& execute,
                                                      base::Nanos budget) {
   const base::Nanos ends = base::Now() + budget;
+  std::vector<int32_t> sizes = scheduler::ProfileSizes(options);
+  const auto between = std::stable_partition(sizes.begin(), sizes.end(), IsPowerOf2);
   std::vector<StepSample> samples;
-  std::vector<const speculation::DraftProbs*> draft_probs;
-  scheduler::StepResult result;
+  int32_t most = std::numeric_limits<int32_t>::max();
   uint64_t number = 0;
-  for (const int32_t rows : scheduler::ProfileSizes(options)) {
-    StepSample sample = {.rows = rows, .context = rows, .time = base::kForever};
-    for (int run = 0; run < kRuns; ++run) {
-      const scheduler::StepPlan plan = scheduler::ProfileStep(options, rows, ++number);
-      draft_probs.assign(plan.sequences.size(), nullptr);
-      StepTimes times;
-      const base::Nanos began = base::Now();
-      absl::Status executed = execute(plan, {.draft_probs = draft_probs}, &times, &result);
-      if (!executed.ok()) return executed;
-      sample.time = std::min(sample.time, base::Now() - began);
-    }
-    samples.push_back(sample);
-    if (base::Now() > ends || BoundByArithmetic(samples)) break;
+  for (auto rows = sizes.begin(); rows != sizes.end() && base::Now() < ends; ++rows) {
+    if (*rows > most) continue;
+    auto sample = Measure(options, execute, *rows, &number);
+    if (!sample.ok()) return sample.status();
+    samples.push_back(*sample);
+    if (rows < between && BoundByArithmetic(samples)) most = *rows;
   }
+  std::ranges::sort(samples, {}, &StepSample::rows);
   return samples;
 }
 
 std::string Describe(absl::Span<const StepSample> profile) {
   std::string rows, times;
   for (size_t i = 0; i < profile.size(); ++i) {
-    const bool power_of_4 = std::has_single_bit(static_cast<uint32_t>(profile[i].rows)) &&
+    const bool power_of_4 = IsPowerOf2(profile[i].rows) &&
                             std::countr_zero(static_cast<uint32_t>(profile[i].rows)) % 2 == 0;
     if (!power_of_4 && i + 1 < profile.size()) continue;
     absl::StrAppend(&rows, rows.empty() ? "" : " / ", profile[i].rows);

@@ -16,9 +16,10 @@
 namespace specfabric::target {
 
 // Runs steps of more and more rows, each some times, of which the least counts: the first maps
-// memory and captures graphs. Ends at the size from which on a row takes what it takes in larger
-// steps too, or after `budget`. options: the scheduler's, whose blocks nothing uses yet. Errors: a
-// step's.
+// memory and captures graphs. Powers of two come first, so that what is known when `budget` ends
+// spans few rows and many, then the sizes between them. Ends at the size from which on a row takes
+// what it takes in larger steps too, or after `budget`. Returned by rows, ascending. options: the
+// scheduler's, whose blocks nothing uses yet. Errors: a step's.
 absl::StatusOr<std::vector<scheduler::StepSample>> MeasureSteps(
     const scheduler::SchedulerOptions& options, const ExecuteStep& execute, base::Nanos budget);
 

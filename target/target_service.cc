@@ -33,7 +33,7 @@ namespace specfabric::target {
 namespace {
 
 constexpr int32_t kSpareSlots = 4;
-constexpr base::Nanos kProfileBudget = base::kSecond;  // of a start
+constexpr base::Nanos kProfileBudget = 2 * base::kSecond;  // of a start
 
 // An index of metrics::kExactnessNames.
 int ExactnessOf(schemas::VerificationMethod verification, bool batch_invariant) {

@@ -5,8 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
+
+#include "scheduler/step_profile.h"
 
 namespace specfabric::target {
 namespace {
@@ -49,6 +52,18 @@ TEST(MeasureStepsTest, EndsWhereRowsCostWhatTheyCostInLargerSteps) {
     EXPECT_LT(step.time, 10 * fake.time(step.rows)) << "the first of a size does not count";
     EXPECT_EQ(step.context, step.rows);
   }
+}
+
+TEST(MeasureStepsTest, SpansFewRowsAndManyBeforeItMeasuresThoseBetween) {
+  Fake fake{[](int32_t) { return base::kMillisecond; }};
+  // Of at least 12 ms each the ten powers of two, and not all of the sizes between them.
+  const auto profile = MeasureSteps(Options(), fake.Execute(), 300 * base::kMillisecond);
+  ASSERT_TRUE(profile.ok());
+  EXPECT_TRUE(std::ranges::is_sorted(*profile, {}, &scheduler::StepSample::rows));
+  std::vector<int32_t> rows;
+  for (const scheduler::StepSample& step : *profile) rows.push_back(step.rows);
+  EXPECT_THAT(rows, testing::IsSupersetOf({1, 2, 4, 8, 16, 32}));
+  EXPECT_LT(rows.size(), scheduler::ProfileSizes(Options()).size());
 }
 
 TEST(MeasureStepsTest, EndsAfterItsBudget) {
