@@ -18,9 +18,17 @@ constexpr double kMaxTrials = 500;
 constexpr double kPrior = 4;
 constexpr double kDecay = 0.02;  // share that one Decay at pace 1 forgets
 constexpr double kNgramLookupDecay = 0.999;
+// Most that is expected of the n-gram lookup untried. Its score counts what matched, and says 1 of
+// every long repetition: many sequences at once would try all of theirs.
+constexpr float kNgramLookupPrior = 0.9;
 
 // Of the node given its parent, by the drafter.
 float DraftProbability(float score) { return std::exp(std::min(score, 0.0f)); }
+
+float ScorePrior(float draft_probability, speculation::ProposalSource proposed_by) {
+  const bool lookup = proposed_by == speculation::ProposalSource::kNgramLookup;
+  return lookup ? std::min(draft_probability, kNgramLookupPrior) : draft_probability;
+}
 
 double PlacePrior(int sibling) { return sibling == 0 ? 0.6 : 0.15; }
 
@@ -71,7 +79,8 @@ void AcceptanceEstimate::PathChances(VerificationMethod verification,
                                   .by_score[static_cast<size_t>(source.proposed_by)];
       const Tally& tally = scores[Bin(draft_probability)];
       (*chances)[node - 1] =
-          path(tree.parents[node]) * static_cast<float>(tally.Chance(draft_probability));
+          path(tree.parents[node]) *
+          static_cast<float>(tally.Chance(ScorePrior(draft_probability, source.proposed_by)));
     }
     return;
   }
@@ -130,13 +139,13 @@ void AcceptanceEstimate::Decay(VerificationMethod verification, double pace) {
   }
 }
 
-void AcceptanceEstimate::DecayNgramLookup(VerificationMethod verification) {
-  PerDrafter& drafter =
-      by_method_[MethodOf(verification, speculation::ProposalSource::kNgramLookup)][0];
-  for (Tally& tally :
-       drafter.by_score[static_cast<size_t>(speculation::ProposalSource::kNgramLookup)]) {
-    tally.tried *= kNgramLookupDecay;
-    tally.accepted *= kNgramLookupDecay;
+void AcceptanceEstimate::DecayNgramLookup() {
+  constexpr auto kLookup = speculation::ProposalSource::kNgramLookup;
+  for (PerDrafters& of_method : by_method_) {
+    for (Tally& tally : of_method[0].by_score[static_cast<size_t>(kLookup)]) {
+      tally.tried *= kNgramLookupDecay;
+      tally.accepted *= kNgramLookupDecay;
+    }
   }
 }
 

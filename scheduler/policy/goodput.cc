@@ -47,6 +47,7 @@ GoodputControl::GoodputControl(absl::Span<const StepSample> profile) {
 }
 
 void GoodputControl::OnStep(int32_t rows, int64_t context, base::Nanos time, BesideStep drafters) {
+  acceptance_.DecayNgramLookup();
   // Beside drafters that are only tried, at work or reading prompts, steps may be slower, which is
   // part of their pace. Else other modes would seem as slow.
   bool differs = use_.trial || use_.catches_up || modes_.Exceptional(drafters.read_prompts);
@@ -357,7 +358,6 @@ void GoodputControl::RecordGains(const speculation::Draft& draft, const DraftOrd
 void GoodputControl::EvaluateNgramLookup(RoundKind kind, const speculation::Draft& ngram_lookup,
                                          std::vector<float>* expected_gain) {
   acceptance_.PathChances(kind.verification, ngram_lookup, expected_gain);
-  if (!expected_gain->empty()) acceptance_.DecayNgramLookup(kind.verification);
   GainHistogram now;
   for (float chance : *expected_gain) now.Add(chance);
   ngram_lookup_[OfNgramLookup(kind)].Add(now);

@@ -47,6 +47,25 @@ TEST(AcceptanceEstimateTest, StartsFromTheDraftersScoresAndDecaysBackToThem) {
   EXPECT_NEAR(PathChances(estimate, VerificationMethod::kCoupled, draft)[0], 0.9, 0.01);
 }
 
+// What a long repetition says of itself is 1, and many sequences at once would try all of theirs.
+TEST(AcceptanceEstimateTest, NgramLookupIsBelievedLessUntilItWasTried) {
+  AcceptanceEstimate estimate;
+  constexpr auto kMethod = VerificationMethod::kCoupled;
+  speculation::Draft sure = {.tree = Chain(2, std::log(0.9999f))};
+  EXPECT_GT(PathChances(estimate, kMethod, sure)[1], 0.99) << "a drafter's score";
+  sure.sources.assign(3, {.proposed_by = speculation::ProposalSource::kNgramLookup});
+  speculation::Draft unsure = {.tree = Chain(1, std::log(0.5f)), .sources = sure.sources};
+  EXPECT_LT(PathChances(estimate, kMethod, sure)[0], 0.95);
+  EXPECT_NEAR(PathChances(estimate, kMethod, unsure)[0], 0.5, 0.01);
+  for (int i = 0; i < 200; ++i) estimate.Observe(kMethod, sure, {1, 2});
+  EXPECT_GT(PathChances(estimate, kMethod, sure)[1], 0.98);
+  // As long as a few steps do not change that.
+  for (int step = 0; step < 50; ++step) estimate.DecayNgramLookup();
+  EXPECT_GT(PathChances(estimate, kMethod, sure)[1], 0.98);
+  for (int step = 0; step < 20000; ++step) estimate.DecayNgramLookup();
+  EXPECT_LT(PathChances(estimate, kMethod, sure)[0], 0.95);
+}
+
 TEST(AcceptanceEstimateTest, DrawnTokensAreEstimatedByPositionAlone) {
   AcceptanceEstimate estimate;
   speculation::Draft draft = {.tree = Chain(2, -0.1f), .draw = SiblingDraw::kWithoutReplacement};
