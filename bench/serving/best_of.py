@@ -21,6 +21,8 @@ Without drafts, too, the target has the cores that it has in that place. Request
 differ from cell to cell and from round to round (texts.py has the kinds), so that no prefix cache
 knows them. Each cell is printed, and written to --out, when it is done. A cell that --out already
 holds is kept, so that a run which was cut off goes on; begin anew in another folder after changes.
+Two servers of one setting differ for as long as they live, by some percent: with --sets, others
+take their place, and the intervals hold that too.
 
     python=$(scripts/setup --print-venv)/bin/python
     scripts/build && scripts/make_bench_pair.py
@@ -36,7 +38,7 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -50,7 +52,7 @@ from bench.serving.cells import PLACES, REMOTE, SHARED, Cell, Found  # noqa: E40
 from bench.serving.client import Server  # noqa: E402
 from bench.serving.clusters_bench import run_to_end  # noqa: E402
 from bench.serving.placement import pin, pinned_here  # noqa: E402
-from bench.serving.run import number  # noqa: E402
+from bench.serving.run import count, number  # noqa: E402
 from bench.serving.turns import Interval, best  # noqa: E402
 from cluster import Cluster, assert_built, start_cluster  # noqa: E402
 
@@ -199,6 +201,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--drop", type=number(0), default=0.8, help="of the best median; 0: measures all to the end"
     )
+    parser.add_argument(
+        "--sets", type=count, default=1, help="of servers, one after the other, --rounds with each"
+    )
     parser.add_argument("--rtt_ms", type=number(0, above=True), default=1.0, help="at remote")
     arguments = parser.parse_args()
     known = settings_of(arguments.trees)
@@ -214,6 +219,27 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
+def measure_part(
+    cell: Cell,
+    servers: Mapping[str, Server],
+    before: Sequence[Found],
+    arguments: argparse.Namespace,
+) -> Found:
+    """What one set of servers makes of a cell, after what others made of it."""
+    names = cells.at_work_to_the_end(cells.joined(before)) if before else list(servers)
+    going = {name: servers[name] for name in names}
+    always = [name for name in (DEFAULT, AGAIN, PLAIN) if name in servers]
+    measured = cells.measure_cell(
+        cell,
+        going,
+        always,
+        servers[PLAIN],
+        arguments,
+        first_round=len(before) * arguments.rounds,
+    )
+    return asyncio.run(measured)
+
+
 def bench(arguments: argparse.Namespace) -> None:
     assert_built()
     file = arguments.out / "best_of.json" if arguments.out else None
@@ -221,13 +247,13 @@ def bench(arguments: argparse.Namespace) -> None:
     for place in arguments.places:
         wanted = product(arguments.temperatures, arguments.workloads, arguments.clients)
         missing = record.missing(Cell(place, *rest) for rest in wanted)
-        if not missing:
-            continue
-        with clusters(place, arguments.chosen, arguments) as servers:
-            for cell in missing:
-                always = [name for name in (DEFAULT, AGAIN, PLAIN) if name in servers]
-                measured = cells.measure_cell(cell, servers, always, servers[PLAIN], arguments)
-                record.add(asyncio.run(measured))
+        parts: dict[Cell, list[Found]] = {cell: [] for cell in missing}
+        for number_of_set in range(arguments.sets if missing else 0):
+            with clusters(place, arguments.chosen, arguments) as servers:
+                for cell, found in parts.items():
+                    found.append(measure_part(cell, servers, found, arguments))
+                    if number_of_set + 1 == arguments.sets:
+                        record.add(cells.joined(found))
     print(overview(record.found))
 
 

@@ -89,10 +89,11 @@ async def measure_cell(
     tokenizer: Server,
     arguments: argparse.Namespace,
     at_work: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
+    first_round: int = 0,
 ) -> Found:
     """What `servers` make of a cell, those in `always` in every round.
 
-    A server's turn lies within `at_work` of its name.
+    A server's turn lies within `at_work` of its name. `first_round`: of other servers before them.
     """
     plans: dict[int, list[Planned]] = {}
     options = {**OPTIONS, "temperature": cell.temperature}
@@ -104,13 +105,33 @@ async def measure_cell(
         with at_work(name):
             return await measure(servers[name], plans[number_of_round], load, options)
 
-    found = await take_turns(list(servers), once, arguments.rounds, always, arguments.drop)
+    found = await take_turns(
+        list(servers), once, arguments.rounds, always, arguments.drop, first_round
+    )
     accepted = {
         name: median(s.accepted_per_round or 0 for s in summaries)
         for name, summaries in found.items()
         if summaries
     }
     return Found(cell, rates_of(found), accepted)
+
+
+def joined(parts: Sequence[Found]) -> Found:
+    """One cell's rounds by one set of servers after the other."""
+    names = list(parts[0].rates)
+    rates = {name: [r for part in parts for r in part.rates.get(name, [])] for name in names}
+    accepted = {
+        name: median(part.accepted[name] for part in parts if name in part.accepted)
+        for name in names
+        if name in parts[0].accepted
+    }
+    return Found(parts[0].cell, rates, accepted)
+
+
+def at_work_to_the_end(found: Found) -> list[str]:
+    """Who took part in every round."""
+    rounds = max(len(rates) for rates in found.rates.values())
+    return [name for name, rates in found.rates.items() if len(rates) == rounds]
 
 
 @dataclass

@@ -6,7 +6,8 @@ medians over rounds. Their intervals hold 95 % of the ratios of rounds drawn wit
 of two servers together because they met the machine in the same mood: with few rounds they are
 rough, and with one there is nothing to draw. Where rounds differ in what they ask, such as texts
 that drafts foresee more or less of, two medians may be of different rounds; the median of each
-round's own ratio is not.
+round's own ratio is not. What a process meets for as long as it lives, such as the memory that it
+was given, is the same in all its rounds, and no interval of them shows it: other processes do.
 
 The best of several is the one whose median is highest, found by the same rounds that it is then
 compared by. Noise makes that the luckier one: a ratio to the best is rather too low than too high.
@@ -99,18 +100,22 @@ async def take_turns(
     rounds: int,
     always: Collection[str],
     share: float,
+    first: int = 0,
 ) -> dict[str, list[Summary]]:
-    """The summaries of each by round; `measure(name, number)` answers the requests of one."""
+    """The summaries of each by round; `measure(name, number)` answers the requests of one.
+
+    `first` is the number of the first that counts.
+    """
     found: dict[str, list[Summary]] = {name: [] for name in names}
     going = list(names)
-    for number in range(WARM_UP, rounds):
+    for number in [WARM_UP, *range(first, first + rounds)]:
         for name in turn(going, number):
             summary = await measure(name, number)
             if number != WARM_UP:
                 found[name].append(summary)
         going = remaining(rates_of(found), always, share)
         if sys.stderr.isatty():
-            print(f"round {number + 1} of {rounds} done", file=sys.stderr)
+            print(f"round {number + 1} of {first + rounds} done", file=sys.stderr)
     return found
 
 

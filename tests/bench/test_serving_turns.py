@@ -102,3 +102,14 @@ def test_turns_warm_up_first_and_leave_out_who_is_too_slow() -> None:
     assert rates_of(found) == {"ours": [5.0] * 3, "fast": [10.0] * 3, "slow": [1.0]}
     assert [name for name, number in calls if number == WARM_UP] == ["slow", "ours", "fast"]
     assert [name for name, number in calls if number == 1] == ["fast", "ours"]
+
+
+def test_rounds_of_other_servers_go_on_where_those_before_ended() -> None:
+    calls: list[tuple[str, int]] = []
+
+    async def measure(name: str, number: int) -> Summary:
+        calls.append((name, number))
+        return summary(1.0)
+
+    asyncio.run(take_turns(["a", "b"], measure, 2, [], 0.0, first=3))
+    assert [number for _, number in calls] == [WARM_UP, WARM_UP, 3, 3, 4, 4]
