@@ -140,9 +140,9 @@ void AcceptanceEstimate::Decay(VerificationMethod verification, double pace) {
 }
 
 void AcceptanceEstimate::DecayNgramLookup() {
-  constexpr auto kLookup = speculation::ProposalSource::kNgramLookup;
+  constexpr auto kSource = static_cast<size_t>(speculation::ProposalSource::kNgramLookup);
   for (PerDrafters& of_method : by_method_) {
-    for (Tally& tally : of_method[0].by_score[static_cast<size_t>(kLookup)]) {
+    for (Tally& tally : of_method[0].by_score[kSource]) {
       tally.tried *= kNgramLookupDecay;
       tally.accepted *= kNgramLookupDecay;
     }

@@ -3,12 +3,12 @@
 
 // The chance that a node of a draft tree is accepted if its parent is, learned online from the
 // rounds so far. Where any subtree may be verified it follows from the drafter's score of the node,
-// calibrated; the n-gram lookup's is believed less until it was tried. Where the verification method uses draft probabilities it follows from the node's
-// place alone (depth and index among its siblings): a choice by what was drawn would change the
-// output distribution (verification.md section 3, Trimming). Each drafter is calibrated by itself,
-// and so are the n-gram lookup and the tokens that several sources propose. Of the n-gram
-// lookup the methods that accept alike learn together (OfNgramLookup). Owned by GoodputControl; one
-// thread; allocates nothing.
+// calibrated; the n-gram lookup's is believed less until it was tried. Where the verification
+// method uses draft probabilities it follows from the node's place alone (depth and index among its
+// siblings): a choice by what was drawn would change the output distribution (verification.md
+// section 3, Trimming). Each drafter is calibrated by itself, and so are the n-gram lookup and the
+// tokens that several sources propose. Of the n-gram lookup the methods that accept alike learn
+// together (OfNgramLookup). Owned by GoodputControl; one thread; allocates nothing.
 
 #include <array>
 #include <vector>
@@ -30,8 +30,8 @@ class AcceptanceEstimate {
   // Makes what was learned of drafters count less, so that their own scores are believed again
   // where nothing has been tried for long. pace: in (0, 1], 1 the fastest.
   void Decay(speculation::VerificationMethod verification, double pace);
-  // The same for the n-gram lookup, more slowly: of all methods, once a step, however many sequences
-  // it proposes for.
+  // The same for the n-gram lookup, more slowly: of all methods, once a step, however many
+  // sequences it proposes for.
   void DecayNgramLookup();
 
  private:
