@@ -33,6 +33,7 @@ class StreamTest : public GatewayFixture {
   }
   // The target stays connected, but takes no more work.
   void DrainTarget() {
+    WaitFor([&] { return targets_[0]->peers() == 1; }, "the target knows the gateway");
     targets_[0]->SendDrain();
     WaitFor([&] { return Metric("specfabric_gateway_targets_up") == 0; }, "it drains");
   }
