@@ -53,7 +53,7 @@ from bench.serving.client import Server  # noqa: E402
 from bench.serving.clusters_bench import run_to_end  # noqa: E402
 from bench.serving.placement import pin, pinned_here  # noqa: E402
 from bench.serving.run import count, number  # noqa: E402
-from bench.serving.turns import Interval, best  # noqa: E402
+from bench.serving.turns import Interval, best, complete  # noqa: E402
 from cluster import Cluster, assert_built, start_cluster  # noqa: E402
 
 DEFAULT, AGAIN, PLAIN = "default", "again", "plain"
@@ -226,7 +226,7 @@ def measure_part(
     arguments: argparse.Namespace,
 ) -> Found:
     """What one set of servers makes of a cell, after what others made of it."""
-    names = cells.at_work_to_the_end(cells.joined(before)) if before else list(servers)
+    names = complete(cells.joined(before).rates) if before else list(servers)
     going = {name: servers[name] for name in names}
     always = [name for name in (DEFAULT, AGAIN, PLAIN) if name in servers]
     measured = cells.measure_cell(

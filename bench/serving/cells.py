@@ -128,12 +128,6 @@ def joined(parts: Sequence[Found]) -> Found:
     return Found(parts[0].cell, rates, accepted)
 
 
-def at_work_to_the_end(found: Found) -> list[str]:
-    """Who took part in every round."""
-    rounds = max(len(rates) for rates in found.rates.values())
-    return [name for name, rates in found.rates.items() if len(rates) == rounds]
-
-
 @dataclass
 class Record:
     """Cells that were measured: printed, and written to the file where there is one, as they come.

@@ -72,11 +72,15 @@ def ratio_by_round(ours: Sequence[float], theirs: Sequence[float], seed: int = 0
     return interval(float(np.median(ratios)), np.median(ratios[drawn], axis=1))
 
 
+def complete(rates: Mapping[str, Sequence[float]]) -> list[str]:
+    """Who took part in every round."""
+    rounds = max(len(values) for values in rates.values())
+    return [name for name, values in rates.items() if len(values) == rounds]
+
+
 def best(rates: Mapping[str, Sequence[float]], among: Collection[str]) -> str:
     """The one with the highest median, of those that took part in every round."""
-    rounds = max(len(rates[name]) for name in among)
-    complete = [name for name in among if len(rates[name]) == rounds]
-    return max(complete, key=lambda name: median(rates[name]))
+    return max(complete({name: rates[name] for name in among}), key=lambda n: median(rates[n]))
 
 
 def remaining(
@@ -86,12 +90,11 @@ def remaining(
 
     Who stopped before has fewer rounds and stays out.
     """
-    rounds = max(len(values) for values in rates.values())
-    at_work = {name: values for name, values in rates.items() if len(values) == rounds}
-    if not rounds:
-        return list(at_work)
-    level = share * max(median(values) for values in at_work.values())
-    return [name for name, values in at_work.items() if name in always or max(values) >= level]
+    at_work = complete(rates)
+    if not rates[at_work[0]]:
+        return at_work
+    level = share * max(median(rates[name]) for name in at_work)
+    return [name for name in at_work if name in always or max(rates[name]) >= level]
 
 
 async def take_turns(

@@ -76,11 +76,10 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path: Path, capsys: pytest.CaptureFi
     assert (tmp_path / "out" / "x.svg").read_text().startswith("<svg")
 
 
-def test_sets_of_servers_add_up_and_who_stopped_stays_out() -> None:
+def test_sets_of_servers_add_up() -> None:
     first = found(default=[9.0, 8.0], plain=[3.0, 3.0], slow=[1.0])
     second = Found(CELL, {"default": [7.0, 6.0], "plain": [4.0, 4.0]}, {"default": 2.0, "plain": 0})
     both = cells.joined([first, second])
     assert both.rates == {"default": [9, 8, 7, 6], "plain": [3, 3, 4, 4], "slow": [1]}
     assert both.accepted == {"default": 1.0, "plain": 0.0, "slow": 0.0}
-    assert cells.at_work_to_the_end(first) == ["default", "plain"]
     assert cells.joined([first]) == first

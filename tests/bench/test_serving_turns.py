@@ -12,6 +12,7 @@ from bench.serving.turns import (
     WARM_UP,
     Interval,
     best,
+    complete,
     rates_of,
     ratio,
     ratio_by_round,
@@ -82,7 +83,7 @@ def test_who_never_came_near_the_best_stops() -> None:
 
 def test_who_stopped_stays_out_and_sets_no_level() -> None:
     rates = {"a": [1.0, 1.0], "b": [0.9, 0.9], "stopped": [100.0]}
-    assert remaining(rates, [], 0.8) == ["a", "b"]
+    assert remaining(rates, [], 0.8) == complete(rates) == ["a", "b"]
 
 
 def summary(rate: float) -> Summary:
