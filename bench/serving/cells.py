@@ -123,7 +123,6 @@ def joined(parts: Sequence[Found]) -> Found:
     accepted = {
         name: median(part.accepted[name] for part in parts if name in part.accepted)
         for name in names
-        if name in parts[0].accepted
     }
     return Found(parts[0].cell, rates, accepted)
 
